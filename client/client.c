@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client.c - a client's life, and the calls that are not about one space: connect, close, wait, poll,
+ * event_fd; and kvtier_lookup(), which takes no lock (client.h says why that is safe). Locks: client.h.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client.h"
+
+enum { DEFAULT_TIMEOUT_MS = 5000, DEFAULT_STAGING_BYTES = 16 << 20 };
+
+/* What a staged op copies: its keys, its parent's key, its pages. */
+enum {
+	STAGED_KEYS_BYTES = (KVTIER_MAX_BLOCKS + 1) * sizeof(struct kvtier_key),
+	STAGED_COPY_BYTES = STAGED_KEYS_BYTES + KVTIER_MAX_BLOCKS * sizeof(uint32_t),
+};
+
+uint64_t client_now(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+const char *kvtier_version(void)
+{
+	return KVTIER_VERSION;
+}
+
+/* Address space now, memory only as it is touched: slots are reused last in, first out. */
+static void *reserve(size_t bytes)
+{
+	void *p =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+int client_stage_copies(struct kvtier_client *c)
+{
+	uint8_t *copies;
+
+	if (c->staged_copies)
+		return 0;
+	copies = reserve((size_t)STAGED_COPY_BYTES * KVTIER_MAX_OPS);
+	if (!copies)
+		return error_set(-ENOMEM, "out of address space for staged ops");
+	(void)pthread_mutex_lock(&c->ring);
+	c->staged_copies = copies;
+	for (size_t i = 0; i < KVTIER_MAX_OPS; i++) {
+		c->ops[i].keys = (struct kvtier_key *)(void *)(copies + i * STAGED_COPY_BYTES);
+		c->ops[i].pages = (uint32_t *)(void *)(copies + i * STAGED_COPY_BYTES + STAGED_KEYS_BYTES);
+	}
+	(void)pthread_mutex_unlock(&c->ring);
+	return 0;
+}
+
+void client_event(struct kvtier_client *c)
+{
+	const uint64_t one = 1;
+
+	if (!c->event_used || c->event_set)
+		return;
+	c->event_set = write(c->event_fd, &one, sizeof(one)) == sizeof(one);
+}
+
+static int path_default(char *ret, size_t n)
+{
+	const char *path = getenv("KVTIER_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
+	int length;
+
+	if (path && *path)
+		length = snprintf(ret, n, "%s", path);
+	else if (geteuid() == 0)
+		length = snprintf(ret, n, "/run/kvtier/kvtier.sock");
+	else if (runtime && *runtime)
+		length = snprintf(ret, n, "%s/kvtier/kvtier.sock", runtime);
+	else
+		return error_set(-ENOENT,
+				 "options.socket_path is NULL, and neither KVTIER_SOCKET nor XDG_RUNTIME_DIR "
+				 "is set");
+	return (size_t)length < n
+		       ? 0
+		       : error_set(-ENAMETOOLONG, "the default socket path is longer than %zu bytes", n - 1);
+}
+
+static int options_apply(struct kvtier_client *c, const struct kvtier_options *options)
+{
+	struct kvtier_options o = { 0 };
+	const char *name;
+	int rc = options ? error_struct_in(&o, sizeof(o), options, "options") : 0;
+
+	if (rc)
+		return rc;
+	if (o.reserved)
+		return error_set(-EINVAL, "options.reserved is %u, must be 0", o.reserved);
+	c->timeout_ms = o.timeout_ms ? o.timeout_ms : DEFAULT_TIMEOUT_MS;
+	c->staging_bytes = o.staging_bytes ? o.staging_bytes : DEFAULT_STAGING_BYTES;
+	c->spin_us = o.spin_us;
+	name = o.name && *o.name ? o.name : program_invocation_short_name;
+	(void)snprintf(c->name, sizeof(c->name), "%s", name);
+	for (char *p = c->name; *p; p++)
+		if (!isprint((unsigned char)*p))
+			*p = '?';
+	if (!o.socket_path)
+		return path_default(c->path, sizeof(c->path));
+	if (strlen(o.socket_path) >= sizeof(c->path))
+		return error_set(-ENAMETOOLONG, "options.socket_path is longer than %zu bytes",
+				 sizeof(c->path) - 1);
+	strcpy(c->path, o.socket_path);
+	return 0;
+}
+
+static void client_free(struct kvtier_client *c)
+{
+	if (!c)
+		return;
+	assert(!c->retired);
+	if (c->epoll_fd >= 0)
+		(void)close(c->epoll_fd);
+	if (c->event_fd >= 0)
+		(void)close(c->event_fd);
+	if (c->statuses)
+		(void)munmap(c->statuses, sizeof(int32_t) * KVTIER_MAX_BLOCKS * KVTIER_MAX_OPS);
+	if (c->staged_copies)
+		(void)munmap(c->staged_copies, (size_t)STAGED_COPY_BYTES * KVTIER_MAX_OPS);
+	(void)pthread_mutex_destroy(&c->control);
+	(void)pthread_mutex_destroy(&c->ring);
+	free(c);
+}
+
+static int client_new(const struct kvtier_options *options, struct kvtier_client **ret)
+{
+	struct kvtier_client *c = calloc(1, sizeof(*c));
+	struct epoll_event event = { .events = EPOLLIN };
+	int rc;
+
+	if (!c)
+		return error_set(-ENOMEM, "out of memory");
+	(void)pthread_mutex_init(&c->control, NULL);
+	(void)pthread_mutex_init(&c->ring, NULL);
+	TAILQ_INIT(&c->done);
+	c->fd = -1;
+	c->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	c->statuses = reserve(sizeof(int32_t) * KVTIER_MAX_BLOCKS * KVTIER_MAX_OPS);
+	rc = options_apply(c, options);
+	if (!rc && (c->event_fd < 0 || c->epoll_fd < 0 ||
+		    epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, c->event_fd, &event)))
+		rc = error_set(-errno, "cannot make an event descriptor: %s", strerrordesc_np(errno));
+	if (!rc && !c->statuses)
+		rc = error_set(-ENOMEM, "out of address space");
+	if (rc) {
+		client_free(c);
+		return rc;
+	}
+	for (uint32_t i = 0; i < KVTIER_MAX_OPS; i++) {
+		c->ops[i].blocks = c->statuses + (size_t)i * KVTIER_MAX_BLOCKS;
+		c->free_slots[i] = (uint16_t)(KVTIER_MAX_OPS - 1 - i);
+	}
+	c->n_free = KVTIER_MAX_OPS;
+	*ret = c;
+	return 0;
+}
+
+static void client_end(struct kvtier_client *c)
+{
+	(void)pthread_mutex_lock(&c->control);
+	session_lost(c, -ECANCELED, "closed");
+	session_reap(c);	/* no other thread is in a call: nothing stays */
+	(void)pthread_mutex_unlock(&c->control);
+	client_free(c);
+}
+
+int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **ret)
+{
+	struct kvtier_client *c = NULL;
+	uint64_t deadline;
+	int rc;
+
+	if (!ret)
+		return error_set(-EINVAL, "ret is NULL");
+	rc = client_new(options, &c);
+	if (rc)
+		return rc;
+	deadline = client_now() + ms_to_ns(c->timeout_ms);
+	for (;;) {
+		const uint64_t now = client_now();
+
+		(void)pthread_mutex_lock(&c->control);
+		session_advance(c, now);
+		if (c->state == SESSION_AWAY && c->error != -EAGAIN)
+			rc = error_set(c->error, "%s", c->text);
+		else if (c->state != SESSION_UP && now >= deadline)
+			rc = error_set(-ETIMEDOUT, "no answer on %s in %u ms", c->path, c->timeout_ms);
+		else
+			rc = c->state == SESSION_UP ? 0
+						    : -EAGAIN; /* also a full backlog: somebody lives there */
+		(void)pthread_mutex_unlock(&c->control);
+		if (rc != -EAGAIN)
+			break;
+		session_pause(c, deadline);
+	}
+	if (rc)
+		client_end(c);
+	else
+		*ret = c;
+	return rc;
+}
+
+void kvtier_close(struct kvtier_client *c)
+{
+	if (!c)
+		return;
+	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++) {
+		struct kvtier_space *space;
+
+		(void)pthread_mutex_lock(&c->control);
+		space = c->spaces[i];
+		if (space && space->orphan)
+			space = NULL;	/* goes with the connection */
+		(void)pthread_mutex_unlock(&c->control);
+		kvtier_space_close(space);
+	}
+	client_end(c);
+}
+
+/* Counted in shared memory, for the daemon to show; concurrent callers lose nothing. */
+static void lookup_count(struct link *link, size_t n, uint32_t hits)
+{
+	(void)__atomic_fetch_add(&link->submit->lookup_blocks, n, __ATOMIC_RELAXED);
+	if (hits)
+		(void)__atomic_fetch_add(&link->submit->lookup_hits, hits, __ATOMIC_RELAXED);
+}
+
+/* A stopped daemon's index may be anything but current. */
+static bool fresh(const struct link *link)
+{
+	const uint64_t beat = __atomic_load_n(&link->index->heartbeat_ns, __ATOMIC_RELAXED);
+
+	return (int64_t)(client_now() - beat) <= (int64_t)ms_to_ns(WIRE_STALE_MS);
+}
+
+int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, size_t n, struct kvtier_hit *ret)
+{
+	struct kvtier_hit hit = { 0 };
+	struct kvtier_client *c;
+	struct link *link;
+	bool usable;
+
+	if (!space || (n && !keys) || !ret)
+		return error_set(-EINVAL, "space, keys and ret must not be NULL");
+	if (ret->size < sizeof(ret->size) || n > UINT32_MAX)
+		return error_set(
+			-EINVAL,
+			"ret.size is %u and n %zu: set size to sizeof the struct, %zu; n to a number of "
+			"blocks",
+			ret->size, n, sizeof(hit));
+	c = space->client;
+	(void)atomic_fetch_add(&c->readers, 1);
+	link = atomic_load(&c->link);
+	usable = link && atomic_load_explicit(&space->open, memory_order_relaxed) && fresh(link);
+	if (usable) {
+		hit.blocks = (uint32_t)map_prefix(link->map, keys, n, &hit.tiers, &hit.generation);
+		lookup_count(link, n, hit.blocks);
+	}
+	(void)atomic_fetch_sub(&c->readers, 1);
+	if (!usable)
+		session_nudge(c);
+	hit.size = ret->size;
+	memcpy(ret, &hit, hit.size < sizeof(hit) ? hit.size : sizeof(hit));
+	return 0;
+}
+
+static int result_check(const struct kvtier_result *ret)
+{
+	if (ret && ret->size < sizeof(ret->size))
+		return error_set(-EINVAL, "ret.size is %u: set it to sizeof the struct, %zu", ret->size,
+				 sizeof(*ret));
+	return 0;
+}
+
+int kvtier_wait(struct kvtier_client *c, uint64_t id, int timeout_ms, struct kvtier_result *ret)
+{
+	uint64_t limit_ns = 0;
+	int rc;
+
+	if (!c)
+		return error_set(-EINVAL, "client is NULL");
+	rc = result_check(ret);
+	if (rc)
+		return rc;
+	if (timeout_ms > 0) {
+		limit_ns = client_now() + ms_to_ns((uint64_t)timeout_ms);
+	} else if (timeout_ms < 0) {
+		const struct op *op;
+
+		(void)pthread_mutex_lock(&c->ring);
+		op = op_find(c, id);
+		if (op)
+			limit_ns = op->deadline_ns + ms_to_ns(CLIENT_GRACE_MS);
+		(void)pthread_mutex_unlock(&c->ring);
+	}
+	return op_await(c, id, limit_ns, true, ret);
+}
+
+int kvtier_cancel(struct kvtier_client *c, uint64_t id, int timeout_ms)
+{
+	if (!c)
+		return error_set(-EINVAL, "client is NULL");
+	return submit_cancel(c, id,
+			     client_now() + ms_to_ns(timeout_ms < 0 ? c->timeout_ms : (uint64_t)timeout_ms));
+}
+
+int kvtier_event_fd(const struct kvtier_client *client)
+{
+	struct kvtier_client *c = (struct kvtier_client *)(uintptr_t)client;
+	struct link *link;
+
+	if (!c)
+		return error_set(-EINVAL, "client is NULL");
+	(void)pthread_mutex_lock(&c->ring);
+	if (!c->event_used) {
+		c->event_used = true;
+		client_event(c); /* what came before: the first kvtier_poll() finds it, and asks for WAKEs */
+		link = atomic_load(&c->link);
+		if (link)
+			__atomic_store_n(&link->submit->want_wake, 1, __ATOMIC_SEQ_CST);
+	}
+	(void)pthread_mutex_unlock(&c->ring);
+	return c->epoll_fd;
+}
+
+/* Drains the event, takes completions, asks for the next WAKE, looks once more: none is missed. Ring held. */
+static void poll_turn(struct kvtier_client *c)
+{
+	struct link *link = atomic_load(&c->link);
+	uint64_t drained;
+
+	if (c->event_set && read(c->event_fd, &drained, sizeof(drained)) == sizeof(drained))
+		c->event_set = false;
+	if (ops_turn(c) || !link || !c->event_used)
+		return;
+	__atomic_store_n(&link->submit->want_wake, 1, __ATOMIC_SEQ_CST);
+	if (ring_moved(link, link->cq_head))
+		(void)ops_turn(c);
+}
+
+int kvtier_poll(struct kvtier_client *c, struct kvtier_result *ret, size_t max)
+{
+	const uint64_t now = client_now();
+	int n = 0, rc;
+
+	if (!c || (max && !ret))
+		return error_set(-EINVAL, "client and ret must not be NULL");
+	for (size_t i = 0; i < max; i++) {
+		rc = result_check((struct kvtier_result *)(void *)((uint8_t *)ret + i * ret->size));
+		if (rc)
+			return rc;
+	}
+	(void)pthread_mutex_lock(&c->control);
+	session_advance(c, now);
+	(void)pthread_mutex_unlock(&c->control);
+	(void)pthread_mutex_lock(&c->ring);
+	poll_turn(c);
+	while ((size_t)n < max && n < KVTIER_MAX_OPS && !TAILQ_EMPTY(&c->done)) {
+		op_take(c, TAILQ_FIRST(&c->done),
+			(struct kvtier_result *)(void *)((uint8_t *)ret + (size_t)n * ret->size));
+		n++;
+	}
+	if (!TAILQ_EMPTY(&c->done))
+		client_event(c);
+	ops_unlock(c);
+	return n;
+}

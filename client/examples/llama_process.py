@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""llama_process.py - one engine process: answers questions on a document, its KV backed by kvtier.
+
+    llama_process.py SOCKET CODEC      (run by llama_demo.py; CODEC is raw or fp8)
+
+One JSON object a line on standard input is a question, one a line on standard output its answer. This is all
+that an engine has to do to use kvtier: fetch before the prefill, store after it.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import IO, List, Optional
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+
+import kvtier  # noqa: E402
+from kvtier.llama_cpp import BLOCK_TOKENS, LlamaCache, Stored  # noqa: E402
+
+import llama_engine  # noqa: E402
+
+# SmolLM2-Instruct's chat template, the document first so that every question on it has the same beginning.
+BEFORE = ("<|im_start|>system\nYou answer questions about a document, in one or two sentences.<|im_end|>\n"
+          "<|im_start|>user\nThe document:\n\n")
+AFTER = "\n[...]\n\nThe question: {question}<|im_end|>\n<|im_start|>assistant\n"
+N_CTX = 4096
+
+
+class Progress:
+    """A line on standard error whenever two seconds went by without one."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.last = what, time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if time.monotonic() - self.last >= 2:
+            self.last = time.monotonic()
+            print(f"      {self.what}: {done} of {total} tokens", file=sys.stderr, flush=True)
+
+
+def model_name(path: str) -> str:
+    """Name and revision: two files are the same model when their bytes are."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            digest.update(piece)
+    return f"{os.path.basename(path)}@sha256:{digest.hexdigest()}"
+
+
+def prompt(engine: llama_engine.Engine, question: dict) -> List[int]:
+    """Tokens of document and question. They are tokenized apart, so that the document's are the same whatever
+    is asked; its first prefix_tokens (a multiple of the block) are what questions share."""
+    shared = engine.tokenize(BEFORE + question["document"])[:question["prefix_tokens"]]
+    return shared + engine.tokenize(AFTER.format(question=question["question"]))
+
+
+def prefill(engine: llama_engine.Engine, tokens: List[int], have: int) -> None:
+    """Computes tokens[have:]. What follows the last block boundary is always a batch of its own: llama.cpp
+    rounds differently in batches of different size, and only so is a warm run's last batch the cold run's."""
+    cut, progress = (len(tokens) - 1) // BLOCK_TOKENS * BLOCK_TOKENS, Progress("computing")
+    if have < cut:
+        engine.decode(tokens[have:cut], lambda done: progress(done, cut - have))
+    engine.decode(tokens[max(have, cut):])
+
+
+def generate(engine: llama_engine.Engine, limit: int, logits: IO[bytes], first: int) -> List[int]:
+    """Greedy decoding from the first token on; the logits behind every token go to the file."""
+    answer, progress = [first], Progress("answering")
+    while len(answer) < limit and not engine.is_end(answer[-1]):
+        engine.decode(answer[-1:])
+        logits.write(engine.logits())
+        answer.append(engine.greedy())
+        progress(len(answer), limit)
+    return answer
+
+
+def answer_question(engine: llama_engine.Engine, cache: Optional[LlamaCache], question: dict) -> dict:
+    engine.reset()
+    start = time.monotonic()
+    tokens = prompt(engine, question)
+    asked = time.monotonic()
+    got = cache.fetch(tokens) if cache else None
+    fetched = time.monotonic()
+    have = got.tokens if got else 0
+    prefill(engine, tokens, have)
+    first = engine.greedy()
+    ttft = time.monotonic() - start
+    with open(question["logits"], "wb") as logits:
+        logits.write(engine.logits())
+        answer = generate(engine, question["answer_tokens"], logits, first)
+    stored = cache.store(tokens, have) if cache else Stored(0, 0, None)
+    error = (got.error if got else None) or stored.error
+    return {"prompt_tokens": len(tokens), "hit_tokens": have, "fetch_s": fetched - asked, "ttft_s": ttft,
+            "tier": (got.tiers.name or "").lower() if have else "", "stored_blocks": stored.kept,
+            "answer": engine.detokenize(answer).strip(), "tokens": answer,
+            "kvtier": f"away or unwilling: {error}" if error else "ok" if cache else "not connected"}
+
+
+def open_cache(engine: llama_engine.Engine, path: str, socket: str, codec: str) -> Optional[LlamaCache]:
+    """The cache, or None where no daemon is: an engine does without."""
+    try:
+        client = kvtier.Client(socket, name="llama-demo")
+    except kvtier.Error as error:
+        print(f"      no kvtier: {error}", file=sys.stderr, flush=True)
+        return None
+    return LlamaCache(client, engine.lib, engine.ctx, engine.memory, model=model_name(path),
+                      codec={"raw": kvtier.Codec.RAW, "fp8": kvtier.Codec.FP8}[codec])
+
+
+def main() -> None:
+    socket, codec = sys.argv[1:]
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)       # whatever a library prints must not get between the replies
+    path = llama_engine.find_model()
+    with llama_engine.Engine(llama_engine.load_library(), path, N_CTX) as engine:
+        cache = open_cache(engine, path, socket, codec)
+        print(json.dumps({"ready": True}), file=replies, flush=True)
+        for line in sys.stdin:
+            print(json.dumps(answer_question(engine, cache, json.loads(line))), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvtier.h - give an LLM engine's KV-cache blocks to the node's kvtierd, and get prefixes back.
+ *
+ * Caveats first
+ * -------------
+ * - A block is the KV of `block_tokens` consecutive tokens, all layers, one rank. Only full blocks
+ *   have keys; the tail of a prompt that does not fill a block is the engine's to recompute.
+ * - kvtier_lookup() answers a hint: a block may be evicted between lookup and load. The load says
+ *   so per block (-ENOENT), and only a load's per-block 0 means "these bytes are in your page".
+ * - A page handed to kvtier_store() must not change, and one handed to kvtier_load() must not be
+ *   used, until the op's result was taken (kvtier_wait, kvtier_poll) or kvtier_cancel() returned 0.
+ * - A store is best effort: -ENOSPC for a block means the daemon chose not to keep it.
+ * - FP8 is lossy: with KVTIER_CODEC_FP8 (the default for BF16 and FP16) a loaded page is the nearest
+ *   E4M3 value times a power of two, relative error <= 1/17 for normal values, 2.67 % RMS on
+ *   Gaussian data (daemon/IMAGE.md, "FP8 rule"). KVTIER_CODEC_RAW is bit exact.
+ * - After fork() only the parent may use a client; the child opens its own.
+ *
+ * Every function returns 0 or -errno (and leaves its outputs untouched on failure) unless it says
+ * otherwise. kvtier_last_error() gives the sentence behind the last failure on this thread: it names
+ * the field and the limit. All functions may be called from any thread; calls on one client are
+ * safe against each other. No call blocks past its deadline, starts a thread, installs a signal
+ * handler, or exits.
+ *
+ * When the daemon dies or stops answering, every outstanding op completes with -ECONNRESET per
+ * block and lookups answer "no hit" at once. The library connects again by itself with backoff
+ * (50 ms doubling to 5 s, tried from inside later calls, never blocking them) and opens the spaces
+ * again; until then stores and loads fail with -ENOTCONN.
+ *
+ * Typical use
+ * -----------
+ *	kvtier_connect(&(struct kvtier_options){ .size = sizeof(o), .name = "my-engine" }, &client);
+ *	kvtier_space_open(client, &geometry, regions, 1, segments, n_segments, &space);
+ *	kvtier_keys(space, NULL, tokens, n_tokens, keys, &n_keys);
+ *	kvtier_lookup(space, keys, n_keys, &hit);
+ *	kvtier_load(space, keys, pages, hit.blocks, NULL, &op);
+ *	kvtier_wait(client, op, 1000, &result);          -> result.prefix blocks are in their pages
+ *	... compute the rest ...
+ *	kvtier_store(space, keys + n, pages + n, m, &(struct kvtier_op_options){ .parent = &keys[n-1] }, &op);
+ */
+#ifndef KVTIER_H
+#define KVTIER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVTIER_VERSION_MAJOR 0
+#define KVTIER_VERSION_MINOR 1
+
+#define KVTIER_API __attribute__((visibility("default")))
+
+struct kvtier_client;	/* one connection to one kvtierd */
+struct kvtier_space;	/* an identity under which blocks are interchangeable, open on a client */
+
+/* Limits of this version; what exceeds one is refused with -EINVAL and named by kvtier_last_error(). */
+enum {
+	KVTIER_MAX_REGIONS = 64,		/* per space */
+	KVTIER_MAX_SEGMENTS = 2048,		/* per space */
+	KVTIER_MAX_SPACES = 32,			/* open at once per client */
+	KVTIER_MAX_BLOCKS = 8192,		/* per op; a longer prompt is several ops */
+	KVTIER_MAX_OPS = 256,			/* outstanding per client; one more is -EAGAIN */
+	KVTIER_MAX_LAYERS = 1024,
+	KVTIER_MAX_HEADS = 1024,
+	KVTIER_MAX_HEAD_DIM = 4096,
+	KVTIER_MAX_BLOCK_TOKENS = 4096,
+	KVTIER_MAX_STRING = 255,		/* bytes in model, convention, extras */
+};
+#define KVTIER_MAX_IMAGE_BYTES (256u << 20)	/* one encoded block */
+
+enum kvtier_dtype {
+	KVTIER_BF16 = 1,
+	KVTIER_FP16 = 2,
+	KVTIER_FP32 = 3,
+	KVTIER_E4M3 = 4,
+	KVTIER_E5M2 = 5,
+	KVTIER_INT8 = 6,
+};
+
+enum kvtier_codec {
+	KVTIER_CODEC_DEFAULT = 0,	/* fp8 for BF16/FP16, fp8-native for 8-bit types, raw otherwise */
+	KVTIER_CODEC_RAW = 1,		/* bytes as they are, any dtype */
+	KVTIER_CODEC_FP8 = 2,		/* E4M3, a power-of-two scale per head and 16 tokens; BF16, FP16 */
+	KVTIER_CODEC_FP8_NATIVE = 3,	/* the engine's KV is 8-bit already: verbatim; 8-bit types */
+};
+
+enum kvtier_kind {
+	KVTIER_K = 1,		/* keys of one layer: block_tokens x kv_heads x head_dim_k values */
+	KVTIER_V = 2,		/* values of one layer: block_tokens x kv_heads x head_dim_v values */
+	KVTIER_TYPED = 3,	/* typed_values values of the dtype in an order only the engine knows */
+	KVTIER_OPAQUE = 4,	/* bytes kept verbatim */
+};
+
+enum kvtier_memory {
+	KVTIER_MEMFD = 1,	/* fd: a memfd sealed with F_SEAL_SHRINK; the daemon maps it */
+	KVTIER_PRIVATE = 2,	/* base: memory that cannot be shared; libkvtier copies ("staged") */
+};
+
+enum kvtier_tier { KVTIER_TIER_GPU = 1, KVTIER_TIER_HOST = 2, KVTIER_TIER_NVME = 4, KVTIER_TIER_REDIS = 8 };
+
+/* Per-block statuses >= 0 are success. Negative ones are -errno:
+ * -ENOENT miss, -ENOSPC not kept, -ETIMEDOUT, -ECANCELED, -ECONNRESET, -EFAULT page out of range. */
+enum { KVTIER_BLOCK_OK = 0, KVTIER_BLOCK_PRESENT = 1 /* store: already there, nothing was copied */ };
+
+struct kvtier_key {
+	uint8_t bytes[32];	/* SHA-256 chain; see kvtier_keys() */
+};
+
+/* All optional; a zeroed struct with its size is all defaults. */
+struct kvtier_options {
+	uint32_t    size;		/* sizeof(struct kvtier_options) */
+	uint32_t    timeout_ms;		/* for connecting, opening spaces and ops that say 0; default 5000 */
+	const char *socket_path;	/* default $KVTIER_SOCKET, else $XDG_RUNTIME_DIR/kvtier/kvtier.sock,
+					 * for root /run/kvtier/kvtier.sock */
+	const char *name;		/* shown by `kvtierctl clients`; default the program's name */
+	uint64_t    staging_bytes;	/* for KVTIER_PRIVATE regions, per space; default 16 MiB, >= a page */
+	uint32_t    spin_us;		/* busy-wait this long in kvtier_wait() before sleeping; default: what
+					 * the daemon advises (0 on <= 2 cores); UINT32_MAX: 0 */
+	uint32_t    reserved;		/* 0 */
+};
+
+/* What makes blocks interchangeable. Two engines that fill this in alike share blocks, whatever the
+ * layout of their pages. Everything here enters the space id. */
+struct kvtier_geometry {
+	uint32_t    size;		/* sizeof(struct kvtier_geometry) */
+	uint32_t    dtype;		/* enum kvtier_dtype of the engine's pages */
+	const char *model;		/* name + revision, e.g. "meta-llama/Llama-3.1-8B@0e9e39f" */
+	const char *convention;		/* of the engine family's KV, e.g. "hf", "gguf" (permutes K rows) */
+	const char *extras;		/* LoRA, rope scaling, engine KV scales...; may be NULL */
+	uint32_t    layers;
+	uint32_t    kv_heads;		/* of this rank */
+	uint32_t    head_dim_k;		/* 0: no K planes (all typed) */
+	uint32_t    head_dim_v;		/* 0: no V planes (MLA, all typed) */
+	uint32_t    block_tokens;
+	uint32_t    rank, world;	/* tensor-parallel rank of this shard; 0, 1 when not sharded */
+	uint32_t    codec;		/* enum kvtier_codec */
+	uint32_t    typed_segments;	/* number of KVTIER_TYPED segments in a page */
+	uint32_t    typed_values;	/* values in each of them */
+	uint32_t    opaque_bytes;	/* sum over KVTIER_OPAQUE segments of their bytes in one page */
+};
+
+struct kvtier_region {
+	uint32_t size;			/* sizeof(struct kvtier_region) */
+	uint32_t memory;		/* enum kvtier_memory */
+	int32_t  fd;			/* KVTIER_MEMFD: stays the caller's, may be closed after the call */
+	uint32_t reserved;		/* 0 */
+	uint64_t offset;		/* KVTIER_MEMFD: first byte in fd, a multiple of 4096 */
+	uint64_t length;		/* bytes */
+	void    *base;			/* KVTIER_PRIVATE: start; must stay valid until the space is closed */
+};
+
+/* Where one layer's K or V of a page lies. Byte of (page p, token t, head h, dim d) =
+ * region + offset + p * page_stride + t * token_stride + h * head_stride + d * sizeof(dtype).
+ * Exactly one K (V) segment per layer when head_dim_k (head_dim_v) is not 0. */
+struct kvtier_segment {
+	uint32_t size;			/* sizeof(struct kvtier_segment) */
+	uint32_t region;		/* index into the regions given beside it */
+	uint32_t layer;			/* K, V: 0 .. layers-1; others: 0 */
+	uint32_t kind;			/* enum kvtier_kind */
+	uint64_t offset;		/* bytes, of page 0 in the region; aligned to the dtype */
+	uint64_t page_stride;		/* bytes, > 0 */
+	uint64_t head_stride;		/* bytes; K, V only */
+	uint64_t token_stride;		/* bytes; K, V. OPAQUE: 0: one run; else block_tokens rows apart */
+	uint64_t length;		/* TYPED: typed_values. OPAQUE: bytes of the run, or of each row */
+};
+
+struct kvtier_hit {
+	uint32_t size;			/* sizeof(struct kvtier_hit) */
+	uint32_t blocks;		/* leading blocks present */
+	uint32_t tiers;			/* enum kvtier_tier bits of the last of them; 0 when blocks is 0 */
+	uint32_t generation;		/* changes when that block is replaced; a hint like the rest */
+};
+
+struct kvtier_op_options {
+	uint32_t size;			/* sizeof(struct kvtier_op_options) */
+	uint32_t timeout_ms;		/* 0: kvtier_options.timeout_ms */
+	const struct kvtier_key *parent; /* key of the block before keys[0]; NULL: keys[0] starts a prompt */
+	uint64_t session;		/* hint: conversation id, 0 = none */
+	uint32_t turn;			/* hint: turn in it */
+	uint32_t ttl_s;			/* hint: not worth keeping longer; 0 = none */
+	int32_t  priority;		/* hint: -100 .. 100, 0 = normal */
+	uint32_t reserved;		/* 0 */
+};
+
+struct kvtier_result {
+	uint32_t size;			/* in: sizeof(struct kvtier_result) */
+	int32_t  status;		/* 0: every block >= 0; else the first block's error */
+	uint64_t op;
+	uint32_t n;			/* blocks of the op */
+	uint32_t ok;			/* blocks with status >= 0 */
+	uint32_t prefix;		/* leading blocks with status >= 0 */
+	uint32_t blocks_max;		/* in: room in blocks */
+	int32_t *blocks;		/* in: NULL, or where to write min(n, blocks_max) statuses */
+};
+
+/* Connects and shakes hands. -ECONNREFUSED/-ENOENT: no daemon there; -EPROTO: version ranges do not
+ * meet; -ETIMEDOUT. The client is the caller's, to be closed. */
+KVTIER_API int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **ret);
+
+/* Closes every space, drops outstanding ops and frees the client. NULL is fine. The daemon stops
+ * touching pages before this returns, or (after the client's timeout_ms) the connection is cut and
+ * the daemon lets go by itself within 100 ms. No other thread may be in a call on it. */
+KVTIER_API void kvtier_close(struct kvtier_client *client);
+
+/* Opens a space and shows the daemon where pages lie. With no regions and segments the space can
+ * look up and prefetch, not store or load. A page index is valid when every segment of it lies
+ * inside its region; a block of another has status -EFAULT. The arrays and strings are copied. -EINVAL: a
+ * field is out of its limits, or KVTIER_MEMFD and KVTIER_PRIVATE are mixed. -EPERM: a memfd without
+ * F_SEAL_SHRINK. -EMFILE: KVTIER_MAX_SPACES are open. -ENOTCONN: the daemon is away. */
+KVTIER_API int kvtier_space_open(struct kvtier_client *client, const struct kvtier_geometry *geometry,
+				 const struct kvtier_region *regions, size_t n_regions,
+				 const struct kvtier_segment *segments, size_t n_segments,
+				 struct kvtier_space **ret);
+
+/* Cancels the space's ops and returns after the daemon has let go of every page (or cut off, as in
+ * kvtier_close). Frees the space; its untaken results are gone. */
+KVTIER_API void kvtier_space_close(struct kvtier_space *space);
+
+/* Keys of the full blocks in tokens: key[i] = SHA-256(key[i-1] | tokens of block i as LE32), with
+ * key[-1] = *parent, or for NULL the space's salt = SHA-256(tenant secret, space id), which the daemon
+ * made. *ret_n: in: room in ret; out: n_tokens / block_tokens. -ENOSPC when room is short. */
+KVTIER_API int kvtier_keys(const struct kvtier_space *space, const struct kvtier_key *parent,
+			   const uint32_t *tokens, size_t n_tokens, struct kvtier_key *ret, size_t *ret_n);
+
+/* How many leading blocks of the chain keys[0..n) are present. No syscall, no lock the daemon
+ * waits on, <= 100 ns a block. Never fails for a lost daemon: that is 0 blocks. */
+KVTIER_API int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, size_t n,
+			     struct kvtier_hit *ret);
+
+/* Submit n <= KVTIER_MAX_BLOCKS blocks: keys[i] <-> pages[i]; keys are consecutive in a chain. The
+ * arrays are copied; the pages are lent until the result. -EAGAIN: KVTIER_MAX_OPS outstanding (take
+ * results first). -ENOTCONN: the daemon is away. options may be NULL. */
+KVTIER_API int kvtier_store(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages,
+			    size_t n, const struct kvtier_op_options *options, uint64_t *ret_op);
+KVTIER_API int kvtier_load(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages,
+			   size_t n, const struct kvtier_op_options *options, uint64_t *ret_op);
+
+/* Bring blocks nearer (into the host tier). Per block: 0, or -ENOENT. */
+KVTIER_API int kvtier_prefetch(struct kvtier_space *space, const struct kvtier_key *keys, size_t n,
+			       uint64_t *ret_op);
+
+/* Waits for one op and takes its result (ret may be NULL). -ETIMEDOUT: not yet done; the op goes on and its
+ * pages stay lent. -ENOENT: no such op, or its result was taken. timeout_ms < 0: until the op's own deadline,
+ * when the daemon completes it, or a second later: -ETIMEDOUT then means that the daemon is stopped. Wait
+ * again, or close the space, which takes the pages back. */
+KVTIER_API int kvtier_wait(struct kvtier_client *client, uint64_t op, int timeout_ms,
+			   struct kvtier_result *ret);
+
+/* Takes up to max results of completed ops; returns how many, or -errno. Never blocks. Elements of
+ * ret are ret[0].size bytes apart; each one's size, blocks and blocks_max are read. */
+KVTIER_API int kvtier_poll(struct kvtier_client *client, struct kvtier_result *ret, size_t max);
+
+/* A file descriptor that polls readable when kvtier_poll() may have something. Owned by the client,
+ * the same over reconnects. After the first call completions cost the daemon one send each time
+ * the descriptor was drained by kvtier_poll(). */
+KVTIER_API int kvtier_event_fd(const struct kvtier_client *client);
+
+/* Ends an op early. After 0 no page of it is touched and its result is waiting to be taken
+ * (-ECANCELED for blocks that were not done). -ETIMEDOUT: still running. -ENOENT: no such op.
+ * timeout_ms < 0: the client's. */
+KVTIER_API int kvtier_cancel(struct kvtier_client *client, uint64_t op, int timeout_ms);
+
+/* The sentence behind the last failure of a call on this thread; "" when there was none. Valid until
+ * the thread's next call. */
+KVTIER_API const char *kvtier_last_error(void);
+
+/* "0.1.0" of the library in use. */
+KVTIER_API const char *kvtier_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* KVTIER_H */

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvtierctl.h - what the files of kvtierctl share. A short-lived, single-threaded program: it may allocate,
+ * and prints what it has to say where it finds it out.
+ */
+#ifndef KVTIERCTL_H
+#define KVTIERCTL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum exit_status {
+	EXIT_FINE = 0,
+	EXIT_FAILED = 1,    /* status: WARN */
+	EXIT_ERR = 2,       /* status: ERR */
+	EXIT_NO_DAEMON = 3, /* nothing there, or it does not answer */
+	EXIT_USAGE = 64,
+};
+
+struct command;
+
+struct context {
+	const struct command *command;
+	char socket_path[256]; /* the daemon's client socket; the others are beside it */
+	char admin_path[256];
+	char stats_path[256];
+	bool json;
+};
+
+struct command {
+	const char *name;
+	const char *arguments;
+	const char *prose;
+	const char *example;
+	int (*run)(struct context *context, int argc, char **argv); /* argv[0]: the command; exit status */
+};
+
+struct option;
+struct stats;
+
+/* kvtierctl.c */
+/* getopt_long(3) with --json, --help and --socket, which every command takes, dealt with. -1 at the end, else
+ * the option's value; on a mistake or --help it exits. */
+int context_option(struct context *context, int argc, char **argv, const char *letters,
+		   const struct option *options);
+void usage_error(const struct context *context, const char *format, ...)
+	__attribute__((format(printf, 2, 3), noreturn));
+void no_more_arguments(const struct context *context, int argc, char **argv); /* after context_option's -1 */
+
+/* kvtierctl_stats.c */
+int command_stats(struct context *context, int argc, char **argv);
+/* Maps the stats page; NULL: said why on stderr, and the caller exits with EXIT_NO_DAEMON. */
+const struct stats *stats_page(const struct context *context);
+uint64_t clock_ns(void); /* CLOCK_MONOTONIC */
+
+/* kvtierctl_status.c */
+int command_status(struct context *context, int argc, char **argv);
+int command_version(struct context *context, int argc, char **argv);
+/* "kvtierd 0.1.0, pid 42, up 3h 2m, device cpu, kernels avx2" */
+char *daemon_line(const struct stats *stats, char *ret, size_t n);
+
+/* kvtierctl_admin.c */
+int command_clients(struct context *context, int argc, char **argv);
+int command_spaces(struct context *context, int argc, char **argv);
+int command_evict(struct context *context, int argc, char **argv);
+
+/* kvtierctl_text.c */
+char *text_bytes(uint64_t bytes, char *ret, size_t n); /* "1.5 GiB" */
+char *text_age(uint64_t seconds, char *ret, size_t n); /* "3h 2m" */
+bool parse_bytes(const char *text, uint64_t *ret);     /* 512M, 1GiB; > 0 */
+void print_json_string(const char *text);              /* with quotes, to stdout; at most 300 bytes */
+
+/* A table with aligned columns: cells are copied, escaped for the terminal, and printed by table_print. */
+struct table;
+struct table *table_new(size_t columns);
+void table_cell(struct table *table, const char *text);
+void table_print(struct table *table, const bool *right); /* columns to align right; frees */
+
+#endif

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * op.c - the op table: from id to completion to result. Everything here is under the ring lock, but
+ * op_await().
+ *
+ *	FREE --op_new--> RUNNING --op_finish--> DONE --op_take, op_drop--> FREE
+ *
+ * A RUNNING op has an sqe on the wire, or is staged and between chunks. There are RUNNING ops only while
+ * there is a link: session_lost() finishes them all. DONE ops wait in `done`, oldest first.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "client.h"
+
+int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret)
+{
+	struct op *op;
+
+	if (!c->n_free)
+		return error_set(-EAGAIN, "%d ops are outstanding: take results first", KVTIER_MAX_OPS);
+	op = &c->ops[c->free_slots[--c->n_free]];
+	assert(op->state == OP_FREE);
+	op->space = space;
+	op->wire_id = op->cancelled_id = 0;
+	op->cancel = op->staged = op->has_parent = false;
+	op->chunk = op->chunk_done = 0;
+	op->state = OP_RUNNING;
+	op->id = op_next_id(c, op);
+	*ret = op;
+	return 0;
+}
+
+uint64_t op_next_id(struct kvtier_client *c, const struct op *op)
+{
+	return ++c->op_serial << 8 | (uint64_t)(op - c->ops);
+}
+
+static struct op *op_at(struct kvtier_client *c, uint64_t id)
+{
+	static_assert(KVTIER_MAX_OPS == 256, "a slot is the low byte of an id");
+	return &c->ops[id & 255];
+}
+
+struct op *op_find(struct kvtier_client *c, uint64_t id)
+{
+	struct op *op = op_at(c, id);
+
+	return op->state != OP_FREE && op->id == id ? op : NULL;
+}
+
+void op_finish(struct kvtier_client *c, struct op *op, int32_t rest)
+{
+	assert(op->state == OP_RUNNING);
+	for (uint32_t i = op->chunk_done; i < op->n; i++)
+		op->blocks[i] = rest;
+	op->status = 0;
+	op->ok = op->prefix = 0;
+	for (uint32_t i = 0; i < op->n; i++) {
+		if (op->blocks[i] >= 0)
+			op->ok++;
+		else if (!op->status)
+			op->status = op->blocks[i];
+		if (op->ok == i + 1)
+			op->prefix = op->ok;
+	}
+	if (op->staged)
+		c->staged_running--;
+	op->wire_id = 0;
+	op->state = OP_DONE;
+	TAILQ_INSERT_TAIL(&c->done, op, done_link);
+	client_event(c);
+}
+
+void op_drop(struct kvtier_client *c, struct op *op)
+{
+	if (op->state == OP_DONE)
+		TAILQ_REMOVE(&c->done, op, done_link);
+	else if (op->staged)
+		c->staged_running--;
+	op->state = OP_FREE;
+	op->space = NULL;
+	c->free_slots[c->n_free++] = (uint16_t)(op - c->ops);
+}
+
+void op_take(struct kvtier_client *c, struct op *op, struct kvtier_result *ret)
+{
+	struct kvtier_result r = { 0 };
+
+	assert(op->state == OP_DONE);
+	if (ret) {
+		const size_t size = ret->size < sizeof(r) ? ret->size : sizeof(r);
+
+		memcpy(&r, ret, size);
+		r.status = op->status;
+		r.op = op->id;
+		r.n = op->n;
+		r.ok = op->ok;
+		r.prefix = op->prefix;
+		if (r.blocks)
+			memcpy(r.blocks, op->blocks,
+			       (r.blocks_max < op->n ? r.blocks_max : op->n) * sizeof(op->blocks[0]));
+		memcpy(ret, &r, size);
+	}
+	op_drop(c, op);
+}
+
+void ops_fail(struct kvtier_client *c, int32_t status)
+{
+	for (size_t i = 0; i < KVTIER_MAX_OPS; i++)
+		if (c->ops[i].state == OP_RUNNING)
+			op_finish(c, &c->ops[i], status);
+	c->lied = false;
+}
+
+/* One completion, believed only as far as it fits an op of ours. */
+static int cqe_apply(struct kvtier_client *c, struct link *link, const struct wire_cqe *cqe)
+{
+	struct op *op = op_at(c, cqe->op_id);
+	const int32_t best = op->hints.op == WIRE_OP_STORE ? KVTIER_BLOCK_PRESENT : KVTIER_BLOCK_OK;
+
+	if (op->state != OP_RUNNING || !op->wire_id || op->wire_id != cqe->op_id || cqe->n != op->chunk ||
+	    cqe->first != op->first)
+		return -EPROTO;
+	for (uint32_t i = 0; i < op->chunk; i++) {
+		const int32_t status = __atomic_load_n(&link->statuses[op->first + i], __ATOMIC_RELAXED);
+
+		if (status > best || status < -4095)
+			return -EPROTO;
+		op->blocks[op->chunk_done + i] = status;
+	}
+	arena_give(&link->arena, op->first);
+	link->in_flight--;
+	op->wire_id = 0;
+	if (op->staged)
+		submit_staged_done(op);
+	op->chunk_done += op->chunk;
+	if (op->chunk_done == op->n || op->cancel)
+		op_finish(c, op, -ECANCELED);
+	return 0;
+}
+
+static int staged_turn(struct kvtier_client *c)
+{
+	const uint64_t now = client_now();
+	const uint32_t from = c->staged_turn;
+
+	for (uint32_t i = 0; i < KVTIER_MAX_OPS; i++) {
+		const uint32_t slot = (from + i) % KVTIER_MAX_OPS;
+		struct op *op = &c->ops[slot];
+		int rc;
+
+		if (op->state != OP_RUNNING || !op->staged || op->wire_id)
+			continue;
+		rc = submit_staged(c, op, now);
+		if (rc == -EPROTO)
+			return rc;
+		if (!rc)
+			c->staged_turn = slot + 1;	/* whoever got a chunk goes last the next time */
+	}
+	return 0;
+}
+
+int ops_turn(struct kvtier_client *c)
+{
+	struct link *link = atomic_load(&c->link);
+	struct wire_cqe cqe;
+	int rc = 0;
+
+	if (!link || c->lied)
+		return 0;
+	/* Each completion must name an op in flight, so this ends. */
+	while (!rc && (rc = ring_next(link, &cqe)) == 1)
+		rc = cqe_apply(c, link, &cqe);
+	if (!rc && c->staged_running)
+		rc = staged_turn(c);
+	if (rc)
+		c->lied = true;
+	return rc;
+}
+
+void ops_unlock(struct kvtier_client *c)
+{
+	const struct link *link = atomic_load(&c->link);
+	const uint64_t serial = link ? link->serial : 0;
+	const bool doorbell = c->doorbell && link, lied = c->lied && link;
+
+	c->doorbell = false;
+	(void)pthread_mutex_unlock(&c->ring);
+	if (lied)
+		session_cut(c, serial, -EPROTO, "the daemon put something into the rings that cannot be");
+	else if (doorbell)
+		session_doorbell(c, serial);
+}
+
+/* Between two looks at the op: spins first, then sleeps, a slice at most. */
+static void await_completion(struct link *link, uint32_t seen, uint64_t spin_until, uint64_t limit_ns)
+{
+	const uint64_t slice = ms_to_ns(CLIENT_SLICE_MS);
+	uint64_t now = client_now();
+
+	while (now < spin_until && now < limit_ns) {
+		if (ring_moved(link, seen))
+			return;
+		now = client_now();
+	}
+	if (now < limit_ns)
+		(void)ring_sleep(link, seen, limit_ns - now < slice ? limit_ns - now : slice);
+}
+
+static uint64_t spin_ns(const struct kvtier_client *c)
+{
+	uint32_t us = c->spin_us;
+
+	if (us == UINT32_MAX)
+		return 0;
+	if (!us)
+		us = atomic_load(&c->spin_advised_us);
+	return (us < CLIENT_SPIN_MAX_US ? us : CLIENT_SPIN_MAX_US) * 1000ull;
+}
+
+/* One look: 0 done, -ENOENT, or -EAGAIN with a reference to the link to sleep on. */
+static int await_look(struct kvtier_client *c, uint64_t id, bool take, struct kvtier_result *ret,
+		      struct link **ret_link, uint32_t *ret_seen)
+{
+	struct op *op;
+	int rc = -EAGAIN;
+
+	(void)pthread_mutex_lock(&c->ring);
+	(void)ops_turn(c);
+	op = op_find(c, id);
+	*ret_link = NULL;
+	if (!op) {
+		rc = -ENOENT;
+	} else if (op->state == OP_DONE) {
+		rc = 0;
+		if (take)
+			op_take(c, op, ret);
+	} else if (!c->lied) {
+		*ret_link = atomic_load(&c->link);
+		(*ret_link)->refs++;
+		*ret_seen = (*ret_link)->cq_head;
+	}
+	ops_unlock(c);
+	return rc;
+}
+
+int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take, struct kvtier_result *ret)
+{
+	uint64_t now = 0, spin_until = 0, looked = 0;
+
+	for (;;) {
+		struct link *link;
+		uint32_t seen;
+		const int rc = await_look(c, id, take, ret, &link, &seen);
+
+		if (rc == -ENOENT)
+			return error_set(rc, "no op %llu: never submitted here, or its result was taken",
+					 (unsigned long long)id);
+		if (!rc)
+			return 0;
+		if (!now) {
+			now = looked = client_now();
+			spin_until = now + spin_ns(c);
+		}
+		if (link) {
+			if (now < limit_ns)
+				await_completion(link, seen, spin_until, limit_ns);
+			(void)pthread_mutex_lock(&c->ring);
+			link->refs--;
+			(void)pthread_mutex_unlock(&c->ring);
+		}
+		if (now >= limit_ns) {
+			session_nudge(c);	/* for who comes again and again without time to wait */
+			return error_set(-ETIMEDOUT, "op %llu is not done yet", (unsigned long long)id);
+		}
+		now = client_now();
+		if (now - looked >= ms_to_ns(CLIENT_SLICE_MS)) {
+			looked = now;
+			session_nudge(c);	/* is the daemon still there? */
+		}
+	}
+}

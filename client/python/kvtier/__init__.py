@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvtier - give an LLM engine's KV-cache blocks to the node's kvtierd, and get prefixes back.
+
+A thin binding over libkvtier; client/kvtier.h is the manual and its words are used here. Typical use:
+
+    with kvtier.Client(name="my-engine") as client:
+        memory = kvtier.SharedMemory(page_bytes * pages)
+        with client.open_space(geometry, [memory.region()], segments) as space:
+            keys = space.keys(tokens)
+            hit = space.lookup(keys)
+            result = client.wait(space.load(keys[:hit.blocks], range(hit.blocks)))
+            ...  # result.prefix blocks are in their pages; compute the rest
+            client.wait(space.store(keys[n:], range(n, len(keys))))  # a slice knows its parent
+
+Calls that fail raise kvtier.Error. A miss is a result, not an error: it is in Hit.blocks and Result.blocks. A
+daemon that is away never raises from lookup() (that is 0 blocks); store() and load() raise Error with errno
+ENOTCONN.
+
+Threads: as in kvtier.h, any thread may call; close() only when no other thread is in a call.
+"""
+from __future__ import annotations
+
+import ctypes as C
+import enum
+import errno
+import fcntl
+import mmap
+import os
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
+
+from . import _lib
+
+__all__ = ["BLOCK_OK", "BLOCK_PRESENT", "Client", "Codec", "Dtype", "Error", "Geometry", "Hit", "Keys",
+           "Kind", "MAX_BLOCKS", "Op", "Region", "Result", "Segment", "SharedMemory", "Space", "Tier", "version"]
+
+MAX_BLOCKS = 8192     # per op; a longer prompt is several ops
+BLOCK_OK = 0
+BLOCK_PRESENT = 1     # store: was already there, nothing was copied
+
+
+class Dtype(enum.IntEnum):
+    BF16 = 1
+    FP16 = 2
+    FP32 = 3
+    E4M3 = 4
+    E5M2 = 5
+    INT8 = 6
+
+
+class Codec(enum.IntEnum):
+    DEFAULT = 0       # fp8 for BF16 and FP16, fp8-native for 8-bit types, raw otherwise
+    RAW = 1
+    FP8 = 2
+    FP8_NATIVE = 3
+
+
+class Kind(enum.IntEnum):
+    K = 1
+    V = 2
+    TYPED = 3
+    OPAQUE = 4
+
+
+class Tier(enum.IntFlag):
+    GPU = 1
+    HOST = 2
+    NVME = 4
+    REDIS = 8
+
+
+class Error(OSError):
+    """A call of libkvtier failed: `errno`, and `strerror`, the sentence that names the field and the
+    limit."""
+
+
+class Geometry(NamedTuple):
+    """What makes blocks interchangeable (struct kvtier_geometry)."""
+    model: str
+    convention: str
+    dtype: Dtype
+    layers: int
+    kv_heads: int
+    head_dim_k: int
+    head_dim_v: int
+    block_tokens: int
+    extras: str = ""
+    rank: int = 0
+    world: int = 1
+    codec: Codec = Codec.DEFAULT
+    typed_segments: int = 0
+    typed_values: int = 0
+    opaque_bytes: int = 0
+
+
+class Region(NamedTuple):
+    """Engine memory the daemon may see: a sealed memfd (fd >= 0), or private memory at base that is
+    copied."""
+    length: int
+    fd: int = -1
+    offset: int = 0
+    base: int = 0
+
+
+class Segment(NamedTuple):
+    """Where one layer's K or V, or one run of other bytes, lies in every page (struct kvtier_segment)."""
+    kind: Kind
+    offset: int
+    page_stride: int
+    layer: int = 0
+    head_stride: int = 0
+    token_stride: int = 0
+    length: int = 0
+    region: int = 0
+
+
+class Hit(NamedTuple):
+    """Leading blocks present: a hint, the load decides."""
+    blocks: int
+    tiers: Tier
+    generation: int
+
+
+class Op(NamedTuple):
+    """An outstanding store, load or prefetch."""
+    id: int
+    n: int
+
+
+class Result(NamedTuple):
+    """What became of an op. blocks: one status each, >= 0 good, else -errno."""
+    op: int
+    status: int
+    n: int
+    ok: int
+    prefix: int
+    blocks: List[int]
+
+
+def version() -> str:
+    """Version of the library in use."""
+    return _lib.load().kvtier_version().decode()
+
+
+def _check(code: int) -> int:
+    if code < 0:
+        text = _lib.load().kvtier_last_error().decode(errors="replace")
+        raise Error(-code, text or os.strerror(-code))
+    return code
+
+
+class Keys:
+    """Keys of consecutive blocks of one prompt: a sequence of 32-byte keys. A slice is Keys again and knows
+    its parent, the key before it (None: it starts the prompt, or the parent given to Space.keys())."""
+
+    def __init__(self, array: C.Array, parent: Optional[bytes] = None) -> None:
+        self._array, self.parent = array, parent
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __getitem__(self, where: Union[int, slice]):
+        if isinstance(where, int):
+            return bytes(self._array[where].bytes)
+        start, stop, step = where.indices(len(self))
+        if step != 1:
+            raise ValueError("keys of a chain are consecutive: a slice has step 1")
+        n = max(0, stop - start)
+        part = (_lib.Key * n)()
+        if n:
+            C.memmove(part, C.byref(self._array, start * C.sizeof(_lib.Key)), C.sizeof(part))
+        return Keys(part, bytes(self._array[start - 1].bytes) if 0 < start <= len(self) else self.parent)
+
+
+class SharedMemory:
+    """A memfd, sealed so that it can neither shrink nor grow under the daemon, and mapped here. Pages that
+    lie in it cross to the daemon without a copy. Close it after the spaces that use it."""
+
+    def __init__(self, length: int, name: str = "kvtier-pages") -> None:
+        self.length = -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self.fd, self.length)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            self._map = mmap.mmap(self.fd, self.length, mmap.MAP_SHARED)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self.view = memoryview(self._map)
+        anchor = C.c_char.from_buffer(self._map)
+        self.address = C.addressof(anchor)
+        del anchor      # it would keep the mapping from being closed
+
+    def region(self) -> Region:
+        return Region(self.length, fd=self.fd)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            self.view.release()
+            self._map.close()
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> "SharedMemory":
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.close()
+
+
+class Space:
+    """Open on a client; made by Client.open_space(). Closing it waits until the daemon has let go of every
+    page."""
+
+    def __init__(self, client: "Client", handle: C.c_void_p, geometry: Geometry) -> None:
+        self.client, self.geometry, self._handle = client, geometry, handle
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self.client._spaces.pop(id(self), None)
+            _lib.load().kvtier_space_close(handle)
+
+    def __enter__(self) -> "Space":
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.close()
+
+    def _open(self) -> C.c_void_p:
+        if self._handle is None:
+            raise Error(errno.EBADF, "this space was closed")
+        return self._handle
+
+    def keys(self, tokens: Sequence[int], parent: Optional[bytes] = None) -> Keys:
+        """Keys of the full blocks in tokens; the tail that fills no block has none."""
+        n = C.c_size_t(len(tokens) // self.geometry.block_tokens)
+        array = (_lib.Key * n.value)()
+        if n.value:
+            ids = (C.c_uint32 * len(tokens))(*tokens)
+            _check(_lib.load().kvtier_keys(self._open(), _key(parent), ids, len(tokens), array, C.byref(n)))
+        return Keys(array, parent)
+
+    def lookup(self, keys: Keys) -> Hit:
+        """How many leading blocks are present. No system call; 0 blocks when the daemon is away."""
+        hit = _lib.sized(_lib.Hit)
+        _check(_lib.load().kvtier_lookup(self._open(), keys._array, len(keys), C.byref(hit)))
+        return Hit(hit.blocks, Tier(hit.tiers), hit.generation)
+
+    def store(self, keys: Keys, pages: Iterable[int], **options) -> Op:
+        """Gives blocks to the daemon. Options: timeout_ms, session, turn, ttl_s, priority, and parent where
+        it is not keys.parent. The pages must not change until the op's result was taken."""
+        return self._submit(_lib.load().kvtier_store, keys, pages, options)
+
+    def load(self, keys: Keys, pages: Iterable[int], **options) -> Op:
+        """Asks for blocks; options as for store(). The pages are the daemon's until the result was taken."""
+        return self._submit(_lib.load().kvtier_load, keys, pages, options)
+
+    def prefetch(self, keys: Keys) -> Op:
+        """Brings blocks nearer, into host memory."""
+        op = C.c_uint64()
+        _check(_lib.load().kvtier_prefetch(self._open(), keys._array, len(keys), C.byref(op)))
+        return Op(op.value, len(keys))
+
+    def _submit(self, function, keys: Keys, pages: Iterable[int], options: dict) -> Op:
+        indices = list(pages)
+        if len(indices) != len(keys):
+            raise ValueError(f"{len(keys)} keys need as many pages, not {len(indices)}")
+        fields = {"parent": keys.parent, **options}
+        fields["parent"] = _key(fields["parent"])
+        how, op = _lib.sized(_lib.OpOptions, **fields), C.c_uint64()
+        array = (C.c_uint32 * len(indices))(*indices)
+        _check(function(self._open(), keys._array, array, len(keys), C.byref(how), C.byref(op)))
+        return Op(op.value, len(keys))
+
+
+def _key(parent: Optional[bytes]):
+    """A pointer to a key, or NULL. ctypes keeps the key alive with the pointer."""
+    if parent is None:
+        return None
+    if len(parent) != C.sizeof(_lib.Key):
+        raise ValueError(f"a key has {C.sizeof(_lib.Key)} bytes, not {len(parent)}")
+    return C.pointer(_lib.Key.from_buffer_copy(parent))
+
+
+class Client:
+    """One connection to one kvtierd. It reconnects by itself, with backoff, from inside later calls."""
+
+    def __init__(self, socket_path: Optional[str] = None, name: Optional[str] = None, timeout_ms: int = 0,
+                 staging_bytes: int = 0, spin_us: int = 0) -> None:
+        options = _lib.sized(_lib.Options, timeout_ms=timeout_ms, staging_bytes=staging_bytes,
+                             socket_path=os.fsencode(socket_path) if socket_path else None,
+                             name=name.encode() if name else None, spin_us=spin_us)
+        handle = C.c_void_p()
+        self._handle: Optional[C.c_void_p] = None
+        self._spaces: Dict[int, Space] = {}
+        _check(_lib.load().kvtier_connect(C.byref(options), C.byref(handle)))
+        self._handle = handle
+
+    def close(self) -> None:
+        """Closes the spaces, drops outstanding ops, disconnects. Twice is fine."""
+        for space in list(self._spaces.values()):
+            space.close()
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            _lib.load().kvtier_close(handle)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.close()
+
+    def _open(self) -> C.c_void_p:
+        if self._handle is None:
+            raise Error(errno.EBADF, "this client was closed")
+        return self._handle
+
+    def open_space(self, geometry: Geometry, regions: Sequence[Region] = (),
+                   segments: Sequence[Segment] = ()) -> Space:
+        """Opens a space and shows the daemon where pages lie; without regions it can only look up and
+        prefetch. Memory of a region with `base` must stay valid until the space is closed."""
+        fields = geometry._asdict()
+        for text in ("model", "convention", "extras"):
+            fields[text] = fields[text].encode()
+        plain = _lib.sized(_lib.Geometry, **fields)
+        r = (_lib.Region * len(regions))(*[
+            _lib.sized(_lib.Region, memory=1 if m.fd >= 0 else 2, fd=m.fd, offset=m.offset, length=m.length,
+                       base=m.base) for m in regions])
+        s = (_lib.Segment * len(segments))(*[_lib.sized(_lib.Segment, **part._asdict()) for part in segments])
+        handle = C.c_void_p()
+        _check(_lib.load().kvtier_space_open(self._open(), C.byref(plain), r, len(regions), s, len(segments),
+                                         C.byref(handle)))
+        space = Space(self, handle, geometry)
+        self._spaces[id(space)] = space
+        return space
+
+    def wait(self, op: Op, timeout_ms: int = -1) -> Result:
+        """Waits for one op and takes its result. Negative: until the op's own deadline, which always ends.
+        Error with ETIMEDOUT: not yet done, the op goes on."""
+        statuses = (C.c_int32 * op.n)()
+        result = _lib.sized(_lib.Result, blocks_max=op.n, blocks=statuses)
+        _check(_lib.load().kvtier_wait(self._open(), op.id, timeout_ms, C.byref(result)))
+        return _result(result)
+
+    def poll(self, max_results: int = 16, max_blocks: int = 64) -> List[Result]:
+        """Results of completed ops, without waiting; at most max_blocks statuses of each."""
+        room = [(C.c_int32 * max_blocks)() for _ in range(max_results)]
+        results = (_lib.Result * max_results)(*[
+            _lib.sized(_lib.Result, blocks_max=max_blocks, blocks=r) for r in room])
+        n = _check(_lib.load().kvtier_poll(self._open(), results, max_results))
+        return [_result(results[i]) for i in range(n)]
+
+    def event_fd(self) -> int:
+        """A descriptor, the client's own, that polls readable when poll() may have something."""
+        return _check(_lib.load().kvtier_event_fd(self._open()))
+
+    def cancel(self, op: Op, timeout_ms: int = 1000) -> None:
+        """Ends an op early: afterwards none of its pages is touched, and its result waits to be taken."""
+        _check(_lib.load().kvtier_cancel(self._open(), op.id, timeout_ms))
+
+
+def _result(r: _lib.Result) -> Result:
+    return Result(r.op, r.status, r.n, r.ok, r.prefix, list(r.blocks[:min(r.n, r.blocks_max)]))

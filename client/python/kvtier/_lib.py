@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""_lib.py - libkvtier.so.0 found, loaded and declared; the structs of client/kvtier.h, field for field.
+
+Private to the package. Structs that may grow carry their size first, so this file and an older or newer
+library of the same SONAME agree on what each knows; sized() fills that field in.
+"""
+from __future__ import annotations
+
+import ctypes as C
+import functools
+import os
+from pathlib import Path
+
+SONAME = "libkvtier.so.0"
+
+
+class Key(C.Structure):
+    _fields_ = [("bytes", C.c_uint8 * 32)]
+
+
+class Options(C.Structure):
+    _fields_ = [
+        ("size", C.c_uint32),
+        ("timeout_ms", C.c_uint32),
+        ("socket_path", C.c_char_p),
+        ("name", C.c_char_p),
+        ("staging_bytes", C.c_uint64),
+        ("spin_us", C.c_uint32),
+        ("reserved", C.c_uint32),
+    ]
+
+
+class Geometry(C.Structure):
+    _fields_ = [
+        ("size", C.c_uint32),
+        ("dtype", C.c_uint32),
+        ("model", C.c_char_p),
+        ("convention", C.c_char_p),
+        ("extras", C.c_char_p),
+        ("layers", C.c_uint32),
+        ("kv_heads", C.c_uint32),
+        ("head_dim_k", C.c_uint32),
+        ("head_dim_v", C.c_uint32),
+        ("block_tokens", C.c_uint32),
+        ("rank", C.c_uint32),
+        ("world", C.c_uint32),
+        ("codec", C.c_uint32),
+        ("typed_segments", C.c_uint32),
+        ("typed_values", C.c_uint32),
+        ("opaque_bytes", C.c_uint32),
+    ]
+
+
+class Region(C.Structure):
+    _fields_ = [
+        ("size", C.c_uint32),
+        ("memory", C.c_uint32),
+        ("fd", C.c_int32),
+        ("reserved", C.c_uint32),
+        ("offset", C.c_uint64),
+        ("length", C.c_uint64),
+        ("base", C.c_void_p),
+    ]
+
+
+class Segment(C.Structure):
+    _fields_ = [
+        ("size", C.c_uint32),
+        ("region", C.c_uint32),
+        ("layer", C.c_uint32),
+        ("kind", C.c_uint32),
+        ("offset", C.c_uint64),
+        ("page_stride", C.c_uint64),
+        ("head_stride", C.c_uint64),
+        ("token_stride", C.c_uint64),
+        ("length", C.c_uint64),
+    ]
+
+
+class Hit(C.Structure):
+    _fields_ = [
+        ("size", C.c_uint32),
+        ("blocks", C.c_uint32),
+        ("tiers", C.c_uint32),
+        ("generation", C.c_uint32),
+    ]
+
+
+class OpOptions(C.Structure):
+    _fields_ = [
+        ("size", C.c_uint32),
+        ("timeout_ms", C.c_uint32),
+        ("parent", C.POINTER(Key)),
+        ("session", C.c_uint64),
+        ("turn", C.c_uint32),
+        ("ttl_s", C.c_uint32),
+        ("priority", C.c_int32),
+        ("reserved", C.c_uint32),
+    ]
+
+
+class Result(C.Structure):
+    _fields_ = [
+        ("size", C.c_uint32),
+        ("status", C.c_int32),
+        ("op", C.c_uint64),
+        ("n", C.c_uint32),
+        ("ok", C.c_uint32),
+        ("prefix", C.c_uint32),
+        ("blocks_max", C.c_uint32),
+        ("blocks", C.POINTER(C.c_int32)),
+    ]
+
+
+def sized(kind: type, /, **fields) -> C.Structure:
+    """A struct with its size filled in, the given fields set and the rest zero."""
+    return kind(size=C.sizeof(kind), **fields)
+
+
+def _candidates():
+    """Where libkvtier may be, most wished first: the environment, the build beside this source tree, the
+    system."""
+    named = os.environ.get("KVTIER_LIBRARY")
+    if named:
+        yield named
+        return
+    client = Path(__file__).resolve().parent.parent.parent
+    built = client.parent / "build" / SONAME
+    if (client / "kvtier.h").is_file() and built.is_file():
+        yield str(built)
+    yield SONAME
+
+
+def _declare(lib: C.CDLL) -> None:
+    p, i32, u32, u64, size = C.c_void_p, C.c_int, C.c_uint32, C.c_uint64, C.c_size_t
+    keys, pages, to = C.POINTER(Key), C.POINTER(C.c_uint32), C.POINTER
+    for name, result, arguments in (
+        ("kvtier_connect", i32, [to(Options), to(p)]),
+        ("kvtier_close", None, [p]),
+        ("kvtier_space_open", i32, [p, to(Geometry), to(Region), size, to(Segment), size, to(p)]),
+        ("kvtier_space_close", None, [p]),
+        ("kvtier_keys", i32, [p, keys, to(u32), size, keys, to(size)]),
+        ("kvtier_lookup", i32, [p, keys, size, to(Hit)]),
+        ("kvtier_store", i32, [p, keys, pages, size, to(OpOptions), to(u64)]),
+        ("kvtier_load", i32, [p, keys, pages, size, to(OpOptions), to(u64)]),
+        ("kvtier_prefetch", i32, [p, keys, size, to(u64)]),
+        ("kvtier_wait", i32, [p, u64, i32, to(Result)]),
+        ("kvtier_poll", i32, [p, to(Result), size]),
+        ("kvtier_event_fd", i32, [p]),
+        ("kvtier_cancel", i32, [p, u64, i32]),
+        ("kvtier_last_error", C.c_char_p, []),
+        ("kvtier_version", C.c_char_p, []),
+    ):
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+
+
+@functools.lru_cache(maxsize=None)
+def load() -> C.CDLL:
+    """libkvtier, declared; loaded at first use, so that `import kvtier` works where the library is not.
+    OSError with every place that was tried when there is none."""
+    failures = []
+    for path in _candidates():
+        try:
+            lib = C.CDLL(path)
+        except OSError as error:
+            failures.append(str(error))
+            continue
+        _declare(lib)
+        return lib
+    raise OSError("libkvtier cannot be loaded (set KVTIER_LIBRARY to its path, or build it with `make`): "
+                  + "; ".join(failures))

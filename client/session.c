@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * session.c - the connection to the daemon, as a state machine that never waits (diagram in client.h).
+ *
+ * Any call of the library advances it; nobody owns it. Replies are matched by seq to whoever wanted them,
+ * so it does not matter which thread takes a packet off the socket: the one that waits sees the state it
+ * waits for.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "client.h"
+
+enum {
+	PACKETS_A_TURN = 64,	/* a daemon that never stops talking must not keep a caller here */
+	LOOK_EVERY_MS = 1,	/* while not all is open */
+	STABLE_MS = 5000,	/* a connection that lasted this long resets the backoff */
+};
+
+static void state_enter(struct kvtier_client *c, enum session_state state, uint64_t now)
+{
+	c->state = state;
+	c->since_ns = now;
+}
+
+/* Waits longer after each connection that did not last. */
+static void backoff(struct kvtier_client *c, uint64_t now)
+{
+	const bool lasted = c->state == SESSION_UP && now - c->since_ns >= ms_to_ns(STABLE_MS);
+
+	c->backoff_ms = lasted ? 0 : 2 * c->backoff_ms;
+	if (c->backoff_ms < CLIENT_BACKOFF_MIN_MS)
+		c->backoff_ms = CLIENT_BACKOFF_MIN_MS;
+	if (c->backoff_ms > CLIENT_BACKOFF_MAX_MS)
+		c->backoff_ms = CLIENT_BACKOFF_MAX_MS;
+	state_enter(c, SESSION_AWAY, now);
+	atomic_store(&c->next_look_ns, now + ms_to_ns(c->backoff_ms));
+}
+
+void session_reap(struct kvtier_client *c)
+{
+	if (atomic_load(&c->readers))
+		return;		/* another time */
+	for (struct link **at = &c->retired; *at;) {
+		struct link *link = *at;
+		uint32_t refs;
+
+		(void)pthread_mutex_lock(&c->ring);
+		refs = link->refs;
+		(void)pthread_mutex_unlock(&c->ring);
+		if (refs) {
+			at = &link->next;
+			continue;
+		}
+		*at = link->next;
+		link_close(link);
+	}
+}
+
+void session_lost(struct kvtier_client *c, int error, const char *why)
+{
+	struct link *link;
+
+	if (c->state == SESSION_AWAY)
+		return;
+	c->error = error;
+	if (why != c->text)
+		(void)snprintf(c->text, sizeof(c->text), "%s", why);
+	(void)pthread_mutex_lock(&c->ring);
+	link = atomic_load(&c->link);
+	atomic_store(&c->link, NULL);
+	ops_fail(c, -ECONNRESET);
+	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++)
+		if (c->spaces[i])
+			atomic_store(&c->spaces[i]->open, false);
+	(void)epoll_ctl(c->epoll_fd, EPOLL_CTL_DEL, c->fd,
+			NULL); /* closing is not enough where a fork holds it */
+	(void)close(c->fd);
+	c->fd = -1;
+	(void)pthread_mutex_unlock(&c->ring);
+	if (link) {
+		link->next = c->retired;
+		c->retired = link;
+	}
+	backoff(c, client_now());
+	spaces_lost(c);
+	session_reap(c);
+}
+
+void session_cut(struct kvtier_client *c, uint64_t serial, int error, const char *why)
+{
+	(void)pthread_mutex_lock(&c->control);
+	if (c->connections == serial)
+		session_lost(c, error, why);
+	(void)pthread_mutex_unlock(&c->control);
+}
+
+static int hello_send(struct kvtier_client *c, int fd)
+{
+	struct wire_hello hello = {
+		.head = { .magic = WIRE_MAGIC, .type = WIRE_HELLO, .length = sizeof(hello), .seq = ++c->seq },
+		.version_min = WIRE_VERSION_MIN, .version_max = WIRE_VERSION_MAX,
+		.size_geometry = sizeof(struct wire_geometry), .size_region = sizeof(struct wire_region),
+		.size_segment = sizeof(struct wire_segment), .size_sqe = sizeof(struct wire_sqe),
+		.size_cqe = sizeof(struct wire_cqe),
+		.sq_entries = CLIENT_SQ_ENTRIES, .arena_blocks = CLIENT_ARENA_BLOCKS,
+	};
+
+	c->hello_seq = c->seq;
+	memcpy(hello.name, c->name, sizeof(hello.name));
+	return socket_send(fd, &hello, sizeof(hello), NULL, 0);
+}
+
+static void session_connect(struct kvtier_client *c, uint64_t now)
+{
+	struct epoll_event event = { .events = EPOLLIN };
+	int fd, rc;
+
+	session_reap(c);
+	rc = socket_connect(c->path, &fd);
+	if (!rc) {
+		rc = hello_send(c, fd);
+		if (!rc && epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &event))
+			rc = -errno;
+		if (rc)
+			(void)close(fd);
+	}
+	if (rc) {
+		c->error = rc;
+		(void)snprintf(c->text, sizeof(c->text), "cannot connect to %s: %s", c->path,
+			       strerrordesc_np(-rc));
+		backoff(c, now);
+		return;
+	}
+	(void)pthread_mutex_lock(&c->ring);
+	c->fd = fd;
+	(void)pthread_mutex_unlock(&c->ring);
+	c->connections++;
+	state_enter(c, SESSION_GREETING, now);
+}
+
+/* HELLO_OK: maps what came with it. */
+static int hello_ok(struct kvtier_client *c, struct packet *packet)
+{
+	const struct wire_hello_ok *ok = &packet->hello_ok;
+	struct link *link;
+	int rc;
+
+	if (c->state != SESSION_GREETING || ok->head.seq != c->hello_seq || packet->n_fds != 3)
+		return error_set(-EPROTO, "HELLO_OK out of order, or not with 3 descriptors");
+	rc = link_open(ok, packet->fds, &link);
+	if (rc)
+		return rc;
+	link->serial = c->connections;
+	atomic_store(&c->spin_advised_us, ok->spin_us);
+	(void)pthread_mutex_lock(&c->ring);
+	atomic_store(&c->link, link);
+	__atomic_store_n(&link->submit->magic, WIRE_MAGIC, __ATOMIC_RELAXED);
+	__atomic_store_n(&link->submit->want_wake, c->event_used, __ATOMIC_SEQ_CST);
+	(void)pthread_mutex_unlock(&c->ring);
+	state_enter(c, SESSION_UP, client_now());
+	return 0;
+}
+
+/* ERROR to one of our requests is that request's business, any other announces the end of the connection. */
+static int error_reply(struct kvtier_client *c, struct packet *packet)
+{
+	struct wire_error *e = &packet->error;
+
+	e->text[sizeof(e->text) - 1] = 0;
+	for (char *p = e->text; *p; p++)
+		if (*p < ' ' || *p > '~')
+			*p = '?';
+	if (e->error >= 0 || e->error < -4095)
+		return error_set(-EPROTO, "the daemon's ERROR carries %d, which is no error", e->error);
+	if (c->state == SESSION_UP && e->head.seq && !spaces_reply(c, packet))
+		return 0;
+	return error_set(e->error, "kvtierd: %s", e->text);
+}
+
+/* The daemon's WAKE: whoever polls event_fd must see it, whichever thread drained it. */
+static int wake(struct kvtier_client *c)
+{
+	struct link *link;
+
+	(void)pthread_mutex_lock(&c->ring);
+	link = atomic_load(&c->link);
+	if (link) {
+		__atomic_store_n(&link->submit->want_wake, 0, __ATOMIC_SEQ_CST);
+		client_event(c);
+	}
+	(void)pthread_mutex_unlock(&c->ring);
+	return link ? 0 : error_set(-EPROTO, "WAKE before HELLO_OK");
+}
+
+static int packet_dispatch(struct kvtier_client *c, struct packet *packet)
+{
+	if (packet->n_fds && packet->head.type != WIRE_HELLO_OK)
+		return error_set(-EPROTO, "descriptors with a message of type %u", packet->head.type);
+	switch (packet->head.type) {
+	case WIRE_HELLO_OK:
+		return hello_ok(c, packet);
+	case WIRE_ERROR:
+		return error_reply(c, packet);
+	case WIRE_WAKE:
+		return wake(c);
+	default:
+		return spaces_reply(c, packet);
+	}
+}
+
+static void session_dispatch(struct kvtier_client *c)
+{
+	struct packet packet;
+
+	for (int i = 0; i < PACKETS_A_TURN && c->state != SESSION_AWAY; i++) {
+		int rc = socket_receive(c->fd, &packet);
+
+		if (rc == -EAGAIN)
+			return;
+		if (rc == -EPROTO) {
+			session_lost(c, rc, "the daemon sent something that is no message of this protocol");
+			return;
+		}
+		if (rc) {
+			session_lost(c, rc, "the daemon closed the connection");
+			return;
+		}
+		rc = packet_dispatch(c, &packet);
+		packet_close(&packet);
+		if (rc)
+			session_lost(c, rc, kvtier_last_error());
+	}
+}
+
+void session_advance(struct kvtier_client *c, uint64_t now)
+{
+	if (c->state == SESSION_AWAY) {
+		if (now >= atomic_load(&c->next_look_ns))
+			session_connect(c, now);
+		return;
+	}
+	session_dispatch(c);
+	if (c->state == SESSION_GREETING && now - c->since_ns > ms_to_ns(c->timeout_ms)) {
+		(void)snprintf(c->text, sizeof(c->text), "no answer on %s in %u ms", c->path, c->timeout_ms);
+		session_lost(c, -ETIMEDOUT, c->text);
+	}
+	if (c->state == SESSION_UP)
+		spaces_advance(c);
+	if (c->state != SESSION_AWAY)
+		atomic_store(&c->next_look_ns, now + ms_to_ns(LOOK_EVERY_MS));
+	if (c->retired)
+		session_reap(c);
+}
+
+void session_nudge(struct kvtier_client *c)
+{
+	const uint64_t now = client_now();
+
+	if (now < atomic_load_explicit(&c->next_look_ns, memory_order_relaxed))
+		return;
+	if (pthread_mutex_trylock(&c->control))
+		return;		/* somebody is at it */
+	session_advance(c, now);
+	(void)pthread_mutex_unlock(&c->control);
+}
+
+void session_pause(struct kvtier_client *c, uint64_t deadline)
+{
+	const uint64_t now = client_now();
+	uint64_t ms = deadline > now ? (deadline - now) / 1000000u + 1 : 0;
+	struct pollfd p = { .events = POLLIN };
+
+	/* Another thread may close it meanwhile: then this waits a slice, or not at all, and looks again. */
+	(void)pthread_mutex_lock(&c->ring);
+	p.fd = c->fd;
+	(void)pthread_mutex_unlock(&c->ring);
+	if (ms > CLIENT_SLICE_MS)
+		ms = CLIENT_SLICE_MS;
+	(void)poll(&p, 1, (int)ms);
+}
+
+void session_doorbell(struct kvtier_client *c, uint64_t serial)
+{
+	const struct wire_head bell = { .magic = WIRE_MAGIC, .type = WIRE_DOORBELL, .length = sizeof(bell) };
+	int rc = 0;
+
+	(void)pthread_mutex_lock(&c->ring);
+	if (c->fd >= 0)
+		rc = socket_send(c->fd, &bell, sizeof(bell), NULL, 0);
+	(void)pthread_mutex_unlock(&c->ring);
+	/* A full socket holds enough to wake it. */
+	if (rc && rc != -EAGAIN)
+		session_cut(c, serial, rc, "the daemon closed the connection");
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * staged.c - KVTIER_PRIVATE regions: the daemon sees a sealed memfd of ours with a few pages in a compact
+ * layout (segments one after another, K and V token-major), and this copies between those and the
+ * engine's pages.
+ *
+ * All under the ring lock: a copy never overlaps a cancel or a close, after which the engine's pages are not
+ * touched. That the lock is held for a chunk's copy is the price; `staging_bytes` bounds it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "client.h"
+
+enum { STAGED_ALIGN = 64, STAGED_PAGES_MAX = 65536 };
+
+/* `rows` x `pieces` runs of `run` bytes in the engine's page; end to end in ours. */
+struct staged_segment {
+	uint8_t *user;			/* page 0 */
+	uint64_t page_stride, row_stride, piece_stride;
+	uint64_t rows, pieces, run;
+	struct wire_segment wire;	/* the same piece of a staging page, as the daemon is told */
+};
+
+struct staged {
+	struct staged_segment *segments;
+	size_t   n_segments;
+	uint64_t page_bytes;
+	uint64_t bytes;
+	uint32_t pages;
+	uint64_t user_pages;
+	int      fd;
+	uint8_t *memory;
+	struct arena arena;
+};
+
+static void segment_shape(const struct kvtier_geometry *g, const struct kvtier_segment *s,
+			  struct staged_segment *ret)
+{
+	const uint64_t element = check_element_bytes(g->dtype);
+
+	*ret = (struct staged_segment){ .page_stride = s->page_stride, .rows = 1, .pieces = 1 };
+	ret->wire = (struct wire_segment){ .layer = s->layer, .kind = s->kind, .length = s->length };
+	switch (s->kind) {
+	case KVTIER_K:
+	case KVTIER_V:
+		ret->run = element * (s->kind == KVTIER_K ? g->head_dim_k : g->head_dim_v);
+		ret->rows = g->block_tokens;
+		ret->row_stride = s->token_stride;
+		ret->pieces = g->kv_heads;
+		ret->piece_stride = s->head_stride;
+		ret->wire.head_stride = ret->run;
+		ret->wire.token_stride = ret->run * ret->pieces;
+		break;
+	case KVTIER_TYPED:
+		ret->run = element * s->length;
+		break;
+	default:
+		ret->run = s->length;
+		if (s->token_stride) {
+			ret->rows = g->block_tokens;
+			ret->row_stride = s->token_stride;
+			ret->wire.token_stride = ret->run;
+		}
+		break;
+	}
+	/* What lies end to end is one run: heads of a row, then rows. */
+	if (ret->piece_stride == ret->run) {
+		ret->run *= ret->pieces;
+		ret->pieces = 1;
+	}
+	if (ret->pieces == 1 && ret->row_stride == ret->run) {
+		ret->run *= ret->rows;
+		ret->rows = 1;
+	}
+}
+
+/* How many pages' worth of this segment its region holds. Strides are any 64-bit numbers here. */
+static uint64_t segment_pages(const struct staged_segment *s, uint64_t offset, uint64_t length)
+{
+	const unsigned __int128 end = (unsigned __int128)offset +
+				      (unsigned __int128)(s->rows - 1) * s->row_stride +
+				      (unsigned __int128)(s->pieces - 1) * s->piece_stride + s->run;
+
+	if (end > length)
+		return 0;
+	return (uint64_t)((length - end) / s->page_stride) + 1;
+}
+
+static int segments_fill(struct staged *staged, const struct kvtier_geometry *geometry,
+			 const struct kvtier_region *regions, const struct kvtier_segment *segments)
+{
+	staged->user_pages = UINT32_MAX;	/* page indices are 32 bits */
+	for (size_t i = 0; i < staged->n_segments; i++) {
+		const struct kvtier_region *r = &regions[segments[i].region];
+		struct staged_segment *s = &staged->segments[i];
+		uint64_t pages;
+
+		segment_shape(geometry, &segments[i], s);
+		pages = segment_pages(s, segments[i].offset, r->length);
+		if (!pages)
+			return error_set(-EINVAL,
+					 "segments[%zu]: page 0 does not fit its region of %llu bytes", i,
+					 (unsigned long long)r->length);
+		if (pages < staged->user_pages)
+			staged->user_pages = pages;
+		s->user = (uint8_t *)r->base + segments[i].offset;
+		s->wire.offset = staged->page_bytes;
+		staged->page_bytes +=
+			(s->rows * s->pieces * s->run + STAGED_ALIGN - 1) & ~(STAGED_ALIGN - 1ull);
+		if (staged->page_bytes > 2ull * KVTIER_MAX_IMAGE_BYTES)
+			return error_set(-EINVAL, "a page is larger than %u bytes",
+					 2 * KVTIER_MAX_IMAGE_BYTES);
+	}
+	return 0;
+}
+
+int staged_open(const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
+		const struct kvtier_segment *segments, size_t n_segments, uint64_t staging_bytes,
+		struct staged **ret)
+{
+	struct staged *staged = calloc(1, sizeof(*staged));
+	uint64_t pages;
+	int rc;
+
+	if (!staged)
+		return error_set(-ENOMEM, "out of memory");
+	staged->fd = -1;
+	staged->n_segments = n_segments;
+	staged->segments = calloc(n_segments, sizeof(*staged->segments));
+	rc = staged->segments ? segments_fill(staged, geometry, regions, segments) :
+				error_set(-ENOMEM, "out of memory");
+	if (rc) {
+		staged_close(staged);
+		return rc;
+	}
+	pages = staging_bytes / staged->page_bytes;
+	if (pages < 1)
+		pages = 1;
+	if (pages > STAGED_PAGES_MAX)
+		pages = STAGED_PAGES_MAX;
+	staged->pages = (uint32_t)(pages < staged->user_pages ? pages : staged->user_pages);
+	staged->bytes = (staged->pages * staged->page_bytes + 4095) & ~4095ull;
+	*ret = staged;
+	return 0;
+}
+
+static void memory_drop(struct staged *staged)
+{
+	if (staged->memory)
+		(void)munmap(staged->memory, staged->bytes);
+	if (staged->fd >= 0)
+		(void)close(staged->fd);
+	staged->memory = NULL;
+	staged->fd = -1;
+}
+
+void staged_close(struct staged *staged)
+{
+	if (!staged)
+		return;
+	memory_drop(staged);
+	free(staged->segments);
+	free(staged);
+}
+
+int staged_renew(struct staged *staged)
+{
+	int rc;
+
+	memory_drop(staged);
+	arena_init(&staged->arena, staged->pages);
+	staged->fd = memfd_create("kvtier-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (staged->fd < 0 || ftruncate(staged->fd, (off_t)staged->bytes) ||
+	    fcntl(staged->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
+		goto fail;
+	staged->memory = mmap(NULL, staged->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, staged->fd, 0);
+	if (staged->memory == MAP_FAILED) {
+		staged->memory = NULL;
+		goto fail;
+	}
+	return 0;
+fail:
+	rc = -errno;
+	memory_drop(staged);
+	return error_set(rc, "cannot make %llu bytes of staging memory: %s",
+			 (unsigned long long)staged->bytes, strerrordesc_np(-rc));
+}
+
+int staged_fd(const struct staged *staged)
+{
+	return staged->fd;
+}
+
+uint64_t staged_bytes(const struct staged *staged)
+{
+	return staged->bytes;
+}
+
+uint64_t staged_user_pages(const struct staged *staged)
+{
+	return staged->user_pages;
+}
+
+uint32_t staged_pages(const struct staged *staged)
+{
+	return staged->pages;
+}
+
+struct arena *staged_arena(struct staged *staged)
+{
+	return &staged->arena;
+}
+
+void staged_segment(const struct staged *staged, size_t i, struct wire_segment *ret)
+{
+	*ret = staged->segments[i].wire;
+	ret->page_stride = staged->page_bytes;
+}
+
+void staged_copy_in(struct staged *staged, uint64_t user_page, uint32_t page)
+{
+	for (size_t i = 0; i < staged->n_segments; i++) {
+		const struct staged_segment *s = &staged->segments[i];
+		const uint8_t *user = s->user + user_page * s->page_stride;
+		uint8_t *ours = staged->memory + page * staged->page_bytes + s->wire.offset;
+
+		for (uint64_t r = 0; r < s->rows; r++)
+			for (uint64_t p = 0; p < s->pieces; p++, ours += s->run)
+				memcpy(ours, user + r * s->row_stride + p * s->piece_stride, s->run);
+	}
+}
+
+void staged_copy_out(struct staged *staged, uint64_t user_page, uint32_t page)
+{
+	for (size_t i = 0; i < staged->n_segments; i++) {
+		const struct staged_segment *s = &staged->segments[i];
+		uint8_t *user = s->user + user_page * s->page_stride;
+		const uint8_t *ours = staged->memory + page * staged->page_bytes + s->wire.offset;
+
+		for (uint64_t r = 0; r < s->rows; r++)
+			for (uint64_t p = 0; p < s->pieces; p++, ours += s->run)
+				memcpy(user + r * s->row_stride + p * s->piece_stride, ours, s->run);
+	}
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * submit.c - store, load, prefetch, cancel: from checked arguments to an sqe on the wire.
+ *
+ * Shared pages: one sqe an op. Staged ones: one sqe a chunk, as many pages as the staging memory has
+ * free, pumped by whoever calls ops_turn(). No allocation.
+ */
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "client.h"
+
+int submit_chunk(struct kvtier_client *c, struct op *op, const struct kvtier_key *keys,
+		 const struct kvtier_key *parent, const uint32_t *pages, uint32_t page, uint32_t n)
+{
+	struct link *link = atomic_load(&c->link);
+	struct wire_sqe sqe = op->hints;
+	struct range range;
+	int rc;
+
+	if (link->in_flight == link->cq_entries ||
+	    arena_take(&link->arena, n + (parent != NULL), n + (parent != NULL), &range))
+		return error_set(-EAGAIN, "the submission ring is full: take results first");
+	memcpy(&link->keys[range.first], keys, n * sizeof(*keys));
+	if (parent)
+		link->keys[range.first + n] = *parent;
+	for (uint32_t i = 0; i < n; i++)
+		link->pages[range.first + i] = pages ? pages[i] : page + i;
+	sqe.flags = parent ? WIRE_SQE_HAS_PARENT : 0;
+	sqe.space = (uint16_t)op->space->handle;
+	sqe.n = n;
+	sqe.first = range.first;
+	sqe.op_id = op->staged ? op_next_id(c, op) : op->id;
+	sqe.deadline_ns = op->deadline_ns;
+	rc = ring_push(link, &sqe);
+	if (rc) {
+		arena_give(&link->arena, range.first);
+		return error_set(rc, "the submission ring is full: take results first");
+	}
+	op->wire_id = sqe.op_id;
+	op->first = range.first;
+	op->chunk = n;
+	link->in_flight++;
+	c->doorbell |= ring_asleep(link);
+	return 0;
+}
+
+/* Skips blocks whose page is nowhere; returns how many follow that have one. */
+static uint32_t staged_run(struct op *op)
+{
+	const uint64_t pages = staged_user_pages(op->space->staged);
+	uint32_t end;
+
+	while (op->chunk_done < op->n && op->pages[op->chunk_done] >= pages)
+		op->blocks[op->chunk_done++] = -EFAULT;
+	end = op->chunk_done;
+	while (end < op->n && op->pages[end] < pages)
+		end++;
+	return end - op->chunk_done;
+}
+
+int submit_staged(struct kvtier_client *c, struct op *op, uint64_t now)
+{
+	const struct link *link = atomic_load(&c->link);
+	struct staged *staged = op->space->staged;
+	const struct kvtier_key *parent = op->has_parent ? &op->keys[KVTIER_MAX_BLOCKS] : NULL;
+	uint32_t most = staged_run(op);
+	struct range range;
+	int rc;
+
+	if (op->cancel || now >= op->deadline_ns || !most) {
+		op_finish(c, op, op->cancel ? -ECANCELED : -ETIMEDOUT);
+		return 0;
+	}
+	if (most > link->arena_blocks - 1)
+		most = link->arena_blocks - 1;
+	if (link->in_flight == link->cq_entries || arena_take(staged_arena(staged), 1, most, &range))
+		return -EAGAIN;
+	if (op->hints.op == WIRE_OP_STORE)
+		for (uint32_t i = 0; i < range.n; i++)
+			staged_copy_in(staged, op->pages[op->chunk_done + i], range.first + i);
+	if (op->chunk_done)
+		parent = &op->keys[op->chunk_done - 1];
+	rc = submit_chunk(c, op, &op->keys[op->chunk_done], parent, NULL, range.first, range.n);
+	if (rc)
+		arena_give(staged_arena(staged), range.first);
+	else
+		op->stage_first = range.first;
+	return rc;
+}
+
+void submit_staged_done(struct op *op)
+{
+	struct staged *staged = op->space->staged;
+
+	if (op->hints.op == WIRE_OP_LOAD)
+		for (uint32_t i = 0; i < op->chunk; i++)
+			if (op->blocks[op->chunk_done + i] >= 0)
+				staged_copy_out(staged, op->pages[op->chunk_done + i], op->stage_first + i);
+	arena_give(staged_arena(staged), op->stage_first);
+}
+
+/* What a caller asked for, checked. */
+struct request {
+	struct kvtier_space *space;
+	enum wire_op kind;
+	const struct kvtier_key *keys;
+	const uint32_t *pages;		/* NULL: prefetch */
+	uint32_t n;
+	struct kvtier_op_options options;
+};
+
+static int request_check(struct request *r, size_t n, const struct kvtier_op_options *options,
+			 const uint64_t *ret_op)
+{
+	int rc;
+
+	if (!r->space || !r->keys || !ret_op || (r->kind != WIRE_OP_PREFETCH && !r->pages))
+		return error_set(-EINVAL, "space, keys, pages and ret_op must not be NULL");
+	if (!n || n > KVTIER_MAX_BLOCKS)
+		return error_set(-EINVAL, "n is %zu, must be in 1..%d; a longer prompt is several ops", n,
+				 KVTIER_MAX_BLOCKS);
+	r->n = (uint32_t)n;
+	if (r->kind != WIRE_OP_PREFETCH && !r->space->has_pages)
+		return error_set(-EINVAL,
+				 "the space was opened without regions: it can look up and prefetch only");
+	if (options) {
+		rc = error_struct_in(&r->options, sizeof(r->options), options, "options");
+		if (rc)
+			return rc;
+	}
+	if (r->options.priority < -100 || r->options.priority > 100)
+		return error_set(-EINVAL, "options.priority is %d, must be in -100..100",
+				 r->options.priority);
+	if (r->options.reserved)
+		return error_set(-EINVAL, "options.reserved is %u, must be 0", r->options.reserved);
+	return 0;
+}
+
+static void op_fill(struct kvtier_client *c, struct op *op, const struct request *r)
+{
+	const uint32_t timeout_ms = r->options.timeout_ms ? r->options.timeout_ms : c->timeout_ms;
+
+	op->n = r->n;
+	op->deadline_ns = client_now() + ms_to_ns(timeout_ms);
+	op->hints = (struct wire_sqe){
+		.op = (uint8_t)r->kind, .priority = r->options.priority, .session = r->options.session,
+		.turn = r->options.turn, .ttl_s = r->options.ttl_s,
+	};
+}
+
+/* A staged op outlives the call, chunk by chunk, and so needs copies. */
+static int op_start_staged(struct kvtier_client *c, struct op *op, const struct request *r)
+{
+	int rc;
+
+	op->staged = true;
+	c->staged_running++;
+	memcpy(op->keys, r->keys, r->n * sizeof(*r->keys));
+	memcpy(op->pages, r->pages, r->n * sizeof(*r->pages));
+	op->has_parent = r->options.parent != NULL;
+	if (op->has_parent)
+		op->keys[KVTIER_MAX_BLOCKS] = *r->options.parent;
+	rc = submit_staged(c, op, client_now());
+	return rc == -EAGAIN ? 0 : rc;		/* its turn comes */
+}
+
+static int op_start(struct kvtier_client *c, struct op *op, const struct request *r)
+{
+	const struct link *link = atomic_load(&c->link);
+	int rc;
+
+	if (r->space->staged && r->kind != WIRE_OP_PREFETCH)
+		return op_start_staged(c, op, r);
+	if (r->n + (r->options.parent != NULL) > link->arena_blocks)
+		return error_set(-EINVAL, "n is %u, this daemon takes at most %u blocks an op", r->n,
+				 link->arena_blocks - (r->options.parent != NULL));
+	for (int again = 1;; again--) {
+		rc = submit_chunk(c, op, r->keys, r->options.parent, r->pages, 0, r->n);
+		if (rc != -EAGAIN || !again)
+			return rc;
+		(void)ops_turn(c);	/* completions give room back */
+	}
+}
+
+static int submit(struct request *r, size_t n, const struct kvtier_op_options *options, uint64_t *ret_op)
+{
+	struct kvtier_client *c;
+	struct op *op;
+	int rc = request_check(r, n, options, ret_op);
+
+	if (rc)
+		return rc;
+	c = r->space->client;
+	if (!atomic_load(&r->space->open))
+		session_nudge(c);
+	(void)pthread_mutex_lock(&c->ring);
+	if (!atomic_load(&r->space->open)) {
+		rc = error_set(-ENOTCONN, "the daemon is away, or has not opened this space again yet");
+	} else {
+		rc = op_new(c, r->space, &op);
+		if (!rc) {
+			op_fill(c, op, r);
+			rc = op_start(c, op, r);
+			if (!rc)
+				*ret_op = op->id;
+			else
+				op_drop(c, op);
+			c->lied |= rc == -EPROTO;
+		}
+	}
+	ops_unlock(c);
+	return rc;
+}
+
+int kvtier_store(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
+		 const struct kvtier_op_options *options, uint64_t *ret_op)
+{
+	struct request r = { .space = space, .kind = WIRE_OP_STORE, .keys = keys, .pages = pages };
+
+	return submit(&r, n, options, ret_op);
+}
+
+int kvtier_load(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
+		const struct kvtier_op_options *options, uint64_t *ret_op)
+{
+	struct request r = { .space = space, .kind = WIRE_OP_LOAD, .keys = keys, .pages = pages };
+
+	return submit(&r, n, options, ret_op);
+}
+
+int kvtier_prefetch(struct kvtier_space *space, const struct kvtier_key *keys, size_t n, uint64_t *ret_op)
+{
+	struct request r = { .space = space, .kind = WIRE_OP_PREFETCH, .keys = keys };
+
+	return submit(&r, n, NULL, ret_op);
+}
+
+/* Asks for the op's end. 0: asked, or nothing to ask; -EAGAIN: ring full. */
+static int cancel_push(struct kvtier_client *c, uint64_t id)
+{
+	struct op *op = op_find(c, id);
+	struct wire_sqe sqe = { .op = WIRE_OP_CANCEL };
+	struct link *link;
+	int rc;
+
+	if (!op || op->state == OP_DONE)
+		return 0;
+	op->cancel = true;
+	if (!op->wire_id) {
+		op_finish(c, op, -ECANCELED);
+		return 0;
+	}
+	if (op->cancelled_id == op->wire_id)
+		return 0;
+	link = atomic_load(&c->link);
+	sqe.space = (uint16_t)op->space->handle;
+	sqe.op_id = op_next_id(c, op);
+	sqe.target = op->wire_id;
+	rc = ring_push(link, &sqe);
+	if (rc == -EPROTO)
+		c->lied = true;
+	if (rc)
+		return rc;
+	op->cancelled_id = op->wire_id;
+	c->doorbell |= ring_asleep(link);
+	return 0;
+}
+
+int submit_cancel(struct kvtier_client *c, uint64_t id, uint64_t limit_ns)
+{
+	for (;;) {
+		const uint64_t now = client_now();
+		uint64_t until = limit_ns;
+		int rc;
+
+		(void)pthread_mutex_lock(&c->ring);
+		(void)ops_turn(c);
+		rc = cancel_push(c, id);
+		ops_unlock(c);
+		if (rc == -EAGAIN && now + ms_to_ns(1) < limit_ns)
+			until = now + ms_to_ns(1);	/* room comes as the daemon reads */
+		rc = op_await(c, id, until, false, NULL);
+		if (rc != -ETIMEDOUT || until == limit_ns)
+			return rc;
+	}
+}

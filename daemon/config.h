@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * config.h - the configuration: an INI file, checked against tbl_config.h, as one const struct.
+ *
+ * The field of [host] bytes is config->host_bytes: section_key for all. What a value may look like:
+ *
+ *	BYTES   64M, 64MiB, 64 MiB: K M G T, powers of 1024; a bare number is bytes     uint64_t
+ *	COUNT   a decimal number                                                        uint32_t
+ *	INT     the same, with a sign                                                   int32_t
+ *	US      50us, 2ms, 1s, or a bare number of microseconds; -1 where allowed       int32_t
+ *	BOOL    yes no true false                                                       bool
+ *	ENUM    one of the choices; the value is its position                           uint32_t
+ *	STRING  text, bounded                                                           char [64]
+ *	PATH    an absolute path, bounded                                               char [256]
+ *	MODE    octal permissions                                                       uint32_t
+ *
+ * Start-up order in main.c: config_load(), config_derive(), config_make_dirs(); const afterwards.
+ */
+#ifndef KVTIER_CONFIG_H
+#define KVTIER_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { CONFIG_STRING_BYTES = 64, CONFIG_PATH_BYTES = 256, CONFIG_SUN_PATH_MAX = 107 };
+
+/* Names for the choices that code compares with; their order is that of tbl_config.h. */
+enum config_huge_pages { CONFIG_HUGE_NO, CONFIG_HUGE_THP, CONFIG_HUGE_2M };
+enum config_verify { CONFIG_VERIFY_ONCE, CONFIG_VERIFY_ALWAYS };
+enum config_kernels { CONFIG_KERNELS_AUTO, CONFIG_KERNELS_REF, CONFIG_KERNELS_AVX2 };
+
+#define CONFIG_FIELD_BYTES(name)  uint64_t name;
+#define CONFIG_FIELD_COUNT(name)  uint32_t name;
+#define CONFIG_FIELD_INT(name)    int32_t name;
+#define CONFIG_FIELD_US(name)     int32_t name;
+#define CONFIG_FIELD_BOOL(name)   bool name;
+#define CONFIG_FIELD_ENUM(name)   uint32_t name;
+#define CONFIG_FIELD_STRING(name) char name[CONFIG_STRING_BYTES];
+#define CONFIG_FIELD_PATH(name)   char name[CONFIG_PATH_BYTES];
+#define CONFIG_FIELD_MODE(name)   uint32_t name;
+
+struct config {
+#define CONFIG(section, key, TYPE, dflt, min, max, unit, prose) CONFIG_FIELD_##TYPE(section##_##key)
+#include "tbl_config.h"
+	char stats_path[CONFIG_PATH_BYTES]; /* derived: runtime_dir/stats */
+};
+
+/* Defaults, then the file over them. path NULL: defaults alone. 0, or -errno with text (>= 512 bytes)
+ * saying file:line, key, what is wrong and what is allowed; -EINVAL for anything the file says, else why it
+ * could not be read. *ret is written on success only. */
+int config_load(const char *path, struct config *ret, char *text, size_t n);
+
+/* Fills what was left empty or automatic (paths, spin_us) from the environment. Makes nothing on disk.
+ * -ENAMETOOLONG: a socket path does not fit; -ENOENT: no directory can be made out. */
+int config_derive(struct config *config, char *text, size_t n);
+
+/* Makes runtime_dir and state_dir (0700, parents too) when absent. -EPERM: it is there but is no directory
+ * of ours, or others can write to it. */
+int config_make_dirs(const struct config *config, char *text, size_t n);
+
+/* Writes the whole configuration as a file that config_load() reads back to the same. */
+void config_print(const struct config *config, FILE *out);
+void config_print_help(FILE *out); /* keys, defaults, ranges, prose: part of --help */
+void config_print_man(FILE *out);  /* the same as mdoc: part of kvtierd.8 */
+
+/* For device_conf.kernels: NULL when automatic. */
+const char *config_kernels_name(const struct config *config);
+
+#endif

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * config_derive.c - what the configuration leaves to the place it runs in: directories, sockets, spinning.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config.h"
+
+static int path_set(char ret[CONFIG_PATH_BYTES], const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static int path_set(char ret[CONFIG_PATH_BYTES], const char *format, ...)
+{
+	va_list args;
+	int length;
+
+	va_start(args, format);
+	length = vsnprintf(ret, CONFIG_PATH_BYTES, format, args);
+	va_end(args);
+	return length < 0 || length >= CONFIG_PATH_BYTES ? -ENAMETOOLONG : 0;
+}
+
+/* systemd lists several directories with ':' between; the first is ours. NULL: unset, empty, or relative
+ * (the XDG specification says to ignore those). */
+static const char *directory_from(const char *variable, int *ret_length)
+{
+	const char *value = getenv(variable);
+
+	if (value == NULL || value[0] != '/')
+		return NULL;
+	*ret_length = (int)strcspn(value, ":");
+	return value;
+}
+
+static int derive_runtime_dir(char dir[CONFIG_PATH_BYTES])
+{
+	const char *from;
+	int length;
+
+	if (dir[0] != '\0')
+		return 0;
+	if ((from = directory_from("RUNTIME_DIRECTORY", &length)) != NULL)
+		return path_set(dir, "%.*s", length, from);
+	if (geteuid() == 0)
+		return path_set(dir, "/run/kvtier");
+	if ((from = directory_from("XDG_RUNTIME_DIR", &length)) != NULL)
+		return path_set(dir, "%s/kvtier", from);
+	return path_set(dir, "/tmp/kvtier-%u", (unsigned)geteuid());
+}
+
+static int derive_state_dir(char dir[CONFIG_PATH_BYTES])
+{
+	const char *from;
+	int length;
+
+	if (dir[0] != '\0')
+		return 0;
+	if ((from = directory_from("STATE_DIRECTORY", &length)) != NULL)
+		return path_set(dir, "%.*s", length, from);
+	if (geteuid() == 0)
+		return path_set(dir, "/var/lib/kvtier");
+	if ((from = directory_from("XDG_STATE_HOME", &length)) != NULL)
+		return path_set(dir, "%s/kvtier", from);
+	if ((from = directory_from("HOME", &length)) != NULL)
+		return path_set(dir, "%s/.local/state/kvtier", from);
+	return -ENOENT;
+}
+
+static int derive_socket(char path[CONFIG_PATH_BYTES], const char *dir, const char *name)
+{
+	if (path[0] == '\0' && path_set(path, "%s/%s", dir, name) < 0)
+		return -ENAMETOOLONG;
+	return strlen(path) > CONFIG_SUN_PATH_MAX ? -ENAMETOOLONG : 0;
+}
+
+/* On one or two CPUs a spinning daemon takes them from the engine it waits for. */
+static int32_t derive_spin_us(void)
+{
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set) < 0)
+		return 0;
+	return CPU_COUNT(&set) <= 2 ? 0 : 50;
+}
+
+static int too_long(char *text, size_t n, const char *path, const char *key)
+{
+	snprintf(text, n,
+		 "%s: a socket's path may have %d bytes at most; set %s or [daemon] runtime_dir to "
+		 "something shorter",
+		 path, (int)CONFIG_SUN_PATH_MAX, key);
+	return -ENAMETOOLONG;
+}
+
+int config_derive(struct config *config, char *text, size_t n)
+{
+	if (derive_runtime_dir(config->daemon_runtime_dir) < 0) {
+		snprintf(text, n, "the runtime directory's name is too long; set [daemon] runtime_dir");
+		return -ENAMETOOLONG;
+	}
+	if (derive_state_dir(config->daemon_state_dir) < 0) {
+		snprintf(text, n,
+			 "cannot make out a state directory from $XDG_STATE_HOME or $HOME; set [daemon] "
+			 "state_dir");
+		return -ENOENT;
+	}
+	if (derive_socket(config->socket_path, config->daemon_runtime_dir, "kvtier.sock") < 0)
+		return too_long(text, n, config->socket_path, "[socket] path");
+	if (derive_socket(config->admin_path, config->daemon_runtime_dir, "admin.sock") < 0)
+		return too_long(text, n, config->admin_path, "[admin] path");
+	if (path_set(config->stats_path, "%s/stats", config->daemon_runtime_dir) < 0)
+		return too_long(text, n, config->daemon_runtime_dir, "[daemon] runtime_dir");
+	if (config->daemon_spin_us < 0)
+		config->daemon_spin_us = derive_spin_us();
+	return 0;
+}
+
+/* mkdir -p; parents get the usual permissions, the last one 0700. */
+static int make_parents(const char *dir)
+{
+	char path[CONFIG_PATH_BYTES];
+
+	if (path_set(path, "%s", dir) < 0)
+		return -ENAMETOOLONG;
+	for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		if (mkdir(path, 0755) < 0 && errno != EEXIST)
+			return -errno;
+		*slash = '/';
+	}
+	return mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;
+}
+
+/* In /tmp anybody may have made it before us, or a link to elsewhere. A link of root's is fine: systemd makes
+ * one for DynamicUser=. */
+static int check_ours(const char *dir, char *text, size_t n)
+{
+	struct stat st;
+
+	if (lstat(dir, &st) < 0)
+		return -errno;
+	if (S_ISLNK(st.st_mode) && st.st_uid == 0 && stat(dir, &st) < 0)
+		return -errno;
+	if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+		snprintf(text, n, "%s: must be a directory of user %u that nobody else can write to", dir,
+			 (unsigned)geteuid());
+		return -EPERM;
+	}
+	return 0;
+}
+
+static int make_dir(const char *dir, const char *key, char *text, size_t n)
+{
+	int r = make_parents(dir);
+
+	text[0] = '\0';
+	if (r == 0)
+		r = check_ours(dir, text, n);
+	if (r < 0 && text[0] == '\0')
+		snprintf(text, n, "%s: %s; set [daemon] %s to a directory that can be made", dir,
+			 strerror(-r), key);
+	return r;
+}
+
+int config_make_dirs(const struct config *config, char *text, size_t n)
+{
+	const int r = make_dir(config->daemon_runtime_dir, "runtime_dir", text, n);
+
+	return r < 0 ? r : make_dir(config->daemon_state_dir, "state_dir", text, n);
+}
+
+const char *config_kernels_name(const struct config *config)
+{
+	switch (config->device_kernels) {
+	case CONFIG_KERNELS_REF:
+		return "ref";
+	case CONFIG_KERNELS_AVX2:
+		return "avx2";
+	default:
+		return NULL;
+	}
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * config_print.c - the configuration table for people: a file, --help, the man page.
+ */
+#include <string.h>
+
+#include "config_table.h"
+
+static bool first_of_section(size_t i)
+{
+	return i == 0 || strcmp(config_rows[i].section, config_rows[i - 1].section) != 0;
+}
+
+void config_print(const struct config *config, FILE *out)
+{
+	char value[CONFIG_PATH_BYTES];
+
+	for (size_t i = 0; i < CONFIG_ROWS; i++) {
+		if (first_of_section(i))
+			fprintf(out, "%s[%s]\n", i == 0 ? "" : "\n", config_rows[i].section);
+		fprintf(out, "%s = %s\n", config_rows[i].key,
+			config_text(&config_rows[i], config, value, sizeof(value)));
+	}
+}
+
+/* Words of prose in lines of at most 76 columns, each indented. */
+static void print_wrapped(FILE *out, const char *prose, int indent)
+{
+	int column = 76;
+
+	while (*prose != '\0') {
+		const int word = (int)strcspn(prose, " ");
+
+		if (column + 1 + word > 76) {
+			fprintf(out, "%s%*s", column == 76 ? "" : "\n", indent, "");
+			column = indent;
+		} else {
+			fputc(' ', out);
+			column++;
+		}
+		fprintf(out, "%.*s", word, prose);
+		column += word;
+		prose += word;
+		prose += strspn(prose, " ");
+	}
+	fputc('\n', out);
+}
+
+void config_print_help(FILE *out)
+{
+	char range[128];
+
+	for (size_t i = 0; i < CONFIG_ROWS; i++) {
+		const struct config_row *row = &config_rows[i];
+
+		if (first_of_section(i))
+			fprintf(out, "\n  [%s]\n", row->section);
+		fprintf(out, "    %s = %s    (%s)\n", row->key, row->dflt,
+			config_range(row, range, sizeof(range)));
+		print_wrapped(out, row->prose, 8);
+	}
+}
+
+void config_print_man(FILE *out)
+{
+	char range[128];
+
+	for (size_t i = 0; i < CONFIG_ROWS; i++) {
+		const struct config_row *row = &config_rows[i];
+
+		if (first_of_section(i))
+			fprintf(out, "%s.Ss [%s]\n.Bl -tag -width Ds\n", i == 0 ? "" : ".El\n", row->section);
+		fprintf(out, ".It Ic %s No = Ar %s\n", row->key, row->dflt[0] == '\0' ? "\\&" : row->dflt);
+		/* a line that begins with . or ' would be a request */
+		fprintf(out, "\\&%s\n.br\nAllowed: %s\n", row->prose,
+			config_range(row, range, sizeof(range)));
+	}
+	fprintf(out, ".El\n");
+}

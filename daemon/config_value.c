@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * config_value.c - one configuration value: text to field, field to text, and what is allowed.
+ *
+ * Invariant: config_value(config_text(x)) gives x back, for every type (tests/unit_config.c).
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config_table.h"
+#include "log.h"
+
+#define CONFIG(section, key, TYPE, dflt, min, max, unit, prose)                                              \
+	{ #section, #key,  CONFIG_TYPE_##TYPE,                                                               \
+	  dflt,     min,   max,                                                                              \
+	  unit,     prose, offsetof(struct config, section##_##key) },
+const struct config_row config_rows[CONFIG_ROWS] = {
+#include "tbl_config.h"
+};
+
+struct suffix {
+	const char *text;
+	int64_t factor;
+};
+
+static const struct suffix suffixes_bytes[] = {
+	{ "", 1 },   { "K", 1LL << 10 },   { "M", 1LL << 20 },   { "G", 1LL << 30 },   { "T", 1LL << 40 },
+	{ "B", 1 },  { "KiB", 1LL << 10 }, { "MiB", 1LL << 20 }, { "GiB", 1LL << 30 }, { "TiB", 1LL << 40 },
+	{ NULL, 0 },
+};
+static const struct suffix suffixes_us[] = {
+	{ "", 1 }, { "us", 1 }, { "ms", 1000 }, { "s", 1000000 }, { NULL, 0 },
+};
+static const struct suffix suffixes_none[] = { { "", 1 }, { NULL, 0 } };
+
+static const struct suffix *suffixes_of(enum config_type type)
+{
+	switch (type) {
+	case CONFIG_TYPE_BYTES:
+		return suffixes_bytes;
+	case CONFIG_TYPE_US:
+		return suffixes_us;
+	default:
+		return suffixes_none;
+	}
+}
+
+/* Digits, then a suffix of the table. -EINVAL with a reason; -ERANGE: does not fit into 64 bits. */
+static int parse_number(const char *text, const struct suffix *suffix, int base, int64_t *ret, char *why,
+			size_t n)
+{
+	const char *digits = *text == '-' ? text + 1 : text;
+	char *end;
+	long long value;
+
+	/* strtoll alone would also take blanks, '+' and "0x" */
+	if (!isdigit((unsigned char)*digits) ||
+	    (digits[0] == '0' && tolower((unsigned char)digits[1]) == 'x')) {
+		snprintf(why, n, "is not a number");
+		return -EINVAL;
+	}
+	errno = 0;
+	value = strtoll(text, &end, base);
+	if (errno == ERANGE)
+		return -ERANGE;
+	while (*end == ' ' || *end == '\t')
+		end++;
+	while (suffix->text != NULL && strcmp(suffix->text, end) != 0)
+		suffix++;
+	if (suffix->text == NULL) {
+		char shown[32];
+
+		snprintf(why, n, "has an unknown unit \"%s\"", log_escape(end, shown, sizeof(shown)));
+		return -EINVAL;
+	}
+	return __builtin_mul_overflow(value, suffix->factor, ret) ? -ERANGE : 0;
+}
+
+/* Position of text in "a|b|c", or -1. */
+static int64_t choice_find(const char *choices, const char *text)
+{
+	const size_t length = strlen(text);
+	int64_t position = 0;
+
+	for (const char *at = choices; at != NULL; position++) {
+		const size_t here = strcspn(at, "|");
+
+		if (here == length && memcmp(at, text, here) == 0)
+			return position;
+		at = at[here] == '|' ? at + here + 1 : NULL;
+	}
+	return -1;
+}
+
+static void choice_name(const char *choices, uint64_t position, char *ret, size_t n)
+{
+	while (position-- > 0 && strchr(choices, '|') != NULL)
+		choices = strchr(choices, '|') + 1;
+	snprintf(ret, n, "%.*s", (int)strcspn(choices, "|"), choices);
+}
+
+static int parse_bool(const char *text, bool *ret)
+{
+	const bool yes = strcmp(text, "yes") == 0 || strcmp(text, "true") == 0;
+
+	if (!yes && strcmp(text, "no") != 0 && strcmp(text, "false") != 0)
+		return -EINVAL;
+	*ret = yes;
+	return 0;
+}
+
+static int value_string(const struct config_row *row, const char *text, char *field, char *why, size_t n)
+{
+	const size_t length = strlen(text);
+
+	if ((int64_t)length < row->min || (int64_t)length > row->max) {
+		snprintf(why, n, "is %zu bytes long", length);
+		return -EINVAL;
+	}
+	for (const char *c = text; *c != '\0'; c++) {
+		if (iscntrl((unsigned char)*c)) {
+			snprintf(why, n, "has a control character in it");
+			return -EINVAL;
+		}
+	}
+	if (row->type == CONFIG_TYPE_PATH && length > 0 && text[0] != '/') {
+		snprintf(why, n, "does not begin with /");
+		return -EINVAL;
+	}
+	memcpy(field, text, length + 1);
+	return 0;
+}
+
+static int value_number(const struct config_row *row, const char *text, int64_t *ret, char *why, size_t n)
+{
+	int r;
+
+	if (row->type == CONFIG_TYPE_ENUM) {
+		*ret = choice_find(row->unit, text);
+		snprintf(why, n, "is none of the choices");
+		return *ret < 0 ? -EINVAL : 0;
+	}
+	r = parse_number(text, suffixes_of(row->type), row->type == CONFIG_TYPE_MODE ? 8 : 10, ret, why, n);
+	if (r == -ERANGE || (r == 0 && (*ret < row->min || *ret > row->max))) {
+		snprintf(why, n, "is out of range");
+		r = -EINVAL;
+	}
+	return r;
+}
+
+int config_value(const struct config_row *row, const char *text, struct config *config, char *why, size_t n)
+{
+	void *field = (char *)config + row->offset;
+	int64_t number = 0;
+	int r;
+
+	switch (row->type) {
+	case CONFIG_TYPE_STRING:
+	case CONFIG_TYPE_PATH:
+		return value_string(row, text, field, why, n);
+	case CONFIG_TYPE_BOOL:
+		snprintf(why, n, "is neither yes nor no");
+		return parse_bool(text, field);
+	default:
+		r = value_number(row, text, &number, why, n);
+	}
+	if (r < 0)
+		return r;
+	switch (row->type) {
+	case CONFIG_TYPE_BYTES:
+		*(uint64_t *)field = (uint64_t)number;
+		break;
+	case CONFIG_TYPE_INT:
+	case CONFIG_TYPE_US:
+		*(int32_t *)field = (int32_t)number;
+		break;
+	default:
+		*(uint32_t *)field = (uint32_t)number;
+	}
+	return 0;
+}
+
+/* With the largest suffix that divides it. */
+static char *bytes_text(uint64_t bytes, char *ret, size_t n)
+{
+	static const char units[] = " KMGT";
+	int unit = 0;
+
+	while (unit < 4 && bytes != 0 && bytes % 1024 == 0) {
+		bytes /= 1024;
+		unit++;
+	}
+	snprintf(ret, n, unit == 0 ? "%" PRIu64 : "%" PRIu64 "%c", bytes, units[unit]);
+	return ret;
+}
+
+char *config_range(const struct config_row *row, char *ret, size_t n)
+{
+	char low[32], high[32];
+
+	switch (row->type) {
+	case CONFIG_TYPE_BYTES:
+		snprintf(ret, n, "%s to %s", bytes_text((uint64_t)row->min, low, sizeof(low)),
+			 bytes_text((uint64_t)row->max, high, sizeof(high)));
+		break;
+	case CONFIG_TYPE_BOOL:
+	case CONFIG_TYPE_ENUM:
+		snprintf(ret, n, "%s", row->unit);
+		break;
+	case CONFIG_TYPE_MODE:
+		snprintf(ret, n, "%04o to %04o, octal", (unsigned)row->min, (unsigned)row->max);
+		break;
+	case CONFIG_TYPE_STRING:
+		snprintf(ret, n, "%d to %d characters", (int)row->min, (int)row->max);
+		break;
+	case CONFIG_TYPE_PATH:
+		snprintf(ret, n, "an absolute path of at most %d bytes", (int)row->max);
+		break;
+	default:
+		snprintf(ret, n, "%" PRId64 " to %" PRId64 " %s", row->min, row->max, row->unit);
+	}
+	return ret;
+}
+
+char *config_text(const struct config_row *row, const struct config *config, char *ret, size_t n)
+{
+	const void *field = (const char *)config + row->offset;
+
+	switch (row->type) {
+	case CONFIG_TYPE_BYTES:
+		return bytes_text(*(const uint64_t *)field, ret, n);
+	case CONFIG_TYPE_BOOL:
+		snprintf(ret, n, "%s", *(const bool *)field ? "yes" : "no");
+		break;
+	case CONFIG_TYPE_ENUM:
+		choice_name(row->unit, *(const uint32_t *)field, ret, n);
+		break;
+	case CONFIG_TYPE_STRING:
+	case CONFIG_TYPE_PATH:
+		snprintf(ret, n, "%s", (const char *)field);
+		break;
+	case CONFIG_TYPE_MODE:
+		snprintf(ret, n, "%04o", *(const uint32_t *)field);
+		break;
+	case CONFIG_TYPE_INT:
+	case CONFIG_TYPE_US:
+		snprintf(ret, n, "%" PRId32, *(const int32_t *)field);
+		break;
+	case CONFIG_TYPE_COUNT:
+		snprintf(ret, n, "%" PRIu32, *(const uint32_t *)field);
+		break;
+	}
+	return ret;
+}

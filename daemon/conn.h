@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conn.h - listening socket and connections: handshake, rings, spaces, death. Core thread only.
+ *
+ *	accept -> GREETING --HELLO--> OPEN --HUP, pidfd, violation, shutdown--> DYING --no requests left--> freed
+ *	             `------5 s, bad HELLO-----------------------------------------^
+ */
+#ifndef KVTIER_CONN_H
+#define KVTIER_CONN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "loop.h"
+#include "mount.h"
+#include "ring.h"
+
+struct kvtierd;
+struct request;
+struct server;
+
+enum conn_state { CONN_GREETING, CONN_OPEN, CONN_DYING };
+
+struct conn {
+	struct server *server;
+	struct conn *next;		/* in order of arrival; free list when unused */
+	enum conn_state state;
+	uint32_t id;
+	pid_t pid;			/* kernel-verified, as of connect() */
+	uid_t uid;
+	char name[WIRE_NAME_BYTES];
+	struct loop_watch socket;
+	struct loop_watch process;	/* pidfd; fd -1: none */
+	struct loop_timer greeting;	/* the handshake's deadline */
+	struct loop_poller poller;	/* its submission ring */
+	struct ring ring;
+	struct mount *mounts[WIRE_MAX_SPACES];
+	uint32_t closing_mounts;
+	struct request *requests;	/* request.c's list */
+	uint32_t n_requests;
+	uint64_t born_ns;
+	uint64_t stored_blocks, loaded_blocks, missed_blocks;
+};
+
+int  server_open(struct kvtierd *d, struct server **ret, char *text, size_t n);
+/* Stops listening and cuts every connection; they drain while the loop runs on. */
+void server_shutdown(struct server *server);
+void server_close(struct server *server);		/* after shutdown and drained; NULL is fine */
+uint32_t server_connections(const struct server *server);
+void server_sample(struct server *server);		/* lookup counters -> stats; a few times a second */
+const char *server_tenant(const struct server *server);
+
+/* For request.c: the client asked to be told through its socket. */
+void conn_wake(struct conn *conn);
+
+/* For `kvtierctl clients`: one row per connection, in order of arrival. */
+struct conn_row {
+	uint32_t id;
+	pid_t    pid;
+	uid_t    uid;
+	char     name[64];
+	char     tenant[32];
+	uint32_t spaces, regions, ops;		/* open, registered, outstanding */
+	uint64_t region_bytes;
+	bool     shared, staged;		/* how its pages are reached; both false: no regions */
+	uint64_t stored_blocks, loaded_blocks, missed_blocks;
+	uint64_t age_ns;
+};
+bool server_row(const struct server *server, uint32_t position, struct conn_row *ret);	/* false: past the end */
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ctl.h - the admin socket: kvtierctl's questions about what only the core knows. Core thread only.
+ *
+ * SOCK_SEQPACKET. Request: one packet, NUL-separated words (command, arguments). Reply: packets whose first
+ * byte is '+' (more follows), '.' (last) or '!' (failed); the rest is text, JSON or for '!' a sentence. The
+ * JSON text is the packets' together. One request a connection at a time; the next may follow on the same.
+ */
+#ifndef KVTIER_CTL_H
+#define KVTIER_CTL_H
+
+#include <stddef.h>
+
+struct kvtierd;
+struct ctl;
+
+enum {
+	CTL_MAX_REQUEST = 512, /* bytes; also at most CTL_MAX_WORDS words */
+	CTL_MAX_WORDS = 8,
+	CTL_MAX_REPLY = 60 * 1024, /* bytes of a packet */
+	CTL_MAX_CONNECTIONS = 8,
+	CTL_DEADLINE_MS = 5000, /* to ask, and again to take the whole reply; then the connection is cut */
+};
+
+/* Listens at config->admin_path (replacing a socket that nobody answers) and joins d->loop. text (>= 256
+ * bytes) says what went wrong. d->ctl may still be NULL while it is asked. */
+int ctl_open(struct kvtierd *d, struct ctl **ret, char *text, size_t n);
+void ctl_close(struct ctl *ctl); /* NULL is fine */
+
+#endif

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * evict.c - leaf-first LRU. Core thread only.
+ *
+ *	          evict_add
+ *	              v    first child, pin, hide
+ *	  ┌──────> candidate ─────────────────────> held
+ *	  │           │ evict_remove                  │ last child gone, last unpin
+ *	  └───────────┼───────────────────────────────┘ (a hidden one stays held)
+ *	              v
+ *	            gone
+ *
+ * The candidates of a class are a treap ordered by (tick, number): a search tree that is also a heap by a
+ * hash of the number, hence O(log n) deep whatever comes, with nothing stored for balance. A candidate has no
+ * children and no pins to count, so the same two words hold its links. That is all: 20 bytes a block, exact.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "evict.h"
+
+enum { CLASSES_MAX = 256 };
+
+enum node_state { NODE_GONE = 0, NODE_CANDIDATE, NODE_HELD, NODE_HIDDEN };
+
+struct node {
+	uint32_t tick_low;
+	uint16_t tick_high;
+	uint8_t  class;
+	uint8_t  state;			/* enum node_state */
+	uint32_t parent;
+	union {
+		uint32_t children;	/* HELD, HIDDEN */
+		uint32_t left;		/* CANDIDATE: less recent ones */
+	};
+	union {
+		uint32_t pins;
+		uint32_t right;
+	};
+};
+static_assert(sizeof(struct node) == 20, "the memory budget of a block counts on it");
+
+struct evict {
+	uint32_t max_blocks, classes;
+	uint64_t seed;
+	struct node *node;
+	uint32_t root[CLASSES_MAX];
+	uint32_t first[CLASSES_MAX];	/* least of the tree, so that asking for a victim costs nothing */
+};
+
+int evict_open(uint32_t max_blocks, uint32_t classes, uint64_t seed, struct evict **ret)
+{
+	struct evict *evict;
+	void *base;
+
+	if (max_blocks == 0 || max_blocks >= EVICT_NONE || classes == 0 || classes > CLASSES_MAX)
+		return -EINVAL;
+	evict = calloc(1, sizeof(*evict));
+	if (!evict)
+		return -ENOMEM;
+	base = mmap(NULL, (uint64_t)max_blocks * sizeof(struct node), PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (base == MAP_FAILED) {
+		free(evict);
+		return -ENOMEM;
+	}
+	evict->max_blocks = max_blocks;
+	evict->classes = classes;
+	evict->seed = seed;
+	evict->node = base;
+	for (uint32_t i = 0; i < classes; i++)
+		evict->root[i] = evict->first[i] = EVICT_NONE;
+	*ret = evict;
+	return 0;
+}
+
+void evict_close(struct evict *evict)
+{
+	if (!evict)
+		return;
+	(void)munmap(evict->node, (uint64_t)evict->max_blocks * sizeof(struct node));
+	free(evict);
+}
+
+static struct node *node_of(const struct evict *evict, uint32_t block)
+{
+	assert(block < evict->max_blocks && evict->node[block].state != NODE_GONE);
+	return &evict->node[block];
+}
+
+static uint64_t tick_of(const struct node *node)
+{
+	return (uint64_t)node->tick_high << 32 | node->tick_low;
+}
+
+static void tick_set(struct node *node, uint64_t tick)
+{
+	assert(tick >> 48 == 0);
+	node->tick_low = (uint32_t)tick;
+	node->tick_high = (uint16_t)(tick >> 32);
+}
+
+/* The treap's order and its heap order. */
+static bool before(const struct evict *evict, uint32_t a, uint32_t b)
+{
+	const uint64_t tick_a = tick_of(&evict->node[a]), tick_b = tick_of(&evict->node[b]);
+
+	return tick_a != tick_b ? tick_a < tick_b : a < b;
+}
+
+static uint64_t weight(const struct evict *evict, uint32_t block)
+{
+	uint64_t x = (block ^ evict->seed) * 0x9e3779b97f4a7c15u;	/* splitmix64's finaliser */
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
+
+static void tree_insert(struct evict *evict, uint32_t block)
+{
+	struct node *const node = evict->node, *const new = &node[block];
+	const uint64_t w = weight(evict, block);
+	uint32_t *at = &evict->root[new->class], *less = &new->left, *more = &new->right, rest;
+
+	while (*at != EVICT_NONE && weight(evict, *at) >= w)
+		at = before(evict, block, *at) ? &node[*at].left : &node[*at].right;
+	/* What hangs here is divided: the less recent go left below the new one, the more recent right. */
+	rest = *at;
+	*at = block;
+	while (rest != EVICT_NONE) {
+		if (before(evict, rest, block)) {
+			*less = rest;
+			less = &node[rest].right;
+			rest = *less;
+		} else {
+			*more = rest;
+			more = &node[rest].left;
+			rest = *more;
+		}
+	}
+	*less = *more = EVICT_NONE;
+	if (evict->first[new->class] == EVICT_NONE || before(evict, block, evict->first[new->class]))
+		evict->first[new->class] = block;
+}
+
+static uint32_t tree_first(const struct evict *evict, uint32_t class)
+{
+	uint32_t ret = evict->root[class];
+
+	while (ret != EVICT_NONE && evict->node[ret].left != EVICT_NONE)
+		ret = evict->node[ret].left;
+	return ret;
+}
+
+static void tree_remove(struct evict *evict, uint32_t block)
+{
+	struct node *const node = evict->node, *const old = &node[block];
+	uint32_t *at = &evict->root[old->class], left = old->left, right = old->right;
+
+	while (*at != block) {
+		assert(*at != EVICT_NONE);
+		at = before(evict, block, *at) ? &node[*at].left : &node[*at].right;
+	}
+	while (left != EVICT_NONE && right != EVICT_NONE) {
+		if (weight(evict, left) >= weight(evict, right)) {
+			*at = left;
+			at = &node[left].right;
+			left = *at;
+		} else {
+			*at = right;
+			at = &node[right].left;
+			right = *at;
+		}
+	}
+	*at = left != EVICT_NONE ? left : right;
+	if (evict->first[old->class] == block)
+		evict->first[old->class] = tree_first(evict, old->class);
+}
+
+/* Candidate -> held, with nothing counted yet. */
+static void hold(struct evict *evict, uint32_t block)
+{
+	struct node *node = node_of(evict, block);
+
+	if (node->state != NODE_CANDIDATE)
+		return;
+	tree_remove(evict, block);
+	node->state = NODE_HELD;
+	node->children = node->pins = 0;
+}
+
+/* Held -> candidate, when nothing holds it any more. */
+static void settle(struct evict *evict, uint32_t block)
+{
+	struct node *node = node_of(evict, block);
+
+	if (node->state != NODE_HELD || node->children || node->pins)
+		return;
+	node->state = NODE_CANDIDATE;
+	tree_insert(evict, block);
+}
+
+static uint32_t leave_parent(struct evict *evict, uint32_t block)
+{
+	const uint32_t parent = evict->node[block].parent;
+
+	if (parent == EVICT_NONE)
+		return EVICT_NONE;
+	evict->node[block].parent = EVICT_NONE;
+	assert(evict_children(evict, parent) > 0);
+	node_of(evict, parent)->children--;
+	settle(evict, parent);
+	return parent;
+}
+
+void evict_add(struct evict *evict, uint32_t block, uint32_t parent, uint32_t class, uint64_t tick)
+{
+	struct node *node;
+
+	assert(block < evict->max_blocks && evict->node[block].state == NODE_GONE && class < evict->classes);
+	node = &evict->node[block];
+	node->state = NODE_HELD;
+	node->class = (uint8_t)class;
+	node->parent = parent;
+	node->children = node->pins = 0;
+	tick_set(node, tick);
+	if (parent != EVICT_NONE) {
+		hold(evict, parent);
+		node_of(evict, parent)->children++;
+	}
+	settle(evict, block);
+}
+
+uint32_t evict_remove(struct evict *evict, uint32_t block)
+{
+	assert(evict_children(evict, block) == 0 && evict_pins(evict, block) == 0);
+	hold(evict, block);
+	const uint32_t parent = leave_parent(evict, block);
+	evict->node[block].state = NODE_GONE;
+	return parent;
+}
+
+uint32_t evict_hide(struct evict *evict, uint32_t block)
+{
+	hold(evict, block);
+	evict->node[block].state = NODE_HIDDEN;
+	return leave_parent(evict, block);
+}
+
+void evict_touch(struct evict *evict, uint32_t block, uint64_t tick)
+{
+	struct node *node = node_of(evict, block);
+	const bool listed = node->state == NODE_CANDIDATE;
+
+	if (tick <= tick_of(node))
+		return;
+	if (listed)
+		tree_remove(evict, block);
+	tick_set(node, tick);
+	if (listed)
+		tree_insert(evict, block);
+}
+
+void evict_pin(struct evict *evict, uint32_t block)
+{
+	hold(evict, block);
+	assert(evict->node[block].pins < UINT32_MAX);
+	evict->node[block].pins++;
+}
+
+void evict_unpin(struct evict *evict, uint32_t block)
+{
+	assert(evict_pins(evict, block) > 0);
+	evict->node[block].pins--;
+	settle(evict, block);
+}
+
+void evict_move(struct evict *evict, uint32_t block, uint32_t class)
+{
+	struct node *node = node_of(evict, block);
+	const bool listed = node->state == NODE_CANDIDATE;
+
+	assert(class < evict->classes);
+	if (class == node->class)
+		return;
+	if (listed)
+		tree_remove(evict, block);
+	node->class = (uint8_t)class;
+	if (listed)
+		tree_insert(evict, block);
+}
+
+uint32_t evict_victim(const struct evict *evict, uint32_t class)
+{
+	assert(class < evict->classes);
+	return evict->first[class];
+}
+
+uint64_t evict_tick(const struct evict *evict, uint32_t block)
+{
+	return tick_of(node_of(evict, block));
+}
+
+uint32_t evict_class(const struct evict *evict, uint32_t block)
+{
+	return node_of(evict, block)->class;
+}
+
+uint32_t evict_pins(const struct evict *evict, uint32_t block)
+{
+	const struct node *node = node_of(evict, block);
+
+	return node->state == NODE_CANDIDATE ? 0 : node->pins;
+}
+
+uint32_t evict_children(const struct evict *evict, uint32_t block)
+{
+	const struct node *node = node_of(evict, block);
+
+	return node->state == NODE_CANDIDATE ? 0 : node->children;
+}
+
+uint32_t evict_parent(const struct evict *evict, uint32_t block)
+{
+	return node_of(evict, block)->parent;
+}
+
+uint32_t evict_block_bytes(void)
+{
+	return sizeof(struct node);
+}

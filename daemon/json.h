@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * json.h - writes JSON text into a buffer of fixed size, for what is sent in packets.
+ *
+ * What does not fit is cut off and remembered (`full`); a writer of rows notes `used` before each row and
+ * goes back to it, so that a packet holds whole rows. No allocation.
+ */
+#ifndef KVTIER_JSON_H
+#define KVTIER_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct json {
+	char *text;
+	size_t room, used; /* used <= room; no terminating NUL is counted, but there is space for it */
+	bool full;
+};
+
+/* text[0 .. n) is the writer's; n > 0. */
+void json_start(struct json *json, char *text, size_t n);
+/* As it is: for brackets, names and numbers. */
+void json_print(struct json *json, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A string in quotes. Whatever is no printable UTF-8 is escaped, or replaced by U+FFFD: the text is always
+ * valid and harmless. */
+void json_string(struct json *json, const char *text);
+void json_rewind(struct json *json, size_t used);
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvtierd.h - the daemon's parts in one struct, made in main.c and passed down. No globals elsewhere.
+ */
+#ifndef KVTIER_KVTIERD_H
+#define KVTIER_KVTIERD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../tiers/tier.h"
+#include "block.h"
+#include "config.h"
+#include "device.h"
+#include "index.h"
+#include "loop.h"
+#include "mover.h"
+#include "space.h"
+#include "stats.h"
+
+struct server;		/* conn.c: listening socket and connections */
+struct requests;	/* request.c: ops and the blocks of them in flight */
+struct ctl;		/* ctl.c: admin socket */
+
+struct kvtierd {
+	const struct config *config;	/* const after start */
+	struct loop *loop;
+	struct stats *stats;		/* mapped page; plain increments, core thread is the one writer */
+	struct index *index;
+	struct blocks *blocks;
+	struct tier *tiers[TIER_COUNT];	/* NULL: not configured */
+	struct device *device;
+	struct spaces *spaces;
+	struct requests *requests;
+	struct server *server;
+	struct ctl *ctl;
+	uint64_t tick;			/* +1 per op: the policies' clock */
+	struct mover_counts moved;
+};
+
+#endif

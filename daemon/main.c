@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * main.c - starts the daemon's parts in order, runs the loop, stops them in reverse.
+ *
+ *	config -> lock the runtime directory -> stats page -> loop -> host tier -> index, blocks -> device -> spaces ->
+ *	requests -> sockets -> READY ... SIGTERM -> sockets closed, connections cut -> drained -> all closed
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "config.h"
+#include "conn.h"
+#include "ctl.h"
+#include "kvtierd.h"
+#include "log.h"
+#include "notify.h"
+#include "request.h"
+
+enum {
+	EXIT_CONFIG = 1,		/* bad configuration or no resources: restarting will not help */
+	HEARTBEAT_NS = 250000000,	/* index heartbeat, stats, watchdog */
+	DRAIN_NS = 2000000000,		/* at most, at a stop, for blocks in flight */
+	BLOCK_MIN_BYTES = 4096,		/* [index] max_blocks = 0: as if every block were this small */
+	MAX_BLOCKS_AUTO = 64 << 20,
+};
+
+struct program {
+	struct kvtierd d;
+	struct config config;
+	struct notify notify;
+	int lock_fd;
+	struct loop_watch signals;
+	struct loop_timer heartbeat;
+	struct loop_timer drained;
+	uint64_t drain_until_ns, watchdog_due_ns;
+	bool stopping;
+	char text[512];
+};
+
+/* --- running --- */
+
+static void sync_gauges(struct kvtierd *d)
+{
+	struct stats_values *v = &d->stats->v;
+	const struct tier *host = d->tiers[TIER_HOST];
+	uint32_t spaces = 0;
+
+	stats_set(&v->tiers_host_state, STATS_TIER_STATE_BASE + (uint64_t)tier_state(host));
+	stats_set(&v->tiers_host_capacity_bytes, host->capacity_bytes);
+	stats_set(&v->tiers_host_used_bytes, host->used_bytes);
+	stats_set(&v->tiers_host_blocks, blocks_count(d->blocks));
+	stats_set(&v->tiers_host_evicted_blocks_total, d->moved.evicted_blocks);
+	stats_set(&v->tiers_host_moved_blocks_total, d->moved.moved_blocks);
+	stats_set(&v->index_entries, index_entries(d->index));
+	stats_set(&v->index_bytes, index_memory(d->index));
+	for (uint32_t i = 0; i < TIER_MAX_SPACES; i++) {
+		const struct space *space = space_at(d->spaces, i);
+
+		if (!space)
+			break;
+		spaces += space->opened > 0 || blocks_space_count(d->blocks, i) > 0;
+	}
+	stats_set(&v->spaces, spaces);
+	stats_health_set(d->stats, STATS_HEALTH_STARTING, tier_state(host) == TIER_STARTING);
+	stats_health_set(d->stats, STATS_HEALTH_HOST_OFFLINE, tier_state(host) == TIER_OFFLINE);
+}
+
+static void on_heartbeat(struct loop_timer *timer)
+{
+	struct program *p = (struct program *)(void *)((char *)timer - offsetof(struct program, heartbeat));
+	struct kvtierd *d = &p->d;
+	const uint64_t now = loop_now(d->loop);
+
+	__atomic_store_n(&index_head(d->index)->heartbeat_ns, now, __ATOMIC_RELAXED);
+	__atomic_store_n(&index_head(d->index)->entries, index_entries(d->index), __ATOMIC_RELAXED);
+	server_sample(d->server);
+	sync_gauges(d);
+	stats_heartbeat(d->stats, now);
+	if (p->notify.watchdog_ns && now >= p->watchdog_due_ns) {
+		(void)notify_send(&p->notify, "WATCHDOG=1");
+		p->watchdog_due_ns = now + p->notify.watchdog_ns / 2;
+	}
+	(void)loop_timer_set(d->loop, timer, now + HEARTBEAT_NS);
+}
+
+static void on_sleep(void *arg, bool asleep)
+{
+	struct wire_index *head = index_head(((struct kvtierd *)arg)->index);
+
+	/* SEQ_CST like the client's store of sq_tail and load of this: either the pollers that run next see its entry,
+	 * or it sees us asleep and rings. */
+	__atomic_store_n(&head->asleep, asleep, __ATOMIC_SEQ_CST);
+}
+
+static void on_drained(struct loop_timer *timer)
+{
+	struct program *p = (struct program *)(void *)((char *)timer - offsetof(struct program, drained));
+	const uint64_t now = loop_now(p->d.loop);
+
+	if (requests_outstanding(p->d.requests) == 0 || now >= p->drain_until_ns)
+		loop_stop(p->d.loop);
+	else
+		(void)loop_timer_set(p->d.loop, timer, now + 1000000);
+}
+
+static void on_signal(struct loop_watch *watch, uint32_t events)
+{
+	struct program *p = (struct program *)(void *)((char *)watch - offsetof(struct program, signals));
+	struct signalfd_siginfo info;
+
+	(void)events;
+	if (read(watch->fd, &info, sizeof info) != (ssize_t)sizeof info || p->stopping)
+		return;
+	p->stopping = true;
+	log_info("signal %u: stopping", info.ssi_signo);
+	(void)notify_send(&p->notify, "STOPPING=1");
+	stats_health_set(p->d.stats, STATS_HEALTH_STOPPING, true);
+	server_shutdown(p->d.server);
+	p->drain_until_ns = loop_now(p->d.loop) + DRAIN_NS;
+	(void)loop_timer_set(p->d.loop, &p->drained, loop_now(p->d.loop));
+}
+
+/* --- starting --- */
+
+__attribute__((format(printf, 3, 4)))
+static int fail(struct program *p, int error, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(p->text, sizeof p->text, format, args);
+	va_end(args);
+	return error;
+}
+
+static int lock_runtime_dir(struct program *p)
+{
+	char path[CONFIG_PATH_BYTES + 16];
+
+	snprintf(path, sizeof path, "%s/lock", p->config.daemon_runtime_dir);
+	p->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (p->lock_fd < 0)
+		return fail(p, -errno, "cannot open %s: %s", path, strerror(errno));
+	if (flock(p->lock_fd, LOCK_EX | LOCK_NB))
+		return fail(p, -EBUSY, "another kvtierd runs in %s: stop it, or give this one its own [daemon] runtime_dir",
+			    p->config.daemon_runtime_dir);
+	return 0;
+}
+
+static int open_host(struct program *p)
+{
+	const struct config *c = &p->config;
+	const struct tier_conf conf = {
+		.bytes = c->host_bytes, .slab_bytes = c->host_slab_bytes, .huge_pages = c->host_huge_pages,
+		.numa_node = c->host_numa_node, .lock = c->host_lock, .prefault_threads = c->host_prefault_threads,
+	};
+
+	const int r = tier_open(TIER_HOST, &conf, p->d.loop, &p->d.tiers[TIER_HOST], p->text, sizeof p->text);
+
+	if (r == 0 && host_note(p->d.tiers[TIER_HOST])[0]) {
+		log_info("%s", host_note(p->d.tiers[TIER_HOST]));
+		stats_health_set(p->d.stats, STATS_HEALTH_HUGE_PAGES, true);
+	}
+	return r;
+}
+
+static uint32_t blocks_in(void *arg, uint32_t space)
+{
+	return blocks_space_count(((struct kvtierd *)arg)->blocks, space);
+}
+
+static int open_index(struct program *p)
+{
+	struct kvtierd *d = &p->d;
+	uint64_t max = p->config.index_max_blocks;
+	int r;
+
+	if (max == 0)
+		max = d->tiers[TIER_HOST]->capacity_bytes / BLOCK_MIN_BYTES;
+	if (p->config.index_max_blocks == 0 && max > MAX_BLOCKS_AUTO)
+		max = MAX_BLOCKS_AUTO;
+	r = index_open(max, &d->index);
+	if (r == 0)
+		r = blocks_open(&(struct blocks_conf){ .max_blocks = (uint32_t)max, .classes = TIER_MAX_CLASSES },
+				d->index, &d->blocks);
+	if (r)
+		return fail(p, r, "[index] max_blocks: cannot reserve for %llu blocks: %s", (unsigned long long)max,
+			    strerror(-r));
+	loop_on_sleep(d->loop, on_sleep, d);
+	index_head(d->index)->heartbeat_ns = loop_now(d->loop);
+	return 0;
+}
+
+static int open_device(struct program *p)
+{
+	const struct device_conf conf = {
+		.workers = p->config.device_workers, .depth = p->config.device_depth,
+		.kernels = config_kernels_name(&p->config),
+	};
+	const int r = device_open("cpu", &conf, p->d.loop, &p->d.device);
+
+	if (r == -EINVAL)
+		return fail(p, r, "[device] kernels: this CPU cannot run \"%s\"", conf.kernels);
+	if (r)
+		return fail(p, r, "[device] workers: cannot start the CPU workers: %s", strerror(-r));
+	stats_names(p->d.stats, "cpu", codec_kernels(conf.kernels)->name);
+	stats_health_set(p->d.stats, STATS_HEALTH_KERNELS_REF, codec_kernels(conf.kernels) == &codec_ref);
+	return 0;
+}
+
+static int open_spaces(struct program *p)
+{
+	struct kvtierd *d = &p->d;
+	int r = spaces_open(p->config.daemon_state_dir, &d->spaces, p->text, sizeof p->text);
+
+	if (r == 0)
+		r = spaces_tenant(d->spaces, p->config.socket_tenant, p->text, sizeof p->text);
+	if (r == 0)
+		spaces_in_use(d->spaces, blocks_in, d);
+	return r;
+}
+
+static int open_signals(struct program *p)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	(void)signal(SIGPIPE, SIG_IGN);
+	p->signals.ready = on_signal;
+	p->signals.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (p->signals.fd < 0)
+		return fail(p, -errno, "signalfd: %s", strerror(errno));
+	return loop_add(p->d.loop, &p->signals, EPOLLIN);
+}
+
+static int start(struct program *p)
+{
+	struct kvtierd *d = &p->d;
+	int r = config_make_dirs(&p->config, p->text, sizeof p->text);
+
+	d->config = &p->config;
+	if (r == 0)
+		r = lock_runtime_dir(p);
+	if (r == 0 && (r = loop_open((uint32_t)p->config.daemon_spin_us, &d->loop)) != 0)
+		(void)fail(p, r, "epoll: %s", strerror(-r));
+	if (r == 0 && (r = stats_open(p->config.stats_path, loop_now(d->loop), &d->stats)) != 0)
+		(void)fail(p, r, "cannot make the stats page %s: %s", p->config.stats_path, strerror(-r));
+	if (r == 0)
+		r = open_signals(p);
+	if (r == 0)
+		r = open_host(p);
+	if (r == 0)
+		r = open_index(p);
+	if (r == 0)
+		r = open_device(p);
+	if (r == 0)
+		r = open_spaces(p);
+	if (r == 0 && (r = requests_open(d, p->config.socket_max_ops, p->config.device_depth, &d->requests)) != 0)
+		(void)fail(p, r, "[socket] max_ops: out of memory for %u", p->config.socket_max_ops);
+	if (r == 0)
+		r = ctl_open(d, &d->ctl, p->text, sizeof p->text);
+	if (r == 0)
+		r = server_open(d, &d->server, p->text, sizeof p->text);
+	return r;
+}
+
+static void stop(struct program *p)
+{
+	struct kvtierd *d = &p->d;
+
+	server_close(d->server);
+	ctl_close(d->ctl);
+	requests_close(d->requests);
+	device_close(d->device);
+	spaces_close(d->spaces);
+	if (d->blocks)
+		blocks_close(d->blocks);
+	if (d->index)
+		index_close(d->index);
+	tier_close(d->tiers[TIER_HOST]);
+	stats_close(d->stats, p->config.stats_path);
+	if (p->signals.fd >= 0)
+		(void)close(p->signals.fd);
+	loop_close(d->loop);
+	if (p->lock_fd >= 0)
+		(void)close(p->lock_fd);
+	notify_close(&p->notify);
+}
+
+static int serve(struct program *p)
+{
+	struct kvtierd *d = &p->d;
+	int r;
+
+	p->heartbeat.fire = on_heartbeat;
+	p->drained.fire = on_drained;
+	on_heartbeat(&p->heartbeat);
+	log_info("kvtierd " KVTIER_VERSION " serves %s: host tier %llu MiB in slabs of %llu KiB, kernels %s, tenant %s",
+		 p->config.socket_path, (unsigned long long)(d->tiers[TIER_HOST]->capacity_bytes >> 20),
+		 (unsigned long long)(p->config.host_slab_bytes >> 10),
+		 codec_kernels(config_kernels_name(&p->config))->name, p->config.socket_tenant);
+	(void)notify_send(&p->notify, "READY=1\nSTATUS=serving");
+	r = loop_run(d->loop);
+	if (r)
+		return fail(p, r, "the event loop failed: %s", strerror(-r));
+	if (requests_outstanding(d->requests) > 0) {
+		log_error("%u ops did not drain within %d s", requests_outstanding(d->requests),
+			  (int)(DRAIN_NS / 1000000000));
+		_exit(1);	/* workers still hold pages: closing under them would be worse than an abrupt end */
+	}
+	return 0;
+}
+
+/* --- command line --- */
+
+static void print_help(FILE *out)
+{
+	fputs("kvtierd - keeps LLM KV-cache blocks of this node's engines and gives prefixes back\n"
+	      "\n"
+	      "usage: kvtierd [--config FILE] [--check-config] [--print-config]\n"
+	      "\n"
+	      "  --config FILE    read FILE (INI); without it: the defaults below, nothing to set up\n"
+	      "  --check-config   say whether the configuration is good, with file, line, key and range; exit 0 or 1\n"
+	      "  --print-config   print the configuration in effect as a file\n"
+	      "  --version        print the version\n"
+	      "  --help           this text\n"
+	      "\n"
+	      "example: kvtierd &   then   kvtierctl status\n"
+	      "\n"
+	      "Configuration keys, by [section]:\n\n", out);
+	config_print_help(out);
+}
+
+struct arguments {
+	const char *config;
+	bool check, print, man;
+};
+
+/* -1: go on; else exit with that. */
+static int parse_arguments(int argc, char **argv, struct arguments *ret)
+{
+	static const struct option options[] = {
+		{ "config", required_argument, NULL, 'c' }, { "check-config", no_argument, NULL, 'k' },
+		{ "print-config", no_argument, NULL, 'p' }, { "man-config", no_argument, NULL, 'm' },
+		{ "version", no_argument, NULL, 'v' },	    { "help", no_argument, NULL, 'h' },
+		{ NULL, 0, NULL, 0 },
+	};
+	int option;
+
+	while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
+		switch (option) {
+		case 'c': ret->config = optarg; break;
+		case 'k': ret->check = true; break;
+		case 'p': ret->print = true; break;
+		case 'm': ret->man = true; break;
+		case 'v': puts("kvtierd " KVTIER_VERSION); return 0;
+		case 'h': print_help(stdout); return 0;
+		default: fputs("try: kvtierd --help\n", stderr); return 64;
+		}
+	}
+	if (optind < argc) {
+		fprintf(stderr, "kvtierd takes no argument \"%s\"; try: kvtierd --help\n", argv[optind]);
+		return 64;
+	}
+	return -1;
+}
+
+int main(int argc, char **argv)
+{
+	struct program *p = calloc(1, sizeof *p);
+	struct arguments a = { 0 };
+	int r = parse_arguments(argc, argv, &a);
+
+	if (r >= 0 || !p) {
+		free(p);
+		return r >= 0 ? r : EXIT_CONFIG;
+	}
+	p->lock_fd = p->signals.fd = p->notify.fd = -1;
+	if (a.man) {
+		config_print_man(stdout);
+		free(p);
+		return 0;
+	}
+	r = config_load(a.config, &p->config, p->text, sizeof p->text);
+	if (r == 0)
+		r = config_derive(&p->config, p->text, sizeof p->text);
+	if (r == 0 && a.print)
+		config_print(&p->config, stdout);
+	if (r == 0 && a.check)
+		printf("%s: ok\n", a.config ? a.config : "defaults");
+	if (r == 0 && !a.print && !a.check) {
+		log_open((enum log_level)p->config.daemon_log_level);
+		(void)notify_open(&p->notify);
+		r = start(p);
+		if (r == 0)
+			r = serve(p);
+		stop(p);
+	}
+	if (r)
+		fprintf(stderr, "kvtierd: %s\n", p->text);
+	free(p);
+	return r ? EXIT_CONFIG : 0;
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mover.c - see mover.h. Core thread only.
+ *
+ * A slot can move when its block is committed (it has an owner) and unpinned: nobody else knows its address
+ * then, the index holds no addresses, and readers find the block's extent anew for each op.
+ */
+#include "mover.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+static_assert((uint32_t)HOST_NO_OWNER == (uint32_t)BLOCK_NONE, "a slot without owner belongs to no block");
+
+/* Slots examined for one image, all PLACE_LOOKs together: < 1 ms. A class that has so many slots in sparse
+ * slabs with a pin counts as one that gives nothing. */
+enum { LOOK_SLOTS = 65536 };
+
+struct mover {
+	struct tier *host;
+	struct blocks *blocks;
+	struct mover_counts *counts;
+	uint32_t slots_to_look;
+	uint32_t class, slab;		/* being emptied */
+	struct place_class classes[TIER_MAX_CLASSES];
+	uint32_t n_classes;
+};
+
+/* The state of every class; what was looked up before is void. */
+static void survey(struct mover *m)
+{
+	m->n_classes = host_classes(m->host);
+	for (uint32_t i = 0; i < m->n_classes; i++) {
+		struct place_class *c = &m->classes[i];
+
+		host_class_view(m->host, i, &c->view);
+		c->look = PLACE_UNSEEN;
+		c->oldest_tick = PLACE_NO_TICK;
+		if (blocks_victim(m->blocks, i, &c->oldest_tick) == BLOCK_NONE)
+			c->oldest_tick = PLACE_NO_TICK;
+	}
+}
+
+static bool can_move(void *arg, const struct extent *where)
+{
+	struct mover *m = arg;
+	const uint32_t owner = host_owner(m->host, where);
+
+	if (m->slots_to_look == 0)
+		return false;
+	m->slots_to_look--;
+	return owner != HOST_NO_OWNER && blocks_pins(m->blocks, owner) == 0;
+}
+
+static void look(struct mover *m, uint32_t class)
+{
+	struct place_class *c = &m->classes[class];
+	uint32_t slab = HOST_NO_SLAB;
+
+	do
+		slab = host_next_slab(m->host, class, slab);
+	while (slab != HOST_NO_SLAB && !host_slab_walk(m->host, slab, can_move, m));
+	c->look = slab == HOST_NO_SLAB ? PLACE_NONE : PLACE_FOUND;
+	c->slab = slab;
+}
+
+/* Evicts up to `count` least recent leaves of a class; returns how many there were. */
+static uint32_t evict(struct mover *m, uint32_t class, uint32_t count)
+{
+	struct extent where;
+	uint32_t n = 0, victim;
+
+	while (n < count && (victim = blocks_victim(m->blocks, class, NULL)) != BLOCK_NONE) {
+		blocks_drop(m->blocks, victim, &where);
+		assert(where.class == class);
+		tier_free(m->host, &where);
+		n++;
+	}
+	m->counts->evicted_blocks += n;
+	m->counts->evicted_bytes += (uint64_t)n * m->classes[class].view.slot_bytes;
+	return n;
+}
+
+static bool move_slot(void *arg, const struct extent *from)
+{
+	struct mover *m = arg;
+	const uint32_t block = host_owner(m->host, from);
+	const uint32_t bytes = m->classes[m->class].view.slot_bytes;
+	struct extent to;
+	int err;
+
+	err = host_alloc_outside(m->host, m->class, m->slab, &to);
+	assert(!err);	/* the plan counted the free slots */
+	memcpy(tier_address(m->host, &to), tier_address(m->host, from), bytes);
+	host_set_owner(m->host, &to, block);
+	blocks_move(m->blocks, block, &to);
+	tier_free(m->host, from);
+	m->counts->moved_blocks++;
+	m->counts->moved_bytes += bytes;
+	return true;
+}
+
+static void free_condemned(struct tier *host, struct blocks *blocks)
+{
+	struct extent where;
+
+	while (blocks_condemned(blocks, &where))
+		tier_free(host, &where);
+}
+
+/* Executes plans until a slot can be had, nothing helps, or the steps are used up. */
+static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_t steps)
+{
+	struct place_state state = { .now_tick = now_tick, .donor = PLACE_NO_CLASS, .classes = m->classes };
+	struct place_plan plan;
+	uint32_t n;
+
+	survey(m);
+	while (steps) {
+		state.steps_left = steps;
+		state.n_classes = m->n_classes;
+		state.free_slabs = host_free_slabs(m->host);
+		state.wanted = host_class_of(m->host, bytes);
+		place_plan(&state, &plan);
+		state.donor = plan.donor;
+		switch (plan.action) {
+		case PLACE_ALLOC:
+		case PLACE_FAIL:
+			return;
+		case PLACE_LOOK:
+			assert(m->classes[plan.class].look == PLACE_UNSEEN);
+			look(m, plan.class);
+			continue;
+		case PLACE_EVICT:
+			n = evict(m, plan.class, plan.count < steps ? plan.count : steps);
+			assert(n > 0);	/* every step frees something */
+			steps -= n;
+			break;
+		case PLACE_MOVE:
+			m->class = plan.class;
+			m->slab = plan.slab;
+			(void)host_slab_walk(m->host, plan.slab, move_slot, m);
+			steps--;
+			break;
+		}
+		survey(m);
+	}
+}
+
+int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
+		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret)
+{
+	int err;
+
+	assert(max_steps > 0);
+	free_condemned(host, blocks);
+	err = tier_alloc(host, bytes, ret);
+	if (err == -ENOSPC) {
+		struct mover m = { .host = host, .blocks = blocks, .counts = counts,
+				   .slots_to_look = LOOK_SLOTS };
+
+		follow_plans(&m, now_tick, bytes, max_steps);
+		err = tier_alloc(host, bytes, ret);
+	}
+	return err;
+}
+
+uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes, uint32_t max_steps,
+			   struct mover_counts *counts)
+{
+	struct mover m = { .host = host, .blocks = blocks, .counts = counts };
+	uint64_t freed = 0;
+
+	free_condemned(host, blocks);
+	survey(&m);
+	for (uint32_t step = 0; step < max_steps && freed < bytes; step++) {
+		const int32_t class = place_oldest(m.classes, m.n_classes);
+
+		if (class < 0)
+			break;
+		freed += evict(&m, (uint32_t)class, 1) * (uint64_t)m.classes[class].view.slot_bytes;
+		survey(&m);
+	}
+	return freed;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mover.h - executes place.c's plans on the host tier and decides nothing. Core thread only; no allocation.
+ *
+ * What it costs the core: an eviction is a few hundred nanoseconds; emptying a slab copies at most what
+ * lies in one slab (64 MiB by default: 8-16 ms at 4-8 GB/s), at most once per make_room, and gains a whole
+ * slab, so that the copied bytes per allocated byte stay below 1 (tests/sim_place.c measures it).
+ */
+#ifndef KVTIER_MOVER_H
+#define KVTIER_MOVER_H
+
+#include "block.h"
+#include "place.h"
+
+struct mover_counts { uint64_t evicted_blocks, moved_blocks, evicted_bytes, moved_bytes; };
+
+/* Enough steps for any plan on slabs of this many slots: one slab's slots evicted, and one slab moved. */
+enum { MOVER_STEPS = TIER_MAX_SLAB_SLOTS + 1 };
+
+/* Finds a slot for `bytes`: first frees what was condemned, then evicts and moves as planned, at most
+ * `max_steps` (> 0) evictions and slab moves: a bound on how long the core may stay here. With fewer than
+ * MOVER_STEPS a class with many slots per slab may not get to give one away, and then each class evicts
+ * its own. The slot belongs to the caller and has no owner until host_set_owner(). -ENOSPC: nothing that
+ * would help can be evicted (pinned, or with pinned children), or the steps did not suffice: what they
+ * freed stays free; -E2BIG: larger than a slab. */
+int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
+		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret);
+
+/* Evicts up to `bytes` of images, least recent leaves of all classes first. Returns bytes freed. */
+uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes, uint32_t max_steps,
+			   struct mover_counts *counts);
+
+#endif

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * op.c - the life of an op, around the steps that request.c takes with each of its blocks.
+ *
+ *	request_start -> queued -> (blocks begun in turn with other ops') -> all settled -> completion -> pool
+ *	                   `-- deadline, cancel, space closed, client gone: blocks not begun are settled at once --^
+ *
+ * Fairness: the queue is served round robin, one block a visit, so a long op delays a short one by no more
+ * than the blocks already in flight.
+ */
+#include "op.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "conn.h"
+#include "kvtierd.h"
+
+enum {
+	MAX_DEADLINE_S = 3600,	/* later deadlines are cut to this */
+	PUMP_BUDGET = 64,	/* blocks begun a turn of the loop */
+};
+
+/* --- pools --- */
+
+static bool pump(struct loop_poller *poller);
+
+int requests_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct requests **ret)
+{
+	struct requests *all = calloc(1, sizeof *all);
+
+	if (!all)
+		return -ENOMEM;
+	all->d = d;
+	all->queue_end = &all->queue;
+	all->poller.poll = pump;
+	all->request_pool = calloc(max_ops, sizeof *all->request_pool);
+	all->part_pool = calloc(parts, sizeof *all->part_pool);
+	if (!all->request_pool || !all->part_pool) {
+		requests_close(all);
+		return -ENOMEM;
+	}
+	for (uint32_t i = max_ops; i-- > 0;) {
+		all->request_pool[i].next = all->free_requests;
+		all->free_requests = &all->request_pool[i];
+	}
+	for (uint32_t i = parts; i-- > 0;) {
+		all->part_pool[i].next = all->free_parts;
+		all->free_parts = &all->part_pool[i];
+	}
+	loop_poller_add(d->loop, &all->poller);
+	*ret = all;
+	return 0;
+}
+
+void requests_close(struct requests *all)
+{
+	if (!all)
+		return;
+	assert(all->outstanding == 0);
+	loop_poller_remove(all->d->loop, &all->poller);
+	free(all->request_pool);
+	free(all->part_pool);
+	free(all);
+}
+
+bool requests_room(const struct requests *all)
+{
+	return all->free_requests != NULL;
+}
+
+uint32_t requests_outstanding(const struct requests *all)
+{
+	return all->outstanding;
+}
+
+/* --- settling --- */
+
+static void count(const struct request *q, int status)
+{
+	struct stats_values *v = &q->d->stats->v;
+
+	if (q->sqe.op == WIRE_OP_STORE) {
+		if (status == 1)
+			stats_add(&v->store_present_blocks_total, 1);
+		else if (status < 0)
+			stats_add(&v->store_dropped_blocks_total, 1);
+	} else if (q->sqe.op == WIRE_OP_LOAD) {
+		if (status == -ENOENT) {
+			stats_add(&v->load_missed_blocks_total, 1);
+			q->conn->missed_blocks++;
+		} else if (status < 0) {
+			stats_add(&v->load_failed_blocks_total, 1);
+		}
+	}
+}
+
+static void settle(struct request *q, uint32_t at, int status)
+{
+	assert(q->settled < q->sqe.n);
+	ring_set_status(&q->conn->ring, q->sqe.first + at, status);
+	q->settled++;
+	count(q, status);
+}
+
+struct part *op_part_done(struct part *part)
+{
+	struct request *q = part->request;
+	struct requests *all = q->d->requests;
+	struct part *turn = NULL;
+
+	if (q->sqe.op == WIRE_OP_STORE) {
+		assert(q->parts == part);
+		q->parts = part->next;
+		if (!q->parts)
+			q->parts_end = &q->parts;
+		else if (q->parts->waiting_turn)
+			turn = q->parts;
+	}
+	settle(q, part->at, part->status);
+	part->next = all->free_parts;
+	all->free_parts = part;
+	return turn;
+}
+
+/* Blocks not yet begun get their status now. Those in flight finish on their own. */
+static void end_early(struct request *q, int status)
+{
+	while (q->next_block < q->sqe.n)
+		settle(q, q->next_block++, status);
+	op_finish_if_settled(q);
+}
+
+static void on_deadline(struct loop_timer *timer)
+{
+	struct request *q = (struct request *)(void *)((char *)timer - offsetof(struct request, deadline));
+
+	stats_add(&q->d->stats->v.ops_timed_out_total, 1);
+	end_early(q, -ETIMEDOUT);
+}
+
+/* --- completion --- */
+
+static void complete(struct request *q)
+{
+	struct wire_cqe cqe = {
+		.op_id = q->sqe.op_id, .n = q->sqe.n, .first = q->sqe.first,
+		.submit_ns = q->submit_ns, .done_ns = loop_now(q->d->loop),
+	};
+
+	for (uint32_t i = 0; i < q->sqe.n; i++) {
+		const int32_t status = ring_status(&q->conn->ring, q->sqe.first + i);
+
+		if (status < 0 && cqe.status == 0)
+			cqe.status = status;
+		if (status >= 0)
+			cqe.ok++;
+		if (status >= 0 && cqe.prefix == i)
+			cqe.prefix = i + 1;
+	}
+	if (ring_complete(&q->conn->ring, &cqe))
+		conn_wake(q->conn);
+}
+
+/* A client that died before its store completed leaves nothing of it: the blocks this op committed go
+ * again, newest first, as long as nobody else has built on them. */
+static void undo(struct request *q)
+{
+	struct kvtierd *d = q->d;
+	uint32_t block = q->tail.block;
+
+	if (!q->tail.held)
+		return;
+	lease_drop(d, &q->tail);
+	for (; q->fresh > 0 && blocks_evictable(d->blocks, block); q->fresh--) {
+		const uint32_t parent = blocks_parent(d->blocks, block);
+		struct extent where;
+
+		blocks_drop(d->blocks, block, &where);
+		tier_free(d->tiers[where.tier], &where);
+		block = parent;
+	}
+}
+
+void op_finish_if_settled(struct request *q)
+{
+	struct requests *all = q->d->requests;
+
+	if (q->queued || q->settled < q->sqe.n)
+		return;
+	assert(!q->parts);
+	loop_timer_unset(q->d->loop, &q->deadline);
+	if (!q->abandoned)
+		complete(q);
+	else if (q->sqe.op == WIRE_OP_STORE)
+		undo(q);
+	lease_drop(q->d, &q->tail);
+	*q->link = q->next;
+	if (q->next)
+		q->next->link = q->link;
+	q->conn->n_requests--;
+	q->mount->ops--;
+	all->outstanding--;
+	stats_set(&q->d->stats->v.ops_outstanding, all->outstanding);
+	q->next = all->free_requests;
+	all->free_requests = q;
+}
+
+/* --- beginning blocks --- */
+
+static void begin_next_block(struct requests *all, struct request *q)
+{
+	struct part *part = all->free_parts;
+	const uint32_t slot = q->sqe.first + q->next_block;
+
+	all->free_parts = part->next;
+	memset(part, 0, sizeof *part);
+	part->request = q;
+	part->at = q->next_block++;
+	part->job.layout = &q->mount->layout;
+	part->job.page = ring_page(&q->conn->ring, slot);
+	memcpy(part->job.identity.space_id, q->mount->space->id, sizeof q->mount->space->id);
+	ring_key(&q->conn->ring, slot, part->job.identity.key);
+	part->step = LOAD_LOOKUP;
+	if (q->sqe.op == WIRE_OP_STORE) {
+		part->step = STORE_ADMIT;
+		*q->parts_end = part;
+		q->parts_end = &part->next;
+	}
+	part_run(part);
+}
+
+static void enqueue(struct requests *all, struct request *q)
+{
+	q->queue_next = NULL;
+	q->queued = true;
+	*all->queue_end = q;
+	all->queue_end = &q->queue_next;
+}
+
+static struct request *dequeue(struct requests *all)
+{
+	struct request *q = all->queue;
+
+	all->queue = q->queue_next;
+	if (!all->queue)
+		all->queue_end = &all->queue;
+	q->queued = false;
+	return q;
+}
+
+/* Begins blocks of queued requests in turn, while there are parts for them. */
+static bool pump(struct loop_poller *poller)
+{
+	struct requests *all = (struct requests *)(void *)((char *)poller - offsetof(struct requests, poller));
+	uint32_t budget = PUMP_BUDGET;
+	bool worked = false;
+
+	while (all->queue && all->free_parts && budget-- > 0) {
+		struct request *q = dequeue(all);
+
+		worked = true;
+		if (q->next_block + 1 < q->sqe.n)
+			enqueue(all, q);
+		if (q->next_block < q->sqe.n)
+			begin_next_block(all, q);
+		else
+			op_finish_if_settled(q);	/* it was ended early while it stood in the queue */
+	}
+	return worked;
+}
+
+/* --- starting and ending ops --- */
+
+static int violation(char *text, size_t n, const char *field, unsigned long long value, const char *why)
+{
+	snprintf(text, n, "sqe.%s %llu %s", field, value, why);
+	return -EPROTO;
+}
+
+static struct request *find(const struct conn *conn, uint64_t op_id)
+{
+	for (struct request *q = conn->requests; q; q = q->next)
+		if (q->sqe.op_id == op_id)
+			return q;
+	return NULL;
+}
+
+static void start_nop(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe)
+{
+	const struct wire_cqe cqe = {
+		.op_id = sqe->op_id, .submit_ns = loop_now(d->loop), .done_ns = loop_now(d->loop),
+	};
+
+	if (ring_complete(&conn->ring, &cqe))
+		conn_wake(conn);
+}
+
+static void cancel(struct kvtierd *d, struct request *q)
+{
+	stats_add(&d->stats->v.ops_canceled_total, 1);
+	end_early(q, -ECANCELED);
+}
+
+/* A store's chain begins under its parent, or not at all. */
+static void take_parent(struct kvtierd *d, struct request *q)
+{
+	uint8_t key[WIRE_KEY_BYTES];
+	uint32_t parent;
+
+	ring_key(&q->conn->ring, q->sqe.first + q->sqe.n, key);
+	parent = blocks_find(d->blocks, key, q->mount->space->number);
+	if (parent == BLOCK_NONE) {
+		q->chain_error = -ENOENT;
+		return;
+	}
+	lease_take(d, &q->tail, parent);
+	blocks_touch(d->blocks, parent, q->tick);
+}
+
+static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount, const struct wire_sqe *sqe)
+{
+	struct requests *all = d->requests;
+	struct request *q = all->free_requests;
+	const uint64_t latest = loop_now(d->loop) + MAX_DEADLINE_S * 1000000000ull;
+	int r;
+
+	all->free_requests = q->next;
+	*q = (struct request){
+		.d = d, .conn = conn, .mount = mount, .sqe = *sqe, .tick = ++d->tick,
+		.submit_ns = loop_now(d->loop), .deadline.fire = on_deadline,
+	};
+	q->parts_end = &q->parts;
+	q->next = conn->requests;
+	q->link = &conn->requests;
+	if (q->next)
+		q->next->link = &q->next;
+	conn->requests = q;
+	conn->n_requests++;
+	mount->ops++;
+	all->outstanding++;
+	stats_set(&d->stats->v.ops_outstanding, all->outstanding);
+	r = loop_timer_set(d->loop, &q->deadline, sqe->deadline_ns < latest ? sqe->deadline_ns : latest);
+	assert(r == 0);		/* the loop has room for a timer per op */
+	if (sqe->op == WIRE_OP_STORE && (sqe->flags & WIRE_SQE_HAS_PARENT))
+		take_parent(d, q);
+	enqueue(all, q);
+}
+
+int request_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe, char *text, size_t n)
+{
+	struct mount *mount;
+
+	if (sqe->op == WIRE_OP_NOP) {
+		start_nop(d, conn, sqe);
+		return 0;
+	}
+	if (sqe->op == WIRE_OP_CANCEL) {
+		struct request *q = find(conn, sqe->target);
+
+		if (q)
+			cancel(d, q);	/* else it has completed: nothing to do */
+		return 0;
+	}
+	mount = conn->mounts[sqe->space];
+	if (!mount || mount->closing)
+		return violation(text, n, "space", sqe->space, "is not open on this connection");
+	if (find(conn, sqe->op_id))
+		return violation(text, n, "op_id", sqe->op_id, "is in use by an outstanding op");
+	assert(requests_room(d->requests));
+	start_op(d, conn, mount, sqe);
+	return 0;
+}
+
+void requests_cancel_mount(struct kvtierd *d, struct conn *conn, const struct mount *mount)
+{
+	for (struct request *q = conn->requests, *next; q; q = next) {
+		next = q->next;
+		if (q->mount == mount)
+			cancel(d, q);
+	}
+}
+
+void requests_abandon(struct kvtierd *d, struct conn *conn)
+{
+	for (struct request *q = conn->requests, *next; q; q = next) {
+		next = q->next;
+		q->abandoned = true;
+		cancel(d, q);
+	}
+}

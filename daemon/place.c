@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * place.c - the placement policy described in place.h. Pure functions; any thread.
+ */
+#include "place.h"
+
+#include <assert.h>
+#include <stdbool.h>
+
+/* Slots still to be evicted before a class can give a slab away: what lies in the slab (used) must fit into
+ * the free slots outside it (free - (slots - used)), in which `used` cancels out. */
+static uint32_t deficit(const struct place_class *c)
+{
+	return c->view.free_slots < c->view.slots_per_slab ? c->view.slots_per_slab - c->view.free_slots : 0;
+}
+
+static bool has_victim(const struct place_class *c)
+{
+	return c->oldest_tick != PLACE_NO_TICK;
+}
+
+static uint64_t age(const struct place_state *state, const struct place_class *c)
+{
+	return state->now_tick > c->oldest_tick ? state->now_tick - c->oldest_tick : 0;
+}
+
+static bool twice_as_old(const struct place_state *state, const struct place_class *c,
+			 const struct place_class *own)
+{
+	const uint64_t a = age(state, c), b = age(state, own);
+
+	return a > b && a - b > b;
+}
+
+static bool has_room(const struct place_state *state)
+{
+	return state->free_slabs > 0 ||
+	       (state->wanted >= 0 && state->classes[state->wanted].view.free_slots > 0);
+}
+
+/* Could this class give a slab away? Not when it was looked at in vain. */
+static bool can_give(const struct place_state *state, uint32_t class)
+{
+	const struct place_class *c = &state->classes[class];
+
+	if ((int32_t)class == state->wanted || c->view.slabs == 0 || c->look == PLACE_NONE)
+		return false;
+	return deficit(c) == 0 || has_victim(c);
+}
+
+/* Who gives a slab: a class that loses nothing by it, else the one whose least recent leaf is oldest, if that
+ * is more than twice as old as the wanted class's own. */
+static int32_t pick_donor(const struct place_state *state, const struct place_class *own)
+{
+	const bool free_choice = !own || !has_victim(own);
+	int32_t best = PLACE_NO_CLASS;
+
+	for (uint32_t i = 0; i < state->n_classes; i++) {
+		const struct place_class *c = &state->classes[i];
+
+		if (!can_give(state, i))
+			continue;
+		if (deficit(c) == 0)
+			return (int32_t)i;
+		if (!free_choice && !twice_as_old(state, c, own))
+			continue;
+		if (best < 0 || c->oldest_tick < state->classes[best].oldest_tick)
+			best = (int32_t)i;
+	}
+	return best;
+}
+
+/* The next step of emptying a slab of `class`. */
+static void plan_slab(const struct place_state *state, uint32_t class, struct place_plan *ret)
+{
+	const struct place_class *c = &state->classes[class];
+
+	*ret = (struct place_plan){ .class = class, .donor = (int32_t)class };
+	if (c->look == PLACE_UNSEEN) {
+		ret->action = PLACE_LOOK;
+	} else if (deficit(c) == 0) {
+		ret->action = PLACE_MOVE;
+		ret->slab = c->slab;
+	} else {
+		ret->action = PLACE_EVICT;
+		ret->count = deficit(c);
+	}
+}
+
+void place_plan(const struct place_state *state, struct place_plan *ret)
+{
+	const struct place_class *own = state->wanted >= 0 ? &state->classes[state->wanted] : NULL;
+	int32_t donor = state->donor;
+
+	assert(state->wanted < (int32_t)state->n_classes && donor < (int32_t)state->n_classes);
+	if (has_room(state)) {
+		*ret = (struct place_plan){ .action = PLACE_ALLOC, .donor = PLACE_NO_CLASS };
+		return;
+	}
+	if (donor < 0 || !can_give(state, (uint32_t)donor))
+		donor = pick_donor(state, own);
+	/* With a victim of its own, a class begins no emptying that could not be finished now: that would
+	 * evict for nothing. Without one, what is freed now helps the next attempt. */
+	if (donor >= 0 &&
+	    (!own || !has_victim(own) || deficit(&state->classes[donor]) < state->steps_left)) {
+		plan_slab(state, (uint32_t)donor, ret);
+		return;
+	}
+	*ret = (struct place_plan){ .action = PLACE_FAIL, .donor = PLACE_NO_CLASS };
+	if (own && has_victim(own)) {
+		ret->action = PLACE_EVICT;
+		ret->class = (uint32_t)state->wanted;
+		ret->count = 1;
+	}
+}
+
+int32_t place_oldest(const struct place_class *classes, uint32_t n_classes)
+{
+	int32_t best = PLACE_NO_CLASS;
+
+	for (uint32_t i = 0; i < n_classes; i++)
+		if (has_victim(&classes[i]) &&
+		    (best < 0 || classes[i].oldest_tick < classes[best].oldest_tick))
+			best = (int32_t)i;
+	return best;
+}

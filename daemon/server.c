@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * server.c - the listening socket, the table of connections, and the graves of those that died.
+ *
+ * A slot is taken at accept and given back when the dead connection's last request has let go. All slots
+ * are made at start; one client more than [socket] max_clients is refused and counted.
+ */
+#include "server.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <grp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "kvtierd.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77	/* Linux 6.5: no race with a reused pid; older kernels refuse it */
+#endif
+
+enum { ACCEPTS_A_TURN = 16, BACKLOG = 128 };
+
+struct server {
+	struct kvtierd *d;
+	struct loop_watch listener;
+	struct loop_poller reaper;
+	struct loop_timer resume;	/* listening again after running out of fds */
+	struct log_limit log;
+	uint32_t next_id, n_alive, n_dying;
+	struct conn *conns;		/* alive and dying, in order of arrival */
+	struct conn *free_conns;
+	struct conn *pool;
+	_Alignas(8) char buffer[WIRE_MAX_MESSAGE];
+};
+
+struct kvtierd *server_daemon(const struct server *s)
+{
+	return s->d;
+}
+
+struct log_limit *server_log(struct server *s)
+{
+	return &s->log;
+}
+
+void *server_buffer(struct server *s)
+{
+	return s->buffer;
+}
+
+const char *server_tenant(const struct server *s)
+{
+	return s->d->config->socket_tenant;
+}
+
+uint32_t server_connections(const struct server *s)
+{
+	return s->n_alive;
+}
+
+static void count_alive(struct server *s)
+{
+	stats_set(&s->d->stats->v.clients, s->n_alive);
+	stats_health_set(s->d->stats, STATS_HEALTH_CLIENTS_FULL, s->n_alive >= s->d->config->socket_max_clients);
+}
+
+void server_conn_dying(struct server *s)
+{
+	s->n_alive--;
+	s->n_dying++;
+	count_alive(s);
+}
+
+/* Frees dead connections that have drained. */
+static bool reap(struct loop_poller *poller)
+{
+	struct server *s = (struct server *)(void *)((char *)poller - offsetof(struct server, reaper));
+	bool worked = false;
+
+	if (s->n_dying == 0)
+		return false;
+	for (struct conn **link = &s->conns; *link;) {
+		struct conn *c = *link;
+
+		if (c->state != CONN_DYING || c->n_requests > 0) {
+			link = &c->next;
+			continue;
+		}
+		conn_free_resources(c);
+		*link = c->next;
+		c->next = s->free_conns;
+		s->free_conns = c;
+		s->n_dying--;
+		worked = true;
+	}
+	return worked;
+}
+
+/* --- accepting --- */
+
+static void append(struct server *s, struct conn *c)
+{
+	struct conn **end = &s->conns;
+
+	while (*end)
+		end = &(*end)->next;
+	c->next = NULL;
+	*end = c;
+}
+
+static void refuse(struct server *s, int fd, const char *why)
+{
+	struct wire_error e = {
+		.head = { .magic = WIRE_MAGIC, .type = WIRE_ERROR, .length = sizeof e }, .error = -EAGAIN,
+	};
+
+	snprintf(e.text, sizeof e.text, "%s", why);
+	(void)send(fd, &e, sizeof e, MSG_DONTWAIT | MSG_NOSIGNAL);
+	(void)close(fd);
+	stats_add(&s->d->stats->v.clients_refused_total, 1);
+	log_limited(&s->log, loop_now(s->d->loop), LOG_LEVEL_WARNING, "a client was refused: %s", why);
+}
+
+/* Not fatal when there is none: the socket's HUP tells of death too, unless a forked child holds it open. */
+static int open_pidfd(int fd, pid_t pid)
+{
+	int pidfd = -1;
+	socklen_t n = sizeof pidfd;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n) == 0)
+		return pidfd;
+	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+}
+
+static void welcome(struct server *s, int fd)
+{
+	struct conn *c = s->free_conns;
+	struct ucred peer = { 0 };
+	socklen_t n = sizeof peer;
+	char why[128];
+	int pidfd = -1;
+
+	if (!c) {
+		snprintf(why, sizeof why, "%u clients are connected, as many as [socket] max_clients allows",
+			 s->d->config->socket_max_clients);
+		refuse(s, fd, why);
+		return;
+	}
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n)) {
+		refuse(s, fd, "the kernel does not tell who it is");
+		return;
+	}
+	pidfd = open_pidfd(fd, peer.pid);
+	s->free_conns = c->next;
+	memset(c, 0, sizeof *c);
+	c->server = s;
+	c->id = ++s->next_id;
+	c->pid = peer.pid;
+	c->uid = peer.uid;
+	c->born_ns = loop_now(s->d->loop);
+	if (conn_start(c, fd, pidfd)) {
+		if (pidfd >= 0)
+			(void)close(pidfd);
+		c->next = s->free_conns;
+		s->free_conns = c;
+		refuse(s, fd, "the daemon is out of memory for it");
+		return;
+	}
+	append(s, c);
+	s->n_alive++;
+	stats_add(&s->d->stats->v.clients_total, 1);
+	count_alive(s);
+}
+
+static void on_resume(struct loop_timer *timer)
+{
+	struct server *s = (struct server *)(void *)((char *)timer - offsetof(struct server, resume));
+
+	(void)loop_modify(s->d->loop, &s->listener, EPOLLIN);
+}
+
+static void on_listener(struct loop_watch *watch, uint32_t events)
+{
+	struct server *s = (struct server *)(void *)((char *)watch - offsetof(struct server, listener));
+
+	(void)events;
+	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
+		const int fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+		if (fd >= 0) {
+			welcome(s, fd);
+			continue;
+		}
+		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+			/* Level-triggered: without a pause this would spin. */
+			log_limited(&s->log, loop_now(s->d->loop), LOG_LEVEL_ERROR,
+				    "cannot accept clients: %s; raise LimitNOFILE=", strerror(errno));
+			(void)loop_modify(s->d->loop, &s->listener, 0);
+			(void)loop_timer_set(s->d->loop, &s->resume, loop_now(s->d->loop) + 100000000);
+		}
+		return;
+	}
+}
+
+/* --- opening and closing --- */
+
+static int set_group(const char *path, const char *name, char *text, size_t n)
+{
+	const struct group *group = getgrnam(name);
+	char *end;
+	const unsigned long number = strtoul(name, &end, 10);
+
+	if (!group && (*end || end == name)) {
+		snprintf(text, n, "[socket] group: there is no group \"%s\"", name);
+		return -EINVAL;
+	}
+	if (chown(path, (uid_t)-1, group ? group->gr_gid : (gid_t)number)) {
+		snprintf(text, n, "[socket] group: cannot give %s to group %s: %s", path, name, strerror(errno));
+		return -EPERM;
+	}
+	return 0;
+}
+
+/* Bound, with its permissions set, and only then listening: nobody connects in between. */
+static int open_listener(const struct config *config, int *ret, char *text, size_t n)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	const char *path = config->socket_path;
+	int fd, r = 0;
+
+	memcpy(address.sun_path, path, strnlen(path, sizeof address.sun_path - 1));
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	(void)unlink(path);	/* main.c holds the lock on the runtime directory: nobody serves it */
+	if (bind(fd, (const struct sockaddr *)&address, sizeof address) || chmod(path, config->socket_mode)) {
+		r = -errno;
+		snprintf(text, n, "[socket] path: cannot bind %s: %s", path, strerror(-r));
+	}
+	if (r == 0 && config->socket_group[0])
+		r = set_group(path, config->socket_group, text, n);
+	if (r == 0 && listen(fd, BACKLOG)) {
+		r = -errno;
+		snprintf(text, n, "cannot listen at %s: %s", path, strerror(-r));
+	}
+	if (r)
+		(void)close(fd);
+	else
+		*ret = fd;
+	return r;
+}
+
+int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
+{
+	struct server *s = calloc(1, sizeof *s);
+	int r = -ENOMEM;
+
+	snprintf(text, n, "out of memory for [socket] max_clients = %u", d->config->socket_max_clients);
+	if (!s)
+		return r;
+	s->d = d;
+	s->listener = (struct loop_watch){ .fd = -1, .ready = on_listener };
+	s->reaper.poll = reap;
+	s->resume.fire = on_resume;
+	s->pool = calloc(d->config->socket_max_clients, sizeof *s->pool);
+	if (!s->pool)
+		goto fail;
+	for (uint32_t i = d->config->socket_max_clients; i-- > 0;) {
+		s->pool[i].next = s->free_conns;
+		s->free_conns = &s->pool[i];
+	}
+	r = open_listener(d->config, &s->listener.fd, text, n);
+	if (r)
+		goto fail;
+	loop_poller_add(d->loop, &s->reaper);
+	r = loop_add(d->loop, &s->listener, EPOLLIN);
+	if (r)
+		goto fail;
+	*ret = s;
+	return 0;
+fail:
+	server_close(s);
+	return r;
+}
+
+void server_shutdown(struct server *s)
+{
+	if (s->listener.fd >= 0) {
+		loop_timer_unset(s->d->loop, &s->resume);
+		loop_remove(s->d->loop, &s->listener);
+		(void)close(s->listener.fd);
+		(void)unlink(s->d->config->socket_path);
+		s->listener.fd = -1;
+	}
+	for (struct conn *c = s->conns; c; c = c->next)
+		conn_kill(c);
+}
+
+void server_close(struct server *s)
+{
+	if (!s)
+		return;
+	server_shutdown(s);
+	(void)reap(&s->reaper);
+	assert(!s->conns);
+	loop_poller_remove(s->d->loop, &s->reaper);
+	free(s->pool);
+	free(s);
+}
+
+/* --- for people --- */
+
+void server_sample(struct server *s)
+{
+	for (struct conn *c = s->conns; c; c = c->next) {
+		uint64_t blocks, hits;
+
+		if (c->state != CONN_OPEN)
+			continue;
+		ring_sample_lookups(&c->ring, &blocks, &hits);
+		stats_add(&s->d->stats->v.lookup_requested_blocks_total, blocks);
+		stats_add(&s->d->stats->v.lookup_hit_blocks_total, hits);
+	}
+}
+
+bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
+{
+	const struct conn *c = s->conns;
+
+	while (c && (c->state == CONN_DYING || position > 0)) {
+		if (c->state != CONN_DYING)
+			position--;
+		c = c->next;
+	}
+	if (!c)
+		return false;
+	*ret = (struct conn_row){
+		.id = c->id, .pid = c->pid, .uid = c->uid, .ops = c->n_requests,
+		.stored_blocks = c->stored_blocks, .loaded_blocks = c->loaded_blocks,
+		.missed_blocks = c->missed_blocks, .age_ns = loop_now(s->d->loop) - c->born_ns,
+	};
+	memcpy(ret->name, c->name, sizeof ret->name);
+	snprintf(ret->tenant, sizeof ret->tenant, "%.31s", server_tenant(s));
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++) {
+		const struct mount *mount = c->mounts[i];
+
+		if (!mount)
+			continue;
+		ret->spaces++;
+		ret->regions += mount->n_regions;
+		ret->region_bytes += mount->region_bytes;
+		ret->staged |= mount->n_regions > 0 && mount->staged;
+		ret->shared |= mount->n_regions > 0 && !mount->staged;
+	}
+	return true;
+}

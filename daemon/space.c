@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * space.c - spaces (identities of interchangeable blocks) and tenants' secrets. Core thread only.
+ *
+ * Invariants
+ *   S1 a space number is reused only when nobody has it open and no block carries it.
+ *   S2 a tenant's secret is 32 random bytes in state_dir/secret-TENANT, 0600, written once and complete
+ *      (temporary name, fsync, link), so keys survive restarts and a crash leaves all of it or nothing.
+ */
+#include "space.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../client/kvtier.h"
+#include "../tiers/tier.h"
+
+enum { MAX_TENANTS = 64, SECRET_BYTES = 32 };
+
+struct tenant {
+	char name[32];
+	uint8_t secret[SECRET_BYTES];
+};
+
+struct spaces {
+	char state_dir[256];
+	EVP_MD_CTX *sha;
+	uint32_t n_tenants, n_spaces;		/* n_spaces: high-water mark */
+	struct tenant tenants[MAX_TENANTS];
+	struct space *at[TIER_MAX_SPACES];
+	uint32_t (*blocks_of)(void *arg, uint32_t space);
+	void *blocks_of_arg;
+};
+
+int spaces_open(const char *state_dir, struct spaces **ret, char *text, size_t n)
+{
+	struct spaces *s = calloc(1, sizeof *s);
+
+	if (!s || !(s->sha = EVP_MD_CTX_new())) {
+		spaces_close(s);
+		snprintf(text, n, "out of memory for the table of spaces");
+		return -ENOMEM;
+	}
+	if (strlen(state_dir) >= sizeof s->state_dir - 64) {
+		snprintf(text, n, "[daemon] state_dir is longer than %zu bytes", sizeof s->state_dir - 64);
+		spaces_close(s);
+		return -ENAMETOOLONG;
+	}
+	strcpy(s->state_dir, state_dir);
+	*ret = s;
+	return 0;
+}
+
+void spaces_close(struct spaces *s)
+{
+	if (!s)
+		return;
+	for (uint32_t i = 0; i < s->n_spaces; i++)
+		free(s->at[i]);
+	EVP_MD_CTX_free(s->sha);
+	explicit_bzero(s->tenants, sizeof s->tenants);
+	free(s);
+}
+
+void spaces_in_use(struct spaces *s, uint32_t (*blocks_of)(void *arg, uint32_t space), void *arg)
+{
+	s->blocks_of = blocks_of;
+	s->blocks_of_arg = arg;
+}
+
+/* --- secrets --- */
+
+static int secret_read(const char *path, uint8_t *ret, char *text, size_t n)
+{
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	struct stat st;
+	ssize_t got;
+
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || (st.st_mode & 077)) {
+		(void)close(fd);
+		snprintf(text, n, "%s must be a regular file with mode 0600 (it is %04o): chmod 600 it, or remove it "
+			 "and lose the tenant's stored prefixes", path, (unsigned)(st.st_mode & 07777));
+		return -EPERM;
+	}
+	got = read(fd, ret, SECRET_BYTES);
+	(void)close(fd);
+	if (got != SECRET_BYTES || st.st_size != SECRET_BYTES) {
+		snprintf(text, n, "%s must hold exactly %d bytes (it has %lld): restore it, or remove it and lose "
+			 "the tenant's stored prefixes", path, SECRET_BYTES, (long long)st.st_size);
+		return -EBADMSG;
+	}
+	return 0;
+}
+
+static int write_all_synced(const char *path, const uint8_t *bytes, size_t n)
+{
+	const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	int error = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (write(fd, bytes, n) != (ssize_t)n || fsync(fd))
+		error = errno ? -errno : -EIO;
+	if (close(fd) && !error)
+		error = -errno;
+	return error;
+}
+
+static int secret_make(const char *path, char *text, size_t n)
+{
+	uint8_t secret[SECRET_BYTES];
+	char temporary[320];
+	int r = 0;
+
+	snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
+	(void)unlink(temporary);
+	if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
+		r = -EIO;
+	if (!r)
+		r = write_all_synced(temporary, secret, sizeof secret);
+	/* link, not rename: if another daemon was first, its secret stays. */
+	if (!r && link(temporary, path) && errno != EEXIST)
+		r = -errno;
+	(void)unlink(temporary);
+	explicit_bzero(secret, sizeof secret);
+	if (r)
+		snprintf(text, n, "cannot write the tenant's secret %s: %s; [daemon] state_dir must be writable", path,
+			 strerror(-r));
+	return r;
+}
+
+static bool tenant_name_ok(const char *name)
+{
+	const size_t n = strlen(name);
+
+	return n > 0 && n < sizeof ((struct tenant *)0)->name &&
+	       strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == n;
+}
+
+static struct tenant *tenant_find(struct spaces *s, const char *name)
+{
+	for (uint32_t i = 0; i < s->n_tenants; i++)
+		if (strcmp(s->tenants[i].name, name) == 0)
+			return &s->tenants[i];
+	return NULL;
+}
+
+int spaces_tenant(struct spaces *s, const char *name, char *text, size_t n)
+{
+	struct tenant *t = &s->tenants[s->n_tenants];
+	char path[300];
+	int r;
+
+	if (!tenant_name_ok(name)) {
+		snprintf(text, n, "tenant must be 1 to 31 of A-Z a-z 0-9 - _");
+		return -EINVAL;
+	}
+	if (tenant_find(s, name))
+		return 0;
+	if (s->n_tenants == MAX_TENANTS) {
+		snprintf(text, n, "more than %d tenants", MAX_TENANTS);
+		return -ENOSPC;
+	}
+	snprintf(path, sizeof path, "%s/secret-%s", s->state_dir, name);
+	r = secret_read(path, t->secret, text, n);
+	if (r == -ENOENT) {
+		r = secret_make(path, text, n);
+		if (r)
+			return r;
+		r = secret_read(path, t->secret, text, n);
+	}
+	if (r == -ENOENT || r == -EACCES || r == -ELOOP)
+		snprintf(text, n, "cannot read the tenant's secret %s: %s", path, strerror(-r));
+	if (r)
+		return r;
+	strcpy(t->name, name);
+	s->n_tenants++;
+	return 0;
+}
+
+/* --- identity --- */
+
+static void sha256(EVP_MD_CTX *ctx, const void *a, size_t na, const void *b, size_t nb, const void *c, size_t nc,
+		   uint8_t ret[32])
+{
+	unsigned got = 0;
+	const int ok = EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) && EVP_DigestUpdate(ctx, a, na) &&
+		       EVP_DigestUpdate(ctx, b, nb) && EVP_DigestUpdate(ctx, c, nc) &&
+		       EVP_DigestFinal_ex(ctx, ret, &got);
+
+	assert(ok && got == 32);	/* SHA-256 of memory cannot fail */
+}
+
+static const char *string_error(const char *s)
+{
+	const char *end = memchr(s, 0, WIRE_STRING_BYTES);
+
+	if (!end)
+		return "must be at most 255 bytes";
+	for (const char *p = end; p < s + WIRE_STRING_BYTES; p++)
+		if (*p)
+			return "must be zero-padded";
+	for (const char *p = s; p < end; p++)
+		if ((unsigned char)*p < 0x20 || *p == 0x7f)
+			return "must not contain control characters";
+	return NULL;
+}
+
+static int refuse(char *text, size_t n, const char *field, const char *why)
+{
+	snprintf(text, n, "geometry.%s %s", field, why);
+	return -EINVAL;
+}
+
+struct field_limit {
+	const char *name;
+	uint32_t value, min, max;
+};
+
+static int check_limits(const struct wire_geometry *w, char *text, size_t n)
+{
+	const struct field_limit limits[] = {
+		{ "dtype", w->dtype, DTYPE_BF16, DTYPE_INT8 },
+		{ "codec", w->codec, 0, CODEC_FP8_NATIVE },
+		{ "layers", w->layers, 1, IMAGE_MAX_LAYERS },
+		{ "kv_heads", w->kv_heads, 1, IMAGE_MAX_HEADS },
+		{ "head_dim_k", w->head_dim_k, 0, IMAGE_MAX_HEAD_DIM },
+		{ "head_dim_v", w->head_dim_v, 0, IMAGE_MAX_HEAD_DIM },
+		{ "block_tokens", w->block_tokens, 1, IMAGE_MAX_TOKENS },
+		{ "world", w->world, 1, 4096 },
+		{ "rank", w->rank, 0, w->world - 1 },
+		{ "typed_segments", w->typed_segments, 0, WIRE_MAX_SEGMENTS },
+		{ "typed_values", w->typed_values, 0, IMAGE_MAX_BYTES },
+		{ "opaque_bytes", w->opaque_bytes, 0, IMAGE_MAX_BYTES },
+	};
+
+	for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+		const struct field_limit *l = &limits[i];
+
+		if (l->value < l->min || l->value > l->max) {
+			snprintf(text, n, "geometry.%s is %u; must be %u to %u", l->name, l->value, l->min, l->max);
+			return -EINVAL;
+		}
+	}
+	return 0;
+}
+
+static enum image_codec default_codec(uint32_t dtype)
+{
+	switch (dtype) {
+	case DTYPE_BF16:
+	case DTYPE_FP16:
+		return CODEC_FP8;
+	case DTYPE_E4M3:
+	case DTYPE_E5M2:
+	case DTYPE_INT8:
+		return CODEC_FP8_NATIVE;
+	default:
+		return CODEC_RAW;
+	}
+}
+
+static int check(const struct wire_geometry *w, struct space *ret, char *text, size_t n)
+{
+	const struct { const char *name, *value; } strings[] = {
+		{ "model", w->model }, { "convention", w->convention }, { "extras", w->extras },
+	};
+	const char *field = NULL;
+	int r;
+
+	for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
+		if (string_error(strings[i].value))
+			return refuse(text, n, strings[i].name, string_error(strings[i].value));
+	if (!w->model[0])
+		return refuse(text, n, "model", "must not be empty");
+	r = check_limits(w, text, n);
+	if (r)
+		return r;
+	ret->geometry = (struct image_geometry){
+		.dtype = w->dtype, .layers = w->layers, .kv_heads = w->kv_heads,
+		.head_dim_k = w->head_dim_k, .head_dim_v = w->head_dim_v, .block_tokens = w->block_tokens,
+		.typed_segments = w->typed_segments, .typed_values = w->typed_values,
+		.opaque_bytes = w->opaque_bytes,
+	};
+	ret->codec = w->codec ? (enum image_codec)w->codec : default_codec(w->dtype);
+	r = image_shape(&ret->geometry, ret->codec, ret->codec, &ret->shape, &field);
+	if (r == 0)
+		r = image_shape(&ret->geometry, CODEC_RAW, CODEC_RAW, &ret->raw_shape, &field);
+	if (r == -EOVERFLOW) {
+		snprintf(text, n, "geometry: one block is larger than %u bytes; use fewer block_tokens",
+			 (unsigned)IMAGE_MAX_BYTES);
+		return -EINVAL;
+	}
+	if (r)
+		return refuse(text, n, field ? field : "codec",
+			      "does not go with the rest: fp8 takes BF16 and FP16, fp8-native 8-bit dtypes, and a "
+			      "block has K, V, typed or opaque bytes");
+	return 0;
+}
+
+static void identify(struct spaces *s, const struct tenant *tenant, struct space *space)
+{
+	static const char id_label[] = "kvtier space 1", salt_label[] = "kvtier salt 1";
+	struct wire_geometry w = space->wire;
+
+	w.codec = (uint32_t)space->codec;	/* default and explicit are the same space */
+	sha256(s->sha, id_label, sizeof id_label, &w, sizeof w, "", 0, space->id);
+	sha256(s->sha, salt_label, sizeof salt_label, tenant->secret, SECRET_BYTES, space->id, 32, space->salt);
+}
+
+static bool reusable(const struct spaces *s, const struct space *space)
+{
+	return space->opened == 0 && (!s->blocks_of || s->blocks_of(s->blocks_of_arg, space->number) == 0);
+}
+
+/* The space with this tenant and id, else a slot for it (NULL in *at: never used), else -ENOSPC. */
+static int find(const struct spaces *s, const struct space *wanted, uint32_t *ret)
+{
+	int64_t idle = -1;
+
+	for (uint32_t i = 0; i < s->n_spaces; i++) {
+		if (memcmp(s->at[i]->id, wanted->id, 32) == 0 && strcmp(s->at[i]->tenant, wanted->tenant) == 0) {
+			*ret = i;
+			return 1;
+		}
+		if (idle < 0 && reusable(s, s->at[i]))
+			idle = i;
+	}
+	if (s->n_spaces < TIER_MAX_SPACES)
+		*ret = s->n_spaces;
+	else if (idle >= 0)
+		*ret = (uint32_t)idle;
+	else
+		return -ENOSPC;
+	return 0;
+}
+
+int space_acquire(struct spaces *s, const char *tenant, const struct wire_geometry *wire, struct space **ret,
+		  char *text, size_t n)
+{
+	const struct tenant *t = tenant_find(s, tenant);
+	struct space *space = calloc(1, sizeof *space);
+	uint32_t at = 0;
+	int r;
+
+	assert(t);
+	if (!space) {
+		snprintf(text, n, "out of memory for a space");
+		return -ENOMEM;
+	}
+	space->wire = *wire;
+	strcpy(space->tenant, tenant);
+	r = check(&space->wire, space, text, n);
+	if (r == 0) {
+		identify(s, t, space);
+		r = find(s, space, &at);
+		if (r == -ENOSPC)
+			snprintf(text, n, "%d spaces are in use, the most this daemon holds", TIER_MAX_SPACES);
+	}
+	if (r < 0 || r == 1) {
+		free(space);
+		if (r < 0)
+			return r;
+	} else {
+		space->number = at;
+		if (at == s->n_spaces)
+			s->n_spaces++;
+		else
+			free(s->at[at]);
+		s->at[at] = space;
+	}
+	s->at[at]->opened++;
+	*ret = s->at[at];
+	return 0;
+}
+
+void space_release(struct spaces *s, struct space *space)
+{
+	assert(s->at[space->number] == space && space->opened > 0);
+	space->opened--;	/* the entry stays for its blocks; find() reuses it when they are gone */
+}
+
+struct space *space_at(struct spaces *s, uint32_t number)
+{
+	return number < s->n_spaces ? s->at[number] : NULL;
+}

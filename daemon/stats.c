@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stats.c - makes and maps the stats page; the tables as data. Contract: stats.h.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "stats.h"
+
+#ifndef KVTIER_VERSION
+#define KVTIER_VERSION "0"
+#endif
+
+enum kind_name { counter = STATS_COUNTER, gauge = STATS_GAUGE, state = STATS_STATE };
+
+static const struct stats_row rows[] = {
+#define STAT(path, field, kind, unit, prose)                                                                 \
+	{ path, unit, prose, (enum stats_kind)kind, offsetof(struct stats_values, field) },
+#include "tbl_stats.h"
+};
+enum { ROWS = sizeof(rows) / sizeof(rows[0]) };
+
+static const struct stats_health_row health_rows[STATS_HEALTH_COUNT] = {
+#define HEALTH(bit, name, severity, prose) [STATS_HEALTH_##bit] = { #name, prose, STATS_SEVERITY_##severity },
+	STATS_HEALTH(HEALTH)
+#undef HEALTH
+};
+
+size_t stats_rows(const struct stats_row **ret)
+{
+	*ret = rows;
+	return ROWS;
+}
+
+uint64_t stats_value(const struct stats *stats, const struct stats_row *row)
+{
+	return stats_get((const uint64_t *)((const char *)&stats->v + row->offset));
+}
+
+const char *stats_state_name(const struct stats_row *row, uint64_t value, char *buffer, size_t n)
+{
+	const char *name = row->unit;
+
+	while (value-- > 0) {
+		name = strchr(name, '|');
+		if (name == NULL)
+			return "unknown";
+		name++;
+	}
+	snprintf(buffer, n, "%.*s", (int)strcspn(name, "|"), name);
+	return buffer;
+}
+
+const char *stats_kind_name(enum stats_kind kind)
+{
+	static const char *const names[] = { "counter", "gauge", "state" };
+
+	return names[kind];
+}
+
+const struct stats_health_row *stats_health_row(enum stats_health_bit bit)
+{
+	return &health_rows[bit];
+}
+
+const char *stats_severity_name(enum stats_severity severity)
+{
+	static const char *const names[] = { "note", "warn", "err" };
+
+	return names[severity];
+}
+
+const char *stats_health_word(uint64_t health)
+{
+	const char *word = "ok";
+
+	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++) {
+		if ((health >> bit & 1) == 0)
+			continue;
+		if (health_rows[bit].severity == STATS_SEVERITY_err)
+			return "err";
+		if (health_rows[bit].severity == STATS_SEVERITY_warn)
+			word = "warn";
+	}
+	return word;
+}
+
+/* FNV-1a, of everything that gives the bytes of the page their meaning. */
+static uint32_t hash_text(uint32_t hash, const char *text)
+{
+	do {
+		hash = (hash ^ (unsigned char)*text) * 16777619u;
+	} while (*text++ != '\0');
+	return hash;
+}
+
+uint32_t stats_layout(void)
+{
+	uint32_t hash = 2166136261u;
+
+	for (size_t i = 0; i < ROWS; i++) {
+		hash = hash_text(hash, rows[i].path);
+		hash = hash_text(hash, rows[i].kind == STATS_STATE ? rows[i].unit : "");
+	}
+	for (size_t i = 0; i < STATS_HEALTH_COUNT; i++)
+		hash = hash_text(hash, health_rows[i].name);
+	return hash ^ (uint32_t)offsetof(struct stats, v) ^ (uint32_t)sizeof(struct stats) << 12;
+}
+
+static uint64_t pid_namespace(void)
+{
+	struct stat st;
+
+	return stat("/proc/self/ns/pid", &st) < 0 ? 0 : (uint64_t)st.st_ino;
+}
+
+/* State letter and start time (fields 3 and 22) of /proc/PID/stat. -ENOENT: no such process. */
+static int process_stat(int32_t pid, char *ret_state, uint64_t *ret_start)
+{
+	char path[64], text[1024];
+	const char *at;
+	ssize_t length;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	length = read(fd, text, sizeof(text) - 1);
+	(void)close(fd);
+	if (length <= 0)
+		return -ENOENT;
+	text[length] = '\0';
+	/* the name, field 2, may have anything in it, ')' too */
+	at = strrchr(text, ')');
+	if (at == NULL || at[1] != ' ')
+		return -EPROTO;
+	*ret_state = at[2];
+	at++;
+	for (int field = 3; field < 22 && at != NULL; field++)
+		at = strchr(at + 1, ' ');
+	if (at == NULL)
+		return -EPROTO;
+	*ret_start = strtoull(at + 1, NULL, 10);
+	return 0;
+}
+
+static void fill(struct stats *stats, uint64_t now_ns)
+{
+	struct timespec now;
+	char letter;
+
+	(void)clock_gettime(CLOCK_REALTIME, &now);
+	stats->layout = stats_layout();
+	stats->bytes = sizeof(*stats);
+	stats->pid = (int32_t)getpid();
+	(void)process_stat(stats->pid, &letter, &stats->pid_start);
+	stats->pid_namespace = pid_namespace();
+	stats->start_realtime_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	stats->start_monotonic_ns = now_ns;
+	stats->heartbeat_ns = now_ns;
+	stats->health = 1ull << STATS_HEALTH_STARTING;
+	snprintf(stats->version, sizeof(stats->version), "%s", KVTIER_VERSION);
+	stats->magic = STATS_MAGIC;
+}
+
+/* Reserved, not sparse: a full file system is an error here and not SIGBUS later. */
+static int map_new(int fd, struct stats **ret)
+{
+	void *at;
+	int r = fd < 0 ? 0 : posix_fallocate(fd, 0, sizeof(struct stats));
+
+	if (r != 0)
+		return -r;
+	at = mmap(NULL, sizeof(struct stats), PROT_READ | PROT_WRITE,
+		  fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
+	if (at == MAP_FAILED)
+		return -errno;
+	*ret = at;
+	return 0;
+}
+
+int stats_open(const char *path, uint64_t now_ns, struct stats **ret)
+{
+	struct stats *stats = NULL;
+	char temporary[512];
+	int fd, r;
+
+	if (path == NULL) {
+		r = map_new(-1, &stats);
+		if (r == 0) {
+			fill(stats, now_ns);
+			*ret = stats;
+		}
+		return r;
+	}
+	r = snprintf(temporary, sizeof(temporary), "%s.%d", path, (int)getpid());
+	if (r < 0 || (size_t)r >= sizeof(temporary))
+		return -ENAMETOOLONG;
+	(void)unlink(temporary); /* of a daemon that had our pid and died between open and rename */
+	fd = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	r = map_new(fd, &stats);
+	(void)close(fd);
+	if (r < 0)
+		goto fail;
+	fill(stats, now_ns);
+	if (rename(temporary, path) < 0) {
+		r = -errno;
+		goto fail;
+	}
+	*ret = stats;
+	return 0;
+fail:
+	if (stats != NULL)
+		(void)munmap(stats, sizeof(*stats));
+	(void)unlink(temporary);
+	return r;
+}
+
+void stats_close(struct stats *stats, const char *path)
+{
+	const struct stats *there;
+
+	if (stats == NULL)
+		return;
+	/* a successor may have put its own page there */
+	if (path != NULL && stats_map(path, &there) == 0) {
+		if (there->pid == stats->pid && there->start_monotonic_ns == stats->start_monotonic_ns)
+			(void)unlink(path);
+		stats_unmap(there);
+	}
+	(void)munmap(stats, sizeof(*stats));
+}
+
+void stats_heartbeat(struct stats *stats, uint64_t now_ns)
+{
+	stats_set(&stats->heartbeat_ns, now_ns);
+	stats_set(&stats->v.uptime_s, (now_ns - stats->start_monotonic_ns) / 1000000000u);
+}
+
+void stats_health_set(struct stats *stats, enum stats_health_bit bit, bool on)
+{
+	const uint64_t mask = 1ull << bit, health = stats_get(&stats->health);
+
+	stats_set(&stats->health, on ? health | mask : health & ~mask);
+}
+
+void stats_names(struct stats *stats, const char *device, const char *kernels)
+{
+	snprintf(stats->device, sizeof(stats->device), "%s", device);
+	snprintf(stats->kernels, sizeof(stats->kernels), "%s", kernels);
+}
+
+int stats_map(const char *path, const struct stats **ret)
+{
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	const struct stats *stats;
+	struct stat st;
+	void *at;
+
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size != (off_t)sizeof(*stats)) {
+		(void)close(fd);
+		return -EPROTO;
+	}
+	at = mmap(NULL, sizeof(*stats), PROT_READ, MAP_SHARED, fd, 0);
+	(void)close(fd);
+	if (at == MAP_FAILED)
+		return -errno;
+	stats = at;
+	if (stats->magic != STATS_MAGIC || stats->layout != stats_layout() ||
+	    stats->bytes != sizeof(*stats)) {
+		stats_unmap(stats);
+		return -EPROTO;
+	}
+	*ret = stats;
+	return 0;
+}
+
+void stats_unmap(const struct stats *stats)
+{
+	/* munmap takes what mmap gave, const or not */
+	if (stats != NULL)
+		(void)munmap((void *)(uintptr_t)stats, sizeof(*stats));
+}
+
+uint64_t stats_health(const struct stats *stats, uint64_t now_ns)
+{
+	const uint64_t beat = stats_get(&stats->heartbeat_ns), health = stats_get(&stats->health);
+	/* a heartbeat ahead of the clock is one from before a reboot */
+	const bool silent =
+		beat > now_ns + 1000000000u || (now_ns > beat && now_ns - beat > STATS_STALE_MS * 1000000ull);
+	uint64_t start = 0;
+	char letter = '?';
+	int r;
+
+	/* seen from another pid namespace (a container) only the heartbeat tells */
+	if (stats->pid_namespace != pid_namespace())
+		return silent ? health | 1ull << STATS_HEALTH_SILENT : health;
+	r = process_stat(stats->pid, &letter, &start);
+	if (r == -ENOENT || (r == 0 && (start != stats->pid_start || letter == 'Z' || letter == 'X')))
+		return health | 1ull << STATS_HEALTH_DEAD;
+	if (r == 0 && (letter == 'T' || letter == 't'))
+		return health | 1ull << STATS_HEALTH_STOPPED;
+	return silent ? health | 1ull << STATS_HEALTH_SILENT : health;
+}

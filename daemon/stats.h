@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stats.h - the stats page: counters, gauges and health in a file that anybody allowed maps read-only, so
+ * they can be read while the daemon is busy, stopped or dead.
+ *
+ * Writer: the core thread alone, through stats_add() and stats_set(): relaxed stores, no locks. Readers
+ * (kvtierctl) see each number whole but not all of one instant. The page is written under another name and
+ * renamed, never truncated and never reused by a later daemon. A clean stop removes it; what a crash leaves
+ * tells what happened.
+ *
+ * Layout: struct stats, valid only when magic and layout (a hash of the tables) are the reader's own.
+ */
+#ifndef KVTIER_STATS_H
+#define KVTIER_STATS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	STATS_MAGIC = 0x4b565453, /* "KVTS" */
+	STATS_SCHEMA_VERSION = 1, /* of the JSON text */
+	STATS_STALE_MS = 2500,    /* heartbeat older than this: the daemon does not run */
+	STATS_NAME_BYTES = 32,
+};
+
+/* What there is to say about health: HEALTH(bit, name, severity, what it means and what to do); a note does not make it
+ * worse than "ok". The first
+ * ones are set by the daemon, those from `stopped` on are found by the reader. */
+#define STATS_HEALTH(HEALTH)                                                                                 \
+	HEALTH(STARTING, starting, warn, "The daemon is still reserving memory; wait, or see its log.")      \
+	HEALTH(STOPPING, stopping, warn, "The daemon is shutting down.")                                     \
+	HEALTH(HOST_OFFLINE, host_offline, err,                                                              \
+	       "The host tier does not work, nothing is kept; see the daemon's log.")                        \
+	HEALTH(HUGE_PAGES, no_huge_pages, note,                                                              \
+	       "Transparent huge pages were asked for but the kernel refused; see "                          \
+	       "/sys/kernel/mm/transparent_hugepage/shmem_enabled, or set [host] huge_pages = no.")          \
+	HEALTH(NUMA, numa_ignored, warn,                                                                     \
+	       "Memory could not be placed on the NUMA nodes asked for; see [host] numa_node.")              \
+	HEALTH(KERNELS_REF, slow_kernels, warn,                                                              \
+	       "The plain C codec is in use: this CPU lacks AVX2, or [device] kernels = ref.")               \
+	HEALTH(CLIENTS_FULL, clients_full, warn,                                                             \
+	       "As many engines are connected as [socket] max_clients allows; raise it or close some.")      \
+	HEALTH(INDEX_FULL, index_full, warn,                                                                 \
+	       "The index holds [index] max_blocks blocks, new ones are dropped; raise it.")                 \
+	HEALTH(CORRUPT, corrupt_blocks, warn,                                                                \
+	       "An image failed its checksum and was dropped (see corrupt_blocks_total): test this "         \
+	       "machine's memory.")                                                                          \
+	HEALTH(STOPPED, stopped, err,                                                                        \
+	       "The daemon's process is stopped; continue it with `kill -CONT PID`, or see who stopped it.") \
+	HEALTH(SILENT, silent, err,                                                                          \
+	       "The daemon runs but its core thread has not moved for a while; see its log, "                \
+	       "`systemctl restart kvtierd`.")                                                               \
+	HEALTH(DEAD, dead, err,                                                                              \
+	       "The daemon is gone without having stopped cleanly; see its log, "                            \
+	       "`systemctl restart kvtierd`.")
+
+enum stats_health_bit {
+#define HEALTH(bit, name, severity, prose) STATS_HEALTH_##bit,
+	STATS_HEALTH(HEALTH)
+#undef HEALTH
+		STATS_HEALTH_COUNT
+};
+
+/* tiers_*_state: 0 is "off", a running tier is its enum tier_state + 1. */
+enum { STATS_TIER_OFF = 0, STATS_TIER_STATE_BASE = 1 };
+
+struct stats_values {
+#define STAT(path, field, kind, unit, prose) uint64_t field;
+#include "tbl_stats.h"
+};
+
+struct stats {
+	uint32_t magic;
+	uint32_t layout; /* stats_layout() */
+	uint32_t bytes;  /* sizeof(struct stats) */
+	int32_t pid;
+	uint64_t pid_start;     /* field 22 of /proc/PID/stat: tells a reused pid */
+	uint64_t pid_namespace; /* inode of /proc/self/ns/pid: elsewhere a pid means nothing */
+	uint64_t start_realtime_ns;
+	uint64_t start_monotonic_ns;
+	uint64_t heartbeat_ns; /* CLOCK_MONOTONIC */
+	uint64_t health;       /* 1 << enum stats_health_bit */
+	char version[STATS_NAME_BYTES];
+	char device[STATS_NAME_BYTES];
+	char kernels[STATS_NAME_BYTES];
+	_Alignas(64) struct stats_values v;
+};
+
+/* Relaxed and not read-modify-write: there is one writer. */
+static inline void stats_set(uint64_t *value, uint64_t to)
+{
+	__atomic_store_n(value, to, __ATOMIC_RELAXED);
+}
+
+static inline uint64_t stats_get(const uint64_t *value)
+{
+	return __atomic_load_n(value, __ATOMIC_RELAXED);
+}
+
+static inline void stats_add(uint64_t *value, uint64_t n)
+{
+	stats_set(value, stats_get(value) + n);
+}
+
+/* Daemon. Makes the page at path (0600), with health `starting`; now_ns is CLOCK_MONOTONIC. path NULL:
+ * private memory, for tests. 0 or -errno. */
+int stats_open(const char *path, uint64_t now_ns, struct stats **ret);
+/* Unmaps; removes path if the page there is still this one. NULL stats is fine. */
+void stats_close(struct stats *stats, const char *path);
+void stats_heartbeat(struct stats *stats, uint64_t now_ns); /* moves uptime_s too; at least twice a second */
+void stats_health_set(struct stats *stats, enum stats_health_bit bit, bool on);
+void stats_names(struct stats *stats, const char *device, const char *kernels); /* cut to fit */
+
+/* Reader. -ENOENT, -EACCES...; -EPROTO: no stats page, or of another version of kvtier. */
+int stats_map(const char *path, const struct stats **ret);
+void stats_unmap(const struct stats *stats); /* NULL is fine */
+/* The page's health with what only a reader can tell (stopped, silent, dead), at now_ns. */
+uint64_t stats_health(const struct stats *stats, uint64_t now_ns);
+
+/* The tables, for those who print them. */
+enum stats_kind { STATS_COUNTER, STATS_GAUGE, STATS_STATE };
+
+struct stats_row {
+	const char *path;
+	const char *unit; /* STATS_STATE: names, a|b|c */
+	const char *prose;
+	enum stats_kind kind;
+	uint32_t offset; /* in struct stats_values */
+};
+size_t stats_rows(const struct stats_row **ret);
+uint64_t stats_value(const struct stats *stats, const struct stats_row *row);
+const char *stats_state_name(const struct stats_row *row, uint64_t value, char *buffer, size_t n);
+const char *stats_kind_name(enum stats_kind kind);
+
+enum stats_severity { STATS_SEVERITY_note, STATS_SEVERITY_warn, STATS_SEVERITY_err };
+const char *stats_severity_name(enum stats_severity severity); /* "note", "warn", "err" */
+
+struct stats_health_row {
+	const char *name;
+	const char *prose;
+	enum stats_severity severity;
+};
+const struct stats_health_row *stats_health_row(enum stats_health_bit bit);
+const char *stats_health_word(uint64_t health); /* "ok", "warn" or "err" */
+
+uint32_t stats_layout(void);
+
+#endif

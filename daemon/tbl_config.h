@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tbl_config.h - every configuration key, once. config.c makes struct config, defaults, parser, --help and
+ * the man page of it. No include guard: included with CONFIG() defined, which it undefines.
+ *
+ *	CONFIG(section, key, TYPE, default, min, max, unit, prose)
+ *
+ * TYPE    BYTES COUNT INT US BOOL ENUM STRING PATH MODE; what each accepts: config.h
+ * default as written in a file; it goes through the same parser
+ * min,max of the value; for STRING and PATH of the length in bytes
+ * unit    for people; for ENUM the choices, a|b|c, whose positions are the values
+ */
+CONFIG(daemon, runtime_dir, PATH, "", 0, 255, "directory",
+       "Sockets and the stats page. Empty: $RUNTIME_DIRECTORY (systemd), else /run/kvtier for root, else "
+       "$XDG_RUNTIME_DIR/kvtier, else /tmp/kvtier-UID.")
+CONFIG(daemon, state_dir, PATH, "", 0, 255, "directory",
+       "What must outlive the daemon, such as tenant secrets. Empty: $STATE_DIRECTORY (systemd), else "
+       "/var/lib/kvtier for root, else $XDG_STATE_HOME/kvtier, else ~/.local/state/kvtier.")
+CONFIG(daemon, log_level, ENUM, "info", 0, 3, "error|warning|info|debug",
+       "Least urgent messages that are still written to standard error.")
+CONFIG(daemon, spin_us, US, "-1", -1, 1000000, "us",
+       "How long the core thread looks at the rings before it sleeps. More is quicker to react and takes "
+       "a CPU. -1: 0 on two CPUs or fewer, else 50.")
+
+CONFIG(socket, path, PATH, "", 0, 107, "path", "Where engines connect. Empty: kvtier.sock in runtime_dir.")
+CONFIG(socket, mode, MODE, "0600", 0, 0777, "octal",
+       "Permissions of that socket: who may connect is who may write it.")
+CONFIG(socket, group, STRING, "", 0, 63, "group",
+       "Group that the socket is given to, by name or number; useful with mode 0660. Empty: unchanged.")
+CONFIG(socket, tenant, STRING, "default", 1, 31, "name",
+       "Tenant of everybody who connects here. Blocks are never shared between tenants.")
+CONFIG(socket, max_clients, COUNT, "256", 1, 4096, "clients",
+       "Connections at once; one more is refused and counted.")
+CONFIG(socket, ring_entries, COUNT, "256", 8, 1024, "entries",
+       "Submissions a client may have on its way; a power of two.")
+CONFIG(socket, arena_blocks, COUNT, "16384", 64, 65536, "blocks",
+       "Blocks in all outstanding ops of a client; a power of two. 76 bytes each, touched as used.")
+CONFIG(socket, max_ops, COUNT, "4096", 16, 65536, "ops", "Outstanding ops of all clients together.")
+
+CONFIG(admin, path, PATH, "", 0, 107, "path",
+       "Where kvtierctl asks. Empty: admin.sock in runtime_dir. Only root and the daemon's own user are "
+       "answered, whatever the mode.")
+CONFIG(admin, mode, MODE, "0600", 0, 0777, "octal", "Permissions of the admin socket.")
+
+CONFIG(host, bytes, BYTES, "1G", 64LL << 10, 64LL << 40, "bytes",
+       "Memory for blocks, reserved and touched at start.")
+CONFIG(host, slab_bytes, BYTES, "64M", 64LL << 10, 1LL << 30, "bytes",
+       "Unit in which memory goes to a block size, and the largest block that can be kept; a multiple of "
+       "4096, with huge_pages = 2m of 2M. Not given and more than bytes: bytes.")
+CONFIG(host, huge_pages, ENUM, "thp", 0, 2, "no|thp|2m",
+       "no: 4 KiB pages. thp: ask for transparent huge pages. 2m: take reserved ones "
+       "(sysctl vm.nr_hugepages), or refuse to start.")
+CONFIG(host, numa_node, INT, "-1", -1, 1023, "node",
+       "NUMA node that the memory comes from; -1: spread over all nodes allowed.")
+CONFIG(host, lock, BOOL, "no", 0, 1, "yes|no",
+       "Keep the memory from being swapped out; needs a memlock limit (ulimit -l, LimitMEMLOCK=) of bytes.")
+CONFIG(host, verify, ENUM, "once", 0, 1, "once|always",
+       "once: checksums are compared when an image arrives from a medium. always: before each load too.")
+CONFIG(host, prefault_threads, COUNT, "0", 0, 256, "threads",
+       "Threads that touch the memory at start. 0: one per CPU, at most 8.")
+
+CONFIG(device, workers, COUNT, "0", 0, 256, "threads",
+       "Threads that move bytes between engine pages and images. 0: one per CPU this process may use.")
+CONFIG(device, depth, COUNT, "64", 1, 4096, "jobs", "Blocks in the workers' hands at once.")
+CONFIG(device, kernels, ENUM, "auto", 0, 2, "auto|ref|avx2",
+       "Codec implementation. All give the same bytes; ref is plain C and slow.")
+
+CONFIG(index, max_blocks, COUNT, "0", 0, 0xfffffffeLL, "blocks",
+       "Blocks that can be known at once; memory is taken as used. 0: as many as the host tier could "
+       "hold if they were 4 KiB each, at most 64 million.")
+#undef CONFIG

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * image.c - sizes, header and checksums of an image. Contract: image.h; format: daemon/IMAGE.md.
+ *
+ * Pure functions on private memory: any thread. All sizes are computed in 64 bits from factors that were
+ * bounded first, so nothing here can overflow.
+ */
+#include "image.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL /* the state lives on the stack, which the shared library does not promise */
+#include <xxhash.h>
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#endif
+
+static uint32_t dtype_bytes(uint32_t dtype)
+{
+	switch (dtype) {
+	case DTYPE_BF16:
+	case DTYPE_FP16:
+		return 2;
+	case DTYPE_FP32:
+		return 4;
+	case DTYPE_E4M3:
+	case DTYPE_E5M2:
+	case DTYPE_INT8:
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+static int codec_takes(enum image_codec codec, uint32_t dtype)
+{
+	switch (codec) {
+	case CODEC_RAW:
+		return 1;
+	case CODEC_FP8:
+		return dtype == DTYPE_BF16 || dtype == DTYPE_FP16;
+	case CODEC_FP8_NATIVE:
+		return dtype_bytes(dtype) == 1;
+	case CODEC_LOSSLESS:
+	default:
+		return 0;
+	}
+}
+
+/* The first field out of its limits, or NULL. Planes need layers and heads; without planes those may be 0. */
+static const char *bad_field(const struct image_geometry *g, enum image_codec codec_k,
+			     enum image_codec codec_v)
+{
+	const uint32_t least = g->head_dim_k || g->head_dim_v ? 1 : 0;
+
+	if (!dtype_bytes(g->dtype))
+		return "dtype";
+	if (g->layers < least || g->layers > IMAGE_MAX_LAYERS)
+		return "layers";
+	if (g->kv_heads < least || g->kv_heads > IMAGE_MAX_HEADS)
+		return "kv_heads";
+	if (g->head_dim_k > IMAGE_MAX_HEAD_DIM)
+		return "head_dim_k";
+	if (g->head_dim_v > IMAGE_MAX_HEAD_DIM)
+		return "head_dim_v";
+	if (g->block_tokens < 1 || g->block_tokens > IMAGE_MAX_TOKENS)
+		return "block_tokens";
+	if (g->typed_segments > IMAGE_MAX_SEGMENTS)
+		return "typed_segments";
+	if (g->typed_values > IMAGE_MAX_BYTES || (g->typed_segments && !g->typed_values))
+		return "typed_values";
+	if (g->opaque_bytes > IMAGE_MAX_BYTES)
+		return "opaque_bytes";
+	if (!least && !g->typed_segments && !g->opaque_bytes)
+		return "head_dim_k"; /* a block without bytes */
+	return codec_takes(codec_k, g->dtype) && codec_takes(codec_v, g->dtype) ? NULL : "codec";
+}
+
+int image_shape(const struct image_geometry *g, enum image_codec codec_k, enum image_codec codec_v,
+		struct image_shape *ret, const char **ret_field)
+{
+	const char *field = bad_field(g, codec_k, codec_v);
+	const int fp8_k = codec_k == CODEC_FP8, fp8_v = codec_v == CODEC_FP8;
+	uint64_t element, groups, planes, scales, payload, offset, values_k, values_v, typed;
+
+	if (field) {
+		if (ret_field)
+			*ret_field = field;
+		return -EINVAL;
+	}
+	element = dtype_bytes(g->dtype);
+	groups = (g->block_tokens + IMAGE_GROUP_TOKENS - 1) / IMAGE_GROUP_TOKENS;
+	planes = (uint64_t)g->layers * g->kv_heads; /* (layer, head) pairs */
+	values_k = planes * g->block_tokens * g->head_dim_k;
+	values_v = planes * g->block_tokens * g->head_dim_v;
+	typed = (uint64_t)g->typed_segments * g->typed_values;
+	payload = (values_k + typed) * (fp8_k ? 1 : element) + values_v * (fp8_v ? 1 : element) +
+		  g->opaque_bytes;
+	scales = (fp8_k && g->head_dim_k ? planes * groups : 0) +
+		 (fp8_v && g->head_dim_v ? planes * groups : 0);
+	if (fp8_k)
+		scales += g->typed_segments *
+			  (((uint64_t)g->typed_values + IMAGE_GROUP_TYPED - 1) / IMAGE_GROUP_TYPED);
+	offset = (sizeof(struct image_header) + scales + IMAGE_ALIGN - 1) / IMAGE_ALIGN * IMAGE_ALIGN;
+	if (offset + payload > IMAGE_MAX_BYTES)
+		return -EOVERFLOW;
+	/* The logical size is at most twice the payload: it fits 32 bits as well. */
+	*ret = (struct image_shape){
+		.element_bytes = (uint32_t)element,
+		.groups = (uint32_t)groups,
+		.scale_bytes = (uint32_t)scales,
+		.payload_offset = (uint32_t)offset,
+		.payload_bytes = (uint32_t)payload,
+		.image_bytes = (uint32_t)(offset + payload),
+		.packed_bytes = (uint32_t)(sizeof(struct image_header) + scales + payload),
+		.logical_bytes = (uint32_t)((values_k + values_v + typed) * element + g->opaque_bytes),
+	};
+	return 0;
+}
+
+void image_header_fill(struct image_header *ret, const struct image_geometry *g, enum image_codec codec_k,
+		       enum image_codec codec_v, const struct image_shape *shape,
+		       const struct image_identity *identity)
+{
+	*ret = (struct image_header){
+		.magic = IMAGE_MAGIC,
+		.version = IMAGE_VERSION,
+		.codec_k = (uint8_t)codec_k,
+		.codec_v = (uint8_t)codec_v,
+		.dtype = (uint8_t)g->dtype,
+		.layers = (uint16_t)g->layers,
+		.kv_heads = (uint16_t)g->kv_heads,
+		.tokens_valid = (uint16_t)g->block_tokens,
+		.tokens_total = (uint16_t)g->block_tokens,
+		.head_dim_k = (uint16_t)g->head_dim_k,
+		.head_dim_v = (uint16_t)g->head_dim_v,
+		.scale_bytes = shape->scale_bytes,
+		.payload_bytes = shape->payload_bytes,
+		.logical_bytes = shape->logical_bytes,
+		.typed_segments = g->typed_segments,
+		.typed_values = g->typed_values,
+		.opaque_bytes = g->opaque_bytes,
+	};
+	memcpy(ret->space_id, identity->space_id, sizeof(ret->space_id));
+	memcpy(ret->key, identity->key, sizeof(ret->key));
+	image_seal(ret, 0);
+}
+
+void image_seal(struct image_header *header, uint64_t checksum)
+{
+	header->checksum = checksum;
+	header->header_crc = image_crc32c(header, offsetof(struct image_header, header_crc));
+}
+
+int image_header_check(const struct image_header *header, const struct image_geometry *geometry,
+		       const struct image_identity *identity, struct image_shape *ret_shape)
+{
+	struct image_header h, want;
+	struct image_shape shape;
+
+	memcpy(&h, header, sizeof(h)); /* one read: checked is what is used */
+	if (image_shape(geometry, h.codec_k, h.codec_v, &shape, NULL))
+		return -EBADMSG;
+	/* The one good header with these codecs and this checksum; no field can be forgotten this way. */
+	image_header_fill(&want, geometry, h.codec_k, h.codec_v, &shape, identity);
+	image_seal(&want, h.checksum);
+	if (memcmp(&h, &want, sizeof(h)))
+		return -EBADMSG;
+	*ret_shape = shape;
+	return 0;
+}
+
+uint64_t image_checksum(const uint8_t *image, const struct image_shape *shape)
+{
+	XXH3_state_t state;
+
+	XXH3_INITSTATE(&state);
+	(void)XXH3_64bits_reset(&state);
+	(void)XXH3_64bits_update(&state, image + shape->payload_offset, shape->payload_bytes);
+	(void)XXH3_64bits_update(&state, image + sizeof(struct image_header), shape->scale_bytes);
+	return XXH3_64bits_digest(&state);
+}
+
+/* CRC-32C (Castagnoli, reflected 0x82f63b78), four bits a step: headers are short. */
+uint32_t image_crc32c_portable(const void *bytes, size_t n)
+{
+	static const uint32_t nibble[16] = {
+		0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3,
+		0x61c69362, 0x7198540d, 0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9,
+		0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75,
+	};
+
+	const uint8_t *p = bytes;
+	uint32_t crc = ~0u;
+
+	for (; n; n--, p++) {
+		crc ^= *p;
+		crc = crc >> 4 ^ nibble[crc & 15];
+		crc = crc >> 4 ^ nibble[crc & 15];
+	}
+	return ~crc;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(const uint8_t *p, size_t n)
+{
+	uint64_t crc64 = ~0u, word;
+	uint32_t crc;
+
+	for (; n >= sizeof(word); n -= sizeof(word), p += sizeof(word)) {
+		memcpy(&word, p, sizeof(word));
+		crc64 = _mm_crc32_u64(crc64, word);
+	}
+	crc = (uint32_t)crc64;
+	for (; n; n--, p++)
+		crc = _mm_crc32_u8(crc, *p);
+	return ~crc;
+}
+#endif
+
+uint32_t image_crc32c(const void *bytes, size_t n)
+{
+#if defined(__x86_64__)
+	if (__builtin_cpu_supports("sse4.2"))
+		return crc32c_sse42(bytes, n);
+#endif
+	return image_crc32c_portable(bytes, n);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench.h - what a benchmark case is. kvtier-bench's main is bench_main.c.
+ *
+ * Each bench_<subject>.c owns one table of cases that ends with an all-zero entry. A case measures value and
+ * limit in alternation, one pair a run, so that both see the same machine; main takes the medians:
+ * ratio = value / limit (limit / value where less is better), ok = ratio >= goal.
+ */
+#ifndef KVTIER_BENCH_H
+#define KVTIER_BENCH_H
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { BENCH_MAX_RUNS = 64 };
+enum bench_better { BENCH_MORE = 1, BENCH_LESS };
+
+/* Filled by a case: `n` runs. A limit that is not measured (a figure promised) is the same in every run. */
+struct bench_result {
+	uint32_t n;
+	double value[BENCH_MAX_RUNS];
+	double limit[BENCH_MAX_RUNS];
+	char note[128]; /* shown beside the figures; why, where the case was skipped */
+};
+
+struct bench_case {
+	const char *name; /* dotted; selected by any prefix of it */
+	/* 0; -ENOTSUP: cannot run here (note says why); other -errno: failed. *ret comes zeroed. */
+	int (*run)(const struct bench_case *self, struct bench_result *ret);
+	const char *prose; /* what is measured against what, one line */
+	double goal;       /* least ratio that is ok */
+	enum bench_better better;
+	const char *unit; /* of value and limit: "GB/s", "ns", "B" */
+	const void *arg;  /* the case's own */
+};
+
+extern const struct bench_case bench_codec_cases[];  /* bench_codec.c */
+extern const struct bench_case bench_lookup_cases[]; /* bench_lookup.c: lookup.*, memory.* */
+extern const struct bench_case bench_io_cases[];     /* bench_io.c: submit.*, store.*, load.* */
+
+static inline uint64_t bench_now_ns(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Notes one run; false when there is no room for more. */
+static inline int bench_add(struct bench_result *result, double value, double limit)
+{
+	if (result->n == BENCH_MAX_RUNS)
+		return 0;
+	result->value[result->n] = value;
+	result->limit[result->n++] = limit;
+	return 1;
+}
+
+#endif

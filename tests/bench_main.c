@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_main.c - kvtier-bench: runs the cases named (all without names), prints a table, or with --json one
+ * object a line. Exit: 0 ran, 1 a case failed to run, 64 usage. Missing a goal is a finding, not a failure.
+ */
+#include <errno.h>
+#include <json-c/json.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bench.h"
+
+/* Weak, so that the program links from any subset of its files (one subject, one rebuild). */
+#pragma weak bench_codec_cases
+#pragma weak bench_lookup_cases
+#pragma weak bench_io_cases
+
+struct options {
+	bool json, list;
+	char **names;
+	int n_names;
+};
+
+static int compare(const void *a, const void *b)
+{
+	const double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static double median(const double *values, uint32_t n)
+{
+	double sorted[BENCH_MAX_RUNS];
+
+	memcpy(sorted, values, n * sizeof(*values));
+	qsort(sorted, n, sizeof(*sorted), compare);
+	return n & 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+static bool selected(const struct options *o, const struct bench_case *c)
+{
+	for (int i = 0; i < o->n_names; i++)
+		if (!strncmp(c->name, o->names[i], strlen(o->names[i])))
+			return true;
+	return o->n_names == 0;
+}
+
+/* Five significant figures are more than these measure; fewer digits compare more easily. */
+static void add_figure(struct json_object *to, const char *name, double x)
+{
+	char text[32];
+
+	(void)snprintf(text, sizeof(text), "%.5g", x);
+	json_object_object_add(to, name, json_object_new_double_s(x, text));
+}
+
+static void print_json(const struct bench_case *c, const struct bench_result *r, int status, double value,
+		       double limit, double ratio)
+{
+	struct json_object *line = json_object_new_object(), *runs = json_object_new_array();
+
+	json_object_object_add(line, "case", json_object_new_string(c->name));
+	if (status) {
+		json_object_object_add(line, status == -ENOTSUP ? "skipped" : "error",
+				       json_object_new_string(r->note[0] ? r->note : strerror(-status)));
+	} else {
+		add_figure(line, "value", value);
+		json_object_object_add(line, "unit", json_object_new_string(c->unit));
+		add_figure(line, "limit", limit);
+		add_figure(line, "ratio", ratio);
+		add_figure(line, "goal", c->goal);
+		json_object_object_add(line, "ok", json_object_new_boolean(ratio >= c->goal));
+		for (uint32_t i = 0; i < r->n; i++) {
+			struct json_object *pair = json_object_new_object();
+
+			add_figure(pair, "value", r->value[i]);
+			add_figure(pair, "limit", r->limit[i]);
+			json_object_array_add(runs, pair);
+		}
+		json_object_object_add(line, "better",
+				       json_object_new_string(c->better == BENCH_MORE ? "more" : "less"));
+		json_object_object_add(line, "note", json_object_new_string(r->note));
+		json_object_object_add(line, "runs", json_object_get(runs));
+	}
+	json_object_put(runs);
+	(void)puts(json_object_to_json_string_ext(line,
+						  JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
+	json_object_put(line);
+}
+
+static void print_row(const struct bench_case *c, const struct bench_result *r, int status, double value,
+		      double limit, double ratio)
+{
+	if (status)
+		(void)printf("%-36s %s: %s\n", c->name, status == -ENOTSUP ? "skipped" : "failed",
+			     r->note[0] ? r->note : strerror(-status));
+	else
+		(void)printf("%-36s %10.5g %10.5g %-5s %7.3f %6.3g  %-4s %s\n", c->name, value, limit,
+			     c->unit, ratio, c->goal, ratio >= c->goal ? "ok" : "LESS", r->note);
+	(void)fflush(stdout);
+}
+
+static int run_case(const struct options *o, const struct bench_case *c)
+{
+	struct bench_result result = { 0 };
+	double value = 0, limit = 0, ratio = 0;
+	int status = c->run(c, &result);
+
+	if (!status && result.n == 0)
+		status = -ENODATA;
+	if (!status) {
+		value = median(result.value, result.n);
+		limit = median(result.limit, result.n);
+		ratio = c->better == BENCH_MORE ? value / limit : limit / value;
+	}
+	(o->json ? print_json : print_row)(c, &result, status, value, limit, ratio);
+	return status == -ENOTSUP ? 0 : status;
+}
+
+static int usage(FILE *to, int status)
+{
+	(void)fprintf(
+		to,
+		"usage: kvtier-bench [CASE...] [--json] [--list] [--help]\n"
+		"CASE selects every case whose name begins with it; without any, all run.\n"
+		"  --json   one JSON object a line: case, value, unit, limit, ratio, goal, ok, better, note, "
+		"runs\n"
+		"  --list   the cases and what they measure\n"
+		"Value and limit are medians of interleaved runs; ratio = value/limit (limit/value where\n"
+		"less is better); ok = ratio >= goal.\n");
+	return status;
+}
+
+static int parse(int argc, char **argv, struct options *ret)
+{
+	ret->names = argv + 1; /* kept in place, options squeezed out */
+	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "--json"))
+			ret->json = true;
+		else if (!strcmp(argv[i], "--list"))
+			ret->list = true;
+		else if (argv[i][0] == '-')
+			return -EINVAL;
+		else
+			ret->names[ret->n_names++] = argv[i];
+	}
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const struct bench_case *const tables[] = { bench_codec_cases, bench_lookup_cases, bench_io_cases };
+	struct options o = { 0 };
+	int failed = 0, ran = 0;
+
+	if (argc > 1 && !strcmp(argv[1], "--help"))
+		return usage(stdout, 0);
+	if (parse(argc, argv, &o))
+		return usage(stderr, 64);
+	if (!o.json && !o.list)
+		(void)printf("%-36s %10s %10s %-5s %7s %6s\n", "case", "value", "limit", "unit", "ratio",
+			     "goal");
+	for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++)
+		for (const struct bench_case *c = tables[t]; c && c->name; c++) {
+			if (!selected(&o, c))
+				continue;
+			ran++;
+			if (o.list)
+				(void)printf("%-36s %s; goal %g\n", c->name, c->prose, c->goal);
+			else
+				failed += run_case(&o, c) != 0;
+		}
+	if (!ran) {
+		(void)fprintf(stderr, "kvtier-bench: no case begins so; see --list\n");
+		return 64;
+	}
+	return failed ? 1 : 0;
+}

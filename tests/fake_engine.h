@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fake_engine.h - an engine of 64 opaque pages against a fake daemon (fake_peer.h), for tests of
+ * libkvtier. What is not the test's question is asserted inside.
+ */
+#ifndef FAKE_ENGINE_H
+#define FAKE_ENGINE_H
+
+#include "fake_peer.h"
+
+enum { PAGES = 64, PAGE_BYTES = 4096, TIMEOUT_MS = 500 };
+
+struct engine {
+	struct peer peer;
+	struct kvtier_client *client;
+	struct kvtier_space *space;
+	uint8_t *memory;
+	int fd;
+};
+
+/* private: KVTIER_PRIVATE, with room for 3 pages in the staging memory. */
+void fake_open(struct engine *e, bool private);
+void fake_open_with(struct engine *e, bool private, uint32_t entries, uint32_t arena);
+void fake_close(struct engine *e);
+void fake_keys(struct engine *e, uint32_t seed, size_t n, struct kvtier_key *ret);	/* n <= PAGES */
+void fake_fill(struct engine *e, uint32_t page, uint8_t value);
+void fake_page_is(struct engine *e, uint32_t page, uint8_t value);	/* asserts */
+void fake_store_again(struct engine *e);	/* until it works: the client is back */
+
+#endif

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib.c - the daemon side of lib.h: a real kvtierd in a directory of its own, watched with deadlines.
+ */
+#include "lib.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <json-c/json.h>
+
+enum { START_MS = 30000, STOP_MS = 30000 };
+
+uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void nap_ms(uint32_t ms)
+{
+	const struct timespec t = { .tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000 };
+
+	nanosleep(&t, NULL);
+}
+
+static void nap(void)
+{
+	nap_ms(2);
+}
+
+const char *build_dir(void)
+{
+	static char dir[512];
+	const ssize_t n = dir[0] ? 0 : readlink("/proc/self/exe", dir, sizeof dir - 1);
+
+	if (n > 0) {		/* BUILD/tests/program */
+		*strrchr(dir, '/') = 0;
+		*strrchr(dir, '/') = 0;
+	}
+	return dir;
+}
+
+static void spawn(struct daemon *d)
+{
+	char program[600];
+
+	snprintf(program, sizeof program, "%s/kvtierd", build_dir());
+	d->pid = fork();
+	if (d->pid == 0) {
+		char log[128];
+
+		snprintf(log, sizeof log, "%s/log", d->dir);
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (freopen(log, "a", stderr) == NULL)
+			_exit(126);
+		execl(program, "kvtierd", "--config", d->config, (char *)NULL);
+		_exit(127);
+	}
+	if (d->pid < 0)
+		fail_msg("fork: %s", strerror(errno));
+}
+
+static void show_log(const struct daemon *d)
+{
+	char path[128], line[512];
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/log", d->dir);
+	f = fopen(path, "r");
+	while (f && fgets(line, sizeof line, f))
+		fprintf(stderr, "# kvtierd: %s", line);
+	if (f)
+		fclose(f);
+}
+
+static void await_serving(struct daemon *d)
+{
+	const uint64_t until = now_ns() + START_MS * 1000000ull;
+	const struct kvtier_options o = { .size = sizeof o, .socket_path = d->socket, .timeout_ms = 5000, .name = "probe" };
+
+	for (;;) {
+		struct kvtier_client *client;
+		int status;
+
+		if (kvtier_connect(&o, &client) == 0) {
+			kvtier_close(client);
+			return;
+		}
+		if (waitpid(d->pid, &status, WNOHANG) == d->pid) {
+			d->pid = 0;
+			show_log(d);
+			fail_msg("kvtierd ended at start with status 0x%x", (unsigned)status);
+		}
+		if (now_ns() > until) {
+			show_log(d);
+			fail_msg("kvtierd does not serve after %d ms: %s", START_MS, kvtier_last_error());
+		}
+		nap();
+	}
+}
+
+void daemon_start(struct daemon *d, const char *config)
+{
+	FILE *f;
+
+	*d = (struct daemon){ .dir = "/tmp/kvtier-test-XXXXXX" };
+	if (!mkdtemp(d->dir))
+		fail_msg("mkdtemp: %s", strerror(errno));
+	snprintf(d->socket, sizeof d->socket, "%s/kvtier.sock", d->dir);
+	snprintf(d->config, sizeof d->config, "%s/kvtierd.conf", d->dir);
+	f = fopen(d->config, "w");
+	if (!f)
+		fail_msg("%s: %s", d->config, strerror(errno));
+	fprintf(f, "[daemon]\nruntime_dir = %s\nstate_dir = %s\n%s\n", d->dir, d->dir, config);
+	fclose(f);
+	daemon_restart(d);
+}
+
+void daemon_restart(struct daemon *d)
+{
+	assert_int_equal(d->pid, 0);
+	spawn(d);
+	await_serving(d);
+}
+
+int daemon_wait(struct daemon *d, int timeout_ms)
+{
+	const uint64_t until = now_ns() + (uint64_t)timeout_ms * 1000000u;
+	int status = 0;
+
+	for (;;) {
+		const pid_t got = waitpid(d->pid, &status, WNOHANG);
+
+		if (got == d->pid)
+			break;
+		if (now_ns() > until) {
+			show_log(d);
+			kill(d->pid, SIGKILL);
+			fail_msg("kvtierd does not end within %d ms", timeout_ms);
+		}
+		nap();
+	}
+	d->pid = 0;
+	return status;
+}
+
+void daemon_signal(struct daemon *d, int signal)
+{
+	if (kill(d->pid, signal))
+		fail_msg("kill: %s", strerror(errno));
+	if (signal == SIGKILL)
+		(void)daemon_wait(d, STOP_MS);
+	if (signal == SIGTERM) {
+		const int status = daemon_wait(d, STOP_MS);
+
+		if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+			show_log(d);
+			fail_msg("kvtierd stopped with status 0x%x", (unsigned)status);
+		}
+	}
+}
+
+void daemon_remove(struct daemon *d)
+{
+	char command[128];
+
+	if (d->pid) {
+		(void)kill(d->pid, SIGCONT);
+		daemon_signal(d, SIGTERM);
+	}
+	if (strncmp(d->dir, "/tmp/kvtier-test-", 17) != 0)
+		return;
+	snprintf(command, sizeof command, "rm -rf %s", d->dir);
+	if (system(command))
+		fail_msg("cannot remove %s", d->dir);
+	*d = (struct daemon){ 0 };
+}
+
+int daemon_ctl(const struct daemon *d, const char *arguments, char *ret, size_t n)
+{
+	char command[1024];
+
+	snprintf(command, sizeof command, "timeout 20 %s/kvtierctl --socket %s %s 2>&1", build_dir(), d->socket, arguments);
+	return shell(command, ret, n);
+}
+
+int shell(const char *command, char *ret, size_t n)
+{
+	char rest[4096];
+	size_t got;
+	int status;
+	FILE *f = popen(command, "r");
+
+	if (!f)
+		fail_msg("popen: %s", strerror(errno));
+	got = fread(ret, 1, n - 1, f);
+	ret[got] = 0;
+	while (fread(rest, 1, sizeof rest, f) > 0)
+		;
+	status = pclose(f);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+uint64_t daemon_stat(const struct daemon *d, const char *path)
+{
+	static char text[65536];
+	char copy[128];
+	struct json_object *root, *at;
+	uint64_t value;
+
+	if (daemon_ctl(d, "stats --json", text, sizeof text) != 0)
+		fail_msg("kvtierctl stats --json: %s", text);
+	root = at = json_tokener_parse(text);
+	snprintf(copy, sizeof copy, "%s", path);
+	for (char *save = NULL, *name = strtok_r(copy, ".", &save); name; name = strtok_r(NULL, ".", &save))
+		if (!json_object_object_get_ex(at, name, &at))
+			fail_msg("stats has no %s", path);
+	value = json_object_get_uint64(at);
+	json_object_put(root);
+	return value;
+}
+
+void daemon_stat_becomes(const struct daemon *d, const char *path, uint64_t value, int timeout_ms)
+{
+	const uint64_t until = now_ns() + (uint64_t)timeout_ms * 1000000u;
+	uint64_t now = daemon_stat(d, path);
+
+	while (now != value) {
+		if (now_ns() > until)
+			fail_msg("%s is %llu, not %llu, after %d ms", path, (unsigned long long)now,
+				 (unsigned long long)value, timeout_ms);
+		nap_ms(10);
+		now = daemon_stat(d, path);
+	}
+}
+
+int daemon_maps(const struct daemon *d, const char *word)
+{
+	char path[64], line[512];
+	int n = 0;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/maps", d->pid);
+	f = fopen(path, "r");
+	while (f && fgets(line, sizeof line, f))
+		n += strstr(line, word) != NULL;
+	if (f)
+		fclose(f);
+	return n;
+}
+
+long daemon_rss_kib(const struct daemon *d)
+{
+	char path[64], line[256];
+	long kib = -1;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/status", d->pid);
+	f = fopen(path, "r");
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "VmRSS: %ld kB", &kib) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return kib;
+}
+
+int daemon_fds(const struct daemon *d)
+{
+	char path[64];
+	DIR *dir;
+	int n = 0;
+
+	snprintf(path, sizeof path, "/proc/%d/fd", d->pid);
+	dir = opendir(path);
+	while (dir && readdir(dir))
+		n++;
+	if (dir)
+		closedir(dir);
+	return n - 2;
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib_engine.c - the engine side of lib.h: pages in a memfd (or private memory) and payloads that say whose they are.
+ */
+#include "lib.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { VALUE_BYTES = 2, OP_MS = 20000 };
+
+struct kvtier_geometry tiny_geometry(uint32_t codec)
+{
+	return (struct kvtier_geometry){
+		.size = sizeof(struct kvtier_geometry), .dtype = KVTIER_BF16, .model = "tiny@1", .convention = "test",
+		.layers = 2, .kv_heads = 2, .head_dim_k = 32, .head_dim_v = 32, .block_tokens = 16,
+		.rank = 0, .world = 1, .codec = codec,
+	};
+}
+
+struct kvtier_geometry large_geometry(uint32_t codec)
+{
+	struct kvtier_geometry g = tiny_geometry(codec);
+
+	g.model = "large@1";
+	g.layers = g.kv_heads = 4;
+	g.head_dim_k = g.head_dim_v = 64;
+	g.block_tokens = 32;
+	return g;
+}
+
+static size_t plane_bytes(const struct kvtier_geometry *g, uint32_t kind)
+{
+	return (size_t)g->block_tokens * g->kv_heads * (kind == KVTIER_K ? g->head_dim_k : g->head_dim_v) * VALUE_BYTES;
+}
+
+size_t engine_page_bytes(const struct kvtier_geometry *g)
+{
+	return g->layers * (plane_bytes(g, KVTIER_K) + plane_bytes(g, KVTIER_V));
+}
+
+size_t engine_segments(const struct kvtier_geometry *g, struct kvtier_segment *ret, size_t max)
+{
+	uint64_t offset = 0;
+	size_t n = 0;
+
+	for (uint32_t layer = 0; layer < g->layers; layer++)
+		for (uint32_t kind = KVTIER_K; kind <= KVTIER_V; kind++) {
+			const uint64_t dim = kind == KVTIER_K ? g->head_dim_k : g->head_dim_v;
+
+			assert_true(n < max);
+			ret[n++] = (struct kvtier_segment){
+				.size = sizeof *ret, .layer = layer, .kind = kind, .offset = offset,
+				.page_stride = engine_page_bytes(g), .head_stride = dim * VALUE_BYTES,
+				.token_stride = g->kv_heads * dim * VALUE_BYTES,
+			};
+			offset += plane_bytes(g, kind);
+		}
+	return n;
+}
+
+int memfd_make(size_t bytes, int seals)
+{
+	const int fd = memfd_create("engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd < 0 || ftruncate(fd, (off_t)bytes) || (seals && fcntl(fd, F_ADD_SEALS, seals)))
+		fail_msg("memfd: %s", strerror(errno));
+	return fd;
+}
+
+static void open_space(struct engine *e, const char *socket, const char *name, struct kvtier_region *region,
+		       uint64_t staging_bytes)
+{
+	const struct kvtier_options o = {
+		.size = sizeof o, .socket_path = socket, .name = name, .timeout_ms = OP_MS, .staging_bytes = staging_bytes,
+	};
+	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
+	const size_t n = engine_segments(&e->geometry, segments, KVTIER_MAX_SEGMENTS);
+
+	if (kvtier_connect(&o, &e->client))
+		fail_msg("kvtier_connect: %s", kvtier_last_error());
+	if (kvtier_space_open(e->client, &e->geometry, region, 1, segments, n, &e->space))
+		fail_msg("kvtier_space_open: %s", kvtier_last_error());
+}
+
+static void set_up(struct engine *e, const struct kvtier_geometry *geometry, uint32_t pages)
+{
+	*e = (struct engine){ .geometry = *geometry, .pages = pages, .page_bytes = engine_page_bytes(geometry), .fd = -1 };
+}
+
+void engine_open(struct engine *e, const char *socket, const char *name, const struct kvtier_geometry *geometry,
+		 uint32_t pages)
+{
+	const size_t bytes = (engine_page_bytes(geometry) * pages + 4095) & ~(size_t)4095;
+	struct kvtier_region region = { .size = sizeof region, .memory = KVTIER_MEMFD, .length = bytes };
+
+	set_up(e, geometry, pages);
+	e->fd = region.fd = memfd_make(bytes, F_SEAL_SHRINK | F_SEAL_GROW);
+	e->memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, e->fd, 0);
+	assert_ptr_not_equal(e->memory, MAP_FAILED);
+	open_space(e, socket, name, &region, 0);
+}
+
+void engine_open_staged(struct engine *e, const char *socket, const char *name,
+			const struct kvtier_geometry *geometry, uint32_t pages, uint64_t staging_bytes)
+{
+	struct kvtier_region region = { .size = sizeof region, .memory = KVTIER_PRIVATE, .fd = -1 };
+
+	set_up(e, geometry, pages);
+	region.length = e->page_bytes * pages;
+	e->memory = region.base = malloc(region.length);
+	assert_non_null(e->memory);
+	open_space(e, socket, name, &region, staging_bytes);
+}
+
+void engine_close(struct engine *e)
+{
+	kvtier_close(e->client);
+	if (e->fd >= 0) {
+		(void)munmap(e->memory, (e->page_bytes * e->pages + 4095) & ~(size_t)4095);
+		(void)close(e->fd);
+	} else {
+		free(e->memory);
+	}
+	*e = (struct engine){ .fd = -1 };
+}
+
+static int finish(struct engine *e, int r, uint64_t op, int32_t *blocks, size_t n)
+{
+	struct kvtier_result result = {
+		.size = sizeof result, .blocks = blocks, .blocks_max = blocks ? (uint32_t)n : 0,
+	};
+
+	if (r == 0)
+		r = kvtier_wait(e->client, op, -1, &result);
+	return r ? r : result.status;
+}
+
+int engine_store(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
+		 const struct kvtier_key *parent, int32_t *blocks)
+{
+	const struct kvtier_op_options o = { .size = sizeof o, .parent = parent };
+	uint64_t op = 0;
+	const int r = kvtier_store(e->space, keys, pages, n, &o, &op);
+
+	return finish(e, r, op, blocks, n);
+}
+
+int engine_load(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n, int32_t *blocks)
+{
+	uint64_t op = 0;
+	const int r = kvtier_load(e->space, keys, pages, n, NULL, &op);
+
+	return finish(e, r, op, blocks, n);
+}
+
+uint32_t engine_lookup(struct engine *e, const struct kvtier_key *keys, size_t n)
+{
+	struct kvtier_hit hit = { .size = sizeof hit };
+
+	assert_int_equal(kvtier_lookup(e->space, keys, n, &hit), 0);
+	return hit.blocks;
+}
+
+/* --- payloads --- */
+
+static uint64_t mix(uint64_t x)
+{
+	x ^= x >> 30;
+	x *= 0xbf58476d1ce4e5b9u;
+	x ^= x >> 27;
+	x *= 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
+
+static uint64_t seed_of(const struct kvtier_key *key, uint64_t salt)
+{
+	uint64_t word;
+
+	memcpy(&word, key->bytes + 8, sizeof word);
+	return mix(word ^ mix(salt));
+}
+
+/* Sign, exponent within 2^-3 .. 2^4, 3 mantissa bits: any 16 of them share a scale at which E4M3 is exact. */
+static uint16_t value_at(uint64_t seed, size_t i)
+{
+	const uint64_t r = mix(seed + i * 0x9e3779b97f4a7c15u);
+
+	return (uint16_t)((r & 1) << 15 | (124 + (r >> 1 & 7)) << 7 | (r >> 4 & 7) << 4);
+}
+
+void page_fill(struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt)
+{
+	uint16_t *values = (uint16_t *)(void *)(e->memory + (size_t)page * e->page_bytes);
+	const uint64_t seed = seed_of(key, salt);
+
+	for (size_t i = 0; i < e->page_bytes / VALUE_BYTES; i++)
+		values[i] = value_at(seed, i);
+}
+
+bool page_is(const struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt)
+{
+	const uint16_t *values = (const uint16_t *)(void *)(e->memory + (size_t)page * e->page_bytes);
+	const uint64_t seed = seed_of(key, salt);
+
+	for (size_t i = 0; i < e->page_bytes / VALUE_BYTES; i++)
+		if (values[i] != value_at(seed, i))
+			return false;
+	return true;
+}
+
+void page_poison(struct engine *e, uint32_t page)
+{
+	memset(e->memory + (size_t)page * e->page_bytes, 0xa5, e->page_bytes);
+}
+
+bool page_is_poison(const struct engine *e, uint32_t page)
+{
+	const uint8_t *bytes = e->memory + (size_t)page * e->page_bytes;
+
+	for (size_t i = 0; i < e->page_bytes; i++)
+		if (bytes[i] != 0xa5)
+			return false;
+	return true;
+}
+
+void chain_keys(struct engine *e, uint64_t chain, size_t n, struct kvtier_key *ret)
+{
+	const size_t n_tokens = n * e->geometry.block_tokens;
+	uint32_t *tokens = calloc(n_tokens, sizeof *tokens);
+	size_t got = n;
+
+	assert_non_null(tokens);
+	for (size_t i = 0; i < n_tokens; i++)
+		tokens[i] = (uint32_t)mix(chain * 0x100000001b3u + i);
+	assert_int_equal(kvtier_keys(e->space, NULL, tokens, n_tokens, ret, &got), 0);
+	assert_int_equal(got, n);
+	free(tokens);
+}
+
+void pages_from(uint32_t first, uint32_t *ret, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		ret[i] = first + (uint32_t)i;
+}
+
+int chain_store(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n)
+{
+	uint32_t pages[KVTIER_MAX_BLOCKS];
+
+	assert_true(first + n <= e->pages);
+	pages_from(first, pages, n);
+	for (uint32_t i = 0; i < n; i++)
+		page_fill(e, pages[i], &keys[i], 0);
+	return engine_store(e, keys, pages, n, NULL, NULL);
+}
+
+uint32_t chain_load(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n)
+{
+	uint32_t pages[KVTIER_MAX_BLOCKS], hits = 0;
+	int32_t blocks[KVTIER_MAX_BLOCKS];
+
+	assert_true(first + n <= e->pages);
+	pages_from(first, pages, n);
+	for (uint32_t i = 0; i < n; i++) {
+		page_poison(e, pages[i]);
+		blocks[i] = -EINPROGRESS;
+	}
+	(void)engine_load(e, keys, pages, n, blocks);
+	for (uint32_t i = 0; i < n; i++) {
+		if (blocks[i] == 0 ? !page_is(e, pages[i], &keys[i], 0) : !page_is_poison(e, pages[i]))
+			fail_msg("block %u with status %d: its page holds the wrong bytes", i, blocks[i]);
+		hits += blocks[i] == 0;
+	}
+	return hits;
+}

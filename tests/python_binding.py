@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases of sys_python_binding.sh."""
+import ctypes as C
+import errno
+import os
+import select
+import struct
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "client" / "python")]
+
+import kvtier  # noqa: E402
+from kvtier import (BLOCK_OK, BLOCK_PRESENT, Codec, Dtype, Geometry, Kind, Region,  # noqa: E402
+                    Segment, SharedMemory, Tier)
+from llama_demo import Daemon  # noqa: E402
+
+BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else TREE / "build"
+TOKENS, LAYERS, HEADS, DIM = 16, 2, 2, 32
+ROW = HEADS * DIM * 2
+PLANE = TOKENS * ROW
+PAGE = 4096 * 4
+assert 2 * LAYERS * PLANE <= PAGE
+
+
+def geometry(model: str, **changes) -> Geometry:
+    return Geometry(model, "test", Dtype.FP16, LAYERS, HEADS, DIM, DIM, TOKENS)._replace(**changes)
+
+
+def segments():
+    """[layer][K|V][token][head][dim], pages one after another."""
+    return [Segment(kind, (2 * layer + i) * PLANE, PAGE, layer=layer, head_stride=2 * DIM, token_stride=ROW)
+            for layer in range(LAYERS) for i, kind in enumerate((Kind.K, Kind.V))]
+
+
+def content(seed: int) -> bytes:
+    """The KV bytes of a page, finite FP16 values that depend on seed and place."""
+    values = (((seed * 977 + i * 31) % 2001 - 1000) / 64 for i in range(2 * LAYERS * PLANE // 2))
+    return b"".join(struct.pack("<e", v) for v in values)
+
+
+class Binding(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.work = tempfile.TemporaryDirectory(prefix="kvtier-test-")
+        cls.daemon = Daemon(BUILD, Path(cls.work.name))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.daemon.close()
+        cls.work.cleanup()
+
+    def setUp(self):
+        self.client = kvtier.Client(self.daemon.socket, name="python-binding")
+        self.addCleanup(self.client.close)
+        self.memory = SharedMemory(8 * PAGE)
+        self.addCleanup(self.memory.close)
+        self.addCleanup(self.client.close)      # before the memory: cleanups run last to first
+        self.tokens = list(range(4 * TOKENS + 3))
+
+    def open(self, **changes):
+        return self.client.open_space(geometry(self.id(), **{"codec": Codec.RAW, **changes}),
+                                      [self.memory.region()], segments())
+
+    def fill(self, n):
+        for page in range(n):
+            data = content(page)
+            self.memory.view[page * PAGE:page * PAGE + len(data)] = data
+
+    def page(self, page):
+        return bytes(self.memory.view[page * PAGE:page * PAGE + 2 * LAYERS * PLANE])
+
+    def stored(self, space):
+        """Four blocks stored from pages 0..3; their keys."""
+        keys = space.keys(self.tokens)
+        self.fill(4)
+        self.assertEqual(self.client.wait(space.store(keys, range(4))).blocks, [BLOCK_OK] * 4)
+        return keys
+
+    def test_version(self):
+        self.assertRegex(kvtier.version(), r"^\d+\.\d+\.\d+$")
+
+    def test_connect_without_daemon(self):
+        with self.assertRaises(kvtier.Error) as caught:
+            kvtier.Client("/nonexistent/kvtier.sock")
+        self.assertIn(caught.exception.errno, (errno.ENOENT, errno.ECONNREFUSED))
+        self.assertTrue(caught.exception.strerror)
+
+    def test_raw_round_trip_is_exact(self):
+        space = self.open()
+        keys = self.stored(space)
+        hit = space.lookup(keys)
+        self.assertEqual((hit.blocks, hit.tiers), (4, Tier.HOST))
+        result = self.client.wait(space.load(keys, range(4, 8)))
+        self.assertEqual((result.status, result.n, result.ok, result.prefix), (0, 4, 4, 4))
+        for i in range(4):
+            self.assertTrue(self.page(4 + i) == content(i), f"block {i}")
+
+    def test_second_store_is_present(self):
+        space = self.open()
+        keys = self.stored(space)
+        self.assertEqual(self.client.wait(space.store(keys, range(4))).blocks, [BLOCK_PRESENT] * 4)
+
+    def test_later_blocks_with_their_parent(self):
+        space = self.open()
+        keys = space.keys(self.tokens)
+        self.fill(4)
+        self.client.wait(space.store(keys[:2], range(2)))
+        self.assertEqual(self.client.wait(space.store(keys[2:], range(2, 4))).blocks, [BLOCK_OK] * 2)
+        self.assertEqual(space.lookup(keys).blocks, 4)
+
+    def test_fp8_is_near(self):
+        space = self.open(codec=Codec.FP8)
+        keys = self.stored(space)
+        self.client.wait(space.load(keys, range(4, 8)))
+        for want, got in zip(struct.iter_unpack("<e", content(0)), struct.iter_unpack("<e", self.page(4))):
+            self.assertLessEqual(abs(got[0] - want[0]), abs(want[0]) / 16 + 0.05)
+
+    def test_codecs_are_spaces_apart(self):
+        keys = self.stored(self.open())
+        other = self.open(codec=Codec.FP8)
+        self.assertEqual(other.lookup(other.keys(self.tokens)).blocks, 0)
+        self.assertNotEqual(other.keys(self.tokens)[0], keys[0])
+
+    def test_private_memory_round_trip(self):
+        pages = (C.c_uint8 * (2 * PAGE))()
+        data = content(5)
+        C.memmove(pages, data, len(data))
+        space = self.client.open_space(geometry(self.id(), codec=Codec.RAW),
+                                       [Region(len(pages), base=C.addressof(pages))], segments())
+        keys = space.keys(self.tokens[:TOKENS])
+        self.assertEqual(self.client.wait(space.store(keys, [0])).blocks, [BLOCK_OK])
+        self.assertEqual(self.client.wait(space.load(keys, [1])).blocks, [BLOCK_OK])
+        self.assertTrue(bytes(pages)[PAGE:PAGE + len(data)] == data)
+        space.close()
+
+    def test_lookup_only_space(self):
+        keys = self.stored(self.open())
+        space = self.client.open_space(geometry(self.id(), codec=Codec.RAW))
+        self.assertEqual(space.keys(self.tokens)[0], keys[0])
+        self.assertEqual(space.lookup(keys).blocks, 4)
+        self.assertEqual(self.client.wait(space.prefetch(keys)).status, 0)
+
+    def test_keys_are_a_chain(self):
+        space = self.open()
+        keys = space.keys(self.tokens)
+        self.assertEqual(len(keys), 4)
+        rest = space.keys(self.tokens[TOKENS:], parent=keys[0])
+        self.assertEqual(list(rest), list(keys[1:]))
+        self.assertEqual((keys.parent, keys[1:].parent, keys[1:][1:].parent), (None, keys[0], keys[1]))
+        self.assertEqual(len(space.keys(self.tokens[:TOKENS - 1])), 0)
+
+    def test_absent_blocks_are_a_miss(self):
+        space = self.open()
+        result = self.client.wait(space.load(space.keys(self.tokens), range(4)))
+        self.assertEqual((result.ok, result.blocks), (0, [-errno.ENOENT] * 4))
+
+    def test_unsealed_memory_is_refused(self):
+        fd = os.memfd_create("unsealed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.addCleanup(os.close, fd)
+        os.ftruncate(fd, PAGE)
+        with self.assertRaises(kvtier.Error) as caught:
+            self.client.open_space(geometry(self.id()), [Region(PAGE, fd=fd)], segments())
+        self.assertEqual(caught.exception.errno, errno.EPERM)
+        self.assertRegex(str(caught.exception), "(?i)seal")
+
+    def test_bad_geometry_names_the_field(self):
+        with self.assertRaisesRegex(kvtier.Error, "block_tokens") as caught:
+            self.open(block_tokens=5000)
+        self.assertEqual(caught.exception.errno, errno.EINVAL)
+
+    def test_poll_and_event_fd(self):
+        space = self.open()
+        fd = self.client.event_fd()
+        keys = space.keys(self.tokens)
+        self.fill(4)
+        op = space.store(keys, range(4))
+        results = []
+        while not results:      # readable means that there may be a result
+            self.assertTrue(select.select([fd], [], [], 10)[0])
+            results = self.client.poll()
+        self.assertEqual([(r.op, r.blocks) for r in results], [(op.id, [BLOCK_OK] * 4)])
+
+    def test_a_result_is_taken_once(self):
+        space = self.open()
+        op = space.load(space.keys(self.tokens), range(4))
+        self.client.wait(op)
+        with self.assertRaises(kvtier.Error) as caught:
+            self.client.wait(op, 10)
+        self.assertEqual(caught.exception.errno, errno.ENOENT)
+        with self.assertRaises(kvtier.Error) as caught:
+            self.client.cancel(op)
+        self.assertEqual(caught.exception.errno, errno.ENOENT)
+
+    def test_pages_and_keys_must_match(self):
+        space = self.open()
+        with self.assertRaisesRegex(ValueError, "4 keys"):
+            space.load(space.keys(self.tokens), [0])
+
+    def test_closed_things_say_so(self):
+        space = self.open()
+        space.close()
+        space.close()
+        with self.assertRaises(kvtier.Error) as caught:
+            space.keys(self.tokens)
+        self.assertEqual(caught.exception.errno, errno.EBADF)
+        self.client.close()
+        with self.assertRaises(kvtier.Error) as caught:
+            self.open()
+        self.assertEqual(caught.exception.errno, errno.EBADF)
+
+    def test_lost_daemon(self):
+        with tempfile.TemporaryDirectory(prefix="kvtier-test-") as work:
+            daemon = Daemon(BUILD, Path(work))
+            self.addCleanup(daemon.close)
+            self.client.close()
+            self.client = kvtier.Client(daemon.socket)
+            space = self.open()
+            keys = self.stored(space)
+            daemon.kill()
+            try:
+                self.assertEqual(self.client.wait(space.load(keys, range(4))).blocks, [-errno.ECONNRESET] * 4)
+            except kvtier.Error as error:       # noticed before it was submitted
+                self.assertEqual(error.errno, errno.ENOTCONN)
+            self.assertEqual(space.lookup(keys).blocks, 0)
+            self.client.close()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim_evict_trace - leaf-first LRU has the hit rates it should have on a public trace.
+ * Method: replay of Mooncake's conversation trace (JSONL; $KVTIER_TRACE names the file, skipped when absent)
+ * against the rates that two independent simulators gave. Hits are the leading blocks of a request that are
+ * present; capacity is a share of the trace's unique blocks.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <json-c/json.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../daemon/evict.h"
+
+/* The trace: requests as runs in one array of block ids. */
+struct trace {
+	uint32_t *ids;
+	size_t n_ids, room;
+	uint32_t *ends;		/* of each request in ids */
+	size_t n_requests;
+	uint32_t unique;	/* ids are < unique */
+};
+
+static void trace_add(struct trace *t, struct json_object *ids)
+{
+	const size_t n = json_object_array_length(ids);
+
+	if (t->n_ids + n > t->room) {
+		t->room = 2 * (t->n_ids + n);
+		t->ids = realloc(t->ids, t->room * sizeof(*t->ids));
+		assert_non_null(t->ids);
+	}
+	t->ends = realloc(t->ends, (t->n_requests + 1) * sizeof(*t->ends));
+	assert_non_null(t->ends);
+	for (size_t i = 0; i < n; i++) {
+		const uint32_t id = (uint32_t)json_object_get_int(json_object_array_get_idx(ids, i));
+
+		t->ids[t->n_ids++] = id;
+		if (id >= t->unique)
+			t->unique = id + 1;
+	}
+	t->ends[t->n_requests++] = (uint32_t)t->n_ids;
+}
+
+/* false: no such file. */
+static bool trace_read(const char *path, struct trace *ret)
+{
+	FILE *file = path ? fopen(path, "re") : NULL;
+	char *line = NULL;
+	size_t room = 0;
+
+	if (!file)
+		return false;
+	*ret = (struct trace){ 0 };
+	while (getline(&line, &room, file) > 0) {
+		struct json_object *request = json_tokener_parse(line), *ids = NULL;
+
+		assert_true(json_object_object_get_ex(request, "hash_ids", &ids));
+		trace_add(ret, ids);
+		json_object_put(request);
+	}
+	free(line);
+	(void)fclose(file);
+	return true;
+}
+
+/* One request: counts its hits, then stores what is missing, evicting; its own chain is pinned meanwhile. */
+static size_t replay_one(struct evict *evict, uint8_t *here, uint32_t *room, const uint32_t *ids, size_t n,
+			 uint64_t tick)
+{
+	size_t hits = 0, done = 0;
+
+	while (hits < n && here[ids[hits]])
+		hits++;
+	for (size_t i = 0; i < n; i++, done++) {
+		if (!here[ids[i]]) {
+			const uint32_t victim = *room ? EVICT_NONE : evict_victim(evict, 0);
+
+			if (!*room && victim == EVICT_NONE)
+				break;
+			if (victim != EVICT_NONE) {
+				(void)evict_remove(evict, victim);
+				here[victim] = 0;
+			} else {
+				(*room)--;
+			}
+			evict_add(evict, ids[i], i ? ids[i - 1] : EVICT_NONE, 0, tick);
+			here[ids[i]] = 1;
+		}
+		evict_touch(evict, ids[i], tick);
+		evict_pin(evict, ids[i]);
+	}
+	for (size_t i = 0; i < done; i++)
+		evict_unpin(evict, ids[i]);
+	return hits;
+}
+
+static double replay(const struct trace *t, double share)
+{
+	uint32_t room = (uint32_t)(share * t->unique + 0.5);
+	uint8_t *here = calloc(t->unique, 1);
+	struct evict *evict;
+	size_t first = 0, hits = 0;
+
+	assert_non_null(here);
+	assert_int_equal(evict_open(t->unique, 1, 1, &evict), 0);
+	for (size_t r = 0; r < t->n_requests; r++) {
+		hits += replay_one(evict, here, &room, t->ids + first, t->ends[r] - first, r + 1);
+		first = t->ends[r];
+	}
+	evict_close(evict);
+	free(here);
+	return (double)hits / (double)t->n_ids;
+}
+
+static void has_the_reference_hit_rates(void **state)
+{
+	static const struct { double share, rate; } reference[] = {
+		{ .01, .053 }, { .02, .079 }, { .05, .196 }, { .10, .279 }, { .20, .345 }, { 1, .366 },
+	};
+	const struct trace *t = *state;
+
+	for (size_t i = 0; i < sizeof(reference) / sizeof(reference[0]); i++) {
+		const double rate = replay(t, reference[i].share);
+
+		printf("capacity %5.1f %%: hit rate %.4f, reference %.3f\n", 100 * reference[i].share, rate,
+		       reference[i].rate);
+		assert_true(fabs(rate - reference[i].rate) <= .003);
+	}
+}
+
+int main(void)
+{
+	struct trace trace;
+
+	if (!trace_read(getenv("KVTIER_TRACE"), &trace)) {
+		printf("KVTIER_TRACE names no trace: skipped\n");
+		return 77;
+	}
+	const struct CMUnitTest tests[] = { cmocka_unit_test_prestate(has_the_reference_hit_rates, &trace) };
+	const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+
+	free(trace.ids);
+	free(trace.ends);
+	return failed ? 1 : 0;
+}

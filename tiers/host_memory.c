@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_memory.c - memfd, placement, locking and pre-faulting of the host tier's memory.
+ *
+ * One memfd in all, sealed against resizing, so that nothing can take a page from under a copy (SIGBUS). One
+ * tier serves one NUMA node or interleaves over all allowed ones; a tier per node is a second tier_open().
+ * The fd is kept for devices and io_uring, which register memory through it.
+ *
+ * A slab's state, written by the thread that faults it in and read by the core:
+ *
+ *	cold --MADV_POPULATE_WRITE ok (or touched)--> ready
+ *	  |\---no page, no huge page---> lost
+ *	  \---host_memory_take_cold()--> taken: in use before its time; faulted in by whoever touches it first
+ *
+ * Threads take slabs in ascending order, so at most one a thread is out of order; the core hands them out
+ * in order. Faulting in never changes a byte, because the slab may be in use by then.
+ */
+#include "host_memory.h"
+#include "host_limits.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <numa.h>
+#include <numaif.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23		/* Linux 5.14 */
+#endif
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB (21u << 26)
+#endif
+
+enum {
+	PAGE = 4096,
+	PIECE_BYTES = 16 << 20,		/* faulted in between two looks at `stop`: close waits a few ms */
+};
+
+enum slab_state { SLAB_COLD, SLAB_READY, SLAB_LOST, SLAB_TAKEN };
+
+struct host_memory {
+	uint8_t *base;
+	uint64_t bytes, slab_bytes;
+	uint32_t n_slabs;
+	int fd;
+	char note[160];
+	_Atomic uint8_t *states;	/* enum slab_state, one a slab */
+	atomic_uint next;		/* slab that the next free thread takes */
+	atomic_bool stop;
+	uint32_t handed_out;		/* core: slabs before this one were given by host_memory_next() */
+	atomic_uint done, lost;		/* slabs no longer cold; of those, lost */
+	uint32_t n_threads;
+	pthread_t threads[HOST_MAX_THREADS];
+};
+
+/* What was tried goes into text, with the system's reason; returns -err. */
+__attribute__((format(printf, 4, 5)))
+static int failed(int err, char *text, size_t n, const char *format, ...)
+{
+	va_list args;
+	int used;
+
+	va_start(args, format);
+	used = vsnprintf(text, n, format, args);
+	va_end(args);
+	if (used >= 0 && (size_t)used < n)
+		(void)snprintf(text + used, n - (size_t)used, ": %s", strerror(err));
+	return -err;
+}
+
+static int make_memfd(struct host_memory *m, const struct tier_conf *conf, char *text, size_t n)
+{
+	const unsigned int huge = conf->huge_pages == 2 ? MFD_HUGETLB | MFD_HUGE_2MB : 0;
+
+	m->fd = memfd_create("kvtier-host", MFD_CLOEXEC | MFD_ALLOW_SEALING | huge);
+	if (m->fd < 0)
+		return failed(errno, text, n, "[host] cannot make a memfd");
+	if (ftruncate(m->fd, (off_t)m->bytes))
+		return failed(errno, text, n, "[host] bytes: cannot size a memfd to %" PRIu64 " bytes",
+			      m->bytes);
+	if (fcntl(m->fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL))
+		return failed(errno, text, n, "[host] cannot seal the memfd");
+	m->base = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+	if (m->base == MAP_FAILED) {
+		m->base = NULL;
+		return failed(errno, text, n, "[host] bytes: cannot map %" PRIu64 " bytes", m->bytes);
+	}
+	return 0;
+}
+
+/* Strict where a node is asked for: memory that lies elsewhere is a slow GPU that nobody can explain. */
+static int set_policy(struct host_memory *m, int32_t node, char *text, size_t n)
+{
+	const bool known = numa_available() >= 0;
+	struct bitmask *allowed, *one;
+	int err = 0;
+
+	if (!known && node < 0)
+		return 0;
+	if (!known)
+		return failed(ENOSYS, text, n,
+			      "[host] numa_node = %" PRId32 ", but this kernel has no NUMA support; "
+			      "set it to -1",
+			      node);
+	allowed = numa_get_mems_allowed();
+	if (node < -1 || (node >= 0 && !numa_bitmask_isbitset(allowed, (unsigned int)node))) {
+		err = failed(EINVAL, text, n,
+			     "[host] numa_node = %" PRId32 " is no node that this process may use "
+			     "(highest node: %d; -1 interleaves over all)",
+			     node, numa_max_node());
+	} else if (node >= 0) {
+		one = numa_allocate_nodemask();
+		numa_bitmask_setbit(one, (unsigned int)node);
+		if (mbind(m->base, m->bytes, MPOL_BIND, one->maskp, one->size + 1, 0))
+			err = failed(errno, text, n, "[host] cannot bind memory to numa_node = %" PRId32,
+				     node);
+		numa_bitmask_free(one);
+	} else if (numa_bitmask_weight(allowed) > 1) {
+		if (mbind(m->base, m->bytes, MPOL_INTERLEAVE, allowed->maskp, allowed->size + 1, 0))
+			err = failed(errno, text, n, "[host] cannot interleave memory over the NUMA nodes");
+	}
+	numa_bitmask_free(allowed);
+	return err;
+}
+
+/* A wish, not a condition: what it has no effect on is told by the note. */
+static void ask_for_huge_pages(struct host_memory *m)
+{
+	static const char path[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+	FILE *f = fopen(path, "re");
+	char line[128] = "";
+
+	if (f) {
+		if (!fgets(line, sizeof(line), f))
+			line[0] = '\0';
+		(void)fclose(f);
+	}
+	if (madvise(m->base, m->bytes, MADV_HUGEPAGE) || !line[0] || strstr(line, "[never]") ||
+	    strstr(line, "[deny]"))
+		(void)snprintf(m->note, sizeof(m->note),
+			       "[host] huge_pages = thp has no effect here: write \"advise\" to %s", path);
+}
+
+/* Locked as they are faulted in: one call that tells at once whether the limit suffices. */
+static int lock_memory(struct host_memory *m, char *text, size_t n)
+{
+	struct rlimit limit;
+	int err;
+
+	if (!mlock2(m->base, m->bytes, MLOCK_ONFAULT))
+		return 0;
+	err = errno;
+	if (getrlimit(RLIMIT_MEMLOCK, &limit))
+		limit.rlim_cur = 0;
+	return failed(err, text, n,
+		      "[host] lock = yes needs %" PRIu64 " bytes of locked memory, the limit "
+		      "(RLIMIT_MEMLOCK) is %" PRIu64
+		      ": raise LimitMEMLOCK= in the unit (ulimit -l in a shell), or set "
+		      "[host] lock = no",
+		      m->bytes, (uint64_t)limit.rlim_cur);
+}
+
+static int fault_in(uint8_t *at, uint64_t n)
+{
+	while (madvise(at, n, MADV_POPULATE_WRITE)) {
+		if (errno == EINTR)
+			continue;
+		if (errno != EINVAL)
+			return -errno;
+		for (uint64_t i = 0; i < n; i += PAGE)	/* before Linux 5.14 */
+			(void)__atomic_fetch_or(at + i, 0, __ATOMIC_RELAXED);
+		return 0;
+	}
+	return 0;
+}
+
+static int fault_in_slab(struct host_memory *m, uint32_t slab)
+{
+	uint8_t *at = m->base + slab * m->slab_bytes, before = SLAB_COLD;
+	int err = 0;
+
+	for (uint64_t i = 0; !err && i < m->slab_bytes; i += PIECE_BYTES) {
+		const uint64_t left = m->slab_bytes - i;
+
+		if (atomic_load_explicit(&m->stop, memory_order_relaxed))
+			return -ECANCELED;
+		err = fault_in(at + i, left < PIECE_BYTES ? left : PIECE_BYTES);
+	}
+	if (atomic_compare_exchange_strong(&m->states[slab], &before, err ? SLAB_LOST : SLAB_READY))
+		atomic_fetch_add(&m->lost, err != 0);
+	atomic_fetch_add(&m->done, 1);
+	return err;
+}
+
+static void *prefault(void *arg)
+{
+	struct host_memory *m = arg;
+
+	for (;;) {
+		const uint32_t slab = atomic_fetch_add(&m->next, 1);
+
+		if (slab >= m->n_slabs || fault_in_slab(m, slab) == -ECANCELED)
+			return NULL;
+	}
+}
+
+static uint32_t thread_count(const struct tier_conf *conf, uint32_t cold_slabs)
+{
+	uint32_t ret = conf->prefault_threads;
+	cpu_set_t cpus;
+
+	if (ret == 0) {
+		ret = sched_getaffinity(0, sizeof(cpus), &cpus) ? 1 : (uint32_t)CPU_COUNT(&cpus);
+		if (ret > HOST_DEFAULT_THREADS)
+			ret = HOST_DEFAULT_THREADS;
+	}
+	return ret < cold_slabs ? ret : cold_slabs;
+}
+
+/* The daemon's signals are the core thread's: these threads block them all. */
+static int start_threads(struct host_memory *m, uint32_t count, char *text, size_t n)
+{
+	sigset_t all, before;
+	int err = 0;
+
+	(void)sigfillset(&all);
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	while (!err && m->n_threads < count) {
+		err = pthread_create(&m->threads[m->n_threads], NULL, prefault, m);
+		m->n_threads += !err;
+	}
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return err ? failed(err, text, n, "[host] cannot start %" PRIu32 " prefault_threads", count) : 0;
+}
+
+int host_memory_open(const struct tier_conf *conf, struct host_memory **ret, char *text, size_t n)
+{
+	struct host_limits limits;
+	struct host_memory *m;
+	int err;
+
+	host_limits_read(&limits);
+	err = host_limits_check(conf, &limits, text, n);
+	if (err)
+		return err;
+	m = calloc(1, sizeof(*m));
+	if (!m)
+		return failed(ENOMEM, text, n, "[host] no memory to start");
+	m->fd = -1;
+	m->slab_bytes = conf->slab_bytes;
+	m->n_slabs = (uint32_t)(conf->bytes / conf->slab_bytes);
+	m->bytes = m->n_slabs * m->slab_bytes;
+	m->states = calloc(m->n_slabs, sizeof(*m->states));
+	err = m->states ? 0 : failed(ENOMEM, text, n, "[host] no memory to start");
+	if (!err)
+		err = make_memfd(m, conf, text, n);
+	if (!err)
+		err = set_policy(m, conf->numa_node, text, n);
+	if (!err && conf->huge_pages == 1)
+		ask_for_huge_pages(m);
+	if (!err && conf->lock)
+		err = lock_memory(m, text, n);
+	if (err)
+		goto fail;
+	atomic_store(&m->next, 1);
+	err = fault_in_slab(m, 0);
+	if (err)
+		err = failed(-err, text, n, "[host] bytes: no memory for the first slab");
+	else
+		err = start_threads(m, thread_count(conf, m->n_slabs - 1), text, n);
+	if (err)
+		goto fail;
+	*ret = m;
+	return 0;
+fail:
+	host_memory_close(m);
+	return err;
+}
+
+void host_memory_close(struct host_memory *m)
+{
+	if (!m)
+		return;
+	atomic_store(&m->stop, true);
+	for (uint32_t i = 0; i < m->n_threads; i++)
+		(void)pthread_join(m->threads[i], NULL);
+	if (m->base)
+		(void)munmap(m->base, m->bytes);
+	if (m->fd >= 0)
+		(void)close(m->fd);
+	free(m->states);
+	free(m);
+}
+
+uint8_t *host_memory_base(const struct host_memory *m)
+{
+	return m->base;
+}
+
+uint32_t host_memory_slabs(const struct host_memory *m)
+{
+	return m->n_slabs;
+}
+
+int host_memory_fd(const struct host_memory *m)
+{
+	return m->fd;
+}
+
+const char *host_memory_note(const struct host_memory *m)
+{
+	return m->note;
+}
+
+uint32_t host_memory_next(struct host_memory *m)
+{
+	while (m->handed_out < m->n_slabs) {
+		const uint8_t state = atomic_load_explicit(&m->states[m->handed_out], memory_order_acquire);
+
+		if (state == SLAB_COLD)
+			break;
+		m->handed_out++;
+		if (state == SLAB_READY)
+			return m->handed_out - 1;
+	}
+	return HOST_NO_SLAB;
+}
+
+uint32_t host_memory_take_cold(struct host_memory *m)
+{
+	uint32_t ret;
+	uint8_t cold;
+
+	while ((ret = host_memory_next(m)) == HOST_NO_SLAB && m->handed_out < m->n_slabs) {
+		cold = SLAB_COLD;
+		if (atomic_compare_exchange_strong(&m->states[m->handed_out], &cold, SLAB_TAKEN))
+			return m->handed_out++;
+	}
+	return ret;
+}
+
+bool host_memory_settled(const struct host_memory *m)
+{
+	return atomic_load(&m->done) == m->n_slabs;
+}
+
+uint32_t host_memory_lost(const struct host_memory *m)
+{
+	return atomic_load(&m->lost);
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tier.c - the list of tiers, and the one layer through which the core calls them: it asserts the contract of
+ * tier.h on both sides and counts. It decides nothing. Core thread only.
+ *
+ *	          all ready                 probe ok
+ *	starting ----------> up <------------------------- degraded, readonly, offline
+ *	    |                 \----------------------------->    (each tier says which errors lead where;
+ *	    \--- part of it could not be had ---> degraded        the NVMe and Redis tiers use all of them)
+ */
+#include "tier.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+enum { BUFFER_ALIGN = 4096 };
+
+/* Adding a tier is one line here, one file, one test. */
+static const struct tier_ops *const tiers[TIER_COUNT] = {
+	[TIER_HOST] = &host_ops,
+};
+
+static const char *const tier_names[TIER_COUNT] = { "gpu", "host", "nvme", "redis" };
+
+int tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text,
+	      size_t n)
+{
+	struct tier *t = NULL;
+	int err;
+
+	assert((unsigned int)id < TIER_COUNT && n >= TIER_TEXT_BYTES);
+	if (!tiers[id]) {
+		(void)snprintf(text, n, "[%s] this version of kvtierd has no such tier", tier_names[id]);
+		return -ENOTSUP;
+	}
+	err = tiers[id]->open(conf, loop, &t, text, n);
+	assert(err <= 0 && !err == !!t);
+	if (err)
+		return err;
+	assert(t->ops == tiers[id] && t->ops->id == id);
+	*ret = t;
+	return 0;
+}
+
+void tier_close(struct tier *t)
+{
+	if (!t)
+		return;
+	assert(t->in_flight == 0);
+	t->ops->close(t);
+}
+
+int tier_alloc(struct tier *t, uint32_t bytes, struct extent *ret)
+{
+	struct extent where = { .tier = TIER_COUNT };
+	int err;
+
+	assert(bytes > 0);
+	err = t->ops->alloc(t, bytes, &where);
+	assert(err <= 0 && (err || where.tier == t->ops->id));
+	assert(t->used_bytes <= t->capacity_bytes);
+	t->allocs_total += !err;
+	t->allocs_full_total += err == -ENOSPC;
+	if (!err)
+		*ret = where;
+	return err;
+}
+
+void tier_free(struct tier *t, const struct extent *where)
+{
+	assert(where->tier == t->ops->id && t->extents > 0);
+	t->ops->free(t, where);
+	t->frees_total++;
+}
+
+uint8_t *tier_address(struct tier *t, const struct extent *where)
+{
+	uint8_t *ret;
+
+	assert(t->ops->caps & TIER_CAP_ADDRESSABLE);
+	ret = where->tier == t->ops->id ? t->ops->address(t, where) : NULL;
+	assert((uintptr_t)ret % BUFFER_ALIGN == 0);
+	return ret;
+}
+
+int tier_submit(struct tier *t, struct xfer *x)
+{
+	int err;
+
+	assert(!x->in_flight && x->done && x->bytes > 0 && (uintptr_t)x->buffer % BUFFER_ALIGN == 0);
+	assert(x->op == XFER_READ || x->op == XFER_WRITE);
+	if (!t->ops->submit)
+		return -ENOTSUP;
+	if (x->where.tier != t->ops->id)
+		return -ESTALE;
+	x->tier = t;
+	x->status = -EINPROGRESS;
+	x->next = NULL;
+	x->in_flight = true;	/* before the call: a worker may have finished before submit returns */
+	t->in_flight++;
+	err = t->ops->submit(t, x);
+	if (!err) {
+		assert(x->in_flight);	/* done never runs inside submit */
+		t->xfers_total++;
+		return 0;
+	}
+	assert(err < 0);
+	x->in_flight = false;
+	t->in_flight--;
+	return err;
+}
+
+void tier_complete(struct xfer *x, int status)
+{
+	struct tier *t = x->tier;
+
+	assert(x->in_flight && t->in_flight > 0 && status <= 0);
+	x->in_flight = false;
+	x->status = status;
+	t->in_flight--;
+	t->xfers_failed_total += status < 0;
+	x->done(x);	/* x may be gone, or submitted again, after this */
+}
+
+void tier_cancel(struct tier *t, struct xfer *x)
+{
+	if (x->in_flight && t->ops->cancel) {
+		assert(x->tier == t);
+		t->ops->cancel(t, x);
+	}
+}
+
+enum tier_state tier_state(const struct tier *t)
+{
+	return t->ops->state(t);
+}
+
+const char *tier_state_name(enum tier_state state)
+{
+	static const char *const names[] = {
+		[TIER_STARTING] = "starting", [TIER_UP] = "up",           [TIER_DEGRADED] = "degraded",
+		[TIER_READONLY] = "readonly", [TIER_OFFLINE] = "offline",
+	};
+
+	assert((unsigned int)state < sizeof(names) / sizeof(names[0]));
+	return names[state];
+}

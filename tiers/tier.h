@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tier.h - a tier keeps images. One const ops table each, listed in one array in tier.c.
+ *
+ * The core calls tier_*() in tier.c, never a table: those assert range, state and exactly one completion,
+ * count and time. Core thread only, except that addressable slots are read and written by device workers
+ * while the block or the request holds them.
+ *
+ * Ownership: alloc gives an extent to the caller, free takes it back. submit lends the xfer until its
+ * `done` ran: exactly once, from the loop, never inside submit. On an error return the caller still owns
+ * everything.
+ *
+ * States (tier_state()):  starting --ready--> up <--probe ok/errors--> degraded --> readonly --> offline
+ * (host knows starting, up, and degraded: part of its memory could not be had after the start)
+ */
+#ifndef KVTIER_TIER_H
+#define KVTIER_TIER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct loop;
+struct tier;
+
+enum {
+	TIER_MAX_CLASSES = 64,	/* slot sizes of an addressable tier */
+	TIER_MAX_SPACES = 1024,	/* identities the daemon knows at once */
+	TIER_MAX_SLABS = 65535,
+	TIER_MAX_SLAB_SLOTS = 65536,
+};
+
+enum tier_id { TIER_GPU = 0, TIER_HOST, TIER_NVME, TIER_REDIS, TIER_COUNT };	/* bit = 1 << id */
+
+enum tier_caps {
+	TIER_CAP_ADDRESSABLE = 1,	/* tier_address() gives a pointer: no submit needed */
+	TIER_CAP_DURABLE = 2,
+};
+
+enum tier_state { TIER_STARTING, TIER_UP, TIER_DEGRADED, TIER_READONLY, TIER_OFFLINE };
+
+/* Where an image lies. A stale generation is refused with -ESTALE. */
+struct extent {
+	uint8_t  tier;		/* enum tier_id */
+	uint8_t  device;	/* NUMA node, GPU, NVMe path */
+	uint8_t  class;		/* slot size class */
+	uint8_t  reserved;
+	uint32_t slot;		/* addressable: slab << 16 | slot in slab */
+	uint32_t generation;	/* of the slot */
+};
+
+enum xfer_op { XFER_READ = 1, XFER_WRITE };
+
+/* Embedded in its owner and lent to the tier from tier_submit() until `done` ran. */
+struct xfer {
+	struct tier *tier;	/* set by tier_submit() */
+	struct extent where;
+	uint8_t *buffer;	/* 4096-aligned */
+	uint32_t bytes;
+	enum xfer_op op;
+	int status;		/* 0, or -errno: then the buffer's content is undefined */
+	struct xfer *next;	/* the tier's while lent */
+	bool in_flight;		/* tier.c's: false before the first submit */
+	void (*done)(struct xfer *x);
+};
+
+struct tier_conf {
+	/* host */
+	uint64_t bytes;			/* capacity */
+	uint64_t slab_bytes;		/* a multiple of 4096 (2 MiB with huge_pages 2) */
+	uint32_t huge_pages;		/* 0 no, 1 transparent (madvise), 2 hugetlb 2 MiB */
+	int32_t  numa_node;		/* -1: interleave over the allowed nodes */
+	bool     lock;			/* mlock */
+	uint32_t prefault_threads;	/* 0: one per CPU this process may use, at most 8; else at most 64 */
+};
+
+struct tier_ops {
+	const char *name;
+	enum tier_id id;
+	uint32_t caps;
+	/* text (n >= TIER_TEXT_BYTES): on failure a sentence naming limit and knob */
+	int  (*open)(const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text,
+		     size_t n);
+	void (*close)(struct tier *t);					/* accepts NULL and half-open */
+	int  (*alloc)(struct tier *t, uint32_t bytes, struct extent *ret);	/* -ENOSPC: evict; -E2BIG */
+	void (*free)(struct tier *t, const struct extent *where);
+	uint8_t *(*address)(struct tier *t, const struct extent *where);	/* NULL: stale */
+	int  (*submit)(struct tier *t, struct xfer *x);		/* NULL where addressable; -EAGAIN: full */
+	void (*cancel)(struct tier *t, struct xfer *x);		/* x->done still runs, exactly once */
+	enum tier_state (*state)(const struct tier *t);
+};
+
+struct tier {
+	const struct tier_ops *ops;
+	struct tier *inner;			/* of a wrapper (fault.c); else NULL */
+	uint64_t capacity_bytes, used_bytes;	/* used: slots in use at their class's size */
+	uint64_t extents;			/* in use */
+	uint32_t in_flight;			/* xfers lent */
+	/* counted by the wrappers in tier.c */
+	uint64_t allocs_total, allocs_full_total, frees_total;
+	uint64_t xfers_total, xfers_failed_total;
+};
+
+/* What place.c needs to know of one class of the host tier. */
+struct tier_class_view {
+	uint32_t slot_bytes;
+	uint32_t slots_per_slab;
+	uint32_t slabs;				/* 0: the class exists in name only */
+	uint32_t used_slots, free_slots;	/* in its slabs */
+};
+
+extern const struct tier_ops host_ops;
+
+enum { TIER_TEXT_BYTES = 512 };
+
+/* -ENOTSUP: not in this version. text (n >= TIER_TEXT_BYTES) is undefined on success. */
+int  tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop, struct tier **ret,
+	       char *text, size_t n);
+void tier_close(struct tier *t);
+int  tier_alloc(struct tier *t, uint32_t bytes, struct extent *ret);
+void tier_free(struct tier *t, const struct extent *where);
+uint8_t *tier_address(struct tier *t, const struct extent *where);
+int  tier_submit(struct tier *t, struct xfer *x);
+void tier_complete(struct xfer *x, int status);		/* for implementations: from the loop, runs done */
+void tier_cancel(struct tier *t, struct xfer *x);
+enum tier_state tier_state(const struct tier *t);
+const char *tier_state_name(enum tier_state state);
+
+/*
+ * The host tier's slots (tiers/host.c), for placement. `t` may be wrapped. Core thread only; none allocates.
+ */
+enum { HOST_NO_SLAB = 0xffffffff, HOST_NO_OWNER = 0xffffffff };
+
+/* The class an image of `bytes` goes to; -1: a new one, which needs a free slab. */
+int      host_class_of(const struct tier *t, uint32_t bytes);
+/* What a slot for `bytes` takes; 0: larger than a slab. */
+uint32_t host_slot_bytes(const struct tier *t, uint32_t bytes);
+/* What the slot of a live extent holds; 0: stale. */
+uint32_t host_extent_bytes(const struct tier *t, const struct extent *where);
+uint32_t host_classes(const struct tier *t);		/* class indices in use are below this */
+void     host_class_view(const struct tier *t, uint32_t class, struct tier_class_view *ret);
+uint32_t host_free_slabs(struct tier *t);
+/* The slabs of a class, sparsest first (to a sixteenth of a slab): HOST_NO_SLAB starts, and ends. Nothing
+ * may be allocated or freed in between. */
+uint32_t host_next_slab(const struct tier *t, uint32_t class, uint32_t slab);
+/* Calls fn for each slot in use of one slab, until it says false. fn may free the extent it is given and
+ * allocate outside the slab. Returns whether fn never said false. */
+bool     host_slab_walk(struct tier *t, uint32_t slab, bool (*fn)(void *arg, const struct extent *where),
+			void *arg);
+/* The owner (block number) that a slot was tagged with; HOST_NO_OWNER since alloc: being written. */
+void     host_set_owner(struct tier *t, const struct extent *where, uint32_t owner);
+uint32_t host_owner(const struct tier *t, const struct extent *where);
+/* A free slot of a class outside one slab, never from a free slab; for mover.c. -ENOSPC. */
+int      host_alloc_outside(struct tier *t, uint32_t class, uint32_t slab, struct extent *ret);
+/* What an operator should know though it is no error (huge pages without effect...), or "". */
+const char *host_note(const struct tier *t);
+
+#endif
