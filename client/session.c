@@ -110,9 +110,12 @@ static int hello_send(struct kvtier_client *c, int fd)
 		.sq_entries = CLIENT_SQ_ENTRIES, .arena_blocks = CLIENT_ARENA_BLOCKS,
 	};
 
+	int rc;
+
 	c->hello_seq = c->seq;
 	memcpy(hello.name, c->name, sizeof(hello.name));
-	return socket_send(fd, &hello, sizeof(hello), NULL, 0);
+	rc = socket_send(fd, &hello, sizeof(hello), NULL, 0);
+	return rc == -ECONNRESET ? 0 : rc;	/* refused before it was heard: the reason lies in the socket */
 }
 
 static void session_connect(struct kvtier_client *c, uint64_t now)

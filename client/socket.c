@@ -110,11 +110,14 @@ int socket_receive(int fd, struct packet *ret)
 	struct iovec iov = { .iov_base = ret->bytes, .iov_len = sizeof(ret->bytes) };
 	struct msghdr header = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
 				 .msg_controllen = sizeof(control) };
+	bool reset = false;
 	ssize_t n;
 
+	/* A peer that closes before it read all we sent resets the connection, which the kernel tells once, and before
+	 * the packets that peer sent us. The last of them says why. */
 	do
 		n = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
+	while (n < 0 && (errno == EINTR || (errno == ECONNRESET && !reset && (reset = true))));
 	if (n < 0)
 		return errno == EAGAIN || errno == EWOULDBLOCK ? -EAGAIN : -ECONNRESET;
 	packet_take_fds(&header, ret);

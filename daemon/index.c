@@ -28,6 +28,7 @@
 #include "index.h"
 
 enum {
+	MORE_ROOM = 64,		/* buckets split for one insert that found no room */
 	LOAD_PERCENT = 83,	/* of slots, before a bucket is split. From 85 on a search fails now and
 				 * then: with a quarter split, the other buckets get twice their share */
 	LEVEL_FIRST = 6,	/* 64 buckets: one page */
@@ -362,6 +363,12 @@ int index_insert(struct index *index, const uint8_t fingerprint[16], uint32_t bl
 		return -ENOSPC;
 	grow(index);
 	r = make_room(index, &print, &bucket, &slot);
+	/* In a small table chance alone can fill a neighbourhood; more buckets then help, in a large one or against
+	 * keys made to collide they do not, and the bound holds. */
+	for (int i = 0; r < 0 && i < MORE_ROOM && index->buckets < index->max_buckets; i++) {
+		split(index);
+		r = make_room(index, &print, &bucket, &slot);
+	}
 	if (r < 0)
 		return r;
 	slot_write(index, bucket, slot, &print, meta_of(tiers, generation), block);

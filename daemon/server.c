@@ -119,7 +119,7 @@ static void append(struct server *s, struct conn *c)
 static void refuse(struct server *s, int fd, const char *why)
 {
 	struct wire_error e = {
-		.head = { .magic = WIRE_MAGIC, .type = WIRE_ERROR, .length = sizeof e }, .error = -EAGAIN,
+		.head = { .magic = WIRE_MAGIC, .type = WIRE_ERROR, .length = sizeof e }, .error = -EBUSY,
 	};
 
 	snprintf(e.text, sizeof e.text, "%s", why);
@@ -251,10 +251,12 @@ static int open_listener(const struct config *config, int *ret, char *text, size
 		r = -errno;
 		snprintf(text, n, "cannot listen at %s: %s", path, strerror(-r));
 	}
-	if (r)
+	if (r) {
 		(void)close(fd);
-	else
+		(void)unlink(path);
+	} else {
 		*ret = fd;
+	}
 	return r;
 }
 

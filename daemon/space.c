@@ -123,7 +123,7 @@ static int secret_make(const char *path, char *text, size_t n)
 	char temporary[320];
 	int r = 0;
 
-	snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
+	snprintf(temporary, sizeof temporary, "%s~%ld", path, (long)getpid());	/* no tenant's name has a ~ */
 	(void)unlink(temporary);
 	if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
 		r = -EIO;
@@ -144,8 +144,8 @@ static bool tenant_name_ok(const char *name)
 {
 	const size_t n = strlen(name);
 
-	return n > 0 && n < sizeof ((struct tenant *)0)->name &&
-	       strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == n;
+	return n > 0 && n < sizeof ((struct tenant *)0)->name && name[0] != '.' &&
+	       strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") == n;
 }
 
 static struct tenant *tenant_find(struct spaces *s, const char *name)
@@ -163,7 +163,7 @@ int spaces_tenant(struct spaces *s, const char *name, char *text, size_t n)
 	int r;
 
 	if (!tenant_name_ok(name)) {
-		snprintf(text, n, "tenant must be 1 to 31 of A-Z a-z 0-9 - _");
+		snprintf(text, n, "tenant must be 1 to 31 of A-Z a-z 0-9 - _ . and not begin with .");
 		return -EINVAL;
 	}
 	if (tenant_find(s, name))

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "../client/kvtier.h"
+#include "../daemon/stats.h"
 #include "../kernels/kernels.h"
 
 enum { RUNS = 5, OP_BLOCKS = 32, MAX_PAGES = 1024, ROUND_TRIPS = 20000 };
@@ -87,6 +88,22 @@ static int connect_soon(struct rig *rig, uint32_t spin_us)
 		if (r)
 			usleep(10000);
 	}
+	return r;
+}
+
+/* Until the host tier's memory is all there: faulting it in would compete with what is measured. */
+static int await_up(const struct rig *rig)
+{
+	char path[128];
+	const struct stats *stats;
+	int r;
+
+	snprintf(path, sizeof path, "%s/stats", rig->dir);
+	r = stats_map(path, &stats);
+	for (int i = 0; r == 0 && i < 6000 && stats_get(&stats->health) >> STATS_HEALTH_STARTING & 1; i++)
+		usleep(10000);
+	if (r == 0)
+		stats_unmap(stats);
 	return r;
 }
 
@@ -298,6 +315,8 @@ static int run_io(const struct bench_case *self, struct bench_result *ret)
 	}
 	if (r == 0)
 		r = open_space(&rig, c);
+	if (r == 0)
+		r = await_up(&rig);
 	if (r == 0)
 		r = measure(&rig, c, ret);
 	if (r)
