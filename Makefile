@@ -65,8 +65,9 @@ $(BUILD)/libkvtier.so.0: $(C_OBJS) client/kvtier.map
 	$(Q)$(CC) $(ALLLD) -shared -Wl,-soname,libkvtier.so.0 -Wl,--version-script=client/kvtier.map $(if $(SAN),,-Wl,-z$(comma)defs) \
 		-o $@ $(C_OBJS) $(C_LIBS) && ln -sf libkvtier.so.0 $(BUILD)/libkvtier.so
 
+PC_SED   = sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' client/kvtier.pc.in
 $(BUILD)/kvtier.pc: client/kvtier.pc.in Makefile
-	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $< > $@
+	$(Q)$(PC_SED) > $@
 
 $(BUILD)/kvtierd: $(BUILD)/daemon/main.o $(BUILD)/daemon.a
 	$(SAY) LD $@
@@ -133,7 +134,7 @@ install: all
 	install -m 644 $(BUILD)/libkvtier.so.0 $(BUILD)/libkvtier.a $(DESTDIR)$(PREFIX)/lib
 	ln -sf libkvtier.so.0 $(DESTDIR)$(PREFIX)/lib/libkvtier.so
 	install -m 644 client/kvtier.h $(DESTDIR)$(PREFIX)/include
-	install -m 644 $(BUILD)/kvtier.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	$(PC_SED) > $(DESTDIR)$(PREFIX)/lib/pkgconfig/kvtier.pc
 	install -m 644 client/kvtierctl.1 $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 client/kvtier.3 $(DESTDIR)$(PREFIX)/share/man/man3
 	install -m 644 daemon/kvtierd.8 $(DESTDIR)$(PREFIX)/share/man/man8

@@ -6,6 +6,7 @@
  * of the last, against a non-temporal copy of the same pages by as many threads as the daemon has workers. Each run measures
  * copy, store, load, copy; the limit is the mean of the two copies. Every run stores under new keys, so later ones
  * evict. What comes back is compared with what was stored.
+ * memory.fixed: what an idle daemon takes beside its tiers.
  * submit.start: round trip of an op on an absent block through a spinning daemon: an upper bound of submit to start.
  */
 #include "bench.h"
@@ -361,11 +362,46 @@ static int run_submit(const struct bench_case *self, struct bench_result *ret)
 	return r;
 }
 
+/* --- memory --- */
+
+static long rss_kib(pid_t pid)
+{
+	char path[64], line[128];
+	long kib = -1;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/status", pid);
+	f = fopen(path, "r");
+	while (f && kib < 0 && fgets(line, sizeof line, f))
+		(void)sscanf(line, "VmRSS: %ld", &kib);
+	if (f)
+		fclose(f);
+	return kib;
+}
+
+static int run_fixed(const struct bench_case *self, struct bench_result *ret)
+{
+	struct rig rig = { 0 };
+	int r = spawn(&rig, "[host]\nbytes = 64M\n");
+
+	(void)self;
+	if (r == 0)
+		r = connect_soon(&rig, 0);
+	if (r == 0)
+		r = await_up(&rig);
+	if (r == 0)
+		bench_add(ret, (double)rss_kib(rig.daemon) / 1024 - 64, 16);
+	snprintf(ret->note, sizeof ret->note, "resident with one client, less the host tier's 64 MiB");
+	clean_up(&rig);
+	return r;
+}
+
 static const struct io_case fp8_store = { KVTIER_CODEC_FP8, 32, 0 }, fp8_load = { KVTIER_CODEC_FP8, 32, 1 };
 static const struct io_case raw_store = { KVTIER_CODEC_RAW, 16, 0 }, raw_load = { KVTIER_CODEC_RAW, 16, 1 };
 
 const struct bench_case bench_io_cases[] = {
 	{ "submit.start", run_submit, "op round trip through a spinning daemon, against 1 us", 1.0, BENCH_LESS, "ns", NULL },
+	{ "memory.fixed", run_fixed, "an idle daemon's memory beyond its tiers, against 16 MiB", 1.0, BENCH_LESS, "MiB", NULL },
 	{ "store.fp8", run_io, "1 GiB logical, pages to images, against a non-temporal copy", 0.75, BENCH_MORE, "GB/s",
 	  &fp8_store },
 	{ "load.fp8", run_io, "1 GiB logical, images to pages, against a non-temporal copy", 0.85, BENCH_MORE, "GB/s",

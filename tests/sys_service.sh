@@ -1,11 +1,20 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# sys_service - goal: systemd takes the unit as it is installed. Method: systemd-analyze verify on a copy with the
-# path that `make install` would write replaced by one that exists. Exit 0, 1, or 77 where systemd is not.
+# sys_service - goal: what `make install` puts in place is whole, and systemd takes the unit.
+# Method: install into an empty directory, look for each file, systemd-analyze verify on the installed unit with the
+# program's path made one that exists here. Exit 0, 1, or 77 where systemd is not.
 set -eu
-command -v systemd-analyze > /dev/null || exit 77
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-grep -q '^ExecStart=/usr/local/bin/kvtierd' systemd/kvtierd.service
-sed 's|^ExecStart=/usr/local/bin/kvtierd|ExecStart=/bin/true|' systemd/kvtierd.service > "$dir/kvtierd.service"
-systemd-analyze verify "$dir/kvtierd.service"
+make -s install BUILD="${BUILD:-build}" DESTDIR="$dir" PREFIX=/opt/kvtier >"$dir/log" 2>&1 || { cat "$dir/log"; exit 1; }
+for file in bin/kvtierd bin/kvtierctl bin/kvtier-bench lib/libkvtier.so.0 lib/libkvtier.so lib/libkvtier.a include/kvtier.h \
+	lib/pkgconfig/kvtier.pc share/man/man1/kvtierctl.1 share/man/man3/kvtier.3 share/man/man8/kvtierd.8 \
+	lib/systemd/system/kvtierd.service; do
+	[ -s "$dir/opt/kvtier/$file" ] || { echo "not installed: $file"; exit 1; }
+done
+grep -q '^prefix=/opt/kvtier$' "$dir/opt/kvtier/lib/pkgconfig/kvtier.pc" || { echo "kvtier.pc has another prefix"; exit 1; }
+unit=$dir/opt/kvtier/lib/systemd/system/kvtierd.service
+grep -q '^ExecStart=/opt/kvtier/bin/kvtierd' "$unit" || { echo "the unit starts another kvtierd"; exit 1; }
+command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not here"; exit 77; }
+sed -i "s|^ExecStart=/opt|ExecStart=$dir/opt|" "$unit"
+systemd-analyze verify "$unit"
