@@ -28,13 +28,21 @@ CTL     := kvtierctl kvtierctl_admin kvtierctl_stats kvtierctl_status kvtierctl_
 BENCH   := bench_main bench_codec bench_lookup bench_io
 TESTS   := unit_image unit_codec_exact unit_codec_pages unit_codec_error unit_codec_race unit_index unit_map unit_map_race \
 	   unit_block unit_tier unit_host unit_host_memory unit_place unit_mover unit_config unit_stats unit_ctl unit_notify \
-	   unit_kvtierctl unit_client_arena unit_client_keys unit_client_check unit_client_staged unit_client_liar \
-	   unit_client_ops unit_client_lost fault_index fault_host sim_evict sim_evict_trace sim_block sim_place fuzz_config \
-	   sys_store_load
-LDF_fault_host := -Wl,--wrap=memfd_create,--wrap=ftruncate,--wrap=fcntl,--wrap=mmap,--wrap=mbind,--wrap=madvise \
-	   -Wl,--wrap=mlock2,--wrap=pthread_create,--wrap=pthread_join,--wrap=calloc
-LDF_fault_index := -Wl,--wrap=memfd_create,--wrap=ftruncate,--wrap=fcntl,--wrap=getrandom,--wrap=calloc,--wrap=mmap,--wrap=munmap
-SCRIPTS := tests/sys_service.sh tests/sys_python_binding.sh tests/sys_llama_layout.sh tests/sys_llama_prefix.sh
+	   unit_kvtierctl unit_proto unit_layout unit_ring unit_loop unit_space unit_client_arena unit_client_keys \
+	   unit_client_check unit_client_staged unit_client_liar unit_client_ops unit_client_lost unit_client_edge \
+	   fault_index fault_host fault_daemon fault_client sim_evict sim_evict_trace sim_block sim_place \
+	   fuzz_config fuzz_proto sys_store_load sys_random sys_kill sys_client_death sys_stopped sys_cut sys_cancel \
+	   sys_verify sys_evict sys_event_fd sys_config sys_tenants sys_many sys_hostile_messages sys_hostile_regions \
+	   sys_hostile_rings regr_1_arena_claimed_twice regr_2_ops_share regr_3_region_share regr_4_socket_path \
+	   regr_5_client_turns
+WRAP     = $(addprefix -Wl$(comma)--wrap=,$(1))
+LDF_fault_index  := $(call WRAP,memfd_create ftruncate fcntl getrandom calloc mmap munmap)
+LDF_fault_host   := $(call WRAP,memfd_create ftruncate fcntl mmap mbind madvise mlock2 pthread_create pthread_join calloc)
+LDF_fault_daemon := $(call WRAP,memfd_create ftruncate fcntl mmap munmap getrandom write fsync link epoll_create1 epoll_ctl \
+	eventfd calloc aligned_alloc pthread_create)
+LDF_fault_client := $(call WRAP,calloc malloc free mmap munmap memfd_create ftruncate fcntl fstat eventfd epoll_create1 \
+	epoll_ctl socket connect sendmsg recvmsg EVP_MD_fetch EVP_MD_CTX_new EVP_DigestInit_ex2)
+SCRIPTS := tests/sys_service.sh tests/sys_examples.sh tests/sys_python_binding.sh tests/sys_llama_layout.sh tests/sys_llama_prefix.sh
 
 objs     = $(patsubst %,$(BUILD)/$(1)/%.o,$(2))
 D_OBJS  := $(call objs,kernels,$(KERNELS)) $(call objs,daemon,$(DAEMON)) $(call objs,tiers,$(TIERS))
@@ -84,8 +92,16 @@ $(BUILD)/kvtier-bench: $(call objs,tests,$(BENCH)) $(BUILD)/daemon.a $(BUILD)/cl
 # --- tests ---
 $(BUILD)/tests/unit_client_%: $(BUILD)/tests/unit_client_%.o $(call objs,tests,fake_peer fake_engine) $(C_OBJS)
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(T_LIBS)
-$(BUILD)/tests/sys_%: $(BUILD)/tests/sys_%.o $(call objs,tests,lib lib_engine) $(BUILD)/libkvtier.a
-	$(Q)$(CC) $(ALLLD) -o $@ $^ $(T_LIBS)
+SYS_OBJS := $(call objs,tests,lib lib_engine lib_raw)
+SYS_LINK  = $(Q)$(CC) $(ALLLD) -o $@ $^ $(LDF_$(@F)) $(T_LIBS)
+$(BUILD)/tests/soak_%: $(BUILD)/tests/soak_%.o $(SYS_OBJS) $(BUILD)/libkvtier.a
+	$(SYS_LINK)
+$(BUILD)/tests/sys_%: $(BUILD)/tests/sys_%.o $(SYS_OBJS) $(BUILD)/libkvtier.a
+	$(SYS_LINK)
+$(BUILD)/tests/regr_%: $(BUILD)/tests/regr_%.o $(SYS_OBJS) $(BUILD)/libkvtier.a
+	$(SYS_LINK)
+$(BUILD)/tests/fault_client: $(BUILD)/tests/fault_client.o $(SYS_OBJS) $(BUILD)/libkvtier.a
+	$(SYS_LINK)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/daemon.a $(BUILD)/client/map.o
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(LDF_$*) $(T_LIBS)
 
@@ -102,6 +118,25 @@ test: deps
 	$(Q)if command -v clang >/dev/null; then $(MAKE) --no-print-directory tests CC=clang BUILD=build-clang; \
 		else echo "clang is not installed: not compiled with it"; fi
 	@bash tests/run.sh $(TEST_BINS) $(TEST_BINS:build/%=build-address/%) $(TEST_BINS:build/%=build-thread/%) $(SCRIPTS)
+
+# Each parser under libFuzzer for FUZZ_SECONDS; finds go to build-fuzz/. Not part of `make test`, where the same targets run
+# a bounded number of seeded mutations.
+FUZZ    := $(filter fuzz_%,$(TESTS))
+FUZZ_SECONDS ?= 60
+fuzz: deps
+	@printf 'int LLVMFuzzerTestOneInput(void);int LLVMFuzzerTestOneInput(void){return 0;}' | clang -fsanitize=fuzzer -xc - -o /dev/null \
+		2>/dev/null || { echo "clang has no libFuzzer here: apt-get install libclang-rt-14-dev (or clang's version)"; exit 1; }
+	$(Q)$(MAKE) --no-print-directory CC=clang BUILD=build-fuzz SAN=address,undefined,fuzzer-no-link build-fuzz/daemon.a \
+		build-fuzz/client/map.o
+	@set -e; for f in $(FUZZ); do mkdir -p build-fuzz/corpus/$$f; echo "== $$f, $(FUZZ_SECONDS) s"; \
+		clang -std=c11 -D_GNU_SOURCE -DKVTIER_LIBFUZZER -g -O1 -fsanitize=address,undefined,fuzzer -o build-fuzz/$$f \
+			tests/$$f.c build-fuzz/daemon.a $(T_LIBS); \
+		build-fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -artifact_prefix=build-fuzz/ \
+			build-fuzz/corpus/$$f 2>&1 | tail -n 12; done
+
+# 10 M ops, 64 clients, 1,000 connections: no growth. Some minutes.
+soak: all $(BUILD)/tests/soak_ops
+	$(BUILD)/tests/soak_ops
 
 demo: deps all
 	@bash client/examples/demo.sh
@@ -142,8 +177,8 @@ install: all
 	sed 's|^ExecStart=/usr/local/bin/|ExecStart=$(PREFIX)/bin/|' systemd/kvtierd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/kvtierd.service
 
 clean:
-	rm -rf build build-address build-thread build-clang
+	rm -rf build build-address build-thread build-clang build-fuzz
 
-.PHONY: all tests check test demo bench deps lint install clean
+.PHONY: all tests check test demo fuzz soak bench deps lint install clean
 .SECONDARY:
 -include $(wildcard $(BUILD)/*/*.d)

@@ -11,6 +11,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -74,6 +75,23 @@ void client_event(struct kvtier_client *c)
 	c->event_set = write(c->event_fd, &one, sizeof(one)) == sizeof(one);
 }
 
+/* In /tmp anybody may have made it before the daemon did, to be shown this process's pages. */
+static int path_private(char *ret, size_t n)
+{
+	struct stat st;
+
+	(void)snprintf(ret, n, "/tmp/kvtier-%u", (unsigned)geteuid());
+	if (lstat(ret, &st))
+		return error_set(-ENOENT, "no kvtierd of user %u: KVTIER_SOCKET and XDG_RUNTIME_DIR are not set, and "
+				 "there is no %s", (unsigned)geteuid(), ret);
+	if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)))
+		return error_set(-EPERM, "%s: must be a directory of user %u that nobody else can write to", ret,
+				 (unsigned)geteuid());
+	(void)snprintf(ret, n, "/tmp/kvtier-%u/kvtier.sock", (unsigned)geteuid());
+	return 0;
+}
+
+/* As the daemon chooses its own (daemon/config_derive.c). */
 static int path_default(char *ret, size_t n)
 {
 	const char *path = getenv("KVTIER_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
@@ -83,12 +101,10 @@ static int path_default(char *ret, size_t n)
 		length = snprintf(ret, n, "%s", path);
 	else if (geteuid() == 0)
 		length = snprintf(ret, n, "/run/kvtier/kvtier.sock");
-	else if (runtime && *runtime)
+	else if (runtime && *runtime == '/')
 		length = snprintf(ret, n, "%s/kvtier/kvtier.sock", runtime);
 	else
-		return error_set(-ENOENT,
-				 "options.socket_path is NULL, and neither KVTIER_SOCKET nor XDG_RUNTIME_DIR "
-				 "is set");
+		return path_private(ret, n);
 	return (size_t)length < n
 		       ? 0
 		       : error_set(-ENAMETOOLONG, "the default socket path is longer than %zu bytes", n - 1);
@@ -114,6 +130,8 @@ static int options_apply(struct kvtier_client *c, const struct kvtier_options *o
 			*p = '?';
 	if (!o.socket_path)
 		return path_default(c->path, sizeof(c->path));
+	if (!*o.socket_path)	/* the kernel would read 108 zeros as a name, which anybody may take */
+		return error_set(-EINVAL, "options.socket_path is empty; NULL means the default");
 	if (strlen(o.socket_path) >= sizeof(c->path))
 		return error_set(-ENAMETOOLONG, "options.socket_path is longer than %zu bytes",
 				 sizeof(c->path) - 1);
@@ -139,10 +157,22 @@ static void client_free(struct kvtier_client *c)
 	free(c);
 }
 
+/* What kvtier_event_fd() gives is the epoll: over results that wait, and the daemon's packets. */
+static int events_open(struct kvtier_client *c)
+{
+	struct epoll_event event = { .events = EPOLLIN };
+
+	c->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (c->event_fd >= 0)
+		c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (c->epoll_fd < 0 || epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, c->event_fd, &event))
+		return error_set(-errno, "cannot make an event descriptor: %s", strerrordesc_np(errno));
+	return 0;
+}
+
 static int client_new(const struct kvtier_options *options, struct kvtier_client **ret)
 {
 	struct kvtier_client *c = calloc(1, sizeof(*c));
-	struct epoll_event event = { .events = EPOLLIN };
 	int rc;
 
 	if (!c)
@@ -151,15 +181,15 @@ static int client_new(const struct kvtier_options *options, struct kvtier_client
 	(void)pthread_mutex_init(&c->ring, NULL);
 	TAILQ_INIT(&c->done);
 	c->fd = -1;
-	c->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	c->statuses = reserve(sizeof(int32_t) * KVTIER_MAX_BLOCKS * KVTIER_MAX_OPS);
+	c->event_fd = c->epoll_fd = -1;
 	rc = options_apply(c, options);
-	if (!rc && (c->event_fd < 0 || c->epoll_fd < 0 ||
-		    epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, c->event_fd, &event)))
-		rc = error_set(-errno, "cannot make an event descriptor: %s", strerrordesc_np(errno));
-	if (!rc && !c->statuses)
-		rc = error_set(-ENOMEM, "out of address space");
+	if (!rc)
+		rc = events_open(c);
+	if (!rc) {
+		c->statuses = reserve(sizeof(int32_t) * KVTIER_MAX_BLOCKS * KVTIER_MAX_OPS);
+		if (!c->statuses)
+			rc = error_set(-ENOMEM, "out of address space");
+	}
 	if (rc) {
 		client_free(c);
 		return rc;
@@ -220,8 +250,11 @@ int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **
 
 void kvtier_close(struct kvtier_client *c)
 {
+	uint64_t deadline;
+
 	if (!c)
 		return;
+	deadline = client_now() + ms_to_ns(c->timeout_ms);	/* one for all the spaces */
 	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++) {
 		struct kvtier_space *space;
 
@@ -230,7 +263,8 @@ void kvtier_close(struct kvtier_client *c)
 		if (space && space->orphan)
 			space = NULL;	/* goes with the connection */
 		(void)pthread_mutex_unlock(&c->control);
-		kvtier_space_close(space);
+		if (space)
+			space_close_until(space, deadline);
 	}
 	client_end(c);
 }
@@ -363,8 +397,14 @@ int kvtier_poll(struct kvtier_client *c, struct kvtier_result *ret, size_t max)
 
 	if (!c || (max && !ret))
 		return error_set(-EINVAL, "client and ret must not be NULL");
-	for (size_t i = 0; i < max; i++) {
-		rc = result_check((struct kvtier_result *)(void *)((uint8_t *)ret + i * ret->size));
+	for (size_t i = 0; i < max && i < KVTIER_MAX_OPS; i++) {
+		const struct kvtier_result *at =
+			(const struct kvtier_result *)(const void *)((uint8_t *)ret + i * ret->size);
+
+		rc = result_check(at);
+		if (!rc && at->size != ret->size)
+			rc = error_set(-EINVAL, "ret[%zu].size is %u, that of the first is %u", i, at->size,
+				       ret->size);
 		if (rc)
 			return rc;
 	}

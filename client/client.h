@@ -8,7 +8,8 @@
  *	control  the socket and the session's state, the list of spaces and each one's state
  *	ring     submission, completions, op table, arenas, staging memory (copies included)
  *
- * Order: control before ring. `link`, `fd` and a space's `open` and `handle` change with both held.
+ * Order: control before ring. `link`, `fd` and a space's `error`, `text`, `handle` and `open` change with both held
+ * (a close needs only ring to clear `open`).
  * kvtier_lookup() takes neither: it counts itself into `readers` around its use of *link, and a link
  * taken out of use is unmapped only when there are neither readers nor `refs` (threads asleep on it). A
  * space's keys have a lock of their own, a leaf: take no locks while holding it.
@@ -33,6 +34,7 @@ enum {
 	CLIENT_GRACE_MS = 1000,		/* past an op's deadline until kvtier_wait(-1) gives up on it */
 	CLIENT_BACKOFF_MIN_MS = 50,
 	CLIENT_BACKOFF_MAX_MS = 5000,
+	CLIENT_REOPEN_MS = 1000,	/* until a space that was open before is asked for again */
 	CLIENT_SPIN_MAX_US = 10000,	/* more than this is not advice */
 	CLIENT_SQ_ENTRIES = 256,	/* wished for in HELLO */
 	CLIENT_ARENA_BLOCKS = 32768,
@@ -78,6 +80,9 @@ struct link {
 int  link_open(const struct wire_hello_ok *ok, const int fds[3], struct link **ret);
 void link_close(struct link *link);			/* NULL is fine */
 int  ring_push(struct link *link, const struct wire_sqe *sqe);	/* -EAGAIN: full; -EPROTO */
+/* The connection is given up. A daemon that was stopped may read the rings before it sees the socket closed, when
+ * the pages are the engine's again: what it has not read it must not read then. */
+void ring_withdraw(struct link *link);
 bool ring_asleep(const struct link *link);		/* after ring_push: the daemon wants a DOORBELL */
 int  ring_next(struct link *link, struct wire_cqe *ret);	/* 1: a private copy; 0: none; -EPROTO */
 bool ring_moved(const struct link *link, uint32_t seen);
@@ -102,7 +107,8 @@ struct packet {
 
 int  socket_connect(const char *path, int *ret);	/* -EAGAIN: its backlog is full */
 int  socket_send(int fd, const void *message, size_t n, const int *fds, size_t n_fds);
-/* 0: a packet with a checked head; -EAGAIN: none; -ECONNRESET: the peer is gone; -EPROTO: not a message. */
+/* 0: a packet with a checked head; -EAGAIN: none; -ECONNRESET: the peer is gone; -EPROTO: not a message;
+ * -EMFILE: descriptors came with it that this process has no room for. */
 int  socket_receive(int fd, struct packet *ret);
 void packet_close(struct packet *packet);		/* the fds nobody took */
 
@@ -166,6 +172,9 @@ uint32_t check_element_bytes(uint32_t dtype);
  *
  *	WANTED --OPEN sent--> OPENING --OK--> OPEN --close wanted, CLOSE sent--> CLOSING --CLOSED--> GONE
  *	  ^ connection lost <----'--ERROR--> REFUSED     connection lost while CLOSING --> GONE
+ *
+ * A space that was open before does not stay REFUSED (a daemon or process short of something says so, too): it is
+ * WANTED again after a while.
  */
 enum space_state { SPACE_WANTED, SPACE_OPENING, SPACE_OPEN, SPACE_REFUSED, SPACE_CLOSING, SPACE_GONE };
 
@@ -180,18 +189,21 @@ struct kvtier_space {
 	bool     orphan;		/* nobody waits for its end: freed when GONE */
 	bool     known;			/* was open before: space_id and pages must come back the same */
 	uint32_t seq;			/* of the request in flight */
-	int      error;			/* REFUSED: why */
-	char     text[232];
+	uint64_t refused_ns;		/* REFUSED: since when */
 	struct wire_space_open *message;	/* sent at each opening; followed by regions and segments */
 	int      fds[KVTIER_MAX_REGIONS];
 	size_t   n_fds;
 	uint8_t  space_id[32];
 	uint64_t pages;
 	/* both locks */
+	int      error;			/* why it was refused last; 0 when it was opened since */
+	char     text[256];
 	uint32_t handle;
 	_Atomic bool open;
 };
 
+/* As kvtier_space_close(). No lock held. */
+void space_close_until(struct kvtier_space *space, uint64_t deadline_ns);
 void spaces_advance(struct kvtier_client *c);		/* control; sends what is due */
 void spaces_lost(struct kvtier_client *c);		/* control */
 /* A reply to one of the spaces' requests: 0, or -EPROTO with kvtier_last_error(). Control. */

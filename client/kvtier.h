@@ -22,21 +22,25 @@
  * safe against each other. No call blocks past its deadline, starts a thread, installs a signal
  * handler, or exits.
  *
- * When the daemon dies or stops answering, every outstanding op completes with -ECONNRESET per
- * block and lookups answer "no hit" at once. The library connects again by itself with backoff
- * (50 ms doubling to 5 s, tried from inside later calls, never blocking them) and opens the spaces
- * again; until then stores and loads fail with -ENOTCONN.
+ * When the daemon dies, the first call that notices completes every outstanding op with -ECONNRESET
+ * per block, and lookups then answer "no hit" at once; so they do for a daemon whose last heartbeat
+ * is 2.5 s old. The library connects again by itself with backoff (50 ms doubling to 5 s, tried from
+ * inside later calls, never blocking them) and opens the spaces again (one that is refused then,
+ * every second); until then stores and loads fail with -ENOTCONN. A daemon that is only stopped keeps
+ * the ops and their pages: see kvtier_wait().
  *
  * Typical use
  * -----------
- *	kvtier_connect(&(struct kvtier_options){ .size = sizeof(o), .name = "my-engine" }, &client);
+ *	struct kvtier_options options = { .size = sizeof(options), .name = "my-engine" };
+ *	kvtier_connect(&options, &client);
  *	kvtier_space_open(client, &geometry, regions, 1, segments, n_segments, &space);
  *	kvtier_keys(space, NULL, tokens, n_tokens, keys, &n_keys);
- *	kvtier_lookup(space, keys, n_keys, &hit);
+ *	kvtier_lookup(space, keys, n_keys, &hit);	-> hit.size is set, as in every struct
  *	kvtier_load(space, keys, pages, hit.blocks, NULL, &op);
  *	kvtier_wait(client, op, 1000, &result);          -> result.prefix blocks are in their pages
  *	... compute the rest ...
- *	kvtier_store(space, keys + n, pages + n, m, &(struct kvtier_op_options){ .parent = &keys[n-1] }, &op);
+ *	struct kvtier_op_options how = { .size = sizeof(how), .parent = &keys[n - 1] };
+ *	kvtier_store(space, keys + n, pages + n, m, &how, &op);
  */
 #ifndef KVTIER_H
 #define KVTIER_H
@@ -114,9 +118,11 @@ struct kvtier_options {
 	uint32_t    size;		/* sizeof(struct kvtier_options) */
 	uint32_t    timeout_ms;		/* for connecting, opening spaces and ops that say 0; default 5000 */
 	const char *socket_path;	/* default $KVTIER_SOCKET, else $XDG_RUNTIME_DIR/kvtier/kvtier.sock,
-					 * for root /run/kvtier/kvtier.sock */
+					 * for root /run/kvtier/kvtier.sock; without XDG_RUNTIME_DIR
+					 * /tmp/kvtier-UID/kvtier.sock, if nobody else can write there */
 	const char *name;		/* shown by `kvtierctl clients`; default the program's name */
-	uint64_t    staging_bytes;	/* for KVTIER_PRIVATE regions, per space; default 16 MiB, >= a page */
+	uint64_t    staging_bytes;	/* for KVTIER_PRIVATE regions, per space; default 16 MiB, >= a page;
+					 * a call may copy as much, on top of its deadline */
 	uint32_t    spin_us;		/* busy-wait this long in kvtier_wait() before sleeping; default: what
 					 * the daemon advises (0 on <= 2 cores); UINT32_MAX: 0 */
 	uint32_t    reserved;		/* 0 */
@@ -197,7 +203,7 @@ struct kvtier_result {
 };
 
 /* Connects and shakes hands. -ECONNREFUSED/-ENOENT: no daemon there; -EPROTO: version ranges do not
- * meet; -ETIMEDOUT. The client is the caller's, to be closed. */
+ * meet; -ETIMEDOUT; -EMFILE: no descriptors left here. The client is the caller's, to be closed. */
 KVTIER_API int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **ret);
 
 /* Closes every space, drops outstanding ops and frees the client. NULL is fine. The daemon stops
@@ -209,7 +215,8 @@ KVTIER_API void kvtier_close(struct kvtier_client *client);
  * look up and prefetch, not store or load. A page index is valid when every segment of it lies
  * inside its region; a block of another has status -EFAULT. The arrays and strings are copied. -EINVAL: a
  * field is out of its limits, or KVTIER_MEMFD and KVTIER_PRIVATE are mixed. -EPERM: a memfd without
- * F_SEAL_SHRINK. -EMFILE: KVTIER_MAX_SPACES are open. -ENOTCONN: the daemon is away. */
+ * F_SEAL_SHRINK. -EMFILE: KVTIER_MAX_SPACES are open. -ENOTCONN: the daemon is away. -E2BIG: a block is larger
+ * than its memory is divided for; -ENOSPC: it has no room for one more space. -ETIMEDOUT. */
 KVTIER_API int kvtier_space_open(struct kvtier_client *client, const struct kvtier_geometry *geometry,
 				 const struct kvtier_region *regions, size_t n_regions,
 				 const struct kvtier_segment *segments, size_t n_segments,
@@ -231,8 +238,8 @@ KVTIER_API int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key
 			     struct kvtier_hit *ret);
 
 /* Submit n <= KVTIER_MAX_BLOCKS blocks: keys[i] <-> pages[i]; keys are consecutive in a chain. The
- * arrays are copied; the pages are lent until the result. -EAGAIN: KVTIER_MAX_OPS outstanding (take
- * results first). -ENOTCONN: the daemon is away. options may be NULL. */
+ * arrays are copied; the pages are lent until the result. -EAGAIN: KVTIER_MAX_OPS outstanding, or the
+ * rings are full of blocks (take results first). -ENOTCONN: the daemon is away. options may be NULL. */
 KVTIER_API int kvtier_store(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages,
 			    size_t n, const struct kvtier_op_options *options, uint64_t *ret_op);
 KVTIER_API int kvtier_load(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages,

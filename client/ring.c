@@ -167,6 +167,15 @@ int ring_push(struct link *link, const struct wire_sqe *sqe)
 	return 0;
 }
 
+void ring_withdraw(struct link *link)
+{
+	const uint32_t read = __atomic_load_n(&link->complete->sq_head, __ATOMIC_ACQUIRE);
+
+	__atomic_store_n(&link->submit->given_up, 1, __ATOMIC_SEQ_CST);
+	/* Should it be reading this very moment, then its head gets ahead of our tail, and it cuts us off: just as well. */
+	__atomic_store_n(&link->submit->sq_tail, read, __ATOMIC_SEQ_CST);
+}
+
 bool ring_asleep(const struct link *link)
 {
 	return __atomic_load_n(&link->index->asleep, __ATOMIC_SEQ_CST) != 0;

@@ -73,6 +73,8 @@ void session_lost(struct kvtier_client *c, int error, const char *why)
 	(void)pthread_mutex_lock(&c->ring);
 	link = atomic_load(&c->link);
 	atomic_store(&c->link, NULL);
+	if (link)
+		ring_withdraw(link);
 	ops_fail(c, -ECONNRESET);
 	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++)
 		if (c->spaces[i])
@@ -229,6 +231,10 @@ static void session_dispatch(struct kvtier_client *c)
 			session_lost(c, rc, "the daemon sent something that is no message of this protocol");
 			return;
 		}
+		if (rc == -EMFILE) {
+			session_lost(c, rc, "this process has no descriptors left for the daemon's memory");
+			return;
+		}
 		if (rc) {
 			session_lost(c, rc, "the daemon closed the connection");
 			return;
@@ -248,7 +254,8 @@ void session_advance(struct kvtier_client *c, uint64_t now)
 		return;
 	}
 	session_dispatch(c);
-	if (c->state == SESSION_GREETING && now - c->since_ns > ms_to_ns(c->timeout_ms)) {
+	/* Not "now - since": another thread may have connected after this one read the clock. */
+	if (c->state == SESSION_GREETING && now > c->since_ns + ms_to_ns(c->timeout_ms)) {
 		(void)snprintf(c->text, sizeof(c->text), "no answer on %s in %u ms", c->path, c->timeout_ms);
 		session_lost(c, -ETIMEDOUT, c->text);
 	}

@@ -125,6 +125,10 @@ int socket_receive(int fd, struct packet *ret)
 		packet_close(ret);
 		return -ECONNRESET;
 	}
+	if ((header.msg_flags & MSG_CTRUNC) && ret->n_fds < SOCKET_MAX_FDS) {
+		packet_close(ret);	/* there was room: it is this process that may have no more of them */
+		return -EMFILE;
+	}
 	if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) || (size_t)n < sizeof(ret->head) ||
 	    ret->head.magic != WIRE_MAGIC || ret->head.flags || ret->head.length != (size_t)n ||
 	    ret->head.length != packet_bytes_expected(ret->head.type)) {

@@ -59,11 +59,21 @@ void spaces_lost(struct kvtier_client *c)
 	}
 }
 
-static void space_refused(struct kvtier_space *space, int error, const char *text)
+static void space_refused(struct kvtier_space *space, int error, const char *who, const char *text)
 {
 	space->state = SPACE_REFUSED;
+	space->refused_ns = client_now();
+	(void)pthread_mutex_lock(&space->client->ring);
 	space->error = error;
-	(void)snprintf(space->text, sizeof(space->text), "%s", text);
+	(void)snprintf(space->text, sizeof(space->text), "%s%s", who, text);
+	(void)pthread_mutex_unlock(&space->client->ring);
+}
+
+/* Refused when it was opened again, a while ago: whatever was short may be there now. */
+static bool space_retry(const struct kvtier_space *space)
+{
+	return space->state == SPACE_REFUSED && space->known && !space->close_wanted &&
+	       client_now() - space->refused_ns >= ms_to_ns(CLIENT_REOPEN_MS);
 }
 
 /* 0: sent, or refused for good; -EAGAIN: the socket is full; else the connection is lost. */
@@ -78,7 +88,7 @@ static int send_open(struct kvtier_client *c, struct kvtier_space *space)
 		rc = staged_renew(space->staged);
 		(void)pthread_mutex_unlock(&c->ring);
 		if (rc) {
-			space_refused(space, rc, kvtier_last_error());
+			space_refused(space, rc, "", kvtier_last_error());
 			return 0;
 		}
 		staging = staged_fd(space->staged);
@@ -90,7 +100,7 @@ static int send_open(struct kvtier_client *c, struct kvtier_space *space)
 	if (rc == -EAGAIN || rc == -ECONNRESET)
 		return rc;
 	if (rc) {
-		space_refused(space, rc, "the space's description cannot be sent");
+		space_refused(space, rc, "the space's description cannot be sent: ", strerrordesc_np(-rc));
 		return 0;
 	}
 	space->seq = c->seq;
@@ -128,6 +138,8 @@ void spaces_advance(struct kvtier_client *c)
 
 		if (!space)
 			continue;
+		if (space_retry(space))
+			space->state = SPACE_WANTED;
 		if (space->state == SPACE_OPEN && space->close_wanted) {
 			rc = send_close(c, space);
 		} else if (space->state == SPACE_WANTED && !opening) {
@@ -170,6 +182,7 @@ static int space_opened(struct kvtier_client *c, struct kvtier_space *space, con
 	memcpy(space->space_id, ok->space_id, sizeof(space->space_id));
 	space->state = SPACE_OPEN;
 	(void)pthread_mutex_lock(&c->ring);
+	space->error = 0;
 	space->handle = ok->space;
 	atomic_store(&space->open, !space->close_wanted);
 	(void)pthread_mutex_unlock(&c->ring);
@@ -187,7 +200,7 @@ int spaces_reply(struct kvtier_client *c, const struct packet *packet)
 	if (!space)
 		return error_set(-EPROTO, "a reply (type %u) that nobody asked for", packet->head.type);
 	if (packet->head.type == WIRE_ERROR && space->state == SPACE_OPENING) {
-		space_refused(space, packet->error.error, packet->error.text);
+		space_refused(space, packet->error.error, "kvtierd: ", packet->error.text);
 		return 0;
 	}
 	if (packet->head.type == WIRE_SPACE_OK && space->state == SPACE_OPENING)
@@ -324,7 +337,7 @@ static int space_await(struct kvtier_client *c, struct kvtier_space *space)
 		if (space->state == SPACE_OPEN)
 			break;
 		if (space->state == SPACE_REFUSED)
-			rc = error_set(space->error, "kvtierd: %s", space->text);
+			rc = error_set(space->error, "%s", space->text);
 		else if (c->state == SESSION_AWAY)
 			rc = error_set(-ENOTCONN, "%s", c->text);
 		else if (now >= deadline)
@@ -442,15 +455,10 @@ static void space_end(struct kvtier_client *c, struct kvtier_space *space, uint6
 	}
 }
 
-void kvtier_space_close(struct kvtier_space *space)
+void space_close_until(struct kvtier_space *space, uint64_t deadline)
 {
-	struct kvtier_client *c;
-	uint64_t deadline;
+	struct kvtier_client *c = space->client;
 
-	if (!space)
-		return;
-	c = space->client;
-	deadline = client_now() + ms_to_ns(c->timeout_ms);
 	if (space_quiesce(space, deadline))
 		deadline = 0;
 	else
@@ -470,4 +478,10 @@ void kvtier_space_close(struct kvtier_space *space)
 	space_unlist(c, space);
 	(void)pthread_mutex_unlock(&c->control);
 	space_free(space);
+}
+
+void kvtier_space_close(struct kvtier_space *space)
+{
+	if (space)
+		space_close_until(space, client_now() + ms_to_ns(space->client->timeout_ms));
 }

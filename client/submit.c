@@ -197,7 +197,10 @@ static int submit(struct request *r, size_t n, const struct kvtier_op_options *o
 		session_nudge(c);
 	(void)pthread_mutex_lock(&c->ring);
 	if (!atomic_load(&r->space->open)) {
-		rc = error_set(-ENOTCONN, "the daemon is away, or has not opened this space again yet");
+		rc = r->space->error ? error_set(-ENOTCONN, "the space could not be opened again: %s",
+						 r->space->text)
+				     : error_set(-ENOTCONN,
+						 "the daemon is away, or has not opened this space again yet");
 	} else {
 		rc = op_new(c, r->space, &op);
 		if (!rc) {

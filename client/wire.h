@@ -26,7 +26,8 @@
  * Indices run freely (mod 2^32); entry i lies at i & (entries - 1). The producer writes the entry, then
  * its tail with release; the consumer reads the tail with acquire, copies the entry once, checks the copy,
  * then writes its head with release. An op uses arena slots [first, first + n): keys and pages from the
- * client, one status each from the daemon, written before the op's cqe.
+ * client, one status each from the daemon, written before the op's cqe. The slots of all outstanding ops together,
+ * parents included, are never more than the arena has: a client that claims more is cut.
  *
  * Sleeping: the daemon sets index->asleep, full fence, looks at every ring once more, sleeps. The client
  * publishes sq_tail, full fence, and sends DOORBELL only when asleep != 0. A client thread adds itself to
@@ -212,6 +213,7 @@ struct wire_submit {
 	_Alignas(64) uint32_t cq_head;
 	_Alignas(64) uint32_t sleepers;	/* threads in FUTEX_WAIT on cq_tail */
 	uint32_t want_wake;
+	uint32_t given_up;	/* != 0: the client took its pages back: begin nothing more, commit no store */
 	/* Counted by the client (lookups cost the daemon nothing), sampled by the daemon into its stats;
 	 * relaxed, only ever growing, believed for display alone. */
 	_Alignas(64) uint64_t lookup_blocks, lookup_hits;

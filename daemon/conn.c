@@ -30,7 +30,12 @@
 enum {
 	MESSAGES_A_TURN = 16,
 	ENTRIES_A_TURN = 64,
+	/* Regions of all clients together: vm.max_map_count is 65530, and each is a mapping. */
+	MAX_REGIONS = 49152,
 };
+
+/* Bytes of them: regions may be sparse, and the address space has 128 TiB. */
+#define MAX_REGION_BYTES (64ull << 40)
 
 /* --- sending --- */
 
@@ -178,6 +183,28 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 	loop_poller_add(d->loop, &c->poller);
 }
 
+/* What regions take of the daemon is divided among all clients there may be: none can take what another needs. */
+static int check_share(const struct conn *c, const struct proto_space_open *m, char *text, size_t text_bytes)
+{
+	const uint32_t clients = server_daemon(c->server)->config->socket_max_clients;
+	const uint64_t max_bytes = MAX_REGION_BYTES / clients;
+	uint64_t bytes = 0, n = m->n_regions;
+
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++) {
+		bytes += c->mounts[i] ? c->mounts[i]->region_bytes : 0;
+		n += c->mounts[i] ? c->mounts[i]->n_regions : 0;
+	}
+	for (uint32_t i = 0; i < m->n_regions; i++)
+		if (__builtin_add_overflow(bytes, m->regions[i].length, &bytes))
+			bytes = UINT64_MAX;
+	if (n <= MAX_REGIONS / clients && bytes <= max_bytes)
+		return 0;
+	snprintf(text, text_bytes, "regions: with these the client has %llu of %llu bytes; [socket] max_clients = %u "
+		 "leaves it %u of %llu: lower that, or use fewer spaces", (unsigned long long)n,
+		 (unsigned long long)bytes, clients, MAX_REGIONS / clients, (unsigned long long)max_bytes);
+	return -ENOSPC;
+}
+
 static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t seq, const int *fds, uint32_t n_fds)
 {
 	struct kvtierd *d = server_daemon(c->server);
@@ -199,6 +226,8 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 			 WIRE_MAX_SPACES);
 		r = -ENOSPC;
 	}
+	if (r == 0)
+		r = check_share(c, &m, text, sizeof text);
 	if (r == 0)
 		r = mount_open(d, server_tenant(c->server), &m, fds, &mount, text, sizeof text);
 	if (r) {
@@ -345,15 +374,25 @@ static void on_socket(struct loop_watch *watch, uint32_t events)
 
 /* --- the ring --- */
 
+/* Can this entry be taken now? A cancel needs neither an op nor a completion. */
+static bool has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t completions)
+{
+	const struct requests *all = server_daemon(c->server)->requests;
+
+	return sqe->op == WIRE_OP_CANCEL ||
+	       (completions > 0 && requests_room(all) &&
+		c->n_requests < requests_share(all, server_connections(c->server)));
+}
+
 static bool poll_ring(struct loop_poller *poller)
 {
 	struct conn *c = (struct conn *)(void *)((char *)poller - offsetof(struct conn, poller));
 	struct kvtierd *d = server_daemon(c->server);
-	uint32_t room, taken = 0;
+	uint32_t completions = 0, taken = 0;
 
 	if (c->closing_mounts > 0)
 		finish_closing(c);
-	while (c->state == CONN_OPEN && taken < ENTRIES_A_TURN && requests_room(d->requests)) {
+	while (c->state == CONN_OPEN && taken < ENTRIES_A_TURN) {
 		struct wire_sqe sqe;
 		char text[200] = "sqe ring: sq_tail or cq_head is further than the ring is long";
 		int r = ring_peek(&c->ring, &sqe);
@@ -361,8 +400,8 @@ static bool poll_ring(struct loop_poller *poller)
 		if (r == 0)
 			break;
 		if (r > 0)
-			r = ring_room(&c->ring, c->n_requests, &room);
-		if (r == 0 && room == 0 && sqe.op != WIRE_OP_CANCEL)	/* which needs no completion */
+			r = ring_room(&c->ring, c->n_requests, &completions);
+		if (r == 0 && !has_room(c, &sqe, completions))
 			break;
 		if (r == 0) {
 			ring_advance(&c->ring);

@@ -38,8 +38,11 @@ struct conn {
 	struct ring ring;
 	struct mount *mounts[WIRE_MAX_SPACES];
 	uint32_t closing_mounts;
-	struct request *requests;	/* request.c's list */
+	struct request *requests;	/* op.c's list */
 	uint32_t n_requests;
+	struct request *queue, **queue_end;	/* op.c's: those with blocks to begin, served in turn */
+	struct conn *queue_next;	/* op.c's queue of clients; stands in it while it has such requests */
+	uint32_t arena_claimed;		/* slots of them together */
 	uint64_t born_ns;
 	uint64_t stored_blocks, loaded_blocks, missed_blocks;
 };

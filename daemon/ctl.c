@@ -266,8 +266,7 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 		listen_update(ctl);
 }
 
-/* Removes a socket file that nobody answers. -EADDRINUSE: somebody does; -EEXIST: no socket. */
-static int remove_stale(const struct sockaddr_un *address)
+int ctl_remove_stale(const struct sockaddr_un *address)
 {
 	struct stat st;
 	int fd, r;
@@ -295,7 +294,7 @@ static int listen_at(struct ctl *ctl, uint32_t mode)
 	if (strlen(ctl->path) >= sizeof(address.sun_path))
 		return -ENAMETOOLONG;
 	memcpy(address.sun_path, ctl->path, strlen(ctl->path) + 1);
-	r = remove_stale(&address);
+	r = ctl_remove_stale(&address);
 	if (r < 0)
 		return r;
 	ctl->watch.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -31,6 +31,8 @@ struct device_job {
 	struct image_identity identity;		/* ENCODE: written; DECODE: the header must carry it */
 	uint8_t *image;				/* 4096-aligned slot, image_bytes long; the owner pins it */
 	uint32_t image_bytes;
+	const uint32_t *given_up;		/* shared with the page's owner, or NULL: a job that has not begun when
+						 * it is != 0 does not touch the page: -ECANCELED */
 	/* out */
 	int status;	/* 0; -ERANGE: encode as raw; -EBADMSG: image damaged (page untouched if verify was set
 			 * or the header was bad) */
@@ -47,6 +49,7 @@ struct device_region {
 	struct device *device;
 	uint8_t *base;		/* cpu: where it is mapped; cuda: device pointer */
 	uint64_t length;
+	void *own;		/* the implementation's */
 };
 
 struct device_conf {
@@ -62,6 +65,7 @@ struct device_ops {
 	/* fd stays the caller's. -EPERM: seal missing; -EINVAL: range; text (>= 200 bytes) says what is wrong. */
 	int  (*import)(struct device *device, int fd, uint64_t offset, uint64_t length,
 		       struct device_region *ret, char *text, size_t text_bytes);
+	/* Returns at once: what takes long (unmapping gigabytes does) goes on behind it. */
 	void (*release)(struct device *device, struct device_region *region);
 	int  (*submit)(struct device *device, struct device_job *job);	/* -EAGAIN: depth reached */
 };

@@ -7,14 +7,18 @@
  *
  * Invariants
  *   C1 a worker touches only the job it took, its region and its slot; all are pinned until `done`.
- *   C2 a region is imported only with F_SEAL_SHRINK, so that no later truncation can make a worker fault.
+ *   C2 a region is imported only with F_SEAL_SHRINK and not from hugetlbfs, so that nothing its owner does
+ *      later (truncation, a hole) can make a worker fault.
  *   C3 engine memory may change under a worker: kernels read it once and never trust it for control.
- * The one lock guards todo, done and stopping. Take no locks while holding it.
+ *   C4 a large region is unmapped by a thread of its own: that takes 20 ms a GiB, and 100 when its engine has
+ *      died and its pages are freed by it, which the core's other clients must not wait for.
+ * The one lock guards todo, done, unmap and stopping. Take no locks while holding it.
  */
 #include "device.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -26,6 +30,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "loop.h"
@@ -35,6 +40,15 @@ enum {
 	/* Completions gathered before the core is woken, while more jobs wait: a context switch costs 2-5 us
 	 * and a 1 MiB block 50-150 us, so 4 keeps the core's share of a busy machine around one per cent. */
 	WAKE_BATCH = 4,
+	UNMAP_HERE_BYTES = 1 << 20,	/* up to this a region is unmapped by the core: 0.1 ms at most */
+	UNMAP_PIECE_BYTES = 32 << 20,	/* emptied between two moments in which others may map something */
+};
+
+/* A region's mapping, on its way out. Made with the region, so that releasing cannot fail. */
+struct mapping {
+	struct mapping *next;
+	uint8_t *base;
+	uint64_t length;
 };
 
 struct cpu {
@@ -55,6 +69,11 @@ struct cpu {
 	struct device_job *done, **done_end;
 	uint32_t done_count;
 	bool signalled;				/* eventfd written since the core last drained */
+
+	pthread_t unmapper;
+	bool has_unmapper;
+	pthread_cond_t more_unmap;
+	struct mapping *unmap;
 };
 
 static struct cpu *cpu_of(struct device *device)
@@ -85,6 +104,8 @@ static int run_decode(const struct cpu *c, struct device_job *job, uint8_t *scra
 
 static int run_job(const struct cpu *c, struct device_job *job, uint8_t *scratch)
 {
+	if (job->given_up && __atomic_load_n(job->given_up, __ATOMIC_SEQ_CST))
+		return -ECANCELED;
 	if (job->kind == DEVICE_DECODE)
 		return run_decode(c, job, scratch);
 	job->out_codec_k = job->codec_k;
@@ -146,6 +167,42 @@ static void *work(void *arg)
 	return NULL;
 }
 
+/* --- the thread that unmaps --- */
+
+/* Pages first, piece by piece: munmap() of them all at once would lock the address space for as long. */
+static void unmap_region(uint8_t *base, uint64_t length)
+{
+	for (uint64_t at = 0; at < length; at += UNMAP_PIECE_BYTES)
+		(void)madvise(base + at, length - at < UNMAP_PIECE_BYTES ? length - at : UNMAP_PIECE_BYTES,
+			      MADV_DONTNEED);
+	(void)munmap(base, length);
+}
+
+/* Ends, when told to stop, after the last one. */
+static void *unmap_all(void *arg)
+{
+	struct cpu *c = arg;
+
+	pthread_mutex_lock(&c->lock);
+	for (;;) {
+		struct mapping *m = c->unmap;
+
+		if (m) {
+			c->unmap = m->next;
+			pthread_mutex_unlock(&c->lock);
+			unmap_region(m->base, m->length);
+			free(m);
+			pthread_mutex_lock(&c->lock);
+		} else if (c->stopping) {
+			break;
+		} else {
+			pthread_cond_wait(&c->more_unmap, &c->lock);
+		}
+	}
+	pthread_mutex_unlock(&c->lock);
+	return NULL;
+}
+
 /* --- core side --- */
 
 static bool drain(struct cpu *c)
@@ -192,7 +249,10 @@ static void cpu_close(struct device *device)
 	pthread_mutex_lock(&c->lock);
 	c->stopping = true;
 	pthread_cond_broadcast(&c->more);
+	pthread_cond_broadcast(&c->more_unmap);
 	pthread_mutex_unlock(&c->lock);
+	if (c->has_unmapper)
+		pthread_join(c->unmapper, NULL);
 	for (uint32_t i = 0; i < c->n_workers; i++)
 		pthread_join(c->workers[i], NULL);
 	if (c->watch.fd >= 0) {
@@ -201,13 +261,14 @@ static void cpu_close(struct device *device)
 		(void)close(c->watch.fd);
 	}
 	pthread_cond_destroy(&c->more);
+	pthread_cond_destroy(&c->more_unmap);
 	pthread_mutex_destroy(&c->lock);
 	free(c->scratch);
 	free(c->todo);
 	free(c);
 }
 
-static int start_workers(struct cpu *c, uint32_t n)
+static int start_threads(struct cpu *c, uint32_t n)
 {
 	sigset_t all, before;
 	int r = 0;
@@ -218,6 +279,10 @@ static int start_workers(struct cpu *c, uint32_t n)
 		r = pthread_create(&c->workers[c->n_workers], NULL, work, c);
 		if (r == 0)
 			c->n_workers++;
+	}
+	if (r == 0) {
+		r = pthread_create(&c->unmapper, NULL, unmap_all, c);
+		c->has_unmapper = r == 0;
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return -r;
@@ -249,6 +314,7 @@ static int cpu_open(const struct device_conf *conf, struct loop *loop, struct de
 	c->poller.poll = on_poll;
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->more, NULL);
+	pthread_cond_init(&c->more_unmap, NULL);
 	r = -EINVAL;
 	c->kernels = codec_kernels(conf->kernels);
 	if (!c->kernels || conf->depth == 0)
@@ -266,7 +332,7 @@ static int cpu_open(const struct device_conf *conf, struct loop *loop, struct de
 	loop_poller_add(loop, &c->poller);
 	r = loop_add(loop, &c->watch, EPOLLIN);
 	if (r == 0)
-		r = start_workers(c, workers);
+		r = start_threads(c, workers);
 	if (r)
 		goto fail;
 	*ret = &c->base;
@@ -279,6 +345,7 @@ fail:
 static int check_seals(int fd, char *text, size_t n)
 {
 	const int seals = fcntl(fd, F_GET_SEALS);
+	struct statfs fs;
 
 	if (seals < 0) {
 		snprintf(text, n, "region: the fd is not a memfd that takes seals (memfd_create with "
@@ -290,20 +357,26 @@ static int check_seals(int fd, char *text, size_t n)
 			 "F_ADD_SEALS, F_SEAL_SHRINK)", (unsigned)seals);
 		return -EPERM;
 	}
+	/* Its owner can punch a hole that no page is left to fill: touching it would be our SIGBUS. */
+	if (fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC) {
+		snprintf(text, n, "region: the memfd was made with MFD_HUGETLB, which cannot be sealed against "
+			 "holes: make it without, and madvise(MADV_HUGEPAGE)");
+		return -EPERM;
+	}
 	return 0;
 }
 
 static int cpu_import(struct device *device, int fd, uint64_t offset, uint64_t length,
 		      struct device_region *ret, char *text, size_t n)
 {
-	struct stat st;
+	struct stat st = { 0 };
+	struct mapping *m;
 	void *base;
 	const int r = check_seals(fd, text, n);
 
 	if (r)
 		return r;
-	if (fstat(fd, &st))
-		return -errno;
+	(void)fstat(fd, &st);	/* of a memfd, as its seals have shown */
 	if (length == 0 || offset % 4096 || st.st_size < 0 || offset > (uint64_t)st.st_size ||
 	    length > (uint64_t)st.st_size - offset) {
 		snprintf(text, n, "region: offset %llu (a multiple of 4096) + length %llu must lie in the memfd's "
@@ -311,23 +384,38 @@ static int cpu_import(struct device *device, int fd, uint64_t offset, uint64_t l
 			 (long long)st.st_size);
 		return -EINVAL;
 	}
-	base = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+	m = malloc(sizeof *m);
+	base = m ? mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset) : MAP_FAILED;
 	if (base == MAP_FAILED) {
 		const int error = -errno;
 
 		snprintf(text, n, "region: cannot map %llu bytes read-write: %s (a memfd sealed against writing "
 			 "cannot receive loads)", (unsigned long long)length, strerror(-error));
+		free(m);
 		return error;
 	}
-	*ret = (struct device_region){ .device = device, .base = base, .length = length };
+	*ret = (struct device_region){ .device = device, .base = base, .length = length, .own = m };
 	return 0;
 }
 
 static void cpu_release(struct device *device, struct device_region *region)
 {
-	(void)device;
-	(void)munmap(region->base, region->length);
+	struct cpu *c = cpu_of(device);
+	struct mapping *m = region->own;
+
+	*m = (struct mapping){ .base = region->base, .length = region->length };
 	region->base = NULL;
+	region->own = NULL;
+	if (m->length <= UNMAP_HERE_BYTES) {
+		(void)munmap(m->base, m->length);
+		free(m);
+		return;
+	}
+	pthread_mutex_lock(&c->lock);
+	m->next = c->unmap;
+	c->unmap = m;
+	pthread_cond_signal(&c->more_unmap);
+	pthread_mutex_unlock(&c->lock);
 }
 
 static int cpu_submit(struct device *device, struct device_job *job)

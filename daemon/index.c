@@ -351,6 +351,12 @@ static void count(struct index *index, uint64_t entries)
 	__atomic_store_n(&index->head->entries, entries, __ATOMIC_RELAXED);
 }
 
+/* More than 60 % of the slots are in use. */
+static bool crowded(const struct index *index)
+{
+	return index->entries * 100 > index->buckets * WIRE_BUCKET_ENTRIES * 60;
+}
+
 int index_insert(struct index *index, const uint8_t fingerprint[16], uint32_t block, uint32_t tiers,
 		 uint32_t generation)
 {
@@ -363,9 +369,9 @@ int index_insert(struct index *index, const uint8_t fingerprint[16], uint32_t bl
 		return -ENOSPC;
 	grow(index);
 	r = make_room(index, &print, &bucket, &slot);
-	/* In a small table chance alone can fill a neighbourhood; more buckets then help, in a large one or against
-	 * keys made to collide they do not, and the bound holds. */
-	for (int i = 0; r < 0 && i < MORE_ROOM && index->buckets < index->max_buckets; i++) {
+	/* In a small table chance alone can fill a neighbourhood, and more buckets then help. Against keys made to
+	 * collide they do not: crowded() ends it before the table grows far. */
+	for (int i = 0; r < 0 && i < MORE_ROOM && index->buckets < index->max_buckets && crowded(index); i++) {
 		split(index);
 		r = make_room(index, &print, &bucket, &slot);
 	}

@@ -5,8 +5,8 @@
  *	request_start -> queued -> (blocks begun in turn with other ops') -> all settled -> completion -> pool
  *	                   `-- deadline, cancel, space closed, client gone: blocks not begun are settled at once --^
  *
- * Fairness: the queue is served round robin, one block a visit, so a long op delays a short one by no more
- * than the blocks already in flight.
+ * Fairness: clients with blocks to begin are served in turn, one block a visit, and so are the ops of each. So
+ * neither a long op nor many of them delay another client's by more than the blocks already in flight.
  */
 #include "op.h"
 
@@ -21,7 +21,9 @@
 
 enum {
 	MAX_DEADLINE_S = 3600,	/* later deadlines are cut to this */
-	PUMP_BUDGET = 64,	/* blocks begun a turn of the loop */
+	PUMP_BUDGET = 64,	/* blocks begun a turn of the loop... */
+	PUMP_MOVED_BYTES = 32 << 20,	/* ...or fewer, when so much was copied to make room for them: 4-8 ms */
+	PUMP_EVICTED = 16384,		/* or so many evicted: about as long */
 };
 
 /* --- pools --- */
@@ -35,6 +37,7 @@ int requests_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct re
 	if (!all)
 		return -ENOMEM;
 	all->d = d;
+	all->max_ops = max_ops;
 	all->queue_end = &all->queue;
 	all->poller.poll = pump;
 	all->request_pool = calloc(max_ops, sizeof *all->request_pool);
@@ -70,6 +73,11 @@ void requests_close(struct requests *all)
 bool requests_room(const struct requests *all)
 {
 	return all->free_requests != NULL;
+}
+
+uint32_t requests_share(const struct requests *all, uint32_t clients)
+{
+	return clients < all->max_ops ? all->max_ops / clients : 1;
 }
 
 uint32_t requests_outstanding(const struct requests *all)
@@ -144,6 +152,12 @@ static void on_deadline(struct loop_timer *timer)
 
 /* --- completion --- */
 
+/* What it has claimed of its client's arena. */
+static uint32_t slots_of(const struct wire_sqe *sqe)
+{
+	return sqe->n + ((sqe->flags & WIRE_SQE_HAS_PARENT) ? 1u : 0u);
+}
+
 static void complete(struct request *q)
 {
 	struct wire_cqe cqe = {
@@ -202,6 +216,7 @@ void op_finish_if_settled(struct request *q)
 	if (q->next)
 		q->next->link = q->link;
 	q->conn->n_requests--;
+	q->conn->arena_claimed -= slots_of(&q->sqe);
 	q->mount->ops--;
 	all->outstanding--;
 	stats_set(&q->d->stats->v.ops_outstanding, all->outstanding);
@@ -224,6 +239,7 @@ static void begin_next_block(struct requests *all, struct request *q)
 	part->job.page = ring_page(&q->conn->ring, slot);
 	memcpy(part->job.identity.space_id, q->mount->space->id, sizeof q->mount->space->id);
 	ring_key(&q->conn->ring, slot, part->job.identity.key);
+	part->job.given_up = ring_given_up_word(&q->conn->ring);
 	part->step = LOAD_LOOKUP;
 	if (q->sqe.op == WIRE_OP_STORE) {
 		part->step = STORE_ADMIT;
@@ -235,31 +251,56 @@ static void begin_next_block(struct requests *all, struct request *q)
 
 static void enqueue(struct requests *all, struct request *q)
 {
+	struct conn *c = q->conn;
+
 	q->queue_next = NULL;
 	q->queued = true;
-	*all->queue_end = q;
-	all->queue_end = &q->queue_next;
+	if (c->queue) {
+		*c->queue_end = q;
+		c->queue_end = &q->queue_next;
+		return;
+	}
+	c->queue = q;
+	c->queue_end = &q->queue_next;
+	c->queue_next = NULL;
+	*all->queue_end = c;
+	all->queue_end = &c->queue_next;
 }
 
+/* The first op of the first client; the client goes to the end if it has more. */
 static struct request *dequeue(struct requests *all)
 {
-	struct request *q = all->queue;
+	struct conn *c = all->queue;
+	struct request *q = c->queue;
 
-	all->queue = q->queue_next;
+	all->queue = c->queue_next;
 	if (!all->queue)
 		all->queue_end = &all->queue;
+	c->queue = q->queue_next;
 	q->queued = false;
+	if (c->queue) {
+		c->queue_next = NULL;
+		*all->queue_end = c;
+		all->queue_end = &c->queue_next;
+	}
 	return q;
+}
+
+static bool moved_much(const struct mover_counts *now, const struct mover_counts *before)
+{
+	return now->moved_bytes - before->moved_bytes >= PUMP_MOVED_BYTES ||
+	       now->evicted_blocks - before->evicted_blocks >= PUMP_EVICTED;
 }
 
 /* Begins blocks of queued requests in turn, while there are parts for them. */
 static bool pump(struct loop_poller *poller)
 {
 	struct requests *all = (struct requests *)(void *)((char *)poller - offsetof(struct requests, poller));
+	const struct mover_counts before = all->d->moved;
 	uint32_t budget = PUMP_BUDGET;
 	bool worked = false;
 
-	while (all->queue && all->free_parts && budget-- > 0) {
+	while (all->queue && all->free_parts && budget-- > 0 && !moved_much(&all->d->moved, &before)) {
 		struct request *q = dequeue(all);
 
 		worked = true;
@@ -340,6 +381,7 @@ static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount, 
 		q->next->link = &q->next;
 	conn->requests = q;
 	conn->n_requests++;
+	conn->arena_claimed += slots_of(sqe);
 	mount->ops++;
 	all->outstanding++;
 	stats_set(&d->stats->v.ops_outstanding, all->outstanding);
@@ -370,6 +412,9 @@ int request_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *s
 		return violation(text, n, "space", sqe->space, "is not open on this connection");
 	if (find(conn, sqe->op_id))
 		return violation(text, n, "op_id", sqe->op_id, "is in use by an outstanding op");
+	/* Slots that overlap would be work without limit: each op walks all of its own when it ends early. */
+	if (slots_of(sqe) > conn->ring.arena_blocks - conn->arena_claimed)
+		return violation(text, n, "n", sqe->n, "is more than the arena slots that no outstanding op uses");
 	assert(requests_room(d->requests));
 	start_op(d, conn, mount, sqe);
 	return 0;

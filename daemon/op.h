@@ -37,7 +37,7 @@ struct request {
 	struct mount *mount;
 	struct request *next, **link;		/* the connection's list; next: or the pool */
 	struct request *queue_next;
-	bool queued;				/* stands in the queue: may not be freed */
+	bool queued;				/* stands in its client's queue: may not be freed */
 	bool abandoned;				/* its client is gone */
 	struct wire_sqe sqe;
 	uint64_t tick, submit_ns;
@@ -52,10 +52,10 @@ struct request {
 
 struct requests {
 	struct kvtierd *d;
-	uint32_t outstanding;
+	uint32_t max_ops, outstanding;
 	struct request *free_requests;
 	struct part *free_parts;
-	struct request *queue, **queue_end;	/* those with blocks to begin, served in turn */
+	struct conn *queue, **queue_end;	/* clients with blocks to begin, served in turn */
 	struct loop_poller poller;
 	struct log_limit log;
 	struct request *request_pool;

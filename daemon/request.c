@@ -14,7 +14,8 @@
  *      go of its page.
  *   Q2 blocks of a store are committed in chain order, each under its parent: the last committed one is
  *      leased until the next is. Where one fails, those after it fail with -ENOENT: no lookup could find them.
- *   Q3 a block becomes visible only after its image is complete and checksummed, and only for a client that lives.
+ *   Q3 a block becomes visible only after its image is complete and checksummed, and only for a client that lives
+ *      and has not given its pages up.
  *   Q4 key and page are each read once from the arena; the entry was copied by ring_peek().
  *   Q5 parts and requests come from pools made at start; nothing is allocated here.
  */
@@ -146,6 +147,7 @@ static int commit(struct kvtierd *d, struct part *part)
 		return -ENOSPC;
 	} else {
 		part->placed = false;
+		stats_health_set(d->stats, STATS_HEALTH_INDEX_FULL, false);
 		host_set_owner(d->tiers[TIER_HOST], &part->where, block);
 		count_stored(d, part);
 	}
@@ -163,7 +165,8 @@ static enum verdict store_commit(struct kvtierd *d, struct part *part)
 	}
 	if (part->status >= 0 && q->chain_error)
 		part->status = q->chain_error;
-	if (part->status >= 0 && q->abandoned)
+	/* Given up: the page may have changed under the encoder, which a stopped daemon learns only now. */
+	if (part->status >= 0 && (q->abandoned || ring_given_up(&q->conn->ring)))
 		part->status = -ECONNRESET;
 	if (part->status == 0)
 		part->status = commit(d, part);
@@ -264,11 +267,15 @@ static enum verdict load_check(struct kvtierd *d, struct part *part)
 		lease_drop(d, &part->lease);
 		return DONE;
 	}
+	if (part->job.status == -ECANCELED) {
+		lease_drop(d, &part->lease);
+		part->status = -ECONNRESET;
+		return DONE;
+	}
 	log_limited(&all->log, loop_now(d->loop), LOG_LEVEL_ERROR, "an image in the %s tier failed its checks and was "
 		    "dropped (slot %u): a miss, not data; if this repeats, test the machine's memory",
 		    d->tiers[part->where.tier]->ops->name, part->where.slot);
 	stats_add(&d->stats->v.tiers_host_corrupt_blocks_total, 1);
-	stats_add(&d->stats->v.load_failed_blocks_total, 1);
 	stats_health_set(d->stats, STATS_HEALTH_CORRUPT, true);
 	/* Another load of it may have been quicker. */
 	if (blocks_find(d->blocks, part->job.identity.key, part->request->mount->space->number) == part->lease.block)

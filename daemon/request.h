@@ -20,6 +20,8 @@ struct requests;
 int  requests_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct requests **ret);
 void requests_close(struct requests *requests);		/* none outstanding; NULL is fine */
 bool requests_room(const struct requests *requests);	/* one more request_start() is possible */
+/* Ops that each of so many clients (> 0) may have outstanding: so the quick ones leave some for the others. */
+uint32_t requests_share(const struct requests *requests, uint32_t clients);
 uint32_t requests_outstanding(const struct requests *requests);
 
 /* Starts a checked entry. 0, or -EPROTO with text: the client broke the protocol (unknown space, op id in use). A lack

@@ -152,6 +152,16 @@ uint32_t ring_page(const struct ring *ring, uint32_t slot)
 	return page;
 }
 
+const uint32_t *ring_given_up_word(const struct ring *ring)
+{
+	return &ring->submit->given_up;
+}
+
+bool ring_given_up(const struct ring *ring)
+{
+	return __atomic_load_n(ring_given_up_word(ring), __ATOMIC_SEQ_CST) != 0;
+}
+
 static int32_t *status_at(const struct ring *ring, uint32_t slot)
 {
 	assert(slot < ring->arena_blocks);

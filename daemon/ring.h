@@ -38,6 +38,10 @@ int  ring_room(const struct ring *ring, uint32_t outstanding, uint32_t *ret);
 void ring_key(const struct ring *ring, uint32_t slot, uint8_t ret[WIRE_KEY_BYTES]);
 uint32_t ring_page(const struct ring *ring, uint32_t slot);
 
+/* The client took its pages back: begin nothing more, commit no store. Its word may be read by any thread. */
+bool ring_given_up(const struct ring *ring);
+const uint32_t *ring_given_up_word(const struct ring *ring);
+
 void ring_set_status(struct ring *ring, uint32_t slot, int32_t status);
 int32_t ring_status(const struct ring *ring, uint32_t slot);	/* as set; nobody else can write it */
 

@@ -20,6 +20,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "ctl.h"
 #include "kvtierd.h"
 
 #ifndef SO_PEERPIDFD
@@ -234,14 +235,21 @@ static int open_listener(const struct config *config, int *ret, char *text, size
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	const char *path = config->socket_path;
-	int fd, r = 0;
+	bool bound;
+	int fd, r;
 
 	memcpy(address.sun_path, path, strnlen(path, sizeof address.sun_path - 1));
+	r = ctl_remove_stale(&address);
+	if (r) {
+		snprintf(text, n, "[socket] path: %s %s", path, r == -EADDRINUSE ? "is another daemon's: it answers there" :
+			 r == -EEXIST ? "exists and is no socket" : strerror(-r));
+		return r;
+	}
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
-	(void)unlink(path);	/* main.c holds the lock on the runtime directory: nobody serves it */
-	if (bind(fd, (const struct sockaddr *)&address, sizeof address) || chmod(path, config->socket_mode)) {
+	bound = bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
+	if (!bound || chmod(path, config->socket_mode)) {
 		r = -errno;
 		snprintf(text, n, "[socket] path: cannot bind %s: %s", path, strerror(-r));
 	}
@@ -253,7 +261,8 @@ static int open_listener(const struct config *config, int *ret, char *text, size
 	}
 	if (r) {
 		(void)close(fd);
-		(void)unlink(path);
+		if (bound)
+			(void)unlink(path);
 	} else {
 		*ret = fd;
 	}

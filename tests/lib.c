@@ -47,7 +47,7 @@ const char *build_dir(void)
 	static char dir[512];
 	const ssize_t n = dir[0] ? 0 : readlink("/proc/self/exe", dir, sizeof dir - 1);
 
-	if (n > 0) {		/* BUILD/tests/program */
+	if (n > 0) { /* BUILD/tests/program */
 		*strrchr(dir, '/') = 0;
 		*strrchr(dir, '/') = 0;
 	}
@@ -90,7 +90,9 @@ static void show_log(const struct daemon *d)
 static void await_serving(struct daemon *d)
 {
 	const uint64_t until = now_ns() + START_MS * 1000000ull;
-	const struct kvtier_options o = { .size = sizeof o, .socket_path = d->socket, .timeout_ms = 5000, .name = "probe" };
+	const struct kvtier_options o = {
+		.size = sizeof o, .socket_path = d->socket, .timeout_ms = 5000, .name = "probe"
+	};
 
 	for (;;) {
 		struct kvtier_client *client;
@@ -194,7 +196,8 @@ int daemon_ctl(const struct daemon *d, const char *arguments, char *ret, size_t 
 {
 	char command[1024];
 
-	snprintf(command, sizeof command, "timeout 20 %s/kvtierctl --socket %s %s 2>&1", build_dir(), d->socket, arguments);
+	snprintf(command, sizeof command, "timeout 20 %s/kvtierctl --socket %s %s 2>&1", build_dir(),
+		 d->socket, arguments);
 	return shell(command, ret, n);
 }
 
@@ -261,6 +264,19 @@ int daemon_maps(const struct daemon *d, const char *word)
 	if (f)
 		fclose(f);
 	return n;
+}
+
+void daemon_maps_become(const struct daemon *d, const char *word, int lines, int timeout_ms)
+{
+	const uint64_t until = now_ns() + (uint64_t)timeout_ms * 1000000u;
+	int now;
+
+	while ((now = daemon_maps(d, word)) != lines) {
+		if (now_ns() > until)
+			fail_msg("the daemon has %d mappings of %s, not %d, after %d ms", now, word, lines,
+				 timeout_ms);
+		nap_ms(1);
+	}
 }
 
 long daemon_rss_kib(const struct daemon *d)

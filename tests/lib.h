@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lib.h - what system tests share: a real kvtierd of one's own, an engine with pages, payloads that describe
- * themselves. Helpers end the test (fail_msg) when they cannot do their part; nothing here waits without a deadline.
+ * themselves. Helpers end the test (fail_msg) when they cannot do their part; nothing here waits without a
+ * deadline.
  */
 #ifndef KVTIER_TESTS_LIB_H
 #define KVTIER_TESTS_LIB_H
@@ -21,30 +22,34 @@
 /* --- the daemon --- */
 
 struct daemon {
-	pid_t pid;		/* 0: not running */
-	char dir[64];		/* its own runtime and state directory, removed by daemon_remove() */
+	pid_t pid;    /* 0: not running */
+	char dir[64]; /* its own runtime and state directory, removed by daemon_remove() */
 	char socket[96];
-	char config[96];	/* file */
+	char config[96]; /* file */
 };
 
-/* Starts build/kvtierd with these lines of configuration (directories are added) and waits until it serves. */
+/* Starts build/kvtierd with these lines of configuration (directories are added) and waits until it serves.
+ */
 void daemon_start(struct daemon *d, const char *config);
-void daemon_restart(struct daemon *d);			/* same directories; it must not be running */
-void daemon_signal(struct daemon *d, int signal);	/* SIGKILL and SIGTERM also reap it */
-int  daemon_wait(struct daemon *d, int timeout_ms);	/* exit status as of waitpid; ends the test if it does not end */
-void daemon_remove(struct daemon *d);			/* stops it and removes its directory; asserts a clean exit */
+void daemon_restart(struct daemon *d);            /* same directories; it must not be running */
+void daemon_signal(struct daemon *d, int signal); /* SIGKILL and SIGTERM also reap it */
+int daemon_wait(struct daemon *d,
+		int timeout_ms);      /* exit status as of waitpid; ends the test if it does not end */
+void daemon_remove(struct daemon *d); /* stops it and removes its directory; asserts a clean exit */
 /* Runs kvtierctl with these arguments against it; returns the exit code, output (cut to n) in ret. */
-int  daemon_ctl(const struct daemon *d, const char *arguments, char *ret, size_t n);
+int daemon_ctl(const struct daemon *d, const char *arguments, char *ret, size_t n);
 /* A number of `kvtierctl stats --json` by its dotted path, e.g. "tiers.host.blocks". */
 uint64_t daemon_stat(const struct daemon *d, const char *path);
 long daemon_rss_kib(const struct daemon *d);
-int  daemon_fds(const struct daemon *d);
+int daemon_fds(const struct daemon *d);
 /* Asks until the number is `value`; ends the test when it is not after `timeout_ms`. */
 void daemon_stat_becomes(const struct daemon *d, const char *path, uint64_t value, int timeout_ms);
-int  daemon_maps(const struct daemon *d, const char *word);	/* lines of /proc/PID/maps with this word */
+int daemon_maps(const struct daemon *d, const char *word); /* lines of /proc/PID/maps with this word */
+/* Large regions are unmapped behind the core's back. */
+void daemon_maps_become(const struct daemon *d, const char *word, int lines, int timeout_ms);
 /* Runs a command line of the shell; its exit code, or -1; output (cut to n) in ret. */
-int  shell(const char *command, char *ret, size_t n);
-const char *build_dir(void);				/* where this test program's build lies */
+int shell(const char *command, char *ret, size_t n);
+const char *build_dir(void); /* where this test program's build lies */
 void nap_ms(uint32_t ms);
 
 /* --- an engine --- */
@@ -56,15 +61,17 @@ struct engine {
 	struct kvtier_geometry geometry;
 	uint32_t pages;
 	size_t page_bytes;
-	uint8_t *memory;		/* pages * page_bytes, the memfd mapped */
+	uint8_t *memory; /* pages * page_bytes, the memfd mapped */
 	int fd;
 };
 
-struct kvtier_geometry tiny_geometry(uint32_t codec);	/* 2 layers, 2 heads x 32, 16 tokens, BF16: 8 KiB a page */
-struct kvtier_geometry large_geometry(uint32_t codec);	/* 4 layers, 4 heads x 64, 32 tokens, BF16: 128 KiB a page */
+struct kvtier_geometry
+tiny_geometry(uint32_t codec); /* 2 layers, 2 heads x 32, 16 tokens, BF16: 8 KiB a page */
+struct kvtier_geometry
+large_geometry(uint32_t codec); /* 4 layers, 4 heads x 64, 32 tokens, BF16: 128 KiB a page */
 
-void engine_open(struct engine *e, const char *socket, const char *name, const struct kvtier_geometry *geometry,
-		 uint32_t pages);
+void engine_open(struct engine *e, const char *socket, const char *name,
+		 const struct kvtier_geometry *geometry, uint32_t pages);
 /* The same pages described through KVTIER_PRIVATE memory. */
 void engine_open_staged(struct engine *e, const char *socket, const char *name,
 			const struct kvtier_geometry *geometry, uint32_t pages, uint64_t staging_bytes);
@@ -72,12 +79,14 @@ void engine_close(struct engine *e);
 /* Segments of such pages, for tests that open spaces by hand; returns how many. */
 size_t engine_segments(const struct kvtier_geometry *geometry, struct kvtier_segment *ret, size_t max);
 size_t engine_page_bytes(const struct kvtier_geometry *geometry);
-int  memfd_make(size_t bytes, int seals);		/* memfd with these seals */
+int memfd_make(size_t bytes, int seals); /* memfd with these seals */
 
-/* Store or load and wait; statuses into `blocks` (may be NULL). Returns result.status, or -errno of the call. */
-int  engine_store(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
-		  const struct kvtier_key *parent, int32_t *blocks);
-int  engine_load(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n, int32_t *blocks);
+/* Store or load and wait; statuses into `blocks` (may be NULL). Returns result.status, or -errno of the call.
+ */
+int engine_store(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
+		 const struct kvtier_key *parent, int32_t *blocks);
+int engine_load(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
+		int32_t *blocks);
 uint32_t engine_lookup(struct engine *e, const struct kvtier_key *keys, size_t n);
 
 /* --- self-describing payloads: each byte pair is a function of (salt, key, offset) --- */
@@ -85,7 +94,7 @@ uint32_t engine_lookup(struct engine *e, const struct kvtier_key *keys, size_t n
 /* BF16 values that E4M3 holds exactly, so that FP8 spaces give them back bit for bit too. */
 void page_fill(struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt);
 bool page_is(const struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt);
-void page_poison(struct engine *e, uint32_t page);	/* 0xa5 */
+void page_poison(struct engine *e, uint32_t page); /* 0xa5 */
 bool page_is_poison(const struct engine *e, uint32_t page);
 
 /* Keys of a chain named by a number: tokens are a function of (chain, position). */
@@ -94,9 +103,9 @@ void chain_keys(struct engine *e, uint64_t chain, size_t n, struct kvtier_key *r
 /* first, first + 1, ... */
 void pages_from(uint32_t first, uint32_t *ret, size_t n);
 /* Fills pages first.. with what belongs to the keys, and stores them as the start of a chain. */
-int  chain_store(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n);
-/* Poisons pages first.., loads, and compares: a block with status 0 has its bytes, any other is untouched. Returns the
- * number of blocks that were there; ends the test on a wrong byte. */
+int chain_store(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n);
+/* Poisons pages first.., loads, and compares: a block with status 0 has its bytes, any other is untouched.
+ * Returns the number of blocks that were there; ends the test on a wrong byte. */
 uint32_t chain_load(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n);
 
 uint64_t now_ns(void);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_engine.c - the engine side of lib.h: pages in a memfd (or private memory) and payloads that say whose they are.
+ * lib_engine.c - the engine side of lib.h: pages in a memfd (or private memory) and payloads that say whose
+ * they are.
  */
 #include "lib.h"
 
@@ -17,9 +18,18 @@ enum { VALUE_BYTES = 2, OP_MS = 20000 };
 struct kvtier_geometry tiny_geometry(uint32_t codec)
 {
 	return (struct kvtier_geometry){
-		.size = sizeof(struct kvtier_geometry), .dtype = KVTIER_BF16, .model = "tiny@1", .convention = "test",
-		.layers = 2, .kv_heads = 2, .head_dim_k = 32, .head_dim_v = 32, .block_tokens = 16,
-		.rank = 0, .world = 1, .codec = codec,
+		.size = sizeof(struct kvtier_geometry),
+		.dtype = KVTIER_BF16,
+		.model = "tiny@1",
+		.convention = "test",
+		.layers = 2,
+		.kv_heads = 2,
+		.head_dim_k = 32,
+		.head_dim_v = 32,
+		.block_tokens = 16,
+		.rank = 0,
+		.world = 1,
+		.codec = codec,
 	};
 }
 
@@ -36,7 +46,8 @@ struct kvtier_geometry large_geometry(uint32_t codec)
 
 static size_t plane_bytes(const struct kvtier_geometry *g, uint32_t kind)
 {
-	return (size_t)g->block_tokens * g->kv_heads * (kind == KVTIER_K ? g->head_dim_k : g->head_dim_v) * VALUE_BYTES;
+	return (size_t)g->block_tokens * g->kv_heads * (kind == KVTIER_K ? g->head_dim_k : g->head_dim_v) *
+	       VALUE_BYTES;
 }
 
 size_t engine_page_bytes(const struct kvtier_geometry *g)
@@ -55,8 +66,12 @@ size_t engine_segments(const struct kvtier_geometry *g, struct kvtier_segment *r
 
 			assert_true(n < max);
 			ret[n++] = (struct kvtier_segment){
-				.size = sizeof *ret, .layer = layer, .kind = kind, .offset = offset,
-				.page_stride = engine_page_bytes(g), .head_stride = dim * VALUE_BYTES,
+				.size = sizeof *ret,
+				.layer = layer,
+				.kind = kind,
+				.offset = offset,
+				.page_stride = engine_page_bytes(g),
+				.head_stride = dim * VALUE_BYTES,
 				.token_stride = g->kv_heads * dim * VALUE_BYTES,
 			};
 			offset += plane_bytes(g, kind);
@@ -77,7 +92,11 @@ static void open_space(struct engine *e, const char *socket, const char *name, s
 		       uint64_t staging_bytes)
 {
 	const struct kvtier_options o = {
-		.size = sizeof o, .socket_path = socket, .name = name, .timeout_ms = OP_MS, .staging_bytes = staging_bytes,
+		.size = sizeof o,
+		.socket_path = socket,
+		.name = name,
+		.timeout_ms = OP_MS,
+		.staging_bytes = staging_bytes,
 	};
 	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
 	const size_t n = engine_segments(&e->geometry, segments, KVTIER_MAX_SEGMENTS);
@@ -90,11 +109,13 @@ static void open_space(struct engine *e, const char *socket, const char *name, s
 
 static void set_up(struct engine *e, const struct kvtier_geometry *geometry, uint32_t pages)
 {
-	*e = (struct engine){ .geometry = *geometry, .pages = pages, .page_bytes = engine_page_bytes(geometry), .fd = -1 };
+	*e = (struct engine){
+		.geometry = *geometry, .pages = pages, .page_bytes = engine_page_bytes(geometry), .fd = -1
+	};
 }
 
-void engine_open(struct engine *e, const char *socket, const char *name, const struct kvtier_geometry *geometry,
-		 uint32_t pages)
+void engine_open(struct engine *e, const char *socket, const char *name,
+		 const struct kvtier_geometry *geometry, uint32_t pages)
 {
 	const size_t bytes = (engine_page_bytes(geometry) * pages + 4095) & ~(size_t)4095;
 	struct kvtier_region region = { .size = sizeof region, .memory = KVTIER_MEMFD, .length = bytes };
@@ -133,7 +154,9 @@ void engine_close(struct engine *e)
 static int finish(struct engine *e, int r, uint64_t op, int32_t *blocks, size_t n)
 {
 	struct kvtier_result result = {
-		.size = sizeof result, .blocks = blocks, .blocks_max = blocks ? (uint32_t)n : 0,
+		.size = sizeof result,
+		.blocks = blocks,
+		.blocks_max = blocks ? (uint32_t)n : 0,
 	};
 
 	if (r == 0)
@@ -151,7 +174,8 @@ int engine_store(struct engine *e, const struct kvtier_key *keys, const uint32_t
 	return finish(e, r, op, blocks, n);
 }
 
-int engine_load(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n, int32_t *blocks)
+int engine_load(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
+		int32_t *blocks)
 {
 	uint64_t op = 0;
 	const int r = kvtier_load(e->space, keys, pages, n, NULL, &op);

@@ -5,6 +5,7 @@ Shelf stands in for client and space: it keeps the bytes of pages in a dictionar
 reasons of the adapter alone.
 """
 import ctypes as C
+import errno
 import sys
 import unittest
 from pathlib import Path
@@ -14,7 +15,7 @@ TREE = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "client" / "python")]
 
 import llama_engine  # noqa: E402
-from kvtier import Hit, Kind, Result, Tier  # noqa: E402
+from kvtier import Error, Hit, Kind, Result, Tier  # noqa: E402
 from kvtier.llama_cpp import BLOCK_TOKENS, LayoutError, LlamaCache  # noqa: E402
 
 
@@ -168,6 +169,20 @@ class Layout(unittest.TestCase):
         stored = self.cache.store(self.tokens)
         self.assertEqual(stored.kept, 0)
         self.assertIn("does not hold", str(stored.error))
+
+    def test_pages_of_an_op_that_is_not_over_are_left_alone(self):
+        self.compute(self.tokens)
+        stopped = Error(errno.ETIMEDOUT, "op 1 is not done yet")
+        with mock.patch.object(self.shelf, "wait", side_effect=stopped):
+            self.assertIs(self.cache.store(self.tokens[:BLOCK_TOKENS]).error, stopped)
+            before = bytes(self.cache._page(0))
+            self.assertIs(self.cache.store(self.tokens, BLOCK_TOKENS).error, stopped)
+            self.assertEqual(bytes(self.cache._page(0)), before)
+            self.engine.reset()
+            self.assertIs(self.cache.fetch(self.tokens).error, stopped)
+            self.assertEqual(bytes(self.cache._page(0)), before)
+        with mock.patch.object(self.shelf, "wait", lambda op, timeout_ms=-1: Shelf.wait(self.shelf, op)):
+            self.assertEqual(self.cache.fetch(self.tokens).tokens, BLOCK_TOKENS)
 
     def test_a_full_context_is_a_short_hit(self):
         self.compute(self.tokens)

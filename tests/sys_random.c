@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_random.c - goal: no sequence of stores, loads, evictions, reconnections gives an engine a wrong byte, a block
- * that was never stored, or a chain with a hole. Method: thousands of random steps by engines of different codecs,
- * ways to memory and block sizes, which compete for a small host tier, against a model of what may be there.
+ * sys_random.c - goal: no sequence of stores, loads, evictions, reconnections gives an engine a wrong byte, a
+ * block that was never stored, or a chain with a hole. Method: thousands of random steps by engines of
+ * different codecs, ways to memory and block sizes, which compete for a small host tier, against a model of
+ * what may be there.
  */
 #include "lib.h"
 
@@ -13,11 +14,11 @@
 enum {
 	ENGINES = 6,
 	SPACES = 4,
-	CHAINS = 12,		/* a space */
-	LENGTH = 10,		/* blocks a chain */
+	CHAINS = 12, /* a space */
+	LENGTH = 10, /* blocks a chain */
 	PAGES = 4 * LENGTH,
 	STEPS = 4000,
-	ROUNDS = 250,		/* of concurrent ops */
+	ROUNDS = 250, /* of concurrent ops */
 };
 
 static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 512K\nhuge_pages = no\nverify = always\n";
@@ -110,8 +111,8 @@ static void step_load(struct world *w, uint32_t engine, uint32_t chain)
 	keys_of(w, engine, chain, keys);
 	seen = engine_lookup(e, keys, LENGTH);
 	assert_true(seen <= w->stored[space_of(engine)][chain]);
-	hits = chain_load(e, keys, LENGTH, LENGTH);	/* compares every byte */
-	assert_int_equal(hits, seen);			/* a prefix, as lookup said: nothing ran in between */
+	hits = chain_load(e, keys, LENGTH, LENGTH); /* compares every byte */
+	assert_int_equal(hits, seen);               /* a prefix, as lookup said: nothing ran in between */
 	w->hits += hits;
 	w->misses += LENGTH - hits;
 }
@@ -192,7 +193,7 @@ static void one_step_after_another(void **state)
 	begin(&w, "one_step_after_another");
 	for (int i = 0; i < STEPS; i++)
 		step(&w);
-	assert_true(w.hits > 100 && w.misses > 100);	/* both were tried */
+	assert_true(w.hits > 100 && w.misses > 100); /* both were tried */
 	end(&w);
 }
 
@@ -223,7 +224,8 @@ static void submit(struct world *w, uint32_t engine, struct ongoing *o)
 			page_fill(e, pages[i], &o->keys[i], 0);
 	}
 	assert_int_equal(o->load ? kvtier_load(e->space, o->keys, pages, o->n, &options, &o->op)
-				 : kvtier_store(e->space, o->keys, pages, o->n, &options, &o->op), 0);
+				 : kvtier_store(e->space, o->keys, pages, o->n, &options, &o->op),
+			 0);
 }
 
 static void take(struct world *w, uint32_t engine, struct ongoing *o)

@@ -104,11 +104,11 @@ def open_cache(engine: llama_engine.Engine, path: str, socket: str, codec: str) 
     """The cache, or None where no daemon is: an engine does without."""
     try:
         client = kvtier.Client(socket, name="llama-demo")
+        return LlamaCache(client, engine.lib, engine.ctx, engine.memory, model=model_name(path),
+                          codec={"raw": kvtier.Codec.RAW, "fp8": kvtier.Codec.FP8}[codec])
     except kvtier.Error as error:
         print(f"      no kvtier: {error}", file=sys.stderr, flush=True)
         return None
-    return LlamaCache(client, engine.lib, engine.ctx, engine.memory, model=model_name(path),
-                      codec={"raw": kvtier.Codec.RAW, "fp8": kvtier.Codec.FP8}[codec])
 
 
 def main() -> None:

@@ -40,9 +40,9 @@ from __future__ import annotations
 import ctypes as C
 import errno
 import struct
-from typing import List, NamedTuple, Optional, Sequence
+from typing import Callable, List, NamedTuple, Optional, Sequence
 
-from . import Client, Codec, Dtype, Error, Geometry, Kind, Segment, SharedMemory, Space, Tier
+from . import Client, Codec, Dtype, Error, Geometry, Keys, Kind, Op, Result, Segment, SharedMemory, Space, Tier
 
 __all__ = ["BLOCK_TOKENS", "CONVENTION", "Fetched", "LayoutError", "LlamaCache", "Stored"]
 
@@ -175,6 +175,7 @@ class LlamaCache:
         self._llama, self._ctx, self._memory = _Llama(lib), ctx, memory
         self._client, self._seq, self._scratch, self._timeout_ms = client, seq, scratch, timeout_ms
         self._space: Optional[Space] = None
+        self._lent: Optional[Op] = None     # it may still touch the pages
         handle = self._llama.get_model(ctx)
         layers, heads = self._llama.n_layer(handle), self._llama.n_head_kv(handle)
         dims = self._llama.head_dim(handle, "key"), self._llama.head_dim(handle, "value")
@@ -209,12 +210,12 @@ class LlamaCache:
             raise ValueError(f"sequence {self._seq} is not empty")
         done, tiers = 0, Tier(0)
         try:
+            self._reclaim()
             keys = self._space.keys(tokens[:max(0, len(tokens) - 1)])
             hit = self._space.lookup(keys)
             while done < hit.blocks:
                 n = min(self._pages, hit.blocks - done)
-                result = self._client.wait(self._space.load(keys[done:done + n], range(n),
-                                                            timeout_ms=self._timeout_ms))
+                result = self._run(self._space.load, keys[done:done + n])
                 for page in range(result.prefix):
                     self._import(page, done * self.block_tokens)
                     done, tiers = done + 1, hit.tiers
@@ -233,19 +234,38 @@ class LlamaCache:
         done = first // self.block_tokens
         offered, kept = max(0, len(tokens) // self.block_tokens - done), 0
         try:
+            self._reclaim()
             keys = self._space.keys(tokens)
             while done < len(keys):
                 n = min(self._pages, len(keys) - done)
                 for page in range(n):
                     self._export(page, (done + page) * self.block_tokens)
-                result = self._client.wait(self._space.store(keys[done:done + n], range(n),
-                                                             timeout_ms=self._timeout_ms))
+                result = self._run(self._space.store, keys[done:done + n])
                 kept, done = kept + result.ok, done + n
                 if result.status < 0:
                     return Stored(offered, kept, Error(-result.status, "kvtier did not keep every block"))
             return Stored(offered, kept, None)
         except Error as error:
             return Stored(offered, kept, error)
+
+    def _run(self, submit: Callable[..., Op], keys: Keys) -> Result:
+        """A load or store of keys to or from the first pages. Where the wait for it ends first (a stopped
+        daemon: Error ETIMEDOUT), the pages stay lent."""
+        self._lent = submit(keys, range(len(keys)), timeout_ms=self._timeout_ms)
+        result = self._client.wait(self._lent)
+        self._lent = None
+        return result
+
+    def _reclaim(self) -> None:
+        """The pages are ours again, or Error ETIMEDOUT: other bytes in them now could be stored under an
+        earlier key, or overwritten by an earlier load."""
+        if self._lent is not None:
+            try:
+                self._client.wait(self._lent, 0)
+            except Error as error:
+                if error.errno != errno.ENOENT:     # who else polls the client took the result: it is over
+                    raise
+            self._lent = None
 
     def _page(self, page: int) -> memoryview:
         at = page * self._format.stride

@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib_raw.c - the wire protocol by hand, and the witness (lib_raw.h).
+ */
+#include "lib_raw.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { PATIENCE_S = 20, MAX_FDS = 253 /* SCM_MAX_FD */ };
+
+/* --- connection --- */
+
+void raw_dial(struct raw *r, const char *socket_path)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	const struct timeval patience = { .tv_sec = PATIENCE_S };
+	const int send_bytes = 1 << 20;
+
+	memset(r, 0, sizeof *r);
+	snprintf(address.sun_path, sizeof address.sun_path, "%s", socket_path);
+	r->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	assert_true(r->fd >= 0);
+	(void)setsockopt(r->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+	(void)setsockopt(r->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+	(void)setsockopt(r->fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes);
+	if (connect(r->fd, (const struct sockaddr *)&address, sizeof address))
+		fail_msg("connect: %s", strerror(errno));
+}
+
+struct wire_head raw_head(struct raw *r, enum wire_type type, size_t n)
+{
+	return (struct wire_head){
+		.magic = WIRE_MAGIC,
+		.type = (uint16_t)type,
+		.length = (uint32_t)n,
+		.seq = ++r->seq,
+	};
+}
+
+struct wire_hello raw_hello_message(struct raw *r)
+{
+	return (struct wire_hello){
+		.head = raw_head(r, WIRE_HELLO, sizeof(struct wire_hello)),
+		.version_min = WIRE_VERSION_MIN,
+		.version_max = WIRE_VERSION_MAX,
+		.size_geometry = sizeof(struct wire_geometry),
+		.size_region = sizeof(struct wire_region),
+		.size_segment = sizeof(struct wire_segment),
+		.size_sqe = sizeof(struct wire_sqe),
+		.size_cqe = sizeof(struct wire_cqe),
+		.sq_entries = 64,
+		.arena_blocks = 1024,
+		.name = "raw",
+	};
+}
+
+int raw_send(const struct raw *r, const void *message, size_t n, const int *fds, size_t n_fds)
+{
+	union {
+		struct cmsghdr head;
+		char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
+	} control = { 0 };
+	struct iovec iov = { .iov_base = (void *)(uintptr_t)message, .iov_len = n };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+	assert_true(n_fds <= MAX_FDS);
+	if (fds) {
+		m.msg_control = control.bytes;
+		m.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+		control.head.cmsg_level = SOL_SOCKET;
+		control.head.cmsg_type = SCM_RIGHTS;
+		control.head.cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+		memcpy(CMSG_DATA(&control.head), fds, n_fds * sizeof(int));
+	}
+	return sendmsg(r->fd, &m, MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+static size_t receive(const struct raw *r, void *ret, size_t room, int fds[8], size_t *ret_fds)
+{
+	union {
+		struct cmsghdr head;
+		char bytes[CMSG_SPACE(8 * sizeof(int))];
+	} control;
+	struct iovec iov = { .iov_base = ret, .iov_len = room };
+	struct msghdr m = { .msg_iov = &iov,
+			    .msg_iovlen = 1,
+			    .msg_control = control.bytes,
+			    .msg_controllen = sizeof control.bytes };
+	ssize_t n = recvmsg(r->fd, &m, MSG_CMSG_CLOEXEC);
+
+	/* Closed before it had read all: told once, and before the packets that say why. */
+	if (n < 0 && errno == ECONNRESET)
+		n = recvmsg(r->fd, &m, MSG_CMSG_CLOEXEC);
+	*ret_fds = 0;
+	if (n < 0 && (errno == ECONNRESET || errno == EPIPE))
+		return 0;
+	if (n < 0)
+		fail_msg("the daemon does not answer: %s", strerror(errno));
+	for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h))
+		if (h->cmsg_type == SCM_RIGHTS) {
+			*ret_fds = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+			memcpy(fds, CMSG_DATA(h), *ret_fds * sizeof(int));
+		}
+	return (size_t)n;
+}
+
+size_t raw_receive(const struct raw *r, void *ret, size_t room)
+{
+	int fds[8];
+	size_t n_fds;
+	const size_t n = receive(r, ret, room, fds, &n_fds);
+
+	while (n_fds > 0)
+		(void)close(fds[--n_fds]);
+	return n;
+}
+
+void raw_hello(struct raw *r)
+{
+	const struct wire_hello hello = raw_hello_message(r);
+	int fds[8];
+	size_t n_fds;
+
+	assert_int_equal(raw_send(r, &hello, sizeof hello, NULL, 0), 0);
+	assert_int_equal(receive(r, &r->ok, sizeof r->ok, fds, &n_fds), sizeof r->ok);
+	assert_int_equal(r->ok.head.type, WIRE_HELLO_OK);
+	assert_int_equal(n_fds, 3);
+	r->submit = mmap(NULL, r->ok.submit_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+	r->complete = mmap(NULL, r->ok.complete_bytes, PROT_READ, MAP_SHARED, fds[1], 0);
+	assert_ptr_not_equal(r->submit, MAP_FAILED);
+	assert_ptr_not_equal(r->complete, MAP_FAILED);
+	while (n_fds > 0)
+		(void)close(fds[--n_fds]);
+}
+
+void raw_open(struct raw *r, const char *socket_path)
+{
+	raw_dial(r, socket_path);
+	raw_hello(r);
+}
+
+void raw_close(struct raw *r)
+{
+	if (r->submit)
+		(void)munmap(r->submit, r->ok.submit_bytes);
+	if (r->complete)
+		(void)munmap((void *)(uintptr_t)r->complete, r->ok.complete_bytes);
+	(void)close(r->fd);
+	memset(r, 0, sizeof *r);
+	r->fd = -1;
+}
+
+void raw_expect_cut(struct raw *r, const char *text)
+{
+	struct wire_error e = { 0 };
+	size_t n;
+
+	do
+		n = raw_receive(r, &e, sizeof e);
+	while (n > 0 && e.head.type != WIRE_ERROR); /* WAKE, replies to what was in order */
+	if (n != sizeof e)
+		fail_msg("cut without an ERROR; expected one with \"%s\"", text);
+	e.text[sizeof e.text - 1] = 0;
+	if (e.error != -EPROTO || !strstr(e.text, text))
+		fail_msg("ERROR %d \"%s\"; expected -EPROTO with \"%s\"", e.error, e.text, text);
+	assert_int_equal(raw_receive(r, &e, sizeof e), 0);
+}
+
+void raw_expect_refused(struct raw *r, int error, const char *text)
+{
+	struct wire_error e = { 0 };
+	const struct wire_head bell = raw_head(r, WIRE_DOORBELL, sizeof bell);
+
+	assert_int_equal(raw_receive(r, &e, sizeof e), sizeof e);
+	e.text[sizeof e.text - 1] = 0;
+	if (e.head.type != WIRE_ERROR || e.error != error || !strstr(e.text, text))
+		fail_msg("ERROR %d \"%s\"; expected %d with \"%s\"", e.error, e.text, error, text);
+	assert_int_equal(raw_send(r, &bell, sizeof bell, NULL, 0), 0);
+}
+
+/* --- spaces --- */
+
+size_t raw_region_bytes(void)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+
+	return engine_page_bytes(&g) * RAW_PAGES;
+}
+
+void raw_space_fill(struct raw *r, struct raw_space *ret)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct kvtier_segment segments[4];
+	const size_t n = engine_segments(&g, segments, 4);
+
+	*ret = (struct raw_space){
+		.open = { .head = raw_head(r, WIRE_SPACE_OPEN, sizeof *ret),
+			  .n_regions = 1,
+			  .n_segments = 4,
+			  .geometry = { .dtype = g.dtype,
+					.codec = g.codec,
+					.layers = g.layers,
+					.kv_heads = g.kv_heads,
+					.head_dim_k = g.head_dim_k,
+					.head_dim_v = g.head_dim_v,
+					.block_tokens = g.block_tokens,
+					.world = 1,
+					.model = "hostile@1" } },
+		.region = { .memory = WIRE_MEMFD, .length = raw_region_bytes() },
+	};
+	for (size_t i = 0; i < n; i++)
+		ret->segments[i] = (struct wire_segment){
+			.layer = segments[i].layer,
+			.kind = segments[i].kind,
+			.offset = segments[i].offset,
+			.page_stride = segments[i].page_stride,
+			.head_stride = segments[i].head_stride,
+			.token_stride = segments[i].token_stride,
+		};
+}
+
+int raw_space_open(struct raw *r, uint32_t *ret_handle)
+{
+	const int fd = memfd_make(raw_region_bytes(), F_SEAL_SHRINK);
+	struct wire_space_ok ok = { 0 };
+	struct raw_space space;
+
+	raw_space_fill(r, &space);
+	assert_int_equal(raw_send(r, &space, sizeof space, &fd, 1), 0);
+	assert_int_equal(raw_receive(r, &ok, sizeof ok), sizeof ok);
+	assert_int_equal(ok.head.type, WIRE_SPACE_OK);
+	assert_int_equal(ok.pages, RAW_PAGES);
+	*ret_handle = ok.space;
+	return fd;
+}
+
+/* --- rings --- */
+
+struct wire_sqe raw_sqe(enum wire_op op, uint32_t space)
+{
+	static uint64_t id = 1000;
+
+	return (struct wire_sqe){
+		.op = (uint8_t)op,
+		.space = (uint16_t)space,
+		.op_id = ++id,
+		.n = op == WIRE_OP_NOP ? 0 : 1,
+		.deadline_ns = op == WIRE_OP_NOP ? 0 : now_ns() + 10000000000u,
+	};
+}
+
+struct wire_sqe *raw_entries(struct raw *r)
+{
+	return (struct wire_sqe *)(void *)((char *)r->submit + WIRE_RING_OFFSET);
+}
+
+uint8_t *raw_keys(struct raw *r)
+{
+	return (uint8_t *)r->submit + wire_keys_offset(r->ok.sq_entries);
+}
+
+uint32_t *raw_pages(struct raw *r)
+{
+	return (uint32_t *)(void *)((char *)r->submit +
+				    wire_pages_offset(r->ok.sq_entries, r->ok.arena_blocks));
+}
+
+void raw_put(struct raw *r, uint32_t position, const struct wire_sqe *sqe)
+{
+	raw_entries(r)[position & (r->ok.sq_entries - 1)] = *sqe;
+}
+
+void raw_publish(struct raw *r, uint32_t tail)
+{
+	const struct wire_head bell = raw_head(r, WIRE_DOORBELL, sizeof bell);
+
+	__atomic_store_n(&r->submit->sq_tail, tail, __ATOMIC_SEQ_CST);
+	(void)raw_send(r, &bell, sizeof bell, NULL, 0); /* it may have been cut already */
+}
+
+void raw_await(const struct raw *r, uint32_t tail)
+{
+	const uint64_t until = now_ns() + PATIENCE_S * 1000000000ull;
+
+	while (__atomic_load_n(&r->complete->cq_tail, __ATOMIC_ACQUIRE) != tail) {
+		if (now_ns() > until)
+			fail_msg("cq_tail is %u after %d s, not %u", r->complete->cq_tail, PATIENCE_S, tail);
+		nap_ms(1);
+	}
+}
+
+/* --- the daemon's size --- */
+
+/* Sanitizers keep freed memory and shadows of it. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SLACK_KIB = 128 << 10 };
+#else
+enum { SLACK_KIB = 2 << 10 };
+#endif
+
+struct daemon_size daemon_size(const struct daemon *d)
+{
+	return (struct daemon_size){ .fds = daemon_fds(d), .kib = daemon_rss_kib(d) };
+}
+
+void daemon_size_check(const struct daemon *d, const struct daemon_size *before)
+{
+	const struct daemon_size now = daemon_size(d);
+
+	if (now.fds != before->fds)
+		fail_msg("the daemon has %d descriptors, not %d", now.fds, before->fds);
+	if (now.kib > before->kib + SLACK_KIB)
+		fail_msg("the daemon grew from %ld to %ld KiB", before->kib, now.kib);
+}
+
+/* --- the witness --- */
+
+enum { WITNESS_BLOCKS = 8, WITNESS_CHAINS = 8, WITNESS_PAGES = 2 * WITNESS_BLOCKS };
+
+/* No cmocka here: its assertions belong to the thread that runs the tests. */
+static int witness_round(struct witness *w, const struct kvtier_key *keys)
+{
+	struct engine *e = &w->engine;
+	uint32_t from[WITNESS_BLOCKS], to[WITNESS_BLOCKS];
+	int r;
+
+	pages_from(0, from, WITNESS_BLOCKS);
+	pages_from(WITNESS_BLOCKS, to, WITNESS_BLOCKS);
+	for (uint32_t i = 0; i < WITNESS_BLOCKS; i++) {
+		page_fill(e, from[i], &keys[i], 0);
+		page_poison(e, to[i]);
+	}
+	r = engine_store(e, keys, from, WITNESS_BLOCKS, NULL, NULL);
+	if (r == 0)
+		r = engine_load(e, keys, to, WITNESS_BLOCKS, NULL);
+	for (uint32_t i = 0; r == 0 && i < WITNESS_BLOCKS; i++)
+		if (!page_is(e, to[i], &keys[i], 0))
+			r = -EBADMSG;
+	return r == -ENOENT && w->may_miss ? 0 : r;
+}
+
+static void *witness_run(void *arg)
+{
+	struct witness *w = arg;
+
+	while (!atomic_load(&w->stop)) {
+		const uint64_t round = atomic_load(&w->rounds);
+		const int r = witness_round(w, &w->keys[round % WITNESS_CHAINS * WITNESS_BLOCKS]);
+
+		if (r && atomic_fetch_add(&w->failures, 1) == 0)
+			w->first_failure = r;
+		atomic_fetch_add(&w->rounds, 1);
+		nap_ms(1);
+	}
+	return NULL;
+}
+
+void witness_start(struct witness *w, const char *socket_path)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+
+	const bool may_miss = w->may_miss;
+
+	memset(w, 0, sizeof *w);
+	w->may_miss = may_miss;
+	engine_open(&w->engine, socket_path, "witness", &g, WITNESS_PAGES);
+	for (uint32_t i = 0; i < WITNESS_CHAINS; i++)
+		chain_keys(&w->engine, 77000 + i, WITNESS_BLOCKS, &w->keys[i * WITNESS_BLOCKS]);
+	assert_int_equal(pthread_create(&w->thread, NULL, witness_run, w), 0);
+}
+
+void witness_check(struct witness *w)
+{
+	const uint64_t target = atomic_load(&w->rounds) + 2, until = now_ns() + PATIENCE_S * 1000000000ull;
+
+	while (atomic_load(&w->rounds) < target && now_ns() < until)
+		nap_ms(1);
+	assert_true(atomic_load(&w->rounds) >= target);
+	if (atomic_load(&w->failures))
+		fail_msg("the honest engine met %llu failures, the first one %d",
+			 (unsigned long long)w->failures, w->first_failure);
+}
+
+void witness_stop(struct witness *w)
+{
+	atomic_store(&w->stop, true);
+	(void)pthread_join(w->thread, NULL);
+	engine_close(&w->engine);
+	if (atomic_load(&w->failures))
+		fail_msg("the honest engine met %llu failures, the first one %d",
+			 (unsigned long long)w->failures, w->first_failure);
+}

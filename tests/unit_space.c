@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_space.c - goal: an identity is all of geometry, codec and tenant and nothing else; its number is
+ * stable while it is used; a tenant's secret is private, whole, and never lost. Method: a state directory of
+ * one's own.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../client/kvtier.h"
+#include "../daemon/space.h"
+#include "../tiers/tier.h"
+
+struct world {
+	char dir[64];
+	struct spaces *spaces;
+	uint32_t blocks[TIER_MAX_SPACES]; /* that a space has, as blocks.c would say */
+};
+
+static char text[256];
+
+static uint32_t blocks_of(void *arg, uint32_t space)
+{
+	return ((struct world *)arg)->blocks[space];
+}
+
+static int set_up(void **state)
+{
+	static struct world w;
+
+	w = (struct world){ .dir = "/tmp/kvtier-test-XXXXXX" };
+	assert_non_null(mkdtemp(w.dir));
+	assert_int_equal(spaces_open(w.dir, &w.spaces, text, sizeof text), 0);
+	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof text), 0);
+	spaces_in_use(w.spaces, blocks_of, &w);
+	*state = &w;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct world *w = *state;
+	char command[128];
+
+	spaces_close(w->spaces);
+	spaces_close(NULL);
+	snprintf(command, sizeof command, "rm -rf %s", w->dir);
+	return system(command);
+}
+
+static struct wire_geometry geometry(void)
+{
+	return (struct wire_geometry){
+		.dtype = KVTIER_BF16,
+		.layers = 2,
+		.kv_heads = 2,
+		.head_dim_k = 32,
+		.head_dim_v = 32,
+		.block_tokens = 16,
+		.world = 2,
+		.model = "m@1",
+		.convention = "hf",
+	};
+}
+
+static struct space *acquire(struct world *w, const struct wire_geometry *g)
+{
+	struct space *space = NULL;
+
+	if (space_acquire(w->spaces, "default", g, &space, text, sizeof text))
+		fail_msg("%s", text);
+	return space;
+}
+
+static void same_geometry_same_space(void **state)
+{
+	const struct wire_geometry g = geometry();
+	struct space *a = acquire(*state, &g), *b = acquire(*state, &g);
+
+	assert_ptr_equal(a, b);
+	assert_int_equal(a->opened, 2);
+}
+
+static void default_codec_is_the_same_as_said(void **state)
+{
+	struct wire_geometry g = geometry();
+	struct space *a = acquire(*state, &g);
+
+	g.codec = KVTIER_CODEC_FP8;
+	assert_ptr_equal(acquire(*state, &g), a);
+	g.codec = KVTIER_CODEC_RAW;
+	assert_ptr_not_equal(acquire(*state, &g), a);
+}
+
+/* One field changed a time: each makes another space, with another salt. */
+static void every_field_counts(void **state)
+{
+	const struct wire_geometry base = geometry();
+	struct space *first = acquire(*state, &base);
+
+	for (int field = 0; field < 11; field++) {
+		struct wire_geometry g = base;
+		struct space *other;
+
+		switch (field) {
+		case 0:
+			g.dtype = KVTIER_FP16;
+			break;
+		case 1:
+			g.layers = 3;
+			break;
+		case 2:
+			g.kv_heads = 4;
+			break;
+		case 3:
+			g.head_dim_k = 64;
+			break;
+		case 4:
+			g.head_dim_v = 64;
+			break;
+		case 5:
+			g.block_tokens = 32;
+			break;
+		case 6:
+			g.rank = 1;
+			break;
+		case 7:
+			g.world = 4;
+			break;
+		case 8:
+			strcpy(g.model, "m@2");
+			break;
+		case 9:
+			strcpy(g.convention, "gguf");
+			break;
+		default:
+			strcpy(g.extras, "lora");
+			break;
+		}
+		other = acquire(*state, &g);
+		assert_ptr_not_equal(other, first);
+		assert_memory_not_equal(other->id, first->id, 32);
+		assert_memory_not_equal(other->salt, first->salt, 32);
+	}
+}
+
+static void tenants_share_an_id_but_no_salt(void **state)
+{
+	struct world *w = *state;
+	const struct wire_geometry g = geometry();
+	struct space *a = acquire(w, &g), *b = NULL;
+
+	assert_int_equal(spaces_tenant(w->spaces, "other", text, sizeof text), 0);
+	assert_int_equal(space_acquire(w->spaces, "other", &g, &b, text, sizeof text), 0);
+	assert_ptr_not_equal(a, b);
+	assert_memory_equal(a->id, b->id, 32);
+	assert_memory_not_equal(a->salt, b->salt, 32);
+}
+
+static void salt_survives_a_restart(void **state)
+{
+	struct world *w = *state;
+	const struct wire_geometry g = geometry();
+	uint8_t salt[32];
+
+	memcpy(salt, acquire(w, &g)->salt, sizeof salt);
+	spaces_close(w->spaces);
+	assert_int_equal(spaces_open(w->dir, &w->spaces, text, sizeof text), 0);
+	assert_int_equal(spaces_tenant(w->spaces, "default", text, sizeof text), 0);
+	assert_memory_equal(acquire(w, &g)->salt, salt, sizeof salt);
+}
+
+static void secret_is_private_and_alone(void **state)
+{
+	struct world *w = *state;
+	char path[128], command[128];
+	struct stat st;
+
+	snprintf(path, sizeof path, "%s/secret-default", w->dir);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0600);
+	assert_int_equal(st.st_size, 32);
+	assert_int_equal(st.st_nlink, 1); /* the temporary name is gone */
+	snprintf(command, sizeof command, "test $(ls -A %s | wc -l) = 1", w->dir);
+	assert_int_equal(system(command), 0);
+}
+
+static void bad_secret(struct world *w, const char *bytes, mode_t mode, int error, const char *words)
+{
+	char path[128];
+	int fd;
+
+	snprintf(path, sizeof path, "%s/secret-bad", w->dir);
+	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, bytes, strlen(bytes)), strlen(bytes));
+	assert_int_equal(fchmod(fd, mode), 0);
+	(void)close(fd);
+	assert_int_equal(spaces_tenant(w->spaces, "bad", text, sizeof text), error);
+	assert_non_null(strstr(text, words));
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(spaces_tenant(w->spaces, "bad", text, sizeof text), 0); /* nothing half-applied */
+}
+
+static void secret_readable_by_others(void **state)
+{
+	bad_secret(*state, "0123456789abcdef0123456789abcdef", 0604, -EPERM, "mode 0600 (it is 0604)");
+}
+
+static void secret_too_short(void **state)
+{
+	bad_secret(*state, "0123", 0600, -EBADMSG, "it has 4");
+}
+
+static void secret_too_long(void **state)
+{
+	bad_secret(*state, "0123456789abcdef0123456789abcdef!", 0600, -EBADMSG, "it has 33");
+}
+
+static void secret_that_is_a_link(void **state)
+{
+	struct world *w = *state;
+	char path[128];
+
+	snprintf(path, sizeof path, "%s/secret-link", w->dir);
+	assert_int_equal(symlink("secret-default", path), 0);
+	assert_int_equal(spaces_tenant(w->spaces, "link", text, sizeof text), -ELOOP);
+	assert_non_null(strstr(text, "secret-link"));
+}
+
+static void names_of_tenants(void **state)
+{
+	static const char *const bad[] = {
+		"", "a/b", "..", ".x", "a b", "a~1", "0123456789012345678901234567890123456789"
+	};
+	struct world *w = *state;
+
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		assert_int_equal(spaces_tenant(w->spaces, bad[i], text, sizeof text), -EINVAL);
+	assert_int_equal(spaces_tenant(w->spaces, "Team_b-2.x", text, sizeof text), 0);
+}
+
+static void fill_table(struct world *w, bool opened)
+{
+	struct wire_geometry g = geometry();
+
+	for (uint32_t i = 0; i < TIER_MAX_SPACES; i++) {
+		struct space *space;
+
+		snprintf(g.model, sizeof g.model, "fill-%u", i);
+		space = acquire(w, &g);
+		assert_int_equal(space->number, i);
+		if (!opened)
+			space_release(w->spaces, space);
+	}
+}
+
+static void full_table_is_refused(void **state)
+{
+	struct world *w = *state;
+	const struct wire_geometry g = geometry();
+	struct space *space = NULL;
+
+	fill_table(w, true);
+	assert_int_equal(space_acquire(w->spaces, "default", &g, &space, text, sizeof text), -ENOSPC);
+	assert_null(space);
+	space_release(w->spaces, space_at(w->spaces, 700));
+	assert_int_equal(acquire(w, &g)->number, 700);
+}
+
+static void space_with_blocks_keeps_its_number(void **state)
+{
+	struct world *w = *state;
+	const struct wire_geometry g = geometry();
+
+	fill_table(w, false);
+	for (uint32_t i = 0; i < TIER_MAX_SPACES; i++)
+		w->blocks[i] = i != 333;
+	assert_int_equal(acquire(w, &g)->number, 333);
+	assert_string_equal(space_at(w->spaces, 332)->wire.model, "fill-332");
+	assert_string_equal(space_at(w->spaces, 333)->wire.model, "m@1");
+	assert_null(space_at(w->spaces, TIER_MAX_SPACES));
+}
+
+static void refused_geometry_takes_no_number(void **state)
+{
+	struct world *w = *state;
+	struct wire_geometry g = geometry();
+	struct space *space = NULL;
+
+	g.kv_heads = 0;
+	assert_int_equal(space_acquire(w->spaces, "default", &g, &space, text, sizeof text), -EINVAL);
+	assert_non_null(strstr(text, "geometry.kv_heads is 0; must be 1 to 1024"));
+	g = geometry();
+	assert_int_equal(acquire(w, &g)->number, 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(same_geometry_same_space),
+		CASE(default_codec_is_the_same_as_said),
+		CASE(every_field_counts),
+		CASE(tenants_share_an_id_but_no_salt),
+		CASE(salt_survives_a_restart),
+		CASE(secret_is_private_and_alone),
+		CASE(secret_readable_by_others),
+		CASE(secret_too_short),
+		CASE(secret_too_long),
+		CASE(secret_that_is_a_link),
+		CASE(names_of_tenants),
+		CASE(full_table_is_refused),
+		CASE(space_with_blocks_keeps_its_number),
+		CASE(refused_geometry_takes_no_number),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
