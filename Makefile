@@ -15,17 +15,18 @@ ALLCF   := -std=c11 -D_GNU_SOURCE -DKVTIER_VERSION='"$(VERSION)"' $(WARN) -fPIC 
 ALLLD   := $(LDFLAGS) $(SANFLAG)
 D_LIBS  := -linih -lcrypto -lxxhash -lnuma -ljson-c -lpthread
 C_LIBS  := -lcrypto -lpthread
-T_LIBS  := -lcmocka -lm $(D_LIBS)
+T_LIBS  := -lcmocka -lm -luring $(D_LIBS)
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 
 KERNELS := image ref avx2 avx512 select walk
 DAEMON  := block config config_derive config_print config_value conn ctl ctl_commands device device_cpu evict index json layout \
 	   lease log loop mount mover notify op place proto request ring server space stats
-TIERS   := tier host host_memory host_limits fault
+TIERS   := tier host host_memory host_limits fault io io_uring io_threads nvme_carry nvme_format nvme_log nvme_recover \
+	   nvme_segment nvme_super nvme_victim
 CLIENT  := arena check client error keys map op ring session socket space staged submit
 CTL     := kvtierctl kvtierctl_admin kvtierctl_stats kvtierctl_status kvtierctl_text
-BENCH   := bench_main bench_codec bench_lookup bench_io
+BENCH   := bench_main bench_codec bench_lookup bench_io bench_nvme
 TESTS   := unit_image unit_codec_exact unit_codec_pages unit_codec_error unit_codec_race unit_index unit_map unit_map_race \
 	   unit_block unit_tier unit_host unit_host_memory unit_place unit_mover unit_config unit_stats unit_ctl unit_notify \
 	   unit_kvtierctl unit_proto unit_layout unit_ring unit_loop unit_space unit_client_arena unit_client_keys \
@@ -34,12 +35,17 @@ TESTS   := unit_image unit_codec_exact unit_codec_pages unit_codec_error unit_co
 	   fuzz_config fuzz_proto sys_store_load sys_random sys_kill sys_client_death sys_stopped sys_cut sys_cancel \
 	   sys_verify sys_evict sys_event_fd sys_config sys_tenants sys_many sys_hostile_messages sys_hostile_regions \
 	   sys_hostile_rings regr_1_arena_claimed_twice regr_2_ops_share regr_3_region_share regr_4_socket_path \
-	   regr_5_client_turns
+	   regr_5_client_turns unit_io unit_io_open fault_io fault_io_open unit_nvme_log unit_nvme_start sim_nvme_crash \
+	   sim_nvme_faults sim_nvme_trace fuzz_nvme
 WRAP     = $(addprefix -Wl$(comma)--wrap=,$(1))
 LDF_fault_index  := $(call WRAP,memfd_create ftruncate fcntl getrandom calloc mmap munmap)
 LDF_fault_host   := $(call WRAP,memfd_create ftruncate fcntl mmap mbind madvise mlock2 pthread_create pthread_join calloc)
 LDF_fault_daemon := $(call WRAP,memfd_create ftruncate fcntl mmap munmap getrandom write fsync link epoll_create1 epoll_ctl \
 	eventfd calloc aligned_alloc pthread_create)
+LDF_fault_io     := $(call WRAP,pread pwrite fdatasync io_uring_peek_batch_cqe)
+LDF_fault_io_open := $(call WRAP,eventfd epoll_ctl calloc pthread_create pthread_join io_uring_queue_init_params \
+	io_uring_get_probe_ring io_uring_submit io_uring_register_eventfd io_uring_register_files \
+	io_uring_register_files_update io_uring_register_buffers_sparse io_uring_register_buffers_update_tag)
 LDF_fault_client := $(call WRAP,calloc malloc free mmap munmap memfd_create ftruncate fcntl fstat eventfd epoll_create1 \
 	epoll_ctl socket connect sendmsg recvmsg EVP_MD_fetch EVP_MD_CTX_new EVP_DigestInit_ex2)
 SCRIPTS := tests/sys_service.sh tests/sys_examples.sh tests/sys_python_binding.sh tests/sys_llama_layout.sh tests/sys_llama_prefix.sh
@@ -52,7 +58,7 @@ TEST_BINS := $(addprefix $(BUILD)/tests/,$(TESTS))
 
 all: $(PROGRAMS)
 	@echo "built in $(BUILD)/: kvtierd kvtierctl kvtier-bench libkvtier.so.0 libkvtier.a"
-	@echo "left out: the CUDA device (this version has the CPU device only), NVMe and Redis tiers (not written yet)"
+	@echo "left out: the CUDA device (this version has the CPU device only), the NVMe tier (its I/O engine and log store are built and tested, not yet wired), the Redis tier (not written yet)"
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -103,7 +109,10 @@ $(BUILD)/tests/regr_%: $(BUILD)/tests/regr_%.o $(SYS_OBJS) $(BUILD)/libkvtier.a
 $(BUILD)/tests/fault_client: $(BUILD)/tests/fault_client.o $(SYS_OBJS) $(BUILD)/libkvtier.a
 	$(SYS_LINK)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/daemon.a $(BUILD)/client/map.o
-	$(Q)$(CC) $(ALLLD) -o $@ $^ $(LDF_$*) $(T_LIBS)
+	$(Q)$(CC) $(ALLLD) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDF_$*) $(T_LIBS)
+
+NVME_TESTS := $(addprefix $(BUILD)/tests/,unit_nvme_log unit_nvme_start sim_nvme_crash sim_nvme_faults sim_nvme_trace)
+$(NVME_TESTS): $(call objs,tests,disk_sim lib_nvme lib_trace)
 
 tests: $(PROGRAMS) $(TEST_BINS)
 
@@ -144,7 +153,7 @@ demo: deps all
 bench: all
 	$(BUILD)/kvtier-bench
 
-PACKAGES := gcc make pkg-config libinih-dev libssl-dev libxxhash-dev libnuma-dev libjson-c-dev libcmocka-dev \
+PACKAGES := gcc make pkg-config libinih-dev libssl-dev libxxhash-dev libnuma-dev libjson-c-dev libcmocka-dev liburing-dev \
 	    python3-venv systemd clang util-linux
 deps:
 	@if ! command -v dpkg-query >/dev/null; then echo "not a Debian system; kvtier needs: $(PACKAGES)"; exit 0; fi; \

@@ -2,10 +2,10 @@
 /*
  * bench_io.c - store and load through client and daemon, and how soon the daemon starts on an op.
  *
- * store.*, load.*: 1 GiB of logical bytes in blocks of 1 MiB images, from kvtier_store() of the first op to the result
- * of the last, against a non-temporal copy of the same pages by as many threads as the daemon has workers. Each run measures
- * copy, store, load, copy; the limit is the mean of the two copies. Every run stores under new keys, so later ones
- * evict. What comes back is compared with what was stored.
+ * store.*, load.*: 1 GiB of logical bytes in blocks of 1 MiB images, from kvtier_store() of the first op to the
+ * result of the last, against a non-temporal copy of the same pages by as many threads as the daemon has workers.
+ * Each run measures copy, store, load, copy; the limit is the mean of the two copies. Every run stores under new
+ * keys, so later ones evict. What comes back is compared with what was stored.
  * memory.fixed: what an idle daemon takes beside its tiers.
  * submit.start: round trip of an op on an absent block through a spinning daemon: an upper bound of submit to start.
  */
@@ -401,7 +401,8 @@ static const struct io_case raw_store = { KVTIER_CODEC_RAW, 16, 0 }, raw_load = 
 
 const struct bench_case bench_io_cases[] = {
 	{ "submit.start", run_submit, "op round trip through a spinning daemon, against 1 us", 1.0, BENCH_LESS, "ns", NULL },
-	{ "memory.fixed", run_fixed, "an idle daemon's memory beyond its tiers, against 16 MiB", 1.0, BENCH_LESS, "MiB", NULL },
+	{ "memory.fixed", run_fixed, "an idle daemon's memory beyond its tiers, against 16 MiB", 1.0, BENCH_LESS,
+	  "MiB", NULL },
 	{ "store.fp8", run_io, "1 GiB logical, pages to images, against a non-temporal copy", 0.75, BENCH_MORE, "GB/s",
 	  &fp8_store },
 	{ "load.fp8", run_io, "1 GiB logical, images to pages, against a non-temporal copy", 0.85, BENCH_MORE, "GB/s",

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * io.c - what both I/O engines share: bounds, order, and what the result of a transfer means.
+ *
+ *	io_submit --> waiting --start_some--> started (in the device) --io_transferred--> idle, done() runs
+ *	                 ^                                                     |
+ *	                 `---------- short, EINTR, EAGAIN: at the front -------'
+ *
+ * Invariants
+ *	I1 lent[d] = waiting[d].n + in_device[d] <= bound[d]; in_device[d] <= depth[d]; started.n = their sum
+ *	I2 done() runs from the poller alone, and the op is idle, and no more counted, when it does
+ *	I3 moved is a multiple of IO_ALIGN until the op has ended, so every transfer is as aligned as the op
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "io_engine.h"
+
+enum {
+	REAP_BUDGET = 64,	/* completions a turn: others want the core thread, too */
+	MAX_TRIES = 16,		/* of a transfer that moves nothing */
+	RETRY_NS = 1000000,	/* the kernel is short of something: leave it alone for so long */
+};
+
+enum { AGAIN = 1 };	/* beside 0 and -errno: start what is left of the op */
+
+/* --- queues: an op is in one at a time --- */
+
+static void queue_append(struct io_queue *q, struct io_op *op)
+{
+	op->next = NULL;
+	op->previous = q->last;
+	*(q->last ? &q->last->next : &q->first) = op;
+	q->last = op;
+	q->n++;
+}
+
+static void queue_prepend(struct io_queue *q, struct io_op *op)
+{
+	op->next = q->first;
+	op->previous = NULL;
+	*(q->first ? &q->first->previous : &q->last) = op;
+	q->first = op;
+	q->n++;
+}
+
+static void queue_remove(struct io_queue *q, struct io_op *op)
+{
+	*(op->previous ? &op->previous->next : &q->first) = op->next;
+	*(op->next ? &op->next->previous : &q->last) = op->previous;
+	q->n--;
+}
+
+/* --- results --- */
+
+static enum io_direction direction(const struct io_op *op)
+{
+	return op->kind == IO_READ ? IO_READS : IO_WRITES;
+}
+
+/* Whether a read that stopped after `result` bytes met the end. lseek knows the size of a device as well. */
+static bool at_end(const struct io *io, const struct io_op *op, uint32_t result)
+{
+	const off_t size = lseek(io->files[op->file].fd, 0, SEEK_END);
+
+	return size >= 0 && io_op_offset(op) + result >= (uint64_t)size;
+}
+
+static int try_again(struct io *io, struct io_op *op, int otherwise)
+{
+	if (++op->tries > MAX_TRIES)
+		return otherwise;
+	io->counters.retries_total++;
+	return AGAIN;
+}
+
+/* 0: all of it moved, AGAIN, or -errno. */
+static int judge(struct io *io, struct io_op *op, int32_t result)
+{
+	uint32_t n, whole;
+
+	if (result == -EINTR || result == -EAGAIN)
+		return try_again(io, op, result);
+	if (result < 0 || op->kind == IO_FDATASYNC)
+		return result;
+	n = (uint32_t)result;
+	assert(n <= io_op_left(op));
+	if (n == io_op_left(op))
+		return 0;
+	io->counters.short_total++;
+	whole = n & ~(uint32_t)(IO_ALIGN - 1);	/* the rest of a torn page moves once more */
+	if (whole > 0) {
+		op->moved += whole;
+		op->tries = 0;
+		return AGAIN;
+	}
+	if (op->kind == IO_READ && at_end(io, op, n))
+		return -ENODATA;
+	return n == 0 ? -EIO : try_again(io, op, -EIO);
+}
+
+static void count_end(struct io_counters *c, const struct io_op *op)
+{
+	if (op->status) {
+		c->errors_total++;
+	} else if (op->kind == IO_READ) {
+		c->reads_total++;
+		c->read_bytes_total += op->bytes;
+	} else if (op->kind == IO_WRITE) {
+		c->writes_total++;
+		c->written_bytes_total += op->bytes;
+	} else {
+		c->syncs_total++;
+	}
+}
+
+void io_transferred(struct io *io, struct io_op *op, int32_t result)
+{
+	const enum io_direction d = direction(op);
+	int verdict;
+
+	assert(op->state == IO_STARTED);
+	queue_remove(&io->started, op);
+	io->in_device[d]--;
+	verdict = judge(io, op, result);
+	if (verdict == AGAIN) {
+		op->state = IO_WAITING;
+		queue_prepend(&io->waiting[d], op);
+		if (result == -EAGAIN)	/* no room for a timer: then without a pause */
+			(void)loop_timer_set(io->loop, &io->retry, loop_now(io->loop) + RETRY_NS);
+		return;
+	}
+	op->status = verdict;
+	op->state = IO_IDLE;
+	io->lent[d]--;
+	io->files[op->file].lent--;
+	count_end(&io->counters, op);
+	op->done(op);
+}
+
+/* --- the turn --- */
+
+static void start_some(struct io *io, enum io_direction d)
+{
+	struct io_queue *waiting = &io->waiting[d];
+
+	while (waiting->n > 0 && io->in_device[d] < io->depth[d]) {
+		struct io_op *op = waiting->first;
+
+		queue_remove(waiting, op);
+		queue_append(&io->started, op);
+		op->state = IO_STARTED;
+		op->start_ns = loop_now(io->loop);
+		io->in_device[d]++;
+		io->engine->start(io, op);
+	}
+}
+
+static bool turn(struct loop_poller *poller)
+{
+	struct io *io = (struct io *)((char *)poller - offsetof(struct io, poller));
+	const uint32_t before = io->started.n;
+	uint32_t reaped, kept;
+
+	if (before == 0 && io->waiting[IO_READS].n + io->waiting[IO_WRITES].n == 0)
+		return false;
+	io->reaping = true;
+	reaped = io->engine->reap(io, REAP_BUDGET);
+	io->reaping = false;
+	if (io->retry.position != 0)
+		return reaped > 0;
+	kept = io->started.n;
+	start_some(io, IO_READS);
+	start_some(io, IO_WRITES);
+	if (io->engine->flush(io) < 0)
+		(void)loop_timer_set(io->loop, &io->retry, loop_now(io->loop) + RETRY_NS);
+	return reaped > 0 || io->started.n > kept;
+}
+
+/* The poller runs before the loop sleeps again, whoever ended the sleep: that is all these two are for. */
+static void woken(struct loop_watch *watch, uint32_t events)
+{
+	(void)watch;
+	(void)events;
+}
+
+static void retry_due(struct loop_timer *timer)
+{
+	(void)timer;
+}
+
+/* --- open and close --- */
+
+static int check_conf(const struct io_conf *c, char *text, size_t n)
+{
+	const char *what = NULL;
+
+	if (c->read_depth < 1 || c->read_depth > IO_MAX_DEPTH || c->write_depth < 1 || c->write_depth > IO_MAX_DEPTH)
+		what = "read_depth and write_depth must be 1 to 1024";
+	else if (c->read_queue > IO_MAX_QUEUE || c->write_queue > IO_MAX_QUEUE)
+		what = "read_queue and write_queue must be at most 65536";
+	else if (c->threads == 1 || c->threads > IO_MAX_THREADS)
+		what = "threads must be 2 to 64, or 0";
+	else if (c->engine > IO_ENGINE_THREADS)
+		what = "no such engine";
+	if (!what)
+		return 0;
+	(void)snprintf(text, n, "%s", what);
+	return -EINVAL;
+}
+
+void io_note_add(struct io *io, const char *format, ...)
+{
+	const size_t used = strlen(io->note);
+	va_list args;
+
+	if (used + 2 >= sizeof io->note)
+		return;
+	if (used > 0)
+		memcpy(io->note + used, "; ", 3);
+	va_start(args, format);
+	(void)vsnprintf(io->note + strlen(io->note), sizeof io->note - strlen(io->note), format, args);
+	va_end(args);
+}
+
+/* io_uring, or else threads with a note of why not. */
+static int open_engine(const struct io_conf *conf, struct io **ret, char *text, size_t n)
+{
+	char why[IO_TEXT_BYTES];
+	int r;
+
+	if (conf->engine == IO_ENGINE_THREADS)
+		return io_engine_threads.open(conf, ret, text, n);
+	if (conf->engine == IO_ENGINE_URING)
+		return io_engine_uring.open(conf, ret, text, n);
+	if (io_engine_uring.open(conf, ret, why, sizeof why) == 0)
+		return 0;
+	r = io_engine_threads.open(conf, ret, text, n);
+	if (r == 0)
+		io_note_add(*ret, "%s", why);
+	return r;
+}
+
+static int attach(struct io *io, const struct io_conf *conf, struct loop *loop)
+{
+	io->loop = loop;
+	io->bound[IO_READS] = conf->read_queue ? conf->read_queue : 4 * conf->read_depth;
+	io->bound[IO_WRITES] = conf->write_queue ? conf->write_queue : 4 * conf->write_depth;
+	for (uint32_t i = 0; i < IO_MAX_FILES; i++)
+		io->files[i].fd = -1;
+	io->watch = (struct loop_watch){ .fd = io->event_fd, .ready = woken };
+	io->poller.poll = turn;
+	io->retry.fire = retry_due;
+	return loop_add(loop, &io->watch, EPOLLIN | EPOLLET);
+}
+
+int io_open(const struct io_conf *conf, struct loop *loop, struct io **ret, char *text, size_t n)
+{
+	struct io *io;
+	int r;
+
+	assert(n >= IO_TEXT_BYTES);
+	loop_assert_core(loop);
+	r = check_conf(conf, text, n);
+	if (r == 0)
+		r = open_engine(conf, &io, text, n);
+	if (r)
+		return r;
+	r = attach(io, conf, loop);
+	if (r) {
+		(void)snprintf(text, n, "cannot watch the completions: %s", strerror(-r));
+		io->engine->close(io);
+		return r;
+	}
+	loop_poller_add(loop, &io->poller);
+	*ret = io;
+	return 0;
+}
+
+int io_close(struct io *io)
+{
+	if (!io)
+		return 0;
+	loop_assert_core(io->loop);
+	if (io->reaping || io->lent[IO_READS] + io->lent[IO_WRITES] > 0)
+		return -EBUSY;
+	loop_timer_unset(io->loop, &io->retry);
+	loop_poller_remove(io->loop, &io->poller);
+	loop_remove(io->loop, &io->watch);
+	io->engine->close(io);
+	return 0;
+}
+
+/* --- files and buffers --- */
+
+int io_file_add(struct io *io, int fd, uint32_t *ret)
+{
+	loop_assert_core(io->loop);
+	if (fd < 0)
+		return -EBADF;
+	for (uint32_t i = 0; i < IO_MAX_FILES; i++) {
+		int r;
+
+		if (io->files[i].fd >= 0)
+			continue;
+		r = io->engine->file_set(io, i, fd);
+		if (r)
+			return r;
+		io->files[i] = (struct io_file){ .fd = fd };
+		*ret = i;
+		return 0;
+	}
+	return -ENOSPC;
+}
+
+static bool has_file(const struct io *io, uint32_t file)
+{
+	return file < IO_MAX_FILES && io->files[file].fd >= 0;
+}
+
+int io_file_remove(struct io *io, uint32_t file)
+{
+	int r;
+
+	loop_assert_core(io->loop);
+	if (!has_file(io, file))
+		return -EBADF;
+	if (io->files[file].lent > 0)
+		return -EBUSY;
+	r = io->engine->file_set(io, file, -1);
+	if (r == 0)
+		io->files[file].fd = -1;
+	return r;
+}
+
+int io_buffers_add(struct io *io, void *base, uint64_t bytes)
+{
+	loop_assert_core(io->loop);
+	if (bytes == 0 || bytes % IO_ALIGN || (uintptr_t)base % IO_ALIGN || bytes > UINTPTR_MAX - (uintptr_t)base)
+		return -EINVAL;
+	if (io->engine->buffers_add)
+		io->engine->buffers_add(io, base, bytes);
+	return 0;
+}
+
+/* --- ops --- */
+
+static int check_op(const struct io *io, const struct io_op *op)
+{
+	if (op->kind == IO_FDATASYNC) {
+		if (op->offset || op->bytes || op->buffer)
+			return -EINVAL;
+	} else if (op->kind == IO_READ || op->kind == IO_WRITE) {
+		if (!op->buffer || !op->bytes || op->offset > (uint64_t)INT64_MAX - op->bytes)
+			return -EINVAL;
+		if ((op->offset | op->bytes | (uintptr_t)op->buffer) % IO_ALIGN)
+			return -EINVAL;
+	} else {
+		return -EINVAL;
+	}
+	return has_file(io, op->file) ? 0 : -EBADF;
+}
+
+int io_submit(struct io *io, struct io_op *op)
+{
+	enum io_direction d;
+	int r;
+
+	loop_assert_core(io->loop);
+	assert(op->state == IO_IDLE && op->done);
+	r = check_op(io, op);
+	if (r)
+		return r;
+	d = direction(op);
+	if (io->lent[d] >= io->bound[d])
+		return -EAGAIN;
+	op->moved = op->tries = 0;
+	op->submit_ns = loop_now(io->loop);
+	op->state = IO_WAITING;
+	queue_append(&io->waiting[d], op);
+	io->lent[d]++;
+	io->files[op->file].lent++;
+	return 0;
+}
+
+/* --- for people --- */
+
+const char *io_engine_name(const struct io *io)
+{
+	return io->engine->name;
+}
+
+const char *io_note(const struct io *io)
+{
+	return io->note;
+}
+
+void io_counters(const struct io *io, struct io_counters *ret)
+{
+	*ret = io->counters;
+	ret->reads_lent = io->lent[IO_READS];
+	ret->writes_lent = io->lent[IO_WRITES];
+	ret->reads_in_device = io->in_device[IO_READS];
+	ret->writes_in_device = io->in_device[IO_WRITES];
+	ret->oldest_ns = 0;
+	if (io->started.first)
+		ret->oldest_ns = loop_now(io->loop) - io->started.first->start_ns + 1;	/* never 0 */
+}

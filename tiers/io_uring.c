@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * io_uring.c - the io_uring engine: one ring, submitted to once a turn of the loop.
+ *
+ * Asked for, best first, until the kernel accepts: completions run when we ask for them (DEFER_TASKRUN,
+ * Linux 6.1: nothing interrupts the core thread), completions without an interrupt (COOP_TASKRUN, 5.19),
+ * neither. With the first two a flag in shared memory says that there is something to run, so looking costs
+ * no system call. No SQPOLL: it takes a core per ring.
+ *
+ * The loop is woken through an eventfd that is never read: edge-triggered, each signal is an edge. The
+ * ring's own descriptor would do without it, but deferred completions do not wake an epoll of it (Linux
+ * 6.18: it sleeps for good).
+ *
+ * Files are registered, which saves a reference count per op. Buffers are registered in pieces in a table of
+ * fixed size; an op whose memory does not lie in one piece runs as well, the kernel pins its pages for the
+ * time.
+ */
+#include <errno.h>
+#include <liburing.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "io_engine.h"
+
+enum {
+	MAX_PIECES = 1024,		/* of registered memory */
+	PIECE_BYTES = 1 << 30,		/* the kernel's bound for one */
+	MAX_AREAS = 16,			/* calls of io_buffers_add() remembered */
+	BATCH = 64,
+};
+
+/* Consecutive pieces, all of PIECE_BYTES but the last. */
+struct area {
+	uintptr_t base;
+	uint64_t bytes;			/* registered: less than asked for where the kernel refused some */
+	uint32_t first_piece;
+};
+
+struct uring {
+	struct io base;			/* first */
+	struct io_uring ring;
+	bool ring_open, files_registered, buffers_possible;
+	uint32_t n_areas, n_pieces;
+	struct area areas[MAX_AREAS];
+};
+
+/* --- open --- */
+
+static const char *reason(int error)
+{
+	switch (-error) {
+	case ENOSYS:
+		return "this kernel, or a sandbox around us, has none";
+	case EPERM:
+	case EACCES:
+		return "not permitted: seccomp, or the sysctl kernel.io_uring_disabled";
+	case ENOMEM:
+		return "no memory for it: RLIMIT_MEMLOCK, or the machine's";
+	default:
+		return strerror(-error);
+	}
+}
+
+static int setup_ring(struct uring *u, uint32_t entries)
+{
+	static const unsigned int flags[] = {
+		IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG,
+		IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG,
+		0,
+	};
+	int r = -EINVAL;
+
+	for (size_t i = 0; i < sizeof flags / sizeof *flags && r == -EINVAL; i++) {
+		struct io_uring_params params = { .flags = flags[i] };
+
+		r = io_uring_queue_init_params(entries, &u->ring, &params);
+	}
+	u->ring_open = r == 0;
+	return r;
+}
+
+static int check_operations(struct uring *u)
+{
+	static const int needed[] = { IORING_OP_NOP, IORING_OP_READ, IORING_OP_WRITE, IORING_OP_READ_FIXED,
+				      IORING_OP_WRITE_FIXED, IORING_OP_FSYNC };
+	struct io_uring_probe *probe = io_uring_get_probe_ring(&u->ring);
+	int r = probe ? 0 : -ENOSYS;
+
+	for (size_t i = 0; probe && i < sizeof needed / sizeof *needed; i++)
+		if (!io_uring_opcode_supported(probe, needed[i]))
+			r = -ENOSYS;
+	if (probe)
+		io_uring_free_probe(probe);
+	return r;
+}
+
+/* There and back once: a sandbox may allow the set-up and refuse the use. */
+static int check_round_trip(struct uring *u)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
+	struct io_uring_cqe *cqe;
+	int r;
+
+	io_uring_prep_nop(sqe);
+	io_uring_sqe_set_data(sqe, NULL);
+	r = io_uring_submit(&u->ring);
+	if (r == 1)
+		r = io_uring_wait_cqe(&u->ring, &cqe);
+	else if (r >= 0)
+		r = -EIO;
+	if (r == 0)
+		io_uring_cqe_seen(&u->ring, cqe);
+	return r;
+}
+
+/* What makes it faster and may be missing. */
+static void register_tables(struct uring *u)
+{
+	int fds[IO_MAX_FILES], r;
+
+	memset(fds, -1, sizeof fds);
+	r = io_uring_register_files(&u->ring, fds, IO_MAX_FILES);
+	u->files_registered = r == 0;
+	if (r)
+		io_note_add(&u->base, "io_uring: no registered files: %s", strerror(-r));
+	u->buffers_possible = io_uring_register_buffers_sparse(&u->ring, MAX_PIECES) == 0;	/* Linux 5.19 */
+}
+
+static void uring_close(struct io *io)
+{
+	struct uring *u = (struct uring *)io;
+
+	if (u->ring_open)
+		io_uring_queue_exit(&u->ring);
+	if (u->base.event_fd >= 0)
+		(void)close(u->base.event_fd);
+	free(u);
+}
+
+static int uring_open(const struct io_conf *conf, struct io **ret, char *text, size_t n)
+{
+	struct uring *u = calloc(1, sizeof *u);
+	int r = -ENOMEM;
+
+	if (!u)
+		goto fail;
+	u->base.engine = &io_engine_uring;
+	u->base.depth[IO_READS] = conf->read_depth;
+	u->base.depth[IO_WRITES] = conf->write_depth;
+	u->base.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (u->base.event_fd < 0) {
+		r = -errno;
+		goto fail;
+	}
+	r = setup_ring(u, conf->read_depth + conf->write_depth);
+	if (r == 0)
+		r = check_operations(u);
+	if (r == 0)
+		r = check_round_trip(u);
+	if (r == 0)
+		r = io_uring_register_eventfd(&u->ring, u->base.event_fd);
+	if (r)
+		goto fail;
+	register_tables(u);
+	*ret = &u->base;
+	return 0;
+fail:
+	(void)snprintf(text, n, "no io_uring: %s", reason(r));
+	if (u)
+		uring_close(&u->base);
+	return r;
+}
+
+static int uring_file_set(struct io *io, uint32_t file, int fd)
+{
+	struct uring *u = (struct uring *)io;
+	int r;
+
+	if (!u->files_registered)
+		return 0;
+	r = io_uring_register_files_update(&u->ring, file, &fd, 1);
+	return r < 0 ? r : 0;
+}
+
+/* --- registered memory --- */
+
+static void uring_buffers_add(struct io *io, uint8_t *base, uint64_t bytes)
+{
+	struct uring *u = (struct uring *)io;
+	struct area *area = &u->areas[u->n_areas];
+	int r = 0;
+
+	if (!u->buffers_possible) {
+		io_note_add(io, "io_uring: no registered buffers: they need Linux 5.19");
+		return;
+	}
+	if (u->n_areas == MAX_AREAS) {
+		io_note_add(io, "io_uring: more than %d areas of buffers: not registered", MAX_AREAS);
+		return;
+	}
+	*area = (struct area){ .base = (uintptr_t)base, .first_piece = u->n_pieces };
+	while (area->bytes < bytes) {
+		const uint64_t left = bytes - area->bytes;
+		const struct iovec piece = { base + area->bytes, left < PIECE_BYTES ? left : PIECE_BYTES };
+
+		r = u->n_pieces == MAX_PIECES ? -ENOSPC :
+		    io_uring_register_buffers_update_tag(&u->ring, u->n_pieces, &piece, NULL, 1);
+		if (r < 0)
+			break;
+		area->bytes += piece.iov_len;
+		u->n_pieces++;
+	}
+	u->n_areas += area->bytes > 0;
+	if (r < 0)
+		io_note_add(io, "io_uring: registered %llu of %llu MiB of buffers: %s",
+			    (unsigned long long)area->bytes >> 20, (unsigned long long)bytes >> 20,
+			    r == -ENOMEM ? "RLIMIT_MEMLOCK, or no memory" : strerror(-r));
+}
+
+/* The piece that all of it lies in; -1: none. */
+static int find_piece(const struct uring *u, const uint8_t *buffer, uint32_t bytes)
+{
+	for (uint32_t i = 0; i < u->n_areas; i++) {
+		const struct area *a = &u->areas[i];
+		const uint64_t at = (uintptr_t)buffer - a->base;	/* huge when before it */
+
+		if (at >= a->bytes || bytes > a->bytes - at)
+			continue;
+		if (at / PIECE_BYTES == (at + bytes - 1) / PIECE_BYTES)
+			return (int)(a->first_piece + at / PIECE_BYTES);
+	}
+	return -1;
+}
+
+/* --- transfers --- */
+
+static void uring_start(struct io *io, struct io_op *op)
+{
+	struct uring *u = (struct uring *)io;
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);	/* there is one: the ring holds both depths */
+	const int fd = u->files_registered ? (int)op->file : io->files[op->file].fd;
+	const int piece = op->kind == IO_FDATASYNC ? -1 : find_piece(u, io_op_buffer(op), io_op_left(op));
+
+	if (op->kind == IO_FDATASYNC)
+		io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
+	else if (op->kind == IO_READ && piece >= 0)
+		io_uring_prep_read_fixed(sqe, fd, io_op_buffer(op), io_op_left(op), io_op_offset(op), piece);
+	else if (op->kind == IO_READ)
+		io_uring_prep_read(sqe, fd, io_op_buffer(op), io_op_left(op), io_op_offset(op));
+	else if (piece >= 0)
+		io_uring_prep_write_fixed(sqe, fd, io_op_buffer(op), io_op_left(op), io_op_offset(op), piece);
+	else
+		io_uring_prep_write(sqe, fd, io_op_buffer(op), io_op_left(op), io_op_offset(op));
+	if (u->files_registered)
+		io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+	io_uring_sqe_set_data(sqe, op);
+}
+
+static int uring_flush(struct io *io)
+{
+	struct uring *u = (struct uring *)io;
+	int r;
+
+	if (io_uring_sq_ready(&u->ring) == 0)
+		return 0;
+	r = io_uring_submit(&u->ring);
+	if (r >= 0 && io_uring_sq_ready(&u->ring) > 0)
+		return -EAGAIN;		/* it took some */
+	return r < 0 ? r : 0;
+}
+
+static uint32_t uring_reap(struct io *io, uint32_t budget)
+{
+	struct uring *u = (struct uring *)io;
+	struct io_uring_cqe *cqes[BATCH];
+	const uint32_t n = io_uring_peek_batch_cqe(&u->ring, cqes, budget < BATCH ? budget : BATCH);
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct io_op *op = io_uring_cqe_get_data(cqes[i]);
+		const int32_t result = cqes[i]->res;
+
+		io_transferred(io, op, result);
+	}
+	io_uring_cq_advance(&u->ring, n);
+	return n;
+}
+
+const struct io_engine io_engine_uring = {
+	.name = "io_uring",
+	.open = uring_open,
+	.close = uring_close,
+	.file_set = uring_file_set,
+	.buffers_add = uring_buffers_add,
+	.start = uring_start,
+	.flush = uring_flush,
+	.reap = uring_reap,
+};

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvme_inner.h - what the files of the log share, and nobody else includes. Core thread only.
+ *
+ *	nvme_log.c      open, append, read, accounting, write budget
+ *	nvme_segment.c  life of a segment; the log's own I/O; the step that carries everything on
+ *	nvme_carry.c    a victim's records are moved, the segment is free again
+ *	nvme_super.c    superblocks: read, written, format, purge
+ *	nvme_recover.c  what is there when the log is opened
+ *
+ * A segment:
+ *	                        prepare             use                  seal (footer written or not)
+ *	        ┌──────> FREE ──────────> PREPARING ───> READY ──> FILLING ──────────────────────> SEALED
+ *	        │          ^    header        │ write                                                │
+ *	        │          └── error ─────────┘            nothing lives there any more              │
+ *	        │ release <──────────────────────────────────────────────────────────────────────────┤
+ *	        └─────────────── DRAINING <──────────────────────────────────────────────────────────┘
+ *	                                               carry (victim)
+ *
+ * Invariants
+ *	L1 A segment's header write ended well before a record of its sequence is written.
+ *	L2 Its generation changes when it becomes FREE, so no location survives that; its bytes stay until
+ *	   nobody reads them any more (readers == 0 before PREPARING).
+ *	L3 clean = FREE + PREPARING + READY. A caller's append leaves one of them to the carry-over.
+ *	L4 The footer of a FILLING segment fits behind its records, one more included, at all times.
+ *	L5 heat[s].blocks, tick_sum and segments[s].live_bytes are those of the records the table has there
+ *	   (not while it is DRAINING: nobody looks then).
+ *	L6 table callbacks run from completions and nvme_log_poll() only.
+ */
+#ifndef KVTIER_NVME_INNER_H
+#define KVTIER_NVME_INNER_H
+
+#include "nvme_log.h"
+#include "nvme_victim.h"
+
+enum {
+	NVME_NONE = 0xffffffff,
+	NVME_FILLS = 2,			/* one takes records, one waits for its footer */
+	NVME_TAG_PAGES = 64,		/* records with a page for the tag, on their way at once */
+	NVME_GENERATIONS = 1 << 24,
+};
+
+enum segment_state {
+	SEGMENT_FREE = 0,
+	SEGMENT_PREPARING,
+	SEGMENT_READY,
+	SEGMENT_FILLING,
+	SEGMENT_SEALED,
+	SEGMENT_DRAINING,
+};
+
+struct nvme_segment {
+	uint64_t sequence;		/* of its header; 0: it has none of this store */
+	uint32_t live_bytes;
+	uint32_t generation;		/* 1 .. NVME_GENERATIONS - 1 */
+	uint32_t readers;
+	uint16_t entries;		/* SEALED: in its footer */
+	uint8_t  state;			/* enum segment_state */
+};
+
+/*	NONE ──open──> OPEN ──full, flush──> CLOSED ──its writes ended──> FOOTER ──written──> NONE */
+enum fill_state { FILL_NONE = 0, FILL_OPEN, FILL_CLOSED, FILL_FOOTER };
+
+struct nvme_fill {
+	enum fill_state state;
+	uint32_t segment;
+	uint32_t used;			/* bytes, header included */
+	uint32_t count;			/* entries; image_bytes 0: its write failed */
+	uint32_t writes;		/* records on their way */
+	uint8_t *footer;		/* entries grow here; footer_max bytes */
+	struct nvme_io io;
+};
+
+/*	IDLE ──victim──> FOOTER ──read──> NEXT <──> READ, then APPEND, then WRITE ──none left──> IDLE */
+enum carry_state { CARRY_IDLE = 0, CARRY_FOOTER, CARRY_NEXT, CARRY_READ, CARRY_APPEND, CARRY_WRITE };
+
+struct nvme_carry {
+	enum carry_state state;
+	uint32_t segment;
+	uint32_t count, next;		/* candidates to carry over; those are first */
+	uint64_t middle;
+	uint8_t *footer;
+	const struct nvme_entry *entries;	/* in footer */
+	struct nvme_candidate *candidates;
+	uint8_t *buffer;		/* a record */
+	struct nvme_io io;
+	struct nvme_append append;
+	struct nvme_entry entry;	/* the one on its way */
+};
+
+/* Both copies, one after the other, each synced: then one copy may rot and nothing is forgotten. */
+struct nvme_super_write {
+	uint32_t step;			/* write, sync, write, sync; 0: idle */
+	uint32_t first;			/* copy to be written first: not the newest that is good */
+	uint8_t *pages;			/* one for each copy */
+	struct nvme_io io;
+	void (*done)(struct nvme_log *log, int status);
+};
+
+enum flush_stage { FLUSH_IDLE = 0, FLUSH_SEAL, FLUSH_SYNC };
+
+struct nvme_flush {
+	enum flush_stage stage;
+	bool last;
+	struct nvme_io io;
+	void (*done)(void *arg, int status);
+	void *arg;
+};
+
+struct nvme_log {
+	struct nvme_conf conf;
+	struct nvme_disk *disk;
+	struct nvme_table table;
+	enum nvme_log_state state;
+	char text[NVME_TEXT_BYTES];
+	struct nvme_counters counters;
+
+	struct nvme_super super;
+	struct nvme_super_write super_write;
+	void (*purge_done)(void *arg, int status);
+	void *purge_arg;
+	struct nvme_flush flush;
+	struct nvme_recovery *recovery;		/* while STARTING */
+
+	uint64_t next_sequence, epoch;
+	uint32_t n_segments, segment_bytes;
+	uint32_t entries_max, footer_max;	/* of a segment; bytes */
+	uint32_t image_max;			/* bytes */
+	struct nvme_segment *segments;
+	struct nvme_heat *heat;			/* of the same numbers */
+	uint32_t *scratch;
+	uint32_t clean, low;			/* fewer clean ones than this: reclaim */
+	uint32_t cursor;			/* where to look for a free one */
+	uint32_t ready;				/* READY, or NVME_NONE */
+	uint32_t preparing;
+	uint64_t prepare_after_ns;		/* not before: the last header could not be written; 0 */
+	struct nvme_io prepare_io;
+	uint8_t *prepare_page;
+	struct nvme_fill fill[NVME_FILLS];
+	struct nvme_fill *open;			/* FILL_OPEN, or NULL */
+	struct nvme_carry carry;
+
+	uint8_t *tag_pages;
+	uint64_t tag_pages_used;		/* bits */
+	double tokens;				/* bytes that may be written now */
+	uint64_t tokens_ns;			/* when that was so */
+
+	uint32_t lent;				/* I/Os in the disk's hands */
+	struct nvme_io *waiting, **waiting_end;	/* for room there */
+	uint64_t memory;
+};
+
+/* nvme_segment.c */
+void nvme_io_set(struct nvme_io *io, struct nvme_log *log, enum io_kind kind, uint64_t offset,
+		 uint8_t *buffer, uint32_t bytes);
+int  nvme_io_try(struct nvme_io *io);		/* 0: on its way; else nothing happened */
+void nvme_io_start(struct nvme_io *io);		/* now, or when there is room; done runs in any case */
+void nvme_step(struct nvme_log *log);		/* carries on whatever can go on; from completions and poll */
+void nvme_identify(const struct nvme_log *log, uint32_t segment, struct nvme_identity *ret);
+/* The segment has nothing worth keeping: FREE, its locations stale. */
+void nvme_segment_release(struct nvme_log *log, uint32_t segment);
+void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries);
+/* READY becomes the open one. False: none is, or no buffer for its footer. */
+bool nvme_fill_open(struct nvme_log *log);
+void nvme_fill_close(struct nvme_log *log);	/* the open one, if any */
+
+/* nvme_log.c */
+/* As nvme_log_append() for a record whose entry is complete but for its place. carry: for the log itself;
+ * -ENOSPC: no clean segment at all. */
+int nvme_append_start(struct nvme_log *log, struct nvme_append *append, struct nvme_entry *entry, bool carry);
+uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry);
+void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry, uint64_t tick);
+void nvme_charge(struct nvme_log *log, uint64_t bytes);	/* written: counted, and off the budget */
+/* Reserves what depends on log->super. */
+int  nvme_log_reserve(struct nvme_log *log);
+void *nvme_reserve(struct nvme_log *log, uint64_t bytes);	/* zeroed, page-aligned, counted; NULL */
+
+/* nvme_carry.c */
+void nvme_carry_step(struct nvme_log *log);
+
+/* nvme_super.c */
+void nvme_super_save(struct nvme_log *log, void (*done)(struct nvme_log *log, int status));
+uint64_t nvme_segments_in(uint64_t bytes, uint32_t segment_bytes);
+
+/* nvme_recover.c */
+/* The superblock is good and saved: read the segments. Ends with nvme_log_started(). */
+void nvme_recover_segments(struct nvme_log *log);
+/* nvme_super.c: UP or FAILED, and tells. text: NULL keeps what is there. */
+void nvme_log_started(struct nvme_log *log, int status, const char *text);
+void nvme_recovery_free(struct nvme_log *log);
+
+#endif

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvme_segment.c - the life of a segment, the log's own I/O, and the step that carries everything on.
+ * States and invariants: nvme_inner.h. Core thread only.
+ */
+#include "nvme_inner.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+enum { RETRY_NS = 100000000 };	/* after a header could not be written */
+
+static void io_ended(struct io_op *op)
+{
+	struct nvme_io *io = (struct nvme_io *)(void *)op;	/* op is its first member */
+	struct nvme_log *log = io->log;
+
+	assert(log->lent > 0);
+	log->lent--;
+	if (op->kind == IO_READ && !op->status)
+		log->counters.read_bytes += op->bytes;
+	if (op->status) {
+		log->counters.read_errors += op->kind == IO_READ;
+		log->counters.write_errors += op->kind != IO_READ;
+	}
+	io->done(io);
+	nvme_step(log);
+}
+
+void nvme_io_set(struct nvme_io *io, struct nvme_log *log, enum io_kind kind, uint64_t offset,
+		 uint8_t *buffer, uint32_t bytes)
+{
+	memset(&io->op, 0, sizeof(io->op));
+	io->op.kind = kind;
+	io->op.offset = offset;
+	io->op.buffer = buffer;
+	io->op.bytes = bytes;
+	io->op.done = io_ended;
+	io->log = log;
+	io->next = NULL;
+}
+
+int nvme_io_try(struct nvme_io *io)
+{
+	struct nvme_log *log = io->log;
+	const int r = log->disk->submit(log->disk, &io->op);
+
+	if (r)
+		return r;
+	log->lent++;
+	if (io->op.kind == IO_WRITE)
+		nvme_charge(log, io->op.bytes);
+	return 0;
+}
+
+void nvme_io_start(struct nvme_io *io)
+{
+	struct nvme_log *log = io->log;
+
+	if (!log->waiting && !nvme_io_try(io))
+		return;
+	io->next = NULL;
+	*log->waiting_end = io;
+	log->waiting_end = &io->next;
+}
+
+static void retry_waiting(struct nvme_log *log)
+{
+	while (log->waiting) {
+		struct nvme_io *io = log->waiting;
+		const int r = nvme_io_try(io);
+
+		if (r == -EAGAIN)
+			return;
+		log->waiting = io->next;
+		if (!log->waiting)
+			log->waiting_end = &log->waiting;
+		if (r) {	/* refused for good, as a removed file is */
+			io->op.status = r;
+			io->done(io);
+		}
+	}
+}
+
+void nvme_identify(const struct nvme_log *log, uint32_t segment, struct nvme_identity *ret)
+{
+	memcpy(ret->uuid, log->super.uuid, sizeof(ret->uuid));
+	ret->sequence = log->segments[segment].sequence;
+	ret->segment = segment;
+	ret->segment_bytes = log->segment_bytes;
+}
+
+void nvme_segment_release(struct nvme_log *log, uint32_t segment)
+{
+	struct nvme_segment *s = &log->segments[segment];
+
+	assert(s->state == SEGMENT_SEALED || s->state == SEGMENT_DRAINING);
+	s->state = SEGMENT_FREE;
+	s->generation = s->generation + 1 < NVME_GENERATIONS ? s->generation + 1 : 1;
+	s->live_bytes = 0;
+	s->entries = 0;
+	log->heat[segment] = (struct nvme_heat){ 0 };
+	log->clean++;
+}
+
+void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries)
+{
+	log->segments[segment].state = SEGMENT_SEALED;
+	log->segments[segment].entries = (uint16_t)entries;
+	log->heat[segment].eligible = true;
+	if (!log->heat[segment].blocks)
+		nvme_segment_release(log, segment);
+}
+
+static void prepare_done(struct nvme_io *io)
+{
+	struct nvme_log *log = io->log;
+	const uint32_t segment = log->preparing;
+
+	log->preparing = NVME_NONE;
+	if (io->op.status) {
+		log->segments[segment].state = SEGMENT_FREE;
+		log->prepare_after_ns = log->disk->now_ns(log->disk) + RETRY_NS;
+		return;
+	}
+	log->segments[segment].state = SEGMENT_READY;
+	log->ready = segment;
+}
+
+/* One segment is kept READY, so that an append need not wait for a header. */
+static void prepare(struct nvme_log *log)
+{
+	struct nvme_identity who;
+
+	if (log->ready != NVME_NONE || log->preparing != NVME_NONE)
+		return;
+	if (log->prepare_after_ns && log->disk->now_ns(log->disk) < log->prepare_after_ns)
+		return;
+	log->prepare_after_ns = 0;
+	for (uint32_t i = 0; i < log->n_segments; i++) {
+		const uint32_t segment = (log->cursor + i) % log->n_segments;
+		struct nvme_segment *s = &log->segments[segment];
+
+		if (s->state != SEGMENT_FREE || s->readers)
+			continue;
+		s->state = SEGMENT_PREPARING;
+		s->sequence = log->next_sequence++;
+		log->preparing = segment;
+		log->cursor = segment + 1;
+		nvme_identify(log, segment, &who);
+		nvme_header_encode(&who, log->prepare_page);
+		nvme_io_set(&log->prepare_io, log, IO_WRITE, nvme_segment_offset(segment, log->segment_bytes),
+			    log->prepare_page, NVME_PAGE);
+		log->prepare_io.done = prepare_done;
+		nvme_io_start(&log->prepare_io);
+		return;
+	}
+}
+
+bool nvme_fill_open(struct nvme_log *log)
+{
+	assert(!log->open);
+	if (log->ready == NVME_NONE)
+		return false;
+	for (uint32_t i = 0; i < NVME_FILLS; i++) {
+		struct nvme_fill *fill = &log->fill[i];
+
+		if (fill->state != FILL_NONE)
+			continue;
+		fill->state = FILL_OPEN;
+		fill->segment = log->ready;
+		fill->used = NVME_PAGE;
+		fill->count = 0;
+		assert(fill->writes == 0);
+		log->segments[log->ready].state = SEGMENT_FILLING;
+		log->ready = NVME_NONE;
+		log->clean--;
+		log->open = fill;
+		return true;
+	}
+	return false;
+}
+
+void nvme_fill_close(struct nvme_log *log)
+{
+	if (!log->open)
+		return;
+	log->open->state = FILL_CLOSED;
+	log->open = NULL;
+}
+
+static void footer_done(struct nvme_io *io)
+{
+	struct nvme_fill *fill = io->owner;
+
+	/* Without a footer its records are served all the same, and found by the walk after a restart. */
+	fill->state = FILL_NONE;
+	nvme_segment_sealed(io->log, fill->segment, fill->count);
+}
+
+/* What failed to be written is not in the footer. */
+static void drop_failed(struct nvme_fill *fill)
+{
+	struct nvme_entry *entries = (void *)fill->footer;
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < fill->count; i++)
+		if (entries[i].image_bytes)
+			entries[kept++] = entries[i];
+	fill->count = kept;
+}
+
+static void write_footer(struct nvme_log *log, struct nvme_fill *fill)
+{
+	struct nvme_identity who;
+	uint32_t bytes;
+
+	drop_failed(fill);
+	bytes = nvme_footer_bytes(fill->count);
+	nvme_identify(log, fill->segment, &who);
+	nvme_footer_encode(&who, fill->count, fill->footer);
+	fill->state = FILL_FOOTER;
+	nvme_io_set(&fill->io, log, IO_WRITE,
+		    nvme_segment_offset(fill->segment, log->segment_bytes) + log->segment_bytes - bytes,
+		    fill->footer, bytes);
+	fill->io.done = footer_done;
+	fill->io.owner = fill;
+	nvme_io_start(&fill->io);
+}
+
+static void flush_end(struct nvme_log *log, int status)
+{
+	log->flush.stage = FLUSH_IDLE;
+	if (log->flush.last)
+		log->state = NVME_STOPPED;
+	log->flush.done(log->flush.arg, status);
+}
+
+static void flush_done(struct nvme_io *io)
+{
+	flush_end(io->log, io->op.status);
+}
+
+/* Until nothing is open or on its way to be sealed. What is READY gets an empty footer at the last flush: a
+ * restart would look through it for records otherwise. */
+static void flush_step(struct nvme_log *log)
+{
+	struct nvme_flush *flush = &log->flush;
+
+	if (flush->stage != FLUSH_SEAL)
+		return;
+	if (flush->last) {
+		if (log->preparing != NVME_NONE || log->carry.state != CARRY_IDLE)
+			return;
+		if (!log->open && log->ready != NVME_NONE && nvme_fill_open(log)) {
+			nvme_fill_close(log);
+			return flush_step(log);
+		}
+		if (log->ready != NVME_NONE)
+			return;
+	}
+	for (uint32_t i = 0; i < NVME_FILLS; i++)
+		if (log->fill[i].state == FILL_CLOSED || log->fill[i].state == FILL_FOOTER)
+			return;
+	flush->stage = FLUSH_SYNC;
+	nvme_io_set(&flush->io, log, IO_FDATASYNC, 0, NULL, 0);
+	flush->io.done = flush_done;
+	nvme_io_start(&flush->io);
+}
+
+void nvme_step(struct nvme_log *log)
+{
+	retry_waiting(log);
+	if (log->state != NVME_UP)
+		return;
+	nvme_carry_step(log);
+	flush_step(log);
+	for (uint32_t i = 0; i < NVME_FILLS; i++)
+		if (log->fill[i].state == FILL_CLOSED && !log->fill[i].writes)
+			write_footer(log, &log->fill[i]);
+	if (!(log->flush.stage != FLUSH_IDLE && log->flush.last))
+		prepare(log);
+}
+
+int nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int status), void *arg)
+{
+	if (log->state != NVME_UP)
+		return -ESHUTDOWN;
+	if (log->flush.stage != FLUSH_IDLE)
+		return -EBUSY;
+	log->flush.last = last;
+	log->flush.done = done;
+	log->flush.arg = arg;
+	log->flush.stage = FLUSH_SEAL;
+	if (log->open && (last || log->open->count))
+		nvme_fill_close(log);
+	return 0;	/* goes on in the next completion or poll: done never runs in here */
+}
+
+void nvme_log_poll(struct nvme_log *log)
+{
+	nvme_step(log);
+}

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvme_super.c - the superblock: read and judged at the start, written at each start, format and purge. Core
+ * thread only.
+ *
+ *	recover: read both ──> judge ──> life + 1, written and synced ──> segments (nvme_recover.c)
+ *	                         └─────> FAILED: somebody else's, damaged, too small. Nothing was written
+ *	format:  write both, synced ──> UP
+ *
+ * A change is written to one copy, synced, and only then to the other: at any moment one of them is whole.
+ * Whoever is told that it is done may count on both, so that one copy may rot later.
+ */
+#include "nvme_inner.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEP_FIRST = 1, STEP_FIRST_SYNC, STEP_SECOND, STEP_SECOND_SYNC };
+
+uint64_t nvme_segments_in(uint64_t bytes, uint32_t segment_bytes)
+{
+	const uint64_t n = bytes > NVME_DATA_OFFSET ? (bytes - NVME_DATA_OFFSET) / segment_bytes : 0;
+
+	return n < NVME_MAX_SEGMENTS ? n : NVME_MAX_SEGMENTS;
+}
+
+/* --- writing --- */
+
+static void save_next(struct nvme_log *log)
+{
+	struct nvme_super_write *w = &log->super_write;
+	const uint32_t copy = w->step == STEP_FIRST ? w->first : 1 - w->first;
+
+	if (w->step == STEP_FIRST || w->step == STEP_SECOND)
+		nvme_io_set(&w->io, log, IO_WRITE, nvme_super_offset(copy), w->pages, NVME_PAGE);
+	else
+		nvme_io_set(&w->io, log, IO_FDATASYNC, 0, NULL, 0);
+	nvme_io_start(&w->io);
+}
+
+static void save_done(struct nvme_io *io)
+{
+	struct nvme_log *log = io->log;
+	struct nvme_super_write *w = &log->super_write;
+
+	if (io->op.status || w->step == STEP_SECOND_SYNC) {
+		w->step = 0;
+		w->done(log, io->op.status);
+		return;
+	}
+	w->step++;
+	save_next(log);
+}
+
+void nvme_super_save(struct nvme_log *log, void (*done)(struct nvme_log *log, int status))
+{
+	struct nvme_super_write *w = &log->super_write;
+
+	assert(w->step == 0);
+	log->super.generation++;
+	nvme_super_seal(&log->super);
+	memcpy(w->pages, &log->super, NVME_PAGE);
+	w->done = done;
+	w->step = STEP_FIRST;
+	w->io.done = save_done;
+	save_next(log);
+}
+
+/* --- the end of a start --- */
+
+void nvme_log_started(struct nvme_log *log, int status, const char *text)
+{
+	if (text)
+		(void)snprintf(log->text, sizeof(log->text), "%s", text);
+	nvme_recovery_free(log);
+	log->state = status ? NVME_FAILED : NVME_UP;
+	log->table.ready(log->table.arg, status);
+}
+
+static void failed_io(struct nvme_log *log, int status, const char *what)
+{
+	(void)snprintf(log->text, sizeof(log->text), "cannot %s the superblock: %s", what, strerror(-status));
+	nvme_log_started(log, status, NULL);
+}
+
+/* Upper half: the life. No sequence and no epoch of an earlier life is ever used again. */
+static void begin_life(struct nvme_log *log)
+{
+	log->next_sequence = log->super.life << 32 | 1;
+	log->epoch = log->super.life << 32;
+}
+
+/* --- format --- */
+
+static void formatted(struct nvme_log *log, int status)
+{
+	if (status) {
+		failed_io(log, status, "write");
+		return;
+	}
+	nvme_log_started(log, 0, "");
+}
+
+void nvme_log_format(struct nvme_log *log)
+{
+	const uint64_t bytes = log->conf.bytes ? log->conf.bytes : log->conf.device_bytes;
+	const uint32_t segment_bytes = log->conf.segment_bytes;
+	int r = -EINVAL;
+
+	assert(log->state == NVME_NEW);
+	log->state = NVME_STARTING;
+	if (segment_bytes && bytes <= log->conf.device_bytes)
+		r = nvme_shape_check(segment_bytes, nvme_segments_in(bytes, segment_bytes));
+	if (r) {
+		(void)snprintf(log->text, sizeof(log->text),
+			       "cannot make a store of %" PRIu64 " bytes in segments of %" PRIu32
+			       " on %" PRIu64
+			       ": segments are 64 KiB to 256 MiB, a multiple of 4 KiB, at least %d of them",
+			       bytes, segment_bytes, log->conf.device_bytes, NVME_MIN_SEGMENTS);
+		nvme_log_started(log, r, NULL);
+		return;
+	}
+	log->super.segment_bytes = segment_bytes;
+	log->super.segments = (uint32_t)nvme_segments_in(bytes, segment_bytes);
+	log->super.life = 1;
+	memcpy(log->super.uuid, log->conf.uuid, sizeof(log->super.uuid));
+	r = nvme_log_reserve(log);
+	if (r) {
+		nvme_log_started(log, r, "not enough memory");
+		return;
+	}
+	begin_life(log);
+	nvme_super_save(log, formatted);
+}
+
+/* --- recover --- */
+
+static const char *refusal(int r)
+{
+	switch (r) {
+	case -ENODATA:
+		return "there is no store here, only zeros: format it, or correct the path";
+	case -EMEDIUMTYPE:
+		return "this is no kvtier store, and is left alone: format it if nothing on it matters, or "
+		       "correct the path";
+	case -EPROTONOSUPPORT:
+		return "the store has a format that this version does not know: use the version that made "
+		       "it, or format it";
+	default:
+		return "both superblocks are damaged: format the store";
+	}
+}
+
+/* The newest of the copies that are good. One of a newer format decides alone: this version is too old. */
+static int choose(struct nvme_log *log)
+{
+	struct nvme_super copy[NVME_SUPER_COPIES];
+	int r[NVME_SUPER_COPIES], best = -1;
+
+	for (int i = 0; i < NVME_SUPER_COPIES; i++) {
+		r[i] = nvme_super_check(log->super_write.pages + (size_t)i * NVME_PAGE, &copy[i]);
+		if (r[i] == -EPROTONOSUPPORT)
+			return r[i];
+		if (!r[i] && (best < 0 || copy[i].generation > copy[best].generation))
+			best = i;
+	}
+	if (best < 0)
+		return r[0] == r[1] ? r[0] : r[0] == -EBADMSG || r[1] == -EBADMSG ? -EBADMSG : -EMEDIUMTYPE;
+	log->super = copy[best];
+	log->super_write.first = 1 - (uint32_t)best;
+	return 0;
+}
+
+/* What is good in itself may still not be what was asked for. */
+static int agree(struct nvme_log *log)
+{
+	static const uint8_t any[16];
+	const struct nvme_super *s = &log->super;
+	const uint64_t end = nvme_segment_offset(s->segments, s->segment_bytes);
+
+	if (memcmp(log->conf.uuid, any, sizeof(any)) && memcmp(log->conf.uuid, s->uuid, sizeof(s->uuid))) {
+		(void)snprintf(log->text, sizeof(log->text),
+			       "this is another store than the one that belongs here (uuid differs): "
+			       "were devices swapped?");
+		return -EMEDIUMTYPE;
+	}
+	if (end > log->conf.device_bytes) {
+		(void)snprintf(log->text, sizeof(log->text),
+			       "the store was made with %" PRIu64 " bytes, but %" PRIu64
+			       " are there: it was truncated. Format it",
+			       end, log->conf.device_bytes);
+		return -EUCLEAN;
+	}
+	if (log->conf.bytes && nvme_segments_in(log->conf.bytes, s->segment_bytes) > s->segments) {
+		(void)snprintf(log->text, sizeof(log->text),
+			       "the store has %" PRIu64 " bytes, the configuration says %" PRIu64
+			       ": correct `bytes`, or format it",
+			       end, log->conf.bytes);
+		return -ENOSPC;
+	}
+	return 0;
+}
+
+static void life_saved(struct nvme_log *log, int status)
+{
+	if (status) {
+		failed_io(log, status, "write");
+		return;
+	}
+	begin_life(log);
+	nvme_recover_segments(log);
+}
+
+static void judge(struct nvme_log *log)
+{
+	int r = choose(log);
+
+	if (r) {
+		nvme_log_started(log, r, refusal(r));
+		return;
+	}
+	r = agree(log);
+	if (r) {
+		nvme_log_started(log, r, NULL);
+		return;
+	}
+	r = nvme_log_reserve(log);
+	if (r) {
+		nvme_log_started(log, r, "not enough memory");
+		return;
+	}
+	log->super.life++;
+	nvme_super_save(log, life_saved);
+}
+
+static void read_next(struct nvme_log *log);
+
+/* One copy that cannot be read is like one that is damaged. */
+static void super_read(struct nvme_io *io)
+{
+	struct nvme_log *log = io->log;
+	struct nvme_super_write *w = &log->super_write;
+
+	if (io->op.status) {
+		memset(w->pages + (size_t)w->first * NVME_PAGE, 0xff, NVME_PAGE);
+		if (w->step++ == NVME_SUPER_COPIES - 1) {
+			failed_io(log, io->op.status, "read");
+			return;
+		}
+	}
+	if (++w->first < NVME_SUPER_COPIES) {
+		read_next(log);
+		return;
+	}
+	w->step = w->first = 0;
+	judge(log);
+}
+
+static void read_next(struct nvme_log *log)
+{
+	struct nvme_super_write *w = &log->super_write;
+
+	nvme_io_set(&w->io, log, IO_READ, nvme_super_offset(w->first),
+		    w->pages + (size_t)w->first * NVME_PAGE, NVME_PAGE);
+	w->io.done = super_read;
+	nvme_io_start(&w->io);
+}
+
+void nvme_log_recover(struct nvme_log *log)
+{
+	assert(log->state == NVME_NEW);
+	log->state = NVME_STARTING;
+	if (log->conf.device_bytes < NVME_DATA_OFFSET) {
+		nvme_log_started(log, -EUCLEAN, "too short for a store: format it, or correct the path");
+		return;
+	}
+	/* While nothing is written, `first` counts the copies read and `step` those that could not be. */
+	log->super_write.step = log->super_write.first = 0;
+	read_next(log);
+}
+
+/* --- purge --- */
+
+static void purged(struct nvme_log *log, int status)
+{
+	log->purge_done(log->purge_arg, status);
+}
+
+int nvme_log_purge(struct nvme_log *log, const uint8_t tenant[NVME_TENANT_BYTES],
+		   void (*done)(void *arg, int status), void *arg)
+{
+	if (log->state != NVME_UP)
+		return -ESHUTDOWN;
+	if (log->super_write.step)
+		return -EBUSY;
+	nvme_super_purge(&log->super, tenant, ++log->epoch);
+	log->purge_done = done;
+	log->purge_arg = arg;
+	nvme_super_save(log, purged);
+	return 0;
+}
