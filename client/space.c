@@ -279,7 +279,7 @@ static int space_make(struct kvtier_client *c, const struct kvtier_geometry *in_
 {
 	struct kvtier_geometry geometry;
 	struct wire_geometry wire;
-	bool private;
+	bool private = false;
 	int rc;
 
 	rc = check_geometry(in_geometry, &geometry, &wire);

@@ -128,13 +128,25 @@ static void count_stored(struct kvtierd *d, const struct part *part)
 	}
 }
 
+/* A full table makes room as a full tier does: the least recent leaf goes. */
+static int enter(struct kvtierd *d, const struct part *part, uint32_t parent, uint32_t *ret)
+{
+	const uint32_t space = part->request->mount->space->number;
+	const uint8_t *key = part->job.identity.key;
+	int r = blocks_commit(d->blocks, key, space, parent, &part->where, ret);
+
+	if (r == -ENOSPC && mover_evict_bytes(d->tiers[TIER_HOST], d->blocks, 1, 1, &d->moved) > 0)
+		r = blocks_commit(d->blocks, key, space, parent, &part->where, ret);
+	return r;
+}
+
 /* The image is ready and its parent is the tail of the chain. */
 static int commit(struct kvtierd *d, struct part *part)
 {
 	struct request *q = part->request;
 	const uint32_t parent = q->tail.held ? q->tail.block : BLOCK_NONE, space = q->mount->space->number;
 	uint32_t block = BLOCK_NONE;
-	int r = blocks_commit(d->blocks, part->job.identity.key, space, parent, &part->where, &block);
+	int r = enter(d, part, parent, &block);
 
 	if (r == -EEXIST) {	/* somebody stored the same block meanwhile */
 		unplace(d, part);

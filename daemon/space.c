@@ -230,11 +230,12 @@ struct field_limit {
 
 static int check_limits(const struct wire_geometry *w, char *text, size_t n)
 {
+	const uint32_t planes = w->head_dim_k || w->head_dim_v;	/* without any, a block is typed or opaque alone */
 	const struct field_limit limits[] = {
 		{ "dtype", w->dtype, DTYPE_BF16, DTYPE_INT8 },
 		{ "codec", w->codec, 0, CODEC_FP8_NATIVE },
-		{ "layers", w->layers, 1, IMAGE_MAX_LAYERS },
-		{ "kv_heads", w->kv_heads, 1, IMAGE_MAX_HEADS },
+		{ "layers", w->layers, planes, IMAGE_MAX_LAYERS },
+		{ "kv_heads", w->kv_heads, planes, IMAGE_MAX_HEADS },
 		{ "head_dim_k", w->head_dim_k, 0, IMAGE_MAX_HEAD_DIM },
 		{ "head_dim_v", w->head_dim_v, 0, IMAGE_MAX_HEAD_DIM },
 		{ "block_tokens", w->block_tokens, 1, IMAGE_MAX_TOKENS },

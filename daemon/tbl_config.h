@@ -65,7 +65,7 @@ CONFIG(device, depth, COUNT, "64", 1, 4096, "jobs", "Blocks in the workers' hand
 CONFIG(device, kernels, ENUM, "auto", 0, 2, "auto|ref|avx2",
        "Codec implementation. All give the same bytes; ref is plain C and slow.")
 
-CONFIG(index, max_blocks, COUNT, "0", 0, 0xfffffffeLL, "blocks",
+CONFIG(index, max_blocks, COUNT, "0", 0, 0x7fffffffLL, "blocks",
        "Blocks that can be known at once; memory is taken as used. 0: as many as the host tier could "
        "hold if they were 4 KiB each, at most 64 million.")
 #undef CONFIG

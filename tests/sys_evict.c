@@ -192,6 +192,24 @@ static void loads_under_way_are_not_evicted_from(void **state)
 	daemon_remove(&d);
 }
 
+/* The host tier has room for all three chains' blocks, the table of blocks does not. */
+static void a_full_table_makes_room_too(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct engine e;
+	struct daemon d;
+
+	(void)state;
+	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n[index]\nmax_blocks = 64\n");
+	engine_open(&e, d.socket, "engine", &g, PAGES);
+	chains_store(&e, 0, 3);
+	assert_int_equal(present(&e, 2), LENGTH);
+	assert_true(present(&e, 0) < LENGTH);
+	assert_int_equal(daemon_stat(&d, "store.dropped_blocks_total"), 0);
+	engine_close(&e);
+	daemon_remove(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -199,6 +217,7 @@ int main(void)
 		cmocka_unit_test(the_least_recent_chain_goes_first),
 		cmocka_unit_test(counters_balance),
 		cmocka_unit_test(another_block_size_gets_room),
+		cmocka_unit_test(a_full_table_makes_room_too),
 		cmocka_unit_test(evict_all_empties),
 		cmocka_unit_test(loads_under_way_are_not_evicted_from),
 	};

@@ -20,7 +20,6 @@
  * Core thread; device workers read and write the memory of slots, nothing of this.
  */
 #include "host_memory.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
