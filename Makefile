@@ -117,7 +117,7 @@ $(NVME_TESTS): $(call objs,tests,disk_sim lib_nvme lib_trace)
 tests: $(PROGRAMS) $(TEST_BINS)
 
 check: tests			# this build alone, no installation of anything
-	@bash tests/run.sh $(TEST_BINS) $(SCRIPTS)
+	@BUILD=$(BUILD) bash tests/run.sh $(TEST_BINS) $(SCRIPTS)
 
 # Everything that needs no GPU: plain, with each sanitizer, and compiled by clang.
 test: deps
@@ -137,10 +137,11 @@ fuzz: deps
 		2>/dev/null || { echo "clang has no libFuzzer here: apt-get install libclang-rt-14-dev (or clang's version)"; exit 1; }
 	$(Q)$(MAKE) --no-print-directory CC=clang BUILD=build-fuzz SAN=address,undefined,fuzzer-no-link build-fuzz/daemon.a \
 		build-fuzz/client/map.o
-	@set -e; for f in $(FUZZ); do mkdir -p build-fuzz/corpus/$$f; echo "== $$f, $(FUZZ_SECONDS) s"; \
+	@set -e; for f in $(FUZZ); do mkdir -p build-fuzz/corpus/$$f; for b in 0 1 2 3; do \
+		{ printf "\\$$b"; head -c 12288 /dev/zero; } > build-fuzz/corpus/$$f/pages$$b; done; echo "== $$f, $(FUZZ_SECONDS) s"; \
 		clang -std=c11 -D_GNU_SOURCE -DKVTIER_LIBFUZZER -g -O1 -fsanitize=address,undefined,fuzzer -o build-fuzz/$$f \
 			tests/$$f.c build-fuzz/daemon.a $(T_LIBS); \
-		build-fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -artifact_prefix=build-fuzz/ \
+		build-fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -max_len=65536 -print_final_stats=1 -artifact_prefix=build-fuzz/ \
 			build-fuzz/corpus/$$f 2>&1 | tail -n 12; done
 
 # 10 M ops, 64 clients, 1,000 connections: no growth. Some minutes.
