@@ -113,6 +113,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/daemon.a $(BUILD)/client/map.o
 
 NVME_TESTS := $(addprefix $(BUILD)/tests/,unit_nvme_log unit_nvme_start sim_nvme_crash sim_nvme_faults sim_nvme_trace)
 $(NVME_TESTS): $(call objs,tests,disk_sim lib_nvme lib_trace)
+$(BUILD)/tests/sim_evict_trace: $(BUILD)/tests/lib_trace.o
 
 tests: $(PROGRAMS) $(TEST_BINS)
 
@@ -154,7 +155,7 @@ demo: deps all
 bench: all
 	$(BUILD)/kvtier-bench
 
-PACKAGES := gcc make pkg-config libinih-dev libssl-dev libxxhash-dev libnuma-dev libjson-c-dev libcmocka-dev liburing-dev \
+PACKAGES := gcc libc6-dev make pkg-config libinih-dev libssl-dev libxxhash-dev libnuma-dev libjson-c-dev libcmocka-dev liburing-dev \
 	    python3-venv systemd clang util-linux
 deps:
 	@if ! command -v dpkg-query >/dev/null; then echo "not a Debian system; kvtier needs: $(PACKAGES)"; exit 0; fi; \

@@ -21,7 +21,11 @@ for program in "$@"; do
 	code=$?
 	took=$(($(date +%s) - start))
 	case $code in
-	0) passed=$((passed + 1)); printf '  ok    %-44s %3d s\n' "${name#/}" $took ;;
+	0)
+		inner=$(grep -c '^\[  SKIPPED \]' "$log")
+		passed=$((passed + 1))
+		printf '  ok    %-44s %3d s%s\n' "${name#/}" $took "$([ "$inner" = 0 ] || echo "  ($inner cases of it skipped, see $log)")"
+		;;
 	77) skipped=$((skipped + 1)); printf '  skip  %-44s %s\n' "${name#/}" "$(tail -n 1 "$log")" ;;
 	*)
 		failed=$((failed + 1)); failures="$failures ${name#/}"

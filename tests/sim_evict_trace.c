@@ -11,65 +11,13 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <json-c/json.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "../daemon/evict.h"
-
-/* The trace: requests as runs in one array of block ids. */
-struct trace {
-	uint32_t *ids;
-	size_t n_ids, room;
-	uint32_t *ends;		/* of each request in ids */
-	size_t n_requests;
-	uint32_t unique;	/* ids are < unique */
-};
-
-static void trace_add(struct trace *t, struct json_object *ids)
-{
-	const size_t n = json_object_array_length(ids);
-
-	if (t->n_ids + n > t->room) {
-		t->room = 2 * (t->n_ids + n);
-		t->ids = realloc(t->ids, t->room * sizeof(*t->ids));
-		assert_non_null(t->ids);
-	}
-	t->ends = realloc(t->ends, (t->n_requests + 1) * sizeof(*t->ends));
-	assert_non_null(t->ends);
-	for (size_t i = 0; i < n; i++) {
-		const uint32_t id = (uint32_t)json_object_get_int(json_object_array_get_idx(ids, i));
-
-		t->ids[t->n_ids++] = id;
-		if (id >= t->unique)
-			t->unique = id + 1;
-	}
-	t->ends[t->n_requests++] = (uint32_t)t->n_ids;
-}
-
-/* false: no such file. */
-static bool trace_read(const char *path, struct trace *ret)
-{
-	FILE *file = path ? fopen(path, "re") : NULL;
-	char *line = NULL;
-	size_t room = 0;
-
-	if (!file)
-		return false;
-	*ret = (struct trace){ 0 };
-	while (getline(&line, &room, file) > 0) {
-		struct json_object *request = json_tokener_parse(line), *ids = NULL;
-
-		assert_true(json_object_object_get_ex(request, "hash_ids", &ids));
-		trace_add(ret, ids);
-		json_object_put(request);
-	}
-	free(line);
-	(void)fclose(file);
-	return true;
-}
+#include "lib_trace.h"
 
 /* One request: counts its hits, then stores what is missing, evicting; its own chain is pinned meanwhile. */
 static size_t replay_one(struct evict *evict, uint8_t *here, uint32_t *room, const uint32_t *ids, size_t n,
@@ -147,7 +95,6 @@ int main(void)
 	const struct CMUnitTest tests[] = { cmocka_unit_test_prestate(has_the_reference_hit_rates, &trace) };
 	const int failed = cmocka_run_group_tests(tests, NULL, NULL);
 
-	free(trace.ids);
-	free(trace.ends);
+	trace_free(&trace);
 	return failed ? 1 : 0;
 }
