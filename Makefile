@@ -13,36 +13,39 @@ SANFLAG := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-r
 ALLCF   := -std=c11 -D_GNU_SOURCE -DKVTIER_VERSION='"$(VERSION)"' $(WARN) -fPIC -fvisibility=hidden -MMD -MP \
 	   $(CFLAGS) $(SANFLAG)
 ALLLD   := $(LDFLAGS) $(SANFLAG)
-D_LIBS  := -linih -lcrypto -lxxhash -lnuma -ljson-c -lpthread
+D_LIBS  := -linih -lcrypto -lxxhash -lnuma -ljson-c -luring -lpthread
 C_LIBS  := -lcrypto -lpthread
-T_LIBS  := -lcmocka -lm -luring $(D_LIBS)
+T_LIBS  := -lcmocka -lm $(D_LIBS)
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 
 KERNELS := image ref avx2 avx512 select walk
-DAEMON  := block config config_derive config_print config_value conn ctl ctl_commands device device_cpu evict index json layout \
-	   lease log loop mount mover notify op place proto request ring server space stats
-TIERS   := tier host host_memory host_limits fault io io_uring io_threads nvme_carry nvme_format nvme_log nvme_recover \
-	   nvme_segment nvme_super nvme_victim
+DAEMON  := admit block block_copies config config_derive config_print config_value conn copies ctl ctl_commands ctl_nvme device \
+	   device_cpu evict fetch gauges index json layout lease log loop mount mover notify op place proto request ring scrub server \
+	   space stats storage writeback
+TIERS   := tier host host_memory host_limits host_view fault io io_uring io_threads nvme nvme_account nvme_carry nvme_device \
+	   nvme_file nvme_format nvme_log nvme_make nvme_recover nvme_segment nvme_super nvme_transfer nvme_victim
 CLIENT  := arena check client error keys map op ring session socket space staged submit
-CTL     := kvtierctl kvtierctl_admin kvtierctl_stats kvtierctl_status kvtierctl_text
-BENCH   := bench_main bench_codec bench_lookup bench_io bench_nvme
+CTL     := kvtierctl kvtierctl_admin kvtierctl_ask kvtierctl_format kvtierctl_stats kvtierctl_status kvtierctl_text
+BENCH   := bench_main bench_codec bench_lookup bench_io bench_disk bench_nvme bench_nvme_daemon
 TESTS   := unit_image unit_codec_exact unit_codec_pages unit_codec_error unit_codec_race unit_index unit_map unit_map_race \
-	   unit_block unit_tier unit_host unit_host_memory unit_place unit_mover unit_config unit_stats unit_ctl unit_notify \
-	   unit_kvtierctl unit_proto unit_layout unit_ring unit_loop unit_space unit_client_arena unit_client_keys \
-	   unit_client_check unit_client_staged unit_client_liar unit_client_ops unit_client_lost unit_client_edge \
-	   fault_index fault_host fault_daemon fault_client sim_evict sim_evict_trace sim_block sim_place \
-	   fuzz_config fuzz_proto sys_store_load sys_random sys_kill sys_client_death sys_stopped sys_cut sys_cancel \
-	   sys_verify sys_evict sys_event_fd sys_config sys_tenants sys_many sys_hostile_messages sys_hostile_regions \
-	   sys_hostile_rings regr_1_arena_claimed_twice regr_2_ops_share regr_3_region_share regr_4_socket_path \
-	   regr_5_client_turns unit_io unit_io_open fault_io fault_io_open unit_nvme_log unit_nvme_start sim_nvme_crash \
-	   sim_nvme_faults sim_nvme_trace fuzz_nvme
+	   unit_block unit_block_copies unit_block_wrong unit_tier unit_host unit_host_memory unit_place unit_mover unit_config \
+	   unit_stats unit_ctl unit_ctl_nvme unit_notify unit_kvtierctl unit_kvtierctl_nvme unit_proto unit_layout unit_ring \
+	   unit_loop unit_space unit_client_arena unit_client_keys unit_client_check unit_client_staged unit_client_liar \
+	   unit_client_ops unit_client_lost unit_client_edge fault_index fault_host fault_daemon fault_client sim_evict \
+	   sim_evict_trace sim_block sim_place sim_admit sim_admit_trace fuzz_config fuzz_proto sys_store_load sys_random sys_kill \
+	   sys_client_death sys_stopped sys_cut sys_cancel sys_verify sys_evict sys_event_fd sys_config sys_tenants sys_many \
+	   sys_hostile_messages sys_hostile_regions sys_hostile_rings regr_1_arena_claimed_twice regr_2_ops_share \
+	   regr_3_region_share regr_4_socket_path regr_5_client_turns unit_io unit_io_open fault_io fault_io_open unit_nvme_log \
+	   unit_nvme_start unit_nvme_tier sim_nvme_crash sim_nvme_faults sim_nvme_trace fault_nvme_bits fault_nvme_file \
+	   fault_nvme_io fuzz_nvme sys_nvme_budget sys_nvme_damage sys_nvme_kill sys_nvme_path sys_nvme_restart sys_nvme_sparse
 WRAP     = $(addprefix -Wl$(comma)--wrap=,$(1))
 LDF_fault_index  := $(call WRAP,memfd_create ftruncate fcntl getrandom calloc mmap munmap)
 LDF_fault_host   := $(call WRAP,memfd_create ftruncate fcntl mmap mbind madvise mlock2 pthread_create pthread_join calloc)
 LDF_fault_daemon := $(call WRAP,memfd_create ftruncate fcntl mmap munmap getrandom write fsync link epoll_create1 epoll_ctl \
 	eventfd calloc aligned_alloc pthread_create)
 LDF_fault_io     := $(call WRAP,pread pwrite fdatasync io_uring_peek_batch_cqe)
+LDF_fault_nvme_io := $(LDF_fault_io)
 LDF_fault_io_open := $(call WRAP,eventfd epoll_ctl calloc pthread_create pthread_join io_uring_queue_init_params \
 	io_uring_get_probe_ring io_uring_submit io_uring_register_eventfd io_uring_register_files \
 	io_uring_register_files_update io_uring_register_buffers_sparse io_uring_register_buffers_update_tag)
@@ -58,7 +61,7 @@ TEST_BINS := $(addprefix $(BUILD)/tests/,$(TESTS))
 
 all: $(PROGRAMS)
 	@echo "built in $(BUILD)/: kvtierd kvtierctl kvtier-bench libkvtier.so.0 libkvtier.a"
-	@echo "left out: the CUDA device (this version has the CPU device only), the NVMe tier (its I/O engine and log store are built and tested, not yet wired), the Redis tier (not written yet)"
+	@echo "left out: the CUDA device (this version has the CPU device only), the Redis tier (not written yet)"
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -87,9 +90,9 @@ $(BUILD)/kvtierd: $(BUILD)/daemon/main.o $(BUILD)/daemon.a
 	$(SAY) LD $@
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(D_LIBS)
 
-$(BUILD)/kvtierctl: $(call objs,client,$(CTL)) $(call objs,daemon,stats json log)
+$(BUILD)/kvtierctl: $(call objs,client,$(CTL)) $(BUILD)/daemon.a
 	$(SAY) LD $@
-	$(Q)$(CC) $(ALLLD) -o $@ $^ -ljson-c
+	$(Q)$(CC) $(ALLLD) -o $@ $^ $(D_LIBS)
 
 $(BUILD)/kvtier-bench: $(call objs,tests,$(BENCH)) $(BUILD)/daemon.a $(BUILD)/client/map.o $(BUILD)/libkvtier.a
 	$(SAY) LD $@
@@ -98,22 +101,18 @@ $(BUILD)/kvtier-bench: $(call objs,tests,$(BENCH)) $(BUILD)/daemon.a $(BUILD)/cl
 # --- tests ---
 $(BUILD)/tests/unit_client_%: $(BUILD)/tests/unit_client_%.o $(call objs,tests,fake_peer fake_engine) $(C_OBJS)
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(T_LIBS)
-SYS_OBJS := $(call objs,tests,lib lib_engine lib_raw)
-SYS_LINK  = $(Q)$(CC) $(ALLLD) -o $@ $^ $(LDF_$(@F)) $(T_LIBS)
-$(BUILD)/tests/soak_%: $(BUILD)/tests/soak_%.o $(SYS_OBJS) $(BUILD)/libkvtier.a
-	$(SYS_LINK)
-$(BUILD)/tests/sys_%: $(BUILD)/tests/sys_%.o $(SYS_OBJS) $(BUILD)/libkvtier.a
-	$(SYS_LINK)
-$(BUILD)/tests/regr_%: $(BUILD)/tests/regr_%.o $(SYS_OBJS) $(BUILD)/libkvtier.a
-	$(SYS_LINK)
-$(BUILD)/tests/fault_client: $(BUILD)/tests/fault_client.o $(SYS_OBJS) $(BUILD)/libkvtier.a
-	$(SYS_LINK)
+SYS_OBJS := $(call objs,tests,lib lib_disk lib_engine lib_nvme_kill lib_raw)
+SYS_BINS := $(addprefix $(BUILD)/tests/,$(filter sys_% regr_%,$(TESTS)) soak_ops soak_nvme_kill fault_client)
+$(SYS_BINS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SYS_OBJS) $(BUILD)/libkvtier.a $(BUILD)/daemon.a
+	$(Q)$(CC) $(ALLLD) -o $@ $^ $(LDF_$(@F)) $(T_LIBS)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/daemon.a $(BUILD)/client/map.o
 	$(Q)$(CC) $(ALLLD) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDF_$*) $(T_LIBS)
 
-NVME_TESTS := $(addprefix $(BUILD)/tests/,unit_nvme_log unit_nvme_start sim_nvme_crash sim_nvme_faults sim_nvme_trace)
-$(NVME_TESTS): $(call objs,tests,disk_sim lib_nvme lib_trace)
-$(BUILD)/tests/sim_evict_trace: $(BUILD)/tests/lib_trace.o
+T_OBJS   = $(addprefix $(BUILD)/tests/,$(1)): $(call objs,tests,$(2))
+$(call T_OBJS,unit_nvme_log unit_nvme_start sim_nvme_crash sim_nvme_faults sim_nvme_trace,disk_sim lib_nvme lib_trace)
+$(call T_OBJS,sim_evict_trace sim_admit_trace,lib_trace)
+$(call T_OBJS,unit_nvme_tier fault_nvme_bits fault_nvme_file fault_nvme_io,disk_sim lib_nvme lib_nvme_tier)
+$(call T_OBJS,fault_io fault_nvme_io,lib_io_faults)
 
 tests: $(PROGRAMS) $(TEST_BINS)
 
@@ -138,16 +137,17 @@ fuzz: deps
 		2>/dev/null || { echo "clang has no libFuzzer here: apt-get install libclang-rt-14-dev (or clang's version)"; exit 1; }
 	$(Q)$(MAKE) --no-print-directory CC=clang BUILD=build-fuzz SAN=address,undefined,fuzzer-no-link build-fuzz/daemon.a \
 		build-fuzz/client/map.o
-	@set -e; for f in $(FUZZ); do mkdir -p build-fuzz/corpus/$$f; for b in 0 1 2 3; do \
+	@set -e; for f in $(FUZZ); do mkdir -p build-fuzz/corpus/$$f; for b in 0 1 2 3 4 5 6 7; do \
 		{ printf "\\$$b"; head -c 12288 /dev/zero; } > build-fuzz/corpus/$$f/pages$$b; done; echo "== $$f, $(FUZZ_SECONDS) s"; \
 		clang -std=c11 -D_GNU_SOURCE -DKVTIER_LIBFUZZER -g -O1 -fsanitize=address,undefined,fuzzer -o build-fuzz/$$f \
 			tests/$$f.c build-fuzz/daemon.a $(T_LIBS); \
 		build-fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -max_len=65536 -print_final_stats=1 -artifact_prefix=build-fuzz/ \
 			build-fuzz/corpus/$$f 2>&1 | tail -n 12; done
 
-# 10 M ops, 64 clients, 1,000 connections: no growth. Some minutes.
-soak: all $(BUILD)/tests/soak_ops
+# 10 M ops, 64 clients, 1,000 connections: no growth. 10,000 kill -9 of a daemon with an NVMe tier. Some half an hour.
+soak: all $(BUILD)/tests/soak_ops $(BUILD)/tests/soak_nvme_kill
 	$(BUILD)/tests/soak_ops
+	$(BUILD)/tests/soak_nvme_kill
 
 demo: deps all
 	@bash client/examples/demo.sh

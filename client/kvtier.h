@@ -106,7 +106,8 @@ enum kvtier_memory {
 enum kvtier_tier { KVTIER_TIER_GPU = 1, KVTIER_TIER_HOST = 2, KVTIER_TIER_NVME = 4, KVTIER_TIER_REDIS = 8 };
 
 /* Per-block statuses >= 0 are success. Negative ones are -errno:
- * -ENOENT miss, -ENOSPC not kept, -ETIMEDOUT, -ECANCELED, -ECONNRESET, -EFAULT page out of range. */
+ * -ENOENT miss, -ENOSPC not kept (store) or no room to bring it into host memory (load, prefetch), -ETIMEDOUT,
+ * -ECANCELED, -ECONNRESET, -EFAULT page out of range. */
 enum { KVTIER_BLOCK_OK = 0, KVTIER_BLOCK_PRESENT = 1 /* store: already there, nothing was copied */ };
 
 struct kvtier_key {
@@ -245,7 +246,7 @@ KVTIER_API int kvtier_store(struct kvtier_space *space, const struct kvtier_key 
 KVTIER_API int kvtier_load(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages,
 			   size_t n, const struct kvtier_op_options *options, uint64_t *ret_op);
 
-/* Bring blocks nearer (into the host tier). Per block: 0, or -ENOENT. */
+/* Bring blocks nearer (into the host tier, from NVMe). Per block: 0, -ENOENT, -ENOSPC, -ETIMEDOUT, -ECANCELED. */
 KVTIER_API int kvtier_prefetch(struct kvtier_space *space, const struct kvtier_key *keys, size_t n,
 			       uint64_t *ret_op);
 

@@ -64,12 +64,35 @@ char *daemon_line(const struct stats *stats, char *ret, size_t n);
 int command_clients(struct context *context, int argc, char **argv);
 int command_spaces(struct context *context, int argc, char **argv);
 int command_evict(struct context *context, int argc, char **argv);
+int command_devices(struct context *context, int argc, char **argv);
+int command_verify(struct context *context, int argc, char **argv);
+int command_flush(struct context *context, int argc, char **argv);
+int command_purge(struct context *context, int argc, char **argv);
+
+/* kvtierctl_ask.c */
+struct reply {
+	char *text; /* NUL-terminated; the caller frees it, also after a failure */
+	size_t bytes;
+};
+/* words[0]: the command. EXIT_FINE with the whole text, or what to exit with, said why on stderr. */
+int ask(const struct context *context, int argc, const char *const *words, struct reply *reply);
+
+/* kvtierctl_format.c */
+int command_format(struct context *context, int argc, char **argv);
 
 /* kvtierctl_text.c */
 char *text_bytes(uint64_t bytes, char *ret, size_t n); /* "1.5 GiB" */
 char *text_age(uint64_t seconds, char *ret, size_t n); /* "3h 2m" */
 bool parse_bytes(const char *text, uint64_t *ret);     /* 512M, 1GiB; > 0 */
 void print_json_string(const char *text);              /* with quotes, to stdout; at most 300 bytes */
+
+/* One line on stderr, written over itself, when that is a terminal and it takes over two seconds. All else zero. */
+struct progress {
+	const char *what;
+	uint64_t start_ns, shown_ns;
+};
+void progress_show(struct progress *progress, uint64_t done, uint64_t total, const char *unit); /* total 0: unknown */
+void progress_end(struct progress *progress); /* takes the line away */
 
 /* A table with aligned columns: cells are copied, escaped for the terminal, and printed by table_print. */
 struct table;

@@ -1,171 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_admin.c - commands that the daemon answers, over its admin socket (protocol: daemon/ctl.h).
+ * kvtierctl_admin.c - commands that the daemon answers (asking: kvtierctl_ask.c): what comes back, for people.
  */
-#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <json-c/json.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-#include "../daemon/ctl.h"
-#include "../daemon/stats.h"
 #include "kvtierctl.h"
-
-enum { REPLY_MS = 5000, REPLY_BYTES_MAX = 64 << 20 };
-
-struct reply {
-	char *text; /* NUL-terminated */
-	size_t bytes;
-};
-
-/* Why does it not answer? The stats page knows. */
-static void explain_silence(const struct context *context)
-{
-	const struct stats *stats;
-	uint64_t health;
-
-	fprintf(stderr, "kvtierctl: kvtierd does not answer at %s within %d s\n", context->admin_path,
-		REPLY_MS / 1000);
-	if (stats_map(context->stats_path, &stats) < 0)
-		return;
-	health = stats_health(stats, clock_ns());
-	for (unsigned bit = STATS_HEALTH_STOPPED; bit < STATS_HEALTH_COUNT; bit++) {
-		if ((health >> bit & 1) != 0)
-			fprintf(stderr, "%s (pid %d): %s\n", stats_health_row(bit)->name, stats->pid,
-				stats_health_row(bit)->prose);
-	}
-	stats_unmap(stats);
-}
-
-/* A connected socket, or -1 with the reason said. */
-static int connect_admin(const struct context *context)
-{
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	const struct timeval timeout = { .tv_sec = REPLY_MS / 1000 };
-	int fd, error;
-
-	if (strlen(context->admin_path) >= sizeof(address.sun_path)) {
-		fprintf(stderr, "kvtierctl: %s: longer than a socket's path may be\n", context->admin_path);
-		return -1;
-	}
-	memcpy(address.sun_path, context->admin_path, strlen(context->admin_path) + 1);
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (fd < 0) {
-		fprintf(stderr, "kvtierctl: %s\n", strerror(errno));
-		return -1;
-	}
-	/* a full backlog makes connect wait: no longer than this */
-	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
-	if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
-		return fd;
-	error = errno;
-	(void)close(fd);
-	if (error == EAGAIN)
-		explain_silence(context);
-	else if (error == ENOENT || error == ECONNREFUSED)
-		fprintf(stderr, "kvtierctl: no kvtierd answers at %s; is it running? (kvtierctl status)\n",
-			context->admin_path);
-	else if (error == EACCES)
-		fprintf(stderr, "kvtierctl: %s: only root and the daemon's own user may ask\n",
-			context->admin_path);
-	else
-		fprintf(stderr, "kvtierctl: %s: %s\n", context->admin_path, strerror(error));
-	return -1;
-}
-
-static bool send_request(int fd, int argc, const char *const *words)
-{
-	char packet[CTL_MAX_REQUEST];
-	size_t used = 0;
-
-	for (int i = 0; i < argc; i++) {
-		const size_t length = strlen(words[i]) + 1;
-
-		if (used + length > sizeof(packet))
-			return false;
-		memcpy(packet + used, words[i], length);
-		used += length;
-	}
-	return send(fd, packet, used, MSG_NOSIGNAL) == (ssize_t)used;
-}
-
-static bool append(struct reply *reply, const char *text, size_t n)
-{
-	char *larger;
-
-	if (reply->bytes + n > REPLY_BYTES_MAX)
-		return false;
-	larger = realloc(reply->text, reply->bytes + n + 1);
-	if (larger == NULL)
-		return false;
-	memcpy(larger + reply->bytes, text, n);
-	reply->text = larger;
-	reply->bytes += n;
-	reply->text[reply->bytes] = '\0';
-	return true;
-}
-
-/* Packets until the last, all before the deadline. */
-static int read_reply(const struct context *context, int fd, struct reply *reply)
-{
-	const uint64_t deadline_ns = clock_ns() + REPLY_MS * 1000000ull;
-	static char packet[CTL_MAX_REPLY + 1];
-
-	for (;;) {
-		struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
-		const uint64_t now_ns = clock_ns();
-		ssize_t n;
-
-		if (now_ns >= deadline_ns ||
-		    poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) == 0) {
-			explain_silence(context);
-			return EXIT_NO_DAEMON;
-		}
-		n = recv(fd, packet, CTL_MAX_REPLY, MSG_DONTWAIT);
-		if (n < 0 && (errno == EAGAIN || errno == EINTR))
-			continue;
-		if (n <= 0) {
-			fprintf(stderr, "kvtierctl: kvtierd ended the connection: %s\n",
-				n < 0 ? strerror(errno) : "it stopped, or this took too long");
-			return EXIT_NO_DAEMON;
-		}
-		packet[n] = '\0';
-		if (packet[0] == '!') {
-			fprintf(stderr, "kvtierctl: %s\n", packet + 1);
-			return EXIT_FAILED;
-		}
-		if ((packet[0] != '+' && packet[0] != '.') || !append(reply, packet + 1, (size_t)n - 1)) {
-			fprintf(stderr, "kvtierctl: a reply of %zu bytes that makes no sense\n",
-				reply->bytes);
-			return EXIT_FAILED;
-		}
-		if (packet[0] == '.')
-			return EXIT_FINE;
-	}
-}
-
-static int ask(const struct context *context, int argc, const char *const *words, struct reply *reply)
-{
-	const int fd = connect_admin(context);
-	int r = EXIT_NO_DAEMON;
-
-	*reply = (struct reply){ 0 };
-	if (fd < 0)
-		return r;
-	/* refused by credentials: the reply is there though the request could not be sent */
-	(void)send_request(fd, argc, words);
-	r = read_reply(context, fd, reply);
-	(void)close(fd);
-	return r;
-}
 
 /* --- a list of objects as a table --- */
 
@@ -221,6 +65,14 @@ static int print_rows(struct json_object *root, const char *name, const struct c
 	}
 	table_print(table, right);
 	return EXIT_FINE;
+}
+
+static uint64_t number_at(struct json_object *root, const char *name)
+{
+	struct json_object *value = NULL;
+
+	(void)json_object_object_get_ex(root, name, &value);
+	return json_object_get_uint64(value);
 }
 
 static int list(struct context *context, int argc, char **argv, const struct column *columns, size_t n)
@@ -299,14 +151,12 @@ int command_spaces(struct context *context, int argc, char **argv)
 
 static void print_evicted(const char *text)
 {
-	struct json_object *root = json_tokener_parse(text), *blocks = NULL, *freed = NULL, *complete = NULL;
+	struct json_object *root = json_tokener_parse(text), *complete = NULL;
 	char bytes[32];
 
-	(void)json_object_object_get_ex(root, "evicted_blocks", &blocks);
-	(void)json_object_object_get_ex(root, "freed_bytes", &freed);
 	(void)json_object_object_get_ex(root, "complete", &complete);
-	printf("evicted %" PRIu64 " blocks, %s%s\n", json_object_get_uint64(blocks),
-	       text_bytes(json_object_get_uint64(freed), bytes, sizeof(bytes)),
+	printf("evicted %" PRIu64 " blocks (%" PRIu64 " stay on NVMe), %s%s\n", number_at(root, "evicted_blocks"),
+	       number_at(root, "demoted_blocks"), text_bytes(number_at(root, "freed_bytes"), bytes, sizeof(bytes)),
 	       json_object_get_boolean(complete) ? ""
 						 : "; the rest is in use, or it would have taken too long");
 	json_object_put(root);
@@ -346,6 +196,126 @@ int command_evict(struct context *context, int argc, char **argv)
 		fputs(reply.text, stdout);
 	else if (r == EXIT_FINE)
 		print_evicted(reply.text);
+	free(reply.text);
+	return r;
+}
+
+/* --- the NVMe tier --- */
+
+int command_devices(struct context *context, int argc, char **argv)
+{
+	static const struct column columns[] = {
+		{ "PATH", "path", FORMAT_TEXT },
+		{ "STATE", "state", FORMAT_TEXT },
+		{ "CAPACITY", "capacity_bytes", FORMAT_BYTES },
+		{ "LIVE", "live_bytes", FORMAT_BYTES },
+		{ "SEGMENT", "segment_bytes", FORMAT_BYTES },
+		{ "WRITTEN", "written_bytes", FORMAT_BYTES },
+		{ "READ", "read_bytes", FORMAT_BYTES },
+		{ "CARRIED", "carried_bytes", FORMAT_BYTES },
+		{ "ERRORS-R", "read_errors", FORMAT_NUMBER },
+		{ "ERRORS-W", "write_errors", FORMAT_NUMBER },
+		{ "WHY", "text", FORMAT_TEXT },
+	};
+
+	return list(context, argc, argv, columns, sizeof(columns) / sizeof(columns[0]));
+}
+
+static uint64_t print_verified(const char *text)
+{
+	static const struct column columns[] = {
+		{ "TIER", "tier", FORMAT_TEXT },	  { "DEVICE", "device", FORMAT_NUMBER },
+		{ "SEGMENT", "segment", FORMAT_NUMBER }, { "TENANT", "tenant", FORMAT_TEXT },
+		{ "SPACE", "space", FORMAT_NUMBER },	  { "KEY", "key", FORMAT_TEXT },
+	};
+	struct json_object *root = json_tokener_parse(text), *dropped = NULL;
+	const uint64_t bad = number_at(root, "bad_blocks");
+	const uint64_t skipped = number_at(root, "skipped_blocks");
+	char bytes[32], age[32];
+
+	(void)json_object_object_get_ex(root, "dropped", &dropped);
+	if (bad > 0)
+		(void)print_rows(root, "bad", columns, sizeof(columns) / sizeof(columns[0]));
+	printf("%" PRIu64 " copies, %s, in %s: ", number_at(root, "checked_blocks"),
+	       text_bytes(number_at(root, "checked_bytes"), bytes, sizeof(bytes)),
+	       text_age(number_at(root, "ms") / 1000, age, sizeof(age)));
+	if (bad == 0)
+		printf("all are good\n");
+	else
+		printf("%" PRIu64 " bad; %s\n", bad,
+		       json_object_get_boolean(dropped) ? "dropped, each is a miss now"
+							: "kvtierctl verify --scrub drops them");
+	if (skipped > 0)
+		printf("not checked: %" PRIu64 ", which went or moved meanwhile, lie on a device that is away, or are "
+		       "of a model that no engine has opened\n", skipped);
+	json_object_put(root);
+	return bad;
+}
+
+int command_verify(struct context *context, int argc, char **argv)
+{
+	static const struct option options[] = { { "scrub", no_argument, NULL, 's' }, { 0 } };
+	const char *words[2] = { "verify", NULL };
+	struct json_object *root;
+	struct reply reply;
+	uint64_t bad = 0;
+	int r;
+
+	while (context_option(context, argc, argv, "", options) != -1)
+		words[1] = "--scrub";
+	no_more_arguments(context, argc, argv);
+	r = ask(context, words[1] != NULL ? 2 : 1, words, &reply);
+	if (r == EXIT_FINE && context->json) {
+		fputs(reply.text, stdout);
+		root = json_tokener_parse(reply.text);
+		bad = number_at(root, "bad_blocks");
+		json_object_put(root);
+	} else if (r == EXIT_FINE) {
+		bad = print_verified(reply.text);
+	}
+	free(reply.text);
+	return r == EXIT_FINE && bad > 0 ? EXIT_FAILED : r;
+}
+
+int command_flush(struct context *context, int argc, char **argv)
+{
+	const char *word = "flush";
+	struct reply reply;
+	int r;
+
+	(void)context_option(context, argc, argv, "", NULL);
+	no_more_arguments(context, argc, argv);
+	r = ask(context, 1, &word, &reply);
+	if (r == EXIT_FINE)
+		fputs(context->json ? reply.text : "all that was in memory is on NVMe\n", stdout);
+	free(reply.text);
+	return r;
+}
+
+int command_purge(struct context *context, int argc, char **argv)
+{
+	static const struct option options[] = { { "tenant", required_argument, NULL, 't' }, { 0 } };
+	const char *words[3] = { "purge", "--tenant", NULL };
+	struct json_object *root;
+	struct reply reply;
+	int r;
+
+	while (context_option(context, argc, argv, "", options) != -1) {
+		if (words[2] != NULL)
+			usage_error(context, "--tenant: once");
+		words[2] = optarg;
+	}
+	no_more_arguments(context, argc, argv);
+	if (words[2] == NULL)
+		usage_error(context, "purge needs --tenant NAME; kvtierctl spaces shows names");
+	r = ask(context, 3, words, &reply);
+	if (r == EXIT_FINE && context->json) {
+		fputs(reply.text, stdout);
+	} else if (r == EXIT_FINE) {
+		root = json_tokener_parse(reply.text);
+		printf("purged %" PRIu64 " blocks\n", number_at(root, "purged_blocks"));
+		json_object_put(root);
+	}
 	free(reply.text);
 	return r;
 }

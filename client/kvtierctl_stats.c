@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../daemon/log.h"
 #include "../daemon/stats.h"
 #include "kvtierctl.h"
 
@@ -64,6 +65,24 @@ static bool selected(const struct view *view, const char *path)
 	return view->n_globs == 0;
 }
 
+/* The texts of the page: no rows of the table, for they are no numbers. */
+static const struct text_row {
+	const char *path, *after; /* stands behind this row */
+	const char *prose;
+	size_t offset, bytes; /* in struct stats */
+} text_rows[] = {
+	{ "tiers.nvme.engine", "tiers.nvme.state", "What does the I/O: io_uring, threads, or both",
+	  offsetof(struct stats, nvme_engine), STATS_NAME_BYTES },
+	{ "tiers.nvme.text", "tiers.nvme.state", "Why the nvme tier is not up, or not as it should be",
+	  offsetof(struct stats, nvme_text), STATS_TEXT_BYTES },
+};
+enum { TEXT_ROWS = sizeof(text_rows) / sizeof(text_rows[0]) };
+
+static char *text_of(const struct stats *stats, const struct text_row *row, char *ret)
+{
+	return stats_text_get((const char *)stats + row->offset, row->bytes, ret);
+}
+
 static void print_list(const struct view *view)
 {
 	static const bool right[4] = { false };
@@ -78,6 +97,14 @@ static void print_list(const struct view *view)
 		table_cell(table, stats_kind_name(rows[i].kind));
 		table_cell(table, rows[i].unit);
 		table_cell(table, rows[i].prose);
+	}
+	for (size_t i = 0; i < TEXT_ROWS; i++) {
+		if (!selected(view, text_rows[i].path))
+			continue;
+		table_cell(table, text_rows[i].path);
+		table_cell(table, "text");
+		table_cell(table, "");
+		table_cell(table, text_rows[i].prose);
 	}
 	table_print(table, right);
 }
@@ -148,13 +175,38 @@ static void json_health(struct writer *w, const struct view *view, uint64_t heal
 	w->comma = true;
 }
 
+static void json_texts(struct writer *w, const struct stats *stats, const struct view *view, const char *after)
+{
+	char text[STATS_TEXT_BYTES];
+
+	for (size_t i = 0; i < TEXT_ROWS; i++) {
+		if (strcmp(text_rows[i].after, after) != 0 || !selected(view, text_rows[i].path))
+			continue;
+		json_name(w, text_rows[i].path);
+		w->open = text_rows[i].path;
+		print_json_string(text_of(stats, &text_rows[i], text));
+	}
+}
+
+static void json_number(struct writer *w, const struct stats *stats, const struct stats_row *row)
+{
+	const uint64_t value = stats_value(stats, row);
+	char name[32];
+
+	json_name(w, row->path);
+	w->open = row->path;
+	if (row->kind == STATS_STATE)
+		printf("\"%s\"", stats_state_name(row, value, name, sizeof(name)));
+	else
+		printf("%" PRIu64, value);
+}
+
 static void print_json(const struct stats *stats, const struct view *view)
 {
 	const uint64_t health = stats_health(stats, clock_ns());
 	struct writer w = { .open = "" };
 	const struct stats_row *rows;
 	const size_t n = stats_rows(&rows);
-	char name[32];
 
 	putchar('{');
 	if (selected(view, "schema_version")) {
@@ -163,16 +215,9 @@ static void print_json(const struct stats *stats, const struct view *view)
 	}
 	json_health(&w, view, health);
 	for (size_t i = 0; i < n; i++) {
-		const uint64_t value = stats_value(stats, &rows[i]);
-
-		if (!selected(view, rows[i].path))
-			continue;
-		json_name(&w, rows[i].path);
-		w.open = rows[i].path;
-		if (rows[i].kind == STATS_STATE)
-			printf("\"%s\"", stats_state_name(&rows[i], value, name, sizeof(name)));
-		else
-			printf("%" PRIu64, value);
+		if (selected(view, rows[i].path))
+			json_number(&w, stats, &rows[i]);
+		json_texts(&w, stats, view, rows[i].path);
 	}
 	for (size_t depth = groups_of(w.open); depth > 0; depth--)
 		putchar('}');
@@ -224,12 +269,17 @@ static void print_text(const struct stats *stats, const struct view *view, uint6
 	const struct stats_row *rows;
 	const size_t n = stats_rows(&rows);
 	struct table *table = table_new(view->watch ? 4 : 3);
-	char line[256], rate[64];
+	char line[256], rate[64], text[STATS_TEXT_BYTES], shown[4 * STATS_TEXT_BYTES];
 
 	printf("%s: %s\n", daemon_line(stats, line, sizeof(line)), stats_health_word(health));
 	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++) {
 		if ((health >> bit & 1) != 0)
 			printf("  %s: %s\n", stats_health_row(bit)->name, stats_health_row(bit)->prose);
+	}
+	for (size_t i = 0; i < TEXT_ROWS; i++) {
+		(void)text_of(stats, &text_rows[i], text);
+		if (text[0] != '\0' && selected(view, text_rows[i].path))
+			printf("  %s: %s\n", text_rows[i].path, log_escape(text, shown, sizeof(shown)));
 	}
 	for (size_t i = 0; i < n; i++) {
 		const uint64_t value = stats_value(stats, &rows[i]);
@@ -329,6 +379,8 @@ static void check_globs(const struct context *context, const struct view *view)
 
 	for (size_t i = 0; i < n && !any; i++)
 		any = selected(view, rows[i].path);
+	for (size_t i = 0; i < TEXT_ROWS && !any; i++)
+		any = selected(view, text_rows[i].path);
 	if (!any)
 		usage_error(context, "-f %s matches no name; kvtierctl stats --list shows them",
 			    view->globs[0]);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../daemon/log.h"
 #include "../daemon/stats.h"
 #include "kvtierctl.h"
 
@@ -41,6 +42,18 @@ static const char *severity_label(enum stats_severity severity)
 	return labels[severity];
 }
 
+/* Why, in the daemon's words. */
+static void nvme_text(const struct stats *stats)
+{
+	char engine[STATS_NAME_BYTES], text[STATS_TEXT_BYTES], shown[4 * STATS_TEXT_BYTES];
+
+	(void)stats_text_get(stats->nvme_engine, sizeof(engine), engine);
+	(void)stats_text_get(stats->nvme_text, sizeof(text), text);
+	if (engine[0] != '\0' || text[0] != '\0')
+		printf("  nvme: %s%s%s\n", engine, engine[0] != '\0' && text[0] != '\0' ? "; " : "",
+		       log_escape(text, shown, sizeof(shown)));
+}
+
 static void status_text(const struct stats *stats, uint64_t health, const char *word)
 {
 	char line[256];
@@ -52,11 +65,13 @@ static void status_text(const struct stats *stats, uint64_t health, const char *
 		if ((health >> bit & 1) != 0)
 			printf("  %-4s %-16s %s\n", severity_label(row->severity), row->name, row->prose);
 	}
+	nvme_text(stats);
 }
 
 static void status_json(const struct stats *stats, uint64_t health)
 {
 	const uint64_t now = clock_ns(), beat = stats_get(&stats->heartbeat_ns);
+	char engine[STATS_NAME_BYTES], text[STATS_TEXT_BYTES];
 	const char *comma = "";
 
 	printf("{\"status\":\"%s\",\"reasons\":[", stats_health_word(health));
@@ -78,7 +93,11 @@ static void status_json(const struct stats *stats, uint64_t health)
 	print_json_string(stats->device);
 	printf(",\"kernels\":");
 	print_json_string(stats->kernels);
-	printf("}\n");
+	printf(",\"nvme\":{\"engine\":");
+	print_json_string(stats_text_get(stats->nvme_engine, sizeof(engine), engine));
+	printf(",\"text\":");
+	print_json_string(stats_text_get(stats->nvme_text, sizeof(text), text));
+	printf("}}\n");
 }
 
 int command_status(struct context *context, int argc, char **argv)

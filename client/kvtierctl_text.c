@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../daemon/json.h"
 #include "../daemon/log.h"
@@ -70,6 +71,39 @@ void print_json_string(const char *text)
 	json_string(&json, text);
 	assert(!json.full);
 	fputs(quoted, stdout);
+}
+
+enum { PROGRESS_AFTER_MS = 2000, PROGRESS_EVERY_MS = 200 };
+
+void progress_show(struct progress *progress, uint64_t done, uint64_t total, const char *unit)
+{
+	const bool bytes = strcmp(unit, "bytes") == 0;
+	const uint64_t now_ns = clock_ns();
+	char a[32], b[32], age[32];
+
+	if (progress->start_ns == 0)
+		progress->start_ns = now_ns;
+	if (now_ns - progress->start_ns < PROGRESS_AFTER_MS * 1000000ull ||
+	    now_ns - progress->shown_ns < PROGRESS_EVERY_MS * 1000000ull || isatty(STDERR_FILENO) != 1)
+		return;
+	progress->shown_ns = now_ns;
+	snprintf(a, sizeof(a), "%" PRIu64, done);
+	snprintf(b, sizeof(b), "%" PRIu64, total);
+	text_age((now_ns - progress->start_ns) / 1000000000u, age, sizeof(age));
+	if (total == 0)
+		fprintf(stderr, "\r\033[K%s: %s", progress->what, age);
+	else
+		fprintf(stderr, "\r\033[K%s: %s of %s%s%s, %d %%, %s", progress->what,
+			bytes ? text_bytes(done, a, sizeof(a)) : a, bytes ? text_bytes(total, b, sizeof(b)) : b,
+			bytes ? "" : " ", bytes ? "" : unit, (int)(100.0 * (double)done / (double)total), age);
+	fflush(stderr);
+}
+
+void progress_end(struct progress *progress)
+{
+	if (progress->shown_ns != 0)
+		fputs("\r\033[K", stderr);
+	progress->shown_ns = 0;
 }
 
 struct table {

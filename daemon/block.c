@@ -1,65 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.c - the table of blocks: name, place, state. Chain and recency are evict.c's, fingerprints index.c's.
- * Core thread only.
+ * block.c - the table of blocks: names, numbers, chain. Recency is evict.c's, fingerprints are index.c's, where the
+ * image lies is block_copies.c's. Core thread only.
  *
- * A block is a number into parallel arrays: 32 bytes of key, 12 of place, 20 in evict.c, and 30.5 in the
- * index: 94.5 in all. States of a number:
+ * A block is a number into parallel arrays: 32 bytes of key, 13 of places, 20 in evict.c, and 30.5 in the
+ * index: 95.5 in all. States of a number:
  *
  *	  ┌─────────────────────────── blocks_drop ───────────────────────────┐
  *	  v                                                                   │
- *	free ── blocks_commit ──> live ───────────────────────────────────────┘
- *	  ^                         │ blocks_condemn
+ *	free ── blocks_commit, blocks_commit_away ──> live ───────────────────┘
+ *	  ^                         ┌───────────────────┘ blocks_condemn
  *	  │                         v
  *	  │                     condemned ── last unpin ──> ripe ── blocks_condemned ──> tomb
+ *	  │                         └────── last unpin of one that has no slot ───────────^│
  *	  └────────────────────────────── no children (any more) ──────────────────────────┘
+ *
+ * A live number has copies as block.h draws it: "away" is a live one without a host slot, and exactly then evict.c
+ * has it as away. The tiers that its index entry names are those copies.
  *
  * A tomb holds nothing but its number: its children still name it as their parent, so the number may not
  * be given to another block before the last of them went. There are never more tombs than children of tombs.
  */
-#include <assert.h>
+#include "block_inner.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 
-#include "block.h"
-#include "evict.h"
-
-static_assert((int)BLOCK_NONE == (int)EVICT_NONE, "the same numbers");
-
-enum block_state { BLOCK_FREE = 0, BLOCK_LIVE, BLOCK_CONDEMNED, BLOCK_RIPE, BLOCK_TOMB };
-
-/* The key, or for a number on the free or the ripe list the next one on it. */
-union name {
-	uint8_t  key[32];
-	uint32_t next;
-};
-
-struct place {
-	uint32_t slot;
-	uint32_t generation;
-	uint16_t space;
-	uint8_t  device;
-	uint8_t  tier : 4;
-	uint8_t  state : 4;	/* enum block_state */
-};
-static_assert(sizeof(struct place) == 12, "the memory budget of a block counts on it");
-
-struct blocks {
-	struct index *index;
-	struct evict *evict;
-	union name *name;
-	struct place *place;
-	uint32_t max_blocks;
-	uint32_t used;			/* numbers >= used were never given out */
-	uint32_t count;			/* live */
-	uint32_t free, ripe;		/* lists; BLOCK_NONE: empty */
-	uint32_t commits;		/* generation of the next index entry */
-	uint64_t tick;			/* the latest access of any block */
-	uint32_t space_count[TIER_MAX_SPACES];
-};
+#include "index.h"
 
 static void *reserve(uint64_t bytes)
 {
@@ -114,18 +84,6 @@ void blocks_close(struct blocks *blocks)
 	free(blocks);
 }
 
-static bool is_live(const struct blocks *blocks, uint32_t block)
-{
-	return block < blocks->used && blocks->place[block].state == BLOCK_LIVE;
-}
-
-/* Live, or condemned and still pinned: its holder may go on asking. */
-static bool is_held(const struct blocks *blocks, uint32_t block)
-{
-	return is_live(blocks, block) ||
-	       (block < blocks->used && blocks->place[block].state == BLOCK_CONDEMNED);
-}
-
 static void number_free(struct blocks *blocks, uint32_t block)
 {
 	blocks->place[block].state = BLOCK_FREE;
@@ -145,7 +103,7 @@ static uint32_t number_take(struct blocks *blocks)
 	return blocks->used < blocks->max_blocks ? blocks->used++ : BLOCK_NONE;
 }
 
-static void tomb_settle(struct blocks *blocks, uint32_t block)
+void block_tomb_settle(struct blocks *blocks, uint32_t block)
 {
 	if (block == BLOCK_NONE || blocks->place[block].state != BLOCK_TOMB)
 		return;
@@ -157,9 +115,16 @@ static void tomb_settle(struct blocks *blocks, uint32_t block)
 
 static void condemned_settle(struct blocks *blocks, uint32_t block)
 {
-	if (blocks->place[block].state != BLOCK_CONDEMNED || evict_pins(blocks->evict, block))
+	struct place *place = &blocks->place[block];
+
+	if (place->state != BLOCK_CONDEMNED || evict_pins(blocks->evict, block))
 		return;
-	blocks->place[block].state = BLOCK_RIPE;
+	if (block_away(blocks, block)) {	/* nothing to return */
+		place->state = BLOCK_TOMB;
+		block_tomb_settle(blocks, block);
+		return;
+	}
+	place->state = BLOCK_RIPE;
 	blocks->name[block].next = blocks->ripe;
 	blocks->ripe = block;
 }
@@ -176,44 +141,75 @@ uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_
 	return BLOCK_NONE;
 }
 
-int blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t parent,
-		  const struct extent *where, uint32_t *ret)
+uint32_t block_linkable(const struct blocks *blocks, uint32_t parent, uint32_t space)
 {
-	struct place *place;
+	if (parent == BLOCK_NONE || !block_live(blocks, parent) || block_away(blocks, parent))
+		return BLOCK_NONE;
+	return blocks->place[parent].space == space ? parent : BLOCK_NONE;
+}
+
+/* The part that both commits share: a number with name, space and a place in the index, but in no chain yet. It is
+ * the caller's to settle copies and chain before anything else is called. */
+static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t variant, enum tier_id tier,
+		 uint32_t *ret)
+{
 	uint32_t block;
 	int r;
 
-	assert(space < TIER_MAX_SPACES && where->tier < TIER_COUNT);
+	assert(space < TIER_MAX_SPACES && variant <= 1);
 	if (blocks_find(blocks, key, space) != BLOCK_NONE)
 		return -EEXIST;
 	block = number_take(blocks);
 	if (block == BLOCK_NONE)
 		return -ENOSPC;
-	r = index_insert(blocks->index, key, block, 1u << where->tier, ++blocks->commits);
+	r = index_insert(blocks->index, key, block, 1u << tier, ++blocks->commits);
 	if (r < 0) {
 		number_free(blocks, block);
 		return r;
 	}
-	if (parent != BLOCK_NONE && (!is_live(blocks, parent) || blocks->place[parent].space != space))
-		parent = BLOCK_NONE;
-	place = &blocks->place[block];
 	memcpy(blocks->name[block].key, key, 32);
-	place->space = (uint16_t)space;
-	place->device = where->device;
-	place->slot = where->slot;
-	place->generation = where->generation;
-	place->tier = where->tier & 0xfu;
-	place->state = BLOCK_LIVE;
-	evict_add(blocks->evict, block, parent, where->class, blocks->tick);
+	blocks->place[block] = (struct place){ .slot = BLOCK_NONE, .space = space & 0x3ffu, .state = BLOCK_LIVE,
+					       .variant = variant & 1u };
 	blocks->space_count[space]++;
 	blocks->count++;
 	*ret = block;
 	return 0;
 }
 
+int blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t parent, uint32_t variant,
+		  const struct extent *host, uint32_t *ret)
+{
+	const uint32_t above = block_linkable(blocks, parent, space);	/* first: its number may be the next taken */
+	uint32_t block;
+	const int r = enter(blocks, key, space, variant, TIER_HOST, &block);
+
+	if (r < 0)
+		return r;
+	block_host_put(blocks, block, host);
+	evict_add(blocks->evict, block, above, host->class, blocks->tick);
+	*ret = block;
+	return 0;
+}
+
+int blocks_commit_away(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t variant,
+		       const struct extent *nvme, uint64_t tick, uint32_t *ret)
+{
+	uint32_t block;
+	const int r = enter(blocks, key, space, variant, TIER_NVME, &block);
+
+	if (r < 0)
+		return r;
+	block_nvme_put(blocks, block, nvme);
+	evict_add_away(blocks->evict, block, tick);
+	if (tick > blocks->tick)
+		blocks->tick = tick;
+	*ret = block;
+	return 0;
+}
+
 void blocks_touch(struct blocks *blocks, uint32_t block, uint64_t tick)
 {
-	assert(is_held(blocks, block));
+	assert(block_held(blocks, block));
 	if (tick > blocks->tick)
 		blocks->tick = tick;
 	evict_touch(blocks->evict, block, tick);
@@ -221,80 +217,70 @@ void blocks_touch(struct blocks *blocks, uint32_t block, uint64_t tick)
 
 void blocks_pin(struct blocks *blocks, uint32_t block)
 {
-	assert(is_held(blocks, block));
+	assert(block_held(blocks, block));
 	evict_pin(blocks->evict, block);
 }
 
 void blocks_unpin(struct blocks *blocks, uint32_t block)
 {
-	assert(is_held(blocks, block));
+	assert(block_held(blocks, block));
 	evict_unpin(blocks->evict, block);
 	condemned_settle(blocks, block);
 }
 
 uint32_t blocks_pins(const struct blocks *blocks, uint32_t block)
 {
-	assert(is_held(blocks, block));
+	assert(block_held(blocks, block));
 	return evict_pins(blocks->evict, block);
 }
 
 uint32_t blocks_parent(const struct blocks *blocks, uint32_t block)
 {
-	assert(is_held(blocks, block));
-	return evict_parent(blocks->evict, block);
+	assert(block_held(blocks, block));
+	const uint32_t parent = evict_parent(blocks->evict, block);
+
+	return block_live(blocks, parent) ? parent : BLOCK_NONE;
+}
+
+bool blocks_live(const struct blocks *blocks, uint32_t block)
+{
+	return block_live(blocks, block);
+}
+
+bool blocks_leaf(const struct blocks *blocks, uint32_t block)
+{
+	assert(block_held(blocks, block));
+	return evict_children(blocks->evict, block) == 0;
 }
 
 bool blocks_evictable(const struct blocks *blocks, uint32_t block)
 {
-	return is_live(blocks, block) && evict_pins(blocks->evict, block) == 0 &&
+	return block_live(blocks, block) && evict_pins(blocks->evict, block) == 0 &&
 	       evict_children(blocks->evict, block) == 0;
 }
 
-static void extent_get(const struct blocks *blocks, uint32_t block, struct extent *ret)
+uint64_t blocks_tick(const struct blocks *blocks, uint32_t block)
 {
-	const struct place *place = &blocks->place[block];
-
-	*ret = (struct extent){
-		.tier = place->tier,
-		.device = place->device,
-		.class = (uint8_t)evict_class(blocks->evict, block),
-		.slot = place->slot,
-		.generation = place->generation,
-	};
-}
-
-void blocks_extent(const struct blocks *blocks, uint32_t block, struct extent *ret)
-{
-	assert(is_held(blocks, block));
-	extent_get(blocks, block, ret);
+	assert(block_held(blocks, block));
+	return evict_tick(blocks->evict, block);
 }
 
 uint32_t blocks_space(const struct blocks *blocks, uint32_t block)
 {
-	assert(is_held(blocks, block));
+	assert(block_held(blocks, block));
 	return blocks->place[block].space;
+}
+
+uint32_t blocks_variant(const struct blocks *blocks, uint32_t block)
+{
+	assert(block_held(blocks, block));
+	return blocks->place[block].variant;
 }
 
 const uint8_t *blocks_key(const struct blocks *blocks, uint32_t block)
 {
-	assert(is_held(blocks, block));
+	assert(block_held(blocks, block));
 	return blocks->name[block].key;
-}
-
-void blocks_move(struct blocks *blocks, uint32_t block, const struct extent *to)
-{
-	struct place *place = &blocks->place[block];
-
-	assert(is_live(blocks, block) && to->tier < TIER_COUNT && evict_pins(blocks->evict, block) == 0);
-	/* Within a tier nothing that a reader can see has changed. */
-	if (to->tier != place->tier)
-		index_update(blocks->index, blocks->name[block].key, block, 1u << to->tier,
-			     ++blocks->commits);
-	place->device = to->device;
-	place->slot = to->slot;
-	place->generation = to->generation;
-	place->tier = to->tier & 0xfu;
-	evict_move(blocks->evict, block, to->class);
 }
 
 uint32_t blocks_victim(const struct blocks *blocks, uint32_t class, uint64_t *ret_tick)
@@ -306,43 +292,48 @@ uint32_t blocks_victim(const struct blocks *blocks, uint32_t class, uint64_t *re
 	return block;
 }
 
-/* The part that drop and condemn share: nobody finds the block any more. */
+/* The part that drop and condemn share: nobody finds the block any more. Its slot stays, for its holders. */
 static void vanish(struct blocks *blocks, uint32_t block)
 {
+	struct place *place = &blocks->place[block];
+
 	index_remove(blocks->index, blocks->name[block].key, block);
-	blocks->space_count[blocks->place[block].space]--;
+	blocks->space_count[place->space]--;
 	blocks->count--;
+	blocks->host_count -= !block_away(blocks, block);
+	block_nvme_clear(blocks, block);
 }
 
-void blocks_drop(struct blocks *blocks, uint32_t block, struct extent *ret)
+uint32_t blocks_drop(struct blocks *blocks, uint32_t block)
 {
-	assert(is_live(blocks, block));
-	if (ret)
-		extent_get(blocks, block, ret);
+	assert(blocks_evictable(blocks, block));
+	const uint32_t slot = blocks->place[block].slot;
+
 	vanish(blocks, block);
-	tomb_settle(blocks, evict_remove(blocks->evict, block));	/* asserts: a leaf without pins */
+	block_tomb_settle(blocks, evict_remove(blocks->evict, block));
 	number_free(blocks, block);
+	return slot;
 }
 
 void blocks_condemn(struct blocks *blocks, uint32_t block)
 {
-	assert(is_live(blocks, block));
+	assert(block_live(blocks, block));
 	vanish(blocks, block);
 	blocks->place[block].state = BLOCK_CONDEMNED;
-	tomb_settle(blocks, evict_hide(blocks->evict, block));
+	block_tomb_settle(blocks, evict_hide(blocks->evict, block));
 	condemned_settle(blocks, block);
 }
 
-bool blocks_condemned(struct blocks *blocks, struct extent *ret)
+bool blocks_condemned(struct blocks *blocks, uint32_t *ret_slot)
 {
 	const uint32_t block = blocks->ripe;
 
 	if (block == BLOCK_NONE)
 		return false;
-	extent_get(blocks, block, ret);
+	*ret_slot = blocks->place[block].slot;
 	blocks->ripe = blocks->name[block].next;
 	blocks->place[block].state = BLOCK_TOMB;
-	tomb_settle(blocks, block);
+	block_tomb_settle(blocks, block);
 	return true;
 }
 
@@ -352,7 +343,7 @@ bool blocks_walk(struct blocks *blocks, uint32_t *cursor, uint32_t budget,
 	while (budget-- > 0 && *cursor < blocks->used) {
 		const uint32_t block = (*cursor)++;
 
-		if (is_live(blocks, block))
+		if (block_live(blocks, block))
 			fn(arg, block);
 	}
 	return *cursor < blocks->used;
@@ -361,6 +352,16 @@ bool blocks_walk(struct blocks *blocks, uint32_t *cursor, uint32_t budget,
 uint32_t blocks_count(const struct blocks *blocks)
 {
 	return blocks->count;
+}
+
+uint32_t blocks_host_count(const struct blocks *blocks)
+{
+	return blocks->host_count;
+}
+
+uint32_t blocks_nvme_count(const struct blocks *blocks)
+{
+	return blocks->nvme_count;
 }
 
 uint32_t blocks_space_count(const struct blocks *blocks, uint32_t space)

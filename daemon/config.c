@@ -10,9 +10,11 @@
 #include <assert.h>
 #include <errno.h>
 #include <ini.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
 
+#include "../tiers/nvme_format.h"
 #include "config_table.h"
 #include "log.h"
 
@@ -108,7 +110,7 @@ static void fail_section(struct reader *r, const char *section)
 		fail(r, r->line, "[%s]: no such section; did you mean [%s]?", shown, known);
 	else
 		fail(r, r->line,
-		     "[%s]: no such section; there are [daemon] [socket] [admin] [host] [device] [index]",
+		     "[%s]: no such section; there are [daemon] [socket] [admin] [host] [nvme] [device] [index]",
 		     shown);
 }
 
@@ -145,6 +147,18 @@ static void fail_value(struct reader *r, unsigned line, const struct config_row 
 	     row->type == CONFIG_TYPE_BYTES ? " (units K M G T or KiB MiB GiB TiB, powers of 1024)" : "");
 }
 
+/* The value of one line, or, of a list that has lines of its own for each item, one more. */
+static int take_value(struct reader *r, size_t i, const char *value, char *why, size_t n)
+{
+	char joined[2 * CONFIG_PATHS_BYTES];
+
+	if (r->line_of[i] == 0)
+		return config_value(&config_rows[i], value, r->config, why, n);
+	(void)config_text(&config_rows[i], r->config, joined, CONFIG_PATHS_BYTES);
+	snprintf(joined + strlen(joined), sizeof(joined) - strlen(joined), "%s%s", joined[0] == '\0' ? "" : ":", value);
+	return config_value(&config_rows[i], joined, r->config, why, n);
+}
+
 /* libinih's handler: 1 go on, 0 wrong. */
 static int handle(void *user, const char *section, const char *key, const char *value)
 {
@@ -165,15 +179,15 @@ static int handle(void *user, const char *section, const char *key, const char *
 		fail_key(r, section, key);
 		return 0;
 	}
-	if (r->line_of[i] != 0) {
+	if (r->line_of[i] != 0 && config_rows[i].type != CONFIG_TYPE_PATHS) {
 		fail(r, r->line, "[%s] %s: given twice, first in line %u", section, key, r->line_of[i]);
 		return 0;
 	}
-	r->line_of[i] = r->line;
-	if (config_value(&config_rows[i], value, r->config, why, sizeof(why)) < 0) {
+	if (take_value(r, i, value, why, sizeof(why)) < 0) {
 		fail_value(r, r->line, &config_rows[i], value, why);
 		return 0;
 	}
+	r->line_of[i] = r->line;
 	return 1;
 }
 
@@ -254,11 +268,45 @@ static bool tenant_name(const char *name)
 
 static void fail_check(struct reader *r, enum config_row_index i, const char *why)
 {
-	char value[CONFIG_PATH_BYTES];
+	char value[CONFIG_PATHS_BYTES];
 
 	/* a default can only be wrong through another key, which then has a line */
 	fail_value(r, r->line_of[i] != 0 ? r->line_of[i] : r->line, &config_rows[i],
 		   config_text(&config_rows[i], r->config, value, sizeof(value)), why);
+}
+
+/* Bytes that a store of `n` segments takes; their limits are tiers/nvme_format.h's. */
+static uint64_t store_bytes(const struct config *c, uint64_t n)
+{
+	return NVME_DATA_OFFSET + n * c->nvme_segment_bytes;
+}
+
+static void check_nvme(struct reader *r)
+{
+	struct config *c = r->config;
+	char why[192];
+
+	if (c->nvme_segment_bytes % NVME_PAGE != 0) {
+		fail_check(r, CONFIG_ROW_nvme_segment_bytes, "is not a multiple of 4096");
+		return;
+	}
+	if (c->nvme_bytes == 0)
+		return;
+	if (r->line_of[CONFIG_ROW_nvme_segment_bytes] == 0)
+		c->nvme_segment_bytes = config_fit_segment(c->nvme_bytes, c->nvme_segment_bytes);
+	if (c->nvme_bytes < store_bytes(c, NVME_MIN_SEGMENTS)) {
+		snprintf(why, sizeof(why),
+			 "is less than 64K and %d segments of [nvme] segment_bytes = %" PRIu64
+			 ", which a store needs: %" PRIu64 " at least (0: no NVMe tier)",
+			 (int)NVME_MIN_SEGMENTS, c->nvme_segment_bytes, store_bytes(c, NVME_MIN_SEGMENTS));
+		fail_check(r, CONFIG_ROW_nvme_bytes, why);
+	} else if (c->nvme_bytes > store_bytes(c, NVME_MAX_SEGMENTS)) {
+		snprintf(why, sizeof(why),
+			 "is more than 64K and %d segments of [nvme] segment_bytes = %" PRIu64
+			 ", as many as a store can have: %" PRIu64 " at most",
+			 (int)NVME_MAX_SEGMENTS, c->nvme_segment_bytes, store_bytes(c, NVME_MAX_SEGMENTS));
+		fail_check(r, CONFIG_ROW_nvme_bytes, why);
+	}
 }
 
 /* What one value alone cannot tell. */
@@ -285,6 +333,8 @@ static void check_together(struct reader *r)
 	else if (!tenant_name(c->socket_tenant))
 		fail_check(r, CONFIG_ROW_socket_tenant,
 			   "has other characters than letters, digits, - _ and ., or begins with .");
+	else
+		check_nvme(r);
 }
 
 static void set_defaults(struct config *config)

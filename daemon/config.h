@@ -12,6 +12,7 @@
  *	ENUM    one of the choices; the value is its position                           uint32_t
  *	STRING  text, bounded                                                           char [64]
  *	PATH    an absolute path, bounded                                               char [256]
+ *	PATHS   such paths, ':' between them or in lines of their own, none twice       char [1024]
  *	MODE    octal permissions                                                       uint32_t
  *
  * Start-up order in main.c: config_load(), config_derive(), config_make_dirs(); const afterwards.
@@ -24,11 +25,18 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { CONFIG_STRING_BYTES = 64, CONFIG_PATH_BYTES = 256, CONFIG_SUN_PATH_MAX = 107 };
+enum {
+	CONFIG_STRING_BYTES = 64,
+	CONFIG_PATH_BYTES = 256,
+	CONFIG_PATHS_BYTES = 1024,
+	CONFIG_PATHS_MAX = 16,
+	CONFIG_SUN_PATH_MAX = 107,
+};
 
 /* Names for the choices that code compares with; their order is that of tbl_config.h. */
 enum config_huge_pages { CONFIG_HUGE_NO, CONFIG_HUGE_THP, CONFIG_HUGE_2M };
 enum config_verify { CONFIG_VERIFY_ONCE, CONFIG_VERIFY_ALWAYS };
+enum config_nvme_io { CONFIG_NVME_IO_AUTO, CONFIG_NVME_IO_URING, CONFIG_NVME_IO_THREADS };
 enum config_kernels { CONFIG_KERNELS_AUTO, CONFIG_KERNELS_REF, CONFIG_KERNELS_AVX2 };
 
 #define CONFIG_FIELD_BYTES(name)  uint64_t name;
@@ -39,12 +47,14 @@ enum config_kernels { CONFIG_KERNELS_AUTO, CONFIG_KERNELS_REF, CONFIG_KERNELS_AV
 #define CONFIG_FIELD_ENUM(name)   uint32_t name;
 #define CONFIG_FIELD_STRING(name) char name[CONFIG_STRING_BYTES];
 #define CONFIG_FIELD_PATH(name)   char name[CONFIG_PATH_BYTES];
+#define CONFIG_FIELD_PATHS(name)  char name[CONFIG_PATHS_BYTES];
 #define CONFIG_FIELD_MODE(name)   uint32_t name;
 
 struct config {
 #define CONFIG(section, key, TYPE, dflt, min, max, unit, prose) CONFIG_FIELD_##TYPE(section##_##key)
 #include "tbl_config.h"
 	char stats_path[CONFIG_PATH_BYTES]; /* derived: runtime_dir/stats */
+	bool nvme_path_derived;             /* nobody chose one */
 };
 
 /* Defaults, then the file over them. path NULL: defaults alone. 0, or -errno with text (>= 512 bytes)
@@ -53,7 +63,7 @@ struct config {
 int config_load(const char *path, struct config *ret, char *text, size_t n);
 
 /* Fills what was left empty or automatic (paths, spin_us) from the environment. Makes nothing on disk.
- * -ENAMETOOLONG: a socket path does not fit; -ENOENT: no directory can be made out. */
+ * -ENAMETOOLONG: a path does not fit; -ENOENT: no directory can be made out. */
 int config_derive(struct config *config, char *text, size_t n);
 
 /* Makes runtime_dir and state_dir (0700, parents too) when absent. -EPERM: it is there but is no directory
@@ -64,6 +74,13 @@ int config_make_dirs(const struct config *config, char *text, size_t n);
 void config_print(const struct config *config, FILE *out);
 void config_print_help(FILE *out); /* keys, defaults, ranges, prose: part of --help */
 void config_print_man(FILE *out);  /* the same as mdoc: part of kvtierd.8 */
+
+/* The next path of a PATHS value, from *cursor (the field to start with) on; false: no more. */
+bool config_paths_next(const char **cursor, char ret[CONFIG_PATH_BYTES]);
+
+/* A segment size that nobody chose, halved or doubled until a store of so many bytes has at least 4, and no more than
+ * it can number; where there is none, the nearest. Also kvtierctl's, for `format`. */
+uint64_t config_fit_segment(uint64_t store_bytes, uint64_t segment_bytes);
 
 /* For device_conf.kernels: NULL when automatic. */
 const char *config_kernels_name(const struct config *config);

@@ -116,6 +116,13 @@ int config_derive(struct config *config, char *text, size_t n)
 		return too_long(text, n, config->admin_path, "[admin] path");
 	if (path_set(config->stats_path, "%s/stats", config->daemon_runtime_dir) < 0)
 		return too_long(text, n, config->daemon_runtime_dir, "[daemon] runtime_dir");
+	config->nvme_path_derived = config->nvme_path[0] == '\0';
+	if (config->nvme_path_derived &&
+	    path_set(config->nvme_path, "%s/nvme.store", config->daemon_state_dir) < 0) {
+		snprintf(text, n, "%s/nvme.store: a path may have %d bytes at most; set [nvme] path or [daemon] state_dir",
+			 config->daemon_state_dir, (int)CONFIG_PATH_BYTES - 1);
+		return -ENAMETOOLONG;
+	}
 	if (config->daemon_spin_us < 0)
 		config->daemon_spin_us = derive_spin_us();
 	return 0;

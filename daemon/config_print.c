@@ -11,15 +11,31 @@ static bool first_of_section(size_t i)
 	return i == 0 || strcmp(config_rows[i].section, config_rows[i - 1].section) != 0;
 }
 
+/* A line for each path: all in one may be longer than a line may be. */
+static void print_paths(const char *key, const char *paths, FILE *out)
+{
+	char path[CONFIG_PATH_BYTES];
+
+	if (paths[0] == '\0')
+		fprintf(out, "%s = \n", key);
+	while (config_paths_next(&paths, path))
+		fprintf(out, "%s = %s\n", key, path);
+}
+
 void config_print(const struct config *config, FILE *out)
 {
-	char value[CONFIG_PATH_BYTES];
+	char value[CONFIG_PATHS_BYTES];
 
 	for (size_t i = 0; i < CONFIG_ROWS; i++) {
+		const struct config_row *row = &config_rows[i];
+
 		if (first_of_section(i))
-			fprintf(out, "%s[%s]\n", i == 0 ? "" : "\n", config_rows[i].section);
-		fprintf(out, "%s = %s\n", config_rows[i].key,
-			config_text(&config_rows[i], config, value, sizeof(value)));
+			fprintf(out, "%s[%s]\n", i == 0 ? "" : "\n", row->section);
+		(void)config_text(row, config, value, sizeof(value));
+		if (row->type == CONFIG_TYPE_PATHS)
+			print_paths(row->key, value, out);
+		else
+			fprintf(out, "%s = %s\n", row->key, value);
 	}
 }
 

@@ -4,12 +4,14 @@
  *
  * Invariant: config_value(config_text(x)) gives x back, for every type (tests/unit_config.c).
  */
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../tiers/nvme_format.h"
 #include "config_table.h"
 #include "log.h"
 
@@ -134,6 +136,68 @@ static int value_string(const struct config_row *row, const char *text, char *fi
 	return 0;
 }
 
+bool config_paths_next(const char **cursor, char ret[CONFIG_PATH_BYTES])
+{
+	const size_t length = strcspn(*cursor, ":");
+
+	if (**cursor == '\0')
+		return false;
+	assert(length < CONFIG_PATH_BYTES);
+	memcpy(ret, *cursor, length);
+	ret[length] = '\0';
+	*cursor += length + ((*cursor)[length] == ':');
+	return true;
+}
+
+/* Whether the list that ends at `end` has this item. */
+static bool listed(const char *list, const char *end, const char *item, size_t length)
+{
+	while (list < end) {
+		const size_t here = strcspn(list, ":");
+
+		if (here == length && memcmp(list, item, length) == 0)
+			return true;
+		list += here + 1;
+	}
+	return false;
+}
+
+/* Why one item of a list of paths is none; NULL: it is. */
+static const char *path_fault(const char *item, size_t length)
+{
+	if (length == 0)
+		return "has an empty path in it";
+	if (item[0] != '/')
+		return "has a path in it that does not begin with /";
+	if (length >= CONFIG_PATH_BYTES)
+		return "has a path of more than 255 bytes in it";
+	return NULL;
+}
+
+static int value_paths(const struct config_row *row, const char *text, char *field, char *why, size_t n)
+{
+	const char *item = text, *fault = NULL;
+	int items = 0, r = 0;
+
+	while (*text != '\0' && fault == NULL) {
+		const size_t length = strcspn(item, ":");
+
+		fault = path_fault(item, length);
+		if (fault == NULL && listed(text, item, item, length))
+			fault = "has the same path twice";
+		if (fault == NULL && ++items > CONFIG_PATHS_MAX)
+			fault = "has more than 16 paths";
+		if (item[length] == '\0')
+			break;
+		item += length + 1;
+	}
+	if (fault == NULL)
+		r = value_string(row, text, field, why, n);
+	else
+		snprintf(why, n, "%s", fault);
+	return fault == NULL ? r : -EINVAL;
+}
+
 static int value_number(const struct config_row *row, const char *text, int64_t *ret, char *why, size_t n)
 {
 	int r;
@@ -161,6 +225,8 @@ int config_value(const struct config_row *row, const char *text, struct config *
 	case CONFIG_TYPE_STRING:
 	case CONFIG_TYPE_PATH:
 		return value_string(row, text, field, why, n);
+	case CONFIG_TYPE_PATHS:
+		return value_paths(row, text, field, why, n);
 	case CONFIG_TYPE_BOOL:
 		snprintf(why, n, "is neither yes nor no");
 		return parse_bool(text, field);
@@ -219,6 +285,10 @@ char *config_range(const struct config_row *row, char *ret, size_t n)
 	case CONFIG_TYPE_PATH:
 		snprintf(ret, n, "an absolute path of at most %d bytes", (int)row->max);
 		break;
+	case CONFIG_TYPE_PATHS:
+		snprintf(ret, n, "at most %d absolute paths, ':' between them or a line for each, together at most %d bytes",
+			 (int)CONFIG_PATHS_MAX, (int)row->max);
+		break;
 	default:
 		snprintf(ret, n, "%" PRId64 " to %" PRId64 " %s", row->min, row->max, row->unit);
 	}
@@ -240,6 +310,7 @@ char *config_text(const struct config_row *row, const struct config *config, cha
 		break;
 	case CONFIG_TYPE_STRING:
 	case CONFIG_TYPE_PATH:
+	case CONFIG_TYPE_PATHS:
 		snprintf(ret, n, "%s", (const char *)field);
 		break;
 	case CONFIG_TYPE_MODE:
@@ -254,4 +325,15 @@ char *config_text(const struct config_row *row, const struct config *config, cha
 		break;
 	}
 	return ret;
+}
+
+uint64_t config_fit_segment(uint64_t store_bytes, uint64_t segment_bytes)
+{
+	while (store_bytes < NVME_DATA_OFFSET + NVME_MIN_SEGMENTS * segment_bytes &&
+	       segment_bytes / 2 >= NVME_MIN_SEGMENT_BYTES)
+		segment_bytes /= 2;
+	while (store_bytes > NVME_DATA_OFFSET + NVME_MAX_SEGMENTS * segment_bytes &&
+	       segment_bytes * 2 <= NVME_MAX_SEGMENT_BYTES)
+		segment_bytes *= 2;
+	return segment_bytes;
 }

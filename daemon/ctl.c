@@ -5,7 +5,8 @@
  *	free --accept_one--> asking --read_request--> replying --last packet sent--> asking
  *	                       |                        |  ^
  *	                       |                        `--' one packet, or one slice of work, a turn of the
- *	                       |                             loop: whenever the socket is writable
+ *	                       |                             loop: whenever the socket is writable; or, of what
+ *	                       |                             waits for others, a look every CTL_WAIT_MS
  *	                       `--gone, deadline, bad request--> free (conn_close)
  *
  * Invariants
@@ -37,10 +38,13 @@ struct conn {
 	struct ctl *ctl;
 	struct loop_watch watch;
 	struct loop_timer deadline;
+	struct loop_timer again; /* to look how far a request is that waits */
 	bool open, replying;
+	bool running; /* the request's command was started, and its end() is to be called */
 	struct ctl_request request;
 	size_t packet_bytes; /* made and not yet sent; 0: none */
 	bool last;           /* that packet ends the reply */
+	bool told;           /* it says how far it is: the asker took it, so its time starts anew */
 	char packet[CTL_MAX_REPLY];
 };
 
@@ -76,12 +80,21 @@ static void listen_update(struct ctl *ctl)
 		ctl->listening = want;
 }
 
+static void request_end(struct conn *conn)
+{
+	if (conn->running)
+		ctl_end(conn->ctl->d, &conn->request);
+	conn->running = false;
+}
+
 static void conn_close(struct conn *conn)
 {
 	struct loop *loop = conn->ctl->d->loop;
 
+	request_end(conn);
 	loop_remove(loop, &conn->watch);
 	loop_timer_unset(loop, &conn->deadline);
+	loop_timer_unset(loop, &conn->again);
 	(void)close(conn->watch.fd);
 	conn->open = false;
 	listen_update(conn->ctl);
@@ -103,6 +116,21 @@ static bool conn_expect(struct conn *conn, uint32_t events)
 		return false;
 	}
 	return true;
+}
+
+/* Looks again in a while; until then only the asker's end is heard of. */
+static void conn_wait(struct conn *conn)
+{
+	struct loop *loop = conn->ctl->d->loop;
+
+	if (conn_expect(conn, 0) &&
+	    loop_timer_set(loop, &conn->again, loop_now(loop) + CTL_WAIT_MS * 1000000ull) < 0)
+		conn_close(conn);
+}
+
+static void again_fire(struct loop_timer *timer)
+{
+	(void)conn_expect(CONTAINER(timer, struct conn, again), EPOLLOUT);
 }
 
 /* Splits the packet into words; each ends in NUL, the last may lack it. False: no request. */
@@ -148,12 +176,15 @@ static bool read_request(struct conn *conn)
 	if (bytes > CTL_MAX_REQUEST || !split_words(request, (size_t)bytes) ||
 	    ctl_start(conn->ctl->d, request, sentence, sizeof(sentence)) < 0)
 		fail_packet(conn, sentence);
+	else
+		conn->running = true;
 	conn->replying = true;
 	return conn_expect(conn, EPOLLOUT);
 }
 
 static void make_packet(struct conn *conn)
 {
+	static const char kinds[] = { [CTL_TELL] = '~', [CTL_MORE] = '+', [CTL_LAST] = '.', [CTL_FAIL] = '!' };
 	struct json json;
 	enum ctl_progress progress;
 
@@ -161,10 +192,17 @@ static void make_packet(struct conn *conn)
 	progress = ctl_continue(conn->ctl->d, &conn->request, &json);
 	if (progress == CTL_LATER)
 		return;
+	if (progress == CTL_WAIT) {
+		conn_wait(conn);
+		return;
+	}
 	assert(!json.full);
-	conn->last = progress == CTL_LAST;
-	conn->packet[0] = conn->last ? '.' : '+';
+	conn->last = progress == CTL_LAST || progress == CTL_FAIL;
+	conn->told = progress == CTL_TELL;
+	conn->packet[0] = kinds[progress];
 	conn->packet_bytes = 1 + json.used;
+	if (conn->last)
+		request_end(conn);
 }
 
 static void send_packet(struct conn *conn)
@@ -181,6 +219,8 @@ static void send_packet(struct conn *conn)
 	if (conn->last) {
 		conn->replying = false;
 		(void)conn_expect(conn, EPOLLIN);
+	} else if (conn->told) {
+		(void)conn_expect(conn, EPOLLOUT);
 	}
 }
 
@@ -256,7 +296,8 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 	conn->ctl = ctl;
 	conn->watch = (struct loop_watch){ .fd = fd, .ready = conn_ready };
 	conn->deadline = (struct loop_timer){ .fire = deadline_fire };
-	conn->replying = false;
+	conn->again = (struct loop_timer){ .fire = again_fire };
+	conn->replying = conn->running = false;
 	if (loop_add(loop, &conn->watch, EPOLLIN) < 0) {
 		(void)close(fd);
 		return;

@@ -3,8 +3,12 @@
  * ctl.h - the admin socket: kvtierctl's questions about what only the core knows. Core thread only.
  *
  * SOCK_SEQPACKET. Request: one packet, NUL-separated words (command, arguments). Reply: packets whose first
- * byte is '+' (more follows), '.' (last) or '!' (failed); the rest is text, JSON or for '!' a sentence. The
- * JSON text is the packets' together. One request a connection at a time; the next may follow on the same.
+ * byte is '+' (more follows), '.' (last), '!' (failed) or '~' (how far it is); the rest is text, JSON or for '!' a
+ * sentence. The JSON text is that of the '+' and '.' packets together. One request a connection at a time; the next
+ * may follow on the same.
+ *
+ * What takes long says at least every CTL_PROGRESS_MS how far it is: {"done":5,"total":9,"unit":"blocks"}, total 0:
+ * not known. Each such packet starts the deadlines of both sides anew.
  */
 #ifndef KVTIER_CTL_H
 #define KVTIER_CTL_H
@@ -21,6 +25,7 @@ enum {
 	CTL_MAX_REPLY = 60 * 1024, /* bytes of a packet */
 	CTL_MAX_CONNECTIONS = 8,
 	CTL_DEADLINE_MS = 5000, /* to ask, and again to take the whole reply; then the connection is cut */
+	CTL_PROGRESS_MS = 500,
 };
 
 /* Listens at config->admin_path (replacing a socket that nobody answers) and joins d->loop. text (>= 256

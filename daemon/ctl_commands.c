@@ -22,11 +22,8 @@ enum {
 	EVICT_MS = 3000,   /* then the reply says it is not complete, well before the asker gives up */
 };
 
-typedef bool row_fn(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end);
-
-/* Rows of a list into one packet, each whole. row() returns true when it wrote one. */
-static enum ctl_progress list_rows(struct kvtierd *d, struct ctl_request *request, struct json *json,
-				   const char *name, row_fn *row)
+enum ctl_progress ctl_list(struct kvtierd *d, struct ctl_request *request, struct json *json, const char *name,
+			   ctl_row_fn *row)
 {
 	bool end = false;
 
@@ -60,7 +57,7 @@ static enum ctl_progress list_rows(struct kvtierd *d, struct ctl_request *reques
 	return CTL_MORE;
 }
 
-static int no_arguments(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
+int ctl_no_arguments(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
 {
 	(void)d;
 	if (request->n_words == 1)
@@ -99,12 +96,12 @@ static bool client_row(struct kvtierd *d, uint32_t position, struct json *json, 
 
 static int clients_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
 {
-	return no_arguments(d, request, sentence, n);
+	return ctl_no_arguments(d, request, sentence, n);
 }
 
 static enum ctl_progress clients_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
 {
-	return list_rows(d, request, json, "clients", client_row);
+	return ctl_list(d, request, json, "clients", client_row);
 }
 
 static const char *name_of(const char *const *names, size_t n, uint32_t value)
@@ -136,7 +133,8 @@ static const char *codec_name(uint32_t codec)
 
 static void space_identity(const struct space *space, struct json *json)
 {
-	json_print(json, "{\"number\":%" PRIu32 ",\"id\":\"", space->number);
+	json_print(json, "{\"number\":%" PRIu32 ",\"known\":%s,\"id\":\"", space->number,
+		   space->known ? "true" : "false");
 	for (size_t i = 0; i < sizeof(space->id); i++)
 		json_print(json, "%02x", space->id[i]);
 	json_print(json, "\",\"tenant\":");
@@ -183,12 +181,12 @@ static bool space_row(struct kvtierd *d, uint32_t position, struct json *json, b
 
 static int spaces_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
 {
-	return no_arguments(d, request, sentence, n);
+	return ctl_no_arguments(d, request, sentence, n);
 }
 
 static enum ctl_progress spaces_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
 {
-	return list_rows(d, request, json, "spaces", space_row);
+	return ctl_list(d, request, json, "spaces", space_row);
 }
 
 static int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
@@ -218,14 +216,15 @@ static int evict_start(struct kvtierd *d, struct ctl_request *request, char *sen
 
 static enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
 {
-	const uint64_t before = d->moved.evicted_blocks;
+	const struct mover_counts before = d->moved;
 	const uint64_t freed =
 		mover_evict_bytes(d->tiers[TIER_HOST], d->blocks,
 				  request->wanted_bytes - request->freed_bytes, EVICT_STEPS, &d->moved);
 	bool complete;
 
 	request->freed_bytes += freed;
-	request->evicted.evicted_blocks += d->moved.evicted_blocks - before;
+	request->evicted.evicted_blocks += d->moved.evicted_blocks - before.evicted_blocks;
+	request->evicted.demoted_blocks += d->moved.demoted_blocks - before.demoted_blocks;
 	/* --all is complete when nothing is left that may go */
 	complete = request->freed_bytes >= request->wanted_bytes ||
 		   (freed == 0 && request->wanted_bytes == UINT64_MAX);
@@ -233,14 +232,18 @@ static enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *reque
 		return CTL_LATER;
 	log_info("evicted %" PRIu64 " blocks, %" PRIu64 " bytes, as asked by the operator",
 		 request->evicted.evicted_blocks, request->freed_bytes);
-	json_print(json, "{\"evicted_blocks\":%" PRIu64 ",\"freed_bytes\":%" PRIu64 ",\"complete\":%s}\n",
-		   request->evicted.evicted_blocks, request->freed_bytes, complete ? "true" : "false");
+	json_print(json,
+		   "{\"evicted_blocks\":%" PRIu64 ",\"demoted_blocks\":%" PRIu64 ",\"freed_bytes\":%" PRIu64
+		   ",\"complete\":%s}\n",
+		   request->evicted.evicted_blocks, request->evicted.demoted_blocks, request->freed_bytes,
+		   complete ? "true" : "false");
 	return CTL_LAST;
 }
 
-/* Those of tbl_ctl.h that are asked here; NAME_start and NAME_next are their functions. */
+/* Those of tbl_ctl.h that are asked here; NAME_start, NAME_next and NAME_end are their functions. */
 #define CTL_local(name)
-#define CTL_admin(name)                             { #name, name##_start, name##_next },
+#define CTL_admin(name)                             { #name, name##_start, name##_next, NULL },
+#define CTL_waits(name)                             { #name, name##_start, name##_next, name##_end },
 #define CTL(name, where, arguments, prose, example) CTL_##where(name)
 static const struct ctl_command commands[] = {
 #include "tbl_ctl.h"
@@ -256,7 +259,8 @@ int ctl_start(struct kvtierd *d, struct ctl_request *request, char *sentence, si
 			return commands[i].start(d, request, sentence, n);
 		}
 	}
-	snprintf(sentence, n, "%s: no such command; this daemon knows clients, spaces, evict",
+	snprintf(sentence, n,
+		 "%s: no such command; this daemon knows clients, spaces, devices, evict, flush, purge, verify",
 		 log_escape(request->words[0], shown, sizeof(shown)));
 	return -EINVAL;
 }
@@ -264,4 +268,10 @@ int ctl_start(struct kvtierd *d, struct ctl_request *request, char *sentence, si
 enum ctl_progress ctl_continue(struct kvtierd *d, struct ctl_request *request, struct json *ret)
 {
 	return request->command->next(d, request, ret);
+}
+
+void ctl_end(struct kvtierd *d, struct ctl_request *request)
+{
+	if (request->command->end != NULL)
+		request->command->end(d, request);
 }

@@ -45,8 +45,8 @@ int device_submit(struct device *device, struct device_job *job)
 	int r;
 
 	loop_assert_core(device->loop);
-	assert(!job->in_flight && job->done && job->image && job->layout);
-	assert(job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE);
+	assert(!job->in_flight && job->done && job->image);
+	assert(job->kind == DEVICE_VERIFY || ((job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE) && job->layout));
 	assert(((uintptr_t)job->image & (IMAGE_ALIGN - 1)) == 0);
 	job->device = device;
 	r = device->ops->submit(device, job);

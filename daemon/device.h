@@ -20,15 +20,17 @@
 struct loop;
 struct device;
 
-enum device_job_kind { DEVICE_ENCODE = 1, DEVICE_DECODE = 2 };
+/* VERIFY: of an image that just came from a medium; no page is touched. */
+enum device_job_kind { DEVICE_ENCODE = 1, DEVICE_DECODE, DEVICE_VERIFY };
 
 struct device_job {
 	enum device_job_kind kind;
 	uint8_t codec_k, codec_v;		/* ENCODE: as asked for */
 	uint8_t verify;				/* DECODE: check the checksum first */
-	const struct page_layout *layout;
+	const struct page_layout *layout;	/* VERIFY: not used */
+	const struct image_geometry *geometry;	/* VERIFY: the header must have it; NULL: not known, nor is identity.space_id */
 	uint64_t page;
-	struct image_identity identity;		/* ENCODE: written; DECODE: the header must carry it */
+	struct image_identity identity;		/* ENCODE: written; else the header must carry it */
 	uint8_t *image;				/* 4096-aligned slot, image_bytes long; the owner pins it */
 	uint32_t image_bytes;
 	const uint32_t *given_up;		/* shared with the page's owner, or NULL: a job that has not begun when

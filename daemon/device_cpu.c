@@ -83,29 +83,53 @@ static struct cpu *cpu_of(struct device *device)
 
 /* --- worker side --- */
 
-static int run_decode(const struct cpu *c, struct device_job *job, uint8_t *scratch)
+static int check_image(const struct cpu *c, struct device_job *job, const struct image_geometry *geometry,
+		       const struct image_identity *identity, bool checksum)
 {
 	struct image_header header;
 	struct image_shape shape;
 	int r;
 
 	memcpy(&header, job->image, sizeof header);
-	r = image_header_check(&header, &job->layout->geometry, &job->identity, &shape);
+	r = image_header_check(&header, geometry, identity, &shape);
 	if (r)
 		return r;
 	if (shape.image_bytes > job->image_bytes)
 		return -EBADMSG;
-	if (job->verify && c->kernels->checksum(job->image, &shape) != header.checksum)
+	if (checksum && c->kernels->checksum(job->image, &shape) != header.checksum)
 		return -EBADMSG;
 	job->out_codec_k = header.codec_k;
 	job->out_codec_v = header.codec_v;
-	return c->kernels->decode(job->layout, job->page, job->image, scratch);
+	return 0;
+}
+
+static int run_decode(const struct cpu *c, struct device_job *job, uint8_t *scratch)
+{
+	const int r = check_image(c, job, &job->layout->geometry, &job->identity, job->verify);
+
+	return r ? r : c->kernels->decode(job->layout, job->page, job->image, scratch);
+}
+
+static int run_verify(const struct cpu *c, struct device_job *job)
+{
+	struct image_identity identity = job->identity;
+	struct image_geometry geometry;
+	struct image_header header;
+
+	if (job->geometry)
+		return check_image(c, job, job->geometry, &identity, true);
+	memcpy(&header, job->image, sizeof header);
+	image_header_geometry(&header, &geometry);
+	memcpy(identity.space_id, header.space_id, sizeof identity.space_id);
+	return check_image(c, job, &geometry, &identity, true);
 }
 
 static int run_job(const struct cpu *c, struct device_job *job, uint8_t *scratch)
 {
 	if (job->given_up && __atomic_load_n(job->given_up, __ATOMIC_SEQ_CST))
 		return -ECANCELED;
+	if (job->kind == DEVICE_VERIFY)
+		return run_verify(c, job);
 	if (job->kind == DEVICE_DECODE)
 		return run_decode(c, job, scratch);
 	job->out_codec_k = job->codec_k;

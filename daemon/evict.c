@@ -5,10 +5,14 @@
  *	          evict_add
  *	              v    first child, pin, hide
  *	  ┌──────> candidate ─────────────────────> held
- *	  │           │ evict_remove                  │ last child gone, last unpin
- *	  └───────────┼───────────────────────────────┘ (a hidden one stays held)
- *	              v
- *	            gone
+ *	  │         ^ │ │                             │ last child gone, last unpin
+ *	  └─────────┼─┼─┼─────────────────────────────┘ (a hidden one stays held)
+ *	            │ │ │     evict_leave             │ evict_leave, with children alone
+ *	            │ │ └────────────────────> away <─┴─ evict_add_away
+ *	            │ │                        │  │
+ *	            └─┼── evict_return ────────┘  │     (to held, if it is pinned or has children)
+ *	              v                           │
+ *	            gone <──── evict_remove ──────┘
  *
  * The candidates of a class are a treap ordered by (tick, number): a search tree that is also a heap by a
  * hash of the number, hence O(log n) deep whatever comes, with nothing stored for balance. A candidate has no
@@ -23,16 +27,16 @@
 
 enum { CLASSES_MAX = 256 };
 
-enum node_state { NODE_GONE = 0, NODE_CANDIDATE, NODE_HELD, NODE_HIDDEN };
+enum node_state { NODE_GONE = 0, NODE_CANDIDATE, NODE_HELD, NODE_HIDDEN, NODE_AWAY };
 
 struct node {
 	uint32_t tick_low;
 	uint16_t tick_high;
 	uint8_t  class;
 	uint8_t  state;			/* enum node_state */
-	uint32_t parent;
+	uint32_t parent;		/* AWAY: none */
 	union {
-		uint32_t children;	/* HELD, HIDDEN */
+		uint32_t children;	/* HELD, HIDDEN, AWAY */
 		uint32_t left;		/* CANDIDATE: less recent ones */
 	};
 	union {
@@ -216,22 +220,48 @@ static uint32_t leave_parent(struct evict *evict, uint32_t block)
 	return parent;
 }
 
-void evict_add(struct evict *evict, uint32_t block, uint32_t parent, uint32_t class, uint64_t tick)
+void evict_add_away(struct evict *evict, uint32_t block, uint64_t tick)
 {
 	struct node *node;
 
-	assert(block < evict->max_blocks && evict->node[block].state == NODE_GONE && class < evict->classes);
+	assert(block < evict->max_blocks && evict->node[block].state == NODE_GONE);
 	node = &evict->node[block];
+	node->state = NODE_AWAY;
+	node->class = 0;
+	node->parent = EVICT_NONE;
+	node->children = node->pins = 0;
+	tick_set(node, tick);
+}
+
+void evict_return(struct evict *evict, uint32_t block, uint32_t parent, uint32_t class)
+{
+	struct node *node = node_of(evict, block);
+
+	assert(node->state == NODE_AWAY && class < evict->classes);
 	node->state = NODE_HELD;
 	node->class = (uint8_t)class;
 	node->parent = parent;
-	node->children = node->pins = 0;
-	tick_set(node, tick);
 	if (parent != EVICT_NONE) {
+		assert(parent != block && node->children == 0 && !evict_is_away(evict, parent));
 		hold(evict, parent);
 		node_of(evict, parent)->children++;
 	}
 	settle(evict, block);
+}
+
+void evict_add(struct evict *evict, uint32_t block, uint32_t parent, uint32_t class, uint64_t tick)
+{
+	evict_add_away(evict, block, tick);
+	evict_return(evict, block, parent, class);
+}
+
+uint32_t evict_leave(struct evict *evict, uint32_t block)
+{
+	assert(evict_pins(evict, block) == 0);
+	hold(evict, block);
+	assert(evict->node[block].state == NODE_HELD);
+	evict->node[block].state = NODE_AWAY;
+	return leave_parent(evict, block);
 }
 
 uint32_t evict_remove(struct evict *evict, uint32_t block)
@@ -283,7 +313,7 @@ void evict_move(struct evict *evict, uint32_t block, uint32_t class)
 	struct node *node = node_of(evict, block);
 	const bool listed = node->state == NODE_CANDIDATE;
 
-	assert(class < evict->classes);
+	assert(class < evict->classes && node->state != NODE_AWAY);
 	if (class == node->class)
 		return;
 	if (listed)
@@ -326,6 +356,11 @@ uint32_t evict_children(const struct evict *evict, uint32_t block)
 uint32_t evict_parent(const struct evict *evict, uint32_t block)
 {
 	return node_of(evict, block)->parent;
+}
+
+bool evict_is_away(const struct evict *evict, uint32_t block)
+{
+	return node_of(evict, block)->state == NODE_AWAY;
 }
 
 uint32_t evict_block_bytes(void)

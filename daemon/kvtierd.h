@@ -21,6 +21,9 @@
 struct server;		/* conn.c: listening socket and connections */
 struct requests;	/* request.c: ops and the blocks of them in flight */
 struct ctl;		/* ctl.c: admin socket */
+struct copies;		/* copies.c: block table and tiers in step */
+struct writeback;	/* writeback.c: what is to be written to NVMe */
+struct scrub;		/* scrub.c: reads everything back */
 
 struct kvtierd {
 	const struct config *config;	/* const after start */
@@ -34,6 +37,9 @@ struct kvtierd {
 	struct requests *requests;
 	struct server *server;
 	struct ctl *ctl;
+	struct copies *copies;
+	struct writeback *writeback;	/* NULL: no NVMe tier */
+	struct scrub *scrub;		/* NULL: none runs */
 	uint64_t tick;			/* +1 per op: the policies' clock */
 	struct mover_counts moved;
 };

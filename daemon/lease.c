@@ -6,6 +6,7 @@
 
 #include <assert.h>
 
+#include "copies.h"
 #include "kvtierd.h"
 
 void lease_take(struct kvtierd *d, struct lease *lease, uint32_t block)
@@ -19,13 +20,10 @@ void lease_take(struct kvtierd *d, struct lease *lease, uint32_t block)
 
 void lease_drop(struct kvtierd *d, struct lease *lease)
 {
-	struct extent gone;
-
 	if (!lease->held)
 		return;
 	lease->held = false;
 	blocks_unpin(d->blocks, lease->block);
 	stats_set(&d->stats->v.leases, stats_get(&d->stats->v.leases) - 1);
-	while (blocks_condemned(d->blocks, &gone))
-		tier_free(d->tiers[gone.tier], &gone);
+	copies_free_condemned(d);
 }

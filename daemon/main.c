@@ -3,7 +3,8 @@
  * main.c - starts the daemon's parts in order, runs the loop, stops them in reverse.
  *
  *	config -> lock the runtime directory -> stats page -> loop -> host tier -> index, blocks -> device -> spaces ->
- *	requests -> sockets -> READY ... SIGTERM -> sockets closed, connections cut -> drained -> all closed
+ *	requests -> admin socket -> NVMe tier -> its records found -> engines' socket -> READY ...
+ *	SIGTERM -> sockets closed, connections cut -> ops drained -> memory written to NVMe -> all closed
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,17 +22,25 @@
 
 #include "config.h"
 #include "conn.h"
+#include "copies.h"
 #include "ctl.h"
+#include "gauges.h"
 #include "kvtierd.h"
 #include "log.h"
 #include "notify.h"
 #include "request.h"
+#include "scrub.h"
+#include "storage.h"
+#include "writeback.h"
 
 enum {
 	EXIT_CONFIG = 1,		/* bad configuration or no resources: restarting will not help */
 	HEARTBEAT_NS = 250000000,	/* index heartbeat, stats, watchdog */
 	DRAIN_NS = 2000000000,		/* at most, at a stop, for blocks in flight */
-	BLOCK_MIN_BYTES = 4096,		/* [index] max_blocks = 0: as if every block were this small */
+	SETTLE_NS = 500000000,		/* and for the last I/Os after the NVMe tier was drained */
+	FIND_NS = 5000000000u,		/* at most, at a start, for NVMe's records; then the rest is found while serving */
+	BLOCK_MIN_BYTES = 4096,		/* [index] max_blocks = 0: as if every block were this small in memory... */
+	NVME_BLOCK_BYTES = 256 << 10,	/* ...and that large on NVMe */
 	MAX_BLOCKS_AUTO = 64 << 20,
 };
 
@@ -42,39 +51,14 @@ struct program {
 	int lock_fd;
 	struct loop_watch signals;
 	struct loop_timer heartbeat;
-	struct loop_timer drained;
-	uint64_t drain_until_ns, watchdog_due_ns;
-	bool stopping;
+	struct loop_timer drained;	/* a stop: looks again */
+	struct loop_timer found;	/* a start: likewise */
+	uint64_t drain_until_ns, find_until_ns, watchdog_due_ns;
+	bool stopping, storage_drained, ended;
 	char text[512];
 };
 
 /* --- running --- */
-
-static void sync_gauges(struct kvtierd *d)
-{
-	struct stats_values *v = &d->stats->v;
-	const struct tier *host = d->tiers[TIER_HOST];
-	uint32_t spaces = 0;
-
-	stats_set(&v->tiers_host_state, STATS_TIER_STATE_BASE + (uint64_t)tier_state(host));
-	stats_set(&v->tiers_host_capacity_bytes, host->capacity_bytes);
-	stats_set(&v->tiers_host_used_bytes, host->used_bytes);
-	stats_set(&v->tiers_host_blocks, blocks_count(d->blocks));
-	stats_set(&v->tiers_host_evicted_blocks_total, d->moved.evicted_blocks);
-	stats_set(&v->tiers_host_moved_blocks_total, d->moved.moved_blocks);
-	stats_set(&v->index_entries, index_entries(d->index));
-	stats_set(&v->index_bytes, index_memory(d->index));
-	for (uint32_t i = 0; i < TIER_MAX_SPACES; i++) {
-		const struct space *space = space_at(d->spaces, i);
-
-		if (!space)
-			break;
-		spaces += space->opened > 0 || blocks_space_count(d->blocks, i) > 0;
-	}
-	stats_set(&v->spaces, spaces);
-	stats_health_set(d->stats, STATS_HEALTH_STARTING, tier_state(host) == TIER_STARTING);
-	stats_health_set(d->stats, STATS_HEALTH_HOST_OFFLINE, tier_state(host) == TIER_OFFLINE);
-}
 
 static void on_heartbeat(struct loop_timer *timer)
 {
@@ -84,8 +68,9 @@ static void on_heartbeat(struct loop_timer *timer)
 
 	__atomic_store_n(&index_head(d->index)->heartbeat_ns, now, __ATOMIC_RELAXED);
 	__atomic_store_n(&index_head(d->index)->entries, index_entries(d->index), __ATOMIC_RELAXED);
-	server_sample(d->server);
-	sync_gauges(d);
+	if (d->server)
+		server_sample(d->server);
+	gauges_sync(d);
 	stats_heartbeat(d->stats, now);
 	if (p->notify.watchdog_ns && now >= p->watchdog_due_ns) {
 		(void)notify_send(&p->notify, "WATCHDOG=1");
@@ -103,15 +88,36 @@ static void on_sleep(void *arg, bool asleep)
 	__atomic_store_n(&head->asleep, asleep, __ATOMIC_SEQ_CST);
 }
 
+/* When may the loop end? Looks again every millisecond. */
+static void look_again(struct program *p)
+{
+	(void)loop_timer_set(p->d.loop, &p->drained, loop_now(p->d.loop) + 1000000);
+}
+
+static void on_storage_drained(void *arg)
+{
+	struct program *p = arg;
+
+	p->storage_drained = true;
+	p->drain_until_ns = loop_now(p->d.loop) + SETTLE_NS;
+	look_again(p);
+}
+
 static void on_drained(struct loop_timer *timer)
 {
 	struct program *p = (struct program *)(void *)((char *)timer - offsetof(struct program, drained));
-	const uint64_t now = loop_now(p->d.loop);
+	struct kvtierd *d = &p->d;
+	const bool late = loop_now(d->loop) >= p->drain_until_ns;
+	const bool idle = requests_outstanding(d->requests) == 0 && !d->scrub;
 
-	if (requests_outstanding(p->d.requests) == 0 || now >= p->drain_until_ns)
-		loop_stop(p->d.loop);
-	else
-		(void)loop_timer_set(p->d.loop, timer, now + 1000000);
+	if (!p->storage_drained && (idle || late))
+		storage_drain(d, on_storage_drained, p);
+	else if (!p->storage_drained || (!late && !(idle && storage_idle(d))))
+		look_again(p);
+	else {
+		p->ended = true;
+		loop_stop(d->loop);
+	}
 }
 
 static void on_signal(struct loop_watch *watch, uint32_t events)
@@ -126,7 +132,10 @@ static void on_signal(struct loop_watch *watch, uint32_t events)
 	log_info("signal %u: stopping", info.ssi_signo);
 	(void)notify_send(&p->notify, "STOPPING=1");
 	stats_health_set(p->d.stats, STATS_HEALTH_STOPPING, true);
-	server_shutdown(p->d.server);
+	if (p->d.server)
+		server_shutdown(p->d.server);
+	ctl_close(p->d.ctl);
+	p->d.ctl = NULL;
 	p->drain_until_ns = loop_now(p->d.loop) + DRAIN_NS;
 	(void)loop_timer_set(p->d.loop, &p->drained, loop_now(p->d.loop));
 }
@@ -180,6 +189,17 @@ static uint32_t blocks_in(void *arg, uint32_t space)
 	return blocks_space_count(((struct kvtierd *)arg)->blocks, space);
 }
 
+static uint64_t nvme_bytes(const struct config *config)
+{
+	const char *cursor = config->nvme_path;
+	char path[CONFIG_PATH_BYTES];
+	uint64_t ret = 0;
+
+	while (config_paths_next(&cursor, path))
+		ret += config->nvme_bytes;
+	return ret;
+}
+
 static int open_index(struct program *p)
 {
 	struct kvtierd *d = &p->d;
@@ -187,7 +207,7 @@ static int open_index(struct program *p)
 	int r;
 
 	if (max == 0)
-		max = d->tiers[TIER_HOST]->capacity_bytes / BLOCK_MIN_BYTES;
+		max = d->tiers[TIER_HOST]->capacity_bytes / BLOCK_MIN_BYTES + nvme_bytes(&p->config) / NVME_BLOCK_BYTES;
 	if (p->config.index_max_blocks == 0 && max > MAX_BLOCKS_AUTO)
 		max = MAX_BLOCKS_AUTO;
 	r = index_open(max, &d->index);
@@ -205,7 +225,7 @@ static int open_index(struct program *p)
 static int open_device(struct program *p)
 {
 	const struct device_conf conf = {
-		.workers = p->config.device_workers, .depth = p->config.device_depth,
+		.workers = p->config.device_workers, .depth = p->config.device_depth + SCRUB_JOBS,
 		.kernels = config_kernels_name(&p->config),
 	};
 	const int r = device_open("cpu", &conf, p->d.loop, &p->d.device);
@@ -240,6 +260,7 @@ static int open_signals(struct program *p)
 	sigaddset(&set, SIGINT);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	(void)signal(SIGPIPE, SIG_IGN);
+	(void)signal(SIGXFSZ, SIG_IGN);		/* a store larger than the file size limit is an error of that device */
 	p->signals.ready = on_signal;
 	p->signals.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (p->signals.fd < 0)
@@ -271,11 +292,42 @@ static int start(struct program *p)
 		r = open_spaces(p);
 	if (r == 0 && (r = requests_open(d, p->config.socket_max_ops, p->config.device_depth, &d->requests)) != 0)
 		(void)fail(p, r, "[socket] max_ops: out of memory for %u", p->config.socket_max_ops);
+	if (r == 0 && (r = copies_open(d, &d->copies)) != 0)
+		(void)fail(p, r, "out of memory");
 	if (r == 0)
 		r = ctl_open(d, &d->ctl, p->text, sizeof p->text);
 	if (r == 0)
-		r = server_open(d, &d->server, p->text, sizeof p->text);
+		r = storage_open(d, p->text, sizeof p->text);
 	return r;
+}
+
+/* --- NVMe's records are found before engines come: the first lookup after a restart then hits --- */
+
+static void on_found(struct loop_timer *timer)
+{
+	struct program *p = (struct program *)(void *)((char *)timer - offsetof(struct program, found));
+	const uint64_t now = loop_now(p->d.loop);
+
+	if (!storage_starting(&p->d) || now >= p->find_until_ns)
+		loop_stop(p->d.loop);
+	else
+		(void)loop_timer_set(p->d.loop, timer, now + 1000000);
+}
+
+static int find_records(struct program *p)
+{
+	int r = 0;
+
+	p->found.fire = on_found;
+	p->find_until_ns = loop_now(p->d.loop) + FIND_NS;
+	(void)loop_timer_set(p->d.loop, &p->found, loop_now(p->d.loop));
+	if (storage_starting(&p->d))
+		r = loop_run(p->d.loop);
+	loop_timer_unset(p->d.loop, &p->found);
+	if (r)
+		return fail(p, r, "the event loop failed: %s", strerror(-r));
+	storage_started(&p->d);
+	return 0;
 }
 
 static void stop(struct program *p)
@@ -285,7 +337,9 @@ static void stop(struct program *p)
 	server_close(d->server);
 	ctl_close(d->ctl);
 	requests_close(d->requests);
+	storage_close(d);
 	device_close(d->device);
+	copies_close(d->copies);
 	spaces_close(d->spaces);
 	if (d->blocks)
 		blocks_close(d->blocks);
@@ -301,6 +355,30 @@ static void stop(struct program *p)
 	notify_close(&p->notify);
 }
 
+static void say_ready(struct program *p)
+{
+	const struct kvtierd *d = &p->d;
+
+	log_info("kvtierd " KVTIER_VERSION " serves %s: host tier %llu MiB in slabs of %llu KiB, kernels %s, tenant %s",
+		 p->config.socket_path, (unsigned long long)(d->tiers[TIER_HOST]->capacity_bytes >> 20),
+		 (unsigned long long)(p->config.host_slab_bytes >> 10),
+		 codec_kernels(config_kernels_name(&p->config))->name, p->config.socket_tenant);
+	(void)notify_send(&p->notify, "READY=1\nSTATUS=serving");
+}
+
+/* What is still in the hands of workers or a device at the end of all patience: closing under it would be worse than
+ * an abrupt end. What was acknowledged is safe either way. */
+static void exit_if_busy(struct program *p)
+{
+	struct kvtierd *d = &p->d;
+
+	if (requests_outstanding(d->requests) == 0 && storage_idle(d) && !d->scrub)
+		return;
+	log_error("%u ops and %s did not end in time: exit without them", requests_outstanding(d->requests),
+		  storage_idle(d) ? "no I/O" : "some I/O");
+	_exit(1);
+}
+
 static int serve(struct program *p)
 {
 	struct kvtierd *d = &p->d;
@@ -309,20 +387,17 @@ static int serve(struct program *p)
 	p->heartbeat.fire = on_heartbeat;
 	p->drained.fire = on_drained;
 	on_heartbeat(&p->heartbeat);
-	log_info("kvtierd " KVTIER_VERSION " serves %s: host tier %llu MiB in slabs of %llu KiB, kernels %s, tenant %s",
-		 p->config.socket_path, (unsigned long long)(d->tiers[TIER_HOST]->capacity_bytes >> 20),
-		 (unsigned long long)(p->config.host_slab_bytes >> 10),
-		 codec_kernels(config_kernels_name(&p->config))->name, p->config.socket_tenant);
-	(void)notify_send(&p->notify, "READY=1\nSTATUS=serving");
-	r = loop_run(d->loop);
+	r = find_records(p);
+	if (r == 0 && !p->stopping)
+		r = server_open(d, &d->server, p->text, sizeof p->text);
 	if (r)
-		return fail(p, r, "the event loop failed: %s", strerror(-r));
-	if (requests_outstanding(d->requests) > 0) {
-		log_error("%u ops did not drain within %d s", requests_outstanding(d->requests),
-			  (int)(DRAIN_NS / 1000000000));
-		_exit(1);	/* workers still hold pages: closing under them would be worse than an abrupt end */
-	}
-	return 0;
+		return r;
+	if (!p->stopping)
+		say_ready(p);
+	if (!p->ended)		/* a signal came while records were being found */
+		r = loop_run(d->loop);
+	exit_if_busy(p);
+	return r ? fail(p, r, "the event loop failed: %s", strerror(-r)) : 0;
 }
 
 /* --- command line --- */

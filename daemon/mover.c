@@ -3,7 +3,8 @@
  * mover.c - see mover.h. Core thread only.
  *
  * A slot can move when its block is committed (it has an owner) and unpinned: nobody else knows its address
- * then, the index holds no addresses, and readers find the block's extent anew for each op.
+ * then, the index holds no addresses, and readers find the block's extent anew for each op. One that is being
+ * written to NVMe, or read into, is pinned, or has no owner yet.
  */
 #include "mover.h"
 
@@ -15,13 +16,18 @@ static_assert((uint32_t)HOST_NO_OWNER == (uint32_t)BLOCK_NONE, "a slot without o
 
 /* Slots examined for one image, all PLACE_LOOKs together: < 1 ms. A class that has so many slots in sparse
  * slabs with a pin counts as one that gives nothing. */
-enum { LOOK_SLOTS = 65536 };
+enum {
+	LOOK_SLOTS = 65536,
+	DEMOTE_SLABS = 64,	/* walked for blocks to demote, where no leaf can go... */
+	DEMOTE_SLOTS = 8,	/* ...until there are so many */
+};
 
 struct mover {
 	struct tier *host;
 	struct blocks *blocks;
 	struct mover_counts *counts;
 	uint32_t slots_to_look;
+	uint32_t to_demote;
 	uint32_t class, slab;		/* being emptied */
 	struct place_class classes[TIER_MAX_CLASSES];
 	uint32_t n_classes;
@@ -65,21 +71,65 @@ static void look(struct mover *m, uint32_t class)
 	c->slab = slab;
 }
 
+/* Gives a slot back that no block has any more. */
+static void slot_free(struct tier *host, uint32_t slot)
+{
+	struct extent where;
+	const int err = host_extent(host, slot, &where);
+
+	assert(!err);	/* a block's slot is in use as long as it has it */
+	tier_free(host, &where);
+}
+
 /* Evicts up to `count` least recent leaves of a class; returns how many there were. */
 static uint32_t evict(struct mover *m, uint32_t class, uint32_t count)
 {
-	struct extent where;
 	uint32_t n = 0, victim;
 
 	while (n < count && (victim = blocks_victim(m->blocks, class, NULL)) != BLOCK_NONE) {
-		blocks_drop(m->blocks, victim, &where);
-		assert(where.class == class);
-		tier_free(m->host, &where);
+		const bool demoted = blocks_nvme(m->blocks, victim, NULL);
+
+		slot_free(m->host, (demoted ? blocks_demote : blocks_drop)(m->blocks, victim));
+		m->counts->demoted_blocks += demoted;
 		n++;
 	}
 	m->counts->evicted_blocks += n;
 	m->counts->evicted_bytes += (uint64_t)n * m->classes[class].view.slot_bytes;
 	return n;
+}
+
+/* A block of a chain longer than the tier holds itself up: its end is in use, all before it have children. What has
+ * an NVMe copy can go all the same. */
+static bool demote_slot(void *arg, const struct extent *where)
+{
+	struct mover *m = arg;
+	const uint32_t block = host_owner(m->host, where);
+
+	if (m->slots_to_look == 0 || m->to_demote == 0)
+		return false;
+	m->slots_to_look--;
+	if (block == HOST_NO_OWNER || !blocks_live(m->blocks, block) || blocks_pins(m->blocks, block) ||
+	    !blocks_nvme(m->blocks, block, NULL))
+		return true;
+	(void)blocks_demote(m->blocks, block);
+	tier_free(m->host, where);
+	m->to_demote--;
+	m->counts->demoted_blocks++;
+	m->counts->evicted_blocks++;
+	m->counts->evicted_bytes += m->classes[where->class].view.slot_bytes;
+	return true;
+}
+
+/* Of one class, the sparsest slab first; a few, so that the walk pays. */
+static void demote_some(struct mover *m, uint32_t class)
+{
+	uint32_t slabs[DEMOTE_SLABS], n = 0, slab = HOST_NO_SLAB;
+
+	while (n < DEMOTE_SLABS && (slab = host_next_slab(m->host, class, slab)) != HOST_NO_SLAB)
+		slabs[n++] = slab;	/* freeing while asking for the next is not allowed */
+	m->to_demote = DEMOTE_SLOTS;
+	for (uint32_t i = 0; i < n && m->to_demote; i++)
+		(void)host_slab_walk(m->host, slabs[i], demote_slot, m);
 }
 
 static bool move_slot(void *arg, const struct extent *from)
@@ -103,10 +153,10 @@ static bool move_slot(void *arg, const struct extent *from)
 
 static void free_condemned(struct tier *host, struct blocks *blocks)
 {
-	struct extent where;
+	uint32_t slot;
 
-	while (blocks_condemned(blocks, &where))
-		tier_free(host, &where);
+	while (blocks_condemned(blocks, &slot))
+		slot_free(host, slot);
 }
 
 /* Executes plans until a slot can be had, nothing helps, or the steps are used up. */
@@ -162,6 +212,10 @@ int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick,
 
 		follow_plans(&m, now_tick, bytes, max_steps);
 		err = tier_alloc(host, bytes, ret);
+		if (err == -ENOSPC && host_class_of(host, bytes) >= 0) {
+			demote_some(&m, (uint32_t)host_class_of(host, bytes));
+			err = tier_alloc(host, bytes, ret);
+		}
 	}
 	return err;
 }

@@ -2,6 +2,10 @@
 /*
  * mover.h - executes place.c's plans on the host tier and decides nothing. Core thread only; no allocation.
  *
+ * An evicted block that has an NVMe copy is demoted, any other is dropped: so an eviction frees a slot, but not
+ * always a number (blocks_sample_away() is for that). Where no plan helps, because the leaves are in use (a chain
+ * longer than the tier), blocks with children are demoted, too: of the image's own class, whichever a short walk meets.
+ *
  * What it costs the core: an eviction is a few hundred nanoseconds; emptying a slab copies at most what
  * lies in one slab (64 MiB by default: 8-16 ms at 4-8 GB/s), at most once per make_room, and gains a whole
  * slab, so that the copied bytes per allocated byte stay below 1 (tests/sim_place.c measures it).
@@ -12,7 +16,8 @@
 #include "block.h"
 #include "place.h"
 
-struct mover_counts { uint64_t evicted_blocks, moved_blocks, evicted_bytes, moved_bytes; };
+/* evicted: from the host tier, dropped and demoted ones alike; demoted: those of them that stay, on NVMe. */
+struct mover_counts { uint64_t evicted_blocks, demoted_blocks, moved_blocks, evicted_bytes, moved_bytes; };
 
 /* Enough steps for any plan on slabs of this many slots: one slab's slots evicted, and one slab moved. */
 enum { MOVER_STEPS = TIER_MAX_SLAB_SLOTS + 1 };
@@ -21,7 +26,7 @@ enum { MOVER_STEPS = TIER_MAX_SLAB_SLOTS + 1 };
  * `max_steps` (> 0) evictions and slab moves: a bound on how long the core may stay here. With fewer than
  * MOVER_STEPS a class with many slots per slab may not get to give one away, and then each class evicts
  * its own. The slot belongs to the caller and has no owner until host_set_owner(). -ENOSPC: nothing that
- * would help can be evicted (pinned, or with pinned children), or the steps did not suffice: what they
+ * would help can be evicted (pinned, or with pinned children and not on NVMe), or the steps did not suffice: what they
  * freed stays free; -E2BIG: larger than a slab. */
 int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret);

@@ -17,7 +17,9 @@
 #include <string.h>
 
 #include "conn.h"
+#include "copies.h"
 #include "kvtierd.h"
+#include "writeback.h"
 
 enum {
 	MAX_DEADLINE_S = 3600,	/* later deadlines are cut to this */
@@ -39,6 +41,7 @@ int requests_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct re
 	all->d = d;
 	all->max_ops = max_ops;
 	all->queue_end = &all->queue;
+	all->fetches_end = &all->fetches;
 	all->poller.poll = pump;
 	all->request_pool = calloc(max_ops, sizeof *all->request_pool);
 	all->part_pool = calloc(parts, sizeof *all->part_pool);
@@ -103,6 +106,8 @@ static void count(const struct request *q, int status)
 		} else if (status < 0) {
 			stats_add(&v->load_failed_blocks_total, 1);
 		}
+	} else {
+		stats_add(status < 0 ? &v->prefetch_missed_blocks_total : &v->prefetch_blocks_total, 1);
 	}
 }
 
@@ -134,11 +139,14 @@ struct part *op_part_done(struct part *part)
 	return turn;
 }
 
-/* Blocks not yet begun get their status now. Those in flight finish on their own. */
+/* Blocks not yet begun, or waiting for NVMe, get their status now. Those in flight finish on their own. */
 static void end_early(struct request *q, int status)
 {
+	q->ending = true;
 	while (q->next_block < q->sqe.n)
 		settle(q, q->next_block++, status);
+	fetch_end_early(q, status);
+	q->ending = false;
 	op_finish_if_settled(q);
 }
 
@@ -179,6 +187,13 @@ static void complete(struct request *q)
 		conn_wake(q->conn);
 }
 
+/* A block that nobody built on and nobody uses; being written to NVMe is no use. */
+static bool undoable(const struct kvtierd *d, uint32_t block)
+{
+	return blocks_evictable(d->blocks, block) ||
+	       (blocks_leaf(d->blocks, block) && blocks_pins(d->blocks, block) == 1 && writeback_holds(d, block));
+}
+
 /* A client that died before its store completed leaves nothing of it: the blocks this op committed go
  * again, newest first, as long as nobody else has built on them. */
 static void undo(struct request *q)
@@ -189,12 +204,10 @@ static void undo(struct request *q)
 	if (!q->tail.held)
 		return;
 	lease_drop(d, &q->tail);
-	for (; q->fresh > 0 && blocks_evictable(d->blocks, block); q->fresh--) {
+	for (; q->fresh > 0 && undoable(d, block); q->fresh--) {
 		const uint32_t parent = blocks_parent(d->blocks, block);
-		struct extent where;
 
-		blocks_drop(d->blocks, block, &where);
-		tier_free(d->tiers[where.tier], &where);
+		copies_condemn(d, block);
 		block = parent;
 	}
 }
@@ -203,7 +216,7 @@ void op_finish_if_settled(struct request *q)
 {
 	struct requests *all = q->d->requests;
 
-	if (q->queued || q->settled < q->sqe.n)
+	if (q->queued || q->ending || q->settled < q->sqe.n)
 		return;
 	assert(!q->parts);
 	loop_timer_unset(q->d->loop, &q->deadline);
@@ -298,7 +311,7 @@ static bool pump(struct loop_poller *poller)
 	struct requests *all = (struct requests *)(void *)((char *)poller - offsetof(struct requests, poller));
 	const struct mover_counts before = all->d->moved;
 	uint32_t budget = PUMP_BUDGET;
-	bool worked = false;
+	bool worked = fetch_retry(all);
 
 	while (all->queue && all->free_parts && budget-- > 0 && !moved_much(&all->d->moved, &before)) {
 		struct request *q = dequeue(all);
@@ -359,7 +372,7 @@ static void take_parent(struct kvtierd *d, struct request *q)
 		return;
 	}
 	lease_take(d, &q->tail, parent);
-	blocks_touch(d->blocks, parent, q->tick);
+	copies_touch(d, parent, q->tick);
 }
 
 static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount, const struct wire_sqe *sqe)
@@ -420,20 +433,32 @@ int request_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *s
 	return 0;
 }
 
+/* The first that was not yet told. Ending one op can finish another, which waited for a block that the first read: so
+ * nobody may hold on to a next one. */
+static struct request *first_untold(const struct conn *conn, const struct mount *mount)
+{
+	struct request *q = conn->requests;
+
+	while (q && (q->told || (mount && q->mount != mount)))
+		q = q->next;
+	return q;
+}
+
 void requests_cancel_mount(struct kvtierd *d, struct conn *conn, const struct mount *mount)
 {
-	for (struct request *q = conn->requests, *next; q; q = next) {
-		next = q->next;
-		if (q->mount == mount)
-			cancel(d, q);
+	struct request *q;
+
+	while ((q = first_untold(conn, mount)) != NULL) {
+		q->told = true;
+		cancel(d, q);
 	}
 }
 
 void requests_abandon(struct kvtierd *d, struct conn *conn)
 {
-	for (struct request *q = conn->requests, *next; q; q = next) {
-		next = q->next;
+	for (struct request *q = conn->requests; q; q = q->next) {
 		q->abandoned = true;
-		cancel(d, q);
+		q->told = false;	/* its space may have been closed before */
 	}
+	requests_cancel_mount(d, conn, NULL);
 }

@@ -14,7 +14,21 @@
 
 struct mount;
 
-enum step { STORE_ADMIT, STORE_PLACE, STORE_ENCODE, STORE_COMMIT, LOAD_LOOKUP, LOAD_PIN, LOAD_SERVE, LOAD_CHECK };
+enum step {
+	STORE_ADMIT, STORE_PLACE, STORE_ENCODE, STORE_COMMIT,
+	LOAD_LOOKUP, LOAD_PIN, LOAD_ROOM, LOAD_FETCH, LOAD_SERVE, LOAD_CHECK, LOAD_END,
+};
+enum verdict { CONTINUE, WAIT, DONE };
+
+/* A part in fetch.c's list. */
+enum fetch {
+	FETCH_NOT,
+	FETCH_ROOM,	/* no slot can be had now; store or load */
+	FETCH_AGAIN,	/* the tier takes no more reads now */
+	FETCH_READING,	/* its xfer is lent */
+	FETCH_READ,	/* that ended; it is being verified and served, or about to end */
+	FETCH_JOINED,	/* another part reads the same block */
+};
 
 /* One block of a request in flight. */
 struct part {
@@ -28,6 +42,11 @@ struct part {
 	bool waiting_turn;
 	struct extent where;
 	struct lease lease;		/* load: while read. store: on a block that was already there */
+	/* fetch.c's */
+	enum fetch fetch;
+	struct part *fetch_next, **fetch_link;
+	bool reread;			/* it was read before, and was bad */
+	struct xfer xfer;
 };
 
 /* One op. */
@@ -39,6 +58,8 @@ struct request {
 	struct request *queue_next;
 	bool queued;				/* stands in its client's queue: may not be freed */
 	bool abandoned;				/* its client is gone */
+	bool ending;				/* end_early() is at work: may not be freed */
+	bool told;				/* that it is cancelled */
 	struct wire_sqe sqe;
 	uint64_t tick, submit_ns;
 	uint32_t next_block;			/* not yet begun: from here on */
@@ -55,6 +76,8 @@ struct requests {
 	uint32_t max_ops, outstanding;
 	struct request *free_requests;
 	struct part *free_parts;
+	struct part *fetches, **fetches_end;	/* parts that wait for NVMe or for room, see fetch.c */
+	uint64_t room_progress;			/* when room was last looked for in vain */
 	struct conn *queue, **queue_end;	/* clients with blocks to begin, served in turn */
 	struct loop_poller poller;
 	struct log_limit log;
@@ -64,6 +87,24 @@ struct requests {
 
 /* request.c: walks the part's steps as far as they go, then those of parts that waited for it. */
 void part_run(struct part *part);
+
+/* fetch.c: a part gets a slot; a block that is away comes into it. Steps of request.c's table, and what it needs around
+ * them. */
+enum verdict load_room(struct kvtierd *d, struct part *part);
+enum verdict load_fetch(struct kvtierd *d, struct part *part);
+/* A slot for the part: 0. -EAGAIN: it waits in the list, and its step runs again. -ENOSPC. */
+int  fetch_slot(struct kvtierd *d, struct part *part, uint32_t bytes);
+/* The image was verified: the slot becomes the block's. */
+void fetch_promote(struct kvtierd *d, struct part *part);
+/* The image is bad: true: it is read once more; false: for good, the copy was dropped. */
+bool fetch_again(struct kvtierd *d, struct part *part);
+/* The part is about to end: it leaves the list, if it is there, and those who waited for its read go on. */
+void fetch_leave(struct kvtierd *d, struct part *part);
+/* Parts of q that wait end with this status, those whose read is under way as soon as the tier let go. */
+void fetch_end_early(struct request *q, int status);
+/* Tries again what the tier refused, and what found no room. */
+bool fetch_retry(struct requests *all);
+void unplace(struct kvtierd *d, struct part *part);	/* request.c: gives its slot back, if it has one */
 
 /* op.c: the block's status is final; the part goes back to the pool. Returns the part whose turn has come. */
 struct part *op_part_done(struct part *part);

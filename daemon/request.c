@@ -6,8 +6,10 @@
  *	store:     ADMIT -> PLACE -> ENCODE ~> COMMIT -> done	   ~> : waits
  *	               `------------^  ^ `-> PLACE (again, raw)
  *	               `-> COMMIT (already present, or failed: its turn still comes)
- *	load:      LOOKUP -> PIN -> SERVE ~> CHECK -> done
- *	prefetch:  LOOKUP -> PIN -> done
+ *	load:      LOOKUP -> PIN -> SERVE ~> CHECK -> END
+ *	                        `-> ROOM -> FETCH ~> SERVE     (away, see fetch.c)
+ *	prefetch:  LOOKUP -> PIN -> END
+ *	                        `-> ROOM -> FETCH ~> SERVE (verified only) ~> CHECK -> END
  *
  * Invariants
  *   Q1 every block of an op gets exactly one status, and the op exactly one completion, after the last part let
@@ -26,12 +28,21 @@
 #include <stddef.h>
 
 #include "conn.h"
+#include "copies.h"
 #include "kvtierd.h"
 #include "op.h"
-
-enum verdict { CONTINUE, WAIT, DONE };
+#include "writeback.h"
 
 /* --- store --- */
+
+/* A block that is away on a device that is, too, is stored again: the bytes are here and now. */
+static bool can_be_loaded(struct kvtierd *d, uint32_t block)
+{
+	struct extent where;
+
+	return blocks_host_slot(d->blocks, block) != BLOCK_NONE ||
+	       (blocks_nvme(d->blocks, block, &where) && nvme_readable(d->tiers[TIER_NVME], &where));
+}
 
 static enum verdict store_admit(struct kvtierd *d, struct part *part)
 {
@@ -46,7 +57,7 @@ static enum verdict store_admit(struct kvtierd *d, struct part *part)
 	if (part->status)
 		return CONTINUE;
 	block = blocks_find(d->blocks, part->job.identity.key, q->mount->space->number);
-	if (block != BLOCK_NONE) {
+	if (block != BLOCK_NONE && can_be_loaded(d, block)) {
 		lease_take(d, &part->lease, block);
 		part->status = 1;	/* KVTIER_BLOCK_PRESENT */
 		return CONTINUE;
@@ -61,22 +72,22 @@ static enum verdict store_place(struct kvtierd *d, struct part *part)
 	const struct space *space = part->request->mount->space;
 	const bool raw = part->job.codec_k == CODEC_RAW;
 	const uint32_t bytes = raw ? space->raw_shape.image_bytes : space->shape.image_bytes;
-	struct tier *host = d->tiers[TIER_HOST];
-	const int r = mover_make_room(host, d->blocks, d->tick, bytes, MOVER_STEPS, &d->moved, &part->where);
+	const int r = fetch_slot(d, part, bytes);
 
+	if (r == -EAGAIN)
+		return WAIT;
 	if (r) {
-		part->status = -ENOSPC;
+		part->status = r;
 		part->step = STORE_COMMIT;
 		return CONTINUE;
 	}
-	part->placed = true;
-	part->job.image = tier_address(host, &part->where);
+	part->job.image = tier_address(d->tiers[TIER_HOST], &part->where);
 	part->job.image_bytes = bytes;
 	part->step = STORE_ENCODE;
 	return CONTINUE;
 }
 
-static void unplace(struct kvtierd *d, struct part *part)
+void unplace(struct kvtierd *d, struct part *part)
 {
 	if (part->placed)
 		tier_free(d->tiers[part->where.tier], &part->where);
@@ -128,36 +139,50 @@ static void count_stored(struct kvtierd *d, const struct part *part)
 	}
 }
 
-/* A full table makes room as a full tier does: the least recent leaf goes. */
+/* A full table makes room as a full tier does: somebody old goes. */
 static int enter(struct kvtierd *d, const struct part *part, uint32_t parent, uint32_t *ret)
 {
-	const uint32_t space = part->request->mount->space->number;
+	const struct space *space = part->request->mount->space;
+	const uint32_t variant = space_variant(space, (enum image_codec)part->job.codec_k);
 	const uint8_t *key = part->job.identity.key;
-	int r = blocks_commit(d->blocks, key, space, parent, &part->where, ret);
+	int r = blocks_commit(d->blocks, key, space->number, parent, variant, &part->where, ret);
 
-	if (r == -ENOSPC && mover_evict_bytes(d->tiers[TIER_HOST], d->blocks, 1, 1, &d->moved) > 0)
-		r = blocks_commit(d->blocks, key, space, parent, &part->where, ret);
+	if (r == -ENOSPC && copies_make_room(d))
+		r = blocks_commit(d->blocks, key, space->number, parent, variant, &part->where, ret);
 	return r;
+}
+
+/* The key is there already. 1: somebody stored the same block meanwhile; 0: it was away, and now is not. */
+static int meet(struct kvtierd *d, struct part *part, uint32_t parent, uint32_t *ret)
+{
+	const uint32_t block = blocks_find(d->blocks, part->job.identity.key, part->request->mount->space->number);
+
+	assert(block != BLOCK_NONE);
+	*ret = block;
+	if (blocks_host_slot(d->blocks, block) != BLOCK_NONE) {
+		unplace(d, part);
+		return 1;
+	}
+	blocks_promote(d->blocks, block, parent == block ? BLOCK_NONE : parent, &part->where);
+	return 0;
 }
 
 /* The image is ready and its parent is the tail of the chain. */
 static int commit(struct kvtierd *d, struct part *part)
 {
 	struct request *q = part->request;
-	const uint32_t parent = q->tail.held ? q->tail.block : BLOCK_NONE, space = q->mount->space->number;
+	const uint32_t parent = q->tail.held ? q->tail.block : BLOCK_NONE;
 	uint32_t block = BLOCK_NONE;
 	int r = enter(d, part, parent, &block);
 
-	if (r == -EEXIST) {	/* somebody stored the same block meanwhile */
-		unplace(d, part);
-		block = blocks_find(d->blocks, part->job.identity.key, space);
-		assert(block != BLOCK_NONE);
-		r = 1;
-	} else if (r) {
+	if (r == -EEXIST)
+		r = meet(d, part, parent, &block);
+	if (r < 0) {
 		unplace(d, part);
 		stats_health_set(d->stats, STATS_HEALTH_INDEX_FULL, true);
 		return -ENOSPC;
-	} else {
+	}
+	if (r == 0) {
 		part->placed = false;
 		stats_health_set(d->stats, STATS_HEALTH_INDEX_FULL, false);
 		host_set_owner(d->tiers[TIER_HOST], &part->where, block);
@@ -171,6 +196,7 @@ static enum verdict store_commit(struct kvtierd *d, struct part *part)
 {
 	struct request *q = part->request;
 
+	fetch_leave(d, part);		/* ended early while it waited for room */
 	if (q->parts != part) {
 		part->waiting_turn = true;
 		return WAIT;
@@ -190,7 +216,8 @@ static enum verdict store_commit(struct kvtierd *d, struct part *part)
 		return DONE;
 	}
 	q->fresh = part->status == 0 ? q->fresh + 1 : 0;
-	blocks_touch(d->blocks, part->lease.block, q->tick);
+	copies_touch(d, part->lease.block, q->tick);
+	writeback_add(d, part->lease.block);
 	lease_drop(d, &q->tail);
 	q->tail = part->lease;		/* the lease moves: it now holds the chain's end */
 	part->lease.held = false;
@@ -199,39 +226,58 @@ static enum verdict store_commit(struct kvtierd *d, struct part *part)
 
 /* --- load, prefetch --- */
 
+static enum verdict load_end(struct kvtierd *d, struct part *part)
+{
+	unplace(d, part);
+	fetch_leave(d, part);
+	lease_drop(d, &part->lease);
+	return DONE;
+}
+
 static enum verdict load_lookup(struct kvtierd *d, struct part *part)
 {
 	struct request *q = part->request;
 	const uint32_t block = blocks_find(d->blocks, part->job.identity.key, q->mount->space->number);
 
+	part->step = LOAD_END;
 	if (q->sqe.op == WIRE_OP_LOAD && part->job.page >= q->mount->pages) {
 		part->status = -EFAULT;
-		return DONE;
-	}
-	if (block == BLOCK_NONE) {
+	} else if (block == BLOCK_NONE) {
 		part->status = -ENOENT;
-		return DONE;
+	} else {
+		lease_take(d, &part->lease, block);
+		part->step = LOAD_PIN;
 	}
-	lease_take(d, &part->lease, block);
-	part->step = LOAD_PIN;
 	return CONTINUE;
 }
 
+/* Also where a part comes back to that waited for another's read. */
 static enum verdict load_pin(struct kvtierd *d, struct part *part)
 {
 	struct request *q = part->request;
+	const uint32_t block = part->lease.block;
 
-	blocks_touch(d->blocks, part->lease.block, q->tick);
-	if (q->sqe.op == WIRE_OP_PREFETCH) {
-		lease_drop(d, &part->lease);
-		return DONE;
+	part->step = LOAD_END;
+	if (!blocks_live(d->blocks, block)) {
+		part->status = -ENOENT;
+		return CONTINUE;
 	}
-	blocks_extent(d->blocks, part->lease.block, &part->where);
-	part->step = LOAD_SERVE;
+	copies_touch(d, block, q->tick);
+	if (blocks_host_slot(d->blocks, block) == BLOCK_NONE) {
+		part->step = LOAD_ROOM;
+		return CONTINUE;
+	}
+	writeback_add(d, block);
+	if (q->sqe.op == WIRE_OP_LOAD) {
+		const int r = host_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &part->where);
+
+		assert(r == 0);		/* pinned: it cannot be stale */
+		part->step = LOAD_SERVE;
+	}
 	return CONTINUE;
 }
 
-static void decode_done(struct device_job *job)
+static void served(struct device_job *job)
 {
 	struct part *part = (struct part *)(void *)((char *)job - offsetof(struct part, job));
 
@@ -241,15 +287,17 @@ static void decode_done(struct device_job *job)
 
 static enum verdict load_serve(struct kvtierd *d, struct part *part)
 {
-	struct tier *tier = d->tiers[part->where.tier];
+	const struct space *space = part->request->mount->space;
+	struct tier *tier = d->tiers[TIER_HOST];
 	int r;
 
 	part->job.image = tier_address(tier, &part->where);
-	assert(part->job.image);	/* pinned: it cannot be stale */
+	assert(part->job.image);
 	part->job.image_bytes = host_extent_bytes(tier, &part->where);
-	part->job.kind = DEVICE_DECODE;
-	part->job.verify = d->config->host_verify == CONFIG_VERIFY_ALWAYS;
-	part->job.done = decode_done;
+	part->job.kind = part->request->sqe.op == WIRE_OP_LOAD ? DEVICE_DECODE : DEVICE_VERIFY;
+	part->job.geometry = &space->geometry;
+	part->job.verify = part->fetch == FETCH_READ || d->config->host_verify == CONFIG_VERIFY_ALWAYS;
+	part->job.done = served;
 	r = device_submit(d->device, &part->job);
 	assert(r == 0);
 	return WAIT;
@@ -265,36 +313,54 @@ static void count_loaded(struct kvtierd *d, const struct part *part)
 	q->mount->space->loaded_blocks++;
 	stats_add(&v->load_blocks_total, 1);
 	stats_add(&v->load_logical_bytes_total, space->shape.logical_bytes);
+	if (part->fetch == FETCH_READ) {
+		stats_add(&v->tiers_nvme_hit_blocks_total, 1);
+		return;
+	}
 	stats_add(&v->tiers_host_hit_blocks_total, 1);
 	stats_add(&v->tiers_host_read_bytes_total, part->job.out_codec_k == CODEC_RAW ? space->raw_shape.image_bytes
 										     : space->shape.image_bytes);
 }
 
+/* The copy was dropped, or is about to be. */
+static void count_corrupt(struct kvtierd *d, const struct part *part)
+{
+	struct stats_values *v = &d->stats->v;
+	const bool nvme = part->fetch == FETCH_READ;
+
+	log_limited(&d->requests->log, loop_now(d->loop), LOG_LEVEL_ERROR, "an image %s failed its checks and was dropped "
+		    "(%s %u): a miss, not data; if this repeats, test %s", nvme ? "read from NVMe" : "in the host tier",
+		    nvme ? "segment" : "slab", nvme ? part->xfer.where.slot >> 16 : part->where.slot >> 16,
+		    nvme ? "the device" : "the machine's memory");
+	stats_add(nvme ? &v->tiers_nvme_corrupt_blocks_total : &v->tiers_host_corrupt_blocks_total, 1);
+	stats_health_set(d->stats, nvme ? STATS_HEALTH_NVME_CORRUPT : STATS_HEALTH_CORRUPT, true);
+}
+
 static enum verdict load_check(struct kvtierd *d, struct part *part)
 {
-	struct requests *all = d->requests;
+	const bool load = part->request->sqe.op == WIRE_OP_LOAD, fetched = part->fetch == FETCH_READ;
 
+	part->step = LOAD_END;
 	if (part->job.status == 0) {
-		count_loaded(d, part);
-		lease_drop(d, &part->lease);
-		return DONE;
+		if (load)
+			count_loaded(d, part);
+		if (fetched)
+			fetch_promote(d, part);
+		return CONTINUE;
 	}
 	if (part->job.status == -ECANCELED) {
-		lease_drop(d, &part->lease);
 		part->status = -ECONNRESET;
-		return DONE;
+		return CONTINUE;
 	}
-	log_limited(&all->log, loop_now(d->loop), LOG_LEVEL_ERROR, "an image in the %s tier failed its checks and was "
-		    "dropped (slot %u): a miss, not data; if this repeats, test the machine's memory",
-		    d->tiers[part->where.tier]->ops->name, part->where.slot);
-	stats_add(&d->stats->v.tiers_host_corrupt_blocks_total, 1);
-	stats_health_set(d->stats, STATS_HEALTH_CORRUPT, true);
-	/* Another load of it may have been quicker. */
-	if (blocks_find(d->blocks, part->job.identity.key, part->request->mount->space->number) == part->lease.block)
-		blocks_condemn(d->blocks, part->lease.block);
-	lease_drop(d, &part->lease);
+	if (fetched && fetch_again(d, part)) {
+		part->step = LOAD_FETCH;
+		return CONTINUE;
+	}
+	count_corrupt(d, part);
+	if (!fetched && blocks_live(d->blocks, part->lease.block))	/* another load of it may have been quicker */
+		copies_condemn(d, part->lease.block);
 	part->status = -ENOENT;
-	return DONE;
+	return CONTINUE;
 }
 
 /* --- the machine --- */
@@ -302,7 +368,8 @@ static enum verdict load_check(struct kvtierd *d, struct part *part)
 static enum verdict (*const steps[])(struct kvtierd *d, struct part *part) = {
 	[STORE_ADMIT] = store_admit,   [STORE_PLACE] = store_place, [STORE_ENCODE] = store_encode,
 	[STORE_COMMIT] = store_commit, [LOAD_LOOKUP] = load_lookup, [LOAD_PIN] = load_pin,
-	[LOAD_SERVE] = load_serve,     [LOAD_CHECK] = load_check,
+	[LOAD_ROOM] = load_room,       [LOAD_FETCH] = load_fetch,   [LOAD_SERVE] = load_serve,
+	[LOAD_CHECK] = load_check,     [LOAD_END] = load_end,
 };
 
 void part_run(struct part *part)

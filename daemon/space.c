@@ -4,6 +4,7 @@
  *
  * Invariants
  *   S1 a space number is reused only when nobody has it open and no block carries it.
+ *   S3 a client that opens a space which was found, unknown, on a device gets its number and its blocks.
  *   S2 a tenant's secret is 32 random bytes in state_dir/secret-TENANT, 0600, written once and complete
  *      (temporary name, fsync, link), so keys survive restarts and a crash leaves all of it or nothing.
  */
@@ -24,7 +25,7 @@
 #include "../client/kvtier.h"
 #include "../tiers/tier.h"
 
-enum { MAX_TENANTS = 64, SECRET_BYTES = 32 };
+enum { MAX_TENANTS = 64, SECRET_BYTES = 32, OWNER_HALF = 16 };
 
 struct tenant {
 	char name[32];
@@ -35,6 +36,7 @@ struct spaces {
 	char state_dir[256];
 	EVP_MD_CTX *sha;
 	uint32_t n_tenants, n_spaces;		/* n_spaces: high-water mark */
+	uint32_t found;				/* number that the last record belonged to: likely the next one's */
 	struct tenant tenants[MAX_TENANTS];
 	struct space *at[TIER_MAX_SPACES];
 	uint32_t (*blocks_of)(void *arg, uint32_t space);
@@ -318,6 +320,36 @@ static void identify(struct spaces *s, const struct tenant *tenant, struct space
 	w.codec = (uint32_t)space->codec;	/* default and explicit are the same space */
 	sha256(s->sha, id_label, sizeof id_label, &w, sizeof w, "", 0, space->id);
 	sha256(s->sha, salt_label, sizeof salt_label, tenant->secret, SECRET_BYTES, space->id, 32, space->salt);
+	spaces_tenant_owner(s, tenant->name, space->owner);
+	memcpy(space->owner + OWNER_HALF, space->id, OWNER_HALF);
+}
+
+void spaces_tenant_owner(struct spaces *s, const char *tenant, uint8_t ret[16])
+{
+	static const char label[] = "kvtier tenant 1";
+	uint8_t digest[32];
+
+	sha256(s->sha, label, sizeof label, tenant, strlen(tenant), "", 0, digest);
+	memcpy(ret, digest, OWNER_HALF);
+}
+
+/* The order of image sizes is as its blocks have it, if it has any from before it was known; `before` may be NULL. A
+ * size that is none of the two is overwritten: to read such a block then fails, which is a miss. */
+static void order_variants(struct space *space, const struct space *before)
+{
+	const uint32_t usual = space->shape.image_bytes, raw = space->raw_shape.image_bytes;
+	const bool swapped = before && (before->variant_bytes[0] == raw || before->variant_bytes[1] == usual);
+
+	space->variant_bytes[0] = swapped ? raw : usual;
+	space->variant_bytes[1] = swapped ? usual : raw;
+}
+
+uint32_t space_variant(const struct space *space, enum image_codec codec)
+{
+	const struct image_shape *shape = codec == CODEC_RAW ? &space->raw_shape : &space->shape;
+
+	assert(space->known);
+	return shape->image_bytes == space->variant_bytes[0] ? 0 : 1;
 }
 
 static bool reusable(const struct spaces *s, const struct space *space)
@@ -325,17 +357,21 @@ static bool reusable(const struct spaces *s, const struct space *space)
 	return space->opened == 0 && (!s->blocks_of || s->blocks_of(s->blocks_of_arg, space->number) == 0);
 }
 
-/* The space with this tenant and id, else a slot for it (NULL in *at: never used), else -ENOSPC. */
-static int find(const struct spaces *s, const struct space *wanted, uint32_t *ret)
+/* 1: the space with this owner, and with this id if it is known (id NULL: any; the owner has but half of it); 0: a
+ * number for it (NULL in *at: never used); -ENOSPC. */
+static int find(const struct spaces *s, const uint8_t owner[32], const uint8_t *id, uint32_t *ret)
 {
 	int64_t idle = -1;
 
 	for (uint32_t i = 0; i < s->n_spaces; i++) {
-		if (memcmp(s->at[i]->id, wanted->id, 32) == 0 && strcmp(s->at[i]->tenant, wanted->tenant) == 0) {
+		const struct space *space = s->at[i];
+
+		if (memcmp(space->owner, owner, sizeof space->owner) == 0 &&
+		    (!id || !space->known || memcmp(space->id, id, sizeof space->id) == 0)) {
 			*ret = i;
 			return 1;
 		}
-		if (idle < 0 && reusable(s, s->at[i]))
+		if (idle < 0 && reusable(s, space))
 			idle = i;
 	}
 	if (s->n_spaces < TIER_MAX_SPACES)
@@ -345,6 +381,17 @@ static int find(const struct spaces *s, const struct space *wanted, uint32_t *re
 	else
 		return -ENOSPC;
 	return 0;
+}
+
+/* In place of what was at this number. */
+static void put(struct spaces *s, struct space *space, uint32_t number)
+{
+	space->number = number;
+	if (number == s->n_spaces)
+		s->n_spaces++;
+	else
+		free(s->at[number]);
+	s->at[number] = space;
 }
 
 int space_acquire(struct spaces *s, const char *tenant, const struct wire_geometry *wire, struct space **ret,
@@ -365,24 +412,62 @@ int space_acquire(struct spaces *s, const char *tenant, const struct wire_geomet
 	r = check(&space->wire, space, text, n);
 	if (r == 0) {
 		identify(s, t, space);
-		r = find(s, space, &at);
+		r = find(s, space->owner, space->id, &at);
 		if (r == -ENOSPC)
 			snprintf(text, n, "%d spaces are in use, the most this daemon holds", TIER_MAX_SPACES);
 	}
-	if (r < 0 || r == 1) {
+	if (r < 0 || (r == 1 && s->at[at]->known)) {
 		free(space);
 		if (r < 0)
 			return r;
 	} else {
-		space->number = at;
-		if (at == s->n_spaces)
-			s->n_spaces++;
-		else
-			free(s->at[at]);
-		s->at[at] = space;
+		order_variants(space, r == 1 ? s->at[at] : NULL);
+		space->known = true;
+		put(s, space, at);
 	}
 	s->at[at]->opened++;
 	*ret = s->at[at];
+	return 0;
+}
+
+static int found_variant(struct space *space, uint32_t image_bytes)
+{
+	for (uint32_t i = 0; i < 2; i++) {
+		if (!space->known && space->variant_bytes[i] == 0)
+			space->variant_bytes[i] = image_bytes;
+		if (space->variant_bytes[i] == image_bytes)
+			return (int)i;
+	}
+	return -EBADMSG;
+}
+
+int space_found(struct spaces *s, const uint8_t owner[32], uint32_t image_bytes, uint32_t *ret_number,
+		uint32_t *ret_variant)
+{
+	uint32_t at = s->found;
+	int r = 1;
+
+	if (image_bytes == 0)
+		return -EBADMSG;
+	if (at >= s->n_spaces || memcmp(s->at[at]->owner, owner, sizeof s->at[at]->owner) != 0)
+		r = find(s, owner, NULL, &at);
+	if (r == 0) {
+		struct space *space = calloc(1, sizeof *space);
+
+		r = space ? 0 : -ENOMEM;
+		if (space) {
+			memcpy(space->owner, owner, sizeof space->owner);
+			put(s, space, at);
+		}
+	}
+	if (r < 0)
+		return r;
+	s->found = at;
+	r = found_variant(s->at[at], image_bytes);
+	if (r < 0)
+		return r;
+	*ret_number = at;
+	*ret_variant = (uint32_t)r;
 	return 0;
 }
 

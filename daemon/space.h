@@ -3,11 +3,15 @@
  * space.h - identities under which blocks are interchangeable, and tenants' secrets. Core thread only.
  *
  * A space is found by (tenant, SHA-256 of its geometry). It stays while a connection has it open or a block
- * of it is held. What a client may not see (the tenant secret) never leaves this file; what it may (the
- * chain's salt) is SHA-256("kvtier salt 1" | secret | space id).
+ * of it is held. Records found on a device at start name theirs only by `owner`: such a space is *unknown*
+ * (number and image sizes, no geometry) until a client opens it, and then keeps number and blocks: a pointer to an
+ * unknown space is good until the next space_acquire() or space_found(). What a client may not see (the tenant secret)
+ * never leaves this file; what it may (the chain's salt) is SHA-256("kvtier salt 1" | secret | space id).
  */
 #ifndef KVTIER_SPACE_H
 #define KVTIER_SPACE_H
+
+#include <stdbool.h>
 
 #include "../client/wire.h"
 #include "../kernels/image.h"
@@ -23,6 +27,10 @@ struct space {
 	enum image_codec codec;			/* resolved: never 0 */
 	struct image_shape shape;		/* with that codec */
 	struct image_shape raw_shape;		/* for blocks that it cannot hold */
+	uint8_t  owner[32];			/* 0..15: SHA-256("kvtier tenant 1" | name), 16..31: id, each cut */
+	bool     known;				/* else all above but owner is zero */
+	uint32_t variant_bytes[2];		/* its blocks' image sizes, by blocks_variant(); 0: not seen yet. Equal
+						 * where both codecs make images of one size */
 	uint32_t number;			/* < TIER_MAX_SPACES */
 	uint32_t opened;			/* times, by connections */
 	uint64_t stored_blocks, loaded_blocks, raw_blocks;	/* raw: fp8 could not hold them */
@@ -38,7 +46,15 @@ int  spaces_tenant(struct spaces *spaces, const char *tenant, char *text, size_t
 int  space_acquire(struct spaces *spaces, const char *tenant, const struct wire_geometry *wire,
 		   struct space **ret, char *text, size_t n);
 void space_release(struct spaces *spaces, struct space *space);
-/* NULL: no such number. Spaces that nobody opened and that hold no blocks may be reused. */
+/* The space that a found record belongs to, made if there is none, and the variant of its image size. -ENOSPC: too
+ * many spaces; -EBADMSG: a third size, or 0; -ENOMEM. */
+int  space_found(struct spaces *spaces, const uint8_t owner[32], uint32_t image_bytes, uint32_t *ret_number,
+		 uint32_t *ret_variant);
+/* The variant of images with this codec; the space is known. */
+uint32_t space_variant(const struct space *space, enum image_codec codec);
+/* bytes 0..15 of the owner of all spaces of this tenant. */
+void spaces_tenant_owner(struct spaces *spaces, const char *tenant, uint8_t ret[16]);
+/* NULL: no such number. It may be an unknown one. Spaces that nobody opened and that hold no blocks may be reused. */
 struct space *space_at(struct spaces *spaces, uint32_t number);
 void spaces_in_use(struct spaces *spaces, uint32_t (*blocks_of)(void *arg, uint32_t space), void *arg);
 

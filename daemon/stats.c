@@ -260,6 +260,29 @@ void stats_names(struct stats *stats, const char *device, const char *kernels)
 	snprintf(stats->kernels, sizeof(stats->kernels), "%s", kernels);
 }
 
+/* The last byte is 0 from the start and never written, so there is an end whenever a reader looks. */
+static void text_set(char *to, size_t room, const char *from)
+{
+	const size_t length = strnlen(from, room - 1);
+
+	for (size_t i = 0; i < room - 1; i++)
+		__atomic_store_n(&to[i], i < length ? from[i] : '\0', __ATOMIC_RELAXED);
+}
+
+void stats_nvme_text(struct stats *stats, const char *engine, const char *text)
+{
+	text_set(stats->nvme_engine, sizeof(stats->nvme_engine), engine);
+	text_set(stats->nvme_text, sizeof(stats->nvme_text), text);
+}
+
+char *stats_text_get(const char *text, size_t room, char *ret)
+{
+	for (size_t i = 0; i < room - 1; i++)
+		ret[i] = __atomic_load_n(&text[i], __ATOMIC_RELAXED);
+	ret[room - 1] = '\0';
+	return ret;
+}
+
 int stats_map(const char *path, const struct stats **ret)
 {
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);

@@ -22,6 +22,7 @@ enum {
 	STATS_SCHEMA_VERSION = 1, /* of the JSON text */
 	STATS_STALE_MS = 2500,    /* heartbeat older than this: the daemon does not run */
 	STATS_NAME_BYTES = 32,
+	STATS_TEXT_BYTES = 256,
 };
 
 /* What there is to say about health: HEALTH(bit, name, severity, what it means and what to do); a note does not make it
@@ -46,6 +47,24 @@ enum {
 	HEALTH(CORRUPT, corrupt_blocks, warn,                                                                \
 	       "An image failed its checksum and was dropped (see corrupt_blocks_total): test this "         \
 	       "machine's memory.")                                                                          \
+	HEALTH(NVME_QUARANTINED, nvme_quarantined, err,                                                      \
+	       "[nvme] path holds something that kvtierd does not recognise or that is damaged, and was "    \
+	       "left alone; see the reason below. `kvtierctl format PATH --bytes N` makes an empty store "   \
+	       "there.")                                                                                     \
+	HEALTH(NVME_OFFLINE, nvme_offline, err,                                                              \
+	       "No NVMe device works: blocks are kept in memory only; see the reason below and "             \
+	       "`kvtierctl devices`.")                                                                       \
+	HEALTH(NVME_DEGRADED, nvme_degraded, warn,                                                           \
+	       "An NVMe device is away or takes no writes; see the reason below and `kvtierctl devices`.")   \
+	HEALTH(NVME_UNAVAILABLE, nvme_unavailable, warn,                                                     \
+	       "The default store could not be made, kvtierd runs without an NVMe tier; see the reason "     \
+	       "below, set [nvme] path and bytes, or bytes = 0.")                                            \
+	HEALTH(NVME_THREADS, nvme_threads, note,                                                             \
+	       "io_uring is not in use, threads do the I/O: slower and costlier; see the reason below, or "  \
+	       "set [nvme] io = threads.")                                                                   \
+	HEALTH(NVME_CORRUPT, nvme_corrupt, warn,                                                             \
+	       "An image read from NVMe failed its checksum twice and was dropped (see "                     \
+	       "tiers.nvme.corrupt_blocks_total): test that disk, `kvtierctl verify`.")                      \
 	HEALTH(STOPPED, stopped, err,                                                                        \
 	       "The daemon's process is stopped; continue it with `kill -CONT PID`, or see who stopped it.") \
 	HEALTH(SILENT, silent, err,                                                                          \
@@ -84,6 +103,8 @@ struct stats {
 	char version[STATS_NAME_BYTES];
 	char device[STATS_NAME_BYTES];
 	char kernels[STATS_NAME_BYTES];
+	char nvme_engine[STATS_NAME_BYTES]; /* "io_uring", "threads"...; "": no NVMe tier. These two change while */
+	char nvme_text[STATS_TEXT_BYTES];   /* read: why it is not up, or not as it should be. stats_text_get() */
 	_Alignas(64) struct stats_values v;
 };
 
@@ -111,10 +132,15 @@ void stats_close(struct stats *stats, const char *path);
 void stats_heartbeat(struct stats *stats, uint64_t now_ns); /* moves uptime_s too; at least twice a second */
 void stats_health_set(struct stats *stats, enum stats_health_bit bit, bool on);
 void stats_names(struct stats *stats, const char *device, const char *kernels); /* cut to fit */
+/* What an operator should know of the NVMe tier; cut to fit. May be called at any time: a reader in the midst of it
+ * sees some of both, and always an end. */
+void stats_nvme_text(struct stats *stats, const char *engine, const char *text);
 
 /* Reader. -ENOENT, -EACCES...; -EPROTO: no stats page, or of another version of kvtier. */
 int stats_map(const char *path, const struct stats **ret);
 void stats_unmap(const struct stats *stats); /* NULL is fine */
+/* A text that changes while it is read, of `room` bytes in the page; ret has room for as many. Returns ret. */
+char *stats_text_get(const char *text, size_t room, char *ret);
 /* The page's health with what only a reader can tell (stopped, silent, dead), at now_ns. */
 uint64_t stats_health(const struct stats *stats, uint64_t now_ns);
 

@@ -5,7 +5,8 @@
  *
  *	CTL(name, where, arguments, prose, example)
  *
- * where   local: kvtierctl answers from the stats page; admin: the daemon does, through ctl.c
+ * where   local: kvtierctl answers by itself; admin: the daemon does, through ctl.c; waits: likewise, and it takes
+ *         its time, telling how far it is
  */
 CTL(stats, local, "[--json] [--watch[=SEC] [--count N]] [-f GLOB] [--list]",
     "Numbers from the stats page; works while the daemon is stopped, and says so. --watch repeats every SEC "
@@ -19,9 +20,28 @@ CTL(clients, admin, "[--json]",
     "Connected engines: process, tenant, how their pages are reached, ops and blocks.", "kvtierctl clients")
 CTL(spaces, admin, "[--json]", "Identities (model, geometry, codec) with their blocks.",
     "kvtierctl spaces --json")
+CTL(devices, admin, "[--json]", "The paths of the NVMe tier: state and why, size, what is in use, errors.",
+    "kvtierctl devices")
 CTL(evict, admin, "--all | --bytes N [--json]",
     "Drops least recently used blocks from host memory: all that nobody uses now, or about N bytes (K M G "
-    "T).",
+    "T). What is on NVMe, too, stays there.",
     "kvtierctl evict --bytes 512M")
+CTL(flush, waits, "[--json]",
+    "Writes all that is in memory now to NVMe and returns when it is there, synced. Exit status 1: it is not, with "
+    "the reason.",
+    "kvtierctl flush && systemctl reboot")
+CTL(purge, waits, "--tenant NAME [--json]",
+    "Drops all blocks of a tenant from memory and NVMe, for good: no restart brings them back. Exit status 1: a "
+    "device could not be told; purge again when it is back.",
+    "kvtierctl purge --tenant acme")
+CTL(verify, waits, "[--scrub] [--json]",
+    "Reads all blocks back from memory and NVMe and compares checksums; bad ones are listed by key and segment. "
+    "--scrub drops those, too. Exit status 1: there were bad ones.",
+    "kvtierctl verify --scrub")
+CTL(format, local, "PATH --bytes N [--segment-bytes N] [--prewrite] [--yes] [--json]",
+    "Makes an empty store for [nvme] path: in a file, made if absent, or on a block device, where N may be left out. "
+    "What was there is gone; asks before that, --yes: does not. --prewrite: writes all of it once, so that no later "
+    "write has to find space. --segment-bytes: 64K to 256M; not given: 64M, fitted to N. No kvtierd may have it open.",
+    "kvtierctl format /var/lib/kvtier/nvme.store --bytes 200G")
 CTL(version, local, "[--json]", "Versions of kvtierctl and of the running daemon.", "kvtierctl version")
 #undef CTL

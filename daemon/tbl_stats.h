@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tbl_stats.h - every number in the stats page, once: struct stats_values, JSON, text, help are made of it.
- *No include guard: included with STAT() defined, which it undefines.
+ * No include guard: included with STAT() defined, which it undefines.
  *
  *	STAT(json_path, field, kind, unit, prose)
  *
@@ -28,7 +28,7 @@
 	STAT("tiers." #t ".evicted_blocks_total", tiers_##t##_evicted_blocks_total, counter, "blocks",       \
 	     "Blocks dropped from it to make room or by request")                                            \
 	STAT("tiers." #t ".moved_blocks_total", tiers_##t##_moved_blocks_total, counter, "blocks",           \
-	     "Blocks copied inside it to empty a slab")                                                      \
+	     "Blocks copied inside it to empty a slab or segment")                                                      \
 	STAT("tiers." #t ".corrupt_blocks_total", tiers_##t##_corrupt_blocks_total, counter, "blocks",       \
 	     "Images that failed their checksum; each became a miss")
 
@@ -59,9 +59,56 @@ STAT("load.missed_blocks_total", load_missed_blocks_total, counter, "blocks",
 STAT("load.logical_bytes_total", load_logical_bytes_total, counter, "bytes",
      "Size of the loaded blocks in the engines' own format")
 
+STAT("prefetch.blocks_total", prefetch_blocks_total, counter, "blocks",
+     "Blocks that engines asked to have in host memory, and that are there now")
+STAT("prefetch.missed_blocks_total", prefetch_missed_blocks_total, counter, "blocks",
+     "Blocks of those that were not there at all, or could not be brought")
+
 STAT_TIER(gpu)
 STAT_TIER(host)
+STAT("tiers.host.demoted_blocks_total", tiers_host_demoted_blocks_total, counter, "blocks",
+     "Blocks that gave up their host memory and stay on NVMe")
+STAT("tiers.host.promoted_blocks_total", tiers_host_promoted_blocks_total, counter, "blocks",
+     "Blocks that came back to host memory from NVMe")
 STAT_TIER(nvme)
+STAT("tiers.nvme.devices", tiers_nvme_devices, gauge, "devices", "Paths in [nvme] path")
+STAT("tiers.nvme.usable_devices", tiers_nvme_usable_devices, gauge, "devices", "Those of them that can be read")
+STAT("tiers.nvme.carried_bytes_total", tiers_nvme_carried_bytes_total, counter, "bytes",
+     "Image bytes written again because their segment was needed")
+STAT("tiers.nvme.device_written_bytes_total", tiers_nvme_device_written_bytes_total, counter, "bytes",
+     "All that was written to the devices: images, those carried over, headers, footers")
+STAT("tiers.nvme.device_read_bytes_total", tiers_nvme_device_read_bytes_total, counter, "bytes",
+     "All that was read from the devices, recovery and segments taken back included")
+STAT("tiers.nvme.write_amplification_percent", tiers_nvme_write_amplification_percent, gauge, "percent",
+     "device_written_bytes_total for each written_bytes_total; 100: nothing is written twice")
+STAT("tiers.nvme.budget_percent", tiers_nvme_budget_percent, gauge, "percent",
+     "Of the write budget's reserve; 0: writes are skipped; 100: full, or there is no budget")
+STAT("tiers.nvme.queued_blocks", tiers_nvme_queued_blocks, gauge, "blocks",
+     "Blocks in memory that wait to be written to NVMe")
+STAT("tiers.nvme.skipped_budget_blocks_total", tiers_nvme_skipped_budget_blocks_total, counter, "blocks",
+     "Blocks not written because the write budget was used up")
+STAT("tiers.nvme.skipped_queue_blocks_total", tiers_nvme_skipped_queue_blocks_total, counter, "blocks",
+     "Blocks not written because too many waited already: they come faster than the devices write")
+STAT("tiers.nvme.read_errors_total", tiers_nvme_read_errors_total, counter, "errors", "Reads that failed")
+STAT("tiers.nvme.write_errors_total", tiers_nvme_write_errors_total, counter, "errors", "Writes that failed")
+STAT("tiers.nvme.stale_reads_total", tiers_nvme_stale_reads_total, counter, "blocks",
+     "Reads that came too late: the segment had been used again; each a miss")
+STAT("tiers.nvme.stalls_total", tiers_nvme_stalls_total, counter, "stalls",
+     "Times that a device did not answer within [nvme] stall_us")
+STAT("tiers.nvme.recovered_blocks", tiers_nvme_recovered_blocks, gauge, "blocks", "Blocks found at the start")
+STAT("tiers.nvme.recovery_bytes", tiers_nvme_recovery_bytes, gauge, "bytes", "Bytes read to find them")
+STAT("tiers.nvme.recovery_ms", tiers_nvme_recovery_ms, gauge, "ms", "How long that took")
+#define STAT_RESIDENCY(name, prose)                                                                          \
+	STAT("tiers.nvme.residency." #name "_blocks_total", tiers_nvme_residency_##name##_blocks_total,      \
+	     counter, "blocks", "Blocks dropped to use their segment again, which had been full for " prose)
+STAT_RESIDENCY(up_to_1m, "up to a minute")
+STAT_RESIDENCY(up_to_10m, "up to ten minutes")
+STAT_RESIDENCY(up_to_1h, "up to an hour")
+STAT_RESIDENCY(up_to_6h, "up to six hours")
+STAT_RESIDENCY(up_to_1d, "up to a day")
+STAT_RESIDENCY(up_to_7d, "up to seven days")
+STAT_RESIDENCY(up_to_30d, "up to thirty days")
+STAT_RESIDENCY(longer, "longer than that")
 STAT_TIER(redis)
 
 STAT("clients", clients, gauge, "clients", "Connections open")
@@ -78,4 +125,5 @@ STAT("spaces", spaces, gauge, "spaces", "Identities that are open or have blocks
 STAT("index.entries", index_entries, gauge, "entries", "Entries of the shared index")
 STAT("index.bytes", index_bytes, gauge, "bytes", "Memory the index uses")
 #undef STAT_TIER
+#undef STAT_RESIDENCY
 #undef STAT

@@ -172,6 +172,16 @@ int image_header_check(const struct image_header *header, const struct image_geo
 	return 0;
 }
 
+void image_header_geometry(const struct image_header *header, struct image_geometry *ret)
+{
+	*ret = (struct image_geometry){
+		.dtype = header->dtype, .layers = header->layers, .kv_heads = header->kv_heads,
+		.head_dim_k = header->head_dim_k, .head_dim_v = header->head_dim_v,
+		.block_tokens = header->tokens_total, .typed_segments = header->typed_segments,
+		.typed_values = header->typed_values, .opaque_bytes = header->opaque_bytes,
+	};
+}
+
 uint64_t image_checksum(const uint8_t *image, const struct image_shape *shape)
 {
 	XXH3_state_t state;

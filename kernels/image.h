@@ -116,6 +116,9 @@ void image_seal(struct image_header *header, uint64_t checksum);	/* checksum and
 int image_header_check(const struct image_header *header, const struct image_geometry *geometry,
 		       const struct image_identity *identity, struct image_shape *ret_shape);
 
+/* The geometry that a header claims; nothing is checked. For those who know the key only. */
+void image_header_geometry(const struct image_header *header, struct image_geometry *ret);
+
 /* XXH3-64 over payload, then scales (not the padding between). Payload first so that a single pass
  * over the pages can make it: scales are complete only after the last plane. */
 uint64_t image_checksum(const uint8_t *image, const struct image_shape *shape);

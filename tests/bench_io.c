@@ -65,7 +65,8 @@ static int spawn(struct rig *rig, const char *config)
 	f = fopen(path, "w");
 	if (!f)
 		return -errno;
-	fprintf(f, "[daemon]\nruntime_dir = %s\nstate_dir = %s\nlog_level = warning\n%s", rig->dir, rig->dir, config);
+	fprintf(f, "[daemon]\nruntime_dir = %s\nstate_dir = %s\nlog_level = warning\n[nvme]\nbytes = 0\n%s", rig->dir,
+		rig->dir, config);
 	fclose(f);
 	rig->daemon = fork();
 	if (rig->daemon == 0) {

@@ -56,7 +56,7 @@ static int bed_fill(struct bed *bed)
 
 	for (uint64_t i = 0; i < BLOCKS; i++) {
 		random_key(i, key);
-		const int r = blocks_commit(bed->blocks, key, 0, BLOCK_NONE, &where, &block);
+		const int r = blocks_commit(bed->blocks, key, 0, BLOCK_NONE, 0, &where, &block);
 
 		if (r < 0)
 			return r;

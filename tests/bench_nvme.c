@@ -1,302 +1,491 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_nvme.c - the disk under the NVMe tier.
+ * bench_nvme.c - the NVMe tier in this process: what it costs beyond the disk.
  *
- * The limit of all cases is the raw loop: io_uring by hand, one block of 1 MiB after the other, with the
- * queue depth kept full, registered file and buffers, one submit-and-wait a turn. nvme.io.* is the same
- * file, blocks and depth through tiers/io.h and the daemon's event loop. nvme.raw.* is the raw loop against
- * itself: how much two equal runs differ on this disk, without which the other ratio means little. The file
- * is written once before, so that writes allocate nothing; $TMPDIR, build/ or . says where (no tmpfs).
+ * The limit of all cases but nvme.recover is the raw loop of bench_disk.h on the same file, with the same blocks
+ * (images of 1 MiB payload, as they lie on disk) and depth, before and after each run. nvme.raw.*: the raw loop
+ * against itself, that is how much two equal runs differ on this disk, without which the other ratios mean little.
+ * nvme.io.*: through tiers/io.h. nvme.write, nvme.read: through the tier, log and all. nvme.recover: what a start has
+ * to read for 1 TiB, at the raw loop's speed, against 5 s. Through a daemon: bench_nvme_daemon.c.
+ *
+ * The file: a store, behind it a part that belongs to the raw loop.
  */
 #include "bench.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <liburing.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/statfs.h>
-#include <unistd.h>
 
 #include "../daemon/loop.h"
 #include "../tiers/io.h"
+#include "../tiers/nvme.h"
+#include "bench_disk.h"
+#include "random.h"
 
-enum { RUNS = 5, BLOCK = 1 << 20, BLOCKS = 512, MAX_DEPTH = 32, TMPFS = 0x01021994 };
-
-struct nvme_case {
-	enum io_kind kind;
-	uint32_t depth;
-	int through_io;
+enum { RUNS = 5, BLOCKS = 480, BLOCK = 4096 + (1 << 20), SEGMENT_BYTES = 64 << 20, SEGMENTS = 20 };
+static const uint64_t store_bytes = NVME_DATA_OFFSET + (uint64_t)SEGMENTS * SEGMENT_BYTES;
+static const struct image_geometry geometry = {
+	.dtype = DTYPE_BF16, .layers = 32, .kv_heads = 8, .head_dim_k = 128, .head_dim_v = 128, .block_tokens = 16,
 };
 
+enum way { WAY_RAW, WAY_IO, WAY_TIER };
+
+struct nvme_case {
+	bool write;
+	uint32_t depth;
+	enum way way;
+};
+
+struct rig;
+
 struct slot {
-	struct io_op op;
+	struct xfer x;			/* first */
 	struct rig *rig;
+	struct io_op op;
+	struct extent home;
+	uint8_t *buffer;
+	uint32_t block;
+	bool busy;
 };
 
 struct rig {
 	const struct nvme_case *c;
-	int fd;
-	uint8_t *buffers;
+	struct bench_disk disk;
 	struct loop *loop;
 	struct io *io;
-	uint32_t next, ended;		/* blocks */
-	int error;
-	struct slot slots[MAX_DEPTH];
+	struct tier *host, *tier;
+	struct loop_timer timer;
+	bool (*until)(struct rig *rig);	/* run_until()'s */
+	uint32_t next, ended, file;
+	uint64_t written, tick;		/* blocks that ever were */
+	int error, flushed;
+	struct slot slots[BENCH_DISK_DEPTH];
+	struct extent where[BLOCKS];
+	uint64_t ticks[BLOCKS];		/* as the tier has them */
 };
 
-static double cpu_seconds(void)
-{
-	struct rusage u;
+/* --- the loop, until something is so --- */
 
-	(void)getrusage(RUSAGE_SELF, &u);
-	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+static void pump(struct rig *rig);
+
+static void look_again(struct loop_timer *timer)
+{
+	struct rig *rig = (struct rig *)(void *)((char *)timer - offsetof(struct rig, timer));
+
+	pump(rig);
+	if (rig->error || rig->until(rig))
+		loop_stop(rig->loop);
+	else
+		(void)loop_timer_set(rig->loop, timer, loop_now(rig->loop) + 1000000);
 }
 
-/* --- the file --- */
-
-static const char *directory(void)
+static int run_until(struct rig *rig, bool (*until)(struct rig *rig))
 {
-	const char *given = getenv("TMPDIR");
-
-	if (given)
-		return given;
-	return access("build", W_OK) == 0 ? "build" : ".";
-}
-
-static int fill_file(int fd, const uint8_t *block)
-{
-	for (off_t at = 0; at < (off_t)BLOCKS * BLOCK; at += BLOCK)
-		if (pwrite(fd, block, BLOCK, at) != BLOCK)
-			return errno ? -errno : -EIO;
-	return fdatasync(fd) ? -errno : 0;
-}
-
-static int open_file(struct rig *rig, char *note, size_t n)
-{
-	char path[512];
-	struct statfs fs;
 	int r;
 
-	(void)snprintf(path, sizeof path, "%s/bench-nvme-XXXXXX", directory());
-	rig->fd = mkstemp(path);
-	if (rig->fd < 0)
-		return -errno;
-	(void)unlink(path);
-	if (fstatfs(rig->fd, &fs) == 0 && fs.f_type == TMPFS) {
-		(void)snprintf(note, n, "%s is a tmpfs; set TMPDIR to a disk", directory());
-		return -ENOTSUP;
+	rig->until = until;
+	rig->timer.fire = look_again;
+	(void)loop_timer_set(rig->loop, &rig->timer, 0);
+	r = loop_run(rig->loop);
+	loop_timer_unset(rig->loop, &rig->timer);
+	return r ? r : rig->error;
+}
+
+static bool all_ended(struct rig *rig)
+{
+	return rig->ended == BLOCKS;
+}
+
+/* --- one block --- */
+
+static void ended(struct slot *slot, int status)
+{
+	struct rig *rig = slot->rig;
+
+	slot->busy = false;
+	if (status)
+		rig->error = status;
+	rig->ended++;
+	if (rig->ended == BLOCKS || rig->error)
+		loop_stop(rig->loop);
+	else
+		pump(rig);
+}
+
+static void io_ended(struct io_op *op)
+{
+	ended((struct slot *)(void *)((char *)op - offsetof(struct slot, op)), op->status);
+}
+
+static void xfer_ended(struct xfer *x)
+{
+	struct slot *slot = (struct slot *)(void *)x;
+
+	if (x->op == XFER_WRITE) {
+		slot->rig->where[slot->block] = x->where;
+		slot->rig->ticks[slot->block] = x->record.tick;
 	}
-	if (fcntl(rig->fd, F_SETFL, O_DIRECT)) {
-		(void)snprintf(note, n, "no O_DIRECT in %s", directory());
-		return -ENOTSUP;
+	ended(slot, x->status);
+}
+
+/* A header that the log takes; what is behind it nobody looks at here. */
+static void make_image(struct rig *rig, struct slot *slot)
+{
+	struct image_header *header = (void *)slot->buffer;
+	struct image_identity identity = { { 0 }, { 0 } };
+	struct image_shape shape;
+
+	(void)image_shape(&geometry, CODEC_FP8, CODEC_FP8, &shape, NULL);
+	random_key(rig->written++, identity.key);
+	image_header_fill(header, &geometry, CODEC_FP8, CODEC_FP8, &shape, &identity);
+	image_seal(header, 0);
+}
+
+static int start(struct rig *rig, struct slot *slot)
+{
+	slot->block = rig->next;
+	if (rig->c->way == WAY_IO) {
+		slot->op = (struct io_op){
+			.file = rig->file, .kind = rig->c->write ? IO_WRITE : IO_READ, .buffer = slot->buffer,
+			.offset = store_bytes + (uint64_t)rig->next * BLOCK, .bytes = BLOCK, .done = io_ended,
+		};
+		return io_submit(rig->io, &slot->op);
 	}
-	r = fill_file(rig->fd, rig->buffers);
-	if (r)
-		(void)snprintf(note, n, "%d MiB in %s: %s", BLOCKS, directory(), strerror(-r));
+	slot->x = (struct xfer){
+		.op = rig->c->write ? XFER_WRITE : XFER_READ, .where = rig->where[rig->next], .buffer = slot->buffer,
+		.bytes = BLOCK, .home = slot->home, .done = xfer_ended, .record.tick = ++rig->tick,
+	};
+	if (rig->c->write)
+		make_image(rig, slot);
+	return tier_submit(rig->tier, &slot->x);
+}
+
+/* -EAGAIN: the queue is full, or segments are being made ready; the next completion or the timer tries again. */
+static void pump(struct rig *rig)
+{
+	for (uint32_t i = 0; i < rig->c->depth && rig->next < BLOCKS && !rig->error; i++) {
+		struct slot *slot = &rig->slots[i];
+		const int r = slot->busy ? 0 : start(rig, slot);
+
+		if (r == -EAGAIN)
+			return;
+		if (r)
+			rig->error = r;
+		if (!slot->busy && !r) {
+			slot->busy = true;
+			rig->next++;
+		}
+	}
+}
+
+static int move_all(struct rig *rig, double *ret_gbs, double *ret_cores)
+{
+	const double cpu = bench_cpu_seconds(), bytes = (double)BLOCKS * BLOCK;
+	const uint64_t from = bench_now_ns();
+	int r;
+
+	rig->next = rig->ended = 0;
+	r = run_until(rig, all_ended);
+	*ret_gbs = bytes / (double)(bench_now_ns() - from);
+	*ret_cores = (bench_cpu_seconds() - cpu) * 1e10 / bytes;
 	return r;
 }
 
-/* --- by hand --- */
+/* --- the tier --- */
 
-static int raw_setup(const struct rig *rig, struct io_uring *ring)
+static bool on_found(void *arg, const struct nvme_entry *entry, const struct extent *where)
 {
-	const struct iovec all = { rig->buffers, MAX_DEPTH * (size_t)BLOCK };
-	int r = io_uring_queue_init(MAX_DEPTH, ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+	(void)arg;
+	(void)entry;
+	(void)where;
+	return true;
+}
 
-	if (r == -EINVAL)
-		r = io_uring_queue_init(MAX_DEPTH, ring, 0);
+static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry, const struct extent *where,
+			       uint64_t *ret_tick)
+{
+	(void)arg;
+	(void)entry;
+	(void)where;
+	(void)ret_tick;
+	return NVME_GONE;
+}
+
+static bool on_moved(void *arg, const struct nvme_entry *entry, const struct extent *from, const struct extent *to,
+		     uint64_t *ret_tick)
+{
+	(void)to;
+	return on_ask(arg, entry, from, ret_tick) != NVME_GONE;
+}
+
+static void on_dropped(void *arg, const struct nvme_entry *entry, const struct extent *where)
+{
+	(void)on_found(arg, entry, where);
+}
+
+static void on_release(void *arg, const struct extent *home)
+{
+	(void)arg;
+	(void)home;
+}
+
+static bool tier_started(struct rig *rig)
+{
+	return tier_state(rig->tier) != TIER_STARTING;
+}
+
+static bool tier_idle(struct rig *rig)
+{
+	return nvme_idle(rig->tier);
+}
+
+static bool host_up(struct rig *rig)
+{
+	return tier_state(rig->host) == TIER_UP;
+}
+
+static int open_tier(struct rig *rig, char *note, size_t n)
+{
+	const struct nvme_tier_conf nvme = {
+		.paths = { rig->disk.path }, .n_paths = 1, .bytes = store_bytes, .segment_bytes = SEGMENT_BYTES,
+		.read_depth = 32, .write_depth = 16, .stall_ns = 60000000000u, .max_image_bytes = BLOCK, .host = rig->host,
+		.events = { .arg = rig, .found = on_found, .ask = on_ask, .moved = on_moved, .dropped = on_dropped,
+			    .release = on_release },
+	};
+	const struct tier_conf conf = { .nvme = &nvme };
+	struct nvme_tier_status status;
+	char text[TIER_TEXT_BYTES];
+	int r;
+
+	rig->next = BLOCKS;	/* nothing to pump */
+	r = tier_open(TIER_NVME, &conf, rig->loop, &rig->tier, text, sizeof text);
+	if (r == 0)
+		r = run_until(rig, tier_started);
 	if (r)
 		return r;
-	r = io_uring_register_files(ring, &rig->fd, 1);
-	if (r == 0)
-		r = io_uring_register_buffers(ring, &all, 1);
+	nvme_status(rig->tier, &status);
+	(void)snprintf(note, n, "%.100s", status.text);
+	return tier_state(rig->tier) == TIER_UP ? 0 : -EIO;
+}
+
+static int close_tier(struct rig *rig)
+{
+	int r;
+
+	if (!rig->tier)
+		return 0;
+	rig->next = BLOCKS;
+	r = run_until(rig, tier_idle);
 	if (r)
-		io_uring_queue_exit(ring);
+		return r;
+	tier_close(rig->tier);
+	rig->tier = NULL;
+	return 0;
+}
+
+/* Buffers are slots of a host tier, which the I/O engine knows, as in the daemon. */
+static int open_host(struct rig *rig)
+{
+	const struct tier_conf conf = { .bytes = 64 << 20, .slab_bytes = 64 << 20, .numa_node = -1, .prefault_threads = 1 };
+	char text[TIER_TEXT_BYTES];
+	int r = tier_open(TIER_HOST, &conf, rig->loop, &rig->host, text, sizeof text);
+
+	rig->next = BLOCKS;
+	if (r == 0)
+		r = run_until(rig, host_up);
+	for (uint32_t i = 0; i < BENCH_DISK_DEPTH && r == 0; i++) {
+		struct slot *slot = &rig->slots[i];
+
+		slot->rig = rig;
+		r = tier_alloc(rig->host, BLOCK, &slot->home);
+		if (r == 0)
+			slot->buffer = tier_address(rig->host, &slot->home);
+	}
 	return r;
 }
 
-static void raw_next(struct rig *rig, struct io_uring *ring, uint32_t slot)
+static void forget_all(struct rig *rig)
 {
-	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
-	uint8_t *buffer = rig->buffers + (size_t)slot * BLOCK;
-	const uint64_t at = (uint64_t)rig->next++ * BLOCK;
-
-	if (rig->c->kind == IO_READ)
-		io_uring_prep_read_fixed(sqe, 0, buffer, BLOCK, at, 0);
-	else
-		io_uring_prep_write_fixed(sqe, 0, buffer, BLOCK, at, 0);
-	io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
-	io_uring_sqe_set_data64(sqe, slot);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		nvme_forget(rig->tier, &rig->where[i], rig->ticks[i]);
 }
 
-static int raw_loop(struct rig *rig, struct io_uring *ring)
-{
-	rig->next = rig->ended = 0;
-	for (uint32_t i = 0; i < rig->c->depth; i++)
-		raw_next(rig, ring, i);
-	while (rig->ended < BLOCKS) {
-		struct io_uring_cqe *cqes[MAX_DEPTH];
-		const int r = io_uring_submit_and_wait(ring, 1);
-		const uint32_t n = io_uring_peek_batch_cqe(ring, cqes, MAX_DEPTH);
+/* --- a case --- */
 
-		if (r < 0 && r != -EINTR)
-			return r;
-		for (uint32_t i = 0; i < n; i++) {
-			if (cqes[i]->res != BLOCK)
-				return cqes[i]->res < 0 ? cqes[i]->res : -EIO;
-			if (rig->next < BLOCKS)
-				raw_next(rig, ring, (uint32_t)cqes[i]->user_data);
-		}
-		io_uring_cq_advance(ring, n);
-		rig->ended += n;
-	}
-	return 0;
+static int open_io(struct rig *rig)
+{
+	const struct io_conf conf = { .engine = IO_ENGINE_AUTO, .read_depth = 32, .write_depth = 16 };
+	char text[IO_TEXT_BYTES];
+	void *base;
+	uint64_t bytes;
+	int r = io_open(&conf, rig->loop, &rig->io, text, sizeof text);
+
+	if (r == 0 && host_memory_piece(rig->host, 0, &base, &bytes))
+		r = io_buffers_add(rig->io, base, bytes);
+	return r ? r : io_file_add(rig->io, rig->disk.fd, &rig->file);
+}
+
+static int open_all(struct rig *rig, char *note, size_t n)
+{
+	char text[NVME_TEXT_BYTES] = "";
+	int r = bench_disk_open(&rig->disk, store_bytes + (uint64_t)BLOCKS * BLOCK, BLOCK, note, n);
+
+	if (r == 0)
+		r = loop_open(0, &rig->loop);
+	if (r == 0)
+		r = open_host(rig);
+	if (r == 0 && rig->c->way == WAY_IO)
+		r = open_io(rig);
+	if (r == 0 && rig->c->way == WAY_TIER)
+		r = nvme_format_path(rig->disk.path, store_bytes, SEGMENT_BYTES, false, NULL, NULL, text, sizeof text);
+	if (r == 0 && rig->c->way == WAY_TIER)
+		r = open_tier(rig, text, sizeof text);
+	if (r && text[0])
+		(void)snprintf(note, n, "%.120s", text);
+	return r;
+}
+
+static void close_all(struct rig *rig)
+{
+	if (rig->tier && close_tier(rig))
+		return;		/* the device has buffers of ours: leave everything as it is */
+	(void)io_close(rig->io);
+	tier_close(rig->host);
+	loop_close(rig->loop);
+	bench_disk_close(&rig->disk);
+}
+
+/* So that there is something to read. */
+static int prepare(struct rig *rig)
+{
+	static const struct nvme_case write = { true, 16, WAY_TIER };
+	const struct nvme_case *c = rig->c;
+	double gbs, cores;
+	int r;
+
+	if (c->way != WAY_TIER || c->write)
+		return 0;
+	rig->c = &write;
+	r = move_all(rig, &gbs, &cores);
+	rig->c = c;
+	return r;
 }
 
 static int raw_gbs(struct rig *rig, double *ret)
 {
-	struct io_uring ring;
-	uint64_t start;
-	int r = raw_setup(rig, &ring);
-
-	if (r)
-		return r;
-	start = bench_now_ns();
-	r = raw_loop(rig, &ring);
-	*ret = (double)BLOCKS * BLOCK / (double)(bench_now_ns() - start);
-	io_uring_queue_exit(&ring);
-	return r;
+	return bench_disk_raw(&rig->disk, rig->c->write, rig->c->depth, store_bytes, BLOCKS, ret);
 }
-
-/* --- through io.h --- */
-
-static void io_next(struct rig *rig, struct slot *slot)
-{
-	int r;
-
-	slot->op.offset = (uint64_t)rig->next++ * BLOCK;
-	r = io_submit(rig->io, &slot->op);
-	if (r == 0)
-		return;
-	rig->error = r;
-	loop_stop(rig->loop);
-}
-
-static void block_done(struct io_op *op)
-{
-	struct slot *slot = (struct slot *)op;
-	struct rig *rig = slot->rig;
-
-	if (op->status)
-		rig->error = op->status;
-	if (++rig->ended == BLOCKS)
-		loop_stop(rig->loop);
-	else if (rig->next < BLOCKS)
-		io_next(rig, slot);
-}
-
-static int io_open_on(struct rig *rig, uint32_t *ret_file, char *text)
-{
-	const struct io_conf conf = { .engine = IO_ENGINE_AUTO, .read_depth = rig->c->depth,
-				      .write_depth = rig->c->depth };
-	int r = loop_open(0, &rig->loop);
-
-	if (r == 0)
-		r = io_open(&conf, rig->loop, &rig->io, text, IO_TEXT_BYTES);
-	if (r == 0)
-		r = io_buffers_add(rig->io, rig->buffers, MAX_DEPTH * (uint64_t)BLOCK);
-	if (r == 0)
-		r = io_file_add(rig->io, rig->fd, ret_file);
-	return r;
-}
-
-static int io_gbs(struct rig *rig, double *ret, char *note, size_t n)
-{
-	char text[IO_TEXT_BYTES] = "";
-	uint32_t file = 0;
-	uint64_t start;
-	double cpu;
-	int r = io_open_on(rig, &file, text);
-
-	rig->next = rig->ended = 0;
-	rig->error = 0;
-	cpu = cpu_seconds();
-	start = bench_now_ns();
-	for (uint32_t i = 0; i < rig->c->depth && r == 0; i++) {
-		rig->slots[i] = (struct slot){ .rig = rig, .op = { .file = file, .kind = rig->c->kind, .bytes = BLOCK,
-			.buffer = rig->buffers + (size_t)i * BLOCK, .done = block_done } };
-		io_next(rig, &rig->slots[i]);
-		r = rig->error;
-	}
-	if (r == 0)
-		r = loop_run(rig->loop);
-	*ret = (double)BLOCKS * BLOCK / (double)(bench_now_ns() - start);
-	cpu = cpu_seconds() - cpu;
-	if (r == 0)
-		(void)snprintf(note, n, "%s, depth %u, %.2f core per 10 GB/s", io_engine_name(rig->io), rig->c->depth,
-			       cpu * 1e10 / ((double)BLOCKS * BLOCK));
-	else
-		(void)snprintf(note, n, "%.100s", text);
-	(void)io_close(rig->io);
-	rig->io = NULL;
-	loop_close(rig->loop);
-	return r ? r : rig->error;
-}
-
-/* --- cases --- */
 
 static int measure(struct rig *rig, struct bench_result *ret)
 {
-	double value = 0, limit = 0;
-	int r = 0;
+	double value = 0, before = 0, after = 0, cores = 0, cores_sum = 0, raw_sum = 0;
+	int r = prepare(rig);
 
 	for (uint32_t run = 0; run < RUNS + 1 && r == 0; run++) {
-		r = raw_gbs(rig, &limit);
-		if (r == -ENOSYS || r == -EPERM) {
-			(void)snprintf(ret->note, sizeof ret->note, "io_uring is refused here");
-			return -ENOTSUP;
-		}
+		const double cpu = bench_cpu_seconds();
+
+		r = raw_gbs(rig, &before);
+		raw_sum += run > 0 ? (bench_cpu_seconds() - cpu) * 1e10 / ((double)BLOCKS * BLOCK) : 0;
 		if (r == 0)
-			r = rig->c->through_io ? io_gbs(rig, &value, ret->note, sizeof ret->note) : raw_gbs(rig, &value);
-		if (r == 0 && run > 0)		/* the first warms up */
-			bench_add(ret, value, limit);
+			r = rig->c->way == WAY_RAW ? raw_gbs(rig, &value) : move_all(rig, &value, &cores);
+		if (r == 0)
+			r = raw_gbs(rig, &after);
+		if (r == 0 && rig->c->way == WAY_TIER && rig->c->write)
+			forget_all(rig);	/* the next run needs the room */
+		if (r == 0 && run > 0) {	/* the first warms up */
+			bench_add(ret, value, (before + after) / 2);
+			cores_sum += cores;
+		}
 	}
-	if (!rig->c->through_io)
+	if (r == 0 && rig->c->way == WAY_RAW)
 		(void)snprintf(ret->note, sizeof ret->note, "depth %u, against itself", rig->c->depth);
+	else if (r == 0)
+		(void)snprintf(ret->note, sizeof ret->note, "depth %u, %.2f core per 10 GB/s, by hand %.2f", rig->c->depth,
+			       cores_sum / RUNS, raw_sum / RUNS);
 	return r;
 }
 
 static int run_nvme(const struct bench_case *self, struct bench_result *ret)
 {
-	struct rig rig = { .c = self->arg, .fd = -1 };
-	int r = 0;
+	struct rig rig = { .c = self->arg, .disk.fd = -1 };
+	int r = open_all(&rig, ret->note, sizeof ret->note);
 
-	rig.buffers = mmap(NULL, MAX_DEPTH * (size_t)BLOCK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (rig.buffers == MAP_FAILED)
-		return -ENOMEM;
-	memset(rig.buffers, 0x5a, MAX_DEPTH * (size_t)BLOCK);
-	r = open_file(&rig, ret->note, sizeof ret->note);
 	if (r == 0)
 		r = measure(&rig, ret);
-	if (rig.fd >= 0)
-		(void)close(rig.fd);
-	(void)munmap(rig.buffers, MAX_DEPTH * (size_t)BLOCK);
+	if (r == -ENOTSUP && !ret->note[0])
+		(void)snprintf(ret->note, sizeof ret->note, "io_uring is refused here");
+	close_all(&rig);
 	return r;
 }
 
-static const struct nvme_case raw_read = { IO_READ, 32, 0 }, raw_write = { IO_WRITE, 16, 0 };
-static const struct nvme_case io_read = { IO_READ, 32, 1 }, io_write = { IO_WRITE, 16, 1 };
+/* --- recovery --- */
 
+static void on_flushed(void *arg, int status)
+{
+	((struct rig *)arg)->flushed = status;
+}
+
+static bool flush_over(struct rig *rig)
+{
+	return rig->flushed != 1;
+}
+
+/* Opens the store again; its last segments are sealed by a flush, as a clean stop does. */
+static int reopen(struct rig *rig, char *note, size_t n)
+{
+	int r;
+
+	rig->flushed = 1;
+	r = nvme_flush(rig->tier, true, on_flushed, rig);
+	if (r == 0)
+		r = run_until(rig, flush_over);
+	if (r == 0)
+		r = close_tier(rig);
+	return r ? r : open_tier(rig, note, n);
+}
+
+static int run_recover(const struct bench_case *self, struct bench_result *ret)
+{
+	struct rig rig = { .c = self->arg, .disk.fd = -1 };
+	struct nvme_tier_status status = { 0 };
+	double gbs = 0, per_tib = 0, bytes = 0;
+	int r = open_all(&rig, ret->note, sizeof ret->note);
+
+	if (r == 0)
+		r = prepare(&rig);
+	for (uint32_t run = 0; run < RUNS && r == 0; run++) {
+		r = reopen(&rig, ret->note, sizeof ret->note);
+		if (r == 0)
+			r = raw_gbs(&rig, &gbs);
+		if (r)
+			break;
+		nvme_status(rig.tier, &status);
+		per_tib = (double)(1ull << 40) / (SEGMENT_BYTES * (double)status.log.recovered_segments);
+		bytes = (double)(status.log.recovery_bytes -
+				 NVME_PAGE * (SEGMENTS - status.log.recovered_segments)) * per_tib;	/* less empty ones */
+		bench_add(ret, bytes / gbs / 1e9, 5);
+	}
+	if (r == 0)
+		(void)snprintf(ret->note, sizeof ret->note, "%.0f MiB to read; %u segments took %.1f ms here",
+			       bytes / (1 << 20), (unsigned)status.log.recovered_segments, (double)status.recovery_ns / 1e6);
+	close_all(&rig);
+	return r;
+}
+
+static const struct nvme_case raw_read = { false, 32, WAY_RAW }, raw_write = { true, 16, WAY_RAW };
+static const struct nvme_case io_read = { false, 32, WAY_IO }, io_write = { true, 16, WAY_IO };
+static const struct nvme_case tier_read = { false, 32, WAY_TIER }, tier_write = { true, 16, WAY_TIER };
+
+#define AGAINST ", against io_uring by hand"
 const struct bench_case bench_nvme_cases[] = {
 	{ "nvme.raw.read", run_nvme, "io_uring by hand, 1 MiB blocks, against itself", 0.95, BENCH_MORE, "GB/s", &raw_read },
 	{ "nvme.raw.write", run_nvme, "io_uring by hand, 1 MiB blocks, against itself", 0.95, BENCH_MORE, "GB/s", &raw_write },
-	{ "nvme.io.read", run_nvme, "1 MiB blocks through the daemon's I/O, against io_uring by hand", 0.95, BENCH_MORE,
-	  "GB/s", &io_read },
-	{ "nvme.io.write", run_nvme, "1 MiB blocks through the daemon's I/O, against io_uring by hand", 0.95, BENCH_MORE,
-	  "GB/s", &io_write },
+	{ "nvme.io.read", run_nvme, "blocks through the daemon's I/O" AGAINST, 0.95, BENCH_MORE, "GB/s", &io_read },
+	{ "nvme.io.write", run_nvme, "blocks through the daemon's I/O" AGAINST, 0.95, BENCH_MORE, "GB/s", &io_write },
+	{ "nvme.read", run_nvme, "blocks through the tier" AGAINST, 0.95, BENCH_MORE, "GB/s", &tier_read },
+	{ "nvme.write", run_nvme, "blocks through the tier" AGAINST, 0.95, BENCH_MORE, "GB/s", &tier_write },
+	{ "nvme.recover", run_recover, "a start on 1 TiB, bytes to read at the disk's speed, against 5 s", 1.0, BENCH_LESS,
+	  "s", &tier_read },
 	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
 };

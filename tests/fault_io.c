@@ -2,182 +2,17 @@
 /*
  * Goal: whatever a disk or the kernel does to a transfer, its op ends once, with status 0 only where all
  * bytes are right, and others go on.
- * Method: the linker puts the functions below in front of the system's (-Wl,--wrap=NAME). One plan says what
- * becomes of the transfers of both engines: a call of pread and its kind is cut or fails; a completion of
- * io_uring is kept in a stash, where it is changed (a read's bytes behind a cut are spoiled) or held back.
+ * Method: a plan says what becomes of the transfers of both engines (lib_io_faults.h).
  */
 #include "io_rig.h"
+#include "lib_io_faults.h"
 
-#include <liburing.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <time.h>
-
-#include "random.h"
-
-/* --- the plan for transfers --- */
-
-enum { AS_IT_IS = INT32_MIN, MAX_TRIES = 16, STASH = 256 };
-
-struct plan {
-	uint32_t kinds;			/* bits 1 << IO_READ... that it is for */
-	uint32_t skip, times;		/* transfers left alone, then hit */
-	int32_t result;			/* -errno, or bytes at most */
-	uint32_t page_every;		/* every so many hits: one page instead */
-	struct random *random;		/* instead: now and then something harmless */
-};
-
-static pthread_mutex_t plan_lock = PTHREAD_MUTEX_INITIALIZER;	/* guards plan. Take no locks while holding it */
-static struct plan plan;
-static atomic_uint held_kinds;		/* these stall */
-static atomic_uint transfers;
-
-static void set_plan(struct plan new)
-{
-	(void)pthread_mutex_lock(&plan_lock);
-	plan = new;
-	(void)pthread_mutex_unlock(&plan_lock);
-	atomic_store(&transfers, 0);
-}
-
-static int32_t harmless(struct random *random)
-{
-	static const int32_t results[] = { -EINTR, -EAGAIN, PAGE, 3 * PAGE, PAGE + 512, 700 };
-
-	if (random_below(random, 4))
-		return AS_IT_IS;
-	return results[random_below(random, sizeof(results) / sizeof(*results))];
-}
-
-/* What becomes of a transfer of `bytes` that would end with `real`. */
-static int32_t planned(enum io_kind kind, int32_t real)
-{
-	int32_t result = AS_IT_IS;
-
-	atomic_fetch_add(&transfers, 1);
-	(void)pthread_mutex_lock(&plan_lock);
-	if (plan.random) {
-		result = kind == IO_FDATASYNC ? AS_IT_IS : harmless(plan.random);
-	} else if (plan.kinds & 1u << kind) {
-		if (plan.skip > 0) {
-			plan.skip--;
-		} else if (plan.times > 0) {
-			plan.times--;
-			result = plan.page_every && plan.times % plan.page_every == 0 ? PAGE : plan.result;
-		}
-	}
-	(void)pthread_mutex_unlock(&plan_lock);
-	return result == AS_IT_IS || (real >= 0 && result > real) ? real : result;
-}
-
-static void wait_while_held(enum io_kind kind)
-{
-	while (atomic_load(&held_kinds) & 1u << kind)
-		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
-}
-
-/* Threads. A cut call is a call for less, a failed one none. */
-
-REAL(ssize_t, pread, (int fd, void *buffer, size_t n, off_t offset))
-{
-	int32_t r;
-
-	wait_while_held(IO_READ);
-	r = planned(IO_READ, (int32_t)n);
-	if (r >= 0)
-		return r < (int32_t)n && r % 512 ? r : __real_pread(fd, buffer, (size_t)r, offset);
-	errno = -r;
-	return -1;
-}
-
-REAL(ssize_t, pwrite, (int fd, const void *buffer, size_t n, off_t offset))
-{
-	int32_t r;
-
-	wait_while_held(IO_WRITE);
-	r = planned(IO_WRITE, (int32_t)n);
-	if (r >= 0)
-		return r < (int32_t)n && r % 512 ? r : __real_pwrite(fd, buffer, (size_t)r, offset);
-	errno = -r;
-	return -1;
-}
-
-REAL(int, fdatasync, (int fd))
-{
-	int32_t r;
-
-	wait_while_held(IO_FDATASYNC);
-	r = planned(IO_FDATASYNC, 0);
-	if (r == 0)
-		return __real_fdatasync(fd);
-	errno = -r;
-	return -1;
-}
-
-/*
- * io_uring. The stash has every completion that the ring still holds, so that the caller's advancing the
- * ring by what it was given keeps both in step.
- */
-struct stashed {
-	struct io_op *op;
-	int32_t result;
-};
-
-static struct {
-	struct stashed cqes[STASH];
-	uint32_t n;
-} stash;
-static struct io_uring_cqe given[STASH];
-
-unsigned __real_io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_cqe **ret, unsigned max);
-
-static void stash_new(struct io_uring *ring)
-{
-	struct io_uring_cqe *cqes[STASH];
-	uint32_t n;
-
-	if (stash.n > 0)	/* what is held back would keep peek from asking the kernel for more */
-		(void)io_uring_get_events(ring);
-	n = __real_io_uring_peek_batch_cqe(ring, cqes, STASH);
-	for (uint32_t i = stash.n; i < n; i++) {
-		struct io_op *op = io_uring_cqe_get_data(cqes[i]);
-		const int32_t real = cqes[i]->res, r = planned(op->kind, real);
-		const int32_t good = r > 0 ? r : 0;
-
-		stash.cqes[i] = (struct stashed){ op, r };
-		if (op->kind == IO_READ && good < real)
-			memset(op->buffer + op->moved + good, 0xcc, (size_t)(real - good));
-	}
-	stash.n = n;
-}
-
-REAL(unsigned, io_uring_peek_batch_cqe, (struct io_uring *ring, struct io_uring_cqe **ret, unsigned max))
-{
-	uint32_t n = 0, kept = 0;
-
-	stash_new(ring);
-	for (uint32_t i = 0; i < stash.n; i++) {
-		const struct stashed *s = &stash.cqes[i];
-
-		if (n < max && !(atomic_load(&held_kinds) & 1u << s->op->kind)) {
-			given[n].user_data = (uint64_t)(uintptr_t)s->op;
-			given[n].res = s->result;
-			ret[n] = &given[n];
-			n++;
-		} else {
-			stash.cqes[kept++] = *s;
-		}
-	}
-	stash.n = kept;
-	return n;
-}
+enum { MAX_TRIES = 16 };	/* of io.c */
 
 static int nothing_planned(void **state)
 {
 	(void)state;
-	set_plan((struct plan){ 0 });
-	atomic_store(&held_kinds, 0);
-	stash.n = 0;
+	io_plan_none();
 	return 0;
 }
 
@@ -186,13 +21,13 @@ static int nothing_planned(void **state)
 enum { PAGES = 64, OP_PAGES = 8 };
 
 /* Writes pages of contents 500.. with the plan for writes, and reads them without. */
-static void write_and_look(struct rig *rig, struct plan p, int expected)
+static void write_and_look(struct rig *rig, struct io_plan p, int expected)
 {
 	for (uint32_t i = 0; i < OP_PAGES; i++)
 		rig_fill(rig->buffers + (size_t)i * PAGE, 500 + i, PAGE);
-	set_plan(p);
+	io_plan_set(p);
 	assert_int_equal(rig_do(rig, IO_WRITE, 8 * PAGE, OP_PAGES * PAGE, 0), expected);
-	set_plan((struct plan){ 0 });
+	io_plan_set((struct io_plan){ 0 });
 	if (expected)
 		return;
 	memset(rig->buffers, 0, OP_PAGES * PAGE);
@@ -200,12 +35,12 @@ static void write_and_look(struct rig *rig, struct plan p, int expected)
 	assert_true(rig_pages_are(rig, 0, 500, OP_PAGES));
 }
 
-static void read_and_look(struct rig *rig, struct plan p, int expected)
+static void read_and_look(struct rig *rig, struct io_plan p, int expected)
 {
 	memset(rig->buffers, 0, OP_PAGES * PAGE);
-	set_plan(p);
+	io_plan_set(p);
 	assert_int_equal(rig_do(rig, IO_READ, 24 * PAGE, OP_PAGES * PAGE, 0), expected);
-	set_plan((struct plan){ 0 });
+	io_plan_set((struct io_plan){ 0 });
 	if (expected == 0)
 		assert_true(rig_pages_are(rig, 0, 24, OP_PAGES));
 }
@@ -216,16 +51,16 @@ static void short_transfers_are_continued(void **state)
 	struct io_counters c;
 
 	rig_open_plain(&rig, state, PAGES);
-	read_and_look(&rig, (struct plan){ .kinds = 1 << IO_READ, .times = 3, .result = 2 * PAGE }, 0);
+	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 3, .result = 2 * PAGE }, 0);
 	io_counters(rig.io, &c);
 	assert_int_equal(c.short_total, 3);
-	write_and_look(&rig, (struct plan){ .kinds = 1 << IO_WRITE, .times = 7, .result = PAGE }, 0);
+	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 7, .result = PAGE }, 0);
 	io_counters(rig.io, &c);
 	assert_int_equal(c.short_total, 10);
 	assert_int_equal(c.errors_total, 0);
 	assert_int_equal(io_buffers_add(rig.io, rig.buffers, OP_PAGES * PAGE), 0);
-	read_and_look(&rig, (struct plan){ .kinds = 1 << IO_READ, .times = 3, .result = 2 * PAGE }, 0);
-	write_and_look(&rig, (struct plan){ .kinds = 1 << IO_WRITE, .times = 7, .result = PAGE }, 0);
+	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 3, .result = 2 * PAGE }, 0);
+	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 7, .result = PAGE }, 0);
 	rig_tear_down(&rig);
 }
 
@@ -235,7 +70,7 @@ static void what_moves_is_not_given_up(void **state)
 	struct rig rig;
 
 	rig_open_plain(&rig, state, PAGES);
-	read_and_look(&rig, (struct plan){ .kinds = 1 << IO_READ, .times = 51, .result = -EINTR, .page_every = 10 },
+	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 51, .result = -EINTR, .page_every = 10 },
 		      0);
 	rig_tear_down(&rig);
 }
@@ -245,8 +80,8 @@ static void a_page_cut_in_two_is_moved_again(void **state)
 	struct rig rig;
 
 	rig_open_plain(&rig, state, PAGES);
-	read_and_look(&rig, (struct plan){ .kinds = 1 << IO_READ, .times = 2, .result = PAGE + 512 }, 0);
-	write_and_look(&rig, (struct plan){ .kinds = 1 << IO_WRITE, .times = 2, .result = 700 }, 0);
+	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 2, .result = PAGE + 512 }, 0);
+	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 2, .result = 700 }, 0);
 	rig_tear_down(&rig);
 }
 
@@ -256,8 +91,8 @@ static void interruptions_are_tried_again(void **state)
 	struct io_counters c;
 
 	rig_open_plain(&rig, state, PAGES);
-	read_and_look(&rig, (struct plan){ .kinds = 1 << IO_READ, .times = MAX_TRIES, .result = -EINTR }, 0);
-	write_and_look(&rig, (struct plan){ .kinds = 1 << IO_WRITE, .times = MAX_TRIES, .result = -EAGAIN }, 0);
+	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = MAX_TRIES, .result = -EINTR }, 0);
+	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = MAX_TRIES, .result = -EAGAIN }, 0);
 	io_counters(rig.io, &c);
 	assert_int_equal(c.retries_total, 2 * MAX_TRIES);
 	assert_int_equal(c.errors_total, 0);
@@ -274,11 +109,11 @@ static void trying_again_has_an_end(void **state)
 		const int expected = results[i] < 0 ? results[i] : -EIO;
 		struct rig_op r = rig_op(&rig, IO_READ, 0, PAGE, 0);
 
-		set_plan((struct plan){ .kinds = 1 << IO_READ, .times = 1000, .result = results[i] });
+		io_plan_set((struct io_plan){ .kinds = 1 << IO_READ, .times = 1000, .result = results[i] });
 		assert_int_equal(io_submit(rig.io, &r.op), 0);
 		rig_run(&rig, 1);
 		assert_int_equal(r.op.status, expected);
-		assert_int_equal(atomic_load(&transfers), MAX_TRIES + 1);
+		assert_int_equal(io_transfers(), MAX_TRIES + 1);
 	}
 	rig_tear_down(&rig);
 }
@@ -288,8 +123,8 @@ static void a_transfer_of_nothing_is_eio(void **state)
 	struct rig rig;
 
 	rig_open_plain(&rig, state, PAGES);
-	read_and_look(&rig, (struct plan){ .kinds = 1 << IO_READ, .times = 1, .result = 0 }, -EIO);
-	write_and_look(&rig, (struct plan){ .kinds = 1 << IO_WRITE, .times = 1, .result = 0 }, -EIO);
+	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 1, .result = 0 }, -EIO);
+	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 1, .result = 0 }, -EIO);
 	rig_tear_down(&rig);
 }
 
@@ -304,7 +139,7 @@ static void an_error_is_its_ops_alone(void **state)
 		struct rig_op ops[4];
 		uint32_t failed = 0;
 
-		set_plan((struct plan){ .kinds = 1 << IO_READ | 1 << IO_WRITE, .skip = n, .times = 1,
+		io_plan_set((struct io_plan){ .kinds = 1 << IO_READ | 1 << IO_WRITE, .skip = n, .times = 1,
 					.result = -errors[n % 3] });
 		for (uint32_t i = 0; i < 4; i++) {
 			ops[i] = rig_op(&rig, i % 2 ? IO_READ : IO_WRITE, i * OP_PAGES * PAGE, OP_PAGES * PAGE, i * OP_PAGES);
@@ -326,7 +161,7 @@ static void a_sync_that_fails_says_so(void **state)
 	struct rig rig;
 
 	rig_open_plain(&rig, state, 1);
-	set_plan((struct plan){ .kinds = 1 << IO_FDATASYNC, .times = 1, .result = -EIO });
+	io_plan_set((struct io_plan){ .kinds = 1 << IO_FDATASYNC, .times = 1, .result = -EIO });
 	assert_int_equal(rig_do(&rig, IO_FDATASYNC, 0, 0, 0), -EIO);
 	assert_int_equal(rig_do(&rig, IO_FDATASYNC, 0, 0, 0), 0);
 	rig_tear_down(&rig);
@@ -340,7 +175,7 @@ static void reads_overtake_queued_writes(void **state)
 	struct rig_op writes[4], reads[4];
 
 	rig_open(&rig, &conf, PAGES);
-	atomic_store(&held_kinds, 1 << IO_WRITE);
+	io_hold(1 << IO_WRITE);
 	for (uint32_t i = 0; i < 4; i++) {
 		writes[i] = rig_op(&rig, IO_WRITE, i * PAGE, PAGE, i);
 		assert_int_equal(io_submit(rig.io, &writes[i].op), 0);
@@ -355,7 +190,7 @@ static void reads_overtake_queued_writes(void **state)
 		assert_int_equal(reads[i].order, i + 1);	/* depth 1: as submitted */
 		assert_int_equal(writes[i].dones, 0);
 	}
-	atomic_store(&held_kinds, 0);
+	io_hold(0);
 	rig_run(&rig, 4);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(writes[i].order, 4 + i + 1);
@@ -369,7 +204,7 @@ static void a_stall_can_be_seen_and_harms_nobody_else(void **state)
 	struct io_counters before, after;
 
 	rig_open_plain(&rig, state, PAGES);
-	atomic_store(&held_kinds, 1 << IO_WRITE);
+	io_hold(1 << IO_WRITE);
 	write = rig_op(&rig, IO_WRITE, 0, PAGE, 0);
 	assert_int_equal(io_submit(rig.io, &write.op), 0);
 	rig_run_a_little(&rig);
@@ -383,7 +218,7 @@ static void a_stall_can_be_seen_and_harms_nobody_else(void **state)
 	assert_int_equal(write.dones, 0);
 	assert_int_equal(io_close(rig.io), -EBUSY);
 	assert_int_equal(io_file_remove(rig.io, rig.file), -EBUSY);
-	atomic_store(&held_kinds, 0);
+	io_hold(0);
 	rig_run_a_little(&rig);
 	assert_int_equal(write.dones, 1);
 	io_counters(rig.io, &after);
@@ -399,7 +234,7 @@ static void random_faults_change_no_byte(void **state)
 	struct rig rig;
 
 	rig_open_plain(&rig, state, PAGES);
-	set_plan((struct plan){ .random = &plan_random });
+	io_plan_set((struct io_plan){ .random = &plan_random });
 	for (uint32_t round = 0; round < 40; round++) {
 		memset(rig.buffers, 0, 6 * OP_PAGES * PAGE);
 		for (uint32_t i = 0; i < 6; i++) {
@@ -419,7 +254,7 @@ static void random_faults_change_no_byte(void **state)
 			assert_true(rig_pages_are(&rig, i * OP_PAGES, at, ops[i].op.bytes / PAGE));
 		}
 	}
-	set_plan((struct plan){ 0 });
+	io_plan_set((struct io_plan){ 0 });
 	assert_int_equal(rig_do(&rig, IO_READ, 0, PAGES * PAGE, 0), 0);
 	assert_true(rig_pages_are(&rig, 0, 0, PAGES));
 	rig_tear_down(&rig);

@@ -35,7 +35,23 @@ static void check_round_trip(const struct config *config)
 	(void)fclose(f);
 	/* text may hold what is no value in a file, blanks at its ends or " ;": the rest must be the same */
 	if (r == 0)
-		assert(again.host_bytes == config->host_bytes && again.socket_mode == config->socket_mode);
+		assert(again.host_bytes == config->host_bytes && again.socket_mode == config->socket_mode &&
+		       again.nvme_segment_bytes == config->nvme_segment_bytes);
+}
+
+/* Each is a path that fits where it goes, and they are what the field says. */
+static void check_paths(const char *paths)
+{
+	char path[CONFIG_PATH_BYTES];
+	size_t bytes = 0;
+	int n = 0;
+
+	assert(strlen(paths) < CONFIG_PATHS_BYTES);
+	for (const char *cursor = paths; config_paths_next(&cursor, path); n++) {
+		assert(path[0] == '/');
+		bytes += strlen(path) + (n > 0);
+	}
+	assert(n <= CONFIG_PATHS_MAX && bytes == strlen(paths));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -56,6 +72,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	assert(r == 0 || r == -EINVAL);
 	if (r == 0) {
 		assert(config.host_bytes >= 65536 && config.host_slab_bytes <= config.host_bytes);
+		assert(config.nvme_bytes == 0 || config.nvme_bytes > 4 * config.nvme_segment_bytes);
+		check_paths(config.nvme_path);
 		check_round_trip(&config);
 	} else {
 		assert(memcmp(text, "fuzz:", 5) == 0 && memchr(text, '\0', sizeof(text)) != NULL);
@@ -82,8 +100,10 @@ static const char *const pieces[] = {
 	"thp",      " ; ",          "#",          "\t",
 	"\r\n",     "\xef\xbb\xbf", "\xff",       "\x1b[0m",
 	"50us",     "/tmp/x",       "default",    "\n\n",
-	"[hots]\n",
+	"[hots]\n", "[nvme]\n",    "path = ",    "/a:/b",
+	"::",
 };
+enum { PIECES = sizeof(pieces) / sizeof(pieces[0]) };
 
 static void append(char *file, size_t *used, size_t room, const char *piece)
 {
@@ -108,10 +128,10 @@ static size_t make_file(char *file, size_t room)
 			append(file, &used, room, "]\n");
 			append(file, &used, room, row->key);
 			append(file, &used, room, " = ");
-			append(file, &used, room, random_below(2) ? row->dflt : pieces[random_below(28)]);
+			append(file, &used, room, random_below(2) ? row->dflt : pieces[random_below(PIECES)]);
 			append(file, &used, room, "\n");
 		} else {
-			append(file, &used, room, pieces[random_below(sizeof(pieces) / sizeof(pieces[0]))]);
+			append(file, &used, room, pieces[random_below(PIECES)]);
 		}
 	}
 	for (uint32_t i = random_below(3); i > 0 && used > 0; i--)

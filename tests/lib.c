@@ -58,7 +58,7 @@ static void spawn(struct daemon *d)
 {
 	char program[600];
 
-	snprintf(program, sizeof program, "%s/kvtierd", build_dir());
+	snprintf(program, sizeof program, "%s/%s", build_dir(), d->program ? d->program : "kvtierd");
 	d->pid = fork();
 	if (d->pid == 0) {
 		char log[128];
@@ -115,20 +115,71 @@ static void await_serving(struct daemon *d)
 	}
 }
 
-void daemon_start(struct daemon *d, const char *config)
-{
-	FILE *f;
+/* --- where it lives --- */
 
+static bool takes_direct_io(const char *dir)
+{
+	char path[200];
+	int fd;
+
+	(void)snprintf(path, sizeof path, "%.150s/kvtier-direct-XXXXXX", dir);
+	fd = mkstemp(path);
+	if (fd < 0)
+		return false;
+	(void)unlink(path);
+	if (fcntl(fd, F_SETFL, O_DIRECT)) {
+		(void)close(fd);
+		return false;
+	}
+	(void)close(fd);
+	return true;
+}
+
+const char *disk_dir(void)
+{
+	const char *given = getenv("TMPDIR");
+
+	if (given && strlen(given) < 100 && takes_direct_io(given))
+		return given;
+	return takes_direct_io("/var/tmp") ? "/var/tmp" : NULL;
+}
+
+static void make_dir(char *template)
+{
+	if (!mkdtemp(template))
+		fail_msg("mkdtemp %s: %s", template, strerror(errno));
+}
+
+void daemon_place(struct daemon *d, bool on_disk)
+{
 	*d = (struct daemon){ .dir = "/tmp/kvtier-test-XXXXXX" };
-	if (!mkdtemp(d->dir))
-		fail_msg("mkdtemp: %s", strerror(errno));
-	snprintf(d->socket, sizeof d->socket, "%s/kvtier.sock", d->dir);
-	snprintf(d->config, sizeof d->config, "%s/kvtierd.conf", d->dir);
-	f = fopen(d->config, "w");
+	make_dir(d->dir);
+	(void)snprintf(d->socket, sizeof d->socket, "%s/kvtier.sock", d->dir);
+	(void)snprintf(d->config, sizeof d->config, "%s/kvtierd.conf", d->dir);
+	if (!on_disk)
+		return;
+	if (!disk_dir())
+		fail_msg("no directory for O_DIRECT: set TMPDIR to one on a disk");
+	(void)snprintf(d->disk, sizeof d->disk, "%s/kvtier-test-XXXXXX", disk_dir());
+	make_dir(d->disk);
+}
+
+void daemon_configure(struct daemon *d, const char *config)
+{
+	const bool nvme = strstr(config, "[nvme]") != NULL;
+	FILE *f = fopen(d->config, "we");
+
 	if (!f)
 		fail_msg("%s: %s", d->config, strerror(errno));
-	fprintf(f, "[daemon]\nruntime_dir = %s\nstate_dir = %s\n%s\n", d->dir, d->dir, config);
-	fclose(f);
+	(void)fprintf(f, "[daemon]\nruntime_dir = %s\nstate_dir = %s\n%s\n%s", d->dir, d->disk[0] ? d->disk : d->dir,
+		      config, nvme ? "" : "[nvme]\nbytes = 0\n");
+	(void)fclose(f);
+}
+
+void daemon_start(struct daemon *d, const char *config)
+{
+	daemon_place(d, strstr(config, "[nvme]") != NULL);
+	daemon_configure(d, config);
 	daemon_restart(d);
 }
 
@@ -176,19 +227,23 @@ void daemon_signal(struct daemon *d, int signal)
 	}
 }
 
+static void remove_dir(const char *dir)
+{
+	char command[200];
+
+	(void)snprintf(command, sizeof command, "rm -rf %s", dir);
+	if (strstr(dir, "/kvtier-test-") && system(command))
+		fail_msg("cannot remove %s", dir);
+}
+
 void daemon_remove(struct daemon *d)
 {
-	char command[128];
-
 	if (d->pid) {
 		(void)kill(d->pid, SIGCONT);
 		daemon_signal(d, SIGTERM);
 	}
-	if (strncmp(d->dir, "/tmp/kvtier-test-", 17) != 0)
-		return;
-	snprintf(command, sizeof command, "rm -rf %s", d->dir);
-	if (system(command))
-		fail_msg("cannot remove %s", d->dir);
+	remove_dir(d->dir);
+	remove_dir(d->disk);
 	*d = (struct daemon){ 0 };
 }
 
@@ -218,23 +273,38 @@ int shell(const char *command, char *ret, size_t n)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-uint64_t daemon_stat(const struct daemon *d, const char *path)
+/* The value at a dotted path of `kvtierctl stats --json`; *ret_root is to be put. */
+static struct json_object *stat_at(const struct daemon *d, const char *path, struct json_object **ret_root)
 {
 	static char text[65536];
+	struct json_object *at;
 	char copy[128];
-	struct json_object *root, *at;
-	uint64_t value;
 
 	if (daemon_ctl(d, "stats --json", text, sizeof text) != 0)
 		fail_msg("kvtierctl stats --json: %s", text);
-	root = at = json_tokener_parse(text);
-	snprintf(copy, sizeof copy, "%s", path);
+	*ret_root = at = json_tokener_parse(text);
+	(void)snprintf(copy, sizeof copy, "%s", path);
 	for (char *save = NULL, *name = strtok_r(copy, ".", &save); name; name = strtok_r(NULL, ".", &save))
 		if (!json_object_object_get_ex(at, name, &at))
 			fail_msg("stats has no %s", path);
-	value = json_object_get_uint64(at);
+	return at;
+}
+
+uint64_t daemon_stat(const struct daemon *d, const char *path)
+{
+	struct json_object *root;
+	const uint64_t value = json_object_get_uint64(stat_at(d, path, &root));
+
 	json_object_put(root);
 	return value;
+}
+
+void daemon_word(const struct daemon *d, const char *path, char *ret, size_t n)
+{
+	struct json_object *root;
+
+	(void)snprintf(ret, n, "%s", json_object_get_string(stat_at(d, path, &root)));
+	json_object_put(root);
 }
 
 void daemon_stat_becomes(const struct daemon *d, const char *path, uint64_t value, int timeout_ms)

@@ -24,13 +24,20 @@
 struct daemon {
 	pid_t pid;    /* 0: not running */
 	char dir[64]; /* its own runtime and state directory, removed by daemon_remove() */
+	char disk[160]; /* with an NVMe tier: its state directory, where O_DIRECT works; likewise */
 	char socket[96];
 	char config[96]; /* file */
+	const char *program; /* in the build directory; NULL: kvtierd. After daemon_place() */
 };
 
 /* Starts build/kvtierd with these lines of configuration (directories are added) and waits until it serves.
+ * Without an NVMe tier, unless they have a section [nvme].
  */
 void daemon_start(struct daemon *d, const char *config);
+/* The steps of it, for configurations that name files: directories, then the file, then daemon_restart(). */
+void daemon_place(struct daemon *d, bool on_disk);
+void daemon_configure(struct daemon *d, const char *config);	/* also between two lives */
+const char *disk_dir(void);	/* where O_DIRECT works: $TMPDIR, or /var/tmp; NULL: neither */
 void daemon_restart(struct daemon *d);            /* same directories; it must not be running */
 void daemon_signal(struct daemon *d, int signal); /* SIGKILL and SIGTERM also reap it */
 int daemon_wait(struct daemon *d,
@@ -40,6 +47,8 @@ void daemon_remove(struct daemon *d); /* stops it and removes its directory; ass
 int daemon_ctl(const struct daemon *d, const char *arguments, char *ret, size_t n);
 /* A number of `kvtierctl stats --json` by its dotted path, e.g. "tiers.host.blocks". */
 uint64_t daemon_stat(const struct daemon *d, const char *path);
+/* Likewise a text, e.g. "tiers.nvme.state". */
+void daemon_word(const struct daemon *d, const char *path, char *ret, size_t n);
 long daemon_rss_kib(const struct daemon *d);
 int daemon_fds(const struct daemon *d);
 /* Asks until the number is `value`; ends the test when it is not after `timeout_ms`. */

@@ -47,7 +47,7 @@ static void identity_of(uint32_t block, struct image_identity *ret)
 	kit_key(block, ret->key);
 }
 
-static void owner_of(uint32_t block, uint8_t ret[32])
+void kit_owner(uint32_t block, uint8_t ret[32])
 {
 	memset(ret, 0x40 + (int)(block % KIT_TENANTS), NVME_TENANT_BYTES);
 	memset(ret + NVME_TENANT_BYTES, (int)(block % 3), 32 - NVME_TENANT_BYTES);
@@ -85,7 +85,7 @@ static struct kit_block *block_at(struct kit *kit, const struct nvme_entry *entr
 	memcpy(ret, entry->key, sizeof(*ret));
 	assert(*ret < KIT_BLOCKS);
 	kit_key(*ret, key);
-	owner_of(*ret, owner);
+	kit_owner(*ret, owner);
 	assert(!memcmp(entry->key, key, sizeof(key)) && !memcmp(entry->owner, owner, sizeof(owner)));
 	return &kit->block[*ret];
 }
@@ -279,7 +279,7 @@ int kit_append(struct kit *kit, uint32_t number)
 	slot->append.tick = ++kit->tick;
 	slot->append.done = appended;
 	slot->block = number;
-	owner_of(number, slot->append.owner);
+	kit_owner(number, slot->append.owner);
 	if (number >= 3)
 		kit_key(number - 3, slot->append.parent);
 	block->tick = slot->append.tick;
@@ -321,7 +321,7 @@ void kit_forget(struct kit *kit, uint32_t number)
 
 	if (block->location == NVME_NOWHERE)
 		return;
-	nvme_log_forget(kit->log, block->location, kit_image(number, kit->expected), block->tick);
+	nvme_log_forget(kit->log, block->location, block->tick);
 	block->location = NVME_NOWHERE;
 	kit->blocks--;
 }
@@ -336,23 +336,20 @@ static void loaded(struct nvme_read *read)
 	((struct load *)(void *)read)->done = true;
 }
 
-/* What request.c will do: header against identity and geometry, then the checksum; then the bytes must be
- * right. */
-static int check_image(struct kit *kit, uint32_t number, uint32_t bytes)
+int kit_image_check(const uint8_t *image, uint32_t number, uint8_t *expected)
 {
-	const struct image_header *header = (const void *)kit->buffer;
+	const struct image_header *header = (const void *)image;
+	const uint32_t bytes = kit_image(number, expected);
 	struct image_identity identity;
 	struct image_shape shape;
 
 	identity_of(number, &identity);
 	if (image_header_check(header, geometry_of(number), &identity, &shape))
 		return -EBADMSG;
-	if (shape.image_bytes != bytes || image_checksum(kit->buffer, &shape) != header->checksum)
+	if (shape.image_bytes != bytes || image_checksum(image, &shape) != header->checksum)
 		return -EBADMSG;
-	(void)kit_image(number, kit->expected);
-	assert(!memcmp(kit->buffer, kit->expected, sizeof(*header) + shape.scale_bytes));
-	assert(!memcmp(kit->buffer + shape.payload_offset, kit->expected + shape.payload_offset,
-		       shape.payload_bytes));
+	assert(!memcmp(image, expected, sizeof(*header) + shape.scale_bytes));
+	assert(!memcmp(image + shape.payload_offset, expected + shape.payload_offset, shape.payload_bytes));
 	return 0;
 }
 
@@ -374,7 +371,7 @@ int kit_load(struct kit *kit, uint32_t number)
 		while (!load.done)
 			if (!kit_step(kit))
 				disk_sim_unstall(&kit->sim);	/* nothing else can end */
-		r = load.read.status ? load.read.status : check_image(kit, number, load.read.bytes);
+		r = load.read.status ? load.read.status : kit_image_check(kit->buffer, number, kit->expected);
 	}
 	if (r)
 		kit_forget(kit, number);
@@ -420,7 +417,7 @@ int kit_purge(struct kit *kit, uint32_t tenant)
 	uint8_t owner[32];
 	int r;
 
-	owner_of(tenant, owner);
+	kit_owner(tenant, owner);
 	for (uint32_t i = 0; i < KIT_BLOCKS; i++)
 		if (i % KIT_TENANTS == tenant)
 			kit_forget(kit, i);
@@ -431,9 +428,10 @@ int kit_purge(struct kit *kit, uint32_t tenant)
 	return wait_for(kit, &kit->purged);
 }
 
+/* Live bytes are exact where nothing was forgotten, and where nothing is left. */
 void kit_check(struct kit *kit)
 {
-	uint64_t blocks = 0, ticks = 0, bytes = 0, have_blocks = 0, have_ticks = 0;
+	uint64_t blocks = 0, ticks = 0, have_blocks = 0, have_ticks = 0, have_bytes = 0;
 
 	for (uint32_t i = 0; i < KIT_BLOCKS; i++) {
 		const struct kit_block *block = &kit->block[i];
@@ -442,12 +440,24 @@ void kit_check(struct kit *kit)
 			continue;
 		blocks++;
 		ticks += block->tick;
-		bytes += nvme_round_page(kit_image(i, kit->expected)) +
-			 (block->location >> 56 & 1) * NVME_PAGE;
 	}
 	for (uint32_t i = 0; i < kit->log->n_segments; i++) {
 		have_blocks += kit->log->heat[i].blocks;
 		have_ticks += kit->log->heat[i].tick_sum;
+		have_bytes += kit->log->segments[i].live_bytes;
+		assert(!kit->log->heat[i].blocks == !kit->log->segments[i].live_bytes);
 	}
-	assert(have_blocks == blocks && have_ticks == ticks && nvme_log_live_bytes(kit->log) == bytes);
+	assert(have_blocks == blocks && have_ticks == ticks);
+	assert(nvme_log_live_records(kit->log) == blocks && nvme_log_live_bytes(kit->log) == have_bytes);
+}
+
+uint64_t kit_table_bytes(struct kit *kit)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < KIT_BLOCKS; i++)
+		if (kit->block[i].location != NVME_NOWHERE && !nvme_log_stale(kit->log, kit->block[i].location))
+			bytes += nvme_round_page(kit_image(i, kit->expected)) +
+				 nvme_location_tag_page(kit->block[i].location) * NVME_PAGE;
+	return bytes;
 }

@@ -63,7 +63,12 @@ int  kit_flush(struct kit *kit, bool last);
 int  kit_purge(struct kit *kit, uint32_t tenant);
 uint32_t kit_load_all(struct kit *kit);		/* how many are whole; the others must be misses */
 void kit_check(struct kit *kit);		/* sums in the log = those over the table */
+uint64_t kit_table_bytes(struct kit *kit);	/* of the records in the table */
 uint32_t kit_image(uint32_t block, uint8_t *ret);	/* its bytes; returns how many */
 void kit_key(uint32_t block, uint8_t ret[32]);
+void kit_owner(uint32_t block, uint8_t ret[32]);
+/* What a reader checks: header against identity and geometry, then the checksum: -EBADMSG. What passes must be the
+ * block's bytes: assert. expected: KIT_IMAGE_MAX to work in. */
+int  kit_image_check(const uint8_t *image, uint32_t block, uint8_t *expected);
 
 #endif

@@ -22,7 +22,7 @@ static int second_daemon(const struct daemon *d, const char *path, char *ret, si
 	f = fopen(file, "we");
 	assert_non_null(f);
 	fprintf(f, "[daemon]\nruntime_dir = %s/second\nstate_dir = %s/second\n[socket]\npath = %s\n"
-		"[host]\nbytes = 1M\nslab_bytes = 256K\nhuge_pages = no\n", d->dir, d->dir, path);
+		"[host]\nbytes = 1M\nslab_bytes = 256K\nhuge_pages = no\n[nvme]\nbytes = 0\n", d->dir, d->dir, path);
 	(void)fclose(f);
 	snprintf(command, sizeof command, "timeout -s KILL 20 %s/kvtierd --config %s 2>&1", build_dir(), file);
 	return shell(command, ret, n);

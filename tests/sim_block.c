@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_block - table, index, policy and the client's reader together against a naive model.
- * Method: random commits, touches, pins, moves, evictions, drops and condemnations, in a table small enough
- * to be full and to reuse its numbers all the time; after each step a random key is looked up in all of them,
- * and now and then everything is compared; at the end the numbers are shown not to be lost.
+ * Method: random commits (in host, or away as after recovery), NVMe copies that come, move and go, touches, pins,
+ * moves, evictions, demotions, promotions, drops and condemnations, in a table small enough to be full and to reuse
+ * its numbers all the time; after each step a random key is looked up in all of them, and now and then everything is
+ * compared; at the end the numbers are shown not to be lost.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +26,9 @@ struct entry {
 	uint32_t block, space, parent;		/* parent: key number */
 	uint32_t pins, children;		/* children: those that are here and name this very block */
 	uint64_t tick, life;
-	struct extent where;
+	bool in_host, in_nvme;
+	uint32_t variant;
+	struct extent host, nvme;		/* of host: slot and class */
 };
 
 struct model {
@@ -36,19 +39,21 @@ struct model {
 	struct entry entry[KEYS];
 	uint64_t parent_life[KEYS];	/* of the parent block when the child came */
 	uint32_t held[MAX];		/* condemned blocks still pinned: pins by block number */
-	uint32_t here, condemned, returned;
+	uint32_t here, in_host, in_nvme, condemned, returned;	/* condemned: with a slot */
 	uint64_t now, lives;
 };
 
-static struct extent random_extent(struct model *m)
+static struct extent random_host(struct model *m)
 {
-	return (struct extent){
-		.tier = (uint8_t)random_below(&m->random, TIER_COUNT),
-		.device = (uint8_t)random_below(&m->random, 256),
-		.class = (uint8_t)random_below(&m->random, CLASSES),
-		.slot = (uint32_t)random_next(&m->random),
-		.generation = (uint32_t)random_next(&m->random),
-	};
+	return (struct extent){ .tier = TIER_HOST, .class = (uint8_t)random_below(&m->random, CLASSES),
+				.slot = random_below(&m->random, UINT32_MAX) };
+}
+
+static struct extent random_nvme(struct model *m)
+{
+	return (struct extent){ .tier = TIER_NVME, .device = (uint8_t)random_below(&m->random, 16),
+				.slot = (uint32_t)random_next(&m->random),
+				.generation = random_below(&m->random, 1 << 20) };
 }
 
 static bool parent_lives(const struct model *m, uint32_t k)
@@ -58,69 +63,139 @@ static bool parent_lives(const struct model *m, uint32_t k)
 	return p != NOT_HERE && m->entry[p].here && m->entry[p].life == m->parent_life[k];
 }
 
-static void commit(struct model *m, uint32_t k)
+/* A parent to name, which may be anybody's, and whether it is one for a block of this space. */
+static bool any_parent(struct model *m, uint32_t k, uint32_t space, uint32_t *ret_p, uint32_t *ret_block)
+{
+	const struct entry *e;
+	uint32_t p, tries = random_below(&m->random, 20);
+	bool is_one;
+
+	do {	/* mostly a right one, so that there are chains */
+		p = random_below(&m->random, KEYS);
+		e = &m->entry[p];
+		is_one = e->here && e->in_host && e->space == space && p != k;
+	} while (!is_one && tries--);
+	*ret_p = p;
+	*ret_block = e->here ? e->block : BLOCK_NONE;
+	return is_one;
+}
+
+static void link_to(struct model *m, uint32_t k, uint32_t p)
+{
+	m->entry[k].parent = p;
+	m->entry[p].children++;
+	m->parent_life[k] = m->entry[p].life;
+}
+
+static void change_nvme(struct model *m, uint32_t k)
 {
 	struct entry *e = &m->entry[k];
-	const uint32_t p = random_below(&m->random, KEYS), space = random_below(&m->random, SPACES);
-	const bool chained = m->entry[p].here && m->entry[p].space == space && p != k;
-	const struct extent where = random_extent(m);
-	uint32_t block;
+	const bool stays = !e->in_host || random_below(&m->random, 3);
+
+	e->nvme = random_nvme(m);
+	blocks_set_nvme(m->blocks, e->block, stays ? &e->nvme : NULL);
+	m->in_nvme = m->in_nvme - e->in_nvme + stays;
+	e->in_nvme = stays;
+}
+
+static void commit(struct model *m, uint32_t k, bool away)
+{
+	struct entry new = { .here = true, .in_host = !away, .in_nvme = away, .parent = NOT_HERE, .tick = m->now,
+			     .space = random_below(&m->random, SPACES), .variant = random_below(&m->random, 2),
+			     .host = random_host(m), .nvme = random_nvme(m) };
+	uint32_t p, parent;
 	uint8_t key[32];
+	int r;
 
 	random_key(k, key);
-	const uint32_t parent = m->entry[p].here ? m->entry[p].block : BLOCK_NONE;
-	const int r = blocks_commit(m->blocks, key, space, parent, &where, &block);
+	const bool chained = any_parent(m, k, new.space, &p, &parent) && !away;
+	if (away)
+		r = blocks_commit_away(m->blocks, key, new.space, new.variant, &new.nvme, new.tick, &new.block);
+	else
+		r = blocks_commit(m->blocks, key, new.space, parent, new.variant, &new.host, &new.block);
 	if (r == -ENOSPC) {
 		assert_int_equal(blocks_count(m->blocks), m->here);
 		return;
 	}
 	assert_int_equal(r, 0);
-	*e = (struct entry){ .here = true, .block = block, .space = space, .parent = chained ? p : NOT_HERE,
-			     .tick = m->now, .life = ++m->lives, .where = where };
-	if (chained) {
-		m->entry[p].children++;
-		m->parent_life[k] = m->entry[p].life;
-	}
+	new.life = ++m->lives;
+	m->entry[k] = new;
+	if (chained)
+		link_to(m, k, p);
 	m->here++;
+	m->in_host += !away;
+	m->in_nvme += away;
+	if (random_below(&m->random, 2))
+		change_nvme(m, k);
 }
 
 static void forget(struct model *m, uint32_t k)
 {
 	if (parent_lives(m, k))
 		m->entry[m->entry[k].parent].children--;
+	m->in_host -= m->entry[k].in_host;
+	m->in_nvme -= m->entry[k].in_nvme;
 	m->entry[k].here = false;
 	m->here--;
 }
 
 static void drop(struct model *m, uint32_t k)
 {
-	struct extent where;
+	const struct entry *e = &m->entry[k];
 
-	if (m->entry[k].pins || m->entry[k].children)
+	assert_int_equal(blocks_evictable(m->blocks, e->block), !e->pins && !e->children);
+	if (e->pins || e->children)
 		return;
-	blocks_drop(m->blocks, m->entry[k].block, &where);
-	assert_memory_equal(&where, &m->entry[k].where, sizeof(where));
+	assert_int_equal(blocks_drop(m->blocks, e->block), e->in_host ? e->host.slot : BLOCK_NONE);
 	forget(m, k);
+}
+
+static void demote(struct model *m, uint32_t k)
+{
+	struct entry *e = &m->entry[k];
+
+	if (e->pins || !e->in_host || !e->in_nvme)
+		return;
+	assert_int_equal(blocks_demote(m->blocks, e->block), e->host.slot);
+	if (parent_lives(m, k))
+		m->entry[e->parent].children--;
+	e->parent = NOT_HERE;
+	e->in_host = false;
+	m->in_host--;
+}
+
+static void promote(struct model *m, uint32_t k)
+{
+	struct entry *e = &m->entry[k];
+	uint32_t p, parent;
+	const bool chained = any_parent(m, k, e->space, &p, &parent) && !e->children;
+
+	e->host = random_host(m);
+	blocks_promote(m->blocks, e->block, parent, &e->host);
+	e->in_host = true;
+	m->in_host++;
+	if (chained)
+		link_to(m, k, p);
 }
 
 static void condemn(struct model *m, uint32_t k)
 {
 	blocks_condemn(m->blocks, m->entry[k].block);
 	m->held[m->entry[k].block] = m->entry[k].pins;
-	m->condemned++;
+	m->condemned += m->entry[k].in_host;
 	forget(m, k);
 }
 
 /* Lets go of the pins of one condemned block, and takes what became free. */
 static void release(struct model *m, uint32_t block)
 {
-	struct extent where;
+	uint32_t slot;
 
 	while (m->held[block]) {
 		m->held[block]--;
 		blocks_unpin(m->blocks, block);
 	}
-	while (blocks_condemned(m->blocks, &where))
+	while (blocks_condemned(m->blocks, &slot))
 		m->returned++;
 }
 
@@ -134,7 +209,7 @@ static void evict(struct model *m)
 	for (k = 0; k < KEYS; k++) {
 		const struct entry *e = &m->entry[k];
 
-		if (e->here && !e->pins && !e->children && e->where.class == class &&
+		if (e->here && e->in_host && !e->pins && !e->children && e->host.class == class &&
 		    (best == NOT_HERE || e->tick < m->entry[best].tick ||
 		     (e->tick == m->entry[best].tick && e->block < m->entry[best].block)))
 			best = k;
@@ -143,15 +218,15 @@ static void evict(struct model *m)
 	if (best == NOT_HERE)
 		return;
 	assert_int_equal(tick, m->entry[best].tick);
-	drop(m, best);
+	(m->entry[best].in_nvme ? demote : drop)(m, best);
 }
 
 static void move(struct model *m, uint32_t k)
 {
-	if (m->entry[k].pins)
+	if (m->entry[k].pins || !m->entry[k].in_host)
 		return;
-	m->entry[k].where = random_extent(m);
-	blocks_move(m->blocks, m->entry[k].block, &m->entry[k].where);
+	m->entry[k].host = random_host(m);
+	blocks_move(m->blocks, m->entry[k].block, &m->entry[k].host);
 }
 
 static void step(struct model *m)
@@ -164,13 +239,17 @@ static void step(struct model *m)
 	else if (what < 8)
 		evict(m);
 	else if (!e->here)
-		commit(m, k);
-	else if (what < 12)
+		commit(m, k, what % 4 == 0);
+	else if (what < 10)
 		drop(m, k);
-	else if (what < 14)
+	else if (what < 12)
 		condemn(m, k);
-	else if (what < 20)
+	else if (what < 14)
 		move(m, k);
+	else if (what < 17)
+		change_nvme(m, k);
+	else if (what < 24)
+		(e->in_host ? demote : promote)(m, k);
 	else if (what < 28) {
 		blocks_pin(m->blocks, e->block);
 		e->pins++;
@@ -189,17 +268,24 @@ static void compare(struct model *m, uint32_t k)
 	struct kvtier_key key;
 	struct extent where;
 	uint8_t tiers;
+	bool there;
 
 	random_key(k, key.bytes);
 	map_probe(m->map, &key, 1, &tiers);
-	assert_int_equal(tiers, e->here ? 1 << e->where.tier : 0);
+	assert_int_equal(tiers, !e->here ? 0 : (e->in_host ? 1 << TIER_HOST : 0) | (e->in_nvme ? 1 << TIER_NVME : 0));
 	for (uint32_t space = 0; space < SPACES; space++)
 		assert_int_equal(blocks_find(m->blocks, key.bytes, space),
 				 e->here && e->space == space ? e->block : BLOCK_NONE);
 	if (!e->here)
 		return;
-	blocks_extent(m->blocks, e->block, &where);
-	assert_memory_equal(&where, &e->where, sizeof(where));
+	assert_int_equal(blocks_host_slot(m->blocks, e->block), e->in_host ? e->host.slot : BLOCK_NONE);
+	there = blocks_nvme(m->blocks, e->block, &where);
+	assert_int_equal(there, e->in_nvme);
+	if (there)
+		assert_memory_equal(&where, &e->nvme, sizeof(where));
+	assert_int_equal(blocks_variant(m->blocks, e->block), e->variant);
+	assert_int_equal(blocks_tick(m->blocks, e->block), e->tick);
+	assert_int_equal(blocks_parent(m->blocks, e->block) != BLOCK_NONE, e->parent != NOT_HERE && parent_lives(m, k));
 	assert_memory_equal(blocks_key(m->blocks, e->block), key.bytes, 32);
 	assert_int_equal(blocks_pins(m->blocks, e->block), e->pins);
 }
@@ -216,6 +302,8 @@ static void compare_all(struct model *m)
 	for (uint32_t space = 0; space < SPACES; space++)
 		assert_int_equal(blocks_space_count(m->blocks, space), count[space]);
 	assert_int_equal(blocks_count(m->blocks), m->here);
+	assert_int_equal(blocks_host_count(m->blocks), m->in_host);
+	assert_int_equal(blocks_nvme_count(m->blocks), m->in_nvme);
 	assert_int_equal(index_entries(m->index), m->here);
 }
 
@@ -235,7 +323,7 @@ static void empty_and_refill(struct model *m)
 	assert_int_equal(m->returned, m->condemned);
 	assert_int_equal(m->here, 0);
 	for (uint32_t k = 0; k < MAX; k++)
-		commit(m, k);
+		commit(m, k, false);
 	assert_int_equal(m->here, MAX);
 }
 

@@ -19,7 +19,7 @@
 enum { BLOCKS = 200, CLASSES = 3, OPS = 300000 };
 
 struct model_block {
-	bool here, hidden;
+	bool here, hidden, away;
 	uint32_t parent, class, pins, children;
 	uint64_t tick;
 };
@@ -38,7 +38,7 @@ static uint32_t model_victim(const struct model *m, uint32_t class)
 	for (uint32_t i = 0; i < BLOCKS; i++) {
 		const struct model_block *b = &m->block[i];
 
-		if (!b->here || b->hidden || b->pins || b->children || b->class != class)
+		if (!b->here || b->hidden || b->away || b->pins || b->children || b->class != class)
 			continue;
 		if (ret == EVICT_NONE || b->tick < m->block[ret].tick)
 			ret = i;
@@ -46,18 +46,40 @@ static uint32_t model_victim(const struct model *m, uint32_t class)
 	return ret;
 }
 
+static uint32_t model_parent(struct model *m)
+{
+	const uint32_t parent = random_below(&m->random, BLOCKS);
+	const struct model_block *b = &m->block[parent];
+
+	return !b->here || b->hidden || b->away || random_below(&m->random, 4) == 0 ? EVICT_NONE : parent;
+}
+
+/* New, or back from being away. */
 static void model_add(struct model *m, uint32_t i)
 {
-	uint32_t parent = random_below(&m->random, BLOCKS);
+	struct model_block *b = &m->block[i];
+	const uint32_t parent = b->children ? EVICT_NONE : model_parent(m);
 
-	if (!m->block[parent].here || m->block[parent].hidden || random_below(&m->random, 4) == 0)
-		parent = EVICT_NONE;
-	m->block[i] = (struct model_block){
-		.here = true, .parent = parent, .class = random_below(&m->random, CLASSES), .tick = m->now,
-	};
+	b->parent = parent;
+	b->class = random_below(&m->random, CLASSES);
 	if (parent != EVICT_NONE)
 		m->block[parent].children++;
-	evict_add(m->evict, i, parent, m->block[i].class, m->now);
+	if (b->away)
+		evict_return(m->evict, i, parent, b->class);
+	else
+		evict_add(m->evict, i, parent, b->class, m->now);
+	b->away = false;
+}
+
+static void model_new(struct model *m, uint32_t i)
+{
+	m->block[i] = (struct model_block){ .parent = EVICT_NONE, .tick = m->now,
+					    .away = random_below(&m->random, 4) == 0 };
+	if (m->block[i].away)
+		evict_add_away(m->evict, i, m->now);
+	else
+		model_add(m, i);
+	m->block[i].here = true;
 }
 
 static uint32_t model_leave(struct model *m, uint32_t i)
@@ -77,10 +99,10 @@ static void model_step(struct model *m, uint32_t i)
 
 	m->now += random_below(&m->random, 2);
 	if (!b->here) {
-		model_add(m, i);
+		model_new(m, i);
 		return;
 	}
-	switch (random_below(&m->random, 8)) {
+	switch (random_below(&m->random, 9)) {
 	case 0:
 		if (b->pins || b->children)
 			break;
@@ -99,6 +121,8 @@ static void model_step(struct model *m, uint32_t i)
 		evict_unpin(m->evict, i);
 		break;
 	case 4:
+		if (b->away)
+			break;
 		b->class = random_below(&m->random, CLASSES);
 		evict_move(m->evict, i, b->class);
 		break;
@@ -107,6 +131,15 @@ static void model_step(struct model *m, uint32_t i)
 			break;
 		assert_int_equal(evict_hide(m->evict, i), model_leave(m, i));
 		b->hidden = true;
+		b->away = false;
+		break;
+	case 6:
+		if (b->away) {
+			model_add(m, i);
+		} else if (!b->hidden && !b->pins) {
+			assert_int_equal(evict_leave(m->evict, i), model_leave(m, i));
+			b->away = true;
+		}
 		break;
 	default:
 		b->tick = m->now;
@@ -125,7 +158,9 @@ static void model_compare(const struct model *m, uint32_t i)
 	assert_int_equal(evict_pins(m->evict, i), b->pins);
 	assert_int_equal(evict_children(m->evict, i), b->children);
 	assert_int_equal(evict_parent(m->evict, i), b->parent);
-	assert_int_equal(evict_class(m->evict, i), b->class);
+	assert_int_equal(evict_is_away(m->evict, i), b->away);
+	if (!b->away)
+		assert_int_equal(evict_class(m->evict, i), b->class);
 	assert_int_equal(evict_tick(m->evict, i), b->tick);
 }
 

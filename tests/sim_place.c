@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: under any workload, placement keeps its invariants: no slot owned twice, accounts exact, a child
- * never outlives its parent, nothing pinned or being written is touched, bytes follow their block; an
- * image is refused only when brute force agrees that nothing would help; a late class gets room; copying
- * stays bounded.
- * Method: random stores, commits, aborts, touches, pins and condemnations over a small host tier and the
- * real table of blocks, checked after each event against a naive account of our own. SEED and STEPS from
- * the environment.
+ * Goal: under any workload, placement keeps its invariants: no slot owned twice, accounts exact, a child never
+ * outlives its parent, nothing pinned or being written is touched, bytes follow their block; what has an NVMe copy
+ * is demoted, not dropped; an image is refused only when brute force agrees that nothing would help; a late class
+ * gets room; copying stays bounded.
+ * Method: random stores, commits, aborts, touches, pins and condemnations over a small host tier and the real table
+ * of blocks, checked after each event against a naive account of our own. SEED and STEPS from the environment.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,13 +21,14 @@
 #include <time.h>
 
 #include "../daemon/mover.h"
+#include "random.h"
 
 enum { UNIT = 4096, SLAB = 64 << 10, SLABS = 24, MAX_SLOTS = SLABS * SLAB / UNIT, MAX_BLOCKS = 4096,
        MAX_WRITING = 12, MAX_PINS = 24 };
 
 /* Our account of one block, by number. */
 struct account {
-	bool live;
+	bool live, nvme;
 	struct extent where;
 	uint32_t bytes, parent, children, pins, name;
 };
@@ -39,7 +39,7 @@ struct writing {
 };
 
 struct sim {
-	uint64_t random;
+	struct random random;
 	struct index *index;
 	struct blocks *blocks;
 	struct tier *host;
@@ -53,10 +53,7 @@ struct sim {
 
 static uint32_t rnd(struct sim *s, uint32_t below)
 {
-	s->random ^= s->random << 13;
-	s->random ^= s->random >> 7;
-	s->random ^= s->random << 17;
-	return (uint32_t)((s->random >> 20) % below);
+	return random_below(&s->random, below);
 }
 
 static uint32_t steps(void)
@@ -71,13 +68,10 @@ static struct sim *sim_open(void)
 	const struct tier_conf conf = { .bytes = SLABS * SLAB, .slab_bytes = SLAB, .numa_node = -1 };
 	const struct blocks_conf blocks = { .max_blocks = MAX_BLOCKS, .classes = TIER_MAX_CLASSES };
 	struct sim *s = calloc(1, sizeof(*s));
-	const char *seed = getenv("SEED");
 	char text[TIER_TEXT_BYTES];
 
 	assert_non_null(s);
-	s->random = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
-	printf("SEED=%" PRIu64 "\n", s->random);
-	s->random = s->random * 2654435761u + 1;
+	s->random = random_seeded("sim_place");
 	assert_int_equal(index_open(MAX_BLOCKS, &s->index), 0);
 	assert_int_equal(blocks_open(&blocks, s->index, &s->blocks), 0);
 	assert_int_equal(tier_open(TIER_HOST, &conf, NULL, &s->host, text, sizeof(text)), 0);
@@ -112,19 +106,6 @@ static void assert_name(struct sim *s, const struct account *a)
 	assert_memory_equal(at + a->bytes - sizeof(a->name), &a->name, sizeof(a->name));
 }
 
-/* Spread like a hash, as keys are (splitmix64). */
-static void key_of(uint32_t name, uint8_t ret[32])
-{
-	for (uint64_t i = 0; i < 4; i++) {
-		uint64_t x = (name * 4ull + i + 1) * 0x9e3779b97f4a7c15ull;
-
-		x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-		x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-		x ^= x >> 31;
-		memcpy(ret + 8 * i, &x, 8);
-	}
-}
-
 /* A block is gone from the table: take it out of our account, and its parent's. */
 static void account_remove(struct sim *s, uint32_t block)
 {
@@ -136,10 +117,18 @@ static void account_remove(struct sim *s, uint32_t block)
 		s->accounts[a->parent].children--;
 }
 
+static void orphan_children(struct sim *s, uint32_t block)
+{
+	for (uint32_t i = 0; i < MAX_BLOCKS; i++)
+		if (s->accounts[i].live && s->accounts[i].parent == block)
+			s->accounts[i].parent = BLOCK_NONE;
+	s->accounts[block].children = 0;
+}
+
 /* After mover_make_room: who went, who moved, and was that allowed? */
 static void settle(struct sim *s, const struct mover_counts *before)
 {
-	uint64_t evicted = 0, moved = 0;
+	uint64_t evicted = 0, moved = 0, demoted = 0;
 	uint8_t key[32];
 
 	for (uint32_t b = 0; b < MAX_BLOCKS; b++) {
@@ -148,13 +137,19 @@ static void settle(struct sim *s, const struct mover_counts *before)
 		if (!a->live || tier_address(s->host, &a->where))
 			continue;
 		assert_int_equal(a->pins, 0);
-		key_of(a->name, key);
-		if (blocks_find(s->blocks, key, 0) == b) {
-			blocks_extent(s->blocks, b, &a->where);
+		random_key(a->name, key);
+		if (blocks_find(s->blocks, key, 0) == b && blocks_host_slot(s->blocks, b) != BLOCK_NONE) {
+			assert_int_equal(host_extent(s->host, blocks_host_slot(s->blocks, b), &a->where), 0);
 			assert_int_equal(host_owner(s->host, &a->where), b);
 			assert_name(s, a);
 			moved++;
 			continue;
+		}
+		if (a->nvme) {	/* our account is of slots: what is away goes for good, children or not */
+			assert_int_equal(blocks_host_slot(s->blocks, b), BLOCK_NONE);
+			orphan_children(s, b);
+			blocks_condemn(s->blocks, b);
+			demoted++;
 		}
 		account_remove(s, b);
 		evicted++;
@@ -163,6 +158,7 @@ static void settle(struct sim *s, const struct mover_counts *before)
 		if (s->accounts[b].live && s->accounts[b].parent != BLOCK_NONE)
 			assert_true(s->accounts[s->accounts[b].parent].live);	/* leaf-first */
 	assert_int_equal(evicted, s->counts.evicted_blocks - before->evicted_blocks);
+	assert_int_equal(demoted, s->counts.demoted_blocks - before->demoted_blocks);
 	assert_true(moved <= s->counts.moved_blocks - before->moved_blocks);
 	s->used_bytes -= s->counts.evicted_bytes - before->evicted_bytes;
 }
@@ -179,12 +175,12 @@ static bool slab_is_stuck(const struct sim *s, uint32_t slab)
 	return false;
 }
 
-/* Brute force: was the refusal right? No free room, no leaf of the class, no slab of any other class that
- * could be emptied by evicting leaves of its class and moving the rest. */
+/* Brute force: was the refusal right? No free room, no leaf and no block on NVMe of the class, no slab of any other
+ * class that could be emptied by evicting leaves of its class and moving the rest. */
 static void assert_nothing_helps(struct sim *s, uint32_t bytes)
 {
 	const int wanted = host_class_of(s->host, bytes);
-	bool has_leaf[TIER_MAX_CLASSES] = { false };
+	bool has_leaf[TIER_MAX_CLASSES] = { false }, can_demote[TIER_MAX_CLASSES] = { false };
 	uint8_t class_of[SLABS];
 	struct tier_class_view view;
 
@@ -196,12 +192,13 @@ static void assert_nothing_helps(struct sim *s, uint32_t bytes)
 		if (!a->live)
 			continue;
 		has_leaf[a->where.class] |= a->children == 0 && a->pins == 0;
+		can_demote[a->where.class] |= a->nvme && a->pins == 0;
 		class_of[a->where.slot >> 16] = a->where.class;
 	}
 	if (wanted >= 0) {
 		host_class_view(s->host, (uint32_t)wanted, &view);
 		assert_int_equal(view.free_slots, 0);
-		assert_false(has_leaf[wanted]);
+		assert_false(has_leaf[wanted] || can_demote[wanted]);
 	}
 	for (uint32_t slab = 0; slab < SLABS; slab++) {
 		if (class_of[slab] == 0xff || class_of[slab] == wanted || slab_is_stuck(s, slab))
@@ -229,8 +226,7 @@ static void check_all(struct sim *s)
 		bytes = host_extent_bytes(s->host, w);
 		assert_true(bytes > 0);
 		for (uint32_t at = 0; at < bytes; at += UNIT) {
-			bool *unit =
-				&taken[((w->slot >> 16) * SLAB + (w->slot & 0xffff) * bytes + at) / UNIT];
+			bool *unit = &taken[((w->slot >> 16) * SLAB + (w->slot & 0xffff) * bytes + at) / UNIT];
 
 			assert_false(*unit);
 			*unit = true;
@@ -308,10 +304,10 @@ static void end(struct sim *s, uint32_t i, bool commit)
 	s->writing[i] = s->writing[--s->n_writing];
 	if (w.parent != BLOCK_NONE)
 		unpin(s, w.parent);
-	key_of(s->names, key);
+	random_key(s->names, key);
 	if (commit) {
 		write_name(s, &w.where, w.bytes, s->names);
-		err = blocks_commit(s->blocks, key, 0, w.parent, &w.where, &block);
+		err = blocks_commit(s->blocks, key, 0, w.parent, 0, &w.where, &block);
 		if (err)
 			assert_int_equal(err, -ENOSPC); /* the index found no place: allowed, and rare */
 		s->index_full += err != 0;
@@ -325,7 +321,9 @@ static void end(struct sim *s, uint32_t i, bool commit)
 	blocks_touch(s->blocks, block, s->tick);
 	assert_true(block < MAX_BLOCKS && !s->accounts[block].live);
 	s->accounts[block] = (struct account){ .live = true, .where = w.where, .bytes = w.bytes,
-					       .parent = w.parent, .name = s->names++ };
+					       .parent = w.parent, .name = s->names++, .nvme = rnd(s, 2) };
+	if (s->accounts[block].nvme)
+		blocks_set_nvme(s->blocks, block, &(struct extent){ .tier = TIER_NVME, .slot = block });
 	if (w.parent != BLOCK_NONE)
 		s->accounts[w.parent].children++;
 	s->n_live++;
@@ -344,19 +342,18 @@ static void touch_chain(struct sim *s, uint32_t block)
 static void condemn(struct sim *s, uint32_t block)
 {
 	struct account *a = &s->accounts[block];
-	struct extent where;
+	uint32_t slot;
 
 	if (a->pins)
 		return;
-	for (uint32_t i = 0; i < MAX_BLOCKS; i++)
-		if (s->accounts[i].live && s->accounts[i].parent == block)
-			s->accounts[i].parent = BLOCK_NONE;	/* orphans */
-	a->children = 0;
+	orphan_children(s, block);
 	s->used_bytes -= host_extent_bytes(s->host, &a->where);
 	account_remove(s, block);
 	blocks_condemn(s->blocks, block);
-	while (blocks_condemned(s->blocks, &where))
-		tier_free(s->host, &where);
+	while (blocks_condemned(s->blocks, &slot)) {
+		assert_int_equal(slot, a->where.slot);
+		tier_free(s->host, &a->where);
+	}
 }
 
 /* Five models at a time, of which the popular one changes now and then. */
@@ -405,9 +402,9 @@ static void any_workload(void **state)
 		if (i % 64 == 0)
 			check_all(s);
 	}
-	printf("%" PRIu64 " evicted, %" PRIu64 " moved, %" PRIu64 " refused, %" PRIu64
-	       " by the index, copied/allocated %.3f\n",
-	       s->counts.evicted_blocks, s->counts.moved_blocks, s->refused, s->index_full,
+	printf("%" PRIu64 " evicted, %" PRIu64 " of them demoted, %" PRIu64 " moved, %" PRIu64 " refused, %" PRIu64
+	       " by the index, copied/allocated %.3f\n", s->counts.evicted_blocks, s->counts.demoted_blocks,
+	       s->counts.moved_blocks, s->refused, s->index_full,
 	       (double)s->counts.moved_bytes / (double)(s->allocated_bytes + 1));
 	assert_true(s->counts.moved_bytes <= s->allocated_bytes);
 	sim_close(s);

@@ -142,7 +142,7 @@ static void started_in_vain(struct scratch *s, const char *more, const char *wor
 {
 	char config[1024];
 
-	snprintf(config, sizeof config, "[daemon]\nruntime_dir = %s\nstate_dir = %s\n%s%s", s->dir, s->dir,
+	snprintf(config, sizeof config, "[daemon]\nruntime_dir = %s\nstate_dir = %s\n[nvme]\nbytes = 0\n%s%s", s->dir, s->dir,
 		 good, more);
 	assert_int_equal(run_daemon(s, config, ""), 1);
 	if (!strstr(s->out, words))

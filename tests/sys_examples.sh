@@ -52,7 +52,7 @@ done
 
 export XDG_RUNTIME_DIR=$work/run XDG_STATE_HOME=$work/state
 mkdir -m 700 run state
-printf '[daemon]\nruntime_dir = %s\nstate_dir = %s\n[host]\nbytes = 64M\n' "$work/run" "$work/state" >kvtierd.conf
+printf '[daemon]\nruntime_dir = %s\nstate_dir = %s\n[host]\nbytes = 64M\n[nvme]\nbytes = 0\n' "$work/run" "$work/state" >kvtierd.conf
 "$root/bin/kvtierd" --config kvtierd.conf 2>kvtierd.log &
 daemon=$!
 export KVTIER_SOCKET=$work/run/kvtier.sock

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_block - the table of blocks: identity, pins, chains, condemned blocks, counts.
- * Method: a few blocks in a small table, keys by number; one promise of block.h a case.
+ * unit_block - the table of blocks: identity, pins, chains, condemned blocks, counts, memory. Copies of a block are
+ * unit_block_copies.c's. Method: a few blocks in a small table, keys by number; one promise of block.h a case.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "../daemon/block.h"
@@ -58,7 +59,7 @@ static int try_commit(struct blocks *blocks, uint64_t number, uint32_t parent, u
 	uint8_t key[32];
 
 	random_key(number, key);
-	return blocks_commit(blocks, key, SPACE, parent, &where, ret);
+	return blocks_commit(blocks, key, SPACE, parent, 0, &where, ret);
 }
 
 static uint32_t commit(struct blocks *blocks, uint64_t number, uint32_t parent)
@@ -80,19 +81,19 @@ static uint32_t find(struct blocks *blocks, uint64_t number)
 static void committed_is_found_with_its_place(void **state)
 {
 	struct blocks *blocks = of(state);
-	struct extent where;
+	const struct extent wide = { .tier = TIER_HOST, .class = 3, .slot = 0xfffeffff };
 	uint8_t key[32];
+	uint32_t block;
 
 	random_key(7, key);
-	const struct extent wide = { .tier = TIER_REDIS, .device = 255, .class = 3, .slot = 0xffff0001,
-				     .generation = 0xfffffffe };
-	uint32_t block;
-	assert_int_equal(blocks_commit(blocks, key, TIER_MAX_SPACES - 1, BLOCK_NONE, &wide, &block), 0);
+	assert_int_equal(blocks_commit(blocks, key, TIER_MAX_SPACES - 1, BLOCK_NONE, 1, &wide, &block), 0);
 	assert_int_equal(blocks_find(blocks, key, TIER_MAX_SPACES - 1), block);
 	assert_int_equal(blocks_space(blocks, block), TIER_MAX_SPACES - 1);
+	assert_int_equal(blocks_variant(blocks, block), 1);
 	assert_memory_equal(blocks_key(blocks, block), key, 32);
-	blocks_extent(blocks, block, &where);
-	assert_memory_equal(&where, &wide, sizeof(where));
+	assert_int_equal(blocks_host_slot(blocks, block), wide.slot);
+	assert_false(blocks_nvme(blocks, block, NULL));
+	assert_int_equal(blocks_victim(blocks, 3, NULL), block);
 }
 
 static void same_key_is_eexist(void **state)
@@ -113,11 +114,11 @@ static void all_32_bytes_and_the_space_decide(void **state)
 	uint32_t a, b, c;
 
 	random_key(1, key);
-	assert_int_equal(blocks_commit(blocks, key, 1, BLOCK_NONE, &where, &a), 0);
-	assert_int_equal(blocks_commit(blocks, key, 2, BLOCK_NONE, &where, &b), 0);
+	assert_int_equal(blocks_commit(blocks, key, 1, BLOCK_NONE, 0, &where, &a), 0);
+	assert_int_equal(blocks_commit(blocks, key, 2, BLOCK_NONE, 0, &where, &b), 0);
 	key[31] ^= 1;		/* the same fingerprint */
 	assert_int_equal(blocks_find(blocks, key, 1), BLOCK_NONE);
-	assert_int_equal(blocks_commit(blocks, key, 1, BLOCK_NONE, &where, &c), 0);
+	assert_int_equal(blocks_commit(blocks, key, 1, BLOCK_NONE, 0, &where, &c), 0);
 	assert_int_equal(blocks_find(blocks, key, 1), c);
 	key[31] ^= 1;
 	assert_int_equal(blocks_find(blocks, key, 1), a);
@@ -128,15 +129,13 @@ static void all_32_bytes_and_the_space_decide(void **state)
 static void full_is_enospc_and_a_drop_makes_room(void **state)
 {
 	struct blocks *blocks = of(state);
-	struct extent where;
 	uint32_t block;
 
 	for (uint64_t i = 0; i < MAX; i++)
 		commit(blocks, i, BLOCK_NONE);
 	assert_int_equal(try_commit(blocks, MAX, BLOCK_NONE, &block), -ENOSPC);
 	assert_int_equal(find(blocks, MAX), BLOCK_NONE);
-	blocks_drop(blocks, find(blocks, 3), &where);
-	assert_int_equal(where.slot, 3);
+	assert_int_equal(blocks_drop(blocks, find(blocks, 3)), 3);
 	assert_int_equal(find(blocks, 3), BLOCK_NONE);
 	commit(blocks, MAX, BLOCK_NONE);
 	assert_int_equal(blocks_count(blocks), MAX);
@@ -168,7 +167,7 @@ static void a_parent_outlives_its_children(void **state)
 	blocks_touch(blocks, other, 7);
 	blocks_touch(blocks, child, 9);
 	assert_int_equal(blocks_victim(blocks, 1, NULL), other);
-	blocks_drop(blocks, child, NULL);
+	(void)blocks_drop(blocks, child);
 	/* A leaf again, by its own last access. */
 	assert_int_equal(blocks_victim(blocks, 1, &tick), parent);
 	assert_int_equal(tick, 5);
@@ -195,13 +194,11 @@ static void moving_changes_place_and_class(void **state)
 {
 	struct blocks *blocks = of(state);
 	const uint32_t a = commit(blocks, 1, BLOCK_NONE);
-	struct extent to = at(500), where;
+	struct extent to = at(500);
 
 	to.class = 3;
-	to.tier = TIER_NVME;
 	blocks_move(blocks, a, &to);
-	blocks_extent(blocks, a, &where);
-	assert_memory_equal(&where, &to, sizeof(where));
+	assert_int_equal(blocks_host_slot(blocks, a), 500);
 	assert_int_equal(blocks_victim(blocks, 1, NULL), BLOCK_NONE);
 	assert_int_equal(blocks_victim(blocks, 3, NULL), a);
 	assert_int_equal(find(blocks, 1), a);
@@ -211,21 +208,21 @@ static void condemned_is_invisible_and_freed_after_its_pins(void **state)
 {
 	struct blocks *blocks = of(state);
 	const uint32_t a = commit(blocks, 1, BLOCK_NONE);
-	struct extent where;
+	uint32_t slot;
 
 	blocks_pin(blocks, a);
 	blocks_condemn(blocks, a);
 	assert_int_equal(find(blocks, 1), BLOCK_NONE);
+	assert_false(blocks_live(blocks, a));
 	assert_int_equal(blocks_count(blocks), 0);
+	assert_int_equal(blocks_host_count(blocks), 0);
 	assert_int_equal(blocks_space_count(blocks, SPACE), 0);
-	assert_false(blocks_condemned(blocks, &where));
-	blocks_extent(blocks, a, &where);
-	assert_int_equal(where.slot, 1);
+	assert_false(blocks_condemned(blocks, &slot));
+	assert_int_equal(blocks_host_slot(blocks, a), 1);
 	blocks_unpin(blocks, a);
-	assert_true(blocks_condemned(blocks, &where));
-	assert_int_equal(where.slot, 1);
-	assert_int_equal(where.generation, 1001);
-	assert_false(blocks_condemned(blocks, &where));
+	assert_true(blocks_condemned(blocks, &slot));
+	assert_int_equal(slot, 1);
+	assert_false(blocks_condemned(blocks, &slot));
 	assert_int_equal(blocks_victim(blocks, 1, NULL), BLOCK_NONE);
 }
 
@@ -233,14 +230,14 @@ static void the_key_of_a_condemned_block_can_come_again(void **state)
 {
 	struct blocks *blocks = of(state);
 	const uint32_t a = commit(blocks, 1, BLOCK_NONE);
-	struct extent where;
+	uint32_t slot;
 
 	blocks_pin(blocks, a);
 	blocks_condemn(blocks, a);
 	const uint32_t b = commit(blocks, 1, BLOCK_NONE);
 	assert_int_not_equal(a, b);
 	blocks_unpin(blocks, a);
-	assert_true(blocks_condemned(blocks, &where));
+	assert_true(blocks_condemned(blocks, &slot));
 	assert_int_equal(find(blocks, 1), b);
 }
 
@@ -249,19 +246,19 @@ static void orphans_stay_and_age_out(void **state)
 {
 	struct blocks *blocks = of(state);
 	const uint32_t parent = commit(blocks, 1, BLOCK_NONE), child = commit(blocks, 2, parent);
-	struct extent where;
+	uint32_t slot;
 
 	blocks_condemn(blocks, parent);
-	assert_true(blocks_condemned(blocks, &where));
+	assert_true(blocks_condemned(blocks, &slot));
 	assert_int_equal(find(blocks, 2), child);
 	const uint32_t other = commit(blocks, 3, BLOCK_NONE);
 	assert_int_not_equal(other, parent);
 	blocks_touch(blocks, child, 1);
 	blocks_touch(blocks, other, 2);
 	assert_int_equal(blocks_victim(blocks, 1, NULL), child);
-	blocks_drop(blocks, child, NULL);
+	(void)blocks_drop(blocks, child);
 	assert_int_equal(blocks_victim(blocks, 1, NULL), other);
-	blocks_drop(blocks, other, NULL);
+	(void)blocks_drop(blocks, other);
 	assert_int_equal(blocks_victim(blocks, 1, NULL), BLOCK_NONE);
 	/* Nothing leaked: the whole table can be used. */
 	for (uint64_t i = 0; i < MAX; i++)
@@ -271,14 +268,13 @@ static void orphans_stay_and_age_out(void **state)
 static void condemning_a_whole_chain_returns_everything(void **state)
 {
 	struct blocks *blocks = of(state);
-	uint32_t chain[MAX], n = 0;
-	struct extent where;
+	uint32_t chain[MAX], n = 0, slot;
 
 	for (uint32_t i = 0; i < MAX; i++)
 		chain[i] = commit(blocks, i, i ? chain[i - 1] : BLOCK_NONE);
 	for (uint32_t i = 0; i < MAX; i++)
 		blocks_condemn(blocks, chain[(i * 37) % MAX]);
-	while (blocks_condemned(blocks, &where))
+	while (blocks_condemned(blocks, &slot))
 		n++;
 	assert_int_equal(n, MAX);
 	for (uint64_t i = 0; i < MAX; i++)
@@ -293,11 +289,11 @@ static void a_parent_that_went_counts_as_none(void **state)
 	commit(blocks, 3, BLOCK_NONE);
 	blocks_pin(blocks, condemned);
 	blocks_condemn(blocks, condemned);
-	blocks_drop(blocks, gone, NULL);
+	(void)blocks_drop(blocks, gone);
 	/* The last free number is `gone` itself: it must not become its own parent. */
 	const uint32_t a = commit(blocks, 4, gone), b = commit(blocks, 5, condemned);
-	blocks_drop(blocks, a, NULL);
-	blocks_drop(blocks, b, NULL);
+	(void)blocks_drop(blocks, a);
+	(void)blocks_drop(blocks, b);
 }
 
 static void a_parent_of_another_space_counts_as_none(void **state)
@@ -309,8 +305,8 @@ static void a_parent_of_another_space_counts_as_none(void **state)
 	uint32_t block;
 
 	random_key(2, key);
-	assert_int_equal(blocks_commit(blocks, key, SPACE + 1, parent, &where, &block), 0);
-	blocks_drop(blocks, parent, NULL);	/* still a leaf */
+	assert_int_equal(blocks_commit(blocks, key, SPACE + 1, parent, 0, &where, &block), 0);
+	(void)blocks_drop(blocks, parent);	/* still a leaf */
 }
 
 static void spaces_are_counted(void **state)
@@ -322,9 +318,9 @@ static void spaces_are_counted(void **state)
 
 	for (uint32_t i = 0; i < 9; i++) {
 		random_key(i, key);
-		assert_int_equal(blocks_commit(blocks, key, i % 3, BLOCK_NONE, &where, &block), 0);
+		assert_int_equal(blocks_commit(blocks, key, i % 3, BLOCK_NONE, 0, &where, &block), 0);
 	}
-	blocks_drop(blocks, block, NULL);
+	(void)blocks_drop(blocks, block);
 	assert_int_equal(blocks_space_count(blocks, 0), 3);
 	assert_int_equal(blocks_space_count(blocks, 2), 2);
 	assert_int_equal(blocks_space_count(blocks, 3), 0);
@@ -340,7 +336,7 @@ static void walk_drop(void *arg, uint32_t block)
 	struct walk *walk = arg;
 
 	walk->n++;
-	blocks_drop(walk->blocks, block, NULL);
+	(void)blocks_drop(walk->blocks, block);
 }
 
 static void walk_sees_each_once_and_may_drop(void **state)
@@ -354,6 +350,29 @@ static void walk_sees_each_once_and_may_drop(void **state)
 		;
 	assert_int_equal(walk.n, 50);
 	assert_int_equal(blocks_count(walk.blocks), 0);
+}
+
+static void costs_at_most_96_bytes_a_block(void **state)
+{
+	enum { MANY = 1 << 18 };
+	const struct extent where = at(1);
+	struct index *index;
+	struct blocks *blocks;
+	uint32_t block, n = 0;
+	uint8_t key[32];
+
+	(void)state;
+	assert_int_equal(index_open(MANY, &index), 0);
+	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MANY, .classes = 2 }, index, &blocks), 0);
+	do
+		random_key(n, key);
+	while (!blocks_commit(blocks, key, 0, BLOCK_NONE, 0, &where, &block) && ++n < MANY);
+	assert_int_equal(n, MANY);
+	const double each = ((double)blocks_memory(blocks) + (double)index_memory(index)) / n;
+	printf("%.2f bytes a block\n", each);
+	assert_true(each <= 96);
+	blocks_close(blocks);
+	index_close(index);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -377,6 +396,7 @@ int main(void)
 		CASE(a_parent_of_another_space_counts_as_none),
 		CASE(spaces_are_counted),
 		CASE(walk_sees_each_once_and_may_drop),
+		cmocka_unit_test(costs_at_most_96_bytes_a_block),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -70,6 +70,15 @@ static void defaults(void **unused)
 	assert_string_equal(c.socket_tenant, "default");
 	assert_int_equal(c.socket_max_clients, 256);
 	assert_int_equal(c.daemon_spin_us, -1);
+	assert_string_equal(c.nvme_path, "");
+	assert_int_equal(c.nvme_bytes, 8ull << 30);
+	assert_int_equal(c.nvme_segment_bytes, 64u << 20);
+	assert_int_equal(c.nvme_queue_depth, 32);
+	assert_int_equal(c.nvme_write_depth, 16);
+	assert_int_equal(c.nvme_write_budget_bytes_per_day, 0);
+	assert_int_equal(c.nvme_io, CONFIG_NVME_IO_AUTO);
+	assert_int_equal(c.nvme_stall_us, 5000000);
+	assert_int_equal(c.nvme_drain_us, 10000000);
 	assert_null(config_kernels_name(&c));
 }
 
@@ -81,7 +90,8 @@ static void every_type_is_read(void **unused)
 	assert_int_equal(parse("# a comment\n[daemon]\nspin_us = 2ms\nlog_level=debug ; and why\n\n"
 			       "[socket]\nmode = 0660\ngroup = engines\npath: /tmp/x.sock\n"
 			       "[host]\nbytes = 3 GiB\nslab_bytes = 131072\nlock = yes\nnuma_node = 1\n"
-			       "verify = always\nhuge_pages=no\n[device]\nkernels = ref\nworkers = 3\n",
+			       "verify = always\nhuge_pages=no\n[device]\nkernels = ref\nworkers = 3\n"
+			       "[nvme]\npath = /dev/a:/b/c\npath: /d\nio = threads\n",
 			       &c),
 			 0);
 	assert_int_equal(c.daemon_spin_us, 2000);
@@ -97,6 +107,8 @@ static void every_type_is_read(void **unused)
 	assert_int_equal(c.host_huge_pages, CONFIG_HUGE_NO);
 	assert_string_equal(config_kernels_name(&c), "ref");
 	assert_int_equal(c.device_workers, 3);
+	assert_string_equal(c.nvme_path, "/dev/a:/b/c:/d");
+	assert_int_equal(c.nvme_io, CONFIG_NVME_IO_THREADS);
 }
 
 static void every_row_takes_its_bounds(void **unused)
@@ -110,7 +122,7 @@ static void every_row_takes_its_bounds(void **unused)
 		const int64_t bounds[] = { row->min, row->max, row->min - 1, row->max + 1 };
 
 		if (row->type == CONFIG_TYPE_STRING || row->type == CONFIG_TYPE_PATH ||
-		    row->type == CONFIG_TYPE_BOOL || row->type == CONFIG_TYPE_ENUM)
+		    row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_BOOL || row->type == CONFIG_TYPE_ENUM)
 			continue;
 		for (int b = 0; b < 4; b++) {
 			snprintf(value, sizeof(value), row->type == CONFIG_TYPE_MODE ? "%llo" : "%lld",
@@ -166,6 +178,68 @@ static void values_that_do_not_fit_together(void **unused)
 	REFUSED("[socket]\ntenant = ../root\n", "[socket] tenant", "letters");
 	assert_int_equal(parse("[host]\nbytes = 1M\n", &c), 0);
 	assert_int_equal(c.host_slab_bytes, 1u << 20); /* the default follows; a given one is never changed */
+}
+
+static void paths_are_a_list(void **unused)
+{
+	static const char names[] = "abcdefghijklmnop";
+	char value[CONFIG_PATH_BYTES + 64], path[CONFIG_PATH_BYTES], why[256];
+	const struct config_row *row = &config_rows[CONFIG_ROW_nvme_path];
+	const char *cursor;
+	struct config c;
+	int n = 0;
+
+	(void)unused;
+	REFUSED("[nvme]\npath = store\n", "test.conf:2:", "[nvme] path", "does not begin with /", "at most 16");
+	REFUSED("[nvme]\npath = /a:b\n", "does not begin with /");
+	REFUSED("[nvme]\npath = /a::/b\n", "an empty path");
+	REFUSED("[nvme]\npath = /a:\n", "an empty path");
+	REFUSED("[nvme]\npath = :/a\n", "an empty path");
+	REFUSED("[nvme]\npath = /a:/ab:/a\n", "same path twice");
+	REFUSED("[nvme]\npath = /a:/b\npath = /b\n", "test.conf:3:", "\"/b\" has the same path twice");
+	memset(&c, 0, sizeof(c));
+	value[0] = '\0';
+	for (int i = 0; i < 16; i++)
+		snprintf(value + strlen(value), sizeof(value) - strlen(value), "%s/%c", i == 0 ? "" : ":", names[i]);
+	assert_int_equal(config_value(row, value, &c, why, sizeof(why)), 0);
+	for (cursor = c.nvme_path; config_paths_next(&cursor, path); n++) {
+		assert_int_equal(strlen(path), 2);
+		assert_int_equal(path[1], names[n]);
+	}
+	assert_int_equal(n, 16);
+	strcat(value, ":/q");
+	assert_int_equal(config_value(row, value, &c, why, sizeof(why)), -EINVAL);
+	assert_non_null(strstr(why, "more than 16"));
+	memset(value, 'x', CONFIG_PATH_BYTES);
+	value[0] = '/';
+	value[CONFIG_PATH_BYTES - 1] = '\0';
+	assert_int_equal(config_value(row, value, &c, why, sizeof(why)), 0);
+	value[CONFIG_PATH_BYTES - 1] = 'x';
+	value[CONFIG_PATH_BYTES] = '\0';
+	assert_int_equal(config_value(row, value, &c, why, sizeof(why)), -EINVAL);
+	assert_non_null(strstr(why, "more than 255"));
+}
+
+static void segments_fit_the_store(void **unused)
+{
+	struct config c;
+
+	(void)unused;
+	REFUSED("[nvme]\nsegment_bytes = 65537\n", "test.conf:2:", "[nvme] segment_bytes", "multiple of 4096");
+	REFUSED("[nvme]\nbytes = 256M\nsegment_bytes = 64M\n", "[nvme] bytes", "4 segments of [nvme] segment_bytes",
+		"268500992 at least");
+	REFUSED("[nvme]\nbytes = 256K\n", "test.conf:2:", "[nvme] bytes", "327680 at least");
+	REFUSED("[nvme]\nbytes = 1T\nsegment_bytes = 1M\n", "65535 segments", "at most");
+	REFUSED("[nvme]\nbytes = 64T\n", "65535 segments of [nvme] segment_bytes = 268435456");
+	assert_int_equal(parse("[nvme]\nbytes = 268500992\nsegment_bytes = 64M\n", &c), 0);
+	assert_int_equal(parse("[nvme]\nbytes = 0\nsegment_bytes = 256M\n", &c), 0); /* no tier: nothing to fit */
+	/* the default follows, in both directions */
+	assert_int_equal(parse("[nvme]\nbytes = 256M\n", &c), 0);
+	assert_int_equal(c.nvme_segment_bytes, 32u << 20);
+	assert_int_equal(parse("[nvme]\nbytes = 320K\n", &c), 0);
+	assert_int_equal(c.nvme_segment_bytes, 64u << 10);
+	assert_int_equal(parse("[nvme]\nbytes = 8T\n", &c), 0);
+	assert_int_equal(c.nvme_segment_bytes, 256u << 20);
 }
 
 static void duplicates(void **unused)
@@ -227,7 +301,8 @@ static void printing_and_reading_gives_the_same(void **unused)
 	(void)unused;
 	assert_int_equal(
 		parse("[host]\nbytes = 123456K\nslab_bytes = 4M\nlock = true\nnuma_node=0\n[socket]\n"
-		      "mode=0666\n[daemon]\nspin_us = 7\nruntime_dir = /tmp/a b\n",
+		      "mode=0666\n[daemon]\nspin_us = 7\nruntime_dir = /tmp/a b\n"
+		      "[nvme]\npath = /a:/b c\nbytes = 9G\nio = io_uring\ndrain_us = 3ms\n",
 		      &a),
 		0);
 	out = fmemopen(file, sizeof(file), "w");
@@ -271,6 +346,7 @@ static void systemd_directories_come_first(void **unused)
 	assert_string_equal(c.socket_path, "/run/one/kvtier.sock");
 	assert_string_equal(c.admin_path, "/run/one/admin.sock");
 	assert_string_equal(c.stats_path, "/run/one/stats");
+	assert_string_equal(c.nvme_path, "/var/lib/one/nvme.store");
 	assert_true(c.daemon_spin_us == 0 || c.daemon_spin_us == 50);
 }
 
@@ -381,6 +457,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(unknown_words),
 		cmocka_unit_test(bad_values),
 		cmocka_unit_test(values_that_do_not_fit_together),
+		cmocka_unit_test(paths_are_a_list),
+		cmocka_unit_test(segments_fit_the_store),
 		cmocka_unit_test(duplicates),
 		cmocka_unit_test(the_parsers_traps),
 		cmocka_unit_test(a_nul_byte_is_refused),

@@ -1,211 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * unit_ctl - goal: the admin socket answers who may ask, whole and as JSON, and nobody who asks badly, slowly
- * or too often costs the others anything. Method: the real ctl.c and loop.c, with the daemon's lists and the
- * mover faked here; the asker is a second thread.
+ * or too often costs the others anything. Method: the real ctl.c and loop.c, all else
+ * faked (ctl_rig.h); the asker is a second thread.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <errno.h>
-#include <json-c/json.h>
-#include <poll.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "../daemon/conn.h"
-#include "../daemon/ctl.h"
-#include "../daemon/kvtierd.h"
-
-/* --- the daemon's other parts, faked --- */
-
-static uint32_t fake_clients, fake_spaces;
-static uint64_t fake_blocks; /* of 1,000 bytes each, in the host tier */
-static uint32_t fake_slices; /* mover calls */
-static const char nasty[] = "a\"b\\c\n\033[31m\xff\xc2\x9b\xe2\x82\xac";
-
-bool server_row(const struct server *server, uint32_t position, struct conn_row *ret)
-{
-	(void)server;
-	if (position >= fake_clients)
-		return false;
-	*ret = (struct conn_row){ .id = position, .pid = 42, .shared = true, .region_bytes = 1ull << 40 };
-	snprintf(ret->name, sizeof(ret->name), "%s", nasty);
-	snprintf(ret->tenant, sizeof(ret->tenant), "default");
-	return true;
-}
-
-struct space *space_at(struct spaces *spaces, uint32_t number)
-{
-	static struct space space;
-
-	(void)spaces;
-	if (number >= 2 * fake_spaces || number % 2 == 0) /* with holes */
-		return NULL;
-	space.number = number;
-	space.codec = CODEC_FP8;
-	space.geometry.dtype = DTYPE_BF16;
-	memset(space.wire.model, 1, sizeof(space.wire.model) - 1); /* escapes to six times its size */
-	return &space;
-}
-
-uint32_t blocks_space_count(const struct blocks *blocks, uint32_t space)
-{
-	(void)blocks;
-	return space * 10;
-}
-
-uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes, uint32_t max_steps,
-			   struct mover_counts *counts)
-{
-	uint64_t freed = 0;
-
-	(void)host;
-	(void)blocks;
-	fake_slices++;
-	for (uint32_t i = 0; i < max_steps && fake_blocks > 0 && freed < bytes; i++) {
-		fake_blocks--;
-		counts->evicted_blocks++;
-		freed += 1000;
-	}
-	return freed;
-}
-
-/* --- a daemon of these, and askers in a second thread --- */
-
-static struct config config;
-static struct kvtierd d;
-static struct stop {
-	struct loop_watch watch;
-} stop;
-static void (*asker)(void);
-
-static void stop_ready(struct loop_watch *watch, uint32_t events)
-{
-	(void)watch;
-	(void)events;
-	loop_stop(d.loop);
-}
-
-static void *asker_thread(void *unused)
-{
-	(void)unused;
-	asker();
-	assert_int_equal(write(stop.watch.fd, &(uint64_t){ 1 }, 8), 8);
-	return NULL;
-}
-
-static int setup(void **unused)
-{
-	static struct tier host;
-	char text[256];
-
-	(void)unused;
-	memset(&d, 0, sizeof(d));
-	memset(&config, 0, sizeof(config));
-	snprintf(config.admin_path, sizeof(config.admin_path), "/tmp/unit_ctl.%d.sock", (int)getpid());
-	config.admin_mode = 0600;
-	d.config = &config;
-	/* only compared with NULL here */
-	d.server = (struct server *)(void *)&host;
-	d.spaces = (struct spaces *)(void *)&host;
-	d.blocks = (struct blocks *)(void *)&host;
-	d.tiers[TIER_HOST] = &host;
-	fake_clients = 3;
-	fake_spaces = 2;
-	fake_slices = 0;
-	return loop_open(0, &d.loop) < 0 || ctl_open(&d, &d.ctl, text, sizeof(text)) < 0 ? -1 : 0;
-}
-
-static int teardown(void **unused)
-{
-	(void)unused;
-	ctl_close(d.ctl);
-	loop_close(d.loop);
-	return access(config.admin_path, F_OK) == 0 ? -1 : 0;
-}
-
-/* Runs the loop until `fn`, in a thread of its own, has returned. */
-static void with_loop(void (*fn)(void))
-{
-	pthread_t thread;
-
-	asker = fn;
-	stop.watch = (struct loop_watch){ .fd = eventfd(0, EFD_CLOEXEC), .ready = stop_ready };
-	assert_int_equal(loop_add(d.loop, &stop.watch, EPOLLIN), 0);
-	assert_int_equal(pthread_create(&thread, NULL, asker_thread, NULL), 0);
-	assert_int_equal(loop_run(d.loop), 0);
-	(void)pthread_join(thread, NULL);
-	loop_remove(d.loop, &stop.watch);
-	(void)close(stop.watch.fd);
-}
-
-static int dial(void)
-{
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-	memcpy(address.sun_path, config.admin_path, strlen(config.admin_path));
-	assert_int_equal(connect(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
-	return fd;
-}
-
-static char reply[4 << 20];
-static int packets;
-
-/* The reply's last first byte; text in `reply`. 0: the connection ended. */
-static char hear(int fd)
-{
-	static char packet[CTL_MAX_REPLY + 4096];
-	size_t used = 0;
-
-	reply[0] = '\0';
-	for (packets = 1;; packets++) {
-		const ssize_t n = recv(fd, packet, sizeof(packet), 0);
-
-		if (n <= 0)
-			return 0;
-		assert_true(n <= CTL_MAX_REPLY);
-		assert_true(used + (size_t)n < sizeof(reply));
-		memcpy(reply + used, packet + 1, (size_t)n - 1);
-		used += (size_t)n - 1;
-		reply[used] = '\0';
-		if (packet[0] != '+')
-			return packet[0];
-	}
-}
-
-static char ask(int fd, const char *words, size_t n)
-{
-	assert_int_equal(send(fd, words, n, MSG_NOSIGNAL), n);
-	return hear(fd);
-}
-
-#define ASK(fd, words) ask(fd, words, sizeof(words) - 1)
-
-static size_t rows_in(const char *name)
-{
-	struct json_object *root = json_tokener_parse(reply), *rows = NULL;
-	size_t n;
-
-	assert_non_null(root);
-	assert_true(json_object_object_get_ex(root, name, &rows));
-	n = json_object_array_length(rows);
-	json_object_put(root);
-	return n;
-}
+#include "ctl_rig.h"
 
 /* --- cases --- */
 
@@ -266,7 +65,8 @@ static void ask_evict_all(void)
 
 	assert_int_equal(ASK(fd, "evict\0--all"), '.');
 	assert_true(fake_slices > 10);
-	assert_string_equal(reply, "{\"evicted_blocks\":10000,\"freed_bytes\":10000000,\"complete\":true}\n");
+	assert_string_equal(reply, "{\"evicted_blocks\":10000,\"demoted_blocks\":5000,\"freed_bytes\":10000000,"
+				   "\"complete\":true}\n");
 	(void)close(fd);
 }
 
@@ -277,11 +77,11 @@ static void ask_evict_bytes(void)
 	assert_int_equal(ASK(fd, "evict\0--bytes\0"
 				 "5500"),
 			 '.');
-	assert_string_equal(reply, "{\"evicted_blocks\":6,\"freed_bytes\":6000,\"complete\":true}\n");
+	assert_string_equal(reply, "{\"evicted_blocks\":6,\"demoted_blocks\":3,\"freed_bytes\":6000,\"complete\":true}\n");
 	assert_int_equal(ASK(fd, "evict\0--bytes\0"
 				 "900000"),
 			 '.');
-	assert_string_equal(reply, "{\"evicted_blocks\":4,\"freed_bytes\":4000,\"complete\":false}\n");
+	assert_string_equal(reply, "{\"evicted_blocks\":4,\"demoted_blocks\":2,\"freed_bytes\":4000,\"complete\":false}\n");
 	(void)close(fd);
 }
 
@@ -465,17 +265,17 @@ static void play(void **state)
 int main(void)
 {
 	const struct CMUnitTest others[] = {
-		cmocka_unit_test_setup_teardown(other_users_are_refused, setup, teardown),
-		cmocka_unit_test_setup_teardown(the_socket_has_the_mode_asked_for, setup, teardown),
-		cmocka_unit_test_setup_teardown(an_answered_socket_is_not_taken, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_dead_daemons_socket_is_replaced, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_file_is_not_replaced, setup, teardown),
+		cmocka_unit_test_setup_teardown(other_users_are_refused, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(the_socket_has_the_mode_asked_for, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(an_answered_socket_is_not_taken, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(a_dead_daemons_socket_is_replaced, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(a_file_is_not_replaced, rig_setup, rig_teardown),
 	};
 	enum { SCENES = sizeof(scenes) / sizeof(scenes[0]), OTHERS = sizeof(others) / sizeof(others[0]) };
 	struct CMUnitTest tests[SCENES + OTHERS];
 
 	for (size_t i = 0; i < SCENES; i++) {
-		tests[i] = (struct CMUnitTest){ scenes[i].name, play, setup, teardown,
+		tests[i] = (struct CMUnitTest){ scenes[i].name, play, rig_setup, rig_teardown,
 						(void *)(uintptr_t)&scenes[i] };
 	}
 	memcpy(tests + SCENES, others, sizeof(others));

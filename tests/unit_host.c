@@ -323,6 +323,44 @@ static void more_slots_than_a_slot_number_holds(void **state)
 	tier_close(t);
 }
 
+static void a_slot_in_use_has_its_extent_again(void **state)
+{
+	struct tier *t = open_tier(2, SLAB);
+	const struct extent a = take(t, 8 * KIB), other = take(t, 8 * KIB), b = take(t, 32 * KIB);
+	struct extent e = { 0 };
+
+	(void)state;
+	assert_int_equal(other.slot >> 16, a.slot >> 16);
+	assert_int_equal(host_extent(t, a.slot, &e), 0);
+	assert_memory_equal(&e, &a, sizeof(e));
+	assert_int_equal(host_extent(t, b.slot, &e), 0);
+	assert_memory_equal(&e, &b, sizeof(e));
+	tier_free(t, &a);
+	assert_int_equal(host_extent(t, a.slot, &e), -ESTALE);
+	assert_memory_equal(&e, &b, sizeof(e));		/* untouched */
+	assert_int_equal(host_extent(t, b.slot + 1, &e), -ESTALE);	/* never handed out */
+	assert_int_equal(host_extent(t, b.slot | 0xffff, &e), -ESTALE);	/* nor ever will be */
+	assert_int_equal(host_extent(t, 2 << 16, &e), -ESTALE);
+	assert_int_equal(host_extent(t, 0xffffffff, &e), -ESTALE);
+	tier_close(t);
+}
+
+static void pieces_are_the_memory_of_all_slabs(void **state)
+{
+	struct tier *t = open_tier(3, SLAB);
+	const struct extent a = take(t, SLAB);
+	uint64_t bytes = 0;
+	void *base = NULL;
+
+	(void)state;
+	assert_true(host_memory_piece(t, 0, &base, &bytes));
+	assert_int_equal(bytes, 3 * SLAB);
+	assert_ptr_equal((uint8_t *)base + (a.slot >> 16) * SLAB, tier_address(t, &a));
+	assert_false(host_memory_piece(t, 1, &base, &bytes));
+	assert_false(host_memory_piece(t, UINT32_MAX, &base, &bytes));
+	tier_close(t);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -342,6 +380,8 @@ int main(void)
 		cmocka_unit_test(alloc_outside_leaves_slab_and_free_slabs_alone),
 		cmocka_unit_test(with_all_classes_taken_a_larger_one_serves),
 		cmocka_unit_test(more_slots_than_a_slot_number_holds),
+		cmocka_unit_test(a_slot_in_use_has_its_extent_again),
+		cmocka_unit_test(pieces_are_the_memory_of_all_slabs),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

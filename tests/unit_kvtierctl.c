@@ -2,106 +2,10 @@
 /*
  * unit_kvtierctl - goal: kvtierctl's output and exit status are what scripts and people were promised,
  * whatever state the daemon is in. Method: the built program, run against a stats page made here (a child
- * plays the daemon where it must be stopped or dead) and against an admin socket that never answers. The
- * program is $KVTIERCTL, or lies in this test's directory or the one above. `unit_kvtierctl man` prints the
- * parts of kvtierctl.1 that the tables make; the test compares.
+ * plays the daemon where it must be stopped or dead) and against an admin socket that never answers.
+ * `unit_kvtierctl man` prints the parts of kvtierctl.1 that the tables make; the test compares.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <json-c/json.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-#include "../daemon/stats.h"
-
-static char program[512], directory[64], path[96], admin[96];
-static char output[1 << 16];
-static struct stats *page;
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static int setup(void **unused)
-{
-	(void)unused;
-	snprintf(directory, sizeof(directory), "/tmp/unit_kvtierctl.XXXXXX");
-	if (mkdtemp(directory) == NULL)
-		return -1;
-	snprintf(path, sizeof(path), "%s/stats", directory);
-	snprintf(admin, sizeof(admin), "%s/admin.sock", directory);
-	if (stats_open(path, now_ns(), &page) < 0)
-		return -1;
-	stats_health_set(page, STATS_HEALTH_STARTING, false);
-	stats_names(page, "cpu", "avx2");
-	return 0;
-}
-
-static int teardown(void **unused)
-{
-	(void)unused;
-	stats_close(page, path);
-	(void)unlink(path);
-	(void)unlink(admin);
-	return rmdir(directory);
-}
-
-/* Exit status; what it wrote to either stream is in `output`. */
-static int run(const char *arguments)
-{
-	char command[1024];
-	size_t n;
-	FILE *pipe;
-
-	snprintf(command, sizeof(command), "%s --socket %s/kvtier.sock %s 2>&1", program, directory,
-		 arguments);
-	/* the page is of a daemon that lives */
-	stats_heartbeat(page, now_ns());
-	pipe = popen(command, "r");
-	assert_non_null(pipe);
-	n = fread(output, 1, sizeof(output) - 1, pipe);
-	output[n] = '\0';
-	return WEXITSTATUS(pclose(pipe));
-}
-
-static void says(const char *words)
-{
-	if (strstr(output, words) == NULL)
-		fail_msg("\"%s\" is not in: %s", words, output);
-}
-
-/* The value at a path of the JSON text in `output`. */
-static char *json_at(const char *where)
-{
-	struct json_object *at = json_tokener_parse(output), *root = at;
-	static char value[256];
-	char words[128];
-
-	assert_non_null(root);
-	snprintf(words, sizeof(words), "%s", where);
-	for (char *word = strtok(words, "."); word != NULL; word = strtok(NULL, ".")) {
-		if (!json_object_object_get_ex(at, word, &at))
-			fail_msg("no %s in: %s", where, output);
-	}
-	snprintf(value, sizeof(value), "%s", json_object_get_string(at));
-	json_object_put(root);
-	return value;
-}
+#include "kvtierctl_rig.h"
 
 static void json_has_every_promised_name(void **unused)
 {
@@ -132,6 +36,15 @@ static void json_has_every_promised_name(void **unused)
 		"spaces",
 		"index.entries",
 		"index.bytes",
+		"prefetch.blocks_total",
+		"prefetch.missed_blocks_total",
+		"tiers.host.demoted_blocks_total",
+		"tiers.host.promoted_blocks_total",
+		"tiers.nvme.engine",
+		"tiers.nvme.text",
+		"tiers.nvme.write_amplification_percent",
+		"tiers.nvme.residency.up_to_1m_blocks_total",
+		"tiers.nvme.residency.longer_blocks_total",
 	};
 	static const char *const tiers[] = { "gpu", "host", "nvme", "redis" };
 	static const char *const of_tier[] = {
@@ -174,6 +87,28 @@ static void json_has_the_values(void **unused)
 	assert_string_equal(json_at("tiers.nvme.state"), "off");
 	assert_string_equal(json_at("health"), "warn");
 	assert_non_null(strstr(json_at("health_reasons"), "corrupt_blocks"));
+}
+
+static void the_nvme_tier_has_words(void **unused)
+{
+	(void)unused;
+	stats_nvme_text(page, "threads", "/dev/x: \"no\" \033[31m");
+	stats_health_set(page, STATS_HEALTH_NVME_QUARANTINED, true);
+	assert_int_equal(run("stats --json -f tiers.nvme.text -f tiers.nvme.engine"), 0);
+	assert_string_equal(output,
+			    "{\"tiers\":{\"nvme\":{\"engine\":\"threads\",\"text\":\"/dev/x: \\\"no\\\" \\u001b[31m\"}}}\n");
+	assert_int_equal(run("stats"), 0);
+	says("tiers.nvme.engine: threads");
+	assert_int_equal(run("status"), 2);
+	says("nvme_quarantined");
+	says("kvtierctl format PATH --bytes N");
+	says("nvme: threads; /dev/x: \"no\" \\x1b[31m");
+	assert_int_equal(run("status --json"), 2);
+	assert_string_equal(json_at("nvme.engine"), "threads");
+	assert_string_equal(json_at("nvme.text"), "/dev/x: \"no\" \033[31m");
+	stats_nvme_text(page, "", "");
+	assert_int_equal(run("status"), 2);
+	assert_null(strstr(output, "nvme: "));
 }
 
 static void a_filter_shows_only_what_matches(void **unused)
@@ -414,43 +349,22 @@ static void the_manual_is_of_these_tables(void **unused)
 			 "prints");
 }
 
-static bool find_program(void)
-{
-	const char *given = getenv("KVTIERCTL");
-	const ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 32);
-	char *slash;
-
-	if (given != NULL) {
-		snprintf(program, sizeof(program), "%s", given);
-		return access(program, X_OK) == 0;
-	}
-	if (n <= 0)
-		return false;
-	program[n] = '\0';
-	for (int up = 0; up < 2 && (slash = strrchr(program, '/')) != NULL; up++) {
-		strcpy(slash, "/kvtierctl");
-		if (access(program, X_OK) == 0)
-			return true;
-		*slash = '\0';
-	}
-	return false;
-}
-
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(json_has_every_promised_name, setup, teardown),
-		cmocka_unit_test_setup_teardown(json_has_the_values, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_filter_shows_only_what_matches, setup, teardown),
-		cmocka_unit_test_setup_teardown(list_explains_every_name, setup, teardown),
-		cmocka_unit_test_setup_teardown(watching_counts_and_rates, setup, teardown),
-		cmocka_unit_test_setup_teardown(status_is_ok_warn_or_err, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_stopped_daemon_is_called_so, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_dead_daemon_is_called_so, setup, teardown),
-		cmocka_unit_test_setup_teardown(no_daemon_is_3, setup, teardown),
-		cmocka_unit_test_setup_teardown(usage_is_64, setup, teardown),
-		cmocka_unit_test_setup_teardown(help_teaches_with_an_example, setup, teardown),
-		cmocka_unit_test_setup_teardown(an_admin_socket_that_is_silent_is_explained, setup, teardown),
+		cmocka_unit_test_setup_teardown(json_has_every_promised_name, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(json_has_the_values, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(the_nvme_tier_has_words, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(a_filter_shows_only_what_matches, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(list_explains_every_name, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(watching_counts_and_rates, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(status_is_ok_warn_or_err, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(a_stopped_daemon_is_called_so, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(a_dead_daemon_is_called_so, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(no_daemon_is_3, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(usage_is_64, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(help_teaches_with_an_example, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(an_admin_socket_that_is_silent_is_explained, rig_setup, rig_teardown),
 		cmocka_unit_test(the_manual_is_of_these_tables),
 	};
 

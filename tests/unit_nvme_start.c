@@ -235,7 +235,7 @@ static void records_of_a_segments_earlier_use_do_not_resurface(void **state)
 		kit_forget(&kit, i);
 	for (i = 100; i < 200; i++) {
 		assert_int_equal(kit_store(&kit, i), 0);
-		if ((kit.block[i].location >> 40 & 0xffff) == 0)
+		if (nvme_location_segment(kit.block[i].location) == 0)
 			break;
 		kit_forget(&kit, i);
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * unit_space.c - goal: an identity is all of geometry, codec and tenant and nothing else; its number is
- * stable while it is used; a tenant's secret is private, whole, and never lost. Method: a state directory of
- * one's own.
+ * stable while it is used, also from before its geometry was known; a tenant's secret is private, whole, and never
+ * lost. Method: a state directory of one's own.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -106,52 +106,26 @@ static void default_codec_is_the_same_as_said(void **state)
 /* One field changed a time: each makes another space, with another salt. */
 static void every_field_counts(void **state)
 {
+#define FIELD(name) offsetof(struct wire_geometry, name)
+	static const struct { size_t at; uint32_t value; } fields[] = {
+		{ FIELD(dtype), KVTIER_FP16 }, { FIELD(layers), 3 }, { FIELD(kv_heads), 4 }, { FIELD(head_dim_k), 64 },
+		{ FIELD(head_dim_v), 64 }, { FIELD(block_tokens), 32 }, { FIELD(rank), 1 }, { FIELD(world), 4 },
+		{ FIELD(model), 0x324d }, { FIELD(convention), 0x324d }, { FIELD(extras), 0x324d },	/* "M2" */
+	};
+#undef FIELD
 	const struct wire_geometry base = geometry();
 	struct space *first = acquire(*state, &base);
 
-	for (int field = 0; field < 11; field++) {
+	for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
 		struct wire_geometry g = base;
 		struct space *other;
 
-		switch (field) {
-		case 0:
-			g.dtype = KVTIER_FP16;
-			break;
-		case 1:
-			g.layers = 3;
-			break;
-		case 2:
-			g.kv_heads = 4;
-			break;
-		case 3:
-			g.head_dim_k = 64;
-			break;
-		case 4:
-			g.head_dim_v = 64;
-			break;
-		case 5:
-			g.block_tokens = 32;
-			break;
-		case 6:
-			g.rank = 1;
-			break;
-		case 7:
-			g.world = 4;
-			break;
-		case 8:
-			strcpy(g.model, "m@2");
-			break;
-		case 9:
-			strcpy(g.convention, "gguf");
-			break;
-		default:
-			strcpy(g.extras, "lora");
-			break;
-		}
+		memcpy((char *)&g + fields[i].at, &fields[i].value, sizeof fields[i].value);
 		other = acquire(*state, &g);
 		assert_ptr_not_equal(other, first);
 		assert_memory_not_equal(other->id, first->id, 32);
 		assert_memory_not_equal(other->salt, first->salt, 32);
+		assert_memory_not_equal(other->owner, first->owner, 32);
 	}
 }
 
@@ -306,6 +280,177 @@ static void refused_geometry_takes_no_number(void **state)
 	assert_int_equal(acquire(w, &g)->number, 0);
 }
 
+/* --- spaces found on a device --- */
+
+/* Of the usual geometry, as a daemon before us would have computed them. */
+struct before {
+	uint8_t owner[32];
+	uint32_t usual, raw;
+};
+
+static struct before before(struct world *w)
+{
+	const struct wire_geometry g = geometry();
+	struct spaces *other;
+	struct space *space;
+	struct before ret;
+
+	assert_int_equal(spaces_open(w->dir, &other, text, sizeof text), 0);
+	assert_int_equal(spaces_tenant(other, "default", text, sizeof text), 0);
+	assert_int_equal(space_acquire(other, "default", &g, &space, text, sizeof text), 0);
+	assert_true(space->known);
+	memcpy(ret.owner, space->owner, 32);
+	ret.usual = space->shape.image_bytes;
+	ret.raw = space->raw_shape.image_bytes;
+	spaces_close(other);
+	return ret;
+}
+
+static uint32_t found(struct world *w, const uint8_t owner[32], uint32_t bytes, uint32_t variant)
+{
+	uint32_t number = 77, got = 77;
+
+	assert_int_equal(space_found(w->spaces, owner, bytes, &number, &got), 0);
+	assert_int_equal(got, variant);
+	return number;
+}
+
+static void owner_is_tenant_and_id(void **state)
+{
+	struct world *w = *state;
+	const struct wire_geometry g = geometry();
+	const struct space *space = acquire(w, &g);
+	uint8_t tenant[16];
+
+	spaces_tenant_owner(w->spaces, "default", tenant);
+	assert_memory_equal(space->owner, tenant, 16);
+	assert_memory_equal(space->owner + 16, space->id, 16);
+	spaces_tenant_owner(w->spaces, "other", tenant);
+	assert_memory_not_equal(space->owner, tenant, 16);
+}
+
+static void found_is_unknown_until_opened_and_keeps_its_number(void **state)
+{
+	struct world *w = *state;
+	const struct before b = before(w);
+	const struct wire_geometry g = geometry();
+	const uint32_t number = found(w, b.owner, b.usual, 0);
+	const struct space *space = space_at(w->spaces, number);
+
+	assert_false(space->known);
+	assert_memory_equal(space->owner, b.owner, 32);
+	assert_int_equal(space->variant_bytes[0], b.usual);
+	assert_int_equal(found(w, b.owner, b.usual, 0), number);
+	space = acquire(w, &g);
+	assert_true(space->known);
+	assert_int_equal(space->number, number);
+	assert_ptr_equal(space_at(w->spaces, number), space);
+	assert_int_equal(space->opened, 1);
+	assert_int_equal(space->variant_bytes[0], b.usual);
+	assert_int_equal(space->variant_bytes[1], b.raw);
+	assert_int_equal(found(w, b.owner, b.raw, 1), number);
+	assert_int_equal(space->opened, 1);
+}
+
+static void the_order_of_sizes_stays_as_found(void **state)
+{
+	struct world *w = *state;
+	const struct before b = before(w);
+	const struct wire_geometry g = geometry();
+	const struct space *space;
+
+	(void)found(w, b.owner, b.raw, 0);
+	(void)found(w, b.owner, b.usual, 1);
+	space = acquire(w, &g);
+	assert_int_equal(space->variant_bytes[0], b.raw);
+	assert_int_equal(space->variant_bytes[1], b.usual);
+	assert_int_equal(space_variant(space, CODEC_RAW), 0);
+	assert_int_equal(space_variant(space, CODEC_FP8), 1);
+}
+
+static void one_found_size_says_the_order(void **state)
+{
+	struct world *w = *state;
+	const struct before b = before(w);
+	const struct wire_geometry g = geometry();
+
+	(void)found(w, b.owner, b.raw, 0);
+	assert_int_equal(acquire(w, &g)->variant_bytes[0], b.raw);
+}
+
+static void sizes_that_do_not_fit_are_overwritten(void **state)
+{
+	struct world *w = *state;
+	const struct before b = before(w);
+	const struct wire_geometry g = geometry();
+	const struct space *space;
+
+	(void)found(w, b.owner, 12345, 0);
+	(void)found(w, b.owner, b.usual, 1);
+	space = acquire(w, &g);
+	assert_int_equal(space->variant_bytes[0], b.raw);
+	assert_int_equal(space->variant_bytes[1], b.usual);
+}
+
+static void a_third_size_is_refused(void **state)
+{
+	struct world *w = *state;
+	const struct before b = before(w);
+	const struct wire_geometry g = geometry();
+	uint32_t number = 77, variant = 77;
+
+	assert_int_equal(space_found(w->spaces, b.owner, 0, &number, &variant), -EBADMSG);
+	(void)found(w, b.owner, 4096, 0);
+	(void)found(w, b.owner, 8192, 1);
+	assert_int_equal(space_found(w->spaces, b.owner, 12288, &number, &variant), -EBADMSG);
+	(void)acquire(w, &g);
+	assert_int_equal(space_found(w->spaces, b.owner, 4096, &number, &variant), -EBADMSG);
+	assert_int_equal(number, 77);
+	assert_int_equal(variant, 77);
+}
+
+static void one_size_is_one_variant(void **state)
+{
+	struct wire_geometry g = geometry();
+	const struct space *space;
+
+	g.codec = KVTIER_CODEC_RAW;
+	space = acquire(*state, &g);
+	assert_int_equal(space_variant(space, CODEC_RAW), 0);
+	assert_int_equal(space->variant_bytes[0], space->raw_shape.image_bytes);
+	assert_int_equal(space->variant_bytes[1], space->raw_shape.image_bytes);
+	(void)found(*state, space->owner, space->raw_shape.image_bytes, 0);
+}
+
+static void found_of_a_full_table_is_refused(void **state)
+{
+	struct world *w = *state;
+	const struct before b = before(w);
+	uint32_t number = 77, variant = 77;
+
+	fill_table(w, true);
+	assert_int_equal(space_found(w->spaces, b.owner, 4096, &number, &variant), -ENOSPC);
+}
+
+static void unknown_with_blocks_keeps_its_number_and_without_does_not(void **state)
+{
+	struct world *w = *state;
+	const struct wire_geometry g = geometry();
+	uint8_t owner[32] = { 0 };
+
+	for (uint32_t i = 0; i < TIER_MAX_SPACES; i++) {
+		owner[0] = (uint8_t)i;
+		owner[31] = (uint8_t)(i >> 8 | 0x80);
+		assert_int_equal(found(w, owner, 4096, 0), i);
+		w->blocks[i] = i != 444;
+	}
+	assert_int_equal(acquire(w, &g)->number, 444);
+	assert_int_equal(found(w, owner, 4096, 0), TIER_MAX_SPACES - 1);
+	w->blocks[5] = 0;
+	owner[30] = 1;
+	assert_int_equal(found(w, owner, 8192, 0), 5);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -325,6 +470,15 @@ int main(void)
 		CASE(full_table_is_refused),
 		CASE(space_with_blocks_keeps_its_number),
 		CASE(refused_geometry_takes_no_number),
+		CASE(owner_is_tenant_and_id),
+		CASE(found_is_unknown_until_opened_and_keeps_its_number),
+		CASE(the_order_of_sizes_stays_as_found),
+		CASE(one_found_size_says_the_order),
+		CASE(sizes_that_do_not_fit_are_overwritten),
+		CASE(a_third_size_is_refused),
+		CASE(one_size_is_one_variant),
+		CASE(found_of_a_full_table_is_refused),
+		CASE(unknown_with_blocks_keeps_its_number_and_without_does_not),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -221,6 +222,57 @@ static void health_has_words(void **unused)
 	stats_close(stats, NULL);
 }
 
+static void texts_are_cut_to_fit(void **unused)
+{
+	char large[STATS_TEXT_BYTES + 50], engine[STATS_NAME_BYTES], text[STATS_TEXT_BYTES];
+	struct stats *stats;
+
+	(void)unused;
+	memset(large, 'x', sizeof(large));
+	large[sizeof(large) - 1] = '\0';
+	assert_int_equal(stats_open(NULL, now_ns(), &stats), 0);
+	assert_string_equal(stats_text_get(stats->nvme_text, sizeof(text), text), "");
+	stats_nvme_text(stats, large, large);
+	assert_int_equal(strlen(stats_text_get(stats->nvme_engine, sizeof(engine), engine)), STATS_NAME_BYTES - 1);
+	assert_int_equal(strlen(stats_text_get(stats->nvme_text, sizeof(text), text)), STATS_TEXT_BYTES - 1);
+	stats_nvme_text(stats, "threads", "");
+	assert_string_equal(stats_text_get(stats->nvme_engine, sizeof(engine), engine), "threads");
+	assert_string_equal(stats_text_get(stats->nvme_text, sizeof(text), text), "");
+	stats_close(stats, NULL);
+}
+
+static void *write_texts(void *arg)
+{
+	struct stats *stats = arg;
+	char large[STATS_TEXT_BYTES];
+
+	memset(large, 'x', sizeof(large));
+	large[sizeof(large) - 1] = '\0';
+	for (int i = 0; i < 5000; i++)
+		stats_nvme_text(stats, "io_uring", i % 2 == 0 ? large : "yy");
+	stats_nvme_text(stats, "end", "");
+	return NULL;
+}
+
+/* Also of a page that is mapped and not copied: the last byte stays 0. */
+static void texts_have_an_end_while_they_change(void **unused)
+{
+	char engine[STATS_NAME_BYTES] = "", text[STATS_TEXT_BYTES];
+	struct stats *stats;
+	pthread_t writer;
+
+	(void)unused;
+	assert_int_equal(stats_open(NULL, now_ns(), &stats), 0);
+	assert_int_equal(pthread_create(&writer, NULL, write_texts, stats), 0);
+	while (strcmp(stats_text_get(stats->nvme_engine, sizeof(engine), engine), "end") != 0) {
+		(void)stats_text_get(stats->nvme_text, sizeof(text), text);
+		assert_int_equal(text[strspn(text, "xy")], '\0');
+		assert_int_equal(__atomic_load_n(&stats->nvme_text[sizeof(text) - 1], __ATOMIC_RELAXED), 0);
+	}
+	(void)pthread_join(writer, NULL);
+	stats_close(stats, NULL);
+}
+
 static void an_old_heartbeat_is_silent(void **unused)
 {
 	struct stats *stats;
@@ -298,6 +350,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(strangers_are_refused, make_directory, remove_directory),
 		cmocka_unit_test_setup_teardown(failures_leave_nothing, make_directory, remove_directory),
 		cmocka_unit_test(health_has_words),
+		cmocka_unit_test(texts_are_cut_to_fit),
+		cmocka_unit_test(texts_have_an_end_while_they_change),
 		cmocka_unit_test(an_old_heartbeat_is_silent),
 		cmocka_unit_test(another_namespaces_pid_means_nothing),
 		cmocka_unit_test_setup_teardown(stopped_and_dead_are_told_apart, make_directory,

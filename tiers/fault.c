@@ -91,6 +91,10 @@ static void inner_done(struct xfer *x)
 	struct fault *f = c->fault;
 
 	c->status = due(&f->plan, f->plan.done_nth, ++f->dones) ? f->plan.done_errno : x->status;
+	c->outer->where = x->where;
+	c->outer->record = x->record;
+	c->outer->kept = x->kept;
+	mirror(&f->base);
 	if (!f->plan.hold) {
 		finish(c);
 		return;

@@ -17,78 +17,18 @@
  *   H1 a slab is in exactly one list: free, or one of its class's by its fill. Lost and cold ones in none.
  *   H2 a slab in a class has used > 0.
  *   H3 base.used_bytes = sum over classes of used * slot_bytes.
- * Core thread; device workers read and write the memory of slots, nothing of this.
+ * Core thread; device workers read and write the memory of slots, nothing of this. What may be asked of slots and
+ * slabs is in host_view.c.
  */
-#include "host_memory.h"
+#include "host_inner.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { SLOT_UNIT = 4096, FILLS = 17 /* the last: full */, NO_SLOT = -1 };
-
-struct slot {
-	uint32_t generation;
-	uint32_t owner;
-};
-
-struct slab {
-	uint32_t next, prev;		/* in its list; HOST_NO_SLAB ends */
-	uint32_t used;
-	uint32_t fresh;			/* slots from here on were not used since the slab got its class */
-	int32_t  free_slot;		/* of those below: first free one, or NO_SLOT */
-	uint8_t  class;			/* TIER_MAX_CLASSES: none */
-	uint8_t  fill;
-};
-
-struct class {
-	uint32_t slot_bytes;
-	uint32_t slots;			/* a slab */
-	uint32_t slabs;
-	uint32_t used;
-	uint32_t head[FILLS];
-};
-
-struct host {
-	struct tier base;
-	struct host_memory *memory;
-	uint8_t *bytes;
-	uint64_t slab_bytes;
-	uint32_t n_slabs;
-	uint32_t n_classes;		/* indices that were ever in use are below */
-	uint32_t free_slabs, free_head;
-	struct slab *slabs;
-	struct slot *slots;
-	uint64_t slots_bytes;
-	struct class classes[TIER_MAX_CLASSES];
-};
-
-static struct host *host_of(const struct tier *t)
-{
-	while (t->inner)
-		t = t->inner;
-	assert(t->ops == &host_ops);
-	return (struct host *)(uintptr_t)t;	/* base is the first member */
-}
-
-static struct slot *slot_at(const struct host *h, uint32_t slab, uint32_t slot)
-{
-	return &h->slots[(uint64_t)slot * h->n_slabs + slab];
-}
-
-/* The slot of an extent; NULL when it is stale or never was one. */
-static struct slot *live_slot(const struct host *h, const struct extent *where)
-{
-	const uint32_t slab = where->slot >> 16, slot = where->slot & 0xffff;
-	struct slot *s;
-
-	if (where->tier != TIER_HOST || slab >= h->n_slabs || where->class >= TIER_MAX_CLASSES ||
-	    h->slabs[slab].class != where->class || slot >= h->slabs[slab].fresh)
-		return NULL;
-	s = slot_at(h, slab, slot);
-	return s->generation == where->generation && (s->generation & 1) ? s : NULL;
-}
+enum { SLOT_UNIT = 4096, FILLS = HOST_FILLS, NO_SLOT = -1 };
 
 static void list_add(struct host *h, uint32_t *head, uint32_t slab)
 {
@@ -136,8 +76,7 @@ static void harvest(struct host *h)
 {
 	uint32_t slab;
 
-	while ((slab = (h->free_slabs ? host_memory_next : host_memory_take_cold)(h->memory)) !=
-	       HOST_NO_SLAB) {
+	while ((slab = (h->free_slabs ? host_memory_next : host_memory_take_cold)(h->memory)) != HOST_NO_SLAB) {
 		list_add(h, &h->free_head, slab);
 		h->free_slabs++;
 	}
@@ -173,7 +112,7 @@ static void take_slot(struct host *h, uint32_t slab, struct extent *ret)
 	struct slab *s = &h->slabs[slab];
 	struct class *c = &h->classes[s->class];
 	const uint32_t slot = s->free_slot != NO_SLOT ? (uint32_t)s->free_slot : s->fresh;
-	struct slot *taken = slot_at(h, slab, slot);
+	struct slot *taken = host_slot_at(h, slab, slot);
 
 	assert(s->used < c->slots && slot < c->slots && !(taken->generation & 1));
 	if (s->free_slot != NO_SLOT)
@@ -187,8 +126,7 @@ static void take_slot(struct host *h, uint32_t slab, struct extent *ret)
 	refile(h, c, slab);
 	h->base.used_bytes += c->slot_bytes;
 	h->base.extents++;
-	*ret = (struct extent){ .tier = TIER_HOST, .class = s->class, .slot = slab << 16 | slot,
-				.generation = taken->generation };
+	(void)host_extent(&h->base, slab << 16 | slot, ret);
 }
 
 /* The fullest slab of a class with a free slot, other than `except`. O(FILLS). */
@@ -221,8 +159,7 @@ static int find_class(const struct host *h, uint32_t need)
 		const struct class *c = &h->classes[i];
 
 		spare |= c->slabs == 0;
-		if (c->slabs && c->slot_bytes >= need &&
-		    (best < 0 || c->slot_bytes < h->classes[best].slot_bytes))
+		if (c->slabs && c->slot_bytes >= need && (best < 0 || c->slot_bytes < h->classes[best].slot_bytes))
 			best = (int)i;
 	}
 	if (best >= 0 && spare && h->classes[best].slot_bytes - need > need / 16)
@@ -279,7 +216,7 @@ static int host_alloc(struct tier *t, uint32_t bytes, struct extent *ret)
 static void host_free(struct tier *t, const struct extent *where)
 {
 	struct host *h = host_of(t);
-	struct slot *slot = live_slot(h, where);
+	struct slot *slot = host_slot_live(h, where);
 	const uint32_t slab = where->slot >> 16;
 	struct slab *s = &h->slabs[slab];
 	struct class *c = &h->classes[where->class];
@@ -302,7 +239,7 @@ static uint8_t *host_address(struct tier *t, const struct extent *where)
 {
 	struct host *h = host_of(t);
 
-	if (!live_slot(h, where))
+	if (!host_slot_live(h, where))
 		return NULL;
 	return h->bytes + (where->slot >> 16) * h->slab_bytes +
 	       (uint64_t)(where->slot & 0xffff) * h->classes[where->class].slot_bytes;
@@ -403,84 +340,12 @@ uint32_t host_slot_bytes(const struct tier *t, uint32_t bytes)
 	return bytes > h->slab_bytes ? 0 : class >= 0 ? h->classes[class].slot_bytes : slot_need(bytes);
 }
 
-uint32_t host_extent_bytes(const struct tier *t, const struct extent *where)
-{
-	const struct host *h = host_of(t);
-
-	return live_slot(h, where) ? h->classes[where->class].slot_bytes : 0;
-}
-
-uint32_t host_classes(const struct tier *t)
-{
-	return host_of(t)->n_classes;
-}
-
-void host_class_view(const struct tier *t, uint32_t class, struct tier_class_view *ret)
-{
-	const struct class *c = &host_of(t)->classes[class];
-
-	assert(class < host_of(t)->n_classes);
-	*ret = (struct tier_class_view){ .slot_bytes = c->slot_bytes, .slots_per_slab = c->slots,
-					 .slabs = c->slabs, .used_slots = c->used,
-					 .free_slots = c->slabs * c->slots - c->used };
-}
-
 uint32_t host_free_slabs(struct tier *t)
 {
 	struct host *h = host_of(t);
 
 	harvest(h);
 	return h->free_slabs;
-}
-
-uint32_t host_next_slab(const struct tier *t, uint32_t class, uint32_t slab)
-{
-	const struct host *h = host_of(t);
-	const struct class *c = &h->classes[class];
-	int fill = 0;
-
-	assert(class < h->n_classes);
-	if (slab != HOST_NO_SLAB) {
-		if (h->slabs[slab].next != HOST_NO_SLAB)
-			return h->slabs[slab].next;
-		fill = h->slabs[slab].fill + 1;
-	}
-	while (fill < FILLS && c->head[fill] == HOST_NO_SLAB)
-		fill++;
-	return fill < FILLS ? c->head[fill] : HOST_NO_SLAB;
-}
-
-bool host_slab_walk(struct tier *t, uint32_t slab, bool (*fn)(void *arg, const struct extent *where),
-		    void *arg)
-{
-	const struct host *h = host_of(t);
-	const uint8_t class = h->slabs[slab].class;
-	const uint32_t end = h->slabs[slab].fresh;	/* fn may free the last slot, and with it the slab */
-
-	for (uint32_t i = 0; i < end; i++) {
-		const struct extent where = { .tier = TIER_HOST, .class = class, .slot = slab << 16 | i,
-					      .generation = slot_at(h, slab, i)->generation };
-
-		if ((where.generation & 1) && !fn(arg, &where))
-			return false;
-	}
-	return true;
-}
-
-void host_set_owner(struct tier *t, const struct extent *where, uint32_t owner)
-{
-	struct slot *slot = live_slot(host_of(t), where);
-
-	assert(slot);
-	slot->owner = owner;
-}
-
-uint32_t host_owner(const struct tier *t, const struct extent *where)
-{
-	const struct slot *slot = live_slot(host_of(t), where);
-
-	assert(slot);
-	return slot->owner;
 }
 
 int host_alloc_outside(struct tier *t, uint32_t class, uint32_t slab, struct extent *ret)
@@ -492,9 +357,4 @@ int host_alloc_outside(struct tier *t, uint32_t class, uint32_t slab, struct ext
 		return -ENOSPC;
 	take_slot(h, to, ret);
 	return 0;
-}
-
-const char *host_note(const struct tier *t)
-{
-	return host_memory_note(host_of(t)->memory);
 }

@@ -45,6 +45,7 @@
 
 enum {
 	PAGE = 4096,
+	PART_BYTES = 1 << 30,		/* the most that io_uring registers as one buffer */
 	PIECE_BYTES = 16 << 20,		/* faulted in between two looks at `stop`: close waits a few ms */
 };
 
@@ -307,6 +308,17 @@ void host_memory_close(struct host_memory *m)
 uint8_t *host_memory_base(const struct host_memory *m)
 {
 	return m->base;
+}
+
+bool host_memory_part(const struct host_memory *m, uint32_t i, void **ret_base, uint64_t *ret_bytes)
+{
+	const uint64_t from = (uint64_t)i * PART_BYTES, left = from < m->bytes ? m->bytes - from : 0;
+
+	if (!left)
+		return false;
+	*ret_base = m->base + from;
+	*ret_bytes = left < PART_BYTES ? left : PART_BYTES;
+	return true;
 }
 
 uint32_t host_memory_slabs(const struct host_memory *m)

@@ -19,6 +19,8 @@ int  host_memory_open(const struct tier_conf *conf, struct host_memory **ret, ch
 void host_memory_close(struct host_memory *m);	/* joins the threads; accepts NULL and half-open */
 
 uint8_t *host_memory_base(const struct host_memory *m);
+/* See host_memory_piece() in tier.h. */
+bool     host_memory_part(const struct host_memory *m, uint32_t i, void **ret_base, uint64_t *ret_bytes);
 uint32_t host_memory_slabs(const struct host_memory *m);
 int      host_memory_fd(const struct host_memory *m);	/* stays the memory's */
 const char *host_memory_note(const struct host_memory *m);	/* see host_note() */

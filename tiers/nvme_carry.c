@@ -25,7 +25,7 @@ static uint64_t place_of(struct nvme_log *log, const struct nvme_entry *entry)
 
 static void drop(struct nvme_log *log, const struct nvme_entry *entry)
 {
-	log->counters.dropped_records++;
+	nvme_count_dropped(log, log->carry.segment);
 	log->table.dropped(log->table.arg, entry, place_of(log, entry));
 }
 
@@ -113,7 +113,7 @@ static void append_done(struct nvme_append *a)
 	else if (log->table.moved(log->table.arg, &carry->entry, from, a->location, &tick))
 		nvme_log_touch(log, a->location, a->tick, tick);
 	else
-		nvme_log_forget(log, a->location, a->bytes, a->tick);
+		nvme_log_forget(log, a->location, a->tick);
 	carry->next++;
 }
 
@@ -196,6 +196,8 @@ void nvme_carry_step(struct nvme_log *log)
 	struct nvme_carry *carry = &log->carry;
 	const bool stopping = log->flush.stage != FLUSH_IDLE && log->flush.last;
 
+	if (log->paused && !stopping)
+		return;
 	if (carry->state == CARRY_IDLE && log->clean < log->low && !stopping)
 		begin(log);
 	while (carry->state == CARRY_NEXT || carry->state == CARRY_APPEND) {

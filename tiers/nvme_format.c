@@ -94,8 +94,8 @@ bool nvme_super_dead(const struct nvme_super *super, const uint8_t owner[32], ui
 	if (epoch < super->epoch_floor)
 		return true;
 	for (uint32_t i = 0; i < super->purges; i++)
-		if (!memcmp(super->purge[i].tenant, owner, NVME_TENANT_BYTES))
-			return epoch < super->purge[i].epoch;
+		if (epoch < super->purge[i].epoch && !memcmp(super->purge[i].tenant, owner, NVME_TENANT_BYTES))
+			return true;
 	return false;
 }
 

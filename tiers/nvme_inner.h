@@ -2,7 +2,8 @@
 /*
  * nvme_inner.h - what the files of the log share, and nobody else includes. Core thread only.
  *
- *	nvme_log.c      open, append, read, accounting, write budget
+ *	nvme_log.c      open, append, read
+ *	nvme_account.c  locations, what lives where, write budget
  *	nvme_segment.c  life of a segment; the log's own I/O; the step that carries everything on
  *	nvme_carry.c    a victim's records are moved, the segment is free again
  *	nvme_super.c    superblocks: read, written, format, purge
@@ -23,8 +24,8 @@
  *	   nobody reads them any more (readers == 0 before PREPARING).
  *	L3 clean = FREE + PREPARING + READY. A caller's append leaves one of them to the carry-over.
  *	L4 The footer of a FILLING segment fits behind its records, one more included, at all times.
- *	L5 heat[s].blocks, tick_sum and segments[s].live_bytes are those of the records the table has there
- *	   (not while it is DRAINING: nobody looks then).
+ *	L5 heat[s].blocks and tick_sum are those of the records the table has there (not while it is DRAINING:
+ *	   nobody looks then), segments[s].live_bytes about their bytes (nvme_log_forget()); live_* are the sums.
  *	L6 table callbacks run from completions and nvme_log_poll() only.
  */
 #ifndef KVTIER_NVME_INNER_H
@@ -37,7 +38,7 @@ enum {
 	NVME_NONE = 0xffffffff,
 	NVME_FILLS = 2,			/* one takes records, one waits for its footer */
 	NVME_TAG_PAGES = 64,		/* records with a page for the tag, on their way at once */
-	NVME_GENERATIONS = 1 << 24,
+	NVME_GENERATIONS = 1 << 19,
 };
 
 enum segment_state {
@@ -51,6 +52,7 @@ enum segment_state {
 
 struct nvme_segment {
 	uint64_t sequence;		/* of its header; 0: it has none of this store */
+	uint64_t full_ns;		/* SEALED: since when */
 	uint32_t live_bytes;
 	uint32_t generation;		/* 1 .. NVME_GENERATIONS - 1 */
 	uint32_t readers;
@@ -129,7 +131,9 @@ struct nvme_log {
 	struct nvme_segment *segments;
 	struct nvme_heat *heat;			/* of the same numbers */
 	uint32_t *scratch;
+	uint64_t live_bytes, live_records;	/* of all segments */
 	uint32_t clean, low;			/* fewer clean ones than this: reclaim */
+	bool paused;				/* reclaim nothing */
 	uint32_t cursor;			/* where to look for a free one */
 	uint32_t ready;				/* READY, or NVME_NONE */
 	uint32_t preparing;
@@ -168,12 +172,17 @@ void nvme_fill_close(struct nvme_log *log);	/* the open one, if any */
 /* As nvme_log_append() for a record whose entry is complete but for its place. carry: for the log itself;
  * -ENOSPC: no clean segment at all. */
 int nvme_append_start(struct nvme_log *log, struct nvme_append *append, struct nvme_entry *entry, bool carry);
-uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry);
-void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry, uint64_t tick);
-void nvme_charge(struct nvme_log *log, uint64_t bytes);	/* written: counted, and off the budget */
 /* Reserves what depends on log->super. */
 int  nvme_log_reserve(struct nvme_log *log);
 void *nvme_reserve(struct nvme_log *log, uint64_t bytes);	/* zeroed, page-aligned, counted; NULL */
+
+/* nvme_account.c */
+uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry);
+void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry, uint64_t tick);
+void nvme_account_clear(struct nvme_log *log, uint32_t segment);	/* nothing lives there any more */
+void nvme_count_dropped(struct nvme_log *log, uint32_t segment);	/* a live record, not carried over */
+bool nvme_budget_allows(struct nvme_log *log, uint64_t bytes);
+void nvme_charge(struct nvme_log *log, uint64_t bytes);	/* written: counted, and off the budget */
 
 /* nvme_carry.c */
 void nvme_carry_step(struct nvme_log *log);

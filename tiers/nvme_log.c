@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_log.c - the log: made and freed, appends, reads, accounting, write budget. Contract: nvme_log.h;
- * states and invariants: nvme_inner.h. Core thread only.
+ * nvme_log.c - the log: made and freed, appends, reads. Contract: nvme_log.h; states and invariants:
+ * nvme_inner.h. Core thread only.
  */
 #include "nvme_inner.h"
 
@@ -10,11 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The bucket holds the budget of an hour, and never less than this many segments. */
-enum { BUCKET_SEGMENTS = 2 };
-
-#define DAY_NS 86400e9
 
 void *nvme_reserve(struct nvme_log *log, uint64_t bytes)
 {
@@ -120,112 +115,18 @@ void nvme_log_free(struct nvme_log *log)
 
 bool nvme_log_busy(const struct nvme_log *log)
 {
-	return log->lent || log->waiting;
+	return log->lent > 0;
 }
 
-/* --- write budget: a bucket of bytes that fills with time --- */
-
-static double bucket_bytes(const struct nvme_log *log)
+bool nvme_log_waits(const struct nvme_log *log)
 {
-	const double hour = (double)log->conf.write_budget_bytes_per_day / 24;
-	const double least = (double)BUCKET_SEGMENTS * log->segment_bytes;
-
-	return hour > least ? hour : least;
+	return log->lent || log->waiting || log->flush.stage != FLUSH_IDLE || log->carry.state != CARRY_IDLE ||
+	       (log->state == NVME_UP && log->ready == NVME_NONE && log->clean > 0) || log->state == NVME_STARTING;
 }
 
-static bool budget_allows(struct nvme_log *log, uint64_t bytes)
+void nvme_log_pause(struct nvme_log *log, bool paused)
 {
-	const double per_day = (double)log->conf.write_budget_bytes_per_day, full = bucket_bytes(log);
-	const uint64_t now = log->disk->now_ns(log->disk);
-
-	if (!log->conf.write_budget_bytes_per_day)
-		return true;
-	if (!log->tokens_ns)
-		log->tokens = full;
-	else
-		log->tokens += (double)(now - log->tokens_ns) * per_day / DAY_NS;
-	log->tokens_ns = now ? now : 1;
-	if (log->tokens > full)
-		log->tokens = full;
-	return log->tokens >= (double)bytes;
-}
-
-/* Below zero is fine: footers and carry-over are paid for by the appends that come later. */
-void nvme_charge(struct nvme_log *log, uint64_t bytes)
-{
-	log->counters.written_bytes += bytes;
-	log->tokens -= (double)bytes;
-}
-
-/* --- locations: device 7 | tag page 1 | segment 16 | page 16 | generation 24 --- */
-
-uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry)
-{
-	return (uint64_t)log->conf.device << 57 | (uint64_t)(entry->tag_page != 0) << 56 |
-	       (uint64_t)segment << 40 | (uint64_t)entry->page << 24 | log->segments[segment].generation;
-}
-
-uint8_t nvme_location_device(uint64_t location)
-{
-	return (uint8_t)(location >> 57);
-}
-
-static uint32_t location_segment(uint64_t location)
-{
-	return location >> 40 & 0xffff;
-}
-
-static uint32_t location_page(uint64_t location)
-{
-	return location >> 24 & 0xffff;
-}
-
-bool nvme_log_stale(const struct nvme_log *log, uint64_t location)
-{
-	const uint32_t segment = location_segment(location);
-
-	return nvme_location_device(location) != log->conf.device || segment >= log->n_segments ||
-	       log->segments[segment].generation != (location & (NVME_GENERATIONS - 1));
-}
-
-/* --- what lives where --- */
-
-static uint32_t record_bytes(uint64_t location, uint32_t image_bytes)
-{
-	return (uint32_t)nvme_round_page(image_bytes) + (location >> 56 & 1 ? NVME_PAGE : 0);
-}
-
-void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry, uint64_t tick)
-{
-	log->heat[segment].blocks++;
-	log->heat[segment].tick_sum += tick;
-	log->segments[segment].live_bytes += (uint32_t)nvme_record_bytes(entry);
-}
-
-void nvme_log_forget(struct nvme_log *log, uint64_t location, uint32_t image_bytes, uint64_t tick)
-{
-	const uint32_t segment = location_segment(location);
-	struct nvme_segment *s;
-	struct nvme_heat *heat;
-
-	if (nvme_log_stale(log, location))
-		return;
-	s = &log->segments[segment];
-	heat = &log->heat[segment];
-	assert(heat->blocks > 0 && heat->tick_sum >= tick);
-	assert(s->live_bytes >= record_bytes(location, image_bytes));
-	heat->blocks--;
-	heat->tick_sum -= tick;
-	s->live_bytes -= record_bytes(location, image_bytes);
-	if (s->state == SEGMENT_SEALED && !heat->blocks && log->state == NVME_UP)
-		nvme_segment_release(log, segment);
-}
-
-void nvme_log_touch(struct nvme_log *log, uint64_t location, uint64_t tick, uint64_t now_tick)
-{
-	if (nvme_log_stale(log, location))
-		return;
-	log->heat[location_segment(location)].tick_sum += now_tick - tick;
+	log->paused = paused;
 }
 
 /* --- append --- */
@@ -385,7 +286,7 @@ int nvme_log_append(struct nvme_log *log, struct nvme_append *a)
 	entry.image_bytes = image_bytes;
 	entry.header_crc = header->header_crc;
 	entry.tag_page = !nvme_tag_fits(header);
-	if (!budget_allows(log, nvme_record_bytes(&entry))) {
+	if (!nvme_budget_allows(log, nvme_record_bytes(&entry))) {
 		log->counters.refused_budget++;
 		return -EAGAIN;
 	}
@@ -394,20 +295,41 @@ int nvme_log_append(struct nvme_log *log, struct nvme_append *a)
 
 /* --- read --- */
 
+/* The tag lies in the image's padding, unless that is too short. The segment's sequence is still the one that was
+ * read: it is not used again while it has readers. */
+static void find_parent(struct nvme_log *log, struct nvme_read *read)
+{
+	const struct image_header *header = (const void *)read->buffer;
+	uint32_t image_bytes, payload;
+	struct nvme_identity who;
+	struct nvme_entry entry;
+
+	memset(read->parent, 0, sizeof(read->parent));
+	if (nvme_location_tag_page(read->location) || nvme_image_check(header, &image_bytes, &payload) ||
+	    image_bytes != read->bytes || !nvme_tag_fits(header))
+		return;
+	nvme_identify(log, nvme_location_segment(read->location), &who);
+	if (!nvme_tag_check(read->buffer + payload - sizeof(struct nvme_tag), &who, header,
+			    nvme_location_page(read->location), &entry))
+		memcpy(read->parent, entry.parent, sizeof(read->parent));
+}
+
 static void read_done(struct nvme_io *io)
 {
 	struct nvme_read *read = io->owner;
 
-	io->log->segments[location_segment(read->location)].readers--;
 	read->status = io->op.status;
+	if (!read->status)
+		find_parent(io->log, read);
+	io->log->segments[nvme_location_segment(read->location)].readers--;
 	read->done(read);
 }
 
 int nvme_log_read(struct nvme_log *log, struct nvme_read *read)
 {
 	const uint64_t bytes = nvme_round_page(read->bytes);
-	const uint32_t segment = location_segment(read->location);
-	const uint64_t offset = (uint64_t)location_page(read->location) * NVME_PAGE;
+	const uint32_t segment = nvme_location_segment(read->location);
+	const uint64_t offset = (uint64_t)nvme_location_page(read->location) * NVME_PAGE;
 	int r;
 
 	if (nvme_log_stale(log, read->location)) {
@@ -449,13 +371,19 @@ uint64_t nvme_log_capacity(const struct nvme_log *log)
 	return (uint64_t)log->n_segments * log->segment_bytes;
 }
 
+uint32_t nvme_log_segment_bytes(const struct nvme_log *log)
+{
+	return log->segment_bytes;
+}
+
 uint64_t nvme_log_live_bytes(const struct nvme_log *log)
 {
-	uint64_t ret = 0;
+	return log->live_bytes;
+}
 
-	for (uint32_t i = 0; i < log->n_segments; i++)
-		ret += log->segments[i].live_bytes;
-	return ret;
+uint64_t nvme_log_live_records(const struct nvme_log *log)
+{
+	return log->live_records;
 }
 
 uint64_t nvme_log_memory(const struct nvme_log *log)

@@ -13,7 +13,7 @@
  *	   │                           └──> FAILED: nvme_log_text() says why. The store is untouched
  *	   └─ nvme_log_free() from any, when nvme_log_busy() says no
  *
- * A location is where a record lies, for the block table: 8 bytes, never stored, meaningless after a restart.
+ * A location is where a record lies, for the block table: 7 bytes, never stored, meaningless after a restart.
  * It becomes stale when its segment is used again: -ESTALE, never other bytes. The caller tells the log what
  * happens to its blocks (touch, forget), which is kept as sums per segment, and is asked when a segment is
  * about to go.
@@ -28,9 +28,10 @@
 #include "io.h"
 #include "nvme_format.h"
 
+struct extent;
 struct nvme_log;
 
-enum { NVME_TEXT_BYTES = 256, NVME_MAX_DEVICES = 128, NVME_NOWHERE = 0 };
+enum { NVME_TEXT_BYTES = 256, NVME_MAX_DEVICES = 16, NVME_NOWHERE = 0, NVME_RESIDENCY_BUCKETS = 8 };
 
 enum nvme_log_state { NVME_NEW, NVME_STARTING, NVME_UP, NVME_STOPPED, NVME_FAILED };
 
@@ -39,6 +40,8 @@ enum nvme_log_state { NVME_NEW, NVME_STARTING, NVME_UP, NVME_STOPPED, NVME_FAILE
 struct nvme_disk {
 	int (*submit)(struct nvme_disk *disk, struct io_op *op);
 	uint64_t (*now_ns)(struct nvme_disk *disk);	/* never goes back */
+	/* NULL, or told of every op that was submitted and has ended, right before the log looks at it. */
+	void (*ended)(struct nvme_disk *disk, const struct io_op *op);
 };
 
 struct nvme_conf {
@@ -120,6 +123,7 @@ struct nvme_read {
 	uint32_t bytes;			/* of the image */
 	void (*done)(struct nvme_read *read);
 	int      status;
+	uint8_t  parent[32];		/* status 0: as kept in the image's padding; zeros: none, or not known */
 
 	struct nvme_io io;
 };
@@ -135,14 +139,19 @@ struct nvme_counters {
 	uint64_t stale_reads;
 	uint64_t write_errors, read_errors;
 	uint64_t segments_reclaimed, segments_lost;	/* lost: without a footer that could be read back */
+	/* dropped_records, by how long their segment had been full (one that was recovered: since the start): up to
+	 * 1 min, 10 min, 1 h, 6 h, 1 day, 7 days, 30 days, more */
+	uint64_t residency[NVME_RESIDENCY_BUCKETS];
 };
 
 /* -EINVAL: conf out of its limits, with text; -ENOMEM. disk and table outlive the log. */
 int  nvme_log_new(const struct nvme_conf *conf, struct nvme_disk *disk, const struct nvme_table *table,
 		  struct nvme_log **ret, char *text, size_t n);
 void nvme_log_free(struct nvme_log *log);	/* not busy; NULL is fine */
-/* Something is on its way in the device. */
+/* Something is in the disk's hands. What only waits for room there is not, and is forgotten by nvme_log_free(). */
 bool nvme_log_busy(const struct nvme_log *log);
+/* Something is on its way, or waits: nvme_log_poll() soon. */
+bool nvme_log_waits(const struct nvme_log *log);
 
 /*
  * Reads what is there, and calls table->ready, which may be before this returns. Nothing is written unless
@@ -167,11 +176,20 @@ int  nvme_log_append(struct nvme_log *log, struct nvme_append *append);
 /* 0: lent. -ESTALE: its segment was used again; -EAGAIN: queue; -EINVAL: more bytes than the segment has. */
 int  nvme_log_read(struct nvme_log *log, struct nvme_read *read);
 /* The block is gone from there, or was accessed. `tick`: as the log knows it from append, moved, found or the
- * last touch. A stale location is fine. */
-void nvme_log_forget(struct nvme_log *log, uint64_t location, uint32_t image_bytes, uint64_t tick);
+ * last touch. A stale location is fine. How long the record was is not asked: the segment's live bytes shrink by
+ * its mean record, which is exact for records of one length, and when the last one goes. */
+void nvme_log_forget(struct nvme_log *log, uint64_t location, uint64_t tick);
 void nvme_log_touch(struct nvme_log *log, uint64_t location, uint64_t tick, uint64_t now_tick);
 bool nvme_log_stale(const struct nvme_log *log, uint64_t location);
+
+/* A location in 56 bits: device 4 | tag page 1 | segment 16 | page 16 | generation 19; as an extent: slot =
+ * segment << 16 | page, generation = tag page << 19 | generation, class 0. */
 uint8_t nvme_location_device(uint64_t location);
+uint32_t nvme_location_segment(uint64_t location);
+uint32_t nvme_location_page(uint64_t location);		/* of the image, from the segment's start */
+bool nvme_location_tag_page(uint64_t location);
+void nvme_location_extent(uint64_t location, struct extent *ret);
+uint64_t nvme_extent_location(const struct extent *where);
 
 /*
  * All of the tenant's records written before this call are dead: not in memory (the caller forgets those),
@@ -180,17 +198,23 @@ uint8_t nvme_location_device(uint64_t location);
  */
 int  nvme_log_purge(struct nvme_log *log, const uint8_t tenant[NVME_TENANT_BYTES],
 		    void (*done)(void *arg, int status), void *arg);
-/* Seals the open segment, so that a restart need not walk it, and syncs. last: takes no appends any more and
- * is STOPPED then, once those lent are done. -EBUSY, -ESHUTDOWN. A device that stalls keeps it from ending:
+/* Syncs what was appended and is done. last: takes no appends any more, seals the open segment once those lent are
+ * done, so that a restart need not walk it, and is STOPPED then. -EBUSY, -ESHUTDOWN. A device that stalls keeps it from ending:
  * the time limit is the caller's, who may exit without. */
 int  nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int status), void *arg);
 
 /* Carries on what found no room in the queue or failed. To be called every few milliseconds; cheap. */
 void nvme_log_poll(struct nvme_log *log);
+/* While the device is in trouble no segment is reclaimed: what cannot be read or written just now is not lost. */
+void nvme_log_pause(struct nvme_log *log, bool paused);
 
 void nvme_log_counters(const struct nvme_log *log, struct nvme_counters *ret);
 uint64_t nvme_log_capacity(const struct nvme_log *log);		/* bytes of all segments */
+uint32_t nvme_log_segment_bytes(const struct nvme_log *log);	/* 0: not known yet */
 uint64_t nvme_log_live_bytes(const struct nvme_log *log);	/* of records that the table has */
+uint64_t nvme_log_live_records(const struct nvme_log *log);
+/* What is left of the write budget's reserve: 0 to 100; 100 without a budget. */
+uint32_t nvme_log_budget_percent(const struct nvme_log *log);
 uint64_t nvme_log_memory(const struct nvme_log *log);
 
 #endif

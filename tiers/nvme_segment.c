@@ -18,6 +18,8 @@ static void io_ended(struct io_op *op)
 
 	assert(log->lent > 0);
 	log->lent--;
+	if (log->disk->ended)
+		log->disk->ended(log->disk, op);
 	if (op->kind == IO_READ && !op->status)
 		log->counters.read_bytes += op->bytes;
 	if (op->status) {
@@ -98,14 +100,15 @@ void nvme_segment_release(struct nvme_log *log, uint32_t segment)
 	assert(s->state == SEGMENT_SEALED || s->state == SEGMENT_DRAINING);
 	s->state = SEGMENT_FREE;
 	s->generation = s->generation + 1 < NVME_GENERATIONS ? s->generation + 1 : 1;
-	s->live_bytes = 0;
 	s->entries = 0;
-	log->heat[segment] = (struct nvme_heat){ 0 };
+	nvme_account_clear(log, segment);
 	log->clean++;
 }
 
 void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries)
 {
+	if (log->segments[segment].state != SEGMENT_DRAINING)	/* else it goes back to what it was */
+		log->segments[segment].full_ns = log->disk->now_ns(log->disk);
 	log->segments[segment].state = SEGMENT_SEALED;
 	log->segments[segment].entries = (uint16_t)entries;
 	log->heat[segment].eligible = true;
@@ -293,8 +296,8 @@ int nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int 
 	log->flush.done = done;
 	log->flush.arg = arg;
 	log->flush.stage = FLUSH_SEAL;
-	if (log->open && (last || log->open->count))
-		nvme_fill_close(log);
+	if (log->open && last)
+		nvme_fill_close(log);	/* else it goes on filling: sealing it now would waste the rest of it */
 	return 0;	/* goes on in the next completion or poll: done never runs in here */
 }
 

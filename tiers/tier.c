@@ -19,6 +19,7 @@ enum { BUFFER_ALIGN = 4096 };
 /* Adding a tier is one line here, one file, one test. */
 static const struct tier_ops *const tiers[TIER_COUNT] = {
 	[TIER_HOST] = &host_ops,
+	[TIER_NVME] = &nvme_ops,
 };
 
 static const char *const tier_names[TIER_COUNT] = { "gpu", "host", "nvme", "redis" };
@@ -57,6 +58,8 @@ int tier_alloc(struct tier *t, uint32_t bytes, struct extent *ret)
 	int err;
 
 	assert(bytes > 0);
+	if (!t->ops->alloc)
+		return -ENOTSUP;
 	err = t->ops->alloc(t, bytes, &where);
 	assert(err <= 0 && (err || where.tier == t->ops->id));
 	assert(t->used_bytes <= t->capacity_bytes);
@@ -69,7 +72,7 @@ int tier_alloc(struct tier *t, uint32_t bytes, struct extent *ret)
 
 void tier_free(struct tier *t, const struct extent *where)
 {
-	assert(where->tier == t->ops->id && t->extents > 0);
+	assert(where->tier == t->ops->id && t->extents > 0 && t->ops->free);
 	t->ops->free(t, where);
 	t->frees_total++;
 }
@@ -78,10 +81,18 @@ uint8_t *tier_address(struct tier *t, const struct extent *where)
 {
 	uint8_t *ret;
 
-	assert(t->ops->caps & TIER_CAP_ADDRESSABLE);
+	assert(t->ops->caps & TIER_CAP_ADDRESSABLE && t->ops->address);
 	ret = where->tier == t->ops->id ? t->ops->address(t, where) : NULL;
 	assert((uintptr_t)ret % BUFFER_ALIGN == 0);
 	return ret;
+}
+
+/* Whether its writes go where it likes, whatever is wrapped around it. */
+static bool chooses_places(const struct tier *t)
+{
+	while (t->inner)
+		t = t->inner;
+	return !t->ops->alloc;
 }
 
 int tier_submit(struct tier *t, struct xfer *x)
@@ -92,10 +103,11 @@ int tier_submit(struct tier *t, struct xfer *x)
 	assert(x->op == XFER_READ || x->op == XFER_WRITE);
 	if (!t->ops->submit)
 		return -ENOTSUP;
-	if (x->where.tier != t->ops->id)
+	if (x->where.tier != t->ops->id && (x->op == XFER_READ || !chooses_places(t)))
 		return -ESTALE;
 	x->tier = t;
 	x->status = -EINPROGRESS;
+	x->kept = false;
 	x->next = NULL;
 	x->in_flight = true;	/* before the call: a worker may have finished before submit returns */
 	t->in_flight++;
@@ -116,6 +128,7 @@ void tier_complete(struct xfer *x, int status)
 	struct tier *t = x->tier;
 
 	assert(x->in_flight && t->in_flight > 0 && status <= 0);
+	assert(!x->kept || (status < 0 && x->op == XFER_READ));
 	x->in_flight = false;
 	x->status = status;
 	t->in_flight--;

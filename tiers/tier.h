@@ -8,7 +8,11 @@
  *
  * Ownership: alloc gives an extent to the caller, free takes it back. submit lends the xfer until its
  * `done` ran: exactly once, from the loop, never inside submit. On an error return the caller still owns
- * everything.
+ * everything. A tier that chooses the place itself (no alloc: nvme) says in the xfer of a write where it went.
+ *
+ * A device that stalls: nobody can take back memory that it may still write to. So a read that is given up
+ * (tier_cancel(), or the tier's own patience) ends with `kept`: the slot `home` that its buffer lies in now
+ * belongs to the tier, which gives it back through its configuration's release() when the device is done with it.
  *
  * States (tier_state()):  starting --ready--> up <--probe ok/errors--> degraded --> readonly --> offline
  * (host knows starting, up, and degraded: part of its memory could not be had after the start)
@@ -21,6 +25,7 @@
 #include <stdint.h>
 
 struct loop;
+struct nvme_tier_conf;
 struct tier;
 
 enum {
@@ -51,13 +56,23 @@ struct extent {
 
 enum xfer_op { XFER_READ = 1, XFER_WRITE };
 
+/* What a durable tier keeps beside an image, so that a restart finds its way. */
+struct xfer_record {
+	uint8_t  owner[32];	/* bytes 0..15: tenant; 16..31: space (space.h) */
+	uint8_t  parent[32];	/* key; zeros: none, or not known */
+	uint64_t tick;		/* last access, < 2^48 */
+};
+
 /* Embedded in its owner and lent to the tier from tier_submit() until `done` ran. */
 struct xfer {
 	struct tier *tier;	/* set by tier_submit() */
-	struct extent where;
-	uint8_t *buffer;	/* 4096-aligned */
-	uint32_t bytes;
+	struct extent where;	/* READ: from there. WRITE without alloc: set before `done` */
+	uint8_t *buffer;	/* 4096-aligned, with room up to the next multiple of 4096 */
+	uint32_t bytes;		/* of the image */
 	enum xfer_op op;
+	struct xfer_record record;	/* WRITE to a durable tier: to be kept. READ: parent as found there */
+	struct extent home;	/* READ: the host slot that buffer lies in */
+	bool kept;		/* READ, status < 0: `home` is the tier's for now, see above */
 	int status;		/* 0, or -errno: then the buffer's content is undefined */
 	struct xfer *next;	/* the tier's while lent */
 	bool in_flight;		/* tier.c's: false before the first submit */
@@ -72,6 +87,7 @@ struct tier_conf {
 	int32_t  numa_node;		/* -1: interleave over the allowed nodes */
 	bool     lock;			/* mlock */
 	uint32_t prefault_threads;	/* 0: one per CPU this process may use, at most 8; else at most 64 */
+	const struct nvme_tier_conf *nvme;	/* nvme.h */
 };
 
 struct tier_ops {
@@ -82,7 +98,8 @@ struct tier_ops {
 	int  (*open)(const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text,
 		     size_t n);
 	void (*close)(struct tier *t);					/* accepts NULL and half-open */
-	int  (*alloc)(struct tier *t, uint32_t bytes, struct extent *ret);	/* -ENOSPC: evict; -E2BIG */
+	/* -ENOSPC: evict; -E2BIG. NULL: a write chooses its place */
+	int  (*alloc)(struct tier *t, uint32_t bytes, struct extent *ret);
 	void (*free)(struct tier *t, const struct extent *where);
 	uint8_t *(*address)(struct tier *t, const struct extent *where);	/* NULL: stale */
 	int  (*submit)(struct tier *t, struct xfer *x);		/* NULL where addressable; -EAGAIN: full */
@@ -109,7 +126,7 @@ struct tier_class_view {
 	uint32_t used_slots, free_slots;	/* in its slabs */
 };
 
-extern const struct tier_ops host_ops;
+extern const struct tier_ops host_ops, nvme_ops;
 
 enum { TIER_TEXT_BYTES = 512 };
 
@@ -131,12 +148,17 @@ const char *tier_state_name(enum tier_state state);
  */
 enum { HOST_NO_SLAB = 0xffffffff, HOST_NO_OWNER = 0xffffffff };
 
+/* The extent of a slot in use; -ESTALE: it is not. */
+int      host_extent(const struct tier *t, uint32_t slot, struct extent *ret);
 /* The class an image of `bytes` goes to; -1: a new one, which needs a free slab. */
 int      host_class_of(const struct tier *t, uint32_t bytes);
 /* What a slot for `bytes` takes; 0: larger than a slab. */
 uint32_t host_slot_bytes(const struct tier *t, uint32_t bytes);
 /* What the slot of a live extent holds; 0: stale. */
 uint32_t host_extent_bytes(const struct tier *t, const struct extent *where);
+/* The memory of all slabs, for io_buffers_add(): piece i of it, each at most 1 GiB; false: there is none. It stays
+ * mapped until the tier is closed. */
+bool     host_memory_piece(const struct tier *t, uint32_t i, void **ret_base, uint64_t *ret_bytes);
 uint32_t host_classes(const struct tier *t);		/* class indices in use are below this */
 void     host_class_view(const struct tier *t, uint32_t class, struct tier_class_view *ret);
 uint32_t host_free_slabs(struct tier *t);

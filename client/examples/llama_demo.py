@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""llama_demo.py - a prompt's KV outlives the engine that computed it: six runs of a real model, one table.
+"""llama_demo.py - a prompt's KV outlives the engine that computed it, and the daemon: a real model, one table.
 
     llama_demo.py --build DIR [--work DIR] [--prefix-tokens N] [--answer-tokens N]
 
@@ -9,6 +9,7 @@ about a text of this repository. Every engine process is killed with SIGKILL bef
     a   cold, nothing in kvtier                    b   warm, another process: logits equal bit for bit
     c   another question on the same document      d   a space that keeps FP8: cold, then warm
     e   the daemon is killed with SIGKILL under a running engine, which still answers
+    f   the daemon is started again, the engine is a new process: warm from NVMe, logits equal bit for bit
 
 Exit status 0 when all of that held, else 1; what did not is said after the table.
 """
@@ -50,14 +51,21 @@ class Daemon:
         if len(str(run / "kvtier.sock")) > SUN_PATH_MAX:     # a deep checkout: sockets need a short path
             self.short = tempfile.mkdtemp(prefix="kvtier-demo-")
             run = Path(self.short)
-        shutil.rmtree(run, ignore_errors=True)
-        run.mkdir(mode=0o700, parents=True)
+        self.run, self.state = run, work / "state"
         self.socket = str(run / "kvtier.sock")
-        environment = dict(os.environ, RUNTIME_DIRECTORY=str(run), STATE_DIRECTORY=str(work / "state"))
+        self._remove_state()        # what an earlier demo left on NVMe would be hit by this one
+        self.log.unlink(missing_ok=True)
+        self.start()
+
+    def start(self) -> None:
+        """Also after kill(): the same directories, and what is on NVMe."""
+        shutil.rmtree(self.run, ignore_errors=True)
+        self.run.mkdir(mode=0o700, parents=True)
+        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        environment = dict(os.environ, RUNTIME_DIRECTORY=str(self.run), STATE_DIRECTORY=str(self.state))
         environment.pop("NOTIFY_SOCKET", None)
-        (work / "state").mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen([str(build / "kvtierd")], env=environment,
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen([str(self.build / "kvtierd")], env=environment,
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             self._wait_until_up()
@@ -86,13 +94,29 @@ class Daemon:
         except ValueError:
             raise Failed(f"kvtierctl stats --json: exit status {out.returncode}, no JSON") from None
 
+    def nvme(self) -> dict:
+        """Stats of the NVMe tier, once it has recovered; Failed where it cannot be had."""
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            tier = self.stats()["tiers"]["nvme"]
+            if tier["state"] == "up":
+                return tier
+            if tier["state"] != "starting":
+                break
+            time.sleep(0.05)
+        raise Failed(f"the NVMe tier is {tier['state']}: {tier.get('text', '')}")
+
     def kill(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
+    def _remove_state(self) -> None:
+        shutil.rmtree(self.state, ignore_errors=True)
+
     def close(self) -> None:
         self.kill()
+        self._remove_state()        # gigabytes are reserved there
         if self.short:
             shutil.rmtree(self.short, ignore_errors=True)
 
@@ -254,6 +278,17 @@ class Demo:
         self.rows.append({**self.row_of_times("e", title, answer), "logical": "-", "kept": "-", "tier": "-",
                           "result": self.compare_exactly("e", "a")(answer)})
 
+    def check_both_killed(self) -> None:
+        """After run e neither that engine nor the daemon is there any more: all they had in memory is gone."""
+        self.daemon.start()
+        before = self.daemon.nvme()["hit_blocks_total"]
+        warm = self.run("f", "both killed: from NVMe", "raw", judge=self.compare_exactly("f", "a"))
+        hits = self.daemon.nvme()["hit_blocks_total"] - before
+        self.expect(warm["hit_tokens"] == self.answers["b"]["hit_tokens"],
+                    "run f: the whole prefix must be hit, as in run b")
+        blocks = warm["hit_tokens"] // BLOCK_TOKENS
+        self.expect(0 < hits == blocks, f"run f: stats must say that NVMe gave all {blocks} blocks, not {hits}")
+
     def report(self) -> None:
         print()
         print_table(self.rows)
@@ -265,6 +300,9 @@ class Demo:
         cold, warm = self.answers["a"], self.answers["b"]
         print(f"\nFirst token after {warm['ttft_s']:.2f} s instead of {cold['ttft_s']:.2f} s: "
               f"{cold['ttft_s'] / warm['ttft_s']:.1f} times sooner.")
+        nvme = self.answers["f"]
+        print(f"After kill -9 of engine and daemon, from NVMe: {nvme['ttft_s']:.2f} s, "
+              f"{cold['ttft_s'] / nvme['ttft_s']:.1f} times sooner.")
 
 
 def megabytes(n: int) -> str:
@@ -310,11 +348,13 @@ def main() -> int:
     try:
         print("starting kvtierd", flush=True)
         daemon = Daemon(options.build, options.work)
+        daemon.nvme()
         demo = Demo(daemon, options.work, options.prefix_tokens, options.answer_tokens)
         print("asking; each engine is a new process, killed (SIGKILL) before the next:", flush=True)
         demo.check_raw()
         demo.check_fp8()
         demo.check_daemon_killed()
+        demo.check_both_killed()
         demo.report()
     except Failed as failure:
         print(f"llama_demo: {failure}", file=sys.stderr)

@@ -78,6 +78,11 @@ def generate(engine: llama_engine.Engine, limit: int, logits: IO[bytes], first: 
     return answer
 
 
+def nearest(tiers: kvtier.Tier) -> str:
+    """Of the tiers that have a block, the one it is loaded from."""
+    return next((tier.name.lower() for tier in kvtier.Tier if tier in tiers), "")
+
+
 def answer_question(engine: llama_engine.Engine, cache: Optional[LlamaCache], question: dict) -> dict:
     engine.reset()
     start = time.monotonic()
@@ -95,7 +100,7 @@ def answer_question(engine: llama_engine.Engine, cache: Optional[LlamaCache], qu
     stored = cache.store(tokens, have) if cache else Stored(0, 0, None)
     error = (got.error if got else None) or stored.error
     return {"prompt_tokens": len(tokens), "hit_tokens": have, "fetch_s": fetched - asked, "ttft_s": ttft,
-            "tier": (got.tiers.name or "").lower() if have else "", "stored_blocks": stored.kept,
+            "tier": nearest(got.tiers) if have else "", "stored_blocks": stored.kept,
             "answer": engine.detokenize(answer).strip(), "tokens": answer,
             "kvtier": f"away or unwilling: {error}" if error else "ok" if cache else "not connected"}
 

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fetch.c - a part gets a slot, and a part of a load or prefetch brings its block from NVMe into it. Core thread only.
+ *
+ *	PIN ──away──> ROOM ──slot──> FETCH ~read~> SERVE ~verified, decoded~> CHECK ──> promoted, done
+ *	  ^            │ none          │  ^                                     │ bad
+ *	  │            └── waits       │  └── AGAIN: the tier is full           ├──> FETCH, once more
+ *	  └── woken ── JOINED <────────┤                                        └──> the copy is dropped: a miss
+ *	                               └──> END: stale, device away, error
+ *
+ * Invariants
+ *   F1 a block is read by one part at a time; others that want it are JOINED and look again when that part ends.
+ *   F2 until it is promoted, the slot is the part's own: nobody else can see what was read before its checksum was
+ *      verified by the job that serves it (or, for a prefetch, by a job that does nothing else).
+ *   F3 no page is touched while a part waits here, so a deadline or a cancel ends it at once. A slot that is being
+ *      read into stays with the tier until the device is done with it (xfer.kept).
+ *   F4 a part waits for room only while something is under way that will free some: jobs and reads hold pins, writes
+ *      make blocks fit to be demoted. When nothing is, it is told -ENOSPC.
+ *   F5 the list has at most one entry a part, so walking it is cheap. It is in order of need.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "conn.h"
+#include "copies.h"
+#include "kvtierd.h"
+#include "op.h"
+#include "writeback.h"
+
+/* At the end: whoever waited longest is tried first. */
+static void list_add(struct requests *all, struct part *part, enum fetch why)
+{
+	assert(part->fetch == FETCH_NOT);
+	part->fetch = why;
+	part->fetch_next = NULL;
+	part->fetch_link = all->fetches_end;
+	*all->fetches_end = part;
+	all->fetches_end = &part->fetch_next;
+}
+
+static void list_add_first(struct requests *all, struct part *part, enum fetch why)
+{
+	if (!all->fetches) {
+		list_add(all, part, why);
+		return;
+	}
+	assert(part->fetch == FETCH_NOT);
+	part->fetch = why;
+	part->fetch_next = all->fetches;
+	part->fetch_link = &all->fetches;
+	part->fetch_next->fetch_link = &part->fetch_next;
+	all->fetches = part;
+}
+
+static void list_remove(struct requests *all, struct part *part)
+{
+	assert(part->fetch != FETCH_NOT);
+	part->fetch = FETCH_NOT;
+	*part->fetch_link = part->fetch_next;
+	if (part->fetch_next)
+		part->fetch_next->fetch_link = part->fetch_link;
+	else
+		all->fetches_end = part->fetch_link;
+}
+
+static enum verdict miss(struct part *part, int status)
+{
+	part->status = status;
+	part->step = LOAD_END;
+	return CONTINUE;
+}
+
+static bool being_read(const struct requests *all, uint32_t block)
+{
+	for (const struct part *other = all->fetches; other; other = other->fetch_next)
+		if (other->fetch >= FETCH_AGAIN && other->fetch <= FETCH_READ && other->lease.block == block)
+			return true;
+	return false;
+}
+
+/* --- room --- */
+
+static struct part *first_waiting(const struct requests *all, enum fetch why)
+{
+	struct part *part = all->fetches;
+
+	while (part && part->fetch != why)
+		part = part->fetch_next;
+	return part;
+}
+
+/* Grows with everything that may have made room. */
+static uint64_t progress(const struct kvtierd *d)
+{
+	return d->device->jobs_total + writeback_ended(d->writeback) +
+	       (d->tiers[TIER_NVME] ? d->tiers[TIER_NVME]->xfers_total - d->tiers[TIER_NVME]->in_flight : 0);
+}
+
+static bool something_under_way(const struct kvtierd *d)
+{
+	return d->device->in_flight > 0 || writeback_busy(d->writeback) ||
+	       (d->tiers[TIER_NVME] && d->tiers[TIER_NVME]->in_flight > 0);
+}
+
+static void wait_for_room(struct requests *all, struct part *part)
+{
+	const struct request *q = part->request;
+
+	if (part->fetch == FETCH_ROOM)
+		return;		/* it keeps its place */
+	/* Later blocks of its chain may hold slots, and wait for this one's commit. */
+	if (q->sqe.op == WIRE_OP_STORE && q->parts == part)
+		list_add_first(all, part, FETCH_ROOM);
+	else
+		list_add(all, part, FETCH_ROOM);
+}
+
+int fetch_slot(struct kvtierd *d, struct part *part, uint32_t bytes)
+{
+	const struct part *first = first_waiting(d->requests, FETCH_ROOM);
+	int r = -ENOSPC;
+
+	if (!first || part->fetch == FETCH_ROOM) {	/* nobody overtakes */
+		r = mover_make_room(d->tiers[TIER_HOST], d->blocks, d->tick, bytes, MOVER_STEPS, &d->moved, &part->where);
+		d->requests->room_progress = progress(d);
+	}
+	if (r == -ENOSPC && (something_under_way(d) || (first && first != part))) {
+		wait_for_room(d->requests, part);
+		return -EAGAIN;
+	}
+	if (part->fetch == FETCH_ROOM)
+		list_remove(d->requests, part);
+	part->placed = r == 0;
+	return r ? -ENOSPC : 0;
+}
+
+enum verdict load_room(struct kvtierd *d, struct part *part)
+{
+	const uint32_t bytes = copies_image_bytes(d, part->lease.block);
+	int r;
+
+	if (being_read(d->requests, part->lease.block)) {
+		if (part->fetch == FETCH_ROOM)
+			list_remove(d->requests, part);
+		list_add(d->requests, part, FETCH_JOINED);
+		return WAIT;
+	}
+	if (!blocks_live(d->blocks, part->lease.block))
+		return miss(part, -ENOENT);
+	if (blocks_host_slot(d->blocks, part->lease.block) != BLOCK_NONE) {	/* while we waited */
+		fetch_leave(d, part);
+		part->step = LOAD_PIN;
+		return CONTINUE;
+	}
+	r = bytes ? fetch_slot(d, part, bytes) : -ENOSPC;
+	if (r == -EAGAIN)
+		return WAIT;
+	if (r)
+		return miss(part, r);
+	part->step = LOAD_FETCH;
+	return CONTINUE;
+}
+
+/* --- the read --- */
+
+static void read_failed(struct kvtierd *d, struct part *part)
+{
+	const int error = part->xfer.status;
+
+	/* Given up, or the device is away: the block may be read another time. */
+	if (error == -ECANCELED || error == -ETIMEDOUT || !nvme_readable(d->tiers[TIER_NVME], &part->xfer.where))
+		part->step = LOAD_END;
+	else
+		part->step = fetch_again(d, part) ? LOAD_FETCH : LOAD_END;
+	if (part->step == LOAD_END && part->status == 0)
+		part->status = -ENOENT;
+}
+
+static void read_done(struct xfer *x)
+{
+	struct part *part = (struct part *)(void *)((char *)x - offsetof(struct part, xfer));
+	struct kvtierd *d = part->request->d;
+
+	part->fetch = FETCH_READ;
+	if (x->kept)
+		part->placed = false;
+	if (part->status < 0)		/* ended early meanwhile */
+		part->step = LOAD_END;
+	else if (x->status)
+		read_failed(d, part);
+	else
+		part->step = LOAD_SERVE;
+	part_run(part);
+}
+
+enum verdict load_fetch(struct kvtierd *d, struct part *part)
+{
+	const uint32_t block = part->lease.block;
+	struct xfer *x = &part->xfer;
+	int r;
+
+	if (part->fetch == FETCH_NOT)
+		list_add(d->requests, part, FETCH_AGAIN);
+	if (!blocks_live(d->blocks, block))
+		return miss(part, -ENOENT);
+	if (!blocks_nvme(d->blocks, block, &x->where)) {	/* it was stored again, or promoted */
+		unplace(d, part);
+		fetch_leave(d, part);
+		part->step = LOAD_PIN;
+		return CONTINUE;
+	}
+	x->op = XFER_READ;
+	x->home = part->where;
+	x->buffer = tier_address(d->tiers[TIER_HOST], &part->where);
+	x->bytes = copies_image_bytes(d, block);
+	x->kept = false;
+	x->done = read_done;
+	r = tier_submit(d->tiers[TIER_NVME], x);
+	part->fetch = r == 0 ? FETCH_READING : FETCH_AGAIN;
+	if (r == 0 || r == -EAGAIN)
+		return WAIT;
+	if (r == -ESTALE)	/* its segment was lost without a footer to tell of it */
+		copies_condemn(d, block);
+	return miss(part, -ENOENT);
+}
+
+/* Where the tier, or the room, is still short the step puts the part back; what ends then will bring us here again. */
+bool fetch_retry(struct requests *all)
+{
+	struct kvtierd *d = all->d;
+	const uint64_t reads = d->tiers[TIER_NVME] ? d->tiers[TIER_NVME]->xfers_total : 0;
+	struct part *part = first_waiting(all, FETCH_AGAIN);
+	bool worked = false;
+
+	if (part) {
+		part_run(part);
+		worked = d->tiers[TIER_NVME]->xfers_total != reads;
+	}
+	part = first_waiting(all, FETCH_ROOM);
+	if (part && (progress(d) != all->room_progress || !something_under_way(d))) {
+		part_run(part);
+		worked = true;
+	}
+	return worked;
+}
+
+/* --- after it --- */
+
+void fetch_promote(struct kvtierd *d, struct part *part)
+{
+	static const uint8_t none[32];
+	const uint32_t block = part->lease.block;
+	const uint8_t *parent_key = part->xfer.record.parent;
+	uint32_t parent = BLOCK_NONE;
+
+	stats_add(&d->stats->v.tiers_nvme_read_bytes_total, part->xfer.bytes);
+	if (!blocks_live(d->blocks, block) || blocks_host_slot(d->blocks, block) != BLOCK_NONE) {
+		unplace(d, part);	/* condemned meanwhile: right bytes, but nothing to keep */
+		return;
+	}
+	if (memcmp(parent_key, none, sizeof none) != 0)
+		parent = blocks_find(d->blocks, parent_key, blocks_space(d->blocks, block));
+	if (parent == block)
+		parent = BLOCK_NONE;
+	blocks_promote(d->blocks, block, parent, &part->where);
+	host_set_owner(d->tiers[TIER_HOST], &part->where, block);
+	part->placed = false;
+	stats_add(&d->stats->v.tiers_host_promoted_blocks_total, 1);
+}
+
+bool fetch_again(struct kvtierd *d, struct part *part)
+{
+	struct extent now;
+
+	if (!blocks_live(d->blocks, part->lease.block))
+		return false;
+	/* Its segment was used again while we read: what came was another block. The next read is from where it is. */
+	if (blocks_nvme(d->blocks, part->lease.block, &now) &&
+	    (now.device != part->xfer.where.device || now.slot != part->xfer.where.slot ||
+	     now.generation != part->xfer.where.generation))
+		return true;
+	if (!part->reread) {
+		part->reread = true;
+		return true;
+	}
+	copies_condemn(d, part->lease.block);
+	return false;
+}
+
+void fetch_leave(struct kvtierd *d, struct part *part)
+{
+	const enum fetch was = part->fetch;
+	const uint32_t block = part->lease.block;
+	struct part *other;
+
+	if (was != FETCH_NOT)
+		list_remove(d->requests, part);
+	if (was < FETCH_AGAIN || was == FETCH_JOINED)
+		return;
+	do {
+		other = d->requests->fetches;
+		while (other && (other->fetch != FETCH_JOINED || other->lease.block != block))
+			other = other->fetch_next;
+		if (!other)
+			return;
+		list_remove(d->requests, other);
+		other->step = LOAD_PIN;
+		part_run(other);
+	} while (!being_read(d->requests, block));	/* else the rest has joined that one */
+}
+
+/* Called while q->ending keeps q from being freed under us. */
+void fetch_end_early(struct request *q, int status)
+{
+	struct requests *all = q->d->requests;
+	struct part *part = all->fetches;
+
+	while (part) {
+		struct part *next = part->fetch_next;
+
+		if (part->request == q && part->status == 0 && part->fetch != FETCH_READ) {
+			part->status = status;
+			if (part->fetch == FETCH_READING) {
+				tier_cancel(q->d->tiers[TIER_NVME], &part->xfer);
+			} else {
+				part->step = q->sqe.op == WIRE_OP_STORE ? STORE_COMMIT : LOAD_END;
+				part_run(part);
+			}
+			next = all->fetches;	/* others may have come or gone */
+		}
+		part = next;
+	}
+}

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gauges.h - what is now, put into the stats page. Core thread only.
+ */
+#ifndef KVTIER_GAUGES_H
+#define KVTIER_GAUGES_H
+
+struct kvtierd;
+
+void gauges_sync(struct kvtierd *d);	/* all gauges and what of health follows from them; every heartbeat */
+
+#endif

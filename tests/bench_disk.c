@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_disk.c - see bench_disk.h. */
+#include "bench_disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+struct raw {
+	struct bench_disk *d;
+	struct io_uring ring;
+	bool write;
+	uint64_t offset;
+	uint32_t next, blocks;
+};
+
+double bench_cpu_seconds(void)
+{
+	struct rusage u;
+
+	(void)getrusage(RUSAGE_SELF, &u);
+	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+/* --- the file --- */
+
+static const char *directory(void)
+{
+	const char *given = getenv("KVTIER_BENCH_DIR");
+
+	if (!given)
+		given = getenv("TMPDIR");
+	return given ? given : "/var/tmp";
+}
+
+static int fill_file(const struct bench_disk *d)
+{
+	for (uint64_t at = 0; at < d->bytes;) {
+		const uint64_t left = d->bytes - at;
+		const ssize_t n = pwrite(d->fd, d->buffers, left < d->block ? left : d->block, (off_t)at);
+
+		if (n <= 0)
+			return n ? -errno : -EIO;
+		at += (uint64_t)n;
+	}
+	return fdatasync(d->fd) ? -errno : 0;
+}
+
+static int make_file(struct bench_disk *d, char *note, size_t n)
+{
+	int r;
+
+	(void)snprintf(d->dir, sizeof d->dir, "%.200s/kvtier-bench-XXXXXX", directory());
+	if (!mkdtemp(d->dir)) {
+		d->dir[0] = 0;
+		(void)snprintf(note, n, "%.80s: %s", directory(), strerror(errno));
+		return -errno;
+	}
+	(void)snprintf(d->path, sizeof d->path, "%s/store", d->dir);
+	d->fd = open(d->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_DIRECT, 0600);
+	if (d->fd < 0) {
+		(void)snprintf(note, n, "no O_DIRECT in %.60s (tmpfs?): set KVTIER_BENCH_DIR", directory());
+		return -ENOTSUP;
+	}
+	r = fallocate(d->fd, 0, 0, (off_t)d->bytes) ? -errno : fill_file(d);
+	if (r)
+		(void)snprintf(note, n, "%u MiB in %.60s: %s", (unsigned)(d->bytes >> 20), directory(), strerror(-r));
+	return r == -ENOSPC ? -ENOTSUP : r;
+}
+
+int bench_disk_open(struct bench_disk *d, uint64_t bytes, uint32_t block, char *note, size_t n)
+{
+	const size_t room = BENCH_DISK_DEPTH * (size_t)block;
+
+	*d = (struct bench_disk){ .fd = -1, .bytes = bytes, .block = block };
+	d->buffers = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (d->buffers == MAP_FAILED) {
+		d->buffers = NULL;
+		return -ENOMEM;
+	}
+	memset(d->buffers, 0x5a, room);
+	return make_file(d, note, n);
+}
+
+void bench_disk_close(struct bench_disk *d)
+{
+	char command[300];
+
+	if (d->fd >= 0)
+		(void)close(d->fd);
+	if (d->buffers)
+		(void)munmap(d->buffers, BENCH_DISK_DEPTH * (size_t)d->block);
+	(void)snprintf(command, sizeof command, "rm -rf '%s'", d->dir);
+	if (d->dir[0] && system(command))
+		(void)fprintf(stderr, "cannot remove %s\n", d->dir);
+}
+
+/* --- the raw loop --- */
+
+static int raw_open(struct raw *raw)
+{
+	const struct iovec all = { raw->d->buffers, BENCH_DISK_DEPTH * (size_t)raw->d->block };
+	int r = io_uring_queue_init(BENCH_DISK_DEPTH, &raw->ring,
+				    IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+
+	if (r == -EINVAL)
+		r = io_uring_queue_init(BENCH_DISK_DEPTH, &raw->ring, 0);
+	if (r)
+		return r == -ENOSYS || r == -EPERM ? -ENOTSUP : r;
+	r = io_uring_register_files(&raw->ring, &raw->d->fd, 1);
+	if (r == 0)
+		r = io_uring_register_buffers(&raw->ring, &all, 1);
+	if (r)
+		io_uring_queue_exit(&raw->ring);
+	return r;
+}
+
+static void raw_next(struct raw *raw, uint32_t slot)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&raw->ring);
+	const uint32_t block = raw->d->block;
+	uint8_t *buffer = raw->d->buffers + (size_t)slot * block;
+	const uint64_t at = raw->offset + (uint64_t)raw->next++ * block;
+
+	if (raw->write)
+		io_uring_prep_write_fixed(sqe, 0, buffer, block, at, 0);
+	else
+		io_uring_prep_read_fixed(sqe, 0, buffer, block, at, 0);
+	io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+	io_uring_sqe_set_data64(sqe, slot);
+}
+
+static int raw_run(struct raw *raw, uint32_t depth)
+{
+	uint32_t ended = 0;
+
+	for (uint32_t i = 0; i < depth && raw->next < raw->blocks; i++)
+		raw_next(raw, i);
+	while (ended < raw->blocks) {
+		struct io_uring_cqe *cqes[BENCH_DISK_DEPTH];
+		const int r = io_uring_submit_and_wait(&raw->ring, 1);
+		const uint32_t n = io_uring_peek_batch_cqe(&raw->ring, cqes, BENCH_DISK_DEPTH);
+
+		if (r < 0 && r != -EINTR)
+			return r;
+		for (uint32_t i = 0; i < n; i++) {
+			if (cqes[i]->res != (int)raw->d->block)
+				return cqes[i]->res < 0 ? cqes[i]->res : -EIO;
+			if (raw->next < raw->blocks)
+				raw_next(raw, (uint32_t)cqes[i]->user_data);
+		}
+		io_uring_cq_advance(&raw->ring, n);
+		ended += n;
+	}
+	return 0;
+}
+
+int bench_disk_raw(struct bench_disk *d, bool write, uint32_t depth, uint64_t offset, uint32_t blocks, double *ret)
+{
+	struct raw raw = { .d = d, .write = write, .offset = offset, .blocks = blocks };
+	uint64_t start;
+	int r = raw_open(&raw);
+
+	if (r)
+		return r;
+	start = bench_now_ns();
+	r = raw_run(&raw, depth);
+	*ret = (double)blocks * d->block / (double)(bench_now_ns() - start);
+	io_uring_queue_exit(&raw.ring);
+	return r;
+}

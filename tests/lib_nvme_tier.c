@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lib_nvme_tier.c - see lib_nvme_tier.h. */
+#include "lib_nvme_tier.h"
+
+#include <assert.h>
+#include <ftw.h>
+#include <sys/stat.h>
+#include <time.h>
+
+enum { PATIENCE = 30, TURN_NS = 1000000 };
+
+/* --- the table --- */
+
+static uint32_t number_of(const struct nvme_entry *entry)
+{
+	uint8_t key[32], owner[32];
+	uint32_t number;
+
+	memcpy(&number, entry->key, sizeof(number));
+	assert(number < SITE_BLOCKS);
+	kit_key(number, key);
+	kit_owner(number, owner);
+	assert(!memcmp(entry->key, key, 32) && !memcmp(entry->owner, owner, 32));
+	return number;
+}
+
+static bool is_at(const struct site *site, uint32_t number, const struct extent *where)
+{
+	return site->block[number].there && !memcmp(&site->block[number].where, where, sizeof(*where));
+}
+
+static bool on_found(void *arg, const struct nvme_entry *entry, const struct extent *where)
+{
+	const uint32_t number = number_of(entry);
+	struct site *site = arg;
+
+	assert(nvme_extent_location(where) != NVME_NOWHERE && nvme_extent_location(where) < 1ull << 56);
+	if (site->block[number].there)
+		return false;
+	site->block[number].there = true;
+	site->block[number].where = *where;
+	site->block[number].tick = entry->tick;
+	site->tick = entry->tick > site->tick ? entry->tick : site->tick;
+	site->blocks++;
+	site->found++;
+	return true;
+}
+
+static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry, const struct extent *where,
+			       uint64_t *ret_tick)
+{
+	const uint32_t number = number_of(entry);
+	struct site *site = arg;
+
+	*ret_tick = site->block[number].tick;
+	return is_at(site, number, where) ? NVME_LIVE : NVME_GONE;
+}
+
+static bool on_moved(void *arg, const struct nvme_entry *entry, const struct extent *from, const struct extent *to,
+		     uint64_t *ret_tick)
+{
+	const uint32_t number = number_of(entry);
+	struct site *site = arg;
+
+	if (!is_at(site, number, from))
+		return false;
+	site->block[number].where = *to;
+	*ret_tick = site->block[number].tick;
+	site->moved++;
+	return true;
+}
+
+static void on_dropped(void *arg, const struct nvme_entry *entry, const struct extent *where)
+{
+	const uint32_t number = number_of(entry);
+	struct site *site = arg;
+
+	if (!is_at(site, number, where))
+		return;
+	site->block[number].there = false;
+	site->blocks--;
+	site->dropped++;
+}
+
+static void on_release(void *arg, const struct extent *home)
+{
+	struct site *site = arg;
+
+	assert(home->slot < SITE_SLOTS && site->slot[home->slot].busy && site->slot[home->slot].dones == 1);
+	site->slot[home->slot].busy = false;
+	site->released++;
+}
+
+static void on_changed(void *arg)
+{
+	((struct site *)arg)->changed++;
+}
+
+/* --- from outside --- */
+
+void site_peek(const char *path, uint64_t offset, void *ret, size_t n)
+{
+	FILE *f = fopen(path, "r");
+
+	assert(f && !fseek(f, (long)offset, SEEK_SET));
+	assert(fread(ret, 1, n, f) == n);
+	(void)fclose(f);
+}
+
+void site_poke(const char *path, uint64_t offset, const void *bytes, size_t n)
+{
+	FILE *f = fopen(path, "r+");
+
+	assert(f && !fseek(f, (long)offset, SEEK_SET));
+	assert(fwrite(bytes, 1, n, f) == n);
+	assert(!fclose(f));
+}
+
+uint64_t site_place(const struct site *site, uint32_t block)
+{
+	const uint64_t location = nvme_extent_location(&site->block[block].where);
+
+	return nvme_segment_offset(nvme_location_segment(location), KIT_SEGMENT) +
+	       (uint64_t)nvme_location_page(location) * NVME_PAGE;
+}
+
+/* --- start and stop --- */
+
+void site_open(struct site *site, enum io_engine_choice engine, uint32_t n_paths)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	memset(site, 0, sizeof(*site));
+	/* Not /tmp, which may be a tmpfs without O_DIRECT. */
+	(void)snprintf(site->dir, sizeof(site->dir), "%s/nvme-XXXXXX", tmp ? tmp : "/var/tmp");
+	assert(mkdtemp(site->dir));
+	assert(!loop_open(0, &site->loop));
+	site->memory = aligned_alloc(NVME_PAGE, SITE_SLOTS * KIT_IMAGE_MAX);
+	site->expected = aligned_alloc(NVME_PAGE, KIT_IMAGE_MAX);
+	assert(site->memory && site->expected);
+	for (uint32_t i = 0; i < SITE_SLOTS; i++) {
+		site->slot[i].bytes = site->memory + (size_t)i * KIT_IMAGE_MAX;
+		site->slot[i].site = site;
+	}
+	site->conf = (struct nvme_tier_conf){
+		.n_paths = n_paths, .bytes = SITE_BYTES, .segment_bytes = KIT_SEGMENT, .read_depth = 4, .write_depth = 4,
+		.stall_ns = PATIENCE * 1000000000ull, .engine = engine,
+		.events = { .arg = site, .found = on_found, .ask = on_ask, .moved = on_moved, .dropped = on_dropped,
+			    .release = on_release, .changed = on_changed },
+	};
+	for (uint32_t i = 0; i < n_paths; i++) {
+		(void)snprintf(site->path[i], sizeof(site->path[i]), "%s/store%u", site->dir, i);
+		site->conf.paths[i] = site->path[i];
+	}
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st;
+	(void)type;
+	(void)ftw;
+	return remove(path);
+}
+
+void site_close(struct site *site)
+{
+	if (site->tier)
+		site_stop(site, false);
+	loop_close(site->loop);
+	(void)nftw(site->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	free(site->memory);
+	free(site->expected);
+}
+
+static bool has_started(struct site *site)
+{
+	return tier_state(site->tier) != TIER_STARTING;
+}
+
+void site_start(struct site *site)
+{
+	struct tier_conf conf = { .nvme = &site->conf };
+
+	memset(site->block, 0, sizeof(site->block));
+	site->blocks = site->found = site->dropped = site->moved = 0;
+	assert_int_equal(tier_open(TIER_NVME, &conf, site->loop, &site->tier, site->text, sizeof(site->text)), 0);
+	assert_true(site_settle(site, has_started));
+}
+
+static bool is_idle(struct site *site)
+{
+	return nvme_idle(site->tier);
+}
+
+void site_stop(struct site *site, bool flush)
+{
+	if (flush)
+		assert_int_equal(site_flush(site, true), 0);
+	assert_true(site_settle(site, is_idle));
+	tier_close(site->tier);
+	site->tier = NULL;
+}
+
+static void pause_over(struct loop_timer *timer)
+{
+	loop_stop(((struct site *)(void *)((char *)timer - offsetof(struct site, pause)))->loop);
+}
+
+void site_turn(struct site *site)
+{
+	site->pause.fire = pause_over;
+	assert(!loop_timer_set(site->loop, &site->pause, loop_now(site->loop) + TURN_NS));
+	assert(!loop_run(site->loop));
+}
+
+bool site_settle(struct site *site, bool (*is)(struct site *site))
+{
+	const time_t end = time(NULL) + PATIENCE;
+
+	while (!is(site)) {
+		if (time(NULL) > end)
+			return false;
+		site_turn(site);
+	}
+	return true;
+}
+
+bool site_until_state(struct site *site, enum tier_state state)
+{
+	const time_t end = time(NULL) + PATIENCE;
+
+	while (tier_state(site->tier) != state && time(NULL) <= end)
+		site_turn(site);
+	return tier_state(site->tier) == state;
+}
+
+/* --- blocks --- */
+
+static void slot_done(struct xfer *x)
+{
+	struct site_slot *slot = (struct site_slot *)(void *)x;
+	struct site *site = slot->site;
+
+	slot->dones++;
+	slot->busy = x->kept;
+	if (x->op != XFER_WRITE || x->status)
+		return;
+	assert(x->where.tier == TIER_NVME && x->where.device < site->conf.n_paths);
+	site->block[slot->block].there = true;
+	site->block[slot->block].where = x->where;
+	site->block[slot->block].tick = x->record.tick;
+	site->blocks++;
+}
+
+static struct site_slot *take_slot(struct site *site, uint32_t block, enum xfer_op op)
+{
+	for (uint32_t i = 0; i < SITE_SLOTS; i++) {
+		struct site_slot *slot = &site->slot[i];
+
+		if (slot->busy)
+			continue;
+		slot->block = block;
+		slot->dones = 0;
+		memset(&slot->x, 0, sizeof(slot->x));
+		slot->x.op = op;
+		slot->x.buffer = slot->bytes;
+		slot->x.bytes = kit_image(block, site->expected);
+		slot->x.home = (struct extent){ .tier = TIER_HOST, .slot = i, .generation = 1 };
+		slot->x.done = slot_done;
+		return slot;
+	}
+	return NULL;
+}
+
+static struct site_slot *submit(struct site *site, struct site_slot *slot, int *ret)
+{
+	*ret = tier_submit(site->tier, &slot->x);
+	slot->busy = !*ret;
+	return *ret ? NULL : slot;
+}
+
+struct site_slot *site_write(struct site *site, uint32_t block, int *ret)
+{
+	struct site_slot *slot = take_slot(site, block, XFER_WRITE);
+
+	assert(slot);
+	(void)kit_image(block, slot->bytes);
+	kit_owner(block, slot->x.record.owner);
+	if (block > 0)
+		kit_key(block - 1, slot->x.record.parent);
+	slot->x.record.tick = ++site->tick;
+	return submit(site, slot, ret);
+}
+
+struct site_slot *site_read(struct site *site, uint32_t block, int *ret)
+{
+	struct site_slot *slot = take_slot(site, block, XFER_READ);
+
+	assert(slot && site->block[block].there);
+	memset(slot->bytes, 0xee, KIT_IMAGE_MAX);
+	memset(slot->x.record.parent, 0xee, 32);
+	slot->x.where = site->block[block].where;
+	return submit(site, slot, ret);
+}
+
+static int wait_for(struct site *site, const struct site_slot *slot)
+{
+	const time_t end = time(NULL) + PATIENCE;
+
+	while (!slot->dones && time(NULL) <= end)
+		site_turn(site);
+	assert_int_equal(slot->dones, 1);
+	return slot->x.status;
+}
+
+int site_store(struct site *site, uint32_t block)
+{
+	const time_t end = time(NULL) + PATIENCE;
+	struct site_slot *slot;
+	int r;
+
+	while (!(slot = site_write(site, block, &r)) && r == -EAGAIN && time(NULL) <= end)
+		site_turn(site);
+	return slot ? wait_for(site, slot) : r;
+}
+
+void site_forget(struct site *site, uint32_t block)
+{
+	if (!site->block[block].there)
+		return;
+	nvme_forget(site->tier, &site->block[block].where, site->block[block].tick);
+	site->block[block].there = false;
+	site->blocks--;
+}
+
+int site_load(struct site *site, uint32_t block)
+{
+	struct site_slot *slot;
+	int r;
+
+	if (!site->block[block].there)
+		return -ENOENT;
+	slot = site_read(site, block, &r);
+	if (slot)
+		r = wait_for(site, slot);
+	if (!r)
+		r = kit_image_check(slot->bytes, block, site->expected);
+	if (r == -EBADMSG || r == -ESTALE)
+		site_forget(site, block);
+	return r;
+}
+
+uint32_t site_load_all(struct site *site)
+{
+	uint32_t whole = 0;
+
+	for (uint32_t i = 0; i < SITE_BLOCKS; i++)
+		whole += site->block[i].there && !site_load(site, i);
+	return whole;
+}
+
+void site_store_range(struct site *site, uint32_t from, uint32_t to)
+{
+	for (uint32_t i = from; i < to; i++)
+		assert_int_equal(site_store(site, i), 0);
+}
+
+static void on_ended(void *arg, int status)
+{
+	((struct site *)arg)->ended = status;
+}
+
+static bool has_ended(struct site *site)
+{
+	return site->ended != 1;
+}
+
+static int wait_end(struct site *site, int r)
+{
+	if (r)
+		return r;
+	assert_int_equal(site->ended, 1);	/* not inside the call */
+	assert_true(site_settle(site, has_ended));
+	return site->ended;
+}
+
+int site_purge(struct site *site, uint32_t tenant)
+{
+	uint8_t owner[32];
+
+	kit_owner(tenant, owner);
+	for (uint32_t i = tenant; i < SITE_BLOCKS; i += KIT_TENANTS)
+		site_forget(site, i);
+	site->ended = 1;
+	return wait_end(site, nvme_purge(site->tier, owner, on_ended, site));
+}
+
+int site_flush(struct site *site, bool last)
+{
+	site->ended = 1;
+	return wait_end(site, nvme_flush(site->tier, last, on_ended, site));
+}
+
+void site_device(struct site *site, uint32_t i, struct nvme_device_row *ret)
+{
+	assert_true(nvme_device(site->tier, i, ret));
+}

@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvme.c - the NVMe tier: its ops table, which device a block goes to, and what is done on all devices together.
+ * One device: nvme_device.c. Contract and states: nvme.h. Core thread only.
+ *
+ * One timer drives everything that no completion does: every POLL_NS while something is on its way or waits, else
+ * rarely. Events that may start something (changed) come from it alone.
+ */
+#include "nvme.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../daemon/loop.h"
+#include "nvme_device.h"
+
+#define POLL_NS 5000000ull
+#define IDLE_NS 200000000ull
+
+/* Something done on several devices, told when the last one ended. */
+struct together {
+	uint32_t left;		/* devices, and one for whoever starts them, */
+	bool started;		/* which ends with the next tick, so that done never runs inside */
+	int status;		/* the first that was not 0 */
+	void (*done)(void *arg, int status);	/* NULL: none is under way */
+	void *arg;
+};
+
+struct nvme {
+	struct tier base;	/* first */
+	struct loop *loop;
+	struct nvme_tier_conf conf;
+	struct loop_timer timer;
+	uint32_t n;
+	struct nvme_device devices[NVME_TIER_PATHS];
+	struct together purge, flush;
+};
+
+/* Sees through wrappers. */
+static struct nvme *nvme_of(const struct tier *t)
+{
+	while (t->inner)
+		t = t->inner;
+	assert(t->ops == &nvme_ops);
+	return (struct nvme *)(void *)(uintptr_t)t;	/* base is its first member */
+}
+
+/* --- the timer --- */
+
+static void wake(struct nvme *t, uint64_t in_ns)
+{
+	const uint64_t due = loop_now(t->loop) + in_ns;
+
+	if (t->timer.position && t->timer.due_ns <= due)
+		return;
+	(void)loop_timer_set(t->loop, &t->timer, due);	/* it has a place there since open */
+}
+
+/* The sums that the core reads off any tier. */
+static void sum_up(struct nvme *t)
+{
+	t->base.capacity_bytes = t->base.used_bytes = t->base.extents = 0;
+	for (uint32_t i = 0; i < t->n; i++) {
+		const struct nvme_log *log = t->devices[i].log;
+
+		if (!log || t->devices[i].for_good)
+			continue;
+		t->base.capacity_bytes += nvme_log_capacity(log);
+		t->base.used_bytes += nvme_log_live_bytes(log);
+		t->base.extents += nvme_log_live_records(log);
+	}
+}
+
+static void together_end(struct together *all, int status)
+{
+	void (*done)(void *arg, int status) = all->done;
+
+	if (status && !all->status)
+		all->status = status;
+	if (--all->left)
+		return;
+	all->done = NULL;
+	done(all->arg, all->status);
+}
+
+static void end_started(struct together *all)
+{
+	if (!all->started)
+		return;
+	all->started = false;
+	together_end(all, 0);
+}
+
+static void tick(struct loop_timer *timer)
+{
+	struct nvme *t = (struct nvme *)(void *)((char *)timer - offsetof(struct nvme, timer));
+	bool changed = false, busy = false;
+
+	for (uint32_t i = 0; i < t->n; i++) {
+		struct nvme_device *d = &t->devices[i];
+
+		nvme_device_poll(d);
+		changed = changed || d->changed || d->refused || d->refused_budget;
+		d->changed = d->refused = d->refused_budget = false;
+	}
+	end_started(&t->purge);
+	end_started(&t->flush);
+	sum_up(t);
+	if (changed && t->conf.events.changed)
+		t->conf.events.changed(t->conf.events.arg);
+	for (uint32_t i = 0; i < t->n; i++)
+		busy = busy || nvme_device_busy(&t->devices[i]);
+	wake(t, busy ? POLL_NS : IDLE_NS);
+}
+
+/* --- ops --- */
+
+static int check_conf(const struct nvme_tier_conf *c, char *text, size_t n)
+{
+	const char *what = NULL;
+
+	if (!c->n_paths || c->n_paths > NVME_TIER_PATHS)
+		what = "path must be given once to 16 times";
+	else if (c->segment_bytes < NVME_MIN_SEGMENT_BYTES || c->segment_bytes > NVME_MAX_SEGMENT_BYTES ||
+		 c->segment_bytes % NVME_PAGE)
+		what = "segment_bytes must be 64 KiB to 256 MiB, a multiple of 4 KiB";
+	else if (c->bytes && nvme_shape_check(c->segment_bytes, (c->bytes - NVME_DATA_OFFSET) / c->segment_bytes))
+		what = "bytes must be room for 4 to 65535 segments of segment_bytes, and 64 KiB";
+	else if (!c->read_depth || c->read_depth > IO_MAX_DEPTH || !c->write_depth || c->write_depth > IO_MAX_DEPTH)
+		what = "queue_depth must be 1 to 1024";
+	else if (!c->stall_ns)
+		what = "the time after which an I/O counts as stalled must not be 0";
+	for (uint32_t i = 0; i < c->n_paths && !what; i++) {
+		if (!c->paths[i][0] || strlen(c->paths[i]) >= NVME_TIER_PATH_BYTES)
+			what = "path must be 1 to 255 bytes";
+		for (uint32_t j = 0; j < i && !what; j++)
+			if (!strcmp(c->paths[i], c->paths[j]))
+				what = "path is given twice";
+	}
+	if (!what)
+		return 0;
+	(void)snprintf(text, n, "[nvme] %s", what);
+	return -EINVAL;
+}
+
+static void nvme_close(struct tier *base)
+{
+	struct nvme *t = (struct nvme *)(void *)base;
+
+	if (!t)
+		return;
+	loop_timer_unset(t->loop, &t->timer);
+	for (uint32_t i = 0; i < t->n; i++)
+		nvme_device_close(&t->devices[i]);
+	free(t);
+}
+
+static void open_devices(struct nvme *t)
+{
+	for (uint32_t i = 0; i < t->conf.n_paths; i++) {
+		struct nvme_device *d = &t->devices[i];
+
+		(void)snprintf(d->path, sizeof(d->path), "%s", t->conf.paths[i]);
+		t->conf.paths[i] = d->path;
+		d->number = (uint8_t)i;
+		d->conf = &t->conf;
+		d->loop = t->loop;
+		d->budget_bytes_per_day = t->conf.write_budget_bytes_per_day / t->conf.n_paths;
+		t->n++;
+		nvme_device_open(d);
+	}
+}
+
+static int nvme_open(const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text, size_t n)
+{
+	struct nvme *t;
+	int r = check_conf(conf->nvme, text, n);
+
+	if (r)
+		return r;
+	t = calloc(1, sizeof(*t));
+	if (!t) {
+		(void)snprintf(text, n, "[nvme] not enough memory");
+		return -ENOMEM;
+	}
+	t->base.ops = &nvme_ops;
+	t->loop = loop;
+	t->conf = *conf->nvme;
+	t->timer.fire = tick;
+	r = loop_timer_set(loop, &t->timer, loop_now(loop));
+	if (r) {
+		(void)snprintf(text, n, "[nvme] no room for a timer");
+		free(t);
+		return r;
+	}
+	open_devices(t);
+	*ret = &t->base;
+	return 0;
+}
+
+/* Rendezvous: each device that takes writes draws a number for the key, the largest wins. One that is lost moves its
+ * own keys alone. The key is a hash already. NULL: none takes writes. */
+static struct nvme_device *device_for(struct nvme *t, const uint8_t key[32])
+{
+	struct nvme_device *best = NULL;
+	uint64_t best_draw = 0, seed;
+
+	memcpy(&seed, key, sizeof(seed));
+	for (uint32_t i = 0; i < t->n; i++) {
+		uint64_t draw = (seed + i + 1) * 0x9e3779b97f4a7c15u;
+
+		draw = (draw ^ draw >> 31) * 0xbf58476d1ce4e5b9u;
+		draw ^= draw >> 29;
+		if (!nvme_device_writable(&t->devices[i]) || (best && draw <= best_draw))
+			continue;
+		best = &t->devices[i];
+		best_draw = draw;
+	}
+	return best;
+}
+
+static struct nvme_device *device_at(struct nvme *t, const struct extent *where)
+{
+	return where->tier == TIER_NVME && where->device < t->n ? &t->devices[where->device] : NULL;
+}
+
+static int nvme_submit(struct tier *base, struct xfer *x)
+{
+	struct nvme *t = nvme_of(base);
+	struct nvme_device *d;
+	int r;
+
+	if (x->op == XFER_READ) {
+		d = device_at(t, &x->where);
+		if (!d)
+			return -ESTALE;
+		if (!nvme_device_readable(d))
+			return -ENODEV;
+	} else {
+		d = device_for(t, ((const struct image_header *)(const void *)x->buffer)->key);
+		if (!d)
+			return -EROFS;
+	}
+	r = nvme_transfer_start(d, x);
+	wake(t, POLL_NS);
+	return r;
+}
+
+static void nvme_cancel(struct tier *base, struct xfer *x)
+{
+	struct nvme *t = nvme_of(base);
+
+	for (uint32_t i = 0; i < t->n; i++)
+		if (nvme_transfer_cancel(&t->devices[i], x))
+			wake(t, 0);
+}
+
+static enum tier_state nvme_state(const struct tier *base)
+{
+	const struct nvme *t = nvme_of(base);
+	uint32_t starting = 0, up = 0, offline = 0, writable = 0;
+
+	for (uint32_t i = 0; i < t->n; i++) {
+		const enum tier_state state = t->devices[i].state;
+
+		starting += state == TIER_STARTING;
+		up += state == TIER_UP;
+		offline += state == TIER_OFFLINE;
+		writable += state == TIER_UP;
+	}
+	if (starting)
+		return TIER_STARTING;
+	if (up == t->n)
+		return TIER_UP;
+	if (offline == t->n)
+		return TIER_OFFLINE;
+	return writable ? TIER_DEGRADED : TIER_READONLY;
+}
+
+const struct tier_ops nvme_ops = {
+	.name = "nvme",
+	.id = TIER_NVME,
+	.caps = TIER_CAP_DURABLE,
+	.open = nvme_open,
+	.close = nvme_close,
+	.submit = nvme_submit,
+	.cancel = nvme_cancel,
+	.state = nvme_state,
+};
+
+/* --- beyond the table --- */
+
+bool nvme_writable(const struct tier *t, const uint8_t key[32])
+{
+	return device_for(nvme_of(t), key) != NULL;
+}
+
+bool nvme_readable(const struct tier *t, const struct extent *where)
+{
+	const struct nvme_device *d = device_at(nvme_of(t), where);
+
+	return d && nvme_device_readable(d);
+}
+
+void nvme_forget(struct tier *t, const struct extent *where, uint64_t tick_then)
+{
+	struct nvme_device *d = device_at(nvme_of(t), where);
+
+	if (d && d->log)
+		nvme_log_forget(d->log, nvme_extent_location(where), tick_then);
+}
+
+void nvme_touch(struct tier *t, const struct extent *where, uint64_t tick_then, uint64_t now_tick)
+{
+	struct nvme_device *d = device_at(nvme_of(t), where);
+
+	if (d && d->log)
+		nvme_log_touch(d->log, nvme_extent_location(where), tick_then, now_tick);
+}
+
+bool nvme_idle(const struct tier *base)
+{
+	const struct nvme *t = nvme_of(base);
+
+	for (uint32_t i = 0; i < t->n; i++)
+		if (!nvme_device_idle(&t->devices[i]))
+			return false;
+	return base->in_flight == 0 && t->base.in_flight == 0;
+}
+
+static void ended(void *arg, int status)
+{
+	together_end(arg, status);
+}
+
+static void begin(struct nvme *t, struct together *all, void (*done)(void *arg, int status), void *arg)
+{
+	*all = (struct together){ .left = 1, .started = true, .done = done, .arg = arg };
+	wake(t, 0);
+}
+
+/* What one device said to being asked. */
+static void note(struct together *all, int r)
+{
+	if (!r)
+		all->left++;
+	else if (!all->status)
+		all->status = r;
+}
+
+int nvme_purge(struct tier *base, const uint8_t tenant[NVME_TENANT_BYTES], void (*done)(void *arg, int status),
+	       void *arg)
+{
+	struct nvme *t = nvme_of(base);
+
+	if (t->purge.done)
+		return -EBUSY;
+	begin(t, &t->purge, done, arg);
+	for (uint32_t i = 0; i < t->n; i++) {
+		struct nvme_device *d = &t->devices[i];
+		const bool there = nvme_device_readable(d) && nvme_log_state(d->log) == NVME_UP;
+
+		note(&t->purge, there ? nvme_log_purge(d->log, tenant, ended, &t->purge) : -EIO);
+	}
+	return 0;
+}
+
+int nvme_flush(struct tier *base, bool last, void (*done)(void *arg, int status), void *arg)
+{
+	struct nvme *t = nvme_of(base);
+
+	if (t->flush.done)
+		return -EBUSY;
+	begin(t, &t->flush, done, arg);
+	for (uint32_t i = 0; i < t->n; i++)
+		if (nvme_device_writable(&t->devices[i]))
+			note(&t->flush, nvme_log_flush(t->devices[i].log, last, ended, &t->flush));
+	return 0;
+}
+
+/* --- for operators --- */
+
+static void add_log(struct nvme_counters *sum, const struct nvme_counters *c)
+{
+	uint64_t *to = (uint64_t *)(void *)sum;
+	const uint64_t *from = (const uint64_t *)(const void *)c;
+
+	static_assert(sizeof(*c) % sizeof(uint64_t) == 0, "nothing but uint64_t");
+	for (size_t i = 0; i < sizeof(*c) / sizeof(*from); i++)
+		to[i] += from[i];
+}
+
+static void add_io(struct io_counters *sum, const struct io_counters *c)
+{
+	sum->reads_total += c->reads_total;
+	sum->writes_total += c->writes_total;
+	sum->syncs_total += c->syncs_total;
+	sum->read_bytes_total += c->read_bytes_total;
+	sum->written_bytes_total += c->written_bytes_total;
+	sum->errors_total += c->errors_total;
+	sum->short_total += c->short_total;
+	sum->retries_total += c->retries_total;
+	sum->reads_lent += c->reads_lent;
+	sum->writes_lent += c->writes_lent;
+	sum->reads_in_device += c->reads_in_device;
+	sum->writes_in_device += c->writes_in_device;
+	sum->oldest_ns = c->oldest_ns > sum->oldest_ns ? c->oldest_ns : sum->oldest_ns;
+}
+
+static void fill_row(const struct nvme_device *d, struct nvme_device_row *ret)
+{
+	memset(ret, 0, sizeof(*ret));
+	(void)snprintf(ret->path, sizeof(ret->path), "%s", d->path);
+	(void)snprintf(ret->text, sizeof(ret->text), "%s", d->text);
+	ret->state = d->state;
+	ret->for_good = d->for_good;
+	if (d->log) {
+		ret->capacity_bytes = nvme_log_capacity(d->log);
+		ret->live_bytes = nvme_log_live_bytes(d->log);
+		ret->segment_bytes = nvme_log_segment_bytes(d->log);
+		nvme_log_counters(d->log, &ret->log);
+	}
+	if (d->io)
+		io_counters(d->io, &ret->io);
+}
+
+bool nvme_device(const struct tier *base, uint32_t i, struct nvme_device_row *ret)
+{
+	const struct nvme *t = nvme_of(base);
+
+	if (i >= t->n)
+		return false;
+	fill_row(&t->devices[i], ret);
+	return true;
+}
+
+/* io_uring may be refused for one device and not for the next: memory that may be locked runs out. */
+static const char *engine_name(const struct nvme *t)
+{
+	const char *name = NULL;
+
+	for (uint32_t i = 0; i < t->n; i++) {
+		const char *its = t->devices[i].io ? io_engine_name(t->devices[i].io) : name;
+
+		if (name && strcmp(its, name))
+			return "io_uring+threads";
+		name = its;
+	}
+	return name ? name : "none";
+}
+
+/* "PATH: why" of the first that is not up. */
+static void status_text(const struct nvme *t, char *ret, size_t n)
+{
+	ret[0] = '\0';
+	for (uint32_t i = 0; i < t->n && !ret[0]; i++)
+		if (t->devices[i].text[0])
+			(void)snprintf(ret, n, "%s: %s", t->devices[i].path, t->devices[i].text);
+	for (uint32_t i = 0; i < t->n && !ret[0]; i++)
+		if (t->devices[i].io)
+			(void)snprintf(ret, n, "%s", io_note(t->devices[i].io));
+}
+
+void nvme_status(const struct tier *base, struct nvme_tier_status *ret)
+{
+	const struct nvme *t = nvme_of(base);
+	uint32_t percent = 0, logs = 0;
+
+	memset(ret, 0, sizeof(*ret));
+	ret->engine = engine_name(t);
+	ret->devices = t->n;
+	status_text(t, ret->text, sizeof(ret->text));
+	for (uint32_t i = 0; i < t->n; i++) {
+		const struct nvme_device *d = &t->devices[i];
+		struct nvme_device_row row;
+
+		fill_row(d, &row);
+		add_log(&ret->log, &row.log);
+		add_io(&ret->io, &row.io);
+		ret->quarantined = ret->quarantined || d->quarantined;
+		ret->usable += nvme_device_readable(d);
+		ret->stalls_total += d->stalls_total;
+		ret->recovery_ns = d->recovery_ns > ret->recovery_ns ? d->recovery_ns : ret->recovery_ns;
+		logs += d->log != NULL;
+		percent += d->log ? nvme_log_budget_percent(d->log) : 0;
+	}
+	ret->budget_percent = logs ? percent / logs : 100;
+	memcpy(ret->residency, ret->log.residency, sizeof(ret->residency));
+}

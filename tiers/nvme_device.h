@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvme_device.h - one path of the NVMe tier: file, I/O engine, log, state, and the transfers on their way there.
+ * Of nvme.c, nvme_device.c and nvme_transfer.c, nobody else's. Core thread only.
+ *
+ *	nvme_device_open ──> STARTING ──recovered, formatted──> UP <───────────── probe ok ──────────┐
+ *	    │                   │ cannot be read                 │ writes fail                        │
+ *	    │                   v                                ├─────────────────────────> READONLY ┤
+ *	    │                OFFLINE, and tried again            │ reads fail, gone, I/O stalls       │
+ *	    │                                                    └─────────────────────────> OFFLINE ─┘
+ *	    └─ not ours, damaged, in use, no permission: OFFLINE for good, never written to
+ *
+ * Invariants
+ *	D1 While OFFLINE nothing is submitted but the probe (a read of the superblock) and what a recovery that has
+ *	   begun still wants; so what is in the device only gets less. The log is paused whenever it is not UP.
+ *	D2 While READONLY no record, header or footer is written, but one when a probe is due: if it ends well the
+ *	   device is UP. (A rewrite of something old would tell nothing about a full file system.)
+ *	D3 A read that was given up keeps its transfer until the device is done with the buffer; then release().
+ *	D4 An I/O counts as stalled when two polls in a row found it too old: a daemon that slept is not a disk
+ *	   that does.
+ */
+#ifndef KVTIER_NVME_DEVICE_H
+#define KVTIER_NVME_DEVICE_H
+
+#include "nvme.h"
+#include "nvme_file.h"
+
+struct loop;
+struct nvme_device;
+
+/* An xfer on its way, or the remains of one that was given up. */
+struct nvme_transfer {
+	union {			/* first: done() gets back to us */
+		struct nvme_read read;
+		struct nvme_append append;
+	} io;
+	struct nvme_device *device;
+	struct xfer *x;		/* NULL: given up */
+	struct extent home;	/* of that one */
+	bool lent, is_read, cancelled;
+	struct nvme_transfer *next_free;
+};
+
+enum nvme_probe { NVME_PROBE_NONE, NVME_PROBE_OPEN, NVME_PROBE_OUT };	/* OPEN: the next write is it */
+
+struct nvme_device {
+	struct nvme_disk disk;	/* first: the log gets back to us */
+	const struct nvme_tier_conf *conf;
+	struct loop *loop;
+	char path[NVME_TIER_PATH_BYTES];
+	uint8_t number;
+	uint64_t budget_bytes_per_day;	/* its share */
+
+	struct nvme_file file;
+	struct io *io;		/* NULL: refused when it was opened */
+	uint32_t io_file;
+	struct nvme_log *log;	/* likewise */
+	enum tier_state state;
+	bool for_good, quarantined;
+	char text[NVME_TEXT_BYTES];	/* why it is not UP */
+	bool changed;		/* to be told */
+	bool refused, refused_budget;	/* an append was; try again soon, later */
+	uint64_t opened_ns, recovery_ns, up_ns;
+
+	uint32_t reads_failed, writes_failed;	/* in a row */
+	uint32_t stall_polls;
+	uint64_t stalls_total;
+	enum nvme_probe probe;
+	uint64_t probe_due_ns, probe_wait_ns;
+	struct io_op probe_op;
+	uint8_t *probe_page;
+
+	struct nvme_transfer *transfers, *free;
+	uint32_t n_transfers, cancels;	/* cancels: to be ended by the next poll */
+};
+
+/* nvme_device.c. path, number, conf, loop and budget are set. What goes wrong goes into state and text. */
+void nvme_device_open(struct nvme_device *d);
+void nvme_device_close(struct nvme_device *d);		/* idle; half-open and never opened is fine */
+void nvme_device_poll(struct nvme_device *d);
+bool nvme_device_idle(const struct nvme_device *d);	/* nothing in its hands */
+bool nvme_device_busy(const struct nvme_device *d);	/* poll soon */
+bool nvme_device_readable(const struct nvme_device *d);
+bool nvme_device_writable(const struct nvme_device *d);
+
+/* nvme_transfer.c */
+int  nvme_transfers_open(struct nvme_device *d, uint32_t n);	/* -ENOMEM */
+void nvme_transfers_close(struct nvme_device *d);
+int  nvme_transfer_start(struct nvme_device *d, struct xfer *x);	/* as tier_submit() */
+bool nvme_transfer_cancel(struct nvme_device *d, struct xfer *x);	/* it is a read, and one of ours */
+/* Reads on their way end with status now, their buffers kept: all, or those that were cancelled. */
+void nvme_transfers_give_up(struct nvme_device *d, bool all, int status);
+
+#endif

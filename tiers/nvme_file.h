@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvme_file.h - the file or block device of one NVMe path: found, made, locked, and looked at before anything is
+ * written. Blocks; at the start of the daemon and in kvtierctl only.
+ *
+ * Nothing is written here to what was there before. A file that is made here is reserved in full, and gone again
+ * when that fails.
+ */
+#ifndef KVTIER_NVME_FILE_H
+#define KVTIER_NVME_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum nvme_file_use {
+	NVME_FILE_STORE,	/* the daemon: an absent or empty file is made */
+	NVME_FILE_REPLACE,	/* kvtierctl format: whatever is in it */
+};
+
+struct nvme_file {
+	int fd;			/* O_DIRECT, locked for this process */
+	uint64_t bytes;
+	bool block_device;
+	bool blank;		/* a regular file that has only zeros, as far as was looked: may be formatted */
+	bool made;		/* here: nvme_file_discard() removes it */
+};
+
+/*
+ * bytes: of a file that is made, 0 where a block device or what is there decides. 0, or -errno with a sentence
+ * (without the path; n >= 256): -EBUSY: somebody has it open; -ENOTBLK: neither a file nor a block device;
+ * -ENOTSUP: no O_DIRECT there; -ENOSPC: too small, or no room; -EINVAL: no size; others as the system says.
+ */
+int  nvme_file_open(const char *path, uint64_t bytes, enum nvme_file_use use, struct nvme_file *ret, char *text,
+		    size_t n);
+void nvme_file_close(struct nvme_file *file);
+/* Closes it, and removes the file if nvme_file_open() made it. */
+void nvme_file_discard(const char *path, struct nvme_file *file);
+/* After a format: the directory entry outlives a power cut, too. 0 or -errno. */
+int  nvme_file_settle(const char *path);
+
+#endif
