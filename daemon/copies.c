@@ -27,6 +27,8 @@ enum {
 	SAMPLE = 64,			/* away blocks looked at for an old one */
 };
 
+#define PURGE_PATIENCE_NS 10000000000ull	/* for the devices: one that stalls must not keep the asker for ever */
+
 /* What evict.c can count up to, and room above it: a device could say anything. */
 #define MAX_FOUND_TICK (1ull << 47)
 
@@ -38,7 +40,7 @@ struct copies {
 	enum purge_stage purge;
 	uint8_t tenant[16];
 	uint32_t cursor;
-	uint64_t purged;
+	uint64_t purged, devices_until_ns;
 	void (*done)(void *arg, int status, uint64_t blocks);
 	void *arg;
 	struct loop_poller poller;
@@ -84,6 +86,16 @@ void copies_condemn(struct kvtierd *d, uint32_t block)
 	forget_nvme(d, block);
 	blocks_condemn(d->blocks, block);
 	copies_free_condemned(d);
+}
+
+void copies_drop_nvme(struct kvtierd *d, uint32_t block)
+{
+	if (blocks_host_slot(d->blocks, block) == BLOCK_NONE) {
+		copies_condemn(d, block);
+		return;
+	}
+	forget_nvme(d, block);
+	blocks_set_nvme(d->blocks, block, NULL);
 }
 
 void copies_free_condemned(struct kvtierd *d)
@@ -183,8 +195,8 @@ static bool on_found(void *arg, const struct nvme_entry *entry, const struct ext
 		return false;
 	block = blocks_find(d->blocks, entry->key, space);
 	if (block != BLOCK_NONE) {
-		/* An older copy, or one of a block that was stored again since the daemon started. */
-		if (blocks_nvme(d->blocks, block, NULL))
+		/* An older copy, or one of a block that was stored again since the daemon started; in another codec, then. */
+		if (blocks_nvme(d->blocks, block, NULL) || blocks_variant(d->blocks, block) != variant)
 			return false;
 		blocks_set_nvme(d->blocks, block, where);
 		nvme_touch(d->tiers[TIER_NVME], where, entry->tick, blocks_tick(d->blocks, block));
@@ -281,9 +293,13 @@ static void purge_end(struct copies *c, int status)
 		done(c->arg, status, c->purged);
 }
 
+/* Nobody waits for it any more if it took too long. */
 static void purge_devices_done(void *arg, int status)
 {
-	purge_end(arg, status);
+	struct copies *c = arg;
+
+	if (c->purge == PURGE_DEVICES)
+		purge_end(c, status);
 }
 
 static void purge_block(void *arg, uint32_t block)
@@ -303,11 +319,14 @@ static bool purge_poll(struct loop_poller *poller)
 	struct kvtierd *d = c->d;
 	int r = 0;
 
+	if (c->purge == PURGE_DEVICES && loop_now(d->loop) >= c->devices_until_ns)
+		purge_end(c, -EIO);
 	if (c->purge != PURGE_TABLE)
 		return false;
 	if (blocks_walk(d->blocks, &c->cursor, PURGE_SLICE, purge_block, c))
 		return true;
 	c->purge = PURGE_DEVICES;
+	c->devices_until_ns = loop_now(d->loop) + PURGE_PATIENCE_NS;
 	if (d->tiers[TIER_NVME])
 		r = nvme_purge(d->tiers[TIER_NVME], c->tenant, purge_devices_done, c);
 	if (r || !d->tiers[TIER_NVME])

@@ -24,6 +24,8 @@ void copies_touch(struct kvtierd *d, uint32_t block, uint64_t tick);
 void copies_drop(struct kvtierd *d, uint32_t block);
 /* All copies of a block that is present go, pinned or not (block.h). */
 void copies_condemn(struct kvtierd *d, uint32_t block);
+/* The NVMe copy of a block that is present goes: it is bad, or out of reach. Without a host copy that is the block. */
+void copies_drop_nvme(struct kvtierd *d, uint32_t block);
 /* The slots of condemned blocks whose last pin is gone. */
 void copies_free_condemned(struct kvtierd *d);
 /* The table is full: makes room for one more block, by dropping the least recent leaf of the host tier or an away

@@ -29,6 +29,9 @@
 #include "op.h"
 #include "writeback.h"
 
+/* For a device that may make room: longer than one pauses for reasons of its own. */
+#define PATIENCE_NS 500000000ull
+
 /* At the end: whoever waited longest is tried first. */
 static void list_add(struct requests *all, struct part *part, enum fetch why)
 {
@@ -98,10 +101,24 @@ static uint64_t progress(const struct kvtierd *d)
 	       (d->tiers[TIER_NVME] ? d->tiers[TIER_NVME]->xfers_total - d->tiers[TIER_NVME]->in_flight : 0);
 }
 
+/* Something that may make room will end soon. Jobs always do; of a device that is not believed for ever. */
 static bool something_under_way(const struct kvtierd *d)
 {
-	return d->device->in_flight > 0 || writeback_busy(d->writeback) ||
-	       (d->tiers[TIER_NVME] && d->tiers[TIER_NVME]->in_flight > 0);
+	if (d->device->in_flight > 0)
+		return true;
+	if (!writeback_pending(d->writeback) && !(d->tiers[TIER_NVME] && d->tiers[TIER_NVME]->in_flight > 0))
+		return false;
+	return loop_now(d->loop) - d->requests->room_progress_ns < PATIENCE_NS;
+}
+
+static void note_progress(const struct kvtierd *d)
+{
+	struct requests *all = d->requests;
+
+	/* Nobody waited: nobody looked. */
+	if (progress(d) != all->room_progress || !first_waiting(all, FETCH_ROOM))
+		all->room_progress_ns = loop_now(d->loop);
+	all->room_progress = progress(d);
 }
 
 static void wait_for_room(struct requests *all, struct part *part)
@@ -117,23 +134,36 @@ static void wait_for_room(struct requests *all, struct part *part)
 		list_add(all, part, FETCH_ROOM);
 }
 
+/* What is to be written and cannot be now is dropped only when there is nothing to wait for. */
+static int look_for_room(struct kvtierd *d, const struct part *part, uint32_t bytes, struct extent *ret)
+{
+	struct tier *host = d->tiers[TIER_HOST];
+	int r = mover_find_room(host, d->blocks, d->tick, bytes, MOVER_STEPS, &d->moved, ret);
+
+	note_progress(d);
+	if (r == -EAGAIN && (part->request->early || !something_under_way(d)))
+		r = mover_make_room(host, d->blocks, d->tick, bytes, MOVER_STEPS, &d->moved, ret);
+	return r;
+}
+
 int fetch_slot(struct kvtierd *d, struct part *part, uint32_t bytes)
 {
 	const struct part *first = first_waiting(d->requests, FETCH_ROOM);
-	int r = -ENOSPC;
+	const int early = part->request->early;
+	int r = -EAGAIN;
 
-	if (!first || part->fetch == FETCH_ROOM) {	/* nobody overtakes */
-		r = mover_make_room(d->tiers[TIER_HOST], d->blocks, d->tick, bytes, MOVER_STEPS, &d->moved, &part->where);
-		d->requests->room_progress = progress(d);
-	}
-	if (r == -ENOSPC && (something_under_way(d) || (first && first != part))) {
+	if (!first || part->fetch == FETCH_ROOM)	/* nobody overtakes */
+		r = look_for_room(d, part, bytes, &part->where);
+	if ((r == -ENOSPC || r == -EAGAIN) && !early && (something_under_way(d) || (first && first != part))) {
 		wait_for_room(d->requests, part);
 		return -EAGAIN;
 	}
 	if (part->fetch == FETCH_ROOM)
 		list_remove(d->requests, part);
 	part->placed = r == 0;
-	return r ? -ENOSPC : 0;
+	if (r)
+		return early ? early : -ENOSPC;
+	return 0;
 }
 
 enum verdict load_room(struct kvtierd *d, struct part *part)
@@ -141,6 +171,8 @@ enum verdict load_room(struct kvtierd *d, struct part *part)
 	const uint32_t bytes = copies_image_bytes(d, part->lease.block);
 	int r;
 
+	if (part->request->early)
+		return miss(part, part->request->early);
 	if (being_read(d->requests, part->lease.block)) {
 		if (part->fetch == FETCH_ROOM)
 			list_remove(d->requests, part);
@@ -203,14 +235,17 @@ enum verdict load_fetch(struct kvtierd *d, struct part *part)
 
 	if (part->fetch == FETCH_NOT)
 		list_add(d->requests, part, FETCH_AGAIN);
+	if (part->request->early)	/* once more? Not for an op that was told to end */
+		return miss(part, part->request->early);
 	if (!blocks_live(d->blocks, block))
 		return miss(part, -ENOENT);
-	if (!blocks_nvme(d->blocks, block, &x->where)) {	/* it was stored again, or promoted */
+	if (blocks_host_slot(d->blocks, block) != BLOCK_NONE) {		/* it was stored again */
 		unplace(d, part);
 		fetch_leave(d, part);
 		part->step = LOAD_PIN;
 		return CONTINUE;
 	}
+	(void)blocks_nvme(d->blocks, block, &x->where);		/* being away it has one */
 	x->op = XFER_READ;
 	x->home = part->where;
 	x->buffer = tier_address(d->tiers[TIER_HOST], &part->where);
@@ -230,13 +265,12 @@ enum verdict load_fetch(struct kvtierd *d, struct part *part)
 bool fetch_retry(struct requests *all)
 {
 	struct kvtierd *d = all->d;
-	const uint64_t reads = d->tiers[TIER_NVME] ? d->tiers[TIER_NVME]->xfers_total : 0;
 	struct part *part = first_waiting(all, FETCH_AGAIN);
 	bool worked = false;
 
 	if (part) {
 		part_run(part);
-		worked = d->tiers[TIER_NVME]->xfers_total != reads;
+		worked = first_waiting(all, FETCH_AGAIN) != part;
 	}
 	part = first_waiting(all, FETCH_ROOM);
 	if (part && (progress(d) != all->room_progress || !something_under_way(d))) {
@@ -285,7 +319,7 @@ bool fetch_again(struct kvtierd *d, struct part *part)
 		part->reread = true;
 		return true;
 	}
-	copies_condemn(d, part->lease.block);
+	copies_drop_nvme(d, part->lease.block);
 	return false;
 }
 

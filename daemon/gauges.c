@@ -7,14 +7,23 @@
 #include <string.h>
 
 #include "../tiers/nvme.h"
+#include "admit.h"
 #include "kvtierd.h"
 #include "storage.h"
+
+/* The default store could not be made or opened, as against: it is there and fails. */
+static bool never_was(const struct kvtierd *d)
+{
+	struct nvme_device_row row;
+
+	return nvme_device(d->tiers[TIER_NVME], 0, &row) && row.for_good;
+}
 
 static void health(struct kvtierd *d, const struct nvme_tier_status *s)
 {
 	const enum tier_state state = tier_state(d->tiers[TIER_NVME]);
 	const bool off = state == TIER_OFFLINE && !s->quarantined;
-	const bool spare = off && s->log.written_bytes == 0 && d->config->nvme_path_derived;	/* nobody asked for it */
+	const bool spare = off && d->config->nvme_path_derived && never_was(d);	/* nobody asked for it */
 
 	stats_health_set(d->stats, STATS_HEALTH_NVME_QUARANTINED, s->quarantined);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_UNAVAILABLE, spare);
@@ -22,6 +31,7 @@ static void health(struct kvtierd *d, const struct nvme_tier_status *s)
 	stats_health_set(d->stats, STATS_HEALTH_NVME_DEGRADED, state == TIER_DEGRADED || state == TIER_READONLY);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_THREADS,
 			 d->config->nvme_io == CONFIG_NVME_IO_AUTO && strstr(s->engine, "threads"));
+	stats_health_set(d->stats, STATS_HEALTH_NVME_BUDGET, s->budget_percent < ADMIT_PLENTY_PERCENT);
 	stats_nvme_text(d->stats, s->engine, s->text);
 }
 

@@ -374,6 +374,11 @@ static void exit_if_busy(struct program *p)
 
 	if (requests_outstanding(d->requests) == 0 && storage_idle(d) && !d->scrub)
 		return;
+	if (storage_starting(d)) {
+		log_info("records were still being found: nothing is lost");
+		stats_close(d->stats, p->config.stats_path);
+		_exit(0);
+	}
 	log_error("%u ops and %s did not end in time: exit without them", requests_outstanding(d->requests),
 		  storage_idle(d) ? "no I/O" : "some I/O");
 	_exit(1);

@@ -28,6 +28,7 @@ struct mover {
 	struct mover_counts *counts;
 	uint32_t slots_to_look;
 	uint32_t to_demote;
+	bool spare, spared;		/* the queued ones; there was one that would have been the next to go */
 	uint32_t class, slab;		/* being emptied */
 	struct place_class classes[TIER_MAX_CLASSES];
 	uint32_t n_classes;
@@ -81,7 +82,7 @@ static void slot_free(struct tier *host, uint32_t slot)
 	tier_free(host, &where);
 }
 
-/* Evicts up to `count` least recent leaves of a class; returns how many there were. */
+/* Evicts up to `count` least recent leaves of a class, up to one that is spared; returns how many. */
 static uint32_t evict(struct mover *m, uint32_t class, uint32_t count)
 {
 	uint32_t n = 0, victim;
@@ -89,6 +90,10 @@ static uint32_t evict(struct mover *m, uint32_t class, uint32_t count)
 	while (n < count && (victim = blocks_victim(m->blocks, class, NULL)) != BLOCK_NONE) {
 		const bool demoted = blocks_nvme(m->blocks, victim, NULL);
 
+		if (m->spare && !demoted && blocks_queued(m->blocks, victim)) {
+			m->spared = true;
+			break;
+		}
 		slot_free(m->host, (demoted ? blocks_demote : blocks_drop)(m->blocks, victim));
 		m->counts->demoted_blocks += demoted;
 		n++;
@@ -184,7 +189,9 @@ static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uin
 			continue;
 		case PLACE_EVICT:
 			n = evict(m, plan.class, plan.count < steps ? plan.count : steps);
-			assert(n > 0);	/* every step frees something */
+			assert(n > 0 || m->spared);	/* every step frees something */
+			if (n == 0)
+				return;
 			steps -= n;
 			break;
 		case PLACE_MOVE:
@@ -198,26 +205,39 @@ static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uin
 	}
 }
 
-int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
-		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret)
+static int make_room(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_t max_steps, struct extent *ret)
 {
 	int err;
 
 	assert(max_steps > 0);
-	free_condemned(host, blocks);
-	err = tier_alloc(host, bytes, ret);
-	if (err == -ENOSPC) {
-		struct mover m = { .host = host, .blocks = blocks, .counts = counts,
-				   .slots_to_look = LOOK_SLOTS };
-
-		follow_plans(&m, now_tick, bytes, max_steps);
-		err = tier_alloc(host, bytes, ret);
-		if (err == -ENOSPC && host_class_of(host, bytes) >= 0) {
-			demote_some(&m, (uint32_t)host_class_of(host, bytes));
-			err = tier_alloc(host, bytes, ret);
-		}
+	m->slots_to_look = LOOK_SLOTS;
+	free_condemned(m->host, m->blocks);
+	err = tier_alloc(m->host, bytes, ret);
+	if (err != -ENOSPC)
+		return err;
+	follow_plans(m, now_tick, bytes, max_steps);
+	err = tier_alloc(m->host, bytes, ret);
+	if (err == -ENOSPC && host_class_of(m->host, bytes) >= 0) {
+		demote_some(m, (uint32_t)host_class_of(m->host, bytes));
+		err = tier_alloc(m->host, bytes, ret);
 	}
-	return err;
+	return err == -ENOSPC && m->spared ? -EAGAIN : err;
+}
+
+int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
+		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret)
+{
+	struct mover m = { .host = host, .blocks = blocks, .counts = counts };
+
+	return make_room(&m, now_tick, bytes, max_steps, ret);
+}
+
+int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
+		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret)
+{
+	struct mover m = { .host = host, .blocks = blocks, .counts = counts, .spare = true };
+
+	return make_room(&m, now_tick, bytes, max_steps, ret);
 }
 
 uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes, uint32_t max_steps,

@@ -31,6 +31,11 @@ enum { MOVER_STEPS = TIER_MAX_SLAB_SLOTS + 1 };
 int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret);
 
+/* Likewise, but spares blocks that are queued to be written to NVMe (blocks_queued()): dropped now they would be lost,
+ * soon they can be demoted. -EAGAIN: there is room if those go. */
+int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
+		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret);
+
 /* Evicts up to `bytes` of images, least recent leaves of all classes first. Returns bytes freed. */
 uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes, uint32_t max_steps,
 			   struct mover_counts *counts);

@@ -143,6 +143,7 @@ struct part *op_part_done(struct part *part)
 static void end_early(struct request *q, int status)
 {
 	q->ending = true;
+	q->early = status;
 	while (q->next_block < q->sqe.n)
 		settle(q, q->next_block++, status);
 	fetch_end_early(q, status);
@@ -187,11 +188,12 @@ static void complete(struct request *q)
 		conn_wake(q->conn);
 }
 
-/* A block that nobody built on and nobody uses; being written to NVMe is no use. */
+/* A block that nobody built on and nobody uses; being written to NVMe is no use. One that is gone (purged, damaged) is
+ * none, and what came before it is not known any more. */
 static bool undoable(const struct kvtierd *d, uint32_t block)
 {
-	return blocks_evictable(d->blocks, block) ||
-	       (blocks_leaf(d->blocks, block) && blocks_pins(d->blocks, block) == 1 && writeback_holds(d, block));
+	return blocks_live(d->blocks, block) && blocks_leaf(d->blocks, block) &&
+	       blocks_pins(d->blocks, block) == (writeback_holds(d, block) ? 1u : 0u);
 }
 
 /* A client that died before its store completed leaves nothing of it: the blocks this op committed go

@@ -59,6 +59,7 @@ struct request {
 	bool queued;				/* stands in its client's queue: may not be freed */
 	bool abandoned;				/* its client is gone */
 	bool ending;				/* end_early() is at work: may not be freed */
+	int early;				/* it was ended early, with this status: nothing may wait any more; 0 */
 	bool told;				/* that it is cancelled */
 	struct wire_sqe sqe;
 	uint64_t tick, submit_ns;
@@ -77,7 +78,8 @@ struct requests {
 	struct request *free_requests;
 	struct part *free_parts;
 	struct part *fetches, **fetches_end;	/* parts that wait for NVMe or for room, see fetch.c */
-	uint64_t room_progress;			/* when room was last looked for in vain */
+	uint64_t room_progress;			/* when room was last looked for in vain... */
+	uint64_t room_progress_ns;		/* ...and when that was last another than before */
 	struct conn *queue, **queue_end;	/* clients with blocks to begin, served in turn */
 	struct loop_poller poller;
 	struct log_limit log;

@@ -35,13 +35,17 @@
 
 /* --- store --- */
 
-/* A block that is away on a device that is, too, is stored again: the bytes are here and now. */
-static bool can_be_loaded(struct kvtierd *d, uint32_t block)
+static bool can_be_read(const struct kvtierd *d, uint32_t block)
 {
 	struct extent where;
 
-	return blocks_host_slot(d->blocks, block) != BLOCK_NONE ||
-	       (blocks_nvme(d->blocks, block, &where) && nvme_readable(d->tiers[TIER_NVME], &where));
+	return blocks_nvme(d->blocks, block, &where) && nvme_readable(d->tiers[TIER_NVME], &where);
+}
+
+/* A block that is away on a device that is, too, is stored again: the bytes are here and now. */
+static bool can_be_loaded(const struct kvtierd *d, uint32_t block)
+{
+	return blocks_host_slot(d->blocks, block) != BLOCK_NONE || can_be_read(d, block);
 }
 
 static enum verdict store_admit(struct kvtierd *d, struct part *part)
@@ -164,6 +168,9 @@ static int meet(struct kvtierd *d, struct part *part, uint32_t parent, uint32_t 
 		return 1;
 	}
 	blocks_promote(d->blocks, block, parent == block ? BLOCK_NONE : parent, &part->where);
+	/* Its device is away. If another takes writes, it gets a copy there. */
+	if (!can_be_read(d, block) && nvme_writable(d->tiers[TIER_NVME], part->job.identity.key))
+		copies_drop_nvme(d, block);
 	return 0;
 }
 

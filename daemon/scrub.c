@@ -19,14 +19,17 @@
 #include "kvtierd.h"
 #include "lease.h"
 
+enum { TURN = 1024 };	/* block numbers in one turn of the loop: what is not there or away costs no wait */
+
 enum stage { STAGE_HOST, STAGE_NVME };
 
 struct checker {
 	struct device_job job;		/* first: done() gets back to us */
+	struct image_geometry geometry;	/* for it: the space may go while a worker verifies a block that was dropped */
 	struct xfer x;
 	struct scrub *scrub;
 	bool busy;
-	bool lost;			/* its buffer is with a device that stalled */
+	bool lost;			/* its buffer is with a device that stalled: host copies are all it can look at */
 	bool again;			/* the copy was looked at before */
 	enum stage stage;
 	struct lease lease;
@@ -79,13 +82,10 @@ static void drop_copy(struct kvtierd *d, const struct checker *c)
 
 	if (!blocks_live(d->blocks, block))
 		return;
-	if (c->stage == STAGE_NVME && blocks_host_slot(d->blocks, block) != BLOCK_NONE) {
-		nvme_forget(d->tiers[TIER_NVME], &c->where, blocks_tick(d->blocks, block));
-		blocks_set_nvme(d->blocks, block, NULL);
-	} else {
-		/* A bad host copy next to a good one on NVMe: rare enough to lose both. */
-		copies_condemn(d, block);
-	}
+	if (c->stage == STAGE_NVME)
+		copies_drop_nvme(d, block);
+	else
+		copies_condemn(d, block);	/* and with it a good one on NVMe, perhaps: rare enough */
 }
 
 static bool nvme_copy_moved(const struct kvtierd *d, const struct checker *c)
@@ -115,7 +115,7 @@ static void is_bad(struct checker *c)
 	stats_health_set(d->stats, nvme ? STATS_HEALTH_NVME_CORRUPT : STATS_HEALTH_CORRUPT, true);
 	*bad = (struct scrub_bad){ .space = blocks_space(d->blocks, c->lease.block), .device = c->where.device,
 				   .tier = nvme ? TIER_NVME : TIER_HOST, .segment = c->where.slot >> 16 };
-	memcpy(bad->key, c->job.identity.key, sizeof bad->key);
+	memcpy(bad->key, blocks_key(d->blocks, c->lease.block), sizeof bad->key);
 	if (s->repair)
 		drop_copy(d, c);
 	next_copy(c);
@@ -150,7 +150,8 @@ static void verify(struct checker *c, uint8_t *image, uint32_t bytes)
 	memcpy(c->job.identity.key, blocks_key(d->blocks, c->lease.block), sizeof c->job.identity.key);
 	if (space && space->known) {
 		memcpy(c->job.identity.space_id, space->id, sizeof space->id);
-		c->job.geometry = &space->geometry;
+		c->geometry = space->geometry;
+		c->job.geometry = &c->geometry;
 	}
 	c->job.kind = DEVICE_VERIFY;
 	c->job.image = image;
@@ -173,8 +174,15 @@ static void read_done(struct xfer *x)
 		verify(c, c->buffer, x->bytes);
 		return;
 	}
-	/* An error of the device is counted by its tier; whether the copy is bad is not known. */
-	skip(c);
+	/* A sector that cannot be read is a bad copy; of a device that is away, nothing is known. */
+	if (s->ended || x->kept || x->status == -ECANCELED || !nvme_readable(s->d->tiers[TIER_NVME], &c->where)) {
+		skip(c);
+	} else if (!c->again) {
+		c->again = true;
+		look(c);
+	} else {
+		is_bad(c);
+	}
 }
 
 /* Starts the read of the NVMe copy, if there is one that can be read. */
@@ -185,6 +193,10 @@ static void look_nvme(struct checker *c)
 
 	if (!blocks_nvme(d->blocks, c->lease.block, &c->where)) {
 		next_copy(c);
+		return;
+	}
+	if (c->lost) {
+		skip(c);
 		return;
 	}
 	memset(&c->x, 0, sizeof c->x);
@@ -215,13 +227,22 @@ static void look(struct checker *c)
 	verify(c, tier_address(host, &c->where), host_extent_bytes(host, &c->where));
 }
 
+/* One that has its buffer, if there is one. poll() made sure that one of them is free. */
+static struct checker *free_checker(struct scrub *s)
+{
+	struct checker *ret = NULL;
+
+	for (int i = 0; i < SCRUB_JOBS; i++)
+		if (!s->checkers[i].busy && (!ret || ret->lost))
+			ret = &s->checkers[i];
+	return ret;
+}
+
 static void take(void *arg, uint32_t block)
 {
 	struct scrub *s = arg;
-	struct checker *c = s->checkers;
+	struct checker *c = free_checker(s);
 
-	while (c->busy || c->lost)
-		c++;
 	c->busy = true;
 	c->again = false;
 	c->stage = STAGE_HOST;
@@ -251,8 +272,8 @@ static bool poll(struct loop_poller *poller)
 		free(s);
 		return true;
 	}
-	while (!s->ended && !s->walked && s->in_flight + s->lost < SCRUB_JOBS &&
-	       s->bad_count + SCRUB_JOBS < SCRUB_BAD) {
+	for (int i = 0; i < TURN && !s->ended && !s->walked && s->in_flight < SCRUB_JOBS &&
+			s->bad_count + SCRUB_JOBS < SCRUB_BAD; i++) {
 		s->walked = !blocks_walk(s->d->blocks, &s->cursor, 1, take, s);
 		worked = true;
 	}

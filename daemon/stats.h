@@ -62,6 +62,9 @@ enum {
 	HEALTH(NVME_THREADS, nvme_threads, note,                                                             \
 	       "io_uring is not in use, threads do the I/O: slower and costlier; see the reason below, or "  \
 	       "set [nvme] io = threads.")                                                                   \
+	HEALTH(NVME_BUDGET, nvme_budget, note,                                                               \
+	       "The write budget is short: what is stored for the first time stays in memory only; raise "   \
+	       "[nvme] write_budget_bytes_per_day if the disk may wear faster.")                             \
 	HEALTH(NVME_CORRUPT, nvme_corrupt, warn,                                                             \
 	       "An image read from NVMe failed its checksum twice and was dropped (see "                     \
 	       "tiers.nvme.corrupt_blocks_total): test that disk, `kvtierctl verify`.")                      \

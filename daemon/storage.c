@@ -4,7 +4,6 @@
  */
 #include "storage.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,6 +86,26 @@ void storage_started(struct kvtierd *d)
 		log_warning("NVMe: %s", s.text);
 }
 
+bool storage_answers(const struct kvtierd *d)
+{
+	struct nvme_device_row row;
+
+	for (uint32_t i = 0; nvme_device(d->tiers[TIER_NVME], i, &row); i++)
+		if (row.state != TIER_UP && !row.for_good && row.segment_bytes)
+			return false;
+	return true;
+}
+
+uint32_t storage_budget_percent(const struct kvtierd *d)
+{
+	struct nvme_tier_status status;
+
+	if (d->config->nvme_write_budget_bytes_per_day == 0)
+		return 100;
+	nvme_status(d->tiers[TIER_NVME], &status);
+	return status.budget_percent;
+}
+
 /* --- down --- */
 
 static void drain_end(struct drain *drain)
@@ -128,10 +147,12 @@ void storage_drain(struct kvtierd *d, void (*done)(void *arg), void *arg)
 	}
 	*drain = (struct drain){ .d = d, .done = done, .arg = arg, .limit.fire = on_limit };
 	writeback_flush_abort(d);	/* of an operator who is not there any more */
-	log_info("writing what is only in memory to NVMe, at most %d ms", d->config->nvme_drain_us / 1000);
 	(void)loop_timer_set(d->loop, &drain->limit, loop_now(d->loop) + (uint64_t)d->config->nvme_drain_us * 1000);
 	r = writeback_flush(d, true, on_flushed, drain);
-	assert(r == 0);
+	if (r)
+		on_flushed(drain, r);
+	else
+		log_info("writing what is only in memory to NVMe, at most %d ms", d->config->nvme_drain_us / 1000);
 }
 
 bool storage_idle(const struct kvtierd *d)

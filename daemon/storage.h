@@ -17,6 +17,11 @@ int  storage_open(struct kvtierd *d, char *text, size_t n);
 bool storage_starting(const struct kvtierd *d);		/* records are still being found */
 void storage_started(struct kvtierd *d);	/* logs what there is */
 
+/* What a device in trouble was given before is synced only when it is back: a flush waits for it. One that is out for
+ * good, or was never up, has nothing of ours. */
+bool storage_answers(const struct kvtierd *d);
+uint32_t storage_budget_percent(const struct kvtierd *d);	/* left of the write budget's reserve; 100: there is none */
+
 /* At a clean stop, when no op is left: writes what is only in memory, up to [nvme] drain_us. Then `done` runs, once,
  * from the loop. */
 void storage_drain(struct kvtierd *d, void (*done)(void *arg), void *arg);

@@ -86,7 +86,7 @@ STAT("tiers.nvme.budget_percent", tiers_nvme_budget_percent, gauge, "percent",
 STAT("tiers.nvme.queued_blocks", tiers_nvme_queued_blocks, gauge, "blocks",
      "Blocks in memory that wait to be written to NVMe")
 STAT("tiers.nvme.skipped_budget_blocks_total", tiers_nvme_skipped_budget_blocks_total, counter, "blocks",
-     "Blocks not written because the write budget was used up")
+     "Blocks not written because the write budget is short, or because their parents are not there")
 STAT("tiers.nvme.skipped_queue_blocks_total", tiers_nvme_skipped_queue_blocks_total, counter, "blocks",
      "Blocks not written because too many waited already: they come faster than the devices write")
 STAT("tiers.nvme.read_errors_total", tiers_nvme_read_errors_total, counter, "errors", "Reads that failed")

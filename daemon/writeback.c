@@ -27,12 +27,13 @@
 #include "kvtierd.h"
 #include "lease.h"
 #include "log.h"
+#include "storage.h"
 
 enum {
 	QUEUE = 1 << 16,		/* blocks */
 	TURN = 64,			/* queue entries looked at in one turn of the loop */
 	FLUSH_SLICE = 4096,		/* block numbers looked at in one turn */
-	RETRY_NS = 5000000,		/* after the tier refused, if nothing else wakes us */
+	RETRY_NS = 200000000,		/* after the tier refused, if it does not tell: events.changed in nvme.h */
 	STUCK_NS = 1000000000,		/* a flush is looked at so often, ... */
 	STUCK_LIMIT = 10,		/* ... and given up after so many times without anything written */
 };
@@ -41,15 +42,20 @@ struct write {
 	struct xfer x;			/* first: done() gets back to us */
 	struct writeback *writeback;
 	struct lease lease;
+	uint64_t number;		/* of starts_total */
 	struct write *next;		/* free */
 };
 
-enum flush_stage { FLUSH_IDLE, FLUSH_QUEUE, FLUSH_WRITE, FLUSH_SEAL };
+/* QUEUE: the table is walked. WRITE: what the queue held then is started. END: what was in flight then ends. What is
+ * stored meanwhile comes behind that, so a flush ends though stores go on. */
+enum flush_stage { FLUSH_IDLE, FLUSH_QUEUE, FLUSH_WRITE, FLUSH_END, FLUSH_SEAL };
 
 struct flush {
 	enum flush_stage stage;
 	bool last;
+	int status;			/* of the first write that failed */
 	uint32_t cursor;
+	uint64_t until;			/* WRITE: of dequeues_total; END: of write.number */
 	uint64_t writes_before;		/* writes_total when it was last looked at */
 	uint32_t stuck;			/* looks without any */
 	struct loop_timer watch;
@@ -66,6 +72,7 @@ struct writeback {
 	bool blocked;			/* the tier refused; until a write ends, a kick, or the timer */
 	uint32_t head, count;		/* of the queue */
 	uint32_t in_flight;
+	uint64_t dequeues_total, starts_total;
 	uint64_t writes_total;		/* ended, well or not */
 	uint32_t n_writes;
 	struct write *writes, *free;
@@ -79,19 +86,14 @@ void writeback_kick(struct writeback *w)
 	w->blocked = false;
 }
 
-bool writeback_idle(const struct writeback *w)
-{
-	return !w || (w->count == 0 && w->in_flight == 0);
-}
-
 uint32_t writeback_in_flight(const struct writeback *w)
 {
 	return w ? w->in_flight : 0;
 }
 
-bool writeback_busy(const struct writeback *w)
+bool writeback_pending(const struct writeback *w)
 {
-	return w && (w->in_flight > 0 || (w->count > 0 && !w->blocked));
+	return w && (w->in_flight > 0 || w->count > 0);
 }
 
 uint64_t writeback_ended(const struct writeback *w)
@@ -131,7 +133,8 @@ void writeback_add(struct kvtierd *d, uint32_t block)
 {
 	struct writeback *w = d->writeback;
 
-	if (!w || !wanted(d, block) || blocks_queued(d->blocks, block))
+	/* It may be gone: a store met it, and before its turn came it was purged. */
+	if (!w || !blocks_live(d->blocks, block) || !wanted(d, block) || blocks_queued(d->blocks, block))
 		return;
 	if (!enqueue(w, block))
 		stats_add(&d->stats->v.tiers_nvme_skipped_queue_blocks_total, 1);
@@ -142,10 +145,17 @@ static void dequeue(struct writeback *w)
 	w->head = (w->head + 1) % QUEUE;
 	w->head_admitted = false;
 	w->count--;
+	w->dequeues_total++;
 	stats_set(&w->d->stats->v.tiers_nvme_queued_blocks, w->count);
 }
 
 /* --- one write --- */
+
+static void flush_failed(struct writeback *w, int status)
+{
+	if (!w->flush.status)
+		w->flush.status = status;
+}
 
 static void write_ended(struct writeback *w, struct write *write)
 {
@@ -167,9 +177,11 @@ static void write_done(struct xfer *x)
 	const uint32_t block = write->lease.block;
 
 	if (x->status) {
+		flush_failed(w, x->status);
 		log_limited(&w->log, loop_now(d->loop), LOG_LEVEL_WARNING, "a block could not be written to NVMe: %s",
 			    strerror(-x->status));
-	} else if (!blocks_live(d->blocks, block)) {
+	} else if (!blocks_live(d->blocks, block) || blocks_nvme(d->blocks, block, NULL)) {
+		/* it went, or an older copy of it was found, while we wrote */
 		nvme_forget(d->tiers[TIER_NVME], &x->where, x->record.tick);
 	} else {
 		blocks_set_nvme(d->blocks, block, &x->where);
@@ -210,6 +222,7 @@ static int start(struct writeback *w, uint32_t block)
 		return r;
 	w->free = write->next;
 	w->in_flight++;
+	write->number = ++w->starts_total;
 	lease_take(d, &write->lease, block);
 	return 0;
 }
@@ -221,24 +234,14 @@ static bool parent_there(const struct kvtierd *d, uint32_t block)
 	return parent == BLOCK_NONE || blocks_nvme(d->blocks, parent, NULL) || blocks_queued(d->blocks, parent);
 }
 
-static uint32_t budget_percent(const struct kvtierd *d)
-{
-	struct nvme_tier_status status;
-
-	if (d->config->nvme_write_budget_bytes_per_day == 0)
-		return 100;
-	nvme_status(d->tiers[TIER_NVME], &status);
-	return status.budget_percent;
-}
-
 static bool admitted(struct writeback *w, uint32_t block)
 {
 	struct kvtierd *d = w->d;
 
 	if (w->head_admitted || w->flush.stage == FLUSH_QUEUE || w->flush.stage == FLUSH_WRITE)
-		return true;
+		return true;	/* a flush asks for everything */
 	w->head_admitted = true;
-	if (admit_ask(w->admit, blocks_key(d->blocks, block), budget_percent(d), parent_there(d, block)))
+	if (admit_ask(w->admit, blocks_key(d->blocks, block), storage_budget_percent(d), parent_there(d, block)))
 		return true;
 	stats_add(&d->stats->v.tiers_nvme_skipped_budget_blocks_total, 1);
 	return false;
@@ -291,8 +294,11 @@ static bool serve_head(struct writeback *w)
 		block_for_now(w);
 		return false;
 	}
-	if (r)
+	if (r) {
 		blocks_set_queued(d->blocks, block, false);
+		if (r != -EPERM)
+			flush_failed(w, r);
+	}
 	dequeue(w);
 	return true;
 }
@@ -315,8 +321,8 @@ static void flush_sealed(void *arg, int status)
 {
 	struct writeback *w = arg;
 
-	if (w->flush.stage == FLUSH_SEAL)
-		flush_end(w, status);
+	if (w->flush.stage == FLUSH_SEAL)	/* else it is that of an asker who was told to give up */
+		flush_end(w, status ? status : w->flush.status);
 }
 
 static void flush_add(void *arg, uint32_t block)
@@ -327,26 +333,66 @@ static void flush_add(void *arg, uint32_t block)
 		(void)enqueue(w, block);	/* there is room: flush_step() saw to it */
 }
 
+/* What is queued will not be written: no device takes writes, and there is none to wait for. */
+/* What is queued will not be written, and there is nothing to wait for: no device takes writes, or the budget is used
+ * up, and a day is long. 0: it will. */
+static int hopeless(const struct writeback *w)
+{
+	static const uint8_t any[32];
+	const struct tier *t = w->d->tiers[TIER_NVME];
+
+	if (w->count == 0 || w->in_flight > 0 || tier_state(t) == TIER_STARTING)
+		return 0;
+	if (!nvme_writable(t, any) && (w->flush.last || storage_answers(w->d)))
+		return tier_state(t) == TIER_OFFLINE ? -ENODEV : -EROFS;
+	return w->blocked && storage_budget_percent(w->d) == 0 ? -EDQUOT : 0;
+}
+
+static bool older_in_flight(const struct writeback *w)
+{
+	for (uint32_t i = 0; i < w->n_writes; i++)
+		if (w->writes[i].lease.held && w->writes[i].number <= w->flush.until)
+			return true;
+	return false;
+}
+
+static bool flush_seal(struct writeback *w)
+{
+	const int r = nvme_flush(w->d->tiers[TIER_NVME], w->flush.last, flush_sealed, w);
+
+	if (r == -EBUSY)	/* an earlier one is not over, though its asker is gone: its end wakes us */
+		return false;
+	w->flush.stage = FLUSH_SEAL;
+	if (r)
+		flush_end(w, r);
+	return true;
+}
+
 static bool flush_step(struct writeback *w)
 {
 	struct flush *f = &w->flush;
-	int r;
 
+	if ((f->stage == FLUSH_QUEUE || f->stage == FLUSH_WRITE) && hopeless(w)) {
+		flush_end(w, hopeless(w));
+		return true;
+	}
 	switch (f->stage) {
 	case FLUSH_QUEUE:
 		if (QUEUE - w->count < FLUSH_SLICE)
 			return false;	/* first some must be written */
-		if (!blocks_walk(w->d->blocks, &f->cursor, FLUSH_SLICE, flush_add, w))
+		if (!blocks_walk(w->d->blocks, &f->cursor, FLUSH_SLICE, flush_add, w)) {
 			f->stage = FLUSH_WRITE;
+			f->until = w->dequeues_total + w->count;
+		}
 		return true;
 	case FLUSH_WRITE:
-		if (!writeback_idle(w))
+		if (w->dequeues_total < f->until)
 			return false;
-		f->stage = FLUSH_SEAL;
-		r = nvme_flush(w->d->tiers[TIER_NVME], f->last, flush_sealed, w);
-		if (r && f->stage == FLUSH_SEAL)
-			flush_end(w, r);
+		f->stage = FLUSH_END;
+		f->until = w->starts_total;
 		return true;
+	case FLUSH_END:
+		return !older_in_flight(w) && (f->last || storage_answers(w->d)) && flush_seal(w);
 	default:
 		return false;
 	}
@@ -358,10 +404,10 @@ static void on_flush_watch(struct loop_timer *timer)
 	struct flush *f = (struct flush *)(void *)((char *)timer - offsetof(struct flush, watch));
 	struct writeback *w = (struct writeback *)(void *)((char *)f - offsetof(struct writeback, flush));
 
-	f->stuck = w->writes_total == f->writes_before ? f->stuck + 1 : 0;
+	f->stuck = w->writes_total == f->writes_before || f->stage == FLUSH_SEAL ? f->stuck + 1 : 0;
 	f->writes_before = w->writes_total;
 	if (f->stuck >= STUCK_LIMIT)
-		flush_end(w, f->stage == FLUSH_SEAL ? -ETIMEDOUT : -EDQUOT);
+		flush_end(w, f->stage == FLUSH_SEAL ? -ETIMEDOUT : storage_answers(w->d) ? -EDQUOT : -EIO);
 	else
 		(void)loop_timer_set(w->d->loop, &f->watch, loop_now(w->d->loop) + STUCK_NS);
 }

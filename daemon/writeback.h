@@ -23,14 +23,15 @@ void writeback_add(struct kvtierd *d, uint32_t block);
 void writeback_kick(struct writeback *w);
 /* This block is being written: one of its pins is ours. */
 bool writeback_holds(const struct kvtierd *d, uint32_t block);
-bool writeback_idle(const struct writeback *w);		/* nothing queued, nothing in flight; NULL: true */
 uint32_t writeback_in_flight(const struct writeback *w);	/* NULL: 0 */
-bool writeback_busy(const struct writeback *w);		/* writes are under way, or will be at once; NULL: false */
+bool writeback_pending(const struct writeback *w);	/* something is queued or under way; NULL: false */
 uint64_t writeback_ended(const struct writeback *w);	/* writes so far; NULL: 0 */
 
 /*
- * Everything in host memory now is to be written, whatever the policy says, then sealed and synced. `done` runs
- * later, once: 0, or -errno of the tier; -EDQUOT: nothing moved for ten seconds, as when the write budget is used up.
+ * Everything in host memory now is to be written, whatever the policy says, then synced; what is stored meanwhile
+ * does not prolong it. `done` runs later, once: 0, or -errno of the tier: of the first write that failed; -EROFS or
+ * -ENODEV where no device takes any and none is to be waited for; -EDQUOT: the write budget is used up; when nothing
+ * moved for ten seconds -EIO: a device is in trouble, or -ETIMEDOUT: it does not end its last writes.
  * last: the tier takes no writes after that. -EBUSY: one is under way; -ENODEV: no NVMe tier.
  */
 int  writeback_flush(struct kvtierd *d, bool last, void (*done)(void *arg, int status), void *arg);

@@ -190,7 +190,8 @@ static void any_write_may_fail(void **state)
 		stored += !site_store(&site, 100 + i);
 	}
 	io_plan_none();
-	assert_true(stored > 75);
+	assert_true(stored > 10);	/* how many depends on when the probes come */
+	until_a_write_succeeds(99);
 	assert_true(site_settle(&site, is_idle));
 	all_are_whole();
 	site_stop(&site, true);

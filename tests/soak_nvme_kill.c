@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * soak_nvme_kill.c - goal and method of sys_nvme_kill.c, 10,000 times (KVTIER_KILLS): rare orders of events show in
- * thousands of lives. Not part of `make test`: takes the better part of an hour.
+ * thousands of lives. Not part of `make test`: takes half an hour.
  */
 #include "lib_nvme_kill.h"
 

@@ -19,7 +19,7 @@ enum { KILLS = 48 };
 #else
 enum { KILLS = 240 };
 #endif
-enum { CASES = 6 };
+enum { CASES = 6, ENOUGH = 20 /* kills, for chance to have brought all kinds */ };
 
 static void kills_of(const char *engine, enum kill_kind kind, struct kill_counts *ret)
 {
@@ -35,7 +35,8 @@ static void what_was_flushed_is_there_after_any_kill(void **state)
 	struct kill_counts n;
 
 	kills_of(*state, KILL_ROOMY, &n);
-	assert_true(n.kept > 0 && n.cut > 0);
+	if (n.kills >= ENOUGH)
+		assert_true(n.kept > 0 && n.cut > 0);
 }
 
 static void reclaim_under_kills_gives_no_wrong_byte(void **state)

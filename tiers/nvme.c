@@ -377,9 +377,14 @@ int nvme_flush(struct tier *base, bool last, void (*done)(void *arg, int status)
 	if (t->flush.done)
 		return -EBUSY;
 	begin(t, &t->flush, done, arg);
-	for (uint32_t i = 0; i < t->n; i++)
-		if (nvme_device_writable(&t->devices[i]))
-			note(&t->flush, nvme_log_flush(t->devices[i].log, last, ended, &t->flush));
+	for (uint32_t i = 0; i < t->n; i++) {
+		struct nvme_device *d = &t->devices[i];
+
+		if (nvme_device_writable(d))
+			note(&t->flush, nvme_log_flush(d->log, last, ended, &t->flush));
+		else if (d->log && nvme_log_state(d->log) == NVME_UP)
+			note(&t->flush, -EIO);	/* what it was given before is not known to be synced */
+	}
 	return 0;
 }
 

@@ -107,7 +107,8 @@ void nvme_touch(struct tier *t, const struct extent *where, uint64_t tick, uint6
  * that is not up makes it -EIO: what it holds could come back with it. */
 int  nvme_purge(struct tier *t, const uint8_t tenant[NVME_TENANT_BYTES], void (*done)(void *arg, int status),
 		void *arg);
-/* As nvme_log_flush() on every device that takes writes. */
+/* As nvme_log_flush() on every device that takes writes. One that is in trouble makes it -EIO: what it was given before
+ * may not be synced. */
 int  nvme_flush(struct tier *t, bool last, void (*done)(void *arg, int status), void *arg);
 /* Nothing is in the hands of a device: tier_close() is possible. */
 bool nvme_idle(const struct tier *t);

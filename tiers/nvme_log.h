@@ -199,8 +199,8 @@ uint64_t nvme_extent_location(const struct extent *where);
 int  nvme_log_purge(struct nvme_log *log, const uint8_t tenant[NVME_TENANT_BYTES],
 		    void (*done)(void *arg, int status), void *arg);
 /* Syncs what was appended and is done. last: takes no appends any more, seals the open segment once those lent are
- * done, so that a restart need not walk it, and is STOPPED then. -EBUSY, -ESHUTDOWN. A device that stalls keeps it from ending:
- * the time limit is the caller's, who may exit without. */
+ * done, so that a restart need not walk it, and is STOPPED then. -EBUSY, -ESHUTDOWN. A device that stalls keeps it from
+ * ending: the time limit is the caller's, who may exit without. */
 int  nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int status), void *arg);
 
 /* Carries on what found no room in the queue or failed. To be called every few milliseconds; cheap. */
