@@ -24,7 +24,7 @@ DAEMON  := admit block block_copies config config_derive config_print config_val
 	   device_cpu evict fetch gauges index json layout lease log loop mount mover notify op place proto request ring scrub \
 	   server space stats storage writeback
 TIERS   := tier host host_memory host_limits host_view fault io io_uring io_threads nvme nvme_account nvme_carry nvme_device \
-	   nvme_file nvme_format nvme_log nvme_make nvme_recover nvme_segment nvme_super nvme_transfer nvme_victim
+	   nvme_file nvme_format nvme_log nvme_make nvme_open nvme_recover nvme_segment nvme_super nvme_transfer nvme_victim
 CLIENT  := arena check client error keys map op ring session socket space staged submit
 CTL     := kvtierctl kvtierctl_admin kvtierctl_ask kvtierctl_format kvtierctl_stats kvtierctl_status kvtierctl_text
 BENCH   := bench_main bench_codec bench_lookup bench_io bench_disk bench_nvme bench_nvme_daemon
@@ -37,8 +37,8 @@ TESTS   := unit_image unit_codec_exact unit_codec_pages unit_codec_error unit_co
 	   sys_cancel sys_verify sys_evict sys_event_fd sys_config sys_tenants sys_many sys_hostile_messages sys_hostile_regions \
 	   sys_hostile_rings regr_1_arena_claimed_twice regr_2_ops_share regr_3_region_share regr_4_socket_path regr_5_client_turns unit_io \
 	   unit_io_open fault_io fault_io_open unit_nvme_log unit_nvme_start unit_nvme_tier sim_nvme_crash sim_nvme_faults sim_nvme_trace \
-	   fault_nvme_bits fault_nvme_file fault_nvme_io fuzz_nvme sys_nvme_budget sys_nvme_damage sys_nvme_io sys_nvme_kill sys_nvme_path \
-	   sys_nvme_restart sys_nvme_sparse sys_nvme_stall sys_nvme_stress
+	   fault_nvme_bits fault_nvme_file fault_nvme_io fault_nvme_open fuzz_nvme sys_nvme_budget sys_nvme_damage sys_nvme_io sys_nvme_kill \
+	   sys_nvme_path sys_nvme_restart sys_nvme_sparse sys_nvme_stall sys_nvme_stress
 WRAP     = $(addprefix -Wl$(comma)--wrap=,$(1))
 LDF_fault_index  := $(call WRAP,memfd_create ftruncate fcntl getrandom calloc mmap munmap)
 LDF_fault_host   := $(call WRAP,memfd_create ftruncate fcntl mmap mbind madvise mlock2 pthread_create pthread_join calloc)
@@ -46,6 +46,7 @@ LDF_fault_daemon := $(call WRAP,memfd_create ftruncate fcntl mmap munmap getrand
 	eventfd calloc aligned_alloc pthread_create)
 LDF_fault_io     := $(call WRAP,pread pwrite fdatasync io_uring_peek_batch_cqe)
 LDF_fault_nvme_io := $(LDF_fault_io)
+LDF_fault_nvme_open := $(call WRAP,fallocate)
 LDF_fault_io_open := $(call WRAP,eventfd epoll_ctl calloc pthread_create pthread_join io_uring_queue_init_params \
 	io_uring_get_probe_ring io_uring_submit io_uring_register_eventfd io_uring_register_files \
 	io_uring_register_files_update io_uring_register_buffers_sparse io_uring_register_buffers_update_tag)
@@ -117,7 +118,6 @@ $(call T_OBJS,fault_io fault_nvme_io,lib_io_faults lib_io_plan)
 $(BUILD)/tests/kvtierd_faulty: $(BUILD)/daemon/main.o $(call objs,tests,kvtierd_faulty lib_io_faults lib_io_plan) $(BUILD)/daemon.a
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(LDF_fault_io) $(D_LIBS)
 $(BUILD)/tests/sys_nvme_io $(BUILD)/tests/sys_nvme_stall: | $(BUILD)/tests/kvtierd_faulty
-
 tests: $(PROGRAMS) $(TEST_BINS)
 
 check: tests			# this build alone, no installation of anything

@@ -29,7 +29,7 @@
 #include "op.h"
 #include "writeback.h"
 
-/* For a device that may make room: longer than one pauses for reasons of its own. */
+/* For reads, which hold slots and pins. */
 #define PATIENCE_NS 500000000ull
 
 /* At the end: whoever waited longest is tried first. */
@@ -104,11 +104,12 @@ static uint64_t progress(const struct kvtierd *d)
 /* Something that may make room will end soon. Jobs always do; of a device that is not believed for ever. */
 static bool something_under_way(const struct kvtierd *d)
 {
-	if (d->device->in_flight > 0)
+	const struct tier *nvme = d->tiers[TIER_NVME];
+
+	if (d->device->in_flight > 0 || writeback_moving(d->writeback))
 		return true;
-	if (!writeback_pending(d->writeback) && !(d->tiers[TIER_NVME] && d->tiers[TIER_NVME]->in_flight > 0))
-		return false;
-	return loop_now(d->loop) - d->requests->room_progress_ns < PATIENCE_NS;
+	return nvme && nvme->in_flight > writeback_in_flight(d->writeback) &&
+	       loop_now(d->loop) - d->requests->room_progress_ns < PATIENCE_NS;
 }
 
 static void note_progress(const struct kvtierd *d)

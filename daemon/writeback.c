@@ -34,6 +34,7 @@ enum {
 	TURN = 64,			/* queue entries looked at in one turn of the loop */
 	FLUSH_SLICE = 4096,		/* block numbers looked at in one turn */
 	RETRY_NS = 200000000,		/* after the tier refused, if it does not tell: events.changed in nvme.h */
+	PAUSE_NS = 500000000,		/* longer than a tier that works pauses for reasons of its own */
 	STUCK_NS = 1000000000,		/* a flush is looked at so often, ... */
 	STUCK_LIMIT = 10,		/* ... and given up after so many times without anything written */
 };
@@ -74,6 +75,7 @@ struct writeback {
 	uint32_t in_flight;
 	uint64_t dequeues_total, starts_total;
 	uint64_t writes_total;		/* ended, well or not */
+	uint64_t moved_ns;		/* when a write was last started or ended, or the queue was empty */
 	uint32_t n_writes;
 	struct write *writes, *free;
 	struct flush flush;
@@ -91,9 +93,9 @@ uint32_t writeback_in_flight(const struct writeback *w)
 	return w ? w->in_flight : 0;
 }
 
-bool writeback_pending(const struct writeback *w)
+bool writeback_moving(const struct writeback *w)
 {
-	return w && (w->in_flight > 0 || w->count > 0);
+	return w && (w->in_flight > 0 || w->count > 0) && loop_now(w->d->loop) - w->moved_ns < PAUSE_NS;
 }
 
 uint64_t writeback_ended(const struct writeback *w)
@@ -124,6 +126,8 @@ static bool enqueue(struct writeback *w, uint32_t block)
 	if (w->count == QUEUE)
 		return false;
 	blocks_set_queued(w->d->blocks, block, true);
+	if (w->count == 0 && w->in_flight == 0)
+		w->moved_ns = loop_now(w->d->loop);
 	w->queue[(w->head + w->count++) % QUEUE] = block;
 	stats_set(&w->d->stats->v.tiers_nvme_queued_blocks, w->count);
 	return true;
@@ -165,6 +169,7 @@ static void write_ended(struct writeback *w, struct write *write)
 	w->free = write;
 	w->in_flight--;
 	w->writes_total++;
+	w->moved_ns = loop_now(d->loop);
 	w->blocked = false;
 	lease_drop(d, &write->lease);
 }
@@ -222,6 +227,7 @@ static int start(struct writeback *w, uint32_t block)
 		return r;
 	w->free = write->next;
 	w->in_flight++;
+	w->moved_ns = loop_now(d->loop);
 	write->number = ++w->starts_total;
 	lease_take(d, &write->lease, block);
 	return 0;

@@ -24,7 +24,7 @@ void writeback_kick(struct writeback *w);
 /* This block is being written: one of its pins is ours. */
 bool writeback_holds(const struct kvtierd *d, uint32_t block);
 uint32_t writeback_in_flight(const struct writeback *w);	/* NULL: 0 */
-bool writeback_pending(const struct writeback *w);	/* something is queued or under way; NULL: false */
+bool writeback_moving(const struct writeback *w);	/* something is queued or under way, and not stuck; NULL: false */
 uint64_t writeback_ended(const struct writeback *w);	/* writes so far; NULL: 0 */
 
 /*

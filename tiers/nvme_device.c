@@ -311,6 +311,8 @@ static int open_io(struct nvme_device *d)
 void nvme_device_open(struct nvme_device *d)
 {
 	enum { QUEUES = 4 };	/* times the depths: as many as the I/O engine takes */
+	/* Making a large file takes a while; a disk that stalls does not get longer than that to keep everybody waiting. */
+	const uint64_t patience_ns = 20 * SECOND_NS;
 
 	d->disk = (struct nvme_disk){ .submit = disk_submit, .now_ns = disk_now, .ended = disk_ended };
 	d->opened_ns = loop_now(d->loop);
@@ -320,7 +322,8 @@ void nvme_device_open(struct nvme_device *d)
 		refuse(d, "not enough memory");
 		return;
 	}
-	if (nvme_file_open(d->path, d->conf->bytes, NVME_FILE_STORE, &d->file, d->text, sizeof(d->text))) {
+	if (nvme_file_open_within(d->path, d->conf->bytes, patience_ns, &d->file, d->text, sizeof(d->text))) {
+		d->file.fd = -1;
 		d->for_good = true;
 		set_state(d, TIER_OFFLINE);
 		return;

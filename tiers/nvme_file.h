@@ -33,6 +33,10 @@ struct nvme_file {
  */
 int  nvme_file_open(const char *path, uint64_t bytes, enum nvme_file_use use, struct nvme_file *ret, char *text,
 		    size_t n);
+/* Likewise for a store, in a thread of its own. -ETIMEDOUT: not within timeout_ns; should it end after all, what it
+ * opened is closed and what it made is removed. */
+int  nvme_file_open_within(const char *path, uint64_t bytes, uint64_t timeout_ns, struct nvme_file *ret, char *text,
+			   size_t n);
 void nvme_file_close(struct nvme_file *file);
 /* Closes it, and removes the file if nvme_file_open() made it. */
 void nvme_file_discard(const char *path, struct nvme_file *file);

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvme_open.c - nvme_file_open() by a thread of its own, because a disk that hangs would hang whoever opens it, and
+ * the daemon has others to serve.
+ *
+ *	asked ──thread ends──> answered ──> the asker takes the file
+ *	   └──time is up──> left ──thread ends, some day──> the thread closes the file
+ *
+ * The one lock guards `state`; who finds the other's part done frees the lot.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "nvme_file.h"
+
+enum open_state { ASKED, ANSWERED, LEFT };
+
+enum { TEXT_BYTES = 256, PATH_BYTES = 256 };
+
+struct open_job {
+	pthread_mutex_t lock;
+	pthread_cond_t answered;
+	enum open_state state;
+	char path[PATH_BYTES];
+	uint64_t bytes;
+	struct nvme_file file;
+	int status;
+	char text[TEXT_BYTES];
+};
+
+static void job_free(struct open_job *job)
+{
+	(void)pthread_cond_destroy(&job->answered);
+	(void)pthread_mutex_destroy(&job->lock);
+	free(job);
+}
+
+static void *run(void *arg)
+{
+	struct open_job *job = arg;
+	const int r = nvme_file_open(job->path, job->bytes, NVME_FILE_STORE, &job->file, job->text, sizeof(job->text));
+	bool left;
+
+	pthread_mutex_lock(&job->lock);
+	job->status = r;
+	left = job->state == LEFT;
+	job->state = ANSWERED;
+	pthread_cond_signal(&job->answered);
+	pthread_mutex_unlock(&job->lock);
+	if (!left)
+		return NULL;
+	if (!r)
+		nvme_file_discard(job->path, &job->file);
+	job_free(job);
+	return NULL;
+}
+
+static int start(struct open_job *job)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	sigset_t all, before;
+	int r;
+
+	(void)pthread_attr_init(&attr);
+	(void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	(void)sigfillset(&all);		/* signals are the core's */
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	r = pthread_create(&thread, &attr, run, job);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	(void)pthread_attr_destroy(&attr);
+	return -r;
+}
+
+static struct timespec after(uint64_t ns)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	ns += (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+	t.tv_sec = (time_t)(ns / 1000000000u);
+	t.tv_nsec = (long)(ns % 1000000000u);
+	return t;
+}
+
+static struct open_job *job_new(const char *path, uint64_t bytes)
+{
+	struct open_job *job = calloc(1, sizeof(*job));
+	pthread_condattr_t attr;
+
+	if (!job)
+		return NULL;
+	(void)pthread_condattr_init(&attr);
+	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	(void)pthread_mutex_init(&job->lock, NULL);
+	(void)pthread_cond_init(&job->answered, &attr);
+	(void)pthread_condattr_destroy(&attr);
+	(void)snprintf(job->path, sizeof(job->path), "%s", path);
+	job->bytes = bytes;
+	return job;
+}
+
+int nvme_file_open_within(const char *path, uint64_t bytes, uint64_t timeout_ns, struct nvme_file *ret, char *text,
+			  size_t n)
+{
+	struct open_job *job = job_new(path, bytes);
+	const struct timespec until = after(timeout_ns);
+	int r = job ? start(job) : -ENOMEM;
+
+	if (r) {
+		if (job)
+			job_free(job);
+		(void)snprintf(text, n, "no memory or thread to open it with");
+		return r;
+	}
+	pthread_mutex_lock(&job->lock);
+	while (job->state == ASKED && pthread_cond_timedwait(&job->answered, &job->lock, &until) != ETIMEDOUT)
+		;
+	if (job->state == ASKED) {
+		job->state = LEFT;
+		pthread_mutex_unlock(&job->lock);
+		(void)snprintf(text, n, "the disk did not answer within %d s: look at it, and restart kvtierd when it does",
+			       (int)(timeout_ns / 1000000000u));
+		return -ETIMEDOUT;
+	}
+	pthread_mutex_unlock(&job->lock);
+	r = job->status;
+	*ret = job->file;
+	(void)snprintf(text, n, "%s", job->text);
+	job_free(job);
+	return r;
+}
