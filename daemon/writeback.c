@@ -339,7 +339,6 @@ static void flush_add(void *arg, uint32_t block)
 		(void)enqueue(w, block);	/* there is room: flush_step() saw to it */
 }
 
-/* What is queued will not be written: no device takes writes, and there is none to wait for. */
 /* What is queued will not be written, and there is nothing to wait for: no device takes writes, or the budget is used
  * up, and a day is long. 0: it will. */
 static int hopeless(const struct writeback *w)
