@@ -173,7 +173,8 @@ static void readonly_and_back(void **state, int error, const char *reason)
 	struct others o;
 
 	faulty_plan(WRITES, 0, ALWAYS, error);
-	others_store(w, &o, 2);
+	for (uint32_t chain = 10; chain < 16; chain++)	/* where a parent's write fails, its children's may not be tried */
+		others_store(w, &o, chain);
 	disk_state_becomes(&w->d, "readonly", 5000);
 	assert_int_equal(disk_status_says(&w->d, reason, w->text, sizeof w->text), 1);
 	assert_non_null(strstr(w->text, "nvme_degraded"));
