@@ -119,11 +119,11 @@ $(BUILD)/tests/kvtierd_faulty: $(BUILD)/daemon/main.o $(call objs,tests,kvtierd_
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(LDF_fault_io) $(D_LIBS)
 $(BUILD)/tests/sys_nvme_io $(BUILD)/tests/sys_nvme_stall: | $(BUILD)/tests/kvtierd_faulty
 tests: $(PROGRAMS) $(TEST_BINS)
-
 check: tests			# this build alone, no installation of anything
 	@BUILD=$(BUILD) bash tests/run.sh $(TEST_BINS) $(SCRIPTS)
 
-WAITING := $(addprefix build-thread/tests/sys_nvme_,budget io path stall)	# mostly wait; the threads are in the others
+# Not run with SAN=thread: what mostly waits, its threads being in others, and what has only one.
+THREADLESS := $(addprefix build-thread/tests/,$(addprefix sys_nvme_,budget io path stall) $(filter sim_% fuzz_%,$(TESTS)))
 # Everything that needs no GPU: plain, with each sanitizer, and compiled by clang.
 test: deps
 	$(Q)$(MAKE) --no-print-directory tests
@@ -131,7 +131,7 @@ test: deps
 	$(Q)$(MAKE) --no-print-directory tests SAN=thread
 	$(Q)if command -v clang >/dev/null; then $(MAKE) --no-print-directory tests CC=clang BUILD=build-clang; \
 		else echo "clang is not installed: not compiled with it"; fi
-	@bash tests/run.sh $(TEST_BINS) $(TEST_BINS:build/%=build-address/%) $(filter-out $(WAITING),$(TEST_BINS:build/%=build-thread/%)) $(SCRIPTS)
+	@bash tests/run.sh $(TEST_BINS) $(TEST_BINS:build/%=build-address/%) $(filter-out $(THREADLESS),$(TEST_BINS:build/%=build-thread/%)) $(SCRIPTS)
 
 # Each parser under libFuzzer for FUZZ_SECONDS; finds go to build-fuzz/. Not part of `make test`, where the same targets run
 # a bounded number of seeded mutations.

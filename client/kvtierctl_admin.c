@@ -221,14 +221,21 @@ int command_devices(struct context *context, int argc, char **argv)
 	return list(context, argc, argv, columns, sizeof(columns) / sizeof(columns[0]));
 }
 
-static uint64_t print_verified(const char *text)
+/* What it says is that nothing is known to be bad: not so where nothing could be looked at. */
+static bool is_verified(struct json_object *root)
+{
+	return number_at(root, "bad_blocks") == 0 &&
+	       (number_at(root, "checked_blocks") > 0 || number_at(root, "skipped_blocks") == 0);
+}
+
+static void print_verified(struct json_object *root)
 {
 	static const struct column columns[] = {
 		{ "TIER", "tier", FORMAT_TEXT },	  { "DEVICE", "device", FORMAT_NUMBER },
 		{ "SEGMENT", "segment", FORMAT_NUMBER }, { "TENANT", "tenant", FORMAT_TEXT },
 		{ "SPACE", "space", FORMAT_NUMBER },	  { "KEY", "key", FORMAT_TEXT },
 	};
-	struct json_object *root = json_tokener_parse(text), *dropped = NULL;
+	struct json_object *dropped = NULL;
 	const uint64_t bad = number_at(root, "bad_blocks");
 	const uint64_t skipped = number_at(root, "skipped_blocks");
 	char bytes[32], age[32];
@@ -240,7 +247,7 @@ static uint64_t print_verified(const char *text)
 	       text_bytes(number_at(root, "checked_bytes"), bytes, sizeof(bytes)),
 	       text_age(number_at(root, "ms") / 1000, age, sizeof(age)));
 	if (bad == 0)
-		printf("all are good\n");
+		printf("%s\n", is_verified(root) ? "all are good" : "nothing could be checked");
 	else
 		printf("%" PRIu64 " bad; %s\n", bad,
 		       json_object_get_boolean(dropped) ? "dropped, each is a miss now"
@@ -248,33 +255,31 @@ static uint64_t print_verified(const char *text)
 	if (skipped > 0)
 		printf("not checked: %" PRIu64 ", which went or moved meanwhile, lie on a device that is away, or are "
 		       "of a model that no engine has opened\n", skipped);
-	json_object_put(root);
-	return bad;
 }
 
 int command_verify(struct context *context, int argc, char **argv)
 {
 	static const struct option options[] = { { "scrub", no_argument, NULL, 's' }, { 0 } };
 	const char *words[2] = { "verify", NULL };
-	struct json_object *root;
 	struct reply reply;
-	uint64_t bad = 0;
 	int r;
 
 	while (context_option(context, argc, argv, "", options) != -1)
 		words[1] = "--scrub";
 	no_more_arguments(context, argc, argv);
 	r = ask(context, words[1] != NULL ? 2 : 1, words, &reply);
-	if (r == EXIT_FINE && context->json) {
-		fputs(reply.text, stdout);
-		root = json_tokener_parse(reply.text);
-		bad = number_at(root, "bad_blocks");
+	if (r == EXIT_FINE) {
+		struct json_object *root = json_tokener_parse(reply.text);
+
+		if (context->json)
+			fputs(reply.text, stdout);
+		else
+			print_verified(root);
+		r = is_verified(root) ? EXIT_FINE : EXIT_FAILED;
 		json_object_put(root);
-	} else if (r == EXIT_FINE) {
-		bad = print_verified(reply.text);
 	}
 	free(reply.text);
-	return r == EXIT_FINE && bad > 0 ? EXIT_FAILED : r;
+	return r;
 }
 
 int command_flush(struct context *context, int argc, char **argv)

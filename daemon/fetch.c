@@ -17,6 +17,7 @@
  *   F4 a part waits for room only while something is under way that will free some: jobs and reads hold pins, writes
  *      make blocks fit to be demoted. When nothing is, it is told -ENOSPC.
  *   F5 the list has at most one entry a part, so walking it is cheap. It is in order of need.
+ *   F6 a quarter of the parts never begins a fetch, so that memory serves on while a device stalls.
  */
 #include <assert.h>
 #include <errno.h>
@@ -41,6 +42,7 @@ static void list_add(struct requests *all, struct part *part, enum fetch why)
 	part->fetch_link = all->fetches_end;
 	*all->fetches_end = part;
 	all->fetches_end = &part->fetch_next;
+	all->n_fetches++;
 }
 
 static void list_add_first(struct requests *all, struct part *part, enum fetch why)
@@ -55,6 +57,7 @@ static void list_add_first(struct requests *all, struct part *part, enum fetch w
 	part->fetch_link = &all->fetches;
 	part->fetch_next->fetch_link = &part->fetch_next;
 	all->fetches = part;
+	all->n_fetches++;
 }
 
 static void list_remove(struct requests *all, struct part *part)
@@ -66,6 +69,22 @@ static void list_remove(struct requests *all, struct part *part)
 		part->fetch_next->fetch_link = part->fetch_link;
 	else
 		all->fetches_end = part->fetch_link;
+	all->n_fetches--;
+	all->n_passed = 0;
+}
+
+/* So that a device that stalls does not get all parts: what is in memory is still served. */
+bool fetch_must_wait(const struct request *q)
+{
+	const struct kvtierd *d = q->d;
+	uint8_t key[32];
+	uint32_t block;
+
+	if (q->sqe.op == WIRE_OP_STORE || d->requests->n_fetches < d->requests->max_fetches || q->next_block >= q->sqe.n)
+		return false;
+	ring_key(&q->conn->ring, q->sqe.first + q->next_block, key);
+	block = blocks_find(d->blocks, key, q->mount->space->number);
+	return block != BLOCK_NONE && blocks_host_slot(d->blocks, block) == BLOCK_NONE;
 }
 
 static enum verdict miss(struct part *part, int status)

@@ -40,6 +40,7 @@ int requests_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct re
 		return -ENOMEM;
 	all->d = d;
 	all->max_ops = max_ops;
+	all->max_fetches = parts - parts / 4;
 	all->queue_end = &all->queue;
 	all->fetches_end = &all->fetches;
 	all->poller.poll = pump;
@@ -144,6 +145,7 @@ static void end_early(struct request *q, int status)
 {
 	q->ending = true;
 	q->early = status;
+	q->d->requests->n_passed = 0;	/* it may stand in the queue */
 	while (q->next_block < q->sqe.n)
 		settle(q, q->next_block++, status);
 	fetch_end_early(q, status);
@@ -270,6 +272,7 @@ static void enqueue(struct requests *all, struct request *q)
 
 	q->queue_next = NULL;
 	q->queued = true;
+	all->n_queued++;
 	if (c->queue) {
 		*c->queue_end = q;
 		c->queue_end = &q->queue_next;
@@ -293,6 +296,7 @@ static struct request *dequeue(struct requests *all)
 		all->queue_end = &all->queue;
 	c->queue = q->queue_next;
 	q->queued = false;
+	all->n_queued--;
 	if (c->queue) {
 		c->queue_next = NULL;
 		*all->queue_end = c;
@@ -307,7 +311,8 @@ static bool moved_much(const struct mover_counts *now, const struct mover_counts
 	       now->evicted_blocks - before->evicted_blocks >= PUMP_EVICTED;
 }
 
-/* Begins blocks of queued requests in turn, while there are parts for them. */
+/* Begins blocks of queued requests in turn, while there are parts for them. Those that must wait are passed over, until
+ * all were: then nothing can be begun before a fetch ends. */
 static bool pump(struct loop_poller *poller)
 {
 	struct requests *all = (struct requests *)(void *)((char *)poller - offsetof(struct requests, poller));
@@ -315,10 +320,16 @@ static bool pump(struct loop_poller *poller)
 	uint32_t budget = PUMP_BUDGET;
 	bool worked = fetch_retry(all);
 
-	while (all->queue && all->free_parts && budget-- > 0 && !moved_much(&all->d->moved, &before)) {
+	while (all->n_passed < all->n_queued && all->free_parts && budget-- > 0 && !moved_much(&all->d->moved, &before)) {
 		struct request *q = dequeue(all);
 
 		worked = true;
+		if (fetch_must_wait(q)) {
+			enqueue(all, q);
+			all->n_passed++;
+			continue;
+		}
+		all->n_passed = 0;
 		if (q->next_block + 1 < q->sqe.n)
 			enqueue(all, q);
 		if (q->next_block < q->sqe.n)
@@ -404,6 +415,7 @@ static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount, 
 	assert(r == 0);		/* the loop has room for a timer per op */
 	if (sqe->op == WIRE_OP_STORE && (sqe->flags & WIRE_SQE_HAS_PARENT))
 		take_parent(d, q);
+	all->n_passed = 0;
 	enqueue(all, q);
 }
 

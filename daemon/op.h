@@ -78,9 +78,12 @@ struct requests {
 	struct request *free_requests;
 	struct part *free_parts;
 	struct part *fetches, **fetches_end;	/* parts that wait for NVMe or for room, see fetch.c */
+	uint32_t n_fetches, max_fetches;	/* at the maximum no block that is away is begun, see pump() */
 	uint64_t room_progress;			/* when room was last looked for in vain... */
 	uint64_t room_progress_ns;		/* ...and when that was last another than before */
 	struct conn *queue, **queue_end;	/* clients with blocks to begin, served in turn */
+	uint32_t n_queued;			/* ops in those */
+	uint32_t n_passed;			/* ops in a row whose next block may not be begun now */
 	struct loop_poller poller;
 	struct log_limit log;
 	struct request *request_pool;
@@ -104,6 +107,8 @@ bool fetch_again(struct kvtierd *d, struct part *part);
 void fetch_leave(struct kvtierd *d, struct part *part);
 /* Parts of q that wait end with this status, those whose read is under way as soon as the tier let go. */
 void fetch_end_early(struct request *q, int status);
+/* The next block of q would have to be fetched, and too many are: q has to wait. */
+bool fetch_must_wait(const struct request *q);
 /* Tries again what the tier refused, and what found no room. */
 bool fetch_retry(struct requests *all);
 void unplace(struct kvtierd *d, struct part *part);	/* request.c: gives its slot back, if it has one */

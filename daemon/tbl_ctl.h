@@ -36,7 +36,7 @@ CTL(purge, waits, "--tenant NAME [--json]",
     "kvtierctl purge --tenant acme")
 CTL(verify, waits, "[--scrub] [--json]",
     "Reads all blocks back from memory and NVMe and compares checksums; bad ones are listed by key and segment. "
-    "--scrub drops those, too. Exit status 1: there were bad ones.",
+    "--scrub drops those, too. Exit status 1: there were bad ones, or none could be checked.",
     "kvtierctl verify --scrub")
 CTL(format, local, "PATH --bytes N [--segment-bytes N] [--prewrite] [--yes] [--json]",
     "Makes an empty store for [nvme] path: in a file, made if absent, or on a block device, where N may be left out. "

@@ -57,6 +57,7 @@ struct rig {
 	struct tier *host, *tier;
 	struct loop_timer timer;
 	bool (*until)(struct rig *rig);	/* run_until()'s */
+	uint64_t look_ns;
 	uint32_t next, ended, file;
 	uint64_t written, tick;		/* blocks that ever were */
 	int error, flushed;
@@ -77,7 +78,12 @@ static void look_again(struct loop_timer *timer)
 	if (rig->error || rig->until(rig))
 		loop_stop(rig->loop);
 	else
-		(void)loop_timer_set(rig->loop, timer, loop_now(rig->loop) + 1000000);
+		(void)loop_timer_set(rig->loop, timer, loop_now(rig->loop) + rig->look_ns);
+}
+
+static bool all_ended(struct rig *rig)
+{
+	return rig->ended == BLOCKS;
 }
 
 static int run_until(struct rig *rig, bool (*until)(struct rig *rig))
@@ -85,16 +91,12 @@ static int run_until(struct rig *rig, bool (*until)(struct rig *rig))
 	int r;
 
 	rig->until = until;
+	rig->look_ns = until == all_ended ? 50000000 : 1000000;	/* completions and on_changed() carry the blocks on */
 	rig->timer.fire = look_again;
 	(void)loop_timer_set(rig->loop, &rig->timer, 0);
 	r = loop_run(rig->loop);
 	loop_timer_unset(rig->loop, &rig->timer);
 	return r ? r : rig->error;
-}
-
-static bool all_ended(struct rig *rig)
-{
-	return rig->ended == BLOCKS;
 }
 
 /* --- one block --- */
@@ -161,7 +163,7 @@ static int start(struct rig *rig, struct slot *slot)
 	return tier_submit(rig->tier, &slot->x);
 }
 
-/* -EAGAIN: the queue is full, or segments are being made ready; the next completion or the timer tries again. */
+/* -EAGAIN: the queue is full, or segments are being made ready; the next completion or on_changed() tries again. */
 static void pump(struct rig *rig)
 {
 	for (uint32_t i = 0; i < rig->c->depth && rig->next < BLOCKS && !rig->error; i++) {
@@ -230,6 +232,11 @@ static void on_release(void *arg, const struct extent *home)
 	(void)home;
 }
 
+static void on_changed(void *arg)
+{
+	pump(arg);
+}
+
 static bool tier_started(struct rig *rig)
 {
 	return tier_state(rig->tier) != TIER_STARTING;
@@ -251,7 +258,7 @@ static int open_tier(struct rig *rig, char *note, size_t n)
 		.paths = { rig->disk.path }, .n_paths = 1, .bytes = store_bytes, .segment_bytes = SEGMENT_BYTES,
 		.read_depth = 32, .write_depth = 16, .stall_ns = 60000000000u, .max_image_bytes = BLOCK, .host = rig->host,
 		.events = { .arg = rig, .found = on_found, .ask = on_ask, .moved = on_moved, .dropped = on_dropped,
-			    .release = on_release },
+			    .release = on_release, .changed = on_changed },
 	};
 	const struct tier_conf conf = { .nvme = &nvme };
 	struct nvme_tier_status status;

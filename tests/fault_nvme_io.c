@@ -136,6 +136,13 @@ static bool takes_a_probe(struct site *s)
 	return nvme_writable(s->tier, key);
 }
 
+static void all_acknowledged_are_there(void)
+{
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		assert_int_equal(site_load(&site, i), 0);
+	assert_int_equal(site_load(&site, 33), 0);
+}
+
 static void a_full_file_system_is_readonly_until_there_is_room(void **state)
 {
 	(void)state;
@@ -153,10 +160,10 @@ static void a_full_file_system_is_readonly_until_there_is_room(void **state)
 	until_a_write_succeeds(33);
 	if (!site.block[33].there)	/* it was the header of a segment that succeeded */
 		assert_int_equal(site_store(&site, 33), 0);
-	assert_int_equal(site_load_all(&site), BLOCKS + 1);
+	all_acknowledged_are_there();
 	site_stop(&site, true);
 	site_start(&site);
-	assert_int_equal(site_load_all(&site), BLOCKS + 1);
+	all_acknowledged_are_there();	/* and whatever else got to the disk though it said otherwise */
 }
 
 static void three_failed_writes_make_it_readonly(void **state)
@@ -234,7 +241,7 @@ static void a_purge_that_cannot_be_written_says_so(void **state)
 static void impatient(void)
 {
 	site_stop(&site, true);
-	site.conf.stall_ns = 30000000;
+	site.conf.stall_ns = 300000000;
 	site_start(&site);
 }
 

@@ -128,6 +128,42 @@ static void memory_serves_during_a_stall(void **state)
 	faulty_end(w);
 }
 
+/* More blocks are wanted from the disk than the daemon has parts: 64. */
+static void memory_serves_however_many_loads_stall(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_patient, false);
+	struct kvtier_key others[N];
+	uint64_t op;
+
+	chain_keys(&w->e, 2, N, others);
+	assert_int_equal(chain_store(&w->e, others, DISK_BLOCKS, N), 0);
+	io_hold(READS);
+	op = faulty_load_begin(w, 0, DISK_BLOCKS, 0);
+	faulty_held(1);
+	assert_int_equal(chain_load(&w->e, others, DISK_BLOCKS, N), N);
+	assert_true(io_held() > 0);
+	answers_again(w);
+	assert_int_equal(faulty_load_end(w, op, 0, DISK_BLOCKS, -ENOENT), DISK_BLOCKS);
+	faulty_end(w);
+}
+
+/* Those that are passed over meanwhile end by their deadline as the others do. */
+static void a_load_that_is_passed_over_ends_by_its_deadline(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_patient, false);
+	uint64_t op, next;
+
+	io_hold(READS);
+	op = faulty_load_begin(w, 0, DISK_BLOCKS, 0);
+	faulty_held(1);
+	next = faulty_load_begin(w, 0, N, SHORT_MS);
+	assert_int_equal(faulty_load_end(w, next, 0, N, -ETIMEDOUT), 0);
+	assert_true(io_held() > 0);
+	answers_again(w);
+	assert_int_equal(faulty_load_end(w, op, 0, DISK_BLOCKS, -ENOENT), DISK_BLOCKS);
+	faulty_end(w);
+}
+
 /* --- the device --- */
 
 static void a_stall_takes_the_device_offline_until_it_answers(void **state)
@@ -424,6 +460,8 @@ int main(void)
 		ON_BOTH_ENGINES(a_cancelled_load_ends),
 		ON_BOTH_ENGINES(an_engine_that_closes_is_let_go),
 		ON_BOTH_ENGINES(memory_serves_during_a_stall),
+		ON_BOTH_ENGINES(memory_serves_however_many_loads_stall),
+		ON_BOTH_ENGINES(a_load_that_is_passed_over_ends_by_its_deadline),
 		ON_BOTH_ENGINES(a_stall_takes_the_device_offline_until_it_answers),
 		ON_BOTH_ENGINES(slots_of_a_stalled_read_are_not_used),
 		ON_BOTH_ENGINES(stalled_writes_end_when_it_answers),

@@ -280,6 +280,27 @@ static void verify_is_1_when_something_is_bad(void **state)
 	assert_string_equal(json_at("bad_blocks"), "1");
 }
 
+static void verify_is_1_when_nothing_could_be_checked(void **state)
+{
+	static const struct packet nothing[] = {
+		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":7,\"bad_blocks\":0,"
+		     "\"dropped\":false,\"ms\":1}\n" },
+		{ 0 },
+	};
+	static const struct packet empty[] = {
+		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":0,\"bad_blocks\":0,"
+		     "\"dropped\":false,\"ms\":1}\n" },
+		{ 0 },
+	};
+
+	(void)state;
+	assert_int_equal(run_with("verify", nothing), 1);
+	says("nothing could be checked");
+	says("not checked: 7");
+	assert_int_equal(run_with("verify --json", nothing), 1);
+	assert_int_equal(run_with("verify", empty), 0);
+}
+
 /* Six seconds of progress are more than the five in which a reply is due; a pipe is told nothing of them. */
 static void progress_holds_the_deadline(void **state)
 {
@@ -337,6 +358,7 @@ int main(void)
 		ON_DISK(a_daemons_store_is_left_alone),
 		ON_DISK(format_refuses_with_words),
 		CASE(verify_is_1_when_something_is_bad),
+		CASE(verify_is_1_when_nothing_could_be_checked),
 		CASE(progress_holds_the_deadline),
 		CASE(a_terminal_sees_progress),
 		CASE(purge_and_devices_show_what_came),

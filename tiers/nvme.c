@@ -3,8 +3,8 @@
  * nvme.c - the NVMe tier: its ops table, which device a block goes to, and what is done on all devices together.
  * One device: nvme_device.c. Contract and states: nvme.h. Core thread only.
  *
- * One timer drives everything that no completion does: every POLL_NS while something is on its way or waits, else
- * rarely. Events that may start something (changed) come from it alone.
+ * One timer drives everything that no completion does, as often as wanted: each wake-up costs as much as an I/O's.
+ * Events that may start something (changed) come from it alone.
  */
 #include "nvme.h"
 
@@ -19,7 +19,8 @@
 #include "../daemon/loop.h"
 #include "nvme_device.h"
 
-#define POLL_NS 5000000ull
+#define POLL_NS 5000000ull	/* something waits that no completion will carry on */
+#define LENT_NS 50000000ull	/* a device has something of ours: it may stall */
 #define IDLE_NS 200000000ull
 
 /* Something done on several devices, told when the last one ended. */
@@ -99,7 +100,8 @@ static void end_started(struct together *all)
 static void tick(struct loop_timer *timer)
 {
 	struct nvme *t = (struct nvme *)(void *)((char *)timer - offsetof(struct nvme, timer));
-	bool changed = false, busy = false;
+	uint64_t next = IDLE_NS;
+	bool changed = false;
 
 	for (uint32_t i = 0; i < t->n; i++) {
 		struct nvme_device *d = &t->devices[i];
@@ -113,9 +115,9 @@ static void tick(struct loop_timer *timer)
 	sum_up(t);
 	if (changed && t->conf.events.changed)
 		t->conf.events.changed(t->conf.events.arg);
-	for (uint32_t i = 0; i < t->n; i++)
-		busy = busy || nvme_device_busy(&t->devices[i]);
-	wake(t, busy ? POLL_NS : IDLE_NS);
+	for (uint32_t i = 0; i < t->n && next > POLL_NS; i++)
+		next = nvme_device_waits(&t->devices[i]) ? POLL_NS : nvme_device_idle(&t->devices[i]) ? next : LENT_NS;
+	wake(t, next);
 }
 
 /* --- ops --- */
@@ -247,7 +249,7 @@ static int nvme_submit(struct tier *base, struct xfer *x)
 			return -EROFS;
 	}
 	r = nvme_transfer_start(d, x);
-	wake(t, POLL_NS);
+	wake(t, r ? POLL_NS : LENT_NS);
 	return r;
 }
 
@@ -447,16 +449,15 @@ bool nvme_device(const struct tier *base, uint32_t i, struct nvme_device_row *re
 /* io_uring may be refused for one device and not for the next: memory that may be locked runs out. */
 static const char *engine_name(const struct nvme *t)
 {
-	const char *name = NULL;
+	const char *name = "none", *its;
 
 	for (uint32_t i = 0; i < t->n; i++) {
-		const char *its = t->devices[i].io ? io_engine_name(t->devices[i].io) : name;
-
-		if (name && strcmp(its, name))
+		its = t->devices[i].io ? io_engine_name(t->devices[i].io) : name;
+		if (strcmp(name, "none") && strcmp(its, name))
 			return "io_uring+threads";
 		name = its;
 	}
-	return name ? name : "none";
+	return name;
 }
 
 /* "PATH: why" of the first that is not up. */

@@ -362,9 +362,9 @@ bool nvme_device_idle(const struct nvme_device *d)
 	return c.reads_lent + c.writes_lent == 0;
 }
 
-bool nvme_device_busy(const struct nvme_device *d)
+bool nvme_device_waits(const struct nvme_device *d)
 {
-	return d->changed || d->refused || d->cancels || !nvme_device_idle(d) ||
+	return d->changed || d->refused || d->cancels ||
 	       (d->log && nvme_log_waits(d->log) && d->state != TIER_OFFLINE);
 }
 

@@ -79,7 +79,7 @@ void nvme_device_open(struct nvme_device *d);
 void nvme_device_close(struct nvme_device *d);		/* idle; half-open and never opened is fine */
 void nvme_device_poll(struct nvme_device *d);
 bool nvme_device_idle(const struct nvme_device *d);	/* nothing in its hands */
-bool nvme_device_busy(const struct nvme_device *d);	/* poll soon */
+bool nvme_device_waits(const struct nvme_device *d);	/* for a poll: no completion will carry it on */
 bool nvme_device_readable(const struct nvme_device *d);
 bool nvme_device_writable(const struct nvme_device *d);
 

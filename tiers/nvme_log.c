@@ -120,7 +120,9 @@ bool nvme_log_busy(const struct nvme_log *log)
 
 bool nvme_log_waits(const struct nvme_log *log)
 {
-	return log->lent || log->waiting || log->flush.stage != FLUSH_IDLE || log->carry.state != CARRY_IDLE ||
+	if (log->lent)		/* each completion takes a step */
+		return false;
+	return log->waiting || log->flush.stage != FLUSH_IDLE || log->carry.state != CARRY_IDLE ||
 	       (log->state == NVME_UP && log->ready == NVME_NONE && log->clean > 0) || log->state == NVME_STARTING;
 }
 

@@ -150,7 +150,7 @@ int  nvme_log_new(const struct nvme_conf *conf, struct nvme_disk *disk, const st
 void nvme_log_free(struct nvme_log *log);	/* not busy; NULL is fine */
 /* Something is in the disk's hands. What only waits for room there is not, and is forgotten by nvme_log_free(). */
 bool nvme_log_busy(const struct nvme_log *log);
-/* Something is on its way, or waits: nvme_log_poll() soon. */
+/* Something waits, and no completion will carry it on: nvme_log_poll() soon. */
 bool nvme_log_waits(const struct nvme_log *log);
 
 /*
@@ -203,7 +203,8 @@ int  nvme_log_purge(struct nvme_log *log, const uint8_t tenant[NVME_TENANT_BYTES
  * ending: the time limit is the caller's, who may exit without. */
 int  nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int status), void *arg);
 
-/* Carries on what found no room in the queue or failed. To be called every few milliseconds; cheap. */
+/* Carries on what found no room in the queue or failed, as every completion does. To be called every few milliseconds
+ * while nvme_log_waits(); cheap. */
 void nvme_log_poll(struct nvme_log *log);
 /* While the device is in trouble no segment is reclaimed: what cannot be read or written just now is not lost. */
 void nvme_log_pause(struct nvme_log *log, bool paused);
