@@ -6,6 +6,7 @@ PREFIX  ?= /usr/local
 Q       := $(if $(V),,@)
 SAY      = @$(if $(V),:,printf '  %-7s %s\n')
 VERSION := 0.1.0
+export PATH := $(CURDIR)/build/bin:$(PATH)
 
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Werror
@@ -13,32 +14,25 @@ SANFLAG := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-r
 ALLCF   := -std=c11 -D_GNU_SOURCE -DKVTIER_VERSION='"$(VERSION)"' $(WARN) -fPIC -fvisibility=hidden -MMD -MP \
 	   $(CFLAGS) $(SANFLAG)
 ALLLD   := $(LDFLAGS) $(SANFLAG)
-D_LIBS  := -linih -lcrypto -lxxhash -lnuma -ljson-c -luring -lpthread
+D_LIBS  := -linih -lcrypto -lxxhash -lnuma -ljson-c -luring -lhiredis -lpthread
 C_LIBS  := -lcrypto -lpthread
 T_LIBS  := -lcmocka -lm $(D_LIBS)
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 
 KERNELS := image ref avx2 avx512 select walk
-DAEMON  := admit block block_copies config config_derive config_print config_value conn copies ctl ctl_commands ctl_nvme device \
-	   device_cpu evict fetch gauges index json layout lease log loop mount mover notify op place proto request ring scrub \
-	   server space stats storage writeback
-TIERS   := tier host host_memory host_limits host_view fault io io_uring io_threads nvme nvme_account nvme_carry nvme_device \
-	   nvme_file nvme_format nvme_log nvme_make nvme_open nvme_recover nvme_segment nvme_super nvme_transfer nvme_victim
+DAEMON  := admit block block_copies config config_derive config_print config_redis config_value conn copies ctl ctl_commands ctl_nvme \
+	   ctl_redis device device_cpu evict fetch gauges index json layout lease log loop mount mover notify op outbox place proto \
+	   remote request ring scrub secret server space stats storage writeback
+TIERS   := tier host host_memory host_limits host_view fault io io_uring io_threads nvme nvme_account nvme_carry nvme_device nvme_file \
+	   nvme_format nvme_log nvme_make nvme_open nvme_recover nvme_segment nvme_super nvme_transfer nvme_victim resp redis \
+	   redis_breaker redis_command redis_conn redis_io redis_job redis_link redis_node redis_open redis_recv redis_resolve redis_slots \
+	   redis_topology redis_view
 CLIENT  := arena check client error keys map op ring session socket space staged submit
 CTL     := kvtierctl kvtierctl_admin kvtierctl_ask kvtierctl_format kvtierctl_stats kvtierctl_status kvtierctl_text
 BENCH   := bench_main bench_codec bench_lookup bench_io bench_disk bench_nvme bench_nvme_daemon
-TESTS   := unit_image unit_codec_exact unit_codec_pages unit_codec_error unit_codec_race unit_index unit_map unit_map_race unit_block \
-	   unit_block_copies unit_block_wrong unit_tier unit_host unit_host_memory unit_place unit_mover unit_mover_spare unit_config \
-	   unit_stats unit_ctl unit_ctl_nvme unit_notify unit_kvtierctl unit_kvtierctl_nvme unit_proto unit_layout unit_ring unit_loop \
-	   unit_space unit_client_arena unit_client_keys unit_client_check unit_client_staged unit_client_liar unit_client_ops \
-	   unit_client_lost unit_client_edge fault_index fault_host fault_daemon fault_client sim_evict sim_evict_trace sim_block sim_place \
-	   sim_admit sim_admit_trace fuzz_config fuzz_proto sys_store_load sys_random sys_kill sys_client_death sys_stopped sys_cut \
-	   sys_cancel sys_verify sys_evict sys_event_fd sys_config sys_tenants sys_many sys_hostile_messages sys_hostile_regions \
-	   sys_hostile_rings regr_1_arena_claimed_twice regr_2_ops_share regr_3_region_share regr_4_socket_path regr_5_client_turns unit_io \
-	   unit_io_open fault_io fault_io_open unit_nvme_log unit_nvme_start unit_nvme_tier sim_nvme_crash sim_nvme_faults sim_nvme_trace \
-	   fault_nvme_bits fault_nvme_file fault_nvme_io fault_nvme_open fuzz_nvme sys_nvme_budget sys_nvme_damage sys_nvme_io sys_nvme_kill \
-	   sys_nvme_path sys_nvme_restart sys_nvme_sparse sys_nvme_stall sys_nvme_stress
+# A test is in by its name: its kind, then its subject.
+TESTS   := $(basename $(notdir $(foreach kind,unit fault sim fuzz regr sys,$(sort $(wildcard tests/$(kind)_*.c)))))
 WRAP     = $(addprefix -Wl$(comma)--wrap=,$(1))
 LDF_fault_index  := $(call WRAP,memfd_create ftruncate fcntl getrandom calloc mmap munmap)
 LDF_fault_host   := $(call WRAP,memfd_create ftruncate fcntl mmap mbind madvise mlock2 pthread_create pthread_join calloc)
@@ -61,7 +55,7 @@ PROGRAMS := $(addprefix $(BUILD)/,kvtierd kvtierctl kvtier-bench libkvtier.so.0 
 TEST_BINS := $(addprefix $(BUILD)/tests/,$(TESTS))
 all: $(PROGRAMS)
 	@echo "built in $(BUILD)/: kvtierd kvtierctl kvtier-bench libkvtier.so.0 libkvtier.a"
-	@echo "left out: the CUDA device (this version has the CPU device only), the Redis tier (not written yet)"
+	@echo "left out: the CUDA device (this version has the CPU device only)"
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -101,8 +95,9 @@ $(BUILD)/kvtier-bench: $(call objs,tests,$(BENCH)) $(BUILD)/daemon.a $(BUILD)/cl
 # --- tests ---
 $(BUILD)/tests/unit_client_%: $(BUILD)/tests/unit_client_%.o $(call objs,tests,fake_peer fake_engine) $(C_OBJS)
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(T_LIBS)
-SYS_OBJS := $(call objs,tests,lib lib_disk lib_engine lib_faulty lib_io_plan lib_nvme_kill lib_raw)
-SYS_BINS := $(addprefix $(BUILD)/tests/,$(filter sys_% regr_%,$(TESTS)) soak_ops soak_nvme_kill fault_client)
+SYS_OBJS := $(call objs,tests,lib lib_disk lib_engine lib_faulty lib_io_plan lib_nvme_kill lib_raw \
+	lib_redis lib_redis_cluster lib_fake_redis lib_shared lib_shared_load)
+SYS_BINS := $(addprefix $(BUILD)/tests/,$(filter sys_% regr_%,$(TESTS)) soak_ops soak_nvme_kill soak_redis fault_client)
 $(SYS_BINS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SYS_OBJS) $(BUILD)/libkvtier.a $(BUILD)/daemon.a
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(LDF_$(@F)) $(T_LIBS)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/daemon.a $(BUILD)/client/map.o
@@ -113,6 +108,8 @@ $(call T_OBJS,unit_nvme_log unit_nvme_start sim_nvme_crash sim_nvme_faults sim_n
 $(call T_OBJS,sim_evict_trace sim_admit_trace,lib_trace)
 $(call T_OBJS,unit_nvme_tier fault_nvme_bits fault_nvme_file fault_nvme_io,disk_sim lib_nvme lib_nvme_tier)
 $(call T_OBJS,fault_io fault_nvme_io,lib_io_faults lib_io_plan)
+$(call T_OBJS,$(filter unit_redis_conn% fault_redis_% sim_redis_conn unit_redis_tier unit_redis_rig,$(TESTS)),lib_redis lib_redis_cluster \
+	lib_fake_redis lib_redis_tier)
 
 # A daemon whose disk fails as its test says.
 $(BUILD)/tests/kvtierd_faulty: $(BUILD)/daemon/main.o $(call objs,tests,kvtierd_faulty lib_io_faults lib_io_plan) $(BUILD)/daemon.a
@@ -159,15 +156,16 @@ demo: deps all
 bench: all
 	$(BUILD)/kvtier-bench
 
+# redis-tools has all of the server but its name: the package redis-server would start one on this machine.
 PACKAGES := gcc libc6-dev make pkg-config libinih-dev libssl-dev libxxhash-dev libnuma-dev libjson-c-dev libcmocka-dev liburing-dev \
-	    python3-venv systemd clang util-linux
+	    python3-venv systemd clang util-linux libhiredis-dev redis-tools
 deps:
 	@if ! command -v dpkg-query >/dev/null; then echo "not a Debian system; kvtier needs: $(PACKAGES)"; exit 0; fi; \
 	missing=""; for p in $(PACKAGES); do \
 		dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
-	[ -z "$$missing" ] && exit 0; echo "installing:$$missing"; \
-	sudo=""; [ $$(id -u) = 0 ] || sudo=sudo; \
-	$$sudo apt-get update -q && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing
+	if [ -n "$$missing" ]; then echo "installing:$$missing"; sudo=""; [ $$(id -u) = 0 ] || sudo=sudo; $$sudo apt-get update -q && \
+		$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing || exit 1; fi; \
+	command -v redis-server >/dev/null || { mkdir -p build/bin && ln -sf "$$(command -v redis-check-rdb)" build/bin/redis-server; }
 
 SOURCES := $(wildcard client/*.[ch] daemon/*.[ch] kernels/*.[ch] tiers/*.[ch] tests/*.[ch])
 lint:

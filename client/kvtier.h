@@ -246,7 +246,9 @@ KVTIER_API int kvtier_store(struct kvtier_space *space, const struct kvtier_key 
 KVTIER_API int kvtier_load(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages,
 			   size_t n, const struct kvtier_op_options *options, uint64_t *ret_op);
 
-/* Bring blocks nearer (into the host tier, from NVMe). Per block: 0, -ENOENT, -ENOSPC, -ETIMEDOUT, -ECANCELED. */
+/* Bring blocks nearer (into the host tier, from NVMe or from the Redis that nodes share), so that the next lookup finds
+ * them: for a prompt that kvtier_lookup() does not cover, with keys of the chain from its beginning, as a block of
+ * Redis's is kept only under the one before it. Per block: 0, -ENOENT, -ENOSPC, -ETIMEDOUT, -ECANCELED. */
 KVTIER_API int kvtier_prefetch(struct kvtier_space *space, const struct kvtier_key *keys, size_t n,
 			       uint64_t *ret_op);
 

@@ -65,6 +65,7 @@ int command_clients(struct context *context, int argc, char **argv);
 int command_spaces(struct context *context, int argc, char **argv);
 int command_evict(struct context *context, int argc, char **argv);
 int command_devices(struct context *context, int argc, char **argv);
+int command_endpoints(struct context *context, int argc, char **argv);
 int command_verify(struct context *context, int argc, char **argv);
 int command_flush(struct context *context, int argc, char **argv);
 int command_purge(struct context *context, int argc, char **argv);

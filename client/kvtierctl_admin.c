@@ -13,7 +13,7 @@
 
 /* --- a list of objects as a table --- */
 
-enum format { FORMAT_TEXT, FORMAT_NUMBER, FORMAT_BYTES, FORMAT_AGE };
+enum format { FORMAT_TEXT, FORMAT_NUMBER, FORMAT_BYTES, FORMAT_AGE, FORMAT_WAIT_MS };
 
 struct column {
 	const char *title;
@@ -24,7 +24,7 @@ struct column {
 static void print_cell(struct table *table, struct json_object *row, const struct column *column)
 {
 	struct json_object *value = NULL;
-	char text[64];
+	char text[64] = "";
 
 	if (!json_object_object_get_ex(row, column->name, &value)) {
 		table_cell(table, "?"); /* an older daemon */
@@ -36,6 +36,11 @@ static void print_cell(struct table *table, struct json_object *row, const struc
 		break;
 	case FORMAT_AGE:
 		table_cell(table, text_age(json_object_get_uint64(value), text, sizeof(text)));
+		break;
+	case FORMAT_WAIT_MS:	/* 0: waits for nothing */
+		if (json_object_get_uint64(value) > 0)
+			snprintf(text, sizeof(text), "%.1f s", (double)json_object_get_uint64(value) / 1e3);
+		table_cell(table, text);
 		break;
 	default:
 		table_cell(table, json_object_get_string(value));
@@ -323,4 +328,25 @@ int command_purge(struct context *context, int argc, char **argv)
 	}
 	free(reply.text);
 	return r;
+}
+
+/* --- the Redis tier --- */
+
+int command_endpoints(struct context *context, int argc, char **argv)
+{
+	static const struct column columns[] = {
+		{ "ADDRESS", "address", FORMAT_TEXT },
+		{ "STATE", "state", FORMAT_TEXT },
+		{ "SLOTS", "slots", FORMAT_NUMBER },
+		{ "CONNECTIONS", "connections", FORMAT_NUMBER },
+		{ "IN FLIGHT", "in_flight", FORMAT_NUMBER },
+		{ "HITS", "hits", FORMAT_NUMBER },
+		{ "RECEIVED", "received_bytes", FORMAT_BYTES },
+		{ "SENT", "sent_bytes", FORMAT_BYTES },
+		{ "TIMEOUTS", "timeouts", FORMAT_NUMBER },
+		{ "RETRY", "retry_in_ms", FORMAT_WAIT_MS },
+		{ "WHY", "text", FORMAT_TEXT },
+	};
+
+	return list(context, argc, argv, columns, sizeof(columns) / sizeof(columns[0]));
 }

@@ -75,6 +75,8 @@ static const struct text_row {
 	  offsetof(struct stats, nvme_engine), STATS_NAME_BYTES },
 	{ "tiers.nvme.text", "tiers.nvme.state", "Why the nvme tier is not up, or not as it should be",
 	  offsetof(struct stats, nvme_text), STATS_TEXT_BYTES },
+	{ "tiers.redis.text", "tiers.redis.state", "Why the redis tier is not up, or not as it should be",
+	  offsetof(struct stats, redis_text), STATS_TEXT_BYTES },
 };
 enum { TEXT_ROWS = sizeof(text_rows) / sizeof(text_rows[0]) };
 

@@ -54,6 +54,41 @@ static void nvme_text(const struct stats *stats)
 		       log_escape(text, shown, sizeof(shown)));
 }
 
+static const char *redis_state(const struct stats *stats, char *buffer, size_t n)
+{
+	const uint64_t value = stats_get(&stats->v.tiers_redis_state);
+	const struct stats_row *rows;
+
+	for (size_t i = stats_rows(&rows); i-- > 0;) {
+		if (rows[i].offset == offsetof(struct stats_values, tiers_redis_state))
+			return stats_state_name(&rows[i], value, buffer, n);
+	}
+	return "unknown";
+}
+
+static void redis_text(const struct stats *stats)
+{
+	char state[32], text[STATS_TEXT_BYTES], shown[4 * STATS_TEXT_BYTES];
+
+	if (stats_get(&stats->v.tiers_redis_state) == STATS_TIER_OFF)
+		return;
+	(void)stats_text_get(stats->redis_text, sizeof(text), text);
+	printf("  redis: %s, %" PRIu64 " of %" PRIu64 " endpoints usable%s%s\n", redis_state(stats, state, sizeof(state)),
+	       stats_get(&stats->v.tiers_redis_usable_endpoints), stats_get(&stats->v.tiers_redis_endpoints),
+	       text[0] != '\0' ? "; " : "", log_escape(text, shown, sizeof(shown)));
+}
+
+static void redis_json(const struct stats *stats)
+{
+	char state[32], text[STATS_TEXT_BYTES];
+
+	printf(",\"redis\":{\"state\":\"%s\",\"endpoints\":%" PRIu64 ",\"usable_endpoints\":%" PRIu64 ",\"text\":",
+	       redis_state(stats, state, sizeof(state)), stats_get(&stats->v.tiers_redis_endpoints),
+	       stats_get(&stats->v.tiers_redis_usable_endpoints));
+	print_json_string(stats_text_get(stats->redis_text, sizeof(text), text));
+	putchar('}');
+}
+
 static void status_text(const struct stats *stats, uint64_t health, const char *word)
 {
 	char line[256];
@@ -66,6 +101,7 @@ static void status_text(const struct stats *stats, uint64_t health, const char *
 			printf("  %-4s %-16s %s\n", severity_label(row->severity), row->name, row->prose);
 	}
 	nvme_text(stats);
+	redis_text(stats);
 }
 
 static void status_json(const struct stats *stats, uint64_t health)
@@ -97,7 +133,9 @@ static void status_json(const struct stats *stats, uint64_t health)
 	print_json_string(stats_text_get(stats->nvme_engine, sizeof(engine), engine));
 	printf(",\"text\":");
 	print_json_string(stats_text_get(stats->nvme_text, sizeof(text), text));
-	printf("}}\n");
+	putchar('}');
+	redis_json(stats);
+	printf("}\n");
 }
 
 int command_status(struct context *context, int argc, char **argv)

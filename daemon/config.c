@@ -110,7 +110,7 @@ static void fail_section(struct reader *r, const char *section)
 		fail(r, r->line, "[%s]: no such section; did you mean [%s]?", shown, known);
 	else
 		fail(r, r->line,
-		     "[%s]: no such section; there are [daemon] [socket] [admin] [host] [nvme] [device] [index]",
+		     "[%s]: no such section; there are [daemon] [socket] [admin] [host] [nvme] [redis] [device] [index]",
 		     shown);
 }
 
@@ -147,15 +147,23 @@ static void fail_value(struct reader *r, unsigned line, const struct config_row 
 	     row->type == CONFIG_TYPE_BYTES ? " (units K M G T or KiB MiB GiB TiB, powers of 1024)" : "");
 }
 
-/* The value of one line, or, of a list that has lines of its own for each item, one more. */
+/* Lists may have lines of their own for each item. */
+static bool is_list(const struct config_row *row)
+{
+	return row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS;
+}
+
+/* The value of one line, or, of a list, one more. */
 static int take_value(struct reader *r, size_t i, const char *value, char *why, size_t n)
 {
-	char joined[2 * CONFIG_PATHS_BYTES];
+	const char *between = config_rows[i].type == CONFIG_TYPE_PATHS ? ":" : " ";
+	char joined[2 * CONFIG_ENDPOINTS_BYTES];
 
 	if (r->line_of[i] == 0)
 		return config_value(&config_rows[i], value, r->config, why, n);
-	(void)config_text(&config_rows[i], r->config, joined, CONFIG_PATHS_BYTES);
-	snprintf(joined + strlen(joined), sizeof(joined) - strlen(joined), "%s%s", joined[0] == '\0' ? "" : ":", value);
+	(void)config_text(&config_rows[i], r->config, joined, CONFIG_ENDPOINTS_BYTES);
+	snprintf(joined + strlen(joined), sizeof(joined) - strlen(joined), "%s%s", joined[0] == '\0' ? "" : between,
+		 value);
 	return config_value(&config_rows[i], joined, r->config, why, n);
 }
 
@@ -179,7 +187,7 @@ static int handle(void *user, const char *section, const char *key, const char *
 		fail_key(r, section, key);
 		return 0;
 	}
-	if (r->line_of[i] != 0 && config_rows[i].type != CONFIG_TYPE_PATHS) {
+	if (r->line_of[i] != 0 && !is_list(&config_rows[i])) {
 		fail(r, r->line, "[%s] %s: given twice, first in line %u", section, key, r->line_of[i]);
 		return 0;
 	}
@@ -268,7 +276,7 @@ static bool tenant_name(const char *name)
 
 static void fail_check(struct reader *r, enum config_row_index i, const char *why)
 {
-	char value[CONFIG_PATHS_BYTES];
+	char value[CONFIG_ENDPOINTS_BYTES];
 
 	/* a default can only be wrong through another key, which then has a line */
 	fail_value(r, r->line_of[i] != 0 ? r->line_of[i] : r->line, &config_rows[i],
@@ -309,6 +317,15 @@ static void check_nvme(struct reader *r)
 	}
 }
 
+static void check_redis(struct reader *r)
+{
+	enum config_row_index i = CONFIG_ROW_redis_endpoints;
+	const char *fault = config_redis_fault(r->config, &i);
+
+	if (fault != NULL)
+		fail(r, r->line_of[i] != 0 ? r->line_of[i] : r->line, "[redis] %s: %s", config_rows[i].key, fault);
+}
+
 /* What one value alone cannot tell. */
 static void check_together(struct reader *r)
 {
@@ -335,6 +352,7 @@ static void check_together(struct reader *r)
 			   "has other characters than letters, digits, - _ and ., or begins with .");
 	else
 		check_nvme(r);
+	check_redis(r);
 }
 
 static void set_defaults(struct config *config)

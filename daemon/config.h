@@ -8,11 +8,13 @@
  *	COUNT   a decimal number                                                        uint32_t
  *	INT     the same, with a sign                                                   int32_t
  *	US      50us, 2ms, 1s, or a bare number of microseconds; -1 where allowed       int32_t
+ *	SECONDS 30s, 5m, 12h, 7d, or a bare number of seconds                           uint32_t
  *	BOOL    yes no true false                                                       bool
  *	ENUM    one of the choices; the value is its position                           uint32_t
  *	STRING  text, bounded                                                           char [64]
  *	PATH    an absolute path, bounded                                               char [256]
  *	PATHS   such paths, ':' between them or in lines of their own, none twice       char [1024]
+ *	ENDPOINTS  host:port, [v6]:port, unix:/path, blanks between, none twice         char [4096]
  *	MODE    octal permissions                                                       uint32_t
  *
  * Start-up order in main.c: config_load(), config_derive(), config_make_dirs(); const afterwards.
@@ -31,23 +33,29 @@ enum {
 	CONFIG_PATHS_BYTES = 1024,
 	CONFIG_PATHS_MAX = 16,
 	CONFIG_SUN_PATH_MAX = 107,
+	CONFIG_ENDPOINT_BYTES = 256,
+	CONFIG_ENDPOINTS_MAX = 16,
+	CONFIG_ENDPOINTS_BYTES = CONFIG_ENDPOINT_BYTES * CONFIG_ENDPOINTS_MAX,
 };
 
 /* Names for the choices that code compares with; their order is that of tbl_config.h. */
 enum config_huge_pages { CONFIG_HUGE_NO, CONFIG_HUGE_THP, CONFIG_HUGE_2M };
 enum config_verify { CONFIG_VERIFY_ONCE, CONFIG_VERIFY_ALWAYS };
 enum config_nvme_io { CONFIG_NVME_IO_AUTO, CONFIG_NVME_IO_URING, CONFIG_NVME_IO_THREADS };
+enum config_redis_write { CONFIG_REDIS_WRITE_THROUGH, CONFIG_REDIS_WRITE_ON_EVICT, CONFIG_REDIS_WRITE_OFF };
 enum config_kernels { CONFIG_KERNELS_AUTO, CONFIG_KERNELS_REF, CONFIG_KERNELS_AVX2 };
 
 #define CONFIG_FIELD_BYTES(name)  uint64_t name;
 #define CONFIG_FIELD_COUNT(name)  uint32_t name;
 #define CONFIG_FIELD_INT(name)    int32_t name;
 #define CONFIG_FIELD_US(name)     int32_t name;
+#define CONFIG_FIELD_SECONDS(name) uint32_t name;
 #define CONFIG_FIELD_BOOL(name)   bool name;
 #define CONFIG_FIELD_ENUM(name)   uint32_t name;
 #define CONFIG_FIELD_STRING(name) char name[CONFIG_STRING_BYTES];
 #define CONFIG_FIELD_PATH(name)   char name[CONFIG_PATH_BYTES];
 #define CONFIG_FIELD_PATHS(name)  char name[CONFIG_PATHS_BYTES];
+#define CONFIG_FIELD_ENDPOINTS(name) char name[CONFIG_ENDPOINTS_BYTES];
 #define CONFIG_FIELD_MODE(name)   uint32_t name;
 
 struct config {
@@ -77,6 +85,8 @@ void config_print_man(FILE *out);  /* the same as mdoc: part of kvtierd.8 */
 
 /* The next path of a PATHS value, from *cursor (the field to start with) on; false: no more. */
 bool config_paths_next(const char **cursor, char ret[CONFIG_PATH_BYTES]);
+/* Likewise of an ENDPOINTS value; each has its port. */
+bool config_endpoints_next(const char **cursor, char ret[CONFIG_ENDPOINT_BYTES]);
 
 /* A segment size that nobody chose, halved or doubled until a store of so many bytes has at least 4, and no more than
  * it can number; where there is none, the nearest. Also kvtierctl's, for `format`. */

@@ -11,20 +11,21 @@ static bool first_of_section(size_t i)
 	return i == 0 || strcmp(config_rows[i].section, config_rows[i - 1].section) != 0;
 }
 
-/* A line for each path: all in one may be longer than a line may be. */
-static void print_paths(const char *key, const char *paths, FILE *out)
+/* A line for each item: all in one may be longer than a line may be. */
+static void print_list(const struct config_row *row, const char *list, FILE *out)
 {
-	char path[CONFIG_PATH_BYTES];
+	const bool paths = row->type == CONFIG_TYPE_PATHS;
+	char item[CONFIG_PATH_BYTES > CONFIG_ENDPOINT_BYTES ? CONFIG_PATH_BYTES : CONFIG_ENDPOINT_BYTES];
 
-	if (paths[0] == '\0')
-		fprintf(out, "%s = \n", key);
-	while (config_paths_next(&paths, path))
-		fprintf(out, "%s = %s\n", key, path);
+	if (list[0] == '\0')
+		fprintf(out, "%s = \n", row->key);
+	while (paths ? config_paths_next(&list, item) : config_endpoints_next(&list, item))
+		fprintf(out, "%s = %s\n", row->key, item);
 }
 
 void config_print(const struct config *config, FILE *out)
 {
-	char value[CONFIG_PATHS_BYTES];
+	char value[CONFIG_ENDPOINTS_BYTES];
 
 	for (size_t i = 0; i < CONFIG_ROWS; i++) {
 		const struct config_row *row = &config_rows[i];
@@ -32,8 +33,8 @@ void config_print(const struct config *config, FILE *out)
 		if (first_of_section(i))
 			fprintf(out, "%s[%s]\n", i == 0 ? "" : "\n", row->section);
 		(void)config_text(row, config, value, sizeof(value));
-		if (row->type == CONFIG_TYPE_PATHS)
-			print_paths(row->key, value, out);
+		if (row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS)
+			print_list(row, value, out);
 		else
 			fprintf(out, "%s = %s\n", row->key, value);
 	}

@@ -36,6 +36,9 @@ static const struct suffix suffixes_bytes[] = {
 static const struct suffix suffixes_us[] = {
 	{ "", 1 }, { "us", 1 }, { "ms", 1000 }, { "s", 1000000 }, { NULL, 0 },
 };
+static const struct suffix suffixes_seconds[] = {
+	{ "", 1 }, { "s", 1 }, { "m", 60 }, { "h", 3600 }, { "d", 86400 }, { NULL, 0 },
+};
 static const struct suffix suffixes_none[] = { { "", 1 }, { NULL, 0 } };
 
 static const struct suffix *suffixes_of(enum config_type type)
@@ -45,6 +48,8 @@ static const struct suffix *suffixes_of(enum config_type type)
 		return suffixes_bytes;
 	case CONFIG_TYPE_US:
 		return suffixes_us;
+	case CONFIG_TYPE_SECONDS:
+		return suffixes_seconds;
 	default:
 		return suffixes_none;
 	}
@@ -227,6 +232,8 @@ int config_value(const struct config_row *row, const char *text, struct config *
 		return value_string(row, text, field, why, n);
 	case CONFIG_TYPE_PATHS:
 		return value_paths(row, text, field, why, n);
+	case CONFIG_TYPE_ENDPOINTS:
+		return config_endpoints_value(text, field, why, n);
 	case CONFIG_TYPE_BOOL:
 		snprintf(why, n, "is neither yes nor no");
 		return parse_bool(text, field);
@@ -289,6 +296,10 @@ char *config_range(const struct config_row *row, char *ret, size_t n)
 		snprintf(ret, n, "at most %d absolute paths, ':' between them or a line for each, together at most %d bytes",
 			 (int)CONFIG_PATHS_MAX, (int)row->max);
 		break;
+	case CONFIG_TYPE_ENDPOINTS:
+		snprintf(ret, n, "at most %d of host:port, [v6]:port, unix:/path, blanks between or a line for each",
+			 (int)CONFIG_ENDPOINTS_MAX);
+		break;
 	default:
 		snprintf(ret, n, "%" PRId64 " to %" PRId64 " %s", row->min, row->max, row->unit);
 	}
@@ -311,6 +322,7 @@ char *config_text(const struct config_row *row, const struct config *config, cha
 	case CONFIG_TYPE_STRING:
 	case CONFIG_TYPE_PATH:
 	case CONFIG_TYPE_PATHS:
+	case CONFIG_TYPE_ENDPOINTS:
 		snprintf(ret, n, "%s", (const char *)field);
 		break;
 	case CONFIG_TYPE_MODE:
@@ -321,6 +333,7 @@ char *config_text(const struct config_row *row, const struct config *config, cha
 		snprintf(ret, n, "%" PRId32, *(const int32_t *)field);
 		break;
 	case CONFIG_TYPE_COUNT:
+	case CONFIG_TYPE_SECONDS:
 		snprintf(ret, n, "%" PRIu32, *(const uint32_t *)field);
 		break;
 	}

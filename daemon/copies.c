@@ -19,6 +19,7 @@
 
 #include "kvtierd.h"
 #include "log.h"
+#include "remote.h"
 #include "scrub.h"
 #include "writeback.h"
 
@@ -341,6 +342,7 @@ int copies_purge(struct kvtierd *d, const char *tenant, void (*done)(void *arg, 
 	if (c->purge != PURGE_IDLE)
 		return -EBUSY;
 	spaces_tenant_owner(d->spaces, tenant, c->tenant);
+	outbox_drop_held(d->outbox);
 	c->purge = PURGE_TABLE;
 	c->cursor = 0;
 	c->purged = 0;

@@ -260,7 +260,7 @@ int ctl_start(struct kvtierd *d, struct ctl_request *request, char *sentence, si
 		}
 	}
 	snprintf(sentence, n,
-		 "%s: no such command; this daemon knows clients, spaces, devices, evict, flush, purge, verify",
+		 "%s: no such command; this daemon knows clients, spaces, devices, endpoints, evict, flush, purge, verify",
 		 log_escape(request->words[0], shown, sizeof(shown)));
 	return -EINVAL;
 }

@@ -2,7 +2,7 @@
 /*
  * ctl_commands.h - what the admin socket can be asked: each command writes its reply piece by piece, a packet
  * a turn of the loop. Private to ctl*.c. The lists and evict are in ctl_commands.c, what reads and writes NVMe and
- * so takes its time in ctl_nvme.c.
+ * so takes its time in ctl_nvme.c, what is about Redis in ctl_redis.c.
  *
  * Life of a request: start; if that gave 0: next, again and again; then end, once, when the last packet was made or
  * the asker is gone, whichever comes first.
@@ -65,12 +65,14 @@ enum ctl_progress ctl_list(struct kvtierd *d, struct ctl_request *request, struc
 			   ctl_row_fn *row);
 int ctl_no_arguments(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
 
-/* ctl_nvme.c: those of tbl_ctl.h that ctl_commands.c has not. */
+/* ctl_nvme.c and ctl_redis.c: those of tbl_ctl.h that ctl_commands.c has not. */
 int devices_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
+int endpoints_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
 int verify_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
 int flush_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
 int purge_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
 enum ctl_progress devices_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
+enum ctl_progress endpoints_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
 enum ctl_progress verify_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
 enum ctl_progress flush_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
 enum ctl_progress purge_next(struct kvtierd *d, struct ctl_request *request, struct json *json);

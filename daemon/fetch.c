@@ -28,13 +28,14 @@
 #include "copies.h"
 #include "kvtierd.h"
 #include "op.h"
+#include "remote.h"
 #include "writeback.h"
 
 /* For reads, which hold slots and pins. */
 #define PATIENCE_NS 500000000ull
 
 /* At the end: whoever waited longest is tried first. */
-static void list_add(struct requests *all, struct part *part, enum fetch why)
+void fetch_list(struct requests *all, struct part *part, enum fetch why)
 {
 	assert(part->fetch == FETCH_NOT);
 	part->fetch = why;
@@ -48,7 +49,7 @@ static void list_add(struct requests *all, struct part *part, enum fetch why)
 static void list_add_first(struct requests *all, struct part *part, enum fetch why)
 {
 	if (!all->fetches) {
-		list_add(all, part, why);
+		fetch_list(all, part, why);
 		return;
 	}
 	assert(part->fetch == FETCH_NOT);
@@ -84,7 +85,7 @@ bool fetch_must_wait(const struct request *q)
 		return false;
 	ring_key(&q->conn->ring, q->sqe.first + q->next_block, key);
 	block = blocks_find(d->blocks, key, q->mount->space->number);
-	return block != BLOCK_NONE && blocks_host_slot(d->blocks, block) == BLOCK_NONE;
+	return block == BLOCK_NONE ? remote_wanted(d, key) : blocks_host_slot(d->blocks, block) == BLOCK_NONE;
 }
 
 static enum verdict miss(struct part *part, int status)
@@ -116,18 +117,27 @@ static struct part *first_waiting(const struct requests *all, enum fetch why)
 /* Grows with everything that may have made room. */
 static uint64_t progress(const struct kvtierd *d)
 {
-	return d->device->jobs_total + writeback_ended(d->writeback) +
-	       (d->tiers[TIER_NVME] ? d->tiers[TIER_NVME]->xfers_total - d->tiers[TIER_NVME]->in_flight : 0);
+	uint64_t ret = d->device->jobs_total + writeback_ended(d->writeback);
+
+	for (int i = TIER_NVME; i <= TIER_REDIS; i++)
+		ret += d->tiers[i] ? d->tiers[i]->xfers_total - d->tiers[i]->in_flight : 0;
+	return ret;
+}
+
+static bool reads_under_way(const struct kvtierd *d)
+{
+	const struct tier *nvme = d->tiers[TIER_NVME], *redis = d->tiers[TIER_REDIS];
+
+	return (nvme && nvme->in_flight > writeback_in_flight(d->writeback)) ||
+	       (redis && redis->in_flight > outbox_in_flight(d->outbox));
 }
 
 /* Something that may make room will end soon. Jobs always do; of a device that is not believed for ever. */
 static bool something_under_way(const struct kvtierd *d)
 {
-	const struct tier *nvme = d->tiers[TIER_NVME];
-
 	if (d->device->in_flight > 0 || writeback_moving(d->writeback))
 		return true;
-	return nvme && nvme->in_flight > writeback_in_flight(d->writeback) &&
+	return reads_under_way(d) &&
 	       loop_now(d->loop) - d->requests->room_progress_ns < PATIENCE_NS;
 }
 
@@ -151,7 +161,7 @@ static void wait_for_room(struct requests *all, struct part *part)
 	if (q->sqe.op == WIRE_OP_STORE && q->parts == part)
 		list_add_first(all, part, FETCH_ROOM);
 	else
-		list_add(all, part, FETCH_ROOM);
+		fetch_list(all, part, FETCH_ROOM);
 }
 
 /* What is to be written and cannot be now is dropped only when there is nothing to wait for. */
@@ -196,7 +206,7 @@ enum verdict load_room(struct kvtierd *d, struct part *part)
 	if (being_read(d->requests, part->lease.block)) {
 		if (part->fetch == FETCH_ROOM)
 			list_remove(d->requests, part);
-		list_add(d->requests, part, FETCH_JOINED);
+		fetch_list(d->requests, part, FETCH_JOINED);
 		return WAIT;
 	}
 	if (!blocks_live(d->blocks, part->lease.block))
@@ -254,7 +264,7 @@ enum verdict load_fetch(struct kvtierd *d, struct part *part)
 	int r;
 
 	if (part->fetch == FETCH_NOT)
-		list_add(d->requests, part, FETCH_AGAIN);
+		fetch_list(d->requests, part, FETCH_AGAIN);
 	if (part->request->early)	/* once more? Not for an op that was told to end */
 		return miss(part, part->request->early);
 	if (!blocks_live(d->blocks, block))
@@ -377,7 +387,7 @@ void fetch_end_early(struct request *q, int status)
 		if (part->request == q && part->status == 0 && part->fetch != FETCH_READ) {
 			part->status = status;
 			if (part->fetch == FETCH_READING) {
-				tier_cancel(q->d->tiers[TIER_NVME], &part->xfer);
+				tier_cancel(part->xfer.tier, &part->xfer);
 			} else {
 				part->step = q->sqe.op == WIRE_OP_STORE ? STORE_COMMIT : LOAD_END;
 				part_run(part);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../tiers/nvme.h"
+#include "../tiers/redis.h"
 #include "admit.h"
 #include "kvtierd.h"
 #include "storage.h"
@@ -81,6 +82,45 @@ static void nvme_gauges(struct kvtierd *d)
 	health(d, &s);
 }
 
+static void gauges_of_servers(struct stats_values *v, const struct redis_counters *c)
+{
+	stats_set(&v->tiers_redis_deleted_blocks_total, c->deleted_total);
+	stats_set(&v->tiers_redis_timeouts_total, c->timeouts_total);
+	stats_set(&v->tiers_redis_resets_total, c->resets_total);
+	stats_set(&v->tiers_redis_errors_total, c->errors_total);
+	stats_set(&v->tiers_redis_refused_stores_total, c->refused_stores_total);
+	stats_set(&v->tiers_redis_redirects_total, c->redirects_total);
+	stats_set(&v->tiers_redis_topology_changes_total, c->topology_total);
+	stats_set(&v->tiers_redis_late_replies_total, c->late_total);
+	stats_set(&v->tiers_redis_protocol_errors_total, c->protocol_errors_total);
+	stats_set(&v->tiers_redis_breaker_opens_total, c->breaker_opens_total);
+	stats_set(&v->tiers_redis_reconnects_total, c->reconnects_total);
+}
+
+static void redis_gauges(struct kvtierd *d)
+{
+	struct stats_values *v = &d->stats->v;
+	const struct tier *t = d->tiers[TIER_REDIS];
+	struct redis_tier_status s;
+	enum tier_state state;
+
+	if (!t)
+		return;
+	redis_status(t, &s);
+	state = tier_state(t);
+	stats_set(&v->tiers_redis_state, STATS_TIER_STATE_BASE + (uint64_t)state);
+	stats_set(&v->tiers_redis_endpoints, s.endpoints);
+	stats_set(&v->tiers_redis_usable_endpoints, s.usable);
+	gauges_of_servers(v, &s.counters);
+	stats_health_set(d->stats, STATS_HEALTH_REDIS_MISCONFIGURED, state == TIER_MISCONFIGURED);
+	stats_health_set(d->stats, STATS_HEALTH_REDIS_OFFLINE, state == TIER_OFFLINE);
+	stats_health_set(d->stats, STATS_HEALTH_REDIS_READONLY, state == TIER_READONLY);
+	stats_health_set(d->stats, STATS_HEALTH_REDIS_DEGRADED, state == TIER_DEGRADED);
+	stats_health_set(d->stats, STATS_HEALTH_REDIS_CORRUPT,
+			 s.counters.corrupt_total > 0 || stats_get(&v->tiers_redis_corrupt_blocks_total) > 0);
+	stats_redis_text(d->stats, s.text);
+}
+
 void gauges_sync(struct kvtierd *d)
 {
 	struct stats_values *v = &d->stats->v;
@@ -107,4 +147,5 @@ void gauges_sync(struct kvtierd *d)
 	stats_health_set(d->stats, STATS_HEALTH_STARTING, tier_state(host) == TIER_STARTING || storage_starting(d));
 	stats_health_set(d->stats, STATS_HEALTH_HOST_OFFLINE, tier_state(host) == TIER_OFFLINE);
 	nvme_gauges(d);
+	redis_gauges(d);
 }

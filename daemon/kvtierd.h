@@ -23,6 +23,7 @@ struct requests;	/* request.c: ops and the blocks of them in flight */
 struct ctl;		/* ctl.c: admin socket */
 struct copies;		/* copies.c: block table and tiers in step */
 struct writeback;	/* writeback.c: what is to be written to NVMe */
+struct outbox;		/* outbox.c: what is to be written to Redis */
 struct scrub;		/* scrub.c: reads everything back */
 
 struct kvtierd {
@@ -39,6 +40,7 @@ struct kvtierd {
 	struct ctl *ctl;
 	struct copies *copies;
 	struct writeback *writeback;	/* NULL: no NVMe tier */
+	struct outbox *outbox;		/* NULL: no Redis tier */
 	struct scrub *scrub;		/* NULL: none runs */
 	uint64_t tick;			/* +1 per op: the policies' clock */
 	struct mover_counts moved;

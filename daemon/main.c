@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "config.h"
+#include "config_redis.h"
 #include "conn.h"
 #include "copies.h"
 #include "ctl.h"
@@ -29,6 +30,7 @@
 #include "log.h"
 #include "notify.h"
 #include "request.h"
+#include "remote.h"
 #include "scrub.h"
 #include "storage.h"
 #include "writeback.h"
@@ -47,13 +49,14 @@ enum {
 struct program {
 	struct kvtierd d;
 	struct config config;
+	struct config_redis redis;	/* secrets, while starting */
+	struct redis_tier_conf redis_conf;
 	struct notify notify;
 	int lock_fd;
 	struct loop_watch signals;
 	struct loop_timer heartbeat;
 	struct loop_timer drained;	/* a stop: looks again */
-	struct loop_timer found;	/* a start: likewise */
-	uint64_t drain_until_ns, find_until_ns, watchdog_due_ns;
+	uint64_t drain_until_ns, watchdog_due_ns;
 	bool stopping, storage_drained, ended;
 	char text[512];
 };
@@ -242,8 +245,14 @@ static int open_device(struct program *p)
 static int open_spaces(struct program *p)
 {
 	struct kvtierd *d = &p->d;
-	int r = spaces_open(p->config.daemon_state_dir, &d->spaces, p->text, sizeof p->text);
+	int r = config_redis(&p->config, &p->redis, &p->redis_conf, p->text, sizeof p->text);
 
+	if (r == 0 && p->text[0])
+		log_warning("%s", p->text);
+	if (r == 0)
+		r = spaces_open(p->config.daemon_state_dir, &d->spaces, p->text, sizeof p->text);
+	if (r == 0 && p->redis.shared_bytes)
+		spaces_share(d->spaces, p->redis.shared, p->redis.shared_bytes);
 	if (r == 0)
 		r = spaces_tenant(d->spaces, p->config.socket_tenant, p->text, sizeof p->text);
 	if (r == 0)
@@ -298,36 +307,10 @@ static int start(struct program *p)
 		r = ctl_open(d, &d->ctl, p->text, sizeof p->text);
 	if (r == 0)
 		r = storage_open(d, p->text, sizeof p->text);
+	if (r == 0)
+		r = remote_open(d, &p->redis_conf, p->text, sizeof p->text);
+	config_redis_close(&p->redis);
 	return r;
-}
-
-/* --- NVMe's records are found before engines come: the first lookup after a restart then hits --- */
-
-static void on_found(struct loop_timer *timer)
-{
-	struct program *p = (struct program *)(void *)((char *)timer - offsetof(struct program, found));
-	const uint64_t now = loop_now(p->d.loop);
-
-	if (!storage_starting(&p->d) || now >= p->find_until_ns)
-		loop_stop(p->d.loop);
-	else
-		(void)loop_timer_set(p->d.loop, timer, now + 1000000);
-}
-
-static int find_records(struct program *p)
-{
-	int r = 0;
-
-	p->found.fire = on_found;
-	p->find_until_ns = loop_now(p->d.loop) + FIND_NS;
-	(void)loop_timer_set(p->d.loop, &p->found, loop_now(p->d.loop));
-	if (storage_starting(&p->d))
-		r = loop_run(p->d.loop);
-	loop_timer_unset(p->d.loop, &p->found);
-	if (r)
-		return fail(p, r, "the event loop failed: %s", strerror(-r));
-	storage_started(&p->d);
-	return 0;
 }
 
 static void stop(struct program *p)
@@ -337,6 +320,7 @@ static void stop(struct program *p)
 	server_close(d->server);
 	ctl_close(d->ctl);
 	requests_close(d->requests);
+	remote_close(d);
 	storage_close(d);
 	device_close(d->device);
 	copies_close(d->copies);
@@ -392,8 +376,11 @@ static int serve(struct program *p)
 	p->heartbeat.fire = on_heartbeat;
 	p->drained.fire = on_drained;
 	on_heartbeat(&p->heartbeat);
-	r = find_records(p);
-	if (r == 0 && !p->stopping)
+	/* Records are found before engines come: the first lookup after a restart then hits. */
+	r = storage_find(d, FIND_NS);
+	if (r)
+		return fail(p, r, "the event loop failed: %s", strerror(-r));
+	if (!p->stopping)
 		r = server_open(d, &d->server, p->text, sizeof p->text);
 	if (r)
 		return r;

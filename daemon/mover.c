@@ -29,6 +29,7 @@ struct mover {
 	uint32_t slots_to_look;
 	uint32_t to_demote;
 	bool spare, spared;		/* the queued ones; there was one that would have been the next to go */
+	bool inherited;			/* a slot went to the heir */
 	uint32_t class, slab;		/* being emptied */
 	struct place_class classes[TIER_MAX_CLASSES];
 	uint32_t n_classes;
@@ -82,7 +83,26 @@ static void slot_free(struct tier *host, uint32_t slot)
 	tier_free(host, &where);
 }
 
-/* Evicts up to `count` least recent leaves of a class, up to one that is spared; returns how many. */
+/* Whether its slot can be had: nobody inherits it, or gives another for it. */
+static bool evict_one(struct mover *m, uint32_t victim, bool demoted)
+{
+	enum mover_heir heir = MOVER_NO_HEIR;
+	struct extent slot;
+	const int err = host_extent(m->host, blocks_host_slot(m->blocks, victim), &slot);
+
+	assert(!err);		/* a block's slot is in use as long as it has it */
+	if (m->counts->inherit)
+		heir = m->counts->inherit(m->counts->heir, victim, &slot);
+	(void)(demoted ? blocks_demote : blocks_drop)(m->blocks, victim);
+	if (heir == MOVER_NO_HEIR)
+		tier_free(m->host, &slot);
+	else
+		host_set_owner(m->host, &slot, HOST_NO_OWNER);
+	m->inherited = m->inherited || heir == MOVER_TAKEN;
+	return heir != MOVER_TAKEN;
+}
+
+/* Evicts up to `count` least recent leaves of a class, up to one that is spared; returns how many slots that gave. */
 static uint32_t evict(struct mover *m, uint32_t class, uint32_t count)
 {
 	uint32_t n = 0, victim;
@@ -94,12 +114,11 @@ static uint32_t evict(struct mover *m, uint32_t class, uint32_t count)
 			m->spared = true;
 			break;
 		}
-		slot_free(m->host, (demoted ? blocks_demote : blocks_drop)(m->blocks, victim));
+		n += evict_one(m, victim, demoted);
 		m->counts->demoted_blocks += demoted;
-		n++;
+		m->counts->evicted_blocks++;
+		m->counts->evicted_bytes += m->classes[class].view.slot_bytes;
 	}
-	m->counts->evicted_blocks += n;
-	m->counts->evicted_bytes += (uint64_t)n * m->classes[class].view.slot_bytes;
 	return n;
 }
 
@@ -189,7 +208,7 @@ static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uin
 			continue;
 		case PLACE_EVICT:
 			n = evict(m, plan.class, plan.count < steps ? plan.count : steps);
-			assert(n > 0 || m->spared);	/* every step frees something */
+			assert(n > 0 || m->spared || m->inherited);	/* every step frees something */
 			if (n == 0)
 				return;
 			steps -= n;

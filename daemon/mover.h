@@ -16,8 +16,16 @@
 #include "block.h"
 #include "place.h"
 
+/* What somebody who wants to keep an evicted block's slot for a while says: no; it is his now; likewise, and he gave
+ * another back for it. */
+enum mover_heir { MOVER_NO_HEIR, MOVER_TAKEN, MOVER_SWAPPED };
+
 /* evicted: from the host tier, dropped and demoted ones alike; demoted: those of them that stay, on NVMe. */
-struct mover_counts { uint64_t evicted_blocks, demoted_blocks, moved_blocks, evicted_bytes, moved_bytes; };
+struct mover_counts {
+	uint64_t evicted_blocks, demoted_blocks, moved_blocks, evicted_bytes, moved_bytes;
+	enum mover_heir (*inherit)(void *heir, uint32_t block, const struct extent *slot);	/* NULL: nobody */
+	void *heir;
+};
 
 /* Enough steps for any plan on slabs of this many slots: one slab's slots evicted, and one slab moved. */
 enum { MOVER_STEPS = TIER_MAX_SLAB_SLOTS + 1 };

@@ -19,6 +19,7 @@
 #include "conn.h"
 #include "copies.h"
 #include "kvtierd.h"
+#include "remote.h"
 #include "writeback.h"
 
 enum {
@@ -40,6 +41,7 @@ int requests_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct re
 		return -ENOMEM;
 	all->d = d;
 	all->max_ops = max_ops;
+	all->n_parts = parts;
 	all->max_fetches = parts - parts / 4;
 	all->queue_end = &all->queue;
 	all->fetches_end = &all->fetches;
@@ -120,6 +122,20 @@ static void settle(struct request *q, uint32_t at, int status)
 	count(q, status);
 }
 
+/* There are few parts, and few ops whose blocks come from Redis. */
+static struct part *find_part(const struct requests *all, const struct request *q, uint32_t at)
+{
+	for (uint32_t i = 0; i < all->n_parts; i++)
+		if (all->part_pool[i].request == q && all->part_pool[i].at == at)
+			return &all->part_pool[i];
+	return NULL;
+}
+
+bool op_part_runs(const struct request *q, uint32_t at)
+{
+	return find_part(q->d->requests, q, at) != NULL;
+}
+
 struct part *op_part_done(struct part *part)
 {
 	struct request *q = part->request;
@@ -131,13 +147,14 @@ struct part *op_part_done(struct part *part)
 		q->parts = part->next;
 		if (!q->parts)
 			q->parts_end = &q->parts;
-		else if (q->parts->waiting_turn)
-			turn = q->parts;
-	}
+		turn = q->parts;
+	} else if (q->n_waiting > 0)
+		turn = find_part(all, q, part->at + 1);
 	settle(q, part->at, part->status);
+	part->request = NULL;
 	part->next = all->free_parts;
 	all->free_parts = part;
-	return turn;
+	return turn && turn->waiting_turn ? turn : NULL;
 }
 
 /* Blocks not yet begun, or waiting for NVMe, get their status now. Those in flight finish on their own. */
@@ -195,7 +212,7 @@ static void complete(struct request *q)
 static bool undoable(const struct kvtierd *d, uint32_t block)
 {
 	return blocks_live(d->blocks, block) && blocks_leaf(d->blocks, block) &&
-	       blocks_pins(d->blocks, block) == (writeback_holds(d, block) ? 1u : 0u);
+	       blocks_pins(d->blocks, block) == writeback_holds(d, block) + (uint32_t)outbox_holds(d, block);
 }
 
 /* A client that died before its store completed leaves nothing of it: the blocks this op committed go
@@ -256,6 +273,8 @@ static void begin_next_block(struct requests *all, struct request *q)
 	part->job.page = ring_page(&q->conn->ring, slot);
 	memcpy(part->job.identity.space_id, q->mount->space->id, sizeof q->mount->space->id);
 	ring_key(&q->conn->ring, slot, part->job.identity.key);
+	memcpy(part->before, q->last_key, sizeof part->before);
+	memcpy(q->last_key, part->job.identity.key, sizeof q->last_key);
 	part->job.given_up = ring_given_up_word(&q->conn->ring);
 	part->step = LOAD_LOOKUP;
 	if (q->sqe.op == WIRE_OP_STORE) {
@@ -398,7 +417,7 @@ static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount, 
 	all->free_requests = q->next;
 	*q = (struct request){
 		.d = d, .conn = conn, .mount = mount, .sqe = *sqe, .tick = ++d->tick,
-		.submit_ns = loop_now(d->loop), .deadline.fire = on_deadline,
+		.submit_ns = loop_now(d->loop), .deadline.fire = on_deadline, .remote_end = sqe->n,
 	};
 	q->parts_end = &q->parts;
 	q->next = conn->requests;

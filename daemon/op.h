@@ -16,7 +16,8 @@ struct mount;
 
 enum step {
 	STORE_ADMIT, STORE_PLACE, STORE_ENCODE, STORE_COMMIT,
-	LOAD_LOOKUP, LOAD_PIN, LOAD_ROOM, LOAD_FETCH, LOAD_SERVE, LOAD_CHECK, LOAD_END,
+	LOAD_LOOKUP, LOAD_PIN, LOAD_ROOM, LOAD_FETCH, LOAD_PROBE, LOAD_REMOTE_ROOM, LOAD_REMOTE, LOAD_SERVE, LOAD_CHECK,
+	LOAD_KEEP, LOAD_END,
 };
 enum verdict { CONTINUE, WAIT, DONE };
 
@@ -33,7 +34,7 @@ enum fetch {
 /* One block of a request in flight. */
 struct part {
 	struct device_job job;		/* also key (job.identity), page, and slot (job.image) */
-	struct request *request;
+	struct request *request;	/* NULL: in the pool */
 	struct part *next;		/* pool, or the request's parts in chain order (stores) */
 	uint32_t at;			/* position in the op */
 	enum step step;
@@ -47,6 +48,9 @@ struct part {
 	struct part *fetch_next, **fetch_link;
 	bool reread;			/* it was read before, and was bad */
 	struct xfer xfer;
+	/* remote.c's */
+	uint8_t before[32];		/* key of the block before it in the op; at > 0 */
+	uint32_t remote_bytes;		/* what its image is thought to have; 0: it is in a local tier */
 };
 
 /* One op. */
@@ -68,6 +72,9 @@ struct request {
 	int chain_error;			/* store: why no further block can be committed; 0 = none */
 	uint32_t fresh;				/* store: blocks at the end of the chain that this op committed */
 	struct part *parts, **parts_end;	/* store: begun and not committed, in chain order */
+	uint8_t last_key[32];			/* of the block begun last */
+	uint32_t remote_end;			/* prefetch: the first block that Redis does not have */
+	uint32_t n_waiting;			/* load: parts in LOAD_KEEP whose turn has not come */
 	struct lease tail;			/* store: the last committed block of the chain */
 	struct loop_timer deadline;
 };
@@ -88,10 +95,15 @@ struct requests {
 	struct log_limit log;
 	struct request *request_pool;
 	struct part *part_pool;
+	uint32_t n_parts;
 };
 
 /* request.c: walks the part's steps as far as they go, then those of parts that waited for it. */
 void part_run(struct part *part);
+
+/* request.c: the image becomes a block under parent: 0. 1: it is there already, and the part's slot was given back.
+ * -ENOSPC. Of the part: where, job.identity, job.codec_k. */
+int  part_enter(struct kvtierd *d, struct part *part, uint32_t parent, uint32_t *ret);
 
 /* fetch.c: a part gets a slot; a block that is away comes into it. Steps of request.c's table, and what it needs around
  * them. */
@@ -99,6 +111,8 @@ enum verdict load_room(struct kvtierd *d, struct part *part);
 enum verdict load_fetch(struct kvtierd *d, struct part *part);
 /* A slot for the part: 0. -EAGAIN: it waits in the list, and its step runs again. -ENOSPC. */
 int  fetch_slot(struct kvtierd *d, struct part *part, uint32_t bytes);
+/* The part waits, or reads: deadlines and cancels find it there. */
+void fetch_list(struct requests *all, struct part *part, enum fetch why);
 /* The image was verified: the slot becomes the block's. */
 void fetch_promote(struct kvtierd *d, struct part *part);
 /* The image is bad: true: it is read once more; false: for good, the copy was dropped. */
@@ -113,8 +127,19 @@ bool fetch_must_wait(const struct request *q);
 bool fetch_retry(struct requests *all);
 void unplace(struct kvtierd *d, struct part *part);	/* request.c: gives its slot back, if it has one */
 
+/* remote.c: steps, and what request.c needs around them. A block that no local tier has is worth to be asked for: */
+bool remote_wanted(const struct kvtierd *d, const uint8_t key[32]);
+enum verdict remote_begin(struct kvtierd *d, struct part *part);
+enum verdict load_probe(struct kvtierd *d, struct part *part);
+enum verdict load_remote_room(struct kvtierd *d, struct part *part);
+enum verdict load_remote(struct kvtierd *d, struct part *part);
+enum verdict load_keep(struct kvtierd *d, struct part *part);
+void remote_count(struct kvtierd *d, const struct part *part);		/* it was good */
+void remote_corrupt(struct kvtierd *d, struct part *part);		/* its checksum was wrong */
+
 /* op.c: the block's status is final; the part goes back to the pool. Returns the part whose turn has come. */
 struct part *op_part_done(struct part *part);
+bool op_part_runs(const struct request *q, uint32_t at);	/* that block was begun, and its status is not final */
 /* op.c: completes the op if all its blocks are settled; q may be gone afterwards. */
 void op_finish_if_settled(struct request *q);
 

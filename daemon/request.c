@@ -10,6 +10,7 @@
  *	                        `-> ROOM -> FETCH ~> SERVE     (away, see fetch.c)
  *	prefetch:  LOOKUP -> PIN -> END
  *	                        `-> ROOM -> FETCH ~> SERVE (verified only) ~> CHECK -> END
+ *	either, of a block that is in no local tier: LOOKUP -> ... -> SERVE ~> CHECK -> KEEP ~> END (see remote.c)
  *
  * Invariants
  *   Q1 every block of an op gets exactly one status, and the op exactly one completion, after the last part let
@@ -31,6 +32,7 @@
 #include "copies.h"
 #include "kvtierd.h"
 #include "op.h"
+#include "remote.h"
 #include "writeback.h"
 
 /* --- store --- */
@@ -174,16 +176,21 @@ static int meet(struct kvtierd *d, struct part *part, uint32_t parent, uint32_t 
 	return 0;
 }
 
+int part_enter(struct kvtierd *d, struct part *part, uint32_t parent, uint32_t *ret)
+{
+	const int r = enter(d, part, parent, ret);
+
+	return r == -EEXIST ? meet(d, part, parent, ret) : r;
+}
+
 /* The image is ready and its parent is the tail of the chain. */
 static int commit(struct kvtierd *d, struct part *part)
 {
 	struct request *q = part->request;
 	const uint32_t parent = q->tail.held ? q->tail.block : BLOCK_NONE;
 	uint32_t block = BLOCK_NONE;
-	int r = enter(d, part, parent, &block);
+	const int r = part_enter(d, part, parent, &block);
 
-	if (r == -EEXIST)
-		r = meet(d, part, parent, &block);
 	if (r < 0) {
 		unplace(d, part);
 		stats_health_set(d->stats, STATS_HEALTH_INDEX_FULL, true);
@@ -225,6 +232,8 @@ static enum verdict store_commit(struct kvtierd *d, struct part *part)
 	q->fresh = part->status == 0 ? q->fresh + 1 : 0;
 	copies_touch(d, part->lease.block, q->tick);
 	writeback_add(d, part->lease.block);
+	if (part->status == 0)
+		outbox_add(d, part->lease.block);
 	lease_drop(d, &q->tail);
 	q->tail = part->lease;		/* the lease moves: it now holds the chain's end */
 	part->lease.held = false;
@@ -249,6 +258,8 @@ static enum verdict load_lookup(struct kvtierd *d, struct part *part)
 	part->step = LOAD_END;
 	if (q->sqe.op == WIRE_OP_LOAD && part->job.page >= q->mount->pages) {
 		part->status = -EFAULT;
+	} else if (block == BLOCK_NONE && remote_wanted(d, part->job.identity.key)) {
+		return remote_begin(d, part);
 	} else if (block == BLOCK_NONE) {
 		part->status = -ENOENT;
 	} else {
@@ -320,6 +331,8 @@ static void count_loaded(struct kvtierd *d, const struct part *part)
 	q->mount->space->loaded_blocks++;
 	stats_add(&v->load_blocks_total, 1);
 	stats_add(&v->load_logical_bytes_total, space->shape.logical_bytes);
+	if (part->remote_bytes)
+		return;		/* remote_count() */
 	if (part->fetch == FETCH_READ) {
 		stats_add(&v->tiers_nvme_hit_blocks_total, 1);
 		return;
@@ -351,12 +364,21 @@ static enum verdict load_check(struct kvtierd *d, struct part *part)
 	if (part->job.status == 0) {
 		if (load)
 			count_loaded(d, part);
-		if (fetched)
+		if (part->remote_bytes) {
+			remote_count(d, part);
+			part->step = LOAD_KEEP;
+		} else if (fetched) {
 			fetch_promote(d, part);
+		}
 		return CONTINUE;
 	}
 	if (part->job.status == -ECANCELED) {
 		part->status = -ECONNRESET;
+		return CONTINUE;
+	}
+	if (part->remote_bytes) {
+		remote_corrupt(d, part);
+		part->status = -ENOENT;
 		return CONTINUE;
 	}
 	if (fetched && fetch_again(d, part)) {
@@ -375,8 +397,9 @@ static enum verdict load_check(struct kvtierd *d, struct part *part)
 static enum verdict (*const steps[])(struct kvtierd *d, struct part *part) = {
 	[STORE_ADMIT] = store_admit,   [STORE_PLACE] = store_place, [STORE_ENCODE] = store_encode,
 	[STORE_COMMIT] = store_commit, [LOAD_LOOKUP] = load_lookup, [LOAD_PIN] = load_pin,
-	[LOAD_ROOM] = load_room,       [LOAD_FETCH] = load_fetch,   [LOAD_SERVE] = load_serve,
-	[LOAD_CHECK] = load_check,     [LOAD_END] = load_end,
+	[LOAD_ROOM] = load_room,       [LOAD_FETCH] = load_fetch,   [LOAD_PROBE] = load_probe,
+	[LOAD_REMOTE_ROOM] = load_remote_room, [LOAD_REMOTE] = load_remote, [LOAD_SERVE] = load_serve,
+	[LOAD_CHECK] = load_check,     [LOAD_KEEP] = load_keep,     [LOAD_END] = load_end,
 };
 
 void part_run(struct part *part)

@@ -4,28 +4,24 @@
  *
  * Invariants
  *   S1 a space number is reused only when nobody has it open and no block carries it.
+ *   S2 a tenant's secret is the same at every start (secret.h), so keys survive restarts.
  *   S3 a client that opens a space which was found, unknown, on a device gets its number and its blocks.
- *   S2 a tenant's secret is 32 random bytes in state_dir/secret-TENANT, 0600, written once and complete
- *      (temporary name, fsync, link), so keys survive restarts and a crash leaves all of it or nothing.
  */
 #include "space.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <openssl/evp.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "../client/kvtier.h"
 #include "../tiers/tier.h"
+#include "secret.h"
 
-enum { MAX_TENANTS = 64, SECRET_BYTES = 32, OWNER_HALF = 16 };
+enum { MAX_TENANTS = 64, OWNER_HALF = 16 };
 
 struct tenant {
 	char name[32];
@@ -34,6 +30,8 @@ struct tenant {
 
 struct spaces {
 	char state_dir[256];
+	uint8_t shared[SPACES_SHARED_BYTES];
+	size_t shared_bytes;			/* 0: each tenant's secret is in a file of its own */
 	EVP_MD_CTX *sha;
 	uint32_t n_tenants, n_spaces;		/* n_spaces: high-water mark */
 	uint32_t found;				/* number that the last record belonged to: likely the next one's */
@@ -70,6 +68,7 @@ void spaces_close(struct spaces *s)
 		free(s->at[i]);
 	EVP_MD_CTX_free(s->sha);
 	explicit_bzero(s->tenants, sizeof s->tenants);
+	explicit_bzero(s->shared, sizeof s->shared);
 	free(s);
 }
 
@@ -79,68 +78,7 @@ void spaces_in_use(struct spaces *s, uint32_t (*blocks_of)(void *arg, uint32_t s
 	s->blocks_of_arg = arg;
 }
 
-/* --- secrets --- */
-
-static int secret_read(const char *path, uint8_t *ret, char *text, size_t n)
-{
-	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	struct stat st;
-	ssize_t got;
-
-	if (fd < 0)
-		return -errno;
-	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || (st.st_mode & 077)) {
-		(void)close(fd);
-		snprintf(text, n, "%s must be a regular file with mode 0600 (it is %04o): chmod 600 it, or remove it "
-			 "and lose the tenant's stored prefixes", path, (unsigned)(st.st_mode & 07777));
-		return -EPERM;
-	}
-	got = read(fd, ret, SECRET_BYTES);
-	(void)close(fd);
-	if (got != SECRET_BYTES || st.st_size != SECRET_BYTES) {
-		snprintf(text, n, "%s must hold exactly %d bytes (it has %lld): restore it, or remove it and lose "
-			 "the tenant's stored prefixes", path, SECRET_BYTES, (long long)st.st_size);
-		return -EBADMSG;
-	}
-	return 0;
-}
-
-static int write_all_synced(const char *path, const uint8_t *bytes, size_t n)
-{
-	const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	int error = 0;
-
-	if (fd < 0)
-		return -errno;
-	if (write(fd, bytes, n) != (ssize_t)n || fsync(fd))
-		error = errno ? -errno : -EIO;
-	if (close(fd) && !error)
-		error = -errno;
-	return error;
-}
-
-static int secret_make(const char *path, char *text, size_t n)
-{
-	uint8_t secret[SECRET_BYTES];
-	char temporary[320];
-	int r = 0;
-
-	snprintf(temporary, sizeof temporary, "%s~%ld", path, (long)getpid());	/* no tenant's name has a ~ */
-	(void)unlink(temporary);
-	if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
-		r = -EIO;
-	if (!r)
-		r = write_all_synced(temporary, secret, sizeof secret);
-	/* link, not rename: if another daemon was first, its secret stays. */
-	if (!r && link(temporary, path) && errno != EEXIST)
-		r = -errno;
-	(void)unlink(temporary);
-	explicit_bzero(secret, sizeof secret);
-	if (r)
-		snprintf(text, n, "cannot write the tenant's secret %s: %s; [daemon] state_dir must be writable", path,
-			 strerror(-r));
-	return r;
-}
+/* --- tenants --- */
 
 static bool tenant_name_ok(const char *name)
 {
@@ -158,11 +96,17 @@ static struct tenant *tenant_find(struct spaces *s, const char *name)
 	return NULL;
 }
 
+void spaces_share(struct spaces *s, const uint8_t *secret, size_t n)
+{
+	assert(s->n_tenants == 0 && n > 0 && n <= sizeof s->shared);
+	memcpy(s->shared, secret, n);
+	s->shared_bytes = n;
+}
+
 int spaces_tenant(struct spaces *s, const char *name, char *text, size_t n)
 {
 	struct tenant *t = &s->tenants[s->n_tenants];
-	char path[300];
-	int r;
+	int r = 0;
 
 	if (!tenant_name_ok(name)) {
 		snprintf(text, n, "tenant must be 1 to 31 of A-Z a-z 0-9 - _ . and not begin with .");
@@ -174,16 +118,10 @@ int spaces_tenant(struct spaces *s, const char *name, char *text, size_t n)
 		snprintf(text, n, "more than %d tenants", MAX_TENANTS);
 		return -ENOSPC;
 	}
-	snprintf(path, sizeof path, "%s/secret-%s", s->state_dir, name);
-	r = secret_read(path, t->secret, text, n);
-	if (r == -ENOENT) {
-		r = secret_make(path, text, n);
-		if (r)
-			return r;
-		r = secret_read(path, t->secret, text, n);
-	}
-	if (r == -ENOENT || r == -EACCES || r == -ELOOP)
-		snprintf(text, n, "cannot read the tenant's secret %s: %s", path, strerror(-r));
+	if (s->shared_bytes > 0)
+		secret_derive(s->shared, s->shared_bytes, name, t->secret);
+	else
+		r = secret_load(s->state_dir, name, t->secret, text, n);
 	if (r)
 		return r;
 	strcpy(t->name, name);

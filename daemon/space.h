@@ -36,9 +36,14 @@ struct space {
 	uint64_t stored_blocks, loaded_blocks, raw_blocks;	/* raw: fp8 could not hold them */
 };
 
-/* state_dir/secret-TENANT is made (0600, 32 random bytes) when absent. text says what went wrong. */
+enum { SPACES_SHARED_BYTES = 512 };
+
+/* text says what went wrong. */
 int  spaces_open(const char *state_dir, struct spaces **ret, char *text, size_t n);
 void spaces_close(struct spaces *spaces);
+/* Makes tenants' secrets follow from one that nodes share, of 1 to SPACES_SHARED_BYTES bytes, copied; before the first
+ * spaces_tenant(). Without it each tenant's is in state_dir/secret-TENANT, made (0600, 32 random bytes) when absent. */
+void spaces_share(struct spaces *spaces, const uint8_t *secret, size_t n);
 int  spaces_tenant(struct spaces *spaces, const char *tenant, char *text, size_t n);	/* load or make its secret */
 
 /* Checks every field (0, or -EINVAL with text naming the field and the limit; -ENOSPC: too many spaces), then

@@ -68,6 +68,22 @@ enum {
 	HEALTH(NVME_CORRUPT, nvme_corrupt, warn,                                                             \
 	       "An image read from NVMe failed its checksum twice and was dropped (see "                     \
 	       "tiers.nvme.corrupt_blocks_total): test that disk, `kvtierctl verify`.")                      \
+	HEALTH(REDIS_MISCONFIGURED, redis_misconfigured, warn,                                               \
+	       "Redis refuses kvtierd; see the reason below, correct [redis] username and password_file or " \
+	       "the server's ACL. It is tried again every 30 s.")                                            \
+	HEALTH(REDIS_OFFLINE, redis_offline, warn,                                                           \
+	       "No Redis server answers: this node has its own tiers only; see the reason below and "        \
+	       "`kvtierctl endpoints`. It is tried again.")                                                  \
+	HEALTH(REDIS_READONLY, redis_readonly, warn,                                                         \
+	       "No Redis server takes stores; reading goes on. See the reason below: its maxmemory and "     \
+	       "maxmemory-policy, its disk, its ACL, or that it is a replica.")                              \
+	HEALTH(REDIS_DEGRADED, redis_degraded, warn,                                                         \
+	       "A Redis server is away or takes no stores, its part of the blocks is missed; see the "       \
+	       "reason below and `kvtierctl endpoints`.")                                                    \
+	HEALTH(REDIS_CORRUPT, redis_corrupt, warn,                                                           \
+	       "A value in Redis was not what it should be and became a miss (see "                          \
+	       "tiers.redis.corrupt_blocks_total): see who else writes under [redis] key_prefix, test "      \
+	       "that machine's memory.")                                                                     \
 	HEALTH(STOPPED, stopped, err,                                                                        \
 	       "The daemon's process is stopped; continue it with `kill -CONT PID`, or see who stopped it.") \
 	HEALTH(SILENT, silent, err,                                                                          \
@@ -108,6 +124,7 @@ struct stats {
 	char kernels[STATS_NAME_BYTES];
 	char nvme_engine[STATS_NAME_BYTES]; /* "io_uring", "threads"...; "": no NVMe tier. These two change while */
 	char nvme_text[STATS_TEXT_BYTES];   /* read: why it is not up, or not as it should be. stats_text_get() */
+	char redis_text[STATS_TEXT_BYTES];  /* likewise; "": nothing to say, or no Redis tier */
 	_Alignas(64) struct stats_values v;
 };
 
@@ -138,6 +155,7 @@ void stats_names(struct stats *stats, const char *device, const char *kernels); 
 /* What an operator should know of the NVMe tier; cut to fit. May be called at any time: a reader in the midst of it
  * sees some of both, and always an end. */
 void stats_nvme_text(struct stats *stats, const char *engine, const char *text);
+void stats_redis_text(struct stats *stats, const char *text); /* the same of the Redis tier */
 
 /* Reader. -ENOENT, -EACCES...; -EPROTO: no stats page, or of another version of kvtier. */
 int stats_map(const char *path, const struct stats **ret);

@@ -71,7 +71,24 @@ bool storage_starting(const struct kvtierd *d)
 	return d->tiers[TIER_NVME] && tier_state(d->tiers[TIER_NVME]) == TIER_STARTING;
 }
 
-void storage_started(struct kvtierd *d)
+struct find {
+	struct kvtierd *d;
+	struct loop_timer timer;
+	uint64_t until_ns;
+};
+
+static void on_find(struct loop_timer *timer)
+{
+	struct find *find = (struct find *)(void *)((char *)timer - offsetof(struct find, timer));
+	const uint64_t now = loop_now(find->d->loop);
+
+	if (!storage_starting(find->d) || now >= find->until_ns)
+		loop_stop(find->d->loop);
+	else
+		(void)loop_timer_set(find->d->loop, timer, now + 1000000);
+}
+
+static void tell(struct kvtierd *d)
 {
 	struct nvme_tier_status s;
 
@@ -84,6 +101,20 @@ void storage_started(struct kvtierd *d)
 		 (unsigned long long)(s.recovery_ns / 1000000), (unsigned long long)(s.log.recovery_bytes >> 10));
 	if (s.text[0])
 		log_warning("NVMe: %s", s.text);
+}
+
+int storage_find(struct kvtierd *d, uint64_t patience_ns)
+{
+	struct find find = { .d = d, .timer.fire = on_find, .until_ns = loop_now(d->loop) + patience_ns };
+	int r = 0;
+
+	(void)loop_timer_set(d->loop, &find.timer, loop_now(d->loop));
+	if (storage_starting(d))
+		r = loop_run(d->loop);
+	loop_timer_unset(d->loop, &find.timer);
+	if (r == 0)
+		tell(d);
+	return r;
 }
 
 bool storage_answers(const struct kvtierd *d)

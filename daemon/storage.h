@@ -15,7 +15,8 @@ struct kvtierd;
  * without it, and status says why. -errno with text: the configuration cannot be. */
 int  storage_open(struct kvtierd *d, char *text, size_t n);
 bool storage_starting(const struct kvtierd *d);		/* records are still being found */
-void storage_started(struct kvtierd *d);	/* logs what there is */
+/* Runs the loop until they are, at most so long, and logs what there is. -errno: the loop failed. */
+int  storage_find(struct kvtierd *d, uint64_t patience_ns);
 
 /* What a device in trouble was given before is synced only when it is back: a flush waits for it. One that is out for
  * good, or was never up, has nothing of ours. */

@@ -5,9 +5,9 @@
  *
  *	CONFIG(section, key, TYPE, default, min, max, unit, prose)
  *
- * TYPE    BYTES COUNT INT US BOOL ENUM STRING PATH PATHS MODE; what each accepts: config.h
+ * TYPE    BYTES COUNT INT US SECONDS BOOL ENUM STRING PATH PATHS ENDPOINTS MODE; what each accepts: config.h
  * default as written in a file; it goes through the same parser
- * min,max of the value; for STRING, PATH and PATHS of the length in bytes
+ * min,max of the value; for STRING, PATH, PATHS and ENDPOINTS of the length in bytes
  * unit    for people; for ENUM the choices, a|b|c, whose positions are the values
  */
 CONFIG(daemon, runtime_dir, PATH, "", 0, 255, "directory",
@@ -79,6 +79,37 @@ CONFIG(nvme, stall_us, US, "5s", 10000, 600000000, "us",
        "A read or write that takes longer makes its device offline until it answers again.")
 CONFIG(nvme, drain_us, US, "10s", 0, 600000000, "us",
        "How long a clean stop may take to write what is in memory only. systemd's TimeoutStopSec must be more.")
+
+CONFIG(redis, endpoints, ENDPOINTS, "", 0, 4095, "endpoints",
+       "Servers of Redis or Valkey that nodes share: host:port, [v6]:port or unix:/path, blanks between or a line for "
+       "each; port 6379 if left out. Several that are no Cluster share the blocks by key; of a Cluster some of its "
+       "nodes are enough. Empty: no Redis tier.")
+CONFIG(redis, cluster, ENUM, "auto", 0, 2, "auto|yes|no",
+       "Whether they are a Cluster. auto: as the first that answers says.")
+CONFIG(redis, username, STRING, "", 0, 63, "name",
+       "User of its ACL, goes with password_file. Empty: the default user.")
+CONFIG(redis, password_file, PATH, "", 0, 255, "path",
+       "File whose first line is the password, at most 511 bytes; it may be one of systemd's LoadCredential=. Others "
+       "than owner and group must have no access to it. Read once, at start. Empty: no password.")
+CONFIG(redis, tls, BOOL, "no", 0, 1, "yes|no",
+       "TLS to the servers. yes is refused: this build has none. Use unix:/path of a local stunnel or proxy that does "
+       "it.")
+CONFIG(redis, key_prefix, STRING, "kvtier:", 0, 63, "text",
+       "Before the 64 hex digits of each key; an ACL can allow ~kvtier:* and nothing else. Printable, no blanks.")
+CONFIG(redis, ttl, SECONDS, "0", 0, 315360000, "s",
+       "How long a server keeps a block after it was written. 0: until it evicts it, by its maxmemory-policy.")
+CONFIG(redis, connections, COUNT, "4", 1, 64, "connections", "To each server.")
+CONFIG(redis, timeout_ms, COUNT, "1000", 10, 60000, "ms",
+       "For an answer, and for connecting. A block that takes longer is a miss.")
+CONFIG(redis, write, ENUM, "through", 0, 2, "through|on-evict|off",
+       "through: what engines store is written there too, behind their backs. on-evict: when it leaves this node's own "
+       "tiers. off: read only.")
+CONFIG(redis, max_inflight_bytes, BYTES, "64M", 1LL << 20, 64LL << 30, "bytes",
+       "Most memory that blocks on their way there, or waiting for that, may take; then the oldest are dropped.")
+CONFIG(redis, secret_file, PATH, "", 0, 255, "path",
+       "File with the secret that nodes share, so that their keys agree: 32 to 512 bytes, the same everywhere "
+       "(head -c 32 /dev/urandom). Access as for password_file. What was kept under other keys is not found again. "
+       "Empty: each node has its own in state_dir, and finds nothing of another's.")
 
 CONFIG(device, workers, COUNT, "0", 0, 256, "threads",
        "Threads that move bytes between engine pages and images. 0: one per CPU this process may use.")

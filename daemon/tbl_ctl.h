@@ -22,6 +22,10 @@ CTL(spaces, admin, "[--json]", "Identities (model, geometry, codec) with their b
     "kvtierctl spaces --json")
 CTL(devices, admin, "[--json]", "The paths of the NVMe tier: state and why, size, what is in use, errors.",
     "kvtierctl devices")
+CTL(endpoints, admin, "[--json]",
+    "The servers of the Redis tier: state and why, what they hold and did, when one that is left alone is tried again. "
+    "--json has more counters.",
+    "kvtierctl endpoints")
 CTL(evict, admin, "--all | --bytes N [--json]",
     "Drops least recently used blocks from host memory: all that nobody uses now, or about N bytes (K M G "
     "T). What is on NVMe, too, stays there.",
@@ -31,8 +35,8 @@ CTL(flush, waits, "[--json]",
     "the reason.",
     "kvtierctl flush && systemctl reboot")
 CTL(purge, waits, "--tenant NAME [--json]",
-    "Drops all blocks of a tenant from memory and NVMe, for good: no restart brings them back. Exit status 1: a "
-    "device could not be told; purge again when it is back.",
+    "Drops all blocks of a tenant from memory and NVMe, for good: no restart brings them back. What is in Redis is "
+    "other nodes', too, and stays. Exit status 1: a device could not be told; purge again when it is back.",
     "kvtierctl purge --tenant acme")
 CTL(verify, waits, "[--scrub] [--json]",
     "Reads all blocks back from memory and NVMe and compares checksums; bad ones are listed by key and segment. "

@@ -12,7 +12,7 @@
  * Units are in the names. A name, once shipped, keeps its meaning.
  */
 #define STAT_TIER(t)                                                                                         \
-	STAT("tiers." #t ".state", tiers_##t##_state, state, "off|starting|up|degraded|readonly|offline",    \
+	STAT("tiers." #t ".state", tiers_##t##_state, state, "off|starting|up|degraded|readonly|offline|misconfigured", \
 	     "State of the " #t " tier")                                                                     \
 	STAT("tiers." #t ".capacity_bytes", tiers_##t##_capacity_bytes, gauge, "bytes",                      \
 	     "Bytes the " #t " tier may hold")                                                               \
@@ -110,6 +110,45 @@ STAT_RESIDENCY(up_to_7d, "up to seven days")
 STAT_RESIDENCY(up_to_30d, "up to thirty days")
 STAT_RESIDENCY(longer, "longer than that")
 STAT_TIER(redis)
+STAT("tiers.redis.endpoints", tiers_redis_endpoints, gauge, "endpoints",
+     "Servers that have a part of the blocks: [redis] endpoints, or the masters of the Cluster")
+STAT("tiers.redis.usable_endpoints", tiers_redis_usable_endpoints, gauge, "endpoints",
+     "Those of them that can be read")
+STAT("tiers.redis.queued_blocks", tiers_redis_queued_blocks, gauge, "blocks",
+     "Blocks that wait to be written there")
+STAT("tiers.redis.queued_bytes", tiers_redis_queued_bytes, gauge, "bytes",
+     "Image bytes of those and of the ones on their way; at most [redis] max_inflight_bytes")
+STAT("tiers.redis.written_blocks_total", tiers_redis_written_blocks_total, counter, "blocks", "Blocks written there")
+STAT("tiers.redis.present_blocks_total", tiers_redis_present_blocks_total, counter, "blocks",
+     "Blocks not written because they were there already")
+STAT("tiers.redis.dropped_blocks_total", tiers_redis_dropped_blocks_total, counter, "blocks",
+     "Blocks not written because the queue was full, the oldest first, or because they were gone at their turn")
+STAT("tiers.redis.skipped_blocks_total", tiers_redis_skipped_blocks_total, counter, "blocks",
+     "Blocks not written because the server that they belong to took no stores, or did not answer")
+STAT("tiers.redis.miss_blocks_total", tiers_redis_miss_blocks_total, counter, "blocks",
+     "Blocks asked for there that it did not have, or not in time")
+STAT("tiers.redis.deleted_blocks_total", tiers_redis_deleted_blocks_total, counter, "blocks",
+     "Damaged values that were deleted there")
+STAT("tiers.redis.timeouts_total", tiers_redis_timeouts_total, counter, "requests",
+     "Requests not answered within [redis] timeout_ms")
+STAT("tiers.redis.resets_total", tiers_redis_resets_total, counter, "requests",
+     "Requests whose connection was lost before the answer")
+STAT("tiers.redis.errors_total", tiers_redis_errors_total, counter, "requests",
+     "Requests answered with an error that has no counter of its own")
+STAT("tiers.redis.refused_stores_total", tiers_redis_refused_stores_total, counter, "requests",
+     "Writes refused: out of memory, read only, or misconfigured")
+STAT("tiers.redis.redirects_total", tiers_redis_redirects_total, counter, "requests",
+     "Requests sent on to another node of the Cluster (MOVED, ASK)")
+STAT("tiers.redis.topology_changes_total", tiers_redis_topology_changes_total, counter, "changes",
+     "Maps of the Cluster's slots taken over")
+STAT("tiers.redis.late_replies_total", tiers_redis_late_replies_total, counter, "replies",
+     "Answers that came when nobody waited any more; thrown away")
+STAT("tiers.redis.protocol_errors_total", tiers_redis_protocol_errors_total, counter, "errors",
+     "Answers that break the protocol or its bounds; each cost its connection")
+STAT("tiers.redis.breaker_opens_total", tiers_redis_breaker_opens_total, counter, "times",
+     "Times that a server was left alone for a while, 1 to 30 s")
+STAT("tiers.redis.reconnects_total", tiers_redis_reconnects_total, counter, "connections",
+     "Connections made again")
 
 STAT("clients", clients, gauge, "clients", "Connections open")
 STAT("leases", leases, gauge, "blocks", "Pins held on blocks by ops and connections")

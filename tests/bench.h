@@ -39,6 +39,8 @@ extern const struct bench_case bench_codec_cases[];  /* bench_codec.c */
 extern const struct bench_case bench_lookup_cases[]; /* bench_lookup.c: lookup.*, memory.* */
 extern const struct bench_case bench_nvme_cases[];	/* bench_nvme.c: nvme.* */
 extern const struct bench_case bench_nvme_daemon_cases[];	/* bench_nvme_daemon.c: nvme.store, nvme.load */
+extern const struct bench_case bench_redis_cases[];	/* bench_redis.c: redis.* */
+extern const struct bench_case bench_redis_daemon_cases[];	/* bench_redis_daemon.c: redis.store, redis.load */
 extern const struct bench_case bench_io_cases[];     /* bench_io.c: submit.*, store.*, load.* */
 
 static inline uint64_t bench_now_ns(void)

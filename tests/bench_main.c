@@ -18,6 +18,8 @@
 #pragma weak bench_io_cases
 #pragma weak bench_nvme_cases
 #pragma weak bench_nvme_daemon_cases
+#pragma weak bench_redis_cases
+#pragma weak bench_redis_daemon_cases
 
 struct options {
 	bool json, list;
@@ -154,7 +156,8 @@ static int parse(int argc, char **argv, struct options *ret)
 int main(int argc, char **argv)
 {
 	const struct bench_case *const tables[] = { bench_codec_cases, bench_lookup_cases, bench_io_cases,
-						    bench_nvme_cases, bench_nvme_daemon_cases };
+						    bench_nvme_cases, bench_nvme_daemon_cases,
+						    bench_redis_cases, bench_redis_daemon_cases };
 	struct options o = { 0 };
 	int failed = 0, ran = 0;
 

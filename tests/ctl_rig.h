@@ -37,6 +37,7 @@
 #include "../daemon/kvtierd.h"
 #include "../daemon/scrub.h"
 #include "../daemon/writeback.h"
+#include "../tiers/redis.h"
 
 /* --- the daemon's other parts, faked --- */
 
@@ -107,7 +108,7 @@ static uint32_t fake_looks_needed;	/* until it is done */
 static uint32_t fake_bad;		/* blocks, all found at the end */
 static bool fake_repair;		/* what the scrub was started with */
 static char fake_tenant[32];		/* that was purged */
-static uint32_t fake_devices;
+static uint32_t fake_devices, fake_endpoints;
 static struct loop_timer fake_timer;	/* ends a flush or a purge */
 static uint32_t fake_begun, fake_ended, fake_canceled; /* shared: relaxed */
 
@@ -217,6 +218,19 @@ bool nvme_device(const struct tier *tier, uint32_t i, struct nvme_device_row *re
 	return true;
 }
 
+bool redis_endpoint(const struct tier *tier, uint32_t i, struct redis_endpoint_row *ret)
+{
+	(void)tier;
+	if (i >= fake_endpoints)
+		return false;
+	*ret = (struct redis_endpoint_row){ .state = TIER_OFFLINE, .slots = 5461, .retry_in_ms = 7300 };
+	snprintf(ret->address, sizeof(ret->address), "10.0.0.%" PRIu32 ":6379", i);
+	snprintf(ret->text, sizeof(ret->text), "%s", nasty);
+	ret->counters.timeouts_total = 3;
+	ret->counters.late_total = UINT64_MAX;
+	return true;
+}
+
 const char *tier_state_name(enum tier_state state)
 {
 	return state == TIER_OFFLINE ? "offline" : "?";
@@ -261,10 +275,10 @@ static int rig_setup(void **unused)
 	d.server = (struct server *)(void *)&host;
 	d.spaces = (struct spaces *)(void *)&host;
 	d.blocks = (struct blocks *)(void *)&host;
-	d.tiers[TIER_HOST] = d.tiers[TIER_NVME] = &host;
+	d.tiers[TIER_HOST] = d.tiers[TIER_NVME] = d.tiers[TIER_REDIS] = &host;
 	fake_clients = 3;
 	fake_spaces = 2;
-	fake_slices = fake_bad = fake_looks = fake_looks_needed = fake_devices = 0;
+	fake_slices = fake_bad = fake_looks = fake_looks_needed = fake_devices = fake_endpoints = 0;
 	fake_begun = fake_ended = fake_canceled = 0;
 	fake_start = fake_status = 0;
 	fake_never = fake_repair = false;

@@ -54,6 +54,21 @@ static void check_paths(const char *paths)
 	assert(n <= CONFIG_PATHS_MAX && bytes == strlen(paths));
 }
 
+/* Each has a port or is a path, and they are what the field says. */
+static void check_endpoints(const char *endpoints)
+{
+	char endpoint[CONFIG_ENDPOINT_BYTES];
+	size_t bytes = 0;
+	int n = 0;
+
+	assert(strlen(endpoints) < CONFIG_ENDPOINTS_BYTES);
+	for (const char *cursor = endpoints; config_endpoints_next(&cursor, endpoint); n++) {
+		assert(strncmp(endpoint, "unix:/", 6) == 0 || atoi(strrchr(endpoint, ':') + 1) > 0);
+		bytes += strlen(endpoint) + (n > 0);
+	}
+	assert(n <= CONFIG_ENDPOINTS_MAX && bytes == strlen(endpoints));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct config config;
@@ -74,6 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		assert(config.host_bytes >= 65536 && config.host_slab_bytes <= config.host_bytes);
 		assert(config.nvme_bytes == 0 || config.nvme_bytes > 4 * config.nvme_segment_bytes);
 		check_paths(config.nvme_path);
+		check_endpoints(config.redis_endpoints);
 		check_round_trip(&config);
 	} else {
 		assert(memcmp(text, "fuzz:", 5) == 0 && memchr(text, '\0', sizeof(text)) != NULL);
@@ -101,7 +117,8 @@ static const char *const pieces[] = {
 	"\r\n",     "\xef\xbb\xbf", "\xff",       "\x1b[0m",
 	"50us",     "/tmp/x",       "default",    "\n\n",
 	"[hots]\n", "[nvme]\n",    "path = ",    "/a:/b",
-	"::",
+	"::",       "[redis]\n",    "endpoints = ", "[::1]:7 ",
+	"a.b:1",    "unix:/x ",     "12h",
 };
 enum { PIECES = sizeof(pieces) / sizeof(pieces[0]) };
 

@@ -21,7 +21,7 @@ from kvtier.llama_cpp import BLOCK_TOKENS, LayoutError, LlamaCache  # noqa: E402
 
 class Shelf:
     def __init__(self):
-        self.pages, self.cache = {}, None
+        self.pages, self.far, self.prefetches, self.cache = {}, {}, 0, None
 
     def open_space(self, geometry, regions, segments):
         self.geometry, self.segments = geometry, segments
@@ -47,7 +47,12 @@ class Shelf:
             self.cache._page(page)[:] = self.pages[key]
         return len(keys)
 
-    def wait(self, n):
+    def prefetch(self, keys):
+        self.prefetches += 1
+        self.pages.update((key, self.far.pop(key)) for key in keys if key in self.far)
+        return len(keys)
+
+    def wait(self, n, timeout_ms=-1):
         return Result(1, 0, n, n, n, [0] * n)
 
 
@@ -181,8 +186,34 @@ class Layout(unittest.TestCase):
             self.engine.reset()
             self.assertIs(self.cache.fetch(self.tokens).error, stopped)
             self.assertEqual(bytes(self.cache._page(0)), before)
-        with mock.patch.object(self.shelf, "wait", lambda op, timeout_ms=-1: Shelf.wait(self.shelf, op)):
-            self.assertEqual(self.cache.fetch(self.tokens).tokens, BLOCK_TOKENS)
+        self.assertEqual(self.cache.fetch(self.tokens).tokens, BLOCK_TOKENS)
+
+    def test_what_is_further_away_is_brought_first(self):
+        self.compute(self.tokens)
+        self.cache.store(self.tokens)
+        self.shelf.pages, self.shelf.far = {}, self.shelf.pages
+        self.engine.reset()
+        self.assertEqual(self.cache.fetch(self.tokens)[::2], (3 * BLOCK_TOKENS, None))
+        self.assertEqual(self.shelf.prefetches, 1)
+
+    def test_what_is_near_is_not_asked_for(self):
+        self.compute(self.tokens)
+        self.cache.store(self.tokens)
+        self.engine.reset()
+        self.cache.fetch(self.tokens)
+        self.assertEqual(self.shelf.prefetches, 0)
+
+    def test_a_prefetch_that_does_not_end_is_waited_for_once(self):
+        late, waits = Error(errno.ETIMEDOUT, "op 1 is not done yet"), []
+        with mock.patch.object(self.shelf, "wait", side_effect=lambda op, ms: waits.append(ms) or self.fail_with(late)):
+            for _ in range(2):
+                self.assertEqual(self.cache.fetch(self.tokens)[::2], (0, late))
+        self.assertEqual((waits, self.shelf.prefetches), ([1000, 0], 1))
+        self.assertEqual(self.cache.fetch(self.tokens)[::2], (0, None))
+        self.assertEqual(self.shelf.prefetches, 2)
+
+    def fail_with(self, error):
+        raise error
 
     def test_a_full_context_is_a_short_hit(self):
         self.compute(self.tokens)

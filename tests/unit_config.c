@@ -79,6 +79,13 @@ static void defaults(void **unused)
 	assert_int_equal(c.nvme_io, CONFIG_NVME_IO_AUTO);
 	assert_int_equal(c.nvme_stall_us, 5000000);
 	assert_int_equal(c.nvme_drain_us, 10000000);
+	assert_string_equal(c.redis_endpoints, "");
+	assert_string_equal(c.redis_key_prefix, "kvtier:");
+	assert_int_equal(c.redis_write, CONFIG_REDIS_WRITE_THROUGH);
+	assert_int_equal(c.redis_connections, 4);
+	assert_int_equal(c.redis_timeout_ms, 1000);
+	assert_int_equal(c.redis_max_inflight_bytes, 64u << 20);
+	assert_int_equal(c.redis_ttl, 0);
 	assert_null(config_kernels_name(&c));
 }
 
@@ -91,7 +98,8 @@ static void every_type_is_read(void **unused)
 			       "[socket]\nmode = 0660\ngroup = engines\npath: /tmp/x.sock\n"
 			       "[host]\nbytes = 3 GiB\nslab_bytes = 131072\nlock = yes\nnuma_node = 1\n"
 			       "verify = always\nhuge_pages=no\n[device]\nkernels = ref\nworkers = 3\n"
-			       "[nvme]\npath = /dev/a:/b/c\npath: /d\nio = threads\n",
+			       "[nvme]\npath = /dev/a:/b/c\npath: /d\nio = threads\n"
+			       "[redis]\nendpoints = a  b:1\nendpoints = unix:/c\nttl = 12h\nwrite = on-evict\n",
 			       &c),
 			 0);
 	assert_int_equal(c.daemon_spin_us, 2000);
@@ -109,6 +117,9 @@ static void every_type_is_read(void **unused)
 	assert_int_equal(c.device_workers, 3);
 	assert_string_equal(c.nvme_path, "/dev/a:/b/c:/d");
 	assert_int_equal(c.nvme_io, CONFIG_NVME_IO_THREADS);
+	assert_string_equal(c.redis_endpoints, "a:6379 b:1 unix:/c");
+	assert_int_equal(c.redis_ttl, 12 * 3600);
+	assert_int_equal(c.redis_write, CONFIG_REDIS_WRITE_ON_EVICT);
 }
 
 static void every_row_takes_its_bounds(void **unused)
@@ -122,7 +133,8 @@ static void every_row_takes_its_bounds(void **unused)
 		const int64_t bounds[] = { row->min, row->max, row->min - 1, row->max + 1 };
 
 		if (row->type == CONFIG_TYPE_STRING || row->type == CONFIG_TYPE_PATH ||
-		    row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_BOOL || row->type == CONFIG_TYPE_ENUM)
+		    row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS ||
+		    row->type == CONFIG_TYPE_BOOL || row->type == CONFIG_TYPE_ENUM)
 			continue;
 		for (int b = 0; b < 4; b++) {
 			snprintf(value, sizeof(value), row->type == CONFIG_TYPE_MODE ? "%llo" : "%lld",
@@ -302,7 +314,8 @@ static void printing_and_reading_gives_the_same(void **unused)
 	assert_int_equal(
 		parse("[host]\nbytes = 123456K\nslab_bytes = 4M\nlock = true\nnuma_node=0\n[socket]\n"
 		      "mode=0666\n[daemon]\nspin_us = 7\nruntime_dir = /tmp/a b\n"
-		      "[nvme]\npath = /a:/b c\nbytes = 9G\nio = io_uring\ndrain_us = 3ms\n",
+		      "[nvme]\npath = /a:/b c\nbytes = 9G\nio = io_uring\ndrain_us = 3ms\n"
+		      "[redis]\nendpoints = [::1]:7 x.y\ncluster = yes\nttl = 7d\nkey_prefix = a;b#\nwrite = off\n",
 		      &a),
 		0);
 	out = fmemopen(file, sizeof(file), "w");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * unit_space.c - goal: an identity is all of geometry, codec and tenant and nothing else; its number is
- * stable while it is used, also from before its geometry was known; a tenant's secret is private, whole, and never
- * lost. Method: a state directory of one's own.
+ * stable while it is used, also from before its geometry was known. Method: a state directory of one's own. Tenants'
+ * secrets: unit_secret.c.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,12 +11,9 @@
 #include <cmocka.h>
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "../client/kvtier.h"
 #include "../daemon/space.h"
@@ -153,64 +150,6 @@ static void salt_survives_a_restart(void **state)
 	assert_int_equal(spaces_open(w->dir, &w->spaces, text, sizeof text), 0);
 	assert_int_equal(spaces_tenant(w->spaces, "default", text, sizeof text), 0);
 	assert_memory_equal(acquire(w, &g)->salt, salt, sizeof salt);
-}
-
-static void secret_is_private_and_alone(void **state)
-{
-	struct world *w = *state;
-	char path[128], command[128];
-	struct stat st;
-
-	snprintf(path, sizeof path, "%s/secret-default", w->dir);
-	assert_int_equal(stat(path, &st), 0);
-	assert_int_equal(st.st_mode & 07777, 0600);
-	assert_int_equal(st.st_size, 32);
-	assert_int_equal(st.st_nlink, 1); /* the temporary name is gone */
-	snprintf(command, sizeof command, "test $(ls -A %s | wc -l) = 1", w->dir);
-	assert_int_equal(system(command), 0);
-}
-
-static void bad_secret(struct world *w, const char *bytes, mode_t mode, int error, const char *words)
-{
-	char path[128];
-	int fd;
-
-	snprintf(path, sizeof path, "%s/secret-bad", w->dir);
-	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-	assert_true(fd >= 0);
-	assert_int_equal(write(fd, bytes, strlen(bytes)), strlen(bytes));
-	assert_int_equal(fchmod(fd, mode), 0);
-	(void)close(fd);
-	assert_int_equal(spaces_tenant(w->spaces, "bad", text, sizeof text), error);
-	assert_non_null(strstr(text, words));
-	assert_int_equal(unlink(path), 0);
-	assert_int_equal(spaces_tenant(w->spaces, "bad", text, sizeof text), 0); /* nothing half-applied */
-}
-
-static void secret_readable_by_others(void **state)
-{
-	bad_secret(*state, "0123456789abcdef0123456789abcdef", 0604, -EPERM, "mode 0600 (it is 0604)");
-}
-
-static void secret_too_short(void **state)
-{
-	bad_secret(*state, "0123", 0600, -EBADMSG, "it has 4");
-}
-
-static void secret_too_long(void **state)
-{
-	bad_secret(*state, "0123456789abcdef0123456789abcdef!", 0600, -EBADMSG, "it has 33");
-}
-
-static void secret_that_is_a_link(void **state)
-{
-	struct world *w = *state;
-	char path[128];
-
-	snprintf(path, sizeof path, "%s/secret-link", w->dir);
-	assert_int_equal(symlink("secret-default", path), 0);
-	assert_int_equal(spaces_tenant(w->spaces, "link", text, sizeof text), -ELOOP);
-	assert_non_null(strstr(text, "secret-link"));
 }
 
 static void names_of_tenants(void **state)
@@ -461,11 +400,6 @@ int main(void)
 		CASE(every_field_counts),
 		CASE(tenants_share_an_id_but_no_salt),
 		CASE(salt_survives_a_restart),
-		CASE(secret_is_private_and_alone),
-		CASE(secret_readable_by_others),
-		CASE(secret_too_short),
-		CASE(secret_too_long),
-		CASE(secret_that_is_a_link),
 		CASE(names_of_tenants),
 		CASE(full_table_is_refused),
 		CASE(space_with_blocks_keeps_its_number),

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "../daemon/stats.h"
+#include "../tiers/tier.h"
 
 static char directory[64], path[96];
 
@@ -241,6 +242,52 @@ static void texts_are_cut_to_fit(void **unused)
 	stats_close(stats, NULL);
 }
 
+static void what_redis_has_is_no_error(void **unused)
+{
+	static const enum stats_health_bit bits[] = { STATS_HEALTH_REDIS_MISCONFIGURED, STATS_HEALTH_REDIS_OFFLINE,
+						      STATS_HEALTH_REDIS_READONLY, STATS_HEALTH_REDIS_DEGRADED,
+						      STATS_HEALTH_REDIS_CORRUPT };
+	char text[STATS_TEXT_BYTES];
+	struct stats *stats;
+
+	(void)unused;
+	assert_int_equal(stats_open(NULL, now_ns(), &stats), 0);
+	stats_health_set(stats, STATS_HEALTH_STARTING, false);
+	for (size_t i = 0; i < sizeof(bits) / sizeof(bits[0]); i++) {
+		stats_health_set(stats, bits[i], true);
+		assert_string_equal(stats_health_word(stats->health), "warn");
+		stats_health_set(stats, bits[i], false);
+		assert_string_equal(stats_health_word(stats->health), "ok");
+	}
+	assert_string_equal(stats_text_get(stats->redis_text, sizeof(text), text), "");
+	stats_redis_text(stats, "a:6379: connection refused");
+	assert_string_equal(stats_text_get(stats->redis_text, sizeof(text), text), "a:6379: connection refused");
+	assert_string_equal(stats_text_get(stats->nvme_text, sizeof(text), text), "");
+	stats_close(stats, NULL);
+}
+
+/* kvtierd writes a tier's state as its enum; the page's readers have names for each. */
+static void every_tier_state_has_its_name(void **unused)
+{
+	char name[32];
+	const struct stats_row *rows;
+
+	(void)unused;
+	for (size_t i = stats_rows(&rows); i-- > 0;) {
+		if (strcmp(rows[i].path, "tiers.redis.state") != 0)
+			continue;
+		assert_string_equal(stats_state_name(&rows[i], STATS_TIER_OFF, name, sizeof(name)), "off");
+		for (int state = TIER_STARTING; state <= TIER_MISCONFIGURED; state++) {
+			const uint64_t value = STATS_TIER_STATE_BASE + (uint64_t)state;
+
+			assert_string_equal(stats_state_name(&rows[i], value, name, sizeof(name)),
+					    tier_state_name((enum tier_state)state));
+		}
+		return;
+	}
+	fail_msg("no tiers.redis.state");
+}
+
 static void *write_texts(void *arg)
 {
 	struct stats *stats = arg;
@@ -351,6 +398,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(failures_leave_nothing, make_directory, remove_directory),
 		cmocka_unit_test(health_has_words),
 		cmocka_unit_test(texts_are_cut_to_fit),
+		cmocka_unit_test(what_redis_has_is_no_error),
+		cmocka_unit_test(every_tier_state_has_its_name),
 		cmocka_unit_test(texts_have_an_end_while_they_change),
 		cmocka_unit_test(an_old_heartbeat_is_silent),
 		cmocka_unit_test(another_namespaces_pid_means_nothing),

@@ -217,8 +217,8 @@ static void a_tier_that_is_not_built_says_so(void **state)
 	struct tier *t;
 
 	(void)state;
-	assert_int_equal(tier_open(TIER_REDIS, NULL, NULL, &t, text, sizeof(text)), -ENOTSUP);
-	assert_non_null(strstr(text, "[redis]"));
+	assert_int_equal(tier_open(TIER_GPU, NULL, NULL, &t, text, sizeof(text)), -ENOTSUP);
+	assert_non_null(strstr(text, "[gpu]"));
 }
 
 static void states_have_names(void **state)

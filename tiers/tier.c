@@ -20,6 +20,7 @@ enum { BUFFER_ALIGN = 4096 };
 static const struct tier_ops *const tiers[TIER_COUNT] = {
 	[TIER_HOST] = &host_ops,
 	[TIER_NVME] = &nvme_ops,
+	[TIER_REDIS] = &redis_ops,
 };
 
 static const char *const tier_names[TIER_COUNT] = { "gpu", "host", "nvme", "redis" };
@@ -48,7 +49,7 @@ void tier_close(struct tier *t)
 {
 	if (!t)
 		return;
-	assert(t->in_flight == 0);
+	assert(t->in_flight == 0 || t->ops->caps & TIER_CAP_KEYED);	/* a keyed tier ends them: it keeps no place */
 	t->ops->close(t);
 }
 
@@ -97,13 +98,15 @@ static bool chooses_places(const struct tier *t)
 
 int tier_submit(struct tier *t, struct xfer *x)
 {
+	const bool keyed = t->ops->caps & TIER_CAP_KEYED;
 	int err;
 
-	assert(!x->in_flight && x->done && x->bytes > 0 && (uintptr_t)x->buffer % BUFFER_ALIGN == 0);
-	assert(x->op == XFER_READ || x->op == XFER_WRITE);
+	assert(!x->in_flight && x->done);
+	assert(x->op == XFER_PROBE || (x->bytes > 0 && (uintptr_t)x->buffer % BUFFER_ALIGN == 0));
+	assert(x->op == XFER_READ || x->op == XFER_WRITE || (x->op == XFER_PROBE && keyed));
 	if (!t->ops->submit)
 		return -ENOTSUP;
-	if (x->where.tier != t->ops->id && (x->op == XFER_READ || !chooses_places(t)))
+	if (!keyed && x->where.tier != t->ops->id && (x->op == XFER_READ || !chooses_places(t)))
 		return -ESTALE;
 	x->tier = t;
 	x->status = -EINPROGRESS;
@@ -153,7 +156,7 @@ const char *tier_state_name(enum tier_state state)
 {
 	static const char *const names[] = {
 		[TIER_STARTING] = "starting", [TIER_UP] = "up",           [TIER_DEGRADED] = "degraded",
-		[TIER_READONLY] = "readonly", [TIER_OFFLINE] = "offline",
+		[TIER_READONLY] = "readonly", [TIER_OFFLINE] = "offline",   [TIER_MISCONFIGURED] = "misconfigured",
 	};
 
 	assert((unsigned int)state < sizeof(names) / sizeof(names[0]));

@@ -15,7 +15,8 @@
  * belongs to the tier, which gives it back through its configuration's release() when the device is done with it.
  *
  * States (tier_state()):  starting --ready--> up <--probe ok/errors--> degraded --> readonly --> offline
- * (host knows starting, up, and degraded: part of its memory could not be had after the start)
+ * (host knows starting, up, and degraded: part of its memory could not be had after the start; misconfigured: redis
+ * refuses us, and goes on doing so until somebody corrects a password or an ACL)
  */
 #ifndef KVTIER_TIER_H
 #define KVTIER_TIER_H
@@ -24,8 +25,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct image_geometry;
+struct image_identity;
 struct loop;
 struct nvme_tier_conf;
+struct redis_tier_conf;
 struct tier;
 
 enum {
@@ -40,9 +44,10 @@ enum tier_id { TIER_GPU = 0, TIER_HOST, TIER_NVME, TIER_REDIS, TIER_COUNT };	/* 
 enum tier_caps {
 	TIER_CAP_ADDRESSABLE = 1,	/* tier_address() gives a pointer: no submit needed */
 	TIER_CAP_DURABLE = 2,
+	TIER_CAP_KEYED = 4,		/* no extents: an image is found by its key, and is there or not */
 };
 
-enum tier_state { TIER_STARTING, TIER_UP, TIER_DEGRADED, TIER_READONLY, TIER_OFFLINE };
+enum tier_state { TIER_STARTING, TIER_UP, TIER_DEGRADED, TIER_READONLY, TIER_OFFLINE, TIER_MISCONFIGURED };
 
 /* Where an image lies. A stale generation is refused with -ESTALE. */
 struct extent {
@@ -54,7 +59,8 @@ struct extent {
 	uint32_t generation;	/* of the slot */
 };
 
-enum xfer_op { XFER_READ = 1, XFER_WRITE };
+/* XFER_PROBE: a keyed tier says whether it has the key, -ENOENT if not; no buffer. A hint: it may be gone by the read. */
+enum xfer_op { XFER_READ = 1, XFER_WRITE, XFER_PROBE };
 
 /* What a durable tier keeps beside an image, so that a restart finds its way. */
 struct xfer_record {
@@ -72,6 +78,11 @@ struct xfer {
 	enum xfer_op op;
 	struct xfer_record record;	/* WRITE to a durable tier: to be kept. READ: parent as found there */
 	struct extent home;	/* READ: the host slot that buffer lies in */
+	/* Keyed tiers. READ, PROBE: identity; READ: geometry too, which what comes is checked against (header, not
+	 * checksum) before its body is taken. Both are the caller's until done. READ: bytes is the buffer's room, and set
+	 * before done to what the image has; -EFBIG: bytes is what it would need. */
+	const struct image_identity *identity;
+	const struct image_geometry *geometry;
 	bool kept;		/* READ, status < 0: `home` is the tier's for now, see above */
 	int status;		/* 0, or -errno: then the buffer's content is undefined */
 	struct xfer *next;	/* the tier's while lent */
@@ -88,6 +99,7 @@ struct tier_conf {
 	bool     lock;			/* mlock */
 	uint32_t prefault_threads;	/* 0: one per CPU this process may use, at most 8; else at most 64 */
 	const struct nvme_tier_conf *nvme;	/* nvme.h */
+	const struct redis_tier_conf *redis;	/* redis.h */
 };
 
 struct tier_ops {
@@ -126,7 +138,7 @@ struct tier_class_view {
 	uint32_t used_slots, free_slots;	/* in its slabs */
 };
 
-extern const struct tier_ops host_ops, nvme_ops;
+extern const struct tier_ops host_ops, nvme_ops, redis_ops;
 
 enum { TIER_TEXT_BYTES = 512 };
 

@@ -11,6 +11,12 @@ about a text of this repository. Every engine process is killed with SIGKILL bef
     e   the daemon is killed with SIGKILL under a running engine, which still answers
     f   the daemon is started again, the engine is a new process: warm from NVMe, logits equal bit for bit
 
+Then two daemons that share nothing but a Redis and a secret, with host memory only:
+
+    g   node A, cold: what it stores goes to Redis, too; the node is killed
+    h   node B, which has nothing of its own: warm from Redis, logits equal bit for bit
+    i   Redis is killed with SIGKILL and B's memory emptied under the running engine: a miss, the same answer
+
 Exit status 0 when all of that held, else 1; what did not is said after the table.
 """
 from __future__ import annotations
@@ -42,10 +48,15 @@ class Failed(Exception):
 
 
 class Daemon:
-    """kvtierd on its embedded defaults, in directories of its own."""
+    """kvtierd in directories of its own, on its embedded defaults but for what `config` says."""
 
-    def __init__(self, build: Path, work: Path) -> None:
+    def __init__(self, build: Path, work: Path, config: str = "") -> None:
         self.build, self.log = build, work / "kvtierd.log"
+        work.mkdir(parents=True, exist_ok=True)
+        self.arguments: List[str] = []
+        if config:
+            (work / "kvtierd.conf").write_text(config)
+            self.arguments = ["--config", str(work / "kvtierd.conf")]
         run = work / "run"
         self.short: Optional[str] = None
         if len(str(run / "kvtier.sock")) > SUN_PATH_MAX:     # a deep checkout: sockets need a short path
@@ -65,7 +76,7 @@ class Daemon:
         environment = dict(os.environ, RUNTIME_DIRECTORY=str(self.run), STATE_DIRECTORY=str(self.state))
         environment.pop("NOTIFY_SOCKET", None)
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([str(self.build / "kvtierd")], env=environment,
+            self.process = subprocess.Popen([str(self.build / "kvtierd"), *self.arguments], env=environment,
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             self._wait_until_up()
@@ -86,25 +97,27 @@ class Daemon:
         state = "is not there yet" if code is None else f"ended with {code}"
         raise Failed(f"kvtierd {state}; its log {self.log} ends so:\n{self.log.read_text()[-2000:]}")
 
-    def stats(self) -> dict:
-        out = subprocess.run([str(self.build / "kvtierctl"), "--socket", self.socket, "stats", "--json"],
+    def ctl(self, *words: str) -> bytes:
+        out = subprocess.run([str(self.build / "kvtierctl"), "--socket", self.socket, *words],
                              stdout=subprocess.PIPE, timeout=10, check=False)
-        try:
-            return json.loads(out.stdout)
-        except ValueError:
-            raise Failed(f"kvtierctl stats --json: exit status {out.returncode}, no JSON") from None
+        if out.returncode:
+            raise Failed(f"kvtierctl {' '.join(words)}: exit status {out.returncode}")
+        return out.stdout
 
-    def nvme(self) -> dict:
-        """Stats of the NVMe tier, once it has recovered; Failed where it cannot be had."""
+    def stats(self) -> dict:
+        return json.loads(self.ctl("stats", "--json"))
+
+    def tier(self, name: str) -> dict:
+        """Stats of a tier, once it is up (NVMe: has recovered); Failed where it cannot be had."""
         end = time.monotonic() + 30
         while time.monotonic() < end:
-            tier = self.stats()["tiers"]["nvme"]
+            tier = self.stats()["tiers"][name]
             if tier["state"] == "up":
                 return tier
             if tier["state"] != "starting":
                 break
             time.sleep(0.05)
-        raise Failed(f"the NVMe tier is {tier['state']}: {tier.get('text', '')}")
+        raise Failed(f"the {name} tier is {tier['state']}; see {self.log} and kvtierctl status")
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -121,10 +134,59 @@ class Daemon:
             shutil.rmtree(self.short, ignore_errors=True)
 
 
+class Redis:
+    """A redis-server of the demo's own on a Unix socket, with a secret that nodes share; it keeps nothing."""
+
+    def __init__(self, program: str, work: Path) -> None:
+        self.run = Path(tempfile.mkdtemp(prefix="kvtier-demo-"))    # sockets need a short path
+        self.socket, self.secret = self.run / "redis.sock", work / "secret"
+        self.secret.touch(mode=0o600)
+        self.secret.write_bytes(os.urandom(32))
+        with open(work / "redis.log", "wb") as log:
+            self.process = subprocess.Popen(
+                [program, "--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700", "--save", "",
+                 "--appendonly", "no", "--dir", str(self.run)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            self._wait_until_up(work / "redis.log")
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_until_up(self, log: Path) -> None:
+        end = time.monotonic() + 30
+        while self.process.poll() is None and time.monotonic() < end:
+            with socket.socket(socket.AF_UNIX) as probe:
+                try:
+                    probe.connect(str(self.socket))
+                    return
+                except OSError:
+                    time.sleep(0.02)
+        raise Failed(f"{self.process.args[0]} does not answer; its log {log} ends so:\n{log.read_text()[-2000:]}")
+
+    @staticmethod
+    def find() -> Optional[str]:
+        return shutil.which("redis-server") or shutil.which("valkey-server")
+
+    def config(self) -> str:
+        """Of a node that has host memory, and this Redis."""
+        return (f"[nvme]\nbytes = 0\n[redis]\nendpoints = unix:{self.socket}\nsecret_file = {self.secret}\n"
+                "timeout_ms = 10000\n")    # a busy machine is no fault of Redis
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self.run, ignore_errors=True)
+
+
 class Engine:
     """An engine process (llama_process.py); lines of JSON to and from it."""
 
     def __init__(self, daemon: Daemon, codec: str) -> None:
+        self.daemon = daemon
         environment = dict(os.environ, KVTIER_LIBRARY=str(daemon.build / "libkvtier.so.0"),
                            PYTHONDONTWRITEBYTECODE="1")
         program = Path(__file__).with_name("llama_process.py")
@@ -184,25 +246,29 @@ class Demo:
         return self.work / f"logits-{run}.f32"
 
     def run(self, run: str, title: str, codec: str, which: int = 0,
-            judge: Callable[[dict], str] = lambda answer: "") -> dict:
+            judge: Callable[[dict], str] = lambda answer: "", daemon: Optional[Daemon] = None) -> dict:
         """One engine process, one question, kill -9."""
         print(f"  {run:<3} {title}", flush=True)
-        engine = Engine(self.daemon, codec)
+        engine = Engine(daemon or self.daemon, codec)
         try:
             return self.ask(engine, run, title, which, judge)
         finally:
             engine.kill()
 
     def ask(self, engine: Engine, run: str, title: str, which: int, judge: Callable[[dict], str]) -> dict:
-        before = self.daemon.stats()
+        before = engine.daemon.stats()
         answer = self.answers[run] = engine.ask(**self.question(run, which))
-        after = self.daemon.stats()
+        after = engine.daemon.stats()
+        answer["redis_bytes"] = redis_bytes(after) - redis_bytes(before)
+        if answer["redis_bytes"] > 0:
+            answer["tier"] = "redis"    # from there into host memory, and from that to the engine
         self.rows.append(self.row(run, title, answer, before, after, judge(answer)))
         return answer
 
     def row(self, run: str, title: str, answer: dict, before: dict, after: dict,
             verdict: str) -> Dict[str, str]:
-        """Bytes are those stored when something was, else those loaded."""
+        """Bytes are those stored when something was, else those loaded. What a prefetch brought from Redis is not
+        counted where it came from, as it was loaded from host memory."""
         def grown(part: str, name: str) -> int:
             return after[part][name] - before[part][name]
 
@@ -210,7 +276,7 @@ class Demo:
         logical = grown("store" if stored else "load", "logical_bytes_total")
         kept = grown("store", "image_bytes_total") if stored else sum(
             tier["read_bytes_total"] - before["tiers"][name]["read_bytes_total"]
-            for name, tier in after["tiers"].items())
+            for name, tier in after["tiers"].items() if name != "redis")
         answer["logical_bytes"], answer["kept_bytes"] = logical, kept
         return {**self.row_of_times(run, title, answer), "logical": megabytes(logical), "kept": megabytes(kept),
                 "tier": answer["tier"] or ("host" if stored else "-"), "result": verdict}
@@ -281,13 +347,64 @@ class Demo:
     def check_both_killed(self) -> None:
         """After run e neither that engine nor the daemon is there any more: all they had in memory is gone."""
         self.daemon.start()
-        before = self.daemon.nvme()["hit_blocks_total"]
+        before = self.daemon.tier("nvme")["hit_blocks_total"]
         warm = self.run("f", "both killed: from NVMe", "raw", judge=self.compare_exactly("f", "a"))
-        hits = self.daemon.nvme()["hit_blocks_total"] - before
+        hits = self.daemon.tier("nvme")["hit_blocks_total"] - before
         self.expect(warm["hit_tokens"] == self.answers["b"]["hit_tokens"],
                     "run f: the whole prefix must be hit, as in run b")
         blocks = warm["hit_tokens"] // BLOCK_TOKENS
         self.expect(0 < hits == blocks, f"run f: stats must say that NVMe gave all {blocks} blocks, not {hits}")
+
+    def check_two_nodes(self) -> None:
+        program = Redis.find()
+        if not program:
+            print("  g to i are left out: no redis-server here (Debian: apt-get install redis-server)", flush=True)
+            return
+        redis = Redis(program, self.work)
+        try:
+            self.fill_redis(redis)
+            self.check_redis(redis)
+        finally:
+            redis.close()
+
+    def fill_redis(self, redis: Redis) -> None:
+        node = Daemon(self.daemon.build, self.work / "node-a", redis.config())
+        try:
+            node.tier("redis")
+            cold = self.run("g", "node A, cold, Redis", "raw", daemon=node, judge=self.compare_exactly("g", "a"))
+            self.expect(cold["hit_tokens"] == 0, "run g: an empty node and an empty Redis can have nothing")
+            end = time.monotonic() + 30
+            while node.tier("redis")["written_blocks_total"] < cold["stored_blocks"]:
+                if time.monotonic() > end:
+                    raise Failed("node A's blocks did not get to Redis within 30 s")
+                time.sleep(0.05)
+        finally:
+            node.close()
+
+    def check_redis(self, redis: Redis) -> None:
+        node = Daemon(self.daemon.build, self.work / "node-b", redis.config())
+        engine = None
+        try:
+            node.tier("redis")
+            print("  h   node B, from Redis", flush=True)
+            engine = Engine(node, "raw")
+            warm = self.ask(engine, "h", "node B, from Redis", 0, self.compare_exactly("h", "a"))
+            self.expect(warm["hit_tokens"] == self.answers["b"]["hit_tokens"],
+                        "run h: the whole prefix must be hit, as in run b")
+            self.expect(0 < warm["redis_bytes"] == warm["kept_bytes"],
+                        f"run h: stats must say that Redis gave all {warm['kept_bytes']} bytes that were loaded, not "
+                        f"{warm['redis_bytes']}")
+            print("  i   Redis killed", flush=True)
+            redis.kill()
+            node.ctl("evict", "--all")
+            miss = self.ask(engine, "i", "Redis killed", 0, self.compare_exactly("i", "a"))
+            self.expect(miss["hit_tokens"] == 0 and miss["kvtier"] == "ok",
+                        f"run i: without Redis there must be a miss and no more, not {miss['hit_tokens']} tokens and "
+                        f"\"{miss['kvtier']}\"")
+        finally:
+            if engine:
+                engine.kill()
+            node.close()
 
     def report(self) -> None:
         print()
@@ -303,6 +420,14 @@ class Demo:
         nvme = self.answers["f"]
         print(f"After kill -9 of engine and daemon, from NVMe: {nvme['ttft_s']:.2f} s, "
               f"{cold['ttft_s'] / nvme['ttft_s']:.1f} times sooner.")
+        if "h" in self.answers:
+            shared = self.answers["h"]
+            print(f"On another node, from the Redis they share: {shared['ttft_s']:.2f} s, "
+                  f"{cold['ttft_s'] / shared['ttft_s']:.1f} times sooner.")
+
+
+def redis_bytes(stats: dict) -> int:
+    return stats["tiers"]["redis"]["read_bytes_total"]
 
 
 def megabytes(n: int) -> str:
@@ -348,13 +473,14 @@ def main() -> int:
     try:
         print("starting kvtierd", flush=True)
         daemon = Daemon(options.build, options.work)
-        daemon.nvme()
+        daemon.tier("nvme")
         demo = Demo(daemon, options.work, options.prefix_tokens, options.answer_tokens)
         print("asking; each engine is a new process, killed (SIGKILL) before the next:", flush=True)
         demo.check_raw()
         demo.check_fp8()
         demo.check_daemon_killed()
         demo.check_both_killed()
+        demo.check_two_nodes()
         demo.report()
     except Failed as failure:
         print(f"llama_demo: {failure}", file=sys.stderr)

@@ -28,6 +28,7 @@ BEFORE = ("<|im_start|>system\nYou answer questions about a document, in one or 
           "<|im_start|>user\nThe document:\n\n")
 AFTER = "\n[...]\n\nThe question: {question}<|im_end|>\n<|im_start|>assistant\n"
 N_CTX = 4096
+PREFETCH_MS = 10_000    # an engine with a GPU would wait a second; here computing takes longer than that
 
 
 class Progress:
@@ -110,7 +111,7 @@ def open_cache(engine: llama_engine.Engine, path: str, socket: str, codec: str) 
     try:
         client = kvtier.Client(socket, name="llama-demo")
         return LlamaCache(client, engine.lib, engine.ctx, engine.memory, model=model_name(path),
-                          codec={"raw": kvtier.Codec.RAW, "fp8": kvtier.Codec.FP8}[codec])
+                          prefetch_ms=PREFETCH_MS, codec={"raw": kvtier.Codec.RAW, "fp8": kvtier.Codec.FP8}[codec])
     except kvtier.Error as error:
         print(f"      no kvtier: {error}", file=sys.stderr, flush=True)
         return None

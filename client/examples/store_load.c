@@ -68,12 +68,16 @@ int main(int argc, char **argv)
 	if (kvtier_keys(space, NULL, tokens, BLOCKS * TOKENS, keys, &n) ||
 	    kvtier_lookup(space, keys, n, &hit))
 		return fail("lookup");
+	uint64_t op;
+	if (!storing && hit.blocks < n && !kvtier_prefetch(space, keys, n, &op)) {	/* other nodes may have them */
+		(void)kvtier_wait(client, op, 1000, NULL);
+		(void)kvtier_lookup(space, keys, n, &hit);
+	}
 	(void)printf("%u of %zu blocks are present\n", hit.blocks, n);
 
 	for (int i = 0; storing && i < BLOCKS * PAGE / 2; i++)
 		memory[i] = value(i / (PAGE / 2), i % (PAGE / 2));
 	struct kvtier_result result = { .size = sizeof(result) };
-	uint64_t op;
 	if (storing ? kvtier_store(space, keys, pages, n, NULL, &op)
 		    : kvtier_load(space, keys, pages, n, NULL, &op))
 		return fail("submit");

@@ -42,7 +42,8 @@ import errno
 import struct
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
-from . import Client, Codec, Dtype, Error, Geometry, Keys, Kind, Op, Result, Segment, SharedMemory, Space, Tier
+from . import (MAX_BLOCKS, Client, Codec, Dtype, Error, Geometry, Keys, Kind, Op, Result, Segment, SharedMemory, Space,
+               Tier)
 
 __all__ = ["BLOCK_TOKENS", "CONVENTION", "Fetched", "LayoutError", "LlamaCache", "Stored"]
 
@@ -168,14 +169,18 @@ class LlamaCache:
 
     def __init__(self, client: Client, lib: C.CDLL, ctx: int, memory: int, *, model: str, extras: str = "",
                  codec: Codec = Codec.DEFAULT, pages: int = 32, seq: int = 0, scratch: int = 1,
-                 block_tokens: int = BLOCK_TOKENS, timeout_ms: int = 0) -> None:
+                 block_tokens: int = BLOCK_TOKENS, timeout_ms: int = 0, prefetch_ms: int = 1000) -> None:
         """model: name and revision; equal text must mean equal weights. extras: whatever else changes KV
         (LoRA, rope scaling). pages: blocks under way at once, that is the memory this takes. scratch: a
-        sequence id the caller does not use. timeout_ms: of one load or store, 0 the client's."""
+        sequence id the caller does not use. timeout_ms: of one load or store, 0 the client's. prefetch_ms: how long
+        fetch() waits for blocks of this prompt that are further away than this node (a Redis that nodes share);
+        0: it does not ask for them."""
         self._llama, self._ctx, self._memory = _Llama(lib), ctx, memory
         self._client, self._seq, self._scratch, self._timeout_ms = client, seq, scratch, timeout_ms
+        self._prefetch_ms = prefetch_ms
         self._space: Optional[Space] = None
         self._lent: Optional[Op] = None     # it may still touch the pages
+        self._ahead: Optional[Op] = None    # a prefetch whose end was not waited for
         handle = self._llama.get_model(ctx)
         layers, heads = self._llama.n_layer(handle), self._llama.n_head_kv(handle)
         dims = self._llama.head_dim(handle, "key"), self._llama.head_dim(handle, "value")
@@ -205,14 +210,18 @@ class LlamaCache:
 
     def fetch(self, tokens: Sequence[int]) -> Fetched:
         """Puts the KV of as many leading tokens as kvtier has into the sequence, which must be empty. At
-        least one token is left to compute, for its logits."""
+        least one token is left to compute, for its logits. What this node lacks is asked of Redis, if the daemon
+        has one."""
         if self._llama.pos_max(self._memory, self._seq) != -1:
             raise ValueError(f"sequence {self._seq} is not empty")
-        done, tiers = 0, Tier(0)
+        done, tiers, wrong = 0, Tier(0), None
         try:
             self._reclaim()
             keys = self._space.keys(tokens[:max(0, len(tokens) - 1)])
             hit = self._space.lookup(keys)
+            if hit.blocks < len(keys) and self._prefetch_ms > 0:
+                wrong = self._prefetch(keys)
+                hit = self._space.lookup(keys)
             while done < hit.blocks:
                 n = min(self._pages, hit.blocks - done)
                 result = self._run(self._space.load, keys[done:done + n])
@@ -221,7 +230,7 @@ class LlamaCache:
                     done, tiers = done + 1, hit.tiers
                 if result.prefix < n:
                     break       # evicted since the lookup, or the daemon went: what came is good
-            return Fetched(done * self.block_tokens, tiers, None)
+            return Fetched(done * self.block_tokens, tiers, wrong)
         except Error as error:
             return Fetched(done * self.block_tokens, tiers, error)
 
@@ -247,6 +256,21 @@ class LlamaCache:
             return Stored(offered, kept, None)
         except Error as error:
             return Stored(offered, kept, error)
+
+    def _prefetch(self, keys: Keys) -> Optional[Error]:
+        """Asks for the whole chain, as a block is kept only under the one before it, and waits for prefetch_ms. What
+        comes later serves the next prompt. One is under way at a time, so a stopped daemon costs this wait once."""
+        try:
+            if self._ahead is not None:
+                self._client.wait(self._ahead, 0)
+            self._ahead = self._space.prefetch(keys[:MAX_BLOCKS])
+            self._client.wait(self._ahead, self._prefetch_ms)
+            self._ahead = None
+        except Error as error:
+            if error.errno != errno.ETIMEDOUT:
+                self._ahead = None
+            return error
+        return None
 
     def _run(self, submit: Callable[..., Op], keys: Keys) -> Result:
         """A load or store of keys to or from the first pages. Where the wait for it ends first (a stopped

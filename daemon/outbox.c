@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * outbox.c - write-behind to Redis. Core thread only.
+ *
+ *	write = through:  stored ──────> queued ──turn──> asked whether it is there ──no──> sent ──> done
+ *	write = on-evict: leaves host ──> queued with its slot ──^      │ yes, or no answer              │
+ *	                                   │ queue full: oldest first   └────────────────────────────────┴──> forgotten
+ *	                                   └──> dropped, counted
+ *
+ * Invariants
+ *   X1 bytes of what is queued and on its way <= max_inflight_bytes; an entry too many drops the oldest one queued. What
+ *      Redis does with them, or does not, holds nobody up: a store was answered before, an eviction goes on.
+ *   X2 a block that is queued behind a store has no pin: at its turn it may be gone, or its number another block's, whose
+ *      value is just as good. On its way it is leased, neither evicted nor moved.
+ *   X3 an inherited slot belongs to its entry, and has no owner in the host tier, until it is freed here.
+ *   X4 asking first costs a round trip and saves a value: nodes that share a Redis mostly store the same prefixes.
+ */
+#include "remote.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../tiers/redis.h"
+#include "config.h"
+#include "copies.h"
+#include "kvtierd.h"
+#include "lease.h"
+
+enum { QUEUE = 1 << 16 };	/* entries; bytes are the bound that matters */
+
+struct entry {
+	uint32_t block;		/* BLOCK_NONE: inherited */
+	uint32_t bytes;
+	struct extent slot;	/* inherited */
+};
+
+struct outgoing {
+	struct xfer x;		/* first: done() gets back to us */
+	struct outbox *outbox;
+	struct entry entry;
+	struct lease lease;	/* not for an inherited one */
+	struct image_identity identity;
+	uint8_t *image;
+	struct outgoing *next;	/* free */
+};
+
+struct outbox {
+	struct kvtierd *d;
+	struct loop_poller poller;
+	bool stopping;
+	uint32_t head, count, in_flight;
+	uint64_t bytes;			/* of those in the queue and on their way */
+	struct outgoing *free;
+	struct outgoing outgoing[OUTBOX_WRITES];
+	struct entry queue[QUEUE];
+};
+
+uint32_t outbox_in_flight(const struct outbox *o)
+{
+	return o ? o->in_flight : 0;
+}
+
+bool outbox_holds(const struct kvtierd *d, uint32_t block)
+{
+	const struct outbox *o = d->outbox;
+
+	for (uint32_t i = 0; o && i < OUTBOX_WRITES; i++)
+		if (o->outgoing[i].lease.held && o->outgoing[i].lease.block == block)
+			return true;
+	return false;
+}
+
+/* --- the queue --- */
+
+static void tell(const struct outbox *o)
+{
+	stats_set(&o->d->stats->v.tiers_redis_queued_blocks, o->count);
+	stats_set(&o->d->stats->v.tiers_redis_queued_bytes, o->bytes);
+}
+
+static void forget(struct outbox *o, const struct entry *entry)
+{
+	if (entry->block == BLOCK_NONE)
+		tier_free(o->d->tiers[TIER_HOST], &entry->slot);
+	o->bytes -= entry->bytes;
+	tell(o);
+}
+
+static struct entry dequeue(struct outbox *o)
+{
+	const struct entry entry = o->queue[o->head];
+
+	o->head = (o->head + 1) % QUEUE;
+	o->count--;
+	tell(o);
+	return entry;
+}
+
+/* Whether that gave a slot back. */
+static bool drop_oldest(struct outbox *o)
+{
+	const struct entry entry = dequeue(o);
+
+	forget(o, &entry);
+	stats_add(&o->d->stats->v.tiers_redis_dropped_blocks_total, 1);
+	return entry.block == BLOCK_NONE;
+}
+
+/* False: it does not fit beside what is on its way. */
+static bool enqueue(struct outbox *o, const struct entry *entry)
+{
+	const uint64_t max = (uint64_t)o->d->config->redis_max_inflight_bytes;
+
+	while (o->count > 0 && (o->count == QUEUE || o->bytes + entry->bytes > max))
+		(void)drop_oldest(o);
+	if (o->bytes + entry->bytes > max) {
+		stats_add(&o->d->stats->v.tiers_redis_dropped_blocks_total, 1);
+		return false;
+	}
+	o->queue[(o->head + o->count++) % QUEUE] = *entry;
+	o->bytes += entry->bytes;
+	tell(o);
+	return true;
+}
+
+static bool is_writable(const struct outbox *o, uint32_t block)
+{
+	if (redis_writable(o->d->tiers[TIER_REDIS], blocks_key(o->d->blocks, block)))
+		return true;
+	stats_add(&o->d->stats->v.tiers_redis_skipped_blocks_total, 1);
+	return false;
+}
+
+void outbox_add(struct kvtierd *d, uint32_t block)
+{
+	struct outbox *o = d->outbox;
+	const struct entry entry = { .block = block, .bytes = o ? copies_image_bytes(d, block) : 0 };
+
+	if (!o || o->stopping || d->config->redis_write != CONFIG_REDIS_WRITE_THROUGH || !entry.bytes)
+		return;
+	if (is_writable(o, block))
+		(void)enqueue(o, &entry);
+}
+
+/* At most an eighth of memory: what is on its way does not keep stores from finding room. */
+enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent *slot)
+{
+	struct outbox *o = outbox;
+	const struct tier *host = o->d->tiers[TIER_HOST];
+	const struct entry entry = { .block = BLOCK_NONE, .slot = *slot, .bytes = host_extent_bytes(host, slot) };
+	enum mover_heir ret = MOVER_TAKEN;
+
+	if (o->stopping || o->d->config->redis_write != CONFIG_REDIS_WRITE_ON_EVICT || !is_writable(o, block))
+		return MOVER_NO_HEIR;
+	while (o->count > 0 && o->bytes + entry.bytes > host->capacity_bytes / 8)
+		ret = drop_oldest(o) ? MOVER_SWAPPED : ret;
+	if (o->bytes + entry.bytes > host->capacity_bytes / 8 || !enqueue(o, &entry))
+		return MOVER_NO_HEIR;
+	return ret;
+}
+
+void outbox_drop_held(struct outbox *o)
+{
+	const uint32_t n = o ? o->count : 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct entry entry = dequeue(o);
+
+		if (entry.block == BLOCK_NONE) {
+			forget(o, &entry);
+		} else {
+			o->bytes -= entry.bytes;
+			(void)enqueue(o, &entry);
+		}
+	}
+}
+
+/* --- one value --- */
+
+static void end(struct outgoing *out, uint64_t *count)
+{
+	struct outbox *o = out->outbox;
+
+	stats_add(count, 1);
+	forget(o, &out->entry);
+	lease_drop(o->d, &out->lease);
+	out->next = o->free;
+	o->free = out;
+	o->in_flight--;
+}
+
+static void sent(struct xfer *x)
+{
+	struct outgoing *out = (struct outgoing *)(void *)x;
+	struct stats_values *v = &out->outbox->d->stats->v;
+
+	if (x->status == 0)
+		stats_add(&v->tiers_redis_written_bytes_total, x->bytes);
+	end(out, x->status == 0 ? &v->tiers_redis_written_blocks_total : &v->tiers_redis_skipped_blocks_total);
+}
+
+static void send(struct outgoing *out)
+{
+	struct xfer *x = &out->x;
+
+	x->op = XFER_WRITE;
+	x->buffer = out->image;
+	x->bytes = out->entry.bytes;
+	x->done = sent;
+	if (tier_submit(out->outbox->d->tiers[TIER_REDIS], x))
+		end(out, &out->outbox->d->stats->v.tiers_redis_skipped_blocks_total);
+}
+
+static void answered(struct xfer *x)
+{
+	struct outgoing *out = (struct outgoing *)(void *)x;
+	struct outbox *o = out->outbox;
+	struct stats_values *v = &o->d->stats->v;
+
+	if (out->entry.block != BLOCK_NONE && !blocks_live(o->d->blocks, out->entry.block))	/* purged meanwhile */
+		end(out, &v->tiers_redis_dropped_blocks_total);
+	else if (x->status == 0)
+		end(out, &v->tiers_redis_present_blocks_total);
+	else if (o->stopping || (x->status != -ENOENT && x->status != -EACCES && x->status != -EREMOTEIO))
+		end(out, &v->tiers_redis_skipped_blocks_total);
+	else		/* not there, or a user who may not ask, but perhaps write */
+		send(out);
+}
+
+/* The image of the entry, if it is still there; its block is leased then. */
+static uint8_t *image_of(struct outbox *o, struct outgoing *out)
+{
+	struct kvtierd *d = o->d;
+	struct extent where = out->entry.slot;
+	const uint32_t block = out->entry.block;
+
+	if (block == BLOCK_NONE)
+		return tier_address(d->tiers[TIER_HOST], &where);
+	if (!blocks_live(d->blocks, block) || blocks_host_slot(d->blocks, block) == BLOCK_NONE ||
+	    copies_image_bytes(d, block) != out->entry.bytes ||
+	    host_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &where))
+		return NULL;
+	lease_take(d, &out->lease, block);
+	return tier_address(d->tiers[TIER_HOST], &where);
+}
+
+static void start(struct outbox *o)
+{
+	struct outgoing *out = o->free;
+	const struct image_header *header;
+
+	o->free = out->next;
+	o->in_flight++;
+	out->entry = dequeue(o);
+	out->image = image_of(o, out);
+	if (!out->image) {
+		end(out, &o->d->stats->v.tiers_redis_dropped_blocks_total);
+		return;
+	}
+	header = (const void *)out->image;
+	memcpy(out->identity.key, header->key, sizeof out->identity.key);
+	memcpy(out->identity.space_id, header->space_id, sizeof out->identity.space_id);
+	memset(&out->x, 0, sizeof out->x);
+	out->x.op = XFER_PROBE;
+	out->x.identity = &out->identity;
+	out->x.done = answered;
+	if (tier_submit(o->d->tiers[TIER_REDIS], &out->x))
+		end(out, &o->d->stats->v.tiers_redis_skipped_blocks_total);
+}
+
+/* --- life --- */
+
+static bool poll(struct loop_poller *poller)
+{
+	struct outbox *o = (struct outbox *)(void *)((char *)poller - offsetof(struct outbox, poller));
+	bool worked = false;
+
+	for (uint32_t i = 0; i < OUTBOX_WRITES && o->count > 0 && o->free && !o->stopping; i++) {
+		start(o);
+		worked = true;
+	}
+	return worked;
+}
+
+int outbox_open(struct kvtierd *d, struct outbox **ret)
+{
+	struct outbox *o = calloc(1, sizeof *o);
+
+	if (!o)
+		return -ENOMEM;
+	o->d = d;
+	o->poller.poll = poll;
+	for (uint32_t i = OUTBOX_WRITES; i-- > 0;) {
+		o->outgoing[i].outbox = o;
+		o->outgoing[i].next = o->free;
+		o->free = &o->outgoing[i];
+	}
+	loop_poller_add(d->loop, &o->poller);
+	*ret = o;
+	return 0;
+}
+
+void outbox_stop(struct outbox *o)
+{
+	if (!o)
+		return;
+	o->stopping = true;
+	while (o->count > 0)
+		(void)drop_oldest(o);
+}
+
+void outbox_close(struct outbox *o)
+{
+	if (!o)
+		return;
+	assert(o->in_flight == 0 && o->count == 0 && o->bytes == 0);
+	loop_poller_remove(o->d->loop, &o->poller);
+	free(o);
+}

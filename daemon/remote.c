@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * remote.c - a part of a load or prefetch whose block is in no local tier brings it from Redis. Core thread only.
+ *
+ *	LOOKUP ──absent──> REMOTE_ROOM ──slot──> REMOTE ~value~> SERVE ~verified~> CHECK ──> KEEP ──> END
+ *	   │                  ^    ^               │  larger than thought               ^ │
+ *	   └─prefetch─> PROBE ┘    └───────────────┘                    its turn ───────┘ └ waits for the block before it
+ *	                  └ not there: END, and so do those behind it that have not begun to read
+ *
+ * Invariants
+ *   M1 what comes from Redis is nobody's but the part's until its header was compared with key, space and geometry (the
+ *      tier) and its checksum verified (the job that serves it).
+ *   M2 it is kept as a block only under the block before it in its chain, so blocks of an op are kept in order: a part
+ *      waits in KEEP for the one before, never for one behind. Without its parent a block is served and not kept.
+ *   M3 any trouble of Redis is a miss (-ENOENT), within [redis] timeout_ms; the op's own deadline and cancel end the
+ *      wait as in fetch.c, whose list the part stands in.
+ *   M4 two ops that want the same absent block both bring it; the second to come finds it there, and lets go.
+ */
+#include "remote.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "../tiers/redis.h"
+#include "config.h"
+#include "conn.h"
+#include "copies.h"
+#include "kvtierd.h"
+#include "op.h"
+#include "writeback.h"
+
+static enum verdict miss(struct kvtierd *d, struct part *part)
+{
+	stats_add(&d->stats->v.tiers_redis_miss_blocks_total, 1);
+	part->status = -ENOENT;
+	part->step = LOAD_END;
+	return CONTINUE;
+}
+
+bool remote_wanted(const struct kvtierd *d, const uint8_t key[32])
+{
+	return d->tiers[TIER_REDIS] && redis_readable(d->tiers[TIER_REDIS], key);
+}
+
+enum verdict remote_begin(struct kvtierd *d, struct part *part)
+{
+	struct request *q = part->request;
+
+	(void)d;
+	part->lease.block = BLOCK_NONE;
+	part->remote_bytes = q->mount->space->shape.image_bytes;
+	part->step = q->sqe.op == WIRE_OP_PREFETCH ? LOAD_PROBE : LOAD_REMOTE_ROOM;
+	return CONTINUE;
+}
+
+/* --- transfers --- */
+
+static enum verdict submit(struct kvtierd *d, struct part *part, enum xfer_op op, void (*done)(struct xfer *x))
+{
+	struct xfer *x = &part->xfer;
+
+	memset(x, 0, sizeof *x);
+	x->op = op;
+	x->identity = &part->job.identity;
+	x->geometry = &part->request->mount->space->geometry;
+	x->done = done;
+	if (op == XFER_READ) {
+		x->home = part->where;
+		x->buffer = tier_address(d->tiers[TIER_HOST], &part->where);
+		x->bytes = part->remote_bytes;
+	}
+	if (part->request->early || tier_submit(d->tiers[TIER_REDIS], x))
+		return miss(d, part);
+	fetch_list(d->requests, part, FETCH_READING);
+	return WAIT;
+}
+
+static void probed(struct xfer *x)
+{
+	struct part *part = (struct part *)(void *)((char *)x - offsetof(struct part, xfer));
+	struct request *q = part->request;
+
+	fetch_leave(q->d, part);
+	part->step = LOAD_REMOTE_ROOM;
+	if (part->status < 0) {		/* ended early meanwhile */
+		part->step = LOAD_END;
+	} else if (x->status) {
+		if (x->status == -ENOENT && part->at < q->remote_end)
+			q->remote_end = part->at;
+		(void)miss(q->d, part);
+	}
+	part_run(part);
+}
+
+enum verdict load_probe(struct kvtierd *d, struct part *part)
+{
+	if (part->at > part->request->remote_end)
+		return miss(d, part);
+	return submit(d, part, XFER_PROBE, probed);
+}
+
+/* What a prefix ends before is of no use. */
+enum verdict load_remote_room(struct kvtierd *d, struct part *part)
+{
+	struct request *q = part->request;
+	int r;
+
+	if (part->status == 0 && q->early)
+		part->status = q->early;
+	if (part->status || (q->sqe.op == WIRE_OP_PREFETCH && part->at > q->remote_end)) {
+		if (part->status == 0)
+			return miss(d, part);
+		part->step = LOAD_END;
+		return CONTINUE;
+	}
+	r = fetch_slot(d, part, part->remote_bytes);
+	if (r == -EAGAIN)
+		return WAIT;
+	part->step = r ? LOAD_END : LOAD_REMOTE;
+	part->status = r;
+	return CONTINUE;
+}
+
+static void received(struct xfer *x)
+{
+	struct part *part = (struct part *)(void *)((char *)x - offsetof(struct part, xfer));
+	struct kvtierd *d = part->request->d;
+	const bool first = part->remote_bytes == part->request->mount->space->shape.image_bytes;
+
+	if (part->status == 0 && x->status == 0) {
+		part->fetch = FETCH_READ;
+		part->step = LOAD_SERVE;
+		part_run(part);
+		return;
+	}
+	unplace(d, part);
+	fetch_leave(d, part);
+	if (part->status == 0 && x->status == -EFBIG && first && x->bytes > part->remote_bytes) {
+		part->remote_bytes = x->bytes;		/* stored raw: its codec could not hold it */
+		part->step = LOAD_REMOTE_ROOM;
+	} else if (part->status == 0) {
+		if (x->status == -EBADMSG)
+			stats_add(&d->stats->v.tiers_redis_corrupt_blocks_total, 1);
+		(void)miss(d, part);
+	} else {
+		part->step = LOAD_END;
+	}
+	part_run(part);
+}
+
+enum verdict load_remote(struct kvtierd *d, struct part *part)
+{
+	return submit(d, part, XFER_READ, received);
+}
+
+/* --- after it --- */
+
+void remote_corrupt(struct kvtierd *d, struct part *part)
+{
+	stats_add(&d->stats->v.tiers_redis_corrupt_blocks_total, 1);
+	redis_condemn(d->tiers[TIER_REDIS], part->job.image, part->xfer.bytes);
+}
+
+void remote_count(struct kvtierd *d, const struct part *part)
+{
+	if (part->request->sqe.op == WIRE_OP_LOAD)	/* what a prefetch brings is a hit of memory's, later */
+		stats_add(&d->stats->v.tiers_redis_hit_blocks_total, 1);
+	stats_add(&d->stats->v.tiers_redis_read_bytes_total, part->xfer.bytes);
+}
+
+/* The parent is there, or there is none. */
+static bool has_parent(const struct kvtierd *d, const struct part *part, uint32_t *ret)
+{
+	*ret = BLOCK_NONE;
+	if (part->at > 0)
+		*ret = blocks_find(d->blocks, part->before, part->request->mount->space->number);
+	return part->at == 0 || *ret != BLOCK_NONE;
+}
+
+static void keep(struct kvtierd *d, struct part *part)
+{
+	const struct image_header *header = (const void *)part->job.image;
+	uint32_t parent, block;
+	int r;
+
+	part->job.codec_k = header->codec_k;	/* as verified */
+	if (!has_parent(d, part, &parent))
+		return;
+	r = part_enter(d, part, parent, &block);
+	if (r < 0)
+		return;		/* served all the same */
+	if (r == 0) {
+		part->placed = false;
+		host_set_owner(d->tiers[TIER_HOST], &part->where, block);
+	}
+	copies_touch(d, block, part->request->tick);
+	writeback_add(d, block);
+}
+
+enum verdict load_keep(struct kvtierd *d, struct part *part)
+{
+	struct request *q = part->request;
+
+	if (part->waiting_turn)
+		q->n_waiting--;
+	part->waiting_turn = part->at > 0 && op_part_runs(q, part->at - 1);
+	if (part->waiting_turn) {
+		q->n_waiting++;
+		return WAIT;
+	}
+	if (!q->abandoned)
+		keep(d, part);
+	part->step = LOAD_END;
+	return CONTINUE;
+}
+
+/* --- the tier --- */
+
+static void on_changed(void *arg)
+{
+	(void)arg;	/* states are looked at when something is to be asked or sent */
+}
+
+int remote_open(struct kvtierd *d, struct redis_tier_conf *redis, char *text, size_t n)
+{
+	const struct tier_conf conf = { .redis = redis };
+	int r;
+
+	if (redis->n_endpoints == 0)
+		return 0;
+	redis->max_in_flight = d->config->device_depth + OUTBOX_WRITES;
+	redis->events = (struct redis_events){ .arg = d, .changed = on_changed };
+	r = tier_open(TIER_REDIS, &conf, d->loop, &d->tiers[TIER_REDIS], text, n);
+	if (r == 0 && (r = outbox_open(d, &d->outbox)) != 0)
+		(void)snprintf(text, n, "out of memory for what is to be written to Redis");
+	if (r == 0) {
+		d->moved.inherit = outbox_inherit;
+		d->moved.heir = d->outbox;
+	}
+	return r;
+}
+
+void remote_close(struct kvtierd *d)
+{
+	d->moved.inherit = NULL;
+	outbox_stop(d->outbox);
+	tier_close(d->tiers[TIER_REDIS]);
+	d->tiers[TIER_REDIS] = NULL;
+	outbox_close(d->outbox);
+	d->outbox = NULL;
+}

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_redis.c - the Redis tier in this process: what it costs beyond the socket.
+ *
+ * The limit of all cases is the raw loop of bench_wire.h on the same servers in the same run, before and after each
+ * measurement, with values of the same size (images of 1 or 4 MiB payload as Redis has them) and as many connections
+ * and commands outstanding. redis.set, redis.get: through the tier, one Unix socket; *.4m: 4 MiB; *.tcp: loopback;
+ * redis.get.shards2, 4: over so many servers, which share this machine's CPUs with us. Through a daemon:
+ * bench_redis_daemon.c.
+ *
+ * Values: every image has its own key in the header and its number in its last bytes; both are looked at when it comes,
+ * and all of what the last ones left in memory after each pass.
+ */
+#include "bench.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "../daemon/loop.h"
+#include "../kernels/image.h"
+#include "../tiers/redis.h"
+#include "bench_disk.h"
+#include "bench_wire.h"
+#include "random.h"
+
+enum { RUNS = 5, PASS_BYTES = 256 << 20, CONNECTIONS = 4, DEPTH = 16 };
+enum { MAX_SLOTS = DEPTH * BENCH_SERVERS };
+static const uint64_t patience_ns = 10000000000u;
+
+struct redis_case {
+	bool set, loopback;
+	uint32_t servers;
+	uint32_t tokens;	/* of a block: 16 make 1 MiB */
+};
+
+struct rig;
+
+struct slot {
+	struct xfer x;			/* first */
+	struct rig *rig;
+	uint8_t *buffer;
+	uint32_t number;		/* of the image it has */
+	bool busy;
+	struct image_identity identity;
+};
+
+struct rig {
+	const struct redis_case *c;
+	struct image_geometry geometry;
+	struct image_shape shape;
+	struct bench_server servers[BENCH_SERVERS];
+	struct bench_wire wire;
+	struct loop *loop;
+	struct tier *tier;
+	struct loop_timer timer;
+	uint64_t until_ns;		/* look_again()'s patience */
+	bool set;			/* what the pass under way does */
+	uint32_t slots_used, values, next, ended;
+	int error;
+	uint8_t *memory, *expected;	/* slots; one image */
+	struct slot slots[MAX_SLOTS];
+};
+
+/* --- one image --- */
+
+static void identity_of(uint32_t number, struct image_identity *ret)
+{
+	memset(ret, 0, sizeof *ret);
+	random_key(number, ret->key);
+}
+
+static uint8_t *number_in(const struct rig *rig, uint8_t *image)
+{
+	return image + rig->shape.image_bytes - sizeof(uint32_t);
+}
+
+/* The payload is the same in all but its last bytes, and there already. */
+static void make_image(struct rig *rig, struct slot *slot)
+{
+	struct image_header *header = (void *)slot->buffer;
+
+	identity_of(slot->number, &slot->identity);
+	image_header_fill(header, &rig->geometry, CODEC_FP8, CODEC_FP8, &rig->shape, &slot->identity);
+	image_seal(header, 0);
+	memcpy(number_in(rig, slot->buffer), &slot->number, sizeof slot->number);
+}
+
+/* The header the tier has compared; this is the other end. */
+static int look_at(struct rig *rig, struct slot *slot)
+{
+	return slot->x.bytes == rig->shape.image_bytes &&
+	       memcmp(number_in(rig, slot->buffer), &slot->number, sizeof slot->number) == 0 ? 0 : -EBADMSG;
+}
+
+static int look_at_all(struct rig *rig)
+{
+	const size_t from = sizeof(struct image_header), n = rig->shape.image_bytes - from - sizeof(uint32_t);
+
+	for (uint32_t i = 0; i < rig->slots_used; i++)
+		if (memcmp(rig->slots[i].buffer + from, rig->expected + from, n) != 0)
+			return -EBADMSG;
+	return 0;
+}
+
+/* --- a pass: every value once --- */
+
+static void pump(struct rig *rig);
+
+static void xfer_ended(struct xfer *x)
+{
+	struct slot *slot = (struct slot *)(void *)x;
+	struct rig *rig = slot->rig;
+
+	slot->busy = false;
+	rig->error = rig->error ? rig->error : x->status;
+	if (!rig->error && !rig->set)
+		rig->error = look_at(rig, slot);
+	rig->ended++;
+	pump(rig);
+}
+
+static int start(struct rig *rig, struct slot *slot)
+{
+	slot->number = rig->next;
+	identity_of(slot->number, &slot->identity);
+	slot->x = (struct xfer){
+		.op = rig->set ? XFER_WRITE : XFER_READ, .buffer = slot->buffer, .bytes = rig->shape.image_bytes,
+		.identity = &slot->identity, .geometry = &rig->geometry, .done = xfer_ended,
+	};
+	if (rig->set)
+		make_image(rig, slot);
+	return tier_submit(rig->tier, &slot->x);
+}
+
+static void pump(struct rig *rig)
+{
+	for (uint32_t i = 0; i < rig->slots_used && rig->next < rig->values && !rig->error; i++) {
+		struct slot *slot = &rig->slots[i];
+
+		if (slot->busy)
+			continue;
+		rig->error = start(rig, slot);
+		if (!rig->error) {
+			slot->busy = true;
+			rig->next++;
+		}
+	}
+	if (rig->ended == rig->next)	/* all that was begun, that is: all, or an error */
+		loop_stop(rig->loop);
+}
+
+/* The loop's first turn: nothing may be submitted outside it. */
+static void first_turn(struct loop_timer *timer)
+{
+	pump((struct rig *)(void *)((char *)timer - offsetof(struct rig, timer)));
+}
+
+static int pass(struct rig *rig, bool set, double *ret_gbs)
+{
+	uint64_t from;
+	int r;
+
+	if (!set)
+		memset(rig->memory, 0, (size_t)rig->slots_used * rig->shape.image_bytes);
+	rig->set = set;
+	rig->next = rig->ended = 0;
+	rig->error = 0;
+	rig->timer.fire = first_turn;
+	(void)loop_timer_set(rig->loop, &rig->timer, 0);
+	from = bench_now_ns();
+	r = loop_run(rig->loop);
+	*ret_gbs = (double)rig->values * rig->shape.packed_bytes / (double)(bench_now_ns() - from);
+	if (r == 0)
+		r = rig->error;
+	return r || set ? r : look_at_all(rig);
+}
+
+/* --- the tier --- */
+
+static void look_again(struct loop_timer *timer)
+{
+	struct rig *rig = (struct rig *)(void *)((char *)timer - offsetof(struct rig, timer));
+
+	if (tier_state(rig->tier) != TIER_UP && loop_now(rig->loop) < rig->until_ns)
+		(void)loop_timer_set(rig->loop, timer, loop_now(rig->loop) + 1000000);
+	else
+		loop_stop(rig->loop);
+}
+
+static int open_tier(struct rig *rig, char *note, size_t n)
+{
+	struct redis_tier_conf redis = {
+		.n_endpoints = rig->c->servers, .cluster = REDIS_CLUSTER_NO, .key_prefix = "kvtier:",
+		.connections = CONNECTIONS, .timeout_ms = 60000, .max_in_flight = MAX_SLOTS,
+	};
+	const struct tier_conf conf = { .redis = &redis };
+	struct redis_tier_status status;
+	char text[TIER_TEXT_BYTES] = "";
+	int r;
+
+	for (uint32_t i = 0; i < rig->c->servers; i++)
+		redis.endpoints[i] = rig->c->loopback ? rig->servers[i].loopback : rig->servers[i].local;
+	r = tier_open(TIER_REDIS, &conf, rig->loop, &rig->tier, text, sizeof text);
+	(void)snprintf(note, n, "%.100s", r ? text : "");
+	if (r)
+		return r;
+	rig->until_ns = bench_now_ns() + patience_ns;
+	rig->timer.fire = look_again;
+	(void)loop_timer_set(rig->loop, &rig->timer, 0);
+	r = loop_run(rig->loop);
+	if (r || tier_state(rig->tier) == TIER_UP)
+		return r;
+	redis_status(rig->tier, &status);
+	(void)snprintf(note, n, "%.120s", status.text);
+	return -EIO;
+}
+
+static int reserve(struct rig *rig)
+{
+	const size_t image = rig->shape.image_bytes, room = (rig->slots_used + 1) * image;
+	uint8_t *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	const size_t scales_end = sizeof(struct image_header) + rig->shape.scale_bytes;
+	uint64_t x = 88172645463325252u;
+
+	if (p == MAP_FAILED)
+		return -ENOMEM;
+	rig->memory = p;
+	rig->expected = p + rig->slots_used * image;
+	for (size_t i = sizeof(struct image_header); i < image; i++) {
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+		rig->expected[i] = (uint8_t)x;
+	}
+	memset(rig->expected + scales_end, 0, rig->shape.payload_offset - scales_end);	/* padding */
+	for (uint32_t i = 0; i < rig->slots_used; i++) {
+		rig->slots[i].rig = rig;
+		rig->slots[i].buffer = p + i * image;
+		memcpy(rig->slots[i].buffer, rig->expected, image);
+	}
+	return 0;
+}
+
+static int open_all(struct rig *rig, char *note, size_t n)
+{
+	const struct redis_case *c = rig->c;
+	int r = 0;
+
+	rig->geometry = (struct image_geometry){
+		.dtype = DTYPE_BF16, .layers = 32, .kv_heads = 8, .head_dim_k = 128, .head_dim_v = 128,
+		.block_tokens = c->tokens,
+	};
+	(void)image_shape(&rig->geometry, CODEC_FP8, CODEC_FP8, &rig->shape, NULL);
+	rig->slots_used = DEPTH * c->servers;
+	rig->values = PASS_BYTES / rig->shape.payload_bytes;
+	rig->wire = (struct bench_wire){
+		.servers = rig->servers, .n_servers = c->servers, .loopback = c->loopback, .connections = CONNECTIONS,
+		.depth = DEPTH / CONNECTIONS, .values = rig->values, .value_bytes = rig->shape.packed_bytes,
+	};
+	for (uint32_t i = 0; i < c->servers && r == 0; i++)
+		r = bench_server_start(&rig->servers[i], note, n);
+	if (r == 0)
+		r = reserve(rig);
+	if (r == 0)
+		r = loop_open(0, &rig->loop);
+	return r ? r : open_tier(rig, note, n);
+}
+
+static void close_all(struct rig *rig)
+{
+	tier_close(rig->tier);
+	loop_close(rig->loop);
+	if (rig->memory)
+		(void)munmap(rig->memory, (rig->slots_used + 1) * (size_t)rig->shape.image_bytes);
+	for (uint32_t i = 0; i < rig->c->servers; i++)
+		bench_server_stop(&rig->servers[i]);
+}
+
+/* --- a case --- */
+
+static double core_seconds(void)
+{
+	struct rusage u;
+
+	(void)getrusage(RUSAGE_THREAD, &u);
+	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+struct cpu {
+	double core, io, raw;		/* seconds */
+};
+
+static int one_run(struct rig *rig, double *ret_value, double *ret_limit, struct cpu *cpu)
+{
+	double before = 0, after = 0, core = core_seconds(), all;
+	int r = bench_wire_run(&rig->wire, rig->c->set, &before);
+
+	cpu->raw += core_seconds() - core;
+	if (r)
+		return r;
+	all = bench_cpu_seconds();
+	core = core_seconds();
+	r = pass(rig, rig->c->set, ret_value);
+	core = core_seconds() - core;
+	cpu->core += core;
+	cpu->io += bench_cpu_seconds() - all - core;
+	if (r == 0)
+		r = bench_wire_run(&rig->wire, rig->c->set, &after);
+	*ret_limit = (before + after) / 2;
+	return r;
+}
+
+static int measure(struct rig *rig, struct bench_result *ret)
+{
+	const double scale = 1e10 / ((double)rig->values * rig->shape.packed_bytes * RUNS);
+	struct cpu cpu = { 0 };
+	double value = 0, limit = 0;
+	int r = pass(rig, true, &value);	/* so that there is something to get, or to replace */
+
+	if (r == 0)
+		r = bench_wire_run(&rig->wire, true, &limit);
+	for (uint32_t run = 0; run < RUNS + 1 && r == 0; run++) {
+		if (run == 1)	/* the first warms up */
+			cpu = (struct cpu){ 0 };
+		r = one_run(rig, &value, &limit, &cpu);
+		if (r == 0 && run > 0)
+			bench_add(ret, value, limit);
+	}
+	if (r == 0)
+		(void)snprintf(ret->note, sizeof ret->note, "%s, %d connections, %ld CPUs; cores per 10 GB/s: I/O thread %.1f, core "
+			       "thread %.2f, by hand %.1f", rig->c->loopback ? "TCP" : "Unix socket", CONNECTIONS,
+			       sysconf(_SC_NPROCESSORS_ONLN), cpu.io * scale, cpu.core * scale, cpu.raw * scale);
+	return r;
+}
+
+static int run_redis(const struct bench_case *self, struct bench_result *ret)
+{
+	static struct rig rig;
+	int r;
+
+	memset(&rig, 0, sizeof rig);
+	rig.c = self->arg;
+	r = open_all(&rig, ret->note, sizeof ret->note);
+	if (r == 0)
+		r = measure(&rig, ret);
+	close_all(&rig);
+	return r;
+}
+
+static const struct redis_case set = { true, false, 1, 16 }, get = { false, false, 1, 16 };
+static const struct redis_case set_4m = { true, false, 1, 64 }, get_4m = { false, false, 1, 64 };
+static const struct redis_case set_tcp = { true, true, 1, 16 }, get_tcp = { false, true, 1, 16 };
+static const struct redis_case get_shards2 = { false, false, 2, 16 }, get_shards4 = { false, false, 4, 16 };
+
+#define AGAINST ", against sockets by hand"
+const struct bench_case bench_redis_cases[] = {
+	{ "redis.set", run_redis, "1 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &set },
+	{ "redis.get", run_redis, "1 MiB images from one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &get },
+	{ "redis.set.4m", run_redis, "4 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &set_4m },
+	{ "redis.get.4m", run_redis, "4 MiB images from one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_4m },
+	{ "redis.set.tcp", run_redis, "1 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &set_tcp },
+	{ "redis.get.tcp", run_redis, "1 MiB images from one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_tcp },
+	{ "redis.get.shards2", run_redis, "from two servers" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_shards2 },
+	{ "redis.get.shards4", run_redis, "from four servers" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_shards4 },
+	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
+};

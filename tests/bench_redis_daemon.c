@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_redis_daemon.c - redis.store and redis.load: an engine's pages to Redis and back, through client and daemon.
+ *
+ * 256 FP8 blocks with images of 1 MiB are stored: from kvtier_store() of the first op until Redis itself says that
+ * it has them all (DBSIZE). Then host memory is emptied (kvtierctl evict --all; there is no NVMe) and they are
+ * loaded: until the result of the last op. Bytes are those of the images as Redis has them; an engine's own are
+ * twice as many. The limit is the raw loop of bench_wire.h on the same server, over its Unix socket, with values
+ * of that size, as many connections and commands outstanding, before and after each run. Whoever stores, stores
+ * into an empty server. All that comes back is compared with what was stored.
+ */
+#include "bench.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench_daemon.h"
+#include "bench_wire.h"
+
+/* DEPTH: of the daemon's writes on their way to Redis (remote.h); as many reads are enough by hand. */
+enum { RUNS = 5, BLOCKS = 256, CONNECTIONS = 4, DEPTH = 32 };
+
+struct rig {
+	struct bench_server server;
+	struct bench_wire wire;
+	struct bench_daemon daemon;
+};
+
+static const double pass_bytes = (double)BLOCKS * BENCH_VALUE;
+
+static int raw_set(struct rig *rig, double *ret)
+{
+	const int r = bench_server_flush(&rig->server);
+
+	return r ? r : bench_wire_run(&rig->wire, true, ret);
+}
+
+static int evict_all(struct rig *rig)
+{
+	char text[256];
+
+	return bench_daemon_ctl(&rig->daemon, "evict --all", text, sizeof text);
+}
+
+/* Asking costs the server some 10 us, one time in a thousand. */
+static int await_in_redis(struct rig *rig, long long keys)
+{
+	const uint64_t until = bench_now_ns() + BENCH_PATIENCE_MS * 1000000ull;
+	long long n = 0;
+	int r = 0;
+
+	while (r == 0 && n < keys && bench_now_ns() < until) {
+		usleep(1000);
+		r = bench_server_keys(&rig->server, &n);
+	}
+	return r ? r : n < keys ? -ETIMEDOUT : 0;
+}
+
+static int store_gbs(struct rig *rig, double *ret)
+{
+	long long keys;
+	uint64_t start;
+	int r = bench_server_keys(&rig->server, &keys);
+
+	start = bench_now_ns();
+	if (r == 0)
+		r = bench_daemon_move(&rig->daemon, false);
+	if (r == 0)
+		r = await_in_redis(rig, keys + BLOCKS);
+	*ret = pass_bytes / (double)(bench_now_ns() - start);
+	return r;
+}
+
+static int load_gbs(struct rig *rig, double *ret)
+{
+	const uint64_t start = bench_now_ns();
+	const int r = bench_daemon_move(&rig->daemon, true);
+
+	*ret = pass_bytes / (double)(bench_now_ns() - start);
+	if (r == 0 && !bench_daemon_intact(&rig->daemon))
+		return -EBADMSG;
+	return r;
+}
+
+struct figures {
+	double value, limit, cores;
+};
+
+static int one_store(struct rig *rig, struct figures *ret)
+{
+	double before = 0, after = 0, cpu = 0;
+	int r = raw_set(rig, &before);
+
+	if (r == 0)
+		r = bench_server_flush(&rig->server);
+	if (r == 0)
+		r = evict_all(rig);	/* so that each run finds the same room */
+	cpu = bench_daemon_cpu_seconds(&rig->daemon);
+	if (r == 0)
+		r = store_gbs(rig, &ret->value);
+	ret->cores = (bench_daemon_cpu_seconds(&rig->daemon) - cpu) * 1e10 / pass_bytes;
+	if (r == 0)
+		r = raw_set(rig, &after);
+	ret->limit = (before + after) / 2;
+	return r;
+}
+
+static int one_load(struct rig *rig, struct figures *ret)
+{
+	double before = 0, after = 0, cpu = 0, store = 0;
+	int r = raw_set(rig, &before);	/* there must be something to get */
+
+	if (r == 0)
+		r = store_gbs(rig, &store);
+	if (r == 0)
+		r = evict_all(rig);
+	bench_daemon_spoil(&rig->daemon);
+	if (r == 0)
+		r = bench_wire_run(&rig->wire, false, &before);
+	cpu = bench_daemon_cpu_seconds(&rig->daemon);
+	if (r == 0)
+		r = load_gbs(rig, &ret->value);
+	ret->cores = (bench_daemon_cpu_seconds(&rig->daemon) - cpu) * 1e10 / pass_bytes;
+	if (r == 0)
+		r = bench_wire_run(&rig->wire, false, &after);
+	ret->limit = (before + after) / 2;
+	return r;
+}
+
+static int measure(struct rig *rig, bool load, struct bench_result *ret)
+{
+	struct figures figures;
+	double sum = 0;
+	int r = 0;
+
+	for (uint32_t run = 0; run < RUNS + 1 && r == 0; run++) {
+		r = bench_daemon_keys(&rig->daemon, run);
+		if (r == 0)
+			r = load ? one_load(rig, &figures) : one_store(rig, &figures);
+		if (r == 0 && run > 0) {	/* the first warms up */
+			bench_add(ret, figures.value, figures.limit);
+			sum += figures.cores;
+		}
+	}
+	if (r == 0)
+		(void)snprintf(ret->note, sizeof ret->note, "twice that in the engine's bytes; Unix socket; daemon, codec included: "
+			       "%.1f cores per 10 GB/s", sum / RUNS);
+	return r;
+}
+
+static int open_all(struct rig *rig, char *note, size_t n)
+{
+	char sections[512];
+	int r = bench_server_start(&rig->server, note, n);
+
+	if (r)
+		return r;
+	rig->wire = (struct bench_wire){
+		.servers = &rig->server, .n_servers = 1, .connections = CONNECTIONS, .depth = DEPTH / CONNECTIONS,
+		.values = BLOCKS, .value_bytes = BENCH_VALUE,
+	};
+	(void)snprintf(sections, sizeof sections, "[host]\nbytes = 768M\n[nvme]\nbytes = 0\n[redis]\nendpoints = %s\n"
+		       "connections = %d\ntimeout_ms = %d\nmax_inflight_bytes = 1G\n", rig->server.local, CONNECTIONS,
+		       BENCH_PATIENCE_MS);
+	r = bench_daemon_open(&rig->daemon, BLOCKS, NULL, sections);
+	return r ? r : bench_daemon_await_up(&rig->daemon, "redis");
+}
+
+static int run_daemon(const struct bench_case *self, struct bench_result *ret)
+{
+	static struct rig rig;
+	int r;
+
+	memset(&rig, 0, sizeof rig);
+	r = open_all(&rig, ret->note, sizeof ret->note);
+	if (r == 0)
+		r = measure(&rig, self->arg != NULL, ret);
+	if (r && !ret->note[0])
+		(void)snprintf(ret->note, sizeof ret->note, "%.60s; %s", kvtier_last_error(), strerror(-r));
+	bench_daemon_close(&rig.daemon);
+	bench_server_stop(&rig.server);
+	return r;
+}
+
+static const char load[] = "load";
+
+const struct bench_case bench_redis_daemon_cases[] = {
+	{ "redis.store", run_daemon, "pages to Redis through client and daemon, image bytes, against sockets by hand", 0.85,
+	  BENCH_MORE, "GB/s", NULL },
+	{ "redis.load", run_daemon, "Redis to pages through client and daemon, image bytes, against sockets by hand", 0.85,
+	  BENCH_MORE, "GB/s", load },
+	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
+};

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib_redis_cluster.c - six redis-servers that are a Cluster: see lib_redis.h. Made and changed by the commands that
+ * redis-cli --cluster uses. No replica takes over by itself: only tests decide when.
+ */
+#include "lib_redis.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { MASTERS = 3, SLOTS = 16384, PATIENCE_S = 60, NODES_BYTES = 8192, ID_BYTES = 64, KEYS_BYTES = 65536 };
+
+static void nap(void)
+{
+	const struct timespec t = { .tv_nsec = 20000000 };
+
+	(void)nanosleep(&t, NULL);
+}
+
+/* Sends, and the reply must be this. */
+static void must(const struct redis_server *s, const char *want, const char *command)
+{
+	char text[512];
+
+	redis_say(s, text, sizeof text, "%s", command);
+	if (strcmp(text, want) != 0)
+		fail_msg("%s: \"%s\" is answered with \"%s\"", s->address, command, text);
+}
+
+__attribute__((format(printf, 2, 3))) static void ok(const struct redis_server *s, const char *format, ...)
+{
+	char command[512];
+	va_list args;
+
+	va_start(args, format);
+	(void)vsnprintf(command, sizeof command, format, args);
+	va_end(args);
+	must(s, "OK", command);
+}
+
+/* Asks until the reply has this word. */
+static void becomes(const struct redis_server *s, const char *command, const char *word)
+{
+	char text[NODES_BYTES];
+
+	for (time_t until = time(NULL) + PATIENCE_S; time(NULL) < until; nap()) {
+		redis_say(s, text, sizeof text, "%s", command);
+		if (strstr(text, word))
+			return;
+	}
+	fail_msg("%s: \"%s\" does not say \"%s\" but:\n%s", s->address, command, word, text);
+}
+
+static void node_id(const struct redis_server *s, char ret[ID_BYTES])
+{
+	redis_say(s, ret, ID_BYTES, "CLUSTER MYID");
+}
+
+/* --- making it --- */
+
+static void meet(struct redis_cluster_rig *rig)
+{
+	for (uint32_t i = 0; i < REDIS_CLUSTER_NODES; i++)
+		ok(&rig->node[i], "CLUSTER SET-CONFIG-EPOCH %u", i + 1);
+	for (uint32_t i = 0; i < MASTERS; i++)
+		ok(&rig->node[i], "CLUSTER ADDSLOTSRANGE %u %u", SLOTS * i / MASTERS, SLOTS * (i + 1) / MASTERS - 1);
+	for (uint32_t i = 1; i < REDIS_CLUSTER_NODES; i++)
+		ok(&rig->node[i], "CLUSTER MEET 127.0.0.1 %u", rig->node[0].port);
+	for (uint32_t i = 0; i < REDIS_CLUSTER_NODES; i++)
+		becomes(&rig->node[i], "CLUSTER INFO", "cluster_known_nodes:6");
+}
+
+/* A node may have heard of a master and not yet shaken hands with it. */
+static void replicate(const struct redis_server *replica, const struct redis_server *master)
+{
+	char id[ID_BYTES], command[128];
+
+	node_id(master, id);
+	(void)snprintf(command, sizeof command, "CLUSTER REPLICATE %s", id);
+	becomes(replica, "CLUSTER NODES", id);
+	becomes(replica, command, "OK");
+}
+
+void redis_cluster_start(struct redis_cluster_rig *rig)
+{
+	memset(rig, 0, sizeof *rig);
+	for (uint32_t i = 0; i < REDIS_CLUSTER_NODES; i++)
+		redis_start(&rig->node[i], "--cluster-enabled yes --cluster-node-timeout 5000 "
+			    "--cluster-replica-no-failover yes --cluster-require-full-coverage no "
+			    "--repl-diskless-sync-delay 0");
+	meet(rig);
+	for (uint32_t i = MASTERS; i < REDIS_CLUSTER_NODES; i++)
+		replicate(&rig->node[i], &rig->node[i - MASTERS]);
+	for (uint32_t i = 0; i < REDIS_CLUSTER_NODES; i++) {
+		becomes(&rig->node[i], "CLUSTER INFO", "cluster_state:ok");
+		becomes(&rig->node[i], "CLUSTER INFO", "cluster_slots_ok:16384");
+		becomes(&rig->node[i], "CLUSTER INFO", "cluster_size:3");
+		becomes(&rig->node[i], "INFO replication", i < MASTERS ? "connected_slaves:1" : "master_link_status:up");
+	}
+}
+
+void redis_cluster_stop(struct redis_cluster_rig *rig)
+{
+	for (uint32_t i = 0; i < REDIS_CLUSTER_NODES; i++)
+		redis_stop(&rig->node[i]);
+}
+
+/* --- resharding --- */
+
+/* Up to n slots of the node; its line in CLUSTER NODES ends with them: "0-5460 6000". */
+static uint32_t slots_of(const struct redis_server *s, uint32_t *ret, uint32_t n)
+{
+	char nodes[NODES_BYTES], *line, *rest = NULL, *word;
+	uint32_t found = 0;
+
+	redis_say(s, nodes, sizeof nodes, "CLUSTER NODES");
+	line = strstr(nodes, "myself");
+	assert_non_null(line);
+	line[strcspn(line, "\n")] = 0;
+	word = strtok_r(line, " ", &rest);
+	for (int field = 2; word; word = strtok_r(NULL, " ", &rest), field++) {
+		char *dash = strchr(word, '-');
+		uint32_t first, last;
+
+		if (field < 8 || word[0] == '[')
+			continue;
+		first = (uint32_t)strtoul(word, NULL, 10);
+		last = dash ? (uint32_t)strtoul(dash + 1, NULL, 10) : first;
+		for (; first <= last && found < n; first++)
+			ret[found++] = first;
+	}
+	return found;
+}
+
+static void move_keys(const struct redis_server *from, const struct redis_server *to, uint32_t slot)
+{
+	char keys[KEYS_BYTES], text[512], *rest;
+
+	for (;;) {
+		redis_say(from, keys, sizeof keys, "CLUSTER GETKEYSINSLOT %u 100", slot);
+		if (!keys[0])
+			return;
+		rest = NULL;
+		for (char *key = strtok_r(keys, "\n", &rest); key; key = strtok_r(NULL, "\n", &rest)) {
+			redis_say(from, text, sizeof text, "MIGRATE 127.0.0.1 %u %s 0 10000 REPLACE", to->port, key);
+			if (strcmp(text, "OK") != 0 && strcmp(text, "NOKEY") != 0)
+				fail_msg("MIGRATE %s: %s", key, text);
+		}
+	}
+}
+
+void redis_cluster_move(struct redis_cluster_rig *rig, uint32_t from, uint32_t to, uint32_t n_slots)
+{
+	uint32_t *slots = calloc(n_slots, sizeof *slots);
+	char from_id[ID_BYTES], to_id[ID_BYTES];
+
+	assert_non_null(slots);
+	assert_int_equal(slots_of(&rig->node[from], slots, n_slots), n_slots);
+	node_id(&rig->node[from], from_id);
+	node_id(&rig->node[to], to_id);
+	for (uint32_t i = 0; i < n_slots; i++) {
+		ok(&rig->node[to], "CLUSTER SETSLOT %u IMPORTING %s", slots[i], from_id);
+		ok(&rig->node[from], "CLUSTER SETSLOT %u MIGRATING %s", slots[i], to_id);
+		move_keys(&rig->node[from], &rig->node[to], slots[i]);
+		/* The new owner first: nobody must ever find the slot without one. */
+		ok(&rig->node[to], "CLUSTER SETSLOT %u NODE %s", slots[i], to_id);
+		ok(&rig->node[from], "CLUSTER SETSLOT %u NODE %s", slots[i], to_id);
+	}
+	free(slots);
+}
+
+/* --- failover --- */
+
+/* Which node this line of CLUSTER NODES is about; its second word is "host:port@bus". */
+static uint32_t node_of(const struct redis_cluster_rig *rig, const char *line)
+{
+	for (uint32_t i = 0; i < REDIS_CLUSTER_NODES; i++) {
+		char word[64];
+		const char *at;
+
+		(void)snprintf(word, sizeof word, ":%u@", rig->node[i].port);
+		at = strstr(line, word);
+		if (at && at < line + strcspn(line, "\n"))
+			return i;
+	}
+	fail_msg("no node of ours: %s", line);
+	return 0;
+}
+
+/* A replica of this master that runs, as the other nodes see it: the master may be dead. */
+static uint32_t replica_of(const struct redis_cluster_rig *rig, uint32_t master)
+{
+	char nodes[NODES_BYTES], id[ID_BYTES], word[ID_BYTES + 16];
+	uint32_t asked = 0;
+
+	while (asked == master || rig->node[asked].pid == 0)
+		asked++;
+	assert_true(asked < REDIS_CLUSTER_NODES);
+	redis_say(&rig->node[asked], nodes, sizeof nodes, "CLUSTER NODES");
+	id[0] = 0;
+	for (const char *line = nodes; *line; line += strcspn(line, "\n"), line += *line == '\n')
+		if (node_of(rig, line) == master)
+			(void)snprintf(id, sizeof id, "%.40s", line);
+	assert_int_equal(strlen(id), 40);
+	(void)snprintf(word, sizeof word, " %s ", id); /* behind its own id and flags: its master */
+	for (const char *line = nodes; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+		const char *at = strstr(line, word);
+		const uint32_t node = node_of(rig, line);
+
+		if (at && at < line + strcspn(line, "\n") && rig->node[node].pid > 0)
+			return node;
+	}
+	fail_msg("node %u has no replica that runs:\n%s", master, nodes);
+	return 0;
+}
+
+uint32_t redis_cluster_failover(struct redis_cluster_rig *rig, uint32_t master)
+{
+	const uint32_t replica = replica_of(rig, master);
+
+	ok(&rig->node[replica], "CLUSTER FAILOVER TAKEOVER");
+	becomes(&rig->node[replica], "ROLE", "master");
+	return replica;
+}

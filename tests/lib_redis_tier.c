@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib_redis_tier.c - see lib_redis_tier.h.
+ */
+#include "lib_redis_tier.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+enum { PATIENCE_S = 60, FRESH_MS = 250 };
+
+static uint64_t clock_ns(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* --- life --- */
+
+static void on_pause(struct loop_timer *timer)
+{
+	loop_stop(((struct kit *)((char *)timer - offsetof(struct kit, pause)))->loop);
+}
+
+static void on_changed(void *arg)
+{
+	((struct kit *)arg)->changes++;
+}
+
+void kit_init(struct kit *kit, uint32_t opaque_bytes)
+{
+	memset(kit, 0, sizeof *kit);
+	kit->geometry = (struct image_geometry){ .dtype = DTYPE_BF16, .layers = 2, .kv_heads = 2, .head_dim_k = 8,
+						 .head_dim_v = 8, .block_tokens = 16, .opaque_bytes = opaque_bytes };
+	assert_int_equal(image_shape(&kit->geometry, CODEC_FP8, CODEC_FP8, &kit->shape, NULL), 0);
+	kit->room = (kit->shape.image_bytes + IMAGE_ALIGN - 1) / IMAGE_ALIGN * IMAGE_ALIGN;
+	kit->memory = aligned_alloc(IMAGE_ALIGN, (size_t)kit->room * KIT_SLOTS);
+	kit->expected = aligned_alloc(IMAGE_ALIGN, kit->room);
+	assert_true(kit->memory && kit->expected);
+	kit->pause.fire = on_pause;
+	kit->conf = (struct redis_tier_conf){ .cluster = REDIS_CLUSTER_AUTO, .key_prefix = "kv:", .connections = 2,
+					      .timeout_ms = 2000, .max_in_flight = 64,
+					      .events = { .arg = kit, .changed = on_changed } };
+	assert_int_equal(loop_open(0, &kit->loop), 0);
+}
+
+void kit_start(struct kit *kit)
+{
+	const struct tier_conf conf = { .redis = &kit->conf };
+	const int r = tier_open(TIER_REDIS, &conf, kit->loop, &kit->tier, kit->text, sizeof kit->text);
+
+	if (r)
+		fail_msg("tier_open: %d %s", r, kit->text);
+}
+
+void kit_start_at(struct kit *kit, const char *address)
+{
+	kit->conf.endpoints[0] = address;
+	kit->conf.n_endpoints = 1;
+	kit_start(kit);
+	kit_until_state(kit, TIER_UP);
+}
+
+void kit_stop(struct kit *kit)
+{
+	tier_close(kit->tier);
+	kit->tier = NULL;
+	assert_int_equal(kit->busy, 0);
+}
+
+void kit_free(struct kit *kit)
+{
+	kit_stop(kit);
+	loop_close(kit->loop);
+	free(kit->memory);
+	free(kit->expected);
+}
+
+void kit_run(struct kit *kit, uint32_t ms)
+{
+	assert_int_equal(loop_timer_set(kit->loop, &kit->pause, clock_ns() + ms * 1000000ull), 0);
+	assert_int_equal(loop_run(kit->loop), 0);
+	loop_timer_unset(kit->loop, &kit->pause);
+}
+
+bool kit_until(struct kit *kit, bool (*is)(struct kit *kit, void *arg), void *arg)
+{
+	const uint64_t end = clock_ns() + PATIENCE_S * 1000000000ull;
+
+	while (!is(kit, arg)) {
+		if (clock_ns() > end)
+			return false;
+		kit_run(kit, 2);
+	}
+	return true;
+}
+
+static bool has_state(struct kit *kit, void *arg)
+{
+	return tier_state(kit->tier) == *(enum tier_state *)arg;
+}
+
+void kit_until_state(struct kit *kit, enum tier_state state)
+{
+	struct redis_tier_status status;
+
+	if (kit_until(kit, has_state, &state))
+		return;
+	redis_status(kit->tier, &status);
+	fail_msg("the tier is %s, not %s: %s", tier_state_name(tier_state(kit->tier)), tier_state_name(state),
+		 status.text);
+}
+
+/* --- blocks --- */
+
+void kit_identity(uint32_t block, struct image_identity *ret)
+{
+	random_key(block, ret->key);
+	random_key(1000000, ret->space_id);
+}
+
+void kit_name(uint32_t block, char ret[KIT_NAME_BYTES])
+{
+	struct image_identity identity;
+
+	kit_identity(block, &identity);
+	(void)strcpy(ret, "kv:");
+	for (size_t i = 0; i < 32; i++)
+		(void)snprintf(ret + KIT_PREFIX_BYTES + 2 * i, 3, "%02x", identity.key[i]);
+}
+
+void kit_image(const struct kit *kit, uint32_t block, uint8_t *ret)
+{
+	struct random random = { .state = block };
+	struct image_identity identity;
+	struct image_header header;
+
+	memset(ret, 0, kit->room);
+	for (uint32_t i = 0; i < kit->shape.scale_bytes; i++)
+		ret[sizeof header + i] = (uint8_t)random_next(&random);
+	for (uint32_t i = 0; i + 8 <= kit->shape.payload_bytes; i += 8) {
+		const uint64_t word = random_next(&random);
+
+		memcpy(ret + kit->shape.payload_offset + i, &word, 8);
+	}
+	kit_identity(block, &identity);
+	image_header_fill(&header, &kit->geometry, CODEC_FP8, CODEC_FP8, &kit->shape, &identity);
+	image_seal(&header, image_checksum(ret, &kit->shape));
+	memcpy(ret, &header, sizeof header);
+}
+
+uint32_t kit_value(struct kit *kit, uint32_t block, uint8_t *ret)
+{
+	const uint32_t head = (uint32_t)sizeof(struct image_header) + kit->shape.scale_bytes;
+
+	kit_image(kit, block, kit->expected);
+	memcpy(ret, kit->expected, head);
+	memcpy(ret + head, kit->expected + kit->shape.payload_offset, kit->shape.payload_bytes);
+	return kit->shape.packed_bytes;
+}
+
+/* --- transfers --- */
+
+static void on_done(struct xfer *x)
+{
+	struct kit_slot *slot = (struct kit_slot *)x;	/* first member */
+
+	assert_false(x->in_flight);
+	slot->dones++;
+	slot->kit->busy--;
+}
+
+struct kit_slot *kit_begin_with(struct kit *kit, enum xfer_op op, uint32_t block, uint32_t room, int *ret)
+{
+	struct kit_slot *slot = kit->slots;
+
+	while (slot < kit->slots + KIT_SLOTS && slot->busy)
+		slot++;
+	assert_true(slot < kit->slots + KIT_SLOTS);
+	memset(slot, 0, sizeof *slot);
+	slot->kit = kit;
+	slot->block = block;
+	kit_identity(block, &slot->identity);
+	slot->x = (struct xfer){ .op = op, .done = on_done };
+	if (op != XFER_WRITE)
+		slot->x.identity = &slot->identity;
+	if (op != XFER_PROBE) {
+		slot->x.buffer = kit->memory + (size_t)(slot - kit->slots) * kit->room;
+		slot->x.bytes = room;
+	}
+	if (op == XFER_READ) {
+		slot->x.geometry = &kit->geometry;
+		memset(slot->x.buffer, 0xa5, kit->room);
+	} else if (op == XFER_WRITE) {
+		kit_image(kit, block, slot->x.buffer);
+	}
+	kit->busy++;
+	*ret = tier_submit(kit->tier, &slot->x);
+	if (*ret) {
+		kit->busy--;
+		return NULL;
+	}
+	slot->busy = true;
+	return slot;
+}
+
+struct kit_slot *kit_begin(struct kit *kit, enum xfer_op op, uint32_t block, int *ret)
+{
+	return kit_begin_with(kit, op, block, kit->shape.image_bytes, ret);
+}
+
+static bool is_done(struct kit *kit, void *arg)
+{
+	(void)kit;
+	return ((struct kit_slot *)arg)->dones > 0;
+}
+
+int kit_settle(struct kit *kit, struct kit_slot *slot)
+{
+	if (!kit_until(kit, is_done, slot))
+		fail_msg("an xfer has not ended");
+	assert_int_equal(slot->dones, 1);
+	slot->busy = false;
+	if (slot->x.status || slot->x.op != XFER_READ)
+		return slot->x.status;
+	assert_int_equal(slot->x.bytes, kit->shape.image_bytes);
+	kit_image(kit, slot->block, kit->expected);
+	return memcmp(slot->x.buffer, kit->expected, kit->room) ? -EILSEQ : 0;
+}
+
+int kit_do(struct kit *kit, enum xfer_op op, uint32_t block)
+{
+	struct kit_slot *slot;
+	int r;
+
+	while ((slot = kit_begin(kit, op, block, &r)) == NULL && r == -EAGAIN)
+		kit_run(kit, 1);
+	return slot ? kit_settle(kit, slot) : r;
+}
+
+void kit_store_all(struct kit *kit, uint32_t from, uint32_t to)
+{
+	struct kit_slot *slots[KIT_SLOTS];
+	uint32_t n = 0;
+
+	while (from < to || n > 0) {
+		int r = 0;
+
+		if (from < to && n < KIT_SLOTS && (slots[n] = kit_begin(kit, XFER_WRITE, from, &r)) != NULL) {
+			from++;
+			n++;
+			continue;
+		}
+		if (r && r != -EAGAIN)
+			fail_msg("storing block %u: %d", from, r);
+		while (n > 0)
+			assert_int_equal(kit_settle(kit, slots[--n]), 0);
+	}
+}
+
+static bool harmless(int status, bool lenient)
+{
+	return status == -ENOENT || status == -ENODEV ||
+	       (lenient && (status == -ETIMEDOUT || status == -ECONNRESET || status == -EREMOTEIO));
+}
+
+uint32_t kit_load_all(struct kit *kit, uint32_t from, uint32_t to, bool lenient)
+{
+	struct kit_slot *slots[KIT_SLOTS];
+	uint32_t n = 0, whole = 0;
+
+	while (from < to || n > 0) {
+		int r = 0;
+
+		if (from < to && n < KIT_SLOTS && (slots[n] = kit_begin(kit, XFER_READ, from, &r)) != NULL) {
+			from++;
+			n++;
+			continue;
+		}
+		if (r == -ENODEV) {
+			from++;
+			continue;
+		}
+		assert_true(r == 0 || r == -EAGAIN);
+		while (n > 0) {
+			r = kit_settle(kit, slots[--n]);
+			whole += r == 0;
+			if (r && !harmless(r, lenient))
+				fail_msg("loading block %u: %d", slots[n]->block, r);
+		}
+	}
+	return whole;
+}
+
+/* --- what the tier says of itself --- */
+
+bool kit_says(struct kit *kit, const char *words)
+{
+	struct redis_tier_status status;
+
+	kit_run(kit, FRESH_MS);
+	redis_status(kit->tier, &status);
+	return strstr(status.text, words) != NULL;
+}
+
+struct redis_counters kit_counters(struct kit *kit)
+{
+	struct redis_tier_status status;
+
+	kit_run(kit, FRESH_MS);
+	redis_status(kit->tier, &status);
+	return status.counters;
+}
+
+struct redis_endpoint_row kit_row(struct kit *kit, uint32_t i)
+{
+	struct redis_endpoint_row row;
+
+	kit_run(kit, FRESH_MS);
+	assert_true(redis_endpoint(kit->tier, i, &row));
+	return row;
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * redis_breaker.c - whether a server is to be tried, and what its error replies mean. Contract: redis_breaker.h.
+ * The words and sentences are those of Redis 2.8 to 7.2 and of Valkey (src/server.c, acl.c, networking.c, cluster.c).
+ */
+#include "redis_breaker.h"
+
+#include <assert.h>
+#include <string.h>
+
+static const uint64_t wait_min_ns = 1000000000u, wait_max_ns = 30000000000u;
+
+/* The first that fits counts, so the longer of two with the same beginning stands first. */
+static const struct {
+	const char *says;	/* up to a blank or the end */
+	enum redis_verdict verdict;
+} verdicts[] = {
+	{ "WRONGTYPE", REDIS_SAYS_WRONG_TYPE },
+	{ "OOM", REDIS_SAYS_NO_STORES },
+	{ "READONLY", REDIS_SAYS_NO_STORES },
+	{ "MISCONF", REDIS_SAYS_NO_STORES },
+	{ "NOREPLICAS", REDIS_SAYS_NO_STORES },
+	{ "CLUSTERDOWN The cluster is down and only accepts read commands", REDIS_SAYS_NO_STORES },
+	{ "CLUSTERDOWN Hash slot not served", REDIS_SAYS_NOTHING },	/* of this slot; others are */
+	{ "CLUSTERDOWN", REDIS_SAYS_NOT_NOW },
+	{ "LOADING", REDIS_SAYS_NOT_NOW },
+	{ "BUSY", REDIS_SAYS_NOT_NOW },
+	{ "MASTERDOWN", REDIS_SAYS_NOT_NOW },
+	{ "ERR max number of clients", REDIS_SAYS_NOT_NOW },
+	{ "NOAUTH", REDIS_SAYS_NOT_YOU },
+	{ "WRONGPASS", REDIS_SAYS_NOT_YOU },
+	{ "NOPERM", REDIS_SAYS_NOT_YOU },
+	{ "DENIED", REDIS_SAYS_NOT_YOU },				/* protected mode */
+	{ "ERR AUTH", REDIS_SAYS_NOT_YOU },				/* "...called without any password configured" */
+	{ "ERR Client sent AUTH,", REDIS_SAYS_NOT_YOU },		/* the same before Redis 6 */
+	{ "ERR invalid password", REDIS_SAYS_NOT_YOU },			/* before Redis 6 */
+	{ "ERR operation not permitted", REDIS_SAYS_NOT_YOU },		/* NOAUTH before Redis 2.8 */
+	{ "ERR wrong number of arguments for 'auth'", REDIS_SAYS_NOT_YOU },	/* a username, before Redis 6 */
+	{ "MOVED", REDIS_SAYS_MOVED },
+	{ "ASK", REDIS_SAYS_MOVED },
+	{ "ERR unknown command", REDIS_SAYS_UNKNOWN_COMMAND },
+	{ "ERR unknown subcommand", REDIS_SAYS_UNKNOWN_COMMAND },
+	{ "ERR Unknown subcommand", REDIS_SAYS_UNKNOWN_COMMAND },	/* before Redis 7 */
+};
+
+enum redis_verdict redis_verdict(const char *text, size_t n)
+{
+	for (size_t i = 0; i < sizeof verdicts / sizeof *verdicts; i++) {
+		const size_t length = strlen(verdicts[i].says);
+
+		if (n >= length && memcmp(text, verdicts[i].says, length) == 0 &&
+		    (n == length || text[length] == ' ' || text[length] == ','))
+			return verdicts[i].verdict;
+	}
+	return REDIS_SAYS_NOTHING;
+}
+
+static uint64_t random_next(struct redis_breaker *b)
+{
+	assert(b->random != 0);
+	b->random ^= b->random << 13;	/* xorshift64: nobody guesses against us here */
+	b->random ^= b->random >> 7;
+	b->random ^= b->random << 17;
+	return b->random;
+}
+
+/* +- 25 %, so that those who lost a server together do not come back together. */
+static uint64_t jittered(struct redis_breaker *b, uint64_t wait_ns)
+{
+	return wait_ns - wait_ns / 4 + random_next(b) % (wait_ns / 2 + 1);
+}
+
+static uint64_t doubled(uint64_t wait_ns)
+{
+	if (wait_ns == 0)
+		return wait_min_ns;
+	return 2 * wait_ns < wait_max_ns ? 2 * wait_ns : wait_max_ns;
+}
+
+static void open_for(struct redis_breaker *b, uint64_t wait_ns, uint64_t now_ns)
+{
+	if (b->state == REDIS_CLOSED)
+		b->opens_total++;
+	b->state = REDIS_OPEN;
+	b->wait_ns = wait_ns;
+	b->until_ns = now_ns + jittered(b, wait_ns);
+	b->trial_ns = 0;
+	b->failures = 0;
+}
+
+static void stop_stores(struct redis_breaker *b, uint64_t wait_ns, uint64_t now_ns)
+{
+	b->no_stores_wait_ns = wait_ns;
+	b->no_stores_until_ns = now_ns + jittered(b, wait_ns);
+}
+
+void redis_breaker_open(struct redis_breaker *b, uint64_t seed)
+{
+	*b = (struct redis_breaker){ .state = REDIS_CLOSED, .random = seed ? seed : 1 };
+}
+
+static bool trial_is_free(const struct redis_breaker *b, uint64_t now_ns)
+{
+	return b->trial_ns == 0 || now_ns >= b->trial_ns + wait_max_ns;
+}
+
+bool redis_breaker_usable(const struct redis_breaker *b, uint64_t now_ns)
+{
+	switch (b->state) {
+	case REDIS_CLOSED:
+		return true;
+	case REDIS_OPEN:
+		return now_ns >= b->until_ns;
+	default:
+		return trial_is_free(b, now_ns);
+	}
+}
+
+bool redis_breaker_try(struct redis_breaker *b, uint64_t now_ns)
+{
+	if (!redis_breaker_usable(b, now_ns))
+		return false;
+	if (b->state != REDIS_CLOSED) {
+		b->state = REDIS_HALF;
+		b->trial_ns = now_ns ? now_ns : 1;
+	}
+	return true;
+}
+
+void redis_breaker_untried(struct redis_breaker *b)
+{
+	if (b->state == REDIS_HALF)
+		b->trial_ns = 0;
+}
+
+bool redis_breaker_takes_stores(const struct redis_breaker *b, uint64_t now_ns)
+{
+	return now_ns >= b->no_stores_until_ns;
+}
+
+void redis_breaker_success(struct redis_breaker *b, uint64_t now_ns)
+{
+	(void)now_ns;
+	if (b->state == REDIS_OPEN)
+		return;
+	b->state = REDIS_CLOSED;
+	b->failures = 0;
+	b->trial_ns = 0;
+	if (!b->stores_alone)
+		b->misconfigured = false;
+}
+
+void redis_breaker_failure(struct redis_breaker *b, uint64_t now_ns)
+{
+	if (b->state == REDIS_OPEN || (b->state == REDIS_CLOSED && ++b->failures < REDIS_BREAKER_FAILURES))
+		return;
+	open_for(b, b->state == REDIS_HALF ? doubled(b->wait_ns) : wait_min_ns, now_ns);
+	b->misconfigured = b->stores_alone = false;	/* it is something else now */
+}
+
+static void not_now(struct redis_breaker *b, uint64_t now_ns)
+{
+	if (b->state == REDIS_CLOSED)
+		b->failures = REDIS_BREAKER_FAILURES - 1;
+	redis_breaker_failure(b, now_ns);
+}
+
+/* A store alone refused is an ACL without SET: what others stored is still to be had. */
+static void not_you(struct redis_breaker *b, bool store, uint64_t now_ns)
+{
+	if (store) {
+		redis_breaker_success(b, now_ns);
+		if (!b->misconfigured || redis_breaker_takes_stores(b, now_ns))
+			stop_stores(b, wait_max_ns, now_ns);
+		b->stores_alone |= b->state == REDIS_CLOSED;
+	} else {
+		if (b->state != REDIS_OPEN || !b->misconfigured)
+			open_for(b, wait_max_ns, now_ns);
+		b->stores_alone = false;
+	}
+	b->misconfigured = true;
+}
+
+void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, bool store, uint64_t now_ns)
+{
+	switch (verdict) {
+	case REDIS_SAYS_NOT_NOW:
+		not_now(b, now_ns);
+		break;
+	case REDIS_SAYS_NOT_YOU:
+		not_you(b, store, now_ns);
+		break;
+	case REDIS_SAYS_NO_STORES:
+		/* The wait grows by tries after it, not by the others that were on their way before it. */
+		if (redis_breaker_takes_stores(b, now_ns))
+			stop_stores(b, doubled(b->no_stores_wait_ns), now_ns);
+		redis_breaker_success(b, now_ns);
+		break;
+	default:
+		redis_breaker_success(b, now_ns);	/* it answers */
+	}
+}
+
+void redis_breaker_stored(struct redis_breaker *b)
+{
+	b->no_stores_until_ns = 0;
+	b->no_stores_wait_ns = 0;
+	if (b->stores_alone)
+		b->misconfigured = b->stores_alone = false;
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * redis_job.c - a job as a command on a connection, and what its end means: for the xfer, for the server's health,
+ * and for where it is tried next. Also the deletion of values that are bad. I/O thread only.
+ *
+ *	reply                        the xfer's status     the server
+ *	value, OK, 1                 0                     is well
+ *	nil, 0                       -ENOENT               is well
+ *	not this block, -WRONGTYPE   -EBADMSG, deleted     is well
+ *	-MOVED, -ASK                 goes on elsewhere     is well
+ *	-TRYAGAIN, -CLUSTERDOWN      goes on in 50 ms      is well until the deadline
+ *	-OOM                         -ENOSPC               takes no stores for a while
+ *	-READONLY, -MISCONF...       -EROFS                takes no stores for a while
+ *	-NOPERM to a SET             -EROFS                takes no stores for a while, and says why
+ *	-NOAUTH, -NOPERM...          -EACCES               is misconfigured
+ *	-LOADING, -BUSY...           -EREMOTEIO            is not asked for a while
+ *	another error                -EREMOTEIO            is well
+ *	none                         -ETIMEDOUT,           has failed once
+ *	                             -ECONNRESET
+ */
+#include <assert.h>
+#include <errno.h>
+#include <hiredis/hiredis.h>
+#include <string.h>
+
+#include "redis_inner.h"
+
+static bool begins(const char *text, const char *with)
+{
+	return strncmp(text, with, strlen(with)) == 0;
+}
+
+/* --- deletion --- */
+
+static void deleted(struct redis_chore *chore)
+{
+	const struct redis_command *c = &chore->command;
+	struct redis_node *node = chore->node;
+
+	if (c->status == 0 && c->reply && c->reply->type == REDIS_REPLY_INTEGER && c->reply->integer == 1)
+		node->counters.deleted_total++;
+	/* An ACL without EVAL, or a server without scripts, is not asked again; it is no misconfiguration. */
+	if (c->status == -EREMOTEIO && redis_verdict(c->error, strlen(c->error)) != REDIS_SAYS_MOVED)
+		node->refused_evals = true;
+	redis_chore_give(node->io, chore);
+}
+
+void redis_delete(struct redis_node *node, const struct redis_condemned *what)
+{
+	struct redis_chore *chore = node->refused_evals ? NULL : redis_chore_take(node->io);
+
+	if (!chore)
+		return;
+	redis_command_delete_if(&chore->command, what->name.text, what->name.bytes, what->sha1, what->length);
+	chore->done = deleted;
+	if (redis_node_chore(node, chore))
+		redis_chore_give(node->io, chore);	/* it is found bad again by the next who reads it */
+}
+
+static void delete_bad(const struct redis_job *job)
+{
+	struct redis_condemned what = { .name = job->name, .length = job->value.length };
+
+	if (!job->value.hashed)
+		return;
+	memcpy(what.sha1, job->value.sha1, sizeof what.sha1);
+	redis_delete(job->node, &what);
+}
+
+/* --- what an end means --- */
+
+/* An answer that is no error. */
+static int answered(struct redis_job *job)
+{
+	const struct redis_command *c = &job->command;
+	struct redis_counters *counters = &job->node->counters;
+
+	redis_node_answered(job->node);
+	switch (job->op) {
+	case XFER_READ:
+		counters->gets_total++;
+		counters->hits_total += c->status == 0 || c->status == -EFBIG;
+		counters->corrupt_total += c->status == -EBADMSG;
+		if (c->status == -EBADMSG)
+			delete_bad(job);
+		return c->status;
+	case XFER_WRITE:
+		if (c->reply->type != REDIS_REPLY_STATUS || strcmp(c->reply->str, "OK") != 0)
+			break;
+		counters->sets_total++;
+		redis_node_stored(job->node);
+		return 0;
+	case XFER_PROBE:
+		if (c->reply->type != REDIS_REPLY_INTEGER)
+			break;
+		counters->probes_total++;
+		return c->reply->integer > 0 ? 0 : -ENOENT;
+	}
+	counters->errors_total++;
+	return -EREMOTEIO;
+}
+
+static int refused(struct redis_job *job, enum redis_verdict verdict)
+{
+	const char *words = job->command.error;
+	const bool store = job->op == XFER_WRITE;
+	struct redis_node *node = job->node;
+
+	if (store && verdict == REDIS_SAYS_NO_STORES) {
+		node->counters.refused_stores_total++;
+		redis_node_verdict(node, verdict, true, words);
+		return begins(words, "OOM") ? -ENOSPC : -EROFS;
+	}
+	if (verdict == REDIS_SAYS_NOT_YOU && begins(words, "NOPERM") && job->op != XFER_READ) {
+		/* A user who may not SET still may GET; one who may not EXISTS loses hints. */
+		node->counters.refused_stores_total += store;
+		if (store)
+			redis_node_verdict(node, verdict, true, words);
+		return store ? -EROFS : -EACCES;
+	}
+	redis_node_verdict(node, verdict, false, words);
+	if (verdict == REDIS_SAYS_WRONG_TYPE && job->op == XFER_READ) {
+		node->counters.gets_total++;
+		node->counters.corrupt_total++;
+		return -EBADMSG;
+	}
+	node->counters.errors_total++;
+	return verdict == REDIS_SAYS_NOT_YOU ? -EACCES : -EREMOTEIO;
+}
+
+/* A slot on its way from one server to another, or a Cluster that is voting: it passes. */
+static bool passes(const struct redis_job *job)
+{
+	const struct redis_io *io = job->node->io;
+
+	return (begins(job->command.error, "TRYAGAIN") || begins(job->command.error, "CLUSTERDOWN")) &&
+	       loop_now(io->loop) < job->deadline_ns;
+}
+
+static void error_reply(struct redis_job *job)
+{
+	const char *words = job->command.error;
+	const enum redis_verdict verdict = redis_verdict(words, strlen(words));
+	struct redis_io *io = job->node->io;
+
+	if (verdict == REDIS_SAYS_MOVED && redis_redirected(io, job, words))
+		return;
+	if (passes(job)) {
+		io->topology.wanted = true;
+		redis_job_delay(io, job);
+		return;
+	}
+	redis_job_end(io, job, refused(job, verdict));
+}
+
+void redis_job_gave_up(struct redis_job *job)
+{
+	const char *words = job->command.error;
+
+	if (job->node->used)	/* it is as -CLUSTERDOWN as it says: not to be waited for by the next ones */
+		redis_node_verdict(job->node, redis_verdict(words, strlen(words)), false, words);
+	redis_job_end(job->node->io, job, -ETIMEDOUT);
+}
+
+static void sent_done(struct redis_command *command)
+{
+	struct redis_job *job = (struct redis_job *)command;	/* first member */
+	struct redis_node *node = job->node;
+	struct redis_io *io = node->io;
+
+	assert(job->phase == REDIS_SENT && node->in_flight > 0);
+	node->in_flight--;
+	if (node->waiting.n > 0)
+		redis_node_kick(node);
+	job->phase = REDIS_IDLE;
+	switch (command->status) {
+	case -ECANCELED:
+		redis_job_end(io, job, -ECANCELED);
+		return;
+	case -ETIMEDOUT:
+		node->counters.timeouts_total++;
+		redis_node_failed(node, redis_why(-ETIMEDOUT));
+		redis_job_end(io, job, -ETIMEDOUT);
+		return;
+	case -ECONNRESET:
+		node->counters.resets_total++;
+		redis_node_failed(node, redis_why(-ECONNRESET));
+		redis_job_end(io, job, atomic_load(&job->cancelled) ? -ECANCELED : -ECONNRESET);
+		return;
+	case -EREMOTEIO:
+		error_reply(job);
+		return;
+	default:
+		redis_job_end(io, job, answered(job));
+	}
+}
+
+/* --- sending --- */
+
+static void asked(struct redis_chore *chore)
+{
+	redis_chore_give(chore->node->io, chore);	/* what comes of it, the command behind it tells */
+}
+
+static int send_asking(struct redis_job *job, struct redis_conn *conn)
+{
+	static const char *const words[] = { "ASKING" };
+	struct redis_io *io = job->node->io;
+	struct redis_chore *chore;
+	int r;
+
+	/* Both or none: an ASKING alone would be for the next command, which did not ask for it. */
+	if (redis_conn_in_flight(conn) + 2 > REDIS_CONN_COMMANDS)
+		return -EAGAIN;
+	chore = redis_chore_take(io);
+	if (!chore)
+		return -EAGAIN;
+	chore->done = asked;
+	redis_command_words(&chore->command, words, 1);
+	r = redis_chore_send(chore, job->node, conn);
+	if (r)
+		redis_chore_give(io, chore);
+	return r;
+}
+
+int redis_job_send(struct redis_job *job, struct redis_conn *conn)
+{
+	struct redis_command *c = &job->command;
+	const struct redis *r = job->node->io->tier;
+	int err = job->asking ? send_asking(job, conn) : 0;
+
+	if (err)
+		return err;
+	c->value = NULL;
+	switch (job->op) {
+	case XFER_READ:
+		redis_command_get(c, job->name.text, job->name.bytes);
+		c->value = &job->value;
+		break;
+	case XFER_WRITE:
+		redis_command_set(c, job->name.text, job->name.bytes, job->buffer, &job->shape, r->ttl_ms);
+		break;
+	case XFER_PROBE:
+		redis_command_exists(c, job->name.text, job->name.bytes);
+		break;
+	}
+	c->deadline_ns = job->deadline_ns;
+	c->done = sent_done;
+	err = redis_conn_submit(conn, c);
+	if (err)
+		return err;
+	job->asking = false;
+	job->phase = REDIS_SENT;
+	job->node->in_flight++;
+	return 0;
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * redis_link.c - the connections of one Redis server: where to, opened, chosen, buried. Contract in redis_inner.h. I/O
+ * thread only.
+ *
+ *	none ──open──> connecting ──> up ──────> dead ──bury──> none
+ *	                   └── refused, deadline ──^  (a failure; of a link that was up, what was on it has told)
+ *
+ * A name may have several addresses: they are tried in turn, and when none did, the name is looked up again.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "redis_inner.h"
+
+enum { RETRY_MS = 100, CROWDED_MS = 1000, STORES_AHEAD_BYTES = 4 << 20 };
+
+static uint64_t now_of(const struct redis_node *node)
+{
+	return loop_now(node->io->loop);
+}
+
+static uint64_t after_ms(const struct redis_node *node, uint64_t ms)
+{
+	return now_of(node) + ms * 1000000;
+}
+
+bool redis_link_is_up(const struct redis_link *link)
+{
+	return link->conn && redis_conn_state(link->conn) == REDIS_CONN_UP;
+}
+
+const char *redis_node_numeric(const struct redis_node *node)
+{
+	return node->n_resolved ? node->resolved[node->at % node->n_resolved] : "";
+}
+
+/* Of the links that are up and have room for ASKING and a command, the one with the least to do. */
+struct redis_link *redis_link_pick(struct redis_node *node, bool store)
+{
+	struct redis_link *best = NULL;
+	uint64_t best_unsent = 0;
+	uint32_t best_in_flight = 0;
+
+	for (uint32_t i = 0; i < node->n_links && (!store || node->links[i].stores); i++) {
+		struct redis_link *link = &node->links[i];
+		const bool up = redis_link_is_up(link);
+		const uint32_t in_flight = up ? redis_conn_in_flight(link->conn) : 0;
+		const uint64_t unsent = up ? redis_conn_unsent_bytes(link->conn) : 0;
+
+		if (!up || in_flight + 2 > REDIS_CONN_COMMANDS || (store && unsent > STORES_AHEAD_BYTES))
+			continue;
+		if (!best || unsent < best_unsent || (unsent == best_unsent && in_flight < best_in_flight)) {
+			best = link;
+			best_unsent = unsent;
+			best_in_flight = in_flight;
+		}
+	}
+	return best;
+}
+
+static void on_conn_changed(struct redis_conn *conn, void *arg)
+{
+	struct redis_link *link = arg;
+
+	if (redis_conn_state(conn) == REDIS_CONN_UP) {
+		link->was_up = true;
+		link->node->refused_evals = false;
+	}
+	redis_node_kick(link->node);
+}
+
+static void start_lookup(struct redis_node *node)
+{
+	int r;
+
+	if (node->lookup || (node->lookup_ns && now_of(node) < node->lookup_ns + REDIS_LOOKUP_AGAIN_MS * 1000000ull))
+		return;
+	node->lookup_ns = now_of(node);
+	r = redis_lookup_start(node->address, &node->lookup);
+	if (r)
+		redis_node_failed(node, strerror(-r));
+}
+
+void redis_link_lookup(struct redis_node *node)
+{
+	int n;
+
+	if (!node->lookup)
+		return;
+	n = redis_lookup_poll(node->lookup, node->resolved, REDIS_RESOLVED);
+	if (n == -EINPROGRESS)
+		return;
+	node->lookup = NULL;
+	node->n_resolved = n > 0 ? (uint32_t)n : 0;
+	node->at = 0;
+	if (n <= 0)
+		redis_node_failed(node, n == -EAGAIN ? "the name server does not answer" : "no such name");
+}
+
+void redis_link_open(struct redis_link *link)
+{
+	struct redis_node *node = link->node;
+	const struct redis *r = node->io->tier;
+	const struct redis_conn_conf conf = {
+		.address = redis_node_numeric(node), .username = r->username, .password = r->password,
+		.deadline_ns = redis_io_deadline(node->io), .max_value_bytes = r->max_image_bytes,
+		.changed = on_conn_changed, .arg = link
+	};
+	int err;
+
+	if (now_of(node) < node->retry_ns)
+		return;
+	if (node->n_resolved == 0) {
+		start_lookup(node);
+		return;
+	}
+	link->was_up = false;
+	err = redis_conn_open(node->io->loop, &conf, &link->conn);
+	if (err) {
+		link->conn = NULL;
+		node->retry_ns = after_ms(node, RETRY_MS);
+		redis_node_failed(node, strerror(-err));
+		return;
+	}
+	node->counters.reconnects_total += link->opened;
+	link->opened = true;
+}
+
+static void count_link(struct redis_counters *sum, const struct redis_conn *conn)
+{
+	struct redis_conn_counters c;
+
+	redis_conn_counters(conn, &c);
+	sum->received_bytes_total += c.received_bytes;
+	sum->sent_bytes_total += c.sent_bytes;
+	sum->late_total += c.late;
+	sum->protocol_errors_total += c.protocol_errors;
+}
+
+void redis_node_counters(const struct redis_node *node, struct redis_counters *ret)
+{
+	*ret = node->counters;
+	ret->breaker_opens_total += node->breaker.opens_total;
+	for (uint32_t i = 0; i < node->n_links; i++)
+		if (node->links[i].conn)
+			count_link(ret, node->links[i].conn);
+}
+
+static void close_link(struct redis_node *node, struct redis_link *link)
+{
+	struct redis_conn *conn = link->conn;
+
+	count_link(&node->counters, conn);
+	link->conn = NULL;	/* first: what ends now must not be sent on it again */
+	redis_conn_close(conn);
+}
+
+static bool any_up(const struct redis_node *node)
+{
+	for (uint32_t i = 0; i < node->n_links; i++)
+		if (redis_link_is_up(&node->links[i]))
+			return true;
+	return false;
+}
+
+/* The next address of a name next time; after the last the name is looked up again. */
+static void connect_failed(struct redis_node *node, int why, const char *text)
+{
+	const enum redis_verdict verdict = redis_verdict(text, strlen(text));
+
+	node->retry_ns = after_ms(node, RETRY_MS);
+	if (any_up(node)) {	/* it is well, and has no room for more of us */
+		node->retry_ns = after_ms(node, CROWDED_MS);
+		return;
+	}
+	if (++node->at >= node->n_resolved) {
+		node->at = 0;
+		if (!redis_is_numeric(node->address))
+			node->n_resolved = 0;
+	}
+	if (why == -EACCES || verdict == REDIS_SAYS_NOT_YOU)
+		redis_node_verdict(node, REDIS_SAYS_NOT_YOU, false, text);
+	else if (verdict == REDIS_SAYS_NOT_NOW)
+		redis_node_verdict(node, verdict, false, text);
+	else
+		redis_node_failed(node, text[0] ? text : strerror(-why));
+}
+
+void redis_links_bury(struct redis_node *node)
+{
+	for (uint32_t i = 0; i < node->n_links; i++) {
+		struct redis_link *link = &node->links[i];
+		char text[REDIS_TEXT_BYTES];
+		const char *words;
+		int why;
+
+		if (!link->conn || redis_conn_state(link->conn) != REDIS_CONN_DOWN)
+			continue;
+		why = redis_conn_why(link->conn, &words);
+		(void)snprintf(text, sizeof text, "%s", words);
+		close_link(node, link);
+		if (!link->was_up)
+			connect_failed(node, why, text);
+	}
+}
+
+void redis_links_close(struct redis_node *node)
+{
+	node->hushed = true;
+	for (uint32_t i = 0; i < node->n_links; i++)
+		if (node->links[i].conn)
+			close_link(node, &node->links[i]);
+	node->hushed = false;
+}

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * redis_recv.c - what comes in on a connection. Contract: redis_conn.h; the states are explained in redis_conn_inner.h.
+ *
+ *	        .---------------- reply ended ----------------------------.
+ *	        v                                                         |
+ *	      LINE ──not a value's place──────────> SMALL ──whole──> hiredis, done()
+ *	        ├───bulk, length good──> HEADER ──good, room──> BODY ──whole, CR LF──> done(0)
+ *	        │                          └──no────────────────────> SKIP ──whole──> done(-EBADMSG, -EFBIG)
+ *	        ├───another kind, a bulk of a bad length, a push, nobody waits ──> SKIP
+ *	        └───nil, an error: done(-ENOENT, -EREMOTEIO)
+ *	HEADER, BODY, SMALL ──its command ended (deadline, cancel)──> SKIP
+ *
+ * Everything is read through `bytes`, but the body of a value: that goes to its place in the image, and only what
+ * comes behind it in the same call to `bytes`. A server decides the size of nothing here: lines and framing are
+ * bounded by resp.h, small replies by REDIS_SMALL_BYTES, values by the room that the caller has.
+ *
+ * Each step returns 1: something was taken, go on; 0: more bytes are needed; -EPROTO: this is no reply.
+ */
+#include "redis_conn_inner.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <hiredis/hiredis.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum { HEADER_BYTES = sizeof(struct image_header), CRLF_BYTES = 2 };
+
+int recv_open(struct recv *in)
+{
+	in->sha1 = EVP_MD_CTX_new();
+	in->reader = redisReaderCreate();
+	return in->sha1 && in->reader ? 0 : -ENOMEM;
+}
+
+static void forget_reader(struct recv *in)
+{
+	if (in->reader)
+		redisReaderFree(in->reader);
+	in->reader = NULL;
+	in->small_bytes = 0;
+}
+
+void recv_close(struct recv *in)
+{
+	EVP_MD_CTX_free(in->sha1);
+	in->sha1 = NULL;
+	forget_reader(in);
+}
+
+static uint32_t available(const struct recv *in)
+{
+	return in->end - in->at;
+}
+
+/* Whose reply comes next; NULL: nobody's. */
+static struct place *first_place(struct redis_conn *c)
+{
+	return c->first == c->unsent ? NULL : conn_place(c, c->first);
+}
+
+/* --- SKIP --- */
+
+/* From here on what comes is thrown away up to the reply's end; the command, if it is still there, then ends so. */
+static void skip_with(struct recv *in, int status)
+{
+	in->state = RECV_SKIP;
+	in->status = status;
+	in->push = false;
+	in->hashing = false;
+	in->hash_left = 0;
+}
+
+static void hash(struct recv *in, const void *bytes, size_t n)
+{
+	if (in->hashing && n > 0)
+		in->hashing = EVP_DigestUpdate(in->sha1, bytes, n) == 1;
+}
+
+/* The rest of a bulk, of which `taken` bytes are in `header`. */
+static void skip_value(struct redis_conn *c, int status, const void *header, uint32_t taken)
+{
+	struct recv *in = &c->in;
+
+	skip_with(in, status);
+	resp_skip_begin(&in->skip);
+	resp_skip_body(&in->skip, in->length - taken + CRLF_BYTES);
+	if (status == -EBADMSG && in->length <= c->conf.max_value_bytes) {
+		in->hashing = EVP_DigestInit_ex(in->sha1, EVP_sha1(), NULL) == 1;
+		in->hash_left = in->length - taken;
+		hash(in, header, taken);
+	}
+}
+
+static int step_skip(struct redis_conn *c)
+{
+	struct recv *in = &c->in;
+	size_t used = 0, hashed;
+	struct place *p;
+	const int r = resp_skip(&in->skip, in->bytes + in->at, available(in), &used);
+
+	if (r < 0)
+		return r;
+	hashed = used < in->hash_left ? used : (size_t)in->hash_left;
+	hash(in, in->bytes + in->at, hashed);
+	in->hash_left -= hashed;
+	in->at += (uint32_t)used;
+	if (r == 0)
+		return 0;
+	in->state = RECV_LINE;
+	if (in->push)
+		return 1;
+	p = first_place(c);
+	if (p->command && p->command->value && in->hashing)
+		p->command->value->hashed = EVP_DigestFinal_ex(in->sha1, p->command->value->sha1, NULL) == 1;
+	conn_answered(c, in->status, NULL);
+	return 1;
+}
+
+void recv_abandon(struct redis_conn *c)
+{
+	struct recv *in = &c->in;
+
+	in->hashing = false;
+	switch (in->state) {
+	case RECV_SMALL: /* skip knows where it is */
+		forget_reader(in);
+		skip_with(in, 0);
+		break;
+	case RECV_HEADER:
+		skip_value(c, 0, NULL, 0);
+		break;
+	case RECV_BODY:
+		skip_value(c, 0, NULL, HEADER_BYTES + (uint32_t)in->body);
+		break;
+	case RECV_LINE:
+	case RECV_SKIP:
+		break;
+	}
+}
+
+/* --- SMALL --- */
+
+static void small_answered(struct redis_conn *c)
+{
+	struct redis_command *command = first_place(c)->command;
+	struct recv *in = &c->in;
+	redisReply *reply = NULL;
+	void *tree = NULL;
+	int status = 0;
+
+	/* What is framed well hiredis may still not know: a kind of a later protocol, more levels than it has. */
+	if (redisReaderGetReply(in->reader, &tree) == REDIS_OK)
+		reply = tree;
+	in->state = RECV_LINE;
+	in->small_bytes = 0;
+	if (!reply) {
+		forget_reader(in);
+		conn_words(command->error, sizeof command->error, "unexpected reply", 16);
+		conn_answered(c, -EREMOTEIO, NULL);
+		return;
+	}
+	if (reply->type == REDIS_REPLY_ERROR) {
+		conn_words(command->error, sizeof command->error, reply->str, (size_t)reply->len);
+		status = -EREMOTEIO;
+	}
+	conn_answered(c, status, reply);
+	freeReplyObject(reply);
+}
+
+static int step_small(struct redis_conn *c)
+{
+	struct recv *in = &c->in;
+	size_t used = 0;
+	const int r = resp_skip(&in->skip, in->bytes + in->at, available(in), &used);
+
+	if (r < 0 || in->small_bytes + used > REDIS_SMALL_BYTES)
+		return -EPROTO;
+	if (used > 0 && redisReaderFeed(in->reader, (char *)in->bytes + in->at, used) != REDIS_OK)
+		return -ENOMEM;
+	in->small_bytes += used;
+	in->at += (uint32_t)used;
+	if (r == 1)
+		small_answered(c);
+	return r;
+}
+
+static int begin_small(struct recv *in)
+{
+	if (!in->reader)
+		in->reader = redisReaderCreate();
+	if (!in->reader)
+		return -ENOMEM;
+	in->state = RECV_SMALL;
+	resp_skip_begin(&in->skip);
+	return 1;
+}
+
+/* --- values --- */
+
+static int step_header(struct redis_conn *c)
+{
+	struct redis_value *value = first_place(c)->command->value;
+	struct recv *in = &c->in;
+	struct image_header header;
+
+	if (available(in) < HEADER_BYTES)
+		return 0;
+	memcpy(&header, in->bytes + in->at, HEADER_BYTES);
+	in->at += HEADER_BYTES;
+	if (image_header_check(&header, value->geometry, value->identity, &in->shape) ||
+	    in->shape.packed_bytes != in->length) {
+		skip_value(c, -EBADMSG, &header, HEADER_BYTES);
+		return 1;
+	}
+	value->bytes = in->shape.image_bytes;
+	if (value->room < value->bytes) {
+		skip_value(c, -EFBIG, &header, HEADER_BYTES);
+		return 1;
+	}
+	memcpy(value->buffer, &header, HEADER_BYTES);
+	in->body = 0;
+	in->state = RECV_BODY;
+	return 1;
+}
+
+/* Where the rest of the body goes: the scales lie behind the header, the payload on a page of its own. */
+static int body_pieces(const struct recv *in, const struct redis_value *value, struct iovec iov[2])
+{
+	const uint64_t scales = in->shape.scale_bytes;
+	const uint64_t payload = in->body > scales ? in->body - scales : 0;
+	int n = 0;
+
+	if (in->body < scales)
+		iov[n++] = (struct iovec){ value->buffer + HEADER_BYTES + in->body, scales - in->body };
+	if (payload < in->shape.payload_bytes)
+		iov[n++] = (struct iovec){ value->buffer + in->shape.payload_offset + payload,
+					   in->shape.payload_bytes - payload };
+	return n;
+}
+
+static uint64_t body_left(const struct recv *in)
+{
+	return in->length - HEADER_BYTES - in->body;
+}
+
+/* The gap before the payload, and what is behind it on its last page. */
+static void zero_padding(const struct image_shape *shape, uint8_t *buffer)
+{
+	const uint32_t scales_end = HEADER_BYTES + shape->scale_bytes;
+
+	memset(buffer + scales_end, 0, shape->payload_offset - scales_end);
+	memset(buffer + shape->image_bytes, 0, -shape->image_bytes % IMAGE_ALIGN);
+}
+
+static int step_body(struct redis_conn *c)
+{
+	struct redis_value *value = first_place(c)->command->value;
+	struct recv *in = &c->in;
+	struct iovec iov[2];
+	const int n = body_pieces(in, value, iov);
+
+	for (int i = 0; i < n && available(in) > 0; i++) {
+		const uint32_t take = iov[i].iov_len < available(in) ? (uint32_t)iov[i].iov_len : available(in);
+
+		memcpy(iov[i].iov_base, in->bytes + in->at, take);
+		in->at += take;
+		in->body += take;
+	}
+	if (body_left(in) > 0 || available(in) < CRLF_BYTES)
+		return 0;
+	if (memcmp(in->bytes + in->at, "\r\n", CRLF_BYTES) != 0)
+		return -EPROTO;
+	in->at += CRLF_BYTES;
+	zero_padding(&in->shape, value->buffer);
+	c->counters.received_bytes += in->length;
+	in->state = RECV_LINE;
+	conn_answered(c, 0, NULL);
+	return 1;
+}
+
+static void value_error(struct redis_conn *c, const struct resp_line *line)
+{
+	struct redis_command *command = first_place(c)->command;
+	int status;
+
+	conn_words(command->error, sizeof command->error, line->text, line->text_bytes);
+	status = strncmp(command->error, "WRONGTYPE", 9) == 0 ? -EBADMSG : -EREMOTEIO;
+	c->in.at += line->bytes;
+	conn_answered(c, status, NULL);
+}
+
+static int begin_value(struct redis_conn *c)
+{
+	struct redis_value *value = first_place(c)->command->value;
+	struct recv *in = &c->in;
+	struct resp_line line;
+	int r;
+
+	if (in->bytes[in->at] == RESP_ATTRIBUTE) { /* of the reply behind it, which resp_line() does not see */
+		skip_with(in, -EBADMSG);
+		resp_skip_begin(&in->skip);
+		return 1;
+	}
+	r = resp_line(in->bytes + in->at, available(in), &line);
+	if (r <= 0)
+		return r;
+	switch (line.kind) {
+	case RESP_BULK:
+		in->at += line.bytes;
+		value->length = in->length = line.count;
+		in->state = RECV_HEADER;
+		if (line.count < HEADER_BYTES || line.count > c->conf.max_value_bytes)
+			skip_value(c, -EBADMSG, NULL, 0);
+		break;
+	case RESP_NIL:
+		in->at += line.bytes;
+		conn_answered(c, -ENOENT, NULL);
+		break;
+	case RESP_ERROR:
+		value_error(c, &line);
+		break;
+	default:
+		skip_with(in, -EBADMSG);
+		resp_skip_begin(&in->skip);
+		break;
+	}
+	return 1;
+}
+
+/* --- LINE --- */
+
+/* Nobody asked. A server that has something against us says so like this, and closes. */
+static int unasked(struct redis_conn *c)
+{
+	struct recv *in = &c->in;
+	struct resp_line line;
+	char words[REDIS_TEXT_BYTES];
+	const int r = resp_line(in->bytes + in->at, available(in), &line);
+
+	if (r <= 0)
+		return r;
+	if (line.kind != RESP_ERROR)
+		return -EPROTO;
+	conn_words(words, sizeof words, line.text, line.text_bytes);
+	conn_down(c, -ECONNREFUSED, words);
+	return 0;
+}
+
+static int step_line(struct redis_conn *c)
+{
+	const struct place *p = first_place(c);
+	struct recv *in = &c->in;
+
+	if (available(in) == 0)
+		return 0;
+	if (in->bytes[in->at] == RESP_PUSH || (p && !p->command)) {
+		skip_with(in, 0);
+		in->push = in->bytes[in->at] == RESP_PUSH;
+		resp_skip_begin(&in->skip);
+		return 1;
+	}
+	if (!p)
+		return unasked(c);
+	return p->command->value ? begin_value(c) : begin_small(in);
+}
+
+static int step(struct redis_conn *c)
+{
+	switch (c->in.state) {
+	case RECV_SMALL:
+		return step_small(c);
+	case RECV_HEADER:
+		return step_header(c);
+	case RECV_BODY:
+		return step_body(c);
+	case RECV_SKIP:
+		return step_skip(c);
+	case RECV_LINE:
+	default:
+		return step_line(c);
+	}
+}
+
+/* --- reading --- */
+
+/* Reads once. 1: there may be more; 0: not now; -errno, -ECONNRESET: the end. */
+static int read_once(struct redis_conn *c, size_t *budget)
+{
+	struct recv *in = &c->in;
+	struct iovec iov[3];
+	struct msghdr message = { .msg_iov = iov };
+	size_t asked = 0, into_body = 0;
+	uint64_t body;
+	ssize_t n;
+
+	/* What is left over is part of a line, a header or a CR LF: short. */
+	memmove(in->bytes, in->bytes + in->at, available(in));
+	in->end -= in->at;
+	in->at = 0;
+	if (in->state == RECV_BODY)
+		message.msg_iovlen = (size_t)body_pieces(in, first_place(c)->command->value, iov);
+	for (size_t i = 0; i < message.msg_iovlen; i++) {
+		if (iov[i].iov_len > *budget - into_body)
+			iov[i].iov_len = *budget - into_body;
+		into_body += iov[i].iov_len;
+	}
+	asked = into_body;
+	if (in->state != RECV_BODY || into_body == body_left(in)) {
+		iov[message.msg_iovlen++] = (struct iovec){ in->bytes + in->end, sizeof in->bytes - in->end };
+		asked += sizeof in->bytes - in->end;
+	}
+	n = recvmsg(c->watch.fd, &message, MSG_DONTWAIT);
+	if (n < 0)
+		return errno == EINTR ? 1 : errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
+	if (n == 0)
+		return -ECONNRESET;
+	body = (size_t)n < into_body ? (size_t)n : into_body;
+	in->body += body;
+	in->end += (uint32_t)((size_t)n - body);
+	*budget -= (size_t)n < *budget ? (size_t)n : *budget;
+	return (size_t)n == asked;
+}
+
+void recv_turn(struct redis_conn *c)
+{
+	size_t budget = RECV_TURN_BYTES;
+	int r = 1;
+
+	while (budget > 0 && r == 1) {
+		int taken;
+
+		r = read_once(c, &budget);
+		if (r < 0) {
+			conn_down(c, r, r == -ECONNRESET ? "closed by the server" : strerror(-r));
+			return;
+		}
+		do
+			taken = step(c);
+		while (taken == 1 && c->state != REDIS_CONN_DOWN);
+		if (taken < 0)
+			conn_down(c, taken, taken == -EPROTO ? "not the Redis protocol" : strerror(-taken));
+		if (c->state == REDIS_CONN_DOWN)
+			return;
+	}
+}
