@@ -7,7 +7,6 @@ Q       := $(if $(V),,@)
 SAY      = @$(if $(V),:,printf '  %-7s %s\n')
 VERSION := 0.1.0
 export PATH := $(CURDIR)/build/bin:$(PATH)
-
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Werror
 SANFLAG := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
@@ -30,7 +29,7 @@ TIERS   := tier host host_memory host_limits host_view fault io io_uring io_thre
 	   redis_topology redis_view
 CLIENT  := arena check client error keys map op ring session socket space staged submit
 CTL     := kvtierctl kvtierctl_admin kvtierctl_ask kvtierctl_format kvtierctl_stats kvtierctl_status kvtierctl_text
-BENCH   := bench_main bench_codec bench_lookup bench_io bench_disk bench_nvme bench_nvme_daemon
+BENCH   := $(addprefix bench_,main codec lookup io disk nvme nvme_daemon daemon wire redis redis_daemon)
 # A test is in by its name: its kind, then its subject.
 TESTS   := $(basename $(notdir $(foreach kind,unit fault sim fuzz regr sys,$(sort $(wildcard tests/$(kind)_*.c)))))
 WRAP     = $(addprefix -Wl$(comma)--wrap=,$(1))
@@ -108,19 +107,22 @@ $(call T_OBJS,unit_nvme_log unit_nvme_start sim_nvme_crash sim_nvme_faults sim_n
 $(call T_OBJS,sim_evict_trace sim_admit_trace,lib_trace)
 $(call T_OBJS,unit_nvme_tier fault_nvme_bits fault_nvme_file fault_nvme_io,disk_sim lib_nvme lib_nvme_tier)
 $(call T_OBJS,fault_io fault_nvme_io,lib_io_faults lib_io_plan)
-$(call T_OBJS,$(filter unit_redis_conn% fault_redis_% sim_redis_conn unit_redis_tier unit_redis_rig,$(TESTS)),lib_redis lib_redis_cluster \
+$(call T_OBJS,$(filter unit_redis_conn% fault_redis_% sim_redis_conn unit_redis_tier unit_redis_bad_values unit_redis_rig,$(TESTS)),lib_redis lib_redis_cluster \
 	lib_fake_redis lib_redis_tier)
 
 # A daemon whose disk fails as its test says.
 $(BUILD)/tests/kvtierd_faulty: $(BUILD)/daemon/main.o $(call objs,tests,kvtierd_faulty lib_io_faults lib_io_plan) $(BUILD)/daemon.a
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(LDF_fault_io) $(D_LIBS)
-$(BUILD)/tests/sys_nvme_io $(BUILD)/tests/sys_nvme_stall: | $(BUILD)/tests/kvtierd_faulty
+$(addprefix $(BUILD)/tests/,sys_nvme_io sys_nvme_stall sys_redis_disk): | $(BUILD)/tests/kvtierd_faulty
 tests: $(PROGRAMS) $(TEST_BINS)
 check: tests			# this build alone, no installation of anything
-	@BUILD=$(BUILD) bash tests/run.sh $(TEST_BINS) $(SCRIPTS)
+	@BUILD=$(BUILD) bash tests/run.sh $(addprefix $(BUILD)/tests/,$(filter-out $(BESIDE),$(TESTS))) $(SCRIPTS) -- \
+		$(addprefix $(BUILD)/tests/,$(BESIDE))
 
-# Not run with SAN=thread: what mostly waits, its threads being in others, and what has only one.
-THREADLESS := $(addprefix build-thread/tests/,$(addprefix sys_nvme_,budget io path stall) $(filter sim_% fuzz_%,$(TESTS)))
+# Run beside the others, since it mostly waits; and not run with SAN=thread: what waits, its threads being in others, or has one.
+BESIDE  := $(filter sys_nvme_% sys_redis_% fault_redis_% unit_redis_% fault_nvme_io unit_ctl_nvme unit_kvtierctl_nvme,$(TESTS))
+ONE     := $(addprefix sys_nvme_,budget io path stall) $(addprefix sys_redis_,cluster fake refused values write) $(filter sim_% fuzz_%,$(TESTS))
+in       = $(foreach build,build build-address,$(addprefix $(build)/tests/,$(1))) $(addprefix build-thread/tests/,$(filter-out $(ONE),$(1)))
 # Everything that needs no GPU: plain, with each sanitizer, and compiled by clang.
 test: deps
 	$(Q)$(MAKE) --no-print-directory tests
@@ -128,7 +130,7 @@ test: deps
 	$(Q)$(MAKE) --no-print-directory tests SAN=thread
 	$(Q)if command -v clang >/dev/null; then $(MAKE) --no-print-directory tests CC=clang BUILD=build-clang; \
 		else echo "clang is not installed: not compiled with it"; fi
-	@bash tests/run.sh $(TEST_BINS) $(TEST_BINS:build/%=build-address/%) $(filter-out $(THREADLESS),$(TEST_BINS:build/%=build-thread/%)) $(SCRIPTS)
+	@bash tests/run.sh $(call in,$(filter-out $(BESIDE),$(TESTS))) $(SCRIPTS) -- $(call in,$(BESIDE))
 
 # Each parser under libFuzzer for FUZZ_SECONDS; finds go to build-fuzz/. Not part of `make test`, where the same targets run
 # a bounded number of seeded mutations.
@@ -146,9 +148,11 @@ fuzz: deps
 		build-fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -max_len=65536 -print_final_stats=1 -artifact_prefix=build-fuzz/ \
 			build-fuzz/corpus/$$f 2>&1 | tail -n 12; done
 
-# 10 M ops, 64 clients, 1,000 connections: no growth. 10,000 kill -9 with an NVMe tier: nothing lost. Half an hour.
-soak: all $(BUILD)/tests/soak_ops $(BUILD)/tests/soak_nvme_kill
-	$(BUILD)/tests/soak_ops && $(BUILD)/tests/soak_nvme_kill
+# 10 M ops, 64 clients, 1,000 connections: no growth. 10,000 kill -9 with an NVMe tier: nothing lost. Ten minutes with a Redis
+# that is stopped: no growth. Three quarters of an hour.
+SOAK    := $(addprefix $(BUILD)/tests/soak_,ops nvme_kill redis)
+soak: all $(SOAK)
+	set -e; for s in $(SOAK); do $$s; done
 
 demo: deps all
 	@bash client/examples/demo.sh
@@ -160,9 +164,8 @@ bench: all
 PACKAGES := gcc libc6-dev make pkg-config libinih-dev libssl-dev libxxhash-dev libnuma-dev libjson-c-dev libcmocka-dev liburing-dev \
 	    python3-venv systemd clang util-linux libhiredis-dev redis-tools
 deps:
-	@if ! command -v dpkg-query >/dev/null; then echo "not a Debian system; kvtier needs: $(PACKAGES)"; exit 0; fi; \
-	missing=""; for p in $(PACKAGES); do \
-		dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+	@command -v dpkg-query >/dev/null || { echo "not a Debian system; kvtier needs: $(PACKAGES)"; exit 0; }; \
+	missing=""; for p in $(PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
 	if [ -n "$$missing" ]; then echo "installing:$$missing"; sudo=""; [ $$(id -u) = 0 ] || sudo=sudo; $$sudo apt-get update -q && \
 		$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing || exit 1; fi; \
 	command -v redis-server >/dev/null || { mkdir -p build/bin && ln -sf "$$(command -v redis-check-rdb)" build/bin/redis-server; }
@@ -192,7 +195,6 @@ install: all
 
 clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
-
 .PHONY: all tests check test demo fuzz soak bench deps lint install clean
 .SECONDARY:
 -include $(wildcard $(BUILD)/*/*.d)

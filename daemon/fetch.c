@@ -170,6 +170,9 @@ static int look_for_room(struct kvtierd *d, const struct part *part, uint32_t by
 	struct tier *host = d->tiers[TIER_HOST];
 	int r = mover_find_room(host, d->blocks, d->tick, bytes, MOVER_STEPS, &d->moved, ret);
 
+	/* All that could go went there. More each time: one slot may help, or it takes a whole slab of them. */
+	for (uint32_t n = 1; r == -ENOSPC && outbox_give_back(d->outbox, n); n *= 2)
+		r = mover_find_room(host, d->blocks, d->tick, bytes, MOVER_STEPS, &d->moved, ret);
 	note_progress(d);
 	if (r == -EAGAIN && (part->request->early || !something_under_way(d)))
 		r = mover_make_room(host, d->blocks, d->tick, bytes, MOVER_STEPS, &d->moved, ret);

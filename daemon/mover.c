@@ -29,7 +29,8 @@ struct mover {
 	uint32_t slots_to_look;
 	uint32_t to_demote;
 	bool spare, spared;		/* the queued ones; there was one that would have been the next to go */
-	bool inherited;			/* a slot went to the heir */
+	bool inherited;			/* a slot went to the heir... */
+	bool any;			/* ...which is as good: it left the host tier's blocks */
 	uint32_t class, slab;		/* being emptied */
 	struct place_class classes[TIER_MAX_CLASSES];
 	uint32_t n_classes;
@@ -114,7 +115,7 @@ static uint32_t evict(struct mover *m, uint32_t class, uint32_t count)
 			m->spared = true;
 			break;
 		}
-		n += evict_one(m, victim, demoted);
+		n += evict_one(m, victim, demoted) || m->any;
 		m->counts->demoted_blocks += demoted;
 		m->counts->evicted_blocks++;
 		m->counts->evicted_bytes += m->classes[class].view.slot_bytes;
@@ -262,7 +263,7 @@ int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick,
 uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes, uint32_t max_steps,
 			   struct mover_counts *counts)
 {
-	struct mover m = { .host = host, .blocks = blocks, .counts = counts };
+	struct mover m = { .host = host, .blocks = blocks, .counts = counts, .any = true };
 	uint64_t freed = 0;
 
 	free_condemned(host, blocks);

@@ -391,14 +391,15 @@ static void cancel(struct kvtierd *d, struct request *q)
 	end_early(q, -ECANCELED);
 }
 
-/* A store's chain begins under its parent, or not at all. */
+/* A store's chain begins under its parent, or not at all; what a load brings from elsewhere is kept only there. */
 static void take_parent(struct kvtierd *d, struct request *q)
 {
-	uint8_t key[WIRE_KEY_BYTES];
 	uint32_t parent;
 
-	ring_key(&q->conn->ring, q->sqe.first + q->sqe.n, key);
-	parent = blocks_find(d->blocks, key, q->mount->space->number);
+	ring_key(&q->conn->ring, q->sqe.first + q->sqe.n, q->last_key);
+	if (q->sqe.op != WIRE_OP_STORE)
+		return;
+	parent = blocks_find(d->blocks, q->last_key, q->mount->space->number);
 	if (parent == BLOCK_NONE) {
 		q->chain_error = -ENOENT;
 		return;
@@ -432,7 +433,7 @@ static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount, 
 	stats_set(&d->stats->v.ops_outstanding, all->outstanding);
 	r = loop_timer_set(d->loop, &q->deadline, sqe->deadline_ns < latest ? sqe->deadline_ns : latest);
 	assert(r == 0);		/* the loop has room for a timer per op */
-	if (sqe->op == WIRE_OP_STORE && (sqe->flags & WIRE_SQE_HAS_PARENT))
+	if (sqe->flags & WIRE_SQE_HAS_PARENT)
 		take_parent(d, q);
 	all->n_passed = 0;
 	enqueue(all, q);

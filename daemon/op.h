@@ -49,7 +49,7 @@ struct part {
 	bool reread;			/* it was read before, and was bad */
 	struct xfer xfer;
 	/* remote.c's */
-	uint8_t before[32];		/* key of the block before it in the op; at > 0 */
+	uint8_t before[32];		/* key of the block before it, in the op or as its parent; else 0 */
 	uint32_t remote_bytes;		/* what its image is thought to have; 0: it is in a local tier */
 };
 
@@ -72,7 +72,7 @@ struct request {
 	int chain_error;			/* store: why no further block can be committed; 0 = none */
 	uint32_t fresh;				/* store: blocks at the end of the chain that this op committed */
 	struct part *parts, **parts_end;	/* store: begun and not committed, in chain order */
-	uint8_t last_key[32];			/* of the block begun last */
+	uint8_t last_key[32];			/* of the block begun last; at first the parent's */
 	uint32_t remote_end;			/* prefetch: the first block that Redis does not have */
 	uint32_t n_waiting;			/* load: parts in LOAD_KEEP whose turn has not come */
 	struct lease tail;			/* store: the last committed block of the chain */

@@ -8,10 +8,11 @@
  *	                                   └──> dropped, counted
  *
  * Invariants
- *   X1 bytes of what is queued and on its way <= max_inflight_bytes; an entry too many drops the oldest one queued. What
- *      Redis does with them, or does not, holds nobody up: a store was answered before, an eviction goes on.
- *   X2 a block that is queued behind a store has no pin: at its turn it may be gone, or its number another block's, whose
- *      value is just as good. On its way it is leased, neither evicted nor moved.
+ *   X1 bytes of what is queued and on its way <= max_inflight_bytes; an entry too many drops the oldest one queued.
+ *      What Redis does with them, or does not, holds nobody up: a store was answered before, an eviction goes on. What
+ *      is on its way keeps memory (by a lease, or its slot): an eighth of all at most, or one block.
+ *   X2 a block that is queued behind a store has no pin: at its turn it may be gone, or its number another block's,
+ *      whose value is just as good. On its way it is leased, neither evicted nor moved.
  *   X3 an inherited slot belongs to its entry, and has no owner in the host tier, until it is freed here.
  *   X4 asking first costs a round trip and saves a value: nodes that share a Redis mostly store the same prefixes.
  */
@@ -52,6 +53,7 @@ struct outbox {
 	bool stopping;
 	uint32_t head, count, in_flight;
 	uint64_t bytes;			/* of those in the queue and on their way */
+	uint64_t sent_bytes;		/* on their way */
 	struct outgoing *free;
 	struct outgoing outgoing[OUTBOX_WRITES];
 	struct entry queue[QUEUE];
@@ -108,21 +110,36 @@ static bool drop_oldest(struct outbox *o)
 	return entry.block == BLOCK_NONE;
 }
 
-/* False: it does not fit beside what is on its way. */
-static bool enqueue(struct outbox *o, const struct entry *entry)
+static void append(struct outbox *o, const struct entry *entry)
 {
-	const uint64_t max = (uint64_t)o->d->config->redis_max_inflight_bytes;
-
-	while (o->count > 0 && (o->count == QUEUE || o->bytes + entry->bytes > max))
-		(void)drop_oldest(o);
-	if (o->bytes + entry->bytes > max) {
-		stats_add(&o->d->stats->v.tiers_redis_dropped_blocks_total, 1);
-		return false;
-	}
 	o->queue[(o->head + o->count++) % QUEUE] = *entry;
-	o->bytes += entry->bytes;
 	tell(o);
-	return true;
+}
+
+/* At most `max` bytes then. -ENOSPC: it does not fit beside what is on its way. Else how many slots were given back. */
+static int enqueue(struct outbox *o, const struct entry *entry, uint64_t max)
+{
+	int slots = 0;
+
+	if (o->sent_bytes + entry->bytes > max) {
+		stats_add(&o->d->stats->v.tiers_redis_dropped_blocks_total, 1);
+		return -ENOSPC;
+	}
+	while (o->count > 0 && (o->count == QUEUE || o->bytes + entry->bytes > max))
+		slots += drop_oldest(o);
+	o->bytes += entry->bytes;
+	append(o, entry);
+	return slots;
+}
+
+static uint64_t max_bytes(const struct outbox *o)
+{
+	return (uint64_t)o->d->config->redis_max_inflight_bytes;
+}
+
+static uint64_t eighth_of_memory(const struct outbox *o)
+{
+	return o->d->tiers[TIER_HOST]->capacity_bytes / 8;
 }
 
 static bool is_writable(const struct outbox *o, uint32_t block)
@@ -141,24 +158,33 @@ void outbox_add(struct kvtierd *d, uint32_t block)
 	if (!o || o->stopping || d->config->redis_write != CONFIG_REDIS_WRITE_THROUGH || !entry.bytes)
 		return;
 	if (is_writable(o, block))
-		(void)enqueue(o, &entry);
+		(void)enqueue(o, &entry, max_bytes(o));
 }
 
 /* At most an eighth of memory: what is on its way does not keep stores from finding room. */
 enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent *slot)
 {
 	struct outbox *o = outbox;
-	const struct tier *host = o->d->tiers[TIER_HOST];
-	const struct entry entry = { .block = BLOCK_NONE, .slot = *slot, .bytes = host_extent_bytes(host, slot) };
-	enum mover_heir ret = MOVER_TAKEN;
+	const uint64_t share = eighth_of_memory(o), max = max_bytes(o);
+	const uint32_t bytes = host_extent_bytes(o->d->tiers[TIER_HOST], slot);
+	const struct entry entry = { .block = BLOCK_NONE, .slot = *slot, .bytes = bytes };
+	int r;
 
 	if (o->stopping || o->d->config->redis_write != CONFIG_REDIS_WRITE_ON_EVICT || !is_writable(o, block))
 		return MOVER_NO_HEIR;
-	while (o->count > 0 && o->bytes + entry.bytes > host->capacity_bytes / 8)
-		ret = drop_oldest(o) ? MOVER_SWAPPED : ret;
-	if (o->bytes + entry.bytes > host->capacity_bytes / 8 || !enqueue(o, &entry))
+	r = enqueue(o, &entry, share < max ? share : max);
+	if (r < 0)
 		return MOVER_NO_HEIR;
-	return ret;
+	return r > 0 ? MOVER_SWAPPED : MOVER_TAKEN;
+}
+
+bool outbox_give_back(struct outbox *o, uint32_t n)
+{
+	bool worked = false;
+
+	while (o && n-- > 0 && o->count > 0 && o->queue[o->head].block == BLOCK_NONE)
+		worked = drop_oldest(o);
+	return worked;
 }
 
 void outbox_drop_held(struct outbox *o)
@@ -168,12 +194,10 @@ void outbox_drop_held(struct outbox *o)
 	for (uint32_t i = 0; i < n; i++) {
 		const struct entry entry = dequeue(o);
 
-		if (entry.block == BLOCK_NONE) {
+		if (entry.block == BLOCK_NONE)
 			forget(o, &entry);
-		} else {
-			o->bytes -= entry.bytes;
-			(void)enqueue(o, &entry);
-		}
+		else
+			append(o, &entry);
 	}
 }
 
@@ -184,6 +208,7 @@ static void end(struct outgoing *out, uint64_t *count)
 	struct outbox *o = out->outbox;
 
 	stats_add(count, 1);
+	o->sent_bytes -= out->entry.bytes;
 	forget(o, &out->entry);
 	lease_drop(o->d, &out->lease);
 	out->next = o->free;
@@ -254,6 +279,7 @@ static void start(struct outbox *o)
 	o->free = out->next;
 	o->in_flight++;
 	out->entry = dequeue(o);
+	o->sent_bytes += out->entry.bytes;
 	out->image = image_of(o, out);
 	if (!out->image) {
 		end(out, &o->d->stats->v.tiers_redis_dropped_blocks_total);
@@ -272,12 +298,19 @@ static void start(struct outbox *o)
 
 /* --- life --- */
 
+static bool may_start(const struct outbox *o)
+{
+	if (o->count == 0 || !o->free || o->stopping)
+		return false;
+	return o->in_flight == 0 || o->sent_bytes + o->queue[o->head].bytes <= eighth_of_memory(o);
+}
+
 static bool poll(struct loop_poller *poller)
 {
 	struct outbox *o = (struct outbox *)(void *)((char *)poller - offsetof(struct outbox, poller));
 	bool worked = false;
 
-	for (uint32_t i = 0; i < OUTBOX_WRITES && o->count > 0 && o->free && !o->stopping; i++) {
+	for (uint32_t i = 0; i < OUTBOX_WRITES && may_start(o); i++) {
 		start(o);
 		worked = true;
 	}

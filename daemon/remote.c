@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * remote.c - a part of a load or prefetch whose block is in no local tier brings it from Redis. Core thread only.
+ * remote.c - a part of a load or prefetch whose block is in no local tier, or on a device that is out, brings it from
+ * Redis. Core thread only.
  *
  *	LOOKUP ──absent──> REMOTE_ROOM ──slot──> REMOTE ~value~> SERVE ~verified~> CHECK ──> KEEP ──> END
  *	   │                  ^    ^               │  larger than thought               ^ │
  *	   └─prefetch─> PROBE ┘    └───────────────┘                    its turn ───────┘ └ waits for the block before it
- *	                  └ not there: END, and so do those behind it that have not begun to read
+ *	                  └ not there: END, as those behind any miss that have not begun to read
  *
  * Invariants
  *   M1 what comes from Redis is nobody's but the part's until its header was compared with key, space and geometry (the
@@ -31,8 +32,18 @@
 #include "op.h"
 #include "writeback.h"
 
+/* What is behind it in a prefetch could not be kept. */
+static void ends_here(const struct part *part)
+{
+	struct request *q = part->request;
+
+	if (part->at < q->remote_end)
+		q->remote_end = part->at;
+}
+
 static enum verdict miss(struct kvtierd *d, struct part *part)
 {
+	ends_here(part);
 	stats_add(&d->stats->v.tiers_redis_miss_blocks_total, 1);
 	part->status = -ENOENT;
 	part->step = LOAD_END;
@@ -87,8 +98,6 @@ static void probed(struct xfer *x)
 	if (part->status < 0) {		/* ended early meanwhile */
 		part->step = LOAD_END;
 	} else if (x->status) {
-		if (x->status == -ENOENT && part->at < q->remote_end)
-			q->remote_end = part->at;
 		(void)miss(q->d, part);
 	}
 	part_run(part);
@@ -123,18 +132,30 @@ enum verdict load_remote_room(struct kvtierd *d, struct part *part)
 	return CONTINUE;
 }
 
+/* Its codec is the space's, or raw where that could not hold it. What else has a good header was not made by a kvtierd
+ * for this space: it may be less exact than the space promises. */
+static bool is_of_space(const struct part *part)
+{
+	const struct image_header *header = (const void *)part->xfer.buffer;
+
+	return header->codec_k == header->codec_v &&
+	       (header->codec_k == CODEC_RAW || header->codec_k == part->request->mount->space->codec);
+}
+
 static void received(struct xfer *x)
 {
 	struct part *part = (struct part *)(void *)((char *)x - offsetof(struct part, xfer));
 	struct kvtierd *d = part->request->d;
 	const bool first = part->remote_bytes == part->request->mount->space->shape.image_bytes;
 
-	if (part->status == 0 && x->status == 0) {
+	if (part->status == 0 && x->status == 0 && is_of_space(part)) {
 		part->fetch = FETCH_READ;
 		part->step = LOAD_SERVE;
 		part_run(part);
 		return;
 	}
+	if (part->status == 0 && x->status == 0)
+		remote_corrupt(d, part);
 	unplace(d, part);
 	fetch_leave(d, part);
 	if (part->status == 0 && x->status == -EFBIG && first && x->bytes > part->remote_bytes) {
@@ -159,8 +180,9 @@ enum verdict load_remote(struct kvtierd *d, struct part *part)
 
 void remote_corrupt(struct kvtierd *d, struct part *part)
 {
+	ends_here(part);
 	stats_add(&d->stats->v.tiers_redis_corrupt_blocks_total, 1);
-	redis_condemn(d->tiers[TIER_REDIS], part->job.image, part->xfer.bytes);
+	redis_condemn(d->tiers[TIER_REDIS], part->xfer.buffer, part->xfer.bytes);
 }
 
 void remote_count(struct kvtierd *d, const struct part *part)
@@ -170,38 +192,61 @@ void remote_count(struct kvtierd *d, const struct part *part)
 	stats_add(&d->stats->v.tiers_redis_read_bytes_total, part->xfer.bytes);
 }
 
-/* The parent is there, or there is none. */
-static bool has_parent(const struct kvtierd *d, const struct part *part, uint32_t *ret)
+/* The parent is there, and leased: room in a full table is not made by dropping it. Or there is none. */
+static bool take_parent(struct kvtierd *d, const struct part *part, struct lease *ret)
 {
-	*ret = BLOCK_NONE;
-	if (part->at > 0)
-		*ret = blocks_find(d->blocks, part->before, part->request->mount->space->number);
-	return part->at == 0 || *ret != BLOCK_NONE;
+	const struct request *q = part->request;
+	uint32_t parent;
+
+	if (part->at == 0 && !(q->sqe.flags & WIRE_SQE_HAS_PARENT))
+		return true;
+	parent = blocks_find(d->blocks, part->before, q->mount->space->number);
+	if (parent == BLOCK_NONE)
+		return false;
+	lease_take(d, ret, parent);
+	return true;
 }
 
-static void keep(struct kvtierd *d, struct part *part)
+/* Where it is already, away or not, a copy of it has this codec, and so this size. */
+static bool fits(const struct kvtierd *d, const struct part *part)
+{
+	const struct space *space = part->request->mount->space;
+	const uint32_t block = blocks_find(d->blocks, part->job.identity.key, space->number);
+
+	return block == BLOCK_NONE ||
+	       blocks_variant(d->blocks, block) == space_variant(space, (enum image_codec)part->job.codec_k);
+}
+
+/* 0: it is here now. -ENOENT: without the one before it nobody would find it. -ENOSPC. */
+static int keep(struct kvtierd *d, struct part *part)
 {
 	const struct image_header *header = (const void *)part->job.image;
-	uint32_t parent, block;
+	struct lease parent = { .block = BLOCK_NONE };
+	uint32_t block;
 	int r;
 
 	part->job.codec_k = header->codec_k;	/* as verified */
-	if (!has_parent(d, part, &parent))
-		return;
-	r = part_enter(d, part, parent, &block);
+	if (!fits(d, part))
+		return 0;
+	if (!take_parent(d, part, &parent))
+		return -ENOENT;
+	r = part_enter(d, part, parent.block, &block);
+	lease_drop(d, &parent);
 	if (r < 0)
-		return;		/* served all the same */
+		return r;
 	if (r == 0) {
 		part->placed = false;
 		host_set_owner(d->tiers[TIER_HOST], &part->where, block);
 	}
 	copies_touch(d, block, part->request->tick);
 	writeback_add(d, block);
+	return 0;
 }
 
 enum verdict load_keep(struct kvtierd *d, struct part *part)
 {
 	struct request *q = part->request;
+	int r = 0;
 
 	if (part->waiting_turn)
 		q->n_waiting--;
@@ -211,7 +256,9 @@ enum verdict load_keep(struct kvtierd *d, struct part *part)
 		return WAIT;
 	}
 	if (!q->abandoned)
-		keep(d, part);
+		r = keep(d, part);
+	if (r && q->sqe.op == WIRE_OP_PREFETCH)		/* a load was served all the same */
+		part->status = r;
 	part->step = LOAD_END;
 	return CONTINUE;
 }

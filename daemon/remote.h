@@ -31,6 +31,8 @@ void outbox_close(struct outbox *o);	/* nothing on its way */
 void outbox_add(struct kvtierd *d, uint32_t block);
 /* A block leaves host memory (the mover's heir): write = on-evict puts it in the queue, slot and all. */
 enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent *slot);
+/* Nothing else makes room any more: drops the n oldest that wait with their slots; false: there is none. */
+bool outbox_give_back(struct outbox *o, uint32_t n);
 void outbox_drop_held(struct outbox *o);	/* a purge: what was inherited is not written any more */
 uint32_t outbox_in_flight(const struct outbox *o);
 bool outbox_holds(const struct kvtierd *d, uint32_t block);	/* it is leased, being written */

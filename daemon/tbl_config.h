@@ -82,8 +82,8 @@ CONFIG(nvme, drain_us, US, "10s", 0, 600000000, "us",
 
 CONFIG(redis, endpoints, ENDPOINTS, "", 0, 4095, "endpoints",
        "Servers of Redis or Valkey that nodes share: host:port, [v6]:port or unix:/path, blanks between or a line for "
-       "each; port 6379 if left out. Several that are no Cluster share the blocks by key; of a Cluster some of its "
-       "nodes are enough. Empty: no Redis tier.")
+       "each; port 6379 if left out. Several that are no Cluster share the blocks by key: spell them alike on all "
+       "nodes. Of a Cluster some of its servers are enough. Empty: no Redis tier.")
 CONFIG(redis, cluster, ENUM, "auto", 0, 2, "auto|yes|no",
        "Whether they are a Cluster. auto: as the first that answers says.")
 CONFIG(redis, username, STRING, "", 0, 63, "name",
@@ -102,8 +102,8 @@ CONFIG(redis, connections, COUNT, "4", 1, 64, "connections", "To each server.")
 CONFIG(redis, timeout_ms, COUNT, "1000", 10, 60000, "ms",
        "For an answer, and for connecting. A block that takes longer is a miss.")
 CONFIG(redis, write, ENUM, "through", 0, 2, "through|on-evict|off",
-       "through: what engines store is written there too, behind their backs. on-evict: when it leaves this node's own "
-       "tiers. off: read only.")
+       "through: what engines store is written there too, behind their backs. on-evict: when it leaves this node's "
+       "memory. off: read only.")
 CONFIG(redis, max_inflight_bytes, BYTES, "64M", 1LL << 20, 64LL << 30, "bytes",
        "Most memory that blocks on their way there, or waiting for that, may take; then the oldest are dropped.")
 CONFIG(redis, secret_file, PATH, "", 0, 255, "path",

@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "../daemon/loop.h"
@@ -36,6 +35,10 @@ struct redis_case {
 	bool set, loopback;
 	uint32_t servers;
 	uint32_t tokens;	/* of a block: 16 make 1 MiB */
+};
+
+struct cpu {
+	double core, io, raw;		/* seconds of the core thread, of the tier's, and of the raw loop twice */
 };
 
 struct rig;
@@ -62,6 +65,7 @@ struct rig {
 	bool set;			/* what the pass under way does */
 	uint32_t slots_used, values, next, ended;
 	int error;
+	struct cpu cpu;
 	uint8_t *memory, *expected;	/* slots; one image */
 	struct slot slots[MAX_SLOTS];
 };
@@ -162,6 +166,7 @@ static void first_turn(struct loop_timer *timer)
 
 static int pass(struct rig *rig, bool set, double *ret_gbs)
 {
+	double core, all;
 	uint64_t from;
 	int r;
 
@@ -172,9 +177,14 @@ static int pass(struct rig *rig, bool set, double *ret_gbs)
 	rig->error = 0;
 	rig->timer.fire = first_turn;
 	(void)loop_timer_set(rig->loop, &rig->timer, 0);
+	core = bench_thread_seconds();
+	all = bench_cpu_seconds();
 	from = bench_now_ns();
 	r = loop_run(rig->loop);
 	*ret_gbs = (double)rig->values * rig->shape.packed_bytes / (double)(bench_now_ns() - from);
+	core = bench_thread_seconds() - core;
+	rig->cpu.core += core;
+	rig->cpu.io += bench_cpu_seconds() - all - core;
 	if (r == 0)
 		r = rig->error;
 	return r || set ? r : look_at_all(rig);
@@ -283,35 +293,15 @@ static void close_all(struct rig *rig)
 
 /* --- a case --- */
 
-static double core_seconds(void)
+static int one_run(struct rig *rig, double *ret_value, double *ret_limit)
 {
-	struct rusage u;
+	double before = 0, after = 0;
+	int r = bench_wire_run(&rig->wire, rig->c->set, &before, &rig->cpu.raw);
 
-	(void)getrusage(RUSAGE_THREAD, &u);
-	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
-}
-
-struct cpu {
-	double core, io, raw;		/* seconds */
-};
-
-static int one_run(struct rig *rig, double *ret_value, double *ret_limit, struct cpu *cpu)
-{
-	double before = 0, after = 0, core = core_seconds(), all;
-	int r = bench_wire_run(&rig->wire, rig->c->set, &before);
-
-	cpu->raw += core_seconds() - core;
-	if (r)
-		return r;
-	all = bench_cpu_seconds();
-	core = core_seconds();
-	r = pass(rig, rig->c->set, ret_value);
-	core = core_seconds() - core;
-	cpu->core += core;
-	cpu->io += bench_cpu_seconds() - all - core;
 	if (r == 0)
-		r = bench_wire_run(&rig->wire, rig->c->set, &after);
+		r = pass(rig, rig->c->set, ret_value);
+	if (r == 0)
+		r = bench_wire_run(&rig->wire, rig->c->set, &after, &rig->cpu.raw);
 	*ret_limit = (before + after) / 2;
 	return r;
 }
@@ -319,23 +309,23 @@ static int one_run(struct rig *rig, double *ret_value, double *ret_limit, struct
 static int measure(struct rig *rig, struct bench_result *ret)
 {
 	const double scale = 1e10 / ((double)rig->values * rig->shape.packed_bytes * RUNS);
-	struct cpu cpu = { 0 };
 	double value = 0, limit = 0;
 	int r = pass(rig, true, &value);	/* so that there is something to get, or to replace */
 
 	if (r == 0)
-		r = bench_wire_run(&rig->wire, true, &limit);
+		r = bench_wire_run(&rig->wire, true, &limit, &rig->cpu.raw);
 	for (uint32_t run = 0; run < RUNS + 1 && r == 0; run++) {
 		if (run == 1)	/* the first warms up */
-			cpu = (struct cpu){ 0 };
-		r = one_run(rig, &value, &limit, &cpu);
+			rig->cpu = (struct cpu){ 0 };
+		r = one_run(rig, &value, &limit);
 		if (r == 0 && run > 0)
 			bench_add(ret, value, limit);
 	}
 	if (r == 0)
 		(void)snprintf(ret->note, sizeof ret->note, "%s, %d connections, %ld CPUs; cores per 10 GB/s: I/O thread %.1f, core "
 			       "thread %.2f, by hand %.1f", rig->c->loopback ? "TCP" : "Unix socket", CONNECTIONS,
-			       sysconf(_SC_NPROCESSORS_ONLN), cpu.io * scale, cpu.core * scale, cpu.raw * scale);
+			       sysconf(_SC_NPROCESSORS_ONLN), rig->cpu.io * scale, rig->cpu.core * scale,
+			       rig->cpu.raw / 2 * scale);
 	return r;
 }
 

@@ -35,7 +35,7 @@ static int raw_set(struct rig *rig, double *ret)
 {
 	const int r = bench_server_flush(&rig->server);
 
-	return r ? r : bench_wire_run(&rig->wire, true, ret);
+	return r ? r : bench_wire_run(&rig->wire, true, ret, NULL);
 }
 
 static int evict_all(struct rig *rig)
@@ -119,13 +119,13 @@ static int one_load(struct rig *rig, struct figures *ret)
 		r = evict_all(rig);
 	bench_daemon_spoil(&rig->daemon);
 	if (r == 0)
-		r = bench_wire_run(&rig->wire, false, &before);
+		r = bench_wire_run(&rig->wire, false, &before, NULL);
 	cpu = bench_daemon_cpu_seconds(&rig->daemon);
 	if (r == 0)
 		r = load_gbs(rig, &ret->value);
 	ret->cores = (bench_daemon_cpu_seconds(&rig->daemon) - cpu) * 1e10 / pass_bytes;
 	if (r == 0)
-		r = bench_wire_run(&rig->wire, false, &after);
+		r = bench_wire_run(&rig->wire, false, &after, NULL);
 	ret->limit = (before + after) / 2;
 	return r;
 }

@@ -13,6 +13,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -353,16 +354,29 @@ static void close_raw(struct raw *raw)
 		(void)munmap(raw->memory, (size_t)raw->w->n_servers * raw->w->connections * raw->w->depth * raw->stride);
 }
 
-int bench_wire_run(const struct bench_wire *w, bool set, double *ret)
+double bench_thread_seconds(void)
+{
+	struct rusage u;
+
+	(void)getrusage(RUSAGE_THREAD, &u);
+	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+int bench_wire_run(const struct bench_wire *w, bool set, double *ret, double *cpu)
 {
 	struct raw raw = { .w = w, .set = set, .stride = (w->value_bytes + MARGIN + 4095) & ~(size_t)4095 };
+	double from;
 	uint64_t start;
 	int r = open_raw(&raw);
 
+	from = bench_thread_seconds();
 	start = bench_now_ns();
 	if (r == 0)
 		r = go(&raw);
 	*ret = (double)w->values * w->value_bytes / (double)(bench_now_ns() - start);
+	if (cpu)
+		*cpu += bench_thread_seconds() - from;
 	close_raw(&raw);
 	return r;
 }

@@ -39,7 +39,10 @@ struct bench_wire {
 	uint32_t values, value_bytes;	/* value i is on server i % n_servers */
 };
 
-/* All values once; GB/s of them. They must have been set before they are got. -EBADMSG: something else came. */
-int bench_wire_run(const struct bench_wire *w, bool set, double *ret);
+/* All values once; GB/s of them; the CPU seconds of that are added to *cpu, unless NULL. They must have been set before
+ * they are got. -EBADMSG: something else came. */
+int bench_wire_run(const struct bench_wire *w, bool set, double *ret, double *cpu);
+
+double bench_thread_seconds(void);	/* of CPU, of the calling thread */
 
 #endif

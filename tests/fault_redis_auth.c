@@ -68,6 +68,62 @@ static void a_wrong_password_is_a_misconfiguration(void **state)
 	kit_free(&kit);
 }
 
+/* A server that answers AUTH and what follows as it is told. */
+static void ends_as(const struct fake_step *steps, uint32_t n, enum tier_state state, const char *says)
+{
+	struct fake_server fake;
+
+	fake_start(&fake, steps, n, true);
+	kit_init(&kit, SMALL);
+	kit.conf.cluster = REDIS_CLUSTER_YES;
+	kit.conf.password = "hunter2-hunter2";
+	kit.conf.endpoints[0] = fake.address;
+	kit.conf.n_endpoints = 1;
+	kit_start(&kit);
+	kit_until_state(&kit, state);
+	assert_true(kit_says(&kit, says));
+	assert_false(kit_says(&kit, "hunter2"));
+	kit_free(&kit);
+	fake_stop(&fake);
+}
+
+/* A server that does not know AUTH repeats what it was told. */
+static void a_password_is_not_repeated(void **state)
+{
+	static const struct fake_step steps[] = {
+		{ .reply = "-ERR unknown command 'AUTH', with args beginning with: 'hunter2-hunter2' \r\n" }
+	};
+
+	(void)state;
+	ends_as(steps, 1, TIER_MISCONFIGURED, "unknown command");
+}
+
+/* In whatever words, in answer to whatever, cut or not. */
+static void a_password_in_other_words_is_not_repeated(void **state)
+{
+	static const struct fake_step loading[] = {
+		{ .reply = "+OK\r\n" }, { .reply = "-LOADING for him with hunter2-hunter2\r\n" }
+	};
+	static const struct fake_step cut[] = { { .reply = "+OK\r\n" }, { .reply = "-BUSY with hunter2-hun\r\n" } };
+	static const struct fake_step no_cluster[] = {
+		{ .reply = "+OK\r\n" }, { .reply = "$-1\r\n" }, { .reply = "-ERR hunter2-hunter2 has no cluster\r\n" }
+	};
+
+	(void)state;
+	ends_as(loading, 2, TIER_OFFLINE, "repeat the password");
+	ends_as(cut, 2, TIER_OFFLINE, "repeat the password");
+	ends_as(no_cluster, 3, TIER_MISCONFIGURED, "repeat the password");
+}
+
+/* A proxy, for instance, whose server is not ready. */
+static void a_server_not_ready_for_auth_is_no_misconfiguration(void **state)
+{
+	static const struct fake_step steps[] = { { .reply = "-LOADING Redis is loading the dataset in memory\r\n" } };
+
+	(void)state;
+	ends_as(steps, 1, TIER_OFFLINE, "LOADING");
+}
+
 static void acl(const char *rules)
 {
 	char text[64];
@@ -149,6 +205,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(a_wrong_password_is_a_misconfiguration),
+		CASE(a_password_is_not_repeated),
+		CASE(a_password_in_other_words_is_not_repeated),
+		CASE(a_server_not_ready_for_auth_is_no_misconfiguration),
 		CASE(the_least_acl_will_do),
 		CASE(an_acl_without_set_stops_stores_alone),
 		CASE(an_acl_without_get_is_a_misconfiguration),

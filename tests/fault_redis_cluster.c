@@ -235,7 +235,6 @@ static void change_under_load(void (*what)(void))
 	pthread_t thread;
 
 	open_kit(REDIS_CLUSTER_AUTO, 0);
-	kit.conf.timeout_ms = 1000;
 	kit_store_all(&kit, 0, BLOCKS);
 	assert_int_equal(pthread_create(&thread, NULL, run_change, &change), 0);
 	assert_true(busy_during(&change, &random) > 0);

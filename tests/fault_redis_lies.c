@@ -80,18 +80,38 @@ static void a_cluster_that_stays_down_is_waited_for_once(void **state)
 	fake_stop(&fake);
 }
 
-static void late_replies_are_thrown_away(void **state)
+/* They are megabytes each time, and nobody waits for them. */
+static void stores_do_not_wait_for_a_cluster_that_votes(void **state)
 {
 	static const struct fake_step steps[] = {
-		{ .reply = "$-1\r\n" }, { .reply = "+late\r\n", .delay_ms = 500 }, { .reply = "$-1\r\n" }
+		{ .reply = "$-1\r\n" }, { .reply = "-CLUSTERDOWN The cluster is down\r\n" }, { .reply = "$-1\r\n" }
 	};
 
 	(void)state;
 	open_fake(steps, 3);
-	kit.conf.timeout_ms = 200;
+	start_up();
+	assert_int_equal(kit_store(&kit, 1), -EROFS);
+	kit_until_state(&kit, TIER_READONLY);
+	assert_int_equal(__atomic_load_n(fake.commands, __ATOMIC_ACQUIRE), 2);
+	assert_int_equal(kit_load(&kit, 1), -ENOENT);
+	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
+	kit_until_state(&kit, TIER_UP);
+	kit_free(&kit);
+	fake_stop(&fake);
+}
+
+static void late_replies_are_thrown_away(void **state)
+{
+	static const struct fake_step steps[] = {
+		{ .reply = "$-1\r\n" }, { .reply = "+late\r\n", .delay_ms = 1200 }, { .reply = "$-1\r\n" }
+	};
+
+	(void)state;
+	open_fake(steps, 3);
+	kit.conf.timeout_ms = 500;
 	start_up();
 	assert_int_equal(kit_load(&kit, 1), -ETIMEDOUT);
-	kit_run(&kit, 600);
+	kit_run(&kit, 1500);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(kit_counters(&kit).late_total, 1);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);
@@ -195,6 +215,7 @@ int main(void)
 		cmocka_unit_test(a_busy_server_is_left_alone),
 		cmocka_unit_test(a_cluster_that_votes_is_waited_for),
 		cmocka_unit_test(a_cluster_that_stays_down_is_waited_for_once),
+		cmocka_unit_test(stores_do_not_wait_for_a_cluster_that_votes),
 		cmocka_unit_test(late_replies_are_thrown_away),
 		cmocka_unit_test(what_is_no_reply_closes_the_connection),
 		cmocka_unit_test(a_connection_lost_is_one_failure),

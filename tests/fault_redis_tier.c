@@ -113,7 +113,7 @@ static void a_stopped_server_costs_one_deadline_and_then_nothing(void **state)
 
 	(void)state;
 	open_at(NULL);
-	kit.conf.timeout_ms = 300;
+	kit.conf.timeout_ms = 1000;
 	start_up();
 	kit_store_all(&kit, 0, 20);
 	redis_signal(&server[0], SIGSTOP);
@@ -125,7 +125,7 @@ static void a_stopped_server_costs_one_deadline_and_then_nothing(void **state)
 	}
 	for (uint32_t i = 0; i < 3; i++)
 		assert_int_equal(kit_settle(&kit, slots[i]), -ETIMEDOUT);
-	assert_true(clock_ms() - began_ms >= 300);
+	assert_true(clock_ms() - began_ms >= 1000);
 	kit_until_state(&kit, TIER_OFFLINE);
 	assert_null(kit_begin(&kit, XFER_READ, 1, &r));
 	assert_int_equal(r, -ENODEV);
@@ -301,6 +301,9 @@ static void xfers_end_whatever_happens(void **state)
 	redis_signal(&server[0], SIGCONT);
 	redis_restart(&server[1]);
 	kit_until_state(&kit, TIER_UP);
+	kit_stop(&kit);
+	kit.conf.timeout_ms = 10000;	/* nothing may fail now */
+	start_up();
 	kit_store_all(&kit, 0, 100);
 	assert_int_equal(kit_load_all(&kit, 0, 100, false), 100);
 	kit_free(&kit);

@@ -211,6 +211,8 @@ void fake_start(struct fake_server *s, const struct fake_step *steps, uint32_t n
 	memset(s, 0, sizeof *s);
 	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_true(shared != MAP_FAILED && n > 0 && fd >= 0);
+	/* Else connections that we closed first would keep a real server from this port for a while. */
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int)), 0);
 	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
 	assert_int_equal(listen(fd, 64), 0);
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &length), 0);

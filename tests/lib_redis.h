@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lib_redis.h - real redis-servers for tests, started and killed by them; and a server that says what a script tells it
- * to. All in a directory of their own under $TMPDIR or /tmp, on a Unix socket and on loopback (a port that was free); all
- * die with the test (PR_SET_PDEATHSIG). A wait has an end and then fails the test.
+ * to. All in a directory of their own under $TMPDIR or /tmp, on a Unix socket and on loopback (a port that was free);
+ * all die with the test (PR_SET_PDEATHSIG). A wait has an end and then fails the test.
  */
 #ifndef KVTIER_TESTS_LIB_REDIS_H
 #define KVTIER_TESTS_LIB_REDIS_H
@@ -26,8 +26,8 @@ struct redis_server {
 
 /* Exits with 77 and says so where there is no redis-server, unless $KVTIER_NEED_REDIS is set: then it fails. */
 void redis_needed(void);
-/* options: as on redis-server's command line, "--maxmemory 10mb --requirepass x"; NULL: none. No persistence. Returns when
- * it answers PING (or refuses it for want of a password). */
+/* options: as on redis-server's command line, "--maxmemory 10mb --requirepass x"; NULL: none. No persistence. Returns
+ * when it answers PING (or refuses it for want of a password). */
 void redis_start(struct redis_server *s, const char *options);
 void redis_restart(struct redis_server *s);	/* the same port and options, empty */
 void redis_signal(const struct redis_server *s, int signal);	/* SIGSTOP, SIGCONT */

@@ -41,7 +41,7 @@ void kit_init(struct kit *kit, uint32_t opaque_bytes)
 	assert_true(kit->memory && kit->expected);
 	kit->pause.fire = on_pause;
 	kit->conf = (struct redis_tier_conf){ .cluster = REDIS_CLUSTER_AUTO, .key_prefix = "kv:", .connections = 2,
-					      .timeout_ms = 2000, .max_in_flight = 64,
+					      .timeout_ms = 5000, .max_in_flight = 64,
 					      .events = { .arg = kit, .changed = on_changed } };
 	assert_int_equal(loop_open(0, &kit->loop), 0);
 }

@@ -53,7 +53,7 @@ struct kit {
 	struct loop_timer pause;
 };
 
-/* Two connections, 2 s, 64 in flight, images of about opaque_bytes. The test sets conf.endpoints and what it wants
+/* Two connections, 5 s, 64 in flight, images of about opaque_bytes. The test sets conf.endpoints and what it wants
  * otherwise, then starts. */
 void kit_init(struct kit *kit, uint32_t opaque_bytes);
 void kit_start(struct kit *kit);		/* the tier is open */

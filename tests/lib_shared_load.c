@@ -90,12 +90,14 @@ void shared_works_again(struct node *a, struct node *b)
 {
 	const uint64_t until = now_ns() + 3 * SHARED_MS * 1000000ull;
 	struct kvtier_key fresh[SHARED_BLOCKS];
+	int r;
 
 	do {
 		if (now_ns() > until)
 			fail_msg("no chain goes from one node to the other any more");
 		chain_keys(&a->e, now_ns(), SHARED_BLOCKS, fresh);
-		assert_int_equal(chain_store(&a->e, fresh, SHARED_BLOCKS, SHARED_BLOCKS), 0);
+		r = chain_store(&a->e, fresh, SHARED_BLOCKS, SHARED_BLOCKS);
+		assert_true(r == 0 || r == -ENOSPC);	/* little memory may be full of what is being written */
 		daemon_stat_becomes(&a->d, "tiers.redis.queued_blocks", 0, SHARED_MS);
 		nap_ms(50);
 	} while (chain_load(&b->e, fresh, SHARED_BLOCKS, SHARED_BLOCKS) < SHARED_BLOCKS);

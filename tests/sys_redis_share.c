@@ -239,12 +239,13 @@ static void another_spaces_key_is_a_miss(void **state)
 	shared_end(w);
 }
 
+/* Its name is as long as "default". */
 static void another_tenant_finds_nothing(void **state)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_RAW);
 
 	(void)state;
-	b_again(w, &(struct node_conf){ .endpoints = w->redis.address, .lines = "[socket]\ntenant = team-b\n" });
+	b_again(w, &(struct node_conf){ .endpoints = w->redis.address, .lines = "[socket]\ntenant = another\n" });
 	assert_strangers(w);
 	shared_end(w);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_redis_storm.c - goal: whatever overlaps inside one daemon with a Redis behind it, no engine gets a wrong byte, and
- * nothing is left behind: no op, lease, slot, or daemon that does not stop. Method: engines in processes of their own,
- * in three spaces, ask for chains that are far more than memory holds, also in the wrong order, twice and from the
+ * sys_redis_storm.c - goal: whatever overlaps inside one daemon with a Redis behind it, no engine gets a wrong byte,
+ * and nothing is left behind: no op, lease, slot, or daemon that does not stop. Method: engines in processes of their
+ * own, in three spaces, ask for chains that are far more than memory holds, also in the wrong order, twice and from the
  * middle, with deadlines of 1-50 ms, cancels, and deaths in the midst of ops, while Redis is stopped, killed, emptied
  * and filled, and kvtierctl evicts, verifies, flushes and purges. With and without NVMe, for both ways to write. Some
  * blocks are no use to FP8, so that their values are larger than a load first thinks. At last the daemon stops
@@ -29,11 +29,12 @@ enum {
 	OPS = 6,		/* of one engine at once, each with pages of its own */
 	PAGES = OPS * LENGTH,
 	SPARE = PAGES,		/* a page that no op has */
-	RUN_MS = 3000,
+	RUN_MS = 2000,
 	REST_MS = 30000,	/* for what must come to an end */
 };
 
-static const char memory[] = "[host]\nbytes = 3M\nslab_bytes = 256K\nhuge_pages = no\n[device]\ndepth = 24\n";
+static const char memory[] = "[host]\nslab_bytes = 256K\nhuge_pages = no\nbytes = %s\n[device]\ndepth = %u\n"
+			     "[index]\nmax_blocks = %u\n";
 static const char disk[] = "[nvme]\nbytes = 12M\nsegment_bytes = 512K\nqueue_depth = 4\nwrite_depth = 2\n";
 
 struct variant {
@@ -43,7 +44,7 @@ struct variant {
 
 struct score {
 	_Atomic bool stop;
-	_Atomic uint64_t hits, ops;
+	_Atomic uint64_t hits, ops, slowest_ms;	/* slowest: of an op, from its start until it was waited for */
 };
 
 struct world {
@@ -71,9 +72,11 @@ enum kind { NOTHING, STORE, LOAD, PREFETCH };
 
 struct op {
 	enum kind kind;
-	uint64_t id;
+	uint64_t id, start_ns;
 	uint32_t first, n;		/* page; blocks */
 	struct kvtier_key keys[LENGTH];
+	const struct kvtier_key *parent;
+	struct kvtier_key before;
 };
 
 struct client {
@@ -114,6 +117,11 @@ static void choose_keys(struct client *c, struct op *op)
 	if (random_below(&c->random, 4) == 0)
 		from = random_below(&c->random, LENGTH - op->n + 1);
 	memcpy(op->keys, chain + from, op->n * sizeof op->keys[0]);
+	op->parent = NULL;
+	if (from > 0 && random_below(&c->random, 2)) {
+		op->before = chain[from - 1];
+		op->parent = &op->before;
+	}
 	if (random_below(&c->random, 8) == 0)	/* some of them twice, or before those that they follow */
 		for (uint32_t i = 0; i < op->n; i++)
 			op->keys[i] = chain[random_below(&c->random, LENGTH)];
@@ -129,6 +137,8 @@ static void op_start(struct client *c, struct op *op)
 	op->kind = kinds[random_below(&c->random, sizeof kinds / sizeof kinds[0])];
 	choose_keys(c, op);
 	pages_from(op->first, pages, op->n);
+	o.parent = op->parent;
+	op->start_ns = now_ns();
 	if (random_below(&c->random, 3) == 0)
 		o.timeout_ms = 1 + random_below(&c->random, 50);
 	for (uint32_t i = 0; i < op->n; i++) {
@@ -165,6 +175,7 @@ static void op_end(struct client *c, struct op *op)
 {
 	int32_t blocks[LENGTH];
 	struct kvtier_result result = { .size = sizeof result, .blocks = blocks, .blocks_max = LENGTH };
+	uint64_t ms;
 	int r;
 
 	if (random_below(&c->random, 4) == 0)
@@ -173,6 +184,9 @@ static void op_end(struct client *c, struct op *op)
 	if (r)
 		fail_msg("an op did not end: %s", strerror(-r));
 	assert_int_equal(result.n, op->n);
+	ms = (now_ns() - op->start_ns) / 1000000;
+	if (ms > atomic_load(&c->score->slowest_ms))
+		atomic_store(&c->score->slowest_ms, ms);
 	if (op->kind == LOAD)
 		check_load(c, op, blocks);
 	op->kind = NOTHING;
@@ -293,7 +307,7 @@ static void operate(struct world *w)
 {
 	static const char *const commands[] = {
 		"evict --all", "evict --bytes 1M", "evict --bytes 200K", "verify", "purge --tenant other",
-		"endpoints", "spaces", "clients", "stats", "status",
+		"endpoints", "spaces", "clients", "stats", "devices",
 	};
 	const uint32_t what = random_below(&w->random, 40);
 
@@ -350,29 +364,40 @@ static void nothing_is_left(struct world *w)
 	assert_int_equal(daemon_stat(&w->d, "tiers.host.corrupt_blocks_total"), 0);
 }
 
-/* More than memory holds, so that on-evict has something to write, too. */
+/* More is stored than memory holds, so that on-evict has something to write, too; and a load waits for an answer. */
 static void stop_while_redis_does_not_answer(struct world *w)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	struct kvtier_key keys[LENGTH];
-	struct engine e;
+	const struct kvtier_op_options o = { .size = sizeof o };
+	struct op op = { .kind = LOAD, .n = LENGTH };
+	static struct client c;
+	uint32_t pages[LENGTH];
 
 	redis_signal(&w->redis, SIGSTOP);
-	engine_open(&e, w->d.socket, "last", &g, LENGTH);
+	c = (struct client){ .random = w->random, .score = w->score };
+	engine_open(&c.e, w->d.socket, "last", &g, PAGES + 1);
 	for (uint32_t chain = 0; chain < 24; chain++) {
-		chain_keys(&e, 1000 + chain, LENGTH, keys);
-		(void)chain_store(&e, keys, 0, LENGTH);
+		chain_keys(&c.e, 1000 + chain, LENGTH, op.keys);
+		(void)chain_store(&c.e, op.keys, 0, LENGTH);
 	}
-	(void)chain_load(&e, keys, 0, LENGTH);
-	engine_close(&e);
+	chain_keys(&c.e, 2000, LENGTH, op.keys);	/* nobody has it */
+	pages_from(0, pages, LENGTH);
+	for (uint32_t i = 0; i < LENGTH; i++)
+		page_poison(&c.e, i);
+	assert_int_equal(kvtier_load(c.e.space, op.keys, pages, LENGTH, &o, &op.id), 0);
 	daemon_remove(&w->d);	/* a clean stop, exit status 0 */
+	op_end(&c, &op);
+	for (uint32_t i = 0; i < LENGTH; i++)
+		assert_true(page_is_poison(&c.e, i));
+	engine_close(&c.e);
 	redis_signal(&w->redis, SIGCONT);
 }
 
 static void say_score(struct world *w)
 {
-	printf("%llu ops, %u deaths, %llu blocks loaded (%llu from Redis, %llu from NVMe), %llu written to Redis, %llu "
-	       "evicted\n", (unsigned long long)w->score->ops, w->deaths, (unsigned long long)w->score->hits,
+	printf("%llu ops (slowest %llu ms), %u deaths, %llu blocks loaded (%llu from Redis, %llu from NVMe), %llu "
+	       "written to Redis, %llu evicted\n", (unsigned long long)w->score->ops,
+	       (unsigned long long)w->score->slowest_ms, w->deaths, (unsigned long long)w->score->hits,
 	       (unsigned long long)daemon_stat(&w->d, "tiers.redis.hit_blocks_total"),
 	       (unsigned long long)daemon_stat(&w->d, "tiers.nvme.hit_blocks_total"),
 	       (unsigned long long)daemon_stat(&w->d, "tiers.redis.written_blocks_total"),
@@ -388,10 +413,16 @@ static uint64_t run_ns(void)
 
 static void begin(struct world *w, const struct variant *v)
 {
+	static const char *const bytes[] = { "1M", "2M", "3M" };
+	static const uint32_t depths[] = { 4, 8, 24 }, blocks[] = { 48, 256, 65536 };	/* few enough to be full, or not */
 	char lines[1024];
+	int n;
 
+	(void)fflush(stdout);	/* children do not say it again */
 	redis_start(&w->redis, NULL);
-	(void)snprintf(lines, sizeof lines, "%s%s[redis]\nendpoints = %s\ntimeout_ms = 200\n%s\n", memory,
+	n = snprintf(lines, sizeof lines, memory, bytes[random_below(&w->random, 3)],
+		     depths[random_below(&w->random, 3)], blocks[random_below(&w->random, 3)]);
+	(void)snprintf(lines + n, sizeof lines - (size_t)n, "%s[redis]\nendpoints = %s\ntimeout_ms = 200\n%s\n",
 		       v->nvme ? disk : "", w->redis.address, v->write);
 	daemon_place(&w->d, v->nvme);
 	daemon_configure(&w->d, lines);

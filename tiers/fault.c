@@ -94,6 +94,7 @@ static void inner_done(struct xfer *x)
 	c->outer->where = x->where;
 	c->outer->record = x->record;
 	c->outer->kept = x->kept;
+	c->outer->bytes = x->bytes;
 	mirror(&f->base);
 	if (!f->plan.hold) {
 		finish(c);
@@ -150,7 +151,7 @@ static const struct tier_ops fault_ops[TIER_COUNT] = {
 	[TIER_GPU] = FAULT_OPS("gpu", TIER_GPU, TIER_CAP_ADDRESSABLE),
 	[TIER_HOST] = FAULT_OPS("host", TIER_HOST, TIER_CAP_ADDRESSABLE),
 	[TIER_NVME] = FAULT_OPS("nvme", TIER_NVME, TIER_CAP_DURABLE),
-	[TIER_REDIS] = FAULT_OPS("redis", TIER_REDIS, TIER_CAP_DURABLE),
+	[TIER_REDIS] = FAULT_OPS("redis", TIER_REDIS, TIER_CAP_KEYED),
 };
 
 int fault_wrap(struct tier *inner, struct tier **ret)

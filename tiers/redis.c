@@ -25,7 +25,7 @@
 
 #include "redis_inner.h"
 
-enum { TURN = 64 };
+enum { TURN = 64, CONDEMNED_A_SECOND = 10 };
 
 /* --- which server, and whether it may be asked --- */
 
@@ -201,6 +201,22 @@ static void redis_cancel(struct tier *t, struct xfer *x)
 		redis_wake(r->mail.asked_fd);
 }
 
+/* Whether there is time and place for one more: a server that lies would have us hash all it sends. */
+static bool may_condemn(struct redis *r)
+{
+	const uint64_t now = loop_now(r->loop);
+	bool room;
+
+	if (now >= r->condemn_ns + 1000000000) {
+		r->condemn_ns = now;
+		r->n_hashed = 0;
+	}
+	(void)pthread_mutex_lock(&r->mail.lock);
+	room = r->mail.n_condemned < REDIS_CONDEMNED;
+	(void)pthread_mutex_unlock(&r->mail.lock);
+	return room && r->n_hashed++ < CONDEMNED_A_SECOND;
+}
+
 void redis_condemn(struct tier *t, const uint8_t *image, uint32_t bytes)
 {
 	const struct xfer x = { .buffer = (uint8_t *)(uintptr_t)image, .bytes = bytes };	/* it is only read */
@@ -211,15 +227,14 @@ void redis_condemn(struct tier *t, const uint8_t *image, uint32_t bytes)
 	bool first;
 
 	(void)atomic_fetch_add(&r->condemned_total, 1);
-	if (look_at_image(&x, &identity, &shape))
+	if (look_at_image(&x, &identity, &shape) || !may_condemn(r))	/* then it stays, and is found bad again */
 		return;
 	name_of(r, identity.key, &what.name);
 	what.length = shape.packed_bytes;
 	redis_image_sha1(image, &shape, what.sha1);
 	(void)pthread_mutex_lock(&r->mail.lock);
 	first = r->mail.n_condemned == 0;
-	if (r->mail.n_condemned < REDIS_CONDEMNED)	/* else it stays, and is found bad again */
-		r->mail.condemned[r->mail.n_condemned++] = what;
+	r->mail.condemned[r->mail.n_condemned++] = what;	/* only we add: there still is room */
 	(void)pthread_mutex_unlock(&r->mail.lock);
 	if (first)
 		redis_wake(r->mail.asked_fd);

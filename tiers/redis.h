@@ -4,21 +4,21 @@
  * nodes. Value: the packed image (daemon/IMAGE.md: header, scales, payload, no padding). Name: key_prefix and the
  * block's key in 64 hex digits.
  *
- * Two threads. The core thread calls what is here; an I/O thread of the tier's own has the connections, so that a server
- * that is slow, large or lying takes nothing from the core but a slot for a while. They meet in two bounded mailboxes
- * (redis.c). A xfer's buffer is the I/O thread's until done, and it never blocks but in epoll; no reply, however late,
- * is written to a buffer whose xfer has ended.
+ * Two threads. The core thread calls what is here; an I/O thread of the tier's own has the connections, so that a
+ * server that is slow, large or lying takes nothing from the core but a slot for a while. They meet in two bounded
+ * mailboxes (redis.c). A xfer's buffer is the I/O thread's until done, and it never blocks but in epoll; no reply,
+ * however late, is written to a buffer whose xfer has ended.
  *
  *	core thread              mailbox        I/O thread
  *	tier_submit ───────────> asked ──────> node by key ──> connection ──> server
  *	tier_complete <───────── answered <──── header checked, body straight into the buffer
  *
- * Status of a xfer: 0; -ENOENT: not there; -EBADMSG: a value that is not this block (not an image, another's, of another
- * geometry, truncated, a wrong type): a miss, counted, and deleted if it is still the same value; -EFBIG (tier.h);
- * -ETIMEDOUT: not within timeout_ms; -ECONNRESET; -ECANCELED; -ENOSPC, -EROFS: the server takes no stores now (-OOM,
- * -READONLY, -MISCONF...); -EACCES: it refuses us; -EREMOTEIO: another error reply. tier_submit(): -EAGAIN: too many
- * on their way; -ENODEV: the endpoint the key belongs to is not to be tried now, or none is; -EROFS: it takes no stores
- * now. `kept` is never set.
+ * Status of a xfer: 0; -ENOENT: not there; -EBADMSG: a value that is not this block (not an image, another's, of
+ * another geometry, truncated, a wrong type): a miss, counted, and deleted if it is still the same value; -EFBIG
+ * (tier.h); -ETIMEDOUT: not within timeout_ms; -ECONNRESET; -ECANCELED; -ENOSPC, -EROFS: the server takes no stores now
+ * (-OOM, -READONLY, -MISCONF, -CLUSTERDOWN...); -EACCES: it refuses us; -EREMOTEIO: another error reply. tier_submit():
+ * -EAGAIN: too many on their way; -ENODEV: the endpoint the key belongs to is not to be tried now, or none is; -EROFS:
+ * it takes no stores now. `kept` is never set.
  *
  * An endpoint (a server), each by itself; policy in redis_breaker.h:
  *
@@ -53,7 +53,9 @@ struct redis_events {
 /* What pointers point to is copied by tier_open(). */
 struct redis_tier_conf {
 	const char *endpoints[REDIS_ENDPOINTS];
-	uint32_t n_endpoints;		/* without Cluster: values are spread over them by key (rendezvous) */
+	/* Without Cluster values are spread over them by key: rendezvous by the endpoints' texts, so nodes that share a
+	 * cache must spell them alike. */
+	uint32_t n_endpoints;
 	enum redis_cluster cluster;	/* auto: ask the first that answers; endpoints are then seeds */
 	const char *username, *password;	/* "" or NULL: none. Never in a text, log or core dump's argv */
 	const char *key_prefix;
@@ -68,13 +70,13 @@ struct redis_tier_conf {
 struct redis_counters {			/* all since open */
 	uint64_t gets_total, hits_total, sets_total, probes_total;	/* that got an answer; hits: good header */
 	uint64_t received_bytes_total, sent_bytes_total;	/* of values */
-	uint64_t corrupt_total;		/* values that are not what they should be, those redis_condemn() told of included */
+	uint64_t corrupt_total;		/* values not as they should be, those redis_condemn() told of included */
 	uint64_t deleted_total;		/* of those: deleted */
 	uint64_t timeouts_total, resets_total, errors_total;	/* xfers that ended so; errors: other error replies */
-	uint64_t refused_stores_total;	/* -OOM, -READONLY, -MISCONF */
+	uint64_t refused_stores_total;	/* -OOM, -READONLY, -MISCONF, -CLUSTERDOWN */
 	uint64_t redirects_total;	/* MOVED, ASK */
 	uint64_t late_total;		/* replies that came when nobody waited any more; parsed and thrown away */
-	uint64_t protocol_errors_total;	/* replies that are no RESP, or beyond its bounds here: the connection is closed */
+	uint64_t protocol_errors_total;	/* replies that are no RESP, or beyond its bounds: the connection is closed */
 	uint64_t breaker_opens_total, reconnects_total, topology_total;	/* topology: slot maps taken over */
 };
 
@@ -110,7 +112,8 @@ struct redis_tier_status {
 bool redis_readable(const struct tier *t, const uint8_t key[32]);
 bool redis_writable(const struct tier *t, const uint8_t key[32]);
 /* The image that a read brought failed its checksum: counted, and the value is deleted if it still has these bytes
- * (EVAL; where that is refused it stays). Hashes them: about a millisecond for a MiB. */
+ * (EVAL; where that is refused it stays). Hashes them: about a millisecond for a MiB; so at most ten a second, others
+ * stay until they are found bad again. */
 void redis_condemn(struct tier *t, const uint8_t *image, uint32_t bytes);
 /* Snapshots, at most 200 ms old. */
 void redis_status(const struct tier *t, struct redis_tier_status *ret);

@@ -96,6 +96,8 @@ enum redis_conn_state redis_conn_state(const struct redis_conn *c);
 /* Why DOWN: -ECONNREFUSED (also: an error nobody asked for, "max number of clients reached"; text: the server's words),
  * -ETIMEDOUT, -ECONNRESET (EOF), -EPROTO, -EACCES (text: the server's words)... */
 int  redis_conn_why(const struct redis_conn *c, const char **ret_text);
+/* Whether a server's words, as they come from here, repeat this password, or begin to: then nobody is to see them. */
+bool redis_words_betray(const char *words, const char *secret);
 /* 0; -EAGAIN: no place; -ENOTCONN: not UP. */
 int  redis_conn_submit(struct redis_conn *c, struct redis_command *command);
 /* It ends soon with -ECANCELED (from the loop), unless it has ended; its buffers are free then. C3: one that is half

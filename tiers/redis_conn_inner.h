@@ -40,6 +40,7 @@ struct recv {
 	struct resp_skip skip;
 	int status;			/* SKIP: of the command, when its reply has ended */
 	bool push;			/* SKIP: nobody's reply */
+	uint64_t push_bytes;		/* of such since the last reply: nobody asked for a stream of them */
 	bool hashing;			/* SKIP: a value, for redis_command_delete_if() */
 	uint64_t hash_left;
 	EVP_MD_CTX *sha1;

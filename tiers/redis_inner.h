@@ -127,7 +127,9 @@ struct redis_view {
 struct redis_link {
 	struct redis_node *node;
 	struct redis_conn *conn;	/* NULL: none */
-	bool was_up, opened;		/* this connection; ever */
+	uint64_t opened_ns, up_ns;	/* this connection; up_ns 0: not yet */
+	bool opened;			/* ever */
+	bool told;			/* what was on it when it died has told of a failure */
 	bool stores;			/* takes SETs as well */
 };
 
@@ -166,11 +168,18 @@ struct redis_topology {
 	uint8_t slot[REDIS_SLOTS];	/* node */
 	bool wanted;			/* somebody said that the map is old */
 	bool asking;			/* CLUSTER SLOTS is on its way */
+	bool holes;			/* slots without a server */
 	uint64_t asked_ns;
 	uint32_t next;			/* whom to ask */
 	bool refused;			/* cluster = yes, and there is none */
 	char text[REDIS_TEXT_BYTES + REDIS_ADDRESS_BYTES];
 	struct redis_map scratch;
+};
+
+/* Look-ups under way, given up ones included. */
+struct redis_lookups {
+	struct redis_lookup *abandoned;	/* a list */
+	uint32_t n;
 };
 
 /* The I/O thread's. */
@@ -186,6 +195,8 @@ struct redis_io {
 	struct redis_topology topology;
 	struct redis_node nodes[REDIS_ALL_NODES];	/* the first n_endpoints: as configured, in that order */
 	struct redis_counters gone;	/* of servers that are */
+	struct redis_lookups lookups;
+	uint64_t logged_ns;		/* of all servers that are not configured */
 	struct redis_chore chores[REDIS_CHORES], *free_chores;
 };
 
@@ -205,6 +216,8 @@ struct redis {
 	struct redis_mail mail;
 	atomic_uint_fast64_t condemned_total;
 	/* the core's */
+	uint64_t condemn_ns;		/* when the second began in which n_hashed images were hashed */
+	uint32_t n_hashed;
 	struct loop *loop;
 	struct loop_watch answered;
 	bool watching, threaded, closing;
@@ -236,6 +249,8 @@ void redis_job_gave_up(struct redis_job *job);	/* DELAYED, and its deadline has 
 void redis_delete(struct redis_node *node, const struct redis_condemned *what);
 
 /* --- redis_node.c --- */
+/* A server's words for people: cut before what it repeats of a command, and withheld where the password is in them. */
+void redis_words(const struct redis *r, const char *words, char *ret, size_t n);
 void redis_node_open(struct redis_node *node, struct redis_io *io, const char *address);
 void redis_node_close(struct redis_node *node);	/* ends what it has; its counters go to io->gone */
 void redis_node_submit(struct redis_node *node, struct redis_job *job);	/* ends it where nothing may be sent */
@@ -258,7 +273,9 @@ bool redis_link_is_up(const struct redis_link *link);
 /* Of the links that are up and have room for ASKING and a command, the one with the least to do. NULL: none. */
 struct redis_link *redis_link_pick(struct redis_node *node, bool store);
 void redis_link_open(struct redis_link *link);	/* or does what must come before it, or nothing if it is too early */
-void redis_links_bury(struct redis_node *node);	/* closes the dead; connections that were refused are failures */
+/* The error reply that came on conn says that the server has no room for it, and another one is up. */
+bool redis_link_was_too_many(struct redis_node *node, const struct redis_conn *conn, const char *words);
+void redis_links_bury(struct redis_node *node);	/* closes the dead; some of their deaths are failures of the server */
 void redis_links_close(struct redis_node *node);	/* all; what is on them ends, and is no failure */
 void redis_link_lookup(struct redis_node *node);	/* takes over what a look-up found */
 const char *redis_node_numeric(const struct redis_node *node);	/* what it is connected to by; "": not known */
@@ -275,13 +292,17 @@ bool redis_redirected(struct redis_io *io, struct redis_job *job, const char *wo
 bool redis_node_wanted(const struct redis_node *node);	/* keep a connection to it */
 
 /* --- redis_resolve.c --- */
-enum { REDIS_LOOKUP_AGAIN_MS = 1000 };
+enum { REDIS_LOOKUP_AGAIN_MS = 1000, REDIS_LOOKUPS = 16 };
 /* Numeric, or a path: *ret_address is to be connected to. */
 bool redis_is_numeric(const char *address);
-int  redis_lookup_start(const char *address, struct redis_lookup **ret);
+/* -EAGAIN: too many are under way. `seed`: of a configured endpoint, for which there is always room. */
+int  redis_lookup_start(struct redis_lookups *all, const char *address, bool seed, struct redis_lookup **ret);
 /* -EINPROGRESS; or n > 0 addresses, and the look-up is freed; or another -errno, likewise. */
-int  redis_lookup_poll(struct redis_lookup *lookup, char (*ret)[REDIS_ADDRESS_BYTES], uint32_t n);
-void redis_lookup_abandon(struct redis_lookup *lookup);	/* NULL is fine */
+int  redis_lookup_poll(struct redis_lookups *all, struct redis_lookup *lookup, char (*ret)[REDIS_ADDRESS_BYTES],
+		       uint32_t n);
+void redis_lookup_abandon(struct redis_lookups *all, struct redis_lookup *lookup);	/* NULL is fine */
+void redis_lookups_reap(struct redis_lookups *all);	/* frees abandoned ones that are over */
+void redis_lookups_leave(struct redis_lookups *all);	/* to themselves, all: nobody counts them any more */
 bool redis_address_valid(const char *address);
 
 /* --- redis_view.c --- */

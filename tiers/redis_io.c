@@ -256,6 +256,7 @@ static void on_tick(struct loop_timer *timer)
 {
 	struct redis_io *io = (struct redis_io *)(void *)((char *)timer - offsetof(struct redis_io, tick));
 
+	redis_lookups_reap(&io->lookups);
 	redis_topology_tick(io);
 	redis_view_flags(io);
 	redis_view_rows(io);
@@ -301,6 +302,7 @@ static void *work(void *arg)
 	for (uint32_t i = 0; i < REDIS_ALL_NODES; i++)
 		if (io->nodes[i].used)
 			redis_node_close(&io->nodes[i]);
+	redis_lookups_leave(&io->lookups);
 	loop_close(io->loop);
 	return NULL;
 }

@@ -9,11 +9,13 @@
  *	not this block, -WRONGTYPE   -EBADMSG, deleted     is well
  *	-MOVED, -ASK                 goes on elsewhere     is well
  *	-TRYAGAIN, -CLUSTERDOWN      goes on in 50 ms      is well until the deadline
+ *	-CLUSTERDOWN to a SET        -EROFS                takes no stores for a while
  *	-OOM                         -ENOSPC               takes no stores for a while
  *	-READONLY, -MISCONF...       -EROFS                takes no stores for a while
  *	-NOPERM to a SET             -EROFS                takes no stores for a while, and says why
  *	-NOAUTH, -NOPERM...          -EACCES               is misconfigured
  *	-LOADING, -BUSY...           -EREMOTEIO            is not asked for a while
+ *	-ERR max number of clients   as -LOADING; if it has let in another connection of ours: goes on there
  *	another error                -EREMOTEIO            is well
  *	none                         -ETIMEDOUT,           has failed once
  *	                             -ECONNRESET
@@ -106,9 +108,10 @@ static int refused(struct redis_job *job, enum redis_verdict verdict)
 	const bool store = job->op == XFER_WRITE;
 	struct redis_node *node = job->node;
 
-	if (store && verdict == REDIS_SAYS_NO_STORES) {
+	/* A Cluster that votes: reads wait for it; stores have time, and are megabytes each time. */
+	if (store && (verdict == REDIS_SAYS_NO_STORES || begins(words, "CLUSTERDOWN"))) {
 		node->counters.refused_stores_total++;
-		redis_node_verdict(node, verdict, true, words);
+		redis_node_verdict(node, REDIS_SAYS_NO_STORES, true, words);
 		return begins(words, "OOM") ? -ENOSPC : -EROFS;
 	}
 	if (verdict == REDIS_SAYS_NOT_YOU && begins(words, "NOPERM") && job->op != XFER_READ) {
@@ -128,13 +131,10 @@ static int refused(struct redis_job *job, enum redis_verdict verdict)
 	return verdict == REDIS_SAYS_NOT_YOU ? -EACCES : -EREMOTEIO;
 }
 
-/* A slot on its way from one server to another, or a Cluster that is voting: it passes. */
-static bool passes(const struct redis_job *job)
+/* A slot on its way from one server to another, or a Cluster that is voting. */
+static bool passes(const char *words)
 {
-	const struct redis_io *io = job->node->io;
-
-	return (begins(job->command.error, "TRYAGAIN") || begins(job->command.error, "CLUSTERDOWN")) &&
-	       loop_now(io->loop) < job->deadline_ns;
+	return begins(words, "TRYAGAIN") || begins(words, "CLUSTERDOWN");
 }
 
 static void error_reply(struct redis_job *job)
@@ -145,8 +145,10 @@ static void error_reply(struct redis_job *job)
 
 	if (verdict == REDIS_SAYS_MOVED && redis_redirected(io, job, words))
 		return;
-	if (passes(job)) {
-		io->topology.wanted = true;
+	io->topology.wanted |= passes(words);
+	if (loop_now(io->loop) < job->deadline_ns &&
+	    ((passes(words) && job->op != XFER_WRITE) ||
+	     redis_link_was_too_many(job->node, job->command.conn, words))) {
 		redis_job_delay(io, job);
 		return;
 	}
@@ -157,7 +159,8 @@ void redis_job_gave_up(struct redis_job *job)
 {
 	const char *words = job->command.error;
 
-	if (job->node->used)	/* it is as -CLUSTERDOWN as it says: not to be waited for by the next ones */
+	/* It is as -CLUSTERDOWN as it says: not for the next ones to wait for. */
+	if (job->node->used && passes(words))
 		redis_node_verdict(job->node, redis_verdict(words, strlen(words)), false, words);
 	redis_job_end(job->node->io, job, -ETIMEDOUT);
 }

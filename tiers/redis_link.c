@@ -4,7 +4,12 @@
  * thread only.
  *
  *	none ──open──> connecting ──> up ──────> dead ──bury──> none
- *	                   └── refused, deadline ──^  (a failure; of a link that was up, what was on it has told)
+ *	                   └── refused, deadline ──^
+ *
+ * Which deaths are failures of the server: of a link that was never up; of one that was told to go away, or died when
+ * it was hardly up (a proxy that accepts though nobody is behind it), unless what was on it has told already. Another
+ * that was up a while says nothing: servers close what is idle. None is opened again sooner than RETRY_MS after it was
+ * opened, so whatever a server does, it is not a storm. A server that has no room for more of us is well.
  *
  * A name may have several addresses: they are tried in turn, and when none did, the name is looked up again.
  */
@@ -14,7 +19,7 @@
 
 #include "redis_inner.h"
 
-enum { RETRY_MS = 100, CROWDED_MS = 1000, STORES_AHEAD_BYTES = 4 << 20 };
+enum { RETRY_MS = 100, YOUNG_MS = 500, CROWDED_MS = 1000, STORES_AHEAD_BYTES = 4 << 20 };
 
 static uint64_t now_of(const struct redis_node *node)
 {
@@ -63,12 +68,15 @@ struct redis_link *redis_link_pick(struct redis_node *node, bool store)
 static void on_conn_changed(struct redis_conn *conn, void *arg)
 {
 	struct redis_link *link = arg;
+	struct redis_node *node = link->node;
 
 	if (redis_conn_state(conn) == REDIS_CONN_UP) {
-		link->was_up = true;
-		link->node->refused_evals = false;
+		link->up_ns = now_of(node);
+		node->refused_evals = false;
+	} else if (redis_conn_state(conn) == REDIS_CONN_DOWN) {
+		link->told = node->failed_ns == now_of(node);	/* what was on it ended right before this */
 	}
-	redis_node_kick(link->node);
+	redis_node_kick(node);
 }
 
 static void start_lookup(struct redis_node *node)
@@ -78,8 +86,8 @@ static void start_lookup(struct redis_node *node)
 	if (node->lookup || (node->lookup_ns && now_of(node) < node->lookup_ns + REDIS_LOOKUP_AGAIN_MS * 1000000ull))
 		return;
 	node->lookup_ns = now_of(node);
-	r = redis_lookup_start(node->address, &node->lookup);
-	if (r)
+	r = redis_lookup_start(&node->io->lookups, node->address, node->seed, &node->lookup);
+	if (r && r != -EAGAIN)
 		redis_node_failed(node, strerror(-r));
 }
 
@@ -89,7 +97,7 @@ void redis_link_lookup(struct redis_node *node)
 
 	if (!node->lookup)
 		return;
-	n = redis_lookup_poll(node->lookup, node->resolved, REDIS_RESOLVED);
+	n = redis_lookup_poll(&node->io->lookups, node->lookup, node->resolved, REDIS_RESOLVED);
 	if (n == -EINPROGRESS)
 		return;
 	node->lookup = NULL;
@@ -116,7 +124,9 @@ void redis_link_open(struct redis_link *link)
 		start_lookup(node);
 		return;
 	}
-	link->was_up = false;
+	link->up_ns = 0;
+	link->told = false;
+	link->opened_ns = now_of(node);
 	err = redis_conn_open(node->io->loop, &conf, &link->conn);
 	if (err) {
 		link->conn = NULL;
@@ -165,6 +175,19 @@ static bool any_up(const struct redis_node *node)
 	return false;
 }
 
+bool redis_link_was_too_many(struct redis_node *node, const struct redis_conn *conn, const char *words)
+{
+	bool another = false;
+
+	if (strncmp(words, "ERR max number of clients", 25) != 0)
+		return false;
+	for (uint32_t i = 0; i < node->n_links; i++)
+		another |= node->links[i].conn != conn && redis_link_is_up(&node->links[i]);
+	if (another)
+		node->retry_ns = after_ms(node, CROWDED_MS);
+	return another;
+}
+
 /* The next address of a name next time; after the last the name is looked up again. */
 static void connect_failed(struct redis_node *node, int why, const char *text)
 {
@@ -180,12 +203,28 @@ static void connect_failed(struct redis_node *node, int why, const char *text)
 		if (!redis_is_numeric(node->address))
 			node->n_resolved = 0;
 	}
-	if (why == -EACCES || verdict == REDIS_SAYS_NOT_YOU)
-		redis_node_verdict(node, REDIS_SAYS_NOT_YOU, false, text);
-	else if (verdict == REDIS_SAYS_NOT_NOW)
+	if (verdict == REDIS_SAYS_NOT_NOW)	/* first: AUTH, too, is answered by -LOADING */
 		redis_node_verdict(node, verdict, false, text);
+	else if (why == -EACCES || verdict == REDIS_SAYS_NOT_YOU)
+		redis_node_verdict(node, REDIS_SAYS_NOT_YOU, false, text);
 	else
 		redis_node_failed(node, text[0] ? text : strerror(-why));
+}
+
+static bool is_failure(const struct redis_link *link, int why)
+{
+	if (!link->up_ns || why == -ECONNREFUSED)
+		return true;
+	return !link->told && now_of(link->node) < link->up_ns + YOUNG_MS * 1000000ull;
+}
+
+/* None of the node sooner than RETRY_MS after this one was opened. */
+static void not_too_soon(struct redis_node *node, const struct redis_link *link)
+{
+	const uint64_t soonest_ns = link->opened_ns + RETRY_MS * 1000000ull;
+
+	if (node->retry_ns < soonest_ns)
+		node->retry_ns = soonest_ns;
 }
 
 void redis_links_bury(struct redis_node *node)
@@ -201,7 +240,8 @@ void redis_links_bury(struct redis_node *node)
 		why = redis_conn_why(link->conn, &words);
 		(void)snprintf(text, sizeof text, "%s", words);
 		close_link(node, link);
-		if (!link->was_up)
+		not_too_soon(node, link);
+		if (is_failure(link, why))
 			connect_failed(node, why, text);
 	}
 }

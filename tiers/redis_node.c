@@ -26,7 +26,11 @@
 #include "../daemon/log.h"
 #include "redis_inner.h"
 
-enum { LOG_MS = 60000, LOOKUP_POLL_MS = 5 };
+enum {
+	LOG_MS = 60000,
+	LOOKUP_POLL_MS = 5,
+	LOOKUP_SOON_MS = 100,		/* a look-up takes a few ms, or seconds: then the tick is soon enough */
+};
 
 static const char nobody[] = "0000000000000000000000000000000000000000000000000000000000000000";
 
@@ -53,19 +57,28 @@ bool redis_node_idle(const struct redis_node *node)
 /* --- health --- */
 
 /* Servers repeat what they did not understand, a password perhaps. */
-static void say_why(struct redis_node *node, const char *words)
+void redis_words(const struct redis *r, const char *words, char *ret, size_t n)
 {
 	const char *echo = strstr(words, ", with args");
-	const size_t n = echo ? (size_t)(echo - words) : strlen(words);
 
-	(void)snprintf(node->text, sizeof node->text, "%.*s", (int)n, words);
+	(void)snprintf(ret, n, "%.*s", (int)(echo ? echo - words : (ptrdiff_t)strlen(words)), words);
+	if (redis_words_betray(ret, r->password))
+		(void)snprintf(ret, n, "an error whose words repeat the password");
 }
 
+static void say_why(struct redis_node *node, const char *words)
+{
+	redis_words(node->io->tier, words, node->text, sizeof node->text);
+}
+
+/* Once a minute: for each endpoint, and for all others together, of which a map may name new ones every second. */
 static void log_refusal(struct redis_node *node)
 {
-	if (!node->breaker.misconfigured || (node->logged_ns && now_of(node) < node->logged_ns + LOG_MS * 1000000ull))
+	uint64_t *logged_ns = node->seed ? &node->logged_ns : &node->io->logged_ns;
+
+	if (!node->breaker.misconfigured || (*logged_ns && now_of(node) < *logged_ns + LOG_MS * 1000000ull))
 		return;
-	node->logged_ns = now_of(node);
+	*logged_ns = now_of(node);
 	log_warning("Redis at %s refuses %s: %s", node->address, node->breaker.stores_alone ? "stores" : "kvtierd",
 		    node->text);
 }
@@ -330,7 +343,7 @@ void redis_node_turn(struct redis_node *node)
 			redis_link_open(&node->links[0]);
 		pump(node);
 	}
-	if (node->lookup)
+	if (node->lookup && now_of(node) < node->lookup_ns + LOOKUP_SOON_MS * 1000000ull)
 		(void)loop_timer_set(node->io->loop, &node->turn, now_of(node) + LOOKUP_POLL_MS * 1000000ull);
 }
 
@@ -367,7 +380,7 @@ void redis_node_close(struct redis_node *node)
 
 	redis_links_close(node);
 	end_waiting(node, -ECONNRESET);
-	redis_lookup_abandon(node->lookup);
+	redis_lookup_abandon(&node->io->lookups, node->lookup);
 	loop_timer_unset(node->io->loop, &node->turn);
 	redis_node_counters(node, &counters);
 	redis_counters_add(&node->io->gone, &counters);

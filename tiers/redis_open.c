@@ -41,6 +41,15 @@ static void enter(struct redis_conn *c, enum redis_conn_state state)
 	c->conf.changed(c, c->conf.arg);
 }
 
+/* Words came through conn_words(), and may have been cut in the middle of it: as its beginning looks there. */
+bool redis_words_betray(const char *words, const char *secret)
+{
+	char beginning[9];
+
+	conn_words(beginning, sizeof beginning, secret, strlen(secret));
+	return beginning[0] && strstr(words, beginning);
+}
+
 /* Servers that do not know AUTH repeat what it was given. */
 static void refused(struct redis_conn *c, char *words)
 {
@@ -49,7 +58,7 @@ static void refused(struct redis_conn *c, char *words)
 
 	if (echo)
 		explicit_bzero(echo, strlen(echo));
-	if (strstr(words, c->secret))
+	if (redis_words_betray(words, c->secret))
 		(void)strcpy(words, "AUTH refused; the words are not shown, as they repeat the password");
 	conn_down(c, full ? -ECONNREFUSED : -EACCES, words);
 }

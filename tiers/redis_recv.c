@@ -13,7 +13,8 @@
  *
  * Everything is read through `bytes`, but the body of a value: that goes to its place in the image, and only what
  * comes behind it in the same call to `bytes`. A server decides the size of nothing here: lines and framing are
- * bounded by resp.h, small replies by REDIS_SMALL_BYTES, values by the room that the caller has.
+ * bounded by resp.h, small replies, and pushes between two replies, by REDIS_SMALL_BYTES, values by the room that the
+ * caller has.
  *
  * Each step returns 1: something was taken, go on; 0: more bytes are needed; -EPROTO: this is no reply.
  */
@@ -106,6 +107,9 @@ static int step_skip(struct redis_conn *c)
 	hash(in, in->bytes + in->at, hashed);
 	in->hash_left -= hashed;
 	in->at += (uint32_t)used;
+	in->push_bytes += in->push ? used : 0;
+	if (in->push_bytes > REDIS_SMALL_BYTES)
+		return -EPROTO;
 	if (r == 0)
 		return 0;
 	in->state = RECV_LINE;
@@ -352,12 +356,16 @@ static int step_line(struct redis_conn *c)
 {
 	const struct place *p = first_place(c);
 	struct recv *in = &c->in;
+	bool push;
 
 	if (available(in) == 0)
 		return 0;
-	if (in->bytes[in->at] == RESP_PUSH || (p && !p->command)) {
+	push = in->bytes[in->at] == RESP_PUSH;
+	if (!push)
+		in->push_bytes = 0;
+	if (push || (p && !p->command)) {
 		skip_with(in, 0);
-		in->push = in->bytes[in->at] == RESP_PUSH;
+		in->push = push;
 		resp_skip_begin(&in->skip);
 		return 1;
 	}

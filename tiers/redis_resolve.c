@@ -2,10 +2,14 @@
 /*
  * redis_resolve.c - addresses: what they look like, and names turned into numbers. getaddrinfo() may block for as long
  * as a name server pleases, so each look-up has a thread of its own, detached, that nobody ever waits for. There is at
- * most one for each server.
+ * most one for each server, and because servers come and go at another server's word, REDIS_LOOKUPS in all, those
+ * included that nobody wants any more; the configured endpoints have as much again for themselves.
  *
- *	start ──> running ──thread──> done ──poll──> freed by poll
- *	             └──abandon──> abandoned ──thread──> freed by the thread
+ *	start ──> running ──thread──> done ──poll──> freed
+ *	             └──abandon──> in the list ──thread──> done ──reap──> freed
+ *	                                └──leave──> orphan ──thread──> freed by the thread
+ *
+ * All but the threads: I/O thread only.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -23,9 +27,10 @@
 struct redis_lookup {
 	char host[REDIS_ADDRESS_BYTES], port[8];	/* constant */
 	pthread_mutex_t lock;			/* guards what follows. Take no locks while holding this one */
-	bool done, abandoned;
+	bool done, orphan;
 	int n;					/* addresses, or -errno */
 	char address[REDIS_RESOLVED][REDIS_ADDRESS_BYTES];
+	struct redis_lookup *next;		/* abandoned; the I/O thread's, not the lock's */
 };
 
 static const char unix_prefix[] = "unix:/";
@@ -116,7 +121,7 @@ static void *work(void *arg)
 	struct redis_lookup *l = arg;
 	struct addrinfo *all = NULL;
 	const int error = getaddrinfo(l->host, l->port, &hints, &all);
-	bool abandoned;
+	bool orphan;
 
 	(void)pthread_mutex_lock(&l->lock);
 	l->n = error == EAI_AGAIN ? -EAGAIN : -ENOENT;
@@ -129,11 +134,11 @@ static void *work(void *arg)
 			l->n = -ENOENT;
 	}
 	l->done = true;
-	abandoned = l->abandoned;
+	orphan = l->orphan;
 	(void)pthread_mutex_unlock(&l->lock);
 	if (all)
 		freeaddrinfo(all);
-	if (abandoned)
+	if (orphan)
 		look_up_free(l);
 	return NULL;
 }
@@ -156,11 +161,14 @@ static int start_detached(struct redis_lookup *l)
 	return -error;
 }
 
-int redis_lookup_start(const char *address, struct redis_lookup **ret)
+int redis_lookup_start(struct redis_lookups *all, const char *address, bool seed, struct redis_lookup **ret)
 {
-	struct redis_lookup *l = calloc(1, sizeof *l);
+	struct redis_lookup *l;
 	int r;
 
+	if (all->n >= REDIS_LOOKUPS + (seed ? REDIS_ENDPOINTS : 0))
+		return -EAGAIN;
+	l = calloc(1, sizeof *l);
 	if (!l)
 		return -ENOMEM;
 	(void)pthread_mutex_init(&l->lock, NULL);
@@ -169,11 +177,12 @@ int redis_lookup_start(const char *address, struct redis_lookup **ret)
 		look_up_free(l);
 		return r;
 	}
+	all->n++;
 	*ret = l;
 	return 0;
 }
 
-int redis_lookup_poll(struct redis_lookup *l, char (*ret)[REDIS_ADDRESS_BYTES], uint32_t n)
+int redis_lookup_poll(struct redis_lookups *all, struct redis_lookup *l, char (*ret)[REDIS_ADDRESS_BYTES], uint32_t n)
 {
 	int found;
 
@@ -186,20 +195,54 @@ int redis_lookup_poll(struct redis_lookup *l, char (*ret)[REDIS_ADDRESS_BYTES], 
 		found = (int)n;
 	for (int i = 0; i < found; i++)
 		memcpy(ret[i], l->address[i], REDIS_ADDRESS_BYTES);
+	all->n--;
 	look_up_free(l);
 	return found;
 }
 
-void redis_lookup_abandon(struct redis_lookup *l)
+void redis_lookup_abandon(struct redis_lookups *all, struct redis_lookup *l)
 {
-	bool done;
-
 	if (!l)
 		return;
-	(void)pthread_mutex_lock(&l->lock);
-	l->abandoned = true;
-	done = l->done;
-	(void)pthread_mutex_unlock(&l->lock);
-	if (done)
+	l->next = all->abandoned;
+	all->abandoned = l;
+}
+
+void redis_lookups_reap(struct redis_lookups *all)
+{
+	struct redis_lookup **link = &all->abandoned;
+
+	while (*link) {
+		struct redis_lookup *l = *link;
+		bool done;
+
+		(void)pthread_mutex_lock(&l->lock);
+		done = l->done;
+		(void)pthread_mutex_unlock(&l->lock);
+		if (!done) {
+			link = &l->next;
+			continue;
+		}
+		*link = l->next;
+		all->n--;
 		look_up_free(l);
+	}
+}
+
+void redis_lookups_leave(struct redis_lookups *all)
+{
+	struct redis_lookup *l;
+
+	while ((l = all->abandoned) != NULL) {
+		bool done;
+
+		all->abandoned = l->next;
+		all->n--;
+		(void)pthread_mutex_lock(&l->lock);
+		l->orphan = true;
+		done = l->done;
+		(void)pthread_mutex_unlock(&l->lock);
+		if (done)
+			look_up_free(l);
+	}
 }

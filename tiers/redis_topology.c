@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis_topology.c - which server has a key: by rendezvous over the endpoints, or by a Cluster's slot map, which is
- * asked for at the start, and again, at most once a second, when a server said MOVED or went away. I/O thread only.
+ * asked for at the start, and again, at most once a second, when a server said MOVED or went away, or as long as there
+ * are slots that nobody has. I/O thread only.
  *
  *	cluster = no:    SPREAD
  *	cluster = auto:  UNKNOWN ──CLUSTER SLOTS: an error──> SPREAD ──MOVED: asked again after 30 s──> CLUSTER
@@ -63,6 +64,7 @@ static void take_over(struct redis_io *io, const struct redis_map *map)
 {
 	uint8_t number[REDIS_NODES];
 
+	memset(number, REDIS_NO_NODE, sizeof number);
 	for (uint32_t i = 0; i < REDIS_ALL_NODES; i++) {
 		io->nodes[i].listed = false;
 		io->nodes[i].slots = 0;
@@ -77,8 +79,11 @@ static void take_over(struct redis_io *io, const struct redis_map *map)
 			redis_node_kick(node);
 		}
 	}
-	for (uint32_t i = 0; i < REDIS_SLOTS; i++)
+	io->topology.holes = false;
+	for (uint32_t i = 0; i < REDIS_SLOTS; i++) {
 		io->topology.slot[i] = map->node[i] == REDIS_NO_NODE ? REDIS_NO_NODE : number[map->node[i]];
+		io->topology.holes |= io->topology.slot[i] == REDIS_NO_NODE;
+	}
 	io->topology.wanted = io->topology.refused = false;
 	io->topology.text[0] = 0;
 	io->mode = REDIS_MODE_CLUSTER;
@@ -90,12 +95,15 @@ static void take_over(struct redis_io *io, const struct redis_map *map)
 /* The first who was asked says that there is no Cluster. */
 static void no_cluster(struct redis_io *io, const char *words)
 {
+	char shown[REDIS_TEXT_BYTES];
+
 	io->topology.wanted = false;
 	if (io->mode == REDIS_MODE_CLUSTER)
 		return;	/* there was: this one has left it */
 	if (io->tier->cluster == REDIS_CLUSTER_YES) {
+		redis_words(io->tier, words, shown, sizeof shown);
 		(void)snprintf(io->topology.text, sizeof io->topology.text,
-			       "[redis] cluster = yes, but there is none: %.160s", words);
+			       "[redis] cluster = yes, but there is none: %.160s", shown);
 		if (!io->topology.refused)
 			log_warning("%s", io->topology.text);
 		io->topology.refused = true;
@@ -206,6 +214,8 @@ void redis_topology_tick(struct redis_io *io)
 		if (node->used && node->listed && !redis_node_usable(node) && io->mode == REDIS_MODE_CLUSTER)
 			io->topology.wanted = true;	/* its replica may have taken over */
 	}
+	/* Of a key whose slot nobody has no job ever comes here, and so no -MOVED. */
+	io->topology.wanted |= io->mode == REDIS_MODE_CLUSTER && io->topology.holes;
 	redis_topology_ask(io);
 }
 

@@ -59,7 +59,8 @@ struct extent {
 	uint32_t generation;	/* of the slot */
 };
 
-/* XFER_PROBE: a keyed tier says whether it has the key, -ENOENT if not; no buffer. A hint: it may be gone by the read. */
+/* XFER_PROBE: a keyed tier says whether it has the key, -ENOENT if not; no buffer. A hint: it may be gone before it
+ * is read. */
 enum xfer_op { XFER_READ = 1, XFER_WRITE, XFER_PROBE };
 
 /* What a durable tier keeps beside an image, so that a restart finds its way. */

@@ -358,7 +358,7 @@ class Demo:
     def check_two_nodes(self) -> None:
         program = Redis.find()
         if not program:
-            print("  g to i are left out: no redis-server here (Debian: apt-get install redis-server)", flush=True)
+            print("  g to i are left out: there is no redis-server here (make deps brings one)", flush=True)
             return
         redis = Redis(program, self.work)
         try:
