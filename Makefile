@@ -120,7 +120,7 @@ check: tests			# this build alone, no installation of anything
 		$(addprefix $(BUILD)/tests/,$(BESIDE))
 
 # Run beside the others, since it mostly waits; and not run with SAN=thread: what waits, its threads being in others, or has one.
-BESIDE  := $(filter sys_nvme_% sys_redis_% fault_redis_% unit_redis_% fault_nvme_io unit_ctl_nvme unit_kvtierctl_nvme,$(TESTS))
+BESIDE  := $(addprefix sys_nvme_,budget io path stall) $(filter sys_redis_% fault_redis_%,$(TESTS))
 ONE     := $(addprefix sys_nvme_,budget io path stall) $(addprefix sys_redis_,cluster fake refused values write) $(filter sim_% fuzz_%,$(TESTS))
 in       = $(foreach build,build build-address,$(addprefix $(build)/tests/,$(1))) $(addprefix build-thread/tests/,$(filter-out $(ONE),$(1)))
 # Everything that needs no GPU: plain, with each sanitizer, and compiled by clang.

@@ -294,7 +294,9 @@ static int close_tier(struct rig *rig)
 /* Buffers are slots of a host tier, which the I/O engine knows, as in the daemon. */
 static int open_host(struct rig *rig)
 {
-	const struct tier_conf conf = { .bytes = 64 << 20, .slab_bytes = 64 << 20, .numa_node = -1, .prefault_threads = 1 };
+	const struct tier_conf conf = {
+		.bytes = 64 << 20, .slab_bytes = 64 << 20, .huge_pages = 1, .numa_node = -1, .prefault_threads = 1,
+	};
 	char text[TIER_TEXT_BYTES];
 	int r = tier_open(TIER_HOST, &conf, rig->loop, &rig->host, text, sizeof text);
 

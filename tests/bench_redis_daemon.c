@@ -8,10 +8,14 @@
  * twice as many. The limit is the raw loop of bench_wire.h on the same server, over its Unix socket, with values
  * of that size, as many connections and commands outstanding, before and after each run. Whoever stores, stores
  * into an empty server. All that comes back is compared with what was stored.
+ *
+ * redis.lookup: of a chain that is here and of one that is nowhere, while Redis is stopped and the daemon waits for
+ * it; the limit is the same while Redis is up.
  */
 #include "bench.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -151,6 +155,70 @@ static int measure(struct rig *rig, bool load, struct bench_result *ret)
 	return r;
 }
 
+/* --- lookups --- */
+
+enum { CHAIN = 32, LOOKUPS = 20000 };
+
+/* Nanoseconds a block. */
+static int lookup_ns(struct rig *rig, const struct kvtier_key *absent, double *ret)
+{
+	const uint64_t start = bench_now_ns();
+	struct kvtier_hit here = { .size = sizeof here }, nowhere = { .size = sizeof nowhere };
+	int r = 0;
+
+	for (int i = 0; i < LOOKUPS && r == 0; i++) {
+		r = kvtier_lookup(rig->daemon.space, rig->daemon.keys, CHAIN, &here);
+		if (r == 0)
+			r = kvtier_lookup(rig->daemon.space, absent, CHAIN, &nowhere);
+	}
+	*ret = (double)(bench_now_ns() - start) / (2.0 * LOOKUPS * CHAIN);
+	return r ? r : here.blocks == CHAIN && nowhere.blocks == 0 ? 0 : -EBADMSG;
+}
+
+/* With blocks asked of it that it does not answer for. */
+static int stopped_ns(struct rig *rig, const struct kvtier_key *absent, double *ret)
+{
+	struct kvtier_result result = { .size = sizeof result };
+	uint64_t op;
+	int r;
+
+	(void)kill(rig->server.pid, SIGSTOP);
+	r = kvtier_prefetch(rig->daemon.space, absent, CHAIN, &op);
+	if (r == 0)
+		r = lookup_ns(rig, absent, ret);
+	(void)kill(rig->server.pid, SIGCONT);
+	if (r == 0)
+		r = kvtier_wait(rig->daemon.client, op, -1, &result);
+	return r;
+}
+
+static int measure_lookup(struct rig *rig, struct bench_result *ret)
+{
+	struct kvtier_key absent[CHAIN];
+	double before = 0, after = 0, value = 0;
+	int r = bench_daemon_keys(&rig->daemon, 1);
+
+	memcpy(absent, rig->daemon.keys, sizeof absent);
+	if (r == 0)
+		r = bench_daemon_keys(&rig->daemon, 0);
+	if (r == 0)
+		r = bench_daemon_move(&rig->daemon, false);
+	for (uint32_t run = 0; run < RUNS + 1 && r == 0; run++) {
+		r = lookup_ns(rig, absent, &before);
+		if (r == 0)
+			r = stopped_ns(rig, absent, &value);
+		if (r == 0)
+			r = lookup_ns(rig, absent, &after);
+		if (r == 0 && run > 0)
+			bench_add(ret, value, (before + after) / 2);
+	}
+	if (r == 0)
+		(void)snprintf(ret->note, sizeof ret->note, "a block; limit: the same while Redis is up");
+	return r;
+}
+
+/* --- a case --- */
+
 static int open_all(struct rig *rig, char *note, size_t n)
 {
 	char sections[512];
@@ -169,6 +237,8 @@ static int open_all(struct rig *rig, char *note, size_t n)
 	return r ? r : bench_daemon_await_up(&rig->daemon, "redis");
 }
 
+static const char load[] = "load", lookup[] = "lookup";
+
 static int run_daemon(const struct bench_case *self, struct bench_result *ret)
 {
 	static struct rig rig;
@@ -176,7 +246,9 @@ static int run_daemon(const struct bench_case *self, struct bench_result *ret)
 
 	memset(&rig, 0, sizeof rig);
 	r = open_all(&rig, ret->note, sizeof ret->note);
-	if (r == 0)
+	if (r == 0 && self->arg == lookup)
+		r = measure_lookup(&rig, ret);
+	else if (r == 0)
 		r = measure(&rig, self->arg != NULL, ret);
 	if (r && !ret->note[0])
 		(void)snprintf(ret->note, sizeof ret->note, "%.60s; %s", kvtier_last_error(), strerror(-r));
@@ -185,12 +257,12 @@ static int run_daemon(const struct bench_case *self, struct bench_result *ret)
 	return r;
 }
 
-static const char load[] = "load";
-
 const struct bench_case bench_redis_daemon_cases[] = {
 	{ "redis.store", run_daemon, "pages to Redis through client and daemon, image bytes, against sockets by hand", 0.85,
 	  BENCH_MORE, "GB/s", NULL },
 	{ "redis.load", run_daemon, "Redis to pages through client and daemon, image bytes, against sockets by hand", 0.85,
 	  BENCH_MORE, "GB/s", load },
+	{ "redis.lookup", run_daemon, "lookups while Redis is stopped, against lookups while it is up", 0.95, BENCH_LESS, "ns",
+	  lookup },
 	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
 };

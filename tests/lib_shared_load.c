@@ -161,7 +161,8 @@ void shared_flood(uint32_t seconds)
 	struct shared *w = shared_world();
 	static struct flood through, on_evict;
 
-	redis_start(&w->redis, NULL);
+	/* Bounded: where somebody continues it, as a shell that ends does, it must not take the machine's memory. */
+	redis_start(&w->redis, "--maxmemory 512mb --maxmemory-policy allkeys-lru");
 	flood_begin(&through, &w->a, w->redis.address, "through");
 	flood_begin(&on_evict, &w->b, w->redis.address, "on-evict");
 	redis_signal(&w->redis, SIGSTOP);
