@@ -121,7 +121,7 @@ check: tests			# this build alone, no installation of anything
 
 # Run beside the others, since it mostly waits; and not run with SAN=thread: what waits, its threads being in others, or has one.
 BESIDE  := $(addprefix sys_nvme_,budget io path stall) $(filter sys_redis_% fault_redis_%,$(TESTS))
-ONE     := $(addprefix sys_nvme_,budget io path stall) $(addprefix sys_redis_,cluster fake refused values write) $(filter sim_% fuzz_%,$(TESTS))
+ONE     := $(addprefix sys_nvme_,budget io path stall) $(addprefix sys_redis_,cluster fake refused values write) $(filter sim_% fuzz_% unit_redis_conn% unit_redis_rig,$(TESTS))
 in       = $(foreach build,build build-address,$(addprefix $(build)/tests/,$(1))) $(addprefix build-thread/tests/,$(filter-out $(ONE),$(1)))
 # Everything that needs no GPU: plain, with each sanitizer, and compiled by clang.
 test: deps

@@ -81,8 +81,8 @@ static uint64_t late(const struct rig *r)
 	return counters.late;
 }
 
-/* A set that no socket buffer holds: the server is stopped, so it stays half sent. */
-static struct block half_sent_set(struct rig *r, struct rig_command *set, struct random *random, uint64_t deadline_ns)
+/* A set that no socket buffer holds, with so many ms: the server is stopped, so it stays half sent. */
+static struct block half_sent_set(struct rig *r, struct rig_command *set, struct random *random, uint64_t ms)
 {
 	const struct image_geometry geometry = { .dtype = DTYPE_BF16, .layers = 0, .block_tokens = 16,
 						 .opaque_bytes = 64 << 20 };
@@ -91,7 +91,7 @@ static struct block half_sent_set(struct rig *r, struct rig_command *set, struct
 	uint64_t before, now;
 
 	rig_set(set, &b, 0);
-	set->command.deadline_ns = deadline_ns;
+	set->command.deadline_ns = rig_in_ms(ms);	/* not before: filling the block takes a while, too */
 	rig_submit(r, set);
 	now = redis_conn_unsent_bytes(r->conn);
 	do {	/* until nothing goes out any more */
@@ -237,7 +237,7 @@ static void what_was_not_sent_is_taken_back(void **state)
 	(void)state;
 	rig_open(&r, server.address);
 	redis_signal(&server, SIGSTOP);
-	large = half_sent_set(&r, &set, &random, rig_in_ms(RIG_PATIENCE_S * 1000));
+	large = half_sent_set(&r, &set, &random, RIG_PATIENCE_S * 1000);
 	rig_exists(&first, &b);
 	rig_submit(&r, &first);
 	get_soon(&r, &get, &b);
@@ -276,7 +276,7 @@ static void a_half_sent_command_closes(void **state)
 	(void)state;
 	rig_open(&r, server.address);
 	redis_signal(&server, SIGSTOP);
-	large = half_sent_set(&r, &set, &random, rig_in_ms(1000));
+	large = half_sent_set(&r, &set, &random, 3000);
 	rig_exists(&behind, &large);
 	rig_submit(&r, &behind);
 	rig_wait(&r, &set);
@@ -356,7 +356,7 @@ static void canceled_when_half_sent(void **state)
 	(void)state;
 	rig_open(&r, server.address);
 	redis_signal(&server, SIGSTOP);
-	large = half_sent_set(&r, &set, &random, rig_in_ms(RIG_PATIENCE_S * 1000));
+	large = half_sent_set(&r, &set, &random, RIG_PATIENCE_S * 1000);
 	redis_conn_cancel(&set.command);
 	rig_run(&r, 50);
 	assert_int_equal(set.dones, 0);
