@@ -8,7 +8,7 @@
  * nvme.io.*: through tiers/io.h. nvme.write, nvme.read: through the tier, log and all. nvme.recover: what a start has
  * to read for 1 TiB, at the raw loop's speed, against 5 s. Through a daemon: bench_nvme_daemon.c.
  *
- * The file: a store, behind it a part that belongs to the raw loop.
+ * The file: a store, behind it as much that belongs to the raw loop.
  */
 #include "bench.h"
 
@@ -25,6 +25,7 @@
 
 enum { RUNS = 5, BLOCKS = 480, BLOCK = 4096 + (1 << 20), SEGMENT_BYTES = 64 << 20, SEGMENTS = 20 };
 static const uint64_t store_bytes = NVME_DATA_OFFSET + (uint64_t)SEGMENTS * SEGMENT_BYTES;
+static const uint64_t pass_bytes = (uint64_t)BLOCKS * BLOCK;
 static const struct image_geometry geometry = {
 	.dtype = DTYPE_BF16, .layers = 32, .kv_heads = 8, .head_dim_k = 128, .head_dim_v = 128, .block_tokens = 16,
 };
@@ -60,6 +61,7 @@ struct rig {
 	uint64_t look_ns;
 	uint32_t next, ended, file;
 	uint64_t written, tick;		/* blocks that ever were */
+	uint64_t walked;		/* see walk() */
 	int error, flushed;
 	struct slot slots[BENCH_DISK_DEPTH];
 	struct extent where[BLOCKS];
@@ -150,7 +152,7 @@ static int start(struct rig *rig, struct slot *slot)
 	if (rig->c->way == WAY_IO) {
 		slot->op = (struct io_op){
 			.file = rig->file, .kind = rig->c->write ? IO_WRITE : IO_READ, .buffer = slot->buffer,
-			.offset = store_bytes + (uint64_t)rig->next * BLOCK, .bytes = BLOCK, .done = io_ended,
+			.offset = store_bytes + rig->walked + (uint64_t)rig->next * BLOCK, .bytes = BLOCK, .done = io_ended,
 		};
 		return io_submit(rig->io, &slot->op);
 	}
@@ -198,19 +200,14 @@ static int move_all(struct rig *rig, double *ret_gbs, double *ret_cores)
 
 static bool on_found(void *arg, const struct nvme_entry *entry, const struct extent *where)
 {
-	(void)arg;
-	(void)entry;
-	(void)where;
+	(void)arg, (void)entry, (void)where;
 	return true;
 }
 
 static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry, const struct extent *where,
 			       uint64_t *ret_tick)
 {
-	(void)arg;
-	(void)entry;
-	(void)where;
-	(void)ret_tick;
+	(void)arg, (void)entry, (void)where, (void)ret_tick;
 	return NVME_GONE;
 }
 
@@ -224,12 +221,6 @@ static bool on_moved(void *arg, const struct nvme_entry *entry, const struct ext
 static void on_dropped(void *arg, const struct nvme_entry *entry, const struct extent *where)
 {
 	(void)on_found(arg, entry, where);
-}
-
-static void on_release(void *arg, const struct extent *home)
-{
-	(void)arg;
-	(void)home;
 }
 
 static void on_changed(void *arg)
@@ -258,7 +249,7 @@ static int open_tier(struct rig *rig, char *note, size_t n)
 		.paths = { rig->disk.path }, .n_paths = 1, .bytes = store_bytes, .segment_bytes = SEGMENT_BYTES,
 		.read_depth = 32, .write_depth = 16, .stall_ns = 60000000000u, .max_image_bytes = BLOCK, .host = rig->host,
 		.events = { .arg = rig, .found = on_found, .ask = on_ask, .moved = on_moved, .dropped = on_dropped,
-			    .release = on_release, .changed = on_changed },
+			    .changed = on_changed },
 	};
 	const struct tier_conf conf = { .nvme = &nvme };
 	struct nvme_tier_status status;
@@ -338,7 +329,7 @@ static int open_io(struct rig *rig)
 static int open_all(struct rig *rig, char *note, size_t n)
 {
 	char text[NVME_TEXT_BYTES] = "";
-	int r = bench_disk_open(&rig->disk, store_bytes + (uint64_t)BLOCKS * BLOCK, BLOCK, note, n);
+	int r = bench_disk_open(&rig->disk, 2 * store_bytes, BLOCK, note, n);
 
 	if (r == 0)
 		r = loop_open(0, &rig->loop);
@@ -381,9 +372,17 @@ static int prepare(struct rig *rig)
 	return r;
 }
 
+/* Writes by hand walk on through as much disk as the log does: here the same 500 MB again are up to a third quicker. */
+static void walk(struct rig *rig)
+{
+	if (rig->c->write)
+		rig->walked = (rig->walked + pass_bytes) % (store_bytes - pass_bytes) / NVME_PAGE * NVME_PAGE;
+}
+
 static int raw_gbs(struct rig *rig, double *ret)
 {
-	return bench_disk_raw(&rig->disk, rig->c->write, rig->c->depth, store_bytes, BLOCKS, ret);
+	walk(rig);
+	return bench_disk_raw(&rig->disk, rig->c->write, rig->c->depth, store_bytes + rig->walked, BLOCKS, ret);
 }
 
 static int measure(struct rig *rig, struct bench_result *ret)
