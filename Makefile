@@ -34,7 +34,7 @@ BENCH   := $(addprefix bench_,main codec lookup io disk nvme nvme_daemon daemon 
 TESTS   := $(basename $(notdir $(foreach kind,unit fault sim fuzz regr sys,$(sort $(wildcard tests/$(kind)_*.c)))))
 WRAP     = $(addprefix -Wl$(comma)--wrap=,$(1))
 LDF_fault_index  := $(call WRAP,memfd_create ftruncate fcntl getrandom calloc mmap munmap)
-LDF_fault_host   := $(call WRAP,memfd_create ftruncate fcntl mmap mbind madvise mlock2 pthread_create pthread_join calloc)
+LDF_fault_host   := $(call WRAP,mmap mbind madvise mlock2 pthread_create pthread_join calloc)
 LDF_fault_daemon := $(call WRAP,memfd_create ftruncate fcntl mmap munmap getrandom write fsync link epoll_create1 epoll_ctl \
 	eventfd calloc aligned_alloc pthread_create)
 LDF_fault_io     := $(call WRAP,pread pwrite fdatasync io_uring_peek_batch_cqe)

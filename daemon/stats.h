@@ -35,7 +35,7 @@ enum {
 	       "The host tier does not work, nothing is kept; see the daemon's log.")                        \
 	HEALTH(HUGE_PAGES, no_huge_pages, note,                                                              \
 	       "Transparent huge pages were asked for but the kernel refused; see "                          \
-	       "/sys/kernel/mm/transparent_hugepage/shmem_enabled, or set [host] huge_pages = no.")          \
+	       "/sys/kernel/mm/transparent_hugepage/enabled, or set [host] huge_pages = no.")          \
 	HEALTH(NUMA, numa_ignored, warn,                                                                     \
 	       "Memory could not be placed on the NUMA nodes asked for; see [host] numa_node.")              \
 	HEALTH(KERNELS_REF, slow_kernels, warn,                                                              \

@@ -13,8 +13,9 @@
 #include <unistd.h>
 
 #include "../kernels/image.h"
+#include "../tiers/host_memory.h"
 
-enum { BLOCKS = 4, PAGES = 2 * BLOCKS, VICTIM = 2 };
+enum { BLOCKS = 4, PAGES = 2 * BLOCKS, VICTIM = 2, HOST_BYTES = 4 << 20, LARGEST = 256 << 20 };
 
 struct world {
 	struct daemon d;
@@ -34,6 +35,14 @@ static uint64_t image_in(int mem, uint64_t from, uint64_t to, const struct kvtie
 	return 0;
 }
 
+/* Its name is in the line where the kernel keeps names; else it is one of those that have none. */
+static bool may_be_host_memory(const char *line, uint64_t from, uint64_t to)
+{
+	if (strstr(line, HOST_MEMORY_NAME))
+		return true;
+	return strstr(line, " rw-p 00000000 00:00 0 \n") && to - from >= HOST_BYTES && to - from <= LARGEST;
+}
+
 static uint64_t find_image(const struct daemon *d, int mem, const struct kvtier_key *key)
 {
 	char path[64], line[512];
@@ -46,7 +55,7 @@ static uint64_t find_image(const struct daemon *d, int mem, const struct kvtier_
 	while (!at && fgets(line, sizeof line, f)) {
 		unsigned long long from, to;
 
-		if (strstr(line, "memfd:kvtier-host") && sscanf(line, "%llx-%llx", &from, &to) == 2)
+		if (sscanf(line, "%llx-%llx", &from, &to) == 2 && may_be_host_memory(line, from, to))
 			at = image_in(mem, from, to, key);
 	}
 	(void)fclose(f);

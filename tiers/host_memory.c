@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_memory.c - memfd, placement, locking and pre-faulting of the host tier's memory.
+ * host_memory.c - mapping, placement, locking and pre-faulting of the host tier's memory.
  *
- * One memfd in all, sealed against resizing, so that nothing can take a page from under a copy (SIGBUS). One
- * tier serves one NUMA node or interleaves over all allowed ones; a tier per node is a second tier_open().
- * The fd is kept for devices and io_uring, which register memory through it.
+ * Anonymous and private: nobody else can have a descriptor of it to take a page from under a copy (SIGBUS), and
+ * nearly every kernel gives it transparent huge pages when asked (a memfd gets them only where shmem_enabled allows,
+ * which is "never" nearly everywhere). They are worth having: a disk takes a request in pieces of physically
+ * consecutive memory, so many a request (254 of virtio's), and 1 MiB in single 4 KiB pages is 257. Nothing here forks, so
+ * private pages are never copied on write. One tier serves one NUMA node or interleaves over all allowed ones; a tier
+ * per node is a second tier_open().
  *
  * A slab's state, written by the thread that faults it in and read by the core:
  *
@@ -20,7 +23,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <numa.h>
 #include <numaif.h>
@@ -33,14 +35,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23		/* Linux 5.14 */
 #endif
-#ifndef MFD_HUGE_2MB
-#define MFD_HUGE_2MB (21u << 26)
+#ifndef MAP_HUGE_2MB
+#define MAP_HUGE_2MB (21 << 26)
+#endif
+#ifndef PR_SET_VMA
+#define PR_SET_VMA 0x53564d41		/* Linux 5.17 */
+#define PR_SET_VMA_ANON_NAME 0
 #endif
 
 enum {
@@ -55,7 +61,6 @@ struct host_memory {
 	uint8_t *base;
 	uint64_t bytes, slab_bytes;
 	uint32_t n_slabs;
-	int fd;
 	char note[160];
 	_Atomic uint8_t *states;	/* enum slab_state, one a slab */
 	atomic_uint next;		/* slab that the next free thread takes */
@@ -81,23 +86,20 @@ static int failed(int err, char *text, size_t n, const char *format, ...)
 	return -err;
 }
 
-static int make_memfd(struct host_memory *m, const struct tier_conf *conf, char *text, size_t n)
+static int map_memory(struct host_memory *m, const struct tier_conf *conf, char *text, size_t n)
 {
-	const unsigned int huge = conf->huge_pages == 2 ? MFD_HUGETLB | MFD_HUGE_2MB : 0;
+	const int huge = conf->huge_pages == 2 ? MAP_HUGETLB | MAP_HUGE_2MB : 0;
 
-	m->fd = memfd_create("kvtier-host", MFD_CLOEXEC | MFD_ALLOW_SEALING | huge);
-	if (m->fd < 0)
-		return failed(errno, text, n, "[host] cannot make a memfd");
-	if (ftruncate(m->fd, (off_t)m->bytes))
-		return failed(errno, text, n, "[host] bytes: cannot size a memfd to %" PRIu64 " bytes",
-			      m->bytes);
-	if (fcntl(m->fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL))
-		return failed(errno, text, n, "[host] cannot seal the memfd");
-	m->base = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+	m->base = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | huge, -1, 0);
 	if (m->base == MAP_FAILED) {
 		m->base = NULL;
 		return failed(errno, text, n, "[host] bytes: cannot map %" PRIu64 " bytes", m->bytes);
 	}
+	/* For who looks at /proc/PID/maps or smaps; a kernel without it is fine. */
+	(void)prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, m->base, m->bytes, HOST_MEMORY_NAME);
+	/* Prompts of all tenants: not for a file that a crash leaves behind, nor is that to be of this size. */
+	if (madvise(m->base, m->bytes, MADV_DONTDUMP))
+		return failed(errno, text, n, "[host] cannot keep the memory out of core dumps");
 	return 0;
 }
 
@@ -139,7 +141,7 @@ static int set_policy(struct host_memory *m, int32_t node, char *text, size_t n)
 /* A wish, not a condition: what it has no effect on is told by the note. */
 static void ask_for_huge_pages(struct host_memory *m)
 {
-	static const char path[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+	static const char path[] = "/sys/kernel/mm/transparent_hugepage/enabled";
 	FILE *f = fopen(path, "re");
 	char line[128] = "";
 
@@ -148,10 +150,9 @@ static void ask_for_huge_pages(struct host_memory *m)
 			line[0] = '\0';
 		(void)fclose(f);
 	}
-	if (madvise(m->base, m->bytes, MADV_HUGEPAGE) || !line[0] || strstr(line, "[never]") ||
-	    strstr(line, "[deny]"))
+	if (madvise(m->base, m->bytes, MADV_HUGEPAGE) || !line[0] || strstr(line, "[never]"))
 		(void)snprintf(m->note, sizeof(m->note),
-			       "[host] huge_pages = thp has no effect here: write \"advise\" to %s", path);
+			       "[host] huge_pages = thp has no effect here: write \"madvise\" to %s", path);
 }
 
 /* Locked as they are faulted in: one call that tells at once whether the limit suffices. */
@@ -259,14 +260,13 @@ int host_memory_open(const struct tier_conf *conf, struct host_memory **ret, cha
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return failed(ENOMEM, text, n, "[host] no memory to start");
-	m->fd = -1;
 	m->slab_bytes = conf->slab_bytes;
 	m->n_slabs = (uint32_t)(conf->bytes / conf->slab_bytes);
 	m->bytes = m->n_slabs * m->slab_bytes;
 	m->states = calloc(m->n_slabs, sizeof(*m->states));
 	err = m->states ? 0 : failed(ENOMEM, text, n, "[host] no memory to start");
 	if (!err)
-		err = make_memfd(m, conf, text, n);
+		err = map_memory(m, conf, text, n);
 	if (!err)
 		err = set_policy(m, conf->numa_node, text, n);
 	if (!err && conf->huge_pages == 1)
@@ -299,8 +299,6 @@ void host_memory_close(struct host_memory *m)
 		(void)pthread_join(m->threads[i], NULL);
 	if (m->base)
 		(void)munmap(m->base, m->bytes);
-	if (m->fd >= 0)
-		(void)close(m->fd);
 	free(m->states);
 	free(m);
 }
@@ -324,11 +322,6 @@ bool host_memory_part(const struct host_memory *m, uint32_t i, void **ret_base, 
 uint32_t host_memory_slabs(const struct host_memory *m)
 {
 	return m->n_slabs;
-}
-
-int host_memory_fd(const struct host_memory *m)
-{
-	return m->fd;
 }
 
 const char *host_memory_note(const struct host_memory *m)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_memory.h - the memory behind the host tier: one sealed memfd, mapped, placed, locked and faulted in.
+ * host_memory.h - the memory behind the host tier: one private mapping, placed, locked and faulted in.
  *
  * Pages are faulted in by threads, in the background and slab by slab; open waits for the first slab only,
  * and whoever needs more at once gets slabs before they are (a store must not evict while memory is about
@@ -12,6 +12,9 @@
 
 #include "tier.h"
 
+/* In /proc/PID/maps, where the kernel keeps names (CONFIG_ANON_VMA_NAME). */
+#define HOST_MEMORY_NAME "kvtier-host"
+
 struct host_memory;
 
 /* 0; -EINVAL, -ENOMEM: see text; or what a system call said. */
@@ -22,7 +25,6 @@ uint8_t *host_memory_base(const struct host_memory *m);
 /* See host_memory_piece() in tier.h. */
 bool     host_memory_part(const struct host_memory *m, uint32_t i, void **ret_base, uint64_t *ret_bytes);
 uint32_t host_memory_slabs(const struct host_memory *m);
-int      host_memory_fd(const struct host_memory *m);	/* stays the memory's */
 const char *host_memory_note(const struct host_memory *m);	/* see host_note() */
 
 /* A slab that became usable since the last call, each once and in order; HOST_NO_SLAB: none now. */
