@@ -3,8 +3,8 @@
  * bench.h - what a benchmark case is. kvtier-bench's main is bench_main.c.
  *
  * Each bench_<subject>.c owns one table of cases that ends with an all-zero entry. A case measures value and
- * limit in alternation, one pair a run, so that both see the same machine; main takes the medians:
- * ratio = value / limit (limit / value where less is better), ok = ratio >= goal.
+ * limit in alternation, one pair a run, so that both see the same machine; main takes the medians, and of
+ * ratio = value / limit (limit / value where less is better) that of the runs' own; ok = ratio >= goal.
  */
 #ifndef KVTIER_BENCH_H
 #define KVTIER_BENCH_H

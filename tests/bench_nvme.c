@@ -23,7 +23,7 @@
 #include "bench_disk.h"
 #include "random.h"
 
-enum { RUNS = 5, BLOCKS = 480, BLOCK = 4096 + (1 << 20), SEGMENT_BYTES = 64 << 20, SEGMENTS = 20 };
+enum { RUNS = 9, BLOCKS = 480, BLOCK = 4096 + (1 << 20), SEGMENT_BYTES = 64 << 20, SEGMENTS = 20 };
 static const uint64_t store_bytes = NVME_DATA_OFFSET + (uint64_t)SEGMENTS * SEGMENT_BYTES;
 static const uint64_t pass_bytes = (uint64_t)BLOCKS * BLOCK;
 static const struct image_geometry geometry = {

@@ -19,7 +19,7 @@
 #include "bench_daemon.h"
 #include "bench_disk.h"
 
-enum { RUNS = 5, BLOCKS = BENCH_BLOCKS, READ_DEPTH = 32, WRITE_DEPTH = 16 };
+enum { RUNS = 9, BLOCKS = BENCH_BLOCKS, READ_DEPTH = 32, WRITE_DEPTH = 16 };
 static const double pass_bytes = (double)BLOCKS * BENCH_IMAGE;
 
 struct rig {

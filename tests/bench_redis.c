@@ -27,7 +27,7 @@
 #include "bench_wire.h"
 #include "random.h"
 
-enum { RUNS = 5, PASS_BYTES = 256 << 20, CONNECTIONS = 4, DEPTH = 16 };
+enum { RUNS = 15, PASS_BYTES = 256 << 20, CONNECTIONS = 4, DEPTH = 16 };
 enum { MAX_SLOTS = DEPTH * BENCH_SERVERS };
 static const uint64_t patience_ns = 10000000000u;
 

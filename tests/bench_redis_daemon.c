@@ -25,7 +25,7 @@
 #include "bench_wire.h"
 
 /* DEPTH: of the daemon's writes on their way to Redis (remote.h); as many reads are enough by hand. */
-enum { RUNS = 5, BLOCKS = 256, CONNECTIONS = 4, DEPTH = 32 };
+enum { RUNS = 15, BLOCKS = 256, CONNECTIONS = 4, DEPTH = 32 };
 
 struct rig {
 	struct bench_server server;
