@@ -13,6 +13,8 @@
 
 #include "bench.h"
 
+enum { HUGE_PAGE = 2 << 20 };
+
 struct raw {
 	struct bench_disk *d;
 	struct io_uring ring;
@@ -30,6 +32,39 @@ double bench_cpu_seconds(void)
 	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
+/* --- memory --- */
+
+static size_t whole_pages(size_t bytes)
+{
+	return (bytes + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
+}
+
+/* A huge page more is mapped, and what is around the aligned part given back. */
+uint8_t *bench_memory(size_t bytes, bool huge)
+{
+	const size_t room = whole_pages(bytes);
+	uint8_t *p = mmap(NULL, room + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	size_t before;
+
+	if (p == MAP_FAILED)
+		return NULL;
+	before = whole_pages((uintptr_t)p) - (uintptr_t)p;
+	if (before)
+		(void)munmap(p, before);
+	p += before;
+	if (before < HUGE_PAGE)
+		(void)munmap(p + room, HUGE_PAGE - before);
+	(void)madvise(p, room, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);	/* a kernel without them has one kind */
+	memset(p, 0x5a, room);
+	return p;
+}
+
+void bench_memory_free(uint8_t *memory, size_t bytes)
+{
+	if (memory)
+		(void)munmap(memory, whole_pages(bytes));
+}
+
 /* --- the file --- */
 
 static const char *directory(void)
@@ -43,9 +78,9 @@ static const char *directory(void)
 
 static int fill_file(const struct bench_disk *d)
 {
-	for (uint64_t at = 0; at < d->bytes;) {
-		const uint64_t left = d->bytes - at;
-		const ssize_t n = pwrite(d->fd, d->buffers, left < d->block ? left : d->block, (off_t)at);
+	for (uint64_t at = 0; at < d->from + d->bytes;) {
+		const uint64_t left = d->from + d->bytes - at;
+		const ssize_t n = pwrite(d->fd, d->huge, left < d->block ? left : d->block, (off_t)at);
 
 		if (n <= 0)
 			return n ? -errno : -EIO;
@@ -70,24 +105,24 @@ static int make_file(struct bench_disk *d, char *note, size_t n)
 		(void)snprintf(note, n, "no O_DIRECT in %.60s (tmpfs?): set KVTIER_BENCH_DIR", directory());
 		return -ENOTSUP;
 	}
-	r = fallocate(d->fd, 0, 0, (off_t)d->bytes) ? -errno : fill_file(d);
+	r = fallocate(d->fd, 0, 0, (off_t)(d->from + d->bytes)) ? -errno : fill_file(d);
 	if (r)
-		(void)snprintf(note, n, "%u MiB in %.60s: %s", (unsigned)(d->bytes >> 20), directory(), strerror(-r));
+		(void)snprintf(note, n, "%u MiB in %.60s: %s", (unsigned)((d->from + d->bytes) >> 20), directory(),
+			       strerror(-r));
 	return r == -ENOSPC ? -ENOTSUP : r;
 }
 
-int bench_disk_open(struct bench_disk *d, uint64_t bytes, uint32_t block, char *note, size_t n)
+static size_t room_of(const struct bench_disk *d)
 {
-	const size_t room = BENCH_DISK_DEPTH * (size_t)block;
+	return BENCH_DISK_DEPTH * (size_t)d->block;
+}
 
-	*d = (struct bench_disk){ .fd = -1, .bytes = bytes, .block = block };
-	d->buffers = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (d->buffers == MAP_FAILED) {
-		d->buffers = NULL;
-		return -ENOMEM;
-	}
-	memset(d->buffers, 0x5a, room);
-	return make_file(d, note, n);
+int bench_disk_open(struct bench_disk *d, uint64_t from, uint64_t bytes, uint32_t block, char *note, size_t n)
+{
+	*d = (struct bench_disk){ .fd = -1, .from = from, .bytes = bytes, .block = block };
+	d->huge = bench_memory(room_of(d), true);
+	d->small = bench_memory(room_of(d), false);
+	return d->huge && d->small ? make_file(d, note, n) : -ENOMEM;
 }
 
 void bench_disk_close(struct bench_disk *d)
@@ -96,8 +131,8 @@ void bench_disk_close(struct bench_disk *d)
 
 	if (d->fd >= 0)
 		(void)close(d->fd);
-	if (d->buffers)
-		(void)munmap(d->buffers, BENCH_DISK_DEPTH * (size_t)d->block);
+	bench_memory_free(d->huge, room_of(d));
+	bench_memory_free(d->small, room_of(d));
 	(void)snprintf(command, sizeof command, "rm -rf '%s'", d->dir);
 	if (d->dir[0] && system(command))
 		(void)fprintf(stderr, "cannot remove %s\n", d->dir);
@@ -105,9 +140,14 @@ void bench_disk_close(struct bench_disk *d)
 
 /* --- the raw loop --- */
 
+static uint8_t *buffers_of(const struct bench_disk *d)
+{
+	return d->small_pages ? d->small : d->huge;
+}
+
 static int raw_open(struct raw *raw)
 {
-	const struct iovec all = { raw->d->buffers, BENCH_DISK_DEPTH * (size_t)raw->d->block };
+	const struct iovec all = { buffers_of(raw->d), room_of(raw->d) };
 	int r = io_uring_queue_init(BENCH_DISK_DEPTH, &raw->ring,
 				    IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
 
@@ -127,7 +167,7 @@ static void raw_next(struct raw *raw, uint32_t slot)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&raw->ring);
 	const uint32_t block = raw->d->block;
-	uint8_t *buffer = raw->d->buffers + (size_t)slot * block;
+	uint8_t *buffer = buffers_of(raw->d) + (size_t)slot * block;
 	const uint64_t at = raw->offset + (uint64_t)raw->next++ * block;
 
 	if (raw->write)
@@ -163,9 +203,18 @@ static int raw_run(struct raw *raw, uint32_t depth)
 	return 0;
 }
 
-int bench_disk_raw(struct bench_disk *d, bool write, uint32_t depth, uint64_t offset, uint32_t blocks, double *ret)
+uint64_t bench_disk_walk(struct bench_disk *d, bool write, uint32_t blocks)
 {
-	struct raw raw = { .d = d, .write = write, .offset = offset, .blocks = blocks };
+	const uint64_t bytes = (uint64_t)blocks * d->block;
+
+	if (write)
+		d->walked = (d->walked + bytes) % (d->bytes - bytes);
+	return d->from + d->walked;
+}
+
+int bench_disk_raw(struct bench_disk *d, bool write, uint32_t depth, uint32_t blocks, double *ret)
+{
+	struct raw raw = { .d = d, .write = write, .offset = bench_disk_walk(d, write, blocks), .blocks = blocks };
 	uint64_t start;
 	int r = raw_open(&raw);
 

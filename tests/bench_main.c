@@ -143,7 +143,10 @@ static int usage(FILE *to, int status)
 		"runs\n"
 		"  --list   the cases and what they measure\n"
 		"Value and limit are medians of interleaved runs; ratio is the median of value/limit of each run\n"
-		"(limit/value where less is better); ok = ratio >= goal.\n");
+		"(limit/value where less is better); ok = ratio >= goal.\n"
+		"  KVTIER_BENCH_DIR     the directory whose disk nvme cases measure; else TMPDIR or /var/tmp\n"
+		"  KVTIER_BENCH_REDIS   the server that redis cases measure, as 10.0.0.2:6379; empty, since they\n"
+		"                       flush it; else they start their own\n");
 	return status;
 }
 

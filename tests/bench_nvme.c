@@ -5,8 +5,10 @@
  * The limit of all cases but nvme.recover is the raw loop of bench_disk.h on the same file, with the same blocks
  * (images of 1 MiB payload, as they lie on disk) and depth, before and after each run. nvme.raw.*: the raw loop
  * against itself, that is how much two equal runs differ on this disk, without which the other ratios mean little.
- * nvme.io.*: through tiers/io.h. nvme.write, nvme.read: through the tier, log and all. nvme.recover: what a start has
- * to read for 1 TiB, at the raw loop's speed, against 5 s. Through a daemon: bench_nvme_daemon.c.
+ * nvme.pages: the raw loop into huge pages against the raw loop into 4 KiB pages, that is what the kind of memory is
+ * worth on this disk; all others have huge pages on both sides. nvme.io.*: through tiers/io.h. nvme.write, nvme.read:
+ * through the tier, log and all. nvme.recover: what a start has to read for 1 TiB, at the raw loop's speed, against
+ * 5 s. Through a daemon: bench_nvme_daemon.c.
  *
  * The file: a store, behind it as much that belongs to the raw loop.
  */
@@ -25,12 +27,11 @@
 
 enum { RUNS = 9, BLOCKS = 480, BLOCK = 4096 + (1 << 20), SEGMENT_BYTES = 64 << 20, SEGMENTS = 20 };
 static const uint64_t store_bytes = NVME_DATA_OFFSET + (uint64_t)SEGMENTS * SEGMENT_BYTES;
-static const uint64_t pass_bytes = (uint64_t)BLOCKS * BLOCK;
 static const struct image_geometry geometry = {
 	.dtype = DTYPE_BF16, .layers = 32, .kv_heads = 8, .head_dim_k = 128, .head_dim_v = 128, .block_tokens = 16,
 };
 
-enum way { WAY_RAW, WAY_IO, WAY_TIER };
+enum way { WAY_RAW, WAY_PAGES, WAY_IO, WAY_TIER };
 
 struct nvme_case {
 	bool write;
@@ -61,7 +62,7 @@ struct rig {
 	uint64_t look_ns;
 	uint32_t next, ended, file;
 	uint64_t written, tick;		/* blocks that ever were */
-	uint64_t walked;		/* see walk() */
+	uint64_t at;			/* the pass's place in the file; for tiers/io.h only */
 	int error, flushed;
 	struct slot slots[BENCH_DISK_DEPTH];
 	struct extent where[BLOCKS];
@@ -152,7 +153,7 @@ static int start(struct rig *rig, struct slot *slot)
 	if (rig->c->way == WAY_IO) {
 		slot->op = (struct io_op){
 			.file = rig->file, .kind = rig->c->write ? IO_WRITE : IO_READ, .buffer = slot->buffer,
-			.offset = store_bytes + rig->walked + (uint64_t)rig->next * BLOCK, .bytes = BLOCK, .done = io_ended,
+			.offset = rig->at + (uint64_t)rig->next * BLOCK, .bytes = BLOCK, .done = io_ended,
 		};
 		return io_submit(rig->io, &slot->op);
 	}
@@ -189,6 +190,8 @@ static int move_all(struct rig *rig, double *ret_gbs, double *ret_cores)
 	const uint64_t from = bench_now_ns();
 	int r;
 
+	if (rig->c->way == WAY_IO)
+		rig->at = bench_disk_walk(&rig->disk, rig->c->write, BLOCKS);
 	rig->next = rig->ended = 0;
 	r = run_until(rig, all_ended);
 	*ret_gbs = bytes / (double)(bench_now_ns() - from);
@@ -329,7 +332,7 @@ static int open_io(struct rig *rig)
 static int open_all(struct rig *rig, char *note, size_t n)
 {
 	char text[NVME_TEXT_BYTES] = "";
-	int r = bench_disk_open(&rig->disk, 2 * store_bytes, BLOCK, note, n);
+	int r = bench_disk_open(&rig->disk, store_bytes, store_bytes, BLOCK, note, n);
 
 	if (r == 0)
 		r = loop_open(0, &rig->loop);
@@ -372,33 +375,27 @@ static int prepare(struct rig *rig)
 	return r;
 }
 
-/* Writes by hand walk on through as much disk as the log does: here the same 500 MB again are up to a third quicker. */
-static void walk(struct rig *rig)
+static int raw_gbs(struct rig *rig, bool small_pages, double *ret)
 {
-	if (rig->c->write)
-		rig->walked = (rig->walked + pass_bytes) % (store_bytes - pass_bytes) / NVME_PAGE * NVME_PAGE;
-}
-
-static int raw_gbs(struct rig *rig, double *ret)
-{
-	walk(rig);
-	return bench_disk_raw(&rig->disk, rig->c->write, rig->c->depth, store_bytes + rig->walked, BLOCKS, ret);
+	rig->disk.small_pages = small_pages;
+	return bench_disk_raw(&rig->disk, rig->c->write, rig->c->depth, BLOCKS, ret);
 }
 
 static int measure(struct rig *rig, struct bench_result *ret)
 {
+	const bool raw = rig->c->way <= WAY_PAGES, small_pages = rig->c->way == WAY_PAGES;
 	double value = 0, before = 0, after = 0, cores = 0, cores_sum = 0, raw_sum = 0;
 	int r = prepare(rig);
 
 	for (uint32_t run = 0; run < RUNS + 1 && r == 0; run++) {
 		const double cpu = bench_cpu_seconds();
 
-		r = raw_gbs(rig, &before);
+		r = raw_gbs(rig, small_pages, &before);
 		raw_sum += run > 0 ? (bench_cpu_seconds() - cpu) * 1e10 / ((double)BLOCKS * BLOCK) : 0;
 		if (r == 0)
-			r = rig->c->way == WAY_RAW ? raw_gbs(rig, &value) : move_all(rig, &value, &cores);
+			r = raw ? raw_gbs(rig, false, &value) : move_all(rig, &value, &cores);
 		if (r == 0)
-			r = raw_gbs(rig, &after);
+			r = raw_gbs(rig, small_pages, &after);
 		if (r == 0 && rig->c->way == WAY_TIER && rig->c->write)
 			forget_all(rig);	/* the next run needs the room */
 		if (r == 0 && run > 0) {	/* the first warms up */
@@ -406,8 +403,9 @@ static int measure(struct rig *rig, struct bench_result *ret)
 			cores_sum += cores;
 		}
 	}
-	if (r == 0 && rig->c->way == WAY_RAW)
-		(void)snprintf(ret->note, sizeof ret->note, "depth %u, against itself", rig->c->depth);
+	if (r == 0 && raw)
+		(void)snprintf(ret->note, sizeof ret->note, "depth %u, %s", rig->c->depth,
+			       small_pages ? "by hand into huge pages; limit: into 4 KiB pages" : "against itself");
 	else if (r == 0)
 		(void)snprintf(ret->note, sizeof ret->note, "depth %u, %.2f core per 10 GB/s, by hand %.2f", rig->c->depth,
 			       cores_sum / RUNS, raw_sum / RUNS);
@@ -465,7 +463,7 @@ static int run_recover(const struct bench_case *self, struct bench_result *ret)
 	for (uint32_t run = 0; run < RUNS && r == 0; run++) {
 		r = reopen(&rig, ret->note, sizeof ret->note);
 		if (r == 0)
-			r = raw_gbs(&rig, &gbs);
+			r = raw_gbs(&rig, false, &gbs);
 		if (r)
 			break;
 		nvme_status(rig.tier, &status);
@@ -482,6 +480,7 @@ static int run_recover(const struct bench_case *self, struct bench_result *ret)
 }
 
 static const struct nvme_case raw_read = { false, 32, WAY_RAW }, raw_write = { true, 16, WAY_RAW };
+static const struct nvme_case pages = { false, 32, WAY_PAGES };
 static const struct nvme_case io_read = { false, 32, WAY_IO }, io_write = { true, 16, WAY_IO };
 static const struct nvme_case tier_read = { false, 32, WAY_TIER }, tier_write = { true, 16, WAY_TIER };
 
@@ -489,6 +488,7 @@ static const struct nvme_case tier_read = { false, 32, WAY_TIER }, tier_write = 
 const struct bench_case bench_nvme_cases[] = {
 	{ "nvme.raw.read", run_nvme, "io_uring by hand, 1 MiB blocks, against itself", 0.95, BENCH_MORE, "GB/s", &raw_read },
 	{ "nvme.raw.write", run_nvme, "io_uring by hand, 1 MiB blocks, against itself", 0.95, BENCH_MORE, "GB/s", &raw_write },
+	{ "nvme.pages", run_nvme, "io_uring by hand into huge pages, against 4 KiB pages", 0.95, BENCH_MORE, "GB/s", &pages },
 	{ "nvme.io.read", run_nvme, "blocks through the daemon's I/O" AGAINST, 0.95, BENCH_MORE, "GB/s", &io_read },
 	{ "nvme.io.write", run_nvme, "blocks through the daemon's I/O" AGAINST, 0.95, BENCH_MORE, "GB/s", &io_write },
 	{ "nvme.read", run_nvme, "blocks through the tier" AGAINST, 0.95, BENCH_MORE, "GB/s", &tier_read },

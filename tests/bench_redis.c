@@ -4,9 +4,10 @@
  *
  * The limit of all cases is the raw loop of bench_wire.h on the same servers in the same run, before and after each
  * measurement, with values of the same size (images of 1 or 4 MiB payload as Redis has them) and as many connections
- * and commands outstanding. redis.set, redis.get: through the tier, one Unix socket; *.4m: 4 MiB; *.tcp: loopback;
- * redis.get.shards2, 4: over so many servers, which share this machine's CPUs with us. Through a daemon:
- * bench_redis_daemon.c.
+ * and commands outstanding, from and into as many slots of memory of the same kind. redis.set, redis.get: through the
+ * tier, one Unix socket; *.4m: 4 MiB; *.tcp: loopback; redis.get.shards2, 4: over so many servers, which share this
+ * machine's CPUs with us. With KVTIER_BENCH_REDIS all that need one server only use that one, over TCP. Through a
+ * daemon: bench_redis_daemon.c.
  *
  * Values: every image has its own key in the header and its number in its last bytes; both are looked at when it comes,
  * and all of what the last ones left in memory after each pass.
@@ -17,7 +18,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "../daemon/loop.h"
@@ -32,7 +32,7 @@ enum { MAX_SLOTS = DEPTH * BENCH_SERVERS };
 static const uint64_t patience_ns = 10000000000u;
 
 struct redis_case {
-	bool set, loopback;
+	bool set, tcp;
 	uint32_t servers;
 	uint32_t tokens;	/* of a block: 16 make 1 MiB */
 };
@@ -214,7 +214,7 @@ static int open_tier(struct rig *rig, char *note, size_t n)
 	int r;
 
 	for (uint32_t i = 0; i < rig->c->servers; i++)
-		redis.endpoints[i] = rig->c->loopback ? rig->servers[i].loopback : rig->servers[i].local;
+		redis.endpoints[i] = rig->c->tcp ? rig->servers[i].tcp : rig->servers[i].local;
 	r = tier_open(TIER_REDIS, &conf, rig->loop, &rig->tier, text, sizeof text);
 	(void)snprintf(note, n, "%.100s", r ? text : "");
 	if (r)
@@ -232,12 +232,12 @@ static int open_tier(struct rig *rig, char *note, size_t n)
 
 static int reserve(struct rig *rig)
 {
-	const size_t image = rig->shape.image_bytes, room = (rig->slots_used + 1) * image;
-	uint8_t *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	const size_t image = rig->shape.image_bytes;
+	uint8_t *p = bench_memory((rig->slots_used + 1) * image, true);
 	const size_t scales_end = sizeof(struct image_header) + rig->shape.scale_bytes;
 	uint64_t x = 88172645463325252u;
 
-	if (p == MAP_FAILED)
+	if (!p)
 		return -ENOMEM;
 	rig->memory = p;
 	rig->expected = p + rig->slots_used * image;
@@ -269,9 +269,14 @@ static int open_all(struct rig *rig, char *note, size_t n)
 	rig->slots_used = DEPTH * c->servers;
 	rig->values = PASS_BYTES / rig->shape.payload_bytes;
 	rig->wire = (struct bench_wire){
-		.servers = rig->servers, .n_servers = c->servers, .loopback = c->loopback, .connections = CONNECTIONS,
+		.servers = rig->servers, .n_servers = c->servers, .tcp = c->tcp, .connections = CONNECTIONS,
 		.depth = DEPTH / CONNECTIONS, .values = rig->values, .value_bytes = rig->shape.packed_bytes,
+		.slots = rig->slots_used,
 	};
+	if (c->servers > 1 && bench_server_given()) {
+		(void)snprintf(note, n, "needs %u servers, and KVTIER_BENCH_REDIS names one: unset it", c->servers);
+		return -ENOTSUP;
+	}
 	for (uint32_t i = 0; i < c->servers && r == 0; i++)
 		r = bench_server_start(&rig->servers[i], note, n);
 	if (r == 0)
@@ -285,8 +290,7 @@ static void close_all(struct rig *rig)
 {
 	tier_close(rig->tier);
 	loop_close(rig->loop);
-	if (rig->memory)
-		(void)munmap(rig->memory, (rig->slots_used + 1) * (size_t)rig->shape.image_bytes);
+	bench_memory_free(rig->memory, (rig->slots_used + 1) * (size_t)rig->shape.image_bytes);
 	for (uint32_t i = 0; i < rig->c->servers; i++)
 		bench_server_stop(&rig->servers[i]);
 }
@@ -323,7 +327,7 @@ static int measure(struct rig *rig, struct bench_result *ret)
 	}
 	if (r == 0)
 		(void)snprintf(ret->note, sizeof ret->note, "%s, %d connections, %ld CPUs; cores per 10 GB/s: I/O thread %.1f, core "
-			       "thread %.2f, by hand %.1f", rig->c->loopback ? "TCP" : "Unix socket", CONNECTIONS,
+			       "thread %.2f, by hand %.1f", bench_wire_way(&rig->wire), CONNECTIONS,
 			       sysconf(_SC_NPROCESSORS_ONLN), rig->cpu.io * scale, rig->cpu.core * scale,
 			       rig->cpu.raw / 2 * scale);
 	return r;

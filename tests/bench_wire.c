@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -21,36 +20,66 @@
 #include <unistd.h>
 
 #include "bench.h"
+#include "bench_disk.h"
 
 enum { PATIENCE_MS = 10000, HEAD_BYTES = 128, MARGIN = 64 };
 
 /* --- connecting --- */
 
-static int connect_local(const struct bench_server *s, int flags)
-{
-	struct sockaddr_un to = { .sun_family = AF_UNIX };
-	const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+union address {
+	struct sockaddr any;
+	struct sockaddr_un local;
+	struct sockaddr_in tcp;
+};
 
-	memcpy(to.sun_path, s->socket, strlen(s->socket) + 1);
-	if (fd >= 0 && connect(fd, (const struct sockaddr *)&to, sizeof to) == 0 && fcntl(fd, F_SETFL, flags) == 0)
-		return fd;
-	if (fd >= 0)
-		(void)close(fd);
-	return -ECONNREFUSED;
+/* "10.0.0.2:6379"; -EINVAL. */
+static int parse_tcp(const char *text, struct sockaddr_in *ret)
+{
+	char host[INET_ADDRSTRLEN] = "", more;
+	unsigned int port;
+
+	*ret = (struct sockaddr_in){ .sin_family = AF_INET };
+	if (sscanf(text, "%15[0-9.]:%5u%c", host, &port, &more) != 2 || port < 1 || port > 65535 ||
+	    inet_pton(AF_INET, host, &ret->sin_addr) != 1)
+		return -EINVAL;
+	ret->sin_port = htons((uint16_t)port);
+	return 0;
 }
 
-static int connect_loopback(const struct bench_server *s, int flags)
+/* What waits for a server that never answers fails, instead of waiting for ever. */
+static int connect_fd(int fd, const union address *to)
 {
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+	const struct timeval patience = { .tv_sec = PATIENCE_MS / 1000 };
+	const int on = 1;
 
-	to.sin_port = htons((uint16_t)atoi(strchr(s->loopback, ':') + 1));
-	if (fd >= 0 && connect(fd, (const struct sockaddr *)&to, sizeof to) == 0 && fcntl(fd, F_SETFL, flags) == 0 &&
-	    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0)
+	if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) ||
+	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) ||
+	    connect(fd, &to->any, to->any.sa_family == AF_UNIX ? sizeof to->local : sizeof to->tcp))
+		return errno == EINPROGRESS ? -ETIMEDOUT : -errno;
+	if (to->any.sa_family == AF_INET && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on))
+		return -errno;
+	return 0;
+}
+
+/* To an endpoint as in [redis]; a blocking socket, or -errno. */
+static int connect_to(const char *endpoint)
+{
+	union address to = { .local.sun_family = AF_UNIX };
+	int fd, r = 0;
+
+	if (strncmp(endpoint, "unix:", 5) == 0)
+		(void)snprintf(to.local.sun_path, sizeof to.local.sun_path, "%s", endpoint + 5);
+	else
+		r = parse_tcp(endpoint, &to.tcp);
+	if (r)
+		return r;
+	fd = socket(to.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	r = fd < 0 ? -errno : connect_fd(fd, &to);
+	if (r == 0)
 		return fd;
 	if (fd >= 0)
 		(void)close(fd);
-	return -ECONNREFUSED;
+	return r;
 }
 
 /* --- a server --- */
@@ -87,7 +116,7 @@ static int spawn(struct bench_server *s)
 	(void)snprintf(port, sizeof port, "%d", number);
 	(void)snprintf(s->socket, sizeof s->socket, "%s/redis.sock", s->dir);
 	(void)snprintf(s->local, sizeof s->local, "unix:%s", s->socket);
-	(void)snprintf(s->loopback, sizeof s->loopback, "127.0.0.1:%d", number);
+	(void)snprintf(s->tcp, sizeof s->tcp, "127.0.0.1:%d", number);
 	s->pid = fork();
 	if (s->pid == 0) {
 		const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -116,15 +145,52 @@ static int ask(struct bench_server *s, const char *command, long long *ret)
 	return 0;
 }
 
+/* Nothing of it is touched unless there is nothing in it. */
+static int use_given(struct bench_server *s, const char *given, char *note, size_t n)
+{
+	struct sockaddr_in unused;
+	long long keys;
+
+	if (parse_tcp(given, &unused)) {
+		(void)snprintf(note, n, "KVTIER_BENCH_REDIS: not an IPv4 address and port, as 10.0.0.2:6379: %.40s", given);
+		return -EINVAL;
+	}
+	(void)snprintf(s->tcp, sizeof s->tcp, "%s", given);
+	(void)snprintf(s->local, sizeof s->local, "%s", given);
+	s->fd = connect_to(s->tcp);
+	if (s->fd < 0) {
+		(void)snprintf(note, n, "KVTIER_BENCH_REDIS: %s: %s", given, strerror(-s->fd));
+		return s->fd;
+	}
+	if (bench_server_keys(s, &keys)) {
+		(void)snprintf(note, n, "KVTIER_BENCH_REDIS: %s does not answer DBSIZE; it must ask for no password", given);
+		return -EIO;
+	}
+	s->flush = keys == 0;
+	if (!s->flush)
+		(void)snprintf(note, n, "KVTIER_BENCH_REDIS: %s is not empty, and this flushes it: name an empty server", given);
+	return s->flush ? 0 : -ENOTSUP;
+}
+
+const char *bench_server_given(void)
+{
+	const char *given = getenv("KVTIER_BENCH_REDIS");
+
+	return given && given[0] ? given : NULL;
+}
+
 int bench_server_start(struct bench_server *s, char *note, size_t n)
 {
 	long long pong;
-	int r = spawn(s);
+	int r;
 
 	s->fd = -1;
+	if (bench_server_given())
+		return use_given(s, bench_server_given(), note, n);
+	r = spawn(s);
 	for (int i = 0; r == 0 && i < PATIENCE_MS / 10; i++) {
 		if (s->fd < 0)
-			s->fd = connect_local(s, 0);
+			s->fd = connect_to(s->local);
 		if (s->fd >= 0 && ask(s, "PING\r\n", &pong) == 0)
 			return 0;
 		if (waitpid(s->pid, NULL, WNOHANG) == s->pid) {
@@ -141,6 +207,8 @@ void bench_server_stop(struct bench_server *s)
 {
 	char command[128];
 
+	if (s->flush && bench_server_flush(s))
+		(void)fprintf(stderr, "cannot flush %s: FLUSHDB by hand\n", s->tcp);
 	if (s->fd > 0)
 		(void)close(s->fd);
 	if (s->pid > 0) {
@@ -157,7 +225,7 @@ int bench_server_flush(struct bench_server *s)
 {
 	long long ok;
 
-	return ask(s, "FLUSHALL\r\n", &ok);
+	return ask(s, "FLUSHDB\r\n", &ok);
 }
 
 int bench_server_keys(struct bench_server *s, long long *ret)
@@ -175,22 +243,24 @@ struct conn {
 	size_t head_bytes, out_at, out_bytes;	/* out_bytes 0: none does */
 	size_t in_at;			/* of the reply that comes in */
 	uint32_t replies;
+	uint32_t slots[BENCH_WIRE_DEPTH];	/* of what is outstanding: the oldest's at replies % depth */
 };
 
 struct raw {
 	const struct bench_wire *w;
 	bool set;
 	int poll;
-	uint32_t next[BENCH_SERVERS], ended, n;
-	uint8_t *memory;		/* connections x depth values, with what is around a reply */
+	uint32_t next[BENCH_SERVERS], begun, ended, n;
+	uint8_t *memory;		/* slots: values, with what is around a reply */
+	uint32_t *free;			/* slots, the one given back longest ago at begun % slots, the last at ended % slots */
 	size_t stride;
 	struct conn conns[BENCH_WIRE_CONNECTIONS];
 };
 
-/* The i-th value's memory of a connection. */
+/* The memory of a connection's i-th value, which is outstanding. */
 static uint8_t *memory_of(const struct raw *raw, const struct conn *c, uint32_t i)
 {
-	return raw->memory + ((size_t)(c - raw->conns) * raw->w->depth + i % raw->w->depth) * raw->stride;
+	return raw->memory + c->slots[i % raw->w->depth] * raw->stride;
 }
 
 static bool begin(struct raw *raw, struct conn *c)
@@ -205,8 +275,17 @@ static bool begin(struct raw *raw, struct conn *c)
 					 "*2\r\n$3\r\nGET\r\n$68\r\nraw:%064u\r\n", value, raw->w->value_bytes);
 	c->out_at = 0;
 	c->out_bytes = c->head_bytes + (raw->set ? raw->w->value_bytes + 2 : 0);
+	c->slots[(c->replies + c->outstanding) % raw->w->depth] = raw->free[raw->begun++ % raw->w->slots];
 	c->outstanding++;
 	return true;
+}
+
+static void end(struct raw *raw, struct conn *c)
+{
+	raw->free[raw->ended++ % raw->w->slots] = c->slots[c->replies % raw->w->depth];
+	c->in_at = 0;
+	c->outstanding--;
+	c->replies++;
 }
 
 /* One writev of what is left; 1: some went, 0: none, -errno. */
@@ -247,11 +326,8 @@ static int receive_ok(struct raw *raw, struct conn *c)
 		if (text[i] != "+OK\r\n"[c->in_at])
 			return -EBADMSG;
 		c->in_at = (c->in_at + 1) % 5;
-		if (c->in_at == 0) {
-			c->outstanding--;
-			c->replies++;
-			raw->ended++;
-		}
+		if (c->in_at == 0)
+			end(raw, c);
 	}
 	return 1;
 }
@@ -272,10 +348,7 @@ static int receive_value(struct raw *raw, struct conn *c)
 		return 1;
 	if (memcmp(at, head, head_bytes) != 0 || memcmp(at + whole - 2, "\r\n", 2) != 0)
 		return -EBADMSG;
-	c->in_at = 0;
-	c->outstanding--;
-	c->replies++;
-	raw->ended++;
+	end(raw, c);
 	return 1;
 }
 
@@ -319,11 +392,11 @@ static int open_conns(struct raw *raw)
 		const struct bench_server *server = &raw->w->servers[i % raw->w->n_servers];
 
 		c->server = i % raw->w->n_servers;
-		c->fd = raw->w->loopback ? connect_loopback(server, O_NONBLOCK) : connect_local(server, O_NONBLOCK);
+		c->fd = connect_to(raw->w->tcp ? server->tcp : server->local);
 		if (c->fd < 0)
 			return c->fd;
 		raw->n++;
-		if (epoll_ctl(raw->poll, EPOLL_CTL_ADD, c->fd, &e))
+		if (fcntl(c->fd, F_SETFL, O_NONBLOCK) || epoll_ctl(raw->poll, EPOLL_CTL_ADD, c->fd, &e))
 			return -errno;
 	}
 	return 0;
@@ -332,15 +405,18 @@ static int open_conns(struct raw *raw)
 static int open_raw(struct raw *raw)
 {
 	const struct bench_wire *w = raw->w;
-	const size_t room = (size_t)w->n_servers * w->connections * w->depth * raw->stride;
 
+	raw->poll = epoll_create1(EPOLL_CLOEXEC);
+	if (w->depth > BENCH_WIRE_DEPTH || w->slots < w->n_servers * w->connections * w->depth)
+		return -EINVAL;
+	raw->memory = bench_memory(w->slots * raw->stride, true);
+	raw->free = calloc(w->slots, sizeof *raw->free);
+	if (raw->poll < 0 || !raw->memory || !raw->free)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < w->slots; i++)
+		raw->free[i] = i;
 	for (uint32_t i = 0; i < w->n_servers; i++)
 		raw->next[i] = i;
-	raw->poll = epoll_create1(EPOLL_CLOEXEC);
-	raw->memory = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (raw->poll < 0 || raw->memory == MAP_FAILED)
-		return -ENOMEM;
-	memset(raw->memory, 0x5a, room);
 	return open_conns(raw);
 }
 
@@ -350,8 +426,13 @@ static void close_raw(struct raw *raw)
 		(void)close(raw->conns[i].fd);
 	if (raw->poll >= 0)
 		(void)close(raw->poll);
-	if (raw->memory != MAP_FAILED)
-		(void)munmap(raw->memory, (size_t)raw->w->n_servers * raw->w->connections * raw->w->depth * raw->stride);
+	bench_memory_free(raw->memory, raw->w->slots * raw->stride);
+	free(raw->free);
+}
+
+const char *bench_wire_way(const struct bench_wire *w)
+{
+	return bench_server_given() ? bench_server_given() : w->tcp ? "TCP" : "Unix socket";
 }
 
 double bench_thread_seconds(void)
