@@ -24,7 +24,7 @@ DAEMON  := admit block block_copies config config_derive config_print config_red
 	   ctl_redis device device_cpu evict fetch gauges index json layout lease log loop mount mover notify op outbox place proto \
 	   remote request ring scrub secret server space stats storage writeback
 TIERS   := tier host host_memory host_limits host_view fault io io_uring io_threads nvme nvme_account nvme_carry nvme_device nvme_file \
-	   nvme_format nvme_log nvme_make nvme_open nvme_recover nvme_segment nvme_status nvme_super nvme_transfer nvme_victim resp redis \
+	   nvme_format nvme_log nvme_make nvme_open nvme_recover nvme_segment nvme_status nvme_super nvme_table nvme_transfer nvme_victim resp redis \
 	   redis_breaker redis_command redis_conn redis_io redis_job redis_link redis_node redis_open redis_recv redis_resolve redis_slots \
 	   redis_topology redis_view
 CLIENT  := arena check client error keys map op ring session socket space staged submit
@@ -38,6 +38,7 @@ LDF_fault_host   := $(call WRAP,mmap mbind madvise mlock2 pthread_create pthread
 LDF_fault_daemon := $(call WRAP,memfd_create ftruncate fcntl mmap munmap getrandom write fsync link epoll_create1 epoll_ctl \
 	eventfd calloc aligned_alloc pthread_create)
 LDF_fault_io     := $(call WRAP,pread pwrite fdatasync io_uring_peek_batch_cqe)
+LDF_fault_nvme_back := $(LDF_fault_io)
 LDF_fault_nvme_io := $(LDF_fault_io)
 LDF_fault_nvme_open := $(call WRAP,fallocate)
 LDF_fault_io_open := $(call WRAP,eventfd epoll_ctl calloc pthread_create pthread_join io_uring_queue_init_params \
@@ -105,8 +106,8 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/daemon.a $(BUILD)/client/map.o
 T_OBJS   = $(addprefix $(BUILD)/tests/,$(1)): $(call objs,tests,$(2))
 $(call T_OBJS,unit_nvme_log unit_nvme_start sim_nvme_crash sim_nvme_faults sim_nvme_trace,disk_sim lib_nvme lib_trace)
 $(call T_OBJS,sim_evict_trace sim_admit_trace,lib_trace)
-$(call T_OBJS,unit_nvme_tier fault_nvme_bits fault_nvme_file fault_nvme_io,disk_sim lib_nvme lib_nvme_tier)
-$(call T_OBJS,fault_io fault_nvme_io,lib_io_faults lib_io_plan)
+$(call T_OBJS,unit_nvme_tier fault_nvme_back fault_nvme_bits fault_nvme_file fault_nvme_io,disk_sim lib_nvme lib_nvme_tier)
+$(call T_OBJS,fault_io fault_nvme_back fault_nvme_io,lib_io_faults lib_io_plan)
 $(call T_OBJS,$(filter unit_redis_conn% fault_redis_% sim_redis_conn unit_redis_tier unit_redis_bad_values unit_redis_rig,$(TESTS)),lib_redis lib_redis_cluster \
 	lib_fake_redis lib_redis_tier)
 
@@ -120,7 +121,7 @@ check: tests			# this build alone, no installation of anything
 		$(addprefix $(BUILD)/tests/,$(BESIDE))
 
 # Run beside the others, since it mostly waits; and not run with SAN=thread: what waits, its threads being in others, or has one.
-BESIDE  := $(addprefix sys_nvme_,budget io path stall) $(filter sys_redis_% fault_redis_%,$(TESTS))
+BESIDE  := $(addprefix sys_nvme_,block budget io path stall) fault_nvme_back $(filter sys_redis_% fault_redis_%,$(TESTS))
 ONE     := $(addprefix sys_nvme_,budget io path stall) $(addprefix sys_redis_,cluster fake refused values write) $(filter sim_% fuzz_% unit_redis_conn% unit_redis_rig,$(TESTS))
 in       = $(foreach build,build build-address,$(addprefix $(build)/tests/,$(1))) $(addprefix build-thread/tests/,$(filter-out $(ONE),$(1)))
 # Everything that needs no GPU: plain, with each sanitizer, and compiled by clang.

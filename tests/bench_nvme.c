@@ -11,8 +11,7 @@
  * 5 s. Through a daemon: bench_nvme_daemon.c.
  *
  * The raw loop reads and writes where the store's segments lie, because one part of a virtual disk may be a fifth
- * quicker than another. What it writes over are records that the tier has been told to forget, and headers and footers
- * that only a start reads.
+ * quicker than another. It writes over records that the tier was told to forget, and what only a start reads.
  */
 #include "bench.h"
 
@@ -407,7 +406,7 @@ static int measure(struct rig *rig, struct bench_result *ret)
 	}
 	if (r == 0 && raw)
 		(void)snprintf(ret->note, sizeof ret->note, "depth %u, %s", rig->c->depth,
-			       small_pages ? "by hand into huge pages; limit: into 4 KiB pages" : "against itself");
+			       small_pages ? "huge pages; limit: 4 KiB pages" : "against itself");
 	else if (r == 0)
 		(void)snprintf(ret->note, sizeof ret->note, "depth %u, %.2f core per 10 GB/s, by hand %.2f", rig->c->depth,
 			       cores_sum / RUNS, raw_sum / RUNS);

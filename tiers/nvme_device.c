@@ -46,6 +46,7 @@ static void up(struct nvme_device *d)
 {
 	d->text[0] = '\0';
 	d->up_ns = loop_now(d->loop);
+	d->probes_failed = 0;
 	set_state(d, nvme_log_state(d->log) == NVME_STARTING ? TIER_STARTING : TIER_UP);
 }
 
@@ -95,9 +96,18 @@ bool nvme_device_writable(const struct nvme_device *d)
 
 /* --- how I/O ends --- */
 
-static bool is_gone(int status)
+/* Of a block device that was pulled the kernel makes one of no bytes: reads meet its end, writes find no space. A thin
+ * one that is full says the same to a write, and still has its size. */
+static bool is_gone(const struct nvme_device *d, const struct io_op *op)
 {
-	return status == -ENODEV || status == -ENXIO;
+	if (op->status == -ENODEV || op->status == -ENXIO)
+		return true;
+	return op->status == (op->kind == IO_READ ? -ENODATA : -ENOSPC) && nvme_file_is_shell(&d->file);
+}
+
+static void gone(struct nvme_device *d)
+{
+	down(d, TIER_OFFLINE, "the device is gone: its blocks are misses until it is at this path again");
 }
 
 static bool is_refusal(int status)
@@ -107,14 +117,11 @@ static bool is_refusal(int status)
 
 static void read_ended(struct nvme_device *d, int status)
 {
-	if (!status) {
+	if (!status)
 		d->reads_failed = 0;
-		return;
-	}
-	if (d->state == TIER_OFFLINE || (!is_gone(status) && ++d->reads_failed < FAILURES))
-		return;
-	down(d, TIER_OFFLINE, "reads fail (%s): its blocks are misses until a probe succeeds; look at the device",
-	     strerror(-status));
+	else if (++d->reads_failed >= FAILURES)
+		down(d, TIER_OFFLINE, "reads fail (%s): its blocks are misses until a probe succeeds; look at the device",
+		     strerror(-status));
 }
 
 static void write_ended(struct nvme_device *d, int status, bool data)
@@ -125,12 +132,7 @@ static void write_ended(struct nvme_device *d, int status, bool data)
 			up(d);
 		return;
 	}
-	if (d->state == TIER_OFFLINE)
-		return;
-	if (is_gone(status))
-		down(d, TIER_OFFLINE, "the device is gone (%s): its blocks are misses. Restart kvtierd when it is back",
-		     strerror(-status));
-	else if (d->state == TIER_READONLY && d->probe == NVME_PROBE_OUT)
+	if (d->state == TIER_READONLY && d->probe == NVME_PROBE_OUT)
 		down(d, TIER_READONLY, "writes fail (%s): nothing new is kept here until one succeeds; look at the device",
 		     strerror(-status));
 	else if (d->state == TIER_UP && (is_refusal(status) || ++d->writes_failed >= FAILURES))
@@ -143,9 +145,11 @@ static void disk_ended(struct nvme_disk *disk, const struct io_op *op)
 {
 	struct nvme_device *d = device_of(disk);
 
-	if (nvme_log_state(d->log) == NVME_STARTING)
+	if (nvme_log_state(d->log) == NVME_STARTING || (op->status && d->state == TIER_OFFLINE))
 		return;
-	if (op->kind == IO_READ)
+	if (is_gone(d, op))
+		gone(d);
+	else if (op->kind == IO_READ)
 		read_ended(d, op->status);
 	else
 		write_ended(d, op->status, op->kind == IO_WRITE && op->offset >= NVME_DATA_OFFSET);
@@ -174,44 +178,7 @@ static uint64_t disk_now(struct nvme_disk *disk)
 	return loop_now(device_of(disk)->loop);
 }
 
-/* --- the log's table, in terms of extents --- */
-
-static bool table_found(void *arg, const struct nvme_entry *entry, uint64_t location)
-{
-	const struct nvme_device *d = arg;
-	struct extent where;
-
-	nvme_location_extent(location, &where);
-	return d->conf->events.found(d->conf->events.arg, entry, &where);
-}
-
-static enum nvme_answer table_ask(void *arg, const struct nvme_entry *entry, uint64_t location, uint64_t *ret_tick)
-{
-	const struct nvme_device *d = arg;
-	struct extent where;
-
-	nvme_location_extent(location, &where);
-	return d->conf->events.ask(d->conf->events.arg, entry, &where, ret_tick);
-}
-
-static bool table_moved(void *arg, const struct nvme_entry *entry, uint64_t from, uint64_t to, uint64_t *ret_tick)
-{
-	const struct nvme_device *d = arg;
-	struct extent old, new;
-
-	nvme_location_extent(from, &old);
-	nvme_location_extent(to, &new);
-	return d->conf->events.moved(d->conf->events.arg, entry, &old, &new, ret_tick);
-}
-
-static void table_dropped(void *arg, const struct nvme_entry *entry, uint64_t location)
-{
-	const struct nvme_device *d = arg;
-	struct extent where;
-
-	nvme_location_extent(location, &where);
-	d->conf->events.dropped(d->conf->events.arg, entry, &where);
-}
+/* --- start --- */
 
 /* What format or the operator must mend; anything else may pass. */
 static bool needs_operator(int status)
@@ -245,14 +212,9 @@ static void table_ready(void *arg, int status)
 	refuse(d, text);
 }
 
-/* --- start --- */
-
 static void start_log(struct nvme_device *d)
 {
-	const struct nvme_table table = {
-		.arg = d, .found = table_found, .ask = table_ask, .moved = table_moved, .dropped = table_dropped,
-		.ready = table_ready,
-	};
+	struct nvme_table table;
 	struct nvme_conf conf = {
 		.device_bytes = d->file.bytes,
 		.bytes = d->conf->bytes,
@@ -263,6 +225,8 @@ static void start_log(struct nvme_device *d)
 	};
 	char text[NVME_TEXT_BYTES];
 
+	nvme_device_table(d, &table);
+	table.ready = table_ready;
 	if (d->file.blank && getrandom(conf.uuid, sizeof(conf.uuid), 0) != sizeof(conf.uuid)) {
 		refuse(d, "the system has no random numbers");
 		return;
@@ -317,7 +281,7 @@ void nvme_device_open(struct nvme_device *d)
 	d->disk = (struct nvme_disk){ .submit = disk_submit, .now_ns = disk_now, .ended = disk_ended };
 	d->opened_ns = loop_now(d->loop);
 	d->file.fd = -1;
-	d->probe_page = aligned_alloc(NVME_PAGE, NVME_PAGE);
+	d->probe_page = aligned_alloc(NVME_PAGE, NVME_SUPER_COPIES * NVME_PAGE);
 	if (!d->probe_page || nvme_transfers_open(d, QUEUES * (d->conf->read_depth + d->conf->write_depth))) {
 		refuse(d, "not enough memory");
 		return;
@@ -340,6 +304,7 @@ void nvme_device_close(struct nvme_device *d)
 	if (!d->loop)
 		return;
 	assert(nvme_device_idle(d));
+	nvme_file_return_leave(d->opening);
 	nvme_transfers_close(d);
 	nvme_log_free(d->log);
 	if (d->io) {
@@ -392,6 +357,26 @@ static void stalled(struct nvme_device *d)
 	nvme_transfers_give_up(d, true, -ETIMEDOUT);
 }
 
+/* From the beginning, if the last start found nothing; else where it was. */
+static void answers(struct nvme_device *d)
+{
+	if (nvme_log_state(d->log) != NVME_FAILED) {
+		up(d);
+		return;
+	}
+	nvme_log_free(d->log);
+	d->log = NULL;
+	start_log(d);
+}
+
+/* Not while a start goes on or is to format what it made, nor after the last flush. */
+static bool may_come_back(const struct nvme_device *d)
+{
+	const enum nvme_log_state state = nvme_log_state(d->log);
+
+	return state == NVME_UP || (state == NVME_FAILED && !d->file.blank);
+}
+
 static void probe_ended(struct io_op *op)
 {
 	struct nvme_device *d = (struct nvme_device *)(void *)((char *)op - offsetof(struct nvme_device, probe_op));
@@ -399,23 +384,68 @@ static void probe_ended(struct io_op *op)
 	d->probe = NVME_PROBE_NONE;
 	if (d->state != TIER_OFFLINE)
 		return;
-	if (op->status) {
-		plan_probe(d);
-	} else if (nvme_log_state(d->log) == NVME_FAILED) {	/* before anything was found: from the beginning */
-		nvme_log_free(d->log);
-		d->log = NULL;
-		start_log(d);
-	} else {
-		up(d);
+	if (!op->status) {
+		answers(d);
+		return;
 	}
+	d->lost = may_come_back(d) && (is_gone(d, op) || ++d->probes_failed >= FAILURES);
+	if (!d->lost)
+		plan_probe(d);
+	else
+		d->probe_due_ns = 0;	/* by the next poll */
+}
+
+/* --- opened again --- */
+
+/* The old one first: its lock, and a block device's O_EXCL, would keep ourselves out. */
+static void open_again(struct nvme_device *d)
+{
+	if (d->file.fd >= 0 && io_file_remove(d->io, d->io_file))	/* the device has something in its hands */
+		return;
+	nvme_file_close(&d->file);
+	if (nvme_file_return_begin(d->path, &d->opening))
+		plan_probe(d);
+}
+
+static void look_whether_opened(struct nvme_device *d)
+{
+	char text[NVME_TEXT_BYTES] = "";
+	struct nvme_file file = { .fd = -1 };
+	int r = nvme_file_return_ended(d->opening, &file, d->probe_page, text, sizeof(text));
+
+	if (r == -EINPROGRESS)
+		return;
+	d->opening = NULL;
+	if (!r && nvme_log_state(d->log) == NVME_UP)	/* else there is nothing yet to compare it with */
+		r = nvme_log_recognise(d->log, d->probe_page, file.bytes, text, sizeof(text));
+	if (!r)
+		r = io_file_add(d->io, file.fd, &d->io_file);
+	if (r) {
+		if (file.fd >= 0)
+			nvme_file_close(&file);
+		(void)snprintf(d->text, sizeof(d->text), "the device is gone, its blocks are misses: %.190s", text);
+		plan_probe(d);
+		return;
+	}
+	d->file = file;
+	d->lost = false;
+	answers(d);
 }
 
 static void probe(struct nvme_device *d)
 {
+	if (d->opening) {
+		look_whether_opened(d);
+		return;
+	}
 	if (d->probe != NVME_PROBE_NONE || d->for_good || loop_now(d->loop) < d->probe_due_ns)
 		return;
 	if (d->probe_op.state != IO_IDLE)	/* the last one is still out, though it does not count any more */
 		return;
+	if (d->lost) {
+		open_again(d);
+		return;
+	}
 	if (d->state == TIER_READONLY) {
 		d->probe = NVME_PROBE_OPEN;
 		d->changed = true;	/* who has something to write may try */

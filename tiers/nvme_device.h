@@ -1,14 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvme_device.h - one path of the NVMe tier: file, I/O engine, log, state, and the transfers on their way there.
- * Of nvme.c, nvme_device.c and nvme_transfer.c, nobody else's. Core thread only.
+ * Of nvme.c, nvme_status.c, nvme_device.c, nvme_table.c and nvme_transfer.c, nobody else's. Core thread only.
  *
  *	nvme_device_open ──> STARTING ──recovered, formatted──> UP <───────────── probe ok ──────────┐
  *	    │                   │ cannot be read                 │ writes fail                        │
  *	    │                   v                                ├─────────────────────────> READONLY ┤
  *	    │                OFFLINE, and tried again            │ reads fail, gone, I/O stalls       │
- *	    │                                                    └─────────────────────────> OFFLINE ─┘
+ *	    │                                                    └─────────────────────────> OFFLINE ─┤
+ *	    │                                                           probes fail │  ^ not back,    │
+ *	    │                                                       and it is idle  v  │ not ours     │
+ *	    │                                                             path opened again ──ours────┘
  *	    └─ not ours, damaged, in use, no permission: OFFLINE for good, never written to
+ *
+ * A device that was pulled never answers on its old descriptor again, though it may be back long since. So when
+ * a probe finds it gone, or three in a row fail, that is closed and the path opened again with each probe that
+ * is due, by a thread that nobody waits for. What is there is taken for the device only if both superblocks
+ * together say that it is this log's store as this log left it (nvme_log_recognise()); anything else is left
+ * alone, and the text says what to do.
+ *
+ * The log goes on where it was, in its open segment, too, though the device may have lost what was in its
+ * cache: unsynced writes of any order may be missing behind it then, which is what a power cut leaves
+ * (nvme_format.h), only that more is written afterwards. Every reader has to bear that in any case. A record
+ * that is not there is not the image its reader asked for, by key and checksum: a miss. A segment whose header
+ * is missing is read under the sequence that it had before, or not at all, by the next start; a footer that is
+ * missing is replaced by a walk; one that lists a record that is not there is believed as far as a read. No
+ * sequence is used twice, since the superblock with this life was synced before anything was written. What was
+ * purged stays so, since a purge ended with both superblocks synced: less is refused as an older copy. What is
+ * lost is the promise of a flush for blocks from before, not flushed when the device went.
  *
  * Invariants
  *	D1 While OFFLINE nothing is submitted but the probe (a read of the superblock) and what a recovery that has
@@ -18,6 +37,8 @@
  *	D3 A read that was given up keeps its transfer until the device is done with the buffer; then release().
  *	D4 An I/O counts as stalled when two polls in a row found it too old: a daemon that slept is not a disk
  *	   that does.
+ *	D5 A descriptor is closed when nothing is in the device's hands and it is out of the I/O engine. file.fd is -1
+ *	   only while OFFLINE, with a log that is not STARTING: nothing is submitted then, not even the probe.
  */
 #ifndef KVTIER_NVME_DEVICE_H
 #define KVTIER_NVME_DEVICE_H
@@ -69,6 +90,9 @@ struct nvme_device {
 	uint64_t probe_due_ns, probe_wait_ns;
 	struct io_op probe_op;
 	uint8_t *probe_page;
+	uint32_t probes_failed;		/* in a row */
+	bool lost;			/* the old descriptor leads nowhere: the path is to be opened again */
+	struct nvme_opening *opening;	/* that, under way */
 
 	struct nvme_transfer *transfers, *free;
 	uint32_t n_transfers, cancels;	/* cancels: to be ended by the next poll */
@@ -82,6 +106,9 @@ bool nvme_device_idle(const struct nvme_device *d);	/* nothing in its hands */
 bool nvme_device_waits(const struct nvme_device *d);	/* for a poll: no completion will carry it on */
 bool nvme_device_readable(const struct nvme_device *d);
 bool nvme_device_writable(const struct nvme_device *d);
+
+/* nvme_table.c. All but `ready`. */
+void nvme_device_table(struct nvme_device *d, struct nvme_table *ret);
 
 /* nvme_transfer.c */
 int  nvme_transfers_open(struct nvme_device *d, uint32_t n);	/* -ENOMEM */

@@ -54,7 +54,8 @@ static int refuse_errno(int r, char *text, size_t n)
 	case -EROFS:
 		return refuse(r, text, n, "the file system is read-only: mount it writable, or correct the path");
 	case -EBUSY:
-		return refuse(r, text, n, "the device is mounted or used otherwise: correct the path");
+		return refuse(r, text, n, "the device is mounted, or in use by another kvtierd or program: stop that, or "
+			      "use another path");
 	case -EINVAL:
 		return refuse(-ENOTSUP, text, n,
 			      "the file system has no O_DIRECT (tmpfs?): use one on a disk, or correct the path");
@@ -71,6 +72,17 @@ static int refuse_type(const struct stat *st, char *text, size_t n)
 	return refuse(-ENOTBLK, text, n, "this is %s: name a file in it or elsewhere, or a block device", is);
 }
 
+/* A device that somebody has may be that of a daemon that was killed: as with lock(), the kernel lets go of it when its
+ * I/O has ended, some milliseconds after the process itself. */
+static int open_free(const char *path, int flags)
+{
+	int fd;
+
+	for (uint32_t tries = 0; (fd = open(path, flags)) < 0 && errno == EBUSY && tries < LOCK_TRIES; tries++)
+		(void)nanosleep(&(struct timespec){ .tv_nsec = LOCK_PAUSE_NS }, NULL);
+	return fd;
+}
+
 /* O_EXCL on a block device: nobody has it mounted, or in a RAID. Links are followed: /dev/disk/by-id has them. */
 static int open_there(const char *path, struct nvme_file *file, char *text, size_t n)
 {
@@ -82,7 +94,7 @@ static int open_there(const char *path, struct nvme_file *file, char *text, size
 	if (!S_ISREG(before.st_mode) && !S_ISBLK(before.st_mode))	/* opening others can have effects */
 		return refuse_type(&before, text, n);
 	file->block_device = S_ISBLK(before.st_mode);
-	file->fd = open(path, file->block_device ? flags | O_EXCL : flags);
+	file->fd = open_free(path, file->block_device ? flags | O_EXCL : flags);
 	if (file->fd < 0)
 		return refuse_errno(-errno, text, n);
 	if (fstat(file->fd, &st) || st.st_dev != before.st_dev || st.st_ino != before.st_ino)
@@ -207,7 +219,7 @@ static int get_ready(struct nvme_file *file, uint64_t bytes, enum nvme_file_use 
 
 	if (!r)
 		r = measure(file, text, n);
-	if (r)
+	if (r || use == NVME_FILE_RETURNED)
 		return r;
 	if (!file->block_device && (!file->bytes || (use == NVME_FILE_REPLACE && file->bytes < bytes)))
 		return reserve(file, bytes, text, n);
@@ -224,8 +236,11 @@ int nvme_file_open(const char *path, uint64_t bytes, enum nvme_file_use use, str
 		   size_t n)
 {
 	struct nvme_file file = { .fd = -1 };
-	int r = open_or_make(path, &file, text, n);
+	const bool returned = use == NVME_FILE_RETURNED;
+	int r = returned ? open_there(path, &file, text, n) : open_or_make(path, &file, text, n);
 
+	if (returned && r == -ENOENT)
+		(void)refuse(r, text, n, "there is nothing at its path");
 	if (!r)
 		r = get_ready(&file, bytes, use, text, n);
 	if (r) {
@@ -234,6 +249,32 @@ int nvme_file_open(const char *path, uint64_t bytes, enum nvme_file_use use, str
 	}
 	*ret = file;
 	return 0;
+}
+
+bool nvme_file_is_shell(const struct nvme_file *file)
+{
+	uint64_t bytes;
+
+	return file->block_device && ioctl(file->fd, BLKGETSIZE64, &bytes) == 0 && bytes == 0;
+}
+
+int nvme_file_supers(const struct nvme_file *file, uint8_t *ret, char *text, size_t n)
+{
+	int failed = 0, status = 0;
+
+	for (uint32_t copy = 0; copy < NVME_SUPER_COPIES; copy++) {
+		uint8_t *page = ret + (size_t)copy * NVME_PAGE;
+		const ssize_t got = pread(file->fd, page, NVME_PAGE, (off_t)nvme_super_offset(copy));
+
+		if (got == NVME_PAGE)
+			continue;
+		status = got < 0 ? -errno : -ENODATA;
+		memset(page, 0xff, NVME_PAGE);
+		failed++;
+	}
+	if (failed < NVME_SUPER_COPIES)
+		return 0;
+	return refuse(status, text, n, "it cannot be read (%s)", strerror(-status));
 }
 
 void nvme_file_close(struct nvme_file *file)

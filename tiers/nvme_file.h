@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvme_file.h - the file or block device of one NVMe path: found, made, locked, and looked at before anything is
- * written. Blocks; at the start of the daemon and in kvtierctl only.
+ * written. Blocks; at the start of the daemon and in kvtierctl only, but for a device that comes back, which a thread
+ * opens that nobody waits for.
  *
  * Nothing is written here to what was there before. A file that is made here is reserved in full, and gone again
  * when that fails.
@@ -16,7 +17,10 @@
 enum nvme_file_use {
 	NVME_FILE_STORE,	/* the daemon: an absent or empty file is made */
 	NVME_FILE_REPLACE,	/* kvtierctl format: whatever is in it */
+	NVME_FILE_RETURNED,	/* the daemon, which had it open before: nothing is made, nor taken for blank */
 };
+
+struct nvme_opening;
 
 struct nvme_file {
 	int fd;			/* O_DIRECT, locked for this process */
@@ -37,6 +41,21 @@ int  nvme_file_open(const char *path, uint64_t bytes, enum nvme_file_use use, st
  * opened is closed and what it made is removed. */
 int  nvme_file_open_within(const char *path, uint64_t bytes, uint64_t timeout_ns, struct nvme_file *ret, char *text,
 			   size_t n);
+/* What is left of a block device that was pulled: a size of 0. No I/O. */
+bool nvme_file_is_shell(const struct nvme_file *file);
+/* Reads both superblocks, one after the other. One that cannot be read is 0xff. 0 or -errno with a sentence. */
+int  nvme_file_supers(const struct nvme_file *file, uint8_t *ret, char *text, size_t n);
+
+/*
+ * A device that was open here comes back: opened by a thread of its own, its superblocks read. The old descriptor is
+ * closed before: its lock keeps us out, too. begin: 0, -ENOMEM, -EAGAIN. ended: -EINPROGRESS: as long as that takes;
+ * else as nvme_file_open(), supers as nvme_file_supers(), and `r` is gone. leave: not wanted any more; what will have
+ * been opened is closed.
+ */
+int  nvme_file_return_begin(const char *path, struct nvme_opening **ret);
+int  nvme_file_return_ended(struct nvme_opening *r, struct nvme_file *ret, uint8_t *supers, char *text, size_t n);
+void nvme_file_return_leave(struct nvme_opening *r);	/* NULL is fine */
+
 void nvme_file_close(struct nvme_file *file);
 /* Closes it, and removes the file if nvme_file_open() made it. */
 void nvme_file_discard(const char *path, struct nvme_file *file);

@@ -118,6 +118,7 @@ struct nvme_log {
 	struct nvme_counters counters;
 
 	struct nvme_super super;
+	uint64_t super_saved;			/* its generation that both copies surely have */
 	struct nvme_super_write super_write;
 	void (*purge_done)(void *arg, int status);
 	void *purge_arg;

@@ -165,6 +165,14 @@ void nvme_log_recover(struct nvme_log *log);
  * likewise. */
 void nvme_log_format(struct nvme_log *log);
 
+/*
+ * A device came back, or another one came to its place: are the superblocks there (both, one after the other) those
+ * that this log left? Of one that is UP. 0: go on with it; else a sentence, -EMEDIUMTYPE: another store, or none;
+ * -ESTALE: of another time, older (what was purged would come back) or used by another daemon (what this log knows of
+ * the segments is not true any more); -EUCLEAN: cut short.
+ */
+int  nvme_log_recognise(const struct nvme_log *log, const uint8_t *supers, uint64_t device_bytes, char *text, size_t n);
+
 enum nvme_log_state nvme_log_state(const struct nvme_log *log);
 const char *nvme_log_text(const struct nvme_log *log);	/* why FAILED, naming what to do */
 

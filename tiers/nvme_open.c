@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvme_open.c - nvme_file_open() by a thread of its own, because a disk that hangs would hang whoever opens it, and
- * the daemon has others to serve.
+ * the daemon has others to serve. At the start the asker waits a while; for a device that comes back it looks now and
+ * then whether there is an answer.
  *
  *	asked ──thread ends──> answered ──> the asker takes the file
  *	   └──time is up──> left ──thread ends, some day──> the thread closes the file
@@ -17,33 +18,49 @@
 #include <time.h>
 
 #include "nvme_file.h"
+#include "nvme_format.h"
 
 enum open_state { ASKED, ANSWERED, LEFT };
 
-enum { TEXT_BYTES = 256, PATH_BYTES = 256 };
+enum { TEXT_BYTES = 256, PATH_BYTES = 256, SUPERS_BYTES = NVME_SUPER_COPIES * NVME_PAGE };
 
-struct open_job {
+struct nvme_opening {
 	pthread_mutex_t lock;
 	pthread_cond_t answered;
 	enum open_state state;
 	char path[PATH_BYTES];
 	uint64_t bytes;
+	enum nvme_file_use use;
 	struct nvme_file file;
+	uint8_t *supers;	/* SUPERS_BYTES; of a device that comes back */
 	int status;
 	char text[TEXT_BYTES];
 };
 
-static void job_free(struct open_job *job)
+static void job_free(struct nvme_opening *job)
 {
 	(void)pthread_cond_destroy(&job->answered);
 	(void)pthread_mutex_destroy(&job->lock);
+	free(job->supers);
 	free(job);
+}
+
+static int do_open(struct nvme_opening *job)
+{
+	int r = nvme_file_open(job->path, job->bytes, job->use, &job->file, job->text, sizeof(job->text));
+
+	if (r || job->use != NVME_FILE_RETURNED)
+		return r;
+	r = nvme_file_supers(&job->file, job->supers, job->text, sizeof(job->text));
+	if (r)
+		nvme_file_close(&job->file);
+	return r;
 }
 
 static void *run(void *arg)
 {
-	struct open_job *job = arg;
-	const int r = nvme_file_open(job->path, job->bytes, NVME_FILE_STORE, &job->file, job->text, sizeof(job->text));
+	struct nvme_opening *job = arg;
+	const int r = do_open(job);
 	bool left;
 
 	pthread_mutex_lock(&job->lock);
@@ -60,7 +77,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-static int start(struct open_job *job)
+static int start(struct nvme_opening *job)
 {
 	pthread_attr_t attr;
 	pthread_t thread;
@@ -88,9 +105,9 @@ static struct timespec after(uint64_t ns)
 	return t;
 }
 
-static struct open_job *job_new(const char *path, uint64_t bytes)
+static struct nvme_opening *job_new(const char *path, uint64_t bytes, enum nvme_file_use use)
 {
-	struct open_job *job = calloc(1, sizeof(*job));
+	struct nvme_opening *job = calloc(1, sizeof(*job));
 	pthread_condattr_t attr;
 
 	if (!job)
@@ -102,19 +119,48 @@ static struct open_job *job_new(const char *path, uint64_t bytes)
 	(void)pthread_condattr_destroy(&attr);
 	(void)snprintf(job->path, sizeof(job->path), "%s", path);
 	job->bytes = bytes;
-	return job;
+	job->use = use;
+	job->file.fd = -1;
+	if (use != NVME_FILE_RETURNED)
+		return job;
+	job->supers = aligned_alloc(NVME_PAGE, SUPERS_BYTES);
+	if (job->supers)
+		return job;
+	job_free(job);
+	return NULL;
+}
+
+static int begin(const char *path, uint64_t bytes, enum nvme_file_use use, struct nvme_opening **ret)
+{
+	struct nvme_opening *job = job_new(path, bytes, use);
+	int r = job ? start(job) : -ENOMEM;
+
+	if (!r)
+		*ret = job;
+	else if (job)
+		job_free(job);
+	return r;
+}
+
+/* Of one that was answered. */
+static int take(struct nvme_opening *job, struct nvme_file *ret, char *text, size_t n)
+{
+	const int r = job->status;
+
+	*ret = job->file;
+	(void)snprintf(text, n, "%s", job->text);
+	job_free(job);
+	return r;
 }
 
 int nvme_file_open_within(const char *path, uint64_t bytes, uint64_t timeout_ns, struct nvme_file *ret, char *text,
 			  size_t n)
 {
-	struct open_job *job = job_new(path, bytes);
 	const struct timespec until = after(timeout_ns);
-	int r = job ? start(job) : -ENOMEM;
+	struct nvme_opening *job;
+	int r = begin(path, bytes, NVME_FILE_STORE, &job);
 
 	if (r) {
-		if (job)
-			job_free(job);
 		(void)snprintf(text, n, "no memory or thread to open it with");
 		return r;
 	}
@@ -129,9 +175,40 @@ int nvme_file_open_within(const char *path, uint64_t bytes, uint64_t timeout_ns,
 		return -ETIMEDOUT;
 	}
 	pthread_mutex_unlock(&job->lock);
-	r = job->status;
-	*ret = job->file;
-	(void)snprintf(text, n, "%s", job->text);
-	job_free(job);
-	return r;
+	return take(job, ret, text, n);
+}
+
+int nvme_file_return_begin(const char *path, struct nvme_opening **ret)
+{
+	return begin(path, 0, NVME_FILE_RETURNED, ret);
+}
+
+int nvme_file_return_ended(struct nvme_opening *r, struct nvme_file *ret, uint8_t *supers, char *text, size_t n)
+{
+	bool ended;
+
+	pthread_mutex_lock(&r->lock);
+	ended = r->state == ANSWERED;
+	pthread_mutex_unlock(&r->lock);
+	if (!ended)
+		return -EINPROGRESS;
+	memcpy(supers, r->supers, SUPERS_BYTES);
+	return take(r, ret, text, n);
+}
+
+void nvme_file_return_leave(struct nvme_opening *r)
+{
+	bool ended;
+
+	if (!r)
+		return;
+	pthread_mutex_lock(&r->lock);
+	ended = r->state == ANSWERED;
+	r->state = ended ? ANSWERED : LEFT;
+	pthread_mutex_unlock(&r->lock);
+	if (!ended)
+		return;
+	if (!r->status)
+		nvme_file_close(&r->file);
+	job_free(r);
 }

@@ -48,6 +48,8 @@ static void save_done(struct nvme_io *io)
 	struct nvme_super_write *w = &log->super_write;
 
 	if (io->op.status || w->step == STEP_SECOND_SYNC) {
+		if (!io->op.status)
+			log->super_saved = log->super.generation;
 		w->step = 0;
 		w->done(log, io->op.status);
 		return;
@@ -156,13 +158,13 @@ static const char *refusal(int r)
 }
 
 /* The newest of the copies that are good. One of a newer format decides alone: this version is too old. */
-static int choose(struct nvme_log *log)
+static int choose(const uint8_t *pages, struct nvme_super *ret, uint32_t *ret_copy)
 {
 	struct nvme_super copy[NVME_SUPER_COPIES];
 	int r[NVME_SUPER_COPIES], best = -1;
 
 	for (int i = 0; i < NVME_SUPER_COPIES; i++) {
-		r[i] = nvme_super_check(log->super_write.pages + (size_t)i * NVME_PAGE, &copy[i]);
+		r[i] = nvme_super_check(pages + (size_t)i * NVME_PAGE, &copy[i]);
 		if (r[i] == -EPROTONOSUPPORT)
 			return r[i];
 		if (!r[i] && (best < 0 || copy[i].generation > copy[best].generation))
@@ -170,8 +172,8 @@ static int choose(struct nvme_log *log)
 	}
 	if (best < 0)
 		return r[0] == r[1] ? r[0] : r[0] == -EBADMSG || r[1] == -EBADMSG ? -EBADMSG : -EMEDIUMTYPE;
-	log->super = copy[best];
-	log->super_write.first = 1 - (uint32_t)best;
+	*ret = copy[best];
+	*ret_copy = (uint32_t)best;
 	return 0;
 }
 
@@ -217,12 +219,14 @@ static void life_saved(struct nvme_log *log, int status)
 
 static void judge(struct nvme_log *log)
 {
-	int r = choose(log);
+	uint32_t newest;
+	int r = choose(log->super_write.pages, &log->super, &newest);
 
 	if (r) {
 		nvme_log_started(log, r, refusal(r));
 		return;
 	}
+	log->super_write.first = 1 - newest;
 	r = agree(log);
 	if (r) {
 		nvme_log_started(log, r, NULL);
@@ -281,6 +285,35 @@ void nvme_log_recover(struct nvme_log *log)
 	/* While nothing is written, `first` counts the copies read and `step` those that could not be. */
 	log->super_write.step = log->super_write.first = 0;
 	read_next(log);
+}
+
+/* --- a device that comes back --- */
+
+int nvme_log_recognise(const struct nvme_log *log, const uint8_t *supers, uint64_t device_bytes, char *text, size_t n)
+{
+	const struct nvme_super *ours = &log->super;
+	struct nvme_super there;
+	uint32_t newest;
+
+	if (choose(supers, &there, &newest) || memcmp(there.uuid, ours->uuid, sizeof(there.uuid))) {
+		(void)snprintf(text, n, "what is there now is not its store: attach the device that has it, or restart "
+			       "kvtierd to use what is there");
+		return -EMEDIUMTYPE;
+	}
+	if (there.life > ours->life || there.generation > ours->generation) {
+		(void)snprintf(text, n, "another kvtierd has used its store meanwhile: restart kvtierd to use it again");
+		return -ESTALE;
+	}
+	if (there.life < ours->life || there.generation < log->super_saved) {
+		(void)snprintf(text, n, "what is there now is an older copy of its store: attach the device that was "
+			       "there, or format this one and restart kvtierd");
+		return -ESTALE;
+	}
+	if (nvme_segment_offset(ours->segments, ours->segment_bytes) > device_bytes) {
+		(void)snprintf(text, n, "what is there now is shorter than its store: attach it in full");
+		return -EUCLEAN;
+	}
+	return 0;
 }
 
 /* --- purge --- */
