@@ -161,6 +161,7 @@ static int connect_to(const char *address, int *ret_fd, int *ret_why)
 static int prepare_auth(struct redis_conn *c, const struct redis_conn_conf *conf)
 {
 	const char *words[3] = { "AUTH", conf->username, conf->password };
+	long long bytes;	/* an int before hiredis 1.0 */
 	int n = 3;
 
 	if (!conf->password || !conf->password[0])
@@ -170,10 +171,10 @@ static int prepare_auth(struct redis_conn *c, const struct redis_conn_conf *conf
 		n = 2;
 	}
 	c->secret = strdup(conf->password);
-	n = redisFormatCommandArgv(&c->auth, n, words, NULL);
-	if (n < 0)
+	bytes = redisFormatCommandArgv(&c->auth, n, words, NULL);
+	if (bytes < 0)
 		c->auth = NULL;
-	c->auth_bytes = n < 0 ? 0 : (size_t)n;
+	c->auth_bytes = bytes < 0 ? 0 : (size_t)bytes;
 	return c->secret && c->auth ? 0 : -ENOMEM;
 }
 
