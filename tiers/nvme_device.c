@@ -418,8 +418,8 @@ static void look_whether_opened(struct nvme_device *d)
 	d->opening = NULL;
 	if (!r && nvme_log_state(d->log) == NVME_UP)	/* else there is nothing yet to compare it with */
 		r = nvme_log_recognise(d->log, d->probe_page, file.bytes, text, sizeof(text));
-	if (!r)
-		r = io_file_add(d->io, file.fd, &d->io_file);
+	if (!r && (r = io_file_add(d->io, file.fd, &d->io_file)) != 0)
+		(void)snprintf(text, sizeof(text), "the I/O engine does not take it: %s", strerror(-r));
 	if (r) {
 		if (file.fd >= 0)
 			nvme_file_close(&file);
