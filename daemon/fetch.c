@@ -364,7 +364,7 @@ void fetch_leave(struct kvtierd *d, struct part *part)
 
 	if (was != FETCH_NOT)
 		list_remove(d->requests, part);
-	if (was < FETCH_AGAIN || was == FETCH_JOINED)
+	if (was < FETCH_AGAIN || was >= FETCH_JOINED)
 		return;
 	do {
 		other = d->requests->fetches;

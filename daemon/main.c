@@ -4,7 +4,7 @@
  *
  *	config -> lock the runtime directory -> stats page -> loop -> host tier -> index, blocks -> device -> spaces ->
  *	requests -> admin socket -> NVMe tier -> its records found -> engines' socket -> READY ...
- *	SIGTERM -> sockets closed, connections cut -> ops drained -> memory written to NVMe -> all closed
+ *	SIGTERM -> sockets closed, connections cut -> ops drained -> memory written to NVMe, the queue to Redis -> all closed
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +39,7 @@ enum {
 	EXIT_CONFIG = 1,		/* bad configuration or no resources: restarting will not help */
 	HEARTBEAT_NS = 250000000,	/* index heartbeat, stats, watchdog */
 	DRAIN_NS = 2000000000,		/* at most, at a stop, for blocks in flight */
-	SETTLE_NS = 500000000,		/* and for the last I/Os after the NVMe tier was drained */
+	SETTLE_NS = 500000000,		/* and for the last I/Os after the tiers were drained */
 	FIND_NS = 5000000000u,		/* at most, at a start, for NVMe's records; then the rest is found while serving */
 	BLOCK_MIN_BYTES = 4096,		/* [index] max_blocks = 0: as if every block were this small in memory... */
 	NVME_BLOCK_BYTES = 256 << 10,	/* ...and that large on NVMe */
@@ -57,7 +57,8 @@ struct program {
 	struct loop_timer heartbeat;
 	struct loop_timer drained;	/* a stop: looks again */
 	uint64_t drain_until_ns, watchdog_due_ns;
-	bool stopping, storage_drained, ended;
+	uint32_t drains;		/* of tiers, begun and not ended */
+	bool stopping, tiers_drained, ended;
 	char text[512];
 };
 
@@ -97,13 +98,23 @@ static void look_again(struct program *p)
 	(void)loop_timer_set(p->d.loop, &p->drained, loop_now(p->d.loop) + 1000000);
 }
 
-static void on_storage_drained(void *arg)
+/* Each of them has its own limit. */
+static void on_tier_drained(void *arg)
 {
 	struct program *p = arg;
 
-	p->storage_drained = true;
+	if (--p->drains > 0)
+		return;
+	p->tiers_drained = true;
 	p->drain_until_ns = loop_now(p->d.loop) + SETTLE_NS;
 	look_again(p);
+}
+
+static void drain_tiers(struct program *p)
+{
+	p->drains = 2;
+	storage_drain(&p->d, on_tier_drained, p);
+	outbox_drain(p->d.outbox, on_tier_drained, p);
 }
 
 static void on_drained(struct loop_timer *timer)
@@ -113,9 +124,9 @@ static void on_drained(struct loop_timer *timer)
 	const bool late = loop_now(d->loop) >= p->drain_until_ns;
 	const bool idle = requests_outstanding(d->requests) == 0 && !d->scrub;
 
-	if (!p->storage_drained && (idle || late))
-		storage_drain(d, on_storage_drained, p);
-	else if (!p->storage_drained || (!late && !(idle && storage_idle(d))))
+	if (!p->tiers_drained && (idle || late))
+		drain_tiers(p);
+	else if (!p->tiers_drained || (!late && !(idle && storage_idle(d))))
 		look_again(p);
 	else {
 		p->ended = true;

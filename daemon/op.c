@@ -339,6 +339,7 @@ static bool pump(struct loop_poller *poller)
 	uint32_t budget = PUMP_BUDGET;
 	bool worked = fetch_retry(all);
 
+	worked |= remote_retry(all);
 	while (all->n_passed < all->n_queued && all->free_parts && budget-- > 0 && !moved_much(&all->d->moved, &before)) {
 		struct request *q = dequeue(all);
 

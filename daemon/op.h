@@ -29,6 +29,7 @@ enum fetch {
 	FETCH_READING,	/* its xfer is lent */
 	FETCH_READ,	/* that ended; it is being verified and served, or about to end */
 	FETCH_JOINED,	/* another part reads the same block */
+	FETCH_BEHIND,	/* another part brings the same block from Redis, see remote.c */
 };
 
 /* One block of a request in flight. */
@@ -51,6 +52,11 @@ struct part {
 	/* remote.c's */
 	uint8_t before[32];		/* key of the block before it, in the op or as its parent; else 0 */
 	uint32_t remote_bytes;		/* what its image is thought to have; 0: it is in a local tier */
+	struct part *leader;		/* BEHIND: who brings it; NULL: that one has ended */
+	uint64_t behind_ns;		/* when it first was; 0: never */
+	bool leads;			/* it stands behind nobody (any more), others may stand behind it */
+	bool missed;			/* Redis was asked, and did not have it; also for those behind */
+	bool unkept;			/* it was served, and is in no tier now */
 };
 
 /* One op. */
@@ -134,6 +140,8 @@ enum verdict load_probe(struct kvtierd *d, struct part *part);
 enum verdict load_remote_room(struct kvtierd *d, struct part *part);
 enum verdict load_remote(struct kvtierd *d, struct part *part);
 enum verdict load_keep(struct kvtierd *d, struct part *part);
+void remote_leave(struct kvtierd *d, struct part *part);	/* it ends: those behind it go on, in remote_retry() */
+bool remote_retry(struct requests *all);
 void remote_count(struct kvtierd *d, const struct part *part);		/* it was good */
 void remote_corrupt(struct kvtierd *d, struct part *part);		/* its checksum was wrong */
 

@@ -6,6 +6,7 @@
  *	write = on-evict: leaves host ──> queued with its slot ──^      │ yes, or no answer              │
  *	                                   │ queue full: oldest first   └────────────────────────────────┴──> forgotten
  *	                                   └──> dropped, counted
+ *	a clean stop: outbox_drain ── what is queued goes this way ──> nothing left, or the limit ──> the rest is dropped
  *
  * Invariants
  *   X1 bytes of what is queued and on its way <= max_inflight_bytes; an entry too many drops the oldest one queued.
@@ -15,6 +16,9 @@
  *      whose value is just as good. On its way it is leased, neither evicted nor moved.
  *   X3 an inherited slot belongs to its entry, and has no owner in the host tier, until it is freed here.
  *   X4 asking first costs a round trip and saves a value: nodes that share a Redis mostly store the same prefixes.
+ *   X5 a drain ends: each entry is written, or refused at once where its server takes no stores, or given up after
+ *      timeout_ms, or the limit comes first. What memory holds and was never queued is not written for it: at a stop
+ *      that may be hundreds of GiB.
  */
 #include "remote.h"
 
@@ -28,6 +32,7 @@
 #include "copies.h"
 #include "kvtierd.h"
 #include "lease.h"
+#include "log.h"
 
 enum { QUEUE = 1 << 16 };	/* entries; bytes are the bound that matters */
 
@@ -47,6 +52,15 @@ struct outgoing {
 	struct outgoing *next;	/* free */
 };
 
+/* A stop's. done NULL: none is under way. */
+struct drain {
+	struct loop_timer limit;
+	uint32_t blocks;		/* that were not written, as their server did not take them */
+	uint64_t bytes;
+	void (*done)(void *arg);
+	void *arg;
+};
+
 struct outbox {
 	struct kvtierd *d;
 	struct loop_poller poller;
@@ -54,6 +68,7 @@ struct outbox {
 	uint32_t head, count, in_flight;
 	uint64_t bytes;			/* of those in the queue and on their way */
 	uint64_t sent_bytes;		/* on their way */
+	struct drain drain;
 	struct outgoing *free;
 	struct outgoing outgoing[OUTBOX_WRITES];
 	struct entry queue[QUEUE];
@@ -216,14 +231,31 @@ static void end(struct outgoing *out, uint64_t *count)
 	o->in_flight--;
 }
 
+/* Its server takes no stores, or did not answer. */
+static void skip(struct outgoing *out)
+{
+	struct outbox *o = out->outbox;
+	struct stats_values *v = &o->d->stats->v;
+	const bool draining = o->drain.done != NULL;
+
+	if (draining) {
+		o->drain.blocks++;
+		o->drain.bytes += out->entry.bytes;
+	}
+	end(out, draining || o->stopping ? &v->tiers_redis_dropped_blocks_total : &v->tiers_redis_skipped_blocks_total);
+}
+
 static void sent(struct xfer *x)
 {
 	struct outgoing *out = (struct outgoing *)(void *)x;
 	struct stats_values *v = &out->outbox->d->stats->v;
 
-	if (x->status == 0)
-		stats_add(&v->tiers_redis_written_bytes_total, x->bytes);
-	end(out, x->status == 0 ? &v->tiers_redis_written_blocks_total : &v->tiers_redis_skipped_blocks_total);
+	if (x->status) {
+		skip(out);
+		return;
+	}
+	stats_add(&v->tiers_redis_written_bytes_total, x->bytes);
+	end(out, &v->tiers_redis_written_blocks_total);
 }
 
 static void send(struct outgoing *out)
@@ -235,7 +267,7 @@ static void send(struct outgoing *out)
 	x->bytes = out->entry.bytes;
 	x->done = sent;
 	if (tier_submit(out->outbox->d->tiers[TIER_REDIS], x))
-		end(out, &out->outbox->d->stats->v.tiers_redis_skipped_blocks_total);
+		skip(out);
 }
 
 static void answered(struct xfer *x)
@@ -249,7 +281,7 @@ static void answered(struct xfer *x)
 	else if (x->status == 0)
 		end(out, &v->tiers_redis_present_blocks_total);
 	else if (o->stopping || (x->status != -ENOENT && x->status != -EACCES && x->status != -EREMOTEIO))
-		end(out, &v->tiers_redis_skipped_blocks_total);
+		skip(out);
 	else		/* not there, or a user who may not ask, but perhaps write */
 		send(out);
 }
@@ -293,7 +325,56 @@ static void start(struct outbox *o)
 	out->x.identity = &out->identity;
 	out->x.done = answered;
 	if (tier_submit(o->d->tiers[TIER_REDIS], &out->x))
-		end(out, &o->d->stats->v.tiers_redis_skipped_blocks_total);
+		skip(out);
+}
+
+/* --- a stop --- */
+
+void outbox_stop(struct outbox *o)
+{
+	if (!o)
+		return;
+	o->stopping = true;
+	while (o->count > 0)
+		(void)drop_oldest(o);
+}
+
+static void drain_end(struct outbox *o, const char *why)
+{
+	struct drain *drain = &o->drain;
+	void (*done)(void *arg) = drain->done;
+	const uint32_t blocks = drain->blocks + o->count + o->in_flight;
+
+	loop_timer_unset(o->d->loop, &drain->limit);
+	drain->done = NULL;
+	if (blocks > 0)
+		log_warning("%s: %u blocks (%llu bytes) that were queued for Redis are not written", why, blocks,
+			    (unsigned long long)(drain->bytes + o->bytes));
+	outbox_stop(o);
+	done(drain->arg);
+}
+
+static void on_limit(struct loop_timer *timer)
+{
+	struct drain *drain = (struct drain *)(void *)((char *)timer - offsetof(struct drain, limit));
+
+	drain_end((struct outbox *)(void *)((char *)drain - offsetof(struct outbox, drain)), "[redis] drain_us is over");
+}
+
+void outbox_drain(struct outbox *o, void (*done)(void *arg), void *arg)
+{
+	const struct kvtierd *d = o ? o->d : NULL;
+
+	if (!o || (o->count == 0 && o->in_flight == 0)) {
+		outbox_stop(o);
+		done(arg);
+		return;
+	}
+	assert(!o->drain.done);
+	log_info("writing what is queued for Redis, %u blocks (%llu bytes), at most %d ms", o->count + o->in_flight,
+		 (unsigned long long)o->bytes, d->config->redis_drain_us / 1000);
+	o->drain = (struct drain){ .limit.fire = on_limit, .done = done, .arg = arg };
+	(void)loop_timer_set(d->loop, &o->drain.limit, loop_now(d->loop) + (uint64_t)d->config->redis_drain_us * 1000);
 }
 
 /* --- life --- */
@@ -314,6 +395,8 @@ static bool poll(struct loop_poller *poller)
 		start(o);
 		worked = true;
 	}
+	if (o->drain.done && o->count == 0 && o->in_flight == 0)
+		drain_end(o, "a server takes no stores, or does not answer");
 	return worked;
 }
 
@@ -333,15 +416,6 @@ int outbox_open(struct kvtierd *d, struct outbox **ret)
 	loop_poller_add(d->loop, &o->poller);
 	*ret = o;
 	return 0;
-}
-
-void outbox_stop(struct outbox *o)
-{
-	if (!o)
-		return;
-	o->stopping = true;
-	while (o->count > 0)
-		(void)drop_oldest(o);
 }
 
 void outbox_close(struct outbox *o)

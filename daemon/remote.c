@@ -5,17 +5,26 @@
  *
  *	LOOKUP ──absent──> REMOTE_ROOM ──slot──> REMOTE ~value~> SERVE ~verified~> CHECK ──> KEEP ──> END
  *	   │                  ^    ^               │  larger than thought               ^ │
- *	   └─prefetch─> PROBE ┘    └───────────────┘                    its turn ───────┘ └ waits for the block before it
- *	                  └ not there: END, as those behind any miss that have not begun to read
+ *	   └─prefetch─> PROBE ┘    ├───────────────┘                    its turn ───────┘ └ waits for the block before it
+ *	   ^              │ └ not there: END, as those behind any miss that have not begun to read
+ *	   └──── BEHIND <─┴────────┘ an older part brings it; until that one ends
  *
  * Invariants
  *   M1 what comes from Redis is nobody's but the part's until its header was compared with key, space and geometry (the
  *      tier) and its checksum verified (the job that serves it).
  *   M2 it is kept as a block only under the block before it in its chain, so blocks of an op are kept in order: a part
  *      waits in KEEP for the one before, never for one behind. Without its parent a block is served and not kept.
- *   M3 any trouble of Redis is a miss (-ENOENT), within [redis] timeout_ms; the op's own deadline and cancel end the
- *      wait as in fetch.c, whose list the part stands in.
- *   M4 two ops that want the same absent block both bring it; the second to come finds it there, and lets go.
+ *   M3 any trouble of Redis is a miss (-ENOENT), within [redis] timeout_ms, or BEHIND another that was given up within
+ *      three times that (remote_begin()); the op's own deadline and cancel end the wait as in fetch.c, whose list the
+ *      part stands in.
+ *   M4 of parts that want the same absent block of the same space at the same time the first leads: it brings it, the
+ *      others stand BEHIND it and look again when it ended. If Redis did not have it, or did not answer, they have a
+ *      miss, too: asking once more would take as long. If it was given up, the oldest of them leads. If it could not be
+ *      kept, each brings its own.
+ *   M5 a part stands only behind an older one: of an op that began before its own, or further in front in its own. So
+ *      a part that waits for a part, which is BEHIND or in KEEP, always waits for an older one: there is no cycle,
+ *      and the oldest of all waits for none. What it waits for (room, a read, a job) ends by itself. Where a younger
+ *      one leads already, the older one leads, too: the second to come finds the block there, and lets go of its own.
  */
 #include "remote.h"
 
@@ -31,6 +40,8 @@
 #include "kvtierd.h"
 #include "op.h"
 #include "writeback.h"
+
+enum { TURN = 64 };	/* parts that go on in one turn of the loop */
 
 /* What is behind it in a prefetch could not be kept. */
 static void ends_here(const struct part *part)
@@ -57,13 +68,88 @@ bool remote_wanted(const struct kvtierd *d, const uint8_t key[32])
 
 enum verdict remote_begin(struct kvtierd *d, struct part *part)
 {
+	const uint64_t patience_ns = (uint64_t)d->config->redis_timeout_ms * 1000000;
 	struct request *q = part->request;
 
-	(void)d;
 	part->lease.block = BLOCK_NONE;
 	part->remote_bytes = q->mount->space->shape.image_bytes;
+	/* Others gave up before it one by one, perhaps: that must not go on for ever. */
+	if (part->missed || (part->behind_ns && loop_now(d->loop) - part->behind_ns >= patience_ns))
+		return miss(d, part);
 	part->step = q->sqe.op == WIRE_OP_PREFETCH ? LOAD_PROBE : LOAD_REMOTE_ROOM;
 	return CONTINUE;
+}
+
+/* --- one for many --- */
+
+static bool is_older(const struct part *part, const struct part *than)
+{
+	const uint64_t a = part->request->tick, b = than->request->tick;
+
+	return a < b || (a == b && part->at < than->at);
+}
+
+static struct part *leader_of(const struct requests *all, const struct part *part)
+{
+	struct part *other = all->fetches;
+
+	while (other && !(other->leads && other->remote_bytes && other->status == 0 && is_older(other, part) &&
+			  other->request->mount->space == part->request->mount->space &&
+			  memcmp(other->job.identity.key, part->job.identity.key, sizeof part->job.identity.key) == 0))
+		other = other->fetch_next;
+	return other;
+}
+
+/* False: nobody older brings it; the part does. */
+static bool stands_behind(struct kvtierd *d, struct part *part)
+{
+	if (part->leads)
+		return false;
+	part->leader = leader_of(d->requests, part);
+	if (!part->leader) {
+		part->leads = true;
+		return false;
+	}
+	if (!part->behind_ns)
+		part->behind_ns = loop_now(d->loop);
+	fetch_list(d->requests, part, FETCH_BEHIND);
+	return true;
+}
+
+/* They run later: one of them may end, and wake others, and so on. */
+void remote_leave(struct kvtierd *d, struct part *part)
+{
+	for (struct part *other = part->remote_bytes ? d->requests->fetches : NULL; other; other = other->fetch_next) {
+		if (other->fetch != FETCH_BEHIND || other->leader != part)
+			continue;
+		other->leader = NULL;
+		other->missed = part->missed;
+		other->leads = part->unkept;
+	}
+}
+
+static struct part *oldest_left(const struct requests *all)
+{
+	struct part *ret = NULL;
+
+	for (struct part *part = all->fetches; part; part = part->fetch_next)
+		if (part->fetch == FETCH_BEHIND && !part->leader && (!ret || is_older(part, ret)))
+			ret = part;
+	return ret;
+}
+
+/* The oldest first, so that the others can stand behind it. */
+bool remote_retry(struct requests *all)
+{
+	struct part *part = oldest_left(all);
+	const bool worked = part != NULL;
+
+	for (int i = 0; i < TURN && part; i++, part = oldest_left(all)) {
+		fetch_leave(all->d, part);
+		part->step = LOAD_LOOKUP;
+		part_run(part);
+	}
+	return worked;
 }
 
 /* --- transfers --- */
@@ -98,6 +184,7 @@ static void probed(struct xfer *x)
 	if (part->status < 0) {		/* ended early meanwhile */
 		part->step = LOAD_END;
 	} else if (x->status) {
+		part->missed = true;
 		(void)miss(q->d, part);
 	}
 	part_run(part);
@@ -107,7 +194,7 @@ enum verdict load_probe(struct kvtierd *d, struct part *part)
 {
 	if (part->at > part->request->remote_end)
 		return miss(d, part);
-	return submit(d, part, XFER_PROBE, probed);
+	return stands_behind(d, part) ? WAIT : submit(d, part, XFER_PROBE, probed);
 }
 
 /* What a prefix ends before is of no use. */
@@ -124,6 +211,8 @@ enum verdict load_remote_room(struct kvtierd *d, struct part *part)
 		part->step = LOAD_END;
 		return CONTINUE;
 	}
+	if (stands_behind(d, part))
+		return WAIT;
 	r = fetch_slot(d, part, part->remote_bytes);
 	if (r == -EAGAIN)
 		return WAIT;
@@ -164,6 +253,7 @@ static void received(struct xfer *x)
 	} else if (part->status == 0) {
 		if (x->status == -EBADMSG)
 			stats_add(&d->stats->v.tiers_redis_corrupt_blocks_total, 1);
+		part->missed = true;
 		(void)miss(d, part);
 	} else {
 		part->step = LOAD_END;
@@ -180,6 +270,7 @@ enum verdict load_remote(struct kvtierd *d, struct part *part)
 
 void remote_corrupt(struct kvtierd *d, struct part *part)
 {
+	part->missed = true;
 	ends_here(part);
 	stats_add(&d->stats->v.tiers_redis_corrupt_blocks_total, 1);
 	redis_condemn(d->tiers[TIER_REDIS], part->xfer.buffer, part->xfer.bytes);
@@ -243,6 +334,14 @@ static int keep(struct kvtierd *d, struct part *part)
 	return 0;
 }
 
+/* Whoever looks it up now finds it in memory. */
+static bool is_here(const struct kvtierd *d, const struct part *part)
+{
+	const uint32_t block = blocks_find(d->blocks, part->job.identity.key, part->request->mount->space->number);
+
+	return block != BLOCK_NONE && blocks_host_slot(d->blocks, block) != BLOCK_NONE;
+}
+
 enum verdict load_keep(struct kvtierd *d, struct part *part)
 {
 	struct request *q = part->request;
@@ -255,8 +354,10 @@ enum verdict load_keep(struct kvtierd *d, struct part *part)
 		q->n_waiting++;
 		return WAIT;
 	}
-	if (!q->abandoned)
+	if (!q->abandoned) {
 		r = keep(d, part);
+		part->unkept = !is_here(d, part);
+	}
 	if (r && q->sqe.op == WIRE_OP_PREFETCH)		/* a load was served all the same */
 		part->status = r;
 	part->step = LOAD_END;

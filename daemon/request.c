@@ -246,15 +246,18 @@ static enum verdict load_end(struct kvtierd *d, struct part *part)
 {
 	unplace(d, part);
 	fetch_leave(d, part);
+	remote_leave(d, part);
 	lease_drop(d, &part->lease);
 	return DONE;
 }
 
+/* Also where a part comes back to that stood behind another. */
 static enum verdict load_lookup(struct kvtierd *d, struct part *part)
 {
 	struct request *q = part->request;
 	const uint32_t block = blocks_find(d->blocks, part->job.identity.key, q->mount->space->number);
 
+	part->remote_bytes = 0;
 	part->step = LOAD_END;
 	if (q->sqe.op == WIRE_OP_LOAD && part->job.page >= q->mount->pages) {
 		part->status = -EFAULT;

@@ -117,6 +117,9 @@ CONFIG(device, depth, COUNT, "64", 1, 4096, "jobs", "Blocks in the workers' hand
 CONFIG(device, kernels, ENUM, "auto", 0, 2, "auto|ref|avx2",
        "Codec implementation. All give the same bytes; ref is plain C and slow.")
 
+CONFIG(redis, drain_us, US, "2s", 0, 600000000, "us",
+       "How long a clean stop may take to write what is still queued; [nvme] drain_us runs at the same time. systemd's "
+       "TimeoutStopSec must be more.")
 CONFIG(index, max_blocks, COUNT, "0", 0, 0x7fffffffLL, "blocks",
        "Blocks that can be known at once, in memory and on NVMe; memory is taken as used. 0: as many as the "
        "host tier could hold if they were 4 KiB each, and the NVMe tier if they were 256 KiB, at most 64 million.")

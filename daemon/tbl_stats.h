@@ -122,7 +122,7 @@ STAT("tiers.redis.written_blocks_total", tiers_redis_written_blocks_total, count
 STAT("tiers.redis.present_blocks_total", tiers_redis_present_blocks_total, counter, "blocks",
      "Blocks not written because they were there already")
 STAT("tiers.redis.dropped_blocks_total", tiers_redis_dropped_blocks_total, counter, "blocks",
-     "Blocks not written because the queue was full, the oldest first, or because they were gone at their turn")
+     "Blocks not written because the queue was full, the oldest first, or they were gone at their turn, or at a stop")
 STAT("tiers.redis.skipped_blocks_total", tiers_redis_skipped_blocks_total, counter, "blocks",
      "Blocks not written because the server that they belong to took no stores, or did not answer")
 STAT("tiers.redis.miss_blocks_total", tiers_redis_miss_blocks_total, counter, "blocks",

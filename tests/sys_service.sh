@@ -15,6 +15,12 @@ done
 grep -q '^prefix=/opt/kvtier$' "$dir/opt/kvtier/lib/pkgconfig/kvtier.pc" || { echo "kvtier.pc has another prefix"; exit 1; }
 unit=$dir/opt/kvtier/lib/systemd/system/kvtierd.service
 grep -q '^ExecStart=/opt/kvtier/bin/kvtierd' "$unit" || { echo "the unit starts another kvtierd"; exit 1; }
+stop=$(sed -n 's/^TimeoutStopSec=\([0-9]*\)$/\1/p' "$unit")
+drains=$("$dir/opt/kvtier/bin/kvtierd" --print-config | sed -n 's/^drain_us = \([0-9]*\)$/\1/p')
+[ "$(echo "$drains" | wc -l)" = 2 ] || { echo "not two times of drain_us: $drains"; exit 1; }
+for drain in $drains; do	# and 3 s for ops and the last I/Os, see main.c
+	[ $((stop * 1000000)) -gt $((drain + 3000000)) ] || { echo "TimeoutStopSec=$stop is too short for drain_us = $drain"; exit 1; }
+done
 command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not here"; exit 77; }
 sed -i "s|^ExecStart=/opt|ExecStart=$dir/opt|" "$unit"
 systemd-analyze verify "$unit"

@@ -85,6 +85,7 @@ static void defaults(void **unused)
 	assert_int_equal(c.redis_connections, 4);
 	assert_int_equal(c.redis_timeout_ms, 1000);
 	assert_int_equal(c.redis_max_inflight_bytes, 64u << 20);
+	assert_int_equal(c.redis_drain_us, 2000000);
 	assert_int_equal(c.redis_ttl, 0);
 	assert_null(config_kernels_name(&c));
 }
