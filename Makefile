@@ -13,7 +13,7 @@ SANFLAG := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-r
 ALLCF   := -std=c11 -D_GNU_SOURCE -DKVTIER_VERSION='"$(VERSION)"' $(WARN) -fPIC -fvisibility=hidden -MMD -MP \
 	   $(CFLAGS) $(SANFLAG)
 ALLLD   := $(LDFLAGS) $(SANFLAG)
-D_LIBS  := -linih -lcrypto -lxxhash -lnuma -ljson-c -luring -lhiredis -lpthread
+D_LIBS  := -linih -lcrypto -lxxhash -lnuma -ljson-c -luring -lhiredis -lssl -lpthread
 C_LIBS  := -lcrypto -lpthread
 T_LIBS  := -lcmocka -lm $(D_LIBS)
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
@@ -26,7 +26,7 @@ DAEMON  := admit block block_copies config config_derive config_print config_red
 TIERS   := tier host host_memory host_limits host_view fault io io_uring io_threads nvme nvme_account nvme_carry nvme_device nvme_file \
 	   nvme_format nvme_log nvme_make nvme_open nvme_recover nvme_segment nvme_status nvme_super nvme_table nvme_transfer nvme_victim resp redis \
 	   redis_breaker redis_command redis_conn redis_io redis_job redis_link redis_node redis_open redis_recv redis_resolve redis_slots \
-	   redis_topology redis_view
+	   redis_tls redis_tls_stream redis_topology redis_view
 CLIENT  := arena check client error keys map op ring session socket space staged submit
 CTL     := kvtierctl kvtierctl_admin kvtierctl_ask kvtierctl_format kvtierctl_stats kvtierctl_status kvtierctl_text
 BENCH   := $(addprefix bench_,main codec lookup io disk nvme nvme_daemon daemon wire redis redis_daemon)
@@ -96,7 +96,7 @@ $(BUILD)/kvtier-bench: $(call objs,tests,$(BENCH)) $(BUILD)/daemon.a $(BUILD)/cl
 $(BUILD)/tests/unit_client_%: $(BUILD)/tests/unit_client_%.o $(call objs,tests,fake_peer fake_engine) $(C_OBJS)
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(T_LIBS)
 SYS_OBJS := $(call objs,tests,lib lib_disk lib_engine lib_faulty lib_io_plan lib_nvme_kill lib_raw \
-	lib_redis lib_redis_cluster lib_fake_redis lib_shared lib_shared_load)
+	lib_redis lib_redis_cluster lib_fake_redis lib_shared lib_shared_load lib_tls)
 SYS_BINS := $(addprefix $(BUILD)/tests/,$(filter sys_% regr_%,$(TESTS)) soak_ops soak_nvme_kill soak_redis fault_client)
 $(SYS_BINS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SYS_OBJS) $(BUILD)/libkvtier.a $(BUILD)/daemon.a
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(LDF_$(@F)) $(T_LIBS)
@@ -108,8 +108,8 @@ $(call T_OBJS,unit_nvme_log unit_nvme_start sim_nvme_crash sim_nvme_faults sim_n
 $(call T_OBJS,sim_evict_trace sim_admit_trace,lib_trace)
 $(call T_OBJS,unit_nvme_tier fault_nvme_back fault_nvme_bits fault_nvme_file fault_nvme_io,disk_sim lib_nvme lib_nvme_tier)
 $(call T_OBJS,fault_io fault_nvme_back fault_nvme_io,lib_io_faults lib_io_plan)
-$(call T_OBJS,$(filter unit_redis_conn% fault_redis_% sim_redis_conn unit_redis_tier unit_redis_bad_values unit_redis_rig,$(TESTS)),lib_redis lib_redis_cluster \
-	lib_fake_redis lib_redis_tier)
+$(call T_OBJS,$(filter unit_redis_conn% unit_redis_tls fault_redis_% sim_redis_conn unit_redis_tier unit_redis_bad_values unit_redis_rig,$(TESTS)),lib_redis lib_redis_cluster \
+	lib_fake_redis lib_redis_tier lib_tls)
 
 # A daemon whose disk fails as its test says.
 $(BUILD)/tests/kvtierd_faulty: $(BUILD)/daemon/main.o $(call objs,tests,kvtierd_faulty lib_io_faults lib_io_plan) $(BUILD)/daemon.a
@@ -163,7 +163,7 @@ bench: all
 
 # redis-tools has all of the server but its name: the package redis-server would start one on this machine.
 PACKAGES := gcc libc6-dev make pkg-config libinih-dev libssl-dev libxxhash-dev libnuma-dev libjson-c-dev libcmocka-dev liburing-dev \
-	    python3-venv systemd clang util-linux libhiredis-dev redis-tools
+	    python3-venv systemd clang util-linux libhiredis-dev redis-tools openssl
 deps:
 	@command -v dpkg-query >/dev/null || { echo "not a Debian system; kvtier needs: $(PACKAGES)"; exit 0; }; \
 	missing=""; for p in $(PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \

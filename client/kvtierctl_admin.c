@@ -337,6 +337,7 @@ int command_endpoints(struct context *context, int argc, char **argv)
 	static const struct column columns[] = {
 		{ "ADDRESS", "address", FORMAT_TEXT },
 		{ "STATE", "state", FORMAT_TEXT },
+		{ "TLS", "tls", FORMAT_TEXT },
 		{ "SLOTS", "slots", FORMAT_NUMBER },
 		{ "CONNECTIONS", "connections", FORMAT_NUMBER },
 		{ "IN FLIGHT", "in_flight", FORMAT_NUMBER },

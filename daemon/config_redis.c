@@ -160,12 +160,38 @@ static bool plain(const char *text)
 	return *text == '\0';
 }
 
+/* Not to be ignored: whoever set it believes that it is in use. */
+static const char *tls_fault(const struct config *config, enum config_row_index *ret)
+{
+	static const char unused[] = "is set, and [redis] tls is no: set tls = yes, or leave it out";
+
+	*ret = CONFIG_ROW_redis_tls_ca_file;
+	if (config->redis_tls_ca_file[0] != '\0' && !config->redis_tls)
+		return unused;
+	*ret = CONFIG_ROW_redis_tls_cert_file;
+	if (config->redis_tls_cert_file[0] != '\0' && !config->redis_tls)
+		return unused;
+	if (config->redis_tls_cert_file[0] != '\0' && config->redis_tls_key_file[0] == '\0')
+		return "needs [redis] tls_key_file";
+	*ret = CONFIG_ROW_redis_tls_key_file;
+	if (config->redis_tls_key_file[0] != '\0' && config->redis_tls_cert_file[0] == '\0')
+		return "needs [redis] tls_cert_file";
+	*ret = CONFIG_ROW_redis_tls_name;
+	if (config->redis_tls_name[0] != '\0' && !config->redis_tls)
+		return unused;
+	if (!plain(config->redis_tls_name))
+		return "has a blank in it, or a character that is not printable ASCII";
+	if (strcmp(config->redis_tls_name, "*") == 0 && config->redis_tls_ca_file[0] == '\0')
+		return "* needs [redis] tls_ca_file: any certificate that the system trusts would do";
+	return NULL;
+}
+
 const char *config_redis_fault(const struct config *config, enum config_row_index *ret)
 {
-	*ret = CONFIG_ROW_redis_tls;
-	if (config->redis_tls)
-		return "yes: this build's hiredis has no TLS. Set no, let stunnel or another proxy on this machine do it, and "
-		       "give its socket as [redis] endpoints = unix:/path";
+	const char *fault = tls_fault(config, ret);
+
+	if (fault != NULL)
+		return fault;
 	*ret = CONFIG_ROW_redis_key_prefix;
 	if (!plain(config->redis_key_prefix))
 		return "has a blank in it, or a character that is not printable ASCII";
@@ -327,6 +353,11 @@ int config_redis(const struct config *config, struct config_redis *redis, struct
 	ret->cluster = (enum redis_cluster)config->redis_cluster;
 	ret->username = config->redis_username;
 	ret->password = redis->password;
+	ret->tls = config->redis_tls;
+	ret->tls_conf = (struct redis_tls_conf){
+		.ca_file = config->redis_tls_ca_file, .cert_file = config->redis_tls_cert_file,
+		.key_file = config->redis_tls_key_file, .name = config->redis_tls_name,
+	};
 	ret->key_prefix = config->redis_key_prefix;
 	ret->ttl_ms = (uint64_t)config->redis_ttl * 1000;
 	ret->connections = config->redis_connections;

@@ -42,6 +42,8 @@ static bool endpoint_row(struct kvtierd *d, uint32_t position, struct json *json
 	json_string(json, row.address);
 	json_print(json, ",\"state\":\"%s\",\"text\":", tier_state_name(row.state));
 	json_string(json, row.text);
+	json_print(json, ",\"tls\":");
+	json_string(json, row.tls[0] != '\0' ? row.tls : "no");
 	json_print(json,
 		   ",\"slots\":%" PRIu32 ",\"connections\":%" PRIu32 ",\"in_flight\":%" PRIu32 ",\"retry_in_ms\":%" PRIu64,
 		   row.slots, row.connections, row.in_flight, row.retry_in_ms);

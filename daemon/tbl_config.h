@@ -92,8 +92,19 @@ CONFIG(redis, password_file, PATH, "", 0, 255, "path",
        "File whose first line is the password, at most 511 bytes; it may be one of systemd's LoadCredential=. Others "
        "than owner and group must have no access to it. Read once, at start. Empty: no password.")
 CONFIG(redis, tls, BOOL, "no", 0, 1, "yes|no",
-       "TLS to the servers. yes is refused: this build has none. Use unix:/path of a local stunnel or proxy that does "
-       "it.")
+       "TLS (1.2 or later) to all host:port endpoints and other servers of their Cluster; what goes through unix:/path "
+       "is never encrypted. Servers are verified.")
+CONFIG(redis, tls_ca_file, PATH, "", 0, 255, "path",
+       "PEM file with the certificates of the authorities that may have signed a server's. Empty: those the system "
+       "trusts. This and the next two are read once, at start.")
+CONFIG(redis, tls_cert_file, PATH, "", 0, 255, "path",
+       "PEM file with this node's certificate and its chain; Redis asks for one unless tls-auth-clients is no. Empty: "
+       "none.")
+CONFIG(redis, tls_key_file, PATH, "", 0, 255, "path",
+       "PEM file with its private key, without passphrase. Access as for password_file.")
+CONFIG(redis, tls_name, STRING, "", 0, 63, "name",
+       "Name or IP address that servers' certificates must have. Empty: the host of the endpoint, or what a Cluster "
+       "calls its server. *: any that tls_ca_file's authorities signed.")
 CONFIG(redis, key_prefix, STRING, "kvtier:", 0, 63, "text",
        "Before the 64 hex digits of each key; an ACL can allow ~kvtier:* and nothing else. Printable, no blanks.")
 CONFIG(redis, ttl, SECONDS, "0", 0, 315360000, "s",
@@ -106,6 +117,9 @@ CONFIG(redis, write, ENUM, "through", 0, 2, "through|on-evict|off",
        "memory. off: read only.")
 CONFIG(redis, max_inflight_bytes, BYTES, "64M", 1LL << 20, 64LL << 30, "bytes",
        "Most memory that blocks on their way there, or waiting for that, may take; then the oldest are dropped.")
+CONFIG(redis, drain_us, US, "2s", 0, 600000000, "us",
+       "How long a clean stop may take to write what is still queued; [nvme] drain_us runs at the same time. systemd's "
+       "TimeoutStopSec must be more.")
 CONFIG(redis, secret_file, PATH, "", 0, 255, "path",
        "File with the secret that nodes share, so that their keys agree: 32 to 512 bytes, the same everywhere "
        "(head -c 32 /dev/urandom). Access as for password_file. What was kept under other keys is not found again. "
@@ -117,9 +131,6 @@ CONFIG(device, depth, COUNT, "64", 1, 4096, "jobs", "Blocks in the workers' hand
 CONFIG(device, kernels, ENUM, "auto", 0, 2, "auto|ref|avx2",
        "Codec implementation. All give the same bytes; ref is plain C and slow.")
 
-CONFIG(redis, drain_us, US, "2s", 0, 600000000, "us",
-       "How long a clean stop may take to write what is still queued; [nvme] drain_us runs at the same time. systemd's "
-       "TimeoutStopSec must be more.")
 CONFIG(index, max_blocks, COUNT, "0", 0, 0x7fffffffLL, "blocks",
        "Blocks that can be known at once, in memory and on NVMe; memory is taken as used. 0: as many as the "
        "host tier could hold if they were 4 KiB each, and the NVMe tier if they were 256 KiB, at most 64 million.")

@@ -267,9 +267,11 @@ static uint16_t free_port(void)
 
 static void exec_server(const struct redis_server *s)
 {
+	const bool tls = strstr(s->options, "--tls-cert-file") != NULL;
 	char line[sizeof s->options], port[8], log[REDIS_TEST_PATH + 8];
 	const char *words[WORDS], *args[2 * WORDS] = {
-		"redis-server", "--bind", "127.0.0.1", "--port", port, "--unixsocket", s->socket, "--dir", s->dir,
+		"redis-server", "--bind", "127.0.0.1", "--port", tls ? "0" : port, "--tls-port", tls ? port : "0",
+		"--unixsocket", s->socket, "--dir", s->dir,
 		"--logfile", log, "--save", "", "--appendonly", "no", "--protected-mode", "no",
 	};
 	size_t n = 0;

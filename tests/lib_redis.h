@@ -26,8 +26,9 @@ struct redis_server {
 
 /* Exits with 77 and says so where there is no redis-server, unless $KVTIER_NEED_REDIS is set: then it fails. */
 void redis_needed(void);
-/* options: as on redis-server's command line, "--maxmemory 10mb --requirepass x"; NULL: none. No persistence. Returns
- * when it answers PING (or refuses it for want of a password). */
+/* options: as on redis-server's command line, "--maxmemory 10mb --requirepass x"; NULL: none. With --tls-cert-file the
+ * port is for TLS (lib_tls.h), the socket never is. No persistence. Returns when it answers PING (or refuses it
+ * for want of a password). */
 void redis_start(struct redis_server *s, const char *options);
 void redis_restart(struct redis_server *s);	/* the same port and options, empty */
 void redis_signal(const struct redis_server *s, int signal);	/* SIGSTOP, SIGCONT */
@@ -49,7 +50,8 @@ bool redis_any_key(const struct redis_server *s, const char *pattern, char *ret,
 struct redis_cluster_rig {
 	struct redis_server node[REDIS_CLUSTER_NODES];	/* 0..2 masters at first */
 };
-void redis_cluster_start(struct redis_cluster_rig *rig);	/* about 10 s */
+/* About 10 s. options: more of them, of all; NULL: none. */
+void redis_cluster_start(struct redis_cluster_rig *rig, const char *options);
 void redis_cluster_stop(struct redis_cluster_rig *rig);
 /* Moves n slots that `from` has to `to`, keys included (MIGRATE), as redis-cli --cluster reshard does. */
 void redis_cluster_move(struct redis_cluster_rig *rig, uint32_t from, uint32_t to, uint32_t n_slots);

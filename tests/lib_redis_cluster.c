@@ -87,13 +87,16 @@ static void replicate(const struct redis_server *replica, const struct redis_ser
 	becomes(replica, command, "OK");
 }
 
-void redis_cluster_start(struct redis_cluster_rig *rig)
+void redis_cluster_start(struct redis_cluster_rig *rig, const char *options)
 {
+	char all[1024];
+
 	memset(rig, 0, sizeof *rig);
+	(void)snprintf(all, sizeof all, "--cluster-enabled yes --cluster-node-timeout 5000 "
+		       "--cluster-replica-no-failover yes --cluster-require-full-coverage no "
+		       "--repl-diskless-sync-delay 0 %s", options ? options : "");
 	for (uint32_t i = 0; i < REDIS_CLUSTER_NODES; i++)
-		redis_start(&rig->node[i], "--cluster-enabled yes --cluster-node-timeout 5000 "
-			    "--cluster-replica-no-failover yes --cluster-require-full-coverage no "
-			    "--repl-diskless-sync-delay 0");
+		redis_start(&rig->node[i], all);
 	meet(rig);
 	for (uint32_t i = MASTERS; i < REDIS_CLUSTER_NODES; i++)
 		replicate(&rig->node[i], &rig->node[i - MASTERS]);

@@ -21,9 +21,28 @@
 #include "../daemon/loop.h"
 #include "../tiers/redis_conn.h"
 #include "lib_redis.h"
+#include "lib_tls.h"
 #include "random.h"
 
 enum { RIG_POISON = 0xa5, RIG_GUARD = 8192, RIG_MAX_VALUE = 8 << 20, RIG_PATIENCE_S = 60 };
+
+/* The connections opened next have it; NULL: none. */
+static struct redis_tls *rig_tls;
+
+static inline void rig_tls_begin(const struct tls_files *files)
+{
+	char text[256] = "";
+
+	if (redis_tls_open(&files->conf, &rig_tls, text, sizeof text))
+		fail_msg("%s", text);
+}
+
+static inline void rig_tls_end(struct tls_files *files)
+{
+	redis_tls_close(rig_tls);
+	rig_tls = NULL;
+	tls_remove(files);
+}
 
 struct rig {
 	struct loop *loop;
@@ -105,8 +124,8 @@ static inline void rig_state_becomes(struct rig *r, enum redis_conn_state state)
 static inline void rig_open_to(struct rig *r, const char *address, const char *username, const char *password)
 {
 	const struct redis_conn_conf conf = {
-		.address = address, .username = username, .password = password, .deadline_ns = rig_in_ms(20000),
-		.max_value_bytes = RIG_MAX_VALUE, .changed = rig_changed, .arg = r,
+		.address = address, .username = username, .password = password, .tls = rig_tls, .host = "127.0.0.1",
+		.deadline_ns = rig_in_ms(20000), .max_value_bytes = RIG_MAX_VALUE, .changed = rig_changed, .arg = r,
 	};
 
 	memset(r, 0, sizeof *r);

@@ -24,7 +24,7 @@ static int set_up(void **state)
 	char seeds[2 * REDIS_TEST_PATH];
 
 	(void)state;
-	redis_cluster_start(&rig);
+	redis_cluster_start(&rig, NULL);
 	(void)snprintf(seeds, sizeof seeds, "%s %s", rig.node[0].address, rig.node[1].address);
 	node_place(&a, &(struct node_conf){ .endpoints = seeds, .host = SHARED_TIGHT, .lines = lines });
 	/* a replica is a seed as good as any */

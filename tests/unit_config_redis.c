@@ -184,15 +184,22 @@ static void a_time_to_live_has_units(void **unused)
 	refused("ttl = -1", "out of range");
 }
 
-static void tls_is_refused_with_the_way_out(void **unused)
+static void tls_is_all_of_it_or_nothing(void **unused)
 {
 	struct config c;
 
 	(void)unused;
 	taken("tls = no", &c);
-	refused("tls = yes", "[redis] tls: yes: this build's hiredis has no TLS");
-	says("stunnel");
-	says("unix:/path");
+	taken("tls = yes", &c);
+	taken("tls = yes\ntls_ca_file = /ca\ntls_name = *", &c);
+	taken("tls = yes\ntls_cert_file = /cert\ntls_key_file = /key\ntls_name = redis.example", &c);
+	refused("tls_ca_file = /ca", "[redis] tls_ca_file: is set, and [redis] tls is no");
+	refused("tls_cert_file = /cert\ntls_key_file = /key", "[redis] tls_cert_file: is set, and [redis] tls is no");
+	refused("tls_name = x", "[redis] tls_name: is set, and [redis] tls is no");
+	refused("tls_cert_file = /cert\ntls = yes", "[redis] tls_cert_file: needs [redis] tls_key_file");
+	refused("tls_key_file = /key\ntls = yes", "[redis] tls_key_file: needs [redis] tls_cert_file");
+	refused("tls_name = *\ntls = yes", "[redis] tls_name: * needs [redis] tls_ca_file");
+	refused("tls_name = a b\ntls = yes", "[redis] tls_name: has a blank in it");
 }
 
 static void a_prefix_is_one_plain_word(void **unused)
@@ -231,7 +238,7 @@ int main(void)
 		cmocka_unit_test(what_is_printed_is_read_back),
 		cmocka_unit_test(lines_add_up),
 		cmocka_unit_test(a_time_to_live_has_units),
-		cmocka_unit_test(tls_is_refused_with_the_way_out),
+		cmocka_unit_test(tls_is_all_of_it_or_nothing),
 		cmocka_unit_test(a_prefix_is_one_plain_word),
 		cmocka_unit_test(a_name_needs_a_password),
 	};

@@ -60,10 +60,11 @@ static void stats_has_the_text_beside_the_numbers(void **unused)
 }
 
 #define ROW_UP                                                                                               \
-	"{\"endpoint\":0,\"address\":\"10.0.0.7:6379\",\"state\":\"up\",\"text\":\"\",\"slots\":5461,\"connections\":4," \
-	"\"in_flight\":2,\"retry_in_ms\":0,\"hits\":77,\"received_bytes\":1073741824,\"sent_bytes\":4096,\"timeouts\":1}"
+	"{\"endpoint\":0,\"address\":\"10.0.0.7:6379\",\"state\":\"up\",\"tls\":\"TLSv1.3\",\"text\":\"\",\"slots\":5461," \
+	"\"connections\":4,\"in_flight\":2,\"retry_in_ms\":0,\"hits\":77,\"received_bytes\":1073741824," \
+	"\"sent_bytes\":4096,\"timeouts\":1}"
 #define ROW_AWAY                                                                                             \
-	"{\"endpoint\":1,\"address\":\"unix:/run/redis.sock\",\"state\":\"offline\",\"text\":"     \
+	"{\"endpoint\":1,\"address\":\"unix:/run/redis.sock\",\"state\":\"offline\",\"tls\":\"no\",\"text\":" \
 	"\"connection refused\\u001b[0m\",\"slots\":0,\"connections\":0,\"in_flight\":0,\"retry_in_ms\":7300," \
 	"\"hits\":0,\"received_bytes\":0,\"sent_bytes\":0,\"timeouts\":9}"
 
@@ -91,8 +92,8 @@ static void endpoints_are_a_table(void **unused)
 	(void)unused;
 	assert_int_equal(run_with("endpoints", script), 0);
 	assert_memory_equal(line_of("ADDRESS"),
-			    "ADDRESS STATE SLOTS CONNECTIONS IN FLIGHT HITS RECEIVED SENT TIMEOUTS RETRY WHY", 79);
-	assert_memory_equal(line_of("10.0.0.7"), "10.0.0.7:6379 up 5461 4 2 77 1.0 GiB 4.0 KiB 1", 46);
+			    "ADDRESS STATE TLS SLOTS CONNECTIONS IN FLIGHT HITS RECEIVED SENT TIMEOUTS RETRY WHY", 83);
+	assert_memory_equal(line_of("10.0.0.7"), "10.0.0.7:6379 up TLSv1.3 5461 4 2 77 1.0 GiB 4.0 KiB 1", 54);
 	assert_non_null(strstr(line_of("unix:"), " 9 7.3 s connection refused\\x1b[0m"));
 }
 

@@ -2,13 +2,15 @@
 /*
  * Goal: redis_conn.h holds with a real server: images come back byte for byte, with their padding zeroed; whatever else
  * lies under a name is refused with the status that says what it was; replies keep their order.
- * Method: a redis-server of this test's own; the connection on the test's loop; values planted through another client.
+ * Method: a redis-server of this test's own, without TLS and with it; the connection on the test's loop; values planted
+ * through another client.
  */
 #include "redis_conn_rig.h"
 
 #include <openssl/sha.h>
 
 static struct redis_server server;
+static struct tls_files files;
 
 static int start(void **state)
 {
@@ -21,6 +23,16 @@ static int stop(void **state)
 {
 	(void)state;
 	redis_stop(&server);
+	rig_tls_end(&files);
+	return 0;
+}
+
+static int start_with_tls(void **state)
+{
+	(void)state;
+	tls_make(&files);
+	redis_start(&server, tls_options(&files));
+	rig_tls_begin(&files);
 	return 0;
 }
 
@@ -422,5 +434,6 @@ int main(void)
 	};
 
 	redis_needed();
-	return cmocka_run_group_tests(tests, start, stop) ? 1 : 0;
+	return cmocka_run_group_tests_name("without TLS", tests, start, stop) ||
+	       cmocka_run_group_tests_name("with TLS", tests, start_with_tls, stop);
 }

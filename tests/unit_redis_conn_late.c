@@ -2,8 +2,8 @@
 /*
  * Goal: redis_conn.h holds when a server is slow, stops or dies: commands end once and in time, a reply that comes
  * later touches nothing and disturbs nobody, and what cannot be taken back any more closes the connection.
- * Method: a real redis-server that is stopped, continued and killed; where a reply must come in parts, the scripted
- * one. When a command has ended its buffer is poisoned anew, and must stay so.
+ * Method: a real redis-server, without TLS and with it, that is stopped, continued and killed; where a reply must come
+ * in parts, the scripted one. When a command has ended its buffer is poisoned anew, and must stay so.
  */
 #include "redis_conn_rig.h"
 
@@ -12,6 +12,7 @@
 enum { SOON_MS = 100 };
 
 static struct redis_server server;
+static struct tls_files files;
 
 static int start(void **state)
 {
@@ -24,6 +25,16 @@ static int stop(void **state)
 {
 	(void)state;
 	redis_stop(&server);
+	rig_tls_end(&files);
+	return 0;
+}
+
+static int start_with_tls(void **state)
+{
+	(void)state;
+	tls_make(&files);
+	redis_start(&server, tls_options(&files));
+	rig_tls_begin(&files);
 	return 0;
 }
 
@@ -464,11 +475,13 @@ static void done_may_submit(void **state)
 
 int main(void)
 {
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(late_replies_touch_nothing),
+	static const struct CMUnitTest scripted[] = {
 		cmocka_unit_test(the_rest_of_a_value_comes_late),
 		cmocka_unit_test(the_rest_of_a_small_reply_comes_late),
 		cmocka_unit_test(a_value_that_never_comes),
+	};
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(late_replies_touch_nothing),
 		cmocka_unit_test(what_was_not_sent_is_taken_back),
 		cmocka_unit_test(a_half_sent_command_closes),
 		cmocka_unit_test(canceled_before_it_is_sent),
@@ -480,5 +493,7 @@ int main(void)
 	};
 
 	redis_needed();
-	return cmocka_run_group_tests(tests, start, stop) ? 1 : 0;
+	return cmocka_run_group_tests_name("scripted", scripted, NULL, NULL) ||
+	       cmocka_run_group_tests_name("without TLS", tests, start, stop) ||
+	       cmocka_run_group_tests_name("with TLS", tests, start_with_tls, stop);
 }

@@ -60,7 +60,7 @@ static void a_cluster(void **state)
 	char text[256], key[32];
 
 	(void)state;
-	redis_cluster_start(&rig);
+	redis_cluster_start(&rig, NULL);
 	for (uint32_t i = 0; i < 60; i++) {	/* all of one slot */
 		(void)snprintf(key, sizeof key, "{a}%u", i);
 		slot = (uint32_t)redis_ask(&rig.node[0], "CLUSTER KEYSLOT %s", key);

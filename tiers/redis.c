@@ -349,6 +349,7 @@ static void redis_close(struct tier *t)
 	free(r->io);
 	free(r->jobs);
 	free((void *)r->lent);
+	redis_tls_close(r->tls);
 	explicit_bzero(r->password, sizeof r->password);
 	free(r);
 }
@@ -445,17 +446,22 @@ static int reserve(struct redis *r)
 
 static int redis_open(const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text, size_t n)
 {
+	struct redis_tls *tls = NULL;
 	struct redis *r;
 	int err = check(conf->redis, text, n);
 
+	if (!err && conf->redis->tls)
+		err = redis_tls_open(&conf->redis->tls_conf, &tls, text, n);
 	if (err)
 		return err;
 	r = calloc(1, sizeof *r);
 	if (!r) {
+		redis_tls_close(tls);
 		(void)snprintf(text, n, "[redis] no memory");
 		return -ENOMEM;
 	}
 	r->base.ops = &redis_ops;
+	r->tls = tls;
 	r->loop = loop;
 	configure(r, conf->redis);
 	err = reserve(r);

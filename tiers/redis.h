@@ -31,6 +31,7 @@
 #ifndef KVTIER_REDIS_H
 #define KVTIER_REDIS_H
 
+#include "redis_tls.h"
 #include "tier.h"
 
 enum {
@@ -58,6 +59,8 @@ struct redis_tier_conf {
 	uint32_t n_endpoints;
 	enum redis_cluster cluster;	/* auto: ask the first that answers; endpoints are then seeds */
 	const char *username, *password;	/* "" or NULL: none. Never in a text, log or core dump's argv */
+	bool tls;			/* to all but unix: endpoints */
+	struct redis_tls_conf tls_conf;
 	const char *key_prefix;
 	uint64_t ttl_ms;		/* 0: none */
 	uint32_t connections;		/* to each node */
@@ -86,6 +89,7 @@ struct redis_endpoint_row {
 	enum tier_state state;		/* STARTING: connecting; UP; READONLY: no stores now; OFFLINE: breaker open;
 					 * MISCONFIGURED */
 	char text[REDIS_TEXT_BYTES];	/* why, or "" */
+	char tls[16];			/* "TLSv1.3", of what is connected; "": none */
 	uint32_t slots;			/* of a Cluster; 0 */
 	uint32_t connections, in_flight;
 	uint64_t retry_in_ms;		/* OFFLINE, MISCONFIGURED, READONLY */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis_conn.c - one connection: the row of places, sending, deadlines, its end. Contract and states: redis_conn.h;
- * the row: redis_conn_inner.h; connecting and AUTH: redis_open.c; receiving: redis_recv.c.
+ * the row: redis_conn_inner.h; connecting, TLS and AUTH: redis_open.c; receiving: redis_recv.c.
  *
  * Invariants, beside C1 to C5
  *   R1 first <= unsent <= last: replies are taken for places before `unsent` only.
@@ -53,6 +53,7 @@ void conn_answered(struct redis_conn *c, int status, const struct redisReply *re
 
 	assert(c->first != c->unsent);
 	c->first++;
+	c->expected_bytes -= p.expects;
 	if (!p.command)
 		c->counters.late++;
 	else if (p.canceled)
@@ -66,12 +67,15 @@ static void shut(struct redis_conn *c)
 {
 	loop_timer_unset(c->loop, &c->timer);
 	loop_timer_unset(c->loop, &c->flush);
+	loop_timer_unset(c->loop, &c->again);
 	if (c->watch.fd >= 0) {
 		loop_remove(c->loop, &c->watch);
 		(void)close(c->watch.fd);
 	}
 	c->watch.fd = -1;
-	c->unsent_bytes = 0;
+	tls_stream_close(c->tls);
+	c->tls = NULL;
+	c->unsent_bytes = c->expected_bytes = 0;
 	while (c->first != c->last) {
 		struct redis_command *command = conn_place(c, c->first++)->command;
 
@@ -94,6 +98,15 @@ void conn_down(struct redis_conn *c, int why, const char *text)
 		c->counters.protocol_errors++;
 	shut(c);
 	c->conf.changed(c, c->conf.arg);
+}
+
+void conn_failed(struct redis_conn *c, int why)
+{
+	const char *words = c->tls ? tls_stream_words(c->tls) : "";
+	char text[REDIS_TEXT_BYTES];
+
+	conn_words(text, sizeof text, words, strlen(words));
+	conn_down(c, why, text[0] ? text : strerror(-why));
 }
 
 /* --- deadlines --- */
@@ -126,6 +139,7 @@ static uint64_t place_due(struct redis_conn *c, uint32_t number)
 static void take_out(struct redis_conn *c, uint32_t number)
 {
 	c->unsent_bytes -= conn_place(c, number)->bytes;
+	c->expected_bytes -= conn_place(c, number)->expects;
 	for (c->last--; number != c->last; number++) {
 		struct place *p = conn_place(c, number);
 
@@ -191,7 +205,8 @@ static void on_timer(struct loop_timer *timer)
 	}
 	if (c->state != REDIS_CONN_UP) {
 		if (loop_now(c->loop) >= c->conf.deadline_ns)
-			conn_down(c, -ETIMEDOUT, "no connection in time");
+			conn_down(c, -ETIMEDOUT, c->state == REDIS_CONN_SECURING ?
+				  "no TLS handshake in time; is this its TLS port?" : "no connection in time");
 		else
 			arm(c, c->conf.deadline_ns);
 		return;
@@ -286,7 +301,23 @@ static void send_failed(struct redis_conn *c, int error)
 {
 	/* It may have said why before it closed: that is in the way of the end of file. */
 	recv_turn(c);
-	conn_down(c, error == EPIPE ? -ECONNRESET : -error, strerror(error));
+	if (error == EPIPE)
+		conn_down(c, -ECONNRESET, strerror(error));
+	else
+		conn_failed(c, -error);
+}
+
+static ssize_t put(struct redis_conn *c, struct iovec *iov, size_t n)
+{
+	const struct msghdr message = { .msg_iov = iov, .msg_iovlen = n };
+
+	return c->tls ? tls_stream_send(c->tls, iov, n) : sendmsg(c->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* Bytes that TLS has made of what it took, and that are not out. */
+static bool holds_back(const struct redis_conn *c)
+{
+	return c->tls && tls_stream_unsent(c->tls);
 }
 
 static void send_turn(struct redis_conn *c)
@@ -295,12 +326,11 @@ static void send_turn(struct redis_conn *c)
 	ssize_t n = 0;
 
 	/* Less went out than was asked for: the socket is full, no need to be told again. */
-	while (c->unsent != c->last && sent < SEND_TURN_BYTES && (size_t)n == asked) {
+	while ((c->unsent != c->last || holds_back(c)) && sent < SEND_TURN_BYTES && (size_t)n == asked) {
 		struct iovec iov[SEND_PIECES];
-		struct msghdr message = { .msg_iov = iov };
+		const size_t pieces = gather(c, iov, &asked);
 
-		message.msg_iovlen = gather(c, iov, &asked);
-		n = sendmsg(c->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+		n = put(c, iov, pieces);
 		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
 			break;
 		if (n < 0) {
@@ -310,7 +340,7 @@ static void send_turn(struct redis_conn *c)
 		sent += (size_t)n;
 		went_out(c, (uint64_t)n);
 	}
-	conn_want(c, c->unsent != c->last);
+	conn_want(c, c->unsent != c->last || holds_back(c));
 }
 
 static void on_flush(struct loop_timer *timer)
@@ -328,7 +358,7 @@ int conn_push(struct redis_conn *c, struct redis_command *command)
 
 	if (r)
 		return r;
-	*p = (struct place){ .command = command };
+	*p = (struct place){ .command = command, .expects = command->value ? command->value->room : 0 };
 	for (uint32_t i = 0; i < command->n_pieces; i++)
 		p->bytes += command->pieces[i].iov_len;
 	assert(p->bytes > 0 && !command->lent);
@@ -339,6 +369,7 @@ int conn_push(struct redis_conn *c, struct redis_command *command)
 	command->reply = NULL;
 	command->error[0] = 0;
 	c->unsent_bytes += p->bytes;
+	c->expected_bytes += p->expects;
 	arm(c, command->deadline_ns);
 	return 0;
 }
@@ -375,8 +406,11 @@ static void on_ready(struct loop_watch *watch, uint32_t events)
 {
 	struct redis_conn *c = (struct redis_conn *)((char *)watch - offsetof(struct redis_conn, watch));
 
-	if (c->state == REDIS_CONN_CONNECTING) {
-		conn_connected(c);
+	if (c->state == REDIS_CONN_CONNECTING || c->state == REDIS_CONN_SECURING) {
+		if (c->state == REDIS_CONN_CONNECTING)
+			conn_connected(c);
+		else
+			conn_secure(c);
 		return;
 	}
 	if (events & ~(uint32_t)EPOLLOUT)
@@ -385,11 +419,17 @@ static void on_ready(struct loop_watch *watch, uint32_t events)
 		send_turn(c);
 }
 
+static void on_again(struct loop_timer *timer)
+{
+	recv_turn((struct redis_conn *)((char *)timer - offsetof(struct redis_conn, again)));
+}
+
 void conn_prepare(struct redis_conn *c)
 {
 	c->watch = (struct loop_watch){ .fd = -1, .ready = on_ready };
 	c->timer.fire = on_timer;
 	c->flush.fire = on_flush;
+	c->again.fire = on_again;
 	c->wants_writable = true;
 }
 
@@ -400,6 +440,7 @@ void redis_conn_close(struct redis_conn *c)
 	c->state = REDIS_CONN_DOWN;
 	shut(c);
 	recv_close(&c->in);
+	free(c->host);
 	free(c);
 }
 
@@ -416,6 +457,11 @@ int redis_conn_why(const struct redis_conn *c, const char **ret_text)
 	return c->why;
 }
 
+const char *redis_conn_tls(const struct redis_conn *c)
+{
+	return c->tls ? tls_stream_version(c->tls) : "";
+}
+
 uint32_t redis_conn_in_flight(const struct redis_conn *c)
 {
 	return c->last - c->first;
@@ -424,6 +470,11 @@ uint32_t redis_conn_in_flight(const struct redis_conn *c)
 uint64_t redis_conn_unsent_bytes(const struct redis_conn *c)
 {
 	return c->unsent_bytes;
+}
+
+uint64_t redis_conn_expected_bytes(const struct redis_conn *c)
+{
+	return c->expected_bytes;
 }
 
 void redis_conn_counters(const struct redis_conn *c, struct redis_conn_counters *ret)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis_conn.h - one connection to one Redis server: commands go out in order, replies come back in order, bulk values
- * go straight between socket and caller's memory (recvmsg, writev); hiredis connects, formats AUTH and turns small
- * replies into trees. Everything on the thread of the loop it was opened with; nothing blocks; nothing is allocated per
- * command but by hiredis for small replies.
+ * go straight between socket and caller's memory (recvmsg, writev), with TLS (redis_tls.h) through OpenSSL's buffers;
+ * hiredis connects, formats AUTH and turns small replies into trees. Everything on the thread of the loop it was opened
+ * with; nothing blocks; nothing is allocated per command but by hiredis for small replies.
  *
- *	CONNECTING ──connected──> GREETING ──AUTH──> UP ──error, EOF, protocol, deadline of a half-sent command──> DOWN
- *	     └──────────── refused, deadline, -WRONGPASS... ─────────────────────────────────────────────────────────────^
+ *	CONNECTING ──connected──> SECURING ──TLS──> GREETING ──AUTH──> UP ──error, EOF, protocol, deadline of a
+ *	     │                       │                 │                      half-sent command──> DOWN
+ *	     └───────────────────────┴─────────────────┴── refused, deadline, -WRONGPASS... ───────────^
  *
  * Invariants
  *   C1 done() of a command runs exactly once, from the loop, never inside redis_conn_submit().
@@ -30,6 +31,7 @@
 struct loop;
 struct redis_conn;
 struct redisReply;
+struct redis_tls;
 
 enum {
 	REDIS_CONN_COMMANDS = 128,	/* on their way on one connection, places of ended ones included */
@@ -38,7 +40,13 @@ enum {
 	REDIS_PIECES = 4,
 };
 
-enum redis_conn_state { REDIS_CONN_CONNECTING, REDIS_CONN_GREETING, REDIS_CONN_UP, REDIS_CONN_DOWN };
+enum redis_conn_state {
+	REDIS_CONN_CONNECTING,
+	REDIS_CONN_SECURING,
+	REDIS_CONN_GREETING,
+	REDIS_CONN_UP,
+	REDIS_CONN_DOWN,
+};
 
 /* Where a GET's value goes. */
 struct redis_value {
@@ -73,10 +81,12 @@ struct redis_command {
 };
 
 struct redis_conn_conf {
-	/* The three strings are not looked at again once open has returned. */
+	/* The strings are not looked at again once open has returned. */
 	const char *address;		/* numeric "127.0.0.1:6379", "[::1]:6379", or "unix:/path": nothing is resolved here */
 	const char *username, *password;	/* "" : none */
-	uint64_t deadline_ns;		/* for CONNECTING and GREETING together */
+	const struct redis_tls *tls;	/* outlives the connection; NULL: none. A unix: address has none in any case */
+	const char *host;		/* tls: whose certificate is wanted */
+	uint64_t deadline_ns;		/* for all up to UP together */
 	uint32_t max_value_bytes;	/* a longer value is refused by its length */
 	/* State changed; at DOWN status and text of redis_conn_why() tell, and all commands ended with -ECONNRESET before. May
 	 * not close the connection; a timer of the owner's may. */
@@ -94,7 +104,7 @@ int  redis_conn_open(struct loop *loop, const struct redis_conn_conf *conf, stru
 void redis_conn_close(struct redis_conn *c);	/* ends what is lent with -ECONNRESET; not inside done() or changed() */
 enum redis_conn_state redis_conn_state(const struct redis_conn *c);
 /* Why DOWN: -ECONNREFUSED (also: an error nobody asked for, "max number of clients reached"; text: the server's words),
- * -ETIMEDOUT, -ECONNRESET (EOF), -EPROTO, -EACCES (text: the server's words)... */
+ * -ETIMEDOUT, -ECONNRESET (EOF), -EPROTO, -EACCES (text: the server's words, or why there is no TLS)... */
 int  redis_conn_why(const struct redis_conn *c, const char **ret_text);
 /* Whether a server's words, as they come from here, repeat this password, or begin to: then nobody is to see them. */
 bool redis_words_betray(const char *words, const char *secret);
@@ -105,7 +115,9 @@ int  redis_conn_submit(struct redis_conn *c, struct redis_command *command);
 void redis_conn_cancel(struct redis_command *command);
 uint32_t redis_conn_in_flight(const struct redis_conn *c);	/* places in use */
 uint64_t redis_conn_unsent_bytes(const struct redis_conn *c);
+uint64_t redis_conn_expected_bytes(const struct redis_conn *c);	/* of values asked for, late ones included */
 void redis_conn_counters(const struct redis_conn *c, struct redis_conn_counters *ret);
+const char *redis_conn_tls(const struct redis_conn *c);	/* "TLSv1.3"; "": none */
 
 /* --- commands: fill pieces and text; name: key_prefix and key, n bytes --- */
 

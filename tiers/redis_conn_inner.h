@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis_conn_inner.h - what the files of a connection share: redis_conn.c (the row of places, sending, deadlines, the
- * end), redis_open.c (connecting, AUTH) and redis_recv.c (receiving). Everything on the loop's thread.
+ * end), redis_open.c (connecting, TLS, AUTH) and redis_recv.c (receiving). Everything on the loop's thread.
  *
  * The row: places are numbered in the order of submission, a place's number modulo REDIS_CONN_COMMANDS is its index.
  *
@@ -17,6 +17,7 @@
 
 #include "../daemon/loop.h"
 #include "redis_conn.h"
+#include "redis_tls.h"
 #include "resp.h"
 
 struct redisReader;
@@ -24,6 +25,7 @@ struct redisReader;
 enum {
 	RECV_BUFFER_BYTES = 16 << 10,	/* more than a line: RESP_LINE_BYTES */
 	RECV_TURN_BYTES = 512 << 10,	/* read at one go; then others have their turn */
+	RECV_WAKE_BYTES = 512 << 10,	/* of a body that are waited for */
 };
 
 /* What the next bytes belong to. */
@@ -56,6 +58,7 @@ struct recv {
 struct place {
 	struct redis_command *command;	/* NULL: it has ended, its reply is nobody's */
 	uint64_t bytes;			/* to send in all */
+	uint32_t expects;		/* bytes of a value, at most as they were asked for */
 	uint64_t ended_ns;
 	bool canceled;			/* ends as soon as it can */
 };
@@ -65,6 +68,9 @@ struct redis_conn {
 	struct loop_watch watch;	/* fd -1: none */
 	struct loop_timer timer;	/* deadlines */
 	struct loop_timer flush;	/* sends what was submitted in this turn of the loop, all at once */
+	struct loop_timer again;	/* reads on: TLS has bytes that epoll does not know of */
+	struct tls_stream *tls;		/* from SECURING on, or NULL: there is none */
+	char *host;			/* until then; conf.tls */
 	struct redis_conn_conf conf;	/* its strings are gone after open */
 	enum redis_conn_state state;
 	int why;			/* DOWN; CONNECTING: refused already, to be told from the loop */
@@ -73,9 +79,11 @@ struct redis_conn {
 	size_t auth_bytes;
 	struct redis_command greeting;
 	bool wants_writable;		/* EPOLLOUT is asked for */
+	bool sleeps_long;		/* TCP without TLS: woken when much of a value is there */
+	int wake_bytes;			/* SO_RCVLOWAT; 0: as it was */
 	uint32_t first, unsent, last;
 	uint64_t out_at;		/* bytes of place `unsent` that are out */
-	uint64_t unsent_bytes;
+	uint64_t unsent_bytes, expected_bytes;	/* expected: of all places, ended ones included */
 	struct place places[REDIS_CONN_COMMANDS];
 	struct recv in;
 	struct redis_conn_counters counters;
@@ -98,9 +106,11 @@ void conn_prepare(struct redis_conn *c);
 /* Puts a command into the row, where there is a place. -ENOSPC: the loop has no timer left. */
 int  conn_push(struct redis_conn *c, struct redis_command *command);
 void conn_want(struct redis_conn *c, bool writable);	/* whether to be told that the socket takes bytes */
+void conn_failed(struct redis_conn *c, int why);	/* DOWN: the socket, or TLS, has said so */
 
 /* redis_open.c */
 void conn_connected(struct redis_conn *c);	/* or refused: the socket knows */
+void conn_secure(struct redis_conn *c);		/* SECURING: goes on */
 void conn_forget_secret(struct redis_conn *c);
 
 /* redis_recv.c */

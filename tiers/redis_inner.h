@@ -30,6 +30,7 @@
 #include "redis_breaker.h"
 #include "redis_conn.h"
 #include "redis_slots.h"
+#include "redis_tls.h"
 
 enum {
 	/* Listed by the map, configured, and named by redirects that no map has confirmed yet. */
@@ -151,6 +152,7 @@ struct redis_node {
 	bool refused_evals;		/* by this connection's user: not asked again until the next connect */
 	bool hushed;			/* what ends now ends because we close: no news of the server */
 	uint64_t failed_ns;		/* the turn whose failure was counted */
+	uint64_t answered_ns;		/* last */
 	uint64_t retry_ns;		/* no connection before this */
 	uint64_t logged_ns;
 	uint64_t named_ns;		/* by a redirect, last */
@@ -209,6 +211,7 @@ struct redis {
 	uint32_t n_endpoints, connections, timeout_ms, max_in_flight, max_image_bytes;
 	enum redis_cluster cluster;
 	uint64_t ttl_ms;
+	struct redis_tls *tls;		/* NULL: none */
 	struct redis_events events;
 	struct redis_job *jobs;		/* max_in_flight */
 	struct redis_io *io;
@@ -264,14 +267,14 @@ bool redis_node_idle(const struct redis_node *node);
 /* What an ended command says of the server. */
 void redis_node_answered(struct redis_node *node);
 void redis_node_failed(struct redis_node *node, const char *why);
-const char *redis_why(int status);	/* in words: -ETIMEDOUT, -ECONNRESET */
+const char *redis_why(const struct redis_command *c);	/* in words; it ended with -ETIMEDOUT, -ECONNRESET */
 void redis_node_verdict(struct redis_node *node, enum redis_verdict verdict, bool store, const char *words);
 void redis_node_stored(struct redis_node *node);
 
 /* --- redis_link.c --- */
 bool redis_link_is_up(const struct redis_link *link);
-/* Of the links that are up and have room for ASKING and a command, the one with the least to do. NULL: none. */
-struct redis_link *redis_link_pick(struct redis_node *node, bool store);
+/* Of the links that are up and may take ASKING and a command of this kind, the one with the least to do. NULL: none. */
+struct redis_link *redis_link_pick(struct redis_node *node, enum xfer_op op);
 void redis_link_open(struct redis_link *link);	/* or does what must come before it, or nothing if it is too early */
 /* The error reply that came on conn says that the server has no room for it, and another one is up. */
 bool redis_link_was_too_many(struct redis_node *node, const struct redis_conn *conn, const char *words);
@@ -304,6 +307,7 @@ void redis_lookup_abandon(struct redis_lookups *all, struct redis_lookup *lookup
 void redis_lookups_reap(struct redis_lookups *all);	/* frees abandoned ones that are over */
 void redis_lookups_leave(struct redis_lookups *all);	/* to themselves, all: nobody counts them any more */
 bool redis_address_valid(const char *address);
+void redis_address_host(const char *address, char ret[REDIS_ADDRESS_BYTES]);	/* without port and [ ]; "": a path */
 
 /* --- redis_view.c --- */
 void redis_view_flags(struct redis_io *io);	/* at each change */

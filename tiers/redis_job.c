@@ -182,12 +182,12 @@ static void sent_done(struct redis_command *command)
 		return;
 	case -ETIMEDOUT:
 		node->counters.timeouts_total++;
-		redis_node_failed(node, redis_why(-ETIMEDOUT));
+		redis_node_failed(node, redis_why(command));
 		redis_job_end(io, job, -ETIMEDOUT);
 		return;
 	case -ECONNRESET:
 		node->counters.resets_total++;
-		redis_node_failed(node, redis_why(-ECONNRESET));
+		redis_node_failed(node, redis_why(command));
 		redis_job_end(io, job, atomic_load(&job->cancelled) ? -ECANCELED : -ECONNRESET);
 		return;
 	case -EREMOTEIO:

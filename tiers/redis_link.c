@@ -11,6 +11,10 @@
  * that was up a while says nothing: servers close what is idle. None is opened again sooner than RETRY_MS after it was
  * opened, so whatever a server does, it is not a storm. A server that has no room for more of us is well.
  *
+ * How much is asked for ahead is bounded for each: a server makes copies of all values it was asked for before it sends
+ * the first, and with many it no longer does so in its CPU's cache; what it has to send and nobody waits for any more
+ * is little; and a read that finds one server's links full may be cancelled at no cost. Two values keep it busy.
+ *
  * A name may have several addresses: they are tried in turn, and when none did, the name is looked up again.
  */
 #include <errno.h>
@@ -19,7 +23,13 @@
 
 #include "redis_inner.h"
 
-enum { RETRY_MS = 100, YOUNG_MS = 500, CROWDED_MS = 1000, STORES_AHEAD_BYTES = 4 << 20 };
+enum {
+	RETRY_MS = 100,
+	YOUNG_MS = 500,
+	CROWDED_MS = 1000,
+	STORES_AHEAD_BYTES = 4 << 20,
+	READS_AHEAD_BYTES = 2 << 20,
+};
 
 static uint64_t now_of(const struct redis_node *node)
 {
@@ -41,21 +51,31 @@ const char *redis_node_numeric(const struct redis_node *node)
 	return node->n_resolved ? node->resolved[node->at % node->n_resolved] : "";
 }
 
-/* Of the links that are up and have room for ASKING and a command, the one with the least to do. */
-struct redis_link *redis_link_pick(struct redis_node *node, bool store)
+static bool is_full(const struct redis_conn *conn, enum xfer_op op)
 {
+	if (redis_conn_in_flight(conn) + 2 > REDIS_CONN_COMMANDS)
+		return true;
+	if (op == XFER_WRITE)
+		return redis_conn_unsent_bytes(conn) > STORES_AHEAD_BYTES;
+	return op == XFER_READ && redis_conn_expected_bytes(conn) >= READS_AHEAD_BYTES;
+}
+
+struct redis_link *redis_link_pick(struct redis_node *node, enum xfer_op op)
+{
+	const bool store = op == XFER_WRITE;
 	struct redis_link *best = NULL;
 	uint64_t best_unsent = 0;
 	uint32_t best_in_flight = 0;
 
 	for (uint32_t i = 0; i < node->n_links && (!store || node->links[i].stores); i++) {
 		struct redis_link *link = &node->links[i];
-		const bool up = redis_link_is_up(link);
-		const uint32_t in_flight = up ? redis_conn_in_flight(link->conn) : 0;
-		const uint64_t unsent = up ? redis_conn_unsent_bytes(link->conn) : 0;
+		uint32_t in_flight;
+		uint64_t unsent;
 
-		if (!up || in_flight + 2 > REDIS_CONN_COMMANDS || (store && unsent > STORES_AHEAD_BYTES))
+		if (!redis_link_is_up(link) || is_full(link->conn, op))
 			continue;
+		in_flight = redis_conn_in_flight(link->conn);
+		unsent = redis_conn_unsent_bytes(link->conn);
 		if (!best || unsent < best_unsent || (unsent == best_unsent && in_flight < best_in_flight)) {
 			best = link;
 			best_unsent = unsent;
@@ -111,10 +131,11 @@ void redis_link_open(struct redis_link *link)
 {
 	struct redis_node *node = link->node;
 	const struct redis *r = node->io->tier;
+	char host[REDIS_ADDRESS_BYTES];
 	const struct redis_conn_conf conf = {
 		.address = redis_node_numeric(node), .username = r->username, .password = r->password,
-		.deadline_ns = redis_io_deadline(node->io), .max_value_bytes = r->max_image_bytes,
-		.changed = on_conn_changed, .arg = link
+		.tls = r->tls, .host = host, .deadline_ns = redis_io_deadline(node->io),
+		.max_value_bytes = r->max_image_bytes, .changed = on_conn_changed, .arg = link
 	};
 	int err;
 
@@ -124,6 +145,7 @@ void redis_link_open(struct redis_link *link)
 		start_lookup(node);
 		return;
 	}
+	redis_address_host(node->address, host);
 	link->up_ns = 0;
 	link->told = false;
 	link->opened_ns = now_of(node);
@@ -213,7 +235,8 @@ static void connect_failed(struct redis_node *node, int why, const char *text)
 
 static bool is_failure(const struct redis_link *link, int why)
 {
-	if (!link->up_ns || why == -ECONNREFUSED)
+	/* -EACCES when it was up: TLS 1.3, where a server looks at our certificate late. */
+	if (!link->up_ns || why == -ECONNREFUSED || why == -EACCES)
 		return true;
 	return !link->told && now_of(link->node) < link->up_ns + YOUNG_MS * 1000000ull;
 }

@@ -83,9 +83,14 @@ static void log_refusal(struct redis_node *node)
 		    node->text);
 }
 
-const char *redis_why(int status)
+const char *redis_why(const struct redis_command *c)
 {
-	return status == -ETIMEDOUT ? "no answer within timeout_ms" : "the connection was lost";
+	const char *text = "";
+
+	if (c->status == -ETIMEDOUT)
+		return "no answer within timeout_ms";
+	(void)redis_conn_why(c->conn, &text);
+	return text[0] ? text : "the connection was lost";
 }
 
 /* After the breaker has heard something. */
@@ -110,6 +115,7 @@ static void judged(struct redis_node *node, bool bad)
 
 void redis_node_answered(struct redis_node *node)
 {
+	node->answered_ns = now_of(node);
 	redis_breaker_success(&node->breaker, now_of(node));
 	judged(node, false);
 }
@@ -163,7 +169,7 @@ int redis_chore_send(struct redis_chore *chore, struct redis_node *node, struct 
 
 int redis_node_chore(struct redis_node *node, struct redis_chore *chore)
 {
-	struct redis_link *link = redis_node_usable(node) ? redis_link_pick(node, false) : NULL;
+	struct redis_link *link = redis_node_usable(node) ? redis_link_pick(node, XFER_PROBE) : NULL;
 
 	return link ? redis_chore_send(chore, node, link->conn) : -ENOTCONN;
 }
@@ -179,7 +185,7 @@ static void trial_done(struct redis_chore *chore)
 		verdict = redis_verdict(c->error, strlen(c->error));
 		redis_node_verdict(node, verdict, false, c->error);
 	} else if (c->status == -ETIMEDOUT || c->status == -ECONNRESET || c->status == -ECANCELED) {
-		redis_node_failed(node, redis_why(c->status));
+		redis_node_failed(node, redis_why(c));
 	} else {
 		redis_node_answered(node);
 	}
@@ -228,7 +234,7 @@ static void grow(struct redis_node *node)
 
 static bool send_now(struct redis_node *node, struct redis_job *job)
 {
-	struct redis_link *link = redis_link_pick(node, job->op == XFER_WRITE);
+	struct redis_link *link = redis_link_pick(node, job->op);
 
 	if (!link || redis_job_send(job, link->conn))
 		return false;
@@ -238,22 +244,19 @@ static bool send_now(struct redis_node *node, struct redis_job *job)
 	return true;
 }
 
-/* In order, but stores that find no room let the reads behind them pass. Reads have all links: where they find no room,
- * nobody does. */
+/* In order, but those of a kind that finds no room let the others behind them pass. */
 static void pump(struct redis_node *node)
 {
-	bool stores_blocked = false, blocked = false;
+	bool blocked[XFER_PROBE + 1] = { false };
 	struct redis_jobs left;
 	struct redis_job *job;
 
 	redis_jobs_clear(&left);
-	while (!blocked && (job = redis_jobs_take(&node->waiting)) != NULL) {
-		const bool store = job->op == XFER_WRITE;
-
-		if (!(store && stores_blocked) && send_now(node, job))
+	while (!(blocked[XFER_READ] && blocked[XFER_WRITE] && blocked[XFER_PROBE]) &&
+	       (job = redis_jobs_take(&node->waiting)) != NULL) {
+		if (!blocked[job->op] && send_now(node, job))
 			continue;
-		stores_blocked |= store;
-		blocked |= !store;
+		blocked[job->op] = true;
 		redis_jobs_append(&left, job);
 	}
 	redis_jobs_move(&left, &node->waiting);
@@ -270,6 +273,9 @@ static void on_waited_out(struct loop_timer *timer)
 	assert(job->phase == REDIS_WAITING);
 	redis_jobs_remove(&node->waiting, job);
 	node->counters.timeouts_total++;
+	/* What is on its links is not answered. One that has more to do than it can is well. */
+	if (node->proven && now_of(node) - node->answered_ns >= node->io->tier->timeout_ms * 1000000ull)
+		redis_node_failed(node, "no answer within timeout_ms");
 	redis_job_end(node->io, job, -ETIMEDOUT);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_open.c - a connection up to the point where it may be used: address, connect (hiredis), AUTH. Contract and
+ * redis_open.c - a connection up to the point where it may be used: address, connect (hiredis), TLS, AUTH. Contract and
  * states: redis_conn.h. Loop's thread.
  *
  * Secrets: the password is kept, as AUTH needs it, until the server has answered, and then overwritten; no text that
@@ -77,6 +77,52 @@ static void greeting_done(struct redis_command *command)
 		enter(c, REDIS_CONN_UP);
 }
 
+/* The way is free: AUTH, or commands. */
+static void greet(struct redis_conn *c)
+{
+	if (!c->auth) {
+		enter(c, REDIS_CONN_UP);
+		return;
+	}
+	c->greeting.pieces[0] = (struct iovec){ c->auth, c->auth_bytes };
+	c->greeting.n_pieces = 1;
+	c->greeting.deadline_ns = c->conf.deadline_ns;
+	c->greeting.done = greeting_done;
+	if (conn_push(c, &c->greeting))
+		conn_down(c, -ENOSPC, "timers");
+	else
+		enter(c, REDIS_CONN_GREETING);
+}
+
+void conn_secure(struct redis_conn *c)
+{
+	const int r = tls_stream_handshake(c->tls);
+
+	if (r < 0) {
+		conn_failed(c, r);
+		return;
+	}
+	conn_want(c, tls_stream_unsent(c->tls));
+	if (r == 0 || c->state == REDIS_CONN_DOWN)
+		return;
+	if (loop_timer_set(c->loop, &c->again, 0))	/* something may have come with it */
+		conn_down(c, -ENOSPC, "timers");
+	else
+		greet(c);
+}
+
+static void begin_tls(struct redis_conn *c)
+{
+	const int r = tls_stream_open(c->conf.tls, c->watch.fd, c->host, &c->tls);
+
+	if (r) {
+		conn_down(c, r, strerror(-r));
+		return;
+	}
+	enter(c, REDIS_CONN_SECURING);
+	conn_secure(c);
+}
+
 void conn_connected(struct redis_conn *c)
 {
 	socklen_t n = sizeof(int);
@@ -91,18 +137,10 @@ void conn_connected(struct redis_conn *c)
 	conn_want(c, false);
 	if (c->state == REDIS_CONN_DOWN)
 		return;
-	if (!c->auth) {
-		enter(c, REDIS_CONN_UP);
-		return;
-	}
-	c->greeting.pieces[0] = (struct iovec){ c->auth, c->auth_bytes };
-	c->greeting.n_pieces = 1;
-	c->greeting.deadline_ns = c->conf.deadline_ns;
-	c->greeting.done = greeting_done;
-	if (conn_push(c, &c->greeting))
-		conn_down(c, -ENOSPC, "timers");
+	if (c->conf.tls)
+		begin_tls(c);
 	else
-		enter(c, REDIS_CONN_GREETING);
+		greet(c);
 }
 
 /* --- opening and closing --- */
@@ -187,9 +225,17 @@ int redis_conn_open(struct loop *loop, const struct redis_conn_conf *conf, struc
 		return -ENOMEM;
 	c->loop = loop;
 	c->conf = *conf;
-	c->conf.address = c->conf.username = c->conf.password = NULL;
+	c->conf.address = c->conf.username = c->conf.password = c->conf.host = NULL;
+	if (strncmp(conf->address, "unix:", 5) == 0)
+		c->conf.tls = NULL;
+	else
+		c->sleeps_long = !conf->tls;
 	conn_prepare(c);
 	r = recv_open(&c->in);
+	if (r == 0 && c->conf.tls) {
+		c->host = strdup(conf->host);
+		r = c->host ? 0 : -ENOMEM;
+	}
 	if (r == 0)
 		r = prepare_auth(c, conf);
 	if (r == 0)

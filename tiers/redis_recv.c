@@ -391,6 +391,14 @@ static int step(struct redis_conn *c)
 	}
 }
 
+/* What Redis does with what is no TLS. */
+static const char *why_closed(const struct redis_conn *c)
+{
+	const bool mute = !c->tls && c->first == 0;	/* no place has ever been answered */
+
+	return mute ? "closed by the server before it answered anything; does it want [redis] tls?" : "closed by the server";
+}
+
 /* --- reading --- */
 
 /* Reads once. 1: there may be more; 0: not now; -errno, -ECONNRESET: the end. */
@@ -419,7 +427,7 @@ static int read_once(struct redis_conn *c, size_t *budget)
 		iov[message.msg_iovlen++] = (struct iovec){ in->bytes + in->end, sizeof in->bytes - in->end };
 		asked += sizeof in->bytes - in->end;
 	}
-	n = recvmsg(c->watch.fd, &message, MSG_DONTWAIT);
+	n = c->tls ? tls_stream_recv(c->tls, iov, message.msg_iovlen) : recvmsg(c->watch.fd, &message, MSG_DONTWAIT);
 	if (n < 0)
 		return errno == EINTR ? 1 : errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
 	if (n == 0)
@@ -431,6 +439,24 @@ static int read_once(struct redis_conn *c, size_t *budget)
 	return (size_t)n == asked;
 }
 
+/*
+ * A server writes a value in many pieces: being woken for each costs it and us more than the copying does. What is
+ * waited for is on its way in any case, as the length was told. Epoll minds SO_RCVLOWAT for TCP only, and OpenSSL may
+ * have some of it already.
+ */
+static void wake_when(struct redis_conn *c)
+{
+	const uint64_t left = c->in.state == RECV_BODY ? body_left(&c->in) : 1;
+	const int bytes = left < RECV_WAKE_BYTES ? (int)left : RECV_WAKE_BYTES;
+
+	if (!c->sleeps_long || bytes == c->wake_bytes || bytes == 0)
+		return;
+	if (setsockopt(c->watch.fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
+		c->wake_bytes = bytes;
+	else
+		c->sleeps_long = false;
+}
+
 void recv_turn(struct redis_conn *c)
 {
 	size_t budget = RECV_TURN_BYTES;
@@ -440,10 +466,12 @@ void recv_turn(struct redis_conn *c)
 		int taken;
 
 		r = read_once(c, &budget);
-		if (r < 0) {
-			conn_down(c, r, r == -ECONNRESET ? "closed by the server" : strerror(-r));
+		if (r == -ECONNRESET)
+			conn_down(c, r, why_closed(c));
+		else if (r < 0)
+			conn_failed(c, r);
+		if (r < 0)
 			return;
-		}
 		do
 			taken = step(c);
 		while (taken == 1 && c->state != REDIS_CONN_DOWN);
@@ -452,4 +480,7 @@ void recv_turn(struct redis_conn *c)
 		if (c->state == REDIS_CONN_DOWN)
 			return;
 	}
+	wake_when(c);
+	if (c->tls && tls_stream_pending(c->tls) && loop_timer_set(c->loop, &c->again, 0))
+		conn_down(c, -ENOSPC, "timers");
 }

@@ -79,6 +79,14 @@ bool redis_address_valid(const char *address)
 	return split(address, host, port);
 }
 
+void redis_address_host(const char *address, char ret[REDIS_ADDRESS_BYTES])
+{
+	char port[8];
+
+	if (is_path(address) || !split(address, ret, port))
+		ret[0] = 0;
+}
+
 bool redis_is_numeric(const char *address)
 {
 	char host[REDIS_ADDRESS_BYTES], port[8];

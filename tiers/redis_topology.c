@@ -151,7 +151,7 @@ static void map_came(struct redis_chore *chore)
 	if (c->status == -EREMOTEIO)
 		map_refused(io, node, c->error);
 	else if (c->status)
-		redis_node_failed(node, redis_why(c->status));
+		redis_node_failed(node, redis_why(c));
 	else if (c->reply && c->reply->type == REDIS_REPLY_ARRAY)
 		take_map(io, node, c->reply);
 	else

@@ -150,8 +150,13 @@ static void fill_row(const struct redis_node *node, struct redis_endpoint_row *r
 		memcpy(row->text, node->text, sizeof row->text);
 	row->slots = node->slots;
 	row->connections = 0;
-	for (uint32_t i = 0; i < node->n_links; i++)
-		row->connections += node->links[i].conn && redis_conn_state(node->links[i].conn) == REDIS_CONN_UP;
+	row->tls[0] = 0;
+	for (uint32_t i = 0; i < node->n_links; i++) {
+		if (!redis_link_is_up(&node->links[i]))
+			continue;
+		row->connections++;
+		(void)snprintf(row->tls, sizeof row->tls, "%s", redis_conn_tls(node->links[i].conn));
+	}
 	row->in_flight = node->in_flight + node->waiting.n;
 	row->retry_in_ms = retry_in_ms(node, row->state);
 	redis_node_counters(node, &row->counters);

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * redis_tls_stream.c - TLS on one connection. Contract: redis_tls.h.
+ *
+ *	closed ──handshake──> open ──recv: the server's end──> ended
+ *	            └──────────┴──error──> failed: `error` and `words` stay
+ *
+ * Invariants
+ *   T1 SSL_write() is called only when `out` has room for a whole record, so it never has to be repeated with the same
+ *      bytes: a command that was given up before it went out can leave the row (redis_conn.c).
+ *   T2 a stream that failed or ended never goes on: each call says so again.
+ *   T3 a server makes us keep no more than OpenSSL's buffers and `out`: where its own demands (key updates) fill that
+ *      up while it reads nothing, the stream fails.
+ */
+#include "redis_tls_inner.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum {
+	RECORD_BYTES = SSL3_RT_MAX_PLAIN_LENGTH,
+	RECORD_ROOM = SSL3_RT_MAX_PACKET_SIZE,
+	OUT_RECORDS = 4,		/* a send() each */
+	SPARE_BYTES = 4096,		/* for what OpenSSL has to say itself */
+	WORDS_BYTES = 256,
+};
+
+struct tls_stream {
+	SSL *ssl;
+	int fd;
+	bool dry;			/* the socket had no more when it was read last */
+	bool ended;
+	bool shaken;			/* hands */
+	int error;			/* errno; 0 */
+	int os_error;			/* of the socket, in the call under way */
+	char host[TLS_NAME_BYTES], words[WORDS_BYTES];
+	size_t out_at, out_end;
+	uint8_t plain[RECORD_BYTES];	/* small pieces put together */
+	uint8_t out[OUT_RECORDS * RECORD_ROOM + SPARE_BYTES];
+};
+
+/* --- the socket, as OpenSSL sees it --- */
+
+static int socket_read(BIO *bio, char *bytes, int n)
+{
+	struct tls_stream *s = BIO_get_data(bio);
+	const ssize_t got = recv(s->fd, bytes, (size_t)n, MSG_DONTWAIT);
+
+	BIO_clear_retry_flags(bio);
+	if (got > 0)
+		return (int)got;
+	if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+		BIO_set_retry_read(bio);
+	else
+		s->os_error = got < 0 ? errno : ECONNRESET;
+	return -1;
+}
+
+static int socket_write(BIO *bio, const char *bytes, int n)
+{
+	struct tls_stream *s = BIO_get_data(bio);
+	const size_t room = sizeof s->out - s->out_end;
+	const size_t taken = (size_t)n < room ? (size_t)n : room;
+
+	BIO_clear_retry_flags(bio);
+	if (taken == 0) {
+		BIO_set_retry_write(bio);
+		return -1;
+	}
+	memcpy(s->out + s->out_end, bytes, taken);
+	s->out_end += taken;
+	return (int)taken;
+}
+
+static long socket_control(BIO *bio, int command, long number, void *pointer)
+{
+	(void)bio;
+	(void)number;
+	(void)pointer;
+	return command == BIO_CTRL_FLUSH;	/* whoever called OpenSSL sends */
+}
+
+BIO_METHOD *tls_stream_method(void)
+{
+	BIO_METHOD *ret = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "socket of a stream");
+
+	if (ret) {
+		BIO_meth_set_read(ret, socket_read);
+		BIO_meth_set_write(ret, socket_write);
+		BIO_meth_set_ctrl(ret, socket_control);
+	}
+	return ret;
+}
+
+/* 0: all is out. -EAGAIN: not yet. */
+static int flush(struct tls_stream *s)
+{
+	while (s->out_at < s->out_end) {
+		const ssize_t n = send(s->fd, s->out + s->out_at, s->out_end - s->out_at, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (n < 0)
+			return errno == EWOULDBLOCK || errno == EINTR ? -EAGAIN : -errno;
+		s->out_at += (size_t)n;
+	}
+	s->out_at = s->out_end = 0;
+	return 0;
+}
+
+/* --- what went wrong --- */
+
+static int fail(struct tls_stream *s, int error, const char *words)
+{
+	if (!s->error) {
+		s->error = error;
+		(void)snprintf(s->words, sizeof s->words, "%s", words);
+	}
+	return -s->error;
+}
+
+/* With TLS 1.3 the server looks at it when the handshake is over for us. */
+static bool about_our_certificate(int reason)
+{
+	switch (reason - SSL_AD_REASON_OFFSET) {
+	case SSL_AD_BAD_CERTIFICATE:
+	case SSL_AD_UNSUPPORTED_CERTIFICATE:
+	case SSL_AD_CERTIFICATE_REVOKED:
+	case SSL_AD_CERTIFICATE_EXPIRED:
+	case SSL_AD_CERTIFICATE_UNKNOWN:
+	case SSL_AD_UNKNOWN_CA:
+	case SSL_AD_ACCESS_DENIED:
+	case SSL3_AD_NO_CERTIFICATE:
+	case SSL_AD_CERTIFICATE_REQUIRED:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static int not_verified(struct tls_stream *s, long result)
+{
+	char words[WORDS_BYTES];
+
+	if (result == X509_V_ERR_HOSTNAME_MISMATCH || result == X509_V_ERR_IP_ADDRESS_MISMATCH)
+		(void)snprintf(words, sizeof words, "its certificate is not one for %.100s: see [redis] tls_name", s->host);
+	else
+		(void)snprintf(words, sizeof words, "its certificate: %.100s: see [redis] tls_ca_file",
+			       X509_verify_cert_error_string(result));
+	return fail(s, EACCES, words);
+}
+
+static int protocol_failed(struct tls_stream *s)
+{
+	const long verified = SSL_get_verify_result(s->ssl);
+	const unsigned long error = ERR_peek_error();
+	const int number = ERR_GET_LIB(error) == ERR_LIB_SSL ? ERR_GET_REASON(error) : 0;
+	const char *reason = ERR_reason_error_string(error);
+	char words[WORDS_BYTES];
+
+	if (!s->shaken && verified != X509_V_OK)
+		return not_verified(s, verified);
+	if (number >= SSL_AD_REASON_OFFSET && (!s->shaken || about_our_certificate(number))) {
+		(void)snprintf(words, sizeof words, "it refuses us (%.100s): see [redis] tls_cert_file", reason ? reason : "alert");
+		return fail(s, EACCES, words);
+	}
+	(void)snprintf(words, sizeof words, "TLS: %.100s%s", reason ? reason : "an error that OpenSSL has no words for",
+		       s->shaken ? "" : "; is this its TLS port?");
+	return fail(s, s->shaken ? EPROTO : EACCES, words);
+}
+
+/*
+ * What a call of OpenSSL that returned `r` meant. -EAGAIN: more is needed from the socket. 0: the server has ended the
+ * stream. Another: fail()ed.
+ */
+static int meaning(struct tls_stream *s, int r)
+{
+	switch (SSL_get_error(s->ssl, r)) {
+	case SSL_ERROR_WANT_READ:
+		return -EAGAIN;
+	case SSL_ERROR_ZERO_RETURN:
+		return 0;
+	case SSL_ERROR_WANT_WRITE:	/* T3 */
+		return fail(s, EPROTO, "TLS: it reads nothing");
+	case SSL_ERROR_SSL:
+		if (!s->os_error)
+			return protocol_failed(s);
+		break;
+	default:
+		break;
+	}
+	if (s->os_error == ECONNRESET && !s->shaken)
+		return fail(s, ECONNRESET, "closed in the middle of the TLS handshake; is this its TLS port?");
+	return fail(s, s->os_error ? s->os_error : EPROTO, s->os_error ? "" : "TLS");
+}
+
+static void begin(struct tls_stream *s)
+{
+	ERR_clear_error();
+	s->os_error = 0;
+}
+
+/* --- a stream --- */
+
+static bool is_numeric(const char *host)
+{
+	struct in6_addr binary;
+
+	return inet_pton(AF_INET, host, &binary) == 1 || inet_pton(AF_INET6, host, &binary) == 1;
+}
+
+/* What the certificate is compared with, and what the server is told that we want. */
+static bool name_it(struct tls_stream *s, const char *name)
+{
+	if (is_numeric(s->host))
+		return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(s->ssl), s->host) == 1;
+	if (strcmp(name, "*") != 0 && SSL_set1_host(s->ssl, s->host) != 1)
+		return false;
+	return SSL_set_tlsext_host_name(s->ssl, s->host) == 1;
+}
+
+static int begin_stream(struct tls_stream *s, const struct redis_tls *tls, const char *host)
+{
+	const bool any = strcmp(tls->name, "*") == 0;
+	BIO *bio = BIO_new(tls->socket);
+
+	if (!bio)
+		return -ENOMEM;
+	BIO_set_data(bio, s);
+	BIO_set_init(bio, 1);
+	s->ssl = SSL_new(tls->ssl);
+	if (!s->ssl) {
+		BIO_free(bio);
+		return -ENOMEM;
+	}
+	SSL_set_bio(s->ssl, bio, bio);
+	SSL_set_connect_state(s->ssl);
+	(void)snprintf(s->host, sizeof s->host, "%s", tls->name[0] && !any ? tls->name : host);
+	if (any && is_numeric(s->host))
+		return 0;	/* no name to compare with, and none that may be sent */
+	return name_it(s, tls->name) ? 0 : -ENOMEM;
+}
+
+int tls_stream_open(const struct redis_tls *tls, int fd, const char *host, struct tls_stream **ret)
+{
+	struct tls_stream *s = calloc(1, sizeof *s);
+	int r;
+
+	if (!s)
+		return -ENOMEM;
+	s->fd = fd;
+	ERR_clear_error();
+	r = begin_stream(s, tls, host);
+	if (r)
+		tls_stream_close(s);
+	else
+		*ret = s;
+	return r;
+}
+
+void tls_stream_close(struct tls_stream *s)
+{
+	if (!s)
+		return;
+	SSL_free(s->ssl);
+	explicit_bzero(s->plain, sizeof s->plain);	/* AUTH goes through it */
+	free(s);
+}
+
+int tls_stream_handshake(struct tls_stream *s)
+{
+	int r, flushed;
+
+	if (s->error)
+		return -s->error;
+	begin(s);
+	r = SSL_do_handshake(s->ssl);
+	flushed = flush(s);	/* an alert, too, that tells the server why */
+	if (r == 1) {
+		s->shaken = true;
+	} else {
+		r = meaning(s, r);
+		if (r == 0)
+			r = fail(s, ECONNRESET, "closed in the middle of the TLS handshake");
+		if (r != -EAGAIN)
+			return r;
+		r = 0;
+	}
+	return flushed && flushed != -EAGAIN ? fail(s, -flushed, "") : r;
+}
+
+/* As SSL_read(), but > 0, 0: nothing more, with `dry`, `ended` or `error` saying why. */
+static int read_some(struct tls_stream *s, void *bytes, size_t n)
+{
+	int r;
+
+	begin(s);
+	r = SSL_read(s->ssl, bytes, n > INT32_MAX ? INT32_MAX : (int)n);
+	if (r > 0)
+		return r;
+	r = meaning(s, r);
+	s->dry = r == -EAGAIN;
+	s->ended = r == 0;
+	return 0;
+}
+
+ssize_t tls_stream_recv(struct tls_stream *s, const struct iovec *iov, size_t n)
+{
+	ssize_t sum = 0;
+
+	s->dry = false;
+	for (size_t i = 0; i < n; i++)
+		for (size_t at = 0; at < iov[i].iov_len;) {
+			const int r = s->error || s->ended ? 0 : read_some(s, (uint8_t *)iov[i].iov_base + at, iov[i].iov_len - at);
+
+			if (r == 0)
+				goto done;
+			at += (size_t)r;
+			sum += r;
+		}
+done:
+	if (sum > 0 || s->ended)
+		return sum;
+	if (s->error == ECONNRESET)
+		return 0;
+	errno = s->error ? s->error : EAGAIN;
+	return -1;
+}
+
+bool tls_stream_pending(const struct tls_stream *s)
+{
+	return !s->dry;
+}
+
+/* The next record's plain bytes, n of them, from iov on: where they lie, or put together. */
+static const void *next_record(struct tls_stream *s, const struct iovec *iov, size_t n, size_t at, size_t *ret_bytes)
+{
+	size_t used = 0;
+
+	if (iov->iov_len - at >= RECORD_BYTES) {
+		*ret_bytes = RECORD_BYTES;
+		return (const uint8_t *)iov->iov_base + at;
+	}
+	for (size_t i = 0; i < n && used < RECORD_BYTES; i++, at = 0) {
+		const size_t left = iov[i].iov_len - at, take = left < RECORD_BYTES - used ? left : RECORD_BYTES - used;
+
+		memcpy(s->plain + used, (const uint8_t *)iov[i].iov_base + at, take);
+		used += take;
+	}
+	*ret_bytes = used;
+	return s->plain;
+}
+
+/* As many records as `out` takes, of what is behind the first `done` bytes of iov. 0, or -errno. */
+static int seal(struct tls_stream *s, const struct iovec *iov, size_t n, size_t *done, size_t all)
+{
+	while (*done < all && sizeof s->out - s->out_end >= RECORD_ROOM + SPARE_BYTES) {
+		size_t at = *done, i = 0, bytes;
+		const void *plain;
+		int r;
+
+		while (at >= iov[i].iov_len)
+			at -= iov[i++].iov_len;
+		plain = next_record(s, iov + i, n - i, at, &bytes);
+		begin(s);
+		r = SSL_write(s->ssl, plain, (int)bytes);
+		if (r <= 0) {
+			r = meaning(s, r);
+			return r == 0 || r == -EAGAIN ? fail(s, EPROTO, "TLS: it cannot be written to") : r;
+		}
+		assert((size_t)r == bytes); /* T1 */
+		*done += bytes;
+	}
+	return 0;
+}
+
+ssize_t tls_stream_send(struct tls_stream *s, const struct iovec *iov, size_t n)
+{
+	size_t done = 0, all = 0;
+	int r = s->error ? -s->error : flush(s);
+
+	for (size_t i = 0; i < n; i++)
+		all += iov[i].iov_len;
+	while (r == 0 && done < all) {
+		r = seal(s, iov, n, &done, all);
+		if (r == 0)
+			r = flush(s);
+	}
+	if (r == 0 || done > 0)		/* an error of the socket comes again */
+		return (ssize_t)done;
+	errno = -r;
+	return -1;
+}
+
+bool tls_stream_unsent(const struct tls_stream *s)
+{
+	return s->out_at < s->out_end;
+}
+
+const char *tls_stream_words(const struct tls_stream *s)
+{
+	return s->words;
+}
+
+const char *tls_stream_version(const struct tls_stream *s)
+{
+	return SSL_get_version(s->ssl);
+}
