@@ -29,7 +29,7 @@ struct bench_case {
 	/* 0; -ENOTSUP: cannot run here (note says why); other -errno: failed. *ret comes zeroed. */
 	int (*run)(const struct bench_case *self, struct bench_result *ret);
 	const char *prose; /* what is measured against what, one line */
-	double goal;       /* least ratio that is ok */
+	double goal;       /* least ratio that is ok; 0: none, it is only reported */
 	enum bench_better better;
 	const char *unit; /* of value and limit: "GB/s", "ns", "B" */
 	const void *arg;  /* the case's own */

@@ -5,9 +5,10 @@
  * The limit of all cases is the raw loop of bench_wire.h on the same servers in the same run, before and after each
  * measurement, with values of the same size (images of 1 or 4 MiB payload as Redis has them) and as many connections
  * and commands outstanding, from and into as many slots of memory of the same kind. redis.set, redis.get: through the
- * tier, one Unix socket; *.4m: 4 MiB; *.tcp: loopback; redis.get.shards2, 4: over so many servers, which share this
- * machine's CPUs with us. With KVTIER_BENCH_REDIS all that need one server only use that one, over TCP. Through a
- * daemon: bench_redis_daemon.c.
+ * tier, over TCP, as nodes that share a server do, here on loopback; *.4m: 4 MiB; *.unix: its Unix socket; *.tls: what
+ * TLS costs, against the raw loop without it; redis.get.shards2, 4: over so many servers, which share this machine's
+ * CPUs with us. With KVTIER_BENCH_REDIS all that need one server only use that one. Through a daemon:
+ * bench_redis_daemon.c.
  *
  * Values: every image has its own key in the header and its number in its last bytes; both are looked at when it comes,
  * and all of what the last ones left in memory after each pass.
@@ -27,12 +28,15 @@
 #include "bench_wire.h"
 #include "random.h"
 
-enum { RUNS = 15, PASS_BYTES = 256 << 20, CONNECTIONS = 4, DEPTH = 16 };
+enum { RUNS = 15, PASS_BYTES = 256 << 20, CONNECTIONS = 4, DEPTH = 8 };
 enum { MAX_SLOTS = DEPTH * BENCH_SERVERS };
 static const uint64_t patience_ns = 10000000000u;
 
+enum way { WAY_TCP, WAY_UNIX, WAY_TLS };
+
 struct redis_case {
-	bool set, tcp;
+	bool set;
+	enum way way;
 	uint32_t servers;
 	uint32_t tokens;	/* of a block: 16 make 1 MiB */
 };
@@ -213,8 +217,13 @@ static int open_tier(struct rig *rig, char *note, size_t n)
 	char text[TIER_TEXT_BYTES] = "";
 	int r;
 
-	for (uint32_t i = 0; i < rig->c->servers; i++)
-		redis.endpoints[i] = rig->c->tcp ? rig->servers[i].tcp : rig->servers[i].local;
+	for (uint32_t i = 0; i < rig->c->servers; i++) {
+		const struct bench_server *s = &rig->servers[i];
+
+		redis.endpoints[i] = rig->c->way == WAY_TLS ? s->tls : rig->c->way == WAY_UNIX ? s->local : s->tcp;
+		redis.tls = rig->c->way == WAY_TLS;
+		redis.tls_conf.ca_file = s->cert;
+	}
 	r = tier_open(TIER_REDIS, &conf, rig->loop, &rig->tier, text, sizeof text);
 	(void)snprintf(note, n, "%.100s", r ? text : "");
 	if (r)
@@ -269,7 +278,7 @@ static int open_all(struct rig *rig, char *note, size_t n)
 	rig->slots_used = DEPTH * c->servers;
 	rig->values = PASS_BYTES / rig->shape.payload_bytes;
 	rig->wire = (struct bench_wire){
-		.servers = rig->servers, .n_servers = c->servers, .tcp = c->tcp, .connections = CONNECTIONS,
+		.servers = rig->servers, .n_servers = c->servers, .tcp = c->way != WAY_UNIX, .connections = CONNECTIONS,
 		.depth = DEPTH / CONNECTIONS, .values = rig->values, .value_bytes = rig->shape.packed_bytes,
 		.slots = rig->slots_used,
 	};
@@ -277,8 +286,10 @@ static int open_all(struct rig *rig, char *note, size_t n)
 		(void)snprintf(note, n, "needs %u servers, and KVTIER_BENCH_REDIS names one: unset it", c->servers);
 		return -ENOTSUP;
 	}
-	for (uint32_t i = 0; i < c->servers && r == 0; i++)
+	for (uint32_t i = 0; i < c->servers && r == 0; i++) {
+		rig->servers[i].want_tls = c->way == WAY_TLS;
 		r = bench_server_start(&rig->servers[i], note, n);
+	}
 	if (r == 0)
 		r = reserve(rig);
 	if (r == 0)
@@ -327,7 +338,7 @@ static int measure(struct rig *rig, struct bench_result *ret)
 	}
 	if (r == 0)
 		(void)snprintf(ret->note, sizeof ret->note, "%s, %d connections, %ld CPUs; cores per 10 GB/s: I/O thread %.1f, core "
-			       "thread %.2f, by hand %.1f", bench_wire_way(&rig->wire), CONNECTIONS,
+			       "thread %.2f, by hand %.1f", rig->c->way == WAY_TLS ? "TLS" : bench_wire_way(&rig->wire), CONNECTIONS,
 			       sysconf(_SC_NPROCESSORS_ONLN), rig->cpu.io * scale, rig->cpu.core * scale,
 			       rig->cpu.raw / 2 * scale);
 	return r;
@@ -347,20 +358,24 @@ static int run_redis(const struct bench_case *self, struct bench_result *ret)
 	return r;
 }
 
-static const struct redis_case set = { true, false, 1, 16 }, get = { false, false, 1, 16 };
-static const struct redis_case set_4m = { true, false, 1, 64 }, get_4m = { false, false, 1, 64 };
-static const struct redis_case set_tcp = { true, true, 1, 16 }, get_tcp = { false, true, 1, 16 };
-static const struct redis_case get_shards2 = { false, false, 2, 16 }, get_shards4 = { false, false, 4, 16 };
+static const struct redis_case set = { true, WAY_TCP, 1, 16 }, get = { false, WAY_TCP, 1, 16 };
+static const struct redis_case set_4m = { true, WAY_TCP, 1, 64 }, get_4m = { false, WAY_TCP, 1, 64 };
+static const struct redis_case set_unix = { true, WAY_UNIX, 1, 16 }, get_unix = { false, WAY_UNIX, 1, 16 };
+static const struct redis_case set_tls = { true, WAY_TLS, 1, 16 }, get_tls = { false, WAY_TLS, 1, 16 };
+static const struct redis_case get_shards2 = { false, WAY_TCP, 2, 16 }, get_shards4 = { false, WAY_TCP, 4, 16 };
 
+/* Without a goal: what cannot be as fast as the limit, or has fewer CPUs than servers. */
 #define AGAINST ", against sockets by hand"
 const struct bench_case bench_redis_cases[] = {
 	{ "redis.set", run_redis, "1 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &set },
 	{ "redis.get", run_redis, "1 MiB images from one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &get },
 	{ "redis.set.4m", run_redis, "4 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &set_4m },
 	{ "redis.get.4m", run_redis, "4 MiB images from one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_4m },
-	{ "redis.set.tcp", run_redis, "1 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &set_tcp },
-	{ "redis.get.tcp", run_redis, "1 MiB images from one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_tcp },
-	{ "redis.get.shards2", run_redis, "from two servers" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_shards2 },
-	{ "redis.get.shards4", run_redis, "from four servers" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_shards4 },
+	{ "redis.set.unix", run_redis, "the same, Unix socket" AGAINST, 0.90, BENCH_MORE, "GB/s", &set_unix },
+	{ "redis.get.unix", run_redis, "the same, Unix socket" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_unix },
+	{ "redis.set.tls", run_redis, "over TLS, against sockets without", 0, BENCH_MORE, "GB/s", &set_tls },
+	{ "redis.get.tls", run_redis, "over TLS, against sockets without", 0, BENCH_MORE, "GB/s", &get_tls },
+	{ "redis.get.shards2", run_redis, "from two servers" AGAINST, 0, BENCH_MORE, "GB/s", &get_shards2 },
+	{ "redis.get.shards4", run_redis, "from four servers" AGAINST, 0, BENCH_MORE, "GB/s", &get_shards4 },
 	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
 };
