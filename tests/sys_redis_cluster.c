@@ -72,6 +72,7 @@ static void all_masters_have_a_part(void **state)
 static void endpoints_are_the_masters(void **state)
 {
 	(void)state;
+	daemon_stat_becomes(&b.d, "tiers.redis.usable_endpoints", MASTERS, SHARED_MS);
 	assert_int_equal(daemon_ctl(&b.d, "endpoints", b.text, sizeof b.text), 0);
 	for (uint32_t i = 0; i < MASTERS; i++)
 		assert_non_null(strstr(b.text, rig.node[i].address));
