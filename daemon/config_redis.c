@@ -183,6 +183,8 @@ static const char *tls_fault(const struct config *config, enum config_row_index 
 		return "has a blank in it, or a character that is not printable ASCII";
 	if (strcmp(config->redis_tls_name, "*") == 0 && config->redis_tls_ca_file[0] == '\0')
 		return "* needs [redis] tls_ca_file: any certificate that the system trusts would do";
+	if (config->redis_tls_name[0] == '.')
+		return "begins with a dot: certificates for any name below it would do. Give a whole name";
 	return NULL;
 }
 

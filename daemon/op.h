@@ -54,7 +54,7 @@ struct part {
 	uint32_t remote_bytes;		/* what its image is thought to have; 0: it is in a local tier */
 	struct part *leader;		/* BEHIND: who brings it; NULL: that one has ended */
 	uint64_t behind_ns;		/* when it first was; 0: never */
-	bool leads;			/* it stands behind nobody (any more), others may stand behind it */
+	bool leads;			/* it brings the block itself; others may stand behind it, once it is no longer BEHIND */
 	bool missed;			/* Redis was asked, and did not have it; also for those behind */
 	bool unkept;			/* it was served, and is in no tier now */
 };

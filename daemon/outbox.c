@@ -55,7 +55,7 @@ struct outgoing {
 /* A stop's. done NULL: none is under way. */
 struct drain {
 	struct loop_timer limit;
-	uint32_t blocks;		/* that were not written, as their server did not take them */
+	uint32_t blocks;		/* that were not written, as they were gone or their server did not take them */
 	uint64_t bytes;
 	void (*done)(void *arg);
 	void *arg;
@@ -115,11 +115,21 @@ static struct entry dequeue(struct outbox *o)
 	return entry;
 }
 
+/* Of a drain, which says so at its end. */
+static void count_unwritten(struct outbox *o, const struct entry *entry)
+{
+	if (!o->drain.done)
+		return;
+	o->drain.blocks++;
+	o->drain.bytes += entry->bytes;
+}
+
 /* Whether that gave a slot back. */
 static bool drop_oldest(struct outbox *o)
 {
 	const struct entry entry = dequeue(o);
 
+	count_unwritten(o, &entry);
 	forget(o, &entry);
 	stats_add(&o->d->stats->v.tiers_redis_dropped_blocks_total, 1);
 	return entry.block == BLOCK_NONE;
@@ -231,18 +241,22 @@ static void end(struct outgoing *out, uint64_t *count)
 	o->in_flight--;
 }
 
+/* It is not in memory any more. */
+static void gone(struct outgoing *out)
+{
+	count_unwritten(out->outbox, &out->entry);
+	end(out, &out->outbox->d->stats->v.tiers_redis_dropped_blocks_total);
+}
+
 /* Its server takes no stores, or did not answer. */
 static void skip(struct outgoing *out)
 {
 	struct outbox *o = out->outbox;
 	struct stats_values *v = &o->d->stats->v;
-	const bool draining = o->drain.done != NULL;
+	const bool stop = o->stopping || o->drain.done;
 
-	if (draining) {
-		o->drain.blocks++;
-		o->drain.bytes += out->entry.bytes;
-	}
-	end(out, draining || o->stopping ? &v->tiers_redis_dropped_blocks_total : &v->tiers_redis_skipped_blocks_total);
+	count_unwritten(o, &out->entry);
+	end(out, stop ? &v->tiers_redis_dropped_blocks_total : &v->tiers_redis_skipped_blocks_total);
 }
 
 static void sent(struct xfer *x)
@@ -277,7 +291,7 @@ static void answered(struct xfer *x)
 	struct stats_values *v = &o->d->stats->v;
 
 	if (out->entry.block != BLOCK_NONE && !blocks_live(o->d->blocks, out->entry.block))	/* purged meanwhile */
-		end(out, &v->tiers_redis_dropped_blocks_total);
+		gone(out);
 	else if (x->status == 0)
 		end(out, &v->tiers_redis_present_blocks_total);
 	else if (o->stopping || (x->status != -ENOENT && x->status != -EACCES && x->status != -EREMOTEIO))
@@ -314,7 +328,7 @@ static void start(struct outbox *o)
 	o->sent_bytes += out->entry.bytes;
 	out->image = image_of(o, out);
 	if (!out->image) {
-		end(out, &o->d->stats->v.tiers_redis_dropped_blocks_total);
+		gone(out);
 		return;
 	}
 	header = (const void *)out->image;
@@ -348,7 +362,7 @@ static void drain_end(struct outbox *o, const char *why)
 	loop_timer_unset(o->d->loop, &drain->limit);
 	drain->done = NULL;
 	if (blocks > 0)
-		log_warning("%s: %u blocks (%llu bytes) that were queued for Redis are not written", why, blocks,
+		log_warning("%s: %u blocks (%llu bytes) that were queued for Redis are not known to be written", why, blocks,
 			    (unsigned long long)(drain->bytes + o->bytes));
 	outbox_stop(o);
 	done(drain->arg);
@@ -396,7 +410,7 @@ static bool poll(struct loop_poller *poller)
 		worked = true;
 	}
 	if (o->drain.done && o->count == 0 && o->in_flight == 0)
-		drain_end(o, "a server takes no stores, or does not answer");
+		drain_end(o, "they left memory, or a server takes no stores or does not answer");
 	return worked;
 }
 

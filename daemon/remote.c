@@ -14,13 +14,13 @@
  *      tier) and its checksum verified (the job that serves it).
  *   M2 it is kept as a block only under the block before it in its chain, so blocks of an op are kept in order: a part
  *      waits in KEEP for the one before, never for one behind. Without its parent a block is served and not kept.
- *   M3 any trouble of Redis is a miss (-ENOENT), within [redis] timeout_ms, or BEHIND another that was given up within
- *      three times that (remote_begin()); the op's own deadline and cancel end the wait as in fetch.c, whose list the
- *      part stands in.
+ *   M3 any trouble of Redis is a miss (-ENOENT), each time it is asked within [redis] timeout_ms: once or twice for the
+ *      part itself, and as long BEHIND others that were given up (remote_begin()). The op's own deadline and cancel end
+ *      the wait as in fetch.c, whose list the part stands in.
  *   M4 of parts that want the same absent block of the same space at the same time the first leads: it brings it, the
  *      others stand BEHIND it and look again when it ended. If Redis did not have it, or did not answer, they have a
  *      miss, too: asking once more would take as long. If it was given up, the oldest of them leads. If it could not be
- *      kept, each brings its own.
+ *      kept, or is here and waits in KEEP for what those need not wait for, each brings its own.
  *   M5 a part stands only behind an older one: of an op that began before its own, or further in front in its own. So
  *      a part that waits for a part, which is BEHIND or in KEEP, always waits for an older one: there is no cycle,
  *      and the oldest of all waits for none. What it waits for (room, a read, a job) ends by itself. Where a younger
@@ -41,7 +41,7 @@
 #include "op.h"
 #include "writeback.h"
 
-enum { TURN = 64 };	/* parts that go on in one turn of the loop */
+enum { TURN = 16 };	/* parts that go on in one turn of the loop: each looks at the whole list */
 
 /* What is behind it in a prefetch could not be kept. */
 static void ends_here(const struct part *part)
@@ -74,7 +74,7 @@ enum verdict remote_begin(struct kvtierd *d, struct part *part)
 	part->lease.block = BLOCK_NONE;
 	part->remote_bytes = q->mount->space->shape.image_bytes;
 	/* Others gave up before it one by one, perhaps: that must not go on for ever. */
-	if (part->missed || (part->behind_ns && loop_now(d->loop) - part->behind_ns >= patience_ns))
+	if (part->missed || (!part->leads && part->behind_ns && loop_now(d->loop) - part->behind_ns >= patience_ns))
 		return miss(d, part);
 	part->step = q->sqe.op == WIRE_OP_PREFETCH ? LOAD_PROBE : LOAD_REMOTE_ROOM;
 	return CONTINUE;
@@ -89,11 +89,19 @@ static bool is_older(const struct part *part, const struct part *than)
 	return a < b || (a == b && part->at < than->at);
 }
 
+/* To be kept it waits for no other block of its op. */
+static bool has_turn(const struct part *part)
+{
+	return part->at == 0 || !op_part_runs(part->request, part->at - 1);
+}
+
 static struct part *leader_of(const struct requests *all, const struct part *part)
 {
 	struct part *other = all->fetches;
 
-	while (other && !(other->leads && other->remote_bytes && other->status == 0 && is_older(other, part) &&
+	/* One that is BEHIND may yet find the block in memory, and then tells nobody. */
+	while (other && !(other->leads && other->fetch != FETCH_BEHIND && other->remote_bytes && other->status == 0 &&
+			  is_older(other, part) && !(other->waiting_turn && has_turn(part)) &&
 			  other->request->mount->space == part->request->mount->space &&
 			  memcmp(other->job.identity.key, part->job.identity.key, sizeof part->job.identity.key) == 0))
 		other = other->fetch_next;
@@ -125,6 +133,17 @@ void remote_leave(struct kvtierd *d, struct part *part)
 		other->leader = NULL;
 		other->missed = part->missed;
 		other->leads = part->unkept;
+	}
+}
+
+/* It waits for its turn: whoever need not wait with it brings the block itself. */
+static void let_go(const struct requests *all, const struct part *part)
+{
+	for (struct part *other = all->fetches; other; other = other->fetch_next) {
+		if (other->fetch != FETCH_BEHIND || other->leader != part || !has_turn(other))
+			continue;
+		other->leader = NULL;
+		other->leads = true;
 	}
 }
 
@@ -184,7 +203,8 @@ static void probed(struct xfer *x)
 	if (part->status < 0) {		/* ended early meanwhile */
 		part->step = LOAD_END;
 	} else if (x->status) {
-		part->missed = true;
+		/* A user who may not ask, but perhaps read: that goes for this op alone. */
+		part->missed = x->status != -EACCES && x->status != -EREMOTEIO;
 		(void)miss(q->d, part);
 	}
 	part_run(part);
@@ -352,6 +372,7 @@ enum verdict load_keep(struct kvtierd *d, struct part *part)
 	part->waiting_turn = part->at > 0 && op_part_runs(q, part->at - 1);
 	if (part->waiting_turn) {
 		q->n_waiting++;
+		let_go(d->requests, part);
 		return WAIT;
 	}
 	if (!q->abandoned) {

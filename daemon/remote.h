@@ -26,8 +26,9 @@ enum { OUTBOX_WRITES = 32 };
 
 int  outbox_open(struct kvtierd *d, struct outbox **ret);	/* -ENOMEM */
 void outbox_stop(struct outbox *o);	/* takes and starts nothing any more. NULL is fine, here and below */
-/* At a clean stop, when no op is left: what is queued is written, up to [redis] drain_us, as far as servers take it;
- * what was not is said in one line and dropped. Then `done` runs, once, here or from the loop, and it is stopped. */
+/* At a clean stop, when no op is left or is waited for any more: what is queued is written, up to [redis] drain_us, as
+ * far as servers take it; what was not is said in one line and dropped. Then `done` runs, once, here or from the loop,
+ * and it is stopped. */
 void outbox_drain(struct outbox *o, void (*done)(void *arg), void *arg);
 void outbox_close(struct outbox *o);	/* nothing on its way */
 /* A block was stored: [redis] write = through puts it in the queue. */

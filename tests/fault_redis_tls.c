@@ -142,6 +142,7 @@ static void a_name_that_is_looked_up(void **state)
 	(void)snprintf(address, sizeof address, "localhost:%u", server.port);
 	kit.conf.endpoints[0] = address;
 	is_up("TLSv1.3");
+	kit_free(&kit);
 	redis_stop(&server);
 	open_at(tls_options_with(files.elsewhere, files.elsewhere_key, files.ca));
 	(void)snprintf(address, sizeof address, "localhost:%u", server.port);
@@ -265,6 +266,23 @@ static void a_cluster(void **state)
 	}
 	kit_free(&kit);
 	redis_cluster_stop(&rig);
+}
+
+/* It has no host in its map: it is the one that was asked, whose certificate has a name and no address. */
+static void a_cluster_of_one_with_a_name(void **state)
+{
+	char options[1024], address[64], text[256];
+
+	(void)state;
+	(void)snprintf(options, sizeof options, "%s --cluster-enabled yes --tls-cluster yes",
+		       tls_options_with(files.named, files.named_key, files.ca));
+	open_at(options);
+	redis_say(&server, text, sizeof text, "CLUSTER ADDSLOTSRANGE 0 16383");
+	assert_string_equal(text, "OK");
+	(void)snprintf(address, sizeof address, "localhost:%u", server.port);
+	kit.conf.endpoints[0] = address;
+	is_up("TLSv1.3");
+	kit_free(&kit);
 }
 
 /* --- between --- */
@@ -414,6 +432,7 @@ int main(void)
 		cmocka_unit_test_teardown(a_handshake_without_answer, clean),
 		cmocka_unit_test_teardown(a_unix_socket_has_none, clean),
 		cmocka_unit_test_teardown(a_cluster, clean),
+		cmocka_unit_test_teardown(a_cluster_of_one_with_a_name, clean),
 		cmocka_unit_test_teardown(a_stream_is_cut, clean),
 		cmocka_unit_test_teardown(a_bit_is_flipped, clean),
 	};

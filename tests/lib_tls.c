@@ -49,6 +49,7 @@ void tls_make(struct tls_files *f)
 	make(f, "other-ca", NULL, "", f->other_ca, key);
 	make(f, "server", "ca", "-addext subjectAltName=DNS:localhost,IP:127.0.0.1", f->server, f->server_key);
 	make(f, "elsewhere", "ca", "-addext subjectAltName=DNS:elsewhere.example", f->elsewhere, f->elsewhere_key);
+	make(f, "named", "ca", "-addext subjectAltName=DNS:localhost", f->named, f->named_key);
 	make(f, "client", "ca", "", f->client, f->client_key);
 	make(f, "stranger", "other-ca", "", f->stranger, f->stranger_key);
 	f->conf = (struct redis_tls_conf){ .ca_file = f->ca, .cert_file = f->client, .key_file = f->client_key };

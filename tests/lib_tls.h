@@ -18,6 +18,7 @@ struct tls_files {
 	char ca[TLS_PATH], other_ca[TLS_PATH];
 	char server[TLS_PATH], server_key[TLS_PATH];
 	char elsewhere[TLS_PATH], elsewhere_key[TLS_PATH];	/* for "elsewhere.example" */
+	char named[TLS_PATH], named_key[TLS_PATH];	/* for "localhost", not its address */
 	char client[TLS_PATH], client_key[TLS_PATH];
 	char stranger[TLS_PATH], stranger_key[TLS_PATH];	/* of the other authority */
 	struct redis_tls_conf conf;	/* of a client that is welcome */

@@ -18,8 +18,8 @@ enum { N = SHARED_BLOCKS, CHAINS = 4, EXIT_MS = 20000 };
 #define PATIENT "timeout_ms = 60000\n"
 #define LONG_DRAIN PATIENT "drain_us = 600s\n"
 static const char begins[] = "writing what is queued for Redis, 128 blocks (1572864 bytes)";
-static const char some_left[] = "queued for Redis are not written";
-static const char all_left[] = "128 blocks (1572864 bytes) that were queued for Redis are not written";
+static const char some_left[] = "queued for Redis are not known to be written";
+static const char all_left[] = "128 blocks (1572864 bytes) that were queued for Redis are not known to be written";
 
 static struct kvtier_key keys[CHAINS][N];
 

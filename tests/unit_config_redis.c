@@ -199,6 +199,7 @@ static void tls_is_all_of_it_or_nothing(void **unused)
 	refused("tls_cert_file = /cert\ntls = yes", "[redis] tls_cert_file: needs [redis] tls_key_file");
 	refused("tls_key_file = /key\ntls = yes", "[redis] tls_key_file: needs [redis] tls_cert_file");
 	refused("tls_name = *\ntls = yes", "[redis] tls_name: * needs [redis] tls_ca_file");
+	refused("tls_name = .b\ntls = yes", "[redis] tls_name: begins with a dot");
 	refused("tls_name = a b\ntls = yes", "[redis] tls_name: has a blank in it");
 }
 

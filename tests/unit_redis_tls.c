@@ -124,6 +124,21 @@ static void anothers_key(void **state)
 	refused(&conf, EINVAL, "[redis] tls_key_file: ", "key values mismatch");
 }
 
+/* Of another kind than the certificate. */
+static void a_key_of_another_kind(void **state)
+{
+	struct redis_tls_conf conf = files.conf;
+	char path[TLS_PATH], command[3 * TLS_PATH];
+
+	(void)state;
+	(void)snprintf(path, sizeof path, "%s/rsa.key", files.dir);
+	(void)snprintf(command, sizeof command, "openssl genrsa -out %s 2048 2>/dev/null", path);
+	assert_int_equal(system(command), 0);
+	assert_int_equal(chmod(path, 0600), 0);
+	conf.key_file = path;
+	refused(&conf, EINVAL, "[redis] tls_key_file: ", path);
+}
+
 static void a_key_that_all_can_read(void **state)
 {
 	struct redis_tls_conf conf = files.conf;
@@ -171,6 +186,7 @@ int main(void)
 		cmocka_unit_test(files_with_something_else),
 		cmocka_unit_test(a_pipe_is_not_waited_for),
 		cmocka_unit_test(anothers_key),
+		cmocka_unit_test(a_key_of_another_kind),
 		cmocka_unit_test(a_key_that_all_can_read),
 		cmocka_unit_test(a_key_with_a_passphrase),
 		cmocka_unit_test(a_name_too_long),

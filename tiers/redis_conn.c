@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_conn.c - one connection: the row of places, sending, deadlines, its end. Contract and states: redis_conn.h;
- * the row: redis_conn_inner.h; connecting, TLS and AUTH: redis_open.c; receiving: redis_recv.c.
+ * redis_conn.c - one connection: the row of places, deadlines, its end. Contract and states: redis_conn.h; the row:
+ * redis_conn_inner.h; connecting, TLS and AUTH: redis_open.c; sending: redis_send.c; receiving: redis_recv.c.
  *
  * Invariants, beside C1 to C5
  *   R1 first <= unsent <= last: replies are taken for places before `unsent` only.
@@ -19,11 +19,6 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-enum {
-	SEND_PIECES = 32,
-	SEND_TURN_BYTES = 512 << 10,	/* then others have their turn */
-};
 
 /* A place that nobody waits for any more: a server that does not answer it in this time is not one to wait for. */
 #define ENDED_PATIENCE_NS (30 * 1000000000ull)
@@ -54,9 +49,11 @@ void conn_answered(struct redis_conn *c, int status, const struct redisReply *re
 	assert(c->first != c->unsent);
 	c->first++;
 	c->expected_bytes -= p.expects;
-	if (!p.command)
+	if (!p.command) {
 		c->counters.late++;
-	else if (p.canceled)
+		if (p.expects > 0 && c->conf.room)
+			c->conf.room(c, c->conf.arg);
+	} else if (p.canceled)
 		command_end(p.command, -ECANCELED, NULL);
 	else
 		command_end(p.command, status, reply);
@@ -111,7 +108,7 @@ void conn_failed(struct redis_conn *c, int why)
 
 /* --- deadlines --- */
 
-static void arm(struct redis_conn *c, uint64_t due_ns)
+void conn_arm(struct redis_conn *c, uint64_t due_ns)
 {
 	int r = 0;
 
@@ -208,7 +205,7 @@ static void on_timer(struct loop_timer *timer)
 			conn_down(c, -ETIMEDOUT, c->state == REDIS_CONN_SECURING ?
 				  "no TLS handshake in time; is this its TLS port?" : "no connection in time");
 		else
-			arm(c, c->conf.deadline_ns);
+			conn_arm(c, c->conf.deadline_ns);
 		return;
 	}
 	/* Bounded: done() may have submitted another that is due already; that one has its turn in the next round. */
@@ -218,137 +215,17 @@ static void on_timer(struct loop_timer *timer)
 			return;
 	}
 	if (next_ns != UINT64_MAX)
-		arm(c, next_ns);
+		conn_arm(c, next_ns);
 }
 
-/* --- sending --- */
-
-/* What is to be sent next; how many pieces. */
-static size_t gather(struct redis_conn *c, struct iovec iov[SEND_PIECES], size_t *ret_bytes)
-{
-	uint64_t skip = c->out_at;
-	size_t n = 0;
-
-	*ret_bytes = 0;
-	for (uint32_t number = c->unsent; number != c->last; number++) {
-		const struct redis_command *command = conn_place(c, number)->command;
-
-		for (uint32_t i = 0; i < command->n_pieces; i++) {
-			const struct iovec *piece = &command->pieces[i];
-
-			if (skip >= piece->iov_len) {
-				skip -= piece->iov_len;
-				continue;
-			}
-			if (n == SEND_PIECES)
-				return n;
-			iov[n++] = (struct iovec){ (char *)piece->iov_base + skip, piece->iov_len - skip };
-			*ret_bytes += piece->iov_len - skip;
-			skip = 0;
-		}
-	}
-	return n;
-}
-
-/* What is not text is of a value. */
-static uint64_t value_bytes(const struct redis_command *command)
-{
-	uint64_t n = 0;
-
-	for (uint32_t i = 0; i < command->n_pieces; i++) {
-		const char *at = command->pieces[i].iov_base;
-
-		if (at < command->text || at >= command->text + sizeof command->text)
-			n += command->pieces[i].iov_len;
-	}
-	return n;
-}
-
-static void went_out(struct redis_conn *c, uint64_t n)
-{
-	c->unsent_bytes -= n;
-	while (n > 0) {
-		struct place *p = conn_place(c, c->unsent);
-		const uint64_t left = p->bytes - c->out_at;
-
-		if (n < left) {
-			c->out_at += n;
-			return;
-		}
-		n -= left;
-		c->out_at = 0;
-		c->unsent++;
-		if (p->command != &c->greeting)
-			c->counters.sent_bytes += value_bytes(p->command);
-		if (p->canceled)
-			arm(c, 0); /* now it can end */
-	}
-}
-
-void conn_want(struct redis_conn *c, bool writable)
-{
-	int r;
-
-	if (c->wants_writable == writable)
-		return;
-	c->wants_writable = writable;
-	r = loop_modify(c->loop, &c->watch, EPOLLIN | (writable ? (uint32_t)EPOLLOUT : 0));
-	if (r)
-		conn_down(c, r, "epoll");
-}
-
-static void send_failed(struct redis_conn *c, int error)
-{
-	/* It may have said why before it closed: that is in the way of the end of file. */
-	recv_turn(c);
-	if (error == EPIPE)
-		conn_down(c, -ECONNRESET, strerror(error));
-	else
-		conn_failed(c, -error);
-}
-
-static ssize_t put(struct redis_conn *c, struct iovec *iov, size_t n)
-{
-	const struct msghdr message = { .msg_iov = iov, .msg_iovlen = n };
-
-	return c->tls ? tls_stream_send(c->tls, iov, n) : sendmsg(c->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-/* Bytes that TLS has made of what it took, and that are not out. */
-static bool holds_back(const struct redis_conn *c)
-{
-	return c->tls && tls_stream_unsent(c->tls);
-}
-
-static void send_turn(struct redis_conn *c)
-{
-	size_t asked = 0, sent = 0;
-	ssize_t n = 0;
-
-	/* Less went out than was asked for: the socket is full, no need to be told again. */
-	while ((c->unsent != c->last || holds_back(c)) && sent < SEND_TURN_BYTES && (size_t)n == asked) {
-		struct iovec iov[SEND_PIECES];
-		const size_t pieces = gather(c, iov, &asked);
-
-		n = put(c, iov, pieces);
-		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-			break;
-		if (n < 0) {
-			send_failed(c, errno);
-			return;
-		}
-		sent += (size_t)n;
-		went_out(c, (uint64_t)n);
-	}
-	conn_want(c, c->unsent != c->last || holds_back(c));
-}
+/* --- the row --- */
 
 static void on_flush(struct loop_timer *timer)
 {
 	struct redis_conn *c = (struct redis_conn *)((char *)timer - offsetof(struct redis_conn, flush));
 
 	if (!c->wants_writable)
-		send_turn(c);
+		conn_send(c);
 }
 
 int conn_push(struct redis_conn *c, struct redis_command *command)
@@ -370,7 +247,7 @@ int conn_push(struct redis_conn *c, struct redis_command *command)
 	command->error[0] = 0;
 	c->unsent_bytes += p->bytes;
 	c->expected_bytes += p->expects;
-	arm(c, command->deadline_ns);
+	conn_arm(c, command->deadline_ns);
 	return 0;
 }
 
@@ -399,7 +276,7 @@ void redis_conn_cancel(struct redis_command *command)
 	p = conn_place(c, command->place);
 	assert(p->command == command);
 	p->canceled = true;
-	arm(c, 0);
+	conn_arm(c, 0);
 }
 
 static void on_ready(struct loop_watch *watch, uint32_t events)
@@ -416,7 +293,7 @@ static void on_ready(struct loop_watch *watch, uint32_t events)
 	if (events & ~(uint32_t)EPOLLOUT)
 		recv_turn(c);
 	if (c->state != REDIS_CONN_DOWN && (events & EPOLLOUT))
-		send_turn(c);
+		conn_send(c);
 }
 
 static void on_again(struct loop_timer *timer)

@@ -91,6 +91,8 @@ struct redis_conn_conf {
 	/* State changed; at DOWN status and text of redis_conn_why() tell, and all commands ended with -ECONNRESET before. May
 	 * not close the connection; a timer of the owner's may. */
 	void (*changed)(struct redis_conn *c, void *arg);
+	/* redis_conn_expected_bytes() is less now, though no done() tells: a reply came late. NULL: nobody wants to know. */
+	void (*room)(struct redis_conn *c, void *arg);
 	void *arg;
 };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_conn_inner.h - what the files of a connection share: redis_conn.c (the row of places, sending, deadlines, the
- * end), redis_open.c (connecting, TLS, AUTH) and redis_recv.c (receiving). Everything on the loop's thread.
+ * redis_conn_inner.h - what the files of a connection share: redis_conn.c (the row of places, deadlines, the end),
+ * redis_open.c (connecting, TLS, AUTH), redis_send.c (sending) and redis_recv.c (receiving). Everything on the loop's
+ * thread.
  *
  * The row: places are numbered in the order of submission, a place's number modulo REDIS_CONN_COMMANDS is its index.
  *
@@ -105,13 +106,18 @@ void conn_answered(struct redis_conn *c, int status, const struct redisReply *re
 void conn_prepare(struct redis_conn *c);
 /* Puts a command into the row, where there is a place. -ENOSPC: the loop has no timer left. */
 int  conn_push(struct redis_conn *c, struct redis_command *command);
-void conn_want(struct redis_conn *c, bool writable);	/* whether to be told that the socket takes bytes */
+void conn_arm(struct redis_conn *c, uint64_t due_ns);	/* deadlines are looked at then, or sooner */
 void conn_failed(struct redis_conn *c, int why);	/* DOWN: the socket, or TLS, has said so */
 
 /* redis_open.c */
 void conn_connected(struct redis_conn *c);	/* or refused: the socket knows */
 void conn_secure(struct redis_conn *c);		/* SECURING: goes on */
 void conn_forget_secret(struct redis_conn *c);
+
+/* redis_send.c */
+void conn_send(struct redis_conn *c);		/* what is unsent, SEND_TURN_BYTES at most */
+void conn_want(struct redis_conn *c, bool writable);	/* whether to be told that the socket takes bytes */
+void conn_tls_read(struct redis_conn *c);	/* after reading: there may be more, and something to send */
 
 /* redis_recv.c */
 int  recv_open(struct recv *in);		/* 0 or -ENOMEM */

@@ -273,8 +273,9 @@ void redis_node_stored(struct redis_node *node);
 
 /* --- redis_link.c --- */
 bool redis_link_is_up(const struct redis_link *link);
-/* Of the links that are up and may take ASKING and a command of this kind, the one with the least to do. NULL: none. */
-struct redis_link *redis_link_pick(struct redis_node *node, enum xfer_op op);
+/* Of the links that are up and may take ASKING and a command of this kind, the one with the least to do. NULL: none.
+ * bytes: room of a read's value. */
+struct redis_link *redis_link_pick(struct redis_node *node, enum xfer_op op, uint32_t bytes);
 void redis_link_open(struct redis_link *link);	/* or does what must come before it, or nothing if it is too early */
 /* The error reply that came on conn says that the server has no room for it, and another one is up. */
 bool redis_link_was_too_many(struct redis_node *node, const struct redis_conn *conn, const char *words);
@@ -282,6 +283,8 @@ void redis_links_bury(struct redis_node *node);	/* closes the dead; some of thei
 void redis_links_close(struct redis_node *node);	/* all; what is on them ends, and is no failure */
 void redis_link_lookup(struct redis_node *node);	/* takes over what a look-up found */
 const char *redis_node_numeric(const struct redis_node *node);	/* what it is connected to by; "": not known */
+/* What a server means that names itself by a port alone: with TLS as its certificate names it. */
+const char *redis_node_itself(const struct redis_node *node);
 void redis_node_counters(const struct redis_node *node, struct redis_counters *ret);
 
 /* --- redis_topology.c --- */

@@ -13,7 +13,8 @@
  *
  * How much is asked for ahead is bounded for each: a server makes copies of all values it was asked for before it sends
  * the first, and with many it no longer does so in its CPU's cache; what it has to send and nobody waits for any more
- * is little; and a read that finds one server's links full may be cancelled at no cost. Two values keep it busy.
+ * is little; and a read that finds one server's links full may be cancelled at no cost. Two values keep it busy, and so
+ * does a link's READS_AHEAD_BYTES of smaller ones.
  *
  * A name may have several addresses: they are tried in turn, and when none did, the name is looked up again.
  */
@@ -51,16 +52,23 @@ const char *redis_node_numeric(const struct redis_node *node)
 	return node->n_resolved ? node->resolved[node->at % node->n_resolved] : "";
 }
 
-static bool is_full(const struct redis_conn *conn, enum xfer_op op)
+const char *redis_node_itself(const struct redis_node *node)
 {
+	return node->io->tier->tls ? node->address : redis_node_numeric(node);
+}
+
+static bool is_full(const struct redis_conn *conn, enum xfer_op op, uint32_t bytes)
+{
+	const uint64_t ahead = bytes > READS_AHEAD_BYTES / 2 ? 2ull * bytes : READS_AHEAD_BYTES;
+
 	if (redis_conn_in_flight(conn) + 2 > REDIS_CONN_COMMANDS)
 		return true;
 	if (op == XFER_WRITE)
 		return redis_conn_unsent_bytes(conn) > STORES_AHEAD_BYTES;
-	return op == XFER_READ && redis_conn_expected_bytes(conn) >= READS_AHEAD_BYTES;
+	return op == XFER_READ && redis_conn_expected_bytes(conn) >= ahead;
 }
 
-struct redis_link *redis_link_pick(struct redis_node *node, enum xfer_op op)
+struct redis_link *redis_link_pick(struct redis_node *node, enum xfer_op op, uint32_t bytes)
 {
 	const bool store = op == XFER_WRITE;
 	struct redis_link *best = NULL;
@@ -72,7 +80,7 @@ struct redis_link *redis_link_pick(struct redis_node *node, enum xfer_op op)
 		uint32_t in_flight;
 		uint64_t unsent;
 
-		if (!redis_link_is_up(link) || is_full(link->conn, op))
+		if (!redis_link_is_up(link) || is_full(link->conn, op, bytes))
 			continue;
 		in_flight = redis_conn_in_flight(link->conn);
 		unsent = redis_conn_unsent_bytes(link->conn);
@@ -97,6 +105,15 @@ static void on_conn_changed(struct redis_conn *conn, void *arg)
 		link->told = node->failed_ns == now_of(node);	/* what was on it ended right before this */
 	}
 	redis_node_kick(node);
+}
+
+static void on_room(struct redis_conn *conn, void *arg)
+{
+	struct redis_link *link = arg;
+
+	(void)conn;
+	if (link->node->waiting.n > 0)
+		redis_node_kick(link->node);
 }
 
 static void start_lookup(struct redis_node *node)
@@ -135,7 +152,7 @@ void redis_link_open(struct redis_link *link)
 	const struct redis_conn_conf conf = {
 		.address = redis_node_numeric(node), .username = r->username, .password = r->password,
 		.tls = r->tls, .host = host, .deadline_ns = redis_io_deadline(node->io),
-		.max_value_bytes = r->max_image_bytes, .changed = on_conn_changed, .arg = link
+		.max_value_bytes = r->max_image_bytes, .changed = on_conn_changed, .room = on_room, .arg = link
 	};
 	int err;
 

@@ -142,6 +142,7 @@ void redis_node_verdict(struct redis_node *node, enum redis_verdict verdict, boo
 			 verdict == REDIS_SAYS_NOT_YOU;
 	const bool took_stores = redis_breaker_takes_stores(&node->breaker, now_of(node));
 
+	node->answered_ns = now_of(node);
 	if (bad)
 		say_why(node, words);
 	redis_breaker_verdict(&node->breaker, verdict, store, now_of(node));
@@ -169,7 +170,7 @@ int redis_chore_send(struct redis_chore *chore, struct redis_node *node, struct 
 
 int redis_node_chore(struct redis_node *node, struct redis_chore *chore)
 {
-	struct redis_link *link = redis_node_usable(node) ? redis_link_pick(node, XFER_PROBE) : NULL;
+	struct redis_link *link = redis_node_usable(node) ? redis_link_pick(node, XFER_PROBE, 0) : NULL;
 
 	return link ? redis_chore_send(chore, node, link->conn) : -ENOTCONN;
 }
@@ -234,7 +235,7 @@ static void grow(struct redis_node *node)
 
 static bool send_now(struct redis_node *node, struct redis_job *job)
 {
-	struct redis_link *link = redis_link_pick(node, job->op);
+	struct redis_link *link = redis_link_pick(node, job->op, job->value.room);
 
 	if (!link || redis_job_send(job, link->conn))
 		return false;

@@ -105,9 +105,8 @@ void conn_secure(struct redis_conn *c)
 	conn_want(c, tls_stream_unsent(c->tls));
 	if (r == 0 || c->state == REDIS_CONN_DOWN)
 		return;
-	if (loop_timer_set(c->loop, &c->again, 0))	/* something may have come with it */
-		conn_down(c, -ENOSPC, "timers");
-	else
+	conn_tls_read(c);	/* something may have come with it */
+	if (c->state != REDIS_CONN_DOWN)
 		greet(c);
 }
 

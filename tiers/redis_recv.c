@@ -447,9 +447,9 @@ static int read_once(struct redis_conn *c, size_t *budget)
 static void wake_when(struct redis_conn *c)
 {
 	const uint64_t left = c->in.state == RECV_BODY ? body_left(&c->in) : 1;
-	const int bytes = left < RECV_WAKE_BYTES ? (int)left : RECV_WAKE_BYTES;
+	const int bytes = left == 0 ? 1 : left < RECV_WAKE_BYTES ? (int)left : RECV_WAKE_BYTES;	/* 0: its CR LF */
 
-	if (!c->sleeps_long || bytes == c->wake_bytes || bytes == 0)
+	if (!c->sleeps_long || bytes == c->wake_bytes)
 		return;
 	if (setsockopt(c->watch.fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
 		c->wake_bytes = bytes;
@@ -481,6 +481,6 @@ void recv_turn(struct redis_conn *c)
 			return;
 	}
 	wake_when(c);
-	if (c->tls && tls_stream_pending(c->tls) && loop_timer_set(c->loop, &c->again, 0))
-		conn_down(c, -ENOSPC, "timers");
+	if (c->tls)
+		conn_tls_read(c);
 }

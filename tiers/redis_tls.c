@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis_tls.c - what all TLS connections to Redis share: whom we trust, and who we are. Contract: redis_tls.h. Runs
- * once, before there are connections; the files are not looked at again.
+ * once, before there are connections; our own files are not looked at again (OpenSSL opens the system's
+ * directory of authorities when it needs one of them).
  */
 #include "redis_tls_inner.h"
 
@@ -86,6 +87,9 @@ static int present(SSL_CTX *ssl, const char *cert_file, const char *key_file, ch
 	ERR_clear_error();
 	if (r == 0 && SSL_CTX_use_PrivateKey_file(ssl, key_file, SSL_FILETYPE_PEM) != 1)
 		r = wrong_file("tls_key_file", key_file, openssl_words(), EINVAL, text, n);
+	/* Which compares them only if they are of one kind. */
+	if (r == 0 && SSL_CTX_check_private_key(ssl) != 1)
+		r = wrong_file("tls_key_file", key_file, "not the key of tls_cert_file", EINVAL, text, n);
 	return r;
 }
 

@@ -32,7 +32,8 @@ struct redis_tls_conf {
 	const char *name;		/* that a server's certificate must have. "": the host's; "*": any, needs ca_file */
 };
 
-/* -EINVAL, -EPERM, -ENOMEM, -errno of a file; text names the option and the file. Reads files: at start only. */
+/* -EINVAL, -EPERM, -ENOMEM, -errno of a file; text names the option and the file. Reads the files: at start
+ * only. What the system trusts may be in a directory that OpenSSL looks into later. */
 int  redis_tls_open(const struct redis_tls_conf *conf, struct redis_tls **ret, char *text, size_t n);
 void redis_tls_close(struct redis_tls *tls);	/* after its last stream. NULL is fine */
 
@@ -51,6 +52,7 @@ bool tls_stream_pending(const struct tls_stream *s);
 /* Bytes taken, 0 if n is; -1 with errno: EAGAIN... What was taken is out, or in `out`. */
 ssize_t tls_stream_send(struct tls_stream *s, const struct iovec *iov, size_t n);
 bool tls_stream_unsent(const struct tls_stream *s);	/* `out` is not empty: wait for EPOLLOUT, then send again */
+bool tls_stream_must_read(const struct tls_stream *s);	/* it takes nothing before recv(): half a message has come */
 const char *tls_stream_words(const struct tls_stream *s);	/* of the last error; "" */
 const char *tls_stream_version(const struct tls_stream *s);	/* "TLSv1.3" */
 

@@ -11,6 +11,8 @@
  *   T2 a stream that failed or ended never goes on: each call says so again.
  *   T3 a server makes us keep no more than OpenSSL's buffers and `out`: where its own demands (key updates) fill that
  *      up while it reads nothing, the stream fails.
+ *   T4 no call lasts as long as a server pleases: OpenSSL goes on by itself over messages that bring no data, so what
+ *      it may read in one call is bounded.
  */
 #include "redis_tls_inner.h"
 
@@ -29,13 +31,16 @@ enum {
 	RECORD_ROOM = SSL3_RT_MAX_PACKET_SIZE,
 	OUT_RECORDS = 4,		/* a send() each */
 	SPARE_BYTES = 4096,		/* for what OpenSSL has to say itself */
+	CALL_BYTES = 64 << 10,		/* that one call of OpenSSL may read, more or less */
 	WORDS_BYTES = 256,
 };
 
 struct tls_stream {
 	SSL *ssl;
 	int fd;
-	bool dry;			/* the socket had no more when it was read last */
+	bool dry;			/* the socket had no more when it was read last, or CALL_BYTES came: epoll tells */
+	bool must_read;			/* before anything can be written */
+	size_t call_bytes;		/* read in the call under way */
 	bool ended;
 	bool shaken;			/* hands */
 	int error;			/* errno; 0 */
@@ -51,11 +56,18 @@ struct tls_stream {
 static int socket_read(BIO *bio, char *bytes, int n)
 {
 	struct tls_stream *s = BIO_get_data(bio);
-	const ssize_t got = recv(s->fd, bytes, (size_t)n, MSG_DONTWAIT);
+	ssize_t got;
 
 	BIO_clear_retry_flags(bio);
-	if (got > 0)
+	if (s->call_bytes >= CALL_BYTES) {	/* T4 */
+		BIO_set_retry_read(bio);
+		return -1;
+	}
+	got = recv(s->fd, bytes, (size_t)n, MSG_DONTWAIT);
+	if (got > 0) {
+		s->call_bytes += (size_t)got;
 		return (int)got;
+	}
 	if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
 		BIO_set_retry_read(bio);
 	else
@@ -124,10 +136,15 @@ static int fail(struct tls_stream *s, int error, const char *words)
 	return -s->error;
 }
 
-/* With TLS 1.3 the server looks at it when the handshake is over for us. */
-static bool about_our_certificate(int reason)
+/* An alert that somebody has to do something about. With TLS 1.3 a server looks at our certificate when the handshake
+ * is over for us. */
+static bool is_refusal(int reason)
 {
 	switch (reason - SSL_AD_REASON_OFFSET) {
+	case SSL_AD_HANDSHAKE_FAILURE:
+	case SSL_AD_PROTOCOL_VERSION:
+	case SSL_AD_INSUFFICIENT_SECURITY:
+	case SSL_AD_UNRECOGNIZED_NAME:
 	case SSL_AD_BAD_CERTIFICATE:
 	case SSL_AD_UNSUPPORTED_CERTIFICATE:
 	case SSL_AD_CERTIFICATE_REVOKED:
@@ -165,13 +182,13 @@ static int protocol_failed(struct tls_stream *s)
 
 	if (!s->shaken && verified != X509_V_OK)
 		return not_verified(s, verified);
-	if (number >= SSL_AD_REASON_OFFSET && (!s->shaken || about_our_certificate(number))) {
+	if (is_refusal(number)) {
 		(void)snprintf(words, sizeof words, "it refuses us (%.100s): see [redis] tls_cert_file", reason ? reason : "alert");
 		return fail(s, EACCES, words);
 	}
 	(void)snprintf(words, sizeof words, "TLS: %.100s%s", reason ? reason : "an error that OpenSSL has no words for",
-		       s->shaken ? "" : "; is this its TLS port?");
-	return fail(s, s->shaken ? EPROTO : EACCES, words);
+		       s->shaken || number >= SSL_AD_REASON_OFFSET ? "" : "; is this its TLS port?");
+	return fail(s, s->shaken ? EPROTO : number >= SSL_AD_REASON_OFFSET ? ECONNABORTED : EACCES, words);
 }
 
 /*
@@ -203,6 +220,7 @@ static void begin(struct tls_stream *s)
 {
 	ERR_clear_error();
 	s->os_error = 0;
+	s->call_bytes = 0;
 }
 
 /* --- a stream --- */
@@ -241,6 +259,8 @@ static int begin_stream(struct tls_stream *s, const struct redis_tls *tls, const
 	SSL_set_bio(s->ssl, bio, bio);
 	SSL_set_connect_state(s->ssl);
 	(void)snprintf(s->host, sizeof s->host, "%s", tls->name[0] && !any ? tls->name : host);
+	if (s->host[0] && s->host[strlen(s->host) - 1] == '.')	/* an absolute name: no certificate has that */
+		s->host[strlen(s->host) - 1] = 0;
 	if (any && is_numeric(s->host))
 		return 0;	/* no name to compare with, and none that may be sent */
 	return name_it(s, tls->name) ? 0 : -ENOMEM;
@@ -268,7 +288,6 @@ void tls_stream_close(struct tls_stream *s)
 	if (!s)
 		return;
 	SSL_free(s->ssl);
-	explicit_bzero(s->plain, sizeof s->plain);	/* AUTH goes through it */
 	free(s);
 }
 
@@ -313,7 +332,7 @@ ssize_t tls_stream_recv(struct tls_stream *s, const struct iovec *iov, size_t n)
 {
 	ssize_t sum = 0;
 
-	s->dry = false;
+	s->dry = s->must_read = false;
 	for (size_t i = 0; i < n; i++)
 		for (size_t at = 0; at < iov[i].iov_len;) {
 			const int r = s->error || s->ended ? 0 : read_some(s, (uint8_t *)iov[i].iov_base + at, iov[i].iov_len - at);
@@ -369,9 +388,12 @@ static int seal(struct tls_stream *s, const struct iovec *iov, size_t n, size_t 
 		plain = next_record(s, iov + i, n - i, at, &bytes);
 		begin(s);
 		r = SSL_write(s->ssl, plain, (int)bytes);
+		if (plain == s->plain)
+			explicit_bzero(s->plain, bytes);	/* AUTH, perhaps */
 		if (r <= 0) {
 			r = meaning(s, r);
-			return r == 0 || r == -EAGAIN ? fail(s, EPROTO, "TLS: it cannot be written to") : r;
+			s->must_read = r == -EAGAIN;	/* nothing was taken: T1 holds */
+			return r == 0 ? fail(s, EPROTO, "TLS: it cannot be written to") : r;
 		}
 		assert((size_t)r == bytes); /* T1 */
 		*done += bytes;
@@ -395,6 +417,11 @@ ssize_t tls_stream_send(struct tls_stream *s, const struct iovec *iov, size_t n)
 		return (ssize_t)done;
 	errno = -r;
 	return -1;
+}
+
+bool tls_stream_must_read(const struct tls_stream *s)
+{
+	return s->must_read;
 }
 
 bool tls_stream_unsent(const struct tls_stream *s)

@@ -122,7 +122,7 @@ static const char *why_no_map(int error)
 
 static void take_map(struct redis_io *io, const struct redis_node *node, const struct redisReply *reply)
 {
-	const int r = redis_map_parse(reply, redis_node_numeric(node), &io->topology.scratch);
+	const int r = redis_map_parse(reply, redis_node_itself(node), &io->topology.scratch);
 
 	if (!r)
 		take_over(io, &io->topology.scratch);
@@ -276,7 +276,7 @@ bool redis_redirected(struct redis_io *io, struct redis_job *job, const char *wo
 
 	if (io->tier->cluster == REDIS_CLUSTER_NO)
 		return false;
-	kind = redis_redirect_parse(words, strlen(words), redis_node_numeric(job->node), &slot, address);
+	kind = redis_redirect_parse(words, strlen(words), redis_node_itself(job->node), &slot, address);
 	if (kind == REDIS_REDIRECT_NONE || slot != job->name.slot)
 		return false;
 	job->node->counters.redirects_total++;

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * redis_send.c - what goes out on a connection: the unsent places of its row, in order, through the socket or TLS.
+ * Contract: redis_conn.h; the row: redis_conn_inner.h.
+ */
+#include "redis_conn_inner.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+enum {
+	SEND_PIECES = 32,
+	SEND_TURN_BYTES = 512 << 10,	/* then others have their turn */
+};
+
+/* What is to be sent next; how many pieces. */
+static size_t gather(struct redis_conn *c, struct iovec iov[SEND_PIECES], size_t *ret_bytes)
+{
+	uint64_t skip = c->out_at;
+	size_t n = 0;
+
+	*ret_bytes = 0;
+	for (uint32_t number = c->unsent; number != c->last; number++) {
+		const struct redis_command *command = conn_place(c, number)->command;
+
+		for (uint32_t i = 0; i < command->n_pieces; i++) {
+			const struct iovec *piece = &command->pieces[i];
+			size_t left;
+
+			if (skip >= piece->iov_len) {
+				skip -= piece->iov_len;
+				continue;
+			}
+			if (n == SEND_PIECES || *ret_bytes == SEND_TURN_BYTES)
+				return n;
+			left = piece->iov_len - skip;
+			if (left > SEND_TURN_BYTES - *ret_bytes)
+				left = SEND_TURN_BYTES - *ret_bytes;
+			iov[n++] = (struct iovec){ (char *)piece->iov_base + skip, left };
+			*ret_bytes += left;
+			skip = 0;
+		}
+	}
+	return n;
+}
+
+/* What is not text is of a value. */
+static uint64_t value_bytes(const struct redis_command *command)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < command->n_pieces; i++) {
+		const char *at = command->pieces[i].iov_base;
+
+		if (at < command->text || at >= command->text + sizeof command->text)
+			n += command->pieces[i].iov_len;
+	}
+	return n;
+}
+
+static void went_out(struct redis_conn *c, uint64_t n)
+{
+	c->unsent_bytes -= n;
+	while (n > 0) {
+		struct place *p = conn_place(c, c->unsent);
+		const uint64_t left = p->bytes - c->out_at;
+
+		if (n < left) {
+			c->out_at += n;
+			return;
+		}
+		n -= left;
+		c->out_at = 0;
+		c->unsent++;
+		if (p->command != &c->greeting)
+			c->counters.sent_bytes += value_bytes(p->command);
+		if (p->canceled)
+			conn_arm(c, 0); /* now it can end */
+	}
+}
+
+void conn_want(struct redis_conn *c, bool writable)
+{
+	int r;
+
+	if (c->wants_writable == writable)
+		return;
+	c->wants_writable = writable;
+	r = loop_modify(c->loop, &c->watch, EPOLLIN | (writable ? (uint32_t)EPOLLOUT : 0));
+	if (r)
+		conn_down(c, r, "epoll");
+}
+
+static void send_failed(struct redis_conn *c, int error)
+{
+	/* It may have said why before it closed: that is in the way of the end of file. */
+	recv_turn(c);
+	if (error == EPIPE)
+		conn_down(c, -ECONNRESET, strerror(error));
+	else
+		conn_failed(c, -error);
+}
+
+static ssize_t put(struct redis_conn *c, struct iovec *iov, size_t n)
+{
+	const struct msghdr message = { .msg_iov = iov, .msg_iovlen = n };
+
+	return c->tls ? tls_stream_send(c->tls, iov, n) : sendmsg(c->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* Bytes that TLS has made of what it took, and that are not out. */
+static bool holds_back(const struct redis_conn *c)
+{
+	return c->tls && tls_stream_unsent(c->tls);
+}
+
+/* TLS that has to read first is not helped by a socket that takes bytes. */
+static bool wants_to_send(const struct redis_conn *c)
+{
+	return holds_back(c) || (c->unsent != c->last && !(c->tls && tls_stream_must_read(c->tls)));
+}
+
+/* Not at once: a timer that is due now would come before all others again and again. */
+void conn_tls_read(struct redis_conn *c)
+{
+	if (tls_stream_pending(c->tls) && loop_timer_set(c->loop, &c->again, loop_now(c->loop) + 1))
+		conn_down(c, -ENOSPC, "timers");
+	else
+		conn_want(c, wants_to_send(c));
+}
+
+void conn_send(struct redis_conn *c)
+{
+	size_t asked = 0, sent = 0;
+	ssize_t n = 0;
+
+	/* Less went out than was asked for: the socket is full, no need to be told again. */
+	while ((c->unsent != c->last || holds_back(c)) && sent < SEND_TURN_BYTES && (size_t)n == asked) {
+		struct iovec iov[SEND_PIECES];
+		const size_t pieces = gather(c, iov, &asked);
+
+		n = put(c, iov, pieces);
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+			break;
+		if (n < 0) {
+			send_failed(c, errno);
+			return;
+		}
+		sent += (size_t)n;
+		went_out(c, (uint64_t)n);
+	}
+	conn_want(c, wants_to_send(c));
+}
