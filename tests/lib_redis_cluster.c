@@ -57,6 +57,23 @@ static void becomes(const struct redis_server *s, const char *command, const cha
 	fail_msg("%s: \"%s\" does not say \"%s\" but:\n%s", s->address, command, word, text);
 }
 
+/* Who is whose replica goes about as gossip, behind all else. */
+static void knows_the_replicas(const struct redis_server *s)
+{
+	char text[NODES_BYTES];
+
+	for (time_t until = time(NULL) + PATIENCE_S; time(NULL) < until; nap()) {
+		uint32_t n = 0;
+
+		redis_say(s, text, sizeof text, "CLUSTER NODES");
+		for (const char *at = text; (at = strstr(at, "slave")) != NULL; at++)
+			n++;
+		if (n == REDIS_CLUSTER_NODES - MASTERS)
+			return;
+	}
+	fail_msg("%s does not know all replicas:\n%s", s->address, text);
+}
+
 static void node_id(const struct redis_server *s, char ret[ID_BYTES])
 {
 	redis_say(s, ret, ID_BYTES, "CLUSTER MYID");
@@ -105,6 +122,7 @@ void redis_cluster_start(struct redis_cluster_rig *rig, const char *options)
 		becomes(&rig->node[i], "CLUSTER INFO", "cluster_slots_ok:16384");
 		becomes(&rig->node[i], "CLUSTER INFO", "cluster_size:3");
 		becomes(&rig->node[i], "INFO replication", i < MASTERS ? "connected_slaves:1" : "master_link_status:up");
+		knows_the_replicas(&rig->node[i]);
 	}
 }
 
