@@ -290,9 +290,14 @@ struct shared *shared_world(void)
 
 struct shared *shared_begin(const char *redis_options, const char *lines, uint32_t codec)
 {
+	return shared_begin_in(redis_options, lines, NULL, codec);
+}
+
+struct shared *shared_begin_in(const char *redis_options, const char *lines, const char *host, uint32_t codec)
+{
 	const struct kvtier_geometry g = tiny_geometry(codec);
 	struct shared *w = shared_world();
-	const struct node_conf conf = { .endpoints = w->redis.address, .lines = lines };
+	const struct node_conf conf = { .endpoints = w->redis.address, .lines = lines, .host = host };
 
 	redis_start(&w->redis, redis_options);
 	node_place(&w->a, &conf);

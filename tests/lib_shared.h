@@ -79,6 +79,8 @@ struct shared {
 
 /* The server and both nodes live, their engines in equal spaces. lines: of [redis], and sections after it. */
 struct shared *shared_begin(const char *redis_options, const char *lines, uint32_t codec);
+/* host: lines of [host], as in node_conf. */
+struct shared *shared_begin_in(const char *redis_options, const char *lines, const char *host, uint32_t codec);
 struct shared *shared_world(void);	/* the same one, zeroed, for tests that do it by hand */
 void shared_end(struct shared *w);
 

@@ -24,30 +24,20 @@ static void wait_for(struct node *n, uint64_t op, int32_t *statuses)
 /* Thousands of parts that want one block, while it comes from Redis, is not kept, and is stored by another. */
 static void a_crowd_goes_on(void **state)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	const struct kvtier_op_options options = { .size = sizeof options, .timeout_ms = WAIT_MS };
-	struct shared *w = shared_world();
-	const struct node_conf conf = { .endpoints = w->redis.address, .host = "bytes = 128M\nslab_bytes = 1M",
-					.lines = "timeout_ms = 20000\n[device]\ndepth = 4096\n" };
-	static struct kvtier_key keys[BLOCKS], chain[2], absent;
+	struct shared *w = shared_begin_in(NULL, "timeout_ms = 20000\n[device]\ndepth = 4096\n",
+					   "bytes = 128M\nslab_bytes = 1M", KVTIER_CODEC_RAW);
+	static struct kvtier_key keys[BLOCKS], absent;
 	static uint32_t pages[BLOCKS];
 	static int32_t statuses[BLOCKS];
 	const uint32_t page = 2;
 	uint64_t ops[OPS], store;
 
 	(void)state;
-	redis_start(&w->redis, NULL);
-	node_place(&w->a, &conf);
-	node_place(&w->b, &conf);
-	node_live(&w->a);
-	node_live(&w->b);
-	node_join(&w->a, &g);
-	node_join(&w->b, &g);
-	chain_keys(&w->a.e, 1, 2, chain);
 	chain_keys(&w->a.e, 7, 1, &absent);
-	node_store_through(&w->a, chain, 2);
+	node_store_through(&w->a, w->keys, 2);
 	for (uint32_t i = 0; i < BLOCKS; i++) {
-		keys[i] = i ? chain[1] : absent;
+		keys[i] = i ? w->keys[1] : absent;
 		pages[i] = 1;
 	}
 	for (uint32_t round = 0; round < ROUNDS; round++) {
@@ -57,7 +47,7 @@ static void a_crowd_goes_on(void **state)
 		nap_ms(100);
 		redis_signal(&w->redis, SIGCONT);
 		nap_ms(round * 3);
-		assert_int_equal(kvtier_store(w->b.e.space, &chain[1], &page, 1, NULL, &store), 0);
+		assert_int_equal(kvtier_store(w->b.e.space, &w->keys[1], &page, 1, NULL, &store), 0);
 		wait_for(&w->b, store, statuses);
 		for (uint32_t i = 0; i < OPS; i++) {
 			wait_for(&w->b, ops[i], statuses);

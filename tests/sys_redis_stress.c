@@ -65,19 +65,10 @@ static void something_happens(struct shared *w, struct random *random)
 static void whatever_happens(void **state)
 {
 	struct random random = random_seeded("sys_redis_stress");
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	struct shared *w = shared_world();
-	const struct node_conf conf = { .endpoints = w->redis.address, .host = SHARED_TIGHT, .lines = "timeout_ms = 100" };
+	struct shared *w = shared_begin_in(NULL, "timeout_ms = 100", SHARED_TIGHT, KVTIER_CODEC_RAW);
 	char text[256];
 
 	(void)state;
-	redis_start(&w->redis, NULL);
-	node_place(&w->a, &conf);
-	node_place(&w->b, &conf);
-	node_live(&w->a);
-	node_live(&w->b);
-	node_join(&w->a, &g);
-	node_join(&w->b, &g);
 	shared_load_begin(&stores, &w->a, true);
 	shared_load_begin(&loads, &w->b, false);
 	for (int i = 0; i < EVENTS; i++) {

@@ -66,19 +66,10 @@ static void an_authority_that_is_not_known(void **state)
 /* Stopped: handshakes hang. Killed: they are cut. */
 static void trouble_under_load(void **state)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct shared *w = shared_begin_in(tls_options(&files), lines, SHARED_TIGHT, KVTIER_CODEC_RAW);
 	static struct shared_load stores, loads;
-	struct shared *w = shared_world();
-	const struct node_conf conf = { .endpoints = w->redis.address, .lines = lines, .host = SHARED_TIGHT };
 
 	(void)state;
-	redis_start(&w->redis, tls_options(&files));
-	node_place(&w->a, &conf);
-	node_place(&w->b, &conf);
-	node_live(&w->a);
-	node_live(&w->b);
-	node_join(&w->a, &g);
-	node_join(&w->b, &g);
 	shared_load_begin(&stores, &w->a, true);
 	shared_load_begin(&loads, &w->b, false);
 	nap_ms(2 * AROUND_MS);
