@@ -213,6 +213,17 @@ static bool has_hash_tag(const char *prefix)
 	return close != NULL && close > open + 1;
 }
 
+static bool any_is_a_path(const char *endpoints)
+{
+	char endpoint[CONFIG_ENDPOINT_BYTES];
+
+	while (config_endpoints_next(&endpoints, endpoint)) {
+		if (strncmp(endpoint, "unix:", 5) == 0)
+			return true;
+	}
+	return false;
+}
+
 static void warnings(const struct config *config, char *text, size_t n)
 {
 	char shown[2 * CONFIG_STRING_BYTES];
@@ -227,6 +238,9 @@ static void warnings(const struct config *config, char *text, size_t n)
 		snprintf(text + strlen(text), n - strlen(text),
 			 "%s[redis] key_prefix \"%s\" has a hash tag { } in it: of a Cluster, one node gets all blocks",
 			 text[0] != '\0' ? "; " : "", log_escape(config->redis_key_prefix, shown, sizeof(shown)));
+	if (config->redis_tls && any_is_a_path(config->redis_endpoints))
+		snprintf(text + strlen(text), n - strlen(text), "%s[redis] tls is yes, but not for unix: endpoints",
+			 text[0] != '\0' ? "; " : "");
 }
 
 /* --- files --- */

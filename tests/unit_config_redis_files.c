@@ -247,6 +247,10 @@ static void what_is_likely_a_mistake_is_a_warning(void **unused)
 	assert_int_equal(read_files("key_prefix = {kv}:\npassword_file", "0123"), 0);
 	says("secret_file is not set");
 	says("hash tag");
+	assert_int_equal(read_files("tls = yes\nsecret_file", "0123"), 0);
+	assert_string_equal(text, "");
+	assert_int_equal(read_files("endpoints = unix:/run/redis.sock\ntls = yes\nsecret_file", "0123"), 0);
+	assert_string_equal(text, "[redis] tls is yes, but not for unix: endpoints");
 }
 
 int main(void)
