@@ -44,8 +44,8 @@
 
 enum {
 	WIRE_MAGIC = 0x4b565431,	/* "KVT1" */
-	WIRE_VERSION_MIN = 1,		/* range this tree speaks */
-	WIRE_VERSION_MAX = 1,
+	WIRE_VERSION_MIN = 2,		/* range this tree speaks */
+	WIRE_VERSION_MAX = 2,
 	WIRE_MAX_MESSAGE = 160 * 1024,	/* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
 	WIRE_MAX_SEGMENTS = 2048,

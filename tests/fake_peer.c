@@ -99,7 +99,7 @@ static void send_error(struct peer *peer, uint32_t seq, int error, const char *t
 static void on_hello(struct peer *peer, uint32_t seq)
 {
 	static const uint8_t noise[2000] = { 1, 2, 3 };
-	struct wire_hello_ok ok = { .head = head(WIRE_HELLO_OK, sizeof(ok), seq), .version = 1,
+	struct wire_hello_ok ok = { .head = head(WIRE_HELLO_OK, sizeof(ok), seq), .version = WIRE_VERSION_MAX,
 				    .sq_entries = peer->entries, .cq_entries = peer->entries,
 				    .arena_blocks = peer->arena, .index_bytes = INDEX_BYTES };
 	const int lie = peer->lie;

@@ -205,8 +205,8 @@ static size_t good_message(struct random *random, uint8_t *ret)
 {
 	const struct wire_hello hello = {
 		.head = { .magic = WIRE_MAGIC, .type = WIRE_HELLO, .length = sizeof hello },
-		.version_min = 1,
-		.version_max = 1,
+		.version_min = WIRE_VERSION_MIN,
+		.version_max = WIRE_VERSION_MAX,
 		.size_geometry = sizeof(struct wire_geometry),
 		.size_region = sizeof(struct wire_region),
 		.size_segment = sizeof(struct wire_segment),
