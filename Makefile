@@ -123,15 +123,17 @@ check: tests			# this build alone, no installation of anything
 # Run beside the others, since it mostly waits; and not run with SAN=thread: what waits, its threads being in others, or has one.
 BESIDE  := $(addprefix sys_nvme_,block budget io path stall) fault_nvme_back $(filter sys_redis_% fault_redis_%,$(TESTS))
 ONE     := $(addprefix sys_nvme_,budget io path stall) $(addprefix sys_redis_,cluster fake refused values write) $(filter sim_% fuzz_% unit_redis_conn% unit_redis_rig,$(TESTS))
-in       = $(foreach build,build build-address,$(addprefix $(build)/tests/,$(1))) $(addprefix build-thread/tests/,$(filter-out $(ONE),$(1)))
-# Everything that needs no GPU: plain, with each sanitizer, and compiled by clang.
+in       = $(addprefix build-address/tests/,$(1)) $(addprefix build-thread/tests/,$(filter-out $(ONE),$(1)))
+# Every test once, in a plain build: the command a newcomer types.
 test: deps
-	$(Q)$(MAKE) --no-print-directory tests
+	$(Q)$(MAKE) --no-print-directory check
+# The same tests under the sanitizers, and everything compiled by clang.
+test-all: deps
 	$(Q)$(MAKE) --no-print-directory tests SAN=address,undefined
 	$(Q)$(MAKE) --no-print-directory tests SAN=thread
 	$(Q)if command -v clang >/dev/null; then $(MAKE) --no-print-directory tests CC=clang BUILD=build-clang; \
 		else echo "clang is not installed: not compiled with it"; fi
-	@bash tests/run.sh $(call in,$(filter-out $(BESIDE),$(TESTS))) $(SCRIPTS) -- $(call in,$(BESIDE))
+	@bash tests/run.sh $(call in,$(filter-out $(BESIDE),$(TESTS))) -- $(call in,$(BESIDE))
 
 # Each parser under libFuzzer for FUZZ_SECONDS; finds go to build-fuzz/. Not part of `make test`, where the same targets run
 # a bounded number of seeded mutations.
@@ -196,6 +198,6 @@ install: all
 
 clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
-.PHONY: all tests check test demo fuzz soak bench deps lint install clean
+.PHONY: all tests check test test-all demo fuzz soak bench deps lint install clean
 .SECONDARY:
 -include $(wildcard $(BUILD)/*/*.d)
