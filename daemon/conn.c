@@ -4,8 +4,9 @@
  *
  * Invariants
  *   K1 whatever a client says, at most its own connection ends: an ERROR with the sentence, then close.
- *   K2 a dying connection's socket is closed and its ring unpolled at once; its pages stay mapped until the last
- *      part in flight let go (milliseconds), then server.c frees it.
+ *   K2 the end of a connection is the daemon's word that it let go of the client's pages, whatever the reason. A
+ *      dying connection's socket and ring are not looked at any more, but its socket stays open and silent until
+ *      its last part in flight let go (milliseconds). Only then the reason is sent and the socket closed.
  *   K3 nothing is sent that could block: what does not fit into the socket of a client that does not read its
  *      replies ends that connection.
  */
@@ -68,7 +69,7 @@ static int send_error(struct conn *c, uint32_t seq, int error, const char *text)
 {
 	struct wire_error e = { .head = head_of(WIRE_ERROR, sizeof e, seq), .error = error };
 
-	snprintf(e.text, sizeof e.text, "%s", text);
+	snprintf(e.text, sizeof e.text, "%.*s", (int)sizeof e.text - 1, text);
 	return send_message(c, &e, sizeof e, NULL, 0);
 }
 
@@ -93,8 +94,6 @@ void conn_kill(struct conn *c)
 	loop_timer_unset(loop, &c->greeting);
 	loop_poller_remove(loop, &c->poller);
 	loop_remove(loop, &c->socket);
-	(void)close(c->socket.fd);
-	c->socket.fd = -1;
 	if (c->process.fd >= 0) {
 		loop_remove(loop, &c->process);
 		(void)close(c->process.fd);
@@ -102,6 +101,16 @@ void conn_kill(struct conn *c)
 	}
 	requests_abandon(server_daemon(c->server), c);
 	server_conn_dying(c->server);
+}
+
+/* Nobody touches a page of it any more: says why it ends, if there is a reason, and closes. */
+static void end(struct conn *c)
+{
+	assert(c->state == CONN_DYING && c->n_requests == 0);
+	if (c->end_error)
+		(void)send_error(c, c->end_seq, c->end_error, c->end_text);
+	(void)close(c->socket.fd);
+	c->socket.fd = -1;
 }
 
 /* The client broke the protocol. */
@@ -115,7 +124,9 @@ static void violate(struct conn *c, uint32_t seq, const char *text)
 	log_limited(server_log(c->server), loop_now(d->loop), LOG_LEVEL_WARNING,
 		    "client %u (pid %ld, uid %ld, \"%s\") broke the protocol and was cut: %s", c->id, (long)c->pid,
 		    (long)c->uid, c->name, text);
-	(void)send_error(c, seq, -EPROTO, text);
+	c->end_error = -EPROTO;
+	c->end_seq = seq;
+	snprintf(c->end_text, sizeof c->end_text, "%s", text);
 	conn_kill(c);
 }
 
@@ -441,7 +452,7 @@ int conn_start(struct conn *c, int fd, int pidfd)
 
 void conn_free_resources(struct conn *c)
 {
-	assert(c->state == CONN_DYING && c->n_requests == 0);
+	end(c);
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
 		mount_close(server_daemon(c->server), c->mounts[i]);
 	ring_close(&c->ring);

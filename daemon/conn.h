@@ -2,7 +2,7 @@
 /*
  * conn.h - listening socket and connections: handshake, rings, spaces, death. Core thread only.
  *
- *	accept -> GREETING --HELLO--> OPEN --HUP, pidfd, violation, shutdown--> DYING --no requests left--> freed
+ *	accept -> GREETING --HELLO--> OPEN --HUP, pidfd, violation, shutdown--> DYING --no requests left--> closed, freed
  *	             `------5 s, bad HELLO-----------------------------------------^
  */
 #ifndef KVTIER_CONN_H
@@ -43,12 +43,15 @@ struct conn {
 	struct request *queue, **queue_end;	/* op.c's: those with blocks to begin, served in turn */
 	struct conn *queue_next;	/* op.c's queue of clients; stands in it while it has such requests */
 	uint32_t arena_claimed;		/* slots of them together */
+	int32_t end_error;		/* DYING: said before the socket closes; 0: nothing */
+	uint32_t end_seq;
+	char end_text[200];
 	uint64_t born_ns;
 	uint64_t stored_blocks, loaded_blocks, missed_blocks;
 };
 
 int  server_open(struct kvtierd *d, struct server **ret, char *text, size_t n);
-/* Stops listening and cuts every connection; they drain while the loop runs on. */
+/* Stops listening and cuts every connection; they drain, and then close, while the loop runs on. */
 void server_shutdown(struct server *server);
 void server_close(struct server *server);		/* after shutdown and drained; NULL is fine */
 uint32_t server_connections(const struct server *server);
@@ -66,6 +69,8 @@ struct conn_row {
 	char     name[64];
 	char     tenant[32];
 	uint32_t spaces, regions, ops;		/* open, registered, outstanding */
+	uint64_t pages;				/* of these ops: what the daemon may still touch */
+	bool     ending;			/* cut; its socket closes when the last page is let go */
 	uint64_t region_bytes;
 	bool     shared, staged;		/* how its pages are reached; both false: no regions */
 	uint64_t stored_blocks, loaded_blocks, missed_blocks;

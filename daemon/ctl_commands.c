@@ -86,11 +86,11 @@ static bool client_row(struct kvtierd *d, uint32_t position, struct json *json, 
 	json_print(json, ",\"tenant\":");
 	json_string(json, row.tenant);
 	json_print(json,
-		   ",\"path\":\"%s\",\"spaces\":%" PRIu32 ",\"regions\":%" PRIu32 ",\"region_bytes\":%" PRIu64
-		   ",\"ops\":%" PRIu32 ",\"stored_blocks\":%" PRIu64 ",\"loaded_blocks\":%" PRIu64
+		   ",\"state\":\"%s\",\"path\":\"%s\",\"spaces\":%" PRIu32 ",\"regions\":%" PRIu32 ",\"region_bytes\":%" PRIu64
+		   ",\"ops\":%" PRIu32 ",\"pages\":%" PRIu64 ",\"stored_blocks\":%" PRIu64 ",\"loaded_blocks\":%" PRIu64
 		   ",\"missed_blocks\":%" PRIu64 ",\"age_s\":%" PRIu64 "}",
-		   path_name(&row), row.spaces, row.regions, row.region_bytes, row.ops, row.stored_blocks,
-		   row.loaded_blocks, row.missed_blocks, row.age_ns / 1000000000u);
+		   row.ending ? "ending" : "open", path_name(&row), row.spaces, row.regions, row.region_bytes, row.ops,
+		   row.pages, row.stored_blocks, row.loaded_blocks, row.missed_blocks, row.age_ns / 1000000000u);
 	return true;
 }
 

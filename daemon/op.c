@@ -91,6 +91,16 @@ uint32_t requests_outstanding(const struct requests *all)
 	return all->outstanding;
 }
 
+uint64_t requests_pages(const struct conn *conn)
+{
+	uint64_t pages = 0;
+
+	for (const struct request *q = conn->requests; q; q = q->next)
+		if (q->sqe.op != WIRE_OP_PREFETCH)
+			pages += q->abandoned ? q->sqe.n - q->settled : q->sqe.n;
+	return pages;
+}
+
 /* --- settling --- */
 
 static void count(const struct request *q, int status)

@@ -2,7 +2,7 @@
 /*
  * server.c - the listening socket, the table of connections, and the graves of those that died.
  *
- * A slot is taken at accept and given back when the dead connection's last request has let go. All slots
+ * A slot is taken at accept and given back when the dying connection's last request has let go. All slots
  * are made at start; one client more than [socket] max_clients is refused and counted.
  */
 #include "server.h"
@@ -22,6 +22,7 @@
 
 #include "ctl.h"
 #include "kvtierd.h"
+#include "request.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77	/* Linux 6.5: no race with a reused pid; older kernels refuse it */
@@ -80,7 +81,7 @@ void server_conn_dying(struct server *s)
 	count_alive(s);
 }
 
-/* Frees dead connections that have drained. */
+/* Closes and frees dying connections that have drained. */
 static bool reap(struct loop_poller *poller)
 {
 	struct server *s = (struct server *)(void *)((char *)poller - offsetof(struct server, reaper));
@@ -346,15 +347,13 @@ bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 {
 	const struct conn *c = s->conns;
 
-	while (c && (c->state == CONN_DYING || position > 0)) {
-		if (c->state != CONN_DYING)
-			position--;
+	while (c && position-- > 0)
 		c = c->next;
-	}
 	if (!c)
 		return false;
 	*ret = (struct conn_row){
-		.id = c->id, .pid = c->pid, .uid = c->uid, .ops = c->n_requests,
+		.id = c->id, .pid = c->pid, .uid = c->uid, .ops = c->n_requests, .pages = requests_pages(c),
+		.ending = c->state == CONN_DYING,
 		.stored_blocks = c->stored_blocks, .loaded_blocks = c->loaded_blocks,
 		.missed_blocks = c->missed_blocks, .age_ns = loop_now(s->d->loop) - c->born_ns,
 	};

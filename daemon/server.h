@@ -18,6 +18,6 @@ void server_conn_dying(struct server *server);		/* one more to free once it has 
 /* fd and pidfd (-1: none) become the connection's on success only. */
 int  conn_start(struct conn *c, int fd, int pidfd);
 void conn_kill(struct conn *c);				/* -> DYING; any state is fine */
-void conn_free_resources(struct conn *c);		/* DYING and no requests left */
+void conn_free_resources(struct conn *c);		/* DYING and no requests left: ends it, frees what it has */
 
 #endif

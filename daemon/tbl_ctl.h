@@ -17,7 +17,8 @@ CTL(status, local, "[--json]",
     "OK, WARN or ERR with the reasons and what to do about each. Exit status 0, 1, 2; 3: no daemon there.",
     "kvtierctl status && echo fine")
 CTL(clients, admin, "[--json]",
-    "Connected engines: process, tenant, how their pages are reached, ops and blocks.", "kvtierctl clients")
+    "Connected engines: process, tenant, state (open; ending: cut, but workers still use PAGES pages of it), how their "
+    "pages are reached, ops and blocks.", "kvtierctl clients")
 CTL(spaces, admin, "[--json]", "Identities (model, geometry, codec) with their blocks.",
     "kvtierctl spaces --json")
 CTL(devices, admin, "[--json]", "The paths of the NVMe tier: state and why, size, what is in use, errors.",
