@@ -11,12 +11,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+/* Threads woken by a completion: as many as libkvtier lets ops be outstanding. To wake 12,000 costs the core a second;
+ * who asks for it waits for the next completion. */
+enum { WAKE_MAX = 256 };
 
 /* A sealed memfd of `bytes`. The writable map must exist before FUTURE_WRITE forbids more of them. */
 static int make_memfd(const char *name, uint64_t bytes, int extra_seals, int prot, int *ret_fd, void **ret_map)
@@ -188,7 +191,7 @@ bool ring_complete(struct ring *ring, const struct wire_cqe *cqe)
 	/* SEQ_CST, both: either we see the sleeper, or it sees cq_tail move before it sleeps. */
 	__atomic_store_n(&ring->complete->cq_tail, ring->cq_tail, __ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&ring->submit->sleepers, __ATOMIC_SEQ_CST))
-		(void)syscall(SYS_futex, &ring->complete->cq_tail, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+		(void)syscall(SYS_futex, &ring->complete->cq_tail, FUTEX_WAKE, WAKE_MAX, NULL, NULL, 0);
 	return __atomic_load_n(&ring->submit->want_wake, __ATOMIC_SEQ_CST) != 0;
 }
 
