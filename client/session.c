@@ -155,8 +155,9 @@ static int hello_ok(struct kvtier_client *c, struct packet *packet)
 	struct link *link;
 	int rc;
 
-	if (c->state != SESSION_GREETING || ok->head.seq != c->hello_seq || packet->n_fds != 3)
-		return error_set(-EPROTO, "HELLO_OK out of order, or not with 3 descriptors");
+	if (c->state != SESSION_GREETING || ok->head.seq != c->hello_seq || packet->n_fds < 3 ||
+	    packet->n_fds > 4)
+		return error_set(-EPROTO, "HELLO_OK out of order, or not with 3 or 4 descriptors");
 	rc = link_open(ok, packet->fds, &link);
 	if (rc)
 		return rc;

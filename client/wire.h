@@ -8,7 +8,7 @@
  * Control socket: SOCK_SEQPACKET, one message a packet, each starting with struct wire_head. The
  * client speaks first (HELLO). Requests carry a seq that the reply repeats. Nothing hot crosses it.
  *
- *	HELLO        -> HELLO_OK + 3 fds (submit, complete, index)   | ERROR
+ *	HELLO        -> HELLO_OK + 3 or 4 fds (submit, complete, index, the daemon's pidfd)   | ERROR
  *	SPACE_OPEN   -> SPACE_OK (+ region fds in the request)       | ERROR
  *	SPACE_CLOSE  -> SPACE_CLOSED, once no page of it is touched  | ERROR
  *	DOORBELL     client woke the daemon: "look at my ring"; no reply
@@ -16,6 +16,13 @@
  *
  * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it was. A
  * malformed message or ring entry ends the connection: an ERROR with the reason, then close.
+ *
+ * The end of a connection is the daemon's word that it has let go of all the client's pages. Whatever the reason (a
+ * stop, a violation, the client's own cut), it first waits for what is in flight, silently, then sends the ERROR if there
+ * is one, then closes; and a process that dies closes its sockets after its last thread stopped. So a client that cuts a
+ * connection while pages are lent sets given_up, takes back what the daemon has not read (sq_tail = sq_head), shuts the
+ * socket down for writing, and keeps it: until it hangs up, or the pidfd says that the daemon is dead, the pages of the
+ * ops that the daemon had read are still lent.
  *
  * Rings: two memfds a connection, made and sealed by the daemon (SHRINK|GROW|SEAL; `complete` also
  * FUTURE_WRITE, and the daemon maps `submit` read-only), so each page has one writer:
@@ -213,7 +220,7 @@ struct wire_submit {
 	_Alignas(64) uint32_t cq_head;
 	_Alignas(64) uint32_t sleepers;	/* threads in FUTEX_WAIT on cq_tail */
 	uint32_t want_wake;
-	uint32_t given_up;	/* != 0: the client took its pages back: begin nothing more, commit no store */
+	uint32_t given_up;	/* != 0: the client ended it: begin nothing more on its pages, commit no store */
 	/* Counted by the client (lookups cost the daemon nothing), sampled by the daemon into its stats;
 	 * relaxed, only ever growing, believed for display alone. */
 	_Alignas(64) uint64_t lookup_blocks, lookup_hits;

@@ -44,7 +44,7 @@ static int send_message(struct conn *c, const void *message, size_t n, const int
 {
 	union {
 		struct cmsghdr head;
-		char bytes[CMSG_SPACE(3 * sizeof(int))];
+		char bytes[CMSG_SPACE(4 * sizeof(int))];
 	} control = { 0 };
 	struct iovec iov = { .iov_base = (void *)(uintptr_t)message, .iov_len = n };
 	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
@@ -153,7 +153,7 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 	struct wire_hello_ok ok = { .head = head_of(WIRE_HELLO_OK, sizeof ok, seq) };
 	struct wire_hello hello;
 	char text[200];
-	int fds[3], r;
+	int fds[4], r;
 
 	if (c->state != CONN_GREETING) {
 		violate(c, seq, "a second HELLO");
@@ -183,7 +183,8 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 	fds[0] = c->ring.submit_fd;
 	fds[1] = c->ring.complete_fd;
 	fds[2] = index_fd(d->index);
-	if (send_message(c, &ok, sizeof ok, fds, 3)) {
+	fds[3] = server_pidfd(c->server);
+	if (send_message(c, &ok, sizeof ok, fds, fds[3] >= 0 ? 4 : 3)) {
 		conn_kill(c);
 		return;
 	}

@@ -23,7 +23,7 @@ bool requests_room(const struct requests *requests);	/* one more request_start()
 /* Ops that each of so many clients (> 0) may have outstanding: so the quick ones leave some for the others. */
 uint32_t requests_share(const struct requests *requests, uint32_t clients);
 uint32_t requests_outstanding(const struct requests *requests);
-uint64_t requests_pages(const struct conn *conn);	/* of its ops that the daemon may still touch; walks them, for people */
+uint64_t requests_pages(const struct conn *conn);	/* of its ops, that the daemon may still touch */
 
 /* Starts a checked entry. 0, or -EPROTO with text: the client broke the protocol (unknown space, op id in use). A lack
  * of anything else shows as per-block statuses. */

@@ -122,7 +122,8 @@ int ring_peek(struct ring *ring, struct wire_sqe *ret)
 void ring_advance(struct ring *ring)
 {
 	ring->sq_head++;
-	__atomic_store_n(&ring->complete->sq_head, ring->sq_head, __ATOMIC_RELEASE);
+	/* SEQ_CST: a client that has given up and still sees the old head knows that this entry's jobs see given_up. */
+	__atomic_store_n(&ring->complete->sq_head, ring->sq_head, __ATOMIC_SEQ_CST);
 }
 
 int ring_room(const struct ring *ring, uint32_t outstanding, uint32_t *ret)

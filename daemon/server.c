@@ -35,6 +35,7 @@ struct server {
 	struct loop_watch listener;
 	struct loop_poller reaper;
 	struct loop_timer resume;	/* listening again after running out of fds */
+	int self;			/* pidfd: by it clients see this process end; -1: none */
 	struct log_limit log;
 	uint32_t next_id, n_alive, n_dying;
 	struct conn *conns;		/* alive and dying, in order of arrival */
@@ -46,6 +47,11 @@ struct server {
 struct kvtierd *server_daemon(const struct server *s)
 {
 	return s->d;
+}
+
+int server_pidfd(const struct server *s)
+{
+	return s->self;
 }
 
 struct log_limit *server_log(struct server *s)
@@ -280,6 +286,7 @@ int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 		return r;
 	s->d = d;
 	s->listener = (struct loop_watch){ .fd = -1, .ready = on_listener };
+	s->self = (int)syscall(SYS_pidfd_open, getpid(), 0);	/* close-on-exec */
 	s->reaper.poll = reap;
 	s->resume.fire = on_resume;
 	s->pool = calloc(d->config->socket_max_clients, sizeof *s->pool);
@@ -324,6 +331,8 @@ void server_close(struct server *s)
 	(void)reap(&s->reaper);
 	assert(!s->conns);
 	loop_poller_remove(s->d->loop, &s->reaper);
+	if (s->self >= 0)
+		(void)close(s->self);
 	free(s->pool);
 	free(s);
 }

@@ -11,6 +11,7 @@
 enum { GREETING_S = 5 };
 
 struct kvtierd *server_daemon(const struct server *server);
+int  server_pidfd(const struct server *server);		/* the daemon's own; -1: this kernel makes none */
 struct log_limit *server_log(struct server *server);
 void *server_buffer(struct server *server);		/* WIRE_MAX_MESSAGE bytes, 8-aligned, for one packet at a time */
 void server_conn_dying(struct server *server);		/* one more to free once it has drained */
