@@ -285,6 +285,15 @@ static bool fresh(const struct link *link)
 	return (int64_t)(client_now() - beat) <= (int64_t)ms_to_ns(WIRE_STALE_MS);
 }
 
+static struct fingerprint_key space_index_key(const struct kvtier_space *space)
+{
+	struct fingerprint_key ret;
+
+	for (int i = 0; i < 2; i++)
+		ret.k[i] = atomic_load_explicit(&space->index_key[i], memory_order_relaxed);
+	return ret;
+}
+
 int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, size_t n, struct kvtier_hit *ret)
 {
 	struct kvtier_hit hit = { 0 };
@@ -303,9 +312,11 @@ int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, siz
 	c = space->client;
 	(void)atomic_fetch_add(&c->readers, 1);
 	link = atomic_load(&c->link);
-	usable = link && atomic_load_explicit(&space->open, memory_order_relaxed) && fresh(link);
+	usable = link && atomic_load_explicit(&space->open, memory_order_acquire) && fresh(link);
 	if (usable) {
-		hit.blocks = (uint32_t)map_prefix(link->map, keys, n, &hit.tiers, &hit.generation);
+		const struct fingerprint_key index_key = space_index_key(space);
+
+		hit.blocks = (uint32_t)map_prefix(link->map, &index_key, keys, n, &hit.tiers, &hit.generation);
 		lookup_count(link, n, hit.blocks);
 	}
 	(void)atomic_fetch_sub(&c->readers, 1);

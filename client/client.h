@@ -200,6 +200,7 @@ struct kvtier_space {
 	char     text[256];
 	uint32_t handle;
 	_Atomic bool open;
+	_Atomic uint64_t index_key[2];	/* written before `open`; a lookup that sees half of a new one misses */
 };
 
 /* As kvtier_space_close(). No lock held. */

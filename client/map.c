@@ -44,11 +44,6 @@ struct map {
 	const struct wire_bucket *bucket;	/* in it */
 };
 
-/* The two halves of a key's fingerprint. */
-struct print {
-	uint64_t half[2];
-};
-
 enum scan { SCAN_MISS, SCAN_HIT, SCAN_TORN };
 
 static bool sealed(int fd, uint64_t bytes)
@@ -100,14 +95,6 @@ void map_close(struct map *map)
 const struct wire_index *map_head(const struct map *map)
 {
 	return map->head;
-}
-
-static struct print print_of(const struct kvtier_key *key)
-{
-	struct print ret;
-
-	memcpy(ret.half, key->bytes, sizeof(ret.half));
-	return ret;
 }
 
 /* A daemon that went mad must not make an engine read outside the mapping. */
@@ -175,30 +162,31 @@ static void prefetch(const struct map *map, const struct print *print)
 	__builtin_prefetch(&map->bucket[wire_bucket_of(print->half[1], shape)]);
 }
 
-void map_probe(const struct map *map, const struct kvtier_key *keys, size_t n, uint8_t *ret_tiers)
+void map_probe(const struct map *map, const struct fingerprint_key *index_key, const struct kvtier_key *keys, size_t n,
+	       uint8_t *ret_tiers)
 {
+	struct print prints[MAP_AHEAD];
+
 	for (size_t i = 0; i < n + MAP_AHEAD; i++) {
+		struct print *print = &prints[i % MAP_AHEAD];
+
+		if (i >= MAP_AHEAD)
+			ret_tiers[i - MAP_AHEAD] = (uint8_t)(probe(map, print) >> 24);
 		if (i < n) {
-			const struct print ahead = print_of(&keys[i]);
-
-			prefetch(map, &ahead);
-		}
-		if (i >= MAP_AHEAD) {
-			const struct print print = print_of(&keys[i - MAP_AHEAD]);
-
-			ret_tiers[i - MAP_AHEAD] = (uint8_t)(probe(map, &print) >> 24);
+			*print = fingerprint(index_key, keys[i].bytes);
+			prefetch(map, print);
 		}
 	}
 }
 
 /* *lo keys are known present, key *hi absent (or the end): narrowed by probing keys at[0..n), ascending. */
-static void narrow(const struct map *map, const struct kvtier_key *keys, const size_t *at, size_t n,
-		   size_t *lo, size_t *hi, uint32_t *meta)
+static void narrow(const struct map *map, const struct fingerprint_key *index_key, const struct kvtier_key *keys,
+		   const size_t *at, size_t n, size_t *lo, size_t *hi, uint32_t *meta)
 {
 	struct print prints[MAP_WAYS];
 
 	for (size_t i = 0; i < n; i++) {
-		prints[i] = print_of(&keys[at[i]]);
+		prints[i] = fingerprint(index_key, keys[at[i]].bytes);
 		prefetch(map, &prints[i]);
 	}
 	for (size_t i = 0; i < n; i++) {
@@ -213,8 +201,8 @@ static void narrow(const struct map *map, const struct kvtier_key *keys, const s
 	}
 }
 
-size_t map_prefix(const struct map *map, const struct kvtier_key *keys, size_t n, uint32_t *ret_tiers,
-		  uint32_t *ret_generation)
+size_t map_prefix(const struct map *map, const struct fingerprint_key *index_key, const struct kvtier_key *keys,
+		  size_t n, uint32_t *ret_tiers, uint32_t *ret_generation)
 {
 	size_t lo = 0, hi = n, at[MAP_WAYS];
 	uint32_t meta = 0;
@@ -223,14 +211,14 @@ size_t map_prefix(const struct map *map, const struct kvtier_key *keys, size_t n
 	if (n > 0) {
 		at[0] = 0;
 		at[1] = n - 1;
-		narrow(map, keys, at, n > 1 ? 2 : 1, &lo, &hi, &meta);
+		narrow(map, index_key, keys, at, n > 1 ? 2 : 1, &lo, &hi, &meta);
 	}
 	while (lo < hi) {
 		const size_t ways = hi - lo < MAP_WAYS ? hi - lo : MAP_WAYS;
 
 		for (size_t i = 0; i < ways; i++)
 			at[i] = lo + (hi - lo) * (i + 1) / (ways + 1);
-		narrow(map, keys, at, ways, &lo, &hi, &meta);
+		narrow(map, index_key, keys, at, ways, &lo, &hi, &meta);
 	}
 	if (ret_tiers)
 		*ret_tiers = meta >> 24;

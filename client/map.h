@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fingerprint.h"
 #include "kvtier.h"
 #include "wire.h"
 
@@ -20,13 +21,14 @@ int  map_open(int index_fd, uint64_t bytes, struct map **ret);
 void map_close(struct map *map);	/* NULL is fine */
 const struct wire_index *map_head(const struct map *map);	/* read its words with __atomic_load_n */
 
-/* How many leading keys of a chain are present. Presence is monotone along a chain (a parent outlives its
- * children), so a few probes decide; where a damaged block left a gap, the answer is the end of some present
- * stretch. Outputs (may be NULL) are of the last present key, 0 when there is none. */
-size_t map_prefix(const struct map *map, const struct kvtier_key *keys, size_t n, uint32_t *ret_tiers,
-		  uint32_t *ret_generation);
+/* How many leading keys of a chain are present, in the space with this index key. Presence is monotone along a
+ * chain (a parent outlives its children), so a few probes decide; where a damaged block left a gap, the answer is the
+ * end of some present stretch. Outputs (may be NULL) are of the last present key, 0 when there is none. */
+size_t map_prefix(const struct map *map, const struct fingerprint_key *index_key, const struct kvtier_key *keys,
+		  size_t n, uint32_t *ret_tiers, uint32_t *ret_generation);
 
 /* Each key on its own: enum kvtier_tier bits, 0 = absent. */
-void map_probe(const struct map *map, const struct kvtier_key *keys, size_t n, uint8_t *ret_tiers);
+void map_probe(const struct map *map, const struct fingerprint_key *index_key, const struct kvtier_key *keys, size_t n,
+	       uint8_t *ret_tiers);
 
 #endif

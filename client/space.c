@@ -166,6 +166,8 @@ static bool handle_taken(const struct kvtier_client *c, uint32_t handle)
 
 static int space_opened(struct kvtier_client *c, struct kvtier_space *space, const struct wire_space_ok *ok)
 {
+	const struct fingerprint_key index_key = fingerprint_key_of(ok->index_key);
+
 	if (ok->space >= WIRE_MAX_SPACES || handle_taken(c, ok->space))
 		return error_set(-EPROTO, "SPACE_OK.space is %u: out of range, or in use", ok->space);
 	if (ok->pages > (uint64_t)UINT32_MAX + 1 || (space->has_pages != (ok->pages != 0)) ||
@@ -184,6 +186,8 @@ static int space_opened(struct kvtier_client *c, struct kvtier_space *space, con
 	(void)pthread_mutex_lock(&c->ring);
 	space->error = 0;
 	space->handle = ok->space;
+	for (int i = 0; i < 2; i++)
+		atomic_store_explicit(&space->index_key[i], index_key.k[i], memory_order_relaxed);
 	atomic_store(&space->open, !space->close_wanted);
 	(void)pthread_mutex_unlock(&c->ring);
 	return 0;

@@ -164,8 +164,9 @@ struct wire_space_ok {
 	uint32_t logical_bytes;	/* a block's size in the engine's dtype */
 	uint8_t  space_id[32];
 	uint8_t  salt[32];	/* the chain's start, see kvtier_keys() */
+	uint8_t  index_key[16];	/* of the fingerprints of this space's keys, see below */
 };
-static_assert(sizeof(struct wire_space_ok) == 104, "wire_space_ok");
+static_assert(sizeof(struct wire_space_ok) == 120, "wire_space_ok");
 
 struct wire_space_close {	/* and SPACE_CLOSED */
 	struct wire_head head;
@@ -264,11 +265,16 @@ static inline uint64_t wire_complete_bytes(uint32_t cq_entries, uint32_t arena_b
  * place: `shape` = level << 32 | split says that buckets 0 .. (2^level + split - 1) exist and that those
  * below split were divided, by one more bit of the hash, with bucket 2^level + b. The memfd has its largest
  * size from the start (sparse), so it grows without a reader noticing. Each key has two candidate buckets,
- * from the two halves of its fingerprint (its first 16 bytes). A bucket is one cache line; its seq moves
+ * from the two halves of its fingerprint. A bucket is one cache line; its seq moves
  * whenever an entry was published in it. A slot's fingerprint changes only while its meta is 0.
  * Reading rules and the proof that a stable entry is found: client/map.c.
+ *
+ * A fingerprint is SipHash-2-4-128 of the key (fingerprint.h) under the index key of its space, which SPACE_OK
+ * brings. The daemon draws a secret at each start and derives the index keys of all spaces from it, so a client knows
+ * those of the spaces that it opened and no others: it can neither choose keys that crowd the buckets of another
+ * space's blocks, nor probe for them.
  */
-enum { WIRE_INDEX_MAGIC = 0x4b565849, WIRE_INDEX_LAYOUT = 1, WIRE_BUCKET_ENTRIES = 3, WIRE_INDEX_OFFSET = 4096 };
+enum { WIRE_INDEX_MAGIC = 0x4b565849, WIRE_INDEX_LAYOUT = 2, WIRE_BUCKET_ENTRIES = 3, WIRE_INDEX_OFFSET = 4096 };
 
 struct wire_index {
 	_Alignas(64) uint32_t magic;

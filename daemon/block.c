@@ -132,7 +132,8 @@ static void condemned_settle(struct blocks *blocks, uint32_t block)
 uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_t space)
 {
 	uint32_t found[2 * WIRE_BUCKET_ENTRIES];	/* no fingerprint can be there more often */
-	const uint32_t n = index_find(blocks->index, key, found, 2 * WIRE_BUCKET_ENTRIES);
+	const struct print print = block_print(blocks, key, space);
+	const uint32_t n = index_find(blocks->index, &print, found, 2 * WIRE_BUCKET_ENTRIES);
 
 	for (uint32_t i = 0; i < n; i++)
 		if (blocks->place[found[i]].space == space &&
@@ -153,6 +154,7 @@ uint32_t block_linkable(const struct blocks *blocks, uint32_t parent, uint32_t s
 static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t variant, enum tier_id tier,
 		 uint32_t *ret)
 {
+	const struct print print = block_print(blocks, key, space);
 	uint32_t block;
 	int r;
 
@@ -162,15 +164,16 @@ static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, u
 	block = number_take(blocks);
 	if (block == BLOCK_NONE)
 		return -ENOSPC;
-	r = index_insert(blocks->index, key, block, 1u << tier, ++blocks->commits);
+	r = index_insert(blocks->index, &print, block, 1u << tier, ++blocks->commits);
 	if (r < 0) {
+		blocks->crowded += r == -EXFULL;
 		number_free(blocks, block);
 		return r;
 	}
 	memcpy(blocks->name[block].key, key, 32);
 	blocks->place[block] = (struct place){ .slot = BLOCK_NONE, .space = space & 0x3ffu, .state = BLOCK_LIVE,
 					       .variant = variant & 1u };
-	blocks->space_count[space]++;
+	blocks->space[space].count++;
 	blocks->count++;
 	*ret = block;
 	return 0;
@@ -296,9 +299,10 @@ uint32_t blocks_victim(const struct blocks *blocks, uint32_t class, uint64_t *re
 static void vanish(struct blocks *blocks, uint32_t block)
 {
 	struct place *place = &blocks->place[block];
+	const struct print print = block_print(blocks, blocks->name[block].key, place->space);
 
-	index_remove(blocks->index, blocks->name[block].key, block);
-	blocks->space_count[place->space]--;
+	index_remove(blocks->index, &print, block);
+	blocks->space[place->space].count--;
 	blocks->count--;
 	blocks->host_count -= !block_away(blocks, block);
 	block_nvme_clear(blocks, block);
@@ -367,7 +371,18 @@ uint32_t blocks_nvme_count(const struct blocks *blocks)
 uint32_t blocks_space_count(const struct blocks *blocks, uint32_t space)
 {
 	assert(space < TIER_MAX_SPACES);
-	return blocks->space_count[space];
+	return blocks->space[space].count;
+}
+
+void blocks_space_is(struct blocks *blocks, uint32_t space, const uint8_t index_key[16])
+{
+	assert(space < TIER_MAX_SPACES && blocks->space[space].count == 0);
+	blocks->space[space].index_key = fingerprint_key_of(index_key);
+}
+
+uint64_t blocks_crowded(const struct blocks *blocks)
+{
+	return blocks->crowded;
 }
 
 uint64_t blocks_memory(const struct blocks *blocks)

@@ -46,6 +46,10 @@ struct blocks_conf {
 int  blocks_open(const struct blocks_conf *conf, struct index *index, struct blocks **ret);
 void blocks_close(struct blocks *blocks);	/* index stays the caller's */
 
+/* From now on this number, which no block carries, is that of a space with this index key (wire.h). Numbers that
+ * nobody named have one of zeros. */
+void blocks_space_is(struct blocks *blocks, uint32_t space, const uint8_t index_key[16]);
+
 /* The block with this key in this space, or BLOCK_NONE. */
 uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_t space);
 
@@ -53,7 +57,8 @@ uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_
  * class are kept (the slot's generation is the host tier's: host_extent()). parent: BLOCK_NONE or a block of the
  * same space, found by its key just now or pinned since; it gains a child. One that was dropped, condemned or
  * demoted meanwhile counts as BLOCK_NONE. variant: 0 or 1, which of the space's image sizes it has. -EEXIST: the
- * key is there; -ENOSPC: table or index full (the caller keeps the slot). */
+ * key is there; -ENOSPC: table or index full; -EXFULL: no room near its place in the index, where to drop another block
+ * would help by chance alone. The caller keeps the slot. */
 int  blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t parent, uint32_t variant,
 		   const struct extent *host, uint32_t *ret);
 /* Likewise with an NVMe copy only, last accessed at `tick` (< 2^48). */
@@ -129,6 +134,7 @@ uint32_t blocks_count(const struct blocks *blocks);
 uint32_t blocks_host_count(const struct blocks *blocks);	/* with a host copy */
 uint32_t blocks_nvme_count(const struct blocks *blocks);	/* with one on NVMe */
 uint32_t blocks_space_count(const struct blocks *blocks, uint32_t space);	/* spaces < TIER_MAX_SPACES */
+uint64_t blocks_crowded(const struct blocks *blocks);	/* how often -EXFULL was the answer */
 uint64_t blocks_memory(const struct blocks *blocks);
 
 #endif

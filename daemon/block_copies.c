@@ -46,7 +46,9 @@ static uint32_t tiers_of(const struct blocks *blocks, uint32_t block)
 /* After a copy came or went. */
 static void publish(struct blocks *blocks, uint32_t block)
 {
-	index_update(blocks->index, blocks->name[block].key, block, tiers_of(blocks, block), ++blocks->commits);
+	const struct print print = block_print(blocks, blocks->name[block].key, blocks->place[block].space);
+
+	index_update(blocks->index, &print, block, tiers_of(blocks, block), ++blocks->commits);
 }
 
 uint32_t blocks_host_slot(const struct blocks *blocks, uint32_t block)

@@ -8,6 +8,7 @@
 
 #include <assert.h>
 
+#include "../client/fingerprint.h"
 #include "block.h"
 #include "evict.h"
 
@@ -37,6 +38,12 @@ struct __attribute__((packed)) place {
 static_assert(sizeof(struct place) == 13, "the memory budget of a block counts on it");
 static_assert(TIER_MAX_SPACES <= 1 << 10, "place.space");
 
+/* What a space's number stands for. */
+struct space_blocks {
+	struct fingerprint_key index_key;
+	uint32_t count;			/* live */
+};
+
 struct blocks {
 	struct index *index;
 	struct evict *evict;
@@ -49,8 +56,9 @@ struct blocks {
 	uint32_t sample_hand;		/* where blocks_sample_away() goes on */
 	uint32_t free, ripe;		/* lists; BLOCK_NONE: empty */
 	uint32_t commits;		/* generation of the next index entry */
+	uint64_t crowded;		/* blocks that found no room in their neighbourhood */
 	uint64_t tick;			/* the latest access of any block */
-	uint32_t space_count[TIER_MAX_SPACES];
+	struct space_blocks space[TIER_MAX_SPACES];
 };
 
 static inline bool block_live(const struct blocks *blocks, uint32_t block)
@@ -68,6 +76,12 @@ static inline bool block_held(const struct blocks *blocks, uint32_t block)
 static inline bool block_away(const struct blocks *blocks, uint32_t block)
 {
 	return blocks->place[block].slot == BLOCK_NONE;
+}
+
+/* A block's fingerprint in the index. */
+static inline struct print block_print(const struct blocks *blocks, const uint8_t key[32], uint32_t space)
+{
+	return fingerprint(&blocks->space[space].index_key, key);
 }
 
 /* block.c: the parent that a block of this space can be linked under (present, of the same space, with a host copy),

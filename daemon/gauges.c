@@ -136,6 +136,7 @@ void gauges_sync(struct kvtierd *d)
 	stats_set(&v->tiers_host_moved_blocks_total, d->moved.moved_blocks);
 	stats_set(&v->index_entries, index_entries(d->index));
 	stats_set(&v->index_bytes, index_memory(d->index));
+	stats_set(&v->index_crowded_blocks_total, blocks_crowded(d->blocks));
 	for (uint32_t i = 0; i < TIER_MAX_SPACES; i++) {
 		const struct space *space = space_at(d->spaces, i);
 

@@ -47,11 +47,6 @@ struct index {
 	uint32_t *block;		/* private: block number of bucket b, slot s at 3 * b + s */
 };
 
-/* A fingerprint as two words: the first is its hash for one candidate bucket, the second for the other. */
-struct print {
-	uint64_t half[2];
-};
-
 /* A way from a key's candidate buckets to a free slot: an entry of each step could go to the next. */
 struct step {
 	uint32_t bucket;
@@ -59,11 +54,11 @@ struct step {
 	uint16_t slot;		/* in that step's bucket: the entry that could come here */
 };
 
-static struct print print_of(const uint8_t fingerprint[16])
+static struct print print_of(const uint8_t bytes[16])
 {
 	struct print ret;
 
-	memcpy(ret.half, fingerprint, sizeof(ret.half));
+	memcpy(ret.half, bytes, sizeof(ret.half));
 	return ret;
 }
 
@@ -237,18 +232,17 @@ static bool entry_of(const struct index *index, const struct print *print, uint3
 	return false;
 }
 
-uint32_t index_find(const struct index *index, const uint8_t fingerprint[16], uint32_t *ret, uint32_t max)
+uint32_t index_find(const struct index *index, const struct print *print, uint32_t *ret, uint32_t max)
 {
-	const struct print print = print_of(fingerprint);
-	const uint64_t b[2] = { wire_bucket_of(print.half[0], index->shape),
-				wire_bucket_of(print.half[1], index->shape) };
+	const uint64_t b[2] = { wire_bucket_of(print->half[0], index->shape),
+				wire_bucket_of(print->half[1], index->shape) };
 	uint32_t n = 0;
 
 	for (int i = 0; i < (b[0] == b[1] ? 1 : 2); i++) {
 		const struct wire_bucket *bucket = &index->bucket[b[i]];
 
 		for (uint32_t s = 0; s < WIRE_BUCKET_ENTRIES && n < max; s++)
-			if (slot_used(bucket, s) && memcmp(bucket->fingerprint[s], fingerprint, 16) == 0)
+			if (slot_used(bucket, s) && memcmp(bucket->fingerprint[s], print, 16) == 0)
 				ret[n++] = *slot_block(index, b[i], s);
 	}
 	return n;
@@ -342,7 +336,7 @@ static int make_room(struct index *index, const struct print *print, uint64_t *r
 		}
 		n = search_widen(index, steps, n, at);
 	}
-	return -ENOSPC;
+	return -EXFULL;
 }
 
 static void count(struct index *index, uint64_t entries)
@@ -357,10 +351,8 @@ static bool crowded(const struct index *index)
 	return index->entries * 100 > index->buckets * WIRE_BUCKET_ENTRIES * 60;
 }
 
-int index_insert(struct index *index, const uint8_t fingerprint[16], uint32_t block, uint32_t tiers,
-		 uint32_t generation)
+int index_insert(struct index *index, const struct print *print, uint32_t block, uint32_t tiers, uint32_t generation)
 {
-	const struct print print = print_of(fingerprint);
 	uint64_t bucket;
 	uint32_t slot;
 	int r;
@@ -368,38 +360,35 @@ int index_insert(struct index *index, const uint8_t fingerprint[16], uint32_t bl
 	if (index->entries >= index->max_entries)
 		return -ENOSPC;
 	grow(index);
-	r = make_room(index, &print, &bucket, &slot);
-	/* In a small table chance alone can fill a neighbourhood, and more buckets then help. Against keys made to
-	 * collide they do not: crowded() ends it before the table grows far. */
+	r = make_room(index, print, &bucket, &slot);
+	/* In a small table chance alone can fill a neighbourhood, and more buckets then help. Against fingerprints made
+	 * to collide they do not: crowded() ends it before the table grows far. */
 	for (int i = 0; r < 0 && i < MORE_ROOM && index->buckets < index->max_buckets && crowded(index); i++) {
 		split(index);
-		r = make_room(index, &print, &bucket, &slot);
+		r = make_room(index, print, &bucket, &slot);
 	}
 	if (r < 0)
 		return r;
-	slot_write(index, bucket, slot, &print, meta_of(tiers, generation), block);
+	slot_write(index, bucket, slot, print, meta_of(tiers, generation), block);
 	count(index, index->entries + 1);
 	return 0;
 }
 
-void index_update(struct index *index, const uint8_t fingerprint[16], uint32_t block, uint32_t tiers,
-		  uint32_t generation)
+void index_update(struct index *index, const struct print *print, uint32_t block, uint32_t tiers, uint32_t generation)
 {
-	const struct print print = print_of(fingerprint);
 	uint64_t bucket = 0;
 	uint32_t slot = 0;
-	const bool found = entry_of(index, &print, block, &bucket, &slot);
+	const bool found = entry_of(index, print, block, &bucket, &slot);
 
 	assert(found);
 	__atomic_store_n(&index->bucket[bucket].meta[slot], meta_of(tiers, generation), __ATOMIC_RELEASE);
 }
 
-void index_remove(struct index *index, const uint8_t fingerprint[16], uint32_t block)
+void index_remove(struct index *index, const struct print *print, uint32_t block)
 {
-	const struct print print = print_of(fingerprint);
 	uint64_t bucket = 0;
 	uint32_t slot = 0;
-	const bool found = entry_of(index, &print, block, &bucket, &slot);
+	const bool found = entry_of(index, print, block, &bucket, &slot);
 
 	assert(found);
 	slot_clear(index, bucket, slot);

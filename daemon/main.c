@@ -203,6 +203,11 @@ static uint32_t blocks_in(void *arg, uint32_t space)
 	return blocks_space_count(((struct kvtierd *)arg)->blocks, space);
 }
 
+static void blocks_are(void *arg, uint32_t space, const uint8_t index_key[16])
+{
+	blocks_space_is(((struct kvtierd *)arg)->blocks, space, index_key);
+}
+
 static uint64_t nvme_bytes(const struct config *config)
 {
 	const char *cursor = config->nvme_path;
@@ -267,7 +272,7 @@ static int open_spaces(struct program *p)
 	if (r == 0)
 		r = spaces_tenant(d->spaces, p->config.socket_tenant, p->text, sizeof p->text);
 	if (r == 0)
-		spaces_in_use(d->spaces, blocks_in, d);
+		spaces_attach(d->spaces, &(struct spaces_blocks){ .arg = d, .count = blocks_in, .is = blocks_are });
 	return r;
 }
 

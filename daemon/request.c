@@ -145,7 +145,8 @@ static void count_stored(struct kvtierd *d, const struct part *part)
 	}
 }
 
-/* A full table makes room as a full tier does: somebody old goes. */
+/* A full table makes room as a full tier does: somebody old goes. A crowded neighbourhood (-EXFULL) is not that: only the
+ * newcomer goes, or keys made to collide would empty the table. */
 static int enter(struct kvtierd *d, const struct part *part, uint32_t parent, uint32_t *ret)
 {
 	const struct space *space = part->request->mount->space;
@@ -193,7 +194,8 @@ static int commit(struct kvtierd *d, struct part *part)
 
 	if (r < 0) {
 		unplace(d, part);
-		stats_health_set(d->stats, STATS_HEALTH_INDEX_FULL, true);
+		if (r != -EXFULL)
+			stats_health_set(d->stats, STATS_HEALTH_INDEX_FULL, true);
 		return -ENOSPC;
 	}
 	if (r == 0) {

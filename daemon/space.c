@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "../client/kvtier.h"
 #include "../tiers/tier.h"
@@ -30,6 +31,7 @@ struct tenant {
 
 struct spaces {
 	char state_dir[256];
+	uint8_t start[32];			/* this start's secret: all index keys follow from it */
 	uint8_t shared[SPACES_SHARED_BYTES];
 	size_t shared_bytes;			/* 0: each tenant's secret is in a file of its own */
 	EVP_MD_CTX *sha;
@@ -37,8 +39,7 @@ struct spaces {
 	uint32_t found;				/* number that the last record belonged to: likely the next one's */
 	struct tenant tenants[MAX_TENANTS];
 	struct space *at[TIER_MAX_SPACES];
-	uint32_t (*blocks_of)(void *arg, uint32_t space);
-	void *blocks_of_arg;
+	struct spaces_blocks blocks;		/* zeros: nobody to ask */
 };
 
 int spaces_open(const char *state_dir, struct spaces **ret, char *text, size_t n)
@@ -49,6 +50,11 @@ int spaces_open(const char *state_dir, struct spaces **ret, char *text, size_t n
 		spaces_close(s);
 		snprintf(text, n, "out of memory for the table of spaces");
 		return -ENOMEM;
+	}
+	if (getrandom(s->start, sizeof s->start, 0) != sizeof s->start) {
+		snprintf(text, n, "getrandom: %s", strerror(errno));
+		spaces_close(s);
+		return -EIO;
 	}
 	if (strlen(state_dir) >= sizeof s->state_dir - 64) {
 		snprintf(text, n, "[daemon] state_dir is longer than %zu bytes", sizeof s->state_dir - 64);
@@ -69,13 +75,14 @@ void spaces_close(struct spaces *s)
 	EVP_MD_CTX_free(s->sha);
 	explicit_bzero(s->tenants, sizeof s->tenants);
 	explicit_bzero(s->shared, sizeof s->shared);
+	explicit_bzero(s->start, sizeof s->start);
 	free(s);
 }
 
-void spaces_in_use(struct spaces *s, uint32_t (*blocks_of)(void *arg, uint32_t space), void *arg)
+void spaces_attach(struct spaces *s, const struct spaces_blocks *blocks)
 {
-	s->blocks_of = blocks_of;
-	s->blocks_of_arg = arg;
+	assert(s->n_spaces == 0);
+	s->blocks = *blocks;
 }
 
 /* --- tenants --- */
@@ -292,7 +299,7 @@ uint32_t space_variant(const struct space *space, enum image_codec codec)
 
 static bool reusable(const struct spaces *s, const struct space *space)
 {
-	return space->opened == 0 && (!s->blocks_of || s->blocks_of(s->blocks_of_arg, space->number) == 0);
+	return space->opened == 0 && (!s->blocks.count || s->blocks.count(s->blocks.arg, space->number) == 0);
 }
 
 /* 1: the space with this owner, and with this id if it is known (id NULL: any; the owner has but half of it); 0: a
@@ -321,15 +328,29 @@ static int find(const struct spaces *s, const uint8_t owner[32], const uint8_t *
 	return 0;
 }
 
-/* In place of what was at this number. */
+static void derive_index_key(struct spaces *s, struct space *space)
+{
+	static const char label[] = "kvtier index 1";
+	uint8_t digest[32];
+
+	sha256(s->sha, label, sizeof label, s->start, sizeof s->start, space->owner, sizeof space->owner, digest);
+	memcpy(space->index_key, digest, sizeof space->index_key);
+}
+
+/* In place of what was at this number: the same space, unknown so far, or another one without blocks. */
 static void put(struct spaces *s, struct space *space, uint32_t number)
 {
+	const bool same = number < s->n_spaces && memcmp(s->at[number]->owner, space->owner, sizeof space->owner) == 0;
+
+	derive_index_key(s, space);
 	space->number = number;
 	if (number == s->n_spaces)
 		s->n_spaces++;
 	else
 		free(s->at[number]);
 	s->at[number] = space;
+	if (!same && s->blocks.is)
+		s->blocks.is(s->blocks.arg, number, space->index_key);
 }
 
 int space_acquire(struct spaces *s, const char *tenant, const struct wire_geometry *wire, struct space **ret,

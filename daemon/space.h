@@ -28,7 +28,8 @@ struct space {
 	struct image_shape shape;		/* with that codec */
 	struct image_shape raw_shape;		/* for blocks that it cannot hold */
 	uint8_t  owner[32];			/* 0..15: SHA-256("kvtier tenant 1" | name), 16..31: id, each cut */
-	bool     known;				/* else all above but owner is zero */
+	uint8_t  index_key[16];			/* SHA-256("kvtier index 1" | this start's secret | owner), cut */
+	bool     known;				/* else all above but owner and index_key is zero */
 	uint32_t variant_bytes[2];		/* its blocks' image sizes, by blocks_variant(); 0: not seen yet. Equal
 						 * where both codecs make images of one size */
 	uint32_t number;			/* < TIER_MAX_SPACES */
@@ -61,6 +62,13 @@ uint32_t space_variant(const struct space *space, enum image_codec codec);
 void spaces_tenant_owner(struct spaces *spaces, const char *tenant, uint8_t ret[16]);
 /* NULL: no such number. It may be an unknown one. Spaces that nobody opened and that hold no blocks may be reused. */
 struct space *space_at(struct spaces *spaces, uint32_t number);
-void spaces_in_use(struct spaces *spaces, uint32_t (*blocks_of)(void *arg, uint32_t space), void *arg);
+/* What the table of blocks is asked and told: how many blocks of a space there are; that a number, without any, is now
+ * that of this space. Before the first space. */
+struct spaces_blocks {
+	void *arg;
+	uint32_t (*count)(void *arg, uint32_t space);
+	void (*is)(void *arg, uint32_t space, const uint8_t index_key[16]);
+};
+void spaces_attach(struct spaces *spaces, const struct spaces_blocks *blocks);
 
 #endif

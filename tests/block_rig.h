@@ -12,6 +12,9 @@
 
 enum { MAX = 64, SPACE = 5, CLASS = 1, HOST = 1 << TIER_HOST, NVME = 1 << TIER_NVME };
 
+/* Of SPACE. */
+static const uint8_t index_key_bytes[16] = { 0xc0, 0xff, 0xee };
+
 struct fixture {
 	struct index *index;
 	struct blocks *blocks;
@@ -24,6 +27,7 @@ static inline int set_up(void **state)
 
 	assert_int_equal(index_open(MAX, &f.index), 0);
 	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MAX, .classes = 4 }, f.index, &f.blocks), 0);
+	blocks_space_is(f.blocks, SPACE, index_key_bytes);
 	assert_int_equal(map_open(index_fd(f.index), index_bytes(f.index), &f.map), 0);
 	*state = &f;
 	return 0;
@@ -127,11 +131,12 @@ static inline uint32_t find(struct blocks *blocks, uint32_t number)
 static inline void assert_seen(void **state, uint32_t number, uint32_t tiers, uint32_t in_host, uint32_t in_nvme)
 {
 	struct fixture *f = *state;
+	const struct fingerprint_key index_key = fingerprint_key_of(index_key_bytes);
 	struct kvtier_key key;
 	uint8_t seen;
 
 	random_key(number, key.bytes);
-	map_probe(f->map, &key, 1, &seen);
+	map_probe(f->map, &index_key, &key, 1, &seen);
 	assert_int_equal(seen, tiers);
 	assert_int_equal(blocks_host_count(f->blocks), in_host);
 	assert_int_equal(blocks_nvme_count(f->blocks), in_nvme);

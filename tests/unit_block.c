@@ -377,6 +377,37 @@ static void costs_at_most_96_bytes_a_block(void **state)
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+/* Keys whose buckets are the same two, as a client can find for a space of its own: what does not fit there is refused with
+ * an error of its own, though the table has room, and blocks of others stay. */
+static void crowded_neighbourhood_is_not_a_full_table(void **state)
+{
+	enum { ALIKE = 12 };
+	const struct fingerprint_key index_key = { { 0, 0 } };	/* of spaces that nobody named */
+	const struct extent where = at(1);
+	struct blocks *blocks = of(state);
+	uint32_t refused = 0, found = 0, block;
+	uint8_t key[32];
+
+	for (uint64_t i = 1ull << 40; found < ALIKE; i++) {
+		random_key(i, key);
+		const struct print print = fingerprint(&index_key, key);
+
+		if ((print.half[0] & 63) > 1 || (print.half[1] & 63) > 1)
+			continue;
+		const int r = blocks_commit(blocks, key, SPACE, BLOCK_NONE, 0, &where, &block);
+
+		found++;
+		refused += r == -EXFULL;
+		assert_true(r == 0 || r == -EXFULL);
+	}
+	assert_int_equal(refused, ALIKE - 2 * WIRE_BUCKET_ENTRIES);
+	assert_int_equal(blocks_crowded(blocks), refused);
+	assert_int_equal(blocks_count(blocks), 2 * WIRE_BUCKET_ENTRIES);
+	for (uint32_t i = 0; i < MAX - 2 * WIRE_BUCKET_ENTRIES; i++)
+		(void)commit(blocks, 3000 + i, BLOCK_NONE);
+	assert_int_equal(blocks_count(blocks), MAX);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -396,6 +427,7 @@ int main(void)
 		CASE(a_parent_of_another_space_counts_as_none),
 		CASE(spaces_are_counted),
 		CASE(walk_sees_each_once_and_may_drop),
+		CASE(crowded_neighbourhood_is_not_a_full_table),
 		cmocka_unit_test(costs_at_most_96_bytes_a_block),
 	};
 

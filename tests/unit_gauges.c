@@ -75,6 +75,12 @@ uint64_t index_entries(const struct index *index)
 	return 0;
 }
 
+uint64_t blocks_crowded(const struct blocks *blocks)
+{
+	(void)blocks;
+	return 0;
+}
+
 uint64_t index_memory(const struct index *index)
 {
 	(void)index;

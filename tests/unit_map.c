@@ -23,6 +23,8 @@
 
 enum { MAX = 10000, TIERS = 6 };
 
+static const struct fingerprint_key index_key = { { 0x0123456789abcdefu, 0xfedcba9876543210u } };
+
 struct fixture {
 	struct index *index;
 	struct map *map;
@@ -56,14 +58,16 @@ static int tear_down(void **state)
 
 static void insert(struct fixture *f, uint32_t number)
 {
-	assert_int_equal(index_insert(f->index, f->keys[number].bytes, number, TIERS, 100 + number), 0);
+	const struct print print = fingerprint(&index_key, f->keys[number].bytes);
+
+	assert_int_equal(index_insert(f->index, &print, number, TIERS, 100 + number), 0);
 }
 
 static void prefix_is_exact(struct fixture *f, size_t n, size_t present)
 {
 	uint32_t tiers = 77, generation = 77;
 
-	assert_int_equal(map_prefix(f->map, f->keys, n, &tiers, &generation), present < n ? present : n);
+	assert_int_equal(map_prefix(f->map, &index_key, f->keys, n, &tiers, &generation), present < n ? present : n);
 	const size_t last = present < n ? present : n;
 	assert_int_equal(tiers, last ? TIERS : 0);
 	assert_int_equal(generation, last ? 99 + last : 0);
@@ -94,7 +98,7 @@ static void outputs_may_be_null(void **state)
 	struct fixture *f = *state;
 
 	insert(f, 0);
-	assert_int_equal(map_prefix(f->map, f->keys, 2, NULL, NULL), 1);
+	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 2, NULL, NULL), 1);
 }
 
 static void probe_answers_each_key_on_its_own(void **state)
@@ -106,12 +110,12 @@ static void probe_answers_each_key_on_its_own(void **state)
 		insert(f, i);
 	for (size_t n = 0; n < 40; n++) {
 		memset(tiers, 0xee, sizeof(tiers));
-		map_probe(f->map, f->keys, n, tiers);
+		map_probe(f->map, &index_key, f->keys, n, tiers);
 		for (size_t i = 0; i < n; i++)
 			assert_int_equal(tiers[i], i % 3 ? 0 : TIERS);
 		assert_int_equal(tiers[n], 0xee);
 	}
-	map_probe(f->map, f->keys, MAX, tiers);
+	map_probe(f->map, &index_key, f->keys, MAX, tiers);
 	for (size_t i = 0; i < MAX; i++)
 		assert_int_equal(tiers[i], i % 3 ? 0 : TIERS);
 }
@@ -121,13 +125,31 @@ static void removed_and_updated_are_seen(void **state)
 	struct fixture *f = *state;
 	uint32_t tiers, generation;
 
+	const struct print print = fingerprint(&index_key, f->keys[0].bytes);
+
 	insert(f, 0);
-	index_update(f->index, f->keys[0].bytes, 0, 9, 0x1abcdef);
-	assert_int_equal(map_prefix(f->map, f->keys, 1, &tiers, &generation), 1);
+	index_update(f->index, &print, 0, 9, 0x1abcdef);
+	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 1, &tiers, &generation), 1);
 	assert_int_equal(tiers, 9);
 	assert_int_equal(generation, 0xabcdef);
-	index_remove(f->index, f->keys[0].bytes, 0);
-	assert_int_equal(map_prefix(f->map, f->keys, 1, &tiers, &generation), 0);
+	index_remove(f->index, &print, 0);
+	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 1, &tiers, &generation), 0);
+}
+
+/* Who has another space's index key finds nothing of this one. */
+static void another_index_key_finds_nothing(void **state)
+{
+	const struct fingerprint_key other = { { index_key.k[0] ^ 1, index_key.k[1] } };
+	struct fixture *f = *state;
+	uint8_t tiers[200];
+
+	for (uint32_t i = 0; i < 200; i++)
+		insert(f, i);
+	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 200, NULL, NULL), 200);
+	assert_int_equal(map_prefix(f->map, &other, f->keys, 200, NULL, NULL), 0);
+	map_probe(f->map, &other, f->keys, 200, tiers);
+	for (uint32_t i = 0; i < 200; i++)
+		assert_int_equal(tiers[i], 0);
 }
 
 /* A memfd like the daemon's, but for what a case changes. */
@@ -183,10 +205,10 @@ static void wild_shapes_read_nothing_outside(void **state)
 	insert(f, 0);
 	for (size_t i = 0; i < sizeof(wild) / sizeof(wild[0]); i++) {
 		head->shape = wild[i];
-		assert_int_equal(map_prefix(f->map, f->keys, MAX, NULL, NULL), 0);
+		assert_int_equal(map_prefix(f->map, &index_key, f->keys, MAX, NULL, NULL), 0);
 	}
 	head->shape = shape;
-	assert_int_equal(map_prefix(f->map, f->keys, 1, NULL, NULL), 1);
+	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 1, NULL, NULL), 1);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -198,6 +220,7 @@ int main(void)
 		CASE(outputs_may_be_null),
 		CASE(probe_answers_each_key_on_its_own),
 		CASE(removed_and_updated_are_seen),
+		CASE(another_index_key_finds_nothing),
 		CASE(other_memory_is_refused),
 		CASE(wild_shapes_read_nothing_outside),
 	};

@@ -23,6 +23,7 @@ struct world {
 	char dir[64];
 	struct spaces *spaces;
 	uint32_t blocks[TIER_MAX_SPACES]; /* that a space has, as blocks.c would say */
+	uint8_t index_keys[TIER_MAX_SPACES][16];	/* what blocks.c was told */
 };
 
 static char text[256];
@@ -30,6 +31,14 @@ static char text[256];
 static uint32_t blocks_of(void *arg, uint32_t space)
 {
 	return ((struct world *)arg)->blocks[space];
+}
+
+static void blocks_are(void *arg, uint32_t space, const uint8_t index_key[16])
+{
+	struct world *w = arg;
+
+	assert_int_equal(w->blocks[space], 0);
+	memcpy(w->index_keys[space], index_key, 16);
 }
 
 static int set_up(void **state)
@@ -40,7 +49,7 @@ static int set_up(void **state)
 	assert_non_null(mkdtemp(w.dir));
 	assert_int_equal(spaces_open(w.dir, &w.spaces, text, sizeof text), 0);
 	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof text), 0);
-	spaces_in_use(w.spaces, blocks_of, &w);
+	spaces_attach(w.spaces, &(struct spaces_blocks){ .arg = &w, .count = blocks_of, .is = blocks_are });
 	*state = &w;
 	return 0;
 }
@@ -291,6 +300,30 @@ static void found_is_unknown_until_opened_and_keeps_its_number(void **state)
 	assert_int_equal(space->opened, 1);
 }
 
+/* Of the found owner alone, so that it is the same when its engine comes; of each space another, after each start another.
+ * The table of blocks knows it before there can be a block. */
+static void index_keys_follow_from_the_owner_and_the_start(void **state)
+{
+	struct world *w = *state;
+	const struct before b = before(w);
+	struct wire_geometry g = geometry();
+	const uint32_t number = found(w, b.owner, b.usual, 0);
+	uint8_t key[16];
+
+	memcpy(key, space_at(w->spaces, number)->index_key, 16);
+	assert_memory_equal(w->index_keys[number], key, 16);
+	w->blocks[number] = 1;
+	assert_memory_equal(acquire(w, &g)->index_key, key, 16);
+	strcpy(g.model, "another@1");
+	assert_memory_not_equal(acquire(w, &g)->index_key, key, 16);
+	w->blocks[number] = 0;
+	spaces_close(w->spaces);
+	assert_int_equal(spaces_open(w->dir, &w->spaces, text, sizeof text), 0);
+	assert_int_equal(spaces_tenant(w->spaces, "default", text, sizeof text), 0);
+	g = geometry();
+	assert_memory_not_equal(acquire(w, &g)->index_key, key, 16);
+}
+
 static void the_order_of_sizes_stays_as_found(void **state)
 {
 	struct world *w = *state;
@@ -406,6 +439,7 @@ int main(void)
 		CASE(refused_geometry_takes_no_number),
 		CASE(owner_is_tenant_and_id),
 		CASE(found_is_unknown_until_opened_and_keeps_its_number),
+		CASE(index_keys_follow_from_the_owner_and_the_start),
 		CASE(the_order_of_sizes_stays_as_found),
 		CASE(one_found_size_says_the_order),
 		CASE(sizes_that_do_not_fit_are_overwritten),
