@@ -57,6 +57,14 @@ int device_submit(struct device *device, struct device_job *job)
 	return r;
 }
 
+void device_cancel(struct device_job *job)
+{
+	if (!job->in_flight)
+		return;
+	loop_assert_core(job->device->loop);
+	__atomic_store_n(&job->cancelled, 1, __ATOMIC_SEQ_CST);
+}
+
 void device_complete(struct device_job *job)
 {
 	struct device *device = job->device;

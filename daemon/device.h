@@ -9,8 +9,12 @@
  * Ownership: a job is embedded in its owner and lent from device_submit() until its `done` ran, which
  * happens on the core thread, from the loop, exactly once, never inside device_submit(). Region and layout
  * must outlive every job that names them; device_release() is called only with no job in flight.
- * A job cannot be interrupted: cancelling an op means not submitting the rest and waiting for the few in
- * flight (each well under a millisecond a MiB on cpu).
+ *
+ * A job is done in pieces of bounded work: CODEC_PIECE_BYTES of the page, fewer where its rows lie far apart.
+ * Between two it ends if its client gave the page up, if device_cancel() was called, or at its deadline; then
+ * no page is touched any more, a page that was being written is partly written, and the image of an encode is
+ * void. Clients' jobs are done in turn, a quantum of pieces each, so that one client's slow pages cost another
+ * at most a quantum a turn and worker.
  */
 #ifndef KVTIER_DEVICE_H
 #define KVTIER_DEVICE_H
@@ -19,6 +23,7 @@
 
 struct loop;
 struct device;
+struct device_run;
 
 /* VERIFY: of an image that just came from a medium; no page is touched. */
 enum device_job_kind { DEVICE_ENCODE = 1, DEVICE_DECODE, DEVICE_VERIFY };
@@ -33,15 +38,18 @@ struct device_job {
 	struct image_identity identity;		/* ENCODE: written; else the header must carry it */
 	uint8_t *image;				/* 4096-aligned slot, image_bytes long; the owner pins it */
 	uint32_t image_bytes;
-	const uint32_t *given_up;		/* shared with the page's owner, or NULL: a job that has not begun when
-						 * it is != 0 does not touch the page: -ECANCELED */
+	uint32_t client;	/* whose turn it takes; 0: the daemon's own work */
+	uint64_t deadline_ns;	/* CLOCK_MONOTONIC; 0: none. Then: -ETIMEDOUT */
+	const uint32_t *given_up;	/* shared with the page's owner, or NULL: != 0 ends the job: -ECANCELED */
+	uint32_t cancelled;	/* set by device_cancel(): -ECANCELED. The owner clears it */
 	/* out */
 	int status;	/* 0; -ERANGE: encode as raw; -EBADMSG: image damaged (page untouched if verify was set
-			 * or the header was bad) */
+			 * or the header was bad); -ECANCELED, -ETIMEDOUT: stopped between pieces */
 	uint8_t out_codec_k, out_codec_v;	/* of the image encoded or decoded */
 	/* private to device.c and the implementation */
 	struct device *device;
 	struct device_job *next;
+	struct device_run *run;	/* what is done of it */
 	uint8_t in_flight;
 	void (*done)(struct device_job *job);	/* set by the owner before submit */
 };
@@ -87,6 +95,8 @@ int  device_import(struct device *device, int fd, uint64_t offset, uint64_t leng
 		   char *text, size_t text_bytes);
 void device_release(struct device *device, struct device_region *region);
 int  device_submit(struct device *device, struct device_job *job);
+/* Ends a job in flight between two of its pieces, if its last has not begun: done() runs as ever. Not in flight: nothing. */
+void device_cancel(struct device_job *job);
 void device_complete(struct device_job *job);	/* for implementations: on the core thread */
 
 #endif

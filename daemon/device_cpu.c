@@ -3,7 +3,8 @@
  * device_cpu.c - the device for engines whose pages are in host memory: a pool of worker threads that
  * run kernels/ between a client's mapped memfd and a host slot.
  *
- *	core: submit --todo (bounded ring)--> worker: encode | verify, decode --done list, eventfd--> core: done
+ *	core: submit --turns--> worker: encode | verify, decode, in pieces --done list, eventfd--> core: done
+ *	                 ^------ others wait, quantum over --'
  *
  * Invariants
  *   C1 a worker touches only the job it took, its region and its slot; all are pinned until `done`.
@@ -12,7 +13,9 @@
  *   C3 engine memory may change under a worker: kernels read it once and never trust it for control.
  *   C4 a large region is unmapped by a thread of its own: that takes 20 ms a GiB, and 100 when its engine has
  *      died and its pages are freed by it, which the core's other clients must not wait for.
- * The one lock guards todo, done, unmap and stopping. Take no locks while holding it.
+ *   C5 clients have turns (device_turns.h): a worker goes on with a job as long as no other client's waits, and else
+ *      for a quantum of time; a piece (kernels.h) is what it cannot stop in.
+ * The one lock guards turns, done, unmap and stopping. Take no locks while holding it.
  */
 #include "device.h"
 
@@ -31,8 +34,11 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "device_run.h"
+#include "device_turns.h"
 #include "loop.h"
 
 enum {
@@ -40,6 +46,9 @@ enum {
 	/* Completions gathered before the core is woken, while more jobs wait: a context switch costs 2-5 us
 	 * and a 1 MiB block 50-150 us, so 4 keeps the core's share of a busy machine around one per cent. */
 	WAKE_BATCH = 4,
+	WAKE_LATE_NS = 200000,		/* but not later than this, should the job after them take long */
+	QUANTUM_NS = 50000,		/* of one job, while another client's wait; one piece at least */
+	CLOCK_PIECES = 4,		/* between two looks at the clock, if nobody waits: 10 us or so */
 	UNMAP_HERE_BYTES = 1 << 20,	/* up to this a region is unmapped by the core: 0.1 ms at most */
 	UNMAP_PIECE_BYTES = 32 << 20,	/* emptied between two moments in which others may map something */
 };
@@ -64,11 +73,17 @@ struct cpu {
 	pthread_mutex_t lock;
 	pthread_cond_t more;
 	bool stopping;
-	struct device_job **todo;		/* ring of depth */
-	uint32_t todo_head, todo_count;
+	struct device_turns turns;		/* jobs that wait */
 	struct device_job *done, **done_end;
 	uint32_t done_count;
 	bool signalled;				/* eventfd written since the core last drained */
+
+	uint32_t shown_clients, shown_first;	/* of turns; atomic: read without the lock */
+	uint64_t unsaid_since;			/* jobs are done of which the core was not told; 0: none. Atomic */
+
+	struct device_run *runs;		/* depth of them */
+	struct device_run **free_runs;		/* the core's */
+	uint32_t n_free_runs;
 
 	pthread_t unmapper;
 	bool has_unmapper;
@@ -83,59 +98,12 @@ static struct cpu *cpu_of(struct device *device)
 
 /* --- worker side --- */
 
-static int check_image(const struct cpu *c, struct device_job *job, const struct image_geometry *geometry,
-		       const struct image_identity *identity, bool checksum)
+static uint64_t clock_ns(void)
 {
-	struct image_header header;
-	struct image_shape shape;
-	int r;
+	struct timespec t;
 
-	memcpy(&header, job->image, sizeof header);
-	r = image_header_check(&header, geometry, identity, &shape);
-	if (r)
-		return r;
-	if (shape.image_bytes > job->image_bytes)
-		return -EBADMSG;
-	if (checksum && c->kernels->checksum(job->image, &shape) != header.checksum)
-		return -EBADMSG;
-	job->out_codec_k = header.codec_k;
-	job->out_codec_v = header.codec_v;
-	return 0;
-}
-
-static int run_decode(const struct cpu *c, struct device_job *job, uint8_t *scratch)
-{
-	const int r = check_image(c, job, &job->layout->geometry, &job->identity, job->verify);
-
-	return r ? r : c->kernels->decode(job->layout, job->page, job->image, scratch);
-}
-
-static int run_verify(const struct cpu *c, struct device_job *job)
-{
-	struct image_identity identity = job->identity;
-	struct image_geometry geometry;
-	struct image_header header;
-
-	if (job->geometry)
-		return check_image(c, job, job->geometry, &identity, true);
-	memcpy(&header, job->image, sizeof header);
-	image_header_geometry(&header, &geometry);
-	memcpy(identity.space_id, header.space_id, sizeof identity.space_id);
-	return check_image(c, job, &geometry, &identity, true);
-}
-
-static int run_job(const struct cpu *c, struct device_job *job, uint8_t *scratch)
-{
-	if (job->given_up && __atomic_load_n(job->given_up, __ATOMIC_SEQ_CST))
-		return -ECANCELED;
-	if (job->kind == DEVICE_VERIFY)
-		return run_verify(c, job);
-	if (job->kind == DEVICE_DECODE)
-		return run_decode(c, job, scratch);
-	job->out_codec_k = job->codec_k;
-	job->out_codec_v = job->codec_v;
-	return c->kernels->encode(job->layout, job->page, (enum image_codec)job->codec_k,
-				  (enum image_codec)job->codec_v, &job->identity, job->image, scratch);
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 static void wake_core(const struct cpu *c)
@@ -146,46 +114,105 @@ static void wake_core(const struct cpu *c)
 	(void)!write(c->watch.fd, &one, sizeof one);
 }
 
-/* With the lock held. True: the caller should wake the core after unlocking. */
-static bool finish(struct cpu *c, struct device_job *job)
+/* With the lock held: what a worker looks at between pieces, without it. */
+static void show_turns(struct cpu *c)
+{
+	__atomic_store_n(&c->shown_clients, c->turns.n_clients, __ATOMIC_RELAXED);
+	__atomic_store_n(&c->shown_first, c->turns.first ? c->turns.first->client : 0, __ATOMIC_RELAXED);
+}
+
+static bool others_wait(const struct cpu *c, uint32_t client)
+{
+	const uint32_t n = __atomic_load_n(&c->shown_clients, __ATOMIC_RELAXED);
+
+	return n > 1 || (n == 1 && __atomic_load_n(&c->shown_first, __ATOMIC_RELAXED) != client);
+}
+
+/* With the lock held: wakes the core, which it lets go of for that. */
+static void wake_locked(struct cpu *c)
+{
+	c->signalled = true;
+	__atomic_store_n(&c->unsaid_since, 0, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&c->lock);
+	wake_core(c);
+	pthread_mutex_lock(&c->lock);
+}
+
+/* With the lock held. */
+static void finish(struct cpu *c, struct device_job *job)
 {
 	job->next = NULL;
 	*c->done_end = job;
 	c->done_end = &job->next;
 	c->done_count++;
-	if (c->signalled || (c->done_count < WAKE_BATCH && c->todo_count > 0))
-		return false;
-	c->signalled = true;
-	return true;
+	if (c->signalled)
+		return;
+	if (c->done_count >= WAKE_BATCH || c->turns.n_jobs == 0)
+		wake_locked(c);
+	else if (c->done_count == 1)
+		__atomic_store_n(&c->unsaid_since, clock_ns(), __ATOMIC_RELAXED);
+}
+
+/* Jobs take long: the core learns now of those that are done. */
+static void wake_late(struct cpu *c, uint64_t now)
+{
+	const uint64_t since = __atomic_load_n(&c->unsaid_since, __ATOMIC_RELAXED);
+
+	if (since == 0 || now < since + WAKE_LATE_NS)
+		return;
+	pthread_mutex_lock(&c->lock);
+	if (c->done_count > 0 && !c->signalled)
+		wake_locked(c);
+	pthread_mutex_unlock(&c->lock);
+}
+
+/* Pieces of a job until it ends: true; or until its quantum is over and other clients wait: false. */
+static bool work_on(struct cpu *c, struct device_job *job, uint8_t *scratch)
+{
+	uint64_t now = 0, turn = 0;	/* turn: when others were first seen to wait */
+
+	for (uint32_t pieces = 0;; pieces++) {
+		const bool others = others_wait(c, job->client), look = others || pieces % CLOCK_PIECES == 0;
+
+		if (look)
+			now = clock_ns();
+		if (others && turn == 0)
+			turn = now;
+		if (others && now - turn >= QUANTUM_NS)
+			return false;
+		if (look)
+			wake_late(c, now);
+		job->status = device_run_piece(job->run, look ? now : 0, scratch);
+		if (job->status != CODEC_MORE)
+			return true;
+	}
 }
 
 static void *work(void *arg)
 {
 	struct cpu *c = arg;
+	struct device_job *job;
 	uint8_t *scratch;
 
 	pthread_mutex_lock(&c->lock);
 	scratch = c->scratch + (size_t)c->next_worker++ * CODEC_SCRATCH_BYTES;
 	for (;;) {
-		struct device_job *job;
-		bool wake;
+		bool ended;
 
-		while (c->todo_count == 0 && !c->stopping)
+		while (!(job = device_turns_take(&c->turns)) && !c->stopping)
 			pthread_cond_wait(&c->more, &c->lock);
-		if (c->todo_count == 0)
+		if (!job)
 			break;
-		job = c->todo[c->todo_head];
-		c->todo_head = (c->todo_head + 1) % c->depth;
-		c->todo_count--;
+		show_turns(c);
 		pthread_mutex_unlock(&c->lock);
-		job->status = run_job(c, job, scratch);
+		ended = work_on(c, job, scratch);
+		if (!ended)
+			device_run_leave(job->run);
 		pthread_mutex_lock(&c->lock);
-		wake = finish(c, job);
-		if (wake) {
-			pthread_mutex_unlock(&c->lock);
-			wake_core(c);
-			pthread_mutex_lock(&c->lock);
-		}
+		if (ended)
+			finish(c, job);
+		else
+			device_turns_return(&c->turns, job);
 	}
 	pthread_mutex_unlock(&c->lock);
 	return NULL;
@@ -239,9 +266,12 @@ static bool drain(struct cpu *c)
 	c->done_end = &c->done;
 	c->done_count = 0;
 	c->signalled = false;
+	__atomic_store_n(&c->unsaid_since, 0, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&c->lock);
 	for (struct device_job *job = list, *next; job; job = next) {
 		next = job->next;
+		c->free_runs[c->n_free_runs++] = job->run;
+		job->run = NULL;
 		device_complete(job);
 	}
 	return list != NULL;
@@ -288,7 +318,9 @@ static void cpu_close(struct device *device)
 	pthread_cond_destroy(&c->more_unmap);
 	pthread_mutex_destroy(&c->lock);
 	free(c->scratch);
-	free(c->todo);
+	device_turns_close(&c->turns);
+	free(c->runs);
+	free(c->free_runs);
 	free(c);
 }
 
@@ -319,6 +351,19 @@ static uint32_t usable_cpus(void)
 	return sched_getaffinity(0, sizeof set, &set) ? 1 : (uint32_t)CPU_COUNT(&set);
 }
 
+static int make_jobs(struct cpu *c)
+{
+	c->runs = aligned_alloc(_Alignof(struct device_run), c->depth * sizeof *c->runs);
+	c->free_runs = calloc(c->depth, sizeof(struct device_run *));
+	if (!c->runs || !c->free_runs)
+		return -ENOMEM;
+	while (c->n_free_runs < c->depth) {
+		c->free_runs[c->n_free_runs] = &c->runs[c->n_free_runs];
+		c->n_free_runs++;
+	}
+	return 0;
+}
+
 static int cpu_open(const struct device_conf *conf, struct loop *loop, struct device **ret)
 {
 	struct cpu *c = calloc(1, sizeof *c);
@@ -344,9 +389,8 @@ static int cpu_open(const struct device_conf *conf, struct loop *loop, struct de
 	if (!c->kernels || conf->depth == 0)
 		goto fail;
 	r = -ENOMEM;
-	c->todo = calloc(conf->depth, sizeof(struct device_job *));
 	c->scratch = aligned_alloc(4096, (size_t)workers * CODEC_SCRATCH_BYTES);
-	if (!c->todo || !c->scratch)
+	if (!c->scratch || make_jobs(c) || device_turns_open(&c->turns, conf->depth))
 		goto fail;
 	c->watch.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (c->watch.fd < 0) {
@@ -448,10 +492,11 @@ static int cpu_submit(struct device *device, struct device_job *job)
 
 	if (device->in_flight >= c->depth)
 		return -EAGAIN;
+	job->run = c->free_runs[--c->n_free_runs];
+	device_run_begin(job->run, c->kernels, job);
 	pthread_mutex_lock(&c->lock);
-	assert(c->todo_count < c->depth);
-	c->todo[(c->todo_head + c->todo_count) % c->depth] = job;
-	c->todo_count++;
+	device_turns_add(&c->turns, job);
+	show_turns(c);
 	pthread_cond_signal(&c->more);
 	pthread_mutex_unlock(&c->lock);
 	return 0;

@@ -100,6 +100,27 @@ void unplace(struct kvtierd *d, struct part *part)
 	part->placed = false;
 }
 
+/* Whose turn the job takes, and until when. */
+static void fill_turn(struct part *part)
+{
+	part->job.client = part->request->conn->id;
+	part->job.deadline_ns = part->request->sqe.deadline_ns;
+}
+
+/* The device ended the job between two pieces: why, for the client. */
+static bool stopped(const struct part *part, int *ret)
+{
+	const int early = part->request->early;
+
+	if (part->job.status == -ETIMEDOUT)
+		*ret = -ETIMEDOUT;
+	else if (part->job.status == -ECANCELED)
+		*ret = early ? early : -ECONNRESET;	/* cancelled by us, or given up */
+	else
+		return false;
+	return true;
+}
+
 static void encode_done(struct device_job *job)
 {
 	struct part *part = (struct part *)(void *)((char *)job - offsetof(struct part, job));
@@ -112,7 +133,8 @@ static void encode_done(struct device_job *job)
 		part->step = STORE_PLACE;
 	} else if (job->status) {
 		unplace(d, part);
-		part->status = -EIO;
+		if (!stopped(part, &part->status))
+			part->status = -EIO;
 	}
 	part_run(part);
 }
@@ -123,6 +145,7 @@ static enum verdict store_encode(struct kvtierd *d, struct part *part)
 
 	part->job.kind = DEVICE_ENCODE;
 	part->job.done = encode_done;
+	fill_turn(part);
 	r = device_submit(d->device, &part->job);
 	assert(r == 0);		/* there are as many parts as the device takes jobs */
 	return WAIT;
@@ -321,6 +344,7 @@ static enum verdict load_serve(struct kvtierd *d, struct part *part)
 	part->job.geometry = &space->geometry;
 	part->job.verify = part->fetch == FETCH_READ || d->config->host_verify == CONFIG_VERIFY_ALWAYS;
 	part->job.done = served;
+	fill_turn(part);
 	r = device_submit(d->device, &part->job);
 	assert(r == 0);
 	return WAIT;
@@ -377,10 +401,8 @@ static enum verdict load_check(struct kvtierd *d, struct part *part)
 		}
 		return CONTINUE;
 	}
-	if (part->job.status == -ECANCELED) {
-		part->status = -ECONNRESET;
+	if (stopped(part, &part->status))
 		return CONTINUE;
-	}
 	if (part->remote_bytes) {
 		remote_corrupt(d, part);
 		part->status = -ENOENT;

@@ -8,10 +8,12 @@
 
 const struct codec_kernels codec_avx2 = {
 	.name = "avx2",
-	.encode = x86_encode,
-	.decode = x86_decode,
+	.encode_start = x86_encode_start,
+	.decode_start = x86_decode_start,
+	.verify_start = x86_verify_start,
+	.step = x86_step,
+	.fence = x86_fence,
 	.copy = x86_copy,
-	.checksum = x86_checksum,
 	.encode_run = x86_encode_run,
 	.decode_run = x86_decode_run,
 };

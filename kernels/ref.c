@@ -2,13 +2,17 @@
 /*
  * ref.c - the kernels in plain C: the oracle of every other implementation, and the fallback.
  *
- * Written to be read beside daemon/IMAGE.md: nested loops in canonical order, one value at a time, nothing
- * shared with the fast paths but fp8.h. Two passes over a group (amax, codes); should the page change
+ * Written to be read beside daemon/IMAGE.md: canonical order, one value at a time, nothing shared with the
+ * fast paths but fp8.h. Two passes over a group (amax, codes); should the page change
  * in between, values saturate and the image is wrong as a page changed under its reader is, no more. The
  * checksum is of the finished image. Any thread.
  */
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
+
+#define XXH_INLINE_ALL /* the state lives in the run, which the shared library does not promise */
+#include <xxhash.h>
 
 #include "fp8.h"
 #include "kernels.h"
@@ -91,121 +95,234 @@ static int fp8_group(const struct group *g, int is_fp16, struct image_cursor *at
 	return 0;
 }
 
-static int plane(const struct page_layout *l, const struct page_piece *p, uint64_t page, int fp8,
-		 const struct image_shape *shape, struct image_cursor *at, int decode)
-{
-	const uint32_t dim = p->kind == KIND_K ? l->geometry.head_dim_k : l->geometry.head_dim_v;
-	const uint32_t tokens = l->geometry.block_tokens;
-	int r = 0;
-
-	for (uint32_t head = 0; head < l->geometry.kv_heads; head++)
-		for (uint32_t t = 0; t < tokens && !r; t += IMAGE_GROUP_TOKENS) {
-			const struct group g = {
-				.base = p->base + page * p->page_stride + head * p->head_stride +
-					t * p->token_stride,
-				.stride = p->token_stride,
-				.rows = tokens - t < IMAGE_GROUP_TOKENS ? tokens - t : IMAGE_GROUP_TOKENS,
-				.cols = dim,
-			};
-
-			if (fp8)
-				r = fp8_group(&g, l->geometry.dtype == DTYPE_FP16, at, decode);
-			else
-				copy_rows(g.base, g.stride, g.rows, (uint64_t)dim * shape->element_bytes, at,
-					  decode);
-		}
-	return r;
-}
-
-static int typed(const struct page_layout *l, const struct page_piece *p, uint64_t page, int fp8,
-		 const struct image_shape *shape, struct image_cursor *at, int decode)
-{
-	uint8_t *base = p->base + page * p->page_stride;
-	int r = 0;
-
-	if (!fp8) {
-		copy_rows(base, 0, 1, p->length * shape->element_bytes, at, decode);
-		return 0;
-	}
-	for (uint64_t v = 0; v < p->length && !r; v += IMAGE_GROUP_TYPED) {
-		const uint64_t left = p->length - v;
-		const struct group g = {
-			.base = base + v * 2,
-			.rows = 1,
-			.cols = left < IMAGE_GROUP_TYPED ? (uint32_t)left : IMAGE_GROUP_TYPED,
-		};
-
-		r = fp8_group(&g, l->geometry.dtype == DTYPE_FP16, at, decode);
-	}
-	return r;
-}
-
-static void opaque(const struct page_layout *l, const struct page_piece *p, uint64_t page,
-		   struct image_cursor *at, int decode)
-{
-	copy_rows(p->base + page * p->page_stride, p->token_stride,
-		  p->token_stride ? l->geometry.block_tokens : 1, p->length, at, decode);
-}
-
-static int walk(const struct page_layout *l, uint64_t page, enum image_codec codec_k,
-		enum image_codec codec_v, const struct image_shape *shape, struct image_cursor *at,
-		int decode)
-{
-	int r = 0;
-
-	for (uint32_t i = 0; i < l->n_pieces && !r; i++) {
-		const struct page_piece *p = &l->pieces[i];
-
-		if (p->kind == KIND_OPAQUE)
-			opaque(l, p, page, at, decode);
-		else if (p->kind == KIND_TYPED)
-			r = typed(l, p, page, codec_k == CODEC_FP8, shape, at, decode);
-		else
-			r = plane(l, p, page, (p->kind == KIND_K ? codec_k : codec_v) == CODEC_FP8, shape, at,
-				  decode);
-	}
-	return r;
-}
-
-static int ref_encode(const struct page_layout *layout, uint64_t page, enum image_codec codec_k,
-		      enum image_codec codec_v, const struct image_identity *identity, uint8_t *image,
-		      uint8_t *scratch)
-{
-	struct image_header *header = (void *)image;
-	struct image_cursor at;
+/* Where a run is: one group, or some rows, after the other in canonical order, then the checksum of the whole. */
+struct ref_run {
+	enum { REF_ENCODE, REF_DECODE, REF_SUM, REF_VERIFY } doing;
+	const struct page_layout *layout;
+	uint64_t page;
+	enum image_codec codec_k, codec_v;
+	const struct image_identity *identity;
+	uint8_t *image;
 	struct image_shape shape;
+	struct image_cursor at;
+	uint32_t piece, head, row; /* the next piece, head, token or row of it */
+	uint64_t value;            /* of typed: value; of opaque: byte of the row */
+	XXH3_state_t *hash;        /* in the run, aligned */
+	uint32_t summed;           /* payload bytes */
+	uint64_t expected;
+};
+enum { REF_HASH_AT = 1024, REF_COPY_BYTES = 4096 };
+static_assert(sizeof(struct ref_run) <= REF_HASH_AT && REF_HASH_AT + sizeof(XXH3_state_t) <= CODEC_RUN_BYTES,
+	      "codec_run");
+
+static struct ref_run *ref_run_of(struct codec_run *run)
+{
+	return (struct ref_run *)(void *)run->own;
+}
+
+/* The next group of a plane, or row where it is verbatim; *cost: bytes, and pages of rows that are far apart. False: there is none. */
+static bool plane(struct ref_run *x, const struct page_piece *p, int *r, uint64_t *cost)
+{
+	const struct image_geometry *geometry = &x->layout->geometry;
+	const uint32_t dim = p->kind == KIND_K ? geometry->head_dim_k : geometry->head_dim_v;
+	const bool fp8 = (p->kind == KIND_K ? x->codec_k : x->codec_v) == CODEC_FP8;
+	const uint32_t left = geometry->block_tokens - x->row, most = fp8 ? IMAGE_GROUP_TOKENS : 1;
+	const struct group g = {
+		.base = p->base + x->page * p->page_stride + x->head * p->head_stride + x->row * p->token_stride,
+		.stride = p->token_stride,
+		.rows = left < most ? left : most,
+		.cols = dim,
+	};
+
+	if (x->head == geometry->kv_heads || dim == 0)
+		return false;
+	*cost += g.rows * ((uint64_t)dim * x->shape.element_bytes + (g.stride < 4096 ? 0 : 4096));
+	if (fp8)
+		*r = fp8_group(&g, geometry->dtype == DTYPE_FP16, &x->at, x->doing == REF_DECODE);
+	else
+		copy_rows(g.base, g.stride, g.rows, (uint64_t)dim * x->shape.element_bytes, &x->at,
+			  x->doing == REF_DECODE);
+	x->row += g.rows;
+	if (x->row == geometry->block_tokens) {
+		x->row = 0;
+		x->head++;
+	}
+	return true;
+}
+
+static bool typed(struct ref_run *x, const struct page_piece *p, int *r, uint64_t *cost)
+{
+	const uint64_t left = p->length - x->value;
+	const struct group g = {
+		.base = p->base + x->page * p->page_stride + x->value * x->shape.element_bytes,
+		.rows = 1,
+		.cols = left < IMAGE_GROUP_TYPED ? (uint32_t)left : IMAGE_GROUP_TYPED,
+	};
+
+	if (left == 0)
+		return false;
+	*cost += (uint64_t)g.cols * x->shape.element_bytes;
+	if (x->codec_k == CODEC_FP8)
+		*r = fp8_group(&g, x->layout->geometry.dtype == DTYPE_FP16, &x->at, x->doing == REF_DECODE);
+	else
+		copy_rows(g.base, 0, 1, (uint64_t)g.cols * x->shape.element_bytes, &x->at,
+			  x->doing == REF_DECODE);
+	x->value += g.cols;
+	return true;
+}
+
+static bool opaque(struct ref_run *x, const struct page_piece *p, uint64_t *cost)
+{
+	const uint32_t rows = p->token_stride ? x->layout->geometry.block_tokens : 1;
+	const uint64_t left = p->length - x->value, n = left < REF_COPY_BYTES ? left : REF_COPY_BYTES;
+
+	if (x->row == rows || p->length == 0)
+		return false;
+	*cost += n + (p->token_stride < 4096 ? 0 : 4096);
+	copy_rows(p->base + x->page * p->page_stride + x->row * p->token_stride + x->value, 0, 1, n, &x->at,
+		  x->doing == REF_DECODE);
+	x->value += n;
+	if (x->value == p->length) {
+		x->value = 0;
+		x->row++;
+	}
+	return true;
+}
+
+/* CODEC_MORE, or 0 when all pieces are done. */
+static int walk(struct ref_run *x, uint32_t budget)
+{
+	uint64_t cost = 0;
+	int r = 0;
+
+	while (x->piece < x->layout->n_pieces && !r) {
+		const struct page_piece *p = &x->layout->pieces[x->piece];
+		const bool more = p->kind == KIND_OPAQUE  ? opaque(x, p, &cost)
+				  : p->kind == KIND_TYPED ? typed(x, p, &r, &cost)
+							  : plane(x, p, &r, &cost);
+
+		if (!more) {
+			x->piece++;
+			x->head = x->row = 0;
+			x->value = 0;
+		} else if (cost >= budget) {
+			return r ? r : CODEC_MORE;
+		}
+	}
+	return r;
+}
+
+/* Of the image's bytes as they are now. */
+static void sum_start(struct ref_run *x, struct codec_run *run)
+{
+	x->hash = (XXH3_state_t *)(void *)(run->own + REF_HASH_AT);
+	x->summed = 0;
+	XXH3_INITSTATE(x->hash);
+	(void)XXH3_64bits_reset(x->hash);
+}
+
+static int sum(struct ref_run *x, uint32_t budget, uint64_t *ret)
+{
+	const uint32_t left = x->shape.payload_bytes - x->summed, n = left < budget ? left : budget;
+
+	(void)XXH3_64bits_update(x->hash, x->image + x->shape.payload_offset + x->summed, n);
+	x->summed += n;
+	if (n < left)
+		return CODEC_MORE;
+	(void)XXH3_64bits_update(x->hash, x->image + sizeof(struct image_header), x->shape.scale_bytes);
+	*ret = XXH3_64bits_digest(x->hash);
+	return 0;
+}
+
+static void cursor_start(struct ref_run *x)
+{
+	x->at.scales = x->image + sizeof(struct image_header);
+	x->at.payload = x->image + x->shape.payload_offset;
+}
+
+static int ref_encode_start(struct codec_run *run, const struct page_layout *layout, uint64_t page,
+			    enum image_codec codec_k, enum image_codec codec_v,
+			    const struct image_identity *identity, uint8_t *image)
+{
+	struct ref_run *x = ref_run_of(run);
+	int r;
+
+	*x = (struct ref_run){
+		.doing = REF_ENCODE, .layout = layout, .page = page, .codec_k = codec_k, .codec_v = codec_v,
+		.identity = identity, .image = image,
+	};
+	r = image_shape(&layout->geometry, codec_k, codec_v, &x->shape, NULL);
+	if (r)
+		return r;
+	cursor_start(x);
+	memset(x->at.scales, 0, x->shape.payload_offset - sizeof(struct image_header)); /* the padding too */
+	return 0;
+}
+
+static int ref_decode_start(struct codec_run *run, const struct page_layout *layout, uint64_t page,
+			    const uint8_t *image)
+{
+	struct ref_run *x = ref_run_of(run);
+	struct image_header header;
+
+	memcpy(&header, image, sizeof(header));
+	*x = (struct ref_run){
+		.doing = REF_DECODE, .layout = layout, .page = page, .codec_k = header.codec_k,
+		.codec_v = header.codec_v, .image = (uint8_t *)(uintptr_t)image, /* decode only reads it */
+	};
+	if (image_shape(&layout->geometry, header.codec_k, header.codec_v, &x->shape, NULL))
+		return -EBADMSG;
+	cursor_start(x);
+	return 0;
+}
+
+static void ref_verify_start(struct codec_run *run, const uint8_t *image, const struct image_shape *shape,
+			     uint64_t checksum)
+{
+	struct ref_run *x = ref_run_of(run);
+
+	*x = (struct ref_run){
+		.doing = REF_VERIFY, .shape = *shape, .image = (uint8_t *)(uintptr_t)image,
+		.expected = checksum,
+	};
+	sum_start(x, run);
+}
+
+static void encode_end(struct ref_run *x, uint64_t checksum)
+{
+	struct image_header *header = (void *)x->image;
+
+	image_header_fill(header, &x->layout->geometry, x->codec_k, x->codec_v, &x->shape, x->identity);
+	image_seal(header, checksum);
+}
+
+static int ref_step(struct codec_run *run, uint32_t budget, uint8_t *scratch)
+{
+	struct ref_run *x = ref_run_of(run);
+	uint64_t checksum = 0;
 	int r;
 
 	(void)scratch;
-	r = image_shape(&layout->geometry, codec_k, codec_v, &shape, NULL);
+	if (x->doing == REF_ENCODE || x->doing == REF_DECODE) {
+		r = walk(x, budget);
+		if (r || x->doing == REF_DECODE)
+			return r;
+		assert(x->at.payload == x->image + x->shape.image_bytes);
+		x->doing = REF_SUM;
+		sum_start(x, run);
+		return CODEC_MORE;
+	}
+	r = sum(x, budget, &checksum);
 	if (r)
 		return r;
-	at.scales = image + sizeof(*header);
-	at.payload = image + shape.payload_offset;
-	memset(at.scales, 0, shape.payload_offset - sizeof(*header)); /* the padding too */
-	r = walk(layout, page, codec_k, codec_v, &shape, &at, 0);
-	if (r)
-		return r;
-	assert(at.payload == image + shape.image_bytes);
-	image_header_fill(header, &layout->geometry, codec_k, codec_v, &shape, identity);
-	image_seal(header, image_checksum(image, &shape));
+	if (x->doing == REF_VERIFY)
+		return checksum == x->expected ? 0 : -EBADMSG;
+	encode_end(x, checksum);
 	return 0;
 }
 
-static int ref_decode(const struct page_layout *layout, uint64_t page, const uint8_t *image, uint8_t *scratch)
+static void ref_fence(void)
 {
-	struct image_header header;
-	struct image_cursor at;
-	struct image_shape shape;
-
-	(void)scratch;
-	memcpy(&header, image, sizeof(header));
-	if (image_shape(&layout->geometry, header.codec_k, header.codec_v, &shape, NULL))
-		return -EBADMSG;
-	at.scales = (uint8_t *)image + sizeof(header); /* decode only reads through it */
-	at.payload = (uint8_t *)image + shape.payload_offset;
-	(void)walk(layout, page, header.codec_k, header.codec_v, &shape, &at, 1);
-	return 0;
 }
 
 static void ref_copy(void *dst, const void *src, size_t n)
@@ -227,10 +344,12 @@ static void ref_decode_run(uint32_t dtype, int k, const uint8_t *src, uint16_t *
 
 const struct codec_kernels codec_ref = {
 	.name = "ref",
-	.encode = ref_encode,
-	.decode = ref_decode,
+	.encode_start = ref_encode_start,
+	.decode_start = ref_decode_start,
+	.verify_start = ref_verify_start,
+	.step = ref_step,
+	.fence = ref_fence,
 	.copy = ref_copy,
-	.checksum = image_checksum,
 	.encode_run = ref_encode_run,
 	.decode_run = ref_decode_run,
 };

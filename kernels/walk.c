@@ -6,7 +6,7 @@
 #include "walk.h"
 
 void walk_start(struct walk *walk, const struct page_layout *layout, uint64_t page, enum image_codec codec_k,
-		enum image_codec codec_v, const struct image_shape *shape)
+		enum image_codec codec_v, const struct image_shape *shape, bool whole)
 {
 	*walk = (struct walk){
 		.layout = layout,
@@ -14,7 +14,20 @@ void walk_start(struct walk *walk, const struct page_layout *layout, uint64_t pa
 		.element_bytes = shape->element_bytes,
 		.fp8_k = codec_k == CODEC_FP8,
 		.fp8_v = codec_v == CODEC_FP8,
+		.whole = whole,
 	};
+}
+
+/* Of rows that lie apart: at least a line each; where each is in a page of memory of its own that, too, unless
+ * the heads between them fill it: then other units touch the same pages. */
+static uint32_t cost_of(const struct walk *w, const struct walk_unit *u)
+{
+	const uint32_t row = u->row_bytes < WALK_LINE_BYTES ? WALK_LINE_BYTES : u->row_bytes;
+	const bool filled = u->stride / u->row_bytes <= 2ull * w->layout->geometry.kv_heads;
+
+	if (u->stride < WALK_PAGE_BYTES)
+		return u->rows * row;
+	return u->rows * (row + (filled ? WALK_PAGE_BYTES / 16 : WALK_PAGE_BYTES));
 }
 
 /* Rows without a gap are one row. */
@@ -26,11 +39,21 @@ static void join_rows(struct walk_unit *u)
 	}
 }
 
+/* To the end of the group, or of the plane, or as many as a unit may have. */
+static uint32_t plane_rows(const struct walk *w, const struct walk_unit *u, uint32_t tokens)
+{
+	const uint32_t left = tokens - (uint32_t)w->at;
+	const uint32_t group = IMAGE_GROUP_TOKENS - (uint32_t)w->at % IMAGE_GROUP_TOKENS;
+	const uint32_t most = u->fp8 && w->whole ? group : WALK_ROWS_BYTES / u->row_bytes;
+	const uint32_t rows = group < left ? group : left;
+
+	return rows < most ? rows : most;
+}
+
 static bool plane_next(struct walk *w, const struct page_piece *p, struct walk_unit *ret)
 {
 	const struct image_geometry *g = &w->layout->geometry;
 	const uint32_t dim = p->kind == KIND_K ? g->head_dim_k : g->head_dim_v;
-	uint32_t left;
 
 	if (w->at == g->block_tokens) {
 		w->at = 0;
@@ -38,15 +61,16 @@ static bool plane_next(struct walk *w, const struct page_piece *p, struct walk_u
 	}
 	if (w->head == g->kv_heads || dim == 0)
 		return false;
-	left = g->block_tokens - (uint32_t)w->at;
 	*ret = (struct walk_unit){
 		.base = p->base + w->page * p->page_stride + w->head * p->head_stride +
 			w->at * p->token_stride,
 		.stride = p->token_stride,
-		.rows = left < IMAGE_GROUP_TOKENS ? left : IMAGE_GROUP_TOKENS,
 		.row_bytes = dim * w->element_bytes,
 		.fp8 = p->kind == KIND_K ? w->fp8_k : w->fp8_v,
+		.more = w->at % IMAGE_GROUP_TOKENS != 0,
 	};
+	ret->rows = plane_rows(w, ret, g->block_tokens);
+	ret->cost = cost_of(w, ret);
 	w->at += ret->rows;
 	join_rows(ret);
 	return true;
@@ -64,6 +88,7 @@ static bool typed_next(struct walk *w, const struct page_piece *p, struct walk_u
 		.rows = 1,
 		.row_bytes = n * w->element_bytes,
 		.fp8 = w->fp8_k,
+		.cost = n * w->element_bytes,
 	};
 	w->at += n;
 	return true;
@@ -86,10 +111,12 @@ static bool opaque_next(struct walk *w, const struct page_piece *p, struct walk_
 	};
 	if (short_rows) {
 		ret->rows = rows - w->row < IMAGE_GROUP_TOKENS ? rows - w->row : IMAGE_GROUP_TOKENS;
+		ret->cost = cost_of(w, ret);
 		w->row += ret->rows;
 		join_rows(ret);
 		return true;
 	}
+	ret->cost = ret->row_bytes;
 	w->at += ret->row_bytes;
 	if (w->at == p->length) {
 		w->at = 0;

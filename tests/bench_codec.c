@@ -166,7 +166,7 @@ static int bed_make(const struct setup *s, const struct codec_kernels *k, struct
 	for (uint32_t i = 0; i < b->blocks && !r; i++) {
 		if (i)
 			memcpy(b->pages + i * b->page_bytes, b->pages, b->page_bytes);
-		r = k->encode(&b->layout, i, codec, codec, &b->identity, b->images + i * b->slot_bytes,
+		r = codec_encode(k, &b->layout, i, codec, codec, &b->identity, b->images + i * b->slot_bytes,
 			      b->scratch);
 	}
 	if (r)
@@ -183,13 +183,11 @@ static int codec_pass(const struct setup *s, const struct codec_kernels *k, stru
 		uint8_t *image = b->images + i * b->slot_bytes;
 
 		if (s->what == CHECKSUM)
-			r = k->checksum(image, &b->shape) == ((struct image_header *)(void *)image)->checksum
-				    ? 0
-				    : -EBADMSG;
+			r = codec_verify(k, image, &b->shape, ((struct image_header *)(void *)image)->checksum);
 		else if (s->what == DECODE)
-			r = k->decode(&b->layout, i, image, b->scratch);
+			r = codec_decode(k, &b->layout, i, image, b->scratch);
 		else
-			r = k->encode(&b->layout, i, codec, codec, &b->identity, image, b->scratch);
+			r = codec_encode(k, &b->layout, i, codec, codec, &b->identity, image, b->scratch);
 	}
 	return r;
 }

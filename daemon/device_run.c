@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device_run.c - see device_run.h. The thread that has the run.
+ */
+#include "device_run.h"
+
+#include <errno.h>
+#include <string.h>
+
+void device_run_begin(struct device_run *run, const struct codec_kernels *kernels, struct device_job *job)
+{
+	run->kernels = kernels;
+	run->job = job;
+	run->stage = RUN_NEW;
+}
+
+/* Whoever wants the job to end: its client, the core, the clock. */
+static int stopped(const struct device_job *job, uint64_t now_ns)
+{
+	if (job->given_up && __atomic_load_n(job->given_up, __ATOMIC_SEQ_CST))
+		return -ECANCELED;
+	if (__atomic_load_n(&job->cancelled, __ATOMIC_SEQ_CST))
+		return -ECANCELED;
+	return now_ns && job->deadline_ns && now_ns >= job->deadline_ns ? -ETIMEDOUT : 0;
+}
+
+/* The geometry that the header must have: the space's, or where nobody knows that its own. */
+static void expected(const struct device_job *job, const struct image_header *header,
+		     struct image_geometry *ret, struct image_identity *ret_identity)
+{
+	*ret_identity = job->identity;
+	if (job->kind == DEVICE_DECODE) {
+		*ret = job->layout->geometry;
+	} else if (job->geometry) {
+		*ret = *job->geometry;
+	} else {
+		image_header_geometry(header, ret);
+		memcpy(ret_identity->space_id, header->space_id, sizeof ret_identity->space_id);
+	}
+}
+
+static int begin_decode(struct device_run *run)
+{
+	run->stage = RUN_CODEC;
+	return run->kernels->decode_start(&run->codec, run->job->layout, run->job->page, run->job->image);
+}
+
+/* 0, or why there is nothing to do. */
+static int begin_image(struct device_run *run)
+{
+	struct device_job *job = run->job;
+	struct image_identity identity;
+	struct image_geometry geometry;
+	struct image_header header;
+	struct image_shape shape;
+	int r;
+
+	memcpy(&header, job->image, sizeof header);
+	expected(job, &header, &geometry, &identity);
+	r = image_header_check(&header, &geometry, &identity, &shape);
+	if (r)
+		return r;
+	if (shape.image_bytes > job->image_bytes)
+		return -EBADMSG;
+	job->out_codec_k = header.codec_k;
+	job->out_codec_v = header.codec_v;
+	if (job->kind == DEVICE_VERIFY || job->verify) {
+		run->stage = RUN_VERIFY;
+		run->kernels->verify_start(&run->codec, job->image, &shape, header.checksum);
+		return 0;
+	}
+	return begin_decode(run);
+}
+
+static int begin_encode(struct device_run *run)
+{
+	struct device_job *job = run->job;
+
+	run->stage = RUN_CODEC;
+	job->out_codec_k = job->codec_k;
+	job->out_codec_v = job->codec_v;
+	return run->kernels->encode_start(&run->codec, job->layout, job->page, (enum image_codec)job->codec_k,
+					  (enum image_codec)job->codec_v, &job->identity, job->image);
+}
+
+int device_run_piece(struct device_run *run, uint64_t now_ns, uint8_t *scratch)
+{
+	struct device_job *job = run->job;
+	int r = stopped(job, now_ns);
+
+	if (r == 0 && run->stage == RUN_NEW)
+		r = job->kind == DEVICE_ENCODE ? begin_encode(run) : begin_image(run);
+	if (r)
+		return r;
+	r = run->kernels->step(&run->codec, CODEC_PIECE_BYTES, scratch);
+	if (r || run->stage != RUN_VERIFY || job->kind == DEVICE_VERIFY)
+		return r;
+	r = begin_decode(run);
+	return r ? r : CODEC_MORE;
+}
+
+void device_run_leave(struct device_run *run)
+{
+	run->kernels->fence();
+}
