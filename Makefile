@@ -114,15 +114,15 @@ $(call T_OBJS,$(filter unit_redis_conn% unit_redis_tls fault_redis_% sim_redis_c
 # A daemon whose disk fails as its test says.
 $(BUILD)/tests/kvtierd_faulty: $(BUILD)/daemon/main.o $(call objs,tests,kvtierd_faulty lib_io_faults lib_io_plan) $(BUILD)/daemon.a
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(LDF_fault_io) $(D_LIBS)
-$(addprefix $(BUILD)/tests/,sys_nvme_io sys_nvme_stall sys_redis_disk): | $(BUILD)/tests/kvtierd_faulty
+$(addprefix $(BUILD)/tests/,sys_nvme_io sys_nvme_stall sys_redis_disk regr_11_14_readonly_ends): | $(BUILD)/tests/kvtierd_faulty
 tests: $(PROGRAMS) $(TEST_BINS)
 check: tests			# this build alone, no installation of anything
 	@BUILD=$(BUILD) bash tests/run.sh $(addprefix $(BUILD)/tests/,$(filter-out $(BESIDE),$(TESTS))) $(SCRIPTS) -- \
 		$(addprefix $(BUILD)/tests/,$(BESIDE))
 
 # Run beside the others, since it mostly waits; and not run with SAN=thread: what waits, its threads being in others, or has one.
-BESIDE  := $(addprefix sys_nvme_,block budget io path stall) fault_nvme_back $(filter sys_redis_% fault_redis_%,$(TESTS))
-ONE     := $(addprefix sys_nvme_,budget io path stall) $(addprefix sys_redis_,cluster fake refused values write) $(filter sim_% fuzz_% unit_redis_conn% unit_redis_rig,$(TESTS))
+BESIDE  := $(addprefix sys_nvme_,block budget io path stall) regr_11_14_readonly_ends fault_nvme_back $(filter sys_redis_% fault_redis_%,$(TESTS))
+ONE     := $(addprefix sys_nvme_,budget io path stall) regr_11_14_readonly_ends $(addprefix sys_redis_,cluster fake refused values write) $(filter sim_% fuzz_% unit_redis_conn% unit_redis_rig,$(TESTS))
 in       = $(addprefix build-address/tests/,$(1)) $(addprefix build-thread/tests/,$(filter-out $(ONE),$(1)))
 # Every test once, in a plain build: the command a newcomer types.
 test: deps

@@ -412,6 +412,24 @@ int kit_flush(struct kit *kit, bool last)
 	return wait_for(kit, &kit->flushed);
 }
 
+static void spare_written(struct io_op *op)
+{
+	(void)op;
+}
+
+void kit_write_spare(struct kit *kit)
+{
+	kit_run(kit);
+	if (kit->sim.n_lent > 0)	/* the power is off */
+		return;
+	memset(kit->buffer, 0xff, NVME_PAGE);
+	kit->spare = (struct io_op){ .kind = IO_WRITE, .buffer = kit->buffer, .bytes = NVME_PAGE,
+				     .offset = nvme_log_spare(kit->log), .done = spare_written };
+	if (!kit->sim.disk.submit(&kit->sim.disk, &kit->spare))
+		while (kit->spare.state != IO_IDLE && disk_sim_step(&kit->sim))
+			;
+}
+
 int kit_purge(struct kit *kit, uint32_t tenant)
 {
 	uint8_t owner[32];

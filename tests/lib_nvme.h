@@ -35,6 +35,7 @@ struct kit {
 	struct kit_block block[KIT_BLOCKS];
 	struct kit_slot slot[KIT_APPENDS];
 	uint8_t *buffer, *expected;
+	struct io_op spare;
 	uint64_t tick;
 	int ready, flushed, purged;	/* what these were called with; 1: not yet */
 	uint32_t blocks;		/* in the table */
@@ -60,6 +61,7 @@ void kit_forget(struct kit *kit, uint32_t block);
  */
 int  kit_load(struct kit *kit, uint32_t block);
 int  kit_flush(struct kit *kit, bool last);
+void kit_write_spare(struct kit *kit);		/* as the device's probe does, when nothing else is on its way */
 int  kit_purge(struct kit *kit, uint32_t tenant);
 uint32_t kit_load_all(struct kit *kit);		/* how many are whole; the others must be misses */
 void kit_check(struct kit *kit);		/* sums in the log = those over the table */

@@ -2,8 +2,8 @@
 /*
  * sim_nvme_crash - goal: after a crash at any point every key is its whole right bytes or a miss, the log
  * starts again, what was purged stays away, and a killed daemon (whose writes the kernel keeps) loses
- * nothing. Method: a short workload that fills, reuses, carries over, purges, seals; cut after each of its
- * writes in turn; each time the device keeps all, nothing, some or torn pieces of what was not synced. Then
+ * nothing. Method: a short workload that fills, reuses, carries over, purges, seals, and writes where a probe of the
+ * device does; cut after each of its writes in turn; each time the device keeps all, nothing, some or torn pieces of what was not synced. Then
  * recovery, more work, a second crash. Seed printed.
  */
 #include <stdarg.h>
@@ -33,9 +33,13 @@ static int workload(void)
 			return 0;
 		if (i > 8)
 			kit_touch(&kit, 6);
+		if (i % 3 == 2)
+			kit_write_spare(&kit);
 	}
 	purged = kit_purge(&kit, PURGED) == 0;
 	for (uint32_t i = BEFORE; i < AFTER; i++) {
+		if (i % 7 == 3)
+			kit_write_spare(&kit);
 		/* eight at once */
 		const int r = kit_append(&kit, i);
 

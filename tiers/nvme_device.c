@@ -36,7 +36,6 @@ static void set_state(struct nvme_device *d, enum tier_state state)
 {
 	d->state = state;
 	d->reads_failed = d->writes_failed = 0;
-	d->probe = NVME_PROBE_NONE;
 	d->changed = true;
 	if (d->log)
 		nvme_log_pause(d->log, state != TIER_UP && state != TIER_STARTING);
@@ -89,9 +88,7 @@ bool nvme_device_readable(const struct nvme_device *d)
 
 bool nvme_device_writable(const struct nvme_device *d)
 {
-	if (!d->log || nvme_log_state(d->log) != NVME_UP)
-		return false;
-	return d->state == TIER_UP || (d->state == TIER_READONLY && d->probe == NVME_PROBE_OPEN);
+	return d->log && nvme_log_state(d->log) == NVME_UP && d->state == TIER_UP;
 }
 
 /* --- how I/O ends --- */
@@ -115,6 +112,12 @@ static bool is_refusal(int status)
 	return status == -ENOSPC || status == -EROFS || status == -EDQUOT || status == -EFBIG || status == -EPERM;
 }
 
+static void readonly(struct nvme_device *d, int status)
+{
+	down(d, TIER_READONLY, "writes fail (%s): nothing new is kept here until one succeeds; %s", strerror(-status),
+	     status == -ENOSPC || status == -EDQUOT ? "make room on the file system" : "look at the device");
+}
+
 static void read_ended(struct nvme_device *d, int status)
 {
 	if (!status)
@@ -126,18 +129,10 @@ static void read_ended(struct nvme_device *d, int status)
 
 static void write_ended(struct nvme_device *d, int status, bool data)
 {
-	if (!status) {
+	if (!status)
 		d->writes_failed = data ? 0 : d->writes_failed;
-		if (data && d->probe == NVME_PROBE_OUT && d->state == TIER_READONLY)
-			up(d);
-		return;
-	}
-	if (d->state == TIER_READONLY && d->probe == NVME_PROBE_OUT)
-		down(d, TIER_READONLY, "writes fail (%s): nothing new is kept here until one succeeds; look at the device",
-		     strerror(-status));
 	else if (d->state == TIER_UP && (is_refusal(status) || ++d->writes_failed >= FAILURES))
-		down(d, TIER_READONLY, "writes fail (%s): nothing new is kept here until one succeeds; %s",
-		     strerror(-status), status == -ENOSPC ? "make room on the file system" : "look at the device");
+		readonly(d, status);
 }
 
 /* While the log starts it judges for itself. */
@@ -159,18 +154,13 @@ static int disk_submit(struct nvme_disk *disk, struct io_op *op)
 {
 	struct nvme_device *d = device_of(disk);
 	const bool starting = nvme_log_state(d->log) == NVME_STARTING;
-	const bool probe = d->state == TIER_READONLY && op->kind == IO_WRITE && op->offset >= NVME_DATA_OFFSET;
-	int r;
 
 	if (!starting && d->state == TIER_OFFLINE)
 		return -ENODEV;
-	if (!starting && probe && d->probe != NVME_PROBE_OPEN)
+	if (!starting && d->state == TIER_READONLY && op->kind == IO_WRITE && op->offset >= NVME_DATA_OFFSET)
 		return -EROFS;
 	op->file = d->io_file;
-	r = io_submit(d->io, op);
-	if (!r && probe)
-		d->probe = NVME_PROBE_OUT;
-	return r;
+	return io_submit(d->io, op);
 }
 
 static uint64_t disk_now(struct nvme_disk *disk)
@@ -377,11 +367,27 @@ static bool may_come_back(const struct nvme_device *d)
 	return state == NVME_UP || (state == NVME_FAILED && !d->file.blank);
 }
 
+/* A device that went OFFLINE meanwhile is not back for having written a page. */
+static void write_probe_ended(struct nvme_device *d, const struct io_op *op)
+{
+	if (d->state != TIER_READONLY)
+		return;
+	if (!op->status)
+		up(d);
+	else if (is_gone(d, op))
+		gone(d);
+	else
+		readonly(d, op->status);
+}
+
 static void probe_ended(struct io_op *op)
 {
 	struct nvme_device *d = (struct nvme_device *)(void *)((char *)op - offsetof(struct nvme_device, probe_op));
 
-	d->probe = NVME_PROBE_NONE;
+	if (op->kind == IO_WRITE) {
+		write_probe_ended(d, op);
+		return;
+	}
 	if (d->state != TIER_OFFLINE)
 		return;
 	if (!op->status) {
@@ -438,23 +444,24 @@ static void probe(struct nvme_device *d)
 		look_whether_opened(d);
 		return;
 	}
-	if (d->probe != NVME_PROBE_NONE || d->for_good || loop_now(d->loop) < d->probe_due_ns)
+	if (d->for_good || loop_now(d->loop) < d->probe_due_ns)
 		return;
-	if (d->probe_op.state != IO_IDLE)	/* the last one is still out, though it does not count any more */
+	if (d->probe_op.state != IO_IDLE)	/* the last one is still out, though it may not count any more */
 		return;
 	if (d->lost) {
 		open_again(d);
 		return;
 	}
-	if (d->state == TIER_READONLY) {
-		d->probe = NVME_PROBE_OPEN;
-		d->changed = true;	/* who has something to write may try */
-		return;
-	}
 	d->probe_op = (struct io_op){ .file = d->io_file, .kind = IO_READ, .buffer = d->probe_page, .bytes = NVME_PAGE,
 				      .offset = nvme_super_offset(0), .done = probe_ended };
-	if (!io_submit(d->io, &d->probe_op))
-		d->probe = NVME_PROBE_OUT;
+	if (d->state == TIER_READONLY) {
+		if (nvme_log_state(d->log) != NVME_UP)	/* after the last flush */
+			return;
+		d->probe_op.kind = IO_WRITE;
+		d->probe_op.offset = nvme_log_spare(d->log);
+		memset(d->probe_page, 0xff, NVME_PAGE);	/* some file systems find room for zeros always */
+	}
+	(void)io_submit(d->io, &d->probe_op);	/* no room: at the next poll */
 }
 
 void nvme_device_poll(struct nvme_device *d)

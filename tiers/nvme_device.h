@@ -32,8 +32,9 @@
  * Invariants
  *	D1 While OFFLINE nothing is submitted but the probe (a read of the superblock) and what a recovery that has
  *	   begun still wants; so what is in the device only gets less. The log is paused whenever it is not UP.
- *	D2 While READONLY no record, header or footer is written, but one when a probe is due: if it ends well the
- *	   device is UP. (A rewrite of something old would tell nothing about a full file system.)
+ *	D2 While READONLY no record, header or footer is written and nothing is reclaimed. The probe is a page where the
+ *	   next record would go, or else in a reserved place (nvme_log_spare()): a full file system refuses it as it
+ *	   would the record, a full log does not, and nobody need store anything for the device to come UP.
  *	D3 A read that was given up keeps its transfer until the device is done with the buffer; then release().
  *	D4 An I/O counts as stalled when two polls in a row found it too old: a daemon that slept is not a disk
  *	   that does.
@@ -62,8 +63,6 @@ struct nvme_transfer {
 	struct nvme_transfer *next_free;
 };
 
-enum nvme_probe { NVME_PROBE_NONE, NVME_PROBE_OPEN, NVME_PROBE_OUT };	/* OPEN: the next write is it */
-
 struct nvme_device {
 	struct nvme_disk disk;	/* first: the log gets back to us */
 	const struct nvme_tier_conf *conf;
@@ -86,9 +85,8 @@ struct nvme_device {
 	uint32_t reads_failed, writes_failed;	/* in a row */
 	uint32_t stall_polls;
 	uint64_t stalls_total;
-	enum nvme_probe probe;
 	uint64_t probe_due_ns, probe_wait_ns;
-	struct io_op probe_op;
+	struct io_op probe_op;		/* READONLY: a write, OFFLINE: a read */
 	uint8_t *probe_page;
 	uint32_t probes_failed;		/* in a row */
 	bool lost;			/* the old descriptor leads nowhere: the path is to be opened again */

@@ -4,6 +4,7 @@
  *
  *	0         superblock   4 KiB: who the store is, its shape, which life it is in, what was purged
  *	32 KiB    superblock   the same again; both are written on every change, the newest valid one wins
+ *	60 KiB    spare        4 KiB that nobody reads: written to see whether the device takes writes
  *	64 KiB    segments     segment_bytes each:
  *
  *	  0        header   4 KiB: store, segment, sequence
@@ -47,6 +48,7 @@ enum {
 	NVME_FORMAT = 1,
 	NVME_SUPER_COPIES = 2,
 	NVME_SUPER_GAP = 32768,		/* from one copy to the next */
+	NVME_SPARE_OFFSET = 61440,
 	NVME_DATA_OFFSET = 65536,	/* of segment 0 */
 	NVME_MIN_SEGMENT_BYTES = 64 << 10,
 	NVME_MAX_SEGMENT_BYTES = 256 << 20,

@@ -216,6 +216,9 @@ int  nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int
 void nvme_log_poll(struct nvme_log *log);
 /* While the device is in trouble no segment is reclaimed: what cannot be read or written just now is not lost. */
 void nvme_log_pause(struct nvme_log *log, bool paused);
+/* UP. The offset of a page that may hold anything until the next append or poll of a log that is not paused: where the
+ * next record would go if there is room for one, else outside all segments (NVME_SPARE_OFFSET). */
+uint64_t nvme_log_spare(const struct nvme_log *log);
 
 void nvme_log_counters(const struct nvme_log *log, struct nvme_counters *ret);
 uint64_t nvme_log_capacity(const struct nvme_log *log);		/* bytes of all segments */

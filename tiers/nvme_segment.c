@@ -193,6 +193,22 @@ void nvme_fill_close(struct nvme_log *log)
 	log->open = NULL;
 }
 
+/* Behind the records of the open segment; in the one that is READY, where they begin; the header of a FREE one, whose
+ * records are nobody's any more. Bytes that are no record end no walk, and a segment without a header has none. */
+uint64_t nvme_log_spare(const struct nvme_log *log)
+{
+	const struct nvme_fill *fill = log->open;
+
+	if (fill && fill->used + NVME_PAGE + nvme_footer_bytes(fill->count + 1) <= log->segment_bytes)
+		return nvme_segment_offset(fill->segment, log->segment_bytes) + fill->used;
+	if (log->ready != NVME_NONE)
+		return nvme_segment_offset(log->ready, log->segment_bytes) + NVME_PAGE;
+	for (uint32_t i = 0; i < log->n_segments && log->clean > 0; i++)
+		if (log->segments[i].state == SEGMENT_FREE && !log->segments[i].readers)
+			return nvme_segment_offset(i, log->segment_bytes);
+	return NVME_SPARE_OFFSET;
+}
+
 static void footer_done(struct nvme_io *io)
 {
 	struct nvme_fill *fill = io->owner;
