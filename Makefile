@@ -29,7 +29,7 @@ TIERS   := tier host host_memory host_limits host_view fault io io_uring io_thre
 	   redis_tls redis_tls_stream redis_topology redis_view
 CLIENT  := arena check client error keys map op ring session socket space staged submit
 CTL     := kvtierctl kvtierctl_admin kvtierctl_ask kvtierctl_format kvtierctl_stats kvtierctl_status kvtierctl_text
-BENCH   := $(addprefix bench_,main codec lookup io disk nvme nvme_daemon daemon link server wire redis redis_daemon)
+BENCH   := $(addprefix bench_,main codec lookup keys io disk nvme nvme_daemon daemon link server wire redis redis_daemon)
 # A test is in by its name: its kind, then its subject.
 TESTS   := $(basename $(notdir $(foreach kind,unit fault sim fuzz regr sys,$(sort $(wildcard tests/$(kind)_*.c)))))
 WRAP     = $(addprefix -Wl$(comma)--wrap=,$(1))

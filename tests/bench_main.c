@@ -15,6 +15,7 @@
 /* Weak, so that the program links from any subset of its files (one subject, one rebuild). */
 #pragma weak bench_codec_cases
 #pragma weak bench_lookup_cases
+#pragma weak bench_keys_cases
 #pragma weak bench_io_cases
 #pragma weak bench_nvme_cases
 #pragma weak bench_nvme_daemon_cases
@@ -175,7 +176,7 @@ static int parse(int argc, char **argv, struct options *ret)
 
 int main(int argc, char **argv)
 {
-	const struct bench_case *const tables[] = { bench_codec_cases, bench_lookup_cases, bench_io_cases,
+	const struct bench_case *const tables[] = { bench_codec_cases, bench_lookup_cases, bench_keys_cases, bench_io_cases,
 						    bench_nvme_cases, bench_nvme_daemon_cases,
 						    bench_redis_cases, bench_redis_daemon_cases };
 	struct options o = { 0 };
