@@ -6,9 +6,12 @@
  *   K1 whatever a client says, at most its own connection ends: an ERROR with the sentence, then close.
  *   K2 the end of a connection is the daemon's word that it let go of the client's pages, whatever the reason. A
  *      dying connection's socket and ring are not looked at any more, but its socket stays open and silent until
- *      its last part in flight let go (milliseconds). Only then the reason is sent and the socket closed.
+ *      its last part in flight let go (milliseconds). Only then the reason is sent, and it hangs up.
  *   K3 nothing is sent that could block: what does not fit into the socket of a client that does not read its
  *      replies ends that connection.
+ *   K4 what a client sent is touched here only as bytes of a packet: descriptors, regions and its socket's queue are
+ *      a helper's (intake.c). A connection has at most one intake and one leaving under way, and its slot is taken
+ *      until both have ended: what blocks them holds up this connection alone.
  */
 #include "conn.h"
 
@@ -31,12 +34,8 @@
 enum {
 	MESSAGES_A_TURN = 16,
 	ENTRIES_A_TURN = 64,
-	/* Regions of all clients together: vm.max_map_count is 65530, and each is a mapping. */
-	MAX_REGIONS = 49152,
+	TICK_NS = 1000000,	/* between two looks at the ring of a client whose doorbells nobody hears */
 };
-
-/* Bytes of them: regions may be sparse, and the address space has 128 TiB. */
-#define MAX_REGION_BYTES (64ull << 40)
 
 /* --- sending --- */
 
@@ -88,10 +87,10 @@ void conn_kill(struct conn *c)
 {
 	struct loop *loop = server_daemon(c->server)->loop;
 
-	if (c->state == CONN_DYING)
+	if (c->state >= CONN_DYING)
 		return;
 	c->state = CONN_DYING;
-	loop_timer_unset(loop, &c->greeting);
+	loop_timer_unset(loop, &c->timer);
 	loop_poller_remove(loop, &c->poller);
 	loop_remove(loop, &c->socket);
 	if (c->process.fd >= 0) {
@@ -103,14 +102,82 @@ void conn_kill(struct conn *c)
 	server_conn_dying(c->server);
 }
 
-/* Nobody touches a page of it any more: says why it ends, if there is a reason, and closes. */
+/* Its regions go to a helper; until they are unmapped they count. */
+static void give_up(struct conn *c, struct mount *mount)
+{
+	mount_close(server_daemon(c->server), mount);
+	mount->next = c->unwanted;
+	c->unwanted = mount;
+}
+
+static void send_off(struct conn *c)
+{
+	c->leaving.list = c->unwanted;
+	c->leaving.lent = true;
+	c->unwanted = NULL;
+	helper_start(server_helpers(c->server), &c->leaving.job);
+}
+
+static void start_intake(struct conn *c);
+
+static void on_left(struct helper_job *job)
+{
+	struct conn *c = (struct conn *)(void *)((char *)job - offsetof(struct conn, leaving));
+
+	c->leaving.lent = false;
+	for (struct mount *mount = c->leaving.list, *next; mount; mount = next) {
+		next = mount->next;
+		free(mount);
+	}
+	c->leaving.list = NULL;
+	if (c->unwanted)
+		send_off(c);
+	if (c->intake.state == INTAKE_HELD && c->state == CONN_OPEN)
+		start_intake(c);
+}
+
+static void leave(struct conn *c, struct mount *mount)
+{
+	give_up(c, mount);
+	if (!c->leaving.lent)
+		send_off(c);
+}
+
+/* Nobody touches a page of it any more: says why it ends, if there is a reason, and hangs up. */
 static void end(struct conn *c)
 {
 	assert(c->state == CONN_DYING && c->n_requests == 0);
+	c->state = CONN_ENDED;
 	if (c->end_error)
 		(void)send_error(c, c->end_seq, c->end_error, c->end_text);
-	(void)close(c->socket.fd);
+	(void)shutdown(c->socket.fd, SHUT_RDWR);
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
+		if (c->mounts[i])
+			give_up(c, c->mounts[i]);
+	memset(c->mounts, 0, sizeof c->mounts);
+}
+
+bool conn_end(struct conn *c)
+{
+	if (c->state == CONN_DYING)
+		end(c);
+	if (c->intake.state == INTAKE_HELD) {
+		c->intake.discard = true;
+		start_intake(c);
+	}
+	if (c->intake.state != INTAKE_IDLE || c->leaving.lent)
+		return false;
+	if (c->socket.fd < 0 && !c->unwanted)
+		return true;
+	if (!c->ring.submit && !c->unwanted && server_guarded(c->server)) {
+		(void)close(c->socket.fd);	/* before HELLO was answered no descriptor can have come */
+		return true;
+	}
+	c->leaving.socket = c->socket.fd;
+	c->leaving.ring = &c->ring;
 	c->socket.fd = -1;
+	send_off(c);
+	return false;
 }
 
 /* The client broke the protocol. */
@@ -138,7 +205,7 @@ static void on_process(struct loop_watch *watch, uint32_t events)
 
 static void on_greeting_late(struct loop_timer *timer)
 {
-	struct conn *c = (struct conn *)(void *)((char *)timer - offsetof(struct conn, greeting));
+	struct conn *c = (struct conn *)(void *)((char *)timer - offsetof(struct conn, timer));
 
 	violate(c, 0, "no HELLO came within 5 s");
 }
@@ -146,6 +213,7 @@ static void on_greeting_late(struct loop_timer *timer)
 /* --- control messages --- */
 
 static bool poll_ring(struct loop_poller *poller);
+static void on_tick(struct loop_timer *timer);
 
 static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 {
@@ -183,51 +251,33 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 	fds[0] = c->ring.submit_fd;
 	fds[1] = c->ring.complete_fd;
 	fds[2] = index_fd(d->index);
+	server_let_fds_in(c->socket.fd);
 	fds[3] = server_pidfd(c->server);
 	if (send_message(c, &ok, sizeof ok, fds, fds[3] >= 0 ? 4 : 3)) {
 		conn_kill(c);
 		return;
 	}
 	ring_close_fds(&c->ring);
-	loop_timer_unset(d->loop, &c->greeting);
+	loop_timer_unset(d->loop, &c->timer);
+	c->timer.fire = on_tick;
 	c->state = CONN_OPEN;
 	c->poller.poll = poll_ring;
 	loop_poller_add(d->loop, &c->poller);
 }
 
-/* What regions take of the daemon is divided among all clients there may be: none can take what another needs. */
-static int check_share(const struct conn *c, const struct proto_space_open *m, char *text, size_t text_bytes)
-{
-	const uint32_t clients = server_daemon(c->server)->config->socket_max_clients;
-	const uint64_t max_bytes = MAX_REGION_BYTES / clients;
-	uint64_t bytes = 0, n = m->n_regions;
-
-	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++) {
-		bytes += c->mounts[i] ? c->mounts[i]->region_bytes : 0;
-		n += c->mounts[i] ? c->mounts[i]->n_regions : 0;
-	}
-	for (uint32_t i = 0; i < m->n_regions; i++)
-		if (__builtin_add_overflow(bytes, m->regions[i].length, &bytes))
-			bytes = UINT64_MAX;
-	if (n <= MAX_REGIONS / clients && bytes <= max_bytes)
-		return 0;
-	snprintf(text, text_bytes, "regions: with these the client has %llu of %llu bytes; [socket] max_clients = %u "
-		 "leaves it %u of %llu: lower that, or use fewer spaces", (unsigned long long)n,
-		 (unsigned long long)bytes, clients, MAX_REGIONS / clients, (unsigned long long)max_bytes);
-	return -ENOSPC;
-}
-
-static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t seq, const int *fds, uint32_t n_fds)
+/* The regions are in mount; there are none if there were no descriptors. */
+static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t seq, struct mount *mount,
+			  uint32_t n_fds)
 {
 	struct kvtierd *d = server_daemon(c->server);
 	struct wire_space_ok ok = { .head = head_of(WIRE_SPACE_OK, sizeof ok, seq) };
 	struct proto_space_open m;
-	struct mount *mount = NULL;
 	char text[232];
 	uint32_t handle = 0;
 	int r = proto_space_open(packet, n, n_fds, &m, text, sizeof text);
 
 	if (r == -EPROTO) {
+		assert(!mount);		/* the helper has seen the same */
 		violate(c, seq, text);
 		return;
 	}
@@ -238,11 +288,13 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 			 WIRE_MAX_SPACES);
 		r = -ENOSPC;
 	}
+	if (r == 0 && !mount)	/* without regions: nothing to map */
+		r = mount_import(d->device, &m, NULL, &mount, text, sizeof text);
 	if (r == 0)
-		r = check_share(c, &m, text, sizeof text);
-	if (r == 0)
-		r = mount_open(d, server_tenant(c->server), &m, fds, &mount, text, sizeof text);
+		r = mount_open(d, server_tenant(c->server), &m, mount, text, sizeof text);
 	if (r) {
+		if (mount)
+			leave(c, mount);
 		if (send_error(c, seq, r, text))
 			conn_kill(c);
 		return;
@@ -295,7 +347,7 @@ static void finish_closing(struct conn *c)
 		done.head.seq = mount->close_seq;
 		c->mounts[i] = NULL;
 		c->closing_mounts--;
-		mount_close(server_daemon(c->server), mount);
+		leave(c, mount);
 		if (send_message(c, &done, sizeof done, NULL, 0)) {
 			conn_kill(c);
 			return;
@@ -303,85 +355,141 @@ static void finish_closing(struct conn *c)
 	}
 }
 
-static void on_message(struct conn *c, const void *packet, size_t n, const int *fds, uint32_t n_fds)
+static void on_message(struct conn *c, const void *packet, size_t n)
 {
 	struct wire_head head = { 0 };
 	char text[200];
 
 	if (proto_head(packet, n, &head, text, sizeof text))
 		violate(c, 0, text);
-	else if (n_fds > 0 && head.type != WIRE_SPACE_OPEN)
-		violate(c, head.seq, "file descriptors came with a message that takes none");
 	else if (head.type == WIRE_HELLO)
 		on_hello(c, packet, n, head.seq);
 	else if (c->state != CONN_OPEN)
 		violate(c, head.seq, "the first message must be HELLO");
 	else if (head.type == WIRE_SPACE_OPEN)
-		on_space_open(c, packet, n, head.seq, fds, n_fds);
+		on_space_open(c, packet, n, head.seq, NULL, 0);
 	else if (head.type == WIRE_SPACE_CLOSE)
 		on_space_close(c, packet, n, head.seq);
 	/* DOORBELL: waking up was all it is for; the ring is polled this turn. */
 }
 
+/* --- packets with descriptors --- */
+
+static void count_regions(const struct mount *mount, struct intake_share *ret)
+{
+	ret->bytes += mount->region_bytes;
+	ret->regions += mount->n_regions;
+}
+
+void conn_share(const struct conn *c, struct intake_share *ret)
+{
+	const uint32_t clients = server_daemon(c->server)->config->socket_max_clients;
+
+	*ret = (struct intake_share){
+		.max_bytes = INTAKE_MAX_BYTES / clients, .max_regions = INTAKE_MAX_REGIONS / clients, .clients = clients,
+		.waits = c->unwanted || c->leaving.list,
+	};
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
+		if (c->mounts[i])
+			count_regions(c->mounts[i], ret);
+	for (const struct mount *mount = c->unwanted; mount; mount = mount->next)
+		count_regions(mount, ret);
+	for (const struct mount *mount = c->leaving.list; mount; mount = mount->next)
+		count_regions(mount, ret);
+}
+
+/* Packets are not looked at meanwhile, doorbells among them: so the ring is, now and then. */
+static void start_intake(struct conn *c)
+{
+	struct loop *loop = server_daemon(c->server)->loop;
+
+	c->intake.state = INTAKE_LENT;
+	c->intake.greeted = c->state == CONN_OPEN;
+	conn_share(c, &c->intake.share);
+	if (c->state == CONN_OPEN)
+		(void)loop_timer_set(loop, &c->timer, loop_now(loop) + TICK_NS);
+	helper_start(server_helpers(c->server), &c->intake.job);
+}
+
+static void on_tick(struct loop_timer *timer)
+{
+	struct conn *c = (struct conn *)(void *)((char *)timer - offsetof(struct conn, timer));
+	struct loop *loop = server_daemon(c->server)->loop;
+
+	if (c->intake.state != INTAKE_IDLE)
+		(void)loop_timer_set(loop, timer, loop_now(loop) + TICK_NS);
+}
+
+static void on_intake(struct helper_job *job)
+{
+	struct conn *c = (struct conn *)(void *)((char *)job - offsetof(struct conn, intake));
+	struct intake *in = &c->intake;
+	const int status = in->status;
+
+	if (status == -EAGAIN && c->state < CONN_DYING) {
+		in->state = INTAKE_HELD;
+		if (!c->leaving.lent)	/* they have been unmapped meanwhile */
+			start_intake(c);
+		return;
+	}
+	if (status == -EAGAIN) {
+		in->state = INTAKE_HELD;	/* conn_end() */
+		return;
+	}
+	in->state = INTAKE_IDLE;
+	if (c->state >= CONN_DYING) {
+		if (in->mount)
+			leave(c, in->mount);
+	} else if (status == 0)
+		on_space_open(c, in->packet, in->n, in->seq, in->mount, WIRE_MAX_REGIONS);
+	else if (status == -EPROTO)
+		violate(c, in->seq, in->text);
+	else if (status == -ECONNRESET || send_error(c, in->seq, status, in->text))
+		conn_kill(c);
+	intake_drop(in);
+	if (c->state < CONN_DYING)
+		(void)loop_modify(server_daemon(c->server)->loop, &c->socket, EPOLLIN);
+}
+
 /* --- receiving --- */
 
-/* Receives one packet and its fds. > 0: bytes; 0: none there; -ECONNRESET: gone; -EPROTO with text. */
-static ssize_t receive(struct conn *c, void *buffer, size_t room, int fds[WIRE_MAX_REGIONS], uint32_t *ret_fds,
-		       char *text, size_t text_bytes)
+/* False: there is nothing more to take now. */
+static bool take_packet(struct conn *c)
 {
-	union {
-		struct cmsghdr head;
-		char bytes[CMSG_SPACE(WIRE_MAX_REGIONS * sizeof(int))];
-	} control;
-	struct iovec iov = { .iov_base = buffer, .iov_len = room };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
-			    .msg_controllen = sizeof control.bytes };
-	const ssize_t n = recvmsg(c->socket.fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	void *buffer = server_buffer(c->server);
+	char text[64];
+	bool fds;
+	ssize_t n = intake_peek(c->socket.fd, &fds);
 
-	*ret_fds = 0;
-	if (n < 0)
-		return errno == EAGAIN || errno == EINTR ? 0 : -ECONNRESET;
-	for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h))
-		if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS) {
-			*ret_fds = (uint32_t)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-			memcpy(fds, CMSG_DATA(h), *ret_fds * sizeof(int));
-		}
 	if (n == 0)
-		return -ECONNRESET;
-	if (m.msg_flags & MSG_CTRUNC) {
-		snprintf(text, text_bytes, "a packet carries more than %d file descriptors", WIRE_MAX_REGIONS);
-		return -EPROTO;
+		return false;
+	if (n > 0 && fds) {
+		(void)loop_modify(server_daemon(c->server)->loop, &c->socket, 0);
+		start_intake(c);
+		return false;
 	}
-	if (m.msg_flags & MSG_TRUNC) {
-		snprintf(text, text_bytes, "a packet is larger than %d bytes", WIRE_MAX_MESSAGE);
-		return -EPROTO;
+	if (n > WIRE_MAX_MESSAGE) {
+		snprintf(text, sizeof text, "a packet is larger than %d bytes", WIRE_MAX_MESSAGE);
+		violate(c, 0, text);
+		return false;
 	}
-	return n;
+	if (n > 0)
+		n = recv(c->socket.fd, buffer, WIRE_MAX_MESSAGE, MSG_DONTWAIT);
+	if (n > 0)
+		on_message(c, buffer, (size_t)n);
+	else
+		conn_kill(c);
+	return c->state < CONN_DYING;
 }
 
 static void on_socket(struct loop_watch *watch, uint32_t events)
 {
 	struct conn *c = (struct conn *)(void *)((char *)watch - offsetof(struct conn, socket));
 
-	for (int i = 0; i < MESSAGES_A_TURN && c->state != CONN_DYING; i++) {
-		char text[200];
-		int fds[WIRE_MAX_REGIONS];
-		uint32_t n_fds;
-		void *buffer = server_buffer(c->server);
-		const ssize_t n = receive(c, buffer, WIRE_MAX_MESSAGE, fds, &n_fds, text, sizeof text);
-
-		if (n > 0)
-			on_message(c, buffer, (size_t)n, fds, n_fds);
-		else if (n == -EPROTO)
-			violate(c, 0, text);
-		else if (n < 0)
-			conn_kill(c);
-		for (uint32_t f = 0; f < n_fds; f++)
-			(void)close(fds[f]);
-		if (n == 0)
+	for (int i = 0; i < MESSAGES_A_TURN && c->intake.state == INTAKE_IDLE; i++)
+		if (!take_packet(c))
 			break;
-	}
-	if (c->state != CONN_DYING && (events & (EPOLLHUP | EPOLLERR)))
+	if (c->state < CONN_DYING && (events & (EPOLLHUP | EPOLLERR)))
 		conn_kill(c);
 }
 
@@ -436,7 +544,12 @@ int conn_start(struct conn *c, int fd, int pidfd)
 
 	c->socket = (struct loop_watch){ .fd = fd, .ready = on_socket };
 	c->process = (struct loop_watch){ .fd = -1, .ready = on_process };
-	c->greeting.fire = on_greeting_late;
+	c->timer.fire = on_greeting_late;
+	c->intake.job = (struct helper_job){ .run = intake_run, .done = on_intake };
+	c->intake.socket = fd;
+	c->intake.device = server_daemon(c->server)->device;
+	c->leaving.job = (struct helper_job){ .run = leaving_run, .done = on_left };
+	c->leaving.socket = -1;
 	c->ring.submit_fd = c->ring.complete_fd = -1;
 	r = loop_add(loop, &c->socket, EPOLLIN);
 	if (r == 0 && pidfd >= 0) {
@@ -446,16 +559,8 @@ int conn_start(struct conn *c, int fd, int pidfd)
 			c->process.fd = -1;
 	}
 	if (r == 0)
-		r = loop_timer_set(loop, &c->greeting, loop_now(loop) + GREETING_S * 1000000000ull);
+		r = loop_timer_set(loop, &c->timer, loop_now(loop) + GREETING_S * 1000000000ull);
 	if (r)
 		loop_remove(loop, &c->socket);
 	return r;
-}
-
-void conn_free_resources(struct conn *c)
-{
-	end(c);
-	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
-		mount_close(server_daemon(c->server), c->mounts[i]);
-	ring_close(&c->ring);
 }

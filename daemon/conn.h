@@ -2,8 +2,9 @@
 /*
  * conn.h - listening socket and connections: handshake, rings, spaces, death. Core thread only.
  *
- *	accept -> GREETING --HELLO--> OPEN --HUP, pidfd, violation, shutdown--> DYING --no requests left--> closed, freed
- *	             `------5 s, bad HELLO-----------------------------------------^
+ *	accept -> GREETING --HELLO--> OPEN --HUP, pidfd, violation, shutdown--> DYING --no requests left--> ENDED
+ *	             `------5 s, bad HELLO-----------------------------------------^	       | unmapped,
+ *	                                                                        slot is free <---' closed (helpers)
  */
 #ifndef KVTIER_CONN_H
 #define KVTIER_CONN_H
@@ -13,6 +14,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "intake.h"
 #include "loop.h"
 #include "mount.h"
 #include "ring.h"
@@ -21,7 +23,7 @@ struct kvtierd;
 struct request;
 struct server;
 
-enum conn_state { CONN_GREETING, CONN_OPEN, CONN_DYING };
+enum conn_state { CONN_GREETING, CONN_OPEN, CONN_DYING, CONN_ENDED };
 
 struct conn {
 	struct server *server;
@@ -33,7 +35,10 @@ struct conn {
 	char name[WIRE_NAME_BYTES];
 	struct loop_watch socket;
 	struct loop_watch process;	/* pidfd; fd -1: none */
-	struct loop_timer greeting;	/* the handshake's deadline */
+	struct loop_timer timer;	/* GREETING: its deadline; OPEN: looks at the ring while nobody hears doorbells */
+	struct intake intake;		/* while it is not IDLE, no packet is read */
+	struct leaving leaving;
+	struct mount *unwanted;		/* closed spaces, regions still mapped; counted in the client's share */
 	struct loop_poller poller;	/* its submission ring */
 	struct ring ring;
 	struct mount *mounts[WIRE_MAX_SPACES];
@@ -53,7 +58,8 @@ struct conn {
 int  server_open(struct kvtierd *d, struct server **ret, char *text, size_t n);
 /* Stops listening and cuts every connection; they drain, and then close, while the loop runs on. */
 void server_shutdown(struct server *server);
-void server_close(struct server *server);		/* after shutdown and drained; NULL is fine */
+bool server_busy(const struct server *server);		/* connections drain, or helpers are at work; NULL: no */
+void server_close(struct server *server);		/* after shutdown, and no longer busy; NULL is fine */
 uint32_t server_connections(const struct server *server);
 void server_sample(struct server *server);		/* lookup counters -> stats; a few times a second */
 const char *server_tenant(const struct server *server);

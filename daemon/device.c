@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device.c - the one way to a device: checks, counts, exactly-one completion. Core thread only.
+ * device.c - the one way to a device: checks, counts, exactly-one completion. Core thread only, but for
+ * device_import() and device_release().
  */
 #include "device.h"
 
@@ -30,14 +31,12 @@ void device_close(struct device *device)
 int device_import(struct device *device, int fd, uint64_t offset, uint64_t length, struct device_region *ret,
 		  char *text, size_t text_bytes)
 {
-	loop_assert_core(device->loop);
 	return device->ops->import(device, fd, offset, length, ret, text, text_bytes);
 }
 
-void device_release(struct device *device, struct device_region *region)
+void device_release(struct device_region *region)
 {
-	loop_assert_core(device->loop);
-	device->ops->release(device, region);
+	region->device->ops->release(region->device, region);
 }
 
 int device_submit(struct device *device, struct device_job *job)

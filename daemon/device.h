@@ -8,7 +8,8 @@
  *
  * Ownership: a job is embedded in its owner and lent from device_submit() until its `done` ran, which
  * happens on the core thread, from the loop, exactly once, never inside device_submit(). Region and layout
- * must outlive every job that names them; device_release() is called only with no job in flight.
+ * must outlive every job that names them; device_release() is called only with none of those in flight. Importing
+ * and releasing happen on helper threads (helper.h), several at a time: both may take long.
  *
  * A job is done in pieces of bounded work: CODEC_PIECE_BYTES of the page, fewer where its rows lie far apart.
  * Between two it ends if its client gave the page up, if device_cancel() was called, or at its deadline; then
@@ -59,7 +60,6 @@ struct device_region {
 	struct device *device;
 	uint8_t *base;		/* cpu: where it is mapped; cuda: device pointer */
 	uint64_t length;
-	void *own;		/* the implementation's */
 };
 
 struct device_conf {
@@ -75,7 +75,6 @@ struct device_ops {
 	/* fd stays the caller's. -EPERM: seal missing; -EINVAL: range; text (>= 200 bytes) says what is wrong. */
 	int  (*import)(struct device *device, int fd, uint64_t offset, uint64_t length,
 		       struct device_region *ret, char *text, size_t text_bytes);
-	/* Returns at once: what takes long (unmapping gigabytes does) goes on behind it. */
 	void (*release)(struct device *device, struct device_region *region);
 	int  (*submit)(struct device *device, struct device_job *job);	/* -EAGAIN: depth reached */
 };
@@ -93,7 +92,7 @@ int  device_open(const char *name, const struct device_conf *conf, struct loop *
 void device_close(struct device *device);
 int  device_import(struct device *device, int fd, uint64_t offset, uint64_t length, struct device_region *ret,
 		   char *text, size_t text_bytes);
-void device_release(struct device *device, struct device_region *region);
+void device_release(struct device_region *region);
 int  device_submit(struct device *device, struct device_job *job);
 /* Ends a job in flight between two of its pieces, if its last has not begun: done() runs as ever. Not in flight: nothing. */
 void device_cancel(struct device_job *job);

@@ -11,11 +11,11 @@
  *   C2 a region is imported only with F_SEAL_SHRINK and not from hugetlbfs, so that nothing its owner does
  *      later (truncation, a hole) can make a worker fault.
  *   C3 engine memory may change under a worker: kernels read it once and never trust it for control.
- *   C4 a large region is unmapped by a thread of its own: that takes 20 ms a GiB, and 100 when its engine has
- *      died and its pages are freed by it, which the core's other clients must not wait for.
+ *   C4 a region is unmapped piece by piece: that takes 20 ms a GiB, and 100 when its engine has died and its pages
+ *      are freed by it; nobody who wants to map something waits for all of it.
  *   C5 clients have turns (device_turns.h): a worker goes on with a job as long as no other client's waits, and else
  *      for a quantum of time; a piece (kernels.h) is what it cannot stop in.
- * The one lock guards turns, done, unmap and stopping. Take no locks while holding it.
+ * The one lock guards turns, done and stopping. Take no locks while holding it.
  */
 #include "device.h"
 
@@ -49,15 +49,7 @@ enum {
 	WAKE_LATE_NS = 200000,		/* but not later than this, should the job after them take long */
 	QUANTUM_NS = 50000,		/* of one job, while another client's wait; one piece at least */
 	CLOCK_PIECES = 4,		/* between two looks at the clock, if nobody waits: 10 us or so */
-	UNMAP_HERE_BYTES = 1 << 20,	/* up to this a region is unmapped by the core: 0.1 ms at most */
 	UNMAP_PIECE_BYTES = 32 << 20,	/* emptied between two moments in which others may map something */
-};
-
-/* A region's mapping, on its way out. Made with the region, so that releasing cannot fail. */
-struct mapping {
-	struct mapping *next;
-	uint8_t *base;
-	uint64_t length;
 };
 
 struct cpu {
@@ -84,11 +76,6 @@ struct cpu {
 	struct device_run *runs;		/* depth of them */
 	struct device_run **free_runs;		/* the core's */
 	uint32_t n_free_runs;
-
-	pthread_t unmapper;
-	bool has_unmapper;
-	pthread_cond_t more_unmap;
-	struct mapping *unmap;
 };
 
 static struct cpu *cpu_of(struct device *device)
@@ -218,42 +205,6 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* --- the thread that unmaps --- */
-
-/* Pages first, piece by piece: munmap() of them all at once would lock the address space for as long. */
-static void unmap_region(uint8_t *base, uint64_t length)
-{
-	for (uint64_t at = 0; at < length; at += UNMAP_PIECE_BYTES)
-		(void)madvise(base + at, length - at < UNMAP_PIECE_BYTES ? length - at : UNMAP_PIECE_BYTES,
-			      MADV_DONTNEED);
-	(void)munmap(base, length);
-}
-
-/* Ends, when told to stop, after the last one. */
-static void *unmap_all(void *arg)
-{
-	struct cpu *c = arg;
-
-	pthread_mutex_lock(&c->lock);
-	for (;;) {
-		struct mapping *m = c->unmap;
-
-		if (m) {
-			c->unmap = m->next;
-			pthread_mutex_unlock(&c->lock);
-			unmap_region(m->base, m->length);
-			free(m);
-			pthread_mutex_lock(&c->lock);
-		} else if (c->stopping) {
-			break;
-		} else {
-			pthread_cond_wait(&c->more_unmap, &c->lock);
-		}
-	}
-	pthread_mutex_unlock(&c->lock);
-	return NULL;
-}
-
 /* --- core side --- */
 
 static bool drain(struct cpu *c)
@@ -303,10 +254,7 @@ static void cpu_close(struct device *device)
 	pthread_mutex_lock(&c->lock);
 	c->stopping = true;
 	pthread_cond_broadcast(&c->more);
-	pthread_cond_broadcast(&c->more_unmap);
 	pthread_mutex_unlock(&c->lock);
-	if (c->has_unmapper)
-		pthread_join(c->unmapper, NULL);
 	for (uint32_t i = 0; i < c->n_workers; i++)
 		pthread_join(c->workers[i], NULL);
 	if (c->watch.fd >= 0) {
@@ -315,7 +263,6 @@ static void cpu_close(struct device *device)
 		(void)close(c->watch.fd);
 	}
 	pthread_cond_destroy(&c->more);
-	pthread_cond_destroy(&c->more_unmap);
 	pthread_mutex_destroy(&c->lock);
 	free(c->scratch);
 	device_turns_close(&c->turns);
@@ -335,10 +282,6 @@ static int start_threads(struct cpu *c, uint32_t n)
 		r = pthread_create(&c->workers[c->n_workers], NULL, work, c);
 		if (r == 0)
 			c->n_workers++;
-	}
-	if (r == 0) {
-		r = pthread_create(&c->unmapper, NULL, unmap_all, c);
-		c->has_unmapper = r == 0;
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return -r;
@@ -383,7 +326,6 @@ static int cpu_open(const struct device_conf *conf, struct loop *loop, struct de
 	c->poller.poll = on_poll;
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->more, NULL);
-	pthread_cond_init(&c->more_unmap, NULL);
 	r = -EINVAL;
 	c->kernels = codec_kernels(conf->kernels);
 	if (!c->kernels || conf->depth == 0)
@@ -438,7 +380,6 @@ static int cpu_import(struct device *device, int fd, uint64_t offset, uint64_t l
 		      struct device_region *ret, char *text, size_t n)
 {
 	struct stat st = { 0 };
-	struct mapping *m;
 	void *base;
 	const int r = check_seals(fd, text, n);
 
@@ -452,38 +393,29 @@ static int cpu_import(struct device *device, int fd, uint64_t offset, uint64_t l
 			 (long long)st.st_size);
 		return -EINVAL;
 	}
-	m = malloc(sizeof *m);
-	base = m ? mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset) : MAP_FAILED;
+	base = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
 	if (base == MAP_FAILED) {
 		const int error = -errno;
 
 		snprintf(text, n, "region: cannot map %llu bytes read-write: %s (a memfd sealed against writing "
 			 "cannot receive loads)", (unsigned long long)length, strerror(-error));
-		free(m);
 		return error;
 	}
-	*ret = (struct device_region){ .device = device, .base = base, .length = length, .own = m };
+	*ret = (struct device_region){ .device = device, .base = base, .length = length };
 	return 0;
 }
 
+/* Pages first, piece by piece: munmap() of them all at once would lock the address space for as long. */
 static void cpu_release(struct device *device, struct device_region *region)
 {
-	struct cpu *c = cpu_of(device);
-	struct mapping *m = region->own;
+	(void)device;
+	for (uint64_t at = 0; at < region->length; at += UNMAP_PIECE_BYTES) {
+		const uint64_t rest = region->length - at;
 
-	*m = (struct mapping){ .base = region->base, .length = region->length };
-	region->base = NULL;
-	region->own = NULL;
-	if (m->length <= UNMAP_HERE_BYTES) {
-		(void)munmap(m->base, m->length);
-		free(m);
-		return;
+		(void)madvise(region->base + at, rest < UNMAP_PIECE_BYTES ? rest : UNMAP_PIECE_BYTES, MADV_DONTNEED);
 	}
-	pthread_mutex_lock(&c->lock);
-	m->next = c->unmap;
-	c->unmap = m;
-	pthread_cond_signal(&c->more_unmap);
-	pthread_mutex_unlock(&c->lock);
+	(void)munmap(region->base, region->length);
+	region->base = NULL;
 }
 
 static int cpu_submit(struct device *device, struct device_job *job)

@@ -126,7 +126,7 @@ static void on_drained(struct loop_timer *timer)
 
 	if (!p->tiers_drained && (idle || late))
 		drain_tiers(p);
-	else if (!p->tiers_drained || (!late && !(idle && storage_idle(d))))
+	else if (!p->tiers_drained || (!late && !(idle && storage_idle(d) && !server_busy(d->server))))
 		look_again(p);
 	else {
 		p->ended = true;
@@ -372,8 +372,14 @@ static void exit_if_busy(struct program *p)
 {
 	struct kvtierd *d = &p->d;
 
-	if (requests_outstanding(d->requests) == 0 && storage_idle(d) && !d->scrub)
-		return;
+	if (requests_outstanding(d->requests) == 0 && storage_idle(d) && !d->scrub) {
+		if (!server_busy(d->server))
+			return;
+		/* Everything is written. What blocks a helper is a client's descriptor, which the exit closes. */
+		log_info("descriptors of clients were still being closed: exit without that");
+		stats_close(d->stats, p->config.stats_path);
+		_exit(0);
+	}
 	if (storage_starting(d)) {
 		log_info("records were still being found: nothing is lost");
 		stats_close(d->stats, p->config.stats_path);

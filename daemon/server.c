@@ -2,8 +2,13 @@
 /*
  * server.c - the listening socket, the table of connections, and the graves of those that died.
  *
- * A slot is taken at accept and given back when the dying connection's last request has let go. All slots
- * are made at start; one client more than [socket] max_clients is refused and counted.
+ * A slot is taken at accept and given back when the dying connection's last request has let go, its regions are
+ * unmapped and its socket is closed. All slots are made at start; one client more than [socket] max_clients is refused
+ * and counted.
+ *
+ * Closing a socket closes what descriptors its client has sent and nobody received, which may block (intake.c). Where
+ * the kernel can, the listening socket keeps them out (guarded). Elsewhere helpers close the sockets of clients that
+ * were refused, REFUSED_MAX at once, and nobody is accepted while all of those block.
  */
 #include "server.h"
 
@@ -28,10 +33,25 @@
 #define SO_PEERPIDFD 77	/* Linux 6.5: no race with a reused pid; older kernels refuse it */
 #endif
 
-enum { ACCEPTS_A_TURN = 16, BACKLOG = 128 };
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83	/* Linux 6.16 */
+#endif
+
+enum { ACCEPTS_A_TURN = 16, BACKLOG = 128, REFUSED_MAX = 64 };
+
+/* A socket that a helper closes. */
+struct refused {
+	struct helper_job job;
+	struct server *server;
+	struct refused *next;		/* free */
+	int fd;
+};
 
 struct server {
 	struct kvtierd *d;
+	struct helpers *helpers;
+	bool guarded;
+	struct refused refused[REFUSED_MAX], *free_refused;
 	struct loop_watch listener;
 	struct loop_poller reaper;
 	struct loop_timer resume;	/* listening again after running out of fds */
@@ -74,6 +94,28 @@ uint32_t server_connections(const struct server *s)
 	return s->n_alive;
 }
 
+struct helpers *server_helpers(struct server *s)
+{
+	return s->helpers;
+}
+
+bool server_guarded(const struct server *s)
+{
+	return s->guarded;
+}
+
+void server_let_fds_in(int fd)
+{
+	const int on = 1;
+
+	(void)setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &on, sizeof on);
+}
+
+bool server_busy(const struct server *s)
+{
+	return s && (s->n_dying > 0 || helpers_busy(s->helpers) > 0);
+}
+
 static void count_alive(struct server *s)
 {
 	stats_set(&s->d->stats->v.clients, s->n_alive);
@@ -87,7 +129,7 @@ void server_conn_dying(struct server *s)
 	count_alive(s);
 }
 
-/* Closes and frees dying connections that have drained. */
+/* Ends dying connections that have drained, and frees those that nothing is left of. */
 static bool reap(struct loop_poller *poller)
 {
 	struct server *s = (struct server *)(void *)((char *)poller - offsetof(struct server, reaper));
@@ -98,11 +140,10 @@ static bool reap(struct loop_poller *poller)
 	for (struct conn **link = &s->conns; *link;) {
 		struct conn *c = *link;
 
-		if (c->state != CONN_DYING || c->n_requests > 0) {
+		if (c->state < CONN_DYING || c->n_requests > 0 || !conn_end(c)) {
 			link = &c->next;
 			continue;
 		}
-		conn_free_resources(c);
 		*link = c->next;
 		c->next = s->free_conns;
 		s->free_conns = c;
@@ -124,6 +165,37 @@ static void append(struct server *s, struct conn *c)
 	*end = c;
 }
 
+static void run_close(struct helper_job *job)
+{
+	(void)close(((struct refused *)(void *)job)->fd);
+}
+
+static void on_closed(struct helper_job *job)
+{
+	struct refused *r = (struct refused *)(void *)job;
+	struct server *s = r->server;
+
+	r->next = s->free_refused;
+	s->free_refused = r;
+	if (s->listener.fd >= 0 && s->resume.position == 0)
+		(void)loop_modify(s->d->loop, &s->listener, EPOLLIN);
+}
+
+/* There is a free one, or on_listener() would not have accepted. */
+static void hang_up(struct server *s, int fd)
+{
+	struct refused *r = s->free_refused;
+
+	(void)shutdown(fd, SHUT_RDWR);
+	if (s->guarded) {
+		(void)close(fd);
+		return;
+	}
+	s->free_refused = r->next;
+	r->fd = fd;
+	helper_start(s->helpers, &r->job);
+}
+
 static void refuse(struct server *s, int fd, const char *why)
 {
 	struct wire_error e = {
@@ -132,7 +204,7 @@ static void refuse(struct server *s, int fd, const char *why)
 
 	snprintf(e.text, sizeof e.text, "%s", why);
 	(void)send(fd, &e, sizeof e, MSG_DONTWAIT | MSG_NOSIGNAL);
-	(void)close(fd);
+	hang_up(s, fd);
 	stats_add(&s->d->stats->v.clients_refused_total, 1);
 	log_limited(&s->log, loop_now(s->d->loop), LOG_LEVEL_WARNING, "a client was refused: %s", why);
 }
@@ -201,6 +273,10 @@ static void on_listener(struct loop_watch *watch, uint32_t events)
 
 	(void)events;
 	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
+		if (!s->free_refused) {
+			(void)loop_modify(s->d->loop, &s->listener, 0);		/* until on_closed() */
+			return;
+		}
 		const int fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 		if (fd >= 0) {
@@ -279,6 +355,7 @@ static int open_listener(const struct config *config, int *ret, char *text, size
 int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 {
 	struct server *s = calloc(1, sizeof *s);
+	const int off = 0;
 	int r = -ENOMEM;
 
 	snprintf(text, n, "out of memory for [socket] max_clients = %u", d->config->socket_max_clients);
@@ -299,6 +376,17 @@ int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 	r = open_listener(d->config, &s->listener.fd, text, n);
 	if (r)
 		goto fail;
+	s->guarded = setsockopt(s->listener.fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off) == 0;
+	for (uint32_t i = 0; i < REFUSED_MAX; i++) {
+		s->refused[i] = (struct refused){
+			.server = s, .job = { .run = run_close, .done = on_closed }, .next = s->free_refused,
+		};
+		s->free_refused = &s->refused[i];
+	}
+	/* An intake and a leaving for each client, and sockets of refused ones. */
+	r = helpers_open(d->loop, 2 * d->config->socket_max_clients + REFUSED_MAX, &s->helpers);
+	if (r)
+		goto fail;
 	loop_poller_add(d->loop, &s->reaper);
 	r = loop_add(d->loop, &s->listener, EPOLLIN);
 	if (r)
@@ -315,7 +403,8 @@ void server_shutdown(struct server *s)
 	if (s->listener.fd >= 0) {
 		loop_timer_unset(s->d->loop, &s->resume);
 		loop_remove(s->d->loop, &s->listener);
-		(void)close(s->listener.fd);
+		if (s->guarded)
+			(void)close(s->listener.fd);	/* else at exit: nobody waits for it there */
 		(void)unlink(s->d->config->socket_path);
 		s->listener.fd = -1;
 	}
@@ -331,6 +420,7 @@ void server_close(struct server *s)
 	(void)reap(&s->reaper);
 	assert(!s->conns);
 	loop_poller_remove(s->d->loop, &s->reaper);
+	helpers_close(s->helpers);
 	if (s->self >= 0)
 		(void)close(s->self);
 	free(s->pool);
@@ -355,6 +445,7 @@ void server_sample(struct server *s)
 bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 {
 	const struct conn *c = s->conns;
+	struct intake_share share;
 
 	while (c && position-- > 0)
 		c = c->next;
@@ -362,20 +453,21 @@ bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 		return false;
 	*ret = (struct conn_row){
 		.id = c->id, .pid = c->pid, .uid = c->uid, .ops = c->n_requests, .pages = requests_pages(c),
-		.ending = c->state == CONN_DYING,
+		.ending = c->state >= CONN_DYING,
 		.stored_blocks = c->stored_blocks, .loaded_blocks = c->loaded_blocks,
 		.missed_blocks = c->missed_blocks, .age_ns = loop_now(s->d->loop) - c->born_ns,
 	};
 	memcpy(ret->name, c->name, sizeof ret->name);
 	snprintf(ret->tenant, sizeof ret->tenant, "%.31s", server_tenant(s));
+	conn_share(c, &share);
+	ret->regions = share.regions;
+	ret->region_bytes = share.bytes;
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++) {
 		const struct mount *mount = c->mounts[i];
 
 		if (!mount)
 			continue;
 		ret->spaces++;
-		ret->regions += mount->n_regions;
-		ret->region_bytes += mount->region_bytes;
 		ret->staged |= mount->n_regions > 0 && mount->staged;
 		ret->shared |= mount->n_regions > 0 && !mount->staged;
 	}

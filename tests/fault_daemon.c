@@ -206,7 +206,7 @@ static void close_region(void *arg)
 {
 	struct device_world *w = arg;
 
-	device_release(w->device, &w->region);
+	device_release(&w->region);
 }
 
 static void regions(void **state)

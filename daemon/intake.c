@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * intake.c - what a client's descriptors are touched by (intake.h). Helper threads only, but for intake_peek().
+ *
+ * A descriptor from outside can be anything: the last reference to a TCP socket that lingers for 10 s in close(), a
+ * file whose server (FUSE, NFS) answers when it likes, gigabytes that are freed. So the core thread
+ *   - receives no descriptor: it peeks at each packet, and one with descriptors goes to a helper, packet and all;
+ *   - closes none, and no socket in whose queue unread ones may lie: a helper does. Where the kernel knows
+ *     SO_PASSRIGHTS (6.16), none can be sent before HELLO was answered, nor to a client that is refused;
+ *   - unmaps no region, the last reference to its pages it may be.
+ * Its other calls on what is a client's cannot wait for it: send, peek and receive on a Unix socket with MSG_DONTWAIT,
+ * shutdown(), SO_PEERCRED, SO_PEERPIDFD, epoll_ctl() and close() of a pidfd. Rings are memfds of the daemon's own.
+ *
+ * A helper that blocks holds up this connection alone: its next SPACE_OPEN, and its slot (conn.c). On the descriptor
+ * itself F_GET_SEALS comes first, which every kind of file answers without being asked; only a memfd gets further.
+ */
+#include "intake.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Linux: a peek takes references of its own to the packet's files. Without a control buffer it drops them again and
+ * sets MSG_CTRUNC; the packet keeps its own, so none of these is the last. unit_intake.c holds the kernel to that. */
+ssize_t intake_peek(int socket, bool *ret_fds)
+{
+	struct iovec none = { 0 };
+	struct msghdr m = { .msg_iov = &none, .msg_iovlen = 1 };
+	const ssize_t n = recvmsg(socket, &m, MSG_PEEK | MSG_DONTWAIT | MSG_TRUNC);
+
+	*ret_fds = false;
+	if (n < 0)
+		return errno == EAGAIN || errno == EINTR ? 0 : -ECONNRESET;
+	*ret_fds = m.msg_flags & MSG_CTRUNC;
+	return n > 0 || *ret_fds ? (n > 0 ? n : 1) : -ECONNRESET;	/* nobody sends an empty packet */
+}
+
+__attribute__((format(printf, 3, 4)))
+static int say(struct intake *in, int status, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(in->text, sizeof in->text, format, args);
+	va_end(args);
+	return status;
+}
+
+static int receive(struct intake *in)
+{
+	union {
+		struct cmsghdr head;
+		char bytes[CMSG_SPACE(INTAKE_MAX_FDS * sizeof(int))];
+	} control;
+	struct iovec iov = { .iov_len = WIRE_MAX_MESSAGE };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
+			    .msg_controllen = sizeof control.bytes };
+	ssize_t n;
+
+	in->packet = malloc(WIRE_MAX_MESSAGE);
+	if (!in->packet)
+		return say(in, -EPROTO, "the daemon is out of memory for a packet");
+	iov.iov_base = in->packet;
+	n = recvmsg(in->socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	if (n < 0)
+		return -ECONNRESET;
+	for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h))
+		if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS) {
+			in->n_fds = (uint32_t)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+			memcpy(in->fds, CMSG_DATA(h), in->n_fds * sizeof(int));
+		}
+	in->n = (size_t)n;
+	if (in->n_fds > WIRE_MAX_REGIONS)
+		return say(in, -EPROTO, "a packet carries more than %d file descriptors", WIRE_MAX_REGIONS);
+	if (m.msg_flags & MSG_CTRUNC)
+		return say(in, -EPROTO, "a packet carries more file descriptors than the daemon has room for: raise "
+			   "LimitNOFILE=");
+	if (m.msg_flags & MSG_TRUNC)
+		return say(in, -EPROTO, "a packet is larger than %d bytes", WIRE_MAX_MESSAGE);
+	return 0;
+}
+
+/* What regions take of the daemon is divided among all clients there may be: none can take what another needs. */
+static int check_share(struct intake *in, const struct proto_space_open *m)
+{
+	const struct intake_share *s = &in->share;
+	uint64_t bytes = s->bytes, n = (uint64_t)s->regions + m->n_regions;
+
+	for (uint32_t i = 0; i < m->n_regions; i++)
+		if (__builtin_add_overflow(bytes, m->regions[i].length, &bytes))
+			bytes = UINT64_MAX;
+	if (n <= s->max_regions && bytes <= s->max_bytes)
+		return 0;
+	return say(in, s->waits ? -EAGAIN : -ENOSPC, "regions: with these the client has %llu of %llu bytes; [socket] "
+		   "max_clients = %u leaves it %u of %llu: lower that, or use fewer spaces", (unsigned long long)n,
+		   (unsigned long long)bytes, s->clients, s->max_regions, (unsigned long long)s->max_bytes);
+}
+
+static int take_in(struct intake *in)
+{
+	struct proto_space_open m;
+	struct wire_head head;
+	int r;
+
+	if (proto_head(in->packet, in->n, &head, in->text, sizeof in->text))
+		return -EPROTO;
+	in->seq = head.seq;
+	if (head.type != WIRE_SPACE_OPEN)
+		return say(in, -EPROTO, "file descriptors came with a message that takes none");
+	if (!in->greeted)
+		return say(in, -EPROTO, "the first message must be HELLO");
+	r = proto_space_open(in->packet, in->n, in->n_fds, &m, in->text, sizeof in->text);
+	if (r == 0)
+		r = check_share(in, &m);
+	if (r == 0)
+		r = mount_import(in->device, &m, in->fds, &in->mount, in->text, sizeof in->text);
+	return r;
+}
+
+void intake_run(struct helper_job *job)
+{
+	struct intake *in = (struct intake *)(void *)job;
+	int r = 0;
+
+	if (!in->packet && !in->discard)
+		r = receive(in);
+	if (r == 0 && !in->discard)
+		r = take_in(in);
+	in->status = r;
+	if (r == -EAGAIN)
+		return;
+	while (in->n_fds > 0)
+		(void)close(in->fds[--in->n_fds]);
+}
+
+void intake_drop(struct intake *in)
+{
+	free(in->packet);
+	in->packet = NULL;
+	in->mount = NULL;
+	in->seq = 0;
+	in->n = 0;
+}
+
+void leaving_run(struct helper_job *job)
+{
+	struct leaving *l = (struct leaving *)(void *)job;
+
+	for (struct mount *mount = l->list; mount; mount = mount->next)
+		mount_unmap(mount);
+	if (l->ring)
+		ring_close(l->ring);
+	if (l->socket >= 0)
+		(void)close(l->socket);
+}
