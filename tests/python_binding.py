@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cases of sys_python_binding.sh."""
+import array
 import ctypes as C
 import errno
 import os
@@ -40,6 +41,16 @@ def content(seed: int) -> bytes:
     """The KV bytes of a page, finite FP16 values that depend on seed and place."""
     values = (((seed * 977 + i * 31) % 2001 - 1000) / 64 for i in range(2 * LAYERS * PLANE // 2))
     return b"".join(struct.pack("<e", v) for v in values)
+
+
+class Tensor:
+    """No buffer itself, as torch's: it can say what array it is."""
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def __array__(self):
+        return array.array("q", self.tokens)
 
 
 class Binding(unittest.TestCase):
@@ -153,6 +164,62 @@ class Binding(unittest.TestCase):
         self.assertEqual(list(rest), list(keys[1:]))
         self.assertEqual((keys.parent, keys[1:].parent, keys[1:][1:].parent), (None, keys[0], keys[1]))
         self.assertEqual(len(space.keys(self.tokens[:TOKENS - 1])), 0)
+
+    def test_keys_of_any_buffer_are_those_of_the_list(self):
+        space = self.open()
+        want = list(space.keys(self.tokens))
+        self.assertEqual(len(want), 4)
+        unsigned = array.array("I", self.tokens)
+        scattered = array.array("I", [t for token in self.tokens for t in (token, 77)])
+        for name, tokens in {
+            "tuple": tuple(self.tokens), "range": range(len(self.tokens)),
+            "array I": unsigned, "array i": array.array("i", self.tokens), "array H": array.array("H", self.tokens),
+            "array L": array.array("L", self.tokens), "array q": array.array("q", self.tokens),
+            "array Q": array.array("Q", self.tokens), "ctypes": (C.c_uint32 * len(self.tokens))(*self.tokens),
+            "memoryview": memoryview(unsigned), "read-only": memoryview(unsigned.tobytes()).cast("I"),
+            "bytes": bytes(self.tokens), "every other one": memoryview(scattered)[::2],
+            "every other one, 64 bits": memoryview(array.array("q", scattered))[::2], "tensor": Tensor(self.tokens),
+        }.items():
+            with self.subTest(name):
+                self.assertEqual(list(space.keys(tokens)), want)
+
+    def test_a_buffer_of_32_bits_is_read_where_it_lies(self):
+        for tokens in (array.array("I", self.tokens), array.array("i", self.tokens)):
+            with kvtier._lib.tokens(tokens) as (address, n):
+                self.assertEqual((address, n), tokens.buffer_info())
+                with self.assertRaises(BufferError):    # held meanwhile
+                    tokens.append(1)
+            tokens.append(1)
+
+    def test_negative_tokens(self):
+        space = self.open()
+        tokens = array.array("i", range(-TOKENS, 0))
+        self.assertEqual(list(space.keys(tokens)), list(space.keys([t + 2**32 for t in tokens])))
+        for wrong in ([-1] * TOKENS, array.array("q", tokens), array.array("h", tokens), [2**32] * TOKENS,
+                      array.array("Q", [2**32] * TOKENS)):
+            with self.assertRaisesRegex(ValueError, "0 to 4294967295"):
+                space.keys(wrong)
+
+    def test_buffers_that_are_no_tokens(self):
+        space = self.open()
+        with self.assertRaisesRegex(ValueError, "'f'"):
+            space.keys(array.array("f", self.tokens))
+        with self.assertRaisesRegex(ValueError, "2 dimensions"):
+            space.keys(memoryview(bytes(16 * TOKENS)).cast("I", (4, TOKENS)))
+        with self.assertRaises(TypeError):
+            space.keys(["a"] * TOKENS)
+        self.assertEqual(len(space.keys(b"")), 0)
+        self.assertEqual(len(space.keys([])), 0)
+
+    def test_numpy(self):
+        try:
+            import numpy
+        except ModuleNotFoundError:
+            self.skipTest("no numpy here")
+        space = self.open()
+        want = list(space.keys(self.tokens))
+        for kind in ("uint32", "int32", "int64", "uint64", "uint16"):
+            self.assertEqual(list(space.keys(numpy.array(self.tokens, kind))), want)
 
     def test_absent_blocks_are_a_miss(self):
         space = self.open()

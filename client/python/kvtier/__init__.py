@@ -231,13 +231,15 @@ class Space:
             raise Error(errno.EBADF, "this space was closed")
         return self._handle
 
-    def keys(self, tokens: Sequence[int], parent: Optional[bytes] = None) -> Keys:
-        """Keys of the full blocks in tokens; the tail that fills no block has none."""
-        n = C.c_size_t(len(tokens) // self.geometry.block_tokens)
-        array = (_lib.Key * n.value)()
-        if n.value:
-            ids = (C.c_uint32 * len(tokens))(*tokens)
-            _check(_lib.load().kvtier_keys(self._open(), _key(parent), ids, len(tokens), array, C.byref(n)))
+    def keys(self, tokens, parent: Optional[bytes] = None) -> Keys:
+        """Keys of the full blocks in tokens; the tail that fills no block has none. tokens: a sequence of ints, or
+        a buffer of integers in one row (array, memoryview, numpy; a tensor in CPU memory). 32-bit items are read
+        where they lie, a negative one as its 32 bits; others are converted, and are 0 to 4294967295."""
+        with _lib.tokens(tokens) as (address, n_tokens):
+            n = C.c_size_t(n_tokens // self.geometry.block_tokens)
+            array = (_lib.Key * n.value)()
+            if n.value:
+                _check(_lib.load().kvtier_keys(self._open(), _key(parent), address, n_tokens, array, C.byref(n)))
         return Keys(array, parent)
 
     def lookup(self, keys: Keys) -> Hit:

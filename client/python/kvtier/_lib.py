@@ -6,6 +6,8 @@ library of the same SONAME agree on what each knows; sized() fills that field in
 """
 from __future__ import annotations
 
+import array
+import contextlib
 import ctypes as C
 import functools
 import os
@@ -117,6 +119,64 @@ def sized(kind: type, /, **fields) -> C.Structure:
     return kind(size=C.sizeof(kind), **fields)
 
 
+class Buffer(C.Structure):
+    """CPython's Py_buffer."""
+    _fields_ = [
+        ("buf", C.c_void_p),
+        ("obj", C.c_void_p),
+        ("len", C.c_ssize_t),
+        ("itemsize", C.c_ssize_t),
+        ("readonly", C.c_int),
+        ("ndim", C.c_int),
+        ("format", C.c_char_p),
+        ("shape", C.c_void_p),
+        ("strides", C.c_void_p),
+        ("suboffsets", C.c_void_p),
+        ("internal", C.c_void_p),
+    ]
+
+
+def _view(tokens) -> "memoryview | None":
+    """The buffer of it, or of the array that it says it is; None: it is neither."""
+    try:
+        return memoryview(tokens)
+    except TypeError:
+        return memoryview(tokens.__array__()) if hasattr(tokens, "__array__") else None
+
+
+def _ids(items) -> memoryview:
+    try:
+        return memoryview(array.array("I", items))
+    except OverflowError:
+        raise ValueError("a token is 0 to 4294967295") from None
+
+
+def _ids_of(view: memoryview) -> memoryview:
+    """Contiguous, 32 bits each; the view itself where it is so."""
+    kind = view.format.lstrip("@=<")
+    if view.ndim != 1:
+        raise ValueError(f"tokens are one row: this buffer has {view.ndim} dimensions")
+    if kind not in tuple("bBhHiIlLqQ"):
+        raise ValueError(f"tokens are integers: this buffer has items of format {view.format!r}")
+    if view.itemsize != 4:
+        return _ids(view)
+    return view if view.c_contiguous else memoryview(view.tobytes())
+
+
+@contextlib.contextmanager
+def tokens(items):
+    """(address, number) of 32-bit tokens, for as long as the context lasts. No copy where it is a contiguous buffer
+    of them."""
+    view = _view(items)
+    ids = _ids(items) if view is None else _ids_of(view)
+    got = Buffer()
+    C.pythonapi.PyObject_GetBuffer(C.py_object(ids), C.byref(got), 0)     # raises if it fails
+    try:
+        yield got.buf, got.len // 4
+    finally:
+        C.pythonapi.PyBuffer_Release(C.byref(got))
+
+
 def _candidates():
     """Where libkvtier may be, most wished first: the environment, the build beside this source tree, the
     system."""
@@ -139,7 +199,7 @@ def _declare(lib: C.CDLL) -> None:
         ("kvtier_close", None, [p]),
         ("kvtier_space_open", i32, [p, to(Geometry), to(Region), size, to(Segment), size, to(p)]),
         ("kvtier_space_close", None, [p]),
-        ("kvtier_keys", i32, [p, keys, to(u32), size, keys, to(size)]),
+        ("kvtier_keys", i32, [p, keys, p, size, keys, to(size)]),
         ("kvtier_lookup", i32, [p, keys, size, to(Hit)]),
         ("kvtier_store", i32, [p, keys, pages, size, to(OpOptions), to(u64)]),
         ("kvtier_load", i32, [p, keys, pages, size, to(OpOptions), to(u64)]),
