@@ -145,7 +145,8 @@ void gauges_sync(struct kvtierd *d)
 		spaces += space->opened > 0 || blocks_space_count(d->blocks, i) > 0;
 	}
 	stats_set(&v->spaces, spaces);
-	stats_health_set(d->stats, STATS_HEALTH_STARTING, tier_state(host) == TIER_STARTING || storage_starting(d));
+	stats_health_set(d->stats, STATS_HEALTH_STARTING, tier_state(host) == TIER_STARTING);
+	stats_health_set(d->stats, STATS_HEALTH_NVME_STARTING, storage_starting(d));
 	stats_health_set(d->stats, STATS_HEALTH_HOST_OFFLINE, tier_state(host) == TIER_OFFLINE);
 	nvme_gauges(d);
 	redis_gauges(d);

@@ -26,10 +26,13 @@ enum {
 };
 
 /* What there is to say about health: HEALTH(bit, name, severity, what it means and what to do); a note does not make it
- * worse than "ok". The first
- * ones are set by the daemon, those from `stopped` on are found by the reader. */
+ * worse than "ok": a start that goes well is one. The first ones are set by the daemon, those from `stopped` on are
+ * found by the reader. */
 #define STATS_HEALTH(HEALTH)                                                                                 \
-	HEALTH(STARTING, starting, warn, "The daemon is still reserving memory; wait, or see its log.")      \
+	HEALTH(STARTING, starting, note,                                                                     \
+	       "Host memory is still being taken from the system; engines are served with what is there.")   \
+	HEALTH(NVME_STARTING, nvme_starting, note,                                                           \
+	       "What is on NVMe is still being found; until then blocks there are misses.")                  \
 	HEALTH(STOPPING, stopping, warn, "The daemon is shutting down.")                                     \
 	HEALTH(HOST_OFFLINE, host_offline, err,                                                              \
 	       "The host tier does not work, nothing is kept; see the daemon's log.")                        \

@@ -14,7 +14,8 @@ CTL(stats, local, "[--json] [--watch[=SEC] [--count N]] [-f GLOB] [--list]",
     "names.",
     "kvtierctl stats -f 'tiers.host.*' --watch=2")
 CTL(status, local, "[--json]",
-    "OK, WARN or ERR with the reasons and what to do about each. Exit status 0, 1, 2; 3: no daemon there.",
+    "OK, WARN or ERR with the reasons and what to do about each. A daemon that starts and has no trouble is OK; a NOTE "
+    "says what it still does. Exit status 0, 1, 2; 3: no daemon there.",
     "kvtierctl status && echo fine")
 CTL(clients, admin, "[--json]",
     "Connected engines: process, tenant, state (open; ending: cut, but workers still use PAGES pages of it), how their "

@@ -123,6 +123,21 @@ static int make_certificate(struct bench_server *s, char *note, size_t n)
 	return 0;
 }
 
+/* The one that `make deps` linked beside this program, or whichever PATH has. */
+static void become_any(const struct bench_server *s, const char *port)
+{
+	char beside[512];
+	const ssize_t n = readlink("/proc/self/exe", beside, sizeof beside - 32);
+
+	if (n > 0) {
+		beside[n] = 0;
+		strcpy(strrchr(beside, '/'), "/bin/redis-server");
+		become(beside, s, port);
+	}
+	become("redis-server", s, port);
+	become("valkey-server", s, port);
+}
+
 static int spawn(struct bench_server *s, char *note, size_t n)
 {
 	char port[16];
@@ -146,8 +161,7 @@ static int spawn(struct bench_server *s, char *note, size_t n)
 
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 		(void)dup2(null, 1);
-		become("redis-server", s, port);
-		become("valkey-server", s, port);
+		become_any(s, port);
 		_exit(127);
 	}
 	return s->pid < 0 ? -errno : 0;
@@ -222,7 +236,7 @@ int bench_server_start(struct bench_server *s, char *note, size_t n)
 			return 0;
 		if (waitpid(s->pid, NULL, WNOHANG) == s->pid) {
 			s->pid = 0;
-			(void)snprintf(note, n, "no redis-server here, or it does not start");
+			(void)snprintf(note, n, "no redis-server beside this program (bin/) or on PATH, or it does not start");
 			return -ENOTSUP;
 		}
 		usleep(10000);

@@ -2,9 +2,9 @@
 /*
  * bench_server.h - what the Redis cases measure on.
  *
- * Servers are redis-server (or valkey-server), keep nothing on disk, and die with the program; or the one that
- * KVTIER_BENCH_REDIS names, as 10.0.0.2:6379, over TCP always. That one must be empty, and is left so: what a case
- * flushes nobody shall miss.
+ * Servers are bin/redis-server beside this program, or redis-server (or valkey-server) on PATH. They keep nothing on
+ * disk and die with the program. Or the server is the one that KVTIER_BENCH_REDIS names, as 10.0.0.2:6379, over TCP
+ * always. That one must be empty, and is left so: what a case flushes nobody shall miss.
  */
 #ifndef KVTIER_BENCH_SERVER_H
 #define KVTIER_BENCH_SERVER_H

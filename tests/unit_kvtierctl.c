@@ -193,6 +193,22 @@ static void status_is_ok_warn_or_err(void **unused)
 	says("{\"code\":\"host_offline\",\"severity\":\"err\",\"next_step\":");
 }
 
+static void a_start_that_goes_well_is_ok(void **unused)
+{
+	(void)unused;
+	stats_health_set(page, STATS_HEALTH_STARTING, true);
+	stats_health_set(page, STATS_HEALTH_NVME_STARTING, true);
+	assert_int_equal(run("status"), 0);
+	assert_memory_equal(output, "OK: kvtierd", 11);
+	says("NOTE starting");
+	says("NOTE nvme_starting");
+	assert_int_equal(run("status --json"), 0);
+	assert_string_equal(json_at("status"), "ok");
+	says("{\"code\":\"starting\",\"severity\":\"note\",\"next_step\":");
+	stats_health_set(page, STATS_HEALTH_STARTING, false);
+	stats_health_set(page, STATS_HEALTH_NVME_STARTING, false);
+}
+
 /* The page becomes that of a child. */
 static pid_t child_daemon(void)
 {
@@ -382,6 +398,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(list_explains_every_name, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(watching_counts_and_rates, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(status_is_ok_warn_or_err, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(a_start_that_goes_well_is_ok, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(a_stopped_daemon_is_called_so, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(a_dead_daemon_is_called_so, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(no_daemon_is_3, rig_setup, rig_teardown),

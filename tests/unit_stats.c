@@ -212,8 +212,12 @@ static void health_has_words(void **unused)
 
 	(void)unused;
 	assert_int_equal(stats_open(NULL, now_ns(), &stats), 0);
-	assert_string_equal(stats_health_word(stats->health), "warn"); /* starting */
+	assert_true(stats->health >> STATS_HEALTH_STARTING & 1);
+	assert_string_equal(stats_health_word(stats->health), "ok");
+	stats_health_set(stats, STATS_HEALTH_NVME_STARTING, true);
+	assert_string_equal(stats_health_word(stats->health), "ok");
 	stats_health_set(stats, STATS_HEALTH_STARTING, false);
+	stats_health_set(stats, STATS_HEALTH_NVME_STARTING, false);
 	assert_string_equal(stats_health_word(stats->health), "ok");
 	stats_health_set(stats, STATS_HEALTH_CORRUPT, true);
 	stats_health_set(stats, STATS_HEALTH_HOST_OFFLINE, true);
@@ -371,7 +375,7 @@ static void stopped_and_dead_are_told_apart(void **unused)
 	assert_int_equal(read(ready[0], &byte, 1), 1);
 	(void)close(ready[0]);
 	assert_int_equal(stats_map(path, &seen), 0);
-	assert_string_equal(stats_health_word(stats_health(seen, seen->heartbeat_ns)), "warn"); /* starting */
+	assert_string_equal(stats_health_word(stats_health(seen, seen->heartbeat_ns)), "ok"); /* starting */
 	assert_int_equal(kill(child, SIGSTOP), 0);
 	assert_int_equal(waitpid(child, &status, WUNTRACED), child);
 	assert_true(stats_health(seen, seen->heartbeat_ns) & 1ull << STATS_HEALTH_STOPPED);
