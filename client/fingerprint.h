@@ -4,8 +4,8 @@
  * under the index key of its space (wire.h). Library and daemon both compute it.
  *
  * A hash with a key, because keys are the clients' to choose: who does not know the index key of a space cannot make
- * keys that meet the buckets of its blocks. The length is fixed, so this is straight-line code. libcrypto has SipHash as
- * well, behind objects and calls that cost more than the hash; libsodium would be one more library in every engine.
+ * keys that meet the buckets of its blocks. The length is fixed, so this is straight-line code. libcrypto has SipHash
+ * as well, behind objects and calls that cost more than the hash; libsodium would be one more library in every engine.
  */
 #ifndef KVTIER_FINGERPRINT_H
 #define KVTIER_FINGERPRINT_H

@@ -5,9 +5,9 @@
  * Layout and reading rules: client/wire.h, client/map.c. Writer: the core thread, alone. The daemon keeps
  * beside the shared table a private block number per entry; a shared entry holds no more than a
  * fingerprint, a tier mask and a generation. Finding compares 128 bits; the caller (block.c) compares the
- * full key. A fingerprint is a keyed hash (client/fingerprint.h), so clients cannot aim at the buckets of spaces that they
- * have not open; those of their own they can. Fingerprints that crowd one pair of buckets fail to enter, in bounded
- * time, and harm nobody else.
+ * full key. A fingerprint is a keyed hash (client/fingerprint.h), so clients cannot aim at the buckets of spaces that
+ * they have not opened; at those of their own they can. Fingerprints that crowd one pair of buckets fail to enter, in
+ * bounded time, and harm nobody else.
  */
 #ifndef KVTIER_INDEX_H
 #define KVTIER_INDEX_H
@@ -31,8 +31,8 @@ struct wire_index *index_head(struct index *index);	/* heartbeat_ns and asleep a
 uint32_t index_find(const struct index *index, const struct print *print, uint32_t *ret, uint32_t max);
 
 /* block: unique among the entries. tiers: not 0. generation: its low 24 bits are kept.
- * -ENOSPC: max_entries reached. -EXFULL: room, but none found by displacement from its two buckets: the caller drops this
- * block, and evicts nobody for it, since that would help by chance alone. */
+ * -ENOSPC: max_entries reached. -EXFULL: room, but none found by displacement from its two buckets: the caller drops
+ * this block, and evicts nobody for it, since that would help by chance alone. */
 int  index_insert(struct index *index, const struct print *print, uint32_t block, uint32_t tiers, uint32_t generation);
 /* The entry of this block must be there. */
 void index_update(struct index *index, const struct print *print, uint32_t block, uint32_t tiers, uint32_t generation);

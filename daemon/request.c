@@ -168,8 +168,8 @@ static void count_stored(struct kvtierd *d, const struct part *part)
 	}
 }
 
-/* A full table makes room as a full tier does: somebody old goes. A crowded neighbourhood (-EXFULL) is not that: only the
- * newcomer goes, or keys made to collide would empty the table. */
+/* A full table makes room as a full tier does: somebody old goes. A crowded neighbourhood (-EXFULL) is not that: only
+ * the newcomer goes, or keys made to collide would empty the table. */
 static int enter(struct kvtierd *d, const struct part *part, uint32_t parent, uint32_t *ret)
 {
 	const struct space *space = part->request->mount->space;

@@ -164,7 +164,7 @@ STAT("spaces", spaces, gauge, "spaces", "Identities that are open or have blocks
 STAT("index.entries", index_entries, gauge, "entries", "Entries of the shared index")
 STAT("index.bytes", index_bytes, gauge, "bytes", "Memory the index uses")
 STAT("index.crowded_blocks_total", index_crowded_blocks_total, counter, "blocks",
-     "Blocks left out since the index had no room near their place, though elsewhere; hardly ever, unless keys are made to collide")
+     "Blocks left out since the index had no room near their place, though elsewhere: keys made to collide")
 #undef STAT_TIER
 #undef STAT_RESIDENCY
 #undef STAT

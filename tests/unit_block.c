@@ -377,8 +377,8 @@ static void costs_at_most_96_bytes_a_block(void **state)
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
-/* Keys whose buckets are the same two, as a client can find for a space of its own: what does not fit there is refused with
- * an error of its own, though the table has room, and blocks of others stay. */
+/* Keys whose buckets are the same two, as a client can find for a space of its own: what does not fit there is refused
+ * with an error of its own, though the table has room, and blocks of others stay. */
 static void crowded_neighbourhood_is_not_a_full_table(void **state)
 {
 	enum { ALIKE = 12 };

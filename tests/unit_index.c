@@ -134,8 +134,8 @@ static void memory_starts_small(void **state)
 	index_close(index);
 }
 
-/* All fingerprints name the same two buckets: 6 fit at most, the next fail, with an error of their own that evicts nobody,
- * and nobody else notices. */
+/* All fingerprints name the same two buckets: 6 fit at most, the next fail, with an error of their own that evicts
+ * nobody, and nobody else notices. */
 static void crowded_buckets_hurt_only_themselves(void **state)
 {
 	struct index *index;

@@ -300,8 +300,8 @@ static void found_is_unknown_until_opened_and_keeps_its_number(void **state)
 	assert_int_equal(space->opened, 1);
 }
 
-/* Of the found owner alone, so that it is the same when its engine comes; of each space another, after each start another.
- * The table of blocks knows it before there can be a block. */
+/* Of the found owner alone, so that it is the same when its engine comes; of each space another, after each start
+ * another. The table of blocks knows it before there can be a block. */
 static void index_keys_follow_from_the_owner_and_the_start(void **state)
 {
 	struct world *w = *state;
