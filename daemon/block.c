@@ -62,6 +62,9 @@ int blocks_open(const struct blocks_conf *conf, struct index *index, struct bloc
 	blocks->place = reserve((uint64_t)conf->max_blocks * sizeof(struct place));
 	if (!blocks->place)
 		goto fail;
+	blocks->space = reserve((uint64_t)TIER_MAX_SPACES * sizeof(struct space_blocks));
+	if (!blocks->space)
+		goto fail;
 	r = evict_open(conf->max_blocks, conf->classes, seed, &blocks->evict);
 	if (r < 0)
 		goto fail;
@@ -77,6 +80,8 @@ void blocks_close(struct blocks *blocks)
 	if (!blocks)
 		return;
 	evict_close(blocks->evict);
+	if (blocks->space)
+		(void)munmap(blocks->space, (uint64_t)TIER_MAX_SPACES * sizeof(struct space_blocks));
 	if (blocks->place)
 		(void)munmap(blocks->place, (uint64_t)blocks->max_blocks * sizeof(struct place));
 	if (blocks->name)
@@ -119,6 +124,7 @@ static void condemned_settle(struct blocks *blocks, uint32_t block)
 
 	if (place->state != BLOCK_CONDEMNED || evict_pins(blocks->evict, block))
 		return;
+	blocks->space[place->space].held--;
 	if (block_away(blocks, block)) {	/* nothing to return */
 		place->state = BLOCK_TOMB;
 		block_tomb_settle(blocks, block);
@@ -155,6 +161,7 @@ static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, u
 		 uint32_t *ret)
 {
 	const struct print print = block_print(blocks, key, space);
+	struct space_blocks *of = &blocks->space[space];
 	uint32_t block;
 	int r;
 
@@ -171,9 +178,10 @@ static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, u
 		return r;
 	}
 	memcpy(blocks->name[block].key, key, 32);
-	blocks->place[block] = (struct place){ .slot = BLOCK_NONE, .space = space & 0x3ffu, .state = BLOCK_LIVE,
-					       .variant = variant & 1u };
-	blocks->space[space].count++;
+	blocks->place[block] = (struct place){ .slot = BLOCK_NONE, .space = space & 0x7fffu, .state = BLOCK_LIVE };
+	of->count[variant]++;
+	of->held++;
+	blocks->doomed += of->doomed;
 	blocks->count++;
 	*ret = block;
 	return 0;
@@ -190,6 +198,7 @@ int blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, 
 		return r;
 	block_host_put(blocks, block, host);
 	evict_add(blocks->evict, block, above, host->class, blocks->tick);
+	evict_set_mark(blocks->evict, block, variant);
 	*ret = block;
 	return 0;
 }
@@ -202,8 +211,9 @@ int blocks_commit_away(struct blocks *blocks, const uint8_t key[32], uint32_t sp
 
 	if (r < 0)
 		return r;
-	block_nvme_put(blocks, block, nvme);
 	evict_add_away(blocks->evict, block, tick);
+	evict_set_mark(blocks->evict, block, variant);
+	block_nvme_put(blocks, block, nvme);
 	if (tick > blocks->tick)
 		blocks->tick = tick;
 	*ret = block;
@@ -277,7 +287,7 @@ uint32_t blocks_space(const struct blocks *blocks, uint32_t block)
 uint32_t blocks_variant(const struct blocks *blocks, uint32_t block)
 {
 	assert(block_held(blocks, block));
-	return blocks->place[block].variant;
+	return evict_mark(blocks->evict, block) & MARK_VARIANT;
 }
 
 const uint8_t *blocks_key(const struct blocks *blocks, uint32_t block)
@@ -300,9 +310,11 @@ static void vanish(struct blocks *blocks, uint32_t block)
 {
 	struct place *place = &blocks->place[block];
 	const struct print print = block_print(blocks, blocks->name[block].key, place->space);
+	struct space_blocks *of = &blocks->space[place->space];
 
 	index_remove(blocks->index, &print, block);
-	blocks->space[place->space].count--;
+	of->count[blocks_variant(blocks, block)]--;
+	blocks->doomed -= of->doomed;
 	blocks->count--;
 	blocks->host_count -= !block_away(blocks, block);
 	block_nvme_clear(blocks, block);
@@ -314,6 +326,7 @@ uint32_t blocks_drop(struct blocks *blocks, uint32_t block)
 	const uint32_t slot = blocks->place[block].slot;
 
 	vanish(blocks, block);
+	blocks->space[blocks->place[block].space].held--;
 	block_tomb_settle(blocks, evict_remove(blocks->evict, block));
 	number_free(blocks, block);
 	return slot;
@@ -368,16 +381,56 @@ uint32_t blocks_nvme_count(const struct blocks *blocks)
 	return blocks->nvme_count;
 }
 
+void blocks_space_is(struct blocks *blocks, uint32_t space, const uint8_t index_key[16])
+{
+	assert(space < TIER_MAX_SPACES && blocks->space[space].held == 0);
+	blocks->space[space] = (struct space_blocks){ .index_key = fingerprint_key_of(index_key) };
+}
+
 uint32_t blocks_space_count(const struct blocks *blocks, uint32_t space)
 {
 	assert(space < TIER_MAX_SPACES);
-	return blocks->space[space].count;
+	return blocks->space[space].count[0] + blocks->space[space].count[1];
 }
 
-void blocks_space_is(struct blocks *blocks, uint32_t space, const uint8_t index_key[16])
+uint32_t blocks_space_variant_count(const struct blocks *blocks, uint32_t space, uint32_t variant)
 {
-	assert(space < TIER_MAX_SPACES && blocks->space[space].count == 0);
-	blocks->space[space].index_key = fingerprint_key_of(index_key);
+	assert(space < TIER_MAX_SPACES && variant <= 1);
+	return blocks->space[space].count[variant];
+}
+
+uint32_t blocks_space_held(const struct blocks *blocks, uint32_t space)
+{
+	assert(space < TIER_MAX_SPACES);
+	return blocks->space[space].held;
+}
+
+void blocks_space_doom(struct blocks *blocks, uint32_t space, bool doomed)
+{
+	struct space_blocks *of = &blocks->space[space];
+	const uint32_t count = blocks_space_count(blocks, space);
+
+	blocks->doomed = blocks->doomed - of->doomed * count + doomed * count;
+	of->doomed = doomed;
+}
+
+uint32_t blocks_doomed(const struct blocks *blocks)
+{
+	return blocks->doomed;
+}
+
+void blocks_walk_doomed(struct blocks *blocks, uint32_t *cursor, uint32_t numbers, uint32_t budget,
+			void (*fn)(void *arg, uint32_t block), void *arg)
+{
+	while (numbers-- > 0 && budget > 0 && blocks->doomed > 0) {
+		const uint32_t block = *cursor < blocks->used ? *cursor : 0;
+
+		*cursor = block + 1;
+		if (!block_live(blocks, block) || !blocks->space[blocks->place[block].space].doomed)
+			continue;
+		fn(arg, block);
+		budget--;
+	}
 }
 
 uint64_t blocks_crowded(const struct blocks *blocks)

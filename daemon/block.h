@@ -46,8 +46,8 @@ struct blocks_conf {
 int  blocks_open(const struct blocks_conf *conf, struct index *index, struct blocks **ret);
 void blocks_close(struct blocks *blocks);	/* index stays the caller's */
 
-/* From now on this number, which no block carries, is that of a space with this index key (wire.h). Numbers that
- * nobody named have one of zeros. */
+/* From now on this number, which no block carries (blocks_space_held() is 0), is that of a space with this index key
+ * (wire.h). Numbers that nobody named have one of zeros. */
 void blocks_space_is(struct blocks *blocks, uint32_t space, const uint8_t index_key[16]);
 
 /* The block with this key in this space, or BLOCK_NONE. */
@@ -133,7 +133,17 @@ bool blocks_walk(struct blocks *blocks, uint32_t *cursor, uint32_t budget,
 uint32_t blocks_count(const struct blocks *blocks);
 uint32_t blocks_host_count(const struct blocks *blocks);	/* with a host copy */
 uint32_t blocks_nvme_count(const struct blocks *blocks);	/* with one on NVMe */
-uint32_t blocks_space_count(const struct blocks *blocks, uint32_t space);	/* spaces < TIER_MAX_SPACES */
+/* Of a space's number, < TIER_MAX_SPACES: its blocks; those of a variant; and with those that were condemned, but that
+ * somebody has pinned. */
+uint32_t blocks_space_count(const struct blocks *blocks, uint32_t space);
+uint32_t blocks_space_variant_count(const struct blocks *blocks, uint32_t space, uint32_t variant);
+uint32_t blocks_space_held(const struct blocks *blocks, uint32_t space);
+/* All its blocks are to go, or no more: how many such there are, and a walk over some numbers from *cursor on, round and
+ * round, that calls fn, which condemns it, for at most `budget` of them. */
+void blocks_space_doom(struct blocks *blocks, uint32_t space, bool doomed);
+uint32_t blocks_doomed(const struct blocks *blocks);
+void blocks_walk_doomed(struct blocks *blocks, uint32_t *cursor, uint32_t numbers, uint32_t budget,
+			void (*fn)(void *arg, uint32_t block), void *arg);
 uint64_t blocks_crowded(const struct blocks *blocks);	/* how often -EXFULL was the answer */
 uint64_t blocks_memory(const struct blocks *blocks);
 

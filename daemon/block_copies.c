@@ -20,7 +20,8 @@ void block_nvme_put(struct blocks *blocks, uint32_t block, const struct extent *
 	place->has_nvme = 1;
 	place->nvme_slot = where->slot;
 	place->nvme_generation = where->generation & 0xfffffu;
-	place->nvme_device = where->device & 0xfu;
+	evict_set_mark(blocks->evict, block, (evict_mark(blocks->evict, block) & MARK_VARIANT) |
+					     (uint32_t)where->device << MARK_DEVICE_SHIFT);
 }
 
 void block_nvme_clear(struct blocks *blocks, uint32_t block)
@@ -63,7 +64,8 @@ bool blocks_nvme(const struct blocks *blocks, uint32_t block, struct extent *ret
 
 	assert(block_held(blocks, block));
 	if (place->has_nvme && ret)
-		*ret = (struct extent){ .tier = TIER_NVME, .device = place->nvme_device, .slot = place->nvme_slot,
+		*ret = (struct extent){ .tier = TIER_NVME, .slot = place->nvme_slot,
+					.device = (uint8_t)(evict_mark(blocks->evict, block) >> MARK_DEVICE_SHIFT),
 					.generation = place->nvme_generation };
 	return place->has_nvme;
 }

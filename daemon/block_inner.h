@@ -27,21 +27,24 @@ union name {
 struct __attribute__((packed)) place {
 	uint32_t slot;			/* in the host tier; BLOCK_NONE: away */
 	uint32_t nvme_slot;
-	uint32_t nvme_generation : 20;
-	uint32_t nvme_device : 4;
-	uint32_t space : 10;
+	uint32_t nvme_generation : 20;	/* the device is in evict.c's mark */
+	uint32_t space : 15;
 	uint32_t state : 3;		/* enum block_state */
-	uint32_t variant : 1;
 	uint32_t queued : 1;
 	uint32_t has_nvme : 1;
 };
 static_assert(sizeof(struct place) == 13, "the memory budget of a block counts on it");
-static_assert(TIER_MAX_SPACES <= 1 << 10, "place.space");
+static_assert(TIER_MAX_SPACES <= 1 << 15, "place.space");
+
+/* Five more bits of a block, which evict.c has room for. */
+enum { MARK_VARIANT = 1, MARK_DEVICE_SHIFT = 1 };
 
 /* What a space's number stands for. */
 struct space_blocks {
 	struct fingerprint_key index_key;
-	uint32_t count;			/* live */
+	uint32_t count[2];		/* live, by variant */
+	uint32_t held;			/* numbers that carry it: live, or condemned with pins */
+	uint32_t doomed;		/* all its blocks are to go: blocks_walk_doomed() */
 };
 
 struct blocks {
@@ -58,7 +61,8 @@ struct blocks {
 	uint32_t commits;		/* generation of the next index entry */
 	uint64_t crowded;		/* blocks that found no room in their neighbourhood */
 	uint64_t tick;			/* the latest access of any block */
-	struct space_blocks space[TIER_MAX_SPACES];
+	uint32_t doomed;		/* live blocks of doomed spaces */
+	struct space_blocks *space;	/* by number, TIER_MAX_SPACES */
 };
 
 static inline bool block_live(const struct blocks *blocks, uint32_t block)

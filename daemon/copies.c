@@ -9,6 +9,9 @@
  * Purge:	IDLE ──copies_purge──> TABLE ──all numbers walked──> DEVICES ──nvme_purge done──> IDLE
  * The table is walked a slice a turn. Blocks of the tenant that are committed meanwhile are younger than the purge
  * was asked for; they may go or stay.
+ *
+ * Spaces that went for others (space_table.h) lose their blocks likewise, some a turn, round and round the table while
+ * there are any.
  */
 #include "copies.h"
 
@@ -25,6 +28,8 @@
 
 enum {
 	PURGE_SLICE = 4096,		/* numbers a turn: under a millisecond */
+	DOOMED_SLICE = 16384,		/* likewise, most of them only looked at */
+	DOOMED_BLOCKS = 256,		/* of these, dropped in a turn */
 	SAMPLE = 64,			/* away blocks looked at for an old one */
 };
 
@@ -37,7 +42,8 @@ enum purge_stage { PURGE_IDLE, PURGE_TABLE, PURGE_DEVICES };
 
 struct copies {
 	struct kvtierd *d;
-	uint32_t last_space;		/* where space_of() found the last one */
+	uint32_t doomed_cursor;
+	bool dooming;			/* blocks of going spaces were there in the last turn */
 	enum purge_stage purge;
 	uint8_t tenant[16];
 	uint32_t cursor;
@@ -150,24 +156,6 @@ uint32_t copies_image_bytes(const struct kvtierd *d, uint32_t block)
 
 /* --- what the NVMe tier tells --- */
 
-/* The number of the space with this owner; false: there is none. */
-static bool space_of(struct kvtierd *d, const uint8_t owner[32], uint32_t *ret)
-{
-	const struct space *space = space_at(d->spaces, d->copies->last_space);
-
-	if (!space || memcmp(space->owner, owner, 32) != 0) {
-		uint32_t i = 0;
-
-		while ((space = space_at(d->spaces, i)) && memcmp(space->owner, owner, 32) != 0)
-			i++;
-		if (!space)
-			return false;
-		d->copies->last_space = i;
-	}
-	*ret = d->copies->last_space;
-	return true;
-}
-
 static bool same_place(const struct extent *a, const struct extent *b)
 {
 	return a->device == b->device && a->slot == b->slot && a->generation == b->generation;
@@ -179,7 +167,7 @@ static uint32_t block_there(struct kvtierd *d, const struct nvme_entry *entry, c
 	struct extent there;
 	uint32_t space, block;
 
-	if (!space_of(d, entry->owner, &space))
+	if (!space_of_owner(d->spaces, entry->owner, &space))
 		return BLOCK_NONE;
 	block = blocks_find(d->blocks, entry->key, space);
 	if (block == BLOCK_NONE || !blocks_nvme(d->blocks, block, &there) || !same_place(&there, where))
@@ -192,7 +180,8 @@ static bool on_found(void *arg, const struct nvme_entry *entry, const struct ext
 	struct kvtierd *d = arg;
 	uint32_t space, variant, block;
 
-	if (entry->tick > MAX_FOUND_TICK || space_found(d->spaces, entry->owner, entry->image_bytes, &space, &variant))
+	if (entry->tick > MAX_FOUND_TICK ||
+	    space_found(d->spaces, entry->owner, entry->image_bytes, entry->tick, &space, &variant))
 		return false;
 	block = blocks_find(d->blocks, entry->key, space);
 	if (block != BLOCK_NONE) {
@@ -314,9 +303,8 @@ static void purge_block(void *arg, uint32_t block)
 	c->purged++;
 }
 
-static bool purge_poll(struct loop_poller *poller)
+static bool purge_poll(struct copies *c)
 {
-	struct copies *c = (struct copies *)(void *)((char *)poller - offsetof(struct copies, poller));
 	struct kvtierd *d = c->d;
 	int r = 0;
 
@@ -357,6 +345,33 @@ void copies_purge_cancel(struct kvtierd *d, void *arg)
 		d->copies->done = NULL;
 }
 
+/* --- spaces that go --- */
+
+static void doomed_block(void *arg, uint32_t block)
+{
+	copies_condemn(arg, block);
+}
+
+static bool doomed_poll(struct kvtierd *d)
+{
+	struct copies *c = d->copies;
+	const bool some = blocks_doomed(d->blocks) > 0;
+
+	if (some)
+		blocks_walk_doomed(d->blocks, &c->doomed_cursor, DOOMED_SLICE, DOOMED_BLOCKS, doomed_block, d);
+	else if (c->dooming)
+		spaces_sweep(d->spaces);
+	c->dooming = some;
+	return some;
+}
+
+static bool copies_poll(struct loop_poller *poller)
+{
+	struct copies *c = (struct copies *)(void *)((char *)poller - offsetof(struct copies, poller));
+
+	return doomed_poll(c->d) | purge_poll(c);
+}
+
 /* --- life --- */
 
 int copies_open(struct kvtierd *d, struct copies **ret)
@@ -366,7 +381,7 @@ int copies_open(struct kvtierd *d, struct copies **ret)
 	if (!c)
 		return -ENOMEM;
 	c->d = d;
-	c->poller.poll = purge_poll;
+	c->poller.poll = copies_poll;
 	loop_poller_add(d->loop, &c->poller);
 	*ret = c;
 	return 0;

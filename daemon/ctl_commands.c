@@ -147,12 +147,26 @@ static void space_identity(const struct space *space, struct json *json)
 	json_string(json, space->wire.extras);
 }
 
+/* Image bytes in both tiers count once. idle_s: since it was closed, absent while it is open or was not opened yet. */
+static void space_use(const struct kvtierd *d, const struct space *space, struct json *json)
+{
+	const char *state = space->going ? "going" : space->opened ? "open" : space->known ? "idle" : "unknown";
+	uint64_t bytes = 0;
+
+	for (uint32_t variant = 0; variant < 2 && d->blocks; variant++)
+		bytes += (uint64_t)blocks_space_variant_count(d->blocks, space->number, variant) *
+			 space->variant_bytes[variant];
+	json_print(json, ",\"state\":\"%s\",\"bytes\":%" PRIu64, state, bytes);
+	if (space->idle_ns)
+		json_print(json, ",\"idle_s\":%" PRIu64, (loop_now(d->loop) - space->idle_ns) / 1000000000u);
+}
+
 static bool space_row(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end)
 {
 	const struct space *space;
 	uint32_t blocks;
 
-	*ret_end = position >= TIER_MAX_SPACES || d->spaces == NULL;
+	*ret_end = d->spaces == NULL || position >= spaces_numbers(d->spaces);
 	if (*ret_end)
 		return false;
 	space = space_at(d->spaces, position);
@@ -160,6 +174,7 @@ static bool space_row(struct kvtierd *d, uint32_t position, struct json *json, b
 		return false;
 	blocks = d->blocks == NULL ? 0 : blocks_space_count(d->blocks, position);
 	space_identity(space, json);
+	space_use(d, space, json);
 	json_print(json,
 		   ",\"dtype\":\"%s\",\"codec\":\"%s\",\"layers\":%" PRIu32 ",\"kv_heads\":%" PRIu32
 		   ",\"head_dim_k\":%" PRIu32 ",\"head_dim_v\":%" PRIu32 ",\"block_tokens\":%" PRIu32

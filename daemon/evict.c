@@ -33,7 +33,8 @@ struct node {
 	uint32_t tick_low;
 	uint16_t tick_high;
 	uint8_t  class;
-	uint8_t  state;			/* enum node_state */
+	uint8_t  state : 3;		/* enum node_state */
+	uint8_t  mark : 5;		/* the caller's */
 	uint32_t parent;		/* AWAY: none */
 	union {
 		uint32_t children;	/* HELD, HIDDEN, AWAY */
@@ -227,7 +228,7 @@ void evict_add_away(struct evict *evict, uint32_t block, uint64_t tick)
 	assert(block < evict->max_blocks && evict->node[block].state == NODE_GONE);
 	node = &evict->node[block];
 	node->state = NODE_AWAY;
-	node->class = 0;
+	node->class = node->mark = 0;
 	node->parent = EVICT_NONE;
 	node->children = node->pins = 0;
 	tick_set(node, tick);
@@ -332,6 +333,17 @@ uint32_t evict_victim(const struct evict *evict, uint32_t class)
 uint64_t evict_tick(const struct evict *evict, uint32_t block)
 {
 	return tick_of(node_of(evict, block));
+}
+
+uint32_t evict_mark(const struct evict *evict, uint32_t block)
+{
+	return node_of(evict, block)->mark;
+}
+
+void evict_set_mark(struct evict *evict, uint32_t block, uint32_t mark)
+{
+	assert(mark < 1 << 5);
+	node_of(evict, block)->mark = mark & 0x1fu;
 }
 
 uint32_t evict_class(const struct evict *evict, uint32_t block)

@@ -54,4 +54,8 @@ uint32_t evict_parent(const struct evict *evict, uint32_t block);	/* EVICT_NONE:
 bool evict_is_away(const struct evict *evict, uint32_t block);
 uint32_t evict_block_bytes(void);		/* memory per block */
 
+/* Five bits of the caller's, which have room here: 0 when the block is added, gone when it is removed. */
+uint32_t evict_mark(const struct evict *evict, uint32_t block);
+void evict_set_mark(struct evict *evict, uint32_t block, uint32_t mark);
+
 #endif

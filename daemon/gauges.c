@@ -121,11 +121,21 @@ static void redis_gauges(struct kvtierd *d)
 	stats_redis_text(d->stats, s.text);
 }
 
+static void space_gauges(struct kvtierd *d)
+{
+	struct stats_values *v = &d->stats->v;
+	struct spaces_count n;
+
+	spaces_count(d->spaces, &n);
+	stats_set(&v->spaces, n.in_use);
+	stats_set(&v->spaces_recycled_total, n.recycled);
+	stats_health_set(d->stats, STATS_HEALTH_SPACES_RECYCLED, n.recycling);
+}
+
 void gauges_sync(struct kvtierd *d)
 {
 	struct stats_values *v = &d->stats->v;
 	const struct tier *host = d->tiers[TIER_HOST];
-	uint32_t spaces = 0;
 
 	stats_set(&v->tiers_host_state, STATS_TIER_STATE_BASE + (uint64_t)tier_state(host));
 	stats_set(&v->tiers_host_capacity_bytes, host->capacity_bytes);
@@ -137,14 +147,7 @@ void gauges_sync(struct kvtierd *d)
 	stats_set(&v->index_entries, index_entries(d->index));
 	stats_set(&v->index_bytes, index_memory(d->index));
 	stats_set(&v->index_crowded_blocks_total, blocks_crowded(d->blocks));
-	for (uint32_t i = 0; i < TIER_MAX_SPACES; i++) {
-		const struct space *space = space_at(d->spaces, i);
-
-		if (!space)
-			break;
-		spaces += space->opened > 0 || blocks_space_count(d->blocks, i) > 0;
-	}
-	stats_set(&v->spaces, spaces);
+	space_gauges(d);
 	stats_health_set(d->stats, STATS_HEALTH_STARTING, tier_state(host) == TIER_STARTING);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_STARTING, storage_starting(d));
 	stats_health_set(d->stats, STATS_HEALTH_HOST_OFFLINE, tier_state(host) == TIER_OFFLINE);

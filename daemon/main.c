@@ -198,14 +198,19 @@ static int open_host(struct program *p)
 	return r;
 }
 
-static uint32_t blocks_in(void *arg, uint32_t space)
+static uint32_t blocks_held(void *arg, uint32_t space)
 {
-	return blocks_space_count(((struct kvtierd *)arg)->blocks, space);
+	return blocks_space_held(((struct kvtierd *)arg)->blocks, space);
 }
 
 static void blocks_are(void *arg, uint32_t space, const uint8_t index_key[16])
 {
 	blocks_space_is(((struct kvtierd *)arg)->blocks, space, index_key);
+}
+
+static void blocks_doom(void *arg, uint32_t space, bool doomed)
+{
+	blocks_space_doom(((struct kvtierd *)arg)->blocks, space, doomed);
 }
 
 static uint64_t nvme_bytes(const struct config *config)
@@ -266,13 +271,15 @@ static int open_spaces(struct program *p)
 	if (r == 0 && p->text[0])
 		log_warning("%s", p->text);
 	if (r == 0)
-		r = spaces_open(p->config.daemon_state_dir, &d->spaces, p->text, sizeof p->text);
+		r = spaces_open(p->config.daemon_state_dir, p->config.index_max_spaces, &d->spaces, p->text,
+				sizeof p->text);
 	if (r == 0 && p->redis.shared_bytes)
 		spaces_share(d->spaces, p->redis.shared, p->redis.shared_bytes);
 	if (r == 0)
 		r = spaces_tenant(d->spaces, p->config.socket_tenant, p->text, sizeof p->text);
 	if (r == 0)
-		spaces_attach(d->spaces, &(struct spaces_blocks){ .arg = d, .count = blocks_in, .is = blocks_are });
+		spaces_attach(d->spaces, &(struct spaces_blocks){ .arg = d, .held = blocks_held, .is = blocks_are,
+								  .doom = blocks_doom });
 	return r;
 }
 

@@ -3,7 +3,7 @@
  * space.c - spaces (identities of interchangeable blocks) and tenants' secrets. Core thread only.
  *
  * Invariants
- *   S1 a space number is reused only when nobody has it open and no block carries it.
+ *   S1 numbers, and which space goes when there are too many: space_table.h.
  *   S2 a tenant's secret is the same at every start (secret.h), so keys survive restarts.
  *   S3 a client that opens a space which was found, unknown, on a device gets its number and its blocks.
  */
@@ -19,8 +19,8 @@
 #include <sys/random.h>
 
 #include "../client/kvtier.h"
-#include "../tiers/tier.h"
 #include "secret.h"
+#include "space_table.h"
 
 enum { MAX_TENANTS = 64, OWNER_HALF = 16 };
 
@@ -35,14 +35,13 @@ struct spaces {
 	uint8_t shared[SPACES_SHARED_BYTES];
 	size_t shared_bytes;			/* 0: each tenant's secret is in a file of its own */
 	EVP_MD_CTX *sha;
-	uint32_t n_tenants, n_spaces;		/* n_spaces: high-water mark */
+	uint32_t max, n_tenants;
 	uint32_t found;				/* number that the last record belonged to: likely the next one's */
 	struct tenant tenants[MAX_TENANTS];
-	struct space *at[TIER_MAX_SPACES];
-	struct spaces_blocks blocks;		/* zeros: nobody to ask */
+	struct space_table *table;
 };
 
-int spaces_open(const char *state_dir, struct spaces **ret, char *text, size_t n)
+int spaces_open(const char *state_dir, uint32_t max, struct spaces **ret, char *text, size_t n)
 {
 	struct spaces *s = calloc(1, sizeof *s);
 
@@ -62,6 +61,14 @@ int spaces_open(const char *state_dir, struct spaces **ret, char *text, size_t n
 		return -ENAMETOOLONG;
 	}
 	strcpy(s->state_dir, state_dir);
+	s->max = max;
+	const int r = table_open(max, s->start, &s->table);
+
+	if (r) {
+		snprintf(text, n, "[index] max_spaces: out of memory for the table of %u spaces", max);
+		spaces_close(s);
+		return r;
+	}
 	*ret = s;
 	return 0;
 }
@@ -70,8 +77,7 @@ void spaces_close(struct spaces *s)
 {
 	if (!s)
 		return;
-	for (uint32_t i = 0; i < s->n_spaces; i++)
-		free(s->at[i]);
+	table_close(s->table);
 	EVP_MD_CTX_free(s->sha);
 	explicit_bzero(s->tenants, sizeof s->tenants);
 	explicit_bzero(s->shared, sizeof s->shared);
@@ -81,8 +87,7 @@ void spaces_close(struct spaces *s)
 
 void spaces_attach(struct spaces *s, const struct spaces_blocks *blocks)
 {
-	assert(s->n_spaces == 0);
-	s->blocks = *blocks;
+	table_attach(s->table, blocks);
 }
 
 /* --- tenants --- */
@@ -297,37 +302,6 @@ uint32_t space_variant(const struct space *space, enum image_codec codec)
 	return shape->image_bytes == space->variant_bytes[0] ? 0 : 1;
 }
 
-static bool reusable(const struct spaces *s, const struct space *space)
-{
-	return space->opened == 0 && (!s->blocks.count || s->blocks.count(s->blocks.arg, space->number) == 0);
-}
-
-/* 1: the space with this owner, and with this id if it is known (id NULL: any; the owner has but half of it); 0: a
- * number for it (NULL in *at: never used); -ENOSPC. */
-static int find(const struct spaces *s, const uint8_t owner[32], const uint8_t *id, uint32_t *ret)
-{
-	int64_t idle = -1;
-
-	for (uint32_t i = 0; i < s->n_spaces; i++) {
-		const struct space *space = s->at[i];
-
-		if (memcmp(space->owner, owner, sizeof space->owner) == 0 &&
-		    (!id || !space->known || memcmp(space->id, id, sizeof space->id) == 0)) {
-			*ret = i;
-			return 1;
-		}
-		if (idle < 0 && reusable(s, space))
-			idle = i;
-	}
-	if (s->n_spaces < TIER_MAX_SPACES)
-		*ret = s->n_spaces;
-	else if (idle >= 0)
-		*ret = (uint32_t)idle;
-	else
-		return -ENOSPC;
-	return 0;
-}
-
 static void derive_index_key(struct spaces *s, struct space *space)
 {
 	static const char label[] = "kvtier index 1";
@@ -337,28 +311,39 @@ static void derive_index_key(struct spaces *s, struct space *space)
 	memcpy(space->index_key, digest, sizeof space->index_key);
 }
 
-/* In place of what was at this number: the same space, unknown so far, or another one without blocks. */
-static void put(struct spaces *s, struct space *space, uint32_t number)
+/* A space that was just described becomes one of the table's, at the place of `old` if that is an unknown one (NULL:
+ * none), which goes no more. */
+static int enter(struct spaces *s, struct space *old, struct space *space)
 {
-	const bool same = number < s->n_spaces && memcmp(s->at[number]->owner, space->owner, sizeof space->owner) == 0;
+	int r = old && old->going ? table_keep(s->table, old) : 0;
 
+	if (r)
+		return r;
+	order_variants(space, old);
 	derive_index_key(s, space);
-	space->number = number;
-	if (number == s->n_spaces)
-		s->n_spaces++;
-	else
-		free(s->at[number]);
-	s->at[number] = space;
-	if (!same && s->blocks.is)
-		s->blocks.is(s->blocks.arg, number, space->index_key);
+	space->known = true;
+	if (!old)
+		return table_put(s->table, space, false);
+	table_replace(s->table, old, space);
+	return 0;
+}
+
+static int say_full(const struct spaces *s, int error, char *text, size_t n)
+{
+	if (error == -ENOSPC)
+		snprintf(text, n, "%u spaces are open, the most there can be: see [index] max_spaces", s->max);
+	else if (error == -EAGAIN)
+		snprintf(text, n, "[index] max_spaces is %u and as many are in use; blocks of unused ones are being dropped, "
+			 "try again", s->max);
+	return error;
 }
 
 int space_acquire(struct spaces *s, const char *tenant, const struct wire_geometry *wire, struct space **ret,
 		  char *text, size_t n)
 {
 	const struct tenant *t = tenant_find(s, tenant);
-	struct space *space = calloc(1, sizeof *space);
-	uint32_t at = 0;
+	struct space *space = calloc(1, sizeof *space), *there = NULL;
+	bool known = false;
 	int r;
 
 	assert(t);
@@ -371,21 +356,21 @@ int space_acquire(struct spaces *s, const char *tenant, const struct wire_geomet
 	r = check(&space->wire, space, text, n);
 	if (r == 0) {
 		identify(s, t, space);
-		r = find(s, space->owner, space->id, &at);
-		if (r == -ENOSPC)
-			snprintf(text, n, "%d spaces are in use, the most this daemon holds", TIER_MAX_SPACES);
+		there = table_find(s->table, space->owner, space->id);
+		known = there && there->known;
+		if (known)
+			r = there->going ? table_keep(s->table, there) : 0;
+		else
+			r = enter(s, there, space);
+		r = say_full(s, r, text, n);
 	}
-	if (r < 0 || (r == 1 && s->at[at]->known)) {
+	if (r || known)
 		free(space);
-		if (r < 0)
-			return r;
-	} else {
-		order_variants(space, r == 1 ? s->at[at] : NULL);
-		space->known = true;
-		put(s, space, at);
-	}
-	s->at[at]->opened++;
-	*ret = s->at[at];
+	if (r)
+		return r;
+	*ret = known ? there : space;
+	(*ret)->opened++;
+	(*ret)->idle_ns = 0;
 	return 0;
 }
 
@@ -400,43 +385,86 @@ static int found_variant(struct space *space, uint32_t image_bytes)
 	return -EBADMSG;
 }
 
-int space_found(struct spaces *s, const uint8_t owner[32], uint32_t image_bytes, uint32_t *ret_number,
+/* A new unknown space. */
+static int unknown(struct spaces *s, const uint8_t owner[32], uint64_t tick, struct space **ret)
+{
+	struct space *space = calloc(1, sizeof *space);
+	int r;
+
+	if (!space)
+		return -ENOMEM;
+	memcpy(space->owner, owner, sizeof space->owner);
+	space->used = tick;
+	derive_index_key(s, space);
+	r = table_put(s->table, space, true);
+	if (r)
+		free(space);
+	else
+		*ret = space;
+	return r;
+}
+
+int space_found(struct spaces *s, const uint8_t owner[32], uint32_t image_bytes, uint64_t tick, uint32_t *ret_number,
 		uint32_t *ret_variant)
 {
-	uint32_t at = s->found;
-	int r = 1;
+	struct space *space = table_at(s->table, s->found);
+	int r = 0;
 
 	if (image_bytes == 0)
 		return -EBADMSG;
-	if (at >= s->n_spaces || memcmp(s->at[at]->owner, owner, sizeof s->at[at]->owner) != 0)
-		r = find(s, owner, NULL, &at);
-	if (r == 0) {
-		struct space *space = calloc(1, sizeof *space);
-
-		r = space ? 0 : -ENOMEM;
-		if (space) {
-			memcpy(space->owner, owner, sizeof space->owner);
-			put(s, space, at);
-		}
-	}
+	if (!space || memcmp(space->owner, owner, sizeof space->owner) != 0)
+		space = table_find(s->table, owner, NULL);
+	if (!space)
+		r = unknown(s, owner, tick, &space);
+	else if (space->going)
+		r = -ESTALE;
+	if (r)
+		return r;
+	s->found = space->number;
+	if (!space->known && tick > space->used)
+		space->used = tick;
+	r = found_variant(space, image_bytes);
 	if (r < 0)
 		return r;
-	s->found = at;
-	r = found_variant(s->at[at], image_bytes);
-	if (r < 0)
-		return r;
-	*ret_number = at;
+	*ret_number = space->number;
 	*ret_variant = (uint32_t)r;
 	return 0;
 }
 
-void space_release(struct spaces *s, struct space *space)
+bool space_of_owner(struct spaces *s, const uint8_t owner[32], uint32_t *ret_number)
 {
-	assert(s->at[space->number] == space && space->opened > 0);
-	space->opened--;	/* the entry stays for its blocks; find() reuses it when they are gone */
+	const struct space *space = table_at(s->table, s->found);
+
+	if (!space || memcmp(space->owner, owner, sizeof space->owner) != 0)
+		space = table_find(s->table, owner, NULL);
+	if (space)
+		*ret_number = s->found = space->number;
+	return space != NULL;
 }
 
-struct space *space_at(struct spaces *s, uint32_t number)
+void space_release(struct spaces *s, struct space *space)
 {
-	return number < s->n_spaces ? s->at[number] : NULL;
+	assert(table_at(s->table, space->number) == space && space->opened > 0);
+	if (--space->opened == 0)
+		table_released(s->table, space);
+}
+
+struct space *space_at(const struct spaces *s, uint32_t number)
+{
+	return table_at(s->table, number);
+}
+
+uint32_t spaces_numbers(const struct spaces *s)
+{
+	return table_numbers(s->table);
+}
+
+void spaces_sweep(struct spaces *s)
+{
+	table_sweep(s->table);
+}
+
+void spaces_count(const struct spaces *s, struct spaces_count *ret)
+{
+	table_count(s->table, ret);
 }

@@ -47,6 +47,9 @@ enum {
 	       "As many engines are connected as [socket] max_clients allows; raise it or close some.")      \
 	HEALTH(INDEX_FULL, index_full, warn,                                                                 \
 	       "The index holds [index] max_blocks blocks, new ones are dropped; raise it.")                 \
+	HEALTH(SPACES_RECYCLED, spaces_recycled, warn,                                                       \
+	       "More models were opened than [index] max_spaces: the least used ones go with their blocks. " \
+	       "See `kvtierctl spaces` for who opens so many, or raise it.")                                 \
 	HEALTH(CORRUPT, corrupt_blocks, warn,                                                                \
 	       "An image failed its checksum and was dropped (see corrupt_blocks_total): test this "         \
 	       "machine's memory.")                                                                          \

@@ -134,4 +134,8 @@ CONFIG(device, kernels, ENUM, "auto", 0, 2, "auto|ref|avx2",
 CONFIG(index, max_blocks, COUNT, "0", 0, 0x7fffffffLL, "blocks",
        "Blocks that can be known at once, in memory and on NVMe; memory is taken as used. 0: as many as the "
        "host tier could hold if they were 4 KiB each, and the NVMe tier if they were 256 KiB, at most 64 million.")
+CONFIG(index, max_spaces, COUNT, "16384", 16, 20000, "spaces",
+       "Identities (models, geometries) that are kept at once, 1.3 KiB each. When there are more, the least used one "
+       "that nobody has open goes with its blocks, first those of a tenant with more than an equal share. Give more "
+       "than 32 times [socket] max_clients: a client may have 32 open.")
 #undef CONFIG

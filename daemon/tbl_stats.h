@@ -160,7 +160,9 @@ STAT("clients_refused_total", clients_refused_total, counter, "clients",
      "Connections refused: too many, wrong version, bad handshake")
 STAT("protocol_errors_total", protocol_errors_total, counter, "errors",
      "Connections ended for breaking the protocol")
-STAT("spaces", spaces, gauge, "spaces", "Identities that are open or have blocks")
+STAT("spaces", spaces, gauge, "spaces", "Identities that are kept, open or not; at most [index] max_spaces")
+STAT("spaces_recycled_total", spaces_recycled_total, counter, "spaces",
+     "Identities that went with their blocks since there were more than [index] max_spaces")
 STAT("index.entries", index_entries, gauge, "entries", "Entries of the shared index")
 STAT("index.bytes", index_bytes, gauge, "bytes", "Memory the index uses")
 STAT("index.crowded_blocks_total", index_crowded_blocks_total, counter, "blocks",

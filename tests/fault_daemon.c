@@ -243,7 +243,7 @@ static int attempt_secret(void *arg)
 	snprintf(command, sizeof command, "rm -f %s/*", w->dir);
 	assert_int_equal(system(command), 0);
 	countdown = saved;
-	r = spaces_open(w->dir, &w->spaces, text, sizeof text);
+	r = spaces_open(w->dir, 64, &w->spaces, text, sizeof text);
 	if (r)
 		return r;
 	r = spaces_tenant(w->spaces, "default", text, sizeof text);

@@ -377,6 +377,49 @@ static void costs_at_most_96_bytes_a_block(void **state)
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+static void condemn(void *arg, uint32_t block)
+{
+	blocks_condemn(arg, block);
+}
+
+/* A space that goes loses its blocks a few at a time, and no other does; what is pinned still carries its number. */
+static void doomed_spaces_lose_their_blocks(void **state)
+{
+	struct blocks *blocks = of(state);
+	uint32_t cursor = 40, pinned = BLOCK_NONE, block, slot;
+	const struct extent where = at(1);
+	uint8_t key[32];
+
+	for (uint32_t i = 0; i < 30; i++) {
+		random_key(i, key);
+		assert_int_equal(blocks_commit(blocks, key, i % 3, BLOCK_NONE, i % 2, &where, &block), 0);
+		if (i == 4)
+			pinned = block;
+	}
+	blocks_pin(blocks, pinned);
+	assert_int_equal(blocks_space_variant_count(blocks, 1, 0), 5);
+	blocks_space_doom(blocks, 0, true);
+	blocks_space_doom(blocks, 1, true);
+	assert_int_equal(blocks_doomed(blocks), 20);
+	blocks_space_doom(blocks, 0, false);
+	assert_int_equal(blocks_doomed(blocks), 10);
+	blocks_walk_doomed(blocks, &cursor, 1000, 3, condemn, blocks);
+	assert_int_equal(blocks_doomed(blocks), 7);
+	while (blocks_doomed(blocks))
+		blocks_walk_doomed(blocks, &cursor, 5, 3, condemn, blocks);
+	assert_int_equal(blocks_count(blocks), 20);
+	assert_int_equal(blocks_space_count(blocks, 0), 10);
+	assert_int_equal(blocks_space_count(blocks, 1), 0);
+	assert_int_equal(blocks_space_held(blocks, 1), 1);
+	blocks_unpin(blocks, pinned);
+	assert_int_equal(blocks_space_held(blocks, 1), 0);
+	assert_int_equal(blocks_space_held(blocks, 2), 10);
+	while (blocks_condemned(blocks, &slot))
+		;
+	blocks_space_is(blocks, 1, (const uint8_t[16]){ 1 });
+	assert_int_equal(blocks_doomed(blocks), 0);
+}
+
 /* Keys whose buckets are the same two, as a client can find for a space of its own: what does not fit there is refused
  * with an error of its own, though the table has room, and blocks of others stay. */
 static void crowded_neighbourhood_is_not_a_full_table(void **state)
@@ -428,6 +471,7 @@ int main(void)
 		CASE(spaces_are_counted),
 		CASE(walk_sees_each_once_and_may_drop),
 		CASE(crowded_neighbourhood_is_not_a_full_table),
+		CASE(doomed_spaces_lose_their_blocks),
 		cmocka_unit_test(costs_at_most_96_bytes_a_block),
 	};
 

@@ -34,7 +34,7 @@ static int set_up(void **state)
 
 	w = (struct world){ .dir = "/tmp/kvtier-test-XXXXXX" };
 	assert_non_null(mkdtemp(w.dir));
-	assert_int_equal(spaces_open(w.dir, &w.spaces, text, sizeof text), 0);
+	assert_int_equal(spaces_open(w.dir, 64, &w.spaces, text, sizeof text), 0);
 	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof text), 0);
 	*state = &w;
 	return 0;
@@ -73,7 +73,7 @@ static void salt_elsewhere(const char *tenant, const char *shared, uint8_t ret[3
 	struct space *space;
 
 	assert_non_null(mkdtemp(dir));
-	assert_int_equal(spaces_open(dir, &other, text, sizeof text), 0);
+	assert_int_equal(spaces_open(dir, 64, &other, text, sizeof text), 0);
 	if (shared)
 		spaces_share(other, (const uint8_t *)shared, strlen(shared));
 	assert_int_equal(spaces_tenant(other, tenant, text, sizeof text), 0);

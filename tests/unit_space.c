@@ -17,18 +17,20 @@
 
 #include "../client/kvtier.h"
 #include "../daemon/space.h"
-#include "../tiers/tier.h"
+
+enum { MAX = 64, NUMBERS = MAX + MAX / 2 + 64 };
 
 struct world {
 	char dir[64];
 	struct spaces *spaces;
-	uint32_t blocks[TIER_MAX_SPACES]; /* that a space has, as blocks.c would say */
-	uint8_t index_keys[TIER_MAX_SPACES][16];	/* what blocks.c was told */
+	uint32_t blocks[NUMBERS];	/* that a space has, as blocks.c would say */
+	uint8_t index_keys[NUMBERS][16];	/* what blocks.c was told */
+	bool doomed[NUMBERS];		/* likewise */
 };
 
 static char text[256];
 
-static uint32_t blocks_of(void *arg, uint32_t space)
+static uint32_t blocks_held(void *arg, uint32_t space)
 {
 	return ((struct world *)arg)->blocks[space];
 }
@@ -39,6 +41,15 @@ static void blocks_are(void *arg, uint32_t space, const uint8_t index_key[16])
 
 	assert_int_equal(w->blocks[space], 0);
 	memcpy(w->index_keys[space], index_key, 16);
+	w->doomed[space] = false;
+}
+
+static void blocks_doom(void *arg, uint32_t space, bool doomed)
+{
+	struct world *w = arg;
+
+	assert_int_not_equal(w->doomed[space], doomed);
+	w->doomed[space] = doomed;
 }
 
 static int set_up(void **state)
@@ -47,9 +58,10 @@ static int set_up(void **state)
 
 	w = (struct world){ .dir = "/tmp/kvtier-test-XXXXXX" };
 	assert_non_null(mkdtemp(w.dir));
-	assert_int_equal(spaces_open(w.dir, &w.spaces, text, sizeof text), 0);
+	assert_int_equal(spaces_open(w.dir, MAX, &w.spaces, text, sizeof text), 0);
 	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof text), 0);
-	spaces_attach(w.spaces, &(struct spaces_blocks){ .arg = &w, .count = blocks_of, .is = blocks_are });
+	spaces_attach(w.spaces, &(struct spaces_blocks){ .arg = &w, .held = blocks_held, .is = blocks_are,
+							  .doom = blocks_doom });
 	*state = &w;
 	return 0;
 }
@@ -156,7 +168,7 @@ static void salt_survives_a_restart(void **state)
 
 	memcpy(salt, acquire(w, &g)->salt, sizeof salt);
 	spaces_close(w->spaces);
-	assert_int_equal(spaces_open(w->dir, &w->spaces, text, sizeof text), 0);
+	assert_int_equal(spaces_open(w->dir, MAX, &w->spaces, text, sizeof text), 0);
 	assert_int_equal(spaces_tenant(w->spaces, "default", text, sizeof text), 0);
 	assert_memory_equal(acquire(w, &g)->salt, salt, sizeof salt);
 }
@@ -171,48 +183,6 @@ static void names_of_tenants(void **state)
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
 		assert_int_equal(spaces_tenant(w->spaces, bad[i], text, sizeof text), -EINVAL);
 	assert_int_equal(spaces_tenant(w->spaces, "Team_b-2.x", text, sizeof text), 0);
-}
-
-static void fill_table(struct world *w, bool opened)
-{
-	struct wire_geometry g = geometry();
-
-	for (uint32_t i = 0; i < TIER_MAX_SPACES; i++) {
-		struct space *space;
-
-		snprintf(g.model, sizeof g.model, "fill-%u", i);
-		space = acquire(w, &g);
-		assert_int_equal(space->number, i);
-		if (!opened)
-			space_release(w->spaces, space);
-	}
-}
-
-static void full_table_is_refused(void **state)
-{
-	struct world *w = *state;
-	const struct wire_geometry g = geometry();
-	struct space *space = NULL;
-
-	fill_table(w, true);
-	assert_int_equal(space_acquire(w->spaces, "default", &g, &space, text, sizeof text), -ENOSPC);
-	assert_null(space);
-	space_release(w->spaces, space_at(w->spaces, 700));
-	assert_int_equal(acquire(w, &g)->number, 700);
-}
-
-static void space_with_blocks_keeps_its_number(void **state)
-{
-	struct world *w = *state;
-	const struct wire_geometry g = geometry();
-
-	fill_table(w, false);
-	for (uint32_t i = 0; i < TIER_MAX_SPACES; i++)
-		w->blocks[i] = i != 333;
-	assert_int_equal(acquire(w, &g)->number, 333);
-	assert_string_equal(space_at(w->spaces, 332)->wire.model, "fill-332");
-	assert_string_equal(space_at(w->spaces, 333)->wire.model, "m@1");
-	assert_null(space_at(w->spaces, TIER_MAX_SPACES));
 }
 
 static void refused_geometry_takes_no_number(void **state)
@@ -243,7 +213,7 @@ static struct before before(struct world *w)
 	struct space *space;
 	struct before ret;
 
-	assert_int_equal(spaces_open(w->dir, &other, text, sizeof text), 0);
+	assert_int_equal(spaces_open(w->dir, MAX, &other, text, sizeof text), 0);
 	assert_int_equal(spaces_tenant(other, "default", text, sizeof text), 0);
 	assert_int_equal(space_acquire(other, "default", &g, &space, text, sizeof text), 0);
 	assert_true(space->known);
@@ -258,7 +228,7 @@ static uint32_t found(struct world *w, const uint8_t owner[32], uint32_t bytes, 
 {
 	uint32_t number = 77, got = 77;
 
-	assert_int_equal(space_found(w->spaces, owner, bytes, &number, &got), 0);
+	assert_int_equal(space_found(w->spaces, owner, bytes, 1, &number, &got), 0);
 	assert_int_equal(got, variant);
 	return number;
 }
@@ -318,7 +288,7 @@ static void index_keys_follow_from_the_owner_and_the_start(void **state)
 	assert_memory_not_equal(acquire(w, &g)->index_key, key, 16);
 	w->blocks[number] = 0;
 	spaces_close(w->spaces);
-	assert_int_equal(spaces_open(w->dir, &w->spaces, text, sizeof text), 0);
+	assert_int_equal(spaces_open(w->dir, MAX, &w->spaces, text, sizeof text), 0);
 	assert_int_equal(spaces_tenant(w->spaces, "default", text, sizeof text), 0);
 	g = geometry();
 	assert_memory_not_equal(acquire(w, &g)->index_key, key, 16);
@@ -371,12 +341,12 @@ static void a_third_size_is_refused(void **state)
 	const struct wire_geometry g = geometry();
 	uint32_t number = 77, variant = 77;
 
-	assert_int_equal(space_found(w->spaces, b.owner, 0, &number, &variant), -EBADMSG);
+	assert_int_equal(space_found(w->spaces, b.owner, 0, 1, &number, &variant), -EBADMSG);
 	(void)found(w, b.owner, 4096, 0);
 	(void)found(w, b.owner, 8192, 1);
-	assert_int_equal(space_found(w->spaces, b.owner, 12288, &number, &variant), -EBADMSG);
+	assert_int_equal(space_found(w->spaces, b.owner, 12288, 1, &number, &variant), -EBADMSG);
 	(void)acquire(w, &g);
-	assert_int_equal(space_found(w->spaces, b.owner, 4096, &number, &variant), -EBADMSG);
+	assert_int_equal(space_found(w->spaces, b.owner, 4096, 1, &number, &variant), -EBADMSG);
 	assert_int_equal(number, 77);
 	assert_int_equal(variant, 77);
 }
@@ -394,35 +364,6 @@ static void one_size_is_one_variant(void **state)
 	(void)found(*state, space->owner, space->raw_shape.image_bytes, 0);
 }
 
-static void found_of_a_full_table_is_refused(void **state)
-{
-	struct world *w = *state;
-	const struct before b = before(w);
-	uint32_t number = 77, variant = 77;
-
-	fill_table(w, true);
-	assert_int_equal(space_found(w->spaces, b.owner, 4096, &number, &variant), -ENOSPC);
-}
-
-static void unknown_with_blocks_keeps_its_number_and_without_does_not(void **state)
-{
-	struct world *w = *state;
-	const struct wire_geometry g = geometry();
-	uint8_t owner[32] = { 0 };
-
-	for (uint32_t i = 0; i < TIER_MAX_SPACES; i++) {
-		owner[0] = (uint8_t)i;
-		owner[31] = (uint8_t)(i >> 8 | 0x80);
-		assert_int_equal(found(w, owner, 4096, 0), i);
-		w->blocks[i] = i != 444;
-	}
-	assert_int_equal(acquire(w, &g)->number, 444);
-	assert_int_equal(found(w, owner, 4096, 0), TIER_MAX_SPACES - 1);
-	w->blocks[5] = 0;
-	owner[30] = 1;
-	assert_int_equal(found(w, owner, 8192, 0), 5);
-}
-
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -434,8 +375,6 @@ int main(void)
 		CASE(tenants_share_an_id_but_no_salt),
 		CASE(salt_survives_a_restart),
 		CASE(names_of_tenants),
-		CASE(full_table_is_refused),
-		CASE(space_with_blocks_keeps_its_number),
 		CASE(refused_geometry_takes_no_number),
 		CASE(owner_is_tenant_and_id),
 		CASE(found_is_unknown_until_opened_and_keeps_its_number),
@@ -445,8 +384,6 @@ int main(void)
 		CASE(sizes_that_do_not_fit_are_overwritten),
 		CASE(a_third_size_is_refused),
 		CASE(one_size_is_one_variant),
-		CASE(found_of_a_full_table_is_refused),
-		CASE(unknown_with_blocks_keeps_its_number_and_without_does_not),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,7 +34,7 @@ struct tier;
 
 enum {
 	TIER_MAX_CLASSES = 64,	/* slot sizes of an addressable tier */
-	TIER_MAX_SPACES = 1024,	/* identities the daemon knows at once */
+	TIER_MAX_SPACES = 32768,	/* numbers of identities: 15 bits of a block's */
 	TIER_MAX_SLABS = 65535,
 	TIER_MAX_SLAB_SLOTS = 65536,
 };
