@@ -7,7 +7,7 @@
  * closes it. Then a new engine must be able to open a space of its own, to store and to load; and again after a
  * restart, clean or not, when all those blocks are found on NVMe. The first engine's blocks must all be there
  * throughout. Once with the table's usual size, once with a small one, in which spaces go for others all the time:
- * there the first engine finds its blocks as long as it has its space open, and the blocks of spaces that went are gone.
+ * there the first engine finds its blocks while it has its space open, and the blocks of spaces that went are gone.
  */
 #include "lib.h"
 
