@@ -85,7 +85,7 @@ bool fetch_must_wait(const struct request *q)
 		return false;
 	ring_key(&q->conn->ring, q->sqe.first + q->next_block, key);
 	block = blocks_find(d->blocks, key, q->mount->space->number);
-	return block == BLOCK_NONE ? remote_wanted(d, key) : blocks_host_slot(d->blocks, block) == BLOCK_NONE;
+	return block == BLOCK_NONE ? remote_wanted(d, q->mount->space, key) : blocks_host_slot(d->blocks, block) == BLOCK_NONE;
 }
 
 static enum verdict miss(struct part *part, int status)

@@ -84,6 +84,8 @@ static void nvme_gauges(struct kvtierd *d)
 
 static void gauges_of_servers(struct stats_values *v, const struct redis_counters *c)
 {
+	stats_set(&v->tiers_redis_forged_blocks_total, c->forged_total);
+	stats_set(&v->tiers_redis_other_form_blocks_total, c->other_forms_total);
 	stats_set(&v->tiers_redis_deleted_blocks_total, c->deleted_total);
 	stats_set(&v->tiers_redis_timeouts_total, c->timeouts_total);
 	stats_set(&v->tiers_redis_resets_total, c->resets_total);
@@ -118,6 +120,7 @@ static void redis_gauges(struct kvtierd *d)
 	stats_health_set(d->stats, STATS_HEALTH_REDIS_DEGRADED, state == TIER_DEGRADED);
 	stats_health_set(d->stats, STATS_HEALTH_REDIS_CORRUPT,
 			 s.counters.corrupt_total > 0 || stats_get(&v->tiers_redis_corrupt_blocks_total) > 0);
+	stats_health_set(d->stats, STATS_HEALTH_REDIS_FORGED, s.counters.forged_total > 0);
 	stats_redis_text(d->stats, s.text);
 }
 

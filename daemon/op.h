@@ -12,6 +12,7 @@
 #include "loop.h"
 #include "request.h"
 
+struct space;
 struct mount;
 
 enum step {
@@ -134,7 +135,7 @@ bool fetch_retry(struct requests *all);
 void unplace(struct kvtierd *d, struct part *part);	/* request.c: gives its slot back, if it has one */
 
 /* remote.c: steps, and what request.c needs around them. A block that no local tier has is worth to be asked for: */
-bool remote_wanted(const struct kvtierd *d, const uint8_t key[32]);
+bool remote_wanted(const struct kvtierd *d, const struct space *space, const uint8_t key[32]);
 enum verdict remote_begin(struct kvtierd *d, struct part *part);
 enum verdict load_probe(struct kvtierd *d, struct part *part);
 enum verdict load_remote_room(struct kvtierd *d, struct part *part);

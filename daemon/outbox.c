@@ -40,6 +40,7 @@ struct entry {
 	uint32_t block;		/* BLOCK_NONE: inherited */
 	uint32_t bytes;
 	struct extent slot;	/* inherited */
+	const struct redis_seal *seal;	/* its tenant's */
 };
 
 struct outgoing {
@@ -167,9 +168,19 @@ static uint64_t eighth_of_memory(const struct outbox *o)
 	return o->d->tiers[TIER_HOST]->capacity_bytes / 8;
 }
 
+/* NULL: no engine has opened its space since the start, and nobody knows whose it is. */
+static const struct redis_seal *seal_of(const struct outbox *o, uint32_t block)
+{
+	const struct space *space = space_at(o->d->spaces, blocks_space(o->d->blocks, block));
+
+	return space ? space->seal : NULL;
+}
+
 static bool is_writable(const struct outbox *o, uint32_t block)
 {
-	if (redis_writable(o->d->tiers[TIER_REDIS], blocks_key(o->d->blocks, block)))
+	const struct redis_seal *seal = seal_of(o, block);
+
+	if (seal && redis_writable(o->d->tiers[TIER_REDIS], seal, blocks_key(o->d->blocks, block)))
 		return true;
 	stats_add(&o->d->stats->v.tiers_redis_skipped_blocks_total, 1);
 	return false;
@@ -178,10 +189,11 @@ static bool is_writable(const struct outbox *o, uint32_t block)
 void outbox_add(struct kvtierd *d, uint32_t block)
 {
 	struct outbox *o = d->outbox;
-	const struct entry entry = { .block = block, .bytes = o ? copies_image_bytes(d, block) : 0 };
+	struct entry entry = { .block = block, .bytes = o ? copies_image_bytes(d, block) : 0 };
 
 	if (!o || o->stopping || d->config->redis_write != CONFIG_REDIS_WRITE_THROUGH || !entry.bytes)
 		return;
+	entry.seal = seal_of(o, block);
 	if (is_writable(o, block))
 		(void)enqueue(o, &entry, max_bytes(o));
 }
@@ -192,7 +204,8 @@ enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent
 	struct outbox *o = outbox;
 	const uint64_t share = eighth_of_memory(o), max = max_bytes(o);
 	const uint32_t bytes = host_extent_bytes(o->d->tiers[TIER_HOST], slot);
-	const struct entry entry = { .block = BLOCK_NONE, .slot = *slot, .bytes = bytes };
+	const struct entry entry = { .block = BLOCK_NONE, .slot = *slot, .bytes = bytes,
+				     .seal = seal_of(o, block) };
 	int r;
 
 	if (o->stopping || o->d->config->redis_write != CONFIG_REDIS_WRITE_ON_EVICT || !is_writable(o, block))
@@ -336,6 +349,7 @@ static void start(struct outbox *o)
 	memcpy(out->identity.space_id, header->space_id, sizeof out->identity.space_id);
 	memset(&out->x, 0, sizeof out->x);
 	out->x.op = XFER_PROBE;
+	out->x.seal = out->entry.seal;
 	out->x.identity = &out->identity;
 	out->x.done = answered;
 	if (tier_submit(o->d->tiers[TIER_REDIS], &out->x))

@@ -61,9 +61,9 @@ static enum verdict miss(struct kvtierd *d, struct part *part)
 	return CONTINUE;
 }
 
-bool remote_wanted(const struct kvtierd *d, const uint8_t key[32])
+bool remote_wanted(const struct kvtierd *d, const struct space *space, const uint8_t key[32])
 {
-	return d->tiers[TIER_REDIS] && redis_readable(d->tiers[TIER_REDIS], key);
+	return d->tiers[TIER_REDIS] && redis_readable(d->tiers[TIER_REDIS], space->seal, key);
 }
 
 enum verdict remote_begin(struct kvtierd *d, struct part *part)
@@ -181,6 +181,7 @@ static enum verdict submit(struct kvtierd *d, struct part *part, enum xfer_op op
 	x->op = op;
 	x->identity = &part->job.identity;
 	x->geometry = &part->request->mount->space->geometry;
+	x->seal = part->request->mount->space->seal;
 	x->done = done;
 	if (op == XFER_READ) {
 		x->home = part->where;
@@ -293,7 +294,7 @@ void remote_corrupt(struct kvtierd *d, struct part *part)
 	part->missed = true;
 	ends_here(part);
 	stats_add(&d->stats->v.tiers_redis_corrupt_blocks_total, 1);
-	redis_condemn(d->tiers[TIER_REDIS], part->xfer.buffer, part->xfer.bytes);
+	redis_condemn(d->tiers[TIER_REDIS], part->xfer.seal, part->xfer.buffer, part->xfer.bytes);
 }
 
 void remote_count(struct kvtierd *d, const struct part *part)

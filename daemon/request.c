@@ -286,7 +286,8 @@ static enum verdict load_lookup(struct kvtierd *d, struct part *part)
 	part->step = LOAD_END;
 	if (q->sqe.op == WIRE_OP_LOAD && part->job.page >= q->mount->pages) {
 		part->status = -EFAULT;
-	} else if ((block == BLOCK_NONE || !can_be_loaded(d, block)) && remote_wanted(d, part->job.identity.key)) {
+	} else if ((block == BLOCK_NONE || !can_be_loaded(d, block)) &&
+		   remote_wanted(d, q->mount->space, part->job.identity.key)) {
 		return remote_begin(d, part);
 	} else if (block == BLOCK_NONE) {
 		part->status = -ENOENT;

@@ -27,6 +27,7 @@ enum { MAX_TENANTS = 64, OWNER_HALF = 16 };
 struct tenant {
 	char name[32];
 	uint8_t secret[SECRET_BYTES];
+	struct redis_seal seal;
 };
 
 struct spaces {
@@ -136,6 +137,7 @@ int spaces_tenant(struct spaces *s, const char *name, char *text, size_t n)
 		r = secret_load(s->state_dir, name, t->secret, text, n);
 	if (r)
 		return r;
+	redis_seal_derive(t->secret, sizeof t->secret, &t->seal);
 	strcpy(t->name, name);
 	s->n_tenants++;
 	return 0;
@@ -270,6 +272,7 @@ static void identify(struct spaces *s, const struct tenant *tenant, struct space
 	w.codec = (uint32_t)space->codec;	/* default and explicit are the same space */
 	sha256(s->sha, id_label, sizeof id_label, &w, sizeof w, "", 0, space->id);
 	sha256(s->sha, salt_label, sizeof salt_label, tenant->secret, SECRET_BYTES, space->id, 32, space->salt);
+	space->seal = &tenant->seal;
 	spaces_tenant_owner(s, tenant->name, space->owner);
 	memcpy(space->owner + OWNER_HALF, space->id, OWNER_HALF);
 }

@@ -18,6 +18,7 @@
 
 #include "../client/wire.h"
 #include "../kernels/image.h"
+#include "../tiers/redis_seal.h"
 
 struct spaces;
 
@@ -30,6 +31,7 @@ struct space {
 	enum image_codec codec;			/* resolved: never 0 */
 	struct image_shape shape;		/* with that codec */
 	struct image_shape raw_shape;		/* for blocks that it cannot hold */
+	const struct redis_seal *seal;		/* its tenant's, as long as struct spaces */
 	uint8_t  owner[32];			/* 0..15: SHA-256("kvtier tenant 1" | name), 16..31: id, each cut */
 	uint8_t  index_key[16];			/* SHA-256("kvtier index 1" | this start's secret | owner), cut */
 	bool     known;				/* else all above but owner and index_key is zero */

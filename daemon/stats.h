@@ -90,6 +90,9 @@ enum {
 	       "A value in Redis was not what it should be and became a miss (see "                          \
 	       "tiers.redis.corrupt_blocks_total): see who else writes under [redis] key_prefix, test "      \
 	       "that machine's memory.")                                                                     \
+	HEALTH(REDIS_FORGED, redis_forged, warn,                                                             \
+	       "A value in Redis was made by somebody who does not know [redis] secret_file, and became a "  \
+	       "miss (see tiers.redis.forged_blocks_total): see who else writes under [redis] key_prefix.")  \
 	HEALTH(STOPPED, stopped, err,                                                                        \
 	       "The daemon's process is stopped; continue it with `kill -CONT PID`, or see who stopped it.") \
 	HEALTH(SILENT, silent, err,                                                                          \

@@ -106,7 +106,7 @@ CONFIG(redis, tls_name, STRING, "", 0, 63, "name",
        "Name or IP address that servers' certificates must have. Empty: the host of the endpoint, or what a Cluster "
        "calls its server. *: any that tls_ca_file's authorities signed.")
 CONFIG(redis, key_prefix, STRING, "kvtier:", 0, 63, "text",
-       "Before the 64 hex digits of each key; an ACL can allow ~kvtier:* and nothing else. Printable, no blanks.")
+       "Before tenant and key in each value's name; an ACL can allow ~kvtier:* and nothing else. Printable, no blanks.")
 CONFIG(redis, ttl, SECONDS, "0", 0, 315360000, "s",
        "How long a server keeps a block after it was written. 0: until it evicts it, by its maxmemory-policy.")
 CONFIG(redis, connections, COUNT, "4", 1, 64, "connections", "To each server.")

@@ -127,8 +127,12 @@ STAT("tiers.redis.skipped_blocks_total", tiers_redis_skipped_blocks_total, count
      "Blocks not written because the server that they belong to took no stores, or did not answer")
 STAT("tiers.redis.miss_blocks_total", tiers_redis_miss_blocks_total, counter, "blocks",
      "Blocks asked for there that it did not have, or not in time")
+STAT("tiers.redis.forged_blocks_total", tiers_redis_forged_blocks_total, counter, "blocks",
+     "Values that are whole, but without the MAC that [redis] secret_file and the tenant make; each became a miss")
+STAT("tiers.redis.other_form_blocks_total", tiers_redis_other_form_blocks_total, counter, "blocks",
+     "Values in the form of an older or newer kvtierd; each became a miss, and stays")
 STAT("tiers.redis.deleted_blocks_total", tiers_redis_deleted_blocks_total, counter, "blocks",
-     "Damaged values that were deleted there")
+     "Damaged or forged values that were deleted there")
 STAT("tiers.redis.timeouts_total", tiers_redis_timeouts_total, counter, "requests",
      "Requests not answered within [redis] timeout_ms")
 STAT("tiers.redis.resets_total", tiers_redis_resets_total, counter, "requests",

@@ -131,7 +131,7 @@ static void no_cluster_where_there_must_be_one(void **state)
 	kit_run(&kit, 250);
 	redis_status(kit.tier, &status);
 	assert_non_null(strstr(status.text, "cluster"));
-	assert_false(redis_readable(kit.tier, (const uint8_t *)"0123456789abcdef0123456789abcdef"));
+	assert_false(redis_readable(kit.tier, &redis_test_seal, (const uint8_t *)"0123456789abcdef0123456789abcdef"));
 	kit_free(&kit);
 	redis_stop(&alone);
 }

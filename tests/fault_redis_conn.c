@@ -27,11 +27,11 @@ static void script_begin(struct script *s, uint32_t opaque)
 
 	memset(s, 0, sizeof *s);
 	s->b = block_of(&geometry, CODEC_FP8, &random);
-	s->value = malloc(s->b.shape.packed_bytes + 64);
+	s->value = malloc(block_bytes(&s->b) + 64);
 	assert_non_null(s->value);
-	n = sprintf(s->value, "$%u\r\n", s->b.shape.packed_bytes);
-	block_pack(&s->b, (uint8_t *)s->value + n);
-	s->bytes = (size_t)n + s->b.shape.packed_bytes;
+	n = sprintf(s->value, "$%u\r\n", block_bytes(&s->b));
+	block_value(&s->b, (uint8_t *)s->value + n);
+	s->bytes = (size_t)n + block_bytes(&s->b);
 	memcpy(s->value + s->bytes, "\r\n", 2);
 	s->bytes += 2;
 }

@@ -32,7 +32,7 @@ static bool put(int fd, const void *bytes, size_t n)
 
 static bool put_value(const struct server *s, int fd)
 {
-	const size_t value = s->block->shape.packed_bytes;
+	const size_t value = block_bytes(s->block);
 	uint8_t *reply = malloc(value + 32);
 	const size_t head = (size_t)sprintf((char *)reply, "$%zu\r\n", value);
 	size_t at = 0;
@@ -110,12 +110,12 @@ static void in_pieces(const int64_t cuts[MAX_CUTS])
 		};
 		struct random random = random_seeded("in_pieces");
 		struct block b = block_of(&geometry, CODEC_FP8, &random);
-		uint8_t *packed = malloc(b.shape.packed_bytes);
+		uint8_t *packed = malloc(block_bytes(&b));
 		struct server server = { .block = &b, .packed = packed };
 		struct rig_command get = { 0 }, exists = { 0 };
 		struct rig r;
 
-		block_pack(&b, packed);
+		block_value(&b, packed);
 		memcpy(server.cuts, cuts, sizeof server.cuts);
 		begin(&server, serve);
 		rig_open(&r, server.address);

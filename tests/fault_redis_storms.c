@@ -305,7 +305,7 @@ static uint32_t slot_of(uint32_t block)
 
 static bool is_served(struct kit *k, void *arg)
 {
-	return redis_readable(k->tier, ((const struct image_identity *)arg)->key);
+	return redis_readable(k->tier, &redis_test_seal, ((const struct image_identity *)arg)->key);
 }
 
 static void a_slot_that_nobody_has_is_asked_for_again(void **state)

@@ -131,7 +131,7 @@ static void a_stopped_server_costs_one_deadline_and_then_nothing(void **state)
 	assert_int_equal(r, -ENODEV);
 	assert_null(kit_begin(&kit, XFER_WRITE, 1, &r));
 	assert_int_equal(r, -ENODEV);
-	assert_false(redis_readable(kit.tier, slots[0]->identity.key));
+	assert_false(redis_readable(kit.tier, &redis_test_seal, slots[0]->identity.key));
 	assert_true(kit_says(&kit, "timeout_ms"));
 	assert_true(kit_row(&kit, 0).retry_in_ms <= 40000);
 	redis_signal(&server[0], SIGCONT);

@@ -39,7 +39,8 @@ struct block {
 	struct image_geometry geometry;
 	struct image_identity identity;
 	struct image_shape shape;
-	uint8_t *value;			/* as a server has it: shape.packed_bytes */
+	uint8_t *value;			/* as a server has it */
+	uint32_t bytes;			/* of it */
 };
 
 struct world {
@@ -66,24 +67,42 @@ static inline bool filled_with(const uint8_t *bytes, size_t n, uint8_t with)
 	return n == 0 || (bytes[0] == with && memcmp(bytes, bytes + 1, n - 1) == 0);
 }
 
-/* The buffer has an image of this block, and zeros in its padding. As a server said it: the value and CR LF. */
+/* The buffer has an image of this block, and zeros in its padding. As a server said it, but envelope and MAC. */
 static inline uint8_t *image_value(const uint8_t *buffer, const struct block *b)
 {
 	const size_t head = sizeof(struct image_header) + b->shape.scale_bytes;
-	uint8_t *packed = malloc(b->shape.packed_bytes + 2);
+	uint8_t *packed = malloc(b->shape.packed_bytes);
 	struct image_shape found;
 
 	assert(packed);
 	assert(image_header_check((const void *)buffer, &b->geometry, &b->identity, &found) == 0);
 	memcpy(packed, buffer, head);
 	memcpy(packed + head, buffer + b->shape.payload_offset, b->shape.payload_bytes);
-	memcpy(packed + b->shape.packed_bytes, "\r\n", 2);
 	assert(filled_with(buffer + head, b->shape.payload_offset - head, 0));
 	assert(filled_with(buffer + b->shape.image_bytes, -b->shape.image_bytes % IMAGE_ALIGN, 0));
 	return packed;
 }
 
 /* --- the world --- */
+
+static const struct redis_seal fuzz_seal_of = { .key = "a key of tests, of them alone", .tag = "feedfacefeedface" };
+
+static inline void fuzz_seal(const uint8_t *packed, size_t n, uint8_t *ret)
+{
+	static const struct redis_envelope envelope = { .magic = REDIS_VALUE_MAGIC, .form = REDIS_VALUE_FORM,
+							.nonce = "constant: again" };
+	struct redis_mac *mac = redis_mac_open();
+	bool good;
+
+	assert(mac);
+	memcpy(ret, &envelope, sizeof envelope);
+	memcpy(ret + sizeof envelope, packed, n);
+	good = redis_mac_begin(mac, &fuzz_seal_of, &envelope, (const void *)packed) &&
+	       redis_mac_add(mac, packed + sizeof(struct image_header), n - sizeof(struct image_header)) &&
+	       redis_mac_end(mac, ret + sizeof envelope + n);
+	assert(good);
+	redis_mac_close(mac);
+}
 
 /* Of a few hundred bytes, and more than one read takes; the last as raw as values come. */
 static inline void make_block(struct block *b, uint64_t number)
@@ -92,18 +111,23 @@ static inline void make_block(struct block *b, uint64_t number)
 	const enum image_codec codec = number == BLOCKS - 1 ? CODEC_RAW : CODEC_FP8;
 	struct random random = { .state = number };
 	struct image_header header;
+	uint8_t *packed;
 
 	b->geometry = (struct image_geometry){ .dtype = DTYPE_BF16, .layers = 2, .kv_heads = 2, .head_dim_k = 4,
 					       .head_dim_v = 4, .block_tokens = 20, .opaque_bytes = opaque[number] };
 	random_key(number, b->identity.key);
 	assert(image_shape(&b->geometry, codec, codec, &b->shape, NULL) == 0);
-	b->value = malloc(b->shape.packed_bytes);
-	assert(b->value);
+	b->bytes = b->shape.packed_bytes + REDIS_SEAL_BYTES;
+	b->value = malloc(b->bytes);
+	packed = malloc(b->shape.packed_bytes);
+	assert(b->value && packed);
 	for (uint32_t i = sizeof header; i < b->shape.packed_bytes; i++)
-		b->value[i] = (uint8_t)random_next(&random);
+		packed[i] = (uint8_t)random_next(&random);
 	image_header_fill(&header, &b->geometry, codec, codec, &b->shape, &b->identity);
 	image_seal(&header, random_next(&random));	/* of the body nobody asks here */
-	memcpy(b->value, &header, sizeof header);
+	memcpy(packed, &header, sizeof header);
+	fuzz_seal(packed, b->shape.packed_bytes, b->value);
+	free(packed);
 }
 
 static inline void world_tick(struct loop_timer *timer)

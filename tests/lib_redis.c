@@ -24,6 +24,8 @@
 
 #include <cmocka.h>
 
+#include "../kernels/image.h"
+
 enum { PATIENCE_MS = 20000, ASK_SECONDS = 10, WORDS = 64, BUS_PORT = 10000 };
 
 static void nap(void)
@@ -51,6 +53,26 @@ void redis_needed(void)
 	}
 	printf("skipped: there is no redis-server\n");
 	exit(77);
+}
+
+/* --- values --- */
+
+size_t redis_sealed(const struct redis_seal *seal, const uint8_t *packed, size_t n, uint8_t *ret)
+{
+	struct redis_mac *mac = redis_mac_open();
+	struct redis_envelope envelope;
+	struct image_header header;
+
+	assert_non_null(mac);
+	assert_int_equal(redis_envelope_make(&envelope), 0);
+	memcpy(&header, packed, sizeof header);
+	memcpy(ret, &envelope, sizeof envelope);
+	memcpy(ret + sizeof envelope, packed, n);
+	assert_true(redis_mac_begin(mac, seal, &envelope, &header));
+	assert_true(redis_mac_add(mac, packed + sizeof header, n - sizeof header));
+	assert_true(redis_mac_end(mac, ret + sizeof envelope + n));
+	redis_mac_close(mac);
+	return n + REDIS_SEAL_BYTES;
 }
 
 /* --- questions --- */

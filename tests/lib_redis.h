@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "../tiers/redis_seal.h"
+
 enum { REDIS_TEST_PATH = 200, REDIS_CLUSTER_NODES = 6 };
 
 struct redis_server {
@@ -45,6 +47,13 @@ void redis_put(const struct redis_server *s, const char *key, const void *value,
 long redis_get(const struct redis_server *s, const char *key, void *ret, size_t n);
 /* The first key that matches, into ret; false: none. */
 bool redis_any_key(const struct redis_server *s, const char *pattern, char *ret, size_t n);
+
+/* --- values --- */
+
+/* Of tests that have no daemon. */
+static const struct redis_seal redis_test_seal = { .key = "a key of tests, of them alone", .tag = "feedfacefeedface" };
+/* What a server has of a packed image of n bytes: REDIS_SEAL_BYTES more, which are returned with it. */
+size_t redis_sealed(const struct redis_seal *seal, const uint8_t *packed, size_t n, uint8_t *ret);
 
 /* Three masters, each with a replica, all slots served. */
 struct redis_cluster_rig {

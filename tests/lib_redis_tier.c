@@ -126,9 +126,9 @@ void kit_name(uint32_t block, char ret[KIT_NAME_BYTES])
 	struct image_identity identity;
 
 	kit_identity(block, &identity);
-	(void)strcpy(ret, "kv:");
+	(void)snprintf(ret, KIT_NAME_BYTES, "kv:%.16s:", redis_test_seal.tag);
 	for (size_t i = 0; i < 32; i++)
-		(void)snprintf(ret + KIT_PREFIX_BYTES + 2 * i, 3, "%02x", identity.key[i]);
+		(void)snprintf(ret + KIT_PREFIX_BYTES + REDIS_TAG_BYTES + 1 + 2 * i, 3, "%02x", identity.key[i]);
 }
 
 void kit_image(const struct kit *kit, uint32_t block, uint8_t *ret)
@@ -156,9 +156,8 @@ uint32_t kit_value(struct kit *kit, uint32_t block, uint8_t *ret)
 	const uint32_t head = (uint32_t)sizeof(struct image_header) + kit->shape.scale_bytes;
 
 	kit_image(kit, block, kit->expected);
-	memcpy(ret, kit->expected, head);
-	memcpy(ret + head, kit->expected + kit->shape.payload_offset, kit->shape.payload_bytes);
-	return kit->shape.packed_bytes;
+	memmove(kit->expected + head, kit->expected + kit->shape.payload_offset, kit->shape.payload_bytes);
+	return (uint32_t)redis_sealed(&redis_test_seal, kit->expected, kit->shape.packed_bytes, ret);
 }
 
 /* --- transfers --- */
@@ -183,7 +182,7 @@ struct kit_slot *kit_begin_with(struct kit *kit, enum xfer_op op, uint32_t block
 	slot->kit = kit;
 	slot->block = block;
 	kit_identity(block, &slot->identity);
-	slot->x = (struct xfer){ .op = op, .done = on_done };
+	slot->x = (struct xfer){ .op = op, .seal = &redis_test_seal, .done = on_done };
 	if (op != XFER_WRITE)
 		slot->x.identity = &slot->identity;
 	if (op != XFER_PROBE) {

@@ -25,7 +25,7 @@
 #include "lib_redis.h"
 #include "random.h"
 
-enum { KIT_SLOTS = 256, KIT_PREFIX_BYTES = 3, KIT_NAME_BYTES = KIT_PREFIX_BYTES + 65 };
+enum { KIT_SLOTS = 256, KIT_PREFIX_BYTES = 3, KIT_NAME_BYTES = KIT_PREFIX_BYTES + REDIS_TAG_BYTES + 66 };
 
 struct kit;
 

@@ -4,6 +4,8 @@
  */
 #include "lib_shared.h"
 
+#include "../daemon/secret.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -18,6 +20,11 @@
 enum { BEAT_MS = 300 };
 
 static const char host_lines[] = "bytes = 16M\nslab_bytes = 1M\n";
+
+static void secret_of(uint32_t number, char ret[64])
+{
+	(void)snprintf(ret, 64, "a secret that nodes share, number %u", number);
+}
 
 /* --- a node's life --- */
 
@@ -37,7 +44,7 @@ void node_configure(struct node *n, const struct node_conf *conf)
 {
 	char secret[64], path[200], lines[4096];
 
-	(void)snprintf(secret, sizeof secret, "a secret that nodes share, number %u", conf->secret);
+	secret_of(conf->secret, secret);
 	node_file(n, "shared", secret, 0600, path);
 	if ((size_t)snprintf(lines, sizeof lines,
 			     "[host]\nhuge_pages = no\n%s\n[redis]\nendpoints = %s\nsecret_file = %s\n%s\n",
@@ -258,9 +265,23 @@ void node_store_through(struct node *n, const struct kvtier_key *keys, uint32_t 
 
 /* --- Redis --- */
 
+void shared_seal(uint32_t secret, struct redis_seal *ret)
+{
+	uint8_t tenants[SECRET_BYTES];
+	char text[64];
+
+	secret_of(secret, text);
+	secret_derive((const uint8_t *)text, strlen(text), "default", tenants);
+	redis_seal_derive(tenants, sizeof tenants, ret);
+}
+
 void shared_name(const char *prefix, const struct kvtier_key *key, char ret[SHARED_NAME])
 {
-	int n = snprintf(ret, SHARED_NAME, "%.64s", prefix);
+	struct redis_seal seal;
+	int n;
+
+	shared_seal(0, &seal);
+	n = snprintf(ret, SHARED_NAME, "%.60s%.16s:", prefix, seal.tag);
 
 	for (size_t i = 0; i < sizeof key->bytes; i++)
 		n += snprintf(ret + n, SHARED_NAME - (size_t)n, "%02x", key->bytes[i]);

@@ -14,8 +14,9 @@
 
 enum { SHARED_BLOCKS = 32, SHARED_PAGES = 2 * SHARED_BLOCKS, SHARED_MS = 20000, SHARED_NAME = 160 };
 
-/* Packed bytes of tiny_geometry()'s blocks: header, 8 scales, 4,096 values; header, 8,192 bytes. */
-enum { SHARED_FP8_BYTES = 128 + 8 + 4096, SHARED_RAW_BYTES = 128 + 8192, SHARED_RAW_IMAGE = 4096 + 8192 };
+/* Bytes of the values of tiny_geometry()'s blocks: envelope, header, 8 scales, 4,096 values, MAC; or 8,192 bytes. */
+enum { SHARED_FRONT = 32, SHARED_FP8_BYTES = 32 + 128 + 8 + 4096 + 16, SHARED_RAW_BYTES = 32 + 128 + 8192 + 16,
+       SHARED_RAW_IMAGE = 4096 + 8192 };
 
 /* --- a node --- */
 
@@ -65,7 +66,8 @@ void node_untouched(const struct node *n, uint32_t first, uint32_t blocks);	/* p
 /* Stores a chain and waits until it was written behind, or found there. */
 void node_store_through(struct node *n, const struct kvtier_key *keys, uint32_t blocks);
 
-/* The name of a block's value. */
+/* The seal of the nodes with this secret; the name of a block's value, of those with number 0. */
+void shared_seal(uint32_t secret, struct redis_seal *ret);
 void shared_name(const char *prefix, const struct kvtier_key *key, char ret[SHARED_NAME]);
 void shared_asks_until(const struct redis_server *s, long long value, const char *command);	/* redis_ask() */
 

@@ -194,13 +194,29 @@ static inline struct block block_make(struct random *random, uint32_t max_opaque
 	return block_of(&geometry, random_below(random, 4) ? CODEC_FP8 : CODEC_RAW, random);
 }
 
-/* The value as a server has it; ret of shape.packed_bytes. */
+/* The packed image; ret of shape.packed_bytes. */
 static inline void block_pack(const struct block *b, uint8_t *ret)
 {
 	const size_t head = sizeof(struct image_header) + b->shape.scale_bytes;
 
 	memcpy(ret, b->image, head);
 	memcpy(ret + head, b->image + b->shape.payload_offset, b->shape.payload_bytes);
+}
+
+/* The value as a server has it; ret of block_bytes(). */
+static inline void block_value(const struct block *b, uint8_t *ret)
+{
+	uint8_t *packed = malloc(b->shape.packed_bytes);
+
+	assert_non_null(packed);
+	block_pack(b, packed);
+	(void)redis_sealed(&redis_test_seal, packed, b->shape.packed_bytes, ret);
+	free(packed);
+}
+
+static inline uint32_t block_bytes(const struct block *b)
+{
+	return b->shape.packed_bytes + REDIS_SEAL_BYTES;
 }
 
 static inline void block_free(struct block *b)
@@ -245,6 +261,7 @@ static inline void rig_get(struct rig_command *c, const struct block *b)
 	assert_non_null(c->buffer);
 	memset(c->buffer, RIG_POISON, c->allocated);
 	c->value = (struct redis_value){ .identity = &b->identity, .geometry = &b->geometry, .buffer = c->buffer,
+					 .seal = &redis_test_seal,
 					 .room = b->shape.image_bytes };
 	c->command.value = &c->value;
 	redis_command_get(&c->command, b->name, strlen(b->name));
@@ -253,7 +270,8 @@ static inline void rig_get(struct rig_command *c, const struct block *b)
 static inline void rig_set(struct rig_command *c, const struct block *b, uint64_t ttl_ms)
 {
 	rig_fresh(c);
-	redis_command_set(&c->command, b->name, strlen(b->name), b->image, &b->shape, ttl_ms);
+	assert_int_equal(redis_command_set(&c->command, b->name, strlen(b->name), b->image, &b->shape, &redis_test_seal,
+					   ttl_ms), 0);
 }
 
 static inline void rig_exists(struct rig_command *c, const struct block *b)
@@ -294,7 +312,7 @@ static inline void rig_has(const struct rig_command *c, const struct block *b)
 
 	assert_int_equal(c->command.status, 0);
 	assert_int_equal(c->value.bytes, b->shape.image_bytes);
-	assert_int_equal(c->value.length, b->shape.packed_bytes);
+	assert_int_equal(c->value.length, block_bytes(b));
 	assert_memory_equal(c->buffer, b->image, room);
 	for (uint32_t i = room; i < c->allocated; i++)
 		assert_int_equal(c->buffer[i], RIG_POISON);

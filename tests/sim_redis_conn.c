@@ -12,9 +12,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { ROUNDS = 400, COMMANDS = 24, BLOCKS = 8, STREAM_BYTES = 4 << 20, MARKS = 1024 };
+enum { FRONT = sizeof(struct redis_envelope) + sizeof(struct image_header), ROUNDS = 400, COMMANDS = 24, BLOCKS = 8, STREAM_BYTES = 4 << 20, MARKS = 1024 };
 
-enum answer { GOOD, NOTHING, ANOTHERS, FLIPPED, SHORT, NO_BULK, AN_ERROR, WRONG_TYPE, TOO_LARGE, ANSWERS };
+enum answer { GOOD, NOTHING, ANOTHERS, FLIPPED, FORGED, SHORT, NO_BULK, AN_ERROR, WRONG_TYPE, TOO_LARGE, ANSWERS };
 
 struct sim_command {
 	struct rig_command c;
@@ -58,21 +58,23 @@ static void put_text(struct sim *s, const char *text)
 	put(s, text, strlen(text));
 }
 
-/* The value of a block, or a part of it, with one bit wrong where there is one to be wrong. */
-static void put_value(struct sim *s, const struct block *b, size_t n, bool flip)
+/* The value of a block, or a part of it, with one bit wrong of so many bytes from `first` on, if there are any. */
+static void put_value(struct sim *s, const struct block *b, size_t n, size_t first, uint32_t flips)
 {
 	char line[32];
 	uint8_t *value;
 
 	(void)snprintf(line, sizeof line, "$%zu\r\n", n);
 	put_text(s, line);
-	assert_true(b->shape.packed_bytes + 2 <= STREAM_BYTES - s->bytes);
+	assert_true(block_bytes(b) + 2 <= STREAM_BYTES - s->bytes);
 	value = s->stream + s->bytes;
-	block_pack(b, value);
-	if (flip)
-		value[random_below(&s->random, 128)] ^= (uint8_t)(1 << random_below(&s->random, 8));
-	if (n > 128)
-		mark(s, s->bytes + 128);
+	block_value(b, value);
+	if (flips)
+		value[first + random_below(&s->random, flips)] ^= (uint8_t)(1 << random_below(&s->random, 8));
+	if (n > FRONT)
+		mark(s, s->bytes + FRONT);
+	if (n == block_bytes(b))
+		mark(s, s->bytes + n - REDIS_MAC_BYTES);
 	s->bytes += n;
 	mark(s, s->bytes);
 	put_text(s, "\r\n");
@@ -98,20 +100,23 @@ static int put_get_answer(struct sim *s, struct sim_command *m)
 {
 	static const char *const errors[] = { "-LOADING wait\r\n", "-ERR\r\n", "-MOVED 1 127.0.0.1:1\r\n" };
 	const struct block *other = m->block == s->blocks ? s->blocks + 1 : s->blocks;
-	const size_t n = m->block->shape.packed_bytes;
+	const size_t n = block_bytes(m->block);
 
 	switch ((enum answer)random_below(&s->random, ANSWERS)) {
 	case NOTHING:
 		put_text(s, "$-1\r\n");
 		return -ENOENT;
 	case ANOTHERS:
-		put_value(s, other, other->shape.packed_bytes, false);
+		put_value(s, other, block_bytes(other), 0, 0);
 		return -EBADMSG;
 	case FLIPPED:
-		put_value(s, m->block, n, true);
+		put_value(s, m->block, n, sizeof(struct redis_envelope), m->block->shape.packed_bytes);
 		return -EBADMSG;
+	case FORGED:
+		put_value(s, m->block, n, n - REDIS_MAC_BYTES, REDIS_MAC_BYTES);
+		return -EKEYREJECTED;
 	case SHORT:
-		put_value(s, m->block, random_below(&s->random, (uint32_t)n), false);
+		put_value(s, m->block, random_below(&s->random, (uint32_t)n), 0, 0);
 		return -EBADMSG;
 	case NO_BULK:
 		put_not_bulk(s);
@@ -124,11 +129,11 @@ static int put_get_answer(struct sim *s, struct sim_command *m)
 		return -EBADMSG;
 	case TOO_LARGE:
 		m->c.value.room = m->block->shape.image_bytes - 1;
-		put_value(s, m->block, n, false);
+		put_value(s, m->block, n, 0, 0);
 		return -EFBIG;
 	case GOOD:
 	default:
-		put_value(s, m->block, n, false);
+		put_value(s, m->block, n, 0, 0);
 		return 0;
 	}
 }
@@ -236,6 +241,8 @@ static void check(struct sim *s, const struct sim_command *m)
 	assert_int_equal(m->c.dones, 1);
 	assert_int_equal(m->c.command.status, m->canceled ? -ECANCELED : m->want);
 	if (!m->c.command.value)
+		return;
+	if (m->c.value.packed)	/* it was in place, whole, when its MAC was seen to be wrong */
 		return;
 	if (m->canceled || m->want)
 		rig_is_poison(&m->c);

@@ -210,7 +210,7 @@ static void what_is_damaged_is_read_once(void **state)
 	begin(patient, KVTIER_CODEC_RAW);
 	shared_name("kvtier:", &w->keys[0], name);
 	assert_int_equal(redis_get(&w->redis, name, value, sizeof value), sizeof value);
-	value[sizeof value - 1] ^= 1;
+	value[sizeof value - REDIS_MAC_BYTES - 1] ^= 1;
 	redis_put(&w->redis, name, value, sizeof value);
 	commands_are_counted_from_here();
 	redis_signal(&w->redis, SIGSTOP);

@@ -105,7 +105,7 @@ static void an_inherited_slot_is_given_back_when_nothing_else_is_left(void **sta
 	end(w);
 }
 
-/* A value with a good header and checksum, that no kvtierd wrote: in a space that promises exact bytes. */
+/* A value with a good header, checksum and MAC, that no kvtierd writes: in a space that promises exact bytes. */
 static void a_value_of_another_codec_is_a_miss(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
@@ -115,6 +115,7 @@ static void a_value_of_another_codec_is_a_miss(void **state)
 	struct image_geometry geometry;
 	struct image_shape shape;
 	static uint8_t value[SHARED_RAW_IMAGE], image[SHARED_RAW_IMAGE];
+	struct redis_seal seal;
 	char name[SHARED_NAME];
 
 	(void)state;
@@ -122,16 +123,17 @@ static void a_value_of_another_codec_is_a_miss(void **state)
 	node_store_through(&w->a, w->keys, 1);
 	shared_name("kvtier:", &w->keys[0], name);
 	assert_int_equal(redis_get(&w->redis, name, value, sizeof value), SHARED_RAW_BYTES);
-	memcpy(&header, value, sizeof header);
+	memcpy(&header, value + SHARED_FRONT, sizeof header);
 	memcpy(its.space_id, header.space_id, sizeof its.space_id);
 	memcpy(its.key, header.key, sizeof its.key);
 	image_header_geometry(&header, &geometry);
 	assert_int_equal(image_shape(&geometry, CODEC_FP8, CODEC_FP8, &shape, NULL), 0);
 	image_header_fill(&forged, &geometry, CODEC_FP8, CODEC_FP8, &shape, &its);
 	image_seal(&forged, image_checksum(image, &shape));	/* all zeros */
-	memset(value, 0, sizeof value);
-	memcpy(value, &forged, sizeof forged);
-	redis_put(&w->redis, name, value, shape.packed_bytes);
+	memset(image, 0, sizeof image);
+	memcpy(image, &forged, sizeof forged);
+	shared_seal(0, &seal);
+	redis_put(&w->redis, name, value, redis_sealed(&seal, image, shape.packed_bytes, value));
 	node_evict(&w->a);
 	assert_int_equal(node_load_each(&w->a, w->keys, 0, 1), 0);
 	shared_asks_until(&w->redis, 0, "DBSIZE");

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { N = SHARED_BLOCKS, HEADER = 128, SCALES = 8, ROOM = 2 * SHARED_RAW_IMAGE, VAST = 300 << 20, LARGE = 64 << 20 };
+enum { N = SHARED_BLOCKS, FRONT = SHARED_FRONT, HEADER = 128, SCALES = 8, ROOM = 2 * SHARED_RAW_IMAGE, VAST = 300 << 20, LARGE = 64 << 20 };
 enum { SLACK_KIB = 64 << 10 };
 
 static const char corrupt[] = "tiers.redis.corrupt_blocks_total";
@@ -140,25 +140,25 @@ static void one_byte(void **state)
 static void cut_in_the_header(void **state)
 {
 	(void)state;
-	cut_at(HEADER - 1);
+	cut_at(FRONT + HEADER - 1);
 }
 
 static void cut_after_the_header(void **state)
 {
 	(void)state;
-	cut_at(HEADER);
+	cut_at(FRONT + HEADER);
 }
 
 static void cut_in_the_scales(void **state)
 {
 	(void)state;
-	cut_at(HEADER + SCALES / 2);
+	cut_at(FRONT + HEADER + SCALES / 2);
 }
 
 static void cut_before_the_payload(void **state)
 {
 	(void)state;
-	cut_at(HEADER + SCALES);
+	cut_at(FRONT + HEADER + SCALES);
 }
 
 static void cut_in_the_payload(void **state)
@@ -195,9 +195,9 @@ static void with_its_padding(void **state)
 {
 	(void)state;
 	take();
-	memset(w.bad + HEADER + SCALES, 0, 4096);
-	memcpy(w.bad + 4096, w.good + HEADER + SCALES, 4096);
-	w.bytes = 2 * 4096;
+	memset(w.bad + FRONT + HEADER + SCALES, 0, 4096);
+	memcpy(w.bad + FRONT + 4096, w.good + FRONT + HEADER + SCALES, 4096 + REDIS_MAC_BYTES);
+	w.bytes = 2 * 4096 + REDIS_SEAL_BYTES;
 	is_refused_and_a_good_one_found();
 }
 
@@ -217,13 +217,13 @@ static void flip_each(size_t first, size_t n)
 static void a_bit_of_each_byte_of_the_header(void **state)
 {
 	(void)state;
-	flip_each(0, HEADER);
+	flip_each(FRONT, HEADER);
 }
 
 static void a_bit_of_each_scale(void **state)
 {
 	(void)state;
-	flip_each(HEADER, SCALES);
+	flip_each(FRONT + HEADER, SCALES);
 }
 
 static void a_bit_of_the_payload(void **state)
@@ -232,7 +232,7 @@ static void a_bit_of_the_payload(void **state)
 	take();
 	for (int i = 0; i < 16; i++) {
 		memcpy(w.bad, w.good, SHARED_FP8_BYTES);
-		w.bad[HEADER + SCALES + random_below(&w.random, 4096)] ^= (uint8_t)(1u << random_below(&w.random, 8));
+		w.bad[FRONT + HEADER + SCALES + random_below(&w.random, 4096)] ^= (uint8_t)(1u << random_below(&w.random, 8));
 		is_refused();
 	}
 	a_good_one_is_found();
@@ -242,7 +242,7 @@ static void the_last_bit(void **state)
 {
 	(void)state;
 	take();
-	w.bad[SHARED_FP8_BYTES - 1] ^= 1;
+	w.bad[SHARED_FP8_BYTES - REDIS_MAC_BYTES - 1] ^= 1;
 	is_refused_and_a_good_one_found();
 }
 

@@ -49,6 +49,34 @@ static void plant(uint32_t block, size_t at, uint8_t flip, uint32_t bytes)
 	free(value);
 }
 
+/* Its image was damaged before it was sealed, by a node's memory; with `sums` the image is consistent again, but the MAC
+ * that of the undamaged one: what somebody without the secret can do. */
+static void plant_image(uint32_t block, size_t at, uint8_t flip, bool sums)
+{
+	uint8_t *image = aligned_alloc(IMAGE_ALIGN, kit.room), *value = calloc(1, 2 * kit.room), *good = calloc(1, 2 * kit.room);
+	const size_t head = sizeof(struct image_header) + kit.shape.scale_bytes;
+	char name[KIT_NAME_BYTES];
+	uint32_t n;
+
+	assert_true(image && value && good);
+	n = kit_value(&kit, block, good);
+	kit_image(&kit, block, image);
+	image[at] ^= flip;
+	if (sums)
+		image_seal((void *)image, image_checksum(image, &kit.shape));
+	memmove(image + head, image + kit.shape.payload_offset, kit.shape.payload_bytes);
+	assert_int_equal(redis_sealed(&redis_test_seal, image, kit.shape.packed_bytes, value), n);
+	if (sums) {
+		memcpy(value, good, sizeof(struct redis_envelope));
+		memcpy(value + n - REDIS_MAC_BYTES, good + n - REDIS_MAC_BYTES, REDIS_MAC_BYTES);
+	}
+	kit_name(block, name);
+	redis_put(&server, name, value, n);
+	free(image);
+	free(value);
+	free(good);
+}
+
 static bool is_gone(struct kit *k, void *arg)
 {
 	(void)k;
@@ -64,17 +92,60 @@ static void a_bad_value_is_a_miss_and_goes(void **state)
 	kit_start_at(&kit, server.address);
 	plant(1, 40, 4, 0);			/* header */
 	plant(2, 0, 0, 500);			/* truncated */
-	plant(3, 0, 0, kit.shape.packed_bytes + 1);
+	plant(3, 0, 0, kit.shape.packed_bytes + REDIS_SEAL_BYTES + 1);
 	plant(4, 0, 0, 1);
-	for (uint32_t i = 1; i <= 4; i++) {
+	plant(5, sizeof(struct redis_envelope) + sizeof(struct image_header) + kit.shape.scale_bytes + 100, 8, 0);
+	for (uint32_t i = 1; i <= 5; i++) {
 		assert_int_equal(kit_load(&kit, i), -EBADMSG);
 		kit_name(i, name);
 		assert_true(kit_until(&kit, is_gone, name));
 	}
-	assert_int_equal(kit_counters(&kit).corrupt_total, 4);
-	assert_int_equal(kit_counters(&kit).deleted_total, 4);
+	assert_int_equal(kit_counters(&kit).corrupt_total, 5);
+	assert_int_equal(kit_counters(&kit).deleted_total, 5);
+	assert_int_equal(kit_counters(&kit).forged_total, 0);
 	assert_int_equal(kit_store(&kit, 1), 0);
 	assert_int_equal(kit_load(&kit, 1), 0);
+	kit_free(&kit);
+}
+
+static void a_forged_value_is_a_miss_and_goes(void **state)
+{
+	char name[KIT_NAME_BYTES];
+
+	(void)state;
+	open_kit(SMALL);
+	kit_start_at(&kit, server.address);
+	plant_image(1, kit.shape.payload_offset + 100, 8, true);
+	assert_int_equal(kit_load(&kit, 1), -EKEYREJECTED);
+	kit_name(1, name);
+	assert_true(kit_until(&kit, is_gone, name));
+	assert_int_equal(kit_counters(&kit).forged_total, 1);
+	assert_int_equal(kit_counters(&kit).corrupt_total, 0);
+	assert_int_equal(kit_counters(&kit).deleted_total, 1);
+	kit_free(&kit);
+}
+
+static void a_value_of_another_form_is_a_miss_and_stays(void **state)
+{
+	uint8_t *value;
+	char name[KIT_NAME_BYTES];
+	uint32_t n;
+
+	(void)state;
+	open_kit(SMALL);
+	kit_start_at(&kit, server.address);
+	value = calloc(2, kit.room);
+	n = kit_value(&kit, 1, value);
+	kit_name(1, name);
+	redis_put(&server, name, value + sizeof(struct redis_envelope), n - REDIS_SEAL_BYTES);	/* form 1 */
+	assert_int_equal(kit_load(&kit, 1), -ENOENT);
+	value[offsetof(struct redis_envelope, form)]++;
+	redis_put(&server, name, value, n);
+	assert_int_equal(kit_load(&kit, 1), -ENOENT);
+	assert_int_equal(kit_counters(&kit).other_forms_total, 2);
+	assert_int_equal(kit_counters(&kit).forged_total + kit_counters(&kit).corrupt_total, 0);
+	assert_int_equal(redis_ask(&server, "EXISTS %s", name), 1);
+	free(value);
 	kit_free(&kit);
 }
 
@@ -101,7 +172,7 @@ static void condemn(uint32_t block, size_t at, uint8_t flip)
 	assert_non_null(image);
 	kit_image(&kit, block, image);
 	image[at] ^= flip;
-	redis_condemn(kit.tier, image, kit.shape.image_bytes);
+	redis_condemn(kit.tier, &redis_test_seal, image, kit.shape.image_bytes);
 	free(image);
 }
 
@@ -112,8 +183,8 @@ static void a_condemned_value_goes(void **state)
 	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server.address);
-	plant(1, (uint32_t)sizeof(struct image_header) + kit.shape.scale_bytes + 100, 8, 0);
-	assert_int_equal(kit_load(&kit, 1), -EILSEQ);	/* the header is good: only the checksum tells */
+	plant_image(1, kit.shape.payload_offset + 100, 8, false);
+	assert_int_equal(kit_load(&kit, 1), -EILSEQ);	/* header and MAC are good: only the checksum tells */
 	condemn(1, kit.shape.payload_offset + 100, 8);
 	kit_name(1, name);
 	assert_true(kit_until(&kit, is_gone, name));
@@ -143,7 +214,7 @@ static void condemned_in_a_row_are_not_all_hashed(void **state)
 	open_kit(SMALL);
 	kit_start_at(&kit, server.address);
 	for (uint32_t i = 0; i < 15; i++)
-		plant(100 + i, (uint32_t)sizeof(struct image_header) + kit.shape.scale_bytes + 100, 8, 0);
+		plant_image(100 + i, kit.shape.payload_offset + 100, 8, false);
 	kit_run(&kit, 1);
 	for (uint32_t i = 0; i < 15; i++)
 		condemn(100 + i, kit.shape.payload_offset + 100, 8);
@@ -158,6 +229,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_bad_value_is_a_miss_and_goes),
+		cmocka_unit_test(a_forged_value_is_a_miss_and_goes),
+		cmocka_unit_test(a_value_of_another_form_is_a_miss_and_stays),
 		cmocka_unit_test(a_wrong_type_is_a_miss_and_overwritten),
 		cmocka_unit_test(a_condemned_value_goes),
 		cmocka_unit_test(a_condemned_value_that_was_replaced_stays),

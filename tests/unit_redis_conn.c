@@ -80,12 +80,12 @@ static void images_come_back_through_a_unix_socket(void **state)
 	rig_close(&r);
 }
 
-/* What the server holds is header, scales, payload, and nothing between. */
+/* What the server holds is envelope, header, scales, payload, MAC, and nothing between. */
 static void the_value_is_packed(void **state)
 {
 	struct random random = random_seeded("the_value_is_packed");
 	struct block b = block_make(&random, 5000);
-	uint8_t *want = malloc(b.shape.packed_bytes), *have = malloc(b.shape.packed_bytes);
+	uint8_t *want = malloc(b.shape.packed_bytes), *have = malloc(block_bytes(&b));
 	struct rig_command set = { 0 };
 	struct rig r;
 
@@ -93,9 +93,9 @@ static void the_value_is_packed(void **state)
 	rig_open(&r, server.address);
 	rig_set(&set, &b, 0);
 	assert_int_equal(rig_do(&r, &set), 0);
-	assert_int_equal(redis_get(&server, b.name, have, b.shape.packed_bytes), b.shape.packed_bytes);
+	assert_int_equal(redis_get(&server, b.name, have, block_bytes(&b)), block_bytes(&b));
 	block_pack(&b, want);
-	assert_memory_equal(have, want, b.shape.packed_bytes);
+	assert_memory_equal(have + sizeof(struct redis_envelope), want, b.shape.packed_bytes);
 	assert_int_equal(redis_ask(&server, "PTTL %s", b.name), -1);
 	rig_set(&set, &b, 3600000);
 	assert_int_equal(rig_do(&r, &set), 0);
@@ -192,6 +192,8 @@ static void no_more_places_than_there_are(void **state)
 
 /* --- what is not this block --- */
 
+enum { FRONT = 32 + 128 };	/* envelope, header */
+
 struct planted {
 	struct rig r;
 	struct block b;
@@ -205,9 +207,9 @@ static void plant_begin(struct planted *p, const char *test)
 
 	memset(p, 0, sizeof *p);
 	p->b = block_make(&random, 200000);
-	p->value = malloc(p->b.shape.packed_bytes + 100);
+	p->value = malloc(block_bytes(&p->b) + 100);
 	assert_non_null(p->value);
-	block_pack(&p->b, p->value);
+	block_value(&p->b, p->value);
 	rig_open(&p->r, server.address);
 }
 
@@ -244,12 +246,12 @@ static void refused(struct planted *p, size_t n)
 
 	rig_fresh(&c);
 	sha1[0] ^= 1;
-	redis_command_delete_if(&c.command, p->b.name, strlen(p->b.name), sha1, n);
+	redis_command_delete_if(&c.command, p->b.name, strlen(p->b.name), sha1, false, n);
 	assert_int_equal(rig_do(&p->r, &c), 0);
 	assert_int_equal(c.integer, 0);
 	rig_fresh(&c);
 	sha1[0] ^= 1;
-	redis_command_delete_if(&c.command, p->b.name, strlen(p->b.name), sha1, n);
+	redis_command_delete_if(&c.command, p->b.name, strlen(p->b.name), sha1, false, n);
 	assert_int_equal(rig_do(&p->r, &c), 0);
 	assert_int_equal(c.integer, 1);
 	assert_int_equal(redis_ask(&server, "EXISTS %s", p->b.name), 0);
@@ -289,10 +291,12 @@ static void truncated_values(void **state)
 
 	(void)state;
 	plant_begin(&p, "truncated_values");
-	refused(&p, p.b.shape.packed_bytes - 1);
+	refused(&p, block_bytes(&p.b) - 1);
+	refused(&p, FRONT + 1);
+	refused(&p, FRONT);
+	refused(&p, FRONT - 1);
 	refused(&p, 129);
 	refused(&p, 128);
-	refused(&p, 127);
 	refused(&p, 1);
 	refused(&p, 0);
 	plant_end(&p);
@@ -304,8 +308,8 @@ static void a_value_too_long_by_one(void **state)
 
 	(void)state;
 	plant_begin(&p, "a_value_too_long_by_one");
-	p.value[p.b.shape.packed_bytes] = 1;
-	refused(&p, p.b.shape.packed_bytes + 1);
+	p.value[block_bytes(&p.b)] = 1;
+	refused(&p, block_bytes(&p.b) + 1);
 	plant_end(&p);
 }
 
@@ -315,9 +319,9 @@ static void a_flipped_header_bit(void **state)
 
 	(void)state;
 	plant_begin(&p, "a_flipped_header_bit");
-	for (size_t bit = 0; bit < 128 * 8; bit += 37) {
+	for (size_t bit = FRONT * 8 - 128 * 8; bit < FRONT * 8; bit += 37) {
 		p.value[bit / 8] ^= (uint8_t)(1 << bit % 8);
-		refused(&p, p.b.shape.packed_bytes);
+		refused(&p, block_bytes(&p.b));
 		p.value[bit / 8] ^= (uint8_t)(1 << bit % 8);
 	}
 	plant_end(&p);
@@ -333,9 +337,9 @@ static void anothers_value(void **state)
 	(void)state;
 	plant_begin(&p, "anothers_value");
 	other = block_of(&p.b.geometry, CODEC_FP8, &random);
-	p.value = realloc(p.value, other.shape.packed_bytes);
-	block_pack(&other, p.value);
-	refused(&p, other.shape.packed_bytes);
+	p.value = realloc(p.value, block_bytes(&other));
+	block_value(&other, p.value);
+	refused(&p, block_bytes(&other));
 	block_free(&other);
 	plant_end(&p);
 }
@@ -374,11 +378,93 @@ static void a_good_value_that_is_too_long(void **state)
 	assert_int_equal(rig_do(&r, &c), 0);
 	rig_get(&c, &b);
 	assert_int_equal(rig_do(&r, &c), -EBADMSG);
-	assert_int_equal(c.value.length, b.shape.packed_bytes);
+	assert_int_equal(c.value.length, block_bytes(&b));
 	rig_is_poison(&c);
 	rig_close(&r);
 	rig_forget(&c);
 	block_free(&b);
+}
+
+/* It came in whole, and goes by what the image in it is. */
+static void came_but_is(struct planted *p, int status)
+{
+	struct rig_command c = { 0 };
+
+	redis_put(&server, p->b.name, p->value, block_bytes(&p->b));
+	rig_get(&p->get, &p->b);
+	assert_int_equal(rig_do(&p->r, &p->get), status);
+	assert_true(p->get.value.hashed && p->get.value.packed);
+	rig_fresh(&c);
+	redis_command_delete_if(&c.command, p->b.name, strlen(p->b.name), p->get.value.sha1, true, block_bytes(&p->b));
+	assert_int_equal(rig_do(&p->r, &c), 0);
+	assert_int_equal(c.integer, 1);
+}
+
+/* Any bit of the body is damage; of nonce and MAC it is as if somebody had made them who does not know the secret. */
+static void a_flipped_bit_behind_the_header(void **state)
+{
+	struct random random = random_seeded("a_flipped_bit_behind_the_header");
+	struct planted p;
+
+	(void)state;
+	plant_begin(&p, "a_flipped_bit_behind_the_header, the block");
+	for (int i = 0; i < 32; i++) {
+		const size_t at = i == 0 ? FRONT : FRONT + random_below(&random, p.b.shape.packed_bytes - 128);
+
+		p.value[at] ^= 1;
+		came_but_is(&p, -EBADMSG);
+		p.value[at] ^= 1;
+	}
+	for (size_t i = 0; i < REDIS_MAC_BYTES; i++) {
+		const size_t at[2] = { 16 + i, block_bytes(&p.b) - 1 - i };
+
+		for (int j = 0; j < 2; j++) {
+			p.value[at[j]] ^= 0x10;
+			came_but_is(&p, -EKEYREJECTED);
+			p.value[at[j]] ^= 0x10;
+		}
+	}
+	plant_end(&p);
+}
+
+/* Sealed for another tenant, or with another secret. */
+static void anothers_seal(void **state)
+{
+	struct redis_seal other = redis_test_seal;
+	uint8_t *packed;
+	struct planted p;
+
+	(void)state;
+	plant_begin(&p, "anothers_seal");
+	packed = malloc(p.b.shape.packed_bytes);
+	block_pack(&p.b, packed);
+	other.key[31] ^= 1;
+	(void)redis_sealed(&other, packed, p.b.shape.packed_bytes, p.value);
+	came_but_is(&p, -EKEYREJECTED);
+	free(packed);
+	plant_end(&p);
+}
+
+/* Of an older kvtierd, the image alone; of a newer one. */
+static void other_forms(void **state)
+{
+	struct planted p;
+
+	(void)state;
+	plant_begin(&p, "other_forms");
+	p.value[4] = 3;
+	redis_put(&server, p.b.name, p.value, block_bytes(&p.b));
+	rig_get(&p.get, &p.b);
+	assert_int_equal(rig_do(&p.r, &p.get), -ENOTSUP);
+	rig_is_poison(&p.get);
+	assert_false(p.get.value.hashed);
+	block_pack(&p.b, p.value);
+	redis_put(&server, p.b.name, p.value, p.b.shape.packed_bytes);
+	rig_get(&p.get, &p.b);
+	assert_int_equal(rig_do(&p.r, &p.get), -ENOTSUP);
+	rig_is_poison(&p.get);
+	assert_false(p.get.value.hashed);
+	plant_end(&p);
 }
 
 static void a_larger_room_is_asked_for(void **state)
@@ -398,7 +484,7 @@ static void a_larger_room_is_asked_for(void **state)
 	plant_end(&p);
 }
 
-/* The SHA-1 made from memory is that of the value. */
+/* The SHA-1 made from memory is that of the image in the value. */
 static void memory_and_value_hash_alike(void **state)
 {
 	struct planted p;
@@ -407,7 +493,7 @@ static void memory_and_value_hash_alike(void **state)
 	(void)state;
 	plant_begin(&p, "memory_and_value_hash_alike");
 	redis_image_sha1(p.b.image, &p.b.shape, have);
-	(void)SHA1(p.value, p.b.shape.packed_bytes, want);
+	(void)SHA1(p.value + sizeof(struct redis_envelope), p.b.shape.packed_bytes, want);
 	assert_memory_equal(have, want, sizeof want);
 	plant_end(&p);
 }
@@ -429,6 +515,9 @@ int main(void)
 		cmocka_unit_test(anothers_value),
 		cmocka_unit_test(a_huge_value),
 		cmocka_unit_test(a_good_value_that_is_too_long),
+		cmocka_unit_test(a_flipped_bit_behind_the_header),
+		cmocka_unit_test(anothers_seal),
+		cmocka_unit_test(other_forms),
 		cmocka_unit_test(a_larger_room_is_asked_for),
 		cmocka_unit_test(memory_and_value_hash_alike),
 	};

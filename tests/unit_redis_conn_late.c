@@ -110,7 +110,7 @@ static struct block half_sent_set(struct rig *r, struct rig_command *set, struct
 		rig_run(r, 20);
 		now = redis_conn_unsent_bytes(r->conn);
 		assert_true(rig_now() < until);
-	} while (now != before || now >= b.shape.packed_bytes);
+	} while (now != before || now >= block_bytes(&b));
 	assert_true(now > 0);
 	return b;
 }
@@ -153,7 +153,7 @@ static void the_rest_of_a_value_comes_late(void **state)
 {
 	struct random random = random_seeded("the_rest_of_a_value_comes_late");
 	struct block b = block_make(&random, 100000);
-	const size_t n = b.shape.packed_bytes;
+	const size_t n = block_bytes(&b);
 	char *reply = malloc(n + 64);
 	const size_t head = (size_t)sprintf(reply, "$%zu\r\n", n);
 	const size_t cut = head + 200 + random_below(&random, (uint32_t)n - 300);
@@ -163,7 +163,7 @@ static void the_rest_of_a_value_comes_late(void **state)
 	struct rig r;
 
 	(void)state;
-	block_pack(&b, (uint8_t *)reply + head);
+	block_value(&b, (uint8_t *)reply + head);
 	(void)strcpy(reply + head + n, "\r\n:7\r\n"); /* the first reply's end, and the second */
 	steps[0] = (struct fake_step){ .reply = reply, .bytes = cut };
 	steps[1] = (struct fake_step){ .reply = reply + cut, .bytes = head + n + 6 - cut };

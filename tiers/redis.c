@@ -65,17 +65,21 @@ static uint32_t endpoint_of(const struct redis *r, const uint8_t key[32])
 	return ret;
 }
 
-static void name_of(const struct redis *r, const uint8_t key[32], struct redis_name *ret)
+static void name_of(const struct redis *r, const struct redis_seal *seal, const uint8_t key[32],
+		    struct redis_name *ret)
 {
 	static const char digits[] = "0123456789abcdef";
-	const size_t prefix = strlen(r->key_prefix);
+	size_t n = strlen(r->key_prefix);
 
-	memcpy(ret->text, r->key_prefix, prefix);
+	memcpy(ret->text, r->key_prefix, n);
+	memcpy(ret->text + n, seal->tag, sizeof seal->tag);
+	n += sizeof seal->tag;
+	ret->text[n++] = ':';
 	for (size_t i = 0; i < 32; i++) {
-		ret->text[prefix + 2 * i] = digits[key[i] >> 4];
-		ret->text[prefix + 2 * i + 1] = digits[key[i] & 15];
+		ret->text[n++] = digits[key[i] >> 4];
+		ret->text[n++] = digits[key[i] & 15];
 	}
-	ret->bytes = (uint32_t)prefix + 64;
+	ret->bytes = (uint32_t)n;
 	ret->slot = redis_slot(ret->text, ret->bytes);
 	ret->endpoint = endpoint_of(r, key);
 }
@@ -92,23 +96,23 @@ static unsigned int flags_of(const struct redis *r, const struct redis_name *nam
 	return node < REDIS_ALL_NODES ? atomic_load_explicit(&r->view->flags[node], memory_order_relaxed) : 0;
 }
 
-static unsigned int flags_of_key(const struct tier *t, const uint8_t key[32])
+static unsigned int flags_of_key(const struct tier *t, const struct redis_seal *seal, const uint8_t key[32])
 {
 	const struct redis *r = redis_of_const(t);
 	struct redis_name name;
 
-	name_of(r, key, &name);
+	name_of(r, seal, key, &name);
 	return flags_of(r, &name);
 }
 
-bool redis_readable(const struct tier *t, const uint8_t key[32])
+bool redis_readable(const struct tier *t, const struct redis_seal *seal, const uint8_t key[32])
 {
-	return flags_of_key(t, key) & REDIS_TAKES_READS;
+	return flags_of_key(t, seal, key) & REDIS_TAKES_READS;
 }
 
-bool redis_writable(const struct tier *t, const uint8_t key[32])
+bool redis_writable(const struct tier *t, const struct redis_seal *seal, const uint8_t key[32])
 {
-	return flags_of_key(t, key) & REDIS_TAKES_STORES;
+	return flags_of_key(t, seal, key) & REDIS_TAKES_STORES;
 }
 
 /* --- from the core to the I/O thread --- */
@@ -133,11 +137,12 @@ static void job_fill(const struct redis *r, struct redis_job *job, struct xfer *
 {
 	job->xfer = x;
 	job->op = x->op;
+	job->seal = x->seal;
 	job->buffer = x->buffer;
 	job->deadline_ns = loop_now(r->loop) + (uint64_t)r->timeout_ms * 1000000;
 	atomic_store_explicit(&job->cancelled, false, memory_order_relaxed);
 	job->value = (struct redis_value){
-		.identity = x->identity, .geometry = x->geometry, .buffer = x->buffer, .room = x->bytes
+		.identity = x->identity, .geometry = x->geometry, .seal = x->seal, .buffer = x->buffer, .room = x->bytes
 	};
 }
 
@@ -163,6 +168,7 @@ static int redis_submit(struct tier *t, struct xfer *x)
 	unsigned int flags;
 
 	loop_assert_core(r->loop);
+	assert(x->seal);
 	if (x->op == XFER_WRITE) {
 		if (look_at_image(x, &identity, &shape))
 			return -EINVAL;
@@ -170,7 +176,7 @@ static int redis_submit(struct tier *t, struct xfer *x)
 		assert(x->identity && (x->geometry || x->op == XFER_PROBE));
 		identity = *x->identity;
 	}
-	name_of(r, identity.key, &name);
+	name_of(r, x->seal, identity.key, &name);
 	flags = flags_of(r, &name);
 	if (!(flags & REDIS_TAKES_READS))
 		return -ENODEV;
@@ -217,7 +223,7 @@ static bool may_condemn(struct redis *r)
 	return room && r->n_hashed++ < CONDEMNED_A_SECOND;
 }
 
-void redis_condemn(struct tier *t, const uint8_t *image, uint32_t bytes)
+void redis_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t *image, uint32_t bytes)
 {
 	const struct xfer x = { .buffer = (uint8_t *)(uintptr_t)image, .bytes = bytes };	/* it is only read */
 	struct redis *r = redis_of(t);
@@ -229,8 +235,9 @@ void redis_condemn(struct tier *t, const uint8_t *image, uint32_t bytes)
 	(void)atomic_fetch_add(&r->condemned_total, 1);
 	if (look_at_image(&x, &identity, &shape) || !may_condemn(r))	/* then it stays, and is found bad again */
 		return;
-	name_of(r, identity.key, &what.name);
-	what.length = shape.packed_bytes;
+	name_of(r, seal, identity.key, &what.name);
+	what.length = shape.packed_bytes + REDIS_SEAL_BYTES;
+	what.packed = true;
 	redis_image_sha1(image, &shape, what.sha1);
 	(void)pthread_mutex_lock(&r->mail.lock);
 	first = r->mail.n_condemned == 0;

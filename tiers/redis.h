@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis.h - the Redis tier: images as values of a Redis or Valkey, alone, several side by side, or a Cluster, shared by
- * nodes. Value: the packed image (daemon/IMAGE.md: header, scales, payload, no padding). Name: key_prefix and the
- * block's key in 64 hex digits.
+ * nodes. Value: the packed image (daemon/IMAGE.md: header, scales, payload, no padding) in an envelope with a MAC. Name:
+ * key_prefix, 16 hex digits of the tenant (redis_seal.h), a colon, and the block's key in 64 hex digits.
  *
  * Two threads. The core thread calls what is here; an I/O thread of the tier's own has the connections, so that a
  * server that is slow, large or lying takes nothing from the core but a slot for a while. They meet in two bounded
@@ -14,8 +14,9 @@
  *	tier_complete <───────── answered <──── header checked, body straight into the buffer
  *
  * Status of a xfer: 0; -ENOENT: not there; -EBADMSG: a value that is not this block (not an image, another's, of
- * another geometry, truncated, a wrong type): a miss, counted, and deleted if it is still the same value; -EFBIG
- * (tier.h); -ETIMEDOUT: not within timeout_ms; -ECONNRESET; -ECANCELED; -ENOSPC, -EROFS: the server takes no stores now
+ * another geometry, truncated, damaged, a wrong type): a miss, counted, and deleted if it is still the same value;
+ * -EKEYREJECTED: all is right but the MAC: made by somebody who does not know the secret; likewise. A value of another
+ * form (an older or newer kvtierd's) is -ENOENT, counted, and stays. -EFBIG (tier.h); -ETIMEDOUT: not within timeout_ms; -ECONNRESET; -ECANCELED; -ENOSPC, -EROFS: the server takes no stores now
  * (-OOM, -READONLY, -MISCONF, -CLUSTERDOWN...); -EACCES: it refuses us; -EREMOTEIO: another error reply. tier_submit():
  * -EAGAIN: too many on their way; -ENODEV: the endpoint the key belongs to is not to be tried now, or none is; -EROFS:
  * it takes no stores now. `kept` is never set.
@@ -31,6 +32,7 @@
 #ifndef KVTIER_REDIS_H
 #define KVTIER_REDIS_H
 
+#include "redis_seal.h"
 #include "redis_tls.h"
 #include "tier.h"
 
@@ -74,7 +76,9 @@ struct redis_counters {			/* all since open */
 	uint64_t gets_total, hits_total, sets_total, probes_total;	/* that got an answer; hits: good header */
 	uint64_t received_bytes_total, sent_bytes_total;	/* of values */
 	uint64_t corrupt_total;		/* values not as they should be, those redis_condemn() told of included */
-	uint64_t deleted_total;		/* of those: deleted */
+	uint64_t forged_total;		/* values without a right MAC, which were whole */
+	uint64_t other_forms_total;	/* values of another form */
+	uint64_t deleted_total;		/* of the corrupt and forged: deleted */
 	uint64_t timeouts_total, resets_total, errors_total;	/* xfers that ended so; errors: other error replies */
 	uint64_t refused_stores_total;	/* -OOM, -READONLY, -MISCONF, -CLUSTERDOWN */
 	uint64_t redirects_total;	/* MOVED, ASK */
@@ -110,15 +114,18 @@ struct redis_tier_status {
  * stores; OFFLINE; MISCONFIGURED: none is usable and one of them refuses us.
  *
  * submit of a write: buffer is a complete image; it must not change until done. What the key is its header says.
+ *
+ * Why what has no right MAC may be deleted: its name has 64 bits that follow from tenant and secret, so nodes with
+ * another secret neither ask for it nor wrote it.
  */
 
-/* Whether it is worth to submit now: the endpoint this key belongs to is usable. Cheap: an atomic or two. */
-bool redis_readable(const struct tier *t, const uint8_t key[32]);
-bool redis_writable(const struct tier *t, const uint8_t key[32]);
+/* Whether it is worth to submit now: the endpoint this tenant's key belongs to is usable. Cheap: an atomic or two. */
+bool redis_readable(const struct tier *t, const struct redis_seal *seal, const uint8_t key[32]);
+bool redis_writable(const struct tier *t, const struct redis_seal *seal, const uint8_t key[32]);
 /* The image that a read brought failed its checksum: counted, and the value is deleted if it still has these bytes
  * (EVAL; where that is refused it stays). Hashes them: about a millisecond for a MiB; so at most ten a second, others
  * stay until they are found bad again. */
-void redis_condemn(struct tier *t, const uint8_t *image, uint32_t bytes);
+void redis_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t *image, uint32_t bytes);
 /* Snapshots, at most 200 ms old. */
 void redis_status(const struct tier *t, struct redis_tier_status *ret);
 bool redis_endpoint(const struct tier *t, uint32_t i, struct redis_endpoint_row *ret);	/* false: no such */

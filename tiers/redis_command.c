@@ -10,6 +10,7 @@
 #include "redis_conn.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <openssl/evp.h>
 #include <stdarg.h>
@@ -66,6 +67,7 @@ static struct text command_begin(struct redis_command *c, uint32_t words)
 	struct text t = { .bytes = c->text, .room = sizeof c->text };
 
 	c->n_pieces = 0;
+	c->sealing = (struct redis_sealing){ 0 };
 	put_format(&t, "*%" PRIu32 "\r\n", words);
 	return t;
 }
@@ -95,16 +97,25 @@ void redis_command_exists(struct redis_command *c, const char *name, size_t n)
 	command_of_name(c, "EXISTS", name, n);
 }
 
-void redis_command_set(struct redis_command *c, const char *name, size_t n, const uint8_t *image,
-		       const struct image_shape *shape, uint64_t ttl_ms)
+int redis_command_set(struct redis_command *c, const char *name, size_t n, const uint8_t *image,
+		      const struct image_shape *shape, const struct redis_seal *seal, uint64_t ttl_ms)
 {
+	static const uint8_t mac[REDIS_MAC_BYTES];	/* redis_send.c knows it when all before it is on its way */
 	struct text t = command_begin(c, ttl_ms ? 5 : 3);
+	struct redis_envelope envelope;
 	size_t head;
 
+	if (redis_envelope_make(&envelope))
+		return -EIO;
 	put_word(&t, "SET");
 	put_bulk(&t, name, n);
-	put_format(&t, "$%" PRIu32 "\r\n", shape->packed_bytes);
+	put_format(&t, "$%" PRIu32 "\r\n", shape->packed_bytes + REDIS_SEAL_BYTES);
+	c->sealing.seal = seal;
+	c->sealing.envelope = t.bytes + t.n;
+	put(&t, &envelope, sizeof envelope);
 	head = t.n;
+	c->sealing.mac = t.bytes + t.n;
+	put(&t, mac, sizeof mac);
 	put(&t, "\r\n", 2);
 	if (ttl_ms) {
 		put_word(&t, "PX");
@@ -115,18 +126,21 @@ void redis_command_set(struct redis_command *c, const char *name, size_t n, cons
 	add_piece(c, image, sizeof(struct image_header) + shape->scale_bytes);
 	add_piece(c, image + shape->payload_offset, shape->payload_bytes);
 	add_piece(c, t.bytes + head, t.n - head);
+	return 0;
 }
 
-void redis_command_delete_if(struct redis_command *c, const char *name, size_t n, const uint8_t sha1[20],
+void redis_command_delete_if(struct redis_command *c, const char *name, size_t n, const uint8_t sha1[20], bool packed,
 			     uint64_t length)
 {
 	/* The length first: it is cheap, and mostly enough to see that somebody has stored a better value since. */
 	static const char script[] =
 		"if redis.call('STRLEN',KEYS[1])==tonumber(ARGV[2]) and "
-		"redis.sha1hex(redis.call('GET',KEYS[1]))==ARGV[1] then return redis.call('DEL',KEYS[1]) end "
+		"redis.sha1hex(string.sub(redis.call('GET',KEYS[1]),ARGV[3],ARGV[4]))==ARGV[1] then return redis.call('DEL',KEYS[1]) end "
 		"return 0";
-	struct text t = command_begin(c, 6);
+	struct text t = command_begin(c, 8);
 	char hex[41];
+
+	static_assert(REDIS_MAC_BYTES + 1 == 17, "the image's last byte, from the end");
 
 	for (size_t i = 0; i < 20; i++)
 		(void)snprintf(hex + 2 * i, 3, "%02x", sha1[i]);
@@ -136,6 +150,8 @@ void redis_command_delete_if(struct redis_command *c, const char *name, size_t n
 	put_bulk(&t, name, n);
 	put_bulk(&t, hex, 40);
 	put_number(&t, length);
+	put_number(&t, packed ? sizeof(struct redis_envelope) + 1 : 1);
+	put_word(&t, packed ? "-17" : "-1");
 	add_piece(c, t.bytes, t.n);
 }
 

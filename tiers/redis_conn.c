@@ -245,6 +245,8 @@ int conn_push(struct redis_conn *c, struct redis_command *command)
 	command->status = 0;
 	command->reply = NULL;
 	command->error[0] = 0;
+	command->sealing.done = 0;
+	command->sealing.ended = false;
 	c->unsent_bytes += p->bytes;
 	c->expected_bytes += p->expects;
 	conn_arm(c, command->deadline_ns);
@@ -261,7 +263,7 @@ int redis_conn_submit(struct redis_conn *c, struct redis_command *command)
 	if (command->value) {
 		command->value->bytes = 0;
 		command->value->length = 0;
-		command->value->hashed = false;
+		command->value->hashed = command->value->packed = false;
 	}
 	return conn_push(c, command);
 }
@@ -317,6 +319,7 @@ void redis_conn_close(struct redis_conn *c)
 	c->state = REDIS_CONN_DOWN;
 	shut(c);
 	recv_close(&c->in);
+	redis_mac_close(c->mac);
 	free(c->host);
 	free(c);
 }

@@ -14,7 +14,8 @@
  *   C2 after done() neither its buffers nor it are touched: a command that ended before its reply came (deadline,
  *      cancel) leaves a place in the row, whose reply is parsed and thrown away.
  *   C3 a command whose bytes are partly out cannot be taken back: when its deadline comes the connection is closed.
- *   C4 a value's header is checked before a byte of its body is accepted; its length before anything.
+ *   C4 a value's header is checked before a byte of its body is accepted; its length before anything. It has come (status 0)
+ *      only if its MAC (redis_seal.h) is that of its tenant.
  *   C5 from DOWN on nothing happens any more; the owner closes it, and opens another when its policy says so.
  */
 #ifndef KVTIER_REDIS_CONN_H
@@ -27,6 +28,7 @@
 
 #include "../kernels/image.h"
 #include "redis.h"
+#include "redis_seal.h"
 
 struct loop;
 struct redis_conn;
@@ -35,7 +37,7 @@ struct redis_tls;
 
 enum {
 	REDIS_CONN_COMMANDS = 128,	/* on their way on one connection, places of ended ones included */
-	REDIS_COMMAND_BYTES = 512,	/* of a command without its value */
+	REDIS_COMMAND_BYTES = 640,	/* of a command without its value */
 	REDIS_SMALL_BYTES = 1 << 20,	/* of a small reply: a slot map, not more */
 	REDIS_PIECES = 4,
 };
@@ -52,12 +54,22 @@ enum redis_conn_state {
 struct redis_value {
 	const struct image_identity *identity;
 	const struct image_geometry *geometry;
+	const struct redis_seal *seal;	/* whose */
 	uint8_t *buffer;		/* an image's, with its padding, which is zeroed */
 	uint32_t room;			/* bytes there, and up to the next multiple of 4096 behind them (as in tier.h) */
 	uint32_t bytes;			/* ret: image_bytes of what came (status 0), or would need (-EFBIG) */
 	uint64_t length;		/* ret: of the value as it came; 0: there was none */
-	uint8_t sha1[20];		/* ret, status -EBADMSG: of the whole value, if `hashed` */
+	uint8_t sha1[20];		/* ret, status -EBADMSG, -EKEYREJECTED: of the value, if `hashed` */
 	bool hashed;
+	bool packed;			/* it is that of the packed image in it, not of the whole */
+};
+
+/* A SET's value is sealed while it goes out. */
+struct redis_sealing {
+	const struct redis_seal *seal;	/* NULL: there is none */
+	char *envelope, *mac;		/* in the command's text */
+	uint64_t done;			/* bytes of the packed image that went through the MAC */
+	bool ended;			/* and *mac is complete */
 };
 
 /* Embedded in its owner, lent from submit until done ran. */
@@ -67,10 +79,12 @@ struct redis_command {
 	uint32_t n_pieces;
 	char text[REDIS_COMMAND_BYTES];
 	struct redis_value *value;	/* GET: where the bulk goes. NULL: a small reply */
+	struct redis_sealing sealing;	/* SET: pieces 1 and 2 are the packed image */
 	uint64_t deadline_ns;		/* CLOCK_MONOTONIC */
 	void (*done)(struct redis_command *c);
 	/* set before done. 0: there is a reply that is no error (NULL if value). -ENOENT: value, nil. -EBADMSG: value, but
-	 * not this block, or not a bulk. -EFBIG. -EREMOTEIO: error: an error reply. -ETIMEDOUT, -ECANCELED, -ECONNRESET. */
+	 * not this block, or damaged, or not a bulk. -EKEYREJECTED: as it should be, but for its MAC. -ENOTSUP: of another
+	 * form. -EFBIG. -EREMOTEIO: error: an error reply. -ETIMEDOUT, -ECANCELED, -ECONNRESET. */
 	int status;
 	const struct redisReply *reply;	/* small, or NULL; valid during done */
 	char error[REDIS_TEXT_BYTES];	/* of an error reply, without '-', cut; "" */
@@ -121,19 +135,19 @@ uint64_t redis_conn_expected_bytes(const struct redis_conn *c);	/* of values ask
 void redis_conn_counters(const struct redis_conn *c, struct redis_conn_counters *ret);
 const char *redis_conn_tls(const struct redis_conn *c);	/* "TLSv1.3"; "": none */
 
-/* --- commands: fill pieces and text; name: key_prefix and key, n bytes --- */
+/* --- commands: fill pieces and text; name: as redis.h has it, n bytes --- */
 
 void redis_command_get(struct redis_command *c, const char *name, size_t n);
 void redis_command_exists(struct redis_command *c, const char *name, size_t n);
-/* image: complete, as in memory; its packed parts become pieces. ttl_ms 0: none. */
-void redis_command_set(struct redis_command *c, const char *name, size_t n, const uint8_t *image,
-		       const struct image_shape *shape, uint64_t ttl_ms);
-/* Deletes the value if it has this SHA-1 and length: EVAL. Reply: 1 or 0. */
-void redis_command_delete_if(struct redis_command *c, const char *name, size_t n, const uint8_t sha1[20],
+/* image: complete, as in memory; its packed parts become pieces. ttl_ms 0: none. -EIO: no nonce can be had. */
+int  redis_command_set(struct redis_command *c, const char *name, size_t n, const uint8_t *image,
+		       const struct image_shape *shape, const struct redis_seal *seal, uint64_t ttl_ms);
+/* Deletes the value if it (packed: the image in it) has this SHA-1, and it this length: EVAL. Reply: 1 or 0. */
+void redis_command_delete_if(struct redis_command *c, const char *name, size_t n, const uint8_t sha1[20], bool packed,
 			     uint64_t length);
 /* Any other, of words: CLUSTER SLOTS, ASKING, PING, REPLICAOF... */
 void redis_command_words(struct redis_command *c, const char *const *words, uint32_t n);
-/* What SET would send of the value: header, scales, payload. */
+/* Of the packed image. */
 void redis_image_sha1(const uint8_t *image, const struct image_shape *shape, uint8_t ret[20]);
 
 #endif

@@ -51,6 +51,8 @@ struct recv {
 	size_t small_bytes;		/* in the reader */
 	uint64_t length;		/* HEADER, BODY: of the value */
 	uint64_t body;			/* BODY: bytes behind the header that are in place */
+	uint64_t maced;			/* BODY: of those, what went through the MAC */
+	struct redis_mac *mac;
 	struct image_shape shape;
 	uint32_t at, end;		/* of bytes: what is not parsed yet */
 	uint8_t bytes[RECV_BUFFER_BYTES];
@@ -84,6 +86,8 @@ struct redis_conn {
 	int wake_bytes;			/* SO_RCVLOWAT; 0: as it was */
 	uint32_t first, unsent, last;
 	uint64_t out_at;		/* bytes of place `unsent` that are out */
+	struct redis_mac *mac;		/* of the value that goes out */
+	const struct redis_command *sealing;	/* whose it is, while it has begun and not ended */
 	uint64_t unsent_bytes, expected_bytes;	/* expected: of all places, ended ones included */
 	struct place places[REDIS_CONN_COMMANDS];
 	struct recv in;

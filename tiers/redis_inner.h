@@ -50,7 +50,7 @@ enum redis_phase { REDIS_IDLE, REDIS_WAITING, REDIS_DELAYED, REDIS_SENT, REDIS_E
 
 /* What a block is called in Redis, and by that whose it is. */
 struct redis_name {
-	char text[REDIS_PREFIX_BYTES + 64];
+	char text[REDIS_PREFIX_BYTES + REDIS_TAG_BYTES + 1 + 64];
 	uint32_t bytes;
 	uint32_t slot;			/* in a Cluster */
 	uint32_t endpoint;		/* without one */
@@ -60,6 +60,7 @@ struct redis_job {
 	struct redis_command command;	/* first */
 	struct redis_value value;	/* of a read */
 	struct image_shape shape;	/* of a write */
+	const struct redis_seal *seal;	/* of a write */
 	struct xfer *xfer;		/* the core's; NULL: free */
 	enum xfer_op op;
 	uint8_t *buffer;
@@ -94,6 +95,7 @@ struct redis_chore {
 struct redis_condemned {
 	struct redis_name name;
 	uint8_t sha1[20];
+	bool packed;			/* of the image in it, not of all of it */
 	uint64_t length;
 };
 

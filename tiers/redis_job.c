@@ -6,7 +6,9 @@
  *	reply                        the xfer's status     the server
  *	value, OK, 1                 0                     is well
  *	nil, 0                       -ENOENT               is well
+ *	a value of another form      -ENOENT               is well
  *	not this block, -WRONGTYPE   -EBADMSG, deleted     is well
+ *	its MAC is not right         -EKEYREJECTED, deleted   is well
  *	-MOVED, -ASK                 goes on elsewhere     is well
  *	-TRYAGAIN, -CLUSTERDOWN      goes on in 50 ms      is well until the deadline
  *	-CLUSTERDOWN to a SET        -EROFS                takes no stores for a while
@@ -53,7 +55,8 @@ void redis_delete(struct redis_node *node, const struct redis_condemned *what)
 
 	if (!chore)
 		return;
-	redis_command_delete_if(&chore->command, what->name.text, what->name.bytes, what->sha1, what->length);
+	redis_command_delete_if(&chore->command, what->name.text, what->name.bytes, what->sha1, what->packed,
+				what->length);
 	chore->done = deleted;
 	if (redis_node_chore(node, chore))
 		redis_chore_give(node->io, chore);	/* it is found bad again by the next who reads it */
@@ -61,7 +64,7 @@ void redis_delete(struct redis_node *node, const struct redis_condemned *what)
 
 static void delete_bad(const struct redis_job *job)
 {
-	struct redis_condemned what = { .name = job->name, .length = job->value.length };
+	struct redis_condemned what = { .name = job->name, .length = job->value.length, .packed = job->value.packed };
 
 	if (!job->value.hashed)
 		return;
@@ -83,9 +86,11 @@ static int answered(struct redis_job *job)
 		counters->gets_total++;
 		counters->hits_total += c->status == 0 || c->status == -EFBIG;
 		counters->corrupt_total += c->status == -EBADMSG;
-		if (c->status == -EBADMSG)
+		counters->forged_total += c->status == -EKEYREJECTED;
+		counters->other_forms_total += c->status == -ENOTSUP;
+		if (c->status == -EBADMSG || c->status == -EKEYREJECTED)
 			delete_bad(job);
-		return c->status;
+		return c->status == -ENOTSUP ? -ENOENT : c->status;
 	case XFER_WRITE:
 		if (c->reply->type != REDIS_REPLY_STATUS || strcmp(c->reply->str, "OK") != 0)
 			break;
@@ -241,7 +246,8 @@ int redis_job_send(struct redis_job *job, struct redis_conn *conn)
 		c->value = &job->value;
 		break;
 	case XFER_WRITE:
-		redis_command_set(c, job->name.text, job->name.bytes, job->buffer, &job->shape, r->ttl_ms);
+		err = redis_command_set(c, job->name.text, job->name.bytes, job->buffer, &job->shape, job->seal,
+					r->ttl_ms);
 		break;
 	case XFER_PROBE:
 		redis_command_exists(c, job->name.text, job->name.bytes);
@@ -249,7 +255,8 @@ int redis_job_send(struct redis_job *job, struct redis_conn *conn)
 	}
 	c->deadline_ns = job->deadline_ns;
 	c->done = sent_done;
-	err = redis_conn_submit(conn, c);
+	if (!err)
+		err = redis_conn_submit(conn, c);
 	if (err)
 		return err;
 	job->asking = false;

@@ -231,6 +231,9 @@ int redis_conn_open(struct loop *loop, const struct redis_conn_conf *conf, struc
 		c->sleeps_long = !conf->tls;
 	conn_prepare(c);
 	r = recv_open(&c->in);
+	c->mac = redis_mac_open();
+	if (!c->mac)
+		r = -ENOMEM;
 	if (r == 0 && c->conf.tls) {
 		c->host = strdup(conf->host);
 		r = c->host ? 0 : -ENOMEM;

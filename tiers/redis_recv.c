@@ -6,9 +6,10 @@
  *	        v                                                         |
  *	      LINE ──not a value's place──────────> SMALL ──whole──> hiredis, done()
  *	        ├───bulk, length good──> HEADER ──good, room──> BODY ──whole, CR LF──> done(0)
- *	        │                          └──no────────────────────> SKIP ──whole──> done(-EBADMSG, -EFBIG)
+ *	        │                          └──no────────────────────> SKIP ──whole──> done(-EBADMSG, -ENOTSUP, -EFBIG)
  *	        ├───another kind, a bulk of a bad length, a push, nobody waits ──> SKIP
  *	        └───nil, an error: done(-ENOENT, -EREMOTEIO)
+ *	BODY whole, but its MAC is not right: done(-EKEYREJECTED), or if its checksum is not either: done(-EBADMSG)
  *	HEADER, BODY, SMALL ──its command ended (deadline, cancel)──> SKIP
  *
  * Everything is read through `bytes`, but the body of a value: that goes to its place in the image, and only what
@@ -26,13 +27,18 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { HEADER_BYTES = sizeof(struct image_header), CRLF_BYTES = 2 };
+enum {
+	HEADER_BYTES = sizeof(struct image_header),
+	FRONT_BYTES = sizeof(struct redis_envelope) + HEADER_BYTES,
+	CRLF_BYTES = 2,
+};
 
 int recv_open(struct recv *in)
 {
 	in->sha1 = EVP_MD_CTX_new();
 	in->reader = redisReaderCreate();
-	return in->sha1 && in->reader ? 0 : -ENOMEM;
+	in->mac = redis_mac_open();
+	return in->sha1 && in->reader && in->mac ? 0 : -ENOMEM;
 }
 
 static void forget_reader(struct recv *in)
@@ -47,6 +53,8 @@ void recv_close(struct recv *in)
 {
 	EVP_MD_CTX_free(in->sha1);
 	in->sha1 = NULL;
+	redis_mac_close(in->mac);
+	in->mac = NULL;
 	forget_reader(in);
 }
 
@@ -136,7 +144,7 @@ void recv_abandon(struct redis_conn *c)
 		skip_value(c, 0, NULL, 0);
 		break;
 	case RECV_BODY:
-		skip_value(c, 0, NULL, HEADER_BYTES + (uint32_t)in->body);
+		skip_value(c, 0, NULL, FRONT_BYTES + (uint32_t)in->body);
 		break;
 	case RECV_LINE:
 	case RECV_SKIP:
@@ -207,26 +215,30 @@ static int step_header(struct redis_conn *c)
 {
 	struct redis_value *value = first_place(c)->command->value;
 	struct recv *in = &c->in;
-	struct image_header header;
+	struct { struct redis_envelope envelope; struct image_header header; } front;
+	int r;
 
-	if (available(in) < HEADER_BYTES)
+	static_assert(sizeof front == FRONT_BYTES, "nothing between");
+	if (available(in) < FRONT_BYTES)
 		return 0;
-	memcpy(&header, in->bytes + in->at, HEADER_BYTES);
-	in->at += HEADER_BYTES;
-	if (image_header_check(&header, value->geometry, value->identity, &in->shape) ||
-	    in->shape.packed_bytes != in->length) {
-		skip_value(c, -EBADMSG, &header, HEADER_BYTES);
+	memcpy(&front, in->bytes + in->at, FRONT_BYTES);
+	in->at += FRONT_BYTES;
+	r = redis_envelope_check(&front.envelope);
+	if (r == 0 && (image_header_check(&front.header, value->geometry, value->identity, &in->shape) ||
+		       in->shape.packed_bytes + REDIS_SEAL_BYTES != in->length))
+		r = -EBADMSG;
+	if (r == 0) {
+		value->bytes = in->shape.image_bytes;
+		r = value->room < value->bytes ? -EFBIG : 0;
+	}
+	if (r) {
+		skip_value(c, r, &front, FRONT_BYTES);
 		return 1;
 	}
-	value->bytes = in->shape.image_bytes;
-	if (value->room < value->bytes) {
-		skip_value(c, -EFBIG, &header, HEADER_BYTES);
-		return 1;
-	}
-	memcpy(value->buffer, &header, HEADER_BYTES);
-	in->body = 0;
+	memcpy(value->buffer, &front.header, HEADER_BYTES);
+	in->body = in->maced = 0;
 	in->state = RECV_BODY;
-	return 1;
+	return redis_mac_begin(in->mac, value->seal, &front.envelope, &front.header) ? 1 : -ENOMEM;
 }
 
 /* Where the rest of the body goes: the scales lie behind the header, the payload on a page of its own. */
@@ -246,7 +258,45 @@ static int body_pieces(const struct recv *in, const struct redis_value *value, s
 
 static uint64_t body_left(const struct recv *in)
 {
-	return in->length - HEADER_BYTES - in->body;
+	return in->length - REDIS_SEAL_BYTES - HEADER_BYTES - in->body;
+}
+
+/* What has come of the body since the last time goes through the MAC while it is in the cache. */
+static bool mac_body(struct recv *in, const struct redis_value *value)
+{
+	const uint64_t scales = in->shape.scale_bytes;
+	bool good = true;
+
+	if (in->maced < scales && in->maced < in->body) {
+		const uint64_t end = in->body < scales ? in->body : scales;
+
+		good = redis_mac_add(in->mac, value->buffer + HEADER_BYTES + in->maced, end - in->maced);
+		in->maced = end;
+	}
+	if (in->maced < in->body) {
+		good = good && redis_mac_add(in->mac, value->buffer + in->shape.payload_offset + (in->maced - scales),
+					     in->body - in->maced);
+		in->maced = in->body;
+	}
+	return good;
+}
+
+/* All of the value is there, and this is its MAC. Of one that is not right the checksum tells whether it was damaged by
+ * chance, or made by somebody who does not know the secret. */
+static int judge(struct recv *in, struct redis_value *value, const uint8_t mac[REDIS_MAC_BYTES], int *ret_status)
+{
+	const struct image_header *header = (const void *)value->buffer;
+	uint8_t right[REDIS_MAC_BYTES];
+
+	*ret_status = 0;
+	if (!redis_mac_end(in->mac, right))
+		return -ENOMEM;
+	if (redis_mac_equal(right, mac))
+		return 0;
+	*ret_status = image_checksum(value->buffer, &in->shape) == header->checksum ? -EKEYREJECTED : -EBADMSG;
+	redis_image_sha1(value->buffer, &in->shape, value->sha1);
+	value->hashed = value->packed = true;
+	return 0;
 }
 
 /* The gap before the payload, and what is behind it on its last page. */
@@ -264,6 +314,7 @@ static int step_body(struct redis_conn *c)
 	struct recv *in = &c->in;
 	struct iovec iov[2];
 	const int n = body_pieces(in, value, iov);
+	int status;
 
 	for (int i = 0; i < n && available(in) > 0; i++) {
 		const uint32_t take = iov[i].iov_len < available(in) ? (uint32_t)iov[i].iov_len : available(in);
@@ -272,15 +323,19 @@ static int step_body(struct redis_conn *c)
 		in->at += take;
 		in->body += take;
 	}
-	if (body_left(in) > 0 || available(in) < CRLF_BYTES)
+	if (!mac_body(in, value))
+		return -ENOMEM;
+	if (body_left(in) > 0 || available(in) < REDIS_MAC_BYTES + CRLF_BYTES)
 		return 0;
-	if (memcmp(in->bytes + in->at, "\r\n", CRLF_BYTES) != 0)
+	if (memcmp(in->bytes + in->at + REDIS_MAC_BYTES, "\r\n", CRLF_BYTES) != 0)
 		return -EPROTO;
-	in->at += CRLF_BYTES;
+	if (judge(in, value, in->bytes + in->at, &status))
+		return -ENOMEM;
+	in->at += REDIS_MAC_BYTES + CRLF_BYTES;
 	zero_padding(&in->shape, value->buffer);
-	c->counters.received_bytes += in->length;
+	c->counters.received_bytes += in->shape.packed_bytes;
 	in->state = RECV_LINE;
-	conn_answered(c, 0, NULL);
+	conn_answered(c, status, NULL);
 	return 1;
 }
 
@@ -315,7 +370,7 @@ static int begin_value(struct redis_conn *c)
 		in->at += line.bytes;
 		value->length = in->length = line.count;
 		in->state = RECV_HEADER;
-		if (line.count < HEADER_BYTES || line.count > c->conf.max_value_bytes)
+		if (line.count < FRONT_BYTES || line.count > c->conf.max_value_bytes)
 			skip_value(c, -EBADMSG, NULL, 0);
 		break;
 	case RESP_NIL:

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis_send.c - what goes out on a connection: the unsent places of its row, in order, through the socket or TLS.
- * Contract: redis_conn.h; the row: redis_conn_inner.h.
+ * Contract: redis_conn.h; the row: redis_conn_inner.h. Values are sealed here (redis_seal.h), piece by piece.
  */
 #include "redis_conn_inner.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -15,15 +16,49 @@ enum {
 	SEND_TURN_BYTES = 512 << 10,	/* then others have their turn */
 };
 
-/* What is to be sent next; how many pieces. */
-static size_t gather(struct redis_conn *c, struct iovec iov[SEND_PIECES], size_t *ret_bytes)
+/*
+ * Bytes `from`.. of a piece go out now, perhaps again, as the socket did not take them all: those that have not gone
+ * through the MAC do so while they are in the cache. The last piece has the MAC, and is not reached before.
+ */
+static bool seal(struct redis_conn *c, struct redis_command *command, uint32_t piece, uint64_t from, uint64_t n)
+{
+	struct redis_sealing *s = &command->sealing;
+	struct redis_envelope envelope;
+
+	if (!s->seal || s->ended || piece == 0)
+		return true;
+	if (s->done == 0) {
+		c->sealing = command;
+		s->done = sizeof(struct image_header);
+		memcpy(&envelope, s->envelope, sizeof envelope);
+		if (!redis_mac_begin(c->mac, s->seal, &envelope, command->pieces[1].iov_base))
+			return false;
+	}
+	assert(c->sealing == command);
+	if (piece == 3) {
+		s->ended = true;
+		c->sealing = NULL;
+		return redis_mac_end(c->mac, (uint8_t *)s->mac);
+	}
+	if (piece == 2)
+		from += command->pieces[1].iov_len;
+	if (from + n <= s->done)
+		return true;
+	n = from + n - s->done;
+	from = s->done - (piece == 2 ? command->pieces[1].iov_len : 0);
+	s->done += n;
+	return redis_mac_add(c->mac, (const char *)command->pieces[piece].iov_base + from, n);
+}
+
+/* What is to be sent next; how many pieces. -ENOMEM. */
+static int gather(struct redis_conn *c, struct iovec iov[SEND_PIECES], size_t *ret_bytes)
 {
 	uint64_t skip = c->out_at;
-	size_t n = 0;
+	int n = 0;
 
 	*ret_bytes = 0;
 	for (uint32_t number = c->unsent; number != c->last; number++) {
-		const struct redis_command *command = conn_place(c, number)->command;
+		struct redis_command *command = conn_place(c, number)->command;
 
 		for (uint32_t i = 0; i < command->n_pieces; i++) {
 			const struct iovec *piece = &command->pieces[i];
@@ -38,6 +73,8 @@ static size_t gather(struct redis_conn *c, struct iovec iov[SEND_PIECES], size_t
 			left = piece->iov_len - skip;
 			if (left > SEND_TURN_BYTES - *ret_bytes)
 				left = SEND_TURN_BYTES - *ret_bytes;
+			if (!seal(c, command, i, skip, left))
+				return -ENOMEM;
 			iov[n++] = (struct iovec){ (char *)piece->iov_base + skip, left };
 			*ret_bytes += left;
 			skip = 0;
@@ -139,9 +176,13 @@ void conn_send(struct redis_conn *c)
 	/* Less went out than was asked for: the socket is full, no need to be told again. */
 	while ((c->unsent != c->last || holds_back(c)) && sent < SEND_TURN_BYTES && (size_t)n == asked) {
 		struct iovec iov[SEND_PIECES];
-		const size_t pieces = gather(c, iov, &asked);
+		const int pieces = gather(c, iov, &asked);
 
-		n = put(c, iov, pieces);
+		if (pieces < 0) {
+			conn_failed(c, pieces);
+			return;
+		}
+		n = put(c, iov, (size_t)pieces);
 		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
 			break;
 		if (n < 0) {

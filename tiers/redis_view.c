@@ -115,6 +115,8 @@ void redis_counters_add(struct redis_counters *sum, const struct redis_counters 
 	sum->received_bytes_total += c->received_bytes_total;
 	sum->sent_bytes_total += c->sent_bytes_total;
 	sum->corrupt_total += c->corrupt_total;
+	sum->forged_total += c->forged_total;
+	sum->other_forms_total += c->other_forms_total;
 	sum->deleted_total += c->deleted_total;
 	sum->timeouts_total += c->timeouts_total;
 	sum->resets_total += c->resets_total;

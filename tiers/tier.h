@@ -29,6 +29,7 @@ struct image_geometry;
 struct image_identity;
 struct loop;
 struct nvme_tier_conf;
+struct redis_seal;
 struct redis_tier_conf;
 struct tier;
 
@@ -84,6 +85,7 @@ struct xfer {
 	 * before done to what the image has; -EFBIG: bytes is what it would need. */
 	const struct image_identity *identity;
 	const struct image_geometry *geometry;
+	const struct redis_seal *seal;	/* whose, in all ops; as long as the tier is open */
 	bool kept;		/* READ, status < 0: `home` is the tier's for now, see above */
 	int status;		/* 0, or -errno: then the buffer's content is undefined */
 	struct xfer *next;	/* the tier's while lent */
