@@ -25,7 +25,7 @@ DAEMON  := helper intake admit block block_copies config config_derive config_pr
 	   remote request ring scrub secret server space space_table stats storage writeback
 TIERS   := tier host host_memory host_limits host_view fault io io_uring io_threads nvme nvme_account nvme_carry nvme_device nvme_file \
 	   nvme_format nvme_log nvme_make nvme_open nvme_recover nvme_segment nvme_status nvme_super nvme_table nvme_transfer nvme_victim resp redis \
-	   redis_breaker redis_command redis_conn redis_io redis_job redis_link redis_node redis_open redis_recv redis_resolve redis_seal redis_send redis_slots \
+	   redis_breaker redis_command redis_conn redis_hosts redis_io redis_job redis_link redis_node redis_open redis_recv redis_resolve redis_seal redis_send redis_slots \
 	   redis_tls redis_tls_stream redis_topology redis_view
 CLIENT  := arena check client error keys map op ring session socket space staged submit
 CTL     := kvtierctl kvtierctl_admin kvtierctl_ask kvtierctl_format kvtierctl_stats kvtierctl_status kvtierctl_text

@@ -150,7 +150,7 @@ static void fail_value(struct reader *r, unsigned line, const struct config_row 
 /* Lists may have lines of their own for each item. */
 static bool is_list(const struct config_row *row)
 {
-	return row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS;
+	return row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS || row->type == CONFIG_TYPE_HOSTS;
 }
 
 /* The value of one line, or, of a list, one more. */

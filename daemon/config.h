@@ -15,6 +15,7 @@
  *	PATH    an absolute path, bounded                                               char [256]
  *	PATHS   such paths, ':' between them or in lines of their own, none twice       char [1024]
  *	ENDPOINTS  host:port, [v6]:port, unix:/path, blanks between, none twice         char [4096]
+ *	HOSTS   names, .domains, addresses, networks as 10.0.0.0/8, blanks between      char [2048]
  *	MODE    octal permissions                                                       uint32_t
  *
  * Start-up order in main.c: config_load(), config_derive(), config_make_dirs(); const afterwards.
@@ -36,6 +37,7 @@ enum {
 	CONFIG_ENDPOINT_BYTES = 256,
 	CONFIG_ENDPOINTS_MAX = 16,
 	CONFIG_ENDPOINTS_BYTES = CONFIG_ENDPOINT_BYTES * CONFIG_ENDPOINTS_MAX,
+	CONFIG_HOSTS_BYTES = 2048,
 };
 
 /* Names for the choices that code compares with; their order is that of tbl_config.h. */
@@ -56,6 +58,7 @@ enum config_kernels { CONFIG_KERNELS_AUTO, CONFIG_KERNELS_REF, CONFIG_KERNELS_AV
 #define CONFIG_FIELD_PATH(name)   char name[CONFIG_PATH_BYTES];
 #define CONFIG_FIELD_PATHS(name)  char name[CONFIG_PATHS_BYTES];
 #define CONFIG_FIELD_ENDPOINTS(name) char name[CONFIG_ENDPOINTS_BYTES];
+#define CONFIG_FIELD_HOSTS(name)  char name[CONFIG_HOSTS_BYTES];
 #define CONFIG_FIELD_MODE(name)   uint32_t name;
 
 struct config {
@@ -85,7 +88,7 @@ void config_print_man(FILE *out);  /* the same as mdoc: part of kvtierd.8 */
 
 /* The next path of a PATHS value, from *cursor (the field to start with) on; false: no more. */
 bool config_paths_next(const char **cursor, char ret[CONFIG_PATH_BYTES]);
-/* Likewise of an ENDPOINTS value; each has its port. */
+/* Likewise of an ENDPOINTS value; each has its port. And of a HOSTS value. */
 bool config_endpoints_next(const char **cursor, char ret[CONFIG_ENDPOINT_BYTES]);
 
 /* A segment size that nobody chose, halved or doubled until a store of so many bytes has at least 4, and no more than

@@ -33,7 +33,7 @@ void config_print(const struct config *config, FILE *out)
 		if (first_of_section(i))
 			fprintf(out, "%s[%s]\n", i == 0 ? "" : "\n", row->section);
 		(void)config_text(row, config, value, sizeof(value));
-		if (row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS)
+		if (row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS || row->type == CONFIG_TYPE_HOSTS)
 			print_list(row, value, out);
 		else
 			fprintf(out, "%s = %s\n", row->key, value);

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../tiers/redis_hosts.h"
 #include "config_table.h"
 #include "log.h"
 
@@ -151,6 +152,33 @@ int config_endpoints_value(const char *text, char field[CONFIG_ENDPOINTS_BYTES],
 	return 0;
 }
 
+int config_hosts_value(const char *text, char field[CONFIG_HOSTS_BYTES], char *why, size_t n)
+{
+	static struct redis_hosts hosts;	/* large; there are no threads yet */
+	char list[CONFIG_HOSTS_BYTES] = "";
+	const char *fault;
+	size_t used = 0;
+
+	memset(&hosts, 0, sizeof(hosts));
+	fault = redis_hosts_parse(text, &hosts);
+	for (text += strspn(text, " \t"); *text != '\0' && fault == NULL; text += strspn(text, " \t")) {
+		const size_t length = strcspn(text, " \t");
+
+		if (used + length + 2 > sizeof(list))
+			fault = "is longer than 2047 bytes";
+		else
+			used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%.*s", used > 0 ? " " : "", (int)length,
+						 text);
+		text += length;
+	}
+	if (fault != NULL) {
+		snprintf(why, n, "%s", fault);
+		return -EINVAL;
+	}
+	memcpy(field, list, used + 1);
+	return 0;
+}
+
 /* --- the section as a whole --- */
 
 static bool plain(const char *text)
@@ -194,6 +222,9 @@ const char *config_redis_fault(const struct config *config, enum config_row_inde
 
 	if (fault != NULL)
 		return fault;
+	*ret = CONFIG_ROW_redis_cluster_hosts;
+	if (config->redis_cluster_hosts[0] != '\0' && config->redis_cluster == REDIS_CLUSTER_NO)
+		return "is set, and [redis] cluster is no: leave one of them out";
 	*ret = CONFIG_ROW_redis_key_prefix;
 	if (!plain(config->redis_key_prefix))
 		return "has a blank in it, or a character that is not printable ASCII";
@@ -367,6 +398,7 @@ int config_redis(const struct config *config, struct config_redis *redis, struct
 	}
 	ret->n_endpoints = endpoints;
 	ret->cluster = (enum redis_cluster)config->redis_cluster;
+	ret->cluster_hosts = config->redis_cluster_hosts;
 	ret->username = config->redis_username;
 	ret->password = redis->password;
 	ret->tls = config->redis_tls;

@@ -234,6 +234,8 @@ int config_value(const struct config_row *row, const char *text, struct config *
 		return value_paths(row, text, field, why, n);
 	case CONFIG_TYPE_ENDPOINTS:
 		return config_endpoints_value(text, field, why, n);
+	case CONFIG_TYPE_HOSTS:
+		return config_hosts_value(text, field, why, n);
 	case CONFIG_TYPE_BOOL:
 		snprintf(why, n, "is neither yes nor no");
 		return parse_bool(text, field);
@@ -300,6 +302,10 @@ char *config_range(const struct config_row *row, char *ret, size_t n)
 		snprintf(ret, n, "at most %d of host:port, [v6]:port, unix:/path, blanks between or a line for each",
 			 (int)CONFIG_ENDPOINTS_MAX);
 		break;
+	case CONFIG_TYPE_HOSTS:
+		snprintf(ret, n, "names, .domains, addresses, networks such as 10.0.0.0/8, blanks between, together at most %d "
+			 "bytes", (int)row->max);
+		break;
 	default:
 		snprintf(ret, n, "%" PRId64 " to %" PRId64 " %s", row->min, row->max, row->unit);
 	}
@@ -323,6 +329,7 @@ char *config_text(const struct config_row *row, const struct config *config, cha
 	case CONFIG_TYPE_PATH:
 	case CONFIG_TYPE_PATHS:
 	case CONFIG_TYPE_ENDPOINTS:
+	case CONFIG_TYPE_HOSTS:
 		snprintf(ret, n, "%s", (const char *)field);
 		break;
 	case CONFIG_TYPE_MODE:

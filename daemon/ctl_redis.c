@@ -22,9 +22,9 @@ static void what_it_did(const struct redis_counters *c, struct json *json)
 		   c->sent_bytes_total);
 	json_print(json,
 		   ",\"corrupt\":%" PRIu64 ",\"forged\":%" PRIu64 ",\"other_forms\":%" PRIu64 ",\"deleted\":%" PRIu64 ",\"timeouts\":%" PRIu64 ",\"resets\":%" PRIu64
-		   ",\"errors\":%" PRIu64 ",\"refused_stores\":%" PRIu64 ",\"redirects\":%" PRIu64,
+		   ",\"errors\":%" PRIu64 ",\"refused_stores\":%" PRIu64 ",\"redirects\":%" PRIu64 ",\"refused_hosts\":%" PRIu64,
 		   c->corrupt_total, c->forged_total, c->other_forms_total, c->deleted_total, c->timeouts_total,
-		   c->resets_total, c->errors_total, c->refused_stores_total, c->redirects_total);
+		   c->resets_total, c->errors_total, c->refused_stores_total, c->redirects_total, c->refused_hosts_total);
 	json_print(json,
 		   ",\"late_replies\":%" PRIu64 ",\"protocol_errors\":%" PRIu64 ",\"breaker_opens\":%" PRIu64
 		   ",\"reconnects\":%" PRIu64,

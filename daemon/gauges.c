@@ -92,6 +92,7 @@ static void gauges_of_servers(struct stats_values *v, const struct redis_counter
 	stats_set(&v->tiers_redis_errors_total, c->errors_total);
 	stats_set(&v->tiers_redis_refused_stores_total, c->refused_stores_total);
 	stats_set(&v->tiers_redis_redirects_total, c->redirects_total);
+	stats_set(&v->tiers_redis_refused_hosts_total, c->refused_hosts_total);
 	stats_set(&v->tiers_redis_topology_changes_total, c->topology_total);
 	stats_set(&v->tiers_redis_late_replies_total, c->late_total);
 	stats_set(&v->tiers_redis_protocol_errors_total, c->protocol_errors_total);

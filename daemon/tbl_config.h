@@ -5,9 +5,9 @@
  *
  *	CONFIG(section, key, TYPE, default, min, max, unit, prose)
  *
- * TYPE    BYTES COUNT INT US SECONDS BOOL ENUM STRING PATH PATHS ENDPOINTS MODE; what each accepts: config.h
+ * TYPE    BYTES COUNT INT US SECONDS BOOL ENUM STRING PATH PATHS ENDPOINTS HOSTS MODE; what each accepts: config.h
  * default as written in a file; it goes through the same parser
- * min,max of the value; for STRING, PATH, PATHS and ENDPOINTS of the length in bytes
+ * min,max of the value; for STRING, PATH, PATHS, ENDPOINTS and HOSTS of the length in bytes
  * unit    for people; for ENUM the choices, a|b|c, whose positions are the values
  */
 CONFIG(daemon, runtime_dir, PATH, "", 0, 255, "directory",
@@ -86,6 +86,10 @@ CONFIG(redis, endpoints, ENDPOINTS, "", 0, 4095, "endpoints",
        "nodes. Of a Cluster some of its servers are enough. Empty: no Redis tier.")
 CONFIG(redis, cluster, ENUM, "auto", 0, 2, "auto|yes|no",
        "Whether they are a Cluster. auto: as the first that answers says.")
+CONFIG(redis, cluster_hosts, HOSTS, "", 0, 2047, "hosts",
+       "Which servers a Cluster's slot map may name, beside the endpoints: host names, .domain for all names below it, "
+       "addresses, networks such as 10.0.0.0/8; blanks between or a line for each. No other is connected to, nor shown "
+       "the password. Empty: the networks of the endpoints' own addresses (/24, of IPv6 /64; of loopback that address).")
 CONFIG(redis, username, STRING, "", 0, 63, "name",
        "User of its ACL, goes with password_file. Empty: the default user.")
 CONFIG(redis, password_file, PATH, "", 0, 255, "path",

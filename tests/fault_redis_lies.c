@@ -203,7 +203,7 @@ static void redirects_to_nowhere_end(void **state)
 	(void)state;
 	kit_name(1, name);
 	slot = redis_slot(name, strlen(name));
-	moved_to(slot, "127.0.0.1:1", -ENODEV);
+	moved_to(slot, "127.0.0.1:1", -EREMOTEIO);	/* no map has it */
 	moved_to(slot, "127.0.0.1:0", -EREMOTEIO);
 	moved_to(slot, "unix:/etc/passwd", -EREMOTEIO);
 	moved_to((slot + 1) % REDIS_SLOTS, "127.0.0.1:1", -EREMOTEIO);	/* not what was asked for: not believed */

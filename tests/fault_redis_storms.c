@@ -19,7 +19,7 @@
 
 #include "../tiers/redis_slots.h"
 
-enum { SMALL = 3000, GUESTS = 16, TEXT = 4096, LOOKUPS = 16, FEW = 40 };
+enum { SMALL = 3000, GUESTS = 16, TEXT = 4096, LOOKUPS = 16, FEW = 40, NAMES = 120 };
 
 /* Answers GETs by nil and CLUSTER by `map`. */
 struct door {
@@ -82,7 +82,7 @@ static void serve(struct pollfd *guest)
 		if (strstr(at, "CLUSTER")) {
 			answer(guest->fd, atomic_load(&door.map));
 		} else if (atomic_load(&door.sends_away) && !strstr(at, "kv:0000000000000000")) {
-			(void)snprintf(moved, sizeof moved, "-MOVED %u name%u.hang:6379\r\n", door.slot, door.names++);
+			(void)snprintf(moved, sizeof moved, "-ASK %u name%u.hang:6379\r\n", door.slot, door.names++);
 			answer(guest->fd, moved);
 		} else {
 			answer(guest->fd, "$-1\r\n");
@@ -330,7 +330,7 @@ static void a_slot_that_nobody_has_is_asked_for_again(void **state)
 	atomic_store(&door.map, "-ERR\r\n");
 }
 
-/* Each of n loads is sent to a name of its own. */
+/* Each of n loads is sent to a name of its own, which the map has as a replica. */
 static void send_away(uint32_t n)
 {
 	struct kit_slot *slots[FEW];
@@ -344,11 +344,23 @@ static void send_away(uint32_t n)
 		assert_int_not_equal(kit_settle(&kit, slots[i]), 0);
 }
 
+/* All slots are the door's, and there are more replicas than are ever sent to: others are not followed at all. */
+static void show_replicas(void)
+{
+	static char map[NAMES * 48 + 128];
+	int n = sprintf(map, "*1\r\n*%d\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:%u\r\n", NAMES + 3, door.port);
+
+	for (int i = 0; i < NAMES; i++)
+		n += sprintf(map + n, "*2\r\n$%d\r\nname%d.hang\r\n:6379\r\n", snprintf(NULL, 0, "name%d.hang", i), i);
+	atomic_store(&door.map, map);
+}
+
 static void look_ups_are_few(void **state)
 {
 	uint32_t before;
 
 	(void)state;
+	show_replicas();
 	door.slot = slot_of(1);
 	atomic_store(&door.sends_away, true);
 	atomic_store(&hangs, true);

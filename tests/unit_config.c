@@ -135,6 +135,7 @@ static void every_row_takes_its_bounds(void **unused)
 
 		if (row->type == CONFIG_TYPE_STRING || row->type == CONFIG_TYPE_PATH ||
 		    row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS ||
+		    row->type == CONFIG_TYPE_HOSTS ||
 		    row->type == CONFIG_TYPE_BOOL || row->type == CONFIG_TYPE_ENUM)
 			continue;
 		for (int b = 0; b < 4; b++) {

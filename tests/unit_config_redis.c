@@ -165,6 +165,20 @@ static void lines_add_up(void **unused)
 
 /* --- the other keys --- */
 
+static void hosts_of_a_cluster(void **unused)
+{
+	struct config c;
+
+	(void)unused;
+	refused("cluster_hosts = cache-a:6379", "entries are hosts, without port");
+	refused("cluster_hosts = 10.0.0.0/33", "length is not 0 to 32");
+	refused("cluster_hosts = cache/8", "whose address is none");
+	refused("cluster_hosts = a,b", "no name, address or network");
+	refused("cluster_hosts = 10.0.0.0/8\ncluster = no", "[redis] cluster_hosts: is set, and [redis] cluster is no");
+	assert_int_equal(parse("[redis]\ncluster_hosts = a  10.0.0.0/8\ncluster_hosts = .b fd00::/8\n", &c), 0);
+	assert_string_equal(c.redis_cluster_hosts, "a 10.0.0.0/8 .b fd00::/8");
+}
+
 static void a_time_to_live_has_units(void **unused)
 {
 	static const struct { const char *given; uint32_t want; } cases[] = {
@@ -238,6 +252,7 @@ int main(void)
 		cmocka_unit_test(sixteen_long_ones_fit),
 		cmocka_unit_test(what_is_printed_is_read_back),
 		cmocka_unit_test(lines_add_up),
+		cmocka_unit_test(hosts_of_a_cluster),
 		cmocka_unit_test(a_time_to_live_has_units),
 		cmocka_unit_test(tls_is_all_of_it_or_nothing),
 		cmocka_unit_test(a_prefix_is_one_plain_word),

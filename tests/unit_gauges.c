@@ -173,6 +173,7 @@ static void counters_are_copied(void **unused)
 		.deleted_total = 11, .timeouts_total = 12, .resets_total = 13, .errors_total = 14,
 		.refused_stores_total = 15, .redirects_total = 16, .late_total = 17, .protocol_errors_total = 18,
 		.breaker_opens_total = 19, .reconnects_total = 20, .topology_total = 21,
+		.forged_total = 22, .other_forms_total = 23, .refused_hosts_total = 24,
 	};
 	gauges_sync(&d);
 	assert_int_equal(v->tiers_redis_endpoints, 3);
@@ -188,6 +189,9 @@ static void counters_are_copied(void **unused)
 	assert_int_equal(v->tiers_redis_breaker_opens_total, 19);
 	assert_int_equal(v->tiers_redis_reconnects_total, 20);
 	assert_int_equal(v->tiers_redis_topology_changes_total, 21);
+	assert_int_equal(v->tiers_redis_forged_blocks_total, 22);
+	assert_int_equal(v->tiers_redis_other_form_blocks_total, 23);
+	assert_int_equal(v->tiers_redis_refused_hosts_total, 24);
 }
 
 /* Found by the tier (a header) or by the daemon (a checksum), it is not forgotten. */

@@ -356,6 +356,7 @@ static void redis_close(struct tier *t)
 	free(r->io);
 	free(r->jobs);
 	free((void *)r->lent);
+	free(r->cluster_hosts);
 	redis_tls_close(r->tls);
 	explicit_bzero(r->password, sizeof r->password);
 	free(r);
@@ -414,6 +415,8 @@ static void configure(struct redis *r, const struct redis_tier_conf *c)
 	keep(r->password, c->password);
 	keep(r->key_prefix, c->key_prefix);
 	r->cluster = c->cluster;
+	if (c->cluster_hosts && c->cluster_hosts[0])
+		r->cluster_hosts = strdup(c->cluster_hosts);
 	r->ttl_ms = c->ttl_ms;
 	r->connections = c->connections;
 	r->timeout_ms = c->timeout_ms;

@@ -60,6 +60,7 @@ struct redis_tier_conf {
 	 * cache must spell them alike. */
 	uint32_t n_endpoints;
 	enum redis_cluster cluster;	/* auto: ask the first that answers; endpoints are then seeds */
+	const char *cluster_hosts;	/* redis_hosts.h; "" or NULL: what is near the endpoints */
 	const char *username, *password;	/* "" or NULL: none. Never in a text, log or core dump's argv */
 	bool tls;			/* to all but unix: endpoints */
 	struct redis_tls_conf tls_conf;
@@ -82,6 +83,8 @@ struct redis_counters {			/* all since open */
 	uint64_t timeouts_total, resets_total, errors_total;	/* xfers that ended so; errors: other error replies */
 	uint64_t refused_stores_total;	/* -OOM, -READONLY, -MISCONF, -CLUSTERDOWN */
 	uint64_t redirects_total;	/* MOVED, ASK */
+	uint64_t refused_hosts_total;	/* times that a redirect named a server that no slot map has, or a map one that is
+					 * not of cluster_hosts: not connected to */
 	uint64_t late_total;		/* replies that came when nobody waited any more; parsed and thrown away */
 	uint64_t protocol_errors_total;	/* replies that are no RESP, or beyond its bounds: the connection is closed */
 	uint64_t breaker_opens_total, reconnects_total, topology_total;	/* topology: slot maps taken over */
@@ -108,6 +111,9 @@ struct redis_tier_status {
 };
 
 /*
+ * Who is connected gets the password. So a redirect is followed to endpoints and servers of the slot map only, and of
+ * these only to those that cluster_hosts lets in; others are shown as misconfigured, and what they would have is missed.
+ *
  * tier_open(): -EINVAL with text naming the [redis] option; a server that is not there is no error. tier_close(): from
  * the loop's thread, xfers that are lent end first with -ECANCELED; takes no longer than one turn of the I/O thread.
  * tier_state(): STARTING until the first endpoint answered or failed; UP: all are; DEGRADED: some; READONLY: none takes

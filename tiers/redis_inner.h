@@ -29,11 +29,12 @@
 #include "redis.h"
 #include "redis_breaker.h"
 #include "redis_conn.h"
+#include "redis_hosts.h"
 #include "redis_slots.h"
 #include "redis_tls.h"
 
 enum {
-	/* Listed by the map, configured, and named by redirects that no map has confirmed yet. */
+	/* Listed by the map, configured, and replicas in it that a redirect says are masters. */
 	REDIS_ALL_NODES = REDIS_NODES + REDIS_ENDPOINTS + 16,
 	REDIS_CHORES = 64,
 	REDIS_CONDEMNED = 16,
@@ -140,6 +141,7 @@ struct redis_node {
 	struct redis_io *io;
 	bool used;
 	bool seed;			/* configured */
+	bool foreign;			/* is not one of cluster_hosts, as far as is known */
 	bool listed;			/* has slots in the map; without a Cluster: is an endpoint */
 	char address[REDIS_ADDRESS_BYTES];
 	uint32_t slots;
@@ -177,6 +179,8 @@ struct redis_topology {
 	uint32_t next;			/* whom to ask */
 	bool refused;			/* cluster = yes, and there is none */
 	char text[REDIS_TEXT_BYTES + REDIS_ADDRESS_BYTES];
+	uint32_t n_replicas;		/* of the map in force */
+	char replica[REDIS_REPLICAS][REDIS_ADDRESS_BYTES];
 	struct redis_map scratch;
 };
 
@@ -196,11 +200,13 @@ struct redis_io {
 	struct loop_timer tick;
 	struct redis_jobs ended;
 	enum redis_mode mode;
+	struct redis_hosts hosts;	/* whom a map may name */
 	struct redis_topology topology;
 	struct redis_node nodes[REDIS_ALL_NODES];	/* the first n_endpoints: as configured, in that order */
 	struct redis_counters gone;	/* of servers that are */
 	struct redis_lookups lookups;
 	uint64_t logged_ns;		/* of all servers that are not configured */
+	uint64_t refused_ns;		/* a redirect that was not followed was logged */
 	struct redis_chore chores[REDIS_CHORES], *free_chores;
 };
 
@@ -212,6 +218,7 @@ struct redis {
 	char username[REDIS_SECRET_BYTES], password[REDIS_SECRET_BYTES], key_prefix[REDIS_PREFIX_BYTES];
 	uint32_t n_endpoints, connections, timeout_ms, max_in_flight, max_image_bytes;
 	enum redis_cluster cluster;
+	char *cluster_hosts;		/* NULL: what is near the endpoints */
 	uint64_t ttl_ms;
 	struct redis_tls *tls;		/* NULL: none */
 	struct redis_events events;

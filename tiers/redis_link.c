@@ -140,8 +140,25 @@ void redis_link_lookup(struct redis_node *node)
 	node->lookup = NULL;
 	node->n_resolved = n > 0 ? (uint32_t)n : 0;
 	node->at = 0;
+	for (int i = 0; i < n && node->seed && !node->io->tier->cluster_hosts; i++) {
+		char host[REDIS_ADDRESS_BYTES];
+
+		redis_address_host(node->resolved[i], host);
+		redis_hosts_add_near(&node->io->hosts, host);
+	}
 	if (n <= 0)
 		redis_node_failed(node, n == -EAGAIN ? "the name server does not answer" : "no such name");
+}
+
+/* A map has named it: is it one that may have the password? */
+static bool is_let_in(struct redis_node *node)
+{
+	char host[REDIS_ADDRESS_BYTES], address[REDIS_ADDRESS_BYTES];
+
+	redis_address_host(node->address, host);
+	redis_address_host(redis_node_numeric(node), address);
+	node->foreign = !node->seed && !redis_hosts_allow(&node->io->hosts, host, address);
+	return !node->foreign;
 }
 
 void redis_link_open(struct redis_link *link)
@@ -160,6 +177,16 @@ void redis_link_open(struct redis_link *link)
 		return;
 	if (node->n_resolved == 0) {
 		start_lookup(node);
+		return;
+	}
+	if (!is_let_in(node)) {
+		node->retry_ns = after_ms(node, RETRY_MS);
+		if (++node->at < node->n_resolved)	/* another address of its name may be */
+			return;
+		node->at = 0;
+		node->counters.refused_hosts_total++;
+		redis_node_verdict(node, REDIS_SAYS_NOT_YOU, false,
+				   "named by a slot map, but not by [redis] cluster_hosts: not connected to");
 		return;
 	}
 	redis_address_host(node->address, host);

@@ -79,6 +79,10 @@ static void log_refusal(struct redis_node *node)
 	if (!node->breaker.misconfigured || (*logged_ns && now_of(node) < *logged_ns + LOG_MS * 1000000ull))
 		return;
 	*logged_ns = now_of(node);
+	if (node->foreign) {
+		log_warning("Redis at %s is %s; add its host there if it is of the Cluster", node->address, node->text);
+		return;
+	}
 	log_warning("Redis at %s refuses %s: %s", node->address, node->breaker.stores_alone ? "stores" : "kvtierd",
 		    node->text);
 }

@@ -128,6 +128,18 @@ static int node_number(struct redis_map *map, const char *address)
 	return (int)map->n_nodes++;
 }
 
+static void take_replica(struct redis_map *map, const redisReply *replica, const char *asked)
+{
+	char address[REDIS_ADDRESS_BYTES];
+
+	if (map->n_replicas == REDIS_REPLICAS || node_address(replica, asked, address))
+		return;
+	for (uint32_t i = 0; i < map->n_replicas; i++)
+		if (strcmp(map->replica[i], address) == 0)
+			return;
+	memcpy(map->replica[map->n_replicas++], address, strlen(address) + 1);
+}
+
 /* [first slot, last slot, master, replicas...] */
 static int take_range(struct redis_map *map, const redisReply *range, const char *asked)
 {
@@ -154,6 +166,8 @@ static int take_range(struct redis_map *map, const redisReply *range, const char
 		map->node[slot] = (uint8_t)node;
 	}
 	map->slots[node] += (uint32_t)(last - first + 1);
+	for (size_t i = 3; i < range->elements; i++)
+		take_replica(map, range->element[i], asked);
 	return 0;
 }
 

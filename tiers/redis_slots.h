@@ -14,13 +14,15 @@
 
 struct redisReply;
 
-enum { REDIS_SLOTS = 16384, REDIS_NO_NODE = 0xff };
+enum { REDIS_SLOTS = 16384, REDIS_NO_NODE = 0xff, REDIS_REPLICAS = 128 };
 
 struct redis_map {
 	uint32_t n_nodes;		/* masters that have slots */
 	char address[REDIS_NODES][REDIS_ADDRESS_BYTES];	/* "host:port", v6 in brackets */
 	uint32_t slots[REDIS_NODES];	/* how many each has */
 	uint8_t node[REDIS_SLOTS];	/* REDIS_NO_NODE: nobody */
+	uint32_t n_replicas;
+	char replica[REDIS_REPLICAS][REDIS_ADDRESS_BYTES];	/* who may be a master soon; more are left out */
 };
 
 uint16_t redis_crc16(const void *bytes, size_t n);		/* XMODEM; of "123456789": 0x31c3 */
@@ -29,7 +31,8 @@ uint32_t redis_slot(const void *name, size_t n);
 
 /*
  * From a reply to CLUSTER SLOTS. asked: address of who replied, whose host stands for an empty or nil one or "?"; if
- * that is a Unix socket, it is 127.0.0.1. Hosts may be names. Replicas are ignored.
+ * that is a Unix socket, it is 127.0.0.1. Hosts may be names. What is wrong with a replica is
+ * no fault of the map: it is left out.
  * 0; -EPROTO: not of that shape, a port or slot out of range, a slot twice, a host that is none; -E2BIG: more than
  * REDIS_NODES masters; -ENOENT: no slot has a node. *ret is undefined otherwise than 0.
  */

@@ -12,7 +12,10 @@
  * In a Cluster the endpoints are seeds: asked while no server of the map is usable, else left alone unless they are in
  * the map themselves. Servers that have no slots any more are closed when nothing is on its way to them.
  *
- * A redirect is taken at its word, for this job and, if it is a MOVED, for its slot, until the next map corrects it.
+ * A redirect is followed if it names a server of the map, replicas included, or an endpoint: then it is taken at its word, for this job and,
+ * if it is a MOVED, for its slot, until the next map corrects it. Of any other it is not followed: the map is asked for
+ * again, and the job waits for it a little. And of the map's servers none is connected that redis_hosts.h keeps out
+ * (redis_link.c): else one server that lies could have the password sent to whom it likes.
  */
 #include <errno.h>
 #include <hiredis/hiredis.h>
@@ -22,7 +25,7 @@
 #include "../daemon/log.h"
 #include "redis_inner.h"
 
-enum { NAMED_MS = 5000, HOPS = 5, ASK_MS = 1000, ASK_REFUSED_MS = 30000 };
+enum { NAMED_MS = 5000, HOPS = 5, ASK_MS = 1000, ASK_REFUSED_MS = 30000, REFUSED_MS = 60000 };
 
 static uint8_t number_of(const struct redis_node *node)
 {
@@ -79,6 +82,8 @@ static void take_over(struct redis_io *io, const struct redis_map *map)
 			redis_node_kick(node);
 		}
 	}
+	memcpy(io->topology.replica, map->replica, sizeof map->replica);
+	io->topology.n_replicas = map->n_replicas;
 	io->topology.holes = false;
 	for (uint32_t i = 0; i < REDIS_SLOTS; i++) {
 		io->topology.slot[i] = map->node[i] == REDIS_NO_NODE ? REDIS_NO_NODE : number[map->node[i]];
@@ -219,8 +224,29 @@ void redis_topology_tick(struct redis_io *io)
 	redis_topology_ask(io);
 }
 
+/* What is known of them before any name is looked up; redis_link_lookup() adds the rest. */
+static void let_in_endpoints(struct redis_io *io)
+{
+	const struct redis *r = io->tier;
+
+	if (r->cluster_hosts)
+		(void)redis_hosts_parse(r->cluster_hosts, &io->hosts);	/* the configuration was checked */
+	for (uint32_t i = 0; i < r->n_endpoints; i++) {
+		char host[REDIS_ADDRESS_BYTES];
+
+		redis_address_host(r->endpoint[i], host);
+		redis_hosts_add_name(&io->hosts, host);
+		if (r->cluster_hosts)
+			continue;
+		redis_hosts_add_near(&io->hosts, host[0] ? host : "127.0.0.1");
+		if (!host[0])	/* a Unix socket */
+			redis_hosts_add_near(&io->hosts, "::1");
+	}
+}
+
 void redis_topology_start(struct redis_io *io)
 {
+	let_in_endpoints(io);
 	memset(io->topology.slot, REDIS_NO_NODE, sizeof io->topology.slot);
 	redis_view_slots(io);
 	io->mode = io->tier->cluster == REDIS_CLUSTER_NO ? REDIS_MODE_SPREAD : REDIS_MODE_UNKNOWN;
@@ -267,6 +293,38 @@ void redis_route(struct redis_io *io, struct redis_job *job)
 	redis_job_end(io, job, -ENODEV);
 }
 
+/* NULL: a redirect may not name it, or there is no place for one more. */
+static struct redis_node *of_the_map(struct redis_io *io, const char *address)
+{
+	struct redis_node *node = find(io, address);
+
+	if (node && (node->listed || node->seed))
+		return node;
+	for (uint32_t i = 0; i < io->topology.n_replicas && io->mode == REDIS_MODE_CLUSTER; i++)
+		if (strcmp(io->topology.replica[i], address) == 0)
+			return find_or_open(io, address);
+	return NULL;
+}
+
+/* It names a server that no map has. */
+static void not_followed(struct redis_io *io, struct redis_job *job, const char *address)
+{
+	job->node->counters.refused_hosts_total++;
+	io->topology.wanted = true;
+	if (!io->refused_ns || loop_now(io->loop) >= io->refused_ns + REFUSED_MS * 1000000ull) {
+		io->refused_ns = loop_now(io->loop);
+		log_warning("Redis at %s redirects to %s, which is neither in the slot map nor in [redis] endpoints: not followed",
+			    job->node->address, address);
+	}
+	if (io->mode == REDIS_MODE_CLUSTER && job->hops <= HOPS && loop_now(io->loop) < job->deadline_ns) {
+		redis_topology_ask(io);
+		redis_job_delay(io, job);
+		return;
+	}
+	job->node->counters.errors_total++;
+	redis_job_end(io, job, -EREMOTEIO);
+}
+
 bool redis_redirected(struct redis_io *io, struct redis_job *job, const char *words)
 {
 	char address[REDIS_ADDRESS_BYTES];
@@ -281,8 +339,13 @@ bool redis_redirected(struct redis_io *io, struct redis_job *job, const char *wo
 		return false;
 	job->node->counters.redirects_total++;
 	redis_node_answered(job->node);
-	node = ++job->hops <= HOPS ? find_or_open(io, address) : NULL;
+	job->hops++;
+	node = of_the_map(io, address);
 	if (!node) {
+		not_followed(io, job, address);
+		return true;
+	}
+	if (job->hops > HOPS) {
 		job->node->counters.errors_total++;
 		redis_job_end(io, job, -EREMOTEIO);
 		return true;

@@ -123,6 +123,7 @@ void redis_counters_add(struct redis_counters *sum, const struct redis_counters 
 	sum->errors_total += c->errors_total;
 	sum->refused_stores_total += c->refused_stores_total;
 	sum->redirects_total += c->redirects_total;
+	sum->refused_hosts_total += c->refused_hosts_total;
 	sum->late_total += c->late_total;
 	sum->protocol_errors_total += c->protocol_errors_total;
 	sum->breaker_opens_total += c->breaker_opens_total;

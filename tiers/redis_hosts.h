@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * redis_hosts.h - which servers a Cluster's slot map may name: who is connected gets the password, so it is not for one
+ * server to say that another one is of the Cluster. Pure functions on the caller's memory.
+ *
+ * An entry of the list: a name; ".domain", for all names below it; an address; a network as 10.0.0.0/8 or fd00::/8.
+ */
+#ifndef KVTIER_REDIS_HOSTS_H
+#define KVTIER_REDIS_HOSTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { REDIS_HOSTS = 64, REDIS_HOST_NAMES = 96, REDIS_HOST_BYTES = 256, REDIS_NETWORKS = 256 };
+
+struct redis_network {
+	uint8_t address[16];		/* IPv4 as ::ffff:a.b.c.d */
+	uint32_t bits;
+};
+
+struct redis_hosts {
+	uint32_t n_names, n_networks;
+	uint32_t next;			/* of networks that were added: when all places are taken, over the oldest */
+	char name[REDIS_HOST_NAMES][REDIS_HOST_BYTES];
+	struct redis_network network[REDIS_NETWORKS];
+};
+
+/* Adds the entries of a list with blanks between. NULL, or what is wrong with it: "has ... in it". */
+const char *redis_hosts_parse(const char *list, struct redis_hosts *ret);
+void redis_hosts_add_name(struct redis_hosts *h, const char *name);	/* one too many is left out */
+/* The network that an address ("10.1.2.3", "fd00::1") is taken to be in: /24, /64; of loopback it alone. */
+void redis_hosts_add_near(struct redis_hosts *h, const char *address);
+/* host: as it was named; address: what it is connected to by, numeric; both without port. */
+bool redis_hosts_allow(const struct redis_hosts *h, const char *host, const char *address);
+
+#endif
