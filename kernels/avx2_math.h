@@ -24,6 +24,16 @@
 /* Inlined whatever the compiler thinks: is_fp16 is a constant where it matters, and folds away. */
 #define MATH_FN static inline __attribute__((always_inline))
 
+/* 64 bytes. */
+struct math_line {
+	__m256i a, b;
+};
+
+/* XXH3's eight accumulators, see x86_hash.h. */
+struct math_acc {
+	__m256i a, b;
+};
+
 struct math_encode {
 	__m256i least;  /* smallest magnitude code of the common case, less one */
 	__m256i offset; /* k's part of the exponent field, less (half a step - 1) */
@@ -142,22 +152,80 @@ MATH_FN __m256i math_encode32(bool is_fp16, const struct math_encode *m, __m256i
 	return _mm256_permute4x64_epi64(_mm256_or_si256(codes, signs), 0xd8);
 }
 
-/* 64 source values at src, any alignment -> 64 codes at dst, and if `past` is not NULL at that line, past
- * the cache. */
-MATH_FN void math_encode64(bool is_fp16, const struct math_encode *m, const uint8_t *src, uint8_t *dst,
-			   uint8_t *past)
+/* 64 source values at src, any alignment -> 64 codes. */
+MATH_FN struct math_line math_encode64(bool is_fp16, const struct math_encode *m, const uint8_t *src)
 {
-	const __m256i a = math_encode32(is_fp16, m, _mm256_loadu_si256((const void *)src),
-					_mm256_loadu_si256((const void *)(src + 32)));
-	const __m256i b = math_encode32(is_fp16, m, _mm256_loadu_si256((const void *)(src + 64)),
-					_mm256_loadu_si256((const void *)(src + 96)));
+	return (struct math_line){
+		math_encode32(is_fp16, m, _mm256_loadu_si256((const void *)src),
+			      _mm256_loadu_si256((const void *)(src + 32))),
+		math_encode32(is_fp16, m, _mm256_loadu_si256((const void *)(src + 64)),
+			      _mm256_loadu_si256((const void *)(src + 96))),
+	};
+}
 
-	_mm256_storeu_si256((void *)dst, a);
-	_mm256_storeu_si256((void *)(dst + 32), b);
-	if (past) {
-		_mm256_stream_si256((void *)past, a);
-		_mm256_stream_si256((void *)(past + 32), b);
-	}
+MATH_FN struct math_line math_load(const uint8_t *src)
+{
+	return (struct math_line){ _mm256_loadu_si256((const void *)src),
+				   _mm256_loadu_si256((const void *)(src + 32)) };
+}
+
+MATH_FN void math_store(uint8_t *dst, struct math_line line)
+{
+	_mm256_storeu_si256((void *)dst, line.a);
+	_mm256_storeu_si256((void *)(dst + 32), line.b);
+}
+
+MATH_FN void math_stream(uint8_t *dst, struct math_line line) /* dst: a whole line, past the cache */
+{
+	_mm256_stream_si256((void *)dst, line.a);
+	_mm256_stream_si256((void *)(dst + 32), line.b);
+}
+
+MATH_FN struct math_acc math_acc_get(const uint64_t *p)
+{
+	const struct math_line line = math_load((const uint8_t *)p);
+
+	return (struct math_acc){ line.a, line.b };
+}
+
+MATH_FN void math_acc_put(uint64_t *p, struct math_acc acc)
+{
+	math_store((uint8_t *)p, (struct math_line){ acc.a, acc.b });
+}
+
+MATH_FN __m256i acc_mix32(__m256i acc, __m256i data, const uint8_t *secret)
+{
+	const __m256i key = _mm256_xor_si256(data, _mm256_loadu_si256((const void *)secret));
+	const __m256i product = _mm256_mul_epu32(key, _mm256_srli_epi64(key, 32));
+
+	return _mm256_add_epi64(acc, _mm256_add_epi64(product, _mm256_shuffle_epi32(data, 0x4e)));
+}
+
+/* Sums of many lines are not to be ordered anew: all products would be live at once, and in memory. */
+#define MATH_STAY(x) __asm__("" : "+v"(x))
+
+MATH_FN struct math_acc math_acc_mix(struct math_acc acc, struct math_line line, const uint8_t *secret)
+{
+	acc.a = acc_mix32(acc.a, line.a, secret);
+	acc.b = acc_mix32(acc.b, line.b, secret + 32);
+	MATH_STAY(acc.a);
+	MATH_STAY(acc.b);
+	return acc;
+}
+
+MATH_FN __m256i acc_scramble32(__m256i acc, const uint8_t *secret)
+{
+	const __m256i prime = _mm256_set1_epi64x(0x9e3779b1);
+	const __m256i x = _mm256_xor_si256(_mm256_xor_si256(acc, _mm256_srli_epi64(acc, 47)),
+					   _mm256_loadu_si256((const void *)secret));
+	const __m256i high = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), prime);
+
+	return _mm256_add_epi64(_mm256_mul_epu32(x, prime), _mm256_slli_epi64(high, 32));
+}
+
+MATH_FN struct math_acc math_acc_scramble(struct math_acc acc, const uint8_t *secret)
+{
+	return (struct math_acc){ acc_scramble32(acc.a, secret), acc_scramble32(acc.b, secret + 32) };
 }
 
 /* The scales that fp8_exponent() gives for the dtype, but for the largest, where foreign codes can overflow:

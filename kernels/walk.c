@@ -23,11 +23,12 @@ void walk_start(struct walk *walk, const struct page_layout *layout, uint64_t pa
 static uint32_t cost_of(const struct walk *w, const struct walk_unit *u)
 {
 	const uint32_t row = u->row_bytes < WALK_LINE_BYTES ? WALK_LINE_BYTES : u->row_bytes;
-	const bool filled = u->stride / u->row_bytes <= 2ull * w->layout->geometry.kv_heads;
 
 	if (u->stride < WALK_PAGE_BYTES)
 		return u->rows * row;
-	return u->rows * (row + (filled ? WALK_PAGE_BYTES / 16 : WALK_PAGE_BYTES));
+	return u->rows * (row + (u->stride / u->row_bytes <= 2ull * w->layout->geometry.kv_heads
+					 ? WALK_PAGE_BYTES / 16
+					 : WALK_PAGE_BYTES));
 }
 
 /* Rows without a gap are one row. */
@@ -39,39 +40,112 @@ static void join_rows(struct walk_unit *u)
 	}
 }
 
-/* To the end of the group, or of the plane, or as many as a unit may have. */
+static bool plane_fp8(const struct walk *w, const struct page_piece *p)
+{
+	return p->kind == KIND_K ? w->fp8_k : w->fp8_v;
+}
+
+static uint64_t plane_row(const struct walk *w, const struct page_piece *p)
+{
+	const struct image_geometry *g = &w->layout->geometry;
+
+	return (uint64_t)(p->kind == KIND_K ? g->head_dim_k : g->head_dim_v) * w->element_bytes;
+}
+
+/* Bytes of a plane whose token rows lie one after the other, heads side by side; else 0. */
+static uint64_t token_major(const struct walk *w, const struct page_piece *p)
+{
+	const struct image_geometry *g = &w->layout->geometry;
+	const uint64_t row = p->kind <= KIND_V ? plane_row(w, p) : 0;
+
+	return p->head_stride == row && p->token_stride == row * g->kv_heads ? p->token_stride * g->block_tokens : 0;
+}
+
+static void plane_start(struct walk *w, const struct page_piece *p)
+{
+	const struct image_geometry *g = &w->layout->geometry;
+	const uint64_t row = plane_row(w, p), here = token_major(w, p);
+	const uint64_t n = here ? (WALK_AHEAD_BYTES + here - 1) / here : 0;
+	const bool gapless = p->token_stride == row && p->head_stride == row * g->block_tokens;
+
+	w->run = gapless && !plane_fp8(w, p) ? row * g->block_tokens * g->kv_heads : 0;
+	w->ahead = NULL;
+	if (n && here <= WALK_AHEAD_MOST && w->piece + n < w->layout->n_pieces) {
+		w->ahead_bytes = token_major(w, &p[n]);
+		w->ahead = w->ahead_bytes ? p[n].base + w->page * p[n].page_stride : NULL;
+	}
+}
+
+bool walk_first(const struct walk *w, const uint8_t **ret, uint64_t *ret_bytes)
+{
+	const struct page_piece *p = w->layout->pieces;
+
+	*ret_bytes = w->layout->n_pieces ? token_major(w, p) : 0;
+	*ret = *ret_bytes ? p->base + w->page * p->page_stride : NULL;
+	return *ret_bytes > 0 && *ret_bytes <= WALK_AHEAD_MOST;
+}
+
+/* Rows of the next unit. fp8: to the end of the group, and all of it where the scale must be found. */
 static uint32_t plane_rows(const struct walk *w, const struct walk_unit *u, uint32_t tokens)
 {
 	const uint32_t left = tokens - (uint32_t)w->at;
-	const uint32_t group = IMAGE_GROUP_TOKENS - (uint32_t)w->at % IMAGE_GROUP_TOKENS;
-	const uint32_t most = u->fp8 && w->whole ? group : WALK_ROWS_BYTES / u->row_bytes;
-	const uint32_t rows = group < left ? group : left;
+	uint32_t most = IMAGE_GROUP_TOKENS - (uint32_t)w->at % IMAGE_GROUP_TOKENS;
 
-	return rows < most ? rows : most;
+	if (!u->fp8 && u->stride < WALK_PAGE_BYTES)
+		most = WALK_RUN_BYTES / u->row_bytes;
+	else if (!(u->fp8 && w->whole) && most > WALK_ROWS_BYTES / u->row_bytes)
+		most = WALK_ROWS_BYTES / u->row_bytes;
+	most = most ? most : 1;
+	return left < most ? left : most;
+}
+
+/* A verbatim plane without gaps is one run. */
+static bool run_next(struct walk *w, const struct page_piece *p, struct walk_unit *ret)
+{
+	const uint64_t left = w->run - w->done;
+	const uint32_t n = left < WALK_RUN_BYTES ? (uint32_t)left : WALK_RUN_BYTES;
+
+	*ret = (struct walk_unit){
+		.base = p->base + w->page * p->page_stride + w->done,
+		.rows = 1,
+		.row_bytes = n,
+		.cost = n,
+	};
+	w->done += n;
+	return n > 0;
 }
 
 static bool plane_next(struct walk *w, const struct page_piece *p, struct walk_unit *ret)
 {
 	const struct image_geometry *g = &w->layout->geometry;
-	const uint32_t dim = p->kind == KIND_K ? g->head_dim_k : g->head_dim_v;
+	uint64_t bytes;
 
+	if (w->done == 0)
+		plane_start(w, p);
+	if (w->run)
+		return run_next(w, p, ret);
 	if (w->at == g->block_tokens) {
 		w->at = 0;
 		w->head++;
 	}
-	if (w->head == g->kv_heads || dim == 0)
+	if (w->head == g->kv_heads)
 		return false;
 	*ret = (struct walk_unit){
 		.base = p->base + w->page * p->page_stride + w->head * p->head_stride +
 			w->at * p->token_stride,
 		.stride = p->token_stride,
-		.row_bytes = dim * w->element_bytes,
-		.fp8 = p->kind == KIND_K ? w->fp8_k : w->fp8_v,
+		.row_bytes = (uint32_t)plane_row(w, p),
+		.fp8 = plane_fp8(w, p),
 		.more = w->at % IMAGE_GROUP_TOKENS != 0,
 	};
+	if (ret->row_bytes == 0)
+		return false;
 	ret->rows = plane_rows(w, ret, g->block_tokens);
+	bytes = (uint64_t)ret->rows * ret->row_bytes;
 	ret->cost = cost_of(w, ret);
+	ret->ahead = w->ahead && w->done + bytes <= w->ahead_bytes ? w->ahead + w->done : NULL;
 	w->at += ret->rows;
+	w->done += bytes;
 	join_rows(ret);
 	return true;
 }
@@ -127,7 +201,7 @@ static bool opaque_next(struct walk *w, const struct page_piece *p, struct walk_
 
 bool walk_next(struct walk *w, struct walk_unit *ret)
 {
-	for (; w->piece < w->layout->n_pieces; w->piece++, w->head = w->row = 0, w->at = 0) {
+	for (; w->piece < w->layout->n_pieces; w->piece++, w->head = w->row = 0, w->at = w->done = 0) {
 		const struct page_piece *p = &w->layout->pieces[w->piece];
 		const bool more = p->kind == KIND_OPAQUE  ? opaque_next(w, p, ret)
 				  : p->kind == KIND_TYPED ? typed_next(w, p, ret)

@@ -9,7 +9,7 @@
  * How is said in x86_encode.h and x86_decode.h, which this file includes.
  *
  * Safety: pages may change while they are read. No address and no loop bound depends on a page's values. The
- * checksum is of scratch, and what scratch holds is what the image gets. Loads never pass the end of a row.
+ * checksum is of what a register or scratch holds, and the image gets the same. Loads never pass the end of a row.
  * Any thread.
  */
 #ifndef KVTIER_X86_CODEC_H
@@ -20,18 +20,18 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL /* compiled here, XXH3 is the AVX2 one */
-#include <xxhash.h>
-
 #include "kernels.h"
 #include "walk.h"
+#include "x86_hash.h"
 
 enum {
 	LINE = 64,
 	STEP = 64, /* values per step of encode: a line of codes */
 	DECODE_STEP = 32,
 	FLUSH_BYTES = 8 << 10, /* stays in L1 between the codec, the checksum and the copy */
-	WALK_AHEAD = 3,        /* units between prefetch and use */
+	WALK_AHEAD = 7,        /* units between prefetch and use */
+	NEAR_ROWS = 4,
+	AMAX_AHEAD = 2,        /* units between amax and codes: k is known when its unit's turn comes */
 	PREFETCH_BYTES = 2048, /* of payload, ahead of decode */
 };
 
@@ -68,7 +68,7 @@ static void x86_copy(void *dst, const void *src, size_t n)
 /* ---- verify ---- */
 
 struct verify_run {
-	XXH3_state_t hash;
+	struct hash hash;
 	const uint8_t *payload, *scales;
 	uint32_t payload_bytes, scale_bytes; /* that are left; 0: done */
 	uint64_t expected;
@@ -77,8 +77,7 @@ struct verify_run {
 static void verify_start(struct verify_run *v, const uint8_t *image, const struct image_shape *shape,
 			 uint64_t checksum)
 {
-	XXH3_INITSTATE(&v->hash);
-	(void)XXH3_64bits_reset(&v->hash);
+	hash_start(&v->hash);
 	v->payload = image + shape->payload_offset;
 	v->payload_bytes = shape->payload_bytes;
 	v->scales = image + sizeof(struct image_header);
@@ -90,13 +89,13 @@ static int verify_step(struct verify_run *v, uint32_t budget)
 {
 	const uint32_t n = v->payload_bytes < budget ? v->payload_bytes : budget;
 
-	(void)XXH3_64bits_update(&v->hash, v->payload, n);
+	hash_update(&v->hash, v->payload, n);
 	v->payload += n;
 	v->payload_bytes -= n;
 	if (v->payload_bytes)
 		return CODEC_MORE;
-	(void)XXH3_64bits_update(&v->hash, v->scales, v->scale_bytes);
-	return XXH3_64bits_digest(&v->hash) == v->expected ? 0 : -EBADMSG;
+	hash_update(&v->hash, v->scales, v->scale_bytes);
+	return hash_end(&v->hash) == v->expected ? 0 : -EBADMSG;
 }
 
 /* ---- runs ---- */
@@ -174,9 +173,9 @@ static void x86_encode_run(uint32_t dtype, int k, const uint16_t *src, uint8_t *
 					     .row_bytes = 2 * now };
 
 		if (dtype == DTYPE_FP16)
-			(void)encode_as(true, k, &u, &u, &u, out, NULL);
+			(void)encode_as(true, k, &u, &u, &u, out);
 		else
-			(void)encode_as(false, k, &u, &u, &u, out, NULL);
+			(void)encode_as(false, k, &u, &u, &u, out);
 		memcpy(dst + i, out, now);
 	}
 }

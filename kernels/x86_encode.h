@@ -10,15 +10,15 @@
 #ifndef KVTIER_X86_ENCODE_H
 #define KVTIER_X86_ENCODE_H
 
-/* An image being written: units are put together in scratch and leave it in order. */
+/* An image being written. Units of whole lines are hashed and leave line by line; others are put together in
+ * scratch first. */
 struct writer {
 	uint8_t *scratch;       /* of this step */
 	uint8_t rest[LINE];     /* what the last step left in its */
 	size_t fill;            /* of scratch */
-	size_t sent;            /* of fill: in the image already; whole lines, or all that is there */
 	uint8_t *payload, *end; /* next byte of the image, end of it */
 	uint8_t *scale;
-	XXH3_state_t hash;
+	struct hash hash;
 };
 
 /* Leaves fewer than LINE bytes behind unless `all`, so that every copy but the last is whole lines. */
@@ -27,13 +27,21 @@ static void writer_flush(struct writer *w, bool all)
 	const size_t n = all ? w->fill : w->fill & ~(size_t)(LINE - 1), rest = w->fill - n;
 
 	assert(n <= (size_t)(w->end - w->payload)); /* pieces that do not add up to their geometry */
-	(void)XXH3_64bits_update(&w->hash, w->scratch, n);
-	if (w->sent < n)
-		stream(w->payload + w->sent, w->scratch + w->sent, n - w->sent);
+	hash_update(&w->hash, w->scratch, n);
+	stream(w->payload, w->scratch, n);
 	memcpy(w->scratch, w->scratch + n, rest < n ? rest : 0);
 	w->payload += n;
 	w->fill = rest;
-	w->sent = 0;
+}
+
+/* Something comes after the unit, and it can leave in lines. */
+static bool writer_takes_lines(struct writer *w, size_t line_bytes, const struct walk_unit *u)
+{
+	if (u->row_bytes % line_bytes || w->fill % LINE)
+		return false;
+	if (w->fill)
+		writer_flush(w, true);
+	return hash_takes_lines(&w->hash);
 }
 
 /* n values that need not fill a step: reads them and nothing after. */
@@ -65,17 +73,22 @@ MATH_FN void encode_tail(bool is_fp16, const struct math_encode *m, const uint8_
 	uint16_t last[STEP] = { 0 };
 
 	memcpy(last, src, 2 * n);
-	math_encode64(is_fp16, m, (const uint8_t *)last, dst, NULL);
+	math_store(dst, math_encode64(is_fp16, m, (const uint8_t *)last));
+}
+
+MATH_FN void prefetch_values(const uint8_t *p)
+{
+	_mm_prefetch((const char *)p, _MM_HINT_T0);
+	_mm_prefetch((const char *)p + LINE, _MM_HINT_T0);
 }
 
 /*
  * One unit's codes to dst, and up to STEP - 1 bytes of anything after them. In the same loop the amax of
  * `next` is taken and `far` prefetched, so that memory is read at an even pace under the arithmetic; all
- * three have the same rows. With `past`, a line in the image, the same bytes go there past the cache; rows
- * must then be multiples of STEP codes.
+ * three have the same rows.
  */
 MATH_FN uint32_t encode_as(bool is_fp16, int k, const struct walk_unit *u, const struct walk_unit *next,
-			   const struct walk_unit *far, uint8_t *dst, uint8_t *past)
+			   const struct walk_unit *far, uint8_t *dst)
 {
 	const struct math_encode m = math_encode_at(is_fp16, k);
 	const uint32_t n = u->row_bytes / 2;
@@ -87,11 +100,9 @@ MATH_FN uint32_t encode_as(bool is_fp16, int k, const struct walk_unit *u, const
 		uint32_t i = 0;
 
 		for (; i + STEP <= n; i += STEP) {
-			_mm_prefetch((const char *)(far_row + 2 * i), _MM_HINT_T1);
-			_mm_prefetch((const char *)(far_row + 2 * i + LINE), _MM_HINT_T1);
+			prefetch_values(far_row + 2 * i);
 			math_amax64(&amax, next_row + 2 * i);
-			math_encode64(is_fp16, &m, row + 2 * i, dst + i, past);
-			past = past ? past + LINE : NULL;
+			math_store(dst + i, math_encode64(is_fp16, &m, row + 2 * i));
 		}
 		if (i < n) {
 			encode_tail(is_fp16, &m, row + 2 * i, dst + i, n - i);
@@ -101,66 +112,103 @@ MATH_FN uint32_t encode_as(bool is_fp16, int k, const struct walk_unit *u, const
 	return math_amax_end(&amax);
 }
 
-/* *amax: of u; becomes that of next. */
-static int encode_unit(struct writer *w, bool is_fp16, const struct walk_unit *u,
-		       const struct walk_unit *next, const struct walk_unit *far, uint32_t *amax)
+/* The same for rows of whole steps, hashed and to the image at once. */
+MATH_FN uint32_t encode_lines_as(bool is_fp16, int k, const struct walk_unit *u, const struct walk_unit *next,
+				 const struct walk_unit *far, struct hash *hash, uint8_t *dst)
 {
-	const int k = fp8_exponent(is_fp16, *amax);
+	const struct math_encode m = math_encode_at(is_fp16, k);
+	const uint8_t *row = u->base, *next_row = next->base, *far_row = far->base;
+	struct hash_open open = hash_open(hash);
+	struct math_amax amax = math_amax_start();
+	struct math_line line = math_load((const uint8_t *)hash->acc);
+
+	for (uint32_t r = 0; r < u->rows; r++) {
+		for (uint32_t i = 0; i < u->row_bytes; i += 2 * STEP, dst += LINE) {
+			prefetch_values(far_row + i);
+			math_amax64(&amax, next_row + i);
+			line = math_encode64(is_fp16, &m, row + i);
+			hash_line(&open, line);
+			math_stream(dst, line);
+		}
+		row += u->stride, next_row += next->stride, far_row += far->stride;
+	}
+	hash_close(hash, &open);
+	hash_lines(hash, u->rows * u->row_bytes / 2, line);
+	return math_amax_end(&amax);
+}
+
+/* The unit's codes, and what its fellow's amax is. */
+static int encode_unit(struct writer *w, bool is_fp16, bool lines, const struct walk_unit *u,
+		       uint32_t amax, const struct walk_unit *next, const struct walk_unit *far,
+		       uint32_t *ret_next)
+{
+	const int k = fp8_exponent(is_fp16, amax);
 	const uint32_t codes = u->rows * u->row_bytes / 2;
-	const bool direct = w->sent == w->fill && w->fill % LINE == 0 && u->row_bytes % (2 * STEP) == 0;
-	uint8_t *const to = w->scratch + w->fill, *const past = w->payload + w->fill;
+	uint8_t *const to = w->scratch + w->fill;
 
 	if (k == FP8_K_NONE)
 		return -ERANGE;
 	assert(codes + w->fill <= (size_t)(w->end - w->payload)); /* pieces that exceed their geometry */
 	*w->scale++ = (uint8_t)(k + FP8_BIAS);
-	if (is_fp16)
-		*amax = direct ? encode_as(true, k, u, next, far, to, past)
-			       : encode_as(true, k, u, next, far, to, NULL);
-	else
-		*amax = direct ? encode_as(false, k, u, next, far, to, past)
-			       : encode_as(false, k, u, next, far, to, NULL);
-	w->fill += codes;
-	w->sent = direct ? w->fill : w->sent;
+	if (!lines) {
+		*ret_next = is_fp16 ? encode_as(true, k, u, next, far, to)
+				    : encode_as(false, k, u, next, far, to);
+		w->fill += codes;
+	} else {
+		*ret_next = is_fp16 ? encode_lines_as(true, k, u, next, far, &w->hash, w->payload)
+				    : encode_lines_as(false, k, u, next, far, &w->hash, w->payload);
+		w->payload += codes;
+	}
 	return 0;
 }
 
-/* Verbatim rows; `past` as for codes, for rows of whole lines. */
-MATH_FN void gather_rows(const struct walk_unit *u, const struct walk_unit *far, uint8_t *dst, uint8_t *past)
+/* Verbatim rows. */
+static void gather_rows(const struct walk_unit *u, const struct walk_unit *far, uint8_t *dst)
 {
 	for (uint32_t r = 0; r < u->rows; r++, dst += u->row_bytes) {
 		const uint8_t *row = u->base + r * u->stride, *far_row = far->base + r * far->stride;
 		uint32_t at = 0;
 
 		for (; at + LINE <= u->row_bytes; at += LINE) {
-			const __m256i a = _mm256_loadu_si256((const void *)(row + at));
-			const __m256i b = _mm256_loadu_si256((const void *)(row + at + 32));
-
-			_mm_prefetch((const char *)(far_row + at), _MM_HINT_T1);
-			_mm256_storeu_si256((void *)(dst + at), a);
-			_mm256_storeu_si256((void *)(dst + at + 32), b);
-			if (past) {
-				_mm256_stream_si256((void *)past, a);
-				_mm256_stream_si256((void *)(past + 32), b);
-				past += LINE;
-			}
+			_mm_prefetch((const char *)(far_row + at), _MM_HINT_T0);
+			math_store(dst + at, math_load(row + at));
 		}
 		memcpy(dst + at, row + at, u->row_bytes - at);
 	}
 }
 
-static void gather_unit(struct writer *w, const struct walk_unit *u, const struct walk_unit *far)
+static void gather_lines(const struct walk_unit *u, const struct walk_unit *far, struct hash *hash, uint8_t *dst)
+{
+	const uint8_t *row = u->base, *far_row = far->base;
+	struct hash_open open = hash_open(hash);
+	struct math_line line = math_load((const uint8_t *)hash->acc);
+
+	for (uint32_t r = 0; r < u->rows; r++) {
+		for (uint32_t i = 0; i < u->row_bytes; i += LINE, dst += LINE) {
+			_mm_prefetch((const char *)(far_row + i), _MM_HINT_T0);
+			_mm_prefetch((const char *)(row + NEAR_ROWS * u->stride + i), _MM_HINT_T0);
+			line = math_load(row + i);
+			hash_line(&open, line);
+			math_stream(dst, line);
+		}
+		row += u->stride, far_row += far->stride;
+	}
+	hash_close(hash, &open);
+	hash_lines(hash, u->rows * u->row_bytes, line);
+}
+
+static void gather_unit(struct writer *w, bool lines, const struct walk_unit *u, const struct walk_unit *far)
 {
 	const uint32_t bytes = u->rows * u->row_bytes;
-	const bool direct = w->sent == w->fill && w->fill % LINE == 0 && u->row_bytes % LINE == 0;
 
 	assert(bytes + w->fill <= (size_t)(w->end - w->payload));
-	if (direct)
-		gather_rows(u, far, w->scratch + w->fill, w->payload + w->fill);
-	else
-		gather_rows(u, far, w->scratch + w->fill, NULL);
-	w->fill += bytes;
-	w->sent = direct ? w->fill : w->sent;
+	if (lines) {
+		gather_lines(u, far, &w->hash, w->payload);
+		w->payload += bytes;
+	} else {
+		gather_rows(u, far, w->scratch + w->fill);
+		w->fill += bytes;
+	}
 }
 
 /* b, if it is there and has the rows of a; else a itself, for loops that go over both at once. */
@@ -172,10 +220,12 @@ static const struct walk_unit *alike(const struct walk_unit *a, const struct wal
 struct encode_run {
 	struct writer w;
 	struct walk walk;
-	struct walk_unit ring[WALK_AHEAD + 1]; /* the unit at `now` and up to WALK_AHEAD after it */
+	struct {
+		struct walk_unit unit;
+		uint32_t amax;
+		bool known; /* amax is */
+	} ring[WALK_AHEAD + 1]; /* the unit at `now` and up to WALK_AHEAD after it */
 	uint32_t have, now;
-	uint32_t amax;
-	bool known; /* amax is that of the unit at `now` */
 	bool is_fp16;
 	enum image_codec codec_k, codec_v;
 	const struct image_identity *identity;
@@ -183,11 +233,28 @@ struct encode_run {
 	struct image_shape shape;
 };
 
+/* The next unit into the ring. */
+static bool encode_look(struct encode_run *e, uint32_t at)
+{
+	e->ring[at].known = false;
+	return walk_next(&e->walk, &e->ring[at].unit);
+}
+
+/* The n-th unit after the one at `now`, if loops can go over both at once; else that itself. */
+static const struct walk_unit *fellow(const struct encode_run *e, uint32_t n)
+{
+	const struct walk_unit *u = &e->ring[e->now].unit;
+
+	return alike(u, e->have > n ? &e->ring[(e->now + n) % (WALK_AHEAD + 1)].unit : NULL);
+}
+
 static int encode_start(struct encode_run *e, const struct page_layout *layout, uint64_t page,
 			enum image_codec codec_k, enum image_codec codec_v,
 			const struct image_identity *identity, uint8_t *image)
 {
 	struct image_shape shape;
+	const uint8_t *first;
+	uint64_t bytes;
 	const int r = image_shape(&layout->geometry, codec_k, codec_v, &shape, NULL);
 
 	if (r)
@@ -198,46 +265,50 @@ static int encode_start(struct encode_run *e, const struct page_layout *layout, 
 	e->identity = identity;
 	e->header = (void *)image;
 	e->shape = shape;
-	e->w.fill = e->w.sent = 0;
+	e->w.fill = 0;
 	e->w.scale = image + sizeof(struct image_header);
 	e->w.payload = image + shape.payload_offset;
 	e->w.end = image + shape.image_bytes;
-	XXH3_INITSTATE(&e->w.hash);
-	(void)XXH3_64bits_reset(&e->w.hash);
+	hash_start(&e->w.hash);
 	memset(e->w.scale, 0, shape.payload_offset - sizeof(struct image_header)); /* the padding too */
 	walk_start(&e->walk, layout, page, codec_k, codec_v, &shape, true);
-	e->have = e->now = e->amax = 0;
-	e->known = false;
-	while (e->have <= WALK_AHEAD && walk_next(&e->walk, &e->ring[e->have]))
+	if (walk_first(&e->walk, &first, &bytes))
+		for (uint64_t i = 0; i < bytes; i += LINE)
+			_mm_prefetch((const char *)(first + i), _MM_HINT_T0);
+	e->have = e->now = 0;
+	while (e->have <= WALK_AHEAD && encode_look(e, e->have))
 		e->have++;
 	return 0;
 }
 
-static const struct walk_unit *unit_after(const struct encode_run *e, uint32_t n)
-{
-	const struct walk_unit *u = &e->ring[e->now];
-
-	return alike(u, e->have > n ? &e->ring[(e->now + n) % (WALK_AHEAD + 1)] : NULL);
-}
-
 static int encode_next(struct encode_run *e)
 {
-	const struct walk_unit *u = &e->ring[e->now], *next = unit_after(e, 1);
-	const struct walk_unit *far = unit_after(e, WALK_AHEAD);
+	const uint32_t then = (e->now + AMAX_AHEAD) % (WALK_AHEAD + 1);
+	const struct walk_unit *u = &e->ring[e->now].unit, *next = fellow(e, AMAX_AHEAD);
+	const struct walk_unit *far = fellow(e, WALK_AHEAD);
+	const bool lines = e->have > 1 && writer_takes_lines(&e->w, u->fp8 ? 2 * STEP : LINE, u);
+	struct walk_unit ahead;
+	uint32_t amax;
 	int r = 0;
 
+	if (u->ahead) {
+		ahead = *u;
+		ahead.base = (uint8_t *)(uintptr_t)u->ahead;
+		ahead.stride = u->row_bytes;
+		far = &ahead;
+	}
 	if (u->fp8) {
-		e->amax = e->known ? e->amax : unit_amax(u);
-		r = encode_unit(&e->w, e->is_fp16, u, next, far, &e->amax);
-		e->known = next != u;
+		amax = e->ring[e->now].known ? e->ring[e->now].amax : unit_amax(u);
+		r = encode_unit(&e->w, e->is_fp16, lines, u, amax, next, far, &amax);
+		e->ring[then].known = next != u;
+		e->ring[then].amax = amax;
 	} else {
-		gather_unit(&e->w, u, far);
-		e->known = false;
+		gather_unit(&e->w, lines, u, far);
 	}
 	if (e->w.fill >= FLUSH_BYTES)
 		writer_flush(&e->w, false);
 	e->have--;
-	if (walk_next(&e->walk, &e->ring[e->now]))
+	if (encode_look(e, e->now))
 		e->have++;
 	e->now = (e->now + 1) % (WALK_AHEAD + 1);
 	return r;
@@ -249,9 +320,9 @@ static void encode_end(struct encode_run *e)
 
 	writer_flush(&e->w, true);
 	assert(e->w.payload == e->w.end);
-	(void)XXH3_64bits_update(&e->w.hash, image + sizeof(*e->header), e->shape.scale_bytes);
+	hash_update(&e->w.hash, image + sizeof(*e->header), e->shape.scale_bytes);
 	image_header_fill(e->header, &e->walk.layout->geometry, e->codec_k, e->codec_v, &e->shape, e->identity);
-	image_seal(e->header, XXH3_64bits_digest(&e->w.hash));
+	image_seal(e->header, hash_end(&e->w.hash));
 }
 
 static int encode_step(struct encode_run *e, uint32_t budget, uint8_t *scratch)
@@ -262,7 +333,7 @@ static int encode_step(struct encode_run *e, uint32_t budget, uint8_t *scratch)
 	e->w.scratch = scratch;
 	memcpy(scratch, e->w.rest, LINE);
 	while (e->have && cost < budget && !r) {
-		cost += e->ring[e->now].cost;
+		cost += e->ring[e->now].unit.cost;
 		r = encode_next(e);
 	}
 	if (!r && e->have) {
