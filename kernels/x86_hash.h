@@ -2,7 +2,7 @@
 /*
  * x86_hash.h - XXH3-64 (seed 0) of a stream, for x86_codec.h and nobody else. Its accumulators can stay in
  * registers while a line is loaded or encoded, mixed in and sent on: hash_open() to hash_close(). The library's
- * needs the bytes in memory first. Bit for bit the library's: unit_codec_hash.c.
+ * needs the bytes in memory first. Bit for bit the library's: unit_codec_steps.c.
  *
  * XXH3 of more than 240 bytes: stripes of 64 bytes are mixed into eight accumulators; after each 16 these are
  * scrambled; the last 64 bytes, whatever was mixed before, are one more stripe. So a stripe is mixed only when
