@@ -27,7 +27,7 @@ TIERS   := tier host host_memory host_limits host_view fault io io_uring io_thre
 	   nvme_format nvme_log nvme_make nvme_open nvme_recover nvme_segment nvme_status nvme_super nvme_table nvme_transfer nvme_victim resp redis \
 	   redis_breaker redis_command redis_conn redis_hosts redis_io redis_job redis_link redis_node redis_open redis_recv redis_resolve redis_seal redis_send redis_slots \
 	   redis_tls redis_tls_stream redis_topology redis_view
-CLIENT  := arena check client error keys map op ring session socket space staged submit
+CLIENT  := arena check client error keys lent map memory op process ring session socket space staged submit
 CTL     := kvtierctl kvtierctl_admin kvtierctl_ask kvtierctl_format kvtierctl_stats kvtierctl_status kvtierctl_text
 BENCH   := $(addprefix bench_,main codec lookup keys io disk nvme nvme_daemon daemon link server wire redis redis_daemon)
 # A test is in by its name: its kind, then its subject.
@@ -66,12 +66,12 @@ $(BUILD)/daemon.a: $(D_OBJS) Makefile
 	$(Q)rm -f $@ && ar rcs $@ $(D_OBJS)
 
 # One object with only kvtier_* visible, so that a static engine meets none of our inner names.
-$(BUILD)/libkvtier.a: $(C_OBJS)
+$(BUILD)/libkvtier.a: $(C_OBJS) Makefile
 	$(SAY) AR $@
-	$(Q)ld -r -o $(BUILD)/kvtier.o $^ && objcopy --localize-hidden $(BUILD)/kvtier.o && rm -f $@ && \
+	$(Q)ld -r -o $(BUILD)/kvtier.o $(C_OBJS) && objcopy --localize-hidden $(BUILD)/kvtier.o && rm -f $@ && \
 		ar rcs $@ $(BUILD)/kvtier.o
 
-$(BUILD)/libkvtier.so.0: $(C_OBJS) client/kvtier.map
+$(BUILD)/libkvtier.so.0: $(C_OBJS) client/kvtier.map Makefile
 	$(SAY) LD $@
 	$(Q)$(CC) $(ALLLD) -shared -Wl,-soname,libkvtier.so.0 -Wl,--version-script=client/kvtier.map $(if $(SAN),,-Wl,-z$(comma)defs) \
 		-o $@ $(C_OBJS) $(C_LIBS) && ln -sf libkvtier.so.0 $(BUILD)/libkvtier.so

@@ -180,6 +180,7 @@ static int client_new(const struct kvtier_options *options, struct kvtier_client
 	(void)pthread_mutex_init(&c->control, NULL);
 	(void)pthread_mutex_init(&c->ring, NULL);
 	TAILQ_INIT(&c->done);
+	c->process = process_begin();
 	c->fd = -1;
 	c->event_fd = c->epoll_fd = -1;
 	rc = options_apply(c, options);
@@ -248,12 +249,35 @@ int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **
 	return rc;
 }
 
+/* In a process that did not make it: frees what this process has of it. No lock is taken, as a thread that is not here
+ * may hold it; nothing is sent or shut down, and nothing written to what is shared with the parent. */
+static void client_disown(struct kvtier_client *c)
+{
+	struct link *link = atomic_load(&c->link);
+
+	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++)
+		if (c->spaces[i])
+			space_disown(c->spaces[i]);
+	link_close(link);
+	while ((link = c->retired) != NULL) {
+		c->retired = link->next;
+		link_close(link);
+	}
+	if (c->fd >= 0)
+		(void)close(c->fd);
+	client_free(c);
+}
+
 void kvtier_close(struct kvtier_client *c)
 {
 	uint64_t deadline;
 
 	if (!c)
 		return;
+	if (!process_ours(c->process)) {
+		client_disown(c);
+		return;
+	}
 	deadline = client_now() + ms_to_ns(c->timeout_ms);	/* one for all the spaces */
 	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++) {
 		struct kvtier_space *space;
@@ -264,7 +288,7 @@ void kvtier_close(struct kvtier_client *c)
 			space = NULL;	/* goes with the connection */
 		(void)pthread_mutex_unlock(&c->control);
 		if (space)
-			space_close_until(space, deadline);
+			(void)space_close_until(space, deadline);
 	}
 	client_end(c);
 }
@@ -310,6 +334,8 @@ int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, siz
 			"blocks",
 			ret->size, n, sizeof(hit));
 	c = space->client;
+	if (!process_ours(c->process))
+		return process_refuse();
 	(void)atomic_fetch_add(&c->readers, 1);
 	link = atomic_load(&c->link);
 	usable = link && atomic_load_explicit(&space->open, memory_order_acquire) && fresh(link);
@@ -327,6 +353,20 @@ int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, siz
 	return 0;
 }
 
+int client_check(const struct kvtier_client *c)
+{
+	if (!c)
+		return error_set(-EINVAL, "client is NULL");
+	return process_ours(c->process) ? 0 : process_refuse();
+}
+
+int space_check(const struct kvtier_space *space)
+{
+	if (!space)
+		return error_set(-EINVAL, "space is NULL");
+	return client_check(space->client);
+}
+
 static int result_check(const struct kvtier_result *ret)
 {
 	if (ret && ret->size < sizeof(ret->size))
@@ -338,11 +378,10 @@ static int result_check(const struct kvtier_result *ret)
 int kvtier_wait(struct kvtier_client *c, uint64_t id, int timeout_ms, struct kvtier_result *ret)
 {
 	uint64_t limit_ns = 0;
-	int rc;
+	int rc = client_check(c);
 
-	if (!c)
-		return error_set(-EINVAL, "client is NULL");
-	rc = result_check(ret);
+	if (!rc)
+		rc = result_check(ret);
 	if (rc)
 		return rc;
 	if (timeout_ms > 0) {
@@ -359,21 +398,107 @@ int kvtier_wait(struct kvtier_client *c, uint64_t id, int timeout_ms, struct kvt
 	return op_await(c, id, limit_ns, true, ret);
 }
 
+/* Which pages of it are lent still? 0: none, it has ended. */
+static int cancel_check(struct kvtier_client *c, uint64_t id)
+{
+	const struct op *op;
+	uint32_t n = 0;
+	bool runs;
+
+	(void)pthread_mutex_lock(&c->ring);
+	op = op_find(c, id);
+	runs = op && op->state == OP_RUNNING;
+	if (op)
+		n = runs ? op->n : lent_op(op->grave, id);
+	(void)pthread_mutex_unlock(&c->ring);
+	if (runs)
+		return error_set(-ETIMEDOUT, "op %llu still runs: its %u pages are lent until it ends",
+				 (unsigned long long)id, n);
+	if (n)
+		return error_set(-ETIMEDOUT, "op %llu has ended with its connection, but %u of its pages are lent still: "
+				 "kvtier_lent() names them", (unsigned long long)id, n);
+	return 0;
+}
+
 int kvtier_cancel(struct kvtier_client *c, uint64_t id, int timeout_ms)
 {
-	if (!c)
-		return error_set(-EINVAL, "client is NULL");
-	return submit_cancel(c, id,
-			     client_now() + ms_to_ns(timeout_ms < 0 ? c->timeout_ms : (uint64_t)timeout_ms));
+	int rc = client_check(c);
+
+	if (!rc)
+		rc = submit_cancel(c, id,
+				   client_now() + ms_to_ns(timeout_ms < 0 ? c->timeout_ms : (uint64_t)timeout_ms));
+	return rc && rc != -ETIMEDOUT ? rc : cancel_check(c, id);
+}
+
+/* Where kvtier_lent() writes to. */
+struct lent_room {
+	uint8_t *to;
+	size_t   stride, max;
+};
+
+static void lent_put(void *arg, size_t at, const struct kvtier_lent *lent)
+{
+	const struct lent_room *room = arg;
+	struct kvtier_lent out = *lent;
+
+	if (at >= room->max)
+		return;
+	out.size = room->stride < sizeof(out) ? (uint32_t)room->stride : (uint32_t)sizeof(out);
+	memcpy(room->to + at * room->stride, &out, out.size);
+}
+
+/* Pages of running ops. Ring held. */
+static size_t lent_running(struct kvtier_client *c, struct lent_room *room)
+{
+	const struct link *link = atomic_load(&c->link);
+	size_t at = 0;
+
+	for (size_t i = 0; link && i < KVTIER_MAX_OPS; i++) {
+		const struct op *op = &c->ops[i];
+
+		if (op->state != OP_RUNNING || op->hints.op == WIRE_OP_PREFETCH)
+			continue;
+		for (uint32_t k = 0; k < op->n; k++) {
+			struct kvtier_lent lent = { .op = op->id };
+
+			if (op->staged)
+				lent.page = op->pages[k];
+			else
+				lent_fill(op->space->layout, link->pages[op->first + k], &lent);
+			lent_put(room, at++, &lent);
+		}
+	}
+	return at;
+}
+
+int kvtier_lent(struct kvtier_client *c, struct kvtier_lent *ret, size_t max)
+{
+	struct lent_room room = { (uint8_t *)ret, ret && max ? ret->size : 0, max };
+	size_t n = 0;
+	int rc = c ? client_check(c) : 0;
+
+	if (rc)
+		return rc;
+	if (max && (!ret || ret->size < sizeof(ret->size)))
+		return error_set(-EINVAL, "ret must not be NULL, and ret[0].size must be sizeof the struct, %zu", sizeof(*ret));
+	if (c) {
+		(void)pthread_mutex_lock(&c->ring);
+		(void)ops_turn(c);
+		n = lent_running(c, &room);
+		ops_unlock(c);
+	}
+	n = lent_list(n, lent_put, &room);
+	return n <= INT32_MAX ? (int)n : INT32_MAX;
 }
 
 int kvtier_event_fd(const struct kvtier_client *client)
 {
 	struct kvtier_client *c = (struct kvtier_client *)(uintptr_t)client;
 	struct link *link;
+	const int rc = client_check(c);
 
-	if (!c)
-		return error_set(-EINVAL, "client is NULL");
+	if (rc)
+		return rc;
 	(void)pthread_mutex_lock(&c->ring);
 	if (!c->event_used) {
 		c->event_used = true;
@@ -408,6 +533,8 @@ int kvtier_poll(struct kvtier_client *c, struct kvtier_result *ret, size_t max)
 
 	if (!c || (max && !ret))
 		return error_set(-EINVAL, "client and ret must not be NULL");
+	if (!process_ours(c->process))
+		return process_refuse();
 	for (size_t i = 0; i < max && i < KVTIER_MAX_OPS; i++) {
 		const struct kvtier_result *at =
 			(const struct kvtier_result *)(const void *)((uint8_t *)ret + i * ret->size);

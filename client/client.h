@@ -14,6 +14,9 @@
  * taken out of use is unmapped only when there are neither readers nor `refs` (threads asleep on it). A
  * space's keys have a lock of their own, a leaf: take no locks while holding it.
  *
+ * Pages still lent over ended connections are the process's, not a client's: lent.c, whose lock is a leaf below all
+ * of these.
+ *
  * Nothing that the daemon says is believed: sizes, seals, handles, statuses, op ids are checked on a
  * private copy, and a lie ends the connection (session_lost), which completes every op with -ECONNRESET.
  */
@@ -55,6 +58,44 @@ void arena_init(struct arena *arena, uint32_t blocks);
 int  arena_take(struct arena *arena, uint32_t least, uint32_t most, struct range *ret);
 void arena_give(struct arena *arena, uint32_t first);	/* the start of a range that was taken */
 
+/* ---- process.c: a client belongs to the process that made it ---- */
+extern _Atomic uint64_t *process_mark;		/* this process's number, 0: none yet. No use before process_begin() */
+uint64_t process_begin(void);			/* gives this process a number, > 0; the same for what is made in it */
+int process_refuse(void);			/* -EPERM with its sentence */
+
+static inline bool process_ours(uint64_t made_in)
+{
+	return atomic_load_explicit(process_mark, memory_order_relaxed) == made_in;
+}
+
+/* ---- lent.c: pages a daemon may still touch although their ops have ended. Any thread ---- */
+enum { LENT_GRAVES_MAX = 64 };			/* no new connection while there are so many */
+extern _Atomic uint32_t lent_graves;
+
+struct lent_layout;	/* which memory a space's pages lie in, and how; NULL for staged pages, or none */
+int  lent_layout_open(const int *fds, const struct wire_region *regions, size_t n_regions,
+		      const struct wire_segment *segments, size_t n_segments, struct lent_layout **ret);
+void lent_layout_close(struct lent_layout *layout);	/* its space is gone; NULL is fine */
+
+struct grave;		/* of one connection; made when it comes up */
+int  grave_open(uint32_t room, int pidfd, struct grave **ret);	/* room for so many pages. Takes pidfd (-1: none) if 0 */
+void grave_close(struct grave *grave);				/* the connection ended without a need for it; NULL */
+void grave_add(struct grave *grave, struct lent_layout *layout, uint64_t op, const uint32_t *pages, uint32_t n);
+/* Takes the grave and the socket. A number for lent_op(), or 0: nothing is lent, all is closed. */
+uint64_t grave_bury(struct grave *grave, int fd);
+
+void lent_look(void);							/* forgets graves whose daemon let go */
+int  lent_check(const struct lent_layout *layout, const uint32_t *pages, size_t n);	/* 0, -EBUSY and its sentence */
+uint32_t lent_op(uint64_t grave, uint64_t op);				/* pages of an op that are lent still */
+uint32_t lent_space(const struct lent_layout *layout);			/* pages of a space */
+void lent_fill(const struct lent_layout *layout, uint32_t page, struct kvtier_lent *ret);
+size_t lent_list(size_t at, void (*put)(void *arg, size_t at, const struct kvtier_lent *lent), void *arg);
+bool lent_memory_open(uint64_t device, uint64_t inode);			/* some space of this process uses it */
+void lent_forget(uint64_t device, uint64_t inode);			/* the memory was taken back */
+void lent_lock(void);	/* for fork() */
+void lent_unlock(void);
+void lent_child(void);	/* in the child: forgets all, unlocks */
+
 /* ---- ring.c: one connection's shared memory ---- */
 struct link {
 	struct wire_submit *submit;		/* read and write */
@@ -73,6 +114,7 @@ struct link {
 	uint32_t refs;			/* threads asleep on it */
 	uint64_t serial;		/* of this connection in the client's life, from 1 */
 	struct arena arena;
+	struct grave *grave;		/* made with the link; NULL once it is buried */
 	struct link *next;		/* retired ones */
 };
 
@@ -80,9 +122,9 @@ struct link {
 int  link_open(const struct wire_hello_ok *ok, const int fds[3], struct link **ret);
 void link_close(struct link *link);			/* NULL is fine */
 int  ring_push(struct link *link, const struct wire_sqe *sqe);	/* -EAGAIN: full; -EPROTO */
-/* The connection is given up. A daemon that was stopped may read the rings before it sees the socket closed, when
- * the pages are the engine's again: what it has not read it must not read then. */
-void ring_withdraw(struct link *link);
+/* The connection is given up. A daemon that was stopped may read the rings before it sees the socket shut down: what it
+ * has not read it must not read then. Returns sq_head: entries from there on never touch a page. */
+uint32_t ring_withdraw(struct link *link);
 bool ring_asleep(const struct link *link);		/* after ring_push: the daemon wants a DOORBELL */
 int  ring_next(struct link *link, struct wire_cqe *ret);	/* 1: a private copy; 0: none; -EPROTO */
 bool ring_moved(const struct link *link, uint32_t seen);
@@ -182,6 +224,7 @@ struct kvtier_space {
 	struct kvtier_client *client;
 	struct keys *keys;
 	struct staged *staged;		/* NULL: its pages are shared, or it has none */
+	struct lent_layout *layout;	/* NULL: staged, or no pages */
 	bool     has_pages;
 	/* control */
 	enum space_state state;
@@ -204,7 +247,8 @@ struct kvtier_space {
 };
 
 /* As kvtier_space_close(). No lock held. */
-void space_close_until(struct kvtier_space *space, uint64_t deadline_ns);
+int  space_close_until(struct kvtier_space *space, uint64_t deadline_ns);
+void space_disown(struct kvtier_space *space);		/* in a process that did not make it: frees memory only */
 void spaces_advance(struct kvtier_client *c);		/* control; sends what is due */
 void spaces_lost(struct kvtier_client *c);		/* control */
 /* A reply to one of the spaces' requests: 0, or -EPROTO with kvtier_last_error(). Control. */
@@ -220,6 +264,8 @@ struct op {
 	uint64_t wire_id;		/* of its sqe on the wire (not staged: id); 0: none */
 	uint64_t cancelled_id;		/* wire_id that a CANCEL was sent for */
 	uint64_t deadline_ns;
+	uint64_t grave;			/* its connection ended while its pages were lent: lent_op(); else 0 */
+	uint32_t sq_at;			/* where its sqe lies, if it is on the wire */
 	struct wire_sqe hints;		/* op, priority, session, turn, ttl_s */
 	enum op_state state;
 	bool     staged;
@@ -242,6 +288,10 @@ void op_finish(struct kvtier_client *c, struct op *op, int32_t rest);	/* rest: o
 void op_drop(struct kvtier_client *c, struct op *op);		/* DONE or never started -> FREE */
 void op_take(struct kvtier_client *c, struct op *op, struct kvtier_result *ret);	/* then drops it */
 uint64_t op_next_id(struct kvtier_client *c, const struct op *op);
+bool op_lends(const struct op *op);	/* it is on the wire, with pages the daemon touches itself */
+/* The connection ends: what the daemon has read of (before sq_head), and may be using, goes into the link's grave,
+ * which takes the socket. False: nothing was lent, the socket is the caller's still. */
+bool ops_bury(struct kvtier_client *c, struct link *link, uint32_t sq_head);
 void ops_fail(struct kvtier_client *c, int32_t status);
 /* Completions off the ring, then staged chunks. -EPROTO: the daemon lied (c->lied is set). */
 int  ops_turn(struct kvtier_client *c);
@@ -272,6 +322,7 @@ struct kvtier_client {
 	uint32_t spin_us;		/* 0: as the daemon advises; UINT32_MAX: none */
 	uint64_t staging_bytes;
 	int      epoll_fd, event_fd;
+	uint64_t process;		/* that made it: process_ours() */
 
 	/* control */
 	pthread_mutex_t control;
@@ -280,6 +331,7 @@ struct kvtier_client {
 	uint64_t since_ns;		/* when the state was entered */
 	uint32_t backoff_ms;
 	uint64_t connections;
+	bool     let_go;		/* the daemon said why it ends the connection: no page is lent any more */
 	int      error;			/* why the last connection ended, or could not be made */
 	char     text[256];
 	struct kvtier_space *spaces[KVTIER_MAX_SPACES];
@@ -311,6 +363,9 @@ struct kvtier_client {
 };
 
 uint64_t client_now(void);			/* CLOCK_MONOTONIC, ns */
+/* 0, or what a call returns at once: -EINVAL for NULL, -EPERM in a process that did not make it. */
+int client_check(const struct kvtier_client *c);
+int space_check(const struct kvtier_space *space);
 void client_event(struct kvtier_client *c);	/* makes event_fd readable; ring held */
 int  client_stage_copies(struct kvtier_client *c);	/* reserves staged_copies; control held */
 

@@ -113,5 +113,7 @@ int kvtier_keys(const struct kvtier_space *space, const struct kvtier_key *paren
 {
 	if (!space || !ret_n || (n_tokens && !tokens) || (*ret_n && !ret))
 		return error_set(-EINVAL, "kvtier_keys: space, tokens, ret and ret_n must not be NULL");
+	if (!process_ours(space->client->process))
+		return process_refuse();
 	return keys_chain(space->keys, parent, tokens, n_tokens, ret, ret_n);
 }

@@ -9,12 +9,13 @@
  * - kvtier_lookup() answers a hint: a block may be evicted between lookup and load. The load says
  *   so per block (-ENOENT), and only a load's per-block 0 means "these bytes are in your page".
  * - A page handed to kvtier_store() must not change, and one handed to kvtier_load() must not be
- *   used, until the op's result was taken (kvtier_wait, kvtier_poll) or kvtier_cancel() returned 0.
+ *   used, while it is lent: see "Lent pages".
  * - A store is best effort: -ENOSPC for a block means the daemon chose not to keep it.
  * - FP8 is lossy: with KVTIER_CODEC_FP8 (the default for BF16 and FP16) a loaded page is the nearest
  *   E4M3 value times a power of two, relative error <= 1/17 for normal values, 2.67 % RMS on
  *   Gaussian data (daemon/IMAGE.md, "FP8 rule"). KVTIER_CODEC_RAW is bit exact.
- * - After fork() only the parent may use a client; the child opens its own.
+ * - After fork() only the parent may use a client; the child opens its own. In the child every call on an
+ *   inherited client is -EPERM, and closing it frees memory only: the parent's connection does not notice.
  *
  * Every function returns 0 or -errno (and leaves its outputs untouched on failure) unless it says
  * otherwise. kvtier_last_error() gives the sentence behind the last failure on this thread: it names
@@ -27,7 +28,23 @@
  * is 2.5 s old. The library connects again by itself with backoff (50 ms doubling to 5 s, tried from
  * inside later calls, never blocking them) and opens the spaces again (one that is refused then,
  * every second); until then stores and loads fail with -ENOTCONN. A daemon that is only stopped keeps
- * the ops and their pages: see kvtier_wait().
+ * the ops and their pages:
+ *
+ * Lent pages
+ * ----------
+ * A page is lent from the submission of its op until one of these:
+ * - the op's result was taken (kvtier_wait, kvtier_poll) with .lent == 0, or kvtier_cancel() returned 0;
+ * - the space was closed and kvtier_space_close() returned 0;
+ * - its daemon is dead, or answers again and lets go: kvtier_lent() does not name the page any more.
+ * So a healthy daemon, also one that stops, crashes or cuts the client off, gives pages back with the result.
+ * Only of a daemon that stands still (SIGSTOP, a debugger, a machine out of memory) pages stay lent after the
+ * library had to give the connection up: nothing can fence a writer in another process. Then results say .lent,
+ * kvtier_space_close() returns how many pages, kvtier_lent() names them, and until they are free a store or load
+ * of one of them is -EBUSY, over whichever connection and client of this process. Leave such pages alone, and
+ * write nothing into them for a later store either. Under systemd it takes 30 s at most (WatchdogSec= of
+ * kvtierd.service ends a daemon that stands still). Memory from kvtier_memory_alloc() need not wait:
+ * kvtier_memory_take_back(). KVTIER_PRIVATE pages are the library's to write, and free with the result or the
+ * close. A page that a store read late, after its connection was given up, never becomes a block.
  *
  * Typical use
  * -----------
@@ -201,15 +218,30 @@ struct kvtier_result {
 	uint32_t prefix;		/* leading blocks with status >= 0 */
 	uint32_t blocks_max;		/* in: room in blocks */
 	int32_t *blocks;		/* in: NULL, or where to write min(n, blocks_max) statuses */
+	uint32_t lent;			/* pages of it that are lent still, its connection having been cut: "Lent pages" */
+	uint32_t reserved;
 };
+
+/* A page that is lent. */
+struct kvtier_lent {
+	uint32_t size;			/* in ret[0]: sizeof(struct kvtier_lent) */
+	uint32_t page;			/* its index, in the space it was lent by */
+	uint64_t memory;		/* inode (fstat) of the memfd where its first segment lies; 0: KVTIER_PRIVATE */
+	uint64_t offset;		/* of that segment's first byte there */
+	uint64_t op;			/* that it was lent to */
+	int32_t  daemon;		/* pid, 0: not known. Only with ended */
+	uint32_t ended;			/* 0: the op runs; 1: its connection was cut, and the daemon has not let go */
+};
+
+struct kvtier_shared;	/* memory for pages that crosses without a copy, and can be taken back */
 
 /* Connects and shakes hands. -ECONNREFUSED/-ENOENT: no daemon there; -EPROTO: version ranges do not
  * meet; -ETIMEDOUT; -EMFILE: no descriptors left here. The client is the caller's, to be closed. */
 KVTIER_API int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **ret);
 
 /* Closes every space, drops outstanding ops and frees the client. NULL is fine. The daemon stops
- * touching pages before this returns, or (after the client's timeout_ms) the connection is cut and
- * the daemon lets go by itself within 100 ms. No other thread may be in a call on it. */
+ * touching pages before this returns, or (after the client's timeout_ms) the connection is cut:
+ * kvtier_lent(NULL, ...) says whether pages are lent still. No other thread may be in a call on it. */
 KVTIER_API void kvtier_close(struct kvtier_client *client);
 
 /* Opens a space and shows the daemon where pages lie. With no regions and segments the space can
@@ -223,9 +255,10 @@ KVTIER_API int kvtier_space_open(struct kvtier_client *client, const struct kvti
 				 const struct kvtier_segment *segments, size_t n_segments,
 				 struct kvtier_space **ret);
 
-/* Cancels the space's ops and returns after the daemon has let go of every page (or cut off, as in
- * kvtier_close). Frees the space; its untaken results are gone. */
-KVTIER_API void kvtier_space_close(struct kvtier_space *space);
+/* Cancels the space's ops and returns 0 after the daemon has let go of every page. After the client's timeout_ms the
+ * connection is cut, all of the client's ops end, and this returns how many pages of the space are lent still
+ * (one lent to two ops counts twice). Frees the space; its untaken results are gone. NULL is fine. */
+KVTIER_API int kvtier_space_close(struct kvtier_space *space);
 
 /* Keys of the full blocks in tokens: key[i] = SHA-256(key[i-1] | tokens of block i as LE32), with
  * key[-1] = *parent, or for NULL the space's salt = SHA-256(tenant secret, space id), which the daemon
@@ -240,7 +273,8 @@ KVTIER_API int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key
 
 /* Submit n <= KVTIER_MAX_BLOCKS blocks: keys[i] <-> pages[i]; keys are consecutive in a chain. The
  * arrays are copied; the pages are lent until the result. -EAGAIN: KVTIER_MAX_OPS outstanding, or the
- * rings are full of blocks (take results first). -ENOTCONN: the daemon is away. options may be NULL. */
+ * rings are full of blocks (take results first). -ENOTCONN: the daemon is away. -EBUSY: a page is lent still,
+ * over a connection that was cut. options may be NULL. */
 KVTIER_API int kvtier_store(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages,
 			    size_t n, const struct kvtier_op_options *options, uint64_t *ret_op);
 KVTIER_API int kvtier_load(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages,
@@ -255,7 +289,7 @@ KVTIER_API int kvtier_prefetch(struct kvtier_space *space, const struct kvtier_k
 /* Waits for one op and takes its result (ret may be NULL). -ETIMEDOUT: not yet done; the op goes on and its
  * pages stay lent. -ENOENT: no such op, or its result was taken. timeout_ms < 0: until the op's own deadline,
  * when the daemon completes it, or a second later: -ETIMEDOUT then means that the daemon is stopped. Wait
- * again, or close the space, which takes the pages back. */
+ * again, or close the space, which says what is lent still. */
 KVTIER_API int kvtier_wait(struct kvtier_client *client, uint64_t op, int timeout_ms,
 			   struct kvtier_result *ret);
 
@@ -269,9 +303,35 @@ KVTIER_API int kvtier_poll(struct kvtier_client *client, struct kvtier_result *r
 KVTIER_API int kvtier_event_fd(const struct kvtier_client *client);
 
 /* Ends an op early. After 0 no page of it is touched and its result is waiting to be taken
- * (-ECANCELED for blocks that were not done). -ETIMEDOUT: still running. -ENOENT: no such op.
- * timeout_ms < 0: the client's. */
+ * (-ECANCELED for blocks that were not done). -ETIMEDOUT: pages of it are lent still, as it runs, or its
+ * connection was cut; kvtier_last_error() has their number. -ENOENT: no such op. timeout_ms < 0: the client's. */
 KVTIER_API int kvtier_cancel(struct kvtier_client *client, uint64_t op, int timeout_ms);
+
+/* Which pages are lent: those of the client's running stores and loads (client may be NULL: none), then those
+ * that this process lent over connections that were cut, whichever client's (also a closed one's). Writes up to
+ * max, ret[0].size bytes apart, and returns how many there are; a page lent to two ops is there twice. -EINVAL,
+ * -EPERM. */
+KVTIER_API int kvtier_lent(struct kvtier_client *client, struct kvtier_lent *ret, size_t max);
+
+/* Memory for pages: a memfd of `length` bytes (rounded up to whole pages, zeroed), sealed, and mapped here. name
+ * (NULL: "kvtier-pages") is shown in /proc. -ENOMEM, -EMFILE, -EINVAL. */
+KVTIER_API int kvtier_memory_alloc(size_t length, const char *name, struct kvtier_shared **ret);
+KVTIER_API void *kvtier_memory_address(const struct kvtier_shared *memory);	/* the same all its life */
+
+/* All of it as a region for kvtier_space_open(); ret->size is set. The fd is the memory's, until it is freed or
+ * taken back: ask again then. */
+KVTIER_API int kvtier_memory_region(const struct kvtier_shared *memory, struct kvtier_region *ret);
+
+/* Takes all of the memory back at once, whoever may still write into it: a fresh memfd with the same contents
+ * appears under the same addresses, pages of it that were lent are free, and a late writer has the old memfd to
+ * itself (what it wrote until now is in the lent pages). For when kvtier_space_close() returned more than 0. No
+ * thread may write to the memory meanwhile. What was never touched is not copied; the rest needs as much again for
+ * the moment. madvise(), mlock() and a GPU's registration are to be done anew. -EBUSY: a space that uses it is
+ * open. -ENOMEM, -ENOSPC, -EMFILE: nothing changed. */
+KVTIER_API int kvtier_memory_take_back(struct kvtier_shared *memory);
+
+/* After the spaces that use it were closed; pages may be lent still. NULL is fine. */
+KVTIER_API void kvtier_memory_free(struct kvtier_shared *memory);
 
 /* The sentence behind the last failure of a call on this thread; "" when there was none. Valid until
  * the thread's next call. */

@@ -23,6 +23,7 @@ int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret)
 	assert(op->state == OP_FREE);
 	op->space = space;
 	op->wire_id = op->cancelled_id = 0;
+	op->grave = 0;
 	op->cancel = op->staged = op->has_parent = false;
 	op->chunk = op->chunk_done = 0;
 	op->state = OP_RUNNING;
@@ -34,6 +35,11 @@ int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret)
 uint64_t op_next_id(struct kvtier_client *c, const struct op *op)
 {
 	return ++c->op_serial << 8 | (uint64_t)(op - c->ops);
+}
+
+bool op_lends(const struct op *op)
+{
+	return op->state == OP_RUNNING && op->wire_id && !op->staged && op->hints.op != WIRE_OP_PREFETCH;
 }
 
 static struct op *op_at(struct kvtier_client *c, uint64_t id)
@@ -97,12 +103,38 @@ void op_take(struct kvtier_client *c, struct op *op, struct kvtier_result *ret)
 		r.n = op->n;
 		r.ok = op->ok;
 		r.prefix = op->prefix;
+		r.lent = lent_op(op->grave, op->id);
 		if (r.blocks)
 			memcpy(r.blocks, op->blocks,
 			       (r.blocks_max < op->n ? r.blocks_max : op->n) * sizeof(op->blocks[0]));
 		memcpy(ret, &r, size);
 	}
 	op_drop(c, op);
+}
+
+bool ops_bury(struct kvtier_client *c, struct link *link, uint32_t sq_head)
+{
+	struct grave *grave = link->grave;
+	uint64_t serial = 0;
+	uint32_t n = 0;
+
+	link->grave = NULL;
+	for (size_t i = 0; i < KVTIER_MAX_OPS; i++) {
+		struct op *op = &c->ops[i];
+
+		if (op_lends(op) && (int32_t)(sq_head - op->sq_at) > 0) {
+			grave_add(grave, op->space->layout, op->id, &link->pages[op->first], op->chunk);
+			n++;
+		}
+	}
+	if (n > 0)
+		serial = grave_bury(grave, c->fd);
+	else
+		grave_close(grave);
+	for (size_t i = 0; i < KVTIER_MAX_OPS && serial; i++)
+		if (op_lends(&c->ops[i]))
+			c->ops[i].grave = serial;
+	return n > 0;
 }
 
 void ops_fail(struct kvtier_client *c, int32_t status)
@@ -272,7 +304,8 @@ int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
 		}
 		if (now >= limit_ns) {
 			session_nudge(c);	/* for who comes again and again without time to wait */
-			return error_set(-ETIMEDOUT, "op %llu is not done yet", (unsigned long long)id);
+			return error_set(-ETIMEDOUT, "op %llu is not done yet; its pages are lent until it is",
+					 (unsigned long long)id);
 		}
 		now = client_now();
 		if (now - looked >= ms_to_ns(CLIENT_SLICE_MS)) {

@@ -145,6 +145,7 @@ void link_close(struct link *link)
 {
 	if (!link)
 		return;
+	grave_close(link->grave);
 	map_close(link->map);
 	if (link->complete)
 		(void)munmap((void *)(uintptr_t)link->complete, link->complete_bytes);
@@ -167,13 +168,16 @@ int ring_push(struct link *link, const struct wire_sqe *sqe)
 	return 0;
 }
 
-void ring_withdraw(struct link *link)
+uint32_t ring_withdraw(struct link *link)
 {
-	const uint32_t read = __atomic_load_n(&link->complete->sq_head, __ATOMIC_ACQUIRE);
+	uint32_t read;
 
 	__atomic_store_n(&link->submit->given_up, 1, __ATOMIC_SEQ_CST);
+	/* After given_up: jobs of entries that the daemon reads from now on begin when it was set. */
+	read = __atomic_load_n(&link->complete->sq_head, __ATOMIC_SEQ_CST);
 	/* Should it be reading this very moment, then its head gets ahead of our tail, and it cuts us off: just as well. */
 	__atomic_store_n(&link->submit->sq_tail, read, __ATOMIC_SEQ_CST);
+	return read;
 }
 
 bool ring_asleep(const struct link *link)

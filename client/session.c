@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "client.h"
@@ -63,6 +64,7 @@ void session_reap(struct kvtier_client *c)
 
 void session_lost(struct kvtier_client *c, int error, const char *why)
 {
+	bool buried = false;
 	struct link *link;
 
 	if (c->state == SESSION_AWAY)
@@ -73,16 +75,23 @@ void session_lost(struct kvtier_client *c, int error, const char *why)
 	(void)pthread_mutex_lock(&c->ring);
 	link = atomic_load(&c->link);
 	atomic_store(&c->link, NULL);
-	if (link)
-		ring_withdraw(link);
-	ops_fail(c, -ECONNRESET);
 	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++)
 		if (c->spaces[i])
 			atomic_store(&c->spaces[i]->open, false);
 	(void)epoll_ctl(c->epoll_fd, EPOLL_CTL_DEL, c->fd,
 			NULL); /* closing is not enough where a fork holds it */
-	(void)close(c->fd);
+	if (link) {
+		const uint32_t read = ring_withdraw(link);
+
+		buried = !c->let_go && ops_bury(c, link, read);
+	}
+	if (!buried) {
+		(void)shutdown(c->fd, SHUT_RDWR);	/* likewise */
+		(void)close(c->fd);
+	}
 	c->fd = -1;
+	c->let_go = false;
+	ops_fail(c, -ECONNRESET);
 	(void)pthread_mutex_unlock(&c->ring);
 	if (link) {
 		link->next = c->retired;
@@ -126,6 +135,14 @@ static void session_connect(struct kvtier_client *c, uint64_t now)
 	int fd, rc;
 
 	session_reap(c);
+	lent_look();
+	if (atomic_load(&lent_graves) >= LENT_GRAVES_MAX) {
+		c->error = -EBUSY;
+		(void)snprintf(c->text, sizeof(c->text), "%d connections of this process ended with pages lent still, the "
+			       "most there may be: end the daemons that stand still", LENT_GRAVES_MAX);
+		backoff(c, now);
+		return;
+	}
 	rc = socket_connect(c->path, &fd);
 	if (!rc) {
 		rc = hello_send(c, fd);
@@ -148,12 +165,26 @@ static void session_connect(struct kvtier_client *c, uint64_t now)
 	state_enter(c, SESSION_GREETING, now);
 }
 
+/* Anything else is not waited for: the end of the connection says enough. */
+static bool is_pidfd(int fd)
+{
+	char path[64], name[64];
+	ssize_t n;
+
+	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	n = readlink(path, name, sizeof(name) - 1);
+	if (n < 0)
+		return false;
+	name[n] = 0;
+	return strcmp(name, "anon_inode:[pidfd]") == 0 || strncmp(name, "pidfd:[", 7) == 0;
+}
+
 /* HELLO_OK: maps what came with it. */
 static int hello_ok(struct kvtier_client *c, struct packet *packet)
 {
 	const struct wire_hello_ok *ok = &packet->hello_ok;
 	struct link *link;
-	int rc;
+	int pidfd = -1, rc;
 
 	if (c->state != SESSION_GREETING || ok->head.seq != c->hello_seq || packet->n_fds < 3 ||
 	    packet->n_fds > 4)
@@ -161,6 +192,14 @@ static int hello_ok(struct kvtier_client *c, struct packet *packet)
 	rc = link_open(ok, packet->fds, &link);
 	if (rc)
 		return rc;
+	if (packet->n_fds == 4 && is_pidfd(packet->fds[3]))
+		pidfd = packet->fds[3];
+	rc = grave_open(link->arena_blocks, pidfd, &link->grave);
+	if (rc) {
+		link_close(link);
+		return rc;
+	}
+	packet->n_fds -= pidfd >= 0;	/* taken */
 	link->serial = c->connections;
 	atomic_store(&c->spin_advised_us, ok->spin_us);
 	(void)pthread_mutex_lock(&c->ring);
@@ -185,6 +224,7 @@ static int error_reply(struct kvtier_client *c, struct packet *packet)
 		return error_set(-EPROTO, "the daemon's ERROR carries %d, which is no error", e->error);
 	if (c->state == SESSION_UP && e->head.seq && !spaces_reply(c, packet))
 		return 0;
+	c->let_go = true;
 	return error_set(e->error, "kvtierd: %s", e->text);
 }
 
@@ -266,6 +306,7 @@ void session_advance(struct kvtier_client *c, uint64_t now)
 		atomic_store(&c->next_look_ns, now + ms_to_ns(LOOK_EVERY_MS));
 	if (c->retired)
 		session_reap(c);
+	lent_look();
 }
 
 void session_nudge(struct kvtier_client *c)

@@ -21,6 +21,7 @@ static void space_free(struct kvtier_space *space)
 	for (size_t i = 0; i < space->n_fds; i++)
 		(void)close(space->fds[i]);
 	staged_close(space->staged);
+	lent_layout_close(space->layout);
 	keys_close(space->keys);
 	free(space->message);
 	free(space);
@@ -270,6 +271,15 @@ static int regions_keep(struct kvtier_space *space, const struct kvtier_region *
 	return 0;
 }
 
+static int layout_keep(struct kvtier_space *space)
+{
+	const struct wire_space_open *m = space->message;
+	const struct wire_region *r = (const struct wire_region *)(const void *)(m + 1);
+
+	return lent_layout_open(space->fds, r, m->n_regions, (const struct wire_segment *)(const void *)(r + m->n_regions),
+				m->n_segments, &space->layout);
+}
+
 /* What the caller's arrays become: large, and needed only while opening. */
 struct layout {
 	struct kvtier_region regions[KVTIER_MAX_REGIONS];
@@ -299,6 +309,8 @@ static int space_make(struct kvtier_client *c, const struct kvtier_geometry *in_
 		rc = regions_keep(space, layout->regions, n_regions);
 	if (!rc)
 		rc = message_make(space, &wire, layout->regions, n_regions, layout->segments, n_segments);
+	if (!rc && !private && n_segments)
+		rc = layout_keep(space);
 	space->client = c;
 	space->has_pages = n_segments != 0;
 	return rc;
@@ -372,6 +384,9 @@ int kvtier_space_open(struct kvtier_client *c, const struct kvtier_geometry *geo
 
 	if (!c || !geometry || !ret)
 		return error_set(-EINVAL, "client, geometry and ret must not be NULL");
+	rc = client_check(c);
+	if (rc)
+		return rc;
 	space = calloc(1, sizeof(*space));
 	layout = malloc(sizeof(*layout));
 	if (space && layout)
@@ -459,9 +474,10 @@ static void space_end(struct kvtier_client *c, struct kvtier_space *space, uint6
 	}
 }
 
-void space_close_until(struct kvtier_space *space, uint64_t deadline)
+int space_close_until(struct kvtier_space *space, uint64_t deadline)
 {
 	struct kvtier_client *c = space->client;
+	int lent;
 
 	if (space_quiesce(space, deadline))
 		deadline = 0;
@@ -481,11 +497,28 @@ void space_close_until(struct kvtier_space *space, uint64_t deadline)
 	(void)pthread_mutex_unlock(&c->ring);
 	space_unlist(c, space);
 	(void)pthread_mutex_unlock(&c->control);
+	lent = (int)lent_space(space->layout);
+	space_free(space);
+	return lent;
+}
+
+void space_disown(struct kvtier_space *space)
+{
+	struct kvtier_client *c = space->client;
+
+	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++)
+		if (c->spaces[i] == space)
+			c->spaces[i] = NULL;
 	space_free(space);
 }
 
-void kvtier_space_close(struct kvtier_space *space)
+int kvtier_space_close(struct kvtier_space *space)
 {
-	if (space)
-		space_close_until(space, client_now() + ms_to_ns(space->client->timeout_ms));
+	if (!space)
+		return 0;
+	if (!process_ours(space->client->process)) {
+		space_disown(space);
+		return 0;
+	}
+	return space_close_until(space, client_now() + ms_to_ns(space->client->timeout_ms));
 }

@@ -33,6 +33,7 @@ int submit_chunk(struct kvtier_client *c, struct op *op, const struct kvtier_key
 	sqe.first = range.first;
 	sqe.op_id = op->staged ? op_next_id(c, op) : op->id;
 	sqe.deadline_ns = op->deadline_ns;
+	op->sq_at = link->sq_tail;
 	rc = ring_push(link, &sqe);
 	if (rc) {
 		arena_give(&link->arena, range.first);
@@ -190,6 +191,8 @@ static int submit(struct request *r, size_t n, const struct kvtier_op_options *o
 	struct op *op;
 	int rc = request_check(r, n, options, ret_op);
 
+	if (!rc)
+		rc = space_check(r->space);
 	if (rc)
 		return rc;
 	c = r->space->client;
@@ -202,7 +205,10 @@ static int submit(struct request *r, size_t n, const struct kvtier_op_options *o
 				     : error_set(-ENOTCONN,
 						 "the daemon is away, or has not opened this space again yet");
 	} else {
-		rc = op_new(c, r->space, &op);
+		rc = atomic_load(&lent_graves) && r->pages && r->space->layout ?
+			     lent_check(r->space->layout, r->pages, r->n) : 0;
+		if (!rc)
+			rc = op_new(c, r->space, &op);
 		if (!rc) {
 			op_fill(c, op, r);
 			rc = op_start(c, op, r);

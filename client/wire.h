@@ -17,12 +17,12 @@
  * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it was. A
  * malformed message or ring entry ends the connection: an ERROR with the reason, then close.
  *
- * The end of a connection is the daemon's word that it has let go of all the client's pages. Whatever the reason (a
- * stop, a violation, the client's own cut), it first waits for what is in flight, silently, then sends the ERROR if there
- * is one, then closes; and a process that dies closes its sockets after its last thread stopped. So a client that cuts a
- * connection while pages are lent sets given_up, takes back what the daemon has not read (sq_tail = sq_head), shuts the
- * socket down for writing, and keeps it: until it hangs up, or the pidfd says that the daemon is dead, the pages of the
- * ops that the daemon had read are still lent.
+ * The end of a connection is the daemon's word that it has let go of all the client's pages. Whatever the reason
+ * (a stop, a violation, the client's own cut), it first waits for what is in flight, silently, then sends the ERROR
+ * if there is one, then closes; and a process that dies closes its sockets after its last thread stopped. So a
+ * client that cuts a connection while pages are lent sets given_up, takes back what the daemon has not read
+ * (sq_tail = sq_head), shuts the socket down for writing, and keeps it: until it hangs up, or the pidfd says that
+ * the daemon is dead, the pages of the ops that the daemon had read are still lent.
  *
  * Rings: two memfds a connection, made and sealed by the daemon (SHRINK|GROW|SEAL; `complete` also
  * FUTURE_WRITE, and the daemon maps `submit` read-only), so each page has one writer:

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_01_clean_stop.c - goal: when an op of a client has ended, for whatever reason, nobody writes into its pages
- * any more: the daemon was told to stop, the client broke the protocol, the op's deadline passed, its space was closed.
- * Method: loads into large and small pages; one of these ends at a random moment; as soon as the op's result is there
- * the pages are marked (a byte in each KiB, which is quick enough to meet a late writer). The daemon is stopped, and
- * when its process is gone each mark must still be there. Several trials each; the seed is printed.
+ * regr_11_01_clean_stop.c - goal: when an op of a client has ended, for whatever reason, nobody writes into
+ * its pages any more: the daemon was told to stop, the client broke the protocol, the op's deadline passed,
+ * its space was closed.
+ * Method: loads into large and small pages; one of these ends at a random moment; as soon as the op's
+ * result is there the pages are marked (a byte in each KiB, which is quick enough to meet a late writer).
+ * The daemon is stopped, and when its process is gone each mark must still be there. Several trials each;
+ * the seed is printed.
  */
 #include "lib.h"
 

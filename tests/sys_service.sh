@@ -15,6 +15,8 @@ done
 grep -q '^prefix=/opt/kvtier$' "$dir/opt/kvtier/lib/pkgconfig/kvtier.pc" || { echo "kvtier.pc has another prefix"; exit 1; }
 unit=$dir/opt/kvtier/lib/systemd/system/kvtierd.service
 grep -q '^ExecStart=/opt/kvtier/bin/kvtierd' "$unit" || { echo "the unit starts another kvtierd"; exit 1; }
+# Engines' pages stay lent to a daemon that stands still until this ends it (kvtier.h), and then another one must come.
+grep -q '^WatchdogSec=30$' "$unit" && grep -q '^Restart=on-failure$' "$unit" || { echo "no watchdog of 30 s that restarts"; exit 1; }
 stop=$(sed -n 's/^TimeoutStopSec=\([0-9]*\)$/\1/p' "$unit")
 drains=$("$dir/opt/kvtier/bin/kvtierd" --print-config | sed -n 's/^drain_us = \([0-9]*\)$/\1/p')
 [ "$(echo "$drains" | wc -l)" = 2 ] || { echo "not two times of drain_us: $drains"; exit 1; }

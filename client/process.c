@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * process.c - which process is this? A client belongs to the process that made it: a forked child shares
+ * its socket and rings with the parent, and whatever it sent or published there would be the parent's ruin.
+ *
+ * The number of this process lies in a page that the kernel empties in a child (and a fork handler, where
+ * it does not). So each call of the library finds out with one load, without a system call.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "client.h"
+
+_Atomic uint64_t *process_mark;
+
+static _Atomic uint64_t mark_fallback;		/* where there is no page to be had */
+static _Atomic uint64_t numbers;		/* given so far, by this process and those it descends from */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void child(void)
+{
+	atomic_store(process_mark, 0);
+	lent_child();
+}
+
+static void start(void)
+{
+	void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	process_mark = &mark_fallback;
+	if (page != MAP_FAILED && madvise(page, 4096, MADV_WIPEONFORK) == 0)
+		process_mark = page;
+	else if (page != MAP_FAILED)
+		(void)munmap(page, 4096);
+	(void)pthread_atfork(lent_lock, lent_unlock, child);
+}
+
+uint64_t process_begin(void)
+{
+	uint64_t none = 0, next;
+
+	(void)pthread_once(&once, start);
+	next = atomic_fetch_add(&numbers, 1) + 1;
+	if (!atomic_compare_exchange_strong(process_mark, &none, next))
+		next = none;	/* it had one */
+	return next;
+}
+
+int process_refuse(void)
+{
+	return error_set(-EPERM, "this client was made by another process: after fork() only the parent may use it; a child "
+			 "makes its own with kvtier_connect()");
+}
