@@ -3,11 +3,15 @@
 import array
 import ctypes as C
 import errno
+import multiprocessing
 import os
+import random
 import select
+import signal
 import struct
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -279,6 +283,84 @@ class Binding(unittest.TestCase):
         with self.assertRaises(kvtier.Error) as caught:
             self.open()
         self.assertEqual(caught.exception.errno, errno.EBADF)
+
+    def test_a_forked_child_does_no_harm(self):
+        space = self.open()
+        keys = self.stored(space)
+
+        def child():
+            for call in (lambda: space.lookup(keys), lambda: space.load(keys, range(4)), self.client.poll, self.open):
+                with self.assertRaises(kvtier.Error) as caught:
+                    call()
+                self.assertEqual(caught.exception.errno, errno.EPERM)
+            self.client.close()
+            with kvtier.Client(self.daemon.socket) as own:
+                with own.open_space(geometry(self.id(), codec=Codec.RAW)) as mine:
+                    self.assertEqual(mine.lookup(keys).blocks, 4)
+
+        before = self.daemon.stats()["clients_total"]
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        process.join()
+        self.assertEqual(process.exitcode, 0)
+        self.assertEqual(space.lookup(keys).blocks, 4)      # the same connection, at once
+        self.assertEqual(self.client.wait(space.load(keys, range(4, 8))).blocks, [BLOCK_OK] * 4)
+        self.assertEqual(self.daemon.stats()["clients_total"], before + 1)
+
+    def stopped_in_a_load(self, client, daemon, memory, bytes_of_page):
+        """A space of large pages, closed while its daemon stands still in the middle of a load: how many are lent."""
+        layers, heads, dim, tokens, pages = 64, 8, 128, 64, 4
+        row, plane = heads * dim * 2, tokens * heads * dim * 2
+        self.assertEqual(bytes_of_page, 2 * layers * plane)
+        parts = [Segment(kind, (2 * layer + i) * plane, bytes_of_page, layer=layer, head_stride=2 * dim, token_stride=row)
+                 for layer in range(layers) for i, kind in enumerate((Kind.K, Kind.V))]
+        for attempt in range(200):
+            space = client.open_space(Geometry("large", "test", Dtype.FP16, layers, heads, dim, dim, tokens,
+                                               codec=Codec.RAW), [memory.region()], parts)
+            keys = space.keys(list(range(pages * tokens)))
+            if attempt == 0:
+                client.wait(space.store(keys, range(pages)), 30000)
+            op = space.load(keys, range(pages), timeout_ms=60000)
+            time.sleep(random.random() * 0.006)
+            daemon.process.send_signal(signal.SIGSTOP)
+            time.sleep(0.02)
+            running = client.lent()
+            lent = space.close()
+            if lent:
+                self.assertIn((op.id, False), [(page.op, page.ended) for page in running])
+                return lent
+            daemon.process.send_signal(signal.SIGCONT)
+            client.close()
+            client = kvtier.Client(daemon.socket, timeout_ms=2000)
+            self.addCleanup(client.close)
+        self.fail("the daemon was never stopped in the middle of a load")
+
+    def test_stopped_daemon_and_memory_taken_back(self):
+        large = 16 << 20
+        with tempfile.TemporaryDirectory(prefix="kvtier-test-") as work:
+            daemon = Daemon(BUILD, Path(work))
+            self.addCleanup(daemon.close)
+            client = kvtier.Client(daemon.socket, timeout_ms=2000)
+            self.addCleanup(client.close)
+            with SharedMemory(5 * large) as memory:
+                memory.view[4 * large:4 * large + 5] = b"hello"
+                old = memory.address
+                lent = self.stopped_in_a_load(client, daemon, memory, large)
+                client.close()
+                self.assertEqual((memory.lent(), len(kvtier.lent())), (lent, lent))
+                self.assertEqual({page.daemon for page in kvtier.lent()}, {daemon.process.pid})
+                memory.take_back()
+                self.assertEqual((memory.lent(), kvtier.lent()), (0, []))
+                self.assertEqual(memory.address, old)
+                self.assertEqual(bytes(memory.view[4 * large:4 * large + 5]), b"hello")
+                for page in range(4):
+                    memory.view[page * large:(page + 1) * large] = bytes([0xa5]) * large
+                daemon.process.send_signal(signal.SIGCONT)
+                while daemon.stats()["ops"]["outstanding"]:
+                    time.sleep(0.01)
+                daemon.kill()
+                for page in range(4):
+                    self.assertTrue(memory.view[page * large:(page + 1) * large] == bytes([0xa5]) * large)
 
     def test_lost_daemon(self):
         with tempfile.TemporaryDirectory(prefix="kvtier-test-") as work:

@@ -6,11 +6,8 @@
  *	cc -D_GNU_SOURCE store_load.c $(pkg-config --cflags --libs kvtier) -o store_load
  *	./store_load store && ./store_load load
  */
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "kvtier.h"
 
@@ -32,12 +29,11 @@ static uint16_t value(int b, int i)
 int main(int argc, char **argv)
 {
 	const int storing = argc > 1 && !strcmp(argv[1], "store");
-	const int fd = memfd_create("pages", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (fd < 0 || ftruncate(fd, BLOCKS * PAGE) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK))
-		return perror("memfd"), 1;
-	uint16_t *memory = mmap(NULL, BLOCKS * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (memory == MAP_FAILED)
-		return perror("mmap"), 1;
+	struct kvtier_region region = { .size = sizeof(region) };
+	struct kvtier_shared *shared;
+	if (kvtier_memory_alloc(BLOCKS * PAGE, "pages", &shared) || kvtier_memory_region(shared, &region))
+		return fail("memory");
+	uint16_t *memory = kvtier_memory_address(shared);
 
 	struct kvtier_client *client;
 	struct kvtier_space *space;
@@ -45,8 +41,6 @@ int main(int argc, char **argv)
 		.size = sizeof(geometry), .dtype = KVTIER_FP16, .model = "example@1", .convention = "example",
 		.layers = LAYERS, .kv_heads = HEADS, .head_dim_k = DIM, .head_dim_v = DIM,
 		.block_tokens = TOKENS, .world = 1, .codec = KVTIER_CODEC_RAW };
-	const struct kvtier_region region = { .size = sizeof(region), .memory = KVTIER_MEMFD, .fd = fd,
-					      .length = BLOCKS * PAGE };
 	struct kvtier_segment segments[LAYERS * 2];
 	for (uint32_t i = 0; i < LAYERS * 2; i++)	/* [page][layer][K|V][token][head][dim] */
 		segments[i] = (struct kvtier_segment){
@@ -88,6 +82,10 @@ int main(int argc, char **argv)
 		wrong += memory[i] != value(i / (PAGE / 2), i % (PAGE / 2));
 	(void)printf("%s %u of %u blocks, %d values wrong\n", storing ? "stored" : "loaded", result.ok,
 		     result.n, wrong);
+	/* An engine that uses its pages further: 0 but for a daemon that stands still, and then this frees them at once. */
+	if (kvtier_space_close(space) > 0 && kvtier_memory_take_back(shared))
+		return fail("take back");
 	kvtier_close(client);
+	kvtier_memory_free(shared);
 	return wrong || result.ok != result.n;
 }

@@ -17,21 +17,27 @@ daemon that is away never raises from lookup() (that is 0 blocks); store() and l
 ENOTCONN.
 
 Threads: as in kvtier.h, any thread may call; close() only when no other thread is in a call.
+
+Forks (os.fork, multiprocessing): only the process that made a client may use it. In a child every call raises Error
+with errno EPERM, and close() frees memory only: the parent's connection does not notice. A child makes its own Client.
+
+A daemon that stands still may write into pages after its connection had to be given up: kvtier.h, "Lent pages". Then
+Space.close() returns how many, Result.lent is not 0, lent() names them, and store() and load() of one of them raise
+Error with errno EBUSY. SharedMemory.take_back() makes all of its pages free at once.
 """
 from __future__ import annotations
 
 import ctypes as C
 import enum
 import errno
-import fcntl
-import mmap
 import os
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 from . import _lib
 
 __all__ = ["BLOCK_OK", "BLOCK_PRESENT", "Client", "Codec", "Dtype", "Error", "Geometry", "Hit", "Keys",
-           "Kind", "MAX_BLOCKS", "Op", "Region", "Result", "Segment", "SharedMemory", "Space", "Tier", "version"]
+           "Kind", "Lent", "MAX_BLOCKS", "Op", "Region", "Result", "Segment", "SharedMemory", "Space", "Tier", "lent",
+           "version"]
 
 MAX_BLOCKS = 8192     # per op; a longer prompt is several ops
 BLOCK_OK = 0
@@ -134,6 +140,17 @@ class Result(NamedTuple):
     ok: int
     prefix: int
     blocks: List[int]
+    lent: int = 0     # pages of it that are lent still, its connection having been cut
+
+
+class Lent(NamedTuple):
+    """A page that is lent."""
+    page: int         # its index, in the space it was lent by
+    memory: int       # inode of the memfd where its first segment lies; 0: private memory
+    offset: int       # of that segment's first byte there
+    op: int
+    daemon: int       # its process, 0 when not known
+    ended: bool       # False: the op runs; True: its connection was cut, and the daemon has not let go
 
 
 def version() -> str:
@@ -146,6 +163,23 @@ def _check(code: int) -> int:
         text = _lib.load().kvtier_last_error().decode(errors="replace")
         raise Error(-code, text or os.strerror(-code))
     return code
+
+
+def _lent(handle) -> List[Lent]:
+    room = 64
+    while True:
+        array = (_lib.Lent * room)()
+        array[0].size = C.sizeof(_lib.Lent)
+        n = _check(_lib.load().kvtier_lent(handle, array, room))
+        if n <= room:
+            return [Lent(p.page, p.memory, p.offset, p.op, p.daemon, bool(p.ended)) for p in array[:n]]
+        room = n + 64
+
+
+def lent() -> List[Lent]:
+    """Pages that this process lent over connections that were cut, also of clients closed since, and whose daemon
+    has neither let go nor died. Leave them alone, or take_back() their memory."""
+    return _lent(None)
 
 
 class Keys:
@@ -176,29 +210,44 @@ class SharedMemory:
     lie in it cross to the daemon without a copy. Close it after the spaces that use it."""
 
     def __init__(self, length: int, name: str = "kvtier-pages") -> None:
-        self.length = -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
-        self.fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(self.fd, self.length)
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-            self._map = mmap.mmap(self.fd, self.length, mmap.MAP_SHARED)
-        except BaseException:
-            os.close(self.fd)
-            raise
-        self.view = memoryview(self._map)
-        anchor = C.c_char.from_buffer(self._map)
-        self.address = C.addressof(anchor)
-        del anchor      # it would keep the mapping from being closed
+        lib, handle = _lib.load(), C.c_void_p()
+        self._handle: Optional[C.c_void_p] = None
+        _check(lib.kvtier_memory_alloc(length, name.encode(), C.byref(handle)))
+        self._handle = handle
+        self.length = self.region().length
+        self.address = lib.kvtier_memory_address(handle)
+        self.view = memoryview((C.c_uint8 * self.length).from_address(self.address)).cast("B")
 
     def region(self) -> Region:
-        return Region(self.length, fd=self.fd)
+        """All of it, for open_space(); another one after take_back()."""
+        if self._handle is None:
+            raise Error(errno.EBADF, "this memory was closed")
+        region = _lib.sized(_lib.Region)
+        _check(_lib.load().kvtier_memory_region(self._handle, C.byref(region)))
+        return Region(region.length, fd=region.fd)
+
+    @property
+    def fd(self) -> int:
+        """The memfd; -1 when closed. It is another one after take_back()."""
+        return -1 if self._handle is None else self.region().fd
+
+    def lent(self) -> int:
+        """Pages in it that are lent still over a connection that was cut: not to be read or written."""
+        inode = os.fstat(self.region().fd).st_ino
+        return sum(page.memory == inode for page in lent())
+
+    def take_back(self) -> None:
+        """Makes every page free at once, whoever may still write: the same addresses, `view` included, show a fresh
+        memfd with the same contents. Close the spaces that use it before (else Error EBUSY), open them again with
+        region() after. No other thread may write to it meanwhile."""
+        self.region()
+        _check(_lib.load().kvtier_memory_take_back(self._handle))
 
     def close(self) -> None:
-        if self.fd >= 0:
+        if self._handle is not None:
             self.view.release()
-            self._map.close()
-            os.close(self.fd)
-            self.fd = -1
+            handle, self._handle = self._handle, None
+            _lib.load().kvtier_memory_free(handle)
 
     def __enter__(self) -> "SharedMemory":
         return self
@@ -209,16 +258,18 @@ class SharedMemory:
 
 class Space:
     """Open on a client; made by Client.open_space(). Closing it waits until the daemon has let go of every
-    page."""
+    page, or the client's timeout."""
 
     def __init__(self, client: "Client", handle: C.c_void_p, geometry: Geometry) -> None:
         self.client, self.geometry, self._handle = client, geometry, handle
 
-    def close(self) -> None:
+    def close(self) -> int:
+        """How many of its pages are lent still; 0 unless the daemon stands still (or it was closed before)."""
         handle, self._handle = self._handle, None
-        if handle is not None:
-            self.client._spaces.pop(id(self), None)
-            _lib.load().kvtier_space_close(handle)
+        if handle is None:
+            return 0
+        self.client._spaces.pop(id(self), None)
+        return _lib.load().kvtier_space_close(handle)
 
     def __enter__(self) -> "Space":
         return self
@@ -298,13 +349,17 @@ class Client:
         _check(_lib.load().kvtier_connect(C.byref(options), C.byref(handle)))
         self._handle = handle
 
-    def close(self) -> None:
-        """Closes the spaces, drops outstanding ops, disconnects. Twice is fine."""
-        for space in list(self._spaces.values()):
-            space.close()
+    def close(self) -> int:
+        """Closes the spaces, drops outstanding ops, disconnects. Twice is fine. How many pages are lent still."""
+        n = sum([space.close() for space in list(self._spaces.values())])
         handle, self._handle = self._handle, None
         if handle is not None:
             _lib.load().kvtier_close(handle)
+        return n
+
+    def lent(self) -> List[Lent]:
+        """Pages of its running stores and loads, and those of lent()."""
+        return _lent(self._open())
 
     def __enter__(self) -> "Client":
         return self
@@ -357,9 +412,10 @@ class Client:
         return _check(_lib.load().kvtier_event_fd(self._open()))
 
     def cancel(self, op: Op, timeout_ms: int = 1000) -> None:
-        """Ends an op early: afterwards none of its pages is touched, and its result waits to be taken."""
+        """Ends an op early: afterwards none of its pages is touched, and its result waits to be taken. Error with
+        ETIMEDOUT: some are lent still, and the sentence says how many."""
         _check(_lib.load().kvtier_cancel(self._open(), op.id, timeout_ms))
 
 
 def _result(r: _lib.Result) -> Result:
-    return Result(r.op, r.status, r.n, r.ok, r.prefix, list(r.blocks[:min(r.n, r.blocks_max)]))
+    return Result(r.op, r.status, r.n, r.ok, r.prefix, list(r.blocks[:min(r.n, r.blocks_max)]), r.lent)

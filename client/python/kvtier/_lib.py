@@ -111,6 +111,20 @@ class Result(C.Structure):
         ("prefix", C.c_uint32),
         ("blocks_max", C.c_uint32),
         ("blocks", C.POINTER(C.c_int32)),
+        ("lent", C.c_uint32),
+        ("reserved", C.c_uint32),
+    ]
+
+
+class Lent(C.Structure):
+    _fields_ = [
+        ("size", C.c_uint32),
+        ("page", C.c_uint32),
+        ("memory", C.c_uint64),
+        ("offset", C.c_uint64),
+        ("op", C.c_uint64),
+        ("daemon", C.c_int32),
+        ("ended", C.c_uint32),
     ]
 
 
@@ -198,7 +212,7 @@ def _declare(lib: C.CDLL) -> None:
         ("kvtier_connect", i32, [to(Options), to(p)]),
         ("kvtier_close", None, [p]),
         ("kvtier_space_open", i32, [p, to(Geometry), to(Region), size, to(Segment), size, to(p)]),
-        ("kvtier_space_close", None, [p]),
+        ("kvtier_space_close", i32, [p]),
         ("kvtier_keys", i32, [p, keys, p, size, keys, to(size)]),
         ("kvtier_lookup", i32, [p, keys, size, to(Hit)]),
         ("kvtier_store", i32, [p, keys, pages, size, to(OpOptions), to(u64)]),
@@ -208,6 +222,12 @@ def _declare(lib: C.CDLL) -> None:
         ("kvtier_poll", i32, [p, to(Result), size]),
         ("kvtier_event_fd", i32, [p]),
         ("kvtier_cancel", i32, [p, u64, i32]),
+        ("kvtier_lent", i32, [p, to(Lent), size]),
+        ("kvtier_memory_alloc", i32, [size, C.c_char_p, to(p)]),
+        ("kvtier_memory_address", p, [p]),
+        ("kvtier_memory_region", i32, [p, to(Region)]),
+        ("kvtier_memory_take_back", i32, [p]),
+        ("kvtier_memory_free", None, [p]),
         ("kvtier_last_error", C.c_char_p, []),
         ("kvtier_version", C.c_char_p, []),
     ):

@@ -33,13 +33,14 @@ What the context must have: kv_unified = true, n_seq_max >= 2, flash attention o
 transposed), F16 cache, no sliding window. block_tokens free cells beyond those in use.
 
 The engine always answers: fetch() and store() do not raise for a daemon that is away, slow or short of space.
-They say so in `error`.
+They say so in `error`. Pages that a daemon which stands still may yet write into are taken back before they are used.
 """
 from __future__ import annotations
 
 import ctypes as C
 import errno
 import struct
+import time
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from . import (MAX_BLOCKS, Client, Codec, Dtype, Error, Geometry, Keys, Kind, Op, Result, Segment, SharedMemory, Space,
@@ -53,6 +54,7 @@ BLOCK_TOKENS = 64
 _GGML_TYPE_F16 = 1
 _F16_BYTES = 2
 _PAGE_ALIGN = 4096
+_AGAIN_S = 5.0     # opening a space waits for a daemon: not with every prompt
 _ROW_HEAD = struct.Struct("<iQ")
 _WORDS4 = struct.Struct("<4I")
 _CELL = struct.Struct("<iII")
@@ -178,7 +180,8 @@ class LlamaCache:
         self._llama, self._ctx, self._memory = _Llama(lib), ctx, memory
         self._client, self._seq, self._scratch, self._timeout_ms = client, seq, scratch, timeout_ms
         self._prefetch_ms = prefetch_ms
-        self._space: Optional[Space] = None
+        self._space: Optional[Space] = None     # None: to be opened again
+        self._again = 0.0                   # not before
         self._lent: Optional[Op] = None     # it may still touch the pages
         self._ahead: Optional[Op] = None    # a prefetch whose end was not waited for
         handle = self._llama.get_model(ctx)
@@ -187,12 +190,11 @@ class LlamaCache:
         self._format = _Format(self._magic(), layers, heads, *dims, block_tokens)
         self.block_tokens, self.block_bytes, self._pages = block_tokens, self._format.size, pages
         self._shared = SharedMemory(pages * self._format.stride)
+        self._geometry = Geometry(model, CONVENTION, Dtype.FP16, layers, heads, *dims, block_tokens, extras=extras,
+                                  codec=codec, opaque_bytes=self._format.opaque_bytes())
         try:
             self._probe()
-            self._space = client.open_space(
-                Geometry(model, CONVENTION, Dtype.FP16, layers, heads, *dims, block_tokens, extras=extras,
-                         codec=codec, opaque_bytes=self._format.opaque_bytes()),
-                [self._shared.region()], self._format.segments())
+            self._open_space()
         except BaseException:
             self.close()
             raise
@@ -200,7 +202,10 @@ class LlamaCache:
     def close(self) -> None:
         if self._space is not None:
             self._space.close()
-        self._shared.close()
+        self._shared.close()    # what is lent still belongs to the daemon alone then
+
+    def _open_space(self) -> None:
+        self._space = self._client.open_space(self._geometry, [self._shared.region()], self._format.segments())
 
     def __enter__(self) -> "LlamaCache":
         return self
@@ -290,6 +295,18 @@ class LlamaCache:
                 if error.errno != errno.ENOENT:     # who else polls the client took the result: it is over
                     raise
             self._lent = None
+        if self._shared.lent():     # its connection was cut, and the daemon stands still
+            space, self._space = self._space, None
+            if space is not None:
+                space.close()
+            self._ahead = None
+            self._shared.take_back()
+        if self._space is None:
+            if time.monotonic() < self._again:
+                raise Error(errno.ENOTCONN, "the pages were taken back from a daemon that stood still, and no other "
+                            "has opened the space again yet")
+            self._again = time.monotonic() + _AGAIN_S
+            self._open_space()
 
     def _page(self, page: int) -> memoryview:
         at = page * self._format.stride
