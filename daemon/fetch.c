@@ -199,6 +199,13 @@ int fetch_slot(struct kvtierd *d, struct part *part, uint32_t bytes)
 	return 0;
 }
 
+bool fetch_free_slot(struct kvtierd *d, struct part *part, uint32_t bytes)
+{
+	if (!first_waiting(d->requests, FETCH_ROOM))
+		part->placed = tier_alloc(d->tiers[TIER_HOST], bytes, &part->where) == 0;
+	return part->placed;
+}
+
 enum verdict load_room(struct kvtierd *d, struct part *part)
 {
 	const uint32_t bytes = copies_image_bytes(d, part->lease.block);

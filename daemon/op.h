@@ -55,6 +55,7 @@ struct part {
 	uint32_t remote_bytes;		/* what its image is thought to have; 0: it is in a local tier */
 	struct part *leader;		/* BEHIND: who brings it; NULL: that one has ended */
 	uint64_t behind_ns;		/* when it first was; 0: never */
+	bool asked;			/* Redis said that it has the block, or does not let us ask: room may be made for it */
 	bool leads;			/* it brings the block itself; others may stand behind it, once it is no longer BEHIND */
 	bool missed;			/* Redis was asked, and did not have it; also for those behind */
 	bool unkept;			/* it was served, and is in no tier now */
@@ -118,6 +119,8 @@ enum verdict load_room(struct kvtierd *d, struct part *part);
 enum verdict load_fetch(struct kvtierd *d, struct part *part);
 /* A slot for the part: 0. -EAGAIN: it waits in the list, and its step runs again. -ENOSPC. */
 int  fetch_slot(struct kvtierd *d, struct part *part, uint32_t bytes);
+/* Whether the part got a slot that is free as it is: nothing is evicted for it, and nobody overtaken. */
+bool fetch_free_slot(struct kvtierd *d, struct part *part, uint32_t bytes);
 /* The part waits, or reads: deadlines and cancels find it there. */
 void fetch_list(struct requests *all, struct part *part, enum fetch why);
 /* The image was verified: the slot becomes the block's. */

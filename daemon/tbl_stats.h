@@ -131,6 +131,8 @@ STAT("tiers.redis.forged_blocks_total", tiers_redis_forged_blocks_total, counter
      "Values that are whole, but without the MAC that [redis] secret_file and the tenant make; each became a miss")
 STAT("tiers.redis.other_form_blocks_total", tiers_redis_other_form_blocks_total, counter, "blocks",
      "Values in the form of an older or newer kvtierd; each became a miss, and stays")
+STAT("tiers.redis.unasked_blocks_total", tiers_redis_unasked_blocks_total, counter, "blocks",
+     "Blocks that host memory made room for before it was known whether Redis has them: its user may not EXISTS")
 STAT("tiers.redis.deleted_blocks_total", tiers_redis_deleted_blocks_total, counter, "blocks",
      "Damaged or forged values that were deleted there")
 STAT("tiers.redis.timeouts_total", tiers_redis_timeouts_total, counter, "requests",
