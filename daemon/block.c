@@ -39,8 +39,14 @@ static void *reserve(uint64_t bytes)
 	return base == MAP_FAILED ? NULL : base;
 }
 
+static uint32_t account_of(void *arg, uint32_t block)
+{
+	return blocks_account(arg, block);
+}
+
 int blocks_open(const struct blocks_conf *conf, struct index *index, struct blocks **ret)
 {
+	struct evict_groups groups = { .n = BLOCK_ACCOUNTS, .of = account_of };
 	struct blocks *blocks;
 	uint64_t seed;
 	int r;
@@ -65,7 +71,11 @@ int blocks_open(const struct blocks_conf *conf, struct index *index, struct bloc
 	blocks->space = reserve((uint64_t)TIER_MAX_SPACES * sizeof(struct space_blocks));
 	if (!blocks->space)
 		goto fail;
-	r = evict_open(conf->max_blocks, conf->classes, seed, &blocks->evict);
+	groups.arg = blocks;
+	blocks->accounts = 1;
+	for (uint32_t i = 0; i < BLOCK_ACCOUNTS; i++)
+		blocks->account[i].space = BLOCK_NONE;
+	r = evict_open_groups(conf->max_blocks, TIER_MAX_CLASSES, &groups, seed, &blocks->evict);
 	if (r < 0)
 		goto fail;
 	*ret = blocks;
@@ -296,15 +306,6 @@ const uint8_t *blocks_key(const struct blocks *blocks, uint32_t block)
 	return blocks->name[block].key;
 }
 
-uint32_t blocks_victim(const struct blocks *blocks, uint32_t class, uint64_t *ret_tick)
-{
-	const uint32_t block = evict_victim(blocks->evict, class);
-
-	if (block != BLOCK_NONE && ret_tick)
-		*ret_tick = evict_tick(blocks->evict, block);
-	return block;
-}
-
 /* The part that drop and condemn share: nobody finds the block any more. Its slot stays, for its holders. */
 static void vanish(struct blocks *blocks, uint32_t block)
 {
@@ -316,18 +317,21 @@ static void vanish(struct blocks *blocks, uint32_t block)
 	of->count[blocks_variant(blocks, block)]--;
 	blocks->doomed -= of->doomed;
 	blocks->count--;
-	blocks->host_count -= !block_away(blocks, block);
 	block_nvme_clear(blocks, block);
 }
 
 uint32_t blocks_drop(struct blocks *blocks, uint32_t block)
 {
 	assert(blocks_evictable(blocks, block));
-	const uint32_t slot = blocks->place[block].slot;
+	const uint32_t slot = blocks->place[block].slot, class = evict_class(blocks->evict, block);
+	uint32_t parent;
 
 	vanish(blocks, block);
 	blocks->space[blocks->place[block].space].held--;
-	block_tomb_settle(blocks, evict_remove(blocks->evict, block));
+	parent = evict_remove(blocks->evict, block);
+	if (slot != BLOCK_NONE)
+		block_host_gone(blocks, block, class);
+	block_tomb_settle(blocks, parent);
 	number_free(blocks, block);
 	return slot;
 }
@@ -337,7 +341,11 @@ void blocks_condemn(struct blocks *blocks, uint32_t block)
 	assert(block_live(blocks, block));
 	vanish(blocks, block);
 	blocks->place[block].state = BLOCK_CONDEMNED;
-	block_tomb_settle(blocks, evict_hide(blocks->evict, block));
+	const uint32_t class = evict_class(blocks->evict, block), parent = evict_hide(blocks->evict, block);
+
+	if (!block_away(blocks, block))
+		block_host_gone(blocks, block, class);
+	block_tomb_settle(blocks, parent);
 	condemned_settle(blocks, block);
 }
 

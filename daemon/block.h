@@ -34,7 +34,7 @@
 #include "../tiers/tier.h"
 #include "index.h"
 
-enum { BLOCK_NONE = 0xffffffff };
+enum { BLOCK_NONE = 0xffffffff, BLOCK_ACCOUNTS = 128 };
 
 struct blocks;
 
@@ -108,6 +108,18 @@ void blocks_set_queued(struct blocks *blocks, uint32_t block, bool queued);
 /* Least recent unpinned leaf of a class, or BLOCK_NONE; *ret_tick (may be NULL) its last access. Only blocks with
  * a host copy. */
 uint32_t blocks_victim(const struct blocks *blocks, uint32_t class, uint64_t *ret_tick);
+
+/*
+ * Likewise by account, of which there are BLOCK_ACCOUNTS. A space with host copies has one of its own, unless there
+ * are more such spaces: then some share account 0.
+ */
+uint32_t blocks_accounts(const struct blocks *blocks);		/* those in use are below; not all of these are */
+uint32_t blocks_account(const struct blocks *blocks, uint32_t block);	/* of a block with a host copy */
+uint32_t blocks_account_of(const struct blocks *blocks, uint32_t space);	/* 0: none of its own */
+uint32_t blocks_account_space(const struct blocks *blocks, uint32_t account);	/* BLOCK_NONE: of no single one */
+uint32_t blocks_account_slots(const struct blocks *blocks, uint32_t account, uint32_t class);	/* host copies */
+/* *ret_tick is untouched where there is none. */
+uint32_t blocks_account_victim(const struct blocks *blocks, uint32_t account, uint32_t class, uint64_t *ret_tick);
 
 /* An away block to drop where a number is needed: the least recent of those without pins and children among
  * the next `budget` numbers, at which a hand goes round; BLOCK_NONE: there is none. Away blocks are in no order, as

@@ -5,7 +5,7 @@
  *
  * Three things change together when the host copy comes or goes: the slot, the tiers that the index entry names
  * (with a new generation), and whether evict.c has the block in its chain or as away. An NVMe copy changes the entry
- * alone, so it may come, move and go under pins.
+ * alone, so it may come, move and go under pins. The space's account (block_inner.h) follows the host copy.
  */
 #include "block_inner.h"
 
@@ -30,12 +30,117 @@ void block_nvme_clear(struct blocks *blocks, uint32_t block)
 	blocks->place[block].has_nvme = 0;
 }
 
+/* --- accounts --- */
+
+/* With its first host copy a space gets an account, if one is free, and keeps it until the last has gone. */
+static void account_open(struct blocks *blocks, uint32_t space)
+{
+	uint32_t i = 1;
+
+	while (i < BLOCK_ACCOUNTS && blocks->account[i].space != BLOCK_NONE)
+		i++;
+	if (i == BLOCK_ACCOUNTS) {
+		blocks->space[space].account = ACCOUNT_SHARED;
+		return;
+	}
+	blocks->account[i].space = space;
+	blocks->space[space].account = i;
+	if (i >= blocks->accounts)
+		blocks->accounts = i + 1;
+}
+
+static void account_close(struct blocks *blocks, uint32_t space)
+{
+	const uint32_t i = blocks->space[space].account;
+
+	blocks->space[space].account = ACCOUNT_SHARED;
+	if (i == ACCOUNT_SHARED)
+		return;
+	blocks->account[i].space = BLOCK_NONE;
+	while (blocks->accounts > 1 && blocks->account[blocks->accounts - 1].space == BLOCK_NONE)
+		blocks->accounts--;
+}
+
 void block_host_put(struct blocks *blocks, uint32_t block, const struct extent *host)
 {
-	assert(host->tier == TIER_HOST && host->slot != BLOCK_NONE);
+	const uint32_t space = blocks->place[block].space;
+
+	assert(host->tier == TIER_HOST && host->slot != BLOCK_NONE && host->class < TIER_MAX_CLASSES);
+	if (blocks->space[space].host++ == 0)
+		account_open(blocks, space);
+	blocks->account[blocks->space[space].account].slots[host->class]++;
 	blocks->place[block].slot = host->slot;
 	blocks->host_count++;
 }
+
+void block_host_gone(struct blocks *blocks, uint32_t block, uint32_t class)
+{
+	const uint32_t space = blocks->place[block].space;
+	struct account *account = &blocks->account[blocks->space[space].account];
+
+	assert(blocks->space[space].host > 0 && account->slots[class] > 0);
+	blocks->host_count--;
+	account->slots[class]--;
+	if (--blocks->space[space].host == 0)
+		account_close(blocks, space);
+}
+
+uint32_t blocks_accounts(const struct blocks *blocks)
+{
+	return blocks->accounts;
+}
+
+uint32_t blocks_account(const struct blocks *blocks, uint32_t block)
+{
+	return blocks->space[blocks->place[block].space].account;
+}
+
+uint32_t blocks_account_of(const struct blocks *blocks, uint32_t space)
+{
+	assert(space < TIER_MAX_SPACES);
+	return blocks->space[space].account;
+}
+
+uint32_t blocks_account_space(const struct blocks *blocks, uint32_t account)
+{
+	assert(account < blocks->accounts);
+	return blocks->account[account].space;
+}
+
+uint32_t blocks_account_slots(const struct blocks *blocks, uint32_t account, uint32_t class)
+{
+	assert(account < blocks->accounts && class < TIER_MAX_CLASSES);
+	return blocks->account[account].slots[class];
+}
+
+uint32_t blocks_account_victim(const struct blocks *blocks, uint32_t account, uint32_t class, uint64_t *ret_tick)
+{
+	const uint32_t block = evict_group_victim(blocks->evict, account, class);
+
+	if (block != BLOCK_NONE)
+		*ret_tick = evict_tick(blocks->evict, block);
+	return block;
+}
+
+uint32_t blocks_victim(const struct blocks *blocks, uint32_t class, uint64_t *ret_tick)
+{
+	uint64_t least = UINT64_MAX, tick = 0;
+	uint32_t ret = BLOCK_NONE;
+
+	for (uint32_t i = 0; i < blocks->accounts; i++) {
+		const uint32_t block = blocks_account_victim(blocks, i, class, &tick);
+
+		if (block == BLOCK_NONE || tick > least || (tick == least && block > ret))
+			continue;
+		least = tick;
+		ret = block;
+	}
+	if (ret != BLOCK_NONE && ret_tick)
+		*ret_tick = least;
+	return ret;
+}
+
+/* --- copies --- */
 
 static uint32_t tiers_of(const struct blocks *blocks, uint32_t block)
 {
@@ -88,19 +193,25 @@ void blocks_move(struct blocks *blocks, uint32_t block, const struct extent *to)
 {
 	assert(block_live(blocks, block) && !block_away(blocks, block) && evict_pins(blocks->evict, block) == 0);
 	assert(to->tier == TIER_HOST && to->slot != BLOCK_NONE);
+	struct account *account = &blocks->account[blocks_account(blocks, block)];
+
 	blocks->place[block].slot = to->slot;
+	account->slots[evict_class(blocks->evict, block)]--;
+	account->slots[to->class]++;
 	evict_move(blocks->evict, block, to->class);
 }
 
 uint32_t blocks_demote(struct blocks *blocks, uint32_t block)
 {
 	assert(block_live(blocks, block) && !block_away(blocks, block) && blocks->place[block].has_nvme);
-	const uint32_t slot = blocks->place[block].slot;
+	const uint32_t slot = blocks->place[block].slot, class = evict_class(blocks->evict, block);
+	uint32_t parent;
 
 	blocks->place[block].slot = BLOCK_NONE;
-	blocks->host_count--;
 	publish(blocks, block);
-	block_tomb_settle(blocks, evict_leave(blocks->evict, block));
+	parent = evict_leave(blocks->evict, block);
+	block_host_gone(blocks, block, class);
+	block_tomb_settle(blocks, parent);
 	return slot;
 }
 

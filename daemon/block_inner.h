@@ -39,12 +39,26 @@ static_assert(TIER_MAX_SPACES <= 1 << 15, "place.space");
 /* Five more bits of a block, which evict.c has room for. */
 enum { MARK_VARIANT = 1, MARK_DEVICE_SHIFT = 1 };
 
+/*
+ * Who holds which host slots, by space, so that victims can be taken from one and not from another: each account has an
+ * eviction order per slab class. A space has one as long as it has host copies. When all are in use, further spaces share
+ * the first, which is nobody's.
+ */
+enum { ACCOUNT_SHARED = 0 };
+
+struct account {
+	uint32_t space;			/* BLOCK_NONE: shared, or unused */
+	uint32_t slots[TIER_MAX_CLASSES];	/* host copies, by class */
+};
+
 /* What a space's number stands for. */
 struct space_blocks {
 	struct fingerprint_key index_key;
 	uint32_t count[2];		/* live, by variant */
 	uint32_t held;			/* numbers that carry it: live, or condemned with pins */
 	uint32_t doomed;		/* all its blocks are to go: blocks_walk_doomed() */
+	uint32_t host;			/* host copies */
+	uint32_t account;		/* while there are any */
 };
 
 struct blocks {
@@ -62,6 +76,8 @@ struct blocks {
 	uint64_t crowded;		/* blocks that found no room in their neighbourhood */
 	uint64_t tick;			/* the latest access of any block */
 	uint32_t doomed;		/* live blocks of doomed spaces */
+	uint32_t accounts;		/* those in use are below */
+	struct account account[BLOCK_ACCOUNTS];
 	struct space_blocks *space;	/* by number, TIER_MAX_SPACES */
 };
 
@@ -96,6 +112,8 @@ void block_tomb_settle(struct blocks *blocks, uint32_t block);
 
 /* block_copies.c: fields and counts alone; chain and index are the caller's to follow. */
 void block_host_put(struct blocks *blocks, uint32_t block, const struct extent *host);
+/* After evict.c was told, which had it in this class. */
+void block_host_gone(struct blocks *blocks, uint32_t block, uint32_t class);
 void block_nvme_put(struct blocks *blocks, uint32_t block, const struct extent *where);
 void block_nvme_clear(struct blocks *blocks, uint32_t block);	/* there need not be one */
 

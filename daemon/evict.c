@@ -14,7 +14,7 @@
  *	              v                           │
  *	            gone <──── evict_remove ──────┘
  *
- * The candidates of a class are a treap ordered by (tick, number): a search tree that is also a heap by a
+ * The candidates of a class, of each group, are a treap ordered by (tick, number): a search tree that is also a heap by a
  * hash of the number, hence O(log n) deep whatever comes, with nothing stored for balance. A candidate has no
  * children and no pins to count, so the same two words hold its links. That is all: 20 bytes a block, exact.
  */
@@ -47,15 +47,33 @@ struct node {
 };
 static_assert(sizeof(struct node) == 20, "the memory budget of a block counts on it");
 
+struct tree {
+	uint32_t root;
+	uint32_t first;			/* so that asking for a victim costs nothing */
+};
+
 struct evict {
 	uint32_t max_blocks, classes;
 	uint64_t seed;
 	struct node *node;
-	uint32_t root[CLASSES_MAX];
-	uint32_t first[CLASSES_MAX];	/* least of the tree, so that asking for a victim costs nothing */
+	struct evict_groups groups;
+	struct tree *tree;		/* [group][class] */
 };
 
+static uint32_t one_group(void *arg, uint32_t block)
+{
+	(void)arg;
+	(void)block;
+	return 0;
+}
+
 int evict_open(uint32_t max_blocks, uint32_t classes, uint64_t seed, struct evict **ret)
+{
+	return evict_open_groups(max_blocks, classes, &(struct evict_groups){ .n = 1, .of = one_group }, seed, ret);
+}
+
+int evict_open_groups(uint32_t max_blocks, uint32_t classes, const struct evict_groups *groups, uint64_t seed,
+		      struct evict **ret)
 {
 	struct evict *evict;
 	void *base;
@@ -65,9 +83,13 @@ int evict_open(uint32_t max_blocks, uint32_t classes, uint64_t seed, struct evic
 	evict = calloc(1, sizeof(*evict));
 	if (!evict)
 		return -ENOMEM;
+	evict->tree = malloc((size_t)groups->n * classes * sizeof(*evict->tree));
 	base = mmap(NULL, (uint64_t)max_blocks * sizeof(struct node), PROT_READ | PROT_WRITE,
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (base == MAP_FAILED) {
+	if (base == MAP_FAILED || !evict->tree) {
+		if (base != MAP_FAILED)
+			(void)munmap(base, (uint64_t)max_blocks * sizeof(struct node));
+		free(evict->tree);
 		free(evict);
 		return -ENOMEM;
 	}
@@ -75,8 +97,9 @@ int evict_open(uint32_t max_blocks, uint32_t classes, uint64_t seed, struct evic
 	evict->classes = classes;
 	evict->seed = seed;
 	evict->node = base;
-	for (uint32_t i = 0; i < classes; i++)
-		evict->root[i] = evict->first[i] = EVICT_NONE;
+	evict->groups = *groups;
+	for (uint32_t i = 0; i < groups->n * classes; i++)
+		evict->tree[i] = (struct tree){ EVICT_NONE, EVICT_NONE };
 	*ret = evict;
 	return 0;
 }
@@ -86,7 +109,17 @@ void evict_close(struct evict *evict)
 	if (!evict)
 		return;
 	(void)munmap(evict->node, (uint64_t)evict->max_blocks * sizeof(struct node));
+	free(evict->tree);
 	free(evict);
+}
+
+/* Where it stands as a candidate. */
+static struct tree *tree_of(const struct evict *evict, uint32_t block)
+{
+	const uint32_t group = evict->groups.of(evict->groups.arg, block);
+
+	assert(group < evict->groups.n);
+	return &evict->tree[group * evict->classes + evict->node[block].class];
 }
 
 static struct node *node_of(const struct evict *evict, uint32_t block)
@@ -128,7 +161,8 @@ static void tree_insert(struct evict *evict, uint32_t block)
 {
 	struct node *const node = evict->node, *const new = &node[block];
 	const uint64_t w = weight(evict, block);
-	uint32_t *at = &evict->root[new->class], *less = &new->left, *more = &new->right, rest;
+	struct tree *const tree = tree_of(evict, block);
+	uint32_t *at = &tree->root, *less = &new->left, *more = &new->right, rest;
 
 	while (*at != EVICT_NONE && weight(evict, *at) >= w)
 		at = before(evict, block, *at) ? &node[*at].left : &node[*at].right;
@@ -147,13 +181,13 @@ static void tree_insert(struct evict *evict, uint32_t block)
 		}
 	}
 	*less = *more = EVICT_NONE;
-	if (evict->first[new->class] == EVICT_NONE || before(evict, block, evict->first[new->class]))
-		evict->first[new->class] = block;
+	if (tree->first == EVICT_NONE || before(evict, block, tree->first))
+		tree->first = block;
 }
 
-static uint32_t tree_first(const struct evict *evict, uint32_t class)
+static uint32_t tree_first(const struct evict *evict, const struct tree *tree)
 {
-	uint32_t ret = evict->root[class];
+	uint32_t ret = tree->root;
 
 	while (ret != EVICT_NONE && evict->node[ret].left != EVICT_NONE)
 		ret = evict->node[ret].left;
@@ -163,7 +197,8 @@ static uint32_t tree_first(const struct evict *evict, uint32_t class)
 static void tree_remove(struct evict *evict, uint32_t block)
 {
 	struct node *const node = evict->node, *const old = &node[block];
-	uint32_t *at = &evict->root[old->class], left = old->left, right = old->right;
+	struct tree *const tree = tree_of(evict, block);
+	uint32_t *at = &tree->root, left = old->left, right = old->right;
 
 	while (*at != block) {
 		assert(*at != EVICT_NONE);
@@ -181,8 +216,8 @@ static void tree_remove(struct evict *evict, uint32_t block)
 		}
 	}
 	*at = left != EVICT_NONE ? left : right;
-	if (evict->first[old->class] == block)
-		evict->first[old->class] = tree_first(evict, old->class);
+	if (tree->first == block)
+		tree->first = tree_first(evict, tree);
 }
 
 /* Candidate -> held, with nothing counted yet. */
@@ -326,8 +361,13 @@ void evict_move(struct evict *evict, uint32_t block, uint32_t class)
 
 uint32_t evict_victim(const struct evict *evict, uint32_t class)
 {
-	assert(class < evict->classes);
-	return evict->first[class];
+	return evict_group_victim(evict, 0, class);
+}
+
+uint32_t evict_group_victim(const struct evict *evict, uint32_t group, uint32_t class)
+{
+	assert(class < evict->classes && group < evict->groups.n);
+	return evict->tree[group * evict->classes + class].first;
 }
 
 uint64_t evict_tick(const struct evict *evict, uint32_t block)

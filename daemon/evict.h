@@ -23,6 +23,16 @@ struct evict;
 int  evict_open(uint32_t max_blocks, uint32_t classes, uint64_t seed, struct evict **ret);
 void evict_close(struct evict *evict);		/* NULL is fine */
 
+/* Likewise, and each class has an order for each group. of() says which of n a block belongs to; that may not change while
+ * the block is here, but for away and hidden ones. */
+struct evict_groups {
+	uint32_t n;
+	uint32_t (*of)(void *arg, uint32_t block);
+	void *arg;
+};
+int  evict_open_groups(uint32_t max_blocks, uint32_t classes, const struct evict_groups *groups, uint64_t seed,
+		       struct evict **ret);
+
 /* A new block, not pinned; parent: EVICT_NONE, or one that was added and is not away, which gains a child.
  * O(log n). */
 void evict_add(struct evict *evict, uint32_t block, uint32_t parent, uint32_t class, uint64_t tick);
@@ -45,7 +55,8 @@ void evict_pin(struct evict *evict, uint32_t block);		/* at most 2^32 - 1 times 
 void evict_unpin(struct evict *evict, uint32_t block);
 void evict_move(struct evict *evict, uint32_t block, uint32_t class);	/* not away */
 
-uint32_t evict_victim(const struct evict *evict, uint32_t class);	/* EVICT_NONE: nobody. O(1) */
+uint32_t evict_victim(const struct evict *evict, uint32_t class);	/* of group 0. EVICT_NONE: nobody. O(1) */
+uint32_t evict_group_victim(const struct evict *evict, uint32_t group, uint32_t class);
 uint64_t evict_tick(const struct evict *evict, uint32_t block);		/* last access */
 uint32_t evict_class(const struct evict *evict, uint32_t block);
 uint32_t evict_pins(const struct evict *evict, uint32_t block);
