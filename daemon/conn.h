@@ -47,6 +47,12 @@ struct conn {
 	uint32_t n_requests;
 	struct request *queue, **queue_end;	/* op.c's: those with blocks to begin, served in turn */
 	struct conn *queue_next;	/* op.c's queue of clients; stands in it while it has such requests */
+	uint32_t n_queued;		/* ops in its queue */
+	uint32_t passed_round;		/* of pump(): all its ops were passed over in this one */
+	uint32_t room_round;		/* of fetch_retry() */
+	uint32_t n_parts;		/* share.c's: of its ops... */
+	uint64_t in_flight_bytes;	/* ...and what they take of host memory */
+	uint64_t asked_ns;		/* when it last began an op; 0: never */
 	uint32_t arena_claimed;		/* slots of them together */
 	int32_t end_error;		/* DYING: said before the socket closes; 0: nothing */
 	uint32_t end_seq;
@@ -63,6 +69,9 @@ void server_close(struct server *server);		/* after shutdown, and no longer busy
 uint32_t server_connections(const struct server *server);
 void server_sample(struct server *server);		/* lookup counters -> stats; a few times a second */
 const char *server_tenant(const struct server *server);
+
+/* Calls fn for each connection, the dying ones included. */
+void server_each(const struct server *server, void (*fn)(void *arg, const struct conn *conn), void *arg);
 
 /* For request.c: the client asked to be told through its socket. */
 void conn_wake(struct conn *conn);

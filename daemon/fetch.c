@@ -16,7 +16,8 @@
  *      read into stays with the tier until the device is done with it (xfer.kept).
  *   F4 a part waits for room only while something is under way that will free some: jobs and reads hold pins, writes
  *      make blocks fit to be demoted. When nothing is, it is told -ENOSPC.
- *   F5 the list has at most one entry a part, so walking it is cheap. It is in order of need.
+ *   F5 the list has at most one entry a part, so walking it is cheap. It is in order of need; those that wait for room
+ *      overtake none of their own client, and any of another.
  *   F6 a quarter of the parts never begins a fetch, so that memory serves on while a device stalls.
  */
 #include <assert.h>
@@ -29,6 +30,7 @@
 #include "kvtierd.h"
 #include "op.h"
 #include "remote.h"
+#include "share.h"
 #include "writeback.h"
 
 /* For reads, which hold slots and pins. */
@@ -71,7 +73,7 @@ static void list_remove(struct requests *all, struct part *part)
 	else
 		all->fetches_end = part->fetch_link;
 	all->n_fetches--;
-	all->n_passed = 0;
+	op_look_again(all);
 }
 
 /* So that a device that stalls does not get all parts: what is in memory is still served. */
@@ -110,6 +112,16 @@ static struct part *first_waiting(const struct requests *all, enum fetch why)
 	struct part *part = all->fetches;
 
 	while (part && part->fetch != why)
+		part = part->fetch_next;
+	return part;
+}
+
+/* The first of a client's. */
+static struct part *first_for_room(const struct requests *all, const struct conn *conn)
+{
+	struct part *part = all->fetches;
+
+	while (part && (part->fetch != FETCH_ROOM || part->request->conn != conn))
 		part = part->fetch_next;
 	return part;
 }
@@ -168,24 +180,29 @@ static void wait_for_room(struct requests *all, struct part *part)
 static int look_for_room(struct kvtierd *d, const struct part *part, uint32_t bytes, struct extent *ret)
 {
 	struct tier *host = d->tiers[TIER_HOST];
-	int r = mover_find_room(host, d->blocks, d->tick, bytes, MOVER_STEPS, &d->moved, ret);
+	struct mover_for whom = { .space = part->request->mount->space->number, .guaranteed = share_guaranteed(d) };
+	int r = mover_find_room_for(host, d->blocks, d->tick, bytes, &whom, &d->moved, ret);
 
 	/* All that could go went there. More each time: one slot may help, or it takes a whole slab of them. */
 	for (uint32_t n = 1; r == -ENOSPC && outbox_give_back(d->outbox, n); n *= 2)
-		r = mover_find_room(host, d->blocks, d->tick, bytes, MOVER_STEPS, &d->moved, ret);
+		r = mover_find_room_for(host, d->blocks, d->tick, bytes, &whom, &d->moved, ret);
 	note_progress(d);
-	if (r == -EAGAIN && (part->request->early || !something_under_way(d)))
-		r = mover_make_room(host, d->blocks, d->tick, bytes, MOVER_STEPS, &d->moved, ret);
+	if (r != -EAGAIN || (!part->request->early && something_under_way(d)))
+		return r;
+	whom.desperate = true;
+	r = mover_find_room_for(host, d->blocks, d->tick, bytes, &whom, &d->moved, ret);
+	for (uint32_t n = 1; (r == -ENOSPC || r == -EAGAIN) && outbox_give_back(d->outbox, n); n *= 2)
+		r = mover_find_room_for(host, d->blocks, d->tick, bytes, &whom, &d->moved, ret);
 	return r;
 }
 
 int fetch_slot(struct kvtierd *d, struct part *part, uint32_t bytes)
 {
-	const struct part *first = first_waiting(d->requests, FETCH_ROOM);
+	const struct part *first = first_for_room(d->requests, part->request->conn);
 	const int early = part->request->early;
 	int r = -EAGAIN;
 
-	if (!first || part->fetch == FETCH_ROOM)	/* nobody overtakes */
+	if (!first || part->fetch == FETCH_ROOM)	/* no part overtakes another of its client */
 		r = look_for_room(d, part, bytes, &part->where);
 	if ((r == -ENOSPC || r == -EAGAIN) && !early && (something_under_way(d) || (first && first != part))) {
 		wait_for_room(d->requests, part);
@@ -201,7 +218,7 @@ int fetch_slot(struct kvtierd *d, struct part *part, uint32_t bytes)
 
 bool fetch_free_slot(struct kvtierd *d, struct part *part, uint32_t bytes)
 {
-	if (!first_waiting(d->requests, FETCH_ROOM))
+	if (!first_for_room(d->requests, part->request->conn))
 		part->placed = tier_alloc(d->tiers[TIER_HOST], bytes, &part->where) == 0;
 	return part->placed;
 }
@@ -301,10 +318,28 @@ enum verdict load_fetch(struct kvtierd *d, struct part *part)
 	return miss(part, -ENOENT);
 }
 
+/* Each client's first in turn: a large image that finds no room holds up nobody else's small one. */
+static bool retry_room(struct requests *all)
+{
+	struct part *part = first_waiting(all, FETCH_ROOM);
+	const bool worked = part && (progress(all->d) != all->room_progress || !something_under_way(all->d));
+
+	if (!worked)
+		return false;
+	all->room_round++;
+	while (part) {
+		part->request->conn->room_round = all->room_round;
+		part_run(part);
+		part = all->fetches;	/* others may have come or gone */
+		while (part && (part->fetch != FETCH_ROOM || part->request->conn->room_round == all->room_round))
+			part = part->fetch_next;
+	}
+	return true;
+}
+
 /* Where the tier, or the room, is still short the step puts the part back; what ends then will bring us here again. */
 bool fetch_retry(struct requests *all)
 {
-	struct kvtierd *d = all->d;
 	struct part *part = first_waiting(all, FETCH_AGAIN);
 	bool worked = false;
 
@@ -312,12 +347,7 @@ bool fetch_retry(struct requests *all)
 		part_run(part);
 		worked = first_waiting(all, FETCH_AGAIN) != part;
 	}
-	part = first_waiting(all, FETCH_ROOM);
-	if (part && (progress(d) != all->room_progress || !something_under_way(d))) {
-		part_run(part);
-		worked = true;
-	}
-	return worked;
+	return retry_room(all) || worked;
 }
 
 /* --- after it --- */

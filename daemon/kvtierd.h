@@ -20,6 +20,7 @@
 
 struct server;		/* conn.c: listening socket and connections */
 struct requests;	/* request.c: ops and the blocks of them in flight */
+struct shares;		/* share.c: what a client may have of parts and memory */
 struct ctl;		/* ctl.c: admin socket */
 struct copies;		/* copies.c: block table and tiers in step */
 struct writeback;	/* writeback.c: what is to be written to NVMe */
@@ -36,6 +37,7 @@ struct kvtierd {
 	struct device *device;
 	struct spaces *spaces;
 	struct requests *requests;
+	struct shares *shares;
 	struct server *server;
 	struct ctl *ctl;
 	struct copies *copies;

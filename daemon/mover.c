@@ -28,13 +28,70 @@ struct mover {
 	struct mover_counts *counts;
 	uint32_t slots_to_look;
 	uint32_t to_demote;
-	bool spare, spared;		/* the queued ones; there was one that would have been the next to go */
+	bool spare;			/* the queued ones */
+	bool spared;			/* there was one, or one that is guaranteed to its space, which would have been the next */
+	const struct mover_for *whom;	/* NULL: nothing is guaranteed */
+	uint32_t bytes;			/* asked for */
+	struct place_account account[BLOCK_ACCOUNTS];	/* whom: by account */
+	struct place_account *own;	/* whom's, or `stranger` */
+	struct place_account stranger;	/* for a space that has no account yet */
 	bool inherited;			/* a slot went to the heir... */
 	bool any;			/* ...which is as good: it left the host tier's blocks */
 	uint32_t class, slab;		/* being emptied */
 	struct place_class classes[TIER_MAX_CLASSES];
 	uint32_t n_classes;
 };
+
+/* What each space holds; evictions and moves keep it up to date. */
+static void survey_accounts(struct mover *m)
+{
+	const uint32_t n = blocks_accounts(m->blocks), classes = host_classes(m->host);
+	struct tier_class_view view;
+
+	assert(n <= BLOCK_ACCOUNTS);
+	for (uint32_t i = 0; i < n; i++) {
+		const uint32_t space = blocks_account_space(m->blocks, i);
+
+		m->account[i] = (struct place_account){ .guaranteed = space == BLOCK_NONE ? 0 : m->whom->guaranteed[space] };
+	}
+	for (uint32_t class = 0; class < classes; class++) {
+		host_class_view(m->host, class, &view);
+		for (uint32_t i = 0; i < n && view.slabs; i++)
+			m->account[i].bytes += (uint64_t)blocks_account_slots(m->blocks, i, class) * view.slot_bytes;
+	}
+	m->stranger = (struct place_account){ .guaranteed = m->whom->guaranteed[m->whom->space] };
+	m->own = &m->stranger;
+	if (blocks_account_of(m->blocks, m->whom->space) > 0)
+		m->own = &m->account[blocks_account_of(m->blocks, m->whom->space)];
+}
+
+static bool may_take(const struct mover *m, uint32_t account)
+{
+	return !m->whom || place_may_take(&m->account[account], m->own, m->bytes, m->whom->desperate);
+}
+
+/* The next to go in a class, of those that may; BLOCK_NONE: nobody. */
+static uint32_t next_victim(struct mover *m, uint32_t class, uint64_t *ret_tick)
+{
+	uint32_t ret = BLOCK_NONE, n = m->whom ? blocks_accounts(m->blocks) : 0;
+	uint64_t tick = 0;
+
+	if (!m->whom)
+		return blocks_victim(m->blocks, class, ret_tick);
+	for (uint32_t i = 0; i < n; i++) {
+		const uint32_t block = blocks_account_victim(m->blocks, i, class, &tick);
+
+		if (block == BLOCK_NONE)
+			continue;
+		if (!may_take(m, i)) {
+			m->spared = true;
+		} else if (ret == BLOCK_NONE || tick < *ret_tick || (tick == *ret_tick && block < ret)) {
+			ret = block;
+			*ret_tick = tick;
+		}
+	}
+	return ret;
+}
 
 /* The state of every class; what was looked up before is void. */
 static void survey(struct mover *m)
@@ -46,7 +103,7 @@ static void survey(struct mover *m)
 		host_class_view(m->host, i, &c->view);
 		c->look = PLACE_UNSEEN;
 		c->oldest_tick = PLACE_NO_TICK;
-		if (blocks_victim(m->blocks, i, &c->oldest_tick) == BLOCK_NONE)
+		if (next_victim(m, i, &c->oldest_tick) == BLOCK_NONE)
 			c->oldest_tick = PLACE_NO_TICK;
 	}
 }
@@ -94,6 +151,7 @@ static bool evict_one(struct mover *m, uint32_t victim, bool demoted)
 	assert(!err);		/* a block's slot is in use as long as it has it */
 	if (m->counts->inherit)
 		heir = m->counts->inherit(m->counts->heir, victim, &slot);
+	m->account[blocks_account(m->blocks, victim)].bytes -= m->classes[slot.class].view.slot_bytes;
 	(void)(demoted ? blocks_demote : blocks_drop)(m->blocks, victim);
 	if (heir == MOVER_NO_HEIR)
 		tier_free(m->host, &slot);
@@ -107,8 +165,9 @@ static bool evict_one(struct mover *m, uint32_t victim, bool demoted)
 static uint32_t evict(struct mover *m, uint32_t class, uint32_t count)
 {
 	uint32_t n = 0, victim;
+	uint64_t tick;
 
-	while (n < count && (victim = blocks_victim(m->blocks, class, NULL)) != BLOCK_NONE) {
+	while (n < count && (victim = next_victim(m, class, &tick)) != BLOCK_NONE) {
 		const bool demoted = blocks_nvme(m->blocks, victim, NULL);
 
 		if (m->spare && !demoted && blocks_queued(m->blocks, victim)) {
@@ -134,8 +193,9 @@ static bool demote_slot(void *arg, const struct extent *where)
 		return false;
 	m->slots_to_look--;
 	if (block == HOST_NO_OWNER || !blocks_live(m->blocks, block) || blocks_pins(m->blocks, block) ||
-	    !blocks_nvme(m->blocks, block, NULL))
+	    !blocks_nvme(m->blocks, block, NULL) || !may_take(m, blocks_account(m->blocks, block)))
 		return true;
+	m->account[blocks_account(m->blocks, block)].bytes -= m->classes[where->class].view.slot_bytes;
 	(void)blocks_demote(m->blocks, block);
 	tier_free(m->host, where);
 	m->to_demote--;
@@ -235,6 +295,9 @@ static int make_room(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_
 	err = tier_alloc(m->host, bytes, ret);
 	if (err != -ENOSPC)
 		return err;
+	m->bytes = bytes;
+	if (m->whom)
+		survey_accounts(m);
 	follow_plans(m, now_tick, bytes, max_steps);
 	err = tier_alloc(m->host, bytes, ret);
 	if (err == -ENOSPC && host_class_of(m->host, bytes) >= 0) {
@@ -258,6 +321,14 @@ int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick,
 	struct mover m = { .host = host, .blocks = blocks, .counts = counts, .spare = true };
 
 	return make_room(&m, now_tick, bytes, max_steps, ret);
+}
+
+int mover_find_room_for(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
+			const struct mover_for *whom, struct mover_counts *counts, struct extent *ret)
+{
+	struct mover m = { .host = host, .blocks = blocks, .counts = counts, .spare = !whom->desperate, .whom = whom };
+
+	return make_room(&m, now_tick, bytes, MOVER_STEPS, ret);
 }
 
 uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes, uint32_t max_steps,

@@ -6,6 +6,8 @@
  * always a number (blocks_sample_away() is for that). Where no plan helps, because the leaves are in use (a chain
  * longer than the tier), blocks with children are demoted, too: of the image's own class, whichever a short walk meets.
  *
+ * mover_find_room_for() heeds what is guaranteed to each space; the others go by recency alone.
+ *
  * What it costs the core: an eviction is a few hundred nanoseconds; emptying a slab copies at most what
  * lies in one slab (64 MiB by default: 8-16 ms at 4-8 GB/s), at most once per make_room, and gains a whole
  * slab, so that the copied bytes per allocated byte stay below 1 (tests/sim_place.c measures it).
@@ -43,6 +45,16 @@ int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick,
  * soon they can be demoted. -EAGAIN: there is room if those go. */
 int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret);
+
+/* For a block of `space`, with regard to what is guaranteed to others (place_may_take()): their blocks are spared as well.
+ * -EAGAIN: there is room if blocks go that were spared. desperate: none of those that are queued is, see there. */
+struct mover_for {
+	uint32_t space;
+	bool desperate;
+	const uint64_t *guaranteed;	/* bytes, by space */
+};
+int mover_find_room_for(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
+			const struct mover_for *whom, struct mover_counts *counts, struct extent *ret);
 
 /* Evicts up to `bytes` of images, least recent leaves of all classes first. Returns bytes freed. */
 uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes, uint32_t max_steps,

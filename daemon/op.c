@@ -6,7 +6,8 @@
  *	                   `-- deadline, cancel, space closed, client gone: blocks not begun are settled at once --^
  *
  * Fairness: clients with blocks to begin are served in turn, one block a visit, and so are the ops of each. So
- * neither a long op nor many of them delay another client's by more than the blocks already in flight.
+ * neither a long op nor many of them delay another client's by more than the blocks already in flight, and of those no
+ * client has more than its share (share.h).
  */
 #include "op.h"
 
@@ -20,6 +21,7 @@
 #include "copies.h"
 #include "kvtierd.h"
 #include "remote.h"
+#include "share.h"
 #include "writeback.h"
 
 enum {
@@ -48,7 +50,9 @@ int requests_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct re
 	all->poller.poll = pump;
 	all->request_pool = calloc(max_ops, sizeof *all->request_pool);
 	all->part_pool = calloc(parts, sizeof *all->part_pool);
-	if (!all->request_pool || !all->part_pool) {
+	all->n_free_parts = parts;
+	all->round = 1;
+	if (!all->request_pool || !all->part_pool || shares_open(&d->shares)) {
 		requests_close(all);
 		return -ENOMEM;
 	}
@@ -71,6 +75,8 @@ void requests_close(struct requests *all)
 		return;
 	assert(all->outstanding == 0);
 	loop_poller_remove(all->d->loop, &all->poller);
+	shares_close(all->d->shares);
+	all->d->shares = NULL;
 	free(all->request_pool);
 	free(all->part_pool);
 	free(all);
@@ -102,6 +108,13 @@ uint64_t requests_pages(const struct conn *conn)
 }
 
 /* --- settling --- */
+
+void op_look_again(struct requests *all)
+{
+	all->n_passed = 0;
+	all->round++;
+}
+
 
 static void count(const struct request *q, int status)
 {
@@ -161,6 +174,8 @@ struct part *op_part_done(struct part *part)
 	} else if (q->n_waiting > 0)
 		turn = find_part(all, q, part->at + 1);
 	settle(q, part->at, part->status);
+	share_part_ended(q->d, part);
+	op_look_again(all);
 	part->request = NULL;
 	part->next = all->free_parts;
 	all->free_parts = part;
@@ -172,7 +187,7 @@ static void end_early(struct request *q, int status)
 {
 	q->ending = true;
 	q->early = status;
-	q->d->requests->n_passed = 0;	/* it may stand in the queue */
+	op_look_again(q->d->requests);	/* it may stand in the queue */
 	while (q->next_block < q->sqe.n)
 		settle(q, q->next_block++, status);
 	fetch_end_early(q, status);
@@ -260,6 +275,7 @@ void op_finish_if_settled(struct request *q)
 	if (q->next)
 		q->next->link = q->link;
 	q->conn->n_requests--;
+	share_op_ended(q->d, q);
 	q->conn->arena_claimed -= slots_of(&q->sqe);
 	q->mount->ops--;
 	all->outstanding--;
@@ -270,14 +286,35 @@ void op_finish_if_settled(struct request *q)
 
 /* --- beginning blocks --- */
 
+/* A store's chain begins under its parent, or not at all; what a load brings from elsewhere is kept only
+ * there. Taken with its first block: what waits for its turn pins nothing. */
+static void take_parent(struct kvtierd *d, struct request *q)
+{
+	uint32_t parent;
+
+	ring_key(&q->conn->ring, q->sqe.first + q->sqe.n, q->last_key);
+	if (q->sqe.op != WIRE_OP_STORE)
+		return;
+	parent = blocks_find(d->blocks, q->last_key, q->mount->space->number);
+	if (parent == BLOCK_NONE) {
+		q->chain_error = -ENOENT;
+		return;
+	}
+	lease_take(d, &q->tail, parent);
+	copies_touch(d, parent, q->tick);
+}
+
 static void begin_next_block(struct requests *all, struct request *q)
 {
 	struct part *part = all->free_parts;
 	const uint32_t slot = q->sqe.first + q->next_block;
 
+	if (!q->begun && (q->sqe.flags & WIRE_SQE_HAS_PARENT))
+		take_parent(q->d, q);
 	all->free_parts = part->next;
 	memset(part, 0, sizeof *part);
 	part->request = q;
+	share_part_begun(q->d, part);
 	part->at = q->next_block++;
 	part->job.layout = &q->mount->layout;
 	part->job.page = ring_page(&q->conn->ring, slot);
@@ -302,6 +339,7 @@ static void enqueue(struct requests *all, struct request *q)
 	q->queue_next = NULL;
 	q->queued = true;
 	all->n_queued++;
+	c->n_queued++;
 	if (c->queue) {
 		*c->queue_end = q;
 		c->queue_end = &q->queue_next;
@@ -326,6 +364,7 @@ static struct request *dequeue(struct requests *all)
 	c->queue = q->queue_next;
 	q->queued = false;
 	all->n_queued--;
+	c->n_queued--;
 	if (c->queue) {
 		c->queue_next = NULL;
 		*all->queue_end = c;
@@ -340,8 +379,55 @@ static bool moved_much(const struct mover_counts *now, const struct mover_counts
 	       now->evicted_blocks - before->evicted_blocks >= PUMP_EVICTED;
 }
 
+/* The client goes to the end; all its ops were passed over, unless they were in this round. */
+static void pass_client(struct requests *all)
+{
+	struct conn *c = all->queue;
+
+	if (c->passed_round != all->round)
+		all->n_passed += c->n_queued;
+	c->passed_round = all->round;
+	if (!c->queue_next)
+		return;
+	all->queue = c->queue_next;
+	c->queue_next = NULL;
+	*all->queue_end = c;
+	all->queue_end = &c->queue_next;
+}
+
+/* An op that was ended early has nothing to wait for. */
+static bool must_wait(const struct request *q)
+{
+	return q->next_block < q->sqe.n && (share_of_memory_is_used(q->d, q) || fetch_must_wait(q));
+}
+
+/* Takes the next op in turn, and begins its next block if that may be. */
+static void pump_one(struct requests *all)
+{
+	struct request *q;
+
+	if (share_of_parts_is_used(all->d, all->queue)) {
+		pass_client(all);
+		return;
+	}
+	q = dequeue(all);
+	if (must_wait(q)) {
+		enqueue(all, q);
+		all->n_passed += q->passed_round != all->round;
+		q->passed_round = all->round;
+		return;
+	}
+	op_look_again(all);
+	if (q->next_block + 1 < q->sqe.n)
+		enqueue(all, q);
+	if (q->next_block < q->sqe.n)
+		begin_next_block(all, q);
+	else
+		op_finish_if_settled(q);	/* it was ended early while it stood in the queue */
+}
+
 /* Begins blocks of queued requests in turn, while there are parts for them. Those that must wait are passed over, until
- * all were: then nothing can be begun before a fetch ends. */
+ * all were: then nothing can be begun before a part or a fetch ends. */
 static bool pump(struct loop_poller *poller)
 {
 	struct requests *all = (struct requests *)(void *)((char *)poller - offsetof(struct requests, poller));
@@ -351,21 +437,8 @@ static bool pump(struct loop_poller *poller)
 
 	worked |= remote_retry(all);
 	while (all->n_passed < all->n_queued && all->free_parts && budget-- > 0 && !moved_much(&all->d->moved, &before)) {
-		struct request *q = dequeue(all);
-
+		pump_one(all);
 		worked = true;
-		if (fetch_must_wait(q)) {
-			enqueue(all, q);
-			all->n_passed++;
-			continue;
-		}
-		all->n_passed = 0;
-		if (q->next_block + 1 < q->sqe.n)
-			enqueue(all, q);
-		if (q->next_block < q->sqe.n)
-			begin_next_block(all, q);
-		else
-			op_finish_if_settled(q);	/* it was ended early while it stood in the queue */
 	}
 	return worked;
 }
@@ -402,23 +475,6 @@ static void cancel(struct kvtierd *d, struct request *q)
 	end_early(q, -ECANCELED);
 }
 
-/* A store's chain begins under its parent, or not at all; what a load brings from elsewhere is kept only there. */
-static void take_parent(struct kvtierd *d, struct request *q)
-{
-	uint32_t parent;
-
-	ring_key(&q->conn->ring, q->sqe.first + q->sqe.n, q->last_key);
-	if (q->sqe.op != WIRE_OP_STORE)
-		return;
-	parent = blocks_find(d->blocks, q->last_key, q->mount->space->number);
-	if (parent == BLOCK_NONE) {
-		q->chain_error = -ENOENT;
-		return;
-	}
-	lease_take(d, &q->tail, parent);
-	copies_touch(d, parent, q->tick);
-}
-
 static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount, const struct wire_sqe *sqe)
 {
 	struct requests *all = d->requests;
@@ -438,15 +494,14 @@ static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount, 
 		q->next->link = &q->next;
 	conn->requests = q;
 	conn->n_requests++;
+	share_op_started(d, conn);
 	conn->arena_claimed += slots_of(sqe);
 	mount->ops++;
 	all->outstanding++;
 	stats_set(&d->stats->v.ops_outstanding, all->outstanding);
 	r = loop_timer_set(d->loop, &q->deadline, sqe->deadline_ns < latest ? sqe->deadline_ns : latest);
 	assert(r == 0);		/* the loop has room for a timer per op */
-	if (sqe->flags & WIRE_SQE_HAS_PARENT)
-		take_parent(d, q);
-	all->n_passed = 0;
+	op_look_again(all);
 	enqueue(all, q);
 }
 

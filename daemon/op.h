@@ -43,6 +43,7 @@ struct part {
 	int status;			/* as it will be told: enum in kvtier.h */
 	bool placed;			/* owns `where` */
 	bool waiting_turn;
+	uint64_t in_flight_bytes;	/* share.c's */
 	struct extent where;
 	struct lease lease;		/* load: while read. store: on a block that was already there */
 	/* fetch.c's */
@@ -69,6 +70,7 @@ struct request {
 	struct request *next, **link;		/* the connection's list; next: or the pool */
 	struct request *queue_next;
 	bool queued;				/* stands in its client's queue: may not be freed */
+	uint32_t passed_round;			/* of pump(): it was passed over in this one */
 	bool abandoned;				/* its client is gone */
 	bool ending;				/* end_early() is at work: may not be freed */
 	int early;				/* it was ended early, with this status: nothing may wait any more; 0 */
@@ -83,6 +85,10 @@ struct request {
 	uint8_t last_key[32];			/* of the block begun last; at first the parent's */
 	uint32_t remote_end;			/* prefetch: the first block that Redis does not have */
 	uint32_t n_waiting;			/* load: parts in LOAD_KEEP whose turn has not come */
+	/* share.c's */
+	bool begun;				/* a block was */
+	uint32_t n_parts;
+	uint64_t in_flight_bytes;		/* store: for the end of its chain */
 	struct lease tail;			/* store: the last committed block of the chain */
 	struct loop_timer deadline;
 };
@@ -98,7 +104,10 @@ struct requests {
 	uint64_t room_progress_ns;		/* ...and when that was last another than before */
 	struct conn *queue, **queue_end;	/* clients with blocks to begin, served in turn */
 	uint32_t n_queued;			/* ops in those */
-	uint32_t n_passed;			/* ops in a row whose next block may not be begun now */
+	uint32_t n_passed;			/* ops in a row whose next block may not be begun now... */
+	uint32_t round;				/* ...and which of these rounds it is, from 1 */
+	uint32_t room_round;			/* of fetch_retry() */
+	uint32_t n_free_parts;
 	struct loop_poller poller;
 	struct log_limit log;
 	struct request *request_pool;
@@ -152,6 +161,8 @@ void remote_corrupt(struct kvtierd *d, struct part *part);		/* its checksum was 
 /* op.c: the block's status is final; the part goes back to the pool. Returns the part whose turn has come. */
 struct part *op_part_done(struct part *part);
 bool op_part_runs(const struct request *q, uint32_t at);	/* that block was begun, and its status is not final */
+/* op.c: something ended: ops that were passed over may go on. */
+void op_look_again(struct requests *all);
 /* op.c: completes the op if all its blocks are settled; q may be gone afterwards. */
 void op_finish_if_settled(struct request *q);
 

@@ -5,7 +5,14 @@
 #include "place.h"
 
 #include <assert.h>
-#include <stdbool.h>
+
+bool place_may_take(const struct place_account *account, const struct place_account *own, uint64_t own_asks,
+		    bool desperate)
+{
+	if (account == own || account->bytes > account->guaranteed)
+		return true;
+	return desperate && own->bytes <= own->guaranteed && own_asks <= own->guaranteed - own->bytes;
+}
 
 /* Slots still to be evicted before a class can give a slab away: what lies in the slab (used) must fit into
  * the free slots outside it (free - (slots - used)), in which `used` cancels out. */

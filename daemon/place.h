@@ -15,11 +15,17 @@
  * or being written) costs a walk over slots, so the plan asks for it only of the class it is about to take
  * from: PLACE_LOOK.
  *
+ * Whose blocks may go is place_may_take(): each account (the blocks of a space, block.h) has bytes that are guaranteed to
+ * it, as its clients are active (share.h). Who asks takes from itself, and from all that hold more than is guaranteed to
+ * them; only leaves that may be taken count in oldest_tick. So most of memory goes by recency alone, and a client that
+ * stores as fast as it can pays with its own blocks once the others are down to their guarantee.
+ *
  * Progress: EVICT frees a slot, MOVE frees a slab, and one LOOK a class is answered between two of them.
  */
 #ifndef KVTIER_PLACE_H
 #define KVTIER_PLACE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "../tiers/tier.h"
@@ -57,6 +63,16 @@ struct place_plan {
 	uint32_t slab;			/* MOVE: empty this one */
 	int32_t  donor;			/* to be given back with the next state */
 };
+
+struct place_account {
+	uint64_t bytes;			/* that its slots take */
+	uint64_t guaranteed;
+};
+
+/* May a leaf of `account` go for an image of `own`'s? desperate: nothing is under way that could help; then whoever is
+ * within its guarantee (with what it asks for: own_asks) takes from anybody. */
+bool place_may_take(const struct place_account *account, const struct place_account *own, uint64_t own_asks,
+		    bool desperate);
 
 void place_plan(const struct place_state *state, struct place_plan *ret);
 

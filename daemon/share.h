@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * share.h - what a client may have of the parts, of host memory in flight, and what of host memory is guaranteed to the
+ * spaces it has open: so that one client's haste is not another's loss. Core thread only. See share.c.
+ */
+#ifndef KVTIER_SHARE_H
+#define KVTIER_SHARE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct conn;
+struct kvtierd;
+struct part;
+struct request;
+struct shares;
+
+int  shares_open(struct shares **ret);
+void shares_close(struct shares *shares);	/* NULL is fine */
+
+/* The client is at its share of the parts: no block of it is begun now. */
+bool share_of_parts_is_used(const struct kvtierd *d, const struct conn *conn);
+/* Likewise of host memory, as far as this op's next block goes. It may when a part of the client has ended. */
+bool share_of_memory_is_used(const struct kvtierd *d, const struct request *q);
+
+/* op.c tells what begins and ends. */
+void share_op_started(struct kvtierd *d, struct conn *conn);
+void share_op_ended(struct kvtierd *d, struct request *q);
+void share_part_begun(struct kvtierd *d, struct part *part);
+void share_part_ended(struct kvtierd *d, struct part *part);
+
+/* Bytes of host memory by space number that only their own space takes (place_may_take()). */
+const uint64_t *share_guaranteed(struct kvtierd *d);
+
+#endif
