@@ -124,7 +124,8 @@ enum kvtier_tier { KVTIER_TIER_GPU = 1, KVTIER_TIER_HOST = 2, KVTIER_TIER_NVME =
 
 /* Per-block statuses >= 0 are success. Negative ones are -errno:
  * -ENOENT miss, -ENOSPC not kept (store) or no room to bring it into host memory (load, prefetch), -ETIMEDOUT,
- * -ECANCELED, -ECONNRESET, -EFAULT page out of range. */
+ * -ECANCELED, -ECONNRESET, -EFAULT page out of range. The page of a load that ended with -ETIMEDOUT, -ECANCELED or
+ * -ECONNRESET may have a part of the block's bytes. */
 enum { KVTIER_BLOCK_OK = 0, KVTIER_BLOCK_PRESENT = 1 /* store: already there, nothing was copied */ };
 
 struct kvtier_key {

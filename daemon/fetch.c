@@ -15,7 +15,7 @@
  *   F3 no page is touched while a part waits here, so a deadline or a cancel ends it at once. A slot that is being
  *      read into stays with the tier until the device is done with it (xfer.kept).
  *   F4 a part waits for room only while something is under way that will free some: jobs and reads hold pins, writes
- *      make blocks fit to be demoted. When nothing is, it is told -ENOSPC.
+ *      make blocks fit to be demoted. When nothing is, whose client holds most is told -ENOSPC.
  *   F5 the list has at most one entry a part, so walking it is cheap. It is in order of need; those that wait for room
  *      overtake none of their own client, and any of another.
  *   F6 a quarter of the parts never begins a fetch, so that memory serves on while a device stalls.
@@ -163,6 +163,16 @@ static void note_progress(const struct kvtierd *d)
 	all->room_progress = progress(d);
 }
 
+/* Somebody else waits and holds more: when nothing else helps he is refused first, and what he held may go. */
+static bool another_holds_more(const struct requests *all, const struct conn *conn)
+{
+	const struct part *part = all->fetches;
+
+	while (part && (part->fetch != FETCH_ROOM || part->request->conn->in_flight_bytes <= conn->in_flight_bytes))
+		part = part->fetch_next;
+	return part != NULL;
+}
+
 static void wait_for_room(struct requests *all, struct part *part)
 {
 	const struct request *q = part->request;
@@ -204,7 +214,9 @@ int fetch_slot(struct kvtierd *d, struct part *part, uint32_t bytes)
 
 	if (!first || part->fetch == FETCH_ROOM)	/* no part overtakes another of its client */
 		r = look_for_room(d, part, bytes, &part->where);
-	if ((r == -ENOSPC || r == -EAGAIN) && !early && (something_under_way(d) || (first && first != part))) {
+	if ((r == -ENOSPC || r == -EAGAIN) && !early &&
+	    (something_under_way(d) || (first && first != part) ||
+	     another_holds_more(d->requests, part->request->conn))) {
 		wait_for_room(d->requests, part);
 		return -EAGAIN;
 	}
@@ -318,6 +330,21 @@ enum verdict load_fetch(struct kvtierd *d, struct part *part)
 	return miss(part, -ENOENT);
 }
 
+/* The first of the client that holds least, of those not yet tried in this round. */
+static struct part *next_for_room(const struct requests *all)
+{
+	struct part *best = NULL;
+
+	for (struct part *part = all->fetches; part; part = part->fetch_next) {
+		const struct conn *conn = part->request->conn;
+
+		if (part->fetch == FETCH_ROOM && conn->room_round != all->room_round &&
+		    (!best || conn->in_flight_bytes < best->request->conn->in_flight_bytes))
+			best = part;
+	}
+	return best;
+}
+
 /* Each client's first in turn: a large image that finds no room holds up nobody else's small one. */
 static bool retry_room(struct requests *all)
 {
@@ -327,12 +354,9 @@ static bool retry_room(struct requests *all)
 	if (!worked)
 		return false;
 	all->room_round++;
-	while (part) {
+	while ((part = next_for_room(all)) != NULL) {
 		part->request->conn->room_round = all->room_round;
 		part_run(part);
-		part = all->fetches;	/* others may have come or gone */
-		while (part && (part->fetch != FETCH_ROOM || part->request->conn->room_round == all->room_round))
-			part = part->fetch_next;
 	}
 	return true;
 }

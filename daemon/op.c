@@ -182,7 +182,17 @@ struct part *op_part_done(struct part *part)
 	return turn && turn->waiting_turn ? turn : NULL;
 }
 
-/* Blocks not yet begun, or waiting for NVMe, get their status now. Those in flight finish on their own. */
+/* Its pages are let go between two pieces. */
+static void cancel_jobs(struct request *q)
+{
+	struct requests *all = q->d->requests;
+
+	for (uint32_t i = 0; i < all->n_parts; i++)
+		if (all->part_pool[i].request == q)
+			device_cancel(&all->part_pool[i].job);
+}
+
+/* Blocks not yet begun, or waiting for NVMe, get their status now; those in flight as soon as their jobs have ended. */
 static void end_early(struct request *q, int status)
 {
 	q->ending = true;
@@ -191,6 +201,7 @@ static void end_early(struct request *q, int status)
 	while (q->next_block < q->sqe.n)
 		settle(q, q->next_block++, status);
 	fetch_end_early(q, status);
+	cancel_jobs(q);
 	q->ending = false;
 	op_finish_if_settled(q);
 }

@@ -11,8 +11,10 @@
  *   S1 a client without a part always gets one, unless all parts are in use; and of those that are kept for
  *      newcomers nobody has more than FEW.
  *   S2 in flight are the slots (or pins) of a client's parts, and, for each store that has begun, its chain's end, which is
- *      leased. A store that has begun may always have one part: so an op waits for nothing but ends of parts. What is
- *      in flight is at most half of host memory, and a block a client: the rest can be evicted, or is guaranteed.
+ *      leased. A store that has begun may always have one part: so an op waits for nothing but ends of parts. What
+ *      several have in flight is at most half of host memory, and a block a client: the rest can be evicted, or is
+ *      guaranteed. One that is alone begins stores up to half of it, and their blocks without limit; what that is when
+ *      another client comes ends, or is refused room before the other is (fetch.c).
  *   S3 the guarantees of all together are a quarter of host memory. A client that asked for nothing in RECENT_S has none, so
  *      what it left goes by age.
  */
@@ -81,13 +83,12 @@ static uint64_t block_bytes(const struct kvtierd *d, const struct request *q)
 
 bool share_of_memory_is_used(const struct kvtierd *d, const struct request *q)
 {
-	const uint32_t clients = d->shares->clients > 0 ? d->shares->clients : 1;
-	const uint64_t limit = d->tiers[TIER_HOST]->capacity_bytes / 4 / clients, bytes = block_bytes(d, q);
-	const bool opens = q->sqe.op == WIRE_OP_STORE && !q->begun;
+	const uint64_t half = d->tiers[TIER_HOST]->capacity_bytes / 2, bytes = block_bytes(d, q);
+	const bool opens = q->sqe.op == WIRE_OP_STORE && !q->begun, alone = d->shares->clients <= 1;
 
-	if (q->conn->in_flight_bytes == 0 || (q->begun && q->n_parts == 0))
+	if (q->conn->in_flight_bytes == 0 || (q->begun && q->n_parts == 0) || (alone && !opens))
 		return false;
-	return q->conn->in_flight_bytes + bytes + (opens ? bytes : 0) > limit;
+	return q->conn->in_flight_bytes + bytes + (opens ? bytes : 0) > (alone ? half : half / 2 / d->shares->clients);
 }
 
 void share_op_started(struct kvtierd *d, struct conn *conn)
