@@ -46,8 +46,9 @@ int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick,
 int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret);
 
-/* For a block of `space`, with regard to what is guaranteed to others (place_may_take()): their blocks are spared as well.
- * -EAGAIN: there is room if blocks go that were spared. desperate: none of those that are queued is, see there. */
+/* For a block of `space`, with regard to what is guaranteed to others (place_may_take()): their blocks are spared as
+ * well. -EAGAIN: there is room if blocks go that were spared. desperate: none of those that are queued is, see there.
+ * */
 struct mover_for {
 	uint32_t space;
 	bool desperate;

@@ -15,10 +15,10 @@
  * or being written) costs a walk over slots, so the plan asks for it only of the class it is about to take
  * from: PLACE_LOOK.
  *
- * Whose blocks may go is place_may_take(): each account (the blocks of a space, block.h) has bytes that are guaranteed to
- * it, as its clients are active (share.h). Who asks takes from itself, and from all that hold more than is guaranteed to
- * them; only leaves that may be taken count in oldest_tick. So most of memory goes by recency alone, and a client that
- * stores as fast as it can pays with its own blocks once the others are down to their guarantee.
+ * Whose blocks may go is place_may_take(): each account (the blocks of a space, block.h) has bytes that are guaranteed
+ * to it, as its clients are active (share.h). Who asks takes from itself, and from all that hold more than is
+ * guaranteed to them; only leaves that may be taken count in oldest_tick. So most of memory goes by recency alone, and
+ * a client that stores as fast as it can pays with its own blocks once the others are down to their guarantee.
  *
  * Progress: EVICT frees a slot, MOVE frees a slab, and one LOOK a class is answered between two of them.
  */

@@ -10,13 +10,13 @@
  * Invariants
  *   S1 a client without a part always gets one, unless all parts are in use; and of those that are kept for
  *      newcomers nobody has more than FEW.
- *   S2 in flight are the slots (or pins) of a client's parts, and, for each store that has begun, its chain's end, which is
- *      leased. A store that has begun may always have one part: so an op waits for nothing but ends of parts. What
- *      several have in flight is at most half of host memory, and a block a client: the rest can be evicted, or is
+ *   S2 in flight are the slots (or pins) of a client's parts, and, for each store that has begun, its chain's end,
+ *      which is leased. A store that has begun may always have one part: so an op waits for nothing but ends of parts.
+ *      What several have in flight is at most half of host memory, and a block a client: the rest can be evicted, or is
  *      guaranteed. One that is alone begins stores up to half of it, and their blocks without limit; what that is when
  *      another client comes ends, or is refused room before the other is (fetch.c).
- *   S3 the guarantees of all together are a quarter of host memory. A client that asked for nothing in RECENT_S has none, so
- *      what it left goes by age.
+ *   S3 the guarantees of all together are a quarter of host memory. A client that asked for nothing in RECENT_S has
+ *      none, so what it left goes by age.
  */
 #include "share.h"
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_04b_slow_layout_turns.c - goal: a client whose blocks are 60 MiB each, with a MiB between tokens, delays others
- * by its share and no more; its deadlines hold while its jobs run; when it is killed, its jobs end.
- * Method: a real kvtierd. A child stores one such block and then has 64 ops outstanding that load it, 30 times each, into
- * the same page. Meanwhile a quiet client stores and loads small blocks, an op at a time: all of them must succeed before
- * a quarter of the child's ops has ended (each of the quiet ones waited for all parts of the child before). Then the
- * child's loads with a deadline far shorter than one takes must end with -ETIMEDOUT; they ended with 0, as a job could
- * not be ended. Then it is killed, and its ops must go.
+ * regr_11_04b_slow_layout_turns.c - goal: a client whose blocks are 60 MiB each, with a MiB between tokens, delays
+ * others by its share and no more; its deadlines hold while its jobs run; when it is killed, its jobs end.
+ * Method: a real kvtierd. A child stores one such block and then has 64 ops outstanding that load it, 30 times each,
+ * into the same page. Meanwhile a quiet client stores and loads small blocks, an op at a time: all of them must
+ * succeed before a quarter of the child's ops has ended (each of the quiet ones waited for all parts of the child
+ * before). Then the child's loads with a deadline far shorter than one takes must end with -ETIMEDOUT; they ended with
+ * 0, as a job could not be ended. Then it is killed, and its ops must go.
  */
 #include <errno.h>
 #include <fcntl.h>

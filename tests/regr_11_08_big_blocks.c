@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * regr_11_08_big_blocks.c - goal: a client that stores big blocks as fast as it can takes neither the room that another
- * needs for a few blocks, nor the blocks that it uses. Stores of the other failed with -ENOSPC, and its blocks were gone.
- * Method: a real kvtierd of 16 slabs; one thread stores blocks that fill a slab each, 16 ops of 4 blocks at a time and
- * always new ones. A quiet client stores a few small blocks again and again, and loads what it stored not long ago: every
- * block must be stored, and every load a hit. Then likewise with a storer whose chains are longer than memory, and with
- * one whose blocks are as small.
+ * needs for a few blocks, nor the blocks that it uses. Stores of the other failed with -ENOSPC, and its blocks were
+ * gone. Method: a real kvtierd of 16 slabs; one thread stores blocks that fill a slab each, 16 ops of 4 blocks at a
+ * time and always new ones. A quiet client stores a few small blocks again and again, and loads what it stored not
+ * long ago: every block must be stored, and every load a hit. Then likewise with a storer whose chains are longer than
+ * memory, and with one whose blocks are as small.
  */
 #include <errno.h>
 #include <pthread.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_11_absent_keys.c - goal: loads of keys that nobody has cost nobody a block, though a Redis has to be asked for
- * each. Slots were taken for what it might have before it was asked: others' blocks were evicted for nothing.
- * Method: a real kvtierd, a real Redis. One engine fills host memory with small blocks. Another, with larger ones, loads
- * thousands of random keys; then all of the first one's blocks must still be there. What Redis does have still comes,
- * and is kept.
+ * regr_11_11_absent_keys.c - goal: loads of keys that nobody has cost nobody a block, though a Redis has to be asked
+ * for each. Slots were taken for what it might have before it was asked: others' blocks were evicted for nothing.
+ * Method: a real kvtierd, a real Redis. One engine fills host memory with small blocks. Another, with larger ones,
+ * loads thousands of random keys; then all of the first one's blocks must still be there. What Redis does have still
+ * comes, and is kept.
  */
 #include "lib_shared.h"
 
