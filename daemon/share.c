@@ -22,7 +22,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "config.h"
 #include "conn.h"
@@ -34,12 +33,15 @@ enum {
 	KEPT_MIN = 4,		/* ...of which there are so many, or an eighth, or half if that is less */
 	RECENT_S = 600,
 	FRESH_MS = 100,		/* the guarantees are made anew so often */
+	GIVEN_MAX = 4096,	/* spaces open on active clients that get one */
 };
 
 struct shares {
 	uint64_t made_ns;	/* 0: never */
 	uint32_t clients;	/* with ops outstanding */
 	uint32_t active;
+	uint32_t n_given;
+	uint32_t given[GIVEN_MAX];	/* spaces that have one */
 	uint64_t guaranteed[TIER_MAX_SPACES];
 };
 
@@ -154,6 +156,16 @@ static void count_active(void *arg, const struct conn *conn)
 	d->shares->active += is_active(d, conn);
 }
 
+static void give(struct shares *s, uint32_t space, uint64_t bytes)
+{
+	if (s->guaranteed[space] == 0) {
+		if (s->n_given == GIVEN_MAX)
+			return;
+		s->given[s->n_given++] = space;
+	}
+	s->guaranteed[space] += bytes;
+}
+
 static void guarantee(void *arg, const struct conn *conn)
 {
 	struct kvtierd *d = arg;
@@ -161,8 +173,8 @@ static void guarantee(void *arg, const struct conn *conn)
 
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES && is_active(d, conn); i++)
 		if (conn->mounts[i])
-			d->shares->guaranteed[conn->mounts[i]->space->number] +=
-				d->tiers[TIER_HOST]->capacity_bytes / 4 / d->shares->active / mounts;
+			give(d->shares, conn->mounts[i]->space->number,
+			     d->tiers[TIER_HOST]->capacity_bytes / 4 / d->shares->active / mounts);
 }
 
 const uint64_t *share_guaranteed(struct kvtierd *d)
@@ -173,7 +185,8 @@ const uint64_t *share_guaranteed(struct kvtierd *d)
 		return s->guaranteed;
 	s->made_ns = loop_now(d->loop);
 	s->active = 0;
-	memset(s->guaranteed, 0, sizeof s->guaranteed);
+	while (s->n_given > 0)
+		s->guaranteed[s->given[--s->n_given]] = 0;
 	server_each(d->server, count_active, d);
 	server_each(d->server, guarantee, d);
 	return s->guaranteed;
