@@ -41,8 +41,8 @@ enum { MARK_VARIANT = 1, MARK_DEVICE_SHIFT = 1 };
 
 /*
  * Who holds which host slots, by space, so that victims can be taken from one and not from another: each account has an
- * eviction order per slab class. A space has one as long as it has host copies. When all are in use, further spaces share
- * the first, which is nobody's.
+ * eviction order per slab class. A space has one as long as it has host copies. When all are in use, further spaces
+ * share the first, which is nobody's.
  */
 enum { ACCOUNT_SHARED = 0 };
 

@@ -14,8 +14,8 @@
  *	              v                           │
  *	            gone <──── evict_remove ──────┘
  *
- * The candidates of a class, of each group, are a treap ordered by (tick, number): a search tree that is also a heap by a
- * hash of the number, hence O(log n) deep whatever comes, with nothing stored for balance. A candidate has no
+ * The candidates of a class, of each group, are a treap ordered by (tick, number): a search tree that is also a heap
+ * by a hash of the number, hence O(log n) deep whatever comes, with nothing stored for balance. A candidate has no
  * children and no pins to count, so the same two words hold its links. That is all: 20 bytes a block, exact.
  */
 #include <assert.h>

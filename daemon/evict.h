@@ -23,8 +23,8 @@ struct evict;
 int  evict_open(uint32_t max_blocks, uint32_t classes, uint64_t seed, struct evict **ret);
 void evict_close(struct evict *evict);		/* NULL is fine */
 
-/* Likewise, and each class has an order for each group. of() says which of n a block belongs to; that may not change while
- * the block is here, but for away and hidden ones. */
+/* Likewise, and each class has an order for each group. of() says which of n a block belongs to; that may not change
+ * while the block is here, but for away and hidden ones. */
 struct evict_groups {
 	uint32_t n;
 	uint32_t (*of)(void *arg, uint32_t block);
