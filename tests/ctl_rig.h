@@ -51,7 +51,8 @@ bool server_row(const struct server *server, uint32_t position, struct conn_row 
 	(void)server;
 	if (position >= fake_clients)
 		return false;
-	*ret = (struct conn_row){ .id = position, .pid = 42, .shared = true, .region_bytes = 1ull << 40 };
+	*ret = (struct conn_row){ .id = position, .pid = 42, .shared = true, .region_bytes = 1ull << 40,
+				  .ending = position == 1, .pages = position };
 	snprintf(ret->name, sizeof(ret->name), "%s", nasty);
 	snprintf(ret->tenant, sizeof(ret->tenant), "default");
 	return true;

@@ -131,7 +131,8 @@ static void on_hello(struct peer *peer, uint32_t seq)
 	else if (lie == PEER_MANY_FDS)
 		send_fds(peer, &ok, sizeof(ok), many, 20);
 	else
-		send_fds(peer, &ok, sizeof(ok), peer->memory_fd, 3);
+		send_fds(peer, &ok, sizeof(ok), (int[]){ peer->memory_fd[0], peer->memory_fd[1], peer->memory_fd[2],
+							 peer->pidfd }, peer->pidfd ? 4 : 3);
 }
 
 static void space_drop(struct peer_space *space)
@@ -281,7 +282,7 @@ static void on_sqe(struct peer *peer, const struct wire_sqe *sqe)
 	const struct wire_space_close closed = { .head = head(WIRE_SPACE_CLOSED, sizeof(closed), 4711) };
 	const int lie = peer->lie;
 
-	if (sqe->op == WIRE_OP_CANCEL)
+	if (sqe->op == WIRE_OP_CANCEL || peer->keep)
 		return;		/* what is done at once cannot be cancelled */
 	for (uint32_t i = 0; i < sqe->n; i++) {
 		const int32_t status = one_block(peer, sqe, sqe->first + i);
@@ -345,6 +346,8 @@ static void *peer_run(void *arg)
 	while (!peer->stop) {
 		struct pollfd p = { .fd = peer->fd >= 0 ? peer->fd : peer->listen_fd, .events = POLLIN };
 
+		if (peer->fd >= 0 && peer->deaf)
+			p.fd = -1;
 		if (poll(&p, 1, 1) > 0) {
 			if (peer->fd >= 0) {
 				on_packet(peer);

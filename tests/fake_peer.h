@@ -49,6 +49,9 @@ struct peer {
 	char path[108];
 	_Atomic int lie;
 	_Atomic bool hold;		/* takes nothing off the ring */
+	_Atomic bool keep;		/* takes ops and never completes them */
+	_Atomic bool deaf;		/* reads nothing off the socket, sees no hang-up */
+	_Atomic int pidfd;		/* sent as the fourth descriptor of HELLO_OK; 0: none */
 	_Atomic bool quiet;		/* heartbeat stands still */
 	_Atomic bool hang_up;		/* drops the connection, once */
 	_Atomic uint8_t salt;		/* fills the salts it gives */

@@ -304,7 +304,7 @@ static void returning(struct world *w, bool private, enum call call, int error, 
 
 static void connect_without_memory(void **state)
 {
-	connecting(*state, CALLOC, ENOMEM, true, 3);		/* client, link, map */
+	connecting(*state, CALLOC, ENOMEM, true, 4);		/* client, link, map, grave */
 	connecting(*state, MMAP, ENOMEM, true, 4);		/* statuses, two rings, index */
 }
 
@@ -399,6 +399,75 @@ static void returns_staged(void **state)
 	returning(*state, true, MMAP, ENOMEM, 4);
 }
 
+/* --- memory that can be taken back --- */
+
+static void allocating(enum call call, int error)
+{
+	const struct held before = held();
+
+	for (int n = 1;; n++) {
+		struct kvtier_shared *memory = NULL;
+		int rc;
+
+		arm(call, n, error);
+		rc = kvtier_memory_alloc(1 << 20, NULL, &memory);
+		if (disarm(call)) {
+			failed_well(rc, error, true, call, n);
+		} else {
+			assert_int_equal(rc, 0);
+			kvtier_memory_free(memory);
+		}
+		held_is(&before, "allocating", call, n);
+		if (rc == 0)
+			return;
+	}
+}
+
+/* What could not be taken back is as it was. */
+static void taking_back(enum call call, int error)
+{
+	struct kvtier_region first = { .size = sizeof first }, now = { .size = sizeof now };
+	struct kvtier_shared *memory = NULL;
+	struct held before;
+	int rc = -1;
+	char *base;
+
+	assert_int_equal(kvtier_memory_alloc(1 << 20, NULL, &memory), 0);
+	assert_int_equal(kvtier_memory_region(memory, &first), 0);
+	base = kvtier_memory_address(memory);
+	strcpy(base + 8192, "mine");
+	before = held();
+	for (int n = 1; rc; n++) {
+		arm(call, n, error);
+		rc = kvtier_memory_take_back(memory);
+		if (disarm(call))
+			failed_well(rc, error, true, call, n);
+		assert_string_equal(base + 8192, "mine");
+		assert_int_equal(kvtier_memory_region(memory, &now), 0);
+		if (rc)
+			assert_int_equal(now.fd, first.fd);
+		faults.maps -= rc == 0;		/* it took the place of the old one */
+		held_is(&before, "taking back", call, n);
+		assert_true(n < USES_MAX);
+	}
+	kvtier_memory_free(memory);
+}
+
+static void memory_is_refused(void **state)
+{
+	(void)state;
+	allocating(CALLOC, ENOMEM);
+	allocating(MEMFD_CREATE, EMFILE);
+	allocating(FTRUNCATE, ENOSPC);
+	allocating(FCNTL, EPERM);
+	allocating(MMAP, ENOMEM);
+	taking_back(MEMFD_CREATE, EMFILE);
+	taking_back(FTRUNCATE, ENOSPC);
+	taking_back(FCNTL, EPERM);
+	taking_back(MMAP, ENOMEM);
+	taking_back(FSTAT, EBADF);
+}
+
 /* --- */
 
 static void count_leaky_fds(int *ret)
@@ -471,6 +540,7 @@ int main(void)
 		cmocka_unit_test(open_while_the_connection_fails),
 		cmocka_unit_test(returns_shared),
 		cmocka_unit_test(returns_staged),
+		cmocka_unit_test(memory_is_refused),
 		cmocka_unit_test(all_descriptors_close_on_exec),
 	};
 

@@ -123,6 +123,7 @@ static void await(struct world *w, uint64_t op)
 		assert_int_equal(kvtier_wait(w->e.client, op, STOP_MS, &result), 0);
 	}
 	mark(w);
+	assert_int_equal(result.lent, 0);
 }
 
 static void stop(struct world *w, uint64_t op)
@@ -130,6 +131,13 @@ static void stop(struct world *w, uint64_t op)
 	assert_int_equal(kill(w->d.pid, SIGTERM), 0);
 	await(w, op);
 	assert_int_equal(daemon_wait(&w->d, STOP_MS), 0);
+}
+
+static void murder(struct world *w, uint64_t op)
+{
+	assert_int_equal(kill(w->d.pid, SIGKILL), 0);
+	await(w, op);
+	(void)daemon_wait(&w->d, STOP_MS);
 }
 
 static void violation(struct world *w, uint64_t op)
@@ -178,6 +186,12 @@ static void a_clean_stop(void **state)
 	try(stop, "SIGTERM", 60000);
 }
 
+static void a_kill(void **state)
+{
+	(void)state;
+	try(murder, "SIGKILL", 60000);
+}
+
 static void a_violation(void **state)
 {
 	(void)state;
@@ -200,6 +214,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_clean_stop),
+		cmocka_unit_test(a_kill),
 		cmocka_unit_test(a_violation),
 		cmocka_unit_test(a_deadline),
 		cmocka_unit_test(a_space_close),

@@ -23,7 +23,9 @@ static void ask_clients(void)
 	assert_int_equal(rows_in("clients"), 3);
 	assert_null(strpbrk(reply, "\033\xff\x9b")); /* nothing that talks to a terminal */
 	assert_non_null(strstr(reply, "a\\\"b\\\\c\\u000a\\u001b[31m\\ufffd"));
-	assert_non_null(strstr(reply, "\"path\":\"shared\""));
+	assert_non_null(strstr(reply, "\"state\":\"open\",\"path\":\"shared\""));
+	assert_non_null(strstr(reply, "\"state\":\"ending\",\"path\":\"shared\""));
+	assert_non_null(strstr(reply, "\"pages\":2,"));
 	(void)close(fd);
 }
 
