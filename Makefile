@@ -104,7 +104,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/daemon.a $(BUILD)/client/map.o
 	$(Q)$(CC) $(ALLLD) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDF_$*) $(T_LIBS)
 
 T_OBJS   = $(addprefix $(BUILD)/tests/,$(1)): $(call objs,tests,$(2))
-$(call T_OBJS,unit_nvme_log unit_nvme_start sim_nvme_crash sim_nvme_faults sim_nvme_trace,disk_sim lib_nvme lib_trace)
+$(call T_OBJS,unit_nvme_log unit_nvme_start sim_nvme_crash sim_nvme_faults sim_nvme_lies sim_nvme_trace,disk_sim lib_nvme lib_trace)
 $(call T_OBJS,sim_evict_trace sim_admit_trace,lib_trace)
 $(call T_OBJS,unit_nvme_tier fault_nvme_back fault_nvme_bits fault_nvme_file fault_nvme_io,disk_sim lib_nvme lib_nvme_tier)
 $(call T_OBJS,fault_io fault_nvme_back fault_nvme_io,lib_io_faults lib_io_plan)

@@ -53,10 +53,34 @@ static struct sim_write *add_write(struct disk_sim *sim, const struct io_op *op)
 	return w;
 }
 
+static enum sim_lie kind_of_lie(struct disk_sim *sim, const struct io_op *op, uint64_t nth)
+{
+	const bool chance = sim->lie_one_in && random_below(&sim->random, sim->lie_one_in) == 0;
+	enum sim_lie lie = sim->lie;
+
+	if (chance)
+		lie = op->kind == IO_READ ? SIM_STALE : random_below(&sim->random, 2) ? SIM_LOST : SIM_MISDIRECTED;
+	else if (!sim->lie_nth || nth < sim->lie_nth)
+		return SIM_LIES;
+	if (op->kind == IO_FDATASYNC || (lie == SIM_STALE) != (op->kind == IO_READ))
+		return SIM_LIES;
+	if (!chance)
+		sim->lie_nth = 0;
+	sim->lies++;
+	return lie;
+}
+
+/* Where a write goes instead: some page of the device that has room for it. */
+static uint64_t elsewhere(struct disk_sim *sim, uint32_t bytes)
+{
+	return (uint64_t)random_below(&sim->random, (uint32_t)((sim->bytes - bytes) / IO_ALIGN + 1)) * IO_ALIGN;
+}
+
 static int sim_submit(struct nvme_disk *disk, struct io_op *op)
 {
 	struct disk_sim *sim = sim_of(disk);
 	const uint64_t nth = sim->submits + 1;
+	enum sim_lie lie;
 
 	if (sim->n_lent == sim->depth)
 		return -EAGAIN;
@@ -74,12 +98,16 @@ static int sim_submit(struct nvme_disk *disk, struct io_op *op)
 		op->status = sim->fail_status;
 	sim->lent[sim->n_lent].op = op;
 	sim->lent[sim->n_lent].write = NULL;
+	lie = kind_of_lie(sim, op, nth);
+	sim->lent[sim->n_lent].stale = lie == SIM_STALE;
 	sim->lent[sim->n_lent].ends = sim->ends;
 	sim->lent[sim->n_lent].due_ns =
 		nth == sim->stall_nth ? NEVER : sim->time_ns + 1 + random_below(&sim->random, LATENCY_NS);
 	sim->n_lent++;
-	if (op->kind == IO_WRITE && (!op->status || sim->fail_done))
+	if (op->kind == IO_WRITE && (!op->status || sim->fail_done) && lie != SIM_LOST)
 		sim->lent[sim->n_lent - 1].write = add_write(sim, op);
+	if (lie == SIM_MISDIRECTED && sim->lent[sim->n_lent - 1].write)
+		sim->lent[sim->n_lent - 1].write->offset = elsewhere(sim, op->bytes);
 	return 0;
 }
 
@@ -110,16 +138,17 @@ static void end_op(struct disk_sim *sim, uint32_t i)
 	struct io_op *op = sim->lent[i].op;
 	struct sim_write *write = sim->lent[i].write;
 	const uint64_t ends = sim->lent[i].ends;
+	const uint8_t *from = sim->lent[i].stale ? sim->durable : sim->now;
 
 	sim->lent[i] = sim->lent[--sim->n_lent];
 	sim->ends++;
 	op->state = IO_IDLE;
 	if (op->kind == IO_READ)
-		memcpy(op->buffer, sim->now + op->offset, op->bytes);
+		memcpy(op->buffer, from + op->offset, op->bytes);
 	if (op->kind == IO_READ && op->status)
 		memset(op->buffer, 0xa5, op->bytes);
 	if (write) {
-		memcpy(sim->now + op->offset, write->data, op->bytes);
+		memcpy(sim->now + write->offset, write->data, op->bytes);
 		write->ended = sim->ends;
 	}
 	sim->write_ends += op->kind == IO_WRITE;

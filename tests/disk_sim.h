@@ -6,6 +6,8 @@
  * Ops end in an order of random latencies. What was written is visible to reads when it ended. A crash keeps
  * of each write since the last fdatasync any subset of its 512-byte sectors, in any order of writes; of
  * writes that had not ended, too. An fdatasync makes durable what had ended when it was submitted.
+ *
+ * It may also lie: end a write well and lose it, or write it elsewhere; answer a read with what was there before.
  */
 #ifndef KVTIER_TESTS_DISK_SIM_H
 #define KVTIER_TESTS_DISK_SIM_H
@@ -18,6 +20,7 @@
 
 enum { SIM_SECTOR = 512, SIM_DEPTH = 32, SIM_UNSYNCED = 4096 };
 
+enum sim_lie { SIM_LOST, SIM_MISDIRECTED, SIM_STALE, SIM_LIES };	/* of a write, a write, a read */
 enum sim_crash { SIM_KEEP_ALL, SIM_DROP_ALL, SIM_DROP_WRITES, SIM_TEAR_SECTORS, SIM_CRASHES };
 
 struct sim_write {			/* not durable yet */
@@ -38,6 +41,7 @@ struct disk_sim {
 		uint64_t due_ns;
 		uint64_t ends;		/* when it was submitted */
 		struct sim_write *write;
+		bool stale;
 	} lent[SIM_DEPTH];
 	uint32_t n_lent, depth;		/* depth: at most SIM_DEPTH */
 	struct sim_write *write[SIM_UNSYNCED];	/* in the order of submission */
@@ -51,6 +55,10 @@ struct disk_sim {
 	bool     fail_done;		/* with the write carried out: the device lies */
 	uint64_t refuse_nth;		/* submit answers refuse_status, once */
 	int      refuse_status;
+	uint64_t lie_nth;		/* op, as submitted, or the next one of its kind */
+	enum sim_lie lie;
+	uint32_t lie_one_in;		/* any lie, by chance; 0: none */
+	uint64_t lies;			/* told so far */
 	uint64_t stall_nth;		/* never ends until disk_sim_unstall() */
 	uint64_t power_off_after;	/* so many ended writes: nothing ends any more */
 };
