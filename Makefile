@@ -29,7 +29,7 @@ TIERS   := tier host host_memory host_limits host_view fault io io_uring io_thre
 	   redis_tls redis_tls_stream redis_topology redis_view
 CLIENT  := arena check client error keys lent map memory op process ring session socket space staged submit
 CTL     := kvtierctl kvtierctl_admin kvtierctl_ask kvtierctl_format kvtierctl_stats kvtierctl_status kvtierctl_text
-BENCH   := $(addprefix bench_,main codec lookup keys io disk nvme nvme_daemon daemon link server wire redis redis_daemon)
+BENCH   := $(addprefix bench_,main codec lookup keys io disk nvme nvme_daemon daemon link server wire redis redis_daemon hostile) lib_hostile lib_hostile_wire
 # A test is in by its name: its kind, then its subject.
 TESTS   := $(basename $(notdir $(foreach kind,unit fault sim fuzz regr sys,$(sort $(wildcard tests/$(kind)_*.c)))))
 WRAP     = $(addprefix -Wl$(comma)--wrap=,$(1))
@@ -95,9 +95,9 @@ $(BUILD)/kvtier-bench: $(call objs,tests,$(BENCH)) $(BUILD)/daemon.a $(BUILD)/cl
 # --- tests ---
 $(BUILD)/tests/unit_client_%: $(BUILD)/tests/unit_client_%.o $(call objs,tests,fake_peer fake_engine) $(C_OBJS)
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(T_LIBS)
-SYS_OBJS := $(call objs,tests,lib lib_disk lib_engine lib_faulty lib_io_plan lib_nvme_kill lib_raw \
+SYS_OBJS := $(call objs,tests,lib lib_disk lib_engine lib_faulty lib_hostile lib_hostile_beside lib_hostile_wire lib_io_plan lib_nvme_kill lib_raw \
 	lib_redis lib_redis_cluster lib_fake_redis lib_shared lib_shared_load lib_tls)
-SYS_BINS := $(addprefix $(BUILD)/tests/,$(filter sys_% regr_%,$(TESTS)) soak_ops soak_nvme_kill soak_redis fault_client)
+SYS_BINS := $(addprefix $(BUILD)/tests/,$(filter sys_% regr_%,$(TESTS)) soak_ops soak_nvme_kill soak_redis soak_hostile fault_client)
 $(SYS_BINS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SYS_OBJS) $(BUILD)/libkvtier.a $(BUILD)/daemon.a
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(LDF_$(@F)) $(T_LIBS)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/daemon.a $(BUILD)/client/map.o
@@ -152,8 +152,8 @@ fuzz: deps
 			build-fuzz/corpus/$$f 2>&1 | tail -n 12; done
 
 # 10 M ops, 64 clients, 1,000 connections: no growth. 10,000 kill -9 with an NVMe tier: nothing lost. Ten minutes with a Redis
-# that is stopped: no growth. Three quarters of an hour.
-SOAK    := $(addprefix $(BUILD)/tests/soak_,ops nvme_kill redis)
+# that is stopped: no growth. Ten minutes beside a hostile client: no wrong byte. Under an hour.
+SOAK    := $(addprefix $(BUILD)/tests/soak_,ops nvme_kill redis hostile)
 soak: all $(SOAK)
 	set -e; for s in $(SOAK); do $$s; done
 

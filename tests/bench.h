@@ -42,6 +42,7 @@ extern const struct bench_case bench_nvme_cases[];	/* bench_nvme.c: nvme.* */
 extern const struct bench_case bench_nvme_daemon_cases[];	/* bench_nvme_daemon.c: nvme.store, nvme.load */
 extern const struct bench_case bench_redis_cases[];	/* bench_redis.c: redis.* */
 extern const struct bench_case bench_redis_daemon_cases[];	/* bench_redis_daemon.c: redis.store, redis.load */
+extern const struct bench_case bench_hostile_cases[];	/* bench_hostile.c: hostile.* */
 extern const struct bench_case bench_io_cases[];     /* bench_io.c: submit.*, store.*, load.* */
 
 static inline uint64_t bench_now_ns(void)
@@ -51,6 +52,8 @@ static inline uint64_t bench_now_ns(void)
 	(void)clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
+
+double bench_percentile(double *values, uint32_t n, uint32_t percent);	/* sorts them; bench_main.c */
 
 /* Notes one run; false when there is no room for more. */
 static inline int bench_add(struct bench_result *result, double value, double limit)

@@ -21,6 +21,7 @@
 #pragma weak bench_nvme_daemon_cases
 #pragma weak bench_redis_cases
 #pragma weak bench_redis_daemon_cases
+#pragma weak bench_hostile_cases
 
 struct options {
 	bool json, list;
@@ -33,6 +34,12 @@ static int compare(const void *a, const void *b)
 	const double x = *(const double *)a, y = *(const double *)b;
 
 	return (x > y) - (x < y);
+}
+
+double bench_percentile(double *values, uint32_t n, uint32_t percent)
+{
+	qsort(values, n, sizeof(*values), compare);
+	return n ? values[(uint64_t)(n - 1) * percent / 100] : 0;
 }
 
 static double median(const double *values, uint32_t n)
@@ -178,7 +185,7 @@ int main(int argc, char **argv)
 {
 	const struct bench_case *const tables[] = { bench_codec_cases, bench_lookup_cases, bench_keys_cases, bench_io_cases,
 						    bench_nvme_cases, bench_nvme_daemon_cases,
-						    bench_redis_cases, bench_redis_daemon_cases };
+						    bench_redis_cases, bench_redis_daemon_cases, bench_hostile_cases };
 	struct options o = { 0 };
 	int failed = 0, ran = 0;
 
