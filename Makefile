@@ -20,14 +20,14 @@ CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 
 KERNELS := image ref avx2 avx512 select walk
-DAEMON  := helper intake admit block block_copies config config_derive config_print config_redis config_value conn copies ctl ctl_commands ctl_nvme \
+DAEMON  := guard helper intake admit block block_copies config config_derive config_print config_redis config_value conn copies ctl ctl_commands ctl_nvme \
 	   ctl_redis device device_cpu device_run device_turns evict fetch gauges index json layout lease log loop mount mover notify op outbox place proto \
 	   remote request ring scrub secret server share space space_table stats storage writeback
 TIERS   := tier host host_memory host_limits host_view fault io io_uring io_threads nvme nvme_account nvme_carry nvme_device nvme_file \
 	   nvme_format nvme_log nvme_make nvme_open nvme_recover nvme_segment nvme_status nvme_super nvme_table nvme_transfer nvme_victim resp redis \
 	   redis_breaker redis_command redis_conn redis_hosts redis_io redis_job redis_link redis_node redis_open redis_recv redis_resolve redis_seal redis_send redis_slots \
 	   redis_tls redis_tls_stream redis_topology redis_view
-CLIENT  := arena check client error keys lent map memory op process ring session socket space staged submit
+CLIENT  := arena check client error keys lent map memory op populate process ring session socket space staged submit
 CTL     := kvtierctl kvtierctl_admin kvtierctl_ask kvtierctl_format kvtierctl_stats kvtierctl_status kvtierctl_text
 BENCH   := $(addprefix bench_,main codec lookup keys io disk nvme nvme_daemon daemon link server wire redis redis_daemon hostile) lib_hostile lib_hostile_wire
 # A test is in by its name: its kind, then its subject.

@@ -197,9 +197,21 @@ uint64_t staged_bytes(const struct staged *staged);		/* of the memfd */
 uint64_t staged_user_pages(const struct staged *staged);
 uint32_t staged_pages(const struct staged *staged);
 struct arena *staged_arena(struct staged *staged);
+void staged_populate(struct staged *staged, uint32_t end);	/* pages below: allocated */
 void staged_segment(const struct staged *staged, size_t i, struct wire_segment *ret);
 void staged_copy_in(struct staged *staged, uint64_t user_page, uint32_t page);	/* user -> staging */
 void staged_copy_out(struct staged *staged, uint64_t user_page, uint32_t page);	/* staging -> user */
+
+/* ---- populate.c: pages of shared regions are allocated before the daemon sees them ---- */
+struct populate;
+/* *ret NULL: a region cannot be mapped, and the daemon will say why. -ENOMEM. Arguments have passed check_layout(). */
+int  populate_open(const struct kvtier_geometry *geometry, const struct kvtier_region *regions, size_t n_regions,
+		   const struct kvtier_segment *segments, size_t n_segments, struct populate **ret);
+void populate_close(struct populate *populate);
+/* Before the first use of each. No lock held. NULL is fine. -ETIMEDOUT. */
+int  populate_pages(struct populate *populate, const uint32_t *pages, size_t n, uint64_t deadline_ns);
+void populate_forget(struct populate *populate, uint32_t page);	/* it was refused: touch it again. Any lock */
+void populate_touch(uint8_t *base, uint64_t n);			/* aligned to 4096 */
 
 /* ---- check.c: what callers hand in, as private full-size copies ---- */
 int check_geometry(const struct kvtier_geometry *in, struct kvtier_geometry *ret,
@@ -225,6 +237,7 @@ struct kvtier_space {
 	struct keys *keys;
 	struct staged *staged;		/* NULL: its pages are shared, or it has none */
 	struct lent_layout *layout;	/* NULL: staged, or no pages */
+	struct populate *populate;	/* of shared ones; may be NULL */
 	bool     has_pages;
 	/* control */
 	enum space_state state;

@@ -10,6 +10,7 @@
  *   so per block (-ENOENT), and only a load's per-block 0 means "these bytes are in your page".
  * - A page handed to kvtier_store() must not change, and one handed to kvtier_load() must not be
  *   used, while it is lent: see "Lent pages".
+ * - Pages of a memfd are allocated when they are first lent, by the library and so on the engine's account.
  * - A store is best effort: -ENOSPC for a block means the daemon chose not to keep it.
  * - FP8 is lossy: with KVTIER_CODEC_FP8 (the default for BF16 and FP16) a loaded page is the nearest
  *   E4M3 value times a power of two, relative error <= 1/17 for normal values, 2.67 % RMS on
@@ -124,8 +125,8 @@ enum kvtier_tier { KVTIER_TIER_GPU = 1, KVTIER_TIER_HOST = 2, KVTIER_TIER_NVME =
 
 /* Per-block statuses >= 0 are success. Negative ones are -errno:
  * -ENOENT miss, -ENOSPC not kept (store) or no room to bring it into host memory (load, prefetch), -ETIMEDOUT,
- * -ECANCELED, -ECONNRESET, -EFAULT page out of range. The page of a load that ended with -ETIMEDOUT, -ECANCELED or
- * -ECONNRESET may have a part of the block's bytes. */
+ * -ECANCELED, -ECONNRESET, -EFAULT page out of range, or given back to the system since its first use. The page of
+ * a load that ended with -ETIMEDOUT, -ECANCELED, -ECONNRESET or -EFAULT may have a part of the block's bytes. */
 enum { KVTIER_BLOCK_OK = 0, KVTIER_BLOCK_PRESENT = 1 /* store: already there, nothing was copied */ };
 
 struct kvtier_key {

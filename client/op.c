@@ -160,6 +160,8 @@ static int cqe_apply(struct kvtier_client *c, struct link *link, const struct wi
 		if (status > best || status < -4095)
 			return -EPROTO;
 		op->blocks[op->chunk_done + i] = status;
+		if (status == -EFAULT && !op->staged)
+			populate_forget(op->space->populate, link->pages[op->first + i]);
 	}
 	arena_give(&link->arena, op->first);
 	link->in_flight--;

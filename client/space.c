@@ -22,6 +22,7 @@ static void space_free(struct kvtier_space *space)
 		(void)close(space->fds[i]);
 	staged_close(space->staged);
 	lent_layout_close(space->layout);
+	populate_close(space->populate);
 	keys_close(space->keys);
 	free(space->message);
 	free(space);
@@ -307,6 +308,9 @@ static int space_make(struct kvtier_client *c, const struct kvtier_geometry *in_
 				 &space->staged);
 	if (!rc && !private)
 		rc = regions_keep(space, layout->regions, n_regions);
+	if (!rc && !private && n_segments)
+		rc = populate_open(&geometry, layout->regions, n_regions, layout->segments, n_segments,
+				   &space->populate);
 	if (!rc)
 		rc = message_make(space, &wire, layout->regions, n_regions, layout->segments, n_segments);
 	if (!rc && !private && n_segments)

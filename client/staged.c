@@ -35,6 +35,7 @@ struct staged {
 	uint64_t user_pages;
 	int      fd;
 	uint8_t *memory;
+	uint64_t populated;		/* bytes from its start that are allocated */
 	struct arena arena;
 };
 
@@ -173,6 +174,7 @@ int staged_renew(struct staged *staged)
 	int rc;
 
 	memory_drop(staged);
+	staged->populated = 0;
 	arena_init(&staged->arena, staged->pages);
 	staged->fd = memfd_create("kvtier-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (staged->fd < 0 || ftruncate(staged->fd, (off_t)staged->bytes) ||
@@ -214,6 +216,16 @@ uint32_t staged_pages(const struct staged *staged)
 struct arena *staged_arena(struct staged *staged)
 {
 	return &staged->arena;
+}
+
+void staged_populate(struct staged *staged, uint32_t end)
+{
+	const uint64_t bytes = (end * staged->page_bytes + 4095) & ~4095ull;
+
+	if (bytes <= staged->populated)
+		return;
+	populate_touch(staged->memory + staged->populated, bytes - staged->populated);
+	staged->populated = bytes;
 }
 
 void staged_segment(const struct staged *staged, size_t i, struct wire_segment *ret)

@@ -78,6 +78,7 @@ int submit_staged(struct kvtier_client *c, struct op *op, uint64_t now)
 		most = link->arena_blocks - 1;
 	if (link->in_flight == link->cq_entries || arena_take(staged_arena(staged), 1, most, &range))
 		return -EAGAIN;
+	staged_populate(staged, range.first + range.n);
 	if (op->hints.op == WIRE_OP_STORE)
 		for (uint32_t i = 0; i < range.n; i++)
 			staged_copy_in(staged, op->pages[op->chunk_done + i], range.first + i);
@@ -139,12 +140,15 @@ static int request_check(struct request *r, size_t n, const struct kvtier_op_opt
 	return 0;
 }
 
+static uint64_t request_deadline(const struct kvtier_client *c, const struct request *r)
+{
+	return client_now() + ms_to_ns(r->options.timeout_ms ? r->options.timeout_ms : c->timeout_ms);
+}
+
 static void op_fill(struct kvtier_client *c, struct op *op, const struct request *r)
 {
-	const uint32_t timeout_ms = r->options.timeout_ms ? r->options.timeout_ms : c->timeout_ms;
-
 	op->n = r->n;
-	op->deadline_ns = client_now() + ms_to_ns(timeout_ms);
+	op->deadline_ns = request_deadline(c, r);
 	op->hints = (struct wire_sqe){
 		.op = (uint8_t)r->kind, .priority = r->options.priority, .session = r->options.session,
 		.turn = r->options.turn, .ttl_s = r->options.ttl_s,
@@ -198,6 +202,10 @@ static int submit(struct request *r, size_t n, const struct kvtier_op_options *o
 	c = r->space->client;
 	if (!atomic_load(&r->space->open))
 		session_nudge(c);
+	if (r->kind != WIRE_OP_PREFETCH && atomic_load(&r->space->open))
+		rc = populate_pages(r->space->populate, r->pages, r->n, request_deadline(c, r));
+	if (rc)
+		return rc;
 	(void)pthread_mutex_lock(&c->ring);
 	if (!atomic_load(&r->space->open)) {
 		rc = r->space->error ? error_set(-ENOTCONN, "the space could not be opened again: %s",

@@ -58,7 +58,7 @@ struct conn {
 	uint32_t end_seq;
 	char end_text[200];
 	uint64_t born_ns;
-	uint64_t stored_blocks, loaded_blocks, missed_blocks;
+	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
 };
 
 int  server_open(struct kvtierd *d, struct server **ret, char *text, size_t n);
@@ -88,7 +88,7 @@ struct conn_row {
 	bool     ending;			/* cut; its socket closes when the last page is let go */
 	uint64_t region_bytes;
 	bool     shared, staged;		/* how its pages are reached; both false: no regions */
-	uint64_t stored_blocks, loaded_blocks, missed_blocks;
+	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
 	uint64_t age_ns;
 };
 bool server_row(const struct server *server, uint32_t position, struct conn_row *ret);	/* false: past the end */

@@ -88,9 +88,10 @@ static bool client_row(struct kvtierd *d, uint32_t position, struct json *json, 
 	json_print(json,
 		   ",\"state\":\"%s\",\"path\":\"%s\",\"spaces\":%" PRIu32 ",\"regions\":%" PRIu32 ",\"region_bytes\":%" PRIu64
 		   ",\"ops\":%" PRIu32 ",\"pages\":%" PRIu64 ",\"stored_blocks\":%" PRIu64 ",\"loaded_blocks\":%" PRIu64
-		   ",\"missed_blocks\":%" PRIu64 ",\"age_s\":%" PRIu64 "}",
+		   ",\"missed_blocks\":%" PRIu64 ",\"sparse_blocks\":%" PRIu64 ",\"age_s\":%" PRIu64 "}",
 		   row.ending ? "ending" : "open", path_name(&row), row.spaces, row.regions, row.region_bytes, row.ops,
-		   row.pages, row.stored_blocks, row.loaded_blocks, row.missed_blocks, row.age_ns / 1000000000u);
+		   row.pages, row.stored_blocks, row.loaded_blocks, row.missed_blocks, row.sparse_blocks,
+		   row.age_ns / 1000000000u);
 	return true;
 }
 

@@ -20,6 +20,8 @@
 #ifndef KVTIER_DEVICE_H
 #define KVTIER_DEVICE_H
 
+#include <stdbool.h>
+
 #include "../kernels/kernels.h"
 
 struct loop;
@@ -45,7 +47,8 @@ struct device_job {
 	uint32_t cancelled;	/* set by device_cancel(): -ECANCELED. The owner clears it */
 	/* out */
 	int status;	/* 0; -ERANGE: encode as raw; -EBADMSG: image damaged (page untouched if verify was set
-			 * or the header was bad); -ECANCELED, -ETIMEDOUT: stopped between pieces */
+			 * or the header was bad); -ECANCELED, -ETIMEDOUT: stopped between pieces;
+			 * -EFAULT: its client has not allocated all of the page; partly written */
 	uint8_t out_codec_k, out_codec_v;	/* of the image encoded or decoded */
 	/* private to device.c and the implementation */
 	struct device *device;
@@ -82,6 +85,7 @@ struct device_ops {
 struct device {
 	const struct device_ops *ops;
 	struct loop *loop;
+	bool guarded;			/* the kernel watches regions for holes (guard.h) */
 	uint32_t in_flight;
 	uint64_t jobs_total, jobs_failed_total;
 };

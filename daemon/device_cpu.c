@@ -10,6 +10,7 @@
  *   C1 a worker touches only the job it took, its region and its slot; all are pinned until `done`.
  *   C2 a region is imported only with F_SEAL_SHRINK and not from hugetlbfs, so that nothing its owner does
  *      later (truncation, a hole) can make a worker fault.
+ *      A hole that is there is never filled by a worker: the job ends with -EFAULT (guard.h).
  *   C3 engine memory may change under a worker: kernels read it once and never trust it for control.
  *   C4 a region is unmapped piece by piece: that takes 20 ms a GiB, and 100 when its engine has died and its pages
  *      are freed by it; nobody who wants to map something waits for all of it.
@@ -39,6 +40,7 @@
 
 #include "device_run.h"
 #include "device_turns.h"
+#include "guard.h"
 #include "loop.h"
 
 enum {
@@ -58,6 +60,7 @@ struct cpu {
 	struct loop_watch watch;		/* eventfd */
 	struct loop_poller poller;		/* finds completions without the kernel while the core spins */
 	uint32_t depth, n_workers;
+	int guard;				/* guard.h: of all regions */
 	pthread_t workers[MAX_WORKERS];
 	uint8_t *scratch;			/* CODEC_SCRATCH_BYTES a worker */
 	uint32_t next_worker;			/* numbers the workers as they start */
@@ -153,11 +156,29 @@ static void wake_late(struct cpu *c, uint64_t now)
 	pthread_mutex_unlock(&c->lock);
 }
 
+struct piece {
+	struct device_run *run;
+	uint64_t now;
+	uint8_t *scratch;
+};
+
+static int run_piece(void *arg)
+{
+	const struct piece *p = arg;
+
+	return device_run_piece(p->run, p->now, p->scratch);
+}
+
 /* Pieces of a job until it ends: true; or until its quantum is over and other clients wait: false. */
 static bool work_on(struct cpu *c, struct device_job *job, uint8_t *scratch)
 {
 	uint64_t now = 0, turn = 0;	/* turn: when others were first seen to wait */
 
+	if (c->guard < 0 && job->kind != DEVICE_VERIFY && job->run->stage == RUN_NEW &&
+	    guard_check(job->layout, job->page)) {
+		job->status = -EFAULT;
+		return true;
+	}
 	for (uint32_t pieces = 0;; pieces++) {
 		const bool others = others_wait(c, job->client), look = others || pieces % CLOCK_PIECES == 0;
 
@@ -169,7 +190,7 @@ static bool work_on(struct cpu *c, struct device_job *job, uint8_t *scratch)
 			return false;
 		if (look)
 			wake_late(c, now);
-		job->status = device_run_piece(job->run, look ? now : 0, scratch);
+		job->status = guard_run(run_piece, &(struct piece){ job->run, look ? now : 0, scratch });
 		if (job->status != CODEC_MORE)
 			return true;
 	}
@@ -264,6 +285,7 @@ static void cpu_close(struct device *device)
 	}
 	pthread_cond_destroy(&c->more);
 	pthread_mutex_destroy(&c->lock);
+	guard_close(c->guard);
 	free(c->scratch);
 	device_turns_close(&c->turns);
 	free(c->runs);
@@ -276,7 +298,8 @@ static int start_threads(struct cpu *c, uint32_t n)
 	sigset_t all, before;
 	int r = 0;
 
-	sigfillset(&all);	/* signals are the core's (signalfd) */
+	sigfillset(&all);	/* signals are the core's (signalfd)... */
+	sigdelset(&all, SIGBUS);	/* ...but for guard.c's */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	while (c->n_workers < n && r == 0) {
 		r = pthread_create(&c->workers[c->n_workers], NULL, work, c);
@@ -321,11 +344,15 @@ static int cpu_open(const struct device_conf *conf, struct loop *loop, struct de
 	c->base.loop = loop;
 	c->depth = conf->depth;
 	c->done_end = &c->done;
-	c->watch.fd = -1;
+	c->watch.fd = c->guard = -1;
 	c->watch.ready = on_event;
 	c->poller.poll = on_poll;
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->more, NULL);
+	r = guard_open(&c->guard);
+	if (r)
+		goto fail;
+	c->base.guarded = c->guard >= 0;
 	r = -EINVAL;
 	c->kernels = codec_kernels(conf->kernels);
 	if (!c->kernels || conf->depth == 0)
@@ -381,7 +408,7 @@ static int cpu_import(struct device *device, int fd, uint64_t offset, uint64_t l
 {
 	struct stat st = { 0 };
 	void *base;
-	const int r = check_seals(fd, text, n);
+	int r = check_seals(fd, text, n);
 
 	if (r)
 		return r;
@@ -400,6 +427,12 @@ static int cpu_import(struct device *device, int fd, uint64_t offset, uint64_t l
 		snprintf(text, n, "region: cannot map %llu bytes read-write: %s (a memfd sealed against writing "
 			 "cannot receive loads)", (unsigned long long)length, strerror(-error));
 		return error;
+	}
+	r = guard_region(cpu_of(device)->guard, base, length);
+	if (r) {
+		snprintf(text, n, "region: cannot be watched for holes: %s", strerror(-r));
+		(void)munmap(base, length);
+		return r;
 	}
 	*ret = (struct device_region){ .device = device, .base = base, .length = length };
 	return 0;

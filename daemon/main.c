@@ -258,6 +258,9 @@ static int open_device(struct program *p)
 		return fail(p, r, "[device] kernels: this CPU cannot run \"%s\"", conf.kernels);
 	if (r)
 		return fail(p, r, "[device] workers: cannot start the CPU workers: %s", strerror(-r));
+	if (!p->d.device->guarded)
+		log_warning("userfaultfd is refused here: whether engines have allocated their pages is asked before each job, "
+			    "which costs more and sees less (memory that is swapped out looks like a hole)");
 	stats_names(p->d.stats, "cpu", codec_kernels(conf.kernels)->name);
 	stats_health_set(p->d.stats, STATS_HEALTH_KERNELS_REF, codec_kernels(conf.kernels) == &codec_ref);
 	return 0;

@@ -107,6 +107,22 @@ static void fill_turn(struct part *part)
 	part->job.deadline_ns = part->request->sqe.deadline_ns;
 }
 
+/* The client has not allocated all of the page. */
+static int sparse(const struct part *part)
+{
+	struct request *q = part->request;
+	struct kvtierd *d = q->d;
+
+	q->conn->sparse_blocks++;
+	stats_add(q->sqe.op == WIRE_OP_STORE ? &d->stats->v.store_sparse_blocks_total :
+					       &d->stats->v.load_sparse_blocks_total, 1);
+	log_limited(&d->requests->log, loop_now(d->loop), LOG_LEVEL_WARNING, "client %u (pid %ld, \"%s\"): page %llu is not "
+		    "allocated, and the daemon does not do that for it: libkvtier touches pages before it lends them, "
+		    "another client must, and may punch no hole into them", q->conn->id, (long)q->conn->pid, q->conn->name,
+		    (unsigned long long)part->job.page);
+	return -EFAULT;
+}
+
 /* The device ended the job between two pieces: why, for the client. */
 static bool stopped(const struct part *part, int *ret)
 {
@@ -116,6 +132,8 @@ static bool stopped(const struct part *part, int *ret)
 		*ret = -ETIMEDOUT;
 	else if (part->job.status == -ECANCELED)
 		*ret = early ? early : -ECONNRESET;	/* cancelled by us, or given up */
+	else if (part->job.status == -EFAULT)
+		*ret = sparse(part);
 	else
 		return false;
 	return true;

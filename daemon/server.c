@@ -461,7 +461,7 @@ bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 		.id = c->id, .pid = c->pid, .uid = c->uid, .ops = c->n_requests, .pages = requests_pages(c),
 		.ending = c->state >= CONN_DYING,
 		.stored_blocks = c->stored_blocks, .loaded_blocks = c->loaded_blocks,
-		.missed_blocks = c->missed_blocks, .age_ns = loop_now(s->d->loop) - c->born_ns,
+		.missed_blocks = c->missed_blocks, .sparse_blocks = c->sparse_blocks, .age_ns = loop_now(s->d->loop) - c->born_ns,
 	};
 	memcpy(ret->name, c->name, sizeof ret->name);
 	snprintf(ret->tenant, sizeof ret->tenant, "%.31s", server_tenant(s));

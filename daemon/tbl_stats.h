@@ -51,9 +51,13 @@ STAT("store.raw_blocks_total", store_raw_blocks_total, counter, "blocks",
 STAT("store.present_blocks_total", store_present_blocks_total, counter, "blocks",
      "Blocks offered that were there already; nothing was copied")
 
+STAT("store.sparse_blocks_total", store_sparse_blocks_total, counter, "blocks",
+     "Blocks not stored since their engine had not allocated their page")
 STAT("load.blocks_total", load_blocks_total, counter, "blocks", "Blocks given back to engines")
 STAT("load.failed_blocks_total", load_failed_blocks_total, counter, "blocks",
      "Blocks present but not given back: too late, cancelled, damaged, page out of range")
+STAT("load.sparse_blocks_total", load_sparse_blocks_total, counter, "blocks",
+     "Blocks not loaded since their engine had not allocated their page")
 STAT("load.missed_blocks_total", load_missed_blocks_total, counter, "blocks",
      "Blocks asked for that were not there")
 STAT("load.logical_bytes_total", load_logical_bytes_total, counter, "bytes",

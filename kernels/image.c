@@ -17,7 +17,7 @@
 #include <nmmintrin.h>
 #endif
 
-static uint32_t dtype_bytes(uint32_t dtype)
+uint32_t image_element_bytes(uint32_t dtype)
 {
 	switch (dtype) {
 	case DTYPE_BF16:
@@ -42,7 +42,7 @@ static int codec_takes(enum image_codec codec, uint32_t dtype)
 	case CODEC_FP8:
 		return dtype == DTYPE_BF16 || dtype == DTYPE_FP16;
 	case CODEC_FP8_NATIVE:
-		return dtype_bytes(dtype) == 1;
+		return image_element_bytes(dtype) == 1;
 	case CODEC_LOSSLESS:
 	default:
 		return 0;
@@ -55,7 +55,7 @@ static const char *bad_field(const struct image_geometry *g, enum image_codec co
 {
 	const uint32_t least = g->head_dim_k || g->head_dim_v ? 1 : 0;
 
-	if (!dtype_bytes(g->dtype))
+	if (!image_element_bytes(g->dtype))
 		return "dtype";
 	if (g->layers < least || g->layers > IMAGE_MAX_LAYERS)
 		return "layers";
@@ -90,7 +90,7 @@ int image_shape(const struct image_geometry *g, enum image_codec codec_k, enum i
 			*ret_field = field;
 		return -EINVAL;
 	}
-	element = dtype_bytes(g->dtype);
+	element = image_element_bytes(g->dtype);
 	groups = (g->block_tokens + IMAGE_GROUP_TOKENS - 1) / IMAGE_GROUP_TOKENS;
 	planes = (uint64_t)g->layers * g->kv_heads; /* (layer, head) pairs */
 	values_k = planes * g->block_tokens * g->head_dim_k;

@@ -82,6 +82,8 @@ struct image_shape {
 int image_shape(const struct image_geometry *geometry, enum image_codec codec_k, enum image_codec codec_v,
 		struct image_shape *ret, const char **ret_field);
 
+uint32_t image_element_bytes(uint32_t dtype);	/* 0: there is no such dtype */
+
 /* Where the pieces of one page lie in mapped memory. Built once per opened space. `piece`s are in
  * canonical order: layer 0 K, layer 0 V, layer 1 K, ..., typed in the engine's order, opaque likewise. */
 struct page_piece {
