@@ -251,7 +251,8 @@ KVTIER_API void kvtier_close(struct kvtier_client *client);
  * inside its region; a block of another has status -EFAULT. The arrays and strings are copied. -EINVAL: a
  * field is out of its limits, or KVTIER_MEMFD and KVTIER_PRIVATE are mixed. -EPERM: a memfd without
  * F_SEAL_SHRINK. -EMFILE: KVTIER_MAX_SPACES are open. -ENOTCONN: the daemon is away. -E2BIG: a block is larger
- * than its memory is divided for; -ENOSPC: it has no room for one more space. -ETIMEDOUT. */
+ * than its memory is divided for; -ENOSPC: as many spaces as it keeps are open; -EAGAIN: it is just dropping the
+ * blocks of many for others. -ETIMEDOUT. */
 KVTIER_API int kvtier_space_open(struct kvtier_client *client, const struct kvtier_geometry *geometry,
 				 const struct kvtier_region *regions, size_t n_regions,
 				 const struct kvtier_segment *segments, size_t n_segments,

@@ -43,7 +43,6 @@ enum purge_stage { PURGE_IDLE, PURGE_TABLE, PURGE_DEVICES };
 struct copies {
 	struct kvtierd *d;
 	uint32_t doomed_cursor;
-	bool dooming;			/* blocks of going spaces were there in the last turn */
 	enum purge_stage purge;
 	uint8_t tenant[16];
 	uint32_t cursor;
@@ -354,15 +353,12 @@ static void doomed_block(void *arg, uint32_t block)
 
 static bool doomed_poll(struct kvtierd *d)
 {
-	struct copies *c = d->copies;
-	const bool some = blocks_doomed(d->blocks) > 0;
-
-	if (some)
-		blocks_walk_doomed(d->blocks, &c->doomed_cursor, DOOMED_SLICE, DOOMED_BLOCKS, doomed_block, d);
-	else if (c->dooming)
-		spaces_sweep(d->spaces);
-	c->dooming = some;
-	return some;
+	if (blocks_doomed(d->blocks) == 0) {
+		spaces_sweep(d->spaces);	/* what is left there had pins */
+		return false;
+	}
+	blocks_walk_doomed(d->blocks, &d->copies->doomed_cursor, DOOMED_SLICE, DOOMED_BLOCKS, doomed_block, d);
+	return true;
 }
 
 static bool copies_poll(struct loop_poller *poller)

@@ -38,6 +38,7 @@ struct space_table {
 	uint32_t n_shares, shares_used;	/* slots filled; those with a space */
 	uint64_t uses, recycled;
 	uint64_t recycled_ns;		/* when the last one went; 0: never */
+	uint64_t refused_tick;		/* no found space up to this one displaces any, as long as none comes or goes */
 	struct share shares[SHARES];
 	struct fingerprint_key hash;
 	uint32_t buckets;		/* a power of two */
@@ -159,12 +160,14 @@ static void count_in(struct space_table *t, struct space *space)
 	space->share = share_of(t, space->owner);
 	t->shares_used += t->shares[space->share].spaces++ == 0;
 	t->in_use++;
+	t->refused_tick = 0;
 }
 
 static void count_out(struct space_table *t, const struct space *space)
 {
 	t->shares_used -= --t->shares[space->share].spaces == 0;
 	t->in_use--;
+	t->refused_tick = 0;
 }
 
 /* --- going --- */
@@ -248,9 +251,13 @@ static int make_room(struct space_table *t, const struct space *found)
 
 	if (t->in_use < t->max)
 		return 0;
+	if (found && found->used <= t->refused_tick)
+		return -ENOSPC;
 	space = victim(t, found);
-	if (!space && found)
+	if (!space && found) {
 		t->recycled_ns = clock_ns();	/* the found one is what goes */
+		t->refused_tick = found->used;
+	}
 	if (!space)
 		return -ENOSPC;
 	go(t, space);
