@@ -22,7 +22,7 @@ CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 KERNELS := image ref avx2 avx512 select walk
 DAEMON  := guard helper intake admit block block_copies config config_derive config_print config_redis config_value conn copies ctl ctl_commands ctl_nvme \
 	   ctl_redis device device_cpu device_run device_turns evict fetch gauges index json layout lease log loop mount mover notify op outbox place proto \
-	   remote request ring scrub secret server share space space_table stats storage writeback
+	   remote request ring scrub secret server share space space_table stats storage vault writeback
 TIERS   := tier host host_memory host_limits host_view fault io io_uring io_threads nvme nvme_account nvme_carry nvme_device nvme_file \
 	   nvme_format nvme_log nvme_make nvme_open nvme_recover nvme_segment nvme_status nvme_super nvme_table nvme_transfer nvme_victim resp redis \
 	   redis_breaker redis_command redis_conn redis_hosts redis_io redis_job redis_link redis_node redis_open redis_recv redis_resolve redis_seal redis_send redis_slots \

@@ -307,10 +307,11 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 	ok.image_bytes = mount->space->shape.image_bytes;
 	ok.logical_bytes = mount->space->shape.logical_bytes;
 	memcpy(ok.space_id, mount->space->id, sizeof ok.space_id);
-	memcpy(ok.salt, mount->space->salt, sizeof ok.salt);
+	space_salt(d->spaces, mount->space, ok.salt);
 	memcpy(ok.index_key, mount->space->index_key, sizeof ok.index_key);
 	if (send_message(c, &ok, sizeof ok, NULL, 0))
 		conn_kill(c);
+	explicit_bzero(&ok, sizeof ok);
 }
 
 static void on_space_close(struct conn *c, const void *packet, size_t n, uint32_t seq)

@@ -21,7 +21,8 @@ static void what_it_did(const struct redis_counters *c, struct json *json)
 		   c->gets_total, c->hits_total, c->sets_total, c->probes_total, c->received_bytes_total,
 		   c->sent_bytes_total);
 	json_print(json,
-		   ",\"corrupt\":%" PRIu64 ",\"forged\":%" PRIu64 ",\"other_forms\":%" PRIu64 ",\"deleted\":%" PRIu64 ",\"timeouts\":%" PRIu64 ",\"resets\":%" PRIu64
+		   ",\"corrupt\":%" PRIu64 ",\"forged\":%" PRIu64 ",\"other_forms\":%" PRIu64 ",\"deleted\":%" PRIu64
+		   ",\"timeouts\":%" PRIu64 ",\"resets\":%" PRIu64
 		   ",\"errors\":%" PRIu64 ",\"refused_stores\":%" PRIu64 ",\"redirects\":%" PRIu64 ",\"refused_hosts\":%" PRIu64,
 		   c->corrupt_total, c->forged_total, c->other_forms_total, c->deleted_total, c->timeouts_total,
 		   c->resets_total, c->errors_total, c->refused_stores_total, c->redirects_total, c->refused_hosts_total);

@@ -42,6 +42,7 @@
 #include "device_turns.h"
 #include "guard.h"
 #include "loop.h"
+#include "vault.h"
 
 enum {
 	MAX_WORKERS = 256,
@@ -359,6 +360,8 @@ static int cpu_open(const struct device_conf *conf, struct loop *loop, struct de
 		goto fail;
 	r = -ENOMEM;
 	c->scratch = aligned_alloc(4096, (size_t)workers * CODEC_SCRATCH_BYTES);
+	if (c->scratch)
+		vault_hide(c->scratch, (size_t)workers * CODEC_SCRATCH_BYTES);
 	if (!c->scratch || make_jobs(c) || device_turns_open(&c->turns, conf->depth))
 		goto fail;
 	c->watch.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -428,6 +431,7 @@ static int cpu_import(struct device *device, int fd, uint64_t offset, uint64_t l
 			 "cannot receive loads)", (unsigned long long)length, strerror(-error));
 		return error;
 	}
+	vault_hide(base, length);
 	r = guard_region(cpu_of(device)->guard, base, length);
 	if (r) {
 		snprintf(text, n, "region: cannot be watched for holes: %s", strerror(-r));

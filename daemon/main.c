@@ -33,6 +33,7 @@
 #include "remote.h"
 #include "scrub.h"
 #include "storage.h"
+#include "vault.h"
 #include "writeback.h"
 
 enum {
@@ -504,6 +505,8 @@ int main(int argc, char **argv)
 	if (r == 0 && !a.print && !a.check) {
 		log_open((enum log_level)p->config.daemon_log_level);
 		(void)notify_open(&p->notify);
+		if (!vault_open())
+			log_info("no memory can be locked (RLIMIT_MEMLOCK): secrets may be swapped out");
 		r = start(p);
 		if (r == 0)
 			r = serve(p);

@@ -8,6 +8,7 @@
  *   R3 an index from the client that is further than the ring is long ends the connection, nothing else.
  */
 #include "ring.h"
+#include "vault.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,6 +33,8 @@ static int make_memfd(const char *name, uint64_t bytes, int extra_seals, int pro
 		return -errno;
 	if (ftruncate(fd, (off_t)bytes) == 0)
 		map = mmap(NULL, bytes, prot, MAP_SHARED, fd, 0);
+	if (map != MAP_FAILED)
+		vault_hide(map, bytes);	/* keys and what engines ask for are theirs */
 	if (map != MAP_FAILED &&
 	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | extra_seals) == 0) {
 		*ret_fd = fd;

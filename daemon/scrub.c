@@ -18,6 +18,7 @@
 #include "copies.h"
 #include "kvtierd.h"
 #include "lease.h"
+#include "vault.h"
 
 enum { TURN = 1024 };	/* block numbers in one turn of the loop: what is not there or away costs no wait */
 
@@ -303,6 +304,7 @@ int scrub_start(struct kvtierd *d, bool repair, struct scrub **ret)
 			free(s);
 			return -ENOMEM;
 		}
+		vault_hide(at, s->buffer_bytes);
 		s->checkers[i].scrub = s;
 		s->checkers[i].buffer = at;
 	}

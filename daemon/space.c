@@ -21,6 +21,7 @@
 #include "../client/kvtier.h"
 #include "secret.h"
 #include "space_table.h"
+#include "vault.h"
 
 enum { MAX_TENANTS = 64, OWNER_HALF = 16 };
 
@@ -44,7 +45,7 @@ struct spaces {
 
 int spaces_open(const char *state_dir, uint32_t max, struct spaces **ret, char *text, size_t n)
 {
-	struct spaces *s = calloc(1, sizeof *s);
+	struct spaces *s = vault_alloc(sizeof *s);
 
 	if (!s || !(s->sha = EVP_MD_CTX_new())) {
 		spaces_close(s);
@@ -80,10 +81,7 @@ void spaces_close(struct spaces *s)
 		return;
 	table_close(s->table);
 	EVP_MD_CTX_free(s->sha);
-	explicit_bzero(s->tenants, sizeof s->tenants);
-	explicit_bzero(s->shared, sizeof s->shared);
-	explicit_bzero(s->start, sizeof s->start);
-	free(s);
+	vault_free(s, sizeof *s);
 }
 
 void spaces_attach(struct spaces *s, const struct spaces_blocks *blocks)
@@ -266,15 +264,23 @@ static int check(const struct wire_geometry *w, struct space *ret, char *text, s
 
 static void identify(struct spaces *s, const struct tenant *tenant, struct space *space)
 {
-	static const char id_label[] = "kvtier space 1", salt_label[] = "kvtier salt 1";
+	static const char id_label[] = "kvtier space 1";
 	struct wire_geometry w = space->wire;
 
 	w.codec = (uint32_t)space->codec;	/* default and explicit are the same space */
 	sha256(s->sha, id_label, sizeof id_label, &w, sizeof w, "", 0, space->id);
-	sha256(s->sha, salt_label, sizeof salt_label, tenant->secret, SECRET_BYTES, space->id, 32, space->salt);
 	space->seal = &tenant->seal;
 	spaces_tenant_owner(s, tenant->name, space->owner);
 	memcpy(space->owner + OWNER_HALF, space->id, OWNER_HALF);
+}
+
+void space_salt(struct spaces *s, const struct space *space, uint8_t ret[32])
+{
+	static const char label[] = "kvtier salt 1";
+	const struct tenant *tenant = tenant_find(s, space->tenant);
+
+	assert(space->known && tenant);
+	sha256(s->sha, label, sizeof label, tenant->secret, SECRET_BYTES, space->id, 32, ret);
 }
 
 void spaces_tenant_owner(struct spaces *s, const char *tenant, uint8_t ret[16])

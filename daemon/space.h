@@ -25,7 +25,6 @@ struct spaces;
 struct space {
 	char     tenant[32];
 	uint8_t  id[32];
-	uint8_t  salt[32];
 	struct wire_geometry wire;		/* as checked: strings terminated */
 	struct image_geometry geometry;
 	enum image_codec codec;			/* resolved: never 0 */
@@ -62,6 +61,8 @@ int  spaces_tenant(struct spaces *spaces, const char *tenant, char *text, size_t
  * one opening. -ENOSPC: as many as may be are open; -EAGAIN: more than that are just going; -ENOMEM. */
 int  space_acquire(struct spaces *spaces, const char *tenant, const struct wire_geometry *wire,
 		   struct space **ret, char *text, size_t n);
+/* What the keys of its chains begin with; made each time, so that no copy of it lies about. */
+void space_salt(struct spaces *spaces, const struct space *space, uint8_t ret[32]);
 void space_release(struct spaces *spaces, struct space *space);	/* one opening less; the pointer may be bad then */
 /* The space that a found record of this tick (< 2^48) belongs to, made if there is none, and the variant of its image
  * size. -ENOSPC: too many spaces, none of them found and less recent; -EAGAIN: likewise, for now; -ESTALE: the space is

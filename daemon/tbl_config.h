@@ -89,7 +89,8 @@ CONFIG(redis, cluster, ENUM, "auto", 0, 2, "auto|yes|no",
 CONFIG(redis, cluster_hosts, HOSTS, "", 0, 2047, "hosts",
        "Which servers a Cluster's slot map may name, beside the endpoints: host names, .domain for all names below it, "
        "addresses, networks such as 10.0.0.0/8; blanks between or a line for each. No other is connected to, nor shown "
-       "the password. Empty: the networks of the endpoints' own addresses (/24, of IPv6 /64; of loopback that address).")
+       "the password. Empty: the networks of the endpoints' own addresses (/24, of IPv6 /64; of loopback that "
+       "address).")
 CONFIG(redis, username, STRING, "", 0, 63, "name",
        "User of its ACL, goes with password_file. Empty: the default user.")
 CONFIG(redis, password_file, PATH, "", 0, 255, "path",

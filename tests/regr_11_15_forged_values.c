@@ -2,8 +2,8 @@
 /*
  * regr_11_15_forged_values.c - goal: a value in Redis is a hit only for the tenant and with the secret that it was
  * written with. Forged ones, with both sums made anew, used to be hits, and so were all of one tenant's for another one
- * that sent its keys. Method: a real redis-server and two daemons; values are changed in the server, as somebody can who
- * can write there; B asks with A's keys as another tenant, and with another secret.
+ * that sent its keys. Method: a real redis-server and two daemons; values are changed in the server, as somebody
+ * can who can write there; B asks with A's keys as another tenant, and with another secret.
  */
 #include "lib_shared.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * regr_11_16_redirects.c - goal: a Redis that lies cannot have the password sent to a server of its choice, neither by
- * a redirect nor by a slot map. A plain server that answered MOVED used to get us to send AUTH, in clear, to a host that
- * nobody had configured. Method: a liar in this process, which answers each GET and EXISTS by MOVED or ASK, or has a slot
- * map with one host in it; a victim that listens there and keeps all that it is sent. With [redis] cluster_hosts the
- * victim is connected, so that we know it would hear something.
+ * a redirect nor by a slot map. A plain server that answered MOVED used to get us to send AUTH, in clear, to a host
+ * that nobody had configured. Method: a liar in this process, which answers each GET and EXISTS by MOVED or ASK, or
+ * has a slot map with one host in it; a victim that listens there and keeps all that it is sent. With [redis]
+ * cluster_hosts the victim is connected, so that we know it would hear something.
  */
 #include "lib_shared.h"
 
@@ -35,7 +35,19 @@ static struct {
 	atomic_uint redirects, maps, connections;
 	atomic_bool heard_auth;
 	struct node node;
-} w;
+	pthread_mutex_t lock;		/* guards redirect and map */
+} w = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+__attribute__((format(printf, 3, 4))) static void say(char *where, size_t n, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	(void)pthread_mutex_lock(&w.lock);
+	(void)vsnprintf(where, n, format, args);
+	(void)pthread_mutex_unlock(&w.lock);
+	va_end(args);
+}
 
 static void listen_at(struct listener *l, const char *address)
 {
@@ -81,19 +93,23 @@ static void answer(int fd, const char *text)
 /* One command: its words are bulk strings, its name the second one. */
 static void answer_to(int fd, const char *command)
 {
-	char name[SHARED_NAME] = "", line[SHARED_NAME + 64];
+	char name[SHARED_NAME] = "", line[SHARED_NAME + 64], redirect[sizeof w.redirect], map[sizeof w.map];
 	const char *at = strstr(command, "\r\n$");
 
+	(void)pthread_mutex_lock(&w.lock);
+	memcpy(redirect, w.redirect, sizeof redirect);
+	memcpy(map, w.map, sizeof map);
+	(void)pthread_mutex_unlock(&w.lock);
 	if (strstr(command, "AUTH")) {
 		answer(fd, "+OK\r\n");
 	} else if (strstr(command, "SLOTS")) {
 		(void)atomic_fetch_add(&w.maps, 1);
-		answer(fd, w.map[0] ? w.map : "-ERR This instance has cluster support disabled\r\n");
-	} else if (w.redirect[0] && at && (at = strstr(at + 3, "\r\n$")) != NULL &&
+		answer(fd, map[0] ? map : "-ERR This instance has cluster support disabled\r\n");
+	} else if (redirect[0] && at && (at = strstr(at + 3, "\r\n$")) != NULL &&
 		   sscanf(at + 3, "%*d %159s", name) == 1 && strlen(name) > 80 && !strstr(name, "0000000000000000")) {
 		char what[64];
 
-		(void)snprintf(what, sizeof what, w.redirect, redis_slot(name, strlen(name)));
+		(void)snprintf(what, sizeof what, redirect, redis_slot(name, strlen(name)));
 		(void)snprintf(line, sizeof line, "-%s\r\n", what);
 		(void)atomic_fetch_add(&w.redirects, 1);
 		answer(fd, line);
@@ -148,7 +164,8 @@ static void begin(const char *victim_at, const char *lines)
 
 	listen_at(&w.liar, "127.0.0.1");
 	listen_at(&w.victim, victim_at);
-	w.redirect[0] = w.map[0] = 0;
+	say(w.redirect, sizeof w.redirect, "%s", "");
+	say(w.map, sizeof w.map, "%s", "");
 	atomic_store(&w.redirects, 0);
 	atomic_store(&w.maps, 0);
 	atomic_store(&w.connections, 0);
@@ -211,7 +228,7 @@ static void nobody_came(void)
 static void redirected_by(const char *kind)
 {
 	begin("127.0.0.1", "");
-	(void)snprintf(w.redirect, sizeof w.redirect, "%s %%u 127.0.0.1:%u", kind, w.victim.port);
+	say(w.redirect, sizeof w.redirect, "%s %%u 127.0.0.1:%u", kind, w.victim.port);
 	live();
 	load_until_redirected(LOADS);
 	nobody_came();
@@ -234,7 +251,7 @@ static void a_plain_server_says_ask(void **state)
 
 static void map_of(const char *host)
 {
-	(void)snprintf(w.map, sizeof w.map, "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$%zu\r\n%s\r\n:%u\r\n", strlen(host), host,
+	say(w.map, sizeof w.map, "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$%zu\r\n%s\r\n:%u\r\n", strlen(host), host,
 		       w.victim.port);
 }
 
@@ -272,8 +289,8 @@ static void a_member_of_the_map_redirects_away(void **state)
 {
 	(void)state;
 	begin("127.0.0.1", "");
-	(void)snprintf(w.redirect, sizeof w.redirect, "MOVED %%u 127.0.0.1:%u", w.victim.port);
-	(void)snprintf(w.map, sizeof w.map, "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%u\r\n", w.liar.port);
+	say(w.redirect, sizeof w.redirect, "MOVED %%u 127.0.0.1:%u", w.victim.port);
+	say(w.map, sizeof w.map, "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%u\r\n", w.liar.port);
 	live();
 	load_until_redirected(LOADS);
 	nobody_came();

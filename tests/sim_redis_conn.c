@@ -12,7 +12,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { FRONT = sizeof(struct redis_envelope) + sizeof(struct image_header), ROUNDS = 400, COMMANDS = 24, BLOCKS = 8, STREAM_BYTES = 4 << 20, MARKS = 1024 };
+enum { FRONT = sizeof(struct redis_envelope) + sizeof(struct image_header) };
+enum { ROUNDS = 400, COMMANDS = 24, BLOCKS = 8, STREAM_BYTES = 4 << 20, MARKS = 1024 };
 
 enum answer { GOOD, NOTHING, ANOTHERS, FLIPPED, FORGED, SHORT, NO_BULK, AN_ERROR, WRONG_TYPE, TOO_LARGE, ANSWERS };
 

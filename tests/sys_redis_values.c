@@ -13,7 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { N = SHARED_BLOCKS, FRONT = SHARED_FRONT, HEADER = 128, SCALES = 8, ROOM = 2 * SHARED_RAW_IMAGE, VAST = 300 << 20, LARGE = 64 << 20 };
+enum { FRONT = SHARED_FRONT, HEADER = 128, SCALES = 8 };
+enum { N = SHARED_BLOCKS, ROOM = 2 * SHARED_RAW_IMAGE, VAST = 300 << 20, LARGE = 64 << 20 };
 enum { SLACK_KIB = 64 << 10 };
 
 static const char corrupt[] = "tiers.redis.corrupt_blocks_total";

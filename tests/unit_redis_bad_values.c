@@ -49,11 +49,12 @@ static void plant(uint32_t block, size_t at, uint8_t flip, uint32_t bytes)
 	free(value);
 }
 
-/* Its image was damaged before it was sealed, by a node's memory; with `sums` the image is consistent again, but the MAC
- * that of the undamaged one: what somebody without the secret can do. */
+/* Its image was damaged before it was sealed, by a node's memory; with `sums` the image is consistent again, but the
+ * MAC that of the undamaged one: what somebody without the secret can do. */
 static void plant_image(uint32_t block, size_t at, uint8_t flip, bool sums)
 {
-	uint8_t *image = aligned_alloc(IMAGE_ALIGN, kit.room), *value = calloc(1, 2 * kit.room), *good = calloc(1, 2 * kit.room);
+	uint8_t *value = calloc(1, 2 * kit.room), *good = calloc(1, 2 * kit.room);
+	uint8_t *image = aligned_alloc(IMAGE_ALIGN, kit.room);
 	const size_t head = sizeof(struct image_header) + kit.shape.scale_bytes;
 	char name[KIT_NAME_BYTES];
 	uint32_t n;

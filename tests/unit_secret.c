@@ -78,7 +78,7 @@ static void salt_elsewhere(const char *tenant, const char *shared, uint8_t ret[3
 		spaces_share(other, (const uint8_t *)shared, strlen(shared));
 	assert_int_equal(spaces_tenant(other, tenant, text, sizeof text), 0);
 	assert_int_equal(space_acquire(other, tenant, &g, &space, text, sizeof text), 0);
-	memcpy(ret, space->salt, 32);
+	space_salt(other, space, ret);
 	spaces_close(other);
 	/* with a shared secret, none of its own is made */
 	snprintf(command, sizeof command, "ls %s | grep -q . ; r=$?; rm -rf %s; exit $r", dir, dir);

@@ -23,6 +23,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "../daemon/vault.h"
 #include "redis_inner.h"
 
 enum { TURN = 64, CONDEMNED_A_SECOND = 10 };
@@ -358,7 +359,7 @@ static void redis_close(struct tier *t)
 	free((void *)r->lent);
 	free(r->cluster_hosts);
 	redis_tls_close(r->tls);
-	explicit_bzero(r->password, sizeof r->password);
+	vault_free(r->login, sizeof *r->login);
 	free(r);
 }
 
@@ -411,8 +412,8 @@ static void configure(struct redis *r, const struct redis_tier_conf *c)
 		keep(r->endpoint[i], c->endpoints[i]);
 		r->endpoint_hash[i] = XXH3_64bits(c->endpoints[i], strlen(c->endpoints[i]));
 	}
-	keep(r->username, c->username);
-	keep(r->password, c->password);
+	keep(r->login->username, c->username);
+	keep(r->login->password, c->password);
 	keep(r->key_prefix, c->key_prefix);
 	r->cluster = c->cluster;
 	if (c->cluster_hosts && c->cluster_hosts[0])
@@ -465,7 +466,10 @@ static int redis_open(const struct tier_conf *conf, struct loop *loop, struct ti
 	if (err)
 		return err;
 	r = calloc(1, sizeof *r);
-	if (!r) {
+	if (r)
+		r->login = vault_alloc(sizeof *r->login);
+	if (!r || !r->login) {
+		free(r);
 		redis_tls_close(tls);
 		(void)snprintf(text, n, "[redis] no memory");
 		return -ENOMEM;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis.h - the Redis tier: images as values of a Redis or Valkey, alone, several side by side, or a Cluster, shared by
- * nodes. Value: the packed image (daemon/IMAGE.md: header, scales, payload, no padding) in an envelope with a MAC. Name:
- * key_prefix, 16 hex digits of the tenant (redis_seal.h), a colon, and the block's key in 64 hex digits.
+ * nodes. Value: the packed image (daemon/IMAGE.md: header, scales, payload, no padding) in an envelope with a MAC.
+ * Name: key_prefix, 16 hex digits of the tenant (redis_seal.h), a colon, and the block's key in 64 hex digits.
  *
  * Two threads. The core thread calls what is here; an I/O thread of the tier's own has the connections, so that a
  * server that is slow, large or lying takes nothing from the core but a slot for a while. They meet in two bounded
@@ -16,10 +16,11 @@
  * Status of a xfer: 0; -ENOENT: not there; -EBADMSG: a value that is not this block (not an image, another's, of
  * another geometry, truncated, damaged, a wrong type): a miss, counted, and deleted if it is still the same value;
  * -EKEYREJECTED: all is right but the MAC: made by somebody who does not know the secret; likewise. A value of another
- * form (an older or newer kvtierd's) is -ENOENT, counted, and stays. -EFBIG (tier.h); -ETIMEDOUT: not within timeout_ms; -ECONNRESET; -ECANCELED; -ENOSPC, -EROFS: the server takes no stores now
- * (-OOM, -READONLY, -MISCONF, -CLUSTERDOWN...); -EACCES: it refuses us; -EREMOTEIO: another error reply. tier_submit():
- * -EAGAIN: too many on their way; -ENODEV: the endpoint the key belongs to is not to be tried now, or none is; -EROFS:
- * it takes no stores now. `kept` is never set.
+ * form (an older or newer kvtierd's) is -ENOENT, counted, and stays. -EFBIG (tier.h); -ETIMEDOUT: not within
+ * timeout_ms; -ECONNRESET; -ECANCELED; -ENOSPC, -EROFS: the server takes no stores now (-OOM, -READONLY, -MISCONF,
+ * -CLUSTERDOWN...); -EACCES: it refuses us; -EREMOTEIO: another error reply. tier_submit(): -EAGAIN: too many on
+ * their way; -ENODEV: the endpoint the key belongs to is not to be tried now, or none is; -EROFS: it takes no
+ * stores now. `kept` is never set.
  *
  * An endpoint (a server), each by itself; policy in redis_breaker.h:
  *
@@ -112,7 +113,8 @@ struct redis_tier_status {
 
 /*
  * Who is connected gets the password. So a redirect is followed to endpoints and servers of the slot map only, and of
- * these only to those that cluster_hosts lets in; others are shown as misconfigured, and what they would have is missed.
+ * these only to those that cluster_hosts lets in; others are shown as misconfigured, and what they would have is
+ * missed.
  *
  * tier_open(): -EINVAL with text naming the [redis] option; a server that is not there is no error. tier_close(): from
  * the loop's thread, xfers that are lent end first with -ECANCELED; takes no longer than one turn of the I/O thread.

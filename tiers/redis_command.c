@@ -135,7 +135,8 @@ void redis_command_delete_if(struct redis_command *c, const char *name, size_t n
 	/* The length first: it is cheap, and mostly enough to see that somebody has stored a better value since. */
 	static const char script[] =
 		"if redis.call('STRLEN',KEYS[1])==tonumber(ARGV[2]) and "
-		"redis.sha1hex(string.sub(redis.call('GET',KEYS[1]),ARGV[3],ARGV[4]))==ARGV[1] then return redis.call('DEL',KEYS[1]) end "
+		"redis.sha1hex(string.sub(redis.call('GET',KEYS[1]),ARGV[3],ARGV[4]))==ARGV[1] then "
+		"return redis.call('DEL',KEYS[1]) end "
 		"return 0";
 	struct text t = command_begin(c, 8);
 	char hex[41];

@@ -20,6 +20,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../daemon/vault.h"
+
 /* A place that nobody waits for any more: a server that does not answer it in this time is not one to wait for. */
 #define ENDED_PATIENCE_NS (30 * 1000000000ull)
 
@@ -321,7 +323,7 @@ void redis_conn_close(struct redis_conn *c)
 	recv_close(&c->in);
 	redis_mac_close(c->mac);
 	free(c->host);
-	free(c);
+	vault_free(c, sizeof *c);
 }
 
 /* --- questions --- */

@@ -3,7 +3,8 @@
  * redis_conn.h - one connection to one Redis server: commands go out in order, replies come back in order, bulk values
  * go straight between socket and caller's memory (recvmsg, writev), with TLS (redis_tls.h) through OpenSSL's buffers;
  * hiredis connects, formats AUTH and turns small replies into trees. Everything on the thread of the loop it was opened
- * with; nothing blocks; nothing is allocated per command but by hiredis for small replies.
+ * with; nothing blocks; nothing is allocated per command but by hiredis for small replies, and by
+ * OpenSSL a few hundred bytes for a moment, where the key of a value's MAC is made.
  *
  *	CONNECTING ──connected──> SECURING ──TLS──> GREETING ──AUTH──> UP ──error, EOF, protocol, deadline of a
  *	     │                       │                 │                      half-sent command──> DOWN
@@ -14,8 +15,8 @@
  *   C2 after done() neither its buffers nor it are touched: a command that ended before its reply came (deadline,
  *      cancel) leaves a place in the row, whose reply is parsed and thrown away.
  *   C3 a command whose bytes are partly out cannot be taken back: when its deadline comes the connection is closed.
- *   C4 a value's header is checked before a byte of its body is accepted; its length before anything. It has come (status 0)
- *      only if its MAC (redis_seal.h) is that of its tenant.
+ *   C4 a value's header is checked before a byte of its body is accepted; its length before anything. It has come
+ *      (status 0) only if its MAC (redis_seal.h) is that of its tenant.
  *   C5 from DOWN on nothing happens any more; the owner closes it, and opens another when its policy says so.
  */
 #ifndef KVTIER_REDIS_CONN_H

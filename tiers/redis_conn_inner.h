@@ -66,7 +66,14 @@ struct place {
 	bool canceled;			/* ends as soon as it can */
 };
 
-struct redis_conn {
+/* The password, and the AUTH command with it. */
+struct redis_secret {
+	char password[REDIS_SECRET_BYTES];
+	size_t auth_bytes;
+	char auth[2 * REDIS_SECRET_BYTES + 64];
+};
+
+struct redis_conn {		/* a mapping of its own, left out of core dumps: values go through `in` */
 	struct loop *loop;
 	struct loop_watch watch;	/* fd -1: none */
 	struct loop_timer timer;	/* deadlines */
@@ -78,8 +85,7 @@ struct redis_conn {
 	enum redis_conn_state state;
 	int why;			/* DOWN; CONNECTING: refused already, to be told from the loop */
 	char text[REDIS_TEXT_BYTES];
-	char *secret, *auth;		/* password and AUTH command, until UP */
-	size_t auth_bytes;
+	struct redis_secret *secret;	/* of vault.h; until UP, or NULL: there is none */
 	struct redis_command greeting;
 	bool wants_writable;		/* EPOLLOUT is asked for */
 	bool sleeps_long;		/* TCP without TLS: woken when much of a value is there */

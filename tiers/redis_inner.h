@@ -210,12 +210,17 @@ struct redis_io {
 	struct redis_chore chores[REDIS_CHORES], *free_chores;
 };
 
+struct redis_login {
+	char username[REDIS_SECRET_BYTES], password[REDIS_SECRET_BYTES];
+};
+
 struct redis {
 	struct tier base;		/* first */
 	/* constant while open; the thread reads them */
 	char endpoint[REDIS_ENDPOINTS][REDIS_ADDRESS_BYTES];
 	uint64_t endpoint_hash[REDIS_ENDPOINTS];
-	char username[REDIS_SECRET_BYTES], password[REDIS_SECRET_BYTES], key_prefix[REDIS_PREFIX_BYTES];
+	struct redis_login *login;	/* of vault.h */
+	char key_prefix[REDIS_PREFIX_BYTES];
 	uint32_t n_endpoints, connections, timeout_ms, max_in_flight, max_image_bytes;
 	enum redis_cluster cluster;
 	char *cluster_hosts;		/* NULL: what is near the endpoints */

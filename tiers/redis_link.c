@@ -167,7 +167,7 @@ void redis_link_open(struct redis_link *link)
 	const struct redis *r = node->io->tier;
 	char host[REDIS_ADDRESS_BYTES];
 	const struct redis_conn_conf conf = {
-		.address = redis_node_numeric(node), .username = r->username, .password = r->password,
+		.address = redis_node_numeric(node), .username = r->login->username, .password = r->login->password,
 		.tls = r->tls, .host = host, .deadline_ns = redis_io_deadline(node->io),
 		.max_value_bytes = r->max_image_bytes + REDIS_SEAL_BYTES, .changed = on_conn_changed, .room = on_room, .arg = link
 	};

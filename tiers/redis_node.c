@@ -62,7 +62,7 @@ void redis_words(const struct redis *r, const char *words, char *ret, size_t n)
 	const char *echo = strstr(words, ", with args");
 
 	(void)snprintf(ret, n, "%.*s", (int)(echo ? echo - words : (ptrdiff_t)strlen(words)), words);
-	if (redis_words_betray(ret, r->password))
+	if (redis_words_betray(ret, r->login->password))
 		(void)snprintf(ret, n, "an error whose words repeat the password");
 }
 

@@ -9,6 +9,7 @@
 #include "redis_conn_inner.h"
 
 #include <arpa/inet.h>
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <hiredis/hiredis.h>
@@ -20,17 +21,14 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "../daemon/vault.h"
+
 /* --- greeting --- */
 
 void conn_forget_secret(struct redis_conn *c)
 {
-	if (c->secret)
-		explicit_bzero(c->secret, strlen(c->secret));
-	if (c->auth)
-		explicit_bzero(c->auth, c->auth_bytes);
-	free(c->secret);
-	redisFreeCommand(c->auth);
-	c->secret = c->auth = NULL;
+	vault_free(c->secret, sizeof *c->secret);
+	c->secret = NULL;
 }
 
 static void enter(struct redis_conn *c, enum redis_conn_state state)
@@ -58,7 +56,7 @@ static void refused(struct redis_conn *c, char *words)
 
 	if (echo)
 		explicit_bzero(echo, strlen(echo));
-	if (redis_words_betray(words, c->secret))
+	if (redis_words_betray(words, c->secret->password))
 		(void)strcpy(words, "AUTH refused; the words are not shown, as they repeat the password");
 	conn_down(c, full ? -ECONNREFUSED : -EACCES, words);
 }
@@ -80,11 +78,11 @@ static void greeting_done(struct redis_command *command)
 /* The way is free: AUTH, or commands. */
 static void greet(struct redis_conn *c)
 {
-	if (!c->auth) {
+	if (!c->secret) {
 		enter(c, REDIS_CONN_UP);
 		return;
 	}
-	c->greeting.pieces[0] = (struct iovec){ c->auth, c->auth_bytes };
+	c->greeting.pieces[0] = (struct iovec){ c->secret->auth, c->secret->auth_bytes };
 	c->greeting.n_pieces = 1;
 	c->greeting.deadline_ns = c->conf.deadline_ns;
 	c->greeting.done = greeting_done;
@@ -195,29 +193,39 @@ static int connect_to(const char *address, int *ret_fd, int *ret_why)
 	return 0;
 }
 
+/* Not hiredis, which would have it in the heap. */
+static void put_word(struct redis_secret *s, const char *word)
+{
+	const int n = snprintf(s->auth + s->auth_bytes, sizeof s->auth - s->auth_bytes, "$%zu\r\n%s\r\n", strlen(word), word);
+
+	assert(n > 0 && (size_t)n < sizeof s->auth - s->auth_bytes);
+	s->auth_bytes += (size_t)n;
+}
+
 static int prepare_auth(struct redis_conn *c, const struct redis_conn_conf *conf)
 {
-	const char *words[3] = { "AUTH", conf->username, conf->password };
-	long long bytes;	/* an int before hiredis 1.0 */
-	int n = 3;
+	const bool named = conf->username && conf->username[0];
+	struct redis_secret *s;
 
 	if (!conf->password || !conf->password[0])
 		return 0;
-	if (!conf->username || !conf->username[0]) {
-		words[1] = conf->password;
-		n = 2;
-	}
-	c->secret = strdup(conf->password);
-	bytes = redisFormatCommandArgv(&c->auth, n, words, NULL);
-	if (bytes < 0)
-		c->auth = NULL;
-	c->auth_bytes = bytes < 0 ? 0 : (size_t)bytes;
-	return c->secret && c->auth ? 0 : -ENOMEM;
+	if (strlen(conf->password) >= sizeof s->password || (named && strlen(conf->username) >= sizeof s->password))
+		return -EINVAL;
+	s = c->secret = vault_alloc(sizeof *s);
+	if (!s)
+		return -ENOMEM;
+	memcpy(s->password, conf->password, strlen(conf->password) + 1);
+	s->auth_bytes = (size_t)snprintf(s->auth, sizeof s->auth, "*%d\r\n", named ? 3 : 2);
+	put_word(s, "AUTH");
+	if (named)
+		put_word(s, conf->username);
+	put_word(s, conf->password);
+	return 0;
 }
 
 int redis_conn_open(struct loop *loop, const struct redis_conn_conf *conf, struct redis_conn **ret)
 {
-	struct redis_conn *c = calloc(1, sizeof *c);
+	struct redis_conn *c = vault_buffer(sizeof *c);
 	int r;
 
 	if (!c)

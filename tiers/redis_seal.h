@@ -5,8 +5,8 @@
  *
  *	envelope (32) | header (128) | scales | payload | MAC (16)
  *
- * A MAC is made in pieces, in the order of the value, as they go out or come in: one struct redis_mac for each direction
- * of a connection, one value at a time. Any thread, but each struct one; nothing blocks.
+ * A MAC is made in pieces, in the order of the value, as they go out or come in: one struct redis_mac for each
+ * direction of a connection, one value at a time. Any thread, but each struct one; nothing blocks.
  */
 #ifndef KVTIER_REDIS_SEAL_H
 #define KVTIER_REDIS_SEAL_H

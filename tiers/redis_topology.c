@@ -12,10 +12,11 @@
  * In a Cluster the endpoints are seeds: asked while no server of the map is usable, else left alone unless they are in
  * the map themselves. Servers that have no slots any more are closed when nothing is on its way to them.
  *
- * A redirect is followed if it names a server of the map, replicas included, or an endpoint: then it is taken at its word, for this job and,
- * if it is a MOVED, for its slot, until the next map corrects it. Of any other it is not followed: the map is asked for
- * again, and the job waits for it a little. And of the map's servers none is connected that redis_hosts.h keeps out
- * (redis_link.c): else one server that lies could have the password sent to whom it likes.
+ * A redirect is followed if it names a server of the map, replicas included, or an endpoint: then it is taken at
+ * its word, for this job and, if it is a MOVED, for its slot, until the next map corrects it. Of any other it is
+ * not followed: the map is asked for again, and the job waits for it a little. And of the map's servers none is
+ * connected that redis_hosts.h keeps out (redis_link.c): else one server that lies could have the password sent to
+ * whom it likes.
  */
 #include <errno.h>
 #include <hiredis/hiredis.h>

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * vault.c - see vault.h. mlock() and MADV_DONTDUMP are asked for and not insisted on: what they protect from is
+ * rare, and a daemon that does not start for want of them helps nobody.
+ */
+#include "vault.h"
+
+#include <assert.h>
+#include <openssl/crypto.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { PAGE = 4096, OPENSSL_BYTES = 64 << 10, OPENSSL_LEAST = 16 };
+
+static size_t whole_pages(size_t n)
+{
+	return (n + PAGE - 1) / PAGE * PAGE;
+}
+
+void vault_hide(void *p, size_t n)
+{
+	(void)madvise(p, whole_pages(n), MADV_DONTDUMP);
+}
+
+void *vault_buffer(size_t n)
+{
+	void *p = mmap(NULL, whole_pages(n), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	vault_hide(p, n);
+	return p;
+}
+
+void *vault_alloc(size_t n)
+{
+	void *p = vault_buffer(n);
+
+	if (p)
+		(void)mlock(p, whole_pages(n));
+	return p;
+}
+
+void vault_free(void *p, size_t n)
+{
+	if (!p)
+		return;
+	explicit_bzero(p, n);
+	(void)munmap(p, whole_pages(n));	/* unlocks, too */
+}
+
+/*
+ * OpenSSL's memory. Of what it frees, not all was wiped by it: the text of a private key, for one. And its large pieces
+ * are the buffers of TLS connections, with values in clear in them.
+ */
+struct head {				/* before each piece: 16 bytes, so it stays aligned */
+	size_t bytes;
+	size_t mapped;			/* 0: of malloc() */
+};
+static_assert(sizeof(struct head) == 16, "the alignment of malloc()");
+
+static void *openssl_alloc(size_t n, const char *file, int line)
+{
+	const size_t whole = n + sizeof(struct head);
+	const bool large = n >= PAGE;
+	struct head *head;
+
+	(void)file;
+	(void)line;
+	if (n == 0 || whole < n)
+		return NULL;
+	head = large ? vault_buffer(whole) : malloc(whole);
+	if (!head)
+		return NULL;
+	*head = (struct head){ .bytes = n, .mapped = large ? whole : 0 };
+	return head + 1;
+}
+
+static void openssl_free(void *p, const char *file, int line)
+{
+	struct head *head;
+
+	(void)file;
+	(void)line;
+	if (!p)
+		return;
+	head = (struct head *)p - 1;
+	if (head->mapped) {
+		vault_free(head, head->mapped);
+		return;
+	}
+	explicit_bzero(p, head->bytes);
+	free(head);
+}
+
+static void *openssl_realloc(void *p, size_t n, const char *file, int line)
+{
+	void *ret = NULL;
+
+	if (n > 0)
+		ret = openssl_alloc(n, file, line);
+	if (p && ret) {
+		const size_t before = ((struct head *)p - 1)->bytes;
+
+		memcpy(ret, p, before < n ? before : n);
+	}
+	if (ret || n == 0)
+		openssl_free(p, file, line);
+	return ret;
+}
+
+bool vault_open(void)
+{
+	void *p = vault_buffer(PAGE);
+	const bool locks = p && mlock(p, PAGE) == 0;
+
+	vault_free(p, PAGE);
+	(void)CRYPTO_set_mem_functions(openssl_alloc, openssl_realloc, openssl_free);
+	if (!CRYPTO_secure_malloc_initialized())
+		(void)CRYPTO_secure_malloc_init(OPENSSL_BYTES, OPENSSL_LEAST);
+	return locks;
+}
