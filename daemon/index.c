@@ -178,9 +178,8 @@ int index_open(uint64_t max_entries, struct index **ret)
 		return -ENOMEM;
 	index->fd = -1;
 	index->max_entries = max_entries;
-	index->max_buckets = max_entries * 100 / (WIRE_BUCKET_ENTRIES * LOAD_PERCENT) + 1;
-	if (index->max_buckets < first)
-		index->max_buckets = first;
+	/* With some to spare, for small tables that are full: see index_insert(). */
+	index->max_buckets = max_entries * 100 / (WIRE_BUCKET_ENTRIES * LOAD_PERCENT) + 1 + 4 * MORE_ROOM;
 	index->buckets = first;
 	index->shape = (uint64_t)LEVEL_FIRST << 32;
 	index->bytes = WIRE_INDEX_OFFSET + index->max_buckets * sizeof(struct wire_bucket);

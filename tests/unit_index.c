@@ -218,6 +218,26 @@ static void smallest_table_works(void **state)
 	index_close(index);
 }
 
+/* Where chance crowds a neighbourhood of a small table, more buckets help: a table takes what it promises. */
+static void small_tables_fill_to_the_last(void **state)
+{
+	struct random random = random_seeded("unit_index");
+
+	(void)state;
+	for (int round = 0; round < 3000; round++) {
+		const uint32_t max = 1 + random_below(&random, 600);
+		struct index *index;
+
+		assert_int_equal(index_open(max, &index), 0);
+		for (uint32_t i = 0; i < max; i++) {
+			const struct print print = { { random_next(&random), random_next(&random) } };
+
+			assert_int_equal(index_insert(index, &print, i, TIER, 0), 0);
+		}
+		index_close(index);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -231,6 +251,7 @@ int main(void)
 		cmocka_unit_test(clients_cannot_write_or_resize),
 		cmocka_unit_test(bad_sizes_are_refused),
 		cmocka_unit_test(smallest_table_works),
+		cmocka_unit_test(small_tables_fill_to_the_last),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
