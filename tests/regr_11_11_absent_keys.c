@@ -4,7 +4,7 @@
  * for each. Slots were taken for what it might have before it was asked: others' blocks were evicted for nothing.
  * Method: a real kvtierd, a real Redis. One engine fills host memory with small blocks. Another, with larger ones,
  * loads thousands of random keys; then all of the first one's blocks must still be there. What Redis does have still
- * comes, and is kept.
+ * comes, and is kept, also for a user of Redis who may not ask (EXISTS).
  */
 #include "lib_shared.h"
 
@@ -49,37 +49,65 @@ static void loads_of_what_nobody_has(struct engine *e)
 	}
 }
 
-static void absent_keys_evict_nobody(void **state)
+/* Memory is full of one engine's blocks; Redis has them, and a large one of the other engine's. */
+static struct shared *begin(struct engine *other)
 {
 	const struct kvtier_geometry small = tiny_geometry(KVTIER_CODEC_RAW), large = large_geometry(KVTIER_CODEC_RAW);
 	struct shared *w = shared_world();
-	struct engine other;
-	uint32_t before;
 
-	(void)state;
 	redis_start(&w->redis, NULL);
 	node_place(&w->a, &(struct node_conf){ .endpoints = w->redis.address, .host = "bytes = 4M\nslab_bytes = 256K" });
 	node_live(&w->a);
 	node_join(&w->a, &small);
-	engine_open(&other, w->a.d.socket, "other", &large, AN_OP);
-	/* Before memory is full: something of its own that Redis has. */
-	chain_keys(&other, 1, 1, absent);
-	assert_int_equal(chain_store(&other, absent, 0, 1), 0);
+	engine_open(other, w->a.d.socket, "other", &large, AN_OP);
+	chain_keys(other, 1, 1, absent);
+	assert_int_equal(chain_store(other, absent, 0, 1), 0);
 	shared_asks_until(&w->redis, 1, "DBSIZE");
 	node_evict(&w->a);
 	fill(&w->a);
-	daemon_stat_becomes(&w->a.d, "tiers.redis.queued_blocks", 0, SHARED_MS);
-	shared_asks_until(&w->redis, (long long)daemon_stat(&w->a.d, "tiers.redis.written_blocks_total"), "DBSIZE");
-	before = present(&w->a);
-	assert_in_range(before, 250, 340);
+	shared_asks_until(&w->redis, CHAINS * CHAIN + 1, "DBSIZE");
+	assert_in_range(present(&w->a), 250, 340);
+	return w;
+}
+
+/* For this one room is made: a few slabs of the other's at most. */
+static void what_redis_has_comes(struct shared *w, struct engine *other, uint32_t before)
+{
+	chain_keys(other, 1, 1, absent);
+	assert_int_equal(chain_load(other, absent, 0, 1), 1);
+	assert_int_equal(engine_lookup(other, absent, 1), 1);
+	assert_in_range(present(&w->a), before - 44, before - 1);
+}
+
+static void absent_keys_evict_nobody(void **state)
+{
+	struct engine other;
+	struct shared *w = begin(&other);
+	const uint32_t before = present(&w->a);
+
+	(void)state;
 	loads_of_what_nobody_has(&other);
 	printf("%u random keys loaded: of %u blocks of another engine %u are there\n", ABSENT, before, present(&w->a));
 	assert_int_equal(present(&w->a), before);
+	what_redis_has_comes(w, &other, before);
 	assert_int_equal(daemon_stat(&w->a.d, "tiers.redis.unasked_blocks_total"), 0);
-	chain_keys(&other, 1, 1, absent);
-	assert_int_equal(chain_load(&other, absent, 0, 1), 1);	/* for this one room is made */
-	assert_int_equal(engine_lookup(&other, absent, 1), 1);
-	assert_in_range(present(&w->a), before - 44, before - 1);
+	engine_close(&other);
+	shared_end(w);
+}
+
+/* Then nobody can be asked before, and what is there comes all the same; that is counted. */
+static void a_user_who_may_not_ask_still_loads(void **state)
+{
+	struct engine other;
+	struct shared *w = begin(&other);
+	const uint32_t before = present(&w->a);
+	char reply[64];
+
+	(void)state;
+	redis_say(&w->redis, reply, sizeof reply, "ACL SETUSER default -exists");
+	assert_string_equal(reply, "OK");
+	what_redis_has_comes(w, &other, before);
+	daemon_stat_becomes(&w->a.d, "tiers.redis.unasked_blocks_total", 1, SHARED_MS);
 	engine_close(&other);
 	shared_end(w);
 }
@@ -88,6 +116,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(absent_keys_evict_nobody),
+		cmocka_unit_test(a_user_who_may_not_ask_still_loads),
 	};
 
 	redis_needed();
