@@ -282,6 +282,7 @@ static void on_sqe(struct peer *peer, const struct wire_sqe *sqe)
 	const struct wire_space_close closed = { .head = head(WIRE_SPACE_CLOSED, sizeof(closed), 4711) };
 	const int lie = peer->lie;
 
+	peer->taken++;
 	if (sqe->op == WIRE_OP_CANCEL || peer->keep)
 		return;		/* what is done at once cannot be cancelled */
 	for (uint32_t i = 0; i < sqe->n; i++) {

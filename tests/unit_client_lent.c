@@ -43,13 +43,13 @@ static void becomes_free(void)
 static int give_up(struct engine *e, bool taken, uint64_t *ret_op)
 {
 	struct kvtier_key keys[4];
-	const uint32_t before = e->peer.sq_head;
+	const uint32_t before = e->peer.taken;
 
 	fake_keys(e, 1, 4, keys);
 	e->peer.keep = taken;
 	e->peer.hold = !taken;
 	assert_int_equal(kvtier_load(e->space, keys, some_pages, 4, NULL, ret_op), 0);
-	for (int i = 0; taken && i < 10000 && e->peer.sq_head == before; i++)
+	for (int i = 0; taken && i < 10000 && e->peer.taken == before; i++)
 		(void)usleep(1000);
 	e->peer.deaf = true;
 	return kvtier_space_close(e->space);
