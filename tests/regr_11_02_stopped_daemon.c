@@ -236,12 +236,13 @@ static void other_starts(struct world *w)
 
 static int load_one(struct world *w, uint32_t page)
 {
+	const struct kvtier_op_options patient = { .size = sizeof patient, .timeout_ms = PATIENCE_MS };
 	struct kvtier_result result = { .size = sizeof result };
 	uint64_t op;
-	int rc = kvtier_load(w->space, w->keys, &page, 1, NULL, &op);
+	int rc = kvtier_load(w->space, w->keys, &page, 1, &patient, &op);
 
 	if (!rc)
-		rc = kvtier_wait(w->client, op, PATIENCE_MS, &result);
+		rc = kvtier_wait(w->client, op, -1, &result);
 	return rc ? rc : result.status;
 }
 
