@@ -98,7 +98,8 @@ int  device_import(struct device *device, int fd, uint64_t offset, uint64_t leng
 		   char *text, size_t text_bytes);
 void device_release(struct device_region *region);
 int  device_submit(struct device *device, struct device_job *job);
-/* Ends a job in flight between two of its pieces, if its last has not begun: done() runs as ever. Not in flight: nothing. */
+/* Ends a job in flight between two of its pieces, if its last has not begun: done() runs as ever. Not in flight:
+ * nothing. */
 void device_cancel(struct device_job *job);
 void device_complete(struct device_job *job);	/* for implementations: on the core thread */
 

@@ -108,7 +108,7 @@ struct ref_run {
 	uint32_t piece, head, row; /* the next piece, head, token or row of it */
 	uint64_t value;            /* of typed: value; of opaque: byte of the row */
 	XXH3_state_t *hash;        /* in the run, aligned */
-	uint32_t summed;           /* payload bytes */
+	uint32_t summed;           /* bytes of payload, then scales */
 	uint64_t expected;
 };
 enum { REF_HASH_AT = 1024, REF_COPY_BYTES = 4096 };
@@ -120,7 +120,8 @@ static struct ref_run *ref_run_of(struct codec_run *run)
 	return (struct ref_run *)(void *)run->own;
 }
 
-/* The next group of a plane, or row where it is verbatim; *cost: bytes, and pages of rows that are far apart. False: there is none. */
+/* The next group of a plane, or row where it is verbatim; *cost: bytes, and pages of rows that are far apart. False:
+ * there is none. */
 static bool plane(struct ref_run *x, const struct page_piece *p, int *r, uint64_t *cost)
 {
 	const struct image_geometry *geometry = &x->layout->geometry;
@@ -223,13 +224,21 @@ static void sum_start(struct ref_run *x, struct codec_run *run)
 
 static int sum(struct ref_run *x, uint32_t budget, uint64_t *ret)
 {
-	const uint32_t left = x->shape.payload_bytes - x->summed, n = left < budget ? left : budget;
+	const uint32_t all = x->shape.payload_bytes + x->shape.scale_bytes;
 
-	(void)XXH3_64bits_update(x->hash, x->image + x->shape.payload_offset + x->summed, n);
-	x->summed += n;
-	if (n < left)
+	for (uint32_t n; budget && x->summed < all; budget -= n, x->summed += n) {
+		const bool payload = x->summed < x->shape.payload_bytes;
+		const uint32_t left = (payload ? x->shape.payload_bytes : all) - x->summed;
+
+		n = left < budget ? left : budget;
+		(void)XXH3_64bits_update(x->hash,
+					 payload ? x->image + x->shape.payload_offset + x->summed
+						 : x->image + sizeof(struct image_header) + x->summed -
+							   x->shape.payload_bytes,
+					 n);
+	}
+	if (x->summed < all)
 		return CODEC_MORE;
-	(void)XXH3_64bits_update(x->hash, x->image + sizeof(struct image_header), x->shape.scale_bytes);
 	*ret = XXH3_64bits_digest(x->hash);
 	return 0;
 }
@@ -255,7 +264,8 @@ static int ref_encode_start(struct codec_run *run, const struct page_layout *lay
 	if (r)
 		return r;
 	cursor_start(x);
-	memset(x->at.scales, 0, x->shape.payload_offset - sizeof(struct image_header)); /* the padding too */
+	memset(x->at.scales + x->shape.scale_bytes, 0,
+	       x->shape.payload_offset - sizeof(struct image_header) - x->shape.scale_bytes); /* the padding */
 	return 0;
 }
 

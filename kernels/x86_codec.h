@@ -85,16 +85,26 @@ static void verify_start(struct verify_run *v, const uint8_t *image, const struc
 	v->expected = checksum;
 }
 
+/* Up to the budget of *left bytes at *p. */
+static void verify_some(struct verify_run *v, const uint8_t **p, uint32_t *left, uint32_t budget)
+{
+	const uint32_t n = *left < budget ? *left : budget;
+
+	hash_update(&v->hash, *p, n);
+	*p += n;
+	*left -= n;
+}
+
 static int verify_step(struct verify_run *v, uint32_t budget)
 {
-	const uint32_t n = v->payload_bytes < budget ? v->payload_bytes : budget;
-
-	hash_update(&v->hash, v->payload, n);
-	v->payload += n;
-	v->payload_bytes -= n;
-	if (v->payload_bytes)
+	if (v->payload_bytes) {
+		verify_some(v, &v->payload, &v->payload_bytes, budget);
+		if (v->payload_bytes || v->scale_bytes > budget)
+			return CODEC_MORE;
+	}
+	verify_some(v, &v->scales, &v->scale_bytes, budget);
+	if (v->scale_bytes)
 		return CODEC_MORE;
-	hash_update(&v->hash, v->scales, v->scale_bytes);
 	return hash_end(&v->hash) == v->expected ? 0 : -EBADMSG;
 }
 
