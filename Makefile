@@ -20,7 +20,7 @@ CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 
 KERNELS := image ref avx2 avx512 select walk
-DAEMON  := guard helper intake admit block block_copies config config_derive config_print config_redis config_value conn copies ctl ctl_commands ctl_nvme \
+DAEMON  := guard helper intake slots admit block block_copies config config_derive config_print config_redis config_value conn copies ctl ctl_commands ctl_nvme \
 	   ctl_redis device device_cpu device_run device_turns evict fetch gauges index json layout lease log loop mount mover notify op outbox place proto \
 	   remote request ring scrub secret server share space space_table stats storage vault writeback
 TIERS   := tier host host_memory host_limits host_view fault io io_uring io_threads nvme nvme_account nvme_carry nvme_device nvme_file \

@@ -43,6 +43,14 @@ static const char *severity_label(enum stats_severity severity)
 }
 
 /* Why, in the daemon's words. */
+static void clients_text(const struct stats *stats)
+{
+	char text[STATS_TEXT_BYTES];
+
+	if (stats_text_get(stats->clients_text, sizeof(text), text)[0] != '\0')
+		printf("  clients: %s\n", text);
+}
+
 static void nvme_text(const struct stats *stats)
 {
 	char engine[STATS_NAME_BYTES], text[STATS_TEXT_BYTES], shown[4 * STATS_TEXT_BYTES];
@@ -100,6 +108,7 @@ static void status_text(const struct stats *stats, uint64_t health, const char *
 		if ((health >> bit & 1) != 0)
 			printf("  %-4s %-16s %s\n", severity_label(row->severity), row->name, row->prose);
 	}
+	clients_text(stats);
 	nvme_text(stats);
 	redis_text(stats);
 }
@@ -129,7 +138,9 @@ static void status_json(const struct stats *stats, uint64_t health)
 	print_json_string(stats->device);
 	printf(",\"kernels\":");
 	print_json_string(stats->kernels);
-	printf(",\"nvme\":{\"engine\":");
+	printf(",\"clients\":{\"text\":");
+	print_json_string(stats_text_get(stats->clients_text, sizeof(text), text));
+	printf("},\"nvme\":{\"engine\":");
 	print_json_string(stats_text_get(stats->nvme_engine, sizeof(engine), engine));
 	printf(",\"text\":");
 	print_json_string(stats_text_get(stats->nvme_text, sizeof(text), text));

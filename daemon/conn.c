@@ -494,6 +494,19 @@ static void on_socket(struct loop_watch *watch, uint32_t events)
 		conn_kill(c);
 }
 
+void conn_look(struct conn *c)
+{
+	on_socket(&c->socket, 0);
+}
+
+void conn_turn_away(struct conn *c)
+{
+	stats_add(&server_daemon(c->server)->stats->v.clients_refused_total, 1);
+	c->end_error = -EBUSY;
+	snprintf(c->end_text, sizeof c->end_text, "no HELLO came, and another client needs the connection");
+	conn_kill(c);
+}
+
 /* --- the ring --- */
 
 /* Can this entry be taken now? A cancel needs neither an op nor a completion. */

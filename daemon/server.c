@@ -3,7 +3,7 @@
  * server.c - the listening socket, the table of connections, and the graves of those that died.
  *
  * A slot is taken at accept and given back when the dying connection's last request has let go, its regions are
- * unmapped and its socket is closed. All slots are made at start; one client more than [socket] max_clients is refused
+ * unmapped and its socket is closed. All slots are made at start. Who gets one, slots.c says; who does not is refused
  * and counted.
  *
  * Closing a socket closes what descriptors its client has sent and nobody received, which may block (intake.c). Where
@@ -28,6 +28,7 @@
 #include "ctl.h"
 #include "kvtierd.h"
 #include "request.h"
+#include "slots.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77	/* Linux 6.5: no race with a reused pid; older kernels refuse it */
@@ -37,7 +38,9 @@
 #define SO_PASSRIGHTS 83	/* Linux 6.16 */
 #endif
 
-enum { ACCEPTS_A_TURN = 16, BACKLOG = 128, REFUSED_MAX = 64 };
+enum { ACCEPTS_A_TURN = 16, BACKLOG = 1024, REFUSED_MAX = 64 };
+
+#define REFUSED_SHOWN_NS 10000000000ull
 
 /* A socket that a helper closes. */
 struct refused {
@@ -57,6 +60,9 @@ struct server {
 	struct loop_timer resume;	/* listening again after running out of fds */
 	int self;			/* pidfd: by it clients see this process end; -1: none */
 	struct log_limit log;
+	struct slots_rule rule;
+	struct slots_owner *owners;	/* max_clients of them, for slots_find_hog() */
+	uint64_t refused_ns;		/* when a client was refused for want of a slot last; 0: never */
 	uint32_t next_id, n_alive, n_dying;
 	struct conn *conns;		/* alive and dying, in order of arrival */
 	struct conn *free_conns;
@@ -119,7 +125,25 @@ bool server_busy(const struct server *s)
 static void count_alive(struct server *s)
 {
 	stats_set(&s->d->stats->v.clients, s->n_alive);
-	stats_health_set(s->d->stats, STATS_HEALTH_CLIENTS_FULL, s->n_alive >= s->d->config->socket_max_clients);
+}
+
+/* Slots are short, or were a moment ago: whose they are. */
+static void show_slots(struct server *s)
+{
+	const uint64_t now = loop_now(s->d->loop);
+	const bool full = s->n_alive + s->n_dying >= s->rule.max,
+		   refused = s->refused_ns && now - s->refused_ns < REFUSED_SHOWN_NS;
+	char text[STATS_TEXT_BYTES] = "";
+	struct slots_hog hog;
+
+	if (full || refused) {
+		slots_find_hog(s->conns, s->owners, &hog);
+		snprintf(text, sizeof text, "%u of %u connections are taken, %u of them by user %u, of those %u by process %ld; "
+			 "a user may have %u", hog.all, s->rule.max, hog.of_uid, (unsigned)hog.uid, hog.of_pid, (long)hog.pid,
+			 s->rule.per_uid);
+	}
+	stats_health_set(s->d->stats, STATS_HEALTH_CLIENTS_FULL, full || refused);
+	stats_clients_text(s->d->stats, text);
 }
 
 void server_conn_dying(struct server *s)
@@ -220,25 +244,48 @@ static int open_pidfd(int fd, pid_t pid)
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
+/* Room for one more of this user, made by dropping who has not said HELLO, if need be. -EBUSY with why. */
+static int make_room(struct server *s, uid_t uid, char *why, size_t n)
+{
+	struct conn *victim;
+
+	for (uint32_t i = 0; i <= SLOTS_HALF_OPEN; i++) {
+		const enum slots_answer answer = slots_ask(&s->rule, s->conns, uid, &victim, why, n);
+
+		if (answer == SLOTS_FREE)
+			return 0;
+		if (answer == SLOTS_NONE)
+			break;
+		conn_look(victim);	/* perhaps it lies there unread */
+		if (victim->state != CONN_GREETING)
+			continue;
+		conn_turn_away(victim);
+		(void)reap(&s->reaper);
+		if (s->free_conns)
+			return 0;
+	}
+	s->refused_ns = loop_now(s->d->loop);
+	return -EBUSY;
+}
+
 static void welcome(struct server *s, int fd)
 {
-	struct conn *c = s->free_conns;
 	struct ucred peer = { 0 };
 	socklen_t n = sizeof peer;
-	char why[128];
+	struct conn *c;
+	char why[160];
 	int pidfd = -1;
 
-	if (!c) {
-		snprintf(why, sizeof why, "%u clients are connected, as many as [socket] max_clients allows",
-			 s->d->config->socket_max_clients);
-		refuse(s, fd, why);
-		return;
-	}
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n)) {
 		refuse(s, fd, "the kernel does not tell who it is");
 		return;
 	}
+	if (make_room(s, peer.uid, why, sizeof why)) {
+		refuse(s, fd, why);
+		return;
+	}
 	pidfd = open_pidfd(fd, peer.pid);
+	c = s->free_conns;
 	s->free_conns = c->next;
 	memset(c, 0, sizeof *c);
 	c->server = s;
@@ -367,8 +414,13 @@ int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 	s->reaper.poll = reap;
 	s->resume.fire = on_resume;
 	s->pool = calloc(d->config->socket_max_clients, sizeof *s->pool);
-	if (!s->pool)
+	s->owners = calloc(d->config->socket_max_clients, sizeof *s->owners);
+	if (!s->pool || !s->owners)
 		goto fail;
+	s->rule = (struct slots_rule){
+		.max = d->config->socket_max_clients, .own = geteuid(),
+		.per_uid = slots_per_uid(d->config->socket_max_clients, d->config->socket_max_clients_per_uid),
+	};
 	for (uint32_t i = d->config->socket_max_clients; i-- > 0;) {
 		s->pool[i].next = s->free_conns;
 		s->free_conns = &s->pool[i];
@@ -423,6 +475,7 @@ void server_close(struct server *s)
 	helpers_close(s->helpers);
 	if (s->self >= 0)
 		(void)close(s->self);
+	free(s->owners);
 	free(s->pool);
 	free(s);
 }
@@ -431,6 +484,7 @@ void server_close(struct server *s)
 
 void server_sample(struct server *s)
 {
+	show_slots(s);
 	for (struct conn *c = s->conns; c; c = c->next) {
 		uint64_t blocks, hits;
 

@@ -23,6 +23,8 @@ void server_conn_dying(struct server *server);		/* one more to free once it has 
 /* fd and pidfd (-1: none) become the connection's on success only. */
 int  conn_start(struct conn *c, int fd, int pidfd);
 void conn_kill(struct conn *c);				/* -> DYING; any state is fine */
+void conn_look(struct conn *c);				/* takes what packets there are */
+void conn_turn_away(struct conn *c);			/* GREETING: somebody else needs the slot */
 bool conn_end(struct conn *c);				/* DYING and no requests left. True: nothing is left of it */
 void conn_share(const struct conn *c, struct intake_share *ret);
 

@@ -275,6 +275,11 @@ void stats_nvme_text(struct stats *stats, const char *engine, const char *text)
 	text_set(stats->nvme_text, sizeof(stats->nvme_text), text);
 }
 
+void stats_clients_text(struct stats *stats, const char *text)
+{
+	text_set(stats->clients_text, sizeof(stats->clients_text), text);
+}
+
 void stats_redis_text(struct stats *stats, const char *text)
 {
 	text_set(stats->redis_text, sizeof(stats->redis_text), text);

@@ -44,7 +44,8 @@ enum {
 	HEALTH(KERNELS_REF, slow_kernels, warn,                                                              \
 	       "The plain C codec is in use: this CPU lacks AVX2, or [device] kernels = ref.")               \
 	HEALTH(CLIENTS_FULL, clients_full, warn,                                                             \
-	       "As many engines are connected as [socket] max_clients allows; raise it or close some.")      \
+	       "Engines are refused, or would be: see below whose connections there are. Close some, or raise " \
+	       "[socket] max_clients or max_clients_per_uid.")                                               \
 	HEALTH(INDEX_FULL, index_full, warn,                                                                 \
 	       "The index holds [index] max_blocks blocks, new ones are dropped; raise it.")                 \
 	HEALTH(SPACES_RECYCLED, spaces_recycled, warn,                                                       \
@@ -133,6 +134,7 @@ struct stats {
 	char kernels[STATS_NAME_BYTES];
 	char nvme_engine[STATS_NAME_BYTES]; /* "io_uring", "threads"...; "": no NVMe tier. These two change while */
 	char nvme_text[STATS_TEXT_BYTES];   /* read: why it is not up, or not as it should be. stats_text_get() */
+	char clients_text[STATS_TEXT_BYTES]; /* while connections are short: whose they are */
 	char redis_text[STATS_TEXT_BYTES];  /* likewise; "": nothing to say, or no Redis tier */
 	_Alignas(64) struct stats_values v;
 };
@@ -164,6 +166,7 @@ void stats_names(struct stats *stats, const char *device, const char *kernels); 
 /* What an operator should know of the NVMe tier; cut to fit. May be called at any time: a reader in the midst of it
  * sees some of both, and always an end. */
 void stats_nvme_text(struct stats *stats, const char *engine, const char *text);
+void stats_clients_text(struct stats *stats, const char *text);
 void stats_redis_text(struct stats *stats, const char *text); /* the same of the Redis tier */
 
 /* Reader. -ENOENT, -EACCES...; -EPROTO: no stats page, or of another version of kvtier. */

@@ -30,7 +30,9 @@ CONFIG(socket, group, STRING, "", 0, 63, "group",
 CONFIG(socket, tenant, STRING, "default", 1, 31, "name",
        "Tenant of everybody who connects here. Blocks are never shared between tenants.")
 CONFIG(socket, max_clients, COUNT, "256", 1, 4096, "clients",
-       "Connections at once; one more is refused and counted.")
+       "Connections at once; one more is refused and counted. The last is kept for root and the daemon's own user.")
+CONFIG(socket, max_clients_per_uid, COUNT, "0", 0, 4096, "clients",
+       "Connections of one user at once, so that others find one. 0: three quarters of max_clients.")
 CONFIG(socket, ring_entries, COUNT, "256", 8, 1024, "entries",
        "Submissions a client may have on its way; a power of two.")
 CONFIG(socket, arena_blocks, COUNT, "16384", 64, 65536, "blocks",
