@@ -20,7 +20,7 @@
 
 #include "lib_hostile_wire.h"
 
-enum { HELD = 300, SPACES = 64, DESCRIPTORS = 13, DESCRIPTORS_AT_ONCE = 4, LIFE_MS = 60 };
+enum { HELD = 300, SPACES = 64, DESCRIPTORS = 13, DESCRIPTORS_AT_ONCE = 4, LIFE_MS = 60, BUSY_MS = 200 };
 
 struct world {
 	const char *socket;
@@ -38,22 +38,25 @@ struct thread {
 
 /* --- jobs --- */
 
-static const struct evil_layout tiny = { .layers = 2, .heads = 2, .dim = 32, .tokens = 16, .pages = 64, .touched = true };
-/* 1,024 rows a block, each on a page of its own */
-static const struct evil_layout slow = { .layers = 1, .heads = 2, .dim = 64, .tokens = 512, .pages = 8,
+static const struct evil_layout tiny = { .layers = 2, .heads = 2, .dim = 32, .tokens = 16, .pages = 64,
+					 .touched = true };
+/* 4,096 rows a block, each on a page of its own */
+static const struct evil_layout slow = { .layers = 4, .heads = 2, .dim = 64, .tokens = 512, .pages = 4,
 					 .token_stride = 65536, .touched = true };
-static const struct evil_layout sparse = { .layers = 1, .heads = 2, .dim = 64, .tokens = 512, .pages = 8,
+static const struct evil_layout sparse = { .layers = 4, .heads = 2, .dim = 64, .tokens = 512, .pages = 8,
 					   .token_stride = 1 << 20 };
-static const struct evil_layout big = { .layers = 16, .heads = 8, .dim = 128, .tokens = 16, .pages = 32, .touched = true };
+static const struct evil_layout big = { .layers = 16, .heads = 8, .dim = 128, .tokens = 16, .pages = 32,
+					.touched = true };
 
 /* Ops of this layout without a pause, for one life. Between them, `beside` does what it likes. */
 static void keep_busy(struct thread *t, const struct evil_layout *layout, void (*beside)(struct evil *e))
 {
-	const uint64_t end = evil_now_ns() + LIFE_MS * 1000000ull;
 	struct evil *e = &t->e;
+	uint64_t end;
 
 	if (evil_open(e, t->world->socket) || evil_space(e, layout))
 		return;
+	end = evil_now_ns() + BUSY_MS * 1000000ull;
 	while (evil_now_ns() < end) {
 		const uint64_t pushed = evil_push_blocks(e);
 
@@ -215,25 +218,41 @@ static int descriptor(uint32_t kind)
 	}
 }
 
-/* In a message that may have some, and in one that may not. */
+/* A socket of one's own that lingers would hold up its closer. */
+static void close_at_once(int fd)
+{
+	const struct linger none = { .l_onoff = 1 };
+
+	if (fd < 0)
+		return;
+	(void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+	(void)close(fd);
+}
+
+/* In a message that may have some, and in one that may not. What was sent is closed here before the daemon has it, so
+ * that the daemon's is the last reference. */
 static void descriptors(struct thread *t)
 {
 	struct evil *e = &t->e;
 	int fds[DESCRIPTORS_AT_ONCE];
+	bool sent = false;
 
 	for (int i = 0; i < DESCRIPTORS_AT_ONCE; i++)
 		fds[i] = descriptor(random_below(&e->random, DESCRIPTORS));
 	if (evil_dial(e, t->world->socket) == 0) {
-		if (random_below(&e->random, 4) == 0) {
-			evil_hello_with(e, fds, DESCRIPTORS_AT_ONCE);
-		} else if (evil_hello(e) == 0) {
-			evil_space_over(e, &tiny, fds, DESCRIPTORS_AT_ONCE);
-			evil_ring_with(e, fds, random_below(&e->random, 2) * DESCRIPTORS_AT_ONCE);
-		}
+		const uint32_t how = random_below(&e->random, 3);
+
+		if (how == 0)
+			sent = evil_hello_with(e, fds, DESCRIPTORS_AT_ONCE) == 0;
+		else if (evil_hello(e) == 0)
+			sent = (how == 1 ? evil_space_over(e, &tiny, fds, DESCRIPTORS_AT_ONCE)
+					 : evil_ring_with(e, fds, DESCRIPTORS_AT_ONCE)) == 0;
 	}
 	for (int i = 0; i < DESCRIPTORS_AT_ONCE; i++)
-		if (fds[i] >= 0)
+		if (sent && fds[i] >= 0)
 			(void)close(fds[i]);
+		else
+			close_at_once(fds[i]);
 	evil_nap_us(5000);
 }
 
@@ -245,7 +264,7 @@ static void half_way(struct thread *t)
 	if (evil_dial(e, t->world->socket) || steps == 0)
 		return;
 	if (steps == 1) {
-		evil_hello_with(e, NULL, 0);	/* and does not stay for the answer */
+		(void)evil_hello_with(e, NULL, 0);	/* and does not stay for the answer */
 		return;
 	}
 	if (evil_hello(e) || evil_space(e, &tiny) || steps == 2)

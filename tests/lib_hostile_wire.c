@@ -182,7 +182,7 @@ static bool receive_reply(const struct evil *e, enum wire_type type, void *ret, 
 	return false;
 }
 
-void evil_hello_with(struct evil *e, const int *fds, size_t n)
+int evil_hello_with(struct evil *e, const int *fds, size_t n)
 {
 	const struct wire_hello hello = {
 		.head = head(e, WIRE_HELLO, sizeof hello), .version_min = WIRE_VERSION_MIN, .version_max = WIRE_VERSION_MAX,
@@ -191,7 +191,7 @@ void evil_hello_with(struct evil *e, const int *fds, size_t n)
 		.size_cqe = sizeof(struct wire_cqe), .sq_entries = 64, .arena_blocks = ARENA, .name = "hostile",
 	};
 
-	(void)send_with(e, &hello, sizeof hello, fds, n);
+	return send_with(e, &hello, sizeof hello, fds, n);
 }
 
 int evil_hello(struct evil *e)
@@ -200,8 +200,7 @@ int evil_hello(struct evil *e)
 	size_t n;
 	void *submit, *complete;
 
-	evil_hello_with(e, NULL, 0);
-	if (!receive_reply(e, WIRE_HELLO_OK, &e->ok, sizeof e->ok, fds, &n))
+	if (evil_hello_with(e, NULL, 0) || !receive_reply(e, WIRE_HELLO_OK, &e->ok, sizeof e->ok, fds, &n))
 		return -EPROTO;
 	if (n < 2) {
 		close_all(fds, n);
@@ -238,14 +237,14 @@ bool evil_is_cut(struct evil *e)
 
 void evil_ring(struct evil *e)
 {
-	evil_ring_with(e, NULL, 0);
+	(void)evil_ring_with(e, NULL, 0);
 }
 
-void evil_ring_with(struct evil *e, const int *fds, size_t n)
+int evil_ring_with(struct evil *e, const int *fds, size_t n)
 {
 	const struct wire_head bell = head(e, WIRE_DOORBELL, sizeof bell);
 
-	(void)send_with(e, &bell, sizeof bell, fds, n);
+	return send_with(e, &bell, sizeof bell, fds, n);
 }
 
 void evil_ask_nonsense(struct evil *e)
@@ -340,17 +339,13 @@ int evil_space(struct evil *e, const struct evil_layout *l)
 	return 0;
 }
 
-void evil_space_over(struct evil *e, const struct evil_layout *l, const int *fds, size_t n)
+int evil_space_over(struct evil *e, const struct evil_layout *l, const int *fds, size_t n)
 {
 	struct evil_space_message m;
-	struct wire_space_ok ok;
-	int got[MAX_FDS];
-	size_t n_got;
 	const size_t bytes = fill(e, l, &m);
 
 	m.region.fd_index = random_below(&e->random, (uint32_t)n);
-	if (send_with(e, &m, bytes, fds, n) == 0 && receive_reply(e, WIRE_SPACE_OK, &ok, sizeof ok, got, &n_got))
-		close_all(got, n_got);
+	return send_with(e, &m, bytes, fds, n);
 }
 
 /* --- rings --- */

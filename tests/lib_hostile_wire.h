@@ -43,13 +43,14 @@ void evil_init(struct evil *e, uint64_t seed);
 void evil_close(struct evil *e);		/* twice is fine */
 int  evil_connect(const char *socket);		/* a descriptor or -errno */
 int  evil_dial(struct evil *e, const char *socket);
-void evil_hello_with(struct evil *e, const int *fds, size_t n);	/* does not wait for an answer */
+/* These wait for no answer. */
+int  evil_hello_with(struct evil *e, const int *fds, size_t n);
+int  evil_space_over(struct evil *e, const struct evil_layout *layout, const int *fds, size_t n);
+int  evil_ring_with(struct evil *e, const int *fds, size_t n);
 int  evil_hello(struct evil *e);
 int  evil_open(struct evil *e, const char *socket);		/* dial, hello */
 int  evil_space(struct evil *e, const struct evil_layout *layout);
-void evil_space_over(struct evil *e, const struct evil_layout *layout, const int *fds, size_t n);
 void evil_ring(struct evil *e);
-void evil_ring_with(struct evil *e, const int *fds, size_t n);
 void evil_ask_nonsense(struct evil *e);		/* a request that is refused; nobody reads the refusal */
 bool evil_is_cut(struct evil *e);		/* reads, and forgets, what the daemon sent */
 /* As many ops as the ring takes; how many. Stores of new keys and loads of some stored before. */
