@@ -314,7 +314,8 @@ static void ring_turn(struct peer *peer)
 	ring = (const struct wire_sqe *)(const void *)((uint8_t *)peer->submit + WIRE_RING_OFFSET);
 	if (!peer->quiet)
 		__atomic_store_n(&peer->index->heartbeat_ns, now_ns(), __ATOMIC_RELAXED);
-	while (!peer->hold && peer->sq_head != __atomic_load_n(&peer->submit->sq_tail, __ATOMIC_SEQ_CST)) {
+	/* A client that was lied to about sq_head may take back more than there is. */
+	while (!peer->hold && __atomic_load_n(&peer->submit->sq_tail, __ATOMIC_SEQ_CST) - peer->sq_head - 1 < peer->entries) {
 		const struct wire_sqe sqe = ring[peer->sq_head & (peer->entries - 1)];
 
 		peer->sq_head++;
