@@ -382,6 +382,52 @@ static void canceled_when_half_sent(void **state)
 
 /* --- ends --- */
 
+/* Their values were perhaps partly sealed, ahead of the socket, when they were taken back: sent again, they are whole. */
+static void canceled_sets_are_sent_again(void **state)
+{
+	enum { N = 24 };
+	static struct rig_command sets[N];
+	struct random random = random_seeded("canceled_sets_are_sent_again");
+	struct rig_command get = { 0 };
+	struct block blocks[N];
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, server.address);
+	for (int round = 0; round < 3; round++) {
+		redis_signal(&server, SIGSTOP);
+		for (int i = 0; i < N; i++) {
+			blocks[i] = block_make(&random, 800000);
+			rig_set(&sets[i], &blocks[i], 0);
+			rig_submit(&r, &sets[i]);
+		}
+		rig_run(&r, 50);
+		for (int i = 0; i < N; i++)
+			redis_conn_cancel(&sets[i].command);
+		rig_run(&r, 20);
+		redis_signal(&server, SIGCONT);
+		for (int i = 0; i < N; i++)
+			rig_wait(&r, &sets[i]);
+		for (int i = N; i-- > 0;) {	/* in another order, and as they are: with what was begun in them */
+			assert_int_equal(sets[i].command.status, -ECANCELED);
+			sets[i].dones = 0;
+			sets[i].command.deadline_ns = rig_in_ms(RIG_PATIENCE_S * 1000);
+			rig_submit(&r, &sets[i]);
+		}
+		for (int i = 0; i < N; i++) {
+			rig_wait(&r, &sets[i]);
+			assert_int_equal(sets[i].command.status, 0);
+			rig_get(&get, &blocks[i]);
+			assert_int_equal(rig_do(&r, &get), 0);
+			rig_has(&get, &blocks[i]);
+			block_free(&blocks[i]);
+		}
+		all_places_free(&r);
+	}
+	rig_close(&r);
+	rig_forget(&get);
+}
+
 static void a_killed_server_ends_all(void **state)
 {
 	enum { N = 30 };
@@ -487,6 +533,7 @@ int main(void)
 		cmocka_unit_test(canceled_before_it_is_sent),
 		cmocka_unit_test(canceled_while_the_server_thinks),
 		cmocka_unit_test(canceled_when_half_sent),
+		cmocka_unit_test(canceled_sets_are_sent_again),
 		cmocka_unit_test(a_killed_server_ends_all),
 		cmocka_unit_test(closing_ends_what_is_lent),
 		cmocka_unit_test(done_may_submit),

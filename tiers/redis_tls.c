@@ -7,13 +7,18 @@
 #include "redis_tls_inner.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-enum { READ_AHEAD_BYTES = 64 << 10 };
+#include "../daemon/vault.h"
+
+enum { READ_AHEAD_BYTES = 64 << 10, KEY_FILE_BYTES = 64 << 10 };
 
 static const char *given(const char *text)
 {
@@ -72,6 +77,33 @@ static int trust(SSL_CTX *ssl, const char *ca_file, char *text, size_t n)
 	return r;
 }
 
+/* Not by OpenSSL from the file: what stdio reads into is neither wiped nor left out of core dumps. */
+static bool use_key(SSL_CTX *ssl, const char *path)
+{
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	char *text = fd >= 0 ? vault_alloc(KEY_FILE_BYTES) : NULL;
+	EVP_PKEY *key = NULL;
+	ssize_t got = 1, n = 0;
+	BIO *bio = NULL;
+	bool good;
+
+	while (text && got > 0 && n < KEY_FILE_BYTES) {
+		got = read(fd, text + n, (size_t)(KEY_FILE_BYTES - n));
+		n += got > 0 ? got : 0;
+	}
+	if (text && got >= 0)
+		bio = BIO_new_mem_buf(text, (int)n);
+	if (bio)
+		key = PEM_read_bio_PrivateKey(bio, NULL, no_passphrase, NULL);
+	good = key && SSL_CTX_use_PrivateKey(ssl, key) == 1;
+	EVP_PKEY_free(key);
+	(void)BIO_free(bio);
+	vault_free(text, KEY_FILE_BYTES);
+	if (fd >= 0)
+		(void)close(fd);
+	return good;
+}
+
 static int present(SSL_CTX *ssl, const char *cert_file, const char *key_file, char *text, size_t n)
 {
 	int r;
@@ -85,7 +117,7 @@ static int present(SSL_CTX *ssl, const char *cert_file, const char *key_file, ch
 	if (r == 0)
 		r = check_file("tls_key_file", key_file, true, text, n);
 	ERR_clear_error();
-	if (r == 0 && SSL_CTX_use_PrivateKey_file(ssl, key_file, SSL_FILETYPE_PEM) != 1)
+	if (r == 0 && !use_key(ssl, key_file))
 		r = wrong_file("tls_key_file", key_file, openssl_words(), EINVAL, text, n);
 	/* Which compares them only if they are of one kind. */
 	if (r == 0 && SSL_CTX_check_private_key(ssl) != 1)
