@@ -30,6 +30,7 @@ struct needle {
 	uint8_t bytes[ROW];
 	size_t n;
 	uint32_t dumped, left_out;	/* times found */
+	char where[128];		/* the mapping it was found in, last */
 };
 
 static struct {
@@ -51,17 +52,20 @@ static void look_for(const char *name, const void *bytes, size_t n)
 
 /* --- the search --- */
 
-static void search(const uint8_t *bytes, size_t n, bool dumped)
+static void search(const uint8_t *bytes, size_t n, bool dumped, const char *where)
 {
 	for (uint32_t i = 0; i < w.n; i++) {
 		struct needle *needle = &w.needles[i];
 
-		for (const uint8_t *at = bytes; (at = memmem(at, n - (size_t)(at - bytes), needle->bytes, needle->n)) != NULL; at++)
+		for (const uint8_t *at = bytes; (at = memmem(at, n - (size_t)(at - bytes), needle->bytes, needle->n)) != NULL; at++) {
 			(*(dumped ? &needle->dumped : &needle->left_out))++;
+			if (dumped)
+				(void)snprintf(needle->where, sizeof needle->where, "%s", where);
+		}
 	}
 }
 
-static void search_mapping(int mem, uint64_t from, uint64_t to, bool dumped)
+static void search_mapping(int mem, uint64_t from, uint64_t to, bool dumped, const char *where)
 {
 	static uint8_t piece[PIECE + ROW];
 
@@ -71,13 +75,13 @@ static void search_mapping(int mem, uint64_t from, uint64_t to, bool dumped)
 
 		if (got <= 0)
 			return;
-		search(piece, (size_t)got, dumped);
+		search(piece, (size_t)got, dumped, where);
 	}
 }
 
 static void search_all(void)
 {
-	char path[64], line[4096], perms[8] = "", file[4096] = "";
+	char path[64], where[128] = "", line[4096], perms[8] = "", file[4096] = "";
 	unsigned long long from = 0, to = 0, a, b;
 	FILE *maps;
 	int mem;
@@ -96,6 +100,8 @@ static void search_all(void)
 		const bool shared_file = file[0] == '/' && strncmp(file, "/memfd:", 7) != 0 && strncmp(file, "/dev/zero", 9) != 0;
 
 		if (sscanf(line, "%llx-%llx %7s %*s %*s %*s %4000s", &a, &b, perms, file) >= 3) {	/* "A" is hexadecimal, too */
+			(void)snprintf(where, sizeof where, "%.120s", line);
+			where[strcspn(where, "\n")] = 0;
 			from = a;
 			to = b;
 			if (!strchr(line, '/') && !strchr(line, '['))
@@ -104,7 +110,7 @@ static void search_all(void)
 			continue;
 		} else if (strncmp(line, "VmFlags:", 8) == 0 && perms[0] == 'r' && !(shared_file && perms[1] != 'w') &&
 			   strcmp(file, "[vvar]") != 0 && strcmp(file, "[vsyscall]") != 0) {
-			search_mapping(mem, from, to, !strstr(line, " dd"));
+			search_mapping(mem, from, to, !strstr(line, " dd"), where);
 		}
 	}
 	(void)fclose(maps);
@@ -113,13 +119,13 @@ static void search_all(void)
 
 static void nothing_is_dumped(void)
 {
-	char what[1024] = "";
+	char what[4096] = "";
 
 	search_all();
 	for (uint32_t i = 0; i < w.n; i++) {
 		if (w.needles[i].dumped)
-			(void)snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s (%u times)", what[0] ? ", " : "",
-				       w.needles[i].name, w.needles[i].dumped);
+			(void)snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s (%u times, in %s)",
+				       what[0] ? ", " : "", w.needles[i].name, w.needles[i].dumped, w.needles[i].where);
 	}
 	if (what[0])
 		fail_msg("a core dump would have: %s", what);
