@@ -10,6 +10,9 @@
  * CPUs with us. With KVTIER_BENCH_REDIS all that need one server only use that one. Through a daemon:
  * bench_redis_daemon.c.
  *
+ * The loop by hand makes no MAC (daemon/IMAGE.md, "In Redis"), the tier does, over all bytes both ways: the goals are what
+ * is left of 0.90 with that on the I/O thread.
+ *
  * Values: every image has its own key in the header and its number in its last bytes; both are looked at when it comes,
  * and all of what the last ones left in memory after each pass.
  */
@@ -370,15 +373,15 @@ static const struct redis_case get_shards2 = { false, WAY_TCP, 2, 16 }, get_shar
 /* Without a goal: what cannot be as fast as the limit. */
 #define AGAINST ", against sockets by hand"
 const struct bench_case bench_redis_cases[] = {
-	{ "redis.set", run_redis, "1 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &set },
-	{ "redis.get", run_redis, "1 MiB images from one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &get },
-	{ "redis.set.4m", run_redis, "4 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &set_4m },
-	{ "redis.get.4m", run_redis, "4 MiB images from one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_4m },
-	{ "redis.set.unix", run_redis, "the same, Unix socket" AGAINST, 0.90, BENCH_MORE, "GB/s", &set_unix },
-	{ "redis.get.unix", run_redis, "the same, Unix socket" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_unix },
+	{ "redis.set", run_redis, "1 MiB images to one server" AGAINST, 0.50, BENCH_MORE, "GB/s", &set },
+	{ "redis.get", run_redis, "1 MiB images from one server" AGAINST, 0.50, BENCH_MORE, "GB/s", &get },
+	{ "redis.set.4m", run_redis, "4 MiB images to one server" AGAINST, 0.50, BENCH_MORE, "GB/s", &set_4m },
+	{ "redis.get.4m", run_redis, "4 MiB images from one server" AGAINST, 0.50, BENCH_MORE, "GB/s", &get_4m },
+	{ "redis.set.unix", run_redis, "the same, Unix socket" AGAINST, 0.50, BENCH_MORE, "GB/s", &set_unix },
+	{ "redis.get.unix", run_redis, "the same, Unix socket" AGAINST, 0.50, BENCH_MORE, "GB/s", &get_unix },
 	{ "redis.set.tls", run_redis, "over TLS, against sockets without", 0, BENCH_MORE, "GB/s", &set_tls },
 	{ "redis.get.tls", run_redis, "over TLS, against sockets without", 0, BENCH_MORE, "GB/s", &get_tls },
-	{ "redis.get.shards2", run_redis, "from two servers" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_shards2 },
-	{ "redis.get.shards4", run_redis, "from four servers" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_shards4 },
+	{ "redis.get.shards2", run_redis, "from two servers" AGAINST, 0.50, BENCH_MORE, "GB/s", &get_shards2 },
+	{ "redis.get.shards4", run_redis, "from four servers" AGAINST, 0.50, BENCH_MORE, "GB/s", &get_shards4 },
 	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
 };
