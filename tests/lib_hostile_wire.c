@@ -160,7 +160,8 @@ static void close_all(int *fds, size_t n)
 }
 
 /* Skips what it did not ask for. */
-static bool receive_reply(const struct evil *e, enum wire_type type, void *ret, size_t n, int fds[MAX_FDS], size_t *ret_fds)
+static bool receive_reply(const struct evil *e, enum wire_type type, void *ret, size_t n, int fds[MAX_FDS],
+			  size_t *ret_fds)
 {
 	uint8_t packet[512];
 
@@ -355,7 +356,8 @@ static void put_keys(struct evil *e, uint32_t first, bool store)
 {
 	uint8_t *keys = (uint8_t *)e->submit + wire_keys_offset(e->ok.sq_entries);
 	uint32_t *pages = (uint32_t *)(void *)((char *)e->submit + wire_pages_offset(e->ok.sq_entries, e->ok.arena_blocks));
-	const uint64_t from = store ? e->key : e->key - (e->key ? random_below(&e->random, e->key < KEYS ? (uint32_t)e->key : KEYS) : 0);
+	const uint32_t lately = e->key < KEYS ? (uint32_t)e->key : KEYS;
+	const uint64_t from = store || !lately ? e->key : e->key - random_below(&e->random, lately);
 
 	for (uint32_t i = 0; i < OP_BLOCKS; i++) {
 		random_key((uint64_t)e->memory << 40 ^ (from + i), keys + (size_t)(first + i) * 32);
@@ -384,7 +386,8 @@ static void put(struct evil *e, uint32_t tail, bool nop)
 
 static uint64_t push(struct evil *e, bool nop)
 {
-	const uint32_t room = e->ok.arena_blocks / OP_BLOCKS < e->ok.sq_entries ? e->ok.arena_blocks / OP_BLOCKS : e->ok.sq_entries;
+	const uint32_t slots = e->ok.arena_blocks / OP_BLOCKS;
+	const uint32_t room = slots < e->ok.sq_entries ? slots : e->ok.sq_entries;
 	const uint32_t done = __atomic_load_n(&e->complete->cq_tail, __ATOMIC_ACQUIRE);
 	uint32_t tail = __atomic_load_n(&e->submit->sq_tail, __ATOMIC_ACQUIRE);
 	uint64_t n = 0;
