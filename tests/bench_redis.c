@@ -10,8 +10,8 @@
  * CPUs with us. With KVTIER_BENCH_REDIS all that need one server only use that one. Through a daemon:
  * bench_redis_daemon.c.
  *
- * The loop by hand makes no MAC (daemon/IMAGE.md, "In Redis"), the tier does, over all bytes both ways: the goals are what
- * is left of 0.90 with that on the I/O thread.
+ * The loop by hand makes no MAC (daemon/IMAGE.md, "In Redis"), the tier does, over all bytes both ways: the goals are
+ * what is left of 0.90 with that on the I/O thread.
  *
  * Values: every image has its own key in the header and its number in its last bytes; both are looked at when it comes,
  * and all of what the last ones left in memory after each pass.

@@ -382,7 +382,8 @@ static void canceled_when_half_sent(void **state)
 
 /* --- ends --- */
 
-/* Their values were perhaps partly sealed, ahead of the socket, when they were taken back: sent again, they are whole. */
+/* Their values were perhaps partly sealed, ahead of the socket, when they were taken back: sent again, they are
+ * whole. */
 static void canceled_sets_are_sent_again(void **state)
 {
 	enum { N = 24 };

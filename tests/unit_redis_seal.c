@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: the seal of a value is what daemon/IMAGE.md says, so that another version, or another program, finds the same; it
- * does not depend on the pieces it is made in; every bit counts.
+ * Goal: the seal of a value is what daemon/IMAGE.md says, so that another version, or another program, finds the
+ * same; it does not depend on the pieces it is made in; every bit counts.
  * Method: HMAC-SHA-256 of OpenSSL's other interface and a Poly1305 by hand, on random values; a value with a known MAC.
  */
 #include <setjmp.h>
@@ -115,8 +115,8 @@ static void random_bytes(struct random *random, void *ret, size_t n)
 		((uint8_t *)ret)[i] = (uint8_t)(random_next(random) >> 32);
 }
 
-static void mac_of(const struct redis_seal *seal, const struct redis_envelope *envelope, const struct image_header *header,
-		   const uint8_t *rest, size_t n, struct random *pieces, uint8_t ret[REDIS_MAC_BYTES])
+static void mac_of(const struct redis_seal *seal, const struct redis_envelope *envelope,
+		   const struct image_header *header, const uint8_t *rest, size_t n, struct random *pieces, uint8_t ret[REDIS_MAC_BYTES])
 {
 	struct redis_mac *mac = redis_mac_open();
 
@@ -174,11 +174,13 @@ static void it_is_as_written(void **state)
 /* RFC 8439, 2.5.2: the one by hand is right. */
 static void the_one_by_hand(void **state)
 {
-	static const uint8_t key[32] = { 0x85, 0xd6, 0xbe, 0x78, 0x57, 0x55, 0x6d, 0x33, 0x7f, 0x44, 0x52, 0xfe, 0x42, 0xd5, 0x06,
-					 0xa8, 0x01, 0x03, 0x80, 0x8a, 0xfb, 0x0d, 0xb2, 0xfd, 0x4a, 0xbf, 0xf6, 0xaf, 0x41, 0x49,
-					 0xf5, 0x1b };
-	static const uint8_t want[16] = { 0xa8, 0x06, 0x1d, 0xc1, 0x30, 0x51, 0x36, 0xc6, 0xc2, 0x2b, 0x8b, 0xaf, 0x0c, 0x01,
-					  0x27, 0xa9 };
+	static const uint8_t key[32] = {
+		0x85, 0xd6, 0xbe, 0x78, 0x57, 0x55, 0x6d, 0x33, 0x7f, 0x44, 0x52, 0xfe, 0x42, 0xd5, 0x06, 0xa8,
+		0x01, 0x03, 0x80, 0x8a, 0xfb, 0x0d, 0xb2, 0xfd, 0x4a, 0xbf, 0xf6, 0xaf, 0x41, 0x49, 0xf5, 0x1b,
+	};
+	static const uint8_t want[16] = {
+		0xa8, 0x06, 0x1d, 0xc1, 0x30, 0x51, 0x36, 0xc6, 0xc2, 0x2b, 0x8b, 0xaf, 0x0c, 0x01, 0x27, 0xa9,
+	};
 	static const char message[] = "Cryptographic Forum Research Group";
 	uint8_t have[16];
 
