@@ -41,6 +41,7 @@
 enum { ACCEPTS_A_TURN = 16, BACKLOG = 1024, REFUSED_MAX = 64 };
 
 #define REFUSED_SHOWN_NS 10000000000ull
+#define BREATH_NS 1000000ull		/* without SO_PASSRIGHTS: between accepting, while many are being closed */
 
 /* A socket that a helper closes. */
 struct refused {
@@ -263,6 +264,8 @@ static int make_room(struct server *s, uid_t uid, char *why, size_t n)
 		(void)reap(&s->reaper);
 		if (s->free_conns)
 			return 0;
+		if (!s->guarded)
+			break;		/* its slot comes later, a helper closes it: dropping more of them does not help */
 	}
 	s->refused_ns = loop_now(s->d->loop);
 	return -EBUSY;
@@ -319,6 +322,11 @@ static void on_listener(struct loop_watch *watch, uint32_t events)
 	struct server *s = (struct server *)(void *)((char *)watch - offsetof(struct server, listener));
 
 	(void)events;
+	/* Half-open ones are dropped for newcomers: let helpers keep up with closing them. */
+	if (!s->guarded && s->n_dying >= SLOTS_HALF_OPEN && s->resume.position == 0) {
+		(void)loop_modify(s->d->loop, &s->listener, 0);
+		(void)loop_timer_set(s->d->loop, &s->resume, loop_now(s->d->loop) + BREATH_NS);
+	}
 	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
 		if (!s->free_refused) {
 			(void)loop_modify(s->d->loop, &s->listener, 0);		/* until on_closed() */

@@ -379,3 +379,14 @@ int daemon_fds(const struct daemon *d)
 		closedir(dir);
 	return n - 2;
 }
+
+void daemon_fds_become(const struct daemon *d, int fds, int timeout_ms)
+{
+	const uint64_t until = now_ns() + (uint64_t)timeout_ms * 1000000;
+
+	while (daemon_fds(d) != fds) {
+		if (now_ns() > until)
+			fail_msg("the daemon has %d descriptors, not %d", daemon_fds(d), fds);
+		nap_ms(2);
+	}
+}
