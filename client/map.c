@@ -183,11 +183,14 @@ void map_probe(const struct map *map, const struct fingerprint_key *index_key, c
 static void narrow(const struct map *map, const struct fingerprint_key *index_key, const struct kvtier_key *keys,
 		   const size_t *at, size_t n, size_t *lo, size_t *hi, uint32_t *meta)
 {
-	struct print prints[MAP_WAYS];
+	struct print prints[MAP_WAYS + MAP_WAYS % 2];
 
-	for (size_t i = 0; i < n; i++) {
-		prints[i] = fingerprint(index_key, keys[at[i]].bytes);
+	for (size_t i = 0; i < n; i += 2) {
+		const size_t next = i + 1 < n ? i + 1 : i;
+
+		fingerprint_pair(index_key, keys[at[i]].bytes, keys[at[next]].bytes, &prints[i]);
 		prefetch(map, &prints[i]);
+		prefetch(map, &prints[i + 1]);
 	}
 	for (size_t i = 0; i < n; i++) {
 		const uint32_t found = probe(map, &prints[i]);

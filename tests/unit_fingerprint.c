@@ -46,6 +46,7 @@ static void as_libcrypto_has_it(void **state)
 	for (uint64_t i = 0; i < ROUNDS; i++) {
 		EVP_MAC_CTX *ctx = EVP_MAC_CTX_new(mac);
 		uint8_t secret[32], bytes[32], expected[16];
+		struct print pair[2];
 
 		random_key(2 * i, secret);
 		random_key(2 * i + 1, bytes);
@@ -59,6 +60,10 @@ static void as_libcrypto_has_it(void **state)
 
 		assert_int_equal(got, 16);
 		assert_memory_equal(&print, expected, 16);
+		fingerprint_pair(&key, secret, bytes, pair);
+		assert_memory_equal(&pair[1], expected, 16);
+		fingerprint_pair(&key, bytes, secret, pair);
+		assert_memory_equal(&pair[0], expected, 16);
 	}
 	EVP_MAC_free(mac);
 }
