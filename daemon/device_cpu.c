@@ -320,9 +320,11 @@ static uint32_t usable_cpus(void)
 
 static int make_jobs(struct cpu *c)
 {
-	c->runs = aligned_alloc(4096, c->depth * sizeof *c->runs);
+	const size_t bytes = (c->depth * sizeof *c->runs + 4095) & ~(size_t)4095;	/* whole pages, as C11 wants them */
+
+	c->runs = aligned_alloc(4096, bytes);
 	if (c->runs)
-		vault_hide(c->runs, c->depth * sizeof *c->runs);	/* a checksum's state has the last bytes it saw */
+		vault_hide(c->runs, bytes);	/* a checksum's state has the last bytes it saw */
 	c->free_runs = calloc(c->depth, sizeof(struct device_run *));
 	if (!c->runs || !c->free_runs)
 		return -ENOMEM;
