@@ -150,8 +150,8 @@ uint32_t blocks_nvme_count(const struct blocks *blocks);	/* with one on NVMe */
 uint32_t blocks_space_count(const struct blocks *blocks, uint32_t space);
 uint32_t blocks_space_variant_count(const struct blocks *blocks, uint32_t space, uint32_t variant);
 uint32_t blocks_space_held(const struct blocks *blocks, uint32_t space);
-/* All its blocks are to go, or no more: how many such there are, and a walk over some numbers from *cursor on, round and
- * round, that calls fn, which condemns it, for at most `budget` of them. */
+/* All its blocks are to go, or no more: how many such there are, and a walk over some numbers from *cursor on, round
+ * and round, that calls fn, which condemns it, for at most `budget` of them. */
 void blocks_space_doom(struct blocks *blocks, uint32_t space, bool doomed);
 uint32_t blocks_doomed(const struct blocks *blocks);
 void blocks_walk_doomed(struct blocks *blocks, uint32_t *cursor, uint32_t numbers, uint32_t budget,

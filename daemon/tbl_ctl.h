@@ -21,8 +21,8 @@ CTL(clients, admin, "[--json]",
     "Connected engines: process, tenant, state (open; ending: cut, but workers still use PAGES pages of it), how their "
     "pages are reached, ops and blocks.", "kvtierctl clients")
 CTL(spaces, admin, "[--json]",
-    "Identities (model, geometry, codec) with blocks, bytes and state: open; idle; unknown, found on NVMe and not opened "
-    "yet; going, with its blocks, for others.",
+    "Identities (model, geometry, codec) with blocks, bytes and state: open; idle; unknown, found on NVMe and not "
+    "opened yet; going, with its blocks, for others.",
     "kvtierctl spaces --json")
 CTL(devices, admin, "[--json]", "The paths of the NVMe tier: state and why, size, what is in use, errors.",
     "kvtierctl devices")
