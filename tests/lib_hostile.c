@@ -76,7 +76,7 @@ static void punch(struct evil *e)
 }
 
 /* Anything, anywhere in what it may write. */
-static void scribble(struct evil *e)
+__attribute__((no_sanitize("thread"))) static void scribble(struct evil *e)
 {
 	for (int i = 0; i < 400 && e->submit; i++) {
 		const uint64_t x = random_next(&e->random), bytes = e->ok.submit_bytes - WIRE_RING_OFFSET;
