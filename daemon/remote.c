@@ -25,9 +25,10 @@
  *      a part that waits for a part, which is BEHIND or in KEEP, always waits for an older one: there is no cycle,
  *      and the oldest of all waits for none. What it waits for (room, a read, a job) ends by itself. Where a younger
  *      one leads already, the older one leads, too: the second to come finds the block there, and lets go of its own.
- *   M6 nothing is evicted for a block that Redis was not asked for: a load takes a slot at once only where one is free.
- *      Else it goes by PROBE first, at the price of a round trip; so keys that nobody has cost nobody a block. (A user
- *      who may GET and not EXISTS has room made as if the block were there; that is counted.)
+ *   M6 nothing is evicted before the value's header has come and is good: a load takes a slot at once only where one is
+ *      free. Else it goes by PROBE first, at the price of a round trip; so keys that nobody has, and values that are no
+ *      such block, cost nobody a block. (A user who may GET and not GETRANGE has room made as if the block were there;
+ *      that is counted.)
  */
 #include "remote.h"
 
@@ -201,9 +202,12 @@ static void probed(struct xfer *x)
 {
 	struct part *part = (struct part *)(void *)((char *)x - offsetof(struct part, xfer));
 	struct request *q = part->request;
-
 	const bool refused = x->status == -EACCES || x->status == -EREMOTEIO;
 
+	if (x->status == 0)
+		part->remote_bytes = x->bytes;
+	if (x->status == -EBADMSG)
+		stats_add(&q->d->stats->v.tiers_redis_corrupt_blocks_total, 1);
 	fetch_leave(q->d, part);
 	part->step = LOAD_REMOTE_ROOM;
 	part->asked = true;

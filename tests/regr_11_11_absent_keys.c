@@ -4,7 +4,7 @@
  * for each. Slots were taken for what it might have before it was asked: others' blocks were evicted for nothing.
  * Method: a real kvtierd, a real Redis. One engine fills host memory with small blocks. Another, with larger ones,
  * loads thousands of random keys; then all of the first one's blocks must still be there. What Redis does have still
- * comes, and is kept, also for a user of Redis who may not ask (EXISTS).
+ * comes, and is kept, also for a user of Redis who may not ask (GETRANGE).
  */
 #include "lib_shared.h"
 
@@ -104,7 +104,7 @@ static void a_user_who_may_not_ask_still_loads(void **state)
 	char reply[64];
 
 	(void)state;
-	redis_say(&w->redis, reply, sizeof reply, "ACL SETUSER default -exists");
+	redis_say(&w->redis, reply, sizeof reply, "ACL SETUSER default -getrange");
 	assert_string_equal(reply, "OK");
 	what_redis_has_comes(w, &other, before);
 	daemon_stat_becomes(&w->a.d, "tiers.redis.unasked_blocks_total", 1, SHARED_MS);

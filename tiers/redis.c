@@ -254,7 +254,7 @@ static void complete(struct redis *r, struct redis_job *job, int status)
 {
 	struct xfer *x = job->xfer;
 
-	if (job->op == XFER_READ && (status == 0 || status == -EFBIG))
+	if (job->value.geometry && (status == 0 || status == -EFBIG))
 		x->bytes = job->value.bytes;
 	r->lent[job - r->jobs] = NULL;
 	job->xfer = NULL;

@@ -97,6 +97,17 @@ void redis_command_exists(struct redis_command *c, const char *name, size_t n)
 	command_of_name(c, "EXISTS", name, n);
 }
 
+void redis_command_front(struct redis_command *c, const char *name, size_t n, uint32_t bytes)
+{
+	struct text t = command_begin(c, 4);
+
+	put_word(&t, "GETRANGE");
+	put_bulk(&t, name, n);
+	put_number(&t, 0);
+	put_number(&t, bytes - 1);
+	add_piece(c, t.bytes, t.n);
+}
+
 int redis_command_set(struct redis_command *c, const char *name, size_t n, const uint8_t *image,
 		      const struct image_shape *shape, const struct redis_seal *seal, uint64_t ttl_ms)
 {
@@ -163,6 +174,16 @@ void redis_command_words(struct redis_command *c, const char *const *words, uint
 	for (uint32_t i = 0; i < n; i++)
 		put_word(&t, words[i]);
 	add_piece(c, t.bytes, t.n);
+}
+
+int redis_front_check(const struct redis_front *front, const struct image_identity *identity,
+		      const struct image_geometry *geometry, struct image_shape *ret)
+{
+	const int r = redis_envelope_check(&front->envelope);
+
+	if (r)
+		return r;
+	return image_header_check(&front->header, geometry, identity, ret) ? -EBADMSG : 0;
 }
 
 /* SHA-1 because servers have it (redis.sha1hex): it recognises a value that is broken anyway, it protects nothing. */

@@ -51,6 +51,13 @@ enum redis_conn_state {
 	REDIS_CONN_DOWN,
 };
 
+/* What a value begins with. */
+struct redis_front {
+	struct redis_envelope envelope;
+	struct image_header header;
+};
+static_assert(sizeof(struct redis_front) == sizeof(struct redis_envelope) + sizeof(struct image_header), "redis_front");
+
 /* Where a GET's value goes. */
 struct redis_value {
 	const struct image_identity *identity;
@@ -140,12 +147,17 @@ const char *redis_conn_tls(const struct redis_conn *c);	/* "TLSv1.3"; "": none *
 
 void redis_command_get(struct redis_command *c, const char *name, size_t n);
 void redis_command_exists(struct redis_command *c, const char *name, size_t n);
+/* The first `bytes` of the value, as a small reply: a string, shorter if the value is, "" if there is none. */
+void redis_command_front(struct redis_command *c, const char *name, size_t n, uint32_t bytes);
 /* image: complete, as in memory; its packed parts become pieces. ttl_ms 0: none. -EIO: no nonce can be had. */
 int  redis_command_set(struct redis_command *c, const char *name, size_t n, const uint8_t *image,
 		       const struct image_shape *shape, const struct redis_seal *seal, uint64_t ttl_ms);
 /* Deletes the value if it (packed: the image in it) has this SHA-1, and it this length: EVAL. Reply: 1 or 0. */
 void redis_command_delete_if(struct redis_command *c, const char *name, size_t n, const uint8_t sha1[20], bool packed,
 			     uint64_t length);
+/* envelope and header of a value are this block's; its shape. -ENOTSUP: of another form; -EBADMSG. */
+int  redis_front_check(const struct redis_front *front, const struct image_identity *identity,
+		       const struct image_geometry *geometry, struct image_shape *ret);
 /* Any other, of words: CLUSTER SLOTS, ASKING, PING, REPLICAOF... */
 void redis_command_words(struct redis_command *c, const char *const *words, uint32_t n);
 /* Of the packed image. */

@@ -74,11 +74,42 @@ static void delete_bad(const struct redis_job *job)
 
 /* --- what an end means --- */
 
+/* The reply to a probe: whether there is such a value, or where its front was asked for, such a block. */
+static int probe_answered(struct redis_job *job)
+{
+	const struct redisReply *reply = job->command.reply;
+	struct redis_counters *counters = &job->node->counters;
+	struct redis_front front;
+	struct image_shape shape;
+	int r;
+
+	if (!job->value.geometry) {
+		if (reply->type != REDIS_REPLY_INTEGER)
+			return -EREMOTEIO;
+		return reply->integer > 0 ? 0 : -ENOENT;
+	}
+	if (reply->type != REDIS_REPLY_STRING || reply->len > sizeof front)
+		return -EREMOTEIO;
+	if (reply->len == 0)
+		return -ENOENT;
+	r = -EBADMSG;
+	if (reply->len == sizeof front) {
+		memcpy(&front, reply->str, sizeof front);
+		r = redis_front_check(&front, job->value.identity, job->value.geometry, &shape);
+	}
+	counters->other_forms_total += r == -ENOTSUP;
+	counters->corrupt_total += r == -EBADMSG;
+	if (r == 0)
+		job->value.bytes = shape.image_bytes;
+	return r == -ENOTSUP ? -ENOENT : r;
+}
+
 /* An answer that is no error. */
 static int answered(struct redis_job *job)
 {
 	const struct redis_command *c = &job->command;
 	struct redis_counters *counters = &job->node->counters;
+	int r;
 
 	redis_node_answered(job->node);
 	switch (job->op) {
@@ -98,10 +129,11 @@ static int answered(struct redis_job *job)
 		redis_node_stored(job->node);
 		return 0;
 	case XFER_PROBE:
-		if (c->reply->type != REDIS_REPLY_INTEGER)
+		r = probe_answered(job);
+		if (r == -EREMOTEIO)
 			break;
 		counters->probes_total++;
-		return c->reply->integer > 0 ? 0 : -ENOENT;
+		return r;
 	}
 	counters->errors_total++;
 	return -EREMOTEIO;
@@ -120,7 +152,7 @@ static int refused(struct redis_job *job, enum redis_verdict verdict)
 		return begins(words, "OOM") ? -ENOSPC : -EROFS;
 	}
 	if (verdict == REDIS_SAYS_NOT_YOU && begins(words, "NOPERM") && job->op != XFER_READ) {
-		/* A user who may not SET still may GET; one who may not EXISTS loses hints. */
+		/* A user who may not SET still may GET; one who may not EXISTS or GETRANGE loses hints. */
 		node->counters.refused_stores_total += store;
 		if (store)
 			redis_node_verdict(node, verdict, true, words);
@@ -250,7 +282,10 @@ int redis_job_send(struct redis_job *job, struct redis_conn *conn)
 					r->ttl_ms);
 		break;
 	case XFER_PROBE:
-		redis_command_exists(c, job->name.text, job->name.bytes);
+		if (job->value.geometry)
+			redis_command_front(c, job->name.text, job->name.bytes, sizeof(struct redis_front));
+		else
+			redis_command_exists(c, job->name.text, job->name.bytes);
 		break;
 	}
 	c->deadline_ns = job->deadline_ns;

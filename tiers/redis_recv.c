@@ -29,7 +29,7 @@
 
 enum {
 	HEADER_BYTES = sizeof(struct image_header),
-	FRONT_BYTES = sizeof(struct redis_envelope) + HEADER_BYTES,
+	FRONT_BYTES = sizeof(struct redis_front),
 	CRLF_BYTES = 2,
 };
 
@@ -215,17 +215,15 @@ static int step_header(struct redis_conn *c)
 {
 	struct redis_value *value = first_place(c)->command->value;
 	struct recv *in = &c->in;
-	struct { struct redis_envelope envelope; struct image_header header; } front;
+	struct redis_front front;
 	int r;
 
-	static_assert(sizeof front == FRONT_BYTES, "nothing between");
 	if (available(in) < FRONT_BYTES)
 		return 0;
 	memcpy(&front, in->bytes + in->at, FRONT_BYTES);
 	in->at += FRONT_BYTES;
-	r = redis_envelope_check(&front.envelope);
-	if (r == 0 && (image_header_check(&front.header, value->geometry, value->identity, &in->shape) ||
-		       in->shape.packed_bytes + REDIS_SEAL_BYTES != in->length))
+	r = redis_front_check(&front, value->identity, value->geometry, &in->shape);
+	if (r == 0 && in->shape.packed_bytes + REDIS_SEAL_BYTES != in->length)
 		r = -EBADMSG;
 	if (r == 0) {
 		value->bytes = in->shape.image_bytes;

@@ -60,8 +60,9 @@ struct extent {
 	uint32_t generation;	/* of the slot */
 };
 
-/* XFER_PROBE: a keyed tier says whether it has the key, -ENOENT if not; no buffer. A hint: it may be gone before it
- * is read. */
+/* XFER_PROBE: a keyed tier says whether it has the key, -ENOENT if not; no buffer. With a geometry it looks at the
+ * value's header, too: -EBADMSG if that is no such block's, else bytes is what the image has. A hint: the value may be
+ * gone before it is read. */
 enum xfer_op { XFER_READ = 1, XFER_WRITE, XFER_PROBE };
 
 /* What a durable tier keeps beside an image, so that a restart finds its way. */
@@ -80,8 +81,8 @@ struct xfer {
 	enum xfer_op op;
 	struct xfer_record record;	/* WRITE to a durable tier: to be kept. READ: parent as found there */
 	struct extent home;	/* READ: the host slot that buffer lies in */
-	/* Keyed tiers. READ, PROBE: identity; READ: geometry too, which what comes is checked against (header, not
-	 * checksum) before its body is taken. Both are the caller's until done. READ: bytes is the buffer's room, and set
+	/* Keyed tiers. READ, PROBE: identity; READ, and PROBE if wished: geometry too, which what comes is checked against
+	 * (header, not checksum) before its body is taken. Both are the caller's until done. READ: bytes is the buffer's room, and set
 	 * before done to what the image has; -EFBIG: bytes is what it would need. */
 	const struct image_identity *identity;
 	const struct image_geometry *geometry;
