@@ -3,8 +3,8 @@
  * sim_nvme_crash - goal: after a crash at any point every key is its whole right bytes or a miss, the log
  * starts again, what was purged stays away, and a killed daemon (whose writes the kernel keeps) loses
  * nothing. Method: a short workload that fills, reuses, carries over, purges, seals, and writes where a probe of the
- * device does; cut after each of its writes in turn; each time the device keeps all, nothing, some or torn pieces of what was not synced. Then
- * recovery, more work, a second crash. Seed printed.
+ * device does; cut after each of its writes in turn; each time the device keeps all, nothing, some or torn pieces of
+ * what was not synced. Then recovery, more work, a second crash. Seed printed.
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -116,7 +116,8 @@ static void random_bytes(struct random *random, void *ret, size_t n)
 }
 
 static void mac_of(const struct redis_seal *seal, const struct redis_envelope *envelope,
-		   const struct image_header *header, const uint8_t *rest, size_t n, struct random *pieces, uint8_t ret[REDIS_MAC_BYTES])
+		   const struct image_header *header, const uint8_t *rest, size_t n, struct random *pieces,
+		   uint8_t ret[REDIS_MAC_BYTES])
 {
 	struct redis_mac *mac = redis_mac_open();
 

@@ -82,8 +82,8 @@ struct xfer {
 	struct xfer_record record;	/* WRITE to a durable tier: to be kept. READ: parent as found there */
 	struct extent home;	/* READ: the host slot that buffer lies in */
 	/* Keyed tiers. READ, PROBE: identity; READ, and PROBE if wished: geometry too, which what comes is checked against
-	 * (header, not checksum) before its body is taken. Both are the caller's until done. READ: bytes is the buffer's room, and set
-	 * before done to what the image has; -EFBIG: bytes is what it would need. */
+	 * (header, not checksum) before its body is taken. Both are the caller's until done. READ: bytes is the buffer's
+	 * room, and set before done to what the image has; -EFBIG: bytes is what it would need. */
 	const struct image_identity *identity;
 	const struct image_geometry *geometry;
 	const struct redis_seal *seal;	/* whose, in all ops; as long as the tier is open */
