@@ -189,6 +189,8 @@ const char *config_kernels_name(const struct config *config)
 		return "ref";
 	case CONFIG_KERNELS_AVX2:
 		return "avx2";
+	case CONFIG_KERNELS_AVX512:
+		return "avx512";
 	default:
 		return NULL;
 	}

@@ -135,7 +135,7 @@ CONFIG(redis, secret_file, PATH, "", 0, 255, "path",
 CONFIG(device, workers, COUNT, "0", 0, 256, "threads",
        "Threads that move bytes between engine pages and images. 0: one per CPU this process may use.")
 CONFIG(device, depth, COUNT, "64", 1, 4096, "jobs", "Blocks in the workers' hands at once.")
-CONFIG(device, kernels, ENUM, "auto", 0, 2, "auto|ref|avx2",
+CONFIG(device, kernels, ENUM, "auto", 0, 3, "auto|ref|avx2|avx512",
        "Codec implementation. All give the same bytes; ref is plain C and slow.")
 
 CONFIG(index, max_blocks, COUNT, "0", 0, 0x7fffffffLL, "blocks",

@@ -10,8 +10,8 @@
  * CPUs with us. With KVTIER_BENCH_REDIS all that need one server only use that one. Through a daemon:
  * bench_redis_daemon.c.
  *
- * The loop by hand makes no MAC (daemon/IMAGE.md, "In Redis"), the tier does, over all bytes both ways: the goals are
- * what is left of 0.90 with that on the I/O thread.
+ * Of each value the tier makes a MAC (daemon/IMAGE.md, "In Redis"), and so does the loop; redis.*.nomac has a loop that
+ * makes none, so that it tells what the MAC costs.
  *
  * Values: every image has its own key in the header and its number in its last bytes; both are looked at when it comes,
  * and all of what the last ones left in memory after each pass.
@@ -42,6 +42,7 @@ struct redis_case {
 	enum way way;
 	uint32_t servers;
 	uint32_t tokens;	/* of a block: 16 make 1 MiB */
+	bool bare;		/* the loop makes no MAC */
 };
 
 struct cpu {
@@ -286,7 +287,7 @@ static int open_all(struct rig *rig, char *note, size_t n)
 	rig->wire = (struct bench_wire){
 		.servers = rig->servers, .n_servers = c->servers, .tcp = c->way != WAY_UNIX, .connections = CONNECTIONS,
 		.depth = DEPTH / CONNECTIONS, .values = rig->values, .value_bytes = rig->shape.packed_bytes,
-		.slots = rig->slots_used,
+		.slots = rig->slots_used, .mac = !c->bare,
 	};
 	if (c->servers > 1 && bench_server_given()) {
 		(void)snprintf(note, n, "needs %u servers, and KVTIER_BENCH_REDIS names one: unset it", c->servers);
@@ -364,24 +365,27 @@ static int run_redis(const struct bench_case *self, struct bench_result *ret)
 	return r;
 }
 
-static const struct redis_case set = { true, WAY_TCP, 1, 16 }, get = { false, WAY_TCP, 1, 16 };
-static const struct redis_case set_4m = { true, WAY_TCP, 1, 64 }, get_4m = { false, WAY_TCP, 1, 64 };
-static const struct redis_case set_unix = { true, WAY_UNIX, 1, 16 }, get_unix = { false, WAY_UNIX, 1, 16 };
-static const struct redis_case set_tls = { true, WAY_TLS, 1, 16 }, get_tls = { false, WAY_TLS, 1, 16 };
-static const struct redis_case get_shards2 = { false, WAY_TCP, 2, 16 }, get_shards4 = { false, WAY_TCP, 4, 16 };
+static const struct redis_case set = { true, WAY_TCP, 1, 16, false }, get = { false, WAY_TCP, 1, 16, false };
+static const struct redis_case set_4m = { true, WAY_TCP, 1, 64, false }, get_4m = { false, WAY_TCP, 1, 64, false };
+static const struct redis_case set_unix = { true, WAY_UNIX, 1, 16, false }, get_unix = { false, WAY_UNIX, 1, 16, false };
+static const struct redis_case set_tls = { true, WAY_TLS, 1, 16, false }, get_tls = { false, WAY_TLS, 1, 16, false };
+static const struct redis_case set_bare = { true, WAY_TCP, 1, 16, true }, get_bare = { false, WAY_TCP, 1, 16, true };
+static const struct redis_case get_shards2 = { false, WAY_TCP, 2, 16, false }, get_shards4 = { false, WAY_TCP, 4, 16, false };
 
 /* Without a goal: what cannot be as fast as the limit. */
 #define AGAINST ", against sockets by hand"
 const struct bench_case bench_redis_cases[] = {
-	{ "redis.set", run_redis, "1 MiB images to one server" AGAINST, 0.50, BENCH_MORE, "GB/s", &set },
-	{ "redis.get", run_redis, "1 MiB images from one server" AGAINST, 0.50, BENCH_MORE, "GB/s", &get },
-	{ "redis.set.4m", run_redis, "4 MiB images to one server" AGAINST, 0.50, BENCH_MORE, "GB/s", &set_4m },
-	{ "redis.get.4m", run_redis, "4 MiB images from one server" AGAINST, 0.50, BENCH_MORE, "GB/s", &get_4m },
-	{ "redis.set.unix", run_redis, "the same, Unix socket" AGAINST, 0.50, BENCH_MORE, "GB/s", &set_unix },
-	{ "redis.get.unix", run_redis, "the same, Unix socket" AGAINST, 0.50, BENCH_MORE, "GB/s", &get_unix },
+	{ "redis.set", run_redis, "1 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &set },
+	{ "redis.get", run_redis, "1 MiB images from one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &get },
+	{ "redis.set.4m", run_redis, "4 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &set_4m },
+	{ "redis.get.4m", run_redis, "4 MiB images from one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_4m },
+	{ "redis.set.unix", run_redis, "the same, Unix socket" AGAINST, 0.90, BENCH_MORE, "GB/s", &set_unix },
+	{ "redis.get.unix", run_redis, "the same, Unix socket" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_unix },
+	{ "redis.set.nomac", run_redis, "against sockets by hand that make no MAC", 0, BENCH_MORE, "GB/s", &set_bare },
+	{ "redis.get.nomac", run_redis, "against sockets by hand that make no MAC", 0, BENCH_MORE, "GB/s", &get_bare },
 	{ "redis.set.tls", run_redis, "over TLS, against sockets without", 0, BENCH_MORE, "GB/s", &set_tls },
 	{ "redis.get.tls", run_redis, "over TLS, against sockets without", 0, BENCH_MORE, "GB/s", &get_tls },
-	{ "redis.get.shards2", run_redis, "from two servers" AGAINST, 0.50, BENCH_MORE, "GB/s", &get_shards2 },
-	{ "redis.get.shards4", run_redis, "from four servers" AGAINST, 0.50, BENCH_MORE, "GB/s", &get_shards4 },
+	{ "redis.get.shards2", run_redis, "from two servers" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_shards2 },
+	{ "redis.get.shards4", run_redis, "from four servers" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_shards4 },
 	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
 };

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -27,6 +28,7 @@ struct conn {
 	size_t head_bytes, out_at, out_bytes;	/* out_bytes 0: none does */
 	size_t in_at;			/* of the reply that comes in */
 	uint32_t replies;
+	EVP_MAC_CTX *mac;		/* NULL: none */
 	uint32_t slots[BENCH_WIRE_DEPTH];	/* of what is outstanding: the oldest's at replies % depth */
 };
 
@@ -47,6 +49,29 @@ static uint8_t *memory_of(const struct raw *raw, const struct conn *c, uint32_t 
 	return raw->memory + c->slots[i % raw->w->depth] * raw->stride;
 }
 
+static void mac_begin(struct conn *c)
+{
+	static const uint8_t once[32] = "of the benchmark alone";
+
+	if (c->mac)
+		(void)EVP_MAC_init(c->mac, once, sizeof once, NULL);
+}
+
+static void mac_add(struct conn *c, const uint8_t *bytes, size_t n)
+{
+	if (c->mac && n > 0)
+		(void)EVP_MAC_update(c->mac, bytes, n);
+}
+
+static void mac_end(struct conn *c)
+{
+	uint8_t mac[16];
+	size_t n;
+
+	if (c->mac)
+		(void)EVP_MAC_final(c->mac, mac, &n, sizeof mac);
+}
+
 static bool begin(struct raw *raw, struct conn *c)
 {
 	const uint32_t value = raw->next[c->server];
@@ -61,6 +86,11 @@ static bool begin(struct raw *raw, struct conn *c)
 	c->out_bytes = c->head_bytes + (raw->set ? raw->w->value_bytes + 2 : 0);
 	c->slots[(c->replies + c->outstanding) % raw->w->depth] = raw->free[raw->begun++ % raw->w->slots];
 	c->outstanding++;
+	if (raw->set) {
+		mac_begin(c);
+		mac_add(c, memory_of(raw, c, c->replies + c->outstanding - 1), raw->w->value_bytes);
+		mac_end(c);
+	}
 	return true;
 }
 
@@ -127,9 +157,13 @@ static int receive_value(struct raw *raw, struct conn *c)
 
 	if (n <= 0)
 		return n && errno == EAGAIN ? 0 : -ECONNRESET;
+	if (c->in_at == 0)
+		mac_begin(c);
+	mac_add(c, at + c->in_at, (size_t)n);	/* head and tail, too: a few bytes */
 	c->in_at += (size_t)n;
 	if (c->in_at < whole)
 		return 1;
+	mac_end(c);
 	if (memcmp(at, head, head_bytes) != 0 || memcmp(at + whole - 2, "\r\n", 2) != 0)
 		return -EBADMSG;
 	end(raw, c);
@@ -168,7 +202,7 @@ static int go(struct raw *raw)
 	return r;
 }
 
-static int open_conns(struct raw *raw)
+static int open_conns(struct raw *raw, EVP_MAC *mac)
 {
 	for (uint32_t i = 0; i < raw->w->n_servers * raw->w->connections; i++) {
 		struct conn *c = &raw->conns[raw->n];
@@ -180,6 +214,9 @@ static int open_conns(struct raw *raw)
 		if (c->fd < 0)
 			return c->fd;
 		raw->n++;
+		c->mac = mac ? EVP_MAC_CTX_new(mac) : NULL;
+		if (mac && !c->mac)
+			return -ENOMEM;
 		if (fcntl(c->fd, F_SETFL, O_NONBLOCK) || epoll_ctl(raw->poll, EPOLL_CTL_ADD, c->fd, &e))
 			return -errno;
 	}
@@ -189,6 +226,8 @@ static int open_conns(struct raw *raw)
 static int open_raw(struct raw *raw)
 {
 	const struct bench_wire *w = raw->w;
+	EVP_MAC *mac;
+	int r;
 
 	raw->poll = epoll_create1(EPOLL_CLOEXEC);
 	if (w->depth > BENCH_WIRE_DEPTH || w->slots < w->n_servers * w->connections * w->depth)
@@ -201,13 +240,18 @@ static int open_raw(struct raw *raw)
 		raw->free[i] = i;
 	for (uint32_t i = 0; i < w->n_servers; i++)
 		raw->next[i] = i;
-	return open_conns(raw);
+	mac = w->mac ? EVP_MAC_fetch(NULL, "POLY1305", NULL) : NULL;
+	r = w->mac && !mac ? -ENOSYS : open_conns(raw, mac);
+	EVP_MAC_free(mac);
+	return r;
 }
 
 static void close_raw(struct raw *raw)
 {
-	for (uint32_t i = 0; i < raw->n; i++)
+	for (uint32_t i = 0; i < raw->n; i++) {
+		EVP_MAC_CTX_free(raw->conns[i].mac);
 		(void)close(raw->conns[i].fd);
+	}
 	if (raw->poll >= 0)
 		(void)close(raw->poll);
 	bench_memory_free(raw->memory, raw->w->slots * raw->stride);

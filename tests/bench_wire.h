@@ -4,7 +4,8 @@
  *
  * The raw loop is one thread with non-blocking connections, `depth` commands outstanding on each. SET: writev of
  * command and value from memory, and its "+OK". GET: the reply with one recv after the other into memory. It does
- * nothing else: no deadlines, no parsing but a comparison of the few bytes that are known beforehand.
+ * nothing else: no deadlines, no parsing but a comparison of the few bytes that are known beforehand. With `mac` one
+ * Poly1305 goes over each value, as the tier's does (daemon/IMAGE.md, "In Redis"): before it is sent, or as it comes.
  *
  * Its memory is of the host tier's kind (bench_memory()), and as much as whoever is measured against it has: few slots
  * stay in the CPU's cache, one for every value do not. A command takes the slot that was given back longest ago, so it
@@ -29,6 +30,7 @@ struct bench_wire {
 	uint32_t connections;		/* to each server */
 	uint32_t depth;			/* on each connection, at most BENCH_WIRE_DEPTH */
 	uint32_t values, value_bytes;	/* value i is on server i % n_servers */
+	bool mac;
 	uint32_t slots;			/* values of memory, at least one for each command outstanding */
 };
 
