@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs test programs one after another and counts: exit 0 passed, 77 skipped (its last line says why), else failed.
-#   tests/run.sh PROGRAM... [-- PROGRAM...]   those behind -- run one after another, too, but beside the first: for what
-#                                  mostly waits. Programs of a build whose directory ends in -thread run without ASLR, which
+#   tests/run.sh PROGRAM... [-- PROGRAM...]   those behind -- run beside the first, WAITERS (3) at a time: they mostly wait.
+#                                  Programs of a build whose directory ends in -thread run without ASLR, which
 #                                  ThreadSanitizer of gcc 12 needs on recent kernels
 # TEST_TIMEOUT=seconds (600) bounds each. Output is kept beside the program as PROGRAM.log and shown on failure.
 set -u
@@ -45,7 +45,13 @@ run_all() {
 first=() beside=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do first+=("$1"); shift; done
 beside=("${@:2}")
-run_all "${beside[@]}" &
+{
+	for program in "${beside[@]}"; do
+		while [ "$(jobs -rp | wc -l)" -ge "${WAITERS:-3}" ]; do wait -n; done
+		run_all "$program" &
+	done
+	wait
+} &
 run_all "${first[@]}"
 wait
 passed=$(grep -c '^0 ' "$results") skipped=$(grep -c '^77 ' "$results") total=$(wc -l <"$results")
