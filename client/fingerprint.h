@@ -70,7 +70,7 @@ FINGERPRINT_INLINE void fingerprint_rounds(struct fingerprint_state v[2], int n,
 FINGERPRINT_INLINE void fingerprints(const struct fingerprint_key *key, const uint8_t *const bytes[2], int n,
 				     struct print *const ret[2])
 {
-	struct fingerprint_state v[2];
+	struct fingerprint_state v[2] = { 0 };
 
 #pragma GCC unroll 2
 	for (int k = 0; k < n; k++)

@@ -30,6 +30,8 @@ struct share {
 	uint32_t spaces;		/* in use */
 };
 
+TAILQ_HEAD(space_list, space);
+
 struct space_table {
 	uint32_t max, numbers;		/* in use at most; all there are */
 	uint32_t in_use, going;
@@ -45,7 +47,7 @@ struct space_table {
 	struct space **at;		/* [numbers] */
 	uint32_t *free;			/* [n_free] */
 	uint32_t *head;			/* [buckets]: number + 1 */
-	TAILQ_HEAD(, space) leaving;	/* the going ones */
+	struct space_list leaving;	/* the going ones */
 	struct spaces_blocks blocks;
 };
 

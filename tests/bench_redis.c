@@ -365,12 +365,15 @@ static int run_redis(const struct bench_case *self, struct bench_result *ret)
 	return r;
 }
 
+/* set, way, servers, tokens, bare */
 static const struct redis_case set = { true, WAY_TCP, 1, 16, false }, get = { false, WAY_TCP, 1, 16, false };
 static const struct redis_case set_4m = { true, WAY_TCP, 1, 64, false }, get_4m = { false, WAY_TCP, 1, 64, false };
-static const struct redis_case set_unix = { true, WAY_UNIX, 1, 16, false }, get_unix = { false, WAY_UNIX, 1, 16, false };
+static const struct redis_case set_unix = { true, WAY_UNIX, 1, 16, false };
+static const struct redis_case get_unix = { false, WAY_UNIX, 1, 16, false };
 static const struct redis_case set_tls = { true, WAY_TLS, 1, 16, false }, get_tls = { false, WAY_TLS, 1, 16, false };
 static const struct redis_case set_bare = { true, WAY_TCP, 1, 16, true }, get_bare = { false, WAY_TCP, 1, 16, true };
-static const struct redis_case get_shards2 = { false, WAY_TCP, 2, 16, false }, get_shards4 = { false, WAY_TCP, 4, 16, false };
+static const struct redis_case get_shards2 = { false, WAY_TCP, 2, 16, false };
+static const struct redis_case get_shards4 = { false, WAY_TCP, 4, 16, false };
 
 /* Without a goal: what cannot be as fast as the limit. */
 #define AGAINST ", against sockets by hand"

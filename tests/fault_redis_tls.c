@@ -348,8 +348,8 @@ static void between_start(struct between *b, uint64_t at, bool flip)
 	(void)close(listener);
 }
 
-/* Gets until the connection ends, or so many came that the flip was in a byte that TLS does not mind (a record's version);
- * every value that came is right. How many did. */
+/* Gets until the connection ends, or until so many values came that the flip was in a byte that TLS does not mind (the
+ * version of a record). Every value that came is right. How many did. */
 static uint32_t gets_until_the_end(const char *address, const struct block *b)
 {
 	struct rig_command get = { 0 };
