@@ -364,8 +364,9 @@ static bool doomed_poll(struct kvtierd *d)
 static bool copies_poll(struct loop_poller *poller)
 {
 	struct copies *c = (struct copies *)(void *)((char *)poller - offsetof(struct copies, poller));
+	const bool doomed = doomed_poll(c->d), purged = purge_poll(c);
 
-	return doomed_poll(c->d) | purge_poll(c);
+	return doomed || purged;
 }
 
 /* --- life --- */
