@@ -107,6 +107,8 @@ void page_fill(struct engine *e, uint32_t page, const struct kvtier_key *key, ui
 bool page_is(const struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt);
 void page_poison(struct engine *e, uint32_t page); /* 0xa5 */
 bool page_is_poison(const struct engine *e, uint32_t page);
+/* Each value is the block's, or poison still: a load of it ended between two pieces. */
+bool page_is_part(const struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt);
 
 /* Keys of a chain named by a number: tokens are a function of (chain, position). */
 void chain_keys(struct engine *e, uint64_t chain, size_t n, struct kvtier_key *ret);

@@ -253,6 +253,17 @@ bool page_is_poison(const struct engine *e, uint32_t page)
 	return true;
 }
 
+bool page_is_part(const struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt)
+{
+	const uint16_t *values = (const uint16_t *)(void *)(e->memory + (size_t)page * e->page_bytes);
+	const uint64_t seed = seed_of(key, salt);
+
+	for (size_t i = 0; i < e->page_bytes / VALUE_BYTES; i++)
+		if (values[i] != value_at(seed, i) && values[i] != 0xa5a5)
+			return false;
+	return true;
+}
+
 void chain_keys(struct engine *e, uint64_t chain, size_t n, struct kvtier_key *ret)
 {
 	const size_t n_tokens = n * e->geometry.block_tokens;
