@@ -112,8 +112,11 @@ static void check_load(struct client *c, const struct op *op, const int32_t *blo
 
 		if (blocks[i] == -ECONNRESET)	/* the daemon died: the test is lost, and says so elsewhere */
 			continue;
-		if (blocks[i] == -ETIMEDOUT || blocks[i] == -ECANCELED)
+		if (blocks[i] == -ETIMEDOUT || blocks[i] == -ECANCELED) {
+			if (!page_is_part(&c->e, page, &op->keys[i], 0))
+				fail_msg("block %u with status %d: its page has a byte that is not the block's", i, blocks[i]);
 			continue;
+		}
 		if (blocks[i] == 0 ? !page_is(&c->e, page, &op->keys[i], 0) : !page_is_poison(&c->e, page))
 			fail_msg("block %u with status %d: its page holds the wrong bytes", i, blocks[i]);
 		atomic_fetch_add(&c->shared->hits, blocks[i] == 0);
