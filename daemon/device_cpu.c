@@ -15,7 +15,7 @@
  *   C4 a region is unmapped piece by piece: that takes 20 ms a GiB, and 100 when its engine has died and its pages
  *      are freed by it; nobody who wants to map something waits for all of it.
  *   C5 clients have turns (device_turns.h): a worker goes on with a job as long as no other client's waits, and else
- *      for a quantum of time; a piece (kernels.h) is what it cannot stop in.
+ *      for a quantum of time. It cannot stop inside a piece (kernels.h).
  * The one lock guards turns, done and stopping. Take no locks while holding it.
  */
 #include "device.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * helper.c - a pool of threads that grows with what blocks (helper.h).
+ * helper.c - a pool of threads that grows with the calls that block (helper.h).
  *
  * Invariant: a job in the queue has a thread that is idle or on its way, or there are max_threads, or no thread could
  * be made. The one lock guards all below it. Take no locks while holding it.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * intake.c - what a client's descriptors are touched by (intake.h). Helper threads only, but for intake_peek().
+ * intake.c - the only place that touches descriptors of clients (intake.h). Helper threads only, but for intake_peek().
  *
  * A descriptor from outside can be anything: the last reference to a TCP socket that lingers for 10 s in close(), a
  * file whose server (FUSE, NFS) answers when it likes, gigabytes that are freed. So the core thread
@@ -8,8 +8,8 @@
  *   - closes none, and no socket in whose queue unread ones may lie: a helper does. Where the kernel knows
  *     SO_PASSRIGHTS (6.16), none can be sent before HELLO was answered, nor to a client that is refused;
  *   - unmaps no region, the last reference to its pages it may be.
- * Its other calls on what is a client's cannot wait for it: send, peek and receive on a Unix socket with MSG_DONTWAIT,
- * shutdown(), SO_PEERCRED, SO_PEERPIDFD, epoll_ctl() and close() of a pidfd. Rings are memfds of the daemon's own.
+ * The core's other calls on objects of a client cannot block: send, peek and receive on a Unix socket with
+ * MSG_DONTWAIT, shutdown(), SO_PEERCRED, SO_PEERPIDFD, epoll_ctl() and close() of a pidfd. Rings are memfds of the daemon's own.
  *
  * A helper that blocks holds up this connection alone: its next SPACE_OPEN, and its slot (conn.c). On the descriptor
  * itself F_GET_SEALS comes first, which every kind of file answers without being asked; only a memfd gets further.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * intake.h - a packet that carries descriptors: received, checked and mapped off the core thread. And what a
- * connection leaves: unmapped and closed there.
+ * intake.h - packets that carry descriptors are received, checked and mapped off the core thread. The regions and the
+ * socket of a connection that ended are unmapped and closed there, too.
  *
  *	IDLE --intake_start--> LENT --done--> IDLE
  *	                         `-- over its share, while regions wait to be unmapped --> HELD --those are--> LENT
@@ -24,7 +24,7 @@ enum {
 /* Bytes of them: regions may be sparse, and the address space has 128 TiB. */
 #define INTAKE_MAX_BYTES (64ull << 40)
 
-/* What a client has mapped, what waits to be unmapped included, and may have. */
+/* The regions that a client has mapped, with those that wait to be unmapped, and its limits. */
 struct intake_share {
 	uint64_t bytes, max_bytes;
 	uint32_t regions, max_regions, clients;

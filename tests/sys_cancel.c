@@ -41,8 +41,8 @@ static uint64_t start_load(struct world *w, uint32_t timeout_ms)
 	return op;
 }
 
-/* Takes the result. A block with status 0 is right. Any other has the status `rest`, and its page has a part of the block
- * or nothing, never another byte. */
+/* Takes the result. A block with status 0 is right. Any other has the status `rest`, and its page has a part of the
+ * block or nothing, never another byte. */
 static void take(struct world *w, uint64_t op, int32_t rest)
 {
 	struct kvtier_result result = { .size = sizeof result, .blocks = w->blocks, .blocks_max = BLOCKS };
