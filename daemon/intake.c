@@ -9,7 +9,8 @@
  *     SO_PASSRIGHTS (6.16), none can be sent before HELLO was answered, nor to a client that is refused;
  *   - unmaps no region, the last reference to its pages it may be.
  * The core's other calls on objects of a client cannot block: send, peek and receive on a Unix socket with
- * MSG_DONTWAIT, shutdown(), SO_PEERCRED, SO_PEERPIDFD, epoll_ctl() and close() of a pidfd. Rings are memfds of the daemon's own.
+ * MSG_DONTWAIT, shutdown(), SO_PEERCRED, SO_PEERPIDFD, epoll_ctl() and close() of a pidfd. Rings are memfds of the
+ * daemon itself.
  *
  * A helper that blocks holds up this connection alone: its next SPACE_OPEN, and its slot (conn.c). On the descriptor
  * itself F_GET_SEALS comes first, which every kind of file answers without being asked; only a memfd gets further.
