@@ -51,8 +51,9 @@ uint64_t daemon_stat(const struct daemon *d, const char *path);
 void daemon_word(const struct daemon *d, const char *path, char *ret, size_t n);
 long daemon_rss_kib(const struct daemon *d);
 int daemon_fds(const struct daemon *d);
-/* What clients left is closed behind the core's back. */
-void daemon_fds_become(const struct daemon *d, int fds, int timeout_ms);
+/* The smallest count of 300 ms: the descriptors that clients left are closed behind the core's back. */
+int daemon_fds_settled(const struct daemon *d);
+void daemon_fds_fall_to(const struct daemon *d, int fds, int timeout_ms);
 /* Asks until the number is `value`; ends the test when it is not after `timeout_ms`. */
 void daemon_stat_becomes(const struct daemon *d, const char *path, uint64_t value, int timeout_ms);
 int daemon_maps(const struct daemon *d, const char *word); /* lines of /proc/PID/maps with this word */

@@ -101,7 +101,7 @@ static void assert_nothing_left(struct world *w)
 	daemon_stat_becomes(&w->d, "leases", 0, 10000);
 	daemon_stat_becomes(&w->d, "ops.outstanding", 0, 10000);
 	daemon_maps_become(&w->d, "memfd:engine", 2, 10000);
-	daemon_fds_become(&w->d, w->fds, 10000);
+	daemon_fds_fall_to(&w->d, w->fds, 10000);
 }
 
 /* Whole or not at all; whole if it is known to have completed. Returns whether a chain was cut off. */
@@ -193,7 +193,7 @@ static int begin(void **state)
 	w.witness.may_miss = true; /* room for the next death's chains is made by evicting all */
 	witness_start(&w.witness, w.d.socket);
 	daemon_stat_becomes(&w.d, "clients", 2, 10000);
-	w.fds = daemon_fds(&w.d);
+	w.fds = daemon_fds_settled(&w.d);
 	*state = &w;
 	return 0;
 }

@@ -242,7 +242,7 @@ static void fds_with_a_doorbell(void **state)
 static void flood_of_fds(void **state)
 {
 	struct world *w = *state;
-	const int before = daemon_fds(&w->d), fd = memfd_make(4096, F_SEAL_SHRINK);
+	const int before = daemon_fds_settled(&w->d), fd = memfd_make(4096, F_SEAL_SHRINK);
 	struct raw_space space;
 	int fds[200];
 
@@ -259,7 +259,7 @@ static void flood_of_fds(void **state)
 	}
 	(void)close(fd);
 	daemon_stat_becomes(&w->d, "clients", 1, 10000);
-	daemon_fds_become(&w->d, before, 10000);
+	daemon_fds_fall_to(&w->d, before, 10000);
 	w->errors += 19;
 }
 

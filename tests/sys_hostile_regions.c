@@ -254,7 +254,7 @@ static int after_each(void **state)
 	witness_check(&w->witness);
 	daemon_stat_becomes(&w->d, "clients", 2, 10000);
 	assert_int_equal(daemon_stat(&w->d, "protocol_errors_total"), 0);
-	daemon_fds_become(&w->d, w->fds, 10000);
+	daemon_fds_fall_to(&w->d, w->fds, 10000);
 	daemon_maps_become(&w->d, "memfd:engine", w->maps, 10000);
 	return 0;
 }
@@ -267,7 +267,7 @@ static int begin(void **state)
 	witness_start(&world.witness, world.d.socket);
 	raw_open(&world.raw, world.d.socket);
 	daemon_stat_becomes(&world.d, "clients", 2, 10000);
-	world.fds = daemon_fds(&world.d);
+	world.fds = daemon_fds_settled(&world.d);
 	world.maps = daemon_maps(&world.d, "memfd:engine");
 	*state = &world;
 	return 0;
