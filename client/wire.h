@@ -267,7 +267,7 @@ static inline uint64_t wire_complete_bytes(uint32_t cq_entries, uint32_t arena_b
  * size from the start (sparse), so it grows without a reader noticing. Each key has two candidate buckets,
  * from the two halves of its fingerprint. A bucket is one cache line; its seq moves
  * whenever an entry was published in it. A slot's fingerprint changes only while its meta is 0.
- * Reading rules and the proof that a stable entry is found: client/map.c.
+ * Reading rules and the proof that a stable entry is found: client/lib/map.c.
  *
  * A fingerprint is SipHash-2-4-128 of the key (fingerprint.h) under the index key of its space, which SPACE_OK
  * brings. The daemon draws a secret at each start and derives the index keys of all spaces from it, so a client knows

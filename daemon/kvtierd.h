@@ -8,15 +8,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../tiers/tier.h"
-#include "block.h"
-#include "config.h"
-#include "device.h"
-#include "index.h"
-#include "loop.h"
-#include "mover.h"
-#include "space.h"
-#include "stats.h"
+#include "tiers/tier.h"
+#include "daemon/store/block.h"
+#include "daemon/config/config.h"
+#include "daemon/device/device.h"
+#include "daemon/store/index.h"
+#include "daemon/base/loop.h"
+#include "daemon/store/mover.h"
+#include "daemon/store/space.h"
+#include "daemon/admin/stats.h"
 
 struct server;		/* conn.c: listening socket and connections */
 struct requests;	/* request.c: ops and the blocks of them in flight */

@@ -20,21 +20,21 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "config.h"
-#include "config_redis.h"
-#include "conn.h"
-#include "copies.h"
-#include "ctl.h"
-#include "gauges.h"
+#include "daemon/config/config.h"
+#include "daemon/config/config_redis.h"
+#include "daemon/front/conn.h"
+#include "daemon/store/copies.h"
+#include "daemon/admin/ctl.h"
+#include "daemon/admin/gauges.h"
 #include "kvtierd.h"
-#include "log.h"
-#include "notify.h"
-#include "request.h"
-#include "remote.h"
-#include "scrub.h"
-#include "storage.h"
-#include "vault.h"
-#include "writeback.h"
+#include "daemon/base/log.h"
+#include "daemon/admin/notify.h"
+#include "daemon/op/request.h"
+#include "daemon/op/remote.h"
+#include "daemon/nvme/scrub.h"
+#include "daemon/nvme/storage.h"
+#include "daemon/base/vault.h"
+#include "daemon/nvme/writeback.h"
 
 enum {
 	EXIT_CONFIG = 1,		/* bad configuration or no resources: restarting will not help */

@@ -160,7 +160,7 @@ enum tier_state tier_state(const struct tier *t);
 const char *tier_state_name(enum tier_state state);
 
 /*
- * The host tier's slots (tiers/host.c), for placement. `t` may be wrapped. Core thread only; none allocates.
+ * The host tier's slots (tiers/host/host.c), for placement. `t` may be wrapped. Core thread only; none allocates.
  */
 enum { HOST_NO_SLAB = 0xffffffff, HOST_NO_OWNER = 0xffffffff };
 

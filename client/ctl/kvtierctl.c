@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvtierctl.c - the operator's program: finds the daemon, then runs a command of tbl_ctl.h.
+ */
+#include "kvtierctl.h"
+
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct command commands[] = {
+#define CTL(name, where, arguments, prose, example) { #name, arguments, prose, example, command_##name },
+#include "daemon/admin/tbl_ctl.h"
+};
+enum { COMMANDS = sizeof(commands) / sizeof(commands[0]), MAX_OPTIONS = 16 };
+enum { OPTION_SOCKET = 1000, OPTION_HELP, OPTION_JSON }; /* above what commands use */
+
+static void print_wrapped(FILE *out, const char *prose, int indent)
+{
+	int column = 0;
+
+	while (*prose != '\0') {
+		const int word = (int)strcspn(prose, " ");
+
+		if (column == 0 || column + 1 + word > 78) {
+			fprintf(out, "%s%*s", column == 0 ? "" : "\n", indent, "");
+			column = indent;
+		} else {
+			fputc(' ', out);
+			column++;
+		}
+		fprintf(out, "%.*s", word, prose);
+		column += word;
+		prose += word;
+		prose += strspn(prose, " ");
+	}
+	fputc('\n', out);
+}
+
+static void print_help(FILE *out)
+{
+	fprintf(out, "usage: kvtierctl [--socket PATH] COMMAND [OPTION...]\n\n"
+		     "Asks and steers a running kvtierd.\n\ncommands:\n");
+	for (size_t i = 0; i < COMMANDS; i++) {
+		fprintf(out, "  %s %s\n", commands[i].name, commands[i].arguments);
+		print_wrapped(out, commands[i].prose, 6);
+	}
+	fprintf(out,
+		"\noptions of every command:\n"
+		"  --socket PATH  the daemon's client socket; its admin socket and stats page are found "
+		"beside it.\n"
+		"                 Default: $KVTIER_SOCKET, else /run/kvtier/kvtier.sock for root, else\n"
+		"                 $XDG_RUNTIME_DIR/kvtier/kvtier.sock, else /tmp/kvtier-UID/kvtier.sock\n"
+		"  --json         JSON instead of text\n"
+		"  --help         this, or with a command its own help\n\n"
+		"exit status: 0 fine; 1 failed (status: WARN); 2 status: ERR; 3 no daemon answers; 64 "
+		"usage\n\n"
+		"example:\n  kvtierctl status || kvtierctl stats -f '*dropped*' -f '*failed*'\n");
+}
+
+static void print_command_help(const struct command *command)
+{
+	printf("usage: kvtierctl [--socket PATH] %s %s\n\n", command->name, command->arguments);
+	print_wrapped(stdout, command->prose, 0);
+	printf("\nexample:\n  %s\n", command->example);
+}
+
+void usage_error(const struct context *context, const char *format, ...)
+{
+	va_list args;
+
+	fputs("kvtierctl: ", stderr);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	if (context->command != NULL)
+		fprintf(stderr, "\nusage: kvtierctl %s %s\n", context->command->name,
+			context->command->arguments);
+	else
+		fprintf(stderr, "\nusage: kvtierctl [--socket PATH] COMMAND [OPTION...]; kvtierctl --help "
+				"says more\n");
+	exit(EXIT_USAGE);
+}
+
+/* The three paths, from the client socket's. */
+static void set_socket(struct context *context, const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	const int directory = slash == NULL ? 0 : (int)(slash - path) + 1;
+
+	/* room for the names beside it, "admin.sock" the longest */
+	if (path[0] == '\0' || strlen(path) + 16 > sizeof(context->socket_path))
+		usage_error(context, "--socket needs a path of 1 to %zu bytes",
+			    sizeof(context->socket_path) - 16);
+	snprintf(context->socket_path, sizeof(context->socket_path), "%s", path);
+	snprintf(context->admin_path, sizeof(context->admin_path), "%.*sadmin.sock", directory, path);
+	snprintf(context->stats_path, sizeof(context->stats_path), "%.*sstats", directory, path);
+}
+
+/* As the daemon chooses its own (daemon/config/config_derive.c). */
+static void default_socket(struct context *context)
+{
+	const char *path = getenv("KVTIER_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
+	char text[256];
+
+	if (path == NULL || path[0] == '\0') {
+		if (geteuid() == 0)
+			snprintf(text, sizeof(text), "/run/kvtier/kvtier.sock");
+		else if (runtime != NULL && runtime[0] == '/')
+			snprintf(text, sizeof(text), "%s/kvtier/kvtier.sock", runtime);
+		else
+			snprintf(text, sizeof(text), "/tmp/kvtier-%u/kvtier.sock", (unsigned)geteuid());
+		path = text;
+	}
+	set_socket(context, path);
+}
+
+int context_option(struct context *context, int argc, char **argv, const char *letters,
+		   const struct option *options)
+{
+	struct option all[MAX_OPTIONS] = {
+		{ "socket", required_argument, NULL, OPTION_SOCKET },
+		{ "help", no_argument, NULL, OPTION_HELP },
+		{ "json", no_argument, NULL, OPTION_JSON },
+	};
+	size_t n = 3;
+
+	while (options != NULL && options->name != NULL && n < MAX_OPTIONS - 1)
+		all[n++] = *options++;
+	for (;;) {
+		const int option = getopt_long(argc, argv, letters, all, NULL);
+
+		switch (option) {
+		case OPTION_SOCKET:
+			set_socket(context, optarg);
+			break;
+		case OPTION_JSON:
+			context->json = true;
+			break;
+		case OPTION_HELP:
+			if (context->command == NULL)
+				print_help(stdout);
+			else
+				print_command_help(context->command);
+			exit(EXIT_FINE);
+		case '?':
+			usage_error(context, "see above"); /* getopt has said what */
+		default:
+			return option;
+		}
+	}
+}
+
+void no_more_arguments(const struct context *context, int argc, char **argv)
+{
+	if (optind < argc)
+		usage_error(context, "%s takes no \"%s\"", context->command->name, argv[optind]);
+}
+
+int main(int argc, char **argv)
+{
+	struct context context = { 0 };
+	char *program = argv[0];
+	const char *name;
+
+	default_socket(&context);
+	if (context_option(&context, argc, argv, "+", NULL) != -1) /* '+': stop at the command */
+		return EXIT_USAGE;
+	if (optind == argc) {
+		print_help(stderr);
+		return EXIT_USAGE;
+	}
+	name = argv[optind];
+	for (size_t i = 0; i < COMMANDS; i++) {
+		if (strcmp(commands[i].name, name) == 0)
+			context.command = &commands[i];
+	}
+	if (context.command == NULL)
+		usage_error(&context, "%s: no such command", name);
+	argc -= optind;
+	argv += optind;
+	optind = 0; /* glibc: start over, with the command's own arguments */
+	argv[0] = program;
+	return context.command->run(&context, argc, argv);
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvtierctl_status.c - status and version, from the stats page alone: they answer whatever the daemon does.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/base/log.h"
+#include "daemon/admin/stats.h"
+#include "kvtierctl.h"
+
+#ifndef KVTIER_VERSION
+#define KVTIER_VERSION "0"
+#endif
+
+char *daemon_line(const struct stats *stats, char *ret, size_t n)
+{
+	char age[32];
+
+	text_age(stats_get(&stats->v.uptime_s), age, sizeof(age));
+	snprintf(ret, n, "kvtierd %.31s, pid %d, up %s, device %.31s, kernels %.31s", stats->version,
+		 stats->pid, age, stats->device[0] != '\0' ? stats->device : "none",
+		 stats->kernels[0] != '\0' ? stats->kernels : "none");
+	return ret;
+}
+
+/* The one word that says it all, where there is one. */
+static const char *condition(uint64_t health)
+{
+	if ((health >> STATS_HEALTH_DEAD & 1) != 0)
+		return " DEAD";
+	if ((health >> STATS_HEALTH_STOPPED & 1) != 0 || (health >> STATS_HEALTH_SILENT & 1) != 0)
+		return " STOPPED";
+	return "";
+}
+
+static const char *severity_label(enum stats_severity severity)
+{
+	static const char *const labels[] = { "NOTE", "WARN", "ERR" };
+
+	return labels[severity];
+}
+
+/* Why, in the daemon's words. */
+static void clients_text(const struct stats *stats)
+{
+	char text[STATS_TEXT_BYTES];
+
+	if (stats_text_get(stats->clients_text, sizeof(text), text)[0] != '\0')
+		printf("  clients: %s\n", text);
+}
+
+static void nvme_text(const struct stats *stats)
+{
+	char engine[STATS_NAME_BYTES], text[STATS_TEXT_BYTES], shown[4 * STATS_TEXT_BYTES];
+
+	(void)stats_text_get(stats->nvme_engine, sizeof(engine), engine);
+	(void)stats_text_get(stats->nvme_text, sizeof(text), text);
+	if (engine[0] != '\0' || text[0] != '\0')
+		printf("  nvme: %s%s%s\n", engine, engine[0] != '\0' && text[0] != '\0' ? "; " : "",
+		       log_escape(text, shown, sizeof(shown)));
+}
+
+static const char *redis_state(const struct stats *stats, char *buffer, size_t n)
+{
+	const uint64_t value = stats_get(&stats->v.tiers_redis_state);
+	const struct stats_row *rows;
+
+	for (size_t i = stats_rows(&rows); i-- > 0;) {
+		if (rows[i].offset == offsetof(struct stats_values, tiers_redis_state))
+			return stats_state_name(&rows[i], value, buffer, n);
+	}
+	return "unknown";
+}
+
+static void redis_text(const struct stats *stats)
+{
+	char state[32], text[STATS_TEXT_BYTES], shown[4 * STATS_TEXT_BYTES];
+
+	if (stats_get(&stats->v.tiers_redis_state) == STATS_TIER_OFF)
+		return;
+	(void)stats_text_get(stats->redis_text, sizeof(text), text);
+	printf("  redis: %s, %" PRIu64 " of %" PRIu64 " endpoints usable%s%s\n", redis_state(stats, state, sizeof(state)),
+	       stats_get(&stats->v.tiers_redis_usable_endpoints), stats_get(&stats->v.tiers_redis_endpoints),
+	       text[0] != '\0' ? "; " : "", log_escape(text, shown, sizeof(shown)));
+}
+
+static void redis_json(const struct stats *stats)
+{
+	char state[32], text[STATS_TEXT_BYTES];
+
+	printf(",\"redis\":{\"state\":\"%s\",\"endpoints\":%" PRIu64 ",\"usable_endpoints\":%" PRIu64 ",\"text\":",
+	       redis_state(stats, state, sizeof(state)), stats_get(&stats->v.tiers_redis_endpoints),
+	       stats_get(&stats->v.tiers_redis_usable_endpoints));
+	print_json_string(stats_text_get(stats->redis_text, sizeof(text), text));
+	putchar('}');
+}
+
+static void status_text(const struct stats *stats, uint64_t health, const char *word)
+{
+	char line[256];
+
+	printf("%s%s: %s\n", word, condition(health), daemon_line(stats, line, sizeof(line)));
+	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++) {
+		const struct stats_health_row *row = stats_health_row(bit);
+
+		if ((health >> bit & 1) != 0)
+			printf("  %-4s %-16s %s\n", severity_label(row->severity), row->name, row->prose);
+	}
+	clients_text(stats);
+	nvme_text(stats);
+	redis_text(stats);
+}
+
+static void status_json(const struct stats *stats, uint64_t health)
+{
+	const uint64_t now = clock_ns(), beat = stats_get(&stats->heartbeat_ns);
+	char engine[STATS_NAME_BYTES], text[STATS_TEXT_BYTES];
+	const char *comma = "";
+
+	printf("{\"status\":\"%s\",\"reasons\":[", stats_health_word(health));
+	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++) {
+		const struct stats_health_row *row = stats_health_row(bit);
+
+		if ((health >> bit & 1) == 0)
+			continue;
+		printf("%s{\"code\":\"%s\",\"severity\":\"%s\",\"next_step\":", comma, row->name,
+		       stats_severity_name(row->severity));
+		print_json_string(row->prose);
+		putchar('}');
+		comma = ",";
+	}
+	printf("],\"pid\":%d,\"uptime_s\":%" PRIu64 ",\"heartbeat_age_ms\":%" PRIu64 ",\"version\":",
+	       stats->pid, stats_get(&stats->v.uptime_s), now > beat ? (now - beat) / 1000000 : 0);
+	print_json_string(stats->version);
+	printf(",\"device\":");
+	print_json_string(stats->device);
+	printf(",\"kernels\":");
+	print_json_string(stats->kernels);
+	printf(",\"clients\":{\"text\":");
+	print_json_string(stats_text_get(stats->clients_text, sizeof(text), text));
+	printf("},\"nvme\":{\"engine\":");
+	print_json_string(stats_text_get(stats->nvme_engine, sizeof(engine), engine));
+	printf(",\"text\":");
+	print_json_string(stats_text_get(stats->nvme_text, sizeof(text), text));
+	putchar('}');
+	redis_json(stats);
+	printf("}\n");
+}
+
+int command_status(struct context *context, int argc, char **argv)
+{
+	const struct stats *stats;
+	const char *word;
+	uint64_t health;
+
+	(void)context_option(context, argc, argv, "", NULL);
+	no_more_arguments(context, argc, argv);
+	stats = stats_page(context);
+	if (stats == NULL)
+		return EXIT_NO_DAEMON;
+	health = stats_health(stats, clock_ns());
+	word = stats_health_word(health);
+	if (context->json)
+		status_json(stats, health);
+	else
+		status_text(stats, health,
+			    strcmp(word, "ok") == 0     ? "OK"
+			    : strcmp(word, "warn") == 0 ? "WARN"
+							: "ERR");
+	stats_unmap(stats);
+	return strcmp(word, "ok") == 0 ? EXIT_FINE : strcmp(word, "warn") == 0 ? EXIT_FAILED : EXIT_ERR;
+}
+
+int command_version(struct context *context, int argc, char **argv)
+{
+	const struct stats *stats;
+
+	(void)context_option(context, argc, argv, "", NULL);
+	no_more_arguments(context, argc, argv);
+	if (context->json)
+		printf("{\"kvtierctl\":\"%s\"", KVTIER_VERSION);
+	else
+		printf("kvtierctl %s\n", KVTIER_VERSION);
+	fflush(stdout);
+	if (stats_map(context->stats_path, &stats) < 0) {
+		puts(context->json ? ",\"kvtierd\":null}" : "kvtierd   not running");
+		return EXIT_FINE;
+	}
+	if (context->json) {
+		printf(",\"kvtierd\":");
+		print_json_string(stats->version);
+		puts("}");
+	} else {
+		printf("kvtierd   %.31s, pid %d\n", stats->version, stats->pid);
+	}
+	stats_unmap(stats);
+	return EXIT_FINE;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvtierctl_text.c - numbers and tables for people.
+ */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/base/json.h"
+#include "daemon/base/log.h"
+#include "kvtierctl.h"
+
+char *text_bytes(uint64_t bytes, char *ret, size_t n)
+{
+	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+	double value = (double)bytes;
+	size_t unit = 0;
+
+	while (value >= 1024 && unit + 1 < sizeof(units) / sizeof(units[0])) {
+		value /= 1024;
+		unit++;
+	}
+	snprintf(ret, n, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+	return ret;
+}
+
+char *text_age(uint64_t seconds, char *ret, size_t n)
+{
+	const uint64_t minutes = seconds / 60, hours = minutes / 60, days = hours / 24;
+
+	if (days > 0)
+		snprintf(ret, n, "%" PRIu64 "d %" PRIu64 "h", days, hours % 24);
+	else if (hours > 0)
+		snprintf(ret, n, "%" PRIu64 "h %" PRIu64 "m", hours, minutes % 60);
+	else if (minutes > 0)
+		snprintf(ret, n, "%" PRIu64 "m %" PRIu64 "s", minutes, seconds % 60);
+	else
+		snprintf(ret, n, "%" PRIu64 "s", seconds);
+	return ret;
+}
+
+bool parse_bytes(const char *text, uint64_t *ret)
+{
+	static const char letters[] = "KMGT";
+	const size_t digits = strspn(text, "0123456789");
+	const char *unit = text + digits, *letter;
+	uint64_t value = 0, factor = 1;
+
+	if (digits == 0 || digits > 19)
+		return false;
+	for (size_t i = 0; i < digits; i++)
+		value = value * 10 + (uint64_t)(text[i] - '0');
+	if (*unit != '\0') {
+		letter = strchr(letters, *unit);
+		if (letter == NULL || (unit[1] != '\0' && strcmp(unit + 1, "iB") != 0))
+			return false;
+		factor <<= 10 * (letter - letters + 1);
+	}
+	return !__builtin_mul_overflow(value, factor, ret) && *ret > 0;
+}
+
+void print_json_string(const char *text)
+{
+	char quoted[2048];
+	struct json json;
+
+	json_start(&json, quoted, sizeof(quoted));
+	json_string(&json, text);
+	assert(!json.full);
+	fputs(quoted, stdout);
+}
+
+enum { PROGRESS_AFTER_MS = 2000, PROGRESS_EVERY_MS = 200 };
+
+void progress_show(struct progress *progress, uint64_t done, uint64_t total, const char *unit)
+{
+	const bool bytes = strcmp(unit, "bytes") == 0;
+	const uint64_t now_ns = clock_ns();
+	char a[32], b[32], age[32];
+
+	if (progress->start_ns == 0)
+		progress->start_ns = now_ns;
+	if (now_ns - progress->start_ns < PROGRESS_AFTER_MS * 1000000ull ||
+	    now_ns - progress->shown_ns < PROGRESS_EVERY_MS * 1000000ull || isatty(STDERR_FILENO) != 1)
+		return;
+	progress->shown_ns = now_ns;
+	snprintf(a, sizeof(a), "%" PRIu64, done);
+	snprintf(b, sizeof(b), "%" PRIu64, total);
+	text_age((now_ns - progress->start_ns) / 1000000000u, age, sizeof(age));
+	if (total == 0)
+		fprintf(stderr, "\r\033[K%s: %s", progress->what, age);
+	else
+		fprintf(stderr, "\r\033[K%s: %s of %s%s%s, %d %%, %s", progress->what,
+			bytes ? text_bytes(done, a, sizeof(a)) : a, bytes ? text_bytes(total, b, sizeof(b)) : b,
+			bytes ? "" : " ", bytes ? "" : unit, (int)(100.0 * (double)done / (double)total), age);
+	fflush(stderr);
+}
+
+void progress_end(struct progress *progress)
+{
+	if (progress->shown_ns != 0)
+		fputs("\r\033[K", stderr);
+	progress->shown_ns = 0;
+}
+
+struct table {
+	size_t columns, n, room;
+	char **cells;
+};
+
+static void *must(void *memory)
+{
+	if (memory == NULL) {
+		fprintf(stderr, "kvtierctl: out of memory\n");
+		exit(EXIT_FAILED);
+	}
+	return memory;
+}
+
+struct table *table_new(size_t columns)
+{
+	struct table *table = must(calloc(1, sizeof(*table)));
+
+	table->columns = columns;
+	return table;
+}
+
+void table_cell(struct table *table, const char *text)
+{
+	const size_t bytes = strlen(text) * 4 + 8; /* as large as escaping can make it */
+
+	if (table->n == table->room) {
+		table->room = table->room * 2 + 64;
+		table->cells = must(realloc(table->cells, table->room * sizeof(table->cells[0])));
+	}
+	table->cells[table->n] = must(malloc(bytes));
+	log_escape(text, table->cells[table->n++], bytes);
+}
+
+/* Characters, not bytes: UTF-8 continuation bytes take no column. */
+static int width(const char *text)
+{
+	int columns = 0;
+
+	for (; *text != '\0'; text++)
+		columns += (*text & 0xc0) != 0x80;
+	return columns;
+}
+
+void table_print(struct table *table, const bool *right)
+{
+	int *widths = must(calloc(table->columns, sizeof(widths[0])));
+
+	assert(table->n % table->columns == 0);
+	for (size_t i = 0; i < table->n; i++) {
+		const int here = width(table->cells[i]);
+
+		if (here > widths[i % table->columns])
+			widths[i % table->columns] = here;
+	}
+	for (size_t i = 0; i < table->n; i++) {
+		const size_t column = i % table->columns;
+		const bool last = column == table->columns - 1;
+		const int blank = widths[column] - width(table->cells[i]);
+
+		if (right[column])
+			printf("%*s", blank, "");
+		fputs(table->cells[i], stdout);
+		if (!last)
+			printf("%*s", (right[column] ? 0 : blank) + 2, "");
+		else
+			putchar('\n');
+		free(table->cells[i]);
+	}
+	free(widths);
+	free(table->cells);
+	free(table);
+}

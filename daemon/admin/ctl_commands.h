@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ctl_commands.h - what the admin socket can be asked: each command writes its reply piece by piece, a packet
+ * a turn of the loop. Private to ctl*.c. The lists and evict are in ctl_commands.c, what reads and writes NVMe and
+ * so takes its time in ctl_nvme.c, what is about Redis in ctl_redis.c.
+ *
+ * Life of a request: start; if that gave 0: next, again and again; then end, once, when the last packet was made or
+ * the asker is gone, whichever comes first.
+ */
+#ifndef KVTIER_CTL_COMMANDS_H
+#define KVTIER_CTL_COMMANDS_H
+
+#include "ctl.h"
+#include "daemon/base/json.h"
+#include "daemon/kvtierd.h"
+
+enum ctl_progress {
+	CTL_LATER, /* nothing to send yet, and work to do: ask again next turn */
+	CTL_WAIT,  /* nothing to send yet, others work: ask again in CTL_WAIT_MS. For no longer than CTL_PROGRESS_MS */
+	CTL_TELL,  /* a packet that says how far it is, see ctl.h */
+	CTL_MORE,  /* a packet, and more follow */
+	CTL_LAST,
+	CTL_FAIL,  /* the last; it is a sentence */
+};
+
+enum { CTL_WAIT_MS = 20 };
+
+struct ctl_request;
+
+struct ctl_command {
+	const char *name;
+	/* 0, or -EINVAL with a sentence (<= 255 bytes) */
+	int (*start)(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
+	enum ctl_progress (*next)(struct kvtierd *d, struct ctl_request *request, struct json *ret);
+	void (*end)(struct kvtierd *d, struct ctl_request *request); /* NULL: nothing to do */
+};
+
+struct ctl_request {
+	char packet[CTL_MAX_REQUEST + 1];
+	char *words[CTL_MAX_WORDS]; /* into packet; [0] is the command */
+	size_t n_words;
+	uint64_t started_ns;
+	const struct ctl_command *command;
+	/* how far it is */
+	uint32_t position; /* of the next row */
+	uint32_t rows;     /* written */
+	uint64_t wanted_bytes, freed_bytes;
+	struct mover_counts evicted;
+	/* of what others do; they are told to stop in end() */
+	uint64_t told_ns;	/* when the asker last heard how far it is */
+	struct scrub *scrub;
+	bool repair, finished;
+	int status;		/* of what finished */
+	uint64_t blocks;
+};
+
+int ctl_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
+enum ctl_progress ctl_continue(struct kvtierd *d, struct ctl_request *request, struct json *ret);
+void ctl_end(struct kvtierd *d, struct ctl_request *request);
+
+/* For a list: writes one row, returns whether it did; *ret_end: there are none from here on. */
+typedef bool ctl_row_fn(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end);
+/* The rows that fit into one packet, each whole; a command's next(). */
+enum ctl_progress ctl_list(struct kvtierd *d, struct ctl_request *request, struct json *json, const char *name,
+			   ctl_row_fn *row);
+int ctl_no_arguments(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
+
+/* ctl_nvme.c and ctl_redis.c: those of tbl_ctl.h that ctl_commands.c has not. */
+int devices_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
+int endpoints_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
+int verify_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
+int flush_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
+int purge_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
+enum ctl_progress devices_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
+enum ctl_progress endpoints_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
+enum ctl_progress verify_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
+enum ctl_progress flush_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
+enum ctl_progress purge_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
+void verify_end(struct kvtierd *d, struct ctl_request *request);
+void flush_end(struct kvtierd *d, struct ctl_request *request);
+void purge_end(struct kvtierd *d, struct ctl_request *request);
+
+#endif

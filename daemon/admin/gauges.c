@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gauges.c - see gauges.h. Core thread only.
+ */
+#include "gauges.h"
+
+#include <string.h>
+
+#include "tiers/nvme/nvme.h"
+#include "tiers/redis/redis.h"
+#include "daemon/store/admit.h"
+#include "daemon/kvtierd.h"
+#include "daemon/nvme/storage.h"
+
+/* The default store could not be made or opened, as against: it is there and fails. */
+static bool never_was(const struct kvtierd *d)
+{
+	struct nvme_device_row row;
+
+	return nvme_device(d->tiers[TIER_NVME], 0, &row) && row.for_good;
+}
+
+static void health(struct kvtierd *d, const struct nvme_tier_status *s)
+{
+	const enum tier_state state = tier_state(d->tiers[TIER_NVME]);
+	const bool off = state == TIER_OFFLINE && !s->quarantined;
+	const bool spare = off && d->config->nvme_path_derived && never_was(d);	/* nobody asked for it */
+
+	stats_health_set(d->stats, STATS_HEALTH_NVME_QUARANTINED, s->quarantined);
+	stats_health_set(d->stats, STATS_HEALTH_NVME_UNAVAILABLE, spare);
+	stats_health_set(d->stats, STATS_HEALTH_NVME_OFFLINE, off && !spare);
+	stats_health_set(d->stats, STATS_HEALTH_NVME_DEGRADED, state == TIER_DEGRADED || state == TIER_READONLY);
+	stats_health_set(d->stats, STATS_HEALTH_NVME_THREADS,
+			 d->config->nvme_io == CONFIG_NVME_IO_AUTO && strstr(s->engine, "threads"));
+	stats_health_set(d->stats, STATS_HEALTH_NVME_BUDGET, s->budget_percent < ADMIT_PLENTY_PERCENT);
+	stats_nvme_text(d->stats, s->engine, s->text);
+}
+
+static void gauges_of_log(struct stats_values *v, const struct nvme_counters *log)
+{
+	const uint64_t asked = log->appended_bytes;
+
+	stats_set(&v->tiers_nvme_moved_blocks_total, log->carried_records);
+	stats_set(&v->tiers_nvme_carried_bytes_total, log->carried_bytes);
+	stats_set(&v->tiers_nvme_device_written_bytes_total, log->written_bytes);
+	stats_set(&v->tiers_nvme_device_read_bytes_total, log->read_bytes);
+	stats_set(&v->tiers_nvme_write_amplification_percent, asked ? log->written_bytes * 100 / asked : 100);
+	stats_set(&v->tiers_nvme_read_errors_total, log->read_errors);
+	stats_set(&v->tiers_nvme_write_errors_total, log->write_errors);
+	stats_set(&v->tiers_nvme_stale_reads_total, log->stale_reads);
+	stats_set(&v->tiers_nvme_recovered_blocks, log->recovered_records);
+	stats_set(&v->tiers_nvme_recovery_bytes, log->recovery_bytes);
+}
+
+static void nvme_gauges(struct kvtierd *d)
+{
+	struct stats_values *v = &d->stats->v;
+	const struct tier *t = d->tiers[TIER_NVME];
+	struct nvme_tier_status s;
+	uint64_t *const residency[NVME_RESIDENCY_BUCKETS] = {
+		&v->tiers_nvme_residency_up_to_1m_blocks_total, &v->tiers_nvme_residency_up_to_10m_blocks_total,
+		&v->tiers_nvme_residency_up_to_1h_blocks_total, &v->tiers_nvme_residency_up_to_6h_blocks_total,
+		&v->tiers_nvme_residency_up_to_1d_blocks_total, &v->tiers_nvme_residency_up_to_7d_blocks_total,
+		&v->tiers_nvme_residency_up_to_30d_blocks_total, &v->tiers_nvme_residency_longer_blocks_total,
+	};
+
+	if (!t)
+		return;
+	nvme_status(t, &s);
+	stats_set(&v->tiers_nvme_state, STATS_TIER_STATE_BASE + (uint64_t)tier_state(t));
+	stats_set(&v->tiers_nvme_capacity_bytes, t->capacity_bytes);
+	stats_set(&v->tiers_nvme_used_bytes, t->used_bytes);
+	stats_set(&v->tiers_nvme_blocks, blocks_nvme_count(d->blocks));
+	stats_set(&v->tiers_nvme_devices, s.devices);
+	stats_set(&v->tiers_nvme_usable_devices, s.usable);
+	stats_set(&v->tiers_nvme_budget_percent, s.budget_percent);
+	stats_set(&v->tiers_nvme_stalls_total, s.stalls_total);
+	stats_set(&v->tiers_nvme_recovery_ms, s.recovery_ns / 1000000);
+	gauges_of_log(v, &s.log);
+	for (int i = 0; i < NVME_RESIDENCY_BUCKETS; i++)
+		stats_set(residency[i], s.residency[i]);
+	health(d, &s);
+}
+
+static void gauges_of_servers(struct stats_values *v, const struct redis_counters *c)
+{
+	stats_set(&v->tiers_redis_forged_blocks_total, c->forged_total);
+	stats_set(&v->tiers_redis_other_form_blocks_total, c->other_forms_total);
+	stats_set(&v->tiers_redis_deleted_blocks_total, c->deleted_total);
+	stats_set(&v->tiers_redis_timeouts_total, c->timeouts_total);
+	stats_set(&v->tiers_redis_resets_total, c->resets_total);
+	stats_set(&v->tiers_redis_errors_total, c->errors_total);
+	stats_set(&v->tiers_redis_refused_stores_total, c->refused_stores_total);
+	stats_set(&v->tiers_redis_redirects_total, c->redirects_total);
+	stats_set(&v->tiers_redis_refused_hosts_total, c->refused_hosts_total);
+	stats_set(&v->tiers_redis_topology_changes_total, c->topology_total);
+	stats_set(&v->tiers_redis_late_replies_total, c->late_total);
+	stats_set(&v->tiers_redis_protocol_errors_total, c->protocol_errors_total);
+	stats_set(&v->tiers_redis_breaker_opens_total, c->breaker_opens_total);
+	stats_set(&v->tiers_redis_reconnects_total, c->reconnects_total);
+}
+
+static void redis_gauges(struct kvtierd *d)
+{
+	struct stats_values *v = &d->stats->v;
+	const struct tier *t = d->tiers[TIER_REDIS];
+	struct redis_tier_status s;
+	enum tier_state state;
+
+	if (!t)
+		return;
+	redis_status(t, &s);
+	state = tier_state(t);
+	stats_set(&v->tiers_redis_state, STATS_TIER_STATE_BASE + (uint64_t)state);
+	stats_set(&v->tiers_redis_endpoints, s.endpoints);
+	stats_set(&v->tiers_redis_usable_endpoints, s.usable);
+	gauges_of_servers(v, &s.counters);
+	stats_health_set(d->stats, STATS_HEALTH_REDIS_MISCONFIGURED, state == TIER_MISCONFIGURED);
+	stats_health_set(d->stats, STATS_HEALTH_REDIS_OFFLINE, state == TIER_OFFLINE);
+	stats_health_set(d->stats, STATS_HEALTH_REDIS_READONLY, state == TIER_READONLY);
+	stats_health_set(d->stats, STATS_HEALTH_REDIS_DEGRADED, state == TIER_DEGRADED);
+	stats_health_set(d->stats, STATS_HEALTH_REDIS_CORRUPT,
+			 s.counters.corrupt_total > 0 || stats_get(&v->tiers_redis_corrupt_blocks_total) > 0);
+	stats_health_set(d->stats, STATS_HEALTH_REDIS_FORGED, s.counters.forged_total > 0);
+	stats_redis_text(d->stats, s.text);
+}
+
+static void space_gauges(struct kvtierd *d)
+{
+	struct stats_values *v = &d->stats->v;
+	struct spaces_count n;
+
+	spaces_count(d->spaces, &n);
+	stats_set(&v->spaces, n.in_use);
+	stats_set(&v->spaces_recycled_total, n.recycled);
+	stats_health_set(d->stats, STATS_HEALTH_SPACES_RECYCLED, n.recycling);
+}
+
+void gauges_sync(struct kvtierd *d)
+{
+	struct stats_values *v = &d->stats->v;
+	const struct tier *host = d->tiers[TIER_HOST];
+
+	stats_set(&v->tiers_host_state, STATS_TIER_STATE_BASE + (uint64_t)tier_state(host));
+	stats_set(&v->tiers_host_capacity_bytes, host->capacity_bytes);
+	stats_set(&v->tiers_host_used_bytes, host->used_bytes);
+	stats_set(&v->tiers_host_blocks, blocks_host_count(d->blocks));
+	stats_set(&v->tiers_host_evicted_blocks_total, d->moved.evicted_blocks);
+	stats_set(&v->tiers_host_demoted_blocks_total, d->moved.demoted_blocks);
+	stats_set(&v->tiers_host_moved_blocks_total, d->moved.moved_blocks);
+	stats_set(&v->index_entries, index_entries(d->index));
+	stats_set(&v->index_bytes, index_memory(d->index));
+	stats_set(&v->index_crowded_blocks_total, blocks_crowded(d->blocks));
+	space_gauges(d);
+	stats_health_set(d->stats, STATS_HEALTH_STARTING, tier_state(host) == TIER_STARTING);
+	stats_health_set(d->stats, STATS_HEALTH_NVME_STARTING, storage_starting(d));
+	stats_health_set(d->stats, STATS_HEALTH_HOST_OFFLINE, tier_state(host) == TIER_OFFLINE);
+	nvme_gauges(d);
+	redis_gauges(d);
+}

@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device_cpu.c - the device for engines whose pages are in host memory: a pool of worker threads that
+ * run kernels/ between a client's mapped memfd and a host slot.
+ *
+ *	core: submit --turns--> worker: encode | verify, decode, in pieces --done list, eventfd--> core: done
+ *	                 ^------ others wait, quantum over --'
+ *
+ * Invariants
+ *   C1 a worker touches only the job it took, its region and its slot; all are pinned until `done`.
+ *   C2 a region is imported only with F_SEAL_SHRINK and not from hugetlbfs, so that nothing its owner does
+ *      later (truncation, a hole) can make a worker fault.
+ *      A hole that is there is never filled by a worker: the job ends with -EFAULT (guard.h).
+ *   C3 engine memory may change under a worker: kernels read it once and never trust it for control.
+ *   C4 a region is unmapped piece by piece: that takes 20 ms a GiB, and 100 when its engine has died and its pages
+ *      are freed by it; nobody who wants to map something waits for all of it.
+ *   C5 clients have turns (device_turns.h): a worker goes on with a job as long as no other client's waits, and else
+ *      for a quantum of time. It cannot stop inside a piece (kernels.h).
+ * The one lock guards turns, done and stopping. Take no locks while holding it.
+ */
+#include "device.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "device_run.h"
+#include "device_turns.h"
+#include "guard.h"
+#include "daemon/base/loop.h"
+#include "daemon/base/vault.h"
+
+enum {
+	MAX_WORKERS = 256,
+	/* Completions gathered before the core is woken, while more jobs wait: a context switch costs 2-5 us
+	 * and a 1 MiB block 50-150 us, so 4 keeps the core's share of a busy machine around one per cent. */
+	WAKE_BATCH = 4,
+	WAKE_LATE_NS = 200000,		/* but not later than this, should the job after them take long */
+	QUANTUM_NS = 50000,		/* of one job, while another client's wait; one piece at least */
+	CLOCK_PIECES = 4,		/* between two looks at the clock, if nobody waits: 10 us or so */
+	UNMAP_PIECE_BYTES = 32 << 20,	/* emptied between two moments in which others may map something */
+};
+
+struct cpu {
+	struct device base;
+	const struct codec_kernels *kernels;
+	struct loop_watch watch;		/* eventfd */
+	struct loop_poller poller;		/* finds completions without the kernel while the core spins */
+	uint32_t depth, n_workers;
+	int guard;				/* guard.h: of all regions */
+	pthread_t workers[MAX_WORKERS];
+	uint8_t *scratch;			/* CODEC_SCRATCH_BYTES a worker */
+	uint32_t next_worker;			/* numbers the workers as they start */
+
+	pthread_mutex_t lock;
+	pthread_cond_t more;
+	bool stopping;
+	struct device_turns turns;		/* jobs that wait */
+	struct device_job *done, **done_end;
+	uint32_t done_count;
+	bool signalled;				/* eventfd written since the core last drained */
+
+	uint32_t shown_clients, shown_first;	/* of turns; atomic: read without the lock */
+	uint64_t unsaid_since;			/* jobs are done of which the core was not told; 0: none. Atomic */
+
+	struct device_run *runs;		/* depth of them */
+	struct device_run **free_runs;		/* the core's */
+	uint32_t n_free_runs;
+};
+
+static struct cpu *cpu_of(struct device *device)
+{
+	return (struct cpu *)(void *)device;
+}
+
+/* --- worker side --- */
+
+static uint64_t clock_ns(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void wake_core(const struct cpu *c)
+{
+	const uint64_t one = 1;
+
+	/* The daemon's own eventfd: it cannot be full, since only `signalled` edges write it. */
+	(void)!write(c->watch.fd, &one, sizeof one);
+}
+
+/* With the lock held: what a worker looks at between pieces, without it. */
+static void show_turns(struct cpu *c)
+{
+	__atomic_store_n(&c->shown_clients, c->turns.n_clients, __ATOMIC_RELAXED);
+	__atomic_store_n(&c->shown_first, c->turns.first ? c->turns.first->client : 0, __ATOMIC_RELAXED);
+}
+
+static bool others_wait(const struct cpu *c, uint32_t client)
+{
+	const uint32_t n = __atomic_load_n(&c->shown_clients, __ATOMIC_RELAXED);
+
+	return n > 1 || (n == 1 && __atomic_load_n(&c->shown_first, __ATOMIC_RELAXED) != client);
+}
+
+/* With the lock held: wakes the core, which it lets go of for that. */
+static void wake_locked(struct cpu *c)
+{
+	c->signalled = true;
+	__atomic_store_n(&c->unsaid_since, 0, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&c->lock);
+	wake_core(c);
+	pthread_mutex_lock(&c->lock);
+}
+
+/* With the lock held. */
+static void finish(struct cpu *c, struct device_job *job)
+{
+	job->next = NULL;
+	*c->done_end = job;
+	c->done_end = &job->next;
+	c->done_count++;
+	if (c->signalled)
+		return;
+	if (c->done_count >= WAKE_BATCH || c->turns.n_jobs == 0)
+		wake_locked(c);
+	else if (c->done_count == 1)
+		__atomic_store_n(&c->unsaid_since, clock_ns(), __ATOMIC_RELAXED);
+}
+
+/* Jobs take long: the core learns now of those that are done. */
+static void wake_late(struct cpu *c, uint64_t now)
+{
+	const uint64_t since = __atomic_load_n(&c->unsaid_since, __ATOMIC_RELAXED);
+
+	if (since == 0 || now < since + WAKE_LATE_NS)
+		return;
+	pthread_mutex_lock(&c->lock);
+	if (c->done_count > 0 && !c->signalled)
+		wake_locked(c);
+	pthread_mutex_unlock(&c->lock);
+}
+
+struct piece {
+	struct device_run *run;
+	uint64_t now;
+	uint8_t *scratch;
+};
+
+static int run_piece(void *arg)
+{
+	const struct piece *p = arg;
+
+	return device_run_piece(p->run, p->now, p->scratch);
+}
+
+/* Pieces of a job until it ends: true; or until its quantum is over and other clients wait: false. */
+static bool work_on(struct cpu *c, struct device_job *job, uint8_t *scratch)
+{
+	uint64_t now = 0, turn = 0;	/* turn: when others were first seen to wait */
+
+	if (c->guard < 0 && job->kind != DEVICE_VERIFY && job->run->stage == RUN_NEW &&
+	    guard_check(job->layout, job->page)) {
+		job->status = -EFAULT;
+		return true;
+	}
+	for (uint32_t pieces = 0;; pieces++) {
+		const bool others = others_wait(c, job->client), look = others || pieces % CLOCK_PIECES == 0;
+
+		if (look)
+			now = clock_ns();
+		if (others && turn == 0)
+			turn = now;
+		if (others && now - turn >= QUANTUM_NS)
+			return false;
+		if (look)
+			wake_late(c, now);
+		job->status = guard_run(run_piece, &(struct piece){ job->run, look ? now : 0, scratch });
+		if (job->status != CODEC_MORE)
+			return true;
+	}
+}
+
+static void *work(void *arg)
+{
+	struct cpu *c = arg;
+	struct device_job *job;
+	uint8_t *scratch;
+
+	pthread_mutex_lock(&c->lock);
+	scratch = c->scratch + (size_t)c->next_worker++ * CODEC_SCRATCH_BYTES;
+	for (;;) {
+		bool ended;
+
+		while (!(job = device_turns_take(&c->turns)) && !c->stopping)
+			pthread_cond_wait(&c->more, &c->lock);
+		if (!job)
+			break;
+		show_turns(c);
+		pthread_mutex_unlock(&c->lock);
+		ended = work_on(c, job, scratch);
+		if (!ended)
+			device_run_leave(job->run);
+		pthread_mutex_lock(&c->lock);
+		if (ended)
+			finish(c, job);
+		else
+			device_turns_return(&c->turns, job);
+	}
+	pthread_mutex_unlock(&c->lock);
+	return NULL;
+}
+
+/* --- core side --- */
+
+static bool drain(struct cpu *c)
+{
+	struct device_job *list;
+
+	pthread_mutex_lock(&c->lock);
+	list = c->done;
+	c->done = NULL;
+	c->done_end = &c->done;
+	c->done_count = 0;
+	c->signalled = false;
+	__atomic_store_n(&c->unsaid_since, 0, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&c->lock);
+	for (struct device_job *job = list, *next; job; job = next) {
+		next = job->next;
+		c->free_runs[c->n_free_runs++] = job->run;
+		job->run = NULL;
+		device_complete(job);
+	}
+	return list != NULL;
+}
+
+static void on_event(struct loop_watch *watch, uint32_t events)
+{
+	struct cpu *c = (struct cpu *)(void *)((char *)watch - offsetof(struct cpu, watch));
+	uint64_t count;
+
+	(void)events;
+	(void)!read(watch->fd, &count, sizeof count);
+	(void)drain(c);
+}
+
+static bool on_poll(struct loop_poller *poller)
+{
+	struct cpu *c = (struct cpu *)(void *)((char *)poller - offsetof(struct cpu, poller));
+
+	return c->base.in_flight > 0 && drain(c);
+}
+
+static void cpu_close(struct device *device)
+{
+	struct cpu *c = device ? cpu_of(device) : NULL;
+
+	if (!c)
+		return;
+	pthread_mutex_lock(&c->lock);
+	c->stopping = true;
+	pthread_cond_broadcast(&c->more);
+	pthread_mutex_unlock(&c->lock);
+	for (uint32_t i = 0; i < c->n_workers; i++)
+		pthread_join(c->workers[i], NULL);
+	if (c->watch.fd >= 0) {
+		loop_poller_remove(c->base.loop, &c->poller);
+		loop_remove(c->base.loop, &c->watch);
+		(void)close(c->watch.fd);
+	}
+	pthread_cond_destroy(&c->more);
+	pthread_mutex_destroy(&c->lock);
+	guard_close(c->guard);
+	free(c->scratch);
+	device_turns_close(&c->turns);
+	free(c->runs);
+	free(c->free_runs);
+	free(c);
+}
+
+static int start_threads(struct cpu *c, uint32_t n)
+{
+	sigset_t all, before;
+	int r = 0;
+
+	sigfillset(&all);	/* signals are the core's (signalfd)... */
+	sigdelset(&all, SIGBUS);	/* ...but for guard.c's */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	while (c->n_workers < n && r == 0) {
+		r = pthread_create(&c->workers[c->n_workers], NULL, work, c);
+		if (r == 0)
+			c->n_workers++;
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return -r;
+}
+
+static uint32_t usable_cpus(void)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof set, &set) ? 1 : (uint32_t)CPU_COUNT(&set);
+}
+
+static int make_jobs(struct cpu *c)
+{
+	const size_t bytes = (c->depth * sizeof *c->runs + 4095) & ~(size_t)4095;	/* whole pages, as C11 wants them */
+
+	c->runs = aligned_alloc(4096, bytes);
+	if (c->runs)
+		vault_hide(c->runs, bytes);	/* a checksum's state has the last bytes it saw */
+	c->free_runs = calloc(c->depth, sizeof(struct device_run *));
+	if (!c->runs || !c->free_runs)
+		return -ENOMEM;
+	while (c->n_free_runs < c->depth) {
+		c->free_runs[c->n_free_runs] = &c->runs[c->n_free_runs];
+		c->n_free_runs++;
+	}
+	return 0;
+}
+
+static int cpu_open(const struct device_conf *conf, struct loop *loop, struct device **ret)
+{
+	struct cpu *c = calloc(1, sizeof *c);
+	uint32_t workers = conf->workers ? conf->workers : usable_cpus();
+	int r;
+
+	if (!c)
+		return -ENOMEM;
+	if (workers > MAX_WORKERS)
+		workers = MAX_WORKERS;
+	c->base.ops = &device_cpu_ops;
+	c->base.loop = loop;
+	c->depth = conf->depth;
+	c->done_end = &c->done;
+	c->watch.fd = c->guard = -1;
+	c->watch.ready = on_event;
+	c->poller.poll = on_poll;
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_cond_init(&c->more, NULL);
+	r = guard_open(&c->guard);
+	if (r)
+		goto fail;
+	c->base.guarded = c->guard >= 0;
+	r = -EINVAL;
+	c->kernels = codec_kernels(conf->kernels);
+	if (!c->kernels || conf->depth == 0)
+		goto fail;
+	r = -ENOMEM;
+	c->scratch = aligned_alloc(4096, (size_t)workers * CODEC_SCRATCH_BYTES);
+	if (c->scratch)
+		vault_hide(c->scratch, (size_t)workers * CODEC_SCRATCH_BYTES);
+	if (!c->scratch || make_jobs(c) || device_turns_open(&c->turns, conf->depth))
+		goto fail;
+	c->watch.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (c->watch.fd < 0) {
+		r = -errno;
+		goto fail;
+	}
+	loop_poller_add(loop, &c->poller);
+	r = loop_add(loop, &c->watch, EPOLLIN);
+	if (r == 0)
+		r = start_threads(c, workers);
+	if (r)
+		goto fail;
+	*ret = &c->base;
+	return 0;
+fail:
+	cpu_close(&c->base);
+	return r;
+}
+
+static int check_seals(int fd, char *text, size_t n)
+{
+	const int seals = fcntl(fd, F_GET_SEALS);
+	struct statfs fs;
+
+	if (seals < 0) {
+		snprintf(text, n, "region: the fd is not a memfd that takes seals (memfd_create with "
+			 "MFD_ALLOW_SEALING)");
+		return -EPERM;
+	}
+	if (!(seals & F_SEAL_SHRINK)) {
+		snprintf(text, n, "region: the memfd lacks F_SEAL_SHRINK (seals are 0x%x): add it with fcntl(fd, "
+			 "F_ADD_SEALS, F_SEAL_SHRINK)", (unsigned)seals);
+		return -EPERM;
+	}
+	/* Its owner can punch a hole that no page is left to fill: touching it would be our SIGBUS. */
+	if (fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC) {
+		snprintf(text, n, "region: the memfd was made with MFD_HUGETLB, which cannot be sealed against "
+			 "holes: make it without, and madvise(MADV_HUGEPAGE)");
+		return -EPERM;
+	}
+	return 0;
+}
+
+static int cpu_import(struct device *device, int fd, uint64_t offset, uint64_t length,
+		      struct device_region *ret, char *text, size_t n)
+{
+	struct stat st = { 0 };
+	void *base;
+	int r = check_seals(fd, text, n);
+
+	if (r)
+		return r;
+	(void)fstat(fd, &st);	/* of a memfd, as its seals have shown */
+	if (length == 0 || offset % 4096 || st.st_size < 0 || offset > (uint64_t)st.st_size ||
+	    length > (uint64_t)st.st_size - offset) {
+		snprintf(text, n, "region: offset %llu (a multiple of 4096) + length %llu must lie in the memfd's "
+			 "%lld bytes", (unsigned long long)offset, (unsigned long long)length,
+			 (long long)st.st_size);
+		return -EINVAL;
+	}
+	base = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+	if (base == MAP_FAILED) {
+		const int error = -errno;
+
+		snprintf(text, n, "region: cannot map %llu bytes read-write: %s (a memfd sealed against writing "
+			 "cannot receive loads)", (unsigned long long)length, strerror(-error));
+		return error;
+	}
+	vault_hide(base, length);
+	r = guard_region(cpu_of(device)->guard, base, length);
+	if (r) {
+		snprintf(text, n, "region: cannot be watched for holes: %s", strerror(-r));
+		(void)munmap(base, length);
+		return r;
+	}
+	*ret = (struct device_region){ .device = device, .base = base, .length = length };
+	return 0;
+}
+
+/* Pages first, piece by piece: munmap() of them all at once would lock the address space for as long. */
+static void cpu_release(struct device *device, struct device_region *region)
+{
+	(void)device;
+	for (uint64_t at = 0; at < region->length; at += UNMAP_PIECE_BYTES) {
+		const uint64_t rest = region->length - at;
+
+		(void)madvise(region->base + at, rest < UNMAP_PIECE_BYTES ? rest : UNMAP_PIECE_BYTES, MADV_DONTNEED);
+	}
+	(void)munmap(region->base, region->length);
+	region->base = NULL;
+}
+
+static int cpu_submit(struct device *device, struct device_job *job)
+{
+	struct cpu *c = cpu_of(device);
+
+	if (device->in_flight >= c->depth)
+		return -EAGAIN;
+	job->run = c->free_runs[--c->n_free_runs];
+	device_run_begin(job->run, c->kernels, job);
+	pthread_mutex_lock(&c->lock);
+	device_turns_add(&c->turns, job);
+	show_turns(c);
+	pthread_cond_signal(&c->more);
+	pthread_mutex_unlock(&c->lock);
+	return 0;
+}
+
+const struct device_ops device_cpu_ops = {
+	.name = "cpu",
+	.open = cpu_open,
+	.close = cpu_close,
+	.import = cpu_import,
+	.release = cpu_release,
+	.submit = cpu_submit,
+};

@@ -1,0 +1,580 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conn.c - one connection's life: handshake, control messages, its submission ring, death. (server.c listens.)
+ *
+ * Invariants
+ *   K1 whatever a client says, at most its own connection ends: an ERROR with the sentence, then close.
+ *   K2 the end of a connection is the daemon's word that it let go of the client's pages, whatever the reason. A
+ *      dying connection's socket and ring are not looked at any more, but its socket stays open and silent until
+ *      its last part in flight let go (milliseconds). Only then the reason is sent, and it hangs up.
+ *   K3 nothing is sent that could block: what does not fit into the socket of a client that does not read its
+ *      replies ends that connection.
+ *   K4 what a client sent is touched here only as bytes of a packet: descriptors, regions and its socket's queue are
+ *      a helper's (intake.c). A connection has at most one intake and one leaving under way, and its slot is taken
+ *      until both have ended: what blocks them holds up this connection alone.
+ */
+#include "conn.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "daemon/kvtierd.h"
+#include "daemon/base/log.h"
+#include "daemon/op/request.h"
+#include "server.h"
+
+enum {
+	MESSAGES_A_TURN = 16,
+	ENTRIES_A_TURN = 64,
+	TICK_NS = 1000000,	/* between two looks at the ring of a client whose doorbells nobody hears */
+};
+
+/* --- sending --- */
+
+static int send_message(struct conn *c, const void *message, size_t n, const int *fds, size_t n_fds)
+{
+	union {
+		struct cmsghdr head;
+		char bytes[CMSG_SPACE(4 * sizeof(int))];
+	} control = { 0 };
+	struct iovec iov = { .iov_base = (void *)(uintptr_t)message, .iov_len = n };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+	if (n_fds > 0) {
+		m.msg_control = control.bytes;
+		m.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+		control.head.cmsg_level = SOL_SOCKET;
+		control.head.cmsg_type = SCM_RIGHTS;
+		control.head.cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+		memcpy(CMSG_DATA(&control.head), fds, n_fds * sizeof(int));
+	}
+	return sendmsg(c->socket.fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)n ? 0 : -errno;
+}
+
+static struct wire_head head_of(enum wire_type type, size_t n, uint32_t seq)
+{
+	return (struct wire_head){ .magic = WIRE_MAGIC, .type = (uint16_t)type, .length = (uint32_t)n, .seq = seq };
+}
+
+static int send_error(struct conn *c, uint32_t seq, int error, const char *text)
+{
+	struct wire_error e = { .head = head_of(WIRE_ERROR, sizeof e, seq), .error = error };
+
+	snprintf(e.text, sizeof e.text, "%.*s", (int)sizeof e.text - 1, text);
+	return send_message(c, &e, sizeof e, NULL, 0);
+}
+
+void conn_wake(struct conn *c)
+{
+	const struct wire_head wake = head_of(WIRE_WAKE, sizeof wake, 0);
+
+	/* When it does not fit, unread packets lie there already, and the client's descriptor is readable. */
+	if (c->state == CONN_OPEN)
+		(void)send_message(c, &wake, sizeof wake, NULL, 0);
+}
+
+/* --- death --- */
+
+void conn_kill(struct conn *c)
+{
+	struct loop *loop = server_daemon(c->server)->loop;
+
+	if (c->state >= CONN_DYING)
+		return;
+	c->state = CONN_DYING;
+	loop_timer_unset(loop, &c->timer);
+	loop_poller_remove(loop, &c->poller);
+	loop_remove(loop, &c->socket);
+	if (c->process.fd >= 0) {
+		loop_remove(loop, &c->process);
+		(void)close(c->process.fd);
+		c->process.fd = -1;
+	}
+	requests_abandon(server_daemon(c->server), c);
+	server_conn_dying(c->server);
+}
+
+/* Its regions go to a helper; until they are unmapped they count. */
+static void give_up(struct conn *c, struct mount *mount)
+{
+	mount_close(server_daemon(c->server), mount);
+	mount->next = c->unwanted;
+	c->unwanted = mount;
+}
+
+static void send_off(struct conn *c)
+{
+	c->leaving.list = c->unwanted;
+	c->leaving.lent = true;
+	c->unwanted = NULL;
+	helper_start(server_helpers(c->server), &c->leaving.job);
+}
+
+static void start_intake(struct conn *c);
+
+static void on_left(struct helper_job *job)
+{
+	struct conn *c = (struct conn *)(void *)((char *)job - offsetof(struct conn, leaving));
+
+	c->leaving.lent = false;
+	for (struct mount *mount = c->leaving.list, *next; mount; mount = next) {
+		next = mount->next;
+		free(mount);
+	}
+	c->leaving.list = NULL;
+	if (c->unwanted)
+		send_off(c);
+	if (c->intake.state == INTAKE_HELD && c->state == CONN_OPEN)
+		start_intake(c);
+}
+
+static void leave(struct conn *c, struct mount *mount)
+{
+	give_up(c, mount);
+	if (!c->leaving.lent)
+		send_off(c);
+}
+
+/* Nobody touches a page of it any more: says why it ends, if there is a reason, and hangs up. */
+static void end(struct conn *c)
+{
+	assert(c->state == CONN_DYING && c->n_requests == 0);
+	c->state = CONN_ENDED;
+	if (c->end_error)
+		(void)send_error(c, c->end_seq, c->end_error, c->end_text);
+	(void)shutdown(c->socket.fd, SHUT_RDWR);
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
+		if (c->mounts[i])
+			give_up(c, c->mounts[i]);
+	memset(c->mounts, 0, sizeof c->mounts);
+}
+
+bool conn_end(struct conn *c)
+{
+	if (c->state == CONN_DYING)
+		end(c);
+	if (c->intake.state == INTAKE_HELD) {
+		c->intake.discard = true;
+		start_intake(c);
+	}
+	if (c->intake.state != INTAKE_IDLE || c->leaving.lent)
+		return false;
+	if (c->socket.fd < 0 && !c->unwanted)
+		return true;
+	if (!c->ring.submit && !c->unwanted && server_guarded(c->server)) {
+		(void)close(c->socket.fd);	/* before HELLO was answered no descriptor can have come */
+		return true;
+	}
+	c->leaving.socket = c->socket.fd;
+	c->leaving.ring = &c->ring;
+	c->socket.fd = -1;
+	send_off(c);
+	return false;
+}
+
+/* The client broke the protocol. */
+static void violate(struct conn *c, uint32_t seq, const char *text)
+{
+	struct kvtierd *d = server_daemon(c->server);
+
+	stats_add(&d->stats->v.protocol_errors_total, 1);
+	if (c->state == CONN_GREETING)
+		stats_add(&d->stats->v.clients_refused_total, 1);
+	log_limited(server_log(c->server), loop_now(d->loop), LOG_LEVEL_WARNING,
+		    "client %u (pid %ld, uid %ld, \"%s\") broke the protocol and was cut: %s", c->id, (long)c->pid,
+		    (long)c->uid, c->name, text);
+	c->end_error = -EPROTO;
+	c->end_seq = seq;
+	snprintf(c->end_text, sizeof c->end_text, "%s", text);
+	conn_kill(c);
+}
+
+static void on_process(struct loop_watch *watch, uint32_t events)
+{
+	(void)events;
+	conn_kill((struct conn *)(void *)((char *)watch - offsetof(struct conn, process)));
+}
+
+static void on_greeting_late(struct loop_timer *timer)
+{
+	struct conn *c = (struct conn *)(void *)((char *)timer - offsetof(struct conn, timer));
+
+	violate(c, 0, "no HELLO came within 5 s");
+}
+
+/* --- control messages --- */
+
+static bool poll_ring(struct loop_poller *poller);
+static void on_tick(struct loop_timer *timer);
+
+static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
+{
+	struct kvtierd *d = server_daemon(c->server);
+	struct wire_hello_ok ok = { .head = head_of(WIRE_HELLO_OK, sizeof ok, seq) };
+	struct wire_hello hello;
+	char text[200];
+	int fds[4], r;
+
+	if (c->state != CONN_GREETING) {
+		violate(c, seq, "a second HELLO");
+		return;
+	}
+	r = proto_hello(packet, n, d->config->socket_ring_entries, d->config->socket_arena_blocks, &hello, &ok.version,
+			text, sizeof text);
+	if (r == 0) {
+		r = ring_open(&c->ring, hello.sq_entries, hello.arena_blocks);
+		if (r)
+			snprintf(text, sizeof text, "the daemon cannot make rings: %s", strerror(-r));
+	}
+	if (r) {
+		violate(c, seq, text);
+		return;
+	}
+	memcpy(c->name, hello.name, sizeof c->name);
+	ok.connection = c->id;
+	ok.sq_entries = ok.cq_entries = c->ring.entries;
+	ok.arena_blocks = c->ring.arena_blocks;
+	ok.spin_us = (uint32_t)d->config->daemon_spin_us;
+	ok.submit_bytes = c->ring.submit_bytes;
+	ok.complete_bytes = c->ring.complete_bytes;
+	ok.index_bytes = index_bytes(d->index);
+	snprintf(ok.daemon_version, sizeof ok.daemon_version, "%s", KVTIER_VERSION);
+	snprintf(ok.tenant, sizeof ok.tenant, "%.31s", server_tenant(c->server));
+	fds[0] = c->ring.submit_fd;
+	fds[1] = c->ring.complete_fd;
+	fds[2] = index_fd(d->index);
+	server_let_fds_in(c->socket.fd);
+	fds[3] = server_pidfd(c->server);
+	if (send_message(c, &ok, sizeof ok, fds, fds[3] >= 0 ? 4 : 3)) {
+		conn_kill(c);
+		return;
+	}
+	ring_close_fds(&c->ring);
+	loop_timer_unset(d->loop, &c->timer);
+	c->timer.fire = on_tick;
+	c->state = CONN_OPEN;
+	c->poller.poll = poll_ring;
+	loop_poller_add(d->loop, &c->poller);
+}
+
+/* The regions are in mount; there are none if there were no descriptors. */
+static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t seq, struct mount *mount,
+			  uint32_t n_fds)
+{
+	struct kvtierd *d = server_daemon(c->server);
+	struct wire_space_ok ok = { .head = head_of(WIRE_SPACE_OK, sizeof ok, seq) };
+	struct proto_space_open m;
+	char text[232];
+	uint32_t handle = 0;
+	int r = proto_space_open(packet, n, n_fds, &m, text, sizeof text);
+
+	if (r == -EPROTO) {
+		assert(!mount);		/* the helper has seen the same */
+		violate(c, seq, text);
+		return;
+	}
+	while (handle < WIRE_MAX_SPACES && c->mounts[handle])
+		handle++;
+	if (r == 0 && handle == WIRE_MAX_SPACES) {
+		snprintf(text, sizeof text, "%d spaces are open on this connection, the most there can be",
+			 WIRE_MAX_SPACES);
+		r = -ENOSPC;
+	}
+	if (r == 0 && !mount)	/* without regions: nothing to map */
+		r = mount_import(d->device, &m, NULL, &mount, text, sizeof text);
+	if (r == 0)
+		r = mount_open(d, server_tenant(c->server), &m, mount, text, sizeof text);
+	if (r) {
+		if (mount)
+			leave(c, mount);
+		if (send_error(c, seq, r, text))
+			conn_kill(c);
+		return;
+	}
+	mount->handle = handle;
+	c->mounts[handle] = mount;
+	ok.space = handle;
+	ok.codec = (uint32_t)mount->space->codec;
+	ok.pages = mount->pages;
+	ok.image_bytes = mount->space->shape.image_bytes;
+	ok.logical_bytes = mount->space->shape.logical_bytes;
+	memcpy(ok.space_id, mount->space->id, sizeof ok.space_id);
+	space_salt(d->spaces, mount->space, ok.salt);
+	memcpy(ok.index_key, mount->space->index_key, sizeof ok.index_key);
+	if (send_message(c, &ok, sizeof ok, NULL, 0))
+		conn_kill(c);
+	explicit_bzero(&ok, sizeof ok);
+}
+
+static void on_space_close(struct conn *c, const void *packet, size_t n, uint32_t seq)
+{
+	struct mount *mount = NULL;
+	char text[200];
+	uint32_t handle = 0;
+
+	if (proto_space_close(packet, n, &handle, text, sizeof text)) {
+		violate(c, seq, text);
+		return;
+	}
+	mount = c->mounts[handle];
+	if (!mount || mount->closing) {
+		snprintf(text, sizeof text, "space %u is not open on this connection", handle);
+		violate(c, seq, text);
+		return;
+	}
+	mount->closing = true;
+	mount->close_seq = seq;
+	c->closing_mounts++;
+	requests_cancel_mount(server_daemon(c->server), c, mount);
+}
+
+/* Answers SPACE_CLOSE for the mounts whose pages nobody touches any more. */
+static void finish_closing(struct conn *c)
+{
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++) {
+		struct mount *mount = c->mounts[i];
+		struct wire_space_close done = { .head = head_of(WIRE_SPACE_CLOSED, sizeof done, 0), .space = i };
+
+		if (!mount || !mount->closing || mount->ops > 0)
+			continue;
+		done.head.seq = mount->close_seq;
+		c->mounts[i] = NULL;
+		c->closing_mounts--;
+		leave(c, mount);
+		if (send_message(c, &done, sizeof done, NULL, 0)) {
+			conn_kill(c);
+			return;
+		}
+	}
+}
+
+static void on_message(struct conn *c, const void *packet, size_t n)
+{
+	struct wire_head head = { 0 };
+	char text[200];
+
+	if (proto_head(packet, n, &head, text, sizeof text))
+		violate(c, 0, text);
+	else if (head.type == WIRE_HELLO)
+		on_hello(c, packet, n, head.seq);
+	else if (c->state != CONN_OPEN)
+		violate(c, head.seq, "the first message must be HELLO");
+	else if (head.type == WIRE_SPACE_OPEN)
+		on_space_open(c, packet, n, head.seq, NULL, 0);
+	else if (head.type == WIRE_SPACE_CLOSE)
+		on_space_close(c, packet, n, head.seq);
+	/* DOORBELL: waking up was all it is for; the ring is polled this turn. */
+}
+
+/* --- packets with descriptors --- */
+
+static void count_regions(const struct mount *mount, struct intake_share *ret)
+{
+	ret->bytes += mount->region_bytes;
+	ret->regions += mount->n_regions;
+}
+
+void conn_share(const struct conn *c, struct intake_share *ret)
+{
+	const uint32_t clients = server_daemon(c->server)->config->socket_max_clients;
+
+	*ret = (struct intake_share){
+		.max_bytes = INTAKE_MAX_BYTES / clients, .max_regions = INTAKE_MAX_REGIONS / clients, .clients = clients,
+		.waits = c->unwanted || c->leaving.list,
+	};
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
+		if (c->mounts[i])
+			count_regions(c->mounts[i], ret);
+	for (const struct mount *mount = c->unwanted; mount; mount = mount->next)
+		count_regions(mount, ret);
+	for (const struct mount *mount = c->leaving.list; mount; mount = mount->next)
+		count_regions(mount, ret);
+}
+
+/* Packets are not looked at meanwhile, doorbells among them: so the ring is, now and then. */
+static void start_intake(struct conn *c)
+{
+	struct loop *loop = server_daemon(c->server)->loop;
+
+	c->intake.state = INTAKE_LENT;
+	c->intake.greeted = c->state == CONN_OPEN;
+	conn_share(c, &c->intake.share);
+	if (c->state == CONN_OPEN)
+		(void)loop_timer_set(loop, &c->timer, loop_now(loop) + TICK_NS);
+	helper_start(server_helpers(c->server), &c->intake.job);
+}
+
+static void on_tick(struct loop_timer *timer)
+{
+	struct conn *c = (struct conn *)(void *)((char *)timer - offsetof(struct conn, timer));
+	struct loop *loop = server_daemon(c->server)->loop;
+
+	if (c->intake.state != INTAKE_IDLE)
+		(void)loop_timer_set(loop, timer, loop_now(loop) + TICK_NS);
+}
+
+static void on_intake(struct helper_job *job)
+{
+	struct conn *c = (struct conn *)(void *)((char *)job - offsetof(struct conn, intake));
+	struct intake *in = &c->intake;
+	const int status = in->status;
+
+	if (status == -EAGAIN && c->state < CONN_DYING) {
+		in->state = INTAKE_HELD;
+		if (!c->leaving.lent)	/* they have been unmapped meanwhile */
+			start_intake(c);
+		return;
+	}
+	if (status == -EAGAIN) {
+		in->state = INTAKE_HELD;	/* conn_end() */
+		return;
+	}
+	in->state = INTAKE_IDLE;
+	if (c->state >= CONN_DYING) {
+		if (in->mount)
+			leave(c, in->mount);
+	} else if (status == 0)
+		on_space_open(c, in->packet, in->n, in->seq, in->mount, WIRE_MAX_REGIONS);
+	else if (status == -EPROTO)
+		violate(c, in->seq, in->text);
+	else if (status == -ECONNRESET || send_error(c, in->seq, status, in->text))
+		conn_kill(c);
+	intake_drop(in);
+	if (c->state < CONN_DYING)
+		(void)loop_modify(server_daemon(c->server)->loop, &c->socket, EPOLLIN);
+}
+
+/* --- receiving --- */
+
+/* False: there is nothing more to take now. */
+static bool take_packet(struct conn *c)
+{
+	void *buffer = server_buffer(c->server);
+	char text[64];
+	bool fds;
+	ssize_t n = intake_peek(c->socket.fd, &fds);
+
+	if (n == 0)
+		return false;
+	if (n > 0 && fds) {
+		(void)loop_modify(server_daemon(c->server)->loop, &c->socket, 0);
+		start_intake(c);
+		return false;
+	}
+	if (n > WIRE_MAX_MESSAGE) {
+		snprintf(text, sizeof text, "a packet is larger than %d bytes", WIRE_MAX_MESSAGE);
+		violate(c, 0, text);
+		return false;
+	}
+	if (n > 0)
+		n = recv(c->socket.fd, buffer, WIRE_MAX_MESSAGE, MSG_DONTWAIT);
+	if (n > 0)
+		on_message(c, buffer, (size_t)n);
+	else
+		conn_kill(c);
+	return c->state < CONN_DYING;
+}
+
+static void on_socket(struct loop_watch *watch, uint32_t events)
+{
+	struct conn *c = (struct conn *)(void *)((char *)watch - offsetof(struct conn, socket));
+
+	for (int i = 0; i < MESSAGES_A_TURN && c->intake.state == INTAKE_IDLE; i++)
+		if (!take_packet(c))
+			break;
+	if (c->state < CONN_DYING && (events & (EPOLLHUP | EPOLLERR)))
+		conn_kill(c);
+}
+
+void conn_look(struct conn *c)
+{
+	on_socket(&c->socket, 0);
+}
+
+void conn_turn_away(struct conn *c)
+{
+	stats_add(&server_daemon(c->server)->stats->v.clients_refused_total, 1);
+	c->end_error = -EBUSY;
+	snprintf(c->end_text, sizeof c->end_text, "no HELLO came, and another client needs the connection");
+	conn_kill(c);
+}
+
+/* --- the ring --- */
+
+/* Can this entry be taken now? A cancel needs neither an op nor a completion. */
+static bool has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t completions)
+{
+	const struct requests *all = server_daemon(c->server)->requests;
+
+	return sqe->op == WIRE_OP_CANCEL ||
+	       (completions > 0 && requests_room(all) &&
+		c->n_requests < requests_share(all, server_connections(c->server)));
+}
+
+static bool poll_ring(struct loop_poller *poller)
+{
+	struct conn *c = (struct conn *)(void *)((char *)poller - offsetof(struct conn, poller));
+	struct kvtierd *d = server_daemon(c->server);
+	uint32_t completions = 0, taken = 0;
+
+	if (c->closing_mounts > 0)
+		finish_closing(c);
+	while (c->state == CONN_OPEN && taken < ENTRIES_A_TURN) {
+		struct wire_sqe sqe;
+		char text[200] = "sqe ring: sq_tail or cq_head is further than the ring is long";
+		int r = ring_peek(&c->ring, &sqe);
+
+		if (r == 0)
+			break;
+		if (r > 0)
+			r = ring_room(&c->ring, c->n_requests, &completions);
+		if (r == 0 && !has_room(c, &sqe, completions))
+			break;
+		if (r == 0) {
+			ring_advance(&c->ring);
+			r = proto_sqe(&sqe, c->ring.arena_blocks, text, sizeof text);
+		}
+		if (r == 0)
+			r = request_start(d, c, &sqe, text, sizeof text);
+		if (r)
+			violate(c, 0, text);
+		taken++;
+	}
+	return taken > 0;
+}
+
+int conn_start(struct conn *c, int fd, int pidfd)
+{
+	struct loop *loop = server_daemon(c->server)->loop;
+	int r;
+
+	c->socket = (struct loop_watch){ .fd = fd, .ready = on_socket };
+	c->process = (struct loop_watch){ .fd = -1, .ready = on_process };
+	c->timer.fire = on_greeting_late;
+	c->intake.job = (struct helper_job){ .run = intake_run, .done = on_intake };
+	c->intake.socket = fd;
+	c->intake.device = server_daemon(c->server)->device;
+	c->leaving.job = (struct helper_job){ .run = leaving_run, .done = on_left };
+	c->leaving.socket = -1;
+	c->ring.submit_fd = c->ring.complete_fd = -1;
+	r = loop_add(loop, &c->socket, EPOLLIN);
+	if (r == 0 && pidfd >= 0) {
+		c->process.fd = pidfd;
+		r = loop_add(loop, &c->process, EPOLLIN);
+		if (r)
+			c->process.fd = -1;
+	}
+	if (r == 0)
+		r = loop_timer_set(loop, &c->timer, loop_now(loop) + GREETING_S * 1000000000ull);
+	if (r)
+		loop_remove(loop, &c->socket);
+	return r;
+}

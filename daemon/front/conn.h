@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conn.h - listening socket and connections: handshake, rings, spaces, death. Core thread only.
+ *
+ *	accept -> GREETING --HELLO--> OPEN --HUP, pidfd, violation, shutdown--> DYING --no requests left--> ENDED
+ *	             `------5 s, bad HELLO-----------------------------------------^	       | unmapped,
+ *	                                                                        slot is free <---' closed (helpers)
+ */
+#ifndef KVTIER_CONN_H
+#define KVTIER_CONN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "intake.h"
+#include "daemon/base/loop.h"
+#include "mount.h"
+#include "ring.h"
+
+struct kvtierd;
+struct request;
+struct server;
+
+enum conn_state { CONN_GREETING, CONN_OPEN, CONN_DYING, CONN_ENDED };
+
+struct conn {
+	struct server *server;
+	struct conn *next;		/* in order of arrival; free list when unused */
+	enum conn_state state;
+	uint32_t id;
+	pid_t pid;			/* kernel-verified, as of connect() */
+	uid_t uid;
+	char name[WIRE_NAME_BYTES];
+	struct loop_watch socket;
+	struct loop_watch process;	/* pidfd; fd -1: none */
+	struct loop_timer timer;	/* GREETING: its deadline; OPEN: looks at the ring while nobody hears doorbells */
+	struct intake intake;		/* while it is not IDLE, no packet is read */
+	struct leaving leaving;
+	struct mount *unwanted;		/* closed spaces, regions still mapped; counted in the client's share */
+	struct loop_poller poller;	/* its submission ring */
+	struct ring ring;
+	struct mount *mounts[WIRE_MAX_SPACES];
+	uint32_t closing_mounts;
+	struct request *requests;	/* op.c's list */
+	uint32_t n_requests;
+	struct request *queue, **queue_end;	/* op.c's: those with blocks to begin, served in turn */
+	struct conn *queue_next;	/* op.c's queue of clients; stands in it while it has such requests */
+	uint32_t n_queued;		/* ops in its queue */
+	uint32_t passed_round;		/* of pump(): all its ops were passed over in this one */
+	uint32_t room_round;		/* of fetch_retry() */
+	uint32_t n_parts;		/* share.c's: of its ops... */
+	uint64_t in_flight_bytes;	/* ...and what they take of host memory */
+	uint64_t asked_ns;		/* when it last began an op; 0: never */
+	uint32_t arena_claimed;		/* slots of them together */
+	int32_t end_error;		/* DYING: said before the socket closes; 0: nothing */
+	uint32_t end_seq;
+	char end_text[200];
+	uint64_t born_ns;
+	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
+};
+
+int  server_open(struct kvtierd *d, struct server **ret, char *text, size_t n);
+/* Stops listening and cuts every connection; they drain, and then close, while the loop runs on. */
+void server_shutdown(struct server *server);
+bool server_busy(const struct server *server);		/* connections drain, or helpers are at work; NULL: no */
+void server_close(struct server *server);		/* after shutdown, and no longer busy; NULL is fine */
+uint32_t server_connections(const struct server *server);
+void server_sample(struct server *server);		/* lookup counters -> stats; a few times a second */
+const char *server_tenant(const struct server *server);
+
+/* Calls fn for each connection, the dying ones included. */
+void server_each(const struct server *server, void (*fn)(void *arg, const struct conn *conn), void *arg);
+
+/* For request.c: the client asked to be told through its socket. */
+void conn_wake(struct conn *conn);
+
+/* For `kvtierctl clients`: one row per connection, in order of arrival. */
+struct conn_row {
+	uint32_t id;
+	pid_t    pid;
+	uid_t    uid;
+	char     name[64];
+	char     tenant[32];
+	uint32_t spaces, regions, ops;		/* open, registered, outstanding */
+	uint64_t pages;				/* of these ops: what the daemon may still touch */
+	bool     ending;			/* cut; its socket closes when the last page is let go */
+	uint64_t region_bytes;
+	bool     shared, staged;		/* how its pages are reached; both false: no regions */
+	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
+	uint64_t age_ns;
+};
+bool server_row(const struct server *server, uint32_t position, struct conn_row *ret);	/* false: past the end */
+
+#endif

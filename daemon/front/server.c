@@ -1,0 +1,543 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * server.c - the listening socket, the table of connections, and the graves of those that died.
+ *
+ * A slot is taken at accept and given back when the dying connection's last request has let go, its regions are
+ * unmapped and its socket is closed. All slots are made at start. Who gets one, slots.c says; who does not is refused
+ * and counted.
+ *
+ * Closing a socket closes what descriptors its client has sent and nobody received, which may block (intake.c). Where
+ * the kernel can, the listening socket keeps them out (guarded). Elsewhere helpers close the sockets of clients that
+ * were refused, REFUSED_MAX at once, and nobody is accepted while all of those block.
+ */
+#include "server.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <grp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "daemon/admin/ctl.h"
+#include "daemon/kvtierd.h"
+#include "daemon/op/request.h"
+#include "slots.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77	/* Linux 6.5: no race with a reused pid; older kernels refuse it */
+#endif
+
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83	/* Linux 6.16 */
+#endif
+
+enum { ACCEPTS_A_TURN = 16, BACKLOG = 1024, REFUSED_MAX = 64 };
+
+#define REFUSED_SHOWN_NS 10000000000ull
+#define BREATH_NS 1000000ull		/* without SO_PASSRIGHTS: between accepting, while many are being closed */
+
+/* A socket that a helper closes. */
+struct refused {
+	struct helper_job job;
+	struct server *server;
+	struct refused *next;		/* free */
+	int fd;
+};
+
+struct server {
+	struct kvtierd *d;
+	struct helpers *helpers;
+	bool guarded;
+	struct refused refused[REFUSED_MAX], *free_refused;
+	struct loop_watch listener;
+	struct loop_poller reaper;
+	struct loop_timer resume;	/* listening again after running out of fds */
+	int self;			/* pidfd: by it clients see this process end; -1: none */
+	struct log_limit log;
+	struct slots_rule rule;
+	struct slots_owner *owners;	/* max_clients of them, for slots_find_hog() */
+	uint64_t refused_ns;		/* when a client was refused for want of a slot last; 0: never */
+	uint32_t next_id, n_alive, n_dying;
+	struct conn *conns;		/* alive and dying, in order of arrival */
+	struct conn *free_conns;
+	struct conn *pool;
+	_Alignas(8) char buffer[WIRE_MAX_MESSAGE];
+};
+
+struct kvtierd *server_daemon(const struct server *s)
+{
+	return s->d;
+}
+
+int server_pidfd(const struct server *s)
+{
+	return s->self;
+}
+
+struct log_limit *server_log(struct server *s)
+{
+	return &s->log;
+}
+
+void *server_buffer(struct server *s)
+{
+	return s->buffer;
+}
+
+const char *server_tenant(const struct server *s)
+{
+	return s->d->config->socket_tenant;
+}
+
+uint32_t server_connections(const struct server *s)
+{
+	return s->n_alive;
+}
+
+struct helpers *server_helpers(struct server *s)
+{
+	return s->helpers;
+}
+
+bool server_guarded(const struct server *s)
+{
+	return s->guarded;
+}
+
+void server_let_fds_in(int fd)
+{
+	const int on = 1;
+
+	(void)setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &on, sizeof on);
+}
+
+bool server_busy(const struct server *s)
+{
+	return s && (s->n_dying > 0 || helpers_busy(s->helpers) > 0);
+}
+
+static void count_alive(struct server *s)
+{
+	stats_set(&s->d->stats->v.clients, s->n_alive);
+}
+
+/* Slots are short, or were a moment ago: whose they are. */
+static void show_slots(struct server *s)
+{
+	const uint64_t now = loop_now(s->d->loop);
+	const bool full = s->n_alive + s->n_dying >= s->rule.max,
+		   refused = s->refused_ns && now - s->refused_ns < REFUSED_SHOWN_NS;
+	char text[STATS_TEXT_BYTES] = "";
+	struct slots_hog hog;
+
+	if (full || refused) {
+		slots_find_hog(s->conns, s->owners, &hog);
+		snprintf(text, sizeof text, "%u of %u connections are taken, %u of them by user %u, of those %u by process %ld; "
+			 "a user may have %u", hog.all, s->rule.max, hog.of_uid, (unsigned)hog.uid, hog.of_pid, (long)hog.pid,
+			 s->rule.per_uid);
+	}
+	stats_health_set(s->d->stats, STATS_HEALTH_CLIENTS_FULL, full || refused);
+	stats_clients_text(s->d->stats, text);
+}
+
+void server_conn_dying(struct server *s)
+{
+	s->n_alive--;
+	s->n_dying++;
+	count_alive(s);
+}
+
+/* Ends dying connections that have drained, and frees those that nothing is left of. */
+static bool reap(struct loop_poller *poller)
+{
+	struct server *s = (struct server *)(void *)((char *)poller - offsetof(struct server, reaper));
+	bool worked = false;
+
+	if (s->n_dying == 0)
+		return false;
+	for (struct conn **link = &s->conns; *link;) {
+		struct conn *c = *link;
+
+		if (c->state < CONN_DYING || c->n_requests > 0 || !conn_end(c)) {
+			link = &c->next;
+			continue;
+		}
+		*link = c->next;
+		c->next = s->free_conns;
+		s->free_conns = c;
+		s->n_dying--;
+		worked = true;
+	}
+	return worked;
+}
+
+/* --- accepting --- */
+
+static void append(struct server *s, struct conn *c)
+{
+	struct conn **end = &s->conns;
+
+	while (*end)
+		end = &(*end)->next;
+	c->next = NULL;
+	*end = c;
+}
+
+static void run_close(struct helper_job *job)
+{
+	(void)close(((struct refused *)(void *)job)->fd);
+}
+
+static void on_closed(struct helper_job *job)
+{
+	struct refused *r = (struct refused *)(void *)job;
+	struct server *s = r->server;
+
+	r->next = s->free_refused;
+	s->free_refused = r;
+	if (s->listener.fd >= 0 && s->resume.position == 0)
+		(void)loop_modify(s->d->loop, &s->listener, EPOLLIN);
+}
+
+/* There is a free one, or on_listener() would not have accepted. */
+static void hang_up(struct server *s, int fd)
+{
+	struct refused *r = s->free_refused;
+
+	(void)shutdown(fd, SHUT_RDWR);
+	if (s->guarded) {
+		(void)close(fd);
+		return;
+	}
+	s->free_refused = r->next;
+	r->fd = fd;
+	helper_start(s->helpers, &r->job);
+}
+
+static void refuse(struct server *s, int fd, const char *why)
+{
+	struct wire_error e = {
+		.head = { .magic = WIRE_MAGIC, .type = WIRE_ERROR, .length = sizeof e }, .error = -EBUSY,
+	};
+
+	snprintf(e.text, sizeof e.text, "%s", why);
+	(void)send(fd, &e, sizeof e, MSG_DONTWAIT | MSG_NOSIGNAL);
+	hang_up(s, fd);
+	stats_add(&s->d->stats->v.clients_refused_total, 1);
+	log_limited(&s->log, loop_now(s->d->loop), LOG_LEVEL_WARNING, "a client was refused: %s", why);
+}
+
+/* Not fatal when there is none: the socket's HUP tells of death too, unless a forked child holds it open. */
+static int open_pidfd(int fd, pid_t pid)
+{
+	int pidfd = -1;
+	socklen_t n = sizeof pidfd;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n) == 0)
+		return pidfd;
+	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+}
+
+/* Room for one more of this user, made by dropping who has not said HELLO, if need be. -EBUSY with why. */
+static int make_room(struct server *s, uid_t uid, char *why, size_t n)
+{
+	struct conn *victim;
+
+	for (uint32_t i = 0; i <= SLOTS_HALF_OPEN; i++) {
+		const enum slots_answer answer = slots_ask(&s->rule, s->conns, uid, &victim, why, n);
+
+		if (answer == SLOTS_FREE)
+			return 0;
+		if (answer == SLOTS_NONE)
+			break;
+		conn_look(victim);	/* perhaps it lies there unread */
+		if (victim->state != CONN_GREETING)
+			continue;
+		conn_turn_away(victim);
+		(void)reap(&s->reaper);
+		if (s->free_conns)
+			return 0;
+		if (!s->guarded)
+			break;		/* its slot comes later, a helper closes it: dropping more of them does not help */
+	}
+	s->refused_ns = loop_now(s->d->loop);
+	return -EBUSY;
+}
+
+static void welcome(struct server *s, int fd)
+{
+	struct ucred peer = { 0 };
+	socklen_t n = sizeof peer;
+	struct conn *c;
+	char why[160];
+	int pidfd = -1;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n)) {
+		refuse(s, fd, "the kernel does not tell who it is");
+		return;
+	}
+	if (make_room(s, peer.uid, why, sizeof why)) {
+		refuse(s, fd, why);
+		return;
+	}
+	pidfd = open_pidfd(fd, peer.pid);
+	c = s->free_conns;
+	s->free_conns = c->next;
+	memset(c, 0, sizeof *c);
+	c->server = s;
+	c->id = ++s->next_id;
+	c->pid = peer.pid;
+	c->uid = peer.uid;
+	c->born_ns = loop_now(s->d->loop);
+	if (conn_start(c, fd, pidfd)) {
+		if (pidfd >= 0)
+			(void)close(pidfd);
+		c->next = s->free_conns;
+		s->free_conns = c;
+		refuse(s, fd, "the daemon is out of memory for it");
+		return;
+	}
+	append(s, c);
+	s->n_alive++;
+	stats_add(&s->d->stats->v.clients_total, 1);
+	count_alive(s);
+}
+
+static void on_resume(struct loop_timer *timer)
+{
+	struct server *s = (struct server *)(void *)((char *)timer - offsetof(struct server, resume));
+
+	(void)loop_modify(s->d->loop, &s->listener, EPOLLIN);
+}
+
+static void on_listener(struct loop_watch *watch, uint32_t events)
+{
+	struct server *s = (struct server *)(void *)((char *)watch - offsetof(struct server, listener));
+
+	(void)events;
+	/* Half-open ones are dropped for newcomers: let helpers keep up with closing them. */
+	if (!s->guarded && s->n_dying >= SLOTS_HALF_OPEN && s->resume.position == 0) {
+		(void)loop_modify(s->d->loop, &s->listener, 0);
+		(void)loop_timer_set(s->d->loop, &s->resume, loop_now(s->d->loop) + BREATH_NS);
+	}
+	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
+		if (!s->free_refused) {
+			(void)loop_modify(s->d->loop, &s->listener, 0);		/* until on_closed() */
+			return;
+		}
+		const int fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+		if (fd >= 0) {
+			welcome(s, fd);
+			continue;
+		}
+		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+			/* Level-triggered: without a pause this would spin. */
+			log_limited(&s->log, loop_now(s->d->loop), LOG_LEVEL_ERROR,
+				    "cannot accept clients: %s; raise LimitNOFILE=", strerror(errno));
+			(void)loop_modify(s->d->loop, &s->listener, 0);
+			(void)loop_timer_set(s->d->loop, &s->resume, loop_now(s->d->loop) + 100000000);
+		}
+		return;
+	}
+}
+
+/* --- opening and closing --- */
+
+static int set_group(const char *path, const char *name, char *text, size_t n)
+{
+	const struct group *group = getgrnam(name);
+	char *end;
+	const unsigned long number = strtoul(name, &end, 10);
+
+	if (!group && (*end || end == name)) {
+		snprintf(text, n, "[socket] group: there is no group \"%s\"", name);
+		return -EINVAL;
+	}
+	if (chown(path, (uid_t)-1, group ? group->gr_gid : (gid_t)number)) {
+		snprintf(text, n, "[socket] group: cannot give %s to group %s: %s", path, name, strerror(errno));
+		return -EPERM;
+	}
+	return 0;
+}
+
+/* Bound, with its permissions set, and only then listening: nobody connects in between. */
+static int open_listener(const struct config *config, int *ret, char *text, size_t n)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	const char *path = config->socket_path;
+	bool bound;
+	int fd, r;
+
+	memcpy(address.sun_path, path, strnlen(path, sizeof address.sun_path - 1));
+	r = ctl_remove_stale(&address);
+	if (r) {
+		snprintf(text, n, "[socket] path: %s %s", path, r == -EADDRINUSE ? "is another daemon's: it answers there" :
+			 r == -EEXIST ? "exists and is no socket" : strerror(-r));
+		return r;
+	}
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	bound = bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
+	if (!bound || chmod(path, config->socket_mode)) {
+		r = -errno;
+		snprintf(text, n, "[socket] path: cannot bind %s: %s", path, strerror(-r));
+	}
+	if (r == 0 && config->socket_group[0])
+		r = set_group(path, config->socket_group, text, n);
+	if (r == 0 && listen(fd, BACKLOG)) {
+		r = -errno;
+		snprintf(text, n, "cannot listen at %s: %s", path, strerror(-r));
+	}
+	if (r) {
+		(void)close(fd);
+		if (bound)
+			(void)unlink(path);
+	} else {
+		*ret = fd;
+	}
+	return r;
+}
+
+int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
+{
+	struct server *s = calloc(1, sizeof *s);
+	const int off = 0;
+	int r = -ENOMEM;
+
+	snprintf(text, n, "out of memory for [socket] max_clients = %u", d->config->socket_max_clients);
+	if (!s)
+		return r;
+	s->d = d;
+	s->listener = (struct loop_watch){ .fd = -1, .ready = on_listener };
+	s->self = (int)syscall(SYS_pidfd_open, getpid(), 0);	/* close-on-exec */
+	s->reaper.poll = reap;
+	s->resume.fire = on_resume;
+	s->pool = calloc(d->config->socket_max_clients, sizeof *s->pool);
+	s->owners = calloc(d->config->socket_max_clients, sizeof *s->owners);
+	if (!s->pool || !s->owners)
+		goto fail;
+	s->rule = (struct slots_rule){
+		.max = d->config->socket_max_clients, .own = geteuid(),
+		.per_uid = slots_per_uid(d->config->socket_max_clients, d->config->socket_max_clients_per_uid),
+	};
+	for (uint32_t i = d->config->socket_max_clients; i-- > 0;) {
+		s->pool[i].next = s->free_conns;
+		s->free_conns = &s->pool[i];
+	}
+	r = open_listener(d->config, &s->listener.fd, text, n);
+	if (r)
+		goto fail;
+	s->guarded = setsockopt(s->listener.fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off) == 0;
+	for (uint32_t i = 0; i < REFUSED_MAX; i++) {
+		s->refused[i] = (struct refused){
+			.server = s, .job = { .run = run_close, .done = on_closed }, .next = s->free_refused,
+		};
+		s->free_refused = &s->refused[i];
+	}
+	/* An intake and a leaving for each client, and sockets of refused ones. */
+	r = helpers_open(d->loop, 2 * d->config->socket_max_clients + REFUSED_MAX, &s->helpers);
+	if (r)
+		goto fail;
+	loop_poller_add(d->loop, &s->reaper);
+	r = loop_add(d->loop, &s->listener, EPOLLIN);
+	if (r)
+		goto fail;
+	*ret = s;
+	return 0;
+fail:
+	server_close(s);
+	return r;
+}
+
+void server_shutdown(struct server *s)
+{
+	if (s->listener.fd >= 0) {
+		loop_timer_unset(s->d->loop, &s->resume);
+		loop_remove(s->d->loop, &s->listener);
+		if (s->guarded)
+			(void)close(s->listener.fd);	/* else at exit: nobody waits for it there */
+		(void)unlink(s->d->config->socket_path);
+		s->listener.fd = -1;
+	}
+	for (struct conn *c = s->conns; c; c = c->next)
+		conn_kill(c);
+}
+
+void server_close(struct server *s)
+{
+	if (!s)
+		return;
+	server_shutdown(s);
+	(void)reap(&s->reaper);
+	assert(!s->conns);
+	loop_poller_remove(s->d->loop, &s->reaper);
+	helpers_close(s->helpers);
+	if (s->self >= 0)
+		(void)close(s->self);
+	free(s->owners);
+	free(s->pool);
+	free(s);
+}
+
+/* --- for people --- */
+
+void server_sample(struct server *s)
+{
+	show_slots(s);
+	for (struct conn *c = s->conns; c; c = c->next) {
+		uint64_t blocks, hits;
+
+		if (c->state != CONN_OPEN)
+			continue;
+		ring_sample_lookups(&c->ring, &blocks, &hits);
+		stats_add(&s->d->stats->v.lookup_requested_blocks_total, blocks);
+		stats_add(&s->d->stats->v.lookup_hit_blocks_total, hits);
+	}
+}
+
+void server_each(const struct server *s, void (*fn)(void *arg, const struct conn *conn), void *arg)
+{
+	for (const struct conn *c = s->conns; c; c = c->next)
+		fn(arg, c);
+}
+
+bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
+{
+	const struct conn *c = s->conns;
+	struct intake_share share;
+
+	while (c && position-- > 0)
+		c = c->next;
+	if (!c)
+		return false;
+	*ret = (struct conn_row){
+		.id = c->id, .pid = c->pid, .uid = c->uid, .ops = c->n_requests, .pages = requests_pages(c),
+		.ending = c->state >= CONN_DYING,
+		.stored_blocks = c->stored_blocks, .loaded_blocks = c->loaded_blocks,
+		.missed_blocks = c->missed_blocks, .sparse_blocks = c->sparse_blocks, .age_ns = loop_now(s->d->loop) - c->born_ns,
+	};
+	memcpy(ret->name, c->name, sizeof ret->name);
+	snprintf(ret->tenant, sizeof ret->tenant, "%.31s", server_tenant(s));
+	conn_share(c, &share);
+	ret->regions = share.regions;
+	ret->region_bytes = share.bytes;
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++) {
+		const struct mount *mount = c->mounts[i];
+
+		if (!mount)
+			continue;
+		ret->spaces++;
+		ret->staged |= mount->n_regions > 0 && mount->staged;
+		ret->shared |= mount->n_regions > 0 && !mount->staged;
+	}
+	return true;
+}

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * scrub.c - see scrub.h. Core thread only. A checker takes a block and looks at its copies one after the other:
+ *
+ *	free ──next block, leased──> HOST ──worker verified──> NVME ──read──> worker verified ──> free
+ *
+ * The host copy is verified where it lies (the lease keeps it there); the NVMe copy is read into a buffer of the
+ * checker's. A copy that is bad is read or verified once more before it is called so.
+ */
+#include "scrub.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "daemon/store/copies.h"
+#include "daemon/kvtierd.h"
+#include "daemon/store/lease.h"
+#include "daemon/base/vault.h"
+
+enum { TURN = 1024 };	/* block numbers in one turn of the loop: what is not there or away costs no wait */
+
+enum stage { STAGE_HOST, STAGE_NVME };
+
+struct checker {
+	struct device_job job;		/* first: done() gets back to us */
+	struct image_geometry geometry;	/* for it: the space may go while a worker verifies a block that was dropped */
+	struct xfer x;
+	struct scrub *scrub;
+	bool busy;
+	bool lost;			/* its buffer is with a device that stalled: host copies are all it can look at */
+	bool again;			/* the copy was looked at before */
+	enum stage stage;
+	struct lease lease;
+	struct extent where;
+	uint8_t *buffer;
+};
+
+struct scrub {
+	struct kvtierd *d;
+	struct loop_poller poller;
+	bool repair, ended, walked;
+	uint32_t cursor, in_flight, lost;
+	uint64_t buffer_bytes;
+	struct scrub_report report;
+	uint32_t bad_head, bad_count;
+	struct scrub_bad bad[SCRUB_BAD];
+	struct checker checkers[SCRUB_JOBS];
+};
+
+static void look(struct checker *c);
+
+static void checker_free(struct checker *c)
+{
+	lease_drop(c->scrub->d, &c->lease);
+	c->busy = false;
+	c->scrub->in_flight--;
+}
+
+/* The other copy, or the next block. */
+static void next_copy(struct checker *c)
+{
+	c->again = false;
+	if (c->stage == STAGE_HOST && !c->scrub->ended && blocks_live(c->scrub->d->blocks, c->lease.block)) {
+		c->stage = STAGE_NVME;
+		look(c);
+		return;
+	}
+	checker_free(c);
+}
+
+static void skip(struct checker *c)
+{
+	c->scrub->report.skipped_blocks++;
+	next_copy(c);
+}
+
+static void drop_copy(struct kvtierd *d, const struct checker *c)
+{
+	const uint32_t block = c->lease.block;
+
+	if (!blocks_live(d->blocks, block))
+		return;
+	if (c->stage == STAGE_NVME)
+		copies_drop_nvme(d, block);
+	else
+		copies_condemn(d, block);	/* and with it a good one on NVMe, perhaps: rare enough */
+}
+
+static bool nvme_copy_moved(const struct kvtierd *d, const struct checker *c)
+{
+	struct extent now;
+
+	return !blocks_nvme(d->blocks, c->lease.block, &now) ||
+	       now.device != c->where.device || now.slot != c->where.slot || now.generation != c->where.generation;
+}
+
+static void is_bad(struct checker *c)
+{
+	struct scrub *s = c->scrub;
+	struct kvtierd *d = s->d;
+	struct scrub_bad *bad = &s->bad[(s->bad_head + s->bad_count) % SCRUB_BAD];
+	const bool nvme = c->stage == STAGE_NVME;
+
+	/* Dropped meanwhile, or its segment was used again while we read: these were other bytes. */
+	if (!blocks_live(d->blocks, c->lease.block) || (nvme && nvme_copy_moved(d, c))) {
+		skip(c);
+		return;
+	}
+	assert(s->bad_count < SCRUB_BAD);	/* poll() leaves room for all checkers */
+	s->bad_count++;
+	s->report.bad_blocks++;
+	stats_add(nvme ? &d->stats->v.tiers_nvme_corrupt_blocks_total : &d->stats->v.tiers_host_corrupt_blocks_total, 1);
+	stats_health_set(d->stats, nvme ? STATS_HEALTH_NVME_CORRUPT : STATS_HEALTH_CORRUPT, true);
+	*bad = (struct scrub_bad){ .space = blocks_space(d->blocks, c->lease.block), .device = c->where.device,
+				   .tier = nvme ? TIER_NVME : TIER_HOST, .segment = c->where.slot >> 16 };
+	memcpy(bad->key, blocks_key(d->blocks, c->lease.block), sizeof bad->key);
+	if (s->repair)
+		drop_copy(d, c);
+	next_copy(c);
+}
+
+static void verified(struct device_job *job)
+{
+	struct checker *c = (struct checker *)(void *)job;
+	struct scrub *s = c->scrub;
+
+	if (job->status == 0) {
+		s->report.checked_blocks++;
+		s->report.checked_bytes += job->image_bytes;
+		next_copy(c);
+	} else if (!c->again && !s->ended) {
+		c->again = true;
+		look(c);
+	} else if (s->ended) {
+		checker_free(c);
+	} else {
+		is_bad(c);
+	}
+}
+
+static void verify(struct checker *c, uint8_t *image, uint32_t bytes)
+{
+	struct kvtierd *d = c->scrub->d;
+	const struct space *space = space_at(d->spaces, blocks_space(d->blocks, c->lease.block));
+	int r;
+
+	memset(&c->job, 0, sizeof c->job);
+	memcpy(c->job.identity.key, blocks_key(d->blocks, c->lease.block), sizeof c->job.identity.key);
+	if (space && space->known) {
+		memcpy(c->job.identity.space_id, space->id, sizeof space->id);
+		c->geometry = space->geometry;
+		c->job.geometry = &c->geometry;
+	}
+	c->job.kind = DEVICE_VERIFY;
+	c->job.image = image;
+	c->job.image_bytes = bytes;
+	c->job.done = verified;
+	r = device_submit(d->device, &c->job);
+	assert(r == 0);		/* the device has room for SCRUB_JOBS beside the ops' */
+}
+
+static void read_done(struct xfer *x)
+{
+	struct checker *c = (struct checker *)(void *)((char *)x - offsetof(struct checker, x));
+	struct scrub *s = c->scrub;
+
+	if (x->kept) {
+		c->lost = true;		/* until scrub_release() */
+		s->lost++;
+	}
+	if (x->status == 0 && !s->ended) {
+		verify(c, c->buffer, x->bytes);
+		return;
+	}
+	/* A sector that cannot be read is a bad copy; of a device that is away, nothing is known. */
+	if (s->ended || x->kept || x->status == -ECANCELED || !nvme_readable(s->d->tiers[TIER_NVME], &c->where)) {
+		skip(c);
+	} else if (!c->again) {
+		c->again = true;
+		look(c);
+	} else {
+		is_bad(c);
+	}
+}
+
+/* Starts the read of the NVMe copy, if there is one that can be read. */
+static void look_nvme(struct checker *c)
+{
+	struct kvtierd *d = c->scrub->d;
+	const uint32_t bytes = copies_image_bytes(d, c->lease.block);
+
+	if (!blocks_nvme(d->blocks, c->lease.block, &c->where)) {
+		next_copy(c);
+		return;
+	}
+	if (c->lost) {
+		skip(c);
+		return;
+	}
+	memset(&c->x, 0, sizeof c->x);
+	c->x.op = XFER_READ;
+	c->x.where = c->where;
+	c->x.buffer = c->buffer;
+	c->x.bytes = bytes;
+	c->x.done = read_done;
+	c->x.home = (struct extent){ .tier = TIER_COUNT, .slot = (uint32_t)(c - c->scrub->checkers) };
+	if (!bytes || bytes > c->scrub->buffer_bytes || tier_submit(d->tiers[TIER_NVME], &c->x))
+		skip(c);
+}
+
+static void look(struct checker *c)
+{
+	struct kvtierd *d = c->scrub->d;
+	const uint32_t slot = blocks_host_slot(d->blocks, c->lease.block);
+	struct tier *host = d->tiers[TIER_HOST];
+
+	if (c->stage == STAGE_NVME) {
+		look_nvme(c);
+		return;
+	}
+	if (slot == BLOCK_NONE || host_extent(host, slot, &c->where)) {
+		next_copy(c);
+		return;
+	}
+	verify(c, tier_address(host, &c->where), host_extent_bytes(host, &c->where));
+}
+
+/* One that has its buffer, if there is one. poll() made sure that one of them is free. */
+static struct checker *free_checker(struct scrub *s)
+{
+	struct checker *ret = NULL;
+
+	for (int i = 0; i < SCRUB_JOBS; i++)
+		if (!s->checkers[i].busy && (!ret || ret->lost))
+			ret = &s->checkers[i];
+	return ret;
+}
+
+static void take(void *arg, uint32_t block)
+{
+	struct scrub *s = arg;
+	struct checker *c = free_checker(s);
+
+	c->busy = true;
+	c->again = false;
+	c->stage = STAGE_HOST;
+	s->in_flight++;
+	s->report.walked_blocks++;
+	lease_take(s->d, &c->lease, block);
+	look(c);
+}
+
+static void buffers_free(struct scrub *s)
+{
+	for (int i = 0; i < SCRUB_JOBS; i++)
+		if (s->checkers[i].buffer)
+			(void)munmap(s->checkers[i].buffer, s->buffer_bytes);
+}
+
+/* Gives blocks to free checkers; the one place where an ended scrub is freed. */
+static bool poll(struct loop_poller *poller)
+{
+	struct scrub *s = (struct scrub *)(void *)((char *)poller - offsetof(struct scrub, poller));
+	bool worked = false;
+
+	if (s->ended && s->in_flight == 0 && s->lost == 0) {
+		loop_poller_remove(s->d->loop, &s->poller);
+		s->d->scrub = NULL;
+		buffers_free(s);
+		free(s);
+		return true;
+	}
+	for (int i = 0; i < TURN && !s->ended && !s->walked && s->in_flight < SCRUB_JOBS &&
+			s->bad_count + SCRUB_JOBS < SCRUB_BAD; i++) {
+		s->walked = !blocks_walk(s->d->blocks, &s->cursor, 1, take, s);
+		worked = true;
+	}
+	s->report.done = s->walked && s->in_flight == 0;
+	return worked;
+}
+
+int scrub_start(struct kvtierd *d, bool repair, struct scrub **ret)
+{
+	struct scrub *s;
+
+	if (d->scrub)
+		return -EBUSY;
+	s = calloc(1, sizeof *s);
+	if (!s)
+		return -ENOMEM;
+	s->d = d;
+	s->repair = repair;
+	s->buffer_bytes = d->config->host_slab_bytes;	/* no image is larger */
+	s->report.total_blocks = blocks_count(d->blocks);
+	for (int i = 0; i < SCRUB_JOBS; i++) {
+		void *at = mmap(NULL, s->buffer_bytes, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+		if (at == MAP_FAILED) {
+			buffers_free(s);
+			free(s);
+			return -ENOMEM;
+		}
+		vault_hide(at, s->buffer_bytes);
+		s->checkers[i].scrub = s;
+		s->checkers[i].buffer = at;
+	}
+	s->poller.poll = poll;
+	loop_poller_add(d->loop, &s->poller);
+	d->scrub = s;
+	*ret = s;
+	return 0;
+}
+
+void scrub_report(const struct scrub *s, struct scrub_report *ret)
+{
+	*ret = s->report;
+}
+
+bool scrub_next_bad(struct scrub *s, struct scrub_bad *ret)
+{
+	if (s->bad_count == 0)
+		return false;
+	*ret = s->bad[s->bad_head];
+	s->bad_head = (s->bad_head + 1) % SCRUB_BAD;
+	s->bad_count--;
+	return true;
+}
+
+void scrub_end(struct scrub *s)
+{
+	s->ended = true;	/* poll() frees it when nothing is in flight */
+}
+
+void scrub_release(struct kvtierd *d, const struct extent *home)
+{
+	struct scrub *s = d->scrub;
+
+	assert(s && home->slot < SCRUB_JOBS && s->checkers[home->slot].lost);
+	s->checkers[home->slot].lost = false;
+	s->lost--;
+}
+
+bool scrub_idle(const struct kvtierd *d)
+{
+	return !d->scrub || (d->scrub->in_flight == 0 && d->scrub->lost == 0);
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * storage.c - see storage.h. Core thread only.
+ */
+#include "storage.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tiers/nvme/nvme.h"
+#include "daemon/store/copies.h"
+#include "daemon/kvtierd.h"
+#include "daemon/base/log.h"
+#include "writeback.h"
+
+enum { MAX_WRITES = 256 };	/* blocks leased for writing at once */
+
+/* At a stop. */
+struct drain {
+	struct kvtierd *d;
+	struct loop_timer limit;
+	void (*done)(void *arg);
+	void *arg;
+};
+
+/* --- up --- */
+
+static enum io_engine_choice engine_of(uint32_t io)
+{
+	switch (io) {
+	case CONFIG_NVME_IO_URING: return IO_ENGINE_URING;
+	case CONFIG_NVME_IO_THREADS: return IO_ENGINE_THREADS;
+	default: return IO_ENGINE_AUTO;
+	}
+}
+
+int storage_open(struct kvtierd *d, char *text, size_t n)
+{
+	const struct config *c = d->config;
+	char paths[NVME_TIER_PATHS][CONFIG_PATH_BYTES];
+	const char *cursor = c->nvme_path;
+	struct nvme_tier_conf nvme = {
+		.bytes = c->nvme_bytes, .segment_bytes = (uint32_t)c->nvme_segment_bytes,
+		.read_depth = c->nvme_queue_depth, .write_depth = c->nvme_write_depth,
+		.write_budget_bytes_per_day = c->nvme_write_budget_bytes_per_day,
+		.stall_ns = (uint64_t)c->nvme_stall_us * 1000, .engine = engine_of(c->nvme_io),
+		.host = d->tiers[TIER_HOST],
+	};
+	const struct tier_conf conf = { .nvme = &nvme };
+	uint32_t writes;
+	int r;
+
+	if (c->nvme_bytes == 0)
+		return 0;
+	while (nvme.n_paths < NVME_TIER_PATHS && config_paths_next(&cursor, paths[nvme.n_paths])) {
+		nvme.paths[nvme.n_paths] = paths[nvme.n_paths];
+		nvme.n_paths++;
+	}
+	copies_events(d, &nvme.events);
+	writes = 2 * nvme.n_paths * nvme.write_depth;
+	r = tier_open(TIER_NVME, &conf, d->loop, &d->tiers[TIER_NVME], text, n);
+	if (r == 0 && (r = writeback_open(d, writes < MAX_WRITES ? writes : MAX_WRITES, &d->writeback)) != 0)
+		snprintf(text, n, "out of memory for the write-behind queue");
+	return r;
+}
+
+bool storage_starting(const struct kvtierd *d)
+{
+	return d->tiers[TIER_NVME] && tier_state(d->tiers[TIER_NVME]) == TIER_STARTING;
+}
+
+struct find {
+	struct kvtierd *d;
+	struct loop_timer timer;
+	uint64_t until_ns;
+};
+
+static void on_find(struct loop_timer *timer)
+{
+	struct find *find = (struct find *)(void *)((char *)timer - offsetof(struct find, timer));
+	const uint64_t now = loop_now(find->d->loop);
+
+	if (!storage_starting(find->d) || now >= find->until_ns)
+		loop_stop(find->d->loop);
+	else
+		(void)loop_timer_set(find->d->loop, timer, now + 1000000);
+}
+
+static void tell(struct kvtierd *d)
+{
+	struct nvme_tier_status s;
+
+	if (!d->tiers[TIER_NVME])
+		return;
+	nvme_status(d->tiers[TIER_NVME], &s);
+	log_info("NVMe tier %s: %u of %u devices, %llu MiB, engine %s; %u blocks found in %llu ms by reading %llu KiB",
+		 tier_state_name(tier_state(d->tiers[TIER_NVME])), s.usable, s.devices,
+		 (unsigned long long)(d->tiers[TIER_NVME]->capacity_bytes >> 20), s.engine, blocks_nvme_count(d->blocks),
+		 (unsigned long long)(s.recovery_ns / 1000000), (unsigned long long)(s.log.recovery_bytes >> 10));
+	if (s.text[0])
+		log_warning("NVMe: %s", s.text);
+}
+
+int storage_find(struct kvtierd *d, uint64_t patience_ns)
+{
+	struct find find = { .d = d, .timer.fire = on_find, .until_ns = loop_now(d->loop) + patience_ns };
+	int r = 0;
+
+	(void)loop_timer_set(d->loop, &find.timer, loop_now(d->loop));
+	if (storage_starting(d))
+		r = loop_run(d->loop);
+	loop_timer_unset(d->loop, &find.timer);
+	if (r == 0)
+		tell(d);
+	return r;
+}
+
+bool storage_answers(const struct kvtierd *d)
+{
+	struct nvme_device_row row;
+
+	for (uint32_t i = 0; nvme_device(d->tiers[TIER_NVME], i, &row); i++)
+		if (row.state != TIER_UP && !row.for_good && row.segment_bytes)
+			return false;
+	return true;
+}
+
+uint32_t storage_budget_percent(const struct kvtierd *d)
+{
+	struct nvme_tier_status status;
+
+	if (d->config->nvme_write_budget_bytes_per_day == 0)
+		return 100;
+	nvme_status(d->tiers[TIER_NVME], &status);
+	return status.budget_percent;
+}
+
+/* --- down --- */
+
+static void drain_end(struct drain *drain)
+{
+	void (*done)(void *arg) = drain->done;
+	void *arg = drain->arg;
+
+	writeback_flush_cancel(drain->d, drain);
+	loop_timer_unset(drain->d->loop, &drain->limit);
+	free(drain);
+	done(arg);
+}
+
+static void on_limit(struct loop_timer *timer)
+{
+	struct drain *drain = (struct drain *)(void *)((char *)timer - offsetof(struct drain, limit));
+
+	log_warning("[nvme] drain_us is over: what was not yet written stays out of the NVMe tier");
+	drain_end(drain);
+}
+
+static void on_flushed(void *arg, int status)
+{
+	struct drain *drain = arg;
+
+	if (status)
+		log_warning("the NVMe tier could not take all that was in memory: %s", strerror(-status));
+	drain_end(drain);
+}
+
+void storage_drain(struct kvtierd *d, void (*done)(void *arg), void *arg)
+{
+	struct drain *drain = d->writeback ? calloc(1, sizeof *drain) : NULL;
+	int r;
+
+	if (!drain) {
+		done(arg);
+		return;
+	}
+	*drain = (struct drain){ .d = d, .done = done, .arg = arg, .limit.fire = on_limit };
+	writeback_flush_abort(d);	/* of an operator who is not there any more */
+	(void)loop_timer_set(d->loop, &drain->limit, loop_now(d->loop) + (uint64_t)d->config->nvme_drain_us * 1000);
+	r = writeback_flush(d, true, on_flushed, drain);
+	if (r)
+		on_flushed(drain, r);
+	else
+		log_info("writing what is only in memory to NVMe, at most %d ms", d->config->nvme_drain_us / 1000);
+}
+
+bool storage_idle(const struct kvtierd *d)
+{
+	return !d->tiers[TIER_NVME] || (nvme_idle(d->tiers[TIER_NVME]) && writeback_in_flight(d->writeback) == 0);
+}
+
+void storage_close(struct kvtierd *d)
+{
+	writeback_close(d->writeback);
+	d->writeback = NULL;
+	tier_close(d->tiers[TIER_NVME]);
+	d->tiers[TIER_NVME] = NULL;
+}

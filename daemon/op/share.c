@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * share.c - the shares of clients. Core thread only.
+ *
+ *	what			share of a client					who heeds it
+ *	parts			all / clients with ops; some are kept for newcomers	op.c pump()
+ *	slots in flight		a quarter of host memory / clients with ops		op.c pump()
+ *	blocks kept		a quarter of host memory / active clients / its spaces	mover.c, place_may_take()
+ *
+ * Invariants
+ *   S1 a client without a part always gets one, unless all parts are in use; and of those that are kept for
+ *      newcomers nobody has more than FEW.
+ *   S2 in flight are the slots (or pins) of a client's parts, and, for each store that has begun, its chain's end,
+ *      which is leased. A store that has begun may always have one part: so an op waits for nothing but ends of parts.
+ *      What several have in flight is at most half of host memory, and a block a client: the rest can be evicted, or is
+ *      guaranteed. One that is alone begins stores up to half of it, and their blocks without limit; what that is when
+ *      another client comes ends, or is refused room before the other is (fetch.c).
+ *   S3 the guarantees of all together are a quarter of host memory. A client that asked for nothing in RECENT_S has
+ *      none, so what it left goes by age.
+ */
+#include "share.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "daemon/config/config.h"
+#include "daemon/front/conn.h"
+#include "daemon/kvtierd.h"
+#include "op.h"
+
+enum {
+	FEW = 2,		/* parts of a client that may take of those kept... */
+	KEPT_MIN = 4,		/* ...of which there are so many, or an eighth, or half if that is less */
+	RECENT_S = 600,
+	FRESH_MS = 100,		/* the guarantees are made anew so often */
+	GIVEN_MAX = 4096,	/* spaces open on active clients that get one */
+};
+
+struct shares {
+	uint64_t made_ns;	/* 0: never */
+	uint32_t clients;	/* with ops outstanding */
+	uint32_t active;
+	uint32_t n_given;
+	uint32_t given[GIVEN_MAX];	/* spaces that have one */
+	uint64_t guaranteed[TIER_MAX_SPACES];
+};
+
+int shares_open(struct shares **ret)
+{
+	*ret = calloc(1, sizeof **ret);
+	return *ret ? 0 : -ENOMEM;
+}
+
+void shares_close(struct shares *shares)
+{
+	free(shares);
+}
+
+/* --- in flight --- */
+
+static uint32_t kept(const struct requests *all)
+{
+	const uint32_t eighth = all->n_parts / 8, half = all->n_parts / 2, ret = eighth > KEPT_MIN ? eighth : KEPT_MIN;
+
+	return ret < half ? ret : half;
+}
+
+bool share_of_parts_is_used(const struct kvtierd *d, const struct conn *conn)
+{
+	const struct requests *all = d->requests;
+	const uint32_t clients = d->shares->clients > 0 ? d->shares->clients : 1, share = all->n_parts / clients;
+
+	if (conn->n_parts == 0)
+		return false;
+	return conn->n_parts >= share || (conn->n_parts >= FEW && all->n_free_parts <= kept(all));
+}
+
+/* What a block of it takes: a slab holds few large images, and the rest of it is theirs, too. */
+static uint64_t block_bytes(const struct kvtierd *d, const struct request *q)
+{
+	const uint64_t slab = d->config->host_slab_bytes, image = q->mount->space->shape.image_bytes;
+
+	return image > 0 && image <= slab ? slab / (slab / image) : image;
+}
+
+bool share_of_memory_is_used(const struct kvtierd *d, const struct request *q)
+{
+	const uint64_t half = d->tiers[TIER_HOST]->capacity_bytes / 2, bytes = block_bytes(d, q);
+	const bool opens = q->sqe.op == WIRE_OP_STORE && !q->begun, alone = d->shares->clients <= 1;
+
+	if (q->conn->in_flight_bytes == 0 || (q->begun && q->n_parts == 0) || (alone && !opens))
+		return false;
+	return q->conn->in_flight_bytes + bytes + (opens ? bytes : 0) > (alone ? half : half / 2 / d->shares->clients);
+}
+
+void share_op_started(struct kvtierd *d, struct conn *conn)
+{
+	d->shares->clients += conn->n_requests == 1;
+	conn->asked_ns = loop_now(d->loop);
+}
+
+void share_op_ended(struct kvtierd *d, struct request *q)
+{
+	d->shares->clients -= q->conn->n_requests == 0;
+	q->conn->in_flight_bytes -= q->in_flight_bytes;
+	q->in_flight_bytes = 0;
+}
+
+void share_part_begun(struct kvtierd *d, struct part *part)
+{
+	struct request *q = part->request;
+
+	part->in_flight_bytes = block_bytes(d, q);
+	if (q->sqe.op == WIRE_OP_STORE && !q->begun) {
+		q->in_flight_bytes = part->in_flight_bytes;	/* the chain's end */
+		q->conn->in_flight_bytes += q->in_flight_bytes;
+	}
+	q->begun = true;
+	q->n_parts++;
+	q->conn->n_parts++;
+	q->conn->in_flight_bytes += part->in_flight_bytes;
+	d->requests->n_free_parts--;
+}
+
+void share_part_ended(struct kvtierd *d, struct part *part)
+{
+	struct request *q = part->request;
+
+	q->n_parts--;
+	q->conn->n_parts--;
+	q->conn->in_flight_bytes -= part->in_flight_bytes;
+	d->requests->n_free_parts++;
+}
+
+/* --- guarantees --- */
+
+static uint32_t mounts_of(const struct conn *conn)
+{
+	uint32_t ret = 0;
+
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
+		ret += conn->mounts[i] != NULL;
+	return ret;
+}
+
+static bool is_active(const struct kvtierd *d, const struct conn *conn)
+{
+	return conn->state == CONN_OPEN && conn->asked_ns > 0 &&
+	       loop_now(d->loop) - conn->asked_ns < RECENT_S * 1000000000ull && mounts_of(conn) > 0;
+}
+
+static void count_active(void *arg, const struct conn *conn)
+{
+	struct kvtierd *d = arg;
+
+	d->shares->active += is_active(d, conn);
+}
+
+static void give(struct shares *s, uint32_t space, uint64_t bytes)
+{
+	if (s->guaranteed[space] == 0) {
+		if (s->n_given == GIVEN_MAX)
+			return;
+		s->given[s->n_given++] = space;
+	}
+	s->guaranteed[space] += bytes;
+}
+
+static void guarantee(void *arg, const struct conn *conn)
+{
+	struct kvtierd *d = arg;
+	const uint32_t mounts = mounts_of(conn);
+
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES && is_active(d, conn); i++)
+		if (conn->mounts[i])
+			give(d->shares, conn->mounts[i]->space->number,
+			     d->tiers[TIER_HOST]->capacity_bytes / 4 / d->shares->active / mounts);
+}
+
+const uint64_t *share_guaranteed(struct kvtierd *d)
+{
+	struct shares *s = d->shares;
+
+	if (s->made_ns && loop_now(d->loop) - s->made_ns < FRESH_MS * 1000000ull)
+		return s->guaranteed;
+	s->made_ns = loop_now(d->loop);
+	s->active = 0;
+	while (s->n_given > 0)
+		s->guaranteed[s->given[--s->n_given]] = 0;
+	server_each(d->server, count_active, d);
+	server_each(d->server, guarantee, d);
+	return s->guaranteed;
+}

@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * outbox.c - write-behind to Redis. Core thread only.
+ *
+ *	write = through:  stored ──────> queued ──turn──> asked whether it is there ──no──> sent ──> done
+ *	write = on-evict: leaves host ──> queued with its slot ──^      │ yes, or no answer              │
+ *	                                   │ queue full: oldest first   └────────────────────────────────┴──> forgotten
+ *	                                   └──> dropped, counted
+ *	a clean stop: outbox_drain ── what is queued goes this way ──> nothing left, or the limit ──> the rest is dropped
+ *
+ * Invariants
+ *   X1 bytes of what is queued and on its way <= max_inflight_bytes; an entry too many drops the oldest one queued.
+ *      What Redis does with them, or does not, holds nobody up: a store was answered before, an eviction goes on. What
+ *      is on its way keeps memory (by a lease, or its slot): an eighth of all at most, or one block.
+ *   X2 a block that is queued behind a store has no pin: at its turn it may be gone, or its number another block's,
+ *      whose value is just as good. On its way it is leased, neither evicted nor moved.
+ *   X3 an inherited slot belongs to its entry, and has no owner in the host tier, until it is freed here.
+ *   X4 asking first costs a round trip and saves a value: nodes that share a Redis mostly store the same prefixes.
+ *   X5 a drain ends: each entry is written, or refused at once where its server takes no stores, or given up after
+ *      timeout_ms, or the limit comes first. What memory holds and was never queued is not written for it: at a stop
+ *      that may be hundreds of GiB.
+ */
+#include "daemon/op/remote.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tiers/redis/redis.h"
+#include "daemon/config/config.h"
+#include "daemon/store/copies.h"
+#include "daemon/kvtierd.h"
+#include "daemon/store/lease.h"
+#include "daemon/base/log.h"
+
+enum { QUEUE = 1 << 16 };	/* entries; bytes are the bound that matters */
+
+struct entry {
+	uint32_t block;		/* BLOCK_NONE: inherited */
+	uint32_t bytes;
+	struct extent slot;	/* inherited */
+	const struct redis_seal *seal;	/* its tenant's */
+};
+
+struct outgoing {
+	struct xfer x;		/* first: done() gets back to us */
+	struct outbox *outbox;
+	struct entry entry;
+	struct lease lease;	/* not for an inherited one */
+	struct image_identity identity;
+	uint8_t *image;
+	struct outgoing *next;	/* free */
+};
+
+/* A stop's. done NULL: none is under way. */
+struct drain {
+	struct loop_timer limit;
+	uint32_t blocks;		/* that were not written, as they were gone or their server did not take them */
+	uint64_t bytes;
+	void (*done)(void *arg);
+	void *arg;
+};
+
+struct outbox {
+	struct kvtierd *d;
+	struct loop_poller poller;
+	bool stopping;
+	uint32_t head, count, in_flight;
+	uint64_t bytes;			/* of those in the queue and on their way */
+	uint64_t sent_bytes;		/* on their way */
+	struct drain drain;
+	struct outgoing *free;
+	struct outgoing outgoing[OUTBOX_WRITES];
+	struct entry queue[QUEUE];
+};
+
+uint32_t outbox_in_flight(const struct outbox *o)
+{
+	return o ? o->in_flight : 0;
+}
+
+bool outbox_holds(const struct kvtierd *d, uint32_t block)
+{
+	const struct outbox *o = d->outbox;
+
+	for (uint32_t i = 0; o && i < OUTBOX_WRITES; i++)
+		if (o->outgoing[i].lease.held && o->outgoing[i].lease.block == block)
+			return true;
+	return false;
+}
+
+/* --- the queue --- */
+
+static void tell(const struct outbox *o)
+{
+	stats_set(&o->d->stats->v.tiers_redis_queued_blocks, o->count);
+	stats_set(&o->d->stats->v.tiers_redis_queued_bytes, o->bytes);
+}
+
+static void forget(struct outbox *o, const struct entry *entry)
+{
+	if (entry->block == BLOCK_NONE)
+		tier_free(o->d->tiers[TIER_HOST], &entry->slot);
+	o->bytes -= entry->bytes;
+	tell(o);
+}
+
+static struct entry dequeue(struct outbox *o)
+{
+	const struct entry entry = o->queue[o->head];
+
+	o->head = (o->head + 1) % QUEUE;
+	o->count--;
+	tell(o);
+	return entry;
+}
+
+/* Of a drain, which says so at its end. */
+static void count_unwritten(struct outbox *o, const struct entry *entry)
+{
+	if (!o->drain.done)
+		return;
+	o->drain.blocks++;
+	o->drain.bytes += entry->bytes;
+}
+
+/* Whether that gave a slot back. */
+static bool drop_oldest(struct outbox *o)
+{
+	const struct entry entry = dequeue(o);
+
+	count_unwritten(o, &entry);
+	forget(o, &entry);
+	stats_add(&o->d->stats->v.tiers_redis_dropped_blocks_total, 1);
+	return entry.block == BLOCK_NONE;
+}
+
+static void append(struct outbox *o, const struct entry *entry)
+{
+	o->queue[(o->head + o->count++) % QUEUE] = *entry;
+	tell(o);
+}
+
+/* At most `max` bytes then. -ENOSPC: it does not fit beside what is on its way. Else how many slots were given back. */
+static int enqueue(struct outbox *o, const struct entry *entry, uint64_t max)
+{
+	int slots = 0;
+
+	if (o->sent_bytes + entry->bytes > max) {
+		stats_add(&o->d->stats->v.tiers_redis_dropped_blocks_total, 1);
+		return -ENOSPC;
+	}
+	while (o->count > 0 && (o->count == QUEUE || o->bytes + entry->bytes > max))
+		slots += drop_oldest(o);
+	o->bytes += entry->bytes;
+	append(o, entry);
+	return slots;
+}
+
+static uint64_t max_bytes(const struct outbox *o)
+{
+	return (uint64_t)o->d->config->redis_max_inflight_bytes;
+}
+
+static uint64_t eighth_of_memory(const struct outbox *o)
+{
+	return o->d->tiers[TIER_HOST]->capacity_bytes / 8;
+}
+
+/* NULL: no engine has opened its space since the start, and nobody knows whose it is. */
+static const struct redis_seal *seal_of(const struct outbox *o, uint32_t block)
+{
+	const struct space *space = space_at(o->d->spaces, blocks_space(o->d->blocks, block));
+
+	return space ? space->seal : NULL;
+}
+
+static bool is_writable(const struct outbox *o, uint32_t block)
+{
+	const struct redis_seal *seal = seal_of(o, block);
+
+	if (seal && redis_writable(o->d->tiers[TIER_REDIS], seal, blocks_key(o->d->blocks, block)))
+		return true;
+	stats_add(&o->d->stats->v.tiers_redis_skipped_blocks_total, 1);
+	return false;
+}
+
+void outbox_add(struct kvtierd *d, uint32_t block)
+{
+	struct outbox *o = d->outbox;
+	struct entry entry = { .block = block, .bytes = o ? copies_image_bytes(d, block) : 0 };
+
+	if (!o || o->stopping || d->config->redis_write != CONFIG_REDIS_WRITE_THROUGH || !entry.bytes)
+		return;
+	entry.seal = seal_of(o, block);
+	if (is_writable(o, block))
+		(void)enqueue(o, &entry, max_bytes(o));
+}
+
+/* At most an eighth of memory: what is on its way does not keep stores from finding room. */
+enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent *slot)
+{
+	struct outbox *o = outbox;
+	const uint64_t share = eighth_of_memory(o), max = max_bytes(o);
+	const uint32_t bytes = host_extent_bytes(o->d->tiers[TIER_HOST], slot);
+	const struct entry entry = { .block = BLOCK_NONE, .slot = *slot, .bytes = bytes,
+				     .seal = seal_of(o, block) };
+	int r;
+
+	if (o->stopping || o->d->config->redis_write != CONFIG_REDIS_WRITE_ON_EVICT || !is_writable(o, block))
+		return MOVER_NO_HEIR;
+	r = enqueue(o, &entry, share < max ? share : max);
+	if (r < 0)
+		return MOVER_NO_HEIR;
+	return r > 0 ? MOVER_SWAPPED : MOVER_TAKEN;
+}
+
+bool outbox_give_back(struct outbox *o, uint32_t n)
+{
+	bool worked = false;
+
+	while (o && n-- > 0 && o->count > 0 && o->queue[o->head].block == BLOCK_NONE)
+		worked = drop_oldest(o);
+	return worked;
+}
+
+void outbox_drop_held(struct outbox *o)
+{
+	const uint32_t n = o ? o->count : 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct entry entry = dequeue(o);
+
+		if (entry.block == BLOCK_NONE)
+			forget(o, &entry);
+		else
+			append(o, &entry);
+	}
+}
+
+/* --- one value --- */
+
+static void end(struct outgoing *out, uint64_t *count)
+{
+	struct outbox *o = out->outbox;
+
+	stats_add(count, 1);
+	o->sent_bytes -= out->entry.bytes;
+	forget(o, &out->entry);
+	lease_drop(o->d, &out->lease);
+	out->next = o->free;
+	o->free = out;
+	o->in_flight--;
+}
+
+/* It is not in memory any more. */
+static void gone(struct outgoing *out)
+{
+	count_unwritten(out->outbox, &out->entry);
+	end(out, &out->outbox->d->stats->v.tiers_redis_dropped_blocks_total);
+}
+
+/* Its server takes no stores, or did not answer. */
+static void skip(struct outgoing *out)
+{
+	struct outbox *o = out->outbox;
+	struct stats_values *v = &o->d->stats->v;
+	const bool stop = o->stopping || o->drain.done;
+
+	count_unwritten(o, &out->entry);
+	end(out, stop ? &v->tiers_redis_dropped_blocks_total : &v->tiers_redis_skipped_blocks_total);
+}
+
+static void sent(struct xfer *x)
+{
+	struct outgoing *out = (struct outgoing *)(void *)x;
+	struct stats_values *v = &out->outbox->d->stats->v;
+
+	if (x->status) {
+		skip(out);
+		return;
+	}
+	stats_add(&v->tiers_redis_written_bytes_total, x->bytes);
+	end(out, &v->tiers_redis_written_blocks_total);
+}
+
+static void send(struct outgoing *out)
+{
+	struct xfer *x = &out->x;
+
+	x->op = XFER_WRITE;
+	x->buffer = out->image;
+	x->bytes = out->entry.bytes;
+	x->done = sent;
+	if (tier_submit(out->outbox->d->tiers[TIER_REDIS], x))
+		skip(out);
+}
+
+static void answered(struct xfer *x)
+{
+	struct outgoing *out = (struct outgoing *)(void *)x;
+	struct outbox *o = out->outbox;
+	struct stats_values *v = &o->d->stats->v;
+
+	if (out->entry.block != BLOCK_NONE && !blocks_live(o->d->blocks, out->entry.block))	/* purged meanwhile */
+		gone(out);
+	else if (x->status == 0)
+		end(out, &v->tiers_redis_present_blocks_total);
+	else if (o->stopping || (x->status != -ENOENT && x->status != -EACCES && x->status != -EREMOTEIO))
+		skip(out);
+	else		/* not there, or a user who may not ask, but perhaps write */
+		send(out);
+}
+
+/* The image of the entry, if it is still there; its block is leased then. */
+static uint8_t *image_of(struct outbox *o, struct outgoing *out)
+{
+	struct kvtierd *d = o->d;
+	struct extent where = out->entry.slot;
+	const uint32_t block = out->entry.block;
+
+	if (block == BLOCK_NONE)
+		return tier_address(d->tiers[TIER_HOST], &where);
+	if (!blocks_live(d->blocks, block) || blocks_host_slot(d->blocks, block) == BLOCK_NONE ||
+	    copies_image_bytes(d, block) != out->entry.bytes ||
+	    host_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &where))
+		return NULL;
+	lease_take(d, &out->lease, block);
+	return tier_address(d->tiers[TIER_HOST], &where);
+}
+
+static void start(struct outbox *o)
+{
+	struct outgoing *out = o->free;
+	const struct image_header *header;
+
+	o->free = out->next;
+	o->in_flight++;
+	out->entry = dequeue(o);
+	o->sent_bytes += out->entry.bytes;
+	out->image = image_of(o, out);
+	if (!out->image) {
+		gone(out);
+		return;
+	}
+	header = (const void *)out->image;
+	memcpy(out->identity.key, header->key, sizeof out->identity.key);
+	memcpy(out->identity.space_id, header->space_id, sizeof out->identity.space_id);
+	memset(&out->x, 0, sizeof out->x);
+	out->x.op = XFER_PROBE;
+	out->x.seal = out->entry.seal;
+	out->x.identity = &out->identity;
+	out->x.done = answered;
+	if (tier_submit(o->d->tiers[TIER_REDIS], &out->x))
+		skip(out);
+}
+
+/* --- a stop --- */
+
+void outbox_stop(struct outbox *o)
+{
+	if (!o)
+		return;
+	o->stopping = true;
+	while (o->count > 0)
+		(void)drop_oldest(o);
+}
+
+static void drain_end(struct outbox *o, const char *why)
+{
+	struct drain *drain = &o->drain;
+	void (*done)(void *arg) = drain->done;
+	const uint32_t blocks = drain->blocks + o->count + o->in_flight;
+
+	loop_timer_unset(o->d->loop, &drain->limit);
+	drain->done = NULL;
+	if (blocks > 0)
+		log_warning("%s: %u blocks (%llu bytes) that were queued for Redis are not known to be written", why, blocks,
+			    (unsigned long long)(drain->bytes + o->bytes));
+	outbox_stop(o);
+	done(drain->arg);
+}
+
+static void on_limit(struct loop_timer *timer)
+{
+	struct drain *drain = (struct drain *)(void *)((char *)timer - offsetof(struct drain, limit));
+
+	drain_end((struct outbox *)(void *)((char *)drain - offsetof(struct outbox, drain)), "[redis] drain_us is over");
+}
+
+void outbox_drain(struct outbox *o, void (*done)(void *arg), void *arg)
+{
+	const struct kvtierd *d = o ? o->d : NULL;
+
+	if (!o || (o->count == 0 && o->in_flight == 0)) {
+		outbox_stop(o);
+		done(arg);
+		return;
+	}
+	assert(!o->drain.done);
+	log_info("writing what is queued for Redis, %u blocks (%llu bytes), at most %d ms", o->count + o->in_flight,
+		 (unsigned long long)o->bytes, d->config->redis_drain_us / 1000);
+	o->drain = (struct drain){ .limit.fire = on_limit, .done = done, .arg = arg };
+	(void)loop_timer_set(d->loop, &o->drain.limit, loop_now(d->loop) + (uint64_t)d->config->redis_drain_us * 1000);
+}
+
+/* --- life --- */
+
+static bool may_start(const struct outbox *o)
+{
+	if (o->count == 0 || !o->free || o->stopping)
+		return false;
+	return o->in_flight == 0 || o->sent_bytes + o->queue[o->head].bytes <= eighth_of_memory(o);
+}
+
+static bool poll(struct loop_poller *poller)
+{
+	struct outbox *o = (struct outbox *)(void *)((char *)poller - offsetof(struct outbox, poller));
+	bool worked = false;
+
+	for (uint32_t i = 0; i < OUTBOX_WRITES && may_start(o); i++) {
+		start(o);
+		worked = true;
+	}
+	if (o->drain.done && o->count == 0 && o->in_flight == 0)
+		drain_end(o, "they left memory, or a server takes no stores or does not answer");
+	return worked;
+}
+
+int outbox_open(struct kvtierd *d, struct outbox **ret)
+{
+	struct outbox *o = calloc(1, sizeof *o);
+
+	if (!o)
+		return -ENOMEM;
+	o->d = d;
+	o->poller.poll = poll;
+	for (uint32_t i = OUTBOX_WRITES; i-- > 0;) {
+		o->outgoing[i].outbox = o;
+		o->outgoing[i].next = o->free;
+		o->free = &o->outgoing[i];
+	}
+	loop_poller_add(d->loop, &o->poller);
+	*ret = o;
+	return 0;
+}
+
+void outbox_close(struct outbox *o)
+{
+	if (!o)
+		return;
+	assert(o->in_flight == 0 && o->count == 0 && o->bytes == 0);
+	loop_poller_remove(o->d->loop, &o->poller);
+	free(o);
+}

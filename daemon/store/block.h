@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * block.h - the blocks the daemon holds: key, copies, chain, recency. Core thread only.
+ *
+ * A block has a copy in a host slot, one on NVMe, or both. One with no host copy is *away*.
+ *
+ *	         blocks_commit                        blocks_commit_away (recovery)
+ *	              v           blocks_set_nvme               v
+ *	            host ────────────────────────> both ──────> away      (blocks_demote)
+ *	              ^ <──────────────────────────  ^  <───────── │      (blocks_promote)
+ *	              │       blocks_set_nvme(NULL)                │
+ *	              └── blocks_drop, blocks_condemn: gone ───────┘
+ *
+ * Invariants
+ *   B1 a block is in the index exactly while it is here, and here only while it has a complete copy.
+ *   B2 key equality is all 32 bytes and the space; a fingerprint alone never decides.
+ *   B3 the chain links blocks that have host copies: there a parent stays while it has children (leaf-first), unless
+ *      it has an NVMe copy and nothing else can go. An away block has no parent here and gets no new children; it
+ *      keeps those it had, and gets its parent back when it is promoted without any. So presence is monotone along a
+ *      chain, up to what a reclaimed NVMe segment or a damaged image takes out of its middle: lookups are hints, and
+ *      a load says which block it did not find.
+ *   B4 a pinned block keeps its host slot: it is neither dropped, nor demoted, nor moved, nor overwritten. Its
+ *      NVMe copy may come, move and go.
+ * The tiers' own accounts (tier_free, nvme_forget, nvme_touch) are kept in step by copies.c and mover.c.
+ * Memory: all reserved at blocks_open() (touched as used); <= 96 bytes a block with the index.
+ */
+#ifndef KVTIER_BLOCK_H
+#define KVTIER_BLOCK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tiers/tier.h"
+#include "index.h"
+
+enum { BLOCK_NONE = 0xffffffff, BLOCK_ACCOUNTS = 128 };
+
+struct blocks;
+
+struct blocks_conf {
+	uint32_t max_blocks;
+	uint32_t classes;	/* slab classes, for one eviction order each; <= TIER_MAX_CLASSES */
+};
+
+int  blocks_open(const struct blocks_conf *conf, struct index *index, struct blocks **ret);
+void blocks_close(struct blocks *blocks);	/* index stays the caller's */
+
+/* From now on this number, which no block carries (blocks_space_held() is 0), is that of a space with this index key
+ * (wire.h). Numbers that nobody named have one of zeros. */
+void blocks_space_is(struct blocks *blocks, uint32_t space, const uint8_t index_key[16]);
+
+/* The block with this key in this space, or BLOCK_NONE. */
+uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_t space);
+
+/* Makes a block visible with a host copy, as accessed at the latest tick that any block was. Of `host` slot and
+ * class are kept (the slot's generation is the host tier's: host_extent()). parent: BLOCK_NONE or a block of the
+ * same space, found by its key just now or pinned since; it gains a child. One that was dropped, condemned or
+ * demoted meanwhile counts as BLOCK_NONE. variant: 0 or 1, which of the space's image sizes it has. -EEXIST: the
+ * key is there; -ENOSPC: table or index full; -EXFULL: no room near its place in the index, where to drop another block
+ * would help by chance alone. The caller keeps the slot. */
+int  blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t parent, uint32_t variant,
+		   const struct extent *host, uint32_t *ret);
+/* Likewise with an NVMe copy only, last accessed at `tick` (< 2^48). */
+int  blocks_commit_away(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t variant,
+			const struct extent *nvme, uint64_t tick, uint32_t *ret);
+
+/* Accessed now. `tick` is a clock that never goes back (the core's op counter); a chain is touched
+ * with one tick, so parents are never older than their children. */
+void blocks_touch(struct blocks *blocks, uint32_t block, uint64_t tick);
+
+/* A pinned block answers for its key, space and extent even after it was condemned. */
+void blocks_pin(struct blocks *blocks, uint32_t block);
+void blocks_unpin(struct blocks *blocks, uint32_t block);
+uint32_t blocks_pins(const struct blocks *blocks, uint32_t block);
+
+/* BLOCK_NONE: it starts a chain, is away, or an orphan. Else a block that is present. */
+uint32_t blocks_parent(const struct blocks *blocks, uint32_t block);
+bool blocks_live(const struct blocks *blocks, uint32_t block);		/* present: neither gone nor condemned */
+bool blocks_leaf(const struct blocks *blocks, uint32_t block);		/* no children with a host copy; held */
+bool blocks_evictable(const struct blocks *blocks, uint32_t block);	/* present, without children or pins */
+
+uint64_t blocks_tick(const struct blocks *blocks, uint32_t block);	/* last access */
+uint32_t blocks_space(const struct blocks *blocks, uint32_t block);
+uint32_t blocks_variant(const struct blocks *blocks, uint32_t block);
+const uint8_t *blocks_key(const struct blocks *blocks, uint32_t block);
+
+/* --- copies --- */
+
+/* The host slot, or BLOCK_NONE: away. For the extent ask host_extent(). */
+uint32_t blocks_host_slot(const struct blocks *blocks, uint32_t block);
+/* Whether there is an NVMe copy; *ret (may be NULL) says where. */
+bool blocks_nvme(const struct blocks *blocks, uint32_t block, struct extent *ret);
+/* The NVMe copy is there now (device < 16, generation < 2^20), or, NULL, no more; an away block cannot lose it
+ * so, only be dropped or condemned. For a block that is present: whoever wrote one asks blocks_live() first. */
+void blocks_set_nvme(struct blocks *blocks, uint32_t block, const struct extent *where);
+/* The host copy moved to another slot; not pinned. */
+void blocks_move(struct blocks *blocks, uint32_t block, const struct extent *to);
+/* Gives the host copy up: an unpinned block, best a leaf, with an NVMe copy. Returns its slot, the caller's to free. */
+uint32_t blocks_demote(struct blocks *blocks, uint32_t block);
+/* An away block that is present, pinned or not, has a host copy again. parent: as for blocks_commit(). */
+void blocks_promote(struct blocks *blocks, uint32_t block, uint32_t parent, const struct extent *host);
+/* A mark of the caller's that goes when the block goes: it stands in the write-behind queue. Of a number whose block
+ * went (dropped or condemned) blocks_queued() says no. */
+bool blocks_queued(const struct blocks *blocks, uint32_t block);
+void blocks_set_queued(struct blocks *blocks, uint32_t block, bool queued);
+
+/* Least recent unpinned leaf of a class, or BLOCK_NONE; *ret_tick (may be NULL) its last access. Only blocks with
+ * a host copy. */
+uint32_t blocks_victim(const struct blocks *blocks, uint32_t class, uint64_t *ret_tick);
+
+/*
+ * Likewise by account, of which there are BLOCK_ACCOUNTS. A space with host copies has one of its own, unless there
+ * are more such spaces: then some share account 0.
+ */
+uint32_t blocks_accounts(const struct blocks *blocks);		/* those in use are below; not all of these are */
+uint32_t blocks_account(const struct blocks *blocks, uint32_t block);	/* of a block with a host copy */
+uint32_t blocks_account_of(const struct blocks *blocks, uint32_t space);	/* 0: none of its own */
+uint32_t blocks_account_space(const struct blocks *blocks, uint32_t account);	/* BLOCK_NONE: of no single one */
+uint32_t blocks_account_slots(const struct blocks *blocks, uint32_t account, uint32_t class);	/* host copies */
+/* *ret_tick is untouched where there is none. */
+uint32_t blocks_account_victim(const struct blocks *blocks, uint32_t account, uint32_t class, uint64_t *ret_tick);
+
+/* An away block to drop where a number is needed: the least recent of those without pins and children among
+ * the next `budget` numbers, at which a hand goes round; BLOCK_NONE: there is none. Away blocks are in no order, as
+ * that would take memory from each: the oldest of n that were seen is one of the oldest n-th, give or take. */
+uint32_t blocks_sample_away(struct blocks *blocks, uint32_t budget);
+
+/* Removes an unpinned leaf, or an unpinned away block without children, from table and index. Its NVMe copy was
+ * forgotten by the caller (blocks_nvme() says where). Returns its slot, the caller's to free, or BLOCK_NONE. */
+uint32_t blocks_drop(struct blocks *blocks, uint32_t block);
+
+/* Damaged, purged...: unlike eviction this may take a block with pins and children. It is invisible at once (not in
+ * the index, not found, not counted); the caller has forgotten its NVMe copy. Its slot, if it has one, is returned
+ * when its pins are gone, through blocks_condemned(). Children stay findable, as orphans, and age out; its number
+ * is not used again before they did. */
+void blocks_condemn(struct blocks *blocks, uint32_t block);
+bool blocks_condemned(struct blocks *blocks, uint32_t *ret_slot);	/* next slot to free; false: none */
+
+/* Looks at up to `budget` numbers from *cursor on (0 to start) and calls fn for the blocks among them, which
+ * fn may drop or condemn; false when the end was reached. */
+bool blocks_walk(struct blocks *blocks, uint32_t *cursor, uint32_t budget,
+		 void (*fn)(void *arg, uint32_t block), void *arg);
+
+uint32_t blocks_count(const struct blocks *blocks);
+uint32_t blocks_host_count(const struct blocks *blocks);	/* with a host copy */
+uint32_t blocks_nvme_count(const struct blocks *blocks);	/* with one on NVMe */
+/* Of a space's number, < TIER_MAX_SPACES: its blocks; those of a variant; and with those that were condemned, but that
+ * somebody has pinned. */
+uint32_t blocks_space_count(const struct blocks *blocks, uint32_t space);
+uint32_t blocks_space_variant_count(const struct blocks *blocks, uint32_t space, uint32_t variant);
+uint32_t blocks_space_held(const struct blocks *blocks, uint32_t space);
+/* All its blocks are to go, or no more: how many such there are, and a walk over some numbers from *cursor on, round
+ * and round, that calls fn, which condemns it, for at most `budget` of them. */
+void blocks_space_doom(struct blocks *blocks, uint32_t space, bool doomed);
+uint32_t blocks_doomed(const struct blocks *blocks);
+void blocks_walk_doomed(struct blocks *blocks, uint32_t *cursor, uint32_t numbers, uint32_t budget,
+			void (*fn)(void *arg, uint32_t block), void *arg);
+uint64_t blocks_crowded(const struct blocks *blocks);	/* how often -EXFULL was the answer */
+uint64_t blocks_memory(const struct blocks *blocks);
+
+#endif

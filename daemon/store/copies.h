@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * copies.h - keeps the block table (block.h) and the tiers' own accounts in step: who drops a block also frees its
+ * slot and tells the NVMe tier. Core thread only; nothing here blocks, allocates or fails.
+ */
+#ifndef KVTIER_COPIES_H
+#define KVTIER_COPIES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tiers/nvme/nvme.h"
+#include "block.h"
+
+struct copies;
+struct kvtierd;
+
+/* What the NVMe tier calls: records found at start become away blocks, those it moves or drops follow it. */
+void copies_events(struct kvtierd *d, struct nvme_events *ret);
+
+/* Accessed by the op of this tick: in the table, and in the account of the block's segment. */
+void copies_touch(struct kvtierd *d, uint32_t block, uint64_t tick);
+/* All copies of an unpinned leaf or away block go. */
+void copies_drop(struct kvtierd *d, uint32_t block);
+/* All copies of a block that is present go, pinned or not (block.h). */
+void copies_condemn(struct kvtierd *d, uint32_t block);
+/* The NVMe copy of a block that is present goes: it is bad, or out of reach. Without a host copy that is the block. */
+void copies_drop_nvme(struct kvtierd *d, uint32_t block);
+/* The slots of condemned blocks whose last pin is gone. */
+void copies_free_condemned(struct kvtierd *d);
+/* The table is full: makes room for one more block, by dropping the least recent leaf of the host tier or an away
+ * block that is old. False: there is none that may go. */
+bool copies_make_room(struct kvtierd *d);
+
+/* Size of the block's image; 0: of a space whose sizes are not known (yet). */
+uint32_t copies_image_bytes(const struct kvtierd *d, uint32_t block);
+
+/*
+ * Drops every block of a tenant from all tiers, and makes NVMe forget them for good; `done` runs later, once: status
+ * 0, or why what is on a device could come back after a restart, and how many blocks went. -EBUSY: one is under way.
+ */
+int  copies_purge(struct kvtierd *d, const char *tenant, void (*done)(void *arg, int status, uint64_t blocks),
+		  void *arg);
+void copies_purge_cancel(struct kvtierd *d, void *arg);		/* done will not be called; the purge goes on */
+
+int  copies_open(struct kvtierd *d, struct copies **ret);
+void copies_close(struct copies *copies);
+
+#endif

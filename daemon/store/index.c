@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * index.c - the shared table of present keys: the writer's half. The reader's half, and the proof that a
+ * stable entry is always found, is client/lib/map.c. Core thread only.
+ *
+ * A hash table that grows by linear hashing: one bucket is split per 2.5 inserts, so no insert ever pays
+ * for a rehash, no reader notices, and memory follows the number of blocks. Each key may lie in two buckets;
+ * when both are full a breadth-first search finds the shortest chain of entries to shift to their other
+ * bucket. That keeps buckets 83 % full: an entry takes 64/(3 * .83) + 12/(3 * .83) = 30.5 bytes.
+ *
+ * What readers rely on
+ *   W1 a used slot's fingerprint never changes; a slot is emptied (meta = 0) before it gets another one, and
+ *      its meta is written after its fingerprint. So every change of a slot is one 32-bit store of meta.
+ *   W2 an entry that moves is published in its new place before it is removed from the old one.
+ *   W3 a bucket's seq moves after an entry was published in it, before anything is removed on account of it.
+ *   W4 a split publishes the new bucket, then the shape, and only then empties the old bucket's slots.
+ * All stores are releases, so "after" holds on every CPU; on x86 they are plain moves.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "index.h"
+
+enum {
+	MORE_ROOM = 64,		/* buckets split for one insert that found no room */
+	LOAD_PERCENT = 83,	/* of slots, before a bucket is split. From 85 on a search fails now and
+				 * then: with a quarter split, the other buckets get twice their share */
+	LEVEL_FIRST = 6,	/* 64 buckets: one page */
+	LEVEL_LAST = 31,	/* a bucket number fits 32 bits */
+	SEARCH_BUCKETS = 512,	/* looked at by one search for room, at most */
+};
+
+struct index {
+	int fd;
+	uint64_t bytes;			/* of the memfd */
+	uint64_t max_entries, max_buckets;
+	uint64_t entries, buckets;	/* in use */
+	uint64_t shape;			/* private copy of head->shape */
+	struct wire_index *head;	/* the mapping */
+	struct wire_bucket *bucket;	/* in it */
+	uint32_t *block;		/* private: block number of bucket b, slot s at 3 * b + s */
+};
+
+/* A way from a key's candidate buckets to a free slot: an entry of each step could go to the next. */
+struct step {
+	uint32_t bucket;
+	int16_t  from;		/* step that led here, -1: a candidate itself */
+	uint16_t slot;		/* in that step's bucket: the entry that could come here */
+};
+
+static struct print print_of(const uint8_t bytes[16])
+{
+	struct print ret;
+
+	memcpy(ret.half, bytes, sizeof(ret.half));
+	return ret;
+}
+
+static uint32_t meta_of(uint32_t tiers, uint32_t generation)
+{
+	assert(tiers > 0 && tiers < 256);
+	return tiers << 24 | (generation & 0xffffff);
+}
+
+static bool slot_used(const struct wire_bucket *bucket, uint32_t slot)
+{
+	return bucket->meta[slot] >> 24 != 0;
+}
+
+static int slot_free(const struct wire_bucket *bucket)
+{
+	for (int s = 0; s < WIRE_BUCKET_ENTRIES; s++)
+		if (!slot_used(bucket, (uint32_t)s))
+			return s;
+	return -1;
+}
+
+static uint32_t *slot_block(const struct index *index, uint64_t bucket, uint32_t slot)
+{
+	return &index->block[bucket * WIRE_BUCKET_ENTRIES + slot];
+}
+
+/* Publishes an entry in an empty slot (W1, W3). */
+static void slot_write(struct index *index, uint64_t b, uint32_t slot, const struct print *print,
+		       uint32_t meta, uint32_t block)
+{
+	struct wire_bucket *bucket = &index->bucket[b];
+	uint64_t *words = (uint64_t *)(void *)bucket->fingerprint[slot];
+
+	assert(!slot_used(bucket, slot));
+	__atomic_store_n(&words[0], print->half[0], __ATOMIC_RELEASE);
+	__atomic_store_n(&words[1], print->half[1], __ATOMIC_RELEASE);
+	__atomic_store_n(&bucket->meta[slot], meta, __ATOMIC_RELEASE);
+	__atomic_store_n(&bucket->seq, bucket->seq + 1, __ATOMIC_RELEASE);
+	*slot_block(index, b, slot) = block;
+}
+
+static void slot_clear(struct index *index, uint64_t b, uint32_t slot)
+{
+	assert(slot_used(&index->bucket[b], slot));
+	__atomic_store_n(&index->bucket[b].meta[slot], 0, __ATOMIC_RELEASE);
+}
+
+static void slot_copy(struct index *index, uint64_t from, uint32_t from_slot, uint64_t to, uint32_t to_slot)
+{
+	const struct wire_bucket *bucket = &index->bucket[from];
+	const struct print print = print_of(bucket->fingerprint[from_slot]);
+
+	slot_write(index, to, to_slot, &print, bucket->meta[from_slot], *slot_block(index, from, from_slot));
+}
+
+static int map_shared(struct index *index)
+{
+	index->fd = memfd_create("kvtier-index", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (index->fd < 0)
+		return -errno;
+	if (ftruncate(index->fd, (off_t)index->bytes) < 0)
+		return -errno;
+	/* Before FUTURE_WRITE: this mapping is then the only one that will ever write. */
+	void *base = mmap(NULL, index->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+			  index->fd, 0);
+	if (base == MAP_FAILED)
+		return -errno;
+	index->head = base;
+	index->bucket = (struct wire_bucket *)(void *)((uint8_t *)base + WIRE_INDEX_OFFSET);
+	if (fcntl(index->fd, F_ADD_SEALS,
+		  F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
+		return -errno;
+	return 0;
+}
+
+static uint64_t side_bytes(const struct index *index)
+{
+	return index->max_buckets * WIRE_BUCKET_ENTRIES * sizeof(uint32_t);
+}
+
+static int map_private(struct index *index)
+{
+	void *base = mmap(NULL, side_bytes(index), PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (base == MAP_FAILED)
+		return -errno;
+	index->block = base;
+	return 0;
+}
+
+static int head_fill(struct index *index)
+{
+	struct wire_index *head = index->head;
+
+	if (getrandom(&head->epoch, sizeof(head->epoch), 0) != sizeof(head->epoch))
+		return -EIO;
+	head->magic = WIRE_INDEX_MAGIC;
+	head->layout = WIRE_INDEX_LAYOUT;
+	head->bytes = index->bytes;
+	head->max_level = (uint32_t)(63 - __builtin_clzll(index->max_buckets));
+	head->shape = index->shape;
+	return 0;
+}
+
+int index_open(uint64_t max_entries, struct index **ret)
+{
+	const uint64_t first = 1ull << LEVEL_FIRST;
+	struct index *index;
+	int r = -EINVAL;
+
+	if (max_entries == 0 || max_entries > 1ull << LEVEL_LAST)
+		return -EINVAL;
+	index = calloc(1, sizeof(*index));
+	if (!index)
+		return -ENOMEM;
+	index->fd = -1;
+	index->max_entries = max_entries;
+	/* With some to spare, for small tables that are full: see index_insert(). */
+	index->max_buckets = max_entries * 100 / (WIRE_BUCKET_ENTRIES * LOAD_PERCENT) + 1 + 4 * MORE_ROOM;
+	index->buckets = first;
+	index->shape = (uint64_t)LEVEL_FIRST << 32;
+	index->bytes = WIRE_INDEX_OFFSET + index->max_buckets * sizeof(struct wire_bucket);
+	index->bytes = (index->bytes + 4095) & ~4095ull;
+	r = map_shared(index);
+	if (r < 0)
+		goto fail;
+	r = map_private(index);
+	if (r < 0)
+		goto fail;
+	r = head_fill(index);
+	if (r < 0)
+		goto fail;
+	*ret = index;
+	return 0;
+fail:
+	index_close(index);
+	return r;
+}
+
+void index_close(struct index *index)
+{
+	if (!index)
+		return;
+	if (index->block)
+		(void)munmap(index->block, side_bytes(index));
+	if (index->head)
+		(void)munmap(index->head, index->bytes);
+	if (index->fd >= 0)
+		(void)close(index->fd);
+	free(index);
+}
+
+/* Where the entry of this block lies; false: there is none. */
+static bool entry_of(const struct index *index, const struct print *print, uint32_t block,
+		     uint64_t *ret_bucket, uint32_t *ret_slot)
+{
+	for (int i = 0; i < 2; i++) {
+		const uint64_t b = wire_bucket_of(print->half[i], index->shape);
+
+		for (uint32_t s = 0; s < WIRE_BUCKET_ENTRIES; s++) {
+			if (!slot_used(&index->bucket[b], s) || *slot_block(index, b, s) != block)
+				continue;
+			*ret_bucket = b;
+			*ret_slot = s;
+			return true;
+		}
+	}
+	return false;
+}
+
+uint32_t index_find(const struct index *index, const struct print *print, uint32_t *ret, uint32_t max)
+{
+	const uint64_t b[2] = { wire_bucket_of(print->half[0], index->shape),
+				wire_bucket_of(print->half[1], index->shape) };
+	uint32_t n = 0;
+
+	for (int i = 0; i < (b[0] == b[1] ? 1 : 2); i++) {
+		const struct wire_bucket *bucket = &index->bucket[b[i]];
+
+		for (uint32_t s = 0; s < WIRE_BUCKET_ENTRIES && n < max; s++)
+			if (slot_used(bucket, s) && memcmp(bucket->fingerprint[s], print, 16) == 0)
+				ret[n++] = *slot_block(index, b[i], s);
+	}
+	return n;
+}
+
+/* Divides the next bucket in turn with a new one behind the last (W4). Never fails: what leaves fits. */
+static void split(struct index *index)
+{
+	const uint64_t level = index->shape >> 32, old = index->shape & 0xffffffffu;
+	const uint64_t new = (1ull << level) + old;
+	const uint64_t shape = old + 1 == 1ull << level ? (level + 1) << 32 : index->shape + 1;
+	bool leaves[WIRE_BUCKET_ENTRIES] = { false };
+	uint32_t n = 0;
+
+	for (uint32_t s = 0; s < WIRE_BUCKET_ENTRIES; s++) {
+		if (!slot_used(&index->bucket[old], s))
+			continue;
+		const struct print print = print_of(index->bucket[old].fingerprint[s]);
+		const uint64_t b0 = wire_bucket_of(print.half[0], shape);
+		const uint64_t b1 = wire_bucket_of(print.half[1], shape);
+
+		if (b0 == old || b1 == old)
+			continue;
+		assert(b0 == new || b1 == new);
+		leaves[s] = true;
+		slot_copy(index, old, s, new, n++);
+	}
+	index->shape = shape;
+	index->buckets++;
+	__atomic_store_n(&index->head->shape, shape, __ATOMIC_RELEASE);
+	for (uint32_t s = 0; s < WIRE_BUCKET_ENTRIES; s++)
+		if (leaves[s])
+			slot_clear(index, old, s);
+}
+
+static void grow(struct index *index)
+{
+	while (index->buckets < index->max_buckets &&
+	       (index->entries + 1) * 100 > index->buckets * WIRE_BUCKET_ENTRIES * LOAD_PERCENT)
+		split(index);
+}
+
+/* Adds the buckets that the entries of step `at` could go to instead; returns the number of steps. */
+static uint32_t search_widen(const struct index *index, struct step *steps, uint32_t n, uint32_t at)
+{
+	const uint64_t here = steps[at].bucket;
+
+	for (uint32_t s = 0; s < WIRE_BUCKET_ENTRIES && n < SEARCH_BUCKETS; s++) {
+		const struct print print = print_of(index->bucket[here].fingerprint[s]);
+		const uint64_t b0 = wire_bucket_of(print.half[0], index->shape);
+		const uint64_t other = b0 == here ? wire_bucket_of(print.half[1], index->shape) : b0;
+
+		if (other != here)
+			steps[n++] = (struct step){ .bucket = (uint32_t)other, .from = (int16_t)at,
+						    .slot = (uint16_t)s };
+	}
+	return n;
+}
+
+/* Shifts entries along the way, last first, so that each finds its place free; leaves a free slot in a
+ * candidate bucket. No bucket is on the way twice: a shorter way would have been found before. */
+static void search_shift(struct index *index, const struct step *steps, uint32_t at, uint32_t free_slot,
+			 uint64_t *ret_bucket, uint32_t *ret_slot)
+{
+	while (steps[at].from >= 0) {
+		const struct step *from = &steps[steps[at].from];
+
+		slot_copy(index, from->bucket, steps[at].slot, steps[at].bucket, free_slot);
+		slot_clear(index, from->bucket, steps[at].slot);
+		free_slot = steps[at].slot;
+		at = (uint32_t)steps[at].from;
+	}
+	*ret_bucket = steps[at].bucket;
+	*ret_slot = free_slot;
+}
+
+static int make_room(struct index *index, const struct print *print, uint64_t *ret_bucket, uint32_t *ret_slot)
+{
+	struct step steps[SEARCH_BUCKETS];
+	uint32_t n = 0;
+
+	for (int i = 0; i < 2; i++)
+		steps[n++] = (struct step){ .bucket = (uint32_t)wire_bucket_of(print->half[i], index->shape),
+					    .from = -1 };
+	for (uint32_t at = 0; at < n; at++) {
+		const int slot = slot_free(&index->bucket[steps[at].bucket]);
+
+		if (slot >= 0) {
+			search_shift(index, steps, at, (uint32_t)slot, ret_bucket, ret_slot);
+			return 0;
+		}
+		n = search_widen(index, steps, n, at);
+	}
+	return -EXFULL;
+}
+
+static void count(struct index *index, uint64_t entries)
+{
+	index->entries = entries;
+	__atomic_store_n(&index->head->entries, entries, __ATOMIC_RELAXED);
+}
+
+/* More than 60 % of the slots are in use. */
+static bool crowded(const struct index *index)
+{
+	return index->entries * 100 > index->buckets * WIRE_BUCKET_ENTRIES * 60;
+}
+
+int index_insert(struct index *index, const struct print *print, uint32_t block, uint32_t tiers, uint32_t generation)
+{
+	uint64_t bucket;
+	uint32_t slot;
+	int r;
+
+	if (index->entries >= index->max_entries)
+		return -ENOSPC;
+	grow(index);
+	r = make_room(index, print, &bucket, &slot);
+	/* In a small table chance alone can fill a neighbourhood, and more buckets then help. Against fingerprints made
+	 * to collide they do not: crowded() ends it before the table grows far. */
+	for (int i = 0; r < 0 && i < MORE_ROOM && index->buckets < index->max_buckets && crowded(index); i++) {
+		split(index);
+		r = make_room(index, print, &bucket, &slot);
+	}
+	if (r < 0)
+		return r;
+	slot_write(index, bucket, slot, print, meta_of(tiers, generation), block);
+	count(index, index->entries + 1);
+	return 0;
+}
+
+void index_update(struct index *index, const struct print *print, uint32_t block, uint32_t tiers, uint32_t generation)
+{
+	uint64_t bucket = 0;
+	uint32_t slot = 0;
+	const bool found = entry_of(index, print, block, &bucket, &slot);
+
+	assert(found);
+	__atomic_store_n(&index->bucket[bucket].meta[slot], meta_of(tiers, generation), __ATOMIC_RELEASE);
+}
+
+void index_remove(struct index *index, const struct print *print, uint32_t block)
+{
+	uint64_t bucket = 0;
+	uint32_t slot = 0;
+	const bool found = entry_of(index, print, block, &bucket, &slot);
+
+	assert(found);
+	slot_clear(index, bucket, slot);
+	count(index, index->entries - 1);
+}
+
+int index_fd(const struct index *index)
+{
+	return index->fd;
+}
+
+uint64_t index_bytes(const struct index *index)
+{
+	return index->bytes;
+}
+
+struct wire_index *index_head(struct index *index)
+{
+	return index->head;
+}
+
+uint64_t index_entries(const struct index *index)
+{
+	return index->entries;
+}
+
+uint64_t index_memory(const struct index *index)
+{
+	const uint64_t bucket_bytes = sizeof(struct wire_bucket) + WIRE_BUCKET_ENTRIES * sizeof(uint32_t);
+
+	return sizeof(*index) + WIRE_INDEX_OFFSET + index->buckets * bucket_bytes;
+}

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_codec.c - codec.*: gather+encode and decode+scatter against a non-temporal copy of the same pages.
+ *
+ * One thread, and its CPU time: what other programs take from the core meanwhile is not the codec's. Pages
+ * and images are memfds, as in the daemon, of more blocks than a private cache holds. A run is one pass of
+ * the copy (page -> other page, same bytes) and one of the codec over all blocks; both figures are logical
+ * bytes a second. The .cached cases do the same with one small block whose page and slot stay in L2, so that no
+ * memory hides the arithmetic; their limit is a pass with the same loads and stores and nothing between. Values are
+ * Gaussian, as keys and values nearly are; the error cases use the same.
+ * KERNELS=avx2 (or ref, avx512) in the environment measures that implementation instead of the one that the
+ * daemon would choose.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "kernels/fp8.h"
+#include "kernels/kernels.h"
+#include "bench.h"
+
+enum { RUNS = 15, SET_BYTES = 96 << 20, GROUP_VALUES = 2048, ERROR_GROUPS = 4096 };
+enum what { ENCODE, DECODE, CHECKSUM, GATHER };
+enum order { TOKEN_MAJOR, HEAD_MAJOR };
+
+struct setup {
+	enum what what;
+	uint32_t dtype, heads, dim, tokens, layers;
+	enum order order;
+	bool cached;
+};
+
+struct bed {
+	struct page_layout layout;
+	struct page_piece pieces[2 * 64];
+	struct image_shape shape;
+	struct image_identity identity;
+	uint32_t blocks, rounds; /* a pass: all blocks, as often */
+	uint64_t page_bytes, slot_bytes;
+	uint8_t *pages, *copies, *images, *scratch;
+};
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* A memfd, as engine regions and host slots are. */
+static uint8_t *map_bytes(uint64_t n)
+{
+	const int fd = memfd_create("bench", MFD_CLOEXEC);
+	void *p = MAP_FAILED;
+
+	if (fd >= 0 && !ftruncate(fd, (off_t)n))
+		p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (fd >= 0)
+		(void)close(fd);
+	if (p == MAP_FAILED)
+		return NULL;
+	memset(p, 0, n); /* real pages, before anything is timed */
+	return p;
+}
+
+static uint32_t random32(uint64_t *state)
+{
+	*state = *state * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)(*state >> 33);
+}
+
+static float gaussian(uint64_t *state)
+{
+	const double u = (random32(state) + 1.0) / 2147483649.0, v = random32(state) / 2147483648.0;
+
+	return (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
+}
+
+static uint16_t to_code(uint32_t dtype, float x)
+{
+	const struct fp8_source s = fp8_source(dtype == DTYPE_FP16);
+	int step = x == 0 ? s.least : ilogbf(x) - s.mantissa;
+	uint32_t magnitude;
+
+	step = step < s.least ? s.least : step;
+	magnitude = ((uint32_t)(step - s.least) << s.mantissa) + (uint32_t)lrintf(ldexpf(fabsf(x), -step));
+	return (uint16_t)(magnitude | (signbit(x) ? 0x8000u : 0));
+}
+
+static double from_code(uint32_t dtype, uint16_t code)
+{
+	const struct fp8_source s = fp8_source(dtype == DTYPE_FP16);
+	int e;
+	const uint32_t m = fp8_split(&s, code, &e);
+
+	return ldexp(code & 0x8000 ? -(double)m : m, e);
+}
+
+/* Pages as engines lay them out: per layer K then V, each plane contiguous within the page. */
+static void lay_out(const struct setup *s, struct bed *b)
+{
+	const uint64_t row = s->dim * 2ull, plane = row * s->heads * s->tokens;
+
+	b->layout.geometry = (struct image_geometry){
+		.dtype = s->dtype,
+		.layers = s->layers,
+		.kv_heads = s->heads,
+		.head_dim_k = s->dim,
+		.head_dim_v = s->dim,
+		.block_tokens = s->tokens,
+	};
+	b->layout.n_pieces = 2 * s->layers;
+	b->layout.pieces = b->pieces;
+	b->page_bytes = plane * b->layout.n_pieces;
+	for (uint32_t i = 0; i < b->layout.n_pieces; i++)
+		b->pieces[i] = (struct page_piece){
+			.base = b->pages + i * plane,
+			.page_stride = b->page_bytes,
+			.head_stride = s->order == TOKEN_MAJOR ? row : row * s->tokens,
+			.token_stride = s->order == TOKEN_MAJOR ? row * s->heads : row,
+			.kind = i & 1 ? KIND_V : KIND_K,
+			.layer = i / 2,
+		};
+}
+
+static void bed_free(struct bed *b)
+{
+	uint8_t *const maps[] = { b->pages, b->copies, b->images, b->scratch };
+	const uint64_t bytes[] = { b->blocks * b->page_bytes, b->blocks * b->page_bytes,
+				   b->blocks * b->slot_bytes, CODEC_SCRATCH_BYTES };
+
+	for (int i = 0; i < 4; i++)
+		if (maps[i])
+			(void)munmap(maps[i], bytes[i]);
+}
+
+static int bed_make(const struct setup *s, const struct codec_kernels *k, struct bed *b)
+{
+	const enum image_codec codec = s->what == GATHER ? CODEC_RAW : CODEC_FP8;
+	uint64_t seed = 1;
+	int r;
+
+	*b = (struct bed){ 0 };
+	lay_out(s, b);
+	r = image_shape(&b->layout.geometry, codec, codec, &b->shape, NULL);
+	if (r)
+		return r;
+	b->blocks = s->cached ? 1 : (uint32_t)(SET_BYTES / b->page_bytes);
+	b->rounds = s->cached ? (uint32_t)(SET_BYTES / b->page_bytes) : 1;
+	b->slot_bytes = (b->shape.image_bytes + 4095u) & ~4095u;
+	b->pages = map_bytes(b->blocks * b->page_bytes);
+	b->copies = map_bytes(b->blocks * b->page_bytes);
+	b->images = map_bytes(b->blocks * b->slot_bytes);
+	b->scratch = map_bytes(CODEC_SCRATCH_BYTES);
+	if (!b->pages || !b->copies || !b->images || !b->scratch) {
+		bed_free(b);
+		return -ENOMEM;
+	}
+	lay_out(s, b);
+	for (uint64_t i = 0; i < b->page_bytes; i += 2) {
+		const uint16_t v = to_code(s->dtype, gaussian(&seed));
+
+		memcpy(b->pages + i, &v, sizeof(v));
+	}
+	for (uint32_t i = 0; i < b->blocks && !r; i++) {
+		if (i)
+			memcpy(b->pages + i * b->page_bytes, b->pages, b->page_bytes);
+		r = codec_encode(k, &b->layout, i, codec, codec, &b->identity, b->images + i * b->slot_bytes,
+			      b->scratch);
+	}
+	if (r)
+		bed_free(b);
+	return r;
+}
+
+#if defined(__x86_64__)
+/* Loads `from` lines and stores `to` lines past the cache, in turn, over the whole block. */
+__attribute__((target("avx2"))) static void bare_block(uint8_t *dst, uint32_t to, const uint8_t *src,
+						       uint32_t from, uint64_t dst_bytes)
+{
+	for (uint64_t at = 0; at < dst_bytes; at += 64ull * to) {
+		__m256i a = _mm256_setzero_si256(), b = a;
+
+		for (uint32_t i = 0; i < from; i++, src += 64) {
+			a = _mm256_or_si256(a, _mm256_load_si256((const void *)src));
+			b = _mm256_or_si256(b, _mm256_load_si256((const void *)(src + 32)));
+		}
+		for (uint32_t i = 0; i < to; i++, dst += 64) {
+			_mm256_stream_si256((void *)dst, a);
+			_mm256_stream_si256((void *)(dst + 32), b);
+		}
+	}
+	_mm_sfence();
+}
+#endif
+
+static void limit_pass(const struct setup *s, const struct codec_kernels *k, struct bed *b)
+{
+	uint8_t *payload = b->images + b->shape.payload_offset;
+
+	for (uint32_t i = 0; i < b->blocks * (s->cached ? 0 : 1); i++)
+		k->copy(b->copies + i * b->page_bytes, b->pages + i * b->page_bytes, b->page_bytes);
+	for (uint32_t round = 0; round < b->rounds && s->cached; round++) {
+#if defined(__x86_64__)
+		if (s->what == DECODE)
+			bare_block(b->pages, 2, payload, 1, b->page_bytes);
+		else
+			bare_block(payload, 1, b->pages, s->what == GATHER ? 1 : 2, b->shape.payload_bytes);
+#else
+		k->copy(payload, b->pages, b->shape.payload_bytes);
+#endif
+	}
+}
+
+static int codec_pass(const struct setup *s, const struct codec_kernels *k, struct bed *b)
+{
+	const enum image_codec codec = s->what == GATHER ? CODEC_RAW : CODEC_FP8;
+	int r = 0;
+
+	for (uint32_t n = 0; n < b->blocks * b->rounds && !r; n++) {
+		const uint32_t i = n % b->blocks;
+		uint8_t *image = b->images + i * b->slot_bytes;
+
+		if (s->what == CHECKSUM)
+			r = codec_verify(k, image, &b->shape, ((struct image_header *)(void *)image)->checksum);
+		else if (s->what == DECODE)
+			r = codec_decode(k, &b->layout, i, image, b->scratch);
+		else
+			r = codec_encode(k, &b->layout, i, codec, codec, &b->identity, image, b->scratch);
+	}
+	return r;
+}
+
+static int run_speed(const struct bench_case *self, struct bench_result *ret)
+{
+	const struct setup *s = self->arg;
+	const struct codec_kernels *k = codec_kernels(getenv("KERNELS"));
+	struct bed b;
+	int r = k ? bed_make(s, k, &b) : -ENOTSUP;
+
+	if (r)
+		return r;
+	for (int run = -1; run < RUNS && !r; run++) { /* run -1 warms up */
+		const double bytes = (double)(b.blocks * b.rounds * b.page_bytes);
+		uint64_t t0, t1, t2;
+
+		t0 = cpu_ns();
+		r = codec_pass(s, k, &b);
+		t1 = cpu_ns();
+		limit_pass(s, k, &b); /* what it leaves in a cached block the next pass overwrites */
+		t2 = cpu_ns();
+		if (run >= 0)
+			(void)bench_add(ret, bytes / (double)(t1 - t0), bytes / (double)(t2 - t1));
+	}
+	(void)snprintf(ret->note, sizeof(ret->note), "%s, %u heads x %u, %u tokens, %s", k->name, s->heads,
+		       s->dim, s->tokens, s->order == TOKEN_MAJOR ? "token-major" : "head-major");
+	bed_free(&b);
+	return r;
+}
+
+/* Relative RMS error of Gaussian data, and the same as a signal-to-noise ratio. */
+static int gaussian_error(double *ret_rms, double *ret_sqnr_db)
+{
+	double signal = 0, noise = 0;
+	uint64_t seed = 2;
+
+	for (uint32_t g = 0; g < ERROR_GROUPS; g++) {
+		uint16_t v[GROUP_VALUES];
+		uint32_t amax = 0;
+		int k;
+
+		for (uint32_t i = 0; i < GROUP_VALUES; i++) {
+			v[i] = to_code(DTYPE_BF16, gaussian(&seed));
+			amax = (v[i] & 0x7fffu) > amax ? v[i] & 0x7fffu : amax;
+		}
+		k = fp8_exponent(0, amax);
+		for (uint32_t i = 0; i < GROUP_VALUES; i++) {
+			const double x = from_code(DTYPE_BF16, v[i]);
+			const double y = from_code(DTYPE_BF16, fp8_decode(0, k, fp8_encode(0, k, v[i])));
+
+			signal += x * x;
+			noise += (x - y) * (x - y);
+		}
+	}
+	*ret_rms = 100 * sqrt(noise / signal);
+	*ret_sqnr_db = 10 * log10(signal / noise);
+	return 0;
+}
+
+static int run_error_rms(const struct bench_case *self, struct bench_result *ret)
+{
+	double rms, sqnr;
+
+	(void)self;
+	(void)gaussian_error(&rms, &sqnr);
+	(void)bench_add(ret, rms, 2.687);
+	return 0;
+}
+
+static int run_error_sqnr(const struct bench_case *self, struct bench_result *ret)
+{
+	double rms, sqnr;
+
+	(void)self;
+	(void)gaussian_error(&rms, &sqnr);
+	(void)bench_add(ret, sqnr, 31);
+	return 0;
+}
+
+static int shape_1mib(struct image_shape *ret)
+{
+	const struct image_geometry g = {
+		.dtype = DTYPE_BF16,
+		.layers = 32,
+		.kv_heads = 8,
+		.head_dim_k = 128,
+		.head_dim_v = 128,
+		.block_tokens = 16,
+	};
+
+	return image_shape(&g, CODEC_FP8, CODEC_FP8, ret, NULL);
+}
+
+static int run_size(const struct bench_case *self, struct bench_result *ret)
+{
+	struct image_shape shape;
+	int r = shape_1mib(&shape);
+
+	(void)self;
+	(void)bench_add(ret, (double)shape.packed_bytes / shape.logical_bytes, 0.5006);
+	return r;
+}
+
+static int run_size_slot(const struct bench_case *self, struct bench_result *ret)
+{
+	struct image_shape shape;
+	int r = shape_1mib(&shape);
+
+	(void)self;
+	(void)bench_add(ret, (double)shape.image_bytes / shape.logical_bytes, 0.503);
+	return r;
+}
+
+/* 1 MiB images: 32 layers of 8 x 128 x 16 tokens, or as many layers as come near. */
+/* clang-format off */
+#define SPEED(name, prose, goal, ...) \
+	{ name, run_speed, prose, goal, BENCH_MORE, "GB/s", &(const struct setup){ __VA_ARGS__, false } }
+
+#define CACHED(name, prose, goal, ...) \
+	{ name, run_speed, prose, goal, BENCH_MORE, "GB/s", &(const struct setup){ __VA_ARGS__, true } }
+
+const struct bench_case bench_codec_cases[] = {
+	SPEED("codec.encode.fp8.bf16", "gather+encode, of a non-temporal copy of the pages", 0.85,
+	      ENCODE, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	SPEED("codec.encode.fp8.bf16.tokens64", "the same, 64-token blocks", 0.85,
+	      ENCODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	SPEED("codec.encode.fp8.bf16.heads3", "the same, 3 heads x 64", 0.85,
+	      ENCODE, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
+	SPEED("codec.encode.fp8.bf16.headmajor", "the same, head-major pages", 0.85,
+	      ENCODE, DTYPE_BF16, 8, 128, 16, 32, HEAD_MAJOR),
+	SPEED("codec.encode.fp8.bf16.headmajor64", "the same, head-major pages, 64-token blocks", 0.85,
+	      ENCODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
+	SPEED("codec.encode.fp8.fp16", "gather+encode of FP16", 0.85,
+	      ENCODE, DTYPE_FP16, 8, 128, 16, 32, TOKEN_MAJOR),
+	SPEED("codec.encode.fp8.fp16.heads3", "the same, 3 heads x 64", 0.85,
+	      ENCODE, DTYPE_FP16, 3, 64, 64, 30, TOKEN_MAJOR),
+	SPEED("codec.decode.fp8.bf16", "decode+scatter, of a non-temporal copy of the pages", 0.95,
+	      DECODE, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	SPEED("codec.decode.fp8.bf16.tokens64", "the same, 64-token blocks", 0.95,
+	      DECODE, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	SPEED("codec.decode.fp8.bf16.heads3", "the same, 3 heads x 64", 0.95,
+	      DECODE, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
+	SPEED("codec.decode.fp8.bf16.headmajor", "the same, head-major pages", 0.95,
+	      DECODE, DTYPE_BF16, 8, 128, 16, 32, HEAD_MAJOR),
+	SPEED("codec.decode.fp8.bf16.headmajor64", "the same, head-major pages, 64-token blocks", 0.95,
+	      DECODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
+	SPEED("codec.decode.fp8.fp16", "decode+scatter to FP16", 0.95,
+	      DECODE, DTYPE_FP16, 8, 128, 16, 32, TOKEN_MAJOR),
+	SPEED("codec.decode.fp8.fp16.heads3", "the same, 3 heads x 64", 0.95,
+	      DECODE, DTYPE_FP16, 3, 64, 64, 30, TOKEN_MAJOR),
+	SPEED("codec.decode.fp8.bf16.checksum", "checksum of the images alone, per logical byte", 1.0,
+	      CHECKSUM, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	SPEED("codec.encode.raw.bf16", "gather with checksum, of a non-temporal copy", 0.85,
+	      GATHER, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
+	SPEED("codec.encode.raw.bf16.headmajor", "the same, head-major pages", 0.85,
+	      GATHER, DTYPE_BF16, 8, 128, 16, 32, HEAD_MAJOR),
+	SPEED("codec.encode.raw.bf16.tokens64", "the same, token-major, 64-token blocks", 0.85,
+	      GATHER, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
+	SPEED("codec.encode.raw.bf16.heads3", "the same, 3 heads x 64", 0.85,
+	      GATHER, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
+	CACHED("codec.encode.fp8.bf16.cached", "gather+encode in L2, of the same loads and stores alone", 0.3,
+	       ENCODE, DTYPE_BF16, 8, 128, 16, 4, TOKEN_MAJOR),
+	CACHED("codec.encode.fp8.bf16.tokens64.cached", "the same, 64-token blocks", 0.3,
+	       ENCODE, DTYPE_BF16, 8, 128, 64, 1, TOKEN_MAJOR),
+	CACHED("codec.encode.fp8.bf16.heads3.cached", "the same, 3 heads x 64", 0.3,
+	       ENCODE, DTYPE_BF16, 3, 64, 64, 5, TOKEN_MAJOR),
+	CACHED("codec.encode.fp8.bf16.headmajor.cached", "the same, head-major pages", 0.3,
+	       ENCODE, DTYPE_BF16, 8, 128, 16, 4, HEAD_MAJOR),
+	CACHED("codec.encode.raw.bf16.cached", "gather with checksum in L2, likewise", 0.85,
+	       GATHER, DTYPE_BF16, 8, 128, 16, 4, TOKEN_MAJOR),
+	CACHED("codec.decode.fp8.bf16.cached", "decode+scatter in L2, likewise", 0.85,
+	       DECODE, DTYPE_BF16, 8, 128, 16, 4, TOKEN_MAJOR),
+	{ "codec.error.rms", run_error_rms, "relative RMS error of Gaussian data", 1, BENCH_LESS, "%", NULL },
+	{ "codec.error.sqnr", run_error_sqnr, "signal to quantisation noise of it", 1, BENCH_MORE, "dB", NULL },
+	{ "codec.size", run_size, "packed 1 MiB image / BF16 block", 1, BENCH_LESS, "", NULL },
+	{ "codec.size.slot", run_size_slot, "the same, in a slot of 4 KiB pages", 1, BENCH_LESS, "", NULL },
+	{ 0 },
+};
+/* clang-format on */

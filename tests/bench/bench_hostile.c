@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_hostile.c - hostile.*: what a hostile client (lib_hostile.h) costs another: the 99th percentile of lookup, load
+ * and store of 16 blocks of 1 MiB images beside it, against three times that of the same calls alone, right before.
+ * Every op has a deadline of 50 ms. The note says how many calls ended later than 5 ms behind theirs (there should be
+ * none; on a machine that is busy otherwise, about as many as alone), how many ops ran out of time, and how many blocks
+ * were missed. The hostile client's threads have the lowest priority, so this is the harm that it does through the
+ * daemon, and not that of a busy machine.
+ */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "bench_daemon.h"
+#include "tests/lib/lib_hostile.h"
+
+enum { BLOCKS = 16, PAGES = 2 * BLOCKS, RUNS = 7, MAX_SAMPLES = 20000 };
+enum { PHASE_MS = 1000, DEADLINE_MS = 50, LATE_MS = 5 };
+enum call { LOOKUP, LOAD, STORE };
+
+struct phase {
+	double us[MAX_SAMPLES];
+	uint32_t n, late, timed_out, missed, failed;
+};
+
+struct rig {
+	struct bench_daemon d;
+	struct hostile hostile;
+	uint32_t runs, pages[BLOCKS];
+	struct phase phase;
+	uint32_t late_alone;
+	uint32_t late, timed_out, missed, failed, calls;	/* beside it, of all runs */
+};
+
+static int new_keys(struct rig *rig)
+{
+	return bench_daemon_keys(&rig->d, ++rig->runs);
+}
+
+/* One call; its time goes into the phase. 0, or what the op ended with. */
+static int op(struct rig *rig, enum call call, struct kvtier_result *result)
+{
+	const struct kvtier_op_options o = { .size = sizeof o, .timeout_ms = DEADLINE_MS };
+	struct phase *p = &rig->phase;
+	struct kvtier_hit hit = { .size = sizeof hit };
+	const uint64_t start = bench_now_ns();
+	uint64_t id, took;
+	int r;
+
+	*result = (struct kvtier_result){ .size = sizeof *result };
+	if (call == LOOKUP)
+		r = kvtier_lookup(rig->d.space, rig->d.keys, BLOCKS, &hit);
+	else if (call == LOAD)
+		r = kvtier_load(rig->d.space, rig->d.keys, rig->pages, BLOCKS, &o, &id);
+	else
+		r = kvtier_store(rig->d.space, rig->d.keys, rig->pages, BLOCKS, &o, &id);
+	if (r == 0 && call != LOOKUP)
+		r = kvtier_wait(rig->d.client, id, -1, result);
+	took = bench_now_ns() - start;
+	p->us[p->n++] = (double)took / 1e3;
+	p->late += took > (DEADLINE_MS + LATE_MS) * 1000000ull;
+	return r ? r : result->status;
+}
+
+/* Until they are there, as a load is only measured on what is; not in the figure. */
+static int store_again(struct rig *rig)
+{
+	struct kvtier_result result;
+	const uint32_t n = rig->phase.n, late = rig->phase.late;
+	int r = -EAGAIN;
+
+	for (int i = 0; i < 100 && r; i++) {
+		r = op(rig, STORE, &result);
+		rig->phase.n = n;
+		rig->phase.late = late;
+	}
+	return r;
+}
+
+/* What became of a call; 0 to go on. */
+static int note(struct rig *rig, enum call call, int r, const struct kvtier_result *result)
+{
+	struct phase *p = &rig->phase;
+
+	if (r == -ENOTCONN || r == -ECONNRESET)
+		return r;
+	p->timed_out += r == -ETIMEDOUT;
+	if (call == LOAD && (r == -ENOENT || (r == 0 && result->ok < BLOCKS))) {
+		p->missed += BLOCKS - result->ok;
+		return store_again(rig);
+	}
+	p->failed += r && r != -ETIMEDOUT;
+	return 0;
+}
+
+static int run_phase(struct rig *rig, enum call call, double *ret_p99)
+{
+	const uint64_t end = bench_now_ns() + PHASE_MS * 1000000ull;
+	struct phase *p = &rig->phase;
+	struct kvtier_result result;
+	int r = 0;
+
+	p->n = p->late = p->timed_out = p->missed = p->failed = 0;
+	r = new_keys(rig);
+	if (r == 0 && call != STORE)
+		r = store_again(rig);
+	while (r == 0 && p->n < MAX_SAMPLES && bench_now_ns() < end) {
+		if (call == STORE)
+			r = new_keys(rig);
+		if (r == 0)
+			r = note(rig, call, op(rig, call, &result), &result);
+		if (call == LOOKUP)
+			usleep(20);	/* else it is over before the other has begun */
+	}
+	if (r == 0)
+		*ret_p99 = bench_percentile(p->us, p->n, 99);
+	return r;
+}
+
+static int run_pair(struct rig *rig, enum call call, struct bench_result *ret)
+{
+	double alone = 0, beside = 0;
+	int r = run_phase(rig, call, &alone);
+
+	rig->late_alone += rig->phase.late;
+	if (r == 0)
+		r = hostile_start(&rig->hostile, rig->d.socket, rig->runs);
+	usleep(100000);
+	if (r == 0)
+		r = run_phase(rig, call, &beside);
+	hostile_stop(&rig->hostile);
+	usleep(200000);		/* what it left is cleared away */
+	if (r)
+		return r;
+	rig->late += rig->phase.late;
+	rig->timed_out += rig->phase.timed_out;
+	rig->missed += rig->phase.missed;
+	rig->failed += rig->phase.failed;
+	rig->calls += rig->phase.n;
+	(void)bench_add(ret, beside, 3 * alone);
+	return 0;
+}
+
+static int run_hostile(const struct bench_case *self, struct bench_result *ret)
+{
+	struct rig *rig = calloc(1, sizeof *rig);
+	int r;
+
+	if (!rig)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		rig->pages[i] = i;
+	r = bench_daemon_open(&rig->d, PAGES, NULL, "[host]\nbytes = 1G\n[nvme]\nbytes = 0\n");
+	if (r == 0)
+		r = bench_daemon_await_up(&rig->d, "host");
+	for (int run = 0; r == 0 && run < RUNS; run++)
+		r = run_pair(rig, *(const enum call *)self->arg, ret);
+	(void)snprintf(ret->note, sizeof ret->note,
+		       "%u calls beside its %llu ops: %u late (alone %u), %u out of time, %u failed, %u blocks missed",
+		       rig->calls, rig->hostile.tally ? (unsigned long long)atomic_load(&rig->hostile.tally->ops) : 0, rig->late,
+		       rig->late_alone, rig->timed_out, rig->failed, rig->missed);
+	hostile_free(&rig->hostile);
+	bench_daemon_close(&rig->d);
+	free(rig);
+	return r;
+}
+
+static const enum call lookup = LOOKUP, load = LOAD, store = STORE;
+
+#define CASE(name, call)	\
+	{ name, run_hostile, "p99 of 16 blocks beside a hostile client; limit: three times that alone", 1, BENCH_LESS, \
+	  "us", call }
+
+const struct bench_case bench_hostile_cases[] = {
+	CASE("hostile.lookup", &lookup),
+	CASE("hostile.load", &load),
+	CASE("hostile.store", &store),
+	{ 0 },
+};

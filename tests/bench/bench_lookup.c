@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_lookup.c - lookup.*: the client's reader over a table of 4 M blocks; memory.*: what a block costs.
+ *
+ * The table is made once, by the first case that needs it (about 5 s), with every block a leaf. Keys asked
+ * for are drawn anew for each sample, so buckets come from DRAM (or a last-level cache that holds the table),
+ * as in an engine that does other work between lookups; the keys themselves were just made, as there. The
+ * note of each case gives a dependent random read of as many bytes, measured in the same run.
+ */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "client/lib/map.h"
+#include "daemon/store/block.h"
+#include "daemon/store/index.h"
+#include "bench.h"
+#include "tests/lib/random.h"
+
+enum { BLOCKS = 4 << 20, PROMPT = 8192, BATCH = 64, BATCHES = 500, SAMPLES = 40, RUNS = 15, CHASES = 20000 };
+enum prompt { PROMPT_PRESENT, PROMPT_ABSENT, PROMPT_HALF };
+
+struct bed {
+	struct index *index;
+	struct blocks *blocks;
+	struct map *map;
+	struct fingerprint_key index_key;	/* of space 0: zeros */
+	struct kvtier_key *keys;	/* room for the longest sample */
+	uint32_t *chain;		/* one cycle through as many cache lines as the table has */
+	uint32_t lines;
+	double resident_bytes;		/* a block, by the kernel's count */
+	struct random random;
+};
+
+static uint64_t resident_bytes(void)
+{
+	unsigned long size = 0, resident = 0;
+	FILE *file = fopen("/proc/self/statm", "re");
+
+	if (!file)
+		return 0;
+	if (fscanf(file, "%lu %lu", &size, &resident) != 2)
+		resident = 0;
+	(void)fclose(file);
+	return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static int bed_fill(struct bed *bed)
+{
+	const struct extent where = { .tier = TIER_HOST };
+	const uint64_t before = resident_bytes();
+	uint8_t key[32];
+	uint32_t block;
+
+	for (uint64_t i = 0; i < BLOCKS; i++) {
+		random_key(i, key);
+		const int r = blocks_commit(bed->blocks, key, 0, BLOCK_NONE, 0, &where, &block);
+
+		if (r < 0)
+			return r;
+		blocks_touch(bed->blocks, block, i);
+	}
+	bed->resident_bytes = (double)(resident_bytes() - before) / BLOCKS;
+	return 0;
+}
+
+/* Sattolo's shuffle: a permutation that is one cycle. One word a cache line. */
+static int bed_chain(struct bed *bed)
+{
+	bed->lines = (uint32_t)(index_bytes(bed->index) / 64);
+	bed->chain = mmap(NULL, bed->lines * 64ull, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			  0);
+	if (bed->chain == MAP_FAILED)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < bed->lines; i++)
+		bed->chain[i * 16ull] = i;
+	for (uint32_t i = bed->lines - 1; i > 0; i--) {
+		const uint32_t j = random_below(&bed->random, i), swap = bed->chain[i * 16ull];
+
+		bed->chain[i * 16ull] = bed->chain[j * 16ull];
+		bed->chain[j * 16ull] = swap;
+	}
+	return 0;
+}
+
+static int bed_make(struct bed *bed)
+{
+	const struct blocks_conf conf = { .max_blocks = BLOCKS, .classes = 1 };
+	int r = index_open(BLOCKS, &bed->index);
+
+	if (r < 0)
+		return r;
+	bed->random.state = 1;
+	r = blocks_open(&conf, bed->index, &bed->blocks);
+	if (r < 0)
+		return r;
+	r = bed_fill(bed);
+	if (r < 0)
+		return r;
+	bed->keys = calloc(BATCH * BATCHES > PROMPT ? BATCH * BATCHES : PROMPT, sizeof(*bed->keys));
+	if (!bed->keys)
+		return -ENOMEM;
+	r = map_open(index_fd(bed->index), index_bytes(bed->index), &bed->map);
+	return r < 0 ? r : bed_chain(bed);
+}
+
+/* The table of all cases here, until the program ends. */
+static int bed_get(struct bed **ret)
+{
+	static struct bed bed;
+	static bool made;
+
+	if (!made) {
+		const int r = bed_make(&bed);
+
+		if (r < 0)
+			return r;
+		made = true;
+	}
+	*ret = &bed;
+	return 0;
+}
+
+static double chase_ns(struct bed *bed)
+{
+	uint32_t at = random_below(&bed->random, bed->lines);
+	const uint64_t start = bench_now_ns();
+
+	for (int i = 0; i < CHASES; i++)
+		at = bed->chain[at * 16ull];
+	/* `at` is used, so the loop is not for nothing. */
+	return (double)(bench_now_ns() - start + (at == UINT32_MAX)) / CHASES;
+}
+
+static void note(struct bench_result *ret, struct bed *bed)
+{
+	(void)snprintf(ret->note, sizeof(ret->note), "%u blocks; a dependent random read of %u MB: %.0f ns",
+		       BLOCKS, (uint32_t)(bed->lines * 64ull >> 20), chase_ns(bed));
+}
+
+static int run_block(const struct bench_case *self, struct bench_result *ret)
+{
+	uint8_t tiers[BATCH];
+	struct bed *bed;
+	const int r = bed_get(&bed);
+
+	(void)self;
+	if (r < 0)
+		return r;
+	for (int run = 0; run < RUNS; run++) {
+		uint32_t found = 0;
+
+		for (int i = 0; i < BATCH * BATCHES; i++)
+			random_key(random_below(&bed->random, BLOCKS), bed->keys[i].bytes);
+		const uint64_t start = bench_now_ns();
+		for (int i = 0; i < BATCHES; i++) {
+			map_probe(bed->map, &bed->index_key, bed->keys + i * BATCH, BATCH, tiers);
+			found += tiers[0] != 0;
+		}
+		(void)bench_add(ret, (double)(bench_now_ns() - start) / (BATCH * BATCHES), 100);
+		if (found != BATCHES)
+			return -EBADMSG;
+	}
+	note(ret, bed);
+	return 0;
+}
+
+/* Fills a prompt with keys of which the first `present` are in the table. */
+static void prompt_make(struct bed *bed, size_t present)
+{
+	for (size_t i = 0; i < PROMPT; i++) {
+		const uint32_t number = random_below(&bed->random, BLOCKS);
+
+		random_key(i < present ? number : BLOCKS + number, bed->keys[i].bytes);
+	}
+}
+
+static size_t prompt_present(struct bed *bed, enum prompt prompt)
+{
+	switch (prompt) {
+	case PROMPT_PRESENT:
+		return PROMPT;
+	case PROMPT_ABSENT:
+		return 0;
+	default:
+		return 1 + random_below(&bed->random, PROMPT - 1);
+	}
+}
+
+static int run_prompt(const struct bench_case *self, struct bench_result *ret)
+{
+	const enum prompt prompt = *(const enum prompt *)self->arg;
+	struct bed *bed;
+	const int r = bed_get(&bed);
+
+	if (r < 0)
+		return r;
+	for (int run = 0; run < RUNS; run++) {
+		uint64_t spent = 0;
+
+		for (int i = 0; i < SAMPLES; i++) {
+			const size_t present = prompt_present(bed, prompt);
+
+			prompt_make(bed, present);
+			const uint64_t start = bench_now_ns();
+			const size_t found = map_prefix(bed->map, &bed->index_key, bed->keys, PROMPT, NULL, NULL);
+			spent += bench_now_ns() - start;
+			if (found != present)
+				return -EBADMSG;
+		}
+		(void)bench_add(ret, (double)spent / SAMPLES / 1000, 10);
+	}
+	note(ret, bed);
+	return 0;
+}
+
+static int run_memory(const struct bench_case *self, struct bench_result *ret)
+{
+	struct bed *bed;
+	const int r = bed_get(&bed);
+
+	(void)self;
+	if (r < 0)
+		return r;
+	(void)bench_add(ret, bed->resident_bytes, 96);
+	(void)snprintf(ret->note, sizeof(ret->note),
+		       "resident, %u blocks; by own count: index %.1f, blocks %.1f",
+		       BLOCKS, (double)index_memory(bed->index) / BLOCKS,
+		       (double)blocks_memory(bed->blocks) / BLOCKS);
+	return 0;
+}
+
+static const enum prompt present = PROMPT_PRESENT, absent = PROMPT_ABSENT, half = PROMPT_HALF;
+
+#define LESS(name, run, prose, unit, arg) { name, run, prose, 1, BENCH_LESS, unit, arg }
+
+const struct bench_case bench_lookup_cases[] = {
+	LESS("lookup.block", run_block, "a random key, in batches of 64, of 4 Mi blocks", "ns", NULL),
+	LESS("lookup.prompt.present", run_prompt, "8,192-block prompt, all present", "us", &present),
+	LESS("lookup.prompt.absent", run_prompt, "8,192-block prompt, none present", "us", &absent),
+	LESS("lookup.prompt.half", run_prompt, "8,192-block prompt, some present", "us", &half),
+	LESS("memory.per_block", run_memory, "index, table and eviction order, 4 Mi blocks", "B", NULL),
+	{ 0 },
+};

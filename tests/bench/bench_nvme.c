@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_nvme.c - the NVMe tier in this process: what it costs beyond the disk.
+ *
+ * The limit of all cases but nvme.recover is the raw loop of bench_disk.h on the same file, with the same blocks
+ * (images of 1 MiB payload, as they lie on disk) and depth, before and after each run. nvme.raw.*: the raw loop
+ * against itself, that is how much two equal runs differ on this disk, without which the other ratios mean little.
+ * nvme.pages: the raw loop into huge pages against the raw loop into 4 KiB pages, that is what the kind of memory is
+ * worth on this disk; all others have huge pages on both sides. nvme.io.*: through tiers/io. nvme.write, nvme.read:
+ * through the tier, log and all. nvme.recover: what a start has to read for 1 TiB, at the raw loop's speed, against
+ * 5 s. Through a daemon: bench_nvme_daemon.c.
+ *
+ * The raw loop reads and writes where the store's segments lie, because one part of a virtual disk may be a fifth
+ * quicker than another. It writes over records that the tier was told to forget, and what only a start reads.
+ */
+#include "bench.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/base/loop.h"
+#include "tiers/io/io.h"
+#include "tiers/nvme/nvme.h"
+#include "bench_disk.h"
+#include "tests/lib/random.h"
+
+enum { RUNS = 21, BLOCKS = 480, BLOCK = 4096 + (1 << 20), SEGMENT_BYTES = 64 << 20, SEGMENTS = 20 };
+static const uint64_t store_bytes = NVME_DATA_OFFSET + (uint64_t)SEGMENTS * SEGMENT_BYTES;
+static const struct image_geometry geometry = {
+	.dtype = DTYPE_BF16, .layers = 32, .kv_heads = 8, .head_dim_k = 128, .head_dim_v = 128, .block_tokens = 16,
+};
+
+enum way { WAY_RAW, WAY_PAGES, WAY_IO, WAY_TIER };
+
+struct nvme_case {
+	bool write;
+	uint32_t depth;
+	enum way way;
+};
+
+struct rig;
+
+struct slot {
+	struct xfer x;			/* first */
+	struct rig *rig;
+	struct io_op op;
+	struct extent home;
+	uint8_t *buffer;
+	uint32_t block;
+	bool busy;
+};
+
+struct rig {
+	const struct nvme_case *c;
+	struct bench_disk disk;
+	struct loop *loop;
+	struct io *io;
+	struct tier *host, *tier;
+	struct loop_timer timer;
+	bool (*until)(struct rig *rig);	/* run_until()'s */
+	uint64_t look_ns;
+	uint32_t next, ended, file;
+	uint64_t written, tick;		/* blocks that ever were */
+	uint64_t at;			/* the pass's place in the file; for tiers/io/io.h only */
+	int error, flushed;
+	struct slot slots[BENCH_DISK_DEPTH];
+	struct extent where[BLOCKS];
+	uint64_t ticks[BLOCKS];		/* as the tier has them */
+};
+
+/* --- the loop, until something is so --- */
+
+static void pump(struct rig *rig);
+
+static void look_again(struct loop_timer *timer)
+{
+	struct rig *rig = (struct rig *)(void *)((char *)timer - offsetof(struct rig, timer));
+
+	pump(rig);
+	if (rig->error || rig->until(rig))
+		loop_stop(rig->loop);
+	else
+		(void)loop_timer_set(rig->loop, timer, loop_now(rig->loop) + rig->look_ns);
+}
+
+static bool all_ended(struct rig *rig)
+{
+	return rig->ended == BLOCKS;
+}
+
+static int run_until(struct rig *rig, bool (*until)(struct rig *rig))
+{
+	int r;
+
+	rig->until = until;
+	rig->look_ns = until == all_ended ? 50000000 : 1000000;	/* completions and on_changed() carry the blocks on */
+	rig->timer.fire = look_again;
+	(void)loop_timer_set(rig->loop, &rig->timer, 0);
+	r = loop_run(rig->loop);
+	loop_timer_unset(rig->loop, &rig->timer);
+	return r ? r : rig->error;
+}
+
+/* --- one block --- */
+
+static void ended(struct slot *slot, int status)
+{
+	struct rig *rig = slot->rig;
+
+	slot->busy = false;
+	if (status)
+		rig->error = status;
+	rig->ended++;
+	if (rig->ended == BLOCKS || rig->error)
+		loop_stop(rig->loop);
+	else
+		pump(rig);
+}
+
+static void io_ended(struct io_op *op)
+{
+	ended((struct slot *)(void *)((char *)op - offsetof(struct slot, op)), op->status);
+}
+
+static void xfer_ended(struct xfer *x)
+{
+	struct slot *slot = (struct slot *)(void *)x;
+
+	if (x->op == XFER_WRITE) {
+		slot->rig->where[slot->block] = x->where;
+		slot->rig->ticks[slot->block] = x->record.tick;
+	}
+	ended(slot, x->status);
+}
+
+/* A header that the log takes; what is behind it nobody looks at here. */
+static void make_image(struct rig *rig, struct slot *slot)
+{
+	struct image_header *header = (void *)slot->buffer;
+	struct image_identity identity = { { 0 }, { 0 } };
+	struct image_shape shape;
+
+	(void)image_shape(&geometry, CODEC_FP8, CODEC_FP8, &shape, NULL);
+	random_key(rig->written++, identity.key);
+	image_header_fill(header, &geometry, CODEC_FP8, CODEC_FP8, &shape, &identity);
+	image_seal(header, 0);
+}
+
+static int start(struct rig *rig, struct slot *slot)
+{
+	slot->block = rig->next;
+	if (rig->c->way == WAY_IO) {
+		slot->op = (struct io_op){
+			.file = rig->file, .kind = rig->c->write ? IO_WRITE : IO_READ, .buffer = slot->buffer,
+			.offset = rig->at + (uint64_t)rig->next * BLOCK, .bytes = BLOCK, .done = io_ended,
+		};
+		return io_submit(rig->io, &slot->op);
+	}
+	slot->x = (struct xfer){
+		.op = rig->c->write ? XFER_WRITE : XFER_READ, .where = rig->where[rig->next], .buffer = slot->buffer,
+		.bytes = BLOCK, .home = slot->home, .done = xfer_ended, .record.tick = ++rig->tick,
+	};
+	if (rig->c->write)
+		make_image(rig, slot);
+	return tier_submit(rig->tier, &slot->x);
+}
+
+/* -EAGAIN: the queue is full, or segments are being made ready; the next completion or on_changed() tries again. */
+static void pump(struct rig *rig)
+{
+	for (uint32_t i = 0; i < rig->c->depth && rig->next < BLOCKS && !rig->error; i++) {
+		struct slot *slot = &rig->slots[i];
+		const int r = slot->busy ? 0 : start(rig, slot);
+
+		if (r == -EAGAIN)
+			return;
+		if (r)
+			rig->error = r;
+		if (!slot->busy && !r) {
+			slot->busy = true;
+			rig->next++;
+		}
+	}
+}
+
+static int move_all(struct rig *rig, double *ret_gbs, double *ret_cores)
+{
+	const double cpu = bench_cpu_seconds(), bytes = (double)BLOCKS * BLOCK;
+	const uint64_t from = bench_now_ns();
+	int r;
+
+	if (rig->c->way == WAY_IO)
+		rig->at = bench_disk_walk(&rig->disk, rig->c->write, BLOCKS);
+	rig->next = rig->ended = 0;
+	r = run_until(rig, all_ended);
+	*ret_gbs = bytes / (double)(bench_now_ns() - from);
+	*ret_cores = (bench_cpu_seconds() - cpu) * 1e10 / bytes;
+	return r;
+}
+
+/* --- the tier --- */
+
+static bool on_found(void *arg, const struct nvme_entry *entry, const struct extent *where)
+{
+	(void)arg, (void)entry, (void)where;
+	return true;
+}
+
+static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry, const struct extent *where,
+			       uint64_t *ret_tick)
+{
+	(void)arg, (void)entry, (void)where, (void)ret_tick;
+	return NVME_GONE;
+}
+
+static bool on_moved(void *arg, const struct nvme_entry *entry, const struct extent *from, const struct extent *to,
+		     uint64_t *ret_tick)
+{
+	(void)to;
+	return on_ask(arg, entry, from, ret_tick) != NVME_GONE;
+}
+
+static void on_dropped(void *arg, const struct nvme_entry *entry, const struct extent *where)
+{
+	(void)on_found(arg, entry, where);
+}
+
+static void on_changed(void *arg)
+{
+	pump(arg);
+}
+
+static bool tier_started(struct rig *rig)
+{
+	return tier_state(rig->tier) != TIER_STARTING;
+}
+
+static bool tier_idle(struct rig *rig)
+{
+	return nvme_idle(rig->tier);
+}
+
+static bool host_up(struct rig *rig)
+{
+	return tier_state(rig->host) == TIER_UP;
+}
+
+static int open_tier(struct rig *rig, char *note, size_t n)
+{
+	const struct nvme_tier_conf nvme = {
+		.paths = { rig->disk.path }, .n_paths = 1, .bytes = store_bytes, .segment_bytes = SEGMENT_BYTES,
+		.read_depth = 32, .write_depth = 16, .stall_ns = 60000000000u, .max_image_bytes = BLOCK, .host = rig->host,
+		.events = { .arg = rig, .found = on_found, .ask = on_ask, .moved = on_moved, .dropped = on_dropped,
+			    .changed = on_changed },
+	};
+	const struct tier_conf conf = { .nvme = &nvme };
+	struct nvme_tier_status status;
+	char text[TIER_TEXT_BYTES];
+	int r;
+
+	rig->next = BLOCKS;	/* nothing to pump */
+	r = tier_open(TIER_NVME, &conf, rig->loop, &rig->tier, text, sizeof text);
+	if (r == 0)
+		r = run_until(rig, tier_started);
+	if (r)
+		return r;
+	nvme_status(rig->tier, &status);
+	(void)snprintf(note, n, "%.100s", status.text);
+	return tier_state(rig->tier) == TIER_UP ? 0 : -EIO;
+}
+
+static int close_tier(struct rig *rig)
+{
+	int r;
+
+	if (!rig->tier)
+		return 0;
+	rig->next = BLOCKS;
+	r = run_until(rig, tier_idle);
+	if (r)
+		return r;
+	tier_close(rig->tier);
+	rig->tier = NULL;
+	return 0;
+}
+
+/* Buffers are slots of a host tier, which the I/O engine knows, as in the daemon. */
+static int open_host(struct rig *rig)
+{
+	const struct tier_conf conf = {
+		.bytes = 64 << 20, .slab_bytes = 64 << 20, .huge_pages = 1, .numa_node = -1, .prefault_threads = 1,
+	};
+	char text[TIER_TEXT_BYTES];
+	int r = tier_open(TIER_HOST, &conf, rig->loop, &rig->host, text, sizeof text);
+
+	rig->next = BLOCKS;
+	if (r == 0)
+		r = run_until(rig, host_up);
+	for (uint32_t i = 0; i < BENCH_DISK_DEPTH && r == 0; i++) {
+		struct slot *slot = &rig->slots[i];
+
+		slot->rig = rig;
+		r = tier_alloc(rig->host, BLOCK, &slot->home);
+		if (r == 0)
+			slot->buffer = tier_address(rig->host, &slot->home);
+	}
+	return r;
+}
+
+static void forget_all(struct rig *rig)
+{
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		nvme_forget(rig->tier, &rig->where[i], rig->ticks[i]);
+}
+
+/* --- a case --- */
+
+static int open_io(struct rig *rig)
+{
+	const struct io_conf conf = { .engine = IO_ENGINE_AUTO, .read_depth = 32, .write_depth = 16 };
+	char text[IO_TEXT_BYTES];
+	void *base;
+	uint64_t bytes;
+	int r = io_open(&conf, rig->loop, &rig->io, text, sizeof text);
+
+	if (r == 0 && host_memory_piece(rig->host, 0, &base, &bytes))
+		r = io_buffers_add(rig->io, base, bytes);
+	return r ? r : io_file_add(rig->io, rig->disk.fd, &rig->file);
+}
+
+static int open_all(struct rig *rig, char *note, size_t n)
+{
+	char text[NVME_TEXT_BYTES] = "";
+	int r = bench_disk_open(&rig->disk, NVME_DATA_OFFSET, store_bytes - NVME_DATA_OFFSET, BLOCK, note, n);
+
+	if (r == 0)
+		r = loop_open(0, &rig->loop);
+	if (r == 0)
+		r = open_host(rig);
+	if (r == 0 && rig->c->way == WAY_IO)
+		r = open_io(rig);
+	if (r == 0 && rig->c->way == WAY_TIER)
+		r = nvme_format_path(rig->disk.path, store_bytes, SEGMENT_BYTES, false, NULL, NULL, text, sizeof text);
+	if (r == 0 && rig->c->way == WAY_TIER)
+		r = open_tier(rig, text, sizeof text);
+	if (r && text[0])
+		(void)snprintf(note, n, "%.120s", text);
+	return r;
+}
+
+static void close_all(struct rig *rig)
+{
+	if (rig->tier && close_tier(rig))
+		return;		/* the device has buffers of ours: leave everything as it is */
+	(void)io_close(rig->io);
+	tier_close(rig->host);
+	loop_close(rig->loop);
+	bench_disk_close(&rig->disk);
+}
+
+/* So that there is something to read. */
+static int prepare(struct rig *rig)
+{
+	static const struct nvme_case write = { true, 16, WAY_TIER };
+	const struct nvme_case *c = rig->c;
+	double gbs, cores;
+	int r;
+
+	if (c->way != WAY_TIER || c->write)
+		return 0;
+	rig->c = &write;
+	r = move_all(rig, &gbs, &cores);
+	rig->c = c;
+	return r;
+}
+
+static int raw_gbs(struct rig *rig, bool small_pages, double *ret)
+{
+	rig->disk.small_pages = small_pages;
+	return bench_disk_raw(&rig->disk, rig->c->write, rig->c->depth, BLOCKS, ret);
+}
+
+static int measure(struct rig *rig, struct bench_result *ret)
+{
+	const bool raw = rig->c->way <= WAY_PAGES, small_pages = rig->c->way == WAY_PAGES;
+	double value = 0, before = 0, after = 0, cores = 0, cores_sum = 0, raw_sum = 0;
+	int r = prepare(rig);
+
+	for (uint32_t run = 0; run < RUNS + 1 && r == 0; run++) {
+		const double cpu = bench_cpu_seconds();
+
+		r = raw_gbs(rig, small_pages, &before);
+		raw_sum += run > 0 ? (bench_cpu_seconds() - cpu) * 1e10 / ((double)BLOCKS * BLOCK) : 0;
+		if (r == 0)
+			r = raw ? raw_gbs(rig, false, &value) : move_all(rig, &value, &cores);
+		if (r == 0)
+			r = raw_gbs(rig, small_pages, &after);
+		if (r == 0 && rig->c->way == WAY_TIER && rig->c->write)
+			forget_all(rig);	/* the next run needs the room */
+		if (r == 0 && run > 0) {	/* the first warms up */
+			bench_add(ret, value, (before + after) / 2);
+			cores_sum += cores;
+		}
+	}
+	if (r == 0 && raw)
+		(void)snprintf(ret->note, sizeof ret->note, "depth %u, %s", rig->c->depth,
+			       small_pages ? "huge pages; limit: 4 KiB pages" : "against itself");
+	else if (r == 0)
+		(void)snprintf(ret->note, sizeof ret->note, "depth %u, %.2f core per 10 GB/s, by hand %.2f", rig->c->depth,
+			       cores_sum / RUNS, raw_sum / RUNS);
+	return r;
+}
+
+static int run_nvme(const struct bench_case *self, struct bench_result *ret)
+{
+	struct rig rig = { .c = self->arg, .disk.fd = -1 };
+	int r = open_all(&rig, ret->note, sizeof ret->note);
+
+	if (r == 0)
+		r = measure(&rig, ret);
+	if (r == -ENOTSUP && !ret->note[0])
+		(void)snprintf(ret->note, sizeof ret->note, "io_uring is refused here");
+	close_all(&rig);
+	return r;
+}
+
+/* --- recovery --- */
+
+static void on_flushed(void *arg, int status)
+{
+	((struct rig *)arg)->flushed = status;
+}
+
+static bool flush_over(struct rig *rig)
+{
+	return rig->flushed != 1;
+}
+
+/* Opens the store again; its last segments are sealed by a flush, as a clean stop does. */
+static int reopen(struct rig *rig, char *note, size_t n)
+{
+	int r;
+
+	rig->flushed = 1;
+	r = nvme_flush(rig->tier, true, on_flushed, rig);
+	if (r == 0)
+		r = run_until(rig, flush_over);
+	if (r == 0)
+		r = close_tier(rig);
+	return r ? r : open_tier(rig, note, n);
+}
+
+static int run_recover(const struct bench_case *self, struct bench_result *ret)
+{
+	struct rig rig = { .c = self->arg, .disk.fd = -1 };
+	struct nvme_tier_status status = { 0 };
+	double gbs = 0, per_tib = 0, bytes = 0;
+	int r = open_all(&rig, ret->note, sizeof ret->note);
+
+	if (r == 0)
+		r = prepare(&rig);
+	for (uint32_t run = 0; run < RUNS && r == 0; run++) {
+		r = reopen(&rig, ret->note, sizeof ret->note);
+		if (r == 0)
+			r = raw_gbs(&rig, false, &gbs);
+		if (r)
+			break;
+		nvme_status(rig.tier, &status);
+		per_tib = (double)(1ull << 40) / (SEGMENT_BYTES * (double)status.log.recovered_segments);
+		bytes = (double)(status.log.recovery_bytes -
+				 NVME_PAGE * (SEGMENTS - status.log.recovered_segments)) * per_tib;	/* less empty ones */
+		bench_add(ret, bytes / gbs / 1e9, 5);
+	}
+	if (r == 0)
+		(void)snprintf(ret->note, sizeof ret->note, "%.0f MiB to read; %u segments took %.1f ms here",
+			       bytes / (1 << 20), (unsigned)status.log.recovered_segments, (double)status.recovery_ns / 1e6);
+	close_all(&rig);
+	return r;
+}
+
+static const struct nvme_case raw_read = { false, 32, WAY_RAW }, raw_write = { true, 16, WAY_RAW };
+static const struct nvme_case pages = { false, 32, WAY_PAGES };
+static const struct nvme_case io_read = { false, 32, WAY_IO }, io_write = { true, 16, WAY_IO };
+static const struct nvme_case tier_read = { false, 32, WAY_TIER }, tier_write = { true, 16, WAY_TIER };
+
+#define AGAINST ", against io_uring by hand"
+const struct bench_case bench_nvme_cases[] = {
+	{ "nvme.raw.read", run_nvme, "io_uring by hand, 1 MiB blocks, against itself", 0.95, BENCH_MORE, "GB/s", &raw_read },
+	{ "nvme.raw.write", run_nvme, "io_uring by hand, 1 MiB blocks, against itself", 0.95, BENCH_MORE, "GB/s", &raw_write },
+	{ "nvme.pages", run_nvme, "io_uring by hand into huge pages, against 4 KiB pages", 0.95, BENCH_MORE, "GB/s", &pages },
+	{ "nvme.io.read", run_nvme, "blocks through the daemon's I/O" AGAINST, 0.95, BENCH_MORE, "GB/s", &io_read },
+	{ "nvme.io.write", run_nvme, "blocks through the daemon's I/O" AGAINST, 0.95, BENCH_MORE, "GB/s", &io_write },
+	{ "nvme.read", run_nvme, "blocks through the tier" AGAINST, 0.95, BENCH_MORE, "GB/s", &tier_read },
+	{ "nvme.write", run_nvme, "blocks through the tier" AGAINST, 0.95, BENCH_MORE, "GB/s", &tier_write },
+	{ "nvme.recover", run_recover, "a start on 1 TiB, bytes to read at the disk's speed, against 5 s", 1.0, BENCH_LESS,
+	  "s", &tier_read },
+	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
+};

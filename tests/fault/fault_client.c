@@ -1,0 +1,548 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: whatever the system refuses to libkvtier, the call says -errno and a sentence, leaves nothing behind, and the
+ * client is good for the next try; refused while it reconnects, it comes back all the same.
+ * Method: the linker puts the functions below in front of the system's (-Wl,--wrap=NAME); the n-th call fails,
+ * n = 1.. until everything succeeds. The daemon is a real one, so these are the client's calls alone. Descriptors,
+ * heap blocks and mappings are counted.
+ */
+#include "tests/lib/lib.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { PAGES = 8, BLOCKS = 4, USES_MAX = 60, PATIENCE_MS = 20000 };
+
+enum call { CALLOC, MALLOC, MMAP, MEMFD_CREATE, FTRUNCATE, FCNTL, FSTAT, EVENTFD, EPOLL_CREATE, EPOLL_CTL, SOCKET,
+	    CONNECT, SENDMSG, RECVMSG, DIGEST_FETCH, DIGEST_NEW, DIGEST_INIT, CALLS };
+
+static struct {
+	int countdown[CALLS];		/* fails when it comes to 1; 0: never */
+	int error;			/* what it fails with */
+	long heap, maps;		/* what is held */
+} faults;
+
+static bool fails(enum call call)
+{
+	if (faults.countdown[call] == 0 || --faults.countdown[call] > 0)
+		return false;
+	errno = faults.error;
+	return true;
+}
+
+#define WRAP(id, fails_with, type, name, params, args)	\
+	type __real_##name params;			\
+	type __wrap_##name params;			\
+	type __wrap_##name params			\
+	{						\
+		return fails(id) ? (fails_with) : __real_##name args;	\
+	}
+
+WRAP(MEMFD_CREATE, -1, int, memfd_create, (const char *name, unsigned int flags), (name, flags))
+WRAP(FTRUNCATE, -1, int, ftruncate, (int fd, off_t length), (fd, length))
+WRAP(FCNTL, -1, int, fcntl, (int fd, int cmd, long arg), (fd, cmd, arg))
+WRAP(FSTAT, -1, int, fstat, (int fd, void *st), (fd, st))
+WRAP(EVENTFD, -1, int, eventfd, (unsigned int count, int flags), (count, flags))
+WRAP(EPOLL_CREATE, -1, int, epoll_create1, (int flags), (flags))
+WRAP(EPOLL_CTL, -1, int, epoll_ctl, (int epoll, int op, int fd, struct epoll_event *event), (epoll, op, fd, event))
+WRAP(SOCKET, -1, int, socket, (int domain, int type, int protocol), (domain, type, protocol))
+WRAP(CONNECT, -1, int, connect, (int fd, const struct sockaddr *to, socklen_t n), (fd, to, n))
+WRAP(SENDMSG, -1, ssize_t, sendmsg, (int fd, const struct msghdr *m, int flags), (fd, m, flags))
+WRAP(RECVMSG, -1, ssize_t, recvmsg, (int fd, struct msghdr *m, int flags), (fd, m, flags))
+WRAP(DIGEST_FETCH, NULL, EVP_MD *, EVP_MD_fetch, (OSSL_LIB_CTX *lib, const char *name, const char *how),
+     (lib, name, how))
+WRAP(DIGEST_NEW, NULL, EVP_MD_CTX *, EVP_MD_CTX_new, (void), ())
+WRAP(DIGEST_INIT, 0, int, EVP_DigestInit_ex2, (EVP_MD_CTX *ctx, const EVP_MD *md, const OSSL_PARAM *how),
+     (ctx, md, how))
+
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size)
+{
+	void *p = fails(CALLOC) ? NULL : __real_calloc(n, size);
+
+	faults.heap += p != NULL;
+	return p;
+}
+
+void *__real_malloc(size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_malloc(size_t size)
+{
+	void *p = fails(MALLOC) ? NULL : __real_malloc(size);
+
+	faults.heap += p != NULL;
+	return p;
+}
+
+void __real_free(void *p);
+void __wrap_free(void *p);
+void __wrap_free(void *p)
+{
+	faults.heap -= p != NULL;
+	__real_free(p);
+}
+
+void *__real_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
+{
+	void *p = fails(MMAP) ? MAP_FAILED : __real_mmap(at, n, protection, flags, fd, offset);
+
+	faults.maps += p != MAP_FAILED;
+	return p;
+}
+
+int __real_munmap(void *at, size_t n);
+int __wrap_munmap(void *at, size_t n);
+int __wrap_munmap(void *at, size_t n)
+{
+	faults.maps--;
+	return __real_munmap(at, n);
+}
+
+/* --- what is held --- */
+
+struct held {
+	int fds;
+	long heap, maps;
+};
+
+static int open_fds(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	int n = 0;
+
+	assert_non_null(dir);
+	while (readdir(dir))
+		n++;
+	(void)closedir(dir);
+	return n;
+}
+
+static struct held held(void)
+{
+	return (struct held){ open_fds(), faults.heap, faults.maps };
+}
+
+static void held_is(const struct held *before, const char *what, enum call call, int n)
+{
+	const struct held now = held();
+
+	if (now.fds != before->fds || now.heap != before->heap || now.maps != before->maps)
+		fail_msg("%s, use %d of call %d: left %d descriptors, %ld heap blocks, %ld mappings", what, n, call,
+			 now.fds - before->fds, now.heap - before->heap, now.maps - before->maps);
+}
+
+/* --- the client's part --- */
+
+struct world {
+	struct daemon d;
+	struct kvtier_geometry geometry;
+	struct kvtier_segment segments[64];
+	size_t n_segments;
+	struct kvtier_region shared, private;
+	uint8_t *memory;
+};
+
+static int connect_once(const struct world *w, struct kvtier_client **ret)
+{
+	const struct kvtier_options o = { .size = sizeof o, .socket_path = w->d.socket, .timeout_ms = 10000 };
+
+	return kvtier_connect(&o, ret);
+}
+
+static int space_once(const struct world *w, struct kvtier_client *client, bool private, struct kvtier_space **ret)
+{
+	return kvtier_space_open(client, &w->geometry, private ? &w->private : &w->shared, 1, w->segments,
+				 w->n_segments, ret);
+}
+
+static int store_once(struct kvtier_client *client, struct kvtier_space *space)
+{
+	const uint32_t pages[BLOCKS] = { 0, 1, 2, 3 };
+	struct kvtier_result result = { .size = sizeof result };
+	uint32_t tokens[BLOCKS * 16] = { 0 };
+	struct kvtier_key keys[BLOCKS];
+	size_t n = BLOCKS;
+	uint64_t op;
+	int rc;
+
+	assert_int_equal(kvtier_keys(space, NULL, tokens, BLOCKS * 16, keys, &n), 0);
+	rc = kvtier_store(space, keys, pages, BLOCKS, NULL, &op);
+	if (!rc)
+		rc = kvtier_wait(client, op, -1, &result);
+	return rc ? rc : result.status;
+}
+
+/* Until it works: the client reconnects from inside these calls. */
+static void works_again(struct kvtier_client *client, struct kvtier_space *space, enum call call, int n)
+{
+	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
+	int rc = store_once(client, space);
+
+	while (rc) {
+		if (now_ns() > until)
+			fail_msg("use %d of call %d: the client did not come back: %d, %s", n, call, rc,
+				 kvtier_last_error());
+		nap_ms(2);
+		rc = store_once(client, space);
+	}
+}
+
+static void arm(enum call call, int n, int error)
+{
+	faults.countdown[call] = n;
+	faults.error = error;
+	(void)kvtier_wait(NULL, 0, 0, NULL);	/* so that the sentence below is not one of before */
+}
+
+/* True when the n-th use came. */
+static bool disarm(enum call call)
+{
+	const bool came = faults.countdown[call] == 0;
+
+	faults.countdown[call] = 0;
+	return came;
+}
+
+static void failed_well(int rc, int error, bool same, enum call call, int n)
+{
+	if (rc >= 0 || (same && rc != -error))
+		fail_msg("use %d of call %d failed with %d: %d, %s", n, call, error, rc, kvtier_last_error());
+	assert_true(strlen(kvtier_last_error()) > 10);
+	assert_null(strstr(kvtier_last_error(), "client is NULL"));
+}
+
+/* same: the caller sees this very -errno. */
+static void connecting(struct world *w, enum call call, int error, bool same, int least)
+{
+	const struct held before = held();
+	bool came = true;
+
+	for (int n = 1; came; n++) {
+		struct kvtier_client *client = NULL;
+		int rc;
+
+		arm(call, n, error);
+		rc = connect_once(w, &client);
+		came = disarm(call);
+		if (came)
+			failed_well(rc, error, same, call, n);
+		else
+			assert_int_equal(rc, 0);
+		assert_true(came ? client == NULL : n > least);
+		kvtier_close(client);
+		held_is(&before, "connecting", call, n);
+		assert_true(n < USES_MAX);
+	}
+}
+
+static void opening(struct world *w, bool private, enum call call, int error, bool same, int least)
+{
+	bool came = true;
+
+	for (int n = 1; came; n++) {
+		const struct held outside = held();
+		struct kvtier_client *client;
+		struct kvtier_space *space = NULL;
+		int rc;
+
+		assert_int_equal(connect_once(w, &client), 0);
+		arm(call, n, error);
+		rc = space_once(w, client, private, &space);
+		came = disarm(call);
+		if (came)
+			failed_well(rc, error, same, call, n);
+		else
+			assert_int_equal(rc, 0);
+		assert_true(came ? space == NULL : n > least);
+		while (!space)		/* at once, unless the connection was what failed */
+			if (space_once(w, client, private, &space))
+				nap_ms(2);
+		works_again(client, space, call, n);
+		kvtier_close(client);
+		held_is(&outside, "opening", call, n);
+		assert_true(n < USES_MAX);
+	}
+}
+
+static void returning(struct world *w, bool private, enum call call, int error, int least)
+{
+	bool came = true;
+
+	for (int n = 1; came; n++) {
+		const struct held outside = held();
+		struct kvtier_client *client;
+		struct kvtier_space *space;
+
+		assert_int_equal(connect_once(w, &client), 0);
+		assert_int_equal(space_once(w, client, private, &space), 0);
+		arm(RECVMSG, 1, ECONNABORTED);	/* as if the daemon had hung up */
+		while (faults.countdown[RECVMSG])
+			assert_true(kvtier_poll(client, NULL, 0) >= 0);
+		arm(call, n, error);
+		works_again(client, space, call, n);
+		came = disarm(call);
+		assert_true(came || n > least);
+		works_again(client, space, call, n);
+		kvtier_close(client);
+		held_is(&outside, "returning", call, n);
+		assert_true(n < USES_MAX);
+	}
+}
+
+static void connect_without_memory(void **state)
+{
+	connecting(*state, CALLOC, ENOMEM, true, 4);		/* client, link, map, grave */
+	connecting(*state, MMAP, ENOMEM, true, 4);		/* statuses, two rings, index */
+}
+
+static void connect_without_descriptors(void **state)
+{
+	connecting(*state, EVENTFD, EMFILE, true, 1);
+	connecting(*state, EPOLL_CREATE, EMFILE, true, 1);
+	connecting(*state, EPOLL_CTL, ENOSPC, true, 2);
+	connecting(*state, SOCKET, ENFILE, true, 1);
+}
+
+static void connect_without_a_peer(void **state)
+{
+	connecting(*state, CONNECT, ECONNREFUSED, true, 1);
+	connecting(*state, SENDMSG, ENOBUFS, true, 1);
+	connecting(*state, RECVMSG, ENOTCONN, false, 1);
+	connecting(*state, FCNTL, EBADF, false, 3);
+	connecting(*state, FSTAT, EBADF, false, 3);
+}
+
+/* The real thing: a process that may open no more files, at every step of connecting. */
+static void connect_at_the_limit_of_descriptors(void **state)
+{
+	const struct held before = held();
+	struct rlimit old, tight;
+	int rc = -EMFILE;
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+	for (int room = 0; rc; room++) {
+		struct kvtier_client *client;
+		const int lowest = dup(0);
+
+		(void)close(lowest);
+		tight = old;
+		tight.rlim_cur = (rlim_t)(lowest + room);
+		assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+		rc = connect_once(*state, &client);
+		assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+		if (!rc)
+			kvtier_close(client);
+		else if (rc != -EMFILE)
+			fail_msg("room for %d descriptors: %d, %s", room, rc, kvtier_last_error());
+		assert_true(room < 20);
+		held_is(&before, "limit", CALLS, room);
+	}
+}
+
+static void open_without_memory(void **state)
+{
+	opening(*state, false, CALLOC, ENOMEM, true, 3);	/* space, keys, message */
+	opening(*state, true, CALLOC, ENOMEM, true, 5);		/* staged and its segments as well */
+	opening(*state, true, MALLOC, ENOMEM, true, 1);
+	opening(*state, true, MMAP, ENOMEM, true, 2);		/* copies, staging */
+}
+
+static void open_without_a_memory_file(void **state)
+{
+	opening(*state, true, MEMFD_CREATE, EMFILE, true, 1);
+	opening(*state, true, FTRUNCATE, ENOSPC, true, 1);
+	opening(*state, true, FCNTL, EPERM, true, 1);		/* its seals */
+	opening(*state, false, FCNTL, EMFILE, true, 1);		/* a duplicate of the region's */
+}
+
+static void open_without_a_digest(void **state)
+{
+	opening(*state, false, DIGEST_FETCH, ENOMEM, false, 1);
+	opening(*state, false, DIGEST_NEW, ENOMEM, false, 1);
+	opening(*state, false, DIGEST_INIT, ENOMEM, false, 1);
+}
+
+static void open_while_the_connection_fails(void **state)
+{
+	opening(*state, false, SENDMSG, EPIPE, false, 1);
+	opening(*state, false, SENDMSG, ETOOMANYREFS, true, 1);
+	opening(*state, false, RECVMSG, ECONNABORTED, false, 1);
+}
+
+static void returns_shared(void **state)
+{
+	returning(*state, false, CALLOC, ENOMEM, 2);
+	returning(*state, false, MMAP, ENOMEM, 3);
+	returning(*state, false, SOCKET, EMFILE, 1);
+	returning(*state, false, EPOLL_CTL, ENOSPC, 1);
+	returning(*state, false, CONNECT, ECONNREFUSED, 1);
+	returning(*state, false, SENDMSG, ENOBUFS, 2);
+}
+
+static void returns_staged(void **state)
+{
+	returning(*state, true, MEMFD_CREATE, EMFILE, 1);
+	returning(*state, true, FTRUNCATE, ENOSPC, 1);
+	returning(*state, true, MMAP, ENOMEM, 4);
+}
+
+/* --- memory that can be taken back --- */
+
+static void allocating(enum call call, int error)
+{
+	const struct held before = held();
+
+	for (int n = 1;; n++) {
+		struct kvtier_shared *memory = NULL;
+		int rc;
+
+		arm(call, n, error);
+		rc = kvtier_memory_alloc(1 << 20, NULL, &memory);
+		if (disarm(call)) {
+			failed_well(rc, error, true, call, n);
+		} else {
+			assert_int_equal(rc, 0);
+			kvtier_memory_free(memory);
+		}
+		held_is(&before, "allocating", call, n);
+		if (rc == 0)
+			return;
+	}
+}
+
+/* What could not be taken back is as it was. */
+static void taking_back(enum call call, int error)
+{
+	struct kvtier_region first = { .size = sizeof first }, now = { .size = sizeof now };
+	struct kvtier_shared *memory = NULL;
+	struct held before;
+	int rc = -1;
+	char *base;
+
+	assert_int_equal(kvtier_memory_alloc(1 << 20, NULL, &memory), 0);
+	assert_int_equal(kvtier_memory_region(memory, &first), 0);
+	base = kvtier_memory_address(memory);
+	strcpy(base + 8192, "mine");
+	before = held();
+	for (int n = 1; rc; n++) {
+		arm(call, n, error);
+		rc = kvtier_memory_take_back(memory);
+		if (disarm(call))
+			failed_well(rc, error, true, call, n);
+		assert_string_equal(base + 8192, "mine");
+		assert_int_equal(kvtier_memory_region(memory, &now), 0);
+		if (rc)
+			assert_int_equal(now.fd, first.fd);
+		faults.maps -= rc == 0;		/* it took the place of the old one */
+		held_is(&before, "taking back", call, n);
+		assert_true(n < USES_MAX);
+	}
+	kvtier_memory_free(memory);
+}
+
+static void memory_is_refused(void **state)
+{
+	(void)state;
+	allocating(CALLOC, ENOMEM);
+	allocating(MEMFD_CREATE, EMFILE);
+	allocating(FTRUNCATE, ENOSPC);
+	allocating(FCNTL, EPERM);
+	allocating(MMAP, ENOMEM);
+	taking_back(MEMFD_CREATE, EMFILE);
+	taking_back(FTRUNCATE, ENOSPC);
+	taking_back(FCNTL, EPERM);
+	taking_back(MMAP, ENOMEM);
+	taking_back(FSTAT, EBADF);
+}
+
+/* --- */
+
+static void count_leaky_fds(int *ret)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+
+	assert_non_null(dir);
+	*ret = 0;
+	while ((entry = readdir(dir)))
+		if (entry->d_name[0] != '.' && !(fcntl(atoi(entry->d_name), F_GETFD) & FD_CLOEXEC))
+			(*ret)++;
+	(void)closedir(dir);
+}
+
+static void all_descriptors_close_on_exec(void **state)
+{
+	struct kvtier_space *space;
+	struct kvtier_client *client;
+	int before, now;
+
+	count_leaky_fds(&before);
+	assert_int_equal(connect_once(*state, &client), 0);
+	assert_true(kvtier_event_fd(client) >= 0);
+	for (int private = 0; private < 2; private++)
+		assert_int_equal(space_once(*state, client, private, &space), 0);
+	count_leaky_fds(&now);
+	assert_int_equal(now, before);
+	kvtier_close(client);
+}
+
+static int begin(void **state)
+{
+	static struct world w;
+	const int fd = memfd_make(PAGES * 8192, F_SEAL_SHRINK);
+
+	w.geometry = tiny_geometry(KVTIER_CODEC_RAW);
+	w.n_segments = engine_segments(&w.geometry, w.segments, 64);
+	assert_int_equal(engine_page_bytes(&w.geometry), 8192);
+	w.memory = mmap(NULL, PAGES * 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_true(w.memory != MAP_FAILED);
+	w.shared = (struct kvtier_region){ .size = sizeof w.shared, .memory = KVTIER_MEMFD, .fd = fd,
+					   .length = PAGES * 8192 };
+	w.private = (struct kvtier_region){ .size = sizeof w.private, .memory = KVTIER_PRIVATE, .base = w.memory,
+					    .length = PAGES * 8192 };
+	daemon_start(&w.d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
+	*state = &w;
+	return 0;
+}
+
+static int end(void **state)
+{
+	struct world *w = *state;
+
+	daemon_remove(&w->d);
+	(void)munmap(w->memory, PAGES * 8192);
+	return close(w->shared.fd);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(connect_without_memory),
+		cmocka_unit_test(connect_without_descriptors),
+		cmocka_unit_test(connect_without_a_peer),
+		cmocka_unit_test(connect_at_the_limit_of_descriptors),
+		cmocka_unit_test(open_without_memory),
+		cmocka_unit_test(open_without_a_memory_file),
+		cmocka_unit_test(open_without_a_digest),
+		cmocka_unit_test(open_while_the_connection_fails),
+		cmocka_unit_test(returns_shared),
+		cmocka_unit_test(returns_staged),
+		cmocka_unit_test(memory_is_refused),
+		cmocka_unit_test(all_descriptors_close_on_exec),
+	};
+
+	return cmocka_run_group_tests(tests, begin, end) ? 1 : 0;
+}

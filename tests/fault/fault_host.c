@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: whatever the system refuses while the host tier opens, the answer is that -errno with a text, and
+ * nothing is left behind; what it refuses later is a visible state.
+ * Method: the linker puts the functions below in front of the system's (-Wl,--wrap=NAME); the n-th call
+ * fails, n = 1.. until an open needs fewer calls. Descriptors and threads are counted, memory is ASan's to
+ * watch.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "tiers/tier.h"
+
+enum { KIB = 1024, SLABS = 8 };
+
+enum call { MMAP, MBIND, MADVISE, MLOCK2, PTHREAD_CREATE, CALLOC, CALLS };
+
+/* Calls that may fail; madvise is also called by the prefault threads. */
+static atomic_int countdown[CALLS];	/* fails when it comes to 1; 0: never */
+static atomic_int fail_errno;
+static atomic_bool later_too;		/* every later call of it fails as well */
+
+static bool fails(enum call call)
+{
+	int left = atomic_load(&countdown[call]);
+
+	if (left == 0)
+		return false;
+	if (left > 1) {
+		(void)atomic_fetch_sub(&countdown[call], 1);
+		return false;
+	}
+	if (!atomic_load(&later_too))
+		atomic_store(&countdown[call], 0);
+	errno = atomic_load(&fail_errno);
+	return true;
+}
+
+#define WRAP(id, fails_with, type, name, params, args)	\
+	type __real_##name params;			\
+	type __wrap_##name params;			\
+	type __wrap_##name params			\
+	{						\
+		return fails(id) ? (fails_with) : __real_##name args;	\
+	}
+
+WRAP(MMAP, MAP_FAILED, void *, mmap, (void *at, size_t n, int prot, int flags, int fd, off_t offset),
+     (at, n, prot, flags, fd, offset))
+WRAP(MBIND, -1, long, mbind,
+     (void *at, unsigned long n, int mode, const unsigned long *mask, unsigned long max, unsigned int flags),
+     (at, n, mode, mask, max, flags))
+WRAP(MLOCK2, -1, int, mlock2, (const void *at, size_t n, unsigned int flags), (at, n, flags))
+WRAP(CALLOC, NULL, void *, calloc, (size_t n, size_t size), (n, size))
+
+/* While set, threads other than the one that opens wait here. */
+static atomic_bool stall;
+static pthread_t opener;
+
+int __real_madvise(void *at, size_t n, int advice);
+int __wrap_madvise(void *at, size_t n, int advice);
+int __wrap_madvise(void *at, size_t n, int advice)
+{
+	while (atomic_load(&stall) && !pthread_equal(pthread_self(), opener))
+		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+	return fails(MADVISE) ? -1 : __real_madvise(at, n, advice);
+}
+
+/* Threads are counted here: /proc shows a joined one for a moment longer. */
+static int threads;
+
+int __real_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg);
+int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg);
+int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
+{
+	const int err = fails(PTHREAD_CREATE) ? errno : __real_pthread_create(ret, attr, fn, arg);
+
+	threads += !err;
+	return err;
+}
+
+int __real_pthread_join(pthread_t thread, void **ret);
+int __wrap_pthread_join(pthread_t thread, void **ret);
+int __wrap_pthread_join(pthread_t thread, void **ret)
+{
+	threads--;
+	return __real_pthread_join(thread, ret);
+}
+
+static int open_fds(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	int n = 0;
+
+	assert_non_null(dir);
+	while (readdir(dir))
+		n++;
+	(void)closedir(dir);
+	return n;
+}
+
+static int open_host(const struct tier_conf *conf, struct tier **ret, char *text)
+{
+	text[0] = '\0';
+	return tier_open(TIER_HOST, conf, NULL, ret, text, TIER_TEXT_BYTES);
+}
+
+static void settle(struct tier *t)
+{
+	while (tier_state(t) == TIER_STARTING)
+		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+}
+
+/* Every use of `call` in open fails once; `uses` is how many there are. */
+static void each_use_fails(enum call call, const struct tier_conf *conf, int err, int uses)
+{
+	const int fds = open_fds();
+	char text[TIER_TEXT_BYTES];
+	struct tier *t;
+
+	for (int n = 1; n <= uses + 1; n++) {
+		atomic_store(&fail_errno, err);
+		atomic_store(&countdown[call], n);
+		if (n <= uses) {
+			assert_int_equal(open_host(conf, &t, text), -err);
+			assert_memory_equal(text, "[host] ", 7);
+			assert_int_equal(atomic_load(&countdown[call]), 0);
+		} else {
+			assert_int_equal(open_host(conf, &t, text), 0);
+			tier_close(t);
+			atomic_store(&countdown[call], 0);
+		}
+		assert_int_equal(open_fds(), fds);
+		assert_int_equal(threads, 0);
+	}
+}
+
+static const struct tier_conf plain = { .bytes = SLABS * 64 * KIB, .slab_bytes = 64 * KIB, .numa_node = -1,
+					.prefault_threads = 3 };
+
+static void no_mapping(void **state)
+{
+	(void)state;
+	each_use_fails(MMAP, &plain, ENOMEM, 2);	/* the memory, the table of slots */
+}
+
+static void no_policy(void **state)
+{
+	struct tier_conf conf = plain;
+	char text[TIER_TEXT_BYTES];
+	struct tier *t;
+
+	(void)state;
+	conf.numa_node = 0;
+	if (open_host(&conf, &t, text))
+		skip();		/* no NUMA here, or no node 0 */
+	tier_close(t);
+	each_use_fails(MBIND, &conf, EIO, 1);
+}
+
+static void no_lock(void **state)
+{
+	struct tier_conf conf = plain;
+	char text[TIER_TEXT_BYTES];
+	struct tier *t;
+
+	(void)state;
+	conf.lock = true;
+	if (open_host(&conf, &t, text))
+		skip();		/* this process may not lock half a megabyte */
+	tier_close(t);
+	each_use_fails(MLOCK2, &conf, ENOMEM, 1);
+}
+
+static void no_thread(void **state)
+{
+	(void)state;
+	each_use_fails(PTHREAD_CREATE, &plain, EAGAIN, 3);
+}
+
+static void no_heap(void **state)
+{
+	(void)state;
+	each_use_fails(CALLOC, &plain, ENOMEM, 4);	/* host, memory, states, slabs */
+}
+
+static void dumped_or_no_first_slab(void **state)
+{
+	(void)state;
+	each_use_fails(MADVISE, &plain, ENOMEM, 2);	/* to be left out of core dumps, to be there */
+}
+
+static void populate_unknown_to_the_kernel(void **state)
+{
+	char text[TIER_TEXT_BYTES];
+	struct tier *t;
+
+	(void)state;
+	atomic_store(&fail_errno, EINVAL);
+	atomic_store(&later_too, true);
+	atomic_store(&countdown[MADVISE], 2);	/* all but the first, which asks for something else */
+	assert_int_equal(open_host(&plain, &t, text), 0);
+	settle(t);
+	assert_int_equal(tier_state(t), TIER_UP);
+	assert_int_equal(host_free_slabs(t), SLABS);
+	atomic_store(&countdown[MADVISE], 0);
+	atomic_store(&later_too, false);
+	tier_close(t);
+}
+
+static void memory_lost_after_the_start_shows(void **state)
+{
+	char text[TIER_TEXT_BYTES];
+	struct extent where;
+	struct tier *t;
+	int slots = 0;
+
+	(void)state;
+	atomic_store(&fail_errno, ENOMEM);
+	atomic_store(&countdown[MADVISE], 3);	/* one of the slabs after the first */
+	assert_int_equal(open_host(&plain, &t, text), 0);
+	settle(t);
+	assert_int_equal(tier_state(t), TIER_DEGRADED);
+	while (!tier_alloc(t, 64 * KIB, &where))
+		slots++;
+	assert_int_equal(slots, SLABS - 1);
+	assert_int_equal(t->capacity_bytes, (SLABS - 1) * 64 * KIB);
+	tier_close(t);
+}
+
+/* Stores right after the start do not wait, and what they wrote survives the faulting in (by touch, too). */
+static void slabs_are_usable_before_they_are_faulted_in(void **state)
+{
+	char text[TIER_TEXT_BYTES];
+	struct extent where[SLABS];
+	struct tier *t;
+
+	(void)state;
+	for (int touch = 0; touch < 2; touch++) {
+		opener = pthread_self();
+		atomic_store(&stall, true);
+		assert_int_equal(open_host(&plain, &t, text), 0);
+		for (int i = 0; i < SLABS; i++) {
+			assert_int_equal(tier_alloc(t, 64 * KIB, &where[i]), 0);
+			memset(tier_address(t, &where[i]), i + 1, 64 * KIB);
+		}
+		assert_int_equal(tier_alloc(t, 64 * KIB, &where[0]), -ENOSPC);
+		assert_int_equal(tier_state(t), TIER_STARTING);
+		atomic_store(&fail_errno, EINVAL);
+		atomic_store(&later_too, touch);
+		atomic_store(&countdown[MADVISE], touch);
+		atomic_store(&stall, false);
+		settle(t);
+		for (int i = 0; i < SLABS; i++)
+			for (int k = 0; k < 64 * KIB; k++)
+				assert_int_equal(tier_address(t, &where[i])[k], i + 1);
+		atomic_store(&countdown[MADVISE], 0);
+		atomic_store(&later_too, false);
+		assert_int_equal(tier_state(t), TIER_UP);
+		tier_close(t);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(no_mapping),
+		cmocka_unit_test(no_policy),
+		cmocka_unit_test(no_lock),
+		cmocka_unit_test(no_thread),
+		cmocka_unit_test(no_heap),
+		cmocka_unit_test(dumped_or_no_first_slab),
+		cmocka_unit_test(populate_unknown_to_the_kernel),
+		cmocka_unit_test(memory_lost_after_the_start_shows),
+		cmocka_unit_test(slabs_are_usable_before_they_are_faulted_in),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fault_index - opening index, blocks and map when the n-th call to the system fails: an error comes back,
+ * the output is untouched and nothing is left behind.
+ * Method: the linker puts the functions below in front of the system's (-Wl,--wrap=NAME); call n fails, n =
+ * 0.. until an open needs fewer. Mappings and descriptors are counted; memory is ASan's to watch.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+
+#include "client/lib/map.h"
+#include "daemon/store/block.h"
+#include "daemon/store/index.h"
+
+enum { NEVER = -1, ENTRIES = 1000 };
+
+static int countdown = NEVER;	/* calls that succeed before one fails */
+static int mappings;
+
+static bool fails(void)
+{
+	if (countdown == NEVER || countdown-- > 0)
+		return false;
+	errno = EMLINK;		/* one that no code here makes up */
+	return true;
+}
+
+#define WRAP(fails_with, type, name, params, args)                    \
+	type __real_##name params;                                    \
+	type __wrap_##name params;                                    \
+	type __wrap_##name params                                     \
+	{                                                             \
+		return fails() ? (fails_with) : __real_##name args;   \
+	}
+
+WRAP(-1, int, memfd_create, (const char *name, unsigned int flags), (name, flags))
+WRAP(-1, int, ftruncate, (int fd, off_t bytes), (fd, bytes))
+WRAP(-1, int, fcntl, (int fd, int command, long argument), (fd, command, argument))
+WRAP(-1, ssize_t, getrandom, (void *to, size_t n, unsigned int flags), (to, n, flags))
+WRAP(NULL, void *, calloc, (size_t n, size_t bytes), (n, bytes))
+
+void *__real_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
+{
+	void *ret = fails() ? MAP_FAILED : __real_mmap(at, n, protection, flags, fd, offset);
+
+	mappings += ret != MAP_FAILED;
+	return ret;
+}
+
+int __real_munmap(void *at, size_t n);
+int __wrap_munmap(void *at, size_t n);
+int __wrap_munmap(void *at, size_t n)
+{
+	mappings--;
+	return __real_munmap(at, n);
+}
+
+static int descriptors(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	int n = 0;
+
+	assert_non_null(dir);
+	while (readdir(dir))
+		n++;
+	(void)closedir(dir);
+	return n;
+}
+
+static int try_index(struct index *unused, void **ret)
+{
+	(void)unused;
+	return index_open(ENTRIES, (struct index **)ret);
+}
+
+static int try_blocks(struct index *index, void **ret)
+{
+	const struct blocks_conf conf = { .max_blocks = ENTRIES, .classes = 4 };
+
+	return blocks_open(&conf, index, (struct blocks **)ret);
+}
+
+static int try_map(struct index *index, void **ret)
+{
+	return map_open(index_fd(index), index_bytes(index), (struct map **)ret);
+}
+
+/* Returns what was opened, once n calls were enough. */
+static void *fail_each_call(int (*try)(struct index *, void **), struct index *index)
+{
+	const int mapped = mappings, open = descriptors();
+
+	for (int n = 0; n < 100; n++) {
+		void *ret = NULL;
+
+		countdown = n;
+		const int r = try(index, &ret);
+		const bool reached = countdown == NEVER;
+		countdown = NEVER;
+		if (!reached) {
+			assert_int_equal(r, 0);
+			assert_true(n >= 2);
+			return ret;
+		}
+		assert_true(r < 0);
+		assert_null(ret);
+		assert_int_equal(mappings, mapped);
+		assert_int_equal(descriptors(), open);
+	}
+	fail_msg("100 calls are not enough");
+	return NULL;
+}
+
+static void index_open_fails_cleanly(void **state)
+{
+	struct index *index = fail_each_call(try_index, NULL);
+
+	(void)state;
+	index_close(index);
+	assert_int_equal(mappings, 0);
+}
+
+static void blocks_open_fails_cleanly(void **state)
+{
+	struct index *index;
+
+	(void)state;
+	assert_int_equal(index_open(ENTRIES, &index), 0);
+	blocks_close(fail_each_call(try_blocks, index));
+	index_close(index);
+	assert_int_equal(mappings, 0);
+}
+
+static void map_open_fails_cleanly(void **state)
+{
+	struct index *index;
+
+	(void)state;
+	assert_int_equal(index_open(ENTRIES, &index), 0);
+	map_close(fail_each_call(try_map, index));
+	index_close(index);
+	assert_int_equal(mappings, 0);
+}
+
+static void closing_nothing_is_fine(void **state)
+{
+	(void)state;
+	index_close(NULL);
+	blocks_close(NULL);
+	map_close(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(index_open_fails_cleanly),
+		cmocka_unit_test(blocks_open_fails_cleanly),
+		cmocka_unit_test(map_open_fails_cleanly),
+		cmocka_unit_test(closing_nothing_is_fine),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

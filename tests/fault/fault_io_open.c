@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: whatever of io_uring is refused while an io is opened or used, the answer is less speed, or threads,
+ * and a note that says why, or where io_uring was forced an error with a text; nothing is left behind.
+ * Method: the linker puts the functions below in front of liburing's and the system's (-Wl,--wrap=NAME); each
+ * refusal is followed by transfers that must still work. Descriptors and threads are counted.
+ */
+#include "tests/lib/io_rig.h"
+
+#include <liburing.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+/* --- the plan: the n-th call of one function fails, and some after it --- */
+
+enum call { EVENTFD, EPOLL_CTL, PTHREAD_CREATE, CALLOC, QUEUE_INIT, GET_PROBE, SUBMIT, REGISTER_EVENTFD,
+	    REGISTER_FILES, REGISTER_BUFFERS_SPARSE, UPDATE_BUFFERS, UPDATE_FILES, CALLS };
+
+static struct {
+	int at, times;		/* fails from the at-th call on, so often; 0: never */
+	int error;
+} refuse[CALLS];
+
+static void set_refusal(enum call call, int at, int times, int error)
+{
+	memset(refuse, 0, sizeof(refuse));
+	refuse[call].at = at;
+	refuse[call].times = times;
+	refuse[call].error = error;
+}
+
+static int refused(enum call call)
+{
+	if (refuse[call].at == 0 || refuse[call].times == 0)
+		return 0;
+	if (refuse[call].at > 1) {
+		refuse[call].at--;
+		return 0;
+	}
+	refuse[call].times--;
+	return refuse[call].error;
+}
+
+#define WRAP(id, fails_with, type, name, params, args)	\
+	REAL(type, name, params)			\
+	{						\
+		const int error = refused(id);		\
+							\
+		if (error == 0)				\
+			return __real_##name args;	\
+		errno = error;				\
+		return fails_with;			\
+	}
+
+WRAP(EVENTFD, -1, int, eventfd, (unsigned int count, int flags), (count, flags))
+WRAP(EPOLL_CTL, -1, int, epoll_ctl, (int fd, int op, int watched, struct epoll_event *e), (fd, op, watched, e))
+WRAP(CALLOC, NULL, void *, calloc, (size_t n, size_t size), (n, size))
+WRAP(QUEUE_INIT, -error, int, io_uring_queue_init_params,
+     (unsigned entries, struct io_uring *ring, struct io_uring_params *params), (entries, ring, params))
+WRAP(GET_PROBE, NULL, struct io_uring_probe *, io_uring_get_probe_ring, (struct io_uring *ring), (ring))
+WRAP(SUBMIT, -error, int, io_uring_submit, (struct io_uring *ring), (ring))
+WRAP(REGISTER_EVENTFD, -error, int, io_uring_register_eventfd, (struct io_uring *ring, int fd), (ring, fd))
+WRAP(REGISTER_FILES, -error, int, io_uring_register_files, (struct io_uring *ring, const int *fds, unsigned n),
+     (ring, fds, n))
+WRAP(REGISTER_BUFFERS_SPARSE, -error, int, io_uring_register_buffers_sparse, (struct io_uring *ring, unsigned n),
+     (ring, n))
+WRAP(UPDATE_BUFFERS, -error, int, io_uring_register_buffers_update_tag,
+     (struct io_uring *ring, unsigned at, const struct iovec *pieces, const __u64 *tags, unsigned n),
+     (ring, at, pieces, tags, n))
+WRAP(UPDATE_FILES, -error, int, io_uring_register_files_update,
+     (struct io_uring *ring, unsigned at, const int *fds, unsigned n), (ring, at, fds, n))
+
+static int threads;
+
+REAL(int, pthread_create, (pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg))
+{
+	const int error = refused(PTHREAD_CREATE);
+	const int r = error ? error : __real_pthread_create(ret, attr, fn, arg);
+
+	threads += r == 0;
+	return r;
+}
+
+REAL(int, pthread_join, (pthread_t thread, void **ret))
+{
+	threads--;
+	return __real_pthread_join(thread, ret);
+}
+
+static int nothing_refused(void **state)
+{
+	(void)state;
+	memset(refuse, 0, sizeof(refuse));
+	return 0;
+}
+
+enum { PAGES = 64, OP_PAGES = 8 };
+
+/* What was written comes back, and so does what was there. */
+static void it_works(struct rig *rig)
+{
+	for (uint32_t i = 0; i < OP_PAGES; i++)
+		rig_fill(rig->buffers + (size_t)i * PAGE, 500 + i, PAGE);
+	assert_int_equal(rig_do(rig, IO_WRITE, 8 * PAGE, OP_PAGES * PAGE, 0), 0);
+	memset(rig->buffers, 0, OP_PAGES * PAGE);
+	assert_int_equal(rig_do(rig, IO_READ, 8 * PAGE, OP_PAGES * PAGE, 0), 0);
+	assert_true(rig_pages_are(rig, 0, 500, OP_PAGES));
+	assert_int_equal(rig_do(rig, IO_READ, 24 * PAGE, OP_PAGES * PAGE, 0), 0);
+	assert_true(rig_pages_are(rig, 0, 24, OP_PAGES));
+}
+
+/* --- refusals --- */
+
+static const struct io_conf any = { .engine = IO_ENGINE_AUTO, .read_depth = 3, .write_depth = 2 };
+static const struct io_conf forced = { .engine = IO_ENGINE_URING, .read_depth = 3, .write_depth = 2 };
+
+/* AUTO takes threads and says why; URING fails and says why. */
+static void refusing_means_threads(enum call call, int times, int error, const char *words)
+{
+	struct rig rig;
+	int fds;
+
+	rig_prepare(&rig, PAGES);
+	fds = rig_open_fds();
+	set_refusal(call, 1, times, error);
+	assert_true(io_open(&forced, rig.loop, &rig.io, rig.text, sizeof(rig.text)) < 0);
+	assert_non_null(strstr(rig.text, "no io_uring: "));
+	assert_non_null(strstr(rig.text, words));
+	assert_int_equal(rig_open_fds(), fds);
+	set_refusal(call, 1, times, error);
+	assert_int_equal(io_open(&any, rig.loop, &rig.io, rig.text, sizeof(rig.text)), 0);
+	assert_string_equal(io_engine_name(rig.io), "threads");
+	assert_non_null(strstr(io_note(rig.io), "no io_uring: "));
+	assert_non_null(strstr(io_note(rig.io), words));
+	assert_int_equal(io_file_add(rig.io, rig.fd, &rig.file), 0);
+	it_works(&rig);
+	rig_tear_down(&rig);
+}
+
+static void no_such_system_call(void **state)
+{
+	(void)state;
+	refusing_means_threads(QUEUE_INIT, 1, ENOSYS, "has none");
+}
+
+static void not_permitted(void **state)
+{
+	(void)state;
+	refusing_means_threads(QUEUE_INIT, 1, EPERM, "seccomp");
+}
+
+static void no_memory_for_the_ring(void **state)
+{
+	(void)state;
+	refusing_means_threads(QUEUE_INIT, 1, ENOMEM, "RLIMIT_MEMLOCK");
+}
+
+static void no_set_of_flags_will_do(void **state)
+{
+	(void)state;
+	refusing_means_threads(QUEUE_INIT, 3, EINVAL, strerror(EINVAL));
+}
+
+/* Not where the machine itself refuses: then the first refusal is another. */
+static void need_uring(void)
+{
+	const struct io_conf conf = forced;
+	struct rig rig;
+
+	rig_open(&rig, &conf, 0);
+	rig_tear_down(&rig);
+}
+
+static void no_list_of_operations(void **state)
+{
+	(void)state;
+	need_uring();
+	refusing_means_threads(GET_PROBE, 1, ENOSYS, "has none");
+}
+
+static void set_up_but_not_used(void **state)
+{
+	(void)state;
+	need_uring();
+	refusing_means_threads(SUBMIT, 1, EPERM, "seccomp");
+}
+
+static void no_wake_up(void **state)
+{
+	(void)state;
+	need_uring();
+	refusing_means_threads(REGISTER_EVENTFD, 1, EBUSY, strerror(EBUSY));
+}
+
+static void an_older_kernel_has_io_uring_as_well(void **state)
+{
+	(void)state;
+	for (int n = 1; n <= 2; n++) {
+		struct rig rig;
+
+		set_refusal(QUEUE_INIT, 1, n, EINVAL);	/* the first n sets of flags */
+		rig_open(&rig, &forced, PAGES);
+		assert_string_equal(io_note(rig.io), "");
+		it_works(&rig);
+		rig_tear_down(&rig);
+	}
+}
+
+static void without_registered_files_it_works(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	set_refusal(REGISTER_FILES, 1, 1, EMFILE);
+	rig_open(&rig, &forced, PAGES);
+	assert_non_null(strstr(io_note(rig.io), "no registered files"));
+	it_works(&rig);
+	assert_int_equal(rig_do(&rig, IO_FDATASYNC, 0, 0, 0), 0);
+	rig_tear_down(&rig);
+}
+
+static void a_file_that_cannot_be_registered_is_none(void **state)
+{
+	struct rig rig;
+	uint32_t file = 99;
+
+	(void)state;
+	rig_open(&rig, &forced, PAGES);
+	set_refusal(UPDATE_FILES, 1, 1, ENOMEM);
+	assert_int_equal(io_file_add(rig.io, rig.fd, &file), -ENOMEM);
+	assert_int_equal(file, 99);
+	assert_int_equal(io_file_add(rig.io, rig.fd, &file), 0);
+	rig_tear_down(&rig);
+}
+
+static void without_registered_buffers_it_works(void **state)
+{
+	static const struct {
+		enum call call;
+		int at, error;
+		const char *words;
+	} cases[] = {
+		{ REGISTER_BUFFERS_SPARSE, 1, EINVAL, "Linux 5.19" },
+		{ UPDATE_BUFFERS, 1, ENOMEM, "RLIMIT_MEMLOCK" },
+		{ UPDATE_BUFFERS, 2, EFAULT, "Bad address" },	/* the second area */
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct rig rig;
+
+		set_refusal(cases[i].call, cases[i].at, 1, cases[i].error);
+		rig_open(&rig, &forced, PAGES);
+		assert_int_equal(io_buffers_add(rig.io, rig.buffers, 4 * PAGE), 0);
+		assert_int_equal(io_buffers_add(rig.io, rig.buffers + 4 * PAGE, 4 * PAGE), 0);
+		assert_non_null(strstr(io_note(rig.io), cases[i].words));
+		it_works(&rig);		/* across both areas */
+		assert_int_equal(rig_do(&rig, IO_READ, PAGE, PAGE, 1), 0);
+		assert_true(rig_pages_are(&rig, 1, 1, 1));
+		assert_int_equal(rig_do(&rig, IO_READ, PAGE, PAGE, 5), 0);
+		assert_true(rig_pages_are(&rig, 5, 1, 1));
+		rig_tear_down(&rig);
+	}
+}
+
+static void a_submission_that_fails_is_made_again(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &forced, PAGES);
+	set_refusal(SUBMIT, 1, 5, EAGAIN);
+	it_works(&rig);
+	set_refusal(SUBMIT, 1, 5, EBUSY);
+	it_works(&rig);
+	rig_tear_down(&rig);
+}
+
+/* The threads engine's own needs: each use fails once. */
+static void threads_that_cannot_be_had_are_an_error(void **state)
+{
+	static const struct {
+		enum call call;
+		int uses, error;
+	} cases[] = {
+		{ CALLOC, 1, ENOMEM }, { EVENTFD, 1, EMFILE }, { PTHREAD_CREATE, 5, EAGAIN }, { EPOLL_CTL, 1, ENOSPC },
+	};
+	struct io_conf conf = any;
+	struct rig rig;
+	int fds;
+
+	(void)state;
+	conf.engine = IO_ENGINE_THREADS;
+	rig_prepare(&rig, 0);
+	fds = rig_open_fds();
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		for (int n = 1; n <= cases[i].uses; n++) {
+			set_refusal(cases[i].call, n, 1, cases[i].error);
+			rig.text[0] = '\0';
+			assert_int_equal(io_open(&conf, rig.loop, &rig.io, rig.text, sizeof(rig.text)), -cases[i].error);
+			assert_true(rig.text[0] != '\0');
+			assert_int_equal(refuse[cases[i].call].times, 0);
+			assert_int_equal(rig_open_fds(), fds);
+			assert_int_equal(threads, 0);
+		}
+	}
+	rig_tear_down(&rig);
+}
+
+#define CASE(fn) { #fn, fn, nothing_refused, NULL, NULL }
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(no_such_system_call),
+		CASE(not_permitted),
+		CASE(no_memory_for_the_ring),
+		CASE(no_set_of_flags_will_do),
+		CASE(no_list_of_operations),
+		CASE(set_up_but_not_used),
+		CASE(no_wake_up),
+		CASE(an_older_kernel_has_io_uring_as_well),
+		CASE(without_registered_files_it_works),
+		CASE(a_file_that_cannot_be_registered_is_none),
+		CASE(without_registered_buffers_it_works),
+		CASE(a_submission_that_fails_is_made_again),
+		CASE(threads_that_cannot_be_had_are_an_error),
+	};
+
+	if (!rig_can_run())
+		return 77;
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

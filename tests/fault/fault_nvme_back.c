@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: a device that vanished serves again when it is at its path again, and only that device, as it was left: not
+ * another store, nor an older copy of it, nor one that was used elsewhere meanwhile. What is refused is left alone, and
+ * nothing is closed that an I/O still uses.
+ * Method: a real file whose transfers all end with -ENODEV (lib_io_faults.h) while other files are put in its place.
+ * Both I/O engines, where these matter.
+ */
+#include "tests/lib/lib_nvme_tier.h"
+
+#include <dirent.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/lib/lib_io_faults.h"
+
+enum { BLOCKS = 12, ALWAYS = 1 << 30, SOME_TURNS = 600 };
+
+static struct site site;
+static char other[320];		/* a path beside the store's */
+static const char *awaited;
+
+static int open_site(void **state)
+{
+	io_plan_none();
+	site_open(&site, *(enum io_engine_choice *)*state, 1);
+	site_start(&site);
+	assert_int_equal(tier_state(site.tier), TIER_UP);
+	site_store_range(&site, 0, BLOCKS);
+	(void)snprintf(other, sizeof(other), "%s-other", site.path[0]);
+	return 0;
+}
+
+static int close_site(void **state)
+{
+	(void)state;
+	io_plan_none();
+	site_close(&site);
+	return 0;
+}
+
+/* --- what is where --- */
+
+static void copy(const char *from, const char *to)
+{
+	static uint8_t all[SITE_BYTES];
+	FILE *f = fopen(to, "w");
+
+	assert_non_null(f);
+	site_peek(from, 0, all, sizeof(all));
+	assert_int_equal(fwrite(all, 1, sizeof(all), f), sizeof(all));
+	assert_int_equal(fclose(f), 0);
+}
+
+static void put(const char *from)
+{
+	assert_int_equal(rename(from, site.path[0]), 0);
+}
+
+/* How many descriptors of this process lead to the store, wherever it is now. */
+static int open_descriptors(const char *path)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	struct stat store, st;
+	int n = 0;
+
+	assert_non_null(dir);
+	assert_int_equal(stat(path, &store), 0);
+	for (struct dirent *e; (e = readdir(dir));)
+		n += fstatat(dirfd(dir), e->d_name, &st, 0) == 0 && st.st_ino == store.st_ino && st.st_dev == store.st_dev;
+	(void)closedir(dir);
+	return n;
+}
+
+/* --- the device --- */
+
+static void gone(uint32_t kinds)
+{
+	io_plan_set((struct io_plan){ .kinds = kinds, .times = ALWAYS, .result = -ENODEV });
+}
+
+static void lose(void)
+{
+	gone(IO_ALL_KINDS);
+	assert_int_equal(site_load(&site, 3), -ENODEV);
+	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
+}
+
+static bool is_said(struct site *s)
+{
+	struct nvme_device_row row;
+
+	site_device(s, 0, &row);
+	return strstr(row.text, awaited) != NULL;
+}
+
+static void says(const char *word)
+{
+	struct nvme_device_row row;
+
+	awaited = word;
+	if (site_settle(&site, is_said))
+		return;
+	site_device(&site, 0, &row);
+	fail_msg("\"%s\" lacks \"%s\"", row.text, word);
+}
+
+/* What is at `from` comes to the store's path, answers, and is refused with this word and left alone. Then the right
+ * one is there again. */
+static void is_refused(const char *from, const char *word)
+{
+	static uint8_t before[SITE_BYTES], after[SITE_BYTES];
+	char right[340];
+	struct stat st;
+	size_t bytes;
+
+	(void)snprintf(right, sizeof(right), "%s-right", site.path[0]);
+	assert_int_equal(stat(from, &st), 0);
+	bytes = (size_t)st.st_size;
+	site_peek(from, 0, before, bytes);
+	lose();
+	assert_int_equal(rename(site.path[0], right), 0);
+	put(from);
+	says("cannot be read");		/* the old descriptor leads to it no more */
+	io_plan_none();
+	says(word);
+	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
+	assert_int_equal(open_descriptors(site.path[0]), 0);	/* others may have it */
+	site_peek(site.path[0], 0, after, bytes);
+	assert_memory_equal(before, after, bytes);
+	put(right);
+	assert_true(site_until_state(&site, TIER_UP));
+	(void)site_load_all(&site);
+	site_store_range(&site, 40, 42);
+	assert_int_equal(site_load(&site, 40), 0);
+}
+
+/* --- it is back --- */
+
+/* With another inode, as the node of a device that was plugged in again has. */
+static void it_is_found_at_its_path(void **state)
+{
+	(void)state;
+	lose();
+	assert_int_equal(rename(site.path[0], other), 0);
+	says("nothing at its path");
+	assert_int_equal(open_descriptors(other), 0);
+	io_plan_none();
+	copy(other, site.path[0]);
+	assert_true(site_until_state(&site, TIER_UP));
+	says("");
+	assert_int_equal(site_load_all(&site), BLOCKS);
+	site_store_range(&site, 30, 60);	/* the open segment, and more */
+	assert_int_equal(site_load_all(&site), BLOCKS + 30);
+	site_stop(&site, false);
+	site_start(&site);
+	assert_int_equal(site_load_all(&site), BLOCKS + 30);
+}
+
+static void it_may_vanish_while_it_starts(void **state)
+{
+	(void)state;
+	site_stop(&site, true);
+	gone(IO_ALL_KINDS);
+	site_start(&site);
+	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
+	assert_int_equal(rename(site.path[0], other), 0);
+	says("nothing at its path");
+	io_plan_none();
+	copy(other, site.path[0]);
+	assert_true(site_until_state(&site, TIER_UP));
+	assert_int_equal(site_load_all(&site), BLOCKS);
+}
+
+static bool has_failed_twice(struct site *s)
+{
+	struct nvme_device_row row;
+
+	site_device(s, 0, &row);
+	return row.io.errors_total >= 2;
+}
+
+static void nothing_is_closed_under_an_io(void **state)
+{
+	struct site_slot *slot;
+	int r;
+
+	(void)state;
+	io_hold(1 << IO_WRITE);
+	slot = site_write(&site, 30, &r);
+	assert_non_null(slot);
+	gone(1 << IO_READ);
+	assert_int_equal(site_load(&site, 3), -ENODEV);
+	assert_true(site_settle(&site, has_failed_twice));	/* the second: the probe */
+	for (int i = 0; i < SOME_TURNS; i++)
+		site_turn(&site);
+	assert_int_equal(slot->dones, 0);
+	assert_true(open_descriptors(site.path[0]) > 0);
+	assert_int_equal(rename(site.path[0], other), 0);
+	io_hold(0);
+	says("nothing at its path");
+	assert_int_equal(slot->dones, 1);
+	assert_int_equal(open_descriptors(other), 0);
+	io_plan_none();
+	put(other);
+	assert_true(site_until_state(&site, TIER_UP));
+	assert_int_equal(site_load_all(&site), BLOCKS + 1);
+}
+
+/* --- something else is there --- */
+
+static void another_store_is_refused(void **state)
+{
+	(void)state;
+	assert_int_equal(nvme_format_path(other, SITE_BYTES, KIT_SEGMENT, false, NULL, NULL, site.text, sizeof(site.text)), 0);
+	is_refused(other, "not its store");
+}
+
+static void what_is_no_store_is_refused(void **state)
+{
+	FILE *f = fopen(other, "w");
+
+	(void)state;
+	assert_non_null(f);
+	assert_int_equal(ftruncate(fileno(f), SITE_BYTES), 0);
+	(void)fclose(f);
+	is_refused(other, "not its store");
+}
+
+static void a_copy_of_an_earlier_life_is_refused(void **state)
+{
+	(void)state;
+	site_stop(&site, true);
+	copy(site.path[0], other);
+	site_start(&site);
+	is_refused(other, "older copy");
+}
+
+/* Or what was purged would be there again after a restart. */
+static void a_copy_from_before_a_purge_is_refused(void **state)
+{
+	(void)state;
+	copy(site.path[0], other);
+	assert_int_equal(site_purge(&site, 1), 0);
+	is_refused(other, "older copy");
+}
+
+static void one_that_was_used_elsewhere_is_refused(void **state)
+{
+	(void)state;
+	copy(site.path[0], other);
+	for (uint32_t i = 0; i < NVME_SUPER_COPIES; i++) {
+		struct nvme_super super;
+
+		site_peek(other, nvme_super_offset(i), &super, sizeof(super));
+		super.life++;
+		super.generation++;
+		nvme_super_seal(&super);
+		site_poke(other, nvme_super_offset(i), &super, sizeof(super));
+	}
+	is_refused(other, "another kvtierd has used its store");
+}
+
+static void one_that_is_cut_short_is_refused(void **state)
+{
+	(void)state;
+	copy(site.path[0], other);
+	assert_int_equal(truncate(other, SITE_BYTES / 2 / NVME_PAGE * NVME_PAGE), 0);
+	is_refused(other, "shorter");
+}
+
+static void one_that_somebody_has_is_refused(void **state)
+{
+	int fd;
+
+	(void)state;
+	lose();
+	says("cannot be read");		/* our own lock is gone */
+	fd = open(site.path[0], O_RDONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(flock(fd, LOCK_EX), 0);
+	io_plan_none();
+	says("in use by another kvtierd");
+	(void)close(fd);
+	assert_true(site_until_state(&site, TIER_UP));
+	assert_int_equal(site_load_all(&site), BLOCKS);
+}
+
+static enum io_engine_choice any = IO_ENGINE_AUTO, threads = IO_ENGINE_THREADS;
+
+#define ONE(fn) { #fn, fn, open_site, close_site, &any }
+#define BOTH(fn)                                                        \
+	{ #fn " [any]", fn, open_site, close_site, &any }, { #fn " [threads]", fn, open_site, close_site, &threads }
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		BOTH(it_is_found_at_its_path),
+		BOTH(it_may_vanish_while_it_starts),
+		BOTH(nothing_is_closed_under_an_io),
+		ONE(another_store_is_refused),
+		ONE(what_is_no_store_is_refused),
+		ONE(a_copy_of_an_earlier_life_is_refused),
+		ONE(a_copy_from_before_a_purge_is_refused),
+		ONE(one_that_was_used_elsewhere_is_refused),
+		ONE(one_that_is_cut_short_is_refused),
+		ONE(one_that_somebody_has_is_refused),
+	};
+
+	if (!rig_can_run())
+		return 77;
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

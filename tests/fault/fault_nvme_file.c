@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: whatever lies at a configured path, the tier opens; what is not recognised is refused with a sentence that
+ * says what to do, and not one byte of it is changed; what may be made is made, whole or not at all.
+ * Method: each thing is put there, its bytes compared before and after. Also kvtierctl's way of making a store.
+ */
+#include "tests/lib/lib_nvme_tier.h"
+
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/fsuid.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+static struct site site;
+
+static int open_site(void **state)
+{
+	(void)state;
+	site_open(&site, IO_ENGINE_AUTO, 1);
+	return 0;
+}
+
+static int close_site(void **state)
+{
+	(void)state;
+	site_close(&site);
+	return 0;
+}
+
+static void put(const void *bytes, size_t n)
+{
+	FILE *f = fopen(site.path[0], "w");
+
+	assert_non_null(f);
+	assert_int_equal(fwrite(bytes, 1, n, f), n);
+	assert_int_equal(fclose(f), 0);
+}
+
+static uint64_t size_of_it(void)
+{
+	struct stat st;
+
+	return stat(site.path[0], &st) ? UINT64_MAX : (uint64_t)st.st_size;
+}
+
+/* Starts, expects a refusal that says `word`, and what is there to be what it was. */
+static void refused(const char *word)
+{
+	static uint8_t before[SITE_BYTES], after[SITE_BYTES];
+	const uint64_t size = size_of_it() < sizeof(before) ? size_of_it() : 0;
+	struct nvme_device_row row;
+
+	site_peek(site.path[0], 0, before, size);
+	site_start(&site);
+	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
+	site_device(&site, 0, &row);
+	assert_true(row.for_good);
+	if (!strstr(row.text, word))
+		fail_msg("\"%s\" lacks \"%s\"", row.text, word);
+	site_stop(&site, false);
+	site_peek(site.path[0], 0, after, size);
+	assert_memory_equal(before, after, size);
+}
+
+static void make_store(uint32_t blocks)
+{
+	site_start(&site);
+	assert_int_equal(tier_state(site.tier), TIER_UP);
+	site_store_range(&site, 0, blocks);
+	site_stop(&site, true);
+}
+
+/* --- made --- */
+
+static void an_absent_file_is_made_and_reserved(void **state)
+{
+	struct stat st;
+
+	(void)state;
+	make_store(5);
+	assert_int_equal(stat(site.path[0], &st), 0);
+	assert_int_equal(st.st_size, SITE_BYTES);
+	assert_true((uint64_t)st.st_blocks * 512 >= SITE_BYTES);
+	assert_int_equal(st.st_mode & 0777, 0600);
+	site_start(&site);
+	assert_int_equal(site_load_all(&site), 5);
+}
+
+static void an_empty_file_is_as_good_as_none(void **state)
+{
+	(void)state;
+	put("", 0);
+	make_store(5);
+	assert_int_equal(size_of_it(), SITE_BYTES);
+}
+
+static void a_blank_file_of_the_size_is_formatted(void **state)
+{
+	(void)state;
+	put("", 0);
+	assert_int_equal(truncate(site.path[0], SITE_BYTES), 0);
+	make_store(5);
+}
+
+static void a_link_to_a_store_is_followed(void **state)
+{
+	char target[320];
+
+	(void)state;
+	make_store(5);
+	(void)snprintf(target, sizeof(target), "%s-real", site.path[0]);
+	assert_int_equal(rename(site.path[0], target), 0);
+	assert_int_equal(symlink(target, site.path[0]), 0);
+	site_start(&site);
+	assert_int_equal(site_load_all(&site), 5);
+}
+
+static void what_cannot_be_reserved_leaves_nothing_behind(void **state)
+{
+	const struct rlimit small = { .rlim_cur = SITE_BYTES / 2, .rlim_max = RLIM_INFINITY };
+	struct rlimit before;
+	struct nvme_device_row row;
+
+	(void)state;
+	(void)signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+	for (int empty = 0; empty < 2; empty++) {
+		if (empty)
+			put("", 0);
+		assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+		site_start(&site);
+		assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+		site_device(&site, 0, &row);
+		assert_true(row.for_good);
+		assert_non_null(strstr(row.text, "no room"));
+		site_stop(&site, false);
+		assert_true(size_of_it() == (empty ? 0 : UINT64_MAX));
+	}
+}
+
+static void a_size_is_needed_to_make_a_file(void **state)
+{
+	struct nvme_device_row row;
+
+	(void)state;
+	site.conf.bytes = 0;
+	site_start(&site);
+	site_device(&site, 0, &row);
+	assert_non_null(strstr(row.text, "`bytes`"));
+	assert_true(size_of_it() == UINT64_MAX);
+}
+
+/* --- refused --- */
+
+static void foreign_content_is_left_alone(void **state)
+{
+	static uint8_t junk[SITE_BYTES];
+
+	(void)state;
+	memset(junk, 0x5a, sizeof(junk));
+	put(junk, sizeof(junk));
+	refused("no kvtier store");
+	put("notes\n", 6);
+	refused("too short");
+}
+
+/* A file system may leave its first pages blank. */
+static void zeros_in_front_of_something_are_not_blank(void **state)
+{
+	static const uint64_t places[] = { 1024, 65536, SITE_BYTES / 2, SITE_BYTES - 512 };
+	const uint8_t one = 1;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
+		put("", 0);
+		assert_int_equal(truncate(site.path[0], SITE_BYTES), 0);
+		site_poke(site.path[0], places[i], &one, 1);
+		refused(i ? "not empty" : "no kvtier store");
+	}
+}
+
+/* Where a file is not read in full: its start, its end, and here and there between. */
+static void a_large_file_is_looked_at_where_others_keep_things(void **state)
+{
+	enum { LARGE = 64 << 20 };
+	static const uint64_t places[] = { 1 << 20, LARGE / 2, LARGE - (512 << 10), LARGE - 512 };
+	const uint8_t one = 1;
+
+	(void)state;
+	site.conf.bytes = LARGE;
+	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
+		put("", 0);
+		assert_int_equal(truncate(site.path[0], LARGE), 0);
+		site_poke(site.path[0], places[i], &one, 1);
+		refused("not empty");
+	}
+}
+
+static void a_blank_file_that_is_too_small_is_left_alone(void **state)
+{
+	(void)state;
+	put("", 0);
+	assert_int_equal(truncate(site.path[0], SITE_BYTES / 2), 0);
+	refused("is to have");
+}
+
+static void a_store_that_is_too_small_is_left_alone(void **state)
+{
+	(void)state;
+	make_store(3);
+	site.conf.bytes = SITE_BYTES + 4 * KIT_SEGMENT;
+	refused("configuration says");
+}
+
+static void a_truncated_store_is_left_alone(void **state)
+{
+	(void)state;
+	make_store(3);
+	assert_int_equal(truncate(site.path[0], SITE_BYTES - 4096), 0);
+	refused("truncated");
+	assert_int_equal(truncate(site.path[0], 4096), 0);
+	refused("too short");
+}
+
+static void edit_supers(void (*edit)(struct nvme_super *super), bool seal)
+{
+	for (uint32_t i = 0; i < NVME_SUPER_COPIES; i++) {
+		struct nvme_super super;
+
+		site_peek(site.path[0], nvme_super_offset(i), &super, sizeof(super));
+		edit(&super);
+		if (seal)
+			super.crc = image_crc32c(&super, offsetof(struct nvme_super, crc));
+		site_poke(site.path[0], nvme_super_offset(i), &super, sizeof(super));
+	}
+}
+
+static void newer(struct nvme_super *super)
+{
+	super->format++;
+}
+
+static void damaged(struct nvme_super *super)
+{
+	super->life ^= 64;
+}
+
+static void an_unknown_format_is_left_alone(void **state)
+{
+	(void)state;
+	make_store(3);
+	edit_supers(newer, true);
+	refused("format that this version does not know");
+}
+
+static void two_damaged_superblocks_are_left_alone(void **state)
+{
+	(void)state;
+	make_store(3);
+	edit_supers(damaged, false);
+	refused("damaged");
+}
+
+/* Segments of another store are not believed: their uuid is not this one's. */
+static void another_stores_segments_are_not_served(void **state)
+{
+	static uint8_t segments[SITE_BYTES - NVME_DATA_OFFSET];
+
+	(void)state;
+	make_store(20);
+	site_peek(site.path[0], NVME_DATA_OFFSET, segments, sizeof(segments));
+	assert_int_equal(unlink(site.path[0]), 0);
+	make_store(3);
+	site_poke(site.path[0], NVME_DATA_OFFSET, segments, sizeof(segments));
+	site_start(&site);
+	assert_int_equal(tier_state(site.tier), TIER_UP);
+	assert_int_equal(site.found, 0);
+}
+
+static void a_directory_or_a_fifo_is_refused(void **state)
+{
+	struct nvme_device_row row;
+
+	(void)state;
+	assert_int_equal(mkdir(site.path[0], 0700), 0);
+	site_start(&site);
+	site_device(&site, 0, &row);
+	assert_non_null(strstr(row.text, "a directory"));
+	site_stop(&site, false);
+	assert_int_equal(rmdir(site.path[0]), 0);
+	assert_int_equal(mkfifo(site.path[0], 0600), 0);
+	site_start(&site);			/* does not hang */
+	site_device(&site, 0, &row);
+	assert_non_null(strstr(row.text, "a fifo"));
+}
+
+static void a_missing_directory_is_refused(void **state)
+{
+	struct nvme_device_row row;
+	char path[320];
+
+	(void)state;
+	(void)snprintf(path, sizeof(path), "%s/there/store", site.dir);
+	site.conf.paths[0] = path;
+	site_start(&site);
+	site_device(&site, 0, &row);
+	assert_non_null(strstr(row.text, "directory does not exist"));
+}
+
+static void without_permission_it_is_refused(void **state)
+{
+	const uid_t me = geteuid();
+	struct nvme_device_row row;
+
+	(void)state;
+	make_store(3);
+	assert_int_equal(chmod(site.path[0], me ? 0400 : 0600), 0);
+	if (!me)
+		(void)setfsuid(65534);
+	site_start(&site);
+	if (!me)
+		(void)setfsuid(0);
+	site_device(&site, 0, &row);
+	assert_non_null(strstr(row.text, "no permission"));
+}
+
+static void a_file_in_use_is_refused(void **state)
+{
+	int fd;
+
+	(void)state;
+	make_store(3);
+	fd = open(site.path[0], O_RDONLY | O_CLOEXEC);
+	assert_int_equal(flock(fd, LOCK_EX), 0);
+	refused("in use by another kvtierd");
+	assert_int_equal(nvme_format_path(site.path[0], 0, KIT_SEGMENT, false, NULL, NULL, site.text, sizeof(site.text)),
+			 -EBUSY);
+	(void)close(fd);
+	site_start(&site);
+	assert_int_equal(site_load_all(&site), 3);
+}
+
+/* --- kvtierctl format --- */
+
+static uint64_t told;
+
+static void progress(void *arg, uint64_t done, uint64_t total)
+{
+	assert_true(arg == &site && done > told && done <= total);
+	told = done;
+}
+
+static int format(uint64_t bytes, bool prewrite)
+{
+	told = 0;
+	return nvme_format_path(site.path[0], bytes, KIT_SEGMENT, prewrite, progress, &site, site.text, sizeof(site.text));
+}
+
+static void format_makes_a_store_whatever_was_there(void **state)
+{
+	static uint8_t junk[SITE_BYTES];
+
+	(void)state;
+	assert_int_equal(format(SITE_BYTES, true), 0);
+	assert_int_equal(told, SITE_BYTES);
+	make_store(5);
+	assert_int_equal(format(0, false), 0);
+	site_start(&site);
+	assert_int_equal(site.found, 0);
+	site_stop(&site, true);
+	memset(junk, 0x5a, sizeof(junk));
+	put(junk, sizeof(junk));
+	assert_int_equal(format(SITE_BYTES, false), 0);
+	make_store(5);
+	put(junk, 100);
+	assert_int_equal(format(SITE_BYTES, false), 0);		/* grows */
+	make_store(5);
+}
+
+static void format_says_why_not(void **state)
+{
+	(void)state;
+	assert_int_equal(format(KIT_SEGMENT, false), -EINVAL);
+	assert_non_null(strstr(site.text, "cannot be a store"));
+	assert_true(size_of_it() == UINT64_MAX);
+	assert_int_equal(format(0, false), -EINVAL);
+	assert_non_null(strstr(site.text, "`bytes`"));
+	assert_true(size_of_it() == UINT64_MAX);
+	assert_int_equal(mkdir(site.path[0], 0700), 0);
+	assert_int_equal(format(SITE_BYTES, false), -ENOTBLK);
+}
+
+#define CASE(fn) cmocka_unit_test_setup_teardown(fn, open_site, close_site)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(an_absent_file_is_made_and_reserved),
+		CASE(an_empty_file_is_as_good_as_none),
+		CASE(a_blank_file_of_the_size_is_formatted),
+		CASE(a_link_to_a_store_is_followed),
+		CASE(what_cannot_be_reserved_leaves_nothing_behind),
+		CASE(a_size_is_needed_to_make_a_file),
+		CASE(foreign_content_is_left_alone),
+		CASE(zeros_in_front_of_something_are_not_blank),
+		CASE(a_large_file_is_looked_at_where_others_keep_things),
+		CASE(a_blank_file_that_is_too_small_is_left_alone),
+		CASE(a_store_that_is_too_small_is_left_alone),
+		CASE(a_truncated_store_is_left_alone),
+		CASE(an_unknown_format_is_left_alone),
+		CASE(two_damaged_superblocks_are_left_alone),
+		CASE(another_stores_segments_are_not_served),
+		CASE(a_directory_or_a_fifo_is_refused),
+		CASE(a_missing_directory_is_refused),
+		CASE(without_permission_it_is_refused),
+		CASE(a_file_in_use_is_refused),
+		CASE(format_makes_a_store_whatever_was_there),
+		CASE(format_says_why_not),
+	};
+
+	if (!rig_can_run())
+		return 77;
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: a disk that fails, is full, vanishes or stalls costs what is on it for that time, and nothing else: named
+ * states, errors at once instead of waiting, buffers kept until the disk lets go of them, and back again by itself.
+ * Method: real files, transfers that fail or stall by plan (lib_io_faults.h). Both I/O engines.
+ */
+#include "tests/lib/lib_nvme_tier.h"
+
+#include <time.h>
+
+#include "tests/lib/lib_io_faults.h"
+
+enum { BLOCKS = 12, ALWAYS = 1 << 30 };
+
+static struct site site;
+
+static int open_site(void **state)
+{
+	io_plan_none();
+	site_open(&site, *(enum io_engine_choice *)*state, 1);
+	site_start(&site);
+	assert_int_equal(tier_state(site.tier), TIER_UP);
+	site_store_range(&site, 0, BLOCKS);
+	return 0;
+}
+
+static int close_site(void **state)
+{
+	(void)state;
+	io_plan_none();
+	site_close(&site);
+	return 0;
+}
+
+static void spoil(uint32_t kinds, uint32_t skip, uint32_t times, int32_t result)
+{
+	io_plan_set((struct io_plan){ .kinds = kinds, .skip = skip, .times = times, .result = result });
+}
+
+static bool is_idle(struct site *s)
+{
+	return nvme_idle(s->tier);
+}
+
+static const char *text(void)
+{
+	static struct nvme_tier_status status;
+
+	nvme_status(site.tier, &status);
+	return status.text;
+}
+
+/* --- errors --- */
+
+static void one_read_error_is_one_miss(void **state)
+{
+	(void)state;
+	spoil(1 << IO_READ, 0, 1, -EIO);
+	assert_int_equal(site_load(&site, 3), -EIO);
+	assert_int_equal(tier_state(site.tier), TIER_UP);
+	assert_int_equal(site_load(&site, 3), 0);
+}
+
+static void short_reads_are_no_errors(void **state)
+{
+	(void)state;
+	spoil(1 << IO_READ, 0, ALWAYS, NVME_PAGE);
+	assert_int_equal(site_load_all(&site), BLOCKS);
+	spoil(1 << IO_WRITE, 0, ALWAYS, NVME_PAGE);
+	assert_int_equal(site_store(&site, 20), 0);
+	assert_int_equal(site_load(&site, 20), 0);
+}
+
+/* Nobody waits for a disk that is out; it comes back when a probe reads again. */
+static void reads_that_fail_take_it_offline_and_a_probe_brings_it_back(void **state)
+{
+	int r;
+
+	(void)state;
+	spoil(1 << IO_READ, 0, ALWAYS, -EIO);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(tier_state(site.tier), TIER_UP);
+		assert_int_equal(site_load(&site, 3), -EIO);
+	}
+	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
+	assert_non_null(strstr(text(), "reads fail"));
+	assert_false(nvme_readable(site.tier, &site.block[4].where));
+	assert_null(site_read(&site, 4, &r));
+	assert_int_equal(r, -ENODEV);
+	assert_int_equal(site_store(&site, 30), -EROFS);
+	for (int i = 0; i < 20; i++)
+		site_turn(&site);
+	assert_true(site.changed > 0);
+	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
+	io_plan_none();
+	assert_true(site_until_state(&site, TIER_UP));
+	assert_string_equal(text(), "");
+	assert_int_equal(site_load_all(&site), BLOCKS);
+	assert_int_equal(site_store(&site, 30), 0);
+}
+
+static void a_device_that_is_gone_is_offline_at_once(void **state)
+{
+	(void)state;
+	spoil(1 << IO_READ, 0, 1, -ENODEV);
+	assert_int_equal(site_load(&site, 3), -ENODEV);
+	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
+	assert_true(site_until_state(&site, TIER_UP));
+	spoil(1 << IO_WRITE, 0, 1, -ENXIO);
+	assert_int_equal(site_store(&site, 30), -ENXIO);
+	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
+	assert_true(site_until_state(&site, TIER_UP));
+	assert_int_equal(site_load_all(&site), BLOCKS);
+}
+
+/* By its own probe: nobody stores anything. */
+static void until_a_probe_succeeds(void)
+{
+	const time_t end = time(NULL) + 120;
+
+	while (tier_state(site.tier) != TIER_UP && time(NULL) < end)
+		site_turn(&site);
+	assert_int_equal(tier_state(site.tier), TIER_UP);
+}
+
+static bool was_probed(struct site *s)
+{
+	return io_transfers() > 0 && nvme_idle(s->tier);
+}
+
+static void all_acknowledged_are_there(void)
+{
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		assert_int_equal(site_load(&site, i), 0);
+	assert_int_equal(site_load(&site, 33), 0);
+}
+
+static void a_full_file_system_is_readonly_until_there_is_room(void **state)
+{
+	(void)state;
+	spoil(1 << IO_WRITE, 0, ALWAYS, -ENOSPC);
+	assert_int_equal(site_store(&site, 30), -ENOSPC);
+	assert_int_equal(tier_state(site.tier), TIER_READONLY);
+	assert_non_null(strstr(text(), "make room"));
+	assert_int_equal(site_store(&site, 31), -EROFS);
+	assert_int_equal(site_load_all(&site), BLOCKS);		/* reads go on */
+	assert_true(site_settle(&site, is_idle));
+	spoil(1 << IO_WRITE, 0, ALWAYS, -ENOSPC);		/* counts from here */
+	assert_true(site_settle(&site, was_probed));
+	assert_int_equal(tier_state(site.tier), TIER_READONLY);	/* still full */
+	assert_int_equal(site_store(&site, 32), -EROFS);
+	io_plan_none();
+	until_a_probe_succeeds();
+	assert_int_equal(site_store(&site, 33), 0);
+	all_acknowledged_are_there();
+	site_stop(&site, true);
+	site_start(&site);
+	all_acknowledged_are_there();	/* and whatever else got to the disk though it said otherwise */
+}
+
+static void three_failed_writes_make_it_readonly(void **state)
+{
+	(void)state;
+	assert_true(site_settle(&site, is_idle));
+	spoil(1 << IO_WRITE, 0, ALWAYS, -EIO);
+	assert_int_equal(site_store(&site, 30), -EIO);
+	assert_int_equal(tier_state(site.tier), TIER_UP);
+	for (uint32_t i = 1; i < 3 && tier_state(site.tier) == TIER_UP; i++)	/* a header may be one of the three */
+		assert_int_equal(site_store(&site, 30 + i), -EIO);
+	assert_int_equal(tier_state(site.tier), TIER_READONLY);
+	io_plan_none();
+	until_a_probe_succeeds();
+	assert_int_equal(site_store(&site, 40), 0);
+}
+
+/* Reclaim may take a block meanwhile, and without a word where a footer could not be written: -ESTALE. */
+static void all_are_whole(void)
+{
+	for (uint32_t i = 0; i < SITE_BLOCKS; i++) {
+		const int r = site_load(&site, i);
+
+		assert_true(r == 0 || r == -ENOENT || r == -ESTALE);
+	}
+}
+
+/* Each write of a busy store fails once: whatever was acknowledged is right, and the store does not fill up. */
+static void any_write_may_fail(void **state)
+{
+	uint32_t stored = 0;
+
+	(void)state;
+	for (uint32_t i = 0; i < 150; i++) {
+		spoil(IO_ALL_KINDS, i % 4, 1, -EIO);
+		stored += !site_store(&site, 100 + i);
+	}
+	io_plan_none();
+	assert_true(stored > 10);	/* how many depends on when the probes come */
+	until_a_probe_succeeds();
+	assert_true(site_settle(&site, is_idle));
+	all_are_whole();
+	site_stop(&site, true);
+	site_start(&site);
+	assert_true(site.found > 10);
+	all_are_whole();
+}
+
+static void a_start_that_cannot_read_is_tried_again(void **state)
+{
+	(void)state;
+	site_stop(&site, true);
+	spoil(1 << IO_READ, 1, ALWAYS, -EIO);	/* the look at the file succeeds where that is a pread */
+	site_start(&site);
+	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
+	io_plan_none();
+	assert_true(site_until_state(&site, TIER_UP));
+	assert_int_equal(site_load_all(&site), BLOCKS);
+}
+
+static void a_purge_that_cannot_be_written_says_so(void **state)
+{
+	(void)state;
+	assert_true(site_settle(&site, is_idle));
+	spoil(1 << IO_WRITE, 0, 2, -EIO);	/* two: the first may meet a segment's header */
+	assert_int_equal(site_purge(&site, 1), -EIO);
+	io_plan_none();
+	assert_int_equal(site_purge(&site, 1), 0);
+	site_stop(&site, true);
+	site_start(&site);
+	assert_false(site.block[1].there);
+}
+
+/* --- stalls --- */
+
+static void impatient(void)
+{
+	site_stop(&site, true);
+	site.conf.stall_ns = 300000000;
+	site_start(&site);
+}
+
+static void a_stalled_read_ends_and_its_buffer_is_kept(void **state)
+{
+	struct nvme_tier_status status;
+	struct site_slot *slot, *other;
+	int r;
+
+	(void)state;
+	impatient();
+	io_hold(1 << IO_READ);
+	slot = site_read(&site, 3, &r);
+	other = site_read(&site, 5, &r);
+	assert_true(slot && other);
+	assert_true(site_until_state(&site, TIER_OFFLINE));
+	assert_int_equal(slot->dones, 1);
+	assert_int_equal(slot->x.status, -ETIMEDOUT);
+	assert_true(slot->x.kept && slot->busy && other->x.kept);
+	assert_int_equal(site.released, 0);
+	assert_false(nvme_idle(site.tier));
+	assert_int_equal(site_load(&site, 4), -ENODEV);
+	for (int i = 0; i < 100; i++)
+		site_turn(&site);
+	assert_int_equal(site.released, 0);		/* as long as it takes */
+	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
+	nvme_status(site.tier, &status);
+	assert_int_equal(status.stalls_total, 1);
+	assert_true(status.io.oldest_ns > 0);
+	io_hold(0);
+	assert_true(site_until_state(&site, TIER_UP));
+	assert_int_equal(site.released, 2);
+	assert_false(slot->busy);
+	assert_int_equal(slot->dones, 1);
+	assert_int_equal(site_load_all(&site), BLOCKS);
+}
+
+static void a_stalled_write_stays_lent(void **state)
+{
+	struct site_slot *slot;
+	int r;
+
+	(void)state;
+	impatient();
+	site_store_range(&site, 20, 21);		/* a segment is open */
+	io_hold(1 << IO_WRITE);
+	slot = site_write(&site, 30, &r);
+	assert_non_null(slot);
+	assert_true(site_until_state(&site, TIER_OFFLINE));
+	assert_int_equal(slot->dones, 0);
+	assert_true(slot->x.in_flight);
+	io_hold(0);
+	assert_true(site_until_state(&site, TIER_UP));
+	assert_true(site_settle(&site, is_idle));
+	assert_int_equal(slot->dones, 1);
+	assert_int_equal(slot->x.status, 0);
+	assert_int_equal(site_load(&site, 30), 0);
+}
+
+static void a_read_cancelled_in_the_device_keeps_its_buffer(void **state)
+{
+	struct site_slot *slot;
+	int r;
+
+	(void)state;
+	io_hold(1 << IO_READ);
+	slot = site_read(&site, 3, &r);
+	assert_non_null(slot);
+	for (int i = 0; i < 5; i++)
+		site_turn(&site);
+	tier_cancel(site.tier, &slot->x);
+	assert_int_equal(slot->dones, 0);
+	while (!slot->dones)
+		site_turn(&site);
+	assert_int_equal(slot->x.status, -ECANCELED);
+	assert_true(slot->x.kept);
+	assert_int_equal(site.tier->in_flight, 0);
+	assert_false(nvme_idle(site.tier));
+	assert_int_equal(tier_state(site.tier), TIER_UP);
+	io_hold(0);
+	assert_true(site_settle(&site, is_idle));
+	assert_int_equal(site.released, 1);
+	assert_int_equal(slot->dones, 1);
+	assert_int_equal(site_load(&site, 3), 0);
+}
+
+static bool has_ended(struct site *s)
+{
+	return s->ended != 1;
+}
+
+static void ended(void *arg, int status)
+{
+	((struct site *)arg)->ended = status;
+}
+
+/* A flush cannot hurry a disk; when that answers, it ends. */
+static void a_flush_waits_for_a_stalled_disk(void **state)
+{
+	(void)state;
+	impatient();
+	site_store_range(&site, 20, 21);
+	io_hold(1 << IO_WRITE | 1 << IO_FDATASYNC);
+	site.ended = 1;
+	assert_int_equal(nvme_flush(site.tier, true, ended, &site), 0);
+	assert_int_equal(nvme_flush(site.tier, true, ended, &site), -EBUSY);
+	assert_true(site_until_state(&site, TIER_OFFLINE));
+	assert_int_equal(site.ended, 1);
+	io_hold(0);
+	assert_true(site_settle(&site, has_ended));
+}
+
+int main(void)
+{
+	#define CASE(fn)	\
+		{ #fn " (io_uring)", fn, open_site, close_site, &on_auto },	\
+		{ #fn " (threads)", fn, open_site, close_site, &on_threads }
+	static enum io_engine_choice on_auto = IO_ENGINE_AUTO;
+	const struct CMUnitTest tests[] = {
+		CASE(one_read_error_is_one_miss),
+		CASE(short_reads_are_no_errors),
+		CASE(reads_that_fail_take_it_offline_and_a_probe_brings_it_back),
+		CASE(a_device_that_is_gone_is_offline_at_once),
+		CASE(a_full_file_system_is_readonly_until_there_is_room),
+		CASE(three_failed_writes_make_it_readonly),
+		CASE(any_write_may_fail),
+		CASE(a_start_that_cannot_read_is_tried_again),
+		CASE(a_purge_that_cannot_be_written_says_so),
+		CASE(a_stalled_read_ends_and_its_buffer_is_kept),
+		CASE(a_stalled_write_stays_lent),
+		CASE(a_read_cancelled_in_the_device_keeps_its_buffer),
+		CASE(a_flush_waits_for_a_stalled_disk),
+	};
+
+	if (!rig_can_run())
+		return 77;
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: a disk that does not answer does not keep whoever opens a store on it, and what is opened too late leaves
+ * nothing behind.
+ * Method: fallocate() that waits until it is told to go on, in front of the system's (-Wl,--wrap).
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tiers/nvme/nvme_file.h"
+
+enum { BYTES = 1 << 20, MS = 1000000 };
+
+static _Bool held;		/* shared with the thread that opens: atomic accesses only */
+
+int __real_fallocate(int fd, int mode, off_t offset, off_t length);
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t length);
+
+static void wait_while_held(void)
+{
+	while (__atomic_load_n(&held, __ATOMIC_SEQ_CST))
+		(void)nanosleep(&(struct timespec){ .tv_nsec = MS }, NULL);
+}
+
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t length)
+{
+	wait_while_held();
+	return __real_fallocate(fd, mode, offset, length);
+}
+
+static char dir[256], path[300];
+
+static int setup(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	(void)state;
+	(void)snprintf(dir, sizeof(dir), "%s/nvme-open-XXXXXX", tmp ? tmp : "/var/tmp");
+	if (!mkdtemp(dir))
+		return -1;
+	(void)snprintf(path, sizeof(path), "%.250s/store", dir);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	(void)unlink(path);
+	return rmdir(dir);
+}
+
+static void a_disk_that_answers_is_opened(void **state)
+{
+	struct nvme_file file;
+	char text[256];
+
+	(void)state;
+	assert_int_equal(nvme_file_open_within(path, BYTES, 5000000000u, &file, text, sizeof(text)), 0);
+	assert_true(file.made && file.bytes == BYTES);
+	nvme_file_close(&file);
+}
+
+static void an_error_comes_with_its_sentence(void **state)
+{
+	struct nvme_file file;
+	char text[256];
+
+	(void)state;
+	assert_int_equal(nvme_file_open_within(dir, BYTES, 5000000000u, &file, text, sizeof(text)), -ENOTBLK);
+	assert_non_null(strstr(text, "directory"));
+}
+
+static void a_disk_that_stalls_is_left_and_nothing_stays(void **state)
+{
+	struct nvme_file file;
+	char text[256];
+
+	(void)state;
+	__atomic_store_n(&held, true, __ATOMIC_SEQ_CST);
+	assert_int_equal(nvme_file_open_within(path, BYTES, 100 * MS, &file, text, sizeof(text)), -ETIMEDOUT);
+	assert_non_null(strstr(text, "did not answer"));
+	assert_int_equal(access(path, F_OK), 0);	/* it is in the midst of making it */
+	__atomic_store_n(&held, false, __ATOMIC_SEQ_CST);
+	for (int i = 0; i < 10000 && access(path, F_OK) == 0; i++)
+		(void)nanosleep(&(struct timespec){ .tv_nsec = MS }, NULL);
+	assert_int_equal(access(path, F_OK), -1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_disk_that_answers_is_opened, setup, teardown),
+		cmocka_unit_test_setup_teardown(an_error_comes_with_its_sentence, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_disk_that_stalls_is_left_and_nothing_stays, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

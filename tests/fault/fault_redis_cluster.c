@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: the Redis tier in a Cluster: values lie where the slot map says, redirects are followed and no further than
+ * they lead, and in a failover or a resharding with transfers under way every xfer ends and what is found is whole.
+ * Method: six real redis-servers, made and changed by CLUSTER commands; the changes come from a second thread.
+ */
+#include "tests/lib/lib_redis_tier.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "tiers/redis/redis_slots.h"
+
+static struct redis_cluster_rig rig;
+static struct kit kit;
+
+enum { SMALL = 3000, BLOCKS = 300, ID_BYTES = 64 };
+
+static int start_rig(void **state)
+{
+	(void)state;
+	redis_cluster_start(&rig, NULL);
+	return 0;
+}
+
+static int stop_rig(void **state)
+{
+	(void)state;
+	redis_cluster_stop(&rig);
+	return 0;
+}
+
+static void open_kit(enum redis_cluster cluster, uint32_t seed)
+{
+	kit_init(&kit, SMALL);
+	kit.conf.cluster = cluster;
+	kit.conf.connections = 2;
+	kit_start_at(&kit, rig.node[seed].address);
+}
+
+static uint32_t slot_of(uint32_t block)
+{
+	char name[KIT_NAME_BYTES];
+
+	kit_name(block, name);
+	return redis_slot(name, strlen(name));
+}
+
+/* A block from this one on whose slot this master has (three equal shares at first). */
+static uint32_t block_of(uint32_t master, uint32_t block)
+{
+
+	while (slot_of(block) * 3 / REDIS_SLOTS != master)
+		block++;
+	return block;
+}
+
+static void tell(uint32_t node, const char *command, uint32_t slot, const char *what)
+{
+	char text[256];
+
+	redis_say(&rig.node[node], text, sizeof text, "CLUSTER SETSLOT %u %s%s", slot, command, what);
+	assert_string_equal(text, "OK");
+}
+
+static void id_of(uint32_t node, char ret[ID_BYTES])
+{
+	redis_say(&rig.node[node], ret, ID_BYTES, "CLUSTER MYID");
+}
+
+/* --- a Cluster that stands still --- */
+
+static void values_are_spread_by_slot(void **state)
+{
+	struct redis_tier_status status;
+	uint32_t slots = 0, found = 0;
+
+	(void)state;
+	open_kit(REDIS_CLUSTER_AUTO, 0);
+	kit_store_all(&kit, 0, BLOCKS);
+	for (uint32_t i = 0; i < 3; i++) {
+		const long long n = redis_ask(&rig.node[i], "DBSIZE");
+
+		assert_true(n > BLOCKS / 6);
+		found += (uint32_t)n;
+		slots += kit_row(&kit, i).slots;
+	}
+	assert_int_equal(found, BLOCKS);
+	assert_int_equal(slots, REDIS_SLOTS);
+	redis_status(kit.tier, &status);
+	assert_true(status.cluster);
+	assert_int_equal(status.endpoints, 3);
+	assert_int_equal(status.usable, 3);
+	assert_int_equal(status.counters.redirects_total, 0);
+	assert_int_equal(kit_load_all(&kit, 0, BLOCKS, false), BLOCKS);
+	kit_free(&kit);
+}
+
+static void a_replica_will_do_as_a_seed(void **state)
+{
+	(void)state;
+	open_kit(REDIS_CLUSTER_YES, 4);
+	kit_store_all(&kit, 0, 50);
+	assert_int_equal(kit_load_all(&kit, 0, 50, false), 50);
+	kit_free(&kit);
+}
+
+static void without_cluster_redirects_are_errors(void **state)
+{
+	(void)state;
+	open_kit(REDIS_CLUSTER_NO, 0);
+	assert_int_equal(kit_store(&kit, block_of(0, 1000)), 0);
+	assert_int_equal(kit_store(&kit, block_of(1, 1000)), -EREMOTEIO);
+	assert_int_equal(tier_state(kit.tier), TIER_UP);
+	kit_free(&kit);
+}
+
+static bool it_says_so(struct kit *k, void *arg)
+{
+	struct redis_tier_status status;
+
+	redis_status(k->tier, &status);
+	return strstr(status.text, arg) != NULL;
+}
+
+static void no_cluster_where_there_must_be_one(void **state)
+{
+	struct redis_server alone;
+
+	(void)state;
+	redis_start(&alone, NULL);
+	kit_init(&kit, SMALL);
+	kit.conf.cluster = REDIS_CLUSTER_YES;
+	kit.conf.endpoints[0] = alone.address;
+	kit.conf.n_endpoints = 1;
+	kit_start(&kit);
+	kit_until_state(&kit, TIER_MISCONFIGURED);
+	assert_true(kit_until(&kit, it_says_so, "cluster"));	/* the text comes a little later */
+	assert_false(redis_readable(kit.tier, &redis_test_seal, (const uint8_t *)"0123456789abcdef0123456789abcdef"));
+	kit_free(&kit);
+	redis_stop(&alone);
+}
+
+/* --- redirects --- */
+
+/* A slot on its way: what is not at its old place any more is asked for at the new one. */
+static void ask_and_moved_are_followed(void **state)
+{
+	const uint32_t block = block_of(0, 2000), slot = slot_of(block);
+	struct redis_counters before, after;
+	char from[ID_BYTES], to[ID_BYTES];
+
+	(void)state;
+	open_kit(REDIS_CLUSTER_AUTO, 1);
+	id_of(0, from);
+	id_of(1, to);
+	tell(1, "IMPORTING ", slot, from);
+	tell(0, "MIGRATING ", slot, to);
+	before = kit_counters(&kit);
+	assert_int_equal(kit_store(&kit, block), 0);	/* new: -ASK */
+	assert_int_equal(kit_load(&kit, block), 0);	/* likewise */
+	after = kit_counters(&kit);
+	assert_int_equal(after.redirects_total - before.redirects_total, 2);
+	tell(1, "NODE ", slot, to);
+	tell(0, "NODE ", slot, to);
+	assert_int_equal(kit_load(&kit, block), 0);	/* -MOVED */
+	assert_int_equal(kit_load(&kit, block), 0);	/* known by now */
+	assert_int_equal(kit_counters(&kit).redirects_total - after.redirects_total, 1);
+	kit_free(&kit);
+}
+
+/* Two that say of each other that they have it. */
+static void a_circle_ends(void **state)
+{
+	const uint32_t block = block_of(2, 3000), slot = slot_of(block);
+	char first[ID_BYTES], third[ID_BYTES];
+	struct redis_counters before;
+
+	(void)state;
+	open_kit(REDIS_CLUSTER_AUTO, 0);
+	id_of(0, first);
+	id_of(2, third);
+	before = kit_counters(&kit);
+	tell(2, "NODE ", slot, first);
+	assert_int_equal(kit_load(&kit, block), -EREMOTEIO);
+	assert_int_equal(kit_counters(&kit).redirects_total - before.redirects_total, 6);
+	assert_int_equal(tier_state(kit.tier), TIER_UP);
+	tell(2, "NODE ", slot, third);
+	assert_int_equal(kit_store(&kit, block), 0);
+	assert_int_equal(kit_load(&kit, block), 0);
+	kit_free(&kit);
+}
+
+/* --- changes with transfers under way --- */
+
+struct change {
+	void (*what)(void);
+	atomic_bool over;
+};
+
+static void *run_change(void *arg)
+{
+	struct change *change = arg;
+
+	change->what();
+	atomic_store(&change->over, true);
+	return NULL;
+}
+
+/* Loads, stores and probes until the change is over; how many loads were whole. Lost ends fail in the kit. */
+static uint32_t busy_during(struct change *change, struct random *random)
+{
+	struct kit_slot *slots[32];
+	uint32_t n = 0, whole = 0;
+	int r;
+
+	while (!atomic_load(&change->over)) {
+		for (n = 0; n < 32; n++) {
+			const enum xfer_op op = XFER_READ + random_below(random, 3);
+
+			slots[n] = kit_begin(&kit, op, random_below(random, BLOCKS), &r);
+			if (!slots[n])
+				break;
+		}
+		if (n == 0)
+			kit_run(&kit, 5);
+		while (n > 0) {
+			r = kit_settle(&kit, slots[--n]);
+			assert_true(r != -EILSEQ && r != -EBADMSG);
+			whole += r == 0 && slots[n]->x.op == XFER_READ;
+		}
+	}
+	return whole;
+}
+
+static void change_under_load(void (*what)(void))
+{
+	struct random random = random_seeded("fault_redis_cluster");
+	struct change change = { .what = what };
+	pthread_t thread;
+
+	open_kit(REDIS_CLUSTER_AUTO, 0);
+	kit_store_all(&kit, 0, BLOCKS);
+	assert_int_equal(pthread_create(&thread, NULL, run_change, &change), 0);
+	assert_true(busy_during(&change, &random) > 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+static void reshard(void)
+{
+	redis_cluster_move(&rig, 0, 1, 1500);
+	redis_cluster_move(&rig, 2, 0, 1500);
+}
+
+/* Somewhat later than a server's -MOVED: at most once a second. */
+static bool asked_again(struct kit *k, void *arg)
+{
+	struct redis_tier_status status;
+
+	(void)arg;
+	redis_status(k->tier, &status);
+	return status.counters.topology_total >= 2;
+}
+
+static void a_resharding_loses_nothing(void **state)
+{
+	struct redis_counters before, after;
+
+	(void)state;
+	change_under_load(reshard);
+	assert_int_equal(kit_load_all(&kit, 0, BLOCKS, false), BLOCKS);
+	after = kit_counters(&kit);
+	assert_true(after.redirects_total > 0);
+	assert_true(kit_until(&kit, asked_again, NULL));
+	before = kit_counters(&kit);
+	assert_int_equal(kit_load_all(&kit, 0, BLOCKS, false), BLOCKS);	/* the map is known again */
+	assert_int_equal(kit_counters(&kit).redirects_total, before.redirects_total);
+	kit_free(&kit);
+}
+
+static void fail_over(void)
+{
+	(void)redis_cluster_failover(&rig, 1);
+}
+
+static void a_failover_is_followed(void **state)
+{
+	(void)state;
+	change_under_load(fail_over);
+	kit_until_state(&kit, TIER_UP);
+	assert_int_equal(kit_load_all(&kit, 0, BLOCKS, false), BLOCKS);
+	assert_true(kit_counters(&kit).redirects_total > 0);
+	kit_free(&kit);
+}
+
+/* All of them, and the dead one is none of them any more. */
+static bool all_usable(struct kit *k, void *arg)
+{
+	const struct redis_server *dead = arg;
+	struct redis_tier_status status;
+	struct redis_endpoint_row row;
+
+	for (uint32_t i = 0; redis_endpoint(k->tier, i, &row); i++)
+		if (strcmp(row.address, dead->address) == 0)
+			return false;
+	redis_status(k->tier, &status);
+	return status.usable == 3 && tier_state(k->tier) == TIER_UP;
+}
+
+static void kill_a_master(void)
+{
+	redis_kill(&rig.node[2]);
+	(void)redis_cluster_failover(&rig, 2);
+}
+
+static void a_master_that_dies_is_replaced(void **state)
+{
+	(void)state;
+	change_under_load(kill_a_master);
+	assert_true(kit_until(&kit, all_usable, &rig.node[2]));
+	kit_store_all(&kit, 0, BLOCKS);
+	assert_int_equal(kit_load_all(&kit, 0, BLOCKS, false), BLOCKS);
+	kit_free(&kit);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(values_are_spread_by_slot),
+		cmocka_unit_test(a_replica_will_do_as_a_seed),
+		cmocka_unit_test(without_cluster_redirects_are_errors),
+		cmocka_unit_test(no_cluster_where_there_must_be_one),
+		cmocka_unit_test(ask_and_moved_are_followed),
+		cmocka_unit_test(a_circle_ends),
+		cmocka_unit_test(a_resharding_loses_nothing),
+		cmocka_unit_test(a_failover_is_followed),
+		cmocka_unit_test(a_master_that_dies_is_replaced),
+	};
+
+	redis_needed();
+	return cmocka_run_group_tests(tests, start_rig, stop_rig) ? 1 : 0;
+}

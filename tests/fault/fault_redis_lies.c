@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: what a server says that it should not say, or too late, is a miss or an error of that xfer, or a reason to
+ * leave the server alone for a while; nothing more.
+ * Method: a server that says what a script tells it to. The first step of each answers the tier's trial.
+ */
+#include "tests/lib/lib_redis_tier.h"
+
+#include "tiers/redis/redis_slots.h"
+
+static struct kit kit;
+
+enum { SMALL = 3000 };
+
+static void start_up(void)
+{
+	kit_start(&kit);
+	kit_until_state(&kit, TIER_UP);
+}
+
+static struct fake_server fake;
+
+static void open_fake(const struct fake_step *steps, uint32_t n)
+{
+	fake_start(&fake, steps, n, false);
+	kit_init(&kit, SMALL);
+	kit.conf.connections = 1;
+	kit.conf.endpoints[0] = fake.address;
+	kit.conf.n_endpoints = 1;
+}
+
+static void a_busy_server_is_left_alone(void **state)
+{
+	static const struct fake_step steps[] = { { .reply = "$-1\r\n" }, { .reply = "-BUSY a script runs\r\n" } };
+	int r;
+
+	(void)state;
+	open_fake(steps, 2);
+	start_up();
+	assert_int_equal(kit_load(&kit, 1), -EREMOTEIO);
+	kit_until_state(&kit, TIER_OFFLINE);
+	assert_true(kit_says(&kit, "BUSY"));
+	assert_null(kit_begin(&kit, XFER_READ, 1, &r));
+	assert_int_equal(r, -ENODEV);
+	kit_free(&kit);
+	fake_stop(&fake);
+}
+
+static void a_cluster_that_votes_is_waited_for(void **state)
+{
+	static const struct fake_step steps[] = {
+		{ .reply = "$-1\r\n" }, { .reply = "-CLUSTERDOWN The cluster is down\r\n" },
+		{ .reply = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n" }, { .reply = "$-1\r\n" }
+	};
+
+	(void)state;
+	open_fake(steps, 4);
+	start_up();
+	assert_int_equal(kit_load(&kit, 1), -ENOENT);
+	assert_int_equal(tier_state(kit.tier), TIER_UP);
+	kit_free(&kit);
+	fake_stop(&fake);
+}
+
+static void a_cluster_that_stays_down_is_waited_for_once(void **state)
+{
+	static const struct fake_step steps[] = {
+		{ .reply = "$-1\r\n" }, { .reply = "-CLUSTERDOWN The cluster is down\r\n" }
+	};
+
+	(void)state;
+	open_fake(steps, 2);
+	kit.conf.timeout_ms = 300;
+	start_up();
+	assert_int_equal(kit_load(&kit, 1), -ETIMEDOUT);
+	kit_until_state(&kit, TIER_OFFLINE);
+	assert_int_equal(kit_load(&kit, 1), -ENODEV);
+	assert_true(kit_says(&kit, "CLUSTERDOWN"));
+	kit_free(&kit);
+	fake_stop(&fake);
+}
+
+/* They are megabytes each time, and nobody waits for them. */
+static void stores_do_not_wait_for_a_cluster_that_votes(void **state)
+{
+	static const struct fake_step steps[] = {
+		{ .reply = "$-1\r\n" }, { .reply = "-CLUSTERDOWN The cluster is down\r\n" }, { .reply = "$-1\r\n" }
+	};
+
+	(void)state;
+	open_fake(steps, 3);
+	start_up();
+	assert_int_equal(kit_store(&kit, 1), -EROFS);
+	kit_until_state(&kit, TIER_READONLY);
+	assert_int_equal(__atomic_load_n(fake.commands, __ATOMIC_ACQUIRE), 2);
+	assert_int_equal(kit_load(&kit, 1), -ENOENT);
+	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
+	kit_until_state(&kit, TIER_UP);
+	kit_free(&kit);
+	fake_stop(&fake);
+}
+
+static void late_replies_are_thrown_away(void **state)
+{
+	static const struct fake_step steps[] = {
+		{ .reply = "$-1\r\n" }, { .reply = "+late\r\n", .delay_ms = 1200 }, { .reply = "$-1\r\n" }
+	};
+
+	(void)state;
+	open_fake(steps, 3);
+	kit.conf.timeout_ms = 500;
+	start_up();
+	assert_int_equal(kit_load(&kit, 1), -ETIMEDOUT);
+	kit_run(&kit, 1500);
+	assert_int_equal(kit_load(&kit, 1), -ENOENT);
+	assert_int_equal(kit_counters(&kit).late_total, 1);
+	assert_int_equal(tier_state(kit.tier), TIER_UP);
+	kit_free(&kit);
+	fake_stop(&fake);
+}
+
+static void what_is_no_reply_closes_the_connection(void **state)
+{
+	static const struct fake_step steps[] = {
+		{ .reply = "$-1\r\n" }, { .reply = "HTTP/1.1 400 Bad Request\r\n\r\n" }, { .reply = "$-1\r\n" }
+	};
+
+	(void)state;
+	open_fake(steps, 3);
+	start_up();
+	assert_int_equal(kit_load(&kit, 1), -ECONNRESET);
+	kit_run(&kit, 300);
+	assert_int_equal(kit_load(&kit, 1), -ENOENT);
+	assert_int_equal(kit_counters(&kit).protocol_errors_total, 1);
+	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
+	kit_free(&kit);
+	fake_stop(&fake);
+}
+
+/* With all that was on its way on it. */
+static void a_connection_lost_is_one_failure(void **state)
+{
+	static const struct fake_step steps[] = {
+		{ .reply = "$-1\r\n" }, { .reply = "$-1\r\n", .cut = 2, .delay_ms = 100 }, { .reply = "$-1\r\n" }
+	};
+	struct kit_slot *slots[20];
+	int r;
+
+	(void)state;
+	open_fake(steps, 3);
+	start_up();
+	for (uint32_t i = 0; i < 20; i++) {
+		slots[i] = kit_begin(&kit, XFER_READ, i, &r);
+		assert_non_null(slots[i]);
+	}
+	for (uint32_t i = 0; i < 20; i++)
+		assert_int_equal(kit_settle(&kit, slots[i]), -ECONNRESET);
+	assert_int_equal(tier_state(kit.tier), TIER_UP);
+	assert_int_equal(kit_load(&kit, 1), -ENOENT);
+	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
+	assert_int_equal(kit_counters(&kit).resets_total, 20);
+	kit_free(&kit);
+	fake_stop(&fake);
+}
+
+static void odd_replies_are_misses(void **state)
+{
+	static const struct fake_step steps[] = {
+		{ .reply = "$-1\r\n" }, { .reply = "*2\r\n*1\r\n:1\r\n$3\r\nabc\r\n" }, { .reply = ":7\r\n" },
+		{ .reply = ",3.14\r\n" }, { .reply = "$-1\r\n" }
+	};
+
+	(void)state;
+	open_fake(steps, 5);
+	start_up();
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(kit_load(&kit, 1), -EBADMSG);
+	assert_int_equal(kit_load(&kit, 1), -ENOENT);
+	assert_int_equal(tier_state(kit.tier), TIER_UP);
+	kit_free(&kit);
+	fake_stop(&fake);
+}
+
+static void moved_to(uint32_t slot, const char *address, int status)
+{
+	char moved[128];
+	const struct fake_step steps[] = { { .reply = "$-1\r\n" }, { .reply = moved } };
+
+	(void)snprintf(moved, sizeof moved, "-MOVED %u %s\r\n", slot, address);
+	open_fake(steps, 2);
+	start_up();
+	assert_int_equal(kit_load(&kit, 1), status);
+	assert_int_equal(tier_state(kit.tier), TIER_UP);
+	kit_free(&kit);
+	fake_stop(&fake);
+}
+
+static void redirects_to_nowhere_end(void **state)
+{
+	char name[KIT_NAME_BYTES];
+	uint32_t slot;
+
+	(void)state;
+	kit_name(1, name);
+	slot = redis_slot(name, strlen(name));
+	moved_to(slot, "127.0.0.1:1", -EREMOTEIO);	/* no map has it */
+	moved_to(slot, "127.0.0.1:0", -EREMOTEIO);
+	moved_to(slot, "unix:/etc/passwd", -EREMOTEIO);
+	moved_to((slot + 1) % REDIS_SLOTS, "127.0.0.1:1", -EREMOTEIO);	/* not what was asked for: not believed */
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_busy_server_is_left_alone),
+		cmocka_unit_test(a_cluster_that_votes_is_waited_for),
+		cmocka_unit_test(a_cluster_that_stays_down_is_waited_for_once),
+		cmocka_unit_test(stores_do_not_wait_for_a_cluster_that_votes),
+		cmocka_unit_test(late_replies_are_thrown_away),
+		cmocka_unit_test(what_is_no_reply_closes_the_connection),
+		cmocka_unit_test(a_connection_lost_is_one_failure),
+		cmocka_unit_test(odd_replies_are_misses),
+		cmocka_unit_test(redirects_to_nowhere_end),
+	};
+
+	redis_needed();
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

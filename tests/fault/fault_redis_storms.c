@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: nothing that a server does makes the tier do something again and again as fast as it can: not closing what it
+ * has accepted, not having room for one connection only, not sending us to names that nobody can look up. And a slot
+ * that nobody has is not dead for ever.
+ * Method: a server of the test's own, a thread, that does so and counts; and a getaddrinfo() that hangs.
+ */
+#include "tests/lib/lib_redis_tier.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <dlfcn.h>
+#include <netdb.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tiers/redis/redis_slots.h"
+
+enum { SMALL = 3000, GUESTS = 16, TEXT = 4096, LOOKUPS = 16, FEW = 40, NAMES = 120 };
+
+/* Answers GETs by nil and CLUSTER by `map`. */
+struct door {
+	int fd;
+	char address[64];
+	uint32_t port;
+	pthread_t thread;
+	struct pollfd guests[GUESTS + 1];	/* 0: the door itself */
+	atomic_uint accepted;
+	atomic_uint room;			/* guests at a time; more are closed, those inside too */
+	atomic_bool patient;			/* ... when they say something, not before */
+	const char *_Atomic words;		/* to those that are closed; NULL: none */
+	const char *_Atomic map;
+	atomic_bool once;			/* answers one GET and closes */
+	atomic_bool sends_away;			/* GETs but the trial's: to another name each time */
+	uint32_t slot, names;			/* of what is sent away; how many were */
+	atomic_bool over;
+};
+
+static struct door door;
+static struct kit kit;
+
+/* --- the server --- */
+
+static void answer(int fd, const char *text)
+{
+	(void)!send(fd, text, strlen(text), MSG_NOSIGNAL);
+}
+
+static void show_out(struct pollfd *guest)
+{
+	const char *words = atomic_load(&door.words);
+	char rest[TEXT];
+
+	if (guest->fd < 0)
+		return;
+	(void)!recv(guest->fd, rest, sizeof rest, MSG_DONTWAIT);	/* else our words are lost with it */
+	if (words)
+		answer(guest->fd, words);
+	(void)close(guest->fd);
+	guest->fd = -1;
+}
+
+/* Commands are small here: each comes in one piece, and none has a '*' but in front. */
+static void serve(struct pollfd *guest)
+{
+	char text[TEXT + 1], moved[64], *next;
+	const ssize_t n = recv(guest->fd, text, TEXT, MSG_DONTWAIT);
+
+	if (n <= 0) {
+		(void)close(guest->fd);
+		guest->fd = -1;
+		return;
+	}
+	text[n] = 0;
+	for (char *at = strchr(text, '*'); at; at = next) {
+		next = strchr(at + 1, '*');
+		if (next)
+			next[-1] = 0;
+		if (strstr(at, "CLUSTER")) {
+			answer(guest->fd, atomic_load(&door.map));
+		} else if (atomic_load(&door.sends_away) && !strstr(at, "kv:0000000000000000")) {
+			(void)snprintf(moved, sizeof moved, "-ASK %u name%u.hang:6379\r\n", door.slot, door.names++);
+			answer(guest->fd, moved);
+		} else {
+			answer(guest->fd, "$-1\r\n");
+		}
+		if (atomic_load(&door.once)) {
+			show_out(guest);
+			return;
+		}
+		if (next)
+			*next = '*';
+	}
+}
+
+static void let_in(void)
+{
+	const uint32_t places = atomic_load(&door.patient) ? GUESTS : atomic_load(&door.room);
+	struct pollfd guest = { .fd = accept4(door.fd, NULL, NULL, SOCK_CLOEXEC), .events = POLLIN };
+
+	assert(guest.fd >= 0);
+	(void)atomic_fetch_add(&door.accepted, 1);
+	for (uint32_t i = 1; i <= places; i++)
+		if (door.guests[i].fd < 0) {
+			door.guests[i] = guest;
+			return;
+		}
+	show_out(&guest);
+}
+
+static void *keep_door(void *arg)
+{
+	(void)arg;
+	while (!atomic_load(&door.over)) {
+		(void)poll(door.guests, GUESTS + 1, 10);
+		if (door.guests[0].revents)
+			let_in();
+		for (uint32_t i = 1; i <= GUESTS; i++) {
+			const bool speaks = door.guests[i].fd >= 0 && door.guests[i].revents;
+
+			if (i <= atomic_load(&door.room) && speaks)
+				serve(&door.guests[i]);
+			else if (i > atomic_load(&door.room) && (speaks || !atomic_load(&door.patient)))
+				show_out(&door.guests[i]);
+		}
+	}
+	return NULL;
+}
+
+static int open_door(void **state)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t length = sizeof a;
+
+	(void)state;
+	memset(&door, 0, sizeof door);
+	door.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (door.fd < 0 || bind(door.fd, (struct sockaddr *)&a, sizeof a) || listen(door.fd, 64) ||
+	    getsockname(door.fd, (struct sockaddr *)&a, &length))
+		return -1;
+	for (uint32_t i = 0; i <= GUESTS; i++)
+		door.guests[i] = (struct pollfd){ .fd = i ? -1 : door.fd, .events = POLLIN };
+	door.port = ntohs(a.sin_port);
+	(void)snprintf(door.address, sizeof door.address, "127.0.0.1:%u", door.port);
+	atomic_store(&door.room, GUESTS);
+	atomic_store(&door.map, "-ERR This instance has cluster support disabled\r\n");
+	return pthread_create(&door.thread, NULL, keep_door, NULL);
+}
+
+static int close_door(void **state)
+{
+	(void)state;
+	atomic_store(&door.over, true);
+	(void)pthread_join(door.thread, NULL);
+	for (uint32_t i = 0; i <= GUESTS; i++)
+		if (door.guests[i].fd >= 0)
+			(void)close(door.guests[i].fd);
+	return 0;
+}
+
+/* --- a resolver that hangs --- */
+
+static atomic_bool hangs;
+static atomic_uint looking, looking_most, looked;
+
+/* In place of libc's: ours for the names that hang. */
+int getaddrinfo(const char *restrict name, const char *restrict service, const struct addrinfo *restrict hints,
+		struct addrinfo **restrict ret)
+{
+	const struct timespec nap = { .tv_nsec = 2000000 };
+	int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+	unsigned int n, most;
+
+	if (!strstr(name, ".hang")) {
+		*(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+		return real(name, service, hints, ret);
+	}
+	(void)atomic_fetch_add(&looked, 1);
+	n = atomic_fetch_add(&looking, 1) + 1;
+	most = atomic_load(&looking_most);
+	while (n > most && !atomic_compare_exchange_weak(&looking_most, &most, n))
+		;
+	while (atomic_load(&hangs))
+		(void)nanosleep(&nap, NULL);
+	(void)atomic_fetch_sub(&looking, 1);
+	return EAI_NONAME;
+}
+
+static bool nobody_looks(struct kit *k, void *arg)
+{
+	(void)k;
+	(void)arg;
+	return atomic_load(&looking) == 0;
+}
+
+/* --- the cases --- */
+
+static void start_up(void)
+{
+	kit_init(&kit, SMALL);
+	kit_start_at(&kit, door.address);
+}
+
+/* An idle server that from now on closes what it accepts: a few attempts, a state, and its words. */
+static void is_left_alone(const char *words, enum tier_state state, const char *says)
+{
+	start_up();
+	kit_run(&kit, 700);	/* the connection is no young one any more */
+	atomic_store(&door.words, words);
+	atomic_store(&door.room, 0);
+	kit_until_state(&kit, state);
+	kit_run(&kit, 1500);
+	assert_in_range(atomic_load(&door.accepted), 1, FEW);
+	assert_true(kit_says(&kit, says));
+	if (state == TIER_OFFLINE) {
+		atomic_store(&door.room, GUESTS);
+		kit_until_state(&kit, TIER_UP);
+		assert_int_equal(kit_load(&kit, 1), -ENOENT);
+	}
+	kit_free(&kit);
+}
+
+static void accepted_and_closed(void **state)
+{
+	(void)state;
+	is_left_alone(NULL, TIER_OFFLINE, door.address);
+}
+
+static void accepted_and_full(void **state)
+{
+	(void)state;
+	is_left_alone("-ERR max number of clients reached\r\n", TIER_OFFLINE, "max number of clients");
+}
+
+static void accepted_and_denied(void **state)
+{
+	(void)state;
+	is_left_alone("-DENIED Redis is running in protected mode\r\n", TIER_MISCONFIGURED, "protected mode");
+}
+
+static void has_room_for_one(bool patient)
+{
+	atomic_store(&door.patient, patient);
+	atomic_store(&door.words, "-ERR max number of clients reached\r\n");
+	atomic_store(&door.room, 1);
+	kit_init(&kit, SMALL);
+	kit.conf.connections = 4;
+	kit_start_at(&kit, door.address);
+	for (uint32_t i = 0; i < 20; i++) {
+		(void)kit_load_all(&kit, 0, 64, true);
+		kit_run(&kit, 100);
+	}
+	assert_in_range(atomic_load(&door.accepted), 2, FEW);	/* it tried for more, now and then */
+	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
+	assert_int_equal(tier_state(kit.tier), TIER_UP);
+	kit_free(&kit);
+}
+
+static uint64_t clock_ms(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static void room_for_one_is_enough(void **state)
+{
+	(void)state;
+	has_room_for_one(false);
+}
+
+/* What a GET gets for an answer is that there is no room. */
+static void room_for_one_is_enough_told_late(void **state)
+{
+	(void)state;
+	has_room_for_one(true);
+}
+
+/* Never three failures in a row, but no reason to connect as often as there is something to ask. */
+static void one_answer_each_time(void **state)
+{
+	uint64_t end_ms;
+
+	(void)state;
+	start_up();
+	end_ms = clock_ms() + 2000;
+	atomic_store(&door.once, true);
+	while (clock_ms() < end_ms)
+		(void)kit_load_all(&kit, 0, 8, true);
+	assert_in_range(atomic_load(&door.accepted), 2, FEW);
+	kit_free(&kit);
+}
+
+static uint32_t slot_of(uint32_t block)
+{
+	char name[KIT_NAME_BYTES];
+
+	kit_name(block, name);
+	return redis_slot(name, strlen(name));
+}
+
+static bool is_served(struct kit *k, void *arg)
+{
+	return redis_readable(k->tier, &redis_test_seal, ((const struct image_identity *)arg)->key);
+}
+
+static void a_slot_that_nobody_has_is_asked_for_again(void **state)
+{
+	struct image_identity identity;
+	char half[128], all[128];
+	uint32_t block = 0;
+
+	(void)state;
+	(void)snprintf(half, sizeof half, "*1\r\n*3\r\n:0\r\n:8191\r\n*2\r\n$0\r\n\r\n:%u\r\n", door.port);
+	(void)snprintf(all, sizeof all, "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:%u\r\n", door.port);
+	atomic_store(&door.map, half);
+	while (slot_of(block) < REDIS_SLOTS / 2)
+		block++;
+	start_up();
+	assert_int_equal(kit_load(&kit, block), -ENODEV);
+	atomic_store(&door.map, all);
+	kit_identity(block, &identity);
+	assert_true(kit_until(&kit, is_served, &identity));
+	assert_int_equal(kit_load(&kit, block), -ENOENT);
+	kit_free(&kit);
+	atomic_store(&door.map, "-ERR\r\n");
+}
+
+/* Each of n loads is sent to a name of its own, which the map has as a replica. */
+static void send_away(uint32_t n)
+{
+	struct kit_slot *slots[FEW];
+	int r;
+
+	for (uint32_t i = 0; i < n; i++) {
+		slots[i] = kit_begin(&kit, XFER_READ, 1, &r);
+		assert_non_null(slots[i]);
+	}
+	for (uint32_t i = 0; i < n; i++)
+		assert_int_not_equal(kit_settle(&kit, slots[i]), 0);
+}
+
+/* All slots are the door's, and there are more replicas than are ever sent to: others are not followed at all. */
+static void show_replicas(void)
+{
+	static char map[NAMES * 48 + 128];
+	int n = sprintf(map, "*1\r\n*%d\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:%u\r\n", NAMES + 3, door.port);
+
+	for (int i = 0; i < NAMES; i++)
+		n += sprintf(map + n, "*2\r\n$%d\r\nname%d.hang\r\n:6379\r\n", snprintf(NULL, 0, "name%d.hang", i), i);
+	atomic_store(&door.map, map);
+}
+
+static void look_ups_are_few(void **state)
+{
+	uint32_t before;
+
+	(void)state;
+	show_replicas();
+	door.slot = slot_of(1);
+	atomic_store(&door.sends_away, true);
+	atomic_store(&hangs, true);
+	kit_init(&kit, SMALL);
+	kit.conf.timeout_ms = 500;
+	kit_start_at(&kit, door.address);
+	send_away(FEW);
+	assert_in_range(atomic_load(&looking_most), 1, LOOKUPS);
+	kit_run(&kit, 6000);			/* their places are free again, they are not */
+	send_away(FEW);
+	assert_in_range(atomic_load(&looking_most), 1, LOOKUPS);
+	before = atomic_load(&looked);
+	atomic_store(&hangs, false);
+	assert_true(kit_until(&kit, nobody_looks, NULL));
+	kit_run(&kit, 300);
+	atomic_store(&hangs, true);
+	send_away(3);
+	assert_true(atomic_load(&looked) > before);
+	assert_int_equal(tier_state(kit.tier), TIER_UP);
+	kit_stop(&kit);				/* waits for none of them */
+	assert_true(atomic_load(&looking) > 0);
+	atomic_store(&hangs, false);
+	assert_true(kit_until(&kit, nobody_looks, NULL));
+	kit_free(&kit);
+}
+
+#define CASE(fn) cmocka_unit_test_setup_teardown(fn, open_door, close_door)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(accepted_and_closed),
+		CASE(accepted_and_full),
+		CASE(accepted_and_denied),
+		CASE(room_for_one_is_enough),
+		CASE(room_for_one_is_enough_told_late),
+		CASE(one_answer_each_time),
+		CASE(a_slot_that_nobody_has_is_asked_for_again),
+		CASE(look_ups_are_few),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: whatever happens to a server, every xfer ends once and by its deadline, what the server cannot do is refused at
+ * once, the state says why, and when the server is well again the tier is, too.
+ * Method: real redis-servers that are stopped, killed, filled, made replicas.
+ */
+#include "tests/lib/lib_redis_tier.h"
+
+#include <time.h>
+
+static struct redis_server server[2];
+static struct kit kit;
+
+enum { SMALL = 3000 };
+
+/* Ends all that a case left. */
+static int clean(void **state)
+{
+	(void)state;
+	redis_stop(&server[0]);
+	redis_stop(&server[1]);
+	return 0;
+}
+
+static void open_at(const char *options)
+{
+	redis_start(&server[0], options);
+	kit_init(&kit, SMALL);
+	kit.conf.endpoints[0] = server[0].address;
+	kit.conf.n_endpoints = 1;
+}
+
+static void start_up(void)
+{
+	kit_start(&kit);
+	kit_until_state(&kit, TIER_UP);
+}
+
+static uint64_t clock_ms(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* --- not there --- */
+
+static void a_server_that_comes_later_is_found(void **state)
+{
+	int r;
+
+	(void)state;
+	open_at(NULL);
+	redis_kill(&server[0]);
+	kit_start(&kit);
+	kit_until_state(&kit, TIER_OFFLINE);
+	assert_null(kit_begin(&kit, XFER_READ, 1, &r));
+	assert_int_equal(r, -ENODEV);
+	redis_restart(&server[0]);
+	kit_until_state(&kit, TIER_UP);
+	assert_int_equal(kit_store(&kit, 1), 0);
+	assert_int_equal(kit_load(&kit, 1), 0);
+	assert_true(kit.changes >= 2);
+	kit_free(&kit);
+}
+
+static void close_while_nobody_answers(void **state)
+{
+	(void)state;
+	open_at(NULL);
+	redis_signal(&server[0], SIGSTOP);
+	kit.conf.endpoints[1] = "no-such-name.invalid:6379";
+	kit.conf.n_endpoints = 2;
+	kit_start(&kit);
+	kit_run(&kit, 20);
+	kit_free(&kit);
+	redis_signal(&server[0], SIGCONT);
+}
+
+static void the_dead_ones_share_are_misses_and_the_rest_goes_on(void **state)
+{
+	uint32_t mine = 0;
+
+	(void)state;
+	open_at(NULL);
+	redis_start(&server[1], NULL);
+	kit.conf.endpoints[1] = server[1].address;
+	kit.conf.n_endpoints = 2;
+	start_up();
+	kit_store_all(&kit, 0, 200);
+	mine = (uint32_t)redis_ask(&server[0], "DBSIZE");
+	redis_kill(&server[1]);
+	(void)kit_load_all(&kit, 0, 200, true);
+	kit_until_state(&kit, TIER_DEGRADED);
+	assert_true(kit_says(&kit, server[1].address));
+	assert_int_equal(kit_load_all(&kit, 0, 200, false), mine);
+	redis_restart(&server[1]);
+	kit_until_state(&kit, TIER_UP);
+	assert_int_equal(kit_load_all(&kit, 0, 200, false), mine);
+	kit_store_all(&kit, 0, 200);
+	assert_int_equal(kit_load_all(&kit, 0, 200, false), 200);
+	kit_free(&kit);
+}
+
+/* --- silent --- */
+
+static void a_stopped_server_costs_one_deadline_and_then_nothing(void **state)
+{
+	struct kit_slot *slots[3];
+	uint64_t began_ms;
+	int r;
+
+	(void)state;
+	open_at(NULL);
+	kit.conf.timeout_ms = 1000;
+	start_up();
+	kit_store_all(&kit, 0, 20);
+	redis_signal(&server[0], SIGSTOP);
+	began_ms = clock_ms();
+	for (uint32_t i = 0; i < 3; i++) {
+		slots[i] = kit_begin(&kit, XFER_READ, i, &r);
+		assert_non_null(slots[i]);
+		kit_run(&kit, 20);	/* three failures, not one */
+	}
+	for (uint32_t i = 0; i < 3; i++)
+		assert_int_equal(kit_settle(&kit, slots[i]), -ETIMEDOUT);
+	assert_true(clock_ms() - began_ms >= 1000);
+	kit_until_state(&kit, TIER_OFFLINE);
+	assert_null(kit_begin(&kit, XFER_READ, 1, &r));
+	assert_int_equal(r, -ENODEV);
+	assert_null(kit_begin(&kit, XFER_WRITE, 1, &r));
+	assert_int_equal(r, -ENODEV);
+	assert_false(redis_readable(kit.tier, &redis_test_seal, slots[0]->identity.key));
+	assert_true(kit_says(&kit, "timeout_ms"));
+	assert_true(kit_row(&kit, 0).retry_in_ms <= 40000);
+	redis_signal(&server[0], SIGCONT);
+	kit_until_state(&kit, TIER_UP);
+	assert_int_equal(kit_load_all(&kit, 0, 20, false), 20);
+	assert_int_equal(kit_counters(&kit).timeouts_total, 3);
+	assert_int_equal(kit_counters(&kit).breaker_opens_total, 1);
+	kit_free(&kit);
+}
+
+static void killed_with_transfers_under_way(void **state)
+{
+	struct kit_slot *slots[60];
+	int r;
+
+	(void)state;
+	open_at(NULL);
+	start_up();
+	kit_store_all(&kit, 0, 60);
+	redis_signal(&server[0], SIGSTOP);
+	for (uint32_t i = 0; i < 60; i++) {
+		slots[i] = kit_begin(&kit, i % 2 ? XFER_READ : XFER_WRITE, i, &r);
+		assert_non_null(slots[i]);
+	}
+	kit_run(&kit, 30);
+	redis_kill(&server[0]);
+	for (uint32_t i = 0; i < 60; i++) {
+		r = kit_settle(&kit, slots[i]);
+		assert_true(r == -ECONNRESET || r == -ENODEV);
+	}
+	kit_until_state(&kit, TIER_OFFLINE);
+	redis_restart(&server[0]);
+	kit_until_state(&kit, TIER_UP);
+	assert_int_equal(kit_load_all(&kit, 0, 60, false), 0);	/* it came back empty */
+	kit_store_all(&kit, 0, 60);
+	assert_int_equal(kit_load_all(&kit, 0, 60, false), 60);
+	kit_free(&kit);
+}
+
+/* One connection lost is no failure of the server. */
+static void connections_that_are_closed_are_opened_again(void **state)
+{
+	char text[64];
+
+	(void)state;
+	open_at(NULL);
+	start_up();
+	kit_store_all(&kit, 0, 20);
+	for (int i = 0; i < 5; i++) {
+		redis_say(&server[0], text, sizeof text, "CLIENT KILL TYPE normal");
+		kit_run(&kit, 250);
+		assert_int_equal(kit_load_all(&kit, 0, 20, false), 20);
+	}
+	assert_true(kit_counters(&kit).reconnects_total >= 5);
+	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
+	kit_free(&kit);
+}
+
+/* --- no stores --- */
+
+static void a_full_server_stops_stores_and_not_reads(void **state)
+{
+	char text[64];
+	int r = 0;
+	uint32_t n = 0;
+
+	(void)state;
+	open_at("--maxmemory 6mb --maxmemory-policy noeviction");
+	start_up();
+	while (n < 10000 && (r = kit_store(&kit, n)) == 0)
+		n++;
+	assert_int_equal(r, -ENOSPC);
+	assert_true(n > 10);
+	kit_until_state(&kit, TIER_READONLY);
+	assert_int_equal(kit_store(&kit, 0), -EROFS);
+	assert_true(kit_says(&kit, "OOM"));
+	assert_int_equal(kit_load_all(&kit, 0, n, false), n);
+	assert_true(kit_counters(&kit).refused_stores_total >= 1);
+	redis_say(&server[0], text, sizeof text, "FLUSHALL");
+	kit_until_state(&kit, TIER_UP);
+	assert_int_equal(kit_store(&kit, 1), 0);
+	assert_int_equal(kit_load(&kit, 1), 0);
+	kit_free(&kit);
+}
+
+static void a_replica_takes_no_stores(void **state)
+{
+	char text[64];
+
+	(void)state;
+	open_at(NULL);
+	redis_start(&server[1], NULL);
+	start_up();
+	kit_store_all(&kit, 0, 10);
+	redis_say(&server[0], text, sizeof text, "CONFIG SET replica-serve-stale-data yes");
+	redis_say(&server[0], text, sizeof text, "REPLICAOF 127.0.0.1 1");	/* nobody is there: its data stay */
+	assert_int_equal(kit_store(&kit, 11), -EROFS);
+	kit_until_state(&kit, TIER_READONLY);
+	assert_true(kit_says(&kit, "READONLY"));
+	assert_int_equal(kit_load_all(&kit, 0, 12, false), 10);
+	redis_say(&server[0], text, sizeof text, "REPLICAOF NO ONE");
+	kit_until_state(&kit, TIER_UP);
+	assert_int_equal(kit_store(&kit, 11), 0);
+	kit_free(&kit);
+}
+
+/* --- all of it --- */
+
+static void trouble(struct random *random, bool *stopped)
+{
+	char text[64];
+
+	if (*stopped) {
+		redis_signal(&server[0], SIGCONT);
+		*stopped = false;
+		return;
+	}
+	switch (random_below(random, 3)) {
+	case 0:
+		redis_signal(&server[0], SIGSTOP);
+		*stopped = true;
+		break;
+	case 1:
+		redis_kill(&server[0]);
+		redis_restart(&server[0]);
+		break;
+	default:
+		redis_say(&server[0], text, sizeof text, "CLIENT KILL TYPE normal");
+		break;
+	}
+}
+
+/* Every xfer ends once (kit checks), whole if it says so, whatever is done to the servers meanwhile. */
+static void xfers_end_whatever_happens(void **state)
+{
+	struct random random = random_seeded("fault_redis_tier");
+	struct kit_slot *slots[48];
+	bool stopped = false;
+	uint32_t n;
+	int r;
+
+	(void)state;
+	open_at(NULL);
+	redis_start(&server[1], NULL);
+	kit.conf.endpoints[1] = server[1].address;
+	kit.conf.n_endpoints = 2;
+	kit.conf.connections = 3;
+	kit.conf.timeout_ms = 200;
+	start_up();
+	redis_kill(&server[1]);
+	for (int round = 0; round < 30; round++) {
+		for (n = 0; n < 48; n++) {
+			const enum xfer_op op = XFER_READ + random_below(&random, 3);
+
+			slots[n] = kit_begin(&kit, op, random_below(&random, 100), &r);
+			if (!slots[n])
+				break;
+			if (random_below(&random, 10) == 0)
+				tier_cancel(kit.tier, &slots[n]->x);
+		}
+		if (random_below(&random, 3) == 0)
+			trouble(&random, &stopped);
+		while (n > 0)
+			assert_int_not_equal(kit_settle(&kit, slots[--n]), -EILSEQ);
+		kit_run(&kit, 1 + random_below(&random, 50));
+	}
+	redis_signal(&server[0], SIGCONT);
+	redis_restart(&server[1]);
+	kit_until_state(&kit, TIER_UP);
+	kit_stop(&kit);
+	kit.conf.timeout_ms = 10000;	/* nothing may fail now */
+	start_up();
+	kit_store_all(&kit, 0, 100);
+	assert_int_equal(kit_load_all(&kit, 0, 100, false), 100);
+	kit_free(&kit);
+}
+
+#define CASE(fn) cmocka_unit_test_teardown(fn, clean)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(a_server_that_comes_later_is_found),
+		CASE(close_while_nobody_answers),
+		CASE(the_dead_ones_share_are_misses_and_the_rest_goes_on),
+		CASE(a_stopped_server_costs_one_deadline_and_then_nothing),
+		CASE(killed_with_transfers_under_way),
+		CASE(connections_that_are_closed_are_opened_again),
+		CASE(a_full_server_stops_stores_and_not_reads),
+		CASE(a_replica_takes_no_stores),
+		CASE(xfers_end_whatever_happens),
+	};
+
+	redis_needed();
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: with TLS values come and go as without; whom we do not trust, and who does not trust us, is told apart, in
+ * words that name the option; a stream that is cut or changed anywhere ends the connection, and never gives a wrong
+ * byte. Method: real redis-servers, alone and a Cluster, with certificates of this test's own; a forwarder between that
+ * cuts the server's bytes, or flips one of their bits, at random places.
+ */
+#include "tests/lib/redis_conn_rig.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/lib/lib_redis_tier.h"
+
+enum { SMALL = 3000 };
+
+static struct tls_files files;
+static struct redis_server server;
+static struct kit kit;
+
+static int make(void **state)
+{
+	(void)state;
+	tls_make(&files);
+	return 0;
+}
+
+static int unmake(void **state)
+{
+	(void)state;
+	tls_remove(&files);
+	return 0;
+}
+
+static int clean(void **state)
+{
+	(void)state;
+	redis_stop(&server);
+	redis_tls_close(rig_tls);
+	rig_tls = NULL;
+	return 0;
+}
+
+static void open_at(const char *options)
+{
+	redis_start(&server, options);
+	kit_init(&kit, SMALL);
+	kit.conf.endpoints[0] = server.address;
+	kit.conf.n_endpoints = 1;
+	kit.conf.tls = true;
+	kit.conf.tls_conf = files.conf;
+}
+
+static void is_up(const char *version)
+{
+	kit_start(&kit);
+	kit_until_state(&kit, TIER_UP);
+	assert_int_equal(kit_store(&kit, 1), 0);
+	assert_int_equal(kit_load(&kit, 1), 0);
+	assert_string_equal(kit_row(&kit, 0).tls, version);
+	kit_stop(&kit);
+}
+
+static void is_refused(const char *words)
+{
+	kit_start(&kit);
+	kit_until_state(&kit, TIER_MISCONFIGURED);
+	if (!kit_says(&kit, words))
+		fail_msg("not \"%s\": %s", words, kit_row(&kit, 0).text);
+	assert_true(kit_row(&kit, 0).counters.reconnects_total <= 3);	/* no storm */
+	assert_string_equal(kit_row(&kit, 0).tls, "");
+	kit_stop(&kit);
+}
+
+/* --- who is who --- */
+
+static void values_come_and_go(void **state)
+{
+	(void)state;
+	open_at(tls_options(&files));
+	is_up("TLSv1.3");
+	kit_start(&kit);
+	kit_until_state(&kit, TIER_UP);
+	kit_store_all(&kit, 0, 200);
+	assert_int_equal(kit_load_all(&kit, 0, 200, false), 200);
+	kit_free(&kit);
+}
+
+static void an_older_protocol(void **state)
+{
+	char options[1024];
+
+	(void)state;
+	(void)snprintf(options, sizeof options, "%s --tls-protocols TLSv1.2", tls_options(&files));
+	open_at(options);
+	is_up("TLSv1.2");
+	kit.conf.tls_conf.cert_file = kit.conf.tls_conf.key_file = NULL;
+	is_refused("tls_cert_file");
+	kit_free(&kit);
+}
+
+static void a_server_of_an_unknown_authority(void **state)
+{
+	(void)state;
+	open_at(tls_options(&files));
+	kit.conf.tls_conf.ca_file = files.other_ca;
+	is_refused("see [redis] tls_ca_file");
+	kit.conf.tls_conf.ca_file = "";		/* nor does the system know it */
+	is_refused("see [redis] tls_ca_file");
+	kit_free(&kit);
+}
+
+static void a_server_with_another_name(void **state)
+{
+	(void)state;
+	open_at(tls_options_with(files.elsewhere, files.elsewhere_key, files.ca));
+	is_refused("its certificate is not one for 127.0.0.1: see [redis] tls_name");
+	kit.conf.tls_conf.name = "elsewhere.example.org";
+	is_refused("its certificate is not one for elsewhere.example.org: see [redis] tls_name");
+	kit.conf.tls_conf.name = "elsewhere.example";
+	is_up("TLSv1.3");
+	kit.conf.tls_conf.name = "*";
+	is_up("TLSv1.3");
+	kit.conf.tls_conf.ca_file = files.other_ca;
+	is_refused("see [redis] tls_ca_file");
+	kit_free(&kit);
+}
+
+/* With an endpoint that is a name, that is what the certificate is compared with. */
+static void a_name_that_is_looked_up(void **state)
+{
+	char address[64];
+
+	(void)state;
+	open_at(tls_options(&files));
+	(void)snprintf(address, sizeof address, "localhost:%u", server.port);
+	kit.conf.endpoints[0] = address;
+	is_up("TLSv1.3");
+	kit_free(&kit);
+	redis_stop(&server);
+	open_at(tls_options_with(files.elsewhere, files.elsewhere_key, files.ca));
+	(void)snprintf(address, sizeof address, "localhost:%u", server.port);
+	kit.conf.endpoints[0] = address;
+	is_refused("its certificate is not one for localhost");
+	kit_free(&kit);
+}
+
+static void a_server_that_does_not_know_us(void **state)
+{
+	(void)state;
+	open_at(tls_options(&files));
+	kit.conf.tls_conf.cert_file = kit.conf.tls_conf.key_file = NULL;
+	is_refused("it refuses us");
+	is_refused("tls_cert_file");
+	kit.conf.tls_conf.cert_file = files.stranger;
+	kit.conf.tls_conf.key_file = files.stranger_key;
+	is_refused("tls_cert_file");
+	kit_free(&kit);
+}
+
+static void a_server_that_wants_no_certificate(void **state)
+{
+	char options[1024];
+
+	(void)state;
+	(void)snprintf(options, sizeof options, "%s --tls-auth-clients no", tls_options(&files));
+	open_at(options);
+	kit.conf.tls_conf.cert_file = kit.conf.tls_conf.key_file = NULL;
+	is_up("TLSv1.3");
+	kit_free(&kit);
+}
+
+static void a_password_besides(void **state)
+{
+	char options[1024];
+
+	(void)state;
+	(void)snprintf(options, sizeof options, "%s --requirepass right", tls_options(&files));
+	open_at(options);
+	kit.conf.password = "wrong";
+	is_refused("WRONGPASS");
+	kit.conf.password = "right";
+	is_up("TLSv1.3");
+	kit_free(&kit);
+}
+
+/* --- the wrong port --- */
+
+static void until_it_says(const char *words)
+{
+	for (int i = 0; i < 600 && !kit_says(&kit, words); i++)
+		kit_run(&kit, 100);
+	if (!kit_says(&kit, words))
+		fail_msg("not \"%s\": %s", words, kit_row(&kit, 0).text);
+	assert_int_not_equal(tier_state(kit.tier), TIER_UP);
+}
+
+static void tls_to_a_port_without(void **state)
+{
+	(void)state;
+	open_at(NULL);
+	kit.conf.timeout_ms = 300;
+	kit_start(&kit);
+	until_it_says("is this its TLS port?");
+	kit_free(&kit);
+}
+
+static void no_tls_to_a_port_with(void **state)
+{
+	(void)state;
+	open_at(tls_options(&files));
+	kit.conf.tls = false;
+	kit_start(&kit);
+	until_it_says("does it want [redis] tls?");
+	kit_free(&kit);
+}
+
+static void a_handshake_without_answer(void **state)
+{
+	(void)state;
+	open_at(tls_options(&files));
+	redis_signal(&server, SIGSTOP);
+	kit.conf.timeout_ms = 300;
+	kit_start(&kit);
+	until_it_says("no TLS handshake in time");
+	redis_signal(&server, SIGCONT);
+	kit_until_state(&kit, TIER_UP);
+	kit_free(&kit);
+}
+
+static void a_unix_socket_has_none(void **state)
+{
+	char address[REDIS_TEST_PATH + 8];
+
+	(void)state;
+	open_at(tls_options(&files));
+	(void)snprintf(address, sizeof address, "unix:%s", server.socket);
+	kit.conf.endpoints[0] = address;
+	is_up("");
+	kit_free(&kit);
+}
+
+static void a_cluster(void **state)
+{
+	struct redis_cluster_rig rig;
+	char options[1024];
+
+	(void)state;
+	(void)snprintf(options, sizeof options, "%s --tls-cluster yes --tls-replication yes", tls_options(&files));
+	redis_cluster_start(&rig, options);
+	kit_init(&kit, SMALL);
+	kit.conf.tls = true;
+	kit.conf.tls_conf = files.conf;
+	kit_start_at(&kit, rig.node[0].address);
+	kit_store_all(&kit, 0, 100);
+	assert_int_equal(kit_load_all(&kit, 0, 100, false), 100);
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_string_equal(kit_row(&kit, i).tls, "TLSv1.3");
+		assert_true(kit_row(&kit, i).counters.hits_total > 0);
+	}
+	kit_free(&kit);
+	redis_cluster_stop(&rig);
+}
+
+/* It has no host in its map: it is the one that was asked, whose certificate has a name and no address. */
+static void a_cluster_of_one_with_a_name(void **state)
+{
+	char options[1024], address[64], text[256];
+
+	(void)state;
+	(void)snprintf(options, sizeof options, "%s --cluster-enabled yes --tls-cluster yes",
+		       tls_options_with(files.named, files.named_key, files.ca));
+	open_at(options);
+	redis_say(&server, text, sizeof text, "CLUSTER ADDSLOTSRANGE 0 16383");
+	assert_string_equal(text, "OK");
+	(void)snprintf(address, sizeof address, "localhost:%u", server.port);
+	kit.conf.endpoints[0] = address;
+	is_up("TLSv1.3");
+	kit_free(&kit);
+}
+
+/* --- between --- */
+
+enum { HARMLESS = 40 };	/* values: several times what passes before the last byte that is flipped */
+
+/* Forwards one connection; of what comes from the server, ends behind `at` bytes, or flips a bit of that one. */
+struct between {
+	pid_t pid;
+	char address[64];
+};
+
+static void forward(int client, int to_server, uint64_t at, bool flip)
+{
+	struct pollfd fds[2] = { { client, POLLIN, 0 }, { to_server, POLLIN, 0 } };
+	uint64_t passed = 0;
+	uint8_t bytes[4096];
+
+	for (;;) {
+		(void)poll(fds, 2, -1);
+		for (int i = 0; i < 2; i++) {
+			ssize_t n = fds[i].revents ? recv(fds[i].fd, bytes, sizeof bytes, MSG_DONTWAIT) : -1;
+
+			if (n == 0)
+				return;
+			if (n < 0)
+				continue;
+			if (i == 1 && passed + (uint64_t)n > at) {
+				if (!flip)
+					n = (ssize_t)(at - passed);
+				else if (passed <= at)
+					bytes[at - passed] ^= (uint8_t)(1 << at % 8);
+			}
+			passed += i == 1 ? (uint64_t)n : 0;
+			if (send(fds[!i].fd, bytes, (size_t)n, MSG_NOSIGNAL) != n || (!flip && passed == at))
+				return;
+		}
+	}
+}
+
+static void between_start(struct between *b, uint64_t at, bool flip)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	socklen_t n = sizeof a;
+
+	assert_int_equal(bind(listener, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&a, &n), 0);
+	(void)snprintf(b->address, sizeof b->address, "127.0.0.1:%u", ntohs(a.sin_port));
+	b->pid = fork();
+	assert_true(b->pid >= 0);
+	if (b->pid == 0) {
+		int client, to_server = socket(AF_INET, SOCK_STREAM, 0);
+
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		client = accept(listener, NULL, NULL);
+		a.sin_port = htons(server.port);
+		if (connect(to_server, (struct sockaddr *)&a, sizeof a) == 0)
+			forward(client, to_server, at, flip);
+		_exit(0);
+	}
+	(void)close(listener);
+}
+
+/* Gets until the connection ends, or until so many values came that the flip was in a byte that TLS does not mind (the
+ * version of a record). Every value that came is right. How many did. */
+static uint32_t gets_until_the_end(const char *address, const struct block *b)
+{
+	struct rig_command get = { 0 };
+	uint32_t good = 0;
+	struct rig r;
+
+	rig_open_to(&r, address, "", "");
+	while (redis_conn_state(r.conn) != REDIS_CONN_DOWN && good < HARMLESS) {
+		if (redis_conn_state(r.conn) != REDIS_CONN_UP) {
+			rig_run(&r, 1);
+			continue;
+		}
+		rig_get(&get, b);
+		if (rig_do(&r, &get) == 0) {
+			rig_has(&get, b);
+			good++;
+		} else {
+			assert_int_equal(get.command.status, -ECONNRESET);
+		}
+	}
+	rig_forget(&get);
+	rig_close(&r);
+	return good;
+}
+
+/* A value has 8 records and more, the handshake is in the first 2 KB. */
+static void somewhere(const char *name, bool flip)
+{
+	static const struct image_geometry geometry = {
+		.dtype = DTYPE_BF16, .layers = 8, .kv_heads = 4, .head_dim_k = 64, .head_dim_v = 64, .block_tokens = 32,
+		.opaque_bytes = 1234,
+	};
+	struct random random = random_seeded(name);
+	struct block b = block_of(&geometry, CODEC_FP8, &random);
+	uint32_t good = 0;
+	struct rig_command set = { 0 };
+	struct rig r;
+
+	redis_start(&server, tls_options(&files));
+	rig_tls_begin(&files);
+	rig_open(&r, server.address);
+	rig_set(&set, &b, 0);
+	assert_int_equal(rig_do(&r, &set), 0);
+	rig_close(&r);
+	for (uint32_t i = 0; i < 150; i++) {
+		const uint64_t at = i < 75 ? 1 + random_below(&random, 2500) : random_below(&random, 700000);
+		struct between between;
+
+		between_start(&between, at, flip);
+		good += gets_until_the_end(between.address, &b);
+		assert_int_equal(kill(between.pid, SIGKILL), 0);
+		assert_int_equal(waitpid(between.pid, NULL, 0), between.pid);
+	}
+	assert_true(good > 0);
+	block_free(&b);
+}
+
+static void a_stream_is_cut(void **state)
+{
+	(void)state;
+	somewhere("a_stream_is_cut", false);
+}
+
+static void a_bit_is_flipped(void **state)
+{
+	(void)state;
+	somewhere("a_bit_is_flipped", true);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(values_come_and_go, clean),
+		cmocka_unit_test_teardown(an_older_protocol, clean),
+		cmocka_unit_test_teardown(a_server_of_an_unknown_authority, clean),
+		cmocka_unit_test_teardown(a_server_with_another_name, clean),
+		cmocka_unit_test_teardown(a_name_that_is_looked_up, clean),
+		cmocka_unit_test_teardown(a_server_that_does_not_know_us, clean),
+		cmocka_unit_test_teardown(a_server_that_wants_no_certificate, clean),
+		cmocka_unit_test_teardown(a_password_besides, clean),
+		cmocka_unit_test_teardown(tls_to_a_port_without, clean),
+		cmocka_unit_test_teardown(no_tls_to_a_port_with, clean),
+		cmocka_unit_test_teardown(a_handshake_without_answer, clean),
+		cmocka_unit_test_teardown(a_unix_socket_has_none, clean),
+		cmocka_unit_test_teardown(a_cluster, clean),
+		cmocka_unit_test_teardown(a_cluster_of_one_with_a_name, clean),
+		cmocka_unit_test_teardown(a_stream_is_cut, clean),
+		cmocka_unit_test_teardown(a_bit_is_flipped, clean),
+	};
+
+	redis_needed();
+	return cmocka_run_group_tests(tests, make, unmake) ? 1 : 0;
+}

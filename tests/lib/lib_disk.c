@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib_disk.c - see lib_disk.h. The file is written through the page cache here, which the daemon's direct reads
+ * write back first: Linux keeps the two coherent.
+ */
+#include "lib_disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/io_uring.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "kernels/image.h"
+
+enum { PATIENCE_MS = 20000 };
+
+char disk_uring[] = "io_uring", disk_threads[] = "threads";
+
+static bool uring_refused(void)
+{
+	struct io_uring_params p;
+	int fd;
+
+	memset(&p, 0, sizeof p);
+	fd = (int)syscall(SYS_io_uring_setup, 4, &p);
+	if (fd < 0)
+		return true;
+	(void)close(fd);
+	return false;
+}
+
+void disk_need(const char *engine)
+{
+	if (!disk_dir()) {
+		printf("skipped: neither $TMPDIR nor /var/tmp takes O_DIRECT\n");
+		skip();
+	}
+	if (strcmp(engine, disk_uring) == 0 && uring_refused()) {
+		printf("skipped: io_uring is refused here\n");
+		skip();
+	}
+}
+
+void disk_configure(struct daemon *d, const char *engine, const char *config)
+{
+	char lines[2048];
+
+	if ((size_t)snprintf(lines, sizeof lines, "%sio = %s\n", config, engine) >= sizeof lines)
+		fail_msg("configuration too long");
+	daemon_configure(d, lines);
+}
+
+void disk_state_becomes(const struct daemon *d, const char *state, int timeout_ms)
+{
+	const uint64_t until = now_ns() + (uint64_t)timeout_ms * 1000000u;
+	char now[64], text[512];
+
+	for (;;) {
+		daemon_word(d, "tiers.nvme.state", now, sizeof now);
+		if (strcmp(now, state) == 0)
+			return;
+		if (now_ns() > until)
+			break;
+		nap_ms(10);
+	}
+	daemon_word(d, "tiers.nvme.text", text, sizeof text);
+	fail_msg("the NVMe tier is %s, not %s, after %d ms: %s", now, state, timeout_ms, text);
+}
+
+void disk_restart(struct daemon *d)
+{
+	daemon_restart(d);
+	disk_state_becomes(d, "up", PATIENCE_MS);
+}
+
+void disk_start(struct daemon *d, const char *engine, const char *config)
+{
+	daemon_place(d, true);
+	disk_configure(d, engine, config);
+	disk_restart(d);
+}
+
+void disk_flush(const struct daemon *d)
+{
+	char text[512];
+
+	if (daemon_ctl(d, "flush", text, sizeof text) != 0)
+		fail_msg("kvtierctl flush: %s", text);
+}
+
+int disk_status_says(const struct daemon *d, const char *word, char *ret, size_t n)
+{
+	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
+
+	for (;;) {
+		const int code = daemon_ctl(d, "status", ret, n);
+
+		if (strstr(ret, word))
+			return code;
+		if (now_ns() > until)
+			fail_msg("kvtierctl status does not say \"%s\": %s", word, ret);
+		nap_ms(20);
+	}
+}
+
+void disk_stat_reaches(const struct daemon *d, const char *path, uint64_t value)
+{
+	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
+	uint64_t now;
+
+	while ((now = daemon_stat(d, path)) < value) {
+		if (now_ns() > until)
+			fail_msg("%s is %llu, and does not reach %llu", path, (unsigned long long)now,
+				 (unsigned long long)value);
+		nap_ms(10);
+	}
+}
+
+/* --- a daemon, an engine, a chain --- */
+
+struct disk_world *disk_place(void **state, const char *config)
+{
+	static struct disk_world w;
+
+	disk_need(*state);
+	memset(&w, 0, sizeof w);
+	w.engine = *state;
+	daemon_place(&w.d, true);
+	disk_configure(&w.d, w.engine, config);
+	disk_store_path(&w.d, w.path, sizeof w.path);
+	return &w;
+}
+
+void disk_join(struct disk_world *w)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+
+	engine_open(&w->e, w->d.socket, "engine", &g, 2 * DISK_BLOCKS);
+	chain_keys(&w->e, 1, DISK_BLOCKS, w->keys);
+}
+
+void disk_live(struct disk_world *w)
+{
+	disk_restart(&w->d);
+	disk_join(w);
+}
+
+void disk_die(struct disk_world *w, int signal)
+{
+	engine_close(&w->e);
+	daemon_signal(&w->d, signal);
+}
+
+void disk_end(struct disk_world *w)
+{
+	daemon_remove(&w->d);
+}
+
+void disk_fill_and_die(struct disk_world *w)
+{
+	disk_live(w);
+	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
+	disk_flush(&w->d);
+	disk_die(w, SIGKILL);
+}
+
+uint32_t disk_load_each(struct disk_world *w)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < DISK_BLOCKS; i++)
+		n += chain_load(&w->e, &w->keys[i], 0, 1);
+	return n;
+}
+
+/* --- the store's file --- */
+
+void disk_store_path(const struct daemon *d, char *ret, size_t n)
+{
+	(void)snprintf(ret, n, "%s/nvme.store", d->disk);
+}
+
+uint64_t disk_file_bytes(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st))
+		fail_msg("%s: %s", path, strerror(errno));
+	return (uint64_t)st.st_size;
+}
+
+static int open_file(const char *path, int flags)
+{
+	const int fd = open(path, flags | O_CLOEXEC);
+
+	if (fd < 0)
+		fail_msg("%s: %s", path, strerror(errno));
+	return fd;
+}
+
+void disk_read(const char *path, uint64_t offset, void *ret, size_t n)
+{
+	const int fd = open_file(path, O_RDONLY);
+
+	assert_int_equal(pread(fd, ret, n, (off_t)offset), n);
+	(void)close(fd);
+}
+
+void disk_write(const char *path, uint64_t offset, const void *bytes, size_t n)
+{
+	const int fd = open_file(path, O_WRONLY);
+
+	assert_int_equal(pwrite(fd, bytes, n, (off_t)offset), n);
+	assert_int_equal(fsync(fd), 0);
+	(void)close(fd);
+}
+
+static void flip_bit(const char *path, uint64_t offset)
+{
+	uint8_t byte;
+
+	disk_read(path, offset, &byte, 1);
+	byte ^= 0x10;
+	disk_write(path, offset, &byte, 1);
+}
+
+uint32_t disk_flip(const char *path, const struct kvtier_key *key, uint64_t offset)
+{
+	const uint64_t bytes = disk_file_bytes(path);
+	const int fd = open_file(path, O_RDONLY);
+	uint32_t copies = 0;
+
+	for (uint64_t at = 0; at + sizeof(struct image_header) <= bytes; at += IMAGE_ALIGN) {
+		struct image_header header;
+
+		if (pread(fd, &header, sizeof header, (off_t)at) != (ssize_t)sizeof header ||
+		    header.magic != IMAGE_MAGIC || memcmp(header.key, key->bytes, sizeof header.key) != 0)
+			continue;
+		flip_bit(path, at + offset);
+		copies++;
+	}
+	(void)close(fd);
+	return copies;
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib_raw.h - what tests of a hostile client share: the wire protocol spoken by hand (so that it can be
+ * spoken wrongly), and a witness: an honest engine on a thread of its own that stores and loads all the
+ * while.
+ */
+#ifndef KVTIER_TESTS_LIB_RAW_H
+#define KVTIER_TESTS_LIB_RAW_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "client/wire.h"
+#include "lib.h"
+
+struct raw {
+	int fd;
+	uint32_t seq;
+	struct wire_hello_ok ok;
+	struct wire_submit *submit;
+	const struct wire_complete *complete;
+};
+
+/* Connects, and says nothing. Receiving ends the test after 20 s. */
+void raw_dial(struct raw *r, const char *socket);
+void raw_hello(struct raw *r);                    /* an honest HELLO, answered; the rings mapped */
+void raw_open(struct raw *r, const char *socket); /* both */
+void raw_close(struct raw *r);
+struct wire_head raw_head(struct raw *r, enum wire_type type, size_t n);
+struct wire_hello raw_hello_message(struct raw *r);
+
+/* 0 or -errno. fds may be NULL. */
+int raw_send(const struct raw *r, const void *message, size_t n, const int *fds, size_t n_fds);
+/* Bytes of the next packet; 0: the daemon closed the connection. Received fds are closed. */
+size_t raw_receive(const struct raw *r, void *ret, size_t n);
+/* The daemon ends the connection, after an ERROR -EPROTO whose text contains `text`. */
+void raw_expect_cut(struct raw *r, const char *text);
+/* The next packet is an ERROR with this errno and text, and the connection still answers. */
+void raw_expect_refused(struct raw *r, int error, const char *text);
+
+/* SPACE_OPEN of tiny raw pages in one region; change it before sending. */
+struct raw_space {
+	struct wire_space_open open;
+	struct wire_region region;
+	struct wire_segment segments[4];
+};
+enum { RAW_PAGES = 16 };
+void raw_space_fill(struct raw *r, struct raw_space *ret);
+size_t raw_region_bytes(void);
+/* Opens it over a good memfd, which is returned (the caller's); *ret_handle: for sqes. */
+int raw_space_open(struct raw *r, uint32_t *ret_handle);
+
+/* An entry that is in order, for one block; change it before pushing. */
+struct wire_sqe raw_sqe(enum wire_op op, uint32_t space);
+void raw_put(struct raw *r, uint32_t position, const struct wire_sqe *sqe); /* into the ring, unpublished */
+void raw_publish(struct raw *r, uint32_t tail);                             /* with a doorbell */
+struct wire_sqe *raw_entries(struct raw *r);
+uint8_t *raw_keys(struct raw *r);
+uint32_t *raw_pages(struct raw *r);
+/* Waits until cq_tail is `tail`; ends the test after 20 s. */
+void raw_await(const struct raw *r, uint32_t tail);
+
+/* --- the daemon's size --- */
+
+struct daemon_size {
+	int fds;
+	long kib;
+};
+
+struct daemon_size daemon_size(const struct daemon *d);
+/* Ends the test if the daemon grew: as many descriptors, and no more memory than an allocator's whims
+ * explain. */
+void daemon_size_check(const struct daemon *d, const struct daemon_size *before);
+
+/* --- the witness --- */
+
+struct witness {
+	pthread_t thread;
+	struct engine engine;
+	struct kvtier_key keys[64];
+	bool may_miss; /* the test evicts; set before witness_start() */
+	_Atomic bool stop;
+	_Atomic uint64_t rounds;
+	_Atomic uint64_t failures;
+	int first_failure;
+};
+
+void witness_start(struct witness *w, const char *socket);
+/* It goes on: a whole round from now on came out right. */
+void witness_check(struct witness *w);
+void witness_stop(struct witness *w); /* ends the test if anything ever went wrong */
+
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * regr_11_01_clean_stop.c - goal: when an op of a client has ended, for whatever reason, nobody writes into
+ * its pages any more: the daemon was told to stop, the client broke the protocol, the op's deadline passed,
+ * its space was closed.
+ * Method: loads into large and small pages; one of these ends at a random moment; as soon as the op's
+ * result is there the pages are marked (a byte in each KiB, which is quick enough to meet a late writer).
+ * The daemon is stopped, and when its process is gone each mark must still be there. Several trials each;
+ * the seed is printed.
+ */
+#include "tests/lib/lib.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { TRIALS = 12, MARK = 0xa5, MARK_EVERY = 1024, STOP_MS = 60000 };
+
+static const char config[] = "[host]\nbytes = 192M\nslab_bytes = 64M\nhuge_pages = no\n[device]\nworkers = 2\n";
+
+struct size {
+	const char *name;
+	uint32_t layers, tokens, blocks;
+};
+
+static const struct size sizes[] = {
+	{ "32 MiB", 64, 128, 3 },
+	{ "4 MiB", 32, 32, 24 },
+	{ "256 KiB", 8, 8, 256 },
+};
+
+struct world {
+	struct daemon d;
+	struct engine e;
+	struct kvtier_key keys[256];
+	uint32_t pages[256], n;
+	int socket;		/* the client's own */
+};
+
+static struct random rnd;
+
+static struct kvtier_geometry geometry_of(const struct size *size)
+{
+	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+
+	g.model = size->name;
+	g.layers = size->layers;
+	g.kv_heads = 8;
+	g.head_dim_k = g.head_dim_v = 128;
+	g.block_tokens = size->tokens;
+	return g;
+}
+
+/* The client's socket: the one that was not there before. */
+static int last_socket(void)
+{
+	int type, found = -1;
+	socklen_t n = sizeof type;
+
+	for (int fd = 3; fd < 200; fd++)
+		if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) == 0 && type == SOCK_SEQPACKET)
+			found = fd;
+	assert_true(found >= 0);
+	return found;
+}
+
+static void begin(struct world *w, const struct size *size)
+{
+	const struct kvtier_geometry g = geometry_of(size);
+
+	daemon_start(&w->d, config);
+	w->n = size->blocks;
+	engine_open(&w->e, w->d.socket, "engine", &g, w->n);
+	w->socket = last_socket();
+	chain_keys(&w->e, 1, w->n, w->keys);
+	pages_from(0, w->pages, w->n);
+	memset(w->e.memory, 0x11, w->n * w->e.page_bytes);
+	assert_int_equal(engine_store(&w->e, w->keys, w->pages, w->n, NULL, NULL), 0);
+}
+
+/* The op has ended: its pages are the engine's. */
+static void mark(struct world *w)
+{
+	for (size_t at = 0; at < w->n * w->e.page_bytes; at += MARK_EVERY)
+		__atomic_store_n(w->e.memory + at, (uint8_t)MARK, __ATOMIC_RELAXED);
+}
+
+/* With the daemon's process gone. */
+static void check(struct world *w, const char *size, int trial, const char *what)
+{
+	size_t lost = 0, marks = w->n * w->e.page_bytes / MARK_EVERY;
+
+	for (size_t at = 0; at < w->n * w->e.page_bytes; at += MARK_EVERY)
+		lost += w->e.memory[at] != MARK;
+	if (lost)
+		fail_msg("%s, blocks of %s, trial %d: %zu of %zu marks were overwritten after the op's end", what, size,
+			 trial, lost, marks);
+}
+
+static void finish(struct world *w)
+{
+	engine_close(&w->e);
+	daemon_remove(&w->d);
+}
+
+typedef void end_fn(struct world *w, uint64_t op);
+
+static void await(struct world *w, uint64_t op)
+{
+	struct kvtier_result result = { .size = sizeof result };
+	int rc;
+
+	/* As an engine that polls does, and as one that waits. */
+	if (random_next(&rnd) % 4) {
+		while ((rc = kvtier_poll(w->e.client, &result, 1)) == 0)
+			;
+		assert_int_equal(rc, 1);
+	} else {
+		assert_int_equal(kvtier_wait(w->e.client, op, STOP_MS, &result), 0);
+	}
+	mark(w);
+	assert_int_equal(result.lent, 0);
+}
+
+static void stop(struct world *w, uint64_t op)
+{
+	assert_int_equal(kill(w->d.pid, SIGTERM), 0);
+	await(w, op);
+	assert_int_equal(daemon_wait(&w->d, STOP_MS), 0);
+}
+
+static void murder(struct world *w, uint64_t op)
+{
+	assert_int_equal(kill(w->d.pid, SIGKILL), 0);
+	await(w, op);
+	(void)daemon_wait(&w->d, STOP_MS);
+}
+
+static void violation(struct world *w, uint64_t op)
+{
+	assert_int_equal(send(w->socket, "this is no message", 18, MSG_NOSIGNAL), 18);
+	await(w, op);
+	daemon_signal(&w->d, SIGTERM);
+}
+
+static void deadline(struct world *w, uint64_t op)
+{
+	await(w, op);
+	daemon_signal(&w->d, SIGTERM);
+}
+
+static void space_close(struct world *w, uint64_t op)
+{
+	(void)op;
+	kvtier_space_close(w->e.space);
+	w->e.space = NULL;
+	mark(w);
+	daemon_signal(&w->d, SIGTERM);
+}
+
+static void try(end_fn *end, const char *what, uint32_t timeout_ms)
+{
+	const struct kvtier_op_options o = { .size = sizeof o, .timeout_ms = timeout_ms };
+
+	for (int trial = 0; trial < TRIALS; trial++) {
+		const struct size *size = &sizes[(size_t)trial % (sizeof sizes / sizeof sizes[0])];
+		static struct world w;
+		uint64_t op;
+
+		begin(&w, size);
+		assert_int_equal(kvtier_load(w.e.space, w.keys, w.pages, w.n, &o, &op), 0);
+		(void)usleep((unsigned)(random_next(&rnd) % 6000));
+		end(&w, op);
+		check(&w, size->name, trial, what);
+		finish(&w);
+	}
+}
+
+static void a_clean_stop(void **state)
+{
+	(void)state;
+	try(stop, "SIGTERM", 60000);
+}
+
+static void a_kill(void **state)
+{
+	(void)state;
+	try(murder, "SIGKILL", 60000);
+}
+
+static void a_violation(void **state)
+{
+	(void)state;
+	try(violation, "a violation", 60000);
+}
+
+static void a_deadline(void **state)
+{
+	(void)state;
+	try(deadline, "a deadline", 8);
+}
+
+static void a_space_close(void **state)
+{
+	(void)state;
+	try(space_close, "SPACE_CLOSE", 60000);
+}
+
+int main(void)
+{
+	const char *given = getenv("TSAN_OPTIONS");
+	char options[512];
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_clean_stop),
+		cmocka_unit_test(a_kill),
+		cmocka_unit_test(a_violation),
+		cmocka_unit_test(a_deadline),
+		cmocka_unit_test(a_space_close),
+	};
+
+	/* A stop does not wait long for regions to be unmapped (main.c exit_if_busy()), which takes a sanitizer long. */
+	(void)snprintf(options, sizeof options, "%s report_thread_leaks=0", given ? given : "");
+	(void)setenv("TSAN_OPTIONS", options, 1);
+	rnd = random_seeded("regr_11_01_clean_stop");
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * regr_11_02_stopped_daemon.c - goal: a daemon that is stopped in the middle of a load or store, given up,
+ * and then goes on, harms nothing that libkvtier says is the engine's: pages it may still write into are
+ * reported, named and not lent again (also over another connection, to another daemon) until that daemon
+ * answers or is dead; memory that was taken back is safe at once; a page that changed under a late store
+ * becomes no block.
+ * Method: SIGSTOP at a random moment of an op with large blocks; a client with a short patience closes its
+ * space; marks (a byte in each KiB) go into every page that is free; SIGCONT or SIGKILL; in the end, with
+ * the daemon gone, all marks must be there. Where the daemon had nothing in its hands the trial is
+ * repeated. The seed is printed.
+ */
+#include "tests/lib/lib.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BLOCKS = 4, PAGES = BLOCKS + 2, SPARE = BLOCKS, TRIALS = 5, ATTEMPTS = 200, MARK = 0xa5, MARK_EVERY = 1024,
+       TIMEOUT_MS = 100, PATIENCE_MS = 30000 };
+
+static const char config[] = "[host]\nbytes = 160M\nslab_bytes = 32M\nhuge_pages = no\n[device]\nworkers = 2\n";
+
+struct world {
+	struct daemon d, other;		/* other: pid 0 when it does not run */
+	struct engine e;		/* the pages, and a patient client of d */
+	struct kvtier_client *client;	/* of d, impatient */
+	struct kvtier_space *space;
+	struct kvtier_key keys[BLOCKS];
+	uint32_t pages[BLOCKS];
+	struct kvtier_lent lent[2 * PAGES];
+	int n_lent;
+};
+
+static struct random rnd;
+
+static struct kvtier_geometry geometry(void)
+{
+	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+
+	g.model = "16 MiB";
+	g.layers = 64;
+	g.kv_heads = 8;
+	g.head_dim_k = g.head_dim_v = 128;
+	g.block_tokens = 64;
+	return g;
+}
+
+static uint64_t inode_of(int fd)
+{
+	struct stat st;
+
+	assert_int_equal(fstat(fd, &st), 0);
+	return st.st_ino;
+}
+
+static void join(struct world *w, const struct daemon *d, const struct kvtier_region *region)
+{
+	const struct kvtier_options o = { .size = sizeof o, .socket_path = d->socket, .timeout_ms = TIMEOUT_MS };
+	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
+	const struct kvtier_geometry g = geometry();
+	const size_t n = engine_segments(&g, segments, KVTIER_MAX_SEGMENTS);
+	int rc = -1;
+
+	for (const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull; rc && now_ns() < until; nap_ms(1)) {
+		rc = kvtier_connect(&o, &w->client);
+		if (!rc && (rc = kvtier_space_open(w->client, &g, region, 1, segments, n, &w->space)) != 0)
+			kvtier_close(w->client);
+	}
+	assert_int_equal(rc, 0);
+}
+
+static struct kvtier_region own_pages(const struct world *w)
+{
+	return (struct kvtier_region){ .size = sizeof(struct kvtier_region), .memory = KVTIER_MEMFD, .fd = w->e.fd,
+				       .length = w->e.page_bytes * PAGES };
+}
+
+static uint8_t *page_at(const struct world *w, uint32_t page)
+{
+	return w->e.memory + page * w->e.page_bytes;
+}
+
+static void mark(uint8_t *page, size_t bytes)
+{
+	for (size_t at = 0; at < bytes; at += MARK_EVERY)
+		__atomic_store_n(page + at, (uint8_t)MARK, __ATOMIC_RELAXED);
+}
+
+static void check_marks(const uint8_t *page, size_t bytes, uint32_t number, const char *when)
+{
+	size_t lost = 0;
+
+	for (size_t at = 0; at < bytes; at += MARK_EVERY)
+		lost += page[at] != MARK;
+	if (lost)
+		fail_msg("%s: page %u was free, and %zu of its %zu marks were overwritten", when, number, lost,
+			 bytes / MARK_EVERY);
+}
+
+static void stop(struct daemon *d)
+{
+	char path[64], text[512] = "";
+
+	daemon_signal(d, SIGSTOP);
+	(void)snprintf(path, sizeof path, "/proc/%d/stat", (int)d->pid);
+	for (int i = 0; i < 5000 && !strstr(text, ") T "); i++) {
+		FILE *f = fopen(path, "r");
+
+		assert_non_null(f);
+		text[fread(text, 1, sizeof text - 1, f)] = 0;
+		(void)fclose(f);
+		nap_ms(1);
+	}
+	assert_non_null(strstr(text, ") T "));
+	nap_ms(5);	/* its other threads */
+}
+
+static bool is_lent(const struct world *w, uint32_t page)
+{
+	for (int i = 0; i < w->n_lent; i++)
+		if (w->lent[i].page == page)
+			return true;
+	return false;
+}
+
+static void ask_lent(struct world *w, struct kvtier_client *client)
+{
+	w->lent[0].size = sizeof w->lent[0];
+	w->n_lent = kvtier_lent(client, w->lent, 2 * PAGES);
+	assert_in_range(w->n_lent, 0, 2 * PAGES);
+}
+
+static void none_is_lent_soon(void)
+{
+	for (int i = 0; i < PATIENCE_MS && kvtier_lent(NULL, NULL, 0) > 0; i++)
+		nap_ms(1);
+	assert_int_equal(kvtier_lent(NULL, NULL, 0), 0);
+}
+
+typedef int submit_fn(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
+		      const struct kvtier_op_options *options, uint64_t *ret_op);
+
+/* Stops the daemon in the middle of an op, or leaves it running: false. */
+static bool stop_in(struct world *w, submit_fn *submit, uint64_t *ret_op)
+{
+	const struct kvtier_op_options patient = { .size = sizeof patient, .timeout_ms = 60000 };
+	struct kvtier_result result = { .size = sizeof result };
+
+	assert_int_equal(submit(w->space, w->keys, w->pages, BLOCKS, &patient, ret_op), 0);
+	(void)usleep(random_below(&rnd, 6000));
+	stop(&w->d);
+	if (kvtier_wait(w->client, *ret_op, 0, &result) == -ETIMEDOUT)
+		return true;
+	daemon_signal(&w->d, SIGCONT);
+	return false;
+}
+
+/* The same until the close of the space says that pages are lent: returns how many. */
+static int stop_and_close(struct world *w, const struct kvtier_region *region)
+{
+	for (int i = 0; i < ATTEMPTS; i++) {
+		uint64_t op;
+		int lent;
+
+		join(w, &w->d, region);
+		if (!stop_in(w, kvtier_load, &op)) {
+			kvtier_close(w->client);
+			continue;
+		}
+		lent = kvtier_space_close(w->space);
+		if (lent > 0)
+			return lent;
+		kvtier_close(w->client);	/* the op was not even read */
+		daemon_signal(&w->d, SIGCONT);
+		none_is_lent_soon();
+	}
+	fail_msg("the daemon was not stopped in the middle of a load in %d attempts", ATTEMPTS);
+	return 0;
+}
+
+/* --- cases --- */
+
+static void what_is_not_named_stays_as_it_is(void **state)
+{
+	struct world *w = *state;
+	const struct kvtier_region region = own_pages(w);
+
+	for (int trial = 0; trial < TRIALS; trial++) {
+		const int lent = stop_and_close(w, &region);
+
+		ask_lent(w, w->client);
+		for (uint32_t p = 0; p < PAGES; p++)
+			if (!is_lent(w, p))
+				mark(page_at(w, p), w->e.page_bytes);
+		daemon_signal(&w->d, SIGCONT);
+		kvtier_close(w->client);
+		for (uint32_t p = 0; p < PAGES; p++)
+			if (!is_lent(w, p))
+				check_marks(page_at(w, p), w->e.page_bytes, p, "while others were lent");
+		none_is_lent_soon();
+		for (uint32_t p = 0; p < PAGES; p++)
+			mark(page_at(w, p), w->e.page_bytes);
+		daemon_stat_becomes(&w->d, "ops.outstanding", 0, PATIENCE_MS);
+		daemon_stat_becomes(&w->d, "clients", 1, PATIENCE_MS);
+		for (uint32_t p = 0; p < PAGES; p++)
+			check_marks(page_at(w, p), w->e.page_bytes, p, "after none was lent");
+		assert_int_equal(w->n_lent, lent);
+		for (int i = 0; i < w->n_lent; i++) {
+			assert_int_equal(w->lent[i].memory, inode_of(w->e.fd));
+			assert_int_equal(w->lent[i].offset, w->lent[i].page * w->e.page_bytes);
+			assert_int_equal(w->lent[i].daemon, w->d.pid);
+			assert_int_equal(w->lent[i].ended, 1);
+		}
+	}
+}
+
+/* The other daemon has the same blocks with other bytes: 0x22. */
+static void other_starts(struct world *w)
+{
+	const struct kvtier_geometry g = geometry();
+	struct engine e;
+
+	daemon_start(&w->other, config);
+	engine_open(&e, w->other.socket, "other", &g, BLOCKS);
+	memset(e.memory, 0x22, BLOCKS * e.page_bytes);
+	assert_int_equal(engine_store(&e, w->keys, w->pages, BLOCKS, NULL, NULL), 0);
+	engine_close(&e);
+}
+
+static int load_one(struct world *w, uint32_t page)
+{
+	const struct kvtier_op_options patient = { .size = sizeof patient, .timeout_ms = PATIENCE_MS };
+	struct kvtier_result result = { .size = sizeof result };
+	uint64_t op;
+	int rc = kvtier_load(w->space, w->keys, &page, 1, &patient, &op);
+
+	if (!rc)
+		rc = kvtier_wait(w->client, op, -1, &result);
+	return rc ? rc : result.status;
+}
+
+static void check_page(const struct world *w, uint32_t page, uint8_t byte, const char *when)
+{
+	const uint8_t *p = page_at(w, page);
+
+	for (size_t at = 0; at < w->e.page_bytes; at++)
+		if (p[at] != byte)
+			fail_msg("%s: byte %zu of page %u is %#x, not %#x: another block's bytes came as a hit", when, at, page,
+				 p[at], byte);
+}
+
+static void a_lent_page_is_not_lent_again(void **state)
+{
+	struct world *w = *state;
+	const struct kvtier_region region = own_pages(w);
+	uint32_t lent;
+
+	other_starts(w);
+	(void)stop_and_close(w, &region);
+	ask_lent(w, NULL);
+	kvtier_close(w->client);
+	join(w, &w->other, &region);
+	lent = w->n_lent > 0 ? w->lent[0].page : 0;
+	if (load_one(w, lent) == 0) {
+		daemon_signal(&w->d, SIGCONT);
+		daemon_stat_becomes(&w->d, "ops.outstanding", 0, PATIENCE_MS);
+		check_page(w, lent, 0x22, "loaded into a lent page");
+	}
+	assert_int_equal(load_one(w, lent), -EBUSY);
+	assert_non_null(strstr(kvtier_last_error(), "lent still"));
+	assert_int_equal(load_one(w, SPARE), 0);	/* one that is free */
+	check_page(w, SPARE, 0x22, "a free page");
+	daemon_signal(&w->d, SIGCONT);
+	none_is_lent_soon();
+	assert_int_equal(load_one(w, lent), 0);
+	daemon_signal(&w->d, SIGTERM);
+	check_page(w, lent, 0x22, "after the stopped daemon had answered");
+	kvtier_close(w->client);
+}
+
+static void a_killed_daemon_frees_them(void **state)
+{
+	struct world *w = *state;
+	const struct kvtier_region region = own_pages(w);
+
+	(void)stop_and_close(w, &region);
+	kvtier_close(w->client);
+	assert_true(kvtier_lent(NULL, NULL, 0) > 0);
+	daemon_signal(&w->d, SIGKILL);
+	none_is_lent_soon();
+}
+
+/* As systemd's watchdog ends it: SIGABRT, and SIGCONT so that it is heard. */
+static void so_does_the_watchdog(void **state)
+{
+	struct world *w = *state;
+	const struct kvtier_region region = own_pages(w);
+
+	(void)stop_and_close(w, &region);
+	kvtier_close(w->client);
+	daemon_signal(&w->d, SIGABRT);
+	daemon_signal(&w->d, SIGCONT);
+	assert_true(WIFSIGNALED(daemon_wait(&w->d, PATIENCE_MS)));
+	none_is_lent_soon();
+}
+
+static void memory_is_taken_back(void **state)
+{
+	struct world *w = *state;
+	const size_t bytes = w->e.page_bytes;
+	struct kvtier_region region = { .size = sizeof region };
+	struct kvtier_shared *memory;
+	uint8_t *base;
+
+	other_starts(w);
+	assert_int_equal(kvtier_memory_alloc(bytes * PAGES, NULL, &memory), 0);
+	base = kvtier_memory_address(memory);
+	for (int trial = 0; trial < TRIALS; trial++) {
+		const uint8_t pattern = (uint8_t)(0x30 + trial);
+
+		assert_int_equal(kvtier_memory_region(memory, &region), 0);
+		memset(base + SPARE * bytes, pattern, bytes);
+		(void)stop_and_close(w, &region);
+		kvtier_close(w->client);
+		join(w, &w->other, &region);
+		assert_int_equal(kvtier_memory_take_back(memory), -EBUSY);
+		assert_int_equal(load_one(w, 0), -EBUSY);
+		kvtier_close(w->client);
+		assert_int_equal(kvtier_memory_take_back(memory), 0);
+		assert_int_equal(kvtier_lent(NULL, NULL, 0), 0);
+		for (size_t at = 0; at < bytes; at++)
+			assert_int_equal(base[SPARE * bytes + at], pattern);
+		for (uint32_t p = 1; p < PAGES; p++)
+			mark(base + p * bytes, bytes);
+		assert_int_equal(kvtier_memory_region(memory, &region), 0);
+		join(w, &w->other, &region);
+		assert_int_equal(load_one(w, 0), 0);
+		daemon_signal(&w->d, SIGCONT);
+		daemon_stat_becomes(&w->d, "ops.outstanding", 0, PATIENCE_MS);
+		daemon_stat_becomes(&w->d, "clients", 1, PATIENCE_MS);
+		for (size_t at = 0; at < bytes; at++)
+			assert_int_equal(base[at], 0x22);
+		for (uint32_t p = 1; p < PAGES; p++)
+			check_marks(base + p * bytes, bytes, p, "after the memory was taken back");
+		kvtier_close(w->client);
+	}
+	kvtier_memory_free(memory);
+}
+
+/* Keys of its own each time; bytes 0x33, changed to 0x44 when it was given up. */
+static void a_late_store_becomes_no_block(void **state)
+{
+	struct world *w = *state;
+	const struct kvtier_region region = own_pages(w);
+
+	for (int trial = 0; trial < TRIALS; trial++) {
+		int32_t statuses[BLOCKS];
+		uint64_t op;
+
+		chain_keys(&w->e, 100 + (uint64_t)trial, BLOCKS, w->keys);
+		memset(w->e.memory, 0x33, BLOCKS * w->e.page_bytes);
+		join(w, &w->d, &region);
+		if (stop_in(w, kvtier_store, &op)) {
+			(void)kvtier_space_close(w->space);
+			memset(w->e.memory, 0x44, BLOCKS * w->e.page_bytes);
+			daemon_signal(&w->d, SIGCONT);
+		}
+		kvtier_close(w->client);
+		none_is_lent_soon();
+		daemon_stat_becomes(&w->d, "clients", 1, PATIENCE_MS);
+		(void)engine_load(&w->e, w->keys, w->pages, BLOCKS, statuses);
+		for (uint32_t i = 0; i < BLOCKS; i++)
+			if (statuses[i] == 0)
+				check_page(w, i, 0x33, "stored late");
+		assert_int_equal(daemon_ctl(&w->d, "evict --all", (char[4096]){ 0 }, 4096), 0);
+	}
+}
+
+static void results_and_cancel_say_so(void **state)
+{
+	struct world *w = *state;
+	const struct kvtier_region region = own_pages(w);
+	struct kvtier_result result = { .size = sizeof result };
+	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
+	const struct kvtier_geometry g = geometry();
+	const size_t n = engine_segments(&g, segments, KVTIER_MAX_SEGMENTS);
+	struct kvtier_space *second;
+	uint64_t op = 0;
+	int lent;
+
+	for (int i = 0; i < ATTEMPTS; i++) {
+		join(w, &w->d, &region);
+		assert_int_equal(kvtier_space_open(w->client, &g, &region, 1, segments, n, &second), 0);
+		if (stop_in(w, kvtier_load, &op)) {
+			ask_lent(w, w->client);
+			assert_int_equal(w->n_lent, BLOCKS);	/* it runs */
+			assert_int_equal(w->lent[0].ended, 0);
+			assert_int_equal(kvtier_cancel(w->client, op, 50), -ETIMEDOUT);
+			assert_non_null(strstr(kvtier_last_error(), "its 4 pages are lent"));
+			lent = kvtier_space_close(second);
+			assert_int_equal(kvtier_lent(NULL, NULL, 0), lent);
+			if (lent > 0)
+				break;
+			daemon_signal(&w->d, SIGCONT);
+		}
+		kvtier_close(w->client);
+	}
+	assert_int_equal(kvtier_cancel(w->client, op, 0), -ETIMEDOUT);	/* ended, but lent */
+	assert_non_null(strstr(kvtier_last_error(), "has ended"));
+	assert_int_equal(kvtier_wait(w->client, op, 0, &result), 0);
+	assert_int_equal(result.status, -ECONNRESET);
+	assert_int_equal(result.lent, BLOCKS);
+	assert_int_equal(kvtier_space_close(w->space), BLOCKS);
+	daemon_signal(&w->d, SIGCONT);
+	none_is_lent_soon();
+	kvtier_close(w->client);
+}
+
+static int begin(void **state)
+{
+	static struct world w;
+	const struct kvtier_geometry g = geometry();
+
+	memset(&w, 0, sizeof w);
+	daemon_start(&w.d, config);
+	engine_open(&w.e, w.d.socket, "engine", &g, PAGES);
+	chain_keys(&w.e, 1, BLOCKS, w.keys);
+	pages_from(0, w.pages, BLOCKS);
+	memset(w.e.memory, 0x11, BLOCKS * w.e.page_bytes);
+	assert_int_equal(engine_store(&w.e, w.keys, w.pages, BLOCKS, NULL, NULL), 0);
+	*state = &w;
+	return 0;
+}
+
+static int end(void **state)
+{
+	struct world *w = *state;
+
+	if (w->d.pid)
+		daemon_signal(&w->d, SIGCONT);
+	engine_close(&w->e);
+	daemon_remove(&w->d);
+	if (w->other.pid)
+		daemon_remove(&w->other);
+	return 0;
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(what_is_not_named_stays_as_it_is),
+		CASE(a_lent_page_is_not_lent_again),
+		CASE(a_killed_daemon_frees_them),
+		CASE(so_does_the_watchdog),
+		CASE(memory_is_taken_back),
+		CASE(a_late_store_becomes_no_block),
+		CASE(results_and_cancel_say_so),
+	};
+
+	(void)setrlimit(RLIMIT_CORE, &(struct rlimit){ 0 });
+	rnd = random_seeded("regr_11_02_stopped_daemon");
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * regr_11_06_many_spaces.c - goal: a client that opens any number of spaces does not keep others from opening one.
+ * There were 1,024; a client that had stored a block in each kept every new model out ("1024 spaces are in use"), also
+ * after a restart, as the blocks stayed on NVMe.
+ * Method: an engine has a space open, with blocks. A client opens one space after another, stores a block in each and
+ * closes it. Then a new engine must be able to open a space of its own, to store and to load; and again after a
+ * restart, clean or not, when all those blocks are found on NVMe. The first engine's blocks must all be there
+ * throughout. Once with the table's usual size, once with a small one, in which spaces go for others all the time:
+ * there the first engine finds its blocks while it has its space open, and the blocks of spaces that went are gone.
+ */
+#include "tests/lib/lib.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SPACES = 3000, BLOCKS = 16, FEW = 100, PATIENCE_MS = 20000 };
+
+struct world {
+	struct daemon d;
+	struct engine first;
+	struct kvtier_key keys[BLOCKS];
+};
+
+/* One head with one value, 16 tokens: 64 bytes a block. */
+static struct kvtier_geometry least_geometry(char model[32], uint32_t number)
+{
+	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+
+	snprintf(model, 32, "attacker-%u", number);
+	g.model = model;
+	g.layers = g.kv_heads = g.head_dim_k = g.head_dim_v = 1;
+	return g;
+}
+
+static void fill_one(struct kvtier_client *client, const struct kvtier_region *region, uint32_t number)
+{
+	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_segment segments[2];
+	struct kvtier_space *space;
+	struct kvtier_key key;
+	char model[32];
+	const struct kvtier_geometry g = least_geometry(model, number);
+	const size_t n = engine_segments(&g, segments, 2);
+	uint64_t op;
+
+	if (kvtier_space_open(client, &g, region, 1, segments, n, &space))
+		fail_msg("space %u: %s", number, kvtier_last_error());
+	random_key(number, key.bytes);
+	assert_int_equal(kvtier_store(space, &key, (uint32_t[]){ 0 }, 1, NULL, &op), 0);
+	assert_int_equal(kvtier_wait(client, op, -1, &result), 0);
+	assert_int_equal(result.status, 0);
+	kvtier_space_close(space);
+}
+
+static void fill_table(const struct daemon *d)
+{
+	const struct kvtier_options o = { .size = sizeof o, .socket_path = d->socket, .name = "attacker",
+					  .timeout_ms = 20000 };
+	struct kvtier_region region = { .size = sizeof region, .memory = KVTIER_MEMFD, .length = 4096 };
+	struct kvtier_client *client;
+
+	region.fd = memfd_make(4096, F_SEAL_SHRINK | F_SEAL_GROW);
+	assert_int_equal(fallocate(region.fd, 0, 0, 4096), 0);
+	assert_int_equal(kvtier_connect(&o, &client), 0);
+	for (uint32_t i = 0; i < SPACES; i++)
+		fill_one(client, &region, i);
+	kvtier_close(client);
+	(void)close(region.fd);
+}
+
+/* A model that nobody has seen. */
+static void new_model_works(const struct daemon *d, const char *model)
+{
+	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct kvtier_key keys[BLOCKS];
+	struct engine e;
+
+	g.model = model;
+	engine_open(&e, d->socket, "new", &g, BLOCKS);
+	chain_keys(&e, 5, BLOCKS, keys);
+	assert_int_equal(chain_store(&e, keys, 0, BLOCKS), 0);
+	assert_int_equal(chain_load(&e, keys, 0, BLOCKS), BLOCKS);
+	engine_close(&e);
+}
+
+static void first_has_all(struct world *w)
+{
+	assert_int_equal(chain_load(&w->first, w->keys, 0, BLOCKS), BLOCKS);
+}
+
+static void open_first(struct world *w)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+
+	engine_open(&w->first, w->d.socket, "first", &g, BLOCKS);
+	chain_keys(&w->first, 1, BLOCKS, w->keys);
+}
+
+static void restarted(struct world *w, int signal, bool survives)
+{
+	char text[64];
+
+	assert_int_equal(daemon_ctl(&w->d, "flush", text, sizeof text), 0);
+	engine_close(&w->first);
+	daemon_signal(&w->d, signal);
+	daemon_restart(&w->d);
+	open_first(w);
+	if (!survives)
+		assert_int_equal(chain_store(&w->first, w->keys, 0, BLOCKS), 0);
+	first_has_all(w);
+}
+
+/* As many as may be are kept, and of the others neither blocks nor records. */
+static void others_went(const struct daemon *d)
+{
+	char text[2048];
+	uint64_t blocks = 0;
+
+	for (int i = 0; i < PATIENCE_MS / 10; i++) {
+		const uint64_t recycled = daemon_stat(d, "spaces_recycled_total");
+
+		blocks = daemon_stat(d, "tiers.host.blocks");	/* after it: both are written at the same moment */
+		if (recycled >= SPACES - FEW && blocks <= FEW + 2 * BLOCKS)
+			break;
+		nap_ms(10);
+	}
+	assert_in_range(blocks, 2 * BLOCKS, FEW + 2 * BLOCKS);
+	assert_in_range(daemon_stat(d, "tiers.nvme.blocks"), 0, FEW + 2 * BLOCKS);
+	assert_in_range(daemon_stat(d, "spaces"), FEW / 2, FEW);
+	assert_in_range(daemon_stat(d, "spaces_recycled_total"), SPACES - FEW, 2 * SPACES);
+	assert_int_equal(daemon_ctl(d, "status", text, sizeof text), 1);
+	assert_non_null(strstr(text, "spaces_recycled"));
+}
+
+static void run(uint32_t max_spaces)
+{
+	static struct world w;
+	const bool few = max_spaces < SPACES;
+	char config[256];
+
+	snprintf(config, sizeof config, "[host]\nbytes = 64M\nslab_bytes = 256K\nhuge_pages = no\n"
+		 "[nvme]\nbytes = 256M\n[index]\nmax_spaces = %u\n", max_spaces);
+	daemon_start(&w.d, config);
+	open_first(&w);
+	assert_int_equal(chain_store(&w.first, w.keys, 0, BLOCKS), 0);
+	fill_table(&w.d);
+	new_model_works(&w.d, "new@1");
+	first_has_all(&w);
+	if (few)
+		others_went(&w.d);
+	restarted(&w, SIGTERM, !few);
+	new_model_works(&w.d, "new@2");
+	first_has_all(&w);
+	fill_table(&w.d);
+	first_has_all(&w);
+	restarted(&w, SIGKILL, !few);
+	new_model_works(&w.d, "new@3");
+	first_has_all(&w);
+	engine_close(&w.first);
+	daemon_remove(&w.d);
+}
+
+static void a_new_model_gets_in(void **state)
+{
+	(void)state;
+	run(16384);
+}
+
+static void a_new_model_gets_in_where_spaces_go(void **state)
+{
+	(void)state;
+	run(FEW);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_new_model_gets_in),
+		cmocka_unit_test(a_new_model_gets_in_where_spaces_go),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

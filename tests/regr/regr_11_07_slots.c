@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * regr_11_07_slots.c - goal: one user cannot take all connections, half open or open. A process with 256 of them, or
+ * one that dialled without end and said nothing, left nobody else in.
+ * Method: children of other users (root is needed for that; without, the tests of half-open ones remain) take what they
+ * get; then an honest engine must connect, store and load, and status must name the hog.
+ */
+#include "tests/lib/lib_raw.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MAX_CLIENTS = 16, SHARE = 12, HOG = 20001, OTHER = 20002, HALF_OPEN = 32 };
+
+static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
+			     "[socket]\nmax_clients = 16\nmode = 0666\n";
+static const char large[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n[socket]\nmode = 0666\n";
+
+static void start(struct daemon *d, const char *lines)
+{
+	daemon_start(d, lines);
+	assert_int_equal(chmod(d->dir, 0755), 0);
+}
+
+static void an_engine_works(const struct daemon *d)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct kvtier_key keys[4];
+	struct engine e;
+
+	engine_open(&e, d->socket, "honest", &g, 8);
+	chain_keys(&e, 1, 4, keys);
+	assert_int_equal(chain_store(&e, keys, 0, 4), 0);
+	assert_int_equal(chain_load(&e, keys, 4, 4), 4);
+	engine_close(&e);
+}
+
+/* --- children --- */
+
+static int dial(const char *path)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	(void)snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
+	if (fd < 0 || connect(fd, (const struct sockaddr *)&a, sizeof a)) {
+		if (fd >= 0)
+			(void)close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+/* Opens connections until it is refused; answers how many it has and why no more, and keeps them. */
+static void take_all(const char *path, int answer)
+{
+	union { struct wire_head head; struct wire_error error; struct wire_hello_ok ok; } got;
+	struct { uint32_t n; char text[232]; } say = { 0 };
+	struct raw r = { 0 };
+
+	for (;; say.n++) {
+		const struct wire_hello hello = raw_hello_message(&r);
+
+		r.fd = dial(path);
+		(void)!send(r.fd, &hello, sizeof hello, MSG_NOSIGNAL);
+		memset(&got, 0, sizeof got);
+		if (recv(r.fd, &got, sizeof got, 0) < 0)	/* closed before HELLO was read: told once, and first */
+			(void)!recv(r.fd, &got, sizeof got, 0);
+		if (got.head.type != WIRE_HELLO_OK)
+			break;
+	}
+	if (got.head.type == WIRE_ERROR)
+		memcpy(say.text, got.error.text, sizeof say.text);
+	(void)!write(answer, &say, sizeof say);
+	pause();
+}
+
+static void dial_without_end(const char *path, int answer)
+{
+	for (int n = 0;; n++) {
+		const int fd = dial(path);
+
+		if (n == 200)
+			(void)!write(answer, "x", 1);
+		if (n % 2 == 0 && fd >= 0)
+			(void)close(fd);	/* every second one is kept, as long as there are descriptors */
+	}
+}
+
+struct child {
+	pid_t pid;
+	int answer;
+};
+
+static struct child child_start(const struct daemon *d, uid_t uid, void (*run)(const char *path, int answer))
+{
+	struct child c;
+	int ends[2];
+
+	assert_int_equal(pipe(ends), 0);
+	c.pid = fork();
+	if (c.pid == 0) {
+		if (uid && (setgid(uid) || setuid(uid)))
+			_exit(1);
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		run(d->socket, ends[1]);
+		_exit(0);
+	}
+	(void)close(ends[1]);
+	c.answer = ends[0];
+	return c;
+}
+
+static void child_end(const struct child *c)
+{
+	(void)kill(c->pid, SIGKILL);
+	(void)waitpid(c->pid, NULL, 0);
+	(void)close(c->answer);
+}
+
+static uint32_t child_took(const struct child *c, const char *text)
+{
+	struct { uint32_t n; char text[232]; } said = { 0 };
+
+	assert_int_equal(read(c->answer, &said, sizeof said), sizeof said);
+	print_message("%u connections, then: %s\n", said.n, said.text);
+	assert_non_null(strstr(said.text, text));
+	return said.n;
+}
+
+/* Those that end have their slot until they are closed. */
+static uint32_t connections(const struct daemon *d)
+{
+	static char text[65536];
+	uint32_t n = 0;
+
+	assert_int_equal(daemon_ctl(d, "clients --json", text, sizeof text), 0);
+	for (const char *at = text; (at = strstr(at, "\"id\"")) != NULL; at++)
+		n++;
+	return n;
+}
+
+static void connections_become(const struct daemon *d, uint32_t n)
+{
+	for (int ms = 0; connections(d) != n; ms += 10) {
+		assert_true(ms < 10000);
+		nap_ms(10);
+	}
+}
+
+/* --- tests --- */
+
+static void a_user_has_a_share(void **state)
+{
+	char text[4096] = "", want[64];
+	struct child hog, other;
+	struct daemon d;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	start(&d, config);
+	hog = child_start(&d, HOG, take_all);
+	assert_int_equal(child_took(&hog, "max_clients_per_uid"), SHARE);
+	an_engine_works(&d);
+	connections_become(&d, SHARE);
+	other = child_start(&d, OTHER, take_all);
+	assert_int_equal(child_took(&other, "kept for root"), MAX_CLIENTS - SHARE - 1);
+	an_engine_works(&d);	/* root's */
+	snprintf(want, sizeof want, "%d of them by user %d, of those %d by process %d;", SHARE, HOG, SHARE, (int)hog.pid);
+	for (int ms = 0; !strstr(text, want); ms += 50) {
+		if (ms >= 9000)
+			fail_msg("status does not say \"%s\":\n%s", want, text);
+		nap_ms(50);
+		(void)daemon_ctl(&d, "status", text, sizeof text);
+	}
+	assert_non_null(strstr(text, "WARN"));
+	assert_non_null(strstr(text, "clients_full"));
+	child_end(&hog);
+	child_end(&other);
+	daemon_remove(&d);
+}
+
+/* Connections that say nothing: others come in all the same, of the same user and of another. */
+static void half_open_ones_go_first(void **state)
+{
+	struct child others[2] = { 0 };
+	const int n = geteuid() == 0 ? 2 : 1;
+	struct daemon d;
+	int held[300];
+	char byte;
+
+	(void)state;
+	start(&d, large);
+	for (int i = 0; i < 300; i++)
+		held[i] = dial(d.socket);
+	for (int i = 0; i < 10; i++)
+		an_engine_works(&d);
+	for (int ms = 0; connections(&d) > HALF_OPEN; ms += 10) {
+		assert_true(ms < 10000);
+		nap_ms(10);
+	}
+	for (int i = 0; i < n; i++)
+		others[i] = child_start(&d, i ? HOG : 0, dial_without_end);
+	for (int i = 0; i < n; i++)
+		assert_int_equal(read(others[i].answer, &byte, 1), 1);
+	for (int i = 0; i < 20; i++)
+		an_engine_works(&d);
+	for (int i = 0; i < n; i++)
+		child_end(&others[i]);
+	for (int i = 0; i < 300; i++)
+		if (held[i] >= 0)
+			(void)close(held[i]);
+	daemon_remove(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_user_has_a_share),
+		cmocka_unit_test(half_open_ones_go_first),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * regr_11_08_big_blocks.c - goal: a client that stores big blocks as fast as it can takes neither the room that another
+ * needs for a few blocks, nor the blocks that it uses. Stores of the other failed with -ENOSPC, and its blocks were
+ * gone. Method: a real kvtierd of 16 slabs; one thread stores blocks that fill a slab each, 16 ops of 4 blocks at a
+ * time and always new ones. A quiet client stores a few small blocks again and again, and loads what it stored not
+ * long ago: every block must be stored, and every load a hit. Then likewise with a storer whose chains are longer than
+ * memory, and with one whose blocks are as small.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/lib/lib.h"
+
+enum { PAGES = 64, ROUNDS = 250, ROUNDS_MAX = 50000, ENDED_MIN = 8, FEW = 4, REMEMBERED = 8, PATIENCE_MS = 60000 };
+
+static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 1M\nhuge_pages = no\n";
+
+struct storer {
+	struct engine e;
+	uint32_t chain;			/* blocks of an op; as many ops as there are pages for */
+	pthread_t thread;
+	atomic_bool stop;
+	uint64_t stored, refused;
+	atomic_uint ended;		/* its ops */
+};
+
+static struct kvtier_geometry geometry_of(bool big)
+{
+	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+
+	if (big) {
+		g = large_geometry(KVTIER_CODEC_RAW);
+		g.layers = 30;		/* 960 KiB a page */
+	}
+	g.model = big ? "big@1" : "other@1";
+	return g;
+}
+
+static uint64_t begin_op(struct storer *s, uint64_t chain, uint32_t first)
+{
+	const struct kvtier_op_options o = { .size = sizeof o, .timeout_ms = PATIENCE_MS };
+	struct kvtier_key keys[PAGES];
+	uint32_t pages[PAGES];
+	uint64_t op;
+
+	chain_keys(&s->e, chain, s->chain, keys);
+	pages_from(first, pages, s->chain);
+	for (uint32_t i = 0; i < s->chain; i++)
+		s->e.memory[pages[i] * s->e.page_bytes] = (uint8_t)chain;
+	assert_int_equal(kvtier_store(s->e.space, keys, pages, s->chain, &o, &op), 0);
+	return op;
+}
+
+static void *store_flat_out(void *arg)
+{
+	struct storer *s = arg;
+	uint64_t ops[PAGES], chain = 1000;
+	const uint32_t n = PAGES / s->chain;
+
+	for (uint32_t i = 0; i < n; i++)
+		ops[i] = begin_op(s, chain++, i * s->chain);
+	for (uint32_t i = 0; !atomic_load(&s->stop); i = (i + 1) % n) {
+		struct kvtier_result result = { .size = sizeof result };
+
+		assert_int_equal(kvtier_wait(s->e.client, ops[i], PATIENCE_MS, &result), 0);
+		s->stored += result.ok;
+		s->refused += s->chain - result.ok;
+		atomic_fetch_add(&s->ended, 1);
+		ops[i] = begin_op(s, chain++, i * s->chain);
+	}
+	return NULL;
+}
+
+struct tally {
+	uint32_t stored, refused, hits, misses;
+};
+
+static void quiet_round(struct engine *e, uint32_t round, struct tally *tally)
+{
+	struct kvtier_key keys[FEW];
+	int32_t blocks[FEW];
+	uint32_t pages[FEW];
+
+	pages_from(0, pages, FEW);
+	chain_keys(e, round, FEW, keys);
+	for (uint32_t i = 0; i < FEW; i++)
+		page_fill(e, pages[i], &keys[i], 0);
+	(void)engine_store(e, keys, pages, FEW, NULL, blocks);
+	for (uint32_t i = 0; i < FEW; i++) {
+		tally->stored += blocks[i] >= 0;
+		tally->refused += blocks[i] < 0;
+	}
+	for (uint32_t back = 0; back < REMEMBERED && back <= round; back++) {
+		uint32_t hits;
+
+		chain_keys(e, round - back, FEW, keys);
+		hits = chain_load(e, keys, 0, FEW);
+		tally->hits += hits;
+		tally->misses += FEW - hits;
+	}
+}
+
+static void quiet_beside(bool big, uint32_t chain)
+{
+	const struct kvtier_geometry quiet = tiny_geometry(KVTIER_CODEC_RAW), greedy = geometry_of(big);
+	static struct storer s;
+	struct tally tally = { 0 };
+	struct daemon d;
+	struct engine e;
+
+	memset(&s, 0, sizeof s);
+	s.chain = chain;
+	daemon_start(&d, config);
+	engine_open(&s.e, d.socket, "greedy", &greedy, PAGES);
+	engine_open(&e, d.socket, "quiet", &quiet, FEW);
+	assert_int_equal(pthread_create(&s.thread, NULL, store_flat_out, &s), 0);
+	for (uint32_t round = 0; round < ROUNDS || (round < ROUNDS_MAX && atomic_load(&s.ended) < ENDED_MIN); round++)
+		quiet_round(&e, round, &tally);
+	atomic_store(&s.stop, true);
+	assert_int_equal(pthread_join(s.thread, NULL), 0);
+	printf("quiet: %u blocks stored, %u refused; %u hits, %u misses; greedy: %llu stored, %llu refused\n", tally.stored,
+	       tally.refused, tally.hits, tally.misses, (unsigned long long)s.stored, (unsigned long long)s.refused);
+	engine_close(&s.e);
+	engine_close(&e);
+	daemon_remove(&d);
+	assert_int_equal(tally.refused, 0);
+	assert_int_equal(tally.misses, 0);
+	assert_true(atomic_load(&s.ended) >= ENDED_MIN && s.stored > 0);
+}
+
+static void big_blocks_push_nobody_out(void **state)
+{
+	(void)state;
+	quiet_beside(true, 4);
+}
+
+static void chains_longer_than_memory_push_nobody_out(void **state)
+{
+	(void)state;
+	quiet_beside(true, 32);
+}
+
+static void many_small_blocks_push_nobody_out(void **state)
+{
+	(void)state;
+	quiet_beside(false, 4);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(big_blocks_push_nobody_out),
+		cmocka_unit_test(chains_longer_than_memory_push_nobody_out),
+		cmocka_unit_test(many_small_blocks_push_nobody_out),
+	};
+
+	return cmocka_run_group_tests_name("regr_11_08_big_blocks", tests, NULL, NULL);
+}

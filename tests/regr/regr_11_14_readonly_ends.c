@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * regr_11_14_readonly_ends.c - goal: a disk that refused writes for a while takes them again when it can, with a full
+ * log as well, and a clean stop does not wait for what cannot come. Reclaiming paused while the tier was readonly, and
+ * the probe was the next write of data, for which a full log had no room: readonly for good.
+ * Method: a store is filled several times over, and some of what is old is loaded, so that reclaiming has records to
+ * write again; then reads are held until stores have used up the last segment; then writes fail and reads are let go:
+ * the first that fails is reclaim's. When writes succeed again the tier must come up without a store, keep what is
+ * stored then, and be up after a clean stop. Both errors, both I/O engines.
+ */
+#include "tests/lib/lib_faulty.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { FILL_CHAINS = 48, LAST_CHAINS = 4, STATE_MS = 60000, STILL_MS = 600, PROBES = 2 };
+
+static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
+			     "[nvme]\nbytes = 16M\nsegment_bytes = 256K\nstall_us = 60s\ndrain_us = 5s\n";
+
+static void store(struct disk_world *w, uint64_t chain)
+{
+	struct kvtier_key keys[DISK_BLOCKS];
+
+	chain_keys(&w->e, chain, DISK_BLOCKS, keys);
+	assert_int_equal(chain_store(&w->e, keys, 0, DISK_BLOCKS), 0);
+}
+
+/* Right bytes or a miss; how many are there. */
+static uint32_t load(struct disk_world *w, uint64_t chain)
+{
+	struct kvtier_key keys[DISK_BLOCKS];
+	uint32_t n = 0;
+
+	chain_keys(&w->e, chain, DISK_BLOCKS, keys);
+	for (uint32_t i = 0; i < DISK_BLOCKS; i += 3)
+		n += chain_load(&w->e, &keys[i], 0, 1);
+	return n;
+}
+
+static void fill(struct disk_world *w)
+{
+	for (uint64_t chain = 1; chain <= FILL_CHAINS; chain++) {
+		store(w, chain);
+		disk_flush(&w->d);
+	}
+	for (uint64_t chain = 1; chain <= FILL_CHAINS; chain++)
+		(void)load(w, chain);	/* every third block is recent now, wherever it lies */
+	assert_true(daemon_stat(&w->d, "tiers.nvme.residency.up_to_1m_blocks_total") +
+		    daemon_stat(&w->d, "tiers.nvme.residency.up_to_10m_blocks_total") > DISK_BLOCKS);
+}
+
+static void nothing_moves(struct disk_world *w)
+{
+	uint64_t before = 0, now = 1;
+
+	while (now != before) {
+		before = now;
+		nap_ms(STILL_MS);
+		now = daemon_stat(&w->d, "tiers.nvme.queued_blocks");
+	}
+	assert_true(now > 0);
+}
+
+/* Readonly, with a log that has no room and blocks queued for it. */
+static struct disk_world *full_and_readonly(void **state, int error)
+{
+	struct disk_world *w = faulty_place(state, config);
+
+	disk_live(w);
+	fill(w);
+	io_hold(READS);
+	for (uint64_t chain = 101; chain <= 100 + LAST_CHAINS; chain++)
+		store(w, chain);
+	faulty_held(1);		/* reclaim wants to know what the next segment has */
+	nothing_moves(w);
+	disk_state_becomes(&w->d, "up", 0);
+	faulty_plan(WRITES, 0, ALWAYS, error);
+	io_hold(0);
+	disk_state_becomes(&w->d, "readonly", STATE_MS);
+	return w;
+}
+
+static void failed_probes(struct disk_world *w, uint32_t n)
+{
+	const uint64_t until = now_ns() + STATE_MS * 1000000ull;
+
+	faulty_plan(WRITES, 0, ALWAYS, -ENOSPC);	/* counts from here: reclaiming is paused, nobody loads */
+	while (io_transfers() < n && now_ns() < until)
+		nap_ms(10);
+	disk_state_becomes(&w->d, "readonly", 0);
+}
+
+static bool log_says(const struct disk_world *w, const char *word)
+{
+	char command[300], text[64];
+
+	(void)snprintf(command, sizeof command, "grep -c '%s' %s/log", word, w->d.dir);
+	return shell(command, text, sizeof text) == 0;
+}
+
+static void stop(struct disk_world *w)
+{
+	disk_die(w, SIGTERM);
+	assert_false(log_says(w, "drain_us is over"));
+}
+
+static void comes_up(void **state, int error)
+{
+	struct disk_world *w = full_and_readonly(state, error);
+
+	io_plan_none();
+	disk_state_becomes(&w->d, "up", STATE_MS);
+	assert_int_equal(disk_status_says(&w->d, "", w->text, sizeof w->text), 0);
+	store(w, 200);
+	disk_flush(&w->d);
+	stop(w);
+	disk_live(w);
+	assert_int_equal(load(w, 200), (DISK_BLOCKS + 2) / 3);
+	for (uint64_t chain = 1; chain <= FILL_CHAINS; chain++)
+		(void)load(w, chain);
+	faulty_end(w);
+}
+
+static void no_room_for_a_while(void **state)
+{
+	comes_up(state, -ENOSPC);
+}
+
+static void errors_for_a_while(void **state)
+{
+	comes_up(state, -EIO);
+}
+
+/* Also when nothing ever becomes of it: the stop says so at once. */
+static void a_stop_does_not_wait_for_room(void **state)
+{
+	struct disk_world *w = full_and_readonly(state, -ENOSPC);
+
+	failed_probes(w, PROBES);
+	stop(w);
+	assert_true(log_says(w, "could not take all"));
+	io_plan_none();
+	disk_live(w);
+	for (uint64_t chain = 1; chain <= FILL_CHAINS; chain++)
+		(void)load(w, chain);
+	faulty_end(w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		ON_BOTH_ENGINES(no_room_for_a_while),
+		ON_BOTH_ENGINES(errors_for_a_while),
+		ON_BOTH_ENGINES(a_stop_does_not_wait_for_room),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * regr_5_client_turns.c - goal: a client's share of the daemon does not grow with the number of its ops. Blocks were
+ * begun in turn by op, so one client with 255 ops left another's single op a 256th.
+ * Method: with the daemon stopped, one client submits many ops, another one op as long as each of them; the latter
+ * must be complete before the first of the former is. Loads of what nobody stored: blocks begin and end at once.
+ */
+#include "tests/lib/lib_raw.h"
+
+#include <signal.h>
+
+enum { OPS = 15, BLOCKS = 64 };
+
+static void put_loads(struct raw *r, uint32_t n)
+{
+	uint32_t space;
+
+	(void)raw_space_open(r, &space);
+	for (uint32_t i = 0; i < n; i++) {
+		struct wire_sqe sqe = raw_sqe(WIRE_OP_LOAD, space);
+
+		sqe.first = i * BLOCKS;
+		sqe.n = BLOCKS;
+		raw_put(r, i, &sqe);
+	}
+}
+
+static void one_op_is_not_delayed_by_many_of_another(void **state)
+{
+	const struct wire_cqe *many_first, *one_first;
+	struct daemon d;
+	struct raw many, one;
+
+	(void)state;
+	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
+	raw_open(&one, d.socket);
+	raw_open(&many, d.socket);	/* the latest is asked first */
+	put_loads(&many, OPS);
+	put_loads(&one, 1);
+	daemon_signal(&d, SIGSTOP);
+	nap_ms(50);	/* until it has stopped */
+	raw_publish(&many, OPS);
+	raw_publish(&one, 1);
+	daemon_signal(&d, SIGCONT);
+	raw_await(&many, OPS);
+	raw_await(&one, 1);
+	many_first = (const void *)((const char *)many.complete + WIRE_RING_OFFSET);
+	one_first = (const void *)((const char *)one.complete + WIRE_RING_OFFSET);
+	assert_true(one_first->done_ns < many_first->done_ns);
+	raw_close(&many);
+	raw_close(&one);
+	daemon_remove(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(one_op_is_not_delayed_by_many_of_another),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim_admit - which block is written to NVMe is what admit.h says, and refused keys are remembered as long as it
+ * says. Method: small sequences of questions, and a long one of random keys. Hit rates: sim_admit_trace.c.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "daemon/store/admit.h"
+#include "tests/lib/random.h"
+
+enum { PLENTY = ADMIT_PLENTY_PERCENT, SHORT = ADMIT_PLENTY_PERCENT - 1 };
+
+static int set_up(void **state)
+{
+	return admit_open((struct admit **)state);
+}
+
+static int tear_down(void **state)
+{
+	admit_close(*state);
+	admit_close(NULL);
+	return 0;
+}
+
+static bool ask(void **state, uint64_t number, uint32_t percent, bool parent_there)
+{
+	uint8_t key[32];
+
+	random_key(number, key);
+	return admit_ask(*state, key, percent, parent_there);
+}
+
+static void with_plenty_all_are_admitted(void **state)
+{
+	for (uint64_t i = 0; i < 1000; i++) {
+		assert_true(ask(state, i, 100, true));
+		assert_true(ask(state, i, PLENTY, true));
+	}
+}
+
+static void when_short_the_second_time_counts(void **state)
+{
+	for (uint64_t i = 0; i < 1000; i++)
+		assert_false(ask(state, i, SHORT, true));
+	for (uint64_t i = 0; i < 1000; i++)
+		assert_true(ask(state, i, 0, true));
+	assert_false(ask(state, 1000, 0, true));
+}
+
+static void without_its_parent_none_is_admitted(void **state)
+{
+	for (int times = 0; times < 3; times++) {
+		assert_false(ask(state, 1, 100, false));
+		assert_false(ask(state, 2, SHORT, false));
+	}
+}
+
+static void refused_for_its_parent_is_remembered(void **state)
+{
+	assert_false(ask(state, 1, 100, false));
+	assert_true(ask(state, 1, SHORT, true));
+}
+
+static void admitted_with_plenty_is_not_remembered(void **state)
+{
+	assert_true(ask(state, 1, 100, true));
+	assert_false(ask(state, 1, SHORT, true));
+}
+
+/* A hot key does not push others out: not even one that was remembered in the same place as it. */
+static void repetition_takes_one_place(void **state)
+{
+	const uint8_t one[32] = { 1, 2, 3, 4, 1 }, hot[32] = { 1, 2, 3, 4, 2 };
+
+	assert_false(admit_ask(*state, one, SHORT, true));
+	for (int i = 0; i < 100; i++)
+		assert_int_equal(admit_ask(*state, hot, SHORT, true), i > 0);
+	assert_true(admit_ask(*state, one, SHORT, true));
+}
+
+/* Of random keys nearly all of the last half table, none of those before twice the table. */
+static void the_latest_are_remembered_and_the_old_forgotten(void **state)
+{
+	enum { ALL = 4 * ADMIT_REMEMBERED, PROBES = 1000 };
+	const struct random random = random_seeded("sim_admit");
+	uint32_t recent = 0, old = 0;
+
+	for (uint64_t i = 0; i < ALL; i++)
+		(void)ask(state, random.state + i, SHORT, true);
+	for (uint64_t i = 0; i < PROBES; i++) {
+		recent += ask(state, random.state + ALL - 1 - i * ADMIT_REMEMBERED / 2 / PROBES, SHORT, true);
+		old += ask(state, random.state + i * ADMIT_REMEMBERED / PROBES, SHORT, true);
+	}
+	printf("of %d: %u recent and %u old ones remembered\n", PROBES, recent, old);
+	assert_true(recent >= PROBES * 95 / 100);
+	assert_true(old <= PROBES / 100);
+}
+
+/* Pure: the same questions have the same answers. */
+static void replays_alike(void **state)
+{
+	struct random random = random_seeded("replays_alike");
+	struct admit *again;
+
+	assert_int_equal(admit_open(&again), 0);
+	for (int i = 0; i < 100000; i++) {
+		const uint64_t number = random_below(&random, 20000);
+		const uint32_t percent = random_below(&random, 101);
+		const bool parent = random_below(&random, 4);
+
+		assert_int_equal(ask(state, number, percent, parent), ask((void **)&again, number, percent, parent));
+	}
+	admit_close(again);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(with_plenty_all_are_admitted),
+		CASE(when_short_the_second_time_counts),
+		CASE(without_its_parent_none_is_admitted),
+		CASE(refused_for_its_parent_is_remembered),
+		CASE(admitted_with_plenty_is_not_remembered),
+		CASE(repetition_takes_one_place),
+		CASE(the_latest_are_remembered_and_the_old_forgotten),
+		CASE(replays_alike),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

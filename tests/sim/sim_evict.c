@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim_evict - leaf-first LRU is exactly the policy it says it is.
+ * Method: random operations on evict.c and on a naive model that scans all blocks for its victim, compared
+ * after each. Hit rates on a real trace: sim_evict_trace.c.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/store/evict.h"
+#include "tests/lib/random.h"
+
+enum { BLOCKS = 200, CLASSES = 3, OPS = 300000 };
+
+struct model_block {
+	bool here, hidden, away;
+	uint32_t parent, class, pins, children;
+	uint64_t tick;
+};
+
+struct model {
+	struct model_block block[BLOCKS];
+	struct evict *evict;
+	struct random random;
+	uint64_t now;
+};
+
+static uint32_t model_victim(const struct model *m, uint32_t class)
+{
+	uint32_t ret = EVICT_NONE;
+
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		const struct model_block *b = &m->block[i];
+
+		if (!b->here || b->hidden || b->away || b->pins || b->children || b->class != class)
+			continue;
+		if (ret == EVICT_NONE || b->tick < m->block[ret].tick)
+			ret = i;
+	}
+	return ret;
+}
+
+static uint32_t model_parent(struct model *m)
+{
+	const uint32_t parent = random_below(&m->random, BLOCKS);
+	const struct model_block *b = &m->block[parent];
+
+	return !b->here || b->hidden || b->away || random_below(&m->random, 4) == 0 ? EVICT_NONE : parent;
+}
+
+/* New, or back from being away. */
+static void model_add(struct model *m, uint32_t i)
+{
+	struct model_block *b = &m->block[i];
+	const uint32_t parent = b->children ? EVICT_NONE : model_parent(m);
+
+	b->parent = parent;
+	b->class = random_below(&m->random, CLASSES);
+	if (parent != EVICT_NONE)
+		m->block[parent].children++;
+	if (b->away)
+		evict_return(m->evict, i, parent, b->class);
+	else
+		evict_add(m->evict, i, parent, b->class, m->now);
+	b->away = false;
+}
+
+static void model_new(struct model *m, uint32_t i)
+{
+	m->block[i] = (struct model_block){ .parent = EVICT_NONE, .tick = m->now,
+					    .away = random_below(&m->random, 4) == 0 };
+	if (m->block[i].away)
+		evict_add_away(m->evict, i, m->now);
+	else
+		model_add(m, i);
+	m->block[i].here = true;
+}
+
+static uint32_t model_leave(struct model *m, uint32_t i)
+{
+	const uint32_t parent = m->block[i].parent;
+
+	if (parent != EVICT_NONE)
+		m->block[parent].children--;
+	m->block[i].parent = EVICT_NONE;
+	return parent;
+}
+
+/* One random operation that is legal for block i. */
+static void model_step(struct model *m, uint32_t i)
+{
+	struct model_block *b = &m->block[i];
+
+	m->now += random_below(&m->random, 2);
+	if (!b->here) {
+		model_new(m, i);
+		return;
+	}
+	switch (random_below(&m->random, 9)) {
+	case 0:
+		if (b->pins || b->children)
+			break;
+		assert_int_equal(evict_remove(m->evict, i), model_leave(m, i));
+		b->here = false;
+		break;
+	case 1:
+		b->pins++;
+		evict_pin(m->evict, i);
+		break;
+	case 2:
+	case 3:
+		if (!b->pins)
+			break;
+		b->pins--;
+		evict_unpin(m->evict, i);
+		break;
+	case 4:
+		if (b->away)
+			break;
+		b->class = random_below(&m->random, CLASSES);
+		evict_move(m->evict, i, b->class);
+		break;
+	case 5:
+		if (b->hidden || random_below(&m->random, 8))
+			break;
+		assert_int_equal(evict_hide(m->evict, i), model_leave(m, i));
+		b->hidden = true;
+		b->away = false;
+		break;
+	case 6:
+		if (b->away) {
+			model_add(m, i);
+		} else if (!b->hidden && !b->pins) {
+			assert_int_equal(evict_leave(m->evict, i), model_leave(m, i));
+			b->away = true;
+		}
+		break;
+	default:
+		b->tick = m->now;
+		evict_touch(m->evict, i, m->now);
+	}
+}
+
+static void model_compare(const struct model *m, uint32_t i)
+{
+	const struct model_block *b = &m->block[i];
+
+	for (uint32_t class = 0; class < CLASSES; class++)
+		assert_int_equal(evict_victim(m->evict, class), model_victim(m, class));
+	if (!b->here)
+		return;
+	assert_int_equal(evict_pins(m->evict, i), b->pins);
+	assert_int_equal(evict_children(m->evict, i), b->children);
+	assert_int_equal(evict_parent(m->evict, i), b->parent);
+	assert_int_equal(evict_is_away(m->evict, i), b->away);
+	if (!b->away)
+		assert_int_equal(evict_class(m->evict, i), b->class);
+	assert_int_equal(evict_tick(m->evict, i), b->tick);
+}
+
+static void is_what_the_naive_model_is(void **state)
+{
+	struct model *m = calloc(1, sizeof(*m));
+
+	(void)state;
+	assert_non_null(m);
+	m->random = random_seeded("sim_evict");
+	m->now = UINT32_MAX - OPS / 8;	/* the tick's low half wraps on the way */
+	assert_int_equal(evict_open(BLOCKS, CLASSES, random_next(&m->random), &m->evict), 0);
+	for (int op = 0; op < OPS; op++) {
+		const uint32_t i = random_below(&m->random, BLOCKS);
+
+		model_step(m, i);
+		model_compare(m, i);
+	}
+	evict_close(m->evict);
+	free(m);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(is_what_the_naive_model_is) };
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

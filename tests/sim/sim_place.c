@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: under any workload, placement keeps its invariants: no slot owned twice, accounts exact, a child never
+ * outlives its parent, nothing pinned or being written is touched, bytes follow their block; what has an NVMe copy
+ * is demoted, not dropped; an image is refused only when brute force agrees that nothing would help; a late class
+ * gets room; copying stays bounded.
+ * Method: random stores, commits, aborts, touches, pins and condemnations over a small host tier and the real table
+ * of blocks, checked after each event against a naive account of our own. SEED and STEPS from the environment.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/store/mover.h"
+#include "tests/lib/random.h"
+
+enum { UNIT = 4096, SLAB = 64 << 10, SLABS = 24, MAX_SLOTS = SLABS * SLAB / UNIT, MAX_BLOCKS = 4096,
+       MAX_WRITING = 12, MAX_PINS = 24 };
+
+/* Our account of one block, by number. */
+struct account {
+	bool live, nvme;
+	struct extent where;
+	uint32_t bytes, parent, children, pins, name;
+};
+
+struct writing {
+	struct extent where;
+	uint32_t bytes, parent;		/* parent is pinned meanwhile */
+};
+
+struct sim {
+	struct random random;
+	struct index *index;
+	struct blocks *blocks;
+	struct tier *host;
+	struct mover_counts counts;
+	uint64_t tick, used_bytes, allocated_bytes, refused, index_full;
+	uint32_t names, n_live, n_writing, n_pins;
+	struct account accounts[MAX_BLOCKS];
+	struct writing writing[MAX_WRITING];
+	uint32_t pinned[MAX_PINS];
+};
+
+static uint32_t rnd(struct sim *s, uint32_t below)
+{
+	return random_below(&s->random, below);
+}
+
+static uint32_t steps(void)
+{
+	const char *text = getenv("STEPS");
+
+	return text ? (uint32_t)strtoul(text, NULL, 0) : 1000000;
+}
+
+static struct sim *sim_open(void)
+{
+	const struct tier_conf conf = { .bytes = SLABS * SLAB, .slab_bytes = SLAB, .numa_node = -1 };
+	const struct blocks_conf blocks = { .max_blocks = MAX_BLOCKS, .classes = TIER_MAX_CLASSES };
+	struct sim *s = calloc(1, sizeof(*s));
+	char text[TIER_TEXT_BYTES];
+
+	assert_non_null(s);
+	s->random = random_seeded("sim_place");
+	assert_int_equal(index_open(MAX_BLOCKS, &s->index), 0);
+	assert_int_equal(blocks_open(&blocks, s->index, &s->blocks), 0);
+	assert_int_equal(tier_open(TIER_HOST, &conf, NULL, &s->host, text, sizeof(text)), 0);
+	while (tier_state(s->host) == TIER_STARTING)
+		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+	return s;
+}
+
+static void sim_close(struct sim *s)
+{
+	tier_close(s->host);
+	blocks_close(s->blocks);
+	index_close(s->index);
+	free(s);
+}
+
+/* First and last word of an image name its block. */
+static void write_name(struct sim *s, const struct extent *where, uint32_t bytes, uint32_t name)
+{
+	uint8_t *at = tier_address(s->host, where);
+
+	memcpy(at, &name, sizeof(name));
+	memcpy(at + bytes - sizeof(name), &name, sizeof(name));
+}
+
+static void assert_name(struct sim *s, const struct account *a)
+{
+	const uint8_t *at = tier_address(s->host, &a->where);
+
+	assert_non_null(at);
+	assert_memory_equal(at, &a->name, sizeof(a->name));
+	assert_memory_equal(at + a->bytes - sizeof(a->name), &a->name, sizeof(a->name));
+}
+
+/* A block is gone from the table: take it out of our account, and its parent's. */
+static void account_remove(struct sim *s, uint32_t block)
+{
+	struct account *a = &s->accounts[block];
+
+	a->live = false;
+	s->n_live--;
+	if (a->parent != BLOCK_NONE)
+		s->accounts[a->parent].children--;
+}
+
+static void orphan_children(struct sim *s, uint32_t block)
+{
+	for (uint32_t i = 0; i < MAX_BLOCKS; i++)
+		if (s->accounts[i].live && s->accounts[i].parent == block)
+			s->accounts[i].parent = BLOCK_NONE;
+	s->accounts[block].children = 0;
+}
+
+/* After mover_make_room: who went, who moved, and was that allowed? */
+static void settle(struct sim *s, const struct mover_counts *before)
+{
+	uint64_t evicted = 0, moved = 0, demoted = 0;
+	uint8_t key[32];
+
+	for (uint32_t b = 0; b < MAX_BLOCKS; b++) {
+		struct account *a = &s->accounts[b];
+
+		if (!a->live || tier_address(s->host, &a->where))
+			continue;
+		assert_int_equal(a->pins, 0);
+		random_key(a->name, key);
+		if (blocks_find(s->blocks, key, 0) == b && blocks_host_slot(s->blocks, b) != BLOCK_NONE) {
+			assert_int_equal(host_extent(s->host, blocks_host_slot(s->blocks, b), &a->where), 0);
+			assert_int_equal(host_owner(s->host, &a->where), b);
+			assert_name(s, a);
+			moved++;
+			continue;
+		}
+		if (a->nvme) {	/* our account is of slots: what is away goes for good, children or not */
+			assert_int_equal(blocks_host_slot(s->blocks, b), BLOCK_NONE);
+			orphan_children(s, b);
+			blocks_condemn(s->blocks, b);
+			demoted++;
+		}
+		account_remove(s, b);
+		evicted++;
+	}
+	for (uint32_t b = 0; b < MAX_BLOCKS; b++)
+		if (s->accounts[b].live && s->accounts[b].parent != BLOCK_NONE)
+			assert_true(s->accounts[s->accounts[b].parent].live);	/* leaf-first */
+	assert_int_equal(evicted, s->counts.evicted_blocks - before->evicted_blocks);
+	assert_int_equal(demoted, s->counts.demoted_blocks - before->demoted_blocks);
+	assert_true(moved <= s->counts.moved_blocks - before->moved_blocks);
+	s->used_bytes -= s->counts.evicted_bytes - before->evicted_bytes;
+}
+
+/* What a slab holds that cannot move. */
+static bool slab_is_stuck(const struct sim *s, uint32_t slab)
+{
+	for (uint32_t b = 0; b < MAX_BLOCKS; b++)
+		if (s->accounts[b].live && s->accounts[b].where.slot >> 16 == slab && s->accounts[b].pins)
+			return true;
+	for (uint32_t i = 0; i < s->n_writing; i++)
+		if (s->writing[i].where.slot >> 16 == slab)
+			return true;
+	return false;
+}
+
+/* Brute force: was the refusal right? No free room, no leaf and no block on NVMe of the class, no slab of any other
+ * class that could be emptied by evicting leaves of its class and moving the rest. */
+static void assert_nothing_helps(struct sim *s, uint32_t bytes)
+{
+	const int wanted = host_class_of(s->host, bytes);
+	bool has_leaf[TIER_MAX_CLASSES] = { false }, can_demote[TIER_MAX_CLASSES] = { false };
+	uint8_t class_of[SLABS];
+	struct tier_class_view view;
+
+	assert_int_equal(host_free_slabs(s->host), 0);
+	memset(class_of, 0xff, sizeof(class_of));
+	for (uint32_t b = 0; b < MAX_BLOCKS; b++) {
+		const struct account *a = &s->accounts[b];
+
+		if (!a->live)
+			continue;
+		has_leaf[a->where.class] |= a->children == 0 && a->pins == 0;
+		can_demote[a->where.class] |= a->nvme && a->pins == 0;
+		class_of[a->where.slot >> 16] = a->where.class;
+	}
+	if (wanted >= 0) {
+		host_class_view(s->host, (uint32_t)wanted, &view);
+		assert_int_equal(view.free_slots, 0);
+		assert_false(has_leaf[wanted] || can_demote[wanted]);
+	}
+	for (uint32_t slab = 0; slab < SLABS; slab++) {
+		if (class_of[slab] == 0xff || class_of[slab] == wanted || slab_is_stuck(s, slab))
+			continue;
+		host_class_view(s->host, class_of[slab], &view);
+		assert_false(has_leaf[class_of[slab]] || view.free_slots >= view.slots_per_slab);
+	}
+}
+
+/* Everything, slowly: slots, bytes, owners. */
+static void check_all(struct sim *s)
+{
+	static bool taken[SLABS * SLAB / UNIT];
+	uint64_t used = 0;
+	uint32_t n = 0;
+
+	memset(taken, 0, sizeof(taken));
+	for (uint32_t i = 0; i < MAX_BLOCKS + s->n_writing; i++) {
+		const bool block = i < MAX_BLOCKS;
+		const struct extent *w = block ? &s->accounts[i].where : &s->writing[i - MAX_BLOCKS].where;
+		uint32_t bytes;
+
+		if (block && !s->accounts[i].live)
+			continue;
+		bytes = host_extent_bytes(s->host, w);
+		assert_true(bytes > 0);
+		for (uint32_t at = 0; at < bytes; at += UNIT) {
+			bool *unit = &taken[((w->slot >> 16) * SLAB + (w->slot & 0xffff) * bytes + at) / UNIT];
+
+			assert_false(*unit);
+			*unit = true;
+		}
+		used += bytes;
+		n++;
+		if (block)
+			assert_name(s, &s->accounts[i]);
+	}
+	assert_int_equal(used, s->host->used_bytes);
+	assert_int_equal(n, s->host->extents);
+}
+
+/* A random live block, or BLOCK_NONE after a few tries. */
+static uint32_t any_block(struct sim *s)
+{
+	for (int i = 0; i < 8; i++) {
+		const uint32_t b = rnd(s, MAX_SLOTS);
+
+		if (s->accounts[b].live)
+			return b;
+	}
+	return BLOCK_NONE;
+}
+
+static void pin(struct sim *s, uint32_t block)
+{
+	blocks_pin(s->blocks, block);
+	s->accounts[block].pins++;
+}
+
+static void unpin(struct sim *s, uint32_t block)
+{
+	blocks_unpin(s->blocks, block);
+	s->accounts[block].pins--;
+}
+
+/* 0 and a slot being written, or the refusal, checked. */
+static int begin(struct sim *s, uint32_t bytes, uint32_t parent)
+{
+	const struct mover_counts before = s->counts;
+	struct writing *w = &s->writing[s->n_writing];
+	int err;
+
+	s->tick++;
+	if (parent != BLOCK_NONE)
+		pin(s, parent);
+	err = mover_make_room(s->host, s->blocks, s->tick, bytes, MOVER_STEPS, &s->counts, &w->where);
+	if (memcmp(&before, &s->counts, sizeof(before)))
+		settle(s, &before);
+	if (err) {
+		assert_int_equal(err, -ENOSPC);
+		assert_nothing_helps(s, bytes);
+		s->refused++;
+		if (parent != BLOCK_NONE)
+			unpin(s, parent);
+		return err;
+	}
+	w->bytes = bytes;
+	w->parent = parent;
+	s->n_writing++;
+	s->used_bytes += host_extent_bytes(s->host, &w->where);
+	s->allocated_bytes += host_extent_bytes(s->host, &w->where);
+	return 0;
+}
+
+/* A write ends: committed, or given up. */
+static void end(struct sim *s, uint32_t i, bool commit)
+{
+	const struct writing w = s->writing[i];
+	uint8_t key[32];
+	uint32_t block;
+	int err = 0;
+
+	s->writing[i] = s->writing[--s->n_writing];
+	if (w.parent != BLOCK_NONE)
+		unpin(s, w.parent);
+	random_key(s->names, key);
+	if (commit) {
+		write_name(s, &w.where, w.bytes, s->names);
+		err = blocks_commit(s->blocks, key, 0, w.parent, 0, &w.where, &block);
+		if (err)
+			assert_int_equal(err, -ENOSPC); /* the index found no place: allowed, and rare */
+		s->index_full += err != 0;
+	}
+	if (err || !commit) {
+		s->used_bytes -= host_extent_bytes(s->host, &w.where);
+		tier_free(s->host, &w.where);
+		return;
+	}
+	host_set_owner(s->host, &w.where, block);
+	blocks_touch(s->blocks, block, s->tick);
+	assert_true(block < MAX_BLOCKS && !s->accounts[block].live);
+	s->accounts[block] = (struct account){ .live = true, .where = w.where, .bytes = w.bytes,
+					       .parent = w.parent, .name = s->names++, .nvme = rnd(s, 2) };
+	if (s->accounts[block].nvme)
+		blocks_set_nvme(s->blocks, block, &(struct extent){ .tier = TIER_NVME, .slot = block });
+	if (w.parent != BLOCK_NONE)
+		s->accounts[w.parent].children++;
+	s->n_live++;
+}
+
+static void touch_chain(struct sim *s, uint32_t block)
+{
+	s->tick++;
+	for (; block != BLOCK_NONE; block = s->accounts[block].parent) {
+		blocks_touch(s->blocks, block, s->tick);
+		assert_name(s, &s->accounts[block]);
+	}
+}
+
+/* Unpinned ones only: a pinned one would keep its slot for a while, which our account does not follow. */
+static void condemn(struct sim *s, uint32_t block)
+{
+	struct account *a = &s->accounts[block];
+	uint32_t slot;
+
+	if (a->pins)
+		return;
+	orphan_children(s, block);
+	s->used_bytes -= host_extent_bytes(s->host, &a->where);
+	account_remove(s, block);
+	blocks_condemn(s->blocks, block);
+	while (blocks_condemned(s->blocks, &slot)) {
+		assert_int_equal(slot, a->where.slot);
+		tier_free(s->host, &a->where);
+	}
+}
+
+/* Five models at a time, of which the popular one changes now and then. */
+static uint32_t any_size(struct sim *s, uint32_t step)
+{
+	static const uint32_t units[] = { 1, 2, 3, 5, 9, 16, 4, 7 };
+	const uint32_t era = step / 20000;
+	const uint32_t pick = rnd(s, 4) ? era : era + 1 + rnd(s, 4);
+
+	return units[pick % 8] * UNIT - rnd(s, 2) * 100;
+}
+
+static void random_step(struct sim *s, uint32_t step)
+{
+	const uint32_t what = rnd(s, 100), block = any_block(s);
+
+	if (what < 45 && s->n_writing < MAX_WRITING) {
+		(void)begin(s, any_size(s, step), rnd(s, 2) ? block : BLOCK_NONE);
+	} else if (what < 85 && s->n_writing) {
+		end(s, rnd(s, s->n_writing), rnd(s, 20) > 0);
+	} else if (what < 90 && block != BLOCK_NONE && s->n_pins < MAX_PINS) {
+		pin(s, block);
+		s->pinned[s->n_pins++] = block;
+	} else if (what < 95 && s->n_pins) {
+		const uint32_t i = rnd(s, s->n_pins);
+
+		unpin(s, s->pinned[i]);
+		s->pinned[i] = s->pinned[--s->n_pins];
+	} else if (what < 99 && block != BLOCK_NONE) {
+		touch_chain(s, block);
+	} else if (block != BLOCK_NONE && rnd(s, 10) == 0) {
+		condemn(s, block);
+	}
+}
+
+static void any_workload(void **state)
+{
+	struct sim *s = sim_open();
+	const uint32_t n = steps();
+
+	(void)state;
+	for (uint32_t i = 0; i < n; i++) {
+		random_step(s, i);
+		assert_int_equal(s->used_bytes, s->host->used_bytes);
+		assert_int_equal(s->n_live + s->n_writing, s->host->extents);
+		if (i % 64 == 0)
+			check_all(s);
+	}
+	printf("%" PRIu64 " evicted, %" PRIu64 " of them demoted, %" PRIu64 " moved, %" PRIu64 " refused, %" PRIu64
+	       " by the index, copied/allocated %.3f\n", s->counts.evicted_blocks, s->counts.demoted_blocks,
+	       s->counts.moved_blocks, s->refused, s->index_full,
+	       (double)s->counts.moved_bytes / (double)(s->allocated_bytes + 1));
+	assert_true(s->counts.moved_bytes <= s->allocated_bytes);
+	sim_close(s);
+}
+
+/* Refusals are the rule here: nearly everything is pinned. */
+static void pinned_to_the_brim(void **state)
+{
+	struct sim *s = sim_open();
+	const uint32_t n = steps() / 30;
+
+	(void)state;
+	for (uint32_t i = 0; i < n; i++) {
+		const uint32_t block = any_block(s), size = any_size(s, i * 40);
+
+		if (rnd(s, 4) && block != BLOCK_NONE)
+			(s->accounts[block].pins && rnd(s, 100) < 45 ? unpin : pin)(s, block);
+		else if (!begin(s, size, BLOCK_NONE))
+			end(s, s->n_writing - 1, true);
+		assert_int_equal(s->used_bytes, s->host->used_bytes);
+	}
+	check_all(s);
+	printf("%" PRIu64 " refused, %" PRIu64 " moved\n", s->refused, s->counts.moved_blocks);
+	sim_close(s);
+}
+
+static uint32_t slabs_of(struct sim *s, uint32_t bytes)
+{
+	const int class = host_class_of(s->host, bytes);
+	struct tier_class_view view;
+
+	if (class < 0)
+		return 0;
+	host_class_view(s->host, (uint32_t)class, &view);
+	return view.slabs;
+}
+
+static void store(struct sim *s, uint32_t bytes)
+{
+	assert_int_equal(begin(s, bytes, BLOCK_NONE), 0);
+	end(s, 0, true);
+}
+
+/* A full cache of one model; then only another one is used. */
+static void a_late_class_takes_over(void **state)
+{
+	struct sim *s = sim_open();
+
+	(void)state;
+	for (uint32_t i = 0; i < 3 * SLABS * 16; i++)
+		store(s, 1 * UNIT);
+	for (uint32_t i = 0; i < 40 * SLABS; i++)
+		store(s, 5 * UNIT);
+	printf("slabs of the late class: %u of %d\n", slabs_of(s, 5 * UNIT), SLABS);
+	assert_true(slabs_of(s, 5 * UNIT) > SLABS / 2);
+	check_all(s);
+	sim_close(s);
+}
+
+/* Two models, stored in turn by bytes alike: neither starves, and slabs do not go to and fro. */
+static void two_classes_settle(void **state)
+{
+	struct sim *s = sim_open();
+	uint64_t moved;
+
+	(void)state;
+	for (uint32_t i = 0; i < 20000; i++)
+		store(s, i % 6 ? 1 * UNIT : 5 * UNIT);
+	moved = s->counts.moved_bytes;
+	s->allocated_bytes = 0;
+	for (uint32_t i = 0; i < 20000; i++)
+		store(s, i % 6 ? 1 * UNIT : 5 * UNIT);
+	printf("slabs %u and %u, copied/allocated once settled %.4f\n", slabs_of(s, UNIT),
+	       slabs_of(s, 5 * UNIT), (double)(s->counts.moved_bytes - moved) / (double)s->allocated_bytes);
+	assert_true(slabs_of(s, 1 * UNIT) >= SLABS / 5 && slabs_of(s, 5 * UNIT) >= SLABS / 5);
+	assert_true((s->counts.moved_bytes - moved) * 20 <= s->allocated_bytes);
+	sim_close(s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(any_workload),
+		cmocka_unit_test(pinned_to_the_brim),
+		cmocka_unit_test(a_late_class_takes_over),
+		cmocka_unit_test(two_classes_settle),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: however the bytes of replies are cut into pieces, whatever replies follow each other, and whenever commands are
+ * canceled in between, each command ends with the status that its own reply means, and its buffer has what it should.
+ * Method: both ends of a Unix socket in this thread. Rounds of random commands; their replies, random too, make one
+ * stream, which is written in random pieces with a turn of the loop after each.
+ */
+#include "tests/lib/redis_conn_rig.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { FRONT = sizeof(struct redis_envelope) + sizeof(struct image_header) };
+enum { ROUNDS = 400, COMMANDS = 24, BLOCKS = 8, STREAM_BYTES = 4 << 20, MARKS = 1024 };
+
+enum answer { GOOD, NOTHING, ANOTHERS, FLIPPED, FORGED, SHORT, NO_BULK, AN_ERROR, WRONG_TYPE, TOO_LARGE, ANSWERS };
+
+struct sim_command {
+	struct rig_command c;
+	const struct block *block;
+	int want;
+	bool canceled;
+};
+
+struct sim {
+	struct rig rig;
+	struct random random;
+	char path[64], address[80];
+	int listener, peer;
+	struct block blocks[BLOCKS];
+	struct sim_command commands[COMMANDS];
+	uint32_t n;
+	size_t bytes;			/* of the stream */
+	size_t marks[MARKS];		/* where something begins or ends in it: there cuts hurt most */
+	uint32_t n_marks, next_mark;
+	uint8_t stream[STREAM_BYTES];
+};
+
+/* --- the stream --- */
+
+static void mark(struct sim *s, size_t at)
+{
+	assert_true(s->n_marks < MARKS);
+	s->marks[s->n_marks++] = at;
+}
+
+static void put(struct sim *s, const void *bytes, size_t n)
+{
+	assert_true(n <= STREAM_BYTES - s->bytes);
+	memcpy(s->stream + s->bytes, bytes, n);
+	s->bytes += n;
+	mark(s, s->bytes);
+}
+
+static void put_text(struct sim *s, const char *text)
+{
+	put(s, text, strlen(text));
+}
+
+/* The value of a block, or a part of it, with one bit wrong of so many bytes from `first` on, if there are any. */
+static void put_value(struct sim *s, const struct block *b, size_t n, size_t first, uint32_t flips)
+{
+	char line[32];
+	uint8_t *value;
+
+	(void)snprintf(line, sizeof line, "$%zu\r\n", n);
+	put_text(s, line);
+	assert_true(block_bytes(b) + 2 <= STREAM_BYTES - s->bytes);
+	value = s->stream + s->bytes;
+	block_value(b, value);
+	if (flips)
+		value[first + random_below(&s->random, flips)] ^= (uint8_t)(1 << random_below(&s->random, 8));
+	if (n > FRONT)
+		mark(s, s->bytes + FRONT);
+	if (n == block_bytes(b))
+		mark(s, s->bytes + n - REDIS_MAC_BYTES);
+	s->bytes += n;
+	mark(s, s->bytes);
+	put_text(s, "\r\n");
+}
+
+static const char *any_of(struct sim *s, const char *const *texts, uint32_t n)
+{
+	return texts[random_below(&s->random, n)];
+}
+
+static void put_not_bulk(struct sim *s)
+{
+	static const char *const texts[] = {
+		"+OK\r\n", ":1\r\n", "*0\r\n", "*2\r\n$3\r\nabc\r\n*1\r\n:5\r\n", "%1\r\n+a\r\n,1.5\r\n", "#f\r\n",
+		"|1\r\n+ttl\r\n:3\r\n$3\r\nabc\r\n", "*3\r\n$-1\r\n*-1\r\n_\r\n",
+	};
+
+	put_text(s, any_of(s, texts, sizeof texts / sizeof texts[0]));
+}
+
+/* The reply to a GET; returns the status it means. */
+static int put_get_answer(struct sim *s, struct sim_command *m)
+{
+	static const char *const errors[] = { "-LOADING wait\r\n", "-ERR\r\n", "-MOVED 1 127.0.0.1:1\r\n" };
+	const struct block *other = m->block == s->blocks ? s->blocks + 1 : s->blocks;
+	const size_t n = block_bytes(m->block);
+
+	switch ((enum answer)random_below(&s->random, ANSWERS)) {
+	case NOTHING:
+		put_text(s, "$-1\r\n");
+		return -ENOENT;
+	case ANOTHERS:
+		put_value(s, other, block_bytes(other), 0, 0);
+		return -EBADMSG;
+	case FLIPPED:
+		put_value(s, m->block, n, sizeof(struct redis_envelope), m->block->shape.packed_bytes);
+		return -EBADMSG;
+	case FORGED:
+		put_value(s, m->block, n, n - REDIS_MAC_BYTES, REDIS_MAC_BYTES);
+		return -EKEYREJECTED;
+	case SHORT:
+		put_value(s, m->block, random_below(&s->random, (uint32_t)n), 0, 0);
+		return -EBADMSG;
+	case NO_BULK:
+		put_not_bulk(s);
+		return -EBADMSG;
+	case AN_ERROR:
+		put_text(s, any_of(s, errors, 3));
+		return -EREMOTEIO;
+	case WRONG_TYPE:
+		put_text(s, "-WRONGTYPE no string\r\n");
+		return -EBADMSG;
+	case TOO_LARGE:
+		m->c.value.room = m->block->shape.image_bytes - 1;
+		put_value(s, m->block, n, 0, 0);
+		return -EFBIG;
+	case GOOD:
+	default:
+		put_value(s, m->block, n, 0, 0);
+		return 0;
+	}
+}
+
+static int put_small_answer(struct sim *s)
+{
+	static const char *const good[] = {
+		":1\r\n", "+OK\r\n", "$4\r\nab\r\n\r\n", "*2\r\n:1\r\n*1\r\n$0\r\n\r\n", "$-1\r\n",
+	};
+
+	if (random_below(&s->random, 4) == 0) {
+		put_text(s, "-ERR no\r\n");
+		return -EREMOTEIO;
+	}
+	put_text(s, any_of(s, good, 5));
+	return 0;
+}
+
+/* --- rounds --- */
+
+static void submit_some(struct sim *s)
+{
+	s->n = 1 + random_below(&s->random, COMMANDS);
+	s->bytes = s->n_marks = s->next_mark = 0;
+	for (uint32_t i = 0; i < s->n; i++) {
+		struct sim_command *m = &s->commands[i];
+
+		m->block = &s->blocks[random_below(&s->random, BLOCKS)];
+		m->canceled = false;
+		if (random_below(&s->random, 8) == 0)
+			put_text(s, ">2\r\n+pushed\r\n$3\r\nabc\r\n");
+		if (random_below(&s->random, 3) == 0) {
+			rig_exists(&m->c, m->block);
+			m->want = put_small_answer(s);
+		} else {
+			rig_get(&m->c, m->block);
+			m->want = put_get_answer(s, m);
+		}
+		rig_submit(&s->rig, &m->c);
+	}
+}
+
+/* The server takes the commands, and looks at none. */
+static void swallow(struct sim *s)
+{
+	char bytes[65536];
+
+	while (redis_conn_unsent_bytes(s->rig.conn) > 0) {
+		rig_run(&s->rig, 0);
+		while (read(s->peer, bytes, sizeof bytes) > 0)
+			;
+	}
+}
+
+static void cancel_one(struct sim *s)
+{
+	struct sim_command *m = &s->commands[random_below(&s->random, s->n)];
+
+	if (!m->c.command.lent)
+		return;
+	redis_conn_cancel(&m->c.command);
+	m->canceled = true;
+}
+
+/* How many bytes to write next: up to about the next mark, or any number. */
+static size_t piece(struct sim *s, size_t at)
+{
+	size_t n = 1 + random_below(&s->random, random_below(&s->random, 2) ? 8 : 40000);
+
+	while (s->next_mark < s->n_marks && s->marks[s->next_mark] + 1 <= at)
+		s->next_mark++;
+	if (s->next_mark < s->n_marks && random_below(&s->random, 3) > 0)
+		n = s->marks[s->next_mark] + 1 - at - random_below(&s->random, 3) % (s->marks[s->next_mark] + 1 - at);
+	return n < s->bytes - at ? n : s->bytes - at;
+}
+
+/* A buffer whose command has been canceled may be used for something else at once. */
+static void poison_canceled(struct sim *s)
+{
+	for (uint32_t i = 0; i < s->n; i++) {
+		struct sim_command *m = &s->commands[i];
+
+		if (m->canceled && m->c.dones == 1 && m->c.command.value)
+			memset(m->c.buffer, RIG_POISON, m->c.allocated);
+	}
+}
+
+static void answer_in_pieces(struct sim *s, bool cancel)
+{
+	for (size_t at = 0; at < s->bytes;) {
+		const ssize_t sent = write(s->peer, s->stream + at, piece(s, at));
+
+		assert_true(sent > 0 || errno == EAGAIN);
+		at += sent > 0 ? (size_t)sent : 0;
+		if (cancel && random_below(&s->random, 20) == 0)
+			cancel_one(s);
+		rig_run(&s->rig, 0);
+		if (cancel)
+			poison_canceled(s);
+	}
+}
+
+static void check(struct sim *s, const struct sim_command *m)
+{
+	assert_int_equal(m->c.dones, 1);
+	assert_int_equal(m->c.command.status, m->canceled ? -ECANCELED : m->want);
+	if (!m->c.command.value)
+		return;
+	if (m->c.value.packed)	/* it was in place, whole, when its MAC was seen to be wrong */
+		return;
+	if (m->canceled || m->want)
+		rig_is_poison(&m->c);
+	else
+		rig_has(&m->c, m->block);
+	(void)s;
+}
+
+static void rounds(struct sim *s, bool cancel)
+{
+	for (int round = 0; round < ROUNDS; round++) {
+		submit_some(s);
+		swallow(s);
+		answer_in_pieces(s, cancel);
+		for (uint32_t i = 0; i < s->n; i++)
+			rig_wait(&s->rig, &s->commands[i].c);
+		while (redis_conn_in_flight(s->rig.conn) > 0)
+			rig_run(&s->rig, 0);
+		for (uint32_t i = 0; i < s->n; i++)
+			check(s, &s->commands[i]);
+	}
+	assert_int_equal(redis_conn_state(s->rig.conn), REDIS_CONN_UP);
+}
+
+/* --- the rig --- */
+
+/* 100 KB at most: a round's replies fit the stream. */
+static struct block small_block(struct random *random)
+{
+	const struct image_geometry geometry = {
+		.dtype = DTYPE_FP16, .layers = 1 + random_below(random, 4), .kv_heads = 1 + random_below(random, 4),
+		.head_dim_k = random_below(random, 32), .head_dim_v = 1 + random_below(random, 32),
+		.block_tokens = 1 + random_below(random, 20), .opaque_bytes = random_below(random, 40000),
+	};
+
+	return block_of(&geometry, random_below(random, 4) ? CODEC_FP8 : CODEC_RAW, random);
+}
+
+static struct sim *sim_open(const char *test)
+{
+	struct sim *s = calloc(1, sizeof *s);
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+
+	assert_non_null(s);
+	s->random = random_seeded(test);
+	for (int i = 0; i < BLOCKS; i++)
+		s->blocks[i] = small_block(&s->random);
+	(void)snprintf(s->path, sizeof s->path, "/tmp/kvtier-sim-redis-conn-%d", (int)getpid());
+	(void)snprintf(s->address, sizeof s->address, "unix:%s", s->path);
+	(void)snprintf(a.sun_path, sizeof a.sun_path, "%s", s->path);
+	(void)unlink(s->path);
+	s->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(s->listener, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(listen(s->listener, 1), 0);
+	rig_open(&s->rig, s->address);
+	s->peer = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	assert_true(s->peer >= 0);
+	return s;
+}
+
+static void sim_close(struct sim *s)
+{
+	rig_close(&s->rig);
+	(void)close(s->peer);
+	(void)close(s->listener);
+	(void)unlink(s->path);
+	for (int i = 0; i < BLOCKS; i++)
+		block_free(&s->blocks[i]);
+	for (int i = 0; i < COMMANDS; i++)
+		rig_forget(&s->commands[i].c);
+	free(s);
+}
+
+static void replies_in_pieces(void **state)
+{
+	struct sim *s = sim_open("replies_in_pieces");
+
+	(void)state;
+	rounds(s, false);
+	sim_close(s);
+}
+
+static void cancels_in_between(void **state)
+{
+	struct sim *s = sim_open("cancels_in_between");
+	struct redis_conn_counters counters;
+
+	(void)state;
+	rounds(s, true);
+	redis_conn_counters(s->rig.conn, &counters);
+	assert_true(counters.late > 0);
+	assert_int_equal(counters.protocol_errors, 0);
+	sim_close(s);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(replies_in_pieces),
+		cmocka_unit_test(cancels_in_between),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

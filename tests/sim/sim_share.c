@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: what is guaranteed to a space is not taken for another's blocks, whoever stores how much of which size; a space
+ * can always use what is guaranteed to it; and with nothing guaranteed it is the least recent leaf that goes.
+ * Method: a real host tier of 64 KiB slabs; cases by hand, then random stores of five spaces, whose seed is printed.
+ * Before each the bytes of all spaces are noted: afterwards only those that had more than their guarantee, or the
+ * storing one, may have less.
+ */
+#include "tests/lib/mover_rig.h"
+
+#include "tests/lib/random.h"
+
+enum { SPACES = 5, SLABS = 8, STEPS = 60000, GUARANTEED = SLABS * SLAB / 2 / SPACES, MANY_SPACES = 200 };
+
+static uint64_t guaranteed[TIER_MAX_SPACES];
+
+static int find(struct world *w, uint32_t space, uint32_t bytes, bool desperate, struct extent *ret)
+{
+	const struct mover_for whom = { .space = space, .desperate = desperate, .guaranteed = guaranteed };
+
+	return mover_find_room_for(w->host, w->blocks, w->tick, bytes, &whom, &w->counts, ret);
+}
+
+static uint32_t commit(struct world *w, uint32_t space, uint32_t name, const struct extent *where)
+{
+	uint8_t key[32];
+	uint32_t block;
+
+	w->tick++;
+	key_of(name, key);
+	assert_int_equal(blocks_commit(w->blocks, key, space, BLOCK_NONE, 0, where, &block), 0);
+	host_set_owner(w->host, where, block);
+	blocks_touch(w->blocks, block, w->tick);
+	return block;
+}
+
+static uint32_t store_for(struct world *w, uint32_t space, uint32_t name, uint32_t bytes)
+{
+	struct extent where;
+
+	assert_int_equal(find(w, space, bytes, false, &where), 0);
+	return commit(w, space, name, &where);
+}
+
+static bool is_here(const struct world *w, uint32_t space, uint32_t name)
+{
+	uint8_t key[32];
+
+	key_of(name, key);
+	return blocks_find(w->blocks, key, space) != BLOCK_NONE;
+}
+
+static uint64_t bytes_of(const struct world *w, uint32_t space)
+{
+	const uint32_t account = blocks_account_of(w->blocks, space);
+	struct tier_class_view view;
+	uint64_t ret = 0;
+
+	for (uint32_t class = 0; account && class < host_classes(w->host); class++) {
+		host_class_view(w->host, class, &view);
+		ret += (uint64_t)blocks_account_slots(w->blocks, account, class) * view.slot_bytes;
+	}
+	return ret;
+}
+
+static struct world fair_world(uint64_t each)
+{
+	for (uint32_t i = 0; i < TIER_MAX_SPACES; i++)
+		guaranteed[i] = each;
+	return world(SLABS);
+}
+
+static void a_flood_pays_with_its_own(void **state)
+{
+	struct world w = fair_world(2 * SLAB);
+	uint32_t name = 100;
+
+	(void)state;
+	for (uint32_t i = 0; i < 8; i++)
+		(void)store_for(&w, 1, i, SMALL);
+	for (uint32_t i = 0; i < 500; i++)
+		(void)store_for(&w, 2, name++, i % 2 ? SLAB : SMALL);
+	for (uint32_t i = 0; i < 8; i++)
+		assert_true(is_here(&w, 1, i));
+	world_end(&w);
+}
+
+static void what_exceeds_a_guarantee_goes_by_age(void **state)
+{
+	struct world w = fair_world(SLAB);
+
+	(void)state;
+	for (uint32_t i = 0; i < 4 * SLABS; i++)
+		(void)store_for(&w, 1, i, BIG);
+	for (uint32_t i = 0; i < 100; i++)
+		(void)store_for(&w, 2, 100 + i, BIG);
+	for (uint32_t i = 0; i < 4 * SLABS; i++)	/* the newest 4, a slab of them */
+		assert_int_equal(is_here(&w, 1, i), i >= 4 * SLABS - 4);
+	world_end(&w);
+}
+
+static void nobody_else_has_to_give_room_that_is_guaranteed(void **state)
+{
+	struct world w = fair_world(SLABS / 2 * SLAB);
+	struct extent where;
+	uint32_t pinned[SLABS / 2];
+
+	(void)state;
+	for (uint32_t i = 0; i < SLABS / 2; i++) {
+		(void)store_for(&w, 1, i, SLAB);
+		pinned[i] = store_for(&w, 2, 100 + i, SLAB);
+		blocks_pin(w.blocks, pinned[i]);
+	}
+	assert_int_equal(find(&w, 2, SLAB, false, &where), -EAGAIN);
+	assert_int_equal(find(&w, 2, SLAB, true, &where), -EAGAIN);	/* it has its share */
+	assert_int_equal(blocks_host_count(w.blocks), SLABS);
+	/* One that has nothing yet, and nothing is under way: better than to be refused. */
+	assert_int_equal(find(&w, 3, SLAB, false, &where), -EAGAIN);
+	assert_int_equal(find(&w, 3, SLAB, true, &where), 0);
+	(void)commit(&w, 3, 200, &where);
+	assert_int_equal(bytes_of(&w, 1), (SLABS / 2 - 1) * SLAB);
+	world_end(&w);
+}
+
+static void without_guarantees_the_oldest_goes(void **state)
+{
+	struct world w = fair_world(0);
+
+	(void)state;
+	for (uint32_t i = 0; i < 4 * SLABS; i++)
+		(void)store_for(&w, i % 3, i, BIG);
+	for (uint32_t i = 0; i < 4 * SLABS; i++) {
+		(void)store_for(&w, 7, 100 + i, BIG);
+		assert_false(is_here(&w, i % 3, i));
+		assert_true(i + 1 == 4 * SLABS || is_here(&w, (i + 1) % 3, i + 1));
+	}
+	world_end(&w);
+}
+
+/* More spaces than accounts: those that share one go by age. */
+static void many_spaces_share_an_account(void **state)
+{
+	struct world w = world(MANY_SPACES / 8);
+	uint32_t block[MANY_SPACES];
+	uint64_t tick;
+
+	(void)state;
+	memset(guaranteed, 0, sizeof guaranteed);
+	for (uint32_t i = 0; i < MANY_SPACES; i++)
+		block[i] = store_for(&w, i, i, SMALL);
+	assert_int_equal(blocks_accounts(w.blocks), BLOCK_ACCOUNTS);
+	for (uint32_t i = 0; i < MANY_SPACES; i++) {
+		assert_int_equal(blocks_victim(w.blocks, 0, &tick), block[i]);
+		assert_int_equal(blocks_account_of(w.blocks, i) == 0, i >= BLOCK_ACCOUNTS - 1);
+		(void)store_for(&w, 0, 1000 + i, SMALL);
+		assert_false(is_here(&w, i, i));
+	}
+	assert_int_equal(blocks_accounts(w.blocks), 2);
+	world_end(&w);
+}
+
+/* Half of the stores are one space's. */
+static void random_step(struct world *w, struct random *r, uint32_t name)
+{
+	static const uint32_t sizes[] = { SMALL, BIG, SLAB / 2, SLAB };
+	const uint32_t space = random_below(r, 2) ? 0 : random_below(r, SPACES), bytes = sizes[random_below(r, 4)];
+	uint64_t before[SPACES];
+	struct extent where;
+
+	for (uint32_t i = 0; i < SPACES; i++)
+		before[i] = bytes_of(w, i);
+	assert_int_equal(find(w, space, bytes, false, &where), 0);
+	for (uint32_t i = 0; i < SPACES; i++)
+		if (i != space && before[i] <= guaranteed[i])
+			assert_int_equal(bytes_of(w, i), before[i]);
+	(void)commit(w, space, name, &where);
+}
+
+static void random_stores_take_no_guarantee(void **state)
+{
+	struct world w = fair_world(GUARANTEED);
+	struct random r = random_seeded("sim_share");
+
+	(void)state;
+	for (uint32_t i = 0; i < STEPS; i++)
+		random_step(&w, &r, i);
+	world_end(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_flood_pays_with_its_own),
+		cmocka_unit_test(what_exceeds_a_guarantee_goes_by_age),
+		cmocka_unit_test(nobody_else_has_to_give_room_that_is_guaranteed),
+		cmocka_unit_test(without_guarantees_the_oldest_goes),
+		cmocka_unit_test(many_spaces_share_an_account),
+		cmocka_unit_test(random_stores_take_no_guarantee),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases of sys_python_binding.sh."""
+import array
+import ctypes as C
+import errno
+import multiprocessing
+import os
+import random
+import select
+import signal
+import struct
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "client" / "python")]
+
+import kvtier  # noqa: E402
+from kvtier import (BLOCK_OK, BLOCK_PRESENT, Codec, Dtype, Geometry, Kind, Region,  # noqa: E402
+                    Segment, SharedMemory, Tier)
+from llama_demo import Daemon  # noqa: E402
+
+BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else TREE / "build"
+TOKENS, LAYERS, HEADS, DIM = 16, 2, 2, 32
+ROW = HEADS * DIM * 2
+PLANE = TOKENS * ROW
+PAGE = 4096 * 4
+assert 2 * LAYERS * PLANE <= PAGE
+
+
+def geometry(model: str, **changes) -> Geometry:
+    return Geometry(model, "test", Dtype.FP16, LAYERS, HEADS, DIM, DIM, TOKENS)._replace(**changes)
+
+
+def segments():
+    """[layer][K|V][token][head][dim], pages one after another."""
+    return [Segment(kind, (2 * layer + i) * PLANE, PAGE, layer=layer, head_stride=2 * DIM, token_stride=ROW)
+            for layer in range(LAYERS) for i, kind in enumerate((Kind.K, Kind.V))]
+
+
+def content(seed: int) -> bytes:
+    """The KV bytes of a page, finite FP16 values that depend on seed and place."""
+    values = (((seed * 977 + i * 31) % 2001 - 1000) / 64 for i in range(2 * LAYERS * PLANE // 2))
+    return b"".join(struct.pack("<e", v) for v in values)
+
+
+class Tensor:
+    """No buffer itself, as torch's: it can say what array it is."""
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def __array__(self):
+        return array.array("q", self.tokens)
+
+
+class Binding(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.work = tempfile.TemporaryDirectory(prefix="kvtier-test-")
+        cls.daemon = Daemon(BUILD, Path(cls.work.name))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.daemon.close()
+        cls.work.cleanup()
+
+    def setUp(self):
+        self.client = kvtier.Client(self.daemon.socket, name="python-binding")
+        self.addCleanup(self.client.close)
+        self.memory = SharedMemory(8 * PAGE)
+        self.addCleanup(self.memory.close)
+        self.addCleanup(self.client.close)      # before the memory: cleanups run last to first
+        self.tokens = list(range(4 * TOKENS + 3))
+
+    def open(self, **changes):
+        return self.client.open_space(geometry(self.id(), **{"codec": Codec.RAW, **changes}),
+                                      [self.memory.region()], segments())
+
+    def fill(self, n):
+        for page in range(n):
+            data = content(page)
+            self.memory.view[page * PAGE:page * PAGE + len(data)] = data
+
+    def page(self, page):
+        return bytes(self.memory.view[page * PAGE:page * PAGE + 2 * LAYERS * PLANE])
+
+    def stored(self, space):
+        """Four blocks stored from pages 0..3; their keys."""
+        keys = space.keys(self.tokens)
+        self.fill(4)
+        self.assertEqual(self.client.wait(space.store(keys, range(4))).blocks, [BLOCK_OK] * 4)
+        return keys
+
+    def test_version(self):
+        self.assertRegex(kvtier.version(), r"^\d+\.\d+\.\d+$")
+
+    def test_connect_without_daemon(self):
+        with self.assertRaises(kvtier.Error) as caught:
+            kvtier.Client("/nonexistent/kvtier.sock")
+        self.assertIn(caught.exception.errno, (errno.ENOENT, errno.ECONNREFUSED))
+        self.assertTrue(caught.exception.strerror)
+
+    def test_raw_round_trip_is_exact(self):
+        space = self.open()
+        keys = self.stored(space)
+        hit = space.lookup(keys)
+        self.assertEqual(hit.blocks, 4)
+        self.assertIn(Tier.HOST, hit.tiers)     # and NVMe, as soon as it is written there
+        result = self.client.wait(space.load(keys, range(4, 8)))
+        self.assertEqual((result.status, result.n, result.ok, result.prefix), (0, 4, 4, 4))
+        for i in range(4):
+            self.assertTrue(self.page(4 + i) == content(i), f"block {i}")
+
+    def test_second_store_is_present(self):
+        space = self.open()
+        keys = self.stored(space)
+        self.assertEqual(self.client.wait(space.store(keys, range(4))).blocks, [BLOCK_PRESENT] * 4)
+
+    def test_later_blocks_with_their_parent(self):
+        space = self.open()
+        keys = space.keys(self.tokens)
+        self.fill(4)
+        self.client.wait(space.store(keys[:2], range(2)))
+        self.assertEqual(self.client.wait(space.store(keys[2:], range(2, 4))).blocks, [BLOCK_OK] * 2)
+        self.assertEqual(space.lookup(keys).blocks, 4)
+
+    def test_fp8_is_near(self):
+        space = self.open(codec=Codec.FP8)
+        keys = self.stored(space)
+        self.client.wait(space.load(keys, range(4, 8)))
+        for want, got in zip(struct.iter_unpack("<e", content(0)), struct.iter_unpack("<e", self.page(4))):
+            self.assertLessEqual(abs(got[0] - want[0]), abs(want[0]) / 16 + 0.05)
+
+    def test_codecs_are_spaces_apart(self):
+        keys = self.stored(self.open())
+        other = self.open(codec=Codec.FP8)
+        self.assertEqual(other.lookup(other.keys(self.tokens)).blocks, 0)
+        self.assertNotEqual(other.keys(self.tokens)[0], keys[0])
+
+    def test_private_memory_round_trip(self):
+        pages = (C.c_uint8 * (2 * PAGE))()
+        data = content(5)
+        C.memmove(pages, data, len(data))
+        space = self.client.open_space(geometry(self.id(), codec=Codec.RAW),
+                                       [Region(len(pages), base=C.addressof(pages))], segments())
+        keys = space.keys(self.tokens[:TOKENS])
+        self.assertEqual(self.client.wait(space.store(keys, [0])).blocks, [BLOCK_OK])
+        self.assertEqual(self.client.wait(space.load(keys, [1])).blocks, [BLOCK_OK])
+        self.assertTrue(bytes(pages)[PAGE:PAGE + len(data)] == data)
+        space.close()
+
+    def test_lookup_only_space(self):
+        keys = self.stored(self.open())
+        space = self.client.open_space(geometry(self.id(), codec=Codec.RAW))
+        self.assertEqual(space.keys(self.tokens)[0], keys[0])
+        self.assertEqual(space.lookup(keys).blocks, 4)
+        self.assertEqual(self.client.wait(space.prefetch(keys)).status, 0)
+
+    def test_keys_are_a_chain(self):
+        space = self.open()
+        keys = space.keys(self.tokens)
+        self.assertEqual(len(keys), 4)
+        rest = space.keys(self.tokens[TOKENS:], parent=keys[0])
+        self.assertEqual(list(rest), list(keys[1:]))
+        self.assertEqual((keys.parent, keys[1:].parent, keys[1:][1:].parent), (None, keys[0], keys[1]))
+        self.assertEqual(len(space.keys(self.tokens[:TOKENS - 1])), 0)
+
+    def test_keys_of_any_buffer_are_those_of_the_list(self):
+        space = self.open()
+        want = list(space.keys(self.tokens))
+        self.assertEqual(len(want), 4)
+        unsigned = array.array("I", self.tokens)
+        scattered = array.array("I", [t for token in self.tokens for t in (token, 77)])
+        for name, tokens in {
+            "tuple": tuple(self.tokens), "range": range(len(self.tokens)),
+            "array I": unsigned, "array i": array.array("i", self.tokens), "array H": array.array("H", self.tokens),
+            "array L": array.array("L", self.tokens), "array q": array.array("q", self.tokens),
+            "array Q": array.array("Q", self.tokens), "ctypes": (C.c_uint32 * len(self.tokens))(*self.tokens),
+            "memoryview": memoryview(unsigned), "read-only": memoryview(unsigned.tobytes()).cast("I"),
+            "bytes": bytes(self.tokens), "every other one": memoryview(scattered)[::2],
+            "every other one, 64 bits": memoryview(array.array("q", scattered))[::2], "tensor": Tensor(self.tokens),
+        }.items():
+            with self.subTest(name):
+                self.assertEqual(list(space.keys(tokens)), want)
+
+    def test_a_buffer_of_32_bits_is_read_where_it_lies(self):
+        for tokens in (array.array("I", self.tokens), array.array("i", self.tokens)):
+            with kvtier._lib.tokens(tokens) as (address, n):
+                self.assertEqual((address, n), tokens.buffer_info())
+                with self.assertRaises(BufferError):    # held meanwhile
+                    tokens.append(1)
+            tokens.append(1)
+
+    def test_negative_tokens(self):
+        space = self.open()
+        tokens = array.array("i", range(-TOKENS, 0))
+        self.assertEqual(list(space.keys(tokens)), list(space.keys([t + 2**32 for t in tokens])))
+        for wrong in ([-1] * TOKENS, array.array("q", tokens), array.array("h", tokens), [2**32] * TOKENS,
+                      array.array("Q", [2**32] * TOKENS)):
+            with self.assertRaisesRegex(ValueError, "0 to 4294967295"):
+                space.keys(wrong)
+
+    def test_buffers_that_are_no_tokens(self):
+        space = self.open()
+        with self.assertRaisesRegex(ValueError, "'f'"):
+            space.keys(array.array("f", self.tokens))
+        with self.assertRaisesRegex(ValueError, "2 dimensions"):
+            space.keys(memoryview(bytes(16 * TOKENS)).cast("I", (4, TOKENS)))
+        with self.assertRaises(TypeError):
+            space.keys(["a"] * TOKENS)
+        self.assertEqual(len(space.keys(b"")), 0)
+        self.assertEqual(len(space.keys([])), 0)
+
+    def test_numpy(self):
+        try:
+            import numpy
+        except ModuleNotFoundError:
+            self.skipTest("no numpy here")
+        space = self.open()
+        want = list(space.keys(self.tokens))
+        for kind in ("uint32", "int32", "int64", "uint64", "uint16"):
+            self.assertEqual(list(space.keys(numpy.array(self.tokens, kind))), want)
+
+    def test_absent_blocks_are_a_miss(self):
+        space = self.open()
+        result = self.client.wait(space.load(space.keys(self.tokens), range(4)))
+        self.assertEqual((result.ok, result.blocks), (0, [-errno.ENOENT] * 4))
+
+    def test_unsealed_memory_is_refused(self):
+        fd = os.memfd_create("unsealed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.addCleanup(os.close, fd)
+        os.ftruncate(fd, PAGE)
+        with self.assertRaises(kvtier.Error) as caught:
+            self.client.open_space(geometry(self.id()), [Region(PAGE, fd=fd)], segments())
+        self.assertEqual(caught.exception.errno, errno.EPERM)
+        self.assertRegex(str(caught.exception), "(?i)seal")
+
+    def test_bad_geometry_names_the_field(self):
+        with self.assertRaisesRegex(kvtier.Error, "block_tokens") as caught:
+            self.open(block_tokens=5000)
+        self.assertEqual(caught.exception.errno, errno.EINVAL)
+
+    def test_poll_and_event_fd(self):
+        space = self.open()
+        fd = self.client.event_fd()
+        keys = space.keys(self.tokens)
+        self.fill(4)
+        op = space.store(keys, range(4))
+        results = []
+        while not results:      # readable means that there may be a result
+            self.assertTrue(select.select([fd], [], [], 10)[0])
+            results = self.client.poll()
+        self.assertEqual([(r.op, r.blocks) for r in results], [(op.id, [BLOCK_OK] * 4)])
+
+    def test_a_result_is_taken_once(self):
+        space = self.open()
+        op = space.load(space.keys(self.tokens), range(4))
+        self.client.wait(op)
+        with self.assertRaises(kvtier.Error) as caught:
+            self.client.wait(op, 10)
+        self.assertEqual(caught.exception.errno, errno.ENOENT)
+        with self.assertRaises(kvtier.Error) as caught:
+            self.client.cancel(op)
+        self.assertEqual(caught.exception.errno, errno.ENOENT)
+
+    def test_pages_and_keys_must_match(self):
+        space = self.open()
+        with self.assertRaisesRegex(ValueError, "4 keys"):
+            space.load(space.keys(self.tokens), [0])
+
+    def test_closed_things_say_so(self):
+        space = self.open()
+        space.close()
+        space.close()
+        with self.assertRaises(kvtier.Error) as caught:
+            space.keys(self.tokens)
+        self.assertEqual(caught.exception.errno, errno.EBADF)
+        self.client.close()
+        with self.assertRaises(kvtier.Error) as caught:
+            self.open()
+        self.assertEqual(caught.exception.errno, errno.EBADF)
+
+    def test_a_forked_child_does_no_harm(self):
+        space = self.open()
+        keys = self.stored(space)
+
+        def child():
+            for call in (lambda: space.lookup(keys), lambda: space.load(keys, range(4)), self.client.poll, self.open):
+                with self.assertRaises(kvtier.Error) as caught:
+                    call()
+                self.assertEqual(caught.exception.errno, errno.EPERM)
+            self.client.close()
+            with kvtier.Client(self.daemon.socket) as own:
+                with own.open_space(geometry(self.id(), codec=Codec.RAW)) as mine:
+                    self.assertEqual(mine.lookup(keys).blocks, 4)
+
+        before = self.daemon.stats()["clients_total"]
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        process.join()
+        self.assertEqual(process.exitcode, 0)
+        self.assertEqual(space.lookup(keys).blocks, 4)      # the same connection, at once
+        self.assertEqual(self.client.wait(space.load(keys, range(4, 8))).blocks, [BLOCK_OK] * 4)
+        self.assertEqual(self.daemon.stats()["clients_total"], before + 1)
+
+    def stopped_in_a_load(self, client, daemon, memory, bytes_of_page):
+        """A space of large pages, closed while its daemon stands still in the middle of a load: how many are lent."""
+        layers, heads, dim, tokens, pages = 64, 8, 128, 64, 4
+        row, plane = heads * dim * 2, tokens * heads * dim * 2
+        self.assertEqual(bytes_of_page, 2 * layers * plane)
+        parts = [Segment(kind, (2 * layer + i) * plane, bytes_of_page, layer=layer, head_stride=2 * dim, token_stride=row)
+                 for layer in range(layers) for i, kind in enumerate((Kind.K, Kind.V))]
+        for attempt in range(200):
+            space = client.open_space(Geometry("large", "test", Dtype.FP16, layers, heads, dim, dim, tokens,
+                                               codec=Codec.RAW), [memory.region()], parts)
+            keys = space.keys(list(range(pages * tokens)))
+            if attempt == 0:
+                client.wait(space.store(keys, range(pages)), 30000)
+            op = space.load(keys, range(pages), timeout_ms=60000)
+            time.sleep(random.random() * 0.006)
+            daemon.process.send_signal(signal.SIGSTOP)
+            time.sleep(0.02)
+            running = client.lent()
+            lent = space.close()
+            if lent:
+                self.assertIn((op.id, False), [(page.op, page.ended) for page in running])
+                return lent
+            daemon.process.send_signal(signal.SIGCONT)
+            client.close()
+            client = kvtier.Client(daemon.socket, timeout_ms=2000)
+            self.addCleanup(client.close)
+        self.fail("the daemon was never stopped in the middle of a load")
+
+    def test_stopped_daemon_and_memory_taken_back(self):
+        large = 16 << 20
+        with tempfile.TemporaryDirectory(prefix="kvtier-test-") as work:
+            daemon = Daemon(BUILD, Path(work))
+            self.addCleanup(daemon.close)
+            client = kvtier.Client(daemon.socket, timeout_ms=2000)
+            self.addCleanup(client.close)
+            with SharedMemory(5 * large) as memory:
+                memory.view[4 * large:4 * large + 5] = b"hello"
+                old = memory.address
+                lent = self.stopped_in_a_load(client, daemon, memory, large)
+                client.close()
+                self.assertEqual((memory.lent(), len(kvtier.lent())), (lent, lent))
+                self.assertEqual({page.daemon for page in kvtier.lent()}, {daemon.process.pid})
+                memory.take_back()
+                self.assertEqual((memory.lent(), kvtier.lent()), (0, []))
+                self.assertEqual(memory.address, old)
+                self.assertEqual(bytes(memory.view[4 * large:4 * large + 5]), b"hello")
+                for page in range(4):
+                    memory.view[page * large:(page + 1) * large] = bytes([0xa5]) * large
+                daemon.process.send_signal(signal.SIGCONT)
+                while daemon.stats()["ops"]["outstanding"]:
+                    time.sleep(0.01)
+                daemon.kill()
+                for page in range(4):
+                    self.assertTrue(memory.view[page * large:(page + 1) * large] == bytes([0xa5]) * large)
+
+    def test_lost_daemon(self):
+        with tempfile.TemporaryDirectory(prefix="kvtier-test-") as work:
+            daemon = Daemon(BUILD, Path(work))
+            self.addCleanup(daemon.close)
+            self.client.close()
+            self.client = kvtier.Client(daemon.socket)
+            space = self.open()
+            keys = self.stored(space)
+            daemon.kill()
+            try:
+                self.assertEqual(self.client.wait(space.load(keys, range(4))).blocks, [-errno.ECONNRESET] * 4)
+            except kvtier.Error as error:       # noticed before it was submitted
+                self.assertEqual(error.errno, errno.ENOTCONN)
+            self.assertEqual(space.lookup(keys).blocks, 0)
+            self.client.close()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

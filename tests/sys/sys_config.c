@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sys_config.c - goal: a daemon that cannot run as configured says why and exits 1, and one that runs is as
+ * private as configured. Method: kvtierd and its --check-config on small files; modes of what it makes;
+ * restarts.
+ */
+#include "tests/lib/lib.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static const char good[] = "[host]\nbytes = 1M\nslab_bytes = 256K\nhuge_pages = no\n";
+
+struct scratch {
+	char dir[64];
+	char out[8192];
+};
+
+static int set_up(void **state)
+{
+	static struct scratch s;
+
+	s = (struct scratch){ .dir = "/tmp/kvtier-test-XXXXXX" };
+	if (!mkdtemp(s.dir))
+		return -1;
+	*state = &s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	const struct scratch *s = *state;
+	char command[128], out[64];
+
+	snprintf(command, sizeof command, "rm -rf %s", s->dir);
+	return shell(command, out, sizeof out);
+}
+
+static int run_daemon(struct scratch *s, const char *config, const char *argument)
+{
+	char path[128], command[1024];
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/c.conf", s->dir);
+	f = fopen(path, "w");
+	assert_non_null(f);
+	(void)fputs(config, f);
+	(void)fclose(f);
+	snprintf(command, sizeof command, "timeout 20 %s/kvtierd --config %s %s 2>&1", build_dir(), path,
+		 argument);
+	return shell(command, s->out, sizeof s->out);
+}
+
+/* Exit 1, and a sentence with file, line and these words. */
+static void refused(void **state, const char *config, int line, const char *words)
+{
+	struct scratch *s = *state;
+	char where[128];
+
+	assert_int_equal(run_daemon(s, config, "--check-config"), 1);
+	snprintf(where, sizeof where, "%s/c.conf:%d: ", s->dir, line);
+	if (!strstr(s->out, where) || !strstr(s->out, words))
+		fail_msg("said \"%s\"; expected %s and \"%s\"", s->out, where, words);
+}
+
+static void unknown_key(void **state)
+{
+	refused(state, "[host]\nbytez = 1G\n", 2, "[host] bytez: no such key");
+}
+
+static void unknown_section(void **state)
+{
+	refused(state, "[hosts]\nbytes = 1G\n", 1, "[hosts]: no such section");
+}
+
+static void unknown_unit(void **state)
+{
+	refused(state, "[host]\n\nbytes = 12Q\n", 3, "[host] bytes: \"12Q\" has an unknown unit");
+}
+
+static void value_out_of_range(void **state)
+{
+	refused(state, "[host]\nbytes = 1K\n", 2,
+		"[host] bytes: \"1K\" is out of range; allowed: 64K to 64T");
+}
+
+static void unknown_choice(void **state)
+{
+	refused(state, "[host]\nverify = maybe\n", 2, "allowed: once|always");
+}
+
+static void slab_that_is_no_multiple(void **state)
+{
+	refused(state, "[host]\nbytes = 1M\nslab_bytes = 70001\n", 3, "[host] slab_bytes");
+}
+
+static void slab_larger_than_all(void **state)
+{
+	refused(state, "[host]\nbytes = 1M\nslab_bytes = 2M\n", 3,
+		"[host] slab_bytes: \"2M\" is more than [host] bytes");
+}
+
+static void ring_that_is_no_power_of_two(void **state)
+{
+	refused(state, "[socket]\nring_entries = 100\n", 2,
+		"[socket] ring_entries: \"100\" is not a power of two");
+}
+
+static void tenant_that_is_a_path(void **state)
+{
+	refused(state, "[socket]\ntenant = ../x\n", 2, "[socket] tenant");
+}
+
+static void missing_file(void **state)
+{
+	struct scratch *s = *state;
+	char command[1024];
+
+	snprintf(command, sizeof command, "%s/kvtierd --config %s/none 2>&1", build_dir(), s->dir);
+	assert_int_equal(shell(command, s->out, sizeof s->out), 1);
+	assert_non_null(strstr(s->out, "/none: No such file"));
+}
+
+static void good_file_is_said_to_be_good(void **state)
+{
+	struct scratch *s = *state;
+
+	assert_int_equal(run_daemon(s, good, "--check-config"), 0);
+	assert_non_null(strstr(s->out, "ok"));
+}
+
+/* --- what only the start can find --- */
+
+static void started_in_vain(struct scratch *s, const char *more, const char *words)
+{
+	char config[1024];
+
+	snprintf(config, sizeof config, "[daemon]\nruntime_dir = %s\nstate_dir = %s\n[nvme]\nbytes = 0\n%s%s", s->dir, s->dir,
+		 good, more);
+	assert_int_equal(run_daemon(s, config, ""), 1);
+	if (!strstr(s->out, words))
+		fail_msg("said \"%s\"; expected \"%s\"", s->out, words);
+}
+
+static void group_that_is_not_there(void **state)
+{
+	struct scratch *s = *state;
+	char path[128];
+
+	started_in_vain(s, "[socket]\ngroup = no-such-group\n",
+			"[socket] group: there is no group \"no-such-group\"");
+	snprintf(path, sizeof path, "%s/kvtier.sock", s->dir);
+	assert_int_equal(access(path, F_OK), -1); /* nothing stays behind that looks alive */
+}
+
+static void secret_open_to_others(void **state)
+{
+	struct scratch *s = *state;
+	char path[128];
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/secret-default", s->dir);
+	f = fopen(path, "w");
+	assert_non_null(f);
+	(void)fputs("0123456789abcdef0123456789abcdef", f);
+	(void)fclose(f);
+	assert_int_equal(chmod(path, 0640), 0);
+	started_in_vain(s, "", "secret-default must be a regular file with mode 0600 (it is 0640)");
+}
+
+static void secret_cut_short(void **state)
+{
+	struct scratch *s = *state;
+	char path[128];
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/secret-default", s->dir);
+	f = fopen(path, "w");
+	assert_non_null(f);
+	(void)fputs("short", f);
+	(void)fclose(f);
+	assert_int_equal(chmod(path, 0600), 0);
+	started_in_vain(s, "", "secret-default must hold exactly 32 bytes (it has 5)");
+}
+
+static void second_daemon_in_the_same_directory(void **state)
+{
+	char command[1024], out[4096];
+	struct daemon d;
+
+	(void)state;
+	daemon_start(&d, good);
+	snprintf(command, sizeof command, "timeout 20 %s/kvtierd --config %s 2>&1", build_dir(), d.config);
+	assert_int_equal(shell(command, out, sizeof out), 1);
+	assert_non_null(strstr(out, "another kvtierd runs in"));
+	assert_int_equal(daemon_ctl(&d, "status", out, sizeof out), 0); /* the first one is unharmed */
+	daemon_remove(&d);
+}
+
+/* --- what it leaves and finds --- */
+
+static unsigned mode_of(const struct daemon *d, const char *name)
+{
+	char path[192];
+	struct stat st;
+
+	snprintf(path, sizeof path, "%s/%s", d->dir, name);
+	assert_int_equal(stat(path, &st), 0);
+	return st.st_mode & 07777;
+}
+
+static void private_unless_said(void **state)
+{
+	struct daemon d;
+
+	(void)state;
+	daemon_start(&d, good);
+	assert_int_equal(mode_of(&d, "kvtier.sock"), 0600);
+	assert_int_equal(mode_of(&d, "admin.sock"), 0600);
+	assert_int_equal(mode_of(&d, "secret-default"), 0600);
+	daemon_remove(&d);
+}
+
+static void mode_and_group_as_said(void **state)
+{
+	char config[512], path[192];
+	struct stat st;
+	struct daemon d;
+
+	(void)state;
+	snprintf(config, sizeof config, "%s[socket]\nmode = 0660\ngroup = %u\n", good, (unsigned)getgid());
+	daemon_start(&d, config);
+	assert_int_equal(mode_of(&d, "kvtier.sock"), 0660);
+	snprintf(path, sizeof path, "%s/kvtier.sock", d.dir);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_gid, getgid());
+	daemon_remove(&d);
+}
+
+static void stale_socket_is_replaced(void **state)
+{
+	struct daemon d;
+
+	(void)state;
+	daemon_start(&d, good);
+	daemon_signal(&d, SIGKILL); /* leaves its sockets lying about */
+	assert_int_equal(access(d.socket, F_OK), 0);
+	daemon_restart(&d); /* asserts that it serves */
+	daemon_signal(&d, SIGTERM);
+	assert_int_equal(access(d.socket, F_OK), -1); /* a clean stop leaves none */
+	daemon_remove(&d);
+}
+
+static void keys_survive_a_restart(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct kvtier_key before[4], after[4];
+	struct engine e;
+	struct daemon d;
+
+	(void)state;
+	daemon_start(&d, good);
+	engine_open(&e, d.socket, "engine", &g, 4);
+	chain_keys(&e, 1, 4, before);
+	engine_close(&e);
+	daemon_signal(&d, SIGTERM);
+	daemon_restart(&d);
+	engine_open(&e, d.socket, "engine", &g, 4);
+	chain_keys(&e, 1, 4, after);
+	engine_close(&e);
+	assert_memory_equal(before, after, sizeof before);
+	daemon_remove(&d);
+}
+
+static void one_client_more_than_allowed(void **state)
+{
+	struct kvtier_client *clients[2], *extra;
+	char config[512];
+	struct daemon d;
+
+	(void)state;
+	snprintf(config, sizeof config, "%s[socket]\nmax_clients = 2\n", good);
+	daemon_start(&d, config);
+	daemon_stat_becomes(&d, "clients", 0, 10000);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(kvtier_connect(&(struct kvtier_options){ .size = sizeof(
+										  struct kvtier_options),
+									  .socket_path = d.socket },
+						&clients[i]),
+				 0);
+	assert_int_equal(kvtier_connect(&(struct kvtier_options){ .size = sizeof(struct kvtier_options),
+								  .socket_path = d.socket,
+								  .timeout_ms = 1000 },
+					&extra),
+			 -EBUSY);
+	assert_non_null(strstr(kvtier_last_error(),
+			       "2 clients are connected, as many as [socket] max_clients allows"));
+	kvtier_close(clients[0]);
+	daemon_stat_becomes(&d, "clients", 1, 10000);
+	assert_int_equal(kvtier_connect(&(struct kvtier_options){ .size = sizeof(struct kvtier_options),
+								  .socket_path = d.socket },
+					&clients[0]),
+			 0);
+	kvtier_close(clients[0]);
+	kvtier_close(clients[1]);
+	assert_true(daemon_stat(&d, "clients_refused_total") >= 1);
+	daemon_remove(&d);
+}
+
+#define SCRATCH_CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCRATCH_CASE(unknown_key),
+		SCRATCH_CASE(unknown_section),
+		SCRATCH_CASE(unknown_unit),
+		SCRATCH_CASE(value_out_of_range),
+		SCRATCH_CASE(unknown_choice),
+		SCRATCH_CASE(slab_that_is_no_multiple),
+		SCRATCH_CASE(slab_larger_than_all),
+		SCRATCH_CASE(ring_that_is_no_power_of_two),
+		SCRATCH_CASE(tenant_that_is_a_path),
+		SCRATCH_CASE(missing_file),
+		SCRATCH_CASE(good_file_is_said_to_be_good),
+		SCRATCH_CASE(group_that_is_not_there),
+		SCRATCH_CASE(secret_open_to_others),
+		SCRATCH_CASE(secret_cut_short),
+		cmocka_unit_test(second_daemon_in_the_same_directory),
+		cmocka_unit_test(private_unless_said),
+		cmocka_unit_test(mode_and_group_as_said),
+		cmocka_unit_test(stale_socket_is_replaced),
+		cmocka_unit_test(keys_survive_a_restart),
+		cmocka_unit_test(one_client_more_than_allowed),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

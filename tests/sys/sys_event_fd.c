@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sys_event_fd.c - goal: the descriptor of kvtier_event_fd() polls readable whenever kvtier_poll() has
+ * something, again after each time, and stays the same when the daemon is another one. Method: poll(2) and
+ * nothing but kvtier_poll().
+ */
+#include "tests/lib/lib.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { BLOCKS = 8, PAGES = 2 * BLOCKS, PATIENCE_MS = 20000 };
+
+static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
+
+struct world {
+	struct daemon d;
+	struct engine e;
+	struct kvtier_key keys[BLOCKS];
+	int fd;
+};
+
+static uint64_t start_store(struct world *w)
+{
+	uint32_t pages[BLOCKS];
+	uint64_t op = 0;
+
+	pages_from(0, pages, BLOCKS);
+	if (kvtier_store(w->e.space, w->keys, pages, BLOCKS, NULL, &op))
+		return 0;
+	return op;
+}
+
+/* Sleeps on the descriptor until a result came. */
+static struct kvtier_result next_result(struct world *w)
+{
+	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
+	struct kvtier_result result;
+
+	for (;;) {
+		struct pollfd p = { .fd = w->fd, .events = POLLIN };
+
+		result = (struct kvtier_result){ .size = sizeof result };
+		if (kvtier_poll(w->e.client, &result, 1) == 1)
+			return result;
+		if (now_ns() > until || poll(&p, 1, PATIENCE_MS) != 1)
+			fail_msg("the descriptor never became readable");
+	}
+}
+
+static void readable_at_each_completion(void **state)
+{
+	struct world *w = *state;
+
+	for (int i = 0; i < 500; i++) {
+		const uint64_t op = start_store(w);
+
+		assert_true(op != 0);
+		assert_int_equal(next_result(w).op, op);
+	}
+}
+
+static void quiet_when_there_is_nothing(void **state)
+{
+	struct world *w = *state;
+	struct kvtier_result result = { .size = sizeof result };
+	struct pollfd p = { .fd = w->fd, .events = POLLIN };
+
+	(void)start_store(w);
+	(void)next_result(w);
+	for (int i = 0; i < 100 && poll(&p, 1, 0) == 1; i++) /* a last WAKE may still be on its way */
+		(void)kvtier_poll(w->e.client, &result, 1);
+	assert_int_equal(poll(&p, 1, 20), 0);
+	assert_int_equal(kvtier_poll(w->e.client, &result, 1), 0);
+}
+
+static void several_results_in_one_poll(void **state)
+{
+	struct world *w = *state;
+	struct kvtier_result results[8];
+	uint32_t taken = 0;
+
+	for (int i = 0; i < 8; i++)
+		assert_true(start_store(w) != 0);
+	while (taken < 8) {
+		struct pollfd p = { .fd = w->fd, .events = POLLIN };
+		int n;
+
+		for (int i = 0; i < 8; i++)
+			results[i] = (struct kvtier_result){ .size = sizeof results[i] };
+		n = kvtier_poll(w->e.client, results, 8);
+		assert_true(n >= 0);
+		taken += (uint32_t)n;
+		if (n == 0)
+			assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+	}
+	assert_int_equal(taken, 8);
+}
+
+static void says_that_the_daemon_died(void **state)
+{
+	struct world *w = *state;
+	uint64_t op;
+
+	daemon_signal(&w->d, SIGSTOP);
+	op = start_store(w);
+	assert_true(op != 0);
+	daemon_signal(&w->d, SIGKILL);
+	assert_int_equal(next_result(w).status, -ECONNRESET);
+}
+
+static void same_descriptor_with_the_next_daemon(void **state)
+{
+	struct world *w = *state;
+	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
+	uint64_t op = 0;
+
+	daemon_signal(&w->d, SIGKILL);
+	daemon_restart(&w->d);
+	while (op == 0) {
+		struct kvtier_result result = { .size = sizeof result };
+
+		assert_true(now_ns() < until);
+		(void)kvtier_poll(w->e.client, &result, 1); /* this is what connects again */
+		op = start_store(w);
+		if (op != 0 && next_result(w).status == -ECONNRESET)
+			op = 0;
+		nap_ms(5);
+	}
+	assert_int_equal(kvtier_event_fd(w->e.client), w->fd);
+	for (int i = 0; i < 50; i++) {
+		op = start_store(w);
+		assert_int_equal(next_result(w).op, op);
+	}
+}
+
+static int begin(void **state)
+{
+	static struct world w;
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+
+	daemon_start(&w.d, config);
+	engine_open(&w.e, w.d.socket, "engine", &g, PAGES);
+	chain_keys(&w.e, 1, BLOCKS, w.keys);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		page_fill(&w.e, i, &w.keys[i], 0);
+	w.fd = kvtier_event_fd(w.e.client);
+	assert_true(w.fd >= 0);
+	*state = &w;
+	return 0;
+}
+
+static int end(void **state)
+{
+	struct world *w = *state;
+
+	engine_close(&w->e);
+	daemon_remove(&w->d);
+	return 0;
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(readable_at_each_completion),          CASE(quiet_when_there_is_nothing),
+		CASE(several_results_in_one_poll),          CASE(says_that_the_daemon_died),
+		CASE(same_descriptor_with_the_next_daemon),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sys_hostile_all.c - goal: whatever a client program does, all at once, another client's bytes are right and none of
+ * its ops fails. Method: lib_hostile.h beside an honest engine (lib_hostile_beside.h) for ten seconds. Longer:
+ * soak_hostile.c.
+ */
+#include "tests/lib/lib.h"
+#include "tests/lib/lib_hostile_beside.h"
+
+static void beside_a_hostile_client(void **state)
+{
+	(void)state;
+	hostile_beside("sys_hostile_all", 10);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(beside_a_hostile_client),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sys_hostile_regions.c - goal: a space whose regions, segments or geometry are not in order is refused with
+ * a sentence that names field and limit, leaves nothing behind, and the connection can open a good one right
+ * after. Method: one good SPACE_OPEN, one field changed a time, while an honest engine stores and loads.
+ */
+#include "tests/lib/lib_raw.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
+
+struct world {
+	struct daemon d;
+	struct witness witness;
+	struct raw raw; /* one connection for all cases: it must outlive each */
+	int fds, maps;  /* of the daemon, with that connection */
+};
+
+/* Sends the space over `fd`, and closes that. */
+static void refused_over(struct world *w, struct raw_space *space, int fd, int error, const char *text)
+{
+	assert_int_equal(raw_send(&w->raw, space, sizeof *space, &fd, 1), 0);
+	raw_expect_refused(&w->raw, error, text);
+	(void)close(fd);
+}
+
+static void refused(struct world *w, void (*change)(struct raw_space *), const char *text)
+{
+	struct raw_space space;
+
+	raw_space_fill(&w->raw, &space);
+	change(&space);
+	refused_over(w, &space, memfd_make(raw_region_bytes(), F_SEAL_SHRINK), -EINVAL, text);
+}
+
+#define FIELD_CASE(name, assignment, text)                                                                   \
+	static void set_##name(struct raw_space *s)                                                          \
+	{                                                                                                    \
+		assignment;                                                                                  \
+	}                                                                                                    \
+	static void name(void **state)                                                                       \
+	{                                                                                                    \
+		refused(*state, set_##name, text);                                                           \
+	}
+
+FIELD_CASE(segment_past_the_region, s->segments[3].offset = raw_region_bytes(), "segments[3].offset")
+FIELD_CASE(segment_that_wraps, s->segments[1].offset = 0ull - 1024, "segments[1].offset and strides overflow")
+FIELD_CASE(token_stride_that_wraps, s->segments[2].token_stride = 1ull << 61,
+	   "segments[2].offset and strides overflow")
+FIELD_CASE(head_stride_past_the_region, s->segments[2].head_stride = 1ull << 40, "segments[2].offset")
+FIELD_CASE(page_stride_zero, s->segments[0].page_stride = 0, "segments[0].page_stride is 0")
+FIELD_CASE(odd_offset, s->segments[0].offset = 3,
+	   "segments[0].offset is 3; must be a multiple of the dtype's 2")
+FIELD_CASE(region_that_is_not_there, s->segments[1].region = 1,
+	   "segments[1].region is 1; must be less than the 1")
+FIELD_CASE(kind_that_is_none, s->segments[1].kind = 9, "segments[1].kind is 9; must be 1 (k)")
+FIELD_CASE(layer_too_high, s->segments[2].layer = 2, "segments[2].layer is 2; must be 0 to 1")
+FIELD_CASE(layer_twice, s->segments[2].layer = 0, "segments[2].layer 0 has two k segments")
+FIELD_CASE(region_longer_than_its_memfd, s->region.length *= 2, "regions[0]: region: offset 0")
+FIELD_CASE(region_offset_that_wraps, s->region.offset = 0ull - 4096,
+	   "regions[0]: region: offset 18446744073709547520")
+FIELD_CASE(region_offset_unaligned, s->region.offset = 64, "a multiple of 4096")
+FIELD_CASE(region_of_no_bytes, s->region.length = 0, "regions[0]: region:")
+FIELD_CASE(fd_that_did_not_come, s->region.fd_index = 1, "regions[0].fd_index is 1; the packet carries 1")
+FIELD_CASE(memory_of_unknown_kind, s->region.memory = 7, "regions[0].memory is 7; must be 1 (memfd)")
+FIELD_CASE(no_layers, s->open.geometry.layers = 0, "geometry.layers is 0; must be 1 to 1024")
+FIELD_CASE(too_many_heads, s->open.geometry.kv_heads = 5000, "geometry.kv_heads is 5000; must be 1 to 1024")
+FIELD_CASE(rank_beyond_world, s->open.geometry.rank = 1, "geometry.rank is 1; must be 0 to 0")
+FIELD_CASE(codec_of_tomorrow, s->open.geometry.codec = 4, "geometry.codec is 4; must be 0 to 3")
+FIELD_CASE(codec_against_dtype, s->open.geometry.codec = 3, "does not go with the rest")
+FIELD_CASE(model_empty, memset(s->open.geometry.model, 0, 256), "geometry.model must not be empty")
+FIELD_CASE(model_without_end, memset(s->open.geometry.model, 'm', 256),
+	   "geometry.model must be at most 255 bytes")
+FIELD_CASE(model_with_a_tail, s->open.geometry.model[200] = 'm', "geometry.model must be zero-padded")
+FIELD_CASE(opaque_bytes_nowhere, s->open.geometry.opaque_bytes = 64, "opaque_bytes is 64")
+
+static void block_of_gigabytes(void **state)
+{
+	struct world *w = *state;
+	struct raw_space space;
+	struct wire_geometry *g = &space.open.geometry;
+
+	raw_space_fill(&w->raw, &space);
+	g->layers = g->kv_heads = 1024;
+	g->head_dim_k = g->head_dim_v = g->block_tokens = 4096;
+	refused_over(w, &space, memfd_make(raw_region_bytes(), F_SEAL_SHRINK), -EINVAL,
+		     "use fewer block_tokens");
+}
+
+static void block_larger_than_a_slab(void **state)
+{
+	struct world *w = *state;
+	struct raw_space space;
+
+	raw_space_fill(&w->raw, &space);
+	space.open.geometry.block_tokens = 4096;
+	refused_over(w, &space, memfd_make(raw_region_bytes(), F_SEAL_SHRINK), -E2BIG, "[host] slab_bytes");
+}
+
+/* --- what the region is --- */
+
+static void over(struct world *w, int fd, int error, const char *text)
+{
+	struct raw_space space;
+
+	raw_space_fill(&w->raw, &space);
+	refused_over(w, &space, fd, error, text);
+}
+
+static void memfd_that_could_shrink(void **state)
+{
+	over(*state, memfd_make(raw_region_bytes(), F_SEAL_GROW), -EPERM, "lacks F_SEAL_SHRINK");
+}
+
+static void memfd_sealed_against_writing(void **state)
+{
+	over(*state, memfd_make(raw_region_bytes(), F_SEAL_SHRINK | F_SEAL_WRITE), -EPERM,
+	     "sealed against writing cannot receive loads");
+}
+
+/* Its owner could punch holes for which the machine has no huge page left. */
+static void memfd_of_huge_pages(void **state)
+{
+	const int fd = memfd_create("engine", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+
+	if (fd < 0 || ftruncate(fd, 2 << 20) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK))
+		skip(); /* not with this kernel */
+	over(*state, fd, -EPERM, "MFD_HUGETLB");
+}
+
+static void memfd_open_for_reading(void **state)
+{
+	const int fd = memfd_make(raw_region_bytes(), F_SEAL_SHRINK);
+	char path[64];
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	over(*state, open(path, O_RDONLY | O_CLOEXEC), -EACCES, "cannot map");
+	(void)close(fd);
+}
+
+static void pipe_for_memory(void **state)
+{
+	int fds[2];
+
+	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+	over(*state, fds[1], -EPERM, "not a memfd");
+	(void)close(fds[0]);
+}
+
+static void regular_file_for_memory(void **state)
+{
+	char path[] = "/tmp/kvtier-test-file-XXXXXX";
+	const int fd = mkostemp(path, O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	(void)unlink(path);
+	assert_int_equal(ftruncate(fd, (off_t)raw_region_bytes()), 0);
+	over(*state, fd, -EPERM, "memfd");
+}
+
+/* Sparse, and so free for its owner; but of the daemon's address space there is no more for others then. */
+static void region_of_terabytes(void **state)
+{
+	struct world *w = *state;
+	const uint64_t bytes = 64ull << 40;
+	struct raw_space space;
+
+	raw_space_fill(&w->raw, &space);
+	space.region.length = bytes;
+	refused_over(w, &space, memfd_make(bytes, F_SEAL_SHRINK), -ENOSPC,
+		     "[socket] max_clients = 256 leaves it");
+}
+
+/* Each is a mapping, of which a process may have 65,530. */
+static void more_regions_than_its_share(void **state)
+{
+	struct world *w = *state;
+	const int fd = memfd_make(raw_region_bytes(), F_SEAL_SHRINK);
+	struct {
+		struct wire_space_open open;
+		struct wire_region regions[WIRE_MAX_REGIONS];
+		struct wire_segment segments[4];
+	} many;
+	struct raw_space one;
+	struct wire_error reply = { 0 };
+	struct raw r;
+	int opened;
+
+	raw_open(&r, w->d.socket);
+	for (opened = 0; opened < WIRE_MAX_SPACES && reply.error == 0; opened++) {
+		raw_space_fill(&r, &one);
+		many.open = one.open;
+		many.open.head.length = sizeof many;
+		many.open.n_regions = WIRE_MAX_REGIONS;
+		for (int i = 0; i < WIRE_MAX_REGIONS; i++)
+			many.regions[i] = one.region;
+		memcpy(many.segments, one.segments, sizeof one.segments);
+		assert_int_equal(raw_send(&r, &many, sizeof many, &fd, 1), 0);
+		reply.error = 0;
+		(void)raw_receive(&r, &reply, sizeof reply);
+		if (reply.head.type != WIRE_ERROR)
+			reply.error = 0;
+	}
+	assert_int_equal(reply.error, -ENOSPC);
+	assert_true(opened > 1);
+	raw_close(&r);
+	(void)close(fd);
+}
+
+static void more_spaces_than_there_can_be(void **state)
+{
+	struct world *w = *state;
+	struct raw_space space;
+	const int fd = memfd_make(raw_region_bytes(), F_SEAL_SHRINK);
+	struct wire_space_ok ok;
+	struct raw r;
+
+	raw_open(&r, w->d.socket);
+	for (int i = 0; i < WIRE_MAX_SPACES; i++) {
+		raw_space_fill(&r, &space);
+		assert_int_equal(raw_send(&r, &space, sizeof space, &fd, 1), 0);
+		assert_int_equal(raw_receive(&r, &ok, sizeof ok), sizeof ok);
+	}
+	raw_space_fill(&r, &space);
+	assert_int_equal(raw_send(&r, &space, sizeof space, &fd, 1), 0);
+	raw_expect_refused(&r, -ENOSPC, "32 spaces are open");
+	raw_close(&r);
+	(void)close(fd);
+}
+
+/* --- the world around each case --- */
+
+static int after_each(void **state)
+{
+	struct world *w = *state;
+	struct wire_space_close message;
+	uint32_t handle;
+
+	(void)close(raw_space_open(&w->raw, &handle)); /* the connection still opens a good one */
+	message = (struct wire_space_close){
+		.head = raw_head(&w->raw, WIRE_SPACE_CLOSE, sizeof message),
+		.space = handle,
+	};
+	assert_int_equal(raw_send(&w->raw, &message, sizeof message, NULL, 0), 0);
+	assert_int_equal(raw_receive(&w->raw, &message, sizeof message), sizeof message);
+	assert_int_equal(message.head.type, WIRE_SPACE_CLOSED);
+	witness_check(&w->witness);
+	daemon_stat_becomes(&w->d, "clients", 2, 10000);
+	assert_int_equal(daemon_stat(&w->d, "protocol_errors_total"), 0);
+	daemon_fds_fall_to(&w->d, w->fds, 10000);
+	daemon_maps_become(&w->d, "memfd:engine", w->maps, 10000);
+	return 0;
+}
+
+static int begin(void **state)
+{
+	static struct world world;
+
+	daemon_start(&world.d, config);
+	witness_start(&world.witness, world.d.socket);
+	raw_open(&world.raw, world.d.socket);
+	daemon_stat_becomes(&world.d, "clients", 2, 10000);
+	world.fds = daemon_fds_settled(&world.d);
+	world.maps = daemon_maps(&world.d, "memfd:engine");
+	*state = &world;
+	return 0;
+}
+
+static int end(void **state)
+{
+	struct world *w = *state;
+
+	raw_close(&w->raw);
+	witness_stop(&w->witness);
+	daemon_remove(&w->d);
+	return 0;
+}
+
+#define CASE(name) cmocka_unit_test_teardown(name, after_each)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(segment_past_the_region),
+		CASE(segment_that_wraps),
+		CASE(token_stride_that_wraps),
+		CASE(head_stride_past_the_region),
+		CASE(page_stride_zero),
+		CASE(odd_offset),
+		CASE(region_that_is_not_there),
+		CASE(kind_that_is_none),
+		CASE(layer_too_high),
+		CASE(layer_twice),
+		CASE(region_longer_than_its_memfd),
+		CASE(region_offset_that_wraps),
+		CASE(region_offset_unaligned),
+		CASE(region_of_no_bytes),
+		CASE(fd_that_did_not_come),
+		CASE(memory_of_unknown_kind),
+		CASE(no_layers),
+		CASE(too_many_heads),
+		CASE(rank_beyond_world),
+		CASE(codec_of_tomorrow),
+		CASE(codec_against_dtype),
+		CASE(model_empty),
+		CASE(model_without_end),
+		CASE(model_with_a_tail),
+		CASE(opaque_bytes_nowhere),
+		CASE(block_of_gigabytes),
+		CASE(block_larger_than_a_slab),
+		CASE(memfd_that_could_shrink),
+		CASE(memfd_sealed_against_writing),
+		CASE(memfd_of_huge_pages),
+		CASE(memfd_open_for_reading),
+		CASE(pipe_for_memory),
+		CASE(regular_file_for_memory),
+		CASE(region_of_terabytes),
+		CASE(more_regions_than_its_share),
+		CASE(more_spaces_than_there_can_be),
+	};
+
+	return cmocka_run_group_tests(tests, begin, end);
+}

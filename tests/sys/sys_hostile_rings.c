@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sys_hostile_rings.c - goal: whatever stands in a client's rings, and however it changes while it is read,
+ * ends at most that client's connection. Method: entries by hand, wrong in one way each; then a client that
+ * rewrites ring, arena and pages all the time; meanwhile an honest engine stores and loads, and the daemon
+ * does not grow.
+ */
+#include "tests/lib/lib_raw.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\nverify = always\n";
+
+struct world {
+	struct daemon d;
+	struct witness witness;
+	struct daemon_size size; /* with the witness at work */
+	uint64_t errors;
+	struct raw raw;
+	uint32_t space;
+};
+
+/* Pushes one entry of a load, changed; expects the connection to be cut. */
+static void cut_by(struct world *w, void (*change)(struct wire_sqe *), const char *text)
+{
+	struct wire_sqe e = raw_sqe(WIRE_OP_LOAD, w->space);
+
+	change(&e);
+	raw_put(&w->raw, 0, &e);
+	raw_publish(&w->raw, 1);
+	raw_expect_cut(&w->raw, text);
+}
+
+#define ENTRY_CASE(name, assignment, text)                                                                   \
+	static void set_##name(struct wire_sqe *e)                                                           \
+	{                                                                                                    \
+		assignment;                                                                                  \
+	}                                                                                                    \
+	static void name(void **state)                                                                       \
+	{                                                                                                    \
+		cut_by(*state, set_##name, text);                                                            \
+	}
+
+ENTRY_CASE(zeroed_entry, memset(e, 0, sizeof *e), "sqe.op is 0; must be 1 to 5")
+ENTRY_CASE(unknown_op, e->op = 6, "sqe.op is 6; must be 1 to 5")
+ENTRY_CASE(unknown_flag, e->flags = 2, "sqe.flags is 0x2")
+ENTRY_CASE(no_blocks, e->n = 0, "sqe.n is 0; must be 1 to 1024")
+ENTRY_CASE(more_blocks_than_arena, e->n = 1025, "sqe.n is 1025; must be 1 to 1024")
+ENTRY_CASE(n_that_wraps_with_a_parent, e->n = 0xffffffff; e->flags = 1, "sqe.n is 4294967295")
+ENTRY_CASE(no_slot_for_the_parent, e->n = 1024; e->flags = 1, "sqe.n is 1024")
+ENTRY_CASE(first_past_the_arena, e->first = 1024, "sqe.first is 1024; with 1 slots it must be at most 1023")
+ENTRY_CASE(first_that_wraps, e->first = 0xffffffff, "sqe.first is 4294967295")
+ENTRY_CASE(no_op_id, e->op_id = 0, "sqe.op_id is 0")
+ENTRY_CASE(no_deadline, e->deadline_ns = 0, "sqe.deadline_ns is 0")
+ENTRY_CASE(space_out_of_range, e->space = 32, "sqe.space is 32; must be less than 32")
+ENTRY_CASE(space_that_is_not_open, e->space = 31, "sqe.space 31 is not open")
+ENTRY_CASE(priority_out_of_range, e->priority = 101, "sqe.priority is 101; must be -100 to 100")
+ENTRY_CASE(reserved_in_use, e->reserved = 1, "sqe.reserved is not 0")
+ENTRY_CASE(target_without_cancel, e->target = 5, "sqe.target is not 0")
+ENTRY_CASE(cancel_without_target, e->op = WIRE_OP_CANCEL; e->target = 0, "sqe.target is 0 in a cancel")
+ENTRY_CASE(nop_with_blocks, e->op = WIRE_OP_NOP; e->n = 1, "sqe.n is 1; a nop has none")
+
+static void tail_beyond_the_ring(void **state)
+{
+	struct world *w = *state;
+
+	raw_publish(&w->raw, w->raw.ok.sq_entries + 1);
+	raw_expect_cut(&w->raw, "sq_tail or cq_head");
+}
+
+static void head_beyond_the_tail(void **state)
+{
+	struct world *w = *state;
+	const struct wire_sqe nop = raw_sqe(WIRE_OP_NOP, 0);
+
+	raw_put(&w->raw, 0, &nop);
+	__atomic_store_n(&w->raw.submit->cq_head, 5, __ATOMIC_SEQ_CST);
+	raw_publish(&w->raw, 1);
+	raw_expect_cut(&w->raw, "sq_tail or cq_head");
+}
+
+static void op_id_in_use(void **state)
+{
+	struct world *w = *state;
+	const struct wire_sqe e = raw_sqe(WIRE_OP_LOAD, w->space);
+
+	raw_put(&w->raw, 0, &e);
+	raw_put(&w->raw, 1, &e);
+	raw_publish(&w->raw, 2);
+	raw_expect_cut(&w->raw, "is in use by an outstanding op");
+}
+
+/* Not a violation: a page that is not there is that block's status. */
+static void page_that_is_not_there(void **state)
+{
+	struct world *w = *state;
+	struct wire_sqe e = raw_sqe(WIRE_OP_STORE, w->space);
+	const int32_t *status = (const int32_t *)(const void *)((const char *)w->raw.complete +
+								wire_status_offset(w->raw.ok.cq_entries));
+
+	raw_pages(&w->raw)[0] = RAW_PAGES;
+	raw_put(&w->raw, 0, &e);
+	raw_publish(&w->raw, 1);
+	raw_await(&w->raw, 1);
+	assert_int_equal(status[0], -EFAULT);
+	raw_pages(&w->raw)[0] = 0xffffffff;
+	e = raw_sqe(WIRE_OP_STORE, w->space);
+	raw_put(&w->raw, 1, &e);
+	raw_publish(&w->raw, 2);
+	raw_await(&w->raw, 2);
+	assert_int_equal(status[0], -EFAULT);
+	w->errors--;
+}
+
+/* Completions that nobody takes: the daemon takes no more ops than it has room to answer. */
+static void completions_that_nobody_takes(void **state)
+{
+	struct world *w = *state;
+	const uint32_t entries = w->raw.ok.sq_entries;
+
+	for (uint32_t i = 0; i < 2 * entries; i++) {
+		const struct wire_sqe nop = raw_sqe(WIRE_OP_NOP, 0);
+
+		raw_put(&w->raw, i, &nop);
+		if (i % entries == entries - 1) {
+			raw_publish(&w->raw, i + 1);
+			raw_await(&w->raw, entries);
+		}
+	}
+	nap_ms(50);
+	assert_int_equal(w->raw.complete->cq_tail, entries);
+	__atomic_store_n(&w->raw.submit->cq_head, entries, __ATOMIC_SEQ_CST);
+	raw_publish(&w->raw, 2 * entries);
+	raw_await(&w->raw, 2 * entries);
+	w->errors--;
+}
+
+/* Ops over the same arena slots: their statuses mingle, nothing else does. */
+static void push_sharers(struct world *w, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		struct wire_sqe e = raw_sqe(i % 2 ? WIRE_OP_LOAD : WIRE_OP_STORE, w->space);
+
+		e.n = 64;
+		raw_put(&w->raw, i, &e);
+	}
+	raw_publish(&w->raw, n);
+}
+
+static void ops_that_share_slots(void **state)
+{
+	struct world *w = *state;
+
+	push_sharers(w, 1024 / 64);
+	raw_await(&w->raw, 1024 / 64);
+	w->errors--;
+}
+
+/* All together they may not claim more slots than there are: that would be work without limit. */
+static void more_slots_than_the_arena_has(void **state)
+{
+	struct world *w = *state;
+
+	push_sharers(w, 1024 / 64 + 1);
+	raw_expect_cut(&w->raw, "more than the arena slots that no outstanding op uses");
+}
+
+/* Stores 1,024 fresh blocks and closes the space meanwhile; returns how many were ended early. */
+static uint32_t close_once(struct raw *r, uint32_t space, uint32_t tail, struct random *random)
+{
+	const int32_t *statuses = (const int32_t *)(const void *)((const char *)r->complete +
+								  wire_status_offset(r->ok.cq_entries));
+	struct wire_space_close message = { 0 };
+	uint32_t canceled = 0;
+
+	for (uint32_t i = 0; i < 1024 * 32; i++)
+		raw_keys(r)[i] = (uint8_t)random_next(random);
+	for (uint32_t i = 0; i < 16; i++) {
+		struct wire_sqe e = raw_sqe(WIRE_OP_STORE, space);
+
+		e.n = 64;
+		e.first = i * 64;
+		raw_put(r, tail + i, &e);
+	}
+	raw_publish(r, tail + 16);
+	while (__atomic_load_n(&r->complete->sq_head, __ATOMIC_ACQUIRE) != tail + 16)
+		; /* taken; not slept, or they are done */
+	message.head = raw_head(r, WIRE_SPACE_CLOSE, sizeof message);
+	message.space = space;
+	assert_int_equal(raw_send(r, &message, sizeof message, NULL, 0), 0);
+	assert_int_equal(raw_receive(r, &message, sizeof message), sizeof message);
+	assert_int_equal(message.head.type, WIRE_SPACE_CLOSED);
+	assert_int_equal(r->complete->cq_tail, tail + 16);
+	__atomic_store_n(&r->submit->cq_head, tail + 16, __ATOMIC_SEQ_CST);
+	for (uint32_t i = 0; i < 1024; i++)
+		canceled += statuses[i] == -ECANCELED;
+	return canceled;
+}
+
+/* SPACE_CLOSE while ops run: answered after the last of them completed, and not before its pages were let go.
+ */
+static void close_while_ops_run(void **state)
+{
+	struct world *w = *state;
+	struct random random = random_seeded("close_while_ops_run");
+	uint32_t tail = 0;
+
+	while (close_once(&w->raw, w->space, tail, &random) == 0) { /* all were done before: again */
+		assert_true(tail < 16 * 200);
+		tail += 16;
+		(void)close(raw_space_open(&w->raw, &w->space));
+	}
+	assert_int_equal(daemon_maps(&w->d, "memfd:engine"), 1); /* the witness's */
+	w->errors--;
+}
+
+/* --- rewriting while it is read --- */
+
+struct scribbler {
+	struct raw *raw;
+	uint8_t *pages;
+	_Atomic bool stop;
+};
+
+/* What another thread of the hostile engine does: anything, anywhere it may write. */
+__attribute__((no_sanitize("thread"))) static void *scribble(void *arg)
+{
+	struct scribbler *s = arg;
+	struct random random = { .state = now_ns() };
+	uint8_t *sqes = (uint8_t *)raw_entries(s->raw);
+
+	while (!atomic_load(&s->stop)) {
+		const uint64_t x = random_next(&random);
+		volatile uint8_t *at;
+
+		switch (x & 3) {
+		case 0:
+			at = &sqes[(x >> 8) % (64 * sizeof(struct wire_sqe))];
+			break;
+		case 1:
+			at = &raw_keys(s->raw)[(x >> 8) % (1024 * 32)];
+			break;
+		case 2:
+			at = (uint8_t *)raw_pages(s->raw) + (x >> 8) % (1024 * 4);
+			break;
+		default:
+			at = &s->pages[(x >> 8) % raw_region_bytes()];
+			break;
+		}
+		*at = (uint8_t)(x >> 40) & (x & 16 ? 0xff : 3); /* small values pass more checks */
+	}
+	return NULL;
+}
+
+static void fill_ring(struct raw *r, uint32_t space, struct random *random)
+{
+	const uint32_t tail = r->submit->sq_tail;
+
+	for (uint32_t i = 0; i < 16; i++) {
+		struct wire_sqe e = raw_sqe(random_below(random, 2) ? WIRE_OP_STORE : WIRE_OP_LOAD, space);
+
+		e.n = 1 + random_below(random, 64);
+		e.first = random_below(random, 512);
+		raw_put(r, tail + i, &e);
+	}
+	__atomic_store_n(&r->submit->cq_head, __atomic_load_n(&r->complete->cq_tail, __ATOMIC_ACQUIRE),
+			 __ATOMIC_SEQ_CST);
+	raw_publish(r, tail + 16);
+}
+
+static void rewriting_one_life(struct world *w, struct random *random)
+{
+	struct scribbler s = { .raw = &w->raw };
+	pthread_t thread;
+	uint32_t space;
+	int fd;
+
+	raw_open(&w->raw, w->d.socket);
+	fd = raw_space_open(&w->raw, &space);
+	s.pages = mmap(NULL, raw_region_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_ptr_not_equal(s.pages, MAP_FAILED);
+	assert_int_equal(pthread_create(&thread, NULL, scribble, &s), 0);
+	for (int turn = 0; turn < 10; turn++) {
+		fill_ring(&w->raw, space, random);
+		nap_ms(1);
+	}
+	atomic_store(&s.stop, true);
+	(void)pthread_join(thread, NULL);
+	(void)munmap(s.pages, raw_region_bytes());
+	(void)close(fd);
+	raw_close(&w->raw);
+}
+
+static void rewriting_while_it_is_read(void **state)
+{
+	struct world *w = *state;
+	struct random random = random_seeded("rewriting_while_it_is_read");
+	uint64_t errors;
+
+	raw_close(&w->raw);
+	for (int life = 0; life < 60; life++) {
+		rewriting_one_life(w, &random);
+		witness_check(&w->witness);
+	}
+	daemon_stat_becomes(&w->d, "clients", 1, 10000);
+	errors = daemon_stat(&w->d, "protocol_errors_total");
+	assert_true(errors > w->errors); /* some of it was seen through */
+	/* The images are made of what was read, once: whatever the pages became, checksums hold. */
+	assert_int_equal(daemon_stat(&w->d, "tiers.host.corrupt_blocks_total"), 0);
+	w->errors = errors - 1;
+	raw_open(&w->raw, w->d.socket);
+}
+
+/* --- the world around each case --- */
+
+static int before_each(void **state)
+{
+	struct world *w = *state;
+
+	raw_open(&w->raw, w->d.socket);
+	(void)close(raw_space_open(&w->raw, &w->space));
+	w->errors = daemon_stat(&w->d, "protocol_errors_total");
+	return 0;
+}
+
+static int after_each(void **state)
+{
+	struct world *w = *state;
+
+	raw_close(&w->raw);
+	witness_check(&w->witness);
+	daemon_stat_becomes(&w->d, "clients", 1, 10000);
+	assert_int_equal(daemon_stat(&w->d, "protocol_errors_total"), w->errors + 1);
+	assert_int_equal(daemon_maps(&w->d, "memfd:engine"), 1);
+	return 0;
+}
+
+static int begin(void **state)
+{
+	static struct world world;
+
+	daemon_start(&world.d, config);
+	world.witness.may_miss = true; /* what a client stores may push out what another one did */
+	witness_start(&world.witness, world.d.socket);
+	witness_check(&world.witness);
+	daemon_stat_becomes(&world.d, "clients", 1, 10000);
+	world.size = daemon_size(&world.d);
+	*state = &world;
+	return 0;
+}
+
+static int end(void **state)
+{
+	struct world *w = *state;
+
+	daemon_size_check(&w->d, &w->size);
+	witness_stop(&w->witness);
+	daemon_stat_becomes(&w->d, "leases", 0, 10000);
+	daemon_remove(&w->d);
+	return 0;
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, before_each, after_each)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(zeroed_entry),
+		CASE(unknown_op),
+		CASE(unknown_flag),
+		CASE(no_blocks),
+		CASE(more_blocks_than_arena),
+		CASE(n_that_wraps_with_a_parent),
+		CASE(no_slot_for_the_parent),
+		CASE(first_past_the_arena),
+		CASE(first_that_wraps),
+		CASE(no_op_id),
+		CASE(no_deadline),
+		CASE(space_out_of_range),
+		CASE(space_that_is_not_open),
+		CASE(priority_out_of_range),
+		CASE(reserved_in_use),
+		CASE(target_without_cancel),
+		CASE(cancel_without_target),
+		CASE(nop_with_blocks),
+		CASE(tail_beyond_the_ring),
+		CASE(head_beyond_the_tail),
+		CASE(op_id_in_use),
+		CASE(page_that_is_not_there),
+		CASE(completions_that_nobody_takes),
+		CASE(ops_that_share_slots),
+		CASE(more_slots_than_the_arena_has),
+		CASE(close_while_ops_run),
+		CASE(rewriting_while_it_is_read),
+	};
+
+	return cmocka_run_group_tests(tests, begin, end);
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sys_kill.c - goal: a daemon that dies in the midst of stores and loads harms no engine: every op ends with
+ * a status for each block, no page is touched after that, and a new daemon serves the same engine, with the
+ * same keys. Method: kill -9 at random moments after submitting; poison after completion; restart; store and
+ * load again.
+ */
+#include "tests/lib/lib.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BLOCKS = 128, PAGES = 3 * BLOCKS, ROUNDS = 6, DEADLINE_MS = 20000 };
+
+/* One worker with the slow kernels: 16 MiB take long enough to be killed in the midst. */
+static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
+			     "[device]\nworkers = 1\nkernels = ref\n";
+
+struct outstanding {
+	uint64_t op;
+	bool load;
+	uint32_t first;
+	const struct kvtier_key *keys;
+	int32_t blocks[BLOCKS];
+};
+
+static void submit(struct engine *e, struct outstanding *o, bool load, const struct kvtier_key *keys,
+		   uint32_t first)
+{
+	uint32_t pages[BLOCKS];
+
+	*o = (struct outstanding){ .load = load, .first = first, .keys = keys };
+	pages_from(first, pages, BLOCKS);
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		if (load)
+			page_poison(e, pages[i]);
+		else
+			page_fill(e, pages[i], &keys[i], 0);
+	}
+	assert_int_equal(load ? kvtier_load(e->space, keys, pages, BLOCKS, NULL, &o->op)
+			      : kvtier_store(e->space, keys, pages, BLOCKS, NULL, &o->op),
+			 0);
+}
+
+/* Takes the result; what was loaded is right, what was not is untouched or, while being written, unfinished.
+ */
+static uint32_t take(struct engine *e, struct outstanding *o)
+{
+	struct kvtier_result result = { .size = sizeof result, .blocks = o->blocks, .blocks_max = BLOCKS };
+	const uint64_t before = now_ns();
+	uint32_t reset = 0;
+
+	assert_int_equal(kvtier_wait(e->client, o->op, -1, &result), 0);
+	assert_true(now_ns() - before < DEADLINE_MS * 1000000ull); /* not its deadline ended it */
+	assert_int_equal(result.n, BLOCKS);
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		if (o->blocks[i] != 0 && o->blocks[i] != 1 && o->blocks[i] != -ECONNRESET)
+			fail_msg("block %u of a killed %s has status %d", i, o->load ? "load" : "store",
+				 o->blocks[i]);
+		if (o->load && o->blocks[i] == 0)
+			assert_true(page_is(e, o->first + i, &o->keys[i], 0));
+		reset += o->blocks[i] == -ECONNRESET;
+	}
+	return reset;
+}
+
+/* Until an op is answered. The first one may still go into the ring of a daemon not yet known to be dead. */
+static void await_space(struct engine *e, const struct kvtier_key *keys)
+{
+	const uint64_t until = now_ns() + 20000000000u;
+	const uint32_t page = 0;
+	int32_t status = -ECONNRESET;
+
+	while (status != 0 && status != -ENOENT) {
+		if ((status != -ENOTCONN && status != -ECONNRESET) || now_ns() > until)
+			fail_msg("the client does not come back by itself: %d, %s", status,
+				 kvtier_last_error());
+		nap_ms(5);
+		status = engine_load(e, keys, &page, 1, NULL);
+	}
+}
+
+static void poison_all(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->pages; i++)
+		page_poison(e, i);
+}
+
+static void assert_all_poison(struct engine *e)
+{
+	nap_ms(30);
+	for (uint32_t i = 0; i < e->pages; i++)
+		assert_true(page_is_poison(e, i));
+}
+
+struct world {
+	struct daemon d;
+	struct engine e;
+	struct random random;
+	struct kvtier_key kept[BLOCKS], fresh[BLOCKS];
+};
+
+/* One life of the daemon: a store and a load under way, death, the next daemon. Returns blocks that were cut
+ * off. */
+static uint32_t die_once(struct world *w, int round)
+{
+	struct outstanding store, load;
+	uint32_t reset;
+
+	chain_keys(&w->e, 500 + (uint64_t)round, BLOCKS, w->fresh);
+	submit(&w->e, &load, true, w->kept, 0);
+	submit(&w->e, &store, false, w->fresh, BLOCKS);
+	(void)usleep(random_below(&w->random, 20000));
+	daemon_signal(&w->d, SIGKILL);
+	reset = take(&w->e, &load) + take(&w->e, &store);
+	poison_all(&w->e);
+	assert_all_poison(&w->e);
+	return reset;
+}
+
+/* A client of its own for each case: one that saw its daemon die often waits longer and longer to reconnect.
+ */
+static int begin(void **state)
+{
+	static struct world w;
+	struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+
+	w.random = random_seeded("sys_kill");
+	daemon_start(&w.d, config);
+	engine_open(&w.e, w.d.socket, "engine", &g, PAGES);
+	chain_keys(&w.e, 1, BLOCKS, w.kept);
+	*state = &w;
+	return 0;
+}
+
+static int end(void **state)
+{
+	struct world *w = *state;
+
+	engine_close(&w->e);
+	daemon_remove(&w->d);
+	return 0;
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+static void every_op_ends_and_the_next_daemon_serves(void **state)
+{
+	struct world *w = *state;
+	uint32_t reset = 0;
+
+	for (int round = 0; round < ROUNDS; round++) {
+		assert_int_equal(chain_store(&w->e, w->kept, 2 * BLOCKS, BLOCKS), 0);
+		reset += die_once(w, round);
+		daemon_restart(&w->d);
+		await_space(&w->e, w->kept);
+		/* A new daemon's memory is empty: neither the kept nor the unfinished chain is there. */
+		assert_int_equal(engine_lookup(&w->e, w->kept, BLOCKS), 0);
+		assert_int_equal(engine_lookup(&w->e, w->fresh, BLOCKS), 0);
+		assert_int_equal(chain_store(&w->e, w->fresh, 0, BLOCKS), 0);
+		assert_int_equal(chain_load(&w->e, w->fresh, BLOCKS, BLOCKS), BLOCKS);
+	}
+	assert_true(reset > 0); /* some were caught in the midst */
+}
+
+static void keys_stay_the_same(void **state)
+{
+	struct world *w = *state;
+	struct kvtier_key again[BLOCKS];
+
+	daemon_signal(&w->d, SIGKILL);
+	daemon_restart(&w->d);
+	await_space(&w->e, w->kept);
+	chain_keys(&w->e, 1, BLOCKS, again);
+	assert_memory_equal(again, w->kept, sizeof again);
+}
+
+static void without_a_daemon_calls_fail_at_once(void **state)
+{
+	struct world *w = *state;
+	const uint32_t page = 0;
+	uint64_t op;
+
+	daemon_signal(&w->d, SIGKILL);
+	for (int i = 0; i < 50; i++) {
+		const int r = kvtier_store(w->e.space, w->kept, &page, 1, NULL, &op);
+
+		if (r == 0) /* the first may go into the ring of a daemon not yet known to be dead */
+			assert_int_equal(kvtier_wait(w->e.client, op, -1, NULL), 0);
+		else
+			assert_int_equal(r, -ENOTCONN);
+		assert_int_equal(engine_lookup(&w->e, w->kept, BLOCKS), 0);
+		nap_ms(1);
+	}
+	assert_int_equal(kvtier_store(w->e.space, w->kept, &page, 1, NULL, &op), -ENOTCONN);
+	daemon_restart(&w->d);
+	await_space(&w->e, w->kept);
+}
+
+/* SIGTERM instead: the daemon lets its workers finish, and exits 0. */
+static void clean_stop_under_load(void **state)
+{
+	struct world *w = *state;
+	struct outstanding store, load;
+
+	for (int round = 0; round < 3; round++) {
+		assert_int_equal(chain_store(&w->e, w->kept, 2 * BLOCKS, BLOCKS), 0);
+		chain_keys(&w->e, 700 + (uint64_t)round, BLOCKS, w->fresh);
+		submit(&w->e, &load, true, w->kept, 0);
+		submit(&w->e, &store, false, w->fresh, BLOCKS);
+		daemon_signal(&w->d, SIGTERM); /* asserts the exit */
+		(void)take(&w->e, &load);
+		(void)take(&w->e, &store);
+		poison_all(&w->e);
+		assert_all_poison(&w->e);
+		daemon_restart(&w->d);
+		await_space(&w->e, w->kept);
+	}
+}
+
+static void staged_engines_come_back_too(void **state)
+{
+	struct world *w = *state;
+	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	struct engine e;
+
+	engine_open_staged(&e, w->d.socket, "staged", &g, 2 * BLOCKS, 3 * engine_page_bytes(&g));
+	for (int round = 0; round < 3; round++) {
+		struct outstanding o;
+
+		chain_keys(&e, 900, BLOCKS, w->fresh);
+		submit(&e, &o, false, w->fresh, 0);
+		(void)usleep(random_below(&w->random, 2000));
+		daemon_signal(&w->d, SIGKILL);
+		(void)take(&e, &o);
+		daemon_restart(&w->d);
+		await_space(&e, w->fresh);
+		assert_int_equal(chain_store(&e, w->fresh, 0, BLOCKS), 0);
+		assert_int_equal(chain_load(&e, w->fresh, BLOCKS, BLOCKS), BLOCKS);
+	}
+	engine_close(&e);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(every_op_ends_and_the_next_daemon_serves),
+		CASE(keys_stay_the_same),
+		CASE(without_a_daemon_calls_fail_at_once),
+		CASE(clean_stop_under_load),
+		CASE(staged_engines_come_back_too),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

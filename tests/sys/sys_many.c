@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sys_many.c - goal: many engines at once are served, and none of those that came and went leaves anything in
+ * the daemon. Method: 64 processes store and load; 1,000 connections open a space and close; descriptors are
+ * counted and resident memory compared with that after a first round, which fills what is kept for reuse.
+ */
+#include "tests/lib/lib_raw.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { CLIENTS = 64, BLOCKS = 8, PAGES = 2 * BLOCKS, ROUNDS = 10, CYCLES = 1000, WARM_UP = 100 };
+
+static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 512K\nhuge_pages = no\n";
+
+static void child_engine(const struct daemon *d, uint32_t number)
+{
+	const struct kvtier_geometry g = tiny_geometry(number % 2 ? KVTIER_CODEC_FP8 : KVTIER_CODEC_RAW);
+	struct kvtier_key keys[BLOCKS];
+	struct engine e;
+
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (number % 4 == 3)
+		engine_open_staged(&e, d->socket, "child", &g, PAGES, 3 * engine_page_bytes(&g));
+	else
+		engine_open(&e, d->socket, "child", &g, PAGES);
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		chain_keys(&e, number / 8 * 1000 + i, BLOCKS, keys); /* eight share each chain */
+		if (chain_store(&e, keys, 0, BLOCKS) != 0)
+			_exit(3);
+		if (chain_load(&e, keys, BLOCKS, BLOCKS) != BLOCKS)
+			_exit(4);
+	}
+	engine_close(&e);
+	_exit(0);
+}
+
+static void wave(const struct daemon *d)
+{
+	pid_t pids[CLIENTS];
+
+	(void)fflush(NULL);
+	for (uint32_t i = 0; i < CLIENTS; i++) {
+		pids[i] = fork();
+		assert_true(pids[i] >= 0);
+		if (pids[i] == 0)
+			child_engine(d, i);
+	}
+	for (uint32_t i = 0; i < CLIENTS; i++) {
+		int status;
+
+		assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+		if (status != 0)
+			fail_msg("engine %u ended with status 0x%x", i, (unsigned)status);
+	}
+}
+
+static void sixty_four_at_once(void **state)
+{
+	struct daemon *d = *state;
+	struct daemon_size size;
+
+	wave(d);
+	daemon_stat_becomes(d, "clients", 0, 10000);
+	size = daemon_size(d);
+	for (int i = 0; i < 4; i++)
+		wave(d);
+	daemon_stat_becomes(d, "clients", 0, 10000);
+	daemon_stat_becomes(d, "leases", 0, 10000);
+	daemon_size_check(d, &size);
+	assert_int_equal(daemon_stat(d, "protocol_errors_total"), 0);
+	assert_int_equal(daemon_stat(d, "clients_refused_total"), 0);
+}
+
+static void cycle(const struct daemon *d, uint32_t n)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct kvtier_key keys[BLOCKS];
+		struct engine e;
+
+		engine_open(&e, d->socket, "cycle", &g, PAGES);
+		chain_keys(&e, 7, BLOCKS, keys);
+		if (i % 10 == 0)
+			assert_int_equal(chain_store(&e, keys, 0, BLOCKS), 0);
+		engine_close(&e);
+	}
+}
+
+static void thousand_connections(void **state)
+{
+	struct daemon *d = *state;
+	struct daemon_size size;
+
+	cycle(d, WARM_UP);
+	daemon_stat_becomes(d, "clients", 0, 10000);
+	size = daemon_size(d);
+	cycle(d, CYCLES);
+	daemon_stat_becomes(d, "clients", 0, 10000);
+	assert_int_equal(daemon_maps(d, "memfd:engine"), 0);
+	assert_int_equal(daemon_maps(d, "memfd:kvtier-submit"), 0);
+	daemon_size_check(d, &size);
+}
+
+/* Each with its own model: identities are reused when nobody has them open and no block carries them. */
+static void thousands_of_spaces(void **state)
+{
+	struct daemon *d = *state;
+	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct kvtier_client *client;
+	char model[32];
+
+	g.model = model;
+	assert_int_equal(kvtier_connect(&(struct kvtier_options){ .size = sizeof(struct kvtier_options),
+								  .socket_path = d->socket },
+					&client),
+			 0);
+	for (int i = 0; i < 3000; i++) {
+		struct kvtier_space *space;
+
+		snprintf(model, sizeof model, "model-%d", i);
+		assert_int_equal(kvtier_space_open(client, &g, NULL, 0, NULL, 0, &space), 0);
+		kvtier_space_close(space);
+	}
+	kvtier_close(client);
+}
+
+static bool connects(const struct daemon *d, uint32_t timeout_ms)
+{
+	const struct kvtier_options o = { .size = sizeof o,
+					  .socket_path = d->socket,
+					  .timeout_ms = timeout_ms };
+	struct kvtier_client *client;
+
+	if (kvtier_connect(&o, &client))
+		return false;
+	kvtier_close(client);
+	return true;
+}
+
+/* The daemon's limit lowered while it runs: it waits for better times, serves those it has, and goes on. */
+static void out_of_descriptors(void **state)
+{
+	struct daemon *d = *state;
+	struct rlimit before, low;
+	struct witness witness;
+
+	memset(&witness, 0, sizeof witness);
+	witness_start(&witness, d->socket);
+	assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, NULL, &before), 0);
+	for (rlim_t more = 0; more < 5; more++) { /* at accept, at its pidfd, at each ring */
+		low = before;
+		low.rlim_cur = (rlim_t)daemon_fds(d) + more;
+		assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, &low, NULL), 0);
+		(void)connects(d, 200);
+		witness_check(&witness);
+		assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, &before, NULL), 0);
+		assert_true(connects(d, 20000));
+		daemon_stat_becomes(d, "clients", 1, 10000);
+	}
+	witness_stop(&witness);
+}
+
+static int begin(void **state)
+{
+	static struct daemon d;
+
+	daemon_start(&d, config);
+	*state = &d;
+	return 0;
+}
+
+static int end(void **state)
+{
+	daemon_remove(*state);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(sixty_four_at_once),
+		cmocka_unit_test(thousand_connections),
+		cmocka_unit_test(thousands_of_spaces),
+		cmocka_unit_test(out_of_descriptors),
+	};
+
+	return cmocka_run_group_tests(tests, begin, end);
+}

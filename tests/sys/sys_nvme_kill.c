@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sys_nvme_kill.c - goal: kill -9 at any moment costs nothing that was acknowledged, and never gives an engine
+ * a wrong byte: not while segments are reclaimed, nor after the file was damaged as well. Method: the kill loop of
+ * lib_nvme_kill.h, 240 kills over three kinds of store and both I/O engines, 48 with a sanitizer; KVTIER_KILLS sets
+ * the sum, SEED repeats the choices (not the timing). 10,000 of them: soak_nvme_kill.c.
+ */
+#include "tests/lib/lib_nvme_kill.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) || \
+	__has_feature(thread_sanitizer)
+enum { KILLS = 48 };
+#else
+enum { KILLS = 240 };
+#endif
+enum { CASES = 6, ENOUGH = 20 /* kills, for chance to have brought all kinds */ };
+
+static void kills_of(const char *engine, enum kill_kind kind, struct kill_counts *ret)
+{
+	const char *given = getenv("KVTIER_KILLS");
+	struct random random = random_seeded("sys_nvme_kill");
+	const uint32_t kills = given ? (uint32_t)strtoul(given, NULL, 10) : KILLS;
+
+	kill_loop(engine, kind, (kills + CASES - 1) / CASES, random.state, ret);
+}
+
+static void what_was_flushed_is_there_after_any_kill(void **state)
+{
+	struct kill_counts n;
+
+	kills_of(*state, KILL_ROOMY, &n);
+	if (n.kills >= ENOUGH)
+		assert_true(n.kept > 0 && n.cut > 0);
+}
+
+static void reclaim_under_kills_gives_no_wrong_byte(void **state)
+{
+	struct kill_counts n;
+
+	kills_of(*state, KILL_TIGHT, &n);
+	assert_true(n.whole > 0 && n.missed > 0);
+}
+
+static void a_damaged_store_gives_no_wrong_byte(void **state)
+{
+	struct kill_counts n;
+
+	kills_of(*state, KILL_HURT, &n);
+	assert_true(n.whole > 0 && n.hurts > 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		ON_BOTH_ENGINES(what_was_flushed_is_there_after_any_kill),
+		ON_BOTH_ENGINES(reclaim_under_kills_gives_no_wrong_byte),
+		ON_BOTH_ENGINES(a_damaged_store_gives_no_wrong_byte),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

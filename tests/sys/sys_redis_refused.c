@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sys_redis_refused.c - goal: a Redis that evicts, is full, takes no writes, or does not let us in costs what it
+ * refuses and nothing else; it is said why, without the password, and without a storm of tries. Method: two real
+ * kvtierd, an engine each, a real redis-server with limits, users and replicas, and a scripted one whose connections
+ * are counted.
+ */
+#include "tests/lib/lib_shared.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { N = SHARED_BLOCKS, CHAINS = 24, STORM_MS = 3000, HANDFUL = 12 };
+
+static const char password[] = "open-Sesame-4711";
+
+static void stat_is(const struct node *n, const char *path, uint64_t value)
+{
+	daemon_stat_becomes(&n->d, path, value, SHARED_MS);
+}
+
+static struct shared_load stores;
+
+/* This node again, with these lines and the world's server, and little memory. */
+static void again(struct shared *w, struct node *n, const char *lines)
+{
+	const struct kvtier_geometry g = n->e.geometry;
+
+	node_die(n, SIGTERM);
+	node_configure(n, &(struct node_conf){ .endpoints = w->redis.address, .lines = lines, .host = SHARED_TIGHT });
+	node_live(n);
+	node_join(n, &g);
+}
+
+/* [redis] lines for a password that is in a file. */
+static const char *with_password(const struct node *n, const char *user, const char *text)
+{
+	static char lines[512];
+	char path[200];
+
+	node_file(n, "password", text, 0600, path);
+	(void)snprintf(lines, sizeof lines, "%s%s\npassword_file = %s\ntimeout_ms = 500\n", user ? "username = " : "",
+		       user ? user : "", path);
+	return lines;
+}
+
+/* --- it evicts --- */
+
+static uint64_t info(const struct redis_server *s, const char *name)
+{
+	static char text[16384];
+	const char *at;
+
+	redis_say(s, text, sizeof text, "INFO everything");
+	at = strstr(text, name);
+	if (!at)
+		fail_msg("INFO has no %s", name);
+	return strtoull(at + strlen(name) + 1, NULL, 10);
+}
+
+static void is_a_prefix(struct node *n, const struct kvtier_key *keys)
+{
+	for (uint32_t i = engine_lookup(&n->e, keys, N); i < N; i++)
+		assert_int_equal(engine_lookup(&n->e, &keys[i], 1), 0);
+}
+
+/* Values go between the question and the read: a hit has its bytes, what is kept is a prefix, whatever was lost. */
+static void a_server_that_evicts_costs_misses_only(void **state)
+{
+	const char options[] = "--maxmemory 2mb --maxmemory-policy allkeys-lru --maxmemory-samples 3";
+	struct shared *w = shared_begin(options, NULL, KVTIER_CODEC_RAW);
+	uint32_t hits = 0;
+
+	(void)state;
+	for (uint64_t round = 0; round < 2; round++)
+		for (uint64_t chain = 0; chain < CHAINS; chain++) {
+			chain_keys(&w->a.e, round * CHAINS + chain, N, w->keys);
+			assert_int_equal(chain_store(&w->a.e, w->keys, 0, N), 0);
+			chain_keys(&w->b.e, round * CHAINS + chain / 2, N, w->keys);
+			(void)node_prefetch(&w->b, w->keys, N);
+			is_a_prefix(&w->b, w->keys);
+			hits += chain_load(&w->b.e, w->keys, 0, N);
+			node_evict(&w->b);
+		}
+	stat_is(&w->a, "tiers.redis.queued_blocks", 0);
+	printf("%u hits, %llu evicted\n", hits, (unsigned long long)info(&w->redis, "evicted_keys"));
+	assert_true(info(&w->redis, "evicted_keys") > 0);
+	stat_is(&w->b, "tiers.redis.corrupt_blocks_total", 0);
+	node_owes_nothing(&w->b);
+	shared_end(w);
+}
+
+/* --- it is full --- */
+
+/* Stores until it refuses, and goes on until told to end: the server is tried again after a second. The chain in
+ * w->keys is there, of the others as much as fits. */
+static struct shared *full_and_stored_to(void)
+{
+	struct shared *w = shared_begin("--maxmemory 3mb --maxmemory-policy noeviction", NULL, KVTIER_CODEC_RAW);
+
+	again(w, &w->a, NULL);
+	node_store_through(&w->a, w->keys, N);
+	shared_load_begin(&stores, &w->a, true);
+	node_stat_reaches(&w->a, "tiers.redis.refused_stores_total", 1);
+	return w;
+}
+
+static void a_full_server_is_read_on(void **state)
+{
+	struct shared *w = full_and_stored_to();
+
+	(void)state;
+	node_becomes(&w->a, "readonly", SHARED_MS);
+	shared_load_end(&stores);
+	node_evict(&w->a);
+	assert_int_equal(chain_load(&w->a.e, w->keys, 0, N), N);
+	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
+	shared_end(w);
+}
+
+static void a_full_server_is_said_to_be(void **state)
+{
+	struct shared *w = full_and_stored_to();
+
+	(void)state;
+	node_text_has(&w->a, "OOM");
+	shared_load_end(&stores);
+	shared_end(w);
+}
+
+/* Stores go on, are not even tried there for a while, and are when there is room again. */
+static void a_full_server_takes_stores_later(void **state)
+{
+	struct shared *w = full_and_stored_to();
+	char text[64];
+
+	(void)state;
+	node_stat_reaches(&w->a, "tiers.redis.skipped_blocks_total", 1);
+	shared_load_end(&stores);
+	redis_say(&w->redis, text, sizeof text, "CONFIG SET maxmemory 100mb");
+	node_becomes(&w->a, "up", 3 * SHARED_MS);
+	chain_keys(&w->a.e, 200, N, w->keys);
+	node_store_through(&w->a, w->keys, N);
+	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
+	shared_end(w);
+}
+
+/* --- it does not let us in --- */
+
+/* Whatever a user of this machine, or a reader of logs, gets to see. */
+static void password_is_nowhere(struct node *n)
+{
+	static const char *const commands[] = { "status", "status --json", "stats", "stats --json", "endpoints --json" };
+	char command[400];
+
+	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+		(void)daemon_ctl(&n->d, commands[i], n->text, sizeof n->text);
+		assert_null(strstr(n->text, password));
+	}
+	assert_false(node_log_has(n, password));
+	(void)snprintf(command, sizeof command, "grep -qa %s /proc/%d/cmdline /proc/%d/environ", password, n->d.pid,
+		       n->d.pid);
+	assert_int_equal(shell(command, n->text, sizeof n->text), 1);
+}
+
+static void the_right_password_opens(void **state)
+{
+	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
+	char text[64];
+
+	(void)state;
+	redis_say(&w->redis, text, sizeof text, "ACL SETUSER kvtier on >%s ~kvtier:* +@all", password);
+	again(w, &w->a, with_password(&w->a, "kvtier", password));
+	again(w, &w->b, with_password(&w->b, "kvtier", "open-Sesame-4711\n"));
+	node_becomes(&w->a, "up", SHARED_MS);
+	node_store_through(&w->a, w->keys, N);
+	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
+	password_is_nowhere(&w->a);
+	shared_end(w);
+}
+
+static void the_default_users_password_opens(void **state)
+{
+	struct shared *w = shared_world();
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+
+	(void)state;
+	redis_start(&w->redis, "--requirepass open-Sesame-4711");
+	node_place(&w->a, &(struct node_conf){ .endpoints = w->redis.address });
+	node_configure(&w->a, &(struct node_conf){
+		.endpoints = w->redis.address, .lines = with_password(&w->a, NULL, password) });
+	node_live(&w->a);
+	node_join(&w->a, &g);
+	chain_keys(&w->a.e, 1, N, w->keys);
+	node_becomes(&w->a, "up", SHARED_MS);
+	node_store_through(&w->a, w->keys, N);
+	node_evict(&w->a);
+	assert_int_equal(chain_load(&w->a.e, w->keys, 0, N), N);
+	shared_end(w);
+}
+
+/* A's engine has its memory, and misses. */
+static void shut_out(struct shared *w, const char *word)
+{
+	node_becomes(&w->a, "misconfigured", SHARED_MS);
+	node_text_has(&w->a, word);
+	assert_int_equal(chain_store(&w->a.e, w->keys, 0, N), 0);
+	assert_int_equal(chain_load(&w->a.e, w->keys, 0, N), N);
+	node_evict(&w->a);
+	assert_int_equal(chain_load(&w->a.e, w->keys, 0, N), 0);
+	password_is_nowhere(&w->a);
+	node_owes_nothing(&w->a);
+}
+
+static void a_wrong_password_is_said(void **state)
+{
+	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
+	char text[64];
+
+	(void)state;
+	redis_say(&w->redis, text, sizeof text, "ACL SETUSER kvtier on >another ~kvtier:* +@all");
+	again(w, &w->a, with_password(&w->a, "kvtier", password));
+	shut_out(w, "WRONGPASS");
+	assert_true(node_log_has(&w->a, "WRONGPASS"));
+	shared_end(w);
+}
+
+static void a_missing_password_is_said(void **state)
+{
+	struct shared *w = shared_world();
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+
+	(void)state;
+	redis_start(&w->redis, "--requirepass open-Sesame-4711");
+	node_place(&w->a, &(struct node_conf){ .endpoints = w->redis.address });
+	node_live(&w->a);
+	node_join(&w->a, &g);
+	chain_keys(&w->a.e, 1, N, w->keys);
+	shut_out(w, "NOAUTH");
+	shared_end(w);
+}
+
+/* A password where none is wanted: older servers refuse it, newer take any. Either way it is told as it is. */
+static void a_user_that_does_not_exist_is_said(void **state)
+{
+	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
+
+	(void)state;
+	again(w, &w->a, with_password(&w->a, "nobody", password));
+	shut_out(w, "WRONGPASS");
+	shared_end(w);
+}
+
+/* Its ACL has another key pattern than our key_prefix. */
+static void a_user_for_other_keys_is_said(void **state)
+{
+	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
+	char text[64];
+
+	(void)state;
+	redis_say(&w->redis, text, sizeof text, "ACL SETUSER kvtier on >%s ~other:* +@all", password);
+	again(w, &w->a, with_password(&w->a, "kvtier", password));
+	assert_int_equal(chain_load(&w->a.e, w->keys, 0, N), 0);
+	shut_out(w, "NOPERM");
+	shared_end(w);
+}
+
+/* However much is asked of it meanwhile. */
+static void no_storm_of_tries(const char *reply)
+{
+	const struct fake_step step = { .reply = reply };
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	const uint64_t until = now_ns() + STORM_MS * 1000000ull;
+	struct shared *w = shared_world();
+	struct fake_server fake;
+	uint32_t connections, commands;
+
+	fake_start(&fake, &step, 1, true);
+	node_place(&w->a, &(struct node_conf){ .endpoints = fake.address });
+	node_configure(&w->a, &(struct node_conf){
+		.endpoints = fake.address, .lines = with_password(&w->a, NULL, password) });
+	node_live(&w->a);
+	node_join(&w->a, &g);
+	chain_keys(&w->a.e, 1, N, w->keys);
+	while (now_ns() < until) {
+		assert_int_equal(chain_load(&w->a.e, w->keys, 0, N), 0);
+		nap_ms(10);
+	}
+	connections = __atomic_load_n(fake.connections, __ATOMIC_ACQUIRE);
+	commands = __atomic_load_n(fake.commands, __ATOMIC_ACQUIRE);
+	printf("%u connections, %u commands\n", connections, commands);
+	assert_in_range(connections, 1, HANDFUL);
+	assert_in_range(commands, 1, 2 * HANDFUL);
+	node_becomes(&w->a, "misconfigured", SHARED_MS);
+	fake_stop(&fake);
+	shared_end(w);
+}
+
+static void a_wrong_password_is_not_tried_again_and_again(void **state)
+{
+	(void)state;
+	no_storm_of_tries("-WRONGPASS invalid username-password pair or user is disabled.\r\n");
+}
+
+static void a_missing_password_is_not_tried_again_and_again(void **state)
+{
+	(void)state;
+	no_storm_of_tries("-NOAUTH Authentication required.\r\n");
+}
+
+/* To AUTH, if raw; else to everything else. */
+static void words_are_not_quoted(const char *reply, bool raw)
+{
+	const struct fake_step step = { .reply = reply };
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	struct shared *w = shared_world();
+	struct fake_server fake;
+
+	fake_start(&fake, &step, 1, raw);
+	node_place(&w->a, &(struct node_conf){ .endpoints = fake.address });
+	node_configure(&w->a, &(struct node_conf){
+		.endpoints = fake.address, .lines = with_password(&w->a, NULL, password) });
+	node_live(&w->a);
+	node_join(&w->a, &g);
+	chain_keys(&w->a.e, 1, N, w->keys);
+	assert_int_equal(chain_load(&w->a.e, w->keys, 0, N), 0);
+	shut_out(w, fake.address);
+	fake_stop(&fake);
+	shared_end(w);
+}
+
+/* As one does that has AUTH renamed. */
+static void a_refusal_that_repeats_the_password_is_not_quoted(void **state)
+{
+	(void)state;
+	words_are_not_quoted("-WRONGPASS unknown command 'AUTH', with args beginning with: 'open-Sesame-4711'\r\n", true);
+}
+
+static void an_error_that_repeats_the_password_is_not_quoted(void **state)
+{
+	(void)state;
+	words_are_not_quoted("-NOPERM whoever says open-Sesame-4711 may not read\r\n", false);
+}
+
+/* --- it lets us read --- */
+
+static void reads_work_and_writes_do_not(struct shared *w, const char *word)
+{
+	node_store_through(&w->a, w->keys, N);
+	if (strcmp(word, "READONLY") == 0)
+		nap_ms(300);	/* a replica follows */
+	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
+	shared_load_begin(&stores, &w->b, true);
+	node_text_has(&w->b, word);
+	node_becomes(&w->b, "readonly", SHARED_MS);
+	shared_load_end(&stores);
+	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), N);
+	node_evict(&w->b);
+	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
+	assert_int_equal(chain_load(&w->b.e, stores.chains[0], 0, N), 0);
+	password_is_nowhere(&w->b);
+	node_owes_nothing(&w->b);
+}
+
+static void a_user_who_may_not_set(void **state)
+{
+	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
+	char text[64];
+
+	(void)state;
+	redis_say(&w->redis, text, sizeof text, "ACL SETUSER reader on >%s ~kvtier:* -@all +get +exists +ping", password);
+	again(w, &w->b, with_password(&w->b, "reader", password));
+	node_becomes(&w->b, "up", SHARED_MS);
+	reads_work_and_writes_do_not(w, "NOPERM");
+	shared_end(w);
+}
+
+static void a_replica(void **state)
+{
+	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	const uint64_t until = now_ns() + SHARED_MS * 1000000ull;
+	struct redis_server replica;
+	char text[4096];
+
+	(void)state;
+	redis_start(&replica, NULL);
+	redis_say(&replica, text, sizeof text, "REPLICAOF 127.0.0.1 %u", w->redis.port);
+	do {
+		assert_true(now_ns() < until);
+		nap_ms(20);
+		redis_say(&replica, text, sizeof text, "INFO replication");
+	} while (!strstr(text, "master_link_status:up"));
+	node_die(&w->b, SIGTERM);
+	node_configure(&w->b, &(struct node_conf){ .endpoints = replica.address, .host = SHARED_TIGHT });
+	node_live(&w->b);
+	node_join(&w->b, &g);
+	reads_work_and_writes_do_not(w, "READONLY");
+	redis_stop(&replica);
+	shared_end(w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_server_that_evicts_costs_misses_only),
+		cmocka_unit_test(a_full_server_is_read_on),
+		cmocka_unit_test(a_full_server_is_said_to_be),
+		cmocka_unit_test(a_full_server_takes_stores_later),
+		cmocka_unit_test(the_right_password_opens),
+		cmocka_unit_test(the_default_users_password_opens),
+		cmocka_unit_test(a_wrong_password_is_said),
+		cmocka_unit_test(a_missing_password_is_said),
+		cmocka_unit_test(a_user_that_does_not_exist_is_said),
+		cmocka_unit_test(a_user_for_other_keys_is_said),
+		cmocka_unit_test(a_wrong_password_is_not_tried_again_and_again),
+		cmocka_unit_test(a_missing_password_is_not_tried_again_and_again),
+		cmocka_unit_test(a_refusal_that_repeats_the_password_is_not_quoted),
+		cmocka_unit_test(an_error_that_repeats_the_password_is_not_quoted),
+		cmocka_unit_test(a_user_who_may_not_set),
+		cmocka_unit_test(a_replica),
+	};
+
+	redis_needed();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

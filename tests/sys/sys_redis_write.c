@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sys_redis_write.c - goal: what is written to Redis is what the configuration says, once, under the right name, for
+ * the right time, and byte for byte what the format says. Method: two real kvtierd, one real Redis that is looked
+ * into.
+ */
+#include "tests/lib/lib_shared.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/image.h"
+
+enum { N = SHARED_BLOCKS };
+
+static void stat_is(const struct node *n, const char *path, uint64_t value)
+{
+	daemon_stat_becomes(&n->d, path, value, 5000);
+}
+
+/* --- values --- */
+
+static long long bytes_of(const struct shared *w, const char *prefix, uint32_t i)
+{
+	char name[SHARED_NAME];
+
+	shared_name(prefix, &w->keys[i], name);
+	return redis_ask(&w->redis, "STRLEN %s", name);
+}
+
+/* Those names and no others. */
+static void names_are_prefix_and_key(void **state)
+{
+	struct shared *w = shared_begin(NULL, "key_prefix = one:two/", KVTIER_CODEC_FP8);
+
+	(void)state;
+	node_store_through(&w->a, w->keys, N);
+	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), N);
+	for (uint32_t i = 0; i < N; i++)
+		assert_int_equal(bytes_of(w, "one:two/", i), SHARED_FP8_BYTES);
+	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
+	shared_end(w);
+}
+
+static void the_prefix_may_be_empty(void **state)
+{
+	struct shared *w = shared_begin(NULL, "key_prefix =", KVTIER_CODEC_FP8);
+
+	(void)state;
+	node_store_through(&w->a, w->keys, N);
+	for (uint32_t i = 0; i < N; i++)
+		assert_int_equal(bytes_of(w, "", i), SHARED_FP8_BYTES);
+	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
+	shared_end(w);
+}
+
+/* Padding of an image in memory is not in its value. */
+static void values_are_unpadded(uint32_t codec, size_t bytes)
+{
+	struct shared *w = shared_begin(NULL, NULL, codec);
+	static uint8_t value[SHARED_RAW_IMAGE], image[SHARED_RAW_IMAGE];
+	struct image_header header;
+	struct image_shape shape;
+	struct image_geometry g;
+	struct image_identity its;
+	char name[SHARED_NAME];
+
+	node_store_through(&w->a, w->keys, 1);
+	shared_name("kvtier:", &w->keys[0], name);
+	assert_int_equal(redis_get(&w->redis, name, value, sizeof value), bytes);
+	memmove(value, value + SHARED_FRONT, bytes - SHARED_FRONT);	/* from here on: header, scales, payload, MAC */
+	memcpy(&header, value, sizeof header);
+	memcpy(its.space_id, header.space_id, sizeof its.space_id);
+	memcpy(its.key, w->keys[0].bytes, sizeof its.key);
+	image_header_geometry(&header, &g);
+	assert_int_equal(image_header_check(&header, &g, &its, &shape), 0);
+	assert_int_equal(shape.packed_bytes + REDIS_SEAL_BYTES, bytes);
+	memset(image, 0, sizeof image);
+	memcpy(image, value, sizeof header + shape.scale_bytes);
+	memcpy(image + shape.payload_offset, value + sizeof header + shape.scale_bytes, shape.payload_bytes);
+	assert_true(image_checksum(image, &shape) == header.checksum);
+	shared_end(w);
+}
+
+static void an_fp8_value_is_header_scales_payload(void **state)
+{
+	(void)state;
+	values_are_unpadded(KVTIER_CODEC_FP8, SHARED_FP8_BYTES);
+}
+
+static void a_raw_value_is_header_payload(void **state)
+{
+	(void)state;
+	values_are_unpadded(KVTIER_CODEC_RAW, SHARED_RAW_BYTES);
+}
+
+static long long lifetime_ms(const char *lines)
+{
+	struct shared *w = shared_begin(NULL, lines, KVTIER_CODEC_FP8);
+	char name[SHARED_NAME];
+	long long ms;
+
+	node_store_through(&w->a, w->keys, 1);
+	shared_name("kvtier:", &w->keys[0], name);
+	ms = redis_ask(&w->redis, "PTTL %s", name);
+	shared_end(w);
+	return ms;
+}
+
+static void values_live_as_long_as_ttl_says(void **state)
+{
+	(void)state;
+	assert_in_range(lifetime_ms("ttl = 500"), 400000, 500000);
+}
+
+static void without_ttl_they_live_on(void **state)
+{
+	(void)state;
+	assert_int_equal(lifetime_ms(NULL), -1);
+}
+
+/* --- through --- */
+
+/* Both engines stored it; only one value was sent for each. */
+static void what_is_there_is_not_written_again(void **state)
+{
+	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
+
+	(void)state;
+	node_store_through(&w->a, w->keys, N);
+	node_store_through(&w->b, w->keys, N);
+	stat_is(&w->a, "tiers.redis.written_blocks_total", N);
+	stat_is(&w->b, "tiers.redis.written_blocks_total", 0);
+	stat_is(&w->b, "tiers.redis.present_blocks_total", N);
+	shared_end(w);
+}
+
+static void what_came_from_there_is_not_written(void **state)
+{
+	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
+
+	(void)state;
+	node_store_through(&w->a, w->keys, N);
+	assert_int_equal(node_prefetch(&w->b, w->keys, N), N);
+	nap_ms(100);	/* it would be on its way by now */
+	stat_is(&w->b, "tiers.redis.queued_blocks", 0);
+	stat_is(&w->b, "tiers.redis.written_blocks_total", 0);
+	stat_is(&w->b, "tiers.redis.present_blocks_total", 0);
+	shared_end(w);
+}
+
+static void written_bytes_are_counted(void **state)
+{
+	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_RAW);
+
+	(void)state;
+	node_store_through(&w->a, w->keys, N);
+	stat_is(&w->a, "tiers.redis.written_bytes_total", (uint64_t)N * SHARED_RAW_IMAGE);
+	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
+	stat_is(&w->b, "tiers.redis.read_bytes_total", (uint64_t)N * SHARED_RAW_IMAGE);
+	shared_end(w);
+}
+
+/* --- off --- */
+
+static void off_writes_nothing(void **state)
+{
+	struct shared *w = shared_begin(NULL, "write = off", KVTIER_CODEC_FP8);
+
+	(void)state;
+	assert_int_equal(chain_store(&w->a.e, w->keys, 0, N), 0);
+	node_evict(&w->a);
+	nap_ms(200);	/* it would be there by now */
+	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), 0);
+	stat_is(&w->a, "tiers.redis.queued_blocks", 0);
+	shared_end(w);
+}
+
+static void off_reads(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
+
+	(void)state;
+	node_die(&w->b, SIGTERM);
+	node_configure(&w->b, &(struct node_conf){ .endpoints = w->redis.address, .lines = "write = off" });
+	node_live(&w->b);
+	node_join(&w->b, &g);
+	node_store_through(&w->a, w->keys, N);
+	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
+	shared_end(w);
+}
+
+/* --- on-evict --- */
+
+static void evicted_through(struct shared *w)
+{
+	assert_int_equal(chain_store(&w->a.e, w->keys, 0, N), 0);
+	node_evict(&w->a);
+	assert_int_equal(engine_lookup(&w->a.e, w->keys, N), 0);
+	stat_is(&w->a, "tiers.redis.written_blocks_total", N);
+}
+
+static void a_store_alone_writes_nothing(void **state)
+{
+	struct shared *w = shared_begin(NULL, "write = on-evict", KVTIER_CODEC_FP8);
+
+	(void)state;
+	assert_int_equal(chain_store(&w->a.e, w->keys, 0, N), 0);
+	nap_ms(200);	/* it would be there by now */
+	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), 0);
+	shared_end(w);
+}
+
+static void what_memory_evicts_others_find(void **state)
+{
+	struct shared *w = shared_begin(NULL, "write = on-evict", KVTIER_CODEC_FP8);
+
+	(void)state;
+	evicted_through(w);
+	assert_int_equal(node_prefetch(&w->b, w->keys, N), N);
+	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
+	shared_end(w);
+}
+
+static void what_memory_evicts_it_finds_itself(void **state)
+{
+	struct shared *w = shared_begin(NULL, "write = on-evict", KVTIER_CODEC_RAW);
+
+	(void)state;
+	evicted_through(w);
+	assert_int_equal(chain_load(&w->a.e, w->keys, 0, N), N);
+	stat_is(&w->a, "tiers.redis.hit_blocks_total", N);
+	node_evict(&w->a);		/* once more: it is there */
+	stat_is(&w->a, "tiers.redis.present_blocks_total", N);
+	stat_is(&w->a, "tiers.redis.written_blocks_total", N);
+	shared_end(w);
+}
+
+/* More chains than memory holds, one after another: what it had to give up is in Redis, or was dropped and counted. */
+static void a_full_memory_overflows_into_redis(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_RAW);
+	uint32_t hits = 0;
+
+	(void)state;
+	node_die(&w->a, SIGTERM);
+	node_configure(&w->a, &(struct node_conf){
+		.endpoints = w->redis.address, .host = SHARED_TIGHT, .lines = "write = on-evict" });
+	node_live(&w->a);
+	node_join(&w->a, &g);
+	for (uint32_t chain = 0; chain < 8; chain++) {
+		chain_keys(&w->a.e, chain, N, w->keys);
+		assert_int_equal(chain_store(&w->a.e, w->keys, 0, N), 0);
+		stat_is(&w->a, "tiers.redis.queued_blocks", 0);
+	}
+	for (uint32_t chain = 0; chain < 8; chain++) {
+		chain_keys(&w->a.e, chain, N, w->keys);
+		hits += chain_load(&w->a.e, w->keys, 0, N);
+	}
+	assert_true(hits + daemon_stat(&w->a.d, "tiers.redis.dropped_blocks_total") >= 8 * N);
+	assert_true(daemon_stat(&w->a.d, "tiers.redis.hit_blocks_total") > 0);
+	node_owes_nothing(&w->a);
+	shared_end(w);
+}
+
+/* --- the queue --- */
+
+/* Nothing is taken while Redis is stopped, and then only what the bound allows: 1 MiB is 85 raw blocks. */
+static void the_queue_is_bounded_and_drops_the_oldest(void **state)
+{
+	struct shared *w = shared_begin(NULL, "max_inflight_bytes = 1M\ntimeout_ms = 20000", KVTIER_CODEC_RAW);
+	struct kvtier_key keys[N];
+
+	(void)state;
+	redis_signal(&w->redis, SIGSTOP);
+	for (uint32_t chain = 0; chain < 8; chain++) {
+		chain_keys(&w->a.e, chain, N, keys);
+		assert_int_equal(chain_store(&w->a.e, keys, 0, N), 0);
+		assert_true(daemon_stat(&w->a.d, "tiers.redis.queued_bytes") <= 1 << 20);
+	}
+	node_stat_reaches(&w->a, "tiers.redis.dropped_blocks_total", 8 * N - (1 << 20) / SHARED_RAW_IMAGE);
+	redis_signal(&w->redis, SIGCONT);
+	stat_is(&w->a, "tiers.redis.queued_blocks", 0);
+	assert_int_equal(node_load_each(&w->b, keys, 0, N), N);		/* of the newest chain, all */
+	node_owes_nothing(&w->a);
+	shared_end(w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(names_are_prefix_and_key),
+		cmocka_unit_test(the_prefix_may_be_empty),
+		cmocka_unit_test(an_fp8_value_is_header_scales_payload),
+		cmocka_unit_test(a_raw_value_is_header_payload),
+		cmocka_unit_test(values_live_as_long_as_ttl_says),
+		cmocka_unit_test(without_ttl_they_live_on),
+		cmocka_unit_test(what_is_there_is_not_written_again),
+		cmocka_unit_test(what_came_from_there_is_not_written),
+		cmocka_unit_test(written_bytes_are_counted),
+		cmocka_unit_test(off_writes_nothing),
+		cmocka_unit_test(off_reads),
+		cmocka_unit_test(a_store_alone_writes_nothing),
+		cmocka_unit_test(what_memory_evicts_others_find),
+		cmocka_unit_test(what_memory_evicts_it_finds_itself),
+		cmocka_unit_test(a_full_memory_overflows_into_redis),
+		cmocka_unit_test(the_queue_is_bounded_and_drops_the_oldest),
+	};
+
+	redis_needed();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sys_stopped.c - goal: a daemon that is stopped, and so neither answers nor dies, holds up no engine: each
+ * call ends at its own timeout, lookups say that nothing is there, kvtierctl says what is the matter; and
+ * when the daemon goes on, so does all else. Method: SIGSTOP and SIGCONT; times are only compared with the
+ * timeouts that the calls were given.
+ */
+#include "tests/lib/lib.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { BLOCKS = 16, PAGES = 3 * BLOCKS };
+
+static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
+
+struct world {
+	struct daemon d;
+	struct engine e;
+	struct kvtier_key keys[BLOCKS];
+};
+
+static int set_up(void **state)
+{
+	static struct world w;
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+
+	daemon_start(&w.d, config);
+	engine_open(&w.e, w.d.socket, "engine", &g, PAGES);
+	chain_keys(&w.e, 1, BLOCKS, w.keys);
+	assert_int_equal(chain_store(&w.e, w.keys, 0, BLOCKS), 0);
+	daemon_signal(&w.d, SIGSTOP);
+	*state = &w;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct world *w = *state;
+
+	daemon_signal(&w->d, SIGCONT);
+	if (w->e.client)
+		engine_close(&w->e);
+	daemon_remove(&w->d);
+	return 0;
+}
+
+static uint64_t submit_load(struct world *w, uint32_t first)
+{
+	uint32_t pages[BLOCKS];
+	uint64_t op;
+
+	pages_from(first, pages, BLOCKS);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		page_poison(&w->e, pages[i]);
+	assert_int_equal(kvtier_load(w->e.space, w->keys, pages, BLOCKS, NULL, &op), 0);
+	return op;
+}
+
+static void wait_ends_at_its_timeout_and_the_op_goes_on(void **state)
+{
+	struct world *w = *state;
+	struct kvtier_result result = { .size = sizeof result };
+	const uint64_t op = submit_load(w, BLOCKS);
+
+	assert_int_equal(kvtier_wait(w->e.client, op, 0, &result), -ETIMEDOUT);
+	assert_int_equal(kvtier_wait(w->e.client, op, 300, &result), -ETIMEDOUT);
+	daemon_signal(&w->d, SIGCONT);
+	assert_int_equal(kvtier_wait(w->e.client, op, -1, &result), 0);
+	assert_int_equal(result.prefix, BLOCKS);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		assert_true(page_is(&w->e, BLOCKS + i, &w->keys[i], 0));
+}
+
+static void wait_without_timeout_ends_after_the_deadline(void **state)
+{
+	struct world *w = *state;
+	const struct kvtier_op_options o = { .size = sizeof o, .timeout_ms = 200 };
+	const uint32_t page = 0;
+	uint64_t op;
+
+	assert_int_equal(kvtier_load(w->e.space, w->keys, &page, 1, &o, &op), 0);
+	assert_int_equal(kvtier_wait(w->e.client, op, -1, NULL), -ETIMEDOUT);
+}
+
+static void cancel_ends_at_its_timeout(void **state)
+{
+	struct world *w = *state;
+	const uint64_t op = submit_load(w, BLOCKS);
+
+	assert_int_equal(kvtier_cancel(w->e.client, op, 200), -ETIMEDOUT);
+	assert_true(page_is_poison(&w->e, BLOCKS));
+	daemon_signal(&w->d, SIGCONT);
+	assert_int_equal(kvtier_cancel(w->e.client, op, 10000), 0);
+	assert_int_equal(kvtier_wait(w->e.client, op, 0, NULL), 0);
+}
+
+static void lookups_say_nothing_is_there(void **state)
+{
+	struct world *w = *state;
+	uint32_t hits = BLOCKS;
+
+	/* The heartbeat grows stale 2.5 s after the last one. */
+	for (int i = 0; i < 400 && hits > 0; i++) {
+		nap_ms(10);
+		hits = engine_lookup(&w->e, w->keys, BLOCKS);
+	}
+	assert_int_equal(hits, 0);
+	daemon_signal(&w->d, SIGCONT);
+	for (int i = 0; i < 1000 && hits == 0; i++) {
+		nap_ms(10);
+		hits = engine_lookup(&w->e, w->keys, BLOCKS);
+	}
+	assert_int_equal(hits, BLOCKS);
+}
+
+/* A second client, whose own timeout is short. */
+static void close_ends_at_the_clients_timeout(void **state)
+{
+	struct world *w = *state;
+	const struct kvtier_options o = { .size = sizeof o, .socket_path = w->d.socket, .timeout_ms = 500 };
+	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct kvtier_segment segments[8];
+	const size_t n = engine_segments(&g, segments, 8);
+	const struct kvtier_region region = {
+		.size = sizeof region,
+		.memory = KVTIER_MEMFD,
+		.fd = w->e.fd,
+		.length = w->e.page_bytes * PAGES,
+	};
+	struct kvtier_client *client;
+	struct kvtier_space *space;
+	const uint32_t page = 2 * BLOCKS;
+	uint64_t op;
+
+	daemon_signal(&w->d, SIGCONT);
+	assert_int_equal(kvtier_connect(&o, &client), 0);
+	assert_int_equal(kvtier_space_open(client, &g, &region, 1, segments, n, &space), 0);
+	daemon_signal(&w->d, SIGSTOP);
+	page_poison(&w->e, page);
+	assert_int_equal(kvtier_load(space, w->keys, &page, 1, NULL, &op), 0);
+	kvtier_close(client); /* returns though nobody answers: the test's own time limit says when not */
+	daemon_signal(&w->d, SIGCONT);
+	daemon_stat_becomes(&w->d, "clients", 1, 10000);
+	daemon_stat_becomes(&w->d, "leases", 0, 10000);
+}
+
+static void connecting_ends_at_its_timeout(void **state)
+{
+	struct world *w = *state;
+	const struct kvtier_options o = { .size = sizeof o, .socket_path = w->d.socket, .timeout_ms = 300 };
+	struct kvtier_client *client;
+
+	assert_int_equal(kvtier_connect(&o, &client), -ETIMEDOUT);
+}
+
+static void kvtierctl_says_what_is_the_matter(void **state)
+{
+	struct world *w = *state;
+	char out[16384];
+
+	assert_int_equal(daemon_ctl(&w->d, "stats", out, sizeof out), 0);
+	assert_non_null(strstr(out, "store.blocks_total"));
+	assert_int_equal(daemon_ctl(&w->d, "status", out, sizeof out), 2);
+	assert_non_null(strstr(out, "STOPPED"));
+	daemon_signal(&w->d, SIGCONT);
+	nap_ms(600); /* one heartbeat */
+	assert_int_equal(daemon_ctl(&w->d, "status", out, sizeof out), 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(wait_ends_at_its_timeout_and_the_op_goes_on),
+		CASE(wait_without_timeout_ends_after_the_deadline),
+		CASE(cancel_ends_at_its_timeout),
+		CASE(lookups_say_nothing_is_there),
+		CASE(close_ends_at_the_clients_timeout),
+		CASE(connecting_ends_at_its_timeout),
+		CASE(kvtierctl_says_what_is_the_matter),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

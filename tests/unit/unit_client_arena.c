@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: ranges of a client's arena never overlap, come back in any order, and are found whenever they fit.
+ * Method: a byte a slot as the model, random takes and gives (seed printed).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <string.h>
+
+#include "client/lib/client.h"
+#include "tests/lib/random.h"
+
+static void fills_to_the_last_slot(void **state)
+{
+	struct arena arena;
+	struct range r;
+
+	(void)state;
+	arena_init(&arena, 64);
+	for (uint32_t i = 0; i < 64; i += 16) {
+		assert_int_equal(arena_take(&arena, 16, 16, &r), 0);
+		assert_int_equal(r.first, i);
+	}
+	assert_int_equal(arena_take(&arena, 1, 1, &r), -EAGAIN);
+}
+
+static void gap_in_the_middle_is_found(void **state)
+{
+	struct arena arena;
+	struct range r;
+
+	(void)state;
+	arena_init(&arena, 48);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(arena_take(&arena, 16, 16, &r), 0);
+	arena_give(&arena, 16);
+	assert_int_equal(arena_take(&arena, 17, 17, &r), -EAGAIN);
+	assert_int_equal(arena_take(&arena, 16, 16, &r), 0);
+	assert_int_equal(r.first, 16);
+}
+
+static void largest_gap_when_less_will_do(void **state)
+{
+	struct arena arena;
+	struct range r;
+
+	(void)state;
+	arena_init(&arena, 20);
+	assert_int_equal(arena_take(&arena, 4, 4, &r), 0);
+	assert_int_equal(arena_take(&arena, 2, 2, &r), 0);
+	arena_give(&arena, 0);
+	assert_int_equal(arena_take(&arena, 1, 100, &r), 0);
+	assert_int_equal(r.first, 6);
+	assert_int_equal(r.n, 14);
+}
+
+static void as_many_ranges_as_ops(void **state)
+{
+	struct arena arena;
+	struct range r;
+
+	(void)state;
+	arena_init(&arena, 1000);
+	for (int i = 0; i < KVTIER_MAX_OPS; i++)
+		assert_int_equal(arena_take(&arena, 1, 1, &r), 0);
+	assert_int_equal(arena_take(&arena, 1, 1, &r), -EAGAIN);
+}
+
+static uint32_t largest_gap(const uint8_t *model, uint32_t n)
+{
+	uint32_t best = 0, run = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		run = model[i] ? 0 : run + 1;
+		best = run > best ? run : best;
+	}
+	return best;
+}
+
+static void random_against_model(void **state)
+{
+	struct random random = random_seeded("unit_client_arena");
+	static uint8_t model[500];
+	struct range held[KVTIER_MAX_OPS], r;
+	struct arena arena;
+	uint32_t n = 0;
+
+	(void)state;
+	arena_init(&arena, sizeof(model));
+	for (int step = 0; step < 20000; step++) {
+		if (n && random_below(&random, 2)) {
+			const uint32_t i = random_below(&random, n);
+
+			arena_give(&arena, held[i].first);
+			memset(&model[held[i].first], 0, held[i].n);
+			held[i] = held[--n];
+			continue;
+		}
+		const uint32_t least = 1 + random_below(&random, 40),
+			       most = least + random_below(&random, 40);
+		const int rc = n == KVTIER_MAX_OPS ? -EAGAIN : arena_take(&arena, least, most, &r);
+
+		assert_int_equal(rc, largest_gap(model, sizeof(model)) < least || n == KVTIER_MAX_OPS
+					     ? -EAGAIN
+					     : 0);
+		if (rc)
+			continue;
+		assert_in_range(r.n, least, most);
+		assert_true(r.first + r.n <= sizeof(model));
+		for (uint32_t i = 0; i < r.n; i++)
+			assert_int_equal(model[r.first + i]++, 0);
+		held[n++] = r;
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(fills_to_the_last_slot),	 cmocka_unit_test(gap_in_the_middle_is_found),
+		cmocka_unit_test(largest_gap_when_less_will_do), cmocka_unit_test(as_many_ranges_as_ops),
+		cmocka_unit_test(random_against_model),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

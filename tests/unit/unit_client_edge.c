@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: the corners of kvtier.h: odd arguments, extreme timeouts, and state that must not add up over many ops,
+ * errors and reconnections. Method: a fake daemon (fake_peer.h); what cannot be seen from outside is looked up in
+ * the client's own struct.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/lib/client.h"
+#include "tests/lib/fake_engine.h"
+
+static int connect_to(const char *path)
+{
+	const struct kvtier_options o = { .size = sizeof(o), .timeout_ms = TIMEOUT_MS, .socket_path = path };
+	struct kvtier_client *client;
+	const int rc = kvtier_connect(&o, &client);
+
+	if (!rc)
+		kvtier_close(client);
+	return rc;
+}
+
+static void empty_path_is_refused(void **state)
+{
+	(void)state;
+	assert_int_equal(connect_to(""), -EINVAL);
+	assert_non_null(strstr(kvtier_last_error(), "socket_path"));
+}
+
+static void environment_names_the_socket(void **state)
+{
+	char long_path[200] = { 0 };
+	struct peer peer;
+
+	(void)state;
+	peer_start(&peer, PEER_HONEST);
+	(void)setenv("KVTIER_SOCKET", peer.path, 1);
+	assert_int_equal(connect_to(NULL), 0);
+	memset(long_path, 'x', sizeof(long_path) - 1);
+	(void)setenv("KVTIER_SOCKET", long_path, 1);
+	assert_int_equal(connect_to(NULL), -ENAMETOOLONG);
+	(void)unsetenv("KVTIER_SOCKET");
+	peer_stop(&peer);
+}
+
+static void any_name_will_do(void **state)
+{
+	static const char odd[] = "\x01 a\nname \xff that is \x7f longer than the sixty-three bytes that the daemon keeps";
+	struct kvtier_options o = { .size = sizeof(o), .timeout_ms = TIMEOUT_MS, .name = odd };
+	struct kvtier_client *client;
+	struct peer peer;
+
+	(void)state;
+	peer_start(&peer, PEER_HONEST);
+	o.socket_path = peer.path;
+	assert_int_equal(kvtier_connect(&o, &client), 0);
+	assert_int_equal(strlen(client->name), WIRE_NAME_BYTES - 1);
+	assert_memory_equal(client->name, "? a?name ? that is ? longer", 27);
+	kvtier_close(client);
+	peer_stop(&peer);
+}
+
+static void nothing_to_look_up(void **state)
+{
+	struct kvtier_hit hit = { .size = sizeof(hit), .blocks = 7 };
+	struct engine e;
+
+	(void)state;
+	fake_open(&e, false);
+	assert_int_equal(kvtier_lookup(e.space, NULL, 0, &hit), 0);
+	assert_int_equal(hit.blocks, 0);
+	fake_close(&e);
+}
+
+static void lookup_only_space_stores_nothing(void **state)
+{
+	const struct kvtier_geometry g = { .size = sizeof(g), .dtype = KVTIER_BF16, .model = "m", .convention = "c",
+					   .layers = 1, .block_tokens = 4, .world = 1, .opaque_bytes = PAGE_BYTES };
+	struct kvtier_result result = { .size = sizeof(result) };
+	struct kvtier_space *space;
+	struct kvtier_key key;
+	struct engine e;
+	uint64_t op;
+
+	(void)state;
+	fake_open(&e, false);
+	fake_keys(&e, 1, 1, &key);
+	assert_int_equal(kvtier_space_open(e.client, &g, NULL, 0, NULL, 0, &space), 0);
+	assert_int_equal(kvtier_store(space, &key, &(uint32_t){ 0 }, 1, NULL, &op), -EINVAL);
+	assert_non_null(strstr(kvtier_last_error(), "without regions"));
+	assert_int_equal(kvtier_prefetch(space, &key, 1, &op), 0);
+	assert_int_equal(kvtier_wait(e.client, op, -1, &result), 0);
+	assert_int_equal(result.status, -ENOENT);
+	kvtier_space_close(space);
+	fake_close(&e);
+}
+
+static void longest_timeouts_do_not_overflow(void **state)
+{
+	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = UINT32_MAX };
+	struct kvtier_result result = { .size = sizeof(result) };
+	struct kvtier_key key;
+	struct engine e;
+	uint64_t op;
+
+	(void)state;
+	fake_open(&e, true);
+	fake_keys(&e, 1, 1, &key);
+	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, &o, &op), 0);
+	assert_int_equal(kvtier_wait(e.client, op, INT_MAX, &result), 0);
+	assert_int_equal(result.status, 0);
+	assert_int_equal(kvtier_load(e.space, &key, &(uint32_t){ 0 }, 1, &o, &op), 0);
+	assert_int_equal(kvtier_cancel(e.client, op, INT_MAX), 0);
+	assert_int_equal(kvtier_wait(e.client, op, INT_MIN, &result), 0);
+	fake_close(&e);
+}
+
+static void results_of_one_array_have_one_size(void **state)
+{
+	struct kvtier_result results[2] = { { .size = 24 }, { .size = sizeof(results[0]) } };
+	struct engine e;
+
+	(void)state;
+	fake_open(&e, false);
+	memcpy((uint8_t *)results + 24, &(uint32_t){ sizeof(results[0]) }, sizeof(uint32_t));
+	assert_int_equal(kvtier_poll(e.client, results, 2), -EINVAL);
+	assert_non_null(strstr(kvtier_last_error(), "ret[1].size"));
+	fake_close(&e);
+}
+
+/* Stores, loads and cancels, good and bad pages, results taken in every way: afterwards all is free again. */
+static void nothing_adds_up(bool private)
+{
+	struct kvtier_result results[4];
+	const uint32_t pages[5] = { 1, PAGES, 2, 12345678, 3 };
+	struct kvtier_key keys[5];
+	struct engine e;
+	uint64_t op;
+
+	fake_open(&e, private);
+	fake_keys(&e, 1, 5, keys);
+	for (int i = 0; i < 3000; i++) {
+		for (int k = 0; k < 4; k++)
+			results[k] = (struct kvtier_result){ .size = sizeof(results[0]) };
+		assert_int_equal(i % 2 ? kvtier_store(e.space, keys, pages, 5, NULL, &op) :
+					 kvtier_load(e.space, keys, pages, 5, NULL, &op), 0);
+		if (i % 5 == 0)
+			assert_int_equal(kvtier_cancel(e.client, op, 5000), 0);
+		if (i % 3)
+			assert_int_equal(kvtier_wait(e.client, op, 5000, results), 0);
+		else
+			assert_true(kvtier_poll(e.client, results, 4) >= 0);
+	}
+	while (e.client->n_free < KVTIER_MAX_OPS) {
+		results[0] = (struct kvtier_result){ .size = sizeof(results[0]) };
+		assert_true(kvtier_poll(e.client, results, 1) >= 0);
+	}
+	assert_int_equal(e.client->link->arena.n_used, 0);
+	assert_int_equal(e.client->link->in_flight, 0);
+	assert_int_equal(e.client->staged_running, 0);
+	if (private)
+		assert_int_equal(staged_arena(e.space->staged)->n_used, 0);
+	fake_close(&e);
+}
+
+static void nothing_adds_up_shared(void **state)
+{
+	(void)state;
+	nothing_adds_up(false);
+}
+
+static void nothing_adds_up_staged(void **state)
+{
+	(void)state;
+	nothing_adds_up(true);
+}
+
+static void ids_are_not_used_again_after_reconnection(void **state)
+{
+	struct kvtier_result result = { .size = sizeof(result) };
+	uint64_t before, after = 0;
+	struct kvtier_key key;
+	struct engine e;
+
+	(void)state;
+	fake_open(&e, false);
+	fake_keys(&e, 1, 1, &key);
+	e.peer.hold = true;
+	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &before), 0);
+	e.peer.hang_up = true;
+	assert_int_equal(kvtier_wait(e.client, before, 5000, &result), 0);
+	assert_int_equal(result.status, -ECONNRESET);
+	while (kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &after))
+		(void)usleep(1000);
+	assert_true(after != before);
+	assert_int_equal(kvtier_wait(e.client, before, 0, &result), -ENOENT);
+	e.peer.hold = false;
+	assert_int_equal(kvtier_wait(e.client, after, 5000, &result), 0);
+	assert_int_equal(result.op, after);
+	fake_close(&e);
+}
+
+/* A thread reads the clock, then waits for the lock while another one connects. */
+static void older_clock_does_not_end_a_greeting(void **state)
+{
+	struct engine e;
+
+	(void)state;
+	fake_open(&e, false);
+	e.peer.lie = PEER_SILENT;
+	e.peer.hang_up = true;
+	while (e.client->state != SESSION_GREETING) {
+		assert_int_equal(kvtier_poll(e.client, NULL, 0), 0);
+		(void)usleep(500);
+	}
+	(void)pthread_mutex_lock(&e.client->control);
+	session_advance(e.client, e.client->since_ns - 1);
+	assert_int_equal(e.client->state, SESSION_GREETING);
+	(void)pthread_mutex_unlock(&e.client->control);
+	fake_close(&e);
+}
+
+/* The daemon was short of something when the space came back: that passes, and the reason shows meanwhile. */
+static void space_refused_on_the_way_back_is_asked_for_again(void **state)
+{
+	struct kvtier_key key;
+	struct engine e;
+	uint64_t op;
+	int tries = 0;
+
+	(void)state;
+	fake_open(&e, false);
+	fake_keys(&e, 1, 1, &key);
+	e.peer.lie = PEER_REFUSES_SPACE;
+	e.peer.hang_up = true;
+	do {
+		struct kvtier_result result = { .size = sizeof(result) };
+
+		(void)usleep(500);
+		assert_true(kvtier_poll(e.client, &result, 1) >= 0);
+		(void)kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &op);
+		assert_true(++tries < 20000);
+	} while (!strstr(kvtier_last_error(), "I do not like it"));
+	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &op), -ENOTCONN);
+	e.peer.lie = PEER_HONEST;
+	fake_store_again(&e);
+	assert_int_equal(e.peer.connections, 2);
+	fake_close(&e);
+}
+
+/* Opens, uses and closes spaces of its own, shared and private in turn. */
+static void *open_and_close(void *arg)
+{
+	const struct kvtier_geometry g = { .size = sizeof(g), .dtype = KVTIER_BF16, .model = "m", .convention = "c",
+					   .layers = 1, .block_tokens = 4, .world = 1, .opaque_bytes = PAGE_BYTES };
+	const struct kvtier_segment s = { .size = sizeof(s), .kind = KVTIER_OPAQUE, .page_stride = PAGE_BYTES,
+					  .length = PAGE_BYTES };
+	struct engine *e = arg;
+
+	for (int i = 0; i < 100; i++) {
+		const bool private = i % 2;
+		const struct kvtier_region r = { .size = sizeof(r), .memory = private ? KVTIER_PRIVATE : KVTIER_MEMFD,
+						 .fd = e->fd, .base = e->memory, .length = PAGES * PAGE_BYTES };
+		struct kvtier_space *space;
+		struct kvtier_hit hit = { .size = sizeof(hit) };
+		struct kvtier_key key;
+		size_t n = 1;
+		uint64_t op;
+		const int rc = kvtier_space_open(e->client, &g, &r, 1, &s, 1, &space);
+
+		assert(rc == 0 || rc == -ENOTCONN);
+		(void)usleep(rc ? 1000 : 0);
+		if (rc)
+			continue;
+		assert(!kvtier_keys(space, NULL, (uint32_t[]){ 1, 2, 3, (uint32_t)i }, 4, &key, &n));
+		assert(!kvtier_lookup(space, &key, 1, &hit));
+		(void)kvtier_load(space, &key, &(uint32_t){ 9 }, 1, NULL, &op);	/* left to the close */
+		kvtier_space_close(space);
+	}
+	return NULL;
+}
+
+static void *wait_and_poll(void *arg)
+{
+	struct engine *e = arg;
+	struct kvtier_key key;
+
+	fake_keys(e, 5, 1, &key);
+	for (int i = 0; i < 300; i++) {
+		struct kvtier_result result = { .size = sizeof(result) };
+		uint64_t op = 0;
+
+		if (kvtier_store(e->space, &key, &(uint32_t){ 3 }, 1, NULL, &op))
+			(void)usleep(500);
+		else if (i % 2)
+			(void)kvtier_wait(e->client, op, 5000, &result);
+		else
+			(void)kvtier_cancel(e->client, op, 5000);
+		(void)kvtier_poll(e->client, &result, 1);
+	}
+	return NULL;
+}
+
+/* Spaces come and go while others wait, and the daemon does, too. For sanitizers, above all. */
+static void spaces_come_and_go_under_threads(void **state)
+{
+	pthread_t threads[4];
+	struct engine e;
+
+	(void)state;
+	fake_open(&e, true);
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, i < 2 ? open_and_close : wait_and_poll, &e), 0);
+	for (int i = 0; i < 6; i++) {
+		(void)usleep(30000);
+		e.peer.hang_up = true;
+	}
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+	fake_store_again(&e);
+	fake_close(&e);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(empty_path_is_refused),
+		cmocka_unit_test(environment_names_the_socket),
+		cmocka_unit_test(any_name_will_do),
+		cmocka_unit_test(nothing_to_look_up),
+		cmocka_unit_test(lookup_only_space_stores_nothing),
+		cmocka_unit_test(longest_timeouts_do_not_overflow),
+		cmocka_unit_test(results_of_one_array_have_one_size),
+		cmocka_unit_test(nothing_adds_up_shared),
+		cmocka_unit_test(nothing_adds_up_staged),
+		cmocka_unit_test(ids_are_not_used_again_after_reconnection),
+		cmocka_unit_test(older_clock_does_not_end_a_greeting),
+		cmocka_unit_test(spaces_come_and_go_under_threads),
+		cmocka_unit_test(space_refused_on_the_way_back_is_asked_for_again),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: which pages are lent after a connection was given up, to whom they are refused, and what frees them.
+ * Method: a fake daemon (fake_peer.h) that begins ops, or does not, and neither answers nor hangs up; and lent.c by
+ * itself, with a socket pair for each connection.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "client/lib/client.h"
+#include "tests/lib/fake_engine.h"
+
+static const uint32_t some_pages[4] = { 5, 3, 5, 4 };
+
+static int lent_now(void)
+{
+	return kvtier_lent(NULL, NULL, 0);
+}
+
+static void becomes_free(void)
+{
+	for (int i = 0; i < 10000 && lent_now() > 0; i++)
+		(void)usleep(1000);
+	assert_int_equal(lent_now(), 0);
+}
+
+/* A load that the daemon took off the ring (or not), and then nothing: what closing the space says. */
+static int give_up(struct engine *e, bool taken, uint64_t *ret_op)
+{
+	struct kvtier_key keys[4];
+	const uint32_t before = e->peer.taken;
+
+	fake_keys(e, 1, 4, keys);
+	e->peer.keep = taken;
+	e->peer.hold = !taken;
+	assert_int_equal(kvtier_load(e->space, keys, some_pages, 4, NULL, ret_op), 0);
+	for (int i = 0; taken && i < 10000 && e->peer.taken == before; i++)
+		(void)usleep(1000);
+	e->peer.deaf = true;
+	return kvtier_space_close(e->space);
+}
+
+static void what_the_daemon_began_is_lent(void **state)
+{
+	struct kvtier_lent lent[4] = { { .size = sizeof(lent[0]) } };
+	struct { uint32_t size, page; } old[4] = { { .size = sizeof(old[0]) } };
+	struct stat st;
+	struct engine e;
+	uint64_t op;
+
+	(void)state;
+	fake_open(&e, false);
+	assert_int_equal(give_up(&e, true, &op), 3);
+	assert_int_equal(fstat(e.fd, &st), 0);
+	assert_int_equal(kvtier_lent(e.client, lent, 4), 3);
+	assert_int_equal(kvtier_lent(NULL, (struct kvtier_lent *)(void *)old, 2), 3);
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_int_equal(lent[i].page, 3 + i);
+		assert_int_equal(lent[i].memory, st.st_ino);
+		assert_int_equal(lent[i].offset, lent[i].page * PAGE_BYTES);
+		assert_int_equal(lent[i].op, op);
+		assert_int_equal(lent[i].daemon, getpid());	/* the fake daemon is a thread */
+		assert_int_equal(lent[i].ended, 1);
+		assert_int_equal(old[i].page, i < 2 ? 3 + i : 0);	/* no more than asked for, in size and number */
+	}
+	e.peer.deaf = false;	/* it sees the end, and hangs up */
+	becomes_free();
+	fake_close(&e);
+}
+
+static void what_it_never_read_is_not(void **state)
+{
+	struct engine e;
+	uint64_t op;
+
+	(void)state;
+	fake_open(&e, false);
+	assert_int_equal(give_up(&e, false, &op), 0);
+	assert_int_equal(lent_now(), 0);
+	e.peer.deaf = false;
+	fake_close(&e);
+}
+
+static void nor_are_staged_pages(void **state)
+{
+	struct engine e;
+	uint64_t op;
+
+	(void)state;
+	fake_open(&e, true);
+	assert_int_equal(give_up(&e, true, &op), 0);
+	assert_int_equal(lent_now(), 0);
+	e.peer.deaf = false;
+	fake_close(&e);
+}
+
+/* The daemon connects again with this as the fourth descriptor. */
+static void give_fourth(struct engine *e, int fd)
+{
+	e->peer.pidfd = fd;
+	e->peer.hang_up = true;
+	while (e->peer.connections < 2) {
+		assert_true(kvtier_poll(e->client, NULL, 0) >= 0);
+		(void)usleep(1000);
+	}
+	fake_store_again(e);
+}
+
+static void a_dead_daemon_has_let_go(void **state)
+{
+	struct kvtier_lent lent[4] = { { .size = sizeof(lent[0]) } };
+	struct engine e;
+	uint64_t op;
+	pid_t pid;
+	int pidfd;
+
+	(void)state;
+	pid = fork();
+	if (pid == 0)
+		for (;;)
+			(void)pause();
+	pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	assert_true(pid > 0 && pidfd >= 0);
+	fake_open(&e, false);
+	give_fourth(&e, pidfd);
+	assert_int_equal(give_up(&e, true, &op), 3);
+	assert_int_equal(kvtier_lent(NULL, lent, 4), 3);
+	assert_int_equal(lent[0].daemon, pid);
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	assert_int_equal(lent_now(), 0);	/* though nobody hung up */
+	e.peer.deaf = false;
+	fake_close(&e);
+	(void)close(pidfd);
+}
+
+static void what_is_no_pidfd_says_nothing(void **state)
+{
+	const int fd = eventfd(1, EFD_CLOEXEC);	/* readable */
+	struct engine e;
+	uint64_t op;
+
+	(void)state;
+	fake_open(&e, false);
+	give_fourth(&e, fd);
+	assert_int_equal(give_up(&e, true, &op), 3);
+	assert_int_equal(lent_now(), 3);	/* it polls readable, and is not believed */
+	e.peer.deaf = false;
+	becomes_free();
+	fake_close(&e);
+	(void)close(fd);
+}
+
+/* --- lent.c by itself --- */
+
+static int memory_file(void)
+{
+	const int fd = memfd_create("pages", MFD_CLOEXEC);
+
+	assert_true(fd >= 0 && !ftruncate(fd, 1 << 20));
+	return fd;
+}
+
+static struct lent_layout *layout(const int *fds, size_t n, uint64_t offset, uint64_t stride)
+{
+	const struct wire_segment segment = { .kind = KVTIER_OPAQUE, .page_stride = stride, .length = stride };
+	struct wire_region regions[2] = { { .offset = offset, .length = 1 << 16 }, { .length = 1 << 16 } };
+	struct lent_layout *ret;
+
+	assert_int_equal(lent_layout_open(fds, regions, n, &segment, 1, &ret), 0);
+	return ret;
+}
+
+/* Pages 3, 4, 5 of a layout are lent; the daemon's end of the socket. */
+static int lend(struct lent_layout *of)
+{
+	struct grave *grave;
+	int pair[2];
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+	assert_int_equal(grave_open(8, -1, &grave), 0);
+	grave_add(grave, of, 77, some_pages, 4);
+	assert_true(grave_bury(grave, pair[0]) > 0);
+	return pair[1];
+}
+
+static int check_one(const struct lent_layout *of, uint32_t page)
+{
+	return lent_check(of, &page, 1);
+}
+
+static void whom_they_are_refused(void **state)
+{
+	const int fds[2] = { memory_file(), memory_file() };
+	struct lent_layout *a = layout(fds, 1, 0, 4096), *same = layout(fds, 1, 0, 4096);
+	struct lent_layout *wider = layout(fds, 1, 0, 8192), *beside = layout(fds, 1, 1 << 16, 4096);
+	struct lent_layout *other = layout(&fds[1], 1, 0, 4096);
+	const int end = lend(a);
+
+	(void)state;
+	assert_int_equal(check_one(a, 4), -EBUSY);
+	assert_int_equal(check_one(same, 4), -EBUSY);
+	assert_non_null(strstr(kvtier_last_error(), "page 4 is lent still: kvtierd (pid"));
+	assert_int_equal(check_one(same, 2), 0);
+	assert_int_equal(check_one(same, 6), 0);
+	assert_int_equal(check_one(wider, 9), -EBUSY);	/* which bytes of it is not known */
+	assert_int_equal(check_one(beside, 4), 0);
+	assert_int_equal(check_one(other, 4), 0);
+	assert_int_equal(lent_space(same), 3);
+	assert_int_equal(lent_space(wider), 0);
+	(void)close(end);
+	assert_int_equal(check_one(a, 4), 0);
+	assert_int_equal(lent_graves, 0);
+	lent_layout_close(a);
+	lent_layout_close(same);
+	lent_layout_close(wider);
+	lent_layout_close(beside);
+	lent_layout_close(other);
+	(void)close(fds[0]);
+	(void)close(fds[1]);
+}
+
+/* Pages that lie in two memories are lent until both were taken back. */
+static void memory_taken_back_is_forgotten(void **state)
+{
+	const int fds[2] = { memory_file(), memory_file() };
+	struct lent_layout *both = layout(fds, 2, 0, 4096);
+	const int end = lend(both), again = lend(both);
+	struct stat st[2];
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(fstat(fds[i], &st[i]), 0);
+		assert_true(lent_memory_open(st[i].st_dev, st[i].st_ino));
+	}
+	lent_layout_close(both);
+	assert_false(lent_memory_open(st[0].st_dev, st[0].st_ino));
+	lent_forget(st[0].st_dev, st[0].st_ino);
+	assert_int_equal(lent_now(), 6);
+	lent_forget(st[1].st_dev, st[1].st_ino);
+	assert_int_equal(lent_now(), 0);
+	assert_int_equal(lent_graves, 0);
+	for (int i = 0; i < 2; i++)
+		(void)close(fds[i]);
+	(void)close(end);
+	(void)close(again);
+}
+
+static void there_is_an_end_of_graves(void **state)
+{
+	const int fd = memory_file();
+	struct lent_layout *of = layout(&fd, 1, 0, 4096);
+	const struct kvtier_options o = { .size = sizeof(o), .socket_path = "/nonexistent/kvtier.sock" };
+	struct kvtier_client *client;
+	int ends[LENT_GRAVES_MAX];
+
+	(void)state;
+	for (int i = 0; i < LENT_GRAVES_MAX; i++)
+		ends[i] = lend(of);
+	assert_int_equal(kvtier_connect(&o, &client), -EBUSY);
+	assert_non_null(strstr(kvtier_last_error(), "64 connections"));
+	for (int i = 0; i < LENT_GRAVES_MAX; i++)
+		(void)close(ends[i]);
+	assert_int_equal(kvtier_connect(&o, &client), -ENOENT);
+	assert_int_equal(lent_graves, 0);
+	lent_layout_close(of);
+	(void)close(fd);
+}
+
+/* A child has nothing to wait for, and what it does to its copies is not seen by the daemon. */
+static void a_child_forgets_them(void **state)
+{
+	const int fd = memory_file();
+	struct lent_layout *of = layout(&fd, 1, 0, 4096);
+	const int end = lend(of);
+	int status;
+	pid_t pid;
+
+	(void)state;
+	(void)process_begin();	/* as a client does, before anything is lent */
+	pid = fork();
+	if (pid == 0)
+		_exit(lent_now() != 0 || check_one(of, 4) != 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_int_equal(lent_now(), 3);
+	assert_int_equal(check_one(of, 4), -EBUSY);
+	(void)close(end);
+	assert_int_equal(lent_now(), 0);
+	lent_layout_close(of);
+	(void)close(fd);
+}
+
+/* --- memory --- */
+
+static void memory_keeps_its_contents(void **state)
+{
+	const size_t pages = 64;
+	struct kvtier_region region = { .size = sizeof(region) }, after = { .size = sizeof(after) };
+	struct kvtier_shared *memory;
+	struct lent_layout *of;
+	uint8_t *base;
+
+	(void)state;
+	assert_int_equal(kvtier_memory_alloc(0, NULL, &memory), -EINVAL);
+	assert_int_equal(kvtier_memory_alloc(SIZE_MAX, NULL, &memory), -EINVAL);
+	assert_int_equal(kvtier_memory_alloc(pages * 4096 - 1, "a name", &memory), 0);
+	base = kvtier_memory_address(memory);
+	for (size_t p = 0; p < pages; p += 3)	/* with holes between */
+		memset(base + p * 4096, (int)p + 1, 4096);
+	assert_int_equal(kvtier_memory_region(memory, &region), 0);
+	assert_int_equal(region.length, pages * 4096);
+	assert_int_equal(fcntl(region.fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW);
+	of = layout(&region.fd, 1, 0, 4096);
+	assert_int_equal(kvtier_memory_take_back(memory), -EBUSY);
+	lent_layout_close(of);
+	assert_int_equal(kvtier_memory_take_back(memory), 0);
+	assert_int_equal(kvtier_memory_region(memory, &after), 0);
+	assert_ptr_equal(kvtier_memory_address(memory), base);
+	assert_int_equal(fcntl(after.fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW);
+	for (size_t p = 0; p < pages; p++)
+		for (size_t i = 0; i < 4096; i++)
+			assert_int_equal(base[p * 4096 + i], p % 3 ? 0 : (uint8_t)(p + 1));
+	kvtier_memory_free(memory);
+	kvtier_memory_free(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_the_daemon_began_is_lent),
+		cmocka_unit_test(what_it_never_read_is_not),
+		cmocka_unit_test(nor_are_staged_pages),
+		cmocka_unit_test(a_dead_daemon_has_let_go),
+		cmocka_unit_test(what_is_no_pidfd_says_nothing),
+		cmocka_unit_test(whom_they_are_refused),
+		cmocka_unit_test(memory_taken_back_is_forgotten),
+		cmocka_unit_test(there_is_an_end_of_graves),
+		cmocka_unit_test(a_child_forgets_them),
+		cmocka_unit_test(memory_keeps_its_contents),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

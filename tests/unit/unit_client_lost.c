@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: a lost daemon ends every op and nothing else: the client comes back by itself with its spaces,
+ * whichever threads are in it. Method: a fake daemon (fake_peer.h) that hangs up.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/lib/fake_engine.h"
+
+static void lost_daemon_ends_every_op(bool private)
+{
+	struct kvtier_result result = { .size = sizeof(result) };
+	struct kvtier_key keys[5];
+	const uint32_t pages[5] = { 0, 1, 2, 3, 4 };
+	int32_t blocks[5];
+	struct engine e;
+	uint64_t ops[3];
+
+	fake_open(&e, private);
+	fake_keys(&e, 1, 5, keys);
+	e.peer.hold = true;
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(kvtier_store(e.space, keys, pages, 5, NULL, &ops[i]), 0);
+	e.peer.hang_up = true;
+	result.blocks = blocks;
+	result.blocks_max = 5;
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(kvtier_wait(e.client, ops[i], 5000, &result), 0);
+		assert_int_equal(result.status, -ECONNRESET);
+		for (int k = 0; k < 5; k++)
+			assert_int_equal(blocks[k], -ECONNRESET);
+	}
+	fake_close(&e);
+}
+
+static void lost_daemon_ends_shared_ops(void **state)
+{
+	(void)state;
+	lost_daemon_ends_every_op(false);
+}
+
+static void lost_daemon_ends_staged_ops(void **state)
+{
+	(void)state;
+	lost_daemon_ends_every_op(true);
+}
+
+static void comes_back_with_its_spaces(bool private)
+{
+	struct kvtier_key before, after;
+	struct engine e;
+
+	fake_open(&e, private);
+	fake_store_again(&e);
+	fake_keys(&e, 1, 1, &before);
+	e.peer.salt = 9;	/* as if the state directory had been lost */
+	e.peer.hang_up = true;
+	while (e.peer.connections < 2) {
+		assert_int_equal(kvtier_poll(e.client, NULL, 0), 0);
+		(void)usleep(1000);
+	}
+	fake_store_again(&e);
+	fake_keys(&e, 1, 1, &after);
+	assert_memory_not_equal(&before, &after, sizeof(before));
+	assert_int_equal(e.peer.connections, 2);
+	fake_close(&e);
+}
+
+static void reconnects_shared(void **state)
+{
+	(void)state;
+	comes_back_with_its_spaces(false);
+}
+
+static void reconnects_staged(void **state)
+{
+	(void)state;
+	comes_back_with_its_spaces(true);
+}
+
+static void *hammer(void *arg)
+{
+	struct engine *e = arg;
+	struct kvtier_result result = { .size = sizeof(result) };
+	struct kvtier_hit hit = { .size = sizeof(hit) };
+	struct kvtier_key key;
+	uint64_t op;
+
+	fake_keys(e, 5, 1, &key);
+	for (int i = 0; i < 300; i++) {
+		int rc = kvtier_load(e->space, &key, &(uint32_t){ 3 }, 1, NULL, &op);
+
+		assert(rc == 0 || rc == -ENOTCONN || rc == -EAGAIN);
+		rc = kvtier_lookup(e->space, &key, 1, &hit);
+		assert(!rc);
+		if (rc == 0 && i % 3 && !kvtier_wait(e->client, op, 5000, &result))
+			assert(result.status == 0 || result.status == -ENOENT ||
+			       result.status == -ECONNRESET);
+		else
+			(void)kvtier_poll(e->client, &result, 1);
+	}
+	return NULL;
+}
+
+/* Threads that submit, wait, poll and look up while the daemon comes and goes. For sanitizers, above all. */
+static void threads_share_a_client(void **state)
+{
+	pthread_t threads[4];
+	struct engine e;
+
+	(void)state;
+	fake_open(&e, true);
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, hammer, &e), 0);
+	for (int i = 0; i < 5; i++) {
+		(void)usleep(20000);
+		e.peer.hang_up = true;
+	}
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+	fake_close(&e);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(lost_daemon_ends_shared_ops), cmocka_unit_test(lost_daemon_ends_staged_ops),
+		cmocka_unit_test(reconnects_shared),	       cmocka_unit_test(reconnects_staged),
+		cmocka_unit_test(threads_share_a_client),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: ops do what kvtier.h promises: results once, pages right, deadlines kept, lost daemons survived,
+ * for shared and for private (staged) memory. Method: a fake daemon (fake_peer.h) that is honest, or
+ * stands still, or goes away.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/lib/fake_engine.h"
+
+/* Stores 20 pages, loads 21 keys to other pages: 20 come back, the last page is left alone. */
+static void round_trip(bool private)
+{
+	struct kvtier_result result = { .size = sizeof(result) };
+	struct kvtier_key keys[21];
+	uint32_t pages[21];
+	int32_t blocks[21];
+	struct engine e;
+	uint64_t op;
+
+	fake_open(&e, private);
+	fake_keys(&e, 1, 21, keys);
+	for (uint32_t i = 0; i < 21; i++) {
+		fake_fill(&e, i, (uint8_t)(i + 1));
+		pages[i] = i;
+	}
+	assert_int_equal(kvtier_store(e.space, keys, pages, 20, NULL, &op), 0);
+	assert_int_equal(kvtier_wait(e.client, op, -1, &result), 0);
+	assert_int_equal(result.status, 0);
+	assert_int_equal(result.ok, 20);
+	for (uint32_t i = 0; i < 21; i++) {
+		pages[i] = 60 - i;
+		fake_fill(&e, 60 - i, 0x99);
+	}
+	result.blocks = blocks;
+	result.blocks_max = 21;
+	assert_int_equal(kvtier_load(e.space, keys, pages, 21, NULL, &op), 0);
+	assert_int_equal(kvtier_wait(e.client, op, -1, &result), 0);
+	assert_int_equal(result.status, -ENOENT);
+	assert_int_equal(result.prefix, 20);
+	assert_int_equal(result.op, op);
+	for (uint32_t i = 0; i < 20; i++) {
+		fake_page_is(&e, 60 - i, (uint8_t)(i + 1));
+		assert_int_equal(blocks[i], 0);
+	}
+	assert_int_equal(blocks[20], -ENOENT);
+	if (private)
+		fake_page_is(&e, 40, 0x99);
+	assert_int_equal(kvtier_wait(e.client, op, 0, &result), -ENOENT);	/* taken */
+	fake_close(&e);
+}
+
+static void shared_pages_come_back(void **state)
+{
+	(void)state;
+	round_trip(false);
+}
+
+static void private_pages_come_back_in_chunks(void **state)
+{
+	(void)state;
+	round_trip(true);
+}
+
+static void second_store_says_present(void **state)
+{
+	struct kvtier_result result = { .size = sizeof(result) };
+	const uint32_t page = 0;
+	struct kvtier_key key;
+	struct engine e;
+	int32_t status;
+	uint64_t op;
+
+	(void)state;
+	fake_open(&e, false);
+	fake_keys(&e, 1, 1, &key);
+	result.blocks = &status;
+	result.blocks_max = 1;
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(kvtier_store(e.space, &key, &page, 1, NULL, &op), 0);
+		assert_int_equal(kvtier_wait(e.client, op, -1, &result), 0);
+		assert_int_equal(status, i ? KVTIER_BLOCK_PRESENT : KVTIER_BLOCK_OK);
+	}
+	fake_close(&e);
+}
+
+static void bad_pages_fail_alone_when_staged(void **state)
+{
+	struct kvtier_result result = { .size = sizeof(result) };
+	const uint32_t pages[4] = { 0, 1, PAGES, 2 };
+	struct kvtier_key keys[4];
+	int32_t blocks[4];
+	struct engine e;
+	uint64_t op;
+
+	(void)state;
+	fake_open(&e, true);
+	fake_keys(&e, 1, 4, keys);
+	result.blocks = blocks;
+	result.blocks_max = 4;
+	assert_int_equal(kvtier_store(e.space, keys, pages, 4, NULL, &op), 0);
+	assert_int_equal(kvtier_wait(e.client, op, -1, &result), 0);
+	assert_int_equal(result.prefix, 2);
+	assert_int_equal(blocks[2], -EFAULT);
+	assert_int_equal(blocks[3], 0);
+	fake_close(&e);
+}
+
+/* More than the arena and the ring hold at once: -EAGAIN, and each op completes exactly once. */
+static void ops_beyond_the_rings_wait(void **state)
+{
+	struct kvtier_result results[KVTIER_MAX_OPS];
+	const uint32_t page = 0;
+	struct kvtier_key key;
+	struct engine e;
+	uint64_t op;
+	int submitted = 0, taken = 0, n;
+
+	(void)state;
+	fake_open_with(&e, false, 8, 64);
+	fake_keys(&e, 1, 1, &key);
+	for (int i = 0; i < KVTIER_MAX_OPS; i++)
+		results[i].size = sizeof(results[i]), results[i].blocks = NULL;
+	e.peer.hold = true;
+	while (!kvtier_store(e.space, &key, &page, 1, NULL, &op))
+		submitted++;
+	assert_int_equal(submitted, 8);
+	e.peer.hold = false;
+	while (taken < 1000) {
+		const int rc = kvtier_store(e.space, &key, &page, 1, NULL, &op);
+
+		assert_true(rc == 0 || rc == -EAGAIN);
+		submitted += rc == 0;
+		n = kvtier_poll(e.client, results, KVTIER_MAX_OPS);
+		assert_true(n >= 0);
+		for (int i = 0; i < n; i++)
+			assert_int_equal(results[i].status, 0);
+		taken += n;
+	}
+	assert_true(taken <= submitted);
+	fake_close(&e);
+}
+
+static void no_more_than_max_ops(void **state)
+{
+	struct kvtier_key key;
+	struct engine e;
+	uint64_t op;
+
+	(void)state;
+	fake_open_with(&e, true, 1024, 1024);
+	fake_keys(&e, 1, 1, &key);
+	e.peer.hold = true;
+	for (int i = 0; i < KVTIER_MAX_OPS; i++)
+		assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &op), 0);
+	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &op), -EAGAIN);
+	assert_non_null(strstr(kvtier_last_error(), "256"));
+	fake_close(&e);
+}
+
+static void wait_ends_at_its_timeout_and_the_op_goes_on(void **state)
+{
+	struct kvtier_result result = { .size = sizeof(result) };
+	const uint32_t page = 0;
+	struct kvtier_key key;
+	struct engine e;
+	uint64_t op;
+
+	(void)state;
+	fake_open(&e, false);
+	fake_keys(&e, 1, 1, &key);
+	e.peer.hold = true;
+	assert_int_equal(kvtier_store(e.space, &key, &page, 1, NULL, &op), 0);
+	assert_int_equal(kvtier_wait(e.client, op, 0, &result), -ETIMEDOUT);
+	assert_int_equal(kvtier_wait(e.client, op, 50, &result), -ETIMEDOUT);
+	assert_int_equal(kvtier_cancel(e.client, op, 50), -ETIMEDOUT);
+	assert_int_equal(kvtier_wait(e.client, op, -1, &result), -ETIMEDOUT);	/* deadline and grace */
+	e.peer.hold = false;
+	assert_int_equal(kvtier_wait(e.client, op, 5000, &result), 0);
+	fake_close(&e);
+}
+
+static void cancelled_staged_op_starts_no_more_chunks(void **state)
+{
+	struct kvtier_result result = { .size = sizeof(result) };
+	struct kvtier_key keys[20];
+	uint32_t pages[20];
+	struct engine e;
+	uint64_t op;
+
+	(void)state;
+	fake_open(&e, true);
+	fake_keys(&e, 1, 20, keys);
+	for (uint32_t i = 0; i < 20; i++)
+		pages[i] = i;
+	e.peer.hold = true;
+	assert_int_equal(kvtier_store(e.space, keys, pages, 20, NULL, &op), 0);
+	assert_int_equal(kvtier_cancel(e.client, op, 0), -ETIMEDOUT);
+	e.peer.hold = false;
+	assert_int_equal(kvtier_cancel(e.client, op, 5000), 0);
+	assert_int_equal(kvtier_cancel(e.client, op, 0), 0);	/* again: the result still waits */
+	assert_int_equal(kvtier_wait(e.client, op, 0, &result), 0);
+	assert_int_equal(result.status, -ECANCELED);
+	assert_int_equal(result.ok, 3);				/* the chunk that was on its way */
+	assert_int_equal(kvtier_cancel(e.client, op, 0), -ENOENT);
+	fake_close(&e);
+}
+
+/* The descriptor is readable while there are results, else quiet, and the same over reconnects. */
+static void event_fd_follows_results(void **state)
+{
+	struct kvtier_result results[2] = { { .size = sizeof(results[0]) }, { .size = sizeof(results[0]) } };
+	struct pollfd p = { .events = POLLIN };
+	struct kvtier_key key;
+	struct engine e;
+	uint64_t op;
+
+	(void)state;
+	fake_open(&e, false);
+	fake_keys(&e, 1, 1, &key);
+	p.fd = kvtier_event_fd(e.client);
+	for (int round = 0; round < 20; round++) {
+		(void)kvtier_poll(e.client, results, 1);
+		assert_int_equal(poll(&p, 1, 0), 0);
+		for (int i = 0; i < 3; i++)
+			assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &op), 0);
+		for (int left = 3; left > 0;) {
+			assert_int_equal(poll(&p, 1, 5000), 1);
+			left -= kvtier_poll(e.client, results, 1);
+		}
+		(void)kvtier_poll(e.client, results, 1);
+	}
+	e.peer.hold = true;
+	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &op), 0);
+	e.peer.hang_up = true;
+	assert_int_equal(poll(&p, 1, 5000), 1);
+	while (kvtier_poll(e.client, results, 1) == 0)
+		assert_int_equal(poll(&p, 1, 5000), 1);
+	assert_int_equal(results[0].status, -ECONNRESET);
+	e.peer.hold = false;
+	fake_store_again(&e);
+	assert_int_equal(kvtier_event_fd(e.client), p.fd);
+	fake_close(&e);
+}
+
+static void results_taken_by_others_are_not_lost_to_event_fd(void **state)
+{
+	struct kvtier_result result = { .size = sizeof(result) };
+	struct pollfd p = { .events = POLLIN };
+	struct kvtier_key key;
+	struct engine e;
+	uint64_t op[2];
+
+	(void)state;
+	fake_open(&e, false);
+	fake_keys(&e, 1, 1, &key);
+	p.fd = kvtier_event_fd(e.client);
+	(void)kvtier_poll(e.client, &result, 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &op[i]), 0);
+	assert_int_equal(kvtier_wait(e.client, op[1], 5000, &result), 0); /* takes both completions in */
+	assert_int_equal(poll(&p, 1, 5000), 1);
+	assert_int_equal(kvtier_poll(e.client, &result, 1), 1);
+	assert_int_equal(result.op, op[0]);
+	fake_close(&e);
+}
+
+static void bad_arguments_submit_nothing(void **state)
+{
+	struct kvtier_op_options o = { .size = sizeof(o), .priority = 101 };
+	struct kvtier_key key = { { 0 } };
+	struct engine e;
+	uint64_t op;
+
+	(void)state;
+	fake_open(&e, false);
+	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, &o, &op), -EINVAL);
+	assert_non_null(strstr(kvtier_last_error(), "options.priority is 101"));
+	assert_int_equal(kvtier_load(e.space, &key, &(uint32_t){ 0 }, 0, NULL, &op), -EINVAL);
+	assert_int_equal(kvtier_load(e.space, &key, &(uint32_t){ 0 }, KVTIER_MAX_BLOCKS + 1, NULL, &op),
+			 -EINVAL);
+	assert_int_equal(kvtier_load(e.space, &key, NULL, 1, NULL, &op), -EINVAL);
+	assert_int_equal(kvtier_wait(e.client, 12345, 0, NULL), -ENOENT);
+	assert_int_equal(e.peer.ops, 0);
+	fake_close(&e);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(shared_pages_come_back),
+		cmocka_unit_test(private_pages_come_back_in_chunks),
+		cmocka_unit_test(second_store_says_present),
+		cmocka_unit_test(bad_pages_fail_alone_when_staged),
+		cmocka_unit_test(ops_beyond_the_rings_wait),
+		cmocka_unit_test(no_more_than_max_ops),
+		cmocka_unit_test(wait_ends_at_its_timeout_and_the_op_goes_on),
+		cmocka_unit_test(cancelled_staged_op_starts_no_more_chunks),
+		cmocka_unit_test(event_fd_follows_results),
+		cmocka_unit_test(results_taken_by_others_are_not_lost_to_event_fd),
+		cmocka_unit_test(bad_arguments_submit_nothing),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: fp8 loses no more than daemon/IMAGE.md says.
+ * Method: exhaustive for single values, 8 M Gaussian ones (fixed seed: a figure, not a search) for the means.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "kernels/fp8.h"
+
+enum { GROUP = 16 * 128, GROUPS = 4096 };
+
+static double value_of(int is_fp16, uint32_t code)
+{
+	const struct fp8_source s = fp8_source(is_fp16);
+	int e;
+	const uint32_t m = fp8_split(&s, code, &e);
+
+	return ldexp(code & 0x8000 ? -(double)m : m, e);
+}
+
+static uint32_t bf16_of(double x)
+{
+	union {
+		float f;
+		uint32_t u;
+	} v = { .f = (float)x };
+
+	return (v.u + 0x7fff + (v.u >> 16 & 1)) >> 16;
+}
+
+/* Every value beside every amax exponent: 1/17 where the code is normal, half a least step where not. */
+static void error_of_a_value_is_bounded(void **state)
+{
+	(void)state;
+	for (int h = 0; h < 2; h++)
+		for (int k = h ? FP8_FP16_K_MIN : -20; k <= FP8_FP16_K_MAX; k++)
+			for (uint32_t v = 0; v < (h ? FP8_FP16_LIMIT : FP8_BF16_LIMIT); v++) {
+				const double x = value_of(h, v),
+					     y = value_of(h, fp8_decode(h, k, fp8_encode(h, k, v)));
+
+				if (x > ldexp(464, k))
+					break;
+				if (x >= ldexp(1, k - 6))
+					assert_true(fabs(x - y) <= x / 17);
+				else
+					assert_true(fabs(x - y) <= ldexp(1, k - 10));
+			}
+}
+
+static double gaussian(uint64_t *seed)
+{
+	double u[2];
+
+	for (int i = 0; i < 2; i++) {
+		*seed = *seed * 6364136223846793005u + 1442695040888963407u;
+		u[i] = ((double)(*seed >> 33) + 0.5) / 2147483648.0;
+	}
+	return sqrt(-2 * log(u[0])) * cos(6.283185307179586 * u[1]);
+}
+
+/* Groups of one sigma each, sigma spread over an octave: where amax falls in its octave shifts the figure a
+ * little. */
+static void gaussian_ratio(double *ret_noise, double *ret_signal)
+{
+	uint64_t seed = 1;
+
+	*ret_noise = *ret_signal = 0;
+	for (int g = 0; g < GROUPS; g++) {
+		const double sigma = exp2((double)g / GROUPS);
+		uint32_t v[GROUP], amax = 0;
+		int k;
+
+		for (int i = 0; i < GROUP; i++) {
+			v[i] = bf16_of(sigma * gaussian(&seed));
+			amax = (v[i] & 0x7fff) > amax ? v[i] & 0x7fff : amax;
+		}
+		k = fp8_exponent(0, amax);
+		for (int i = 0; i < GROUP; i++) {
+			const double x = value_of(0, v[i]),
+				     y = value_of(0, fp8_decode(0, k, fp8_encode(0, k, v[i])));
+
+			*ret_noise += (x - y) * (x - y) / (sigma * sigma);
+			*ret_signal += x * x / (sigma * sigma);
+		}
+	}
+}
+
+static void gaussian_rms_error(void **state)
+{
+	double noise, signal, percent;
+
+	(void)state;
+	gaussian_ratio(&noise, &signal);
+	percent = 100 * sqrt(noise / signal);
+	print_message("relative RMS error %.4f %%\n", percent);
+	assert_true(fabs(percent - 2.667) <= 0.02);
+}
+
+static void gaussian_signal_to_noise(void **state)
+{
+	double noise, signal;
+
+	(void)state;
+	gaussian_ratio(&noise, &signal);
+	assert_true(10 * log10(signal / noise) >= 31);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(error_of_a_value_is_bounded),
+		cmocka_unit_test(gaussian_rms_error),
+		cmocka_unit_test(gaussian_signal_to_noise),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

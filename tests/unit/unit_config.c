@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_config - goal: a configuration is either taken whole and as written, or refused with the line, the key
+ * and what is allowed. Method: texts through config_parse(); directories made below a temporary one.
+ * `unit_config man` prints the part of kvtierd.8 that the table makes; the test compares it with the page.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "daemon/config/config_table.h"
+
+static char text[1024];
+
+static int parse(const char *file, struct config *ret)
+{
+	FILE *in = fmemopen((void *)(uintptr_t)file, strlen(file), "r");
+	int r;
+
+	text[0] = '\0';
+	if (file[0] == '\0') /* fmemopen takes no empty buffers */
+		return config_load(NULL, ret, text, sizeof(text));
+	assert_non_null(in);
+	r = config_parse(in, "test.conf", ret, text, sizeof(text));
+	(void)fclose(in);
+	return r;
+}
+
+/* The file is refused and the message says each of the words. */
+#define REFUSED(file, ...) refused(file, (const char *const[]){ __VA_ARGS__, NULL })
+
+static void refused(const char *file, const char *const *words)
+{
+	struct config config, untouched;
+
+	memset(&config, 0x5a, sizeof(config));
+	untouched = config;
+	assert_int_equal(parse(file, &config), -EINVAL);
+	assert_memory_equal(&config, &untouched, sizeof(config));
+	for (const char *c = text; *c != '\0'; c++)
+		assert_true((unsigned char)*c >= 0x20); /* what the file says cannot talk to a terminal */
+	for (; *words != NULL; words++) {
+		if (strstr(text, *words) == NULL)
+			fail_msg("\"%s\" is not in: %s", *words, text);
+	}
+}
+
+static void defaults(void **unused)
+{
+	struct config c;
+
+	(void)unused;
+	assert_int_equal(parse("", &c), 0);
+	assert_int_equal(c.host_bytes, 1ull << 30);
+	assert_int_equal(c.host_slab_bytes, 64u << 20);
+	assert_int_equal(c.host_huge_pages, CONFIG_HUGE_THP);
+	assert_int_equal(c.host_numa_node, -1);
+	assert_int_equal(c.host_verify, CONFIG_VERIFY_ONCE);
+	assert_false(c.host_lock);
+	assert_int_equal(c.socket_mode, 0600);
+	assert_string_equal(c.socket_tenant, "default");
+	assert_int_equal(c.socket_max_clients, 256);
+	assert_int_equal(c.daemon_spin_us, -1);
+	assert_string_equal(c.nvme_path, "");
+	assert_int_equal(c.nvme_bytes, 8ull << 30);
+	assert_int_equal(c.nvme_segment_bytes, 64u << 20);
+	assert_int_equal(c.nvme_queue_depth, 32);
+	assert_int_equal(c.nvme_write_depth, 16);
+	assert_int_equal(c.nvme_write_budget_bytes_per_day, 0);
+	assert_int_equal(c.nvme_io, CONFIG_NVME_IO_AUTO);
+	assert_int_equal(c.nvme_stall_us, 5000000);
+	assert_int_equal(c.nvme_drain_us, 10000000);
+	assert_string_equal(c.redis_endpoints, "");
+	assert_string_equal(c.redis_key_prefix, "kvtier:");
+	assert_int_equal(c.redis_write, CONFIG_REDIS_WRITE_THROUGH);
+	assert_int_equal(c.redis_connections, 4);
+	assert_int_equal(c.redis_timeout_ms, 1000);
+	assert_int_equal(c.redis_max_inflight_bytes, 64u << 20);
+	assert_int_equal(c.redis_drain_us, 2000000);
+	assert_int_equal(c.redis_ttl, 0);
+	assert_null(config_kernels_name(&c));
+}
+
+static void every_type_is_read(void **unused)
+{
+	struct config c;
+
+	(void)unused;
+	assert_int_equal(parse("# a comment\n[daemon]\nspin_us = 2ms\nlog_level=debug ; and why\n\n"
+			       "[socket]\nmode = 0660\ngroup = engines\npath: /tmp/x.sock\n"
+			       "[host]\nbytes = 3 GiB\nslab_bytes = 131072\nlock = yes\nnuma_node = 1\n"
+			       "verify = always\nhuge_pages=no\n[device]\nkernels = ref\nworkers = 3\n"
+			       "[nvme]\npath = /dev/a:/b/c\npath: /d\nio = threads\n"
+			       "[redis]\nendpoints = a  b:1\nendpoints = unix:/c\nttl = 12h\nwrite = on-evict\n",
+			       &c),
+			 0);
+	assert_int_equal(c.daemon_spin_us, 2000);
+	assert_int_equal(c.daemon_log_level, 3);
+	assert_int_equal(c.socket_mode, 0660);
+	assert_string_equal(c.socket_group, "engines");
+	assert_string_equal(c.socket_path, "/tmp/x.sock");
+	assert_int_equal(c.host_bytes, 3ull << 30);
+	assert_int_equal(c.host_slab_bytes, 131072);
+	assert_true(c.host_lock);
+	assert_int_equal(c.host_numa_node, 1);
+	assert_int_equal(c.host_verify, CONFIG_VERIFY_ALWAYS);
+	assert_int_equal(c.host_huge_pages, CONFIG_HUGE_NO);
+	assert_string_equal(config_kernels_name(&c), "ref");
+	assert_int_equal(c.device_workers, 3);
+	assert_string_equal(c.nvme_path, "/dev/a:/b/c:/d");
+	assert_int_equal(c.nvme_io, CONFIG_NVME_IO_THREADS);
+	assert_string_equal(c.redis_endpoints, "a:6379 b:1 unix:/c");
+	assert_int_equal(c.redis_ttl, 12 * 3600);
+	assert_int_equal(c.redis_write, CONFIG_REDIS_WRITE_ON_EVICT);
+}
+
+static void every_row_takes_its_bounds(void **unused)
+{
+	char value[64], why[256];
+	struct config c;
+
+	(void)unused;
+	for (size_t i = 0; i < CONFIG_ROWS; i++) {
+		const struct config_row *row = &config_rows[i];
+		const int64_t bounds[] = { row->min, row->max, row->min - 1, row->max + 1 };
+
+		if (row->type == CONFIG_TYPE_STRING || row->type == CONFIG_TYPE_PATH ||
+		    row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS ||
+		    row->type == CONFIG_TYPE_HOSTS ||
+		    row->type == CONFIG_TYPE_BOOL || row->type == CONFIG_TYPE_ENUM)
+			continue;
+		for (int b = 0; b < 4; b++) {
+			snprintf(value, sizeof(value), row->type == CONFIG_TYPE_MODE ? "%llo" : "%lld",
+				 (long long)bounds[b]);
+			assert_int_equal(config_value(row, value, &c, why, sizeof(why)), b < 2 ? 0 : -EINVAL);
+		}
+	}
+}
+
+static void unknown_words(void **unused)
+{
+	(void)unused;
+	REFUSED("[hots]\nbytes = 1G\n", "test.conf:1:", "[hots]", "did you mean [host]");
+	REFUSED("[weather]\n", "test.conf:1:", "no such section", "[host]");
+	REFUSED("[host]\n\nbyte = 1G\n", "test.conf:3:", "[host] byte:", "did you mean [host] bytes");
+	REFUSED("[host]\nmax_clients = 3\n", "did you mean [socket] max_clients");
+	REFUSED("[host]\nzebra = 3\n", "no such key", "--help");
+	REFUSED("bytes = 1G\n[host]\n", "test.conf:1:", "before the first [section]");
+}
+
+static void bad_values(void **unused)
+{
+	(void)unused;
+	REFUSED("[host]\nbytes = 12Q\n", "test.conf:2:", "[host] bytes", "unknown unit \"Q\"", "64K to 64T");
+	REFUSED("[host]\nbytes = 1GB\n", "unknown unit \"GB\"");
+	REFUSED("[host]\nbytes = 1K\n", "out of range", "64K to 64T");
+	REFUSED("[host]\nbytes = 99999999999999999999\n", "out of range");
+	REFUSED("[host]\nbytes = 9999999999999T\n", "out of range");
+	REFUSED("[host]\nbytes = -1\n", "out of range");
+	REFUSED("[host]\nbytes = 0x10000\n", "not a number");
+	REFUSED("[host]\nbytes =\n", "not a number");
+	REFUSED("[host]\nlock = maybe\n", "neither yes nor no", "yes|no");
+	REFUSED("[host]\nhuge_pages = th\n", "none of the choices", "no|thp|2m");
+	REFUSED("[host]\nhuge_pages = no|thp\n", "none of the choices");
+	REFUSED("[socket]\nmode = 0680\n", "octal");
+	REFUSED("[socket]\nmode = 01777\n", "out of range");
+	REFUSED("[socket]\nmax_clients = 0\n", "1 to 4096 clients");
+	REFUSED("[socket]\npath = kvtier.sock\n", "does not begin with /");
+	REFUSED("[socket]\ntenant =\n", "1 to 31 characters");
+	REFUSED("[host]\nbytes = 1G \033[31m\n", "\\x1b");
+}
+
+static void values_that_do_not_fit_together(void **unused)
+{
+	struct config c;
+
+	(void)unused;
+	REFUSED("[host]\nslab_bytes = 65537\n", "test.conf:2:", "[host] slab_bytes", "multiple of 4096");
+	REFUSED("[host]\nslab_bytes = 1M\nhuge_pages = 2m\n", "multiple of 2M");
+	REFUSED("[host]\nslab_bytes = 1M\nbytes = 512K\n", "more than [host] bytes");
+	REFUSED("[socket]\nring_entries = 100\n", "power of two");
+	REFUSED("[socket]\narena_blocks = 100\n", "power of two");
+	REFUSED("[socket]\ntenant = ../root\n", "[socket] tenant", "letters");
+	assert_int_equal(parse("[host]\nbytes = 1M\n", &c), 0);
+	assert_int_equal(c.host_slab_bytes, 1u << 20); /* the default follows; a given one is never changed */
+}
+
+static void paths_are_a_list(void **unused)
+{
+	static const char names[] = "abcdefghijklmnop";
+	char value[CONFIG_PATH_BYTES + 64], path[CONFIG_PATH_BYTES], why[256];
+	const struct config_row *row = &config_rows[CONFIG_ROW_nvme_path];
+	const char *cursor;
+	struct config c;
+	int n = 0;
+
+	(void)unused;
+	REFUSED("[nvme]\npath = store\n", "test.conf:2:", "[nvme] path", "does not begin with /", "at most 16");
+	REFUSED("[nvme]\npath = /a:b\n", "does not begin with /");
+	REFUSED("[nvme]\npath = /a::/b\n", "an empty path");
+	REFUSED("[nvme]\npath = /a:\n", "an empty path");
+	REFUSED("[nvme]\npath = :/a\n", "an empty path");
+	REFUSED("[nvme]\npath = /a:/ab:/a\n", "same path twice");
+	REFUSED("[nvme]\npath = /a:/b\npath = /b\n", "test.conf:3:", "\"/b\" has the same path twice");
+	memset(&c, 0, sizeof(c));
+	value[0] = '\0';
+	for (int i = 0; i < 16; i++)
+		snprintf(value + strlen(value), sizeof(value) - strlen(value), "%s/%c", i == 0 ? "" : ":", names[i]);
+	assert_int_equal(config_value(row, value, &c, why, sizeof(why)), 0);
+	for (cursor = c.nvme_path; config_paths_next(&cursor, path); n++) {
+		assert_int_equal(strlen(path), 2);
+		assert_int_equal(path[1], names[n]);
+	}
+	assert_int_equal(n, 16);
+	strcat(value, ":/q");
+	assert_int_equal(config_value(row, value, &c, why, sizeof(why)), -EINVAL);
+	assert_non_null(strstr(why, "more than 16"));
+	memset(value, 'x', CONFIG_PATH_BYTES);
+	value[0] = '/';
+	value[CONFIG_PATH_BYTES - 1] = '\0';
+	assert_int_equal(config_value(row, value, &c, why, sizeof(why)), 0);
+	value[CONFIG_PATH_BYTES - 1] = 'x';
+	value[CONFIG_PATH_BYTES] = '\0';
+	assert_int_equal(config_value(row, value, &c, why, sizeof(why)), -EINVAL);
+	assert_non_null(strstr(why, "more than 255"));
+}
+
+static void segments_fit_the_store(void **unused)
+{
+	struct config c;
+
+	(void)unused;
+	REFUSED("[nvme]\nsegment_bytes = 65537\n", "test.conf:2:", "[nvme] segment_bytes", "multiple of 4096");
+	REFUSED("[nvme]\nbytes = 256M\nsegment_bytes = 64M\n", "[nvme] bytes", "4 segments of [nvme] segment_bytes",
+		"268500992 at least");
+	REFUSED("[nvme]\nbytes = 256K\n", "test.conf:2:", "[nvme] bytes", "327680 at least");
+	REFUSED("[nvme]\nbytes = 1T\nsegment_bytes = 1M\n", "65535 segments", "at most");
+	REFUSED("[nvme]\nbytes = 64T\n", "65535 segments of [nvme] segment_bytes = 268435456");
+	assert_int_equal(parse("[nvme]\nbytes = 268500992\nsegment_bytes = 64M\n", &c), 0);
+	assert_int_equal(parse("[nvme]\nbytes = 0\nsegment_bytes = 256M\n", &c), 0); /* no tier: nothing to fit */
+	/* the default follows, in both directions */
+	assert_int_equal(parse("[nvme]\nbytes = 256M\n", &c), 0);
+	assert_int_equal(c.nvme_segment_bytes, 32u << 20);
+	assert_int_equal(parse("[nvme]\nbytes = 320K\n", &c), 0);
+	assert_int_equal(c.nvme_segment_bytes, 64u << 10);
+	assert_int_equal(parse("[nvme]\nbytes = 8T\n", &c), 0);
+	assert_int_equal(c.nvme_segment_bytes, 256u << 20);
+}
+
+static void duplicates(void **unused)
+{
+	(void)unused;
+	REFUSED("[host]\nbytes = 1G\n[socket]\nmode = 0600\n[host]\nbytes = 2G\n",
+		"test.conf:6:", "given twice", "line 2");
+}
+
+/* What libinih alone would let pass. */
+static void the_parsers_traps(void **unused)
+{
+	struct config c;
+	char long_line[600];
+
+	(void)unused;
+	REFUSED("[host]\nbytes = 1G\n  lock\n", "test.conf:3:", "neither [section] nor key = value");
+	REFUSED("[host] bytes = 1G\n", "test.conf:1:", "text after a [section]");
+	REFUSED("[host\nbytes = 1G\n", "test.conf:1:", "without ]");
+	REFUSED("[host]\nnonsense\nbytes = 12Q\n", "test.conf:2:");
+	REFUSED("[host]\nbytes = 12Q\nnonsense\n", "test.conf:2:", "unknown unit");
+	memset(long_line, 'a', sizeof(long_line));
+	memcpy(long_line, "[host]\n#", 8);
+	long_line[sizeof(long_line) - 1] = '\0';
+	REFUSED(long_line, "test.conf:2:", "a line of more than");
+	REFUSED("\xef\xbb\xbf [hots]\n", "test.conf:1:", "did you mean [host]");
+	assert_int_equal(parse("\xef\xbb\xbf[host]\r\n\tbytes = 2G\r\n", &c), 0);
+	assert_int_equal(c.host_bytes, 2ull << 30);
+}
+
+static void a_nul_byte_is_refused(void **unused)
+{
+	static const char file[] = "[host]\nbytes = 1G\0 0\n";
+	struct config c;
+	FILE *in = fmemopen((void *)(uintptr_t)file, sizeof(file) - 1, "r");
+
+	(void)unused;
+	assert_int_equal(config_parse(in, "test.conf", &c, text, sizeof(text)), -EINVAL);
+	assert_non_null(strstr(text, "test.conf:2: a NUL byte"));
+	(void)fclose(in);
+}
+
+static void unreadable_files(void **unused)
+{
+	struct config c;
+
+	(void)unused;
+	assert_int_equal(config_load("/nonexistent/kvtier.conf", &c, text, sizeof(text)), -ENOENT);
+	assert_non_null(strstr(text, "/nonexistent/kvtier.conf: No such file"));
+	assert_int_equal(config_load("/", &c, text, sizeof(text)), -EISDIR);
+}
+
+static void printing_and_reading_gives_the_same(void **unused)
+{
+	char file[16384] = "";
+	struct config a, b;
+	FILE *out;
+
+	(void)unused;
+	assert_int_equal(
+		parse("[host]\nbytes = 123456K\nslab_bytes = 4M\nlock = true\nnuma_node=0\n[socket]\n"
+		      "mode=0666\n[daemon]\nspin_us = 7\nruntime_dir = /tmp/a b\n"
+		      "[nvme]\npath = /a:/b c\nbytes = 9G\nio = io_uring\ndrain_us = 3ms\n"
+		      "[redis]\nendpoints = [::1]:7 x.y\ncluster = yes\nttl = 7d\nkey_prefix = a;b#\nwrite = off\n",
+		      &a),
+		0);
+	out = fmemopen(file, sizeof(file), "w");
+	config_print(&a, out);
+	(void)fclose(out);
+	assert_int_equal(parse(file, &b), 0);
+	assert_memory_equal(&a, &b, sizeof(a));
+}
+
+/* --- the surroundings --- */
+
+static struct config derived(void)
+{
+	struct config c;
+
+	assert_int_equal(parse("", &c), 0);
+	assert_int_equal(config_derive(&c, text, sizeof(text)), 0);
+	return c;
+}
+
+static int clear_environment(void **unused)
+{
+	(void)unused;
+	unsetenv("RUNTIME_DIRECTORY");
+	unsetenv("STATE_DIRECTORY");
+	unsetenv("XDG_RUNTIME_DIR");
+	unsetenv("XDG_STATE_HOME");
+	return 0;
+}
+
+static void systemd_directories_come_first(void **unused)
+{
+	struct config c;
+
+	(void)unused;
+	setenv("RUNTIME_DIRECTORY", "/run/one:/run/two", 1);
+	setenv("STATE_DIRECTORY", "/var/lib/one", 1);
+	c = derived();
+	assert_string_equal(c.daemon_runtime_dir, "/run/one");
+	assert_string_equal(c.daemon_state_dir, "/var/lib/one");
+	assert_string_equal(c.socket_path, "/run/one/kvtier.sock");
+	assert_string_equal(c.admin_path, "/run/one/admin.sock");
+	assert_string_equal(c.stats_path, "/run/one/stats");
+	assert_string_equal(c.nvme_path, "/var/lib/one/nvme.store");
+	assert_true(c.daemon_spin_us == 0 || c.daemon_spin_us == 50);
+}
+
+static void a_user_has_xdg_directories(void **unused)
+{
+	const bool root = geteuid() == 0;
+	struct config c;
+
+	(void)unused;
+	if (root)
+		assert_int_equal(seteuid(65534), 0);
+	setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
+	setenv("XDG_STATE_HOME", "relative/is/ignored", 1);
+	setenv("HOME", "/home/x", 1);
+	c = derived();
+	assert_string_equal(c.daemon_runtime_dir, "/run/user/7/kvtier");
+	assert_string_equal(c.daemon_state_dir, "/home/x/.local/state/kvtier");
+	unsetenv("XDG_RUNTIME_DIR");
+	c = derived();
+	assert_memory_equal(c.daemon_runtime_dir, "/tmp/kvtier-", 12);
+	if (root)
+		assert_int_equal(seteuid(0), 0);
+}
+
+static void a_long_socket_path_is_an_error(void **unused)
+{
+	struct config c;
+	char file[512], dir[120];
+
+	(void)unused;
+	memset(dir, 'd', sizeof(dir));
+	dir[0] = '/';
+	dir[107 - strlen("/kvtier.sock")] = '\0';
+	snprintf(file, sizeof(file), "[daemon]\nruntime_dir = %s\nstate_dir = /s\n", dir);
+	assert_int_equal(parse(file, &c), 0);
+	assert_int_equal(config_derive(&c, text, sizeof(text)), 0);
+	assert_int_equal(strlen(c.socket_path), 107);
+	strcat(dir, "d");
+	snprintf(file, sizeof(file), "[daemon]\nruntime_dir = %s\nstate_dir = /s\n", dir);
+	assert_int_equal(parse(file, &c), 0);
+	assert_int_equal(config_derive(&c, text, sizeof(text)), -ENAMETOOLONG);
+	assert_non_null(strstr(text, "107"));
+}
+
+static void directories_are_ours_alone(void **unused)
+{
+	char base[] = "/tmp/unit_config.XXXXXX", link[64];
+	struct config c = { 0 };
+	struct stat st;
+
+	(void)unused;
+	assert_non_null(mkdtemp(base));
+	snprintf(c.daemon_runtime_dir, sizeof(c.daemon_runtime_dir), "%s/a/run", base);
+	snprintf(c.daemon_state_dir, sizeof(c.daemon_state_dir), "%s/a/state", base);
+	assert_int_equal(config_make_dirs(&c, text, sizeof(text)), 0);
+	assert_int_equal(config_make_dirs(&c, text, sizeof(text)), 0); /* again: fine */
+	assert_int_equal(stat(c.daemon_state_dir, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0700);
+
+	assert_int_equal(chmod(c.daemon_state_dir, 0777), 0);
+	assert_int_equal(config_make_dirs(&c, text, sizeof(text)), -EPERM);
+	assert_non_null(strstr(text, "nobody else can write"));
+	assert_int_equal(rmdir(c.daemon_state_dir), 0);
+
+	snprintf(link, sizeof(link), "%s/link", base);
+	assert_int_equal(symlink(c.daemon_runtime_dir, link), 0);
+	assert_int_equal(lchown(link, 65534, 65534) < 0 && geteuid() == 0, 0);
+	memcpy(c.daemon_state_dir, link, sizeof(link));
+	assert_int_equal(config_make_dirs(&c, text, sizeof(text)), -EPERM);
+
+	(void)unlink(link);
+	(void)rmdir(c.daemon_runtime_dir);
+	snprintf(link, sizeof(link), "%s/a", base);
+	(void)rmdir(link);
+	(void)rmdir(base);
+}
+
+/* --- the manual --- */
+
+static void the_manual_is_of_this_table(void **unused)
+{
+	static char want[32768], page[65536];
+	FILE *in = fopen("daemon/kvtierd.8", "r"), *out;
+	size_t n;
+
+	(void)unused;
+	if (in == NULL) {
+		print_message("not run from the source's top directory\n");
+		skip();
+	}
+	out = fmemopen(want, sizeof(want), "w");
+	config_print_man(out);
+	(void)fclose(out);
+	n = fread(page, 1, sizeof(page) - 1, in);
+	page[n] = '\0';
+	(void)fclose(in);
+	if (strstr(page, want) == NULL)
+		fail_msg("daemon/kvtierd.8 differs from tbl_config.h; put in it what `unit_config man` "
+			 "prints");
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(defaults),
+		cmocka_unit_test(every_type_is_read),
+		cmocka_unit_test(every_row_takes_its_bounds),
+		cmocka_unit_test(unknown_words),
+		cmocka_unit_test(bad_values),
+		cmocka_unit_test(values_that_do_not_fit_together),
+		cmocka_unit_test(paths_are_a_list),
+		cmocka_unit_test(segments_fit_the_store),
+		cmocka_unit_test(duplicates),
+		cmocka_unit_test(the_parsers_traps),
+		cmocka_unit_test(a_nul_byte_is_refused),
+		cmocka_unit_test(unreadable_files),
+		cmocka_unit_test(printing_and_reading_gives_the_same),
+		cmocka_unit_test_setup(systemd_directories_come_first, clear_environment),
+		cmocka_unit_test_setup(a_user_has_xdg_directories, clear_environment),
+		cmocka_unit_test_setup(a_long_socket_path_is_an_error, clear_environment),
+		cmocka_unit_test_setup(directories_are_ours_alone, clear_environment),
+		cmocka_unit_test(the_manual_is_of_this_table),
+	};
+
+	if (argc == 2 && strcmp(argv[1], "man") == 0) {
+		config_print_man(stdout);
+		return 0;
+	}
+	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
+}

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_config_redis_files - goal: files with secrets are read whole, by those alone who may, and what is in them gets
+ * into no message; the tier is opened with what was configured. Method: files in a temporary directory through
+ * config_redis().
+ */
+#include "tests/lib/config_redis_rig.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* --- files --- */
+
+static char directory[64], path[96];
+
+static int make_directory(void **unused)
+{
+	(void)unused;
+	snprintf(directory, sizeof(directory), "/tmp/unit_config_redis.XXXXXX");
+	if (mkdtemp(directory) == NULL)
+		return -1;
+	snprintf(path, sizeof(path), "%s/file", directory);
+	return 0;
+}
+
+static int remove_directory(void **unused)
+{
+	(void)unused;
+	(void)unlink(path);
+	return rmdir(directory);
+}
+
+static void put(const char *bytes, size_t n, mode_t mode)
+{
+	const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, bytes, n), n);
+	assert_int_equal(fchmod(fd, mode), 0);
+	(void)close(fd);
+}
+
+static struct config config;
+static struct config_redis redis;
+static struct redis_tier_conf conf;
+
+/* With `option` naming the file; whatever comes of it, the text has nothing of what the file has. */
+static int read_files(const char *option, const char *never_said)
+{
+	char given[512];
+	int r;
+
+	config_redis_close(&redis);
+	memset(&conf, 0, sizeof(conf));
+	snprintf(given, sizeof(given), "endpoints = a b:1\n%s = %s", option, path);
+	taken(given, &config);
+	memset(text, 0, sizeof(text));
+	r = config_redis(&config, &redis, &conf, text, sizeof(text));
+	if (never_said != NULL)
+		assert_null(memmem(text, sizeof(text), never_said, strlen(never_said)));
+	if (r < 0) {
+		says(option);
+		says(path);
+	}
+	return r;
+}
+
+#define PASSWORD(bytes) (put(bytes, sizeof(bytes) - 1, 0600), read_files("password_file", "xyzzy"))
+
+static void the_first_line_is_the_password(void **unused)
+{
+	(void)unused;
+	assert_int_equal(PASSWORD("xyzzy"), 0);
+	assert_string_equal(conf.password, "xyzzy");
+	assert_int_equal(PASSWORD("xyzzy\n"), 0);
+	assert_string_equal(conf.password, "xyzzy");
+	assert_int_equal(PASSWORD("xyzzy\r\n"), 0);
+	assert_string_equal(conf.password, "xyzzy");
+	assert_int_equal(PASSWORD(" xyzzy 1 \nmore\n"), 0);
+	assert_string_equal(conf.password, " xyzzy 1 ");
+}
+
+static void what_is_no_password_is_refused(void **unused)
+{
+	char large[600];
+
+	(void)unused;
+	assert_int_equal(PASSWORD(""), -EBADMSG);
+	says("is empty");
+	assert_int_equal(PASSWORD("\nxyzzy\n"), -EBADMSG);
+	assert_int_equal(PASSWORD("xyzzy\0xyzzy\n"), -EBADMSG);
+	says("NUL");
+	memset(large, 'x', sizeof(large));
+	put(large, 511, 0600);
+	assert_int_equal(read_files("password_file", "xxx"), 0);
+	assert_int_equal(strlen(conf.password), 511);
+	large[511] = '\n';
+	put(large, sizeof(large), 0600);
+	assert_int_equal(read_files("password_file", "xxx"), 0);
+	assert_int_equal(strlen(conf.password), 511);
+	large[511] = 'x';
+	put(large, 512, 0600);
+	assert_int_equal(read_files("password_file", "xxx"), -EBADMSG);
+	put(large, sizeof(large), 0600);
+	assert_int_equal(read_files("password_file", "xxx"), -EBADMSG);
+	says("longer than 511 bytes");
+}
+
+static void others_may_have_no_access(void **unused)
+{
+	static const mode_t good[] = { 0400, 0600, 0440, 0640 }, bad[] = { 0644, 0604, 0602, 0601 };
+
+	(void)unused;
+	for (size_t i = 0; i < 4; i++) {
+		put("xyzzy", 5, good[i]);
+		assert_int_equal(read_files("password_file", "xyzzy"), 0);
+		put("xyzzy", 5, bad[i]);
+		assert_int_equal(read_files("password_file", "xyzzy"), -EPERM);
+		says("others than its owner and group");
+		assert_string_equal(redis.password, "");
+		put("0123456789abcdef0123456789abcdef", 32, bad[i]);
+		assert_int_equal(read_files("secret_file", "0123"), -EPERM);
+		assert_int_equal(redis.shared_bytes, 0);
+	}
+}
+
+static void what_is_no_file_is_refused(void **unused)
+{
+	(void)unused;
+	assert_int_equal(read_files("password_file", NULL), -ENOENT);
+	says("No such file");
+	assert_int_equal(mkdir(path, 0700), 0);
+	assert_int_equal(read_files("password_file", NULL), -EPERM);
+	says("no regular file");
+	assert_int_equal(rmdir(path), 0);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	assert_int_equal(read_files("secret_file", NULL), -EPERM); /* and does not wait for a writer */
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(symlink("elsewhere", path), 0);
+	assert_int_equal(read_files("secret_file", NULL), -ENOENT);
+}
+
+/* As Kubernetes mounts secrets. */
+static void a_link_to_a_good_file_is_good(void **unused)
+{
+	char target[128];
+
+	(void)unused;
+	snprintf(target, sizeof(target), "%s.target", path);
+	put("xyzzy", 5, 0400);
+	assert_int_equal(rename(path, target), 0);
+	assert_int_equal(symlink(target, path), 0);
+	assert_int_equal(read_files("password_file", "xyzzy"), 0);
+	assert_string_equal(conf.password, "xyzzy");
+	assert_int_equal(unlink(target), 0);
+}
+
+static void a_shared_secret_has_32_to_512_bytes(void **unused)
+{
+	static const struct { size_t bytes; int want; } cases[] = {
+		{ 0, -EBADMSG }, { 31, -EBADMSG }, { 32, 0 }, { 512, 0 }, { 513, -EBADMSG },
+	};
+	char bytes[513];
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (char)(i * 7 + i / 256); /* zeros and line ends are part of it */
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		put(bytes, cases[i].bytes, 0600);
+		assert_int_equal(read_files("secret_file", NULL), cases[i].want);
+		assert_int_equal(redis.shared_bytes, cases[i].want == 0 ? cases[i].bytes : 0);
+		assert_memory_equal(redis.shared, bytes, redis.shared_bytes);
+		if (cases[i].want < 0)
+			says("must have 32 to 512");
+	}
+}
+
+/* --- what the tier is opened with --- */
+
+static void callback(void *arg)
+{
+	(void)arg;
+}
+
+static void the_tier_gets_what_was_configured(void **unused)
+{
+	char given[512];
+
+	(void)unused;
+	put("xyzzy\n", 6, 0600);
+	snprintf(given, sizeof(given),
+		 "endpoints = a [::1]:7 unix:/s\ncluster = no\nusername = kvtier\npassword_file = %s\nkey_prefix = p:\n"
+		 "ttl = 1h\nconnections = 7\ntimeout_ms = 250", path);
+	taken(given, &config);
+	config_redis_close(&redis);
+	conf = (struct redis_tier_conf){ .max_in_flight = 5, .max_image_bytes = 6, .events = { .changed = callback } };
+	assert_int_equal(config_redis(&config, &redis, &conf, text, sizeof(text)), 0);
+	assert_int_equal(conf.n_endpoints, 3);
+	assert_string_equal(conf.endpoints[0], "a:6379");
+	assert_string_equal(conf.endpoints[1], "[::1]:7");
+	assert_string_equal(conf.endpoints[2], "unix:/s");
+	assert_int_equal(conf.cluster, REDIS_CLUSTER_NO);
+	assert_string_equal(conf.username, "kvtier");
+	assert_string_equal(conf.password, "xyzzy");
+	assert_string_equal(conf.key_prefix, "p:");
+	assert_int_equal(conf.ttl_ms, 3600000);
+	assert_int_equal(conf.connections, 7);
+	assert_int_equal(conf.timeout_ms, 250);
+	/* the caller's */
+	assert_int_equal(conf.max_in_flight, 5);
+	assert_int_equal(conf.max_image_bytes, 6);
+	assert_ptr_equal(conf.events.changed, callback);
+	config_redis_close(&redis);
+	for (size_t i = 0; i < sizeof(redis); i++)
+		assert_int_equal(((const char *)&redis)[i], 0);
+}
+
+static void without_endpoints_there_is_no_tier(void **unused)
+{
+	char given[512];
+
+	(void)unused;
+	put("0123456789abcdef0123456789abcdef", 32, 0600);
+	/* a password for nobody is not looked for; the secret counts all the same */
+	snprintf(given, sizeof(given), "password_file = /nonexistent\nsecret_file = %s", path);
+	taken(given, &config);
+	config_redis_close(&redis);
+	assert_int_equal(config_redis(&config, &redis, &conf, text, sizeof(text)), 0);
+	assert_int_equal(conf.n_endpoints, 0);
+	assert_int_equal(redis.shared_bytes, 32);
+	assert_string_equal(text, "");
+}
+
+static void what_is_likely_a_mistake_is_a_warning(void **unused)
+{
+	(void)unused;
+	put("0123456789abcdef0123456789abcdef", 32, 0600);
+	assert_int_equal(read_files("key_prefix = {kv}:\nsecret_file", "0123"), 0);
+	says("hash tag");
+	assert_null(strstr(text, "secret_file"));
+	assert_int_equal(read_files("key_prefix = {}{kv}:\nsecret_file", "0123"), 0);
+	assert_string_equal(text, ""); /* an empty first one counts as none */
+	assert_int_equal(read_files("key_prefix = {kv}:\ncluster = no\nsecret_file", "0123"), 0);
+	assert_string_equal(text, "");
+	assert_int_equal(read_files("key_prefix = {kv}:\npassword_file", "0123"), 0);
+	says("secret_file is not set");
+	says("hash tag");
+	assert_int_equal(read_files("tls = yes\nsecret_file", "0123"), 0);
+	assert_string_equal(text, "");
+	assert_int_equal(read_files("endpoints = unix:/run/redis.sock\ntls = yes\nsecret_file", "0123"), 0);
+	assert_string_equal(text, "[redis] tls is yes, but not for unix: endpoints");
+}
+
+int main(void)
+{
+#define WITH_FILES(name) cmocka_unit_test_setup_teardown(name, make_directory, remove_directory)
+	const struct CMUnitTest tests[] = {
+		WITH_FILES(the_first_line_is_the_password),
+		WITH_FILES(what_is_no_password_is_refused),
+		WITH_FILES(others_may_have_no_access),
+		WITH_FILES(what_is_no_file_is_refused),
+		WITH_FILES(a_link_to_a_good_file_is_good),
+		WITH_FILES(a_shared_secret_has_32_to_512_bytes),
+		WITH_FILES(the_tier_gets_what_was_configured),
+		WITH_FILES(without_endpoints_there_is_no_tier),
+		WITH_FILES(what_is_likely_a_mistake_is_a_warning),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
+}

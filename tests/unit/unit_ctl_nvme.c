@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_ctl_nvme - goal: admin commands that take long tell their asker how far they are, survive both sides'
+ * deadlines, cost the loop nothing meanwhile, and let go of what they started when the asker goes. Method: as
+ * unit_ctl.c; flush, purge and scrub are faked (ctl_rig.h) and end when the test says.
+ */
+#include "tests/lib/ctl_rig.h"
+
+static void ask_devices(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(ASK(fd, "devices"), '.');
+	assert_int_equal(rows_in("devices"), 2);
+	assert_non_null(strstr(reply, "\"path\":\"/dev/nvme1\",\"state\":\"offline\""));
+	assert_non_null(strstr(reply, "\"read_errors\":3"));
+	assert_null(strpbrk(reply, "\033\xff\x9b"));
+	assert_int_equal(ASK(fd, "devices\0x"), '!');
+	(void)close(fd);
+}
+
+static void devices_are_json(void **unused)
+{
+	(void)unused;
+	fake_devices = 2;
+	with_loop(ask_devices);
+}
+
+static void ask_devices_of_none(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(ASK(fd, "devices"), '.');
+	assert_int_equal(rows_in("devices"), 0);
+	(void)close(fd);
+}
+
+static void no_tier_has_no_devices(void **unused)
+{
+	(void)unused;
+	fake_devices = 2;
+	d.tiers[TIER_NVME] = NULL;
+	with_loop(ask_devices_of_none);
+}
+
+static void ask_verify(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(ASK(fd, "verify\0--scrub"), '.');
+	assert_int_equal(rows_in("bad"), 300);
+	assert_true(packets > 3);
+	assert_non_null(strstr(reply, "\"key\":\"abababab"));
+	assert_non_null(strstr(reply, "\"tier\":\"nvme\",\"device\":2,\"segment\":77"));
+	assert_non_null(strstr(reply, "\"bad_blocks\":300,\"dropped\":true"));
+	(void)close(fd);
+}
+
+static void verify_lists_what_is_bad(void **unused)
+{
+	(void)unused;
+	fake_bad = 300;
+	fake_looks_needed = 3;
+	with_loop(ask_verify);
+	assert_true(fake_repair);
+	assert_int_equal(fake_ended, 1);
+}
+
+static void ask_verify_of_good(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(ASK(fd, "verify"), '.');
+	assert_int_equal(rows_in("bad"), 0);
+	assert_non_null(strstr(reply, "\"dropped\":false"));
+	assert_int_equal(ASK(fd, "verify\0--fix"), '!');
+	(void)close(fd);
+}
+
+static void verify_alone_repairs_nothing(void **unused)
+{
+	(void)unused;
+	with_loop(ask_verify_of_good);
+	assert_false(fake_repair);
+	assert_int_equal(fake_begun, 1);
+	assert_int_equal(fake_ended, 1);
+}
+
+/* 300 looks of 20 ms are more than the 5 s in which a reply is due. */
+static void ask_verify_for_long(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(ASK(fd, "verify"), '.');
+	assert_true(told >= 5);
+	assert_string_equal(progress, "{\"done\":1000,\"total\":2000,\"unit\":\"blocks\"}\n");
+	(void)close(fd);
+}
+
+static void long_ones_outlive_the_deadline(void **unused)
+{
+	(void)unused;
+	fake_looks_needed = 300;
+	with_loop(ask_verify_for_long);
+	/* looked at on a timer, and not every turn of the loop */
+	assert_true(fake_looks <= 302);
+}
+
+static void wait_for(const uint32_t *n, uint32_t value)
+{
+	for (int ms = 0; __atomic_load_n(n, __ATOMIC_RELAXED) != value; ms++) {
+		assert_true(ms < 60000); /* never comes */
+		(void)usleep(1000);
+	}
+}
+
+static void ask_verify_and_go(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(send(fd, "verify", 6, 0), 6);
+	wait_for(&fake_begun, 1);
+	(void)close(fd);
+	wait_for(&fake_ended, 1);
+}
+
+static void a_scrub_ends_with_its_asker(void **unused)
+{
+	(void)unused;
+	fake_never = true;
+	with_loop(ask_verify_and_go);
+}
+
+static void ask_and_do_not_read(void)
+{
+	const int fd = dial();
+	int room = 1;
+
+	(void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room));
+	assert_int_equal(send(fd, "verify", 6, 0), 6);
+	wait_for(&fake_ended, 1);
+	(void)close(fd);
+}
+
+/* Its socket takes so many packets, each of which starts the deadline anew; then it is over. Rows, which are many and
+ * large, fill it at once. */
+static void a_scrub_ends_when_nobody_reads(void **unused)
+{
+	(void)unused;
+	fake_bad = 100000;
+	fake_never = true;
+	with_loop(ask_and_do_not_read);
+}
+
+static void ask_flush(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(ASK(fd, "flush"), '.');
+	assert_true(told >= 1);
+	assert_memory_equal(reply, "{\"flushed\":true,\"ms\":", 21);
+	assert_int_equal(ASK(fd, "clients"), '.'); /* the connection serves on */
+	assert_int_equal(ASK(fd, "flush\0now"), '!');
+	(void)close(fd);
+}
+
+static void flush_returns_when_it_is_done(void **unused)
+{
+	(void)unused;
+	with_loop(ask_flush);
+	assert_int_equal(fake_ended, 1);
+	assert_int_equal(fake_canceled, 0);
+}
+
+static void ask_flush_in_vain(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(ASK(fd, "flush"), '!');
+	assert_non_null(strstr(reply, fake_status == -EDQUOT ? "write budget" : "Input/output error"));
+	assert_int_equal(ASK(fd, "spaces"), '.');
+	(void)close(fd);
+}
+
+static void a_flush_that_fails_says_why(void **unused)
+{
+	(void)unused;
+	fake_status = -EIO;
+	with_loop(ask_flush_in_vain);
+	fake_status = -EDQUOT;
+	with_loop(ask_flush_in_vain);
+	assert_int_equal(fake_canceled, 0);
+}
+
+static void ask_what_cannot_start(void)
+{
+	static const char *const busy[] = { "another flush", "another purge", "another verify" };
+	const int fd = dial();
+
+	assert_int_equal(ASK(fd, "flush"), '!');
+	assert_non_null(strstr(reply, fake_start == -EBUSY ? busy[0] : "no NVMe tier"));
+	assert_int_equal(ASK(fd, "purge\0--tenant\0a"), '!');
+	assert_non_null(strstr(reply, fake_start == -EBUSY ? busy[1] : "cannot start"));
+	assert_int_equal(ASK(fd, "verify"), '!');
+	assert_non_null(strstr(reply, fake_start == -EBUSY ? busy[2] : "cannot start"));
+	(void)close(fd);
+}
+
+static void what_cannot_start_is_not_ended(void **unused)
+{
+	(void)unused;
+	fake_start = -EBUSY;
+	with_loop(ask_what_cannot_start);
+	fake_start = -ENODEV;
+	with_loop(ask_what_cannot_start);
+	assert_int_equal(fake_ended + fake_canceled, 0);
+}
+
+static void ask_and_leave_alone(void)
+{
+	int fd = dial();
+
+	assert_int_equal(send(fd, "flush", 5, 0), 5);
+	wait_for(&fake_begun, 1);
+	(void)close(fd);
+	wait_for(&fake_canceled, 1);
+	fd = dial();
+	assert_int_equal(send(fd, "purge\0--tenant\0a", 16, 0), 16);
+	wait_for(&fake_begun, 2);
+	(void)close(fd);
+	wait_for(&fake_canceled, 2);
+}
+
+static void who_hangs_up_is_not_called_back(void **unused)
+{
+	(void)unused;
+	fake_never = true;
+	with_loop(ask_and_leave_alone);
+	assert_int_equal(fake_ended, 0);
+}
+
+static void ask_flush_only(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(send(fd, "flush", 5, 0), 5);
+	wait_for(&fake_begun, 1);
+	/* fd stays open: the daemon ends first */
+}
+
+static void the_daemons_end_lets_go(void **unused)
+{
+	(void)unused;
+	fake_never = true;
+	with_loop(ask_flush_only);
+	ctl_close(d.ctl);
+	d.ctl = NULL;
+	assert_int_equal(fake_canceled, 1);
+}
+
+static void ask_purge(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(ASK(fd, "purge\0--tenant\0acme"), '.');
+	assert_memory_equal(reply, "{\"tenant\":\"acme\",\"purged_blocks\":42,", 36);
+	assert_int_equal(ASK(fd, "purge"), '!');
+	assert_int_equal(ASK(fd, "purge\0--tenant"), '!');
+	assert_int_equal(ASK(fd, "purge\0--tenant\0"), '!');
+	assert_int_equal(ASK(fd, "purge\0--tenant\0name-of-32-bytes-is-one-too-many!!"), '!');
+	assert_non_null(strstr(reply, "1 to 31 bytes"));
+	(void)close(fd);
+}
+
+static void purge_names_the_tenant(void **unused)
+{
+	(void)unused;
+	with_loop(ask_purge);
+	assert_string_equal(fake_tenant, "acme");
+	assert_int_equal(fake_begun, 1);
+}
+
+static void ask_purge_in_vain(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(ASK(fd, "purge\0--tenant\0acme"), '!');
+	assert_non_null(strstr(reply, "42 blocks are gone"));
+	assert_non_null(strstr(reply, "could come back"));
+	(void)close(fd);
+}
+
+static void a_purge_that_may_come_back_says_so(void **unused)
+{
+	(void)unused;
+	fake_status = -EIO;
+	with_loop(ask_purge_in_vain);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
+	const struct CMUnitTest tests[] = {
+		CASE(devices_are_json),
+		CASE(no_tier_has_no_devices),
+		CASE(verify_lists_what_is_bad),
+		CASE(verify_alone_repairs_nothing),
+		CASE(long_ones_outlive_the_deadline),
+		CASE(a_scrub_ends_with_its_asker),
+		CASE(a_scrub_ends_when_nobody_reads),
+		CASE(flush_returns_when_it_is_done),
+		CASE(a_flush_that_fails_says_why),
+		CASE(what_cannot_start_is_not_ended),
+		CASE(who_hangs_up_is_not_called_back),
+		CASE(the_daemons_end_lets_go),
+		CASE(purge_names_the_tenant),
+		CASE(a_purge_that_may_come_back_says_so),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_ctl_redis - goal: the admin command `endpoints` lists every server with its reason, as JSON that is valid and
+ * harmless whatever a server said. Method: as unit_ctl.c; the tier is faked (ctl_rig.h).
+ */
+#include "tests/lib/ctl_rig.h"
+
+static void ask_endpoints(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(ASK(fd, "endpoints"), '.');
+	assert_int_equal(rows_in("endpoints"), 2);
+	assert_non_null(strstr(reply, "{\"endpoint\":1,\"address\":\"10.0.0.1:6379\",\"state\":\"offline\",\"text\":"));
+	assert_non_null(strstr(reply, "\"slots\":5461,\"connections\":0,\"in_flight\":0,\"retry_in_ms\":7300"));
+	assert_non_null(strstr(reply, "\"timeouts\":3"));
+	assert_non_null(strstr(reply, "\"late_replies\":18446744073709551615"));
+	assert_null(strpbrk(reply, "\033\xff\x9b"));
+	(void)close(fd);
+}
+
+static void endpoints_are_json(void **unused)
+{
+	(void)unused;
+	fake_endpoints = 2;
+	with_loop(ask_endpoints);
+}
+
+static void ask_many(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(ASK(fd, "endpoints"), '.');
+	assert_int_equal(rows_in("endpoints"), 300);
+	assert_true(packets > 1);
+	(void)close(fd);
+}
+
+static void more_than_a_packet_holds_are_several(void **unused)
+{
+	(void)unused;
+	fake_endpoints = 300;
+	with_loop(ask_many);
+}
+
+static void ask_none(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(ASK(fd, "endpoints"), '.');
+	assert_int_equal(rows_in("endpoints"), 0);
+	(void)close(fd);
+}
+
+static void no_tier_has_no_endpoints(void **unused)
+{
+	(void)unused;
+	fake_endpoints = 2;
+	d.tiers[TIER_REDIS] = NULL;
+	with_loop(ask_none);
+}
+
+static void ask_with_an_argument(void)
+{
+	const int fd = dial();
+
+	assert_int_equal(ASK(fd, "endpoints\0x"), '!');
+	assert_string_equal(reply, "endpoints takes no arguments");
+	(void)close(fd);
+}
+
+static void an_argument_is_refused(void **unused)
+{
+	(void)unused;
+	with_loop(ask_with_an_argument);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
+	const struct CMUnitTest tests[] = {
+		CASE(endpoints_are_json),
+		CASE(more_than_a_packet_holds_are_several),
+		CASE(no_tier_has_no_endpoints),
+		CASE(an_argument_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: a job that is given up, cancelled or past its deadline touches no page any more, from the piece on in which
+ * that is seen; before, it changes no more than a piece's bytes at a time.
+ * Method: device_run alone, no threads, a clock of the test's own. An image of 128 KiB is decoded piece by piece, and
+ * stopped after each possible number of pieces: the page is compared before and after. Encodes and verifications
+ * likewise, by what they answer. On every kernel.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/device/device_run.h"
+
+enum { LAYERS = 2, HEADS = 4, TOKENS = 64, DIM = 128, ROW = 2 * DIM, PLANE = ROW * HEADS * TOKENS,
+       PAGE = 2 * LAYERS * PLANE, FILLER = 0xa5, DEADLINE = 1000 };
+enum how { GIVEN_UP, CANCELLED, LATE, HOWS };
+
+struct bed {
+	const struct codec_kernels *kernels;
+	struct page_piece pieces[2 * LAYERS];
+	struct page_layout layout;
+	struct image_shape shape;
+	struct device_job job;
+	struct device_run *run;
+	uint32_t given_up;
+	uint8_t *page, *before, *image, *scratch;
+};
+
+static void bed_make(struct bed *b, const struct codec_kernels *kernels)
+{
+	*b = (struct bed){ .kernels = kernels };
+	b->page = malloc(PAGE);
+	b->before = malloc(PAGE);
+	b->image = aligned_alloc(4096, PAGE);
+	b->scratch = aligned_alloc(64, CODEC_SCRATCH_BYTES);
+	b->run = aligned_alloc(_Alignof(struct device_run), sizeof *b->run);
+	assert_true(b->page && b->before && b->image && b->scratch && b->run);
+	for (uint32_t i = 0; i < 2 * LAYERS; i++)
+		b->pieces[i] = (struct page_piece){
+			.base = b->page + (size_t)i * PLANE, .page_stride = PAGE, .head_stride = ROW,
+			.token_stride = ROW * HEADS, .kind = i & 1 ? KIND_V : KIND_K, .layer = i / 2,
+		};
+	b->layout = (struct page_layout){
+		.geometry = { .dtype = DTYPE_BF16, .layers = LAYERS, .kv_heads = HEADS, .head_dim_k = DIM,
+			      .head_dim_v = DIM, .block_tokens = TOKENS },
+		.n_pieces = 2 * LAYERS,
+		.pieces = b->pieces,
+	};
+	assert_int_equal(image_shape(&b->layout.geometry, CODEC_FP8, CODEC_FP8, &b->shape, NULL), 0);
+	memset(b->page, 0x3f, PAGE);
+}
+
+static void bed_free(struct bed *b)
+{
+	free(b->page);
+	free(b->before);
+	free(b->image);
+	free(b->scratch);
+	free(b->run);
+}
+
+static void begin(struct bed *b, enum device_job_kind kind)
+{
+	b->given_up = 0;
+	b->job = (struct device_job){
+		.kind = kind, .codec_k = CODEC_FP8, .codec_v = CODEC_FP8, .verify = kind == DEVICE_DECODE,
+		.layout = &b->layout, .geometry = &b->layout.geometry, .image = b->image,
+		.image_bytes = b->shape.image_bytes, .given_up = &b->given_up, .deadline_ns = DEADLINE,
+	};
+	device_run_begin(b->run, b->kernels, &b->job);
+}
+
+static int piece(struct bed *b, uint64_t now)
+{
+	return device_run_piece(b->run, now, b->scratch);
+}
+
+/* Pieces until the end; *ret: how many. */
+static int all(struct bed *b, uint32_t *ret)
+{
+	int r;
+
+	*ret = 0;
+	do {
+		r = piece(b, 0);
+		(*ret)++;
+	} while (r == CODEC_MORE);
+	return r;
+}
+
+static int stop(struct bed *b, enum how how)
+{
+	if (how == GIVEN_UP)
+		b->given_up = 1;
+	if (how == CANCELLED)
+		b->job.cancelled = 1;
+	return piece(b, how == LATE ? DEADLINE : DEADLINE - 1);
+}
+
+static uint32_t changed(const struct bed *b)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < PAGE; i++)
+		n += b->page[i] != b->before[i];
+	return n;
+}
+
+static void stopped_everywhere(struct bed *b, enum device_job_kind kind)
+{
+	uint32_t n;
+
+	begin(b, kind);
+	assert_int_equal(all(b, &n), 0);
+	assert_true(n >= (kind == DEVICE_VERIFY ? PAGE / 2 : PAGE) / CODEC_PIECE_BYTES);
+	for (int how = 0; how < HOWS; how++)
+		for (uint32_t at = 0; at < n; at++) {
+			memset(b->page, kind == DEVICE_DECODE ? FILLER : 0x3f, PAGE);
+			begin(b, kind);
+			for (uint32_t i = 0; i < at; i++) {
+				if (at + 1 == n)	/* once is enough */
+					memcpy(b->before, b->page, PAGE);
+				assert_int_equal(piece(b, DEADLINE - 1), CODEC_MORE);
+				assert_true(at + 1 < n || changed(b) <= CODEC_PIECE_BYTES);
+			}
+			memcpy(b->before, b->page, PAGE);
+			assert_int_equal(stop(b, (enum how)how), how == LATE ? -ETIMEDOUT : -ECANCELED);
+			assert_memory_equal(b->page, b->before, PAGE);
+		}
+}
+
+static void each(enum device_job_kind kind)
+{
+	static const char *const names[] = { "ref", "avx2", "avx512" };
+
+	for (int i = 0; i < 3; i++) {
+		struct bed b;
+		uint32_t n;
+
+		if (!codec_kernels(names[i]))
+			continue;
+		bed_make(&b, codec_kernels(names[i]));
+		begin(&b, DEVICE_ENCODE);
+		assert_int_equal(all(&b, &n), 0);
+		stopped_everywhere(&b, kind);
+		bed_free(&b);
+	}
+}
+
+static void a_decode_stops_between_pieces(void **state)
+{
+	(void)state;
+	each(DEVICE_DECODE);
+}
+
+static void an_encode_stops_between_pieces(void **state)
+{
+	(void)state;
+	each(DEVICE_ENCODE);
+}
+
+static void a_verification_stops_between_pieces(void **state)
+{
+	(void)state;
+	each(DEVICE_VERIFY);
+}
+
+static void a_damaged_image_touches_no_page(void **state)
+{
+	struct bed b;
+	uint32_t n;
+
+	(void)state;
+	bed_make(&b, codec_kernels(NULL));
+	begin(&b, DEVICE_ENCODE);
+	assert_int_equal(all(&b, &n), 0);
+	b.image[b.shape.image_bytes - 1] ^= 1;
+	memset(b.page, FILLER, PAGE);
+	memset(b.before, FILLER, PAGE);
+	begin(&b, DEVICE_DECODE);
+	assert_int_equal(all(&b, &n), -EBADMSG);
+	assert_memory_equal(b.page, b.before, PAGE);
+	bed_free(&b);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_decode_stops_between_pieces),
+		cmocka_unit_test(an_encode_stops_between_pieces),
+		cmocka_unit_test(a_verification_stops_between_pieces),
+		cmocka_unit_test(a_damaged_image_touches_no_page),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: clients take turns at the device, whatever one of them has waiting, and what was begun first ends first.
+ * Method: device_turns alone, no threads: orders in which jobs come out; then random adds, takes and returns against
+ * a plain model of it (seed printed; SEED=n repeats).
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/device/device_turns.h"
+
+enum { DEPTH = 64, CLIENTS = 5 };
+
+struct bed {
+	struct device_turns turns;
+	struct device_job jobs[DEPTH];
+};
+
+static int set_up(void **state)
+{
+	struct bed *b = calloc(1, sizeof *b);
+
+	assert_non_null(b);
+	assert_int_equal(device_turns_open(&b->turns, DEPTH), 0);
+	*state = b;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct bed *b = *state;
+
+	device_turns_close(&b->turns);
+	free(b);
+	return 0;
+}
+
+static void add(struct bed *b, uint32_t job, uint32_t client)
+{
+	b->jobs[job].client = client;
+	device_turns_add(&b->turns, &b->jobs[job]);
+}
+
+static uint32_t take(struct bed *b)
+{
+	const struct device_job *job = device_turns_take(&b->turns);
+
+	return job ? (uint32_t)(job - b->jobs) : DEPTH;
+}
+
+static void a_late_client_waits_for_one_job_of_the_other(void **state)
+{
+	struct bed *b = *state;
+
+	for (uint32_t i = 0; i < 60; i++)
+		add(b, i, 1);
+	assert_int_equal(take(b), 0);
+	add(b, 60, 2);
+	add(b, 61, 2);
+	assert_int_equal(take(b), 1);	/* 1 had its turn before 2 came */
+	assert_int_equal(take(b), 60);
+	assert_int_equal(take(b), 2);
+	assert_int_equal(take(b), 61);
+	assert_int_equal(take(b), 3);
+	assert_int_equal(take(b), 4);
+}
+
+static void a_job_whose_quantum_is_over_stands_behind_others(void **state)
+{
+	struct bed *b = *state;
+
+	for (uint32_t i = 0; i < 60; i++)
+		add(b, i, 1);
+	assert_int_equal(take(b), 0);
+	add(b, 60, 2);
+	device_turns_return(&b->turns, &b->jobs[0]);
+	assert_int_equal(take(b), 60);	/* not 1 again, though its jobs came first */
+	assert_int_equal(take(b), 0);	/* and then the one it had begun, not the next */
+	device_turns_return(&b->turns, &b->jobs[60]);
+	device_turns_return(&b->turns, &b->jobs[0]);
+	assert_int_equal(take(b), 60);
+	assert_int_equal(take(b), 0);
+	assert_int_equal(take(b), 1);
+}
+
+/* The plain model: a list of (client, jobs in order). */
+struct model {
+	uint32_t clients[CLIENTS], n_clients;
+	uint32_t jobs[CLIENTS][DEPTH], n[CLIENTS];
+};
+
+static void model_last(struct model *m, uint32_t client)
+{
+	uint32_t at = 0;
+
+	while (at < m->n_clients && m->clients[at] != client)
+		at++;
+	if (at == m->n_clients)
+		m->n_clients++;
+	memmove(&m->clients[at], &m->clients[at + 1], (m->n_clients - at - 1) * sizeof m->clients[0]);
+	m->clients[m->n_clients - 1] = client;
+}
+
+static void model_add(struct model *m, uint32_t job, uint32_t client)
+{
+	if (m->n[client] == 0)
+		model_last(m, client);
+	m->jobs[client][m->n[client]++] = job;
+}
+
+static void model_return(struct model *m, uint32_t job, uint32_t client)
+{
+	model_last(m, client);
+	memmove(&m->jobs[client][1], &m->jobs[client][0], m->n[client]++ * sizeof m->jobs[0][0]);
+	m->jobs[client][0] = job;
+}
+
+static uint32_t model_take(struct model *m)
+{
+	uint32_t client, job;
+
+	if (m->n_clients == 0)
+		return DEPTH;
+	client = m->clients[0];
+	job = m->jobs[client][0];
+	memmove(&m->jobs[client][0], &m->jobs[client][1], --m->n[client] * sizeof m->jobs[0][0]);
+	if (m->n[client])
+		model_last(m, client);
+	else
+		memmove(&m->clients[0], &m->clients[1], --m->n_clients * sizeof m->clients[0]);
+	return job;
+}
+
+static void any_order_is_the_models(void **state)
+{
+	const char *text = getenv("SEED");
+	uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)time(NULL);
+	enum { IDLE, WAITS, RUNS } where[DEPTH] = { IDLE };
+	struct bed *b = *state;
+	struct model m = { 0 };
+
+	printf("SEED=%llu\n", (unsigned long long)seed);
+	for (uint32_t i = 0; i < 200000; i++) {
+		uint32_t job;
+
+		seed = seed * 6364136223846793005u + 1442695040888963407u;
+		job = (uint32_t)(seed >> 33) % DEPTH;
+		if (where[job] == IDLE) {
+			add(b, job, (uint32_t)(seed >> 50) % CLIENTS);
+			model_add(&m, job, b->jobs[job].client);
+			where[job] = WAITS;
+		} else if (where[job] == RUNS && (seed >> 60) < 9) {
+			device_turns_return(&b->turns, &b->jobs[job]);
+			model_return(&m, job, b->jobs[job].client);
+			where[job] = WAITS;
+		} else if (where[job] == RUNS) {
+			where[job] = IDLE;
+		} else {
+			job = take(b);
+			assert_int_equal(job, model_take(&m));
+			where[job] = RUNS;
+		}
+	}
+	for (uint32_t job; (job = take(b)) != DEPTH;)
+		assert_int_equal(job, model_take(&m));
+	assert_int_equal(b->turns.n_jobs, 0);
+	assert_int_equal(b->turns.n_clients, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_late_client_waits_for_one_job_of_the_other, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_job_whose_quantum_is_over_stands_behind_others, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(any_order_is_the_models, set_up, tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_gauges - goal: what the Redis tier says of itself reaches the stats page, each state with its reason and its
+ * severity, and goes from there when it is over. Method: gauges.c in a daemon whose other parts are faked here.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/admin/gauges.h"
+#include "daemon/kvtierd.h"
+#include "daemon/nvme/storage.h"
+#include "tiers/nvme/nvme.h"
+#include "tiers/redis/redis.h"
+
+/* --- the daemon's other parts, faked --- */
+
+static enum tier_state fake_state;
+static struct redis_tier_status fake_status;
+static struct tier host, redis;
+
+enum tier_state tier_state(const struct tier *t)
+{
+	return t == &redis ? fake_state : TIER_UP;
+}
+
+void redis_status(const struct tier *t, struct redis_tier_status *ret)
+{
+	assert_ptr_equal(t, &redis);
+	*ret = fake_status;
+}
+
+void nvme_status(const struct tier *t, struct nvme_tier_status *ret)
+{
+	(void)t;
+	(void)ret;
+	fail_msg("there is no NVMe tier");
+}
+
+bool nvme_device(const struct tier *t, uint32_t i, struct nvme_device_row *ret)
+{
+	(void)t;
+	(void)i;
+	(void)ret;
+	return false;
+}
+
+uint32_t blocks_host_count(const struct blocks *blocks)
+{
+	(void)blocks;
+	return 5;
+}
+
+uint32_t blocks_nvme_count(const struct blocks *blocks)
+{
+	(void)blocks;
+	return 0;
+}
+
+uint32_t blocks_space_count(const struct blocks *blocks, uint32_t space)
+{
+	(void)blocks;
+	(void)space;
+	return 0;
+}
+
+uint64_t index_entries(const struct index *index)
+{
+	(void)index;
+	return 0;
+}
+
+uint64_t blocks_crowded(const struct blocks *blocks)
+{
+	(void)blocks;
+	return 0;
+}
+
+uint64_t index_memory(const struct index *index)
+{
+	(void)index;
+	return 0;
+}
+
+void spaces_count(const struct spaces *spaces, struct spaces_count *ret)
+{
+	(void)spaces;
+	*ret = (struct spaces_count){ 0 };
+}
+
+bool storage_starting(const struct kvtierd *d)
+{
+	(void)d;
+	return false;
+}
+
+/* --- */
+
+static struct kvtierd d;
+
+static int set_up(void **unused)
+{
+	(void)unused;
+	d = (struct kvtierd){ .tiers = { [TIER_HOST] = &host, [TIER_REDIS] = &redis } };
+	memset(&fake_status, 0, sizeof(fake_status));
+	fake_state = TIER_UP;
+	return stats_open(NULL, 1, &d.stats);
+}
+
+static int tear_down(void **unused)
+{
+	(void)unused;
+	stats_close(d.stats, NULL);
+	return 0;
+}
+
+static char *text_now(void)
+{
+	static char text[STATS_TEXT_BYTES];
+
+	return stats_text_get(d.stats->redis_text, sizeof(text), text);
+}
+
+static void each_state_is_said_while_it_lasts(void **unused)
+{
+	static const struct { enum tier_state state; uint64_t health; const char *word; } cases[] = {
+		{ TIER_STARTING, 0, "ok" },
+		{ TIER_UP, 0, "ok" },
+		{ TIER_DEGRADED, 1ull << STATS_HEALTH_REDIS_DEGRADED, "warn" },
+		{ TIER_READONLY, 1ull << STATS_HEALTH_REDIS_READONLY, "warn" },
+		{ TIER_OFFLINE, 1ull << STATS_HEALTH_REDIS_OFFLINE, "warn" },
+		{ TIER_MISCONFIGURED, 1ull << STATS_HEALTH_REDIS_MISCONFIGURED, "warn" },
+		{ TIER_UP, 0, "ok" },
+	};
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		fake_state = cases[i].state;
+		gauges_sync(&d);
+		assert_int_equal(d.stats->health, cases[i].health);
+		assert_string_equal(stats_health_word(d.stats->health), cases[i].word);
+		assert_int_equal(d.stats->v.tiers_redis_state, STATS_TIER_STATE_BASE + (uint64_t)cases[i].state);
+	}
+}
+
+static void the_reason_comes_and_goes(void **unused)
+{
+	(void)unused;
+	snprintf(fake_status.text, sizeof(fake_status.text), "a:6379: connection refused");
+	gauges_sync(&d);
+	assert_string_equal(text_now(), "a:6379: connection refused");
+	memset(fake_status.text, 'x', sizeof(fake_status.text) - 1);
+	gauges_sync(&d);
+	assert_int_equal(strlen(text_now()), STATS_TEXT_BYTES - 1);
+	fake_status.text[0] = '\0';
+	gauges_sync(&d);
+	assert_string_equal(text_now(), "");
+}
+
+static void counters_are_copied(void **unused)
+{
+	const struct stats_values *v = &d.stats->v;
+
+	(void)unused;
+	fake_status.endpoints = 3;
+	fake_status.usable = 2;
+	fake_status.counters = (struct redis_counters){
+		.deleted_total = 11, .timeouts_total = 12, .resets_total = 13, .errors_total = 14,
+		.refused_stores_total = 15, .redirects_total = 16, .late_total = 17, .protocol_errors_total = 18,
+		.breaker_opens_total = 19, .reconnects_total = 20, .topology_total = 21,
+		.forged_total = 22, .other_forms_total = 23, .refused_hosts_total = 24,
+	};
+	gauges_sync(&d);
+	assert_int_equal(v->tiers_redis_endpoints, 3);
+	assert_int_equal(v->tiers_redis_usable_endpoints, 2);
+	assert_int_equal(v->tiers_redis_deleted_blocks_total, 11);
+	assert_int_equal(v->tiers_redis_timeouts_total, 12);
+	assert_int_equal(v->tiers_redis_resets_total, 13);
+	assert_int_equal(v->tiers_redis_errors_total, 14);
+	assert_int_equal(v->tiers_redis_refused_stores_total, 15);
+	assert_int_equal(v->tiers_redis_redirects_total, 16);
+	assert_int_equal(v->tiers_redis_late_replies_total, 17);
+	assert_int_equal(v->tiers_redis_protocol_errors_total, 18);
+	assert_int_equal(v->tiers_redis_breaker_opens_total, 19);
+	assert_int_equal(v->tiers_redis_reconnects_total, 20);
+	assert_int_equal(v->tiers_redis_topology_changes_total, 21);
+	assert_int_equal(v->tiers_redis_forged_blocks_total, 22);
+	assert_int_equal(v->tiers_redis_other_form_blocks_total, 23);
+	assert_int_equal(v->tiers_redis_refused_hosts_total, 24);
+}
+
+/* Found by the tier (a header) or by the daemon (a checksum), it is not forgotten. */
+static void damage_is_a_warning(void **unused)
+{
+	const uint64_t corrupt = 1ull << STATS_HEALTH_REDIS_CORRUPT;
+
+	(void)unused;
+	gauges_sync(&d);
+	assert_int_equal(d.stats->health, 0);
+	fake_status.counters.corrupt_total = 1;
+	gauges_sync(&d);
+	assert_int_equal(d.stats->health, corrupt);
+	fake_status.counters.corrupt_total = 0;
+	stats_add(&d.stats->v.tiers_redis_corrupt_blocks_total, 1);
+	gauges_sync(&d);
+	assert_int_equal(d.stats->health, corrupt);
+}
+
+static void without_the_tier_nothing_is_said(void **unused)
+{
+	(void)unused;
+	d.tiers[TIER_REDIS] = NULL;
+	fake_state = TIER_OFFLINE;
+	gauges_sync(&d);
+	assert_int_equal(d.stats->health, 0);
+	assert_int_equal(d.stats->v.tiers_redis_state, STATS_TIER_OFF);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+	const struct CMUnitTest tests[] = {
+		CASE(each_state_is_said_while_it_lasts),
+		CASE(the_reason_comes_and_goes),
+		CASE(counters_are_copied),
+		CASE(damage_is_a_warning),
+		CASE(without_the_tier_nothing_is_said),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
+}

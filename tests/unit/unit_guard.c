@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_guard.c - goal: guarded work that touches a hole of a memfd ends with -EFAULT and allocates nothing, as often as
+ * it happens and on any thread; where there is no userfaultfd, guard_check() finds the hole in whatever run of a page
+ * it is. Method: a memfd mapped and watched; then pages of several layouts with one page of memory missing at a time.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "daemon/device/guard.h"
+
+enum { BYTES = 1 << 20, MEMORY_PAGE = 4096 };
+
+static uint8_t *map_new(int *ret_fd)
+{
+	uint8_t *map;
+
+	*ret_fd = memfd_create("guard", MFD_CLOEXEC);
+	assert_int_equal(ftruncate(*ret_fd, BYTES), 0);
+	map = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, *ret_fd, 0);
+	assert_ptr_not_equal(map, MAP_FAILED);
+	return map;
+}
+
+static long blocks(int fd)
+{
+	struct stat st;
+
+	assert_int_equal(fstat(fd, &st), 0);
+	return (long)st.st_blocks;
+}
+
+static int read_byte(void *arg)
+{
+	return *(volatile uint8_t *)arg;
+}
+
+static int write_byte(void *arg)
+{
+	*(volatile uint8_t *)arg = 9;
+	return 0;
+}
+
+static int guard, memfd;
+static uint8_t *map;
+
+static void *run_many(void *arg)
+{
+	uint8_t *hole = arg;
+
+	for (int i = 0; i < 1000; i++)
+		if (guard_run(i % 2 ? read_byte : write_byte, hole) != -EFAULT ||
+		    guard_run(read_byte, map) != 7)
+			return (void *)1;
+	return NULL;
+}
+
+static void a_hole_is_not_filled(void **state)
+{
+	pthread_t threads[4];
+	void *bad;
+
+	(void)state;
+	assert_int_equal(guard_open(&guard), 0);
+	if (guard < 0)
+		skip();
+	map = map_new(&memfd);
+	map[0] = 7;
+	assert_int_equal(fallocate(memfd, 0, MEMORY_PAGE, MEMORY_PAGE), 0);
+	assert_int_equal(guard_region(guard, map, BYTES), 0);
+	assert_int_equal(guard_run(read_byte, map), 7);
+	assert_int_equal(guard_run(read_byte, map + MEMORY_PAGE), 0);	/* paid for by who allocated it */
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, run_many, map + (8 + i) * MEMORY_PAGE), 0);
+	for (int i = 0; i < 4; i++) {
+		pthread_join(threads[i], &bad);
+		assert_null(bad);
+	}
+	assert_int_equal(blocks(memfd), 2 * MEMORY_PAGE / 512);
+	/* A hole made later, and a page that came since. */
+	assert_int_equal(fallocate(memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, MEMORY_PAGE), 0);
+	assert_int_equal(guard_run(read_byte, map), -EFAULT);
+	assert_int_equal(pwrite(memfd, "x", 1, 0), 1);
+	assert_int_equal(guard_run(read_byte, map), 'x');
+	(void)munmap(map, BYTES);
+	(void)close(memfd);
+	guard_close(guard);
+}
+
+/* Every byte of the page's runs lies in memory that is there: 0; one page of memory less: -EFAULT. */
+static void check_layout(const struct page_piece *pieces, uint32_t n, const uint64_t *touched, uint32_t n_touched,
+			 const struct image_geometry *g, uint8_t *base, int fd)
+{
+	const struct page_layout layout = { .geometry = *g, .n_pieces = n, .pieces = pieces };
+
+	assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, BYTES), 0);
+	for (uint32_t i = 0; i < n_touched; i++)
+		base[touched[i]] = 1;
+	assert_int_equal(guard_check(&layout, 1), 0);
+	for (uint32_t i = 0; i < n_touched; i++) {
+		assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+					   (off_t)(touched[i] & ~4095ull), MEMORY_PAGE), 0);
+		assert_int_equal(guard_check(&layout, 1), -EFAULT);
+		base[touched[i]] = 1;
+	}
+	assert_int_equal(guard_check(&layout, 1), 0);
+}
+
+static void mincore_finds_holes_in_any_layout(void **state)
+{
+	const struct image_geometry g = {
+		.dtype = DTYPE_BF16, .layers = 1, .kv_heads = 2, .head_dim_k = 64, .block_tokens = 2,
+	};
+	uint8_t *base = map_new(&memfd);
+	/* Token-major, end to end: 512 bytes a page; it crosses a page of memory. */
+	const struct page_piece packed = {
+		.base = base + 3328, .page_stride = 512, .head_stride = 128, .token_stride = 256, .kind = KIND_K,
+	};
+	/* Head-major, far apart: tokens of a head end to end. */
+	const struct page_piece heads = {
+		.base = base, .page_stride = 65536, .head_stride = 16384, .token_stride = 128, .kind = KIND_K,
+	};
+	/* Nothing lies beside anything. */
+	const struct page_piece apart = {
+		.base = base, .page_stride = 65536, .head_stride = 8192, .token_stride = 32768, .kind = KIND_K,
+	};
+	const struct page_piece opaque = { .base = base, .page_stride = 65536, .length = 9000, .kind = KIND_OPAQUE };
+
+	(void)state;
+	check_layout(&packed, 1, (const uint64_t[]){ 3840, 4096 }, 2, &g, base, memfd);
+	check_layout(&heads, 1, (const uint64_t[]){ 65536, 65536 + 16384 }, 2, &g, base, memfd);
+	check_layout(&apart, 1, (const uint64_t[]){ 65536, 65536 + 8192, 65536 + 32768, 65536 + 40960 }, 4, &g, base, memfd);
+	check_layout(&opaque, 1, (const uint64_t[]){ 65536, 65536 + 4096, 65536 + 8192 }, 3, &g, base, memfd);
+	(void)munmap(base, BYTES);
+	(void)close(memfd);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_hole_is_not_filled),
+		cmocka_unit_test(mincore_finds_holes_in_any_layout),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: slots of the host tier: classes, generations, owners, accounts, and what placement asks of it.
+ * Method: a tier of a few 64 KiB slabs, every answer computed by hand.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tiers/tier.h"
+
+enum { KIB = 1024, SLAB = 64 * KIB };
+
+static struct tier *open_tier(uint32_t slabs, uint32_t slab_bytes)
+{
+	const struct tier_conf conf = { .bytes = (uint64_t)slabs * slab_bytes, .slab_bytes = slab_bytes,
+					.numa_node = -1, .prefault_threads = 2 };
+	char text[TIER_TEXT_BYTES];
+	struct tier *t;
+
+	assert_int_equal(tier_open(TIER_HOST, &conf, NULL, &t, text, sizeof(text)), 0);
+	while (tier_state(t) == TIER_STARTING)
+		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+	return t;
+}
+
+static struct extent take(struct tier *t, uint32_t bytes)
+{
+	struct extent where;
+
+	assert_int_equal(tier_alloc(t, bytes, &where), 0);
+	return where;
+}
+
+static void all_slots_of_a_slab_are_apart(void **state)
+{
+	struct tier *t = open_tier(1, SLAB);
+	struct extent e[8], more;
+	uint8_t *at[8];
+
+	(void)state;
+	for (int i = 0; i < 8; i++) {
+		e[i] = take(t, 8 * KIB);
+		at[i] = tier_address(t, &e[i]);
+		memset(at[i], i, 8 * KIB);
+	}
+	assert_int_equal(tier_alloc(t, 8 * KIB, &more), -ENOSPC);
+	for (int i = 0; i < 8; i++)
+		for (int j = 0; j < 8 * KIB; j++)
+			assert_int_equal(at[i][j], i);
+	tier_close(t);
+}
+
+static void counts_are_exact(void **state)
+{
+	struct tier *t = open_tier(4, SLAB);
+	const struct extent a = take(t, 5000), b = take(t, 30000);
+
+	(void)state;
+	assert_int_equal(t->capacity_bytes, 4 * SLAB);
+	assert_int_equal(t->used_bytes, 8 * KIB + 32 * KIB);
+	assert_int_equal(t->extents, 2);
+	tier_free(t, &a);
+	assert_int_equal(t->used_bytes, 32 * KIB);
+	tier_free(t, &b);
+	assert_int_equal(t->used_bytes, 0);
+	assert_int_equal(t->allocs_total, 2);
+	assert_int_equal(t->frees_total, 2);
+	assert_int_equal(host_free_slabs(t), 4);
+	tier_close(t);
+}
+
+static void capacity_is_whole_slabs(void **state)
+{
+	const struct tier_conf conf = { .bytes = 3 * SLAB + 5000, .slab_bytes = SLAB, .numa_node = -1 };
+	char text[TIER_TEXT_BYTES];
+	struct tier *t;
+
+	(void)state;
+	assert_int_equal(tier_open(TIER_HOST, &conf, NULL, &t, text, sizeof(text)), 0);
+	assert_int_equal(t->capacity_bytes, 3 * SLAB);
+	tier_close(t);
+}
+
+static void a_class_serves_what_is_a_sixteenth_smaller(void **state)
+{
+	struct tier *t = open_tier(8, 1024 * KIB);
+	const struct extent big = take(t, 68 * KIB);
+
+	(void)state;
+	assert_int_equal(take(t, 64 * KIB).class, big.class);		/* 68 = 64 * 17/16 */
+	assert_int_equal(host_slot_bytes(t, 64 * KIB), 68 * KIB);
+	assert_int_not_equal(take(t, 60 * KIB).class, big.class);
+	(void)take(t, 132 * KIB);
+	assert_int_equal(host_class_of(t, 120 * KIB), -1);		/* a tenth too large */
+	assert_int_equal(host_class_of(t, 69 * KIB), -1);		/* larger than the slot */
+	assert_int_equal(host_slot_bytes(t, 69 * KIB), 72 * KIB);
+	tier_close(t);
+}
+
+static void larger_than_a_slab_is_refused(void **state)
+{
+	struct tier *t = open_tier(1, SLAB);
+	struct extent e;
+
+	(void)state;
+	assert_int_equal(tier_alloc(t, SLAB + 1, &e), -E2BIG);
+	assert_int_equal(tier_alloc(t, UINT32_MAX, &e), -E2BIG);
+	assert_int_equal(host_slot_bytes(t, SLAB + 1), 0);
+	assert_int_equal(host_slot_bytes(t, UINT32_MAX), 0);
+	assert_int_equal(tier_alloc(t, SLAB, &e), 0);
+	tier_close(t);
+}
+
+static void an_empty_slab_changes_class(void **state)
+{
+	struct tier *t = open_tier(1, SLAB);
+	const struct extent a = take(t, 8 * KIB);
+	struct extent b;
+
+	(void)state;
+	assert_int_equal(tier_alloc(t, 32 * KIB, &b), -ENOSPC);
+	tier_free(t, &a);
+	assert_int_equal(tier_alloc(t, 32 * KIB, &b), 0);
+	assert_null(tier_address(t, &a));	/* its slab is another class's now */
+	tier_close(t);
+}
+
+static void a_freed_extent_is_stale_for_ever(void **state)
+{
+	struct tier *t = open_tier(1, SLAB);
+	const struct extent a = take(t, 8 * KIB);
+	struct extent b;
+
+	(void)state;
+	tier_free(t, &a);
+	assert_null(tier_address(t, &a));
+	b = take(t, 8 * KIB);
+	assert_int_equal(b.slot, a.slot);
+	assert_null(tier_address(t, &a));
+	assert_non_null(tier_address(t, &b));
+	assert_int_equal(host_extent_bytes(t, &a), 0);
+	assert_int_equal(host_extent_bytes(t, &b), 8 * KIB);
+	tier_close(t);
+}
+
+static void a_forged_extent_has_no_address(void **state)
+{
+	struct tier *t = open_tier(1, SLAB);
+	const struct extent a = take(t, 8 * KIB);
+	struct extent e = a;
+
+	(void)state;
+	e.slot = 0xffffffff;
+	assert_null(tier_address(t, &e));
+	e = a, e.slot = 7;		/* never handed out */
+	assert_null(tier_address(t, &e));
+	e = a, e.class = 255;
+	assert_null(tier_address(t, &e));
+	e = a, e.tier = TIER_NVME;
+	assert_null(tier_address(t, &e));
+	e = a, e.generation++;
+	assert_null(tier_address(t, &e));
+	tier_close(t);
+}
+
+static void freeing_twice_aborts(void **state)
+{
+	struct tier *t = open_tier(1, SLAB);
+	const struct extent a = take(t, 8 * KIB);
+	pid_t child;
+	int status;
+
+	(void)state;
+	child = fork();
+	if (child == 0) {
+		(void)signal(SIGABRT, SIG_DFL);
+		(void)close(2);
+		(void)take(t, 8 * KIB);		/* so that it is not merely the last one */
+		tier_free(t, &a);
+		tier_free(t, &a);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+	tier_close(t);
+}
+
+static void the_fullest_slab_is_filled_first(void **state)
+{
+	struct tier *t = open_tier(2, SLAB);
+	struct extent e[16];
+
+	(void)state;
+	for (int i = 0; i < 16; i++)
+		e[i] = take(t, 8 * KIB);
+	for (int i = 0; i < 6; i++)
+		tier_free(t, &e[i]);		/* first slab: 2 left */
+	tier_free(t, &e[9]);			/* second: 7 left */
+	assert_int_equal(take(t, 8 * KIB).slot >> 16, e[9].slot >> 16);
+	assert_int_equal(host_next_slab(t, e[0].class, HOST_NO_SLAB), e[0].slot >> 16);
+	tier_close(t);
+}
+
+static void slabs_are_named_sparsest_first_each_once(void **state)
+{
+	struct tier *t = open_tier(5, SLAB);
+	struct extent e[40];
+	uint32_t slab = HOST_NO_SLAB, last_used = 0, n = 0;
+	uint32_t used[5] = { 8, 8, 8, 8, 8 };
+
+	(void)state;
+	for (int i = 0; i < 40; i++)
+		e[i] = take(t, 8 * KIB);
+	for (uint32_t i = 0; i < 5; i++)
+		for (uint32_t k = 0; k < (i * 3) % 5; k++) {
+			tier_free(t, &e[i * 8 + k]);
+			used[e[i * 8].slot >> 16]--;
+		}
+	while ((slab = host_next_slab(t, e[0].class, slab)) != HOST_NO_SLAB) {
+		assert_true(used[slab] >= last_used && used[slab] > 0);
+		last_used = used[slab];
+		used[slab] = 0;
+		n++;
+	}
+	assert_int_equal(n, 5);
+	tier_close(t);
+}
+
+static bool free_each(void *arg, const struct extent *where)
+{
+	tier_free(arg, where);
+	return true;
+}
+
+static void a_walk_may_free_all_it_sees(void **state)
+{
+	struct tier *t = open_tier(2, SLAB);
+	const struct extent a = take(t, 8 * KIB);
+
+	(void)state;
+	for (int i = 1; i < 8; i++)
+		(void)take(t, 8 * KIB);
+	assert_true(host_slab_walk(t, a.slot >> 16, free_each, t));
+	assert_int_equal(t->extents, 0);
+	assert_int_equal(host_free_slabs(t), 2);
+	tier_close(t);
+}
+
+static void an_owner_stays_with_its_slot(void **state)
+{
+	struct tier *t = open_tier(1, SLAB);
+	struct extent a = take(t, 8 * KIB), b = take(t, 8 * KIB);
+
+	(void)state;
+	assert_int_equal(host_owner(t, &a), HOST_NO_OWNER);
+	host_set_owner(t, &a, 7);
+	assert_int_equal(host_owner(t, &a), 7);
+	assert_int_equal(host_owner(t, &b), HOST_NO_OWNER);
+	tier_free(t, &a);
+	a = take(t, 8 * KIB);
+	assert_int_equal(host_owner(t, &a), HOST_NO_OWNER);
+	tier_close(t);
+}
+
+static void alloc_outside_leaves_slab_and_free_slabs_alone(void **state)
+{
+	struct tier *t = open_tier(3, SLAB);
+	struct extent e[9], to;
+
+	(void)state;
+	for (int i = 0; i < 9; i++)
+		e[i] = take(t, 8 * KIB);	/* one full slab, one with a single slot */
+	assert_int_equal(host_alloc_outside(t, e[0].class, e[8].slot >> 16, &to), -ENOSPC);
+	assert_int_equal(host_free_slabs(t), 1);
+	tier_free(t, &e[3]);
+	assert_int_equal(host_alloc_outside(t, e[0].class, e[8].slot >> 16, &to), 0);
+	assert_int_equal(to.slot, e[3].slot);
+	tier_close(t);
+}
+
+static void with_all_classes_taken_a_larger_one_serves(void **state)
+{
+	struct tier *t = open_tier(66, 512 * KIB);
+	struct extent e[64], x;
+
+	(void)state;
+	for (uint32_t i = 0; i < 64; i++)
+		e[i] = take(t, (i + 1) * 4 * KIB);	/* ascending: nothing that exists is large enough */
+	assert_int_equal(host_classes(t), TIER_MAX_CLASSES);
+	assert_int_equal(tier_alloc(t, 65 * 4 * KIB, &x), -ENOSPC);
+	tier_free(t, &e[1]);				/* the class of 8 KiB may become another */
+	assert_int_equal(tier_alloc(t, 65 * 4 * KIB, &x), 0);
+	assert_int_equal(take(t, 8 * KIB).class, e[2].class);
+	tier_close(t);
+}
+
+static void more_slots_than_a_slot_number_holds(void **state)
+{
+	struct tier *t = open_tier(1, 272 << 20);	/* 69,632 slots of 4 KiB: 65,536 can be named */
+	struct extent first = take(t, 1), last = first, more;
+	struct tier_class_view view;
+
+	(void)state;
+	host_class_view(t, first.class, &view);
+	assert_int_equal(view.slots_per_slab, TIER_MAX_SLAB_SLOTS);
+	for (uint32_t i = 1; i < TIER_MAX_SLAB_SLOTS; i++)
+		last = take(t, 4096);
+	assert_int_equal(last.slot, 0xffff);
+	assert_int_equal(tier_alloc(t, 4096, &more), -ENOSPC);
+	tier_free(t, &last);
+	assert_int_equal(take(t, 4096).slot, 0xffff);
+	tier_close(t);
+}
+
+static void a_slot_in_use_has_its_extent_again(void **state)
+{
+	struct tier *t = open_tier(2, SLAB);
+	const struct extent a = take(t, 8 * KIB), other = take(t, 8 * KIB), b = take(t, 32 * KIB);
+	struct extent e = { 0 };
+
+	(void)state;
+	assert_int_equal(other.slot >> 16, a.slot >> 16);
+	assert_int_equal(host_extent(t, a.slot, &e), 0);
+	assert_memory_equal(&e, &a, sizeof(e));
+	assert_int_equal(host_extent(t, b.slot, &e), 0);
+	assert_memory_equal(&e, &b, sizeof(e));
+	tier_free(t, &a);
+	assert_int_equal(host_extent(t, a.slot, &e), -ESTALE);
+	assert_memory_equal(&e, &b, sizeof(e));		/* untouched */
+	assert_int_equal(host_extent(t, b.slot + 1, &e), -ESTALE);	/* never handed out */
+	assert_int_equal(host_extent(t, b.slot | 0xffff, &e), -ESTALE);	/* nor ever will be */
+	assert_int_equal(host_extent(t, 2 << 16, &e), -ESTALE);
+	assert_int_equal(host_extent(t, 0xffffffff, &e), -ESTALE);
+	tier_close(t);
+}
+
+static void pieces_are_the_memory_of_all_slabs(void **state)
+{
+	struct tier *t = open_tier(3, SLAB);
+	const struct extent a = take(t, SLAB);
+	uint64_t bytes = 0;
+	void *base = NULL;
+
+	(void)state;
+	assert_true(host_memory_piece(t, 0, &base, &bytes));
+	assert_int_equal(bytes, 3 * SLAB);
+	assert_ptr_equal((uint8_t *)base + (a.slot >> 16) * SLAB, tier_address(t, &a));
+	assert_false(host_memory_piece(t, 1, &base, &bytes));
+	assert_false(host_memory_piece(t, UINT32_MAX, &base, &bytes));
+	tier_close(t);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(all_slots_of_a_slab_are_apart),
+		cmocka_unit_test(counts_are_exact),
+		cmocka_unit_test(capacity_is_whole_slabs),
+		cmocka_unit_test(a_class_serves_what_is_a_sixteenth_smaller),
+		cmocka_unit_test(larger_than_a_slab_is_refused),
+		cmocka_unit_test(an_empty_slab_changes_class),
+		cmocka_unit_test(a_freed_extent_is_stale_for_ever),
+		cmocka_unit_test(a_forged_extent_has_no_address),
+		cmocka_unit_test(freeing_twice_aborts),
+		cmocka_unit_test(the_fullest_slab_is_filled_first),
+		cmocka_unit_test(slabs_are_named_sparsest_first_each_once),
+		cmocka_unit_test(a_walk_may_free_all_it_sees),
+		cmocka_unit_test(an_owner_stays_with_its_slot),
+		cmocka_unit_test(alloc_outside_leaves_slab_and_free_slabs_alone),
+		cmocka_unit_test(with_all_classes_taken_a_larger_one_serves),
+		cmocka_unit_test(more_slots_than_a_slot_number_holds),
+		cmocka_unit_test(a_slot_in_use_has_its_extent_again),
+		cmocka_unit_test(pieces_are_the_memory_of_all_slabs),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

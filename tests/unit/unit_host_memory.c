@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: the host tier's memory: every shortfall is a sentence that names limit, knob and next step; what is
+ * opened is faulted in, kept out of core dumps, and let go.
+ * Method: host_limits_check() on invented machines; host_memory_open() on this one.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tiers/host/host_limits.h"
+#include "tiers/host/host_memory.h"
+
+#define KIB 1024ull
+#define MIB (1024 * KIB)
+#define GIB (1024 * MIB)
+
+static const struct host_limits plenty = { UINT64_MAX, UINT64_MAX, UINT64_MAX - 1 };
+static const struct tier_conf small = { .bytes = 1 * MIB, .slab_bytes = 64 * KIB, .numa_node = -1,
+					.prefault_threads = 2 };
+
+/* The check fails with err and its text has every word of the NULL-terminated list. */
+static void expect_refusal(const struct tier_conf *conf, const struct host_limits *limits, int err, ...)
+{
+	char text[TIER_TEXT_BYTES] = "";
+	const char *word;
+	va_list words;
+
+	assert_int_equal(host_limits_check(conf, limits, text, sizeof(text)), err);
+	va_start(words, err);
+	while ((word = va_arg(words, const char *)) != NULL)
+		if (!strstr(text, word))
+			fail_msg("\"%s\" does not name %s", text, word);
+	va_end(words);
+}
+
+static void a_slab_must_fit(void **state)
+{
+	const struct tier_conf conf = { .bytes = 32 * MIB, .slab_bytes = 64 * MIB };
+
+	(void)state;
+	expect_refusal(&conf, &plenty, -EINVAL, "[host] bytes = 32M", "slab_bytes = 64M", "lower slab_bytes",
+		       NULL);
+}
+
+static void slab_bytes_are_pages(void **state)
+{
+	const struct tier_conf none = { .bytes = 1 * MIB }, odd = { .bytes = 1 * MIB, .slab_bytes = 65535 };
+	const struct tier_conf huge = { .bytes = 64 * MIB, .slab_bytes = 1 * MIB, .huge_pages = 2 };
+	const struct tier_conf large = { .bytes = 4 * GIB, .slab_bytes = 2 * GIB };
+
+	(void)state;
+	expect_refusal(&none, &plenty, -EINVAL, "[host] slab_bytes = 0", "4K", NULL);
+	expect_refusal(&odd, &plenty, -EINVAL, "[host] slab_bytes = 65535", "4K", NULL);
+	expect_refusal(&huge, &plenty, -EINVAL, "[host] slab_bytes = 1M", "2M", "huge_pages", NULL);
+	expect_refusal(&large, &plenty, -EINVAL, "[host] slab_bytes = 2G", "1G", NULL);
+}
+
+static void slabs_are_counted_in_16_bits(void **state)
+{
+	const struct tier_conf conf = { .bytes = 65536 * 64 * KIB, .slab_bytes = 64 * KIB };
+
+	(void)state;
+	expect_refusal(&conf, &plenty, -EINVAL, "65536 slabs", "65535", "raise slab_bytes", NULL);
+}
+
+static void memory_must_be_available(void **state)
+{
+	const struct tier_conf conf = { .bytes = 8 * GIB, .slab_bytes = 64 * MIB };
+	const struct host_limits limits = { 4000 * MIB, UINT64_MAX, 0 };
+
+	(void)state;
+	expect_refusal(&conf, &limits, -ENOMEM, "[host] bytes = 8G", "MemAvailable = 4000M", NULL);
+}
+
+static void the_control_group_limits(void **state)
+{
+	const struct tier_conf conf = { .bytes = 8 * GIB, .slab_bytes = 64 * MIB };
+	const struct host_limits limits = { 64 * GIB, 2 * GIB, 0 };
+
+	(void)state;
+	expect_refusal(&conf, &limits, -ENOMEM, "[host] bytes = 8G", "memory.max = 2048M",
+		       "MemoryMax=", NULL);
+}
+
+static void huge_pages_must_be_set_aside(void **state)
+{
+	const struct tier_conf conf = { .bytes = 1 * GIB, .slab_bytes = 64 * MIB, .huge_pages = 2 };
+	const struct host_limits limits = { 4 * GIB, UINT64_MAX, 100 },
+				 none = { 4 * GIB, UINT64_MAX, UINT64_MAX };
+
+	(void)state;
+	expect_refusal(&conf, &limits, -ENOMEM, "[host] huge_pages = 2m", "512 huge pages", "100 are free",
+		       "vm.nr_hugepages by 412", NULL);
+	expect_refusal(&conf, &none, -ENOMEM, "[host] huge_pages", "no 2 MiB huge pages", NULL);
+}
+
+static void huge_pages_are_not_counted_as_available(void **state)
+{
+	const struct tier_conf conf = { .bytes = 1 * GIB, .slab_bytes = 64 * MIB, .huge_pages = 2 };
+	const struct host_limits limits = { 1 * MIB, 1 * MIB, 512 };
+	char text[TIER_TEXT_BYTES];
+
+	(void)state;
+	assert_int_equal(host_limits_check(&conf, &limits, text, sizeof(text)), 0);
+}
+
+static void this_machine_says_what_it_has(void **state)
+{
+	struct host_limits limits;
+
+	(void)state;
+	host_limits_read(&limits);
+	assert_true(limits.available_bytes > MIB && limits.available_bytes < UINT64_MAX);
+	assert_true(limits.cgroup_bytes > 0);
+}
+
+static struct host_memory *open_small(const struct tier_conf *conf)
+{
+	char text[TIER_TEXT_BYTES];
+	struct host_memory *m;
+
+	if (host_memory_open(conf, &m, text, sizeof(text)))
+		fail_msg("%s", text);
+	return m;
+}
+
+static void every_slab_is_handed_out_once_in_order(void **state)
+{
+	struct host_memory *m = open_small(&small);
+	uint32_t expected = 0;
+
+	(void)state;
+	assert_int_equal(host_memory_next(m), expected++);	/* open waited for the first */
+	while (expected < 16) {
+		const uint32_t slab = host_memory_next(m);
+
+		if (slab != HOST_NO_SLAB)
+			assert_int_equal(slab, expected++);
+		else
+			(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+	}
+	assert_int_equal(host_memory_next(m), HOST_NO_SLAB);
+	assert_int_equal(host_memory_lost(m), 0);
+	host_memory_close(m);
+}
+
+static void a_slab_handed_out_is_resident(void **state)
+{
+	struct host_memory *m = open_small(&small);
+	unsigned char resident[16];
+
+	(void)state;
+	assert_int_equal(host_memory_next(m), 0);
+	assert_int_equal(mincore(host_memory_base(m), 64 * KIB, resident), 0);
+	for (int i = 0; i < 16; i++)
+		assert_true(resident[i] & 1);
+	host_memory_close(m);
+}
+
+/* The line of /proc/self/smaps that begins with `field`, of the mapping that `at` lies in. */
+static void smaps_line(const uint8_t *at, const char *field, char *ret, size_t n)
+{
+	FILE *f = fopen("/proc/self/smaps", "re");
+	bool inside = false;
+	char line[512];
+
+	assert_non_null(f);
+	ret[0] = '\0';
+	while (!ret[0] && fgets(line, sizeof(line), f)) {
+		unsigned long long from, to;
+
+		if (sscanf(line, "%llx-%llx ", &from, &to) == 2)
+			inside = (uintptr_t)at >= from && (uintptr_t)at < to;
+		else if (inside && !strncmp(line, field, strlen(field)))
+			(void)snprintf(ret, n, "%s", line);
+	}
+	(void)fclose(f);
+}
+
+static void a_core_dump_has_none_of_it(void **state)
+{
+	struct host_memory *m = open_small(&small);
+	char flags[512];
+
+	(void)state;
+	smaps_line(host_memory_base(m), "VmFlags:", flags, sizeof(flags));
+	assert_non_null(strstr(flags, " dd"));
+	host_memory_close(m);
+}
+
+static void closing_does_not_wait_for_all_slabs(void **state)
+{
+	struct tier_conf conf = small;
+
+	(void)state;
+	conf.bytes = 256 * MIB;		/* closed at once: threads are joined wherever they are */
+	host_memory_close(open_small(&conf));
+}
+
+static void a_node_that_does_not_exist(void **state)
+{
+	struct tier_conf conf = small;
+	char text[TIER_TEXT_BYTES];
+	struct host_memory *m;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		conf.numa_node = i ? 1000000 : -2;
+		assert_true(host_memory_open(&conf, &m, text, sizeof(text)) < 0);
+		assert_non_null(strstr(text, i ? "[host] numa_node = 1000000" : "[host] numa_node = -2"));
+		assert_non_null(strstr(text, "-1"));
+	}
+}
+
+/* In a child, because privileges do not come back: 0 as it should be, 1 not, 77 cannot be tried. */
+static int lock_without_privilege(void)
+{
+	const struct rlimit limit = { 64 * KIB, 64 * KIB };
+	struct tier_conf conf = small;
+	char text[TIER_TEXT_BYTES];
+	struct host_memory *m;
+
+	if (setrlimit(RLIMIT_MEMLOCK, &limit) || (geteuid() == 0 && setresuid(65534, 65534, 65534)))
+		return 77;
+	conf.lock = true;
+	if (!host_memory_open(&conf, &m, text, sizeof(text)))
+		return 1;
+	return strstr(text, "[host] lock = yes needs 1048576") && strstr(text, "is 65536") &&
+	       strstr(text, "LimitMEMLOCK=") ? 0 : 1;
+}
+
+static void a_lock_beyond_the_limit(void **state)
+{
+	const pid_t child = fork();
+	int status;
+
+	(void)state;
+	if (child == 0)
+		_exit(lock_without_privilege());
+	assert_int_equal(waitpid(child, &status, 0), child);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		skip();
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void huge_pages_without_effect_are_told(void **state)
+{
+	struct tier_conf conf = small;
+	struct host_memory *m;
+	char line[128] = "";
+	FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+
+	(void)state;
+	if (!f || !fgets(line, sizeof(line), f))
+		line[0] = '\0';
+	if (f)
+		(void)fclose(f);
+	conf.huge_pages = 1;
+	m = open_small(&conf);
+	if (!line[0] || strstr(line, "[never]"))
+		assert_non_null(strstr(host_memory_note(m), "[host] huge_pages = thp"));
+	else
+		assert_string_equal(host_memory_note(m), "");
+	host_memory_close(m);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_slab_must_fit),
+		cmocka_unit_test(slab_bytes_are_pages),
+		cmocka_unit_test(slabs_are_counted_in_16_bits),
+		cmocka_unit_test(memory_must_be_available),
+		cmocka_unit_test(the_control_group_limits),
+		cmocka_unit_test(huge_pages_must_be_set_aside),
+		cmocka_unit_test(huge_pages_are_not_counted_as_available),
+		cmocka_unit_test(this_machine_says_what_it_has),
+		cmocka_unit_test(every_slab_is_handed_out_once_in_order),
+		cmocka_unit_test(a_slab_handed_out_is_resident),
+		cmocka_unit_test(a_core_dump_has_none_of_it),
+		cmocka_unit_test(closing_does_not_wait_for_all_slabs),
+		cmocka_unit_test(a_node_that_does_not_exist),
+		cmocka_unit_test(a_lock_beyond_the_limit),
+		cmocka_unit_test(huge_pages_without_effect_are_told),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_intake.c - goal: what the core thread relies on when it peeks at packets, and helpers that never wait for each
+ * other. Method: packets with and without descriptors through a socket pair; a pipe tells whether its other end, which
+ * lies in a packet, is still open. Jobs that block until they are let go, more and more of them.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "daemon/front/intake.h"
+#include "daemon/base/loop.h"
+
+static void send_packet(int socket, const void *bytes, size_t n, const int *fds, size_t n_fds)
+{
+	union {
+		struct cmsghdr head;
+		char bytes[CMSG_SPACE(INTAKE_MAX_FDS * sizeof(int))];
+	} control = { 0 };
+	struct iovec iov = { .iov_base = (void *)(uintptr_t)bytes, .iov_len = n };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+	if (n_fds > 0) {
+		m.msg_control = control.bytes;
+		m.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+		control.head.cmsg_level = SOL_SOCKET;
+		control.head.cmsg_type = SCM_RIGHTS;
+		control.head.cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+		memcpy(CMSG_DATA(&control.head), fds, n_fds * sizeof(int));
+	}
+	assert_int_equal(sendmsg(socket, &m, 0), n);
+}
+
+static bool writer_lives(int pipe_fd)
+{
+	char byte;
+
+	return read(pipe_fd, &byte, 1) < 0;	/* EAGAIN; else the end: 0 */
+}
+
+/* The kernel's part of it: a peek tells of descriptors and leaves them with the packet, however often. */
+static void a_peek_takes_no_descriptor(void **state)
+{
+	int pair[2], ends[2], many[INTAKE_MAX_FDS];
+	bool fds = false;
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+	assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+	assert_int_equal(intake_peek(pair[1], &fds), 0);
+	send_packet(pair[0], "abc", 3, NULL, 0);
+	send_packet(pair[0], "de", 2, &ends[1], 1);
+	send_packet(pair[0], "", 0, &ends[1], 1);
+	for (int i = 0; i < INTAKE_MAX_FDS; i++)
+		many[i] = ends[1];
+	send_packet(pair[0], "f", 1, many, INTAKE_MAX_FDS);
+	(void)close(ends[1]);
+	assert_int_equal(intake_peek(pair[1], &fds), 3);
+	assert_false(fds);
+	assert_int_equal(recv(pair[1], many, sizeof many, 0), 3);
+	for (int i = 0; i < 10; i++) {
+		assert_int_equal(intake_peek(pair[1], &fds), 2);
+		assert_true(fds);
+	}
+	assert_true(writer_lives(ends[0]));
+	assert_int_equal(recv(pair[1], many, sizeof many, 0), 2);
+	assert_true(intake_peek(pair[1], &fds) > 0);	/* an empty packet is not the end, if it has any */
+	assert_true(fds);
+	assert_int_equal(recv(pair[1], many, sizeof many, 0), 0);
+	assert_true(writer_lives(ends[0]));
+	assert_int_equal(intake_peek(pair[1], &fds), 1);
+	assert_true(fds);
+	assert_int_equal(recv(pair[1], many, sizeof many, 0), 1);
+	assert_false(writer_lives(ends[0]));
+	(void)close(pair[0]);
+	assert_int_equal(intake_peek(pair[1], &fds), -ECONNRESET);
+	(void)close(pair[1]);
+	(void)close(ends[0]);
+}
+
+/* What intake_run() makes of a packet: all descriptors taken and closed, whatever it says. */
+static int intake_of(const void *bytes, size_t n, const int *fds, size_t n_fds, bool greeted, char text[232])
+{
+	struct intake *in = calloc(1, sizeof *in);
+	int pair[2], status;
+
+	assert_non_null(in);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+	send_packet(pair[0], bytes, n, fds, n_fds);
+	in->socket = pair[1];
+	in->greeted = greeted;
+	in->share = (struct intake_share){ .max_bytes = 1 << 20, .max_regions = 4, .clients = 1 };
+	intake_run(&in->job);
+	status = in->status;
+	memcpy(text, in->text, 232);
+	assert_int_equal(in->n_fds, 0);
+	assert_null(in->mount);
+	intake_drop(in);
+	assert_int_equal(in->state, INTAKE_IDLE);
+	free(in);
+	(void)close(pair[0]);
+	(void)close(pair[1]);
+	return status;
+}
+
+static int open_fds(void)
+{
+	int n = 0;
+
+	for (int fd = 0; fd < 1024; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+static void whatever_comes_is_closed(void **state)
+{
+	struct { struct wire_space_open open; struct wire_region region; struct wire_segment segment; } m = { 0 };
+	struct wire_head bell = { .magic = WIRE_MAGIC, .type = WIRE_DOORBELL, .length = sizeof bell };
+	int many[INTAKE_MAX_FDS];
+	char text[232];
+	const int before = open_fds();
+
+	(void)state;
+	for (int i = 0; i < INTAKE_MAX_FDS; i++)
+		many[i] = STDERR_FILENO;
+	assert_int_equal(intake_of("x", 1, many, 1, true, text), -EPROTO);
+	assert_int_equal(intake_of("x", 1, many, INTAKE_MAX_FDS, true, text), -EPROTO);
+	assert_non_null(strstr(text, "more than 64 file descriptors"));
+	assert_int_equal(intake_of(&bell, sizeof bell, many, 1, true, text), -EPROTO);
+	assert_non_null(strstr(text, "takes none"));
+	m.open.head = (struct wire_head){ .magic = WIRE_MAGIC, .type = WIRE_SPACE_OPEN, .length = sizeof m };
+	m.open.n_regions = m.open.n_segments = 1;
+	m.region = (struct wire_region){ .memory = WIRE_MEMFD, .length = 2 << 20 };
+	assert_int_equal(intake_of(&m, sizeof m, many, 1, false, text), -EPROTO);
+	assert_non_null(strstr(text, "HELLO"));
+	assert_int_equal(intake_of(&m, sizeof m, many, 1, true, text), -ENOSPC);
+	assert_non_null(strstr(text, "max_clients"));
+	m.region.fd_index = 1;
+	assert_int_equal(intake_of(&m, sizeof m, many, 1, true, text), -EINVAL);
+	assert_int_equal(open_fds(), before);
+}
+
+/* Over its share only while some of it waits to be unmapped: the packet and its descriptors are kept. */
+static void a_packet_waits_for_its_share(void **state)
+{
+	struct { struct wire_space_open open; struct wire_region region; struct wire_segment segment; } m = { 0 };
+	struct intake *in = calloc(1, sizeof *in);
+	int pair[2], fd = STDERR_FILENO;
+
+	(void)state;
+	m.open.head = (struct wire_head){ .magic = WIRE_MAGIC, .type = WIRE_SPACE_OPEN, .length = sizeof m };
+	m.open.n_regions = m.open.n_segments = 1;
+	m.region = (struct wire_region){ .memory = WIRE_MEMFD, .length = 1 << 20 };
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+	send_packet(pair[0], &m, sizeof m, &fd, 1);
+	in->socket = pair[1];
+	in->greeted = true;
+	in->share = (struct intake_share){ .bytes = 1 << 20, .max_bytes = 1 << 20, .max_regions = 4, .waits = true };
+	intake_run(&in->job);
+	assert_int_equal(in->status, -EAGAIN);
+	assert_int_equal(in->n_fds, 1);
+	in->share.waits = false;
+	intake_run(&in->job);
+	assert_int_equal(in->status, -ENOSPC);
+	assert_int_equal(in->n_fds, 0);
+	intake_drop(in);
+	free(in);
+	(void)close(pair[0]);
+	(void)close(pair[1]);
+}
+
+/* --- helpers --- */
+
+enum { JOBS = 40 };
+
+struct blocked {
+	struct helper_job job;
+	int pipe[2];
+	bool done;
+};
+
+static struct loop *loop;
+static uint32_t n_done, n_wanted;
+
+static void block(struct helper_job *job)
+{
+	char byte;
+
+	(void)!read(((struct blocked *)(void *)job)->pipe[0], &byte, 1);
+}
+
+static void unblocked(struct helper_job *job)
+{
+	((struct blocked *)(void *)job)->done = true;
+	if (++n_done == n_wanted)
+		loop_stop(loop);
+}
+
+/* Each of them blocks until its pipe is written; the last is let go first. */
+static void none_waits_for_another(void **state)
+{
+	static struct blocked jobs[JOBS];
+	struct helpers *helpers = NULL;
+
+	(void)state;
+	assert_int_equal(loop_open(0, &loop), 0);
+	assert_int_equal(helpers_open(loop, JOBS, &helpers), 0);
+	for (int i = 0; i < JOBS; i++) {
+		jobs[i].job = (struct helper_job){ .run = block, .done = unblocked };
+		assert_int_equal(pipe2(jobs[i].pipe, O_CLOEXEC), 0);
+		helper_start(helpers, &jobs[i].job);
+	}
+	assert_int_equal(helpers_busy(helpers), JOBS);
+	for (int i = JOBS; i-- > 0;) {
+		n_wanted = n_done + 1;
+		assert_int_equal(write(jobs[i].pipe[1], "x", 1), 1);
+		assert_int_equal(loop_run(loop), 0);
+		assert_true(jobs[i].done);
+	}
+	assert_int_equal(helpers_busy(helpers), 0);
+	for (int i = 0; i < JOBS; i++) {
+		(void)close(jobs[i].pipe[0]);
+		(void)close(jobs[i].pipe[1]);
+	}
+	helpers_close(helpers);
+	loop_close(loop);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_peek_takes_no_descriptor),
+		cmocka_unit_test(whatever_comes_is_closed),
+		cmocka_unit_test(a_packet_waits_for_its_share),
+		cmocka_unit_test(none_waits_for_another),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_kvtierctl - goal: kvtierctl's output and exit status are what scripts and people were promised,
+ * whatever state the daemon is in. Method: the built program, run against a stats page made here (a child
+ * plays the daemon where it must be stopped or dead) and against an admin socket that never answers.
+ * `unit_kvtierctl man` prints the parts of kvtierctl.1 that the tables make; the test compares.
+ */
+#include "tests/lib/kvtierctl_rig.h"
+
+/* What scripts rely on: a name, once shipped, stays. */
+static const char *const names[] = {
+	"schema_version",
+	"uptime_s",
+	"health",
+	"lookup.requested_blocks_total",
+	"lookup.hit_blocks_total",
+	"store.blocks_total",
+	"store.dropped_blocks_total",
+	"store.logical_bytes_total",
+	"store.image_bytes_total",
+	"store.raw_blocks_total",
+	"store.present_blocks_total",
+	"load.blocks_total",
+	"load.failed_blocks_total",
+	"load.missed_blocks_total",
+	"load.logical_bytes_total",
+	"clients",
+	"leases",
+	"ops.outstanding",
+	"ops.timed_out_total",
+	"ops.canceled_total",
+	"clients_total",
+	"clients_refused_total",
+	"protocol_errors_total",
+	"spaces",
+	"index.entries",
+	"index.bytes",
+	"prefetch.blocks_total",
+	"prefetch.missed_blocks_total",
+	"tiers.host.demoted_blocks_total",
+	"tiers.host.promoted_blocks_total",
+	"tiers.nvme.engine",
+	"tiers.nvme.text",
+	"tiers.nvme.write_amplification_percent",
+	"tiers.nvme.residency.up_to_1m_blocks_total",
+	"tiers.nvme.residency.longer_blocks_total",
+	"tiers.redis.text",
+	"tiers.redis.endpoints",
+	"tiers.redis.usable_endpoints",
+	"tiers.redis.queued_blocks",
+	"tiers.redis.queued_bytes",
+	"tiers.redis.written_blocks_total",
+	"tiers.redis.present_blocks_total",
+	"tiers.redis.dropped_blocks_total",
+	"tiers.redis.skipped_blocks_total",
+	"tiers.redis.miss_blocks_total",
+	"tiers.redis.forged_blocks_total",
+	"tiers.redis.other_form_blocks_total",
+	"tiers.redis.deleted_blocks_total",
+	"tiers.redis.timeouts_total",
+	"tiers.redis.resets_total",
+	"tiers.redis.errors_total",
+	"tiers.redis.refused_stores_total",
+	"tiers.redis.redirects_total",
+	"tiers.redis.refused_hosts_total",
+	"tiers.redis.topology_changes_total",
+	"tiers.redis.late_replies_total",
+	"tiers.redis.protocol_errors_total",
+	"tiers.redis.breaker_opens_total",
+	"tiers.redis.reconnects_total",
+};
+static const char *const tiers[] = { "gpu", "host", "nvme", "redis" };
+static const char *const of_tier[] = {
+	"state",
+	"capacity_bytes",
+	"used_bytes",
+	"blocks",
+	"hit_blocks_total",
+	"read_bytes_total",
+	"written_bytes_total",
+	"evicted_blocks_total",
+	"moved_blocks_total",
+	"corrupt_blocks_total",
+};
+
+static void json_has_every_promised_name(void **unused)
+{
+	char name[128];
+
+	(void)unused;
+	assert_int_equal(run("stats --json"), 0);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		(void)json_at(names[i]);
+	for (size_t t = 0; t < 4; t++) {
+		for (size_t i = 0; i < sizeof(of_tier) / sizeof(of_tier[0]); i++) {
+			snprintf(name, sizeof(name), "tiers.%s.%s", tiers[t], of_tier[i]);
+			(void)json_at(name);
+		}
+	}
+}
+
+static void json_has_the_values(void **unused)
+{
+	(void)unused;
+	stats_add(&page->v.store_blocks_total, 7);
+	stats_set(&page->v.tiers_host_used_bytes, UINT64_MAX);
+	stats_set(&page->v.tiers_host_state, STATS_TIER_STATE_BASE + 1);
+	stats_health_set(page, STATS_HEALTH_CORRUPT, true);
+	assert_int_equal(run("stats --json"), 0);
+	assert_string_equal(json_at("store.blocks_total"), "7");
+	assert_string_equal(json_at("tiers.host.used_bytes"), "18446744073709551615");
+	assert_string_equal(json_at("tiers.host.state"), "up");
+	assert_string_equal(json_at("tiers.nvme.state"), "off");
+	assert_string_equal(json_at("health"), "warn");
+	assert_non_null(strstr(json_at("health_reasons"), "corrupt_blocks"));
+}
+
+static void the_nvme_tier_has_words(void **unused)
+{
+	(void)unused;
+	stats_nvme_text(page, "threads", "/dev/x: \"no\" \033[31m");
+	stats_health_set(page, STATS_HEALTH_NVME_QUARANTINED, true);
+	assert_int_equal(run("stats --json -f tiers.nvme.text -f tiers.nvme.engine"), 0);
+	assert_string_equal(output,
+			    "{\"tiers\":{\"nvme\":{\"engine\":\"threads\",\"text\":\"/dev/x: \\\"no\\\" \\u001b[31m\"}}}\n");
+	assert_int_equal(run("stats"), 0);
+	says("tiers.nvme.engine: threads");
+	assert_int_equal(run("status"), 2);
+	says("nvme_quarantined");
+	says("kvtierctl format PATH --bytes N");
+	says("nvme: threads; /dev/x: \"no\" \\x1b[31m");
+	assert_int_equal(run("status --json"), 2);
+	assert_string_equal(json_at("nvme.engine"), "threads");
+	assert_string_equal(json_at("nvme.text"), "/dev/x: \"no\" \033[31m");
+	stats_nvme_text(page, "", "");
+	assert_int_equal(run("status"), 2);
+	assert_null(strstr(output, "nvme: "));
+}
+
+static void a_filter_shows_only_what_matches(void **unused)
+{
+	(void)unused;
+	assert_int_equal(run("stats --json -f 'index.[be]*' -f leases"), 0);
+	assert_string_equal(output, "{\"leases\":0,\"index\":{\"entries\":0,\"bytes\":0}}\n");
+	assert_int_equal(run("stats -f 'tiers.host.*'"), 0);
+	says("tiers.host.used_bytes");
+	assert_null(strstr(output, "tiers.gpu"));
+	assert_int_equal(run("stats -f nothing"), 64);
+	says("matches no name");
+}
+
+static void list_explains_every_name(void **unused)
+{
+	const struct stats_row *rows;
+	const size_t n = stats_rows(&rows);
+
+	(void)unused;
+	assert_int_equal(run("stats --list"), 0);
+	for (size_t i = 0; i < n; i++) {
+		says(rows[i].path);
+		says(rows[i].prose);
+	}
+}
+
+static void watching_counts_and_rates(void **unused)
+{
+	const char *first, *second;
+
+	(void)unused;
+	assert_int_equal(run("stats -f store.blocks_total --watch=0.1 --count 2"), 0);
+	first = strstr(output, "store.blocks_total");
+	assert_non_null(first);
+	second = strstr(first + 1, "store.blocks_total");
+	assert_non_null(second);
+	assert_null(strstr(second + 1, "store.blocks_total"));
+	assert_non_null(strstr(second, "0.0/s"));
+	assert_int_equal(run("stats --json -f leases --watch=0.1 --count 3"), 0);
+	assert_string_equal(output, "{\"leases\":0}\n{\"leases\":0}\n{\"leases\":0}\n");
+}
+
+static void status_is_ok_warn_or_err(void **unused)
+{
+	(void)unused;
+	assert_int_equal(run("status"), 0);
+	assert_memory_equal(output, "OK: kvtierd", 11);
+	stats_health_set(page, STATS_HEALTH_KERNELS_REF, true);
+	assert_int_equal(run("status"), 1);
+	assert_memory_equal(output, "WARN: ", 6);
+	says("slow_kernels");
+	says("[device] kernels");
+	stats_health_set(page, STATS_HEALTH_HOST_OFFLINE, true);
+	assert_int_equal(run("status"), 2);
+	assert_memory_equal(output, "ERR: ", 5);
+	assert_int_equal(run("status --json"), 2);
+	assert_string_equal(json_at("status"), "err");
+	says("{\"code\":\"host_offline\",\"severity\":\"err\",\"next_step\":");
+}
+
+static void a_start_that_goes_well_is_ok(void **unused)
+{
+	(void)unused;
+	stats_health_set(page, STATS_HEALTH_STARTING, true);
+	stats_health_set(page, STATS_HEALTH_NVME_STARTING, true);
+	assert_int_equal(run("status"), 0);
+	assert_memory_equal(output, "OK: kvtierd", 11);
+	says("NOTE starting");
+	says("NOTE nvme_starting");
+	assert_int_equal(run("status --json"), 0);
+	assert_string_equal(json_at("status"), "ok");
+	says("{\"code\":\"starting\",\"severity\":\"note\",\"next_step\":");
+	stats_health_set(page, STATS_HEALTH_STARTING, false);
+	stats_health_set(page, STATS_HEALTH_NVME_STARTING, false);
+}
+
+/* The page becomes that of a child. */
+static pid_t child_daemon(void)
+{
+	int ready[2];
+	pid_t child;
+	char byte;
+
+	assert_int_equal(pipe(ready), 0);
+	child = fork();
+	if (child == 0) {
+		struct stats *own;
+
+		if (stats_open(path, now_ns(), &own) < 0 || write(ready[1], "x", 1) != 1)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	(void)close(ready[0]);
+	(void)close(ready[1]);
+	return child;
+}
+
+static void a_stopped_daemon_is_called_so(void **unused)
+{
+	const pid_t child = child_daemon();
+	int status;
+
+	(void)unused;
+	assert_int_equal(kill(child, SIGSTOP), 0);
+	assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+	assert_int_equal(run("status"), 2);
+	assert_memory_equal(output, "ERR STOPPED: ", 13);
+	says("kill -CONT");
+	assert_int_equal(run("stats"), 0);
+	says("stopped: ");
+	(void)kill(child, SIGKILL);
+	(void)waitpid(child, &status, 0);
+}
+
+static void a_dead_daemon_is_called_so(void **unused)
+{
+	const pid_t child = child_daemon();
+	int status;
+
+	(void)unused;
+	(void)kill(child, SIGKILL);
+	(void)waitpid(child, &status, 0);
+	assert_int_equal(run("status"), 2);
+	assert_memory_equal(output, "ERR DEAD: ", 10);
+	says("systemctl restart");
+	assert_int_equal(run("stats --json"), 0);
+	assert_string_equal(json_at("health"), "err");
+}
+
+static void no_daemon_is_3(void **unused)
+{
+	(void)unused;
+	stats_close(page, path);
+	assert_int_equal(stats_open(NULL, now_ns(), &page), 0);
+	assert_int_equal(run("status"), 3);
+	says("no kvtierd runs at");
+	assert_int_equal(run("stats"), 3);
+	assert_int_equal(run("clients"), 3);
+	says("no kvtierd answers at");
+	assert_int_equal(run("version"), 0);
+	says("not running");
+}
+
+static void usage_is_64(void **unused)
+{
+	static const char *const wrong[] = {
+		"",
+		"fly",
+		"--fly status",
+		"status now",
+		"stats --watch=0",
+		"stats --count 0 --watch",
+		"stats --watch=x",
+		"evict",
+		"evict --bytes 0",
+		"evict --bytes 5X",
+		"evict --all --bytes 5",
+		"clients all",
+		"stats -f",
+	};
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		if (run(wrong[i]) != 64)
+			fail_msg("not 64: %s", wrong[i]);
+		says("usage: kvtierctl");
+	}
+}
+
+static void help_teaches_with_an_example(void **unused)
+{
+	static const char *const commands[] = {
+#define CTL(name, where, arguments, prose, example) #name,
+#include "daemon/admin/tbl_ctl.h"
+	};
+	char arguments[64];
+
+	(void)unused;
+	assert_int_equal(run("--help"), 0);
+	says("example:");
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+		snprintf(arguments, sizeof(arguments), "%s --help", commands[i]);
+		assert_int_equal(run(arguments), 0);
+		says("example:\n  kvtierctl ");
+	}
+}
+
+/* Connects, since a backlog is the kernel's, and is never answered. */
+static void an_admin_socket_that_is_silent_is_explained(void **unused)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	const pid_t child = child_daemon();
+	int status;
+
+	(void)unused;
+	memcpy(address.sun_path, admin, strlen(admin));
+	assert_int_equal(bind(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
+	assert_int_equal(listen(fd, 8), 0);
+	assert_int_equal(kill(child, SIGSTOP), 0);
+	assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+	assert_int_equal(run("clients"), 3);
+	says("does not answer");
+	says("stopped");
+	(void)kill(child, SIGKILL);
+	(void)waitpid(child, &status, 0);
+	(void)close(fd);
+}
+
+/* --- the manual --- */
+
+static void print_man(FILE *out)
+{
+	const struct stats_row *rows;
+	const size_t n = stats_rows(&rows);
+
+	fprintf(out, ".Sh COMMANDS\n.Bl -tag -width Ds\n");
+#define CTL(name, where, arguments, prose, example)                                                          \
+	fprintf(out, ".It Ic %s Li \"%s\"\n\\&%s\n.br\nExample:\n.Dl %s\n", #name, arguments, prose, example);
+#include "daemon/admin/tbl_ctl.h"
+	fprintf(out, ".El\n.Sh REASONS\nWhat status has to say, by severity:\n.Bl -tag -width Ds\n");
+	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++)
+		fprintf(out, ".It Li %s Pq %s\n\\&%s\n", stats_health_row(bit)->name,
+			stats_severity_name(stats_health_row(bit)->severity), stats_health_row(bit)->prose);
+	fprintf(out, ".El\n.Sh NUMBERS\nNames that stats shows, with kind and unit:\n.Bl -tag -width Ds\n");
+	for (size_t i = 0; i < n; i++)
+		fprintf(out, ".It Li %s Pq %s, %s\n\\&%s\n", rows[i].path, stats_kind_name(rows[i].kind),
+			rows[i].unit, rows[i].prose);
+	fprintf(out, ".El\n");
+}
+
+static void the_manual_is_of_these_tables(void **unused)
+{
+	static char want[1 << 16], man[1 << 17];
+	FILE *in = fopen("client/man/kvtierctl.1", "r"), *out;
+	size_t n;
+
+	(void)unused;
+	if (in == NULL) {
+		print_message("not run from the source's top directory\n");
+		skip();
+	}
+	out = fmemopen(want, sizeof(want), "w");
+	print_man(out);
+	(void)fclose(out);
+	n = fread(man, 1, sizeof(man) - 1, in);
+	man[n] = '\0';
+	(void)fclose(in);
+	if (strstr(man, want) == NULL)
+		fail_msg("client/man/kvtierctl.1 differs from the tables; put in it what `unit_kvtierctl man` "
+			 "prints");
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(json_has_every_promised_name, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(json_has_the_values, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(the_nvme_tier_has_words, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(a_filter_shows_only_what_matches, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(list_explains_every_name, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(watching_counts_and_rates, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(status_is_ok_warn_or_err, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(a_start_that_goes_well_is_ok, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(a_stopped_daemon_is_called_so, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(a_dead_daemon_is_called_so, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(no_daemon_is_3, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(usage_is_64, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(help_teaches_with_an_example, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(an_admin_socket_that_is_silent_is_explained, rig_setup, rig_teardown),
+		cmocka_unit_test(the_manual_is_of_these_tables),
+	};
+
+	if (argc == 2 && strcmp(argv[1], "man") == 0) {
+		print_man(stdout);
+		return 0;
+	}
+	if (!find_program()) {
+		printf("kvtierctl is not built\n");
+		return 77;
+	}
+	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
+}

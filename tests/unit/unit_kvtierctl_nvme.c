@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_kvtierctl_nvme - goal: `kvtierctl format` makes a store, and destroys nothing that nobody said yes to; verify,
+ * flush, purge and devices show what the daemon says, for as long as that takes, with the right exit status. Method:
+ * the built program on files in a directory where O_DIRECT works, at a terminal (a pty) where it matters; a child
+ * plays the daemon's admin socket.
+ */
+#include "tests/lib/kvtierctl_daemon.h"
+
+#include <fcntl.h>
+#include <pty.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include "tiers/nvme/nvme_format.h"
+
+static char store[600], disk[512];
+
+/* A directory for stores: $TMPDIR or /var/tmp, if O_DIRECT works there. */
+static int disk_setup(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+	int fd;
+
+	if (rig_setup(state) < 0)
+		return -1;
+	snprintf(disk, sizeof(disk), "%.400s/unit_kvtierctl_nvme.XXXXXX", tmp != NULL ? tmp : "/var/tmp");
+	if (mkdtemp(disk) == NULL)
+		return -1;
+	snprintf(store, sizeof(store), "%s/store", disk);
+	fd = open(store, O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
+	*state = fd < 0 ? NULL : store;
+	if (fd >= 0)
+		(void)close(fd);
+	(void)unlink(store);
+	return 0;
+}
+
+static int disk_teardown(void **state)
+{
+	(void)unlink(store);
+	return rmdir(disk) < 0 ? -1 : rig_teardown(state);
+}
+
+#define NEEDS_DIRECT(state)                                                                                  \
+	do {                                                                                                 \
+		if (*(state) == NULL) {                                                                      \
+			print_message("no O_DIRECT in %s\n", disk);                                          \
+			skip();                                                                              \
+		}                                                                                            \
+	} while (0)
+
+static int format(const char *options)
+{
+	char arguments[800];
+
+	snprintf(arguments, sizeof(arguments), "format %s %s", store, options);
+	return run(arguments);
+}
+
+static void read_super(struct nvme_super *ret)
+{
+	uint8_t super[NVME_PAGE];
+	const int fd = open(store, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(read(fd, super, sizeof(super)), sizeof(super));
+	(void)close(fd);
+	assert_int_equal(nvme_super_check(super, ret), 0);
+}
+
+static void format_makes_a_store(void **state)
+{
+	struct nvme_super super;
+	struct stat st;
+
+	NEEDS_DIRECT(state);
+	assert_int_equal(format("--bytes 4M --json < /dev/null"), 0);
+	says("\"bytes\":4194304,\"segment_bytes\":524288}"); /* fitted: at least 4 */
+	read_super(&super);
+	assert_int_equal(super.segment_bytes, 512 << 10);
+	assert_int_equal(super.segments, 7);
+	assert_int_equal(stat(store, &st), 0);
+	assert_int_equal(st.st_size, 4 << 20);
+	assert_int_equal(st.st_mode & 0777, 0600);
+}
+
+static void a_new_store_belongs_to_its_directorys_owner(void **state)
+{
+	struct stat st;
+
+	NEEDS_DIRECT(state);
+	if (geteuid() != 0)
+		skip();
+	assert_int_equal(chown(disk, 65534, 65534), 0);
+	assert_int_equal(format("--bytes 4M"), 0);
+	assert_int_equal(stat(store, &st), 0);
+	assert_int_equal(st.st_uid, 65534);
+	/* but not one that was there before */
+	assert_int_equal(chown(store, 0, 0), 0);
+	assert_int_equal(format("--bytes 4M --yes"), 0);
+	assert_int_equal(stat(store, &st), 0);
+	assert_int_equal(st.st_uid, 0);
+}
+
+static void nothing_is_destroyed_unasked(void **state)
+{
+	struct nvme_super before, after;
+	FILE *file;
+
+	NEEDS_DIRECT(state);
+	file = fopen(store, "w");
+	assert_true(fputs("somebody's letters\n", file) >= 0);
+	assert_int_equal(fclose(file), 0);
+	assert_int_equal(format("--bytes 4M < /dev/null"), 1);
+	says("holds something that is no kvtier store");
+	says("--yes");
+	assert_int_equal(format("--bytes 4M --yes < /dev/null"), 0);
+	read_super(&before);
+	assert_int_equal(format("--bytes 4M < /dev/null"), 1);
+	says("is a kvtier store of 3.6 MiB");
+	read_super(&after);
+	assert_memory_equal(&before, &after, sizeof(before));
+	/* without --bytes: as large as it is */
+	assert_int_equal(format("--yes --prewrite --segment-bytes 64K < /dev/null"), 0);
+	says("4.0 MiB in segments of 64.0 KiB");
+	read_super(&after);
+	assert_memory_not_equal(before.uuid, after.uuid, sizeof(before.uuid));
+}
+
+/* At a terminal, with this typed; exit status, and what was shown in `output`. */
+static int run_typing(const char *arguments, const char *typed)
+{
+	char command[1024];
+	size_t used = 0;
+	ssize_t n;
+	int terminal, status;
+	pid_t child = forkpty(&terminal, NULL, NULL, NULL);
+
+	snprintf(command, sizeof(command), "exec %s --socket %s/kvtier.sock %s", program, directory, arguments);
+	if (child == 0) {
+		(void)execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+		_exit(127);
+	}
+	assert_true(child > 0);
+	assert_int_equal(write(terminal, typed, strlen(typed)), (ssize_t)strlen(typed));
+	while (used < sizeof(output) - 1 && (n = read(terminal, output + used, sizeof(output) - 1 - used)) > 0)
+		used += (size_t)n;
+	output[used] = '\0';
+	(void)close(terminal);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return WEXITSTATUS(status);
+}
+
+static void a_terminal_is_asked(void **state)
+{
+	struct nvme_super before, after;
+	char arguments[700];
+
+	NEEDS_DIRECT(state);
+	snprintf(arguments, sizeof(arguments), "format %s --bytes 4M", store);
+	assert_int_equal(run_typing(arguments, ""), 0); /* nothing there: no question */
+	assert_null(strstr(output, "Type yes"));
+	read_super(&before);
+	assert_int_equal(run_typing(arguments, "y\n"), 1);
+	says("Type yes");
+	says("nothing was changed");
+	read_super(&after);
+	assert_memory_equal(&before, &after, sizeof(before));
+	assert_int_equal(run_typing(arguments, "yes\n"), 0);
+	read_super(&after);
+	assert_memory_not_equal(&before, &after, sizeof(before));
+}
+
+static void a_daemons_store_is_left_alone(void **state)
+{
+	struct nvme_super before, after;
+	int fd;
+
+	NEEDS_DIRECT(state);
+	assert_int_equal(format("--bytes 4M"), 0);
+	read_super(&before);
+	fd = open(store, O_RDWR | O_CLOEXEC);
+	assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+	assert_int_equal(format("--bytes 4M --yes"), 1);
+	says("in use by another kvtierd");
+	(void)close(fd);
+	read_super(&after);
+	assert_memory_equal(&before, &after, sizeof(before));
+}
+
+static void format_refuses_with_words(void **state)
+{
+	char arguments[700];
+
+	NEEDS_DIRECT(state);
+	assert_int_equal(run("format"), 64);
+	assert_int_equal(run("format /a /b"), 64);
+	assert_int_equal(format("--bytes 5X"), 64);
+	assert_int_equal(format("--bytes 100K"), 64);
+	assert_int_equal(format("--bytes 4M --segment-bytes 65537"), 64);
+	assert_int_equal(format(""), 64);
+	says("how large is it to be?");
+	snprintf(arguments, sizeof(arguments), "format %s --bytes 4M --yes", disk);
+	assert_int_equal(run(arguments), 1);
+	says("directory");
+	assert_int_equal(run("format /nonexistent/store --bytes 4M"), 1);
+	says("the directory does not exist");
+	assert_int_equal(format("--bytes 60T"), 1); /* more than there is room for: nothing stays */
+	assert_int_equal(access(store, F_OK), -1);
+}
+
+/* --- what the daemon answers --- */
+
+#define SUMS(bad, dropped)                                                                                   \
+	"],\"checked_blocks\":20,\"checked_bytes\":4096,\"skipped_blocks\":1,\"bad_blocks\":" bad            \
+	",\"dropped\":" dropped ",\"ms\":3000}\n"
+#define BAD "{\"key\":\"ab12\",\"space\":3,\"tenant\":\"acme\",\"tier\":\"nvme\",\"device\":0,\"segment\":77}"
+
+static void verify_is_1_when_something_is_bad(void **state)
+{
+	(void)state;
+	assert_int_equal(run_with("verify", (const struct packet[]){ { 0, ".{\"bad\":[" SUMS("0", "false") }, { 0 } }), 0);
+	says("20 copies, 4.0 KiB, in 3s: all are good");
+	says("not checked: 1");
+	assert_int_equal(run_with("verify", (const struct packet[]){ { 0, "+{\"bad\":[\n" BAD },
+								     { 0, "." SUMS("1", "false") },
+								     { 0 } }),
+			 1);
+	says("nvme");
+	says("77");
+	says("ab12");
+	says("verify --scrub drops them");
+	assert_int_equal(run_with("verify --scrub --json", (const struct packet[]){ { 0, "+{\"bad\":[\n" BAD },
+										    { 0, "." SUMS("1", "true") },
+										    { 0 } }),
+			 1);
+	assert_string_equal(json_at("bad_blocks"), "1");
+}
+
+static void verify_is_1_when_nothing_could_be_checked(void **state)
+{
+	static const struct packet nothing[] = {
+		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":7,\"bad_blocks\":0,"
+		     "\"dropped\":false,\"ms\":1}\n" },
+		{ 0 },
+	};
+	static const struct packet empty[] = {
+		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":0,\"bad_blocks\":0,"
+		     "\"dropped\":false,\"ms\":1}\n" },
+		{ 0 },
+	};
+
+	(void)state;
+	assert_int_equal(run_with("verify", nothing), 1);
+	says("nothing could be checked");
+	says("not checked: 7");
+	assert_int_equal(run_with("verify --json", nothing), 1);
+	assert_int_equal(run_with("verify", empty), 0);
+}
+
+/* Six seconds of progress are more than the five in which a reply is due; a pipe is told nothing of them. */
+static void progress_holds_the_deadline(void **state)
+{
+	const struct packet tell = { 3000000, "~{\"done\":10,\"total\":40,\"unit\":\"blocks\"}\n" };
+	const struct packet script[] = { tell, tell, { 0, ".{\"flushed\":true,\"ms\":1}\n" }, { 0 } };
+
+	(void)state;
+	assert_int_equal(run_with("flush", script), 0);
+	assert_string_equal(output, "all that was in memory is on NVMe\n");
+}
+
+static void a_terminal_sees_progress(void **state)
+{
+	const struct packet tell = { 1100000, "~{\"done\":10,\"total\":40,\"unit\":\"blocks\"}\n" };
+	const struct packet script[] = { { 0, tell.text }, tell, tell, { 0, "!not all could be written\n" }, { 0 } };
+	const pid_t child = play_daemon(script);
+
+	(void)state;
+	assert_int_equal(run_typing("flush", ""), 1);
+	says("flush: 10 of 40 blocks, 25 %");
+	says("\r\033[Kkvtierctl: not all could be written");
+	assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
+static void purge_and_devices_show_what_came(void **state)
+{
+	(void)state;
+	assert_int_equal(run("purge"), 64);
+	says("--tenant");
+	assert_int_equal(run_with("purge --tenant acme",
+				  (const struct packet[]){ { 0, ".{\"tenant\":\"acme\",\"purged_blocks\":42,\"ms\":1}" },
+							   { 0 } }),
+			 0);
+	says("purged 42 blocks");
+	assert_int_equal(run_with("devices",
+				  (const struct packet[]){
+					  { 0, ".{\"devices\":[{\"path\":\"/dev/nvme0\",\"state\":\"offline\",\"text\":"
+					       "\"went away\",\"capacity_bytes\":1073741824}]}" },
+					  { 0 } }),
+			 0);
+	says("/dev/nvme0");
+	says("went away");
+	says("1.0 GiB");
+}
+
+int main(void)
+{
+#define ON_DISK(name) cmocka_unit_test_setup_teardown(name, disk_setup, disk_teardown)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
+	const struct CMUnitTest tests[] = {
+		ON_DISK(format_makes_a_store),
+		ON_DISK(a_new_store_belongs_to_its_directorys_owner),
+		ON_DISK(nothing_is_destroyed_unasked),
+		ON_DISK(a_terminal_is_asked),
+		ON_DISK(a_daemons_store_is_left_alone),
+		ON_DISK(format_refuses_with_words),
+		CASE(verify_is_1_when_something_is_bad),
+		CASE(verify_is_1_when_nothing_could_be_checked),
+		CASE(progress_holds_the_deadline),
+		CASE(a_terminal_sees_progress),
+		CASE(purge_and_devices_show_what_came),
+	};
+
+	if (!find_program()) {
+		printf("kvtierctl is not built\n");
+		return 77;
+	}
+	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
+}

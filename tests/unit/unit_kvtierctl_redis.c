@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_kvtierctl_redis - goal: an operator sees what the Redis tier does and why it does not, and nothing of what a
+ * server says can talk to the terminal. Method: the built program with a stats page made here; a child plays the
+ * daemon's admin socket.
+ */
+#include "tests/lib/kvtierctl_daemon.h"
+
+#include "tiers/tier.h"
+
+static void redis_is(enum tier_state state, uint64_t usable, const char *text)
+{
+	stats_set(&page->v.tiers_redis_state, STATS_TIER_STATE_BASE + (uint64_t)state);
+	stats_set(&page->v.tiers_redis_endpoints, 3);
+	stats_set(&page->v.tiers_redis_usable_endpoints, usable);
+	stats_redis_text(page, text);
+}
+
+static void status_says_nothing_of_what_is_not_there(void **unused)
+{
+	(void)unused;
+	assert_int_equal(run("status"), 0);
+	assert_null(strstr(output, "redis"));
+	assert_int_equal(run("status --json"), 0);
+	assert_string_equal(json_at("redis.state"), "off");
+}
+
+static void status_shows_a_tier_that_is_up(void **unused)
+{
+	(void)unused;
+	redis_is(TIER_UP, 3, "");
+	assert_int_equal(run("status"), 0);
+	says("  redis: up, 3 of 3 endpoints usable\n");
+}
+
+static void status_shows_the_reason(void **unused)
+{
+	(void)unused;
+	redis_is(TIER_MISCONFIGURED, 0, "10.0.0.7:6379: WRONGPASS \033[31m");
+	stats_health_set(page, STATS_HEALTH_REDIS_MISCONFIGURED, true);
+	assert_int_equal(run("status"), 1);
+	assert_memory_equal(output, "WARN: ", 6);
+	says("redis_misconfigured");
+	says("password_file");
+	says("  redis: misconfigured, 0 of 3 endpoints usable; 10.0.0.7:6379: WRONGPASS \\x1b[31m\n");
+	assert_int_equal(run("status --json"), 1);
+	assert_string_equal(json_at("redis.state"), "misconfigured");
+	assert_string_equal(json_at("redis.endpoints"), "3");
+	assert_string_equal(json_at("redis.text"), "10.0.0.7:6379: WRONGPASS \033[31m");
+}
+
+static void stats_has_the_text_beside_the_numbers(void **unused)
+{
+	(void)unused;
+	redis_is(TIER_OFFLINE, 0, "a:1: \"refused\"");
+	assert_int_equal(run("stats --json -f tiers.redis.text -f tiers.redis.state"), 0);
+	assert_string_equal(output, "{\"tiers\":{\"redis\":{\"state\":\"offline\",\"text\":\"a:1: \\\"refused\\\"\"}}}\n");
+	assert_int_equal(run("stats"), 0);
+	says("tiers.redis.text: a:1:");
+}
+
+#define ROW_UP                                                                                               \
+	"{\"endpoint\":0,\"address\":\"10.0.0.7:6379\",\"state\":\"up\",\"tls\":\"TLSv1.3\",\"text\":\"\",\"slots\":5461," \
+	"\"connections\":4,\"in_flight\":2,\"retry_in_ms\":0,\"hits\":77,\"received_bytes\":1073741824," \
+	"\"sent_bytes\":4096,\"timeouts\":1}"
+#define ROW_AWAY                                                                                             \
+	"{\"endpoint\":1,\"address\":\"unix:/run/redis.sock\",\"state\":\"offline\",\"tls\":\"no\",\"text\":" \
+	"\"connection refused\\u001b[0m\",\"slots\":0,\"connections\":0,\"in_flight\":0,\"retry_in_ms\":7300," \
+	"\"hits\":0,\"received_bytes\":0,\"sent_bytes\":0,\"timeouts\":9}"
+
+/* The line of the output that begins with this, its blanks made one. */
+static char *line_of(const char *begin)
+{
+	static char line[512];
+	const char *at = strstr(output, begin);
+	size_t n = 0;
+
+	if (at == NULL)
+		fail_msg("no %s in: %s", begin, output);
+	for (; at != NULL && *at != '\n' && *at != '\0' && n < sizeof(line) - 1; at++) {
+		if (*at != ' ' || n == 0 || line[n - 1] != ' ')
+			line[n++] = *at;
+	}
+	line[n] = '\0';
+	return line;
+}
+
+static void endpoints_are_a_table(void **unused)
+{
+	static const struct packet script[] = { { 0, ".{\"endpoints\":[" ROW_UP ",\n" ROW_AWAY "]}\n" }, { 0 } };
+
+	(void)unused;
+	assert_int_equal(run_with("endpoints", script), 0);
+	assert_memory_equal(line_of("ADDRESS"),
+			    "ADDRESS STATE TLS SLOTS CONNECTIONS IN FLIGHT HITS RECEIVED SENT TIMEOUTS RETRY WHY", 83);
+	assert_memory_equal(line_of("10.0.0.7"), "10.0.0.7:6379 up TLSv1.3 5461 4 2 77 1.0 GiB 4.0 KiB 1", 54);
+	assert_non_null(strstr(line_of("unix:"), " 9 7.3 s connection refused\\x1b[0m"));
+}
+
+static void endpoints_of_no_tier_are_none(void **unused)
+{
+	(void)unused;
+	assert_int_equal(run_with("endpoints", (const struct packet[]){ { 0, ".{\"endpoints\":[]}\n" }, { 0 } }), 0);
+	assert_string_equal(output, "no endpoints\n");
+}
+
+static void json_is_what_the_daemon_said(void **unused)
+{
+	(void)unused;
+	assert_int_equal(run_with("endpoints --json",
+				  (const struct packet[]){ { 0, "+{\"endpoints\":[" ROW_UP }, { 0, ".]}\n" }, { 0 } }),
+			 0);
+	assert_string_equal(output, "{\"endpoints\":[" ROW_UP "]}\n");
+}
+
+static void endpoints_takes_no_arguments(void **unused)
+{
+	(void)unused;
+	assert_int_equal(run("endpoints all"), 64);
+	assert_int_equal(run("endpoints"), 3); /* nobody there */
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
+	const struct CMUnitTest tests[] = {
+		CASE(status_says_nothing_of_what_is_not_there),
+		CASE(status_shows_a_tier_that_is_up),
+		CASE(status_shows_the_reason),
+		CASE(stats_has_the_text_beside_the_numbers),
+		CASE(endpoints_are_a_table),
+		CASE(endpoints_of_no_tier_are_none),
+		CASE(json_is_what_the_daemon_said),
+		CASE(endpoints_takes_no_arguments),
+	};
+
+	if (!find_program()) {
+		printf("kvtierctl is not built\n");
+		return 77;
+	}
+	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
+}

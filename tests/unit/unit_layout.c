@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_layout.c - goal: every layout of pages that engines use can be said, comes out in canonical order, and
+ * has exactly the pages that fit; what does not fit or add up is refused. Method: small geometries, sizes
+ * worked out by hand.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "daemon/front/layout.h"
+
+enum { REGION = 1 << 20, MAX_SEGMENTS = 16 };
+
+/* 2 layers, 2 heads x 8, 4 tokens, BF16: a plane has 4 * 2 * 8 * 2 = 128 bytes. */
+static const struct image_geometry small = {
+	.dtype = DTYPE_BF16,
+	.layers = 2,
+	.kv_heads = 2,
+	.head_dim_k = 8,
+	.head_dim_v = 8,
+	.block_tokens = 4,
+};
+
+static uint8_t memory[2][REGION];
+static uint8_t *const bases[2] = { memory[0], memory[1] };
+static char text[232];
+
+struct built {
+	struct page_layout layout;
+	uint64_t pages;
+	int result;
+};
+
+static struct built build(const struct image_geometry *g, const struct wire_segment *segments, uint32_t n,
+			  uint64_t length)
+{
+	const uint64_t lengths[2] = { length, length };
+	struct built b = { .pages = 12345 };
+
+	text[0] = 0;
+	b.result = layout_build(segments, n, bases, lengths, 2, g, &b.layout, &b.pages, text, sizeof text);
+	return b;
+}
+
+/* Token-major planes one after another: layer 0 K, V, layer 1 K, V. */
+static uint32_t token_major(struct wire_segment *ret)
+{
+	for (uint32_t i = 0; i < 4; i++)
+		ret[i] = (struct wire_segment){
+			.layer = i / 2,
+			.kind = i % 2 ? KIND_V : KIND_K,
+			.offset = i * 128,
+			.page_stride = 512,
+			.head_stride = 16,
+			.token_stride = 32,
+		};
+	return 4;
+}
+
+static void pieces_in_canonical_order_whatever_was_given(void **state)
+{
+	static const uint32_t order[4] = { 3, 0, 2, 1 };
+	struct wire_segment good[4], shuffled[4];
+	struct built b;
+
+	(void)state;
+	token_major(good);
+	for (uint32_t i = 0; i < 4; i++)
+		shuffled[order[i]] = good[i];
+	b = build(&small, shuffled, 4, 512);
+	assert_int_equal(b.result, 0);
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(b.layout.pieces[i].layer, i / 2);
+		assert_int_equal(b.layout.pieces[i].kind, i % 2 ? KIND_V : KIND_K);
+		assert_ptr_equal(b.layout.pieces[i].base, memory[0] + i * 128);
+	}
+	layout_free(&b.layout);
+}
+
+static void pages_are_those_that_fit_wholly(void **state)
+{
+	static const uint64_t cases[][2] = {
+		/* region length, pages */
+		{ 512, 1 }, { 1023, 1 }, { 1024, 2 }, { 512 * 100, 100 }, { 512 * 100 - 1, 99 },
+	};
+	struct wire_segment s[4];
+
+	(void)state;
+	token_major(s);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct built b = build(&small, s, 4, cases[i][0]);
+
+		assert_int_equal(b.result, 0);
+		assert_int_equal(b.pages, cases[i][1]);
+		layout_free(&b.layout);
+	}
+}
+
+static void not_even_one_page(void **state)
+{
+	struct wire_segment s[4];
+	struct built b;
+
+	(void)state;
+	token_major(s);
+	b = build(&small, s, 4, 511);
+	assert_int_equal(b.result, -EINVAL);
+	assert_non_null(strstr(text, "segments[3].offset 384"));
+	assert_int_equal(b.pages, 12345); /* untouched */
+}
+
+/* Per-layer tensors [K|V][page][token][head][dim], as vLLM's: the region's halves, K and V apart. */
+static void planes_of_all_pages_together(void **state)
+{
+	struct wire_segment s[4];
+	struct built b;
+
+	(void)state;
+	token_major(s);
+	for (uint32_t i = 0; i < 4; i++) {
+		s[i].offset = i * 128 * 10;
+		s[i].page_stride = 128;
+	}
+	b = build(&small, s, 4, 4 * 128 * 10);
+	assert_int_equal(b.result, 0);
+	assert_int_equal(b.pages, 10);
+	layout_free(&b.layout);
+}
+
+/* Head-major pages [page][head][token][dim]. */
+static void heads_before_tokens(void **state)
+{
+	struct wire_segment s[4];
+	struct built b;
+
+	(void)state;
+	token_major(s);
+	for (uint32_t i = 0; i < 4; i++) {
+		s[i].head_stride = 64;
+		s[i].token_stride = 16;
+	}
+	b = build(&small, s, 4, 512);
+	assert_int_equal(b.result, 0);
+	assert_int_equal(b.pages, 1);
+	layout_free(&b.layout);
+}
+
+/* K and V of a token side by side: overlapping spans, disjoint bytes. */
+static void k_and_v_interleaved(void **state)
+{
+	struct wire_segment s[4];
+	struct built b;
+
+	(void)state;
+	for (uint32_t i = 0; i < 4; i++)
+		s[i] = (struct wire_segment){
+			.layer = i / 2,
+			.kind = i % 2 ? KIND_V : KIND_K,
+			.offset = i / 2 * 256 + i % 2 * 32,
+			.page_stride = 512,
+			.head_stride = 16,
+			.token_stride = 64,
+		};
+	b = build(&small, s, 4, 512);
+	assert_int_equal(b.result, 0);
+	assert_int_equal(b.pages, 1);
+	layout_free(&b.layout);
+}
+
+static void several_regions(void **state)
+{
+	struct wire_segment s[4];
+	struct built b;
+
+	(void)state;
+	token_major(s);
+	s[2].region = s[3].region = 1;
+	b = build(&small, s, 4, 512);
+	assert_int_equal(b.result, 0);
+	assert_ptr_equal(b.layout.pieces[2].base, memory[1] + 256);
+	layout_free(&b.layout);
+}
+
+/* Typed and opaque as llama.cpp's: rows with a header, values in an order only the engine knows. */
+static void typed_and_opaque(void **state)
+{
+	const struct image_geometry g = {
+		.dtype = DTYPE_FP16,
+		.layers = 1,
+		.kv_heads = 1,
+		.block_tokens = 4,
+		.typed_segments = 2,
+		.typed_values = 100,
+		.opaque_bytes = 12 + 4 * 3,
+	};
+	const struct wire_segment s[] = {
+		{ .kind = KIND_OPAQUE, .offset = 1, .page_stride = 1000, .length = 12 },
+		{ .kind = KIND_TYPED, .offset = 20, .page_stride = 1000, .length = 100 },
+		{ .kind = KIND_OPAQUE, .offset = 701, .page_stride = 1000, .length = 3, .token_stride = 7 },
+		{ .kind = KIND_TYPED, .offset = 300, .page_stride = 1000, .length = 100 },
+	};
+	struct built b;
+
+	(void)state;
+	b = build(&g, s, 4, 10000);
+	assert_int_equal(b.result, 0);
+	assert_int_equal(b.pages, 10);
+	assert_ptr_equal(b.layout.pieces[0].base, memory[0] + 20);
+	assert_ptr_equal(b.layout.pieces[1].base, memory[0] + 300);
+	assert_ptr_equal(b.layout.pieces[2].base, memory[0] + 1);
+	layout_free(&b.layout);
+	b = build(&g, s, 3, 10000);
+	assert_int_equal(b.result, -EINVAL);
+	assert_non_null(strstr(text, "1 of 2 typed"));
+}
+
+static void no_segments_no_pages(void **state)
+{
+	struct built b;
+
+	(void)state;
+	b = build(&small, NULL, 0, 512);
+	assert_int_equal(b.result, 0);
+	assert_int_equal(b.pages, 0);
+	layout_free(&b.layout);
+}
+
+static void missing_plane(void **state)
+{
+	struct wire_segment s[4];
+
+	(void)state;
+	token_major(s);
+	assert_int_equal(build(&small, s, 3, 512).result, -EINVAL);
+	assert_non_null(strstr(text, "3 of 4 k and v"));
+}
+
+/* Strides and offsets around every power of two: never a page that reaches past the region. */
+static void no_sum_wraps(void **state)
+{
+	(void)state;
+	for (int field = 0; field < 4; field++)
+		for (int bit = 1; bit < 64; bit++)
+			for (int minus = 0; minus < 2; minus++) {
+				struct wire_segment s[4];
+				uint64_t *const fields[] = { &s[3].offset, &s[3].page_stride,
+							     &s[3].head_stride, &s[3].token_stride };
+				struct built b;
+				uint64_t last;
+
+				token_major(s);
+				*fields[field] = (1ull << bit) - (minus ? 2 : 0);
+				b = build(&small, s, 4, REGION);
+				if (b.result) {
+					assert_int_equal(b.result, -EINVAL);
+					continue;
+				}
+				assert_true(b.pages > 0);
+				last = s[3].offset + (b.pages - 1) * s[3].page_stride +
+				       3 * s[3].token_stride + s[3].head_stride + 16;
+				assert_true(last <= REGION && s[3].offset <= REGION);
+				layout_free(&b.layout);
+			}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(pieces_in_canonical_order_whatever_was_given),
+		cmocka_unit_test(pages_are_those_that_fit_wholly),
+		cmocka_unit_test(not_even_one_page),
+		cmocka_unit_test(planes_of_all_pages_together),
+		cmocka_unit_test(heads_before_tokens),
+		cmocka_unit_test(k_and_v_interleaved),
+		cmocka_unit_test(several_regions),
+		cmocka_unit_test(typed_and_opaque),
+		cmocka_unit_test(no_segments_no_pages),
+		cmocka_unit_test(missing_plane),
+		cmocka_unit_test(no_sum_wraps),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_loop.c - goal: timers fire in order and once, callbacks may remove anything, and no work is missed
+ * between the last look and the sleep. Method: small worlds around one loop, each ended by a timer.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "daemon/base/loop.h"
+#include "tests/lib/random.h"
+
+enum { TIMERS = 500 };
+
+struct world {
+	struct loop *loop;
+	struct loop_timer end;
+};
+
+static void stop(struct loop_timer *timer)
+{
+	struct world *w = (struct world *)(void *)((char *)timer - offsetof(struct world, end));
+
+	loop_stop(w->loop);
+}
+
+static int set_up(void **state)
+{
+	static struct world w;
+
+	w = (struct world){ .end.fire = stop };
+	assert_int_equal(loop_open(0, &w.loop), 0);
+	*state = &w;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	loop_close(((struct world *)*state)->loop);
+	loop_close(NULL);
+	return 0;
+}
+
+static void run_for(struct world *w, uint64_t ms)
+{
+	assert_int_equal(loop_timer_set(w->loop, &w->end, loop_now(w->loop) + ms * 1000000), 0);
+	assert_int_equal(loop_run(w->loop), 0);
+}
+
+/* --- timers --- */
+
+struct numbered {
+	struct loop_timer timer;
+	struct world *world;
+	uint64_t due_ns;
+	int fired;
+	struct numbered *also_unset;
+};
+
+static uint64_t last_due;
+static struct numbered numbered[TIMERS];
+
+static void fire_numbered(struct loop_timer *timer)
+{
+	struct numbered *n = (struct numbered *)(void *)timer;
+
+	assert_true(n->due_ns >= last_due);                 /* in order */
+	assert_true(loop_now(n->world->loop) >= n->due_ns); /* not early */
+	last_due = n->due_ns;
+	n->fired++;
+	if (n->also_unset)
+		loop_timer_unset(n->world->loop, &n->also_unset->timer);
+}
+
+static void timers_fire_in_order_and_once(void **state)
+{
+	struct world *w = *state;
+	struct random random = random_seeded("timers_fire_in_order_and_once");
+	const uint64_t start = loop_now(w->loop);
+
+	last_due = 0;
+	memset(numbered, 0, sizeof numbered);
+	for (int i = 0; i < TIMERS; i++) {
+		numbered[i].world = w;
+		numbered[i].timer.fire = fire_numbered;
+		numbered[i].due_ns = start + random_below(&random, 5000000);
+		assert_int_equal(loop_timer_set(w->loop, &numbered[i].timer, numbered[i].due_ns), 0);
+	}
+	for (int i = 0; i < TIMERS; i += 3) { /* set again, later or earlier; unset */
+		numbered[i].due_ns = start + random_below(&random, 5000000);
+		assert_int_equal(loop_timer_set(w->loop, &numbered[i].timer, numbered[i].due_ns), 0);
+		loop_timer_unset(w->loop, &numbered[i + 1].timer);
+		loop_timer_unset(w->loop, &numbered[i + 1].timer);
+	}
+	run_for(w, 20);
+	for (int i = 0; i < TIMERS; i++)
+		assert_int_equal(numbered[i].fired, i % 3 != 1);
+}
+
+static void timer_may_unset_another_that_is_due(void **state)
+{
+	struct world *w = *state;
+	const uint64_t now = loop_now(w->loop);
+
+	last_due = 0;
+	memset(numbered, 0, sizeof numbered);
+	for (int i = 0; i < 2; i++) {
+		numbered[i].world = w;
+		numbered[i].timer.fire = fire_numbered;
+		numbered[i].due_ns = now + (uint64_t)i;
+		assert_int_equal(loop_timer_set(w->loop, &numbered[i].timer, numbered[i].due_ns), 0);
+	}
+	numbered[0].also_unset = &numbered[1];
+	run_for(w, 2);
+	assert_int_equal(numbered[0].fired, 1);
+	assert_int_equal(numbered[1].fired, 0);
+}
+
+static int again_fired;
+
+static void fire_again(struct loop_timer *timer)
+{
+	struct numbered *n = (struct numbered *)(void *)timer;
+
+	again_fired++;
+	(void)loop_timer_set(n->world->loop, timer, loop_now(n->world->loop)); /* for ever */
+}
+
+static void timer_that_sets_itself_starves_nobody(void **state)
+{
+	struct world *w = *state;
+	struct numbered n = { .world = w, .timer.fire = fire_again };
+
+	again_fired = 0;
+	(void)loop_timer_set(w->loop, &n.timer, 0);
+	run_for(w, 3);
+	assert_true(again_fired > 1);
+	loop_timer_unset(w->loop, &n.timer);
+}
+
+/* --- watches --- */
+
+struct pair {
+	struct loop_watch a, b;
+	struct world *world;
+	int fired;
+};
+
+static void ready_a(struct loop_watch *watch, uint32_t events)
+{
+	struct pair *p = (struct pair *)(void *)((char *)watch - offsetof(struct pair, a));
+
+	(void)events;
+	p->fired++;
+	loop_remove(p->world->loop, &p->a);
+	loop_remove(p->world->loop, &p->b);
+}
+
+static void ready_b(struct loop_watch *watch, uint32_t events)
+{
+	struct pair *p = (struct pair *)(void *)((char *)watch - offsetof(struct pair, b));
+
+	(void)events;
+	p->fired++;
+	loop_remove(p->world->loop, &p->a);
+	loop_remove(p->world->loop, &p->b);
+}
+
+/* Both are ready in the same turn; whoever is first removes both. */
+static void watch_may_remove_another_that_is_ready(void **state)
+{
+	struct pair p = { .world = *state, .a.ready = ready_a, .b.ready = ready_b };
+
+	p.a.fd = eventfd(1, EFD_CLOEXEC);
+	p.b.fd = eventfd(1, EFD_CLOEXEC);
+	assert_int_equal(loop_add(p.world->loop, &p.a, EPOLLIN), 0);
+	assert_int_equal(loop_add(p.world->loop, &p.b, EPOLLIN), 0);
+	run_for(p.world, 2);
+	assert_int_equal(p.fired, 1);
+	(void)close(p.a.fd);
+	(void)close(p.b.fd);
+}
+
+static void watch_added_twice_is_an_error(void **state)
+{
+	struct world *w = *state;
+	struct loop_watch watch = { .fd = eventfd(0, EFD_CLOEXEC), .ready = ready_a };
+
+	assert_int_equal(loop_add(w->loop, &watch, EPOLLIN), 0);
+	assert_int_equal(loop_add(w->loop, &watch, EPOLLIN), -EEXIST);
+	loop_remove(w->loop, &watch);
+	assert_int_equal(loop_modify(w->loop, &watch, EPOLLIN), -ENOENT);
+	(void)close(watch.fd);
+}
+
+/* --- pollers --- */
+
+struct counted {
+	struct loop_poller poller;
+	struct world *world;
+	struct counted *remove;
+	int polled, works;
+};
+
+static bool poll_counted(struct loop_poller *poller)
+{
+	struct counted *c = (struct counted *)(void *)poller;
+
+	c->polled++;
+	if (c->remove)
+		loop_poller_remove(c->world->loop, &c->remove->poller);
+	return c->works-- > 0;
+}
+
+/* Three of them; the middle one removes itself, or its neighbour on either side. */
+static void poller_may_remove_any(void **state)
+{
+	struct world *w = *state;
+
+	for (int victim = 0; victim < 3; victim++) {
+		struct counted c[3];
+
+		for (int i = 0; i < 3; i++) {
+			c[i] = (struct counted){ .poller.poll = poll_counted, .world = w };
+			loop_poller_add(w->loop, &c[i].poller);
+		}
+		c[1].remove = &c[victim];
+		run_for(w, 1);
+		assert_true(c[victim].polled <= 1);
+		for (int i = 0; i < 3; i++)
+			assert_true(i == victim || c[i].polled >= 2);
+		for (int i = 0; i < 3; i++)
+			loop_poller_remove(w->loop, &c[i].poller);
+	}
+}
+
+struct sleeper {
+	struct counted counted;
+	int asleep, awake, polled_asleep, work_found_asleep;
+	bool now;
+};
+
+static void on_sleep(void *arg, bool asleep)
+{
+	struct sleeper *s = arg;
+
+	assert_true(asleep != s->now); /* in pairs */
+	s->now = asleep;
+	s->asleep += asleep;
+	s->awake += !asleep;
+}
+
+static bool poll_sleeper(struct loop_poller *poller)
+{
+	struct sleeper *s = (struct sleeper *)(void *)poller;
+
+	s->polled_asleep += s->now;
+	/* Work that arrives just as the loop was about to sleep: it saw the flag, so nobody rings. */
+	if (s->now && s->work_found_asleep < 5) {
+		s->work_found_asleep++;
+		return true;
+	}
+	return false;
+}
+
+static void pollers_are_asked_once_more_before_sleeping(void **state)
+{
+	struct world *w = *state;
+	struct sleeper s = { .counted.poller.poll = poll_sleeper };
+
+	loop_poller_add(w->loop, &s.counted.poller);
+	loop_on_sleep(w->loop, on_sleep, &s);
+	run_for(w, 2);
+	assert_int_equal(s.work_found_asleep, 5);
+	assert_true(s.polled_asleep > 5);
+	assert_int_equal(s.asleep, s.awake);
+}
+
+static void busy_poller_starves_nobody(void **state)
+{
+	struct world *w = *state;
+	struct counted busy = { .poller.poll = poll_counted, .world = w, .works = INT32_MAX };
+	struct pair p = { .world = w, .a.ready = ready_a, .b.ready = ready_b };
+
+	p.a.fd = eventfd(1, EFD_CLOEXEC);
+	p.b.fd = eventfd(0, EFD_CLOEXEC);
+	loop_poller_add(w->loop, &busy.poller);
+	assert_int_equal(loop_add(w->loop, &p.a, EPOLLIN), 0);
+	run_for(w, 2); /* the timer that ends it is proof enough of timers */
+	assert_int_equal(p.fired, 1);
+	loop_poller_remove(w->loop, &busy.poller);
+	(void)close(p.a.fd);
+	(void)close(p.b.fd);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(timers_fire_in_order_and_once),
+		CASE(timer_may_unset_another_that_is_due),
+		CASE(timer_that_sets_itself_starves_nobody),
+		CASE(watch_may_remove_another_that_is_ready),
+		CASE(watch_added_twice_is_an_error),
+		CASE(poller_may_remove_any),
+		CASE(pollers_are_asked_once_more_before_sleeping),
+		CASE(busy_poller_starves_nobody),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_map - the client's reader over a real index: prefixes of every length, batches, metadata, and
+ * memory that is not an index.
+ * Method: an index in this process, keys by number; the answer is known for each.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "client/lib/map.h"
+#include "daemon/store/index.h"
+#include "tests/lib/random.h"
+
+enum { MAX = 10000, TIERS = 6 };
+
+static const struct fingerprint_key index_key = { { 0x0123456789abcdefu, 0xfedcba9876543210u } };
+
+struct fixture {
+	struct index *index;
+	struct map *map;
+	struct kvtier_key *keys;
+};
+
+static int set_up(void **state)
+{
+	struct fixture *f = calloc(1, sizeof(*f));
+
+	if (!f || index_open(MAX, &f->index) < 0 ||
+	    map_open(index_fd(f->index), index_bytes(f->index), &f->map) < 0)
+		return -1;
+	f->keys = calloc(MAX, sizeof(*f->keys));
+	for (uint64_t i = 0; f->keys && i < MAX; i++)
+		random_key(i, f->keys[i].bytes);
+	*state = f;
+	return f->keys ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+	struct fixture *f = *state;
+
+	map_close(f->map);
+	index_close(f->index);
+	free(f->keys);
+	free(f);
+	return 0;
+}
+
+static void insert(struct fixture *f, uint32_t number)
+{
+	const struct print print = fingerprint(&index_key, f->keys[number].bytes);
+
+	assert_int_equal(index_insert(f->index, &print, number, TIERS, 100 + number), 0);
+}
+
+static void prefix_is_exact(struct fixture *f, size_t n, size_t present)
+{
+	uint32_t tiers = 77, generation = 77;
+
+	assert_int_equal(map_prefix(f->map, &index_key, f->keys, n, &tiers, &generation), present < n ? present : n);
+	const size_t last = present < n ? present : n;
+	assert_int_equal(tiers, last ? TIERS : 0);
+	assert_int_equal(generation, last ? 99 + last : 0);
+}
+
+/* Every number present, against every length up to a few rounds of the search, then some long ones. */
+static void prefix_of_every_length(void **state)
+{
+	struct fixture *f = *state;
+
+	for (uint32_t present = 0; present <= 200; present++) {
+		for (size_t n = 0; n <= 200; n++)
+			prefix_is_exact(f, n, present);
+		insert(f, present);
+	}
+	for (uint32_t present = 201; present < MAX; present++) {
+		if (present % 97 == 0) {
+			prefix_is_exact(f, MAX, present);
+			prefix_is_exact(f, present + 1, present);
+		}
+		insert(f, present);
+	}
+	prefix_is_exact(f, 8192, MAX);
+}
+
+static void outputs_may_be_null(void **state)
+{
+	struct fixture *f = *state;
+
+	insert(f, 0);
+	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 2, NULL, NULL), 1);
+}
+
+static void probe_answers_each_key_on_its_own(void **state)
+{
+	struct fixture *f = *state;
+	uint8_t tiers[MAX];
+
+	for (uint32_t i = 0; i < MAX; i += 3)
+		insert(f, i);
+	for (size_t n = 0; n < 40; n++) {
+		memset(tiers, 0xee, sizeof(tiers));
+		map_probe(f->map, &index_key, f->keys, n, tiers);
+		for (size_t i = 0; i < n; i++)
+			assert_int_equal(tiers[i], i % 3 ? 0 : TIERS);
+		assert_int_equal(tiers[n], 0xee);
+	}
+	map_probe(f->map, &index_key, f->keys, MAX, tiers);
+	for (size_t i = 0; i < MAX; i++)
+		assert_int_equal(tiers[i], i % 3 ? 0 : TIERS);
+}
+
+static void removed_and_updated_are_seen(void **state)
+{
+	struct fixture *f = *state;
+	uint32_t tiers, generation;
+
+	const struct print print = fingerprint(&index_key, f->keys[0].bytes);
+
+	insert(f, 0);
+	index_update(f->index, &print, 0, 9, 0x1abcdef);
+	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 1, &tiers, &generation), 1);
+	assert_int_equal(tiers, 9);
+	assert_int_equal(generation, 0xabcdef);
+	index_remove(f->index, &print, 0);
+	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 1, &tiers, &generation), 0);
+}
+
+/* Who has another space's index key finds nothing of this one. */
+static void another_index_key_finds_nothing(void **state)
+{
+	const struct fingerprint_key other = { { index_key.k[0] ^ 1, index_key.k[1] } };
+	struct fixture *f = *state;
+	uint8_t tiers[200];
+
+	for (uint32_t i = 0; i < 200; i++)
+		insert(f, i);
+	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 200, NULL, NULL), 200);
+	assert_int_equal(map_prefix(f->map, &other, f->keys, 200, NULL, NULL), 0);
+	map_probe(f->map, &other, f->keys, 200, tiers);
+	for (uint32_t i = 0; i < 200; i++)
+		assert_int_equal(tiers[i], 0);
+}
+
+/* A memfd like the daemon's, but for what a case changes. */
+static int forge(uint64_t bytes, int seals, uint32_t magic, uint64_t bytes_said)
+{
+	const struct wire_index head = { .magic = magic, .layout = WIRE_INDEX_LAYOUT, .bytes = bytes_said };
+	const int fd = memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+	assert_int_equal(pwrite(fd, &head, sizeof(head), 0), sizeof(head));
+	if (seals)
+		assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+	return fd;
+}
+
+static void other_memory_is_refused(void **state)
+{
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+	const uint64_t size = 8192;
+	const int bad[] = {
+		forge(size, 0, WIRE_INDEX_MAGIC, size),			/* could shrink under the reader */
+		forge(size, F_SEAL_GROW, WIRE_INDEX_MAGIC, size),
+		forge(size, seals, 0x12345678, size),
+		forge(size, seals, WIRE_INDEX_MAGIC, size + 4096),
+		forge(size + 4096, seals, WIRE_INDEX_MAGIC, size),	/* not the size that was announced */
+		forge(4096, seals, WIRE_INDEX_MAGIC, size),
+		open("/dev/zero", O_RDONLY | O_CLOEXEC),
+		-1,
+	};
+	struct map *map = NULL;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		assert_int_equal(map_open(bad[i], size, &map), -EPROTO);
+		if (bad[i] >= 0)
+			(void)close(bad[i]);
+	}
+	assert_int_equal(map_open(0, 4096, &map), -EPROTO);
+	assert_null(map);
+}
+
+/* A daemon gone mad writes any shape: nothing outside the mapping is read, and the answer is "absent". */
+static void wild_shapes_read_nothing_outside(void **state)
+{
+	struct fixture *f = *state;
+	struct wire_index *head = index_head(f->index);
+	const uint64_t shape = head->shape;
+	const uint64_t wild[] = {
+		UINT64_MAX, 40ull << 32, 31ull << 32, 6ull << 32 | 64, 12ull << 32 | 4095, 1,
+	};
+
+	insert(f, 0);
+	for (size_t i = 0; i < sizeof(wild) / sizeof(wild[0]); i++) {
+		head->shape = wild[i];
+		assert_int_equal(map_prefix(f->map, &index_key, f->keys, MAX, NULL, NULL), 0);
+	}
+	head->shape = shape;
+	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 1, NULL, NULL), 1);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(prefix_of_every_length),
+		CASE(outputs_may_be_null),
+		CASE(probe_answers_each_key_on_its_own),
+		CASE(removed_and_updated_are_seen),
+		CASE(another_index_key_finds_nothing),
+		CASE(other_memory_is_refused),
+		CASE(wild_shapes_read_nothing_outside),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: plans are executed as told: what is evicted, dropped or demoted, what moves with its bytes, what never does,
+ * and when it ends.
+ * Method: a real host tier of 64 KiB slabs under a real table of blocks; each image carries its number.
+ */
+#include "tests/lib/mover_rig.h"
+
+static void store_all(struct world *w, uint32_t from, uint32_t to)
+{
+	for (uint32_t i = from; i < to; i++)
+		(void)store(w, i, SMALL, BLOCK_NONE);
+}
+
+static void where_is(struct world *w, uint32_t block, struct extent *ret)
+{
+	assert_int_equal(host_extent(w->host, blocks_host_slot(w->blocks, block), ret), 0);
+}
+
+static bool present(struct world *w, uint32_t name)
+{
+	uint8_t key[32];
+
+	key_of(name, key);
+	return blocks_find(w->blocks, key, 0) != BLOCK_NONE;
+}
+
+static void assert_bytes(struct world *w, uint32_t name, uint32_t bytes)
+{
+	struct extent where;
+	const uint8_t *at;
+	uint8_t key[32];
+
+	key_of(name, key);
+	where_is(w, blocks_find(w->blocks, key, 0), &where);
+	at = tier_address(w->host, &where);
+	assert_non_null(at);
+	for (uint32_t i = 0; i < bytes; i++)
+		assert_int_equal(at[i], (uint8_t)name);
+}
+
+static void the_least_recent_goes(void **state)
+{
+	struct world w = world(1);
+
+	(void)state;
+	store_all(&w, 0, 9);
+	assert_false(present(&w, 0));
+	for (uint32_t i = 1; i < 9; i++)
+		assert_true(present(&w, i));
+	assert_int_equal(w.counts.evicted_blocks, 1);
+	assert_int_equal(w.counts.evicted_bytes, SMALL);
+	assert_int_equal(w.counts.moved_blocks, 0);
+	world_end(&w);
+}
+
+static void a_pinned_block_stays(void **state)
+{
+	struct world w = world(1);
+	struct extent where, before, after;
+	uint32_t blocks[8];
+
+	(void)state;
+	for (uint32_t i = 0; i < 8; i++)
+		blocks[i] = store(&w, i, SMALL, BLOCK_NONE);
+	for (uint32_t i = 0; i < 8; i++)
+		blocks_pin(w.blocks, blocks[i]);
+	assert_int_equal(make_room(&w, SMALL, MOVER_STEPS, &where), -ENOSPC);
+	assert_int_equal(make_room(&w, BIG, MOVER_STEPS, &where), -ENOSPC);
+	where_is(&w, blocks[5], &before);
+	blocks_unpin(w.blocks, blocks[5]);
+	assert_int_equal(make_room(&w, SMALL, MOVER_STEPS, &where), 0);
+	assert_false(present(&w, 5));
+	assert_int_equal(where.slot, before.slot);
+	where_is(&w, blocks[4], &after);
+	assert_non_null(tier_address(w.host, &after));
+	world_end(&w);
+}
+
+static void another_class_gets_an_old_slab(void **state)
+{
+	struct world w = world(3);
+
+	(void)state;
+	store_all(&w, 0, 24);
+	w.tick += 1000;
+	(void)store(&w, 100, BIG, BLOCK_NONE);
+	assert_int_equal(w.counts.evicted_blocks, 8);	/* a slab's worth, the oldest ones */
+	for (uint32_t i = 0; i < 24; i++) {
+		assert_int_equal(present(&w, i), i >= 8);
+		if (i >= 8)
+			assert_bytes(&w, i, SMALL);
+	}
+	assert_bytes(&w, 100, BIG);
+	world_end(&w);
+}
+
+static void what_moves_keeps_its_bytes_and_owner(void **state)
+{
+	struct world w = world(3);
+	uint8_t key[32];
+
+	(void)state;
+	store_all(&w, 0, 24);
+	for (uint32_t i = 0; i < 24; i += 3) {		/* condemn 8, scattered over all slabs */
+		key_of(i, key);
+		blocks_condemn(w.blocks, blocks_find(w.blocks, key, 0));
+	}
+	(void)store(&w, 100, BIG, BLOCK_NONE);
+	assert_int_equal(w.counts.evicted_blocks, 0);
+	assert_in_range(w.counts.moved_blocks, 1, 6);
+	assert_int_equal(w.counts.moved_bytes, w.counts.moved_blocks * SMALL);
+	for (uint32_t i = 0; i < 24; i++) {
+		struct extent where;
+
+		if (i % 3 == 0)
+			continue;
+		assert_bytes(&w, i, SMALL);
+		key_of(i, key);
+		where_is(&w, blocks_find(w.blocks, key, 0), &where);
+		assert_int_equal(host_owner(w.host, &where), blocks_find(w.blocks, key, 0));
+	}
+	world_end(&w);
+}
+
+static void a_slot_being_written_keeps_its_slab(void **state)
+{
+	struct world w = world(1);
+	struct extent writing, where;
+
+	(void)state;
+	assert_int_equal(make_room(&w, SMALL, MOVER_STEPS, &writing), 0);
+	store_all(&w, 0, 7);
+	assert_int_equal(make_room(&w, BIG, MOVER_STEPS, &where), -ENOSPC);
+	assert_non_null(tier_address(w.host, &writing));
+	assert_int_equal(w.counts.evicted_blocks, 0);	/* nothing evicted in vain */
+	world_end(&w);
+}
+
+static void the_slab_without_a_pin_is_chosen(void **state)
+{
+	struct world w = world(2);
+	struct extent pinned, now;
+	uint32_t first = BLOCK_NONE;
+
+	(void)state;
+	for (uint32_t i = 0; i < 16; i++) {
+		const uint32_t block = store(&w, i, SMALL, BLOCK_NONE);
+
+		if (i == 0)
+			first = block;
+	}
+	blocks_pin(w.blocks, first);
+	where_is(&w, first, &pinned);
+	w.tick += 1000;
+	(void)store(&w, 100, BIG, BLOCK_NONE);
+	where_is(&w, first, &now);
+	assert_int_equal(now.slot, pinned.slot);
+	assert_bytes(&w, 0, SMALL);
+	world_end(&w);
+}
+
+static void parents_of_pinned_blocks_move_but_stay(void **state)
+{
+	struct world w = world(2);
+	uint32_t parent, child;
+	struct extent where;
+
+	(void)state;
+	parent = store(&w, 0, SMALL, BLOCK_NONE);
+	store_all(&w, 1, 8);
+	child = store(&w, 8, SMALL, parent);		/* in the second slab */
+	blocks_pin(w.blocks, child);
+	w.tick += 1000;
+	assert_int_equal(make_room(&w, BIG, MOVER_STEPS, &where), 0);
+	assert_true(present(&w, 0));
+	assert_bytes(&w, 0, SMALL);
+	assert_int_equal(w.counts.evicted_blocks, 1);	/* makes 8 free slots in all */
+	assert_int_equal(w.counts.moved_blocks, 7);
+	world_end(&w);
+}
+
+static void what_is_condemned_is_freed_before_anything_goes(void **state)
+{
+	struct world w = world(1);
+	uint32_t block = BLOCK_NONE;
+
+	(void)state;
+	for (uint32_t i = 0; i < 8; i++)
+		block = store(&w, i, SMALL, BLOCK_NONE);
+	blocks_condemn(w.blocks, block);
+	(void)store(&w, 9, SMALL, BLOCK_NONE);
+	assert_int_equal(w.counts.evicted_blocks, 0);
+	assert_true(present(&w, 0));
+	world_end(&w);
+}
+
+static void steps_bound_the_work_and_are_not_lost(void **state)
+{
+	struct world w = world(1);
+	struct extent where;
+
+	(void)state;
+	store_all(&w, 0, 8);
+	assert_int_equal(make_room(&w, BIG, 3, &where), -ENOSPC);
+	assert_int_equal(w.counts.evicted_blocks, 3);
+	assert_int_equal(make_room(&w, BIG, 3, &where), -ENOSPC);
+	assert_int_equal(make_room(&w, BIG, 2, &where), 0);
+	assert_int_equal(w.counts.evicted_blocks, 8);
+	world_end(&w);
+}
+
+static void one_step_serves_a_class_with_victims(void **state)
+{
+	struct world w = world(2);
+	struct extent where;
+
+	(void)state;
+	store_all(&w, 0, 8);
+	w.tick += 1000;
+	for (uint32_t i = 8; i < 12; i++)
+		(void)store(&w, i, BIG, BLOCK_NONE);
+	assert_int_equal(make_room(&w, BIG, 1, &where), 0);	/* though the small ones are far older */
+	assert_true(present(&w, 0));
+	assert_false(present(&w, 8));
+	world_end(&w);
+}
+
+static void larger_than_a_slab(void **state)
+{
+	struct world w = world(1);
+	struct extent where;
+
+	(void)state;
+	assert_int_equal(make_room(&w, SLAB + 1, MOVER_STEPS, &where), -E2BIG);
+	world_end(&w);
+}
+
+static void evicting_bytes_takes_the_oldest_of_all_classes(void **state)
+{
+	struct world w = world(3);
+
+	(void)state;
+	for (uint32_t i = 0; i < 8; i++)
+		(void)store(&w, i, i % 2 ? BIG : SMALL, BLOCK_NONE);
+	assert_int_equal(mover_evict_bytes(w.host, w.blocks, SMALL + BIG + 1, 100, &w.counts),
+			 2 * SMALL + BIG);
+	for (uint32_t i = 0; i < 8; i++)
+		assert_int_equal(present(&w, i), i >= 3);
+	assert_int_equal(mover_evict_bytes(w.host, w.blocks, UINT64_MAX, 2, &w.counts), SMALL + BIG);
+	assert_int_equal(mover_evict_bytes(w.host, w.blocks, UINT64_MAX, 100, &w.counts), 2 * BIG + SMALL);
+	assert_int_equal(w.host->used_bytes, 0);
+	world_end(&w);
+}
+
+static void works_through_a_wrapped_tier(void **state)
+{
+	struct world w = world(1);
+	struct extent where;
+
+	(void)state;
+	assert_int_equal(fault_wrap(w.host, &w.host), 0);
+	store_all(&w, 0, 12);
+	fault_set(w.host, &(struct fault_plan){ .alloc_nth = 1, .alloc_errno = -EIO });
+	assert_int_equal(make_room(&w, SMALL, MOVER_STEPS, &where), -EIO);
+	fault_set(w.host, &(struct fault_plan){ .alloc_nth = 1, .alloc_errno = -ENOSPC, .sticky = true });
+	assert_int_equal(make_room(&w, SMALL, MOVER_STEPS, &where), -ENOSPC);
+	world_end(&w);
+}
+
+static void give_nvme_copy(struct world *w, uint32_t block)
+{
+	blocks_set_nvme(w->blocks, block, &(struct extent){ .tier = TIER_NVME, .slot = block });
+}
+
+static void what_is_on_nvme_is_demoted_and_stays(void **state)
+{
+	struct world w = world(1);
+
+	(void)state;
+	give_nvme_copy(&w, store(&w, 0, SMALL, BLOCK_NONE));
+	store_all(&w, 1, 10);
+	assert_true(present(&w, 0));
+	assert_false(present(&w, 1));
+	assert_int_equal(w.counts.evicted_blocks, 2);
+	assert_int_equal(w.counts.demoted_blocks, 1);
+	assert_int_equal(blocks_host_count(w.blocks), 8);
+	world_end(&w);
+}
+
+static void demotion_is_leaf_first_too(void **state)
+{
+	struct world w = world(1);
+	uint32_t block = BLOCK_NONE;
+
+	(void)state;
+	for (uint32_t i = 0; i < 8; i++) {
+		block = store(&w, i, SMALL, block);
+		give_nvme_copy(&w, block);
+	}
+	for (uint32_t i = 8; i > 0; i--) {
+		const uint64_t demoted = w.counts.demoted_blocks;
+		uint8_t key[32];
+
+		assert_int_equal(mover_evict_bytes(w.host, w.blocks, 1, 100, &w.counts), SMALL);
+		assert_int_equal(w.counts.demoted_blocks, demoted + 1);
+		key_of(i - 1, key);
+		assert_int_equal(blocks_host_slot(w.blocks, blocks_find(w.blocks, key, 0)), BLOCK_NONE);
+	}
+	assert_int_equal(mover_evict_bytes(w.host, w.blocks, 1, 100, &w.counts), 0);
+	assert_int_equal(blocks_count(w.blocks), 8);
+	world_end(&w);
+}
+
+/* Longer than the tier, its end in use: no leaf can go. Returns the end. */
+static uint32_t fill_with_a_pinned_chain(struct world *w, uint32_t on_nvme)
+{
+	uint32_t block = BLOCK_NONE;
+
+	for (uint32_t i = 0; i < 8; i++) {
+		block = store(w, i, SMALL, block);
+		if (on_nvme & 1u << i)
+			give_nvme_copy(w, block);
+	}
+	blocks_pin(w->blocks, block);
+	return block;
+}
+
+static void a_chain_longer_than_the_tier_demotes_its_middle(void **state)
+{
+	struct world w = world(1);
+	const uint32_t end = fill_with_a_pinned_chain(&w, 1u << 3 | 1u << 7);
+	uint32_t block;
+	uint8_t key[32];
+
+	(void)state;
+	block = store(&w, 8, SMALL, end);
+	assert_int_equal(w.counts.demoted_blocks, 1);
+	assert_int_equal(w.counts.evicted_blocks, 1);
+	for (uint32_t i = 0; i < 9; i++) {
+		assert_true(present(&w, i));
+		key_of(i, key);
+		assert_int_equal(blocks_host_slot(w.blocks, blocks_find(w.blocks, key, 0)) == BLOCK_NONE, i == 3);
+	}
+	assert_int_equal(blocks_parent(w.blocks, block), end);
+	world_end(&w);
+}
+
+static void a_chain_that_is_nowhere_else_is_not_broken(void **state)
+{
+	struct world w = world(1);
+	struct extent where;
+
+	(void)state;
+	(void)fill_with_a_pinned_chain(&w, 1u << 7);
+	assert_int_equal(make_room(&w, SMALL, MOVER_STEPS, &where), -ENOSPC);
+	assert_int_equal(w.counts.evicted_blocks, 0);
+	world_end(&w);
+}
+
+static void leaves_go_before_a_chain_is_broken(void **state)
+{
+	struct world w = world(2);
+
+	(void)state;
+	(void)fill_with_a_pinned_chain(&w, 0xff);
+	store_all(&w, 8, 17);
+	assert_int_equal(w.counts.demoted_blocks, 0);
+	assert_false(present(&w, 8));
+	world_end(&w);
+}
+
+static void a_block_being_written_to_nvme_keeps_its_slot(void **state)
+{
+	struct world w = world(1);
+	const uint32_t first = store(&w, 0, SMALL, BLOCK_NONE);
+
+	(void)state;
+	store_all(&w, 1, 8);
+	blocks_pin(w.blocks, first);
+	(void)store(&w, 8, SMALL, BLOCK_NONE);
+	assert_true(present(&w, 0));
+	assert_false(present(&w, 1));
+	give_nvme_copy(&w, first);
+	blocks_unpin(w.blocks, first);
+	(void)store(&w, 9, SMALL, BLOCK_NONE);
+	assert_int_equal(w.counts.demoted_blocks, 1);
+	assert_int_equal(blocks_host_slot(w.blocks, first), BLOCK_NONE);
+	world_end(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_least_recent_goes),
+		cmocka_unit_test(a_pinned_block_stays),
+		cmocka_unit_test(another_class_gets_an_old_slab),
+		cmocka_unit_test(what_moves_keeps_its_bytes_and_owner),
+		cmocka_unit_test(a_slot_being_written_keeps_its_slab),
+		cmocka_unit_test(the_slab_without_a_pin_is_chosen),
+		cmocka_unit_test(parents_of_pinned_blocks_move_but_stay),
+		cmocka_unit_test(what_is_condemned_is_freed_before_anything_goes),
+		cmocka_unit_test(steps_bound_the_work_and_are_not_lost),
+		cmocka_unit_test(one_step_serves_a_class_with_victims),
+		cmocka_unit_test(larger_than_a_slab),
+		cmocka_unit_test(evicting_bytes_takes_the_oldest_of_all_classes),
+		cmocka_unit_test(works_through_a_wrapped_tier),
+		cmocka_unit_test(what_is_on_nvme_is_demoted_and_stays),
+		cmocka_unit_test(demotion_is_leaf_first_too),
+		cmocka_unit_test(a_chain_longer_than_the_tier_demotes_its_middle),
+		cmocka_unit_test(a_chain_that_is_nowhere_else_is_not_broken),
+		cmocka_unit_test(leaves_go_before_a_chain_is_broken),
+		cmocka_unit_test(a_block_being_written_to_nvme_keeps_its_slot),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

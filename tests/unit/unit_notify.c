@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_notify - goal: the service manager gets the datagrams it is owed and no others. Method: a datagram
+ * socket of our own as $NOTIFY_SOCKET, as a path and as an abstract name.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/admin/notify.h"
+
+static int clear_environment(void **unused)
+{
+	(void)unused;
+	unsetenv("NOTIFY_SOCKET");
+	unsetenv("WATCHDOG_USEC");
+	unsetenv("WATCHDOG_PID");
+	return 0;
+}
+
+/* Binds a socket to the name, '@' for abstract ones, and sets $NOTIFY_SOCKET. */
+static int manager(const char *name)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	memcpy(address.sun_path, name, strlen(name));
+	if (name[0] == '@')
+		address.sun_path[0] = '\0';
+	else
+		(void)unlink(name);
+	assert_int_equal(bind(fd, (const struct sockaddr *)&address,
+			      (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name))),
+			 0);
+	setenv("NOTIFY_SOCKET", name, 1);
+	return fd;
+}
+
+static void expect(int fd, const char *want)
+{
+	char got[256] = "";
+
+	assert_true(recv(fd, got, sizeof(got) - 1, MSG_DONTWAIT) >= 0);
+	assert_string_equal(got, want);
+}
+
+static void nobody_listens(void **unused)
+{
+	struct notify notify;
+
+	(void)unused;
+	assert_int_equal(notify_open(&notify), 0);
+	assert_int_equal(notify_send(&notify, "READY=1"), 0);
+	assert_int_equal(notify.watchdog_ns, 0);
+	notify_close(&notify);
+}
+
+static void sends_to(const char *name)
+{
+	const int fd = manager(name);
+	struct notify notify;
+
+	assert_int_equal(notify_open(&notify), 0);
+	assert_int_equal(notify_send(&notify, "READY=1\nSTATUS=serving"), 0);
+	assert_int_equal(notify_send(&notify, "WATCHDOG=1"), 0);
+	expect(fd, "READY=1\nSTATUS=serving");
+	expect(fd, "WATCHDOG=1");
+	notify_close(&notify);
+	(void)close(fd);
+}
+
+static void a_path(void **unused)
+{
+	char name[64];
+
+	(void)unused;
+	snprintf(name, sizeof(name), "/tmp/unit_notify.%d", (int)getpid());
+	sends_to(name);
+	(void)unlink(name);
+}
+
+static void an_abstract_name(void **unused)
+{
+	char name[64];
+
+	(void)unused;
+	snprintf(name, sizeof(name), "@unit_notify.%d", (int)getpid());
+	sends_to(name);
+}
+
+static void a_manager_that_does_not_read_is_not_waited_for(void **unused)
+{
+	char name[64];
+	struct notify notify;
+	int fd, r = 0;
+
+	(void)unused;
+	snprintf(name, sizeof(name), "@unit_notify.%d", (int)getpid());
+	fd = manager(name);
+	assert_int_equal(notify_open(&notify), 0);
+	for (int i = 0; i < 100000 && r == 0; i++)
+		r = notify_send(&notify, "WATCHDOG=1");
+	assert_int_equal(r, -EAGAIN);
+	(void)close(fd);
+	assert_int_equal(notify_send(&notify, "WATCHDOG=1"), -ECONNREFUSED);
+	notify_close(&notify);
+}
+
+static void watchdog_is_half_of_what_is_allowed(void **unused)
+{
+	struct notify notify;
+	char pid[32];
+
+	(void)unused;
+	setenv("NOTIFY_SOCKET", "@nobody", 1);
+	setenv("WATCHDOG_USEC", "30000000", 1);
+	snprintf(pid, sizeof(pid), "%d", (int)getpid());
+	setenv("WATCHDOG_PID", pid, 1);
+	assert_int_equal(notify_open(&notify), 0);
+	assert_int_equal(notify.watchdog_ns, 15 * 1000000000ull);
+	notify_close(&notify);
+}
+
+static void anothers_watchdog_is_not_ours(void **unused)
+{
+	struct notify notify;
+
+	(void)unused;
+	setenv("NOTIFY_SOCKET", "@nobody", 1);
+	setenv("WATCHDOG_USEC", "30000000", 1);
+	setenv("WATCHDOG_PID", "1", 1);
+	assert_int_equal(notify_open(&notify), 0);
+	assert_int_equal(notify.watchdog_ns, 0);
+	notify_close(&notify);
+}
+
+static void nonsense_is_refused_and_harmless(void **unused)
+{
+	static const char *const sockets[] = { "relative", "@", "/", "" };
+	static const char *const watchdogs[] = { "x", "-1", "0", "12s", "99999999999999999999999" };
+	char long_name[256];
+	struct notify notify;
+
+	(void)unused;
+	memset(long_name, '/', sizeof(long_name));
+	long_name[sizeof(long_name) - 1] = '\0';
+	setenv("NOTIFY_SOCKET", long_name, 1);
+	assert_int_equal(notify_open(&notify), -EINVAL);
+	assert_int_equal(notify_send(&notify, "READY=1"), 0);
+	for (size_t i = 0; i < sizeof(sockets) / sizeof(sockets[0]); i++) {
+		setenv("NOTIFY_SOCKET", sockets[i], 1);
+		assert_int_equal(notify_open(&notify), sockets[i][0] == '\0' ? 0 : -EINVAL);
+		assert_int_equal(notify_send(&notify, "READY=1"), 0);
+	}
+	setenv("NOTIFY_SOCKET", "@nobody", 1);
+	for (size_t i = 0; i < sizeof(watchdogs) / sizeof(watchdogs[0]); i++) {
+		setenv("WATCHDOG_USEC", watchdogs[i], 1);
+		assert_int_equal(notify_open(&notify), -EINVAL);
+		notify_close(&notify);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(nobody_listens, clear_environment),
+		cmocka_unit_test_setup(a_path, clear_environment),
+		cmocka_unit_test_setup(an_abstract_name, clear_environment),
+		cmocka_unit_test_setup(a_manager_that_does_not_read_is_not_waited_for, clear_environment),
+		cmocka_unit_test_setup(watchdog_is_half_of_what_is_allowed, clear_environment),
+		cmocka_unit_test_setup(anothers_watchdog_is_not_ours, clear_environment),
+		cmocka_unit_test_setup(nonsense_is_refused_and_harmless, clear_environment),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
+}

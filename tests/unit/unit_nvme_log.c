@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: the log on a good device: what is stored is read back, after restarts too, and reuse, budget, purge
+ * and flush do what nvme_log.h says. Method: a simulated device of 64 KiB segments, a table that checks every
+ * byte.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <string.h>
+
+#include "tiers/nvme/nvme_inner.h"
+#include "tests/lib/lib_nvme.h"
+
+enum { SEGMENTS = 16 };
+
+static struct kit kit;
+
+static int setup(void **state)
+{
+	(void)state;
+	kit_open(&kit, SEGMENTS, 1);
+	assert_int_equal(kit_format(&kit), 0);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	kit_close(&kit);
+	return 0;
+}
+
+static void restart(void)
+{
+	kit_forget_log(&kit);
+	disk_sim_crash(&kit.sim, SIM_KEEP_ALL);
+	assert_int_equal(kit_recover(&kit), 0);
+}
+
+static void store_range(uint32_t from, uint32_t to)
+{
+	for (uint32_t i = from; i < to; i++)
+		assert_int_equal(kit_store(&kit, i), 0);
+}
+
+static void what_is_stored_is_read_back(void **state)
+{
+	(void)state;
+	store_range(0, 12);
+	assert_int_equal(kit_load_all(&kit), 12);
+	kit_check(&kit);
+	assert_int_equal(nvme_log_live_bytes(kit.log), kit_table_bytes(&kit));
+}
+
+static void a_clean_stop_loses_nothing_and_needs_no_walk(void **state)
+{
+	struct nvme_counters counters;
+
+	(void)state;
+	store_range(0, 10);
+	assert_int_equal(kit_flush(&kit, true), 0);
+	assert_int_equal(nvme_log_state(kit.log), NVME_STOPPED);
+	restart();
+	nvme_log_counters(kit.log, &counters);
+	assert_int_equal(counters.walked_segments, 0);
+	assert_int_equal(kit_load_all(&kit), 10);
+}
+
+static void a_kill_loses_nothing_that_was_written(void **state)
+{
+	struct nvme_counters counters;
+
+	(void)state;
+	store_range(0, 10);
+	kit_run(&kit);
+	restart();
+	nvme_log_counters(kit.log, &counters);
+	assert_int_equal(counters.walked_segments, 2);	/* the open one, and the one that was READY */
+	assert_int_equal(kit_load_all(&kit), 10);
+	kit_check(&kit);
+	restart(); /* what was walked is sealed now; only the one that was READY is looked through again */
+	nvme_log_counters(kit.log, &counters);
+	assert_int_equal(counters.walked_segments, 1);
+	assert_int_equal(kit_load_all(&kit), 10);
+}
+
+static void the_walk_gets_past_a_hole(void **state)
+{
+	uint64_t offset;
+
+	(void)state;
+	store_range(0, 4);
+	kit_run(&kit);
+	offset = nvme_segment_offset(nvme_location_segment(kit.block[1].location), KIT_SEGMENT);
+	offset += nvme_location_page(kit.block[1].location) * NVME_PAGE;
+	disk_sim_crash(&kit.sim, SIM_KEEP_ALL);
+	disk_sim_flip(&kit.sim, offset - NVME_PAGE, 1);	/* its tag page */
+	disk_sim_flip(&kit.sim, offset, 1);
+	restart();
+	assert_int_equal(kit_load(&kit, 0), 0);
+	assert_int_equal(kit_load(&kit, 1), -ENOENT);
+	assert_int_equal(kit_load(&kit, 2), 0);
+	assert_int_equal(kit_load(&kit, 3), 0);
+}
+
+static void recovery_tells_the_newest_first_with_parents_and_ticks(void **state)
+{
+	(void)state;
+	store_range(0, 10);
+	kit_run(&kit);
+	const uint64_t tick = kit.block[7].tick;
+	restart();
+	assert_int_equal(kit.block[7].tick, tick);
+	assert_int_equal(kit.tick, 10);
+}
+
+static void a_full_log_goes_on_and_keeps_the_newest(void **state)
+{
+	(void)state;
+	store_range(0, 200);
+	kit_run(&kit);
+	assert_true(kit.dropped > 0);
+	for (uint32_t i = 180; i < 200; i++)
+		assert_int_equal(kit_load(&kit, i), 0);
+	assert_int_equal(kit_load_all(&kit), kit.blocks);
+	assert_true(kit.blocks > 30);
+	kit_check(&kit);
+}
+
+static void what_is_used_is_carried_over(void **state)
+{
+	struct nvme_counters counters;
+
+	(void)state;
+	for (uint32_t i = 0; i < 300; i++) {
+		assert_int_equal(kit_store(&kit, i), 0);
+		if (i >= 5)
+			kit_touch(&kit, 5);
+	}
+	kit_run(&kit);
+	nvme_log_counters(kit.log, &counters);
+	assert_true(counters.carried_records > 0);
+	assert_int_equal(counters.carried_records, kit.moved);
+	assert_int_equal(kit_load(&kit, 5), 0);
+	kit_check(&kit);
+	const uint64_t tick = kit.block[5].tick;
+	restart();
+	assert_int_equal(kit_load(&kit, 5), 0);
+	assert_true(kit.block[5].tick <= tick);
+}
+
+static void what_others_need_is_carried_over_whatever_its_age(void **state)
+{
+	(void)state;
+	kit.answer = NVME_WANTED;
+	store_range(0, 30);
+	kit.answer = NVME_WANTED;
+	store_range(30, 60);
+	kit_run(&kit);
+	assert_true(kit.moved > kit.dropped);
+	kit_check(&kit);
+}
+
+static void a_location_is_stale_once_its_segment_was_used_again(void **state)
+{
+	struct nvme_read read = { 0 };
+
+	(void)state;
+	store_range(0, 1);
+	read.location = kit.block[0].location;
+	store_range(1, 200);
+	kit_run(&kit);
+	assert_int_equal(kit.block[0].location, NVME_NOWHERE);
+	read.buffer = kit.buffer;
+	read.bytes = 8192;
+	assert_int_equal(nvme_log_read(kit.log, &read), -ESTALE);
+	nvme_log_forget(kit.log, read.location, 1);	/* no effect */
+	kit_check(&kit);
+}
+
+static void read_ended(struct nvme_read *read)
+{
+	read->status = 0;
+	read->bytes = 0;
+}
+
+static void a_segment_is_not_overwritten_while_it_is_read(void **state)
+{
+	struct nvme_read read = { .done = read_ended };
+	uint8_t *buffer = kit.slot[7].image;
+
+	(void)state;
+	store_range(0, 1);
+	kit_run(&kit);
+	read.location = kit.block[0].location;
+	read.bytes = kit_image(0, kit.expected);
+	read.buffer = buffer;
+	kit.sim.stall_nth = kit.sim.submits + 1;
+	assert_int_equal(nvme_log_read(kit.log, &read), 0);
+	store_range(1, 200);
+	kit_run(&kit);
+	assert_true(read.bytes > 0);			/* still out */
+	disk_sim_unstall(&kit.sim);
+	kit_run(&kit);
+	assert_int_equal(read.bytes, 0);
+	assert_memory_equal(buffer, kit.expected, 128);
+}
+
+static void an_empty_segment_costs_no_reads(void **state)
+{
+	struct nvme_counters counters;
+
+	(void)state;
+	for (uint32_t i = 0; i < 200; i++) {
+		assert_int_equal(kit_store(&kit, i), 0);
+		kit_forget(&kit, i);
+	}
+	kit_run(&kit);
+	nvme_log_counters(kit.log, &counters);
+	assert_int_equal(counters.read_bytes, 0);
+	assert_int_equal(nvme_log_live_bytes(kit.log), 0);
+}
+
+static void the_budget_refuses_and_fills_again_with_time(void **state)
+{
+	struct nvme_counters counters;
+	int r = 0;
+	uint32_t i;
+
+	(void)state;
+	kit_forget_log(&kit);
+	kit.conf.write_budget_bytes_per_day = 24 * 200000;
+	assert_int_equal(kit_format(&kit), 0);
+	for (i = 0; i < 100 && !r; i++) {
+		r = kit_append(&kit, i);
+		kit_run(&kit);
+	}
+	assert_int_equal(r, -EAGAIN);
+	assert_in_range(i, 10, 18);			/* an hour's worth, less headers and footers */
+	nvme_log_counters(kit.log, &counters);
+	assert_int_equal(counters.refused_budget, 1);
+	kit.sim.time_ns += 3600ull * 1000000000;
+	assert_int_equal(kit_append(&kit, 200), 0);
+	kit_run(&kit);
+	nvme_log_counters(kit.log, &counters);
+	assert_true(counters.written_bytes > counters.appended_bytes);
+}
+
+static void purged_records_do_not_come_back(void **state)
+{
+	(void)state;
+	store_range(0, 12);
+	assert_int_equal(kit_purge(&kit, 1), 0);
+	assert_int_equal(kit_store(&kit, 13), 0);	/* the same tenant, later */
+	kit_run(&kit);
+	restart();
+	assert_int_equal(kit_load(&kit, 1), -ENOENT);
+	assert_int_equal(kit_load(&kit, 10), -ENOENT);
+	assert_int_equal(kit_load(&kit, 0), 0);
+	assert_int_equal(kit_load(&kit, 13), 0);
+	assert_int_equal(kit.blocks, 9);
+}
+
+static void carrying_over_does_not_revive_what_was_purged(void **state)
+{
+	(void)state;
+	kit.answer = NVME_WANTED;
+	store_range(0, 20);
+	assert_int_equal(kit_purge(&kit, 2), 0);
+	for (uint32_t i = 20; i < 120; i++)
+		if (i % KIT_TENANTS != 2)
+			assert_int_equal(kit_store(&kit, i), 0);
+	kit_run(&kit);
+	restart();
+	for (uint32_t i = 2; i < 120; i += KIT_TENANTS)
+		assert_int_equal(kit_load(&kit, i), -ENOENT);
+}
+
+/* The record is already read for carrying over when its tenant is purged. */
+static void a_purge_overtakes_the_carry_over(void **state)
+{
+	const struct nvme_carry *carry = &kit.log->carry;
+	uint32_t next = 0, tenant;
+
+	(void)state;
+	kit.answer = NVME_WANTED;
+	while (carry->state != CARRY_READ) {
+		if (next < 200 && !kit_append(&kit, next))
+			next++;
+		(void)kit_step(&kit);
+	}
+	tenant = carry->entries[carry->candidates[carry->next].entry].owner[0] - 0x40u;
+	assert_int_equal(kit_purge(&kit, tenant), 0);
+	kit_run(&kit);
+	restart();
+	for (uint32_t i = tenant; i < next; i += KIT_TENANTS)
+		assert_false(kit.block[i].found);
+}
+
+static void a_flush_syncs_and_the_log_goes_on(void **state)
+{
+	(void)state;
+	store_range(0, 2);
+	assert_int_equal(kit_flush(&kit, false), 0);
+	disk_sim_crash(&kit.sim, SIM_DROP_ALL);		/* synced: nothing may be lost */
+	restart();
+	assert_int_equal(kit_load_all(&kit), 2);
+	store_range(2, 4);
+	assert_int_equal(kit_load_all(&kit), 4);
+}
+
+static void a_stopped_log_takes_nothing(void **state)
+{
+	struct nvme_append append = { 0 };
+
+	(void)state;
+	assert_int_equal(kit_flush(&kit, true), 0);
+	append.image = kit.buffer;
+	append.bytes = kit_image(0, kit.buffer);
+	assert_int_equal(nvme_log_append(kit.log, &append), -ESHUTDOWN);
+	assert_int_equal(kit_flush(&kit, true), -ESHUTDOWN);
+	assert_int_equal(kit_purge(&kit, 0), -ESHUTDOWN);
+}
+
+static void bad_appends_are_refused(void **state)
+{
+	struct nvme_append append = { 0 };
+
+	(void)state;
+	append.image = kit.buffer;
+	append.bytes = kit_image(0, kit.buffer);
+	append.bytes--;
+	assert_int_equal(nvme_log_append(kit.log, &append), -EINVAL);
+	append.bytes = KIT_SEGMENT;
+	assert_int_equal(nvme_log_append(kit.log, &append), -E2BIG);
+	append.bytes = kit_image(0, kit.buffer);
+	kit.buffer[20] ^= 1;
+	assert_int_equal(nvme_log_append(kit.log, &append), -EINVAL);
+	assert_false(nvme_log_busy(kit.log));
+}
+
+static void a_full_queue_refuses_and_changes_nothing(void **state)
+{
+	(void)state;
+	kit_run(&kit);
+	kit.sim.depth = 1;
+	assert_int_equal(kit_append(&kit, 0), 0);
+	assert_int_equal(kit_append(&kit, 3), -EAGAIN);
+	kit_run(&kit);
+	kit_check(&kit);
+	assert_int_equal(kit_store(&kit, 3), 0);
+	assert_int_equal(kit_store(&kit, 1), 0);	/* two writes through a queue of one */
+	store_range(4, 100);
+	kit_run(&kit);
+	kit_check(&kit);
+	assert_true(kit_load_all(&kit) > 30);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(what_is_stored_is_read_back, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_clean_stop_loses_nothing_and_needs_no_walk, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(a_kill_loses_nothing_that_was_written, setup, teardown),
+		cmocka_unit_test_setup_teardown(the_walk_gets_past_a_hole, setup, teardown),
+		cmocka_unit_test_setup_teardown(recovery_tells_the_newest_first_with_parents_and_ticks, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(a_full_log_goes_on_and_keeps_the_newest, setup, teardown),
+		cmocka_unit_test_setup_teardown(what_is_used_is_carried_over, setup, teardown),
+		cmocka_unit_test_setup_teardown(what_others_need_is_carried_over_whatever_its_age, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(a_location_is_stale_once_its_segment_was_used_again, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(a_segment_is_not_overwritten_while_it_is_read, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(an_empty_segment_costs_no_reads, setup, teardown),
+		cmocka_unit_test_setup_teardown(the_budget_refuses_and_fills_again_with_time, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(purged_records_do_not_come_back, setup, teardown),
+		cmocka_unit_test_setup_teardown(carrying_over_does_not_revive_what_was_purged, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(a_purge_overtakes_the_carry_over, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_flush_syncs_and_the_log_goes_on, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_stopped_log_takes_nothing, setup, teardown),
+		cmocka_unit_test_setup_teardown(bad_appends_are_refused, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_full_queue_refuses_and_changes_nothing, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

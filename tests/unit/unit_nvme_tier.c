@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: the NVMe tier on good disks does what nvme.h says: what is stored is found, by the same daemon and the next
+ * one; several paths share the blocks; cancelled reads keep their buffers; purge, flush, budget and status.
+ * Method: real files with O_DIRECT, a table that checks every byte (lib_nvme_tier.h). Each case on both I/O engines.
+ */
+#include "tests/lib/lib_nvme_tier.h"
+
+#include <sys/stat.h>
+
+#include "tests/lib/fault.h"
+
+static struct site site;
+
+static void open_site(void **state, uint32_t n_paths)
+{
+	site_open(&site, *(enum io_engine_choice *)*state, n_paths);
+	site_start(&site);
+	assert_int_equal(tier_state(site.tier), TIER_UP);
+}
+
+static void restart(bool flush)
+{
+	site_stop(&site, flush);
+	site_start(&site);
+}
+
+/* --- one path --- */
+
+/* The sums are the timer's. */
+static bool has_30_extents(struct site *s)
+{
+	return s->tier->extents == 30;
+}
+
+static void what_is_stored_is_loaded(void **state)
+{
+	open_site(state, 1);
+	site_store_range(&site, 0, 30);
+	assert_int_equal(site_load_all(&site), 30);
+	assert_true(site_settle(&site, has_30_extents));
+	assert_true(site.tier->used_bytes > 30 * NVME_PAGE && site.tier->used_bytes < site.tier->capacity_bytes);
+	site_close(&site);
+}
+
+/* Block 0 has room for it in its padding, block 1 has not, block 2 has in a later page. */
+static void a_read_tells_the_parent_where_it_can(void **state)
+{
+	static const uint8_t none[32];
+	uint8_t key[32];
+	int r;
+
+	open_site(state, 1);
+	site_store_range(&site, 1, 6);
+	for (uint32_t i = 1; i < 6; i++) {
+		struct site_slot *slot = site_read(&site, i, &r);
+
+		assert_non_null(slot);
+		while (!slot->dones)
+			site_turn(&site);
+		kit_key(i - 1, key);
+		assert_memory_equal(slot->x.record.parent, i % 3 == 1 ? none : key, 32);
+	}
+	site_close(&site);
+}
+
+static void a_restart_finds_all(void **state)
+{
+	open_site(state, 1);
+	site_store_range(&site, 0, 25);
+	restart(true);
+	assert_int_equal(site.found, 25);
+	assert_int_equal(site_load_all(&site), 25);
+	site_store_range(&site, 25, 30);
+	restart(false);			/* the open segment is walked */
+	assert_int_equal(site.found, 30);
+	assert_int_equal(site_load_all(&site), 30);
+	site_close(&site);
+}
+
+static void a_purge_survives_a_restart(void **state)
+{
+	open_site(state, 2);
+	site_store_range(&site, 0, 30);
+	assert_int_equal(site_purge(&site, 1), 0);
+	assert_int_equal(site_store(&site, 31), 0);	/* the same tenant, later */
+	restart(false);
+	assert_int_equal(site.found, 21);
+	assert_false(site.block[1].there);
+	assert_int_equal(site_load(&site, 31), 0);
+	site_close(&site);
+}
+
+static void a_full_store_goes_on_and_tells_what_it_dropped(void **state)
+{
+	struct nvme_tier_status status;
+	uint64_t residents = 0;
+
+	open_site(state, 1);
+	site_store_range(&site, 0, 200);
+	nvme_status(site.tier, &status);
+	assert_true(site.dropped > 0);
+	for (uint32_t i = 0; i < NVME_RESIDENCY_BUCKETS; i++)
+		residents += status.residency[i];
+	assert_int_equal(residents, site.dropped);
+	assert_int_equal(status.residency[0], site.dropped);
+	assert_int_equal(site_load_all(&site), site.blocks);
+	site_close(&site);
+}
+
+static void a_stale_place_is_refused(void **state)
+{
+	struct extent first;
+	int r;
+
+	open_site(state, 1);
+	site_store_range(&site, 0, 1);
+	first = site.block[0].where;
+	site_store_range(&site, 1, 200);
+	assert_false(site.block[0].there);
+	site.block[0].there = true;
+	site.block[0].where = first;
+	assert_null(site_read(&site, 0, &r));
+	assert_int_equal(r, -ESTALE);
+	site.block[0].where.device = 7;
+	assert_null(site_read(&site, 0, &r));
+	assert_int_equal(r, -ESTALE);
+	site_close(&site);
+}
+
+static bool is_idle(struct site *s)
+{
+	return nvme_idle(s->tier);
+}
+
+/* However far the read is: it ends once, with the bytes or without them, and the slot comes back. */
+static void a_cancelled_read_ends_once_and_gives_its_slot_back(void **state)
+{
+	int r;
+
+	open_site(state, 1);
+	site_store_range(&site, 0, 8);
+	for (uint32_t i = 0; i < 8; i++) {
+		struct site_slot *slot = site_read(&site, i, &r);
+
+		assert_non_null(slot);
+		tier_cancel(site.tier, &slot->x);
+		assert_int_equal(slot->dones, 0);	/* not inside the call */
+		tier_cancel(site.tier, &slot->x);
+		while (!slot->dones)
+			site_turn(&site);
+		assert_true(slot->x.status == 0 || (slot->x.status == -ECANCELED && slot->x.kept));
+	}
+	assert_true(site_settle(&site, is_idle));
+	for (uint32_t i = 0; i < SITE_SLOTS; i++)
+		assert_int_equal(site.slot[i].dones, i < 1 || site.slot[i].dones ? 1 : 0);
+	for (uint32_t i = 0; i < SITE_SLOTS; i++)
+		assert_false(site.slot[i].busy);
+	site_close(&site);
+}
+
+static void a_write_is_not_cancelled(void **state)
+{
+	struct site_slot *slot;
+	int r;
+
+	open_site(state, 1);
+	site_store_range(&site, 0, 1);
+	slot = site_write(&site, 1, &r);
+	assert_non_null(slot);
+	tier_cancel(site.tier, &slot->x);
+	while (!slot->dones)
+		site_turn(&site);
+	assert_int_equal(slot->x.status, 0);
+	assert_int_equal(site_load(&site, 1), 0);
+	site_close(&site);
+}
+
+static void more_than_it_takes_is_refused_for_now(void **state)
+{
+	uint32_t lent = 0, refused = 0;
+	int r;
+
+	open_site(state, 1);
+	site.conf.read_depth = 1;
+	site.conf.write_depth = 1;
+	restart(true);
+	site_store_range(&site, 0, 1);
+	for (uint32_t i = 0; i < SITE_SLOTS; i++) {
+		if (site_read(&site, 0, &r)) {
+			lent++;
+			continue;
+		}
+		assert_int_equal(r, -EAGAIN);
+		refused++;
+	}
+	assert_true(lent >= 4 && refused > 0);
+	assert_true(site_settle(&site, is_idle));
+	site_close(&site);
+}
+
+static bool has_changed(struct site *s)
+{
+	return s->changed > 0;
+}
+
+static void the_budget_refuses_and_shows(void **state)
+{
+	struct nvme_tier_status status;
+	int r = 0;
+
+	site_open(&site, *(enum io_engine_choice *)*state, 1);
+	site.conf.write_budget_bytes_per_day = 1000;
+	site_start(&site);
+	nvme_status(site.tier, &status);
+	assert_true(status.budget_percent > 90);
+	for (uint32_t i = 0; i < 100 && !status.log.refused_budget; i++) {	/* -EAGAIN is also: no header yet */
+		if (site_write(&site, i, &r))
+			assert_true(site_settle(&site, is_idle));
+		nvme_status(site.tier, &status);
+		site.changed = 0;
+		if (r && !status.log.refused_budget)
+			site_turn(&site);
+	}
+	assert_int_equal(r, -EAGAIN);
+	assert_in_range(status.budget_percent, 0, 12);	/* less than a record */
+	assert_int_equal(status.log.refused_budget, 1);
+	assert_true(site_settle(&site, has_changed));	/* who was refused is told to try again */
+	site_close(&site);
+}
+
+/* --- several paths --- */
+
+static uint32_t on_device(uint32_t device, uint32_t n)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		count += site.block[i].there && site.block[i].where.device == device;
+	return count;
+}
+
+static void paths_share_the_blocks(void **state)
+{
+	struct nvme_tier_status status;
+
+	open_site(state, 3);
+	site_store_range(&site, 0, 90);
+	for (uint32_t d = 0; d < 3; d++)
+		assert_in_range(on_device(d, 90), 12, 55);
+	assert_int_equal(site_load_all(&site), 90);
+	restart(true);
+	assert_int_equal(site_load_all(&site), 90);
+	nvme_status(site.tier, &status);
+	assert_int_equal(status.devices, 3);
+	assert_int_equal(status.usable, 3);
+	assert_string_equal(status.text, "");
+	site_close(&site);
+}
+
+/* The second of three is something else after a restart: its share is lost, and only that moves. */
+static void losing_one_path_loses_its_share_only(void **state)
+{
+	static uint8_t junk[NVME_DATA_OFFSET];
+	struct nvme_device_row row;
+	uint8_t device[60];
+	struct nvme_tier_status status;
+
+	open_site(state, 3);
+	site_store_range(&site, 0, 60);
+	for (uint32_t i = 0; i < 60; i++)
+		device[i] = site.block[i].where.device;
+	site_stop(&site, true);
+	memset(junk, 0x55, sizeof(junk));
+	site_poke(site.path[1], 0, junk, sizeof(junk));
+	site_start(&site);
+	assert_int_equal(tier_state(site.tier), TIER_DEGRADED);
+	nvme_status(site.tier, &status);
+	assert_true(status.quarantined);
+	assert_int_equal(status.usable, 2);
+	assert_non_null(strstr(status.text, site.path[1]));
+	site_device(&site, 1, &row);
+	assert_true(row.for_good && row.state == TIER_OFFLINE);
+	for (uint32_t i = 0; i < 60; i++) {
+		assert_int_equal(site.block[i].there, device[i] != 1);
+		if (device[i] != 1)
+			assert_int_equal(site_load(&site, i), 0);
+		site_forget(&site, i);
+		assert_int_equal(site_store(&site, i), 0);
+		assert_true(device[i] == 1 || site.block[i].where.device == device[i]);
+		assert_int_not_equal(site.block[i].where.device, 1);
+	}
+	assert_int_equal(site_purge(&site, 0), -EIO);	/* what it holds could come back with it */
+	site_close(&site);
+}
+
+static void without_any_path_it_opens_all_the_same(void **state)
+{
+	uint8_t key[32] = { 1 };
+	int r;
+
+	site_open(&site, *(enum io_engine_choice *)*state, 1);
+	assert_int_equal(mkdir(site.path[0], 0700), 0);
+	site_start(&site);
+	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
+	assert_false(nvme_writable(site.tier, key));
+	assert_null(site_write(&site, 0, &r));
+	assert_int_equal(r, -EROFS);
+	site.block[0].there = true;
+	site.block[0].where = (struct extent){ .tier = TIER_NVME, .generation = 1 };
+	assert_false(nvme_readable(site.tier, &site.block[0].where));
+	assert_null(site_read(&site, 0, &r));
+	assert_int_equal(r, -ENODEV);
+	assert_int_equal(site_flush(&site, true), 0);
+	site_close(&site);
+}
+
+/* --- other --- */
+
+static void a_bad_configuration_names_its_key(void **state)
+{
+	struct tier_conf conf = { .nvme = &site.conf };
+	struct nvme_tier_conf good;
+
+	site_open(&site, *(enum io_engine_choice *)*state, 2);
+	good = site.conf;
+	for (int i = 0; i < 6; i++) {
+		static const char *const keys[] = { "path", "path", "segment_bytes", "bytes", "queue_depth", "path" };
+
+		site.conf = good;
+		site.conf.n_paths = i == 0 ? 0 : 2;
+		site.conf.paths[1] = i == 1 ? site.conf.paths[0] : i == 5 ? "" : good.paths[1];
+		site.conf.segment_bytes = i == 2 ? 4095 : good.segment_bytes;
+		site.conf.bytes = i == 3 ? 1000 : good.bytes;
+		site.conf.read_depth = i == 4 ? 0 : 4;
+		assert_int_equal(tier_open(TIER_NVME, &conf, site.loop, &site.tier, site.text, sizeof(site.text)), -EINVAL);
+		assert_non_null(strstr(site.text, "[nvme]"));
+		assert_non_null(strstr(site.text, keys[i]));
+	}
+	assert_int_equal(access(site.path[0], F_OK), -1);	/* nothing was made */
+	site_close(&site);
+}
+
+static void the_fault_tier_wraps_it(void **state)
+{
+	struct tier *wrapped;
+	struct site_slot *slot;
+	int r;
+
+	open_site(state, 1);
+	assert_int_equal(fault_wrap(site.tier, &wrapped), 0);
+	site.tier = wrapped;
+	assert_int_equal(site_store(&site, 2), 0);
+	assert_int_equal(site_load(&site, 2), 0);
+	fault_set(wrapped, &(struct fault_plan){ .submit_nth = 1, .submit_errno = -EIO });
+	assert_int_equal(site_store(&site, 3), -EIO);
+	fault_set(wrapped, &(struct fault_plan){ .done_nth = 1, .done_errno = -EBADMSG });
+	slot = site_read(&site, 2, &r);
+	assert_non_null(slot);
+	while (!slot->dones)
+		site_turn(&site);
+	assert_int_equal(slot->x.status, -EBADMSG);
+	fault_set(wrapped, &(struct fault_plan){ .hold = true });
+	slot = site_write(&site, 3, &r);
+	assert_non_null(slot);
+	while (!fault_release(wrapped, 1))
+		site_turn(&site);
+	assert_int_equal(slot->x.status, 0);
+	fault_set(wrapped, &(struct fault_plan){ 0 });
+	assert_int_equal(site_load(&site, 3), 0);
+	nvme_touch(wrapped, &site.block[3].where, site.block[3].tick, site.block[3].tick);
+	site_close(&site);
+}
+
+static void misuse_is_refused(void **state)
+{
+	static struct site_slot *slot;
+	int r;
+
+	open_site(state, 1);
+	site_store_range(&site, 0, 1);
+	slot = site_read(&site, 0, &r);
+	assert_non_null(slot);
+	assert_true(site_settle(&site, is_idle));
+	site.ended = 1;
+	slot->x.op = XFER_WRITE;	/* no image of so many bytes */
+	memset(slot->bytes, 0, NVME_PAGE);
+	assert_int_equal(tier_submit(site.tier, &slot->x), -EINVAL);
+	slot->x.bytes = 1u << 30;
+	assert_int_equal(tier_submit(site.tier, &slot->x), -E2BIG);
+	assert_int_equal(tier_alloc(site.tier, 1, &slot->x.where), -ENOTSUP);
+	site_close(&site);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		ON_BOTH(what_is_stored_is_loaded),
+		ON_BOTH(a_read_tells_the_parent_where_it_can),
+		ON_BOTH(a_restart_finds_all),
+		ON_BOTH(a_purge_survives_a_restart),
+		ON_BOTH(a_full_store_goes_on_and_tells_what_it_dropped),
+		ON_BOTH(a_stale_place_is_refused),
+		ON_BOTH(a_cancelled_read_ends_once_and_gives_its_slot_back),
+		ON_BOTH(a_write_is_not_cancelled),
+		ON_BOTH(more_than_it_takes_is_refused_for_now),
+		ON_BOTH(the_budget_refuses_and_shows),
+		ON_BOTH(paths_share_the_blocks),
+		ON_BOTH(losing_one_path_loses_its_share_only),
+		ON_BOTH(without_any_path_it_opens_all_the_same),
+		ON_THREADS(a_bad_configuration_names_its_key),
+		ON_THREADS(the_fault_tier_wraps_it),
+		ON_THREADS(misuse_is_refused),
+	};
+
+	if (!rig_can_run())
+		return 77;
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

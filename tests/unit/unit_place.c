@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: each rule of daemon/store/place.h, and the order they come in.
+ * Method: states by hand, plans compared.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "daemon/store/place.h"
+
+/* A class of 3 slabs of 8 slots, of which so many are free; its least recent leaf. */
+static struct place_class class_with(uint32_t free_slots, uint64_t oldest_tick)
+{
+	return (struct place_class){ .view = { .slot_bytes = 8192, .slots_per_slab = 8, .slabs = 3,
+					       .used_slots = 24 - free_slots, .free_slots = free_slots },
+				     .oldest_tick = oldest_tick };
+}
+
+/* Two classes, the first is wanted, it is tick 1,000 and nothing is free. */
+struct fixture {
+	struct place_class classes[3];
+	struct place_state state;
+	struct place_plan plan;
+};
+
+static struct fixture fixture(uint64_t own_oldest, uint64_t other_oldest)
+{
+	return (struct fixture){
+		.classes = { class_with(0, own_oldest), class_with(0, other_oldest),
+			     class_with(0, PLACE_NO_TICK) },
+		.state = { .now_tick = 1000,
+			   .steps_left = 100,
+			   .n_classes = 2,
+			   .wanted = 0,
+			   .donor = PLACE_NO_CLASS },
+	};
+}
+
+static const struct place_plan *plan(struct fixture *f)
+{
+	f->state.classes = f->classes;
+	place_plan(&f->state, &f->plan);
+	return &f->plan;
+}
+
+static void a_free_slot_is_taken(void **state)
+{
+	struct fixture f = fixture(500, 1);
+
+	(void)state;
+	f.classes[0].view.free_slots = 1;
+	assert_int_equal(plan(&f)->action, PLACE_ALLOC);
+}
+
+static void a_free_slab_is_taken(void **state)
+{
+	struct fixture f = fixture(500, 1);
+
+	(void)state;
+	f.state.free_slabs = 1;
+	assert_int_equal(plan(&f)->action, PLACE_ALLOC);
+	f.state.wanted = PLACE_NO_CLASS;
+	assert_int_equal(plan(&f)->action, PLACE_ALLOC);
+}
+
+static void a_class_evicts_its_own(void **state)
+{
+	struct fixture f = fixture(500, 400);
+
+	(void)state;
+	assert_int_equal(plan(&f)->action, PLACE_EVICT);
+	assert_int_equal(f.plan.class, 0);
+	assert_int_equal(f.plan.count, 1);
+}
+
+static void only_more_than_twice_as_old_gives(void **state)
+{
+	struct fixture f = fixture(900, 800);	/* ages 100 and 200 */
+
+	(void)state;
+	assert_int_equal(plan(&f)->class, 0);
+	f = fixture(900, 799);
+	assert_int_equal(plan(&f)->action, PLACE_LOOK);
+	assert_int_equal(f.plan.class, 1);
+}
+
+static void the_deficit_is_evicted_then_the_slab_moved(void **state)
+{
+	struct fixture f = fixture(900, 1);
+
+	(void)state;
+	f.classes[1].view.free_slots = 3;
+	f.classes[1].look = PLACE_FOUND;
+	f.classes[1].slab = 77;
+	assert_int_equal(plan(&f)->action, PLACE_EVICT);
+	assert_int_equal(f.plan.class, 1);
+	assert_int_equal(f.plan.count, 5);
+	assert_int_equal(f.plan.donor, 1);
+	f.classes[1].view.free_slots = 8;
+	assert_int_equal(plan(&f)->action, PLACE_MOVE);
+	assert_int_equal(f.plan.slab, 77);
+}
+
+static void what_was_begun_is_finished(void **state)
+{
+	struct fixture f = fixture(500, 999);	/* after the eviction the donor is young */
+
+	(void)state;
+	f.state.donor = 1;
+	f.classes[1].view.free_slots = 7;
+	f.classes[1].look = PLACE_FOUND;
+	assert_int_equal(plan(&f)->action, PLACE_EVICT);
+	assert_int_equal(f.plan.class, 1);
+	f.classes[1].oldest_tick = PLACE_NO_TICK;	/* unless it cannot be */
+	assert_int_equal(plan(&f)->class, 0);
+}
+
+static void a_slabs_worth_of_free_slots_is_packed_first(void **state)
+{
+	struct fixture f = fixture(500, 999);
+
+	(void)state;
+	f.classes[1].view.free_slots = 8;
+	assert_int_equal(plan(&f)->action, PLACE_LOOK);
+	assert_int_equal(f.plan.class, 1);
+}
+
+static void a_class_looked_at_in_vain_is_left_alone(void **state)
+{
+	struct fixture f = fixture(900, 1);
+
+	(void)state;
+	f.classes[1].look = PLACE_NONE;
+	assert_int_equal(plan(&f)->action, PLACE_EVICT);
+	assert_int_equal(f.plan.class, 0);
+}
+
+static void a_new_class_takes_from_the_oldest(void **state)
+{
+	struct fixture f = fixture(500, 400);
+
+	(void)state;
+	f.state.wanted = PLACE_NO_CLASS;
+	assert_int_equal(plan(&f)->action, PLACE_LOOK);
+	assert_int_equal(f.plan.class, 1);
+	f.classes[1].look = PLACE_NONE;
+	assert_int_equal(plan(&f)->class, 0);
+}
+
+static void no_emptying_is_begun_that_cannot_be_finished(void **state)
+{
+	struct fixture f = fixture(900, 1);
+
+	(void)state;
+	f.state.steps_left = 8;		/* 8 evictions and a move are 9 */
+	assert_int_equal(plan(&f)->class, 0);
+	f.state.steps_left = 9;
+	assert_int_equal(plan(&f)->class, 1);
+}
+
+static void without_a_victim_of_its_own_any_progress_counts(void **state)
+{
+	struct fixture f = fixture(PLACE_NO_TICK, 999);
+
+	(void)state;
+	f.state.steps_left = 2;
+	f.classes[1].look = PLACE_FOUND;
+	assert_int_equal(plan(&f)->action, PLACE_EVICT);
+	assert_int_equal(f.plan.class, 1);
+}
+
+static void all_pinned_fails(void **state)
+{
+	struct fixture f = fixture(PLACE_NO_TICK, PLACE_NO_TICK);
+
+	(void)state;
+	assert_int_equal(plan(&f)->action, PLACE_FAIL);
+}
+
+static void classes_without_slabs_give_nothing(void **state)
+{
+	struct fixture f = fixture(PLACE_NO_TICK, PLACE_NO_TICK);
+
+	(void)state;
+	f.classes[1].view = (struct tier_class_view){ .slot_bytes = 4096, .slots_per_slab = 0 };
+	assert_int_equal(plan(&f)->action, PLACE_FAIL);
+}
+
+static void ticks_ahead_of_now_are_age_zero(void **state)
+{
+	struct fixture f = fixture(2000, 1500);
+
+	(void)state;
+	assert_int_equal(plan(&f)->action, PLACE_EVICT);
+	assert_int_equal(f.plan.class, 0);
+}
+
+static void the_oldest_of_all_classes(void **state)
+{
+	struct fixture f = fixture(500, 400);
+
+	(void)state;
+	assert_int_equal(place_oldest(f.classes, 3), 1);
+	assert_int_equal(place_oldest(&f.classes[2], 1), PLACE_NO_CLASS);
+	assert_int_equal(place_oldest(f.classes, 0), PLACE_NO_CLASS);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_free_slot_is_taken),
+		cmocka_unit_test(a_free_slab_is_taken),
+		cmocka_unit_test(a_class_evicts_its_own),
+		cmocka_unit_test(only_more_than_twice_as_old_gives),
+		cmocka_unit_test(the_deficit_is_evicted_then_the_slab_moved),
+		cmocka_unit_test(what_was_begun_is_finished),
+		cmocka_unit_test(a_slabs_worth_of_free_slots_is_packed_first),
+		cmocka_unit_test(a_class_looked_at_in_vain_is_left_alone),
+		cmocka_unit_test(a_new_class_takes_from_the_oldest),
+		cmocka_unit_test(no_emptying_is_begun_that_cannot_be_finished),
+		cmocka_unit_test(without_a_victim_of_its_own_any_progress_counts),
+		cmocka_unit_test(all_pinned_fails),
+		cmocka_unit_test(classes_without_slabs_give_nothing),
+		cmocka_unit_test(ticks_ahead_of_now_are_age_zero),
+		cmocka_unit_test(the_oldest_of_all_classes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

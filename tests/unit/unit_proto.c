@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_proto.c - goal: each field of each message and ring entry is checked at its limits, and what is
+ * refused is refused with a sentence that names it. Method: a good one, one field changed a time.
+ * (fuzz_proto.c tries the rest.)
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <string.h>
+
+#include "daemon/front/proto.h"
+
+enum { ARENA = 1024 };
+
+static char text[200];
+
+static struct wire_head head(uint16_t type, size_t n)
+{
+	return (struct wire_head){ .magic = WIRE_MAGIC, .type = type, .length = (uint32_t)n, .seq = 9 };
+}
+
+static void head_gives_back_what_it_checked(void **state)
+{
+	const struct wire_head bell = head(WIRE_DOORBELL, sizeof bell);
+	struct wire_head got = { 0 };
+
+	(void)state;
+	assert_int_equal(proto_head(&bell, sizeof bell, &got, text, sizeof text), 0);
+	assert_memory_equal(&bell, &got, sizeof got);
+}
+
+static void head_is_untouched_on_refusal(void **state)
+{
+	struct wire_head bell = head(WIRE_DOORBELL, sizeof bell), got = { .seq = 77 };
+
+	(void)state;
+	bell.magic = 0;
+	assert_int_equal(proto_head(&bell, sizeof bell, &got, text, sizeof text), -EPROTO);
+	assert_int_equal(got.seq, 77);
+}
+
+/* Every length from nothing to a byte too many: only the right one passes. */
+static void exact_sizes_of_every_type(void **state)
+{
+	static const size_t sizes[] = {
+		[WIRE_HELLO] = sizeof(struct wire_hello),
+		[WIRE_SPACE_CLOSE] = sizeof(struct wire_space_close),
+		[WIRE_DOORBELL] = sizeof(struct wire_head),
+	};
+	uint8_t packet[256] = { 0 };
+
+	(void)state;
+	for (uint16_t type = 0; type < sizeof sizes / sizeof *sizes; type++)
+		for (size_t n = 0; sizes[type] && n <= sizeof packet; n++) {
+			const struct wire_head h = head(type, n);
+			struct wire_head got;
+
+			memcpy(packet, &h, sizeof h);
+			assert_int_equal(proto_head(packet, n, &got, text, sizeof text),
+					 n == sizes[type] ? 0 : -EPROTO);
+		}
+}
+
+static void types_that_only_the_daemon_sends(void **state)
+{
+	static const uint16_t types[] = {
+		0,         WIRE_HELLO_OK, WIRE_ERROR, WIRE_SPACE_OK, WIRE_SPACE_CLOSED,
+		WIRE_WAKE, WIRE_WAKE + 1, 0xffff
+	};
+	uint8_t packet[512] = { 0 };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+		const struct wire_head h = head(types[i], sizeof packet);
+		struct wire_head got;
+
+		memcpy(packet, &h, sizeof h);
+		assert_int_equal(proto_head(packet, sizeof packet, &got, text, sizeof text), -EPROTO);
+		assert_non_null(strstr(text, "head.type"));
+	}
+}
+
+/* --- HELLO --- */
+
+static struct wire_hello hello(void)
+{
+	return (struct wire_hello){
+		.head = head(WIRE_HELLO, sizeof(struct wire_hello)),
+		.version_min = WIRE_VERSION_MIN,
+		.version_max = WIRE_VERSION_MAX,
+		.size_geometry = sizeof(struct wire_geometry),
+		.size_region = sizeof(struct wire_region),
+		.size_segment = sizeof(struct wire_segment),
+		.size_sqe = sizeof(struct wire_sqe),
+		.size_cqe = sizeof(struct wire_cqe),
+		.sq_entries = 64,
+		.arena_blocks = ARENA,
+		.name = "unit",
+	};
+}
+
+static int check_hello(const struct wire_hello *h, struct wire_hello *ret, uint32_t *ret_version)
+{
+	return proto_hello(h, sizeof *h, 256, 4096, ret, ret_version, text, sizeof text);
+}
+
+static void version_ranges_that_meet(void **state)
+{
+	struct wire_hello h = hello(), got;
+	uint32_t version = 0;
+
+	(void)state;
+	h.version_min = 0;
+	h.version_max = 99;
+	assert_int_equal(check_hello(&h, &got, &version), 0);
+	assert_int_equal(version, WIRE_VERSION_MAX);
+}
+
+static void version_ranges_that_do_not(void **state)
+{
+	static const uint32_t ranges[][2] = {
+		{ WIRE_VERSION_MAX + 1, WIRE_VERSION_MAX + 5 },
+		{ 0, WIRE_VERSION_MIN - 1 },
+		{ 2, 1 },
+		{ 0xffffffff, 0xffffffff },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+		struct wire_hello h = hello(), got;
+		uint32_t version = 0;
+
+		h.version_min = ranges[i][0];
+		h.version_max = ranges[i][1];
+		assert_int_equal(check_hello(&h, &got, &version), -EPROTO);
+		assert_non_null(strstr(text, "hello.version"));
+	}
+}
+
+static void each_struct_size(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 5; i++) {
+		struct wire_hello h = hello(), got;
+		uint16_t *const sizes[] = { &h.size_geometry, &h.size_region, &h.size_segment, &h.size_sqe,
+					    &h.size_cqe };
+		uint32_t version;
+
+		*sizes[i] = (uint16_t)(*sizes[i] + 8);
+		assert_int_equal(check_hello(&h, &got, &version), -EPROTO);
+		assert_non_null(strstr(text, "hello.size_"));
+	}
+}
+
+static void ring_sizes_become_powers_of_two_in_bounds(void **state)
+{
+	static const uint32_t wishes[][2] = {
+		/* wish, given */
+		{ 0, 8 },    { 7, 8 },     { 8, 8 },     { 9, 8 },
+		{ 100, 64 }, { 256, 256 }, { 257, 256 }, { 0xffffffff, 256 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
+		struct wire_hello h = hello(), got;
+		uint32_t version;
+
+		h.sq_entries = wishes[i][0];
+		h.arena_blocks = 0xffffffff;
+		assert_int_equal(check_hello(&h, &got, &version), 0);
+		assert_int_equal(got.sq_entries, wishes[i][1]);
+		assert_int_equal(got.arena_blocks, 4096);
+	}
+}
+
+static void name_is_made_printable(void **state)
+{
+	struct wire_hello h = hello(), got;
+	uint32_t version;
+
+	(void)state;
+	strcpy(h.name, "a\033[2Jb\xff\n");
+	assert_int_equal(check_hello(&h, &got, &version), 0);
+	assert_string_equal(got.name, "a?[2Jb??");
+}
+
+/* --- SPACE_OPEN --- */
+
+struct space_message {
+	struct wire_space_open open;
+	struct wire_region regions[2];
+	struct wire_segment segments[3];
+};
+
+static struct space_message space_message(void)
+{
+	return (struct space_message){
+		.open = { .head = head(WIRE_SPACE_OPEN, sizeof(struct space_message)),
+			  .n_regions = 2,
+			  .n_segments = 3 },
+		.regions = { { .memory = WIRE_MEMFD, .fd_index = 0 },
+			     { .memory = WIRE_STAGED, .fd_index = 1 } },
+	};
+}
+
+static void space_open_points_into_the_packet(void **state)
+{
+	const struct space_message m = space_message();
+	struct proto_space_open got;
+
+	(void)state;
+	assert_int_equal(proto_space_open(&m, sizeof m, 2, &got, text, sizeof text), 0);
+	assert_ptr_equal(got.regions, m.regions);
+	assert_ptr_equal(got.segments, m.segments);
+	assert_int_equal(got.n_regions, 2);
+	assert_int_equal(got.n_segments, 3);
+}
+
+static void counts_against_their_limits(void **state)
+{
+	static const uint32_t counts[][2] = {
+		{ WIRE_MAX_REGIONS + 1, 3 }, { 0xffffffff, 3 }, { 2, WIRE_MAX_SEGMENTS + 1 },
+		{ 2, 0xffffffff },           { 0, 3 },          { 2, 0 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+		struct space_message m = space_message();
+		struct proto_space_open got;
+
+		m.open.n_regions = counts[i][0];
+		m.open.n_segments = counts[i][1];
+		assert_int_equal(proto_space_open(&m, sizeof m, 2, &got, text, sizeof text), -EINVAL);
+		assert_non_null(strstr(text, "n_"));
+	}
+}
+
+static void counts_against_the_length(void **state)
+{
+	(void)state;
+	for (uint32_t regions = 1; regions < 5; regions++)
+		for (uint32_t segments = 1; segments < 6; segments++) {
+			struct space_message m = space_message();
+			struct proto_space_open got;
+
+			m.open.n_regions = regions;
+			m.open.n_segments = segments;
+			assert_int_equal(proto_space_open(&m, sizeof m, 2, &got, text, sizeof text),
+					 regions == 2 && segments == 3 ? 0 : -EPROTO);
+		}
+}
+
+static void fd_index_against_the_fds_that_came(void **state)
+{
+	const struct space_message m = space_message();
+	struct proto_space_open got;
+
+	(void)state;
+	assert_int_equal(proto_space_open(&m, sizeof m, 1, &got, text, sizeof text), -EINVAL);
+	assert_non_null(strstr(text, "regions[1].fd_index is 1"));
+	assert_int_equal(proto_space_open(&m, sizeof m, 0, &got, text, sizeof text), -EINVAL);
+}
+
+static void space_close_handle(void **state)
+{
+	struct wire_space_close m = { .head = head(WIRE_SPACE_CLOSE, sizeof m),
+				      .space = WIRE_MAX_SPACES - 1 };
+	uint32_t space = 0;
+
+	(void)state;
+	assert_int_equal(proto_space_close(&m, sizeof m, &space, text, sizeof text), 0);
+	assert_int_equal(space, WIRE_MAX_SPACES - 1);
+	m.space = WIRE_MAX_SPACES;
+	assert_int_equal(proto_space_close(&m, sizeof m, &space, text, sizeof text), -EPROTO);
+}
+
+/* --- ring entries --- */
+
+static struct wire_sqe entry(uint8_t op)
+{
+	return (struct wire_sqe){ .op = op, .n = 1, .op_id = 1, .deadline_ns = 1 };
+}
+
+static int check_entry(const struct wire_sqe *e)
+{
+	return proto_sqe(e, ARENA, text, sizeof text);
+}
+
+static void blocks_lie_in_the_arena(void **state)
+{
+	static const struct {
+		uint32_t n, first;
+		uint8_t flags;
+		int result;
+	} cases[] = {
+		{ 1, ARENA - 1, 0, 0 },
+		{ 1, ARENA, 0, -EPROTO },
+		{ ARENA, 0, 0, 0 },
+		{ ARENA, 1, 0, -EPROTO },
+		{ ARENA + 1, 0, 0, -EPROTO },
+		{ 0, 0, 0, -EPROTO },
+		{ ARENA - 1, 0, 1, 0 },
+		{ ARENA, 0, 1, -EPROTO },
+		{ ARENA - 1, 1, 1, -EPROTO },
+		{ 1, ARENA - 1, 1, -EPROTO },
+		{ 0xffffffff, 1, 0, -EPROTO },
+		{ 0xffffffff, 0, 1, -EPROTO },
+		{ 1, 0xffffffff, 0, -EPROTO },
+		{ 0x80000000, 0x80000000, 0, -EPROTO },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct wire_sqe e = entry(WIRE_OP_LOAD);
+
+		e.n = cases[i].n;
+		e.first = cases[i].first;
+		e.flags = cases[i].flags;
+		assert_int_equal(check_entry(&e), cases[i].result);
+	}
+}
+
+static void zero_is_no_entry(void **state)
+{
+	const struct wire_sqe e = { 0 };
+
+	(void)state;
+	assert_int_equal(check_entry(&e), -EPROTO);
+}
+
+static void ops_that_have_no_blocks(void **state)
+{
+	struct wire_sqe e = { .op = WIRE_OP_NOP, .op_id = 1 };
+
+	(void)state;
+	assert_int_equal(check_entry(&e), 0);
+	e.n = 1;
+	assert_int_equal(check_entry(&e), -EPROTO);
+	e = (struct wire_sqe){ .op = WIRE_OP_CANCEL, .op_id = 1, .target = 5 };
+	assert_int_equal(check_entry(&e), 0);
+	e.target = 0;
+	assert_int_equal(check_entry(&e), -EPROTO);
+}
+
+static void priority_within_its_range(void **state)
+{
+	static const int32_t bad[] = { -101, 101, INT32_MIN, INT32_MAX };
+	struct wire_sqe e = entry(WIRE_OP_STORE);
+
+	(void)state;
+	for (size_t i = 0; i < 4; i++) {
+		e.priority = bad[i];
+		assert_int_equal(check_entry(&e), -EPROTO);
+	}
+	e.priority = -100;
+	assert_int_equal(check_entry(&e), 0);
+	e.priority = 100;
+	assert_int_equal(check_entry(&e), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(head_gives_back_what_it_checked),
+		cmocka_unit_test(head_is_untouched_on_refusal),
+		cmocka_unit_test(exact_sizes_of_every_type),
+		cmocka_unit_test(types_that_only_the_daemon_sends),
+		cmocka_unit_test(version_ranges_that_meet),
+		cmocka_unit_test(version_ranges_that_do_not),
+		cmocka_unit_test(each_struct_size),
+		cmocka_unit_test(ring_sizes_become_powers_of_two_in_bounds),
+		cmocka_unit_test(name_is_made_printable),
+		cmocka_unit_test(space_open_points_into_the_packet),
+		cmocka_unit_test(counts_against_their_limits),
+		cmocka_unit_test(counts_against_the_length),
+		cmocka_unit_test(fd_index_against_the_fds_that_came),
+		cmocka_unit_test(space_close_handle),
+		cmocka_unit_test(blocks_lie_in_the_arena),
+		cmocka_unit_test(zero_is_no_entry),
+		cmocka_unit_test(ops_that_have_no_blocks),
+		cmocka_unit_test(priority_within_its_range),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

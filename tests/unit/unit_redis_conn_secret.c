@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: no text that a connection gives out has the password in it, whatever a server answers to AUTH: bytes that no
+ * terminal should see, words that are cut in the middle of the password, the whole command.
+ * Method: the scripted server of lib_redis.h, that answers AUTH as it is told.
+ */
+#include "tests/lib/redis_conn_rig.h"
+
+/* Refused with these words, of which `shown` is to be seen. */
+static void refused(const char *password, const char *reply, const char *shown)
+{
+	const struct fake_step step = { .reply = reply };
+	const uint64_t until = rig_in_ms(RIG_PATIENCE_S * 1000);
+	struct fake_server server;
+	const char *text;
+	struct rig r;
+	int why;
+
+	fake_start(&server, &step, 1, true);
+	rig_open_to(&r, server.address, "", password);
+	while (redis_conn_state(r.conn) != REDIS_CONN_DOWN) {
+		assert_true(rig_now() < until);
+		rig_run(&r, 1);
+	}
+	text = rig_why(&r, &why);
+	assert_int_equal(why, -EACCES);
+	if (!strstr(text, shown))
+		fail_msg("\"%s\" does not say \"%s\"", text, shown);
+	rig_close(&r);
+	fake_stop(&server);
+}
+
+static void harmless_words_are_shown(void **state)
+{
+	(void)state;
+	refused("sesame", "-WRONGPASS invalid username-password pair\r\n", "WRONGPASS invalid");
+}
+
+static void the_password_is_not(void **state)
+{
+	(void)state;
+	refused("sesame", "-ERR sesame is not it\r\n", "not shown");
+}
+
+static void nor_one_that_is_no_ascii(void **state)
+{
+	(void)state;
+	refused("p\xc3\xa4sswort", "-ERR p\xc3\xa4sswort is not it\r\n", "not shown");
+}
+
+/* Words are cut at REDIS_TEXT_BYTES. */
+static void nor_the_beginning_of_one(void **state)
+{
+	char password[REDIS_SECRET_BYTES], reply[1024];
+
+	(void)state;
+	memset(password, 'x', sizeof password);
+	password[0] = 'p';
+	password[sizeof password - 1] = 0;
+	(void)snprintf(reply, sizeof reply, "-ERR it is %s, is it\r\n", password);
+	refused(password, reply, "not shown");
+}
+
+static void nor_a_command_that_is_repeated(void **state)
+{
+	(void)state;
+	refused("s", "-ERR unknown command `AUTH`, with args beginning with: `s`, \r\n", "unknown command");
+	refused("sesame", "-ERR unknown command `AUTH`, with args beginning with: `sesame`, \r\n", "unknown command");
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(harmless_words_are_shown),
+		cmocka_unit_test(the_password_is_not),
+		cmocka_unit_test(nor_one_that_is_no_ascii),
+		cmocka_unit_test(nor_the_beginning_of_one),
+		cmocka_unit_test(nor_a_command_that_is_repeated),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

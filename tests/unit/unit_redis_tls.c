@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: files of [redis] tls_* that cannot be used are refused at start, by option, path and reason, and nothing asks
+ * on a terminal.
+ * Method: files made by openssl(1), spoilt one by one.
+ */
+#include "tests/lib/lib_tls.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+static struct tls_files files;
+
+static int make(void **state)
+{
+	(void)state;
+	tls_make(&files);
+	return 0;
+}
+
+static int unmake(void **state)
+{
+	(void)state;
+	tls_remove(&files);
+	return 0;
+}
+
+static void refused(const struct redis_tls_conf *conf, int error, const char *option, const char *words)
+{
+	struct redis_tls *tls = NULL;
+	char text[512] = "";
+
+	assert_int_equal(redis_tls_open(conf, &tls, text, sizeof text), -error);
+	assert_null(tls);
+	if (!strstr(text, option) || !strstr(text, words))
+		fail_msg("neither \"%s\" nor \"%s\": %s", option, words, text);
+}
+
+static void good_ones_are_taken(void **state)
+{
+	const struct redis_tls_conf trust_alone = { .ca_file = files.ca };
+	const struct redis_tls_conf nothing = { .ca_file = NULL };
+	struct redis_tls *tls;
+	char text[512];
+
+	(void)state;
+	assert_int_equal(redis_tls_open(&files.conf, &tls, text, sizeof text), 0);
+	redis_tls_close(tls);
+	assert_int_equal(redis_tls_open(&trust_alone, &tls, text, sizeof text), 0);
+	redis_tls_close(tls);
+	assert_int_equal(redis_tls_open(&nothing, &tls, text, sizeof text), 0);
+	redis_tls_close(tls);
+	redis_tls_close(NULL);
+}
+
+static void files_that_are_not_there(void **state)
+{
+	struct redis_tls_conf conf = files.conf;
+
+	(void)state;
+	conf.ca_file = "/nowhere/ca.pem";
+	refused(&conf, ENOENT, "[redis] tls_ca_file: /nowhere/ca.pem", "No such file");
+	conf = files.conf;
+	conf.cert_file = "/nowhere/cert.pem";
+	refused(&conf, ENOENT, "[redis] tls_cert_file: /nowhere/cert.pem", "No such file");
+	conf = files.conf;
+	conf.key_file = "/nowhere/key.pem";
+	refused(&conf, ENOENT, "[redis] tls_key_file: /nowhere/key.pem", "No such file");
+}
+
+static void files_with_something_else(void **state)
+{
+	struct redis_tls_conf conf = files.conf;
+	char path[TLS_PATH];
+	FILE *f;
+
+	(void)state;
+	(void)snprintf(path, sizeof path, "%s/nonsense", files.dir);
+	f = fopen(path, "w");
+	assert_non_null(f);
+	assert_true(fputs("nonsense\n", f) >= 0);
+	assert_int_equal(fclose(f), 0);
+	assert_int_equal(chmod(path, 0600), 0);
+	conf.ca_file = path;
+	refused(&conf, EINVAL, "[redis] tls_ca_file: ", path);
+	conf = files.conf;
+	conf.cert_file = path;
+	refused(&conf, EINVAL, "[redis] tls_cert_file: ", path);
+	conf = files.conf;
+	conf.key_file = path;
+	refused(&conf, EINVAL, "[redis] tls_key_file: ", path);
+}
+
+/* Opening a pipe would wait for whoever writes into it. */
+static void a_pipe_is_not_waited_for(void **state)
+{
+	struct redis_tls_conf conf = files.conf;
+	char path[TLS_PATH];
+
+	(void)state;
+	(void)snprintf(path, sizeof path, "%s/pipe", files.dir);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	conf.ca_file = path;
+	refused(&conf, EPERM, "[redis] tls_ca_file: ", "is no regular file");
+	conf = files.conf;
+	conf.key_file = path;
+	refused(&conf, EPERM, "[redis] tls_key_file: ", "is no regular file");
+}
+
+static void anothers_key(void **state)
+{
+	struct redis_tls_conf conf = files.conf;
+
+	(void)state;
+	conf.key_file = files.server_key;
+	refused(&conf, EINVAL, "[redis] tls_key_file: ", "key values mismatch");
+}
+
+/* Of another kind than the certificate. */
+static void a_key_of_another_kind(void **state)
+{
+	struct redis_tls_conf conf = files.conf;
+	char path[TLS_PATH], command[3 * TLS_PATH];
+
+	(void)state;
+	(void)snprintf(path, sizeof path, "%s/rsa.key", files.dir);
+	(void)snprintf(command, sizeof command, "openssl genrsa -out %s 2048 2>/dev/null", path);
+	assert_int_equal(system(command), 0);
+	assert_int_equal(chmod(path, 0600), 0);
+	conf.key_file = path;
+	refused(&conf, EINVAL, "[redis] tls_key_file: ", path);
+}
+
+static void a_key_that_all_can_read(void **state)
+{
+	struct redis_tls_conf conf = files.conf;
+
+	(void)state;
+	conf.cert_file = files.server;
+	conf.key_file = files.server_key;
+	assert_int_equal(chmod(files.server_key, 0644), 0);
+	refused(&conf, EPERM, "[redis] tls_key_file: ", "has mode 0644, others than its owner and group have access");
+	assert_int_equal(chmod(files.server_key, 0640), 0);
+}
+
+static void a_key_with_a_passphrase(void **state)
+{
+	struct redis_tls_conf conf = files.conf;
+	char path[TLS_PATH], command[3 * TLS_PATH];
+
+	(void)state;
+	(void)snprintf(path, sizeof path, "%s/locked.key", files.dir);
+	(void)snprintf(command, sizeof command, "openssl pkcs8 -topk8 -in %s -out %s -passout pass:secret",
+		       files.client_key, path);
+	assert_int_equal(system(command), 0);
+	assert_int_equal(chmod(path, 0600), 0);
+	conf.key_file = path;
+	refused(&conf, EINVAL, "[redis] tls_key_file: ", path);
+}
+
+static void a_name_too_long(void **state)
+{
+	struct redis_tls_conf conf = files.conf;
+	char name[300];
+
+	(void)state;
+	memset(name, 'a', sizeof name - 1);
+	name[sizeof name - 1] = 0;
+	conf.name = name;
+	refused(&conf, EINVAL, "[redis] tls_name", "longer than 255 bytes");
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(good_ones_are_taken),
+		cmocka_unit_test(files_that_are_not_there),
+		cmocka_unit_test(files_with_something_else),
+		cmocka_unit_test(a_pipe_is_not_waited_for),
+		cmocka_unit_test(anothers_key),
+		cmocka_unit_test(a_key_of_another_kind),
+		cmocka_unit_test(a_key_that_all_can_read),
+		cmocka_unit_test(a_key_with_a_passphrase),
+		cmocka_unit_test(a_name_too_long),
+	};
+
+	return cmocka_run_group_tests(tests, make, unmake) ? 1 : 0;
+}

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_ring.c - goal: the daemon's end of the rings takes entries once and in order over any wrap, believes
+ * no index, and its memory is sealed as wire.h says. Method: the test is the client, on a second mapping of
+ * the same memfds.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "daemon/front/ring.h"
+
+enum { ENTRIES = 8, ARENA = 64 };
+
+struct pair {
+	struct ring ring;
+	struct wire_submit *submit; /* the client's mappings */
+	const struct wire_complete *complete;
+};
+
+static int set_up(void **state)
+{
+	static struct pair p;
+
+	assert_int_equal(ring_open(&p.ring, ENTRIES, ARENA), 0);
+	p.submit = mmap(NULL, p.ring.submit_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, p.ring.submit_fd, 0);
+	p.complete = mmap(NULL, p.ring.complete_bytes, PROT_READ, MAP_SHARED, p.ring.complete_fd, 0);
+	assert_ptr_not_equal(p.submit, MAP_FAILED);
+	assert_ptr_not_equal(p.complete, MAP_FAILED);
+	*state = &p;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct pair *p = *state;
+
+	(void)munmap(p->submit, p->ring.submit_bytes);
+	(void)munmap((void *)(uintptr_t)p->complete, p->ring.complete_bytes);
+	ring_close(&p->ring);
+	ring_close(&p->ring); /* twice is fine */
+	return 0;
+}
+
+static struct wire_sqe *entry_at(struct pair *p, uint32_t i)
+{
+	return (struct wire_sqe *)(void *)((char *)p->submit + WIRE_RING_OFFSET) + (i & (ENTRIES - 1));
+}
+
+static const struct wire_cqe *completion_at(const struct pair *p, uint32_t i)
+{
+	return (const struct wire_cqe *)(const void *)((const char *)p->complete + WIRE_RING_OFFSET) +
+	       (i & (ENTRIES - 1));
+}
+
+static void entries_come_once_and_in_order(void **state)
+{
+	struct pair *p = *state;
+	struct wire_sqe e;
+
+	/* Indices run through 2^32. */
+	p->ring.sq_head = p->submit->sq_tail = 0xfffffff0;
+	for (uint32_t i = 0; i < 100; i++) {
+		assert_int_equal(ring_peek(&p->ring, &e), 0);
+		entry_at(p, p->submit->sq_tail)->op_id = i + 1;
+		p->submit->sq_tail++;
+		assert_int_equal(ring_peek(&p->ring, &e), 1);
+		assert_int_equal(ring_peek(&p->ring, &e), 1); /* looking takes nothing */
+		assert_int_equal(e.op_id, i + 1);
+		ring_advance(&p->ring);
+		assert_int_equal(p->complete->sq_head, p->submit->sq_tail);
+	}
+}
+
+static void full_ring_is_fine_one_more_is_not(void **state)
+{
+	struct pair *p = *state;
+	struct wire_sqe e;
+
+	p->submit->sq_tail = ENTRIES;
+	assert_int_equal(ring_peek(&p->ring, &e), 1);
+	p->submit->sq_tail = ENTRIES + 1;
+	assert_int_equal(ring_peek(&p->ring, &e), -EPROTO);
+	p->submit->sq_tail = 0xffffffff; /* backwards */
+	assert_int_equal(ring_peek(&p->ring, &e), -EPROTO);
+}
+
+static void copy_is_private(void **state)
+{
+	struct pair *p = *state;
+	struct wire_sqe e;
+
+	entry_at(p, 0)->n = 5;
+	p->submit->sq_tail = 1;
+	assert_int_equal(ring_peek(&p->ring, &e), 1);
+	entry_at(p, 0)->n = 500;
+	assert_int_equal(e.n, 5);
+}
+
+static void completions_wrap(void **state)
+{
+	struct pair *p = *state;
+
+	p->ring.cq_tail = 0xfffffffa;
+	p->submit->cq_head = 0xfffffffa;
+	for (uint32_t i = 0; i < 30; i++) {
+		const struct wire_cqe cqe = { .op_id = i + 1, .status = -5, .n = i };
+		uint32_t room = 0;
+
+		assert_int_equal(ring_room(&p->ring, 0, &room), 0);
+		assert_int_equal(room, ENTRIES);
+		assert_false(ring_complete(&p->ring, &cqe));
+		assert_int_equal(p->complete->cq_tail, p->submit->cq_head + 1);
+		assert_memory_equal(completion_at(p, p->submit->cq_head), &cqe, sizeof cqe);
+		p->submit->cq_head++;
+	}
+}
+
+static void room_counts_untaken_and_outstanding(void **state)
+{
+	struct pair *p = *state;
+	const struct wire_cqe cqe = { .op_id = 1 };
+	uint32_t room;
+
+	for (uint32_t i = 0; i < 3; i++)
+		(void)ring_complete(&p->ring, &cqe);
+	assert_int_equal(ring_room(&p->ring, 2, &room), 0);
+	assert_int_equal(room, ENTRIES - 5);
+	assert_int_equal(ring_room(&p->ring, ENTRIES - 3, &room), 0);
+	assert_int_equal(room, 0);
+	assert_int_equal(ring_room(&p->ring, 100, &room), 0);
+	assert_int_equal(room, 0);
+}
+
+static void heads_that_cannot_be(void **state)
+{
+	struct pair *p = *state;
+	uint32_t room;
+
+	p->submit->cq_head = 1; /* took one that never came */
+	assert_int_equal(ring_room(&p->ring, 0, &room), -EPROTO);
+	p->ring.cq_tail = ENTRIES + 1;
+	p->submit->cq_head = 0;
+	assert_int_equal(ring_room(&p->ring, 0, &room), -EPROTO);
+}
+
+static void arrays_lie_where_the_client_thinks(void **state)
+{
+	struct pair *p = *state;
+	uint8_t *keys = (uint8_t *)p->submit + wire_keys_offset(ENTRIES);
+	uint32_t *pages = (uint32_t *)(void *)((char *)p->submit + wire_pages_offset(ENTRIES, ARENA));
+	const int32_t *statuses =
+		(const int32_t *)(const void *)((const char *)p->complete + wire_status_offset(ENTRIES));
+	uint8_t key[WIRE_KEY_BYTES];
+
+	for (uint32_t i = 0; i < ARENA; i++) {
+		memset(keys + i * WIRE_KEY_BYTES, (int)i + 1, WIRE_KEY_BYTES);
+		pages[i] = i * 7;
+		ring_set_status(&p->ring, i, -(int32_t)i);
+	}
+	for (uint32_t i = 0; i < ARENA; i++) {
+		ring_key(&p->ring, i, key);
+		assert_memory_equal(key, keys + i * WIRE_KEY_BYTES, sizeof key);
+		assert_int_equal(ring_page(&p->ring, i), i * 7);
+		assert_int_equal(statuses[i], -(int32_t)i);
+		assert_int_equal(ring_status(&p->ring, i), -(int32_t)i);
+	}
+}
+
+static void wake_only_when_asked(void **state)
+{
+	struct pair *p = *state;
+	const struct wire_cqe cqe = { .op_id = 1 };
+
+	assert_false(ring_complete(&p->ring, &cqe));
+	p->submit->want_wake = 1;
+	assert_true(ring_complete(&p->ring, &cqe));
+	p->submit->sleepers = 0xffffffff; /* costs a futex call, nothing else */
+	assert_true(ring_complete(&p->ring, &cqe));
+}
+
+static void client_cannot_write_completions(void **state)
+{
+	struct pair *p = *state;
+
+	assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, p->ring.complete_fd, 0),
+			 MAP_FAILED);
+	assert_int_equal(pwrite(p->ring.complete_fd, "x", 1, 0), -1);
+	assert_int_equal(mprotect((void *)(uintptr_t)p->complete, 4096, PROT_READ | PROT_WRITE), -1);
+}
+
+static void memory_keeps_its_size(void **state)
+{
+	struct pair *p = *state;
+
+	assert_int_equal(ftruncate(p->ring.submit_fd, 0), -1);
+	assert_int_equal(ftruncate(p->ring.submit_fd, 1 << 24), -1);
+	assert_int_equal(ftruncate(p->ring.complete_fd, 0), -1);
+	assert_int_equal(fcntl(p->ring.submit_fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+}
+
+static void lookups_grow_or_are_not_believed(void **state)
+{
+	struct pair *p = *state;
+	uint64_t blocks, hits;
+
+	p->submit->lookup_blocks = 100;
+	p->submit->lookup_hits = 60;
+	ring_sample_lookups(&p->ring, &blocks, &hits);
+	assert_int_equal(blocks, 100);
+	assert_int_equal(hits, 60);
+	ring_sample_lookups(&p->ring, &blocks, &hits);
+	assert_int_equal(blocks + hits, 0);
+	p->submit->lookup_blocks = 3;        /* backwards */
+	p->submit->lookup_hits = 1ull << 60; /* more than anybody could ask */
+	ring_sample_lookups(&p->ring, &blocks, &hits);
+	assert_int_equal(blocks + hits, 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(entries_come_once_and_in_order),
+		CASE(full_ring_is_fine_one_more_is_not),
+		CASE(copy_is_private),
+		CASE(completions_wrap),
+		CASE(room_counts_untaken_and_outstanding),
+		CASE(heads_that_cannot_be),
+		CASE(arrays_lie_where_the_client_thinks),
+		CASE(wake_only_when_asked),
+		CASE(client_cannot_write_completions),
+		CASE(memory_keeps_its_size),
+		CASE(lookups_grow_or_are_not_believed),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_space.c - goal: an identity is all of geometry, codec and tenant and nothing else; its number is
+ * stable while it is used, also from before its geometry was known. Method: a state directory of one's own. Tenants'
+ * secrets: unit_secret.c.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/kvtier.h"
+#include "daemon/store/space.h"
+
+enum { MAX = 64, NUMBERS = MAX + MAX / 2 + 64 };
+
+struct world {
+	char dir[64];
+	struct spaces *spaces;
+	uint32_t blocks[NUMBERS];	/* that a space has, as blocks.c would say */
+	uint8_t index_keys[NUMBERS][16];	/* what blocks.c was told */
+	bool doomed[NUMBERS];		/* likewise */
+};
+
+static char text[256];
+
+static uint32_t blocks_held(void *arg, uint32_t space)
+{
+	return ((struct world *)arg)->blocks[space];
+}
+
+static void blocks_are(void *arg, uint32_t space, const uint8_t index_key[16])
+{
+	struct world *w = arg;
+
+	assert_int_equal(w->blocks[space], 0);
+	memcpy(w->index_keys[space], index_key, 16);
+	w->doomed[space] = false;
+}
+
+static void blocks_doom(void *arg, uint32_t space, bool doomed)
+{
+	struct world *w = arg;
+
+	assert_int_not_equal(w->doomed[space], doomed);
+	w->doomed[space] = doomed;
+}
+
+static int set_up(void **state)
+{
+	static struct world w;
+
+	w = (struct world){ .dir = "/tmp/kvtier-test-XXXXXX" };
+	assert_non_null(mkdtemp(w.dir));
+	assert_int_equal(spaces_open(w.dir, MAX, &w.spaces, text, sizeof text), 0);
+	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof text), 0);
+	spaces_attach(w.spaces, &(struct spaces_blocks){ .arg = &w, .held = blocks_held, .is = blocks_are,
+							  .doom = blocks_doom });
+	*state = &w;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct world *w = *state;
+	char command[128];
+
+	spaces_close(w->spaces);
+	spaces_close(NULL);
+	snprintf(command, sizeof command, "rm -rf %s", w->dir);
+	return system(command);
+}
+
+static struct wire_geometry geometry(void)
+{
+	return (struct wire_geometry){
+		.dtype = KVTIER_BF16,
+		.layers = 2,
+		.kv_heads = 2,
+		.head_dim_k = 32,
+		.head_dim_v = 32,
+		.block_tokens = 16,
+		.world = 2,
+		.model = "m@1",
+		.convention = "hf",
+	};
+}
+
+static struct space *acquire(struct world *w, const struct wire_geometry *g)
+{
+	struct space *space = NULL;
+
+	if (space_acquire(w->spaces, "default", g, &space, text, sizeof text))
+		fail_msg("%s", text);
+	return space;
+}
+
+static void same_geometry_same_space(void **state)
+{
+	const struct wire_geometry g = geometry();
+	struct space *a = acquire(*state, &g), *b = acquire(*state, &g);
+
+	assert_ptr_equal(a, b);
+	assert_int_equal(a->opened, 2);
+}
+
+static void default_codec_is_the_same_as_said(void **state)
+{
+	struct wire_geometry g = geometry();
+	struct space *a = acquire(*state, &g);
+
+	g.codec = KVTIER_CODEC_FP8;
+	assert_ptr_equal(acquire(*state, &g), a);
+	g.codec = KVTIER_CODEC_RAW;
+	assert_ptr_not_equal(acquire(*state, &g), a);
+}
+
+static bool salts_equal(struct world *w, const struct space *a, const struct space *b)
+{
+	uint8_t one[32], other[32];
+
+	space_salt(w->spaces, a, one);
+	space_salt(w->spaces, b, other);
+	return memcmp(one, other, sizeof one) == 0;
+}
+
+/* One field changed a time: each makes another space, with another salt. */
+static void every_field_counts(void **state)
+{
+#define FIELD(name) offsetof(struct wire_geometry, name)
+	static const struct { size_t at; uint32_t value; } fields[] = {
+		{ FIELD(dtype), KVTIER_FP16 }, { FIELD(layers), 3 }, { FIELD(kv_heads), 4 }, { FIELD(head_dim_k), 64 },
+		{ FIELD(head_dim_v), 64 }, { FIELD(block_tokens), 32 }, { FIELD(rank), 1 }, { FIELD(world), 4 },
+		{ FIELD(model), 0x324d }, { FIELD(convention), 0x324d }, { FIELD(extras), 0x324d },	/* "M2" */
+	};
+#undef FIELD
+	const struct wire_geometry base = geometry();
+	struct space *first = acquire(*state, &base);
+
+	for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+		struct wire_geometry g = base;
+		struct space *other;
+
+		memcpy((char *)&g + fields[i].at, &fields[i].value, sizeof fields[i].value);
+		other = acquire(*state, &g);
+		assert_ptr_not_equal(other, first);
+		assert_memory_not_equal(other->id, first->id, 32);
+		assert_false(salts_equal(*state, other, first));
+		assert_memory_not_equal(other->owner, first->owner, 32);
+	}
+}
+
+static void tenants_share_an_id_but_no_salt(void **state)
+{
+	struct world *w = *state;
+	const struct wire_geometry g = geometry();
+	struct space *a = acquire(w, &g), *b = NULL;
+
+	assert_int_equal(spaces_tenant(w->spaces, "other", text, sizeof text), 0);
+	assert_int_equal(space_acquire(w->spaces, "other", &g, &b, text, sizeof text), 0);
+	assert_ptr_not_equal(a, b);
+	assert_memory_equal(a->id, b->id, 32);
+	assert_false(salts_equal(w, a, b));
+}
+
+static void salt_survives_a_restart(void **state)
+{
+	struct world *w = *state;
+	const struct wire_geometry g = geometry();
+	uint8_t salt[32], again[32];
+
+	space_salt(w->spaces, acquire(w, &g), salt);
+	spaces_close(w->spaces);
+	assert_int_equal(spaces_open(w->dir, MAX, &w->spaces, text, sizeof text), 0);
+	assert_int_equal(spaces_tenant(w->spaces, "default", text, sizeof text), 0);
+	space_salt(w->spaces, acquire(w, &g), again);
+	assert_memory_equal(again, salt, sizeof salt);
+}
+
+static void names_of_tenants(void **state)
+{
+	static const char *const bad[] = {
+		"", "a/b", "..", ".x", "a b", "a~1", "0123456789012345678901234567890123456789"
+	};
+	struct world *w = *state;
+
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		assert_int_equal(spaces_tenant(w->spaces, bad[i], text, sizeof text), -EINVAL);
+	assert_int_equal(spaces_tenant(w->spaces, "Team_b-2.x", text, sizeof text), 0);
+}
+
+static void refused_geometry_takes_no_number(void **state)
+{
+	struct world *w = *state;
+	struct wire_geometry g = geometry();
+	struct space *space = NULL;
+
+	g.kv_heads = 0;
+	assert_int_equal(space_acquire(w->spaces, "default", &g, &space, text, sizeof text), -EINVAL);
+	assert_non_null(strstr(text, "geometry.kv_heads is 0; must be 1 to 1024"));
+	g = geometry();
+	assert_int_equal(acquire(w, &g)->number, 0);
+}
+
+/* --- spaces found on a device --- */
+
+/* Of the usual geometry, as a daemon before us would have computed them. */
+struct before {
+	uint8_t owner[32];
+	uint32_t usual, raw;
+};
+
+static struct before before(struct world *w)
+{
+	const struct wire_geometry g = geometry();
+	struct spaces *other;
+	struct space *space;
+	struct before ret;
+
+	assert_int_equal(spaces_open(w->dir, MAX, &other, text, sizeof text), 0);
+	assert_int_equal(spaces_tenant(other, "default", text, sizeof text), 0);
+	assert_int_equal(space_acquire(other, "default", &g, &space, text, sizeof text), 0);
+	assert_true(space->known);
+	memcpy(ret.owner, space->owner, 32);
+	ret.usual = space->shape.image_bytes;
+	ret.raw = space->raw_shape.image_bytes;
+	spaces_close(other);
+	return ret;
+}
+
+static uint32_t found(struct world *w, const uint8_t owner[32], uint32_t bytes, uint32_t variant)
+{
+	uint32_t number = 77, got = 77;
+
+	assert_int_equal(space_found(w->spaces, owner, bytes, 1, &number, &got), 0);
+	assert_int_equal(got, variant);
+	return number;
+}
+
+static void owner_is_tenant_and_id(void **state)
+{
+	struct world *w = *state;
+	const struct wire_geometry g = geometry();
+	const struct space *space = acquire(w, &g);
+	uint8_t tenant[16];
+
+	spaces_tenant_owner(w->spaces, "default", tenant);
+	assert_memory_equal(space->owner, tenant, 16);
+	assert_memory_equal(space->owner + 16, space->id, 16);
+	spaces_tenant_owner(w->spaces, "other", tenant);
+	assert_memory_not_equal(space->owner, tenant, 16);
+}
+
+static void found_is_unknown_until_opened_and_keeps_its_number(void **state)
+{
+	struct world *w = *state;
+	const struct before b = before(w);
+	const struct wire_geometry g = geometry();
+	const uint32_t number = found(w, b.owner, b.usual, 0);
+	const struct space *space = space_at(w->spaces, number);
+
+	assert_false(space->known);
+	assert_memory_equal(space->owner, b.owner, 32);
+	assert_int_equal(space->variant_bytes[0], b.usual);
+	assert_int_equal(found(w, b.owner, b.usual, 0), number);
+	space = acquire(w, &g);
+	assert_true(space->known);
+	assert_int_equal(space->number, number);
+	assert_ptr_equal(space_at(w->spaces, number), space);
+	assert_int_equal(space->opened, 1);
+	assert_int_equal(space->variant_bytes[0], b.usual);
+	assert_int_equal(space->variant_bytes[1], b.raw);
+	assert_int_equal(found(w, b.owner, b.raw, 1), number);
+	assert_int_equal(space->opened, 1);
+}
+
+/* Of the found owner alone, so that it is the same when its engine comes; of each space another, after each start
+ * another. The table of blocks knows it before there can be a block. */
+static void index_keys_follow_from_the_owner_and_the_start(void **state)
+{
+	struct world *w = *state;
+	const struct before b = before(w);
+	struct wire_geometry g = geometry();
+	const uint32_t number = found(w, b.owner, b.usual, 0);
+	uint8_t key[16];
+
+	memcpy(key, space_at(w->spaces, number)->index_key, 16);
+	assert_memory_equal(w->index_keys[number], key, 16);
+	w->blocks[number] = 1;
+	assert_memory_equal(acquire(w, &g)->index_key, key, 16);
+	strcpy(g.model, "another@1");
+	assert_memory_not_equal(acquire(w, &g)->index_key, key, 16);
+	w->blocks[number] = 0;
+	spaces_close(w->spaces);
+	assert_int_equal(spaces_open(w->dir, MAX, &w->spaces, text, sizeof text), 0);
+	assert_int_equal(spaces_tenant(w->spaces, "default", text, sizeof text), 0);
+	g = geometry();
+	assert_memory_not_equal(acquire(w, &g)->index_key, key, 16);
+}
+
+static void the_order_of_sizes_stays_as_found(void **state)
+{
+	struct world *w = *state;
+	const struct before b = before(w);
+	const struct wire_geometry g = geometry();
+	const struct space *space;
+
+	(void)found(w, b.owner, b.raw, 0);
+	(void)found(w, b.owner, b.usual, 1);
+	space = acquire(w, &g);
+	assert_int_equal(space->variant_bytes[0], b.raw);
+	assert_int_equal(space->variant_bytes[1], b.usual);
+	assert_int_equal(space_variant(space, CODEC_RAW), 0);
+	assert_int_equal(space_variant(space, CODEC_FP8), 1);
+}
+
+static void one_found_size_says_the_order(void **state)
+{
+	struct world *w = *state;
+	const struct before b = before(w);
+	const struct wire_geometry g = geometry();
+
+	(void)found(w, b.owner, b.raw, 0);
+	assert_int_equal(acquire(w, &g)->variant_bytes[0], b.raw);
+}
+
+static void sizes_that_do_not_fit_are_overwritten(void **state)
+{
+	struct world *w = *state;
+	const struct before b = before(w);
+	const struct wire_geometry g = geometry();
+	const struct space *space;
+
+	(void)found(w, b.owner, 12345, 0);
+	(void)found(w, b.owner, b.usual, 1);
+	space = acquire(w, &g);
+	assert_int_equal(space->variant_bytes[0], b.raw);
+	assert_int_equal(space->variant_bytes[1], b.usual);
+}
+
+static void a_third_size_is_refused(void **state)
+{
+	struct world *w = *state;
+	const struct before b = before(w);
+	const struct wire_geometry g = geometry();
+	uint32_t number = 77, variant = 77;
+
+	assert_int_equal(space_found(w->spaces, b.owner, 0, 1, &number, &variant), -EBADMSG);
+	(void)found(w, b.owner, 4096, 0);
+	(void)found(w, b.owner, 8192, 1);
+	assert_int_equal(space_found(w->spaces, b.owner, 12288, 1, &number, &variant), -EBADMSG);
+	(void)acquire(w, &g);
+	assert_int_equal(space_found(w->spaces, b.owner, 4096, 1, &number, &variant), -EBADMSG);
+	assert_int_equal(number, 77);
+	assert_int_equal(variant, 77);
+}
+
+static void one_size_is_one_variant(void **state)
+{
+	struct wire_geometry g = geometry();
+	const struct space *space;
+
+	g.codec = KVTIER_CODEC_RAW;
+	space = acquire(*state, &g);
+	assert_int_equal(space_variant(space, CODEC_RAW), 0);
+	assert_int_equal(space->variant_bytes[0], space->raw_shape.image_bytes);
+	assert_int_equal(space->variant_bytes[1], space->raw_shape.image_bytes);
+	(void)found(*state, space->owner, space->raw_shape.image_bytes, 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(same_geometry_same_space),
+		CASE(default_codec_is_the_same_as_said),
+		CASE(every_field_counts),
+		CASE(tenants_share_an_id_but_no_salt),
+		CASE(salt_survives_a_restart),
+		CASE(names_of_tenants),
+		CASE(refused_geometry_takes_no_number),
+		CASE(owner_is_tenant_and_id),
+		CASE(found_is_unknown_until_opened_and_keeps_its_number),
+		CASE(index_keys_follow_from_the_owner_and_the_start),
+		CASE(the_order_of_sizes_stays_as_found),
+		CASE(one_found_size_says_the_order),
+		CASE(sizes_that_do_not_fit_are_overwritten),
+		CASE(a_third_size_is_refused),
+		CASE(one_size_is_one_variant),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

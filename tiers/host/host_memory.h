@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_memory.h - the memory behind the host tier: one private mapping, placed, locked and faulted in.
+ *
+ * Pages are faulted in by threads, in the background and slab by slab; open waits for the first slab only,
+ * and whoever needs more at once gets slabs before they are (a store must not evict while memory is about
+ * to come). The core thread learns of finished slabs through host_memory_next(). Everything but the
+ * threads' own loop is for the core thread.
+ */
+#ifndef KVTIER_HOST_MEMORY_H
+#define KVTIER_HOST_MEMORY_H
+
+#include "tiers/tier.h"
+
+/* In /proc/PID/maps, where the kernel keeps names (CONFIG_ANON_VMA_NAME). */
+#define HOST_MEMORY_NAME "kvtier-host"
+
+struct host_memory;
+
+/* 0; -EINVAL, -ENOMEM: see text; or what a system call said. */
+int  host_memory_open(const struct tier_conf *conf, struct host_memory **ret, char *text, size_t n);
+void host_memory_close(struct host_memory *m);	/* joins the threads; accepts NULL and half-open */
+
+uint8_t *host_memory_base(const struct host_memory *m);
+/* See host_memory_piece() in tier.h. */
+bool     host_memory_part(const struct host_memory *m, uint32_t i, void **ret_base, uint64_t *ret_bytes);
+uint32_t host_memory_slabs(const struct host_memory *m);
+const char *host_memory_note(const struct host_memory *m);	/* see host_note() */
+
+/* A slab that became usable since the last call, each once and in order; HOST_NO_SLAB: none now. */
+uint32_t host_memory_next(struct host_memory *m);
+/* As above, but if none is, the next one that is not yet faulted in: usable too, only slower. */
+uint32_t host_memory_take_cold(struct host_memory *m);
+bool     host_memory_settled(const struct host_memory *m);	/* every slab is usable or given up */
+uint32_t host_memory_lost(const struct host_memory *m);		/* slabs given up: no page was to be had */
+
+#endif

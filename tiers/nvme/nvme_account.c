@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvme_account.c - the log's books: what a location means, what lives in which segment, how long it lived there,
+ * what may be written. Contract: nvme_log.h; invariants L2 and L5: nvme_inner.h. Core thread only.
+ */
+#include "nvme_inner.h"
+
+#include <assert.h>
+
+#include "tiers/tier.h"
+
+/* --- locations --- */
+
+enum {
+	GENERATION_BITS = 19,
+	PAGE_SHIFT = GENERATION_BITS,
+	SEGMENT_SHIFT = PAGE_SHIFT + 16,
+	TAG_SHIFT = SEGMENT_SHIFT + 16,
+	DEVICE_SHIFT = TAG_SHIFT + 1,
+};
+static_assert(NVME_GENERATIONS == 1 << GENERATION_BITS, "generation");
+static_assert(NVME_MAX_DEVICES == 1 << (56 - DEVICE_SHIFT), "a location has 56 bits");
+
+uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry)
+{
+	return (uint64_t)log->conf.device << DEVICE_SHIFT | (uint64_t)(entry->tag_page != 0) << TAG_SHIFT |
+	       (uint64_t)segment << SEGMENT_SHIFT | (uint64_t)entry->page << PAGE_SHIFT |
+	       log->segments[segment].generation;
+}
+
+uint8_t nvme_location_device(uint64_t location)
+{
+	return (uint8_t)(location >> DEVICE_SHIFT);
+}
+
+uint32_t nvme_location_segment(uint64_t location)
+{
+	return location >> SEGMENT_SHIFT & 0xffff;
+}
+
+uint32_t nvme_location_page(uint64_t location)
+{
+	return location >> PAGE_SHIFT & 0xffff;
+}
+
+bool nvme_location_tag_page(uint64_t location)
+{
+	return location >> TAG_SHIFT & 1;
+}
+
+static uint32_t location_generation(uint64_t location)
+{
+	return location & (NVME_GENERATIONS - 1);
+}
+
+void nvme_location_extent(uint64_t location, struct extent *ret)
+{
+	*ret = (struct extent){
+		.tier = TIER_NVME,
+		.device = nvme_location_device(location),
+		.slot = nvme_location_segment(location) << 16 | nvme_location_page(location),
+		.generation = (uint32_t)nvme_location_tag_page(location) << GENERATION_BITS |
+			      location_generation(location),
+	};
+}
+
+uint64_t nvme_extent_location(const struct extent *where)
+{
+	return (uint64_t)where->device << DEVICE_SHIFT |
+	       (uint64_t)(where->generation >> GENERATION_BITS & 1) << TAG_SHIFT |
+	       (uint64_t)where->slot << PAGE_SHIFT | location_generation(where->generation);
+}
+
+bool nvme_log_stale(const struct nvme_log *log, uint64_t location)
+{
+	const uint32_t segment = nvme_location_segment(location);
+
+	return nvme_location_device(location) != log->conf.device || segment >= log->n_segments ||
+	       log->segments[segment].generation != location_generation(location);
+}
+
+/* --- what lives where --- */
+
+void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry, uint64_t tick)
+{
+	const uint32_t bytes = (uint32_t)nvme_record_bytes(entry);
+
+	log->heat[segment].blocks++;
+	log->heat[segment].tick_sum += tick;
+	log->segments[segment].live_bytes += bytes;
+	log->live_bytes += bytes;
+	log->live_records++;
+}
+
+void nvme_account_clear(struct nvme_log *log, uint32_t segment)
+{
+	log->live_bytes -= log->segments[segment].live_bytes;
+	log->live_records -= log->heat[segment].blocks;
+	log->segments[segment].live_bytes = 0;
+	log->heat[segment] = (struct nvme_heat){ 0 };
+}
+
+void nvme_log_forget(struct nvme_log *log, uint64_t location, uint64_t tick)
+{
+	const uint32_t segment = nvme_location_segment(location);
+	struct nvme_segment *s;
+	struct nvme_heat *heat;
+	uint32_t bytes;
+
+	if (nvme_log_stale(log, location))
+		return;
+	s = &log->segments[segment];
+	heat = &log->heat[segment];
+	assert(heat->blocks > 0 && heat->tick_sum >= tick);
+	bytes = s->live_bytes / heat->blocks;
+	heat->blocks--;
+	heat->tick_sum -= tick;
+	s->live_bytes -= bytes;
+	log->live_bytes -= bytes;
+	log->live_records--;
+	if (s->state == SEGMENT_SEALED && !heat->blocks && log->state == NVME_UP)
+		nvme_segment_release(log, segment);
+}
+
+void nvme_log_touch(struct nvme_log *log, uint64_t location, uint64_t tick, uint64_t now_tick)
+{
+	if (nvme_log_stale(log, location))
+		return;
+	log->heat[nvme_location_segment(location)].tick_sum += now_tick - tick;
+}
+
+void nvme_count_dropped(struct nvme_log *log, uint32_t segment)
+{
+	static const uint32_t up_to_s[NVME_RESIDENCY_BUCKETS - 1] = { 60, 600, 3600, 21600, 86400, 604800, 2592000 };
+	const uint64_t age_ns = log->disk->now_ns(log->disk) - log->segments[segment].full_ns;
+	uint32_t bucket = 0;
+
+	while (bucket < NVME_RESIDENCY_BUCKETS - 1 && age_ns > up_to_s[bucket] * 1000000000ull)
+		bucket++;
+	log->counters.residency[bucket]++;
+	log->counters.dropped_records++;
+}
+
+/* --- write budget: a bucket of bytes that fills with time --- */
+
+/* The bucket holds the budget of an hour, and never less than this many segments. */
+enum { BUCKET_SEGMENTS = 2 };
+
+#define DAY_NS 86400e9
+
+static double bucket_bytes(const struct nvme_log *log)
+{
+	const double hour = (double)log->conf.write_budget_bytes_per_day / 24;
+	const double least = (double)BUCKET_SEGMENTS * log->segment_bytes;
+
+	return hour > least ? hour : least;
+}
+
+/* What is in it at `now`. It starts full. */
+static double bucket_level(const struct nvme_log *log, uint64_t now)
+{
+	const double per_day = (double)log->conf.write_budget_bytes_per_day, full = bucket_bytes(log);
+	const double level = log->tokens + (double)(now - log->tokens_ns) * per_day / DAY_NS;
+
+	return !log->tokens_ns || level > full ? full : level;
+}
+
+bool nvme_budget_allows(struct nvme_log *log, uint64_t bytes)
+{
+	const uint64_t now = log->disk->now_ns(log->disk);
+
+	if (!log->conf.write_budget_bytes_per_day)
+		return true;
+	log->tokens = bucket_level(log, now);
+	log->tokens_ns = now ? now : 1;
+	return log->tokens >= (double)bytes;
+}
+
+/* Below zero is fine: footers and carry-over are paid for by the appends that come later. */
+void nvme_charge(struct nvme_log *log, uint64_t bytes)
+{
+	log->counters.written_bytes += bytes;
+	log->tokens -= (double)bytes;
+}
+
+uint32_t nvme_log_budget_percent(const struct nvme_log *log)
+{
+	double level;
+
+	if (!log->conf.write_budget_bytes_per_day || !log->segment_bytes)
+		return 100;
+	level = bucket_level(log, log->disk->now_ns(log->disk)) / bucket_bytes(log) * 100;
+	return level > 0 ? (uint32_t)level : 0;
+}

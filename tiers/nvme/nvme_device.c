@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvme_device.c - one path of the NVMe tier: opened, judged by how its I/O ends, probed when it is in trouble.
+ * States and invariants: nvme_device.h. Core thread only.
+ */
+#include "nvme_device.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <stddef.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "daemon/base/loop.h"
+
+enum { FAILURES = 3 };		/* in a row, of an error that may be one bad sector */
+
+#define SECOND_NS 1000000000ull
+#define PROBE_FIRST_NS SECOND_NS
+#define PROBE_LAST_NS (30 * SECOND_NS)
+#define CALM_NS (60 * SECOND_NS)	/* up for so long: probing starts at its first pace again */
+
+static struct nvme_device *device_of(struct nvme_disk *disk)
+{
+	return (struct nvme_device *)(void *)disk;	/* its first member */
+}
+
+/* --- states --- */
+
+static void set_state(struct nvme_device *d, enum tier_state state)
+{
+	d->state = state;
+	d->reads_failed = d->writes_failed = 0;
+	d->changed = true;
+	if (d->log)
+		nvme_log_pause(d->log, state != TIER_UP && state != TIER_STARTING);
+}
+
+static void up(struct nvme_device *d)
+{
+	d->text[0] = '\0';
+	d->up_ns = loop_now(d->loop);
+	d->probes_failed = 0;
+	set_state(d, nvme_log_state(d->log) == NVME_STARTING ? TIER_STARTING : TIER_UP);
+}
+
+/* Twice as long after each time, a quarter more or less of chance: many daemons may share what failed. */
+static void plan_probe(struct nvme_device *d)
+{
+	const uint64_t now = loop_now(d->loop);
+
+	if (!d->probe_wait_ns || (d->up_ns && now - d->up_ns > CALM_NS))
+		d->probe_wait_ns = PROBE_FIRST_NS;
+	d->probe_due_ns = now + d->probe_wait_ns - d->probe_wait_ns / 4 +
+			  (now / 1000 + d->number) * 0x9e3779b97f4a7c15u % (d->probe_wait_ns / 2);
+	d->probe_wait_ns = d->probe_wait_ns < PROBE_LAST_NS / 2 ? 2 * d->probe_wait_ns : PROBE_LAST_NS;
+	d->up_ns = 0;
+}
+
+__attribute__((format(printf, 3, 4)))
+static void down(struct nvme_device *d, enum tier_state state, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	(void)vsnprintf(d->text, sizeof(d->text), format, args);
+	va_end(args);
+	plan_probe(d);
+	set_state(d, state);
+}
+
+static void refuse(struct nvme_device *d, const char *text)
+{
+	(void)snprintf(d->text, sizeof(d->text), "%s", text);
+	d->for_good = true;
+	set_state(d, TIER_OFFLINE);
+}
+
+bool nvme_device_readable(const struct nvme_device *d)
+{
+	return d->log && d->state != TIER_OFFLINE && nvme_log_state(d->log) != NVME_FAILED;
+}
+
+bool nvme_device_writable(const struct nvme_device *d)
+{
+	return d->log && nvme_log_state(d->log) == NVME_UP && d->state == TIER_UP;
+}
+
+/* --- how I/O ends --- */
+
+/* Of a block device that was pulled the kernel makes one of no bytes: reads meet its end, writes find no space. A thin
+ * one that is full says the same to a write, and still has its size. */
+static bool is_gone(const struct nvme_device *d, const struct io_op *op)
+{
+	if (op->status == -ENODEV || op->status == -ENXIO)
+		return true;
+	return op->status == (op->kind == IO_READ ? -ENODATA : -ENOSPC) && nvme_file_is_shell(&d->file);
+}
+
+static void gone(struct nvme_device *d)
+{
+	down(d, TIER_OFFLINE, "the device is gone: its blocks are misses until it is at this path again");
+}
+
+static bool is_refusal(int status)
+{
+	return status == -ENOSPC || status == -EROFS || status == -EDQUOT || status == -EFBIG || status == -EPERM;
+}
+
+static void readonly(struct nvme_device *d, int status)
+{
+	down(d, TIER_READONLY, "writes fail (%s): nothing new is kept here until one succeeds; %s", strerror(-status),
+	     status == -ENOSPC || status == -EDQUOT ? "make room on the file system" : "look at the device");
+}
+
+static void read_ended(struct nvme_device *d, int status)
+{
+	if (!status)
+		d->reads_failed = 0;
+	else if (++d->reads_failed >= FAILURES)
+		down(d, TIER_OFFLINE, "reads fail (%s): its blocks are misses until a probe succeeds; look at the device",
+		     strerror(-status));
+}
+
+static void write_ended(struct nvme_device *d, int status, bool data)
+{
+	if (!status)
+		d->writes_failed = data ? 0 : d->writes_failed;
+	else if (d->state == TIER_UP && (is_refusal(status) || ++d->writes_failed >= FAILURES))
+		readonly(d, status);
+}
+
+/* While the log starts it judges for itself. */
+static void disk_ended(struct nvme_disk *disk, const struct io_op *op)
+{
+	struct nvme_device *d = device_of(disk);
+
+	if (nvme_log_state(d->log) == NVME_STARTING || (op->status && d->state == TIER_OFFLINE))
+		return;
+	if (is_gone(d, op))
+		gone(d);
+	else if (op->kind == IO_READ)
+		read_ended(d, op->status);
+	else
+		write_ended(d, op->status, op->kind == IO_WRITE && op->offset >= NVME_DATA_OFFSET);
+}
+
+static int disk_submit(struct nvme_disk *disk, struct io_op *op)
+{
+	struct nvme_device *d = device_of(disk);
+	const bool starting = nvme_log_state(d->log) == NVME_STARTING;
+
+	if (!starting && d->state == TIER_OFFLINE)
+		return -ENODEV;
+	if (!starting && d->state == TIER_READONLY && op->kind == IO_WRITE && op->offset >= NVME_DATA_OFFSET)
+		return -EROFS;
+	op->file = d->io_file;
+	return io_submit(d->io, op);
+}
+
+static uint64_t disk_now(struct nvme_disk *disk)
+{
+	return loop_now(device_of(disk)->loop);
+}
+
+/* --- start --- */
+
+/* What format or the operator must mend; anything else may pass. */
+static bool needs_operator(int status)
+{
+	return status == -ENODATA || status == -EMEDIUMTYPE || status == -EPROTONOSUPPORT || status == -EBADMSG ||
+	       status == -EUCLEAN || status == -ENOSPC || status == -EINVAL;
+}
+
+static void table_ready(void *arg, int status)
+{
+	struct nvme_device *d = arg;
+	const char *text = nvme_log_text(d->log);
+
+	if (!status) {
+		d->recovery_ns = loop_now(d->loop) - d->opened_ns;
+		d->file.made = d->file.blank = false;
+		up(d);
+		return;
+	}
+	if (!needs_operator(status)) {
+		down(d, TIER_OFFLINE, "%.180s; tried again until it succeeds", text);
+		return;
+	}
+	d->quarantined = status != -EINVAL;
+	if (status == -ENODATA && !d->file.block_device)
+		text = "this is no kvtier store, but not empty either, and is left alone: format it if nothing on it "
+		       "matters, or correct the path";
+	if (d->file.made)	/* what could not be made is not left behind */
+		(void)unlink(d->path);
+	d->file.made = false;
+	refuse(d, text);
+}
+
+static void start_log(struct nvme_device *d)
+{
+	struct nvme_table table;
+	struct nvme_conf conf = {
+		.device_bytes = d->file.bytes,
+		.bytes = d->conf->bytes,
+		.write_budget_bytes_per_day = d->budget_bytes_per_day,
+		.segment_bytes = d->conf->segment_bytes,
+		.max_image_bytes = d->conf->max_image_bytes,
+		.device = d->number,
+	};
+	char text[NVME_TEXT_BYTES];
+
+	nvme_device_table(d, &table);
+	table.ready = table_ready;
+	if (d->file.blank && getrandom(conf.uuid, sizeof(conf.uuid), 0) != sizeof(conf.uuid)) {
+		refuse(d, "the system has no random numbers");
+		return;
+	}
+	if (nvme_log_new(&conf, &d->disk, &table, &d->log, text, sizeof(text))) {
+		refuse(d, "not enough memory");
+		return;
+	}
+	set_state(d, TIER_STARTING);
+	if (d->file.blank)
+		nvme_log_format(d->log);
+	else
+		nvme_log_recover(d->log);
+}
+
+static void register_host(struct nvme_device *d)
+{
+	uint64_t bytes;
+	void *base;
+
+	for (uint32_t i = 0; d->conf->host && host_memory_piece(d->conf->host, i, &base, &bytes); i++)
+		(void)io_buffers_add(d->io, base, bytes);	/* a refusal costs speed, and io_note() tells */
+}
+
+static int open_io(struct nvme_device *d)
+{
+	const struct io_conf conf = {
+		.engine = d->conf->engine, .read_depth = d->conf->read_depth, .write_depth = d->conf->write_depth,
+	};
+	char text[IO_TEXT_BYTES];
+	int r = io_open(&conf, d->loop, &d->io, text, sizeof(text));
+
+	if (r) {
+		refuse(d, text);
+		return r;
+	}
+	r = io_file_add(d->io, d->file.fd, &d->io_file);
+	if (r) {
+		refuse(d, "the I/O engine does not take the file");
+		return r;
+	}
+	register_host(d);
+	return 0;
+}
+
+void nvme_device_open(struct nvme_device *d)
+{
+	enum { QUEUES = 4 };	/* times the depths: as many as the I/O engine takes */
+	/* Making a large file takes a while; a disk that stalls does not get longer than that to keep everybody waiting. */
+	const uint64_t patience_ns = 20 * SECOND_NS;
+
+	d->disk = (struct nvme_disk){ .submit = disk_submit, .now_ns = disk_now, .ended = disk_ended };
+	d->opened_ns = loop_now(d->loop);
+	d->file.fd = -1;
+	d->probe_page = aligned_alloc(NVME_PAGE, NVME_SUPER_COPIES * NVME_PAGE);
+	if (!d->probe_page || nvme_transfers_open(d, QUEUES * (d->conf->read_depth + d->conf->write_depth))) {
+		refuse(d, "not enough memory");
+		return;
+	}
+	if (nvme_file_open_within(d->path, d->conf->bytes, patience_ns, &d->file, d->text, sizeof(d->text))) {
+		d->file.fd = -1;
+		d->for_good = true;
+		set_state(d, TIER_OFFLINE);
+		return;
+	}
+	if (open_io(d))
+		return;
+	if (d->file.made)
+		(void)nvme_file_settle(d->path);	/* else a power cut may lose the file: a cache's loss */
+	start_log(d);
+}
+
+void nvme_device_close(struct nvme_device *d)
+{
+	if (!d->loop)
+		return;
+	assert(nvme_device_idle(d));
+	nvme_file_return_leave(d->opening);
+	nvme_transfers_close(d);
+	nvme_log_free(d->log);
+	if (d->io) {
+		const int r = io_close(d->io);
+
+		assert(!r);
+		(void)r;
+	}
+	nvme_file_close(&d->file);
+	free(d->probe_page);
+}
+
+bool nvme_device_idle(const struct nvme_device *d)
+{
+	struct io_counters c;
+
+	if (!d->io)
+		return true;
+	io_counters(d->io, &c);
+	return c.reads_lent + c.writes_lent == 0;
+}
+
+bool nvme_device_waits(const struct nvme_device *d)
+{
+	return d->changed || d->refused || d->cancels ||
+	       (d->log && nvme_log_waits(d->log) && d->state != TIER_OFFLINE);
+}
+
+/* --- poll: stalls, probes --- */
+
+/* Whether something is in the device that should have come back long ago. */
+static bool stalls(struct nvme_device *d)
+{
+	struct io_counters c;
+
+	io_counters(d->io, &c);
+	d->stall_polls = c.oldest_ns > d->conf->stall_ns ? d->stall_polls + 1 : 0;
+	return d->stall_polls >= 2;
+}
+
+static void stalled(struct nvme_device *d)
+{
+	if (d->state != TIER_OFFLINE || d->stall_polls == 2) {
+		d->stalls_total++;
+		down(d, TIER_OFFLINE,
+		     "an I/O takes longer than %" PRIu64 " s: its blocks are misses until the device answers; look at it",
+		     (uint64_t)(d->conf->stall_ns / SECOND_NS));
+	}
+	d->probe_due_ns = 0;	/* as soon as it answers */
+	nvme_transfers_give_up(d, true, -ETIMEDOUT);
+}
+
+/* From the beginning, if the last start found nothing; else where it was. */
+static void answers(struct nvme_device *d)
+{
+	if (nvme_log_state(d->log) != NVME_FAILED) {
+		up(d);
+		return;
+	}
+	nvme_log_free(d->log);
+	d->log = NULL;
+	start_log(d);
+}
+
+/* Not while a start goes on or is to format what it made, nor after the last flush. */
+static bool may_come_back(const struct nvme_device *d)
+{
+	const enum nvme_log_state state = nvme_log_state(d->log);
+
+	return state == NVME_UP || (state == NVME_FAILED && !d->file.blank);
+}
+
+/* A device that went OFFLINE meanwhile is not back for having written a page. */
+static void write_probe_ended(struct nvme_device *d, const struct io_op *op)
+{
+	if (d->state != TIER_READONLY)
+		return;
+	if (!op->status)
+		up(d);
+	else if (is_gone(d, op))
+		gone(d);
+	else
+		readonly(d, op->status);
+}
+
+static void probe_ended(struct io_op *op)
+{
+	struct nvme_device *d = (struct nvme_device *)(void *)((char *)op - offsetof(struct nvme_device, probe_op));
+
+	if (op->kind == IO_WRITE) {
+		write_probe_ended(d, op);
+		return;
+	}
+	if (d->state != TIER_OFFLINE)
+		return;
+	if (!op->status) {
+		answers(d);
+		return;
+	}
+	d->lost = may_come_back(d) && (is_gone(d, op) || ++d->probes_failed >= FAILURES);
+	if (!d->lost)
+		plan_probe(d);
+	else
+		d->probe_due_ns = 0;	/* by the next poll */
+}
+
+/* --- opened again --- */
+
+/* The old one first: its lock, and a block device's O_EXCL, would keep ourselves out. */
+static void open_again(struct nvme_device *d)
+{
+	if (d->file.fd >= 0 && io_file_remove(d->io, d->io_file))	/* the device has something in its hands */
+		return;
+	nvme_file_close(&d->file);
+	if (nvme_file_return_begin(d->path, &d->opening))
+		plan_probe(d);
+}
+
+static void look_whether_opened(struct nvme_device *d)
+{
+	char text[NVME_TEXT_BYTES] = "";
+	struct nvme_file file = { .fd = -1 };
+	int r = nvme_file_return_ended(d->opening, &file, d->probe_page, text, sizeof(text));
+
+	if (r == -EINPROGRESS)
+		return;
+	d->opening = NULL;
+	if (!r && nvme_log_state(d->log) == NVME_UP)	/* else there is nothing yet to compare it with */
+		r = nvme_log_recognise(d->log, d->probe_page, file.bytes, text, sizeof(text));
+	if (!r && (r = io_file_add(d->io, file.fd, &d->io_file)) != 0)
+		(void)snprintf(text, sizeof(text), "the I/O engine does not take it: %s", strerror(-r));
+	if (r) {
+		if (file.fd >= 0)
+			nvme_file_close(&file);
+		(void)snprintf(d->text, sizeof(d->text), "the device is gone, its blocks are misses: %.190s", text);
+		plan_probe(d);
+		return;
+	}
+	d->file = file;
+	d->lost = false;
+	answers(d);
+}
+
+static void probe(struct nvme_device *d)
+{
+	if (d->opening) {
+		look_whether_opened(d);
+		return;
+	}
+	if (d->for_good || loop_now(d->loop) < d->probe_due_ns)
+		return;
+	if (d->probe_op.state != IO_IDLE)	/* the last one is still out, though it may not count any more */
+		return;
+	if (d->lost) {
+		open_again(d);
+		return;
+	}
+	d->probe_op = (struct io_op){ .file = d->io_file, .kind = IO_READ, .buffer = d->probe_page, .bytes = NVME_PAGE,
+				      .offset = nvme_super_offset(0), .done = probe_ended };
+	if (d->state == TIER_READONLY) {
+		if (nvme_log_state(d->log) != NVME_UP)	/* after the last flush */
+			return;
+		d->probe_op.kind = IO_WRITE;
+		d->probe_op.offset = nvme_log_spare(d->log);
+		memset(d->probe_page, 0xff, NVME_PAGE);	/* some file systems find room for zeros always */
+	}
+	(void)io_submit(d->io, &d->probe_op);	/* no room: at the next poll */
+}
+
+void nvme_device_poll(struct nvme_device *d)
+{
+	if (!d->log)
+		return;
+	if (d->cancels)
+		nvme_transfers_give_up(d, false, -ECANCELED);
+	if (stalls(d))
+		stalled(d);
+	else if (d->state == TIER_OFFLINE || d->state == TIER_READONLY)
+		probe(d);
+	nvme_log_poll(d->log);
+}

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * redis_open.c - a connection up to the point where it may be used: address, connect (hiredis), TLS, AUTH. Contract and
+ * states: redis_conn.h. Loop's thread.
+ *
+ * Secrets: the password is kept, as AUTH needs it, until the server has answered, and then overwritten; no text that
+ * leaves here contains it, even where a server repeats it.
+ */
+#include "redis_conn_inner.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <hiredis/hiredis.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "daemon/base/vault.h"
+
+/* --- greeting --- */
+
+void conn_forget_secret(struct redis_conn *c)
+{
+	vault_free(c->secret, sizeof *c->secret);
+	c->secret = NULL;
+}
+
+static void enter(struct redis_conn *c, enum redis_conn_state state)
+{
+	c->state = state;
+	if (state == REDIS_CONN_UP)
+		conn_forget_secret(c);
+	c->conf.changed(c, c->conf.arg);
+}
+
+/* Words came through conn_words(), and may have been cut in the middle of it: as its beginning looks there. */
+bool redis_words_betray(const char *words, const char *secret)
+{
+	char beginning[9];
+
+	conn_words(beginning, sizeof beginning, secret, strlen(secret));
+	return beginning[0] && strstr(words, beginning);
+}
+
+/* Servers that do not know AUTH repeat what it was given. */
+static void refused(struct redis_conn *c, char *words)
+{
+	const bool full = strncmp(words, "ERR max number", 14) == 0; /* said to whoever connects, before any command */
+	char *echo = strstr(words, "args beginning");
+
+	if (echo)
+		explicit_bzero(echo, strlen(echo));
+	if (redis_words_betray(words, c->secret->password))
+		(void)strcpy(words, "AUTH refused; the words are not shown, as they repeat the password");
+	conn_down(c, full ? -ECONNREFUSED : -EACCES, words);
+}
+
+static void greeting_done(struct redis_command *command)
+{
+	struct redis_conn *c = command->conn;
+
+	if (c->state == REDIS_CONN_DOWN)
+		return;
+	if (command->status == -EREMOTEIO)
+		refused(c, command->error);
+	else if (command->reply->type != REDIS_REPLY_STATUS)
+		conn_down(c, -EPROTO, "not a reply to AUTH");
+	else
+		enter(c, REDIS_CONN_UP);
+}
+
+/* The way is free: AUTH, or commands. */
+static void greet(struct redis_conn *c)
+{
+	if (!c->secret) {
+		enter(c, REDIS_CONN_UP);
+		return;
+	}
+	c->greeting.pieces[0] = (struct iovec){ c->secret->auth, c->secret->auth_bytes };
+	c->greeting.n_pieces = 1;
+	c->greeting.deadline_ns = c->conf.deadline_ns;
+	c->greeting.done = greeting_done;
+	if (conn_push(c, &c->greeting))
+		conn_down(c, -ENOSPC, "timers");
+	else
+		enter(c, REDIS_CONN_GREETING);
+}
+
+void conn_secure(struct redis_conn *c)
+{
+	const int r = tls_stream_handshake(c->tls);
+
+	if (r < 0) {
+		conn_failed(c, r);
+		return;
+	}
+	conn_want(c, tls_stream_unsent(c->tls));
+	if (r == 0 || c->state == REDIS_CONN_DOWN)
+		return;
+	conn_tls_read(c);	/* something may have come with it */
+	if (c->state != REDIS_CONN_DOWN)
+		greet(c);
+}
+
+static void begin_tls(struct redis_conn *c)
+{
+	const int r = tls_stream_open(c->conf.tls, c->watch.fd, c->host, &c->tls);
+
+	if (r) {
+		conn_down(c, r, strerror(-r));
+		return;
+	}
+	enter(c, REDIS_CONN_SECURING);
+	conn_secure(c);
+}
+
+void conn_connected(struct redis_conn *c)
+{
+	socklen_t n = sizeof(int);
+	int error = 0;
+
+	if (getsockopt(c->watch.fd, SOL_SOCKET, SO_ERROR, &error, &n))
+		error = errno;
+	if (error) {
+		conn_down(c, -error, strerror(error));
+		return;
+	}
+	conn_want(c, false);
+	if (c->state == REDIS_CONN_DOWN)
+		return;
+	if (c->conf.tls)
+		begin_tls(c);
+	else
+		greet(c);
+}
+
+/* --- opening and closing --- */
+
+static redisContext *context_of(const char *address)
+{
+	const char *colon = strrchr(address, ':'), *end;
+	char host[INET6_ADDRSTRLEN + 2];
+	struct in6_addr v6;
+	struct in_addr v4;
+	char *rest;
+	long port;
+
+	errno = EINVAL;
+	if (strncmp(address, "unix:", 5) == 0) {
+		const size_t n = strlen(address + 5);
+
+		return n > 0 && n < sizeof(((struct sockaddr_un *)NULL)->sun_path) ?
+			redisConnectUnixNonBlock(address + 5) : NULL;
+	}
+	if (!colon || (size_t)(colon - address) >= sizeof host || colon[1] < '0' || colon[1] > '9')
+		return NULL;
+	port = strtol(colon + 1, &rest, 10);
+	if (*rest || port < 1 || port > 65535)
+		return NULL;
+	end = address[0] == '[' && colon[-1] == ']' ? colon - 1 : colon;
+	address += end < colon;
+	memcpy(host, address, (size_t)(end - address));
+	host[end - address] = 0;
+	/* Numeric, or hiredis would ask a name server, and wait. */
+	if (inet_pton(end < colon ? AF_INET6 : AF_INET, host, end < colon ? (void *)&v6 : (void *)&v4) != 1)
+		return NULL;
+	errno = ENOMEM; /* of hiredis, if it says nothing better */
+	return redisConnectNonBlock(host, (int)port);
+}
+
+/* 0: fd, or -1 and *ret_why: refused at once. */
+static int connect_to(const char *address, int *ret_fd, int *ret_why)
+{
+	redisContext *context = context_of(address);
+	const int error = errno;
+
+	if (!context)
+		return -error;
+	if (context->err) {
+		redisFree(context);
+		*ret_fd = -1;
+		*ret_why = error ? -error : -ECONNREFUSED;
+		return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM ? -error : 0;
+	}
+	*ret_fd = redisFreeKeepFd(context); /* its own reading and writing is not used */
+	(void)fcntl(*ret_fd, F_SETFD, FD_CLOEXEC);
+	return 0;
+}
+
+/* Not hiredis, which would have it in the heap. */
+static void put_word(struct redis_secret *s, const char *word)
+{
+	const int n = snprintf(s->auth + s->auth_bytes, sizeof s->auth - s->auth_bytes, "$%zu\r\n%s\r\n", strlen(word), word);
+
+	assert(n > 0 && (size_t)n < sizeof s->auth - s->auth_bytes);
+	s->auth_bytes += (size_t)n;
+}
+
+static int prepare_auth(struct redis_conn *c, const struct redis_conn_conf *conf)
+{
+	const bool named = conf->username && conf->username[0];
+	struct redis_secret *s;
+
+	if (!conf->password || !conf->password[0])
+		return 0;
+	if (strlen(conf->password) >= sizeof s->password || (named && strlen(conf->username) >= sizeof s->password))
+		return -EINVAL;
+	s = c->secret = vault_alloc(sizeof *s);
+	if (!s)
+		return -ENOMEM;
+	memcpy(s->password, conf->password, strlen(conf->password) + 1);
+	s->auth_bytes = (size_t)snprintf(s->auth, sizeof s->auth, "*%d\r\n", named ? 3 : 2);
+	put_word(s, "AUTH");
+	if (named)
+		put_word(s, conf->username);
+	put_word(s, conf->password);
+	return 0;
+}
+
+int redis_conn_open(struct loop *loop, const struct redis_conn_conf *conf, struct redis_conn **ret)
+{
+	struct redis_conn *c = vault_buffer(sizeof *c);
+	int r;
+
+	if (!c)
+		return -ENOMEM;
+	c->loop = loop;
+	c->conf = *conf;
+	c->conf.address = c->conf.username = c->conf.password = c->conf.host = NULL;
+	if (strncmp(conf->address, "unix:", 5) == 0)
+		c->conf.tls = NULL;
+	else
+		c->sleeps_long = !conf->tls;
+	conn_prepare(c);
+	r = recv_open(&c->in);
+	c->mac = redis_mac_open();
+	if (!c->mac)
+		r = -ENOMEM;
+	if (r == 0 && c->conf.tls) {
+		c->host = strdup(conf->host);
+		r = c->host ? 0 : -ENOMEM;
+	}
+	if (r == 0)
+		r = prepare_auth(c, conf);
+	if (r == 0)
+		r = connect_to(conf->address, &c->watch.fd, &c->why);
+	if (r == 0 && c->watch.fd >= 0)
+		r = loop_add(loop, &c->watch, EPOLLOUT);
+	if (r == 0)
+		r = loop_timer_set(loop, &c->timer, c->why ? 0 : conf->deadline_ns);
+	if (c->why)
+		(void)snprintf(c->text, sizeof c->text, "%s", strerror(-c->why));
+	if (r)
+		redis_conn_close(c);
+	else
+		*ret = c;
+	return r;
+}

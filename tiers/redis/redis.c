@@ -1,0 +1,507 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * redis.c - the Redis tier as the core thread sees it: xfers become jobs, go to the I/O thread through one mailbox and
+ * come back through another. See redis.h for the promises, redis_inner.h for the parts.
+ *
+ * Invariants
+ *   R1 a job is in exactly one place: free, asked, the I/O thread's, answered. The pool has max_in_flight of them, so
+ *      both mailboxes are bounded and putting one in cannot fail.
+ *   R2 an xfer is completed from the loop, at most TURN of them in a turn, so that a thousand answers at once do not
+ *      keep engines waiting; the eventfd stays readable while there are more.
+ *   R3 a mailbox that is not empty has a readable eventfd, or its writer is about to make it so: the writer writes
+ *      after it made the list not empty, the reader reads (the eventfd) only when it emptied the list.
+ *
+ * Core thread only.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "daemon/base/vault.h"
+#include "redis_inner.h"
+
+enum { TURN = 64, CONDEMNED_A_SECOND = 10 };
+
+/* --- which server, and whether it may be asked --- */
+
+static struct redis *redis_of(struct tier *t)
+{
+	while (t->inner)
+		t = t->inner;
+	assert(t->ops == &redis_ops);
+	return (struct redis *)t;	/* base is the first member */
+}
+
+static const struct redis *redis_of_const(const struct tier *t)
+{
+	while (t->inner)
+		t = t->inner;
+	assert(t->ops == &redis_ops);
+	return (const struct redis *)t;
+}
+
+/*
+ * Rendezvous hashing over all configured endpoints, those that are down included: while one is, its share are misses.
+ * Over the living ones only, its values would be written a second time elsewhere, and be found in neither place later.
+ */
+static uint32_t endpoint_of(const struct redis *r, const uint8_t key[32])
+{
+	uint64_t best = 0;
+	uint32_t ret = 0;
+
+	for (uint32_t i = 0; i < r->n_endpoints; i++) {
+		const uint64_t score = XXH3_64bits_withSeed(key, 32, r->endpoint_hash[i]);
+
+		if (i == 0 || score > best) {
+			best = score;
+			ret = i;
+		}
+	}
+	return ret;
+}
+
+static void name_of(const struct redis *r, const struct redis_seal *seal, const uint8_t key[32],
+		    struct redis_name *ret)
+{
+	static const char digits[] = "0123456789abcdef";
+	size_t n = strlen(r->key_prefix);
+
+	memcpy(ret->text, r->key_prefix, n);
+	memcpy(ret->text + n, seal->tag, sizeof seal->tag);
+	n += sizeof seal->tag;
+	ret->text[n++] = ':';
+	for (size_t i = 0; i < 32; i++) {
+		ret->text[n++] = digits[key[i] >> 4];
+		ret->text[n++] = digits[key[i] & 15];
+	}
+	ret->bytes = (uint32_t)n;
+	ret->slot = redis_slot(ret->text, ret->bytes);
+	ret->endpoint = endpoint_of(r, key);
+}
+
+static unsigned int flags_of(const struct redis *r, const struct redis_name *name)
+{
+	const int mode = atomic_load_explicit(&r->view->mode, memory_order_relaxed);
+	uint32_t node = name->endpoint;
+
+	if (r->closing || mode == REDIS_MODE_UNKNOWN)
+		return 0;
+	if (mode == REDIS_MODE_CLUSTER)
+		node = atomic_load_explicit(&r->view->slot[name->slot], memory_order_relaxed);
+	return node < REDIS_ALL_NODES ? atomic_load_explicit(&r->view->flags[node], memory_order_relaxed) : 0;
+}
+
+static unsigned int flags_of_key(const struct tier *t, const struct redis_seal *seal, const uint8_t key[32])
+{
+	const struct redis *r = redis_of_const(t);
+	struct redis_name name;
+
+	name_of(r, seal, key, &name);
+	return flags_of(r, &name);
+}
+
+bool redis_readable(const struct tier *t, const struct redis_seal *seal, const uint8_t key[32])
+{
+	return flags_of_key(t, seal, key) & REDIS_TAKES_READS;
+}
+
+bool redis_writable(const struct tier *t, const struct redis_seal *seal, const uint8_t key[32])
+{
+	return flags_of_key(t, seal, key) & REDIS_TAKES_STORES;
+}
+
+/* --- from the core to the I/O thread --- */
+
+/* The image that a write brings says what it is; a damaged header must not reach others. */
+static int look_at_image(const struct xfer *x, struct image_identity *ret, struct image_shape *ret_shape)
+{
+	const struct image_header *header = (const struct image_header *)(const void *)x->buffer;
+	struct image_geometry geometry;
+
+	if (x->bytes < sizeof *header)
+		return -EINVAL;
+	memcpy(ret->key, header->key, sizeof ret->key);
+	memcpy(ret->space_id, header->space_id, sizeof ret->space_id);
+	image_header_geometry(header, &geometry);
+	if (image_header_check(header, &geometry, ret, ret_shape) || ret_shape->image_bytes > x->bytes)
+		return -EINVAL;
+	return 0;
+}
+
+static void job_fill(const struct redis *r, struct redis_job *job, struct xfer *x)
+{
+	job->xfer = x;
+	job->op = x->op;
+	job->seal = x->seal;
+	job->buffer = x->buffer;
+	job->deadline_ns = loop_now(r->loop) + (uint64_t)r->timeout_ms * 1000000;
+	atomic_store_explicit(&job->cancelled, false, memory_order_relaxed);
+	job->value = (struct redis_value){
+		.identity = x->identity, .geometry = x->geometry, .seal = x->seal, .buffer = x->buffer, .room = x->bytes
+	};
+}
+
+static void ask(struct redis *r, struct redis_job *job)
+{
+	bool first;
+
+	(void)pthread_mutex_lock(&r->mail.lock);
+	first = r->mail.asked.n == 0;
+	redis_jobs_append(&r->mail.asked, job);
+	(void)pthread_mutex_unlock(&r->mail.lock);
+	if (first)
+		redis_wake(r->mail.asked_fd);
+}
+
+static int redis_submit(struct tier *t, struct xfer *x)
+{
+	struct redis *r = redis_of(t);
+	struct redis_job *job = r->free_jobs;
+	struct image_shape shape = { 0 };
+	struct image_identity identity;
+	struct redis_name name;
+	unsigned int flags;
+
+	loop_assert_core(r->loop);
+	assert(x->seal);
+	if (x->op == XFER_WRITE) {
+		if (look_at_image(x, &identity, &shape))
+			return -EINVAL;
+	} else {
+		assert(x->identity && (x->geometry || x->op == XFER_PROBE));
+		identity = *x->identity;
+	}
+	name_of(r, x->seal, identity.key, &name);
+	flags = flags_of(r, &name);
+	if (!(flags & REDIS_TAKES_READS))
+		return -ENODEV;
+	if (x->op == XFER_WRITE && !(flags & REDIS_TAKES_STORES))
+		return -EROFS;
+	if (!job)
+		return -EAGAIN;
+	r->free_jobs = job->next;
+	job_fill(r, job, x);
+	job->name = name;
+	job->shape = shape;
+	r->lent[job - r->jobs] = x;
+	ask(r, job);
+	return 0;
+}
+
+static void redis_cancel(struct tier *t, struct xfer *x)
+{
+	struct redis *r = redis_of(t);
+	uint32_t i = 0;
+
+	while (i < r->max_in_flight && r->lent[i] != x)
+		i++;
+	assert(i < r->max_in_flight);
+	if (atomic_exchange(&r->jobs[i].cancelled, true))
+		return;
+	if (!atomic_exchange(&r->mail.any_cancelled, true))
+		redis_wake(r->mail.asked_fd);
+}
+
+/* Whether there is time and place for one more: a server that lies would have us hash all it sends. */
+static bool may_condemn(struct redis *r)
+{
+	const uint64_t now = loop_now(r->loop);
+	bool room;
+
+	if (now >= r->condemn_ns + 1000000000) {
+		r->condemn_ns = now;
+		r->n_hashed = 0;
+	}
+	(void)pthread_mutex_lock(&r->mail.lock);
+	room = r->mail.n_condemned < REDIS_CONDEMNED;
+	(void)pthread_mutex_unlock(&r->mail.lock);
+	return room && r->n_hashed++ < CONDEMNED_A_SECOND;
+}
+
+void redis_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t *image, uint32_t bytes)
+{
+	const struct xfer x = { .buffer = (uint8_t *)(uintptr_t)image, .bytes = bytes };	/* it is only read */
+	struct redis *r = redis_of(t);
+	struct redis_condemned what = { 0 };
+	struct image_identity identity;
+	struct image_shape shape;
+	bool first;
+
+	(void)atomic_fetch_add(&r->condemned_total, 1);
+	if (look_at_image(&x, &identity, &shape) || !may_condemn(r))	/* then it stays, and is found bad again */
+		return;
+	name_of(r, seal, identity.key, &what.name);
+	what.length = shape.packed_bytes + REDIS_SEAL_BYTES;
+	what.packed = true;
+	redis_image_sha1(image, &shape, what.sha1);
+	(void)pthread_mutex_lock(&r->mail.lock);
+	first = r->mail.n_condemned == 0;
+	r->mail.condemned[r->mail.n_condemned++] = what;	/* only we add: there still is room */
+	(void)pthread_mutex_unlock(&r->mail.lock);
+	if (first)
+		redis_wake(r->mail.asked_fd);
+}
+
+/* --- and back --- */
+
+static void complete(struct redis *r, struct redis_job *job, int status)
+{
+	struct xfer *x = job->xfer;
+
+	if (job->value.geometry && (status == 0 || status == -EFBIG))
+		x->bytes = job->value.bytes;
+	r->lent[job - r->jobs] = NULL;
+	job->xfer = NULL;
+	job->next = r->free_jobs;
+	r->free_jobs = job;
+	tier_complete(x, status);
+}
+
+static void on_answered(struct loop_watch *watch, uint32_t events)
+{
+	struct redis *r = (struct redis *)(void *)((char *)watch - offsetof(struct redis, answered));
+	struct redis_jobs turn;
+	struct redis_job *job;
+	bool changed;
+	uint64_t n;
+
+	(void)events;
+	redis_jobs_clear(&turn);
+	(void)pthread_mutex_lock(&r->mail.lock);
+	while (turn.n < TURN && (job = redis_jobs_take(&r->mail.answered)) != NULL)
+		redis_jobs_append(&turn, job);
+	if (r->mail.answered.n == 0)
+		(void)!read(watch->fd, &n, sizeof n);
+	changed = r->mail.changed;
+	r->mail.changed = false;
+	(void)pthread_mutex_unlock(&r->mail.lock);
+	while ((job = redis_jobs_take(&turn)) != NULL)
+		complete(r, job, job->status);
+	if (changed && r->events.changed)
+		r->events.changed(r->events.arg);
+}
+
+/* --- what is seen --- */
+
+static enum tier_state redis_state(const struct tier *t)
+{
+	return (enum tier_state)atomic_load(&redis_of_const(t)->view->state);
+}
+
+void redis_status(const struct tier *t, struct redis_tier_status *ret)
+{
+	const struct redis *r = redis_of_const(t);
+
+	(void)pthread_mutex_lock(&r->view->lock);
+	*ret = r->view->status;
+	(void)pthread_mutex_unlock(&r->view->lock);
+	ret->counters.corrupt_total += atomic_load(&r->condemned_total);
+}
+
+bool redis_endpoint(const struct tier *t, uint32_t i, struct redis_endpoint_row *ret)
+{
+	const struct redis *r = redis_of_const(t);
+	bool there;
+
+	(void)pthread_mutex_lock(&r->view->lock);
+	there = i < r->view->n_rows;
+	if (there)
+		*ret = r->view->rows[i];
+	(void)pthread_mutex_unlock(&r->view->lock);
+	return there;
+}
+
+/* --- open and close --- */
+
+/* The thread is gone: all jobs are ours. */
+static void end_all(struct redis *r)
+{
+	struct redis_job *job;
+
+	if (!r->jobs)
+		return;
+	while ((job = redis_jobs_take(&r->mail.asked)) != NULL)
+		job->phase = REDIS_IDLE;	/* its phase is of the xfer before it */
+	for (uint32_t i = 0; i < r->max_in_flight; i++)
+		if (r->jobs[i].xfer)
+			complete(r, &r->jobs[i], r->jobs[i].phase == REDIS_ENDED ? r->jobs[i].status : -ECANCELED);
+	assert(r->base.in_flight == 0);
+}
+
+static void redis_close(struct tier *t)
+{
+	struct redis *r = (struct redis *)t;
+
+	if (!r)
+		return;
+	r->closing = true;
+	if (r->threaded)
+		redis_io_stop(r);
+	if (r->watching)
+		loop_remove(r->loop, &r->answered);
+	end_all(r);
+	if (r->mail.asked_fd >= 0)
+		(void)close(r->mail.asked_fd);
+	if (r->mail.answered_fd >= 0)
+		(void)close(r->mail.answered_fd);
+	(void)pthread_mutex_destroy(&r->mail.lock);
+	if (r->view)
+		(void)pthread_mutex_destroy(&r->view->lock);
+	free(r->view);
+	free(r->io);
+	free(r->jobs);
+	free((void *)r->lent);
+	free(r->cluster_hosts);
+	redis_tls_close(r->tls);
+	vault_free(r->login, sizeof *r->login);
+	free(r);
+}
+
+static int wrong(char *text, size_t n, const char *what)
+{
+	(void)snprintf(text, n, "[redis] %s", what);
+	return -EINVAL;
+}
+
+static int check(const struct redis_tier_conf *c, char *text, size_t n)
+{
+	if (c->n_endpoints == 0 || c->n_endpoints > REDIS_ENDPOINTS)
+		return wrong(text, n, "endpoints: 1 to 16 are possible");
+	for (uint32_t i = 0; i < c->n_endpoints; i++) {
+		if (!redis_address_valid(c->endpoints[i])) {
+			(void)snprintf(text, n, "[redis] endpoints: \"%.200s\" is neither host:port nor unix:/path",
+				       c->endpoints[i]);
+			return -EINVAL;
+		}
+		for (uint32_t j = 0; j < i; j++)
+			if (strcmp(c->endpoints[i], c->endpoints[j]) == 0)
+				return wrong(text, n, "endpoints: one is there twice");
+	}
+	if (c->username && strlen(c->username) >= REDIS_SECRET_BYTES)
+		return wrong(text, n, "username: longer than 511 bytes");
+	if (c->password && strlen(c->password) >= REDIS_SECRET_BYTES)
+		return wrong(text, n, "password_file: the password is longer than 511 bytes");
+	if (c->key_prefix && strlen(c->key_prefix) >= REDIS_PREFIX_BYTES)
+		return wrong(text, n, "key_prefix: longer than 63 bytes");
+	if (c->connections == 0 || c->connections > REDIS_CONNECTIONS)
+		return wrong(text, n, "connections: 1 to 64 are possible");
+	if (c->timeout_ms == 0)
+		return wrong(text, n, "timeout_ms: must not be 0");
+	if (c->max_in_flight == 0 || c->max_in_flight > 65536)
+		return wrong(text, n, "at most 65536 values can be on their way at once");
+	return 0;
+}
+
+/* A string that check() let pass. */
+static void keep(char *ret, const char *text)
+{
+	if (text)
+		memcpy(ret, text, strlen(text) + 1);
+}
+
+static void configure(struct redis *r, const struct redis_tier_conf *c)
+{
+	r->n_endpoints = c->n_endpoints;
+	for (uint32_t i = 0; i < c->n_endpoints; i++) {
+		keep(r->endpoint[i], c->endpoints[i]);
+		r->endpoint_hash[i] = XXH3_64bits(c->endpoints[i], strlen(c->endpoints[i]));
+	}
+	keep(r->login->username, c->username);
+	keep(r->login->password, c->password);
+	keep(r->key_prefix, c->key_prefix);
+	r->cluster = c->cluster;
+	if (c->cluster_hosts && c->cluster_hosts[0])
+		r->cluster_hosts = strdup(c->cluster_hosts);
+	r->ttl_ms = c->ttl_ms;
+	r->connections = c->connections;
+	r->timeout_ms = c->timeout_ms;
+	r->max_in_flight = c->max_in_flight;
+	r->max_image_bytes = c->max_image_bytes ? c->max_image_bytes : IMAGE_MAX_BYTES;
+	r->events = c->events;
+}
+
+/* What the thread needs to be there before it starts. */
+static int reserve(struct redis *r)
+{
+	(void)pthread_mutex_init(&r->mail.lock, NULL);
+	redis_jobs_clear(&r->mail.asked);
+	redis_jobs_clear(&r->mail.answered);
+	r->mail.answered_fd = -1;
+	r->mail.asked_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (r->mail.asked_fd < 0)
+		return -errno;
+	r->mail.answered_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (r->mail.answered_fd < 0)
+		return -errno;
+	r->view = calloc(1, sizeof *r->view);
+	if (!r->view)
+		return -ENOMEM;
+	(void)pthread_mutex_init(&r->view->lock, NULL);
+	r->io = calloc(1, sizeof *r->io);
+	r->jobs = calloc(r->max_in_flight, sizeof *r->jobs);
+	r->lent = (struct xfer **)calloc(r->max_in_flight, sizeof *r->lent);
+	if (!r->io || !r->jobs || !r->lent)
+		return -ENOMEM;
+	for (uint32_t i = r->max_in_flight; i-- > 0;) {
+		r->jobs[i].next = r->free_jobs;
+		r->free_jobs = &r->jobs[i];
+	}
+	return 0;
+}
+
+static int redis_open(const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text, size_t n)
+{
+	struct redis_tls *tls = NULL;
+	struct redis *r;
+	int err = check(conf->redis, text, n);
+
+	if (!err && conf->redis->tls)
+		err = redis_tls_open(&conf->redis->tls_conf, &tls, text, n);
+	if (err)
+		return err;
+	r = calloc(1, sizeof *r);
+	if (r)
+		r->login = vault_alloc(sizeof *r->login);
+	if (!r || !r->login) {
+		free(r);
+		redis_tls_close(tls);
+		(void)snprintf(text, n, "[redis] no memory");
+		return -ENOMEM;
+	}
+	r->base.ops = &redis_ops;
+	r->tls = tls;
+	r->loop = loop;
+	configure(r, conf->redis);
+	err = reserve(r);
+	if (!err) {
+		r->answered = (struct loop_watch){ .fd = r->mail.answered_fd, .ready = on_answered };
+		err = loop_add(loop, &r->answered, EPOLLIN);
+		r->watching = !err;
+	}
+	if (!err)
+		err = redis_io_start(r);
+	if (err) {
+		(void)snprintf(text, n, "[redis] cannot start: %s", strerror(-err));
+		redis_close(&r->base);
+		return err;
+	}
+	*ret = &r->base;
+	return 0;
+}
+
+const struct tier_ops redis_ops = {
+	.name = "redis",
+	.id = TIER_REDIS,
+	.caps = TIER_CAP_KEYED,
+	.open = redis_open,
+	.close = redis_close,
+	.submit = redis_submit,
+	.cancel = redis_cancel,
+	.state = redis_state,
+};
