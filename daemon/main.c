@@ -20,6 +20,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/config/config.h"
 #include "daemon/config/config_redis.h"
 #include "daemon/front/conn.h"
@@ -67,7 +68,7 @@ struct program {
 
 static void on_heartbeat(struct loop_timer *timer)
 {
-	struct program *p = (struct program *)(void *)((char *)timer - offsetof(struct program, heartbeat));
+	struct program *p = container_of(timer, struct program, heartbeat);
 	struct kvtierd *d = &p->d;
 	const uint64_t now = loop_now(d->loop);
 
@@ -120,7 +121,7 @@ static void drain_tiers(struct program *p)
 
 static void on_drained(struct loop_timer *timer)
 {
-	struct program *p = (struct program *)(void *)((char *)timer - offsetof(struct program, drained));
+	struct program *p = container_of(timer, struct program, drained);
 	struct kvtierd *d = &p->d;
 	const bool late = loop_now(d->loop) >= p->drain_until_ns;
 	const bool idle = requests_outstanding(d->requests) == 0 && !d->scrub;
@@ -137,7 +138,7 @@ static void on_drained(struct loop_timer *timer)
 
 static void on_signal(struct loop_watch *watch, uint32_t events)
 {
-	struct program *p = (struct program *)(void *)((char *)watch - offsetof(struct program, signals));
+	struct program *p = container_of(watch, struct program, signals);
 	struct signalfd_siginfo info;
 
 	(void)events;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_ask.c - asks the daemon over its admin socket (protocol: daemon/admin/ctl.h). It has to be heard of within 5
+ * kvtierctl_ask.c - asks the daemon over its admin socket (protocol: ctl.h). It has to be heard of within 5
  * seconds, again and again: what takes longer says how far it is, and people at a terminal see that.
  */
 #include <errno.h>

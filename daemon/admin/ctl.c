@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "ctl_commands.h"
+#include "daemon/base/container_of.h"
 #include "daemon/kvtierd.h"
 #include "daemon/base/log.h"
 
@@ -60,7 +61,6 @@ struct ctl {
 	struct conn conns[CTL_MAX_CONNECTIONS];
 };
 
-#define CONTAINER(pointer, type, member) ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
 static struct conn *conn_free_slot(struct ctl *ctl)
 {
@@ -102,7 +102,7 @@ static void conn_close(struct conn *conn)
 
 static void deadline_fire(struct loop_timer *timer)
 {
-	conn_close(CONTAINER(timer, struct conn, deadline));
+	conn_close(container_of(timer, struct conn, deadline));
 }
 
 /* Starts the time anew and waits for `events`. False: closed. */
@@ -130,7 +130,7 @@ static void conn_wait(struct conn *conn)
 
 static void again_fire(struct loop_timer *timer)
 {
-	(void)conn_expect(CONTAINER(timer, struct conn, again), EPOLLOUT);
+	(void)conn_expect(container_of(timer, struct conn, again), EPOLLOUT);
 }
 
 /* Splits the packet into words; each ends in NUL, the last may lack it. False: no request. */
@@ -226,7 +226,7 @@ static void send_packet(struct conn *conn)
 
 static void conn_ready(struct loop_watch *watch, uint32_t events)
 {
-	struct conn *conn = CONTAINER(watch, struct conn, watch);
+	struct conn *conn = container_of(watch, struct conn, watch);
 
 	if (!conn->replying && (events & EPOLLIN) != 0) {
 		(void)read_request(conn);
@@ -258,12 +258,12 @@ static bool permitted(int fd, uid_t *ret_uid)
 
 static void resume_fire(struct loop_timer *timer)
 {
-	listen_update(CONTAINER(timer, struct ctl, resume));
+	listen_update(container_of(timer, struct ctl, resume));
 }
 
 static void accept_one(struct loop_watch *watch, uint32_t events)
 {
-	struct ctl *ctl = CONTAINER(watch, struct ctl, watch);
+	struct ctl *ctl = container_of(watch, struct ctl, watch);
 	struct loop *loop = ctl->d->loop;
 	struct conn *conn = conn_free_slot(ctl);
 	static const char refusal[] = "!only root and the daemon's own user are answered";

@@ -6,6 +6,7 @@
  * be made. The one lock guards all below it. Take no locks while holding it.
  */
 #include "helper.h"
+#include "container_of.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -130,7 +131,7 @@ void helper_start(struct helpers *h, struct helper_job *job)
 
 static void on_finished(struct loop_watch *watch, uint32_t events)
 {
-	struct helpers *h = (struct helpers *)(void *)((char *)watch - offsetof(struct helpers, watch));
+	struct helpers *h = container_of(watch, struct helpers, watch);
 	struct helper_job *list;
 	uint64_t count;
 

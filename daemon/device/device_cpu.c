@@ -41,6 +41,7 @@
 #include "device_run.h"
 #include "device_turns.h"
 #include "guard.h"
+#include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/vault.h"
 
@@ -252,7 +253,7 @@ static bool drain(struct cpu *c)
 
 static void on_event(struct loop_watch *watch, uint32_t events)
 {
-	struct cpu *c = (struct cpu *)(void *)((char *)watch - offsetof(struct cpu, watch));
+	struct cpu *c = container_of(watch, struct cpu, watch);
 	uint64_t count;
 
 	(void)events;
@@ -262,7 +263,7 @@ static void on_event(struct loop_watch *watch, uint32_t events)
 
 static bool on_poll(struct loop_poller *poller)
 {
-	struct cpu *c = (struct cpu *)(void *)((char *)poller - offsetof(struct cpu, poller));
+	struct cpu *c = container_of(poller, struct cpu, poller);
 
 	return c->base.in_flight > 0 && drain(c);
 }

@@ -26,6 +26,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/kvtierd.h"
 #include "daemon/base/log.h"
 #include "daemon/op/request.h"
@@ -122,7 +123,7 @@ static void start_intake(struct conn *c);
 
 static void on_left(struct helper_job *job)
 {
-	struct conn *c = (struct conn *)(void *)((char *)job - offsetof(struct conn, leaving));
+	struct conn *c = container_of(job, struct conn, leaving);
 
 	c->leaving.lent = false;
 	for (struct mount *mount = c->leaving.list, *next; mount; mount = next) {
@@ -200,12 +201,12 @@ static void violate(struct conn *c, uint32_t seq, const char *text)
 static void on_process(struct loop_watch *watch, uint32_t events)
 {
 	(void)events;
-	conn_kill((struct conn *)(void *)((char *)watch - offsetof(struct conn, process)));
+	conn_kill(container_of(watch, struct conn, process));
 }
 
 static void on_greeting_late(struct loop_timer *timer)
 {
-	struct conn *c = (struct conn *)(void *)((char *)timer - offsetof(struct conn, timer));
+	struct conn *c = container_of(timer, struct conn, timer);
 
 	violate(c, 0, "no HELLO came within 5 s");
 }
@@ -414,7 +415,7 @@ static void start_intake(struct conn *c)
 
 static void on_tick(struct loop_timer *timer)
 {
-	struct conn *c = (struct conn *)(void *)((char *)timer - offsetof(struct conn, timer));
+	struct conn *c = container_of(timer, struct conn, timer);
 	struct loop *loop = server_daemon(c->server)->loop;
 
 	if (c->intake.state != INTAKE_IDLE)
@@ -423,7 +424,7 @@ static void on_tick(struct loop_timer *timer)
 
 static void on_intake(struct helper_job *job)
 {
-	struct conn *c = (struct conn *)(void *)((char *)job - offsetof(struct conn, intake));
+	struct conn *c = container_of(job, struct conn, intake);
 	struct intake *in = &c->intake;
 	const int status = in->status;
 
@@ -485,7 +486,7 @@ static bool take_packet(struct conn *c)
 
 static void on_socket(struct loop_watch *watch, uint32_t events)
 {
-	struct conn *c = (struct conn *)(void *)((char *)watch - offsetof(struct conn, socket));
+	struct conn *c = container_of(watch, struct conn, socket);
 
 	for (int i = 0; i < MESSAGES_A_TURN && c->intake.state == INTAKE_IDLE; i++)
 		if (!take_packet(c))
@@ -521,7 +522,7 @@ static bool has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t 
 
 static bool poll_ring(struct loop_poller *poller)
 {
-	struct conn *c = (struct conn *)(void *)((char *)poller - offsetof(struct conn, poller));
+	struct conn *c = container_of(poller, struct conn, poller);
 	struct kvtierd *d = server_daemon(c->server);
 	uint32_t completions = 0, taken = 0;
 

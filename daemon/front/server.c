@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "daemon/admin/ctl.h"
+#include "daemon/base/container_of.h"
 #include "daemon/kvtierd.h"
 #include "daemon/op/request.h"
 #include "slots.h"
@@ -157,7 +158,7 @@ void server_conn_dying(struct server *s)
 /* Ends dying connections that have drained, and frees those that nothing is left of. */
 static bool reap(struct loop_poller *poller)
 {
-	struct server *s = (struct server *)(void *)((char *)poller - offsetof(struct server, reaper));
+	struct server *s = container_of(poller, struct server, reaper);
 	bool worked = false;
 
 	if (s->n_dying == 0)
@@ -312,14 +313,14 @@ static void welcome(struct server *s, int fd)
 
 static void on_resume(struct loop_timer *timer)
 {
-	struct server *s = (struct server *)(void *)((char *)timer - offsetof(struct server, resume));
+	struct server *s = container_of(timer, struct server, resume);
 
 	(void)loop_modify(s->d->loop, &s->listener, EPOLLIN);
 }
 
 static void on_listener(struct loop_watch *watch, uint32_t events)
 {
-	struct server *s = (struct server *)(void *)((char *)watch - offsetof(struct server, listener));
+	struct server *s = container_of(watch, struct server, listener);
 
 	(void)events;
 	/* Half-open ones are dropped for newcomers: let helpers keep up with closing them. */

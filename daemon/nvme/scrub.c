@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
 #include "daemon/store/lease.h"
@@ -164,7 +165,7 @@ static void verify(struct checker *c, uint8_t *image, uint32_t bytes)
 
 static void read_done(struct xfer *x)
 {
-	struct checker *c = (struct checker *)(void *)((char *)x - offsetof(struct checker, x));
+	struct checker *c = container_of(x, struct checker, x);
 	struct scrub *s = c->scrub;
 
 	if (x->kept) {
@@ -263,7 +264,7 @@ static void buffers_free(struct scrub *s)
 /* Gives blocks to free checkers; the one place where an ended scrub is freed. */
 static bool poll(struct loop_poller *poller)
 {
-	struct scrub *s = (struct scrub *)(void *)((char *)poller - offsetof(struct scrub, poller));
+	struct scrub *s = container_of(poller, struct scrub, poller);
 	bool worked = false;
 
 	if (s->ended && s->in_flight == 0 && s->lost == 0) {

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/container_of.h"
 #include "tiers/nvme/nvme.h"
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
@@ -79,7 +80,7 @@ struct find {
 
 static void on_find(struct loop_timer *timer)
 {
-	struct find *find = (struct find *)(void *)((char *)timer - offsetof(struct find, timer));
+	struct find *find = container_of(timer, struct find, timer);
 	const uint64_t now = loop_now(find->d->loop);
 
 	if (!storage_starting(find->d) || now >= find->until_ns)
@@ -152,7 +153,7 @@ static void drain_end(struct drain *drain)
 
 static void on_limit(struct loop_timer *timer)
 {
-	struct drain *drain = (struct drain *)(void *)((char *)timer - offsetof(struct drain, limit));
+	struct drain *drain = container_of(timer, struct drain, limit);
 
 	log_warning("[nvme] drain_us is over: what was not yet written stays out of the NVMe tier");
 	drain_end(drain);

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/store/admit.h"
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
@@ -255,7 +256,7 @@ static bool admitted(struct writeback *w, uint32_t block)
 
 static void on_retry(struct loop_timer *timer)
 {
-	struct writeback *w = (struct writeback *)(void *)((char *)timer - offsetof(struct writeback, retry));
+	struct writeback *w = container_of(timer, struct writeback, retry);
 
 	w->blocked = false;
 }
@@ -406,8 +407,8 @@ static bool flush_step(struct writeback *w)
 /* Every wait has an end: a device that stalls, or a budget that is used up, must not keep the asker for ever. */
 static void on_flush_watch(struct loop_timer *timer)
 {
-	struct flush *f = (struct flush *)(void *)((char *)timer - offsetof(struct flush, watch));
-	struct writeback *w = (struct writeback *)(void *)((char *)f - offsetof(struct writeback, flush));
+	struct flush *f = container_of(timer, struct flush, watch);
+	struct writeback *w = container_of(f, struct writeback, flush);
 
 	f->stuck = w->writes_total == f->writes_before || f->stage == FLUSH_SEAL ? f->stuck + 1 : 0;
 	f->writes_before = w->writes_total;
@@ -450,7 +451,7 @@ void writeback_flush_cancel(struct kvtierd *d, void *arg)
 
 static bool poll(struct loop_poller *poller)
 {
-	struct writeback *w = (struct writeback *)(void *)((char *)poller - offsetof(struct writeback, poller));
+	struct writeback *w = container_of(poller, struct writeback, poller);
 	bool worked = flush_step(w);
 
 	for (int i = 0; i < TURN && w->count > 0 && !w->blocked; i++)

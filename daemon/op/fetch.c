@@ -25,6 +25,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/front/conn.h"
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
@@ -281,7 +282,7 @@ static void read_failed(struct kvtierd *d, struct part *part)
 
 static void read_done(struct xfer *x)
 {
-	struct part *part = (struct part *)(void *)((char *)x - offsetof(struct part, xfer));
+	struct part *part = container_of(x, struct part, xfer);
 	struct kvtierd *d = part->request->d;
 
 	part->fetch = FETCH_READ;

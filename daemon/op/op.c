@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/front/conn.h"
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
@@ -208,7 +209,7 @@ static void end_early(struct request *q, int status)
 
 static void on_deadline(struct loop_timer *timer)
 {
-	struct request *q = (struct request *)(void *)((char *)timer - offsetof(struct request, deadline));
+	struct request *q = container_of(timer, struct request, deadline);
 
 	stats_add(&q->d->stats->v.ops_timed_out_total, 1);
 	end_early(q, -ETIMEDOUT);
@@ -441,7 +442,7 @@ static void pump_one(struct requests *all)
  * all were: then nothing can be begun before a part or a fetch ends. */
 static bool pump(struct loop_poller *poller)
 {
-	struct requests *all = (struct requests *)(void *)((char *)poller - offsetof(struct requests, poller));
+	struct requests *all = container_of(poller, struct requests, poller);
 	const struct mover_counts before = all->d->moved;
 	uint32_t budget = PUMP_BUDGET;
 	bool worked = fetch_retry(all);

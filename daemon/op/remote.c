@@ -37,6 +37,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "daemon/base/container_of.h"
 #include "tiers/redis/redis.h"
 #include "daemon/config/config.h"
 #include "daemon/front/conn.h"
@@ -200,7 +201,7 @@ static enum verdict submit(struct kvtierd *d, struct part *part, enum xfer_op op
 
 static void probed(struct xfer *x)
 {
-	struct part *part = (struct part *)(void *)((char *)x - offsetof(struct part, xfer));
+	struct part *part = container_of(x, struct part, xfer);
 	struct request *q = part->request;
 	const bool refused = x->status == -EACCES || x->status == -EREMOTEIO;
 
@@ -270,7 +271,7 @@ static bool is_of_space(const struct part *part)
 
 static void received(struct xfer *x)
 {
-	struct part *part = (struct part *)(void *)((char *)x - offsetof(struct part, xfer));
+	struct part *part = container_of(x, struct part, xfer);
 	struct kvtierd *d = part->request->d;
 	const bool first = part->remote_bytes == part->request->mount->space->shape.image_bytes;
 

@@ -28,6 +28,7 @@
 #include <errno.h>
 #include <stddef.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/front/conn.h"
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
@@ -141,7 +142,7 @@ static bool stopped(const struct part *part, int *ret)
 
 static void encode_done(struct device_job *job)
 {
-	struct part *part = (struct part *)(void *)((char *)job - offsetof(struct part, job));
+	struct part *part = container_of(job, struct part, job);
 	struct kvtierd *d = part->request->d;
 
 	part->step = STORE_COMMIT;
@@ -344,7 +345,7 @@ static enum verdict load_pin(struct kvtierd *d, struct part *part)
 
 static void served(struct device_job *job)
 {
-	struct part *part = (struct part *)(void *)((char *)job - offsetof(struct part, job));
+	struct part *part = container_of(job, struct part, job);
 
 	part->step = LOAD_CHECK;
 	part_run(part);

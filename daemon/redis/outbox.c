@@ -20,6 +20,7 @@
  *      timeout_ms, or the limit comes first. What memory holds and was never queued is not written for it: at a stop
  *      that may be hundreds of GiB.
  */
+#include "daemon/base/container_of.h"
 #include "daemon/op/remote.h"
 
 #include <assert.h>
@@ -384,9 +385,9 @@ static void drain_end(struct outbox *o, const char *why)
 
 static void on_limit(struct loop_timer *timer)
 {
-	struct drain *drain = (struct drain *)(void *)((char *)timer - offsetof(struct drain, limit));
+	struct drain *drain = container_of(timer, struct drain, limit);
 
-	drain_end((struct outbox *)(void *)((char *)drain - offsetof(struct outbox, drain)), "[redis] drain_us is over");
+	drain_end(container_of(drain, struct outbox, drain), "[redis] drain_us is over");
 }
 
 void outbox_drain(struct outbox *o, void (*done)(void *arg), void *arg)
@@ -416,7 +417,7 @@ static bool may_start(const struct outbox *o)
 
 static bool poll(struct loop_poller *poller)
 {
-	struct outbox *o = (struct outbox *)(void *)((char *)poller - offsetof(struct outbox, poller));
+	struct outbox *o = container_of(poller, struct outbox, poller);
 	bool worked = false;
 
 	for (uint32_t i = 0; i < OUTBOX_WRITES && may_start(o); i++) {

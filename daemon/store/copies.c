@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/kvtierd.h"
 #include "daemon/base/log.h"
 #include "daemon/op/remote.h"
@@ -363,7 +364,7 @@ static bool doomed_poll(struct kvtierd *d)
 
 static bool copies_poll(struct loop_poller *poller)
 {
-	struct copies *c = (struct copies *)(void *)((char *)poller - offsetof(struct copies, poller));
+	struct copies *c = container_of(poller, struct copies, poller);
 	const bool doomed = doomed_poll(c->d), purged = purge_poll(c);
 
 	return doomed || purged;

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
 #include "tiers/io/io.h"
 #include "tiers/nvme/nvme.h"
@@ -76,7 +77,7 @@ static void pump(struct rig *rig);
 
 static void look_again(struct loop_timer *timer)
 {
-	struct rig *rig = (struct rig *)(void *)((char *)timer - offsetof(struct rig, timer));
+	struct rig *rig = container_of(timer, struct rig, timer);
 
 	pump(rig);
 	if (rig->error || rig->until(rig))
@@ -121,7 +122,7 @@ static void ended(struct slot *slot, int status)
 
 static void io_ended(struct io_op *op)
 {
-	ended((struct slot *)(void *)((char *)op - offsetof(struct slot, op)), op->status);
+	ended(container_of(op, struct slot, op), op->status);
 }
 
 static void xfer_ended(struct xfer *x)

@@ -24,6 +24,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
 #include "kernels/image.h"
 #include "tiers/redis/redis.h"
@@ -172,7 +173,7 @@ static void pump(struct rig *rig)
 /* The loop's first turn: nothing may be submitted outside it. */
 static void first_turn(struct loop_timer *timer)
 {
-	pump((struct rig *)(void *)((char *)timer - offsetof(struct rig, timer)));
+	pump(container_of(timer, struct rig, timer));
 }
 
 static int pass(struct rig *rig, bool set, double *ret_gbs)
@@ -205,7 +206,7 @@ static int pass(struct rig *rig, bool set, double *ret_gbs)
 
 static void look_again(struct loop_timer *timer)
 {
-	struct rig *rig = (struct rig *)(void *)((char *)timer - offsetof(struct rig, timer));
+	struct rig *rig = container_of(timer, struct rig, timer);
 
 	if (tier_state(rig->tier) != TIER_UP && loop_now(rig->loop) < rig->until_ns)
 		(void)loop_timer_set(rig->loop, timer, loop_now(rig->loop) + 1000000);

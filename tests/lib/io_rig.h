@@ -23,6 +23,7 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
 #include "tiers/io/io.h"
 
@@ -198,7 +199,7 @@ static inline void rig_run(struct rig *rig, uint32_t n)
 
 static inline void rig_pause_over(struct loop_timer *timer)
 {
-	struct rig *rig = (struct rig *)(void *)((char *)timer - offsetof(struct rig, pause));
+	struct rig *rig = container_of(timer, struct rig, pause);
 
 	loop_stop(rig->loop);
 }

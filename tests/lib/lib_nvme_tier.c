@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lib_nvme_tier.c - see lib_nvme_tier.h. */
+#include "daemon/base/container_of.h"
 #include "lib_nvme_tier.h"
 
 #include <assert.h>
@@ -203,7 +204,7 @@ void site_stop(struct site *site, bool flush)
 
 static void pause_over(struct loop_timer *timer)
 {
-	loop_stop(((struct site *)(void *)((char *)timer - offsetof(struct site, pause)))->loop);
+	loop_stop((container_of(timer, struct site, pause))->loop);
 }
 
 void site_turn(struct site *site)

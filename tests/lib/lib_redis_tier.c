@@ -2,6 +2,7 @@
 /*
  * lib_redis_tier.c - see lib_redis_tier.h.
  */
+#include "daemon/base/container_of.h"
 #include "lib_redis_tier.h"
 
 #include <stdlib.h>
@@ -21,7 +22,7 @@ static uint64_t clock_ns(void)
 
 static void on_pause(struct loop_timer *timer)
 {
-	loop_stop(((struct kit *)((char *)timer - offsetof(struct kit, pause)))->loop);
+	loop_stop((container_of(timer, struct kit, pause))->loop);
 }
 
 static void on_changed(void *arg)

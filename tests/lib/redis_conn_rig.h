@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
 #include "tiers/redis/conn/redis_conn.h"
 #include "lib_redis.h"
@@ -87,7 +88,7 @@ static inline uint64_t rig_in_ms(uint64_t ms)
 
 static inline void rig_tick(struct loop_timer *timer)
 {
-	struct rig *r = (struct rig *)((char *)timer - offsetof(struct rig, tick));
+	struct rig *r = container_of(timer, struct rig, tick);
 
 	loop_stop(r->loop);
 }
@@ -228,7 +229,7 @@ static inline void block_free(struct block *b)
 
 static inline void rig_done(struct redis_command *command)
 {
-	struct rig_command *c = (struct rig_command *)((char *)command - offsetof(struct rig_command, command));
+	struct rig_command *c = container_of(command, struct rig_command, command);
 	const struct redisReply *reply = command->reply;
 
 	c->dones++;

@@ -15,6 +15,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
 #include "tests/lib/random.h"
 
@@ -27,7 +28,7 @@ struct world {
 
 static void stop(struct loop_timer *timer)
 {
-	struct world *w = (struct world *)(void *)((char *)timer - offsetof(struct world, end));
+	struct world *w = container_of(timer, struct world, end);
 
 	loop_stop(w->loop);
 }
@@ -156,7 +157,7 @@ struct pair {
 
 static void ready_a(struct loop_watch *watch, uint32_t events)
 {
-	struct pair *p = (struct pair *)(void *)((char *)watch - offsetof(struct pair, a));
+	struct pair *p = container_of(watch, struct pair, a);
 
 	(void)events;
 	p->fired++;
@@ -166,7 +167,7 @@ static void ready_a(struct loop_watch *watch, uint32_t events)
 
 static void ready_b(struct loop_watch *watch, uint32_t events)
 {
-	struct pair *p = (struct pair *)(void *)((char *)watch - offsetof(struct pair, b));
+	struct pair *p = container_of(watch, struct pair, b);
 
 	(void)events;
 	p->fired++;

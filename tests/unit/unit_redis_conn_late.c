@@ -5,6 +5,7 @@
  * Method: a real redis-server, without TLS and with it, that is stopped, continued and killed; where a reply must come
  * in parts, the scripted one. When a command has ended its buffer is poisoned anew, and must stay so.
  */
+#include "daemon/base/container_of.h"
 #include "tests/lib/redis_conn_rig.h"
 
 #include <signal.h>
@@ -41,7 +42,7 @@ static int start_with_tls(void **state)
 /* As its owner, who may do anything with the buffer from now on. */
 static void poison_done(struct redis_command *command)
 {
-	struct rig_command *c = (struct rig_command *)((char *)command - offsetof(struct rig_command, command));
+	struct rig_command *c = container_of(command, struct rig_command, command);
 
 	rig_done(command);
 	memset(c->buffer, RIG_POISON, c->allocated);
@@ -488,7 +489,7 @@ static void closing_ends_what_is_lent(void **state)
 /* done() submits the same command again, and so on. */
 static void again(struct redis_command *command)
 {
-	struct rig_command *c = (struct rig_command *)((char *)command - offsetof(struct rig_command, command));
+	struct rig_command *c = container_of(command, struct rig_command, command);
 
 	if (++c->dones < 50)
 		assert_int_equal(redis_conn_submit(command->conn, command), 0);

@@ -19,6 +19,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "daemon/base/container_of.h"
 #include "io_engine.h"
 
 enum {
@@ -163,7 +164,7 @@ static void start_some(struct io *io, enum io_direction d)
 
 static bool turn(struct loop_poller *poller)
 {
-	struct io *io = (struct io *)((char *)poller - offsetof(struct io, poller));
+	struct io *io = container_of(poller, struct io, poller);
 	const uint32_t before = io->started.n;
 	uint32_t reaped, kept;
 

@@ -7,6 +7,7 @@
  * Events that may start something (changed) come from it alone.
  */
 #include "nvme.h"
+#include "daemon/base/container_of.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -79,7 +80,7 @@ static void end_started(struct together *all)
 
 static void tick(struct loop_timer *timer)
 {
-	struct nvme *t = (struct nvme *)(void *)((char *)timer - offsetof(struct nvme, timer));
+	struct nvme *t = container_of(timer, struct nvme, timer);
 	uint64_t next = IDLE_NS;
 	bool changed = false;
 

@@ -16,6 +16,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
 
 enum { FAILURES = 3 };		/* in a row, of an error that may be one bad sector */
@@ -382,7 +383,7 @@ static void write_probe_ended(struct nvme_device *d, const struct io_op *op)
 
 static void probe_ended(struct io_op *op)
 {
-	struct nvme_device *d = (struct nvme_device *)(void *)((char *)op - offsetof(struct nvme_device, probe_op));
+	struct nvme_device *d = container_of(op, struct nvme_device, probe_op);
 
 	if (op->kind == IO_WRITE) {
 		write_probe_ended(d, op);

@@ -23,6 +23,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/base/vault.h"
 #include "redis_inner.h"
 
@@ -265,7 +266,7 @@ static void complete(struct redis *r, struct redis_job *job, int status)
 
 static void on_answered(struct loop_watch *watch, uint32_t events)
 {
-	struct redis *r = (struct redis *)(void *)((char *)watch - offsetof(struct redis, answered));
+	struct redis *r = container_of(watch, struct redis, answered);
 	struct redis_jobs turn;
 	struct redis_job *job;
 	bool changed;

@@ -21,6 +21,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "daemon/base/container_of.h"
 #include "redis_inner.h"
 
 enum { TICK_MS = 100, DELAY_MS = 50 };
@@ -103,7 +104,7 @@ void redis_job_end(struct redis_io *io, struct redis_job *job, int status)
 
 static void on_delay_over(struct loop_timer *timer)
 {
-	struct redis_job *job = (struct redis_job *)(void *)((char *)timer - offsetof(struct redis_job, timer));
+	struct redis_job *job = container_of(timer, struct redis_job, timer);
 	struct redis_io *io = job->node->io;
 
 	assert(job->phase == REDIS_DELAYED);
@@ -204,7 +205,7 @@ static void delete_condemned(struct redis_io *io, const struct redis_condemned *
 
 static void on_asked(struct loop_watch *watch, uint32_t events)
 {
-	struct redis_io *io = (struct redis_io *)(void *)((char *)watch - offsetof(struct redis_io, asked));
+	struct redis_io *io = container_of(watch, struct redis_io, asked);
 	struct redis_mail *mail = &io->tier->mail;
 	struct redis_condemned condemned[REDIS_CONDEMNED];
 	struct redis_jobs taken;
@@ -237,7 +238,7 @@ static void on_asked(struct loop_watch *watch, uint32_t events)
 /* Runs once a turn, before the loop sleeps. */
 static bool hand_over(struct loop_poller *poller)
 {
-	struct redis_io *io = (struct redis_io *)(void *)((char *)poller - offsetof(struct redis_io, flush));
+	struct redis_io *io = container_of(poller, struct redis_io, flush);
 	struct redis_mail *mail = &io->tier->mail;
 	bool first;
 
@@ -254,7 +255,7 @@ static bool hand_over(struct loop_poller *poller)
 
 static void on_tick(struct loop_timer *timer)
 {
-	struct redis_io *io = (struct redis_io *)(void *)((char *)timer - offsetof(struct redis_io, tick));
+	struct redis_io *io = container_of(timer, struct redis_io, tick);
 
 	redis_lookups_reap(&io->lookups);
 	redis_topology_tick(io);

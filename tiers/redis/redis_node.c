@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/base/log.h"
 #include "redis_inner.h"
 
@@ -272,7 +273,7 @@ static void pump(struct redis_node *node)
 
 static void on_waited_out(struct loop_timer *timer)
 {
-	struct redis_job *job = (struct redis_job *)(void *)((char *)timer - offsetof(struct redis_job, timer));
+	struct redis_job *job = container_of(timer, struct redis_job, timer);
 	struct redis_node *node = job->node;
 
 	assert(job->phase == REDIS_WAITING);
@@ -360,7 +361,7 @@ void redis_node_turn(struct redis_node *node)
 
 static void on_turn(struct loop_timer *timer)
 {
-	redis_node_turn((struct redis_node *)(void *)((char *)timer - offsetof(struct redis_node, turn)));
+	redis_node_turn(container_of(timer, struct redis_node, turn));
 }
 
 /* --- open and close --- */

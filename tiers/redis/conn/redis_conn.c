@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/base/vault.h"
 
 /* A place that nobody waits for any more: a server that does not answer it in this time is not one to wait for. */
@@ -194,7 +195,7 @@ static bool find_due(struct redis_conn *c, uint32_t *ret, uint64_t *ret_next_ns)
 
 static void on_timer(struct loop_timer *timer)
 {
-	struct redis_conn *c = (struct redis_conn *)((char *)timer - offsetof(struct redis_conn, timer));
+	struct redis_conn *c = container_of(timer, struct redis_conn, timer);
 	uint64_t next_ns = 0;
 	uint32_t number;
 
@@ -224,7 +225,7 @@ static void on_timer(struct loop_timer *timer)
 
 static void on_flush(struct loop_timer *timer)
 {
-	struct redis_conn *c = (struct redis_conn *)((char *)timer - offsetof(struct redis_conn, flush));
+	struct redis_conn *c = container_of(timer, struct redis_conn, flush);
 
 	if (!c->wants_writable)
 		conn_send(c);
@@ -285,7 +286,7 @@ void redis_conn_cancel(struct redis_command *command)
 
 static void on_ready(struct loop_watch *watch, uint32_t events)
 {
-	struct redis_conn *c = (struct redis_conn *)((char *)watch - offsetof(struct redis_conn, watch));
+	struct redis_conn *c = container_of(watch, struct redis_conn, watch);
 
 	if (c->state == REDIS_CONN_CONNECTING || c->state == REDIS_CONN_SECURING) {
 		if (c->state == REDIS_CONN_CONNECTING)
@@ -302,7 +303,7 @@ static void on_ready(struct loop_watch *watch, uint32_t events)
 
 static void on_again(struct loop_timer *timer)
 {
-	recv_turn((struct redis_conn *)((char *)timer - offsetof(struct redis_conn, again)));
+	recv_turn(container_of(timer, struct redis_conn, again));
 }
 
 void conn_prepare(struct redis_conn *c)
