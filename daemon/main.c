@@ -82,7 +82,7 @@ static void on_heartbeat(struct loop_timer *timer)
 		(void)notify_send(&p->notify, "WATCHDOG=1");
 		p->watchdog_due_ns = now + p->notify.watchdog_ns / 2;
 	}
-	(void)loop_timer_set(d->loop, timer, now + HEARTBEAT_NS);
+	loop_timer_set(d->loop, timer, now + HEARTBEAT_NS);
 }
 
 static void on_sleep(void *arg, bool asleep)
@@ -97,7 +97,7 @@ static void on_sleep(void *arg, bool asleep)
 /* When may the loop end? Looks again every millisecond. */
 static void look_again(struct program *p)
 {
-	(void)loop_timer_set(p->d.loop, &p->drained, loop_now(p->d.loop) + 1000000);
+	loop_timer_set(p->d.loop, &p->drained, loop_now(p->d.loop) + 1000000);
 }
 
 /* Each of them has its own limit. */
@@ -153,7 +153,7 @@ static void on_signal(struct loop_watch *watch, uint32_t events)
 	ctl_close(p->d.ctl);
 	p->d.ctl = NULL;
 	p->drain_until_ns = loop_now(p->d.loop) + DRAIN_NS;
-	(void)loop_timer_set(p->d.loop, &p->drained, loop_now(p->d.loop));
+	loop_timer_set(p->d.loop, &p->drained, loop_now(p->d.loop));
 }
 
 /* --- starting --- */

@@ -110,8 +110,8 @@ static bool conn_expect(struct conn *conn, uint32_t events)
 {
 	struct loop *loop = conn->ctl->d->loop;
 
-	if (loop_timer_set(loop, &conn->deadline, loop_now(loop) + CTL_DEADLINE_MS * 1000000ull) < 0 ||
-	    loop_modify(loop, &conn->watch, events) < 0) {
+	loop_timer_set(loop, &conn->deadline, loop_now(loop) + CTL_DEADLINE_MS * 1000000ull);
+	if (loop_modify(loop, &conn->watch, events) < 0) {
 		conn_close(conn);
 		return false;
 	}
@@ -123,9 +123,8 @@ static void conn_wait(struct conn *conn)
 {
 	struct loop *loop = conn->ctl->d->loop;
 
-	if (conn_expect(conn, 0) &&
-	    loop_timer_set(loop, &conn->again, loop_now(loop) + CTL_WAIT_MS * 1000000ull) < 0)
-		conn_close(conn);
+	if (conn_expect(conn, 0))
+		loop_timer_set(loop, &conn->again, loop_now(loop) + CTL_WAIT_MS * 1000000ull);
 }
 
 static void again_fire(struct loop_timer *timer)
@@ -280,8 +279,7 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
 			log_limited(&ctl->limit, loop_now(loop), LOG_LEVEL_WARNING, "admin socket: %s",
 				    strerror(errno));
-			(void)loop_timer_set(loop, &ctl->resume,
-					     loop_now(loop) + ACCEPT_PAUSE_MS * 1000000ull);
+			loop_timer_set(loop, &ctl->resume, loop_now(loop) + ACCEPT_PAUSE_MS * 1000000ull);
 			listen_update(ctl);
 		}
 		return;

@@ -22,7 +22,6 @@
 
 enum {
 	MAX_EVENTS = 64,
-	MAX_TIMERS = 65536 + 8192,	/* [socket] max_ops and max_clients at their most */
 	SPIN_ROUNDS = 64,	/* poller rounds between looks at the clock while spinning */
 	EPOLL_NS = 20000,	/* while there is other work, ask the kernel this often: it costs 0.3-1 us */
 };
@@ -39,7 +38,7 @@ struct loop {
 	int n_events, at_event;
 	struct epoll_event events[MAX_EVENTS];
 	uint32_t n_timers;
-	struct loop_timer *timers[MAX_TIMERS];	/* binary heap by due_ns */
+	struct loop_timer *timers[LOOP_MAX_TIMERS];	/* binary heap by due_ns */
 };
 
 static uint64_t clock_ns(void)
@@ -146,14 +145,12 @@ static void heap_down(struct loop *l, uint32_t at, struct loop_timer *timer)
 	heap_put(l, at, timer);
 }
 
-int loop_timer_set(struct loop *l, struct loop_timer *timer, uint64_t due_ns)
+void loop_timer_set(struct loop *l, struct loop_timer *timer, uint64_t due_ns)
 {
 	loop_timer_unset(l, timer);
-	if (l->n_timers == MAX_TIMERS)
-		return -ENOSPC;
+	assert(l->n_timers < LOOP_MAX_TIMERS);
 	timer->due_ns = due_ns;
 	heap_up(l, l->n_timers++, timer);
-	return 0;
 }
 
 void loop_timer_unset(struct loop *l, struct loop_timer *timer)

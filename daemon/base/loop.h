@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * loop.h - the core thread's event loop: file descriptors (epoll), timers, and pollers (shared-memory rings
- * that have no fd). Everything runs on the thread that called loop_run(). No allocation after open.
+ * that have no fd). Everything runs on the thread that called loop_run(). No allocation after open: there is room for
+ * LOOP_MAX_TIMERS timers from then on, so that to set one cannot fail.
  *
  *	run: timers due -> pollers (each with a budget) -> epoll, without waiting while a poller had work
  *	     in the last spin_us; else: before_sleep hook, pollers once more, epoll_wait until the next timer
@@ -13,6 +14,10 @@
 #include <stdint.h>
 
 struct loop;
+
+/* More than any configuration sets at once: one an op, one a connection, and some tens beside those. One more is
+ * a bug. A pointer each, touched as used. */
+enum { LOOP_MAX_TIMERS = 131072 };
 
 /* Embedded in its owner; lent to the loop from add to remove. */
 struct loop_watch {
@@ -36,7 +41,8 @@ void loop_close(struct loop *loop);		/* NULL is fine */
 int  loop_add(struct loop *loop, struct loop_watch *watch, uint32_t events);
 int  loop_modify(struct loop *loop, struct loop_watch *watch, uint32_t events);
 void loop_remove(struct loop *loop, struct loop_watch *watch);	/* fd still open; safe from any callback */
-int  loop_timer_set(struct loop *loop, struct loop_timer *timer, uint64_t due_ns);	/* -ENOSPC: too many */
+/* Sets it anew if it is set already. */
+void loop_timer_set(struct loop *loop, struct loop_timer *timer, uint64_t due_ns);
 void loop_timer_unset(struct loop *loop, struct loop_timer *timer);	/* not set: fine */
 void loop_poller_add(struct loop *loop, struct loop_poller *poller);
 void loop_poller_remove(struct loop *loop, struct loop_poller *poller);	/* safe from its own poll() */

@@ -409,7 +409,7 @@ static void start_intake(struct conn *c)
 	c->intake.greeted = c->state == CONN_OPEN;
 	conn_share(c, &c->intake.share);
 	if (c->state == CONN_OPEN)
-		(void)loop_timer_set(loop, &c->timer, loop_now(loop) + TICK_NS);
+		loop_timer_set(loop, &c->timer, loop_now(loop) + TICK_NS);
 	helper_start(server_helpers(c->server), &c->intake.job);
 }
 
@@ -419,7 +419,7 @@ static void on_tick(struct loop_timer *timer)
 	struct loop *loop = server_daemon(c->server)->loop;
 
 	if (c->intake.state != INTAKE_IDLE)
-		(void)loop_timer_set(loop, timer, loop_now(loop) + TICK_NS);
+		loop_timer_set(loop, timer, loop_now(loop) + TICK_NS);
 }
 
 static void on_intake(struct helper_job *job)
@@ -573,9 +573,9 @@ int conn_start(struct conn *c, int fd, int pidfd)
 		if (r)
 			c->process.fd = -1;
 	}
-	if (r == 0)
-		r = loop_timer_set(loop, &c->timer, loop_now(loop) + GREETING_S * 1000000000ull);
 	if (r)
 		loop_remove(loop, &c->socket);
+	else
+		loop_timer_set(loop, &c->timer, loop_now(loop) + GREETING_S * 1000000000ull);
 	return r;
 }

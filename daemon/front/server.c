@@ -326,7 +326,7 @@ static void on_listener(struct loop_watch *watch, uint32_t events)
 	/* Half-open ones are dropped for newcomers: let helpers keep up with closing them. */
 	if (!s->guarded && s->n_dying >= SLOTS_HALF_OPEN && s->resume.position == 0) {
 		(void)loop_modify(s->d->loop, &s->listener, 0);
-		(void)loop_timer_set(s->d->loop, &s->resume, loop_now(s->d->loop) + BREATH_NS);
+		loop_timer_set(s->d->loop, &s->resume, loop_now(s->d->loop) + BREATH_NS);
 	}
 	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
 		if (!s->free_refused) {
@@ -344,7 +344,7 @@ static void on_listener(struct loop_watch *watch, uint32_t events)
 			log_limited(&s->log, loop_now(s->d->loop), LOG_LEVEL_ERROR,
 				    "cannot accept clients: %s; raise LimitNOFILE=", strerror(errno));
 			(void)loop_modify(s->d->loop, &s->listener, 0);
-			(void)loop_timer_set(s->d->loop, &s->resume, loop_now(s->d->loop) + 100000000);
+			loop_timer_set(s->d->loop, &s->resume, loop_now(s->d->loop) + 100000000);
 		}
 		return;
 	}

@@ -86,7 +86,7 @@ static void on_find(struct loop_timer *timer)
 	if (!storage_starting(find->d) || now >= find->until_ns)
 		loop_stop(find->d->loop);
 	else
-		(void)loop_timer_set(find->d->loop, timer, now + 1000000);
+		loop_timer_set(find->d->loop, timer, now + 1000000);
 }
 
 static void tell(struct kvtierd *d)
@@ -109,7 +109,7 @@ int storage_find(struct kvtierd *d, uint64_t patience_ns)
 	struct find find = { .d = d, .timer.fire = on_find, .until_ns = loop_now(d->loop) + patience_ns };
 	int r = 0;
 
-	(void)loop_timer_set(d->loop, &find.timer, loop_now(d->loop));
+	loop_timer_set(d->loop, &find.timer, loop_now(d->loop));
 	if (storage_starting(d))
 		r = loop_run(d->loop);
 	loop_timer_unset(d->loop, &find.timer);
@@ -179,7 +179,7 @@ void storage_drain(struct kvtierd *d, void (*done)(void *arg), void *arg)
 	}
 	*drain = (struct drain){ .d = d, .done = done, .arg = arg, .limit.fire = on_limit };
 	writeback_flush_abort(d);	/* of an operator who is not there any more */
-	(void)loop_timer_set(d->loop, &drain->limit, loop_now(d->loop) + (uint64_t)d->config->nvme_drain_us * 1000);
+	loop_timer_set(d->loop, &drain->limit, loop_now(d->loop) + (uint64_t)d->config->nvme_drain_us * 1000);
 	r = writeback_flush(d, true, on_flushed, drain);
 	if (r)
 		on_flushed(drain, r);

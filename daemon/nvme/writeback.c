@@ -265,7 +265,7 @@ static void block_for_now(struct writeback *w)
 {
 	w->blocked = true;
 	loop_timer_unset(w->d->loop, &w->retry);
-	(void)loop_timer_set(w->d->loop, &w->retry, loop_now(w->d->loop) + RETRY_NS);
+	loop_timer_set(w->d->loop, &w->retry, loop_now(w->d->loop) + RETRY_NS);
 }
 
 /* The entry at the head of the queue. False: it stays there, the tier takes nothing now. */
@@ -415,7 +415,7 @@ static void on_flush_watch(struct loop_timer *timer)
 	if (f->stuck >= STUCK_LIMIT)
 		flush_end(w, f->stage == FLUSH_SEAL ? -ETIMEDOUT : storage_answers(w->d) ? -EDQUOT : -EIO);
 	else
-		(void)loop_timer_set(w->d->loop, &f->watch, loop_now(w->d->loop) + STUCK_NS);
+		loop_timer_set(w->d->loop, &f->watch, loop_now(w->d->loop) + STUCK_NS);
 }
 
 int writeback_flush(struct kvtierd *d, bool last, void (*done)(void *arg, int status), void *arg)
@@ -431,7 +431,7 @@ int writeback_flush(struct kvtierd *d, bool last, void (*done)(void *arg, int st
 		.watch.fire = on_flush_watch,
 	};
 	w->blocked = false;
-	(void)loop_timer_set(d->loop, &w->flush.watch, loop_now(d->loop) + STUCK_NS);
+	loop_timer_set(d->loop, &w->flush.watch, loop_now(d->loop) + STUCK_NS);
 	return 0;
 }
 

@@ -403,7 +403,7 @@ void outbox_drain(struct outbox *o, void (*done)(void *arg), void *arg)
 	log_info("writing what is queued for Redis, %u blocks (%llu bytes), at most %d ms", o->count + o->in_flight,
 		 (unsigned long long)o->bytes, d->config->redis_drain_us / 1000);
 	o->drain = (struct drain){ .limit.fire = on_limit, .done = done, .arg = arg };
-	(void)loop_timer_set(d->loop, &o->drain.limit, loop_now(d->loop) + (uint64_t)d->config->redis_drain_us * 1000);
+	loop_timer_set(d->loop, &o->drain.limit, loop_now(d->loop) + (uint64_t)d->config->redis_drain_us * 1000);
 }
 
 /* --- life --- */

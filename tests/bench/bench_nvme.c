@@ -83,7 +83,7 @@ static void look_again(struct loop_timer *timer)
 	if (rig->error || rig->until(rig))
 		loop_stop(rig->loop);
 	else
-		(void)loop_timer_set(rig->loop, timer, loop_now(rig->loop) + rig->look_ns);
+		loop_timer_set(rig->loop, timer, loop_now(rig->loop) + rig->look_ns);
 }
 
 static bool all_ended(struct rig *rig)
@@ -98,7 +98,7 @@ static int run_until(struct rig *rig, bool (*until)(struct rig *rig))
 	rig->until = until;
 	rig->look_ns = until == all_ended ? 50000000 : 1000000;	/* completions and on_changed() carry the blocks on */
 	rig->timer.fire = look_again;
-	(void)loop_timer_set(rig->loop, &rig->timer, 0);
+	loop_timer_set(rig->loop, &rig->timer, 0);
 	r = loop_run(rig->loop);
 	loop_timer_unset(rig->loop, &rig->timer);
 	return r ? r : rig->error;

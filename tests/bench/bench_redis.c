@@ -188,7 +188,7 @@ static int pass(struct rig *rig, bool set, double *ret_gbs)
 	rig->next = rig->ended = 0;
 	rig->error = 0;
 	rig->timer.fire = first_turn;
-	(void)loop_timer_set(rig->loop, &rig->timer, 0);
+	loop_timer_set(rig->loop, &rig->timer, 0);
 	core = bench_thread_seconds();
 	all = bench_cpu_seconds();
 	from = bench_now_ns();
@@ -209,7 +209,7 @@ static void look_again(struct loop_timer *timer)
 	struct rig *rig = container_of(timer, struct rig, timer);
 
 	if (tier_state(rig->tier) != TIER_UP && loop_now(rig->loop) < rig->until_ns)
-		(void)loop_timer_set(rig->loop, timer, loop_now(rig->loop) + 1000000);
+		loop_timer_set(rig->loop, timer, loop_now(rig->loop) + 1000000);
 	else
 		loop_stop(rig->loop);
 }
@@ -238,7 +238,7 @@ static int open_tier(struct rig *rig, char *note, size_t n)
 		return r;
 	rig->until_ns = bench_now_ns() + patience_ns;
 	rig->timer.fire = look_again;
-	(void)loop_timer_set(rig->loop, &rig->timer, 0);
+	loop_timer_set(rig->loop, &rig->timer, 0);
 	r = loop_run(rig->loop);
 	if (r || tier_state(rig->tier) == TIER_UP)
 		return r;

@@ -209,7 +209,7 @@ static inline void rig_run_a_little(struct rig *rig)
 {
 	rig->stop_at = UINT32_MAX;
 	rig->pause.fire = rig_pause_over;
-	assert_int_equal(loop_timer_set(rig->loop, &rig->pause, loop_now(rig->loop) + 3000000), 0);
+	loop_timer_set(rig->loop, &rig->pause, loop_now(rig->loop) + 3000000);
 	assert_int_equal(loop_run(rig->loop), 0);
 }
 

@@ -52,7 +52,7 @@ static int tear_down(void **state)
 
 static void run_for(struct world *w, uint64_t ms)
 {
-	assert_int_equal(loop_timer_set(w->loop, &w->end, loop_now(w->loop) + ms * 1000000), 0);
+	loop_timer_set(w->loop, &w->end, loop_now(w->loop) + ms * 1000000);
 	assert_int_equal(loop_run(w->loop), 0);
 }
 
@@ -93,11 +93,11 @@ static void timers_fire_in_order_and_once(void **state)
 		numbered[i].world = w;
 		numbered[i].timer.fire = fire_numbered;
 		numbered[i].due_ns = start + random_below(&random, 5000000);
-		assert_int_equal(loop_timer_set(w->loop, &numbered[i].timer, numbered[i].due_ns), 0);
+		loop_timer_set(w->loop, &numbered[i].timer, numbered[i].due_ns);
 	}
 	for (int i = 0; i < TIMERS; i += 3) { /* set again, later or earlier; unset */
 		numbered[i].due_ns = start + random_below(&random, 5000000);
-		assert_int_equal(loop_timer_set(w->loop, &numbered[i].timer, numbered[i].due_ns), 0);
+		loop_timer_set(w->loop, &numbered[i].timer, numbered[i].due_ns);
 		loop_timer_unset(w->loop, &numbered[i + 1].timer);
 		loop_timer_unset(w->loop, &numbered[i + 1].timer);
 	}
@@ -117,7 +117,7 @@ static void timer_may_unset_another_that_is_due(void **state)
 		numbered[i].world = w;
 		numbered[i].timer.fire = fire_numbered;
 		numbered[i].due_ns = now + (uint64_t)i;
-		assert_int_equal(loop_timer_set(w->loop, &numbered[i].timer, numbered[i].due_ns), 0);
+		loop_timer_set(w->loop, &numbered[i].timer, numbered[i].due_ns);
 	}
 	numbered[0].also_unset = &numbered[1];
 	run_for(w, 2);
@@ -132,7 +132,7 @@ static void fire_again(struct loop_timer *timer)
 	struct numbered *n = (struct numbered *)(void *)timer;
 
 	again_fired++;
-	(void)loop_timer_set(n->world->loop, timer, loop_now(n->world->loop)); /* for ever */
+	loop_timer_set(n->world->loop, timer, loop_now(n->world->loop)); /* for ever */
 }
 
 static void timer_that_sets_itself_starves_nobody(void **state)
@@ -141,10 +141,22 @@ static void timer_that_sets_itself_starves_nobody(void **state)
 	struct numbered n = { .world = w, .timer.fire = fire_again };
 
 	again_fired = 0;
-	(void)loop_timer_set(w->loop, &n.timer, 0);
+	loop_timer_set(w->loop, &n.timer, 0);
 	run_for(w, 3);
 	assert_true(again_fired > 1);
 	loop_timer_unset(w->loop, &n.timer);
+}
+
+#define CONFIG(section, key, type, preset, min, max, unit, prose) static const long long most_##section##_##key = (max);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-const-variable"
+#include "daemon/config/tbl_config.h"
+#pragma GCC diagnostic pop
+
+static void no_configuration_needs_more_timers_than_there_are(void **state)
+{
+	(void)state;
+	assert_true(most_socket_max_ops + most_socket_max_clients + most_device_depth < LOOP_MAX_TIMERS);
 }
 
 /* --- watches --- */
@@ -310,6 +322,7 @@ int main(void)
 		CASE(timers_fire_in_order_and_once),
 		CASE(timer_may_unset_another_that_is_due),
 		CASE(timer_that_sets_itself_starves_nobody),
+		CASE(no_configuration_needs_more_timers_than_there_are),
 		CASE(watch_may_remove_another_that_is_ready),
 		CASE(watch_added_twice_is_an_error),
 		CASE(poller_may_remove_any),

@@ -133,7 +133,7 @@ void io_transferred(struct io *io, struct io_op *op, int32_t result)
 		op->state = IO_WAITING;
 		queue_prepend(&io->waiting[d], op);
 		if (result == -EAGAIN)	/* no room for a timer: then without a pause */
-			(void)loop_timer_set(io->loop, &io->retry, loop_now(io->loop) + RETRY_NS);
+			loop_timer_set(io->loop, &io->retry, loop_now(io->loop) + RETRY_NS);
 		return;
 	}
 	op->status = verdict;
@@ -179,7 +179,7 @@ static bool turn(struct loop_poller *poller)
 	start_some(io, IO_READS);
 	start_some(io, IO_WRITES);
 	if (io->engine->flush(io) < 0)
-		(void)loop_timer_set(io->loop, &io->retry, loop_now(io->loop) + RETRY_NS);
+		loop_timer_set(io->loop, &io->retry, loop_now(io->loop) + RETRY_NS);
 	return reaped > 0 || io->started.n > kept;
 }
 

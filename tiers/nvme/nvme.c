@@ -40,7 +40,7 @@ static void wake(struct nvme *t, uint64_t in_ns)
 
 	if (t->timer.position && t->timer.due_ns <= due)
 		return;
-	(void)loop_timer_set(t->loop, &t->timer, due);	/* it has a place there since open */
+	loop_timer_set(t->loop, &t->timer, due);
 }
 
 /* The sums that the core reads off any tier. */
@@ -175,12 +175,7 @@ static int nvme_open(const struct tier_conf *conf, struct loop *loop, struct tie
 	t->loop = loop;
 	t->conf = *conf->nvme;
 	t->timer.fire = tick;
-	r = loop_timer_set(loop, &t->timer, loop_now(loop));
-	if (r) {
-		(void)snprintf(text, n, "[nvme] no room for a timer");
-		free(t);
-		return r;
-	}
+	loop_timer_set(loop, &t->timer, loop_now(loop));
 	open_devices(t);
 	*ret = &t->base;
 	return 0;

@@ -123,8 +123,7 @@ void redis_job_delay(struct redis_io *io, struct redis_job *job)
 		due = job->deadline_ns;
 	job->phase = REDIS_DELAYED;
 	job->timer.fire = on_delay_over;
-	if (loop_timer_set(io->loop, &job->timer, due))
-		redis_job_end(io, job, -ETIMEDOUT);
+	loop_timer_set(io->loop, &job->timer, due);
 }
 
 static void begin(struct redis_io *io, struct redis_job *job)
@@ -261,7 +260,7 @@ static void on_tick(struct loop_timer *timer)
 	redis_topology_tick(io);
 	redis_view_flags(io);
 	redis_view_rows(io);
-	(void)loop_timer_set(io->loop, timer, loop_now(io->loop) + (uint64_t)TICK_MS * 1000000);
+	loop_timer_set(io->loop, timer, loop_now(io->loop) + (uint64_t)TICK_MS * 1000000);
 }
 
 /* --- the thread --- */
@@ -284,7 +283,7 @@ static int set_up(struct redis_io *io)
 	io->flush.poll = hand_over;
 	loop_poller_add(io->loop, &io->flush);
 	io->tick.fire = on_tick;
-	(void)loop_timer_set(io->loop, &io->tick, loop_now(io->loop));
+	loop_timer_set(io->loop, &io->tick, loop_now(io->loop));
 	redis_topology_start(io);
 	return 0;
 }

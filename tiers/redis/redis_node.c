@@ -42,7 +42,7 @@ static uint64_t now_of(const struct redis_node *node)
 
 void redis_node_kick(struct redis_node *node)
 {
-	(void)loop_timer_set(node->io->loop, &node->turn, now_of(node));
+	loop_timer_set(node->io->loop, &node->turn, now_of(node));
 }
 
 bool redis_node_usable(const struct redis_node *node)
@@ -296,10 +296,7 @@ void redis_node_submit(struct redis_node *node, struct redis_job *job)
 		return;
 	job->phase = REDIS_WAITING;
 	job->timer.fire = on_waited_out;
-	if (loop_timer_set(node->io->loop, &job->timer, job->deadline_ns)) {
-		redis_job_end(node->io, job, -EAGAIN);
-		return;
-	}
+	loop_timer_set(node->io->loop, &job->timer, job->deadline_ns);
 	redis_jobs_append(&node->waiting, job);
 	redis_node_kick(node);
 }
@@ -356,7 +353,7 @@ void redis_node_turn(struct redis_node *node)
 		pump(node);
 	}
 	if (node->lookup && now_of(node) < node->lookup_ns + LOOKUP_SOON_MS * 1000000ull)
-		(void)loop_timer_set(node->io->loop, &node->turn, now_of(node) + LOOKUP_POLL_MS * 1000000ull);
+		loop_timer_set(node->io->loop, &node->turn, now_of(node) + LOOKUP_POLL_MS * 1000000ull);
 }
 
 static void on_turn(struct loop_timer *timer)

@@ -113,11 +113,8 @@ void conn_failed(struct redis_conn *c, int why)
 
 void conn_arm(struct redis_conn *c, uint64_t due_ns)
 {
-	int r = 0;
-
 	if (c->timer.position == 0 || c->timer.due_ns > due_ns)
-		r = loop_timer_set(c->loop, &c->timer, due_ns);
-	assert(r == 0); /* a loop has room for tens of thousands */
+		loop_timer_set(c->loop, &c->timer, due_ns);
 }
 
 static bool half_sent(const struct redis_conn *c, uint32_t number)
@@ -231,13 +228,11 @@ static void on_flush(struct loop_timer *timer)
 		conn_send(c);
 }
 
-int conn_push(struct redis_conn *c, struct redis_command *command)
+void conn_push(struct redis_conn *c, struct redis_command *command)
 {
 	struct place *p = conn_place(c, c->last);
-	int r = loop_timer_set(c->loop, &c->flush, 0);
 
-	if (r)
-		return r;
+	loop_timer_set(c->loop, &c->flush, 0);
 	*p = (struct place){ .command = command, .expects = command->value ? command->value->room : 0 };
 	for (uint32_t i = 0; i < command->n_pieces; i++)
 		p->bytes += command->pieces[i].iov_len;
@@ -253,7 +248,6 @@ int conn_push(struct redis_conn *c, struct redis_command *command)
 	c->unsent_bytes += p->bytes;
 	c->expected_bytes += p->expects;
 	conn_arm(c, command->deadline_ns);
-	return 0;
 }
 
 int redis_conn_submit(struct redis_conn *c, struct redis_command *command)
@@ -268,7 +262,8 @@ int redis_conn_submit(struct redis_conn *c, struct redis_command *command)
 		command->value->length = 0;
 		command->value->hashed = command->value->packed = false;
 	}
-	return conn_push(c, command);
+	conn_push(c, command);
+	return 0;
 }
 
 void redis_conn_cancel(struct redis_command *command)

@@ -114,8 +114,8 @@ void conn_answered(struct redis_conn *c, int status, const struct redisReply *re
 
 /* Callbacks, and that there is no socket yet. */
 void conn_prepare(struct redis_conn *c);
-/* Puts a command into the row, where there is a place. -ENOSPC: the loop has no timer left. */
-int  conn_push(struct redis_conn *c, struct redis_command *command);
+/* Puts a command into the row, where there is a place. */
+void conn_push(struct redis_conn *c, struct redis_command *command);
 void conn_arm(struct redis_conn *c, uint64_t due_ns);	/* deadlines are looked at then, or sooner */
 void conn_failed(struct redis_conn *c, int why);	/* DOWN: the socket, or TLS, has said so */
 

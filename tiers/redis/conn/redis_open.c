@@ -86,10 +86,8 @@ static void greet(struct redis_conn *c)
 	c->greeting.n_pieces = 1;
 	c->greeting.deadline_ns = c->conf.deadline_ns;
 	c->greeting.done = greeting_done;
-	if (conn_push(c, &c->greeting))
-		conn_down(c, -ENOSPC, "timers");
-	else
-		enter(c, REDIS_CONN_GREETING);
+	conn_push(c, &c->greeting);
+	enter(c, REDIS_CONN_GREETING);
 }
 
 void conn_secure(struct redis_conn *c)
@@ -253,7 +251,7 @@ int redis_conn_open(struct loop *loop, const struct redis_conn_conf *conf, struc
 	if (r == 0 && c->watch.fd >= 0)
 		r = loop_add(loop, &c->watch, EPOLLOUT);
 	if (r == 0)
-		r = loop_timer_set(loop, &c->timer, c->why ? 0 : conf->deadline_ns);
+		loop_timer_set(loop, &c->timer, c->why ? 0 : conf->deadline_ns);
 	if (c->why)
 		(void)snprintf(c->text, sizeof c->text, "%s", strerror(-c->why));
 	if (r)

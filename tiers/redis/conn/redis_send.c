@@ -162,10 +162,9 @@ static bool wants_to_send(const struct redis_conn *c)
 /* Not at once: a timer that is due now would come before all others again and again. */
 void conn_tls_read(struct redis_conn *c)
 {
-	if (tls_stream_pending(c->tls) && loop_timer_set(c->loop, &c->again, loop_now(c->loop) + 1))
-		conn_down(c, -ENOSPC, "timers");
-	else
-		conn_want(c, wants_to_send(c));
+	if (tls_stream_pending(c->tls))
+		loop_timer_set(c->loop, &c->again, loop_now(c->loop) + 1);
+	conn_want(c, wants_to_send(c));
 }
 
 void conn_send(struct redis_conn *c)
