@@ -31,7 +31,8 @@
 #include "daemon/base/log.h"
 #include "daemon/admin/notify.h"
 #include "daemon/op/request.h"
-#include "daemon/op/remote.h"
+#include "daemon/redis/outbox.h"
+#include "daemon/redis/redis_up.h"
 #include "daemon/nvme/scrub.h"
 #include "daemon/nvme/storage.h"
 #include "daemon/base/vault.h"
@@ -336,7 +337,7 @@ static int start(struct program *p)
 	if (r == 0)
 		r = storage_open(d, p->text, sizeof p->text);
 	if (r == 0)
-		r = remote_open(d, &p->redis_conf, p->text, sizeof p->text);
+		r = redis_up(d, &p->redis_conf, p->text, sizeof p->text);
 	config_redis_close(&p->redis);
 	return r;
 }
@@ -348,7 +349,7 @@ static void stop(struct program *p)
 	server_close(d->server);
 	ctl_close(d->ctl);
 	requests_close(d->requests);
-	remote_close(d);
+	redis_down(d);
 	storage_close(d);
 	device_close(d->device);
 	copies_close(d->copies);

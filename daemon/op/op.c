@@ -21,7 +21,7 @@
 #include "daemon/front/conn.h"
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
-#include "remote.h"
+#include "daemon/redis/outbox.h"
 #include "share.h"
 #include "daemon/nvme/writeback.h"
 

@@ -30,10 +30,7 @@
  *      such block, cost nobody a block. (A user who may GET and not GETRANGE has room made as if the block were there;
  *      that is counted.)
  */
-#include "remote.h"
-
 #include <errno.h>
-#include <stdio.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -402,40 +399,4 @@ enum verdict load_keep(struct kvtierd *d, struct part *part)
 		part->status = r;
 	part->step = LOAD_END;
 	return CONTINUE;
-}
-
-/* --- the tier --- */
-
-static void on_changed(void *arg)
-{
-	(void)arg;	/* states are looked at when something is to be asked or sent */
-}
-
-int remote_open(struct kvtierd *d, struct redis_tier_conf *redis, char *text, size_t n)
-{
-	const struct tier_conf conf = { .redis = redis };
-	int r;
-
-	if (redis->n_endpoints == 0)
-		return 0;
-	redis->max_in_flight = d->config->device_depth + OUTBOX_WRITES;
-	redis->events = (struct redis_events){ .arg = d, .changed = on_changed };
-	r = tier_open(TIER_REDIS, &conf, d->loop, &d->tiers[TIER_REDIS], text, n);
-	if (r == 0 && (r = outbox_open(d, &d->outbox)) != 0)
-		(void)snprintf(text, n, "out of memory for what is to be written to Redis");
-	if (r == 0) {
-		d->moved.inherit = outbox_inherit;
-		d->moved.heir = d->outbox;
-	}
-	return r;
-}
-
-void remote_close(struct kvtierd *d)
-{
-	d->moved.inherit = NULL;
-	outbox_stop(d->outbox);
-	tier_close(d->tiers[TIER_REDIS]);
-	d->tiers[TIER_REDIS] = NULL;
-	outbox_close(d->outbox);
-	d->outbox = NULL;
 }

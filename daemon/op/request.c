@@ -33,7 +33,7 @@
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
 #include "op.h"
-#include "remote.h"
+#include "daemon/redis/outbox.h"
 #include "daemon/nvme/writeback.h"
 
 /* --- store --- */

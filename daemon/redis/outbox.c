@@ -20,14 +20,14 @@
  *      timeout_ms, or the limit comes first. What memory holds and was never queued is not written for it: at a stop
  *      that may be hundreds of GiB.
  */
-#include "daemon/base/container_of.h"
-#include "daemon/op/remote.h"
+#include "outbox.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/container_of.h"
 #include "tiers/redis/redis.h"
 #include "daemon/config/config.h"
 #include "daemon/store/copies.h"

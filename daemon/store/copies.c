@@ -23,7 +23,7 @@
 #include "daemon/base/container_of.h"
 #include "daemon/kvtierd.h"
 #include "daemon/base/log.h"
-#include "daemon/op/remote.h"
+#include "daemon/redis/outbox.h"
 #include "daemon/nvme/scrub.h"
 #include "daemon/nvme/writeback.h"
 

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * redis_up.c - the Redis tier's bring-up. Contract in redis_up.h.
+ *
+ * The tier closes before the outbox: closing it ends the outbox's last transfers, which give back leases and slots.
+ */
+#include "redis_up.h"
+
+#include <stdio.h>
+
+#include "outbox.h"
+#include "daemon/config/config.h"
+#include "daemon/kvtierd.h"
+#include "tiers/redis/redis.h"
+
+int redis_up(struct kvtierd *d, struct redis_tier_conf *redis, char *text, size_t n)
+{
+	const struct tier_conf conf = { .redis = redis };
+	int r;
+
+	if (redis->n_endpoints == 0)
+		return 0;
+	redis->max_in_flight = d->config->device_depth + OUTBOX_WRITES;	/* one xfer a part of an op, and the writes */
+	r = tier_open(TIER_REDIS, &conf, d->loop, &d->tiers[TIER_REDIS], text, n);
+	if (r)
+		return r;
+	r = outbox_open(d, &d->outbox);
+	if (r) {
+		(void)snprintf(text, n, "out of memory for what is to be written to Redis");
+		return r;
+	}
+	d->moved.inherit = outbox_inherit;
+	d->moved.heir = d->outbox;
+	return 0;
+}
+
+void redis_down(struct kvtierd *d)
+{
+	d->moved.inherit = NULL;
+	outbox_stop(d->outbox);
+	tier_close(d->tiers[TIER_REDIS]);
+	d->tiers[TIER_REDIS] = NULL;
+	outbox_close(d->outbox);
+	d->outbox = NULL;
+}
