@@ -10,9 +10,9 @@
  * `done` ran: exactly once, from the loop, never inside submit. On an error return the caller still owns
  * everything. A tier that chooses the place itself (no alloc: nvme) says in the xfer of a write where it went.
  *
- * A device that stalls: nobody can take back memory that it may still write to. So a read that is given up
+ * A disk that stalls: nobody can take back memory that it may still write to. So a read that is given up
  * (tier_cancel(), or the tier's own patience) ends with `kept`: the slot `home` that its buffer lies in now
- * belongs to the tier, which gives it back through its configuration's release() when the device is done with it.
+ * belongs to the tier, which gives it back through its configuration's release() when the disk is done with it.
  *
  * States (tier_state()):  starting --ready--> up <--probe ok/errors--> degraded --> readonly --> offline
  * (host knows starting, up, and degraded: part of its memory could not be had after the start; misconfigured: redis
@@ -53,7 +53,7 @@ enum tier_state { TIER_STARTING, TIER_UP, TIER_DEGRADED, TIER_READONLY, TIER_OFF
 /* Where an image lies. A stale generation is refused with -ESTALE. */
 struct extent {
 	uint8_t  tier;		/* enum tier_id */
-	uint8_t  device;	/* NUMA node, GPU, NVMe path */
+	uint8_t  unit;		/* of the tier: NUMA node, GPU, disk */
 	uint8_t  class;		/* slot size class */
 	uint8_t  reserved;
 	uint32_t slot;		/* addressable: slab << 16 | slot in slab */

@@ -64,7 +64,7 @@ char *daemon_line(const struct stats *stats, char *ret, size_t n);
 int command_clients(struct context *context, int argc, char **argv);
 int command_spaces(struct context *context, int argc, char **argv);
 int command_evict(struct context *context, int argc, char **argv);
-int command_devices(struct context *context, int argc, char **argv);
+int command_disks(struct context *context, int argc, char **argv);
 int command_endpoints(struct context *context, int argc, char **argv);
 int command_verify(struct context *context, int argc, char **argv);
 int command_flush(struct context *context, int argc, char **argv);

@@ -212,7 +212,7 @@ int command_evict(struct context *context, int argc, char **argv)
 
 /* --- the NVMe tier --- */
 
-int command_devices(struct context *context, int argc, char **argv)
+int command_disks(struct context *context, int argc, char **argv)
 {
 	static const struct column columns[] = {
 		{ "PATH", "path", FORMAT_TEXT },
@@ -241,7 +241,7 @@ static bool is_verified(struct json_object *root)
 static void print_verified(struct json_object *root)
 {
 	static const struct column columns[] = {
-		{ "TIER", "tier", FORMAT_TEXT },	  { "DEVICE", "device", FORMAT_NUMBER },
+		{ "TIER", "tier", FORMAT_TEXT },	  { "DISK", "disk", FORMAT_NUMBER },
 		{ "SEGMENT", "segment", FORMAT_NUMBER }, { "TENANT", "tenant", FORMAT_TEXT },
 		{ "SPACE", "space", FORMAT_NUMBER },	  { "KEY", "key", FORMAT_TEXT },
 	};
@@ -263,7 +263,7 @@ static void print_verified(struct json_object *root)
 		       json_object_get_boolean(dropped) ? "dropped, each is a miss now"
 							: "kvtierctl verify --scrub drops them");
 	if (skipped > 0)
-		printf("not checked: %" PRIu64 ", which went or moved meanwhile, lie on a device that is away, or are "
+		printf("not checked: %" PRIu64 ", which went or moved meanwhile, lie on a disk that is away, or are "
 		       "of a model that no engine has opened\n", skipped);
 }
 

@@ -66,12 +66,12 @@ enum ctl_progress ctl_list(struct kvtierd *d, struct ctl_request *request, struc
 int ctl_no_arguments(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
 
 /* ctl_nvme.c and ctl_redis.c: those of tbl_ctl.h that ctl_commands.c has not. */
-int devices_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
+int disks_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
 int endpoints_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
 int verify_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
 int flush_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
 int purge_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
-enum ctl_progress devices_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
+enum ctl_progress disks_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
 enum ctl_progress endpoints_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
 enum ctl_progress verify_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
 enum ctl_progress flush_next(struct kvtierd *d, struct ctl_request *request, struct json *json);

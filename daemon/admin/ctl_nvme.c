@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl_nvme.c - the admin commands that read and write NVMe, or have it done: devices, verify, flush, purge. Core
+ * ctl_nvme.c - the admin commands that read and write NVMe, or have it done: disks, verify, flush, purge. Core
  * thread only; see ctl_commands.h.
  *
  * The work goes on by itself; next() only looks how far it is, and end() lets go of it: a scrub stops with its
@@ -40,21 +40,21 @@ static uint64_t elapsed_ms(const struct kvtierd *d, const struct ctl_request *re
 	return (loop_now(d->loop) - request->started_ns) / 1000000;
 }
 
-/* --- devices --- */
+/* --- disks --- */
 
-int devices_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
+int disks_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
 {
 	return ctl_no_arguments(d, request, sentence, n);
 }
 
-static bool device_row(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end)
+static bool disk_row(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end)
 {
-	struct nvme_device_row row;
+	struct nvme_disk_row row;
 
-	*ret_end = d->tiers[TIER_NVME] == NULL || !nvme_device(d->tiers[TIER_NVME], position, &row);
+	*ret_end = d->tiers[TIER_NVME] == NULL || !nvme_row(d->tiers[TIER_NVME], position, &row);
 	if (*ret_end)
 		return false;
-	json_print(json, "{\"device\":%" PRIu32 ",\"path\":", position);
+	json_print(json, "{\"disk\":%" PRIu32 ",\"path\":", position);
 	json_string(json, row.path);
 	json_print(json, ",\"state\":\"%s\",\"for_good\":%s,\"text\":", tier_state_name(row.state),
 		   row.for_good ? "true" : "false");
@@ -68,14 +68,14 @@ static bool device_row(struct kvtierd *d, uint32_t position, struct json *json, 
 	json_print(json,
 		   ",\"read_errors\":%" PRIu64 ",\"write_errors\":%" PRIu64 ",\"reads\":%" PRIu32 ",\"writes\":%" PRIu32
 		   ",\"oldest_ms\":%" PRIu64 "}",
-		   row.log.read_errors, row.log.write_errors, row.io.reads_in_device, row.io.writes_in_device,
+		   row.log.read_errors, row.log.write_errors, row.io.reads_in_disk, row.io.writes_in_disk,
 		   row.io.oldest_ns / 1000000);
 	return true;
 }
 
-enum ctl_progress devices_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+enum ctl_progress disks_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
 {
-	return ctl_list(d, request, json, "devices", device_row);
+	return ctl_list(d, request, json, "disks", disk_row);
 }
 
 /* --- verify --- */
@@ -106,8 +106,8 @@ static void bad_row(struct kvtierd *d, const struct scrub_bad *bad, struct json 
 		json_print(json, "%02x", bad->key[i]);
 	json_print(json, "\",\"space\":%" PRIu32 ",\"tenant\":", bad->space);
 	json_string(json, space == NULL ? "" : space->tenant);
-	json_print(json, ",\"tier\":\"%s\",\"device\":%" PRIu32 ",\"segment\":%" PRIu32 "}",
-		   bad->tier == TIER_NVME ? "nvme" : "host", bad->device, bad->segment);
+	json_print(json, ",\"tier\":\"%s\",\"disk\":%" PRIu32 ",\"segment\":%" PRIu32 "}",
+		   bad->tier == TIER_NVME ? "nvme" : "host", bad->disk, bad->segment);
 }
 
 /* {"bad":[...],"checked_blocks":...}: what there is to list comes before the sums are known. */
@@ -169,7 +169,7 @@ int flush_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 	else if (r == -ENODEV)
 		snprintf(sentence, n, "there is no NVMe tier to flush to; see [nvme] bytes, kvtierctl status");
 	else if (r < 0)
-		snprintf(sentence, n, "flush cannot start: %s; see kvtierctl devices", strerror(-r));
+		snprintf(sentence, n, "flush cannot start: %s; see kvtierctl disks", strerror(-r));
 	return r < 0 ? -EINVAL : 0;
 }
 
@@ -195,7 +195,7 @@ enum ctl_progress flush_next(struct kvtierd *d, struct ctl_request *request, str
 		json_print(json, "not all could be written: nothing moved for a while; the write budget may be used up "
 				 "(tiers.nvme.budget_percent), see [nvme] write_budget_bytes_per_day");
 	else
-		json_print(json, "not all could be written: %s; see kvtierctl devices", strerror(-request->status));
+		json_print(json, "not all could be written: %s; see kvtierctl disks", strerror(-request->status));
 	return CTL_FAIL;
 }
 
@@ -240,8 +240,8 @@ enum ctl_progress purge_next(struct kvtierd *d, struct ctl_request *request, str
 		return not_yet(d, request, json, 0, 0);
 	if (request->status < 0) {
 		json_print(json,
-			   "%" PRIu64 " blocks are gone, but a device could not be told (%s): what it holds of this tenant "
-			   "could come back with a restart; see kvtierctl devices, and purge again",
+			   "%" PRIu64 " blocks are gone, but a disk could not be told (%s): what it holds of this tenant "
+			   "could come back with a restart; see kvtierctl disks, and purge again",
 			   request->blocks, strerror(-request->status));
 		return CTL_FAIL;
 	}

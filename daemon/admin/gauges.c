@@ -15,9 +15,9 @@
 /* The default store could not be made or opened, as against: it is there and fails. */
 static bool never_was(const struct kvtierd *d)
 {
-	struct nvme_device_row row;
+	struct nvme_disk_row row;
 
-	return nvme_device(d->tiers[TIER_NVME], 0, &row) && row.for_good;
+	return nvme_row(d->tiers[TIER_NVME], 0, &row) && row.for_good;
 }
 
 static void health(struct kvtierd *d, const struct nvme_tier_status *s)
@@ -71,7 +71,7 @@ static void nvme_gauges(struct kvtierd *d)
 	stats_set(&v->tiers_nvme_capacity_bytes, t->capacity_bytes);
 	stats_set(&v->tiers_nvme_used_bytes, t->used_bytes);
 	stats_set(&v->tiers_nvme_blocks, blocks_nvme_count(d->blocks));
-	stats_set(&v->tiers_nvme_devices, s.devices);
+	stats_set(&v->tiers_nvme_devices, s.disks);
 	stats_set(&v->tiers_nvme_usable_devices, s.usable);
 	stats_set(&v->tiers_nvme_budget_percent, s.budget_percent);
 	stats_set(&v->tiers_nvme_stalls_total, s.stalls_total);

@@ -59,10 +59,10 @@ enum {
 	       "left alone; see the reason below. `kvtierctl format PATH --bytes N` makes an empty store "   \
 	       "there.")                                                                                     \
 	HEALTH(NVME_OFFLINE, nvme_offline, err,                                                              \
-	       "No NVMe device works: blocks are kept in memory only; see the reason below and "             \
-	       "`kvtierctl devices`.")                                                                       \
+	       "No NVMe disk works: blocks are kept in memory only; see the reason below and "               \
+	       "`kvtierctl disks`.")                                                                         \
 	HEALTH(NVME_DEGRADED, nvme_degraded, warn,                                                           \
-	       "An NVMe device is away or takes no writes; see the reason below and `kvtierctl devices`.")   \
+	       "An NVMe disk is away or takes no writes; see the reason below and `kvtierctl disks`.")       \
 	HEALTH(NVME_UNAVAILABLE, nvme_unavailable, warn,                                                     \
 	       "The default store could not be made, kvtierd runs without an NVMe tier; see the reason "     \
 	       "below, set [nvme] path and bytes, or bytes = 0.")                                            \

@@ -24,8 +24,8 @@ CTL(spaces, admin, "[--json]",
     "Identities (model, geometry, codec) with blocks, bytes and state: open; idle; unknown, found on NVMe and not "
     "opened yet; going, with its blocks, for others.",
     "kvtierctl spaces --json")
-CTL(devices, admin, "[--json]", "The paths of the NVMe tier: state and why, size, what is in use, errors.",
-    "kvtierctl devices")
+CTL(disks, admin, "[--json]", "The paths of the NVMe tier: state and why, size, what is in use, errors.",
+    "kvtierctl disks")
 CTL(endpoints, admin, "[--json]",
     "The servers of the Redis tier: state and why, what they hold and did, when one that is left alone is tried again. "
     "--json has more counters.",
@@ -40,7 +40,7 @@ CTL(flush, waits, "[--json]",
     "kvtierctl flush && systemctl reboot")
 CTL(purge, waits, "--tenant NAME [--json]",
     "Drops all blocks of a tenant from memory and NVMe, for good: no restart brings them back. What is in Redis is "
-    "other nodes', too, and stays. Exit status 1: a device could not be told; purge again when it is back.",
+    "other nodes', too, and stays. Exit status 1: a disk could not be told; purge again when it is back.",
     "kvtierctl purge --tenant acme")
 CTL(verify, waits, "[--scrub] [--json]",
     "Reads all blocks back from memory and NVMe and compares checksums; bad ones are listed by key and segment. "

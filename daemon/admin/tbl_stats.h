@@ -75,14 +75,14 @@ STAT("tiers.host.demoted_blocks_total", tiers_host_demoted_blocks_total, counter
 STAT("tiers.host.promoted_blocks_total", tiers_host_promoted_blocks_total, counter, "blocks",
      "Blocks that came back to host memory from NVMe")
 STAT_TIER(nvme)
-STAT("tiers.nvme.devices", tiers_nvme_devices, gauge, "devices", "Paths in [nvme] path")
+STAT("tiers.nvme.devices", tiers_nvme_devices, gauge, "devices", "Disks: paths in [nvme] path")
 STAT("tiers.nvme.usable_devices", tiers_nvme_usable_devices, gauge, "devices", "Those of them that can be read")
 STAT("tiers.nvme.carried_bytes_total", tiers_nvme_carried_bytes_total, counter, "bytes",
      "Image bytes written again because their segment was needed")
 STAT("tiers.nvme.device_written_bytes_total", tiers_nvme_device_written_bytes_total, counter, "bytes",
-     "All that was written to the devices: images, those carried over, headers, footers")
+     "All that was written to the disks: images, those carried over, headers, footers")
 STAT("tiers.nvme.device_read_bytes_total", tiers_nvme_device_read_bytes_total, counter, "bytes",
-     "All that was read from the devices, recovery and segments taken back included")
+     "All that was read from the disks, recovery and segments taken back included")
 STAT("tiers.nvme.write_amplification_percent", tiers_nvme_write_amplification_percent, gauge, "percent",
      "device_written_bytes_total for each written_bytes_total; 100: nothing is written twice")
 STAT("tiers.nvme.budget_percent", tiers_nvme_budget_percent, gauge, "percent",
@@ -92,13 +92,13 @@ STAT("tiers.nvme.queued_blocks", tiers_nvme_queued_blocks, gauge, "blocks",
 STAT("tiers.nvme.skipped_budget_blocks_total", tiers_nvme_skipped_budget_blocks_total, counter, "blocks",
      "Blocks not written because the write budget is short, or because their parents are not there")
 STAT("tiers.nvme.skipped_queue_blocks_total", tiers_nvme_skipped_queue_blocks_total, counter, "blocks",
-     "Blocks not written because too many waited already: they come faster than the devices write")
+     "Blocks not written because too many waited already: they come faster than the disks write")
 STAT("tiers.nvme.read_errors_total", tiers_nvme_read_errors_total, counter, "errors", "Reads that failed")
 STAT("tiers.nvme.write_errors_total", tiers_nvme_write_errors_total, counter, "errors", "Writes that failed")
 STAT("tiers.nvme.stale_reads_total", tiers_nvme_stale_reads_total, counter, "blocks",
      "Reads that came too late: the segment had been used again; each a miss")
 STAT("tiers.nvme.stalls_total", tiers_nvme_stalls_total, counter, "stalls",
-     "Times that a device did not answer within [nvme] stall_us")
+     "Times that a disk did not answer within [nvme] stall_us")
 STAT("tiers.nvme.recovered_blocks", tiers_nvme_recovered_blocks, gauge, "blocks", "Blocks found at the start")
 STAT("tiers.nvme.recovery_bytes", tiers_nvme_recovery_bytes, gauge, "bytes", "Bytes read to find them")
 STAT("tiers.nvme.recovery_ms", tiers_nvme_recovery_ms, gauge, "ms", "How long that took")

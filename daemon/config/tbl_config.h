@@ -62,23 +62,23 @@ CONFIG(host, prefault_threads, COUNT, "0", 0, 256, "threads",
        "Threads that touch the memory at start. 0: one per CPU, at most 8.")
 
 CONFIG(nvme, path, PATHS, "", 0, 1023, "paths",
-       "Stores on disk: files or whole block devices, one a device, ':' between them or a line for each. A file is "
-       "made where there is none; what is there and is no store of kvtier's is left alone (kvtierctl format PATH "
+       "Stores on disk: files or whole block devices, one for each disk, ':' between them or a line for each. A file "
+       "is made where there is none; what is there and is no store of kvtier's is left alone (kvtierctl format PATH "
        "makes one of it). Blocks are spread over them by key. Empty: nvme.store in state_dir.")
 CONFIG(nvme, bytes, BYTES, "8G", 0, 64LL << 40, "bytes",
        "Of each path; 0: no NVMe tier. A block device may be larger.")
 CONFIG(nvme, segment_bytes, BYTES, "64M", 64LL << 10, 256LL << 20, "bytes",
        "Unit in which space is taken back, of a store that is made; a multiple of 4096, best 64M to 256M. bytes must "
        "have room for 4. Not given: smaller where bytes is small, larger where it is large.")
-CONFIG(nvme, queue_depth, COUNT, "32", 1, 256, "reads", "Reads in one device at once.")
-CONFIG(nvme, write_depth, COUNT, "16", 1, 256, "writes", "Writes in one device at once; reads go first.")
+CONFIG(nvme, queue_depth, COUNT, "32", 1, 256, "reads", "Reads in one disk at once.")
+CONFIG(nvme, write_depth, COUNT, "16", 1, 256, "writes", "Writes in one disk at once; reads go first.")
 CONFIG(nvme, write_budget_bytes_per_day, BYTES, "0", 0, 64LL << 40, "bytes",
-       "Most that is written to all paths together in a day, to spare the devices; 0: no limit. When it is used up, "
+       "Most that is written to all paths together in a day, to spare the disks; 0: no limit. When it is used up, "
        "blocks are kept in memory only.")
 CONFIG(nvme, io, ENUM, "auto", 0, 2, "auto|io_uring|threads",
        "How: auto is io_uring, or where that is refused (containers) a pool of threads; kvtierctl status says which.")
 CONFIG(nvme, stall_us, US, "5s", 10000, 600000000, "us",
-       "A read or write that takes longer makes its device offline until it answers again.")
+       "A read or write that takes longer makes its disk offline until it answers again.")
 CONFIG(nvme, drain_us, US, "10s", 0, 600000000, "us",
        "How long a clean stop may take to write what is in memory only. systemd's TimeoutStopSec must be more.")
 

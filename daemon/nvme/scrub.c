@@ -31,7 +31,7 @@ struct checker {
 	struct xfer x;
 	struct scrub *scrub;
 	bool busy;
-	bool lost;			/* its buffer is with a device that stalled: host copies are all it can look at */
+	bool lost;			/* its buffer is with a disk that stalled: host copies are all it can look at */
 	bool again;			/* the copy was looked at before */
 	enum stage stage;
 	struct lease lease;
@@ -95,7 +95,7 @@ static bool nvme_copy_moved(const struct kvtierd *d, const struct checker *c)
 	struct extent now;
 
 	return !blocks_nvme(d->blocks, c->lease.block, &now) ||
-	       now.device != c->where.device || now.slot != c->where.slot || now.generation != c->where.generation;
+	       now.unit != c->where.unit || now.slot != c->where.slot || now.generation != c->where.generation;
 }
 
 static void is_bad(struct checker *c)
@@ -115,7 +115,7 @@ static void is_bad(struct checker *c)
 	s->report.bad_blocks++;
 	stats_add(nvme ? &d->stats->v.tiers_nvme_corrupt_blocks_total : &d->stats->v.tiers_host_corrupt_blocks_total, 1);
 	stats_health_set(d->stats, nvme ? STATS_HEALTH_NVME_CORRUPT : STATS_HEALTH_CORRUPT, true);
-	*bad = (struct scrub_bad){ .space = blocks_space(d->blocks, c->lease.block), .device = c->where.device,
+	*bad = (struct scrub_bad){ .space = blocks_space(d->blocks, c->lease.block), .disk = c->where.unit,
 				   .tier = nvme ? TIER_NVME : TIER_HOST, .segment = c->where.slot >> 16 };
 	memcpy(bad->key, blocks_key(d->blocks, c->lease.block), sizeof bad->key);
 	if (s->repair)
@@ -176,7 +176,7 @@ static void read_done(struct xfer *x)
 		verify(c, c->buffer, x->bytes);
 		return;
 	}
-	/* A sector that cannot be read is a bad copy; of a device that is away, nothing is known. */
+	/* A sector that cannot be read is a bad copy; of a disk that is away, nothing is known. */
 	if (s->ended || x->kept || x->status == -ECANCELED || !nvme_readable(s->d->tiers[TIER_NVME], &c->where)) {
 		skip(c);
 	} else if (!c->again) {

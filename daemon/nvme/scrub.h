@@ -18,7 +18,7 @@ enum { SCRUB_JOBS = 4, SCRUB_BAD = 256 };	/* copies in hand at once; bad ones ke
 
 struct scrub_report {
 	uint64_t checked_blocks, checked_bytes;	/* copies */
-	uint64_t skipped_blocks;		/* gone or moved meanwhile, on a device that is away, or in an unknown space */
+	uint64_t skipped_blocks;		/* gone or moved meanwhile, on a disk that is away, or in an unknown space */
 	uint64_t walked_blocks, total_blocks;	/* how far it is */
 	uint64_t bad_blocks;
 	bool done;
@@ -28,7 +28,7 @@ struct scrub_bad {
 	uint8_t key[32];
 	uint32_t space;
 	enum tier_id tier;
-	uint32_t device, segment;		/* host: slab */
+	uint32_t disk, segment;		/* host: slab */
 };
 
 /* repair: a bad copy is dropped; with its last copy goes the block. -EBUSY: one runs; -ENOMEM. */
@@ -36,7 +36,7 @@ int  scrub_start(struct kvtierd *d, bool repair, struct scrub **ret);
 void scrub_report(const struct scrub *scrub, struct scrub_report *ret);
 /* Each bad copy once, the first SCRUB_BAD of those not yet asked for; it pauses while they are not taken. */
 bool scrub_next_bad(struct scrub *scrub, struct scrub_bad *ret);
-/* Any time; what is in the hands of a device or worker is waited for behind the caller's back. */
+/* Any time; what is in the hands of a disk or worker is waited for behind the caller's back. */
 void scrub_end(struct scrub *scrub);
 /* The buffer of a read that was given up is free again: from the NVMe tier, through copies.c. */
 void scrub_release(struct kvtierd *d, const struct extent *home);

@@ -96,8 +96,8 @@ static void tell(struct kvtierd *d)
 	if (!d->tiers[TIER_NVME])
 		return;
 	nvme_status(d->tiers[TIER_NVME], &s);
-	log_info("NVMe tier %s: %u of %u devices, %llu MiB, engine %s; %u blocks found in %llu ms by reading %llu KiB",
-		 tier_state_name(tier_state(d->tiers[TIER_NVME])), s.usable, s.devices,
+	log_info("NVMe tier %s: %u of %u disks, %llu MiB, engine %s; %u blocks found in %llu ms by reading %llu KiB",
+		 tier_state_name(tier_state(d->tiers[TIER_NVME])), s.usable, s.disks,
 		 (unsigned long long)(d->tiers[TIER_NVME]->capacity_bytes >> 20), s.engine, blocks_nvme_count(d->blocks),
 		 (unsigned long long)(s.recovery_ns / 1000000), (unsigned long long)(s.log.recovery_bytes >> 10));
 	if (s.text[0])
@@ -120,9 +120,9 @@ int storage_find(struct kvtierd *d, uint64_t patience_ns)
 
 bool storage_answers(const struct kvtierd *d)
 {
-	struct nvme_device_row row;
+	struct nvme_disk_row row;
 
-	for (uint32_t i = 0; nvme_device(d->tiers[TIER_NVME], i, &row); i++)
+	for (uint32_t i = 0; nvme_row(d->tiers[TIER_NVME], i, &row); i++)
 		if (row.state != TIER_UP && !row.for_good && row.segment_bytes)
 			return false;
 	return true;

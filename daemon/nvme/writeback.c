@@ -340,7 +340,7 @@ static void flush_add(void *arg, uint32_t block)
 		(void)enqueue(w, block);	/* there is room: flush_step() saw to it */
 }
 
-/* What is queued will not be written, and there is nothing to wait for: no device takes writes, or the budget is used
+/* What is queued will not be written, and there is nothing to wait for: no disk takes writes, or the budget is used
  * up, and a day is long. 0: it will. */
 static int hopeless(const struct writeback *w)
 {
@@ -404,7 +404,7 @@ static bool flush_step(struct writeback *w)
 	}
 }
 
-/* Every wait has an end: a device that stalls, or a budget that is used up, must not keep the asker for ever. */
+/* Every wait has an end: a disk that stalls, or a budget that is used up, must not keep the asker for ever. */
 static void on_flush_watch(struct loop_timer *timer)
 {
 	struct flush *f = container_of(timer, struct flush, watch);

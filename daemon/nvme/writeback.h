@@ -30,8 +30,8 @@ uint64_t writeback_ended(const struct writeback *w);	/* writes so far; NULL: 0 *
 /*
  * Everything in host memory now is to be written, whatever the policy says, then synced; what is stored meanwhile
  * does not prolong it. `done` runs later, once: 0, or -errno of the tier: of the first write that failed; -EROFS or
- * -ENODEV where no device takes any and none is to be waited for; -EDQUOT: the write budget is used up; when nothing
- * moved for ten seconds -EIO: a device is in trouble, or -ETIMEDOUT: it does not end its last writes.
+ * -ENODEV where no disk takes any and none is to be waited for; -EDQUOT: the write budget is used up; when nothing
+ * moved for ten seconds -EIO: a disk is in trouble, or -ETIMEDOUT: it does not end its last writes.
  * last: the tier takes no writes after that. -EBUSY: one is under way; -ENODEV: no NVMe tier.
  */
 int  writeback_flush(struct kvtierd *d, bool last, void (*done)(void *arg, int status), void *arg);

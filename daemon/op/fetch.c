@@ -407,7 +407,7 @@ bool fetch_again(struct kvtierd *d, struct part *part)
 		return false;
 	/* Its segment was used again while we read: what came was another block. The next read is from where it is. */
 	if (blocks_nvme(d->blocks, part->lease.block, &now) &&
-	    (now.device != part->xfer.where.device || now.slot != part->xfer.where.slot ||
+	    (now.unit != part->xfer.where.unit || now.slot != part->xfer.where.slot ||
 	     now.generation != part->xfer.where.generation))
 		return true;
 	if (!part->reread) {

@@ -400,7 +400,7 @@ static void count_corrupt(struct kvtierd *d, const struct part *part)
 	log_limited(&d->requests->log, loop_now(d->loop), LOG_LEVEL_ERROR, "an image %s failed its checks and was dropped "
 		    "(%s %u): a miss, not data; if this repeats, test %s", nvme ? "read from NVMe" : "in the host tier",
 		    nvme ? "segment" : "slab", nvme ? part->xfer.where.slot >> 16 : part->where.slot >> 16,
-		    nvme ? "the device" : "the machine's memory");
+		    nvme ? "the disk" : "the machine's memory");
 	stats_add(nvme ? &v->tiers_nvme_corrupt_blocks_total : &v->tiers_host_corrupt_blocks_total, 1);
 	stats_health_set(d->stats, nvme ? STATS_HEALTH_NVME_CORRUPT : STATS_HEALTH_CORRUPT, true);
 }

@@ -91,7 +91,7 @@ const uint8_t *blocks_key(const struct blocks *blocks, uint32_t block);
 uint32_t blocks_host_slot(const struct blocks *blocks, uint32_t block);
 /* Whether there is an NVMe copy; *ret (may be NULL) says where. */
 bool blocks_nvme(const struct blocks *blocks, uint32_t block, struct extent *ret);
-/* The NVMe copy is there now (device < 16, generation < 2^20), or, NULL, no more; an away block cannot lose it
+/* The NVMe copy is there now (unit < 16, generation < 2^20), or, NULL, no more; an away block cannot lose it
  * so, only be dropped or condemned. For a block that is present: whoever wrote one asks blocks_live() first. */
 void blocks_set_nvme(struct blocks *blocks, uint32_t block, const struct extent *where);
 /* The host copy moved to another slot; not pinned. */

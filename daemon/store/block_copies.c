@@ -15,13 +15,13 @@ void block_nvme_put(struct blocks *blocks, uint32_t block, const struct extent *
 {
 	struct place *place = &blocks->place[block];
 
-	assert(where->tier == TIER_NVME && where->device < 1 << 4 && where->generation < 1 << 20);
+	assert(where->tier == TIER_NVME && where->unit < 1 << 4 && where->generation < 1 << 20);
 	blocks->nvme_count += !place->has_nvme;
 	place->has_nvme = 1;
 	place->nvme_slot = where->slot;
 	place->nvme_generation = where->generation & 0xfffffu;
 	evict_set_mark(blocks->evict, block, (evict_mark(blocks->evict, block) & MARK_VARIANT) |
-					     (uint32_t)where->device << MARK_DEVICE_SHIFT);
+					     (uint32_t)where->unit << MARK_DISK_SHIFT);
 }
 
 void block_nvme_clear(struct blocks *blocks, uint32_t block)
@@ -170,7 +170,7 @@ bool blocks_nvme(const struct blocks *blocks, uint32_t block, struct extent *ret
 	assert(block_held(blocks, block));
 	if (place->has_nvme && ret)
 		*ret = (struct extent){ .tier = TIER_NVME, .slot = place->nvme_slot,
-					.device = (uint8_t)(evict_mark(blocks->evict, block) >> MARK_DEVICE_SHIFT),
+					.unit = (uint8_t)(evict_mark(blocks->evict, block) >> MARK_DISK_SHIFT),
 					.generation = place->nvme_generation };
 	return place->has_nvme;
 }

@@ -27,7 +27,7 @@ union name {
 struct __attribute__((packed)) place {
 	uint32_t slot;			/* in the host tier; BLOCK_NONE: away */
 	uint32_t nvme_slot;
-	uint32_t nvme_generation : 20;	/* the device is in evict.c's mark */
+	uint32_t nvme_generation : 20;	/* the disk is in evict.c's mark */
 	uint32_t space : 15;
 	uint32_t state : 3;		/* enum block_state */
 	uint32_t queued : 1;
@@ -37,7 +37,7 @@ static_assert(sizeof(struct place) == 13, "the memory budget of a block counts o
 static_assert(TIER_MAX_SPACES <= 1 << 15, "place.space");
 
 /* Five more bits of a block, which evict.c has room for. */
-enum { MARK_VARIANT = 1, MARK_DEVICE_SHIFT = 1 };
+enum { MARK_VARIANT = 1, MARK_DISK_SHIFT = 1 };
 
 /*
  * Who holds which host slots, by space, so that victims can be taken from one and not from another: each account has an

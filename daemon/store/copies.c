@@ -6,7 +6,7 @@
  * table second. Where the tier itself drops a record, its extent is stale when its callback returns, so there is
  * nothing to tell.
  *
- * Purge:	IDLE ──copies_purge──> TABLE ──all numbers walked──> DEVICES ──nvme_purge done──> IDLE
+ * Purge:	IDLE ──copies_purge──> TABLE ──all numbers walked──> DISKS ──nvme_purge done──> IDLE
  * The table is walked a slice a turn. Blocks of the tenant that are committed meanwhile are younger than the purge
  * was asked for; they may go or stay.
  *
@@ -34,12 +34,12 @@ enum {
 	SAMPLE = 64,			/* away blocks looked at for an old one */
 };
 
-#define PURGE_PATIENCE_NS 10000000000ull	/* for the devices: one that stalls must not keep the asker for ever */
+#define PURGE_PATIENCE_NS 10000000000ull	/* for the disks: one that stalls must not keep the asker for ever */
 
-/* What evict.c can count up to, and room above it: a device could say anything. */
+/* What evict.c can count up to, and room above it: a disk could say anything. */
 #define MAX_FOUND_TICK (1ull << 47)
 
-enum purge_stage { PURGE_IDLE, PURGE_TABLE, PURGE_DEVICES };
+enum purge_stage { PURGE_IDLE, PURGE_TABLE, PURGE_DISKS };
 
 struct copies {
 	struct kvtierd *d;
@@ -47,7 +47,7 @@ struct copies {
 	enum purge_stage purge;
 	uint8_t tenant[16];
 	uint32_t cursor;
-	uint64_t purged, devices_until_ns;
+	uint64_t purged, disks_until_ns;
 	void (*done)(void *arg, int status, uint64_t blocks);
 	void *arg;
 	struct loop_poller poller;
@@ -158,7 +158,7 @@ uint32_t copies_image_bytes(const struct kvtierd *d, uint32_t block)
 
 static bool same_place(const struct extent *a, const struct extent *b)
 {
-	return a->device == b->device && a->slot == b->slot && a->generation == b->generation;
+	return a->unit == b->unit && a->slot == b->slot && a->generation == b->generation;
 }
 
 /* The block whose NVMe copy is at `where`, or BLOCK_NONE: it is not there any more. */
@@ -278,17 +278,17 @@ static void purge_end(struct copies *c, int status)
 	c->purge = PURGE_IDLE;
 	c->done = NULL;
 	log_info("purge: %llu blocks dropped%s%s", (unsigned long long)c->purged,
-		 status ? "; on a device they may come back after a restart: " : "", status ? strerror(-status) : "");
+		 status ? "; on a disk they may come back after a restart: " : "", status ? strerror(-status) : "");
 	if (done)
 		done(c->arg, status, c->purged);
 }
 
 /* Nobody waits for it any more if it took too long. */
-static void purge_devices_done(void *arg, int status)
+static void purge_disks_done(void *arg, int status)
 {
 	struct copies *c = arg;
 
-	if (c->purge == PURGE_DEVICES)
+	if (c->purge == PURGE_DISKS)
 		purge_end(c, status);
 }
 
@@ -308,16 +308,16 @@ static bool purge_poll(struct copies *c)
 	struct kvtierd *d = c->d;
 	int r = 0;
 
-	if (c->purge == PURGE_DEVICES && loop_now(d->loop) >= c->devices_until_ns)
+	if (c->purge == PURGE_DISKS && loop_now(d->loop) >= c->disks_until_ns)
 		purge_end(c, -EIO);
 	if (c->purge != PURGE_TABLE)
 		return false;
 	if (blocks_walk(d->blocks, &c->cursor, PURGE_SLICE, purge_block, c))
 		return true;
-	c->purge = PURGE_DEVICES;
-	c->devices_until_ns = loop_now(d->loop) + PURGE_PATIENCE_NS;
+	c->purge = PURGE_DISKS;
+	c->disks_until_ns = loop_now(d->loop) + PURGE_PATIENCE_NS;
 	if (d->tiers[TIER_NVME])
-		r = nvme_purge(d->tiers[TIER_NVME], c->tenant, purge_devices_done, c);
+		r = nvme_purge(d->tiers[TIER_NVME], c->tenant, purge_disks_done, c);
 	if (r || !d->tiers[TIER_NVME])
 		purge_end(c, r);
 	return true;

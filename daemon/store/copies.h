@@ -37,7 +37,7 @@ uint32_t copies_image_bytes(const struct kvtierd *d, uint32_t block);
 
 /*
  * Drops every block of a tenant from all tiers, and makes NVMe forget them for good; `done` runs later, once: status
- * 0, or why what is on a device could come back after a restart, and how many blocks went. -EBUSY: one is under way.
+ * 0, or why what is on a disk could come back after a restart, and how many blocks went. -EBUSY: one is under way.
  */
 int  copies_purge(struct kvtierd *d, const char *tenant, void (*done)(void *arg, int status, uint64_t blocks),
 		  void *arg);

@@ -5,7 +5,7 @@
  * Invariants
  *   S1 numbers, and which space goes when there are too many: space_table.h.
  *   S2 a tenant's secret is the same at every start (secret.h), so keys survive restarts.
- *   S3 a client that opens a space which was found, unknown, on a device gets its number and its blocks.
+ *   S3 a client that opens a space which was found, unknown, on a disk gets its number and its blocks.
  */
 #include "space.h"
 

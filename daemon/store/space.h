@@ -4,7 +4,7 @@
  *
  * A space is found by (tenant, SHA-256 of its geometry). It stays while a connection has it open or it has blocks; of
  * those not open the least used one goes with its blocks when there are more than may be, so that a new one finds room
- * (space_table.h). Records found on a device at start name theirs only by `owner`: such a space is *unknown*
+ * (space_table.h). Records found on a disk at start name theirs only by `owner`: such a space is *unknown*
  * (number and image sizes, no geometry) until a client opens it, and then keeps number and blocks. A pointer to a space
  * that is not open is good until the next space_acquire(), space_found() or spaces_sweep(). What a client may not see
  * (the tenant secret) never leaves this file; what it may (the chain's salt) is SHA-256("kvtier salt 1" | secret |

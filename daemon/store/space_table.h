@@ -17,7 +17,7 @@
  *      share (`max` by the number of tenants); then one without blocks; then one with few, which cost little to compute
  *      again, whatever a client does that opens thousands of spaces; then one that nobody opened since the start; then
  *      the least recent.
- *   T4 a space found on a device takes the place of one that was found there, too, and is less recent, and of no other.
+ *   T4 a space found on a disk takes the place of one that was found there, too, and is less recent, and of no other.
  */
 #ifndef KVTIER_SPACE_TABLE_H
 #define KVTIER_SPACE_TABLE_H

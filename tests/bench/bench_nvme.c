@@ -354,7 +354,7 @@ static int open_all(struct rig *rig, char *note, size_t n)
 static void close_all(struct rig *rig)
 {
 	if (rig->tier && close_tier(rig))
-		return;		/* the device has buffers of ours: leave everything as it is */
+		return;		/* the disk has buffers of ours: leave everything as it is */
 	(void)io_close(rig->io);
 	tier_close(rig->host);
 	loop_close(rig->loop);

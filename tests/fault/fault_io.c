@@ -167,7 +167,7 @@ static void a_sync_that_fails_says_so(void **state)
 	rig_tear_down(&rig);
 }
 
-/* One write in the device that does not end, more behind it: the reads submitted after all of them do. */
+/* One write in the disk that does not end, more behind it: the reads submitted after all of them do. */
 static void reads_overtake_queued_writes(void **state)
 {
 	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state, .read_depth = 1, .write_depth = 1 };
@@ -209,7 +209,7 @@ static void a_stall_can_be_seen_and_harms_nobody_else(void **state)
 	assert_int_equal(io_submit(rig.io, &write.op), 0);
 	rig_run_a_little(&rig);
 	io_counters(rig.io, &before);
-	assert_int_equal(before.writes_in_device, 1);
+	assert_int_equal(before.writes_in_disk, 1);
 	assert_true(before.oldest_ns > 0);
 	assert_int_equal(rig_do(&rig, IO_READ, 0, PAGE, 8), 0);
 	rig_run_a_little(&rig);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: a device that vanished serves again when it is at its path again, and only that device, as it was left: not
+ * Goal: a disk that vanished serves again when it is at its path again, and only that disk, as it was left: not
  * another store, nor an older copy of it, nor one that was used elsewhere meanwhile. What is refused is left alone, and
  * nothing is closed that an I/O still uses.
  * Method: a real file whose transfers all end with -ENODEV (lib_io_faults.h) while other files are put in its place.
@@ -73,7 +73,7 @@ static int open_descriptors(const char *path)
 	return n;
 }
 
-/* --- the device --- */
+/* --- the disk --- */
 
 static void gone(uint32_t kinds)
 {
@@ -89,20 +89,20 @@ static void lose(void)
 
 static bool is_said(struct site *s)
 {
-	struct nvme_device_row row;
+	struct nvme_disk_row row;
 
-	site_device(s, 0, &row);
+	site_disk(s, 0, &row);
 	return strstr(row.text, awaited) != NULL;
 }
 
 static void says(const char *word)
 {
-	struct nvme_device_row row;
+	struct nvme_disk_row row;
 
 	awaited = word;
 	if (site_settle(&site, is_said))
 		return;
-	site_device(&site, 0, &row);
+	site_disk(&site, 0, &row);
 	fail_msg("\"%s\" lacks \"%s\"", row.text, word);
 }
 
@@ -138,7 +138,7 @@ static void is_refused(const char *from, const char *word)
 
 /* --- it is back --- */
 
-/* With another inode, as the node of a device that was plugged in again has. */
+/* With another inode, as the node of a disk that was plugged in again has. */
 static void it_is_found_at_its_path(void **state)
 {
 	(void)state;
@@ -175,9 +175,9 @@ static void it_may_vanish_while_it_starts(void **state)
 
 static bool has_failed_twice(struct site *s)
 {
-	struct nvme_device_row row;
+	struct nvme_disk_row row;
 
-	site_device(s, 0, &row);
+	site_disk(s, 0, &row);
 	return row.io.errors_total >= 2;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: a flipped bit anywhere on the device costs at most what it lies in: every load gives the block's whole right
+ * Goal: a flipped bit anywhere on the disk costs at most what it lies in: every load gives the block's whole right
  * bytes or is a miss.
  * Method: a store is filled and stopped, by a flush or as by a kill; bits are flipped in its file, in each kind of
  * structure and then anywhere ($SEED); it starts again, and all is loaded through the checks a reader makes

@@ -49,12 +49,12 @@ static void refused(const char *word)
 {
 	static uint8_t before[SITE_BYTES], after[SITE_BYTES];
 	const uint64_t size = size_of_it() < sizeof(before) ? size_of_it() : 0;
-	struct nvme_device_row row;
+	struct nvme_disk_row row;
 
 	site_peek(site.path[0], 0, before, size);
 	site_start(&site);
 	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
-	site_device(&site, 0, &row);
+	site_disk(&site, 0, &row);
 	assert_true(row.for_good);
 	if (!strstr(row.text, word))
 		fail_msg("\"%s\" lacks \"%s\"", row.text, word);
@@ -120,7 +120,7 @@ static void what_cannot_be_reserved_leaves_nothing_behind(void **state)
 {
 	const struct rlimit small = { .rlim_cur = SITE_BYTES / 2, .rlim_max = RLIM_INFINITY };
 	struct rlimit before;
-	struct nvme_device_row row;
+	struct nvme_disk_row row;
 
 	(void)state;
 	(void)signal(SIGXFSZ, SIG_IGN);
@@ -131,7 +131,7 @@ static void what_cannot_be_reserved_leaves_nothing_behind(void **state)
 		assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
 		site_start(&site);
 		assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-		site_device(&site, 0, &row);
+		site_disk(&site, 0, &row);
 		assert_true(row.for_good);
 		assert_non_null(strstr(row.text, "no room"));
 		site_stop(&site, false);
@@ -141,12 +141,12 @@ static void what_cannot_be_reserved_leaves_nothing_behind(void **state)
 
 static void a_size_is_needed_to_make_a_file(void **state)
 {
-	struct nvme_device_row row;
+	struct nvme_disk_row row;
 
 	(void)state;
 	site.conf.bytes = 0;
 	site_start(&site);
-	site_device(&site, 0, &row);
+	site_disk(&site, 0, &row);
 	assert_non_null(strstr(row.text, "`bytes`"));
 	assert_true(size_of_it() == UINT64_MAX);
 }
@@ -280,38 +280,38 @@ static void another_stores_segments_are_not_served(void **state)
 
 static void a_directory_or_a_fifo_is_refused(void **state)
 {
-	struct nvme_device_row row;
+	struct nvme_disk_row row;
 
 	(void)state;
 	assert_int_equal(mkdir(site.path[0], 0700), 0);
 	site_start(&site);
-	site_device(&site, 0, &row);
+	site_disk(&site, 0, &row);
 	assert_non_null(strstr(row.text, "a directory"));
 	site_stop(&site, false);
 	assert_int_equal(rmdir(site.path[0]), 0);
 	assert_int_equal(mkfifo(site.path[0], 0600), 0);
 	site_start(&site);			/* does not hang */
-	site_device(&site, 0, &row);
+	site_disk(&site, 0, &row);
 	assert_non_null(strstr(row.text, "a fifo"));
 }
 
 static void a_missing_directory_is_refused(void **state)
 {
-	struct nvme_device_row row;
+	struct nvme_disk_row row;
 	char path[320];
 
 	(void)state;
 	(void)snprintf(path, sizeof(path), "%s/there/store", site.dir);
 	site.conf.paths[0] = path;
 	site_start(&site);
-	site_device(&site, 0, &row);
+	site_disk(&site, 0, &row);
 	assert_non_null(strstr(row.text, "directory does not exist"));
 }
 
 static void without_permission_it_is_refused(void **state)
 {
 	const uid_t me = geteuid();
-	struct nvme_device_row row;
+	struct nvme_disk_row row;
 
 	(void)state;
 	make_store(3);
@@ -321,7 +321,7 @@ static void without_permission_it_is_refused(void **state)
 	site_start(&site);
 	if (!me)
 		(void)setfsuid(0);
-	site_device(&site, 0, &row);
+	site_disk(&site, 0, &row);
 	assert_non_null(strstr(row.text, "no permission"));
 }
 

@@ -99,7 +99,7 @@ static void reads_that_fail_take_it_offline_and_a_probe_brings_it_back(void **st
 	assert_int_equal(site_store(&site, 30), 0);
 }
 
-static void a_device_that_is_gone_is_offline_at_once(void **state)
+static void a_disk_that_is_gone_is_offline_at_once(void **state)
 {
 	(void)state;
 	spoil(1 << IO_READ, 0, 1, -ENODEV);
@@ -294,7 +294,7 @@ static void a_stalled_write_stays_lent(void **state)
 	assert_int_equal(site_load(&site, 30), 0);
 }
 
-static void a_read_cancelled_in_the_device_keeps_its_buffer(void **state)
+static void a_read_cancelled_in_the_disk_keeps_its_buffer(void **state)
 {
 	struct site_slot *slot;
 	int r;
@@ -357,7 +357,7 @@ int main(void)
 		CASE(one_read_error_is_one_miss),
 		CASE(short_reads_are_no_errors),
 		CASE(reads_that_fail_take_it_offline_and_a_probe_brings_it_back),
-		CASE(a_device_that_is_gone_is_offline_at_once),
+		CASE(a_disk_that_is_gone_is_offline_at_once),
 		CASE(a_full_file_system_is_readonly_until_there_is_room),
 		CASE(three_failed_writes_make_it_readonly),
 		CASE(any_write_may_fail),
@@ -365,7 +365,7 @@ int main(void)
 		CASE(a_purge_that_cannot_be_written_says_so),
 		CASE(a_stalled_read_ends_and_its_buffer_is_kept),
 		CASE(a_stalled_write_stays_lent),
-		CASE(a_read_cancelled_in_the_device_keeps_its_buffer),
+		CASE(a_read_cancelled_in_the_disk_keeps_its_buffer),
 		CASE(a_flush_waits_for_a_stalled_disk),
 	};
 

@@ -56,7 +56,7 @@ static inline struct extent host_at(uint32_t slot)
 /* With the largest values that a place can have for number 0. */
 static inline struct extent nvme_at(uint32_t number)
 {
-	return (struct extent){ .tier = TIER_NVME, .device = (uint8_t)(15 - number % 16), .slot = ~number,
+	return (struct extent){ .tier = TIER_NVME, .unit = (uint8_t)(15 - number % 16), .slot = ~number,
 				.generation = 0xfffff - number };
 }
 

@@ -122,7 +122,7 @@ static uint32_t fake_looks_needed;	/* until it is done */
 static uint32_t fake_bad;		/* blocks, all found at the end */
 static bool fake_repair;		/* what the scrub was started with */
 static char fake_tenant[32];		/* that was purged */
-static uint32_t fake_devices, fake_endpoints;
+static uint32_t fake_disks, fake_endpoints;
 static struct loop_timer fake_timer;	/* ends a flush or a purge */
 static uint32_t fake_begun, fake_ended, fake_canceled; /* shared: relaxed */
 
@@ -210,7 +210,7 @@ bool scrub_next_bad(struct scrub *scrub, struct scrub_bad *ret)
 	assert_ptr_equal(scrub, &fake_looks);
 	if (fake_bad == 0 || fake_looks <= fake_looks_needed)
 		return false;
-	*ret = (struct scrub_bad){ .space = 1, .tier = TIER_NVME, .device = 2, .segment = 77 };
+	*ret = (struct scrub_bad){ .space = 1, .tier = TIER_NVME, .disk = 2, .segment = 77 };
 	memset(ret->key, 0xab, sizeof(ret->key));
 	fake_bad--;
 	return true;
@@ -222,12 +222,12 @@ void scrub_end(struct scrub *scrub)
 	count(&fake_ended);
 }
 
-bool nvme_device(const struct tier *tier, uint32_t i, struct nvme_device_row *ret)
+bool nvme_row(const struct tier *tier, uint32_t i, struct nvme_disk_row *ret)
 {
 	(void)tier;
-	if (i >= fake_devices)
+	if (i >= fake_disks)
 		return false;
-	*ret = (struct nvme_device_row){ .state = TIER_OFFLINE, .capacity_bytes = 1ull << 40 };
+	*ret = (struct nvme_disk_row){ .state = TIER_OFFLINE, .capacity_bytes = 1ull << 40 };
 	snprintf(ret->path, sizeof(ret->path), "/dev/nvme%" PRIu32, i);
 	snprintf(ret->text, sizeof(ret->text), "%s", nasty);
 	ret->log.read_errors = 3;
@@ -294,7 +294,7 @@ static int rig_setup(void **unused)
 	d.tiers[TIER_HOST] = d.tiers[TIER_NVME] = d.tiers[TIER_REDIS] = &host;
 	fake_clients = 3;
 	fake_spaces = 2;
-	fake_slices = fake_bad = fake_looks = fake_looks_needed = fake_devices = fake_endpoints = 0;
+	fake_slices = fake_bad = fake_looks = fake_looks_needed = fake_disks = fake_endpoints = 0;
 	fake_begun = fake_ended = fake_canceled = 0;
 	fake_start = fake_status = 0;
 	fake_never = fake_repair = false;

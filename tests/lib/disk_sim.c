@@ -11,14 +11,14 @@
 
 enum { LATENCY_NS = 100000 };
 
-static struct disk_sim *sim_of(struct nvme_disk *disk)
+static struct disk_sim *sim_of(struct nvme_medium *medium)
 {
-	return (struct disk_sim *)(void *)disk;	/* its first member */
+	return (struct disk_sim *)(void *)medium;	/* its first member */
 }
 
-static uint64_t sim_now(struct nvme_disk *disk)
+static uint64_t sim_now(struct nvme_medium *medium)
 {
-	return sim_of(disk)->time_ns;
+	return sim_of(medium)->time_ns;
 }
 
 /* What ended by then is on the medium. */
@@ -44,7 +44,7 @@ static struct sim_write *add_write(struct disk_sim *sim, const struct io_op *op)
 	struct sim_write *w = malloc(sizeof(*w) + op->bytes);
 
 	assert(w);
-	if (sim->n_writes == SIM_UNSYNCED)	/* a device does not hold back for ever */
+	if (sim->n_writes == SIM_UNSYNCED)	/* a disk does not hold back for ever */
 		write_back(sim, sim->ends - SIM_UNSYNCED / 2);
 	assert(sim->n_writes < SIM_UNSYNCED);
 	*w = (struct sim_write){ .offset = op->offset, .bytes = op->bytes };
@@ -70,15 +70,15 @@ static enum sim_lie kind_of_lie(struct disk_sim *sim, const struct io_op *op, ui
 	return lie;
 }
 
-/* Where a write goes instead: some page of the device that has room for it. */
+/* Where a write goes instead: some page of the disk that has room for it. */
 static uint64_t elsewhere(struct disk_sim *sim, uint32_t bytes)
 {
 	return (uint64_t)random_below(&sim->random, (uint32_t)((sim->bytes - bytes) / IO_ALIGN + 1)) * IO_ALIGN;
 }
 
-static int sim_submit(struct nvme_disk *disk, struct io_op *op)
+static int sim_submit(struct nvme_medium *medium, struct io_op *op)
 {
-	struct disk_sim *sim = sim_of(disk);
+	struct disk_sim *sim = sim_of(medium);
 	const uint64_t nth = sim->submits + 1;
 	enum sim_lie lie;
 
@@ -114,8 +114,8 @@ static int sim_submit(struct nvme_disk *disk, struct io_op *op)
 void disk_sim_open(struct disk_sim *sim, uint64_t bytes, uint64_t seed)
 {
 	memset(sim, 0, sizeof(*sim));
-	sim->disk.submit = sim_submit;
-	sim->disk.now_ns = sim_now;
+	sim->medium.submit = sim_submit;
+	sim->medium.now_ns = sim_now;
 	sim->random.state = seed;
 	sim->bytes = bytes;
 	sim->depth = SIM_DEPTH;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * disk_sim.h - a block device for tests of the log, with time of its own and everything a device may do to
+ * disk_sim.h - a block device for tests of the log, with time of its own and everything a disk may do to
  * unsynced data. Deterministic by its seed.
  *
  * Ops end in an order of random latencies. What was written is visible to reads when it ended. A crash keeps
@@ -31,7 +31,7 @@ struct sim_write {			/* not durable yet */
 };
 
 struct disk_sim {
-	struct nvme_disk disk;
+	struct nvme_medium medium;
 	struct random random;
 	uint64_t bytes;
 	uint8_t *now, *durable;		/* as reads see it; as a crash surely leaves it */
@@ -52,7 +52,7 @@ struct disk_sim {
 	uint64_t fail_nth;		/* op, as submitted: ends with fail_status */
 	uint64_t fail_from;		/* and every one from here */
 	int      fail_status;
-	bool     fail_done;		/* with the write carried out: the device lies */
+	bool     fail_done;		/* with the write carried out: the disk lies */
 	uint64_t refuse_nth;		/* submit answers refuse_status, once */
 	int      refuse_status;
 	uint64_t lie_nth;		/* op, as submitted, or the next one of its kind */

@@ -11,7 +11,7 @@
 
 enum { ALWAYS = 1 << 30, READS = 1 << IO_READ, WRITES = 1 << IO_WRITE, SYNCS = 1 << IO_FDATASYNC };
 
-/* A small host and a small NVMe tier; an I/O that takes 300 ms makes the device offline... */
+/* A small host and a small NVMe tier; an I/O that takes 300 ms makes the disk offline... */
 extern const char faulty_quick[];
 /* ...or only one of a minute does. */
 extern const char faulty_patient[];

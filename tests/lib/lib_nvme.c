@@ -160,7 +160,7 @@ void kit_open(struct kit *kit, uint32_t segments, uint64_t seed)
 {
 	memset(kit, 0, sizeof(*kit));
 	disk_sim_open(&kit->sim, NVME_DATA_OFFSET + (uint64_t)segments * KIT_SEGMENT, seed);
-	kit->conf.device_bytes = kit->conf.bytes = kit->sim.bytes;
+	kit->conf.disk_bytes = kit->conf.bytes = kit->sim.bytes;
 	kit->conf.segment_bytes = KIT_SEGMENT;
 	memset(kit->conf.uuid, 0x77, sizeof(kit->conf.uuid));
 	kit->answer = NVME_LIVE;
@@ -209,7 +209,7 @@ static void make_log(struct kit *kit)
 
 	assert(!kit->log);
 	kit->ready = 1;
-	assert(!nvme_log_new(&kit->conf, &kit->sim.disk, &table, &kit->log, text, sizeof(text)));
+	assert(!nvme_log_new(&kit->conf, &kit->sim.medium, &table, &kit->log, text, sizeof(text)));
 }
 
 bool kit_step(struct kit *kit)
@@ -425,7 +425,7 @@ void kit_write_spare(struct kit *kit)
 	memset(kit->buffer, 0xff, NVME_PAGE);
 	kit->spare = (struct io_op){ .kind = IO_WRITE, .buffer = kit->buffer, .bytes = NVME_PAGE,
 				     .offset = nvme_log_spare(kit->log), .done = spare_written };
-	if (!kit->sim.disk.submit(&kit->sim.disk, &kit->spare))
+	if (!kit->sim.medium.submit(&kit->sim.medium, &kit->spare))
 		while (kit->spare.state != IO_IDLE && disk_sim_step(&kit->sim))
 			;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_nvme.h - a log on a simulated device, with a block table that knows what every block's bytes must be.
+ * lib_nvme.h - a log on a simulated disk, with a block table that knows what every block's bytes must be.
  *
  * Block i belongs to tenant i % KIT_TENANTS and has one of three shapes in turn: the tag in the padding of
  * the first page, in a page of its own, in the padding of a later page. Its image follows from its number
@@ -61,7 +61,7 @@ void kit_forget(struct kit *kit, uint32_t block);
  */
 int  kit_load(struct kit *kit, uint32_t block);
 int  kit_flush(struct kit *kit, bool last);
-void kit_write_spare(struct kit *kit);		/* as the device's probe does, when nothing else is on its way */
+void kit_write_spare(struct kit *kit);		/* as the disk's probe does, when nothing else is on its way */
 int  kit_purge(struct kit *kit, uint32_t tenant);
 uint32_t kit_load_all(struct kit *kit);		/* how many are whole; the others must be misses */
 void kit_check(struct kit *kit);		/* sums in the log = those over the table */

@@ -246,7 +246,7 @@ static void slot_done(struct xfer *x)
 	slot->busy = x->kept;
 	if (x->op != XFER_WRITE || x->status)
 		return;
-	assert(x->where.tier == TIER_NVME && x->where.device < site->conf.n_paths);
+	assert(x->where.tier == TIER_NVME && x->where.unit < site->conf.n_paths);
 	site->block[slot->block].there = true;
 	site->block[slot->block].where = x->where;
 	site->block[slot->block].tick = x->record.tick;
@@ -402,7 +402,7 @@ int site_flush(struct site *site, bool last)
 	return wait_end(site, nvme_flush(site->tier, last, on_ended, site));
 }
 
-void site_device(struct site *site, uint32_t i, struct nvme_device_row *ret)
+void site_disk(struct site *site, uint32_t i, struct nvme_disk_row *ret)
 {
-	assert_true(nvme_device(site->tier, i, ret));
+	assert_true(nvme_row(site->tier, i, ret));
 }

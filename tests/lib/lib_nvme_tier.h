@@ -67,7 +67,7 @@ void site_store_range(struct site *site, uint32_t from, uint32_t to);
 void site_forget(struct site *site, uint32_t block);
 int  site_purge(struct site *site, uint32_t tenant);
 int  site_flush(struct site *site, bool last);
-void site_device(struct site *site, uint32_t i, struct nvme_device_row *ret);
+void site_disk(struct site *site, uint32_t i, struct nvme_disk_row *ret);
 
 /* Bytes of a file, from outside. */
 void site_peek(const char *path, uint64_t offset, void *ret, size_t n);

@@ -51,7 +51,7 @@ static struct extent random_host(struct model *m)
 
 static struct extent random_nvme(struct model *m)
 {
-	return (struct extent){ .tier = TIER_NVME, .device = (uint8_t)random_below(&m->random, 16),
+	return (struct extent){ .tier = TIER_NVME, .unit = (uint8_t)random_below(&m->random, 16),
 				.slot = (uint32_t)random_next(&m->random),
 				.generation = random_below(&m->random, 1 << 20) };
 }

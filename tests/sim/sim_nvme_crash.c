@@ -3,7 +3,7 @@
  * sim_nvme_crash - goal: after a crash at any point every key is its whole right bytes or a miss, the log
  * starts again, what was purged stays away, and a killed daemon (whose writes the kernel keeps) loses
  * nothing. Method: a short workload that fills, reuses, carries over, purges, seals, and writes where a probe of the
- * device does; cut after each of its writes in turn; each time the device keeps all, nothing, some or torn pieces of
+ * disk does; cut after each of its writes in turn; each time the disk keeps all, nothing, some or torn pieces of
  * what was not synced. Then recovery, more work, a second crash. Seed printed.
  */
 #include <stdarg.h>
@@ -23,7 +23,7 @@ enum { SEGMENTS = 6, BEFORE = 24, AFTER = 44, PURGED = 1, LATER = 1000 };
 static struct kit kit;
 static uint64_t seed;
 
-/* 1: the purge was acknowledged. Stops where the device does. */
+/* 1: the purge was acknowledged. Stops where the disk does. */
 static int workload(void)
 {
 	int purged;

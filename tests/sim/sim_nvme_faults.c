@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_nvme_faults - goal: no failed, refused or stalled I/O makes the log serve wrong bytes, lose count, hang
- * or fall over, and a good device afterwards is enough to go on. Method: the same workload with the n-th I/O
+ * or fall over, and a good disk afterwards is enough to go on. Method: the same workload with the n-th I/O
  * going wrong, n = 1, 2, ... until a run has no n-th I/O; in several ways. Seed printed.
  */
 #include <stdarg.h>
@@ -46,7 +46,7 @@ static void clear_faults(void)
 	sim->fail_nth = sim->fail_from = sim->refuse_nth = sim->stall_nth = 0;
 }
 
-static void with_a_good_device_it_goes_on(void)
+static void with_a_good_disk_it_goes_on(void)
 {
 	clear_faults();
 	kit.sim.time_ns += 1000000000;	/* what failed is tried again after a while */
@@ -89,7 +89,7 @@ static void at_every_io(void (*set)(struct disk_sim *sim, uint64_t nth))
 			workload();
 		if (kit.sim.submits < before + n)
 			last = n;
-		with_a_good_device_it_goes_on();
+		with_a_good_disk_it_goes_on();
 		kit_close(&kit);
 	}
 	printf("%llu I/Os\n", (unsigned long long)n - 1);
@@ -143,7 +143,7 @@ static void an_io_fails_but_wrote(void **state)
 	at_every_io(set_lies);
 }
 
-static void the_device_vanishes_and_comes_back(void **state)
+static void the_disk_vanishes_and_comes_back(void **state)
 {
 	(void)state;
 	at_every_io(set_vanishes);
@@ -172,7 +172,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_io_fails),
 		cmocka_unit_test(an_io_fails_but_wrote),
-		cmocka_unit_test(the_device_vanishes_and_comes_back),
+		cmocka_unit_test(the_disk_vanishes_and_comes_back),
 		cmocka_unit_test(the_queue_is_full_once),
 		cmocka_unit_test(an_io_is_refused),
 		cmocka_unit_test(an_io_stalls),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_nvme_lies - goal: a device that says "written" and lost it, wrote it elsewhere, or answers a read with what was
+ * sim_nvme_lies - goal: a disk that says "written" and lost it, wrote it elsewhere, or answers a read with what was
  * there before, costs blocks and never gives a wrong byte; the log goes on, and starts again. Method: a workload of
  * every deed of the log, with the n-th I/O a lie, n = 1, 2, ... until a run has no n-th I/O, of each kind; then 10,000
  * lies by chance, one I/O in eight. Seed printed.

@@ -249,7 +249,7 @@ static void a_file_system_is_left_alone(void **state)
 }
 
 /* A device of zeros may be anybody's: the operator formats it. */
-static void a_blank_device_is_left_alone(void **state)
+static void a_blank_disk_is_left_alone(void **state)
 {
 	struct disk_world *w = place(state);
 
@@ -290,7 +290,7 @@ static void a_second_daemon_is_refused(void **state)
 }
 
 /* As one that is mounted, or in a RAID. */
-static void a_device_that_others_use_is_refused(void **state)
+static void a_disk_that_others_use_is_refused(void **state)
 {
 	struct disk_world *w = place_formatted(state);
 	const int user = open(w->path, O_RDWR | O_EXCL | O_CLOEXEC);
@@ -352,7 +352,7 @@ static void a_write_notices_that_it_was_pulled(void **state)
 	end(w);
 }
 
-static void another_device_in_its_place_is_left_alone(void **state)
+static void another_disk_in_its_place_is_left_alone(void **state)
 {
 	struct disk_world *w = place_formatted(state);
 	uint64_t hash;
@@ -385,12 +385,12 @@ int main(void)
 		CASE(what_was_flushed_outlives_a_kill),
 		CASE(something_else_is_left_alone),
 		CASE(a_file_system_is_left_alone),
-		CASE(a_blank_device_is_left_alone),
+		CASE(a_blank_disk_is_left_alone),
 		CASE(a_second_daemon_is_refused),
-		CASE(a_device_that_others_use_is_refused),
+		CASE(a_disk_that_others_use_is_refused),
 		CASE(one_that_was_pulled_serves_again),
 		CASE(a_write_notices_that_it_was_pulled),
-		CASE(another_device_in_its_place_is_left_alone),
+		CASE(another_disk_in_its_place_is_left_alone),
 	};
 
 	if (!can_have_one()) {

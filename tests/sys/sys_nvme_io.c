@@ -53,7 +53,7 @@ static void a_read_in_a_long_load_fails_once(void **state)
 	faulty_end(w);
 }
 
-/* Twice the same block: that one is lost, and can be stored again; the device is none the worse. */
+/* Twice the same block: that one is lost, and can be stored again; the disk is none the worse. */
 static void a_block_that_cannot_be_read_is_a_miss(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
@@ -75,7 +75,7 @@ static void until_offline(struct disk_world *w)
 	disk_state_becomes(&w->d, "offline", 5000);
 }
 
-static void reads_that_always_fail_take_the_device_offline(void **state)
+static void reads_that_always_fail_take_the_disk_offline(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -88,7 +88,7 @@ static void reads_that_always_fail_take_the_device_offline(void **state)
 	faulty_end(w);
 }
 
-static void memory_serves_while_the_device_is_offline(void **state)
+static void memory_serves_while_the_disk_is_offline(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 	struct others o;
@@ -103,7 +103,7 @@ static void memory_serves_while_the_device_is_offline(void **state)
 }
 
 /* All but the blocks that were asked for while it failed, at most. */
-static void a_device_that_heals_is_back(void **state)
+static void a_disk_that_heals_is_back(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -114,8 +114,8 @@ static void a_device_that_heals_is_back(void **state)
 	faulty_end(w);
 }
 
-/* A block away on a device that is away, too, is stored again. */
-static void what_the_device_took_along_can_be_stored_again(void **state)
+/* A block away on a disk that is away, too, is stored again. */
+static void what_the_disk_took_along_can_be_stored_again(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
@@ -190,7 +190,7 @@ static void readonly_and_back(void **state, int error, const char *reason)
 
 static void writes_that_fail_make_it_readonly(void **state)
 {
-	readonly_and_back(state, -EIO, "look at the device");
+	readonly_and_back(state, -EIO, "look at the disk");
 }
 
 static void a_full_file_system_makes_it_readonly(void **state)
@@ -211,8 +211,8 @@ static void a_flush_that_cannot_write_says_so(void **state)
 	faulty_end(w);
 }
 
-/* Written is not synced: what a device that went away still owes is not acknowledged. */
-static void a_flush_without_the_device_is_no_flush(void **state)
+/* Written is not synced: what a disk that went away still owes is not acknowledged. */
+static void a_flush_without_the_disk_is_no_flush(void **state)
 {
 	struct disk_world *w = faulty_place(state, faulty_quick);
 
@@ -285,16 +285,16 @@ int main(void)
 		ON_BOTH_ENGINES(a_read_that_fails_once_is_tried_again),
 		ON_BOTH_ENGINES(a_read_in_a_long_load_fails_once),
 		ON_BOTH_ENGINES(a_block_that_cannot_be_read_is_a_miss),
-		ON_BOTH_ENGINES(reads_that_always_fail_take_the_device_offline),
-		ON_BOTH_ENGINES(memory_serves_while_the_device_is_offline),
-		ON_BOTH_ENGINES(a_device_that_heals_is_back),
-		ON_BOTH_ENGINES(what_the_device_took_along_can_be_stored_again),
+		ON_BOTH_ENGINES(reads_that_always_fail_take_the_disk_offline),
+		ON_BOTH_ENGINES(memory_serves_while_the_disk_is_offline),
+		ON_BOTH_ENGINES(a_disk_that_heals_is_back),
+		ON_BOTH_ENGINES(what_the_disk_took_along_can_be_stored_again),
 		ON_BOTH_ENGINES(a_restarted_daemon_says_offline),
 		ON_BOTH_ENGINES(a_start_that_cannot_read_is_tried_again),
 		ON_BOTH_ENGINES(writes_that_fail_make_it_readonly),
 		ON_BOTH_ENGINES(a_full_file_system_makes_it_readonly),
 		ON_BOTH_ENGINES(a_flush_that_cannot_write_says_so),
-		ON_BOTH_ENGINES(a_flush_without_the_device_is_no_flush),
+		ON_BOTH_ENGINES(a_flush_without_the_disk_is_no_flush),
 		ON_BOTH_ENGINES(short_transfers_are_continued),
 		ON_BOTH_ENGINES(a_bit_flipped_on_the_way_is_read_again),
 		ON_BOTH_ENGINES(a_bit_that_is_always_flipped_is_a_miss),

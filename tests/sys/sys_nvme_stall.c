@@ -164,9 +164,9 @@ static void a_load_that_is_passed_over_ends_by_its_deadline(void **state)
 	faulty_end(w);
 }
 
-/* --- the device --- */
+/* --- the disk --- */
 
-static void a_stall_takes_the_device_offline_until_it_answers(void **state)
+static void a_stall_takes_the_disk_offline_until_it_answers(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 	uint64_t op;
@@ -463,7 +463,7 @@ int main(void)
 		ON_BOTH_ENGINES(memory_serves_during_a_stall),
 		ON_BOTH_ENGINES(memory_serves_however_many_loads_stall),
 		ON_BOTH_ENGINES(a_load_that_is_passed_over_ends_by_its_deadline),
-		ON_BOTH_ENGINES(a_stall_takes_the_device_offline_until_it_answers),
+		ON_BOTH_ENGINES(a_stall_takes_the_disk_offline_until_it_answers),
 		ON_BOTH_ENGINES(slots_of_a_stalled_read_are_not_used),
 		ON_BOTH_ENGINES(stalled_writes_end_when_it_answers),
 		ON_BOTH_ENGINES(the_other_path_serves),

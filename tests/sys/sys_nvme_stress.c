@@ -215,7 +215,7 @@ static void operate(struct world *w)
 {
 	static const char *const commands[] = {
 		"evict --all", "evict --bytes 1M", "evict --bytes 200K", "verify", "verify --scrub", "flush",
-		"purge --tenant other", "devices", "spaces", "clients", "stats",
+		"purge --tenant other", "disks", "spaces", "clients", "stats",
 	};
 	const uint32_t what = random_below(&w->random, 40);
 

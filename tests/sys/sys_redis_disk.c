@@ -11,7 +11,7 @@
 
 enum { FIRST = 8, N = 8 };
 
-/* The blocks are away, on a device that is, too; at last the disk is well again, and so is everything. */
+/* The blocks are away, on a disk that is, too; at last the disk is well again, and so is everything. */
 static void a_block_on_a_disk_that_is_out_comes_from_redis(void **state)
 {
 	static struct redis_server redis;

@@ -327,7 +327,7 @@ static void operate(struct world *w)
 {
 	static const char *const commands[] = {
 		"evict --all", "evict --bytes 1M", "evict --bytes 200K", "verify", "purge --tenant other",
-		"endpoints", "spaces", "clients", "stats", "devices",
+		"endpoints", "spaces", "clients", "stats", "disks",
 	};
 	const uint32_t what = random_below(&w->random, 40);
 

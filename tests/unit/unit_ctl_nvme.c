@@ -6,41 +6,43 @@
  */
 #include "tests/lib/ctl_rig.h"
 
-static void ask_devices(void)
+static void ask_disks(void)
 {
 	const int fd = dial();
 
-	assert_int_equal(ASK(fd, "devices"), '.');
-	assert_int_equal(rows_in("devices"), 2);
+	assert_int_equal(ASK(fd, "disks"), '.');
+	assert_int_equal(rows_in("disks"), 2);
 	assert_non_null(strstr(reply, "\"path\":\"/dev/nvme1\",\"state\":\"offline\""));
 	assert_non_null(strstr(reply, "\"read_errors\":3"));
 	assert_null(strpbrk(reply, "\033\xff\x9b"));
-	assert_int_equal(ASK(fd, "devices\0x"), '!');
+	assert_int_equal(ASK(fd, "disks\0x"), '!');
+	assert_int_equal(ASK(fd, "devices"), '!');	/* as they were called */
+	assert_non_null(strstr(reply, "kvtierctl disks"));
 	(void)close(fd);
 }
 
-static void devices_are_json(void **unused)
+static void disks_are_json(void **unused)
 {
 	(void)unused;
-	fake_devices = 2;
-	with_loop(ask_devices);
+	fake_disks = 2;
+	with_loop(ask_disks);
 }
 
-static void ask_devices_of_none(void)
+static void ask_disks_of_none(void)
 {
 	const int fd = dial();
 
-	assert_int_equal(ASK(fd, "devices"), '.');
-	assert_int_equal(rows_in("devices"), 0);
+	assert_int_equal(ASK(fd, "disks"), '.');
+	assert_int_equal(rows_in("disks"), 0);
 	(void)close(fd);
 }
 
-static void no_tier_has_no_devices(void **unused)
+static void no_tier_has_no_disks(void **unused)
 {
 	(void)unused;
-	fake_devices = 2;
+	fake_disks = 2;
 	d.tiers[TIER_NVME] = NULL;
-	with_loop(ask_devices_of_none);
+	with_loop(ask_disks_of_none);
 }
 
 static void ask_verify(void)
@@ -51,7 +53,7 @@ static void ask_verify(void)
 	assert_int_equal(rows_in("bad"), 300);
 	assert_true(packets > 3);
 	assert_non_null(strstr(reply, "\"key\":\"abababab"));
-	assert_non_null(strstr(reply, "\"tier\":\"nvme\",\"device\":2,\"segment\":77"));
+	assert_non_null(strstr(reply, "\"tier\":\"nvme\",\"disk\":2,\"segment\":77"));
 	assert_non_null(strstr(reply, "\"bad_blocks\":300,\"dropped\":true"));
 	(void)close(fd);
 }
@@ -301,8 +303,8 @@ int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
 	const struct CMUnitTest tests[] = {
-		CASE(devices_are_json),
-		CASE(no_tier_has_no_devices),
+		CASE(disks_are_json),
+		CASE(no_tier_has_no_disks),
 		CASE(verify_lists_what_is_bad),
 		CASE(verify_alone_repairs_nothing),
 		CASE(long_ones_outlive_the_deadline),

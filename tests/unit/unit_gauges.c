@@ -42,7 +42,7 @@ void nvme_status(const struct tier *t, struct nvme_tier_status *ret)
 	fail_msg("there is no NVMe tier");
 }
 
-bool nvme_device(const struct tier *t, uint32_t i, struct nvme_device_row *ret)
+bool nvme_row(const struct tier *t, uint32_t i, struct nvme_disk_row *ret)
 {
 	(void)t;
 	(void)i;

@@ -277,7 +277,7 @@ static void what_ended_well_is_counted(void **state)
 	assert_int_equal(c.written_bytes_total, 5 * PAGE);
 	assert_int_equal(c.syncs_total, 1);
 	assert_int_equal(c.errors_total + c.short_total + c.retries_total, 0);
-	assert_int_equal(c.reads_lent + c.writes_lent + c.reads_in_device + c.writes_in_device, 0);
+	assert_int_equal(c.reads_lent + c.writes_lent + c.reads_in_disk + c.writes_in_disk, 0);
 	assert_int_equal(c.oldest_ns, 0);
 	rig_tear_down(&rig);
 }

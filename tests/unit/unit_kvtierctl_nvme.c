@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * unit_kvtierctl_nvme - goal: `kvtierctl format` makes a store, and destroys nothing that nobody said yes to; verify,
- * flush, purge and devices show what the daemon says, for as long as that takes, with the right exit status. Method:
+ * flush, purge and disks show what the daemon says, for as long as that takes, with the right exit status. Method:
  * the built program on files in a directory where O_DIRECT works, at a terminal (a pty) where it matters; a child
  * plays the daemon's admin socket.
  */
@@ -215,7 +215,7 @@ static void format_refuses_with_words(void **state)
 #define SUMS(bad, dropped)                                                                                   \
 	"],\"checked_blocks\":20,\"checked_bytes\":4096,\"skipped_blocks\":1,\"bad_blocks\":" bad            \
 	",\"dropped\":" dropped ",\"ms\":3000}\n"
-#define BAD "{\"key\":\"ab12\",\"space\":3,\"tenant\":\"acme\",\"tier\":\"nvme\",\"device\":0,\"segment\":77}"
+#define BAD "{\"key\":\"ab12\",\"space\":3,\"tenant\":\"acme\",\"tier\":\"nvme\",\"disk\":0,\"segment\":77}"
 
 static void verify_is_1_when_something_is_bad(void **state)
 {
@@ -283,7 +283,7 @@ static void a_terminal_sees_progress(void **state)
 	assert_int_equal(waitpid(child, NULL, 0), child);
 }
 
-static void purge_and_devices_show_what_came(void **state)
+static void purge_and_disks_show_what_came(void **state)
 {
 	(void)state;
 	assert_int_equal(run("purge"), 64);
@@ -293,15 +293,17 @@ static void purge_and_devices_show_what_came(void **state)
 							   { 0 } }),
 			 0);
 	says("purged 42 blocks");
-	assert_int_equal(run_with("devices",
+	assert_int_equal(run_with("disks",
 				  (const struct packet[]){
-					  { 0, ".{\"devices\":[{\"path\":\"/dev/nvme0\",\"state\":\"offline\",\"text\":"
+					  { 0, ".{\"disks\":[{\"path\":\"/dev/nvme0\",\"state\":\"offline\",\"text\":"
 					       "\"went away\",\"capacity_bytes\":1073741824}]}" },
 					  { 0 } }),
 			 0);
 	says("/dev/nvme0");
 	says("went away");
 	says("1.0 GiB");
+	assert_int_equal(run("devices"), 64);	/* as they were called */
+	says("kvtierctl disks");
 }
 
 int main(void)
@@ -319,7 +321,7 @@ int main(void)
 		CASE(verify_is_1_when_nothing_could_be_checked),
 		CASE(progress_holds_the_deadline),
 		CASE(a_terminal_sees_progress),
-		CASE(purge_and_devices_show_what_came),
+		CASE(purge_and_disks_show_what_came),
 	};
 
 	if (!find_program()) {

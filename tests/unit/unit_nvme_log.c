@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: the log on a good device: what is stored is read back, after restarts too, and reuse, budget, purge
- * and flush do what nvme_log.h says. Method: a simulated device of 64 KiB segments, a table that checks every
+ * Goal: the log on a good disk: what is stored is read back, after restarts too, and reuse, budget, purge
+ * and flush do what nvme_log.h says. Method: a simulated disk of 64 KiB segments, a table that checks every
  * byte.
  */
 #include <stdarg.h>

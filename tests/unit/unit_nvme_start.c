@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: what the log makes of a device that is not as it left it: another's, of another format, damaged, cut
+ * Goal: what the log makes of a disk that is not as it left it: another's, of another format, damaged, cut
  * short, with segments of earlier lives. Refused stores are left untouched; damage costs the damaged records
- * only. Method: a store is made on a simulated device, changed byte by byte, and opened again.
+ * only. Method: a store is made on a simulated disk, changed byte by byte, and opened again.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +47,7 @@ static void again(void)
 	disk_sim_crash(&kit.sim, SIM_KEEP_ALL);
 }
 
-/* It does not start, says why, and not a byte of the device is other than before. */
+/* It does not start, says why, and not a byte of the disk is other than before. */
 static void refused(int why, const char *word)
 {
 	uint8_t *before = malloc(kit.sim.bytes);
@@ -82,7 +82,7 @@ static void a_good_store_starts(void **state)
 	assert_int_equal(kit_load_all(&kit), BLOCKS);
 }
 
-static void a_blank_device_is_refused(void **state)
+static void a_blank_disk_is_refused(void **state)
 {
 	(void)state;
 	memset(kit.sim.now, 0, kit.sim.bytes);
@@ -125,7 +125,7 @@ static void any_uuid_will_do_when_none_is_known(void **state)
 static void a_truncated_file_is_refused(void **state)
 {
 	(void)state;
-	kit.conf.device_bytes -= 4096;
+	kit.conf.disk_bytes -= 4096;
 	kit.conf.bytes = 0;
 	refused(-EUCLEAN, "truncated");
 }
@@ -133,7 +133,7 @@ static void a_truncated_file_is_refused(void **state)
 static void a_file_without_room_for_anything_is_refused(void **state)
 {
 	(void)state;
-	kit.conf.device_bytes = 0;
+	kit.conf.disk_bytes = 0;
 	refused(-EUCLEAN, "too short");
 }
 
@@ -141,7 +141,7 @@ static void a_store_smaller_than_configured_is_refused(void **state)
 {
 	(void)state;
 	kit.conf.bytes += KIT_SEGMENT;
-	kit.conf.device_bytes += KIT_SEGMENT;
+	kit.conf.disk_bytes += KIT_SEGMENT;
 	refused(-ENOSPC, "configuration");
 }
 
@@ -303,7 +303,7 @@ static void shapes_out_of_limits_are_not_formatted(void **state)
 	kit.conf.bytes = NVME_DATA_OFFSET + 3 * 65536;
 	assert_int_equal(kit_format(&kit), -EINVAL);
 	again();
-	kit.conf.bytes = kit.conf.device_bytes + 1;
+	kit.conf.bytes = kit.conf.disk_bytes + 1;
 	assert_int_equal(kit_format(&kit), -EINVAL);
 }
 
@@ -312,7 +312,7 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		CASE(a_good_store_starts),
-		CASE(a_blank_device_is_refused),
+		CASE(a_blank_disk_is_refused),
 		CASE(something_else_is_refused),
 		CASE(a_newer_format_is_refused_even_if_the_other_copy_is_ours),
 		CASE(another_uuid_is_refused),

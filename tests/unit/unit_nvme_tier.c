@@ -122,7 +122,7 @@ static void a_stale_place_is_refused(void **state)
 	site.block[0].where = first;
 	assert_null(site_read(&site, 0, &r));
 	assert_int_equal(r, -ESTALE);
-	site.block[0].where.device = 7;
+	site.block[0].where.unit = 7;
 	assert_null(site_read(&site, 0, &r));
 	assert_int_equal(r, -ESTALE);
 	site_close(&site);
@@ -231,12 +231,12 @@ static void the_budget_refuses_and_shows(void **state)
 
 /* --- several paths --- */
 
-static uint32_t on_device(uint32_t device, uint32_t n)
+static uint32_t on_disk(uint32_t disk, uint32_t n)
 {
 	uint32_t count = 0;
 
 	for (uint32_t i = 0; i < n; i++)
-		count += site.block[i].there && site.block[i].where.device == device;
+		count += site.block[i].there && site.block[i].where.unit == disk;
 	return count;
 }
 
@@ -247,12 +247,12 @@ static void paths_share_the_blocks(void **state)
 	open_site(state, 3);
 	site_store_range(&site, 0, 90);
 	for (uint32_t d = 0; d < 3; d++)
-		assert_in_range(on_device(d, 90), 12, 55);
+		assert_in_range(on_disk(d, 90), 12, 55);
 	assert_int_equal(site_load_all(&site), 90);
 	restart(true);
 	assert_int_equal(site_load_all(&site), 90);
 	nvme_status(site.tier, &status);
-	assert_int_equal(status.devices, 3);
+	assert_int_equal(status.disks, 3);
 	assert_int_equal(status.usable, 3);
 	assert_string_equal(status.text, "");
 	site_close(&site);
@@ -262,14 +262,14 @@ static void paths_share_the_blocks(void **state)
 static void losing_one_path_loses_its_share_only(void **state)
 {
 	static uint8_t junk[NVME_DATA_OFFSET];
-	struct nvme_device_row row;
-	uint8_t device[60];
+	struct nvme_disk_row row;
+	uint8_t disk[60];
 	struct nvme_tier_status status;
 
 	open_site(state, 3);
 	site_store_range(&site, 0, 60);
 	for (uint32_t i = 0; i < 60; i++)
-		device[i] = site.block[i].where.device;
+		disk[i] = site.block[i].where.unit;
 	site_stop(&site, true);
 	memset(junk, 0x55, sizeof(junk));
 	site_poke(site.path[1], 0, junk, sizeof(junk));
@@ -279,16 +279,16 @@ static void losing_one_path_loses_its_share_only(void **state)
 	assert_true(status.quarantined);
 	assert_int_equal(status.usable, 2);
 	assert_non_null(strstr(status.text, site.path[1]));
-	site_device(&site, 1, &row);
+	site_disk(&site, 1, &row);
 	assert_true(row.for_good && row.state == TIER_OFFLINE);
 	for (uint32_t i = 0; i < 60; i++) {
-		assert_int_equal(site.block[i].there, device[i] != 1);
-		if (device[i] != 1)
+		assert_int_equal(site.block[i].there, disk[i] != 1);
+		if (disk[i] != 1)
 			assert_int_equal(site_load(&site, i), 0);
 		site_forget(&site, i);
 		assert_int_equal(site_store(&site, i), 0);
-		assert_true(device[i] == 1 || site.block[i].where.device == device[i]);
-		assert_int_not_equal(site.block[i].where.device, 1);
+		assert_true(disk[i] == 1 || site.block[i].where.unit == disk[i]);
+		assert_int_not_equal(site.block[i].where.unit, 1);
 	}
 	assert_int_equal(site_purge(&site, 0), -EIO);	/* what it holds could come back with it */
 	site_close(&site);

@@ -2,12 +2,12 @@
 /*
  * io.c - what both I/O engines share: bounds, order, and what the result of a transfer means.
  *
- *	io_submit --> waiting --start_some--> started (in the device) --io_transferred--> idle, done() runs
+ *	io_submit --> waiting --start_some--> started (in the disk) --io_transferred--> idle, done() runs
  *	                 ^                                                     |
  *	                 `---------- short, EINTR, EAGAIN: at the front -------'
  *
  * Invariants
- *	I1 lent[d] = waiting[d].n + in_device[d] <= bound[d]; in_device[d] <= depth[d]; started.n = their sum
+ *	I1 lent[d] = waiting[d].n + in_disk[d] <= bound[d]; in_disk[d] <= depth[d]; started.n = their sum
  *	I2 done() runs from the poller alone, and the op is idle, and no more counted, when it does
  *	I3 moved is a multiple of IO_ALIGN until the op has ended, so every transfer is as aligned as the op
  */
@@ -64,7 +64,7 @@ static enum io_direction direction(const struct io_op *op)
 	return op->kind == IO_READ ? IO_READS : IO_WRITES;
 }
 
-/* Whether a read that stopped after `result` bytes met the end. lseek knows the size of a device as well. */
+/* Whether a read that stopped after `result` bytes met the end. lseek knows the size of a disk as well. */
 static bool at_end(const struct io *io, const struct io_op *op, uint32_t result)
 {
 	const off_t size = lseek(io->files[op->file].fd, 0, SEEK_END);
@@ -127,7 +127,7 @@ void io_transferred(struct io *io, struct io_op *op, int32_t result)
 
 	assert(op->state == IO_STARTED);
 	queue_remove(&io->started, op);
-	io->in_device[d]--;
+	io->in_disk[d]--;
 	verdict = judge(io, op, result);
 	if (verdict == AGAIN) {
 		op->state = IO_WAITING;
@@ -150,14 +150,14 @@ static void start_some(struct io *io, enum io_direction d)
 {
 	struct io_queue *waiting = &io->waiting[d];
 
-	while (waiting->n > 0 && io->in_device[d] < io->depth[d]) {
+	while (waiting->n > 0 && io->in_disk[d] < io->depth[d]) {
 		struct io_op *op = waiting->first;
 
 		queue_remove(waiting, op);
 		queue_append(&io->started, op);
 		op->state = IO_STARTED;
 		op->start_ns = loop_now(io->loop);
-		io->in_device[d]++;
+		io->in_disk[d]++;
 		io->engine->start(io, op);
 	}
 }
@@ -406,8 +406,8 @@ void io_counters(const struct io *io, struct io_counters *ret)
 	*ret = io->counters;
 	ret->reads_lent = io->lent[IO_READS];
 	ret->writes_lent = io->lent[IO_WRITES];
-	ret->reads_in_device = io->in_device[IO_READS];
-	ret->writes_in_device = io->in_device[IO_WRITES];
+	ret->reads_in_disk = io->in_disk[IO_READS];
+	ret->writes_in_disk = io->in_disk[IO_WRITES];
 	ret->oldest_ns = 0;
 	if (io->started.first)
 		ret->oldest_ns = loop_now(io->loop) - io->started.first->start_ns + 1;	/* never 0 */

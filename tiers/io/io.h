@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io.h - asynchronous reads and writes of files and devices opened with O_DIRECT, for the core thread.
+ * io.h - asynchronous reads and writes of files and block devices opened with O_DIRECT, for the core thread.
  *
  * Two engines with one behaviour: io_uring, or a pool of threads in pread and pwrite where io_uring is
  * refused. Everything here is called on the loop's thread, which also opened the io (an io_uring has one
  * issuer), and nothing blocks but io_open(), io_close(), io_file_*() and io_buffers_add().
  *
- * Order: reads and writes wait in two queues, each with its own bound and its own depth in the device. Reads
+ * Order: reads and writes wait in two queues, each with its own bound and its own depth in the disk. Reads
  * are started first; a read that waits because the read depth is used up does not keep writes out of
  * theirs, so neither starves. Within a direction ops start in the order submitted, and may end in any order.
  *
@@ -14,7 +14,7 @@
  * tried again up to a bound. -ENODATA: a read reached the end of the file; -EIO: a transfer of nothing
  * elsewhere.
  *
- * A stalled device: nobody can take back memory it may still write to. Its ops stay lent, their age shows in
+ * A stalled disk: nobody can take back memory it may still write to. Its ops stay lent, their age shows in
  * io_counters(), the other direction and other files go on within what depth is left, and io_close() refuses.
  */
 #ifndef KVTIER_IO_H
@@ -57,7 +57,7 @@ struct io_op {
 	/* io's own */
 	struct io_op *next, *previous;	/* in the queue of its state */
 	struct io_op *engine_next;	/* threads: on the way to and from the pool */
-	uint64_t start_ns;		/* when the transfer now in the device was started */
+	uint64_t start_ns;		/* when the transfer now in the disk was started */
 	uint32_t moved;			/* bytes behind us */
 	uint32_t tries;			/* without any byte moved */
 	int32_t result;			/* threads: of the last system call */
@@ -68,8 +68,8 @@ enum io_engine_choice { IO_ENGINE_AUTO, IO_ENGINE_URING, IO_ENGINE_THREADS };
 
 struct io_conf {
 	enum io_engine_choice engine;	/* AUTO: io_uring, or threads where it is refused (io_note() says why) */
-	uint32_t read_depth, write_depth;	/* in the device at once: 1 to IO_MAX_DEPTH. A fdatasync is a write */
-	uint32_t read_queue, write_queue;	/* lent at once, the device's included; 0: 4 x depth */
+	uint32_t read_depth, write_depth;	/* in the disk at once: 1 to IO_MAX_DEPTH. A fdatasync is a write */
+	uint32_t read_queue, write_queue;	/* lent at once, the disk's included; 0: 4 x depth */
 	uint32_t threads;		/* 2 to IO_MAX_THREADS; 0: both depths together, as far as that goes. */
 					/* Fewer than the depths: these are lowered in proportion. */
 };
@@ -79,9 +79,9 @@ struct io_counters {
 	uint64_t read_bytes_total, written_bytes_total;		/* by those */
 	uint64_t errors_total;				/* ended otherwise */
 	uint64_t short_total, retries_total;		/* transfers continued, transfers tried again */
-	uint32_t reads_lent, writes_lent;		/* now, waiting or in the device */
-	uint32_t reads_in_device, writes_in_device;
-	uint64_t oldest_ns;	/* for how long the oldest transfer has been in the device; 0: there is none */
+	uint32_t reads_lent, writes_lent;		/* now, waiting or in the disk */
+	uint32_t reads_in_disk, writes_in_disk;
+	uint64_t oldest_ns;	/* for how long the oldest transfer has been in the disk; 0: there is none */
 };
 
 /* text (n >= IO_TEXT_BYTES) says on failure what was refused, and is undefined otherwise. */

@@ -19,7 +19,7 @@ struct io_engine {
 	const char *name;
 	/* Makes an instance, with depth[] (may be below the configuration's), event_fd and note set. */
 	int  (*open)(const struct io_conf *conf, struct io **ret, char *text, size_t n);
-	void (*close)(struct io *io);		/* nothing in the device; half-open is fine */
+	void (*close)(struct io *io);		/* nothing in the disk; half-open is fine */
 	int  (*file_set)(struct io *io, uint32_t file, int fd);		/* -1: no more */
 	void (*buffers_add)(struct io *io, uint8_t *base, uint64_t bytes);	/* NULL: nothing to be won */
 	/* Room for it there always is: never more than both depths. Takes effect with the next flush. */
@@ -48,7 +48,7 @@ struct io {
 	int event_fd;			/* the engine's */
 	bool reaping;
 	uint32_t depth[IO_DIRECTIONS], bound[IO_DIRECTIONS];
-	uint32_t lent[IO_DIRECTIONS], in_device[IO_DIRECTIONS];
+	uint32_t lent[IO_DIRECTIONS], in_disk[IO_DIRECTIONS];
 	struct io_queue waiting[IO_DIRECTIONS];
 	struct io_queue started;	/* oldest first */
 	struct io_counters counters;

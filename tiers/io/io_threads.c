@@ -3,7 +3,7 @@
  * io_threads.c - the engine for where io_uring is refused: threads that each do one pread, pwrite or
  * fdatasync at a time.
  *
- * There is a thread for every op that can be in the device, since depth[] is lowered to the number of
+ * There is a thread for every op that can be in the disk, since depth[] is lowered to the number of
  * threads; so nothing waits behind a stalled transfer here, and order stays io.c's business.
  *
  *	start -> fresh --flush--> jobs --worker: one system call--> ended --reap--> io_transferred()

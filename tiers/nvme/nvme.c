@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme.c - the NVMe tier: its ops table, which device a block goes to, and what is done on all devices together.
- * One device: nvme_device.c. What operators see: nvme_status.c. Contract and states: nvme.h. Core thread only.
+ * nvme.c - the NVMe tier: its ops table, which disk a block goes to, and what is done on all disks together.
+ * One disk: nvme_disk.c. What operators see: nvme_status.c. Contract and states: nvme.h. Core thread only.
  *
  * One timer drives everything that no completion does, as often as wanted: each wake-up costs as much as an I/O's.
  * Events that may start something (changed) come from it alone.
@@ -20,7 +20,7 @@
 #include "nvme_tier.h"
 
 #define POLL_NS 5000000ull	/* something waits that no completion will carry on */
-#define LENT_NS 50000000ull	/* a device has something of ours: it may stall */
+#define LENT_NS 50000000ull	/* a disk has something of ours: it may stall */
 #define IDLE_NS 200000000ull
 
 /* Sees through wrappers. */
@@ -48,9 +48,9 @@ static void sum_up(struct nvme *t)
 {
 	t->base.capacity_bytes = t->base.used_bytes = t->base.extents = 0;
 	for (uint32_t i = 0; i < t->n; i++) {
-		const struct nvme_log *log = t->devices[i].log;
+		const struct nvme_log *log = t->disks[i].log;
 
-		if (!log || t->devices[i].for_good)
+		if (!log || t->disks[i].for_good)
 			continue;
 		t->base.capacity_bytes += nvme_log_capacity(log);
 		t->base.used_bytes += nvme_log_live_bytes(log);
@@ -85,9 +85,9 @@ static void tick(struct loop_timer *timer)
 	bool changed = false;
 
 	for (uint32_t i = 0; i < t->n; i++) {
-		struct nvme_device *d = &t->devices[i];
+		struct nvme_disk *d = &t->disks[i];
 
-		nvme_device_poll(d);
+		nvme_disk_poll(d);
 		changed = changed || d->changed || d->refused || d->refused_budget;
 		d->changed = d->refused = d->refused_budget = false;
 	}
@@ -97,7 +97,7 @@ static void tick(struct loop_timer *timer)
 	if (changed && t->conf.events.changed)
 		t->conf.events.changed(t->conf.events.arg);
 	for (uint32_t i = 0; i < t->n && next > POLL_NS; i++)
-		next = nvme_device_waits(&t->devices[i]) ? POLL_NS : nvme_device_idle(&t->devices[i]) ? next : LENT_NS;
+		next = nvme_disk_waits(&t->disks[i]) ? POLL_NS : nvme_disk_idle(&t->disks[i]) ? next : LENT_NS;
 	wake(t, next);
 }
 
@@ -139,14 +139,14 @@ static void nvme_close(struct tier *base)
 		return;
 	loop_timer_unset(t->loop, &t->timer);
 	for (uint32_t i = 0; i < t->n; i++)
-		nvme_device_close(&t->devices[i]);
+		nvme_disk_close(&t->disks[i]);
 	free(t);
 }
 
-static void open_devices(struct nvme *t)
+static void open_disks(struct nvme *t)
 {
 	for (uint32_t i = 0; i < t->conf.n_paths; i++) {
-		struct nvme_device *d = &t->devices[i];
+		struct nvme_disk *d = &t->disks[i];
 
 		(void)snprintf(d->path, sizeof(d->path), "%s", t->conf.paths[i]);
 		t->conf.paths[i] = d->path;
@@ -155,7 +155,7 @@ static void open_devices(struct nvme *t)
 		d->loop = t->loop;
 		d->budget_bytes_per_day = t->conf.write_budget_bytes_per_day / t->conf.n_paths;
 		t->n++;
-		nvme_device_open(d);
+		nvme_disk_open(d);
 	}
 }
 
@@ -176,16 +176,16 @@ static int nvme_open(const struct tier_conf *conf, struct loop *loop, struct tie
 	t->conf = *conf->nvme;
 	t->timer.fire = tick;
 	loop_timer_set(loop, &t->timer, loop_now(loop));
-	open_devices(t);
+	open_disks(t);
 	*ret = &t->base;
 	return 0;
 }
 
-/* Rendezvous: each device that takes writes draws a number for the key, the largest wins. One that is lost moves its
+/* Rendezvous: each disk that takes writes draws a number for the key, the largest wins. One that is lost moves its
  * own keys alone. The key is a hash already. NULL: none takes writes. */
-static struct nvme_device *device_for(struct nvme *t, const uint8_t key[32])
+static struct nvme_disk *disk_for(struct nvme *t, const uint8_t key[32])
 {
-	struct nvme_device *best = NULL;
+	struct nvme_disk *best = NULL;
 	uint64_t best_draw = 0, seed;
 
 	memcpy(&seed, key, sizeof(seed));
@@ -194,33 +194,33 @@ static struct nvme_device *device_for(struct nvme *t, const uint8_t key[32])
 
 		draw = (draw ^ draw >> 31) * 0xbf58476d1ce4e5b9u;
 		draw ^= draw >> 29;
-		if (!nvme_device_writable(&t->devices[i]) || (best && draw <= best_draw))
+		if (!nvme_disk_writable(&t->disks[i]) || (best && draw <= best_draw))
 			continue;
-		best = &t->devices[i];
+		best = &t->disks[i];
 		best_draw = draw;
 	}
 	return best;
 }
 
-static struct nvme_device *device_at(struct nvme *t, const struct extent *where)
+static struct nvme_disk *disk_at(struct nvme *t, const struct extent *where)
 {
-	return where->tier == TIER_NVME && where->device < t->n ? &t->devices[where->device] : NULL;
+	return where->tier == TIER_NVME && where->unit < t->n ? &t->disks[where->unit] : NULL;
 }
 
 static int nvme_submit(struct tier *base, struct xfer *x)
 {
 	struct nvme *t = nvme_of(base);
-	struct nvme_device *d;
+	struct nvme_disk *d;
 	int r;
 
 	if (x->op == XFER_READ) {
-		d = device_at(t, &x->where);
+		d = disk_at(t, &x->where);
 		if (!d)
 			return -ESTALE;
-		if (!nvme_device_readable(d))
+		if (!nvme_disk_readable(d))
 			return -ENODEV;
 	} else {
-		d = device_for(t, ((const struct image_header *)(const void *)x->buffer)->key);
+		d = disk_for(t, ((const struct image_header *)(const void *)x->buffer)->key);
 		if (!d)
 			return -EROFS;
 	}
@@ -234,7 +234,7 @@ static void nvme_cancel(struct tier *base, struct xfer *x)
 	struct nvme *t = nvme_of(base);
 
 	for (uint32_t i = 0; i < t->n; i++)
-		if (nvme_transfer_cancel(&t->devices[i], x))
+		if (nvme_transfer_cancel(&t->disks[i], x))
 			wake(t, 0);
 }
 
@@ -244,7 +244,7 @@ static enum tier_state nvme_state(const struct tier *base)
 	uint32_t starting = 0, up = 0, offline = 0, writable = 0;
 
 	for (uint32_t i = 0; i < t->n; i++) {
-		const enum tier_state state = t->devices[i].state;
+		const enum tier_state state = t->disks[i].state;
 
 		starting += state == TIER_STARTING;
 		up += state == TIER_UP;
@@ -275,19 +275,19 @@ const struct tier_ops nvme_ops = {
 
 bool nvme_writable(const struct tier *t, const uint8_t key[32])
 {
-	return device_for(nvme_of(t), key) != NULL;
+	return disk_for(nvme_of(t), key) != NULL;
 }
 
 bool nvme_readable(const struct tier *t, const struct extent *where)
 {
-	const struct nvme_device *d = device_at(nvme_of(t), where);
+	const struct nvme_disk *d = disk_at(nvme_of(t), where);
 
-	return d && nvme_device_readable(d);
+	return d && nvme_disk_readable(d);
 }
 
 void nvme_forget(struct tier *t, const struct extent *where, uint64_t tick_then)
 {
-	struct nvme_device *d = device_at(nvme_of(t), where);
+	struct nvme_disk *d = disk_at(nvme_of(t), where);
 
 	if (d && d->log)
 		nvme_log_forget(d->log, nvme_extent_location(where), tick_then);
@@ -295,7 +295,7 @@ void nvme_forget(struct tier *t, const struct extent *where, uint64_t tick_then)
 
 void nvme_touch(struct tier *t, const struct extent *where, uint64_t tick_then, uint64_t now_tick)
 {
-	struct nvme_device *d = device_at(nvme_of(t), where);
+	struct nvme_disk *d = disk_at(nvme_of(t), where);
 
 	if (d && d->log)
 		nvme_log_touch(d->log, nvme_extent_location(where), tick_then, now_tick);
@@ -306,7 +306,7 @@ bool nvme_idle(const struct tier *base)
 	const struct nvme *t = nvme_of(base);
 
 	for (uint32_t i = 0; i < t->n; i++)
-		if (!nvme_device_idle(&t->devices[i]))
+		if (!nvme_disk_idle(&t->disks[i]))
 			return false;
 	return base->in_flight == 0 && t->base.in_flight == 0;
 }
@@ -322,7 +322,7 @@ static void begin(struct nvme *t, struct together *all, void (*done)(void *arg, 
 	wake(t, 0);
 }
 
-/* What one device said to being asked. */
+/* What one disk said to being asked. */
 static void note(struct together *all, int r)
 {
 	if (!r)
@@ -340,8 +340,8 @@ int nvme_purge(struct tier *base, const uint8_t tenant[NVME_TENANT_BYTES], void 
 		return -EBUSY;
 	begin(t, &t->purge, done, arg);
 	for (uint32_t i = 0; i < t->n; i++) {
-		struct nvme_device *d = &t->devices[i];
-		const bool there = nvme_device_readable(d) && nvme_log_state(d->log) == NVME_UP;
+		struct nvme_disk *d = &t->disks[i];
+		const bool there = nvme_disk_readable(d) && nvme_log_state(d->log) == NVME_UP;
 
 		note(&t->purge, there ? nvme_log_purge(d->log, tenant, ended, &t->purge) : -EIO);
 	}
@@ -356,9 +356,9 @@ int nvme_flush(struct tier *base, bool last, void (*done)(void *arg, int status)
 		return -EBUSY;
 	begin(t, &t->flush, done, arg);
 	for (uint32_t i = 0; i < t->n; i++) {
-		struct nvme_device *d = &t->devices[i];
+		struct nvme_disk *d = &t->disks[i];
 
-		if (nvme_device_writable(d))
+		if (nvme_disk_writable(d))
 			note(&t->flush, nvme_log_flush(d->log, last, ended, &t->flush));
 		else if (d->log && nvme_log_state(d->log) == NVME_UP)
 			note(&t->flush, -EIO);	/* what it was given before is not known to be synced */

@@ -16,21 +16,21 @@ enum {
 	PAGE_SHIFT = GENERATION_BITS,
 	SEGMENT_SHIFT = PAGE_SHIFT + 16,
 	TAG_SHIFT = SEGMENT_SHIFT + 16,
-	DEVICE_SHIFT = TAG_SHIFT + 1,
+	DISK_SHIFT = TAG_SHIFT + 1,
 };
 static_assert(NVME_GENERATIONS == 1 << GENERATION_BITS, "generation");
-static_assert(NVME_MAX_DEVICES == 1 << (56 - DEVICE_SHIFT), "a location has 56 bits");
+static_assert(NVME_MAX_DISKS == 1 << (56 - DISK_SHIFT), "a location has 56 bits");
 
 uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry)
 {
-	return (uint64_t)log->conf.device << DEVICE_SHIFT | (uint64_t)(entry->tag_page != 0) << TAG_SHIFT |
+	return (uint64_t)log->conf.disk << DISK_SHIFT | (uint64_t)(entry->tag_page != 0) << TAG_SHIFT |
 	       (uint64_t)segment << SEGMENT_SHIFT | (uint64_t)entry->page << PAGE_SHIFT |
 	       log->segments[segment].generation;
 }
 
-uint8_t nvme_location_device(uint64_t location)
+uint8_t nvme_location_disk(uint64_t location)
 {
-	return (uint8_t)(location >> DEVICE_SHIFT);
+	return (uint8_t)(location >> DISK_SHIFT);
 }
 
 uint32_t nvme_location_segment(uint64_t location)
@@ -57,7 +57,7 @@ void nvme_location_extent(uint64_t location, struct extent *ret)
 {
 	*ret = (struct extent){
 		.tier = TIER_NVME,
-		.device = nvme_location_device(location),
+		.unit = nvme_location_disk(location),
 		.slot = nvme_location_segment(location) << 16 | nvme_location_page(location),
 		.generation = (uint32_t)nvme_location_tag_page(location) << GENERATION_BITS |
 			      location_generation(location),
@@ -66,7 +66,7 @@ void nvme_location_extent(uint64_t location, struct extent *ret)
 
 uint64_t nvme_extent_location(const struct extent *where)
 {
-	return (uint64_t)where->device << DEVICE_SHIFT |
+	return (uint64_t)where->unit << DISK_SHIFT |
 	       (uint64_t)(where->generation >> GENERATION_BITS & 1) << TAG_SHIFT |
 	       (uint64_t)where->slot << PAGE_SHIFT | location_generation(where->generation);
 }
@@ -75,7 +75,7 @@ bool nvme_log_stale(const struct nvme_log *log, uint64_t location)
 {
 	const uint32_t segment = nvme_location_segment(location);
 
-	return nvme_location_device(location) != log->conf.device || segment >= log->n_segments ||
+	return nvme_location_disk(location) != log->conf.disk || segment >= log->n_segments ||
 	       log->segments[segment].generation != location_generation(location);
 }
 
@@ -132,7 +132,7 @@ void nvme_log_touch(struct nvme_log *log, uint64_t location, uint64_t tick, uint
 void nvme_count_dropped(struct nvme_log *log, uint32_t segment)
 {
 	static const uint32_t up_to_s[NVME_RESIDENCY_BUCKETS - 1] = { 60, 600, 3600, 21600, 86400, 604800, 2592000 };
-	const uint64_t age_ns = log->disk->now_ns(log->disk) - log->segments[segment].full_ns;
+	const uint64_t age_ns = log->medium->now_ns(log->medium) - log->segments[segment].full_ns;
 	uint32_t bucket = 0;
 
 	while (bucket < NVME_RESIDENCY_BUCKETS - 1 && age_ns > up_to_s[bucket] * 1000000000ull)
@@ -167,7 +167,7 @@ static double bucket_level(const struct nvme_log *log, uint64_t now)
 
 bool nvme_budget_allows(struct nvme_log *log, uint64_t bytes)
 {
-	const uint64_t now = log->disk->now_ns(log->disk);
+	const uint64_t now = log->medium->now_ns(log->medium);
 
 	if (!log->conf.write_budget_bytes_per_day)
 		return true;
@@ -189,6 +189,6 @@ uint32_t nvme_log_budget_percent(const struct nvme_log *log)
 
 	if (!log->conf.write_budget_bytes_per_day || !log->segment_bytes)
 		return 100;
-	level = bucket_level(log, log->disk->now_ns(log->disk)) / bucket_bytes(log) * 100;
+	level = bucket_level(log, log->medium->now_ns(log->medium)) / bucket_bytes(log) * 100;
 	return level > 0 ? (uint32_t)level : 0;
 }

@@ -54,7 +54,7 @@ static int refuse_errno(int r, char *text, size_t n)
 	case -EROFS:
 		return refuse(r, text, n, "the file system is read-only: mount it writable, or correct the path");
 	case -EBUSY:
-		return refuse(r, text, n, "the device is mounted, or in use by another kvtierd or program: stop that, or "
+		return refuse(r, text, n, "the disk is mounted, or in use by another kvtierd or program: stop that, or "
 			      "use another path");
 	case -EINVAL:
 		return refuse(-ENOTSUP, text, n,
@@ -72,7 +72,7 @@ static int refuse_type(const struct stat *st, char *text, size_t n)
 	return refuse(-ENOTBLK, text, n, "this is %s: name a file in it or elsewhere, or a block device", is);
 }
 
-/* A device that somebody has may be that of a daemon that was killed: as with lock(), the kernel lets go of it when its
+/* A disk that somebody has may be that of a daemon that was killed: as with lock(), the kernel lets go of it when its
  * I/O has ended, some milliseconds after the process itself. */
 static int open_free(const char *path, int flags)
 {
@@ -206,7 +206,7 @@ static int look(struct nvme_file *file, char *text, size_t n)
 
 	if (!buffer)
 		return refuse(-ENOMEM, text, n, "not enough memory");
-	/* The first page first: it tells a store at once. Blank devices are the operator's to give. */
+	/* The first page first: it tells a store at once. Blank disks are the operator's to give. */
 	file->blank = !file->block_device && file->bytes >= NVME_PAGE && zeros(file, buffer, 0, NVME_PAGE) &&
 		      only_zeros(file, buffer);
 	free(buffer);

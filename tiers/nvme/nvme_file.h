@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvme_file.h - the file or block device of one NVMe path: found, made, locked, and looked at before anything is
- * written. Blocks; at the start of the daemon and in kvtierctl only, but for a device that comes back, which a thread
+ * written. Blocks; at the start of the daemon and in kvtierctl only, but for a disk that comes back, which a thread
  * opens that nobody waits for.
  *
  * Nothing is written here to what was there before. A file that is made here is reserved in full, and gone again
@@ -47,7 +47,7 @@ bool nvme_file_is_shell(const struct nvme_file *file);
 int  nvme_file_supers(const struct nvme_file *file, uint8_t *ret, char *text, size_t n);
 
 /*
- * A device that was open here comes back: opened by a thread of its own, its superblocks read. The old descriptor is
+ * A disk that was open here comes back: opened by a thread of its own, its superblocks read. The old descriptor is
  * closed before: its lock keeps us out, too. begin: 0, -ENOMEM, -EAGAIN. ended: -EINPROGRESS: as long as that takes;
  * else as nvme_file_open(), supers as nvme_file_supers(), and `r` is gone. leave: not wanted any more; what will have
  * been opened is closed.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_format.c - encode and check what lies on an NVMe device. Contract and layout: nvme_format.h.
+ * nvme_format.c - encode and check what lies on an NVMe disk. Contract and layout: nvme_format.h.
  *
  * Checks copy the fixed-size structures out of the page first, so that what was checked is what is used. They
  * hold for any bytes whatever (tests/fuzz/fuzz_nvme.c).

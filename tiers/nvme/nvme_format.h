@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_format.h - what lies on an NVMe device (file or partition), and checks of it. Pure; any thread.
+ * nvme_format.h - what lies on an NVMe disk (file or partition), and checks of it. Pure; any thread.
  *
  *	0         superblock   4 KiB: who the store is, its shape, which life it is in, what was purged
  *	32 KiB    superblock   the same again; both are written on every change, the newest valid one wins
- *	60 KiB    spare        4 KiB that nobody reads: written to see whether the device takes writes
+ *	60 KiB    spare        4 KiB that nobody reads: written to see whether the disk takes writes
  *	64 KiB    segments     segment_bytes each:
  *
  *	  0        header   4 KiB: store, segment, sequence
@@ -193,7 +193,7 @@ int  nvme_tag_check(const uint8_t *tag, const struct nvme_identity *who, const s
  * there may be: its tag would be in the last 128 bytes of page *ret_tag_page (then nvme_tag_check()). */
 int  nvme_record_probe(const uint8_t bytes[NVME_PAGE], const struct nvme_identity *who, uint32_t page,
 		       struct nvme_entry *ret, uint32_t *ret_tag_page);
-/* What a record takes on the device, from where. */
+/* What a record takes on the disk, from where. */
 uint64_t nvme_record_bytes(const struct nvme_entry *entry);
 uint32_t nvme_record_first_page(const struct nvme_entry *entry);
 

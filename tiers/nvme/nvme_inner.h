@@ -111,7 +111,7 @@ struct nvme_flush {
 
 struct nvme_log {
 	struct nvme_conf conf;
-	struct nvme_disk *disk;
+	struct nvme_medium *medium;
 	struct nvme_table table;
 	enum nvme_log_state state;
 	char text[NVME_TEXT_BYTES];

@@ -25,13 +25,13 @@ void *nvme_reserve(struct nvme_log *log, uint64_t bytes)
 	return ret;
 }
 
-int nvme_log_new(const struct nvme_conf *conf, struct nvme_disk *disk, const struct nvme_table *table,
+int nvme_log_new(const struct nvme_conf *conf, struct nvme_medium *medium, const struct nvme_table *table,
 		 struct nvme_log **ret, char *text, size_t n)
 {
 	struct nvme_log *log;
 
-	if (conf->device >= NVME_MAX_DEVICES) {
-		(void)snprintf(text, n, "device %u: at most %d", conf->device, NVME_MAX_DEVICES);
+	if (conf->disk >= NVME_MAX_DISKS) {
+		(void)snprintf(text, n, "disk %u: at most %d", conf->disk, NVME_MAX_DISKS);
 		return -EINVAL;
 	}
 	log = calloc(1, sizeof(*log));
@@ -39,7 +39,7 @@ int nvme_log_new(const struct nvme_conf *conf, struct nvme_disk *disk, const str
 		return -ENOMEM;
 	log->memory = sizeof(*log);
 	log->conf = *conf;
-	log->disk = disk;
+	log->medium = medium;
 	log->table = *table;
 	log->ready = log->preparing = NVME_NONE;
 	log->waiting_end = &log->waiting;

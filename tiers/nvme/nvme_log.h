@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_log.h - a log of images on one NVMe device (file or partition). Core thread only.
+ * nvme_log.h - a log of images on one NVMe disk (file or partition). Core thread only.
  *
- * A state machine without threads, clock or files: I/O goes out through struct nvme_disk (in the daemon
+ * A state machine without threads, clock or files: I/O goes out through struct nvme_medium (in the daemon
  * tiers/io/io.h, in tests a simulator) and comes back as completions. What it never does: sync on the data path,
  * keep anything in memory per record, reserve memory after it is up, run a callback from inside append, read
- * or submit. What lies on the device, and why it may be trusted as far as it is: nvme_format.h.
+ * or submit. What lies on the disk, and why it may be trusted as far as it is: nvme_format.h.
  *
  *	        nvme_log_recover                    nvme_log_flush(last)
  *	  NEW ───────────────────> STARTING ──> UP ─────────────────────> STOPPED
@@ -31,27 +31,27 @@
 struct extent;
 struct nvme_log;
 
-enum { NVME_TEXT_BYTES = 256, NVME_MAX_DEVICES = 16, NVME_NOWHERE = 0, NVME_RESIDENCY_BUCKETS = 8 };
+enum { NVME_TEXT_BYTES = 256, NVME_MAX_DISKS = 16, NVME_NOWHERE = 0, NVME_RESIDENCY_BUCKETS = 8 };
 
 enum nvme_log_state { NVME_NEW, NVME_STARTING, NVME_UP, NVME_STOPPED, NVME_FAILED };
 
-/* The device, first member of whatever implements it. submit: as io_submit(), with op->file to be set by it.
+/* The disk, first member of whatever implements it. submit: as io_submit(), with op->file to be set by it.
  */
-struct nvme_disk {
-	int (*submit)(struct nvme_disk *disk, struct io_op *op);
-	uint64_t (*now_ns)(struct nvme_disk *disk);	/* never goes back */
+struct nvme_medium {
+	int (*submit)(struct nvme_medium *medium, struct io_op *op);
+	uint64_t (*now_ns)(struct nvme_medium *medium);	/* never goes back */
 	/* NULL, or told of every op that was submitted and has ended, right before the log looks at it. */
-	void (*ended)(struct nvme_disk *disk, const struct io_op *op);
+	void (*ended)(struct nvme_medium *medium, const struct io_op *op);
 };
 
 struct nvme_conf {
-	uint64_t device_bytes;		/* what the file or partition has */
+	uint64_t disk_bytes;		/* what the file or partition has */
 	uint64_t bytes; /* what was configured; the store must not be smaller. 0: whatever it is */
 	uint64_t write_budget_bytes_per_day;	/* 0: none */
 	uint32_t segment_bytes;		/* for format; a store keeps what it was formatted with */
 	uint32_t max_image_bytes;	/* of an append. 0: what fits a segment */
 	uint8_t uuid[16]; /* format: the store's, random. Recover: it must have this one; zeros: any */
-	uint8_t  device;		/* < NVME_MAX_DEVICES; goes into locations */
+	uint8_t  disk;		/* < NVME_MAX_DISKS; goes into locations */
 };
 
 enum nvme_answer {
@@ -96,7 +96,7 @@ struct nvme_io {
  * Embedded in the caller's request and lent until `done` ran: once, after nvme_log_append() returned. The
  * image is lent, too, up to the next multiple of 4 KiB (what lies there is written as it is). 128 bytes of
  * its padding are written to: no part of the image, and no checksum covers it. status 0: the whole record is
- * in the device's hands, at `location`, and counted there with `tick`.
+ * in the disk's hands, at `location`, and counted there with `tick`.
  */
 struct nvme_append {
 	uint8_t *image;			/* page-aligned; header complete */
@@ -144,8 +144,8 @@ struct nvme_counters {
 	uint64_t residency[NVME_RESIDENCY_BUCKETS];
 };
 
-/* -EINVAL: conf out of its limits, with text; -ENOMEM. disk and table outlive the log. */
-int  nvme_log_new(const struct nvme_conf *conf, struct nvme_disk *disk, const struct nvme_table *table,
+/* -EINVAL: conf out of its limits, with text; -ENOMEM. medium and table outlive the log. */
+int  nvme_log_new(const struct nvme_conf *conf, struct nvme_medium *medium, const struct nvme_table *table,
 		  struct nvme_log **ret, char *text, size_t n);
 void nvme_log_free(struct nvme_log *log);	/* not busy; NULL is fine */
 /* Something is in the disk's hands. What only waits for room there is not, and is forgotten by nvme_log_free(). */
@@ -158,7 +158,7 @@ bool nvme_log_waits(const struct nvme_log *log);
  * the superblock is one of this log's, and whole. -ENODATA: blank; -EMEDIUMTYPE: not a kvtier store, or
  * another one than conf.uuid; -EPROTONOSUPPORT: a format of the future; -EBADMSG: both superblocks damaged;
  * -EUCLEAN: the file is shorter than the store; -ENOSPC: the store is smaller than configured; -EIO and the
- * like: the device's.
+ * like: the disk's.
  */
 void nvme_log_recover(struct nvme_log *log);
 /* Makes an empty store on conf.bytes, whatever is there: the caller made sure that it may. Calls ready,
@@ -166,12 +166,12 @@ void nvme_log_recover(struct nvme_log *log);
 void nvme_log_format(struct nvme_log *log);
 
 /*
- * A device came back, or another one came to its place: are the superblocks there (both, one after the other) those
+ * A disk came back, or another one came to its place: are the superblocks there (both, one after the other) those
  * that this log left? Of one that is UP. 0: go on with it; else a sentence, -EMEDIUMTYPE: another store, or none;
  * -ESTALE: of another time, older (what was purged would come back) or used by another daemon (what this log knows of
  * the segments is not true any more); -EUCLEAN: cut short.
  */
-int  nvme_log_recognise(const struct nvme_log *log, const uint8_t *supers, uint64_t device_bytes, char *text, size_t n);
+int  nvme_log_recognise(const struct nvme_log *log, const uint8_t *supers, uint64_t disk_bytes, char *text, size_t n);
 
 enum nvme_log_state nvme_log_state(const struct nvme_log *log);
 const char *nvme_log_text(const struct nvme_log *log);	/* why FAILED, naming what to do */
@@ -190,9 +190,9 @@ void nvme_log_forget(struct nvme_log *log, uint64_t location, uint64_t tick);
 void nvme_log_touch(struct nvme_log *log, uint64_t location, uint64_t tick, uint64_t now_tick);
 bool nvme_log_stale(const struct nvme_log *log, uint64_t location);
 
-/* A location in 56 bits: device 4 | tag page 1 | segment 16 | page 16 | generation 19; as an extent: slot =
+/* A location in 56 bits: disk 4 | tag page 1 | segment 16 | page 16 | generation 19; as an extent: slot =
  * segment << 16 | page, generation = tag page << 19 | generation, class 0. */
-uint8_t nvme_location_device(uint64_t location);
+uint8_t nvme_location_disk(uint64_t location);
 uint32_t nvme_location_segment(uint64_t location);
 uint32_t nvme_location_page(uint64_t location);		/* of the image, from the segment's start */
 bool nvme_location_tag_page(uint64_t location);
@@ -207,14 +207,14 @@ uint64_t nvme_extent_location(const struct extent *where);
 int  nvme_log_purge(struct nvme_log *log, const uint8_t tenant[NVME_TENANT_BYTES],
 		    void (*done)(void *arg, int status), void *arg);
 /* Syncs what was appended and is done. last: takes no appends any more, seals the open segment once those lent are
- * done, so that a restart need not walk it, and is STOPPED then. -EBUSY, -ESHUTDOWN. A device that stalls keeps it from
+ * done, so that a restart need not walk it, and is STOPPED then. -EBUSY, -ESHUTDOWN. A disk that stalls keeps it from
  * ending: the time limit is the caller's, who may exit without. */
 int  nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int status), void *arg);
 
 /* Carries on what found no room in the queue or failed, as every completion does. To be called every few milliseconds
  * while nvme_log_waits(); cheap. */
 void nvme_log_poll(struct nvme_log *log);
-/* While the device is in trouble no segment is reclaimed: what cannot be read or written just now is not lost. */
+/* While the disk is in trouble no segment is reclaimed: what cannot be read or written just now is not lost. */
 void nvme_log_pause(struct nvme_log *log, bool paused);
 /* UP. The offset of a page that may hold anything until the next append or poll of a log that is not paused: where the
  * next record would go if there is room for one, else outside all segments (NVME_SPARE_OFFSET). */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvme_open.c - nvme_file_open() by a thread of its own, because a disk that hangs would hang whoever opens it, and
- * the daemon has others to serve. At the start the asker waits a while; for a device that comes back it looks now and
+ * the daemon has others to serve. At the start the asker waits a while; for a disk that comes back it looks now and
  * then whether there is an answer.
  *
  *	asked ──thread ends──> answered ──> the asker takes the file
@@ -32,7 +32,7 @@ struct nvme_opening {
 	uint64_t bytes;
 	enum nvme_file_use use;
 	struct nvme_file file;
-	uint8_t *supers;	/* SUPERS_BYTES; of a device that comes back */
+	uint8_t *supers;	/* SUPERS_BYTES; of a disk that comes back */
 	int status;
 	char text[TEXT_BYTES];
 };

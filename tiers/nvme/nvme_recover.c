@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_recover.c - what is on the device when the log is opened. Core thread only; memory of its own, given
+ * nvme_recover.c - what is on the disk when the log is opened. Core thread only; memory of its own, given
  * back at the end.
  *
  *	headers of all segments ──> by sequence, newest first ──> footer of each ──> records told to the table
@@ -359,7 +359,7 @@ static void headers_done(struct nvme_log *log)
 	struct nvme_recovery *r = log->recovery;
 
 	if (r->headers_failed == log->n_segments) {
-		nvme_log_started(log, r->header_status, "no segment can be read: is the device there?");
+		nvme_log_started(log, r->header_status, "no segment can be read: is the disk there?");
 		return;
 	}
 	for (uint32_t i = 0; i < log->n_segments; i++)

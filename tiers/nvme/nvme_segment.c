@@ -18,8 +18,8 @@ static void io_ended(struct io_op *op)
 
 	assert(log->lent > 0);
 	log->lent--;
-	if (log->disk->ended)
-		log->disk->ended(log->disk, op);
+	if (log->medium->ended)
+		log->medium->ended(log->medium, op);
 	if (op->kind == IO_READ && !op->status)
 		log->counters.read_bytes += op->bytes;
 	if (op->status) {
@@ -46,7 +46,7 @@ void nvme_io_set(struct nvme_io *io, struct nvme_log *log, enum io_kind kind, ui
 int nvme_io_try(struct nvme_io *io)
 {
 	struct nvme_log *log = io->log;
-	const int r = log->disk->submit(log->disk, &io->op);
+	const int r = log->medium->submit(log->medium, &io->op);
 
 	if (r)
 		return r;
@@ -108,7 +108,7 @@ void nvme_segment_release(struct nvme_log *log, uint32_t segment)
 void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries)
 {
 	if (log->segments[segment].state != SEGMENT_DRAINING)	/* else it goes back to what it was */
-		log->segments[segment].full_ns = log->disk->now_ns(log->disk);
+		log->segments[segment].full_ns = log->medium->now_ns(log->medium);
 	log->segments[segment].state = SEGMENT_SEALED;
 	log->segments[segment].entries = (uint16_t)entries;
 	log->heat[segment].eligible = true;
@@ -124,7 +124,7 @@ static void prepare_done(struct nvme_io *io)
 	log->preparing = NVME_NONE;
 	if (io->op.status) {
 		log->segments[segment].state = SEGMENT_FREE;
-		log->prepare_after_ns = log->disk->now_ns(log->disk) + RETRY_NS;
+		log->prepare_after_ns = log->medium->now_ns(log->medium) + RETRY_NS;
 		return;
 	}
 	log->segments[segment].state = SEGMENT_READY;
@@ -138,7 +138,7 @@ static void prepare(struct nvme_log *log)
 
 	if (log->ready != NVME_NONE || log->preparing != NVME_NONE)
 		return;
-	if (log->prepare_after_ns && log->disk->now_ns(log->disk) < log->prepare_after_ns)
+	if (log->prepare_after_ns && log->medium->now_ns(log->medium) < log->prepare_after_ns)
 		return;
 	log->prepare_after_ns = 0;
 	for (uint32_t i = 0; i < log->n_segments; i++) {

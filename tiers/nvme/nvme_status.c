@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_status.c - the NVMe tier as operators see it: sums, a row a device, what is wrong. Contract: nvme.h. Core thread
+ * nvme_status.c - the NVMe tier as operators see it: sums, a row a disk, what is wrong. Contract: nvme.h. Core thread
  * only.
  */
 #include "nvme.h"
@@ -33,12 +33,12 @@ static void add_io(struct io_counters *sum, const struct io_counters *c)
 	sum->retries_total += c->retries_total;
 	sum->reads_lent += c->reads_lent;
 	sum->writes_lent += c->writes_lent;
-	sum->reads_in_device += c->reads_in_device;
-	sum->writes_in_device += c->writes_in_device;
+	sum->reads_in_disk += c->reads_in_disk;
+	sum->writes_in_disk += c->writes_in_disk;
 	sum->oldest_ns = c->oldest_ns > sum->oldest_ns ? c->oldest_ns : sum->oldest_ns;
 }
 
-static void fill_row(const struct nvme_device *d, struct nvme_device_row *ret)
+static void fill_row(const struct nvme_disk *d, struct nvme_disk_row *ret)
 {
 	memset(ret, 0, sizeof(*ret));
 	(void)snprintf(ret->path, sizeof(ret->path), "%s", d->path);
@@ -55,23 +55,23 @@ static void fill_row(const struct nvme_device *d, struct nvme_device_row *ret)
 		io_counters(d->io, &ret->io);
 }
 
-bool nvme_device(const struct tier *base, uint32_t i, struct nvme_device_row *ret)
+bool nvme_row(const struct tier *base, uint32_t i, struct nvme_disk_row *ret)
 {
 	const struct nvme *t = nvme_of(base);
 
 	if (i >= t->n)
 		return false;
-	fill_row(&t->devices[i], ret);
+	fill_row(&t->disks[i], ret);
 	return true;
 }
 
-/* io_uring may be refused for one device and not for the next: memory that may be locked runs out. */
+/* io_uring may be refused for one disk and not for the next: memory that may be locked runs out. */
 static const char *engine_name(const struct nvme *t)
 {
 	const char *name = "none", *its;
 
 	for (uint32_t i = 0; i < t->n; i++) {
-		its = t->devices[i].io ? io_engine_name(t->devices[i].io) : name;
+		its = t->disks[i].io ? io_engine_name(t->disks[i].io) : name;
 		if (strcmp(name, "none") && strcmp(its, name))
 			return "io_uring+threads";
 		name = its;
@@ -84,11 +84,11 @@ static void status_text(const struct nvme *t, char *ret, size_t n)
 {
 	ret[0] = '\0';
 	for (uint32_t i = 0; i < t->n && !ret[0]; i++)
-		if (t->devices[i].text[0])
-			(void)snprintf(ret, n, "%s: %s", t->devices[i].path, t->devices[i].text);
+		if (t->disks[i].text[0])
+			(void)snprintf(ret, n, "%s: %s", t->disks[i].path, t->disks[i].text);
 	for (uint32_t i = 0; i < t->n && !ret[0]; i++)
-		if (t->devices[i].io)
-			(void)snprintf(ret, n, "%s", io_note(t->devices[i].io));
+		if (t->disks[i].io)
+			(void)snprintf(ret, n, "%s", io_note(t->disks[i].io));
 }
 
 void nvme_status(const struct tier *base, struct nvme_tier_status *ret)
@@ -98,17 +98,17 @@ void nvme_status(const struct tier *base, struct nvme_tier_status *ret)
 
 	memset(ret, 0, sizeof(*ret));
 	ret->engine = engine_name(t);
-	ret->devices = t->n;
+	ret->disks = t->n;
 	status_text(t, ret->text, sizeof(ret->text));
 	for (uint32_t i = 0; i < t->n; i++) {
-		const struct nvme_device *d = &t->devices[i];
-		struct nvme_device_row row;
+		const struct nvme_disk *d = &t->disks[i];
+		struct nvme_disk_row row;
 
 		fill_row(d, &row);
 		add_log(&ret->log, &row.log);
 		add_io(&ret->io, &row.io);
 		ret->quarantined = ret->quarantined || d->quarantined;
-		ret->usable += nvme_device_readable(d);
+		ret->usable += nvme_disk_readable(d);
 		ret->stalls_total += d->stalls_total;
 		ret->recovery_ns = d->recovery_ns > ret->recovery_ns ? d->recovery_ns : ret->recovery_ns;
 		logs += d->log != NULL;

@@ -109,20 +109,20 @@ static void formatted(struct nvme_log *log, int status)
 
 void nvme_log_format(struct nvme_log *log)
 {
-	const uint64_t bytes = log->conf.bytes ? log->conf.bytes : log->conf.device_bytes;
+	const uint64_t bytes = log->conf.bytes ? log->conf.bytes : log->conf.disk_bytes;
 	const uint32_t segment_bytes = log->conf.segment_bytes;
 	int r = -EINVAL;
 
 	assert(log->state == NVME_NEW);
 	log->state = NVME_STARTING;
-	if (segment_bytes && bytes <= log->conf.device_bytes)
+	if (segment_bytes && bytes <= log->conf.disk_bytes)
 		r = nvme_shape_check(segment_bytes, nvme_segments_in(bytes, segment_bytes));
 	if (r) {
 		(void)snprintf(log->text, sizeof(log->text),
 			       "cannot make a store of %" PRIu64 " bytes in segments of %" PRIu32
 			       " on %" PRIu64
 			       ": segments are 64 KiB to 256 MiB, a multiple of 4 KiB, at least %d of them",
-			       bytes, segment_bytes, log->conf.device_bytes, NVME_MIN_SEGMENTS);
+			       bytes, segment_bytes, log->conf.disk_bytes, NVME_MIN_SEGMENTS);
 		nvme_log_started(log, r, NULL);
 		return;
 	}
@@ -187,14 +187,14 @@ static int agree(struct nvme_log *log)
 	if (memcmp(log->conf.uuid, any, sizeof(any)) && memcmp(log->conf.uuid, s->uuid, sizeof(s->uuid))) {
 		(void)snprintf(log->text, sizeof(log->text),
 			       "this is another store than the one that belongs here (uuid differs): "
-			       "were devices swapped?");
+			       "were disks swapped?");
 		return -EMEDIUMTYPE;
 	}
-	if (end > log->conf.device_bytes) {
+	if (end > log->conf.disk_bytes) {
 		(void)snprintf(log->text, sizeof(log->text),
 			       "the store was made with %" PRIu64 " bytes, but %" PRIu64
 			       " are there: it was truncated. Format it",
-			       end, log->conf.device_bytes);
+			       end, log->conf.disk_bytes);
 		return -EUCLEAN;
 	}
 	if (log->conf.bytes && nvme_segments_in(log->conf.bytes, s->segment_bytes) > s->segments) {
@@ -278,7 +278,7 @@ void nvme_log_recover(struct nvme_log *log)
 {
 	assert(log->state == NVME_NEW);
 	log->state = NVME_STARTING;
-	if (log->conf.device_bytes < NVME_DATA_OFFSET) {
+	if (log->conf.disk_bytes < NVME_DATA_OFFSET) {
 		nvme_log_started(log, -EUCLEAN, "too short for a store: format it, or correct the path");
 		return;
 	}
@@ -287,16 +287,16 @@ void nvme_log_recover(struct nvme_log *log)
 	read_next(log);
 }
 
-/* --- a device that comes back --- */
+/* --- a disk that comes back --- */
 
-int nvme_log_recognise(const struct nvme_log *log, const uint8_t *supers, uint64_t device_bytes, char *text, size_t n)
+int nvme_log_recognise(const struct nvme_log *log, const uint8_t *supers, uint64_t disk_bytes, char *text, size_t n)
 {
 	const struct nvme_super *ours = &log->super;
 	struct nvme_super there;
 	uint32_t newest;
 
 	if (choose(supers, &there, &newest) || memcmp(there.uuid, ours->uuid, sizeof(there.uuid))) {
-		(void)snprintf(text, n, "what is there now is not its store: attach the device that has it, or restart "
+		(void)snprintf(text, n, "what is there now is not its store: attach the disk that has it, or restart "
 			       "kvtierd to use what is there");
 		return -EMEDIUMTYPE;
 	}
@@ -305,11 +305,11 @@ int nvme_log_recognise(const struct nvme_log *log, const uint8_t *supers, uint64
 		return -ESTALE;
 	}
 	if (there.life < ours->life || there.generation < log->super_saved) {
-		(void)snprintf(text, n, "what is there now is an older copy of its store: attach the device that was "
+		(void)snprintf(text, n, "what is there now is an older copy of its store: attach the disk that was "
 			       "there, or format this one and restart kvtierd");
 		return -ESTALE;
 	}
-	if (nvme_segment_offset(ours->segments, ours->segment_bytes) > device_bytes) {
+	if (nvme_segment_offset(ours->segments, ours->segment_bytes) > disk_bytes) {
 		(void)snprintf(text, n, "what is there now is shorter than its store: attach it in full");
 		return -EUCLEAN;
 	}

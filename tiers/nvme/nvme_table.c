@@ -3,11 +3,11 @@
  * nvme_table.c - the block table as a log sees it: its locations are the table's extents. Contract: nvme_log.h, nvme.h.
  * Core thread only.
  */
-#include "nvme_device.h"
+#include "nvme_disk.h"
 
 static bool table_found(void *arg, const struct nvme_entry *entry, uint64_t location)
 {
-	const struct nvme_device *d = arg;
+	const struct nvme_disk *d = arg;
 	struct extent where;
 
 	nvme_location_extent(location, &where);
@@ -16,7 +16,7 @@ static bool table_found(void *arg, const struct nvme_entry *entry, uint64_t loca
 
 static enum nvme_answer table_ask(void *arg, const struct nvme_entry *entry, uint64_t location, uint64_t *ret_tick)
 {
-	const struct nvme_device *d = arg;
+	const struct nvme_disk *d = arg;
 	struct extent where;
 
 	nvme_location_extent(location, &where);
@@ -25,7 +25,7 @@ static enum nvme_answer table_ask(void *arg, const struct nvme_entry *entry, uin
 
 static bool table_moved(void *arg, const struct nvme_entry *entry, uint64_t from, uint64_t to, uint64_t *ret_tick)
 {
-	const struct nvme_device *d = arg;
+	const struct nvme_disk *d = arg;
 	struct extent old, new;
 
 	nvme_location_extent(from, &old);
@@ -35,14 +35,14 @@ static bool table_moved(void *arg, const struct nvme_entry *entry, uint64_t from
 
 static void table_dropped(void *arg, const struct nvme_entry *entry, uint64_t location)
 {
-	const struct nvme_device *d = arg;
+	const struct nvme_disk *d = arg;
 	struct extent where;
 
 	nvme_location_extent(location, &where);
 	d->conf->events.dropped(d->conf->events.arg, entry, &where);
 }
 
-void nvme_device_table(struct nvme_device *d, struct nvme_table *ret)
+void nvme_disk_table(struct nvme_disk *d, struct nvme_table *ret)
 {
 	*ret = (struct nvme_table){
 		.arg = d, .found = table_found, .ask = table_ask, .moved = table_moved, .dropped = table_dropped,

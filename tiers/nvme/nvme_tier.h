@@ -7,11 +7,11 @@
 #define KVTIER_NVME_TIER_H
 
 #include "daemon/base/loop.h"
-#include "nvme_device.h"
+#include "nvme_disk.h"
 
-/* Something done on several devices, told when the last one ended. */
+/* Something done on several disks, told when the last one ended. */
 struct together {
-	uint32_t left;		/* devices, and one for whoever starts them, */
+	uint32_t left;		/* disks, and one for whoever starts them, */
 	bool started;		/* which ends with the next tick, so that done never runs inside */
 	int status;		/* the first that was not 0 */
 	void (*done)(void *arg, int status);	/* NULL: none is under way */
@@ -24,7 +24,7 @@ struct nvme {
 	struct nvme_tier_conf conf;
 	struct loop_timer timer;
 	uint32_t n;
-	struct nvme_device devices[NVME_TIER_PATHS];
+	struct nvme_disk disks[NVME_TIER_PATHS];
 	struct together purge, flush;
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_transfer.c - xfers as reads and appends of a log. Contract: tier.h, nvme_device.h. Core thread only.
+ * nvme_transfer.c - xfers as reads and appends of a log. Contract: tier.h, nvme_disk.h. Core thread only.
  *
  *	free ──start──> lent ──────────────────────────── done ──> free, the xfer ends
  *	                  └── given up: the xfer ends, kept ──done──> free, release(home)
@@ -10,23 +10,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "nvme_device.h"
+#include "nvme_disk.h"
 
-int nvme_transfers_open(struct nvme_device *d, uint32_t n)
+int nvme_transfers_open(struct nvme_disk *d, uint32_t n)
 {
 	d->transfers = calloc(n, sizeof(*d->transfers));
 	if (!d->transfers)
 		return -ENOMEM;
 	d->n_transfers = n;
 	for (uint32_t i = n; i-- > 0;) {
-		d->transfers[i].device = d;
+		d->transfers[i].disk = d;
 		d->transfers[i].next_free = d->free;
 		d->free = &d->transfers[i];
 	}
 	return 0;
 }
 
-void nvme_transfers_close(struct nvme_device *d)
+void nvme_transfers_close(struct nvme_disk *d)
 {
 	for (uint32_t i = 0; i < d->n_transfers; i++)
 		assert(!d->transfers[i].lent);
@@ -41,18 +41,18 @@ static struct xfer *retire(struct nvme_transfer *t)
 	struct xfer *x = t->x;
 
 	assert(t->lent);
-	t->device->cancels -= t->cancelled;
+	t->disk->cancels -= t->cancelled;
 	t->x = NULL;
 	t->lent = t->cancelled = false;
-	t->next_free = t->device->free;
-	t->device->free = t;
+	t->next_free = t->disk->free;
+	t->disk->free = t;
 	return x;
 }
 
 static void read_done(struct nvme_read *read)
 {
 	struct nvme_transfer *t = (struct nvme_transfer *)(void *)read;
-	const struct nvme_events *events = &t->device->conf->events;
+	const struct nvme_events *events = &t->disk->conf->events;
 	const struct extent home = t->home;
 	struct xfer *x = retire(t);
 
@@ -85,12 +85,12 @@ static int start_read(struct nvme_transfer *t, struct xfer *x)
 	read->buffer = x->buffer;
 	read->bytes = x->bytes;
 	read->done = read_done;
-	return nvme_log_read(t->device->log, read);
+	return nvme_log_read(t->disk->log, read);
 }
 
 static int start_append(struct nvme_transfer *t, struct xfer *x)
 {
-	struct nvme_device *d = t->device;
+	struct nvme_disk *d = t->disk;
 	struct nvme_append *append = &t->io.append;
 	struct nvme_counters before, after;
 	int r;
@@ -112,7 +112,7 @@ static int start_append(struct nvme_transfer *t, struct xfer *x)
 	return r;
 }
 
-int nvme_transfer_start(struct nvme_device *d, struct xfer *x)
+int nvme_transfer_start(struct nvme_disk *d, struct xfer *x)
 {
 	struct nvme_transfer *t = d->free;
 	int r;
@@ -133,7 +133,7 @@ int nvme_transfer_start(struct nvme_device *d, struct xfer *x)
 	return 0;
 }
 
-bool nvme_transfer_cancel(struct nvme_device *d, struct xfer *x)
+bool nvme_transfer_cancel(struct nvme_disk *d, struct xfer *x)
 {
 	for (uint32_t i = 0; i < d->n_transfers; i++) {
 		struct nvme_transfer *t = &d->transfers[i];
@@ -151,7 +151,7 @@ bool nvme_transfer_cancel(struct nvme_device *d, struct xfer *x)
 
 /* The owner of an xfer that ends here may start and cancel others: what is lent is looked up afresh after each,
  * so far as there were any to begin with. */
-void nvme_transfers_give_up(struct nvme_device *d, bool all, int status)
+void nvme_transfers_give_up(struct nvme_disk *d, bool all, int status)
 {
 	for (uint32_t i = 0; i < d->n_transfers; i++) {
 		struct nvme_transfer *t = &d->transfers[i];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_device.h - one path of the NVMe tier: file, I/O engine, log, state, and the transfers on their way there.
- * Of nvme.c, nvme_status.c, nvme_device.c, nvme_table.c and nvme_transfer.c, nobody else's. Core thread only.
+ * nvme_disk.h - one path of the NVMe tier: file, I/O engine, log, state, and the transfers on their way there.
+ * Of nvme.c, nvme_status.c, nvme_disk.c, nvme_table.c and nvme_transfer.c, nobody else's. Core thread only.
  *
- *	nvme_device_open ──> STARTING ──recovered, formatted──> UP <───────────── probe ok ──────────┐
+ *	nvme_disk_open ──> STARTING ──recovered, formatted──> UP <───────────── probe ok ──────────┐
  *	    │                   │ cannot be read                 │ writes fail                        │
  *	    │                   v                                ├─────────────────────────> READONLY ┤
  *	    │                OFFLINE, and tried again            │ reads fail, gone, I/O stalls       │
@@ -13,13 +13,13 @@
  *	    │                                                             path opened again ──ours────┘
  *	    └─ not ours, damaged, in use, no permission: OFFLINE for good, never written to
  *
- * A device that was pulled never answers on its old descriptor again, though it may be back long since. So when
+ * A disk that was pulled never answers on its old descriptor again, though it may be back long since. So when
  * a probe finds it gone, or three in a row fail, that is closed and the path opened again with each probe that
- * is due, by a thread that nobody waits for. What is there is taken for the device only if both superblocks
+ * is due, by a thread that nobody waits for. What is there is taken for the disk only if both superblocks
  * together say that it is this log's store as this log left it (nvme_log_recognise()); anything else is left
  * alone, and the text says what to do.
  *
- * The log goes on where it was, in its open segment, too, though the device may have lost what was in its
+ * The log goes on where it was, in its open segment, too, though the disk may have lost what was in its
  * cache: unsynced writes of any order may be missing behind it then, which is what a power cut leaves
  * (nvme_format.h), only that more is written afterwards. Every reader has to bear that in any case. A record
  * that is not there is not the image its reader asked for, by key and checksum: a miss. A segment whose header
@@ -27,28 +27,28 @@
  * missing is replaced by a walk; one that lists a record that is not there is believed as far as a read. No
  * sequence is used twice, since the superblock with this life was synced before anything was written. What was
  * purged stays so, since a purge ended with both superblocks synced: less is refused as an older copy. What is
- * lost is the promise of a flush for blocks from before, not flushed when the device went.
+ * lost is the promise of a flush for blocks from before, not flushed when the disk went.
  *
  * Invariants
  *	D1 While OFFLINE nothing is submitted but the probe (a read of the superblock) and what a recovery that has
- *	   begun still wants; so what is in the device only gets less. The log is paused whenever it is not UP.
+ *	   begun still wants; so what is in the disk only gets less. The log is paused whenever it is not UP.
  *	D2 While READONLY no record, header or footer is written and nothing is reclaimed. The probe is a page where the
  *	   next record would go, or else in a reserved place (nvme_log_spare()): a full file system refuses it as it
- *	   would the record, a full log does not, and nobody need store anything for the device to come UP.
- *	D3 A read that was given up keeps its transfer until the device is done with the buffer; then release().
+ *	   would the record, a full log does not, and nobody need store anything for the disk to come UP.
+ *	D3 A read that was given up keeps its transfer until the disk is done with the buffer; then release().
  *	D4 An I/O counts as stalled when two polls in a row found it too old: a daemon that slept is not a disk
  *	   that does.
- *	D5 A descriptor is closed when nothing is in the device's hands and it is out of the I/O engine. file.fd is -1
+ *	D5 A descriptor is closed when nothing is in the disk's hands and it is out of the I/O engine. file.fd is -1
  *	   only while OFFLINE, with a log that is not STARTING: nothing is submitted then, not even the probe.
  */
-#ifndef KVTIER_NVME_DEVICE_H
-#define KVTIER_NVME_DEVICE_H
+#ifndef KVTIER_NVME_DISK_H
+#define KVTIER_NVME_DISK_H
 
 #include "nvme.h"
 #include "nvme_file.h"
 
 struct loop;
-struct nvme_device;
+struct nvme_disk;
 
 /* An xfer on its way, or the remains of one that was given up. */
 struct nvme_transfer {
@@ -56,15 +56,15 @@ struct nvme_transfer {
 		struct nvme_read read;
 		struct nvme_append append;
 	} io;
-	struct nvme_device *device;
+	struct nvme_disk *disk;
 	struct xfer *x;		/* NULL: given up */
 	struct extent home;	/* of that one */
 	bool lent, is_read, cancelled;
 	struct nvme_transfer *next_free;
 };
 
-struct nvme_device {
-	struct nvme_disk disk;	/* first: the log gets back to us */
+struct nvme_disk {
+	struct nvme_medium medium;	/* first: the log gets back to us */
 	const struct nvme_tier_conf *conf;
 	struct loop *loop;
 	char path[NVME_TIER_PATH_BYTES];
@@ -96,24 +96,24 @@ struct nvme_device {
 	uint32_t n_transfers, cancels;	/* cancels: to be ended by the next poll */
 };
 
-/* nvme_device.c. path, number, conf, loop and budget are set. What goes wrong goes into state and text. */
-void nvme_device_open(struct nvme_device *d);
-void nvme_device_close(struct nvme_device *d);		/* idle; half-open and never opened is fine */
-void nvme_device_poll(struct nvme_device *d);
-bool nvme_device_idle(const struct nvme_device *d);	/* nothing in its hands */
-bool nvme_device_waits(const struct nvme_device *d);	/* for a poll: no completion will carry it on */
-bool nvme_device_readable(const struct nvme_device *d);
-bool nvme_device_writable(const struct nvme_device *d);
+/* nvme_disk.c. path, number, conf, loop and budget are set. What goes wrong goes into state and text. */
+void nvme_disk_open(struct nvme_disk *d);
+void nvme_disk_close(struct nvme_disk *d);		/* idle; half-open and never opened is fine */
+void nvme_disk_poll(struct nvme_disk *d);
+bool nvme_disk_idle(const struct nvme_disk *d);	/* nothing in its hands */
+bool nvme_disk_waits(const struct nvme_disk *d);	/* for a poll: no completion will carry it on */
+bool nvme_disk_readable(const struct nvme_disk *d);
+bool nvme_disk_writable(const struct nvme_disk *d);
 
 /* nvme_table.c. All but `ready`. */
-void nvme_device_table(struct nvme_device *d, struct nvme_table *ret);
+void nvme_disk_table(struct nvme_disk *d, struct nvme_table *ret);
 
 /* nvme_transfer.c */
-int  nvme_transfers_open(struct nvme_device *d, uint32_t n);	/* -ENOMEM */
-void nvme_transfers_close(struct nvme_device *d);
-int  nvme_transfer_start(struct nvme_device *d, struct xfer *x);	/* as tier_submit() */
-bool nvme_transfer_cancel(struct nvme_device *d, struct xfer *x);	/* it is a read, and one of ours */
+int  nvme_transfers_open(struct nvme_disk *d, uint32_t n);	/* -ENOMEM */
+void nvme_transfers_close(struct nvme_disk *d);
+int  nvme_transfer_start(struct nvme_disk *d, struct xfer *x);	/* as tier_submit() */
+bool nvme_transfer_cancel(struct nvme_disk *d, struct xfer *x);	/* it is a read, and one of ours */
 /* Reads on their way end with status now, their buffers kept: all, or those that were cancelled. */
-void nvme_transfers_give_up(struct nvme_device *d, bool all, int status);
+void nvme_transfers_give_up(struct nvme_disk *d, bool all, int status);
 
 #endif

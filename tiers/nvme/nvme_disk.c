@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_device.c - one path of the NVMe tier: opened, judged by how its I/O ends, probed when it is in trouble.
- * States and invariants: nvme_device.h. Core thread only.
+ * nvme_disk.c - one path of the NVMe tier: opened, judged by how its I/O ends, probed when it is in trouble.
+ * States and invariants: nvme_disk.h. Core thread only.
  */
-#include "nvme_device.h"
+#include "nvme_disk.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -26,14 +26,14 @@ enum { FAILURES = 3 };		/* in a row, of an error that may be one bad sector */
 #define PROBE_LAST_NS (30 * SECOND_NS)
 #define CALM_NS (60 * SECOND_NS)	/* up for so long: probing starts at its first pace again */
 
-static struct nvme_device *device_of(struct nvme_disk *disk)
+static struct nvme_disk *disk_of(struct nvme_medium *medium)
 {
-	return (struct nvme_device *)(void *)disk;	/* its first member */
+	return (struct nvme_disk *)(void *)medium;	/* its first member */
 }
 
 /* --- states --- */
 
-static void set_state(struct nvme_device *d, enum tier_state state)
+static void set_state(struct nvme_disk *d, enum tier_state state)
 {
 	d->state = state;
 	d->reads_failed = d->writes_failed = 0;
@@ -42,7 +42,7 @@ static void set_state(struct nvme_device *d, enum tier_state state)
 		nvme_log_pause(d->log, state != TIER_UP && state != TIER_STARTING);
 }
 
-static void up(struct nvme_device *d)
+static void up(struct nvme_disk *d)
 {
 	d->text[0] = '\0';
 	d->up_ns = loop_now(d->loop);
@@ -51,7 +51,7 @@ static void up(struct nvme_device *d)
 }
 
 /* Twice as long after each time, a quarter more or less of chance: many daemons may share what failed. */
-static void plan_probe(struct nvme_device *d)
+static void plan_probe(struct nvme_disk *d)
 {
 	const uint64_t now = loop_now(d->loop);
 
@@ -64,7 +64,7 @@ static void plan_probe(struct nvme_device *d)
 }
 
 __attribute__((format(printf, 3, 4)))
-static void down(struct nvme_device *d, enum tier_state state, const char *format, ...)
+static void down(struct nvme_disk *d, enum tier_state state, const char *format, ...)
 {
 	va_list args;
 
@@ -75,19 +75,19 @@ static void down(struct nvme_device *d, enum tier_state state, const char *forma
 	set_state(d, state);
 }
 
-static void refuse(struct nvme_device *d, const char *text)
+static void refuse(struct nvme_disk *d, const char *text)
 {
 	(void)snprintf(d->text, sizeof(d->text), "%s", text);
 	d->for_good = true;
 	set_state(d, TIER_OFFLINE);
 }
 
-bool nvme_device_readable(const struct nvme_device *d)
+bool nvme_disk_readable(const struct nvme_disk *d)
 {
 	return d->log && d->state != TIER_OFFLINE && nvme_log_state(d->log) != NVME_FAILED;
 }
 
-bool nvme_device_writable(const struct nvme_device *d)
+bool nvme_disk_writable(const struct nvme_disk *d)
 {
 	return d->log && nvme_log_state(d->log) == NVME_UP && d->state == TIER_UP;
 }
@@ -96,16 +96,16 @@ bool nvme_device_writable(const struct nvme_device *d)
 
 /* Of a block device that was pulled the kernel makes one of no bytes: reads meet its end, writes find no space. A thin
  * one that is full says the same to a write, and still has its size. */
-static bool is_gone(const struct nvme_device *d, const struct io_op *op)
+static bool is_gone(const struct nvme_disk *d, const struct io_op *op)
 {
 	if (op->status == -ENODEV || op->status == -ENXIO)
 		return true;
 	return op->status == (op->kind == IO_READ ? -ENODATA : -ENOSPC) && nvme_file_is_shell(&d->file);
 }
 
-static void gone(struct nvme_device *d)
+static void gone(struct nvme_disk *d)
 {
-	down(d, TIER_OFFLINE, "the device is gone: its blocks are misses until it is at this path again");
+	down(d, TIER_OFFLINE, "the disk is gone: its blocks are misses until it is at this path again");
 }
 
 static bool is_refusal(int status)
@@ -113,22 +113,22 @@ static bool is_refusal(int status)
 	return status == -ENOSPC || status == -EROFS || status == -EDQUOT || status == -EFBIG || status == -EPERM;
 }
 
-static void readonly(struct nvme_device *d, int status)
+static void readonly(struct nvme_disk *d, int status)
 {
 	down(d, TIER_READONLY, "writes fail (%s): nothing new is kept here until one succeeds; %s", strerror(-status),
-	     status == -ENOSPC || status == -EDQUOT ? "make room on the file system" : "look at the device");
+	     status == -ENOSPC || status == -EDQUOT ? "make room on the file system" : "look at the disk");
 }
 
-static void read_ended(struct nvme_device *d, int status)
+static void read_ended(struct nvme_disk *d, int status)
 {
 	if (!status)
 		d->reads_failed = 0;
 	else if (++d->reads_failed >= FAILURES)
-		down(d, TIER_OFFLINE, "reads fail (%s): its blocks are misses until a probe succeeds; look at the device",
+		down(d, TIER_OFFLINE, "reads fail (%s): its blocks are misses until a probe succeeds; look at the disk",
 		     strerror(-status));
 }
 
-static void write_ended(struct nvme_device *d, int status, bool data)
+static void write_ended(struct nvme_disk *d, int status, bool data)
 {
 	if (!status)
 		d->writes_failed = data ? 0 : d->writes_failed;
@@ -137,9 +137,9 @@ static void write_ended(struct nvme_device *d, int status, bool data)
 }
 
 /* While the log starts it judges for itself. */
-static void disk_ended(struct nvme_disk *disk, const struct io_op *op)
+static void medium_ended(struct nvme_medium *medium, const struct io_op *op)
 {
-	struct nvme_device *d = device_of(disk);
+	struct nvme_disk *d = disk_of(medium);
 
 	if (nvme_log_state(d->log) == NVME_STARTING || (op->status && d->state == TIER_OFFLINE))
 		return;
@@ -151,9 +151,9 @@ static void disk_ended(struct nvme_disk *disk, const struct io_op *op)
 		write_ended(d, op->status, op->kind == IO_WRITE && op->offset >= NVME_DATA_OFFSET);
 }
 
-static int disk_submit(struct nvme_disk *disk, struct io_op *op)
+static int medium_submit(struct nvme_medium *medium, struct io_op *op)
 {
-	struct nvme_device *d = device_of(disk);
+	struct nvme_disk *d = disk_of(medium);
 	const bool starting = nvme_log_state(d->log) == NVME_STARTING;
 
 	if (!starting && d->state == TIER_OFFLINE)
@@ -164,9 +164,9 @@ static int disk_submit(struct nvme_disk *disk, struct io_op *op)
 	return io_submit(d->io, op);
 }
 
-static uint64_t disk_now(struct nvme_disk *disk)
+static uint64_t medium_now(struct nvme_medium *medium)
 {
-	return loop_now(device_of(disk)->loop);
+	return loop_now(disk_of(medium)->loop);
 }
 
 /* --- start --- */
@@ -180,7 +180,7 @@ static bool needs_operator(int status)
 
 static void table_ready(void *arg, int status)
 {
-	struct nvme_device *d = arg;
+	struct nvme_disk *d = arg;
 	const char *text = nvme_log_text(d->log);
 
 	if (!status) {
@@ -203,26 +203,26 @@ static void table_ready(void *arg, int status)
 	refuse(d, text);
 }
 
-static void start_log(struct nvme_device *d)
+static void start_log(struct nvme_disk *d)
 {
 	struct nvme_table table;
 	struct nvme_conf conf = {
-		.device_bytes = d->file.bytes,
+		.disk_bytes = d->file.bytes,
 		.bytes = d->conf->bytes,
 		.write_budget_bytes_per_day = d->budget_bytes_per_day,
 		.segment_bytes = d->conf->segment_bytes,
 		.max_image_bytes = d->conf->max_image_bytes,
-		.device = d->number,
+		.disk = d->number,
 	};
 	char text[NVME_TEXT_BYTES];
 
-	nvme_device_table(d, &table);
+	nvme_disk_table(d, &table);
 	table.ready = table_ready;
 	if (d->file.blank && getrandom(conf.uuid, sizeof(conf.uuid), 0) != sizeof(conf.uuid)) {
 		refuse(d, "the system has no random numbers");
 		return;
 	}
-	if (nvme_log_new(&conf, &d->disk, &table, &d->log, text, sizeof(text))) {
+	if (nvme_log_new(&conf, &d->medium, &table, &d->log, text, sizeof(text))) {
 		refuse(d, "not enough memory");
 		return;
 	}
@@ -233,7 +233,7 @@ static void start_log(struct nvme_device *d)
 		nvme_log_recover(d->log);
 }
 
-static void register_host(struct nvme_device *d)
+static void register_host(struct nvme_disk *d)
 {
 	uint64_t bytes;
 	void *base;
@@ -242,7 +242,7 @@ static void register_host(struct nvme_device *d)
 		(void)io_buffers_add(d->io, base, bytes);	/* a refusal costs speed, and io_note() tells */
 }
 
-static int open_io(struct nvme_device *d)
+static int open_io(struct nvme_disk *d)
 {
 	const struct io_conf conf = {
 		.engine = d->conf->engine, .read_depth = d->conf->read_depth, .write_depth = d->conf->write_depth,
@@ -263,13 +263,13 @@ static int open_io(struct nvme_device *d)
 	return 0;
 }
 
-void nvme_device_open(struct nvme_device *d)
+void nvme_disk_open(struct nvme_disk *d)
 {
 	enum { QUEUES = 4 };	/* times the depths: as many as the I/O engine takes */
 	/* Making a large file takes a while; a disk that stalls does not get longer than that to keep everybody waiting. */
 	const uint64_t patience_ns = 20 * SECOND_NS;
 
-	d->disk = (struct nvme_disk){ .submit = disk_submit, .now_ns = disk_now, .ended = disk_ended };
+	d->medium = (struct nvme_medium){ .submit = medium_submit, .now_ns = medium_now, .ended = medium_ended };
 	d->opened_ns = loop_now(d->loop);
 	d->file.fd = -1;
 	d->probe_page = aligned_alloc(NVME_PAGE, NVME_SUPER_COPIES * NVME_PAGE);
@@ -290,11 +290,11 @@ void nvme_device_open(struct nvme_device *d)
 	start_log(d);
 }
 
-void nvme_device_close(struct nvme_device *d)
+void nvme_disk_close(struct nvme_disk *d)
 {
 	if (!d->loop)
 		return;
-	assert(nvme_device_idle(d));
+	assert(nvme_disk_idle(d));
 	nvme_file_return_leave(d->opening);
 	nvme_transfers_close(d);
 	nvme_log_free(d->log);
@@ -308,7 +308,7 @@ void nvme_device_close(struct nvme_device *d)
 	free(d->probe_page);
 }
 
-bool nvme_device_idle(const struct nvme_device *d)
+bool nvme_disk_idle(const struct nvme_disk *d)
 {
 	struct io_counters c;
 
@@ -318,7 +318,7 @@ bool nvme_device_idle(const struct nvme_device *d)
 	return c.reads_lent + c.writes_lent == 0;
 }
 
-bool nvme_device_waits(const struct nvme_device *d)
+bool nvme_disk_waits(const struct nvme_disk *d)
 {
 	return d->changed || d->refused || d->cancels ||
 	       (d->log && nvme_log_waits(d->log) && d->state != TIER_OFFLINE);
@@ -326,8 +326,8 @@ bool nvme_device_waits(const struct nvme_device *d)
 
 /* --- poll: stalls, probes --- */
 
-/* Whether something is in the device that should have come back long ago. */
-static bool stalls(struct nvme_device *d)
+/* Whether something is in the disk that should have come back long ago. */
+static bool stalls(struct nvme_disk *d)
 {
 	struct io_counters c;
 
@@ -336,12 +336,12 @@ static bool stalls(struct nvme_device *d)
 	return d->stall_polls >= 2;
 }
 
-static void stalled(struct nvme_device *d)
+static void stalled(struct nvme_disk *d)
 {
 	if (d->state != TIER_OFFLINE || d->stall_polls == 2) {
 		d->stalls_total++;
 		down(d, TIER_OFFLINE,
-		     "an I/O takes longer than %" PRIu64 " s: its blocks are misses until the device answers; look at it",
+		     "an I/O takes longer than %" PRIu64 " s: its blocks are misses until the disk answers; look at it",
 		     (uint64_t)(d->conf->stall_ns / SECOND_NS));
 	}
 	d->probe_due_ns = 0;	/* as soon as it answers */
@@ -349,7 +349,7 @@ static void stalled(struct nvme_device *d)
 }
 
 /* From the beginning, if the last start found nothing; else where it was. */
-static void answers(struct nvme_device *d)
+static void answers(struct nvme_disk *d)
 {
 	if (nvme_log_state(d->log) != NVME_FAILED) {
 		up(d);
@@ -361,15 +361,15 @@ static void answers(struct nvme_device *d)
 }
 
 /* Not while a start goes on or is to format what it made, nor after the last flush. */
-static bool may_come_back(const struct nvme_device *d)
+static bool may_come_back(const struct nvme_disk *d)
 {
 	const enum nvme_log_state state = nvme_log_state(d->log);
 
 	return state == NVME_UP || (state == NVME_FAILED && !d->file.blank);
 }
 
-/* A device that went OFFLINE meanwhile is not back for having written a page. */
-static void write_probe_ended(struct nvme_device *d, const struct io_op *op)
+/* A disk that went OFFLINE meanwhile is not back for having written a page. */
+static void write_probe_ended(struct nvme_disk *d, const struct io_op *op)
 {
 	if (d->state != TIER_READONLY)
 		return;
@@ -383,7 +383,7 @@ static void write_probe_ended(struct nvme_device *d, const struct io_op *op)
 
 static void probe_ended(struct io_op *op)
 {
-	struct nvme_device *d = container_of(op, struct nvme_device, probe_op);
+	struct nvme_disk *d = container_of(op, struct nvme_disk, probe_op);
 
 	if (op->kind == IO_WRITE) {
 		write_probe_ended(d, op);
@@ -405,16 +405,16 @@ static void probe_ended(struct io_op *op)
 /* --- opened again --- */
 
 /* The old one first: its lock, and a block device's O_EXCL, would keep ourselves out. */
-static void open_again(struct nvme_device *d)
+static void open_again(struct nvme_disk *d)
 {
-	if (d->file.fd >= 0 && io_file_remove(d->io, d->io_file))	/* the device has something in its hands */
+	if (d->file.fd >= 0 && io_file_remove(d->io, d->io_file))	/* the disk has something in its hands */
 		return;
 	nvme_file_close(&d->file);
 	if (nvme_file_return_begin(d->path, &d->opening))
 		plan_probe(d);
 }
 
-static void look_whether_opened(struct nvme_device *d)
+static void look_whether_opened(struct nvme_disk *d)
 {
 	char text[NVME_TEXT_BYTES] = "";
 	struct nvme_file file = { .fd = -1 };
@@ -430,7 +430,7 @@ static void look_whether_opened(struct nvme_device *d)
 	if (r) {
 		if (file.fd >= 0)
 			nvme_file_close(&file);
-		(void)snprintf(d->text, sizeof(d->text), "the device is gone, its blocks are misses: %.190s", text);
+		(void)snprintf(d->text, sizeof(d->text), "the disk is gone, its blocks are misses: %.190s", text);
 		plan_probe(d);
 		return;
 	}
@@ -439,7 +439,7 @@ static void look_whether_opened(struct nvme_device *d)
 	answers(d);
 }
 
-static void probe(struct nvme_device *d)
+static void probe(struct nvme_disk *d)
 {
 	if (d->opening) {
 		look_whether_opened(d);
@@ -465,7 +465,7 @@ static void probe(struct nvme_device *d)
 	(void)io_submit(d->io, &d->probe_op);	/* no room: at the next poll */
 }
 
-void nvme_device_poll(struct nvme_device *d)
+void nvme_disk_poll(struct nvme_disk *d)
 {
 	if (!d->log)
 		return;
