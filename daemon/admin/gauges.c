@@ -136,6 +136,18 @@ static void space_gauges(struct kvtierd *d)
 	stats_health_set(d->stats, STATS_HEALTH_SPACES_RECYCLED, n.recycling);
 }
 
+static void op_gauges(struct stats *stats)
+{
+	struct stats_values *v = &stats->v;
+
+	stats_set(&v->load_ops_total, histogram_total(&stats->load_times));
+	stats_set(&v->load_p50_us, histogram_percentile(&stats->load_times, 50) / 1000);
+	stats_set(&v->load_p99_us, histogram_percentile(&stats->load_times, 99) / 1000);
+	stats_set(&v->store_ops_total, histogram_total(&stats->store_times));
+	stats_set(&v->store_p50_us, histogram_percentile(&stats->store_times, 50) / 1000);
+	stats_set(&v->store_p99_us, histogram_percentile(&stats->store_times, 99) / 1000);
+}
+
 void gauges_sync(struct kvtierd *d)
 {
 	struct stats_values *v = &d->stats->v;
@@ -152,6 +164,7 @@ void gauges_sync(struct kvtierd *d)
 	stats_set(&v->index_bytes, index_memory(d->index));
 	stats_set(&v->index_crowded_blocks_total, blocks_crowded(d->blocks));
 	space_gauges(d);
+	op_gauges(d->stats);
 	stats_health_set(d->stats, STATS_HEALTH_STARTING, tier_state(host) == TIER_STARTING);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_STARTING, storage_starting(d));
 	stats_health_set(d->stats, STATS_HEALTH_HOST_OFFLINE, tier_state(host) == TIER_OFFLINE);

@@ -17,6 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/base/histogram.h"
+
 enum {
 	STATS_MAGIC = 0x4b565453, /* "KVTS" */
 	STATS_SCHEMA_VERSION = 1, /* of the JSON text */
@@ -137,6 +139,9 @@ struct stats {
 	char clients_text[STATS_TEXT_BYTES]; /* while connections are short: whose they are */
 	char redis_text[STATS_TEXT_BYTES];  /* likewise; "": nothing to say, or no Redis tier */
 	_Alignas(64) struct stats_values v;
+	/* Ops that loaded or stored a block at least: from the turn of the core thread that read the op from its ring to
+	 * the turn that completed it. */
+	struct histogram load_times, store_times;
 };
 
 /* Relaxed and not read-modify-write: there is one writer. */

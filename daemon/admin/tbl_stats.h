@@ -50,9 +50,16 @@ STAT("store.raw_blocks_total", store_raw_blocks_total, counter, "blocks",
      "Blocks kept raw because FP8 could not hold them (NaN, Inf, range)")
 STAT("store.present_blocks_total", store_present_blocks_total, counter, "blocks",
      "Blocks offered that were there already; nothing was copied")
-
 STAT("store.sparse_blocks_total", store_sparse_blocks_total, counter, "blocks",
      "Blocks not stored since their engine had not allocated their page")
+STAT("store.ops_total", store_ops_total, counter, "ops",
+     "Store ops of which a block at least was stored, or was there already")
+STAT("store.p50_us", store_p50_us, gauge, "us",
+     "Half of these ops took no longer, from the core thread's reading the op to its completing "
+     "it; since the start, at most 1/32 off")
+STAT("store.p99_us", store_p99_us, gauge, "us",
+     "99 of 100 of these ops took no longer; since the start, at most 1/32 off")
+
 STAT("load.blocks_total", load_blocks_total, counter, "blocks", "Blocks given back to engines")
 STAT("load.failed_blocks_total", load_failed_blocks_total, counter, "blocks",
      "Blocks present but not given back: too late, cancelled, damaged, page out of range")
@@ -62,6 +69,12 @@ STAT("load.missed_blocks_total", load_missed_blocks_total, counter, "blocks",
      "Blocks asked for that were not there")
 STAT("load.logical_bytes_total", load_logical_bytes_total, counter, "bytes",
      "Size of the loaded blocks in the engines' own format")
+STAT("load.ops_total", load_ops_total, counter, "ops", "Load ops of which a block at least was loaded")
+STAT("load.p50_us", load_p50_us, gauge, "us",
+     "Half of these ops took no longer, from the core thread's reading the op to its completing "
+     "it; since the start, at most 1/32 off")
+STAT("load.p99_us", load_p99_us, gauge, "us",
+     "99 of 100 of these ops took no longer; since the start, at most 1/32 off")
 
 STAT("prefetch.blocks_total", prefetch_blocks_total, counter, "blocks",
      "Blocks that engines asked to have in host memory, and that are there now")

@@ -223,6 +223,15 @@ static uint32_t slots_of(const struct wire_sqe *sqe)
 	return sqe->n + ((sqe->flags & WIRE_SQE_HAS_PARENT) ? 1u : 0u);
 }
 
+/* Misses are quick and say nothing of how long a load takes. */
+static void count_time(struct stats *stats, uint16_t op, const struct wire_cqe *cqe)
+{
+	if (cqe->ok > 0 && op == WIRE_OP_LOAD)
+		histogram_add(&stats->load_times, cqe->done_ns - cqe->submit_ns);
+	if (cqe->ok > 0 && op == WIRE_OP_STORE)
+		histogram_add(&stats->store_times, cqe->done_ns - cqe->submit_ns);
+}
+
 static void complete(struct request *q)
 {
 	struct wire_cqe cqe = {
@@ -240,6 +249,7 @@ static void complete(struct request *q)
 		if (status >= 0 && cqe.prefix == i)
 			cqe.prefix = i + 1;
 	}
+	count_time(q->d->stats, q->sqe.op, &cqe);
 	if (ring_complete(&q->conn->ring, &cqe))
 		conn_wake(q->conn);
 }

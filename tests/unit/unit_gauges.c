@@ -195,6 +195,23 @@ static void counters_are_copied(void **unused)
 }
 
 /* Found by the tier (a header) or by the daemon (a checksum), it is not forgotten. */
+static void times_of_ops_become_percentiles(void **unused)
+{
+	struct stats_values *v = &d.stats->v;
+
+	(void)unused;
+	for (uint64_t us = 1; us <= 100; us++)
+		histogram_add(&d.stats->load_times, us * 1000);
+	histogram_add(&d.stats->store_times, 2000000);
+	gauges_sync(&d);
+	assert_int_equal(stats_get(&v->load_ops_total), 100);
+	assert_in_range(stats_get(&v->load_p50_us), 48, 52);
+	assert_in_range(stats_get(&v->load_p99_us), 95, 103);
+	assert_int_equal(stats_get(&v->store_ops_total), 1);
+	assert_in_range(stats_get(&v->store_p50_us), 1937, 2063);
+	assert_int_equal(stats_get(&v->store_p50_us), stats_get(&v->store_p99_us));
+}
+
 static void damage_is_a_warning(void **unused)
 {
 	const uint64_t corrupt = 1ull << STATS_HEALTH_REDIS_CORRUPT;
@@ -228,6 +245,7 @@ int main(void)
 		CASE(each_state_is_said_while_it_lasts),
 		CASE(the_reason_comes_and_goes),
 		CASE(counters_are_copied),
+		CASE(times_of_ops_become_percentiles),
 		CASE(damage_is_a_warning),
 		CASE(without_the_tier_nothing_is_said),
 	};

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_histogram.c - goal: a percentile read from a histogram is never more off than histogram.h
+ * promises. Method: known times at the edges of buckets; then random times of all magnitudes,
+ * beside the exact percentiles of the sorted times.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "daemon/base/histogram.h"
+#include "tests/lib/random.h"
+
+enum { TIMES = 5000 };
+
+static void assert_close(uint64_t is, uint64_t exact)
+{
+	const uint64_t off = is > exact ? is - exact : exact - is;
+
+	if (off > exact / 32)
+		fail_msg("%llu ns instead of %llu ns", (unsigned long long)is, (unsigned long long)exact);
+}
+
+static void an_empty_one_says_0(void **state)
+{
+	static const struct histogram empty;
+
+	(void)state;
+	assert_int_equal(histogram_total(&empty), 0);
+	assert_int_equal(histogram_percentile(&empty, 50), 0);
+	assert_int_equal(histogram_percentile(&empty, 100), 0);
+}
+
+static void one_time_comes_back(void **state)
+{
+	(void)state;
+	for (unsigned bit = 0; bit < HISTOGRAM_TOP_BIT; bit++) {
+		for (uint64_t around = 0; around <= 2; around++) {
+			const uint64_t ns = (1ull << bit) - 1 + around;
+			struct histogram h = { { 0 } };
+
+			histogram_add(&h, ns);
+			assert_int_equal(histogram_total(&h), 1);
+			assert_close(histogram_percentile(&h, 1), ns);
+			assert_close(histogram_percentile(&h, 100), ns);
+		}
+	}
+}
+
+static void what_is_too_long_counts_as_the_longest(void **state)
+{
+	struct histogram h = { { 0 } };
+
+	(void)state;
+	histogram_add(&h, UINT64_MAX);
+	histogram_add(&h, HISTOGRAM_MAX_NS + 1);
+	assert_int_equal(histogram_total(&h), 2);
+	assert_close(histogram_percentile(&h, 50), HISTOGRAM_MAX_NS);
+}
+
+static int by_size(const void *a, const void *b)
+{
+	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void percentiles_are_near_the_exact_ones(void **state)
+{
+	struct random random = random_seeded("percentiles_are_near_the_exact_ones");
+	static uint64_t times[TIMES];
+
+	(void)state;
+	for (int round = 0; round < 20; round++) {
+		const uint64_t n = 1 + random_below(&random, TIMES);
+		struct histogram h = { { 0 } };
+
+		for (uint64_t i = 0; i < n; i++) {
+			times[i] = random_next(&random) >> (64 - HISTOGRAM_TOP_BIT + random_below(&random, 30));
+			histogram_add(&h, times[i]);
+		}
+		qsort(times, n, sizeof(times[0]), by_size);
+		for (unsigned percent = 1; percent <= 100; percent++)
+			assert_close(histogram_percentile(&h, percent), times[(n * percent + 99) / 100 - 1]);
+	}
+}
+
+static void what_came_since_stands_alone(void **state)
+{
+	struct histogram before = { { 0 } }, now;
+
+	(void)state;
+	histogram_add(&before, 1000);
+	histogram_add(&before, 1000);
+	now = before;
+	histogram_add(&now, 3000000);
+	histogram_since(&now, &before, &now);
+	assert_int_equal(histogram_total(&now), 1);
+	assert_close(histogram_percentile(&now, 50), 3000000);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_empty_one_says_0),
+		cmocka_unit_test(one_time_comes_back),
+		cmocka_unit_test(what_is_too_long_counts_as_the_longest),
+		cmocka_unit_test(percentiles_are_near_the_exact_ones),
+		cmocka_unit_test(what_came_since_stands_alone),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
