@@ -28,13 +28,17 @@
  * FUTURE_WRITE, and the daemon maps `submit` read-only), so each page has one writer:
  *
  *	submit   (client writes)  head | sqe[sq_entries] | key[arena_blocks] | page[arena_blocks]
- *	complete (daemon writes)  head | cqe[cq_entries] | status[arena_blocks]
+ *	complete (daemon writes)  head | cqe[cq_entries] | status[arena_blocks] | layers[arena_blocks]
  *
  * Indices run freely (mod 2^32); entry i lies at i & (entries - 1). The producer writes the entry, then
  * its tail with release; the consumer reads the tail with acquire, copies the entry once, checks the copy,
  * then writes its head with release. An op uses arena slots [first, first + n): keys and pages from the
  * client, one status each from the daemon, written before the op's cqe. The slots of all outstanding ops together,
  * parents included, are never more than the arena has: a client that claims more is cut.
+ *
+ * layers[i] is how many layers of that block of a load are in its page already, while the op runs. A device
+ * that loads layer by layer raises it with release; the CPU device leaves it 0, so 0 says nothing. It is void
+ * once the cqe is there.
  *
  * Sleeping: the daemon sets index->asleep, full fence, looks at every ring once more, sleeps. The client
  * publishes sq_tail, full fence, and sends DOORBELL only when asleep != 0. A client thread adds itself to
@@ -51,8 +55,8 @@
 
 enum {
 	WIRE_MAGIC = 0x4b565431,	/* "KVT1" */
-	WIRE_VERSION_MIN = 2,		/* range this tree speaks */
-	WIRE_VERSION_MAX = 2,
+	WIRE_VERSION_MIN = 3,		/* range this tree speaks */
+	WIRE_VERSION_MAX = 3,
 	WIRE_MAX_MESSAGE = 160 * 1024,	/* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
 	WIRE_MAX_SEGMENTS = 2048,
@@ -126,18 +130,28 @@ struct wire_geometry {
 };
 static_assert(sizeof(struct wire_geometry) == 48 + 3 * 256, "wire_geometry");
 
+/* How a region's memory is reached. The kinds of a device need a daemon that has that device; the CPU device takes the
+ * first two, whose `device` and `handle` are 0. */
 enum wire_memory {
-	WIRE_MEMFD = 1,		/* engine pages in a sealed memfd */
-	WIRE_STAGED = 2,	/* libkvtier's sealed memfd in front of memory that cannot be shared */
+	WIRE_MEMFD = 1,		/* engine pages in a sealed memfd; with an fd */
+	WIRE_STAGED,		/* libkvtier's sealed memfd in front of memory that cannot be shared; with an fd */
+	WIRE_DEVICE_HANDLE,	/* memory of a device, opened by `handle`; without an fd */
+	WIRE_DEVICE_FD,		/* memory of a device that was exported as a descriptor; with an fd */
+	WIRE_MEMORIES,		/* one more than the last */
 };
+
+enum { WIRE_UUID_BYTES = 16, WIRE_HANDLE_BYTES = 64 };
 
 struct wire_region {
 	uint32_t memory;	/* enum wire_memory */
-	uint32_t fd_index;	/* into the packet's fds */
-	uint64_t offset;	/* in the fd, multiple of 4096 */
+	uint32_t fd_index;	/* into the packet's fds; 0 for a kind without one */
+	uint64_t offset;	/* in what the fd or handle stands for; memfd: a multiple of 4096 */
 	uint64_t length;
+	uint8_t  device[WIRE_UUID_BYTES];	/* UUID of the device that the memory is of; 0: the CPU */
+	uint8_t  handle[WIRE_HANDLE_BYTES];	/* of a kind without an fd, as its driver made it */
+	uint64_t reserved[3];	/* 0 */
 };
-static_assert(sizeof(struct wire_region) == 24, "wire_region");
+static_assert(sizeof(struct wire_region) == 128, "wire_region");
 
 struct wire_segment {
 	uint32_t region, layer, kind, reserved;
@@ -198,7 +212,9 @@ struct wire_sqe {
 	uint64_t session;	/* hint */
 	uint32_t turn;		/* hint */
 	uint32_t ttl_s;		/* hint */
-	uint64_t reserved;	/* 0 */
+	uint32_t event;		/* number of an event of the op's device, to be waited for before a page is touched; 0: none.
+				 * No device has events yet: 0 */
+	uint32_t reserved;	/* 0 */
 };
 static_assert(sizeof(struct wire_sqe) == 64, "wire_sqe");
 
@@ -255,9 +271,14 @@ static inline uint64_t wire_status_offset(uint32_t cq_entries)
 	return WIRE_RING_OFFSET + (uint64_t)cq_entries * sizeof(struct wire_cqe);
 }
 
+static inline uint64_t wire_layers_offset(uint32_t cq_entries, uint32_t arena_blocks)
+{
+	return wire_status_offset(cq_entries) + (uint64_t)arena_blocks * 4;
+}
+
 static inline uint64_t wire_complete_bytes(uint32_t cq_entries, uint32_t arena_blocks)
 {
-	return (wire_status_offset(cq_entries) + (uint64_t)arena_blocks * 4 + 4095) & ~4095ull;
+	return (wire_layers_offset(cq_entries, arena_blocks) + (uint64_t)arena_blocks * 4 + 4095) & ~4095ull;
 }
 
 /*

@@ -114,17 +114,66 @@ int proto_hello(const void *packet, size_t n, uint32_t max_entries, uint32_t max
 	return 0;
 }
 
+/* What a region of each kind carries. */
+static const struct region_kind {
+	const char *name;
+	bool fd, device;
+} region_kinds[WIRE_MEMORIES] = {
+	[WIRE_MEMFD] = { "memfd", true, false },
+	[WIRE_STAGED] = { "staged memfd", true, false },
+	[WIRE_DEVICE_HANDLE] = { "device handle", false, true },
+	[WIRE_DEVICE_FD] = { "device fd", true, true },
+};
+
+static bool all_zero(const void *bytes, size_t n)
+{
+	const uint8_t *p = bytes;
+
+	while (n > 0 && *p == 0) {
+		p++;
+		n--;
+	}
+	return n == 0;
+}
+
+static int check_region(const struct wire_region *region, uint32_t i, uint32_t n_fds, char *text, size_t n)
+{
+	const struct region_kind *kind;
+
+	if (region->memory < WIRE_MEMFD || region->memory >= WIRE_MEMORIES)
+		return refuse(text, n, -EINVAL, "regions[%u].memory is %u; must be 1 (memfd), 2 (staged), 3 (device "
+			      "handle) or 4 (device fd)", i, region->memory);
+	kind = &region_kinds[region->memory];
+	if (kind->fd && region->fd_index >= n_fds)
+		return refuse(text, n, -EINVAL, "regions[%u].fd_index is %u; the packet carries %u file descriptors", i,
+			      region->fd_index, n_fds);
+	if (!kind->fd && region->fd_index != 0)
+		return refuse(text, n, -EINVAL, "regions[%u].fd_index is %u; a %s has no file descriptor: 0", i,
+			      region->fd_index, kind->name);
+	if (kind->device == all_zero(region->device, sizeof region->device))
+		return refuse(text, n, -EINVAL, "regions[%u].device: a %s %s device's UUID", i, kind->name,
+			      kind->device ? "needs a" : "has no");
+	if (kind->fd != all_zero(region->handle, sizeof region->handle))
+		return refuse(text, n, -EINVAL, "regions[%u].handle: a %s %s", i, kind->name,
+			      kind->fd ? "has none" : "needs one");
+	if (!all_zero(region->reserved, sizeof region->reserved))
+		return refuse(text, n, -EINVAL, "regions[%u].reserved is not 0", i);
+	return 0;
+}
+
 static int check_regions(const struct wire_region *regions, uint32_t n, uint32_t n_fds, char *text,
 			 size_t text_bytes)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		if (regions[i].memory != WIRE_MEMFD && regions[i].memory != WIRE_STAGED)
-			return refuse(text, text_bytes, -EINVAL, "regions[%u].memory is %u; must be 1 (memfd) or 2 "
-				      "(staged)", i, regions[i].memory);
-		if (regions[i].fd_index >= n_fds)
-			return refuse(text, text_bytes, -EINVAL, "regions[%u].fd_index is %u; the packet carries %u "
-				      "file descriptors", i, regions[i].fd_index, n_fds);
-	}
+	int r = 0;
+
+	for (uint32_t i = 0; i < n && r == 0; i++)
+		r = check_region(&regions[i], i, n_fds, text, text_bytes);
+	if (r)
+		return r;
+	for (uint32_t i = 1; i < n; i++)
+		if (memcmp(regions[i].device, regions[0].device, sizeof regions[i].device) != 0)
+			return refuse(text, text_bytes, -EINVAL, "regions[%u].device is another than regions[0].device; "
+				      "a space lies on one device", i);
 	return 0;
 }
 
@@ -197,6 +246,8 @@ int proto_sqe(const struct wire_sqe *e, uint32_t arena_blocks, char *text, size_
 			      (unsigned)WIRE_SQE_HAS_PARENT);
 	if (e->op_id == 0)
 		return refuse(text, n, -EPROTO, "sqe.op_id is 0");
+	if (e->event != 0)
+		return refuse(text, n, -EPROTO, "sqe.event is %u; no device of this daemon has events: 0", e->event);
 	if (e->reserved != 0)
 		return refuse(text, n, -EPROTO, "sqe.reserved is not 0");
 	if (e->op == WIRE_OP_CANCEL)

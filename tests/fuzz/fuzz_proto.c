@@ -179,7 +179,11 @@ static size_t good_space_open(struct random *random, uint8_t *ret)
 	size_t n = sizeof m;
 
 	for (uint32_t i = 0; i < regions; i++, n += sizeof(struct wire_region)) {
-		const struct wire_region r = { .memory = WIRE_MEMFD, .fd_index = i, .length = 8192 };
+		const bool handle = random_below(random, 8) == 0;	/* beside memfds it is refused */
+		struct wire_region r = { .memory = handle ? WIRE_DEVICE_HANDLE : WIRE_MEMFD,
+					 .fd_index = handle ? 0 : i, .length = 8192 };
+
+		r.device[3] = r.handle[5] = handle;
 
 		memcpy(ret + n, &r, sizeof r);
 	}

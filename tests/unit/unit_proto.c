@@ -266,6 +266,66 @@ static void fd_index_against_the_fds_that_came(void **state)
 	assert_int_equal(proto_space_open(&m, sizeof m, 0, &got, text, sizeof text), -EINVAL);
 }
 
+/* Each kind of region carries what it needs, and nothing else. */
+static void what_a_region_carries(void **state)
+{
+	static const struct {
+		uint32_t memory, fd_index;
+		uint8_t device, handle;
+		uint64_t reserved;
+		const char *wrong;	/* NULL: it is good */
+	} rows[] = {
+		{ WIRE_MEMFD, 0, 0, 0, 0, NULL },
+		{ WIRE_STAGED, 0, 0, 0, 0, NULL },
+		{ WIRE_DEVICE_HANDLE, 0, 1, 1, 0, NULL },
+		{ WIRE_DEVICE_FD, 0, 1, 0, 0, NULL },
+		{ 0, 0, 0, 0, 0, "memory is 0" },
+		{ WIRE_MEMORIES, 0, 0, 0, 0, "memory is 5" },
+		{ WIRE_MEMFD, 1, 0, 0, 0, "fd_index is 1; the packet carries 1" },
+		{ WIRE_DEVICE_FD, 1, 1, 0, 0, "fd_index is 1; the packet carries 1" },
+		{ WIRE_DEVICE_HANDLE, 1, 1, 1, 0, "has no file descriptor" },
+		{ WIRE_MEMFD, 0, 1, 0, 0, "a memfd has no device's UUID" },
+		{ WIRE_STAGED, 0, 1, 0, 0, "a staged memfd has no device's UUID" },
+		{ WIRE_DEVICE_FD, 0, 0, 0, 0, "needs a device's UUID" },
+		{ WIRE_MEMFD, 0, 0, 1, 0, "handle: a memfd has none" },
+		{ WIRE_DEVICE_FD, 0, 1, 1, 0, "handle: a device fd has none" },
+		{ WIRE_DEVICE_HANDLE, 0, 1, 0, 0, "handle: a device handle needs one" },
+		{ WIRE_MEMFD, 0, 0, 0, 1, "reserved is not 0" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct { struct wire_space_open open; struct wire_region region; struct wire_segment segment; } m = {
+			.open = { .head = head(WIRE_SPACE_OPEN, sizeof m), .n_regions = 1, .n_segments = 1 },
+			.region = { .memory = rows[i].memory, .fd_index = rows[i].fd_index },
+		};
+		struct proto_space_open got;
+
+		m.region.device[15] = rows[i].device;
+		m.region.handle[0] = rows[i].handle;
+		m.region.reserved[1] = rows[i].reserved;
+		assert_int_equal(proto_space_open(&m, sizeof m, 1, &got, text, sizeof text), rows[i].wrong ? -EINVAL : 0);
+		if (rows[i].wrong && !strstr(text, rows[i].wrong))
+			fail_msg("row %zu: \"%s\"", i, text);
+	}
+}
+
+static void regions_of_two_devices(void **state)
+{
+	struct space_message m = space_message();
+	struct proto_space_open got;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		m.regions[i] = (struct wire_region){ .memory = WIRE_DEVICE_HANDLE };
+		m.regions[i].device[0] = m.regions[i].handle[0] = 1;
+	}
+	assert_int_equal(proto_space_open(&m, sizeof m, 0, &got, text, sizeof text), 0);
+	m.regions[1].device[0] = 2;
+	assert_int_equal(proto_space_open(&m, sizeof m, 0, &got, text, sizeof text), -EINVAL);
+	assert_non_null(strstr(text, "regions[1].device is another"));
+}
+
 static void space_close_handle(void **state)
 {
 	struct wire_space_close m = { .head = head(WIRE_SPACE_CLOSE, sizeof m),
@@ -379,6 +439,8 @@ int main(void)
 		cmocka_unit_test(counts_against_their_limits),
 		cmocka_unit_test(counts_against_the_length),
 		cmocka_unit_test(fd_index_against_the_fds_that_came),
+		cmocka_unit_test(what_a_region_carries),
+		cmocka_unit_test(regions_of_two_devices),
 		cmocka_unit_test(space_close_handle),
 		cmocka_unit_test(blocks_lie_in_the_arena),
 		cmocka_unit_test(zero_is_no_entry),
