@@ -11,15 +11,15 @@
 #include "tiers/tier.h"
 #include "daemon/store/block.h"
 #include "daemon/config/config.h"
-#include "daemon/device/device.h"
+#include "daemon/device/devices.h"
 #include "daemon/store/index.h"
 #include "daemon/base/loop.h"
 #include "daemon/store/mover.h"
 #include "daemon/store/space.h"
 #include "daemon/admin/stats.h"
 
-struct server;		/* conn.c: listening socket and connections */
-struct requests;	/* request.c: ops and the blocks of them in flight */
+struct server;		/* server.c: the listening socket and the table of connections */
+struct requests;	/* op.c: ops and the blocks of them in flight */
 struct shares;		/* share.c: what a client may have of parts and memory */
 struct ctl;		/* ctl.c: admin socket */
 struct copies;		/* copies.c: block table and tiers in step */
@@ -34,7 +34,7 @@ struct kvtierd {
 	struct index *index;
 	struct blocks *blocks;
 	struct tier *tiers[TIER_COUNT];	/* NULL: not configured */
-	struct device *device;
+	struct devices devices;
 	struct spaces *spaces;
 	struct requests *requests;
 	struct shares *shares;

@@ -252,16 +252,19 @@ static int open_index(struct program *p)
 static int open_device(struct program *p)
 {
 	const struct device_conf conf = {
-		.workers = p->config.device_workers, .depth = p->config.device_depth + SCRUB_JOBS,
+		.workers = p->config.device_workers, .depth = p->config.device_depth, .own_depth = SCRUB_JOBS,
 		.kernels = config_kernels_name(&p->config),
 	};
-	const int r = device_open("cpu", &conf, p->d.loop, &p->d.device);
+	struct device *cpu;
+	int r = device_open("cpu", &conf, p->d.loop, &cpu);
 
 	if (r == -EINVAL)
 		return fail(p, r, "[device] kernels: this CPU cannot run \"%s\"", conf.kernels);
 	if (r)
 		return fail(p, r, "[device] workers: cannot start the CPU workers: %s", strerror(-r));
-	if (!p->d.device->guarded)
+	r = devices_add(&p->d.devices, cpu);
+	assert(r == 0);		/* the first */
+	if (!cpu->guarded)
 		log_warning("userfaultfd is refused here: whether engines have allocated their pages is asked before each job, "
 			    "which costs more and sees less (memory that is swapped out looks like a hole)");
 	stats_names(p->d.stats, "cpu", codec_kernels(conf.kernels)->name);
@@ -328,7 +331,7 @@ static int start(struct program *p)
 		r = open_device(p);
 	if (r == 0)
 		r = open_spaces(p);
-	if (r == 0 && (r = requests_open(d, p->config.socket_max_ops, p->config.device_depth, &d->requests)) != 0)
+	if (r == 0 && (r = requests_open(d, p->config.socket_max_ops, devices_depth(&d->devices), &d->requests)) != 0)
 		(void)fail(p, r, "[socket] max_ops: out of memory for %u", p->config.socket_max_ops);
 	if (r == 0 && (r = copies_open(d, &d->copies)) != 0)
 		(void)fail(p, r, "out of memory");
@@ -351,7 +354,7 @@ static void stop(struct program *p)
 	requests_close(d->requests);
 	redis_down(d);
 	storage_close(d);
-	device_close(d->device);
+	devices_close(&d->devices);
 	copies_close(d->copies);
 	spaces_close(d->spaces);
 	if (d->blocks)

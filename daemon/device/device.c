@@ -10,13 +10,25 @@
 
 #include "daemon/base/loop.h"
 
-static const struct device_ops *const devices[] = { &device_cpu_ops };
+static const struct device_ops *const kinds[] = { &device_cpu_ops };
+
+int device_open_kind(const struct device_ops *ops, const struct device_conf *conf, struct loop *loop,
+		     struct device **ret)
+{
+	const int r = ops->open(conf, loop, ret);
+
+	if (r == 0) {
+		(*ret)->depth = conf->depth;
+		(*ret)->own_depth = conf->own_depth;
+	}
+	return r;
+}
 
 int device_open(const char *name, const struct device_conf *conf, struct loop *loop, struct device **ret)
 {
-	for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
-		if (strcmp(devices[i]->name, name) == 0)
-			return devices[i]->open(conf, loop, ret);
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+		if (strcmp(kinds[i]->name, name) == 0)
+			return device_open_kind(kinds[i], conf, loop, ret);
 	return -ENODEV;
 }
 
@@ -28,15 +40,35 @@ void device_close(struct device *device)
 	device->ops->close(device);
 }
 
-int device_import(struct device *device, int fd, uint64_t offset, uint64_t length, struct device_region *ret,
+int device_import(struct device *device, const struct region_desc *desc, struct device_region *ret,
 		  char *text, size_t text_bytes)
 {
-	return device->ops->import(device, fd, offset, length, ret, text, text_bytes);
+	assert(memcmp(desc->device, device->uuid, sizeof device->uuid) == 0);
+	return device->ops->import(device, desc, ret, text, text_bytes);
 }
 
 void device_release(struct device_region *region)
 {
 	region->device->ops->release(region->device, region);
+}
+
+int device_prepare(struct device *device, struct device_layout *layout)
+{
+	layout->prepared = NULL;
+	return device->ops->prepare ? device->ops->prepare(device, layout) : 0;
+}
+
+void device_forget(struct device *device, struct device_layout *layout)
+{
+	if (device->ops->forget)
+		device->ops->forget(device, layout);
+	layout->prepared = NULL;
+}
+
+static bool full(const struct device *device, const struct device_job *job)
+{
+	return job->client ? device->in_flight - device->own_in_flight >= device->depth
+			   : device->own_in_flight >= device->own_depth;
 }
 
 int device_submit(struct device *device, struct device_job *job)
@@ -46,14 +78,27 @@ int device_submit(struct device *device, struct device_job *job)
 	loop_assert_core(device->loop);
 	assert(!job->in_flight && job->done && job->image);
 	assert(job->kind == DEVICE_VERIFY || ((job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE) && job->layout));
+	assert(device->ops->images & 1u << job->image_memory);
 	assert(((uintptr_t)job->image & (IMAGE_ALIGN - 1)) == 0);
 	job->device = device;
-	r = device->ops->submit(device, job);
-	if (r == 0) {
-		job->in_flight = 1;
-		device->in_flight++;
+	r = full(device, job) ? -EAGAIN : device->ops->submit(device, job);
+	if (r) {
+		assert(r == -EAGAIN && device->in_flight > 0);
+		device->refused = true;
+		return r;
 	}
-	return r;
+	job->in_flight = 1;
+	device->in_flight++;
+	device->own_in_flight += job->client == 0;
+	device->unkicked = true;
+	return 0;
+}
+
+void device_kick(struct device *device)
+{
+	if (device->unkicked && device->ops->kick)
+		device->ops->kick(device);
+	device->unkicked = false;
 }
 
 void device_cancel(struct device_job *job)
@@ -72,8 +117,14 @@ void device_complete(struct device_job *job)
 	assert(job->in_flight && device->in_flight > 0);
 	job->in_flight = 0;
 	device->in_flight--;
+	device->own_in_flight -= job->client == 0;
 	device->jobs_total++;
 	if (job->status)
 		device->jobs_failed_total++;
 	job->done(job);
+	if (!device->refused)
+		return;
+	device->refused = false;
+	if (device->room)
+		device->room(device->room_arg, device);
 }

@@ -61,7 +61,7 @@ struct cpu {
 	const struct codec_kernels *kernels;
 	struct loop_watch watch;		/* eventfd */
 	struct loop_poller poller;		/* finds completions without the kernel while the core spins */
-	uint32_t depth, n_workers;
+	uint32_t n_workers;
 	int guard;				/* guard.h: of all regions */
 	pthread_t workers[MAX_WORKERS];
 	uint8_t *scratch;			/* CODEC_SCRATCH_BYTES a worker */
@@ -177,7 +177,7 @@ static bool work_on(struct cpu *c, struct device_job *job, uint8_t *scratch)
 	uint64_t now = 0, turn = 0;	/* turn: when others were first seen to wait */
 
 	if (c->guard < 0 && job->kind != DEVICE_VERIFY && job->run->stage == RUN_NEW &&
-	    guard_check(job->layout, job->page)) {
+	    guard_check(&job->layout->pages, job->page)) {
 		job->status = -EFAULT;
 		return true;
 	}
@@ -319,17 +319,17 @@ static uint32_t usable_cpus(void)
 	return sched_getaffinity(0, sizeof set, &set) ? 1 : (uint32_t)CPU_COUNT(&set);
 }
 
-static int make_jobs(struct cpu *c)
+static int make_jobs(struct cpu *c, uint32_t depth)
 {
-	const size_t bytes = (c->depth * sizeof *c->runs + 4095) & ~(size_t)4095;	/* whole pages, as C11 wants them */
+	const size_t bytes = (depth * sizeof *c->runs + 4095) & ~(size_t)4095;	/* whole pages, as C11 wants them */
 
 	c->runs = aligned_alloc(4096, bytes);
 	if (c->runs)
 		vault_hide(c->runs, bytes);	/* a checksum's state has the last bytes it saw */
-	c->free_runs = calloc(c->depth, sizeof(struct device_run *));
+	c->free_runs = calloc(depth, sizeof(struct device_run *));
 	if (!c->runs || !c->free_runs)
 		return -ENOMEM;
-	while (c->n_free_runs < c->depth) {
+	while (c->n_free_runs < depth) {
 		c->free_runs[c->n_free_runs] = &c->runs[c->n_free_runs];
 		c->n_free_runs++;
 	}
@@ -340,6 +340,7 @@ static int cpu_open(const struct device_conf *conf, struct loop *loop, struct de
 {
 	struct cpu *c = calloc(1, sizeof *c);
 	uint32_t workers = conf->workers ? conf->workers : usable_cpus();
+	const uint32_t depth = conf->depth + conf->own_depth;
 	int r;
 
 	if (!c)
@@ -348,7 +349,6 @@ static int cpu_open(const struct device_conf *conf, struct loop *loop, struct de
 		workers = MAX_WORKERS;
 	c->base.ops = &device_cpu_ops;
 	c->base.loop = loop;
-	c->depth = conf->depth;
 	c->done_end = &c->done;
 	c->watch.fd = c->guard = -1;
 	c->watch.ready = on_event;
@@ -367,7 +367,7 @@ static int cpu_open(const struct device_conf *conf, struct loop *loop, struct de
 	c->scratch = aligned_alloc(4096, (size_t)workers * CODEC_SCRATCH_BYTES);
 	if (c->scratch)
 		vault_hide(c->scratch, (size_t)workers * CODEC_SCRATCH_BYTES);
-	if (!c->scratch || make_jobs(c) || device_turns_open(&c->turns, conf->depth))
+	if (!c->scratch || make_jobs(c, depth) || device_turns_open(&c->turns, depth))
 		goto fail;
 	c->watch.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (c->watch.fd < 0) {
@@ -411,16 +411,19 @@ static int check_seals(int fd, char *text, size_t n)
 	return 0;
 }
 
-static int cpu_import(struct device *device, int fd, uint64_t offset, uint64_t length,
-		      struct device_region *ret, char *text, size_t n)
+static int cpu_import(struct device *device, const struct region_desc *desc, struct device_region *ret,
+		      char *text, size_t n)
 {
+	const uint64_t offset = desc->offset, length = desc->length;
 	struct stat st = { 0 };
 	void *base;
-	int r = check_seals(fd, text, n);
+	int r;
 
+	assert(desc->memory == WIRE_MEMFD || desc->memory == WIRE_STAGED);	/* proto.c: with a UUID of 0 */
+	r = check_seals(desc->fd, text, n);
 	if (r)
 		return r;
-	(void)fstat(fd, &st);	/* of a memfd, as its seals have shown */
+	(void)fstat(desc->fd, &st);	/* of a memfd, as its seals have shown */
 	if (length == 0 || offset % 4096 || st.st_size < 0 || offset > (uint64_t)st.st_size ||
 	    length > (uint64_t)st.st_size - offset) {
 		snprintf(text, n, "region: offset %llu (a multiple of 4096) + length %llu must lie in the memfd's "
@@ -428,7 +431,7 @@ static int cpu_import(struct device *device, int fd, uint64_t offset, uint64_t l
 			 (long long)st.st_size);
 		return -EINVAL;
 	}
-	base = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+	base = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, desc->fd, (off_t)offset);
 	if (base == MAP_FAILED) {
 		const int error = -errno;
 
@@ -464,8 +467,6 @@ static int cpu_submit(struct device *device, struct device_job *job)
 {
 	struct cpu *c = cpu_of(device);
 
-	if (device->in_flight >= c->depth)
-		return -EAGAIN;
 	job->run = c->free_runs[--c->n_free_runs];
 	device_run_begin(job->run, c->kernels, job);
 	pthread_mutex_lock(&c->lock);
@@ -478,6 +479,7 @@ static int cpu_submit(struct device *device, struct device_job *job)
 
 const struct device_ops device_cpu_ops = {
 	.name = "cpu",
+	.images = 1u << IMAGE_OF_HOST,
 	.open = cpu_open,
 	.close = cpu_close,
 	.import = cpu_import,

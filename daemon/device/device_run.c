@@ -30,7 +30,7 @@ static void expected(const struct device_job *job, const struct image_header *he
 {
 	*ret_identity = job->identity;
 	if (job->kind == DEVICE_DECODE) {
-		*ret = job->layout->geometry;
+		*ret = job->layout->pages.geometry;
 	} else if (job->geometry) {
 		*ret = *job->geometry;
 	} else {
@@ -42,7 +42,7 @@ static void expected(const struct device_job *job, const struct image_header *he
 static int begin_decode(struct device_run *run)
 {
 	run->stage = RUN_CODEC;
-	return run->kernels->decode_start(&run->codec, run->job->layout, run->job->page, run->job->image);
+	return run->kernels->decode_start(&run->codec, &run->job->layout->pages, run->job->page, run->job->image);
 }
 
 /* 0, or why there is nothing to do. */
@@ -79,7 +79,7 @@ static int begin_encode(struct device_run *run)
 	run->stage = RUN_CODEC;
 	job->out_codec_k = job->codec_k;
 	job->out_codec_v = job->codec_v;
-	return run->kernels->encode_start(&run->codec, job->layout, job->page, (enum image_codec)job->codec_k,
+	return run->kernels->encode_start(&run->codec, &job->layout->pages, job->page, (enum image_codec)job->codec_k,
 					  (enum image_codec)job->codec_v, &job->identity, job->image);
 }
 

@@ -266,7 +266,22 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 	loop_poller_add(d->loop, &c->poller);
 }
 
-/* The regions are in mount; there are none if there were no descriptors. */
+/* Mapping regions is a helper's, also those that came without descriptors. */
+static bool has_regions(const void *packet)
+{
+	return ((const struct wire_space_open *)packet)->n_regions > 0;
+}
+
+static void take_regions(struct conn *c, const void *packet, size_t n, uint32_t seq)
+{
+	(void)loop_modify(server_daemon(c->server)->loop, &c->socket, 0);
+	if (intake_hold(&c->intake, packet, n))
+		violate(c, seq, "the daemon is out of memory for a packet");
+	else
+		start_intake(c);
+}
+
+/* The regions are in mount; NULL: there are none. */
 static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t seq, struct mount *mount,
 			  uint32_t n_fds)
 {
@@ -290,7 +305,7 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 		r = -ENOSPC;
 	}
 	if (r == 0 && !mount)	/* without regions: nothing to map */
-		r = mount_import(d->device, &m, NULL, &mount, text, sizeof text);
+		r = mount_import(&d->devices, &m, NULL, &mount, text, sizeof text);
 	if (r == 0)
 		r = mount_open(d, server_tenant(c->server), &m, mount, text, sizeof text);
 	if (r) {
@@ -368,6 +383,8 @@ static void on_message(struct conn *c, const void *packet, size_t n)
 		on_hello(c, packet, n, head.seq);
 	else if (c->state != CONN_OPEN)
 		violate(c, head.seq, "the first message must be HELLO");
+	else if (head.type == WIRE_SPACE_OPEN && has_regions(packet))
+		take_regions(c, packet, n, head.seq);
 	else if (head.type == WIRE_SPACE_OPEN)
 		on_space_open(c, packet, n, head.seq, NULL, 0);
 	else if (head.type == WIRE_SPACE_CLOSE)
@@ -562,7 +579,7 @@ int conn_start(struct conn *c, int fd, int pidfd)
 	c->timer.fire = on_greeting_late;
 	c->intake.job = (struct helper_job){ .run = intake_run, .done = on_intake };
 	c->intake.socket = fd;
-	c->intake.device = server_daemon(c->server)->device;
+	c->intake.devices = &server_daemon(c->server)->devices;
 	c->leaving.job = (struct helper_job){ .run = leaving_run, .done = on_left };
 	c->leaving.socket = -1;
 	c->ring.submit_fd = c->ring.complete_fd = -1;

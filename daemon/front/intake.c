@@ -117,8 +117,18 @@ static int take_in(struct intake *in)
 	if (r == 0)
 		r = check_share(in, &m);
 	if (r == 0)
-		r = mount_import(in->device, &m, in->fds, &in->mount, in->text, sizeof in->text);
+		r = mount_import(in->devices, &m, in->fds, &in->mount, in->text, sizeof in->text);
 	return r;
+}
+
+int intake_hold(struct intake *in, const void *packet, size_t n)
+{
+	in->packet = malloc(n);
+	if (!in->packet)
+		return -ENOMEM;
+	memcpy(in->packet, packet, n);
+	in->n = n;
+	return 0;
 }
 
 void intake_run(struct helper_job *job)

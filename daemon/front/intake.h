@@ -38,7 +38,7 @@ struct intake {
 	int socket;
 	bool greeted;			/* HELLO was answered: SPACE_OPEN may come */
 	bool discard;			/* nobody wants it any more: close what is held */
-	struct device *device;
+	const struct devices *devices;
 	struct intake_share share;
 	/* out */
 	int status;	/* 0: packet is a SPACE_OPEN, mount has its regions. -EAGAIN: over its share for now, call again.
@@ -56,6 +56,9 @@ struct intake {
 /* Does the next packet carry descriptors? recvmsg() without room for any says so, and takes none.
  * > 0: bytes of the next packet, which stays; 0: none there; -ECONNRESET: gone; *ret_fds: it has some. */
 ssize_t intake_peek(int socket, bool *ret_fds);
+
+/* A packet without descriptors that has regions all the same: the helper takes it in like the others. 0 or -ENOMEM. */
+int  intake_hold(struct intake *intake, const void *packet, size_t n);
 
 /* On a helper thread. */
 void intake_run(struct helper_job *job);

@@ -13,30 +13,58 @@
 #include "daemon/kvtierd.h"
 #include "layout.h"
 
-int mount_import(struct device *device, const struct proto_space_open *m, const int *fds, struct mount **ret,
+static int find_device(const struct devices *devices, const struct proto_space_open *m, struct device **ret,
+		       char *text, size_t n)
+{
+	char uuid[2 * WIRE_UUID_BYTES + 1] = "";
+
+	*ret = m->n_regions == 0 ? devices_cpu(devices) : devices_find(devices, m->regions[0].device);
+	if (*ret)
+		return 0;
+	for (size_t i = 0; i < WIRE_UUID_BYTES; i++)
+		snprintf(uuid + 2 * i, 3, "%02x", m->regions[0].device[i]);
+	snprintf(text, n, "regions[0].device: this daemon serves no device %s", uuid);
+	return -ENODEV;
+}
+
+static void describe(const struct wire_region *region, const int *fds, struct region_desc *ret)
+{
+	*ret = (struct region_desc){
+		.memory = (enum wire_memory)region->memory, .offset = region->offset, .length = region->length,
+		.fd = region->memory == WIRE_DEVICE_HANDLE ? -1 : fds[region->fd_index],
+	};
+	memcpy(ret->device, region->device, sizeof ret->device);
+	memcpy(ret->handle, region->handle, sizeof ret->handle);
+}
+
+int mount_import(const struct devices *devices, const struct proto_space_open *m, const int *fds, struct mount **ret,
 		 char *text, size_t n)
 {
 	struct mount *mount = calloc(1, sizeof *mount);
+	struct region_desc desc;
+	char why[200];
+	int r;
 
 	if (!mount) {
 		snprintf(text, n, "out of memory for a space");
 		return -ENOMEM;
 	}
-	for (uint32_t i = 0; i < m->n_regions; i++) {
-		const struct wire_region *region = &m->regions[i];
-		char why[200];
-		const int r = device_import(device, fds[region->fd_index], region->offset, region->length,
-					    &mount->regions[i], why, sizeof why);
-
+	r = find_device(devices, m, &mount->device, text, n);
+	for (uint32_t i = 0; i < m->n_regions && r == 0; i++) {
+		describe(&m->regions[i], fds, &desc);
+		r = device_import(mount->device, &desc, &mount->regions[i], why, sizeof why);
 		if (r) {
 			snprintf(text, n, "regions[%u]: %s", i, why);
-			mount_unmap(mount);
-			free(mount);
-			return r;
+			break;
 		}
 		mount->n_regions++;
-		mount->region_bytes += region->length;
-		mount->staged |= region->memory == WIRE_STAGED;
+		mount->region_bytes += desc.length;
+		mount->staged |= desc.memory == WIRE_STAGED;
+	}
+	if (r) {
+		mount_unmap(mount);
+		free(mount);
+		return r;
 	}
 	*ret = mount;
 	return 0;
@@ -52,13 +80,21 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 {
 	uint8_t *bases[WIRE_MAX_REGIONS];
 	uint64_t lengths[WIRE_MAX_REGIONS];
+	int r;
 
 	for (uint32_t i = 0; i < mount->n_regions; i++) {
 		bases[i] = mount->regions[i].base;
 		lengths[i] = mount->regions[i].length;
 	}
-	return layout_build(m->segments, m->n_segments, bases, lengths, mount->n_regions, &mount->space->geometry,
-			    &mount->layout, &mount->pages, text, n);
+	r = layout_build(m->segments, m->n_segments, bases, lengths, mount->n_regions, &mount->space->geometry,
+			 &mount->layout.pages, &mount->pages, text, n);
+	if (r)
+		return r;
+	r = device_prepare(mount->device, &mount->layout);
+	if (r)
+		snprintf(text, n, "segments: the device has no memory for them");
+	mount->prepared = r == 0;
+	return r;
 }
 
 int mount_open(struct kvtierd *d, const char *tenant, const struct proto_space_open *m, struct mount *mount,
@@ -84,7 +120,10 @@ int mount_open(struct kvtierd *d, const char *tenant, const struct proto_space_o
 void mount_close(struct kvtierd *d, struct mount *mount)
 {
 	assert(mount->ops == 0);
-	layout_free(&mount->layout);
+	if (mount->prepared)
+		device_forget(mount->device, &mount->layout);
+	mount->prepared = false;
+	layout_free(&mount->layout.pages);
 	mount->pages = 0;
 	if (mount->space)
 		space_release(d->spaces, mount->space);

@@ -159,8 +159,8 @@ static void verify(struct checker *c, uint8_t *image, uint32_t bytes)
 	c->job.image = image;
 	c->job.image_bytes = bytes;
 	c->job.done = verified;
-	r = device_submit(d->device, &c->job);
-	assert(r == 0);		/* the device has room for SCRUB_JOBS beside the ops' */
+	r = device_submit(devices_cpu(&d->devices), &c->job);
+	assert(r == 0);		/* the CPU takes SCRUB_JOBS of the daemon's own */
 }
 
 static void read_done(struct xfer *x)

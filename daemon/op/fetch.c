@@ -130,7 +130,7 @@ static struct part *first_for_room(const struct requests *all, const struct conn
 /* Grows with everything that may have made room. */
 static uint64_t progress(const struct kvtierd *d)
 {
-	uint64_t ret = d->device->jobs_total + writeback_ended(d->writeback);
+	uint64_t ret = devices_jobs_total(&d->devices) + writeback_ended(d->writeback);
 
 	for (int i = TIER_NVME; i <= TIER_REDIS; i++)
 		ret += d->tiers[i] ? d->tiers[i]->xfers_total - d->tiers[i]->in_flight : 0;
@@ -148,7 +148,7 @@ static bool reads_under_way(const struct kvtierd *d)
 /* Something that may make room will end soon. Jobs always do; of a device that is not believed for ever. */
 static bool something_under_way(const struct kvtierd *d)
 {
-	if (d->device->in_flight > 0 || writeback_moving(d->writeback))
+	if (devices_in_flight(&d->devices) > 0 || writeback_moving(d->writeback))
 		return true;
 	return reads_under_way(d) &&
 	       loop_now(d->loop) - d->requests->room_progress_ns < PATIENCE_NS;

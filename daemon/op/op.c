@@ -462,6 +462,7 @@ static bool pump(struct loop_poller *poller)
 		pump_one(all);
 		worked = true;
 	}
+	devices_kick(&all->d->devices);		/* the loop asks its pollers once more before it sleeps */
 	return worked;
 }
 

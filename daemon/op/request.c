@@ -162,10 +162,11 @@ static enum verdict store_encode(struct kvtierd *d, struct part *part)
 {
 	int r;
 
+	(void)d;
 	part->job.kind = DEVICE_ENCODE;
 	part->job.done = encode_done;
 	fill_turn(part);
-	r = device_submit(d->device, &part->job);
+	r = device_submit(part->request->mount->device, &part->job);
 	assert(r == 0);		/* there are as many parts as the device takes jobs */
 	return WAIT;
 }
@@ -365,7 +366,8 @@ static enum verdict load_serve(struct kvtierd *d, struct part *part)
 	part->job.verify = part->fetch == FETCH_READ || d->config->host_verify == CONFIG_VERIFY_ALWAYS;
 	part->job.done = served;
 	fill_turn(part);
-	r = device_submit(d->device, &part->job);
+	r = device_submit(part->job.kind == DEVICE_VERIFY ? devices_cpu(&d->devices) : part->request->mount->device,
+			  &part->job);
 	assert(r == 0);
 	return WAIT;
 }

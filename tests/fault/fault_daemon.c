@@ -199,7 +199,8 @@ static int attempt_region(void *arg)
 	struct device_world *w = arg;
 	char text[200];
 
-	return device_import(w->device, w->memfd, 0, 8192, &w->region, text, sizeof text);
+	return device_import(w->device, &(struct region_desc){ .memory = WIRE_MEMFD, .fd = w->memfd, .length = 8192 },
+			     &w->region, text, sizeof text);
 }
 
 static void close_region(void *arg)

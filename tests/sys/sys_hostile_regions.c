@@ -70,6 +70,11 @@ FIELD_CASE(region_offset_unaligned, s->region.offset = 64, "a multiple of 4096")
 FIELD_CASE(region_of_no_bytes, s->region.length = 0, "regions[0]: region:")
 FIELD_CASE(fd_that_did_not_come, s->region.fd_index = 1, "regions[0].fd_index is 1; the packet carries 1")
 FIELD_CASE(memory_of_unknown_kind, s->region.memory = 7, "regions[0].memory is 7; must be 1 (memfd)")
+FIELD_CASE(memfd_with_a_handle, s->region.handle[63] = 1, "regions[0].handle: a memfd has none")
+FIELD_CASE(memfd_of_a_device, s->region.device[0] = 1, "regions[0].device: a memfd has no device's UUID")
+FIELD_CASE(handle_of_no_device, s->region.memory = WIRE_DEVICE_HANDLE,
+	   "regions[0].device: a device handle needs a device's UUID")
+FIELD_CASE(region_reserved_in_use, s->region.reserved[2] = 1, "regions[0].reserved is not 0")
 FIELD_CASE(no_layers, s->open.geometry.layers = 0, "geometry.layers is 0; must be 1 to 1024")
 FIELD_CASE(too_many_heads, s->open.geometry.kv_heads = 5000, "geometry.kv_heads is 5000; must be 1 to 1024")
 FIELD_CASE(rank_beyond_world, s->open.geometry.rank = 1, "geometry.rank is 1; must be 0 to 0")
@@ -112,6 +117,25 @@ static void over(struct world *w, int fd, int error, const char *text)
 
 	raw_space_fill(&w->raw, &space);
 	refused_over(w, &space, fd, error, text);
+}
+
+/* By a handle, without a descriptor, and by a descriptor that is no memfd: both get as far as the list of devices. */
+static void memory_of_a_device_that_is_not_here(void **state)
+{
+	struct world *w = *state;
+	const int any = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	struct raw_space space;
+
+	raw_space_fill(&w->raw, &space);
+	space.region.memory = WIRE_DEVICE_HANDLE;
+	memset(space.region.device, 0xab, sizeof space.region.device);
+	space.region.handle[0] = 1;
+	assert_int_equal(raw_send(&w->raw, &space, sizeof space, NULL, 0), 0);
+	raw_expect_refused(&w->raw, -ENODEV, "serves no device abababababababababababababababab");
+	raw_space_fill(&w->raw, &space);
+	space.region.memory = WIRE_DEVICE_FD;
+	space.region.device[15] = 1;
+	refused_over(w, &space, any, -ENODEV, "serves no device 00000000000000000000000000000001");
 }
 
 static void memfd_that_could_shrink(void **state)
@@ -304,6 +328,11 @@ int main(void)
 		CASE(region_of_no_bytes),
 		CASE(fd_that_did_not_come),
 		CASE(memory_of_unknown_kind),
+		CASE(memfd_with_a_handle),
+		CASE(memfd_of_a_device),
+		CASE(handle_of_no_device),
+		CASE(region_reserved_in_use),
+		CASE(memory_of_a_device_that_is_not_here),
 		CASE(no_layers),
 		CASE(too_many_heads),
 		CASE(rank_beyond_world),

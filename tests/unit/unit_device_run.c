@@ -25,7 +25,7 @@ enum how { GIVEN_UP, CANCELLED, LATE, HOWS };
 struct bed {
 	const struct codec_kernels *kernels;
 	struct page_piece pieces[2 * LAYERS];
-	struct page_layout layout;
+	struct device_layout layout;
 	struct image_shape shape;
 	struct device_job job;
 	struct device_run *run;
@@ -47,13 +47,13 @@ static void bed_make(struct bed *b, const struct codec_kernels *kernels)
 			.base = b->page + (size_t)i * PLANE, .page_stride = PAGE, .head_stride = ROW,
 			.token_stride = ROW * HEADS, .kind = i & 1 ? KIND_V : KIND_K, .layer = i / 2,
 		};
-	b->layout = (struct page_layout){
+	b->layout.pages = (struct page_layout){
 		.geometry = { .dtype = DTYPE_BF16, .layers = LAYERS, .kv_heads = HEADS, .head_dim_k = DIM,
 			      .head_dim_v = DIM, .block_tokens = TOKENS },
 		.n_pieces = 2 * LAYERS,
 		.pieces = b->pieces,
 	};
-	assert_int_equal(image_shape(&b->layout.geometry, CODEC_FP8, CODEC_FP8, &b->shape, NULL), 0);
+	assert_int_equal(image_shape(&b->layout.pages.geometry, CODEC_FP8, CODEC_FP8, &b->shape, NULL), 0);
 	memset(b->page, 0x3f, PAGE);
 }
 
@@ -71,7 +71,7 @@ static void begin(struct bed *b, enum device_job_kind kind)
 	b->given_up = 0;
 	b->job = (struct device_job){
 		.kind = kind, .codec_k = CODEC_FP8, .codec_v = CODEC_FP8, .verify = kind == DEVICE_DECODE,
-		.layout = &b->layout, .geometry = &b->layout.geometry, .image = b->image,
+		.layout = &b->layout, .geometry = &b->layout.pages.geometry, .image = b->image,
 		.image_bytes = b->shape.image_bytes, .given_up = &b->given_up, .deadline_ns = DEADLINE,
 	};
 	device_run_begin(b->run, b->kernels, &b->job);
