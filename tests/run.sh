@@ -1,61 +1,115 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs test programs one after another and counts: exit 0 passed, 77 skipped (its last line says why), else failed.
-#   tests/run.sh PROGRAM... [-- PROGRAM...]   those behind -- run beside the first, WAITERS (3) at a time: they mostly wait.
-#                                  Programs of a build whose directory ends in -thread run without ASLR, which
-#                                  ThreadSanitizer of gcc 12 needs on recent kernels
-# TEST_TIMEOUT=seconds (600) bounds each. Output is kept beside the program as PROGRAM.log and shown on failure.
+# run.sh BUILD... - runs the tests of these builds (build, build-address, build-thread) and counts.
+#
+# A test is a program BUILD/tests/NAME or a script tests/KIND/NAME.sh. Exit status 0: it passed; 77: it was skipped, its
+# last line says why; any other: it failed. Its output is kept in BUILD/tests/NAME.log, and shown when it fails.
+# The facts that stand in a test (facts.sh) name the lane it runs in, and the builds it is not run in:
+#	cpu	the test computes: as many at a time as there are cores (JOBS)
+#	wait	the test mostly waits: WAITERS (6) at a time, beside those of the first lane
+#	alone	nothing may run beside the test: after all others, one at a time
+# In each lane the longest test (fact `seconds`) goes first.
+# TEST="pattern ..." names the tests to run. TEST_TIMEOUT=seconds bounds each (300, with a sanitizer 900).
 set -u
-export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1 TSAN_OPTIONS=second_deadlock_stack=1
-results=$(mktemp)
-trap 'rm -f "$results"' EXIT
+cd "$(dirname "$0")/.." || exit 1
+export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1
+export TSAN_OPTIONS=second_deadlock_stack=1 PATH=$PWD/build/bin:$PATH
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 trap 'trap - INT TERM; kill 0' INT TERM
 
-# One line for each, and its result into $results.
-run_all() {
-	local program name log command start code took inner
-	for program in "$@"; do
-		name=${program#build}
-		log=$program.log
-		case $program in
-		*.sh) log=${BUILD:-build}/$(basename "$program").log; command=(bash "$program") ;;
-		*-thread/*) command=(setarch -R "$program") ;;
-		*) command=("$program") ;;
-		esac
-		start=$(date +%s)
-		timeout -k 10 "${TEST_TIMEOUT:-600}" "${command[@]}" >"$log" 2>&1 </dev/null
-		code=$?
-		took=$(($(date +%s) - start))
-		case $code in
-		0)
-			inner=$(grep -c '^\[  SKIPPED \]' "$log")
-			printf '  ok    %-44s %3d s%s\n' "${name#/}" $took \
-				"$([ "$inner" = 0 ] || echo "  ($inner cases of it skipped, see $log)")"
-			;;
-		77) printf '  skip  %-44s %s\n' "${name#/}" "$(tail -n 1 "$log")" ;;
-		*)
-			printf '%s\n' "$(printf '  FAIL  %-44s exit %d after %d s\n' "${name#/}" $code $took
-				tail -n 60 "$log" | sed 's/^/        /')"
-			;;
-		esac
-		echo "$code ${name#/}" >>"$results"
-	done
+# A line for each test that runs: lane, seconds, build, file.
+plan() {
+	local facts pattern build file
+	facts=$(tests/facts.sh) || exit 1
+	set -f
+	for pattern in ${TEST:-*}; do
+		set +f
+		for build in "$@"; do
+			for file in tests/{unit,fault,sim,fuzz,regr,sys}/$pattern.{c,sh}; do
+				[ -f "$file" ] && echo "$build $file"
+			done
+		done
+	done | sort -u | awk -v facts="$facts" '
+		BEGIN {
+			n = split(facts, fact, "\n")
+			for (i = 1; i <= n; i++) {
+				split(fact[i], part, /[:=]/)
+				said[part[1], part[2]] = part[3]
+				said[part[1], part[2], part[3]] = 1
+			}
+		}
+		{
+			name = $2
+			gsub(/.*\/|\.[a-z]*$/, "", name)
+			sanitizer = $1
+			sub(/.*-/, "", sanitizer)
+			if ((name, "no", sanitizer) in said)
+				next
+			lane = (name, "lane") in said ? said[name, "lane"] : "cpu"
+			print lane, said[name, "seconds"] + 0, $1, $2
+		}' | sort -k2,2nr
 }
 
-first=() beside=()
-while [ $# -gt 0 ] && [ "$1" != -- ]; do first+=("$1"); shift; done
-beside=("${@:2}")
-{
-	for program in "${beside[@]}"; do
-		while [ "$(jobs -rp | wc -l)" -ge "${WAITERS:-3}" ]; do wait -n; done
-		run_all "$program" &
-	done
+# Runs one test and says how it ended: a line on stdout, and one in $work/results.
+run_one() {	# BUILD FILE
+	local build=$1 name log start code took limit=300 command result note=
+	name=$(basename "${2%.*}")
+	log=$build/tests/$name.log
+	case $2 in
+	*.sh) command=(env BUILD="$build" bash "$2") ;;
+	*) command=("$build/tests/$name") ;;
+	esac
+	case $build in
+	*-thread) limit=900 command=(setarch -R "${command[@]}") ;;	# ThreadSanitizer of gcc 12 needs it
+	*-address) limit=900 ;;
+	esac
+	limit=${TEST_TIMEOUT:-$limit}
+	mkdir -p "$build/tests"
+	start=$(date +%s)
+	timeout -k 10 "$limit" "${command[@]}" >"$log" 2>&1 </dev/null
+	code=$?
+	took=$(($(date +%s) - start))
+	case $code in
+	0)
+		result=ok
+		code=$(grep -c '^\[  SKIPPED \]' "$log")
+		[ "$code" = 0 ] || note="  ($code of its cases skipped, see $log)"
+		;;
+	77) result=skip note="  $(tail -n 1 "$log")" ;;
+	124 | 137) result=FAIL note="  killed: it had not ended after $limit s" ;;
+	*) result=FAIL note="  exit status $code" ;;
+	esac
+	{
+		flock 9
+		echo "$result $took $build/tests/$name" >>"$work/results"
+		printf '%5s %-4s %-48s %4d s%s\n' "$(wc -l <"$work/results")/$total" $result "$build/tests/$name" $took \
+			"$note"
+		[ $result != FAIL ] || sed 's/^/        /' "$log"
+	} 9>"$work/lock"
+}
+
+run_lane() {	# LANE SLOTS
+	local lane build file
+	while read -r lane _ build file; do
+		[ "$lane" = "$1" ] || continue
+		while [ "$(jobs -rp | wc -l)" -ge "$2" ]; do wait -n; done
+		run_one "$build" "$file" &
+	done <"$work/plan"
 	wait
-} &
-run_all "${first[@]}"
+}
+
+plan "$@" >"$work/plan"
+total=$(wc -l <"$work/plan") began=$(date +%s)
+: >"$work/results"
+run_lane cpu "${JOBS:-$(nproc)}" &
+run_lane wait "${WAITERS:-6}" &
 wait
-passed=$(grep -c '^0 ' "$results") skipped=$(grep -c '^77 ' "$results") total=$(wc -l <"$results")
-failed=$((total - passed - skipped))
-[ $failed -eq 0 ] || echo "failed: $(grep -v -E '^(0|77) ' "$results" | cut -d' ' -f2- | tr '\n' ' ')"
-echo "$passed passed, $failed failed, $skipped skipped"
-[ $failed -eq 0 ] && [ $total -gt 0 ]
+run_lane alone 1
+
+[ "$total" -lt 20 ] || { echo "slowest:"; sort -k2,2nr "$work/results" | head -n 10 | awk '{ print "  " $2 " s", $3 }'; }
+count() { grep -c "^$1 " "$work/results"; }
+failed=$(count FAIL)
+[ "$failed" = 0 ] || sed -n 's/^FAIL [0-9]* /failed: /p' "$work/results"
+echo "$(count ok) passed, $failed failed, $(count skip) skipped, in $(($(date +%s) - began)) s"
+[ "$failed" = 0 ] && [ "$total" -gt 0 ] && [ "$(wc -l <"$work/results")" = "$total" ]

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=calloc,malloc,free,mmap,munmap,memfd_create,ftruncate,fcntl,fstat,eventfd */
+/* make: wrap=epoll_create1,epoll_ctl,socket,connect,sendmsg,recvmsg,EVP_MD_fetch */
+/* make: wrap=EVP_MD_CTX_new,EVP_DigestInit_ex2 */
 /*
  * Goal: whatever the system refuses to libkvtier, the call says -errno and a sentence, leaves nothing behind, and the
  * client is good for the next try; refused while it reconnects, it comes back all the same.

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=memfd_create,ftruncate,fcntl,mmap,munmap,getrandom,write,fsync,link */
+/* make: wrap=epoll_create1,epoll_ctl,eventfd,calloc,aligned_alloc,pthread_create */
 /*
  * fault_daemon.c - goal: whatever the system refuses while the daemon's parts open (loop, rings, device,
  * tenants' secrets, regions, layouts), the answer is an error and nothing is left behind; a secret is whole

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=mmap,mbind,madvise,mlock2,pthread_create,pthread_join,calloc */
 /*
  * Goal: whatever the system refuses while the host tier opens, the answer is that -errno with a text, and
  * nothing is left behind; what it refuses later is a visible state.

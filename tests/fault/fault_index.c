@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=memfd_create,ftruncate,fcntl,getrandom,calloc,mmap,munmap */
 /*
  * fault_index - opening index, blocks and map when the n-th call to the system fails: an error comes back,
  * the output is untouched and nothing is left behind.

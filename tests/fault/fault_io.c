@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe */
 /*
  * Goal: whatever a disk or the kernel does to a transfer, its op ends once, with status 0 only where all
  * bytes are right, and others go on.

@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=eventfd,epoll_ctl,calloc,pthread_create,pthread_join */
+/* make: wrap=io_uring_queue_init_params,io_uring_get_probe_ring,io_uring_submit */
+/* make: wrap=io_uring_register_eventfd,io_uring_register_files */
+/* make: wrap=io_uring_register_files_update,io_uring_register_buffers_sparse */
+/* make: wrap=io_uring_register_buffers_update_tag */
 /*
  * Goal: whatever of io_uring is refused while an io is opened or used, the answer is less speed, or threads,
  * and a note that says why, or where io_uring was forced an error with a text; nothing is left behind.

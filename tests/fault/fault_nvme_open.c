@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=fallocate */
 /*
  * Goal: a disk that does not answer does not keep whoever opens a store on it, and what is opened too late leaves
  * nothing behind.

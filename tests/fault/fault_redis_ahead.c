@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
 /*
  * Goal: of a server no more is asked for ahead than keeps it busy, whatever becomes of what was asked; others may pass
  * what waits; a server that answers nothing is left alone though most of what is wanted of it was never sent, and one
@@ -109,11 +110,11 @@ static void a_probe_passes_what_waits(void **state)
 	(void)state;
 	open_at(steps, 2);
 	assert_int_equal(begin(reads, XFER_READ, READS), 0);
-	kit_run(&kit, TIMEOUT_MS / 4);
+	kit_run_ms(&kit, TIMEOUT_MS / 4);
 	before = asked();
 	probe = kit_begin(&kit, XFER_PROBE, 77, &r);
 	assert_non_null(probe);
-	kit_run(&kit, TIMEOUT_MS / 4);
+	kit_run_ms(&kit, TIMEOUT_MS / 4);
 	assert_int_equal(asked(), before + 1);
 	(void)kit_settle(&kit, probe);
 	settle(reads, READS, -ETIMEDOUT);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
 /*
  * Goal: a Redis that refuses us is a state with the server's words, not a storm of attempts, and never shows our
  * password; an ACL that takes less than all costs only what it takes.
@@ -190,7 +191,7 @@ static void an_acl_without_eval_leaves_bad_values(void **state)
 	redis_put(&server, name, "x", 1);
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(kit_load(&kit, 1), -EBADMSG);
-		kit_run(&kit, 20);
+		kit_run_ms(&kit, 20);
 	}
 	assert_int_equal(redis_ask(&server, "EXISTS %s", name), 1);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);

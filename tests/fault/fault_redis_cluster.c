@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
 /*
  * Goal: the Redis tier in a Cluster: values lie where the slot map says, redirects are followed and no further than
  * they lead, and in a failover or a resharding with transfers under way every xfer ends and what is found is whole.
@@ -92,7 +93,7 @@ static void values_are_spread_by_slot(void **state)
 	assert_int_equal(status.endpoints, 3);
 	assert_int_equal(status.usable, 3);
 	assert_int_equal(status.counters.redirects_total, 0);
-	assert_int_equal(kit_load_all(&kit, 0, BLOCKS, false), BLOCKS);
+	assert_int_equal(kit_load_each(&kit, 0, BLOCKS, false), BLOCKS);
 	kit_free(&kit);
 }
 
@@ -101,7 +102,7 @@ static void a_replica_will_do_as_a_seed(void **state)
 	(void)state;
 	open_kit(REDIS_CLUSTER_YES, 4);
 	kit_store_all(&kit, 0, 50);
-	assert_int_equal(kit_load_all(&kit, 0, 50, false), 50);
+	assert_int_equal(kit_load_each(&kit, 0, 50, false), 50);
 	kit_free(&kit);
 }
 
@@ -223,7 +224,7 @@ static uint32_t busy_during(struct change *change, struct random *random)
 				break;
 		}
 		if (n == 0)
-			kit_run(&kit, 5);
+			kit_run_ms(&kit, 5);
 		while (n > 0) {
 			r = kit_settle(&kit, slots[--n]);
 			assert_true(r != -EILSEQ && r != -EBADMSG);
@@ -268,12 +269,12 @@ static void a_resharding_loses_nothing(void **state)
 
 	(void)state;
 	change_under_load(reshard);
-	assert_int_equal(kit_load_all(&kit, 0, BLOCKS, false), BLOCKS);
+	assert_int_equal(kit_load_each(&kit, 0, BLOCKS, false), BLOCKS);
 	after = kit_counters(&kit);
 	assert_true(after.redirects_total > 0);
 	assert_true(kit_until(&kit, asked_again, NULL));
 	before = kit_counters(&kit);
-	assert_int_equal(kit_load_all(&kit, 0, BLOCKS, false), BLOCKS);	/* the map is known again */
+	assert_int_equal(kit_load_each(&kit, 0, BLOCKS, false), BLOCKS);	/* the map is known again */
 	assert_int_equal(kit_counters(&kit).redirects_total, before.redirects_total);
 	kit_free(&kit);
 }
@@ -288,7 +289,7 @@ static void a_failover_is_followed(void **state)
 	(void)state;
 	change_under_load(fail_over);
 	kit_until_state(&kit, TIER_UP);
-	assert_int_equal(kit_load_all(&kit, 0, BLOCKS, false), BLOCKS);
+	assert_int_equal(kit_load_each(&kit, 0, BLOCKS, false), BLOCKS);
 	assert_true(kit_counters(&kit).redirects_total > 0);
 	kit_free(&kit);
 }
@@ -319,7 +320,7 @@ static void a_master_that_dies_is_replaced(void **state)
 	change_under_load(kill_a_master);
 	assert_true(kit_until(&kit, all_usable, &rig.node[2]));
 	kit_store_all(&kit, 0, BLOCKS);
-	assert_int_equal(kit_load_all(&kit, 0, BLOCKS, false), BLOCKS);
+	assert_int_equal(kit_load_each(&kit, 0, BLOCKS, false), BLOCKS);
 	kit_free(&kit);
 }
 

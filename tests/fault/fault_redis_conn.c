@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
 /*
  * Goal: redis_conn.h holds with a server that lies, is cut off, or talks out of turn: each command ends once and with a
  * status that says so, no byte is written where none was accepted, and what is no RESP ends the connection.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
 /*
  * Goal: a server that sends and sends what nobody asked for is not listened to for ever: pushes, one after another or
  * one of any size, end the connection after a while, be there commands on it or not.

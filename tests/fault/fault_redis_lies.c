@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
 /*
  * Goal: what a server says that it should not say, or too late, is a miss or an error of that xfer, or a reason to
  * leave the server alone for a while; nothing more.
@@ -111,7 +112,7 @@ static void late_replies_are_thrown_away(void **state)
 	kit.conf.timeout_ms = 500;
 	start_up();
 	assert_int_equal(kit_load(&kit, 1), -ETIMEDOUT);
-	kit_run(&kit, 1500);
+	kit_run_ms(&kit, 1500);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(kit_counters(&kit).late_total, 1);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);
@@ -129,7 +130,7 @@ static void what_is_no_reply_closes_the_connection(void **state)
 	open_fake(steps, 3);
 	start_up();
 	assert_int_equal(kit_load(&kit, 1), -ECONNRESET);
-	kit_run(&kit, 300);
+	kit_run_ms(&kit, 300);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(kit_counters(&kit).protocol_errors_total, 1);
 	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
 /*
  * Goal: a value comes whole however it is cut into pieces, and the reply behind it, too; a server that floods us before
  * TLS is agreed on keeps no other from its turn.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
 /*
  * Goal: nothing that a server does makes the tier do something again and again as fast as it can: not closing what it
  * has accepted, not having room for one connection only, not sending us to names that nobody can look up. And a slot
@@ -208,11 +209,11 @@ static void start_up(void)
 static void is_left_alone(const char *words, enum tier_state state, const char *says)
 {
 	start_up();
-	kit_run(&kit, 700);	/* the connection is no young one any more */
+	kit_run_ms(&kit, 700);	/* the connection is no young one any more */
 	atomic_store(&door.words, words);
 	atomic_store(&door.room, 0);
 	kit_until_state(&kit, state);
-	kit_run(&kit, 1500);
+	kit_run_ms(&kit, 1500);
 	assert_in_range(atomic_load(&door.accepted), 1, FEW);
 	assert_true(kit_says(&kit, says));
 	if (state == TIER_OFFLINE) {
@@ -250,8 +251,8 @@ static void has_room_for_one(bool patient)
 	kit.conf.connections = 4;
 	kit_start_at(&kit, door.address);
 	for (uint32_t i = 0; i < 20; i++) {
-		(void)kit_load_all(&kit, 0, 64, true);
-		kit_run(&kit, 100);
+		(void)kit_load_each(&kit, 0, 64, true);
+		kit_run_ms(&kit, 100);
 	}
 	assert_in_range(atomic_load(&door.accepted), 2, FEW);	/* it tried for more, now and then */
 	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
@@ -290,7 +291,7 @@ static void one_answer_each_time(void **state)
 	end_ms = clock_ms() + 2000;
 	atomic_store(&door.once, true);
 	while (clock_ms() < end_ms)
-		(void)kit_load_all(&kit, 0, 8, true);
+		(void)kit_load_each(&kit, 0, 8, true);
 	assert_in_range(atomic_load(&door.accepted), 2, FEW);
 	kit_free(&kit);
 }
@@ -369,13 +370,13 @@ static void look_ups_are_few(void **state)
 	kit_start_at(&kit, door.address);
 	send_away(FEW);
 	assert_in_range(atomic_load(&looking_most), 1, LOOKUPS);
-	kit_run(&kit, 6000);			/* their places are free again, they are not */
+	kit_run_ms(&kit, 6000);			/* their places are free again, they are not */
 	send_away(FEW);
 	assert_in_range(atomic_load(&looking_most), 1, LOOKUPS);
 	before = atomic_load(&looked);
 	atomic_store(&hangs, false);
 	assert_true(kit_until(&kit, nobody_looks, NULL));
-	kit_run(&kit, 300);
+	kit_run_ms(&kit, 300);
 	atomic_store(&hangs, true);
 	send_away(3);
 	assert_true(atomic_load(&looked) > before);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
 /*
  * Goal: whatever happens to a server, every xfer ends once and by its deadline, what the server cannot do is refused at
  * once, the state says why, and when the server is well again the tier is, too.
@@ -73,7 +74,7 @@ static void close_while_nobody_answers(void **state)
 	kit.conf.endpoints[1] = "no-such-name.invalid:6379";
 	kit.conf.n_endpoints = 2;
 	kit_start(&kit);
-	kit_run(&kit, 20);
+	kit_run_ms(&kit, 20);
 	kit_free(&kit);
 	redis_signal(&server[0], SIGCONT);
 }
@@ -91,15 +92,15 @@ static void the_dead_ones_share_are_misses_and_the_rest_goes_on(void **state)
 	kit_store_all(&kit, 0, 200);
 	mine = (uint32_t)redis_ask(&server[0], "DBSIZE");
 	redis_kill(&server[1]);
-	(void)kit_load_all(&kit, 0, 200, true);
+	(void)kit_load_each(&kit, 0, 200, true);
 	kit_until_state(&kit, TIER_DEGRADED);
 	assert_true(kit_says(&kit, server[1].address));
-	assert_int_equal(kit_load_all(&kit, 0, 200, false), mine);
+	assert_int_equal(kit_load_each(&kit, 0, 200, false), mine);
 	redis_restart(&server[1]);
 	kit_until_state(&kit, TIER_UP);
-	assert_int_equal(kit_load_all(&kit, 0, 200, false), mine);
+	assert_int_equal(kit_load_each(&kit, 0, 200, false), mine);
 	kit_store_all(&kit, 0, 200);
-	assert_int_equal(kit_load_all(&kit, 0, 200, false), 200);
+	assert_int_equal(kit_load_each(&kit, 0, 200, false), 200);
 	kit_free(&kit);
 }
 
@@ -121,7 +122,7 @@ static void a_stopped_server_costs_one_deadline_and_then_nothing(void **state)
 	for (uint32_t i = 0; i < 3; i++) {
 		slots[i] = kit_begin(&kit, XFER_READ, i, &r);
 		assert_non_null(slots[i]);
-		kit_run(&kit, 20);	/* three failures, not one */
+		kit_run_ms(&kit, 20);	/* three failures, not one */
 	}
 	for (uint32_t i = 0; i < 3; i++)
 		assert_int_equal(kit_settle(&kit, slots[i]), -ETIMEDOUT);
@@ -136,7 +137,7 @@ static void a_stopped_server_costs_one_deadline_and_then_nothing(void **state)
 	assert_true(kit_row(&kit, 0).retry_in_ms <= 40000);
 	redis_signal(&server[0], SIGCONT);
 	kit_until_state(&kit, TIER_UP);
-	assert_int_equal(kit_load_all(&kit, 0, 20, false), 20);
+	assert_int_equal(kit_load_each(&kit, 0, 20, false), 20);
 	assert_int_equal(kit_counters(&kit).timeouts_total, 3);
 	assert_int_equal(kit_counters(&kit).breaker_opens_total, 1);
 	kit_free(&kit);
@@ -156,7 +157,7 @@ static void killed_with_transfers_under_way(void **state)
 		slots[i] = kit_begin(&kit, i % 2 ? XFER_READ : XFER_WRITE, i, &r);
 		assert_non_null(slots[i]);
 	}
-	kit_run(&kit, 30);
+	kit_run_ms(&kit, 30);
 	redis_kill(&server[0]);
 	for (uint32_t i = 0; i < 60; i++) {
 		r = kit_settle(&kit, slots[i]);
@@ -165,9 +166,9 @@ static void killed_with_transfers_under_way(void **state)
 	kit_until_state(&kit, TIER_OFFLINE);
 	redis_restart(&server[0]);
 	kit_until_state(&kit, TIER_UP);
-	assert_int_equal(kit_load_all(&kit, 0, 60, false), 0);	/* it came back empty */
+	assert_int_equal(kit_load_each(&kit, 0, 60, false), 0);	/* it came back empty */
 	kit_store_all(&kit, 0, 60);
-	assert_int_equal(kit_load_all(&kit, 0, 60, false), 60);
+	assert_int_equal(kit_load_each(&kit, 0, 60, false), 60);
 	kit_free(&kit);
 }
 
@@ -182,8 +183,8 @@ static void connections_that_are_closed_are_opened_again(void **state)
 	kit_store_all(&kit, 0, 20);
 	for (int i = 0; i < 5; i++) {
 		redis_say(&server[0], text, sizeof text, "CLIENT KILL TYPE normal");
-		kit_run(&kit, 250);
-		assert_int_equal(kit_load_all(&kit, 0, 20, false), 20);
+		kit_run_ms(&kit, 250);
+		assert_int_equal(kit_load_each(&kit, 0, 20, false), 20);
 	}
 	assert_true(kit_counters(&kit).reconnects_total >= 5);
 	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
@@ -208,7 +209,7 @@ static void a_full_server_stops_stores_and_not_reads(void **state)
 	kit_until_state(&kit, TIER_READONLY);
 	assert_int_equal(kit_store(&kit, 0), -EROFS);
 	assert_true(kit_says(&kit, "OOM"));
-	assert_int_equal(kit_load_all(&kit, 0, n, false), n);
+	assert_int_equal(kit_load_each(&kit, 0, n, false), n);
 	assert_true(kit_counters(&kit).refused_stores_total >= 1);
 	redis_say(&server[0], text, sizeof text, "FLUSHALL");
 	kit_until_state(&kit, TIER_UP);
@@ -231,7 +232,7 @@ static void a_replica_takes_no_stores(void **state)
 	assert_int_equal(kit_store(&kit, 11), -EROFS);
 	kit_until_state(&kit, TIER_READONLY);
 	assert_true(kit_says(&kit, "READONLY"));
-	assert_int_equal(kit_load_all(&kit, 0, 12, false), 10);
+	assert_int_equal(kit_load_each(&kit, 0, 12, false), 10);
 	redis_say(&server[0], text, sizeof text, "REPLICAOF NO ONE");
 	kit_until_state(&kit, TIER_UP);
 	assert_int_equal(kit_store(&kit, 11), 0);
@@ -296,7 +297,7 @@ static void xfers_end_whatever_happens(void **state)
 			trouble(&random, &stopped);
 		while (n > 0)
 			assert_int_not_equal(kit_settle(&kit, slots[--n]), -EILSEQ);
-		kit_run(&kit, 1 + random_below(&random, 50));
+		kit_run_ms(&kit, 1 + random_below(&random, 50));
 	}
 	redis_signal(&server[0], SIGCONT);
 	redis_restart(&server[1]);
@@ -305,7 +306,7 @@ static void xfers_end_whatever_happens(void **state)
 	kit.conf.timeout_ms = 10000;	/* nothing may fail now */
 	start_up();
 	kit_store_all(&kit, 0, 100);
-	assert_int_equal(kit_load_all(&kit, 0, 100, false), 100);
+	assert_int_equal(kit_load_each(&kit, 0, 100, false), 100);
 	kit_free(&kit);
 }
 

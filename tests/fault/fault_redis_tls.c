@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
 /*
  * Goal: with TLS values come and go as without; whom we do not trust, and who does not trust us, is told apart, in
  * words that name the option; a stream that is cut or changed anywhere ends the connection, and never gives a wrong
@@ -88,7 +89,7 @@ static void values_come_and_go(void **state)
 	kit_start(&kit);
 	kit_until_state(&kit, TIER_UP);
 	kit_store_all(&kit, 0, 200);
-	assert_int_equal(kit_load_all(&kit, 0, 200, false), 200);
+	assert_int_equal(kit_load_each(&kit, 0, 200, false), 200);
 	kit_free(&kit);
 }
 
@@ -195,7 +196,7 @@ static void a_password_besides(void **state)
 static void until_it_says(const char *words)
 {
 	for (int i = 0; i < 600 && !kit_says(&kit, words); i++)
-		kit_run(&kit, 100);
+		kit_run_ms(&kit, 100);
 	if (!kit_says(&kit, words))
 		fail_msg("not \"%s\": %s", words, kit_row(&kit, 0).text);
 	assert_int_not_equal(tier_state(kit.tier), TIER_UP);
@@ -259,7 +260,7 @@ static void a_cluster(void **state)
 	kit.conf.tls_conf = files.conf;
 	kit_start_at(&kit, rig.node[0].address);
 	kit_store_all(&kit, 0, 100);
-	assert_int_equal(kit_load_all(&kit, 0, 100, false), 100);
+	assert_int_equal(kit_load_each(&kit, 0, 100, false), 100);
 	for (uint32_t i = 0; i < 3; i++) {
 		assert_string_equal(kit_row(&kit, i).tls, "TLSv1.3");
 		assert_true(kit_row(&kit, i).counters.hits_total > 0);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe */
 /*
  * kvtierd_faulty.c - what makes of kvtierd one whose disks fail on command: linked in with lib_io_faults.c, it
  * takes its plan from the file that KVTIER_TEST_FAULTS names. For sys_nvme_io.c and its kind; never installed.

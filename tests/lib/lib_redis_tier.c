@@ -79,7 +79,7 @@ void kit_free(struct kit *kit)
 	free(kit->expected);
 }
 
-void kit_run(struct kit *kit, uint32_t ms)
+void kit_run_ms(struct kit *kit, uint32_t ms)
 {
 	loop_timer_set(kit->loop, &kit->pause, clock_ns() + ms * 1000000ull);
 	assert_int_equal(loop_run(kit->loop), 0);
@@ -93,7 +93,7 @@ bool kit_until(struct kit *kit, bool (*is)(struct kit *kit, void *arg), void *ar
 	while (!is(kit, arg)) {
 		if (clock_ns() > end)
 			return false;
-		kit_run(kit, 2);
+		kit_run_ms(kit, 2);
 	}
 	return true;
 }
@@ -132,7 +132,7 @@ void kit_name(uint32_t block, char ret[KIT_NAME_BYTES])
 		(void)snprintf(ret + KIT_PREFIX_BYTES + REDIS_TAG_BYTES + 1 + 2 * i, 3, "%02x", identity.key[i]);
 }
 
-void kit_image(const struct kit *kit, uint32_t block, uint8_t *ret)
+void kit_image_of(const struct kit *kit, uint32_t block, uint8_t *ret)
 {
 	struct random random = { .state = block };
 	struct image_identity identity;
@@ -156,7 +156,7 @@ uint32_t kit_value(struct kit *kit, uint32_t block, uint8_t *ret)
 {
 	const uint32_t head = (uint32_t)sizeof(struct image_header) + kit->shape.scale_bytes;
 
-	kit_image(kit, block, kit->expected);
+	kit_image_of(kit, block, kit->expected);
 	memmove(kit->expected + head, kit->expected + kit->shape.payload_offset, kit->shape.payload_bytes);
 	return (uint32_t)redis_sealed(&redis_test_seal, kit->expected, kit->shape.packed_bytes, ret);
 }
@@ -194,7 +194,7 @@ struct kit_slot *kit_begin_with(struct kit *kit, enum xfer_op op, uint32_t block
 		slot->x.geometry = &kit->geometry;
 		memset(slot->x.buffer, 0xa5, kit->room);
 	} else if (op == XFER_WRITE) {
-		kit_image(kit, block, slot->x.buffer);
+		kit_image_of(kit, block, slot->x.buffer);
 	}
 	kit->busy++;
 	*ret = tier_submit(kit->tier, &slot->x);
@@ -226,7 +226,7 @@ int kit_settle(struct kit *kit, struct kit_slot *slot)
 	if (slot->x.status || slot->x.op != XFER_READ)
 		return slot->x.status;
 	assert_int_equal(slot->x.bytes, kit->shape.image_bytes);
-	kit_image(kit, slot->block, kit->expected);
+	kit_image_of(kit, slot->block, kit->expected);
 	return memcmp(slot->x.buffer, kit->expected, kit->room) ? -EILSEQ : 0;
 }
 
@@ -236,7 +236,7 @@ int kit_do(struct kit *kit, enum xfer_op op, uint32_t block)
 	int r;
 
 	while ((slot = kit_begin(kit, op, block, &r)) == NULL && r == -EAGAIN)
-		kit_run(kit, 1);
+		kit_run_ms(kit, 1);
 	return slot ? kit_settle(kit, slot) : r;
 }
 
@@ -266,7 +266,7 @@ static bool harmless(int status, bool lenient)
 	       (lenient && (status == -ETIMEDOUT || status == -ECONNRESET || status == -EREMOTEIO));
 }
 
-uint32_t kit_load_all(struct kit *kit, uint32_t from, uint32_t to, bool lenient)
+uint32_t kit_load_each(struct kit *kit, uint32_t from, uint32_t to, bool lenient)
 {
 	struct kit_slot *slots[KIT_SLOTS];
 	uint32_t n = 0, whole = 0;
@@ -300,7 +300,7 @@ bool kit_says(struct kit *kit, const char *words)
 {
 	struct redis_tier_status status;
 
-	kit_run(kit, FRESH_MS);
+	kit_run_ms(kit, FRESH_MS);
 	redis_status(kit->tier, &status);
 	return strstr(status.text, words) != NULL;
 }
@@ -309,7 +309,7 @@ struct redis_counters kit_counters(struct kit *kit)
 {
 	struct redis_tier_status status;
 
-	kit_run(kit, FRESH_MS);
+	kit_run_ms(kit, FRESH_MS);
 	redis_status(kit->tier, &status);
 	return status.counters;
 }
@@ -318,7 +318,7 @@ struct redis_endpoint_row kit_row(struct kit *kit, uint32_t i)
 {
 	struct redis_endpoint_row row;
 
-	kit_run(kit, FRESH_MS);
+	kit_run_ms(kit, FRESH_MS);
 	assert_true(redis_endpoint(kit->tier, i, &row));
 	return row;
 }

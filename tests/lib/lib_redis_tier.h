@@ -60,14 +60,14 @@ void kit_start(struct kit *kit);		/* the tier is open */
 void kit_start_at(struct kit *kit, const char *address);	/* one endpoint, and it is UP */
 void kit_stop(struct kit *kit);			/* closed; nothing is left on its way */
 void kit_free(struct kit *kit);			/* stop, and the memory */
-void kit_run(struct kit *kit, uint32_t ms);	/* turns of the loop for so long */
+void kit_run_ms(struct kit *kit, uint32_t ms);	/* turns of the loop for so long */
 void kit_until_state(struct kit *kit, enum tier_state state);
 /* Until fn says so; false: it did not within a minute. */
 bool kit_until(struct kit *kit, bool (*is)(struct kit *kit, void *arg), void *arg);
 
 void kit_identity(uint32_t block, struct image_identity *ret);
 void kit_name(uint32_t block, char ret[KIT_NAME_BYTES]);	/* as Redis has it */
-void kit_image(const struct kit *kit, uint32_t block, uint8_t *ret);	/* in memory: kit->room bytes */
+void kit_image_of(const struct kit *kit, uint32_t block, uint8_t *ret);	/* in memory: kit->room bytes */
 uint32_t kit_value(struct kit *kit, uint32_t block, uint8_t *ret);	/* in Redis; its length */
 
 /* Submits; NULL and *ret: refused. The slot is busy until kit_settle(). */
@@ -81,7 +81,7 @@ static inline int kit_store(struct kit *kit, uint32_t block) { return kit_do(kit
 static inline int kit_load(struct kit *kit, uint32_t block) { return kit_do(kit, XFER_READ, block); }
 void kit_store_all(struct kit *kit, uint32_t from, uint32_t to);	/* many at once; all must succeed */
 /* Many at once: how many are whole. Any other end than -ENOENT, -ENODEV fails the test, unless `lenient`. */
-uint32_t kit_load_all(struct kit *kit, uint32_t from, uint32_t to, bool lenient);
+uint32_t kit_load_each(struct kit *kit, uint32_t from, uint32_t to, bool lenient);
 bool kit_says(struct kit *kit, const char *words);	/* the status text has them */
 struct redis_counters kit_counters(struct kit *kit);		/* fresh ones */
 struct redis_endpoint_row kit_row(struct kit *kit, uint32_t i);	/* likewise */

@@ -1,5 +1,6 @@
 #!/bin/bash -eu
 # SPDX-License-Identifier: Apache-2.0
+# make: no=address,thread (it loads libkvtier into programs without a sanitizer)
 #
 # Goal: what an engine's author does first works: the example of the library, built from an installation alone, stores
 # blocks, and another process of it gets them back.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait no=thread (the daemon's threads run in others) */
 /*
  * sys_nvme_budget.c - goal: a write budget holds, nothing but the copy on disk is lost by it, and the operator
  * can see it. Method: a budget whose reserve is two segments, and six times as much to write.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait needs=kvtierd_faulty */
 /*
  * sys_redis_disk.c - goal: what a disk cannot give now, Redis does. Method: a real kvtierd whose disk fails on command
  * (kvtierd_faulty.c), a real Redis that has all its blocks, on both I/O engines.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
 /*
  * sys_redis_memory.c - goal: what is on its way to a Redis, or waits for one that does not answer, costs an engine no
  * more of its memory than was promised, whatever the Redis does. Method: a real kvtierd with little memory, and a

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
 /*
  * sys_redis_stop.c - goal: a clean stop writes what is queued for Redis, no longer than [redis] drain_us, and says how
  * much of it was not written. Method: a real kvtierd whose Redis is stopped while engines store, so that all is queued

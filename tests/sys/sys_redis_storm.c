@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
 /*
  * sys_redis_storm.c - goal: whatever overlaps inside one daemon with a Redis behind it, no engine gets a wrong byte,
  * and nothing is left behind: no op, lease, slot, or daemon that does not stop. Method: engines in processes of their

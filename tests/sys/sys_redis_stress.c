@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
 /*
  * sys_redis_stress.c - goal: whatever happens to a Redis, in any order and at any moment, two nodes under load get
  * right bytes or misses; when it is over all is as before and nothing is left behind. Method: a thread that stores

@@ -1,5 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
+# make: no=address,thread (it loads libkvtier into programs without a sanitizer)
 # sys_service - goal: what `make install` puts in place is whole, and systemd takes the unit.
 # Method: install into an empty directory, look for each file, systemd-analyze verify on the installed unit with the
 # program's path made one that exists here. Exit 0, 1, or 77 where systemd is not.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: link=client.a (the library's inner names) */
 /*
  * Goal: the corners of kvtier.h: odd arguments, extreme timeouts, and state that must not add up over many ops,
  * errors and reconnections. Method: a fake daemon (fake_peer.h); what cannot be seen from outside is looked up in

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: link=client.a (the library's inner names) */
 /*
  * Goal: which pages are lent after a connection was given up, to whom they are refused, and what frees them.
  * Method: a fake daemon (fake_peer.h) that begins ops, or does not, and neither answers nor hangs up; and lent.c by

@@ -61,7 +61,7 @@ static void plant_image(uint32_t block, size_t at, uint8_t flip, bool sums)
 
 	assert_true(image && value && good);
 	n = kit_value(&kit, block, good);
-	kit_image(&kit, block, image);
+	kit_image_of(&kit, block, image);
 	image[at] ^= flip;
 	if (sums)
 		image_seal((void *)image, image_checksum(image, &kit.shape));
@@ -171,7 +171,7 @@ static void condemn(uint32_t block, size_t at, uint8_t flip)
 	uint8_t *image = aligned_alloc(IMAGE_ALIGN, kit.room);
 
 	assert_non_null(image);
-	kit_image(&kit, block, image);
+	kit_image_of(&kit, block, image);
 	image[at] ^= flip;
 	redis_condemn(kit.tier, &redis_test_seal, image, kit.shape.image_bytes);
 	free(image);
@@ -216,10 +216,10 @@ static void condemned_in_a_row_are_not_all_hashed(void **state)
 	kit_start_at(&kit, server.address);
 	for (uint32_t i = 0; i < 15; i++)
 		plant_image(100 + i, kit.shape.payload_offset + 100, 8, false);
-	kit_run(&kit, 1);
+	kit_run_ms(&kit, 1);
 	for (uint32_t i = 0; i < 15; i++)
 		condemn(100 + i, kit.shape.payload_offset + 100, 8);
-	kit_run(&kit, 300);
+	kit_run_ms(&kit, 300);
 	counters = kit_counters(&kit);
 	assert_int_equal(counters.corrupt_total, 15);
 	assert_int_equal(counters.deleted_total, 10);

@@ -68,7 +68,7 @@ static void a_unix_socket_will_do(void **state)
 	(void)snprintf(address, sizeof address, "unix:%s", server[0].socket);
 	kit_start_at(&kit, address);
 	kit_store_all(&kit, 0, 50);
-	assert_int_equal(kit_load_all(&kit, 0, 60, false), 50);
+	assert_int_equal(kit_load_each(&kit, 0, 60, false), 50);
 	kit_free(&kit);
 }
 
@@ -93,7 +93,7 @@ static void another_tier_finds_it(void **state)
 	kit_store_all(&kit, 0, 20);
 	kit_stop(&kit);
 	kit_start_at(&kit, server[0].address);
-	assert_int_equal(kit_load_all(&kit, 0, 20, false), 20);
+	assert_int_equal(kit_load_each(&kit, 0, 20, false), 20);
 	kit_free(&kit);
 }
 
@@ -119,7 +119,7 @@ static void many_at_once_over_several_connections(void **state)
 	kit.conf.timeout_ms = 30000;
 	kit_start_at(&kit, server[0].address);
 	kit_store_all(&kit, 0, 200);
-	assert_int_equal(kit_load_all(&kit, 0, 200, false), 200);
+	assert_int_equal(kit_load_each(&kit, 0, 200, false), 200);
 	c = kit_counters(&kit);
 	assert_int_equal(c.sets_total, 200);
 	assert_int_equal(c.gets_total, 200);
@@ -150,7 +150,7 @@ static void stores_leave_connections_to_reads(void **state)
 	kit_start_at(&kit, server[0].address);
 	kit_store_all(&kit, 0, 100);
 	assert_in_range(clients_whose_last_was("cmd=set"), 1, 2);	/* a slow thread may never need the second */
-	assert_int_equal(kit_load_all(&kit, 0, 100, false), 100);
+	assert_int_equal(kit_load_each(&kit, 0, 100, false), 100);
 	kit_free(&kit);
 }
 
@@ -226,7 +226,7 @@ static void a_damaged_image_is_not_stored(void **state)
 	slot->x = (struct xfer){ .op = XFER_WRITE, .buffer = kit.memory, .bytes = kit.shape.image_bytes,
 				 .seal = &redis_test_seal };
 	slot->x.done = never;
-	kit_image(&kit, 1, kit.memory);
+	kit_image_of(&kit, 1, kit.memory);
 	kit.memory[40] ^= 1;
 	r = tier_submit(kit.tier, &slot->x);
 	assert_int_equal(r, -EINVAL);
@@ -249,7 +249,7 @@ static void a_cancelled_xfer_ends_once(void **state)
 		slots[i] = kit_begin(&kit, i % 2 ? XFER_READ : XFER_WRITE, i, &r);
 		assert_non_null(slots[i]);
 		if (i == 20)
-			kit_run(&kit, 50);	/* these are sent, the others not yet */
+			kit_run_ms(&kit, 50);	/* these are sent, the others not yet */
 	}
 	for (uint32_t i = 0; i < 40; i++) {
 		tier_cancel(kit.tier, &slots[i]->x);
@@ -279,7 +279,7 @@ static void close_ends_what_is_lent(void **state)
 		slots[i] = kit_begin(&kit, i % 2 ? XFER_READ : XFER_WRITE, i, &r);
 		assert_non_null(slots[i]);
 		if (i == 32)
-			kit_run(&kit, 50);
+			kit_run_ms(&kit, 50);
 	}
 	kit_stop(&kit);
 	redis_signal(&server[0], SIGCONT);
@@ -339,7 +339,7 @@ static void values_are_spread_by_key(void **state)
 	kit.conf.endpoints[1] = server[0].address;
 	kit_start(&kit);
 	kit_until_state(&kit, TIER_UP);
-	assert_int_equal(kit_load_all(&kit, 0, 200, false), 200);
+	assert_int_equal(kit_load_each(&kit, 0, 200, false), 200);
 	kit_free(&kit);
 	redis_stop(&server[1]);
 }

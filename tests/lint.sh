@@ -1,0 +1,22 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# lint.sh - rules of the tree that no compiler checks: who may include whom, how long lines and files are; and cppcheck.
+# daemon/base uses nobody; kernels and tiers use it and no other room of daemon/ or client/; libkvtier uses nothing of
+# the daemon.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+status=0
+refuse() { ! "$@" || status=1; }
+mapfile -t sources < <(find client daemon kernels tiers tests -name '*.[ch]' | sort)
+in_room() { printf '%s\n' "${sources[@]}" | grep -E "$1"; }
+
+refuse grep -nE '#include "(daemon|tiers|kernels|client|tests)/' $(in_room '^daemon/base/')
+refuse grep -nE '#include "(daemon/[^b]|client/|tests/)' $(in_room '^tiers/')
+refuse grep -nE '#include "(daemon|tiers|client|tests)/' $(in_room '^kernels/')
+refuse grep -nE '#include "(daemon|tiers|kernels|tests)/' $(in_room '^client/([^/]*\.h|lib/.*)$')
+refuse env LC_ALL=C.UTF-8 grep -nP '^.{121,}' "${sources[@]}"
+wc -l "${sources[@]}" | awk '$1 > 600 && $2 != "total" { print $2 ": more than 600 lines"; n++ } END { exit !!n }' || status=1
+cppcheck --quiet --enable=warning,portability --inline-suppr \
+	--suppress=arrayIndexOutOfBoundsCond:daemon/base/loop.c --error-exitcode=1 -D_GNU_SOURCE -I. \
+	client daemon kernels tiers || status=1
+exit $status
