@@ -19,7 +19,7 @@
 #include "daemon/admin/stats.h"
 
 struct server;		/* server.c: the listening socket and the table of connections */
-struct requests;	/* op.c: ops and the blocks of them in flight */
+struct ops;		/* op.c: ops and the blocks of them in flight */
 struct shares;		/* share.c: what a client may have of parts and memory */
 struct ctl;		/* ctl.c: admin socket */
 struct copies;		/* copies.c: block table and tiers in step */
@@ -36,7 +36,7 @@ struct kvtierd {
 	struct tier *tiers[TIER_COUNT];	/* NULL: not configured */
 	struct devices devices;
 	struct spaces *spaces;
-	struct requests *requests;
+	struct ops *ops;
 	struct shares *shares;
 	struct server *server;
 	struct ctl *ctl;

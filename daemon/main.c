@@ -30,7 +30,7 @@
 #include "kvtierd.h"
 #include "daemon/base/log.h"
 #include "daemon/admin/notify.h"
-#include "daemon/op/request.h"
+#include "daemon/op/op.h"
 #include "daemon/redis/outbox.h"
 #include "daemon/redis/redis_up.h"
 #include "daemon/nvme/scrub.h"
@@ -125,7 +125,7 @@ static void on_drained(struct loop_timer *timer)
 	struct program *p = container_of(timer, struct program, drained);
 	struct kvtierd *d = &p->d;
 	const bool late = loop_now(d->loop) >= p->drain_until_ns;
-	const bool idle = requests_outstanding(d->requests) == 0 && !d->scrub;
+	const bool idle = ops_outstanding(d->ops) == 0 && !d->scrub;
 
 	if (!p->tiers_drained && (idle || late))
 		drain_tiers(p);
@@ -331,7 +331,7 @@ static int start(struct program *p)
 		r = open_device(p);
 	if (r == 0)
 		r = open_spaces(p);
-	if (r == 0 && (r = requests_open(d, p->config.socket_max_ops, devices_depth(&d->devices), &d->requests)) != 0)
+	if (r == 0 && (r = ops_open(d, p->config.socket_max_ops, devices_depth(&d->devices), &d->ops)) != 0)
 		(void)fail(p, r, "[socket] max_ops: out of memory for %u", p->config.socket_max_ops);
 	if (r == 0 && (r = copies_open(d, &d->copies)) != 0)
 		(void)fail(p, r, "out of memory");
@@ -351,7 +351,7 @@ static void stop(struct program *p)
 
 	server_close(d->server);
 	ctl_close(d->ctl);
-	requests_close(d->requests);
+	ops_close(d->ops);
 	redis_down(d);
 	storage_close(d);
 	devices_close(&d->devices);
@@ -388,7 +388,7 @@ static void exit_if_busy(struct program *p)
 {
 	struct kvtierd *d = &p->d;
 
-	if (requests_outstanding(d->requests) == 0 && storage_idle(d) && !d->scrub) {
+	if (ops_outstanding(d->ops) == 0 && storage_idle(d) && !d->scrub) {
 		if (!server_busy(d->server))
 			return;
 		/* Everything is written. What blocks a helper is a client's descriptor, which the exit closes. */
@@ -401,7 +401,7 @@ static void exit_if_busy(struct program *p)
 		stats_close(d->stats, p->config.stats_path);
 		_exit(0);
 	}
-	log_error("%u ops and %s did not end in time: exit without them", requests_outstanding(d->requests),
+	log_error("%u ops and %s did not end in time: exit without them", ops_outstanding(d->ops),
 		  storage_idle(d) ? "no I/O" : "some I/O");
 	_exit(1);
 }

@@ -29,7 +29,7 @@
 #include "daemon/base/container_of.h"
 #include "daemon/kvtierd.h"
 #include "daemon/base/log.h"
-#include "daemon/op/request.h"
+#include "daemon/op/op.h"
 #include "server.h"
 
 enum {
@@ -99,7 +99,7 @@ void conn_kill(struct conn *c)
 		(void)close(c->process.fd);
 		c->process.fd = -1;
 	}
-	requests_abandon(server_daemon(c->server), c);
+	ops_abandon(server_daemon(c->server), c);
 	server_conn_dying(c->server);
 }
 
@@ -147,7 +147,7 @@ static void leave(struct conn *c, struct mount *mount)
 /* Nobody touches a page of it any more: says why it ends, if there is a reason, and hangs up. */
 static void end(struct conn *c)
 {
-	assert(c->state == CONN_DYING && c->n_requests == 0);
+	assert(c->state == CONN_DYING && c->n_ops == 0);
 	c->state = CONN_ENDED;
 	if (c->end_error)
 		(void)send_error(c, c->end_seq, c->end_error, c->end_text);
@@ -349,7 +349,7 @@ static void on_space_close(struct conn *c, const void *packet, size_t n, uint32_
 	mount->closing = true;
 	mount->close_seq = seq;
 	c->closing_mounts++;
-	requests_cancel_mount(server_daemon(c->server), c, mount);
+	ops_cancel_mount(server_daemon(c->server), c, mount);
 }
 
 /* Answers SPACE_CLOSE for the mounts whose pages nobody touches any more. */
@@ -530,11 +530,11 @@ void conn_turn_away(struct conn *c)
 /* Can this entry be taken now? A cancel needs neither an op nor a completion. */
 static bool has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t completions)
 {
-	const struct requests *all = server_daemon(c->server)->requests;
+	const struct ops *all = server_daemon(c->server)->ops;
 
 	return sqe->op == WIRE_OP_CANCEL ||
-	       (completions > 0 && requests_room(all) &&
-		c->n_requests < requests_share(all, server_connections(c->server)));
+	       (completions > 0 && ops_room(all) &&
+		c->n_ops < ops_share(all, server_connections(c->server)));
 }
 
 static bool poll_ring(struct loop_poller *poller)
@@ -553,7 +553,7 @@ static bool poll_ring(struct loop_poller *poller)
 		if (r == 0)
 			break;
 		if (r > 0)
-			r = ring_room(&c->ring, c->n_requests, &completions);
+			r = ring_room(&c->ring, c->n_ops, &completions);
 		if (r == 0 && !has_room(c, &sqe, completions))
 			break;
 		if (r == 0) {
@@ -561,7 +561,7 @@ static bool poll_ring(struct loop_poller *poller)
 			r = proto_sqe(&sqe, c->ring.arena_blocks, text, sizeof text);
 		}
 		if (r == 0)
-			r = request_start(d, c, &sqe, text, sizeof text);
+			r = op_start(d, c, &sqe, text, sizeof text);
 		if (r)
 			violate(c, 0, text);
 		taken++;

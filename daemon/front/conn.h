@@ -20,7 +20,7 @@
 #include "ring.h"
 
 struct kvtierd;
-struct request;
+struct op;
 struct server;
 
 enum conn_state { CONN_GREETING, CONN_OPEN, CONN_DYING, CONN_ENDED };
@@ -43,9 +43,9 @@ struct conn {
 	struct ring ring;
 	struct mount *mounts[WIRE_MAX_SPACES];
 	uint32_t closing_mounts;
-	struct request *requests;	/* op.c's list */
-	uint32_t n_requests;
-	struct request *queue, **queue_end;	/* op.c's: those with blocks to begin, served in turn */
+	struct op *ops;	/* op.c's list */
+	uint32_t n_ops;
+	struct op *queue, **queue_end;	/* op.c's: those with blocks to begin, served in turn */
 	struct conn *queue_next;	/* op.c's queue of clients; stands in it while it has such requests */
 	uint32_t n_queued;		/* ops in its queue */
 	uint32_t passed_round;		/* of pump(): all its ops were passed over in this one */
@@ -73,7 +73,7 @@ const char *server_tenant(const struct server *server);
 /* Calls fn for each connection, the dying ones included. */
 void server_each(const struct server *server, void (*fn)(void *arg, const struct conn *conn), void *arg);
 
-/* For request.c: the client asked to be told through its socket. */
+/* For op.c: the client asked to be told through its socket. */
 void conn_wake(struct conn *conn);
 
 /* For `kvtierctl clients`: one row per connection, in order of arrival. */

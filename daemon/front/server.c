@@ -28,7 +28,7 @@
 #include "daemon/admin/ctl.h"
 #include "daemon/base/container_of.h"
 #include "daemon/kvtierd.h"
-#include "daemon/op/request.h"
+#include "daemon/op/op.h"
 #include "slots.h"
 
 #ifndef SO_PEERPIDFD
@@ -166,7 +166,7 @@ static bool reap(struct loop_poller *poller)
 	for (struct conn **link = &s->conns; *link;) {
 		struct conn *c = *link;
 
-		if (c->state < CONN_DYING || c->n_requests > 0 || !conn_end(c)) {
+		if (c->state < CONN_DYING || c->n_ops > 0 || !conn_end(c)) {
 			link = &c->next;
 			continue;
 		}
@@ -521,7 +521,7 @@ bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 	if (!c)
 		return false;
 	*ret = (struct conn_row){
-		.id = c->id, .pid = c->pid, .uid = c->uid, .ops = c->n_requests, .pages = requests_pages(c),
+		.id = c->id, .pid = c->pid, .uid = c->uid, .ops = c->n_ops, .pages = ops_pages(c),
 		.ending = c->state >= CONN_DYING,
 		.stored_blocks = c->stored_blocks, .loaded_blocks = c->loaded_blocks,
 		.missed_blocks = c->missed_blocks, .sparse_blocks = c->sparse_blocks, .age_ns = loop_now(s->d->loop) - c->born_ns,

@@ -29,7 +29,7 @@
 #include "daemon/front/conn.h"
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
-#include "op.h"
+#include "part.h"
 #include "daemon/redis/outbox.h"
 #include "share.h"
 #include "daemon/nvme/writeback.h"
@@ -38,7 +38,7 @@
 #define PATIENCE_NS 500000000ull
 
 /* At the end: whoever waited longest is tried first. */
-void fetch_list(struct requests *all, struct part *part, enum fetch why)
+void fetch_list(struct ops *all, struct part *part, enum fetch why)
 {
 	assert(part->fetch == FETCH_NOT);
 	part->fetch = why;
@@ -49,7 +49,7 @@ void fetch_list(struct requests *all, struct part *part, enum fetch why)
 	all->n_fetches++;
 }
 
-static void list_add_first(struct requests *all, struct part *part, enum fetch why)
+static void list_add_first(struct ops *all, struct part *part, enum fetch why)
 {
 	if (!all->fetches) {
 		fetch_list(all, part, why);
@@ -64,7 +64,7 @@ static void list_add_first(struct requests *all, struct part *part, enum fetch w
 	all->n_fetches++;
 }
 
-static void list_remove(struct requests *all, struct part *part)
+static void list_remove(struct ops *all, struct part *part)
 {
 	assert(part->fetch != FETCH_NOT);
 	part->fetch = FETCH_NOT;
@@ -78,13 +78,13 @@ static void list_remove(struct requests *all, struct part *part)
 }
 
 /* So that a device that stalls does not get all parts: what is in memory is still served. */
-bool fetch_must_wait(const struct request *q)
+bool fetch_must_wait(const struct op *q)
 {
 	const struct kvtierd *d = q->d;
 	uint8_t key[32];
 	uint32_t block;
 
-	if (q->sqe.op == WIRE_OP_STORE || d->requests->n_fetches < d->requests->max_fetches || q->next_block >= q->sqe.n)
+	if (q->sqe.op == WIRE_OP_STORE || d->ops->n_fetches < d->ops->max_fetches || q->next_block >= q->sqe.n)
 		return false;
 	ring_key(&q->conn->ring, q->sqe.first + q->next_block, key);
 	block = blocks_find(d->blocks, key, q->mount->space->number);
@@ -98,7 +98,7 @@ static enum verdict miss(struct part *part, int status)
 	return CONTINUE;
 }
 
-static bool being_read(const struct requests *all, uint32_t block)
+static bool being_read(const struct ops *all, uint32_t block)
 {
 	for (const struct part *other = all->fetches; other; other = other->fetch_next)
 		if (other->fetch >= FETCH_AGAIN && other->fetch <= FETCH_READ && other->lease.block == block)
@@ -108,7 +108,7 @@ static bool being_read(const struct requests *all, uint32_t block)
 
 /* --- room --- */
 
-static struct part *first_waiting(const struct requests *all, enum fetch why)
+static struct part *first_waiting(const struct ops *all, enum fetch why)
 {
 	struct part *part = all->fetches;
 
@@ -118,11 +118,11 @@ static struct part *first_waiting(const struct requests *all, enum fetch why)
 }
 
 /* The first of a client's. */
-static struct part *first_for_room(const struct requests *all, const struct conn *conn)
+static struct part *first_for_room(const struct ops *all, const struct conn *conn)
 {
 	struct part *part = all->fetches;
 
-	while (part && (part->fetch != FETCH_ROOM || part->request->conn != conn))
+	while (part && (part->fetch != FETCH_ROOM || part->op->conn != conn))
 		part = part->fetch_next;
 	return part;
 }
@@ -151,12 +151,12 @@ static bool something_under_way(const struct kvtierd *d)
 	if (devices_in_flight(&d->devices) > 0 || writeback_moving(d->writeback))
 		return true;
 	return reads_under_way(d) &&
-	       loop_now(d->loop) - d->requests->room_progress_ns < PATIENCE_NS;
+	       loop_now(d->loop) - d->ops->room_progress_ns < PATIENCE_NS;
 }
 
 static void note_progress(const struct kvtierd *d)
 {
-	struct requests *all = d->requests;
+	struct ops *all = d->ops;
 
 	/* Nobody waited: nobody looked. */
 	if (progress(d) != all->room_progress || !first_waiting(all, FETCH_ROOM))
@@ -165,18 +165,18 @@ static void note_progress(const struct kvtierd *d)
 }
 
 /* Somebody else waits and holds more: when nothing else helps he is refused first, and what he held may go. */
-static bool another_holds_more(const struct requests *all, const struct conn *conn)
+static bool another_holds_more(const struct ops *all, const struct conn *conn)
 {
 	const struct part *part = all->fetches;
 
-	while (part && (part->fetch != FETCH_ROOM || part->request->conn->in_flight_bytes <= conn->in_flight_bytes))
+	while (part && (part->fetch != FETCH_ROOM || part->op->conn->in_flight_bytes <= conn->in_flight_bytes))
 		part = part->fetch_next;
 	return part != NULL;
 }
 
-static void wait_for_room(struct requests *all, struct part *part)
+static void wait_for_room(struct ops *all, struct part *part)
 {
-	const struct request *q = part->request;
+	const struct op *q = part->op;
 
 	if (part->fetch == FETCH_ROOM)
 		return;		/* it keeps its place */
@@ -191,14 +191,14 @@ static void wait_for_room(struct requests *all, struct part *part)
 static int look_for_room(struct kvtierd *d, const struct part *part, uint32_t bytes, struct extent *ret)
 {
 	struct tier *host = d->tiers[TIER_HOST];
-	struct mover_for whom = { .space = part->request->mount->space->number, .guaranteed = share_guaranteed(d) };
+	struct mover_for whom = { .space = part->op->mount->space->number, .guaranteed = share_guaranteed(d) };
 	int r = mover_find_room_for(host, d->blocks, d->tick, bytes, &whom, &d->moved, ret);
 
 	/* All that could go went there. More each time: one slot may help, or it takes a whole slab of them. */
 	for (uint32_t n = 1; r == -ENOSPC && outbox_give_back(d->outbox, n); n *= 2)
 		r = mover_find_room_for(host, d->blocks, d->tick, bytes, &whom, &d->moved, ret);
 	note_progress(d);
-	if (r != -EAGAIN || (!part->request->early && something_under_way(d)))
+	if (r != -EAGAIN || (!part->op->early && something_under_way(d)))
 		return r;
 	whom.desperate = true;
 	r = mover_find_room_for(host, d->blocks, d->tick, bytes, &whom, &d->moved, ret);
@@ -209,20 +209,20 @@ static int look_for_room(struct kvtierd *d, const struct part *part, uint32_t by
 
 int fetch_slot(struct kvtierd *d, struct part *part, uint32_t bytes)
 {
-	const struct part *first = first_for_room(d->requests, part->request->conn);
-	const int early = part->request->early;
+	const struct part *first = first_for_room(d->ops, part->op->conn);
+	const int early = part->op->early;
 	int r = -EAGAIN;
 
 	if (!first || part->fetch == FETCH_ROOM)	/* no part overtakes another of its client */
 		r = look_for_room(d, part, bytes, &part->where);
 	if ((r == -ENOSPC || r == -EAGAIN) && !early &&
 	    (something_under_way(d) || (first && first != part) ||
-	     another_holds_more(d->requests, part->request->conn))) {
-		wait_for_room(d->requests, part);
+	     another_holds_more(d->ops, part->op->conn))) {
+		wait_for_room(d->ops, part);
 		return -EAGAIN;
 	}
 	if (part->fetch == FETCH_ROOM)
-		list_remove(d->requests, part);
+		list_remove(d->ops, part);
 	part->placed = r == 0;
 	if (r)
 		return early ? early : -ENOSPC;
@@ -231,7 +231,7 @@ int fetch_slot(struct kvtierd *d, struct part *part, uint32_t bytes)
 
 bool fetch_free_slot(struct kvtierd *d, struct part *part, uint32_t bytes)
 {
-	if (!first_for_room(d->requests, part->request->conn))
+	if (!first_for_room(d->ops, part->op->conn))
 		part->placed = tier_alloc(d->tiers[TIER_HOST], bytes, &part->where) == 0;
 	return part->placed;
 }
@@ -241,12 +241,12 @@ enum verdict load_room(struct kvtierd *d, struct part *part)
 	const uint32_t bytes = copies_image_bytes(d, part->lease.block);
 	int r;
 
-	if (part->request->early)
-		return miss(part, part->request->early);
-	if (being_read(d->requests, part->lease.block)) {
+	if (part->op->early)
+		return miss(part, part->op->early);
+	if (being_read(d->ops, part->lease.block)) {
 		if (part->fetch == FETCH_ROOM)
-			list_remove(d->requests, part);
-		fetch_list(d->requests, part, FETCH_JOINED);
+			list_remove(d->ops, part);
+		fetch_list(d->ops, part, FETCH_JOINED);
 		return WAIT;
 	}
 	if (!blocks_live(d->blocks, part->lease.block))
@@ -283,7 +283,7 @@ static void read_failed(struct kvtierd *d, struct part *part)
 static void read_done(struct xfer *x)
 {
 	struct part *part = container_of(x, struct part, xfer);
-	struct kvtierd *d = part->request->d;
+	struct kvtierd *d = part->op->d;
 
 	part->fetch = FETCH_READ;
 	if (x->kept)
@@ -304,9 +304,9 @@ enum verdict load_fetch(struct kvtierd *d, struct part *part)
 	int r;
 
 	if (part->fetch == FETCH_NOT)
-		fetch_list(d->requests, part, FETCH_AGAIN);
-	if (part->request->early)	/* once more? Not for an op that was told to end */
-		return miss(part, part->request->early);
+		fetch_list(d->ops, part, FETCH_AGAIN);
+	if (part->op->early)	/* once more? Not for an op that was told to end */
+		return miss(part, part->op->early);
 	if (!blocks_live(d->blocks, block))
 		return miss(part, -ENOENT);
 	if (blocks_host_slot(d->blocks, block) != BLOCK_NONE) {		/* it was stored again */
@@ -332,22 +332,22 @@ enum verdict load_fetch(struct kvtierd *d, struct part *part)
 }
 
 /* The first of the client that holds least, of those not yet tried in this round. */
-static struct part *next_for_room(const struct requests *all)
+static struct part *next_for_room(const struct ops *all)
 {
 	struct part *best = NULL;
 
 	for (struct part *part = all->fetches; part; part = part->fetch_next) {
-		const struct conn *conn = part->request->conn;
+		const struct conn *conn = part->op->conn;
 
 		if (part->fetch == FETCH_ROOM && conn->room_round != all->room_round &&
-		    (!best || conn->in_flight_bytes < best->request->conn->in_flight_bytes))
+		    (!best || conn->in_flight_bytes < best->op->conn->in_flight_bytes))
 			best = part;
 	}
 	return best;
 }
 
 /* Each client's first in turn: a large image that finds no room holds up nobody else's small one. */
-static bool retry_room(struct requests *all)
+static bool retry_room(struct ops *all)
 {
 	struct part *part = first_waiting(all, FETCH_ROOM);
 	const bool worked = part && (progress(all->d) != all->room_progress || !something_under_way(all->d));
@@ -356,14 +356,14 @@ static bool retry_room(struct requests *all)
 		return false;
 	all->room_round++;
 	while ((part = next_for_room(all)) != NULL) {
-		part->request->conn->room_round = all->room_round;
+		part->op->conn->room_round = all->room_round;
 		part_run(part);
 	}
 	return true;
 }
 
 /* Where the tier, or the room, is still short the step puts the part back; what ends then will bring us here again. */
-bool fetch_retry(struct requests *all)
+bool fetch_retry(struct ops *all)
 {
 	struct part *part = first_waiting(all, FETCH_AGAIN);
 	bool worked = false;
@@ -425,31 +425,31 @@ void fetch_leave(struct kvtierd *d, struct part *part)
 	struct part *other;
 
 	if (was != FETCH_NOT)
-		list_remove(d->requests, part);
+		list_remove(d->ops, part);
 	if (was < FETCH_AGAIN || was >= FETCH_JOINED)
 		return;
 	do {
-		other = d->requests->fetches;
+		other = d->ops->fetches;
 		while (other && (other->fetch != FETCH_JOINED || other->lease.block != block))
 			other = other->fetch_next;
 		if (!other)
 			return;
-		list_remove(d->requests, other);
+		list_remove(d->ops, other);
 		other->step = LOAD_PIN;
 		part_run(other);
-	} while (!being_read(d->requests, block));	/* else the rest has joined that one */
+	} while (!being_read(d->ops, block));	/* else the rest has joined that one */
 }
 
 /* Called while q->ending keeps q from being freed under us. */
-void fetch_end_early(struct request *q, int status)
+void fetch_end_early(struct op *q, int status)
 {
-	struct requests *all = q->d->requests;
+	struct ops *all = q->d->ops;
 	struct part *part = all->fetches;
 
 	while (part) {
 		struct part *next = part->fetch_next;
 
-		if (part->request == q && part->status == 0 && part->fetch != FETCH_READ) {
+		if (part->op == q && part->status == 0 && part->fetch != FETCH_READ) {
 			part->status = status;
 			if (part->fetch == FETCH_READING) {
 				tier_cancel(part->xfer.tier, &part->xfer);

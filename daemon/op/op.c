@@ -2,14 +2,14 @@
 /*
  * op.c - the life of an op, around the steps that request.c takes with each of its blocks.
  *
- *	request_start -> queued -> (blocks begun in turn with other ops') -> all settled -> completion -> pool
+ *	op_start -> queued -> (blocks begun in turn with other ops') -> all settled -> completion -> pool
  *	                   `-- deadline, cancel, space closed, client gone: blocks not begun are settled at once --^
  *
  * Fairness: clients with blocks to begin are served in turn, one block a visit, and so are the ops of each. So
  * neither a long op nor many of them delay another client's by more than the blocks already in flight, and of those no
  * client has more than its share (share.h).
  */
-#include "op.h"
+#include "part.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -36,9 +36,9 @@ enum {
 
 static bool pump(struct loop_poller *poller);
 
-int requests_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct requests **ret)
+int ops_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct ops **ret)
 {
-	struct requests *all = calloc(1, sizeof *all);
+	struct ops *all = calloc(1, sizeof *all);
 
 	if (!all)
 		return -ENOMEM;
@@ -49,17 +49,17 @@ int requests_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct re
 	all->queue_end = &all->queue;
 	all->fetches_end = &all->fetches;
 	all->poller.poll = pump;
-	all->request_pool = calloc(max_ops, sizeof *all->request_pool);
+	all->op_pool = calloc(max_ops, sizeof *all->op_pool);
 	all->part_pool = calloc(parts, sizeof *all->part_pool);
 	all->n_free_parts = parts;
 	all->round = 1;
-	if (!all->request_pool || !all->part_pool || shares_open(&d->shares)) {
-		requests_close(all);
+	if (!all->op_pool || !all->part_pool || shares_open(&d->shares)) {
+		ops_close(all);
 		return -ENOMEM;
 	}
 	for (uint32_t i = max_ops; i-- > 0;) {
-		all->request_pool[i].next = all->free_requests;
-		all->free_requests = &all->request_pool[i];
+		all->op_pool[i].next = all->free_ops;
+		all->free_ops = &all->op_pool[i];
 	}
 	for (uint32_t i = parts; i-- > 0;) {
 		all->part_pool[i].next = all->free_parts;
@@ -70,7 +70,7 @@ int requests_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct re
 	return 0;
 }
 
-void requests_close(struct requests *all)
+void ops_close(struct ops *all)
 {
 	if (!all)
 		return;
@@ -78,31 +78,31 @@ void requests_close(struct requests *all)
 	loop_poller_remove(all->d->loop, &all->poller);
 	shares_close(all->d->shares);
 	all->d->shares = NULL;
-	free(all->request_pool);
+	free(all->op_pool);
 	free(all->part_pool);
 	free(all);
 }
 
-bool requests_room(const struct requests *all)
+bool ops_room(const struct ops *all)
 {
-	return all->free_requests != NULL;
+	return all->free_ops != NULL;
 }
 
-uint32_t requests_share(const struct requests *all, uint32_t clients)
+uint32_t ops_share(const struct ops *all, uint32_t clients)
 {
 	return clients < all->max_ops ? all->max_ops / clients : 1;
 }
 
-uint32_t requests_outstanding(const struct requests *all)
+uint32_t ops_outstanding(const struct ops *all)
 {
 	return all->outstanding;
 }
 
-uint64_t requests_pages(const struct conn *conn)
+uint64_t ops_pages(const struct conn *conn)
 {
 	uint64_t pages = 0;
 
-	for (const struct request *q = conn->requests; q; q = q->next)
+	for (const struct op *q = conn->ops; q; q = q->next)
 		if (q->sqe.op != WIRE_OP_PREFETCH)
 			pages += q->abandoned ? q->sqe.n - q->settled : q->sqe.n;
 	return pages;
@@ -110,14 +110,14 @@ uint64_t requests_pages(const struct conn *conn)
 
 /* --- settling --- */
 
-void op_look_again(struct requests *all)
+void op_look_again(struct ops *all)
 {
 	all->n_passed = 0;
 	all->round++;
 }
 
 
-static void count(const struct request *q, int status)
+static void count(const struct op *q, int status)
 {
 	struct stats_values *v = &q->d->stats->v;
 
@@ -138,7 +138,7 @@ static void count(const struct request *q, int status)
 	}
 }
 
-static void settle(struct request *q, uint32_t at, int status)
+static void settle(struct op *q, uint32_t at, int status)
 {
 	assert(q->settled < q->sqe.n);
 	ring_set_status(&q->conn->ring, q->sqe.first + at, status);
@@ -147,23 +147,23 @@ static void settle(struct request *q, uint32_t at, int status)
 }
 
 /* There are few parts, and few ops whose blocks come from Redis. */
-static struct part *find_part(const struct requests *all, const struct request *q, uint32_t at)
+static struct part *find_part(const struct ops *all, const struct op *q, uint32_t at)
 {
 	for (uint32_t i = 0; i < all->n_parts; i++)
-		if (all->part_pool[i].request == q && all->part_pool[i].at == at)
+		if (all->part_pool[i].op == q && all->part_pool[i].at == at)
 			return &all->part_pool[i];
 	return NULL;
 }
 
-bool op_part_runs(const struct request *q, uint32_t at)
+bool op_part_runs(const struct op *q, uint32_t at)
 {
-	return find_part(q->d->requests, q, at) != NULL;
+	return find_part(q->d->ops, q, at) != NULL;
 }
 
 struct part *op_part_done(struct part *part)
 {
-	struct request *q = part->request;
-	struct requests *all = q->d->requests;
+	struct op *q = part->op;
+	struct ops *all = q->d->ops;
 	struct part *turn = NULL;
 
 	if (q->sqe.op == WIRE_OP_STORE) {
@@ -177,28 +177,28 @@ struct part *op_part_done(struct part *part)
 	settle(q, part->at, part->status);
 	share_part_ended(q->d, part);
 	op_look_again(all);
-	part->request = NULL;
+	part->op = NULL;
 	part->next = all->free_parts;
 	all->free_parts = part;
 	return turn && turn->waiting_turn ? turn : NULL;
 }
 
 /* Its pages are let go between two pieces. */
-static void cancel_jobs(struct request *q)
+static void cancel_jobs(struct op *q)
 {
-	struct requests *all = q->d->requests;
+	struct ops *all = q->d->ops;
 
 	for (uint32_t i = 0; i < all->n_parts; i++)
-		if (all->part_pool[i].request == q)
+		if (all->part_pool[i].op == q)
 			device_cancel(&all->part_pool[i].job);
 }
 
 /* Blocks not yet begun, or waiting for NVMe, get their status now; those in flight as soon as their jobs have ended. */
-static void end_early(struct request *q, int status)
+static void end_early(struct op *q, int status)
 {
 	q->ending = true;
 	q->early = status;
-	op_look_again(q->d->requests);	/* it may stand in the queue */
+	op_look_again(q->d->ops);	/* it may stand in the queue */
 	while (q->next_block < q->sqe.n)
 		settle(q, q->next_block++, status);
 	fetch_end_early(q, status);
@@ -209,7 +209,7 @@ static void end_early(struct request *q, int status)
 
 static void on_deadline(struct loop_timer *timer)
 {
-	struct request *q = container_of(timer, struct request, deadline);
+	struct op *q = container_of(timer, struct op, deadline);
 
 	stats_add(&q->d->stats->v.ops_timed_out_total, 1);
 	end_early(q, -ETIMEDOUT);
@@ -232,7 +232,7 @@ static void count_time(struct stats *stats, uint16_t op, const struct wire_cqe *
 		histogram_add(&stats->store_times, cqe->done_ns - cqe->submit_ns);
 }
 
-static void complete(struct request *q)
+static void complete(struct op *q)
 {
 	struct wire_cqe cqe = {
 		.op_id = q->sqe.op_id, .n = q->sqe.n, .first = q->sqe.first,
@@ -264,7 +264,7 @@ static bool undoable(const struct kvtierd *d, uint32_t block)
 
 /* A client that died before its store completed leaves nothing of it: the blocks this op committed go
  * again, newest first, as long as nobody else has built on them. */
-static void undo(struct request *q)
+static void undo(struct op *q)
 {
 	struct kvtierd *d = q->d;
 	uint32_t block = q->tail.block;
@@ -280,9 +280,9 @@ static void undo(struct request *q)
 	}
 }
 
-void op_finish_if_settled(struct request *q)
+void op_finish_if_settled(struct op *q)
 {
-	struct requests *all = q->d->requests;
+	struct ops *all = q->d->ops;
 
 	if (q->queued || q->ending || q->settled < q->sqe.n)
 		return;
@@ -296,21 +296,21 @@ void op_finish_if_settled(struct request *q)
 	*q->link = q->next;
 	if (q->next)
 		q->next->link = q->link;
-	q->conn->n_requests--;
+	q->conn->n_ops--;
 	share_op_ended(q->d, q);
 	q->conn->arena_claimed -= slots_of(&q->sqe);
 	q->mount->ops--;
 	all->outstanding--;
 	stats_set(&q->d->stats->v.ops_outstanding, all->outstanding);
-	q->next = all->free_requests;
-	all->free_requests = q;
+	q->next = all->free_ops;
+	all->free_ops = q;
 }
 
 /* --- beginning blocks --- */
 
 /* A store's chain begins under its parent, or not at all; what a load brings from elsewhere is kept only
  * there. Taken with its first block: what waits for its turn pins nothing. */
-static void take_parent(struct kvtierd *d, struct request *q)
+static void take_parent(struct kvtierd *d, struct op *q)
 {
 	uint32_t parent;
 
@@ -326,7 +326,7 @@ static void take_parent(struct kvtierd *d, struct request *q)
 	copies_touch(d, parent, q->tick);
 }
 
-static void begin_next_block(struct requests *all, struct request *q)
+static void begin_next_block(struct ops *all, struct op *q)
 {
 	struct part *part = all->free_parts;
 	const uint32_t slot = q->sqe.first + q->next_block;
@@ -335,7 +335,7 @@ static void begin_next_block(struct requests *all, struct request *q)
 		take_parent(q->d, q);
 	all->free_parts = part->next;
 	memset(part, 0, sizeof *part);
-	part->request = q;
+	part->op = q;
 	share_part_begun(q->d, part);
 	part->at = q->next_block++;
 	part->job.layout = &q->mount->layout;
@@ -354,7 +354,7 @@ static void begin_next_block(struct requests *all, struct request *q)
 	part_run(part);
 }
 
-static void enqueue(struct requests *all, struct request *q)
+static void enqueue(struct ops *all, struct op *q)
 {
 	struct conn *c = q->conn;
 
@@ -375,10 +375,10 @@ static void enqueue(struct requests *all, struct request *q)
 }
 
 /* The first op of the first client; the client goes to the end if it has more. */
-static struct request *dequeue(struct requests *all)
+static struct op *dequeue(struct ops *all)
 {
 	struct conn *c = all->queue;
-	struct request *q = c->queue;
+	struct op *q = c->queue;
 
 	all->queue = c->queue_next;
 	if (!all->queue)
@@ -402,7 +402,7 @@ static bool moved_much(const struct mover_counts *now, const struct mover_counts
 }
 
 /* The client goes to the end; all its ops were passed over, unless they were in this round. */
-static void pass_client(struct requests *all)
+static void pass_client(struct ops *all)
 {
 	struct conn *c = all->queue;
 
@@ -418,15 +418,15 @@ static void pass_client(struct requests *all)
 }
 
 /* An op that was ended early has nothing to wait for. */
-static bool must_wait(const struct request *q)
+static bool must_wait(const struct op *q)
 {
 	return q->next_block < q->sqe.n && (share_of_memory_is_used(q->d, q) || fetch_must_wait(q));
 }
 
 /* Takes the next op in turn, and begins its next block if that may be. */
-static void pump_one(struct requests *all)
+static void pump_one(struct ops *all)
 {
-	struct request *q;
+	struct op *q;
 
 	if (share_of_parts_is_used(all->d, all->queue)) {
 		pass_client(all);
@@ -452,7 +452,7 @@ static void pump_one(struct requests *all)
  * all were: then nothing can be begun before a part or a fetch ends. */
 static bool pump(struct loop_poller *poller)
 {
-	struct requests *all = container_of(poller, struct requests, poller);
+	struct ops *all = container_of(poller, struct ops, poller);
 	const struct mover_counts before = all->d->moved;
 	uint32_t budget = PUMP_BUDGET;
 	bool worked = fetch_retry(all);
@@ -474,9 +474,9 @@ static int violation(char *text, size_t n, const char *field, unsigned long long
 	return -EPROTO;
 }
 
-static struct request *find(const struct conn *conn, uint64_t op_id)
+static struct op *find(const struct conn *conn, uint64_t op_id)
 {
-	for (struct request *q = conn->requests; q; q = q->next)
+	for (struct op *q = conn->ops; q; q = q->next)
 		if (q->sqe.op_id == op_id)
 			return q;
 	return NULL;
@@ -492,7 +492,7 @@ static void start_nop(struct kvtierd *d, struct conn *conn, const struct wire_sq
 		conn_wake(conn);
 }
 
-static void cancel(struct kvtierd *d, struct request *q)
+static void cancel(struct kvtierd *d, struct op *q)
 {
 	stats_add(&d->stats->v.ops_canceled_total, 1);
 	end_early(q, -ECANCELED);
@@ -500,22 +500,22 @@ static void cancel(struct kvtierd *d, struct request *q)
 
 static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount, const struct wire_sqe *sqe)
 {
-	struct requests *all = d->requests;
-	struct request *q = all->free_requests;
+	struct ops *all = d->ops;
+	struct op *q = all->free_ops;
 	const uint64_t latest = loop_now(d->loop) + MAX_DEADLINE_S * 1000000000ull;
 
-	all->free_requests = q->next;
-	*q = (struct request){
+	all->free_ops = q->next;
+	*q = (struct op){
 		.d = d, .conn = conn, .mount = mount, .sqe = *sqe, .tick = ++d->tick,
 		.submit_ns = loop_now(d->loop), .deadline.fire = on_deadline, .remote_end = sqe->n,
 	};
 	q->parts_end = &q->parts;
-	q->next = conn->requests;
-	q->link = &conn->requests;
+	q->next = conn->ops;
+	q->link = &conn->ops;
 	if (q->next)
 		q->next->link = &q->next;
-	conn->requests = q;
-	conn->n_requests++;
+	conn->ops = q;
+	conn->n_ops++;
 	share_op_started(d, conn);
 	conn->arena_claimed += slots_of(sqe);
 	mount->ops++;
@@ -526,7 +526,7 @@ static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount, 
 	enqueue(all, q);
 }
 
-int request_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe, char *text, size_t n)
+int op_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe, char *text, size_t n)
 {
 	struct mount *mount;
 
@@ -535,7 +535,7 @@ int request_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *s
 		return 0;
 	}
 	if (sqe->op == WIRE_OP_CANCEL) {
-		struct request *q = find(conn, sqe->target);
+		struct op *q = find(conn, sqe->target);
 
 		if (q)
 			cancel(d, q);	/* else it has completed: nothing to do */
@@ -549,25 +549,25 @@ int request_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *s
 	/* Slots that overlap would be work without limit: each op walks all of its own when it ends early. */
 	if (slots_of(sqe) > conn->ring.arena_blocks - conn->arena_claimed)
 		return violation(text, n, "n", sqe->n, "is more than the arena slots that no outstanding op uses");
-	assert(requests_room(d->requests));
+	assert(ops_room(d->ops));
 	start_op(d, conn, mount, sqe);
 	return 0;
 }
 
 /* The first that was not yet told. Ending one op can finish another, which waited for a block that the first read: so
  * nobody may hold on to a next one. */
-static struct request *first_untold(const struct conn *conn, const struct mount *mount)
+static struct op *first_untold(const struct conn *conn, const struct mount *mount)
 {
-	struct request *q = conn->requests;
+	struct op *q = conn->ops;
 
 	while (q && (q->told || (mount && q->mount != mount)))
 		q = q->next;
 	return q;
 }
 
-void requests_cancel_mount(struct kvtierd *d, struct conn *conn, const struct mount *mount)
+void ops_cancel_mount(struct kvtierd *d, struct conn *conn, const struct mount *mount)
 {
-	struct request *q;
+	struct op *q;
 
 	while ((q = first_untold(conn, mount)) != NULL) {
 		q->told = true;
@@ -575,11 +575,11 @@ void requests_cancel_mount(struct kvtierd *d, struct conn *conn, const struct mo
 	}
 }
 
-void requests_abandon(struct kvtierd *d, struct conn *conn)
+void ops_abandon(struct kvtierd *d, struct conn *conn)
 {
-	for (struct request *q = conn->requests; q; q = q->next) {
+	for (struct op *q = conn->ops; q; q = q->next) {
 		q->abandoned = true;
 		q->told = false;	/* its space may have been closed before */
 	}
-	requests_cancel_mount(d, conn, NULL);
+	ops_cancel_mount(d, conn, NULL);
 }

@@ -40,7 +40,7 @@
 #include "daemon/front/conn.h"
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
-#include "op.h"
+#include "part.h"
 #include "daemon/nvme/writeback.h"
 
 enum { TURN = 16 };	/* parts that go on in one turn of the loop: each looks at the whole list */
@@ -48,7 +48,7 @@ enum { TURN = 16 };	/* parts that go on in one turn of the loop: each looks at t
 /* What is behind it in a prefetch could not be kept. */
 static void ends_here(const struct part *part)
 {
-	struct request *q = part->request;
+	struct op *q = part->op;
 
 	if (part->at < q->remote_end)
 		q->remote_end = part->at;
@@ -71,7 +71,7 @@ bool remote_wanted(const struct kvtierd *d, const struct space *space, const uin
 enum verdict remote_begin(struct kvtierd *d, struct part *part)
 {
 	const uint64_t patience_ns = (uint64_t)d->config->redis_timeout_ms * 1000000;
-	struct request *q = part->request;
+	struct op *q = part->op;
 
 	part->lease.block = BLOCK_NONE;
 	part->remote_bytes = q->mount->space->shape.image_bytes;
@@ -86,7 +86,7 @@ enum verdict remote_begin(struct kvtierd *d, struct part *part)
 
 static bool is_older(const struct part *part, const struct part *than)
 {
-	const uint64_t a = part->request->tick, b = than->request->tick;
+	const uint64_t a = part->op->tick, b = than->op->tick;
 
 	return a < b || (a == b && part->at < than->at);
 }
@@ -94,17 +94,17 @@ static bool is_older(const struct part *part, const struct part *than)
 /* To be kept it waits for no other block of its op. */
 static bool has_turn(const struct part *part)
 {
-	return part->at == 0 || !op_part_runs(part->request, part->at - 1);
+	return part->at == 0 || !op_part_runs(part->op, part->at - 1);
 }
 
-static struct part *leader_of(const struct requests *all, const struct part *part)
+static struct part *leader_of(const struct ops *all, const struct part *part)
 {
 	struct part *other = all->fetches;
 
 	/* One that is BEHIND may yet find the block in memory, and then tells nobody. */
 	while (other && !(other->leads && other->fetch != FETCH_BEHIND && other->remote_bytes && other->status == 0 &&
 			  is_older(other, part) && !(other->waiting_turn && has_turn(part)) &&
-			  other->request->mount->space == part->request->mount->space &&
+			  other->op->mount->space == part->op->mount->space &&
 			  memcmp(other->job.identity.key, part->job.identity.key, sizeof part->job.identity.key) == 0))
 		other = other->fetch_next;
 	return other;
@@ -115,21 +115,21 @@ static bool stands_behind(struct kvtierd *d, struct part *part)
 {
 	if (part->leads)
 		return false;
-	part->leader = leader_of(d->requests, part);
+	part->leader = leader_of(d->ops, part);
 	if (!part->leader) {
 		part->leads = true;
 		return false;
 	}
 	if (!part->behind_ns)
 		part->behind_ns = loop_now(d->loop);
-	fetch_list(d->requests, part, FETCH_BEHIND);
+	fetch_list(d->ops, part, FETCH_BEHIND);
 	return true;
 }
 
 /* They run later: one of them may end, and wake others, and so on. */
 void remote_leave(struct kvtierd *d, struct part *part)
 {
-	for (struct part *other = part->remote_bytes ? d->requests->fetches : NULL; other; other = other->fetch_next) {
+	for (struct part *other = part->remote_bytes ? d->ops->fetches : NULL; other; other = other->fetch_next) {
 		if (other->fetch != FETCH_BEHIND || other->leader != part)
 			continue;
 		other->leader = NULL;
@@ -139,7 +139,7 @@ void remote_leave(struct kvtierd *d, struct part *part)
 }
 
 /* It waits for its turn: whoever need not wait with it brings the block itself. */
-static void let_go(const struct requests *all, const struct part *part)
+static void let_go(const struct ops *all, const struct part *part)
 {
 	for (struct part *other = all->fetches; other; other = other->fetch_next) {
 		if (other->fetch != FETCH_BEHIND || other->leader != part || !has_turn(other))
@@ -149,7 +149,7 @@ static void let_go(const struct requests *all, const struct part *part)
 	}
 }
 
-static struct part *oldest_left(const struct requests *all)
+static struct part *oldest_left(const struct ops *all)
 {
 	struct part *ret = NULL;
 
@@ -160,7 +160,7 @@ static struct part *oldest_left(const struct requests *all)
 }
 
 /* The oldest first, so that the others can stand behind it. */
-bool remote_retry(struct requests *all)
+bool remote_retry(struct ops *all)
 {
 	struct part *part = oldest_left(all);
 	const bool worked = part != NULL;
@@ -182,24 +182,24 @@ static enum verdict submit(struct kvtierd *d, struct part *part, enum xfer_op op
 	memset(x, 0, sizeof *x);
 	x->op = op;
 	x->identity = &part->job.identity;
-	x->geometry = &part->request->mount->space->geometry;
-	x->seal = part->request->mount->space->seal;
+	x->geometry = &part->op->mount->space->geometry;
+	x->seal = part->op->mount->space->seal;
 	x->done = done;
 	if (op == XFER_READ) {
 		x->home = part->where;
 		x->buffer = tier_address(d->tiers[TIER_HOST], &part->where);
 		x->bytes = part->remote_bytes;
 	}
-	if (part->request->early || tier_submit(d->tiers[TIER_REDIS], x))
+	if (part->op->early || tier_submit(d->tiers[TIER_REDIS], x))
 		return miss(d, part);
-	fetch_list(d->requests, part, FETCH_READING);
+	fetch_list(d->ops, part, FETCH_READING);
 	return WAIT;
 }
 
 static void probed(struct xfer *x)
 {
 	struct part *part = container_of(x, struct part, xfer);
-	struct request *q = part->request;
+	struct op *q = part->op;
 	const bool refused = x->status == -EACCES || x->status == -EREMOTEIO;
 
 	if (x->status == 0)
@@ -223,7 +223,7 @@ static void probed(struct xfer *x)
 
 enum verdict load_probe(struct kvtierd *d, struct part *part)
 {
-	if (part->request->sqe.op == WIRE_OP_PREFETCH && part->at > part->request->remote_end)
+	if (part->op->sqe.op == WIRE_OP_PREFETCH && part->at > part->op->remote_end)
 		return miss(d, part);
 	return stands_behind(d, part) ? WAIT : submit(d, part, XFER_PROBE, probed);
 }
@@ -231,7 +231,7 @@ enum verdict load_probe(struct kvtierd *d, struct part *part)
 /* What a prefix ends before is of no use. */
 enum verdict load_remote_room(struct kvtierd *d, struct part *part)
 {
-	struct request *q = part->request;
+	struct op *q = part->op;
 	int r;
 
 	if (part->status == 0 && q->early)
@@ -263,14 +263,14 @@ static bool is_of_space(const struct part *part)
 	const struct image_header *header = (const void *)part->xfer.buffer;
 
 	return header->codec_k == header->codec_v &&
-	       (header->codec_k == CODEC_RAW || header->codec_k == part->request->mount->space->codec);
+	       (header->codec_k == CODEC_RAW || header->codec_k == part->op->mount->space->codec);
 }
 
 static void received(struct xfer *x)
 {
 	struct part *part = container_of(x, struct part, xfer);
-	struct kvtierd *d = part->request->d;
-	const bool first = part->remote_bytes == part->request->mount->space->shape.image_bytes;
+	struct kvtierd *d = part->op->d;
+	const bool first = part->remote_bytes == part->op->mount->space->shape.image_bytes;
 
 	if (part->status == 0 && x->status == 0 && is_of_space(part)) {
 		part->fetch = FETCH_READ;
@@ -314,7 +314,7 @@ void remote_corrupt(struct kvtierd *d, struct part *part)
 
 void remote_count(struct kvtierd *d, const struct part *part)
 {
-	if (part->request->sqe.op == WIRE_OP_LOAD)	/* what a prefetch brings is a hit of memory's, later */
+	if (part->op->sqe.op == WIRE_OP_LOAD)	/* what a prefetch brings is a hit of memory's, later */
 		stats_add(&d->stats->v.tiers_redis_hit_blocks_total, 1);
 	stats_add(&d->stats->v.tiers_redis_read_bytes_total, part->xfer.bytes);
 }
@@ -322,7 +322,7 @@ void remote_count(struct kvtierd *d, const struct part *part)
 /* The parent is there, and leased: room in a full table is not made by dropping it. Or there is none. */
 static bool take_parent(struct kvtierd *d, const struct part *part, struct lease *ret)
 {
-	const struct request *q = part->request;
+	const struct op *q = part->op;
 	uint32_t parent;
 
 	if (part->at == 0 && !(q->sqe.flags & WIRE_SQE_HAS_PARENT))
@@ -337,7 +337,7 @@ static bool take_parent(struct kvtierd *d, const struct part *part, struct lease
 /* Where it is already, away or not, a copy of it has this codec, and so this size. */
 static bool fits(const struct kvtierd *d, const struct part *part)
 {
-	const struct space *space = part->request->mount->space;
+	const struct space *space = part->op->mount->space;
 	const uint32_t block = blocks_find(d->blocks, part->job.identity.key, space->number);
 
 	return block == BLOCK_NONE ||
@@ -365,7 +365,7 @@ static int keep(struct kvtierd *d, struct part *part)
 		part->placed = false;
 		host_set_owner(d->tiers[TIER_HOST], &part->where, block);
 	}
-	copies_touch(d, block, part->request->tick);
+	copies_touch(d, block, part->op->tick);
 	writeback_add(d, block);
 	return 0;
 }
@@ -373,14 +373,14 @@ static int keep(struct kvtierd *d, struct part *part)
 /* Whoever looks it up now finds it in memory. */
 static bool is_here(const struct kvtierd *d, const struct part *part)
 {
-	const uint32_t block = blocks_find(d->blocks, part->job.identity.key, part->request->mount->space->number);
+	const uint32_t block = blocks_find(d->blocks, part->job.identity.key, part->op->mount->space->number);
 
 	return block != BLOCK_NONE && blocks_host_slot(d->blocks, block) != BLOCK_NONE;
 }
 
 enum verdict load_keep(struct kvtierd *d, struct part *part)
 {
-	struct request *q = part->request;
+	struct op *q = part->op;
 	int r = 0;
 
 	if (part->waiting_turn)
@@ -388,7 +388,7 @@ enum verdict load_keep(struct kvtierd *d, struct part *part)
 	part->waiting_turn = part->at > 0 && op_part_runs(q, part->at - 1);
 	if (part->waiting_turn) {
 		q->n_waiting++;
-		let_go(d->requests, part);
+		let_go(d->ops, part);
 		return WAIT;
 	}
 	if (!q->abandoned) {

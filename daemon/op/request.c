@@ -22,7 +22,7 @@
  *   Q4 key and page are each read once from the arena; the entry was copied by ring_peek().
  *   Q5 parts and requests come from pools made at start; nothing is allocated here.
  */
-#include "request.h"
+#include "op.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -32,7 +32,7 @@
 #include "daemon/front/conn.h"
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
-#include "op.h"
+#include "part.h"
 #include "daemon/redis/outbox.h"
 #include "daemon/nvme/writeback.h"
 
@@ -53,7 +53,7 @@ static bool can_be_loaded(const struct kvtierd *d, uint32_t block)
 
 static enum verdict store_admit(struct kvtierd *d, struct part *part)
 {
-	struct request *q = part->request;
+	struct op *q = part->op;
 	uint32_t block;
 
 	part->step = STORE_COMMIT;
@@ -76,7 +76,7 @@ static enum verdict store_admit(struct kvtierd *d, struct part *part)
 
 static enum verdict store_place(struct kvtierd *d, struct part *part)
 {
-	const struct space *space = part->request->mount->space;
+	const struct space *space = part->op->mount->space;
 	const bool raw = part->job.codec_k == CODEC_RAW;
 	const uint32_t bytes = raw ? space->raw_shape.image_bytes : space->shape.image_bytes;
 	const int r = fetch_slot(d, part, bytes);
@@ -104,20 +104,20 @@ void unplace(struct kvtierd *d, struct part *part)
 /* Whose turn the job takes, and until when. */
 static void fill_turn(struct part *part)
 {
-	part->job.client = part->request->conn->id;
-	part->job.deadline_ns = part->request->sqe.deadline_ns;
+	part->job.client = part->op->conn->id;
+	part->job.deadline_ns = part->op->sqe.deadline_ns;
 }
 
 /* The client has not allocated all of the page. */
 static int sparse(const struct part *part)
 {
-	struct request *q = part->request;
+	struct op *q = part->op;
 	struct kvtierd *d = q->d;
 
 	q->conn->sparse_blocks++;
 	stats_add(q->sqe.op == WIRE_OP_STORE ? &d->stats->v.store_sparse_blocks_total :
 					       &d->stats->v.load_sparse_blocks_total, 1);
-	log_limited(&d->requests->log, loop_now(d->loop), LOG_LEVEL_WARNING, "client %u (pid %ld, \"%s\"): page %llu is not "
+	log_limited(&d->ops->log, loop_now(d->loop), LOG_LEVEL_WARNING, "client %u (pid %ld, \"%s\"): page %llu is not "
 		    "allocated, and the daemon does not do that for it: libkvtier touches pages before it lends them, "
 		    "another client must, and may punch no hole into them", q->conn->id, (long)q->conn->pid, q->conn->name,
 		    (unsigned long long)part->job.page);
@@ -127,7 +127,7 @@ static int sparse(const struct part *part)
 /* The device ended the job between two pieces: why, for the client. */
 static bool stopped(const struct part *part, int *ret)
 {
-	const int early = part->request->early;
+	const int early = part->op->early;
 
 	if (part->job.status == -ETIMEDOUT)
 		*ret = -ETIMEDOUT;
@@ -143,7 +143,7 @@ static bool stopped(const struct part *part, int *ret)
 static void encode_done(struct device_job *job)
 {
 	struct part *part = container_of(job, struct part, job);
-	struct kvtierd *d = part->request->d;
+	struct kvtierd *d = part->op->d;
 
 	part->step = STORE_COMMIT;
 	if (job->status == -ERANGE && job->codec_k != CODEC_RAW) {
@@ -166,14 +166,14 @@ static enum verdict store_encode(struct kvtierd *d, struct part *part)
 	part->job.kind = DEVICE_ENCODE;
 	part->job.done = encode_done;
 	fill_turn(part);
-	r = device_submit(part->request->mount->device, &part->job);
+	r = device_submit(part->op->mount->device, &part->job);
 	assert(r == 0);		/* there are as many parts as the device takes jobs */
 	return WAIT;
 }
 
 static void count_stored(struct kvtierd *d, const struct part *part)
 {
-	struct request *q = part->request;
+	struct op *q = part->op;
 	struct stats_values *v = &d->stats->v;
 
 	q->conn->stored_blocks++;
@@ -192,7 +192,7 @@ static void count_stored(struct kvtierd *d, const struct part *part)
  * the newcomer goes, or keys made to collide would empty the table. */
 static int enter(struct kvtierd *d, const struct part *part, uint32_t parent, uint32_t *ret)
 {
-	const struct space *space = part->request->mount->space;
+	const struct space *space = part->op->mount->space;
 	const uint32_t variant = space_variant(space, (enum image_codec)part->job.codec_k);
 	const uint8_t *key = part->job.identity.key;
 	int r = blocks_commit(d->blocks, key, space->number, parent, variant, &part->where, ret);
@@ -205,7 +205,7 @@ static int enter(struct kvtierd *d, const struct part *part, uint32_t parent, ui
 /* The key is there already. 1: somebody stored the same block meanwhile; 0: it was away, and now is not. */
 static int meet(struct kvtierd *d, struct part *part, uint32_t parent, uint32_t *ret)
 {
-	const uint32_t block = blocks_find(d->blocks, part->job.identity.key, part->request->mount->space->number);
+	const uint32_t block = blocks_find(d->blocks, part->job.identity.key, part->op->mount->space->number);
 
 	assert(block != BLOCK_NONE);
 	*ret = block;
@@ -230,7 +230,7 @@ int part_enter(struct kvtierd *d, struct part *part, uint32_t parent, uint32_t *
 /* The image is ready and its parent is the tail of the chain. */
 static int commit(struct kvtierd *d, struct part *part)
 {
-	struct request *q = part->request;
+	struct op *q = part->op;
 	const uint32_t parent = q->tail.held ? q->tail.block : BLOCK_NONE;
 	uint32_t block = BLOCK_NONE;
 	const int r = part_enter(d, part, parent, &block);
@@ -253,7 +253,7 @@ static int commit(struct kvtierd *d, struct part *part)
 
 static enum verdict store_commit(struct kvtierd *d, struct part *part)
 {
-	struct request *q = part->request;
+	struct op *q = part->op;
 
 	fetch_leave(d, part);		/* ended early while it waited for room */
 	if (q->parts != part) {
@@ -299,7 +299,7 @@ static enum verdict load_end(struct kvtierd *d, struct part *part)
 /* Also where a part comes back to that stood behind another. */
 static enum verdict load_lookup(struct kvtierd *d, struct part *part)
 {
-	struct request *q = part->request;
+	struct op *q = part->op;
 	const uint32_t block = blocks_find(d->blocks, part->job.identity.key, q->mount->space->number);
 
 	part->remote_bytes = 0;
@@ -321,7 +321,7 @@ static enum verdict load_lookup(struct kvtierd *d, struct part *part)
 /* Also where a part comes back to that waited for another's read. */
 static enum verdict load_pin(struct kvtierd *d, struct part *part)
 {
-	struct request *q = part->request;
+	struct op *q = part->op;
 	const uint32_t block = part->lease.block;
 
 	part->step = LOAD_END;
@@ -354,19 +354,19 @@ static void served(struct device_job *job)
 
 static enum verdict load_serve(struct kvtierd *d, struct part *part)
 {
-	const struct space *space = part->request->mount->space;
+	const struct space *space = part->op->mount->space;
 	struct tier *tier = d->tiers[TIER_HOST];
 	int r;
 
 	part->job.image = tier_address(tier, &part->where);
 	assert(part->job.image);
 	part->job.image_bytes = host_extent_bytes(tier, &part->where);
-	part->job.kind = part->request->sqe.op == WIRE_OP_LOAD ? DEVICE_DECODE : DEVICE_VERIFY;
+	part->job.kind = part->op->sqe.op == WIRE_OP_LOAD ? DEVICE_DECODE : DEVICE_VERIFY;
 	part->job.geometry = &space->geometry;
 	part->job.verify = part->fetch == FETCH_READ || d->config->host_verify == CONFIG_VERIFY_ALWAYS;
 	part->job.done = served;
 	fill_turn(part);
-	r = device_submit(part->job.kind == DEVICE_VERIFY ? devices_cpu(&d->devices) : part->request->mount->device,
+	r = device_submit(part->job.kind == DEVICE_VERIFY ? devices_cpu(&d->devices) : part->op->mount->device,
 			  &part->job);
 	assert(r == 0);
 	return WAIT;
@@ -374,7 +374,7 @@ static enum verdict load_serve(struct kvtierd *d, struct part *part)
 
 static void count_loaded(struct kvtierd *d, const struct part *part)
 {
-	struct request *q = part->request;
+	struct op *q = part->op;
 	struct stats_values *v = &d->stats->v;
 	const struct space *space = q->mount->space;
 
@@ -399,7 +399,7 @@ static void count_corrupt(struct kvtierd *d, const struct part *part)
 	struct stats_values *v = &d->stats->v;
 	const bool nvme = part->fetch == FETCH_READ;
 
-	log_limited(&d->requests->log, loop_now(d->loop), LOG_LEVEL_ERROR, "an image %s failed its checks and was dropped "
+	log_limited(&d->ops->log, loop_now(d->loop), LOG_LEVEL_ERROR, "an image %s failed its checks and was dropped "
 		    "(%s %u): a miss, not data; if this repeats, test %s", nvme ? "read from NVMe" : "in the host tier",
 		    nvme ? "segment" : "slab", nvme ? part->xfer.where.slot >> 16 : part->where.slot >> 16,
 		    nvme ? "the disk" : "the machine's memory");
@@ -409,7 +409,7 @@ static void count_corrupt(struct kvtierd *d, const struct part *part)
 
 static enum verdict load_check(struct kvtierd *d, struct part *part)
 {
-	const bool load = part->request->sqe.op == WIRE_OP_LOAD, fetched = part->fetch == FETCH_READ;
+	const bool load = part->op->sqe.op == WIRE_OP_LOAD, fetched = part->fetch == FETCH_READ;
 
 	part->step = LOAD_END;
 	if (part->job.status == 0) {
@@ -454,7 +454,7 @@ static enum verdict (*const steps[])(struct kvtierd *d, struct part *part) = {
 void part_run(struct part *part)
 {
 	while (part) {
-		struct request *q = part->request;
+		struct op *q = part->op;
 		const enum verdict v = steps[part->step](q->d, part);
 
 		if (v == WAIT)

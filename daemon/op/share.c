@@ -26,7 +26,7 @@
 #include "daemon/config/config.h"
 #include "daemon/front/conn.h"
 #include "daemon/kvtierd.h"
-#include "op.h"
+#include "part.h"
 
 enum {
 	FEW = 2,		/* parts of a client that may take of those kept... */
@@ -58,7 +58,7 @@ void shares_close(struct shares *shares)
 
 /* --- in flight --- */
 
-static uint32_t kept(const struct requests *all)
+static uint32_t kept(const struct ops *all)
 {
 	const uint32_t eighth = all->n_parts / 8, half = all->n_parts / 2, ret = eighth > KEPT_MIN ? eighth : KEPT_MIN;
 
@@ -67,7 +67,7 @@ static uint32_t kept(const struct requests *all)
 
 bool share_of_parts_is_used(const struct kvtierd *d, const struct conn *conn)
 {
-	const struct requests *all = d->requests;
+	const struct ops *all = d->ops;
 	const uint32_t clients = d->shares->clients > 0 ? d->shares->clients : 1, share = all->n_parts / clients;
 
 	if (conn->n_parts == 0)
@@ -76,14 +76,14 @@ bool share_of_parts_is_used(const struct kvtierd *d, const struct conn *conn)
 }
 
 /* What a block of it takes: a slab holds few large images, and the rest of it is theirs, too. */
-static uint64_t block_bytes(const struct kvtierd *d, const struct request *q)
+static uint64_t block_bytes(const struct kvtierd *d, const struct op *q)
 {
 	const uint64_t slab = d->config->host_slab_bytes, image = q->mount->space->shape.image_bytes;
 
 	return image > 0 && image <= slab ? slab / (slab / image) : image;
 }
 
-bool share_of_memory_is_used(const struct kvtierd *d, const struct request *q)
+bool share_of_memory_is_used(const struct kvtierd *d, const struct op *q)
 {
 	const uint64_t half = d->tiers[TIER_HOST]->capacity_bytes / 2, bytes = block_bytes(d, q);
 	const bool opens = q->sqe.op == WIRE_OP_STORE && !q->begun, alone = d->shares->clients <= 1;
@@ -95,20 +95,20 @@ bool share_of_memory_is_used(const struct kvtierd *d, const struct request *q)
 
 void share_op_started(struct kvtierd *d, struct conn *conn)
 {
-	d->shares->clients += conn->n_requests == 1;
+	d->shares->clients += conn->n_ops == 1;
 	conn->asked_ns = loop_now(d->loop);
 }
 
-void share_op_ended(struct kvtierd *d, struct request *q)
+void share_op_ended(struct kvtierd *d, struct op *q)
 {
-	d->shares->clients -= q->conn->n_requests == 0;
+	d->shares->clients -= q->conn->n_ops == 0;
 	q->conn->in_flight_bytes -= q->in_flight_bytes;
 	q->in_flight_bytes = 0;
 }
 
 void share_part_begun(struct kvtierd *d, struct part *part)
 {
-	struct request *q = part->request;
+	struct op *q = part->op;
 
 	part->in_flight_bytes = block_bytes(d, q);
 	if (q->sqe.op == WIRE_OP_STORE && !q->begun) {
@@ -119,17 +119,17 @@ void share_part_begun(struct kvtierd *d, struct part *part)
 	q->n_parts++;
 	q->conn->n_parts++;
 	q->conn->in_flight_bytes += part->in_flight_bytes;
-	d->requests->n_free_parts--;
+	d->ops->n_free_parts--;
 }
 
 void share_part_ended(struct kvtierd *d, struct part *part)
 {
-	struct request *q = part->request;
+	struct op *q = part->op;
 
 	q->n_parts--;
 	q->conn->n_parts--;
 	q->conn->in_flight_bytes -= part->in_flight_bytes;
-	d->requests->n_free_parts++;
+	d->ops->n_free_parts++;
 }
 
 /* --- guarantees --- */

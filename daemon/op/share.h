@@ -12,7 +12,7 @@
 struct conn;
 struct kvtierd;
 struct part;
-struct request;
+struct op;
 struct shares;
 
 int  shares_open(struct shares **ret);
@@ -21,11 +21,11 @@ void shares_close(struct shares *shares);	/* NULL is fine */
 /* The client is at its share of the parts: no block of it is begun now. */
 bool share_of_parts_is_used(const struct kvtierd *d, const struct conn *conn);
 /* Likewise of host memory, as far as this op's next block goes. It may when a part of the client has ended. */
-bool share_of_memory_is_used(const struct kvtierd *d, const struct request *q);
+bool share_of_memory_is_used(const struct kvtierd *d, const struct op *q);
 
 /* op.c tells what begins and ends. */
 void share_op_started(struct kvtierd *d, struct conn *conn);
-void share_op_ended(struct kvtierd *d, struct request *q);
+void share_op_ended(struct kvtierd *d, struct op *q);
 void share_part_begun(struct kvtierd *d, struct part *part);
 void share_part_ended(struct kvtierd *d, struct part *part);
 
