@@ -36,7 +36,7 @@ static void open_kit(enum redis_cluster cluster, uint32_t seed)
 	kit_init(&kit, SMALL);
 	kit.conf.cluster = cluster;
 	kit.conf.connections = 2;
-	kit_start_at(&kit, rig.node[seed].address);
+	kit_start_at(&kit, rig.server[seed].address);
 }
 
 static uint32_t slot_of(uint32_t block)
@@ -56,17 +56,17 @@ static uint32_t block_of(uint32_t master, uint32_t block)
 	return block;
 }
 
-static void tell(uint32_t node, const char *command, uint32_t slot, const char *what)
+static void tell(uint32_t server, const char *command, uint32_t slot, const char *what)
 {
 	char text[256];
 
-	redis_say(&rig.node[node], text, sizeof text, "CLUSTER SETSLOT %u %s%s", slot, command, what);
+	redis_say(&rig.server[server], text, sizeof text, "CLUSTER SETSLOT %u %s%s", slot, command, what);
 	assert_string_equal(text, "OK");
 }
 
-static void id_of(uint32_t node, char ret[ID_BYTES])
+static void id_of(uint32_t server, char ret[ID_BYTES])
 {
-	redis_say(&rig.node[node], ret, ID_BYTES, "CLUSTER MYID");
+	redis_say(&rig.server[server], ret, ID_BYTES, "CLUSTER MYID");
 }
 
 /* --- a Cluster that stands still --- */
@@ -80,7 +80,7 @@ static void values_are_spread_by_slot(void **state)
 	open_kit(REDIS_CLUSTER_AUTO, 0);
 	kit_store_all(&kit, 0, BLOCKS);
 	for (uint32_t i = 0; i < 3; i++) {
-		const long long n = redis_ask(&rig.node[i], "DBSIZE");
+		const long long n = redis_ask(&rig.server[i], "DBSIZE");
 
 		assert_true(n > BLOCKS / 6);
 		found += (uint32_t)n;
@@ -301,7 +301,7 @@ static bool all_usable(struct kit *k, void *arg)
 	struct redis_tier_status status;
 	struct redis_endpoint_row row;
 
-	for (uint32_t i = 0; redis_endpoint(k->tier, i, &row); i++)
+	for (uint32_t i = 0; redis_endpoint_row(k->tier, i, &row); i++)
 		if (strcmp(row.address, dead->address) == 0)
 			return false;
 	redis_status(k->tier, &status);
@@ -310,7 +310,7 @@ static bool all_usable(struct kit *k, void *arg)
 
 static void kill_a_master(void)
 {
-	redis_kill(&rig.node[2]);
+	redis_kill(&rig.server[2]);
 	(void)redis_cluster_failover(&rig, 2);
 }
 
@@ -318,7 +318,7 @@ static void a_master_that_dies_is_replaced(void **state)
 {
 	(void)state;
 	change_under_load(kill_a_master);
-	assert_true(kit_until(&kit, all_usable, &rig.node[2]));
+	assert_true(kit_until(&kit, all_usable, &rig.server[2]));
 	kit_store_all(&kit, 0, BLOCKS);
 	assert_int_equal(kit_load_each(&kit, 0, BLOCKS, false), BLOCKS);
 	kit_free(&kit);

@@ -258,7 +258,7 @@ static void a_cluster(void **state)
 	kit_init(&kit, SMALL);
 	kit.conf.tls = true;
 	kit.conf.tls_conf = files.conf;
-	kit_start_at(&kit, rig.node[0].address);
+	kit_start_at(&kit, rig.server[0].address);
 	kit_store_all(&kit, 0, 100);
 	assert_int_equal(kit_load_each(&kit, 0, 100, false), 100);
 	for (uint32_t i = 0; i < 3; i++) {

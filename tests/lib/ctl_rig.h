@@ -234,7 +234,7 @@ bool nvme_row(const struct tier *tier, uint32_t i, struct nvme_disk_row *ret)
 	return true;
 }
 
-bool redis_endpoint(const struct tier *tier, uint32_t i, struct redis_endpoint_row *ret)
+bool redis_endpoint_row(const struct tier *tier, uint32_t i, struct redis_endpoint_row *ret)
 {
 	(void)tier;
 	if (i >= fake_endpoints)

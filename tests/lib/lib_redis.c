@@ -273,7 +273,7 @@ static bool port_is_free(uint16_t port, uint16_t *ret)
 	return good;
 }
 
-/* One that a cluster node can have, too: its bus listens on the port 10,000 above. */
+/* A port that a server of a Cluster can have, too: its bus listens on the port 10,000 above. */
 static uint16_t free_port(void)
 {
 	for (int i = 0; i < 1000; i++) {

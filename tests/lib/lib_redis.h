@@ -14,7 +14,7 @@
 
 #include "tiers/redis/redis_seal.h"
 
-enum { REDIS_TEST_PATH = 200, REDIS_CLUSTER_NODES = 6 };
+enum { REDIS_TEST_PATH = 200, REDIS_CLUSTER_SERVERS = 6 };
 
 struct redis_server {
 	pid_t pid;
@@ -57,7 +57,7 @@ size_t redis_sealed(const struct redis_seal *seal, const uint8_t *packed, size_t
 
 /* Three masters, each with a replica, all slots served. */
 struct redis_cluster_rig {
-	struct redis_server node[REDIS_CLUSTER_NODES];	/* 0..2 masters at first */
+	struct redis_server server[REDIS_CLUSTER_SERVERS];	/* 0..2 masters at first */
 };
 /* About 10 s. options: more of them, of all; NULL: none. */
 void redis_cluster_start(struct redis_cluster_rig *rig, const char *options);

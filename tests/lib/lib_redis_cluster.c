@@ -68,13 +68,13 @@ static void knows_the_replicas(const struct redis_server *s)
 		redis_say(s, text, sizeof text, "CLUSTER NODES");
 		for (const char *at = text; (at = strstr(at, "slave")) != NULL; at++)
 			n++;
-		if (n == REDIS_CLUSTER_NODES - MASTERS)
+		if (n == REDIS_CLUSTER_SERVERS - MASTERS)
 			return;
 	}
 	fail_msg("%s does not know all replicas:\n%s", s->address, text);
 }
 
-static void node_id(const struct redis_server *s, char ret[ID_BYTES])
+static void server_id(const struct redis_server *s, char ret[ID_BYTES])
 {
 	redis_say(s, ret, ID_BYTES, "CLUSTER MYID");
 }
@@ -83,22 +83,22 @@ static void node_id(const struct redis_server *s, char ret[ID_BYTES])
 
 static void meet(struct redis_cluster_rig *rig)
 {
-	for (uint32_t i = 0; i < REDIS_CLUSTER_NODES; i++)
-		ok(&rig->node[i], "CLUSTER SET-CONFIG-EPOCH %u", i + 1);
+	for (uint32_t i = 0; i < REDIS_CLUSTER_SERVERS; i++)
+		ok(&rig->server[i], "CLUSTER SET-CONFIG-EPOCH %u", i + 1);
 	for (uint32_t i = 0; i < MASTERS; i++)
-		ok(&rig->node[i], "CLUSTER ADDSLOTSRANGE %u %u", SLOTS * i / MASTERS, SLOTS * (i + 1) / MASTERS - 1);
-	for (uint32_t i = 1; i < REDIS_CLUSTER_NODES; i++)
-		ok(&rig->node[i], "CLUSTER MEET 127.0.0.1 %u", rig->node[0].port);
-	for (uint32_t i = 0; i < REDIS_CLUSTER_NODES; i++)
-		becomes(&rig->node[i], "CLUSTER INFO", "cluster_known_nodes:6");
+		ok(&rig->server[i], "CLUSTER ADDSLOTSRANGE %u %u", SLOTS * i / MASTERS, SLOTS * (i + 1) / MASTERS - 1);
+	for (uint32_t i = 1; i < REDIS_CLUSTER_SERVERS; i++)
+		ok(&rig->server[i], "CLUSTER MEET 127.0.0.1 %u", rig->server[0].port);
+	for (uint32_t i = 0; i < REDIS_CLUSTER_SERVERS; i++)
+		becomes(&rig->server[i], "CLUSTER INFO", "cluster_known_nodes:6");
 }
 
-/* A node may have heard of a master and not yet shaken hands with it. */
+/* A server may have heard of a master and not yet shaken hands with it. */
 static void replicate(const struct redis_server *replica, const struct redis_server *master)
 {
 	char id[ID_BYTES], command[128];
 
-	node_id(master, id);
+	server_id(master, id);
 	(void)snprintf(command, sizeof command, "CLUSTER REPLICATE %s", id);
 	becomes(replica, "CLUSTER NODES", id);
 	becomes(replica, command, "OK");
@@ -112,29 +112,29 @@ void redis_cluster_start(struct redis_cluster_rig *rig, const char *options)
 	(void)snprintf(all, sizeof all, "--cluster-enabled yes --cluster-node-timeout 5000 "
 		       "--cluster-replica-no-failover yes --cluster-require-full-coverage no "
 		       "--repl-diskless-sync-delay 0 %s", options ? options : "");
-	for (uint32_t i = 0; i < REDIS_CLUSTER_NODES; i++)
-		redis_start(&rig->node[i], all);
+	for (uint32_t i = 0; i < REDIS_CLUSTER_SERVERS; i++)
+		redis_start(&rig->server[i], all);
 	meet(rig);
-	for (uint32_t i = MASTERS; i < REDIS_CLUSTER_NODES; i++)
-		replicate(&rig->node[i], &rig->node[i - MASTERS]);
-	for (uint32_t i = 0; i < REDIS_CLUSTER_NODES; i++) {
-		becomes(&rig->node[i], "CLUSTER INFO", "cluster_state:ok");
-		becomes(&rig->node[i], "CLUSTER INFO", "cluster_slots_ok:16384");
-		becomes(&rig->node[i], "CLUSTER INFO", "cluster_size:3");
-		becomes(&rig->node[i], "INFO replication", i < MASTERS ? "connected_slaves:1" : "master_link_status:up");
-		knows_the_replicas(&rig->node[i]);
+	for (uint32_t i = MASTERS; i < REDIS_CLUSTER_SERVERS; i++)
+		replicate(&rig->server[i], &rig->server[i - MASTERS]);
+	for (uint32_t i = 0; i < REDIS_CLUSTER_SERVERS; i++) {
+		becomes(&rig->server[i], "CLUSTER INFO", "cluster_state:ok");
+		becomes(&rig->server[i], "CLUSTER INFO", "cluster_slots_ok:16384");
+		becomes(&rig->server[i], "CLUSTER INFO", "cluster_size:3");
+		becomes(&rig->server[i], "INFO replication", i < MASTERS ? "connected_slaves:1" : "master_link_status:up");
+		knows_the_replicas(&rig->server[i]);
 	}
 }
 
 void redis_cluster_stop(struct redis_cluster_rig *rig)
 {
-	for (uint32_t i = 0; i < REDIS_CLUSTER_NODES; i++)
-		redis_stop(&rig->node[i]);
+	for (uint32_t i = 0; i < REDIS_CLUSTER_SERVERS; i++)
+		redis_stop(&rig->server[i]);
 }
 
 /* --- resharding --- */
 
-/* Up to n slots of the node; its line in CLUSTER NODES ends with them: "0-5460 6000". */
+/* Up to n slots of the server; its line in CLUSTER NODES ends with them: "0-5460 6000". */
 static uint32_t slots_of(const struct redis_server *s, uint32_t *ret, uint32_t n)
 {
 	char nodes[NODES_BYTES], *line, *rest = NULL, *word;
@@ -182,62 +182,62 @@ void redis_cluster_move(struct redis_cluster_rig *rig, uint32_t from, uint32_t t
 	char from_id[ID_BYTES], to_id[ID_BYTES];
 
 	assert_non_null(slots);
-	assert_int_equal(slots_of(&rig->node[from], slots, n_slots), n_slots);
-	node_id(&rig->node[from], from_id);
-	node_id(&rig->node[to], to_id);
+	assert_int_equal(slots_of(&rig->server[from], slots, n_slots), n_slots);
+	server_id(&rig->server[from], from_id);
+	server_id(&rig->server[to], to_id);
 	for (uint32_t i = 0; i < n_slots; i++) {
-		ok(&rig->node[to], "CLUSTER SETSLOT %u IMPORTING %s", slots[i], from_id);
-		ok(&rig->node[from], "CLUSTER SETSLOT %u MIGRATING %s", slots[i], to_id);
-		move_keys(&rig->node[from], &rig->node[to], slots[i]);
+		ok(&rig->server[to], "CLUSTER SETSLOT %u IMPORTING %s", slots[i], from_id);
+		ok(&rig->server[from], "CLUSTER SETSLOT %u MIGRATING %s", slots[i], to_id);
+		move_keys(&rig->server[from], &rig->server[to], slots[i]);
 		/* The new owner first: nobody must ever find the slot without one. */
-		ok(&rig->node[to], "CLUSTER SETSLOT %u NODE %s", slots[i], to_id);
-		ok(&rig->node[from], "CLUSTER SETSLOT %u NODE %s", slots[i], to_id);
+		ok(&rig->server[to], "CLUSTER SETSLOT %u NODE %s", slots[i], to_id);
+		ok(&rig->server[from], "CLUSTER SETSLOT %u NODE %s", slots[i], to_id);
 	}
 	free(slots);
 }
 
 /* --- failover --- */
 
-/* Which node this line of CLUSTER NODES is about; its second word is "host:port@bus". */
-static uint32_t node_of(const struct redis_cluster_rig *rig, const char *line)
+/* Which server this line of CLUSTER NODES is about; its second word is "host:port@bus". */
+static uint32_t server_of(const struct redis_cluster_rig *rig, const char *line)
 {
-	for (uint32_t i = 0; i < REDIS_CLUSTER_NODES; i++) {
+	for (uint32_t i = 0; i < REDIS_CLUSTER_SERVERS; i++) {
 		char word[64];
 		const char *at;
 
-		(void)snprintf(word, sizeof word, ":%u@", rig->node[i].port);
+		(void)snprintf(word, sizeof word, ":%u@", rig->server[i].port);
 		at = strstr(line, word);
 		if (at && at < line + strcspn(line, "\n"))
 			return i;
 	}
-	fail_msg("no node of ours: %s", line);
+	fail_msg("no server of ours: %s", line);
 	return 0;
 }
 
-/* A replica of this master that runs, as the other nodes see it: the master may be dead. */
+/* A replica of this master that runs, as the other servers see it: the master may be dead. */
 static uint32_t replica_of(const struct redis_cluster_rig *rig, uint32_t master)
 {
 	char nodes[NODES_BYTES], id[ID_BYTES], word[ID_BYTES + 16];
 	uint32_t asked = 0;
 
-	while (asked == master || rig->node[asked].pid == 0)
+	while (asked == master || rig->server[asked].pid == 0)
 		asked++;
-	assert_true(asked < REDIS_CLUSTER_NODES);
-	redis_say(&rig->node[asked], nodes, sizeof nodes, "CLUSTER NODES");
+	assert_true(asked < REDIS_CLUSTER_SERVERS);
+	redis_say(&rig->server[asked], nodes, sizeof nodes, "CLUSTER NODES");
 	id[0] = 0;
 	for (const char *line = nodes; *line; line += strcspn(line, "\n"), line += *line == '\n')
-		if (node_of(rig, line) == master)
+		if (server_of(rig, line) == master)
 			(void)snprintf(id, sizeof id, "%.40s", line);
 	assert_int_equal(strlen(id), 40);
 	(void)snprintf(word, sizeof word, " %s ", id); /* behind its own id and flags: its master */
 	for (const char *line = nodes; *line; line += strcspn(line, "\n"), line += *line == '\n') {
 		const char *at = strstr(line, word);
-		const uint32_t node = node_of(rig, line);
+		const uint32_t server = server_of(rig, line);
 
-		if (at && at < line + strcspn(line, "\n") && rig->node[node].pid > 0)
-			return node;
+		if (at && at < line + strcspn(line, "\n") && rig->server[server].pid > 0)
+			return server;
 	}
-	fail_msg("node %u has no replica that runs:\n%s", master, nodes);
+	fail_msg("server %u has no replica that runs:\n%s", master, nodes);
 	return 0;
 }
 
@@ -245,7 +245,7 @@ uint32_t redis_cluster_failover(struct redis_cluster_rig *rig, uint32_t master)
 {
 	const uint32_t replica = replica_of(rig, master);
 
-	ok(&rig->node[replica], "CLUSTER FAILOVER TAKEOVER");
-	becomes(&rig->node[replica], "ROLE", "master");
+	ok(&rig->server[replica], "CLUSTER FAILOVER TAKEOVER");
+	becomes(&rig->server[replica], "ROLE", "master");
 	return replica;
 }

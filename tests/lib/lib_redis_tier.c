@@ -319,6 +319,6 @@ struct redis_endpoint_row kit_row(struct kit *kit, uint32_t i)
 	struct redis_endpoint_row row;
 
 	kit_run_ms(kit, FRESH_MS);
-	assert_true(redis_endpoint(kit->tier, i, &row));
+	assert_true(redis_endpoint_row(kit->tier, i, &row));
 	return row;
 }

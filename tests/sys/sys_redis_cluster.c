@@ -26,10 +26,10 @@ static int set_up(void **state)
 
 	(void)state;
 	redis_cluster_start(&rig, NULL);
-	(void)snprintf(seeds, sizeof seeds, "%s %s", rig.node[0].address, rig.node[1].address);
+	(void)snprintf(seeds, sizeof seeds, "%s %s", rig.server[0].address, rig.server[1].address);
 	node_place(&a, &(struct node_conf){ .endpoints = seeds, .host = SHARED_TIGHT, .lines = lines });
 	/* a replica is a seed as good as any */
-	node_place(&b, &(struct node_conf){ .endpoints = rig.node[5].address, .host = SHARED_TIGHT, .lines = lines });
+	node_place(&b, &(struct node_conf){ .endpoints = rig.server[5].address, .host = SHARED_TIGHT, .lines = lines });
 	node_live(&a);
 	node_live(&b);
 	node_join(&a, &g);
@@ -65,7 +65,7 @@ static void all_masters_have_a_part(void **state)
 {
 	(void)state;
 	for (uint32_t i = 0; i < MASTERS; i++)
-		assert_in_range(redis_ask(&rig.node[i], "DBSIZE"), 1, N - 1);
+		assert_in_range(redis_ask(&rig.server[i], "DBSIZE"), 1, N - 1);
 	daemon_stat_becomes(&a.d, "tiers.redis.endpoints", MASTERS, SHARED_MS);
 	daemon_stat_becomes(&a.d, "tiers.redis.usable_endpoints", MASTERS, SHARED_MS);
 }
@@ -76,7 +76,7 @@ static void endpoints_are_the_masters(void **state)
 	daemon_stat_becomes(&b.d, "tiers.redis.usable_endpoints", MASTERS, SHARED_MS);
 	assert_int_equal(daemon_ctl(&b.d, "endpoints", b.text, sizeof b.text), 0);
 	for (uint32_t i = 0; i < MASTERS; i++)
-		assert_non_null(strstr(b.text, rig.node[i].address));
+		assert_non_null(strstr(b.text, rig.server[i].address));
 }
 
 /* --- under load --- */
@@ -136,7 +136,7 @@ static void a_master_dies_under_load(void **state)
 
 	(void)state;
 	load_begin();
-	redis_kill(&rig.node[1]);
+	redis_kill(&rig.server[1]);
 	nap_ms(AROUND_MS);
 	(void)redis_cluster_failover(&rig, 1);
 	load_end();

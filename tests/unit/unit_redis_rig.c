@@ -48,7 +48,7 @@ static void a_server_restarts_empty(void **state)
 	redis_stop(&s);
 }
 
-/* Of 60 keys, those that this node has. */
+/* Of 60 keys, those that this server has. */
 static uint32_t keys_at(const struct redis_server *s)
 {
 	return (uint32_t)redis_ask(s, "DBSIZE");
@@ -64,30 +64,30 @@ static void a_cluster(void **state)
 	redis_cluster_start(&rig, NULL);
 	for (uint32_t i = 0; i < 60; i++) {	/* all of one slot */
 		(void)snprintf(key, sizeof key, "{a}%u", i);
-		slot = (uint32_t)redis_ask(&rig.node[0], "CLUSTER KEYSLOT %s", key);
-		assert_int_equal(slot, 15495);	/* of node 2 */
-		redis_put(&rig.node[2], key, "x", 1);
+		slot = (uint32_t)redis_ask(&rig.server[0], "CLUSTER KEYSLOT %s", key);
+		assert_int_equal(slot, 15495);	/* of server 2 */
+		redis_put(&rig.server[2], key, "x", 1);
 	}
-	(void)snprintf(key, sizeof key, "{b}");	/* slot 3300, of node 0 */
-	redis_put(&rig.node[0], key, "y", 1);
-	redis_say(&rig.node[1], text, sizeof text, "GET %s", key);
+	(void)snprintf(key, sizeof key, "{b}");	/* slot 3300, of server 0 */
+	redis_put(&rig.server[0], key, "y", 1);
+	redis_say(&rig.server[1], text, sizeof text, "GET %s", key);
 	assert_memory_equal(text, "-MOVED 3300", 11);
 
 	redis_cluster_move(&rig, 0, 1, 3301);
-	assert_int_equal(keys_at(&rig.node[0]), 0);
-	assert_int_equal(keys_at(&rig.node[1]), 1);
-	redis_say(&rig.node[1], text, sizeof text, "GET %s", key);
+	assert_int_equal(keys_at(&rig.server[0]), 0);
+	assert_int_equal(keys_at(&rig.server[1]), 1);
+	redis_say(&rig.server[1], text, sizeof text, "GET %s", key);
 	assert_string_equal(text, "y");
 
-	redis_kill(&rig.node[2]);
+	redis_kill(&rig.server[2]);
 	replica = redis_cluster_failover(&rig, 2);
 	assert_int_equal(replica, 5);
 	for (int i = 0; i < 500 && there < 60; i++) { /* a new master takes a moment until it serves */
 		const struct timespec t = { .tv_nsec = 20000000 };
 
 		(void)nanosleep(&t, NULL);
-		there = keys_at(&rig.node[replica]);
-		redis_say(&rig.node[replica], text, sizeof text, "GET {a}1");
+		there = keys_at(&rig.server[replica]);
+		redis_say(&rig.server[replica], text, sizeof text, "GET {a}1");
 		if (strcmp(text, "x") != 0)
 			there = 0;
 	}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_redis_slots.c - goal: a name has the slot that Redis says it has, a slot the node that CLUSTER SLOTS says, and
- * nothing that a server may answer instead makes a map or an address. Method: slots as a redis-server 7.0 answered
- * CLUSTER KEYSLOT; replies as literal bytes through hiredis, those of a real Cluster first, then one thing wrong
- * a time.
+ * unit_redis_slots.c - goal: a name has the slot that Redis says it has, a slot the endpoint that
+ * CLUSTER SLOTS says, and nothing that a server may answer instead makes a map or an address.
+ * Method: slots as a redis-server 7.0 answered CLUSTER KEYSLOT; replies as literal bytes through
+ * hiredis, those of a real Cluster first, then one thing wrong a time.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -102,7 +102,7 @@ static void three_masters_with_replicas(void **state)
 
 	(void)state;
 	assert_int_equal(parse(three_masters, "127.0.0.1:7003", &map), 0);
-	assert_int_equal(map.n_nodes, 3);
+	assert_int_equal(map.n_endpoints, 3);
 	assert_string_equal(map.address[0], "127.0.0.1:7000");
 	assert_string_equal(map.address[1], "127.0.0.1:7001");
 	assert_string_equal(map.address[2], "127.0.0.1:7002");
@@ -110,32 +110,32 @@ static void three_masters_with_replicas(void **state)
 	assert_int_equal(map.slots[1], 5462);
 	assert_int_equal(map.slots[2], 5461);
 	for (uint32_t slot = 0; slot < REDIS_SLOTS; slot++)
-		assert_int_equal(map.node[slot], slot <= 5460 ? 0 : slot <= 10922 ? 1 : 2);
+		assert_int_equal(map.endpoint[slot], slot <= 5460 ? 0 : slot <= 10922 ? 1 : 2);
 }
 
 /* After a resharding: one master, several ranges. */
-static void ranges_of_one_node_and_holes(void **state)
+static void ranges_of_one_endpoint_and_holes(void **state)
 {
 	struct redis_map map;
 
 	(void)state;
 	assert_int_equal(parse("*3\r\n*3\r\n:0\r\n:9\r\n*3\r\n" LOCAL ":1\r\n" ID "*3\r\n:11\r\n:11\r\n*3\r\n" LOCAL
 			       ":2\r\n" ID "*3\r\n:16383\r\n:16383\r\n*3\r\n" LOCAL ":1\r\n" ID, "x:1", &map), 0);
-	assert_int_equal(map.n_nodes, 2);
+	assert_int_equal(map.n_endpoints, 2);
 	assert_int_equal(map.slots[0], 11);
 	assert_int_equal(map.slots[1], 1);
-	assert_int_equal(map.node[9], 0);
-	assert_int_equal(map.node[10], REDIS_NO_NODE);
-	assert_int_equal(map.node[11], 1);
-	assert_int_equal(map.node[12], REDIS_NO_NODE);
-	assert_int_equal(map.node[16383], 0);
+	assert_int_equal(map.endpoint[9], 0);
+	assert_int_equal(map.endpoint[10], REDIS_NO_ENDPOINT);
+	assert_int_equal(map.endpoint[11], 1);
+	assert_int_equal(map.endpoint[12], REDIS_NO_ENDPOINT);
+	assert_int_equal(map.endpoint[16383], 0);
 }
 
 /* What redis-server 7.0 says for each cluster-preferred-endpoint-type; Redis 3 has no id. */
 static void hosts_of_every_kind(void **state)
 {
 	static const struct {
-		const char *node, *asked, *address;
+		const char *master, *asked, *address;
 	} hosts[] = {
 		{ "*4\r\n$0\r\n\r\n:27391\r\n" ID "*2\r\n$8\r\nhostname\r\n$14\r\nnode-1.example\r\n",
 		  "10.0.0.7:6379", "10.0.0.7:27391" },
@@ -155,7 +155,7 @@ static void hosts_of_every_kind(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
-		(void)snprintf(text, sizeof text, "*1\r\n*3\r\n:0\r\n:16383\r\n%s", hosts[i].node);
+		(void)snprintf(text, sizeof text, "*1\r\n*3\r\n:0\r\n:16383\r\n%s", hosts[i].master);
 		assert_int_equal(parse(text, hosts[i].asked, &map), 0);
 		assert_string_equal(map.address[0], hosts[i].address);
 		assert_int_equal(map.slots[0], REDIS_SLOTS);
@@ -228,15 +228,15 @@ static void as_many_masters_as_there_are_places(void **state)
 	struct redis_map map;
 
 	(void)state;
-	for (int nodes = REDIS_NODES; nodes <= REDIS_NODES + 1; nodes++) {
+	for (int endpoints = REDIS_MAP_ENDPOINTS; endpoints <= REDIS_MAP_ENDPOINTS + 1; endpoints++) {
 		char text[8192];
-		int n = snprintf(text, sizeof text, "*%d\r\n", nodes);
+		int n = snprintf(text, sizeof text, "*%d\r\n", endpoints);
 
-		for (int i = 0; i < nodes; i++)
+		for (int i = 0; i < endpoints; i++)
 			n += snprintf(text + n, sizeof text - (size_t)n, "*3\r\n:%d\r\n:%d\r\n*2\r\n" LOCAL ":%d\r\n", i, i, i + 1);
-		assert_int_equal(parse(text, "127.0.0.1:1", &map), nodes == REDIS_NODES ? 0 : -E2BIG);
+		assert_int_equal(parse(text, "127.0.0.1:1", &map), endpoints == REDIS_MAP_ENDPOINTS ? 0 : -E2BIG);
 	}
-	assert_int_equal(map.n_nodes, REDIS_NODES);
+	assert_int_equal(map.n_endpoints, REDIS_MAP_ENDPOINTS);
 }
 
 /* --- MOVED, ASK --- */
@@ -251,7 +251,8 @@ static void redirects_that_are_good(void **state)
 	} good[] = {
 		{ "MOVED 3999 127.0.0.1:6381", REDIS_REDIRECT_MOVED, 3999, "127.0.0.1:6381" },
 		{ "ASK 0 10.1.2.3:1", REDIS_REDIRECT_ASK, 0, "10.1.2.3:1" },
-		{ "MOVED 16383 ::1:65535", REDIS_REDIRECT_MOVED, 16383, "[::1]:65535" },	/* as Redis writes it */
+		/* as Redis writes it */
+		{ "MOVED 16383 ::1:65535", REDIS_REDIRECT_MOVED, 16383, "[::1]:65535" },
 		{ "MOVED 16383 [::1]:65535", REDIS_REDIRECT_MOVED, 16383, "[::1]:65535" },
 		{ "MOVED 5 :6381", REDIS_REDIRECT_MOVED, 5, "9.9.9.9:6381" },
 		{ "MOVED 5 ?:6381", REDIS_REDIRECT_MOVED, 5, "9.9.9.9:6381" },
@@ -302,7 +303,7 @@ int main(void)
 		cmocka_unit_test(slots_as_redis_counts_them),
 		cmocka_unit_test(a_name_ends_at_n),
 		cmocka_unit_test(three_masters_with_replicas),
-		cmocka_unit_test(ranges_of_one_node_and_holes),
+		cmocka_unit_test(ranges_of_one_endpoint_and_holes),
 		cmocka_unit_test(hosts_of_every_kind),
 		cmocka_unit_test(replies_that_are_no_map),
 		cmocka_unit_test(hosts_that_are_none),

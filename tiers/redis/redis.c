@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis.c - the Redis tier as the core thread sees it: xfers become jobs, go to the I/O thread through one mailbox and
- * come back through another. See redis.h for the promises, redis_inner.h for the parts.
+ * redis.c - the Redis tier as the core thread sees it: xfers become jobs, go to the I/O thread
+ * through one mailbox and come back through another. See redis.h for the promises, redis_inner.h
+ * for the parts.
  *
  * Invariants
- *   R1 a job is in exactly one place: free, asked, the I/O thread's, answered. The pool has max_in_flight of them, so
- *      both mailboxes are bounded and putting one in cannot fail.
- *   R2 an xfer is completed from the loop, at most TURN of them in a turn, so that a thousand answers at once do not
- *      keep engines waiting; the eventfd stays readable while there are more.
- *   R3 a mailbox that is not empty has a readable eventfd, or its writer is about to make it so: the writer writes
- *      after it made the list not empty, the reader reads (the eventfd) only when it emptied the list.
+ *   R1 a job is in exactly one place: free, asked, the I/O thread's, answered. The pool has
+ *      max_in_flight of them, so both mailboxes are bounded and putting one in cannot fail.
+ *   R2 an xfer is completed from the loop, at most TURN of them in a turn, so that a thousand
+ *      answers at once do not keep engines waiting; the eventfd stays readable while there are
+ *      more.
+ *   R3 a mailbox that is not empty has a readable eventfd, or its writer is about to make it so:
+ *      the writer writes after it made the list not empty, the reader reads (the eventfd) only when
+ *      it emptied the list.
  *
  * Core thread only.
  */
@@ -29,7 +32,7 @@
 
 enum { TURN = 64, CONDEMNED_A_SECOND = 10 };
 
-/* --- which server, and whether it may be asked --- */
+/* --- which endpoint, and whether it may be asked --- */
 
 static struct redis *redis_of(struct tier *t)
 {
@@ -48,8 +51,9 @@ static const struct redis *redis_of_const(const struct tier *t)
 }
 
 /*
- * Rendezvous hashing over all configured endpoints, those that are down included: while one is, its share are misses.
- * Over the living ones only, its values would be written a second time elsewhere, and be found in neither place later.
+ * Rendezvous hashing over all configured endpoints, those that are down included: while one is, its
+ * share are misses. Over the living ones only, its values would be written a second time elsewhere,
+ * and be found in neither place later.
  */
 static uint32_t endpoint_of(const struct redis *r, const uint8_t key[32])
 {
@@ -57,7 +61,7 @@ static uint32_t endpoint_of(const struct redis *r, const uint8_t key[32])
 	uint32_t ret = 0;
 
 	for (uint32_t i = 0; i < r->n_endpoints; i++) {
-		const uint64_t score = XXH3_64bits_withSeed(key, 32, r->endpoint_hash[i]);
+		const uint64_t score = XXH3_64bits_withSeed(key, 32, r->configured_hash[i]);
 
 		if (i == 0 || score > best) {
 			best = score;
@@ -89,16 +93,19 @@ static void name_of(const struct redis *r, const struct redis_seal *seal, const 
 static unsigned int flags_of(const struct redis *r, const struct redis_name *name)
 {
 	const int mode = atomic_load_explicit(&r->view->mode, memory_order_relaxed);
-	uint32_t node = name->endpoint;
+	uint32_t endpoint = name->endpoint;
 
 	if (r->closing || mode == REDIS_MODE_UNKNOWN)
 		return 0;
 	if (mode == REDIS_MODE_CLUSTER)
-		node = atomic_load_explicit(&r->view->slot[name->slot], memory_order_relaxed);
-	return node < REDIS_ALL_NODES ? atomic_load_explicit(&r->view->flags[node], memory_order_relaxed) : 0;
+		endpoint = atomic_load_explicit(&r->view->slot[name->slot], memory_order_relaxed);
+	return endpoint < REDIS_ALL_ENDPOINTS
+		       ? atomic_load_explicit(&r->view->flags[endpoint], memory_order_relaxed)
+		       : 0;
 }
 
-static unsigned int flags_of_key(const struct tier *t, const struct redis_seal *seal, const uint8_t key[32])
+static unsigned int flags_of_key(const struct tier *t, const struct redis_seal *seal,
+				 const uint8_t key[32])
 {
 	const struct redis *r = redis_of_const(t);
 	struct redis_name name;
@@ -120,7 +127,8 @@ bool redis_writable(const struct tier *t, const struct redis_seal *seal, const u
 /* --- from the core to the I/O thread --- */
 
 /* The image that a write brings says what it is; a damaged header must not reach others. */
-static int look_at_image(const struct xfer *x, struct image_identity *ret, struct image_shape *ret_shape)
+static int look_at_image(const struct xfer *x, struct image_identity *ret,
+			 struct image_shape *ret_shape)
 {
 	const struct image_header *header = (const struct image_header *)(const void *)x->buffer;
 	struct image_geometry geometry;
@@ -130,7 +138,8 @@ static int look_at_image(const struct xfer *x, struct image_identity *ret, struc
 	memcpy(ret->key, header->key, sizeof ret->key);
 	memcpy(ret->space_id, header->space_id, sizeof ret->space_id);
 	image_header_geometry(header, &geometry);
-	if (image_header_check(header, &geometry, ret, ret_shape) || ret_shape->image_bytes > x->bytes)
+	if (image_header_check(header, &geometry, ret, ret_shape) ||
+	    ret_shape->image_bytes > x->bytes)
 		return -EINVAL;
 	return 0;
 }
@@ -143,9 +152,11 @@ static void job_fill(const struct redis *r, struct redis_job *job, struct xfer *
 	job->buffer = x->buffer;
 	job->deadline_ns = loop_now(r->loop) + (uint64_t)r->timeout_ms * 1000000;
 	atomic_store_explicit(&job->cancelled, false, memory_order_relaxed);
-	job->value = (struct redis_value){
-		.identity = x->identity, .geometry = x->geometry, .seal = x->seal, .buffer = x->buffer, .room = x->bytes
-	};
+	job->value = (struct redis_value){ .identity = x->identity,
+					   .geometry = x->geometry,
+					   .seal = x->seal,
+					   .buffer = x->buffer,
+					   .room = x->bytes };
 }
 
 static void ask(struct redis *r, struct redis_job *job)
@@ -209,7 +220,8 @@ static void redis_cancel(struct tier *t, struct xfer *x)
 		redis_wake(r->mail.asked_fd);
 }
 
-/* Whether there is time and place for one more: a server that lies would have us hash all it sends. */
+/* Whether there is time and place for one more: an endpoint that lies would have us hash all it
+ * sends. */
 static bool may_condemn(struct redis *r)
 {
 	const uint64_t now = loop_now(r->loop);
@@ -225,9 +237,11 @@ static bool may_condemn(struct redis *r)
 	return room && r->n_hashed++ < CONDEMNED_A_SECOND;
 }
 
-void redis_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t *image, uint32_t bytes)
+void redis_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t *image,
+		   uint32_t bytes)
 {
-	const struct xfer x = { .buffer = (uint8_t *)(uintptr_t)image, .bytes = bytes };	/* it is only read */
+	/* it is only read */
+	const struct xfer x = { .buffer = (uint8_t *)(uintptr_t)image, .bytes = bytes };
 	struct redis *r = redis_of(t);
 	struct redis_condemned what = { 0 };
 	struct image_identity identity;
@@ -235,7 +249,8 @@ void redis_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t 
 	bool first;
 
 	(void)atomic_fetch_add(&r->condemned_total, 1);
-	if (look_at_image(&x, &identity, &shape) || !may_condemn(r))	/* then it stays, and is found bad again */
+	/* then it stays, and is found bad again */
+	if (look_at_image(&x, &identity, &shape) || !may_condemn(r))
 		return;
 	name_of(r, seal, identity.key, &what.name);
 	what.length = shape.packed_bytes + REDIS_SEAL_BYTES;
@@ -243,7 +258,8 @@ void redis_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t 
 	redis_image_sha1(image, &shape, what.sha1);
 	(void)pthread_mutex_lock(&r->mail.lock);
 	first = r->mail.n_condemned == 0;
-	r->mail.condemned[r->mail.n_condemned++] = what;	/* only we add: there still is room */
+	/* only we add: there still is room */
+	r->mail.condemned[r->mail.n_condemned++] = what;
 	(void)pthread_mutex_unlock(&r->mail.lock);
 	if (first)
 		redis_wake(r->mail.asked_fd);
@@ -305,7 +321,7 @@ void redis_status(const struct tier *t, struct redis_tier_status *ret)
 	ret->counters.corrupt_total += atomic_load(&r->condemned_total);
 }
 
-bool redis_endpoint(const struct tier *t, uint32_t i, struct redis_endpoint_row *ret)
+bool redis_endpoint_row(const struct tier *t, uint32_t i, struct redis_endpoint_row *ret)
 {
 	const struct redis *r = redis_of_const(t);
 	bool there;
@@ -331,7 +347,8 @@ static void end_all(struct redis *r)
 		job->phase = REDIS_IDLE;	/* its phase is of the xfer before it */
 	for (uint32_t i = 0; i < r->max_in_flight; i++)
 		if (r->jobs[i].xfer)
-			complete(r, &r->jobs[i], r->jobs[i].phase == REDIS_ENDED ? r->jobs[i].status : -ECANCELED);
+			complete(r, &r->jobs[i],
+				 r->jobs[i].phase == REDIS_ENDED ? r->jobs[i].status : -ECANCELED);
 	assert(r->base.in_flight == 0);
 }
 
@@ -376,8 +393,10 @@ static int check(const struct redis_tier_conf *c, char *text, size_t n)
 		return wrong(text, n, "endpoints: 1 to 16 are possible");
 	for (uint32_t i = 0; i < c->n_endpoints; i++) {
 		if (!redis_address_valid(c->endpoints[i])) {
-			(void)snprintf(text, n, "[redis] endpoints: \"%.200s\" is neither host:port nor unix:/path",
-				       c->endpoints[i]);
+			(void)snprintf(
+				text, n,
+				"[redis] endpoints: \"%.200s\" is neither host:port nor unix:/path",
+				c->endpoints[i]);
 			return -EINVAL;
 		}
 		for (uint32_t j = 0; j < i; j++)
@@ -410,8 +429,8 @@ static void configure(struct redis *r, const struct redis_tier_conf *c)
 {
 	r->n_endpoints = c->n_endpoints;
 	for (uint32_t i = 0; i < c->n_endpoints; i++) {
-		keep(r->endpoint[i], c->endpoints[i]);
-		r->endpoint_hash[i] = XXH3_64bits(c->endpoints[i], strlen(c->endpoints[i]));
+		keep(r->configured[i], c->endpoints[i]);
+		r->configured_hash[i] = XXH3_64bits(c->endpoints[i], strlen(c->endpoints[i]));
 	}
 	keep(r->login->username, c->username);
 	keep(r->login->password, c->password);
@@ -456,7 +475,8 @@ static int reserve(struct redis *r)
 	return 0;
 }
 
-static int redis_open(const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text, size_t n)
+static int redis_open(const struct tier_conf *conf, struct loop *loop, struct tier **ret,
+		      char *text, size_t n)
 {
 	struct redis_tls *tls = NULL;
 	struct redis *r;
@@ -481,7 +501,8 @@ static int redis_open(const struct tier_conf *conf, struct loop *loop, struct ti
 	configure(r, conf->redis);
 	err = reserve(r);
 	if (!err) {
-		r->answered = (struct loop_watch){ .fd = r->mail.answered_fd, .ready = on_answered };
+		r->answered =
+			(struct loop_watch){ .fd = r->mail.answered_fd, .ready = on_answered };
 		err = loop_add(loop, &r->answered, EPOLLIN);
 		r->watching = !err;
 	}

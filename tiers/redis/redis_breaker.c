@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_breaker.c - whether a server is to be tried, and what its error replies mean. Contract: redis_breaker.h.
- * The words and sentences are those of Redis 2.8 to 7.2 and of Valkey (src/server.c, acl.c, networking.c, cluster.c).
+ * redis_breaker.c - whether an endpoint is to be tried, and what its error replies mean. Contract:
+ * redis_breaker.h. The words and sentences are those of Redis 2.8 to 7.2 and of Valkey
+ * (src/server.c, acl.c, networking.c, cluster.c).
  */
 #include "redis_breaker.h"
 
@@ -21,7 +22,8 @@ static const struct {
 	{ "MISCONF", REDIS_SAYS_NO_STORES },
 	{ "NOREPLICAS", REDIS_SAYS_NO_STORES },
 	{ "CLUSTERDOWN The cluster is down and only accepts read commands", REDIS_SAYS_NO_STORES },
-	{ "CLUSTERDOWN Hash slot not served", REDIS_SAYS_NOTHING },	/* of this slot; others are */
+	/* of this slot; others are */
+	{ "CLUSTERDOWN Hash slot not served", REDIS_SAYS_NOTHING },
 	{ "CLUSTERDOWN", REDIS_SAYS_NOT_NOW },
 	{ "LOADING", REDIS_SAYS_NOT_NOW },
 	{ "BUSY", REDIS_SAYS_NOT_NOW },
@@ -32,10 +34,13 @@ static const struct {
 	{ "NOPERM", REDIS_SAYS_NOT_YOU },
 	{ "DENIED", REDIS_SAYS_NOT_YOU },				/* protected mode */
 	{ "ERR AUTH", REDIS_SAYS_NOT_YOU },				/* "...called without any password configured" */
-	{ "ERR Client sent AUTH,", REDIS_SAYS_NOT_YOU },		/* the same before Redis 6 */
+	/* the same before Redis 6 */
+	{ "ERR Client sent AUTH,", REDIS_SAYS_NOT_YOU },
 	{ "ERR invalid password", REDIS_SAYS_NOT_YOU },			/* before Redis 6 */
-	{ "ERR operation not permitted", REDIS_SAYS_NOT_YOU },		/* NOAUTH before Redis 2.8 */
-	{ "ERR wrong number of arguments for 'auth'", REDIS_SAYS_NOT_YOU },	/* a username, before Redis 6 */
+	/* NOAUTH before Redis 2.8 */
+	{ "ERR operation not permitted", REDIS_SAYS_NOT_YOU },
+	/* a username, before Redis 6 */
+	{ "ERR wrong number of arguments for 'auth'", REDIS_SAYS_NOT_YOU },
 	{ "MOVED", REDIS_SAYS_MOVED },
 	{ "ASK", REDIS_SAYS_MOVED },
 	{ "ERR unknown command", REDIS_SAYS_UNKNOWN_COMMAND },
@@ -64,7 +69,7 @@ static uint64_t random_next(struct redis_breaker *b)
 	return b->random;
 }
 
-/* +- 25 %, so that those who lost a server together do not come back together. */
+/* +- 25 %, so that those who lost an endpoint together do not come back together. */
 static uint64_t jittered(struct redis_breaker *b, uint64_t wait_ns)
 {
 	return wait_ns - wait_ns / 4 + random_next(b) % (wait_ns / 2 + 1);
@@ -152,7 +157,8 @@ void redis_breaker_success(struct redis_breaker *b, uint64_t now_ns)
 
 void redis_breaker_failure(struct redis_breaker *b, uint64_t now_ns)
 {
-	if (b->state == REDIS_OPEN || (b->state == REDIS_CLOSED && ++b->failures < REDIS_BREAKER_FAILURES))
+	if (b->state == REDIS_OPEN ||
+	    (b->state == REDIS_CLOSED && ++b->failures < REDIS_BREAKER_FAILURES))
 		return;
 	open_for(b, b->state == REDIS_HALF ? doubled(b->wait_ns) : wait_min_ns, now_ns);
 	b->misconfigured = b->stores_alone = false;	/* it is something else now */
@@ -181,7 +187,8 @@ static void not_you(struct redis_breaker *b, bool store, uint64_t now_ns)
 	b->misconfigured = true;
 }
 
-void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, bool store, uint64_t now_ns)
+void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, bool store,
+			   uint64_t now_ns)
 {
 	switch (verdict) {
 	case REDIS_SAYS_NOT_NOW:
@@ -191,7 +198,8 @@ void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, 
 		not_you(b, store, now_ns);
 		break;
 	case REDIS_SAYS_NO_STORES:
-		/* The wait grows by tries after it, not by the others that were on their way before it. */
+		/* The wait grows by tries after it, not by the others that were on their way before
+		 * it. */
 		if (redis_breaker_takes_stores(b, now_ns))
 			stop_stores(b, doubled(b->no_stores_wait_ns), now_ns);
 		redis_breaker_success(b, now_ns);

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_breaker.h - whether a server is to be tried, and what its error replies mean. Pure policy: (state, event with
- * its time) -> state; no clock, log or I/O. Times are of one clock that never goes back. One thread at a time.
+ * redis_breaker.h - whether an endpoint is to be tried, and what its error replies mean. Pure
+ * policy: (state, event with its time) -> state; no clock, log or I/O. Times are of one clock that
+ * never goes back. One thread at a time.
  *
  *	CLOSED --3 failures in a row, or one that says so--> OPEN --wait over, try()--> HALF: one request, or a connection,
  *	  ^                                                   ^                          is let through: the trial
  *	  └───────────────── it succeeds ──────────── HALF ───┘ it fails: wait doubled, 1 s to 30 s, +- 25 %
  *
- * Besides, stores may be stopped while reads go on: after -OOM and the like for 1 s, doubling to 30 s; 30 s after
- * a store alone was refused by an ACL. All waits +- 25 %. In OPEN nothing counts that comes late, but a refusal.
+ * Besides, stores may be stopped while reads go on: after -OOM and the like for 1 s, doubling to 30
+ * s; 30 s after a store alone was refused by an ACL. All waits +- 25 %. In OPEN nothing counts that
+ * comes late, but a refusal.
  */
 #ifndef KVTIER_REDIS_BREAKER_H
 #define KVTIER_REDIS_BREAKER_H
@@ -31,40 +33,48 @@ struct redis_breaker {
 	uint64_t no_stores_wait_ns;	/* as long as each try ends so */
 	uint64_t opens_total;		/* from CLOSED; a trial that fails is no other outage */
 	bool misconfigured;		/* NOAUTH, WRONGPASS, NOPERM: tried again after 30 s */
-	bool stores_alone;		/* of misconfigured: a store was refused, reads go on (state CLOSED) */
+	/* of misconfigured: a store was refused, reads go on (state CLOSED) */
+	bool stores_alone;
 };
 
-/* What an error reply says of the server. text: without the '-'. */
+/* What an error reply says of the endpoint. text: without the '-'. */
 enum redis_verdict {
-	REDIS_SAYS_NOTHING,		/* an error of this command, key or slot alone, -TRYAGAIN too */
+	/* an error of this command, key or slot alone, -TRYAGAIN too */
+	REDIS_SAYS_NOTHING,
 	REDIS_SAYS_WRONG_TYPE,		/* -WRONGTYPE: a miss */
 	REDIS_SAYS_NO_STORES,		/* -OOM -READONLY -MISCONF -NOREPLICAS: reads go on */
-	REDIS_SAYS_NOT_NOW,		/* -LOADING -BUSY -MASTERDOWN -CLUSTERDOWN, too many clients: open at once */
-	REDIS_SAYS_NOT_YOU,		/* -NOAUTH -WRONGPASS -NOPERM -DENIED, "ERR ... AUTH ..." of a server without or with
+	/* -LOADING -BUSY -MASTERDOWN -CLUSTERDOWN, too many clients: open at once */
+	REDIS_SAYS_NOT_NOW,
+	REDIS_SAYS_NOT_YOU,		/* -NOAUTH -WRONGPASS -NOPERM -DENIED, "ERR ... AUTH ..." of an endpoint without or with
 					 * another password */
 	REDIS_SAYS_MOVED,		/* MOVED, ASK */
-	REDIS_SAYS_UNKNOWN_COMMAND,	/* an old or crippled server */
+	REDIS_SAYS_UNKNOWN_COMMAND,	/* an old or crippled endpoint */
 };
 /* By what Redis from 2.8 on and Valkey say; anything else is NOTHING. */
 enum redis_verdict redis_verdict(const char *text, size_t n);
 
 void redis_breaker_open(struct redis_breaker *b, uint64_t seed);	/* CLOSED */
 /*
- * Whether something may be sent. In HALF true once: that is the trial, whose end is to be told by one of the next four
- * or by untried(). If nobody tells, another is let through after 30 s.
+ * Whether something may be sent. In HALF true once: that is the trial, whose end is to be told by
+ * one of the next four or by untried(). If nobody tells, another is let through after 30 s.
  */
 bool redis_breaker_try(struct redis_breaker *b, uint64_t now_ns);
 /* The trial was not sent after all, or taken back before its answer: another may be now. */
 void redis_breaker_untried(struct redis_breaker *b);
 /* What try() would say, without taking the trial: for those who only want to know. */
 bool redis_breaker_usable(const struct redis_breaker *b, uint64_t now_ns);
-/* Of a server that is usable. */
+/* Of an endpoint that is usable. */
 bool redis_breaker_takes_stores(const struct redis_breaker *b, uint64_t now_ns);
-void redis_breaker_success(struct redis_breaker *b, uint64_t now_ns);	/* an answer that is no error */
-void redis_breaker_failure(struct redis_breaker *b, uint64_t now_ns);	/* timeout, connection refused or lost */
-/* An error reply; store: to a command that stores. One that says nothing bad of the server is a success. NOT_YOU to
- * a command that can be done without (EVAL, EXISTS, CLUSTER) is not to be told: an ACL without it is no trouble. */
-void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, bool store, uint64_t now_ns);
-void redis_breaker_stored(struct redis_breaker *b);		/* besides success(): a store was taken, so stores are again */
+/* an answer that is no error */
+void redis_breaker_success(struct redis_breaker *b, uint64_t now_ns);
+/* timeout, connection refused or lost */
+void redis_breaker_failure(struct redis_breaker *b, uint64_t now_ns);
+/* An error reply; store: to a command that stores. One that says nothing bad of the endpoint is a
+ * success. NOT_YOU to a command that can be done without (EVAL, EXISTS, CLUSTER) is not to be told:
+ * an ACL without it is no trouble. */
+void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, bool store,
+			   uint64_t now_ns);
+/* besides success(): a store was taken, so stores are again */
+void redis_breaker_stored(struct redis_breaker *b);
 
 #endif

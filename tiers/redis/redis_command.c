@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_command.c - commands in the Redis protocol: an array of bulk strings each, written into the command's own text.
- * A value is not copied: its parts stay where they are in the image and become pieces of their own. Contract:
- * redis_conn.h.
+ * redis_command.c - commands in the Redis protocol: an array of bulk strings each, written into the
+ * command's own text. A value is not copied: its parts stay where they are in the image and become
+ * pieces of their own. Contract: redis_conn.h.
  *
- * Pure functions on the caller's memory: any thread. Every length here is ours (a name, a number), so that a command
- * that does not fit is a programmer's error.
+ * Pure functions on the caller's memory: any thread. Every length here is ours (a name, a number),
+ * so that a command that does not fit is a programmer's error.
  */
 #include "tiers/redis/conn/redis_conn.h"
 
@@ -29,7 +29,8 @@ static void put(struct text *t, const void *bytes, size_t n)
 	t->n += n;
 }
 
-__attribute__((format(printf, 2, 3))) static void put_format(struct text *t, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void put_format(struct text *t, const char *format,
+							     ...)
 {
 	char line[64];
 	va_list args;
@@ -75,7 +76,8 @@ static struct text command_begin(struct redis_command *c, uint32_t words)
 static void add_piece(struct redis_command *c, const void *bytes, size_t n)
 {
 	assert(c->n_pieces < REDIS_PIECES);
-	c->pieces[c->n_pieces++] = (struct iovec){ .iov_base = (void *)(uintptr_t)bytes, .iov_len = n };
+	c->pieces[c->n_pieces++] =
+		(struct iovec){ .iov_base = (void *)(uintptr_t)bytes, .iov_len = n };
 }
 
 static void command_of_name(struct redis_command *c, const char *word, const char *name, size_t n)
@@ -109,9 +111,11 @@ void redis_command_front(struct redis_command *c, const char *name, size_t n, ui
 }
 
 int redis_command_set(struct redis_command *c, const char *name, size_t n, const uint8_t *image,
-		      const struct image_shape *shape, const struct redis_seal *seal, uint64_t ttl_ms)
+		      const struct image_shape *shape, const struct redis_seal *seal,
+		      uint64_t ttl_ms)
 {
-	static const uint8_t mac[REDIS_MAC_BYTES];	/* redis_send.c knows it when all before it is on its way */
+	/* redis_send.c knows it when all before it is on its way */
+	static const uint8_t mac[REDIS_MAC_BYTES];
 	struct text t = command_begin(c, ttl_ms ? 5 : 3);
 	struct redis_envelope envelope;
 	size_t head;
@@ -140,15 +144,16 @@ int redis_command_set(struct redis_command *c, const char *name, size_t n, const
 	return 0;
 }
 
-void redis_command_delete_if(struct redis_command *c, const char *name, size_t n, const uint8_t sha1[20], bool packed,
-			     uint64_t length)
+void redis_command_delete_if(struct redis_command *c, const char *name, size_t n,
+			     const uint8_t sha1[20], bool packed, uint64_t length)
 {
-	/* The length first: it is cheap, and mostly enough to see that somebody has stored a better value since. */
-	static const char script[] =
-		"if redis.call('STRLEN',KEYS[1])==tonumber(ARGV[2]) and "
-		"redis.sha1hex(string.sub(redis.call('GET',KEYS[1]),ARGV[3],ARGV[4]))==ARGV[1] then "
-		"return redis.call('DEL',KEYS[1]) end "
-		"return 0";
+	/* The length first: it is cheap, and mostly enough to see that somebody has stored a better
+	 * value since. */
+	static const char script[] = "if redis.call('STRLEN',KEYS[1])==tonumber(ARGV[2]) and "
+				     "redis.sha1hex(string.sub(redis.call('GET',KEYS[1]),ARGV[3],"
+				     "ARGV[4]))==ARGV[1] then "
+				     "return redis.call('DEL',KEYS[1]) end "
+				     "return 0";
 	struct text t = command_begin(c, 8);
 	char hex[41];
 
@@ -186,14 +191,17 @@ int redis_front_check(const struct redis_front *front, const struct image_identi
 	return image_header_check(&front->header, geometry, identity, ret) ? -EBADMSG : 0;
 }
 
-/* SHA-1 because servers have it (redis.sha1hex): it recognises a value that is broken anyway, it protects nothing. */
+/* SHA-1 because endpoints have it (redis.sha1hex): it recognises a value that is broken anyway, it
+ * protects nothing. */
 void redis_image_sha1(const uint8_t *image, const struct image_shape *shape, uint8_t ret[20])
 {
 	EVP_MD_CTX *sha1 = EVP_MD_CTX_new();
 	bool good = sha1 && EVP_DigestInit_ex(sha1, EVP_sha1(), NULL) == 1;
 
-	good = good && EVP_DigestUpdate(sha1, image, sizeof(struct image_header) + shape->scale_bytes) == 1;
-	good = good && EVP_DigestUpdate(sha1, image + shape->payload_offset, shape->payload_bytes) == 1;
+	good = good &&
+	       EVP_DigestUpdate(sha1, image, sizeof(struct image_header) + shape->scale_bytes) == 1;
+	good = good &&
+	       EVP_DigestUpdate(sha1, image + shape->payload_offset, shape->payload_bytes) == 1;
 	good = good && EVP_DigestFinal_ex(sha1, ret, NULL) == 1;
 	EVP_MD_CTX_free(sha1);
 	if (!good)

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_hosts.h - which servers a Cluster's slot map may name: who is connected gets the password, so it is not for one
- * server to say that another one is of the Cluster. Pure functions on the caller's memory.
+ * redis_hosts.h - which endpoints a Cluster's slot map may name: who is connected gets the
+ * password, so it is not for one endpoint to say that another one is of the Cluster. Pure functions
+ * on the caller's memory.
  *
- * An entry of the list: a name; ".domain", for all names below it; an address; a network as 10.0.0.0/8 or fd00::/8.
+ * An entry of the list: a name; ".domain", for all names below it; an address; a network as
+ * 10.0.0.0/8 or fd00::/8.
  */
 #ifndef KVTIER_REDIS_HOSTS_H
 #define KVTIER_REDIS_HOSTS_H
@@ -21,15 +23,19 @@ struct redis_network {
 
 struct redis_hosts {
 	uint32_t n_names, n_networks;
-	uint32_t next;			/* of networks that were added: when all places are taken, over the oldest */
+	/* of networks that were added: when all places are taken, over the oldest */
+	uint32_t next;
 	char name[REDIS_HOST_NAMES][REDIS_HOST_BYTES];
 	struct redis_network network[REDIS_NETWORKS];
 };
 
-/* Adds the entries of a list with blanks between. NULL, or what is wrong with it: "has ... in it". */
+/* Adds the entries of a list with blanks between. NULL, or what is wrong with it: "has ... in it".
+ * */
 const char *redis_hosts_parse(const char *list, struct redis_hosts *ret);
-void redis_hosts_add_name(struct redis_hosts *h, const char *name);	/* one too many is left out */
-/* The network that an address ("10.1.2.3", "fd00::1") is taken to be in: /24, /64; of loopback it alone. */
+/* one too many is left out */
+void redis_hosts_add_name(struct redis_hosts *h, const char *name);
+/* The network that an address ("10.1.2.3", "fd00::1") is taken to be in: /24, /64; of loopback it
+ * alone. */
 void redis_hosts_add_near(struct redis_hosts *h, const char *address);
 /* host: as it was named; address: what it is connected to by, numeric; both without port. */
 bool redis_hosts_allow(const struct redis_hosts *h, const char *host, const char *address);

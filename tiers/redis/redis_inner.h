@@ -5,19 +5,21 @@
  *	redis.c           core thread: submit, cancel, complete, what can be asked without waiting
  *	redis_io.c        I/O thread: its loop, the mailboxes' other end, how a job ends
  *	redis_job.c       I/O thread: a job as a command, what a reply means
- *	redis_node.c      I/O thread: one server: breaker, trial, queue
+ *	redis_endpoint.c      I/O thread: one endpoint: breaker, trial, queue
  *	redis_link.c      I/O thread: its connections
- *	redis_topology.c  I/O thread: which server has a key: endpoints, slot map, redirects
+ *	redis_topology.c  I/O thread: which endpoint has a key: endpoints, slot map, redirects
  *	redis_resolve.c   a thread per look-up of a name, which may block for minutes
  *	redis_view.c      what the I/O thread shows the core: flags, slots, rows
  *
- * A job carries one xfer and lives in a pool as large as max_in_flight, so nothing is allocated under way:
+ * A job carries one xfer and lives in a pool as large as max_in_flight, so nothing is allocated
+ * under way:
  *
  *	core ─ mail.asked ─> I/O: WAITING (for a connection) ─> SENT ─reply, deadline─> ENDED ─ mail.answered ─> core
  *	                             ^                            │
  *	                             └────── DELAYED, MOVED ──────┘
  *
- * Between asked and answered a job is the I/O thread's, but for `cancelled`. `phase` is that thread's alone, always.
+ * Between asked and answered a job is the I/O thread's, but for `cancelled`. `phase` is that
+ * thread's alone, always.
  */
 #ifndef KVTIER_REDIS_INNER_H
 #define KVTIER_REDIS_INNER_H
@@ -35,17 +37,17 @@
 
 enum {
 	/* Listed by the map, configured, and replicas in it that a redirect says are masters. */
-	REDIS_ALL_NODES = REDIS_NODES + REDIS_ENDPOINTS + 16,
+	REDIS_ALL_ENDPOINTS = REDIS_MAP_ENDPOINTS + REDIS_ENDPOINTS + 16,
 	REDIS_CHORES = 64,
 	REDIS_CONDEMNED = 16,
 	REDIS_RESOLVED = 8,		/* addresses of one name */
 };
-static_assert((int)REDIS_ALL_NODES < (int)REDIS_NO_NODE, "a node's number is a byte");
+static_assert((int)REDIS_ALL_ENDPOINTS < (int)REDIS_NO_ENDPOINT, "an endpoint's number is a byte");
 
 struct redis;
 struct redis_io;
 struct redis_lookup;
-struct redis_node;
+struct redis_endpoint;
 
 enum redis_phase { REDIS_IDLE, REDIS_WAITING, REDIS_DELAYED, REDIS_SENT, REDIS_ENDED };
 
@@ -73,7 +75,7 @@ struct redis_job {
 	int status;			/* ENDED */
 	uint32_t hops;			/* redirects followed */
 	bool asking;			/* the next attempt is preceded by ASKING */
-	struct redis_node *node;
+	struct redis_endpoint *endpoint;
 	struct loop_timer timer;	/* WAITING: deadline. DELAYED: the next attempt */
 	struct redis_job *next;		/* in a list below */
 };
@@ -87,7 +89,7 @@ struct redis_jobs {
 struct redis_chore {
 	struct redis_command command;	/* first */
 	struct redis_value value;
-	struct redis_node *node;
+	struct redis_endpoint *endpoint;
 	void (*done)(struct redis_chore *chore);
 	struct redis_chore *next;	/* free */
 };
@@ -102,7 +104,8 @@ struct redis_condemned {
 
 /* The mailboxes, both ways. */
 struct redis_mail {
-	pthread_mutex_t lock;		/* guards what follows, but for the fds. Take no locks while holding this one */
+	/* guards what follows, but for the fds. Take no locks while holding this one */
+	pthread_mutex_t lock;
 	struct redis_jobs asked, answered;
 	struct redis_condemned condemned[REDIS_CONDEMNED];
 	uint32_t n_condemned;
@@ -115,21 +118,23 @@ struct redis_mail {
 enum redis_mode { REDIS_MODE_UNKNOWN, REDIS_MODE_SPREAD, REDIS_MODE_CLUSTER };
 enum { REDIS_TAKES_READS = 1, REDIS_TAKES_STORES = 2 };
 
-/* What the I/O thread shows. Slots and flags may be seen half old, half new: hints, the node itself decides. */
+/* What the I/O thread shows. Slots and flags may be seen half old, half new: hints, the endpoint
+ * itself decides. */
 struct redis_view {
 	atomic_int mode;
 	atomic_int state;		/* enum tier_state */
-	atomic_uint flags[REDIS_ALL_NODES];
-	_Atomic uint8_t slot[REDIS_SLOTS];	/* node; CLUSTER */
-	pthread_mutex_t lock;		/* guards what follows. Take no locks while holding this one */
+	atomic_uint flags[REDIS_ALL_ENDPOINTS];
+	_Atomic uint8_t slot[REDIS_SLOTS];	/* endpoint; CLUSTER */
+	/* guards what follows. Take no locks while holding this one */
+	pthread_mutex_t lock;
 	struct redis_tier_status status;
 	uint32_t n_rows;
-	struct redis_endpoint_row rows[REDIS_ALL_NODES];
+	struct redis_endpoint_row rows[REDIS_ALL_ENDPOINTS];
 };
 
-/* One of a node's places for a connection. */
+/* One of an endpoint's places for a connection. */
 struct redis_link {
-	struct redis_node *node;
+	struct redis_endpoint *endpoint;
 	struct redis_conn *conn;	/* NULL: none */
 	uint64_t opened_ns, up_ns;	/* this connection; up_ns 0: not yet */
 	bool opened;			/* ever */
@@ -137,12 +142,13 @@ struct redis_link {
 	bool stores;			/* takes SETs as well */
 };
 
-struct redis_node {
+struct redis_endpoint {
 	struct redis_io *io;
 	bool used;
 	bool seed;			/* configured */
 	bool foreign;			/* is not one of cluster_hosts, as far as is known */
-	bool listed;			/* has slots in the map; without a Cluster: is an endpoint */
+	/* has slots in the map; without a Cluster: is an endpoint */
+	bool listed;
 	char address[REDIS_ADDRESS_BYTES];
 	uint32_t slots;
 	/* its addresses, numeric */
@@ -153,8 +159,10 @@ struct redis_node {
 	/* health */
 	struct redis_breaker breaker;
 	bool proven;			/* it has answered since it was opened */
-	bool refused_evals;		/* by this connection's user: not asked again until the next connect */
-	bool hushed;			/* what ends now ends because we close: no news of the server */
+	/* by this connection's user: not asked again until the next connect */
+	bool refused_evals;
+	/* what ends now ends because we close: no news of the endpoint */
+	bool hushed;
 	uint64_t failed_ns;		/* the turn whose failure was counted */
 	uint64_t answered_ns;		/* last */
 	uint64_t retry_ns;		/* no connection before this */
@@ -171,10 +179,10 @@ struct redis_node {
 };
 
 struct redis_topology {
-	uint8_t slot[REDIS_SLOTS];	/* node */
+	uint8_t slot[REDIS_SLOTS];	/* endpoint */
 	bool wanted;			/* somebody said that the map is old */
 	bool asking;			/* CLUSTER SLOTS is on its way */
-	bool holes;			/* slots without a server */
+	bool holes;			/* slots without an endpoint */
 	uint64_t asked_ns;
 	uint32_t next;			/* whom to ask */
 	bool refused;			/* cluster = yes, and there is none */
@@ -202,10 +210,11 @@ struct redis_io {
 	enum redis_mode mode;
 	struct redis_hosts hosts;	/* whom a map may name */
 	struct redis_topology topology;
-	struct redis_node nodes[REDIS_ALL_NODES];	/* the first n_endpoints: as configured, in that order */
-	struct redis_counters gone;	/* of servers that are */
+	/* the first n_endpoints: as configured, in that order */
+	struct redis_endpoint endpoints[REDIS_ALL_ENDPOINTS];
+	struct redis_counters gone;	/* of endpoints that are */
 	struct redis_lookups lookups;
-	uint64_t logged_ns;		/* of all servers that are not configured */
+	uint64_t logged_ns;		/* of all endpoints that are not configured */
 	uint64_t refused_ns;		/* a redirect that was not followed was logged */
 	struct redis_chore chores[REDIS_CHORES], *free_chores;
 };
@@ -217,8 +226,8 @@ struct redis_login {
 struct redis {
 	struct tier base;		/* first */
 	/* constant while open; the thread reads them */
-	char endpoint[REDIS_ENDPOINTS][REDIS_ADDRESS_BYTES];
-	uint64_t endpoint_hash[REDIS_ENDPOINTS];
+	char configured[REDIS_ENDPOINTS][REDIS_ADDRESS_BYTES];
+	uint64_t configured_hash[REDIS_ENDPOINTS];
 	struct redis_login *login;	/* of vault.h */
 	char key_prefix[REDIS_PREFIX_BYTES];
 	uint32_t n_endpoints, connections, timeout_ms, max_in_flight, max_image_bytes;
@@ -233,7 +242,8 @@ struct redis {
 	struct redis_mail mail;
 	atomic_uint_fast64_t condemned_total;
 	/* the core's */
-	uint64_t condemn_ns;		/* when the second began in which n_hashed images were hashed */
+	/* when the second began in which n_hashed images were hashed */
+	uint64_t condemn_ns;
 	uint32_t n_hashed;
 	struct loop *loop;
 	struct loop_watch answered;
@@ -263,68 +273,93 @@ uint64_t redis_io_deadline(const struct redis_io *io);	/* for what begins now */
 /* As redis_conn_submit(), with ASKING before it where that is due. */
 int  redis_job_send(struct redis_job *job, struct redis_conn *conn);
 void redis_job_gave_up(struct redis_job *job);	/* DELAYED, and its deadline has come */
-void redis_delete(struct redis_node *node, const struct redis_condemned *what);
+void redis_delete(struct redis_endpoint *endpoint, const struct redis_condemned *what);
 
-/* --- redis_node.c --- */
-/* A server's words for people: cut before what it repeats of a command, and withheld where the password is in them. */
+/* --- redis_endpoint.c --- */
+/* An endpoint's words for people: cut before what it repeats of a command, and withheld where the
+ * password is in them. */
 void redis_words(const struct redis *r, const char *words, char *ret, size_t n);
-void redis_node_open(struct redis_node *node, struct redis_io *io, const char *address);
-void redis_node_close(struct redis_node *node);	/* ends what it has; its counters go to io->gone */
-void redis_node_submit(struct redis_node *node, struct redis_job *job);	/* ends it where nothing may be sent */
-void redis_node_cancel(struct redis_node *node, struct redis_job *job);	/* WAITING or SENT */
-int  redis_node_chore(struct redis_node *node, struct redis_chore *chore);	/* -ENOTCONN: no connection is up */
-int  redis_chore_send(struct redis_chore *chore, struct redis_node *node, struct redis_conn *conn);
-void redis_node_turn(struct redis_node *node);	/* does what is due */
-void redis_node_kick(struct redis_node *node);	/* its turn comes at once */
-bool redis_node_usable(const struct redis_node *node);	/* has answered, and its breaker is closed */
-bool redis_node_idle(const struct redis_node *node);
-/* What an ended command says of the server. */
-void redis_node_answered(struct redis_node *node);
-void redis_node_failed(struct redis_node *node, const char *why);
-const char *redis_why(const struct redis_command *c);	/* in words; it ended with -ETIMEDOUT, -ECONNRESET */
-void redis_node_verdict(struct redis_node *node, enum redis_verdict verdict, bool store, const char *words);
-void redis_node_stored(struct redis_node *node);
+void redis_endpoint_open(struct redis_endpoint *endpoint, struct redis_io *io, const char *address);
+/* ends what it has; its counters go to io->gone */
+void redis_endpoint_close(struct redis_endpoint *endpoint);
+/* ends it where nothing may be sent */
+void redis_endpoint_submit(struct redis_endpoint *endpoint, struct redis_job *job);
+/* WAITING or SENT */
+void redis_endpoint_cancel(struct redis_endpoint *endpoint, struct redis_job *job);
+/* -ENOTCONN: no connection is up */
+int  redis_endpoint_chore(struct redis_endpoint *endpoint, struct redis_chore *chore);
+int redis_chore_send(struct redis_chore *chore, struct redis_endpoint *endpoint,
+		     struct redis_conn *conn);
+void redis_endpoint_turn(struct redis_endpoint *endpoint);	/* does what is due */
+void redis_endpoint_kick(struct redis_endpoint *endpoint);	/* its turn comes at once */
+/* has answered, and its breaker is closed */
+bool redis_endpoint_usable(const struct redis_endpoint *endpoint);
+bool redis_endpoint_idle(const struct redis_endpoint *endpoint);
+/* What an ended command says of the endpoint. */
+void redis_endpoint_answered(struct redis_endpoint *endpoint);
+void redis_endpoint_failed(struct redis_endpoint *endpoint, const char *why);
+/* in words; it ended with -ETIMEDOUT, -ECONNRESET */
+const char *redis_why(const struct redis_command *c);
+void redis_endpoint_verdict(struct redis_endpoint *endpoint, enum redis_verdict verdict, bool store,
+			    const char *words);
+void redis_endpoint_stored(struct redis_endpoint *endpoint);
 
 /* --- redis_link.c --- */
 bool redis_link_is_up(const struct redis_link *link);
-/* Of the links that are up and may take ASKING and a command of this kind, the one with the least to do. NULL: none.
- * bytes: room of a read's value. */
-struct redis_link *redis_link_pick(struct redis_node *node, enum xfer_op op, uint32_t bytes);
-void redis_link_open(struct redis_link *link);	/* or does what must come before it, or nothing if it is too early */
-/* The error reply that came on conn says that the server has no room for it, and another one is up. */
-bool redis_link_was_too_many(struct redis_node *node, const struct redis_conn *conn, const char *words);
-void redis_links_bury(struct redis_node *node);	/* closes the dead; some of their deaths are failures of the server */
-void redis_links_close(struct redis_node *node);	/* all; what is on them ends, and is no failure */
-void redis_link_lookup(struct redis_node *node);	/* takes over what a look-up found */
-const char *redis_node_numeric(const struct redis_node *node);	/* what it is connected to by; "": not known */
-/* What a server means that names itself by a port alone: with TLS as its certificate names it. */
-const char *redis_node_itself(const struct redis_node *node);
-void redis_node_counters(const struct redis_node *node, struct redis_counters *ret);
+/* Of the links that are up and may take ASKING and a command of this kind, the one with the least
+ * to do. NULL: none. bytes: room of a read's value. */
+struct redis_link *redis_link_pick(struct redis_endpoint *endpoint, enum xfer_op op,
+				   uint32_t bytes);
+/* or does what must come before it, or nothing if it is too early */
+void redis_link_open(struct redis_link *link);
+/* The error reply that came on conn says that the endpoint has no room for it, and another one is
+ * up. */
+bool redis_link_was_too_many(struct redis_endpoint *endpoint, const struct redis_conn *conn,
+			     const char *words);
+/* closes the dead; some of their deaths are failures of the endpoint */
+void redis_links_bury(struct redis_endpoint *endpoint);
+/* all; what is on them ends, and is no failure */
+void redis_links_close(struct redis_endpoint *endpoint);
+/* takes over what a look-up found */
+void redis_link_lookup(struct redis_endpoint *endpoint);
+/* what it is connected to by; "": not known */
+const char *redis_endpoint_numeric(const struct redis_endpoint *endpoint);
+/* What an endpoint means that names itself by a port alone: with TLS as its certificate names it.
+ * */
+const char *redis_endpoint_itself(const struct redis_endpoint *endpoint);
+void redis_endpoint_counters(const struct redis_endpoint *endpoint, struct redis_counters *ret);
 
 /* --- redis_topology.c --- */
 void redis_topology_start(struct redis_io *io);
 void redis_topology_tick(struct redis_io *io);
-void redis_topology_ask(struct redis_io *io);	/* if it is due; when a server became usable */
-void redis_route(struct redis_io *io, struct redis_job *job);	/* to its node, or its end */
-struct redis_node *redis_node_of(struct redis_io *io, const struct redis_name *name);	/* NULL: nobody */
+void redis_topology_ask(struct redis_io *io);	/* if it is due; when an endpoint became usable */
+void redis_route(struct redis_io *io, struct redis_job *job);	/* to its endpoint, or its end */
+/* NULL: nobody */
+struct redis_endpoint *redis_endpoint_of(struct redis_io *io, const struct redis_name *name);
 /* true: it was one and is followed, or its end. */
 bool redis_redirected(struct redis_io *io, struct redis_job *job, const char *words);
-bool redis_node_wanted(const struct redis_node *node);	/* keep a connection to it */
+/* keep a connection to it */
+bool redis_endpoint_wanted(const struct redis_endpoint *endpoint);
 
 /* --- redis_resolve.c --- */
 enum { REDIS_LOOKUP_AGAIN_MS = 1000, REDIS_LOOKUPS = 16 };
 /* Numeric, or a path: *ret_address is to be connected to. */
 bool redis_is_numeric(const char *address);
-/* -EAGAIN: too many are under way. `seed`: of a configured endpoint, for which there is always room. */
-int  redis_lookup_start(struct redis_lookups *all, const char *address, bool seed, struct redis_lookup **ret);
+/* -EAGAIN: too many are under way. `seed`: of a configured endpoint, for which there is always
+ * room. */
+int redis_lookup_start(struct redis_lookups *all, const char *address, bool seed,
+		       struct redis_lookup **ret);
 /* -EINPROGRESS; or n > 0 addresses, and the look-up is freed; or another -errno, likewise. */
-int  redis_lookup_poll(struct redis_lookups *all, struct redis_lookup *lookup, char (*ret)[REDIS_ADDRESS_BYTES],
-		       uint32_t n);
-void redis_lookup_abandon(struct redis_lookups *all, struct redis_lookup *lookup);	/* NULL is fine */
+int redis_lookup_poll(struct redis_lookups *all, struct redis_lookup *lookup,
+		      char (*ret)[REDIS_ADDRESS_BYTES], uint32_t n);
+/* NULL is fine */
+void redis_lookup_abandon(struct redis_lookups *all, struct redis_lookup *lookup);
 void redis_lookups_reap(struct redis_lookups *all);	/* frees abandoned ones that are over */
-void redis_lookups_leave(struct redis_lookups *all);	/* to themselves, all: nobody counts them any more */
+/* to themselves, all: nobody counts them any more */
+void redis_lookups_leave(struct redis_lookups *all);
 bool redis_address_valid(const char *address);
-void redis_address_host(const char *address, char ret[REDIS_ADDRESS_BYTES]);	/* without port and [ ]; "": a path */
+/* without port and [ ]; "": a path */
+void redis_address_host(const char *address, char ret[REDIS_ADDRESS_BYTES]);
 
 /* --- redis_view.c --- */
 void redis_view_flags(struct redis_io *io);	/* at each change */

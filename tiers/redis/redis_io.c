@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_io.c - the I/O thread of the Redis tier: its loop, its end of the mailboxes, how a job waits and ends.
+ * redis_io.c - the I/O thread of the Redis tier: its loop, its end of the mailboxes, how a job
+ * waits and ends.
  *
- *	mail.asked ─take─> redis_route() ─> node ... redis_job_end() ─> ended ─once a turn─> mail.answered
+ *	mail.asked ─take─> redis_route() ─> endpoint ... redis_job_end() ─> ended ─once a turn─> mail.answered
  *
  * Invariants
  *   O1 a job ends once: redis_job_end() is the only way, and its phase is ENDED from then on.
  *   O2 what ended in one turn is handed over with one lock and one wake-up.
- *   O3 a job that is cancelled is told so by its flag, never by a message: whoever takes it from the mailbox looks,
- *      and a flag set later is found by the look over the pool that any_cancelled asks for.
+ *   O3 a job that is cancelled is told so by its flag, never by a message: whoever takes it from
+ *      the mailbox looks, and a flag set later is found by the look over the pool that
+ *      any_cancelled asks for.
  *
  * The thread makes the loop itself, because a loop belongs to who opened it.
  */
@@ -98,14 +100,14 @@ void redis_job_end(struct redis_io *io, struct redis_job *job, int status)
 	loop_timer_unset(io->loop, &job->timer);
 	job->phase = REDIS_ENDED;
 	job->status = io->stopping && status == -ECONNRESET ? -ECANCELED : status;
-	job->node = NULL;
+	job->endpoint = NULL;
 	redis_jobs_append(&io->ended, job);
 }
 
 static void on_delay_over(struct loop_timer *timer)
 {
 	struct redis_job *job = container_of(timer, struct redis_job, timer);
-	struct redis_io *io = job->node->io;
+	struct redis_io *io = job->endpoint->io;
 
 	assert(job->phase == REDIS_DELAYED);
 	if (loop_now(io->loop) >= job->deadline_ns)
@@ -118,7 +120,7 @@ void redis_job_delay(struct redis_io *io, struct redis_job *job)
 {
 	uint64_t due = loop_now(io->loop) + (uint64_t)DELAY_MS * 1000000;
 
-	assert(job->node);
+	assert(job->endpoint);
 	if (due > job->deadline_ns)
 		due = job->deadline_ns;
 	job->phase = REDIS_DELAYED;
@@ -131,7 +133,7 @@ static void begin(struct redis_io *io, struct redis_job *job)
 	job->phase = REDIS_IDLE;
 	job->hops = 0;
 	job->asking = false;
-	job->node = NULL;
+	job->endpoint = NULL;
 	if (atomic_load(&job->cancelled))
 		redis_job_end(io, job, -ECANCELED);
 	else if (loop_now(io->loop) >= job->deadline_ns)
@@ -145,13 +147,14 @@ static void cancel(struct redis_io *io, struct redis_job *job)
 	switch (job->phase) {
 	case REDIS_WAITING:
 	case REDIS_SENT:
-		redis_node_cancel(job->node, job);
+		redis_endpoint_cancel(job->endpoint, job);
 		break;
 	case REDIS_DELAYED:
 		redis_job_end(io, job, -ECANCELED);
 		break;
 	default:
-		break;	/* ended, or not taken yet; the flag may also be of an xfer before this one */
+		/* ended, or not taken yet; the flag may also be of an xfer before this one */
+		break;
 	}
 }
 
@@ -173,7 +176,7 @@ struct redis_chore *redis_chore_take(struct redis_io *io)
 	if (!chore)
 		return NULL;
 	io->free_chores = chore->next;
-	chore->node = NULL;
+	chore->endpoint = NULL;
 	chore->value = (struct redis_value){ 0 };
 	chore->command.value = NULL;
 	return chore;
@@ -195,10 +198,10 @@ uint64_t redis_io_deadline(const struct redis_io *io)
 static void delete_condemned(struct redis_io *io, const struct redis_condemned *what, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		struct redis_node *node = redis_node_of(io, &what[i].name);
+		struct redis_endpoint *endpoint = redis_endpoint_of(io, &what[i].name);
 
-		if (node)
-			redis_delete(node, &what[i]);
+		if (endpoint)
+			redis_delete(endpoint, &what[i]);
 	}
 }
 
@@ -298,10 +301,11 @@ static void *work(void *arg)
 	(void)sem_post(&start->ready);	/* start is gone after this */
 	if (r)
 		return NULL;
-	(void)loop_run(io->loop);	/* epoll failing is all that can end it otherwise: then all time out at close */
-	for (uint32_t i = 0; i < REDIS_ALL_NODES; i++)
-		if (io->nodes[i].used)
-			redis_node_close(&io->nodes[i]);
+	/* epoll failing is all that can end it otherwise: then all time out at close */
+	(void)loop_run(io->loop);
+	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++)
+		if (io->endpoints[i].used)
+			redis_endpoint_close(&io->endpoints[i]);
 	redis_lookups_leave(&io->lookups);
 	loop_close(io->loop);
 	return NULL;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_job.c - a job as a command on a connection, and what its end means: for the xfer, for the server's health,
- * and for where it is tried next. Also the deletion of values that are bad. I/O thread only.
+ * redis_job.c - a job as a command on a connection, and what its end means: for the xfer, for the
+ * endpoint's health, and for where it is tried next. Also the deletion of values that are bad. I/O
+ * thread only.
  *
- *	reply                        the xfer's status     the server
+ *	reply                        the xfer's status     the endpoint
  *	value, OK, 1                 0                     is well
  *	nil, 0                       -ENOENT               is well
  *	a value of another form      -ENOENT               is well
@@ -39,46 +40,53 @@ static bool begins(const char *text, const char *with)
 static void deleted(struct redis_chore *chore)
 {
 	const struct redis_command *c = &chore->command;
-	struct redis_node *node = chore->node;
+	struct redis_endpoint *endpoint = chore->endpoint;
 
-	if (c->status == 0 && c->reply && c->reply->type == REDIS_REPLY_INTEGER && c->reply->integer == 1)
-		node->counters.deleted_total++;
-	/* An ACL without EVAL, or a server without scripts, is not asked again; it is no misconfiguration. */
-	if (c->status == -EREMOTEIO && redis_verdict(c->error, strlen(c->error)) != REDIS_SAYS_MOVED)
-		node->refused_evals = true;
-	redis_chore_give(node->io, chore);
+	if (c->status == 0 && c->reply && c->reply->type == REDIS_REPLY_INTEGER &&
+	    c->reply->integer == 1)
+		endpoint->counters.deleted_total++;
+	/* An ACL without EVAL, or an endpoint without scripts, is not asked again; it is no
+	 * misconfiguration. */
+	if (c->status == -EREMOTEIO &&
+	    redis_verdict(c->error, strlen(c->error)) != REDIS_SAYS_MOVED)
+		endpoint->refused_evals = true;
+	redis_chore_give(endpoint->io, chore);
 }
 
-void redis_delete(struct redis_node *node, const struct redis_condemned *what)
+void redis_delete(struct redis_endpoint *endpoint, const struct redis_condemned *what)
 {
-	struct redis_chore *chore = node->refused_evals ? NULL : redis_chore_take(node->io);
+	struct redis_chore *chore = endpoint->refused_evals ? NULL : redis_chore_take(endpoint->io);
 
 	if (!chore)
 		return;
-	redis_command_delete_if(&chore->command, what->name.text, what->name.bytes, what->sha1, what->packed,
-				what->length);
+	redis_command_delete_if(&chore->command, what->name.text, what->name.bytes, what->sha1,
+				what->packed, what->length);
 	chore->done = deleted;
-	if (redis_node_chore(node, chore))
-		redis_chore_give(node->io, chore);	/* it is found bad again by the next who reads it */
+	if (redis_endpoint_chore(endpoint, chore))
+		/* it is found bad again by the next who reads it */
+		redis_chore_give(endpoint->io, chore);
 }
 
 static void delete_bad(const struct redis_job *job)
 {
-	struct redis_condemned what = { .name = job->name, .length = job->value.length, .packed = job->value.packed };
+	struct redis_condemned what = { .name = job->name,
+					.length = job->value.length,
+					.packed = job->value.packed };
 
 	if (!job->value.hashed)
 		return;
 	memcpy(what.sha1, job->value.sha1, sizeof what.sha1);
-	redis_delete(job->node, &what);
+	redis_delete(job->endpoint, &what);
 }
 
 /* --- what an end means --- */
 
-/* The reply to a probe: whether there is such a value, or where its front was asked for, such a block. */
+/* The reply to a probe: whether there is such a value, or where its front was asked for, such a
+ * block. */
 static int probe_answered(struct redis_job *job)
 {
 	const struct redisReply *reply = job->command.reply;
-	struct redis_counters *counters = &job->node->counters;
+	struct redis_counters *counters = &job->endpoint->counters;
 	struct redis_front front;
 	struct image_shape shape;
 	int r;
@@ -108,10 +116,10 @@ static int probe_answered(struct redis_job *job)
 static int answered(struct redis_job *job)
 {
 	const struct redis_command *c = &job->command;
-	struct redis_counters *counters = &job->node->counters;
+	struct redis_counters *counters = &job->endpoint->counters;
 	int r;
 
-	redis_node_answered(job->node);
+	redis_endpoint_answered(job->endpoint);
 	switch (job->op) {
 	case XFER_READ:
 		counters->gets_total++;
@@ -126,7 +134,7 @@ static int answered(struct redis_job *job)
 		if (c->reply->type != REDIS_REPLY_STATUS || strcmp(c->reply->str, "OK") != 0)
 			break;
 		counters->sets_total++;
-		redis_node_stored(job->node);
+		redis_endpoint_stored(job->endpoint);
 		return 0;
 	case XFER_PROBE:
 		r = probe_answered(job);
@@ -143,32 +151,34 @@ static int refused(struct redis_job *job, enum redis_verdict verdict)
 {
 	const char *words = job->command.error;
 	const bool store = job->op == XFER_WRITE;
-	struct redis_node *node = job->node;
+	struct redis_endpoint *endpoint = job->endpoint;
 
-	/* A Cluster that votes: reads wait for it; stores have time, and are megabytes each time. */
+	/* A Cluster that votes: reads wait for it; stores have time, and are megabytes each time.
+	 * */
 	if (store && (verdict == REDIS_SAYS_NO_STORES || begins(words, "CLUSTERDOWN"))) {
-		node->counters.refused_stores_total++;
-		redis_node_verdict(node, REDIS_SAYS_NO_STORES, true, words);
+		endpoint->counters.refused_stores_total++;
+		redis_endpoint_verdict(endpoint, REDIS_SAYS_NO_STORES, true, words);
 		return begins(words, "OOM") ? -ENOSPC : -EROFS;
 	}
 	if (verdict == REDIS_SAYS_NOT_YOU && begins(words, "NOPERM") && job->op != XFER_READ) {
-		/* A user who may not SET still may GET; one who may not EXISTS or GETRANGE loses hints. */
-		node->counters.refused_stores_total += store;
+		/* A user who may not SET still may GET; one who may not EXISTS or GETRANGE loses
+		 * hints. */
+		endpoint->counters.refused_stores_total += store;
 		if (store)
-			redis_node_verdict(node, verdict, true, words);
+			redis_endpoint_verdict(endpoint, verdict, true, words);
 		return store ? -EROFS : -EACCES;
 	}
-	redis_node_verdict(node, verdict, false, words);
+	redis_endpoint_verdict(endpoint, verdict, false, words);
 	if (verdict == REDIS_SAYS_WRONG_TYPE && job->op == XFER_READ) {
-		node->counters.gets_total++;
-		node->counters.corrupt_total++;
+		endpoint->counters.gets_total++;
+		endpoint->counters.corrupt_total++;
 		return -EBADMSG;
 	}
-	node->counters.errors_total++;
+	endpoint->counters.errors_total++;
 	return verdict == REDIS_SAYS_NOT_YOU ? -EACCES : -EREMOTEIO;
 }
 
-/* A slot on its way from one server to another, or a Cluster that is voting. */
+/* A slot on its way from one endpoint to another, or a Cluster that is voting. */
 static bool passes(const char *words)
 {
 	return begins(words, "TRYAGAIN") || begins(words, "CLUSTERDOWN");
@@ -178,14 +188,14 @@ static void error_reply(struct redis_job *job)
 {
 	const char *words = job->command.error;
 	const enum redis_verdict verdict = redis_verdict(words, strlen(words));
-	struct redis_io *io = job->node->io;
+	struct redis_io *io = job->endpoint->io;
 
 	if (verdict == REDIS_SAYS_MOVED && redis_redirected(io, job, words))
 		return;
 	io->topology.wanted |= passes(words);
 	if (loop_now(io->loop) < job->deadline_ns &&
 	    ((passes(words) && job->op != XFER_WRITE) ||
-	     redis_link_was_too_many(job->node, job->command.conn, words))) {
+	     redis_link_was_too_many(job->endpoint, job->command.conn, words))) {
 		redis_job_delay(io, job);
 		return;
 	}
@@ -197,34 +207,35 @@ void redis_job_gave_up(struct redis_job *job)
 	const char *words = job->command.error;
 
 	/* It is as -CLUSTERDOWN as it says: not for the next ones to wait for. */
-	if (job->node->used && passes(words))
-		redis_node_verdict(job->node, redis_verdict(words, strlen(words)), false, words);
-	redis_job_end(job->node->io, job, -ETIMEDOUT);
+	if (job->endpoint->used && passes(words))
+		redis_endpoint_verdict(job->endpoint, redis_verdict(words, strlen(words)), false,
+				       words);
+	redis_job_end(job->endpoint->io, job, -ETIMEDOUT);
 }
 
 static void sent_done(struct redis_command *command)
 {
 	struct redis_job *job = (struct redis_job *)command;	/* first member */
-	struct redis_node *node = job->node;
-	struct redis_io *io = node->io;
+	struct redis_endpoint *endpoint = job->endpoint;
+	struct redis_io *io = endpoint->io;
 
-	assert(job->phase == REDIS_SENT && node->in_flight > 0);
-	node->in_flight--;
-	if (node->waiting.n > 0)
-		redis_node_kick(node);
+	assert(job->phase == REDIS_SENT && endpoint->in_flight > 0);
+	endpoint->in_flight--;
+	if (endpoint->waiting.n > 0)
+		redis_endpoint_kick(endpoint);
 	job->phase = REDIS_IDLE;
 	switch (command->status) {
 	case -ECANCELED:
 		redis_job_end(io, job, -ECANCELED);
 		return;
 	case -ETIMEDOUT:
-		node->counters.timeouts_total++;
-		redis_node_failed(node, redis_why(command));
+		endpoint->counters.timeouts_total++;
+		redis_endpoint_failed(endpoint, redis_why(command));
 		redis_job_end(io, job, -ETIMEDOUT);
 		return;
 	case -ECONNRESET:
-		node->counters.resets_total++;
-		redis_node_failed(node, redis_why(command));
+		endpoint->counters.resets_total++;
+		redis_endpoint_failed(endpoint, redis_why(command));
 		redis_job_end(io, job, atomic_load(&job->cancelled) ? -ECANCELED : -ECONNRESET);
 		return;
 	case -EREMOTEIO:
@@ -239,13 +250,14 @@ static void sent_done(struct redis_command *command)
 
 static void asked(struct redis_chore *chore)
 {
-	redis_chore_give(chore->node->io, chore);	/* what comes of it, the command behind it tells */
+	/* what comes of it, the command behind it tells */
+	redis_chore_give(chore->endpoint->io, chore);
 }
 
 static int send_asking(struct redis_job *job, struct redis_conn *conn)
 {
 	static const char *const words[] = { "ASKING" };
-	struct redis_io *io = job->node->io;
+	struct redis_io *io = job->endpoint->io;
 	struct redis_chore *chore;
 	int r;
 
@@ -257,7 +269,7 @@ static int send_asking(struct redis_job *job, struct redis_conn *conn)
 		return -EAGAIN;
 	chore->done = asked;
 	redis_command_words(&chore->command, words, 1);
-	r = redis_chore_send(chore, job->node, conn);
+	r = redis_chore_send(chore, job->endpoint, conn);
 	if (r)
 		redis_chore_give(io, chore);
 	return r;
@@ -266,7 +278,7 @@ static int send_asking(struct redis_job *job, struct redis_conn *conn)
 int redis_job_send(struct redis_job *job, struct redis_conn *conn)
 {
 	struct redis_command *c = &job->command;
-	const struct redis *r = job->node->io->tier;
+	const struct redis *r = job->endpoint->io->tier;
 	int err = job->asking ? send_asking(job, conn) : 0;
 
 	if (err)
@@ -278,12 +290,13 @@ int redis_job_send(struct redis_job *job, struct redis_conn *conn)
 		c->value = &job->value;
 		break;
 	case XFER_WRITE:
-		err = redis_command_set(c, job->name.text, job->name.bytes, job->buffer, &job->shape, job->seal,
-					r->ttl_ms);
+		err = redis_command_set(c, job->name.text, job->name.bytes, job->buffer,
+					&job->shape, job->seal, r->ttl_ms);
 		break;
 	case XFER_PROBE:
 		if (job->value.geometry)
-			redis_command_front(c, job->name.text, job->name.bytes, sizeof(struct redis_front));
+			redis_command_front(c, job->name.text, job->name.bytes,
+					    sizeof(struct redis_front));
 		else
 			redis_command_exists(c, job->name.text, job->name.bytes);
 		break;
@@ -296,6 +309,6 @@ int redis_job_send(struct redis_job *job, struct redis_conn *conn)
 		return err;
 	job->asking = false;
 	job->phase = REDIS_SENT;
-	job->node->in_flight++;
+	job->endpoint->in_flight++;
 	return 0;
 }

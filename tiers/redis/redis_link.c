@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_link.c - the connections of one Redis server: where to, opened, chosen, buried. Contract in redis_inner.h. I/O
- * thread only.
+ * redis_link.c - the connections of one endpoint: where to, opened, chosen, buried. Contract in
+ * redis_inner.h. I/O thread only.
  *
  *	none ──open──> connecting ──> up ──────> dead ──bury──> none
  *	                   └── refused, deadline ──^
  *
- * Which deaths are failures of the server: of a link that was never up; of one that was told to go away, or died when
- * it was hardly up (a proxy that accepts though nobody is behind it), unless what was on it has told already. Another
- * that was up a while says nothing: servers close what is idle. None is opened again sooner than RETRY_MS after it was
- * opened, so whatever a server does, it is not a storm. A server that has no room for more of us is well.
+ * Which deaths are failures of the endpoint: of a link that was never up; of one that was told to
+ * go away, or died when it was hardly up (a proxy that accepts though nobody is behind it), unless
+ * what was on it has told already. Another that was up a while says nothing: endpoints close what
+ * is idle. None is opened again sooner than RETRY_MS after it was opened, so whatever an endpoint
+ * does, it is not a storm. An endpoint that has no room for more of us is well.
  *
- * How much is asked for ahead is bounded for each: a server makes copies of all values it was asked for before it sends
- * the first, and with many it no longer does so in its CPU's cache; what it has to send and nobody waits for any more
- * is little; and a read that finds one server's links full may be cancelled at no cost. Two values keep it busy, and so
- * does a link's READS_AHEAD_BYTES of smaller ones.
+ * How much is asked for ahead is bounded for each: an endpoint makes copies of all values it was
+ * asked for before it sends the first, and with many it no longer does so in its CPU's cache; what
+ * it has to send and nobody waits for any more is little; and a read that finds one endpoint's
+ * links full may be cancelled at no cost. Two values keep it busy, and so does a link's
+ * READS_AHEAD_BYTES of smaller ones.
  *
- * A name may have several addresses: they are tried in turn, and when none did, the name is looked up again.
+ * A name may have several addresses: they are tried in turn, and when none did, the name is looked
+ * up again.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -32,14 +35,14 @@ enum {
 	READS_AHEAD_BYTES = 2 << 20,
 };
 
-static uint64_t now_of(const struct redis_node *node)
+static uint64_t now_of(const struct redis_endpoint *endpoint)
 {
-	return loop_now(node->io->loop);
+	return loop_now(endpoint->io->loop);
 }
 
-static uint64_t after_ms(const struct redis_node *node, uint64_t ms)
+static uint64_t after_ms(const struct redis_endpoint *endpoint, uint64_t ms)
 {
-	return now_of(node) + ms * 1000000;
+	return now_of(endpoint) + ms * 1000000;
 }
 
 bool redis_link_is_up(const struct redis_link *link)
@@ -47,14 +50,14 @@ bool redis_link_is_up(const struct redis_link *link)
 	return link->conn && redis_conn_state(link->conn) == REDIS_CONN_UP;
 }
 
-const char *redis_node_numeric(const struct redis_node *node)
+const char *redis_endpoint_numeric(const struct redis_endpoint *endpoint)
 {
-	return node->n_resolved ? node->resolved[node->at % node->n_resolved] : "";
+	return endpoint->n_resolved ? endpoint->resolved[endpoint->at % endpoint->n_resolved] : "";
 }
 
-const char *redis_node_itself(const struct redis_node *node)
+const char *redis_endpoint_itself(const struct redis_endpoint *endpoint)
 {
-	return node->io->tier->tls ? node->address : redis_node_numeric(node);
+	return endpoint->io->tier->tls ? endpoint->address : redis_endpoint_numeric(endpoint);
 }
 
 static bool is_full(const struct redis_conn *conn, enum xfer_op op, uint32_t bytes)
@@ -68,15 +71,15 @@ static bool is_full(const struct redis_conn *conn, enum xfer_op op, uint32_t byt
 	return op == XFER_READ && redis_conn_expected_bytes(conn) >= ahead;
 }
 
-struct redis_link *redis_link_pick(struct redis_node *node, enum xfer_op op, uint32_t bytes)
+struct redis_link *redis_link_pick(struct redis_endpoint *endpoint, enum xfer_op op, uint32_t bytes)
 {
 	const bool store = op == XFER_WRITE;
 	struct redis_link *best = NULL;
 	uint64_t best_unsent = 0;
 	uint32_t best_in_flight = 0;
 
-	for (uint32_t i = 0; i < node->n_links && (!store || node->links[i].stores); i++) {
-		struct redis_link *link = &node->links[i];
+	for (uint32_t i = 0; i < endpoint->n_links && (!store || endpoint->links[i].stores); i++) {
+		struct redis_link *link = &endpoint->links[i];
 		uint32_t in_flight;
 		uint64_t unsent;
 
@@ -84,7 +87,8 @@ struct redis_link *redis_link_pick(struct redis_node *node, enum xfer_op op, uin
 			continue;
 		in_flight = redis_conn_in_flight(link->conn);
 		unsent = redis_conn_unsent_bytes(link->conn);
-		if (!best || unsent < best_unsent || (unsent == best_unsent && in_flight < best_in_flight)) {
+		if (!best || unsent < best_unsent ||
+		    (unsent == best_unsent && in_flight < best_in_flight)) {
 			best = link;
 			best_unsent = unsent;
 			best_in_flight = in_flight;
@@ -96,15 +100,16 @@ struct redis_link *redis_link_pick(struct redis_node *node, enum xfer_op op, uin
 static void on_conn_changed(struct redis_conn *conn, void *arg)
 {
 	struct redis_link *link = arg;
-	struct redis_node *node = link->node;
+	struct redis_endpoint *endpoint = link->endpoint;
 
 	if (redis_conn_state(conn) == REDIS_CONN_UP) {
-		link->up_ns = now_of(node);
-		node->refused_evals = false;
+		link->up_ns = now_of(endpoint);
+		endpoint->refused_evals = false;
 	} else if (redis_conn_state(conn) == REDIS_CONN_DOWN) {
-		link->told = node->failed_ns == now_of(node);	/* what was on it ended right before this */
+		/* what was on it ended right before this */
+		link->told = endpoint->failed_ns == now_of(endpoint);
 	}
-	redis_node_kick(node);
+	redis_endpoint_kick(endpoint);
 }
 
 static void on_room(struct redis_conn *conn, void *arg)
@@ -112,95 +117,109 @@ static void on_room(struct redis_conn *conn, void *arg)
 	struct redis_link *link = arg;
 
 	(void)conn;
-	if (link->node->waiting.n > 0)
-		redis_node_kick(link->node);
+	if (link->endpoint->waiting.n > 0)
+		redis_endpoint_kick(link->endpoint);
 }
 
-static void start_lookup(struct redis_node *node)
+static void start_lookup(struct redis_endpoint *endpoint)
 {
 	int r;
 
-	if (node->lookup || (node->lookup_ns && now_of(node) < node->lookup_ns + REDIS_LOOKUP_AGAIN_MS * 1000000ull))
+	if (endpoint->lookup ||
+	    (endpoint->lookup_ns &&
+	     now_of(endpoint) < endpoint->lookup_ns + REDIS_LOOKUP_AGAIN_MS * 1000000ull))
 		return;
-	node->lookup_ns = now_of(node);
-	r = redis_lookup_start(&node->io->lookups, node->address, node->seed, &node->lookup);
+	endpoint->lookup_ns = now_of(endpoint);
+	r = redis_lookup_start(&endpoint->io->lookups, endpoint->address, endpoint->seed,
+			       &endpoint->lookup);
 	if (r && r != -EAGAIN)
-		redis_node_failed(node, strerror(-r));
+		redis_endpoint_failed(endpoint, strerror(-r));
 }
 
-void redis_link_lookup(struct redis_node *node)
+void redis_link_lookup(struct redis_endpoint *endpoint)
 {
 	int n;
 
-	if (!node->lookup)
+	if (!endpoint->lookup)
 		return;
-	n = redis_lookup_poll(&node->io->lookups, node->lookup, node->resolved, REDIS_RESOLVED);
+	n = redis_lookup_poll(&endpoint->io->lookups, endpoint->lookup, endpoint->resolved,
+			      REDIS_RESOLVED);
 	if (n == -EINPROGRESS)
 		return;
-	node->lookup = NULL;
-	node->n_resolved = n > 0 ? (uint32_t)n : 0;
-	node->at = 0;
-	for (int i = 0; i < n && node->seed && !node->io->tier->cluster_hosts; i++) {
+	endpoint->lookup = NULL;
+	endpoint->n_resolved = n > 0 ? (uint32_t)n : 0;
+	endpoint->at = 0;
+	for (int i = 0; i < n && endpoint->seed && !endpoint->io->tier->cluster_hosts; i++) {
 		char host[REDIS_ADDRESS_BYTES];
 
-		redis_address_host(node->resolved[i], host);
-		redis_hosts_add_near(&node->io->hosts, host);
+		redis_address_host(endpoint->resolved[i], host);
+		redis_hosts_add_near(&endpoint->io->hosts, host);
 	}
 	if (n <= 0)
-		redis_node_failed(node, n == -EAGAIN ? "the name server does not answer" : "no such name");
+		redis_endpoint_failed(endpoint, n == -EAGAIN ? "the name server does not answer"
+							     : "no such name");
 }
 
 /* A map has named it: is it one that may have the password? */
-static bool is_let_in(struct redis_node *node)
+static bool is_let_in(struct redis_endpoint *endpoint)
 {
 	char host[REDIS_ADDRESS_BYTES], address[REDIS_ADDRESS_BYTES];
 
-	redis_address_host(node->address, host);
-	redis_address_host(redis_node_numeric(node), address);
-	node->foreign = !node->seed && !redis_hosts_allow(&node->io->hosts, host, address);
-	return !node->foreign;
+	redis_address_host(endpoint->address, host);
+	redis_address_host(redis_endpoint_numeric(endpoint), address);
+	endpoint->foreign =
+		!endpoint->seed && !redis_hosts_allow(&endpoint->io->hosts, host, address);
+	return !endpoint->foreign;
 }
 
 void redis_link_open(struct redis_link *link)
 {
-	struct redis_node *node = link->node;
-	const struct redis *r = node->io->tier;
+	struct redis_endpoint *endpoint = link->endpoint;
+	const struct redis *r = endpoint->io->tier;
 	char host[REDIS_ADDRESS_BYTES];
-	const struct redis_conn_conf conf = {
-		.address = redis_node_numeric(node), .username = r->login->username, .password = r->login->password,
-		.tls = r->tls, .host = host, .deadline_ns = redis_io_deadline(node->io),
-		.max_value_bytes = r->max_image_bytes + REDIS_SEAL_BYTES, .changed = on_conn_changed, .room = on_room, .arg = link
-	};
+	const struct redis_conn_conf conf = { .address = redis_endpoint_numeric(endpoint),
+					      .username = r->login->username,
+					      .password = r->login->password,
+					      .tls = r->tls,
+					      .host = host,
+					      .deadline_ns = redis_io_deadline(endpoint->io),
+					      .max_value_bytes =
+						      r->max_image_bytes + REDIS_SEAL_BYTES,
+					      .changed = on_conn_changed,
+					      .room = on_room,
+					      .arg = link };
 	int err;
 
-	if (now_of(node) < node->retry_ns)
+	if (now_of(endpoint) < endpoint->retry_ns)
 		return;
-	if (node->n_resolved == 0) {
-		start_lookup(node);
+	if (endpoint->n_resolved == 0) {
+		start_lookup(endpoint);
 		return;
 	}
-	if (!is_let_in(node)) {
-		node->retry_ns = after_ms(node, RETRY_MS);
-		if (++node->at < node->n_resolved)	/* another address of its name may be */
+	if (!is_let_in(endpoint)) {
+		endpoint->retry_ns = after_ms(endpoint, RETRY_MS);
+		/* another address of its name may be */
+		if (++endpoint->at < endpoint->n_resolved)
 			return;
-		node->at = 0;
-		node->counters.refused_hosts_total++;
-		redis_node_verdict(node, REDIS_SAYS_NOT_YOU, false,
-				   "named by a slot map, but not by [redis] cluster_hosts: not connected to");
+		endpoint->at = 0;
+		endpoint->counters.refused_hosts_total++;
+		redis_endpoint_verdict(
+			endpoint, REDIS_SAYS_NOT_YOU, false,
+			"named by a slot map, but not by [redis] cluster_hosts: not connected to");
 		return;
 	}
-	redis_address_host(node->address, host);
+	redis_address_host(endpoint->address, host);
 	link->up_ns = 0;
 	link->told = false;
-	link->opened_ns = now_of(node);
-	err = redis_conn_open(node->io->loop, &conf, &link->conn);
+	link->opened_ns = now_of(endpoint);
+	err = redis_conn_open(endpoint->io->loop, &conf, &link->conn);
 	if (err) {
 		link->conn = NULL;
-		node->retry_ns = after_ms(node, RETRY_MS);
-		redis_node_failed(node, strerror(-err));
+		endpoint->retry_ns = after_ms(endpoint, RETRY_MS);
+		redis_endpoint_failed(endpoint, strerror(-err));
 		return;
 	}
-	node->counters.reconnects_total += link->opened;
+	endpoint->counters.reconnects_total += link->opened;
 	link->opened = true;
 }
 
@@ -215,66 +234,67 @@ static void count_link(struct redis_counters *sum, const struct redis_conn *conn
 	sum->protocol_errors_total += c.protocol_errors;
 }
 
-void redis_node_counters(const struct redis_node *node, struct redis_counters *ret)
+void redis_endpoint_counters(const struct redis_endpoint *endpoint, struct redis_counters *ret)
 {
-	*ret = node->counters;
-	ret->breaker_opens_total += node->breaker.opens_total;
-	for (uint32_t i = 0; i < node->n_links; i++)
-		if (node->links[i].conn)
-			count_link(ret, node->links[i].conn);
+	*ret = endpoint->counters;
+	ret->breaker_opens_total += endpoint->breaker.opens_total;
+	for (uint32_t i = 0; i < endpoint->n_links; i++)
+		if (endpoint->links[i].conn)
+			count_link(ret, endpoint->links[i].conn);
 }
 
-static void close_link(struct redis_node *node, struct redis_link *link)
+static void close_link(struct redis_endpoint *endpoint, struct redis_link *link)
 {
 	struct redis_conn *conn = link->conn;
 
-	count_link(&node->counters, conn);
+	count_link(&endpoint->counters, conn);
 	link->conn = NULL;	/* first: what ends now must not be sent on it again */
 	redis_conn_close(conn);
 }
 
-static bool any_up(const struct redis_node *node)
+static bool any_up(const struct redis_endpoint *endpoint)
 {
-	for (uint32_t i = 0; i < node->n_links; i++)
-		if (redis_link_is_up(&node->links[i]))
+	for (uint32_t i = 0; i < endpoint->n_links; i++)
+		if (redis_link_is_up(&endpoint->links[i]))
 			return true;
 	return false;
 }
 
-bool redis_link_was_too_many(struct redis_node *node, const struct redis_conn *conn, const char *words)
+bool redis_link_was_too_many(struct redis_endpoint *endpoint, const struct redis_conn *conn,
+			     const char *words)
 {
 	bool another = false;
 
 	if (strncmp(words, "ERR max number of clients", 25) != 0)
 		return false;
-	for (uint32_t i = 0; i < node->n_links; i++)
-		another |= node->links[i].conn != conn && redis_link_is_up(&node->links[i]);
+	for (uint32_t i = 0; i < endpoint->n_links; i++)
+		another |= endpoint->links[i].conn != conn && redis_link_is_up(&endpoint->links[i]);
 	if (another)
-		node->retry_ns = after_ms(node, CROWDED_MS);
+		endpoint->retry_ns = after_ms(endpoint, CROWDED_MS);
 	return another;
 }
 
 /* The next address of a name next time; after the last the name is looked up again. */
-static void connect_failed(struct redis_node *node, int why, const char *text)
+static void connect_failed(struct redis_endpoint *endpoint, int why, const char *text)
 {
 	const enum redis_verdict verdict = redis_verdict(text, strlen(text));
 
-	node->retry_ns = after_ms(node, RETRY_MS);
-	if (any_up(node)) {	/* it is well, and has no room for more of us */
-		node->retry_ns = after_ms(node, CROWDED_MS);
+	endpoint->retry_ns = after_ms(endpoint, RETRY_MS);
+	if (any_up(endpoint)) {	/* it is well, and has no room for more of us */
+		endpoint->retry_ns = after_ms(endpoint, CROWDED_MS);
 		return;
 	}
-	if (++node->at >= node->n_resolved) {
-		node->at = 0;
-		if (!redis_is_numeric(node->address))
-			node->n_resolved = 0;
+	if (++endpoint->at >= endpoint->n_resolved) {
+		endpoint->at = 0;
+		if (!redis_is_numeric(endpoint->address))
+			endpoint->n_resolved = 0;
 	}
 	if (verdict == REDIS_SAYS_NOT_NOW)	/* first: AUTH, too, is answered by -LOADING */
-		redis_node_verdict(node, verdict, false, text);
+		redis_endpoint_verdict(endpoint, verdict, false, text);
 	else if (why == -EACCES || verdict == REDIS_SAYS_NOT_YOU)
-		redis_node_verdict(node, REDIS_SAYS_NOT_YOU, false, text);
+		redis_endpoint_verdict(endpoint, REDIS_SAYS_NOT_YOU, false, text);
 	else
-		redis_node_failed(node, text[0] ? text : strerror(-why));
+		redis_endpoint_failed(endpoint, text[0] ? text : strerror(-why));
 }
 
 static bool is_failure(const struct redis_link *link, int why)
@@ -282,22 +302,22 @@ static bool is_failure(const struct redis_link *link, int why)
 	/* -EACCES when it was up: TLS 1.3, where a server looks at our certificate late. */
 	if (!link->up_ns || why == -ECONNREFUSED || why == -EACCES)
 		return true;
-	return !link->told && now_of(link->node) < link->up_ns + YOUNG_MS * 1000000ull;
+	return !link->told && now_of(link->endpoint) < link->up_ns + YOUNG_MS * 1000000ull;
 }
 
-/* None of the node sooner than RETRY_MS after this one was opened. */
-static void not_too_soon(struct redis_node *node, const struct redis_link *link)
+/* None of the endpoint sooner than RETRY_MS after this one was opened. */
+static void not_too_soon(struct redis_endpoint *endpoint, const struct redis_link *link)
 {
 	const uint64_t soonest_ns = link->opened_ns + RETRY_MS * 1000000ull;
 
-	if (node->retry_ns < soonest_ns)
-		node->retry_ns = soonest_ns;
+	if (endpoint->retry_ns < soonest_ns)
+		endpoint->retry_ns = soonest_ns;
 }
 
-void redis_links_bury(struct redis_node *node)
+void redis_links_bury(struct redis_endpoint *endpoint)
 {
-	for (uint32_t i = 0; i < node->n_links; i++) {
-		struct redis_link *link = &node->links[i];
+	for (uint32_t i = 0; i < endpoint->n_links; i++) {
+		struct redis_link *link = &endpoint->links[i];
 		char text[REDIS_TEXT_BYTES];
 		const char *words;
 		int why;
@@ -306,18 +326,18 @@ void redis_links_bury(struct redis_node *node)
 			continue;
 		why = redis_conn_why(link->conn, &words);
 		(void)snprintf(text, sizeof text, "%s", words);
-		close_link(node, link);
-		not_too_soon(node, link);
+		close_link(endpoint, link);
+		not_too_soon(endpoint, link);
 		if (is_failure(link, why))
-			connect_failed(node, why, text);
+			connect_failed(endpoint, why, text);
 	}
 }
 
-void redis_links_close(struct redis_node *node)
+void redis_links_close(struct redis_endpoint *endpoint)
 {
-	node->hushed = true;
-	for (uint32_t i = 0; i < node->n_links; i++)
-		if (node->links[i].conn)
-			close_link(node, &node->links[i]);
-	node->hushed = false;
+	endpoint->hushed = true;
+	for (uint32_t i = 0; i < endpoint->n_links; i++)
+		if (endpoint->links[i].conn)
+			close_link(endpoint, &endpoint->links[i]);
+	endpoint->hushed = false;
 }

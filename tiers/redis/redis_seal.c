@@ -2,10 +2,11 @@
 /*
  * redis_seal.c - see redis_seal.h.
  *
- * Poly1305 (RFC 8439) under a key that is used for one value only: HMAC-SHA-256 of envelope, which has a random
- * nonce, and header. So the header, with space, key and checksum, is bound by the key, the rest by the MAC.
- * Poly1305 because it is seven times as fast as SHA-256 with the CPU's instructions for that, and all bytes of a
- * value must go through it: the checksum in the header is no obstacle to somebody who chooses the bytes.
+ * Poly1305 (RFC 8439) under a key that is used for one value only: HMAC-SHA-256 of envelope, which
+ * has a random nonce, and header. So the header, with space, key and checksum, is bound by the key,
+ * the rest by the MAC. Poly1305 because it is seven times as fast as SHA-256 with the CPU's
+ * instructions for that, and all bytes of a value must go through it: the checksum in the header is
+ * no obstacle to somebody who chooses the bytes.
  */
 #include "redis_seal.h"
 
@@ -31,7 +32,8 @@ static void derive(const uint8_t *secret, size_t n, const char *label, uint8_t r
 	unsigned got = 0;
 	const uint8_t *done = HMAC(EVP_sha256(), secret, (int)n, (const uint8_t *)label, strlen(label) + 1, ret, &got);
 
-	assert(done && got == HASH_BYTES);	/* an end here is better than values that nobody else takes */
+	/* an end here is better than values that nobody else takes */
+	assert(done && got == HASH_BYTES);
 }
 
 void redis_seal_derive(const uint8_t *secret, size_t n, struct redis_seal *ret)

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_seal.h - what binds a value in Redis to its tenant and to the secret of its nodes: the tenant's part of its
- * name, and a MAC around the packed image. Format and reasons: daemon/IMAGE.md, "In Redis".
+ * redis_seal.h - what binds a value in Redis to its tenant and to the secret of its nodes: the
+ * tenant's part of its name, and a MAC around the packed image. Format and reasons:
+ * daemon/IMAGE.md, "In Redis".
  *
  *	envelope (32) | header (128) | scales | payload | MAC (16)
  *
- * A MAC is made in pieces, in the order of the value, as they go out or come in: one struct redis_mac for each
- * direction of a connection, one value at a time. Any thread, but each struct one; nothing blocks.
+ * A MAC is made in pieces, in the order of the value, as they go out or come in: one struct
+ * redis_mac for each direction of a connection, one value at a time. Any thread, but each struct
+ * one; nothing blocks.
  */
 #ifndef KVTIER_REDIS_SEAL_H
 #define KVTIER_REDIS_SEAL_H
@@ -21,7 +23,8 @@ struct redis_mac;
 
 enum {
 	REDIS_VALUE_MAGIC = 0x5652564b,	/* "KVRV" */
-	REDIS_VALUE_FORM = 2,		/* 1: the packed image alone, as versions before this one wrote it */
+	/* 1: the packed image alone, as versions before this one wrote it */
+	REDIS_VALUE_FORM = 2,
 	REDIS_NONCE_BYTES = 16,
 	REDIS_MAC_BYTES = 16,
 	REDIS_TAG_BYTES = 16,		/* hex digits */
@@ -42,7 +45,8 @@ struct redis_envelope {
 };
 static_assert(sizeof(struct redis_envelope) == 32, "redis_envelope");
 
-enum { REDIS_SEAL_BYTES = sizeof(struct redis_envelope) + REDIS_MAC_BYTES };	/* beyond the packed image */
+/* beyond the packed image */
+enum { REDIS_SEAL_BYTES = sizeof(struct redis_envelope) + REDIS_MAC_BYTES };
 
 void redis_seal_derive(const uint8_t *secret, size_t n, struct redis_seal *ret);
 
@@ -54,10 +58,12 @@ int  redis_envelope_check(const struct redis_envelope *e);
 /* NULL: no memory. */
 struct redis_mac *redis_mac_open(void);
 void redis_mac_close(struct redis_mac *mac);		/* NULL is fine */
-/* A value with this envelope and header; what was begun before is forgotten. false, here and below: no memory. */
+/* A value with this envelope and header; what was begun before is forgotten. false, here and below:
+ * no memory. */
 bool redis_mac_begin(struct redis_mac *mac, const struct redis_seal *seal, const struct redis_envelope *envelope,
 		     const struct image_header *header);
-bool redis_mac_add(struct redis_mac *mac, const void *bytes, size_t n);	/* what is behind the header */
+/* what is behind the header */
+bool redis_mac_add(struct redis_mac *mac, const void *bytes, size_t n);
 bool redis_mac_end(struct redis_mac *mac, uint8_t ret[REDIS_MAC_BYTES]);
 /* In constant time. */
 bool redis_mac_equal(const uint8_t a[REDIS_MAC_BYTES], const uint8_t b[REDIS_MAC_BYTES]);

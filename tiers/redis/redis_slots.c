@@ -82,9 +82,11 @@ static int address_of(struct piece host, int64_t port, const char *asked, char *
 
 	if (unknown)
 		host = host_of(asked);
-	if (!is_host(host) || host.n + sizeof "[]" + PORT_BYTES > REDIS_ADDRESS_BYTES || port < 1 || port > PORT_MAX)
+	if (!is_host(host) || host.n + sizeof "[]" + PORT_BYTES > REDIS_ADDRESS_BYTES || port < 1 ||
+	    port > PORT_MAX)
 		return -EPROTO;
-	(void)snprintf(ret, REDIS_ADDRESS_BYTES, memchr(host.text, ':', host.n) ? "[%.*s]:%d" : "%.*s:%d", (int)host.n,
+	(void)snprintf(ret, REDIS_ADDRESS_BYTES,
+		       memchr(host.text, ':', host.n) ? "[%.*s]:%d" : "%.*s:%d", (int)host.n,
 		       host.text, (int)port);
 	return 0;
 }
@@ -97,42 +99,42 @@ static bool is_array(const redisReply *r, size_t min)
 }
 
 /* A master's host and port: [host, port, id, ...] */
-static int node_address(const redisReply *node, const char *asked, char *ret)
+static int endpoint_address(const redisReply *endpoint, const char *asked, char *ret)
 {
 	struct piece host = { "", 0 };
 
-	if (!is_array(node, 2) || node->element[1]->type != REDIS_REPLY_INTEGER)
+	if (!is_array(endpoint, 2) || endpoint->element[1]->type != REDIS_REPLY_INTEGER)
 		return -EPROTO;
-	switch (node->element[0]->type) {
+	switch (endpoint->element[0]->type) {
 	case REDIS_REPLY_NIL:
 		break;
 	case REDIS_REPLY_STRING:
 	case REDIS_REPLY_STATUS:
-		host = (struct piece){ node->element[0]->str, node->element[0]->len };
+		host = (struct piece){ endpoint->element[0]->str, endpoint->element[0]->len };
 		break;
 	default:
 		return -EPROTO;
 	}
-	return address_of(host, node->element[1]->integer, asked, ret);
+	return address_of(host, endpoint->element[1]->integer, asked, ret);
 }
 
 /* Its number, a new one if need be; -E2BIG. */
-static int node_number(struct redis_map *map, const char *address)
+static int endpoint_number(struct redis_map *map, const char *address)
 {
-	for (uint32_t i = 0; i < map->n_nodes; i++)
+	for (uint32_t i = 0; i < map->n_endpoints; i++)
 		if (strcmp(map->address[i], address) == 0)
 			return (int)i;
-	if (map->n_nodes == REDIS_NODES)
+	if (map->n_endpoints == REDIS_MAP_ENDPOINTS)
 		return -E2BIG;
-	memcpy(map->address[map->n_nodes], address, strlen(address) + 1);
-	return (int)map->n_nodes++;
+	memcpy(map->address[map->n_endpoints], address, strlen(address) + 1);
+	return (int)map->n_endpoints++;
 }
 
 static void take_replica(struct redis_map *map, const redisReply *replica, const char *asked)
 {
 	char address[REDIS_ADDRESS_BYTES];
 
-	if (map->n_replicas == REDIS_REPLICAS || node_address(replica, asked, address))
+	if (map->n_replicas == REDIS_REPLICAS || endpoint_address(replica, asked, address))
 		return;
 	for (uint32_t i = 0; i < map->n_replicas; i++)
 		if (strcmp(map->replica[i], address) == 0)
@@ -145,7 +147,7 @@ static int take_range(struct redis_map *map, const redisReply *range, const char
 {
 	char address[REDIS_ADDRESS_BYTES];
 	int64_t first, last;
-	int node, r;
+	int endpoint, r;
 
 	if (!is_array(range, 3) || range->element[0]->type != REDIS_REPLY_INTEGER ||
 	    range->element[1]->type != REDIS_REPLY_INTEGER)
@@ -154,18 +156,19 @@ static int take_range(struct redis_map *map, const redisReply *range, const char
 	last = range->element[1]->integer;
 	if (first < 0 || first > last || last >= REDIS_SLOTS)
 		return -EPROTO;
-	r = node_address(range->element[2], asked, address);
+	r = endpoint_address(range->element[2], asked, address);
 	if (r)
 		return r;
-	node = node_number(map, address);
-	if (node < 0)
-		return node;
+	endpoint = endpoint_number(map, address);
+	if (endpoint < 0)
+		return endpoint;
 	for (int64_t slot = first; slot <= last; slot++) {
-		if (map->node[slot] != REDIS_NO_NODE)
-			return -EPROTO;	/* twice: so ranges are few, and each node listed has slots */
-		map->node[slot] = (uint8_t)node;
+		if (map->endpoint[slot] != REDIS_NO_ENDPOINT)
+			/* twice: so ranges are few, and each endpoint listed has slots */
+			return -EPROTO;
+		map->endpoint[slot] = (uint8_t)endpoint;
 	}
-	map->slots[node] += (uint32_t)(last - first + 1);
+	map->slots[endpoint] += (uint32_t)(last - first + 1);
 	for (size_t i = 3; i < range->elements; i++)
 		take_replica(map, range->element[i], asked);
 	return 0;
@@ -174,7 +177,7 @@ static int take_range(struct redis_map *map, const redisReply *range, const char
 int redis_map_parse(const redisReply *reply, const char *asked, struct redis_map *ret)
 {
 	memset(ret, 0, sizeof *ret);
-	memset(ret->node, REDIS_NO_NODE, sizeof ret->node);
+	memset(ret->endpoint, REDIS_NO_ENDPOINT, sizeof ret->endpoint);
 	if (!is_array(reply, 0))
 		return -EPROTO;
 	for (size_t i = 0; i < reply->elements; i++) {
@@ -183,7 +186,7 @@ int redis_map_parse(const redisReply *reply, const char *asked, struct redis_map
 		if (r)
 			return r;
 	}
-	return ret->n_nodes ? 0 : -ENOENT;
+	return ret->n_endpoints ? 0 : -ENOENT;
 }
 
 /* --- MOVED, ASK --- */
@@ -220,17 +223,19 @@ static bool is(struct piece p, const char *text)
 	return p.n == strlen(text) && memcmp(p.text, text, p.n) == 0;
 }
 
-enum redis_redirect redis_redirect_parse(const char *text, size_t n, const char *asked, uint32_t *ret_slot,
-					 char *ret_address)
+enum redis_redirect redis_redirect_parse(const char *text, size_t n, const char *asked,
+					 uint32_t *ret_slot, char *ret_address)
 {
 	struct piece rest = { text, n };
 	const struct piece kind = word(&rest), slot_text = word(&rest);
-	const char *colon = memrchr(rest.text, ':', rest.n);	/* the last: Redis writes v6 without brackets */
+	/* the last: Redis writes v6 without brackets */
+	const char *colon = memrchr(rest.text, ':', rest.n);
 	struct piece host = { rest.text, colon ? (size_t)(colon - rest.text) : 0 };
 	char address[REDIS_ADDRESS_BYTES];
 	uint32_t slot, port;
 
-	if ((!is(kind, "MOVED") && !is(kind, "ASK")) || !colon || !number(slot_text, REDIS_SLOTS - 1, &slot) ||
+	if ((!is(kind, "MOVED") && !is(kind, "ASK")) || !colon ||
+	    !number(slot_text, REDIS_SLOTS - 1, &slot) ||
 	    !number((struct piece){ colon + 1, rest.n - host.n - 1 }, PORT_MAX, &port))
 		return REDIS_REDIRECT_NONE;
 	if (host.n >= 2 && host.text[0] == '[' && host.text[host.n - 1] == ']')

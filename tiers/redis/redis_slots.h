@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_slots.h - Redis Cluster: which slot a name has, and which node a slot. Pure; one thread at a time.
- * Source: Redis Cluster specification (key distribution model, hash tags, MOVED and ASK).
+ * redis_slots.h - Redis Cluster: which slot a name has, and which endpoint a slot. Pure; one thread
+ * at a time. Source: Redis Cluster specification (key distribution model, hash tags, MOVED and
+ * ASK).
  */
 #ifndef KVTIER_REDIS_SLOTS_H
 #define KVTIER_REDIS_SLOTS_H
@@ -14,15 +15,16 @@
 
 struct redisReply;
 
-enum { REDIS_SLOTS = 16384, REDIS_NO_NODE = 0xff, REDIS_REPLICAS = 128 };
+enum { REDIS_SLOTS = 16384, REDIS_NO_ENDPOINT = 0xff, REDIS_REPLICAS = 128 };
 
 struct redis_map {
-	uint32_t n_nodes;		/* masters that have slots */
-	char address[REDIS_NODES][REDIS_ADDRESS_BYTES];	/* "host:port", v6 in brackets */
-	uint32_t slots[REDIS_NODES];	/* how many each has */
-	uint8_t node[REDIS_SLOTS];	/* REDIS_NO_NODE: nobody */
+	uint32_t n_endpoints;		/* masters that have slots */
+	char address[REDIS_MAP_ENDPOINTS][REDIS_ADDRESS_BYTES];	/* "host:port", v6 in brackets */
+	uint32_t slots[REDIS_MAP_ENDPOINTS];	/* how many each has */
+	uint8_t endpoint[REDIS_SLOTS];	/* REDIS_NO_ENDPOINT: nobody */
 	uint32_t n_replicas;
-	char replica[REDIS_REPLICAS][REDIS_ADDRESS_BYTES];	/* who may be a master soon; more are left out */
+	/* who may be a master soon; more are left out */
+	char replica[REDIS_REPLICAS][REDIS_ADDRESS_BYTES];
 };
 
 uint16_t redis_crc16(const void *bytes, size_t n);		/* XMODEM; of "123456789": 0x31c3 */
@@ -30,19 +32,20 @@ uint16_t redis_crc16(const void *bytes, size_t n);		/* XMODEM; of "123456789": 0
 uint32_t redis_slot(const void *name, size_t n);
 
 /*
- * From a reply to CLUSTER SLOTS. asked: address of who replied, whose host stands for an empty or nil one or "?"; if
- * that is a Unix socket, it is 127.0.0.1. Hosts may be names. What is wrong with a replica is
- * no fault of the map: it is left out.
- * 0; -EPROTO: not of that shape, a port or slot out of range, a slot twice, a host that is none; -E2BIG: more than
- * REDIS_NODES masters; -ENOENT: no slot has a node. *ret is undefined otherwise than 0.
+ * From a reply to CLUSTER SLOTS. asked: address of who replied, whose host stands for an empty or
+ * nil one or "?"; if that is a Unix socket, it is 127.0.0.1. Hosts may be names. What is wrong with
+ * a replica is no fault of the map: it is left out. 0; -EPROTO: not of that shape, a port or slot
+ * out of range, a slot twice, a host that is none; -E2BIG: more than REDIS_MAP_ENDPOINTS masters;
+ * -ENOENT: no slot has an endpoint. *ret is undefined otherwise than 0.
  */
 int redis_map_parse(const struct redisReply *reply, const char *asked, struct redis_map *ret);
 
 enum redis_redirect { REDIS_REDIRECT_NONE, REDIS_REDIRECT_MOVED, REDIS_REDIRECT_ASK };
 
-/* "MOVED 3999 127.0.0.1:6381", without the '-'. ret_address of REDIS_ADDRESS_BYTES, as in the map; an empty host or "?"
- * is that of `asked`. NONE: it is neither, or malformed; the outputs are untouched. */
-enum redis_redirect redis_redirect_parse(const char *text, size_t n, const char *asked, uint32_t *ret_slot,
-					 char *ret_address);
+/* "MOVED 3999 127.0.0.1:6381", without the '-'. ret_address of REDIS_ADDRESS_BYTES, as in the map;
+ * an empty host or "?" is that of `asked`. NONE: it is neither, or malformed; the outputs are
+ * untouched. */
+enum redis_redirect redis_redirect_parse(const char *text, size_t n, const char *asked,
+					 uint32_t *ret_slot, char *ret_address);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_view.c - what the I/O thread shows the core thread. Flags, slots and the tier's state are atomics, written at
- * each change, read before each submit. Rows and counters are copied under a lock, ten times a second.
+ * redis_view.c - what the I/O thread shows the core thread. Flags, slots and the tier's state are
+ * atomics, written at each change, read before each submit. Rows and counters are copied under a
+ * lock, ten times a second.
  *
  * I/O thread only; the readers are in redis.c.
  */
@@ -15,39 +16,40 @@ struct tally {
 };
 
 /* Whether it is one of those that have a share of the keys. */
-static bool counts(const struct redis_node *node)
+static bool counts(const struct redis_endpoint *endpoint)
 {
-	return node->used && node->listed;
+	return endpoint->used && endpoint->listed;
 }
 
-static bool takes_stores(const struct redis_node *node)
+static bool takes_stores(const struct redis_endpoint *endpoint)
 {
-	return redis_node_usable(node) && redis_breaker_takes_stores(&node->breaker, loop_now(node->io->loop));
+	return redis_endpoint_usable(endpoint) &&
+	       redis_breaker_takes_stores(&endpoint->breaker, loop_now(endpoint->io->loop));
 }
 
-static enum tier_state node_state(const struct redis_node *node)
+static enum tier_state endpoint_state(const struct redis_endpoint *endpoint)
 {
-	if (node->breaker.state != REDIS_CLOSED)
-		return node->breaker.misconfigured ? TIER_MISCONFIGURED : TIER_OFFLINE;
-	if (!node->proven)
-		return node->failed_ns ? TIER_OFFLINE : TIER_STARTING;
-	return takes_stores(node) ? TIER_UP : TIER_READONLY;
+	if (endpoint->breaker.state != REDIS_CLOSED)
+		return endpoint->breaker.misconfigured ? TIER_MISCONFIGURED : TIER_OFFLINE;
+	if (!endpoint->proven)
+		return endpoint->failed_ns ? TIER_OFFLINE : TIER_STARTING;
+	return takes_stores(endpoint) ? TIER_UP : TIER_READONLY;
 }
 
 static struct tally tally(const struct redis_io *io)
 {
 	struct tally t = { 0 };
 
-	for (uint32_t i = 0; i < REDIS_ALL_NODES; i++) {
-		const struct redis_node *node = &io->nodes[i];
+	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++) {
+		const struct redis_endpoint *endpoint = &io->endpoints[i];
 
-		if (!counts(node))
+		if (!counts(endpoint))
 			continue;
 		t.all++;
-		t.usable += redis_node_usable(node);
-		t.stores += takes_stores(node);
-		t.starting += node_state(node) == TIER_STARTING;
-		t.refused += node_state(node) == TIER_MISCONFIGURED;
+		t.usable += redis_endpoint_usable(endpoint);
+		t.stores += takes_stores(endpoint);
+		t.starting += endpoint_state(endpoint) == TIER_STARTING;
+		t.refused += endpoint_state(endpoint) == TIER_MISCONFIGURED;
 	}
 	return t;
 }
@@ -85,12 +87,13 @@ void redis_view_flags(struct redis_io *io)
 	const int state = (int)tier_state_of(io);
 	bool changed = atomic_exchange(&view->state, state) != state;
 
-	for (uint32_t i = 0; i < REDIS_ALL_NODES; i++) {
-		const struct redis_node *node = &io->nodes[i];
+	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++) {
+		const struct redis_endpoint *endpoint = &io->endpoints[i];
 		unsigned int flags = 0;
 
-		if (node->used && redis_node_usable(node))
-			flags = REDIS_TAKES_READS | (takes_stores(node) ? REDIS_TAKES_STORES : 0);
+		if (endpoint->used && redis_endpoint_usable(endpoint))
+			flags = REDIS_TAKES_READS |
+				(takes_stores(endpoint) ? REDIS_TAKES_STORES : 0);
 		changed |= atomic_exchange(&view->flags[i], flags) != flags;
 	}
 	changed |= atomic_exchange(&view->mode, (int)io->mode) != (int)io->mode;
@@ -101,7 +104,8 @@ void redis_view_flags(struct redis_io *io)
 void redis_view_slots(struct redis_io *io)
 {
 	for (uint32_t i = 0; i < REDIS_SLOTS; i++)
-		atomic_store_explicit(&io->tier->view->slot[i], io->topology.slot[i], memory_order_relaxed);
+		atomic_store_explicit(&io->tier->view->slot[i], io->topology.slot[i],
+				      memory_order_relaxed);
 }
 
 /* --- rows --- */
@@ -132,51 +136,53 @@ void redis_counters_add(struct redis_counters *sum, const struct redis_counters 
 }
 
 /* When it will be tried again, or take stores again. */
-static uint64_t retry_in_ms(const struct redis_node *node, enum tier_state state)
+static uint64_t retry_in_ms(const struct redis_endpoint *endpoint, enum tier_state state)
 {
-	const uint64_t now = loop_now(node->io->loop);
+	const uint64_t now = loop_now(endpoint->io->loop);
 	uint64_t at = 0;
 
 	if (state == TIER_READONLY)
-		at = node->breaker.no_stores_until_ns;
-	else if (node->breaker.state == REDIS_OPEN)
-		at = node->breaker.until_ns;
+		at = endpoint->breaker.no_stores_until_ns;
+	else if (endpoint->breaker.state == REDIS_OPEN)
+		at = endpoint->breaker.until_ns;
 	return at > now ? (at - now) / 1000000 : 0;
 }
 
-static void fill_row(const struct redis_node *node, struct redis_endpoint_row *row)
+static void fill_row(const struct redis_endpoint *endpoint, struct redis_endpoint_row *row)
 {
-	memcpy(row->address, node->address, sizeof row->address);
-	row->state = node_state(node);
+	memcpy(row->address, endpoint->address, sizeof row->address);
+	row->state = endpoint_state(endpoint);
 	row->text[0] = 0;
 	if (row->state != TIER_UP && row->state != TIER_STARTING)
-		memcpy(row->text, node->text, sizeof row->text);
-	row->slots = node->slots;
+		memcpy(row->text, endpoint->text, sizeof row->text);
+	row->slots = endpoint->slots;
 	row->connections = 0;
 	row->tls[0] = 0;
-	for (uint32_t i = 0; i < node->n_links; i++) {
-		if (!redis_link_is_up(&node->links[i]))
+	for (uint32_t i = 0; i < endpoint->n_links; i++) {
+		if (!redis_link_is_up(&endpoint->links[i]))
 			continue;
 		row->connections++;
-		(void)snprintf(row->tls, sizeof row->tls, "%s", redis_conn_tls(node->links[i].conn));
+		(void)snprintf(row->tls, sizeof row->tls, "%s",
+			       redis_conn_tls(endpoint->links[i].conn));
 	}
-	row->in_flight = node->in_flight + node->waiting.n;
-	row->retry_in_ms = retry_in_ms(node, row->state);
-	redis_node_counters(node, &row->counters);
+	row->in_flight = endpoint->in_flight + endpoint->waiting.n;
+	row->retry_in_ms = retry_in_ms(endpoint, row->state);
+	redis_endpoint_counters(endpoint, &row->counters);
 }
 
-static void fill_status(const struct redis_io *io, const struct redis_view *view, struct redis_tier_status *ret)
+static void fill_status(const struct redis_io *io, const struct redis_view *view,
+			struct redis_tier_status *ret)
 {
 	const struct tally t = tally(io);
 
 	*ret = (struct redis_tier_status){ .cluster = io->mode == REDIS_MODE_CLUSTER, .endpoints = t.all,
 					   .usable = t.usable, .counters = io->gone };
-	for (uint32_t i = 0; i < REDIS_ALL_NODES; i++) {
+	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++) {
 		struct redis_counters counters;
 
-		if (!io->nodes[i].used)
+		if (!io->endpoints[i].used)
 			continue;
-		redis_node_counters(&io->nodes[i], &counters);
+		redis_endpoint_counters(&io->endpoints[i], &counters);
 		redis_counters_add(&ret->counters, &counters);
 	}
 	for (uint32_t i = 0; i < view->n_rows && !ret->text[0]; i++)
@@ -193,9 +199,9 @@ void redis_view_rows(struct redis_io *io)
 
 	(void)pthread_mutex_lock(&view->lock);
 	view->n_rows = 0;
-	for (uint32_t i = 0; i < REDIS_ALL_NODES; i++)
-		if (counts(&io->nodes[i]))
-			fill_row(&io->nodes[i], &view->rows[view->n_rows++]);
+	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++)
+		if (counts(&io->endpoints[i]))
+			fill_row(&io->endpoints[i], &view->rows[view->n_rows++]);
 	fill_status(io, view, &view->status);
 	(void)pthread_mutex_unlock(&view->lock);
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_conn.c - one connection: the row of places, deadlines, its end. Contract and states: redis_conn.h; the row:
- * redis_conn_inner.h; connecting, TLS and AUTH: redis_open.c; sending: redis_send.c; receiving: redis_recv.c.
+ * redis_conn.c - one connection: the row of places, deadlines, its end. Contract and states:
+ * redis_conn.h; the row: redis_conn_inner.h; connecting, TLS and AUTH: redis_open.c; sending:
+ * redis_send.c; receiving: redis_recv.c.
  *
  * Invariants, beside C1 to C5
  *   R1 first <= unsent <= last: replies are taken for places before `unsent` only.
- *   R2 a place without a command lies before `unsent`: what was not sent at all leaves the row when it ends.
- *   R3 only the loop's callbacks end commands. submit and cancel set a timer, which fires in the same turn of the loop
- *      or the next; done() may call both.
+ *   R2 a place without a command lies before `unsent`: what was not sent at all leaves the row when
+ *      it ends.
+ *   R3 only the loop's callbacks end commands. submit and cancel set a timer, which fires in the
+ *      same turn of the loop or the next; done() may call both.
  */
 #include "redis_conn_inner.h"
 
@@ -23,7 +25,8 @@
 #include "daemon/base/container_of.h"
 #include "daemon/base/vault.h"
 
-/* A place that nobody waits for any more: a server that does not answer it in this time is not one to wait for. */
+/* A place that nobody waits for any more: an endpoint that does not answer it in this time is not
+ * one to wait for. */
 #define ENDED_PATIENCE_NS (30 * 1000000000ull)
 
 /* --- ends --- */
@@ -202,13 +205,16 @@ static void on_timer(struct loop_timer *timer)
 	}
 	if (c->state != REDIS_CONN_UP) {
 		if (loop_now(c->loop) >= c->conf.deadline_ns)
-			conn_down(c, -ETIMEDOUT, c->state == REDIS_CONN_SECURING ?
-				  "no TLS handshake in time; is this its TLS port?" : "no connection in time");
+			conn_down(c, -ETIMEDOUT,
+				  c->state == REDIS_CONN_SECURING
+					  ? "no TLS handshake in time; is this its TLS port?"
+					  : "no connection in time");
 		else
 			conn_arm(c, c->conf.deadline_ns);
 		return;
 	}
-	/* Bounded: done() may have submitted another that is due already; that one has its turn in the next round. */
+	/* Bounded: done() may have submitted another that is due already; that one has its turn in
+	 * the next round. */
 	for (int n = 0; n < REDIS_CONN_COMMANDS && find_due(c, &number, &next_ns); n++) {
 		place_expired(c, number);
 		if (c->state == REDIS_CONN_DOWN)

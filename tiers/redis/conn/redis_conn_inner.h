@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_conn_inner.h - what the files of a connection share: redis_conn.c (the row of places, deadlines, the end),
- * redis_open.c (connecting, TLS, AUTH), redis_send.c (sending) and redis_recv.c (receiving). Everything on the loop's
- * thread.
+ * redis_conn_inner.h - what the files of a connection share: redis_conn.c (the row of places,
+ * deadlines, the end), redis_open.c (connecting, TLS, AUTH), redis_send.c (sending) and
+ * redis_recv.c (receiving). Everything on the loop's thread.
  *
- * The row: places are numbered in the order of submission, a place's number modulo REDIS_CONN_COMMANDS is its index.
+ * The row: places are numbered in the order of submission, a place's number modulo
+ * REDIS_CONN_COMMANDS is its index.
  *
  *	first                    unsent                     last
  *	  │ sent, reply to come    │ this one partly out       │
@@ -43,7 +44,8 @@ struct recv {
 	struct resp_skip skip;
 	int status;			/* SKIP: of the command, when its reply has ended */
 	bool push;			/* SKIP: nobody's reply */
-	uint64_t push_bytes;		/* of such since the last reply: nobody asked for a stream of them */
+	/* of such since the last reply: nobody asked for a stream of them */
+	uint64_t push_bytes;
 	bool hashing;			/* SKIP: a value, for redis_command_delete_if() */
 	uint64_t hash_left;
 	EVP_MD_CTX *sha1;
@@ -73,17 +75,20 @@ struct redis_secret {
 	char auth[2 * REDIS_SECRET_BYTES + 64];
 };
 
-struct redis_conn {		/* a mapping of its own, left out of core dumps: values go through `in` */
+/* a mapping of its own, left out of core dumps: values go through `in` */
+struct redis_conn {
 	struct loop *loop;
 	struct loop_watch watch;	/* fd -1: none */
 	struct loop_timer timer;	/* deadlines */
-	struct loop_timer flush;	/* sends what was submitted in this turn of the loop, all at once */
+	/* sends what was submitted in this turn of the loop, all at once */
+	struct loop_timer flush;
 	struct loop_timer again;	/* reads on: TLS has bytes that epoll does not know of */
 	struct tls_stream *tls;		/* from SECURING on, or NULL: there is none */
 	char *host;			/* until then; conf.tls */
 	struct redis_conn_conf conf;	/* its strings are gone after open */
 	enum redis_conn_state state;
-	int why;			/* DOWN; CONNECTING: refused already, to be told from the loop */
+	/* DOWN; CONNECTING: refused already, to be told from the loop */
+	int why;
 	char text[REDIS_TEXT_BYTES];
 	struct redis_secret *secret;	/* of vault.h; until UP, or NULL: there is none */
 	struct redis_command greeting;
@@ -105,18 +110,21 @@ static inline struct place *conn_place(struct redis_conn *c, uint32_t number)
 	return &c->places[number % REDIS_CONN_COMMANDS];
 }
 
-/* Server's words, or others', into ret: cut, and nothing in it that a terminal or a log would mind. */
+/* Endpoint's words, or others', into ret: cut, and nothing in it that a terminal or a log would
+ * mind. */
 void conn_words(char *ret, size_t room, const char *words, size_t n);
 /* The connection is over: all commands end, changed() is told. text: ours, or conn_words()ed. */
 void conn_down(struct redis_conn *c, int why, const char *text);
-/* The reply of the first place has been taken in whole; it is gone from the row before done() runs. */
+/* The reply of the first place has been taken in whole; it is gone from the row before done() runs.
+ * */
 void conn_answered(struct redis_conn *c, int status, const struct redisReply *reply);
 
 /* Callbacks, and that there is no socket yet. */
 void conn_prepare(struct redis_conn *c);
 /* Puts a command into the row, where there is a place. */
 void conn_push(struct redis_conn *c, struct redis_command *command);
-void conn_arm(struct redis_conn *c, uint64_t due_ns);	/* deadlines are looked at then, or sooner */
+/* deadlines are looked at then, or sooner */
+void conn_arm(struct redis_conn *c, uint64_t due_ns);
 void conn_failed(struct redis_conn *c, int why);	/* DOWN: the socket, or TLS, has said so */
 
 /* redis_open.c */
@@ -126,13 +134,17 @@ void conn_forget_secret(struct redis_conn *c);
 
 /* redis_send.c */
 void conn_send(struct redis_conn *c);		/* what is unsent, SEND_TURN_BYTES at most */
-void conn_want(struct redis_conn *c, bool writable);	/* whether to be told that the socket takes bytes */
-void conn_tls_read(struct redis_conn *c);	/* after reading: there may be more, and something to send */
+/* whether to be told that the socket takes bytes */
+void conn_want(struct redis_conn *c, bool writable);
+/* after reading: there may be more, and something to send */
+void conn_tls_read(struct redis_conn *c);
 
 /* redis_recv.c */
 int  recv_open(struct recv *in);		/* 0 or -ENOMEM */
 void recv_close(struct recv *in);		/* half-open is fine */
-void recv_turn(struct redis_conn *c);		/* reads and parses what is there, RECV_TURN_BYTES at most */
-void recv_abandon(struct redis_conn *c);	/* what is coming in for the first place is nobody's any more */
+/* reads and parses what is there, RECV_TURN_BYTES at most */
+void recv_turn(struct redis_conn *c);
+/* what is coming in for the first place is nobody's any more */
+void recv_abandon(struct redis_conn *c);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_open.c - a connection up to the point where it may be used: address, connect (hiredis), TLS, AUTH. Contract and
- * states: redis_conn.h. Loop's thread.
+ * redis_open.c - a connection up to the point where it may be used: address, connect (hiredis),
+ * TLS, AUTH. Contract and states: redis_conn.h. Loop's thread.
  *
- * Secrets: the password is kept, as AUTH needs it, until the server has answered, and then overwritten; no text that
- * leaves here contains it, even where a server repeats it.
+ * Secrets: the password is kept, as AUTH needs it, until the endpoint has answered, and then
+ * overwritten; no text that leaves here contains it, even where an endpoint repeats it.
  */
 #include "redis_conn_inner.h"
 
@@ -39,7 +39,8 @@ static void enter(struct redis_conn *c, enum redis_conn_state state)
 	c->conf.changed(c, c->conf.arg);
 }
 
-/* Words came through conn_words(), and may have been cut in the middle of it: as its beginning looks there. */
+/* Words came through conn_words(), and may have been cut in the middle of it: as its beginning
+ * looks there. */
 bool redis_words_betray(const char *words, const char *secret)
 {
 	char beginning[9];
@@ -48,16 +49,18 @@ bool redis_words_betray(const char *words, const char *secret)
 	return beginning[0] && strstr(words, beginning);
 }
 
-/* Servers that do not know AUTH repeat what it was given. */
+/* Endpoints that do not know AUTH repeat what it was given. */
 static void refused(struct redis_conn *c, char *words)
 {
-	const bool full = strncmp(words, "ERR max number", 14) == 0; /* said to whoever connects, before any command */
+	/* said to whoever connects, before any command */
+	const bool full = strncmp(words, "ERR max number", 14) == 0;
 	char *echo = strstr(words, "args beginning");
 
 	if (echo)
 		explicit_bzero(echo, strlen(echo));
 	if (redis_words_betray(words, c->secret->password))
-		(void)strcpy(words, "AUTH refused; the words are not shown, as they repeat the password");
+		(void)strcpy(words,
+			     "AUTH refused; the words are not shown, as they repeat the password");
 	conn_down(c, full ? -ECONNREFUSED : -EACCES, words);
 }
 
@@ -166,7 +169,8 @@ static redisContext *context_of(const char *address)
 	memcpy(host, address, (size_t)(end - address));
 	host[end - address] = 0;
 	/* Numeric, or hiredis would ask a name server, and wait. */
-	if (inet_pton(end < colon ? AF_INET6 : AF_INET, host, end < colon ? (void *)&v6 : (void *)&v4) != 1)
+	if (inet_pton(end < colon ? AF_INET6 : AF_INET, host,
+		      end < colon ? (void *)&v6 : (void *)&v4) != 1)
 		return NULL;
 	errno = ENOMEM; /* of hiredis, if it says nothing better */
 	return redisConnectNonBlock(host, (int)port);
@@ -184,7 +188,9 @@ static int connect_to(const char *address, int *ret_fd, int *ret_why)
 		redisFree(context);
 		*ret_fd = -1;
 		*ret_why = error ? -error : -ECONNREFUSED;
-		return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM ? -error : 0;
+		return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM
+			       ? -error
+			       : 0;
 	}
 	*ret_fd = redisFreeKeepFd(context); /* its own reading and writing is not used */
 	(void)fcntl(*ret_fd, F_SETFD, FD_CLOEXEC);
@@ -194,7 +200,8 @@ static int connect_to(const char *address, int *ret_fd, int *ret_why)
 /* Not hiredis, which would have it in the heap. */
 static void put_word(struct redis_secret *s, const char *word)
 {
-	const int n = snprintf(s->auth + s->auth_bytes, sizeof s->auth - s->auth_bytes, "$%zu\r\n%s\r\n", strlen(word), word);
+	const int n = snprintf(s->auth + s->auth_bytes, sizeof s->auth - s->auth_bytes,
+			       "$%zu\r\n%s\r\n", strlen(word), word);
 
 	assert(n > 0 && (size_t)n < sizeof s->auth - s->auth_bytes);
 	s->auth_bytes += (size_t)n;
@@ -207,7 +214,8 @@ static int prepare_auth(struct redis_conn *c, const struct redis_conn_conf *conf
 
 	if (!conf->password || !conf->password[0])
 		return 0;
-	if (strlen(conf->password) >= sizeof s->password || (named && strlen(conf->username) >= sizeof s->password))
+	if (strlen(conf->password) >= sizeof s->password ||
+	    (named && strlen(conf->username) >= sizeof s->password))
 		return -EINVAL;
 	s = c->secret = vault_alloc(sizeof *s);
 	if (!s)

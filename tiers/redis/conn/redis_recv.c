@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_recv.c - what comes in on a connection. Contract: redis_conn.h; the states are explained in redis_conn_inner.h.
+ * redis_recv.c - what comes in on a connection. Contract: redis_conn.h; the states are explained in
+ * redis_conn_inner.h.
  *
  *	        .---------------- reply ended ----------------------------.
  *	        v                                                         |
@@ -12,12 +13,13 @@
  *	BODY whole, but its MAC is not right: done(-EKEYREJECTED), or if its checksum is not either: done(-EBADMSG)
  *	HEADER, BODY, SMALL ──its command ended (deadline, cancel)──> SKIP
  *
- * Everything is read through `bytes`, but the body of a value: that goes to its place in the image, and only what
- * comes behind it in the same call to `bytes`. A server decides the size of nothing here: lines and framing are
- * bounded by resp.h, small replies, and pushes between two replies, by REDIS_SMALL_BYTES, values by the room that the
- * caller has.
+ * Everything is read through `bytes`, but the body of a value: that goes to its place in the image,
+ * and only what comes behind it in the same call to `bytes`. An endpoint decides the size of
+ * nothing here: lines and framing are bounded by resp.h, small replies, and pushes between two
+ * replies, by REDIS_SMALL_BYTES, values by the room that the caller has.
  *
- * Each step returns 1: something was taken, go on; 0: more bytes are needed; -EPROTO: this is no reply.
+ * Each step returns 1: something was taken, go on; 0: more bytes are needed; -EPROTO: this is no
+ * reply.
  */
 #include "redis_conn_inner.h"
 
@@ -71,7 +73,8 @@ static struct place *first_place(struct redis_conn *c)
 
 /* --- SKIP --- */
 
-/* From here on what comes is thrown away up to the reply's end; the command, if it is still there, then ends so. */
+/* From here on what comes is thrown away up to the reply's end; the command, if it is still there,
+ * then ends so. */
 static void skip_with(struct recv *in, int status)
 {
 	in->state = RECV_SKIP;
@@ -125,7 +128,8 @@ static int step_skip(struct redis_conn *c)
 		return 1;
 	p = first_place(c);
 	if (p->command && p->command->value && in->hashing)
-		p->command->value->hashed = EVP_DigestFinal_ex(in->sha1, p->command->value->sha1, NULL) == 1;
+		p->command->value->hashed =
+			EVP_DigestFinal_ex(in->sha1, p->command->value->sha1, NULL) == 1;
 	conn_answered(c, in->status, NULL);
 	return 1;
 }
@@ -162,7 +166,8 @@ static void small_answered(struct redis_conn *c)
 	void *tree = NULL;
 	int status = 0;
 
-	/* What is framed well hiredis may still not know: a kind of a later protocol, more levels than it has. */
+	/* What is framed well hiredis may still not know: a kind of a later protocol, more levels
+	 * than it has. */
 	if (redisReaderGetReply(in->reader, &tree) == REDIS_OK)
 		reply = tree;
 	in->state = RECV_LINE;
@@ -239,7 +244,8 @@ static int step_header(struct redis_conn *c)
 	return redis_mac_begin(in->mac, value->seal, &front.envelope, &front.header) ? 1 : -ENOMEM;
 }
 
-/* Where the rest of the body goes: the scales lie behind the header, the payload on a page of its own. */
+/* Where the rest of the body goes: the scales lie behind the header, the payload on a page of its
+ * own. */
 static int body_pieces(const struct recv *in, const struct redis_value *value, struct iovec iov[2])
 {
 	const uint64_t scales = in->shape.scale_bytes;
@@ -247,7 +253,8 @@ static int body_pieces(const struct recv *in, const struct redis_value *value, s
 	int n = 0;
 
 	if (in->body < scales)
-		iov[n++] = (struct iovec){ value->buffer + HEADER_BYTES + in->body, scales - in->body };
+		iov[n++] = (struct iovec){ value->buffer + HEADER_BYTES + in->body,
+					   scales - in->body };
 	if (payload < in->shape.payload_bytes)
 		iov[n++] = (struct iovec){ value->buffer + in->shape.payload_offset + payload,
 					   in->shape.payload_bytes - payload };
@@ -268,20 +275,24 @@ static bool mac_body(struct recv *in, const struct redis_value *value)
 	if (in->maced < scales && in->maced < in->body) {
 		const uint64_t end = in->body < scales ? in->body : scales;
 
-		good = redis_mac_add(in->mac, value->buffer + HEADER_BYTES + in->maced, end - in->maced);
+		good = redis_mac_add(in->mac, value->buffer + HEADER_BYTES + in->maced,
+				     end - in->maced);
 		in->maced = end;
 	}
 	if (in->maced < in->body) {
-		good = good && redis_mac_add(in->mac, value->buffer + in->shape.payload_offset + (in->maced - scales),
+		good = good && redis_mac_add(in->mac,
+					     value->buffer + in->shape.payload_offset +
+						     (in->maced - scales),
 					     in->body - in->maced);
 		in->maced = in->body;
 	}
 	return good;
 }
 
-/* All of the value is there, and this is its MAC. Of one that is not right the checksum tells whether it was damaged by
- * chance, or made by somebody who does not know the secret. */
-static int judge(struct recv *in, struct redis_value *value, const uint8_t mac[REDIS_MAC_BYTES], int *ret_status)
+/* All of the value is there, and this is its MAC. Of one that is not right the checksum tells
+ * whether it was damaged by chance, or made by somebody who does not know the secret. */
+static int judge(struct recv *in, struct redis_value *value, const uint8_t mac[REDIS_MAC_BYTES],
+		 int *ret_status)
 {
 	const struct image_header *header = (const void *)value->buffer;
 	uint8_t right[REDIS_MAC_BYTES];
@@ -315,7 +326,8 @@ static int step_body(struct redis_conn *c)
 	int status;
 
 	for (int i = 0; i < n && available(in) > 0; i++) {
-		const uint32_t take = iov[i].iov_len < available(in) ? (uint32_t)iov[i].iov_len : available(in);
+		const uint32_t take =
+			iov[i].iov_len < available(in) ? (uint32_t)iov[i].iov_len : available(in);
 
 		memcpy(iov[i].iov_base, in->bytes + in->at, take);
 		in->at += take;
@@ -355,7 +367,8 @@ static int begin_value(struct redis_conn *c)
 	struct resp_line line;
 	int r;
 
-	if (in->bytes[in->at] == RESP_ATTRIBUTE) { /* of the reply behind it, which resp_line() does not see */
+	/* of the reply behind it, which resp_line() does not see */
+	if (in->bytes[in->at] == RESP_ATTRIBUTE) {
 		skip_with(in, -EBADMSG);
 		resp_skip_begin(&in->skip);
 		return 1;
@@ -388,7 +401,7 @@ static int begin_value(struct redis_conn *c)
 
 /* --- LINE --- */
 
-/* Nobody asked. A server that has something against us says so like this, and closes. */
+/* Nobody asked. An endpoint that has something against us says so like this, and closes. */
 static int unasked(struct redis_conn *c)
 {
 	struct recv *in = &c->in;
@@ -449,7 +462,9 @@ static const char *why_closed(const struct redis_conn *c)
 {
 	const bool mute = !c->tls && c->first == 0;	/* no place has ever been answered */
 
-	return mute ? "closed by the server before it answered anything; does it want [redis] tls?" : "closed by the server";
+	return mute ? "closed by the endpoint before it answered anything; does it want [redis] "
+		      "tls?"
+		    : "closed by the endpoint";
 }
 
 /* --- reading --- */
@@ -477,10 +492,12 @@ static int read_once(struct redis_conn *c, size_t *budget)
 	}
 	asked = into_body;
 	if (in->state != RECV_BODY || into_body == body_left(in)) {
-		iov[message.msg_iovlen++] = (struct iovec){ in->bytes + in->end, sizeof in->bytes - in->end };
+		iov[message.msg_iovlen++] =
+			(struct iovec){ in->bytes + in->end, sizeof in->bytes - in->end };
 		asked += sizeof in->bytes - in->end;
 	}
-	n = c->tls ? tls_stream_recv(c->tls, iov, message.msg_iovlen) : recvmsg(c->watch.fd, &message, MSG_DONTWAIT);
+	n = c->tls ? tls_stream_recv(c->tls, iov, message.msg_iovlen)
+		   : recvmsg(c->watch.fd, &message, MSG_DONTWAIT);
 	if (n < 0)
 		return errno == EINTR ? 1 : errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
 	if (n == 0)
@@ -493,14 +510,15 @@ static int read_once(struct redis_conn *c, size_t *budget)
 }
 
 /*
- * A server writes a value in many pieces: being woken for each costs it and us more than the copying does. What is
- * waited for is on its way in any case, as the length was told. Epoll minds SO_RCVLOWAT for TCP only, and OpenSSL may
- * have some of it already.
+ * An endpoint writes a value in many pieces: being woken for each costs it and us more than the
+ * copying does. What is waited for is on its way in any case, as the length was told. Epoll minds
+ * SO_RCVLOWAT for TCP only, and OpenSSL may have some of it already.
  */
 static void wake_when(struct redis_conn *c)
 {
 	const uint64_t left = c->in.state == RECV_BODY ? body_left(&c->in) : 1;
-	const int bytes = left == 0 ? 1 : left < RECV_WAKE_BYTES ? (int)left : RECV_WAKE_BYTES;	/* 0: its CR LF */
+	/* 0: its CR LF */
+	const int bytes = left == 0 ? 1 : left < RECV_WAKE_BYTES ? (int)left : RECV_WAKE_BYTES;
 
 	if (!c->sleeps_long || bytes == c->wake_bytes)
 		return;
@@ -529,7 +547,8 @@ void recv_turn(struct redis_conn *c)
 			taken = step(c);
 		while (taken == 1 && c->state != REDIS_CONN_DOWN);
 		if (taken < 0)
-			conn_down(c, taken, taken == -EPROTO ? "not the Redis protocol" : strerror(-taken));
+			conn_down(c, taken,
+				  taken == -EPROTO ? "not the Redis protocol" : strerror(-taken));
 		if (c->state == REDIS_CONN_DOWN)
 			return;
 	}

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_resolve.c - addresses: what they look like, and names turned into numbers. getaddrinfo() may block for as long
- * as a name server pleases, so each look-up has a thread of its own, detached, that nobody ever waits for. There is at
- * most one for each server, and because servers come and go at another server's word, REDIS_LOOKUPS in all, those
- * included that nobody wants any more; the configured endpoints have as much again for themselves.
+ * redis_resolve.c - addresses: what they look like, and names turned into numbers. getaddrinfo()
+ * may block for as long as a name server pleases, so each look-up has a thread of its own,
+ * detached, that nobody ever waits for. There is at most one for each endpoint, and because
+ * endpoints come and go at another endpoint's word, REDIS_LOOKUPS in all, those included that
+ * nobody wants any more; the configured endpoints have as much again for themselves.
  *
  *	start ──> running ──thread──> done ──poll──> freed
  *	             └──abandon──> in the list ──thread──> done ──reap──> freed
@@ -26,7 +27,8 @@
 
 struct redis_lookup {
 	char host[REDIS_ADDRESS_BYTES], port[8];	/* constant */
-	pthread_mutex_t lock;			/* guards what follows. Take no locks while holding this one */
+	/* guards what follows. Take no locks while holding this one */
+	pthread_mutex_t lock;
 	bool done, orphan;
 	int n;					/* addresses, or -errno */
 	char address[REDIS_RESOLVED][REDIS_ADDRESS_BYTES];
@@ -111,12 +113,14 @@ static void format(const struct addrinfo *info, const char *port, char ret[REDIS
 	char host[INET6_ADDRSTRLEN] = "";
 
 	if (info->ai_family == AF_INET6) {
-		const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)(const void *)info->ai_addr;
+		const struct sockaddr_in6 *in6 =
+			(const struct sockaddr_in6 *)(const void *)info->ai_addr;
 
 		(void)inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof host);
 		(void)snprintf(ret, REDIS_ADDRESS_BYTES, "[%s]:%s", host, port);
 	} else {
-		const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)info->ai_addr;
+		const struct sockaddr_in *in =
+			(const struct sockaddr_in *)(const void *)info->ai_addr;
 
 		(void)inet_ntop(AF_INET, &in->sin_addr, host, sizeof host);
 		(void)snprintf(ret, REDIS_ADDRESS_BYTES, "%s:%s", host, port);
@@ -125,7 +129,9 @@ static void format(const struct addrinfo *info, const char *port, char ret[REDIS
 
 static void *work(void *arg)
 {
-	const struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG };
+	const struct addrinfo hints = { .ai_family = AF_UNSPEC,
+					.ai_socktype = SOCK_STREAM,
+					.ai_flags = AI_ADDRCONFIG };
 	struct redis_lookup *l = arg;
 	struct addrinfo *all = NULL;
 	const int error = getaddrinfo(l->host, l->port, &hints, &all);
@@ -169,7 +175,8 @@ static int start_detached(struct redis_lookup *l)
 	return -error;
 }
 
-int redis_lookup_start(struct redis_lookups *all, const char *address, bool seed, struct redis_lookup **ret)
+int redis_lookup_start(struct redis_lookups *all, const char *address, bool seed,
+		       struct redis_lookup **ret)
 {
 	struct redis_lookup *l;
 	int r;
@@ -190,7 +197,8 @@ int redis_lookup_start(struct redis_lookups *all, const char *address, bool seed
 	return 0;
 }
 
-int redis_lookup_poll(struct redis_lookups *all, struct redis_lookup *l, char (*ret)[REDIS_ADDRESS_BYTES], uint32_t n)
+int redis_lookup_poll(struct redis_lookups *all, struct redis_lookup *l,
+		      char (*ret)[REDIS_ADDRESS_BYTES], uint32_t n)
 {
 	int found;
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_send.c - what goes out on a connection: the unsent places of its row, in order, through the socket or TLS.
- * Contract: redis_conn.h; the row: redis_conn_inner.h. Values are sealed here (redis_seal.h), piece by piece.
+ * redis_send.c - what goes out on a connection: the unsent places of its row, in order, through the
+ * socket or TLS. Contract: redis_conn.h; the row: redis_conn_inner.h. Values are sealed here
+ * (redis_seal.h), piece by piece.
  */
 #include "redis_conn_inner.h"
 
@@ -17,8 +18,9 @@ enum {
 };
 
 /*
- * Bytes `from`.. of a piece go out now, perhaps again, as the socket did not take them all: those that have not gone
- * through the MAC do so while they are in the cache. The last piece has the MAC, and is not reached before.
+ * Bytes `from`.. of a piece go out now, perhaps again, as the socket did not take them all: those
+ * that have not gone through the MAC do so while they are in the cache. The last piece has the MAC,
+ * and is not reached before.
  */
 static bool seal(struct redis_conn *c, struct redis_command *command, uint32_t piece, uint64_t from, uint64_t n)
 {

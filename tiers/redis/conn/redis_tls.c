@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_tls.c - what all TLS connections to Redis share: whom we trust, and who we are. Contract: redis_tls.h. Runs
- * once, before there are connections; our own files are not looked at again (OpenSSL opens the system's
- * directory of authorities when it needs one of them).
+ * redis_tls.c - what all TLS connections to Redis share: whom we trust, and who we are. Contract:
+ * redis_tls.h. Runs once, before there are connections; our own files are not looked at again
+ * (OpenSSL opens the system's directory of authorities when it needs one of them).
  */
 #include "redis_tls_inner.h"
 
@@ -77,7 +77,8 @@ static int trust(SSL_CTX *ssl, const char *ca_file, char *text, size_t n)
 	return r;
 }
 
-/* Not by OpenSSL from the file: what stdio reads into is neither wiped nor left out of core dumps. */
+/* Not by OpenSSL from the file: what stdio reads into is neither wiped nor left out of core dumps.
+ * */
 static bool use_key(SSL_CTX *ssl, const char *path)
 {
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);

@@ -6,13 +6,14 @@
  *	            └──────────┴──error──> failed: `error` and `words` stay
  *
  * Invariants
- *   T1 SSL_write() is called only when `out` has room for a whole record, so it never has to be repeated with the same
- *      bytes: a command that was given up before it went out can leave the row (redis_conn.c).
+ *   T1 SSL_write() is called only when `out` has room for a whole record, so it never has to be
+ *      repeated with the same bytes: a command that was given up before it went out can leave the
+ *      row (redis_conn.c).
  *   T2 a stream that failed or ended never goes on: each call says so again.
- *   T3 a server makes us keep no more than OpenSSL's buffers and `out`: where its own demands (key updates) fill that
- *      up while it reads nothing, the stream fails.
- *   T4 no call lasts as long as a server pleases: OpenSSL goes on by itself over messages that bring no data, so what
- *      it may read in one call is bounded.
+ *   T3 a server makes us keep no more than OpenSSL's buffers and `out`: where its own demands (key
+ *      updates) fill that up while it reads nothing, the stream fails.
+ *   T4 no call lasts as long as a server pleases: OpenSSL goes on by itself over messages that
+ *      bring no data, so what it may read in one call is bounded.
  */
 #include "redis_tls_inner.h"
 
@@ -38,7 +39,8 @@ enum {
 struct tls_stream {
 	SSL *ssl;
 	int fd;
-	bool dry;			/* the socket had no more when it was read last, or CALL_BYTES came: epoll tells */
+	/* the socket had no more when it was read last, or CALL_BYTES came: epoll tells */
+	bool dry;
 	bool must_read;			/* before anything can be written */
 	size_t call_bytes;		/* read in the call under way */
 	bool ended;
@@ -136,8 +138,8 @@ static int fail(struct tls_stream *s, int error, const char *words)
 	return -s->error;
 }
 
-/* An alert that somebody has to do something about. With TLS 1.3 a server looks at our certificate when the handshake
- * is over for us. */
+/* An alert that somebody has to do something about. With TLS 1.3 a server looks at our certificate
+ * when the handshake is over for us. */
 static bool is_refusal(int reason)
 {
 	switch (reason - SSL_AD_REASON_OFFSET) {
@@ -192,8 +194,8 @@ static int protocol_failed(struct tls_stream *s)
 }
 
 /*
- * What a call of OpenSSL that returned `r` meant. -EAGAIN: more is needed from the socket. 0: the server has ended the
- * stream. Another: fail()ed.
+ * What a call of OpenSSL that returned `r` meant. -EAGAIN: more is needed from the socket. 0: the
+ * server has ended the stream. Another: fail()ed.
  */
 static int meaning(struct tls_stream *s, int r)
 {
@@ -259,7 +261,8 @@ static int begin_stream(struct tls_stream *s, const struct redis_tls *tls, const
 	SSL_set_bio(s->ssl, bio, bio);
 	SSL_set_connect_state(s->ssl);
 	(void)snprintf(s->host, sizeof s->host, "%s", tls->name[0] && !any ? tls->name : host);
-	if (s->host[0] && s->host[strlen(s->host) - 1] == '.')	/* an absolute name: no certificate has that */
+	/* an absolute name: no certificate has that */
+	if (s->host[0] && s->host[strlen(s->host) - 1] == '.')
 		s->host[strlen(s->host) - 1] = 0;
 	if (any && is_numeric(s->host))
 		return 0;	/* no name to compare with, and none that may be sent */

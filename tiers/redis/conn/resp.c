@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * resp.c - framing of the Redis protocol. Contract: resp.h.
- * Source: Redis serialization protocol specification (RESP2, RESP3). Numbers are taken as Redis writes them and hiredis
- * accepts them: no plus, no leading zero, no -0; so what passes here hiredis parses too.
+ * resp.c - framing of the Redis protocol. Contract: resp.h. Source: Redis serialization protocol
+ * specification (RESP2, RESP3). Numbers are taken as Redis writes them and hiredis accepts them: no
+ * plus, no leading zero, no -0; so what passes here hiredis parses too.
  */
 #include "resp.h"
 
@@ -54,7 +54,8 @@ static enum content content_of(uint8_t kind)
 	}
 }
 
-/* 1: the line's first CR LF begins at *ret. 0: not there yet. A CR or LF alone is -EPROTO, as is a line beyond max. */
+/* 1: the line's first CR LF begins at *ret. 0: not there yet. A CR or LF alone is -EPROTO, as is a
+ * line beyond max. */
 static int line_end(const char *line, size_t n, size_t max, uint32_t *ret)
 {
 	const size_t window = n < max ? n : max;
@@ -185,7 +186,8 @@ static bool element_ends(struct resp_skip *s)
 			return false;
 		s->depth = top;
 		if (s->attribute[top])
-			return false;	/* it is no element itself: the one that it describes comes now */
+			/* it is no element itself: the one that it describes comes now */
+			return false;
 	}
 	return true;
 }
@@ -227,7 +229,8 @@ static int begin_element(struct resp_skip *s, uint8_t kind, const struct resp_li
 	if (s->elements == RESP_ELEMENTS)
 		return -EPROTO;
 	s->elements++;
-	switch (content_of(kind)) {	/* not line->kind: hiredis refuses a "*-1", too, that is nested too deep */
+	/* not line->kind: hiredis refuses a "*-1", too, that is nested too deep */
+	switch (content_of(kind)) {
 	case CONTENT_COUNT:
 	case CONTENT_PAIRS:
 		return open_aggregate(s, line);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * resp.h - framing of the Redis protocol (RESP2, and RESP3's types, so that an unexpected one can be stepped over):
- * where a reply begins and ends, with bounds on everything a server can make long. Pure: no I/O, no allocation, any
- * thread. Whoever wants a tree of a small reply feeds the framed bytes to hiredis.
+ * resp.h - framing of the Redis protocol (RESP2, and RESP3's types, so that an unexpected one can
+ * be stepped over): where a reply begins and ends, with bounds on everything an endpoint can make
+ * long. Pure: no I/O, no allocation, any thread. Whoever wants a tree of a small reply feeds the
+ * framed bytes to hiredis.
  */
 #ifndef KVTIER_RESP_H
 #define KVTIER_RESP_H
@@ -21,9 +22,21 @@ enum {
 #define RESP_BULK_BYTES ((uint64_t)512 << 20)
 
 enum resp_kind {
-	RESP_SIMPLE = '+', RESP_ERROR = '-', RESP_INTEGER = ':', RESP_BULK = '$', RESP_ARRAY = '*',
-	RESP_NIL = '_', RESP_BOOL = '#', RESP_DOUBLE = ',', RESP_BIG = '(', RESP_BULK_ERROR = '!', RESP_VERBATIM = '=',
-	RESP_MAP = '%', RESP_SET = '~', RESP_PUSH = '>', RESP_ATTRIBUTE = '|',
+	RESP_SIMPLE = '+',
+	RESP_ERROR = '-',
+	RESP_INTEGER = ':',
+	RESP_BULK = '$',
+	RESP_ARRAY = '*',
+	RESP_NIL = '_',
+	RESP_BOOL = '#',
+	RESP_DOUBLE = ',',
+	RESP_BIG = '(',
+	RESP_BULK_ERROR = '!',
+	RESP_VERBATIM = '=',
+	RESP_MAP = '%',
+	RESP_SET = '~',
+	RESP_PUSH = '>',
+	RESP_ATTRIBUTE = '|',
 };
 
 /* The first line of an element. */
@@ -33,20 +46,23 @@ struct resp_line {
 	uint64_t count;			/* BULK, BULK_ERROR, VERBATIM: bytes of the body (CR LF follow it); ARRAY, SET, PUSH:
 					 * elements; MAP, ATTRIBUTE: elements, twice the pairs */
 	int64_t integer;		/* INTEGER; BOOL: 1 or 0 */
-	const char *text;		/* SIMPLE, ERROR...: in the caller's buffer, not terminated */
+	/* SIMPLE, ERROR...: in the caller's buffer, not terminated */
+	const char *text;
 	uint32_t text_bytes;
 };
 
-/* 1: *ret is set. 0: the line is not complete yet; n is less than RESP_LINE_BYTES then. -EPROTO: it is none, too long
- * (as soon as that shows), has a CR or LF inside or a number that Redis would not write so ("007", "+1", "-0").
- * Streamed strings and aggregates ("$?", "*?") are -EPROTO. What a prefix of a line gets, the line gets. */
+/* 1: *ret is set. 0: the line is not complete yet; n is less than RESP_LINE_BYTES then. -EPROTO: it
+ * is none, too long (as soon as that shows), has a CR or LF inside or a number that Redis would not
+ * write so ("007", "+1", "-0"). Streamed strings and aggregates ("$?", "*?") are -EPROTO. What a
+ * prefix of a line gets, the line gets. */
 int resp_line(const void *bytes, size_t n, struct resp_line *ret);
 
 /*
- * Steps over one whole reply that comes in pieces, whatever it consists of. Attributes before a reply are part of it; a
- * push is a reply of its own, that nobody asked for: its first byte tells. Where the pieces are cut changes nothing.
- * What is accepted and has RESP2's types alone, hiredis accepts too. Work: a line that comes in pieces is looked at
- * again with each, at most RESP_LINE_BYTES; nothing else is looked at twice, and bodies not at all.
+ * Steps over one whole reply that comes in pieces, whatever it consists of. Attributes before a
+ * reply are part of it; a push is a reply of its own, that nobody asked for: its first byte tells.
+ * Where the pieces are cut changes nothing. What is accepted and has RESP2's types alone, hiredis
+ * accepts too. Work: a line that comes in pieces is looked at again with each, at most
+ * RESP_LINE_BYTES; nothing else is looked at twice, and bodies not at all.
  */
 struct resp_skip {
 	uint64_t body;			/* bytes of a bulk, with its CR LF, still to come */
@@ -57,12 +73,13 @@ struct resp_skip {
 };
 
 void resp_skip_begin(struct resp_skip *s);
-/* Takes from bytes; *ret_used of them are done with. 1: the reply has ended there, and s is as after begin; 0: more is
- * needed, what is left over (less than RESP_LINE_BYTES) comes again with more behind it; -EPROTO: *ret_used is where,
- * and s of no use any more. */
+/* Takes from bytes; *ret_used of them are done with. 1: the reply has ended there, and s is as
+ * after begin; 0: more is needed, what is left over (less than RESP_LINE_BYTES) comes again with
+ * more behind it; -EPROTO: *ret_used is where, and s of no use any more. */
 int  resp_skip(struct resp_skip *s, const void *bytes, size_t n, size_t *ret_used);
 
-/* Begins in the middle of a bulk's body: so many bytes of it and its CR LF are still to come, at least 1. */
+/* Begins in the middle of a bulk's body: so many bytes of it and its CR LF are still to come, at
+ * least 1. */
 void resp_skip_body(struct resp_skip *s, uint64_t body_left_with_crlf);
 
 #endif
