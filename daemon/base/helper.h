@@ -13,15 +13,14 @@
 #ifndef KVTIER_HELPER_H
 #define KVTIER_HELPER_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "workers.h"
 
 struct loop;
 struct helpers;
 
 /* Embedded in its owner; lent from helper_start() until `done` begins. */
 struct helper_job {
-	struct helper_job *next;
+	struct work work;			/* helper.c's */
 	void (*run)(struct helper_job *job);	/* on a helper thread */
 	void (*done)(struct helper_job *job);	/* on the core thread, from the loop; may start it again */
 };

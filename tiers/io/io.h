@@ -23,6 +23,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/base/workers.h"
+
 struct io;
 struct loop;
 
@@ -56,7 +58,8 @@ struct io_op {
 
 	/* io's own */
 	struct io_op *next, *previous;	/* in the queue of its state */
-	struct io_op *engine_next;	/* threads: on the way to and from the pool */
+	struct io *io;			/* threads: of this op */
+	struct work work;		/* threads: one transfer */
 	uint64_t start_ns;		/* when the transfer now in the disk was started */
 	uint32_t moved;			/* bytes behind us */
 	uint32_t tries;			/* without any byte moved */

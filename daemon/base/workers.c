@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * workers.c - see workers.h.
+ *
+ * Invariants
+ *   W1 work in the queue has a thread that is idle or on its way, or there are `threads` of them, or none could be
+ *      made.
+ *   W2 an ending thread joins the one that ended before it, and workers_close() joins the last: no thread outlives
+ *      the pool, and none has to be remembered.
+ *
+ * The owner thread's: lent, taken. The lock guards the rest. Take no locks while holding it but the mailbox's.
+ */
+#include "workers.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <time.h>
+
+#include "container_of.h"
+#include "loop.h"
+
+struct workers {
+	struct workers_conf conf;
+	struct loop_watch watch;
+	struct loop_poller poller;	/* finds what has ended without the kernel, while the loop spins */
+	struct mailbox ended;
+	struct mails taken;		/* out of it, for reap to go through */
+	uint32_t lent;
+	uint64_t unsaid_since;		/* the first ended that the owner was not told of; 0: none. Atomic */
+
+	pthread_mutex_t lock;
+	pthread_cond_t more, fewer;	/* work, or stopping; threads */
+	struct mails queue;		/* where there is no order */
+	uint32_t n_queued, n_threads, n_idle, n_started;
+	bool stopping;
+	bool any_ended;			/* a thread has; then: */
+	pthread_t last_ended;		/* it waits to be joined */
+};
+
+static struct work *work_of(struct mail *mail)
+{
+	return container_of(mail, struct work, mail);
+}
+
+/* --- the queue: with the lock held --- */
+
+static void queue_put(struct workers *w, struct work *work)
+{
+	w->n_queued++;
+	if (w->conf.order)
+		w->conf.order->put(w->conf.order_arg, work);
+	else
+		mails_append(&w->queue, &work->mail);
+}
+
+static void queue_put_back(struct workers *w, struct work *work)
+{
+	w->n_queued++;
+	if (w->conf.order)
+		w->conf.order->put_back(w->conf.order_arg, work);
+	else
+		mails_append(&w->queue, &work->mail);
+}
+
+static struct work *queue_take(struct workers *w)
+{
+	if (w->n_queued == 0)
+		return NULL;
+	w->n_queued--;
+	return w->conf.order ? w->conf.order->take(w->conf.order_arg) : work_of(mails_take(&w->queue));
+}
+
+static bool queue_has_more(struct workers *w, const struct work *ended)
+{
+	return w->conf.order && w->conf.order->more && w->conf.order->more(w->conf.order_arg, ended);
+}
+
+/* --- workers --- */
+
+static uint64_t clock_ns(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void tell(struct workers *w)
+{
+	__atomic_store_n(&w->unsaid_since, 0, __ATOMIC_RELAXED);
+	mailbox_tell(&w->ended);
+}
+
+void workers_tell(struct workers *w, uint64_t now_ns)
+{
+	const uint64_t since = __atomic_load_n(&w->unsaid_since, __ATOMIC_RELAXED);
+
+	if (since != 0 && now_ns >= since + w->conf.late_ns)
+		tell(w);
+}
+
+/* More of its kind follows soon: then the owner need not be told now. */
+static void finish(struct workers *w, struct work *work, bool more)
+{
+	struct mails one;
+	uint32_t untold;
+
+	mails_clear(&one);
+	mails_append(&one, &work->mail);
+	untold = mailbox_put(&w->ended, &one);
+	if (untold == 0)
+		return;
+	if (!more || untold >= w->conf.wake_batch)
+		tell(w);
+	else if (untold == 1)
+		__atomic_store_n(&w->unsaid_since, clock_ns(), __ATOMIC_RELAXED);
+}
+
+/* The next of the queue; NULL: the thread ends. With the lock held. */
+static struct work *next(struct workers *w)
+{
+	struct work *work;
+
+	w->n_idle++;
+	while (!(work = queue_take(w)) && !w->stopping && w->n_idle <= w->conf.keep)
+		(void)pthread_cond_wait(&w->more, &w->lock);
+	w->n_idle--;
+	return work;
+}
+
+/* With the lock held, which it lets go of. */
+static void end_thread(struct workers *w)
+{
+	const bool any = w->any_ended;
+	const pthread_t before = w->last_ended;
+
+	w->any_ended = true;
+	w->last_ended = pthread_self();
+	w->n_threads--;
+	(void)pthread_cond_signal(&w->fewer);
+	(void)pthread_mutex_unlock(&w->lock);
+	if (any)
+		(void)pthread_join(before, NULL);
+}
+
+static void *work_on(void *arg)
+{
+	struct workers *w = arg;
+	struct work *work;
+	uint32_t number;
+
+	(void)pthread_mutex_lock(&w->lock);
+	number = w->n_started++;
+	while ((work = next(w)) != NULL) {
+		enum work_end end;
+		bool more;
+
+		(void)pthread_mutex_unlock(&w->lock);
+		end = work->run(work, number);
+		(void)pthread_mutex_lock(&w->lock);
+		if (end == WORK_AGAIN) {
+			queue_put_back(w, work);
+			continue;
+		}
+		more = queue_has_more(w, work);
+		(void)pthread_mutex_unlock(&w->lock);
+		finish(w, work, more);
+		(void)pthread_mutex_lock(&w->lock);
+	}
+	end_thread(w);
+	return NULL;
+}
+
+/* With the lock held. */
+static int add_thread(struct workers *w)
+{
+	sigset_t all, before;
+	pthread_attr_t attr;
+	pthread_t thread;
+	int error = pthread_attr_init(&attr);
+
+	if (error)
+		return -error;
+	if (w->conf.stack_bytes > 0)
+		(void)pthread_attr_setstacksize(&attr, w->conf.stack_bytes);
+	(void)sigfillset(&all);
+	(void)sigdelset(&all, SIGBUS);
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = pthread_create(&thread, &attr, work_on, w);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	(void)pthread_attr_destroy(&attr);
+	w->n_threads += error == 0;
+	return -error;
+}
+
+/* --- the owner --- */
+
+static void submit_locked(struct workers *w, struct work *work)
+{
+	w->lent++;
+	queue_put(w, work);
+	if (w->n_queued > w->n_idle && w->n_threads < w->conf.threads)
+		(void)add_thread(w);
+}
+
+int workers_submit(struct workers *w, struct work *work)
+{
+	if (w->conf.depth > 0 && w->lent >= w->conf.depth)
+		return -EAGAIN;
+	(void)pthread_mutex_lock(&w->lock);
+	submit_locked(w, work);
+	(void)pthread_mutex_unlock(&w->lock);
+	(void)pthread_cond_signal(&w->more);
+	return 0;
+}
+
+void workers_submit_all(struct workers *w, struct mails *mails)
+{
+	const uint32_t n = mails->n;
+	struct mail *mail;
+
+	assert(w->conf.depth == 0);
+	(void)pthread_mutex_lock(&w->lock);
+	while ((mail = mails_take(mails)) != NULL)
+		submit_locked(w, work_of(mail));
+	(void)pthread_mutex_unlock(&w->lock);
+	for (uint32_t i = 0; i < n; i++)
+		(void)pthread_cond_signal(&w->more);
+}
+
+uint32_t workers_lent(const struct workers *w)
+{
+	return w->lent;
+}
+
+uint32_t workers_reap(struct workers *w, uint32_t most)
+{
+	uint32_t n = 0;
+
+	mailbox_take(&w->ended, &w->taken);
+	for (; n < most && w->taken.n > 0; n++) {
+		struct work *work = work_of(mails_take(&w->taken));
+
+		w->lent--;
+		work->done(work);
+	}
+	return n;
+}
+
+int workers_fd(const struct workers *w)
+{
+	return w->ended.fd;
+}
+
+static void on_ended(struct loop_watch *watch, uint32_t events)
+{
+	struct workers *w = container_of(watch, struct workers, watch);
+
+	(void)events;
+	mailbox_hear(&w->ended);
+	(void)workers_reap(w, UINT32_MAX);
+}
+
+static bool on_poll(struct loop_poller *poller)
+{
+	struct workers *w = container_of(poller, struct workers, poller);
+
+	return w->lent > 0 && workers_reap(w, UINT32_MAX) > 0;
+}
+
+static int start(struct workers *w)
+{
+	const uint32_t n = w->conf.keep < w->conf.threads ? 1 : w->conf.threads;
+	int r = 0;
+
+	if (w->conf.loop) {
+		w->watch = (struct loop_watch){ .fd = w->ended.fd, .ready = on_ended };
+		w->poller.poll = on_poll;
+		r = loop_add(w->conf.loop, &w->watch, EPOLLIN);
+		if (r) {
+			w->conf.loop = NULL;
+			return r;
+		}
+		loop_poller_add(w->conf.loop, &w->poller);
+	}
+	(void)pthread_mutex_lock(&w->lock);
+	while (r == 0 && w->n_threads < n)
+		r = add_thread(w);
+	(void)pthread_mutex_unlock(&w->lock);
+	return r;
+}
+
+int workers_open(const struct workers_conf *conf, struct workers **ret)
+{
+	struct workers *w = calloc(1, sizeof *w);
+	int r;
+
+	assert(conf->threads > 0);
+	if (!w)
+		return -ENOMEM;
+	w->conf = *conf;
+	mails_clear(&w->taken);
+	mails_clear(&w->queue);
+	r = mailbox_open(&w->ended);
+	if (r) {
+		free(w);
+		return r;
+	}
+	(void)pthread_mutex_init(&w->lock, NULL);
+	(void)pthread_cond_init(&w->more, NULL);
+	(void)pthread_cond_init(&w->fewer, NULL);
+	r = start(w);
+	if (r)
+		workers_close(w);
+	else
+		*ret = w;
+	return r;
+}
+
+void workers_close(struct workers *w)
+{
+	if (!w)
+		return;
+	(void)pthread_mutex_lock(&w->lock);
+	w->stopping = true;
+	(void)pthread_cond_broadcast(&w->more);
+	while (w->n_threads > 0)
+		(void)pthread_cond_wait(&w->fewer, &w->lock);
+	(void)pthread_mutex_unlock(&w->lock);
+	if (w->any_ended)
+		(void)pthread_join(w->last_ended, NULL);
+	if (w->conf.loop) {
+		loop_poller_remove(w->conf.loop, &w->poller);
+		loop_remove(w->conf.loop, &w->watch);
+	}
+	mailbox_close(&w->ended);
+	(void)pthread_cond_destroy(&w->more);
+	(void)pthread_cond_destroy(&w->fewer);
+	(void)pthread_mutex_destroy(&w->lock);
+	free(w);
+}
