@@ -32,6 +32,7 @@
 #include "daemon/base/container_of.h"
 #include "daemon/kvtierd.h"
 #include "daemon/base/log.h"
+#include "daemon/base/socket.h"
 
 enum { ACCEPT_PAUSE_MS = 1000 };
 
@@ -305,25 +306,6 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 		listen_update(ctl);
 }
 
-int ctl_remove_stale(const struct sockaddr_un *address)
-{
-	struct stat st;
-	int fd, r;
-
-	if (lstat(address->sun_path, &st) < 0)
-		return errno == ENOENT ? 0 : -errno;
-	if (!S_ISSOCK(st.st_mode))
-		return -EEXIST;
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -errno;
-	r = connect(fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ? -errno : 0;
-	(void)close(fd);
-	if (r != -ECONNREFUSED && r != -ENOENT)
-		return -EADDRINUSE;
-	return unlink(address->sun_path) < 0 && errno != ENOENT ? -errno : 0;
-}
-
 static int listen_at(struct ctl *ctl, uint32_t mode)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
@@ -333,7 +315,7 @@ static int listen_at(struct ctl *ctl, uint32_t mode)
 	if (strlen(ctl->path) >= sizeof(address.sun_path))
 		return -ENAMETOOLONG;
 	memcpy(address.sun_path, ctl->path, strlen(ctl->path) + 1);
-	r = ctl_remove_stale(&address);
+	r = socket_remove_stale(&address);
 	if (r < 0)
 		return r;
 	ctl->watch.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

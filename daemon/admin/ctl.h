@@ -17,7 +17,6 @@
 
 struct kvtierd;
 struct ctl;
-struct sockaddr_un;
 
 enum {
 	CTL_MAX_REQUEST = 512, /* bytes; also at most CTL_MAX_WORDS words */
@@ -32,9 +31,5 @@ enum {
  * bytes) says what went wrong. d->ctl may still be NULL while it is asked. */
 int ctl_open(struct kvtierd *d, struct ctl **ret, char *text, size_t n);
 void ctl_close(struct ctl *ctl); /* NULL is fine */
-
-/* Removes a socket file that nobody answers, as server.c does with its own. -EADDRINUSE: somebody answers; -EEXIST:
- * it is no socket. */
-int ctl_remove_stale(const struct sockaddr_un *address);
 
 #endif

@@ -25,7 +25,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "daemon/admin/ctl.h"
+#include "daemon/base/socket.h"
 #include "daemon/base/container_of.h"
 #include "daemon/kvtierd.h"
 #include "daemon/op/op.h"
@@ -378,7 +378,7 @@ static int open_listener(const struct config *config, int *ret, char *text, size
 	int fd, r;
 
 	memcpy(address.sun_path, path, strnlen(path, sizeof address.sun_path - 1));
-	r = ctl_remove_stale(&address);
+	r = socket_remove_stale(&address);
 	if (r) {
 		snprintf(text, n, "[socket] path: %s %s", path, r == -EADDRINUSE ? "is another daemon's: it answers there" :
 			 r == -EEXIST ? "exists and is no socket" : strerror(-r));

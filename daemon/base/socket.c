@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * socket.c - see socket.h.
+ */
+#include "socket.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+int socket_remove_stale(const struct sockaddr_un *address)
+{
+	struct stat st;
+	int fd, r;
+
+	if (lstat(address->sun_path, &st) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (!S_ISSOCK(st.st_mode))
+		return -EEXIST;
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	r = connect(fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ? -errno : 0;
+	(void)close(fd);
+	if (r != -ECONNREFUSED && r != -ENOENT)
+		return -EADDRINUSE;
+	return unlink(address->sun_path) < 0 && errno != ENOENT ? -errno : 0;
+}
