@@ -39,6 +39,11 @@ struct command {
 struct option;
 struct stats;
 
+/* command_NAME of each command of tbl_ctl.h; argv[0]: the command. The exit status. */
+#define CTL(name, where, arguments, prose, example)                                                          \
+	int command_##name(struct context *context, int argc, char **argv);
+#include "daemon/admin/tbl_ctl.h"
+
 /* kvtierctl.c */
 /* getopt_long(3) with --json, --help and --socket, which every command takes, dealt with. -1 at the end, else
  * the option's value; on a mistake or --help it exits. */
@@ -49,26 +54,13 @@ void usage_error(const struct context *context, const char *format, ...)
 void no_more_arguments(const struct context *context, int argc, char **argv); /* after context_option's -1 */
 
 /* kvtierctl_stats.c */
-int command_stats(struct context *context, int argc, char **argv);
 /* Maps the stats page; NULL: said why on stderr, and the caller exits with EXIT_NO_DAEMON. */
 const struct stats *stats_page(const struct context *context);
 uint64_t clock_ns(void); /* CLOCK_MONOTONIC */
 
 /* kvtierctl_status.c */
-int command_status(struct context *context, int argc, char **argv);
-int command_version(struct context *context, int argc, char **argv);
 /* "kvtierd 0.1.0, pid 42, up 3h 2m, device cpu, kernels avx2" */
 char *daemon_line(const struct stats *stats, char *ret, size_t n);
-
-/* kvtierctl_admin.c */
-int command_clients(struct context *context, int argc, char **argv);
-int command_spaces(struct context *context, int argc, char **argv);
-int command_evict(struct context *context, int argc, char **argv);
-int command_disks(struct context *context, int argc, char **argv);
-int command_endpoints(struct context *context, int argc, char **argv);
-int command_verify(struct context *context, int argc, char **argv);
-int command_flush(struct context *context, int argc, char **argv);
-int command_purge(struct context *context, int argc, char **argv);
 
 /* kvtierctl_ask.c */
 struct reply {
@@ -77,9 +69,6 @@ struct reply {
 };
 /* words[0]: the command. EXIT_FINE with the whole text, or what to exit with, said why on stderr. */
 int ask(const struct context *context, int argc, const char *const *words, struct reply *reply);
-
-/* kvtierctl_format.c */
-int command_format(struct context *context, int argc, char **argv);
 
 /* kvtierctl_text.c */
 char *text_bytes(uint64_t bytes, char *ret, size_t n); /* "1.5 GiB" */

@@ -2,6 +2,7 @@
 /*
  * kvtierctl_admin.c - commands that the daemon answers (asking: kvtierctl_ask.c): what comes back, for people.
  */
+#include <assert.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <json-c/json.h>
@@ -13,13 +14,23 @@
 
 /* --- a list of objects as a table --- */
 
-enum format { FORMAT_TEXT, FORMAT_NUMBER, FORMAT_BYTES, FORMAT_AGE, FORMAT_WAIT_MS };
+enum column_kind {
+	COLUMN_TEXT,
+	COLUMN_BOOL,
+	COLUMN_HEX,
+	COLUMN_NUMBER, /* this and those below stand at the right of their column */
+	COLUMN_BYTES,
+	COLUMN_AGE,
+	COLUMN_WAIT_MS,
+};
 
 struct column {
-	const char *title;
-	const char *name; /* in the JSON objects */
-	enum format format;
+	const char *title; /* "": not shown */
+	const char *name;  /* in the JSON objects */
+	enum column_kind kind;
 };
+
+enum { MAX_COLUMNS = 32 };
 
 static void print_cell(struct table *table, struct json_object *row, const struct column *column)
 {
@@ -27,17 +38,18 @@ static void print_cell(struct table *table, struct json_object *row, const struc
 	char text[64] = "";
 
 	if (!json_object_object_get_ex(row, column->name, &value)) {
-		table_cell(table, "?"); /* an older daemon */
+		/* an age may be absent; nothing else, unless the daemon is an older one */
+		table_cell(table, column->kind == COLUMN_AGE ? "" : "?");
 		return;
 	}
-	switch (column->format) {
-	case FORMAT_BYTES:
+	switch (column->kind) {
+	case COLUMN_BYTES:
 		table_cell(table, text_bytes(json_object_get_uint64(value), text, sizeof(text)));
 		break;
-	case FORMAT_AGE:
+	case COLUMN_AGE:
 		table_cell(table, text_age(json_object_get_uint64(value), text, sizeof(text)));
 		break;
-	case FORMAT_WAIT_MS:	/* 0: waits for nothing */
+	case COLUMN_WAIT_MS:
 		if (json_object_get_uint64(value) > 0)
 			snprintf(text, sizeof(text), "%.1f s", (double)json_object_get_uint64(value) / 1e3);
 		table_cell(table, text);
@@ -49,9 +61,11 @@ static void print_cell(struct table *table, struct json_object *row, const struc
 
 static int print_rows(struct json_object *root, const char *name, const struct column *columns, size_t n)
 {
+	const struct column *shown[MAX_COLUMNS];
+	bool right[MAX_COLUMNS];
 	struct json_object *rows = NULL;
 	struct table *table;
-	bool right[32] = { false };
+	size_t n_shown = 0;
 
 	if (!json_object_object_get_ex(root, name, &rows) || !json_object_is_type(rows, json_type_array))
 		return EXIT_FAILED;
@@ -59,14 +73,19 @@ static int print_rows(struct json_object *root, const char *name, const struct c
 		printf("no %s\n", name);
 		return EXIT_FINE;
 	}
-	table = table_new(n);
 	for (size_t i = 0; i < n; i++) {
-		right[i] = columns[i].format != FORMAT_TEXT;
-		table_cell(table, columns[i].title);
+		if (columns[i].title[0] == '\0')
+			continue;
+		assert(n_shown < MAX_COLUMNS);
+		right[n_shown] = columns[i].kind >= COLUMN_NUMBER;
+		shown[n_shown++] = &columns[i];
 	}
+	table = table_new(n_shown);
+	for (size_t i = 0; i < n_shown; i++)
+		table_cell(table, shown[i]->title);
 	for (size_t row = 0; row < json_object_array_length(rows); row++) {
-		for (size_t i = 0; i < n; i++)
-			print_cell(table, json_object_array_get_idx(rows, row), &columns[i]);
+		for (size_t i = 0; i < n_shown; i++)
+			print_cell(table, json_object_array_get_idx(rows, row), shown[i]);
 	}
 	table_print(table, right);
 	return EXIT_FINE;
@@ -106,22 +125,8 @@ static int list(struct context *context, int argc, char **argv, const struct col
 int command_clients(struct context *context, int argc, char **argv)
 {
 	static const struct column columns[] = {
-		{ "ID", "id", FORMAT_NUMBER },
-		{ "PID", "pid", FORMAT_NUMBER },
-		{ "UID", "uid", FORMAT_NUMBER },
-		{ "TENANT", "tenant", FORMAT_TEXT },
-		{ "NAME", "name", FORMAT_TEXT },
-		{ "STATE", "state", FORMAT_TEXT },
-		{ "PATH", "path", FORMAT_TEXT },
-		{ "SPACES", "spaces", FORMAT_NUMBER },
-		{ "REGIONS", "regions", FORMAT_NUMBER },
-		{ "MEMORY", "region_bytes", FORMAT_BYTES },
-		{ "OPS", "ops", FORMAT_NUMBER },
-		{ "PAGES", "pages", FORMAT_NUMBER },
-		{ "STORED", "stored_blocks", FORMAT_NUMBER },
-		{ "LOADED", "loaded_blocks", FORMAT_NUMBER },
-		{ "MISSED", "missed_blocks", FORMAT_NUMBER },
-		{ "AGE", "age_s", FORMAT_AGE },
+#define CLIENTS_COLUMN(title, name, kind, value) { title, #name, COLUMN_##kind },
+#include "daemon/admin/tbl_lists.h"
 	};
 
 	return list(context, argc, argv, columns, sizeof(columns) / sizeof(columns[0]));
@@ -130,28 +135,8 @@ int command_clients(struct context *context, int argc, char **argv)
 int command_spaces(struct context *context, int argc, char **argv)
 {
 	static const struct column columns[] = {
-		{ "NUMBER", "number", FORMAT_NUMBER },
-		{ "TENANT", "tenant", FORMAT_TEXT },
-		{ "MODEL", "model", FORMAT_TEXT },
-		{ "CONVENTION", "convention", FORMAT_TEXT },
-		{ "DTYPE", "dtype", FORMAT_TEXT },
-		{ "CODEC", "codec", FORMAT_TEXT },
-		{ "LAYERS", "layers", FORMAT_NUMBER },
-		{ "HEADS", "kv_heads", FORMAT_NUMBER },
-		{ "DIM-K", "head_dim_k", FORMAT_NUMBER },
-		{ "DIM-V", "head_dim_v", FORMAT_NUMBER },
-		{ "TOKENS", "block_tokens", FORMAT_NUMBER },
-		{ "RANK", "rank", FORMAT_NUMBER },
-		{ "LOGICAL", "logical_bytes", FORMAT_BYTES },
-		{ "IMAGE", "image_bytes", FORMAT_BYTES },
-		{ "STATE", "state", FORMAT_TEXT },
-		{ "OPEN", "opened", FORMAT_NUMBER },
-		{ "IDLE", "idle_s", FORMAT_AGE },
-		{ "BLOCKS", "blocks", FORMAT_NUMBER },
-		{ "BYTES", "bytes", FORMAT_BYTES },
-		{ "STORED", "stored_blocks", FORMAT_NUMBER },
-		{ "LOADED", "loaded_blocks", FORMAT_NUMBER },
-		{ "RAW", "raw_blocks", FORMAT_NUMBER },
+#define SPACES_COLUMN(title, name, kind, value) { title, #name, COLUMN_##kind },
+#include "daemon/admin/tbl_lists.h"
 	};
 
 	return list(context, argc, argv, columns, sizeof(columns) / sizeof(columns[0]));
@@ -215,17 +200,8 @@ int command_evict(struct context *context, int argc, char **argv)
 int command_disks(struct context *context, int argc, char **argv)
 {
 	static const struct column columns[] = {
-		{ "PATH", "path", FORMAT_TEXT },
-		{ "STATE", "state", FORMAT_TEXT },
-		{ "CAPACITY", "capacity_bytes", FORMAT_BYTES },
-		{ "LIVE", "live_bytes", FORMAT_BYTES },
-		{ "SEGMENT", "segment_bytes", FORMAT_BYTES },
-		{ "WRITTEN", "written_bytes", FORMAT_BYTES },
-		{ "READ", "read_bytes", FORMAT_BYTES },
-		{ "CARRIED", "carried_bytes", FORMAT_BYTES },
-		{ "ERRORS-R", "read_errors", FORMAT_NUMBER },
-		{ "ERRORS-W", "write_errors", FORMAT_NUMBER },
-		{ "WHY", "text", FORMAT_TEXT },
+#define DISKS_COLUMN(title, name, kind, value) { title, #name, COLUMN_##kind },
+#include "daemon/admin/tbl_lists.h"
 	};
 
 	return list(context, argc, argv, columns, sizeof(columns) / sizeof(columns[0]));
@@ -241,9 +217,8 @@ static bool is_verified(struct json_object *root)
 static void print_verified(struct json_object *root)
 {
 	static const struct column columns[] = {
-		{ "TIER", "tier", FORMAT_TEXT },	  { "DISK", "disk", FORMAT_NUMBER },
-		{ "SEGMENT", "segment", FORMAT_NUMBER }, { "TENANT", "tenant", FORMAT_TEXT },
-		{ "SPACE", "space", FORMAT_NUMBER },	  { "KEY", "key", FORMAT_TEXT },
+#define BAD_COLUMN(title, name, kind, value) { title, #name, COLUMN_##kind },
+#include "daemon/admin/tbl_lists.h"
 	};
 	struct json_object *dropped = NULL;
 	const uint64_t bad = number_at(root, "bad_blocks");
@@ -340,18 +315,8 @@ int command_purge(struct context *context, int argc, char **argv)
 int command_endpoints(struct context *context, int argc, char **argv)
 {
 	static const struct column columns[] = {
-		{ "ADDRESS", "address", FORMAT_TEXT },
-		{ "STATE", "state", FORMAT_TEXT },
-		{ "TLS", "tls", FORMAT_TEXT },
-		{ "SLOTS", "slots", FORMAT_NUMBER },
-		{ "CONNECTIONS", "connections", FORMAT_NUMBER },
-		{ "IN FLIGHT", "in_flight", FORMAT_NUMBER },
-		{ "HITS", "hits", FORMAT_NUMBER },
-		{ "RECEIVED", "received_bytes", FORMAT_BYTES },
-		{ "SENT", "sent_bytes", FORMAT_BYTES },
-		{ "TIMEOUTS", "timeouts", FORMAT_NUMBER },
-		{ "RETRY", "retry_in_ms", FORMAT_WAIT_MS },
-		{ "WHY", "text", FORMAT_TEXT },
+#define ENDPOINTS_COLUMN(title, name, kind, value) { title, #name, COLUMN_##kind },
+#include "daemon/admin/tbl_lists.h"
 	};
 
 	return list(context, argc, argv, columns, sizeof(columns) / sizeof(columns[0]));

@@ -66,6 +66,12 @@ int ctl_no_arguments(struct kvtierd *d, struct ctl_request *request, char *sente
 	return -EINVAL;
 }
 
+void ctl_age(struct json *json, const char *name, uint64_t seconds)
+{
+	if (seconds != LIST_NONE)
+		json_number(json, name, seconds);
+}
+
 static const char *path_name(const struct conn_row *row)
 {
 	if (row->shared && row->staged)
@@ -75,32 +81,24 @@ static const char *path_name(const struct conn_row *row)
 
 static bool client_row(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end)
 {
-	struct conn_row row;
+	struct conn_row found, *row = &found;
 
-	*ret_end = d->server == NULL || !server_row(d->server, position, &row);
+	*ret_end = d->server == NULL || !server_row(d->server, position, row);
 	if (*ret_end)
 		return false;
-	json_print(json, "{\"id\":%" PRIu32 ",\"pid\":%d,\"uid\":%u,\"name\":", row.id, (int)row.pid,
-		   (unsigned)row.uid);
-	json_string(json, row.name);
-	json_print(json, ",\"tenant\":");
-	json_string(json, row.tenant);
-	json_print(json,
-		   ",\"state\":\"%s\",\"path\":\"%s\",\"spaces\":%" PRIu32 ",\"regions\":%" PRIu32 ",\"region_bytes\":%" PRIu64
-		   ",\"ops\":%" PRIu32 ",\"pages\":%" PRIu64 ",\"stored_blocks\":%" PRIu64 ",\"loaded_blocks\":%" PRIu64
-		   ",\"missed_blocks\":%" PRIu64 ",\"sparse_blocks\":%" PRIu64 ",\"age_s\":%" PRIu64 "}",
-		   row.ending ? "ending" : "open", path_name(&row), row.spaces, row.regions, row.region_bytes, row.ops,
-		   row.pages, row.stored_blocks, row.loaded_blocks, row.missed_blocks, row.sparse_blocks,
-		   row.age_ns / 1000000000u);
+	json_print(json, "{");
+#define CLIENTS_COLUMN(title, name, kind, value) CTL_##kind(json, name, value);
+#include "tbl_lists.h"
+	json_print(json, "}");
 	return true;
 }
 
-static int clients_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
+int clients_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
 {
 	return ctl_no_arguments(d, request, sentence, n);
 }
 
-static enum ctl_progress clients_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+enum ctl_progress clients_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
 {
 	return ctl_list(d, request, json, "clients", client_row);
 }
@@ -132,80 +130,61 @@ static const char *codec_name(uint32_t codec)
 	return name_of(names, sizeof(names) / sizeof(names[0]), codec);
 }
 
-static void space_identity(const struct space *space, struct json *json)
+static const char *space_state(const struct space *space)
 {
-	json_print(json, "{\"number\":%" PRIu32 ",\"known\":%s,\"id\":\"", space->number,
-		   space->known ? "true" : "false");
-	for (size_t i = 0; i < sizeof(space->id); i++)
-		json_print(json, "%02x", space->id[i]);
-	json_print(json, "\",\"tenant\":");
-	json_string(json, space->tenant);
-	json_print(json, ",\"model\":");
-	json_string(json, space->wire.model);
-	json_print(json, ",\"convention\":");
-	json_string(json, space->wire.convention);
-	json_print(json, ",\"extras\":");
-	json_string(json, space->wire.extras);
+	return space->going ? "going" : space->opened ? "open" : space->known ? "idle" : "unknown";
 }
 
-/* Image bytes in both tiers count once. idle_s: since it was closed, absent while it is open or was not opened yet. */
-static void space_use(const struct kvtierd *d, const struct space *space, struct json *json)
+/* LIST_NONE: it is open, or was not opened yet. */
+static uint64_t space_idle_s(const struct kvtierd *d, const struct space *space)
 {
-	const char *state = space->going ? "going" : space->opened ? "open" : space->known ? "idle" : "unknown";
+	return space->idle_ns ? (loop_now(d->loop) - space->idle_ns) / 1000000000u : LIST_NONE;
+}
+
+static uint32_t space_blocks(const struct kvtierd *d, const struct space *space)
+{
+	return d->blocks ? blocks_space_count(d->blocks, space->number) : 0;
+}
+
+/* Image bytes; those of a block in both tiers count once. */
+static uint64_t space_bytes(const struct kvtierd *d, const struct space *space)
+{
 	uint64_t bytes = 0;
 
 	for (uint32_t variant = 0; variant < 2 && d->blocks; variant++)
 		bytes += (uint64_t)blocks_space_variant_count(d->blocks, space->number, variant) *
 			 space->variant_bytes[variant];
-	json_print(json, ",\"state\":\"%s\",\"bytes\":%" PRIu64, state, bytes);
-	if (space->idle_ns)
-		json_print(json, ",\"idle_s\":%" PRIu64, (loop_now(d->loop) - space->idle_ns) / 1000000000u);
+	return bytes;
 }
 
 static bool space_row(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end)
 {
-	const struct space *space;
-	uint32_t blocks;
+	const struct space *row;
 
 	*ret_end = d->spaces == NULL || position >= spaces_numbers(d->spaces);
 	if (*ret_end)
 		return false;
-	space = space_at(d->spaces, position);
-	if (space == NULL)
+	row = space_at(d->spaces, position);
+	if (row == NULL)
 		return false;
-	blocks = d->blocks == NULL ? 0 : blocks_space_count(d->blocks, position);
-	space_identity(space, json);
-	space_use(d, space, json);
-	json_print(json,
-		   ",\"dtype\":\"%s\",\"codec\":\"%s\",\"layers\":%" PRIu32 ",\"kv_heads\":%" PRIu32
-		   ",\"head_dim_k\":%" PRIu32 ",\"head_dim_v\":%" PRIu32 ",\"block_tokens\":%" PRIu32
-		   ",\"rank\":%" PRIu32 ",\"world\":%" PRIu32 ",\"typed_segments\":%" PRIu32
-		   ",\"typed_values\":%" PRIu32 ",\"opaque_bytes\":%" PRIu32,
-		   dtype_name(space->geometry.dtype), codec_name(space->codec), space->geometry.layers,
-		   space->geometry.kv_heads, space->geometry.head_dim_k, space->geometry.head_dim_v,
-		   space->geometry.block_tokens, space->wire.rank, space->wire.world,
-		   space->geometry.typed_segments, space->geometry.typed_values,
-		   space->geometry.opaque_bytes);
-	json_print(json,
-		   ",\"logical_bytes\":%" PRIu32 ",\"image_bytes\":%" PRIu32 ",\"opened\":%" PRIu32
-		   ",\"blocks\":%" PRIu32 ",\"stored_blocks\":%" PRIu64 ",\"loaded_blocks\":%" PRIu64
-		   ",\"raw_blocks\":%" PRIu64 "}",
-		   space->shape.logical_bytes, space->shape.image_bytes, space->opened, blocks,
-		   space->stored_blocks, space->loaded_blocks, space->raw_blocks);
+	json_print(json, "{");
+#define SPACES_COLUMN(title, name, kind, value) CTL_##kind(json, name, value);
+#include "tbl_lists.h"
+	json_print(json, "}");
 	return true;
 }
 
-static int spaces_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
+int spaces_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
 {
 	return ctl_no_arguments(d, request, sentence, n);
 }
 
-static enum ctl_progress spaces_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+enum ctl_progress spaces_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
 {
 	return ctl_list(d, request, json, "spaces", space_row);
 }
 
-static int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
+int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
 {
 	char *end = NULL;
 
@@ -230,7 +209,7 @@ static int evict_start(struct kvtierd *d, struct ctl_request *request, char *sen
 	return -EINVAL;
 }
 
-static enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
 {
 	const struct mover_counts before = d->moved;
 	const uint64_t freed =
@@ -256,14 +235,21 @@ static enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *reque
 	return CTL_LAST;
 }
 
-/* Those of tbl_ctl.h that are asked here; NAME_start, NAME_next and NAME_end are their functions. */
-#define CTL_local(name)
-#define CTL_admin(name)                             { #name, name##_start, name##_next, NULL },
-#define CTL_waits(name)                             { #name, name##_start, name##_next, name##_end },
-#define CTL(name, where, arguments, prose, example) CTL_##where(name)
+#define COMMAND_local(name)
+#define COMMAND_admin(name)                         { #name, name##_start, name##_next, NULL },
+#define COMMAND_waits(name)                         { #name, name##_start, name##_next, name##_end },
+#define CTL(name, where, arguments, prose, example) COMMAND_##where(name)
 static const struct ctl_command commands[] = {
 #include "tbl_ctl.h"
 };
+
+#define NAME_local(name)
+#define NAME_admin(name)                            ", " #name
+#define NAME_waits(name)                            ", " #name
+#define CTL(name, where, arguments, prose, example) NAME_##where(name)
+static const char names[] =
+#include "tbl_ctl.h"
+	;
 
 int ctl_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
 {
@@ -278,9 +264,8 @@ int ctl_start(struct kvtierd *d, struct ctl_request *request, char *sentence, si
 	if (strcmp(request->words[0], "devices") == 0)
 		snprintf(sentence, n, "devices: the disks of the NVMe tier are shown by kvtierctl disks");
 	else
-		snprintf(sentence, n,
-			 "%s: no such command; this daemon knows clients, spaces, disks, endpoints, evict, flush, purge, verify",
-			 log_escape(request->words[0], shown, sizeof(shown)));
+		snprintf(sentence, n, "%s: no such command; this daemon knows %s",
+			 log_escape(request->words[0], shown, sizeof(shown)), names + strlen(", "));
 	return -EINVAL;
 }
 

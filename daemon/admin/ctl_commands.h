@@ -60,24 +60,30 @@ void ctl_end(struct kvtierd *d, struct ctl_request *request);
 
 /* For a list: writes one row, returns whether it did; *ret_end: there are none from here on. */
 typedef bool ctl_row_fn(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end);
+/* The members of a row by the kinds of tbl_lists.h. */
+#define LIST_NONE			UINT64_MAX
+#define CTL_TEXT(json, name, value)	json_text(json, #name, value)
+#define CTL_BOOL(json, name, value)	json_bool(json, #name, value)
+#define CTL_HEX(json, name, value)	json_hex(json, #name, value, sizeof(value))
+#define CTL_NUMBER(json, name, value)	json_number(json, #name, value)
+#define CTL_BYTES(json, name, value)	json_number(json, #name, value)
+#define CTL_WAIT_MS(json, name, value)	json_number(json, #name, value)
+#define CTL_AGE(json, name, value)	ctl_age(json, #name, value)
+void ctl_age(struct json *json, const char *name, uint64_t seconds);
 /* The rows that fit into one packet, each whole; a command's next(). */
 enum ctl_progress ctl_list(struct kvtierd *d, struct ctl_request *request, struct json *json, const char *name,
 			   ctl_row_fn *row);
 int ctl_no_arguments(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
 
-/* ctl_nvme.c and ctl_redis.c: those of tbl_ctl.h that ctl_commands.c has not. */
-int disks_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
-int endpoints_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
-int verify_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
-int flush_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
-int purge_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);
-enum ctl_progress disks_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
-enum ctl_progress endpoints_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
-enum ctl_progress verify_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
-enum ctl_progress flush_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
-enum ctl_progress purge_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
-void verify_end(struct kvtierd *d, struct ctl_request *request);
-void flush_end(struct kvtierd *d, struct ctl_request *request);
-void purge_end(struct kvtierd *d, struct ctl_request *request);
+/* NAME_start, NAME_next and, of a command that waits, NAME_end of each command of tbl_ctl.h that the
+ * daemon answers. */
+#define DECLARE_local(name)
+#define DECLARE_admin(name)                                                                                  \
+	int name##_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n);          \
+	enum ctl_progress name##_next(struct kvtierd *d, struct ctl_request *request, struct json *json);
+#define DECLARE_waits(name)                                                                                  \
+	DECLARE_admin(name) void name##_end(struct kvtierd *d, struct ctl_request *request);
+#define CTL(name, where, arguments, prose, example) DECLARE_##where(name)
+#include "tbl_ctl.h"
 
 #endif

@@ -49,27 +49,15 @@ int disks_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 
 static bool disk_row(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end)
 {
-	struct nvme_disk_row row;
+	struct nvme_disk_row found, *row = &found;
 
-	*ret_end = d->tiers[TIER_NVME] == NULL || !nvme_row(d->tiers[TIER_NVME], position, &row);
+	*ret_end = d->tiers[TIER_NVME] == NULL || !nvme_row(d->tiers[TIER_NVME], position, row);
 	if (*ret_end)
 		return false;
-	json_print(json, "{\"disk\":%" PRIu32 ",\"path\":", position);
-	json_string(json, row.path);
-	json_print(json, ",\"state\":\"%s\",\"for_good\":%s,\"text\":", tier_state_name(row.state),
-		   row.for_good ? "true" : "false");
-	json_string(json, row.text);
-	json_print(json,
-		   ",\"capacity_bytes\":%" PRIu64 ",\"live_bytes\":%" PRIu64 ",\"segment_bytes\":%" PRIu32
-		   ",\"written_bytes\":%" PRIu64 ",\"read_bytes\":%" PRIu64 ",\"carried_bytes\":%" PRIu64
-		   ",\"segments_reclaimed\":%" PRIu64 ",\"segments_lost\":%" PRIu64,
-		   row.capacity_bytes, row.live_bytes, row.segment_bytes, row.log.written_bytes, row.log.read_bytes,
-		   row.log.carried_bytes, row.log.segments_reclaimed, row.log.segments_lost);
-	json_print(json,
-		   ",\"read_errors\":%" PRIu64 ",\"write_errors\":%" PRIu64 ",\"reads\":%" PRIu32 ",\"writes\":%" PRIu32
-		   ",\"oldest_ms\":%" PRIu64 "}",
-		   row.log.read_errors, row.log.write_errors, row.io.reads_in_disk, row.io.writes_in_disk,
-		   row.io.oldest_ns / 1000000);
+	json_print(json, "{");
+#define DISKS_COLUMN(title, name, kind, value) CTL_##kind(json, name, value);
+#include "tbl_lists.h"
+	json_print(json, "}");
 	return true;
 }
 
@@ -97,17 +85,19 @@ int verify_start(struct kvtierd *d, struct ctl_request *request, char *sentence,
 	return r < 0 ? -EINVAL : 0;
 }
 
-static void bad_row(struct kvtierd *d, const struct scrub_bad *bad, struct json *json)
+static const char *tenant_of(const struct kvtierd *d, uint32_t number)
 {
-	const struct space *space = d->spaces == NULL ? NULL : space_at(d->spaces, bad->space);
+	const struct space *space = d->spaces ? space_at(d->spaces, number) : NULL;
 
-	json_print(json, "{\"key\":\"");
-	for (size_t i = 0; i < sizeof(bad->key); i++)
-		json_print(json, "%02x", bad->key[i]);
-	json_print(json, "\",\"space\":%" PRIu32 ",\"tenant\":", bad->space);
-	json_string(json, space == NULL ? "" : space->tenant);
-	json_print(json, ",\"tier\":\"%s\",\"disk\":%" PRIu32 ",\"segment\":%" PRIu32 "}",
-		   bad->tier == TIER_NVME ? "nvme" : "host", bad->disk, bad->segment);
+	return space ? space->tenant : "";
+}
+
+static void bad_row(struct kvtierd *d, const struct scrub_bad *row, struct json *json)
+{
+	json_print(json, "{");
+#define BAD_COLUMN(title, name, kind, value) CTL_##kind(json, name, value);
+#include "tbl_lists.h"
+	json_print(json, "}");
 }
 
 /* {"bad":[...],"checked_blocks":...}: what there is to list comes before the sums are known. */

@@ -3,6 +3,7 @@
  * json.c - see json.h.
  */
 #include <assert.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,6 +50,40 @@ void json_string(struct json *json, const char *text)
 				   (unsigned char)*text < 0x80 ? (unsigned char)*text : 0xfffd);
 		text += length > 0 ? length : 1;
 	}
+	json_print(json, "\"");
+}
+
+void json_member(struct json *json, const char *name)
+{
+	const bool first = json->used > 0 && json->text[json->used - 1] == '{';
+
+	json_print(json, "%s\"%s\":", first ? "" : ",", name);
+}
+
+void json_text(struct json *json, const char *name, const char *value)
+{
+	json_member(json, name);
+	json_string(json, value);
+}
+
+void json_number(struct json *json, const char *name, uint64_t value)
+{
+	json_member(json, name);
+	json_print(json, "%" PRIu64, value);
+}
+
+void json_bool(struct json *json, const char *name, bool value)
+{
+	json_member(json, name);
+	json_print(json, "%s", value ? "true" : "false");
+}
+
+void json_hex(struct json *json, const char *name, const uint8_t *bytes, size_t n)
+{
+	json_member(json, name);
+	json_print(json, "\"");
+	for (size_t i = 0; i < n; i++)
+		json_print(json, "%02x", bytes[i]);
 	json_print(json, "\"");
 }
 

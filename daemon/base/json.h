@@ -25,6 +25,12 @@ void json_print(struct json *json, const char *format, ...) __attribute__((forma
 /* A string in quotes. Whatever is no printable UTF-8 is escaped, or replaced by U+FFFD: the text is always
  * valid and harmless. */
 void json_string(struct json *json, const char *text);
+/* Members of an object: "name":value, with a comma before it unless the object has just begun. */
+void json_member(struct json *json, const char *name);	/* the value is to follow */
+void json_text(struct json *json, const char *name, const char *value);
+void json_number(struct json *json, const char *name, uint64_t value);
+void json_bool(struct json *json, const char *name, bool value);
+void json_hex(struct json *json, const char *name, const uint8_t *bytes, size_t n); /* a string */
 void json_rewind(struct json *json, size_t used);
 
 #endif

@@ -11,8 +11,9 @@ static void ask_endpoints(void)
 
 	assert_int_equal(ASK(fd, "endpoints"), '.');
 	assert_int_equal(rows_in("endpoints"), 2);
-	assert_non_null(strstr(reply, "{\"endpoint\":1,\"address\":\"10.0.0.1:6379\",\"state\":\"offline\",\"text\":"));
-	assert_non_null(strstr(reply, "\"slots\":5461,\"connections\":0,\"in_flight\":0,\"retry_in_ms\":7300"));
+	assert_non_null(strstr(reply, "{\"endpoint\":1,\"address\":\"10.0.0.1:6379\",\"state\":\"offline\",\"tls\":"));
+	assert_non_null(strstr(reply, "\"slots\":5461,\"connections\":0,\"in_flight\":0,"));
+	assert_non_null(strstr(reply, "\"retry_in_ms\":7300,\"text\":"));
 	assert_non_null(strstr(reply, "\"timeouts\":3"));
 	assert_non_null(strstr(reply, "\"late_replies\":18446744073709551615"));
 	assert_null(strpbrk(reply, "\033\xff\x9b"));
