@@ -28,6 +28,7 @@
 #include "daemon/admin/ctl.h"
 #include "daemon/admin/gauges.h"
 #include "kvtierd.h"
+#include "tiers/host/host.h"
 #include "daemon/base/log.h"
 #include "daemon/admin/notify.h"
 #include "daemon/op/op.h"

@@ -14,6 +14,8 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "slabs.h"
+
 enum { BUFFER_ALIGN = 4096 };
 
 /* Adding a tier is one line here, one file, one test. */
@@ -82,18 +84,24 @@ uint8_t *tier_address(struct tier *t, const struct extent *where)
 {
 	uint8_t *ret;
 
-	assert(t->ops->caps & TIER_CAP_ADDRESSABLE && t->ops->address);
+	assert(t->ops->caps & (TIER_CAP_CPU_ADDRESSABLE | TIER_CAP_DEVICE_ADDRESSABLE) && t->ops->address);
 	ret = where->tier == t->ops->id ? t->ops->address(t, where) : NULL;
 	assert((uintptr_t)ret % BUFFER_ALIGN == 0);
 	return ret;
 }
 
-/* Whether its writes go where it likes, whatever is wrapped around it. */
+/* The tier itself, whatever is wrapped around it. */
+static struct tier *innermost(const struct tier *t)
+{
+	while (t && t->inner)
+		t = t->inner;
+	return (struct tier *)(uintptr_t)t;
+}
+
+/* Whether its writes go where it likes. */
 static bool chooses_places(const struct tier *t)
 {
-	while (t->inner)
-		t = t->inner;
-	return !t->ops->alloc;
+	return !innermost(t)->ops->alloc;
 }
 
 int tier_submit(struct tier *t, struct xfer *x)
@@ -161,4 +169,105 @@ const char *tier_state_name(enum tier_state state)
 
 	assert((unsigned int)state < sizeof(names) / sizeof(names[0]));
 	return names[state];
+}
+
+/* --- slots --- */
+
+struct slabs *tier_slabs(const struct tier *t)
+{
+	const struct tier *in = innermost(t);
+
+	return in && in->ops->slabs ? in->ops->slabs(in) : NULL;
+}
+
+int tier_extent(const struct tier *t, uint32_t slot, struct extent *ret)
+{
+	return slabs_extent(tier_slabs(t), slot, ret);
+}
+
+uint32_t tier_extent_bytes(const struct tier *t, const struct extent *where)
+{
+	return slabs_extent_bytes(tier_slabs(t), where);
+}
+
+void tier_set_owner(struct tier *t, const struct extent *where, uint32_t owner)
+{
+	slabs_set_owner(tier_slabs(t), where, owner);
+}
+
+/* --- what may be asked of any tier --- */
+
+bool tier_readable(const struct tier *t, const struct tier_name *name)
+{
+	const struct tier *in = innermost(t);
+
+	return in && in->ops->readable && in->ops->readable(in, name);
+}
+
+bool tier_writable(const struct tier *t, const struct tier_name *name)
+{
+	const struct tier *in = innermost(t);
+
+	return in && in->ops->writable && in->ops->writable(in, name);
+}
+
+void tier_forget(struct tier *t, const struct extent *where, uint64_t tick)
+{
+	struct tier *in = innermost(t);
+
+	if (in && in->ops->forget)
+		in->ops->forget(in, where, tick);
+}
+
+void tier_touch(struct tier *t, const struct extent *where, uint64_t tick, uint64_t now_tick)
+{
+	struct tier *in = innermost(t);
+
+	if (in && in->ops->touch)
+		in->ops->touch(in, where, tick, now_tick);
+}
+
+void tier_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t *image, uint32_t bytes)
+{
+	struct tier *in = innermost(t);
+
+	if (in && in->ops->condemn)
+		in->ops->condemn(in, seal, image, bytes);
+}
+
+int tier_flush(struct tier *t, bool last, void (*done)(void *arg, int status), void *arg)
+{
+	struct tier *in = innermost(t);
+
+	return in && in->ops->flush ? in->ops->flush(in, last, done, arg) : -ENOTSUP;
+}
+
+int tier_purge(struct tier *t, const uint8_t tenant[16], void (*done)(void *arg, int status), void *arg)
+{
+	struct tier *in = innermost(t);
+
+	return in && in->ops->purge ? in->ops->purge(in, tenant, done, arg) : -ENOTSUP;
+}
+
+bool tier_idle(const struct tier *t)
+{
+	const struct tier *in = innermost(t);
+
+	return !in || !in->ops->idle || in->ops->idle(in);
+}
+
+void tier_listen(struct tier *t, struct tier_ready *listener)
+{
+	struct tier *in = innermost(t);
+
+	if (in && in->ops->listen)
+		in->ops->listen(in, listener);
+}
+
+void tier_unlisten(struct tier *t, struct tier_ready *listener)
+{
+	struct tier *in = innermost(t);
+
+	if (in && in->ops->unlisten)
+		in->ops->unlisten(in, listener);
 }

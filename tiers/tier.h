@@ -31,6 +31,7 @@ struct loop;
 struct nvme_tier_conf;
 struct redis_seal;
 struct redis_tier_conf;
+struct slabs;
 struct tier;
 
 enum {
@@ -43,9 +44,10 @@ enum {
 enum tier_id { TIER_GPU = 0, TIER_HOST, TIER_NVME, TIER_REDIS, TIER_COUNT };	/* bit = 1 << id */
 
 enum tier_caps {
-	TIER_CAP_ADDRESSABLE = 1,	/* tier_address() gives a pointer: no submit needed */
+	TIER_CAP_CPU_ADDRESSABLE = 1,	/* tier_address() gives a pointer that the CPU may use: no submit needed */
 	TIER_CAP_DURABLE = 2,
 	TIER_CAP_KEYED = 4,		/* no extents: an image is found by its key, and is there or not */
+	TIER_CAP_DEVICE_ADDRESSABLE = 8,	/* tier_address() gives a pointer that a device may use */
 };
 
 enum tier_state { TIER_STARTING, TIER_UP, TIER_DEGRADED, TIER_READONLY, TIER_OFFLINE, TIER_MISCONFIGURED };
@@ -59,6 +61,12 @@ struct extent {
 	uint32_t slot;		/* addressable: slab << 16 | slot in slab */
 	uint32_t generation;	/* of the slot */
 };
+
+/* The same place, and the same image in it. */
+static inline bool extent_equal(const struct extent *a, const struct extent *b)
+{
+	return a->tier == b->tier && a->unit == b->unit && a->slot == b->slot && a->generation == b->generation;
+}
 
 /* XFER_PROBE: a keyed tier says whether it has the key, -ENOENT if not; no buffer. With a geometry it looks at the
  * value's header, too: -EBADMSG if that is no such block's, else bytes is what the image has. A hint: the value may be
@@ -106,6 +114,22 @@ struct tier_conf {
 	const struct redis_tier_conf *redis;	/* redis.h */
 };
 
+/* Which image is meant. A tier looks at those members that it needs. */
+struct tier_name {
+	const struct extent *where;	/* tiers with extents: to read it */
+	const uint8_t *key;		/* 32 bytes. Durable tiers: to write it. Keyed tiers: both */
+	const struct redis_seal *seal;	/* keyed tiers: whose */
+};
+
+/* Somebody who wants to know of a tier's memory, to register or to pin it. Embedded in its owner, until
+ * tier_unlisten(). */
+struct tier_ready {
+	/* On the core thread, for each byte once: at most 1 GiB, which stays mapped until the tier is closed. */
+	void (*ready)(struct tier_ready *listener, void *base, uint64_t bytes);
+	bool mapped;			/* memory need not be faulted in: all of it at once, inside tier_listen() */
+	struct tier_ready *next;	/* the tier's */
+};
+
 struct tier_ops {
 	const char *name;
 	enum tier_id id;
@@ -121,6 +145,18 @@ struct tier_ops {
 	int  (*submit)(struct tier *t, struct xfer *x);		/* NULL where addressable; -EAGAIN: full */
 	void (*cancel)(struct tier *t, struct xfer *x);		/* x->done still runs, exactly once */
 	enum tier_state (*state)(const struct tier *t);
+	struct slabs *(*slabs)(const struct tier *t);		/* addressable tiers: their allocator (slabs.h) */
+	/* The rest may be NULL. What tier_*() of the same name does then is said there. */
+	bool (*readable)(const struct tier *t, const struct tier_name *name);
+	bool (*writable)(const struct tier *t, const struct tier_name *name);
+	void (*forget)(struct tier *t, const struct extent *where, uint64_t tick);
+	void (*touch)(struct tier *t, const struct extent *where, uint64_t tick, uint64_t now_tick);
+	void (*condemn)(struct tier *t, const struct redis_seal *seal, const uint8_t *image, uint32_t bytes);
+	int  (*flush)(struct tier *t, bool last, void (*done)(void *arg, int status), void *arg);
+	int  (*purge)(struct tier *t, const uint8_t tenant[16], void (*done)(void *arg, int status), void *arg);
+	bool (*idle)(const struct tier *t);
+	void (*listen)(struct tier *t, struct tier_ready *listener);
+	void (*unlisten)(struct tier *t, struct tier_ready *listener);
 };
 
 struct tier {
@@ -134,7 +170,7 @@ struct tier {
 	uint64_t xfers_total, xfers_failed_total;
 };
 
-/* What place.c needs to know of one class of the host tier. */
+/* What a policy needs to know of one class of slots (slabs.h). */
 struct tier_class_view {
 	uint32_t slot_bytes;
 	uint32_t slots_per_slab;
@@ -159,38 +195,45 @@ void tier_cancel(struct tier *t, struct xfer *x);
 enum tier_state tier_state(const struct tier *t);
 const char *tier_state_name(enum tier_state state);
 
-/*
- * The host tier's slots (tiers/host/host.c), for placement. `t` may be wrapped. Core thread only; none allocates.
- */
-enum { HOST_NO_SLAB = 0xffffffff, HOST_NO_OWNER = 0xffffffff };
+/* The allocator of an addressable tier, wrapped or not; NULL: it has none. */
+struct slabs *tier_slabs(const struct tier *t);
+/* Of slots in use, by number (extent.slot): the extent, or -ESTALE; what it holds, or 0: stale;
+ * whose it is (block number). Addressable tiers. */
+int      tier_extent(const struct tier *t, uint32_t slot, struct extent *ret);
+uint32_t tier_extent_bytes(const struct tier *t, const struct extent *where);
+void     tier_set_owner(struct tier *t, const struct extent *where, uint32_t owner);
 
-/* The extent of a slot in use; -ESTALE: it is not. */
-int      host_extent(const struct tier *t, uint32_t slot, struct extent *ret);
-/* The class an image of `bytes` goes to; -1: a new one, which needs a free slab. */
-int      host_class_of(const struct tier *t, uint32_t bytes);
-/* What a slot for `bytes` takes; 0: larger than a slab. */
-uint32_t host_slot_bytes(const struct tier *t, uint32_t bytes);
-/* What the slot of a live extent holds; 0: stale. */
-uint32_t host_extent_bytes(const struct tier *t, const struct extent *where);
-/* The memory of all slabs, for io_buffers_add(): piece i of it, each at most 1 GiB; false: there is none. It stays
- * mapped until the tier is closed. */
-bool     host_memory_piece(const struct tier *t, uint32_t i, void **ret_base, uint64_t *ret_bytes);
-uint32_t host_classes(const struct tier *t);		/* class indices in use are below this */
-void     host_class_view(const struct tier *t, uint32_t class, struct tier_class_view *ret);
-uint32_t host_free_slabs(struct tier *t);
-/* The slabs of a class, sparsest first (to a sixteenth of a slab): HOST_NO_SLAB starts, and ends. Nothing
- * may be allocated or freed in between. */
-uint32_t host_next_slab(const struct tier *t, uint32_t class, uint32_t slab);
-/* Calls fn for each slot in use of one slab, until it says false. fn may free the extent it is given and
- * allocate outside the slab. Returns whether fn never said false. */
-bool     host_slab_walk(struct tier *t, uint32_t slab, bool (*fn)(void *arg, const struct extent *where),
-			void *arg);
-/* The owner (block number) that a slot was tagged with; HOST_NO_OWNER since alloc: being written. */
-void     host_set_owner(struct tier *t, const struct extent *where, uint32_t owner);
-uint32_t host_owner(const struct tier *t, const struct extent *where);
-/* A free slot of a class outside one slab, never from a free slab; for mover.c. -ENOSPC. */
-int      host_alloc_outside(struct tier *t, uint32_t class, uint32_t slab, struct extent *ret);
-/* What an operator should know though it is no error (huge pages without effect...), or "". */
-const char *host_note(const struct tier *t);
+/*
+ * What may be asked of any tier, and of none: t may be NULL (it is not configured), and the answer
+ * is then the same as of a tier that has no such thing.
+ */
+/* A read, a write of this image would be tried now. Without such a thing: no. */
+bool tier_readable(const struct tier *t, const struct tier_name *name);
+bool tier_writable(const struct tier *t, const struct tier_name *name);
+/* The image is not wanted there any more; or it was accessed at now_tick. `tick` is as the tier
+ * knows it (record.tick of the write, an event, or the last touch). A stale extent is fine. Without
+ * such a thing: nothing. */
+void tier_forget(struct tier *t, const struct extent *where, uint64_t tick);
+void tier_touch(struct tier *t, const struct extent *where, uint64_t tick, uint64_t now_tick);
+/* What a keyed tier gave for a key failed its checks: the value goes, if it still has these bytes,
+ * which may be overwritten when this returns. */
+void tier_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t *image, uint32_t bytes);
+/* What was written to it survives from now on. last: nothing is written to it any more. `done` runs
+ * later, once, with the first error or 0. -EBUSY: one is under way. Without such a thing:
+ * -ENOTSUP. */
+int  tier_flush(struct tier *t, bool last, void (*done)(void *arg, int status), void *arg);
+/* Likewise: it forgets all images of a tenant that it has now, for good. */
+int  tier_purge(struct tier *t, const uint8_t tenant[16], void (*done)(void *arg, int status), void *arg);
+/* Nothing is in anybody else's hands: tier_close() is possible. Without such a thing: yes. */
+bool tier_idle(const struct tier *t);
+/* Addressable tiers tell of their memory: of what is there at once, of what comes later from
+ * tier_alloc() and its like. */
+void tier_listen(struct tier *t, struct tier_ready *listener);
+void tier_unlisten(struct tier *t, struct tier_ready *listener);
+
+/* Until all callers have changed. */
+#define host_extent tier_extent
+#define host_extent_bytes tier_extent_bytes
+#define host_set_owner tier_set_owner
 
 #endif

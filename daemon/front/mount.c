@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "daemon/kvtierd.h"
+#include "tiers/slabs.h"
 #include "layout.h"
 
 static int find_device(const struct devices *devices, const struct proto_space_open *m, struct device **ret,
@@ -104,7 +105,7 @@ int mount_open(struct kvtierd *d, const char *tenant, const struct proto_space_o
 
 	if (r)
 		return r;
-	if (host_slot_bytes(d->tiers[TIER_HOST], mount->space->shape.image_bytes) == 0) {
+	if (slabs_slot_bytes(tier_slabs(d->tiers[TIER_HOST]), mount->space->shape.image_bytes) == 0) {
 		snprintf(text, n, "geometry: one block takes %u bytes, more than [host] slab_bytes = %llu; raise that or "
 			 "use fewer block_tokens", mount->space->shape.image_bytes,
 			 (unsigned long long)d->config->host_slab_bytes);

@@ -222,11 +222,11 @@ static void look(struct checker *c)
 		look_nvme(c);
 		return;
 	}
-	if (slot == BLOCK_NONE || host_extent(host, slot, &c->where)) {
+	if (slot == BLOCK_NONE || tier_extent(host, slot, &c->where)) {
 		next_copy(c);
 		return;
 	}
-	verify(c, tier_address(host, &c->where), host_extent_bytes(host, &c->where));
+	verify(c, tier_address(host, &c->where), tier_extent_bytes(host, &c->where));
 }
 
 /* One that has its buffer, if there is one. poll() made sure that one of them is free. */

@@ -211,7 +211,7 @@ static int start(struct writeback *w, uint32_t block)
 
 	if (!write)
 		return -EAGAIN;
-	if (!space || !bytes || host_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &where))
+	if (!space || !bytes || tier_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &where))
 		return -EINVAL;
 	memset(&write->x, 0, sizeof write->x);
 	write->x.op = XFER_WRITE;

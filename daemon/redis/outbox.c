@@ -204,7 +204,7 @@ enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent
 {
 	struct outbox *o = outbox;
 	const uint64_t share = eighth_of_memory(o), max = max_bytes(o);
-	const uint32_t bytes = host_extent_bytes(o->d->tiers[TIER_HOST], slot);
+	const uint32_t bytes = tier_extent_bytes(o->d->tiers[TIER_HOST], slot);
 	const struct entry entry = { .block = BLOCK_NONE, .slot = *slot, .bytes = bytes,
 				     .seal = seal_of(o, block) };
 	int r;
@@ -325,7 +325,7 @@ static uint8_t *image_of(struct outbox *o, struct outgoing *out)
 		return tier_address(d->tiers[TIER_HOST], &where);
 	if (!blocks_live(d->blocks, block) || blocks_host_slot(d->blocks, block) == BLOCK_NONE ||
 	    copies_image_bytes(d, block) != out->entry.bytes ||
-	    host_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &where))
+	    tier_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &where))
 		return NULL;
 	lease_take(d, &out->lease, block);
 	return tier_address(d->tiers[TIER_HOST], &where);

@@ -54,7 +54,7 @@ void blocks_space_is(struct blocks *blocks, uint32_t space, const uint8_t index_
 uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_t space);
 
 /* Makes a block visible with a host copy, as accessed at the latest tick that any block was. Of `host` slot and
- * class are kept (the slot's generation is the host tier's: host_extent()). parent: BLOCK_NONE or a block of the
+ * class are kept (the slot's generation is the host tier's: tier_extent()). parent: BLOCK_NONE or a block of the
  * same space, found by its key just now or pinned since; it gains a child. One that was dropped, condemned or
  * demoted meanwhile counts as BLOCK_NONE. variant: 0 or 1, which of the space's image sizes it has. -EEXIST: the
  * key is there; -ENOSPC: table or index full; -EXFULL: no room near its place in the index, where to drop another block
@@ -87,7 +87,7 @@ const uint8_t *blocks_key(const struct blocks *blocks, uint32_t block);
 
 /* --- copies --- */
 
-/* The host slot, or BLOCK_NONE: away. For the extent ask host_extent(). */
+/* The host slot, or BLOCK_NONE: away. For the extent ask tier_extent(). */
 uint32_t blocks_host_slot(const struct blocks *blocks, uint32_t block);
 /* Whether there is an NVMe copy; *ret (may be NULL) says where. */
 bool blocks_nvme(const struct blocks *blocks, uint32_t block, struct extent *ret);

@@ -26,6 +26,7 @@
 #include "daemon/redis/outbox.h"
 #include "daemon/nvme/scrub.h"
 #include "daemon/nvme/writeback.h"
+#include "tiers/slabs.h"
 
 enum {
 	PURGE_SLICE = 4096,		/* numbers a turn: under a millisecond */
@@ -59,7 +60,7 @@ static void slot_free(struct kvtierd *d, uint32_t slot)
 {
 	struct extent where;
 
-	if (slot == BLOCK_NONE || host_extent(d->tiers[TIER_HOST], slot, &where))
+	if (slot == BLOCK_NONE || tier_extent(d->tiers[TIER_HOST], slot, &where))
 		return;
 	tier_free(d->tiers[TIER_HOST], &where);
 }
@@ -116,7 +117,7 @@ void copies_free_condemned(struct kvtierd *d)
 /* The least recent leaf of all slab classes, or BLOCK_NONE. */
 static uint32_t oldest_leaf(const struct kvtierd *d)
 {
-	const uint32_t classes = host_classes(d->tiers[TIER_HOST]);
+	const uint32_t classes = slabs_classes(tier_slabs(d->tiers[TIER_HOST]));
 	uint64_t oldest = UINT64_MAX;
 	uint32_t ret = BLOCK_NONE;
 

@@ -12,7 +12,9 @@
 #include <errno.h>
 #include <string.h>
 
-static_assert((uint32_t)HOST_NO_OWNER == (uint32_t)BLOCK_NONE, "a slot without owner belongs to no block");
+#include "tiers/slabs.h"
+
+static_assert((uint32_t)SLABS_NO_OWNER == (uint32_t)BLOCK_NONE, "a slot without owner belongs to no block");
 
 /* Slots examined for one image, all PLACE_LOOKs together: < 1 ms. A class that has so many slots in sparse
  * slabs with a pin counts as one that gives nothing. */
@@ -24,6 +26,7 @@ enum {
 
 struct mover {
 	struct tier *host;
+	struct slabs *slabs;
 	struct blocks *blocks;
 	struct mover_counts *counts;
 	uint32_t slots_to_look;
@@ -45,7 +48,7 @@ struct mover {
 /* What each space holds; evictions and moves keep it up to date. */
 static void survey_accounts(struct mover *m)
 {
-	const uint32_t n = blocks_accounts(m->blocks), classes = host_classes(m->host);
+	const uint32_t n = blocks_accounts(m->blocks), classes = slabs_classes(m->slabs);
 	struct tier_class_view view;
 
 	assert(n <= BLOCK_ACCOUNTS);
@@ -55,7 +58,7 @@ static void survey_accounts(struct mover *m)
 		m->account[i] = (struct place_account){ .guaranteed = space == BLOCK_NONE ? 0 : m->whom->guaranteed[space] };
 	}
 	for (uint32_t class = 0; class < classes; class++) {
-		host_class_view(m->host, class, &view);
+		slabs_class_view(m->slabs, class, &view);
 		for (uint32_t i = 0; i < n && view.slabs; i++)
 			m->account[i].bytes += (uint64_t)blocks_account_slots(m->blocks, i, class) * view.slot_bytes;
 	}
@@ -96,11 +99,11 @@ static uint32_t next_victim(struct mover *m, uint32_t class, uint64_t *ret_tick)
 /* The state of every class; what was looked up before is void. */
 static void survey(struct mover *m)
 {
-	m->n_classes = host_classes(m->host);
+	m->n_classes = slabs_classes(m->slabs);
 	for (uint32_t i = 0; i < m->n_classes; i++) {
 		struct place_class *c = &m->classes[i];
 
-		host_class_view(m->host, i, &c->view);
+		slabs_class_view(m->slabs, i, &c->view);
 		c->look = PLACE_UNSEEN;
 		c->oldest_tick = PLACE_NO_TICK;
 		if (next_victim(m, i, &c->oldest_tick) == BLOCK_NONE)
@@ -111,23 +114,23 @@ static void survey(struct mover *m)
 static bool can_move(void *arg, const struct extent *where)
 {
 	struct mover *m = arg;
-	const uint32_t owner = host_owner(m->host, where);
+	const uint32_t owner = slabs_owner(m->slabs, where);
 
 	if (m->slots_to_look == 0)
 		return false;
 	m->slots_to_look--;
-	return owner != HOST_NO_OWNER && blocks_pins(m->blocks, owner) == 0;
+	return owner != SLABS_NO_OWNER && blocks_pins(m->blocks, owner) == 0;
 }
 
 static void look(struct mover *m, uint32_t class)
 {
 	struct place_class *c = &m->classes[class];
-	uint32_t slab = HOST_NO_SLAB;
+	uint32_t slab = SLABS_NONE;
 
 	do
-		slab = host_next_slab(m->host, class, slab);
-	while (slab != HOST_NO_SLAB && !host_slab_walk(m->host, slab, can_move, m));
-	c->look = slab == HOST_NO_SLAB ? PLACE_NONE : PLACE_FOUND;
+		slab = slabs_next(m->slabs, class, slab);
+	while (slab != SLABS_NONE && !slabs_walk(m->slabs, slab, can_move, m));
+	c->look = slab == SLABS_NONE ? PLACE_NONE : PLACE_FOUND;
 	c->slab = slab;
 }
 
@@ -135,7 +138,7 @@ static void look(struct mover *m, uint32_t class)
 static void slot_free(struct tier *host, uint32_t slot)
 {
 	struct extent where;
-	const int err = host_extent(host, slot, &where);
+	const int err = tier_extent(host, slot, &where);
 
 	assert(!err);	/* a block's slot is in use as long as it has it */
 	tier_free(host, &where);
@@ -146,7 +149,7 @@ static bool evict_one(struct mover *m, uint32_t victim, bool demoted)
 {
 	enum mover_heir heir = MOVER_NO_HEIR;
 	struct extent slot;
-	const int err = host_extent(m->host, blocks_host_slot(m->blocks, victim), &slot);
+	const int err = tier_extent(m->host, blocks_host_slot(m->blocks, victim), &slot);
 
 	assert(!err);		/* a block's slot is in use as long as it has it */
 	if (m->counts->inherit)
@@ -156,7 +159,7 @@ static bool evict_one(struct mover *m, uint32_t victim, bool demoted)
 	if (heir == MOVER_NO_HEIR)
 		tier_free(m->host, &slot);
 	else
-		host_set_owner(m->host, &slot, HOST_NO_OWNER);
+		tier_set_owner(m->host, &slot, SLABS_NO_OWNER);
 	m->inherited = m->inherited || heir == MOVER_TAKEN;
 	return heir != MOVER_TAKEN;
 }
@@ -187,12 +190,12 @@ static uint32_t evict(struct mover *m, uint32_t class, uint32_t count)
 static bool demote_slot(void *arg, const struct extent *where)
 {
 	struct mover *m = arg;
-	const uint32_t block = host_owner(m->host, where);
+	const uint32_t block = slabs_owner(m->slabs, where);
 
 	if (m->slots_to_look == 0 || m->to_demote == 0)
 		return false;
 	m->slots_to_look--;
-	if (block == HOST_NO_OWNER || !blocks_live(m->blocks, block) || blocks_pins(m->blocks, block) ||
+	if (block == SLABS_NO_OWNER || !blocks_live(m->blocks, block) || blocks_pins(m->blocks, block) ||
 	    !blocks_nvme(m->blocks, block, NULL) || !may_take(m, blocks_account(m->blocks, block)))
 		return true;
 	m->account[blocks_account(m->blocks, block)].bytes -= m->classes[where->class].view.slot_bytes;
@@ -208,29 +211,29 @@ static bool demote_slot(void *arg, const struct extent *where)
 /* Of one class, the sparsest slab first; a few, so that the walk pays. */
 static void demote_some(struct mover *m, uint32_t class)
 {
-	uint32_t slabs[DEMOTE_SLABS], n = 0, slab = HOST_NO_SLAB;
+	uint32_t slabs[DEMOTE_SLABS], n = 0, slab = SLABS_NONE;
 
-	while (n < DEMOTE_SLABS && (slab = host_next_slab(m->host, class, slab)) != HOST_NO_SLAB)
+	while (n < DEMOTE_SLABS && (slab = slabs_next(m->slabs, class, slab)) != SLABS_NONE)
 		slabs[n++] = slab;	/* freeing while asking for the next is not allowed */
 	m->to_demote = DEMOTE_SLOTS;
 	for (uint32_t i = 0; i < n && m->to_demote; i++)
-		(void)host_slab_walk(m->host, slabs[i], demote_slot, m);
+		(void)slabs_walk(m->slabs, slabs[i], demote_slot, m);
 }
 
 static bool move_slot(void *arg, const struct extent *from)
 {
 	struct mover *m = arg;
-	const uint32_t block = host_owner(m->host, from);
+	const uint32_t block = slabs_owner(m->slabs, from);
 	const uint32_t bytes = m->classes[m->class].view.slot_bytes;
 	struct extent to;
 	int err;
 
-	err = host_alloc_outside(m->host, m->class, m->slab, &to);
+	err = slabs_move_begin(m->slabs, &to);
 	assert(!err);	/* the plan counted the free slots */
 	memcpy(tier_address(m->host, &to), tier_address(m->host, from), bytes);
-	host_set_owner(m->host, &to, block);
+	tier_set_owner(m->host, &to, block);
 	blocks_move(m->blocks, block, &to);
-	tier_free(m->host, from);
+	slabs_move_end(m->slabs, from);
 	m->counts->moved_blocks++;
 	m->counts->moved_bytes += bytes;
 	return true;
@@ -255,8 +258,8 @@ static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uin
 	while (steps) {
 		state.steps_left = steps;
 		state.n_classes = m->n_classes;
-		state.free_slabs = host_free_slabs(m->host);
-		state.wanted = host_class_of(m->host, bytes);
+		state.free_slabs = slabs_free_slabs(m->slabs);
+		state.wanted = slabs_class_of(m->slabs, bytes);
 		place_plan(&state, &plan);
 		state.donor = plan.donor;
 		switch (plan.action) {
@@ -277,7 +280,8 @@ static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uin
 		case PLACE_MOVE:
 			m->class = plan.class;
 			m->slab = plan.slab;
-			(void)host_slab_walk(m->host, plan.slab, move_slot, m);
+			slabs_close_slab(m->slabs, plan.slab);
+			(void)slabs_walk(m->slabs, plan.slab, move_slot, m);
 			steps--;
 			break;
 		}
@@ -300,8 +304,8 @@ static int make_room(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_
 		survey_accounts(m);
 	follow_plans(m, now_tick, bytes, max_steps);
 	err = tier_alloc(m->host, bytes, ret);
-	if (err == -ENOSPC && host_class_of(m->host, bytes) >= 0) {
-		demote_some(m, (uint32_t)host_class_of(m->host, bytes));
+	if (err == -ENOSPC && slabs_class_of(m->slabs, bytes) >= 0) {
+		demote_some(m, (uint32_t)slabs_class_of(m->slabs, bytes));
 		err = tier_alloc(m->host, bytes, ret);
 	}
 	return err == -ENOSPC && m->spared ? -EAGAIN : err;
@@ -310,7 +314,7 @@ static int make_room(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_
 int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret)
 {
-	struct mover m = { .host = host, .blocks = blocks, .counts = counts };
+	struct mover m = { .host = host, .slabs = tier_slabs(host), .blocks = blocks, .counts = counts };
 
 	return make_room(&m, now_tick, bytes, max_steps, ret);
 }
@@ -318,7 +322,7 @@ int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick,
 int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret)
 {
-	struct mover m = { .host = host, .blocks = blocks, .counts = counts, .spare = true };
+	struct mover m = { .host = host, .slabs = tier_slabs(host), .blocks = blocks, .counts = counts, .spare = true };
 
 	return make_room(&m, now_tick, bytes, max_steps, ret);
 }
@@ -326,7 +330,8 @@ int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick,
 int mover_find_room_for(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 			const struct mover_for *whom, struct mover_counts *counts, struct extent *ret)
 {
-	struct mover m = { .host = host, .blocks = blocks, .counts = counts, .spare = !whom->desperate, .whom = whom };
+	struct mover m = { .host = host, .slabs = tier_slabs(host), .blocks = blocks, .counts = counts,
+			   .spare = !whom->desperate, .whom = whom };
 
 	return make_room(&m, now_tick, bytes, MOVER_STEPS, ret);
 }
@@ -334,7 +339,7 @@ int mover_find_room_for(struct tier *host, struct blocks *blocks, uint64_t now_t
 uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes, uint32_t max_steps,
 			   struct mover_counts *counts)
 {
-	struct mover m = { .host = host, .blocks = blocks, .counts = counts, .any = true };
+	struct mover m = { .host = host, .slabs = tier_slabs(host), .blocks = blocks, .counts = counts, .any = true };
 	uint64_t freed = 0;
 
 	free_condemned(host, blocks);

@@ -35,7 +35,7 @@ enum { MOVER_STEPS = TIER_MAX_SLAB_SLOTS + 1 };
 /* Finds a slot for `bytes`: first frees what was condemned, then evicts and moves as planned, at most
  * `max_steps` (> 0) evictions and slab moves: a bound on how long the core may stay here. With fewer than
  * MOVER_STEPS a class with many slots per slab may not get to give one away, and then each class evicts
- * its own. The slot belongs to the caller and has no owner until host_set_owner(). -ENOSPC: nothing that
+ * its own. The slot belongs to the caller and has no owner until tier_set_owner(). -ENOSPC: nothing that
  * would help can be evicted (pinned, or with pinned children and not on NVMe), or the steps did not suffice: what they
  * freed stays free; -E2BIG: larger than a slab. */
 int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,

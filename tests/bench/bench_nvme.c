@@ -238,7 +238,7 @@ static bool tier_started(struct rig *rig)
 	return tier_state(rig->tier) != TIER_STARTING;
 }
 
-static bool tier_idle(struct rig *rig)
+static bool is_idle(struct rig *rig)
 {
 	return nvme_idle(rig->tier);
 }
@@ -279,7 +279,7 @@ static int close_tier(struct rig *rig)
 	if (!rig->tier)
 		return 0;
 	rig->next = BLOCKS;
-	r = run_until(rig, tier_idle);
+	r = run_until(rig, is_idle);
 	if (r)
 		return r;
 	tier_close(rig->tier);
@@ -318,16 +318,26 @@ static void forget_all(struct rig *rig)
 
 /* --- a case --- */
 
+static struct io *io_to_tell;
+
+static void host_ready(struct tier_ready *listener, void *base, uint64_t bytes)
+{
+	(void)listener;
+	(void)io_buffers_add(io_to_tell, base, bytes);
+}
+
 static int open_io(struct rig *rig)
 {
 	const struct io_conf conf = { .engine = IO_ENGINE_AUTO, .read_depth = 32, .write_depth = 16 };
 	char text[IO_TEXT_BYTES];
-	void *base;
-	uint64_t bytes;
+	struct tier_ready listener = { .ready = host_ready, .mapped = true };
 	int r = io_open(&conf, rig->loop, &rig->io, text, sizeof text);
 
-	if (r == 0 && host_memory_piece(rig->host, 0, &base, &bytes))
-		r = io_buffers_add(rig->io, base, bytes);
+	if (r == 0) {
+		io_to_tell = rig->io;
+		tier_listen(rig->host, &listener);
+		tier_unlisten(rig->host, &listener);
+	}
 	return r ? r : io_file_add(rig->io, rig->disk.fd, &rig->file);
 }
 

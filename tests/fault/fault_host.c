@@ -23,7 +23,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "tiers/tier.h"
+#include "tiers/slabs.h"
 
 enum { KIB = 1024, SLABS = 8 };
 
@@ -194,7 +194,7 @@ static void no_thread(void **state)
 static void no_heap(void **state)
 {
 	(void)state;
-	each_use_fails(CALLOC, &plain, ENOMEM, 4);	/* host, memory, states, slabs */
+	each_use_fails(CALLOC, &plain, ENOMEM, 5);	/* host, memory, states, slabs, their table */
 }
 
 static void dumped_or_no_first_slab(void **state)
@@ -215,7 +215,7 @@ static void populate_unknown_to_the_kernel(void **state)
 	assert_int_equal(open_host(&plain, &t, text), 0);
 	settle(t);
 	assert_int_equal(tier_state(t), TIER_UP);
-	assert_int_equal(host_free_slabs(t), SLABS);
+	assert_int_equal(slabs_free_slabs(tier_slabs(t)), SLABS);
 	atomic_store(&countdown[MADVISE], 0);
 	atomic_store(&later_too, false);
 	tier_close(t);

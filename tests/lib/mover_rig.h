@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include "daemon/store/mover.h"
+#include "tiers/slabs.h"
 #include "fault.h"
 
 enum { KIB = 1024, SLAB = 64 * KIB, BIG = 16 * KIB /* 4 a slab */, SMALL = 8 * KIB /* 8 a slab */ };
@@ -78,7 +79,7 @@ static inline uint32_t store(struct world *w, uint32_t name, uint32_t bytes, uin
 	memset(tier_address(w->host, &where), (int)(name & 0xff), bytes);
 	key_of(name, key);
 	assert_int_equal(blocks_commit(w->blocks, key, 0, parent, 0, &where, &block), 0);
-	host_set_owner(w->host, &where, block);
+	tier_set_owner(w->host, &where, block);
 	blocks_touch(w->blocks, block, w->tick);
 	return block;
 }

@@ -21,6 +21,7 @@
 #include <time.h>
 
 #include "daemon/store/mover.h"
+#include "tiers/slabs.h"
 #include "tests/lib/random.h"
 
 enum { UNIT = 4096, SLAB = 64 << 10, SLABS = 24, MAX_SLOTS = SLABS * SLAB / UNIT, MAX_BLOCKS = 4096,
@@ -139,8 +140,8 @@ static void settle(struct sim *s, const struct mover_counts *before)
 		assert_int_equal(a->pins, 0);
 		random_key(a->name, key);
 		if (blocks_find(s->blocks, key, 0) == b && blocks_host_slot(s->blocks, b) != BLOCK_NONE) {
-			assert_int_equal(host_extent(s->host, blocks_host_slot(s->blocks, b), &a->where), 0);
-			assert_int_equal(host_owner(s->host, &a->where), b);
+			assert_int_equal(tier_extent(s->host, blocks_host_slot(s->blocks, b), &a->where), 0);
+			assert_int_equal(slabs_owner(tier_slabs(s->host), &a->where), b);
 			assert_name(s, a);
 			moved++;
 			continue;
@@ -179,12 +180,12 @@ static bool slab_is_stuck(const struct sim *s, uint32_t slab)
  * class that could be emptied by evicting leaves of its class and moving the rest. */
 static void assert_nothing_helps(struct sim *s, uint32_t bytes)
 {
-	const int wanted = host_class_of(s->host, bytes);
+	const int wanted = slabs_class_of(tier_slabs(s->host), bytes);
 	bool has_leaf[TIER_MAX_CLASSES] = { false }, can_demote[TIER_MAX_CLASSES] = { false };
 	uint8_t class_of[SLABS];
 	struct tier_class_view view;
 
-	assert_int_equal(host_free_slabs(s->host), 0);
+	assert_int_equal(slabs_free_slabs(tier_slabs(s->host)), 0);
 	memset(class_of, 0xff, sizeof(class_of));
 	for (uint32_t b = 0; b < MAX_BLOCKS; b++) {
 		const struct account *a = &s->accounts[b];
@@ -196,14 +197,14 @@ static void assert_nothing_helps(struct sim *s, uint32_t bytes)
 		class_of[a->where.slot >> 16] = a->where.class;
 	}
 	if (wanted >= 0) {
-		host_class_view(s->host, (uint32_t)wanted, &view);
+		slabs_class_view(tier_slabs(s->host), (uint32_t)wanted, &view);
 		assert_int_equal(view.free_slots, 0);
 		assert_false(has_leaf[wanted] || can_demote[wanted]);
 	}
 	for (uint32_t slab = 0; slab < SLABS; slab++) {
 		if (class_of[slab] == 0xff || class_of[slab] == wanted || slab_is_stuck(s, slab))
 			continue;
-		host_class_view(s->host, class_of[slab], &view);
+		slabs_class_view(tier_slabs(s->host), class_of[slab], &view);
 		assert_false(has_leaf[class_of[slab]] || view.free_slots >= view.slots_per_slab);
 	}
 }
@@ -223,7 +224,7 @@ static void check_all(struct sim *s)
 
 		if (block && !s->accounts[i].live)
 			continue;
-		bytes = host_extent_bytes(s->host, w);
+		bytes = tier_extent_bytes(s->host, w);
 		assert_true(bytes > 0);
 		for (uint32_t at = 0; at < bytes; at += UNIT) {
 			bool *unit = &taken[((w->slot >> 16) * SLAB + (w->slot & 0xffff) * bytes + at) / UNIT];
@@ -288,8 +289,8 @@ static int begin(struct sim *s, uint32_t bytes, uint32_t parent)
 	w->bytes = bytes;
 	w->parent = parent;
 	s->n_writing++;
-	s->used_bytes += host_extent_bytes(s->host, &w->where);
-	s->allocated_bytes += host_extent_bytes(s->host, &w->where);
+	s->used_bytes += tier_extent_bytes(s->host, &w->where);
+	s->allocated_bytes += tier_extent_bytes(s->host, &w->where);
 	return 0;
 }
 
@@ -313,11 +314,11 @@ static void end(struct sim *s, uint32_t i, bool commit)
 		s->index_full += err != 0;
 	}
 	if (err || !commit) {
-		s->used_bytes -= host_extent_bytes(s->host, &w.where);
+		s->used_bytes -= tier_extent_bytes(s->host, &w.where);
 		tier_free(s->host, &w.where);
 		return;
 	}
-	host_set_owner(s->host, &w.where, block);
+	tier_set_owner(s->host, &w.where, block);
 	blocks_touch(s->blocks, block, s->tick);
 	assert_true(block < MAX_BLOCKS && !s->accounts[block].live);
 	s->accounts[block] = (struct account){ .live = true, .where = w.where, .bytes = w.bytes,
@@ -347,7 +348,7 @@ static void condemn(struct sim *s, uint32_t block)
 	if (a->pins)
 		return;
 	orphan_children(s, block);
-	s->used_bytes -= host_extent_bytes(s->host, &a->where);
+	s->used_bytes -= tier_extent_bytes(s->host, &a->where);
 	account_remove(s, block);
 	blocks_condemn(s->blocks, block);
 	while (blocks_condemned(s->blocks, &slot)) {
@@ -433,12 +434,12 @@ static void pinned_to_the_brim(void **state)
 
 static uint32_t slabs_of(struct sim *s, uint32_t bytes)
 {
-	const int class = host_class_of(s->host, bytes);
+	const int class = slabs_class_of(tier_slabs(s->host), bytes);
 	struct tier_class_view view;
 
 	if (class < 0)
 		return 0;
-	host_class_view(s->host, (uint32_t)class, &view);
+	slabs_class_view(tier_slabs(s->host), (uint32_t)class, &view);
 	return view.slabs;
 }
 

@@ -29,7 +29,7 @@ static uint32_t commit(struct world *w, uint32_t space, uint32_t name, const str
 	w->tick++;
 	key_of(name, key);
 	assert_int_equal(blocks_commit(w->blocks, key, space, BLOCK_NONE, 0, where, &block), 0);
-	host_set_owner(w->host, where, block);
+	tier_set_owner(w->host, where, block);
 	blocks_touch(w->blocks, block, w->tick);
 	return block;
 }
@@ -56,8 +56,8 @@ static uint64_t bytes_of(const struct world *w, uint32_t space)
 	struct tier_class_view view;
 	uint64_t ret = 0;
 
-	for (uint32_t class = 0; account && class < host_classes(w->host); class++) {
-		host_class_view(w->host, class, &view);
+	for (uint32_t class = 0; account && class < slabs_classes(tier_slabs(w->host)); class++) {
+		slabs_class_view(tier_slabs(w->host), class, &view);
 		ret += (uint64_t)blocks_account_slots(w->blocks, account, class) * view.slot_bytes;
 	}
 	return ret;

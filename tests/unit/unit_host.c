@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tiers/tier.h"
+#include "tiers/slabs.h"
 
 enum { KIB = 1024, SLAB = 64 * KIB };
 
@@ -76,7 +76,7 @@ static void counts_are_exact(void **state)
 	assert_int_equal(t->used_bytes, 0);
 	assert_int_equal(t->allocs_total, 2);
 	assert_int_equal(t->frees_total, 2);
-	assert_int_equal(host_free_slabs(t), 4);
+	assert_int_equal(slabs_free_slabs(tier_slabs(t)), 4);
 	tier_close(t);
 }
 
@@ -99,12 +99,12 @@ static void a_class_serves_what_is_a_sixteenth_smaller(void **state)
 
 	(void)state;
 	assert_int_equal(take(t, 64 * KIB).class, big.class);		/* 68 = 64 * 17/16 */
-	assert_int_equal(host_slot_bytes(t, 64 * KIB), 68 * KIB);
+	assert_int_equal(slabs_slot_bytes(tier_slabs(t), 64 * KIB), 68 * KIB);
 	assert_int_not_equal(take(t, 60 * KIB).class, big.class);
 	(void)take(t, 132 * KIB);
-	assert_int_equal(host_class_of(t, 120 * KIB), -1);		/* a tenth too large */
-	assert_int_equal(host_class_of(t, 69 * KIB), -1);		/* larger than the slot */
-	assert_int_equal(host_slot_bytes(t, 69 * KIB), 72 * KIB);
+	assert_int_equal(slabs_class_of(tier_slabs(t), 120 * KIB), -1);		/* a tenth too large */
+	assert_int_equal(slabs_class_of(tier_slabs(t), 69 * KIB), -1);		/* larger than the slot */
+	assert_int_equal(slabs_slot_bytes(tier_slabs(t), 69 * KIB), 72 * KIB);
 	tier_close(t);
 }
 
@@ -116,8 +116,8 @@ static void larger_than_a_slab_is_refused(void **state)
 	(void)state;
 	assert_int_equal(tier_alloc(t, SLAB + 1, &e), -E2BIG);
 	assert_int_equal(tier_alloc(t, UINT32_MAX, &e), -E2BIG);
-	assert_int_equal(host_slot_bytes(t, SLAB + 1), 0);
-	assert_int_equal(host_slot_bytes(t, UINT32_MAX), 0);
+	assert_int_equal(slabs_slot_bytes(tier_slabs(t), SLAB + 1), 0);
+	assert_int_equal(slabs_slot_bytes(tier_slabs(t), UINT32_MAX), 0);
 	assert_int_equal(tier_alloc(t, SLAB, &e), 0);
 	tier_close(t);
 }
@@ -149,8 +149,8 @@ static void a_freed_extent_is_stale_for_ever(void **state)
 	assert_int_equal(b.slot, a.slot);
 	assert_null(tier_address(t, &a));
 	assert_non_null(tier_address(t, &b));
-	assert_int_equal(host_extent_bytes(t, &a), 0);
-	assert_int_equal(host_extent_bytes(t, &b), 8 * KIB);
+	assert_int_equal(tier_extent_bytes(t, &a), 0);
+	assert_int_equal(tier_extent_bytes(t, &b), 8 * KIB);
 	tier_close(t);
 }
 
@@ -208,7 +208,7 @@ static void the_fullest_slab_is_filled_first(void **state)
 		tier_free(t, &e[i]);		/* first slab: 2 left */
 	tier_free(t, &e[9]);			/* second: 7 left */
 	assert_int_equal(take(t, 8 * KIB).slot >> 16, e[9].slot >> 16);
-	assert_int_equal(host_next_slab(t, e[0].class, HOST_NO_SLAB), e[0].slot >> 16);
+	assert_int_equal(slabs_next(tier_slabs(t), e[0].class, SLABS_NONE), e[0].slot >> 16);
 	tier_close(t);
 }
 
@@ -216,7 +216,7 @@ static void slabs_are_named_sparsest_first_each_once(void **state)
 {
 	struct tier *t = open_tier(5, SLAB);
 	struct extent e[40];
-	uint32_t slab = HOST_NO_SLAB, last_used = 0, n = 0;
+	uint32_t slab = SLABS_NONE, last_used = 0, n = 0;
 	uint32_t used[5] = { 8, 8, 8, 8, 8 };
 
 	(void)state;
@@ -227,7 +227,7 @@ static void slabs_are_named_sparsest_first_each_once(void **state)
 			tier_free(t, &e[i * 8 + k]);
 			used[e[i * 8].slot >> 16]--;
 		}
-	while ((slab = host_next_slab(t, e[0].class, slab)) != HOST_NO_SLAB) {
+	while ((slab = slabs_next(tier_slabs(t), e[0].class, slab)) != SLABS_NONE) {
 		assert_true(used[slab] >= last_used && used[slab] > 0);
 		last_used = used[slab];
 		used[slab] = 0;
@@ -251,9 +251,9 @@ static void a_walk_may_free_all_it_sees(void **state)
 	(void)state;
 	for (int i = 1; i < 8; i++)
 		(void)take(t, 8 * KIB);
-	assert_true(host_slab_walk(t, a.slot >> 16, free_each, t));
+	assert_true(slabs_walk(tier_slabs(t), a.slot >> 16, free_each, t));
 	assert_int_equal(t->extents, 0);
-	assert_int_equal(host_free_slabs(t), 2);
+	assert_int_equal(slabs_free_slabs(tier_slabs(t)), 2);
 	tier_close(t);
 }
 
@@ -263,29 +263,13 @@ static void an_owner_stays_with_its_slot(void **state)
 	struct extent a = take(t, 8 * KIB), b = take(t, 8 * KIB);
 
 	(void)state;
-	assert_int_equal(host_owner(t, &a), HOST_NO_OWNER);
-	host_set_owner(t, &a, 7);
-	assert_int_equal(host_owner(t, &a), 7);
-	assert_int_equal(host_owner(t, &b), HOST_NO_OWNER);
+	assert_int_equal(slabs_owner(tier_slabs(t), &a), SLABS_NO_OWNER);
+	tier_set_owner(t, &a, 7);
+	assert_int_equal(slabs_owner(tier_slabs(t), &a), 7);
+	assert_int_equal(slabs_owner(tier_slabs(t), &b), SLABS_NO_OWNER);
 	tier_free(t, &a);
 	a = take(t, 8 * KIB);
-	assert_int_equal(host_owner(t, &a), HOST_NO_OWNER);
-	tier_close(t);
-}
-
-static void alloc_outside_leaves_slab_and_free_slabs_alone(void **state)
-{
-	struct tier *t = open_tier(3, SLAB);
-	struct extent e[9], to;
-
-	(void)state;
-	for (int i = 0; i < 9; i++)
-		e[i] = take(t, 8 * KIB);	/* one full slab, one with a single slot */
-	assert_int_equal(host_alloc_outside(t, e[0].class, e[8].slot >> 16, &to), -ENOSPC);
-	assert_int_equal(host_free_slabs(t), 1);
-	tier_free(t, &e[3]);
-	assert_int_equal(host_alloc_outside(t, e[0].class, e[8].slot >> 16, &to), 0);
-	assert_int_equal(to.slot, e[3].slot);
+	assert_int_equal(slabs_owner(tier_slabs(t), &a), SLABS_NO_OWNER);
 	tier_close(t);
 }
 
@@ -297,7 +281,7 @@ static void with_all_classes_taken_a_larger_one_serves(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < 64; i++)
 		e[i] = take(t, (i + 1) * 4 * KIB);	/* ascending: nothing that exists is large enough */
-	assert_int_equal(host_classes(t), TIER_MAX_CLASSES);
+	assert_int_equal(slabs_classes(tier_slabs(t)), TIER_MAX_CLASSES);
 	assert_int_equal(tier_alloc(t, 65 * 4 * KIB, &x), -ENOSPC);
 	tier_free(t, &e[1]);				/* the class of 8 KiB may become another */
 	assert_int_equal(tier_alloc(t, 65 * 4 * KIB, &x), 0);
@@ -312,7 +296,7 @@ static void more_slots_than_a_slot_number_holds(void **state)
 	struct tier_class_view view;
 
 	(void)state;
-	host_class_view(t, first.class, &view);
+	slabs_class_view(tier_slabs(t), first.class, &view);
 	assert_int_equal(view.slots_per_slab, TIER_MAX_SLAB_SLOTS);
 	for (uint32_t i = 1; i < TIER_MAX_SLAB_SLOTS; i++)
 		last = take(t, 4096);
@@ -331,33 +315,76 @@ static void a_slot_in_use_has_its_extent_again(void **state)
 
 	(void)state;
 	assert_int_equal(other.slot >> 16, a.slot >> 16);
-	assert_int_equal(host_extent(t, a.slot, &e), 0);
+	assert_int_equal(tier_extent(t, a.slot, &e), 0);
 	assert_memory_equal(&e, &a, sizeof(e));
-	assert_int_equal(host_extent(t, b.slot, &e), 0);
+	assert_int_equal(tier_extent(t, b.slot, &e), 0);
 	assert_memory_equal(&e, &b, sizeof(e));
 	tier_free(t, &a);
-	assert_int_equal(host_extent(t, a.slot, &e), -ESTALE);
+	assert_int_equal(tier_extent(t, a.slot, &e), -ESTALE);
 	assert_memory_equal(&e, &b, sizeof(e));		/* untouched */
-	assert_int_equal(host_extent(t, b.slot + 1, &e), -ESTALE);	/* never handed out */
-	assert_int_equal(host_extent(t, b.slot | 0xffff, &e), -ESTALE);	/* nor ever will be */
-	assert_int_equal(host_extent(t, 2 << 16, &e), -ESTALE);
-	assert_int_equal(host_extent(t, 0xffffffff, &e), -ESTALE);
+	assert_int_equal(tier_extent(t, b.slot + 1, &e), -ESTALE);	/* never handed out */
+	assert_int_equal(tier_extent(t, b.slot | 0xffff, &e), -ESTALE);	/* nor ever will be */
+	assert_int_equal(tier_extent(t, 2 << 16, &e), -ESTALE);
+	assert_int_equal(tier_extent(t, 0xffffffff, &e), -ESTALE);
 	tier_close(t);
 }
 
-static void pieces_are_the_memory_of_all_slabs(void **state)
+struct ear {
+	struct tier_ready listener;
+	uint8_t *from, *to;		/* what was told, which is one piece after the other */
+	uint32_t calls;
+};
+
+static void heard(struct tier_ready *listener, void *base, uint64_t bytes)
+{
+	struct ear *ear = (struct ear *)listener;
+
+	if (!ear->from)
+		ear->from = ear->to = base;
+	assert_ptr_equal(ear->to, base);
+	ear->to += bytes;
+	ear->calls++;
+}
+
+static void all_that_is_mapped_is_told_at_once(void **state)
 {
 	struct tier *t = open_tier(3, SLAB);
 	const struct extent a = take(t, SLAB);
-	uint64_t bytes = 0;
-	void *base = NULL;
+	struct ear ear = { .listener = { .ready = heard, .mapped = true } };
 
 	(void)state;
-	assert_true(host_memory_piece(t, 0, &base, &bytes));
-	assert_int_equal(bytes, 3 * SLAB);
-	assert_ptr_equal((uint8_t *)base + (a.slot >> 16) * SLAB, tier_address(t, &a));
-	assert_false(host_memory_piece(t, 1, &base, &bytes));
-	assert_false(host_memory_piece(t, UINT32_MAX, &base, &bytes));
+	tier_listen(t, &ear.listener);
+	assert_int_equal(ear.calls, 1);
+	assert_int_equal(ear.to - ear.from, 3 * SLAB);
+	assert_ptr_equal(ear.from + (a.slot >> 16) * SLAB, tier_address(t, &a));
+	(void)take(t, SLAB);
+	assert_int_equal(ear.calls, 1);
+	tier_unlisten(t, &ear.listener);
+	tier_close(t);
+}
+
+static void what_is_ready_is_told_slab_by_slab_each_once(void **state)
+{
+	struct tier *t = open_tier(5, SLAB);
+	struct ear ear = { .listener = { .ready = heard } }, late = ear, gone = ear;
+	uint32_t told;
+
+	(void)state;
+	tier_listen(t, &ear.listener);
+	told = ear.calls;	/* at least one, after which open() returns; the others come as they are looked for */
+	assert_in_range(told, 1, 5);
+	tier_listen(t, &gone.listener);
+	tier_unlisten(t, &gone.listener);
+	gone.calls = 0;
+	assert_int_equal(slabs_free_slabs(tier_slabs(t)), 5);
+	tier_listen(t, &late.listener);
+	assert_int_equal(ear.calls, 5);
+	assert_int_equal(late.calls, 5);
+	assert_int_equal(gone.calls, 0);
+	assert_int_equal(ear.to - ear.from, 5 * SLAB);
+	assert_ptr_equal(late.from, ear.from);
+	tier_unlisten(t, &late.listener);
+	tier_unlisten(t, &ear.listener);
 	tier_close(t);
 }
 
@@ -377,11 +404,11 @@ int main(void)
 		cmocka_unit_test(slabs_are_named_sparsest_first_each_once),
 		cmocka_unit_test(a_walk_may_free_all_it_sees),
 		cmocka_unit_test(an_owner_stays_with_its_slot),
-		cmocka_unit_test(alloc_outside_leaves_slab_and_free_slabs_alone),
 		cmocka_unit_test(with_all_classes_taken_a_larger_one_serves),
 		cmocka_unit_test(more_slots_than_a_slot_number_holds),
 		cmocka_unit_test(a_slot_in_use_has_its_extent_again),
-		cmocka_unit_test(pieces_are_the_memory_of_all_slabs),
+		cmocka_unit_test(all_that_is_mapped_is_told_at_once),
+		cmocka_unit_test(what_is_ready_is_told_slab_by_slab_each_once),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -23,6 +23,7 @@
 
 #include "tiers/host/host_limits.h"
 #include "tiers/host/host_memory.h"
+#include "tiers/slabs.h"
 
 #define KIB 1024ull
 #define MIB (1024 * KIB)
@@ -148,12 +149,12 @@ static void every_slab_is_handed_out_once_in_order(void **state)
 	while (expected < 16) {
 		const uint32_t slab = host_memory_next(m);
 
-		if (slab != HOST_NO_SLAB)
+		if (slab != SLABS_NONE)
 			assert_int_equal(slab, expected++);
 		else
 			(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
 	}
-	assert_int_equal(host_memory_next(m), HOST_NO_SLAB);
+	assert_int_equal(host_memory_next(m), SLABS_NONE);
 	assert_int_equal(host_memory_lost(m), 0);
 	host_memory_close(m);
 }

@@ -14,7 +14,7 @@ static void store_all(struct world *w, uint32_t from, uint32_t to)
 
 static void where_is(struct world *w, uint32_t block, struct extent *ret)
 {
-	assert_int_equal(host_extent(w->host, blocks_host_slot(w->blocks, block), ret), 0);
+	assert_int_equal(tier_extent(w->host, blocks_host_slot(w->blocks, block), ret), 0);
 }
 
 static bool present(struct world *w, uint32_t name)
@@ -118,7 +118,7 @@ static void what_moves_keeps_its_bytes_and_owner(void **state)
 		assert_bytes(&w, i, SMALL);
 		key_of(i, key);
 		where_is(&w, blocks_find(w.blocks, key, 0), &where);
-		assert_int_equal(host_owner(w.host, &where), blocks_find(w.blocks, key, 0));
+		assert_int_equal(slabs_owner(tier_slabs(w.host), &where), blocks_find(w.blocks, key, 0));
 	}
 	world_end(&w);
 }

@@ -64,7 +64,7 @@ static void what_is_taken_is_not_given_to_anybody_else(void **state)
 		assert_int_not_equal(heir.slots[i].slot, where.slot);
 		assert_int_equal(heir.names[i], i);	/* the least recent first */
 		assert_int_equal(*tier_address(w.host, &heir.slots[i]), i);
-		assert_int_equal(host_owner(w.host, &heir.slots[i]), HOST_NO_OWNER);
+		assert_int_equal(slabs_owner(tier_slabs(w.host), &heir.slots[i]), SLABS_NO_OWNER);
 	}
 	assert_int_equal(blocks_host_count(w.blocks), 1);
 	tier_free(w.host, &where);

@@ -20,6 +20,7 @@
  */
 #include "host_memory.h"
 #include "host_limits.h"
+#include "tiers/slabs.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -51,7 +52,6 @@
 
 enum {
 	PAGE = 4096,
-	PART_BYTES = 1 << 30,		/* the most that io_uring registers as one buffer */
 	PIECE_BYTES = 16 << 20,		/* faulted in between two looks at `stop`: close waits a few ms */
 };
 
@@ -308,17 +308,6 @@ uint8_t *host_memory_base(const struct host_memory *m)
 	return m->base;
 }
 
-bool host_memory_part(const struct host_memory *m, uint32_t i, void **ret_base, uint64_t *ret_bytes)
-{
-	const uint64_t from = (uint64_t)i * PART_BYTES, left = from < m->bytes ? m->bytes - from : 0;
-
-	if (!left)
-		return false;
-	*ret_base = m->base + from;
-	*ret_bytes = left < PART_BYTES ? left : PART_BYTES;
-	return true;
-}
-
 uint32_t host_memory_slabs(const struct host_memory *m)
 {
 	return m->n_slabs;
@@ -340,7 +329,7 @@ uint32_t host_memory_next(struct host_memory *m)
 		if (state == SLAB_READY)
 			return m->handed_out - 1;
 	}
-	return HOST_NO_SLAB;
+	return SLABS_NONE;
 }
 
 uint32_t host_memory_take_cold(struct host_memory *m)
@@ -348,12 +337,22 @@ uint32_t host_memory_take_cold(struct host_memory *m)
 	uint32_t ret;
 	uint8_t cold;
 
-	while ((ret = host_memory_next(m)) == HOST_NO_SLAB && m->handed_out < m->n_slabs) {
+	while ((ret = host_memory_next(m)) == SLABS_NONE && m->handed_out < m->n_slabs) {
 		cold = SLAB_COLD;
 		if (atomic_compare_exchange_strong(&m->states[m->handed_out], &cold, SLAB_TAKEN))
 			return m->handed_out++;
 	}
 	return ret;
+}
+
+uint32_t host_memory_handed_out(const struct host_memory *m)
+{
+	return m->handed_out;
+}
+
+bool host_memory_is_lost(const struct host_memory *m, uint32_t slab)
+{
+	return atomic_load(&m->states[slab]) == SLAB_LOST;
 }
 
 bool host_memory_settled(const struct host_memory *m)

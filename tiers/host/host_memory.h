@@ -22,15 +22,16 @@ int  host_memory_open(const struct tier_conf *conf, struct host_memory **ret, ch
 void host_memory_close(struct host_memory *m);	/* joins the threads; accepts NULL and half-open */
 
 uint8_t *host_memory_base(const struct host_memory *m);
-/* See host_memory_piece() in tier.h. */
-bool     host_memory_part(const struct host_memory *m, uint32_t i, void **ret_base, uint64_t *ret_bytes);
 uint32_t host_memory_slabs(const struct host_memory *m);
 const char *host_memory_note(const struct host_memory *m);	/* see host_note() */
 
-/* A slab that became usable since the last call, each once and in order; HOST_NO_SLAB: none now. */
+/* A slab that became usable since the last call, each once and in order; SLABS_NONE: none now. */
 uint32_t host_memory_next(struct host_memory *m);
 /* As above, but if none is, the next one that is not yet faulted in: usable too, only slower. */
 uint32_t host_memory_take_cold(struct host_memory *m);
+/* How many slabs, from the first on, were given by the two above, or are lost. */
+uint32_t host_memory_handed_out(const struct host_memory *m);
+bool     host_memory_is_lost(const struct host_memory *m, uint32_t slab);
 bool     host_memory_settled(const struct host_memory *m);	/* every slab is usable or given up */
 uint32_t host_memory_lost(const struct host_memory *m);		/* slabs given up: no page was to be had */
 

@@ -260,6 +260,16 @@ static enum tier_state nvme_state(const struct tier *base)
 	return writable ? TIER_DEGRADED : TIER_READONLY;
 }
 
+static bool readable(const struct tier *t, const struct tier_name *name)
+{
+	return nvme_readable(t, name->where);
+}
+
+static bool writable(const struct tier *t, const struct tier_name *name)
+{
+	return nvme_writable(t, name->key);
+}
+
 const struct tier_ops nvme_ops = {
 	.name = "nvme",
 	.id = TIER_NVME,
@@ -269,6 +279,13 @@ const struct tier_ops nvme_ops = {
 	.submit = nvme_submit,
 	.cancel = nvme_cancel,
 	.state = nvme_state,
+	.readable = readable,
+	.writable = writable,
+	.forget = nvme_forget,
+	.touch = nvme_touch,
+	.flush = nvme_flush,
+	.purge = nvme_purge,
+	.idle = nvme_idle,
 };
 
 /* --- beyond the table --- */

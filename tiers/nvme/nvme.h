@@ -66,7 +66,7 @@ struct nvme_tier_conf {
 	uint64_t stall_ns;		/* an I/O this old: the disk is offline */
 	enum io_engine_choice engine;
 	uint32_t max_image_bytes;	/* of a write */
-	const struct tier *host;	/* its memory is registered with the I/O engines; NULL: none */
+	struct tier *host;		/* its memory is registered with the I/O engines; NULL: none */
 	struct nvme_events events;
 };
 

@@ -233,13 +233,25 @@ static void start_log(struct nvme_disk *d)
 		nvme_log_recover(d->log);
 }
 
+struct registration {
+	struct tier_ready listener;
+	struct io *io;
+};
+
+static void host_ready(struct tier_ready *listener, void *base, uint64_t bytes)
+{
+	const struct registration *r = container_of(listener, struct registration, listener);
+
+	(void)io_buffers_add(r->io, base, bytes);	/* a refusal costs speed, and io_note() tells */
+}
+
+/* All of it at once: io_uring pins what is not faulted in as well. */
 static void register_host(struct nvme_disk *d)
 {
-	uint64_t bytes;
-	void *base;
+	struct registration r = { .listener = { .ready = host_ready, .mapped = true }, .io = d->io };
 
-	for (uint32_t i = 0; d->conf->host && host_memory_piece(d->conf->host, i, &base, &bytes); i++)
-		(void)io_buffers_add(d->io, base, bytes);	/* a refusal costs speed, and io_note() tells */
+	tier_listen(d->conf->host, &r.listener);
+	tier_unlisten(d->conf->host, &r.listener);
 }
 
 static int open_io(struct nvme_disk *d)

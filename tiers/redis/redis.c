@@ -517,6 +517,16 @@ static int redis_open(const struct tier_conf *conf, struct loop *loop, struct ti
 	return 0;
 }
 
+static bool readable(const struct tier *t, const struct tier_name *name)
+{
+	return redis_readable(t, name->seal, name->key);
+}
+
+static bool writable(const struct tier *t, const struct tier_name *name)
+{
+	return redis_writable(t, name->seal, name->key);
+}
+
 const struct tier_ops redis_ops = {
 	.name = "redis",
 	.id = TIER_REDIS,
@@ -526,4 +536,7 @@ const struct tier_ops redis_ops = {
 	.submit = redis_submit,
 	.cancel = redis_cancel,
 	.state = redis_state,
+	.readable = readable,
+	.writable = writable,
+	.condemn = redis_condemn,
 };

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: a slab that is being emptied gives no slot to anybody, what its move needs is kept for it,
+ * and it is free with its last slot; and the allocator needs no memory to give away. Method: slabs
+ * over no memory at all, which become usable as the test says; every answer computed by hand.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+
+#include "tiers/slabs.h"
+
+enum { KIB = 1024, SLAB = 64 * KIB, SMALL = 8 * KIB, A_SLAB = SLAB / SMALL };
+
+static const struct tier_ops ops = { .name = "test", .id = TIER_GPU };
+
+struct rig {
+	struct tier tier;
+	struct slabs *slabs;
+	uint32_t usable, given, lost;
+};
+
+static uint32_t more(void *arg, bool hurry)
+{
+	struct rig *rig = arg;
+
+	(void)hurry;
+	return rig->given < rig->usable ? rig->given++ : SLABS_NONE;
+}
+
+static uint32_t lost(void *arg)
+{
+	return ((struct rig *)arg)->lost;
+}
+
+static void rig_open(struct rig *rig, uint32_t slabs)
+{
+	*rig = (struct rig){ .tier.ops = &ops, .usable = slabs };
+	const struct slabs_conf conf = { .tier = &rig->tier, .unit = 3, .slab_bytes = SLAB, .n_slabs = slabs,
+					 .more = more, .lost = lost, .arg = rig };
+
+	assert_int_equal(slabs_open(&conf, &rig->slabs), 0);
+}
+
+static struct extent take(struct rig *rig, uint32_t bytes)
+{
+	struct extent where;
+
+	assert_int_equal(slabs_alloc(rig->slabs, bytes, &where), 0);
+	assert_int_equal(where.tier, TIER_GPU);
+	assert_int_equal(where.unit, 3);
+	return where;
+}
+
+static uint32_t free_slots(struct rig *rig, uint32_t class)
+{
+	struct tier_class_view view;
+
+	slabs_class_view(rig->slabs, class, &view);
+	return view.free_slots;
+}
+
+static void offsets_are_apart_and_slabs_come_when_they_are_usable(void **state)
+{
+	bool seen[2 * A_SLAB] = { false };
+	struct extent where;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 2);
+	assert_int_equal(rig.tier.capacity_bytes, 2 * SLAB);
+	for (uint32_t i = 0; i < 2 * A_SLAB; i++) {
+		where = take(&rig, SMALL);
+		assert_int_equal(slabs_offset(rig.slabs, &where) % SMALL, 0);
+		assert_false(seen[slabs_offset(rig.slabs, &where) / SMALL]);
+		seen[slabs_offset(rig.slabs, &where) / SMALL] = true;
+	}
+	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &where), -ENOSPC);
+	assert_int_equal(rig.tier.used_bytes, 2 * SLAB);
+	slabs_close(rig.slabs);
+
+	rig_open(&rig, 2);
+	slabs_close(rig.slabs);
+	rig = (struct rig){ .tier.ops = &ops, .lost = 1 };
+	assert_int_equal(slabs_open(&(struct slabs_conf){ .tier = &rig.tier, .slab_bytes = SLAB, .n_slabs = 2, .more = more,
+							  .lost = lost, .arg = &rig }, &rig.slabs), 0);
+	assert_int_equal(rig.tier.capacity_bytes, SLAB);
+	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &where), -ENOSPC);
+	rig.usable = 1;
+	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &where), 0);
+	slabs_close(rig.slabs);
+}
+
+/* Two slabs: 8 slots in use in the first, `second` in the other. */
+static void fill(struct rig *rig, uint32_t second, struct extent *ret)
+{
+	for (uint32_t i = 0; i < A_SLAB + second; i++)
+		ret[i] = take(rig, SMALL);
+}
+
+static void a_closed_slab_gives_nothing_and_what_its_move_needs_is_kept(void **state)
+{
+	struct extent e[2 * A_SLAB], to, where;
+	uint32_t cursor = 0;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 2);
+	fill(&rig, 2, e);
+	slabs_free(rig.slabs, &e[0]);
+	slabs_free(rig.slabs, &e[1]);
+	slabs_free(rig.slabs, &e[2]);		/* first: 5 in use, 3 free. second: 2 in use, 6 free */
+	assert_int_equal(free_slots(&rig, e[0].class), 9);
+	slabs_close_slab(rig.slabs, e[8].slot >> 16);	/* 2 are to go into the 3 of the first */
+	assert_int_equal(free_slots(&rig, e[0].class), 1);
+	assert_int_equal(slabs_next(rig.slabs, e[0].class, SLABS_NONE), e[3].slot >> 16);
+	assert_int_equal(slabs_next(rig.slabs, e[0].class, e[3].slot >> 16), SLABS_NONE);
+	where = take(&rig, SMALL);
+	assert_int_equal(where.slot >> 16, e[3].slot >> 16);
+	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &to), -ENOSPC);	/* though 2 + 6 slots are free */
+
+	for (uint32_t i = 8; i < 10; i++) {
+		assert_true(slabs_closed_next(rig.slabs, &cursor, &where));
+		assert_memory_equal(&where, &e[i], sizeof(where));
+		assert_int_equal(slabs_move_begin(rig.slabs, &to), 0);
+		assert_int_equal(to.slot >> 16, e[3].slot >> 16);
+		assert_int_equal(slabs_closed_used(rig.slabs), 10 - i);
+		slabs_move_end(rig.slabs, &e[i]);
+		assert_int_equal(slabs_offset(rig.slabs, &e[i]), UINT64_MAX);
+	}
+	assert_false(slabs_closed_next(rig.slabs, &cursor, &where));
+	assert_int_equal(slabs_closed_used(rig.slabs), 0);
+	assert_int_equal(slabs_free_slabs(rig.slabs), 1);
+	(void)take(&rig, SLAB);
+	assert_int_equal(rig.tier.used_bytes, 2 * SLAB);
+	slabs_close(rig.slabs);
+}
+
+static void a_slot_of_a_closed_slab_that_is_freed_needs_no_place(void **state)
+{
+	struct extent e[2 * A_SLAB];
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 2);
+	fill(&rig, 3, e);
+	for (uint32_t i = 0; i < 3; i++)
+		slabs_free(rig.slabs, &e[i]);
+	slabs_close_slab(rig.slabs, e[8].slot >> 16);
+	assert_int_equal(free_slots(&rig, e[0].class), 0);
+	slabs_free(rig.slabs, &e[9]);
+	assert_int_equal(free_slots(&rig, e[0].class), 1);
+	slabs_free(rig.slabs, &e[8]);
+	slabs_free(rig.slabs, &e[10]);		/* the last */
+	assert_int_equal(slabs_free_slabs(rig.slabs), 1);
+	assert_int_equal(free_slots(&rig, e[0].class), 3);
+	slabs_close(rig.slabs);
+}
+
+static void a_move_that_is_given_up_leaves_all_as_it_was(void **state)
+{
+	struct extent e[2 * A_SLAB], to;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 2);
+	fill(&rig, 2, e);
+	slabs_free(rig.slabs, &e[0]);
+	slabs_free(rig.slabs, &e[1]);
+	slabs_close_slab(rig.slabs, e[8].slot >> 16);
+	assert_int_equal(slabs_move_begin(rig.slabs, &to), 0);
+	slabs_move_end(rig.slabs, &to);
+	slabs_reopen(rig.slabs);
+	assert_int_equal(slabs_closed_used(rig.slabs), 0);
+	assert_int_equal(free_slots(&rig, e[0].class), 8);
+	assert_int_equal(slabs_next(rig.slabs, e[0].class, SLABS_NONE), e[8].slot >> 16);
+	for (uint32_t i = 0; i < 8; i++)
+		(void)take(&rig, SMALL);
+	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &to), -ENOSPC);
+	slabs_close(rig.slabs);
+}
+
+/* An outside slab runs empty meanwhile: it is free, and there may be no place for the move, nor
+ * reason to go on. */
+static void a_free_slab_makes_a_move_needless(void **state)
+{
+	struct extent e[2 * A_SLAB], to;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 2);
+	fill(&rig, 2, e);
+	for (uint32_t i = 0; i < 6; i++)
+		slabs_free(rig.slabs, &e[i]);
+	slabs_close_slab(rig.slabs, e[8].slot >> 16);
+	slabs_free(rig.slabs, &e[6]);
+	slabs_free(rig.slabs, &e[7]);
+	assert_int_equal(slabs_free_slabs(rig.slabs), 1);
+	assert_int_equal(slabs_move_begin(rig.slabs, &to), -ENOSPC);
+	slabs_reopen(rig.slabs);
+	assert_int_equal(free_slots(&rig, e[8].class), 6);
+	slabs_close(rig.slabs);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(offsets_are_apart_and_slabs_come_when_they_are_usable),
+		cmocka_unit_test(a_closed_slab_gives_nothing_and_what_its_move_needs_is_kept),
+		cmocka_unit_test(a_slot_of_a_closed_slab_that_is_freed_needs_no_place),
+		cmocka_unit_test(a_move_that_is_given_up_leaves_all_as_it_was),
+		cmocka_unit_test(a_free_slab_makes_a_move_needless),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,531 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * slabs.c - see slabs.h: slabs of equal slots, one slot size (class) a slab.
+ *
+ * A class serves the images that fill at least 16/17 of its slot (rounded to 4 KiB). A slab that
+ * loses its last image is free for any class; a class without slabs may change its slot size.
+ *
+ * Allocation takes a slot of the fullest slab that has one, so that sparse slabs run empty.
+ * "Fullest" is by sixteenths: each class keeps its slabs in FILLS lists, and everything is
+ * O(FILLS), whatever the capacity.
+ *
+ * Per slot there are 8 bytes: the generation, odd while the slot is in use, counted up by alloc and
+ * by free, so a stale extent never matches; and the owner, which in a free slot is the next free
+ * one. Slots that never were in use need no list: they start at slab.fresh. The array is
+ * [slot][slab], because slabs of few slots would each touch a page of their own otherwise. It costs
+ * memory only as slots come into use.
+ *
+ *	not usable yet ──more()──> free ──first slot taken──> in a class <──slabs_reopen── closed
+ *	                            ^ ^───last slot freed───────┘    └──slabs_close_slab────^ │
+ *	                            └─────────────────────────────────────last slot freed─────┘
+ *
+ * Invariants
+ *   H1 a slab is in exactly one list: free, or one of its class's by its fill. A closed one, and
+ *      those that are not usable (yet, or ever), are in none.
+ *   H2 a slab in a class has used > 0.
+ *   H3 tier.used_bytes = sum over classes of used * slot_bytes.
+ *   H4 of a class with a closed slab at least (used of that slab - moves begun) slots outside it
+ *      are free: slabs_alloc() takes none of those. When an outside slab of the class becomes free
+ *      this ends, and so does the reason to empty one.
+ */
+#include "slabs.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { SLOT_UNIT = 4096, FILLS = 17 /* the last: full */, NO_SLOT = -1 };
+
+struct slot {
+	uint32_t generation;
+	uint32_t owner;
+};
+
+struct slab {
+	uint32_t next, prev;		/* in its list; SLABS_NONE ends */
+	uint32_t used;
+	uint32_t fresh;			/* slots from here on were not used since the slab got its class */
+	int32_t  free_slot;		/* of those below: first free one, or -1 */
+	uint8_t  class;			/* TIER_MAX_CLASSES: none */
+	uint8_t  fill;
+};
+
+struct class {
+	uint32_t slot_bytes;
+	uint32_t slots;			/* a slab */
+	uint32_t slabs;
+	uint32_t used;
+	uint32_t head[FILLS];
+};
+
+struct slabs {
+	struct slabs_conf conf;
+	uint32_t n_classes;		/* indices that were ever in use are below */
+	uint32_t free_slabs, free_head;
+	uint32_t closed;		/* the slab that is being emptied, or SLABS_NONE */
+	uint32_t moving;		/* slots outside it that were taken for its own, both in use for now */
+	struct slab *slabs;
+	struct slot *slots;
+	uint64_t slots_bytes;
+	struct class classes[TIER_MAX_CLASSES];
+};
+
+static struct slot *slot_at(const struct slabs *s, uint32_t slab, uint32_t slot)
+{
+	return &s->slots[(uint64_t)slot * s->conf.n_slabs + slab];
+}
+
+int slabs_extent(const struct slabs *s, uint32_t slot, struct extent *ret)
+{
+	const uint32_t slab = slot >> 16, i = slot & 0xffff;
+
+	if (slab >= s->conf.n_slabs || s->slabs[slab].class == TIER_MAX_CLASSES || i >= s->slabs[slab].fresh ||
+	    !(slot_at(s, slab, i)->generation & 1))
+		return -ESTALE;
+	*ret = (struct extent){ .tier = (uint8_t)s->conf.tier->ops->id, .unit = s->conf.unit,
+				.class = s->slabs[slab].class, .slot = slot,
+				.generation = slot_at(s, slab, i)->generation };
+	return 0;
+}
+
+/* The slot of an extent; NULL when it is stale or never was one. */
+static struct slot *slot_live(const struct slabs *s, const struct extent *where)
+{
+	struct extent now;
+
+	if (slabs_extent(s, where->slot, &now) || !extent_equal(&now, where) || now.class != where->class)
+		return NULL;
+	return slot_at(s, where->slot >> 16, where->slot & 0xffff);
+}
+static bool is_closed(const struct slabs *s, uint32_t slab)
+{
+	return slab == s->closed && slab != SLABS_NONE;
+}
+
+/* Slots of a class that the move out of its closed slab will need. */
+static uint32_t kept(const struct slabs *s, uint32_t class)
+{
+	const struct slab *closed = s->closed == SLABS_NONE ? NULL : &s->slabs[s->closed];
+
+	return closed && closed->class == class ? closed->used - s->moving : 0;
+}
+
+/* Slots in use in the slabs of a class that are not closed, and how many of those slabs there
+ * are. */
+static uint32_t open_used(const struct slabs *s, uint32_t class)
+{
+	const bool closed = s->closed != SLABS_NONE && s->slabs[s->closed].class == class;
+
+	return s->classes[class].used - (closed ? s->slabs[s->closed].used : 0);
+}
+
+static uint32_t open_slabs(const struct slabs *s, uint32_t class)
+{
+	return s->classes[class].slabs - (s->closed != SLABS_NONE && s->slabs[s->closed].class == class);
+}
+
+/* Those that a request may be given. */
+static uint32_t open_free(const struct slabs *s, uint32_t class)
+{
+	const uint32_t n = open_slabs(s, class) * s->classes[class].slots - open_used(s, class);
+
+	return n > kept(s, class) ? n - kept(s, class) : 0;
+}
+
+static void list_add(struct slabs *s, uint32_t *head, uint32_t slab)
+{
+	struct slab *at = &s->slabs[slab];
+
+	at->prev = SLABS_NONE;
+	at->next = *head;
+	if (*head != SLABS_NONE)
+		s->slabs[*head].prev = slab;
+	*head = slab;
+}
+
+static void list_remove(struct slabs *s, uint32_t *head, uint32_t slab)
+{
+	const struct slab *at = &s->slabs[slab];
+
+	if (at->prev != SLABS_NONE)
+		s->slabs[at->prev].next = at->next;
+	else
+		*head = at->next;
+	if (at->next != SLABS_NONE)
+		s->slabs[at->next].prev = at->prev;
+}
+
+static uint8_t fill_of(const struct class *c, uint32_t used)
+{
+	return (uint8_t)((uint64_t)used * (FILLS - 1) / c->slots);
+}
+
+/* After slab.used changed to a value > 0. */
+static void refile(struct slabs *s, struct class *c, uint32_t slab)
+{
+	struct slab *at = &s->slabs[slab];
+	const uint8_t fill = fill_of(c, at->used);
+
+	if (fill == at->fill || is_closed(s, slab))
+		return;
+	list_remove(s, &c->head[at->fill], slab);
+	at->fill = fill;
+	list_add(s, &c->head[fill], slab);
+}
+
+/* Slabs that became usable are free; where none is, one that is not quite ready. */
+static void harvest(struct slabs *s)
+{
+	uint32_t slab;
+
+	while ((slab = s->conf.more(s->conf.arg, s->free_slabs == 0)) != SLABS_NONE) {
+		list_add(s, &s->free_head, slab);
+		s->free_slabs++;
+	}
+	s->conf.tier->capacity_bytes = (s->conf.n_slabs - s->conf.lost(s->conf.arg)) * s->conf.slab_bytes;
+}
+
+static void slab_to_class(struct slabs *s, uint32_t slab, uint32_t class)
+{
+	struct class *c = &s->classes[class];
+
+	list_remove(s, &s->free_head, slab);
+	s->free_slabs--;
+	s->slabs[slab] = (struct slab){ .free_slot = NO_SLOT, .class = (uint8_t)class };
+	list_add(s, &c->head[0], slab);
+	c->slabs++;
+}
+
+static void slab_to_free(struct slabs *s, uint32_t slab)
+{
+	struct slab *at = &s->slabs[slab];
+
+	if (is_closed(s, slab))
+		s->closed = SLABS_NONE;
+	else
+		list_remove(s, &s->classes[at->class].head[at->fill], slab);
+	s->classes[at->class].slabs--;
+	at->class = TIER_MAX_CLASSES;
+	list_add(s, &s->free_head, slab);
+	s->free_slabs++;
+}
+
+/* The slab is the class's and has a free slot. */
+static void take_slot(struct slabs *s, uint32_t slab, struct extent *ret)
+{
+	struct slab *at = &s->slabs[slab];
+	struct class *c = &s->classes[at->class];
+	const uint32_t slot = at->free_slot != NO_SLOT ? (uint32_t)at->free_slot : at->fresh;
+	struct slot *taken = slot_at(s, slab, slot);
+
+	assert(at->used < c->slots && slot < c->slots && !(taken->generation & 1));
+	if (at->free_slot != NO_SLOT)
+		at->free_slot = (int32_t)taken->owner;
+	else
+		at->fresh++;
+	taken->generation++;
+	taken->owner = SLABS_NO_OWNER;
+	at->used++;
+	c->used++;
+	refile(s, c, slab);
+	s->conf.tier->used_bytes += c->slot_bytes;
+	s->conf.tier->extents++;
+	(void)slabs_extent(s, slab << 16 | slot, ret);
+}
+
+/* The fullest slab of a class with a free slot. O(FILLS). */
+static uint32_t fullest_slab(const struct class *c)
+{
+	for (int fill = FILLS - 2; fill >= 0; fill--)
+		if (c->head[fill] != SLABS_NONE)
+			return c->head[fill];
+	return SLABS_NONE;
+}
+
+static uint32_t slot_need(uint32_t bytes)
+{
+	return bytes / SLOT_UNIT * SLOT_UNIT + (bytes % SLOT_UNIT ? SLOT_UNIT : 0);
+}
+
+/* The smallest class that has slabs and is at most 1/16 too large; where every index is taken, the
+ * smallest that is large enough. -1: none. */
+static int find_class(const struct slabs *s, uint32_t need)
+{
+	int best = -1;
+	bool spare = s->n_classes < TIER_MAX_CLASSES;
+
+	for (uint32_t i = 0; i < s->n_classes; i++) {
+		const struct class *c = &s->classes[i];
+
+		spare |= c->slabs == 0;
+		if (c->slabs && c->slot_bytes >= need && (best < 0 || c->slot_bytes < s->classes[best].slot_bytes))
+			best = (int)i;
+	}
+	if (best >= 0 && spare && s->classes[best].slot_bytes - need > need / 16)
+		return -1;
+	return best;
+}
+
+/* An index without slabs, made a class of this slot size; -1: all are in use. */
+static int make_class(struct slabs *s, uint32_t need)
+{
+	struct class *c;
+	uint32_t i = 0;
+
+	while (i < s->n_classes && s->classes[i].slabs)
+		i++;
+	if (i == TIER_MAX_CLASSES)
+		return -1;
+	s->n_classes += i == s->n_classes;
+	c = &s->classes[i];
+	*c = (struct class){ .slot_bytes = need, .slots = (uint32_t)(s->conf.slab_bytes / need) };
+	if (c->slots > TIER_MAX_SLAB_SLOTS)
+		c->slots = TIER_MAX_SLAB_SLOTS;
+	for (int fill = 0; fill < FILLS; fill++)
+		c->head[fill] = SLABS_NONE;
+	return (int)i;
+}
+
+int slabs_alloc(struct slabs *s, uint32_t bytes, struct extent *ret)
+{
+	uint32_t slab = SLABS_NONE;
+	int class;
+
+	if (bytes > s->conf.slab_bytes)
+		return -E2BIG;
+	harvest(s);
+	class = find_class(s, slot_need(bytes));
+	if (class >= 0 && open_free(s, (uint32_t)class) > 0)
+		slab = fullest_slab(&s->classes[class]);
+	if (slab == SLABS_NONE && s->free_slabs) {
+		if (class < 0)
+			class = make_class(s, slot_need(bytes));
+		if (class < 0)
+			return -ENOSPC;
+		slab = s->free_head;
+		slab_to_class(s, slab, (uint32_t)class);
+	}
+	if (slab == SLABS_NONE)
+		return -ENOSPC;
+	take_slot(s, slab, ret);
+	return 0;
+}
+
+void slabs_free(struct slabs *s, const struct extent *where)
+{
+	struct slot *slot = slot_live(s, where);
+	const uint32_t slab = where->slot >> 16;
+	struct class *c = &s->classes[where->class];
+	struct slab *at = &s->slabs[slab];
+
+	assert(slot);	/* freed twice, or not from here */
+	slot->generation++;
+	slot->owner = (uint32_t)at->free_slot;
+	at->free_slot = (int32_t)(where->slot & 0xffff);
+	at->used--;
+	c->used--;
+	s->conf.tier->used_bytes -= c->slot_bytes;
+	s->conf.tier->extents--;
+	if (at->used)
+		refile(s, c, slab);
+	else
+		slab_to_free(s, slab);
+}
+
+uint64_t slabs_offset(const struct slabs *s, const struct extent *where)
+{
+	if (!slot_live(s, where))
+		return UINT64_MAX;
+	return (where->slot >> 16) * s->conf.slab_bytes +
+	       (uint64_t)(where->slot & 0xffff) * s->classes[where->class].slot_bytes;
+}
+
+/* --- what is known of slots, slabs and classes --- */
+
+int slabs_class_of(const struct slabs *s, uint32_t bytes)
+{
+	return find_class(s, slot_need(bytes));
+}
+
+uint32_t slabs_slot_bytes(const struct slabs *s, uint32_t bytes)
+{
+	const int class = find_class(s, slot_need(bytes));
+
+	return bytes > s->conf.slab_bytes ? 0 : class >= 0 ? s->classes[class].slot_bytes : slot_need(bytes);
+}
+
+uint32_t slabs_extent_bytes(const struct slabs *s, const struct extent *where)
+{
+	return slot_live(s, where) ? s->classes[where->class].slot_bytes : 0;
+}
+
+uint32_t slabs_classes(const struct slabs *s)
+{
+	return s->n_classes;
+}
+
+void slabs_class_view(const struct slabs *s, uint32_t class, struct tier_class_view *ret)
+{
+	const struct class *c = &s->classes[class];
+
+	assert(class < s->n_classes);
+	*ret = (struct tier_class_view){ .slot_bytes = c->slot_bytes, .slots_per_slab = c->slots,
+					 .slabs = open_slabs(s, class), .used_slots = open_used(s, class),
+					 .free_slots = open_free(s, class) };
+}
+
+uint32_t slabs_free_slabs(struct slabs *s)
+{
+	harvest(s);
+	return s->free_slabs;
+}
+
+uint32_t slabs_next(const struct slabs *s, uint32_t class, uint32_t slab)
+{
+	const struct class *c = &s->classes[class];
+	int fill = 0;
+
+	assert(class < s->n_classes);
+	if (slab != SLABS_NONE) {
+		if (s->slabs[slab].next != SLABS_NONE)
+			return s->slabs[slab].next;
+		fill = s->slabs[slab].fill + 1;
+	}
+	while (fill < FILLS && c->head[fill] == SLABS_NONE)
+		fill++;
+	return fill < FILLS ? c->head[fill] : SLABS_NONE;
+}
+
+bool slabs_walk(struct slabs *s, uint32_t slab, bool (*fn)(void *arg, const struct extent *where), void *arg)
+{
+	const uint32_t end = s->slabs[slab].fresh;	/* fn may free the last slot, and with it the slab */
+	struct extent where;
+
+	for (uint32_t i = 0; i < end; i++)
+		if (!slabs_extent(s, slab << 16 | i, &where) && !fn(arg, &where))
+			return false;
+	return true;
+}
+
+void slabs_set_owner(struct slabs *s, const struct extent *where, uint32_t owner)
+{
+	struct slot *slot = slot_live(s, where);
+
+	assert(slot);
+	slot->owner = owner;
+}
+
+uint32_t slabs_owner(const struct slabs *s, const struct extent *where)
+{
+	const struct slot *slot = slot_live(s, where);
+
+	assert(slot);
+	return slot->owner;
+}
+
+/* --- emptying --- */
+
+void slabs_close_slab(struct slabs *s, uint32_t slab)
+{
+	struct slab *at = &s->slabs[slab];
+
+	assert(s->closed == SLABS_NONE && s->moving == 0 && at->class < TIER_MAX_CLASSES);
+	list_remove(s, &s->classes[at->class].head[at->fill], slab);
+	s->closed = slab;
+	assert(open_slabs(s, at->class) * s->classes[at->class].slots - open_used(s, at->class) >= at->used);
+}
+
+bool slabs_closed_next(const struct slabs *s, uint32_t *cursor, struct extent *ret)
+{
+	while (s->closed != SLABS_NONE && *cursor < s->slabs[s->closed].fresh)
+		if (!slabs_extent(s, s->closed << 16 | (*cursor)++, ret))
+			return true;
+	return false;
+}
+
+int slabs_move_begin(struct slabs *s, struct extent *to)
+{
+	const struct slab *closed = &s->slabs[s->closed];
+	uint32_t slab;
+
+	assert(s->closed != SLABS_NONE && s->moving < closed->used);
+	slab = fullest_slab(&s->classes[closed->class]);
+	if (slab == SLABS_NONE)
+		return -ENOSPC;
+	s->moving++;
+	take_slot(s, slab, to);
+	return 0;
+}
+
+void slabs_move_end(struct slabs *s, const struct extent *where)
+{
+	assert(s->moving > 0);
+	s->moving--;
+	slabs_free(s, where);
+}
+
+uint32_t slabs_closed_used(const struct slabs *s)
+{
+	return s->closed == SLABS_NONE ? 0 : s->slabs[s->closed].used;
+}
+
+void slabs_reopen(struct slabs *s)
+{
+	const uint32_t slab = s->closed;
+	struct slab *at = &s->slabs[slab];
+	struct class *c = &s->classes[at->class];
+
+	assert(slab != SLABS_NONE && s->moving == 0);
+	s->closed = SLABS_NONE;
+	at->fill = fill_of(c, at->used);
+	list_add(s, &c->head[at->fill], slab);
+}
+
+/* --- life --- */
+
+static int reserve_slots(struct slabs *s)
+{
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+	uint64_t slots = s->conf.slab_bytes / SLOT_UNIT;
+	void *at;
+
+	if (slots > TIER_MAX_SLAB_SLOTS)
+		slots = TIER_MAX_SLAB_SLOTS;
+	s->slots_bytes = slots * s->conf.n_slabs * sizeof(struct slot);
+	at = mmap(NULL, s->slots_bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+	if (at == MAP_FAILED)
+		return -ENOMEM;
+	s->slots = at;
+	return 0;
+}
+
+int slabs_open(const struct slabs_conf *conf, struct slabs **ret)
+{
+	struct slabs *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return -ENOMEM;
+	s->conf = *conf;
+	s->free_head = s->closed = SLABS_NONE;
+	s->slabs = calloc(conf->n_slabs, sizeof(*s->slabs));
+	if (!s->slabs || reserve_slots(s)) {
+		slabs_close(s);
+		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < conf->n_slabs; i++)
+		s->slabs[i].class = TIER_MAX_CLASSES;
+	harvest(s);
+	*ret = s;
+	return 0;
+}
+
+void slabs_close(struct slabs *s)
+{
+	if (!s)
+		return;
+	if (s->slots)
+		(void)munmap(s->slots, s->slots_bytes);
+	free(s->slabs);
+	free(s);
+}
