@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis.c - the Redis tier as the core thread sees it: xfers become jobs, go to the I/O thread
- * through one mailbox and come back through another. See redis.h for the promises, redis_inner.h
- * for the parts.
+ * redis.c - the Redis tier on the core thread: submit, cancel, complete, and questions. Contract:
+ * redis.h; the instance: redis_tier.h; the other thread: redis_io.h.
  *
  * Invariants
- *   R1 a job is in exactly one place: free, asked, the I/O thread's, answered. The pool has
- *      max_in_flight of them, so both mailboxes are bounded and putting one in cannot fail.
- *   R2 an xfer is completed from the loop, at most TURN of them in a turn, so that a thousand
- *      answers at once do not keep engines waiting; the eventfd stays readable while there are
- *      more.
+ *   R1 a job is in one list at a time, and the pool has max_in_flight jobs. So both mailboxes are
+ *      bounded, and putting a job in cannot fail.
+ *   R2 an xfer is completed from the loop, at most TURN of them in a turn: a thousand answers at
+ *      once do not keep engines waiting. The eventfd stays readable while there are more.
  *   R3 a mailbox that is not empty has a readable eventfd, or its writer is about to make it so:
- *      the writer writes after it made the list not empty, the reader reads (the eventfd) only when
+ *      the writer writes after it made the list not empty, the reader reads the eventfd only when
  *      it emptied the list.
  *
  * Core thread only.
  */
+#include "redis.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -28,7 +28,12 @@
 
 #include "daemon/base/container_of.h"
 #include "daemon/base/vault.h"
-#include "redis_inner.h"
+#include "redis_io.h"
+#include "redis_slots.h"
+#include "redis_tier.h"
+#include "redis_topology.h"
+#include "redis_view.h"
+#include "tiers/redis/conn/redis_address.h"
 
 enum { TURN = 64, CONDEMNED_A_SECOND = 10 };
 
@@ -282,7 +287,7 @@ static void complete(struct redis *r, struct redis_job *job, int status)
 
 static void on_answered(struct loop_watch *watch, uint32_t events)
 {
-	struct redis *r = container_of(watch, struct redis, answered);
+	struct redis *r = container_of(watch, struct redis, answered_watch);
 	struct redis_jobs turn;
 	struct redis_job *job;
 	bool changed;
@@ -362,7 +367,7 @@ static void redis_close(struct tier *t)
 	if (r->threaded)
 		redis_io_stop(r);
 	if (r->watching)
-		loop_remove(r->loop, &r->answered);
+		loop_remove(r->loop, &r->answered_watch);
 	end_all(r);
 	if (r->mail.asked_fd >= 0)
 		(void)close(r->mail.asked_fd);
@@ -501,9 +506,9 @@ static int redis_open(const struct tier_conf *conf, struct loop *loop, struct ti
 	configure(r, conf->redis);
 	err = reserve(r);
 	if (!err) {
-		r->answered =
+		r->answered_watch =
 			(struct loop_watch){ .fd = r->mail.answered_fd, .ready = on_answered };
-		err = loop_add(loop, &r->answered, EPOLLIN);
+		err = loop_add(loop, &r->answered_watch, EPOLLIN);
 		r->watching = !err;
 	}
 	if (!err)

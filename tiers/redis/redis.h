@@ -1,54 +1,87 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis.h - the Redis tier: images as values of a Redis or Valkey, alone, several side by side, or
- * a Cluster, shared by nodes. Value: the packed image (daemon/IMAGE.md: header, scales, payload, no
- * padding) in an envelope with a MAC. Name: key_prefix, 16 hex digits of the tenant (redis_seal.h),
- * a colon, and the block's key in 64 hex digits.
+ * redis.h - the Redis tier: blocks as values of Redis or Valkey, which several nodes share. An
+ * *endpoint* is one Redis or Valkey; there may be one, several side by side, or a Cluster of them.
+ * How the tier is made, and how it is run: README.md in this folder.
  *
- * Two threads. The core thread calls what is here; an I/O thread of the tier's own has the
- * connections, so that an endpoint that is slow, large or lying takes nothing from the core but a
- * slot for a while. They meet in two bounded mailboxes (redis.c). A xfer's buffer is the I/O
- * thread's until done, and it never blocks but in epoll; no reply, however late, is written to a
- * buffer whose xfer has ended.
+ * A value is the packed image (daemon/IMAGE.md: header, scales, payload, no padding) in an envelope
+ * with a MAC. Its name is key_prefix, 16 hex digits of the tenant (redis_seal.h), a colon, and the
+ * block's key in 64 hex digits.
+ *
+ * Two threads. The core thread calls the functions below. An I/O thread of the tier's own has the
+ * connections, so an endpoint that is slow, large or lying costs the core a slot for a while and
+ * nothing else. They meet in two bounded mailboxes. An xfer's buffer is the I/O thread's until the
+ * xfer is done. A reply that comes later is not written to it.
  *
  *	core thread              mailbox        I/O thread
  *	tier_submit ───────────> asked ──────> endpoint by key ──> connection ──> Redis
- *	tier_complete <───────── answered <──── header checked, body straight into the buffer
+ *	tier_complete <───────── answered <─── header checked, body straight into the buffer
  *
- * Status of a xfer: 0; -ENOENT: not there; -EBADMSG: a value that is not this block (not an image,
- * another's, of another geometry, truncated, damaged, a wrong type): a miss, counted, and deleted
- * if it is still the same value; -EKEYREJECTED: all is right but the MAC: made by somebody who does
- * not know the secret; likewise. A value of another form (an older or newer kvtierd's) is -ENOENT,
- * counted, and stays. -EFBIG (tier.h); -ETIMEDOUT: not within timeout_ms; -ECONNRESET; -ECANCELED;
- * -ENOSPC, -EROFS: the endpoint takes no stores now (-OOM, -READONLY, -MISCONF, -CLUSTERDOWN...);
- * -EACCES: it refuses us; -EREMOTEIO: another error reply. tier_submit(): -EAGAIN: too many on
- * their way; -ENODEV: the endpoint the key belongs to is not to be tried now, or none is; -EROFS:
- * it takes no stores now. `kept` is never set.
+ * Status of an xfer:
+ *	0		done
+ *	-ENOENT		not there. Also a value of another form, by an older or newer kvtierd: it
+ *			is counted, and stays
+ *	-EBADMSG	the value is not this block: no image, another's, another geometry,
+ *			truncated, damaged, a wrong type. It is counted, and deleted if it is still
+ *			the same value
+ *	-EKEYREJECTED	all is right but the MAC: it was written without the secret. Counted and
+ *			deleted likewise
+ *	-EFBIG		see tier.h
+ *	-ETIMEDOUT	no answer within timeout_ms
+ *	-ECONNRESET	the connection was lost
+ *	-ECANCELED	tier_cancel(), or the tier was closed
+ *	-ENOSPC, -EROFS	the endpoint takes no stores now: -OOM; -READONLY, -MISCONF, -CLUSTERDOWN...
+ *	-EACCES		the endpoint refuses us
+ *	-EREMOTEIO	another error reply
+ * `kept` is never set.
  *
- * One endpoint, each by itself; policy in redis_breaker.h:
+ * tier_submit(): -EAGAIN: max_in_flight xfers are lent. -ENODEV: the endpoint of this key is not to
+ * be tried now, or no endpoint has it. -EROFS: the endpoint takes no stores now. The buffer of a
+ * write is a complete image, whose header says which block it is; it must not change until done.
  *
- *	connecting --AUTH, topology--> up --3 failures in a row, -LOADING, -BUSY--> open: nothing is sent
- *	    ^                          ^ \                                           | 1 s, doubling to 30 s, +- 25 %
- *	    │                          │  -OOM, -READONLY, -MISCONF: up, no stores for a while
- *	    └── connection lost        └── one probe succeeds <── half-open <────────┘
- *	-NOAUTH, -WRONGPASS, -NOPERM: misconfigured: tried again every 30 s, one line in the log a minute
+ * tier_open(): -EINVAL with text naming the [redis] option; an endpoint that does not answer is no
+ * error. tier_close(): from the loop's thread; lent xfers end first, with -ECANCELED; takes one
+ * turn of the I/O thread.
+ *
+ * tier_state(), over all endpoints that have a part of the keys:
+ *	STARTING	none has answered or failed yet
+ *	UP, DEGRADED	all, or some, can be read and written
+ *	READONLY	none takes stores
+ *	OFFLINE		none is usable
+ *	MISCONFIGURED	none is usable, and one of them refuses us
+ *
+ * Each endpoint by itself; the policy is redis_breaker.h:
+ *
+ *	connecting ──AUTH, trial──> up ──3 failures in a row, -LOADING, -BUSY──> open: it rests
+ *	    ^                       ^ │                                            │ 1 s to 30 s
+ *	    │                       │ └─ -OOM, -READONLY, -MISCONF: up, but no     v
+ *	    └─── connection lost    │    stores for a while                    half-open: one trial
+ *	                            └───────────────── it succeeds ────────────────┘
+ *	-NOAUTH, -WRONGPASS, -NOPERM: misconfigured; tried again every 30 s, logged once a minute
+ *
+ * Whoever is connected to gets the password. So a redirect is followed only to an endpoint that is
+ * configured or in the slot map, and only where cluster_hosts lets it in. Others are shown as
+ * misconfigured; their blocks are misses.
+ *
+ * A value without a right MAC may be deleted: its name has 64 bits that follow from tenant and
+ * secret, so nodes with another secret neither ask for it nor wrote it.
  */
 #ifndef KVTIER_REDIS_H
 #define KVTIER_REDIS_H
 
 #include "redis_seal.h"
+#include "tiers/redis/conn/redis_address.h"
+#include "tiers/redis/conn/redis_conn.h"
 #include "tiers/redis/conn/redis_tls.h"
+#include "tiers/redis/conn/redis_words.h"
 #include "tiers/tier.h"
 
 enum {
 	/* configured; a Cluster may have up to REDIS_MAP_ENDPOINTS of its own */
 	REDIS_ENDPOINTS = 16,
 	REDIS_MAP_ENDPOINTS = 64,
-	REDIS_ADDRESS_BYTES = 256,	/* "host:port", "[v6]:port" or "unix:/path", with its 0 */
 	REDIS_PREFIX_BYTES = 64,
-	REDIS_SECRET_BYTES = 512,	/* username, password */
 	REDIS_CONNECTIONS = 64,		/* to one endpoint */
-	REDIS_TEXT_BYTES = 256,
 };
 
 enum redis_cluster { REDIS_CLUSTER_AUTO, REDIS_CLUSTER_YES, REDIS_CLUSTER_NO };
@@ -94,8 +127,9 @@ struct redis_counters {			/* all since open */
 	uint64_t timeouts_total, resets_total, errors_total;
 	uint64_t refused_stores_total;	/* -OOM, -READONLY, -MISCONF, -CLUSTERDOWN */
 	uint64_t redirects_total;	/* MOVED, ASK */
-	uint64_t refused_hosts_total;	/* times that a redirect named an endpoint that no slot map has, or a map one that is
-					 * not of cluster_hosts: not connected to */
+	/* Redirects to an endpoint that no slot map has, and endpoints of a map that cluster_hosts
+	 * does not let in: not connected to. */
+	uint64_t refused_hosts_total;
 	/* replies that came when nobody waited any more; parsed and thrown away */
 	uint64_t late_total;
 	/* replies that are no RESP, or beyond its bounds: the connection is closed */
@@ -107,8 +141,9 @@ struct redis_counters {			/* all since open */
 /* One endpoint, for kvtierctl. */
 struct redis_endpoint_row {
 	char address[REDIS_ADDRESS_BYTES];
-	enum tier_state state;		/* STARTING: connecting; UP; READONLY: no stores now; OFFLINE: breaker open;
-					 * MISCONFIGURED */
+	/* STARTING: connecting. READONLY: takes no stores now. OFFLINE: breaker open. UP,
+	 * MISCONFIGURED. */
+	enum tier_state state;
 	char text[REDIS_TEXT_BYTES];	/* why, or "" */
 	char tls[16];			/* "TLSv1.3", of what is connected; "": none */
 	uint32_t slots;			/* of a Cluster; 0 */
@@ -124,24 +159,6 @@ struct redis_tier_status {
 	char text[REDIS_TEXT_BYTES + REDIS_ADDRESS_BYTES];
 	struct redis_counters counters;	/* sums, endpoints that are gone included */
 };
-
-/*
- * Who is connected gets the password. So a redirect is followed to endpoints and endpoints of the
- * slot map only, and of these only to those that cluster_hosts lets in; others are shown as
- * misconfigured, and what they would have is missed.
- *
- * tier_open(): -EINVAL with text naming the [redis] option; an endpoint that is not there is no
- * error. tier_close(): from the loop's thread, xfers that are lent end first with -ECANCELED; takes
- * no longer than one turn of the I/O thread. tier_state(): STARTING until the first endpoint
- * answered or failed; UP: all are; DEGRADED: some; READONLY: none takes stores; OFFLINE;
- * MISCONFIGURED: none is usable and one of them refuses us.
- *
- * submit of a write: buffer is a complete image; it must not change until done. What the key is its
- * header says.
- *
- * Why what has no right MAC may be deleted: its name has 64 bits that follow from tenant and
- * secret, so nodes with another secret neither ask for it nor wrote it.
- */
 
 /* Whether it is worth to submit now: the endpoint this tenant's key belongs to is usable. Cheap: an
  * atomic or two. */

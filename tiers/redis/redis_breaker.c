@@ -33,7 +33,7 @@ static const struct {
 	{ "WRONGPASS", REDIS_SAYS_NOT_YOU },
 	{ "NOPERM", REDIS_SAYS_NOT_YOU },
 	{ "DENIED", REDIS_SAYS_NOT_YOU },				/* protected mode */
-	{ "ERR AUTH", REDIS_SAYS_NOT_YOU },				/* "...called without any password configured" */
+	{ "ERR AUTH", REDIS_SAYS_NOT_YOU },	/* "...called without any password configured" */
 	/* the same before Redis 6 */
 	{ "ERR Client sent AUTH,", REDIS_SAYS_NOT_YOU },
 	{ "ERR invalid password", REDIS_SAYS_NOT_YOU },			/* before Redis 6 */

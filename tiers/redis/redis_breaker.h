@@ -4,13 +4,15 @@
  * policy: (state, event with its time) -> state; no clock, log or I/O. Times are of one clock that
  * never goes back. One thread at a time.
  *
- *	CLOSED --3 failures in a row, or one that says so--> OPEN --wait over, try()--> HALF: one request, or a connection,
- *	  ^                                                   ^                          is let through: the trial
- *	  └───────────────── it succeeds ──────────── HALF ───┘ it fails: wait doubled, 1 s to 30 s, +- 25 %
+ *	CLOSED ──3 failures in a row, or one verdict──> OPEN ──wait over, try()──> HALF: one trial
+ *	  ^                                              ^                          │ │
+ *	  │                                              └─ it fails: wait doubled ─┘ │
+ *	  └─────────────────────────── it succeeds ───────────────────────────────────┘
  *
- * Besides, stores may be stopped while reads go on: after -OOM and the like for 1 s, doubling to 30
- * s; 30 s after a store alone was refused by an ACL. All waits +- 25 %. In OPEN nothing counts that
- * comes late, but a refusal.
+ * The wait is 1 s at first, 30 s at most. Stores may be stopped while reads go on: after -OOM and
+ * the like for 1 s, doubling to 30 s; for 30 s after an ACL refused a store alone. All waits +- 25
+ * %, so that nodes that lost an endpoint together do not come back together. In OPEN late replies
+ * count for nothing, but a refusal does.
  */
 #ifndef KVTIER_REDIS_BREAKER_H
 #define KVTIER_REDIS_BREAKER_H
@@ -45,8 +47,9 @@ enum redis_verdict {
 	REDIS_SAYS_NO_STORES,		/* -OOM -READONLY -MISCONF -NOREPLICAS: reads go on */
 	/* -LOADING -BUSY -MASTERDOWN -CLUSTERDOWN, too many clients: open at once */
 	REDIS_SAYS_NOT_NOW,
-	REDIS_SAYS_NOT_YOU,		/* -NOAUTH -WRONGPASS -NOPERM -DENIED, "ERR ... AUTH ..." of an endpoint without or with
-					 * another password */
+	/* -NOAUTH -WRONGPASS -NOPERM -DENIED; "ERR ... AUTH ..." of an endpoint with another
+	 * password, or none */
+	REDIS_SAYS_NOT_YOU,
 	REDIS_SAYS_MOVED,		/* MOVED, ASK */
 	REDIS_SAYS_UNKNOWN_COMMAND,	/* an old or crippled endpoint */
 };

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_endpoint.c - one endpoint: its connections, the jobs that wait for one, and its health. I/O
- * thread only.
+ * redis_endpoint.c - one endpoint: the jobs that wait for one of its links, its trial, its health.
+ * Contract: redis_endpoint.h. I/O thread only.
  *
- *	          lookup, connect                trial answered
- *	opened ─────────────────> trial on link 0 ─────────────> usable <─> (some links down: opened again as needed)
- *	                             ^      │ fails                │ 3 failures, -LOADING, -NOAUTH...
- *	                             │      v                      v
- *	                             └── resting: links closed, jobs ended, nothing is sent until its wait is over
+ *	        lookup, connect                  answered
+ *	opened ───────────────> trial on link 0 ────────> usable; links are opened as needed
+ *	                           ^    │ fails             │ 3 failures, -LOADING, -NOAUTH...
+ *	                           │    v                   v
+ *	                           └─ resting: links closed, jobs ended, nothing sent for a while
  *
  * Invariants
- *   N1 the breaker decides; what it lets through after a rest is one connection and one command,
- *      the trial: a GET of a name that nobody has, because an endpoint may answer PING and yet
- *      refuse every GET (-NOPERM, -MASTERDOWN). An endpoint that was just opened has its trial, too,
- *      so that wrong passwords are seen before an engine waits.
+ *   N1 the breaker decides. After a rest it lets through one connection and one command, the trial:
+ *      a GET of a name that nobody has, because an endpoint may answer PING and yet refuse every
+ *      GET (-NOPERM, -MASTERDOWN). An endpoint that was just opened has its trial, too, so that a
+ *      wrong password is seen before an engine waits.
  *   N2 failures that come in one turn count once: one connection died, or one stall was seen, with
  *      all that was on it.
- *   N3 SETs go to the first half of the links only, so that where there are several a GET need not
- *      queue behind megabytes; and no more of them than a little ahead of the socket, because one
- *      whose bytes are half out when its deadline comes costs the connection, and all that is on
- *      it.
- *   N4 connections are closed in redis_endpoint_turn() only: a timer's callback, never inside one
- *      of the connection's.
+ *   N3 SETs go to the first half of the links only: where there are several, a GET need not queue
+ *      behind megabytes. And only a little more of them is submitted than the socket takes: a SET
+ *      that is half out when its deadline comes costs the connection, with all that is on it.
+ *   N4 connections are closed in redis_endpoint_turn() only: in a timer's callback, never inside
+ *      one of the connection's.
  */
+#include "redis_endpoint.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -30,7 +31,13 @@
 
 #include "daemon/base/container_of.h"
 #include "daemon/base/log.h"
-#include "redis_inner.h"
+#include "redis_chore.h"
+#include "redis_io.h"
+#include "redis_tier.h"
+#include "redis_topology.h"
+#include "redis_view.h"
+#include "tiers/redis/conn/redis_address.h"
+#include "tiers/redis/conn/redis_words.h"
 
 enum {
 	LOG_MS = 60000,
@@ -61,22 +68,29 @@ bool redis_endpoint_idle(const struct redis_endpoint *endpoint)
 	return endpoint->waiting.n == 0 && endpoint->in_flight == 0 && !endpoint->trial;
 }
 
-/* --- health --- */
-
-/* Endpoints repeat what they did not understand, a password perhaps. */
-void redis_words(const struct redis *r, const char *words, char *ret, size_t n)
+const char *redis_endpoint_numeric(const struct redis_endpoint *endpoint)
 {
-	const char *echo = strstr(words, ", with args");
-
-	(void)snprintf(ret, n, "%.*s", (int)(echo ? echo - words : (ptrdiff_t)strlen(words)),
-		       words);
-	if (redis_words_betray(ret, r->login->password))
-		(void)snprintf(ret, n, "an error whose words repeat the password");
+	return endpoint->n_resolved ? endpoint->resolved[endpoint->at % endpoint->n_resolved] : "";
 }
+
+const char *redis_endpoint_itself(const struct redis_endpoint *endpoint)
+{
+	return endpoint->io->tier->tls ? endpoint->address : redis_endpoint_numeric(endpoint);
+}
+
+void redis_endpoint_counters(const struct redis_endpoint *endpoint, struct redis_counters *ret)
+{
+	*ret = endpoint->counters;
+	ret->breaker_opens_total += endpoint->breaker.opens_total;
+	redis_links_count(endpoint, ret);
+}
+
+/* --- health --- */
 
 static void say_why(struct redis_endpoint *endpoint, const char *words)
 {
-	redis_words(endpoint->io->tier, words, endpoint->text, sizeof endpoint->text);
+	redis_words_show(words, endpoint->io->tier->login->password, endpoint->text,
+			 sizeof(endpoint->text));
 }
 
 /* Once a minute: for each endpoint, and for all others together, of which a map may name new ones
@@ -98,7 +112,7 @@ static void log_refusal(struct redis_endpoint *endpoint)
 		    endpoint->breaker.stores_alone ? "stores" : "kvtierd", endpoint->text);
 }
 
-const char *redis_why(const struct redis_command *c)
+const char *redis_endpoint_why(const struct redis_command *c)
 {
 	const char *text = "";
 
@@ -169,31 +183,7 @@ void redis_endpoint_verdict(struct redis_endpoint *endpoint, enum redis_verdict 
 		redis_view_flags(endpoint->io);
 }
 
-/* --- commands --- */
-
-static void chore_done(struct redis_command *command)
-{
-	struct redis_chore *chore = (struct redis_chore *)command;	/* first member */
-
-	chore->done(chore);
-}
-
-int redis_chore_send(struct redis_chore *chore, struct redis_endpoint *endpoint,
-		     struct redis_conn *conn)
-{
-	chore->endpoint = endpoint;
-	chore->command.deadline_ns = redis_io_deadline(endpoint->io);
-	chore->command.done = chore_done;
-	return redis_conn_submit(conn, &chore->command);
-}
-
-int redis_endpoint_chore(struct redis_endpoint *endpoint, struct redis_chore *chore)
-{
-	struct redis_link *link =
-		redis_endpoint_usable(endpoint) ? redis_link_pick(endpoint, XFER_PROBE, 0) : NULL;
-
-	return link ? redis_chore_send(chore, endpoint, link->conn) : -ENOTCONN;
-}
+/* --- the trial --- */
 
 static void trial_done(struct redis_chore *chore)
 {
@@ -206,7 +196,7 @@ static void trial_done(struct redis_chore *chore)
 		verdict = redis_verdict(c->error, strlen(c->error));
 		redis_endpoint_verdict(endpoint, verdict, false, c->error);
 	} else if (c->status == -ETIMEDOUT || c->status == -ECONNRESET || c->status == -ECANCELED) {
-		redis_endpoint_failed(endpoint, redis_why(c));
+		redis_endpoint_failed(endpoint, redis_endpoint_why(c));
 	} else {
 		redis_endpoint_answered(endpoint);
 	}
@@ -349,7 +339,7 @@ static void try_it(struct redis_endpoint *endpoint)
 
 void redis_endpoint_turn(struct redis_endpoint *endpoint)
 {
-	const bool wanted = endpoint->waiting.n > 0 || redis_endpoint_wanted(endpoint);
+	const bool wanted = endpoint->waiting.n > 0 || redis_topology_wants(endpoint);
 
 	redis_link_lookup(endpoint);
 	redis_links_bury(endpoint);
@@ -386,9 +376,10 @@ void redis_endpoint_open(struct redis_endpoint *endpoint, struct redis_io *io, c
 {
 	const uint32_t half = io->tier->connections / 2;
 
-	*endpoint = (struct redis_endpoint){ .io = io, .used = true, .n_links = io->tier->connections };
+	*endpoint = (struct redis_endpoint){ .io = io, .used = true };
+	endpoint->n_links = io->tier->connections;
 	(void)snprintf(endpoint->address, sizeof endpoint->address, "%s", address);
-	if (redis_is_numeric(address)) {
+	if (redis_address_numeric(address)) {
 		memcpy(endpoint->resolved[0], endpoint->address, sizeof endpoint->address);
 		endpoint->n_resolved = 1;
 	}

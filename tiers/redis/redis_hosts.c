@@ -35,7 +35,8 @@ static bool is_inside(const struct redis_network *n, const uint8_t address[16])
 
 	if (memcmp(n->address, address, bytes) != 0)
 		return false;
-	return rest == 0 || ((n->address[bytes] ^ address[bytes]) & (0xff << (8 - rest) & 0xff)) == 0;
+	return rest == 0 ||
+	       ((n->address[bytes] ^ address[bytes]) & (0xff << (8 - rest) & 0xff)) == 0;
 }
 
 static const char *take_network(struct redis_hosts *h, const char *item, const char *slash)
@@ -44,14 +45,17 @@ static const char *take_network(struct redis_hosts *h, const char *item, const c
 	char host[REDIS_HOST_BYTES], *end;
 	bool v4;
 
-	(void)snprintf(host, sizeof host, "%.*s", (int)(slash ? (size_t)(slash - item) : strlen(item)), item);
+	(void)snprintf(host, sizeof host, "%.*s",
+		       (int)(slash ? (size_t)(slash - item) : strlen(item)), item);
 	if (!to_binary(host, network.address, &v4))
-		return "has a network in it whose address is none; such as 10.0.0.0/8 or fd00::/8 will do";
+		return "has a network in it whose address is none; such as 10.0.0.0/8 or fd00::/8 "
+		       "will do";
 	if (slash) {
 		const unsigned long bits = strtoul(slash + 1, &end, 10), most = v4 ? 32 : 128;
 
 		if (slash[1] < '0' || slash[1] > '9' || *end || bits > most)
-			return "has a network in it whose length is not 0 to 32, or of IPv6 0 to 128";
+			return "has a network in it whose length is not 0 to 32, or of IPv6 0 to "
+			       "128";
 		network.bits = (uint32_t)bits + (v4 ? MAPPED_BITS : 0);
 	}
 	h->network[h->n_networks++] = network;
@@ -60,7 +64,8 @@ static const char *take_network(struct redis_hosts *h, const char *item, const c
 
 static const char *take(struct redis_hosts *h, const char *item)
 {
-	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+	static const char letters[] =
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 	const char *slash = strchr(item, '/');
 	uint8_t address[16];
 	bool v4;
@@ -70,7 +75,8 @@ static const char *take(struct redis_hosts *h, const char *item)
 	if (slash || to_binary(item, address, &v4))
 		return take_network(h, item, slash);
 	if (strchr(item, ':'))
-		return "has a port in it, or a colon that is of no IPv6 address: entries are hosts, without port and [ ]";
+		return "has a port in it, or a colon that is of no IPv6 address: entries are "
+		       "hosts, without port and [ ]";
 	if (item[strspn(item, letters)] || strcmp(item, ".") == 0)
 		return "has something in it that is no name, address or network";
 	memcpy(h->name[h->n_names++], item, strlen(item) + 1);
@@ -109,10 +115,12 @@ void redis_hosts_add_near(struct redis_hosts *h, const char *address)
 	if (!to_binary(address, network.address, &v4))
 		return;
 	network.bits = v4 ? MAPPED_BITS + NEAR_V4 : NEAR_V6;
-	if ((v4 && network.address[sizeof mapped] == 127) || memcmp(network.address, loopback_v6, 16) == 0)
+	if ((v4 && network.address[sizeof mapped] == 127) ||
+	    memcmp(network.address, loopback_v6, 16) == 0)
 		network.bits = ADDRESS_BITS;
 	for (uint32_t i = 0; i < h->n_networks; i++)
-		if (h->network[i].bits == network.bits && is_inside(&h->network[i], network.address))
+		if (h->network[i].bits == network.bits &&
+		    is_inside(&h->network[i], network.address))
 			return;
 	h->network[h->next] = network;
 	h->next = (h->next + 1) % REDIS_NETWORKS;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_io.c - the I/O thread of the Redis tier: its loop, its end of the mailboxes, how a job
- * waits and ends.
+ * redis_io.c - the I/O thread of the Redis tier: its loop, and its end of the mailboxes. Contract:
+ * redis_io.h.
  *
- *	mail.asked ─take─> redis_route() ─> endpoint ... redis_job_end() ─> ended ─once a turn─> mail.answered
+ *	mail.asked ─> redis_job_begin() ... redis_job_end() ─> ended ─once a turn─> mail.answered
  *
  * Invariants
- *   O1 a job ends once: redis_job_end() is the only way, and its phase is ENDED from then on.
- *   O2 what ended in one turn is handed over with one lock and one wake-up.
- *   O3 a job that is cancelled is told so by its flag, never by a message: whoever takes it from
- *      the mailbox looks, and a flag set later is found by the look over the pool that
- *      any_cancelled asks for.
+ *   O1 the jobs that ended in one turn are handed over with one lock and one wake-up.
+ *   O2 no message tells that a job is cancelled, its flag does. Taking a job from the mailbox looks
+ *      at the flag; a flag that is set later is found by a look over the pool, which any_cancelled
+ *      asks for.
  *
- * The thread makes the loop itself, because a loop belongs to who opened it.
+ * The thread opens the loop itself, because a loop belongs to the thread that opened it.
  */
-#include <assert.h>
+#include "redis_io.h"
+
 #include <errno.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -24,168 +24,23 @@
 #include <unistd.h>
 
 #include "daemon/base/container_of.h"
-#include "redis_inner.h"
+#include "redis_tier.h"
+#include "redis_view.h"
 
-enum { TICK_MS = 100, DELAY_MS = 50 };
+enum { TICK_MS = 100 };
 
 /* What the starter and the thread tell each other. */
-struct start {
+struct redis_io_start {
 	struct redis_io *io;
 	sem_t ready;
 	int error;
 };
-
-/* --- lists of jobs, and eventfds: either thread --- */
-
-void redis_jobs_clear(struct redis_jobs *list)
-{
-	*list = (struct redis_jobs){ .last = &list->first };
-}
-
-void redis_jobs_append(struct redis_jobs *list, struct redis_job *job)
-{
-	job->next = NULL;
-	*list->last = job;
-	list->last = &job->next;
-	list->n++;
-}
-
-struct redis_job *redis_jobs_take(struct redis_jobs *list)
-{
-	struct redis_job *job = list->first;
-
-	if (!job)
-		return NULL;
-	list->first = job->next;
-	if (!list->first)
-		list->last = &list->first;
-	list->n--;
-	return job;
-}
-
-void redis_jobs_move(struct redis_jobs *to, struct redis_jobs *from)
-{
-	if (from->n == 0)
-		return;
-	*to->last = from->first;
-	to->last = from->last;
-	to->n += from->n;
-	redis_jobs_clear(from);
-}
-
-void redis_jobs_remove(struct redis_jobs *list, struct redis_job *job)
-{
-	struct redis_job **link = &list->first;
-
-	while (*link != job)
-		link = &(*link)->next;
-	*link = job->next;
-	if (!job->next)
-		list->last = link;
-	list->n--;
-}
 
 void redis_wake(int fd)
 {
 	const uint64_t one = 1;
 
 	(void)!write(fd, &one, sizeof one);	/* full: then it was woken long ago */
-}
-
-/* --- jobs --- */
-
-void redis_job_end(struct redis_io *io, struct redis_job *job, int status)
-{
-	assert(job->phase != REDIS_ENDED && status <= 0);
-	loop_timer_unset(io->loop, &job->timer);
-	job->phase = REDIS_ENDED;
-	job->status = io->stopping && status == -ECONNRESET ? -ECANCELED : status;
-	job->endpoint = NULL;
-	redis_jobs_append(&io->ended, job);
-}
-
-static void on_delay_over(struct loop_timer *timer)
-{
-	struct redis_job *job = container_of(timer, struct redis_job, timer);
-	struct redis_io *io = job->endpoint->io;
-
-	assert(job->phase == REDIS_DELAYED);
-	if (loop_now(io->loop) >= job->deadline_ns)
-		redis_job_gave_up(job);
-	else
-		redis_route(io, job);
-}
-
-void redis_job_delay(struct redis_io *io, struct redis_job *job)
-{
-	uint64_t due = loop_now(io->loop) + (uint64_t)DELAY_MS * 1000000;
-
-	assert(job->endpoint);
-	if (due > job->deadline_ns)
-		due = job->deadline_ns;
-	job->phase = REDIS_DELAYED;
-	job->timer.fire = on_delay_over;
-	loop_timer_set(io->loop, &job->timer, due);
-}
-
-static void begin(struct redis_io *io, struct redis_job *job)
-{
-	job->phase = REDIS_IDLE;
-	job->hops = 0;
-	job->asking = false;
-	job->endpoint = NULL;
-	if (atomic_load(&job->cancelled))
-		redis_job_end(io, job, -ECANCELED);
-	else if (loop_now(io->loop) >= job->deadline_ns)
-		redis_job_end(io, job, -ETIMEDOUT);
-	else
-		redis_route(io, job);
-}
-
-static void cancel(struct redis_io *io, struct redis_job *job)
-{
-	switch (job->phase) {
-	case REDIS_WAITING:
-	case REDIS_SENT:
-		redis_endpoint_cancel(job->endpoint, job);
-		break;
-	case REDIS_DELAYED:
-		redis_job_end(io, job, -ECANCELED);
-		break;
-	default:
-		/* ended, or not taken yet; the flag may also be of an xfer before this one */
-		break;
-	}
-}
-
-static void cancel_marked(struct redis_io *io)
-{
-	struct redis *r = io->tier;
-
-	for (uint32_t i = 0; i < r->max_in_flight; i++)
-		if (atomic_load_explicit(&r->jobs[i].cancelled, memory_order_relaxed))
-			cancel(io, &r->jobs[i]);
-}
-
-/* --- chores --- */
-
-struct redis_chore *redis_chore_take(struct redis_io *io)
-{
-	struct redis_chore *chore = io->free_chores;
-
-	if (!chore)
-		return NULL;
-	io->free_chores = chore->next;
-	chore->endpoint = NULL;
-	chore->value = (struct redis_value){ 0 };
-	chore->command.value = NULL;
-	return chore;
-}
-
-void redis_chore_give(struct redis_io *io, struct redis_chore *chore)
-{
-	chore->next = io->free_chores;
-	io->free_chores = chore;
 }
 
 uint64_t redis_io_deadline(const struct redis_io *io)
@@ -195,19 +50,28 @@ uint64_t redis_io_deadline(const struct redis_io *io)
 
 /* --- the mailboxes --- */
 
+static void cancel_marked(struct redis_io *io)
+{
+	struct redis *r = io->tier;
+
+	for (uint32_t i = 0; i < r->max_in_flight; i++)
+		if (atomic_load_explicit(&r->jobs[i].cancelled, memory_order_relaxed))
+			redis_job_cancel(io, &r->jobs[i]);
+}
+
 static void delete_condemned(struct redis_io *io, const struct redis_condemned *what, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		struct redis_endpoint *endpoint = redis_endpoint_of(io, &what[i].name);
+		struct redis_endpoint *endpoint = redis_topology_find(io, &what[i].name);
 
 		if (endpoint)
-			redis_delete(endpoint, &what[i]);
+			redis_chore_delete(endpoint, &what[i]);
 	}
 }
 
 static void on_asked(struct loop_watch *watch, uint32_t events)
 {
-	struct redis_io *io = container_of(watch, struct redis_io, asked);
+	struct redis_io *io = container_of(watch, struct redis_io, asked_watch);
 	struct redis_mail *mail = &io->tier->mail;
 	struct redis_condemned condemned[REDIS_CONDEMNED];
 	struct redis_jobs taken;
@@ -231,7 +95,7 @@ static void on_asked(struct loop_watch *watch, uint32_t events)
 		return;
 	}
 	while ((job = redis_jobs_take(&taken)) != NULL)
-		begin(io, job);
+		redis_job_begin(io, job);
 	if (atomic_exchange(&mail->any_cancelled, false))
 		cancel_marked(io);
 	delete_condemned(io, condemned, n_condemned);
@@ -277,8 +141,8 @@ static int set_up(struct redis_io *io)
 	redis_jobs_clear(&io->ended);
 	for (uint32_t i = 0; i < REDIS_CHORES; i++)
 		redis_chore_give(io, &io->chores[i]);
-	io->asked = (struct loop_watch){ .fd = io->tier->mail.asked_fd, .ready = on_asked };
-	r = loop_add(io->loop, &io->asked, EPOLLIN);
+	io->asked_watch = (struct loop_watch){ .fd = io->tier->mail.asked_fd, .ready = on_asked };
+	r = loop_add(io->loop, &io->asked_watch, EPOLLIN);
 	if (r) {
 		loop_close(io->loop);
 		return r;
@@ -293,7 +157,7 @@ static int set_up(struct redis_io *io)
 
 static void *work(void *arg)
 {
-	struct start *start = arg;
+	struct redis_io_start *start = arg;
 	struct redis_io *io = start->io;
 	const int r = set_up(io);
 
@@ -312,7 +176,7 @@ static void *work(void *arg)
 }
 
 /* Signals are the core thread's business. */
-static int start_thread(struct redis *r, struct start *start)
+static int start_thread(struct redis *r, struct redis_io_start *start)
 {
 	sigset_t all, before;
 	int error;
@@ -326,7 +190,7 @@ static int start_thread(struct redis *r, struct start *start)
 
 int redis_io_start(struct redis *r)
 {
-	struct start start = { .io = r->io };
+	struct redis_io_start start = { .io = r->io };
 	int error;
 
 	r->io->tier = r;

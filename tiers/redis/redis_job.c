@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_job.c - a job as a command on a connection, and what its end means: for the xfer, for the
- * endpoint's health, and for where it is tried next. Also the deletion of values that are bad. I/O
- * thread only.
+ * redis_job.c - a job's life in the I/O thread: begun, sent as a command, tried again, ended.
+ * Contract and phases: redis_job.h. I/O thread only.
+ *
+ * What the end of a command means for the xfer, for the endpoint's health, and for where the job is
+ * tried next:
  *
  *	reply                        the xfer's status     the endpoint
  *	value, OK, 1                 0                     is well
  *	nil, 0                       -ENOENT               is well
  *	a value of another form      -ENOENT               is well
  *	not this block, -WRONGTYPE   -EBADMSG, deleted     is well
- *	its MAC is not right         -EKEYREJECTED, deleted   is well
+ *	its MAC is not right         -EKEYREJECTED, del.   is well
  *	-MOVED, -ASK                 goes on elsewhere     is well
  *	-TRYAGAIN, -CLUSTERDOWN      goes on in 50 ms      is well until the deadline
  *	-CLUSTERDOWN to a SET        -EROFS                takes no stores for a while
@@ -18,54 +20,170 @@
  *	-NOPERM to a SET             -EROFS                takes no stores for a while, and says why
  *	-NOAUTH, -NOPERM...          -EACCES               is misconfigured
  *	-LOADING, -BUSY...           -EREMOTEIO            is not asked for a while
- *	-ERR max number of clients   as -LOADING; if it has let in another connection of ours: goes on there
+ *	-ERR max number of clients   as -LOADING; with another link up: goes on there
  *	another error                -EREMOTEIO            is well
  *	none                         -ETIMEDOUT,           has failed once
  *	                             -ECONNRESET
+ *
+ * Invariant
+ *   J1 a job ends once: redis_job_end() is the only way, and its phase is ENDED from then on.
  */
+#include "redis_job.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <hiredis/hiredis.h>
 #include <string.h>
 
-#include "redis_inner.h"
+#include "daemon/base/container_of.h"
+#include "redis_chore.h"
+#include "redis_endpoint.h"
+#include "redis_io.h"
+#include "redis_tier.h"
+#include "redis_topology.h"
+
+enum { DELAY_MS = 50 };
 
 static bool begins(const char *text, const char *with)
 {
 	return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* --- deletion --- */
-
-static void deleted(struct redis_chore *chore)
+/* A slot on its way from one endpoint to another, or a Cluster that is voting. */
+static bool passes(const char *words)
 {
-	const struct redis_command *c = &chore->command;
-	struct redis_endpoint *endpoint = chore->endpoint;
-
-	if (c->status == 0 && c->reply && c->reply->type == REDIS_REPLY_INTEGER &&
-	    c->reply->integer == 1)
-		endpoint->counters.deleted_total++;
-	/* An ACL without EVAL, or an endpoint without scripts, is not asked again; it is no
-	 * misconfiguration. */
-	if (c->status == -EREMOTEIO &&
-	    redis_verdict(c->error, strlen(c->error)) != REDIS_SAYS_MOVED)
-		endpoint->refused_evals = true;
-	redis_chore_give(endpoint->io, chore);
+	return begins(words, "TRYAGAIN") || begins(words, "CLUSTERDOWN");
 }
 
-void redis_delete(struct redis_endpoint *endpoint, const struct redis_condemned *what)
-{
-	struct redis_chore *chore = endpoint->refused_evals ? NULL : redis_chore_take(endpoint->io);
+/* --- lists --- */
 
-	if (!chore)
+void redis_jobs_clear(struct redis_jobs *list)
+{
+	*list = (struct redis_jobs){ .last = &list->first };
+}
+
+void redis_jobs_append(struct redis_jobs *list, struct redis_job *job)
+{
+	job->next = NULL;
+	*list->last = job;
+	list->last = &job->next;
+	list->n++;
+}
+
+struct redis_job *redis_jobs_take(struct redis_jobs *list)
+{
+	struct redis_job *job = list->first;
+
+	if (!job)
+		return NULL;
+	list->first = job->next;
+	if (!list->first)
+		list->last = &list->first;
+	list->n--;
+	return job;
+}
+
+void redis_jobs_move(struct redis_jobs *to, struct redis_jobs *from)
+{
+	if (from->n == 0)
 		return;
-	redis_command_delete_if(&chore->command, what->name.text, what->name.bytes, what->sha1,
-				what->packed, what->length);
-	chore->done = deleted;
-	if (redis_endpoint_chore(endpoint, chore))
-		/* it is found bad again by the next who reads it */
-		redis_chore_give(endpoint->io, chore);
+	*to->last = from->first;
+	to->last = from->last;
+	to->n += from->n;
+	redis_jobs_clear(from);
 }
+
+void redis_jobs_remove(struct redis_jobs *list, struct redis_job *job)
+{
+	struct redis_job **link = &list->first;
+
+	while (*link != job)
+		link = &(*link)->next;
+	*link = job->next;
+	if (!job->next)
+		list->last = link;
+	list->n--;
+}
+
+/* --- waiting and ending --- */
+
+void redis_job_end(struct redis_io *io, struct redis_job *job, int status)
+{
+	assert(job->phase != REDIS_ENDED && status <= 0);
+	loop_timer_unset(io->loop, &job->timer);
+	job->phase = REDIS_ENDED;
+	job->status = io->stopping && status == -ECONNRESET ? -ECANCELED : status;
+	job->endpoint = NULL;
+	redis_jobs_append(&io->ended, job);
+}
+
+/* DELAYED, and its deadline has come. */
+static void gave_up(struct redis_job *job)
+{
+	const char *words = job->command.error;
+
+	/* It is as -CLUSTERDOWN as it says: not for the next ones to wait for. */
+	if (job->endpoint->used && passes(words))
+		redis_endpoint_verdict(job->endpoint, redis_verdict(words, strlen(words)), false,
+				       words);
+	redis_job_end(job->endpoint->io, job, -ETIMEDOUT);
+}
+
+static void on_delay_over(struct loop_timer *timer)
+{
+	struct redis_job *job = container_of(timer, struct redis_job, timer);
+	struct redis_io *io = job->endpoint->io;
+
+	assert(job->phase == REDIS_DELAYED);
+	if (loop_now(io->loop) >= job->deadline_ns)
+		gave_up(job);
+	else
+		redis_topology_route(io, job);
+}
+
+void redis_job_delay(struct redis_io *io, struct redis_job *job)
+{
+	uint64_t due = loop_now(io->loop) + (uint64_t)DELAY_MS * 1000000;
+
+	assert(job->endpoint);
+	if (due > job->deadline_ns)
+		due = job->deadline_ns;
+	job->phase = REDIS_DELAYED;
+	job->timer.fire = on_delay_over;
+	loop_timer_set(io->loop, &job->timer, due);
+}
+
+void redis_job_begin(struct redis_io *io, struct redis_job *job)
+{
+	job->phase = REDIS_IDLE;
+	job->hops = 0;
+	job->asking = false;
+	job->endpoint = NULL;
+	if (atomic_load(&job->cancelled))
+		redis_job_end(io, job, -ECANCELED);
+	else if (loop_now(io->loop) >= job->deadline_ns)
+		redis_job_end(io, job, -ETIMEDOUT);
+	else
+		redis_topology_route(io, job);
+}
+
+void redis_job_cancel(struct redis_io *io, struct redis_job *job)
+{
+	switch (job->phase) {
+	case REDIS_WAITING:
+	case REDIS_SENT:
+		redis_endpoint_cancel(job->endpoint, job);
+		break;
+	case REDIS_DELAYED:
+		redis_job_end(io, job, -ECANCELED);
+		break;
+	default:
+		/* ended, or not taken yet; the flag may also be of an xfer before this one */
+		break;
+	}
+}
+
+/* --- what the end of a command means --- */
 
 static void delete_bad(const struct redis_job *job)
 {
@@ -76,10 +194,8 @@ static void delete_bad(const struct redis_job *job)
 	if (!job->value.hashed)
 		return;
 	memcpy(what.sha1, job->value.sha1, sizeof what.sha1);
-	redis_delete(job->endpoint, &what);
+	redis_chore_delete(job->endpoint, &what);
 }
-
-/* --- what an end means --- */
 
 /* The reply to a probe: whether there is such a value, or where its front was asked for, such a
  * block. */
@@ -113,7 +229,7 @@ static int probe_answered(struct redis_job *job)
 }
 
 /* An answer that is no error. */
-static int answered(struct redis_job *job)
+static int judge_answer(struct redis_job *job)
 {
 	const struct redis_command *c = &job->command;
 	struct redis_counters *counters = &job->endpoint->counters;
@@ -178,19 +294,13 @@ static int refused(struct redis_job *job, enum redis_verdict verdict)
 	return verdict == REDIS_SAYS_NOT_YOU ? -EACCES : -EREMOTEIO;
 }
 
-/* A slot on its way from one endpoint to another, or a Cluster that is voting. */
-static bool passes(const char *words)
-{
-	return begins(words, "TRYAGAIN") || begins(words, "CLUSTERDOWN");
-}
-
 static void error_reply(struct redis_job *job)
 {
 	const char *words = job->command.error;
 	const enum redis_verdict verdict = redis_verdict(words, strlen(words));
 	struct redis_io *io = job->endpoint->io;
 
-	if (verdict == REDIS_SAYS_MOVED && redis_redirected(io, job, words))
+	if (verdict == REDIS_SAYS_MOVED && redis_topology_redirected(io, job, words))
 		return;
 	io->topology.wanted |= passes(words);
 	if (loop_now(io->loop) < job->deadline_ns &&
@@ -200,17 +310,6 @@ static void error_reply(struct redis_job *job)
 		return;
 	}
 	redis_job_end(io, job, refused(job, verdict));
-}
-
-void redis_job_gave_up(struct redis_job *job)
-{
-	const char *words = job->command.error;
-
-	/* It is as -CLUSTERDOWN as it says: not for the next ones to wait for. */
-	if (job->endpoint->used && passes(words))
-		redis_endpoint_verdict(job->endpoint, redis_verdict(words, strlen(words)), false,
-				       words);
-	redis_job_end(job->endpoint->io, job, -ETIMEDOUT);
 }
 
 static void sent_done(struct redis_command *command)
@@ -230,25 +329,25 @@ static void sent_done(struct redis_command *command)
 		return;
 	case -ETIMEDOUT:
 		endpoint->counters.timeouts_total++;
-		redis_endpoint_failed(endpoint, redis_why(command));
+		redis_endpoint_failed(endpoint, redis_endpoint_why(command));
 		redis_job_end(io, job, -ETIMEDOUT);
 		return;
 	case -ECONNRESET:
 		endpoint->counters.resets_total++;
-		redis_endpoint_failed(endpoint, redis_why(command));
+		redis_endpoint_failed(endpoint, redis_endpoint_why(command));
 		redis_job_end(io, job, atomic_load(&job->cancelled) ? -ECANCELED : -ECONNRESET);
 		return;
 	case -EREMOTEIO:
 		error_reply(job);
 		return;
 	default:
-		redis_job_end(io, job, answered(job));
+		redis_job_end(io, job, judge_answer(job));
 	}
 }
 
 /* --- sending --- */
 
-static void asked(struct redis_chore *chore)
+static void asking_done(struct redis_chore *chore)
 {
 	/* what comes of it, the command behind it tells */
 	redis_chore_give(chore->endpoint->io, chore);
@@ -267,7 +366,7 @@ static int send_asking(struct redis_job *job, struct redis_conn *conn)
 	chore = redis_chore_take(io);
 	if (!chore)
 		return -EAGAIN;
-	chore->done = asked;
+	chore->done = asking_done;
 	redis_command_words(&chore->command, words, 1);
 	r = redis_chore_send(chore, job->endpoint, conn);
 	if (r)

@@ -1,31 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_link.c - the connections of one endpoint: where to, opened, chosen, buried. Contract in
- * redis_inner.h. I/O thread only.
+ * redis_link.c - the connections of one endpoint: to which address, opened, chosen, buried.
+ * Contract: redis_link.h. I/O thread only.
  *
  *	none ──open──> connecting ──> up ──────> dead ──bury──> none
  *	                   └── refused, deadline ──^
  *
- * Which deaths are failures of the endpoint: of a link that was never up; of one that was told to
- * go away, or died when it was hardly up (a proxy that accepts though nobody is behind it), unless
- * what was on it has told already. Another that was up a while says nothing: endpoints close what
- * is idle. None is opened again sooner than RETRY_MS after it was opened, so whatever an endpoint
- * does, it is not a storm. An endpoint that has no room for more of us is well.
+ * Some deaths are failures of the endpoint: of a link that was never up; of a link that was told to
+ * go away; of a link that was up only for a moment (a proxy accepts connections though nobody is
+ * behind it), unless its commands have told of the failure already. The death of a link that was up
+ * for a while says nothing: Redis closes idle connections. After an opening the next one waits
+ * RETRY_MS, so nothing that an endpoint does makes a storm of connections. An endpoint that has no
+ * room for one more connection of ours is well.
  *
- * How much is asked for ahead is bounded for each: an endpoint makes copies of all values it was
- * asked for before it sends the first, and with many it no longer does so in its CPU's cache; what
- * it has to send and nobody waits for any more is little; and a read that finds one endpoint's
- * links full may be cancelled at no cost. Two values keep it busy, and so does a link's
- * READS_AHEAD_BYTES of smaller ones.
+ * How much is asked for ahead on a link is bounded: two values, or READS_AHEAD_BYTES of smaller
+ * ones, which is enough to keep Redis busy.
+ *   - Redis copies all values that it was asked for before it sends the first; many values do not
+ *   fit its CPU's cache. - Few bytes are still to come when nobody waits for them any more. - A
+ *   read that finds all links full can still be cancelled at no cost.
  *
- * A name may have several addresses: they are tried in turn, and when none did, the name is looked
- * up again.
+ * A name may have several addresses. They are tried in turn; when all have failed, the name is
+ * looked up again.
  */
+#include "redis_link.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "redis_inner.h"
+#include "redis_breaker.h"
+#include "redis_endpoint.h"
+#include "redis_hosts.h"
+#include "redis_io.h"
+#include "redis_tier.h"
+#include "tiers/redis/conn/redis_address.h"
 
 enum {
 	RETRY_MS = 100,
@@ -48,16 +56,6 @@ static uint64_t after_ms(const struct redis_endpoint *endpoint, uint64_t ms)
 bool redis_link_is_up(const struct redis_link *link)
 {
 	return link->conn && redis_conn_state(link->conn) == REDIS_CONN_UP;
-}
-
-const char *redis_endpoint_numeric(const struct redis_endpoint *endpoint)
-{
-	return endpoint->n_resolved ? endpoint->resolved[endpoint->at % endpoint->n_resolved] : "";
-}
-
-const char *redis_endpoint_itself(const struct redis_endpoint *endpoint)
-{
-	return endpoint->io->tier->tls ? endpoint->address : redis_endpoint_numeric(endpoint);
 }
 
 static bool is_full(const struct redis_conn *conn, enum xfer_op op, uint32_t bytes)
@@ -123,6 +121,7 @@ static void on_room(struct redis_conn *conn, void *arg)
 
 static void start_lookup(struct redis_endpoint *endpoint)
 {
+	const uint32_t limit = REDIS_LOOKUPS + (endpoint->seed ? REDIS_ENDPOINTS : 0);
 	int r;
 
 	if (endpoint->lookup ||
@@ -130,8 +129,8 @@ static void start_lookup(struct redis_endpoint *endpoint)
 	     now_of(endpoint) < endpoint->lookup_ns + REDIS_LOOKUP_AGAIN_MS * 1000000ull))
 		return;
 	endpoint->lookup_ns = now_of(endpoint);
-	r = redis_lookup_start(&endpoint->io->lookups, endpoint->address, endpoint->seed,
-			       &endpoint->lookup);
+	r = redis_lookup_start(&endpoint->io->lookups, endpoint->address,
+			       limit, &endpoint->lookup);
 	if (r && r != -EAGAIN)
 		redis_endpoint_failed(endpoint, strerror(-r));
 }
@@ -234,13 +233,11 @@ static void count_link(struct redis_counters *sum, const struct redis_conn *conn
 	sum->protocol_errors_total += c.protocol_errors;
 }
 
-void redis_endpoint_counters(const struct redis_endpoint *endpoint, struct redis_counters *ret)
+void redis_links_count(const struct redis_endpoint *endpoint, struct redis_counters *sum)
 {
-	*ret = endpoint->counters;
-	ret->breaker_opens_total += endpoint->breaker.opens_total;
 	for (uint32_t i = 0; i < endpoint->n_links; i++)
 		if (endpoint->links[i].conn)
-			count_link(ret, endpoint->links[i].conn);
+			count_link(sum, endpoint->links[i].conn);
 }
 
 static void close_link(struct redis_endpoint *endpoint, struct redis_link *link)
@@ -286,7 +283,7 @@ static void connect_failed(struct redis_endpoint *endpoint, int why, const char 
 	}
 	if (++endpoint->at >= endpoint->n_resolved) {
 		endpoint->at = 0;
-		if (!redis_is_numeric(endpoint->address))
+		if (!redis_address_numeric(endpoint->address))
 			endpoint->n_resolved = 0;
 	}
 	if (verdict == REDIS_SAYS_NOT_NOW)	/* first: AUTH, too, is answered by -LOADING */

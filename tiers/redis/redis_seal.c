@@ -30,7 +30,8 @@ struct redis_mac {
 static void derive(const uint8_t *secret, size_t n, const char *label, uint8_t ret[HASH_BYTES])
 {
 	unsigned got = 0;
-	const uint8_t *done = HMAC(EVP_sha256(), secret, (int)n, (const uint8_t *)label, strlen(label) + 1, ret, &got);
+	const uint8_t *done = HMAC(EVP_sha256(), secret, (int)n, (const uint8_t *)label,
+				   strlen(label) + 1, ret, &got);
 
 	/* an end here is better than values that nobody else takes */
 	assert(done && got == HASH_BYTES);
@@ -51,7 +52,9 @@ void redis_seal_derive(const uint8_t *secret, size_t n, struct redis_seal *ret)
 int redis_envelope_make(struct redis_envelope *ret)
 {
 	*ret = (struct redis_envelope){ .magic = REDIS_VALUE_MAGIC, .form = REDIS_VALUE_FORM };
-	return getrandom(ret->nonce, sizeof ret->nonce, GRND_NONBLOCK) == (ssize_t)sizeof ret->nonce ? 0 : -EIO;
+	return getrandom(ret->nonce, sizeof ret->nonce, GRND_NONBLOCK) == (ssize_t)sizeof ret->nonce
+		       ? 0
+		       : -EIO;
 }
 
 int redis_envelope_check(const struct redis_envelope *e)
@@ -88,8 +91,8 @@ void redis_mac_close(struct redis_mac *mac)
 	free(mac);
 }
 
-bool redis_mac_begin(struct redis_mac *mac, const struct redis_seal *seal, const struct redis_envelope *envelope,
-		     const struct image_header *header)
+bool redis_mac_begin(struct redis_mac *mac, const struct redis_seal *seal,
+		     const struct redis_envelope *envelope, const struct image_header *header)
 {
 	uint8_t once[HASH_BYTES], front[sizeof *envelope + sizeof *header];
 	unsigned got = 0;
@@ -98,7 +101,8 @@ bool redis_mac_begin(struct redis_mac *mac, const struct redis_seal *seal, const
 	memcpy(front, envelope, sizeof *envelope);
 	memcpy(front + sizeof *envelope, header, sizeof *header);
 	/* Not a context that is kept: the tenant's key would be in it, in the heap. */
-	good = HMAC(EVP_sha256(), seal->key, sizeof seal->key, front, sizeof front, once, &got) && got == sizeof once;
+	good = HMAC(EVP_sha256(), seal->key, sizeof seal->key, front, sizeof front, once, &got) &&
+	       got == sizeof once;
 	good = good && EVP_MAC_init(mac->poly1305, once, sizeof once, NULL) == 1;
 	explicit_bzero(once, sizeof once);
 	return good;
@@ -113,7 +117,8 @@ bool redis_mac_end(struct redis_mac *mac, uint8_t ret[REDIS_MAC_BYTES])
 {
 	size_t got = 0;
 
-	return EVP_MAC_final(mac->poly1305, ret, &got, REDIS_MAC_BYTES) == 1 && got == REDIS_MAC_BYTES;
+	return EVP_MAC_final(mac->poly1305, ret, &got, REDIS_MAC_BYTES) == 1 &&
+	       got == REDIS_MAC_BYTES;
 }
 
 bool redis_mac_equal(const uint8_t a[REDIS_MAC_BYTES], const uint8_t b[REDIS_MAC_BYTES])

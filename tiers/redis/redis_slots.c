@@ -44,13 +44,13 @@ uint32_t redis_slot(const void *name, size_t n)
 /* --- addresses --- */
 
 /* Text that is not terminated. */
-struct piece {
+struct text_piece {
 	const char *text;
 	size_t n;
 };
 
 /* Names, v4 and v6 with a zone: nothing that would surprise a log or a resolver. */
-static bool is_host(struct piece host)
+static bool is_host(struct text_piece host)
 {
 	for (size_t i = 0; i < host.n; i++) {
 		const char c = host.text[i];
@@ -63,20 +63,20 @@ static bool is_host(struct piece host)
 }
 
 /* The host of one of our own addresses. That of a Unix socket is this machine. */
-static struct piece host_of(const char *address)
+static struct text_piece host_of(const char *address)
 {
 	const char *colon = strrchr(address, ':');
-	struct piece host = { address, colon ? (size_t)(colon - address) : strlen(address) };
+	struct text_piece host = { address, colon ? (size_t)(colon - address) : strlen(address) };
 
 	if (strncmp(address, "unix:", 5) == 0)
-		return (struct piece){ "127.0.0.1", sizeof "127.0.0.1" - 1 };
+		return (struct text_piece){ "127.0.0.1", sizeof "127.0.0.1" - 1 };
 	if (host.n >= 2 && address[0] == '[' && address[host.n - 1] == ']')
-		return (struct piece){ address + 1, host.n - 2 };
+		return (struct text_piece){ address + 1, host.n - 2 };
 	return host;
 }
 
 /* 0, or -EPROTO and ret is undefined. An empty host, or "?", is that of `asked`. */
-static int address_of(struct piece host, int64_t port, const char *asked, char *ret)
+static int address_of(struct text_piece host, int64_t port, const char *asked, char *ret)
 {
 	const bool unknown = host.n == 0 || (host.n == 1 && host.text[0] == '?');
 
@@ -101,7 +101,7 @@ static bool is_array(const redisReply *r, size_t min)
 /* A master's host and port: [host, port, id, ...] */
 static int endpoint_address(const redisReply *endpoint, const char *asked, char *ret)
 {
-	struct piece host = { "", 0 };
+	struct text_piece host = { "", 0 };
 
 	if (!is_array(endpoint, 2) || endpoint->element[1]->type != REDIS_REPLY_INTEGER)
 		return -EPROTO;
@@ -110,7 +110,7 @@ static int endpoint_address(const redisReply *endpoint, const char *asked, char 
 		break;
 	case REDIS_REPLY_STRING:
 	case REDIS_REPLY_STATUS:
-		host = (struct piece){ endpoint->element[0]->str, endpoint->element[0]->len };
+		host = (struct text_piece){ endpoint->element[0]->str, endpoint->element[0]->len };
 		break;
 	default:
 		return -EPROTO;
@@ -192,7 +192,7 @@ int redis_map_parse(const redisReply *reply, const char *asked, struct redis_map
 /* --- MOVED, ASK --- */
 
 /* The whole of it digits, at least one; at most max. */
-static bool number(struct piece p, uint32_t max, uint32_t *ret)
+static bool number(struct text_piece p, uint32_t max, uint32_t *ret)
 {
 	uint32_t value = 0;
 
@@ -208,17 +208,17 @@ static bool number(struct piece p, uint32_t max, uint32_t *ret)
 }
 
 /* Cuts what is before the blank off *rest; all of it if there is none. */
-static struct piece word(struct piece *rest)
+static struct text_piece word(struct text_piece *rest)
 {
 	const char *blank = memchr(rest->text, ' ', rest->n);
-	const struct piece w = { rest->text, blank ? (size_t)(blank - rest->text) : rest->n };
+	const struct text_piece w = { rest->text, blank ? (size_t)(blank - rest->text) : rest->n };
 	const size_t used = w.n + (blank ? 1 : 0);
 
-	*rest = (struct piece){ rest->text + used, rest->n - used };
+	*rest = (struct text_piece){ rest->text + used, rest->n - used };
 	return w;
 }
 
-static bool is(struct piece p, const char *text)
+static bool is(struct text_piece p, const char *text)
 {
 	return p.n == strlen(text) && memcmp(p.text, text, p.n) == 0;
 }
@@ -226,20 +226,20 @@ static bool is(struct piece p, const char *text)
 enum redis_redirect redis_redirect_parse(const char *text, size_t n, const char *asked,
 					 uint32_t *ret_slot, char *ret_address)
 {
-	struct piece rest = { text, n };
-	const struct piece kind = word(&rest), slot_text = word(&rest);
+	struct text_piece rest = { text, n };
+	const struct text_piece kind = word(&rest), slot_text = word(&rest);
 	/* the last: Redis writes v6 without brackets */
 	const char *colon = memrchr(rest.text, ':', rest.n);
-	struct piece host = { rest.text, colon ? (size_t)(colon - rest.text) : 0 };
+	struct text_piece host = { rest.text, colon ? (size_t)(colon - rest.text) : 0 };
 	char address[REDIS_ADDRESS_BYTES];
 	uint32_t slot, port;
 
 	if ((!is(kind, "MOVED") && !is(kind, "ASK")) || !colon ||
 	    !number(slot_text, REDIS_SLOTS - 1, &slot) ||
-	    !number((struct piece){ colon + 1, rest.n - host.n - 1 }, PORT_MAX, &port))
+	    !number((struct text_piece){ colon + 1, rest.n - host.n - 1 }, PORT_MAX, &port))
 		return REDIS_REDIRECT_NONE;
 	if (host.n >= 2 && host.text[0] == '[' && host.text[host.n - 1] == ']')
-		host = (struct piece){ host.text + 1, host.n - 2 };
+		host = (struct text_piece){ host.text + 1, host.n - 2 };
 	if (address_of(host, port, asked, address))
 		return REDIS_REDIRECT_NONE;
 	*ret_slot = slot;

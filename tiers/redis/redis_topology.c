@@ -1,31 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_topology.c - which endpoint has a key: by rendezvous over the endpoints, or by a Cluster's
- * slot map, which is asked for at the start, and again, at most once a second, when an endpoint
- * said MOVED or went away, or as long as there are slots that nobody has. I/O thread only.
+ * redis_topology.c - which endpoint has a key: by rendezvous over the configured endpoints, or by a
+ * Cluster's slot map. Contract: redis_topology.h. I/O thread only.
  *
  *	cluster = no:    SPREAD
- *	cluster = auto:  UNKNOWN ──CLUSTER SLOTS: an error──> SPREAD ──MOVED: asked again after 30 s──> CLUSTER
- *	                    └──────a map──> CLUSTER
- *	cluster = yes:   UNKNOWN ──a map──> CLUSTER;  an error: misconfigured, asked again every 30 s
+ *	cluster = auto:  UNKNOWN ──a map──> CLUSTER
+ *	                    └──an error──> SPREAD ──MOVED, a map (asked for after 30 s)──> CLUSTER
+ *	cluster = yes:   UNKNOWN ──a map──> CLUSTER; an error: misconfigured, asked every 30 s
  *
- * In a Cluster the endpoints are seeds: asked while no endpoint of the map is usable, else left
- * alone unless they are in the map themselves. Endpoints that have no slots any more are closed
- * when nothing is on its way to them.
+ * The map is asked for at the start, and again when an endpoint said MOVED or went away, or as long
+ * as slots have no endpoint; at most once a second.
  *
- * A redirect is followed if it names an endpoint of the map, replicas included, or an endpoint:
- * then it is taken at its word, for this job and, if it is a MOVED, for its slot, until the next
- * map corrects it. Of any other it is not followed: the map is asked for again, and the job waits
- * for it a little. And of the map's endpoints none is connected that redis_hosts.h keeps out
- * (redis_link.c): else one endpoint that lies could have the password sent to whom it likes.
+ * In a Cluster the configured endpoints are seeds: they are asked while no endpoint of the map is
+ * usable, and else left alone unless they are in the map. Endpoints that have no slots any more are
+ * closed when nothing is on its way to them.
+ *
+ * A redirect is followed if it names an endpoint of the map, replicas included, or a configured
+ * one. Then it is believed: for this job and, if it is a MOVED, for its slot until the next map.
+ * Any other redirect is not followed: the map is asked for again, and the job waits for it a
+ * little. An endpoint of the map that redis_hosts.h keeps out is not connected to (redis_link.c).
+ * Otherwise one endpoint that lies could have the password sent to any host.
  */
+#include "redis_topology.h"
+
 #include <errno.h>
 #include <hiredis/hiredis.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "daemon/base/log.h"
-#include "redis_inner.h"
+#include "redis_chore.h"
+#include "redis_endpoint.h"
+#include "redis_io.h"
+#include "redis_tier.h"
+#include "redis_view.h"
+#include "tiers/redis/conn/redis_address.h"
+#include "tiers/redis/conn/redis_words.h"
 
 enum { NAMED_MS = 5000, HOPS = 5, ASK_MS = 1000, ASK_REFUSED_MS = 30000, REFUSED_MS = 60000 };
 
@@ -114,7 +124,7 @@ static void no_cluster(struct redis_io *io, const char *words)
 	if (io->mode == REDIS_MODE_CLUSTER)
 		return;	/* there was: this one has left it */
 	if (io->tier->cluster == REDIS_CLUSTER_YES) {
-		redis_words(io->tier, words, shown, sizeof shown);
+		redis_words_show(words, io->tier->login->password, shown, sizeof shown);
 		(void)snprintf(io->topology.text, sizeof io->topology.text,
 			       "[redis] cluster = yes, but there is none: %.160s", shown);
 		if (!io->topology.refused)
@@ -169,7 +179,7 @@ static void map_came(struct redis_chore *chore)
 	if (c->status == -EREMOTEIO)
 		map_refused(io, endpoint, c->error);
 	else if (c->status)
-		redis_endpoint_failed(endpoint, redis_why(c));
+		redis_endpoint_failed(endpoint, redis_endpoint_why(c));
 	else if (c->reply && c->reply->type == REDIS_REPLY_ARRAY)
 		take_map(io, endpoint, c->reply);
 	else
@@ -199,7 +209,7 @@ static bool ask(struct redis_io *io, struct redis_endpoint *endpoint)
 		return false;
 	redis_command_words(&chore->command, words, 2);
 	chore->done = map_came;
-	if (redis_endpoint_chore(endpoint, chore)) {
+	if (redis_chore_send_any(chore, endpoint)) {
 		redis_chore_give(io, chore);
 		return false;
 	}
@@ -271,7 +281,7 @@ void redis_topology_start(struct redis_io *io)
 	}
 }
 
-bool redis_endpoint_wanted(const struct redis_endpoint *endpoint)
+bool redis_topology_wants(const struct redis_endpoint *endpoint)
 {
 	if (endpoint->listed)
 		return true;
@@ -286,7 +296,7 @@ bool redis_endpoint_wanted(const struct redis_endpoint *endpoint)
 
 /* --- a job's way --- */
 
-struct redis_endpoint *redis_endpoint_of(struct redis_io *io, const struct redis_name *name)
+struct redis_endpoint *redis_topology_find(struct redis_io *io, const struct redis_name *name)
 {
 	uint32_t number = name->endpoint;
 
@@ -298,9 +308,9 @@ struct redis_endpoint *redis_endpoint_of(struct redis_io *io, const struct redis
 									  : NULL;
 }
 
-void redis_route(struct redis_io *io, struct redis_job *job)
+void redis_topology_route(struct redis_io *io, struct redis_job *job)
 {
-	struct redis_endpoint *endpoint = redis_endpoint_of(io, &job->name);
+	struct redis_endpoint *endpoint = redis_topology_find(io, &job->name);
 
 	if (endpoint) {
 		redis_endpoint_submit(endpoint, job);
@@ -344,7 +354,7 @@ static void not_followed(struct redis_io *io, struct redis_job *job, const char 
 	redis_job_end(io, job, -EREMOTEIO);
 }
 
-bool redis_redirected(struct redis_io *io, struct redis_job *job, const char *words)
+bool redis_topology_redirected(struct redis_io *io, struct redis_job *job, const char *words)
 {
 	char address[REDIS_ADDRESS_BYTES];
 	struct redis_endpoint *endpoint;

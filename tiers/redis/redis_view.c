@@ -6,12 +6,16 @@
  *
  * I/O thread only; the readers are in redis.c.
  */
+#include "redis_view.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "redis_inner.h"
+#include "redis_endpoint.h"
+#include "redis_io.h"
+#include "redis_tier.h"
 
-struct tally {
+struct redis_tally {
 	uint32_t all, usable, stores, starting, refused;
 };
 
@@ -36,9 +40,9 @@ static enum tier_state endpoint_state(const struct redis_endpoint *endpoint)
 	return takes_stores(endpoint) ? TIER_UP : TIER_READONLY;
 }
 
-static struct tally tally(const struct redis_io *io)
+static struct redis_tally tally(const struct redis_io *io)
 {
-	struct tally t = { 0 };
+	struct redis_tally t = { 0 };
 
 	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++) {
 		const struct redis_endpoint *endpoint = &io->endpoints[i];
@@ -56,7 +60,7 @@ static struct tally tally(const struct redis_io *io)
 
 static enum tier_state tier_state_of(const struct redis_io *io)
 {
-	const struct tally t = tally(io);
+	const struct redis_tally t = tally(io);
 
 	if (io->topology.refused && io->mode == REDIS_MODE_UNKNOWN)
 		return TIER_MISCONFIGURED;
@@ -173,10 +177,14 @@ static void fill_row(const struct redis_endpoint *endpoint, struct redis_endpoin
 static void fill_status(const struct redis_io *io, const struct redis_view *view,
 			struct redis_tier_status *ret)
 {
-	const struct tally t = tally(io);
+	const struct redis_tally t = tally(io);
 
-	*ret = (struct redis_tier_status){ .cluster = io->mode == REDIS_MODE_CLUSTER, .endpoints = t.all,
-					   .usable = t.usable, .counters = io->gone };
+	*ret = (struct redis_tier_status){
+		.cluster = io->mode == REDIS_MODE_CLUSTER,
+		.endpoints = t.all,
+		.usable = t.usable,
+		.counters = io->gone,
+	};
 	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++) {
 		struct redis_counters counters;
 

@@ -1,41 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_recv.c - what comes in on a connection. Contract: redis_conn.h; the states are explained in
- * redis_conn_inner.h.
+ * redis_recv.c - the receiving side of a connection. Contract: redis_recv.h.
  *
- *	        .---------------- reply ended ----------------------------.
- *	        v                                                         |
- *	      LINE ──not a value's place──────────> SMALL ──whole──> hiredis, done()
- *	        ├───bulk, length good──> HEADER ──good, room──> BODY ──whole, CR LF──> done(0)
- *	        │                          └──no────────────────────> SKIP ──whole──> done(-EBADMSG, -ENOTSUP, -EFBIG)
- *	        ├───another kind, a bulk of a bad length, a push, nobody waits ──> SKIP
- *	        └───nil, an error: done(-ENOENT, -EREMOTEIO)
- *	BODY whole, but its MAC is not right: done(-EKEYREJECTED), or if its checksum is not either: done(-EBADMSG)
- *	HEADER, BODY, SMALL ──its command ended (deadline, cancel)──> SKIP
+ *	   ┌────────────────── the reply has ended ─────────────────────┐
+ *	   v                                                            │
+ *	 LINE ──no value is asked for──> SMALL ──whole──────────────────┤ hiredis, done()
+ *	   ├──bulk, length good──> HEADER ──good, room──> BODY ──whole──┤ done(0), or see below
+ *	   │                          └──no──> SKIP ──whole─────────────┤ done(-EBADMSG, -EFBIG...)
+ *	   ├──another kind, a bad length, a push, nobody waits──> SKIP
+ *	   └──nil, an error: done(-ENOENT, -EREMOTEIO)
  *
- * Everything is read through `bytes`, but the body of a value: that goes to its place in the image,
- * and only what comes behind it in the same call to `bytes`. An endpoint decides the size of
- * nothing here: lines and framing are bounded by resp.h, small replies, and pushes between two
- * replies, by REDIS_SMALL_BYTES, values by the room that the caller has.
+ * BODY whole, but its MAC is not right: done(-EKEYREJECTED); or if its checksum is not right
+ * either: done(-EBADMSG). HEADER, BODY, SMALL whose command ended (deadline, cancel) become SKIP.
  *
- * Each step returns 1: something was taken, go on; 0: more bytes are needed; -EPROTO: this is no
- * reply.
+ * All bytes are read into `bytes`, but the body of a value: that goes straight into the image, and
+ * only bytes that follow it in the same call go to `bytes`. An endpoint decides the size of nothing
+ * here: lines and framing are bounded by resp.h; small replies, and pushes between two replies, by
+ * REDIS_SMALL_BYTES; values by the caller's room.
+ *
+ * Each step returns 1: it took something, go on; 0: more bytes are needed; -EPROTO: this is no
+ * reply; -ENOMEM.
  */
-#include "redis_conn_inner.h"
+#include "redis_recv.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <hiredis/hiredis.h>
+#include <openssl/evp.h>
 #include <string.h>
 #include <sys/socket.h>
+
+#include "redis_row.h"
+#include "redis_send.h"
+#include "redis_tls_stream.h"
 
 enum {
 	HEADER_BYTES = sizeof(struct image_header),
 	FRONT_BYTES = sizeof(struct redis_front),
 	CRLF_BYTES = 2,
+	TURN_BYTES = 512 << 10,	/* read at one go; then others have their turn */
+	WAKE_BYTES = 512 << 10,	/* of a body that are waited for */
 };
 
-int recv_open(struct recv *in)
+int redis_recv_open(struct redis_recv *in)
 {
 	in->sha1 = EVP_MD_CTX_new();
 	in->reader = redisReaderCreate();
@@ -43,7 +50,7 @@ int recv_open(struct recv *in)
 	return in->sha1 && in->reader && in->mac ? 0 : -ENOMEM;
 }
 
-static void forget_reader(struct recv *in)
+static void forget_reader(struct redis_recv *in)
 {
 	if (in->reader)
 		redisReaderFree(in->reader);
@@ -51,7 +58,7 @@ static void forget_reader(struct recv *in)
 	in->small_bytes = 0;
 }
 
-void recv_close(struct recv *in)
+void redis_recv_close(struct redis_recv *in)
 {
 	EVP_MD_CTX_free(in->sha1);
 	in->sha1 = NULL;
@@ -60,22 +67,22 @@ void recv_close(struct recv *in)
 	forget_reader(in);
 }
 
-static uint32_t available(const struct recv *in)
+static uint32_t available(const struct redis_recv *in)
 {
 	return in->end - in->at;
 }
 
 /* Whose reply comes next; NULL: nobody's. */
-static struct place *first_place(struct redis_conn *c)
+static struct redis_row_entry *first_entry(struct redis_conn *c)
 {
-	return c->first == c->unsent ? NULL : conn_place(c, c->first);
+	return c->first == c->unsent ? NULL : redis_row_at(c, c->first);
 }
 
 /* --- SKIP --- */
 
 /* From here on what comes is thrown away up to the reply's end; the command, if it is still there,
  * then ends so. */
-static void skip_with(struct recv *in, int status)
+static void skip_with(struct redis_recv *in, int status)
 {
 	in->state = RECV_SKIP;
 	in->status = status;
@@ -84,7 +91,7 @@ static void skip_with(struct recv *in, int status)
 	in->hash_left = 0;
 }
 
-static void hash(struct recv *in, const void *bytes, size_t n)
+static void hash(struct redis_recv *in, const void *bytes, size_t n)
 {
 	if (in->hashing && n > 0)
 		in->hashing = EVP_DigestUpdate(in->sha1, bytes, n) == 1;
@@ -93,7 +100,7 @@ static void hash(struct recv *in, const void *bytes, size_t n)
 /* The rest of a bulk, of which `taken` bytes are in `header`. */
 static void skip_value(struct redis_conn *c, int status, const void *header, uint32_t taken)
 {
-	struct recv *in = &c->in;
+	struct redis_recv *in = &c->in;
 
 	skip_with(in, status);
 	resp_skip_begin(&in->skip);
@@ -107,9 +114,9 @@ static void skip_value(struct redis_conn *c, int status, const void *header, uin
 
 static int step_skip(struct redis_conn *c)
 {
-	struct recv *in = &c->in;
+	struct redis_recv *in = &c->in;
 	size_t used = 0, hashed;
-	struct place *p;
+	struct redis_row_entry *p;
 	const int r = resp_skip(&in->skip, in->bytes + in->at, available(in), &used);
 
 	if (r < 0)
@@ -126,17 +133,17 @@ static int step_skip(struct redis_conn *c)
 	in->state = RECV_LINE;
 	if (in->push)
 		return 1;
-	p = first_place(c);
+	p = first_entry(c);
 	if (p->command && p->command->value && in->hashing)
 		p->command->value->hashed =
 			EVP_DigestFinal_ex(in->sha1, p->command->value->sha1, NULL) == 1;
-	conn_answered(c, in->status, NULL);
+	redis_row_answered(c, in->status, NULL);
 	return 1;
 }
 
-void recv_abandon(struct redis_conn *c)
+void redis_recv_abandon(struct redis_conn *c)
 {
-	struct recv *in = &c->in;
+	struct redis_recv *in = &c->in;
 
 	in->hashing = false;
 	switch (in->state) {
@@ -160,8 +167,8 @@ void recv_abandon(struct redis_conn *c)
 
 static void small_answered(struct redis_conn *c)
 {
-	struct redis_command *command = first_place(c)->command;
-	struct recv *in = &c->in;
+	struct redis_command *command = first_entry(c)->command;
+	struct redis_recv *in = &c->in;
 	redisReply *reply = NULL;
 	void *tree = NULL;
 	int status = 0;
@@ -174,21 +181,22 @@ static void small_answered(struct redis_conn *c)
 	in->small_bytes = 0;
 	if (!reply) {
 		forget_reader(in);
-		conn_words(command->error, sizeof command->error, "unexpected reply", 16);
-		conn_answered(c, -EREMOTEIO, NULL);
+		redis_words_clean(command->error, sizeof command->error, "unexpected reply", 16);
+		redis_row_answered(c, -EREMOTEIO, NULL);
 		return;
 	}
 	if (reply->type == REDIS_REPLY_ERROR) {
-		conn_words(command->error, sizeof command->error, reply->str, (size_t)reply->len);
+		redis_words_clean(command->error, sizeof command->error, reply->str,
+				  (size_t)reply->len);
 		status = -EREMOTEIO;
 	}
-	conn_answered(c, status, reply);
+	redis_row_answered(c, status, reply);
 	freeReplyObject(reply);
 }
 
 static int step_small(struct redis_conn *c)
 {
-	struct recv *in = &c->in;
+	struct redis_recv *in = &c->in;
 	size_t used = 0;
 	const int r = resp_skip(&in->skip, in->bytes + in->at, available(in), &used);
 
@@ -203,7 +211,7 @@ static int step_small(struct redis_conn *c)
 	return r;
 }
 
-static int begin_small(struct recv *in)
+static int begin_small(struct redis_recv *in)
 {
 	if (!in->reader)
 		in->reader = redisReaderCreate();
@@ -218,8 +226,8 @@ static int begin_small(struct recv *in)
 
 static int step_header(struct redis_conn *c)
 {
-	struct redis_value *value = first_place(c)->command->value;
-	struct recv *in = &c->in;
+	struct redis_value *value = first_entry(c)->command->value;
+	struct redis_recv *in = &c->in;
 	struct redis_front front;
 	int r;
 
@@ -246,7 +254,8 @@ static int step_header(struct redis_conn *c)
 
 /* Where the rest of the body goes: the scales lie behind the header, the payload on a page of its
  * own. */
-static int body_pieces(const struct recv *in, const struct redis_value *value, struct iovec iov[2])
+static int body_pieces(const struct redis_recv *in, const struct redis_value *value,
+		       struct iovec iov[2])
 {
 	const uint64_t scales = in->shape.scale_bytes;
 	const uint64_t payload = in->body > scales ? in->body - scales : 0;
@@ -261,13 +270,13 @@ static int body_pieces(const struct recv *in, const struct redis_value *value, s
 	return n;
 }
 
-static uint64_t body_left(const struct recv *in)
+static uint64_t body_left(const struct redis_recv *in)
 {
 	return in->length - REDIS_SEAL_BYTES - HEADER_BYTES - in->body;
 }
 
 /* What has come of the body since the last time goes through the MAC while it is in the cache. */
-static bool mac_body(struct recv *in, const struct redis_value *value)
+static bool mac_body(struct redis_recv *in, const struct redis_value *value)
 {
 	const uint64_t scales = in->shape.scale_bytes;
 	bool good = true;
@@ -291,8 +300,8 @@ static bool mac_body(struct recv *in, const struct redis_value *value)
 
 /* All of the value is there, and this is its MAC. Of one that is not right the checksum tells
  * whether it was damaged by chance, or made by somebody who does not know the secret. */
-static int judge(struct recv *in, struct redis_value *value, const uint8_t mac[REDIS_MAC_BYTES],
-		 int *ret_status)
+static int judge(struct redis_recv *in, struct redis_value *value,
+		 const uint8_t mac[REDIS_MAC_BYTES], int *ret_status)
 {
 	const struct image_header *header = (const void *)value->buffer;
 	uint8_t right[REDIS_MAC_BYTES];
@@ -302,7 +311,10 @@ static int judge(struct recv *in, struct redis_value *value, const uint8_t mac[R
 		return -ENOMEM;
 	if (redis_mac_equal(right, mac))
 		return 0;
-	*ret_status = image_checksum(value->buffer, &in->shape) == header->checksum ? -EKEYREJECTED : -EBADMSG;
+	if (image_checksum(value->buffer, &in->shape) == header->checksum)
+		*ret_status = -EKEYREJECTED;
+	else
+		*ret_status = -EBADMSG;
 	redis_image_sha1(value->buffer, &in->shape, value->sha1);
 	value->hashed = value->packed = true;
 	return 0;
@@ -319,8 +331,8 @@ static void zero_padding(const struct image_shape *shape, uint8_t *buffer)
 
 static int step_body(struct redis_conn *c)
 {
-	struct redis_value *value = first_place(c)->command->value;
-	struct recv *in = &c->in;
+	struct redis_value *value = first_entry(c)->command->value;
+	struct redis_recv *in = &c->in;
 	struct iovec iov[2];
 	const int n = body_pieces(in, value, iov);
 	int status;
@@ -345,25 +357,25 @@ static int step_body(struct redis_conn *c)
 	zero_padding(&in->shape, value->buffer);
 	c->counters.received_bytes += in->shape.packed_bytes;
 	in->state = RECV_LINE;
-	conn_answered(c, status, NULL);
+	redis_row_answered(c, status, NULL);
 	return 1;
 }
 
 static void value_error(struct redis_conn *c, const struct resp_line *line)
 {
-	struct redis_command *command = first_place(c)->command;
+	struct redis_command *command = first_entry(c)->command;
 	int status;
 
-	conn_words(command->error, sizeof command->error, line->text, line->text_bytes);
+	redis_words_clean(command->error, sizeof command->error, line->text, line->text_bytes);
 	status = strncmp(command->error, "WRONGTYPE", 9) == 0 ? -EBADMSG : -EREMOTEIO;
 	c->in.at += line->bytes;
-	conn_answered(c, status, NULL);
+	redis_row_answered(c, status, NULL);
 }
 
 static int begin_value(struct redis_conn *c)
 {
-	struct redis_value *value = first_place(c)->command->value;
-	struct recv *in = &c->in;
+	struct redis_value *value = first_entry(c)->command->value;
+	struct redis_recv *in = &c->in;
 	struct resp_line line;
 	int r;
 
@@ -386,7 +398,7 @@ static int begin_value(struct redis_conn *c)
 		break;
 	case RESP_NIL:
 		in->at += line.bytes;
-		conn_answered(c, -ENOENT, NULL);
+		redis_row_answered(c, -ENOENT, NULL);
 		break;
 	case RESP_ERROR:
 		value_error(c, &line);
@@ -404,7 +416,7 @@ static int begin_value(struct redis_conn *c)
 /* Nobody asked. An endpoint that has something against us says so like this, and closes. */
 static int unasked(struct redis_conn *c)
 {
-	struct recv *in = &c->in;
+	struct redis_recv *in = &c->in;
 	struct resp_line line;
 	char words[REDIS_TEXT_BYTES];
 	const int r = resp_line(in->bytes + in->at, available(in), &line);
@@ -413,15 +425,15 @@ static int unasked(struct redis_conn *c)
 		return r;
 	if (line.kind != RESP_ERROR)
 		return -EPROTO;
-	conn_words(words, sizeof words, line.text, line.text_bytes);
-	conn_down(c, -ECONNREFUSED, words);
+	redis_words_clean(words, sizeof words, line.text, line.text_bytes);
+	redis_row_down(c, -ECONNREFUSED, words);
 	return 0;
 }
 
 static int step_line(struct redis_conn *c)
 {
-	const struct place *p = first_place(c);
-	struct recv *in = &c->in;
+	const struct redis_row_entry *p = first_entry(c);
+	struct redis_recv *in = &c->in;
 	bool push;
 
 	if (available(in) == 0)
@@ -472,7 +484,7 @@ static const char *why_closed(const struct redis_conn *c)
 /* Reads once. 1: there may be more; 0: not now; -errno, -ECONNRESET: the end. */
 static int read_once(struct redis_conn *c, size_t *budget)
 {
-	struct recv *in = &c->in;
+	struct redis_recv *in = &c->in;
 	struct iovec iov[3];
 	struct msghdr message = { .msg_iov = iov };
 	size_t asked = 0, into_body = 0;
@@ -484,7 +496,7 @@ static int read_once(struct redis_conn *c, size_t *budget)
 	in->end -= in->at;
 	in->at = 0;
 	if (in->state == RECV_BODY)
-		message.msg_iovlen = (size_t)body_pieces(in, first_place(c)->command->value, iov);
+		message.msg_iovlen = (size_t)body_pieces(in, first_entry(c)->command->value, iov);
 	for (size_t i = 0; i < message.msg_iovlen; i++) {
 		if (iov[i].iov_len > *budget - into_body)
 			iov[i].iov_len = *budget - into_body;
@@ -496,7 +508,7 @@ static int read_once(struct redis_conn *c, size_t *budget)
 			(struct iovec){ in->bytes + in->end, sizeof in->bytes - in->end };
 		asked += sizeof in->bytes - in->end;
 	}
-	n = c->tls ? tls_stream_recv(c->tls, iov, message.msg_iovlen)
+	n = c->tls ? redis_tls_stream_recv(c->tls, iov, message.msg_iovlen)
 		   : recvmsg(c->watch.fd, &message, MSG_DONTWAIT);
 	if (n < 0)
 		return errno == EINTR ? 1 : errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
@@ -518,7 +530,7 @@ static void wake_when(struct redis_conn *c)
 {
 	const uint64_t left = c->in.state == RECV_BODY ? body_left(&c->in) : 1;
 	/* 0: its CR LF */
-	const int bytes = left == 0 ? 1 : left < RECV_WAKE_BYTES ? (int)left : RECV_WAKE_BYTES;
+	const int bytes = left == 0 ? 1 : left < WAKE_BYTES ? (int)left : WAKE_BYTES;
 
 	if (!c->sleeps_long || bytes == c->wake_bytes)
 		return;
@@ -528,9 +540,9 @@ static void wake_when(struct redis_conn *c)
 		c->sleeps_long = false;
 }
 
-void recv_turn(struct redis_conn *c)
+void redis_recv_turn(struct redis_conn *c)
 {
-	size_t budget = RECV_TURN_BYTES;
+	size_t budget = TURN_BYTES;
 	int r = 1;
 
 	while (budget > 0 && r == 1) {
@@ -538,21 +550,21 @@ void recv_turn(struct redis_conn *c)
 
 		r = read_once(c, &budget);
 		if (r == -ECONNRESET)
-			conn_down(c, r, why_closed(c));
+			redis_row_down(c, r, why_closed(c));
 		else if (r < 0)
-			conn_failed(c, r);
+			redis_row_failed(c, r);
 		if (r < 0)
 			return;
 		do
 			taken = step(c);
 		while (taken == 1 && c->state != REDIS_CONN_DOWN);
 		if (taken < 0)
-			conn_down(c, taken,
+			redis_row_down(c, taken,
 				  taken == -EPROTO ? "not the Redis protocol" : strerror(-taken));
 		if (c->state == REDIS_CONN_DOWN)
 			return;
 	}
 	wake_when(c);
 	if (c->tls)
-		conn_tls_read(c);
+		redis_send_after_read(c);
 }

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis_send.c - what goes out on a connection: the unsent places of its row, in order, through the
- * socket or TLS. Contract: redis_conn.h; the row: redis_conn_inner.h. Values are sealed here
+ * socket or TLS. Contract: redis_conn.h; the row: redis_row.h. Values are sealed here
  * (redis_seal.h), piece by piece.
  */
-#include "redis_conn_inner.h"
+#include "redis_send.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+
+#include "redis_recv.h"
+#include "redis_row.h"
+#include "redis_tls_stream.h"
 
 enum {
 	SEND_PIECES = 32,
@@ -22,7 +26,8 @@ enum {
  * that have not gone through the MAC do so while they are in the cache. The last piece has the MAC,
  * and is not reached before.
  */
-static bool seal(struct redis_conn *c, struct redis_command *command, uint32_t piece, uint64_t from, uint64_t n)
+static bool seal(struct redis_conn *c, struct redis_command *command, uint32_t piece, uint64_t from,
+		 uint64_t n)
 {
 	struct redis_sealing *s = &command->sealing;
 	struct redis_envelope envelope;
@@ -60,7 +65,7 @@ static int gather(struct redis_conn *c, struct iovec iov[SEND_PIECES], size_t *r
 
 	*ret_bytes = 0;
 	for (uint32_t number = c->unsent; number != c->last; number++) {
-		struct redis_command *command = conn_place(c, number)->command;
+		struct redis_command *command = redis_row_at(c, number)->command;
 
 		for (uint32_t i = 0; i < command->n_pieces; i++) {
 			const struct iovec *piece = &command->pieces[i];
@@ -103,7 +108,7 @@ static void went_out(struct redis_conn *c, uint64_t n)
 {
 	c->unsent_bytes -= n;
 	while (n > 0) {
-		struct place *p = conn_place(c, c->unsent);
+		struct redis_row_entry *p = redis_row_at(c, c->unsent);
 		const uint64_t left = p->bytes - c->out_at;
 
 		if (n < left) {
@@ -116,11 +121,11 @@ static void went_out(struct redis_conn *c, uint64_t n)
 		if (p->command != &c->greeting)
 			c->counters.sent_bytes += value_bytes(p->command);
 		if (p->canceled)
-			conn_arm(c, 0); /* now it can end */
+			redis_row_arm(c, 0); /* now it can end */
 	}
 }
 
-void conn_want(struct redis_conn *c, bool writable)
+void redis_send_want(struct redis_conn *c, bool writable)
 {
 	int r;
 
@@ -129,58 +134,61 @@ void conn_want(struct redis_conn *c, bool writable)
 	c->wants_writable = writable;
 	r = loop_modify(c->loop, &c->watch, EPOLLIN | (writable ? (uint32_t)EPOLLOUT : 0));
 	if (r)
-		conn_down(c, r, "epoll");
+		redis_row_down(c, r, "epoll");
 }
 
 static void send_failed(struct redis_conn *c, int error)
 {
 	/* It may have said why before it closed: that is in the way of the end of file. */
-	recv_turn(c);
+	redis_recv_turn(c);
 	if (error == EPIPE)
-		conn_down(c, -ECONNRESET, strerror(error));
+		redis_row_down(c, -ECONNRESET, strerror(error));
 	else
-		conn_failed(c, -error);
+		redis_row_failed(c, -error);
 }
 
 static ssize_t put(struct redis_conn *c, struct iovec *iov, size_t n)
 {
 	const struct msghdr message = { .msg_iov = iov, .msg_iovlen = n };
 
-	return c->tls ? tls_stream_send(c->tls, iov, n) : sendmsg(c->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+	return c->tls ? redis_tls_stream_send(c->tls, iov, n)
+		      : sendmsg(c->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 /* Bytes that TLS has made of what it took, and that are not out. */
 static bool holds_back(const struct redis_conn *c)
 {
-	return c->tls && tls_stream_unsent(c->tls);
+	return c->tls && redis_tls_stream_unsent(c->tls);
 }
 
 /* TLS that has to read first is not helped by a socket that takes bytes. */
 static bool wants_to_send(const struct redis_conn *c)
 {
-	return holds_back(c) || (c->unsent != c->last && !(c->tls && tls_stream_must_read(c->tls)));
+	return holds_back(c) ||
+	       (c->unsent != c->last && !(c->tls && redis_tls_stream_must_read(c->tls)));
 }
 
 /* Not at once: a timer that is due now would come before all others again and again. */
-void conn_tls_read(struct redis_conn *c)
+void redis_send_after_read(struct redis_conn *c)
 {
-	if (tls_stream_pending(c->tls))
+	if (redis_tls_stream_pending(c->tls))
 		loop_timer_set(c->loop, &c->again, loop_now(c->loop) + 1);
-	conn_want(c, wants_to_send(c));
+	redis_send_want(c, wants_to_send(c));
 }
 
-void conn_send(struct redis_conn *c)
+void redis_send_turn(struct redis_conn *c)
 {
 	size_t asked = 0, sent = 0;
 	ssize_t n = 0;
 
 	/* Less went out than was asked for: the socket is full, no need to be told again. */
-	while ((c->unsent != c->last || holds_back(c)) && sent < SEND_TURN_BYTES && (size_t)n == asked) {
+	while ((c->unsent != c->last || holds_back(c)) && sent < SEND_TURN_BYTES &&
+	       (size_t)n == asked) {
 		struct iovec iov[SEND_PIECES];
 		const int pieces = gather(c, iov, &asked);
 
 		if (pieces < 0) {
-			conn_failed(c, pieces);
+			redis_row_failed(c, pieces);
 			return;
 		}
 		n = put(c, iov, (size_t)pieces);
@@ -193,5 +201,5 @@ void conn_send(struct redis_conn *c)
 		sent += (size_t)n;
 		went_out(c, (uint64_t)n);
 	}
-	conn_want(c, wants_to_send(c));
+	redis_send_want(c, wants_to_send(c));
 }

@@ -4,12 +4,13 @@
  * redis_tls.h. Runs once, before there are connections; our own files are not looked at again
  * (OpenSSL opens the system's directory of authorities when it needs one of them).
  */
-#include "redis_tls_inner.h"
+#include "redis_tls.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
+#include <openssl/ssl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #include "daemon/base/vault.h"
+#include "redis_tls_stream.h"
 
 enum { READ_AHEAD_BYTES = 64 << 10, KEY_FILE_BYTES = 64 << 10 };
 
@@ -25,7 +27,8 @@ static const char *given(const char *text)
 	return text ? text : "";
 }
 
-static int wrong_file(const char *option, const char *path, const char *why, int error, char *text, size_t n)
+static int wrong_file(const char *option, const char *path, const char *why, int error, char *text,
+		      size_t n)
 {
 	(void)snprintf(text, n, "[redis] %s: %s: %s", option, path, why);
 	return -error;
@@ -43,7 +46,8 @@ static int check_file(const char *option, const char *path, bool secret, char *t
 		return wrong_file(option, path, "is no regular file", EPERM, text, n);
 	if (!secret || (st.st_mode & S_IRWXO) == 0)
 		return 0;
-	(void)snprintf(why, sizeof why, "has mode %04o, others than its owner and group have access: chmod o= it",
+	(void)snprintf(why, sizeof why,
+		       "has mode %04o, others than its owner and group have access: chmod o= it",
 		       (unsigned)(st.st_mode & 07777));
 	return wrong_file(option, path, why, EPERM, text, n);
 }
@@ -122,7 +126,8 @@ static int present(SSL_CTX *ssl, const char *cert_file, const char *key_file, ch
 		r = wrong_file("tls_key_file", key_file, openssl_words(), EINVAL, text, n);
 	/* Which compares them only if they are of one kind. */
 	if (r == 0 && SSL_CTX_check_private_key(ssl) != 1)
-		r = wrong_file("tls_key_file", key_file, "not the key of tls_cert_file", EINVAL, text, n);
+		r = wrong_file("tls_key_file", key_file, "not the key of tls_cert_file", EINVAL,
+			       text, n);
 	return r;
 }
 
@@ -131,8 +136,9 @@ static int configure(struct redis_tls *tls, const struct redis_tls_conf *conf, c
 	int r;
 
 	tls->ssl = SSL_CTX_new(TLS_client_method());
-	tls->socket = tls_stream_method();
-	if (!tls->ssl || !tls->socket || SSL_CTX_set_min_proto_version(tls->ssl, TLS1_2_VERSION) != 1)
+	tls->socket = redis_tls_stream_method();
+	if (!tls->ssl || !tls->socket ||
+	    SSL_CTX_set_min_proto_version(tls->ssl, TLS1_2_VERSION) != 1)
 		return -ENOMEM;
 	SSL_CTX_set_verify(tls->ssl, SSL_VERIFY_PEER, NULL);
 	(void)SSL_CTX_set_options(tls->ssl, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
@@ -148,8 +154,9 @@ int redis_tls_open(const struct redis_tls_conf *conf, struct redis_tls **ret, ch
 	struct redis_tls *tls;
 	int r;
 
-	if (strlen(given(conf->name)) >= TLS_NAME_BYTES) {
-		(void)snprintf(text, n, "[redis] tls_name: longer than %d bytes", TLS_NAME_BYTES - 1);
+	if (strlen(given(conf->name)) >= REDIS_TLS_NAME_BYTES) {
+		(void)snprintf(text, n, "[redis] tls_name: longer than %d bytes",
+			       REDIS_TLS_NAME_BYTES - 1);
 		return -EINVAL;
 	}
 	(void)snprintf(text, n, "[redis] tls: no memory");

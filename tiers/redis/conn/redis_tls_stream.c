@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_tls_stream.c - TLS on one connection. Contract: redis_tls.h.
+ * redis_tls_stream.c - TLS on one connection. Contract: redis_tls_stream.h.
  *
  *	closed ──handshake──> open ──recv: the server's end──> ended
  *	            └──────────┴──error──> failed: `error` and `words` stay
@@ -15,17 +15,20 @@
  *   T4 no call lasts as long as a server pleases: OpenSSL goes on by itself over messages that
  *      bring no data, so what it may read in one call is bounded.
  */
-#include "redis_tls_inner.h"
+#include "redis_tls_stream.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+
+#include "redis_tls.h"
 
 enum {
 	RECORD_BYTES = SSL3_RT_MAX_PLAIN_LENGTH,
@@ -36,7 +39,7 @@ enum {
 	WORDS_BYTES = 256,
 };
 
-struct tls_stream {
+struct redis_tls_stream {
 	SSL *ssl;
 	int fd;
 	/* the socket had no more when it was read last, or CALL_BYTES came: epoll tells */
@@ -47,7 +50,7 @@ struct tls_stream {
 	bool shaken;			/* hands */
 	int error;			/* errno; 0 */
 	int os_error;			/* of the socket, in the call under way */
-	char host[TLS_NAME_BYTES], words[WORDS_BYTES];
+	char host[REDIS_TLS_NAME_BYTES], words[WORDS_BYTES];
 	size_t out_at, out_end;
 	uint8_t plain[RECORD_BYTES];	/* small pieces put together */
 	uint8_t out[OUT_RECORDS * RECORD_ROOM + SPARE_BYTES];
@@ -57,7 +60,7 @@ struct tls_stream {
 
 static int socket_read(BIO *bio, char *bytes, int n)
 {
-	struct tls_stream *s = BIO_get_data(bio);
+	struct redis_tls_stream *s = BIO_get_data(bio);
 	ssize_t got;
 
 	BIO_clear_retry_flags(bio);
@@ -79,7 +82,7 @@ static int socket_read(BIO *bio, char *bytes, int n)
 
 static int socket_write(BIO *bio, const char *bytes, int n)
 {
-	struct tls_stream *s = BIO_get_data(bio);
+	struct redis_tls_stream *s = BIO_get_data(bio);
 	const size_t room = sizeof s->out - s->out_end;
 	const size_t taken = (size_t)n < room ? (size_t)n : room;
 
@@ -101,7 +104,7 @@ static long socket_control(BIO *bio, int command, long number, void *pointer)
 	return command == BIO_CTRL_FLUSH;	/* whoever called OpenSSL sends */
 }
 
-BIO_METHOD *tls_stream_method(void)
+BIO_METHOD *redis_tls_stream_method(void)
 {
 	BIO_METHOD *ret = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "socket of a stream");
 
@@ -114,10 +117,11 @@ BIO_METHOD *tls_stream_method(void)
 }
 
 /* 0: all is out. -EAGAIN: not yet. */
-static int flush(struct tls_stream *s)
+static int flush(struct redis_tls_stream *s)
 {
 	while (s->out_at < s->out_end) {
-		const ssize_t n = send(s->fd, s->out + s->out_at, s->out_end - s->out_at, MSG_NOSIGNAL | MSG_DONTWAIT);
+		const ssize_t n = send(s->fd, s->out + s->out_at, s->out_end - s->out_at,
+				       MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (n < 0)
 			return errno == EWOULDBLOCK || errno == EINTR ? -EAGAIN : -errno;
@@ -129,7 +133,7 @@ static int flush(struct tls_stream *s)
 
 /* --- what went wrong --- */
 
-static int fail(struct tls_stream *s, int error, const char *words)
+static int fail(struct redis_tls_stream *s, int error, const char *words)
 {
 	if (!s->error) {
 		s->error = error;
@@ -162,19 +166,22 @@ static bool is_refusal(int reason)
 	}
 }
 
-static int not_verified(struct tls_stream *s, long result)
+static int not_verified(struct redis_tls_stream *s, long result)
 {
 	char words[WORDS_BYTES];
 
 	if (result == X509_V_ERR_HOSTNAME_MISMATCH || result == X509_V_ERR_IP_ADDRESS_MISMATCH)
-		(void)snprintf(words, sizeof words, "its certificate is not one for %.100s: see [redis] tls_name", s->host);
+		(void)snprintf(words, sizeof words,
+			       "its certificate is not one for %.100s: see [redis] tls_name",
+			       s->host);
 	else
-		(void)snprintf(words, sizeof words, "its certificate: %.100s: see [redis] tls_ca_file",
+		(void)snprintf(words, sizeof words,
+			       "its certificate: %.100s: see [redis] tls_ca_file",
 			       X509_verify_cert_error_string(result));
 	return fail(s, EACCES, words);
 }
 
-static int protocol_failed(struct tls_stream *s)
+static int protocol_failed(struct redis_tls_stream *s)
 {
 	const long verified = SSL_get_verify_result(s->ssl);
 	const unsigned long error = ERR_peek_error();
@@ -185,19 +192,27 @@ static int protocol_failed(struct tls_stream *s)
 	if (!s->shaken && verified != X509_V_OK)
 		return not_verified(s, verified);
 	if (is_refusal(number)) {
-		(void)snprintf(words, sizeof words, "it refuses us (%.100s): see [redis] tls_cert_file", reason ? reason : "alert");
+		(void)snprintf(words, sizeof words,
+			       "it refuses us (%.100s): see [redis] tls_cert_file",
+			       reason ? reason : "alert");
 		return fail(s, EACCES, words);
 	}
-	(void)snprintf(words, sizeof words, "TLS: %.100s%s", reason ? reason : "an error that OpenSSL has no words for",
-		       s->shaken || number >= SSL_AD_REASON_OFFSET ? "" : "; is this its TLS port?");
-	return fail(s, s->shaken ? EPROTO : number >= SSL_AD_REASON_OFFSET ? ECONNABORTED : EACCES, words);
+	(void)snprintf(words, sizeof words, "TLS: %.100s%s",
+		       reason ? reason : "an error that OpenSSL has no words for",
+		       s->shaken || number >= SSL_AD_REASON_OFFSET ? ""
+								   : "; is this its TLS port?");
+	return fail(s,
+		    s->shaken                        ? EPROTO
+		    : number >= SSL_AD_REASON_OFFSET ? ECONNABORTED
+						     : EACCES,
+		    words);
 }
 
 /*
  * What a call of OpenSSL that returned `r` meant. -EAGAIN: more is needed from the socket. 0: the
  * server has ended the stream. Another: fail()ed.
  */
-static int meaning(struct tls_stream *s, int r)
+static int meaning(struct redis_tls_stream *s, int r)
 {
 	switch (SSL_get_error(s->ssl, r)) {
 	case SSL_ERROR_WANT_READ:
@@ -214,11 +229,12 @@ static int meaning(struct tls_stream *s, int r)
 		break;
 	}
 	if (s->os_error == ECONNRESET && !s->shaken)
-		return fail(s, ECONNRESET, "closed in the middle of the TLS handshake; is this its TLS port?");
+		return fail(s, ECONNRESET,
+			    "closed in the middle of the TLS handshake; is this its TLS port?");
 	return fail(s, s->os_error ? s->os_error : EPROTO, s->os_error ? "" : "TLS");
 }
 
-static void begin(struct tls_stream *s)
+static void begin(struct redis_tls_stream *s)
 {
 	ERR_clear_error();
 	s->os_error = 0;
@@ -235,7 +251,7 @@ static bool is_numeric(const char *host)
 }
 
 /* What the certificate is compared with, and what the server is told that we want. */
-static bool name_it(struct tls_stream *s, const char *name)
+static bool name_it(struct redis_tls_stream *s, const char *name)
 {
 	if (is_numeric(s->host))
 		return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(s->ssl), s->host) == 1;
@@ -244,7 +260,7 @@ static bool name_it(struct tls_stream *s, const char *name)
 	return SSL_set_tlsext_host_name(s->ssl, s->host) == 1;
 }
 
-static int begin_stream(struct tls_stream *s, const struct redis_tls *tls, const char *host)
+static int begin_stream(struct redis_tls_stream *s, const struct redis_tls *tls, const char *host)
 {
 	const bool any = strcmp(tls->name, "*") == 0;
 	BIO *bio = BIO_new(tls->socket);
@@ -269,9 +285,10 @@ static int begin_stream(struct tls_stream *s, const struct redis_tls *tls, const
 	return name_it(s, tls->name) ? 0 : -ENOMEM;
 }
 
-int tls_stream_open(const struct redis_tls *tls, int fd, const char *host, struct tls_stream **ret)
+int redis_tls_stream_open(const struct redis_tls *tls, int fd, const char *host,
+			  struct redis_tls_stream **ret)
 {
-	struct tls_stream *s = calloc(1, sizeof *s);
+	struct redis_tls_stream *s = calloc(1, sizeof *s);
 	int r;
 
 	if (!s)
@@ -280,13 +297,13 @@ int tls_stream_open(const struct redis_tls *tls, int fd, const char *host, struc
 	ERR_clear_error();
 	r = begin_stream(s, tls, host);
 	if (r)
-		tls_stream_close(s);
+		redis_tls_stream_close(s);
 	else
 		*ret = s;
 	return r;
 }
 
-void tls_stream_close(struct tls_stream *s)
+void redis_tls_stream_close(struct redis_tls_stream *s)
 {
 	if (!s)
 		return;
@@ -294,7 +311,7 @@ void tls_stream_close(struct tls_stream *s)
 	free(s);
 }
 
-int tls_stream_handshake(struct tls_stream *s)
+int redis_tls_stream_handshake(struct redis_tls_stream *s)
 {
 	int r, flushed;
 
@@ -317,7 +334,7 @@ int tls_stream_handshake(struct tls_stream *s)
 }
 
 /* As SSL_read(), but > 0, 0: nothing more, with `dry`, `ended` or `error` saying why. */
-static int read_some(struct tls_stream *s, void *bytes, size_t n)
+static int read_some(struct redis_tls_stream *s, void *bytes, size_t n)
 {
 	int r;
 
@@ -331,14 +348,17 @@ static int read_some(struct tls_stream *s, void *bytes, size_t n)
 	return 0;
 }
 
-ssize_t tls_stream_recv(struct tls_stream *s, const struct iovec *iov, size_t n)
+ssize_t redis_tls_stream_recv(struct redis_tls_stream *s, const struct iovec *iov, size_t n)
 {
 	ssize_t sum = 0;
 
 	s->dry = s->must_read = false;
 	for (size_t i = 0; i < n; i++)
 		for (size_t at = 0; at < iov[i].iov_len;) {
-			const int r = s->error || s->ended ? 0 : read_some(s, (uint8_t *)iov[i].iov_base + at, iov[i].iov_len - at);
+			const int r = s->error || s->ended
+					      ? 0
+					      : read_some(s, (uint8_t *)iov[i].iov_base + at,
+							  iov[i].iov_len - at);
 
 			if (r == 0)
 				goto done;
@@ -354,13 +374,14 @@ done:
 	return -1;
 }
 
-bool tls_stream_pending(const struct tls_stream *s)
+bool redis_tls_stream_pending(const struct redis_tls_stream *s)
 {
 	return !s->dry;
 }
 
 /* The next record's plain bytes, n of them, from iov on: where they lie, or put together. */
-static const void *next_record(struct tls_stream *s, const struct iovec *iov, size_t n, size_t at, size_t *ret_bytes)
+static const void *next_record(struct redis_tls_stream *s, const struct iovec *iov, size_t n,
+			       size_t at, size_t *ret_bytes)
 {
 	size_t used = 0;
 
@@ -369,7 +390,8 @@ static const void *next_record(struct tls_stream *s, const struct iovec *iov, si
 		return (const uint8_t *)iov->iov_base + at;
 	}
 	for (size_t i = 0; i < n && used < RECORD_BYTES; i++, at = 0) {
-		const size_t left = iov[i].iov_len - at, take = left < RECORD_BYTES - used ? left : RECORD_BYTES - used;
+		const size_t left = iov[i].iov_len - at,
+			     take = left < RECORD_BYTES - used ? left : RECORD_BYTES - used;
 
 		memcpy(s->plain + used, (const uint8_t *)iov[i].iov_base + at, take);
 		used += take;
@@ -379,7 +401,8 @@ static const void *next_record(struct tls_stream *s, const struct iovec *iov, si
 }
 
 /* As many records as `out` takes, of what is behind the first `done` bytes of iov. 0, or -errno. */
-static int seal(struct tls_stream *s, const struct iovec *iov, size_t n, size_t *done, size_t all)
+static int seal(struct redis_tls_stream *s, const struct iovec *iov, size_t n, size_t *done,
+		size_t all)
 {
 	while (*done < all && sizeof s->out - s->out_end >= RECORD_ROOM + SPARE_BYTES) {
 		size_t at = *done, i = 0, bytes;
@@ -404,7 +427,7 @@ static int seal(struct tls_stream *s, const struct iovec *iov, size_t n, size_t 
 	return 0;
 }
 
-ssize_t tls_stream_send(struct tls_stream *s, const struct iovec *iov, size_t n)
+ssize_t redis_tls_stream_send(struct redis_tls_stream *s, const struct iovec *iov, size_t n)
 {
 	size_t done = 0, all = 0;
 	int r = s->error ? -s->error : flush(s);
@@ -422,22 +445,22 @@ ssize_t tls_stream_send(struct tls_stream *s, const struct iovec *iov, size_t n)
 	return -1;
 }
 
-bool tls_stream_must_read(const struct tls_stream *s)
+bool redis_tls_stream_must_read(const struct redis_tls_stream *s)
 {
 	return s->must_read;
 }
 
-bool tls_stream_unsent(const struct tls_stream *s)
+bool redis_tls_stream_unsent(const struct redis_tls_stream *s)
 {
 	return s->out_at < s->out_end;
 }
 
-const char *tls_stream_words(const struct tls_stream *s)
+const char *redis_tls_stream_words(const struct redis_tls_stream *s)
 {
 	return s->words;
 }
 
-const char *tls_stream_version(const struct tls_stream *s)
+const char *redis_tls_stream_version(const struct redis_tls_stream *s)
 {
 	return SSL_get_version(s->ssl);
 }

@@ -81,7 +81,8 @@ static bool decimal(const char *text, size_t n, int64_t *ret)
 	if (n == 0 || (digits[0] == '0' && (n > 1 || negative)))
 		return false;
 	for (size_t i = 0; i < n; i++)
-		if (digits[i] < '0' || digits[i] > '9' || __builtin_mul_overflow(value, 10, &value) ||
+		if (digits[i] < '0' || digits[i] > '9' ||
+		    __builtin_mul_overflow(value, 10, &value) ||
 		    __builtin_sub_overflow(value, digits[i] - '0', &value))
 			return false;
 	if (!negative && value == INT64_MIN)

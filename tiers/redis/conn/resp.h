@@ -43,8 +43,9 @@ enum resp_kind {
 struct resp_line {
 	enum resp_kind kind;		/* "$-1" and "*-1" are RESP_NIL */
 	uint32_t bytes;			/* of the line, CR LF included */
-	uint64_t count;			/* BULK, BULK_ERROR, VERBATIM: bytes of the body (CR LF follow it); ARRAY, SET, PUSH:
-					 * elements; MAP, ATTRIBUTE: elements, twice the pairs */
+	/* BULK, BULK_ERROR, VERBATIM: bytes of the body (CR LF follow it). ARRAY, SET, PUSH:
+	 * elements. MAP, ATTRIBUTE: elements, twice the pairs. */
+	uint64_t count;
 	int64_t integer;		/* INTEGER; BOOL: 1 or 0 */
 	/* SIMPLE, ERROR...: in the caller's buffer, not terminated */
 	const char *text;

@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_resolve.c - addresses: what they look like, and names turned into numbers. getaddrinfo()
- * may block for as long as a name server pleases, so each look-up has a thread of its own,
- * detached, that nobody ever waits for. There is at most one for each endpoint, and because
- * endpoints come and go at another endpoint's word, REDIS_LOOKUPS in all, those included that
- * nobody wants any more; the configured endpoints have as much again for themselves.
+ * redis_lookup.c - names into addresses. Contract and life of a look-up: redis_lookup.h.
  *
- *	start ──> running ──thread──> done ──poll──> freed
- *	             └──abandon──> in the list ──thread──> done ──reap──> freed
- *	                                └──leave──> orphan ──thread──> freed by the thread
- *
- * All but the threads: I/O thread only.
+ * getaddrinfo() may block for as long as a name server pleases, so each look-up has a detached
+ * thread that nobody ever waits for. There is at most one for each endpoint. Endpoints come and go
+ * at the word of other endpoints, so there is a bound on all look-ups together; the configured
+ * endpoints are beside it.
  */
+#include "redis_lookup.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -21,12 +18,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
-#include "tiers/redis/redis_inner.h"
 
 struct redis_lookup {
-	char host[REDIS_ADDRESS_BYTES], port[8];	/* constant */
+	char host[REDIS_ADDRESS_BYTES], port[REDIS_PORT_BYTES];	/* constant */
 	/* guards what follows. Take no locks while holding this one */
 	pthread_mutex_t lock;
 	bool done, orphan;
@@ -34,73 +29,6 @@ struct redis_lookup {
 	char address[REDIS_RESOLVED][REDIS_ADDRESS_BYTES];
 	struct redis_lookup *next;		/* abandoned; the I/O thread's, not the lock's */
 };
-
-static const char unix_prefix[] = "unix:/";
-
-static bool is_path(const char *address)
-{
-	return strncmp(address, unix_prefix, sizeof unix_prefix - 1) == 0;
-}
-
-/* "host:port" or "[host]:port" into its parts; the port in digits, 1 to 65535. */
-static bool split(const char *address, char host[REDIS_ADDRESS_BYTES], char port[8])
-{
-	const char *colon = strrchr(address, ':');
-	size_t n = colon ? (size_t)(colon - address) : 0;
-	unsigned int number = 0;
-
-	if (n == 0 || n >= REDIS_ADDRESS_BYTES || strlen(colon + 1) - 1 > 4)
-		return false;
-	for (const char *p = colon + 1; *p; p++) {
-		if (*p < '0' || *p > '9')
-			return false;
-		number = number * 10 + (unsigned int)(*p - '0');
-	}
-	if (number == 0 || number > 65535)
-		return false;
-	if (address[0] == '[' && n > 2 && address[n - 1] == ']') {
-		address++;
-		n -= 2;
-	} else if (memchr(address, ':', n)) {
-		return false;	/* v6 without brackets: nobody knows where its port begins */
-	}
-	memcpy(host, address, n);
-	host[n] = 0;
-	(void)snprintf(port, 8, "%u", number);
-	return true;
-}
-
-bool redis_address_valid(const char *address)
-{
-	char host[REDIS_ADDRESS_BYTES], port[8];
-
-	if (!address || strlen(address) >= REDIS_ADDRESS_BYTES)
-		return false;
-	if (is_path(address))
-		return strlen(address + 5) < sizeof ((struct sockaddr_un *)NULL)->sun_path;
-	return split(address, host, port);
-}
-
-void redis_address_host(const char *address, char ret[REDIS_ADDRESS_BYTES])
-{
-	char port[8];
-
-	if (is_path(address) || !split(address, ret, port))
-		ret[0] = 0;
-}
-
-bool redis_is_numeric(const char *address)
-{
-	char host[REDIS_ADDRESS_BYTES], port[8];
-	struct in6_addr binary;
-
-	if (is_path(address))
-		return true;
-	return split(address, host, port) &&
-	       (inet_pton(AF_INET, host, &binary) == 1 || inet_pton(AF_INET6, host, &binary) == 1);
-}
-
-/* --- look-ups --- */
 
 static void look_up_free(struct redis_lookup *l)
 {
@@ -175,19 +103,19 @@ static int start_detached(struct redis_lookup *l)
 	return -error;
 }
 
-int redis_lookup_start(struct redis_lookups *all, const char *address, bool seed,
+int redis_lookup_start(struct redis_lookups *all, const char *address, uint32_t limit,
 		       struct redis_lookup **ret)
 {
 	struct redis_lookup *l;
 	int r;
 
-	if (all->n >= REDIS_LOOKUPS + (seed ? REDIS_ENDPOINTS : 0))
+	if (all->n >= limit)
 		return -EAGAIN;
 	l = calloc(1, sizeof *l);
 	if (!l)
 		return -ENOMEM;
 	(void)pthread_mutex_init(&l->lock, NULL);
-	r = split(address, l->host, l->port) ? start_detached(l) : -EINVAL;
+	r = redis_address_split(address, l->host, l->port) ? start_detached(l) : -EINVAL;
 	if (r) {
 		look_up_free(l);
 		return r;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_open.c - a connection up to the point where it may be used: address, connect (hiredis),
- * TLS, AUTH. Contract and states: redis_conn.h. Loop's thread.
+ * redis_connect.c - a connection up to UP: address, connect (hiredis), TLS, AUTH. Contract:
+ * redis_connect.h; states: redis_conn.h.
  *
- * Secrets: the password is kept, as AUTH needs it, until the endpoint has answered, and then
- * overwritten; no text that leaves here contains it, even where an endpoint repeats it.
+ * The password is kept, as AUTH needs it, until the endpoint has answered, and is then overwritten.
+ * No text that leaves here contains it, even where an endpoint repeats it.
  */
-#include "redis_conn_inner.h"
+#include "redis_connect.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
@@ -16,16 +16,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "daemon/base/vault.h"
+#include "redis_row.h"
+#include "redis_send.h"
+#include "redis_tls_stream.h"
 
 /* --- greeting --- */
 
-void conn_forget_secret(struct redis_conn *c)
+void redis_connect_forget(struct redis_conn *c)
 {
 	vault_free(c->secret, sizeof *c->secret);
 	c->secret = NULL;
@@ -35,18 +37,8 @@ static void enter(struct redis_conn *c, enum redis_conn_state state)
 {
 	c->state = state;
 	if (state == REDIS_CONN_UP)
-		conn_forget_secret(c);
+		redis_connect_forget(c);
 	c->conf.changed(c, c->conf.arg);
-}
-
-/* Words came through conn_words(), and may have been cut in the middle of it: as its beginning
- * looks there. */
-bool redis_words_betray(const char *words, const char *secret)
-{
-	char beginning[9];
-
-	conn_words(beginning, sizeof beginning, secret, strlen(secret));
-	return beginning[0] && strstr(words, beginning);
 }
 
 /* Endpoints that do not know AUTH repeat what it was given. */
@@ -61,7 +53,7 @@ static void refused(struct redis_conn *c, char *words)
 	if (redis_words_betray(words, c->secret->password))
 		(void)strcpy(words,
 			     "AUTH refused; the words are not shown, as they repeat the password");
-	conn_down(c, full ? -ECONNREFUSED : -EACCES, words);
+	redis_row_down(c, full ? -ECONNREFUSED : -EACCES, words);
 }
 
 static void greeting_done(struct redis_command *command)
@@ -73,7 +65,7 @@ static void greeting_done(struct redis_command *command)
 	if (command->status == -EREMOTEIO)
 		refused(c, command->error);
 	else if (command->reply->type != REDIS_REPLY_STATUS)
-		conn_down(c, -EPROTO, "not a reply to AUTH");
+		redis_row_down(c, -EPROTO, "not a reply to AUTH");
 	else
 		enter(c, REDIS_CONN_UP);
 }
@@ -89,39 +81,39 @@ static void greet(struct redis_conn *c)
 	c->greeting.n_pieces = 1;
 	c->greeting.deadline_ns = c->conf.deadline_ns;
 	c->greeting.done = greeting_done;
-	conn_push(c, &c->greeting);
+	redis_row_push(c, &c->greeting);
 	enter(c, REDIS_CONN_GREETING);
 }
 
-void conn_secure(struct redis_conn *c)
+static void secure(struct redis_conn *c)
 {
-	const int r = tls_stream_handshake(c->tls);
+	const int r = redis_tls_stream_handshake(c->tls);
 
 	if (r < 0) {
-		conn_failed(c, r);
+		redis_row_failed(c, r);
 		return;
 	}
-	conn_want(c, tls_stream_unsent(c->tls));
+	redis_send_want(c, redis_tls_stream_unsent(c->tls));
 	if (r == 0 || c->state == REDIS_CONN_DOWN)
 		return;
-	conn_tls_read(c);	/* something may have come with it */
+	redis_send_after_read(c);	/* something may have come with it */
 	if (c->state != REDIS_CONN_DOWN)
 		greet(c);
 }
 
 static void begin_tls(struct redis_conn *c)
 {
-	const int r = tls_stream_open(c->conf.tls, c->watch.fd, c->host, &c->tls);
+	const int r = redis_tls_stream_open(c->conf.tls, c->watch.fd, c->host, &c->tls);
 
 	if (r) {
-		conn_down(c, r, strerror(-r));
+		redis_row_down(c, r, strerror(-r));
 		return;
 	}
 	enter(c, REDIS_CONN_SECURING);
-	conn_secure(c);
+	secure(c);
 }
 
-void conn_connected(struct redis_conn *c)
+static void connected(struct redis_conn *c)
 {
 	socklen_t n = sizeof(int);
 	int error = 0;
@@ -129,10 +121,10 @@ void conn_connected(struct redis_conn *c)
 	if (getsockopt(c->watch.fd, SOL_SOCKET, SO_ERROR, &error, &n))
 		error = errno;
 	if (error) {
-		conn_down(c, -error, strerror(error));
+		redis_row_down(c, -error, strerror(error));
 		return;
 	}
-	conn_want(c, false);
+	redis_send_want(c, false);
 	if (c->state == REDIS_CONN_DOWN)
 		return;
 	if (c->conf.tls)
@@ -141,7 +133,15 @@ void conn_connected(struct redis_conn *c)
 		greet(c);
 }
 
-/* --- opening and closing --- */
+void redis_connect_ready(struct redis_conn *c)
+{
+	if (c->state == REDIS_CONN_CONNECTING)
+		connected(c);
+	else
+		secure(c);
+}
+
+/* --- address, socket, secret --- */
 
 static redisContext *context_of(const char *address)
 {
@@ -229,42 +229,13 @@ static int prepare_auth(struct redis_conn *c, const struct redis_conn_conf *conf
 	return 0;
 }
 
-int redis_conn_open(struct loop *loop, const struct redis_conn_conf *conf, struct redis_conn **ret)
+int redis_connect_begin(struct redis_conn *c, const struct redis_conn_conf *conf)
 {
-	struct redis_conn *c = vault_buffer(sizeof *c);
-	int r;
+	int r = prepare_auth(c, conf);
 
-	if (!c)
-		return -ENOMEM;
-	c->loop = loop;
-	c->conf = *conf;
-	c->conf.address = c->conf.username = c->conf.password = c->conf.host = NULL;
-	if (strncmp(conf->address, "unix:", 5) == 0)
-		c->conf.tls = NULL;
-	else
-		c->sleeps_long = !conf->tls;
-	conn_prepare(c);
-	r = recv_open(&c->in);
-	c->mac = redis_mac_open();
-	if (!c->mac)
-		r = -ENOMEM;
 	if (r == 0 && c->conf.tls) {
 		c->host = strdup(conf->host);
 		r = c->host ? 0 : -ENOMEM;
 	}
-	if (r == 0)
-		r = prepare_auth(c, conf);
-	if (r == 0)
-		r = connect_to(conf->address, &c->watch.fd, &c->why);
-	if (r == 0 && c->watch.fd >= 0)
-		r = loop_add(loop, &c->watch, EPOLLOUT);
-	if (r == 0)
-		loop_timer_set(loop, &c->timer, c->why ? 0 : conf->deadline_ns);
-	if (c->why)
-		(void)snprintf(c->text, sizeof c->text, "%s", strerror(-c->why));
-	if (r)
-		redis_conn_close(c);
-	else
-		*ret = c;
-	return r;
+	return r ? r : connect_to(conf->address, &c->watch.fd, &c->why);
 }

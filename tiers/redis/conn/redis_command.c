@@ -2,12 +2,12 @@
 /*
  * redis_command.c - commands in the Redis protocol: an array of bulk strings each, written into the
  * command's own text. A value is not copied: its parts stay where they are in the image and become
- * pieces of their own. Contract: redis_conn.h.
+ * pieces of their own. Contract: redis_command.h.
  *
  * Pure functions on the caller's memory: any thread. Every length here is ours (a name, a number),
  * so that a command that does not fit is a programmer's error.
  */
-#include "tiers/redis/conn/redis_conn.h"
+#include "redis_command.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * redis_endpoint.h - an endpoint: one Redis or Valkey, configured or named by a Cluster's slot map.
+ * Its links, the jobs that wait for one, its health. Life and invariants: redis_endpoint.c. I/O
+ * thread only.
+ */
+#ifndef KVTIER_REDIS_ENDPOINT_H
+#define KVTIER_REDIS_ENDPOINT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "redis.h"
+#include "redis_breaker.h"
+#include "redis_job.h"
+#include "redis_link.h"
+#include "tiers/redis/conn/redis_lookup.h"
+
+struct redis_chore;
+
+struct redis_endpoint {
+	struct redis_io *io;
+	bool used;
+	bool seed;			/* configured */
+	bool listed;			/* has slots in the map; without a Cluster: is configured */
+	bool foreign;			/* cluster_hosts does not let it in, as far as is known */
+	char address[REDIS_ADDRESS_BYTES];
+	uint32_t slots;
+	/* its addresses, numeric */
+	char resolved[REDIS_RESOLVED][REDIS_ADDRESS_BYTES];
+	uint32_t n_resolved, at;
+	struct redis_lookup *lookup;	/* under way */
+	uint64_t lookup_ns;		/* begun last; 0: never */
+	/* health */
+	struct redis_breaker breaker;
+	bool proven;			/* it has answered since it was opened */
+	/* by this connection's user: not asked again until the next connect */
+	bool refused_evals;
+	/* links are being closed by us: their commands' ends tell nothing of the endpoint */
+	bool hushed;
+	uint64_t failed_ns;		/* the turn whose failure was counted */
+	uint64_t answered_ns;		/* last */
+	uint64_t retry_ns;		/* no connection before this */
+	uint64_t logged_ns;
+	uint64_t named_ns;		/* by a redirect, last */
+	struct redis_chore *trial;	/* under way */
+	char text[REDIS_TEXT_BYTES];
+	/* work */
+	struct redis_jobs waiting;
+	uint32_t n_links, in_flight;	/* jobs sent */
+	struct redis_link links[REDIS_CONNECTIONS];
+	struct loop_timer turn;
+	struct redis_counters counters;	/* but those of living connections */
+};
+
+void redis_endpoint_open(struct redis_endpoint *endpoint, struct redis_io *io, const char *address);
+/* ends its jobs; its counters go to io->gone */
+void redis_endpoint_close(struct redis_endpoint *endpoint);
+/* or ends it: breaker open */
+void redis_endpoint_submit(struct redis_endpoint *endpoint, struct redis_job *job);
+/* WAITING or SENT */
+void redis_endpoint_cancel(struct redis_endpoint *endpoint, struct redis_job *job);
+void redis_endpoint_turn(struct redis_endpoint *endpoint);	/* does what is due */
+/* its turn comes in this turn of the loop, or the next */
+void redis_endpoint_kick(struct redis_endpoint *endpoint);
+
+/* has answered, and its breaker is closed */
+bool redis_endpoint_usable(const struct redis_endpoint *endpoint);
+/* has no job and no trial */
+bool redis_endpoint_idle(const struct redis_endpoint *endpoint);
+/* what to connect to; "": not known */
+const char *redis_endpoint_numeric(const struct redis_endpoint *endpoint);
+/* Whom an endpoint means that names itself by a port alone: with TLS the name of its certificate.
+ * */
+const char *redis_endpoint_itself(const struct redis_endpoint *endpoint);
+void redis_endpoint_counters(const struct redis_endpoint *endpoint, struct redis_counters *ret);
+
+/* What the end of a command says of the endpoint's health. */
+void redis_endpoint_answered(struct redis_endpoint *endpoint);
+void redis_endpoint_stored(struct redis_endpoint *endpoint);
+void redis_endpoint_failed(struct redis_endpoint *endpoint, const char *why);
+void redis_endpoint_verdict(struct redis_endpoint *endpoint, enum redis_verdict verdict, bool store,
+			    const char *words);
+/* in words; c ended without a reply */
+const char *redis_endpoint_why(const struct redis_command *c);
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * redis_topology.h - which endpoint has a key, and which endpoints there are. Modes, and which
+ * redirects are followed: redis_topology.c. I/O thread only.
+ */
+#ifndef KVTIER_REDIS_TOPOLOGY_H
+#define KVTIER_REDIS_TOPOLOGY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "redis_slots.h"
+
+struct redis_endpoint;
+struct redis_io;
+struct redis_job;
+struct redis_name;
+
+enum redis_mode { REDIS_MODE_UNKNOWN, REDIS_MODE_SPREAD, REDIS_MODE_CLUSTER };
+
+/* Listed by the map, configured, and replicas of the map that a redirect calls masters. */
+enum { REDIS_ALL_ENDPOINTS = REDIS_MAP_ENDPOINTS + REDIS_ENDPOINTS + 16 };
+static_assert((int)REDIS_ALL_ENDPOINTS < (int)REDIS_NO_ENDPOINT, "an endpoint's number is a byte");
+
+struct redis_topology {
+	uint8_t slot[REDIS_SLOTS];	/* number of an endpoint */
+	bool wanted;			/* a reply or a failure said that the map is old */
+	bool asking;			/* CLUSTER SLOTS is on its way */
+	bool holes;			/* slots without an endpoint */
+	uint64_t asked_ns;
+	uint32_t next;			/* number of the endpoint to ask */
+	bool refused;			/* cluster = yes, and there is none */
+	char text[REDIS_TEXT_BYTES + REDIS_ADDRESS_BYTES];
+	uint32_t n_replicas;		/* of the map in force */
+	char replica[REDIS_REPLICAS][REDIS_ADDRESS_BYTES];
+	struct redis_map scratch;
+};
+
+void redis_topology_start(struct redis_io *io);		/* opens the configured endpoints */
+void redis_topology_tick(struct redis_io *io);		/* ten times a second */
+void redis_topology_ask(struct redis_io *io);		/* for the slot map, if that is due */
+/* a connection to it is to be kept */
+bool redis_topology_wants(const struct redis_endpoint *endpoint);
+/* NULL: nobody */
+struct redis_endpoint *redis_topology_find(struct redis_io *io, const struct redis_name *name);
+/* to its endpoint, or its end */
+void redis_topology_route(struct redis_io *io, struct redis_job *job);
+/* An error reply to a job. true: it was a redirect, and the job is on its way elsewhere, or ended.
+ * */
+bool redis_topology_redirected(struct redis_io *io, struct redis_job *job, const char *words);
+
+#endif
