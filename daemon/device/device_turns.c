@@ -108,3 +108,12 @@ struct device_job *device_turns_take(struct device_turns *turns)
 	}
 	return job;
 }
+
+bool device_turns_wait(const struct device_turns *turns, uint32_t client)
+{
+	const struct device_turn *turn = turns->first;
+
+	while (turn && turn->client != client)
+		turn = turn->next;
+	return turn != NULL;
+}

@@ -33,5 +33,6 @@ void device_turns_add(struct device_turns *turns, struct device_job *job);	/* be
 void device_turns_return(struct device_turns *turns, struct device_job *job);
 /* The first job of the client whose turn it is, which then stands last; NULL: there is none. */
 struct device_job *device_turns_take(struct device_turns *turns);
+bool device_turns_wait(const struct device_turns *turns, uint32_t client);	/* it has jobs that wait */
 
 #endif

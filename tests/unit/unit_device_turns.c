@@ -149,12 +149,14 @@ static void any_order_is_the_models(void **state)
 
 	printf("SEED=%llu\n", (unsigned long long)seed);
 	for (uint32_t i = 0; i < 200000; i++) {
-		uint32_t job;
+		uint32_t job, client;
 
 		seed = seed * 6364136223846793005u + 1442695040888963407u;
 		job = (uint32_t)(seed >> 33) % DEPTH;
+		client = (uint32_t)(seed >> 50) % CLIENTS;
+		assert_int_equal(device_turns_wait(&b->turns, client), m.n[client] > 0);
 		if (where[job] == IDLE) {
-			add(b, job, (uint32_t)(seed >> 50) % CLIENTS);
+			add(b, job, client);
 			model_add(&m, job, b->jobs[job].client);
 			where[job] = WAITS;
 		} else if (where[job] == RUNS && (seed >> 60) < 9) {
