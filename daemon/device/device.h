@@ -75,7 +75,7 @@ struct device_job {
 	enum image_memory image_memory;
 	uint8_t *image;				/* 4096-aligned slot, image_bytes long; the owner pins it */
 	uint32_t image_bytes;
-	uint32_t client;	/* whose turn it takes; 0: the daemon's own work. Stays until `done` */
+	uint32_t client;	/* whose turn it takes: a process; 0: the daemon's own work. Stays until `done` */
 	uint64_t deadline_ns;	/* CLOCK_MONOTONIC; 0: none. Then: -ETIMEDOUT */
 	const uint32_t *given_up;	/* shared with the page's owner, or NULL: != 0 ends the job: -ECANCELED */
 	uint32_t cancelled;	/* set by device_cancel(): -ECANCELED. The owner clears it */

@@ -101,10 +101,17 @@ void unplace(struct kvtierd *d, struct part *part)
 	part->placed = false;
 }
 
+/* Workers take turns by process, as a client can have many connections. The kernel says which process connected; it
+ * says 0 of one in a namespace that the daemon does not see, and then each connection has turns of its own. */
+static uint32_t turn_of(const struct conn *conn)
+{
+	return conn->pid > 0 ? (uint32_t)conn->pid : conn->id | 1u << 31;
+}
+
 /* Whose turn the job takes, and until when. */
 static void fill_turn(struct part *part)
 {
-	part->job.client = part->op->conn->id;
+	part->job.client = turn_of(part->op->conn);
 	part->job.deadline_ns = part->op->sqe.deadline_ns;
 }
 

@@ -3,8 +3,8 @@
  * regr_11_04_slow_layout.c - goal: pages laid out to be slow cost their own client time, and no other. A block was one
  * job, done to its end: 64 outstanding loads of a client whose token rows lie 1 MiB apart held all workers, each of
  * another client's loads stood behind all of them, and an op ended long after its deadline.
- * Method: one client keeps 64 such loads outstanding (32 MiB images, all into the same page) from a thread of its own,
- * and counts those that end while another client does some small loads one by one: a load behind all the others' saw
+ * Method: one client keeps 64 such loads outstanding (32 MiB images, all into the same page) from a process of its own,
+ * as workers take turns by process, and counts those that end while another client does some small loads one by one: a load behind all the others' saw
  * 62 of them end. Then one slow load with a short deadline: it ends with -ETIMEDOUT, and most of its page is untouched.
  * Nothing is timed.
  */
@@ -12,12 +12,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum {
@@ -31,7 +33,7 @@ struct slow {
 	struct kvtier_space *space;
 	uint8_t *memory;
 	struct kvtier_key key;
-	pthread_t thread;
+	/* of keep_busy() */
 	_Atomic uint32_t ended;		/* loads */
 	_Atomic bool stop;
 	int wrong;			/* a status that was none of those expected */
@@ -114,9 +116,8 @@ static void store_it(struct slow *s)
 	assert_int_equal(finish(s, op), 0);
 }
 
-static void *keep_busy(void *arg)
+static void keep_busy(struct slow *s)
 {
-	struct slow *s = arg;
 	uint64_t ops[OPS];
 
 	for (uint32_t i = 0; i < OPS; i++)
@@ -127,21 +128,35 @@ static void *keep_busy(void *arg)
 		s->ended++;
 		ops[i] = begin_load(s, MS);
 	}
-	return NULL;
+}
+
+static void child(struct slow *s, const char *socket)
+{
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	slow_open(s, socket);
+	store_it(s);
+	keep_busy(s);
+	slow_close(s);
+	_exit(0);
 }
 
 static void others_load_in_turn(void **state)
 {
-	static struct slow s;	/* of a thread that a failure leaves behind */
+	struct slow *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	struct kvtier_key key;
 	struct engine quiet;
 	struct daemon d;
 	uint32_t before;
+	pid_t pid;
+	int end;
 
 	(void)state;
+	assert_ptr_not_equal(s, MAP_FAILED);
 	daemon_start(&d, "[host]\nbytes = 192M\nslab_bytes = 64M\nhuge_pages = no\n");
-	slow_open(&s, d.socket);
-	store_it(&s);
+	pid = fork();
+	if (pid == 0)
+		child(s, d.socket);
+	assert_true(pid > 0);
 	{
 		const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 
@@ -149,21 +164,23 @@ static void others_load_in_turn(void **state)
 	}
 	chain_keys(&quiet, 1, 1, &key);
 	assert_int_equal(chain_store(&quiet, &key, 0, 1), 0);
-	assert_int_equal(pthread_create(&s.thread, NULL, keep_busy, &s), 0);
-	while (s.ended < 2)	/* all of them were begun */
+	while (s->ended < 2) {	/* all of them were begun */
+		assert_int_equal(waitpid(pid, &end, WNOHANG), 0);
 		nap_ms(1);
-	before = s.ended;
+	}
+	before = s->ended;
 	for (uint32_t i = 0; i < QUIET_LOADS; i++)
 		assert_int_equal(chain_load(&quiet, &key, 0, 1), 1);
-	before = s.ended - before;
+	before = s->ended - before;
 	(void)printf("%u slow loads ended while %d small ones of another client did\n", before, QUIET_LOADS);
 	assert_true(before < 16 * QUIET_LOADS);
-	s.stop = true;
-	assert_int_equal(pthread_join(s.thread, NULL), 0);
-	assert_int_equal(s.wrong, 0);
+	s->stop = true;
+	assert_int_equal(waitpid(pid, &end, 0), pid);
+	assert_int_equal(end, 0);
+	assert_int_equal(s->wrong, 0);
 	engine_close(&quiet);
-	slow_close(&s);
 	daemon_remove(&d);
+	(void)munmap(s, sizeof *s);
 }
 
 static void a_deadline_ends_a_slow_job(void **state)
