@@ -3,9 +3,10 @@
  * regr_11_04_slow_layout.c - goal: pages laid out to be slow cost their own client time, and no other. A block was one
  * job, done to its end: 64 outstanding loads of a client whose token rows lie 1 MiB apart held all workers, each of
  * another client's loads stood behind all of them, and an op ended long after its deadline.
- * Method: one client keeps 64 such loads outstanding (32 MiB images, all into the same page) from a process of its own,
- * as workers take turns by process, and counts those that end while another client does some small loads one by one: a load behind all the others' saw
- * 62 of them end. Then one slow load with a short deadline: it ends with -ETIMEDOUT, and most of its page is untouched.
+ * Method: one client keeps 64 such loads outstanding (32 MiB images, all into the same page). It has a
+ * process of its own, as workers take turns by process. It counts those that end while another client
+ * does some small loads one by one: a load behind all the others' saw 62 of them end.
+ * Then one slow load with a short deadline: it ends with -ETIMEDOUT, and most of its page is untouched.
  * Nothing is timed.
  */
 #include "tests/lib/lib.h"
