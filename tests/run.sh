@@ -53,7 +53,7 @@ plan() {
 
 # Runs one test and says how it ended: a line on stdout, and one in $work/results.
 run_one() {	# BUILD FILE
-	local build=$1 name log start code took limit=300 command result note=
+	local build=$1 name log code took user sys TIMEFORMAT="%0R %0U %0S" limit=300 command result note=
 	name=$(basename "${2%.*}")
 	log=$build/tests/$name.log
 	case $2 in
@@ -66,10 +66,9 @@ run_one() {	# BUILD FILE
 	esac
 	limit=${TEST_TIMEOUT:-$limit}
 	mkdir -p "$build/tests"
-	start=$(date +%s)
-	timeout -k 10 "$limit" "${command[@]}" >"$log" 2>&1 </dev/null
+	{ time timeout -k 10 "$limit" "${command[@]}" >"$log" 2>&1 </dev/null; } 2>"$work/$BASHPID"
 	code=$?
-	took=$(($(date +%s) - start))
+	read -r took user sys <"$work/$BASHPID"
 	case $code in
 	0)
 		result=ok
@@ -83,8 +82,8 @@ run_one() {	# BUILD FILE
 	{
 		flock 9
 		echo "$result $took $build/tests/$name" >>"$work/results"
-		printf '%5s %-4s %-48s %4d s%s\n' "$(wc -l <"$work/results")/$total" $result "$build/tests/$name" $took \
-			"$note"
+		printf '%7s %-4s %-46s %4d s, %3d s of CPU%s\n' "$(wc -l <"$work/results")/$total" $result \
+			"$build/tests/$name" "$took" $((user + sys)) "$note"
 		[ $result != FAIL ] || sed 's/^/        /' "$log"
 	} 9>"$work/lock"
 }

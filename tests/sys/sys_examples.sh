@@ -31,7 +31,7 @@ fail() {
 	exit 1
 }
 
-make --no-print-directory -s -C "$tree" BUILD="$build" install DESTDIR="$work" PREFIX=/opt/kvtier >"$work/install.log" 2>&1 || {
+make --no-print-directory -s -o all -C "$tree" BUILD="$build" install DESTDIR="$work" PREFIX=/opt/kvtier >"$work/install.log" 2>&1 || {
 	cat "$work/install.log"
 	fail "make install"
 }

@@ -7,7 +7,7 @@
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-make -s install BUILD="${BUILD:-build}" DESTDIR="$dir" PREFIX=/opt/kvtier >"$dir/log" 2>&1 || { cat "$dir/log"; exit 1; }
+make -s -o all install BUILD="${BUILD:-build}" DESTDIR="$dir" PREFIX=/opt/kvtier >"$dir/log" 2>&1 || { cat "$dir/log"; exit 1; }
 for file in bin/kvtierd bin/kvtierctl bin/kvtier-bench lib/libkvtier.so.0 lib/libkvtier.so lib/libkvtier.a include/kvtier.h \
 	lib/pkgconfig/kvtier.pc share/man/man1/kvtierctl.1 share/man/man3/kvtier.3 share/man/man8/kvtierd.8 \
 	lib/systemd/system/kvtierd.service; do
