@@ -10,6 +10,7 @@
  * heap blocks and mappings are counted.
  */
 #include "tests/lib/lib.h"
+#include "tests/lib/lib_refuse.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -26,55 +27,35 @@
 
 enum { PAGES = 8, BLOCKS = 4, USES_MAX = 60, PATIENCE_MS = 20000 };
 
-enum call { CALLOC, MALLOC, MMAP, MEMFD_CREATE, FTRUNCATE, FCNTL, FSTAT, EVENTFD, EPOLL_CREATE, EPOLL_CTL, SOCKET,
-	    CONNECT, SENDMSG, RECVMSG, DIGEST_FETCH, DIGEST_NEW, DIGEST_INIT, CALLS };
+enum call { CALLOC, MALLOC, MEMFD_CREATE, FTRUNCATE, FCNTL, FSTAT, EVENTFD, EPOLL_CREATE, EPOLL_CTL, SOCKET, CONNECT,
+	    SENDMSG, RECVMSG, DIGEST_FETCH, DIGEST_NEW, DIGEST_INIT, MMAP = REFUSE_MMAP };
 
-static struct {
-	int countdown[CALLS];		/* fails when it comes to 1; 0: never */
-	int error;			/* what it fails with */
-	long heap, maps;		/* what is held */
-} faults;
+static long heap_blocks;	/* that are held */
 
-static bool fails(enum call call)
-{
-	if (faults.countdown[call] == 0 || --faults.countdown[call] > 0)
-		return false;
-	errno = faults.error;
-	return true;
-}
-
-#define WRAP(id, fails_with, type, name, params, args)	\
-	type __real_##name params;			\
-	type __wrap_##name params;			\
-	type __wrap_##name params			\
-	{						\
-		return fails(id) ? (fails_with) : __real_##name args;	\
-	}
-
-WRAP(MEMFD_CREATE, -1, int, memfd_create, (const char *name, unsigned int flags), (name, flags))
-WRAP(FTRUNCATE, -1, int, ftruncate, (int fd, off_t length), (fd, length))
-WRAP(FCNTL, -1, int, fcntl, (int fd, int cmd, long arg), (fd, cmd, arg))
-WRAP(FSTAT, -1, int, fstat, (int fd, void *st), (fd, st))
-WRAP(EVENTFD, -1, int, eventfd, (unsigned int count, int flags), (count, flags))
-WRAP(EPOLL_CREATE, -1, int, epoll_create1, (int flags), (flags))
-WRAP(EPOLL_CTL, -1, int, epoll_ctl, (int epoll, int op, int fd, struct epoll_event *event), (epoll, op, fd, event))
-WRAP(SOCKET, -1, int, socket, (int domain, int type, int protocol), (domain, type, protocol))
-WRAP(CONNECT, -1, int, connect, (int fd, const struct sockaddr *to, socklen_t n), (fd, to, n))
-WRAP(SENDMSG, -1, ssize_t, sendmsg, (int fd, const struct msghdr *m, int flags), (fd, m, flags))
-WRAP(RECVMSG, -1, ssize_t, recvmsg, (int fd, struct msghdr *m, int flags), (fd, m, flags))
-WRAP(DIGEST_FETCH, NULL, EVP_MD *, EVP_MD_fetch, (OSSL_LIB_CTX *lib, const char *name, const char *how),
+REFUSABLE(MEMFD_CREATE, -1, int, memfd_create, (const char *name, unsigned int flags), (name, flags))
+REFUSABLE(FTRUNCATE, -1, int, ftruncate, (int fd, off_t length), (fd, length))
+REFUSABLE(FCNTL, -1, int, fcntl, (int fd, int cmd, long arg), (fd, cmd, arg))
+REFUSABLE(FSTAT, -1, int, fstat, (int fd, void *st), (fd, st))
+REFUSABLE(EVENTFD, -1, int, eventfd, (unsigned int count, int flags), (count, flags))
+REFUSABLE(EPOLL_CREATE, -1, int, epoll_create1, (int flags), (flags))
+REFUSABLE(EPOLL_CTL, -1, int, epoll_ctl, (int epoll, int op, int fd, struct epoll_event *event), (epoll, op, fd, event))
+REFUSABLE(SOCKET, -1, int, socket, (int domain, int type, int protocol), (domain, type, protocol))
+REFUSABLE(CONNECT, -1, int, connect, (int fd, const struct sockaddr *to, socklen_t n), (fd, to, n))
+REFUSABLE(SENDMSG, -1, ssize_t, sendmsg, (int fd, const struct msghdr *m, int flags), (fd, m, flags))
+REFUSABLE(RECVMSG, -1, ssize_t, recvmsg, (int fd, struct msghdr *m, int flags), (fd, m, flags))
+REFUSABLE(DIGEST_FETCH, NULL, EVP_MD *, EVP_MD_fetch, (OSSL_LIB_CTX *lib, const char *name, const char *how),
      (lib, name, how))
-WRAP(DIGEST_NEW, NULL, EVP_MD_CTX *, EVP_MD_CTX_new, (void), ())
-WRAP(DIGEST_INIT, 0, int, EVP_DigestInit_ex2, (EVP_MD_CTX *ctx, const EVP_MD *md, const OSSL_PARAM *how),
+REFUSABLE(DIGEST_NEW, NULL, EVP_MD_CTX *, EVP_MD_CTX_new, (void), ())
+REFUSABLE(DIGEST_INIT, 0, int, EVP_DigestInit_ex2, (EVP_MD_CTX *ctx, const EVP_MD *md, const OSSL_PARAM *how),
      (ctx, md, how))
 
 void *__real_calloc(size_t n, size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_calloc(size_t n, size_t size)
 {
-	void *p = fails(CALLOC) ? NULL : __real_calloc(n, size);
+	void *p = refused(CALLOC) ? NULL : __real_calloc(n, size);
 
-	faults.heap += p != NULL;
+	heap_blocks += p != NULL;
 	return p;
 }
 
@@ -82,9 +63,9 @@ void *__real_malloc(size_t size);
 void *__wrap_malloc(size_t size);
 void *__wrap_malloc(size_t size)
 {
-	void *p = fails(MALLOC) ? NULL : __real_malloc(size);
+	void *p = refused(MALLOC) ? NULL : __real_malloc(size);
 
-	faults.heap += p != NULL;
+	heap_blocks += p != NULL;
 	return p;
 }
 
@@ -92,26 +73,8 @@ void __real_free(void *p);
 void __wrap_free(void *p);
 void __wrap_free(void *p)
 {
-	faults.heap -= p != NULL;
+	heap_blocks -= p != NULL;
 	__real_free(p);
-}
-
-void *__real_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
-{
-	void *p = fails(MMAP) ? MAP_FAILED : __real_mmap(at, n, protection, flags, fd, offset);
-
-	faults.maps += p != MAP_FAILED;
-	return p;
-}
-
-int __real_munmap(void *at, size_t n);
-int __wrap_munmap(void *at, size_t n);
-int __wrap_munmap(void *at, size_t n)
-{
-	faults.maps--;
-	return __real_munmap(at, n);
 }
 
 /* --- what is held --- */
@@ -121,24 +84,12 @@ struct held {
 	long heap, maps;
 };
 
-static int open_fds(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int n = 0;
-
-	assert_non_null(dir);
-	while (readdir(dir))
-		n++;
-	(void)closedir(dir);
-	return n;
-}
-
 static struct held held(void)
 {
-	return (struct held){ open_fds(), faults.heap, faults.maps };
+	return (struct held){ descriptors_open(), heap_blocks, mappings_open };
 }
 
-static void held_is(const struct held *before, const char *what, enum call call, int n)
+static void held_is(const struct held *before, const char *what, int call, int n)
 {
 	const struct held now = held();
 
@@ -205,17 +156,16 @@ static void works_again(struct kvtier_client *client, struct kvtier_space *space
 
 static void arm(enum call call, int n, int error)
 {
-	faults.countdown[call] = n;
-	faults.error = error;
+	refuse(call, n, 1, error);
 	(void)kvtier_wait(NULL, 0, 0, NULL);	/* so that the sentence below is not one of before */
 }
 
 /* True when the n-th use came. */
-static bool disarm(enum call call)
+static bool disarm(void)
 {
-	const bool came = faults.countdown[call] == 0;
+	const bool came = refuse_came();
 
-	faults.countdown[call] = 0;
+	refuse_nothing();
 	return came;
 }
 
@@ -239,7 +189,7 @@ static void connecting(struct world *w, enum call call, int error, bool same, in
 
 		arm(call, n, error);
 		rc = connect_once(w, &client);
-		came = disarm(call);
+		came = disarm();
 		if (came)
 			failed_well(rc, error, same, call, n);
 		else
@@ -264,7 +214,7 @@ static void opening(struct world *w, bool private, enum call call, int error, bo
 		assert_int_equal(connect_once(w, &client), 0);
 		arm(call, n, error);
 		rc = space_once(w, client, private, &space);
-		came = disarm(call);
+		came = disarm();
 		if (came)
 			failed_well(rc, error, same, call, n);
 		else
@@ -292,11 +242,11 @@ static void returning(struct world *w, bool private, enum call call, int error, 
 		assert_int_equal(connect_once(w, &client), 0);
 		assert_int_equal(space_once(w, client, private, &space), 0);
 		arm(RECVMSG, 1, ECONNABORTED);	/* as if the daemon had hung up */
-		while (faults.countdown[RECVMSG])
+		while (!refuse_came())
 			assert_true(kvtier_poll(client, NULL, 0) >= 0);
 		arm(call, n, error);
 		works_again(client, space, call, n);
-		came = disarm(call);
+		came = disarm();
 		assert_true(came || n > least);
 		works_again(client, space, call, n);
 		kvtier_close(client);
@@ -351,7 +301,7 @@ static void connect_at_the_limit_of_descriptors(void **state)
 		else if (rc != -EMFILE)
 			fail_msg("room for %d descriptors: %d, %s", room, rc, kvtier_last_error());
 		assert_true(room < 20);
-		held_is(&before, "limit", CALLS, room);
+		held_is(&before, "limit", REFUSE_ANY, room);
 	}
 }
 
@@ -414,7 +364,7 @@ static void allocating(enum call call, int error)
 
 		arm(call, n, error);
 		rc = kvtier_memory_alloc(1 << 20, NULL, &memory);
-		if (disarm(call)) {
+		if (disarm()) {
 			failed_well(rc, error, true, call, n);
 		} else {
 			assert_int_equal(rc, 0);
@@ -443,13 +393,13 @@ static void taking_back(enum call call, int error)
 	for (int n = 1; rc; n++) {
 		arm(call, n, error);
 		rc = kvtier_memory_take_back(memory);
-		if (disarm(call))
+		if (disarm())
 			failed_well(rc, error, true, call, n);
 		assert_string_equal(base + 8192, "mine");
 		assert_int_equal(kvtier_memory_region(memory, &now), 0);
 		if (rc)
 			assert_int_equal(now.fd, first.fd);
-		faults.maps -= rc == 0;		/* it took the place of the old one */
+		mappings_open -= rc == 0;		/* it took the place of the old one */
 		held_is(&before, "taking back", call, n);
 		assert_true(n < USES_MAX);
 	}

@@ -32,72 +32,25 @@
 #include "daemon/base/loop.h"
 #include "daemon/front/ring.h"
 #include "daemon/store/space.h"
+#include "tests/lib/lib_refuse.h"
 
-enum { NEVER = -1, MOST_CALLS = 200 };
+enum { MOST_CALLS = 200, ERROR = EMLINK /* one that no code here makes up */ };
 
-static int countdown = NEVER; /* calls that succeed before one fails */
-static int mappings;
-
-static bool fails(void)
-{
-	if (countdown == NEVER || countdown-- > 0)
-		return false;
-	errno = EMLINK; /* one that no code here makes up */
-	return true;
-}
-
-#define WRAP(fails_with, type, name, params, args)                                                           \
-	type __real_##name params;                                                                           \
-	type __wrap_##name params;                                                                           \
-	type __wrap_##name params                                                                            \
-	{                                                                                                    \
-		return fails() ? (fails_with) : __real_##name args;                                          \
-	}
-
-WRAP(-1, int, memfd_create, (const char *name, unsigned flags), (name, flags))
-WRAP(-1, int, ftruncate, (int fd, off_t bytes), (fd, bytes))
-WRAP(-1, int, fcntl, (int fd, int command, long argument), (fd, command, argument))
-WRAP(-1, ssize_t, getrandom, (void *to, size_t n, unsigned flags), (to, n, flags))
-WRAP(-1, ssize_t, write, (int fd, const void *from, size_t n), (fd, from, n))
-WRAP(-1, int, fsync, (int fd), (fd))
-WRAP(-1, int, link, (const char *from, const char *to), (from, to))
-WRAP(-1, int, epoll_create1, (int flags), (flags))
-WRAP(-1, int, epoll_ctl, (int epoll, int op, int fd, struct epoll_event *event), (epoll, op, fd, event))
-WRAP(-1, int, eventfd, (unsigned value, int flags), (value, flags))
-WRAP(NULL, void *, calloc, (size_t n, size_t bytes), (n, bytes))
-WRAP(NULL, void *, aligned_alloc, (size_t align, size_t bytes), (align, bytes))
-WRAP(EMLINK, int, pthread_create,
+REFUSABLE(REFUSE_ANY, -1, int, memfd_create, (const char *name, unsigned flags), (name, flags))
+REFUSABLE(REFUSE_ANY, -1, int, ftruncate, (int fd, off_t bytes), (fd, bytes))
+REFUSABLE(REFUSE_ANY, -1, int, fcntl, (int fd, int command, long argument), (fd, command, argument))
+REFUSABLE(REFUSE_ANY, -1, ssize_t, getrandom, (void *to, size_t n, unsigned flags), (to, n, flags))
+REFUSABLE(REFUSE_ANY, -1, ssize_t, write, (int fd, const void *from, size_t n), (fd, from, n))
+REFUSABLE(REFUSE_ANY, -1, int, fsync, (int fd), (fd))
+REFUSABLE(REFUSE_ANY, -1, int, link, (const char *from, const char *to), (from, to))
+REFUSABLE(REFUSE_ANY, -1, int, epoll_create1, (int flags), (flags))
+REFUSABLE(REFUSE_ANY, -1, int, epoll_ctl, (int epoll, int op, int fd, struct epoll_event *event),
+	  (epoll, op, fd, event))
+REFUSABLE(REFUSE_ANY, -1, int, eventfd, (unsigned value, int flags), (value, flags))
+REFUSABLE(REFUSE_ANY, NULL, void *, calloc, (size_t n, size_t bytes), (n, bytes))
+REFUSABLE(REFUSE_ANY, NULL, void *, aligned_alloc, (size_t align, size_t bytes), (align, bytes))
+REFUSABLE(REFUSE_ANY, ERROR, int, pthread_create,
      (pthread_t * ret, const pthread_attr_t *attr, void *(*run)(void *), void *arg), (ret, attr, run, arg))
-
-void *__real_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
-{
-	void *ret = fails() ? MAP_FAILED : __real_mmap(at, n, protection, flags, fd, offset);
-
-	mappings += ret != MAP_FAILED;
-	return ret;
-}
-
-int __real_munmap(void *at, size_t n);
-int __wrap_munmap(void *at, size_t n);
-int __wrap_munmap(void *at, size_t n)
-{
-	mappings--;
-	return __real_munmap(at, n);
-}
-
-static int descriptors(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int n = 0;
-
-	assert_non_null(dir);
-	while (readdir(dir))
-		n++;
-	(void)closedir(dir);
-	return n;
-}
 
 /* Runs attempt() with ever later failures until it succeeds, and close() after that. */
 static void fail_each_call(void *arg, int (*attempt)(void *arg), void (*close_it)(void *arg))
@@ -105,26 +58,26 @@ static void fail_each_call(void *arg, int (*attempt)(void *arg), void (*close_it
 	int n;
 
 	for (n = 0; n < MOST_CALLS; n++) {
-		const int fds = descriptors(), maps = mappings;
+		const int fds = descriptors_open(), maps = mappings_open;
 		int r;
 
-		countdown = n;
+		refuse(REFUSE_ANY, n + 1, 1, ERROR);
 		r = attempt(arg);
-		if (r == 0 && countdown >= 0) { /* it needed fewer calls */
-			countdown = NEVER;
+		if (r == 0 && !refuse_came()) { /* it needed fewer calls */
+			refuse_nothing();
 			close_it(arg);
-			assert_int_equal(descriptors(), fds);
-			assert_int_equal(mappings, maps);
+			assert_int_equal(descriptors_open(), fds);
+			assert_int_equal(mappings_open, maps);
 			break;
 		}
-		countdown = NEVER;
+		refuse_nothing();
 		if (r == 0)
 			close_it(arg); /* a failure that it could do without */
 		else
 			assert_true(r < 0 && r >= -4095);
-		if (descriptors() != fds || mappings != maps)
+		if (descriptors_open() != fds || mappings_open != maps)
 			fail_msg("call %d failed: %d descriptors and %d mappings are left behind", n,
-				 descriptors() - fds, mappings - maps);
+				 descriptors_open() - fds, mappings_open - maps);
 	}
 	assert_true(n > 0 && n < MOST_CALLS);
 }
@@ -239,13 +192,10 @@ static int attempt_secret(void *arg)
 {
 	struct space_world *w = arg;
 	char text[256], command[128];
-	const int saved = countdown;
 	int r;
 
-	countdown = NEVER;
 	snprintf(command, sizeof command, "rm -f %s/*", w->dir);
 	assert_int_equal(system(command), 0);
-	countdown = saved;
 	r = spaces_open(w->dir, 64, &w->spaces, text, sizeof text);
 	if (r)
 		return r;
@@ -284,10 +234,10 @@ static void secret_is_whole_or_absent(void **state)
 	assert_non_null(mkdtemp(w.dir));
 	fail_each_call(&w, attempt_secret, close_secret);
 	for (int n = 0; n < 12; n++) {
-		countdown = n;
+		refuse(REFUSE_ANY, n + 1, 1, ERROR);
 		if (attempt_secret(&w) == 0)
 			spaces_close(w.spaces);
-		countdown = NEVER;
+		refuse_nothing();
 		check_directory(&w);
 	}
 	snprintf(command, sizeof command, "rm -rf %s", w.dir);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: wrap=mmap,mbind,madvise,mlock2,pthread_create,pthread_join,calloc */
+/* make: wrap=mmap,munmap,mbind,madvise,mlock2,pthread_create,pthread_join,calloc */
 /*
  * Goal: whatever the system refuses while the host tier opens, the answer is that -errno with a text, and
  * nothing is left behind; what it refuses later is a visible state.
@@ -13,7 +13,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -23,48 +22,18 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "tests/lib/lib_refuse.h"
 #include "tiers/slabs.h"
 
 enum { KIB = 1024, SLABS = 8 };
 
-enum call { MMAP, MBIND, MADVISE, MLOCK2, PTHREAD_CREATE, CALLOC, CALLS };
+enum call { MBIND, MADVISE, MLOCK2, PTHREAD_CREATE, CALLOC, MMAP = REFUSE_MMAP };
 
-/* Calls that may fail; madvise is also called by the prefault threads. */
-static atomic_int countdown[CALLS];	/* fails when it comes to 1; 0: never */
-static atomic_int fail_errno;
-static atomic_bool later_too;		/* every later call of it fails as well */
-
-static bool fails(enum call call)
-{
-	int left = atomic_load(&countdown[call]);
-
-	if (left == 0)
-		return false;
-	if (left > 1) {
-		(void)atomic_fetch_sub(&countdown[call], 1);
-		return false;
-	}
-	if (!atomic_load(&later_too))
-		atomic_store(&countdown[call], 0);
-	errno = atomic_load(&fail_errno);
-	return true;
-}
-
-#define WRAP(id, fails_with, type, name, params, args)	\
-	type __real_##name params;			\
-	type __wrap_##name params;			\
-	type __wrap_##name params			\
-	{						\
-		return fails(id) ? (fails_with) : __real_##name args;	\
-	}
-
-WRAP(MMAP, MAP_FAILED, void *, mmap, (void *at, size_t n, int prot, int flags, int fd, off_t offset),
-     (at, n, prot, flags, fd, offset))
-WRAP(MBIND, -1, long, mbind,
+REFUSABLE(MBIND, -1, long, mbind,
      (void *at, unsigned long n, int mode, const unsigned long *mask, unsigned long max, unsigned int flags),
      (at, n, mode, mask, max, flags))
-WRAP(MLOCK2, -1, int, mlock2, (const void *at, size_t n, unsigned int flags), (at, n, flags))
-WRAP(CALLOC, NULL, void *, calloc, (size_t n, size_t size), (n, size))
+REFUSABLE(MLOCK2, -1, int, mlock2, (const void *at, size_t n, unsigned int flags), (at, n, flags))
+REFUSABLE(CALLOC, NULL, void *, calloc, (size_t n, size_t size), (n, size))
 
 /* While set, threads other than the one that opens wait here. */
 static atomic_bool stall;
@@ -76,7 +45,7 @@ int __wrap_madvise(void *at, size_t n, int advice)
 {
 	while (atomic_load(&stall) && !pthread_equal(pthread_self(), opener))
 		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
-	return fails(MADVISE) ? -1 : __real_madvise(at, n, advice);
+	return refused(MADVISE) ? -1 : __real_madvise(at, n, advice);
 }
 
 /* Threads are counted here: /proc shows a joined one for a moment longer. */
@@ -86,7 +55,8 @@ int __real_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn
 int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg);
 int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
 {
-	const int err = fails(PTHREAD_CREATE) ? errno : __real_pthread_create(ret, attr, fn, arg);
+	const int refusal = refused(PTHREAD_CREATE);
+	const int err = refusal ? refusal : __real_pthread_create(ret, attr, fn, arg);
 
 	threads += !err;
 	return err;
@@ -98,18 +68,6 @@ int __wrap_pthread_join(pthread_t thread, void **ret)
 {
 	threads--;
 	return __real_pthread_join(thread, ret);
-}
-
-static int open_fds(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int n = 0;
-
-	assert_non_null(dir);
-	while (readdir(dir))
-		n++;
-	(void)closedir(dir);
-	return n;
 }
 
 static int open_host(const struct tier_conf *conf, struct tier **ret, char *text)
@@ -127,23 +85,23 @@ static void settle(struct tier *t)
 /* Every use of `call` in open fails once; `uses` is how many there are. */
 static void each_use_fails(enum call call, const struct tier_conf *conf, int err, int uses)
 {
-	const int fds = open_fds();
+	const int fds = descriptors_open(), maps = mappings_open;
 	char text[TIER_TEXT_BYTES];
 	struct tier *t;
 
 	for (int n = 1; n <= uses + 1; n++) {
-		atomic_store(&fail_errno, err);
-		atomic_store(&countdown[call], n);
+		refuse(call, n, 1, err);
 		if (n <= uses) {
 			assert_int_equal(open_host(conf, &t, text), -err);
 			assert_memory_equal(text, "[host] ", 7);
-			assert_int_equal(atomic_load(&countdown[call]), 0);
+			assert_true(refuse_came());
 		} else {
 			assert_int_equal(open_host(conf, &t, text), 0);
 			tier_close(t);
-			atomic_store(&countdown[call], 0);
+			refuse_nothing();
 		}
-		assert_int_equal(open_fds(), fds);
+		assert_int_equal(descriptors_open(), fds);
+		assert_int_equal(mappings_open, maps);
 		assert_int_equal(threads, 0);
 	}
 }
@@ -209,15 +167,12 @@ static void populate_unknown_to_the_kernel(void **state)
 	struct tier *t;
 
 	(void)state;
-	atomic_store(&fail_errno, EINVAL);
-	atomic_store(&later_too, true);
-	atomic_store(&countdown[MADVISE], 2);	/* all but the first, which asks for something else */
+	refuse(MADVISE, 2, REFUSE_FOREVER, EINVAL);	/* all but the first, which asks for something else */
 	assert_int_equal(open_host(&plain, &t, text), 0);
 	settle(t);
 	assert_int_equal(tier_state(t), TIER_UP);
 	assert_int_equal(slabs_free_slabs(tier_slabs(t)), SLABS);
-	atomic_store(&countdown[MADVISE], 0);
-	atomic_store(&later_too, false);
+	refuse_nothing();
 	tier_close(t);
 }
 
@@ -229,8 +184,7 @@ static void memory_lost_after_the_start_shows(void **state)
 	int slots = 0;
 
 	(void)state;
-	atomic_store(&fail_errno, ENOMEM);
-	atomic_store(&countdown[MADVISE], 3);	/* one of the slabs after the first */
+	refuse(MADVISE, 3, 1, ENOMEM);	/* one of the slabs after the first */
 	assert_int_equal(open_host(&plain, &t, text), 0);
 	settle(t);
 	assert_int_equal(tier_state(t), TIER_DEGRADED);
@@ -259,16 +213,13 @@ static void slabs_are_usable_before_they_are_faulted_in(void **state)
 		}
 		assert_int_equal(tier_alloc(t, 64 * KIB, &where[0]), -ENOSPC);
 		assert_int_equal(tier_state(t), TIER_STARTING);
-		atomic_store(&fail_errno, EINVAL);
-		atomic_store(&later_too, touch);
-		atomic_store(&countdown[MADVISE], touch);
+		refuse(MADVISE, 1, touch ? REFUSE_FOREVER : 0, EINVAL);
 		atomic_store(&stall, false);
 		settle(t);
 		for (int i = 0; i < SLABS; i++)
 			for (int k = 0; k < 64 * KIB; k++)
 				assert_int_equal(tier_address(t, &where[i])[k], i + 1);
-		atomic_store(&countdown[MADVISE], 0);
-		atomic_store(&later_too, false);
+		refuse_nothing();
 		assert_int_equal(tier_state(t), TIER_UP);
 		tier_close(t);
 	}

@@ -12,7 +12,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -21,63 +20,15 @@
 #include "client/lib/map.h"
 #include "daemon/store/block.h"
 #include "daemon/store/index.h"
+#include "tests/lib/lib_refuse.h"
 
-enum { NEVER = -1, ENTRIES = 1000 };
+enum { ENTRIES = 1000, ERROR = EMLINK /* one that no code here makes up */ };
 
-static int countdown = NEVER;	/* calls that succeed before one fails */
-static int mappings;
-
-static bool fails(void)
-{
-	if (countdown == NEVER || countdown-- > 0)
-		return false;
-	errno = EMLINK;		/* one that no code here makes up */
-	return true;
-}
-
-#define WRAP(fails_with, type, name, params, args)                    \
-	type __real_##name params;                                    \
-	type __wrap_##name params;                                    \
-	type __wrap_##name params                                     \
-	{                                                             \
-		return fails() ? (fails_with) : __real_##name args;   \
-	}
-
-WRAP(-1, int, memfd_create, (const char *name, unsigned int flags), (name, flags))
-WRAP(-1, int, ftruncate, (int fd, off_t bytes), (fd, bytes))
-WRAP(-1, int, fcntl, (int fd, int command, long argument), (fd, command, argument))
-WRAP(-1, ssize_t, getrandom, (void *to, size_t n, unsigned int flags), (to, n, flags))
-WRAP(NULL, void *, calloc, (size_t n, size_t bytes), (n, bytes))
-
-void *__real_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
-{
-	void *ret = fails() ? MAP_FAILED : __real_mmap(at, n, protection, flags, fd, offset);
-
-	mappings += ret != MAP_FAILED;
-	return ret;
-}
-
-int __real_munmap(void *at, size_t n);
-int __wrap_munmap(void *at, size_t n);
-int __wrap_munmap(void *at, size_t n)
-{
-	mappings--;
-	return __real_munmap(at, n);
-}
-
-static int descriptors(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int n = 0;
-
-	assert_non_null(dir);
-	while (readdir(dir))
-		n++;
-	(void)closedir(dir);
-	return n;
-}
+REFUSABLE(REFUSE_ANY, -1, int, memfd_create, (const char *name, unsigned int flags), (name, flags))
+REFUSABLE(REFUSE_ANY, -1, int, ftruncate, (int fd, off_t bytes), (fd, bytes))
+REFUSABLE(REFUSE_ANY, -1, int, fcntl, (int fd, int command, long argument), (fd, command, argument))
+REFUSABLE(REFUSE_ANY, -1, ssize_t, getrandom, (void *to, size_t n, unsigned int flags), (to, n, flags))
+REFUSABLE(REFUSE_ANY, NULL, void *, calloc, (size_t n, size_t bytes), (n, bytes))
 
 static int try_index(struct index *unused, void **ret)
 {
@@ -100,15 +51,15 @@ static int try_map(struct index *index, void **ret)
 /* Returns what was opened, once n calls were enough. */
 static void *fail_each_call(int (*try)(struct index *, void **), struct index *index)
 {
-	const int mapped = mappings, open = descriptors();
+	const int mapped = mappings_open, open = descriptors_open();
 
 	for (int n = 0; n < 100; n++) {
 		void *ret = NULL;
 
-		countdown = n;
+		refuse(REFUSE_ANY, n + 1, 1, ERROR);
 		const int r = try(index, &ret);
-		const bool reached = countdown == NEVER;
-		countdown = NEVER;
+		const bool reached = refuse_came();
+		refuse_nothing();
 		if (!reached) {
 			assert_int_equal(r, 0);
 			assert_true(n >= 2);
@@ -116,8 +67,8 @@ static void *fail_each_call(int (*try)(struct index *, void **), struct index *i
 		}
 		assert_true(r < 0);
 		assert_null(ret);
-		assert_int_equal(mappings, mapped);
-		assert_int_equal(descriptors(), open);
+		assert_int_equal(mappings_open, mapped);
+		assert_int_equal(descriptors_open(), open);
 	}
 	fail_msg("100 calls are not enough");
 	return NULL;
@@ -129,7 +80,7 @@ static void index_open_fails_cleanly(void **state)
 
 	(void)state;
 	index_close(index);
-	assert_int_equal(mappings, 0);
+	assert_int_equal(mappings_open, 0);
 }
 
 static void blocks_open_fails_cleanly(void **state)
@@ -140,7 +91,7 @@ static void blocks_open_fails_cleanly(void **state)
 	assert_int_equal(index_open(ENTRIES, &index), 0);
 	blocks_close(fail_each_call(try_blocks, index));
 	index_close(index);
-	assert_int_equal(mappings, 0);
+	assert_int_equal(mappings_open, 0);
 }
 
 static void map_open_fails_cleanly(void **state)
@@ -151,7 +102,7 @@ static void map_open_fails_cleanly(void **state)
 	assert_int_equal(index_open(ENTRIES, &index), 0);
 	map_close(fail_each_call(try_map, index));
 	index_close(index);
-	assert_int_equal(mappings, 0);
+	assert_int_equal(mappings_open, 0);
 }
 
 static void closing_nothing_is_fine(void **state)

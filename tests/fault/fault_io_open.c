@@ -11,6 +11,7 @@
  * refusal is followed by transfers that must still work. Descriptors and threads are counted.
  */
 #include "tests/lib/io_rig.h"
+#include "tests/lib/lib_refuse.h"
 
 #include <liburing.h>
 #include <pthread.h>
@@ -20,60 +21,24 @@
 /* --- the plan: the n-th call of one function fails, and some after it --- */
 
 enum call { EVENTFD, EPOLL_CTL, PTHREAD_CREATE, CALLOC, QUEUE_INIT, GET_PROBE, SUBMIT, REGISTER_EVENTFD,
-	    REGISTER_FILES, REGISTER_BUFFERS_SPARSE, UPDATE_BUFFERS, UPDATE_FILES, CALLS };
+	    REGISTER_FILES, REGISTER_BUFFERS_SPARSE, UPDATE_BUFFERS, UPDATE_FILES };
 
-static struct {
-	int at, times;		/* fails from the at-th call on, so often; 0: never */
-	int error;
-} refuse[CALLS];
-
-static void set_refusal(enum call call, int at, int times, int error)
-{
-	memset(refuse, 0, sizeof(refuse));
-	refuse[call].at = at;
-	refuse[call].times = times;
-	refuse[call].error = error;
-}
-
-static int refused(enum call call)
-{
-	if (refuse[call].at == 0 || refuse[call].times == 0)
-		return 0;
-	if (refuse[call].at > 1) {
-		refuse[call].at--;
-		return 0;
-	}
-	refuse[call].times--;
-	return refuse[call].error;
-}
-
-#define WRAP(id, fails_with, type, name, params, args)	\
-	REAL(type, name, params)			\
-	{						\
-		const int error = refused(id);		\
-							\
-		if (error == 0)				\
-			return __real_##name args;	\
-		errno = error;				\
-		return fails_with;			\
-	}
-
-WRAP(EVENTFD, -1, int, eventfd, (unsigned int count, int flags), (count, flags))
-WRAP(EPOLL_CTL, -1, int, epoll_ctl, (int fd, int op, int watched, struct epoll_event *e), (fd, op, watched, e))
-WRAP(CALLOC, NULL, void *, calloc, (size_t n, size_t size), (n, size))
-WRAP(QUEUE_INIT, -error, int, io_uring_queue_init_params,
+REFUSABLE(EVENTFD, -1, int, eventfd, (unsigned int count, int flags), (count, flags))
+REFUSABLE(EPOLL_CTL, -1, int, epoll_ctl, (int fd, int op, int watched, struct epoll_event *e), (fd, op, watched, e))
+REFUSABLE(CALLOC, NULL, void *, calloc, (size_t n, size_t size), (n, size))
+REFUSABLE(QUEUE_INIT, -errno, int, io_uring_queue_init_params,
      (unsigned entries, struct io_uring *ring, struct io_uring_params *params), (entries, ring, params))
-WRAP(GET_PROBE, NULL, struct io_uring_probe *, io_uring_get_probe_ring, (struct io_uring *ring), (ring))
-WRAP(SUBMIT, -error, int, io_uring_submit, (struct io_uring *ring), (ring))
-WRAP(REGISTER_EVENTFD, -error, int, io_uring_register_eventfd, (struct io_uring *ring, int fd), (ring, fd))
-WRAP(REGISTER_FILES, -error, int, io_uring_register_files, (struct io_uring *ring, const int *fds, unsigned n),
+REFUSABLE(GET_PROBE, NULL, struct io_uring_probe *, io_uring_get_probe_ring, (struct io_uring *ring), (ring))
+REFUSABLE(SUBMIT, -errno, int, io_uring_submit, (struct io_uring *ring), (ring))
+REFUSABLE(REGISTER_EVENTFD, -errno, int, io_uring_register_eventfd, (struct io_uring *ring, int fd), (ring, fd))
+REFUSABLE(REGISTER_FILES, -errno, int, io_uring_register_files, (struct io_uring *ring, const int *fds, unsigned n),
      (ring, fds, n))
-WRAP(REGISTER_BUFFERS_SPARSE, -error, int, io_uring_register_buffers_sparse, (struct io_uring *ring, unsigned n),
+REFUSABLE(REGISTER_BUFFERS_SPARSE, -errno, int, io_uring_register_buffers_sparse, (struct io_uring *ring, unsigned n),
      (ring, n))
-WRAP(UPDATE_BUFFERS, -error, int, io_uring_register_buffers_update_tag,
+REFUSABLE(UPDATE_BUFFERS, -errno, int, io_uring_register_buffers_update_tag,
      (struct io_uring *ring, unsigned at, const struct iovec *pieces, const __u64 *tags, unsigned n),
      (ring, at, pieces, tags, n))
-WRAP(UPDATE_FILES, -error, int, io_uring_register_files_update,
+REFUSABLE(UPDATE_FILES, -errno, int, io_uring_register_files_update,
      (struct io_uring *ring, unsigned at, const int *fds, unsigned n), (ring, at, fds, n))
 
 static int threads;
@@ -96,7 +61,7 @@ REAL(int, pthread_join, (pthread_t thread, void **ret))
 static int nothing_refused(void **state)
 {
 	(void)state;
-	memset(refuse, 0, sizeof(refuse));
+	refuse_nothing();
 	return 0;
 }
 
@@ -127,13 +92,13 @@ static void refusing_means_threads(enum call call, int times, int error, const c
 	int fds;
 
 	rig_prepare(&rig, PAGES);
-	fds = rig_open_fds();
-	set_refusal(call, 1, times, error);
+	fds = descriptors_open();
+	refuse(call, 1, times, error);
 	assert_true(io_open(&forced, rig.loop, &rig.io, rig.text, sizeof(rig.text)) < 0);
 	assert_non_null(strstr(rig.text, "no io_uring: "));
 	assert_non_null(strstr(rig.text, words));
-	assert_int_equal(rig_open_fds(), fds);
-	set_refusal(call, 1, times, error);
+	assert_int_equal(descriptors_open(), fds);
+	refuse(call, 1, times, error);
 	assert_int_equal(io_open(&any, rig.loop, &rig.io, rig.text, sizeof(rig.text)), 0);
 	assert_string_equal(io_engine_name(rig.io), "threads");
 	assert_non_null(strstr(io_note(rig.io), "no io_uring: "));
@@ -204,7 +169,7 @@ static void an_older_kernel_has_io_uring_as_well(void **state)
 	for (int n = 1; n <= 2; n++) {
 		struct rig rig;
 
-		set_refusal(QUEUE_INIT, 1, n, EINVAL);	/* the first n sets of flags */
+		refuse(QUEUE_INIT, 1, n, EINVAL);	/* the first n sets of flags */
 		rig_open(&rig, &forced, PAGES);
 		assert_string_equal(io_note(rig.io), "");
 		it_works(&rig);
@@ -217,7 +182,7 @@ static void without_registered_files_it_works(void **state)
 	struct rig rig;
 
 	(void)state;
-	set_refusal(REGISTER_FILES, 1, 1, EMFILE);
+	refuse(REGISTER_FILES, 1, 1, EMFILE);
 	rig_open(&rig, &forced, PAGES);
 	assert_non_null(strstr(io_note(rig.io), "no registered files"));
 	it_works(&rig);
@@ -232,7 +197,7 @@ static void a_file_that_cannot_be_registered_is_none(void **state)
 
 	(void)state;
 	rig_open(&rig, &forced, PAGES);
-	set_refusal(UPDATE_FILES, 1, 1, ENOMEM);
+	refuse(UPDATE_FILES, 1, 1, ENOMEM);
 	assert_int_equal(io_file_add(rig.io, rig.fd, &file), -ENOMEM);
 	assert_int_equal(file, 99);
 	assert_int_equal(io_file_add(rig.io, rig.fd, &file), 0);
@@ -255,7 +220,7 @@ static void without_registered_buffers_it_works(void **state)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		struct rig rig;
 
-		set_refusal(cases[i].call, cases[i].at, 1, cases[i].error);
+		refuse(cases[i].call, cases[i].at, 1, cases[i].error);
 		rig_open(&rig, &forced, PAGES);
 		assert_int_equal(io_buffers_add(rig.io, rig.buffers, 4 * PAGE), 0);
 		assert_int_equal(io_buffers_add(rig.io, rig.buffers + 4 * PAGE, 4 * PAGE), 0);
@@ -275,9 +240,9 @@ static void a_submission_that_fails_is_made_again(void **state)
 
 	(void)state;
 	rig_open(&rig, &forced, PAGES);
-	set_refusal(SUBMIT, 1, 5, EAGAIN);
+	refuse(SUBMIT, 1, 5, EAGAIN);
 	it_works(&rig);
-	set_refusal(SUBMIT, 1, 5, EBUSY);
+	refuse(SUBMIT, 1, 5, EBUSY);
 	it_works(&rig);
 	rig_tear_down(&rig);
 }
@@ -298,15 +263,15 @@ static void threads_that_cannot_be_had_are_an_error(void **state)
 	(void)state;
 	conf.engine = IO_ENGINE_THREADS;
 	rig_prepare(&rig, 0);
-	fds = rig_open_fds();
+	fds = descriptors_open();
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		for (int n = 1; n <= cases[i].uses; n++) {
-			set_refusal(cases[i].call, n, 1, cases[i].error);
+			refuse(cases[i].call, n, 1, cases[i].error);
 			rig.text[0] = '\0';
 			assert_int_equal(io_open(&conf, rig.loop, &rig.io, rig.text, sizeof(rig.text)), -cases[i].error);
 			assert_true(rig.text[0] != '\0');
-			assert_int_equal(refuse[cases[i].call].times, 0);
-			assert_int_equal(rig_open_fds(), fds);
+			assert_true(refuse_came());
+			assert_int_equal(descriptors_open(), fds);
 			assert_int_equal(threads, 0);
 		}
 	}

@@ -12,7 +12,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -222,18 +221,6 @@ static inline int rig_do(struct rig *rig, enum io_kind kind, uint64_t offset, ui
 	rig_run(rig, 1);
 	assert_int_equal(r.dones, 1);
 	return r.op.status;
-}
-
-static inline int rig_open_fds(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int n = 0;
-
-	assert_non_null(dir);
-	while (readdir(dir))
-		n++;
-	(void)closedir(dir);
-	return n;
 }
 
 #endif

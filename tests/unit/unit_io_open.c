@@ -4,6 +4,7 @@
  * Method: open and close on both engines, with a file on a real disk.
  */
 #include "tests/lib/io_rig.h"
+#include "tests/lib/lib_refuse.h"
 
 static void a_configuration_out_of_range_is_refused(void **state)
 {
@@ -59,8 +60,8 @@ static void open_and_close_leave_nothing(void **state)
 		assert_int_equal(rig_do(&rig, IO_READ, 0, PAGE, 0), 0);
 		rig_tear_down(&rig);
 		if (i == 0)
-			fds = rig_open_fds();
-		assert_int_equal(rig_open_fds(), fds);
+			fds = descriptors_open();
+		assert_int_equal(descriptors_open(), fds);
 	}
 }
 
