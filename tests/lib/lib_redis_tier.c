@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { PATIENCE_S = 60, FRESH_MS = 250 };
+enum { PATIENCE_S = 60 };
 
 static uint64_t clock_ns(void)
 {
@@ -296,29 +296,44 @@ uint32_t kit_load_each(struct kit *kit, uint32_t from, uint32_t to, bool lenient
 
 /* --- what the tier says of itself --- */
 
-bool kit_says(struct kit *kit, const char *words)
+static bool is_viewed(struct kit *kit, void *arg)
 {
 	struct redis_tier_status status;
 
-	kit_run_ms(kit, FRESH_MS);
 	redis_status(kit->tier, &status);
+	return status.views >= *(uint64_t *)arg;
+}
+
+/* The status as it is after this call: the view after the next has nothing in it that is older. */
+static struct redis_tier_status fresh(struct kit *kit)
+{
+	struct redis_tier_status status;
+	uint64_t wanted;
+
+	redis_status(kit->tier, &status);
+	wanted = status.views + 2;
+	assert_true(kit_until(kit, is_viewed, &wanted));
+	redis_status(kit->tier, &status);
+	return status;
+}
+
+bool kit_says(struct kit *kit, const char *words)
+{
+	const struct redis_tier_status status = fresh(kit);
+
 	return strstr(status.text, words) != NULL;
 }
 
 struct redis_counters kit_counters(struct kit *kit)
 {
-	struct redis_tier_status status;
-
-	kit_run_ms(kit, FRESH_MS);
-	redis_status(kit->tier, &status);
-	return status.counters;
+	return fresh(kit).counters;
 }
 
 struct redis_endpoint_row kit_row(struct kit *kit, uint32_t i)
 {
 	struct redis_endpoint_row row;
 
-	kit_run_ms(kit, FRESH_MS);
+	(void)fresh(kit);
 	assert_true(redis_endpoint_row(kit->tier, i, &row));
 	return row;
 }

@@ -42,13 +42,16 @@ void node_file(const struct node *n, const char *name, const char *text, int mod
 
 void node_configure(struct node *n, const struct node_conf *conf)
 {
+	/* Without a word about time, a busy machine costs no block. */
+	const bool patient = !conf->lines || !strstr(conf->lines, "timeout_ms");
 	char secret[64], path[200], lines[4096];
 
 	secret_of(conf->secret, secret);
 	node_file(n, "shared", secret, 0600, path);
 	if ((size_t)snprintf(lines, sizeof lines,
-			     "[host]\nhuge_pages = no\n%s\n[redis]\nendpoints = %s\nsecret_file = %s\n%s\n",
+			     "[host]\nhuge_pages = no\n%s\n[redis]\nendpoints = %s\nsecret_file = %s\n%s%s\n",
 			     conf->host ? conf->host : host_lines, conf->endpoints, path,
+			     patient ? "timeout_ms = 20000\n" : "",
 			     conf->lines ? conf->lines : "") >= sizeof lines)
 		fail_msg("configuration too long");
 	daemon_configure(&n->d, lines);

@@ -177,7 +177,7 @@ static void a_stall_takes_the_disk_offline_until_it_answers(void **state)
 	assert_int_equal(faulty_load_end(w, op, 0, DISK_BLOCKS, -ENOENT), 0);
 	disk_state_becomes(&w->d, "offline", 5000);
 	assert_int_equal(disk_status_says(&w->d, "takes longer", w->text, sizeof w->text), 2);
-	assert_true(daemon_stat(&w->d, "tiers.nvme.stalls_total") == 1);
+	assert_true(daemon_stat(&w->d, "tiers.nvme.stalls_total") >= 1);	/* a slow machine may have had one before */
 	answers_again(w);
 	all_are_there(w);
 	faulty_untouched(w, 0, DISK_BLOCKS);
@@ -423,6 +423,18 @@ static int ctl_end(pid_t pid)
 	return WEXITSTATUS(status);
 }
 
+/* The daemon asks for another purge while one is under way, and when the disk was away for a part of one. */
+static void purge_at_last(struct disk_world *w)
+{
+	const uint64_t until = now_ns() + 30000 * 1000000ull;
+
+	while (daemon_ctl(&w->d, "purge --tenant default", w->text, sizeof w->text) != 0) {
+		if (now_ns() > until || !strstr(w->text, "again"))
+			fail_msg("kvtierctl purge: %s", w->text);
+		nap_ms(50);
+	}
+}
+
 /* Both at once: each of them waits ten seconds before it gives up. */
 static void flush_and_purge_end_while_the_disk_stalls(void **state)
 {
@@ -436,7 +448,7 @@ static void flush_and_purge_end_while_the_disk_stalls(void **state)
 	assert_int_equal(ctl_end(purge), 1);
 	answers_again(w);
 	disk_flush(&w->d);
-	assert_int_equal(daemon_ctl(&w->d, "purge --tenant default", w->text, sizeof w->text), 0);
+	purge_at_last(w);
 	faulty_end(w);
 }
 

@@ -158,6 +158,7 @@ struct redis_tier_status {
 	/* "address: why" of the first that is not up */
 	char text[REDIS_TEXT_BYTES + REDIS_ADDRESS_BYTES];
 	struct redis_counters counters;	/* sums, endpoints that are gone included */
+	uint64_t views;			/* how many times all of this was brought up to date */
 };
 
 /* Whether it is worth to submit now: the endpoint this tenant's key belongs to is usable. Cheap: an

@@ -184,6 +184,7 @@ static void fill_status(const struct redis_io *io, const struct redis_view *view
 		.endpoints = t.all,
 		.usable = t.usable,
 		.counters = io->gone,
+		.views = ret->views + 1,
 	};
 	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++) {
 		struct redis_counters counters;
