@@ -5,7 +5,7 @@
  * status that says so, no byte is written where none was accepted, and what is no RESP ends the connection.
  * Method: the scripted server of lib_redis.h. A cut is made at every byte of a reply.
  */
-#include "tests/lib/redis_conn_rig.h"
+#include "tests/lib/lib_redis_conn.h"
 
 /* A value of the test's block, as bytes of a reply. */
 struct script {

@@ -5,7 +5,7 @@
  * one of any size, end the connection after a while, be there commands on it or not.
  * Method: the scripted server of lib_redis.h. That pushes now and then are stepped over, sim_redis_conn.c sees.
  */
-#include "tests/lib/redis_conn_rig.h"
+#include "tests/lib/lib_redis_conn.h"
 
 static void goes_down(struct rig *r)
 {

@@ -6,7 +6,7 @@
  * Method: a thread that is the server and sends what it is told, with pauses; between them the connection must sleep or
  * wake as it does (SO_RCVLOWAT).
  */
-#include "tests/lib/redis_conn_rig.h"
+#include "tests/lib/lib_redis_conn.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -6,7 +6,7 @@
  * byte. Method: real redis-servers, alone and a Cluster, with certificates of this test's own; a forwarder between that
  * cuts the server's bytes, or flips one of their bits, at random places.
  */
-#include "tests/lib/redis_conn_rig.h"
+#include "tests/lib/lib_redis_conn.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -21,23 +21,8 @@
 
 enum { SMALL = 3000 };
 
-static struct tls_files files;
 static struct redis_server server;
 static struct kit kit;
-
-static int make(void **state)
-{
-	(void)state;
-	tls_make(&files);
-	return 0;
-}
-
-static int unmake(void **state)
-{
-	(void)state;
-	tls_remove(&files);
-	return 0;
-}
 
 static int clean(void **state)
 {
@@ -55,7 +40,7 @@ static void open_at(const char *options)
 	kit.conf.endpoints[0] = server.address;
 	kit.conf.n_endpoints = 1;
 	kit.conf.tls = true;
-	kit.conf.tls_conf = files.conf;
+	kit.conf.tls_conf = tls_group.conf;
 }
 
 static void is_up(const char *version)
@@ -84,7 +69,7 @@ static void is_refused(const char *words)
 static void values_come_and_go(void **state)
 {
 	(void)state;
-	open_at(tls_options(&files));
+	open_at(tls_options(&tls_group));
 	is_up("TLSv1.3");
 	kit_start(&kit);
 	kit_until_state(&kit, TIER_UP);
@@ -98,7 +83,7 @@ static void an_older_protocol(void **state)
 	char options[1024];
 
 	(void)state;
-	(void)snprintf(options, sizeof options, "%s --tls-protocols TLSv1.2", tls_options(&files));
+	(void)snprintf(options, sizeof options, "%s --tls-protocols TLSv1.2", tls_options(&tls_group));
 	open_at(options);
 	is_up("TLSv1.2");
 	kit.conf.tls_conf.cert_file = kit.conf.tls_conf.key_file = NULL;
@@ -109,8 +94,8 @@ static void an_older_protocol(void **state)
 static void a_server_of_an_unknown_authority(void **state)
 {
 	(void)state;
-	open_at(tls_options(&files));
-	kit.conf.tls_conf.ca_file = files.other_ca;
+	open_at(tls_options(&tls_group));
+	kit.conf.tls_conf.ca_file = tls_group.other_ca;
 	is_refused("see [redis] tls_ca_file");
 	kit.conf.tls_conf.ca_file = "";		/* nor does the system know it */
 	is_refused("see [redis] tls_ca_file");
@@ -120,7 +105,7 @@ static void a_server_of_an_unknown_authority(void **state)
 static void a_server_with_another_name(void **state)
 {
 	(void)state;
-	open_at(tls_options_with(files.elsewhere, files.elsewhere_key, files.ca));
+	open_at(tls_options_with(tls_group.elsewhere, tls_group.elsewhere_key, tls_group.ca));
 	is_refused("its certificate is not one for 127.0.0.1: see [redis] tls_name");
 	kit.conf.tls_conf.name = "elsewhere.example.org";
 	is_refused("its certificate is not one for elsewhere.example.org: see [redis] tls_name");
@@ -128,7 +113,7 @@ static void a_server_with_another_name(void **state)
 	is_up("TLSv1.3");
 	kit.conf.tls_conf.name = "*";
 	is_up("TLSv1.3");
-	kit.conf.tls_conf.ca_file = files.other_ca;
+	kit.conf.tls_conf.ca_file = tls_group.other_ca;
 	is_refused("see [redis] tls_ca_file");
 	kit_free(&kit);
 }
@@ -139,13 +124,13 @@ static void a_name_that_is_looked_up(void **state)
 	char address[64];
 
 	(void)state;
-	open_at(tls_options(&files));
+	open_at(tls_options(&tls_group));
 	(void)snprintf(address, sizeof address, "localhost:%u", server.port);
 	kit.conf.endpoints[0] = address;
 	is_up("TLSv1.3");
 	kit_free(&kit);
 	redis_stop(&server);
-	open_at(tls_options_with(files.elsewhere, files.elsewhere_key, files.ca));
+	open_at(tls_options_with(tls_group.elsewhere, tls_group.elsewhere_key, tls_group.ca));
 	(void)snprintf(address, sizeof address, "localhost:%u", server.port);
 	kit.conf.endpoints[0] = address;
 	is_refused("its certificate is not one for localhost");
@@ -155,12 +140,12 @@ static void a_name_that_is_looked_up(void **state)
 static void a_server_that_does_not_know_us(void **state)
 {
 	(void)state;
-	open_at(tls_options(&files));
+	open_at(tls_options(&tls_group));
 	kit.conf.tls_conf.cert_file = kit.conf.tls_conf.key_file = NULL;
 	is_refused("it refuses us");
 	is_refused("tls_cert_file");
-	kit.conf.tls_conf.cert_file = files.stranger;
-	kit.conf.tls_conf.key_file = files.stranger_key;
+	kit.conf.tls_conf.cert_file = tls_group.stranger;
+	kit.conf.tls_conf.key_file = tls_group.stranger_key;
 	is_refused("tls_cert_file");
 	kit_free(&kit);
 }
@@ -170,7 +155,7 @@ static void a_server_that_wants_no_certificate(void **state)
 	char options[1024];
 
 	(void)state;
-	(void)snprintf(options, sizeof options, "%s --tls-auth-clients no", tls_options(&files));
+	(void)snprintf(options, sizeof options, "%s --tls-auth-clients no", tls_options(&tls_group));
 	open_at(options);
 	kit.conf.tls_conf.cert_file = kit.conf.tls_conf.key_file = NULL;
 	is_up("TLSv1.3");
@@ -182,7 +167,7 @@ static void a_password_besides(void **state)
 	char options[1024];
 
 	(void)state;
-	(void)snprintf(options, sizeof options, "%s --requirepass right", tls_options(&files));
+	(void)snprintf(options, sizeof options, "%s --requirepass right", tls_options(&tls_group));
 	open_at(options);
 	kit.conf.password = "wrong";
 	is_refused("WRONGPASS");
@@ -215,7 +200,7 @@ static void tls_to_a_port_without(void **state)
 static void no_tls_to_a_port_with(void **state)
 {
 	(void)state;
-	open_at(tls_options(&files));
+	open_at(tls_options(&tls_group));
 	kit.conf.tls = false;
 	kit_start(&kit);
 	until_it_says("does it want [redis] tls?");
@@ -225,7 +210,7 @@ static void no_tls_to_a_port_with(void **state)
 static void a_handshake_without_answer(void **state)
 {
 	(void)state;
-	open_at(tls_options(&files));
+	open_at(tls_options(&tls_group));
 	redis_signal(&server, SIGSTOP);
 	kit.conf.timeout_ms = 300;
 	kit_start(&kit);
@@ -240,7 +225,7 @@ static void a_unix_socket_has_none(void **state)
 	char address[REDIS_TEST_PATH + 8];
 
 	(void)state;
-	open_at(tls_options(&files));
+	open_at(tls_options(&tls_group));
 	(void)snprintf(address, sizeof address, "unix:%s", server.socket);
 	kit.conf.endpoints[0] = address;
 	is_up("");
@@ -253,11 +238,11 @@ static void a_cluster(void **state)
 	char options[1024];
 
 	(void)state;
-	(void)snprintf(options, sizeof options, "%s --tls-cluster yes --tls-replication yes", tls_options(&files));
+	(void)snprintf(options, sizeof options, "%s --tls-cluster yes --tls-replication yes", tls_options(&tls_group));
 	redis_cluster_start(&rig, options);
 	kit_init(&kit, SMALL);
 	kit.conf.tls = true;
-	kit.conf.tls_conf = files.conf;
+	kit.conf.tls_conf = tls_group.conf;
 	kit_start_at(&kit, rig.server[0].address);
 	kit_store_all(&kit, 0, 100);
 	assert_int_equal(kit_load_each(&kit, 0, 100, false), 100);
@@ -276,7 +261,7 @@ static void a_cluster_of_one_with_a_name(void **state)
 
 	(void)state;
 	(void)snprintf(options, sizeof options, "%s --cluster-enabled yes --tls-cluster yes",
-		       tls_options_with(files.named, files.named_key, files.ca));
+		       tls_options_with(tls_group.named, tls_group.named_key, tls_group.ca));
 	open_at(options);
 	redis_say(&server, text, sizeof text, "CLUSTER ADDSLOTSRANGE 0 16383");
 	assert_string_equal(text, "OK");
@@ -389,8 +374,8 @@ static void somewhere(const char *name, bool flip)
 	struct rig_command set = { 0 };
 	struct rig r;
 
-	redis_start(&server, tls_options(&files));
-	rig_tls_begin(&files);
+	redis_start(&server, tls_options(&tls_group));
+	rig_tls_begin(&tls_group);
 	rig_open(&r, server.address);
 	rig_set(&set, &b, 0);
 	assert_int_equal(rig_do(&r, &set), 0);
@@ -442,5 +427,5 @@ int main(void)
 	};
 
 	redis_needed();
-	return cmocka_run_group_tests(tests, make, unmake) ? 1 : 0;
+	return cmocka_run_group_tests(tests, tls_group_make, tls_group_remove) ? 1 : 0;
 }

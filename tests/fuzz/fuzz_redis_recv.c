@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <hiredis/hiredis.h>
 
-#include "tests/lib/fuzz_redis_rig.h"
+#include "tests/lib/lib_fuzz_redis.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -69,7 +69,7 @@ static bool rarely(struct fuzz *f)
 
 static const struct block *any_block(struct fuzz *f)
 {
-	return &the_world()->blocks[next(f) % BLOCKS];
+	return &the_world()->blocks[next(f) % FUZZ_BLOCKS];
 }
 
 /* --- commands --- */

@@ -74,6 +74,22 @@ const char *tls_options_with(const char *cert, const char *key, const char *ca)
 	return ret;
 }
 
+struct tls_files tls_group;
+
+int tls_group_make(void **state)
+{
+	(void)state;
+	tls_make(&tls_group);
+	return 0;
+}
+
+int tls_group_remove(void **state)
+{
+	(void)state;
+	tls_remove(&tls_group);
+	return 0;
+}
+
 const char *tls_options(const struct tls_files *f)
 {
 	return tls_options_with(f->server, f->server_key, f->ca);

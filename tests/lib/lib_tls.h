@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_tls.h - certificates for tests, made by openssl(1) in a directory of their own: an authority, a server's
- * certificate by it (for "localhost" and 127.0.0.1), one for another name, a client's; and another authority with a
- * client of its own.
+ * lib_tls.h - certificates for tests, made by openssl(1) in a directory of their own: an authority,
+ * a server's certificate by it (for "localhost" and 127.0.0.1), one for another name, a client's;
+ * and another authority with a client of its own.
  */
 #ifndef KVTIER_TESTS_LIB_TLS_H
 #define KVTIER_TESTS_LIB_TLS_H
@@ -26,7 +26,12 @@ struct tls_files {
 
 void tls_make(struct tls_files *f);
 void tls_remove(struct tls_files *f);		/* NULL-safe on a zeroed one */
-/* redis-server's options for the server's certificate; lib_redis then has TLS on s->port, and nothing else there. */
+/* Group fixtures: the files of a group of tests. */
+extern struct tls_files tls_group;
+int tls_group_make(void **state);
+int tls_group_remove(void **state);
+/* redis-server's options for the server's certificate; lib_redis then has TLS on s->port, and
+ * nothing else there. */
 const char *tls_options(const struct tls_files *f);
 const char *tls_options_with(const char *cert, const char *key, const char *ca);
 

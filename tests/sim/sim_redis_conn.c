@@ -5,7 +5,7 @@
  * Method: both ends of a Unix socket in this thread. Rounds of random commands; their replies, random too, make one
  * stream, which is written in random pieces with a turn of the loop after each.
  */
-#include "tests/lib/redis_conn_rig.h"
+#include "tests/lib/lib_redis_conn.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -14,28 +14,19 @@
 
 enum { N = SHARED_BLOCKS, AROUND_MS = 500 };
 
-static struct tls_files files;
 static char lines[4 * TLS_PATH];
 
 static int make(void **state)
 {
-	(void)state;
-	tls_make(&files);
+	(void)tls_group_make(state);
 	(void)snprintf(lines, sizeof lines, "tls = yes\ntls_ca_file = %s\ntls_cert_file = %s\ntls_key_file = %s\n"
-		       "timeout_ms = 500", files.ca, files.client, files.client_key);
-	return 0;
-}
-
-static int unmake(void **state)
-{
-	(void)state;
-	tls_remove(&files);
+		       "timeout_ms = 500", tls_group.ca, tls_group.client, tls_group.client_key);
 	return 0;
 }
 
 static void b_finds_what_a_stored(void **state)
 {
-	struct shared *w = shared_begin(tls_options(&files), lines, KVTIER_CODEC_FP8);
+	struct shared *w = shared_begin(tls_options(&tls_group), lines, KVTIER_CODEC_FP8);
 
 	(void)state;
 	node_store_through(&w->a, w->keys, N);
@@ -54,8 +45,8 @@ static void an_authority_that_is_not_known(void **state)
 	char other[TLS_PATH + 40];
 
 	(void)state;
-	(void)snprintf(other, sizeof other, "tls = yes\ntls_ca_file = %s", files.other_ca);
-	w = shared_begin(tls_options(&files), other, KVTIER_CODEC_FP8);
+	(void)snprintf(other, sizeof other, "tls = yes\ntls_ca_file = %s", tls_group.other_ca);
+	w = shared_begin(tls_options(&tls_group), other, KVTIER_CODEC_FP8);
 	node_becomes(&w->a, "misconfigured", SHARED_MS);
 	node_text_has(&w->a, "see [redis] tls_ca_file");
 	assert_true(node_log_has(&w->a, "see [redis] tls_ca_file"));
@@ -67,7 +58,7 @@ static void an_authority_that_is_not_known(void **state)
 /* Stopped: handshakes hang. Killed: they are cut. */
 static void trouble_under_load(void **state)
 {
-	struct shared *w = shared_begin_in(tls_options(&files), lines, SHARED_TIGHT, KVTIER_CODEC_RAW);
+	struct shared *w = shared_begin_in(tls_options(&tls_group), lines, SHARED_TIGHT, KVTIER_CODEC_RAW);
 	static struct shared_load stores, loads;
 
 	(void)state;
@@ -118,5 +109,5 @@ int main(void)
 	};
 
 	redis_needed();
-	return cmocka_run_group_tests(tests, make, unmake) ? 1 : 0;
+	return cmocka_run_group_tests(tests, make, tls_group_remove) ? 1 : 0;
 }

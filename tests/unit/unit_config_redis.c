@@ -3,7 +3,7 @@
  * unit_config_redis - goal: [redis] is taken as it was meant, or refused with the line, the key and the reason. Method:
  * texts through config_parse().
  */
-#include "tests/lib/config_redis_rig.h"
+#include "tests/lib/lib_config_redis.h"
 
 static void refused(const char *key_value, const char *words)
 {
@@ -11,9 +11,9 @@ static void refused(const char *key_value, const char *words)
 	char file[1024];
 
 	snprintf(file, sizeof(file), "[redis]\n%s\n", key_value);
-	assert_int_equal(parse(file, &c), -EINVAL);
-	says("test.conf:2: [redis] ");
-	says(words);
+	assert_int_equal(config_of(file, &c), -EINVAL);
+	config_says("test.conf:2: [redis] ");
+	config_says(words);
 }
 
 /* --- endpoints --- */
@@ -36,7 +36,7 @@ static void endpoints_have_a_port_when_read(void **unused)
 	(void)unused;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		snprintf(given, sizeof(given), "endpoints = %s", cases[i].given);
-		taken(given, &c);
+		config_takes(given, &c);
 		assert_string_equal(c.redis_endpoints, cases[i].want);
 	}
 }
@@ -74,7 +74,7 @@ static void what_is_no_endpoint_is_refused(void **unused)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		snprintf(given, sizeof(given), "endpoints = %s", cases[i].given);
 		refused(given, cases[i].words);
-		says("allowed: at most 16 of host:port, [v6]:port, unix:/path");
+		config_says("allowed: at most 16 of host:port, [v6]:port, unix:/path");
 	}
 }
 
@@ -85,7 +85,7 @@ static void a_unix_path_fits_into_an_address(void **unused)
 
 	(void)unused;
 	snprintf(given, sizeof(given), "endpoints = unix:/%0106d", 0);
-	taken(given, &c);
+	config_takes(given, &c);
 	assert_int_equal(strlen(c.redis_endpoints), strlen("unix:") + 107);
 	snprintf(given, sizeof(given), "endpoints = unix:/%0107d", 0);
 	refused(given, "more than 107 bytes");
@@ -142,11 +142,11 @@ static void what_is_printed_is_read_back(void **unused)
 
 	(void)unused;
 	snprintf(given, sizeof(given), "endpoints = %0180d\nendpoints = [::1] unix:/x", 0);
-	taken(given, &a);
+	config_takes(given, &a);
 	out = fmemopen(file, sizeof(file), "w");
 	config_print(&a, out);
 	(void)fclose(out);
-	assert_int_equal(parse(file, &b), 0);
+	assert_int_equal(config_of(file, &b), 0);
 	assert_memory_equal(&a, &b, sizeof(a));
 }
 
@@ -155,12 +155,12 @@ static void lines_add_up(void **unused)
 	struct config c;
 
 	(void)unused;
-	assert_int_equal(parse("[redis]\nendpoints = a\nendpoints =\nendpoints = b:1 c\n", &c), 0);
+	assert_int_equal(config_of("[redis]\nendpoints = a\nendpoints =\nendpoints = b:1 c\n", &c), 0);
 	assert_string_equal(c.redis_endpoints, "a:6379 b:1 c:6379");
-	assert_int_equal(parse("[redis]\nendpoints = a\nendpoints = a\n", &c), -EINVAL);
-	says("test.conf:3:");
-	assert_int_equal(parse("[redis]\nttl = 1s\nttl = 2s\n", &c), -EINVAL);
-	says("given twice");
+	assert_int_equal(config_of("[redis]\nendpoints = a\nendpoints = a\n", &c), -EINVAL);
+	config_says("test.conf:3:");
+	assert_int_equal(config_of("[redis]\nttl = 1s\nttl = 2s\n", &c), -EINVAL);
+	config_says("given twice");
 }
 
 /* --- the other keys --- */
@@ -175,7 +175,7 @@ static void hosts_of_a_cluster(void **unused)
 	refused("cluster_hosts = cache/8", "whose address is none");
 	refused("cluster_hosts = a,b", "no name, address or network");
 	refused("cluster_hosts = 10.0.0.0/8\ncluster = no", "[redis] cluster_hosts: is set, and [redis] cluster is no");
-	assert_int_equal(parse("[redis]\ncluster_hosts = a  10.0.0.0/8\ncluster_hosts = .b fd00::/8\n", &c), 0);
+	assert_int_equal(config_of("[redis]\ncluster_hosts = a  10.0.0.0/8\ncluster_hosts = .b fd00::/8\n", &c), 0);
 	assert_string_equal(c.redis_cluster_hosts, "a 10.0.0.0/8 .b fd00::/8");
 }
 
@@ -189,7 +189,7 @@ static void a_time_to_live_has_units(void **unused)
 
 	(void)unused;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		taken(cases[i].given, &c);
+		config_takes(cases[i].given, &c);
 		assert_int_equal(c.redis_ttl, cases[i].want);
 	}
 	refused("ttl = 3651d", "out of range");
@@ -203,10 +203,10 @@ static void tls_is_all_of_it_or_nothing(void **unused)
 	struct config c;
 
 	(void)unused;
-	taken("tls = no", &c);
-	taken("tls = yes", &c);
-	taken("tls = yes\ntls_ca_file = /ca\ntls_name = *", &c);
-	taken("tls = yes\ntls_cert_file = /cert\ntls_key_file = /key\ntls_name = redis.example", &c);
+	config_takes("tls = no", &c);
+	config_takes("tls = yes", &c);
+	config_takes("tls = yes\ntls_ca_file = /ca\ntls_name = *", &c);
+	config_takes("tls = yes\ntls_cert_file = /cert\ntls_key_file = /key\ntls_name = redis.example", &c);
 	refused("tls_ca_file = /ca", "[redis] tls_ca_file: is set, and [redis] tls is no");
 	refused("tls_cert_file = /cert\ntls_key_file = /key", "[redis] tls_cert_file: is set, and [redis] tls is no");
 	refused("tls_name = x", "[redis] tls_name: is set, and [redis] tls is no");
@@ -222,9 +222,9 @@ static void a_prefix_is_one_plain_word(void **unused)
 	struct config c;
 
 	(void)unused;
-	taken("key_prefix =", &c);
+	config_takes("key_prefix =", &c);
 	assert_string_equal(c.redis_key_prefix, "");
-	taken("key_prefix = a:b/{c}*", &c);
+	config_takes("key_prefix = a:b/{c}*", &c);
 	assert_string_equal(c.redis_key_prefix, "a:b/{c}*");
 	refused("key_prefix = a b", "has a blank");
 	refused("key_prefix = \xc3\xa4", "not printable");
@@ -236,8 +236,8 @@ static void a_name_needs_a_password(void **unused)
 	struct config c;
 
 	(void)unused;
-	taken("username = kvtier\npassword_file = /etc/p", &c);
-	taken("password_file = /etc/p", &c);
+	config_takes("username = kvtier\npassword_file = /etc/p", &c);
+	config_takes("password_file = /etc/p", &c);
 	refused("username = kvtier", "needs [redis] password_file");
 	refused("username = a b", "has a blank");
 	refused("password_file = p", "does not begin with /");

@@ -4,7 +4,7 @@
  * into no message; the tier is opened with what was configured. Method: files in a temporary directory through
  * config_redis().
  */
-#include "tests/lib/config_redis_rig.h"
+#include "tests/lib/lib_config_redis.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static struct config config;
 static struct config_redis redis;
 static struct redis_tier_conf conf;
 
-/* With `option` naming the file; whatever comes of it, the text has nothing of what the file has. */
+/* With `option` naming the file; whatever comes of it, the message has nothing of what the file has. */
 static int read_files(const char *option, const char *never_said)
 {
 	char given[512];
@@ -55,14 +55,14 @@ static int read_files(const char *option, const char *never_said)
 	config_redis_close(&redis);
 	memset(&conf, 0, sizeof(conf));
 	snprintf(given, sizeof(given), "endpoints = a b:1\n%s = %s", option, path);
-	taken(given, &config);
-	memset(text, 0, sizeof(text));
-	r = config_redis(&config, &redis, &conf, text, sizeof(text));
+	config_takes(given, &config);
+	memset(config_message, 0, sizeof(config_message));
+	r = config_redis(&config, &redis, &conf, config_message, sizeof(config_message));
 	if (never_said != NULL)
-		assert_null(memmem(text, sizeof(text), never_said, strlen(never_said)));
+		assert_null(memmem(config_message, sizeof(config_message), never_said, strlen(never_said)));
 	if (r < 0) {
-		says(option);
-		says(path);
+		config_says(option);
+		config_says(path);
 	}
 	return r;
 }
@@ -88,10 +88,10 @@ static void what_is_no_password_is_refused(void **unused)
 
 	(void)unused;
 	assert_int_equal(PASSWORD(""), -EBADMSG);
-	says("is empty");
+	config_says("is empty");
 	assert_int_equal(PASSWORD("\nxyzzy\n"), -EBADMSG);
 	assert_int_equal(PASSWORD("xyzzy\0xyzzy\n"), -EBADMSG);
-	says("NUL");
+	config_says("NUL");
 	memset(large, 'x', sizeof(large));
 	put(large, 511, 0600);
 	assert_int_equal(read_files("password_file", "xxx"), 0);
@@ -105,7 +105,7 @@ static void what_is_no_password_is_refused(void **unused)
 	assert_int_equal(read_files("password_file", "xxx"), -EBADMSG);
 	put(large, sizeof(large), 0600);
 	assert_int_equal(read_files("password_file", "xxx"), -EBADMSG);
-	says("longer than 511 bytes");
+	config_says("longer than 511 bytes");
 }
 
 static void others_may_have_no_access(void **unused)
@@ -118,7 +118,7 @@ static void others_may_have_no_access(void **unused)
 		assert_int_equal(read_files("password_file", "xyzzy"), 0);
 		put("xyzzy", 5, bad[i]);
 		assert_int_equal(read_files("password_file", "xyzzy"), -EPERM);
-		says("others than its owner and group");
+		config_says("others than its owner and group");
 		assert_string_equal(redis.password, "");
 		put("0123456789abcdef0123456789abcdef", 32, bad[i]);
 		assert_int_equal(read_files("secret_file", "0123"), -EPERM);
@@ -130,10 +130,10 @@ static void what_is_no_file_is_refused(void **unused)
 {
 	(void)unused;
 	assert_int_equal(read_files("password_file", NULL), -ENOENT);
-	says("No such file");
+	config_says("No such file");
 	assert_int_equal(mkdir(path, 0700), 0);
 	assert_int_equal(read_files("password_file", NULL), -EPERM);
-	says("no regular file");
+	config_says("no regular file");
 	assert_int_equal(rmdir(path), 0);
 	assert_int_equal(mkfifo(path, 0600), 0);
 	assert_int_equal(read_files("secret_file", NULL), -EPERM); /* and does not wait for a writer */
@@ -173,7 +173,7 @@ static void a_shared_secret_has_32_to_512_bytes(void **unused)
 		assert_int_equal(redis.shared_bytes, cases[i].want == 0 ? cases[i].bytes : 0);
 		assert_memory_equal(redis.shared, bytes, redis.shared_bytes);
 		if (cases[i].want < 0)
-			says("must have 32 to 512");
+			config_says("must have 32 to 512");
 	}
 }
 
@@ -193,10 +193,10 @@ static void the_tier_gets_what_was_configured(void **unused)
 	snprintf(given, sizeof(given),
 		 "endpoints = a [::1]:7 unix:/s\ncluster = no\nusername = kvtier\npassword_file = %s\nkey_prefix = p:\n"
 		 "ttl = 1h\nconnections = 7\ntimeout_ms = 250", path);
-	taken(given, &config);
+	config_takes(given, &config);
 	config_redis_close(&redis);
 	conf = (struct redis_tier_conf){ .max_in_flight = 5, .max_image_bytes = 6, .events = { .changed = callback } };
-	assert_int_equal(config_redis(&config, &redis, &conf, text, sizeof(text)), 0);
+	assert_int_equal(config_redis(&config, &redis, &conf, config_message, sizeof(config_message)), 0);
 	assert_int_equal(conf.n_endpoints, 3);
 	assert_string_equal(conf.endpoints[0], "a:6379");
 	assert_string_equal(conf.endpoints[1], "[::1]:7");
@@ -225,12 +225,12 @@ static void without_endpoints_there_is_no_tier(void **unused)
 	put("0123456789abcdef0123456789abcdef", 32, 0600);
 	/* a password for nobody is not looked for; the secret counts all the same */
 	snprintf(given, sizeof(given), "password_file = /nonexistent\nsecret_file = %s", path);
-	taken(given, &config);
+	config_takes(given, &config);
 	config_redis_close(&redis);
-	assert_int_equal(config_redis(&config, &redis, &conf, text, sizeof(text)), 0);
+	assert_int_equal(config_redis(&config, &redis, &conf, config_message, sizeof(config_message)), 0);
 	assert_int_equal(conf.n_endpoints, 0);
 	assert_int_equal(redis.shared_bytes, 32);
-	assert_string_equal(text, "");
+	assert_string_equal(config_message, "");
 }
 
 static void what_is_likely_a_mistake_is_a_warning(void **unused)
@@ -238,19 +238,19 @@ static void what_is_likely_a_mistake_is_a_warning(void **unused)
 	(void)unused;
 	put("0123456789abcdef0123456789abcdef", 32, 0600);
 	assert_int_equal(read_files("key_prefix = {kv}:\nsecret_file", "0123"), 0);
-	says("hash tag");
-	assert_null(strstr(text, "secret_file"));
+	config_says("hash tag");
+	assert_null(strstr(config_message, "secret_file"));
 	assert_int_equal(read_files("key_prefix = {}{kv}:\nsecret_file", "0123"), 0);
-	assert_string_equal(text, ""); /* an empty first one counts as none */
+	assert_string_equal(config_message, ""); /* an empty first one counts as none */
 	assert_int_equal(read_files("key_prefix = {kv}:\ncluster = no\nsecret_file", "0123"), 0);
-	assert_string_equal(text, "");
+	assert_string_equal(config_message, "");
 	assert_int_equal(read_files("key_prefix = {kv}:\npassword_file", "0123"), 0);
-	says("secret_file is not set");
-	says("hash tag");
+	config_says("secret_file is not set");
+	config_says("hash tag");
 	assert_int_equal(read_files("tls = yes\nsecret_file", "0123"), 0);
-	assert_string_equal(text, "");
+	assert_string_equal(config_message, "");
 	assert_int_equal(read_files("endpoints = unix:/run/redis.sock\ntls = yes\nsecret_file", "0123"), 0);
-	assert_string_equal(text, "[redis] tls is yes, but not for unix: endpoints");
+	assert_string_equal(config_message, "[redis] tls is yes, but not for unix: endpoints");
 }
 
 int main(void)

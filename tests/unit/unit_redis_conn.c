@@ -6,36 +6,9 @@
  * Method: a redis-server of this test's own, without TLS and with it; the connection on the test's loop; values planted
  * through another client.
  */
-#include "tests/lib/redis_conn_rig.h"
+#include "tests/lib/lib_redis_conn.h"
 
 #include <openssl/sha.h>
-
-static struct redis_server server;
-static struct tls_files files;
-
-static int start(void **state)
-{
-	(void)state;
-	redis_start(&server, NULL);
-	return 0;
-}
-
-static int stop(void **state)
-{
-	(void)state;
-	redis_stop(&server);
-	rig_tls_end(&files);
-	return 0;
-}
-
-static int start_with_tls(void **state)
-{
-	(void)state;
-	tls_make(&files);
-	redis_start(&server, tls_options(&files));
-	rig_tls_begin(&files);
-	return 0;
-}
 
 /* --- round trips --- */
 
@@ -62,7 +35,7 @@ static void images_come_back(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, server.address);
+	rig_open(&r, rig_server.address);
 	there_and_back(&r, &random, 100, 300);
 	there_and_back(&r, &random, 20, 3 << 20);
 	rig_close(&r);
@@ -75,7 +48,7 @@ static void images_come_back_through_a_unix_socket(void **state)
 	struct rig r;
 
 	(void)state;
-	(void)snprintf(address, sizeof address, "unix:%s", server.socket);
+	(void)snprintf(address, sizeof address, "unix:%s", rig_server.socket);
 	rig_open(&r, address);
 	there_and_back(&r, &random, 20, 3 << 20);
 	rig_close(&r);
@@ -91,16 +64,16 @@ static void the_value_is_packed(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, server.address);
+	rig_open(&r, rig_server.address);
 	rig_set(&set, &b, 0);
 	assert_int_equal(rig_do(&r, &set), 0);
-	assert_int_equal(redis_get(&server, b.name, have, block_bytes(&b)), block_bytes(&b));
+	assert_int_equal(redis_get(&rig_server, b.name, have, block_bytes(&b)), block_bytes(&b));
 	block_pack(&b, want);
 	assert_memory_equal(have + sizeof(struct redis_envelope), want, b.shape.packed_bytes);
-	assert_int_equal(redis_ask(&server, "PTTL %s", b.name), -1);
+	assert_int_equal(redis_ask(&rig_server, "PTTL %s", b.name), -1);
 	rig_set(&set, &b, 3600000);
 	assert_int_equal(rig_do(&r, &set), 0);
-	assert_in_range(redis_ask(&server, "PTTL %s", b.name), 1, 3600000);
+	assert_in_range(redis_ask(&rig_server, "PTTL %s", b.name), 1, 3600000);
 	rig_close(&r);
 	free(have);
 	free(want);
@@ -116,7 +89,7 @@ static void exists_and_words(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, server.address);
+	rig_open(&r, rig_server.address);
 	rig_exists(&c, &b);
 	assert_int_equal(rig_do(&r, &c), 0);
 	assert_int_equal(c.integer, 0);
@@ -145,7 +118,7 @@ static void many_keep_their_order(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, server.address);
+	rig_open(&r, rig_server.address);
 	for (uint32_t i = 0; i < N / 2; i++) {
 		blocks[i] = block_make(&random, 60000);
 		bytes += blocks[i].shape.packed_bytes;
@@ -179,7 +152,7 @@ static void no_more_places_than_there_are(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, server.address);
+	rig_open(&r, rig_server.address);
 	for (uint32_t i = 0; i <= REDIS_CONN_COMMANDS; i++)
 		rig_exists(&commands[i], &b);
 	for (uint32_t i = 0; i < REDIS_CONN_COMMANDS; i++)
@@ -211,7 +184,7 @@ static void plant_begin(struct planted *p, const char *test)
 	p->value = malloc(block_bytes(&p->b) + 100);
 	assert_non_null(p->value);
 	block_value(&p->b, p->value);
-	rig_open(&p->r, server.address);
+	rig_open(&p->r, rig_server.address);
 }
 
 /* The connection is as good as before. */
@@ -236,7 +209,7 @@ static void refused(struct planted *p, size_t n)
 	uint8_t sha1[20];
 	struct rig_command c = { 0 };
 
-	redis_put(&server, p->b.name, p->value, n);
+	redis_put(&rig_server, p->b.name, p->value, n);
 	rig_get(&p->get, &p->b);
 	assert_int_equal(rig_do(&p->r, &p->get), -EBADMSG);
 	rig_is_poison(&p->get);
@@ -255,7 +228,7 @@ static void refused(struct planted *p, size_t n)
 	redis_command_delete_if(&c.command, p->b.name, strlen(p->b.name), sha1, false, n);
 	assert_int_equal(rig_do(&p->r, &c), 0);
 	assert_int_equal(c.integer, 1);
-	assert_int_equal(redis_ask(&server, "EXISTS %s", p->b.name), 0);
+	assert_int_equal(redis_ask(&rig_server, "EXISTS %s", p->b.name), 0);
 }
 
 static void nothing_there(void **state)
@@ -276,7 +249,7 @@ static void a_list_is_a_miss(void **state)
 
 	(void)state;
 	plant_begin(&p, "a_list_is_a_miss");
-	assert_int_equal(redis_ask(&server, "RPUSH %s a b c", p.b.name), 3);
+	assert_int_equal(redis_ask(&rig_server, "RPUSH %s a b c", p.b.name), 3);
 	rig_get(&p.get, &p.b);
 	assert_int_equal(rig_do(&p.r, &p.get), -EBADMSG);
 	assert_int_equal(p.get.value.length, 0);
@@ -353,7 +326,7 @@ static void a_huge_value(void **state)
 
 	(void)state;
 	plant_begin(&p, "a_huge_value");
-	redis_put(&server, p.b.name, huge, RIG_MAX_VALUE + 1);
+	redis_put(&rig_server, p.b.name, huge, RIG_MAX_VALUE + 1);
 	rig_get(&p.get, &p.b);
 	assert_int_equal(rig_do(&p.r, &p.get), -EBADMSG);
 	assert_int_equal(p.get.value.length, RIG_MAX_VALUE + 1);
@@ -374,7 +347,7 @@ static void a_good_value_that_is_too_long(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, server.address);
+	rig_open(&r, rig_server.address);
 	rig_set(&c, &b, 0);
 	assert_int_equal(rig_do(&r, &c), 0);
 	rig_get(&c, &b);
@@ -391,7 +364,7 @@ static void came_but_is(struct planted *p, int status)
 {
 	struct rig_command c = { 0 };
 
-	redis_put(&server, p->b.name, p->value, block_bytes(&p->b));
+	redis_put(&rig_server, p->b.name, p->value, block_bytes(&p->b));
 	rig_get(&p->get, &p->b);
 	assert_int_equal(rig_do(&p->r, &p->get), status);
 	assert_true(p->get.value.hashed && p->get.value.packed);
@@ -454,13 +427,13 @@ static void other_forms(void **state)
 	(void)state;
 	plant_begin(&p, "other_forms");
 	p.value[4] = 3;
-	redis_put(&server, p.b.name, p.value, block_bytes(&p.b));
+	redis_put(&rig_server, p.b.name, p.value, block_bytes(&p.b));
 	rig_get(&p.get, &p.b);
 	assert_int_equal(rig_do(&p.r, &p.get), -ENOTSUP);
 	rig_is_poison(&p.get);
 	assert_false(p.get.value.hashed);
 	block_pack(&p.b, p.value);
-	redis_put(&server, p.b.name, p.value, p.b.shape.packed_bytes);
+	redis_put(&rig_server, p.b.name, p.value, p.b.shape.packed_bytes);
 	rig_get(&p.get, &p.b);
 	assert_int_equal(rig_do(&p.r, &p.get), -ENOTSUP);
 	rig_is_poison(&p.get);
@@ -524,6 +497,6 @@ int main(void)
 	};
 
 	redis_needed();
-	return cmocka_run_group_tests_name("without TLS", tests, start, stop) ||
-	       cmocka_run_group_tests_name("with TLS", tests, start_with_tls, stop);
+	return cmocka_run_group_tests_name("without TLS", tests, rig_server_start, rig_server_stop) ||
+	       cmocka_run_group_tests_name("with TLS", tests, rig_server_start_with_tls, rig_server_stop);
 }

@@ -7,38 +7,11 @@
  * in parts, the scripted one. When a command has ended its buffer is poisoned anew, and must stay so.
  */
 #include "daemon/base/container_of.h"
-#include "tests/lib/redis_conn_rig.h"
+#include "tests/lib/lib_redis_conn.h"
 
 #include <signal.h>
 
 enum { SOON_MS = 100 };
-
-static struct redis_server server;
-static struct tls_files files;
-
-static int start(void **state)
-{
-	(void)state;
-	redis_start(&server, NULL);
-	return 0;
-}
-
-static int stop(void **state)
-{
-	(void)state;
-	redis_stop(&server);
-	rig_tls_end(&files);
-	return 0;
-}
-
-static int start_with_tls(void **state)
-{
-	(void)state;
-	tls_make(&files);
-	redis_start(&server, tls_options(&files));
-	rig_tls_begin(&files);
-	return 0;
-}
 
 /* As its owner, who may do anything with the buffer from now on. */
 static void poison_done(struct redis_command *command)
@@ -126,9 +99,9 @@ static void late_replies_touch_nothing(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, server.address);
+	rig_open(&r, rig_server.address);
 	store(&r, &b);
-	redis_signal(&server, SIGSTOP);
+	redis_signal(&rig_server, SIGSTOP);
 	for (int i = 0; i < N; i++)
 		get_soon(&r, &gets[i], &b);
 	for (int i = 0; i < N; i++) {
@@ -137,7 +110,7 @@ static void late_replies_touch_nothing(void **state)
 	}
 	assert_int_equal(redis_conn_in_flight(r.conn), N);
 	assert_int_equal(redis_conn_state(r.conn), REDIS_CONN_UP);
-	redis_signal(&server, SIGCONT);
+	redis_signal(&rig_server, SIGCONT);
 	all_places_free(&r);
 	assert_int_equal(late(&r), N);
 	for (int i = 0; i < N; i++) {
@@ -248,8 +221,8 @@ static void what_was_not_sent_is_taken_back(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, server.address);
-	redis_signal(&server, SIGSTOP);
+	rig_open(&r, rig_server.address);
+	redis_signal(&rig_server, SIGSTOP);
 	large = half_sent_set(&r, &set, &random, RIG_PATIENCE_S * 1000);
 	rig_exists(&first, &b);
 	rig_submit(&r, &first);
@@ -264,7 +237,7 @@ static void what_was_not_sent_is_taken_back(void **state)
 	rig_wait(&r, &canceled);
 	assert_int_equal(canceled.command.status, -ECANCELED);
 	assert_int_equal(redis_conn_in_flight(r.conn), 3);
-	redis_signal(&server, SIGCONT);
+	redis_signal(&rig_server, SIGCONT);
 	rig_wait(&r, &last);
 	assert_int_equal(set.command.status, 0);
 	assert_int_equal(first.integer, 0);
@@ -287,8 +260,8 @@ static void a_half_sent_command_closes(void **state)
 	int why;
 
 	(void)state;
-	rig_open(&r, server.address);
-	redis_signal(&server, SIGSTOP);
+	rig_open(&r, rig_server.address);
+	redis_signal(&rig_server, SIGSTOP);
 	large = half_sent_set(&r, &set, &random, 3000);
 	rig_exists(&behind, &large);
 	rig_submit(&r, &behind);
@@ -299,7 +272,7 @@ static void a_half_sent_command_closes(void **state)
 	assert_int_equal(why, -ETIMEDOUT);
 	assert_int_equal(behind.dones, 1);
 	assert_int_equal(behind.command.status, -ECONNRESET);
-	redis_signal(&server, SIGCONT);
+	redis_signal(&rig_server, SIGCONT);
 	rig_close(&r);
 	block_free(&large);
 }
@@ -314,7 +287,7 @@ static void canceled_before_it_is_sent(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, server.address);
+	rig_open(&r, rig_server.address);
 	store(&r, &b);
 	get_soon(&r, &get, &b);
 	redis_conn_cancel(&get.command);
@@ -338,9 +311,9 @@ static void canceled_while_the_server_thinks(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, server.address);
+	rig_open(&r, rig_server.address);
 	store(&r, &b);
-	redis_signal(&server, SIGSTOP);
+	redis_signal(&rig_server, SIGSTOP);
 	rig_get(&get, &b);
 	get.command.done = poison_done;
 	rig_submit(&r, &get);
@@ -349,7 +322,7 @@ static void canceled_while_the_server_thinks(void **state)
 	redis_conn_cancel(&get.command);
 	rig_wait(&r, &get);
 	assert_int_equal(get.command.status, -ECANCELED);
-	redis_signal(&server, SIGCONT);
+	redis_signal(&rig_server, SIGCONT);
 	all_places_free(&r);
 	rig_is_poison(&get);
 	good_as_ever(&r, &b);
@@ -367,13 +340,13 @@ static void canceled_when_half_sent(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, server.address);
-	redis_signal(&server, SIGSTOP);
+	rig_open(&r, rig_server.address);
+	redis_signal(&rig_server, SIGSTOP);
 	large = half_sent_set(&r, &set, &random, RIG_PATIENCE_S * 1000);
 	redis_conn_cancel(&set.command);
 	rig_run(&r, 50);
 	assert_int_equal(set.dones, 0);
-	redis_signal(&server, SIGCONT);
+	redis_signal(&rig_server, SIGCONT);
 	rig_wait(&r, &set);
 	assert_int_equal(set.command.status, -ECANCELED);
 	good_as_ever(&r, &b);
@@ -396,9 +369,9 @@ static void canceled_sets_are_sent_again(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, server.address);
+	rig_open(&r, rig_server.address);
 	for (int round = 0; round < 3; round++) {
-		redis_signal(&server, SIGSTOP);
+		redis_signal(&rig_server, SIGSTOP);
 		for (int i = 0; i < N; i++) {
 			blocks[i] = block_make(&random, 800000);
 			rig_set(&sets[i], &blocks[i], 0);
@@ -408,7 +381,7 @@ static void canceled_sets_are_sent_again(void **state)
 		for (int i = 0; i < N; i++)
 			redis_conn_cancel(&sets[i].command);
 		rig_run(&r, 20);
-		redis_signal(&server, SIGCONT);
+		redis_signal(&rig_server, SIGCONT);
 		for (int i = 0; i < N; i++)
 			rig_wait(&r, &sets[i]);
 		for (int i = N; i-- > 0;) {	/* in another order, and as they are: with what was begun in them */
@@ -441,8 +414,8 @@ static void a_killed_server_ends_all(void **state)
 	int why;
 
 	(void)state;
-	rig_open(&r, server.address);
-	redis_signal(&server, SIGSTOP);
+	rig_open(&r, rig_server.address);
+	redis_signal(&rig_server, SIGSTOP);
 	for (int i = 0; i < N; i++) {
 		if (i % 2)
 			rig_get(&commands[i], &b);
@@ -451,7 +424,7 @@ static void a_killed_server_ends_all(void **state)
 		rig_submit(&r, &commands[i]);
 	}
 	rig_run(&r, 20);
-	redis_kill(&server);
+	redis_kill(&rig_server);
 	for (int i = 0; i < N; i++) {
 		rig_wait(&r, &commands[i]);
 		assert_int_equal(commands[i].command.status, -ECONNRESET);
@@ -461,8 +434,8 @@ static void a_killed_server_ends_all(void **state)
 	(void)rig_why(&r, &why);
 	assert_int_equal(why, -ECONNRESET);
 	rig_close(&r);
-	redis_restart(&server);
-	rig_open(&r, server.address);
+	redis_restart(&rig_server);
+	rig_open(&r, rig_server.address);
 	good_as_ever(&r, &b);
 	rig_close(&r);
 	block_free(&b);
@@ -476,7 +449,7 @@ static void closing_ends_what_is_lent(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, server.address);
+	rig_open(&r, rig_server.address);
 	rig_get(&get, &b);
 	rig_submit(&r, &get);
 	rig_close(&r);
@@ -503,7 +476,7 @@ static void done_may_submit(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, server.address);
+	rig_open(&r, rig_server.address);
 	rig_fresh(&c);
 	rig_fresh(&expired);
 	redis_command_exists(&c.command, "x", 1);
@@ -544,6 +517,6 @@ int main(void)
 
 	redis_needed();
 	return cmocka_run_group_tests_name("scripted", scripted, NULL, NULL) ||
-	       cmocka_run_group_tests_name("without TLS", tests, start, stop) ||
-	       cmocka_run_group_tests_name("with TLS", tests, start_with_tls, stop);
+	       cmocka_run_group_tests_name("without TLS", tests, rig_server_start, rig_server_stop) ||
+	       cmocka_run_group_tests_name("with TLS", tests, rig_server_start_with_tls, rig_server_stop);
 }

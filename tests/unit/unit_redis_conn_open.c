@@ -5,7 +5,7 @@
  * password, and otherwise says why not, without the password.
  * Method: real redis-servers, with and without a password, and none.
  */
-#include "tests/lib/redis_conn_rig.h"
+#include "tests/lib/lib_redis_conn.h"
 
 static void addresses(void **state)
 {

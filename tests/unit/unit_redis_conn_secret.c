@@ -5,7 +5,7 @@
  * terminal should see, words that are cut in the middle of the password, the whole command.
  * Method: the scripted server of lib_redis.h, that answers AUTH as it is told.
  */
-#include "tests/lib/redis_conn_rig.h"
+#include "tests/lib/lib_redis_conn.h"
 
 /* Refused with these words, of which `shown` is to be seen. */
 static void refused(const char *password, const char *reply, const char *shown)

@@ -17,21 +17,6 @@
 
 #include <cmocka.h>
 
-static struct tls_files files;
-
-static int make(void **state)
-{
-	(void)state;
-	tls_make(&files);
-	return 0;
-}
-
-static int unmake(void **state)
-{
-	(void)state;
-	tls_remove(&files);
-	return 0;
-}
 
 static void refused(const struct redis_tls_conf *conf, int error, const char *option, const char *words)
 {
@@ -46,13 +31,13 @@ static void refused(const struct redis_tls_conf *conf, int error, const char *op
 
 static void good_ones_are_taken(void **state)
 {
-	const struct redis_tls_conf trust_alone = { .ca_file = files.ca };
+	const struct redis_tls_conf trust_alone = { .ca_file = tls_group.ca };
 	const struct redis_tls_conf nothing = { .ca_file = NULL };
 	struct redis_tls *tls;
 	char text[512];
 
 	(void)state;
-	assert_int_equal(redis_tls_open(&files.conf, &tls, text, sizeof text), 0);
+	assert_int_equal(redis_tls_open(&tls_group.conf, &tls, text, sizeof text), 0);
 	redis_tls_close(tls);
 	assert_int_equal(redis_tls_open(&trust_alone, &tls, text, sizeof text), 0);
 	redis_tls_close(tls);
@@ -63,27 +48,27 @@ static void good_ones_are_taken(void **state)
 
 static void files_that_are_not_there(void **state)
 {
-	struct redis_tls_conf conf = files.conf;
+	struct redis_tls_conf conf = tls_group.conf;
 
 	(void)state;
 	conf.ca_file = "/nowhere/ca.pem";
 	refused(&conf, ENOENT, "[redis] tls_ca_file: /nowhere/ca.pem", "No such file");
-	conf = files.conf;
+	conf = tls_group.conf;
 	conf.cert_file = "/nowhere/cert.pem";
 	refused(&conf, ENOENT, "[redis] tls_cert_file: /nowhere/cert.pem", "No such file");
-	conf = files.conf;
+	conf = tls_group.conf;
 	conf.key_file = "/nowhere/key.pem";
 	refused(&conf, ENOENT, "[redis] tls_key_file: /nowhere/key.pem", "No such file");
 }
 
 static void files_with_something_else(void **state)
 {
-	struct redis_tls_conf conf = files.conf;
+	struct redis_tls_conf conf = tls_group.conf;
 	char path[TLS_PATH];
 	FILE *f;
 
 	(void)state;
-	(void)snprintf(path, sizeof path, "%s/nonsense", files.dir);
+	(void)snprintf(path, sizeof path, "%s/nonsense", tls_group.dir);
 	f = fopen(path, "w");
 	assert_non_null(f);
 	assert_true(fputs("nonsense\n", f) >= 0);
@@ -91,10 +76,10 @@ static void files_with_something_else(void **state)
 	assert_int_equal(chmod(path, 0600), 0);
 	conf.ca_file = path;
 	refused(&conf, EINVAL, "[redis] tls_ca_file: ", path);
-	conf = files.conf;
+	conf = tls_group.conf;
 	conf.cert_file = path;
 	refused(&conf, EINVAL, "[redis] tls_cert_file: ", path);
-	conf = files.conf;
+	conf = tls_group.conf;
 	conf.key_file = path;
 	refused(&conf, EINVAL, "[redis] tls_key_file: ", path);
 }
@@ -102,36 +87,36 @@ static void files_with_something_else(void **state)
 /* Opening a pipe would wait for whoever writes into it. */
 static void a_pipe_is_not_waited_for(void **state)
 {
-	struct redis_tls_conf conf = files.conf;
+	struct redis_tls_conf conf = tls_group.conf;
 	char path[TLS_PATH];
 
 	(void)state;
-	(void)snprintf(path, sizeof path, "%s/pipe", files.dir);
+	(void)snprintf(path, sizeof path, "%s/pipe", tls_group.dir);
 	assert_int_equal(mkfifo(path, 0600), 0);
 	conf.ca_file = path;
 	refused(&conf, EPERM, "[redis] tls_ca_file: ", "is no regular file");
-	conf = files.conf;
+	conf = tls_group.conf;
 	conf.key_file = path;
 	refused(&conf, EPERM, "[redis] tls_key_file: ", "is no regular file");
 }
 
 static void anothers_key(void **state)
 {
-	struct redis_tls_conf conf = files.conf;
+	struct redis_tls_conf conf = tls_group.conf;
 
 	(void)state;
-	conf.key_file = files.server_key;
+	conf.key_file = tls_group.server_key;
 	refused(&conf, EINVAL, "[redis] tls_key_file: ", "key values mismatch");
 }
 
 /* Of another kind than the certificate. */
 static void a_key_of_another_kind(void **state)
 {
-	struct redis_tls_conf conf = files.conf;
+	struct redis_tls_conf conf = tls_group.conf;
 	char path[TLS_PATH], command[3 * TLS_PATH];
 
 	(void)state;
-	(void)snprintf(path, sizeof path, "%s/rsa.key", files.dir);
+	(void)snprintf(path, sizeof path, "%s/rsa.key", tls_group.dir);
 	(void)snprintf(command, sizeof command, "openssl genrsa -out %s 2048 2>/dev/null", path);
 	assert_int_equal(system(command), 0);
 	assert_int_equal(chmod(path, 0600), 0);
@@ -141,25 +126,25 @@ static void a_key_of_another_kind(void **state)
 
 static void a_key_that_all_can_read(void **state)
 {
-	struct redis_tls_conf conf = files.conf;
+	struct redis_tls_conf conf = tls_group.conf;
 
 	(void)state;
-	conf.cert_file = files.server;
-	conf.key_file = files.server_key;
-	assert_int_equal(chmod(files.server_key, 0644), 0);
+	conf.cert_file = tls_group.server;
+	conf.key_file = tls_group.server_key;
+	assert_int_equal(chmod(tls_group.server_key, 0644), 0);
 	refused(&conf, EPERM, "[redis] tls_key_file: ", "has mode 0644, others than its owner and group have access");
-	assert_int_equal(chmod(files.server_key, 0640), 0);
+	assert_int_equal(chmod(tls_group.server_key, 0640), 0);
 }
 
 static void a_key_with_a_passphrase(void **state)
 {
-	struct redis_tls_conf conf = files.conf;
+	struct redis_tls_conf conf = tls_group.conf;
 	char path[TLS_PATH], command[3 * TLS_PATH];
 
 	(void)state;
-	(void)snprintf(path, sizeof path, "%s/locked.key", files.dir);
+	(void)snprintf(path, sizeof path, "%s/locked.key", tls_group.dir);
 	(void)snprintf(command, sizeof command, "openssl pkcs8 -topk8 -in %s -out %s -passout pass:secret",
-		       files.client_key, path);
+		       tls_group.client_key, path);
 	assert_int_equal(system(command), 0);
 	assert_int_equal(chmod(path, 0600), 0);
 	conf.key_file = path;
@@ -168,7 +153,7 @@ static void a_key_with_a_passphrase(void **state)
 
 static void a_name_too_long(void **state)
 {
-	struct redis_tls_conf conf = files.conf;
+	struct redis_tls_conf conf = tls_group.conf;
 	char name[300];
 
 	(void)state;
@@ -192,5 +177,5 @@ int main(void)
 		cmocka_unit_test(a_name_too_long),
 	};
 
-	return cmocka_run_group_tests(tests, make, unmake) ? 1 : 0;
+	return cmocka_run_group_tests(tests, tls_group_make, tls_group_remove) ? 1 : 0;
 }

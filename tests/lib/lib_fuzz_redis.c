@@ -1,33 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_redis_rig.h - for fuzz_redis_recv.c: what outlives one input. A loop, a listening socket, four blocks with their
- * values as a server has them, and what a buffer must look like.
+ * lib_fuzz_redis.c - see lib_fuzz_redis.h.
  */
-#ifndef KVTIER_TESTS_FUZZ_REDIS_RIG_H
-#define KVTIER_TESTS_FUZZ_REDIS_RIG_H
+#include "lib_fuzz_redis.h"
 
-#include <assert.h>
-#include <malloc.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
-#include "daemon/base/loop.h"
-#include "tiers/redis/conn/redis_conn.h"
-#include "random.h"
-
-enum { BLOCKS = 4 };
-
-/* What a server may say and hardly ever says; behind that, what is no reply. */
-enum { ODD_REPLIES = 22, NO_REPLIES = 6 };
-
-static const char *const odd_replies[ODD_REPLIES + NO_REPLIES] = {
+const char *const odd_replies[ODD_REPLIES + NO_REPLIES] = {
 	"$-1\r\n", "*-1\r\n", "_\r\n", "+OK\r\n", ":0\r\n", "-ERR no\r\n", "-\r\n", "-WRONGTYPE no\r\n", "*0\r\n",
 	"*2\r\n$3\r\nabc\r\n*1\r\n:5\r\n", "|1\r\n+a\r\n:1\r\n:7\r\n", "%1\r\n+a\r\n,1.5\r\n", "=6\r\ntxt:ab\r\n",
 	"!3\r\nERR\r\n", "#t\r\n", "(123\r\n", "~1\r\n:1\r\n", "|0\r\n$-1\r\n", "-MOVED 1 :1\r\n", ">0\r\n:1\r\n",
@@ -35,40 +12,21 @@ static const char *const odd_replies[ODD_REPLIES + NO_REPLIES] = {
 	"$5\r\nab\r\n", "*9\r\n*9\r\n*9\r\n*9\r\n", "\r\n", "$", "*1048576\r\n", "$3\r\nabcd\r\n",
 };
 
-struct block {
-	struct image_geometry geometry;
-	struct image_identity identity;
-	struct image_shape shape;
-	uint8_t *value;			/* as a server has it */
-	uint32_t bytes;			/* of it */
-};
+const struct redis_seal fuzz_seal_of = { .key = "a key of tests, of them alone", .tag = "feedfacefeedface" };
 
-struct world {
-	struct loop *loop;
-	struct loop_timer tick;
-	int listener;
-	char address[64];		/* unix:path */
-	struct block blocks[BLOCKS];
-};
-
-static struct world *the_world(void);
-
-/* --- memory --- */
-
-static inline size_t memory_in_use(void)
+size_t memory_in_use(void)
 {
 	const struct mallinfo2 m = mallinfo2();	/* zeros under a sanitizer */
 
 	return m.uordblks + m.hblkhd;
 }
 
-static inline bool filled_with(const uint8_t *bytes, size_t n, uint8_t with)
+bool filled_with(const uint8_t *bytes, size_t n, uint8_t with)
 {
 	return n == 0 || (bytes[0] == with && memcmp(bytes, bytes + 1, n - 1) == 0);
 }
 
-/* The buffer has an image of this block, and zeros in its padding. As a server said it, but envelope and MAC. */
-static inline uint8_t *image_value(const uint8_t *buffer, const struct block *b)
+uint8_t *image_value(const uint8_t *buffer, const struct block *b)
 {
 	const size_t head = sizeof(struct image_header) + b->shape.scale_bytes;
 	uint8_t *packed = malloc(b->shape.packed_bytes);
@@ -83,11 +41,7 @@ static inline uint8_t *image_value(const uint8_t *buffer, const struct block *b)
 	return packed;
 }
 
-/* --- the world --- */
-
-static const struct redis_seal fuzz_seal_of = { .key = "a key of tests, of them alone", .tag = "feedfacefeedface" };
-
-static inline void fuzz_seal(const uint8_t *packed, size_t n, uint8_t *ret)
+static void fuzz_seal(const uint8_t *packed, size_t n, uint8_t *ret)
 {
 	static const struct redis_envelope envelope = { .magic = REDIS_VALUE_MAGIC, .form = REDIS_VALUE_FORM,
 							.nonce = "constant: again" };
@@ -105,10 +59,10 @@ static inline void fuzz_seal(const uint8_t *packed, size_t n, uint8_t *ret)
 }
 
 /* Of a few hundred bytes, and more than one read takes; the last as raw as values come. */
-static inline void make_block(struct block *b, uint64_t number)
+static void make_block(struct block *b, uint64_t number)
 {
-	static const uint32_t opaque[BLOCKS] = { 10, 5000, 40000, 300 };
-	const enum image_codec codec = number == BLOCKS - 1 ? CODEC_RAW : CODEC_FP8;
+	static const uint32_t opaque[FUZZ_BLOCKS] = { 10, 5000, 40000, 300 };
+	const enum image_codec codec = number == FUZZ_BLOCKS - 1 ? CODEC_RAW : CODEC_FP8;
 	struct random random = { .state = number };
 	struct image_header header;
 	uint8_t *packed;
@@ -130,31 +84,31 @@ static inline void make_block(struct block *b, uint64_t number)
 	free(packed);
 }
 
-static inline void world_tick(struct loop_timer *timer)
+static void world_tick(struct loop_timer *timer)
 {
 	(void)timer;
 	loop_stop(the_world()->loop);
 }
 
-static inline void world_turn(struct world *w)
+void world_turn(struct world *w)
 {
 	loop_timer_set(w->loop, &w->tick, 0);
 	assert(loop_run(w->loop) == 0);
 }
 
-static inline void unlink_socket(void)
+static void unlink_socket(void)
 {
 	(void)unlink(the_world()->address + 5);
 }
 
-static struct world *the_world(void)
+struct world *the_world(void)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	static struct world w;
 
 	if (w.loop)
 		return &w;
-	for (uint64_t i = 0; i < BLOCKS; i++)
+	for (uint64_t i = 0; i < FUZZ_BLOCKS; i++)
 		make_block(&w.blocks[i], i);
 	w.tick.fire = world_tick;
 	(void)snprintf(w.address, sizeof w.address, "unix:/tmp/kvtier-fuzz-redis-recv-%d", (int)getpid());
@@ -165,5 +119,3 @@ static struct world *the_world(void)
 	assert(loop_open(0, &w.loop) == 0 && atexit(unlink_socket) == 0);
 	return &w;
 }
-
-#endif

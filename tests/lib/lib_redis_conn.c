@@ -1,36 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_conn_rig.h - one connection on the test's own loop, commands that note how they ended, and images of random
- * shape. Buffers are larger than what may be written to them and poisoned, so that a byte too far is seen.
+ * lib_redis_conn.c - see lib_redis_conn.h.
  */
-#ifndef KVTIER_TESTS_REDIS_CONN_RIG_H
-#define KVTIER_TESTS_REDIS_CONN_RIG_H
+#include "lib_redis_conn.h"
 
-#include <errno.h>
-#include <hiredis/hiredis.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <time.h>
 
-#include <cmocka.h>
+struct redis_tls *rig_tls;
+struct redis_server rig_server;
 
-#include "daemon/base/container_of.h"
-#include "daemon/base/loop.h"
-#include "tiers/redis/conn/redis_conn.h"
-#include "lib_redis.h"
-#include "lib_tls.h"
-#include "random.h"
-
-enum { RIG_POISON = 0xa5, RIG_GUARD = 8192, RIG_MAX_VALUE = 8 << 20, RIG_PATIENCE_S = 60 };
-
-/* The connections opened next have it; NULL: none. */
-static struct redis_tls *rig_tls;
-
-static inline void rig_tls_begin(const struct tls_files *files)
+void rig_tls_begin(const struct tls_files *files)
 {
 	char text[256] = "";
 
@@ -38,40 +17,37 @@ static inline void rig_tls_begin(const struct tls_files *files)
 		fail_msg("%s", text);
 }
 
-static inline void rig_tls_end(struct tls_files *files)
+void rig_tls_end(struct tls_files *files)
 {
 	redis_tls_close(rig_tls);
 	rig_tls = NULL;
 	tls_remove(files);
 }
 
-struct rig {
-	struct loop *loop;
-	struct loop_timer tick;
-	struct redis_conn *conn;
-	uint32_t changes;
-};
+int rig_server_start(void **state)
+{
+	(void)state;
+	redis_start(&rig_server, NULL);
+	return 0;
+}
 
-/* A block and its image, as it lies in memory. */
-struct block {
-	struct image_geometry geometry;
-	struct image_identity identity;
-	struct image_shape shape;
-	uint8_t *image;
-	char name[80];
-};
+int rig_server_start_with_tls(void **state)
+{
+	(void)tls_group_make(state);
+	redis_start(&rig_server, tls_options(&tls_group));
+	rig_tls_begin(&tls_group);
+	return 0;
+}
 
-struct rig_command {
-	struct redis_command command;
-	struct redis_value value;
-	uint8_t *buffer;		/* room for the largest, and a guard */
-	uint32_t allocated;
-	uint32_t dones;
-	long long integer;		/* of the reply */
-	char words[128];		/* likewise */
-};
+int rig_server_stop(void **state)
+{
+	(void)state;
+	redis_stop(&rig_server);
+	rig_tls_end(&tls_group);
+	return 0;
+}
 
-static inline uint64_t rig_now(void)
+uint64_t rig_now(void)
 {
 	struct timespec t;
 
@@ -79,28 +55,25 @@ static inline uint64_t rig_now(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static inline uint64_t rig_in_ms(uint64_t ms)
+uint64_t rig_in_ms(uint64_t ms)
 {
 	return rig_now() + ms * 1000000u;
 }
 
-/* --- the loop --- */
-
-static inline void rig_tick(struct loop_timer *timer)
+void rig_tick(struct loop_timer *timer)
 {
 	struct rig *r = container_of(timer, struct rig, tick);
 
 	loop_stop(r->loop);
 }
 
-/* Lets the loop run for so long. */
-static inline void rig_run(struct rig *r, uint64_t ms)
+void rig_run(struct rig *r, uint64_t ms)
 {
 	loop_timer_set(r->loop, &r->tick, rig_in_ms(ms));
 	assert_int_equal(loop_run(r->loop), 0);
 }
 
-static inline void rig_changed(struct redis_conn *c, void *arg)
+void rig_changed(struct redis_conn *c, void *arg)
 {
 	struct rig *r = arg;
 
@@ -108,7 +81,7 @@ static inline void rig_changed(struct redis_conn *c, void *arg)
 	r->changes++;
 }
 
-static inline void rig_state_becomes(struct rig *r, enum redis_conn_state state)
+void rig_state_becomes(struct rig *r, enum redis_conn_state state)
 {
 	const uint64_t until = rig_in_ms(RIG_PATIENCE_S * 1000);
 
@@ -122,7 +95,7 @@ static inline void rig_state_becomes(struct rig *r, enum redis_conn_state state)
 	}
 }
 
-static inline void rig_open_to(struct rig *r, const char *address, const char *username, const char *password)
+void rig_open_to(struct rig *r, const char *address, const char *username, const char *password)
 {
 	const struct redis_conn_conf conf = {
 		.address = address, .username = username, .password = password, .tls = rig_tls, .host = "127.0.0.1",
@@ -135,19 +108,19 @@ static inline void rig_open_to(struct rig *r, const char *address, const char *u
 	assert_int_equal(redis_conn_open(r->loop, &conf, &r->conn), 0);
 }
 
-static inline void rig_open(struct rig *r, const char *address)
+void rig_open(struct rig *r, const char *address)
 {
 	rig_open_to(r, address, "", "");
 	rig_state_becomes(r, REDIS_CONN_UP);
 }
 
-static inline void rig_close(struct rig *r)
+void rig_close(struct rig *r)
 {
 	redis_conn_close(r->conn);
 	loop_close(r->loop);
 }
 
-static inline const char *rig_why(struct rig *r, int *ret_why)
+const char *rig_why(struct rig *r, int *ret_why)
 {
 	const char *text;
 
@@ -155,9 +128,7 @@ static inline const char *rig_why(struct rig *r, int *ret_why)
 	return text;
 }
 
-/* --- blocks --- */
-
-static inline struct block block_of(const struct image_geometry *geometry, enum image_codec codec,
+struct block block_of(const struct image_geometry *geometry, enum image_codec codec,
 				    struct random *random)
 {
 	struct block b = { .geometry = *geometry };
@@ -183,8 +154,7 @@ static inline struct block block_of(const struct image_geometry *geometry, enum 
 	return b;
 }
 
-/* Planes with scales, and opaque bytes that make it any length up to max_opaque more. */
-static inline struct block block_make(struct random *random, uint32_t max_opaque)
+struct block block_make(struct random *random, uint32_t max_opaque)
 {
 	const struct image_geometry geometry = {
 		.dtype = DTYPE_BF16, .layers = 1 + random_below(random, 40), .kv_heads = 1 + random_below(random, 8),
@@ -195,8 +165,7 @@ static inline struct block block_make(struct random *random, uint32_t max_opaque
 	return block_of(&geometry, random_below(random, 4) ? CODEC_FP8 : CODEC_RAW, random);
 }
 
-/* The packed image; ret of shape.packed_bytes. */
-static inline void block_pack(const struct block *b, uint8_t *ret)
+void block_pack(const struct block *b, uint8_t *ret)
 {
 	const size_t head = sizeof(struct image_header) + b->shape.scale_bytes;
 
@@ -204,8 +173,7 @@ static inline void block_pack(const struct block *b, uint8_t *ret)
 	memcpy(ret + head, b->image + b->shape.payload_offset, b->shape.payload_bytes);
 }
 
-/* The value as a server has it; ret of block_bytes(). */
-static inline void block_value(const struct block *b, uint8_t *ret)
+void block_value(const struct block *b, uint8_t *ret)
 {
 	uint8_t *packed = malloc(b->shape.packed_bytes);
 
@@ -215,19 +183,17 @@ static inline void block_value(const struct block *b, uint8_t *ret)
 	free(packed);
 }
 
-static inline uint32_t block_bytes(const struct block *b)
+uint32_t block_bytes(const struct block *b)
 {
 	return b->shape.packed_bytes + REDIS_SEAL_BYTES;
 }
 
-static inline void block_free(struct block *b)
+void block_free(struct block *b)
 {
 	free(b->image);
 }
 
-/* --- commands --- */
-
-static inline void rig_done(struct redis_command *command)
+void rig_done(struct redis_command *command)
 {
 	struct rig_command *c = container_of(command, struct rig_command, command);
 	const struct redisReply *reply = command->reply;
@@ -240,8 +206,7 @@ static inline void rig_done(struct redis_command *command)
 		(void)snprintf(c->words, sizeof c->words, "%s", reply->str);
 }
 
-/* As if nothing had been submitted yet. */
-static inline void rig_fresh(struct rig_command *c)
+void rig_fresh(struct rig_command *c)
 {
 	memset(&c->command, 0, sizeof c->command);
 	c->command.done = rig_done;
@@ -251,7 +216,7 @@ static inline void rig_fresh(struct rig_command *c)
 	c->words[0] = 0;
 }
 
-static inline void rig_get(struct rig_command *c, const struct block *b)
+void rig_get(struct rig_command *c, const struct block *b)
 {
 	const uint32_t room = (b->shape.image_bytes + IMAGE_ALIGN - 1) / IMAGE_ALIGN * IMAGE_ALIGN;
 
@@ -268,26 +233,26 @@ static inline void rig_get(struct rig_command *c, const struct block *b)
 	redis_command_get(&c->command, b->name, strlen(b->name));
 }
 
-static inline void rig_set(struct rig_command *c, const struct block *b, uint64_t ttl_ms)
+void rig_set(struct rig_command *c, const struct block *b, uint64_t ttl_ms)
 {
 	rig_fresh(c);
 	assert_int_equal(redis_command_set(&c->command, b->name, strlen(b->name), b->image, &b->shape, &redis_test_seal,
 					   ttl_ms), 0);
 }
 
-static inline void rig_exists(struct rig_command *c, const struct block *b)
+void rig_exists(struct rig_command *c, const struct block *b)
 {
 	rig_fresh(c);
 	redis_command_exists(&c->command, b->name, strlen(b->name));
 }
 
-static inline void rig_submit(struct rig *r, struct rig_command *c)
+void rig_submit(struct rig *r, struct rig_command *c)
 {
 	assert_int_equal(redis_conn_submit(r->conn, &c->command), 0);
 	assert_int_equal(c->dones, 0);
 }
 
-static inline void rig_wait(struct rig *r, struct rig_command *c)
+void rig_wait(struct rig *r, struct rig_command *c)
 {
 	const uint64_t until = rig_in_ms((RIG_PATIENCE_S + 10) * 1000);
 
@@ -299,15 +264,14 @@ static inline void rig_wait(struct rig *r, struct rig_command *c)
 	assert_int_equal(c->dones, 1);
 }
 
-static inline int rig_do(struct rig *r, struct rig_command *c)
+int rig_do(struct rig *r, struct rig_command *c)
 {
 	rig_submit(r, c);
 	rig_wait(r, c);
 	return c->command.status;
 }
 
-/* In the buffer: the image, its padding zero, and nothing written behind it. */
-static inline void rig_has(const struct rig_command *c, const struct block *b)
+void rig_has(const struct rig_command *c, const struct block *b)
 {
 	const uint32_t room = (b->shape.image_bytes + IMAGE_ALIGN - 1) / IMAGE_ALIGN * IMAGE_ALIGN;
 
@@ -319,16 +283,14 @@ static inline void rig_has(const struct rig_command *c, const struct block *b)
 		assert_int_equal(c->buffer[i], RIG_POISON);
 }
 
-static inline void rig_is_poison(const struct rig_command *c)
+void rig_is_poison(const struct rig_command *c)
 {
 	for (uint32_t i = 0; i < c->allocated; i++)
 		assert_int_equal(c->buffer[i], RIG_POISON);
 }
 
-static inline void rig_forget(struct rig_command *c)
+void rig_forget(struct rig_command *c)
 {
 	free(c->buffer);
 	c->buffer = NULL;
 }
-
-#endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib_redis_conn.h - one connection on the test's own loop, commands that note how they ended, and
+ * images of random shape. Buffers are larger than what may be written to them and poisoned, so that
+ * a byte too far is seen.
+ */
+#ifndef KVTIER_TESTS_LIB_REDIS_CONN_H
+#define KVTIER_TESTS_LIB_REDIS_CONN_H
+
+#include <errno.h>
+#include <hiredis/hiredis.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "daemon/base/container_of.h"
+#include "daemon/base/loop.h"
+#include "tiers/redis/conn/redis_conn.h"
+#include "lib_redis.h"
+#include "lib_tls.h"
+#include "random.h"
+
+enum { RIG_POISON = 0xa5, RIG_GUARD = 8192, RIG_MAX_VALUE = 8 << 20, RIG_PATIENCE_S = 60 };
+
+/* The connections opened next have it; NULL: none. rig_tls_begin() sets it, rig_tls_end() removes
+ * the files as well. */
+extern struct redis_tls *rig_tls;
+
+void rig_tls_begin(const struct tls_files *files);
+void rig_tls_end(struct tls_files *files);
+
+/* Group fixtures: a redis-server of the test's own, at rig_server. With TLS (the files of
+ * tls_group) connections that are opened afterwards have it, too. */
+extern struct redis_server rig_server;
+int rig_server_start(void **state);
+int rig_server_start_with_tls(void **state);
+int rig_server_stop(void **state);
+
+struct rig {
+	struct loop *loop;
+	struct loop_timer tick;
+	struct redis_conn *conn;
+	uint32_t changes;
+};
+
+/* A block and its image, as it lies in memory. */
+struct block {
+	struct image_geometry geometry;
+	struct image_identity identity;
+	struct image_shape shape;
+	uint8_t *image;
+	char name[80];
+};
+
+struct rig_command {
+	struct redis_command command;
+	struct redis_value value;
+	uint8_t *buffer;		/* room for the largest, and a guard */
+	uint32_t allocated;
+	uint32_t dones;
+	long long integer;		/* of the reply */
+	char words[128];		/* likewise */
+};
+
+uint64_t rig_now(void);
+uint64_t rig_in_ms(uint64_t ms);
+
+/* --- the loop --- */
+
+/* Lets the loop run for so long. */
+void rig_run(struct rig *r, uint64_t ms);
+/* of rig.tick, where a test makes the rig by hand */
+void rig_tick(struct loop_timer *timer);
+
+void rig_changed(struct redis_conn *c, void *rig);	/* changed() of the connections */
+/* Fails the test after a minute, or if the connection dies instead. */
+void rig_state_becomes(struct rig *r, enum redis_conn_state state);
+/* open_to() begins to connect; open() waits until it is UP, without a password. */
+void rig_open_to(struct rig *r, const char *address, const char *username, const char *password);
+void rig_open(struct rig *r, const char *address);
+void rig_close(struct rig *r);
+const char *rig_why(struct rig *r, int *ret_why);
+
+/* --- blocks --- */
+
+struct block block_of(const struct image_geometry *geometry, enum image_codec codec,
+		      struct random *random);
+/* Planes with scales, and opaque bytes that make it any length up to max_opaque more. */
+struct block block_make(struct random *random, uint32_t max_opaque);
+/* The packed image; ret of shape.packed_bytes. */
+void block_pack(const struct block *b, uint8_t *ret);
+/* The value as Redis has it; ret of block_bytes(). */
+void block_value(const struct block *b, uint8_t *ret);
+uint32_t block_bytes(const struct block *b);
+void block_free(struct block *b);
+
+/* --- commands: filled, submitted, waited for until done() ran --- */
+
+void rig_done(struct redis_command *command);	/* done() of each: notes how it ended */
+/* As if nothing had been submitted yet. */
+void rig_fresh(struct rig_command *c);
+void rig_get(struct rig_command *c, const struct block *b);
+void rig_set(struct rig_command *c, const struct block *b, uint64_t ttl_ms);
+void rig_exists(struct rig_command *c, const struct block *b);
+void rig_submit(struct rig *r, struct rig_command *c);
+void rig_wait(struct rig *r, struct rig_command *c);
+int  rig_do(struct rig *r, struct rig_command *c);	/* both; the status */
+/* In the buffer: the image, its padding zero, and nothing written behind it. */
+void rig_has(const struct rig_command *c, const struct block *b);
+void rig_is_poison(const struct rig_command *c);
+void rig_forget(struct rig_command *c);
+
+#endif
