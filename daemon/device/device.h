@@ -33,6 +33,7 @@
 #include <stdbool.h>
 
 #include "client/wire.h"
+#include "daemon/base/workers.h"
 #include "kernels/kernels.h"
 
 struct loop;
@@ -86,6 +87,7 @@ struct device_job {
 	uint8_t out_codec_k, out_codec_v;	/* of the image encoded or decoded */
 	/* private to device.c and the implementation */
 	struct device *device;
+	struct work work;
 	struct device_job *next;
 	struct device_run *run;	/* what is done of it */
 	uint8_t in_flight;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_cpu.c - the device for engines whose pages are in host memory: a pool of worker threads that
- * run kernels/ between a client's mapped memfd and a host slot.
+ * device_cpu.c - the device for engines whose pages are in host memory: workers that run kernels/ between a client's
+ * mapped memfd and a host slot.
  *
- *	core: submit --turns--> worker: encode | verify, decode, in pieces --done list, eventfd--> core: done
+ *	core: submit --turns--> worker: encode | verify, decode, in pieces --workers.h--> core: done
  *	                 ^------ others wait, quantum over --'
  *
  * Invariants
@@ -16,22 +16,18 @@
  *      are freed by it; nobody who wants to map something waits for all of it.
  *   C5 clients have turns (device_turns.h): a worker goes on with a job as long as no other client's waits, and else
  *      for a quantum of time. It cannot stop inside a piece (kernels.h).
- * The one lock guards turns, done and stopping. Take no locks while holding it.
+ * Turns are guarded by the workers' lock.
  */
 #include "device.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -60,26 +56,12 @@ enum {
 struct cpu {
 	struct device base;
 	const struct codec_kernels *kernels;
-	struct loop_watch watch;		/* eventfd */
-	struct loop_poller poller;		/* finds completions without the kernel while the core spins */
-	uint32_t n_workers;
+	struct workers *workers;
 	int guard;				/* guard.h: of all regions */
-	pthread_t workers[MAX_WORKERS];
 	uint8_t *scratch;			/* CODEC_SCRATCH_BYTES a worker */
-	uint32_t next_worker;			/* numbers the workers as they start */
-
-	pthread_mutex_t lock;
-	pthread_cond_t more;
-	bool stopping;
-	struct device_turns turns;		/* jobs that wait */
-	struct device_job *done, **done_end;
-	uint32_t done_count;
-	bool signalled;				/* eventfd written since the core last drained */
-
+	struct device_turns turns;		/* jobs that wait; the workers' lock guards it */
 	uint32_t shown_clients, shown_first;	/* of turns; atomic: read without the lock */
-	uint64_t unsaid_since;			/* jobs are done of which the core was not told; 0: none. Atomic */
-
-	struct device_run *runs;		/* depth of them */
+	struct device_run *runs;		/* one a job */
 	struct device_run **free_runs;		/* the core's */
 	uint32_t n_free_runs;
 };
@@ -88,6 +70,49 @@ static struct cpu *cpu_of(struct device *device)
 {
 	return (struct cpu *)(void *)device;
 }
+
+static struct device_job *job_of(struct work *work)
+{
+	return container_of(work, struct device_job, work);
+}
+
+/* --- turns: with the workers' lock held --- */
+
+/* What a worker looks at between pieces, without the lock. */
+static void show_turns(struct cpu *c)
+{
+	__atomic_store_n(&c->shown_clients, c->turns.n_clients, __ATOMIC_RELAXED);
+	__atomic_store_n(&c->shown_first, c->turns.first ? c->turns.first->client : 0, __ATOMIC_RELAXED);
+}
+
+static void put(void *arg, struct work *work)
+{
+	struct cpu *c = arg;
+
+	device_turns_add(&c->turns, job_of(work));
+	show_turns(c);
+}
+
+static void put_back(void *arg, struct work *work)
+{
+	device_turns_return(&((struct cpu *)arg)->turns, job_of(work));
+}
+
+static struct work *take(void *arg)
+{
+	struct cpu *c = arg;
+	struct device_job *job = device_turns_take(&c->turns);
+
+	show_turns(c);
+	return job ? &job->work : NULL;
+}
+
+static bool more(void *arg, const struct work *ended)
+{
+	return device_turns_wait(&((struct cpu *)arg)->turns, container_of(ended, struct device_job, work)->client);
+}
+
+static const struct workers_order turns_order = { .put = put, .put_back = put_back, .take = take, .more = more };
 
 /* --- worker side --- */
 
@@ -99,64 +124,11 @@ static uint64_t clock_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void wake_core(const struct cpu *c)
-{
-	const uint64_t one = 1;
-
-	/* The daemon's own eventfd: it cannot be full, since only `signalled` edges write it. */
-	(void)!write(c->watch.fd, &one, sizeof one);
-}
-
-/* With the lock held: what a worker looks at between pieces, without it. */
-static void show_turns(struct cpu *c)
-{
-	__atomic_store_n(&c->shown_clients, c->turns.n_clients, __ATOMIC_RELAXED);
-	__atomic_store_n(&c->shown_first, c->turns.first ? c->turns.first->client : 0, __ATOMIC_RELAXED);
-}
-
 static bool others_wait(const struct cpu *c, uint32_t client)
 {
 	const uint32_t n = __atomic_load_n(&c->shown_clients, __ATOMIC_RELAXED);
 
 	return n > 1 || (n == 1 && __atomic_load_n(&c->shown_first, __ATOMIC_RELAXED) != client);
-}
-
-/* With the lock held: wakes the core, which it lets go of for that. */
-static void wake_locked(struct cpu *c)
-{
-	c->signalled = true;
-	__atomic_store_n(&c->unsaid_since, 0, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&c->lock);
-	wake_core(c);
-	pthread_mutex_lock(&c->lock);
-}
-
-/* With the lock held. */
-static void finish(struct cpu *c, struct device_job *job)
-{
-	job->next = NULL;
-	*c->done_end = job;
-	c->done_end = &job->next;
-	c->done_count++;
-	if (c->signalled)
-		return;
-	if (c->done_count >= WAKE_BATCH || !device_turns_wait(&c->turns, job->client))
-		wake_locked(c);
-	else if (c->done_count == 1)
-		__atomic_store_n(&c->unsaid_since, clock_ns(), __ATOMIC_RELAXED);
-}
-
-/* Jobs take long: the core learns now of those that are done. */
-static void wake_late(struct cpu *c, uint64_t now)
-{
-	const uint64_t since = __atomic_load_n(&c->unsaid_since, __ATOMIC_RELAXED);
-
-	if (since == 0 || now < since + WAKE_LATE_NS)
-		return;
-	pthread_mutex_lock(&c->lock);
-	if (c->done_count > 0 && !c->signalled)
-		wake_locked(c);
-	pthread_mutex_unlock(&c->lock);
 }
 
 struct piece {
@@ -192,81 +164,34 @@ static bool work_on(struct cpu *c, struct device_job *job, uint8_t *scratch)
 		if (others && now - turn >= QUANTUM_NS)
 			return false;
 		if (look)
-			wake_late(c, now);
+			workers_tell(c->workers, now);
 		job->status = guard_run(run_piece, &(struct piece){ job->run, look ? now : 0, scratch });
 		if (job->status != CODEC_MORE)
 			return true;
 	}
 }
 
-static void *work(void *arg)
+static enum work_end run(struct work *work, uint32_t thread)
 {
-	struct cpu *c = arg;
-	struct device_job *job;
-	uint8_t *scratch;
+	struct device_job *job = job_of(work);
+	struct cpu *c = cpu_of(job->device);
 
-	pthread_mutex_lock(&c->lock);
-	scratch = c->scratch + (size_t)c->next_worker++ * CODEC_SCRATCH_BYTES;
-	for (;;) {
-		bool ended;
-
-		while (!(job = device_turns_take(&c->turns)) && !c->stopping)
-			pthread_cond_wait(&c->more, &c->lock);
-		if (!job)
-			break;
-		show_turns(c);
-		pthread_mutex_unlock(&c->lock);
-		ended = work_on(c, job, scratch);
-		if (!ended)
-			device_run_leave(job->run);
-		pthread_mutex_lock(&c->lock);
-		if (ended)
-			finish(c, job);
-		else
-			device_turns_return(&c->turns, job);
-	}
-	pthread_mutex_unlock(&c->lock);
-	return NULL;
+	if (work_on(c, job, c->scratch + (size_t)thread * CODEC_SCRATCH_BYTES))
+		return WORK_ENDED;
+	device_run_leave(job->run);
+	return WORK_AGAIN;
 }
 
 /* --- core side --- */
 
-static bool drain(struct cpu *c)
+static void done(struct work *work)
 {
-	struct device_job *list;
+	struct device_job *job = job_of(work);
+	struct cpu *c = cpu_of(job->device);
 
-	pthread_mutex_lock(&c->lock);
-	list = c->done;
-	c->done = NULL;
-	c->done_end = &c->done;
-	c->done_count = 0;
-	c->signalled = false;
-	__atomic_store_n(&c->unsaid_since, 0, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&c->lock);
-	for (struct device_job *job = list, *next; job; job = next) {
-		next = job->next;
-		c->free_runs[c->n_free_runs++] = job->run;
-		job->run = NULL;
-		device_complete(job);
-	}
-	return list != NULL;
-}
-
-static void on_event(struct loop_watch *watch, uint32_t events)
-{
-	struct cpu *c = container_of(watch, struct cpu, watch);
-	uint64_t count;
-
-	(void)events;
-	(void)!read(watch->fd, &count, sizeof count);
-	(void)drain(c);
-}
-
-static bool on_poll(struct loop_poller *poller)
-{
-	struct cpu *c = container_of(poller, struct cpu, poller);
-
-	return c->base.in_flight > 0 && drain(c);
+	c->free_runs[c->n_free_runs++] = job->run;
+	job->run = NULL;
+	device_complete(job);
 }
 
 static void cpu_close(struct device *device)
@@ -275,42 +200,13 @@ static void cpu_close(struct device *device)
 
 	if (!c)
 		return;
-	pthread_mutex_lock(&c->lock);
-	c->stopping = true;
-	pthread_cond_broadcast(&c->more);
-	pthread_mutex_unlock(&c->lock);
-	for (uint32_t i = 0; i < c->n_workers; i++)
-		pthread_join(c->workers[i], NULL);
-	if (c->watch.fd >= 0) {
-		loop_poller_remove(c->base.loop, &c->poller);
-		loop_remove(c->base.loop, &c->watch);
-		(void)close(c->watch.fd);
-	}
-	pthread_cond_destroy(&c->more);
-	pthread_mutex_destroy(&c->lock);
+	workers_close(c->workers);
 	guard_close(c->guard);
 	free(c->scratch);
 	device_turns_close(&c->turns);
 	free(c->runs);
 	free(c->free_runs);
 	free(c);
-}
-
-static int start_threads(struct cpu *c, uint32_t n)
-{
-	sigset_t all, before;
-	int r = 0;
-
-	sigfillset(&all);	/* signals are the core's (signalfd)... */
-	sigdelset(&all, SIGBUS);	/* ...but for guard.c's */
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	while (c->n_workers < n && r == 0) {
-		r = pthread_create(&c->workers[c->n_workers], NULL, work, c);
-		if (r == 0)
-			c->n_workers++;
-	}
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return -r;
 }
 
 static uint32_t usable_cpus(void)
@@ -337,54 +233,45 @@ static int make_jobs(struct cpu *c, uint32_t depth)
 	return 0;
 }
 
+static int open_parts(struct cpu *c, const struct device_conf *conf)
+{
+	const uint32_t threads = conf->workers ? conf->workers : usable_cpus();
+	const uint32_t depth = conf->depth + conf->own_depth;
+	const struct workers_conf workers = {
+		.loop = c->base.loop, .threads = threads < MAX_WORKERS ? threads : MAX_WORKERS, .keep = MAX_WORKERS,
+		.depth = depth, .wake_batch = WAKE_BATCH, .late_ns = WAKE_LATE_NS, .order = &turns_order, .order_arg = c,
+	};
+	int r = guard_open(&c->guard);
+
+	if (r)
+		return r;
+	c->base.guarded = c->guard >= 0;
+	c->kernels = codec_kernels(conf->kernels);
+	if (!c->kernels || conf->depth == 0)
+		return -EINVAL;
+	c->scratch = aligned_alloc(4096, (size_t)workers.threads * CODEC_SCRATCH_BYTES);
+	if (c->scratch)
+		vault_hide(c->scratch, (size_t)workers.threads * CODEC_SCRATCH_BYTES);
+	if (!c->scratch || make_jobs(c, depth) || device_turns_open(&c->turns, depth))
+		return -ENOMEM;
+	return workers_open(&workers, &c->workers);
+}
+
 static int cpu_open(const struct device_conf *conf, struct loop *loop, struct device **ret)
 {
 	struct cpu *c = calloc(1, sizeof *c);
-	uint32_t workers = conf->workers ? conf->workers : usable_cpus();
-	const uint32_t depth = conf->depth + conf->own_depth;
 	int r;
 
 	if (!c)
 		return -ENOMEM;
-	if (workers > MAX_WORKERS)
-		workers = MAX_WORKERS;
 	c->base.ops = &device_cpu_ops;
 	c->base.loop = loop;
-	c->done_end = &c->done;
-	c->watch.fd = c->guard = -1;
-	c->watch.ready = on_event;
-	c->poller.poll = on_poll;
-	pthread_mutex_init(&c->lock, NULL);
-	pthread_cond_init(&c->more, NULL);
-	r = guard_open(&c->guard);
+	c->guard = -1;
+	r = open_parts(c, conf);
 	if (r)
-		goto fail;
-	c->base.guarded = c->guard >= 0;
-	r = -EINVAL;
-	c->kernels = codec_kernels(conf->kernels);
-	if (!c->kernels || conf->depth == 0)
-		goto fail;
-	r = -ENOMEM;
-	c->scratch = aligned_alloc(4096, (size_t)workers * CODEC_SCRATCH_BYTES);
-	if (c->scratch)
-		vault_hide(c->scratch, (size_t)workers * CODEC_SCRATCH_BYTES);
-	if (!c->scratch || make_jobs(c, depth) || device_turns_open(&c->turns, depth))
-		goto fail;
-	c->watch.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (c->watch.fd < 0) {
-		r = -errno;
-		goto fail;
-	}
-	loop_poller_add(loop, &c->poller);
-	r = loop_add(loop, &c->watch, EPOLLIN);
-	if (r == 0)
-		r = start_threads(c, workers);
-	if (r)
-		goto fail;
-	*ret = &c->base;
-	return 0;
-fail:
-	cpu_close(&c->base);
+		cpu_close(&c->base);
+	else
+		*ret = &c->base;
 	return r;
 }
 
@@ -467,14 +354,14 @@ static void cpu_release(struct device *device, struct device_region *region)
 static int cpu_submit(struct device *device, struct device_job *job)
 {
 	struct cpu *c = cpu_of(device);
+	int r;
 
 	job->run = c->free_runs[--c->n_free_runs];
 	device_run_begin(job->run, c->kernels, job);
-	pthread_mutex_lock(&c->lock);
-	device_turns_add(&c->turns, job);
-	show_turns(c);
-	pthread_cond_signal(&c->more);
-	pthread_mutex_unlock(&c->lock);
+	job->work.run = run;
+	job->work.done = done;
+	r = workers_submit(c->workers, &job->work);
+	assert(r == 0);		/* device.c refuses more than both depths */
 	return 0;
 }
 
