@@ -23,7 +23,7 @@
 #include "daemon/base/container_of.h"
 #include "daemon/config/config.h"
 #include "daemon/config/config_redis.h"
-#include "daemon/front/conn.h"
+#include "daemon/front/server.h"
 #include "daemon/store/copies.h"
 #include "daemon/admin/ctl.h"
 #include "daemon/admin/gauges.h"

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/front/conn.h"
+#include "daemon/front/server.h"
 #include "daemon/base/log.h"
 
 enum {

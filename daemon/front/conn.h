@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conn.h - listening socket and connections: handshake, rings, spaces, death. Core thread only.
+ * conn.h - one connection: handshake, control messages, submission ring, spaces, death. server.h has all of them.
+ * Core thread only.
  *
  *	accept -> GREETING --HELLO--> OPEN --HUP, pidfd, violation, shutdown--> DYING --no requests left--> ENDED
  *	             `------5 s, bad HELLO-----------------------------------------^	       | unmapped,
@@ -61,36 +62,14 @@ struct conn {
 	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
 };
 
-int  server_open(struct kvtierd *d, struct server **ret, char *text, size_t n);
-/* Stops listening and cuts every connection; they drain, and then close, while the loop runs on. */
-void server_shutdown(struct server *server);
-bool server_busy(const struct server *server);		/* connections drain, or helpers are at work; NULL: no */
-void server_close(struct server *server);		/* after shutdown, and no longer busy; NULL is fine */
-uint32_t server_connections(const struct server *server);
-void server_sample(struct server *server);		/* lookup counters -> stats; a few times a second */
-const char *server_tenant(const struct server *server);
-
-/* Calls fn for each connection, the dying ones included. */
-void server_each(const struct server *server, void (*fn)(void *arg, const struct conn *conn), void *arg);
-
-/* For op.c: the client asked to be told through its socket. */
-void conn_wake(struct conn *conn);
-
-/* For `kvtierctl clients`: one row per connection, in order of arrival. */
-struct conn_row {
-	uint32_t id;
-	pid_t    pid;
-	uid_t    uid;
-	char     name[64];
-	char     tenant[32];
-	uint32_t spaces, regions, ops;		/* open, registered, outstanding */
-	uint64_t pages;				/* of these ops: what the daemon may still touch */
-	bool     ending;			/* cut; its socket closes when the last page is let go */
-	uint64_t region_bytes;
-	bool     shared, staged;		/* how its pages are reached; both false: no regions */
-	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
-	uint64_t age_ns;
-};
-bool server_row(const struct server *server, uint32_t position, struct conn_row *ret);	/* false: past the end */
+/* c is zeroed but for what server.c knows of the peer. fd and pidfd (-1: none) become the connection's on success
+ * only. 0 or -errno. */
+int  conn_start(struct conn *c, int fd, int pidfd);
+void conn_kill(struct conn *c);				/* -> DYING; any state is fine */
+void conn_look(struct conn *c);				/* takes what packets there are */
+void conn_turn_away(struct conn *c);			/* GREETING: somebody else needs the slot */
+bool conn_end(struct conn *c);				/* DYING and no ops left. True: nothing is left of it */
+void conn_wake(struct conn *c);				/* the client asked to be told through its socket */
+void conn_share(const struct conn *c, struct intake_share *ret);	/* what its regions take of the daemon */
 
 #endif

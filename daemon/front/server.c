@@ -29,6 +29,7 @@
 #include "daemon/base/container_of.h"
 #include "daemon/kvtierd.h"
 #include "daemon/op/op.h"
+#include "conn.h"
 #include "slots.h"
 
 #ifndef SO_PEERPIDFD

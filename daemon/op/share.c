@@ -25,6 +25,7 @@
 
 #include "daemon/config/config.h"
 #include "daemon/front/conn.h"
+#include "daemon/front/server.h"
 #include "daemon/kvtierd.h"
 #include "part.h"
 

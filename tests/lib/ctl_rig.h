@@ -31,7 +31,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "daemon/front/conn.h"
+#include "daemon/front/server.h"
 #include "daemon/store/copies.h"
 #include "daemon/admin/ctl.h"
 #include "daemon/kvtierd.h"
