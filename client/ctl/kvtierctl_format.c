@@ -16,6 +16,7 @@
 #include "daemon/config/config.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/nvme/nvme_format.h"
+#include "tiers/nvme/nvme_make_store.h"
 #include "kvtierctl.h"
 
 enum { DEFAULT_SEGMENT_BYTES = 64 << 20 };
@@ -209,7 +210,7 @@ static int make(struct format *format, const struct context *context)
 	if (format->segment_bytes == 0)
 		format->segment_bytes = config_fit_segment(format->bytes, DEFAULT_SEGMENT_BYTES);
 	format->progress.what = "format";
-	r = nvme_format_path(format->path, format->bytes, (uint32_t)format->segment_bytes, format->prewrite,
+	r = nvme_make_store(format->path, format->bytes, (uint32_t)format->segment_bytes, format->prewrite,
 			     on_progress, format, text, sizeof(text));
 	progress_end(&format->progress);
 	if (r < 0) {

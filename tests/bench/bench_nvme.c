@@ -24,6 +24,7 @@
 #include "daemon/base/loop.h"
 #include "tiers/io/io.h"
 #include "tiers/nvme/nvme.h"
+#include "tiers/nvme/nvme_make_store.h"
 #include "bench_disk.h"
 #include "tests/lib/random.h"
 
@@ -353,7 +354,7 @@ static int open_all(struct rig *rig, char *note, size_t n)
 	if (r == 0 && rig->c->way == WAY_IO)
 		r = open_io(rig);
 	if (r == 0 && rig->c->way == WAY_TIER)
-		r = nvme_format_path(rig->disk.path, store_bytes, SEGMENT_BYTES, false, NULL, NULL, text, sizeof text);
+		r = nvme_make_store(rig->disk.path, store_bytes, SEGMENT_BYTES, false, NULL, NULL, text, sizeof text);
 	if (r == 0 && rig->c->way == WAY_TIER)
 		r = open_tier(rig, text, sizeof text);
 	if (r && text[0])

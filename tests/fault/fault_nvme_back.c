@@ -8,6 +8,7 @@
  * Both I/O engines, where these matter.
  */
 #include "tests/lib/lib_nvme_tier.h"
+#include "tiers/nvme/nvme_make_store.h"
 
 #include <dirent.h>
 #include <sys/file.h>
@@ -214,7 +215,7 @@ static void nothing_is_closed_under_an_io(void **state)
 static void another_store_is_refused(void **state)
 {
 	(void)state;
-	assert_int_equal(nvme_format_path(other, SITE_BYTES, KIT_SEGMENT, false, NULL, NULL, site.text, sizeof(site.text)), 0);
+	assert_int_equal(nvme_make_store(other, SITE_BYTES, KIT_SEGMENT, false, NULL, NULL, site.text, sizeof(site.text)), 0);
 	is_refused(other, "not its store");
 }
 

@@ -5,6 +5,7 @@
  * Method: each thing is put there, its bytes compared before and after. Also kvtierctl's way of making a store.
  */
 #include "tests/lib/lib_nvme_tier.h"
+#include "tiers/nvme/nvme_make_store.h"
 
 #include <signal.h>
 #include <sys/file.h>
@@ -334,7 +335,7 @@ static void a_file_in_use_is_refused(void **state)
 	fd = open(site.path[0], O_RDONLY | O_CLOEXEC);
 	assert_int_equal(flock(fd, LOCK_EX), 0);
 	refused("in use by another kvtierd");
-	assert_int_equal(nvme_format_path(site.path[0], 0, KIT_SEGMENT, false, NULL, NULL, site.text, sizeof(site.text)),
+	assert_int_equal(nvme_make_store(site.path[0], 0, KIT_SEGMENT, false, NULL, NULL, site.text, sizeof(site.text)),
 			 -EBUSY);
 	(void)close(fd);
 	site_start(&site);
@@ -354,7 +355,7 @@ static void progress(void *arg, uint64_t done, uint64_t total)
 static int format(uint64_t bytes, bool prewrite)
 {
 	told = 0;
-	return nvme_format_path(site.path[0], bytes, KIT_SEGMENT, prewrite, progress, &site, site.text, sizeof(site.text));
+	return nvme_make_store(site.path[0], bytes, KIT_SEGMENT, prewrite, progress, &site, site.text, sizeof(site.text));
 }
 
 static void format_makes_a_store_whatever_was_there(void **state)

@@ -110,18 +110,14 @@ int  nvme_purge(struct tier *t, const uint8_t tenant[NVME_TENANT_BYTES], void (*
 /* As nvme_log_flush() on every disk that takes writes. One that is in trouble makes it -EIO: what it was given before
  * may not be synced. */
 int  nvme_flush(struct tier *t, bool last, void (*done)(void *arg, int status), void *arg);
+/* No disk is in trouble that may pass. Writes given to a disk in trouble are synced only when it is back, so a flush
+ * waits for it; a disk that is out for good, or was never up, has none of our writes. */
+bool nvme_answers(const struct tier *t);
+/* How much is left of the write budget's reserve: 0 to 100, the mean of all disks; 100: there is no budget. */
+uint32_t nvme_budget_percent(const struct tier *t);
 /* Nothing is in the hands of a disk: tier_close() is possible. */
 bool nvme_idle(const struct tier *t);
 void nvme_status(const struct tier *t, struct nvme_tier_status *ret);
 bool nvme_row(const struct tier *t, uint32_t i, struct nvme_disk_row *ret);	/* false: no such */
-
-/*
- * For `kvtierctl format`, without a loop or a daemon: makes an empty store of `bytes` at path, whatever is there.
- * A file is made if absent and reserved (fallocate); prewrite: written once in full. bytes 0: a block device's or an
- * existing file's size. progress (may be NULL): bytes done of total. 0 or -errno with a sentence (n >=
- * NVME_TEXT_BYTES): -EBUSY: a daemon has it open.
- */
-int  nvme_format_path(const char *path, uint64_t bytes, uint32_t segment_bytes, bool prewrite,
-		      void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg, char *text, size_t n);
 
 #endif

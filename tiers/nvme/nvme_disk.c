@@ -18,6 +18,8 @@
 
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
+#include "nvme_opening.h"
+#include "nvme_transfer.h"
 
 enum { FAILURES = 3 };		/* in a row, of an error that may be one bad sector */
 
@@ -169,6 +171,45 @@ static uint64_t medium_now(struct nvme_medium *medium)
 	return loop_now(disk_of(medium)->loop);
 }
 
+/* --- the block table, as the log sees it: the log's locations are the table's extents --- */
+
+static bool table_found(void *arg, const struct nvme_entry *entry, uint64_t location)
+{
+	const struct nvme_disk *d = arg;
+	struct extent where;
+
+	nvme_location_extent(location, &where);
+	return d->conf->events.found(d->conf->events.arg, entry, &where);
+}
+
+static enum nvme_answer table_ask(void *arg, const struct nvme_entry *entry, uint64_t location, uint64_t *ret_tick)
+{
+	const struct nvme_disk *d = arg;
+	struct extent where;
+
+	nvme_location_extent(location, &where);
+	return d->conf->events.ask(d->conf->events.arg, entry, &where, ret_tick);
+}
+
+static bool table_moved(void *arg, const struct nvme_entry *entry, uint64_t from, uint64_t to, uint64_t *ret_tick)
+{
+	const struct nvme_disk *d = arg;
+	struct extent old, new;
+
+	nvme_location_extent(from, &old);
+	nvme_location_extent(to, &new);
+	return d->conf->events.moved(d->conf->events.arg, entry, &old, &new, ret_tick);
+}
+
+static void table_dropped(void *arg, const struct nvme_entry *entry, uint64_t location)
+{
+	const struct nvme_disk *d = arg;
+	struct extent where;
+
+	nvme_location_extent(location, &where);
+	d->conf->events.dropped(d->conf->events.arg, entry, &where);
+}
+
 /* --- start --- */
 
 /* What format or the operator must mend; anything else may pass. */
@@ -205,7 +246,10 @@ static void table_ready(void *arg, int status)
 
 static void start_log(struct nvme_disk *d)
 {
-	struct nvme_table table;
+	const struct nvme_table table = {
+		.arg = d, .found = table_found, .ask = table_ask, .moved = table_moved, .dropped = table_dropped,
+		.ready = table_ready,
+	};
 	struct nvme_conf conf = {
 		.disk_bytes = d->file.bytes,
 		.bytes = d->conf->bytes,
@@ -216,8 +260,6 @@ static void start_log(struct nvme_disk *d)
 	};
 	char text[NVME_TEXT_BYTES];
 
-	nvme_disk_table(d, &table);
-	table.ready = table_ready;
 	if (d->file.blank && getrandom(conf.uuid, sizeof(conf.uuid), 0) != sizeof(conf.uuid)) {
 		refuse(d, "the system has no random numbers");
 		return;
@@ -289,7 +331,7 @@ void nvme_disk_open(struct nvme_disk *d)
 		refuse(d, "not enough memory");
 		return;
 	}
-	if (nvme_file_open_within(d->path, d->conf->bytes, patience_ns, &d->file, d->text, sizeof(d->text))) {
+	if (nvme_opening_wait(d->path, d->conf->bytes, patience_ns, &d->file, d->text, sizeof(d->text))) {
 		d->file.fd = -1;
 		d->for_good = true;
 		set_state(d, TIER_OFFLINE);
@@ -307,7 +349,7 @@ void nvme_disk_close(struct nvme_disk *d)
 	if (!d->loop)
 		return;
 	assert(nvme_disk_idle(d));
-	nvme_file_return_leave(d->opening);
+	nvme_opening_leave(d->opening);
 	nvme_transfers_close(d);
 	nvme_log_free(d->log);
 	if (d->io) {
@@ -422,7 +464,7 @@ static void open_again(struct nvme_disk *d)
 	if (d->file.fd >= 0 && io_file_remove(d->io, d->io_file))	/* the disk has something in its hands */
 		return;
 	nvme_file_close(&d->file);
-	if (nvme_file_return_begin(d->path, &d->opening))
+	if (nvme_opening_begin(d->path, &d->opening))
 		plan_probe(d);
 }
 
@@ -430,7 +472,7 @@ static void look_whether_opened(struct nvme_disk *d)
 {
 	char text[NVME_TEXT_BYTES] = "";
 	struct nvme_file file = { .fd = -1 };
-	int r = nvme_file_return_ended(d->opening, &file, d->probe_page, text, sizeof(text));
+	int r = nvme_opening_ended(d->opening, &file, d->probe_page, text, sizeof(text));
 
 	if (r == -EINPROGRESS)
 		return;

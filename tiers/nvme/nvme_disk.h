@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvme_disk.h - one path of the NVMe tier: file, I/O engine, log, state, and the transfers on their way there.
- * Of nvme.c, nvme_status.c, nvme_disk.c, nvme_table.c and nvme_transfer.c, nobody else's. Core thread only.
+ * Core thread only.
  *
  *	nvme_disk_open ──> STARTING ──recovered, formatted──> UP <───────────── probe ok ──────────┐
  *	    │                   │ cannot be read                 │ writes fail                        │
@@ -48,20 +48,8 @@
 #include "nvme_file.h"
 
 struct loop;
-struct nvme_disk;
-
-/* An xfer on its way, or the remains of one that was given up. */
-struct nvme_transfer {
-	union {			/* first: done() gets back to us */
-		struct nvme_read read;
-		struct nvme_append append;
-	} io;
-	struct nvme_disk *disk;
-	struct xfer *x;		/* NULL: given up */
-	struct extent home;	/* of that one */
-	bool lent, is_read, cancelled;
-	struct nvme_transfer *next_free;
-};
+struct nvme_opening;
+struct nvme_transfer;
 
 struct nvme_disk {
 	struct nvme_medium medium;	/* first: the log gets back to us */
@@ -96,7 +84,7 @@ struct nvme_disk {
 	uint32_t n_transfers, cancels;	/* cancels: to be ended by the next poll */
 };
 
-/* nvme_disk.c. path, number, conf, loop and budget are set. What goes wrong goes into state and text. */
+/* path, number, conf, loop and budget are set. What goes wrong goes into state and text. */
 void nvme_disk_open(struct nvme_disk *d);
 void nvme_disk_close(struct nvme_disk *d);		/* idle; half-open and never opened is fine */
 void nvme_disk_poll(struct nvme_disk *d);
@@ -104,16 +92,5 @@ bool nvme_disk_idle(const struct nvme_disk *d);	/* nothing in its hands */
 bool nvme_disk_waits(const struct nvme_disk *d);	/* for a poll: no completion will carry it on */
 bool nvme_disk_readable(const struct nvme_disk *d);
 bool nvme_disk_writable(const struct nvme_disk *d);
-
-/* nvme_table.c. All but `ready`. */
-void nvme_disk_table(struct nvme_disk *d, struct nvme_table *ret);
-
-/* nvme_transfer.c */
-int  nvme_transfers_open(struct nvme_disk *d, uint32_t n);	/* -ENOMEM */
-void nvme_transfers_close(struct nvme_disk *d);
-int  nvme_transfer_start(struct nvme_disk *d, struct xfer *x);	/* as tier_submit() */
-bool nvme_transfer_cancel(struct nvme_disk *d, struct xfer *x);	/* it is a read, and one of ours */
-/* Reads on their way end with status now, their buffers kept: all, or those that were cancelled. */
-void nvme_transfers_give_up(struct nvme_disk *d, bool all, int status);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvme_file.h - the file or block device of one NVMe path: found, made, locked, and looked at before anything is
- * written. Blocks; at the start of the daemon and in kvtierctl only, but for a disk that comes back, which a thread
- * opens that nobody waits for.
+ * written. Every function blocks: the daemon calls nvme_file_open() in a thread of its own (nvme_opening.h), kvtierctl
+ * as it likes.
  *
  * Nothing is written here to what was there before. A file that is made here is reserved in full, and gone again
  * when that fails.
@@ -20,8 +20,6 @@ enum nvme_file_use {
 	NVME_FILE_RETURNED,	/* the daemon, which had it open before: nothing is made, nor taken for blank */
 };
 
-struct nvme_opening;
-
 struct nvme_file {
 	int fd;			/* O_DIRECT, locked for this process */
 	uint64_t bytes;
@@ -37,24 +35,10 @@ struct nvme_file {
  */
 int  nvme_file_open(const char *path, uint64_t bytes, enum nvme_file_use use, struct nvme_file *ret, char *text,
 		    size_t n);
-/* Likewise for a store, in a thread of its own. -ETIMEDOUT: not within timeout_ns; should it end after all, what it
- * opened is closed and what it made is removed. */
-int  nvme_file_open_within(const char *path, uint64_t bytes, uint64_t timeout_ns, struct nvme_file *ret, char *text,
-			   size_t n);
 /* What is left of a block device that was pulled: a size of 0. No I/O. */
 bool nvme_file_is_shell(const struct nvme_file *file);
 /* Reads both superblocks, one after the other. One that cannot be read is 0xff. 0 or -errno with a sentence. */
 int  nvme_file_supers(const struct nvme_file *file, uint8_t *ret, char *text, size_t n);
-
-/*
- * A disk that was open here comes back: opened by a thread of its own, its superblocks read. The old descriptor is
- * closed before: its lock keeps us out, too. begin: 0, -ENOMEM, -EAGAIN. ended: -EINPROGRESS: as long as that takes;
- * else as nvme_file_open(), supers as nvme_file_supers(), and `r` is gone. leave: not wanted any more; what will have
- * been opened is closed.
- */
-int  nvme_file_return_begin(const char *path, struct nvme_opening **ret);
-int  nvme_file_return_ended(struct nvme_opening *r, struct nvme_file *ret, uint8_t *supers, char *text, size_t n);
-void nvme_file_return_leave(struct nvme_opening *r);	/* NULL is fine */
 
 void nvme_file_close(struct nvme_file *file);
 /* Closes it, and removes the file if nvme_file_open() made it. */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_transfer.c - xfers as reads and appends of a log. Contract: tier.h, nvme_disk.h. Core thread only.
+ * nvme_transfer.c - see nvme_transfer.h. Core thread only.
  *
  *	free ──start──> lent ──────────────────────────── done ──> free, the xfer ends
  *	                  └── given up: the xfer ends, kept ──done──> free, release(home)
  */
+#include "nvme_transfer.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "nvme_disk.h"
 
 int nvme_transfers_open(struct nvme_disk *d, uint32_t n)
 {

@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tiers/nvme/nvme_file.h"
+#include "tiers/nvme/nvme_opening.h"
 
 enum { BYTES = 1 << 20, MS = 1000000 };
 
@@ -69,7 +69,7 @@ static void a_disk_that_answers_is_opened(void **state)
 	char text[256];
 
 	(void)state;
-	assert_int_equal(nvme_file_open_within(path, BYTES, 5000000000u, &file, text, sizeof(text)), 0);
+	assert_int_equal(nvme_opening_wait(path, BYTES, 5000000000u, &file, text, sizeof(text)), 0);
 	assert_true(file.made && file.bytes == BYTES);
 	nvme_file_close(&file);
 }
@@ -80,7 +80,7 @@ static void an_error_comes_with_its_sentence(void **state)
 	char text[256];
 
 	(void)state;
-	assert_int_equal(nvme_file_open_within(dir, BYTES, 5000000000u, &file, text, sizeof(text)), -ENOTBLK);
+	assert_int_equal(nvme_opening_wait(dir, BYTES, 5000000000u, &file, text, sizeof(text)), -ENOTBLK);
 	assert_non_null(strstr(text, "directory"));
 }
 
@@ -91,7 +91,7 @@ static void a_disk_that_stalls_is_left_and_nothing_stays(void **state)
 
 	(void)state;
 	__atomic_store_n(&held, true, __ATOMIC_SEQ_CST);
-	assert_int_equal(nvme_file_open_within(path, BYTES, 100 * MS, &file, text, sizeof(text)), -ETIMEDOUT);
+	assert_int_equal(nvme_opening_wait(path, BYTES, 100 * MS, &file, text, sizeof(text)), -ETIMEDOUT);
 	assert_non_null(strstr(text, "did not answer"));
 	assert_int_equal(access(path, F_OK), 0);	/* it is in the midst of making it */
 	__atomic_store_n(&held, false, __ATOMIC_SEQ_CST);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_open.c - nvme_file_open() by a thread of its own, because a disk that hangs would hang whoever opens it, and
- * the daemon has others to serve. At the start the asker waits a while; for a disk that comes back it looks now and
- * then whether there is an answer.
+ * nvme_opening.c - see nvme_opening.h.
  *
- *	asked ──thread ends──> answered ──> the asker takes the file
- *	   └──time is up──> left ──thread ends, some day──> the thread closes the file
+ *	ASKED ──thread ends──> ANSWERED ──> the asker takes the file, and frees the opening
+ *	   └──asker leaves──> LEFT ──thread ends, some day──> the thread closes the file, and frees the opening
  *
- * The one lock guards `state`; who finds the other's part done frees the lot.
+ * The one lock guards `state`.
  */
+#include "nvme_opening.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -17,7 +17,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "nvme_file.h"
 #include "nvme_format.h"
 
 enum open_state { ASKED, ANSWERED, LEFT };
@@ -153,8 +152,7 @@ static int take(struct nvme_opening *job, struct nvme_file *ret, char *text, siz
 	return r;
 }
 
-int nvme_file_open_within(const char *path, uint64_t bytes, uint64_t timeout_ns, struct nvme_file *ret, char *text,
-			  size_t n)
+int nvme_opening_wait(const char *path, uint64_t bytes, uint64_t timeout_ns, struct nvme_file *ret, char *text, size_t n)
 {
 	const struct timespec until = after(timeout_ns);
 	struct nvme_opening *job;
@@ -178,37 +176,37 @@ int nvme_file_open_within(const char *path, uint64_t bytes, uint64_t timeout_ns,
 	return take(job, ret, text, n);
 }
 
-int nvme_file_return_begin(const char *path, struct nvme_opening **ret)
+int nvme_opening_begin(const char *path, struct nvme_opening **ret)
 {
 	return begin(path, 0, NVME_FILE_RETURNED, ret);
 }
 
-int nvme_file_return_ended(struct nvme_opening *r, struct nvme_file *ret, uint8_t *supers, char *text, size_t n)
+int nvme_opening_ended(struct nvme_opening *o, struct nvme_file *ret, uint8_t *supers, char *text, size_t n)
 {
 	bool ended;
 
-	pthread_mutex_lock(&r->lock);
-	ended = r->state == ANSWERED;
-	pthread_mutex_unlock(&r->lock);
+	pthread_mutex_lock(&o->lock);
+	ended = o->state == ANSWERED;
+	pthread_mutex_unlock(&o->lock);
 	if (!ended)
 		return -EINPROGRESS;
-	memcpy(supers, r->supers, SUPERS_BYTES);
-	return take(r, ret, text, n);
+	memcpy(supers, o->supers, SUPERS_BYTES);
+	return take(o, ret, text, n);
 }
 
-void nvme_file_return_leave(struct nvme_opening *r)
+void nvme_opening_leave(struct nvme_opening *o)
 {
 	bool ended;
 
-	if (!r)
+	if (!o)
 		return;
-	pthread_mutex_lock(&r->lock);
-	ended = r->state == ANSWERED;
-	r->state = ended ? ANSWERED : LEFT;
-	pthread_mutex_unlock(&r->lock);
+	pthread_mutex_lock(&o->lock);
+	ended = o->state == ANSWERED;
+	o->state = ended ? ANSWERED : LEFT;
+	pthread_mutex_unlock(&o->lock);
 	if (!ended)
 		return;
-	if (!r->status)
-		nvme_file_close(&r->file);
-	job_free(r);
+	if (!o->status)
+		nvme_file_close(&o->file);
+	job_free(o);
 }

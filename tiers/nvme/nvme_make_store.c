@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_make.c - `kvtierctl format`: an empty store on a path, without loop or daemon. Contract: nvme.h. Blocks.
+ * nvme_make_store.c - see nvme_make_store.h.
  *
- * The superblocks come last: who stops it half-way has no store there, and whole zeros or old bytes behind it. What
- * an old store left in the segments names another uuid and is never believed.
+ * The superblocks are written last, so a path on which this was stopped half-way has no store. Records that an old store
+ * left in the segments name its uuid, and are never believed.
  */
+#include "nvme_make_store.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,8 +15,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "nvme.h"
 #include "nvme_file.h"
+#include "nvme_format.h"
 
 enum { CHUNK_BYTES = 4 << 20 };
 
@@ -97,8 +99,8 @@ static int make(struct making *m, uint32_t segment_bytes, bool prewrite, char *t
 	return r;
 }
 
-int nvme_format_path(const char *path, uint64_t bytes, uint32_t segment_bytes, bool prewrite,
-		     void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg, char *text, size_t n)
+int nvme_make_store(const char *path, uint64_t bytes, uint32_t segment_bytes, bool prewrite,
+		    void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg, char *text, size_t n)
 {
 	struct making m = { .progress = progress, .arg = arg };
 	bool made;
