@@ -24,6 +24,7 @@ struct shares;		/* share.c: what a client may have of parts and memory */
 struct ctl;		/* ctl.c: admin socket */
 struct copies;		/* copies.c: block table and tiers in step */
 struct writeback;	/* writeback.c: what is to be written to NVMe */
+struct flush;		/* flush.c: all of it, and synced */
 struct outbox;		/* outbox.c: what is to be written to Redis */
 struct scrub;		/* scrub.c: reads everything back */
 
@@ -42,6 +43,7 @@ struct kvtierd {
 	struct ctl *ctl;
 	struct copies *copies;
 	struct writeback *writeback;	/* NULL: no NVMe tier */
+	struct flush *flush;		/* likewise */
 	struct outbox *outbox;		/* NULL: no Redis tier */
 	struct scrub *scrub;		/* NULL: none runs */
 	uint64_t tick;			/* +1 per op: the policies' clock */

@@ -35,9 +35,9 @@
 #include "daemon/redis/outbox.h"
 #include "daemon/redis/redis_up.h"
 #include "daemon/nvme/scrub.h"
-#include "daemon/nvme/storage.h"
+#include "daemon/nvme/flush.h"
+#include "daemon/nvme/nvme_up.h"
 #include "daemon/base/vault.h"
-#include "daemon/nvme/writeback.h"
 
 enum {
 	EXIT_CONFIG = 1,		/* bad configuration or no resources: restarting will not help */
@@ -117,7 +117,7 @@ static void on_tier_drained(void *arg)
 static void drain_tiers(struct program *p)
 {
 	p->drains = 2;
-	storage_drain(&p->d, on_tier_drained, p);
+	flush_drain(&p->d, on_tier_drained, p);
 	outbox_drain(p->d.outbox, on_tier_drained, p);
 }
 
@@ -130,7 +130,7 @@ static void on_drained(struct loop_timer *timer)
 
 	if (!p->tiers_drained && (idle || late))
 		drain_tiers(p);
-	else if (!p->tiers_drained || (!late && !(idle && storage_idle(d) && !server_busy(d->server))))
+	else if (!p->tiers_drained || (!late && !(idle && nvme_up_idle(d) && !server_busy(d->server))))
 		look_again(p);
 	else {
 		p->ended = true;
@@ -339,7 +339,7 @@ static int start(struct program *p)
 	if (r == 0)
 		r = ctl_open(d, &d->ctl, p->text, sizeof p->text);
 	if (r == 0)
-		r = storage_open(d, p->text, sizeof p->text);
+		r = nvme_up(d, p->text, sizeof p->text);
 	if (r == 0)
 		r = redis_up(d, &p->redis_conf, p->text, sizeof p->text);
 	config_redis_close(&p->redis);
@@ -354,7 +354,7 @@ static void stop(struct program *p)
 	ctl_close(d->ctl);
 	ops_close(d->ops);
 	redis_down(d);
-	storage_close(d);
+	nvme_down(d);
 	devices_close(&d->devices);
 	copies_close(d->copies);
 	spaces_close(d->spaces);
@@ -389,7 +389,7 @@ static void exit_if_busy(struct program *p)
 {
 	struct kvtierd *d = &p->d;
 
-	if (ops_outstanding(d->ops) == 0 && storage_idle(d) && !d->scrub) {
+	if (ops_outstanding(d->ops) == 0 && nvme_up_idle(d) && !d->scrub) {
 		if (!server_busy(d->server))
 			return;
 		/* Everything is written. What blocks a helper is a client's descriptor, which the exit closes. */
@@ -397,13 +397,13 @@ static void exit_if_busy(struct program *p)
 		stats_close(d->stats, p->config.stats_path);
 		_exit(0);
 	}
-	if (storage_starting(d)) {
+	if (nvme_up_starting(d)) {
 		log_info("records were still being found: nothing is lost");
 		stats_close(d->stats, p->config.stats_path);
 		_exit(0);
 	}
 	log_error("%u ops and %s did not end in time: exit without them", ops_outstanding(d->ops),
-		  storage_idle(d) ? "no I/O" : "some I/O");
+		  nvme_up_idle(d) ? "no I/O" : "some I/O");
 	_exit(1);
 }
 
@@ -416,7 +416,7 @@ static int serve(struct program *p)
 	p->drained.fire = on_drained;
 	on_heartbeat(&p->heartbeat);
 	/* Records are found before engines come: the first lookup after a restart then hits. */
-	r = storage_find(d, FIND_NS);
+	r = nvme_up_find(d, FIND_NS);
 	if (r)
 		return fail(p, r, "the event loop failed: %s", strerror(-r));
 	if (!p->stopping)

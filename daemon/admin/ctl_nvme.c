@@ -16,7 +16,7 @@
 #include "ctl_commands.h"
 #include "daemon/base/log.h"
 #include "daemon/nvme/scrub.h"
-#include "daemon/nvme/writeback.h"
+#include "daemon/nvme/flush.h"
 
 enum { BAD_ROWS = 64 };	/* in one packet: at most some 300 bytes each */
 
@@ -153,7 +153,7 @@ int flush_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 
 	if (r < 0)
 		return r;
-	r = writeback_flush(d, false, flushed, request);
+	r = flush_begin(d, false, flushed, request);
 	if (r == -EBUSY)
 		snprintf(sentence, n, "another flush is under way; try again when it is done");
 	else if (r == -ENODEV)
@@ -192,7 +192,7 @@ enum ctl_progress flush_next(struct kvtierd *d, struct ctl_request *request, str
 void flush_end(struct kvtierd *d, struct ctl_request *request)
 {
 	if (!request->finished)
-		writeback_flush_cancel(d, request);
+		flush_cancel(d, request);
 }
 
 /* --- purge --- */

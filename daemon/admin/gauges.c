@@ -10,7 +10,7 @@
 #include "tiers/redis/redis.h"
 #include "daemon/store/admit.h"
 #include "daemon/kvtierd.h"
-#include "daemon/nvme/storage.h"
+#include "daemon/nvme/nvme_up.h"
 
 /* The default store could not be made or opened, as against: it is there and fails. */
 static bool never_was(const struct kvtierd *d)
@@ -166,7 +166,7 @@ void gauges_sync(struct kvtierd *d)
 	space_gauges(d);
 	op_gauges(d->stats);
 	stats_health_set(d->stats, STATS_HEALTH_STARTING, tier_state(host) == TIER_STARTING);
-	stats_health_set(d->stats, STATS_HEALTH_NVME_STARTING, storage_starting(d));
+	stats_health_set(d->stats, STATS_HEALTH_NVME_STARTING, nvme_up_starting(d));
 	stats_health_set(d->stats, STATS_HEALTH_HOST_OFFLINE, tier_state(host) == TIER_OFFLINE);
 	nvme_gauges(d);
 	redis_gauges(d);

@@ -8,12 +8,12 @@
  *	    └────────────────────────┴────────────────────── error ───────────────────┘
  *
  * Invariants
- *   W1 a block is marked queued (block.h) from writeback_add() until its write ended, so it stands in the queue once.
- *      The queue holds numbers without pins: what it finds at a number's turn may be gone, or another block; then
- *      the mark is missing, or is that of the other one, whose write is just as good.
- *   W2 while it is written a block is leased: neither evicted nor moved. At most `writes` are.
- *   W3 order is that of commits, so a parent is asked for before its children, and no child is written whose parent
- *      is not (being) written: without it nobody could find it.
+ *   W1 A block is marked queued (block.h) from writeback_add() until its write has ended, so it stands in the queue once.
+ *      The queue holds block numbers without pins. At a number's turn the block may be gone: then the mark is missing. The
+ *      number may also have been given to another block, which has its own mark and is written in its stead.
+ *   W2 A block is leased while it is written: nothing evicts or moves it. At most `writes` blocks are written at once.
+ *   W3 The queue keeps the order of commits, so the policy is asked about a parent before its children. It refuses a child
+ *      whose parent is neither on NVMe nor queued: after a restart nobody could find that child.
  */
 #include "writeback.h"
 
@@ -28,16 +28,13 @@
 #include "daemon/kvtierd.h"
 #include "daemon/store/lease.h"
 #include "daemon/base/log.h"
-#include "storage.h"
+#include "tiers/nvme/nvme.h"
 
 enum {
 	QUEUE = 1 << 16,		/* blocks */
 	TURN = 64,			/* queue entries looked at in one turn of the loop */
-	FLUSH_SLICE = 4096,		/* block numbers looked at in one turn */
 	RETRY_NS = 200000000,		/* after the tier refused, if it does not tell: events.changed in nvme.h */
-	PAUSE_NS = 500000000,		/* longer than a tier that works pauses for reasons of its own */
-	STUCK_NS = 1000000000,		/* a flush is looked at so often, ... */
-	STUCK_LIMIT = 10,		/* ... and given up after so many times without anything written */
+	PAUSE_NS = 500000000,		/* a tier that works may pause so long, whatever it does */
 };
 
 struct write {
@@ -46,23 +43,6 @@ struct write {
 	struct lease lease;
 	uint64_t number;		/* of starts_total */
 	struct write *next;		/* free */
-};
-
-/* QUEUE: the table is walked. WRITE: what the queue held then is started. END: what was in flight then ends. What is
- * stored meanwhile comes behind that, so a flush ends though stores go on. */
-enum flush_stage { FLUSH_IDLE, FLUSH_QUEUE, FLUSH_WRITE, FLUSH_END, FLUSH_SEAL };
-
-struct flush {
-	enum flush_stage stage;
-	bool last;
-	int status;			/* of the first write that failed */
-	uint32_t cursor;
-	uint64_t until;			/* WRITE: of dequeues_total; END: of write.number */
-	uint64_t writes_before;		/* writes_total when it was last looked at */
-	uint32_t stuck;			/* looks without any */
-	struct loop_timer watch;
-	void (*done)(void *arg, int status);
-	void *arg;
 };
 
 struct writeback {
@@ -74,12 +54,13 @@ struct writeback {
 	bool blocked;			/* the tier refused; until a write ends, a kick, or the timer */
 	uint32_t head, count;		/* of the queue */
 	uint32_t in_flight;
-	uint64_t dequeues_total, starts_total;
-	uint64_t writes_total;		/* ended, well or not */
+	uint64_t served_total, starts_total;
+	uint64_t ended_total;		/* writes, whatever their status */
 	uint64_t moved_ns;		/* when a write was last started or ended, or the queue was empty */
 	uint32_t n_writes;
 	struct write *writes, *free;
-	struct flush flush;
+	bool write_all;			/* a flush asks for everything: the policy is not asked */
+	int failure;			/* of the first write that failed since that flush began; 0 */
 	struct log_limit log;
 	uint32_t queue[QUEUE];
 };
@@ -94,14 +75,78 @@ uint32_t writeback_in_flight(const struct writeback *w)
 	return w ? w->in_flight : 0;
 }
 
+/* Whether the tier may still take what is queued or end what is under way. Every I/O of a disk that is up ends within
+ * [nvme] stall_us, or the disk is offline then; a pause as long as that is a slow disk's. */
+static bool may_go_on(const struct writeback *w)
+{
+	static const uint8_t any[32];
+	const struct tier *t = w->d->tiers[TIER_NVME];
+
+	return nvme_writable(t, any) && (w->in_flight > 0 || nvme_budget_percent(t) > 0);
+}
+
 bool writeback_moving(const struct writeback *w)
 {
-	return w && (w->in_flight > 0 || w->count > 0) && loop_now(w->d->loop) - w->moved_ns < PAUSE_NS;
+	uint64_t still_ns;
+
+	if (!w || (w->in_flight == 0 && w->count == 0))
+		return false;
+	still_ns = loop_now(w->d->loop) - w->moved_ns;
+	return still_ns < PAUSE_NS || (still_ns < (uint64_t)w->d->config->nvme_stall_us * 1000 && may_go_on(w));
+}
+
+uint32_t writeback_queued(const struct writeback *w)
+{
+	return w->count;
+}
+
+uint32_t writeback_room(const struct writeback *w)
+{
+	return QUEUE - w->count;
+}
+
+bool writeback_blocked(const struct writeback *w)
+{
+	return w->blocked;
+}
+
+uint64_t writeback_served(const struct writeback *w)
+{
+	return w->served_total;
+}
+
+uint64_t writeback_started(const struct writeback *w)
+{
+	return w->starts_total;
+}
+
+uint64_t writeback_oldest(const struct writeback *w)
+{
+	uint64_t oldest = UINT64_MAX;
+
+	for (uint32_t i = 0; i < w->n_writes; i++)
+		if (w->writes[i].lease.held && w->writes[i].number < oldest)
+			oldest = w->writes[i].number;
+	return oldest;
+}
+
+void writeback_write_all(struct writeback *w, bool on)
+{
+	w->write_all = on;
+	if (!on)
+		return;
+	w->failure = 0;
+	w->blocked = false;
+}
+
+int writeback_failure(const struct writeback *w)
+{
+	return w->failure;
 }
 
 uint64_t writeback_ended(const struct writeback *w)
 {
-	return w ? w->writes_total : 0;
+	return w ? w->ended_total : 0;
 }
 
 bool writeback_holds(const struct kvtierd *d, uint32_t block)
@@ -150,16 +195,16 @@ static void dequeue(struct writeback *w)
 	w->head = (w->head + 1) % QUEUE;
 	w->head_admitted = false;
 	w->count--;
-	w->dequeues_total++;
+	w->served_total++;
 	stats_set(&w->d->stats->v.tiers_nvme_queued_blocks, w->count);
 }
 
 /* --- one write --- */
 
-static void flush_failed(struct writeback *w, int status)
+static void note_failure(struct writeback *w, int status)
 {
-	if (!w->flush.status)
-		w->flush.status = status;
+	if (!w->failure)
+		w->failure = status;
 }
 
 static void write_ended(struct writeback *w, struct write *write)
@@ -169,7 +214,7 @@ static void write_ended(struct writeback *w, struct write *write)
 	write->next = w->free;
 	w->free = write;
 	w->in_flight--;
-	w->writes_total++;
+	w->ended_total++;
 	w->moved_ns = loop_now(d->loop);
 	w->blocked = false;
 	lease_drop(d, &write->lease);
@@ -183,7 +228,7 @@ static void write_done(struct xfer *x)
 	const uint32_t block = write->lease.block;
 
 	if (x->status) {
-		flush_failed(w, x->status);
+		note_failure(w, x->status);
 		log_limited(&w->log, loop_now(d->loop), LOG_LEVEL_WARNING, "a block could not be written to NVMe: %s",
 			    strerror(-x->status));
 	} else if (!blocks_live(d->blocks, block) || blocks_nvme(d->blocks, block, NULL)) {
@@ -245,10 +290,10 @@ static bool admitted(struct writeback *w, uint32_t block)
 {
 	struct kvtierd *d = w->d;
 
-	if (w->head_admitted || w->flush.stage == FLUSH_QUEUE || w->flush.stage == FLUSH_WRITE)
-		return true;	/* a flush asks for everything */
+	if (w->head_admitted || w->write_all)
+		return true;
 	w->head_admitted = true;
-	if (admit_ask(w->admit, blocks_key(d->blocks, block), storage_budget_percent(d), parent_there(d, block)))
+	if (admit_ask(w->admit, blocks_key(d->blocks, block), nvme_budget_percent(d->tiers[TIER_NVME]), parent_there(d, block)))
 		return true;
 	stats_add(&d->stats->v.tiers_nvme_skipped_budget_blocks_total, 1);
 	return false;
@@ -304,147 +349,10 @@ static bool serve_head(struct writeback *w)
 	if (r) {
 		blocks_set_queued(d->blocks, block, false);
 		if (r != -EPERM)
-			flush_failed(w, r);
+			note_failure(w, r);
 	}
 	dequeue(w);
 	return true;
-}
-
-/* --- flush --- */
-
-static void flush_end(struct writeback *w, int status)
-{
-	struct flush *f = &w->flush;
-	void (*done)(void *arg, int status) = f->done;
-
-	f->stage = FLUSH_IDLE;
-	f->done = NULL;
-	loop_timer_unset(w->d->loop, &f->watch);
-	if (done)
-		done(f->arg, status);
-}
-
-static void flush_sealed(void *arg, int status)
-{
-	struct writeback *w = arg;
-
-	if (w->flush.stage == FLUSH_SEAL)	/* else it is that of an asker who was told to give up */
-		flush_end(w, status ? status : w->flush.status);
-}
-
-static void flush_add(void *arg, uint32_t block)
-{
-	struct writeback *w = arg;
-
-	if (wanted(w->d, block) && !blocks_queued(w->d->blocks, block))
-		(void)enqueue(w, block);	/* there is room: flush_step() saw to it */
-}
-
-/* What is queued will not be written, and there is nothing to wait for: no disk takes writes, or the budget is used
- * up, and a day is long. 0: it will. */
-static int hopeless(const struct writeback *w)
-{
-	static const uint8_t any[32];
-	const struct tier *t = w->d->tiers[TIER_NVME];
-
-	if (w->count == 0 || w->in_flight > 0 || tier_state(t) == TIER_STARTING)
-		return 0;
-	if (!nvme_writable(t, any) && (w->flush.last || storage_answers(w->d)))
-		return tier_state(t) == TIER_OFFLINE ? -ENODEV : -EROFS;
-	return w->blocked && storage_budget_percent(w->d) == 0 ? -EDQUOT : 0;
-}
-
-static bool older_in_flight(const struct writeback *w)
-{
-	for (uint32_t i = 0; i < w->n_writes; i++)
-		if (w->writes[i].lease.held && w->writes[i].number <= w->flush.until)
-			return true;
-	return false;
-}
-
-static bool flush_seal(struct writeback *w)
-{
-	const int r = nvme_flush(w->d->tiers[TIER_NVME], w->flush.last, flush_sealed, w);
-
-	if (r == -EBUSY)	/* an earlier one is not over, though its asker is gone: its end wakes us */
-		return false;
-	w->flush.stage = FLUSH_SEAL;
-	if (r)
-		flush_end(w, r);
-	return true;
-}
-
-static bool flush_step(struct writeback *w)
-{
-	struct flush *f = &w->flush;
-
-	if ((f->stage == FLUSH_QUEUE || f->stage == FLUSH_WRITE) && hopeless(w)) {
-		flush_end(w, hopeless(w));
-		return true;
-	}
-	switch (f->stage) {
-	case FLUSH_QUEUE:
-		if (QUEUE - w->count < FLUSH_SLICE)
-			return false;	/* first some must be written */
-		if (!blocks_walk(w->d->blocks, &f->cursor, FLUSH_SLICE, flush_add, w)) {
-			f->stage = FLUSH_WRITE;
-			f->until = w->dequeues_total + w->count;
-		}
-		return true;
-	case FLUSH_WRITE:
-		if (w->dequeues_total < f->until)
-			return false;
-		f->stage = FLUSH_END;
-		f->until = w->starts_total;
-		return true;
-	case FLUSH_END:
-		return !older_in_flight(w) && (f->last || storage_answers(w->d)) && flush_seal(w);
-	default:
-		return false;
-	}
-}
-
-/* Every wait has an end: a disk that stalls, or a budget that is used up, must not keep the asker for ever. */
-static void on_flush_watch(struct loop_timer *timer)
-{
-	struct flush *f = container_of(timer, struct flush, watch);
-	struct writeback *w = container_of(f, struct writeback, flush);
-
-	f->stuck = w->writes_total == f->writes_before || f->stage == FLUSH_SEAL ? f->stuck + 1 : 0;
-	f->writes_before = w->writes_total;
-	if (f->stuck >= STUCK_LIMIT)
-		flush_end(w, f->stage == FLUSH_SEAL ? -ETIMEDOUT : storage_answers(w->d) ? -EDQUOT : -EIO);
-	else
-		loop_timer_set(w->d->loop, &f->watch, loop_now(w->d->loop) + STUCK_NS);
-}
-
-int writeback_flush(struct kvtierd *d, bool last, void (*done)(void *arg, int status), void *arg)
-{
-	struct writeback *w = d->writeback;
-
-	if (!w)
-		return -ENODEV;
-	if (w->flush.stage != FLUSH_IDLE)
-		return -EBUSY;
-	w->flush = (struct flush){
-		.stage = FLUSH_QUEUE, .last = last, .done = done, .arg = arg, .writes_before = w->writes_total,
-		.watch.fire = on_flush_watch,
-	};
-	w->blocked = false;
-	loop_timer_set(d->loop, &w->flush.watch, loop_now(d->loop) + STUCK_NS);
-	return 0;
-}
-
-void writeback_flush_abort(struct kvtierd *d)
-{
-	if (d->writeback && d->writeback->flush.stage != FLUSH_IDLE)
-		flush_end(d->writeback, -ESHUTDOWN);
-}
-
-void writeback_flush_cancel(struct kvtierd *d, void *arg)
-{
-	if (d->writeback && d->writeback->flush.arg == arg)
-		d->writeback->flush.done = NULL;
 }
 
 /* --- life --- */
@@ -452,7 +360,7 @@ void writeback_flush_cancel(struct kvtierd *d, void *arg)
 static bool poll(struct loop_poller *poller)
 {
 	struct writeback *w = container_of(poller, struct writeback, poller);
-	bool worked = flush_step(w);
+	bool worked = false;
 
 	for (int i = 0; i < TURN && w->count > 0 && !w->blocked; i++)
 		worked = serve_head(w) || worked;
@@ -492,7 +400,6 @@ void writeback_close(struct writeback *w)
 	assert(w->in_flight == 0);
 	loop_poller_remove(w->d->loop, &w->poller);
 	loop_timer_unset(w->d->loop, &w->retry);
-	loop_timer_unset(w->d->loop, &w->flush.watch);
 	admit_close(w->admit);
 	free(w->writes);
 	free(w);

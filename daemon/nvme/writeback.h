@@ -16,27 +16,29 @@ struct writeback;
 int  writeback_open(struct kvtierd *d, uint32_t writes, struct writeback **ret);
 void writeback_close(struct writeback *w);	/* NULL is fine; no write in flight */
 
-/* A block that has a host copy may want one on NVMe: it was committed or accessed. Cheap, and nothing happens where
- * there is no tier, it has one, or it is queued. The queue is bounded: one too many is counted and not queued. */
+/* A block that has a host copy was committed or accessed, and may want a copy on NVMe. Nothing happens where there is no
+ * tier, or the block has such a copy or is queued. The queue is bounded: a block too many is counted and not queued. */
 void writeback_add(struct kvtierd *d, uint32_t block);
 /* The tier may take more than when it last refused. */
 void writeback_kick(struct writeback *w);
 /* This block is being written: one of its pins is ours. */
 bool writeback_holds(const struct kvtierd *d, uint32_t block);
-uint32_t writeback_in_flight(const struct writeback *w);	/* NULL: 0 */
-bool writeback_moving(const struct writeback *w);	/* something is queued or under way, and not stuck; NULL: false */
-uint64_t writeback_ended(const struct writeback *w);	/* writes so far; NULL: 0 */
+/* Blocks are queued or being written, and some of them will be written soon: room in host memory is worth waiting for.
+ * NULL: false. */
+bool writeback_moving(const struct writeback *w);
 
-/*
- * Everything in host memory now is to be written, whatever the policy says, then synced; what is stored meanwhile
- * does not prolong it. `done` runs later, once: 0, or -errno of the tier: of the first write that failed; -EROFS or
- * -ENODEV where no disk takes any and none is to be waited for; -EDQUOT: the write budget is used up; when nothing
- * moved for ten seconds -EIO: a disk is in trouble, or -ETIMEDOUT: it does not end its last writes.
- * last: the tier takes no writes after that. -EBUSY: one is under way; -ENODEV: no NVMe tier.
- */
-int  writeback_flush(struct kvtierd *d, bool last, void (*done)(void *arg, int status), void *arg);
-void writeback_flush_cancel(struct kvtierd *d, void *arg);	/* done will not be called; the flush goes on */
-/* Ends a flush that is under way, if there is one, with -ESHUTDOWN. */
-void writeback_flush_abort(struct kvtierd *d);
+/* How far it is. Numbers count from the start of the daemon. */
+uint32_t writeback_in_flight(const struct writeback *w);	/* blocks being written. NULL: 0 */
+uint32_t writeback_queued(const struct writeback *w);		/* blocks in the queue */
+uint32_t writeback_room(const struct writeback *w);		/* blocks that the queue still takes */
+bool writeback_blocked(const struct writeback *w);		/* the tier refused, and nothing has changed since */
+uint64_t writeback_served(const struct writeback *w);		/* blocks that left the queue */
+uint64_t writeback_started(const struct writeback *w);		/* writes; the last one has this number */
+uint64_t writeback_ended(const struct writeback *w);		/* writes, whatever their status. NULL: 0 */
+uint64_t writeback_oldest(const struct writeback *w);		/* number of the oldest one under way; UINT64_MAX: none is */
+
+/* For flush.c. on: from now on every block in the queue is written, and the policy is not asked. */
+void writeback_write_all(struct writeback *w, bool on);
+int  writeback_failure(const struct writeback *w);	/* of the first write that failed since the last `on`; 0 */
 
 #endif

@@ -28,6 +28,7 @@
 #include <string.h>
 
 #include "daemon/base/container_of.h"
+#include "daemon/base/drain.h"
 #include "tiers/redis/redis.h"
 #include "daemon/config/config.h"
 #include "daemon/store/copies.h"
@@ -54,15 +55,6 @@ struct outgoing {
 	struct outgoing *next;	/* free */
 };
 
-/* A stop's. done NULL: none is under way. */
-struct drain {
-	struct loop_timer limit;
-	uint32_t blocks;		/* that were not written, as they were gone or their server did not take them */
-	uint64_t bytes;
-	void (*done)(void *arg);
-	void *arg;
-};
-
 struct outbox {
 	struct kvtierd *d;
 	struct loop_poller poller;
@@ -71,6 +63,8 @@ struct outbox {
 	uint64_t bytes;			/* of those in the queue and on their way */
 	uint64_t sent_bytes;		/* on their way */
 	struct drain drain;
+	uint32_t unwritten_blocks;	/* in a drain: gone by their turn, or not taken by their server */
+	uint64_t unwritten_bytes;
 	struct outgoing *free;
 	struct outgoing outgoing[OUTBOX_WRITES];
 	struct entry queue[QUEUE];
@@ -120,10 +114,10 @@ static struct entry dequeue(struct outbox *o)
 /* Of a drain, which says so at its end. */
 static void count_unwritten(struct outbox *o, const struct entry *entry)
 {
-	if (!o->drain.done)
+	if (!drain_is_on(&o->drain))
 		return;
-	o->drain.blocks++;
-	o->drain.bytes += entry->bytes;
+	o->unwritten_blocks++;
+	o->unwritten_bytes += entry->bytes;
 }
 
 /* Whether that gave a slot back. */
@@ -267,7 +261,7 @@ static void skip(struct outgoing *out)
 {
 	struct outbox *o = out->outbox;
 	struct stats_values *v = &o->d->stats->v;
-	const bool stop = o->stopping || o->drain.done;
+	const bool stop = o->stopping || drain_is_on(&o->drain);
 
 	count_unwritten(o, &out->entry);
 	end(out, stop ? &v->tiers_redis_dropped_blocks_total : &v->tiers_redis_skipped_blocks_total);
@@ -368,26 +362,20 @@ void outbox_stop(struct outbox *o)
 		(void)drop_oldest(o);
 }
 
-static void drain_end(struct outbox *o, const char *why)
+static void end_drain(struct outbox *o, const char *why)
 {
-	struct drain *drain = &o->drain;
-	void (*done)(void *arg) = drain->done;
-	const uint32_t blocks = drain->blocks + o->count + o->in_flight;
+	const uint32_t blocks = o->unwritten_blocks + o->count + o->in_flight;
 
-	loop_timer_unset(o->d->loop, &drain->limit);
-	drain->done = NULL;
 	if (blocks > 0)
 		log_warning("%s: %u blocks (%llu bytes) that were queued for Redis are not known to be written", why, blocks,
-			    (unsigned long long)(drain->bytes + o->bytes));
+			    (unsigned long long)(o->unwritten_bytes + o->bytes));
 	outbox_stop(o);
-	done(drain->arg);
+	drain_end(&o->drain);
 }
 
-static void on_limit(struct loop_timer *timer)
+static void late(struct drain *drain)
 {
-	struct drain *drain = container_of(timer, struct drain, limit);
-
-	drain_end(container_of(drain, struct outbox, drain), "[redis] drain_us is over");
+	end_drain(container_of(drain, struct outbox, drain), "[redis] drain_us is over");
 }
 
 void outbox_drain(struct outbox *o, void (*done)(void *arg), void *arg)
@@ -399,11 +387,9 @@ void outbox_drain(struct outbox *o, void (*done)(void *arg), void *arg)
 		done(arg);
 		return;
 	}
-	assert(!o->drain.done);
 	log_info("writing what is queued for Redis, %u blocks (%llu bytes), at most %d ms", o->count + o->in_flight,
 		 (unsigned long long)o->bytes, d->config->redis_drain_us / 1000);
-	o->drain = (struct drain){ .limit.fire = on_limit, .done = done, .arg = arg };
-	loop_timer_set(d->loop, &o->drain.limit, loop_now(d->loop) + (uint64_t)d->config->redis_drain_us * 1000);
+	drain_begin(&o->drain, d->loop, (uint64_t)d->config->redis_drain_us, late, done, arg);
 }
 
 /* --- life --- */
@@ -424,8 +410,8 @@ static bool poll(struct loop_poller *poller)
 		start(o);
 		worked = true;
 	}
-	if (o->drain.done && o->count == 0 && o->in_flight == 0)
-		drain_end(o, "they left memory, or a server takes no stores or does not answer");
+	if (drain_is_on(&o->drain) && o->count == 0 && o->in_flight == 0)
+		end_drain(o, "they left memory, or a server takes no stores or does not answer");
 	return worked;
 }
 

@@ -36,7 +36,7 @@
 #include "daemon/admin/ctl.h"
 #include "daemon/kvtierd.h"
 #include "daemon/nvme/scrub.h"
-#include "daemon/nvme/writeback.h"
+#include "daemon/nvme/flush.h"
 #include "tiers/redis/redis.h"
 
 /* --- the daemon's other parts, faked --- */
@@ -160,14 +160,14 @@ static void fake_cancel(struct kvtierd *of, const void *arg)
 	count(&fake_canceled);
 }
 
-int writeback_flush(struct kvtierd *of, bool last, void (*done)(void *arg, int status), void *arg)
+int flush_begin(struct kvtierd *of, bool last, void (*done)(void *arg, int status), void *arg)
 {
 	assert_false(last);
 	fake_waiting.flushed = done;
 	return fake_wait(of, arg);
 }
 
-void writeback_flush_cancel(struct kvtierd *of, void *arg)
+void flush_cancel(struct kvtierd *of, void *arg)
 {
 	fake_cancel(of, arg);
 }

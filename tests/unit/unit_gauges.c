@@ -14,7 +14,7 @@
 
 #include "daemon/admin/gauges.h"
 #include "daemon/kvtierd.h"
-#include "daemon/nvme/storage.h"
+#include "daemon/nvme/nvme_up.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/redis/redis.h"
 
@@ -93,7 +93,7 @@ void spaces_count(const struct spaces *spaces, struct spaces_count *ret)
 	*ret = (struct spaces_count){ 0 };
 }
 
-bool storage_starting(const struct kvtierd *d)
+bool nvme_up_starting(const struct kvtierd *d)
 {
 	(void)d;
 	return false;

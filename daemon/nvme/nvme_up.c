@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * storage.c - see storage.h. Core thread only.
+ * nvme_up.c - see nvme_up.h. Core thread only.
  */
-#include "storage.h"
+#include "nvme_up.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -14,19 +14,10 @@
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
 #include "daemon/base/log.h"
+#include "flush.h"
 #include "writeback.h"
 
 enum { MAX_WRITES = 256 };	/* blocks leased for writing at once */
-
-/* At a stop. */
-struct drain {
-	struct kvtierd *d;
-	struct loop_timer limit;
-	void (*done)(void *arg);
-	void *arg;
-};
-
-/* --- up --- */
 
 static enum io_engine_choice engine_of(uint32_t io)
 {
@@ -37,7 +28,7 @@ static enum io_engine_choice engine_of(uint32_t io)
 	}
 }
 
-int storage_open(struct kvtierd *d, char *text, size_t n)
+int nvme_up(struct kvtierd *d, char *text, size_t n)
 {
 	const struct config *c = d->config;
 	char paths[NVME_TIER_PATHS][CONFIG_PATH_BYTES];
@@ -62,12 +53,17 @@ int storage_open(struct kvtierd *d, char *text, size_t n)
 	copies_events(d, &nvme.events);
 	writes = 2 * nvme.n_paths * nvme.write_depth;
 	r = tier_open(TIER_NVME, &conf, d->loop, &d->tiers[TIER_NVME], text, n);
-	if (r == 0 && (r = writeback_open(d, writes < MAX_WRITES ? writes : MAX_WRITES, &d->writeback)) != 0)
+	if (r)
+		return r;
+	r = writeback_open(d, writes < MAX_WRITES ? writes : MAX_WRITES, &d->writeback);
+	if (r == 0)
+		r = flush_open(d, &d->flush);
+	if (r)
 		snprintf(text, n, "out of memory for the write-behind queue");
 	return r;
 }
 
-bool storage_starting(const struct kvtierd *d)
+bool nvme_up_starting(const struct kvtierd *d)
 {
 	return d->tiers[TIER_NVME] && tier_state(d->tiers[TIER_NVME]) == TIER_STARTING;
 }
@@ -83,7 +79,7 @@ static void on_find(struct loop_timer *timer)
 	struct find *find = container_of(timer, struct find, timer);
 	const uint64_t now = loop_now(find->d->loop);
 
-	if (!storage_starting(find->d) || now >= find->until_ns)
+	if (!nvme_up_starting(find->d) || now >= find->until_ns)
 		loop_stop(find->d->loop);
 	else
 		loop_timer_set(find->d->loop, timer, now + 1000000);
@@ -104,13 +100,13 @@ static void tell(struct kvtierd *d)
 		log_warning("NVMe: %s", s.text);
 }
 
-int storage_find(struct kvtierd *d, uint64_t patience_ns)
+int nvme_up_find(struct kvtierd *d, uint64_t patience_ns)
 {
 	struct find find = { .d = d, .timer.fire = on_find, .until_ns = loop_now(d->loop) + patience_ns };
 	int r = 0;
 
 	loop_timer_set(d->loop, &find.timer, loop_now(d->loop));
-	if (storage_starting(d))
+	if (nvme_up_starting(d))
 		r = loop_run(d->loop);
 	loop_timer_unset(d->loop, &find.timer);
 	if (r == 0)
@@ -118,82 +114,15 @@ int storage_find(struct kvtierd *d, uint64_t patience_ns)
 	return r;
 }
 
-bool storage_answers(const struct kvtierd *d)
-{
-	struct nvme_disk_row row;
-
-	for (uint32_t i = 0; nvme_row(d->tiers[TIER_NVME], i, &row); i++)
-		if (row.state != TIER_UP && !row.for_good && row.segment_bytes)
-			return false;
-	return true;
-}
-
-uint32_t storage_budget_percent(const struct kvtierd *d)
-{
-	struct nvme_tier_status status;
-
-	if (d->config->nvme_write_budget_bytes_per_day == 0)
-		return 100;
-	nvme_status(d->tiers[TIER_NVME], &status);
-	return status.budget_percent;
-}
-
-/* --- down --- */
-
-static void drain_end(struct drain *drain)
-{
-	void (*done)(void *arg) = drain->done;
-	void *arg = drain->arg;
-
-	writeback_flush_cancel(drain->d, drain);
-	loop_timer_unset(drain->d->loop, &drain->limit);
-	free(drain);
-	done(arg);
-}
-
-static void on_limit(struct loop_timer *timer)
-{
-	struct drain *drain = container_of(timer, struct drain, limit);
-
-	log_warning("[nvme] drain_us is over: what was not yet written stays out of the NVMe tier");
-	drain_end(drain);
-}
-
-static void on_flushed(void *arg, int status)
-{
-	struct drain *drain = arg;
-
-	if (status)
-		log_warning("the NVMe tier could not take all that was in memory: %s", strerror(-status));
-	drain_end(drain);
-}
-
-void storage_drain(struct kvtierd *d, void (*done)(void *arg), void *arg)
-{
-	struct drain *drain = d->writeback ? calloc(1, sizeof *drain) : NULL;
-	int r;
-
-	if (!drain) {
-		done(arg);
-		return;
-	}
-	*drain = (struct drain){ .d = d, .done = done, .arg = arg, .limit.fire = on_limit };
-	writeback_flush_abort(d);	/* of an operator who is not there any more */
-	loop_timer_set(d->loop, &drain->limit, loop_now(d->loop) + (uint64_t)d->config->nvme_drain_us * 1000);
-	r = writeback_flush(d, true, on_flushed, drain);
-	if (r)
-		on_flushed(drain, r);
-	else
-		log_info("writing what is only in memory to NVMe, at most %d ms", d->config->nvme_drain_us / 1000);
-}
-
-bool storage_idle(const struct kvtierd *d)
+bool nvme_up_idle(const struct kvtierd *d)
 {
 	return !d->tiers[TIER_NVME] || (nvme_idle(d->tiers[TIER_NVME]) && writeback_in_flight(d->writeback) == 0);
 }
 
-void storage_close(struct kvtierd *d)
+void nvme_down(struct kvtierd *d)
 {
+	flush_close(d->flush);
+	d->flush = NULL;
 	writeback_close(d->writeback);
 	d->writeback = NULL;
 	tier_close(d->tiers[TIER_NVME]);

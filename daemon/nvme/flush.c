@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * flush.c - see flush.h. Core thread only; nothing is allocated after open.
+ *
+ *	        flush_begin        whole table walked        queue of then served      writes of then ended
+ *	IDLE ──────────────> QUEUE ──────────────────> WRITE ────────────────────> END ────────────────────> SEAL ─┐
+ *	  ^                    │ hopeless                │ hopeless                 │ stuck                    │     │
+ *	  └────────────────────┴─────────────────────────┴──────────────────────────┴── done(-errno) ──────────┘     │
+ *	  └────────────────────────────────────────────────────────── done(status) ── nvme_flush() ended ────────────┘
+ *
+ * Invariants
+ *	F1 QUEUE puts each block without an NVMe copy into the write-behind queue, WRITE waits until the queue has served the
+ *	   entries that it held at the end of QUEUE, END until the writes that had been started by then have ended. Blocks
+ *	   stored meanwhile stand behind those, so a flush ends though stores go on.
+ *	F2 Every wait has an end: a disk that stalls and a write budget that is used up do not keep the asker for ever.
+ */
+#include "flush.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/container_of.h"
+#include "daemon/base/drain.h"
+#include "daemon/base/log.h"
+#include "daemon/kvtierd.h"
+#include "daemon/store/block.h"
+#include "tiers/nvme/nvme.h"
+#include "writeback.h"
+
+enum {
+	SLICE = 4096,			/* block numbers looked at in one turn */
+	WATCH_NS = 1000000000,		/* a flush is looked at so often, ... */
+	STUCK_LOOKS = 10,		/* ... and given up after so many looks in a row without a write that ended */
+};
+
+enum stage { STAGE_IDLE, STAGE_QUEUE, STAGE_WRITE, STAGE_END, STAGE_SEAL };
+
+struct flush {
+	struct kvtierd *d;
+	struct loop_poller poller;
+	enum stage stage;
+	bool last;
+	uint32_t cursor;		/* QUEUE: in the block table */
+	uint64_t until;			/* WRITE: of writeback_served(); END: of writeback_started() */
+	uint64_t ended_before;		/* writeback_ended() at the last look */
+	uint32_t stuck;			/* looks in a row at which it had not grown */
+	struct loop_timer watch;
+	void (*done)(void *arg, int status);	/* NULL: the asker has gone */
+	void *arg;
+	struct drain drain;
+};
+
+static void end(struct flush *f, int status)
+{
+	void (*done)(void *arg, int status) = f->done;
+
+	f->stage = STAGE_IDLE;
+	f->done = NULL;
+	writeback_write_all(f->d->writeback, false);
+	loop_timer_unset(f->d->loop, &f->watch);
+	if (done)
+		done(f->arg, status);
+}
+
+static void sealed(void *arg, int status)
+{
+	struct flush *f = arg;
+
+	if (f->stage == STAGE_SEAL)	/* else its flush was given up */
+		end(f, status ? status : writeback_failure(f->d->writeback));
+}
+
+static void add(void *arg, uint32_t block)
+{
+	struct flush *f = arg;
+
+	writeback_add(f->d, block);	/* there is room: step() saw to it */
+}
+
+/* Why the queue will not be written, where there is nothing to wait for: no disk takes writes, or the budget is used
+ * up, and a day is long. 0: it will be written. */
+static int hopeless(const struct flush *f)
+{
+	static const uint8_t any[32];
+	const struct writeback *w = f->d->writeback;
+	const struct tier *t = f->d->tiers[TIER_NVME];
+
+	if (writeback_queued(w) == 0 || writeback_in_flight(w) > 0 || tier_state(t) == TIER_STARTING)
+		return 0;
+	if (!nvme_writable(t, any) && (f->last || nvme_answers(t)))
+		return tier_state(t) == TIER_OFFLINE ? -ENODEV : -EROFS;
+	return writeback_blocked(w) && nvme_budget_percent(t) == 0 ? -EDQUOT : 0;
+}
+
+static bool seal(struct flush *f)
+{
+	const int r = nvme_flush(f->d->tiers[TIER_NVME], f->last, sealed, f);
+
+	if (r == -EBUSY)	/* the seal of a flush that was given up: asked again at the next turn */
+		return false;
+	f->stage = STAGE_SEAL;
+	if (r)
+		end(f, r);
+	return true;
+}
+
+static bool step(struct flush *f)
+{
+	struct writeback *w = f->d->writeback;
+	const int why = f->stage == STAGE_QUEUE || f->stage == STAGE_WRITE ? hopeless(f) : 0;
+
+	if (why) {
+		end(f, why);
+		return true;
+	}
+	switch (f->stage) {
+	case STAGE_QUEUE:
+		if (writeback_room(w) < SLICE)
+			return false;	/* first some must be written */
+		if (!blocks_walk(f->d->blocks, &f->cursor, SLICE, add, f)) {
+			f->stage = STAGE_WRITE;
+			f->until = writeback_served(w) + writeback_queued(w);
+		}
+		return true;
+	case STAGE_WRITE:
+		if (writeback_served(w) < f->until)
+			return false;
+		f->stage = STAGE_END;
+		f->until = writeback_started(w);
+		writeback_write_all(w, false);
+		return true;
+	case STAGE_END:
+		return writeback_oldest(w) > f->until && (f->last || nvme_answers(f->d->tiers[TIER_NVME])) && seal(f);
+	default:
+		return false;
+	}
+}
+
+static bool poll(struct loop_poller *poller)
+{
+	return step(container_of(poller, struct flush, poller));
+}
+
+static void on_watch(struct loop_timer *timer)
+{
+	struct flush *f = container_of(timer, struct flush, watch);
+	const uint64_t ended = writeback_ended(f->d->writeback);
+
+	f->stuck = ended == f->ended_before || f->stage == STAGE_SEAL ? f->stuck + 1 : 0;
+	f->ended_before = ended;
+	if (f->stuck < STUCK_LOOKS)
+		loop_timer_set(f->d->loop, &f->watch, loop_now(f->d->loop) + WATCH_NS);
+	else if (f->stage == STAGE_SEAL)
+		end(f, -ETIMEDOUT);
+	else
+		end(f, nvme_answers(f->d->tiers[TIER_NVME]) ? -EDQUOT : -EIO);
+}
+
+int flush_begin(struct kvtierd *d, bool last, void (*done)(void *arg, int status), void *arg)
+{
+	struct flush *f = d->flush;
+
+	if (!f)
+		return -ENODEV;
+	if (f->stage != STAGE_IDLE)
+		return -EBUSY;
+	f->stage = STAGE_QUEUE;
+	f->last = last;
+	f->cursor = f->stuck = 0;
+	f->ended_before = writeback_ended(d->writeback);
+	f->done = done;
+	f->arg = arg;
+	writeback_write_all(d->writeback, true);
+	loop_timer_set(d->loop, &f->watch, loop_now(d->loop) + WATCH_NS);
+	return 0;
+}
+
+void flush_cancel(struct kvtierd *d, void *arg)
+{
+	if (d->flush && d->flush->arg == arg)
+		d->flush->done = NULL;
+}
+
+/* --- at a stop --- */
+
+static void drained(void *arg, int status)
+{
+	struct flush *f = arg;
+
+	if (status)
+		log_warning("the NVMe tier could not take all that was in memory: %s", strerror(-status));
+	drain_end(&f->drain);
+}
+
+static void late(struct drain *drain)
+{
+	struct flush *f = container_of(drain, struct flush, drain);
+
+	log_warning("[nvme] drain_us is over: what was not yet written stays out of the NVMe tier");
+	flush_cancel(f->d, f);
+	drain_end(drain);
+}
+
+void flush_drain(struct kvtierd *d, void (*done)(void *arg), void *arg)
+{
+	struct flush *f = d->flush;
+
+	if (!f) {
+		done(arg);
+		return;
+	}
+	if (f->stage != STAGE_IDLE)
+		end(f, -ESHUTDOWN);	/* of an operator who is not there any more */
+	drain_begin(&f->drain, d->loop, (uint64_t)d->config->nvme_drain_us, late, done, arg);
+	(void)flush_begin(d, true, drained, f);	/* none is under way */
+	log_info("writing what is only in memory to NVMe, at most %d ms", d->config->nvme_drain_us / 1000);
+}
+
+/* --- life --- */
+
+int flush_open(struct kvtierd *d, struct flush **ret)
+{
+	struct flush *f = calloc(1, sizeof *f);
+
+	if (!f)
+		return -ENOMEM;
+	f->d = d;
+	f->poller.poll = poll;
+	f->watch.fire = on_watch;
+	loop_poller_add(d->loop, &f->poller);
+	*ret = f;
+	return 0;
+}
+
+void flush_close(struct flush *f)
+{
+	if (!f)
+		return;
+	loop_poller_remove(f->d->loop, &f->poller);
+	loop_timer_unset(f->d->loop, &f->watch);
+	free(f);
+}
