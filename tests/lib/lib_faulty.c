@@ -11,10 +11,12 @@
 enum { HEAL_MS = 30000, OP_MS = 20000, HEARTBEAT_MS = 300 };
 
 #define HOST "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
-#define NVME "[nvme]\nbytes = 16M\nsegment_bytes = 256K\ndrain_us = 500ms\n"
+#define NVME "[nvme]\nbytes = 16M\nsegment_bytes = 256K\n"
 
 const char faulty_quick[] = HOST NVME "stall_us = 300ms\n";
 const char faulty_patient[] = HOST NVME "stall_us = 60s\n";
+const char faulty_quick_stop[] = HOST NVME "drain_us = 500ms\nstall_us = 300ms\n";
+const char faulty_patient_stop[] = HOST NVME "drain_us = 500ms\nstall_us = 60s\n";
 
 struct disk_world *faulty_place(void **state, const char *config)
 {

@@ -15,6 +15,9 @@ enum { ALWAYS = 1 << 30, READS = 1 << IO_READ, WRITES = 1 << IO_WRITE, SYNCS = 1
 extern const char faulty_quick[];
 /* ...or only one of a minute does. */
 extern const char faulty_patient[];
+/* Likewise, for a stop while the disk stalls: drains for 500 ms. A disk that is merely busy needs longer than that now and
+ * then, and the daemon says so with its exit status: no test that stops it for another reason uses these. */
+extern const char faulty_quick_stop[], faulty_patient_stop[];
 
 /* disk_place(), with a daemon that takes its plan from here: everything is as it is. */
 struct disk_world *faulty_place(void **state, const char *config);

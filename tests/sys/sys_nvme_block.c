@@ -26,7 +26,7 @@
 enum { STORE_BYTES = 16 << 20, ATTACH_TRIES = 100 };
 
 static const char ours[] = "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
-			   "[nvme]\nbytes = 16M\nsegment_bytes = 256K\ndrain_us = 500ms\n";
+			   "[nvme]\nbytes = 16M\nsegment_bytes = 256K\n";
 
 static int held = -1;		/* the device */
 

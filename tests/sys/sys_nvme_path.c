@@ -21,7 +21,7 @@
 enum { STORE_BYTES = 16 << 20, FOREIGN_BYTES = 1 << 20 };
 
 #define HOST "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
-#define NVME "[nvme]\nbytes = 16M\nsegment_bytes = 256K\ndrain_us = 500ms\n"
+#define NVME "[nvme]\nbytes = 16M\nsegment_bytes = 256K\n"
 static const char ours[] = HOST NVME;
 
 /* One that the configuration names: what is wrong with it then is an error. */
@@ -193,7 +193,7 @@ static void a_store_smaller_than_configured_is_refused(void **state)
 
 	disk_fill_and_die(w);
 	hash = file_hash(w->path);
-	disk_configure(&w->d, w->engine, HOST "[nvme]\nbytes = 32M\ndrain_us = 500ms\n");
+	disk_configure(&w->d, w->engine, HOST "[nvme]\nbytes = 32M\n");
 	serves_without(w, "bytes");
 	assert_true(file_hash(w->path) == hash);
 	disk_configure(&w->d, w->engine, ours);

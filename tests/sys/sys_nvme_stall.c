@@ -272,7 +272,7 @@ static void ends_and_the_next_one_serves(struct disk_world *w, int signal)
 
 static void stop_while_reads_stall(void **state)
 {
-	struct disk_world *w = faulty_away(state, faulty_patient, false);
+	struct disk_world *w = faulty_away(state, faulty_patient_stop, false);
 
 	io_hold(READS);
 	(void)faulty_load_begin(w, 0, N, 0);
@@ -302,7 +302,7 @@ static void writes_stall(struct disk_world *w)
 
 static void stop_while_writes_stall(void **state)
 {
-	struct disk_world *w = faulty_away(state, faulty_patient, false);
+	struct disk_world *w = faulty_away(state, faulty_patient_stop, false);
 
 	writes_stall(w);
 	ends_and_the_next_one_serves(w, SIGTERM);
@@ -318,7 +318,7 @@ static void kill_while_writes_stall(void **state)
 
 static void stop_while_offline(void **state)
 {
-	struct disk_world *w = faulty_away(state, faulty_quick, false);
+	struct disk_world *w = faulty_away(state, faulty_quick_stop, false);
 
 	writes_stall(w);
 	disk_state_becomes(&w->d, "offline", 5000);
