@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * drain.h - a time limit on what a write-behind queue still writes at a clean stop. The queue's owner begins a drain and
- * ends it when the queue is empty; when the time is over before that, late() runs, and the owner ends the drain there.
- * Core thread only.
+ * drain.h - a time limit on what a write-behind queue still writes at a clean stop. The queue's
+ * owner begins a drain and ends it when the queue is empty; when the time is over before that,
+ * late() runs, and the owner ends the drain there. Core thread only.
  */
 #ifndef KVTIER_DRAIN_H
 #define KVTIER_DRAIN_H
@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/base/loop.h"
+#include "loop.h"
 
 /* Embedded in the queue's owner; all zeros: no drain is under way. */
 struct drain {
@@ -25,7 +25,8 @@ struct drain {
 void drain_begin(struct drain *drain, struct loop *loop, uint64_t limit_us, void (*late)(struct drain *drain),
 		 void (*done)(void *arg), void *arg);
 bool drain_is_on(const struct drain *drain);
-/* The drain is over, whatever ended it: done() runs inside this call. The owner may be closed by done(). */
+/* The drain is over, whatever ended it: done() runs inside this call. The owner may be closed by
+ * done(). */
 void drain_end(struct drain *drain);
 
 #endif

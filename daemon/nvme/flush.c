@@ -2,17 +2,19 @@
 /*
  * flush.c - see flush.h. Core thread only; nothing is allocated after open.
  *
- *	        flush_begin        whole table walked        queue of then served      writes of then ended
- *	IDLE ──────────────> QUEUE ──────────────────> WRITE ────────────────────> END ────────────────────> SEAL ─┐
- *	  ^                    │ hopeless                │ hopeless                 │ stuck                    │     │
- *	  └────────────────────┴─────────────────────────┴──────────────────────────┴── done(-errno) ──────────┘     │
- *	  └────────────────────────────────────────────────────────── done(status) ── nvme_flush() ended ────────────┘
+ *	        flush_begin      table walked       queue served      writes ended
+ *	IDLE ──────────────> QUEUE ───────────> WRITE ───────────> END ───────────> SEAL
+ *	  ^                    │ hopeless         │ hopeless         │ stuck          │ nvme_flush() ended,
+ *	  │                    v                  v                  v                v or stuck
+ *	  └──────────────── done(status) ─────────────────────────────────────────────┘
  *
  * Invariants
- *	F1 QUEUE puts each block without an NVMe copy into the write-behind queue, WRITE waits until the queue has served the
- *	   entries that it held at the end of QUEUE, END until the writes that had been started by then have ended. Blocks
- *	   stored meanwhile stand behind those, so a flush ends though stores go on.
- *	F2 Every wait has an end: a disk that stalls and a write budget that is used up do not keep the asker for ever.
+ *   F1 QUEUE puts each block without an NVMe copy into the write-behind queue. WRITE waits until the
+ *      queue has served the entries that it held at the end of QUEUE. END waits for the writes that
+ *      had been started by then. Blocks stored meanwhile stand behind those, so a flush ends though
+ *      stores go on.
+ *   F2 Every wait has an end: a disk that stalls and a write budget that is used up do not keep the
+ *      asker for ever.
  */
 #include "flush.h"
 
@@ -30,8 +32,8 @@
 
 enum {
 	SLICE = 4096,			/* block numbers looked at in one turn */
-	WATCH_NS = 1000000000,		/* a flush is looked at so often, ... */
-	STUCK_LOOKS = 10,		/* ... and given up after so many looks in a row without a write that ended */
+	WATCH_NS = 1000000000,		/* a flush is looked at so often; */
+	STUCK_LOOKS = 10,		/* so many looks without a write that ended: it is stuck */
 };
 
 enum stage { STAGE_IDLE, STAGE_QUEUE, STAGE_WRITE, STAGE_END, STAGE_SEAL };
@@ -42,7 +44,7 @@ struct flush {
 	enum stage stage;
 	bool last;
 	uint32_t cursor;		/* QUEUE: in the block table */
-	uint64_t until;			/* WRITE: of writeback_served(); END: of writeback_started() */
+	uint64_t until;			/* WRITE: writeback_served(), END: writeback_started() */
 	uint64_t ended_before;		/* writeback_ended() at the last look */
 	uint32_t stuck;			/* looks in a row at which it had not grown */
 	struct loop_timer watch;
@@ -78,15 +80,16 @@ static void add(void *arg, uint32_t block)
 	writeback_add(f->d, block);	/* there is room: step() saw to it */
 }
 
-/* Why the queue will not be written, where there is nothing to wait for: no disk takes writes, or the budget is used
- * up, and a day is long. 0: it will be written. */
+/* Why the queue will not be written, where there is nothing to wait for: no disk takes writes, or
+ * the budget is used up, and a day is long. 0: it will be written. */
 static int hopeless(const struct flush *f)
 {
 	static const uint8_t any[32];
 	const struct writeback *w = f->d->writeback;
 	const struct tier *t = f->d->tiers[TIER_NVME];
 
-	if (writeback_queued(w) == 0 || writeback_in_flight(w) > 0 || tier_state(t) == TIER_STARTING)
+	if (writeback_queued(w) == 0 || writeback_in_flight(w) > 0 ||
+	    tier_state(t) == TIER_STARTING)
 		return 0;
 	if (!nvme_writable(t, any) && (f->last || nvme_answers(t)))
 		return tier_state(t) == TIER_OFFLINE ? -ENODEV : -EROFS;
@@ -97,7 +100,7 @@ static bool seal(struct flush *f)
 {
 	const int r = nvme_flush(f->d->tiers[TIER_NVME], f->last, sealed, f);
 
-	if (r == -EBUSY)	/* the seal of a flush that was given up: asked again at the next turn */
+	if (r == -EBUSY)	/* a flush that was given up is still sealing: asked again later */
 		return false;
 	f->stage = STAGE_SEAL;
 	if (r)
@@ -131,7 +134,8 @@ static bool step(struct flush *f)
 		writeback_write_all(w, false);
 		return true;
 	case STAGE_END:
-		return writeback_oldest(w) > f->until && (f->last || nvme_answers(f->d->tiers[TIER_NVME])) && seal(f);
+		return writeback_oldest(w) > f->until &&
+		       (f->last || nvme_answers(f->d->tiers[TIER_NVME])) && seal(f);
 	default:
 		return false;
 	}

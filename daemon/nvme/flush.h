@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flush.h - has everything that is in host memory now written to NVMe, and synced: for `kvtierctl flush`, and at a clean
- * stop. One flush at a time. Core thread only.
+ * flush.h - has everything that is in host memory now written to NVMe, and synced: for `kvtierctl
+ * flush`, and at a clean stop. One flush at a time. Core thread only.
  */
 #ifndef KVTIER_FLUSH_H
 #define KVTIER_FLUSH_H
@@ -15,23 +15,25 @@ int  flush_open(struct kvtierd *d, struct flush **ret);	/* -ENOMEM. d->writeback
 void flush_close(struct flush *f);			/* NULL is fine */
 
 /*
- * Everything in host memory now is written, whatever the write policy says, then synced; blocks that are stored
- * meanwhile do not prolong it. `done` runs from the loop, once, with 0 or with the first of these that happened:
+ * Everything in host memory now is written, whatever the write policy says, then synced; blocks
+ * that are stored meanwhile do not prolong it. `done` runs from the loop, once, with 0 or with the
+ * first of these that happened:
  *	-errno of a write that failed
  *	-EROFS, -ENODEV	no disk takes writes, and none is expected to come back
  *	-EDQUOT		the write budget is used up
  *	-EIO		a disk is in trouble, and nothing moved for ten seconds
  *	-ETIMEDOUT	a disk does not end its last writes: nothing moved for ten seconds
  *	-ESHUTDOWN	the daemon stops: flush_drain()
- * last: the tier takes no writes after it. Returns 0, -EBUSY: a flush is under way, or -ENODEV: no NVMe tier; `done` does
- * not run then.
+ * last: the tier takes no writes after it. Returns 0, -EBUSY: a flush is under way, or -ENODEV: no
+ * NVMe tier; `done` does not run then.
  */
 int  flush_begin(struct kvtierd *d, bool last, void (*done)(void *arg, int status), void *arg);
 /* The asker with this arg goes: its done() will not run. The flush goes on. */
 void flush_cancel(struct kvtierd *d, void *arg);
 
-/* At a clean stop, when no op is left: writes what is only in memory, for at most [nvme] drain_us. A flush of an operator
- * ends with -ESHUTDOWN. `done` runs once: inside this call where there is no NVMe tier, else from the loop. */
+/* At a clean stop, when no op is left: writes what is only in memory, for at most [nvme] drain_us.
+ * A flush of an operator ends with -ESHUTDOWN. `done` runs once: inside this call where there is no
+ * NVMe tier, else from the loop. */
 void flush_drain(struct kvtierd *d, void (*done)(void *arg), void *arg);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_up.h - brings the NVMe tier, its write-behind queue and flush up at the start, and takes them down at the end.
- * Core thread only.
+ * nvme_up.h - brings the NVMe tier, its write-behind queue and flush up at the start, and takes
+ * them down at the end. Core thread only.
  */
 #ifndef KVTIER_NVME_UP_H
 #define KVTIER_NVME_UP_H
@@ -12,15 +12,17 @@
 
 struct kvtierd;
 
-/* Opens [nvme]; does nothing where [nvme] bytes is 0. A disk in trouble is no error: the daemon serves without it, and
- * status says why. -errno, and text (>= 512 bytes) names the option: the configuration cannot be. */
+/* Opens [nvme]; does nothing where [nvme] bytes is 0. A disk in trouble is no error: the daemon
+ * serves without it, and status says why. -errno, and text (>= 512 bytes) names the option: the
+ * configuration cannot be. */
 int  nvme_up(struct kvtierd *d, char *text, size_t n);
 bool nvme_up_starting(const struct kvtierd *d);	/* records are still being found */
-/* Runs the loop until the records are found, for at most patience_ns, and logs how many there are. -errno: the loop
- * failed. */
+/* Runs the loop until the records are found, for at most patience_ns, and logs how many there are.
+ * -errno: the loop failed. */
 int  nvme_up_find(struct kvtierd *d, uint64_t patience_ns);
 
-bool nvme_up_idle(const struct kvtierd *d);	/* no disk has anything in its hands: nvme_down() is possible */
+/* No disk has anything in its hands: nvme_down() is possible. */
+bool nvme_up_idle(const struct kvtierd *d);
 void nvme_down(struct kvtierd *d);
 
 #endif

@@ -8,12 +8,15 @@
  *	    └────────────────────────┴────────────────────── error ───────────────────┘
  *
  * Invariants
- *   W1 A block is marked queued (block.h) from writeback_add() until its write has ended, so it stands in the queue once.
- *      The queue holds block numbers without pins. At a number's turn the block may be gone: then the mark is missing. The
- *      number may also have been given to another block, which has its own mark and is written in its stead.
- *   W2 A block is leased while it is written: nothing evicts or moves it. At most `writes` blocks are written at once.
- *   W3 The queue keeps the order of commits, so the policy is asked about a parent before its children. It refuses a child
- *      whose parent is neither on NVMe nor queued: after a restart nobody could find that child.
+ *   W1 A block is marked queued (block.h) from writeback_add() until its write has ended, so it
+ *      stands in the queue once. The queue holds block numbers without pins. At a number's turn the
+ *      block may be gone: then the mark is missing. The number may also have been given to another
+ *      block, which has its own mark and is written in its stead.
+ *   W2 A block is leased while it is written: nothing evicts or moves it. At most `writes` blocks
+ *      are written at once.
+ *   W3 The queue keeps the order of commits, so the policy is asked about a parent before its
+ *      children. It refuses a child whose parent is neither on NVMe nor queued: after a restart
+ *      nobody could find that child.
  */
 #include "writeback.h"
 
@@ -60,7 +63,7 @@ struct writeback {
 	uint32_t n_writes;
 	struct write *writes, *free;
 	bool write_all;			/* a flush asks for everything: the policy is not asked */
-	int failure;			/* of the first write that failed since that flush began; 0 */
+	int failure;			/* first one since that flush began; 0 */
 	struct log_limit log;
 	uint32_t queue[QUEUE];
 };
@@ -75,8 +78,9 @@ uint32_t writeback_in_flight(const struct writeback *w)
 	return w ? w->in_flight : 0;
 }
 
-/* Whether the tier may still take what is queued or end what is under way. Every I/O of a disk that is up ends within
- * [nvme] stall_us, or the disk is offline then; a pause as long as that is a slow disk's. */
+/* Whether the tier may still take what is queued or end what is under way. Every I/O of a disk that
+ * is up ends within [nvme] stall_us, or the disk is offline then; a pause as long as that is a slow
+ * disk's. */
 static bool may_go_on(const struct writeback *w)
 {
 	static const uint8_t any[32];
@@ -293,7 +297,8 @@ static bool admitted(struct writeback *w, uint32_t block)
 	if (w->head_admitted || w->write_all)
 		return true;
 	w->head_admitted = true;
-	if (admit_ask(w->admit, blocks_key(d->blocks, block), nvme_budget_percent(d->tiers[TIER_NVME]), parent_there(d, block)))
+	if (admit_ask(w->admit, blocks_key(d->blocks, block), nvme_budget_percent(d->tiers[TIER_NVME]),
+		      parent_there(d, block)))
 		return true;
 	stats_add(&d->stats->v.tiers_nvme_skipped_budget_blocks_total, 1);
 	return false;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * writeback.h - writes blocks that have only a host copy to NVMe, behind the stores that brought them, so that
- * eviction finds a copy there and a crash costs only what was not written yet. Core thread only.
+ * writeback.h - writes blocks that have only a host copy to NVMe, behind the stores that brought
+ * them, so that eviction finds a copy there and a crash costs only what was not written yet. Core
+ * thread only.
  */
 #ifndef KVTIER_WRITEBACK_H
 #define KVTIER_WRITEBACK_H
@@ -16,29 +17,32 @@ struct writeback;
 int  writeback_open(struct kvtierd *d, uint32_t writes, struct writeback **ret);
 void writeback_close(struct writeback *w);	/* NULL is fine; no write in flight */
 
-/* A block that has a host copy was committed or accessed, and may want a copy on NVMe. Nothing happens where there is no
- * tier, or the block has such a copy or is queued. The queue is bounded: a block too many is counted and not queued. */
+/* A block that has a host copy was committed or accessed, and may want a copy on NVMe. Nothing
+ * happens where there is no tier, or the block has such a copy or is queued. The queue is bounded:
+ * a block too many is counted and not queued. */
 void writeback_add(struct kvtierd *d, uint32_t block);
 /* The tier may take more than when it last refused. */
 void writeback_kick(struct writeback *w);
 /* This block is being written: one of its pins is ours. */
 bool writeback_holds(const struct kvtierd *d, uint32_t block);
-/* Blocks are queued or being written, and some of them will be written soon: room in host memory is worth waiting for.
- * NULL: false. */
+/* Blocks are queued or being written, and some of them will be written soon: room in host memory is
+ * worth waiting for. NULL: false. */
 bool writeback_moving(const struct writeback *w);
 
-/* How far it is. Numbers count from the start of the daemon. */
+/* How far it is. Totals count from the start of the daemon. */
 uint32_t writeback_in_flight(const struct writeback *w);	/* blocks being written. NULL: 0 */
 uint32_t writeback_queued(const struct writeback *w);		/* blocks in the queue */
 uint32_t writeback_room(const struct writeback *w);		/* blocks that the queue still takes */
-bool writeback_blocked(const struct writeback *w);		/* the tier refused, and nothing has changed since */
+bool writeback_blocked(const struct writeback *w);	/* the tier refused; nothing changed since */
 uint64_t writeback_served(const struct writeback *w);		/* blocks that left the queue */
-uint64_t writeback_started(const struct writeback *w);		/* writes; the last one has this number */
-uint64_t writeback_ended(const struct writeback *w);		/* writes, whatever their status. NULL: 0 */
-uint64_t writeback_oldest(const struct writeback *w);		/* number of the oldest one under way; UINT64_MAX: none is */
+uint64_t writeback_started(const struct writeback *w);	/* writes; the last one has this number */
+uint64_t writeback_ended(const struct writeback *w);	/* writes, whatever their status. NULL: 0 */
+/* Number of the oldest write under way; UINT64_MAX: none is. */
+uint64_t writeback_oldest(const struct writeback *w);
 
 /* For flush.c. on: from now on every block in the queue is written, and the policy is not asked. */
 void writeback_write_all(struct writeback *w, bool on);
-int  writeback_failure(const struct writeback *w);	/* of the first write that failed since the last `on`; 0 */
+/* Status of the first write that failed since the last `on`; 0: none did. */
+int  writeback_failure(const struct writeback *w);
 
 #endif

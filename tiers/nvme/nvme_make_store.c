@@ -2,8 +2,8 @@
 /*
  * nvme_make_store.c - see nvme_make_store.h.
  *
- * The superblocks are written last, so a path on which this was stopped half-way has no store. Records that an old store
- * left in the segments name its uuid, and are never believed.
+ * The superblocks are written last, so a path on which this was stopped half-way has no store.
+ * Records that an old store left in the segments name its uuid, and are never believed.
  */
 #include "nvme_make_store.h"
 

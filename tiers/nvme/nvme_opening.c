@@ -152,7 +152,8 @@ static int take(struct nvme_opening *job, struct nvme_file *ret, char *text, siz
 	return r;
 }
 
-int nvme_opening_wait(const char *path, uint64_t bytes, uint64_t timeout_ns, struct nvme_file *ret, char *text, size_t n)
+int nvme_opening_wait(const char *path, uint64_t bytes, uint64_t timeout_ns,
+		      struct nvme_file *ret, char *text, size_t n)
 {
 	const struct timespec until = after(timeout_ns);
 	struct nvme_opening *job;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_transfer.h - an xfer of the tier as a read or an append of one disk's log. A disk has as many transfers as its I/O
- * engine takes I/Os. A read can be given up: its xfer ends at once, with x->kept, and its transfer stays with the disk
- * until the disk is done with the buffer; then events.release() gives the buffer's slot back. Core thread only.
+ * nvme_transfer.h - an xfer of the tier as a read or an append of one disk's log. A disk has as
+ * many transfers as its I/O engine takes I/Os. A read can be given up: its xfer ends at once, with
+ * x->kept, and its transfer stays with the disk until the disk is done with the buffer; then
+ * events.release() gives the buffer's slot back. Core thread only.
  */
 #ifndef KVTIER_NVME_TRANSFER_H
 #define KVTIER_NVME_TRANSFER_H
