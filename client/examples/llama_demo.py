@@ -294,14 +294,16 @@ class Demo:
             same = answer["tokens"] == self.answers[to]["tokens"]
             exact = self.equal(run, to)
             self.expect(same and exact, f"run {run}: tokens and logits must equal those of run {to}")
-            return f"= {to}: tokens {'equal' if same else 'DIFFER'}, logits {'equal' if exact else 'DIFFER'}"
+            if same and exact:
+                return f"tokens, logits as in {to}"
+            return f"tokens {'as in' if same else 'NOT as in'} {to}, logits {'too' if exact else 'NOT'}"
         return judge
 
     def compare_tokens(self, to: str) -> Callable[[dict], str]:
         def judge(answer: dict) -> str:
             want = self.answers[to]["tokens"]
             agree = sum(x == y for x, y in zip(answer["tokens"], want))
-            return f"{agree} of {len(want)} tokens agree with {to}"
+            return f"{agree} of {len(want)} tokens as {to}"
         return judge
 
     def check_raw(self) -> None:
