@@ -50,13 +50,23 @@ struct mail *mails_take(struct mails *mails)
 	return mail;
 }
 
+void mails_remove(struct mails *mails, struct mail *mail)
+{
+	struct mail **link = &mails->first;
+
+	while (*link != mail)
+		link = &(*link)->next;
+	*link = mail->next;
+	if (!mail->next)
+		mails->end = link;
+	mails->n--;
+}
+
 int mailbox_open(struct mailbox *box)
 {
-	const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-
-	if (fd < 0)
+	*box = (struct mailbox){ .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+	if (box->fd < 0)
 		return -errno;
-	*box = (struct mailbox){ .fd = fd };
 	mails_clear(&box->in);
 	(void)pthread_mutex_init(&box->lock, NULL);
 	return 0;
@@ -64,6 +74,8 @@ int mailbox_open(struct mailbox *box)
 
 void mailbox_close(struct mailbox *box)
 {
+	if (box->fd < 0)
+		return;
 	(void)close(box->fd);
 	(void)pthread_mutex_destroy(&box->lock);
 }

@@ -30,6 +30,7 @@ void mails_clear(struct mails *mails);				/* also makes one */
 void mails_append(struct mails *mails, struct mail *mail);
 void mails_move(struct mails *to, struct mails *from);		/* all of `from` to the end of `to` */
 struct mail *mails_take(struct mails *mails);			/* NULL: empty */
+void mails_remove(struct mails *mails, struct mail *mail);	/* which is in it; a walk */
 
 struct mailbox {
 	pthread_mutex_t lock;		/* guards in, told. Take no locks while holding this one */
@@ -39,8 +40,8 @@ struct mailbox {
 	int fd;				/* eventfd, non-blocking; the mailbox's */
 };
 
-int  mailbox_open(struct mailbox *box);		/* 0 or -errno; a failed one needs no mailbox_close() */
-void mailbox_close(struct mailbox *box);	/* no other thread knows it any more */
+int  mailbox_open(struct mailbox *box);		/* 0 or -errno */
+void mailbox_close(struct mailbox *box);	/* no other thread knows it any more; one that failed to open is fine */
 
 /* Any thread: all of `mails`, which is then empty. Returns how many lie there of which the taker was not told. */
 uint32_t mailbox_put(struct mailbox *box, struct mails *mails);

@@ -7,10 +7,7 @@
  *   R1 a job is in one list at a time, and the pool has max_in_flight jobs. So both mailboxes are
  *      bounded, and putting a job in cannot fail.
  *   R2 an xfer is completed from the loop, at most TURN of them in a turn: a thousand answers at
- *      once do not keep engines waiting. The eventfd stays readable while there are more.
- *   R3 a mailbox that is not empty has a readable eventfd, or its writer is about to make it so:
- *      the writer writes after it made the list not empty, the reader reads the eventfd only when
- *      it emptied the list.
+ *      once do not keep engines waiting. The mailbox is rung again while there are more.
  *
  * Core thread only.
  */
@@ -22,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -166,20 +162,17 @@ static void job_fill(const struct redis *r, struct redis_job *job, struct xfer *
 
 static void ask(struct redis *r, struct redis_job *job)
 {
-	bool first;
+	struct mails one;
 
-	(void)pthread_mutex_lock(&r->mail.lock);
-	first = r->mail.asked.n == 0;
-	redis_jobs_append(&r->mail.asked, job);
-	(void)pthread_mutex_unlock(&r->mail.lock);
-	if (first)
-		redis_wake(r->mail.asked_fd);
+	mails_clear(&one);
+	mails_append(&one, &job->mail);
+	mailbox_post(&r->mail.asked, &one);
 }
 
 static int redis_submit(struct tier *t, struct xfer *x)
 {
 	struct redis *r = redis_of(t);
-	struct redis_job *job = r->free_jobs;
+	struct redis_job *job;
 	struct image_shape shape = { 0 };
 	struct image_identity identity;
 	struct redis_name name;
@@ -200,9 +193,9 @@ static int redis_submit(struct tier *t, struct xfer *x)
 		return -ENODEV;
 	if (x->op == XFER_WRITE && !(flags & REDIS_TAKES_STORES))
 		return -EROFS;
+	job = redis_job_take(&r->free_jobs);
 	if (!job)
 		return -EAGAIN;
-	r->free_jobs = job->next;
 	job_fill(r, job, x);
 	job->name = name;
 	job->shape = shape;
@@ -222,7 +215,7 @@ static void redis_cancel(struct tier *t, struct xfer *x)
 	if (atomic_exchange(&r->jobs[i].cancelled, true))
 		return;
 	if (!atomic_exchange(&r->mail.any_cancelled, true))
-		redis_wake(r->mail.asked_fd);
+		mailbox_ring(&r->mail.asked);
 }
 
 /* Whether there is time and place for one more: an endpoint that lies would have us hash all it
@@ -267,7 +260,7 @@ void redis_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t 
 	r->mail.condemned[r->mail.n_condemned++] = what;
 	(void)pthread_mutex_unlock(&r->mail.lock);
 	if (first)
-		redis_wake(r->mail.asked_fd);
+		mailbox_ring(&r->mail.asked);
 }
 
 /* --- and back --- */
@@ -280,32 +273,23 @@ static void complete(struct redis *r, struct redis_job *job, int status)
 		x->bytes = job->value.bytes;
 	r->lent[job - r->jobs] = NULL;
 	job->xfer = NULL;
-	job->next = r->free_jobs;
-	r->free_jobs = job;
+	mails_append(&r->free_jobs, &job->mail);
 	tier_complete(x, status);
 }
 
 static void on_answered(struct loop_watch *watch, uint32_t events)
 {
 	struct redis *r = container_of(watch, struct redis, answered_watch);
-	struct redis_jobs turn;
 	struct redis_job *job;
-	bool changed;
-	uint64_t n;
 
 	(void)events;
-	redis_jobs_clear(&turn);
-	(void)pthread_mutex_lock(&r->mail.lock);
-	while (turn.n < TURN && (job = redis_jobs_take(&r->mail.answered)) != NULL)
-		redis_jobs_append(&turn, job);
-	if (r->mail.answered.n == 0)
-		(void)!read(watch->fd, &n, sizeof n);
-	changed = r->mail.changed;
-	r->mail.changed = false;
-	(void)pthread_mutex_unlock(&r->mail.lock);
-	while ((job = redis_jobs_take(&turn)) != NULL)
+	mailbox_hear(&r->mail.answered);
+	mailbox_take(&r->mail.answered, &r->arrived);
+	for (int i = 0; i < TURN && (job = redis_job_take(&r->arrived)) != NULL; i++)
 		complete(r, job, job->status);
-	if (changed && r->events.changed)
+	if (r->arrived.n > 0)
+		mailbox_ring(&r->mail.answered);
+	if (atomic_exchange(&r->mail.changed, false) && r->events.changed)
 		r->events.changed(r->events.arg);
 }
 
@@ -345,10 +329,13 @@ bool redis_endpoint_row(const struct tier *t, uint32_t i, struct redis_endpoint_
 static void end_all(struct redis *r)
 {
 	struct redis_job *job;
+	struct mails asked;
 
 	if (!r->jobs)
 		return;
-	while ((job = redis_jobs_take(&r->mail.asked)) != NULL)
+	mails_clear(&asked);
+	mailbox_take(&r->mail.asked, &asked);
+	while ((job = redis_job_take(&asked)) != NULL)
 		job->phase = REDIS_IDLE;	/* its phase is of the xfer before it */
 	for (uint32_t i = 0; i < r->max_in_flight; i++)
 		if (r->jobs[i].xfer)
@@ -369,10 +356,8 @@ static void redis_close(struct tier *t)
 	if (r->watching)
 		loop_remove(r->loop, &r->answered_watch);
 	end_all(r);
-	if (r->mail.asked_fd >= 0)
-		(void)close(r->mail.asked_fd);
-	if (r->mail.answered_fd >= 0)
-		(void)close(r->mail.answered_fd);
+	mailbox_close(&r->mail.asked);
+	mailbox_close(&r->mail.answered);
 	(void)pthread_mutex_destroy(&r->mail.lock);
 	if (r->view)
 		(void)pthread_mutex_destroy(&r->view->lock);
@@ -454,16 +439,13 @@ static void configure(struct redis *r, const struct redis_tier_conf *c)
 /* What the thread needs to be there before it starts. */
 static int reserve(struct redis *r)
 {
+	const int asked = mailbox_open(&r->mail.asked), answered = mailbox_open(&r->mail.answered);
+
 	(void)pthread_mutex_init(&r->mail.lock, NULL);
-	redis_jobs_clear(&r->mail.asked);
-	redis_jobs_clear(&r->mail.answered);
-	r->mail.answered_fd = -1;
-	r->mail.asked_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (r->mail.asked_fd < 0)
-		return -errno;
-	r->mail.answered_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (r->mail.answered_fd < 0)
-		return -errno;
+	mails_clear(&r->arrived);
+	mails_clear(&r->free_jobs);
+	if (asked || answered)
+		return asked ? asked : answered;
 	r->view = calloc(1, sizeof *r->view);
 	if (!r->view)
 		return -ENOMEM;
@@ -473,10 +455,8 @@ static int reserve(struct redis *r)
 	r->lent = (struct xfer **)calloc(r->max_in_flight, sizeof *r->lent);
 	if (!r->io || !r->jobs || !r->lent)
 		return -ENOMEM;
-	for (uint32_t i = r->max_in_flight; i-- > 0;) {
-		r->jobs[i].next = r->free_jobs;
-		r->free_jobs = &r->jobs[i];
-	}
+	for (uint32_t i = 0; i < r->max_in_flight; i++)
+		mails_append(&r->free_jobs, &r->jobs[i].mail);
 	return 0;
 }
 
@@ -507,7 +487,7 @@ static int redis_open(const struct tier_conf *conf, struct loop *loop, struct ti
 	err = reserve(r);
 	if (!err) {
 		r->answered_watch =
-			(struct loop_watch){ .fd = r->mail.answered_fd, .ready = on_answered };
+			(struct loop_watch){ .fd = r->mail.answered.fd, .ready = on_answered };
 		err = loop_add(loop, &r->answered_watch, EPOLLIN);
 		r->watching = !err;
 	}

@@ -259,19 +259,19 @@ static bool send_now(struct redis_endpoint *endpoint, struct redis_job *job)
 static void pump(struct redis_endpoint *endpoint)
 {
 	bool blocked[XFER_PROBE + 1] = { false };
-	struct redis_jobs left;
+	struct mails left;
 	struct redis_job *job;
 
-	redis_jobs_clear(&left);
+	mails_clear(&left);
 	while (!(blocked[XFER_READ] && blocked[XFER_WRITE] && blocked[XFER_PROBE]) &&
-	       (job = redis_jobs_take(&endpoint->waiting)) != NULL) {
+	       (job = redis_job_take(&endpoint->waiting)) != NULL) {
 		if (!blocked[job->op] && send_now(endpoint, job))
 			continue;
 		blocked[job->op] = true;
-		redis_jobs_append(&left, job);
+		mails_append(&left, &job->mail);
 	}
-	redis_jobs_move(&left, &endpoint->waiting);
-	redis_jobs_move(&endpoint->waiting, &left);
+	mails_move(&left, &endpoint->waiting);
+	mails_move(&endpoint->waiting, &left);
 	if (endpoint->waiting.n > 0)
 		grow(endpoint);
 }
@@ -282,7 +282,7 @@ static void on_waited_out(struct loop_timer *timer)
 	struct redis_endpoint *endpoint = job->endpoint;
 
 	assert(job->phase == REDIS_WAITING);
-	redis_jobs_remove(&endpoint->waiting, job);
+	mails_remove(&endpoint->waiting, &job->mail);
 	endpoint->counters.timeouts_total++;
 	/* What is on its links is not answered. One that has more to do than it can is well. */
 	if (endpoint->proven &&
@@ -303,7 +303,7 @@ void redis_endpoint_submit(struct redis_endpoint *endpoint, struct redis_job *jo
 	job->phase = REDIS_WAITING;
 	job->timer.fire = on_waited_out;
 	loop_timer_set(endpoint->io->loop, &job->timer, job->deadline_ns);
-	redis_jobs_append(&endpoint->waiting, job);
+	mails_append(&endpoint->waiting, &job->mail);
 	redis_endpoint_kick(endpoint);
 }
 
@@ -313,7 +313,7 @@ void redis_endpoint_cancel(struct redis_endpoint *endpoint, struct redis_job *jo
 		redis_conn_cancel(&job->command);
 		return;
 	}
-	redis_jobs_remove(&endpoint->waiting, job);
+	mails_remove(&endpoint->waiting, &job->mail);
 	redis_job_end(endpoint->io, job, -ECANCELED);
 }
 
@@ -321,7 +321,7 @@ static void end_waiting(struct redis_endpoint *endpoint, int status)
 {
 	struct redis_job *job;
 
-	while ((job = redis_jobs_take(&endpoint->waiting)) != NULL)
+	while ((job = redis_job_take(&endpoint->waiting)) != NULL)
 		redis_job_end(endpoint->io, job, status);
 }
 
@@ -387,7 +387,7 @@ void redis_endpoint_open(struct redis_endpoint *endpoint, struct redis_io *io, c
 		endpoint->links[i].endpoint = endpoint;
 		endpoint->links[i].stores = i < (half ? half : 1);
 	}
-	redis_jobs_clear(&endpoint->waiting);
+	mails_clear(&endpoint->waiting);
 	redis_breaker_open(&endpoint->breaker, now_of(endpoint) ^ (uintptr_t)endpoint);
 	endpoint->turn.fire = on_turn;
 	redis_endpoint_kick(endpoint);

@@ -46,7 +46,7 @@ struct redis_endpoint {
 	struct redis_chore *trial;	/* under way */
 	char text[REDIS_TEXT_BYTES];
 	/* work */
-	struct redis_jobs waiting;
+	struct mails waiting;		/* jobs */
 	uint32_t n_links, in_flight;	/* jobs sent */
 	struct redis_link links[REDIS_CONNECTIONS];
 	struct loop_timer turn;

@@ -36,13 +36,6 @@ struct redis_io_start {
 	int error;
 };
 
-void redis_wake(int fd)
-{
-	const uint64_t one = 1;
-
-	(void)!write(fd, &one, sizeof one);	/* full: then it was woken long ago */
-}
-
 uint64_t redis_io_deadline(const struct redis_io *io)
 {
 	return loop_now(io->loop) + (uint64_t)io->tier->timeout_ms * 1000000;
@@ -74,27 +67,25 @@ static void on_asked(struct loop_watch *watch, uint32_t events)
 	struct redis_io *io = container_of(watch, struct redis_io, asked_watch);
 	struct redis_mail *mail = &io->tier->mail;
 	struct redis_condemned condemned[REDIS_CONDEMNED];
-	struct redis_jobs taken;
+	struct mails taken;
 	struct redis_job *job;
 	uint32_t n_condemned;
-	uint64_t n;
 
 	(void)events;
-	(void)!read(watch->fd, &n, sizeof n);
-	redis_jobs_clear(&taken);
+	mailbox_hear(&mail->asked);
+	io->stopping = atomic_load(&mail->stop);
+	if (io->stopping) {	/* the core ends what it asked for last */
+		loop_stop(io->loop);
+		return;
+	}
+	mails_clear(&taken);
+	mailbox_take(&mail->asked, &taken);
 	(void)pthread_mutex_lock(&mail->lock);
-	io->stopping = mail->stop;
-	if (!io->stopping)	/* else the core ends what it asked for last */
-		redis_jobs_move(&taken, &mail->asked);
 	n_condemned = mail->n_condemned;
 	memcpy(condemned, mail->condemned, n_condemned * sizeof condemned[0]);
 	mail->n_condemned = 0;
 	(void)pthread_mutex_unlock(&mail->lock);
-	if (io->stopping) {
-		loop_stop(io->loop);
-		return;
-	}
-	while ((job = redis_jobs_take(&taken)) != NULL)
+	while ((job = redis_job_take(&taken)) != NULL)
 		redis_job_begin(io, job);
 	if (atomic_exchange(&mail->any_cancelled, false))
 		cancel_marked(io);
@@ -105,17 +96,9 @@ static void on_asked(struct loop_watch *watch, uint32_t events)
 static bool hand_over(struct loop_poller *poller)
 {
 	struct redis_io *io = container_of(poller, struct redis_io, flush);
-	struct redis_mail *mail = &io->tier->mail;
-	bool first;
 
-	if (io->ended.n == 0)
-		return false;
-	(void)pthread_mutex_lock(&mail->lock);
-	first = mail->answered.n == 0;
-	redis_jobs_move(&mail->answered, &io->ended);
-	(void)pthread_mutex_unlock(&mail->lock);
-	if (first)
-		redis_wake(mail->answered_fd);
+	if (io->ended.n > 0)
+		mailbox_post(&io->tier->mail.answered, &io->ended);
 	return false;	/* no reason for the loop not to sleep */
 }
 
@@ -138,10 +121,10 @@ static int set_up(struct redis_io *io)
 
 	if (r)
 		return r;
-	redis_jobs_clear(&io->ended);
+	mails_clear(&io->ended);
 	for (uint32_t i = 0; i < REDIS_CHORES; i++)
 		redis_chore_give(io, &io->chores[i]);
-	io->asked_watch = (struct loop_watch){ .fd = io->tier->mail.asked_fd, .ready = on_asked };
+	io->asked_watch = (struct loop_watch){ .fd = io->tier->mail.asked.fd, .ready = on_asked };
 	r = loop_add(io->loop, &io->asked_watch, EPOLLIN);
 	if (r) {
 		loop_close(io->loop);
@@ -211,10 +194,8 @@ int redis_io_start(struct redis *r)
 
 void redis_io_stop(struct redis *r)
 {
-	(void)pthread_mutex_lock(&r->mail.lock);
-	r->mail.stop = true;
-	(void)pthread_mutex_unlock(&r->mail.lock);
-	redis_wake(r->mail.asked_fd);
+	atomic_store(&r->mail.stop, true);
+	mailbox_ring(&r->mail.asked);
 	(void)pthread_join(r->thread, NULL);
 	r->threaded = false;
 }

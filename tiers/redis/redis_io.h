@@ -26,7 +26,7 @@ struct redis_io {
 	struct loop_watch asked_watch;
 	struct loop_poller flush;	/* hands over the jobs that ended in this turn */
 	struct loop_timer tick;
-	struct redis_jobs ended;
+	struct mails ended;		/* jobs */
 	enum redis_mode mode;
 	struct redis_hosts hosts;	/* whom a map may name */
 	struct redis_topology topology;
@@ -43,7 +43,6 @@ struct redis_io {
  * lent jobs stay where they were. */
 int  redis_io_start(struct redis *r);
 void redis_io_stop(struct redis *r);
-void redis_wake(int fd);				/* an eventfd; either thread */
 /* I/O thread: for something that begins now */
 uint64_t redis_io_deadline(const struct redis_io *io);
 

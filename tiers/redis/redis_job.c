@@ -55,56 +55,6 @@ static bool passes(const char *words)
 	return begins(words, "TRYAGAIN") || begins(words, "CLUSTERDOWN");
 }
 
-/* --- lists --- */
-
-void redis_jobs_clear(struct redis_jobs *list)
-{
-	*list = (struct redis_jobs){ .last = &list->first };
-}
-
-void redis_jobs_append(struct redis_jobs *list, struct redis_job *job)
-{
-	job->next = NULL;
-	*list->last = job;
-	list->last = &job->next;
-	list->n++;
-}
-
-struct redis_job *redis_jobs_take(struct redis_jobs *list)
-{
-	struct redis_job *job = list->first;
-
-	if (!job)
-		return NULL;
-	list->first = job->next;
-	if (!list->first)
-		list->last = &list->first;
-	list->n--;
-	return job;
-}
-
-void redis_jobs_move(struct redis_jobs *to, struct redis_jobs *from)
-{
-	if (from->n == 0)
-		return;
-	*to->last = from->first;
-	to->last = from->last;
-	to->n += from->n;
-	redis_jobs_clear(from);
-}
-
-void redis_jobs_remove(struct redis_jobs *list, struct redis_job *job)
-{
-	struct redis_job **link = &list->first;
-
-	while (*link != job)
-		link = &(*link)->next;
-	*link = job->next;
-	if (!job->next)
-		list->last = link;
-	list->n--;
-}
-
 /* --- waiting and ending --- */
 
 void redis_job_end(struct redis_io *io, struct redis_job *job, int status)
@@ -114,7 +64,7 @@ void redis_job_end(struct redis_io *io, struct redis_job *job, int status)
 	job->phase = REDIS_ENDED;
 	job->status = io->stopping && status == -ECONNRESET ? -ECANCELED : status;
 	job->endpoint = NULL;
-	redis_jobs_append(&io->ended, job);
+	mails_append(&io->ended, &job->mail);
 }
 
 /* DELAYED, and its deadline has come. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis_job.h - a job: one xfer on its way through the I/O thread. Jobs lie in a pool of
- * max_in_flight, so nothing is allocated under way. All functions but the lists': I/O thread only.
+ * max_in_flight, so nothing is allocated under way. The functions: I/O thread only.
  *
  * What lies in what:
  *
@@ -40,7 +40,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
+#include "daemon/base/mailbox.h"
 #include "redis.h"
 #include "tiers/redis/conn/redis_command.h"
 
@@ -78,21 +80,16 @@ struct redis_job {
 	bool asking;			/* the next attempt is preceded by ASKING */
 	struct redis_endpoint *endpoint;
 	struct loop_timer timer;	/* WAITING, DELAYED */
-	struct redis_job *next;		/* in a list */
+	struct mail mail;		/* in a list */
 };
 
-/* A list; either thread. */
-struct redis_jobs {
-	struct redis_job *first, **last;
-	uint32_t n;
-};
+/* The first of a list of jobs; NULL: empty. Either thread. */
+static inline struct redis_job *redis_job_take(struct mails *list)
+{
+	struct mail *mail = mails_take(list);
 
-void redis_jobs_clear(struct redis_jobs *list);
-void redis_jobs_append(struct redis_jobs *list, struct redis_job *job);
-struct redis_job *redis_jobs_take(struct redis_jobs *list);	/* the first; NULL: empty */
-/* all, behind those of `to` */
-void redis_jobs_move(struct redis_jobs *to, struct redis_jobs *from);
-void redis_jobs_remove(struct redis_jobs *list, struct redis_job *job);
+	return mail ? container_of(mail, struct redis_job, mail) : NULL;
+}
 
 void redis_job_begin(struct redis_io *io, struct redis_job *job);	/* taken from mail.asked */
 /* its flag is set; any phase */

@@ -20,15 +20,14 @@ struct redis_view;
 
 /* Both ways. Bounded, as a job is in one list at a time. */
 struct redis_mail {
-	/* guards the members up to `changed`. Take no locks while holding this one */
+	struct mailbox asked, answered;	/* jobs */
+	/* News beside the jobs: set, then the mailbox is rung. */
+	atomic_bool stop, any_cancelled;	/* asked */
+	atomic_bool changed;		/* answered: an endpoint's flags or the tier's state did */
+	/* Asked, too. The lock guards both; take no locks while holding it. */
 	pthread_mutex_t lock;
-	struct redis_jobs asked, answered;
 	struct redis_condemned condemned[REDIS_CONDEMNED];
 	uint32_t n_condemned;
-	bool stop;			/* asked by the core */
-	bool changed;			/* answered: an endpoint's flags or the tier's state did */
-	atomic_bool any_cancelled;
-	int asked_fd, answered_fd;	/* eventfds: readable while there is something */
 };
 
 struct redis_login {
@@ -58,10 +57,11 @@ struct redis {
 	uint64_t condemn_ns;
 	uint32_t n_hashed;
 	struct loop *loop;
-	struct loop_watch answered_watch;	/* of mail.answered_fd */
+	struct loop_watch answered_watch;	/* of mail.answered */
+	struct mails arrived;		/* taken out of it, to be completed */
 	bool watching, threaded, closing;
 	pthread_t thread;
-	struct redis_job *free_jobs;
+	struct mails free_jobs;
 	struct xfer **lent;		/* by job; NULL: free */
 };
 

@@ -79,10 +79,8 @@ static void tell_changed(struct redis_io *io)
 {
 	struct redis_mail *mail = &io->tier->mail;
 
-	(void)pthread_mutex_lock(&mail->lock);
-	mail->changed = true;
-	(void)pthread_mutex_unlock(&mail->lock);
-	redis_wake(mail->answered_fd);
+	atomic_store(&mail->changed, true);
+	mailbox_ring(&mail->answered);
 }
 
 void redis_view_flags(struct redis_io *io)
