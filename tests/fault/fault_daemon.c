@@ -33,6 +33,7 @@
 #include "daemon/front/ring.h"
 #include "daemon/store/space.h"
 #include "tests/lib/lib_refuse.h"
+#include "tests/lib/lib_scratch.h"
 
 enum { MOST_CALLS = 200, ERROR = EMLINK /* one that no code here makes up */ };
 
@@ -227,11 +228,10 @@ static void close_secret(void *arg)
 
 static void secret_is_whole_or_absent(void **state)
 {
-	struct space_world w = { .dir = "/tmp/kvtier-test-XXXXXX" };
-	char command[128];
+	struct space_world w = { 0 };
 
 	(void)state;
-	assert_non_null(mkdtemp(w.dir));
+	scratch_make("/tmp", w.dir, sizeof w.dir);
 	fail_each_call(&w, attempt_secret, close_secret);
 	for (int n = 0; n < 12; n++) {
 		refuse(REFUSE_ANY, n + 1, 1, ERROR);
@@ -240,8 +240,7 @@ static void secret_is_whole_or_absent(void **state)
 		refuse_nothing();
 		check_directory(&w);
 	}
-	snprintf(command, sizeof command, "rm -rf %s", w.dir);
-	assert_int_equal(system(command), 0);
+	scratch_remove(w.dir);
 }
 
 /* --- layouts --- */

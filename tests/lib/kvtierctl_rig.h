@@ -24,8 +24,9 @@
 #include <unistd.h>
 
 #include "daemon/admin/stats.h"
+#include "lib_scratch.h"
 
-static char program[512], directory[64], path[96], admin[96];
+static char program[512], directory[SCRATCH_BYTES], path[96], admin[96];
 static char output[1 << 16];
 static struct stats *page;
 
@@ -40,9 +41,7 @@ static uint64_t now_ns(void)
 static int rig_setup(void **unused)
 {
 	(void)unused;
-	snprintf(directory, sizeof(directory), "/tmp/unit_kvtierctl.XXXXXX");
-	if (mkdtemp(directory) == NULL)
-		return -1;
+	scratch_make("/tmp", directory, sizeof(directory));
 	snprintf(path, sizeof(path), "%s/stats", directory);
 	snprintf(admin, sizeof(admin), "%s/admin.sock", directory);
 	if (stats_open(path, now_ns(), &page) < 0)

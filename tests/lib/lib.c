@@ -3,6 +3,7 @@
  * lib.c - the daemon side of lib.h: a real kvtierd in a directory of its own, watched with deadlines.
  */
 #include "lib.h"
+#include "lib_scratch.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -144,24 +145,17 @@ const char *disk_dir(void)
 	return takes_direct_io("/var/tmp") ? "/var/tmp" : NULL;
 }
 
-static void make_dir(char *template)
-{
-	if (!mkdtemp(template))
-		fail_msg("mkdtemp %s: %s", template, strerror(errno));
-}
-
 void daemon_place(struct daemon *d, bool on_disk)
 {
-	*d = (struct daemon){ .dir = "/tmp/kvtier-test-XXXXXX" };
-	make_dir(d->dir);
+	*d = (struct daemon){ 0 };
+	scratch_make("/tmp", d->dir, sizeof d->dir);
 	(void)snprintf(d->socket, sizeof d->socket, "%s/kvtier.sock", d->dir);
 	(void)snprintf(d->config, sizeof d->config, "%s/kvtierd.conf", d->dir);
 	if (!on_disk)
 		return;
 	if (!disk_dir())
 		fail_msg("no directory for O_DIRECT: set TMPDIR to one on a disk");
-	(void)snprintf(d->disk, sizeof d->disk, "%s/kvtier-test-XXXXXX", disk_dir());
-	make_dir(d->disk);
+	scratch_make(disk_dir(), d->disk, sizeof d->disk);
 }
 
 void daemon_configure(struct daemon *d, const char *config)
@@ -227,23 +221,15 @@ void daemon_signal(struct daemon *d, int signal)
 	}
 }
 
-static void remove_dir(const char *dir)
-{
-	char command[200];
-
-	(void)snprintf(command, sizeof command, "rm -rf %s", dir);
-	if (strstr(dir, "/kvtier-test-") && system(command))
-		fail_msg("cannot remove %s", dir);
-}
-
 void daemon_remove(struct daemon *d)
 {
 	if (d->pid) {
 		(void)kill(d->pid, SIGCONT);
 		daemon_signal(d, SIGTERM);
 	}
-	remove_dir(d->dir);
-	remove_dir(d->disk);
+	scratch_remove(d->dir);
+	if (d->disk[0])
+		scratch_remove(d->disk);
 	*d = (struct daemon){ 0 };
 }
 

@@ -5,6 +5,7 @@
  * restarts.
  */
 #include "tests/lib/lib.h"
+#include "tests/lib/lib_scratch.h"
 
 #include <errno.h>
 #include <grp.h>
@@ -27,9 +28,8 @@ static int set_up(void **state)
 {
 	static struct scratch s;
 
-	s = (struct scratch){ .dir = "/tmp/kvtier-test-XXXXXX" };
-	if (!mkdtemp(s.dir))
-		return -1;
+	s = (struct scratch){ 0 };
+	scratch_make("/tmp", s.dir, sizeof s.dir);
 	*state = &s;
 	return 0;
 }
@@ -37,10 +37,9 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
 	const struct scratch *s = *state;
-	char command[128], out[64];
 
-	snprintf(command, sizeof command, "rm -rf %s", s->dir);
-	return shell(command, out, sizeof out);
+	scratch_remove(s->dir);
+	return 0;
 }
 
 static int run_daemon(struct scratch *s, const char *config, const char *argument)

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "daemon/config/config_table.h"
+#include "tests/lib/lib_scratch.h"
 
 static char text[1024];
 
@@ -408,12 +409,12 @@ static void a_long_socket_path_is_an_error(void **unused)
 
 static void directories_are_ours_alone(void **unused)
 {
-	char base[] = "/tmp/unit_config.XXXXXX", link[64];
+	char base[SCRATCH_BYTES], link[SCRATCH_BYTES + 8];
 	struct config c = { 0 };
 	struct stat st;
 
 	(void)unused;
-	assert_non_null(mkdtemp(base));
+	scratch_make("/tmp", base, sizeof(base));
 	snprintf(c.daemon_runtime_dir, sizeof(c.daemon_runtime_dir), "%s/a/run", base);
 	snprintf(c.daemon_state_dir, sizeof(c.daemon_state_dir), "%s/a/state", base);
 	assert_int_equal(config_make_dirs(&c, text, sizeof(text)), 0);
@@ -432,11 +433,7 @@ static void directories_are_ours_alone(void **unused)
 	memcpy(c.daemon_state_dir, link, sizeof(link));
 	assert_int_equal(config_make_dirs(&c, text, sizeof(text)), -EPERM);
 
-	(void)unlink(link);
-	(void)rmdir(c.daemon_runtime_dir);
-	snprintf(link, sizeof(link), "%s/a", base);
-	(void)rmdir(link);
-	(void)rmdir(base);
+	scratch_remove(base);
 }
 
 /* --- the manual --- */

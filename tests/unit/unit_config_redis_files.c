@@ -5,6 +5,7 @@
  * config_redis().
  */
 #include "tests/lib/lib_config_redis.h"
+#include "tests/lib/lib_scratch.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -13,14 +14,12 @@
 
 /* --- files --- */
 
-static char directory[64], path[96];
+static char directory[SCRATCH_BYTES], path[96];
 
 static int make_directory(void **unused)
 {
 	(void)unused;
-	snprintf(directory, sizeof(directory), "/tmp/unit_config_redis.XXXXXX");
-	if (mkdtemp(directory) == NULL)
-		return -1;
+	scratch_make("/tmp", directory, sizeof(directory));
 	snprintf(path, sizeof(path), "%s/file", directory);
 	return 0;
 }

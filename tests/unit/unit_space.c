@@ -17,11 +17,12 @@
 
 #include "client/kvtier.h"
 #include "daemon/store/space.h"
+#include "tests/lib/lib_scratch.h"
 
 enum { MAX = 64, NUMBERS = MAX + MAX / 2 + 64 };
 
 struct world {
-	char dir[64];
+	char dir[SCRATCH_BYTES];
 	struct spaces *spaces;
 	uint32_t blocks[NUMBERS];	/* that a space has, as blocks.c would say */
 	uint8_t index_keys[NUMBERS][16];	/* what blocks.c was told */
@@ -56,8 +57,8 @@ static int set_up(void **state)
 {
 	static struct world w;
 
-	w = (struct world){ .dir = "/tmp/kvtier-test-XXXXXX" };
-	assert_non_null(mkdtemp(w.dir));
+	w = (struct world){ 0 };
+	scratch_make("/tmp", w.dir, sizeof w.dir);
 	assert_int_equal(spaces_open(w.dir, MAX, &w.spaces, text, sizeof text), 0);
 	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof text), 0);
 	spaces_attach(w.spaces, &(struct spaces_blocks){ .arg = &w, .held = blocks_held, .is = blocks_are,
@@ -69,12 +70,10 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
 	struct world *w = *state;
-	char command[128];
-
 	spaces_close(w->spaces);
 	spaces_close(NULL);
-	snprintf(command, sizeof command, "rm -rf %s", w->dir);
-	return system(command);
+	scratch_remove(w->dir);
+	return 0;
 }
 
 static struct wire_geometry geometry(void)

@@ -19,11 +19,12 @@
 #include "client/kvtier.h"
 #include "daemon/store/space.h"
 #include "tests/lib/random.h"
+#include "tests/lib/lib_scratch.h"
 
 enum { MAX = 64, NUMBERS = MAX + MAX / 2 + 64, MANY = 17, STEPS = 100000, MODELS = 400 };
 
 struct world {
-	char dir[64];
+	char dir[SCRATCH_BYTES];
 	struct spaces *spaces;
 	uint32_t blocks[NUMBERS];	/* that carry a number */
 	bool doomed[NUMBERS];
@@ -58,8 +59,8 @@ static int set_up(void **state)
 {
 	static struct world w;
 
-	w = (struct world){ .dir = "/tmp/kvtier-test-XXXXXX" };
-	assert_non_null(mkdtemp(w.dir));
+	w = (struct world){ 0 };
+	scratch_make("/tmp", w.dir, sizeof w.dir);
 	assert_int_equal(spaces_open(w.dir, MAX, &w.spaces, text, sizeof text), 0);
 	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof text), 0);
 	assert_int_equal(spaces_tenant(w.spaces, "other", text, sizeof text), 0);
@@ -72,11 +73,9 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
 	struct world *w = *state;
-	char command[128];
-
 	spaces_close(w->spaces);
-	snprintf(command, sizeof command, "rm -rf %s", w->dir);
-	return system(command);
+	scratch_remove(w->dir);
+	return 0;
 }
 
 static int try_open(struct world *w, const char *tenant, uint32_t model, struct space **ret)

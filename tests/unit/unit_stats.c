@@ -23,16 +23,15 @@
 #include <unistd.h>
 
 #include "daemon/admin/stats.h"
+#include "tests/lib/lib_scratch.h"
 #include "tiers/tier.h"
 
-static char directory[64], path[96];
+static char directory[SCRATCH_BYTES], path[96];
 
 static int make_directory(void **unused)
 {
 	(void)unused;
-	snprintf(directory, sizeof(directory), "/tmp/unit_stats.XXXXXX");
-	if (mkdtemp(directory) == NULL)
-		return -1;
+	scratch_make("/tmp", directory, sizeof(directory));
 	snprintf(path, sizeof(path), "%s/stats", directory);
 	return 0;
 }
