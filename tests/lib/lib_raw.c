@@ -408,3 +408,41 @@ void witness_stop(struct witness *w)
 		fail_msg("the honest engine met %llu failures, the first one %d",
 			 (unsigned long long)w->failures, w->first_failure);
 }
+
+/* --- a daemon under attack --- */
+
+void attacked_begin(struct attacked *a, const char *config, bool may_miss)
+{
+	daemon_start(&a->d, config);
+	a->witness.may_miss = may_miss;
+	witness_start(&a->witness, a->d.socket);
+	witness_check(&a->witness);
+	daemon_stat_becomes(&a->d, "clients", 1, 10000);
+	a->size = daemon_size(&a->d);
+}
+
+void attacked_end(struct attacked *a)
+{
+	daemon_size_check(&a->d, &a->size);
+	witness_stop(&a->witness);
+	daemon_stat_becomes(&a->d, "leases", 0, 10000);
+	daemon_remove(&a->d);
+}
+
+int attacked_before_case(void **state)
+{
+	struct attacked *a = *state;
+
+	a->errors = daemon_stat(&a->d, "protocol_errors_total");
+	return 0;
+}
+
+int attacked_after_case(void **state)
+{
+	struct attacked *a = *state;
+
+	witness_check(&a->witness);
+	daemon_stat_becomes(&a->d, "clients", 1, 10000);
+	assert_int_equal(daemon_stat(&a->d, "protocol_errors_total"), a->errors + 1);
+	return 0;
+}

@@ -90,4 +90,20 @@ void witness_start(struct witness *w, const char *socket);
 void witness_check(struct witness *w);
 void witness_stop(struct witness *w); /* ends the test if anything ever went wrong */
 
+/* --- a daemon under attack, with a witness at work --- */
+
+struct attacked {
+	struct daemon d;
+	struct witness witness;
+	struct daemon_size size;	/* with the witness at work */
+	uint64_t errors;		/* protocol_errors_total before the case */
+};
+
+/* may_miss: what the attacker stores may push out what the witness did. */
+void attacked_begin(struct attacked *a, const char *config, bool may_miss);
+void attacked_end(struct attacked *a);		/* and the daemon has not grown */
+/* Around a case, whose *state is an attacked: the attacker is cut off once, and harms nobody. */
+int attacked_before_case(void **state);
+int attacked_after_case(void **state);
+
 #endif

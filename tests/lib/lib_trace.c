@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_trace.c - reads a trace. */
+/* lib_trace.c - see lib_trace.h. */
 #include "lib_trace.h"
 
 #include <assert.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
 #include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "daemon/store/evict.h"
 
 static void add_request(struct trace *t, struct json_object *ids)
 {
@@ -53,4 +58,69 @@ void trace_free(struct trace *trace)
 {
 	free(trace->ids);
 	free(trace->ends);
+}
+
+int trace_run(const char *name, void (*test)(void **state))
+{
+	struct trace trace;
+	const struct CMUnitTest tests[] = { { name, test, NULL, NULL, &trace } };
+	int failed;
+
+	if (!trace_read(getenv("KVTIER_TRACE"), &trace)) {
+		printf("KVTIER_TRACE names no trace: skipped\n");
+		return 77;
+	}
+	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	trace_free(&trace);
+	return failed ? 1 : 0;
+}
+
+/* --- leaf-first LRU --- */
+
+/* One request: counts its hits, then stores what is missing, evicting; its own chain is pinned meanwhile. */
+static size_t replay_one(struct evict *evict, uint8_t *here, uint32_t *room, const uint32_t *ids, size_t n,
+			 uint64_t tick)
+{
+	size_t hits = 0, done = 0;
+
+	while (hits < n && here[ids[hits]])
+		hits++;
+	for (size_t i = 0; i < n; i++, done++) {
+		if (!here[ids[i]]) {
+			const uint32_t victim = *room ? EVICT_NONE : evict_victim(evict, 0);
+
+			if (!*room && victim == EVICT_NONE)
+				break;
+			if (victim != EVICT_NONE) {
+				(void)evict_remove(evict, victim);
+				here[victim] = 0;
+			} else {
+				(*room)--;
+			}
+			evict_add(evict, ids[i], i ? ids[i - 1] : EVICT_NONE, 0, tick);
+			here[ids[i]] = 1;
+		}
+		evict_touch(evict, ids[i], tick);
+		evict_pin(evict, ids[i]);
+	}
+	for (size_t i = 0; i < done; i++)
+		evict_unpin(evict, ids[i]);
+	return hits;
+}
+
+double trace_lru(const struct trace *t, uint32_t room)
+{
+	uint8_t *here = calloc(t->unique, 1);
+	struct evict *evict;
+	size_t first = 0, hits = 0;
+
+	assert_non_null(here);
+	assert_int_equal(evict_open(t->unique, 1, 1, &evict), 0);
+	for (size_t r = 0; r < t->n_requests; r++) {
+		hits += replay_one(evict, here, &room, t->ids + first, t->ends[r] - first, r + 1);
+		first = t->ends[r];
+	}
+	evict_close(evict);
+	free(here);
+	return (double)hits / (double)t->n_ids;
 }

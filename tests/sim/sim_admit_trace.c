@@ -176,17 +176,5 @@ static void second_miss_is_better_than_first_come(void **state)
 
 int main(void)
 {
-	struct trace trace;
-
-	if (!trace_read(getenv("KVTIER_TRACE"), &trace)) {
-		printf("KVTIER_TRACE names no trace: skipped\n");
-		return 77;
-	}
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_prestate(second_miss_is_better_than_first_come, &trace),
-	};
-	const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-
-	trace_free(&trace);
-	return failed ? 1 : 0;
+	return trace_run("second_miss_is_better_than_first_come", second_miss_is_better_than_first_come);
 }

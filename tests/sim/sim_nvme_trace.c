@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/store/evict.h"
 #include "tiers/nvme/nvme_victim.h"
 #include "tests/lib/lib_trace.h"
 
@@ -154,53 +153,6 @@ static double replay_log(const struct trace *t, uint32_t blocks, double *ret_car
 	return (double)hits / (double)t->n_ids;
 }
 
-static size_t lru_one(struct evict *evict, uint8_t *here, uint32_t *room, const uint32_t *ids, size_t n,
-		      uint64_t tick)
-{
-	size_t hits = 0, done = 0;
-
-	while (hits < n && here[ids[hits]])
-		hits++;
-	for (size_t i = 0; i < n; i++, done++) {
-		if (!here[ids[i]]) {
-			const uint32_t victim = *room ? EVICT_NONE : evict_victim(evict, 0);
-
-			if (!*room && victim == EVICT_NONE)
-				break;
-			if (victim != EVICT_NONE) {
-				(void)evict_remove(evict, victim);
-				here[victim] = 0;
-			} else {
-				(*room)--;
-			}
-			evict_add(evict, ids[i], i ? ids[i - 1] : EVICT_NONE, 0, tick);
-			here[ids[i]] = 1;
-		}
-		evict_touch(evict, ids[i], tick);
-		evict_pin(evict, ids[i]);
-	}
-	for (size_t i = 0; i < done; i++)
-		evict_unpin(evict, ids[i]);
-	return hits;
-}
-
-static double replay_lru(const struct trace *t, uint32_t room)
-{
-	uint8_t *here = calloc(t->unique, 1);
-	struct evict *evict;
-	size_t first = 0, hits = 0;
-
-	assert_non_null(here);
-	assert_int_equal(evict_open(t->unique, 1, 1, &evict), 0);
-	for (size_t r = 0; r < t->n_requests; r++) {
-		hits += lru_one(evict, here, &room, t->ids + first, t->ends[r] - first, r + 1);
-		first = t->ends[r];
-	}
-	evict_close(evict);
-	free(here);
-	return (double)hits / (double)t->n_ids;
-}
-
 static void loses_little_against_exact_lru(void **state)
 {
 	static const double shares[] = { .05, .10, .20, .40 };
@@ -209,7 +161,7 @@ static void loses_little_against_exact_lru(void **state)
 	for (size_t i = 0; i < sizeof(shares) / sizeof(shares[0]); i++) {
 		const uint32_t blocks = (uint32_t)(shares[i] * t->unique);
 		double carried;
-		const double lru = replay_lru(t, blocks), log = replay_log(t, blocks, &carried);
+		const double lru = trace_lru(t, blocks), log = replay_log(t, blocks, &carried);
 
 		printf("capacity %5.1f %% (%u blocks): hit rate %.4f, exact LRU %.4f; carried over %.1f %%\n",
 		       100 * shares[i], blocks, log, lru, 100 * carried);
@@ -220,17 +172,5 @@ static void loses_little_against_exact_lru(void **state)
 
 int main(void)
 {
-	struct trace trace;
-
-	if (!trace_read(getenv("KVTIER_TRACE"), &trace)) {
-		printf("KVTIER_TRACE names no trace: skipped\n");
-		return 77;
-	}
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_prestate(loses_little_against_exact_lru, &trace),
-	};
-	const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-
-	trace_free(&trace);
-	return failed ? 1 : 0;
+	return trace_run("loses_little_against_exact_lru", loses_little_against_exact_lru);
 }

@@ -16,13 +16,6 @@
 
 static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\nverify = always\n";
 
-struct world {
-	struct daemon d;
-	struct witness witness;
-	struct daemon_size size; /* with the witness at work */
-	uint64_t errors;         /* protocol_errors_total before the case */
-};
-
 static void *dirty(size_t n)
 {
 	static uint8_t bytes[400 * 1024];
@@ -34,7 +27,7 @@ static void *dirty(size_t n)
 	return bytes;
 }
 
-static void greeting_of(struct world *w, const void *message, size_t n, const char *text)
+static void greeting_of(struct attacked *w, const void *message, size_t n, const char *text)
 {
 	struct raw r;
 
@@ -58,13 +51,13 @@ static void larger_than_any_message(void **state)
 {
 	struct raw r;
 
-	raw_dial(&r, ((struct world *)*state)->d.socket);
+	raw_dial(&r, ((struct attacked *)*state)->d.socket);
 	assert_int_equal(raw_send(&r, dirty(WIRE_MAX_MESSAGE + 4096), WIRE_MAX_MESSAGE + 4096, NULL, 0), 0);
 	raw_expect_cut(&r, "larger than 163840 bytes");
 	raw_close(&r);
 }
 
-static void hello_with(struct world *w, void (*change)(struct wire_hello *), const char *text)
+static void hello_with(struct attacked *w, void (*change)(struct wire_hello *), const char *text)
 {
 	struct raw r;
 	struct wire_hello hello;
@@ -152,7 +145,7 @@ static void truncated_hello(void **state)
 
 static void second_hello(void **state)
 {
-	struct world *w = *state;
+	struct attacked *w = *state;
 	struct wire_hello hello;
 	struct raw r;
 
@@ -174,7 +167,7 @@ static void space_before_hello(void **state)
 
 static void truncated_space_open(void **state)
 {
-	struct world *w = *state;
+	struct attacked *w = *state;
 	struct raw_space space;
 	struct raw r;
 
@@ -190,7 +183,7 @@ static void truncated_space_open(void **state)
  * limit. */
 static void counts_that_overflow(void **state)
 {
-	struct world *w = *state;
+	struct attacked *w = *state;
 	struct raw_space space;
 	struct raw r;
 
@@ -209,7 +202,7 @@ static void counts_that_overflow(void **state)
 
 static void closing_a_space_that_is_not_open(void **state)
 {
-	struct world *w = *state;
+	struct attacked *w = *state;
 	struct wire_space_close close_message;
 	struct raw r;
 
@@ -225,7 +218,7 @@ static void closing_a_space_that_is_not_open(void **state)
 
 static void fds_with_a_doorbell(void **state)
 {
-	struct world *w = *state;
+	struct attacked *w = *state;
 	const int fd = memfd_make(4096, F_SEAL_SHRINK);
 	struct wire_head bell;
 	struct raw r;
@@ -241,7 +234,7 @@ static void fds_with_a_doorbell(void **state)
 /* Again and again, more than fit: nothing of them may stay in the daemon. */
 static void flood_of_fds(void **state)
 {
-	struct world *w = *state;
+	struct attacked *w = *state;
 	const int before = daemon_fds_settled(&w->d), fd = memfd_make(4096, F_SEAL_SHRINK);
 	struct raw_space space;
 	int fds[200];
@@ -265,7 +258,7 @@ static void flood_of_fds(void **state)
 
 static void silence_instead_of_hello(void **state)
 {
-	struct world *w = *state;
+	struct attacked *w = *state;
 	struct raw r;
 
 	raw_dial(&r, w->d.socket);
@@ -276,7 +269,7 @@ static void silence_instead_of_hello(void **state)
 /* Each refusal is a reply that stays in the socket, until no more fit. */
 static void replies_that_nobody_reads(void **state)
 {
-	struct world *w = *state;
+	struct attacked *w = *state;
 	struct raw_space space;
 	struct raw r;
 	int i;
@@ -294,7 +287,7 @@ static void replies_that_nobody_reads(void **state)
 
 static void doorbells_without_end(void **state)
 {
-	struct world *w = *state;
+	struct attacked *w = *state;
 	struct wire_head bell;
 	struct wire_sqe nop;
 	struct raw r;
@@ -313,7 +306,7 @@ static void doorbells_without_end(void **state)
 
 static void empty_packet(void **state)
 {
-	struct world *w = *state;
+	struct attacked *w = *state;
 	struct raw r;
 	char c;
 
@@ -326,49 +319,22 @@ static void empty_packet(void **state)
 
 /* --- the world around each case --- */
 
-static int before_each(void **state)
-{
-	struct world *w = *state;
-
-	w->errors = daemon_stat(&w->d, "protocol_errors_total");
-	return 0;
-}
-
-static int after_each(void **state)
-{
-	struct world *w = *state;
-
-	witness_check(&w->witness);
-	daemon_stat_becomes(&w->d, "clients", 1, 10000);
-	assert_int_equal(daemon_stat(&w->d, "protocol_errors_total"), w->errors + 1);
-	return 0;
-}
-
 static int begin(void **state)
 {
-	static struct world world;
+	static struct attacked a;
 
-	daemon_start(&world.d, config);
-	witness_start(&world.witness, world.d.socket);
-	witness_check(&world.witness);
-	daemon_stat_becomes(&world.d, "clients", 1, 10000);
-	world.size = daemon_size(&world.d);
-	*state = &world;
+	attacked_begin(&a, config, false);
+	*state = &a;
 	return 0;
 }
 
 static int end(void **state)
 {
-	struct world *w = *state;
-
-	daemon_size_check(&w->d, &w->size);
-	witness_stop(&w->witness);
-	daemon_stat_becomes(&w->d, "leases", 0, 10000);
-	daemon_remove(&w->d);
+	attacked_end(*state);
 	return 0;
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, before_each, after_each)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, attacked_before_case, attacked_after_case)
 
 int main(void)
 {

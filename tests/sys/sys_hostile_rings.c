@@ -17,10 +17,7 @@
 static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\nverify = always\n";
 
 struct world {
-	struct daemon d;
-	struct witness witness;
-	struct daemon_size size; /* with the witness at work */
-	uint64_t errors;
+	struct attacked a;	/* first: attacked_before_case() gets a pointer to it */
 	struct raw raw;
 	uint32_t space;
 };
@@ -114,7 +111,7 @@ static void page_that_is_not_there(void **state)
 	raw_publish(&w->raw, 2);
 	raw_await(&w->raw, 2);
 	assert_int_equal(status[0], -EFAULT);
-	w->errors--;
+	w->a.errors--;
 }
 
 /* Completions that nobody takes: the daemon takes no more ops than it has room to answer. */
@@ -137,7 +134,7 @@ static void completions_that_nobody_takes(void **state)
 	__atomic_store_n(&w->raw.submit->cq_head, entries, __ATOMIC_SEQ_CST);
 	raw_publish(&w->raw, 2 * entries);
 	raw_await(&w->raw, 2 * entries);
-	w->errors--;
+	w->a.errors--;
 }
 
 /* Ops over the same arena slots: their statuses mingle, nothing else does. */
@@ -158,7 +155,7 @@ static void ops_that_share_slots(void **state)
 
 	push_sharers(w, 1024 / 64);
 	raw_await(&w->raw, 1024 / 64);
-	w->errors--;
+	w->a.errors--;
 }
 
 /* All together they may not claim more slots than there are: that would be work without limit. */
@@ -215,8 +212,8 @@ static void close_while_ops_run(void **state)
 		tail += 16;
 		(void)close(raw_space_open(&w->raw, &w->space));
 	}
-	assert_int_equal(daemon_maps(&w->d, "memfd:engine"), 1); /* the witness's */
-	w->errors--;
+	assert_int_equal(daemon_maps(&w->a.d, "memfd:engine"), 1); /* the witness's */
+	w->a.errors--;
 }
 
 /* --- rewriting while it is read --- */
@@ -280,7 +277,7 @@ static void rewriting_one_life(struct world *w, struct random *random)
 	uint32_t space;
 	int fd;
 
-	raw_open(&w->raw, w->d.socket);
+	raw_open(&w->raw, w->a.d.socket);
 	fd = raw_space_open(&w->raw, &space);
 	s.pages = mmap(NULL, raw_region_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(s.pages, MAP_FAILED);
@@ -305,15 +302,15 @@ static void rewriting_while_it_is_read(void **state)
 	raw_close(&w->raw);
 	for (int life = 0; life < 60; life++) {
 		rewriting_one_life(w, &random);
-		witness_check(&w->witness);
+		witness_check(&w->a.witness);
 	}
-	daemon_stat_becomes(&w->d, "clients", 1, 10000);
-	errors = daemon_stat(&w->d, "protocol_errors_total");
-	assert_true(errors > w->errors); /* some of it was seen through */
+	daemon_stat_becomes(&w->a.d, "clients", 1, 10000);
+	errors = daemon_stat(&w->a.d, "protocol_errors_total");
+	assert_true(errors > w->a.errors); /* some of it was seen through */
 	/* The images are made of what was read, once: whatever the pages became, checksums hold. */
-	assert_int_equal(daemon_stat(&w->d, "tiers.host.corrupt_blocks_total"), 0);
-	w->errors = errors - 1;
-	raw_open(&w->raw, w->d.socket);
+	assert_int_equal(daemon_stat(&w->a.d, "tiers.host.corrupt_blocks_total"), 0);
+	w->a.errors = errors - 1;
+	raw_open(&w->raw, w->a.d.socket);
 }
 
 /* --- the world around each case --- */
@@ -322,10 +319,9 @@ static int before_each(void **state)
 {
 	struct world *w = *state;
 
-	raw_open(&w->raw, w->d.socket);
+	raw_open(&w->raw, w->a.d.socket);
 	(void)close(raw_space_open(&w->raw, &w->space));
-	w->errors = daemon_stat(&w->d, "protocol_errors_total");
-	return 0;
+	return attacked_before_case(state);
 }
 
 static int after_each(void **state)
@@ -333,10 +329,8 @@ static int after_each(void **state)
 	struct world *w = *state;
 
 	raw_close(&w->raw);
-	witness_check(&w->witness);
-	daemon_stat_becomes(&w->d, "clients", 1, 10000);
-	assert_int_equal(daemon_stat(&w->d, "protocol_errors_total"), w->errors + 1);
-	assert_int_equal(daemon_maps(&w->d, "memfd:engine"), 1);
+	(void)attacked_after_case(state);
+	assert_int_equal(daemon_maps(&w->a.d, "memfd:engine"), 1);
 	return 0;
 }
 
@@ -344,24 +338,14 @@ static int begin(void **state)
 {
 	static struct world world;
 
-	daemon_start(&world.d, config);
-	world.witness.may_miss = true; /* what a client stores may push out what another one did */
-	witness_start(&world.witness, world.d.socket);
-	witness_check(&world.witness);
-	daemon_stat_becomes(&world.d, "clients", 1, 10000);
-	world.size = daemon_size(&world.d);
+	attacked_begin(&world.a, config, true);
 	*state = &world;
 	return 0;
 }
 
 static int end(void **state)
 {
-	struct world *w = *state;
-
-	daemon_size_check(&w->d, &w->size);
-	witness_stop(&w->witness);
-	daemon_stat_becomes(&w->d, "leases", 0, 10000);
-	daemon_remove(&w->d);
+	attacked_end(*state);
 	return 0;
 }
 
