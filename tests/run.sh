@@ -5,8 +5,8 @@
 # A test is a program BUILD/tests/NAME or a script tests/KIND/NAME.sh. Exit status 0: it passed; 77: it was skipped, its
 # last line says why; any other: it failed. Its output is kept in BUILD/tests/NAME.log, and shown when it fails.
 # The facts that stand in a test (facts.sh) name the lane it runs in, and the builds it is not run in:
-#	cpu	the test computes: as many at a time as there are cores (JOBS)
-#	wait	the test mostly waits: WAITERS (6) at a time, beside those of the first lane
+#	cpu	the test computes, at least now and then: JOBS at a time (two for each core)
+#	wait	the test mostly waits: WAITERS (8) at a time, beside those of the first lane
 #	alone	nothing may run beside the test: after all others, one at a time
 # In each lane the longest test (fact `seconds`) goes first.
 # TEST="pattern ..." names the tests to run. TEST_TIMEOUT=seconds bounds each (300, with a sanitizer 900).
@@ -101,8 +101,8 @@ run_lane() {	# LANE SLOTS
 plan "$@" >"$work/plan"
 total=$(wc -l <"$work/plan") began=$(date +%s)
 : >"$work/results"
-run_lane cpu "${JOBS:-$(nproc)}" &
-run_lane wait "${WAITERS:-6}" &
+run_lane cpu "${JOBS:-$((2 * $(nproc)))}" &
+run_lane wait "${WAITERS:-8}" &
 wait
 run_lane alone 1
 

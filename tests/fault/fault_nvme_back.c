@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe lane=wait */
+/* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe lane=wait seconds=80 */
 /*
  * Goal: a disk that vanished serves again when it is at its path again, and only that disk, as it was left: not
  * another store, nor an older copy of it, nor one that was used elsewhere meanwhile. What is refused is left alone, and

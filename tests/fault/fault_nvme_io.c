@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe */
+/* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe lane=wait seconds=27 */
 /*
  * Goal: a disk that fails, is full, vanishes or stalls costs what is on it for that time, and nothing else: named
  * states, errors at once instead of waiting, buffers kept until the disk lets go of them, and back again by itself.

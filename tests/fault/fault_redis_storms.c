@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait */
+/* make: seconds=26 lane=wait */
 /*
  * Goal: nothing that a server does makes the tier do something again and again as fast as it can: not closing what it
  * has accepted, not having room for one connection only, not sending us to names that nobody can look up. And a slot

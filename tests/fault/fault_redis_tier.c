@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait */
+/* make: seconds=15 lane=wait */
 /*
  * Goal: whatever happens to a server, every xfer ends once and by its deadline, what the server cannot do is refused at
  * once, the state says why, and when the server is well again the tier is, too.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait */
+/* make: seconds=33 lane=wait */
 /*
  * Goal: with TLS values come and go as without; whom we do not trust, and who does not trust us, is told apart, in
  * words that name the option; a stream that is cut or changed anywhere ends the connection, and never gives a wrong

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=60 */
 /*
  * regr_11_01_clean_stop.c - goal: when an op of a client has ended, for whatever reason, nobody writes into
  * its pages any more: the daemon was told to stop, the client broke the protocol, the op's deadline passed,

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=30 */
 /*
  * regr_11_02_stopped_daemon.c - goal: a daemon that is stopped in the middle of a load or store, given up,
  * and then goes on, harms nothing that libkvtier says is the engine's: pages it may still write into are

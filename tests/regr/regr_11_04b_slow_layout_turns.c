@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=15 */
 /*
  * regr_11_04b_slow_layout_turns.c - goal: a client whose blocks are 60 MiB each, with a MiB between tokens, delays
  * others by its share and no more; its deadlines hold while its jobs run; when it is killed, its jobs end.

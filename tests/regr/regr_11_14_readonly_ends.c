@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
+/* make: seconds=75 lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
 /*
  * regr_11_14_readonly_ends.c - goal: a disk that refused writes for a while takes them again when it can, with a full
  * log as well, and a clean stop does not wait for what cannot come. Reclaiming paused while the tier was readonly, and

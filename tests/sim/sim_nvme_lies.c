@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=8 */
 /*
  * sim_nvme_lies - goal: a disk that says "written" and lost it, wrote it elsewhere, or answers a read with what was
  * there before, costs blocks and never gives a wrong byte; the log goes on, and starts again. Method: a workload of

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=8 */
 /*
  * Goal: under any workload, placement keeps its invariants: no slot owned twice, accounts exact, a child never
  * outlives its parent, nothing pinned or being written is touched, bytes follow their block; what has an NVMe copy

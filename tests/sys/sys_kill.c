@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=8 */
 /*
  * sys_kill.c - goal: a daemon that dies in the midst of stores and loads harms no engine: every op ends with
  * a status for each block, no page is touched after that, and a new daemon serves the same engine, with the

@@ -1,6 +1,6 @@
 #!/bin/bash -eu
 # SPDX-License-Identifier: Apache-2.0
-# make: no=address,thread (it loads libkvtier into programs without a sanitizer)
+# make: seconds=40 no=address,thread (it loads libkvtier into programs without a sanitizer)
 #
 # Goal: what kvtier believes of llama.cpp's structs and state bytes is checked, and what differs is refused.
 # Method: llama_layout.py, against the real llama.cpp and model, a dictionary in place of the daemon.

@@ -1,6 +1,6 @@
 #!/bin/bash -eu
 # SPDX-License-Identifier: Apache-2.0
-# make: no=address,thread (it loads libkvtier into programs without a sanitizer)
+# make: seconds=60 no=address,thread (it loads libkvtier into programs without a sanitizer)
 #
 # Goal: a real engine's prefix outlives the engine. A 512-token prefix computed by one llama.cpp process and
 # stored raw comes back in another after the first was killed, with logits equal bit for bit; FP8 halves the

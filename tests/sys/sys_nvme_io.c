@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
+/* make: seconds=80 lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
 /*
  * sys_nvme_io.c - goal: a disk whose reads or writes fail, are cut or lie costs the blocks on it for that time and
  * nothing else; what it is, is said; and it is back when it works again. Method: a real kvtierd whose disk fails on

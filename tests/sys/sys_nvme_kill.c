@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=30 */
 /*
  * sys_nvme_kill.c - goal: kill -9 at any moment costs nothing that was acknowledged, and never gives an engine
  * a wrong byte: not while segments are reclaimed, nor after the file was damaged as well. Method: the kill loop of

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait no=thread (the daemon's threads run in others) */
+/* make: seconds=45 lane=wait no=thread (the daemon's threads run in others) */
 /*
  * sys_nvme_path.c - goal: whatever is wrong with a path of the NVMe tier, the daemon serves from memory, says what
  * is wrong and what to do, and changes nothing that is not its own; of several paths a bad one costs its share only.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=45 */
 /*
  * sys_nvme_restart.c - goal: what was written to the NVMe tier is there after the daemon died or stopped, and
  * what does not fit into memory is there all the same; an engine sees right bytes, and stats say which tier

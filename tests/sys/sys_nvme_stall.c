@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
+/* make: seconds=95 lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
 /*
  * sys_nvme_stall.c - goal: a disk that does not answer makes nobody wait for longer than he wanted to, nobody's memory
  * is written to when it answers after all, and nothing is left behind of it: no slot, no lease, no op. Method: a real

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait no=thread (the daemon's threads run in others) */
+/* make: seconds=15 lane=wait no=thread (the daemon's threads run in others) */
 /*
  * sys_redis_cluster.c - goal: a Redis Cluster is one cache: what one node's engine stored through it, another's
  * finds; while slots move and masters change, every block of every op is right or a miss, and afterwards all is as

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait no=thread (the daemon's threads run in others) */
+/* make: seconds=34 lane=wait no=thread (the daemon's threads run in others) */
 /*
  * sys_redis_fake.c - goal: whatever bytes a server sends, and when, a load ends in its time as a miss or with the
  * right bytes, the daemon lives and does not grow, and a real server in the liar's place is used again. Method: a

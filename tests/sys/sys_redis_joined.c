@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait */
+/* make: seconds=20 lane=wait */
 /*
  * sys_redis_joined.c - goal: of many ops that want the same absent blocks at the same time one asks Redis, the others
  * get what it brought, or its miss; each still ends by its own deadline and cancel; and when the first is given up, the

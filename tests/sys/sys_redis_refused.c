@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait no=thread (the daemon's threads run in others) */
+/* make: seconds=25 lane=wait no=thread (the daemon's threads run in others) */
 /*
  * sys_redis_refused.c - goal: a Redis that evicts, is full, takes no writes, or does not let us in costs what it
  * refuses and nothing else; it is said why, without the password, and without a storm of tries. Method: two real

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait */
+/* make: seconds=20 lane=wait */
 /*
  * sys_redis_share.c - goal: what one node's engine stored, another node's engine finds, in right bytes, where space,
  * tenant and secret agree, and never where they do not; what comes is kept as a chain. Method: two real kvtierd with

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait */
+/* make: seconds=43 lane=wait */
 /*
  * sys_redis_trouble.c - goal: a Redis that is dead, stopped, late or not there yet costs an engine the hits it would
  * have had, for as long as that lasts, and nothing else; it is said why; nothing is left behind of it. Method: two

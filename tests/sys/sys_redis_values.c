@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait no=thread (the daemon's threads run in others) */
+/* make: seconds=15 lane=wait no=thread (the daemon's threads run in others) */
 /*
  * sys_redis_values.c - goal: whatever lies in Redis under a block's name, an engine gets that block's bytes or a miss
  * and an untouched page; what is damaged is counted, deleted, and a good value in its place is found again. Method:
