@@ -126,7 +126,7 @@ static void on_drained(struct loop_timer *timer)
 	struct program *p = container_of(timer, struct program, drained);
 	struct kvtierd *d = &p->d;
 	const bool late = loop_now(d->loop) >= p->drain_until_ns;
-	const bool idle = ops_outstanding(d->ops) == 0 && !d->scrub;
+	const bool idle = ops_outstanding(d->ops) == 0 && !d->scrub && !emptier_busy(d->moved.emptier);
 
 	if (!p->tiers_drained && (idle || late))
 		drain_tiers(p);
@@ -253,7 +253,7 @@ static int open_index(struct program *p)
 static int open_device(struct program *p)
 {
 	const struct device_conf conf = {
-		.workers = p->config.device_workers, .depth = p->config.device_depth, .own_depth = SCRUB_JOBS,
+		.workers = p->config.device_workers, .depth = p->config.device_depth, .own_depth = SCRUB_JOBS + EMPTIER_JOBS,
 		.kernels = config_kernels_name(&p->config),
 	};
 	struct device *cpu;
@@ -389,7 +389,7 @@ static void exit_if_busy(struct program *p)
 {
 	struct kvtierd *d = &p->d;
 
-	if (ops_outstanding(d->ops) == 0 && nvme_up_idle(d) && !d->scrub) {
+	if (ops_outstanding(d->ops) == 0 && nvme_up_idle(d) && !d->scrub && !emptier_busy(d->moved.emptier)) {
 		if (!server_busy(d->server))
 			return;
 		/* Everything is written. What blocks a helper is a client's descriptor, which the exit closes. */

@@ -77,7 +77,9 @@ int device_submit(struct device *device, struct device_job *job)
 
 	loop_assert_core(device->loop);
 	assert(!job->in_flight && job->done && job->image);
-	assert(job->kind == DEVICE_VERIFY || ((job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE) && job->layout));
+	assert(job->kind != DEVICE_COPY || job->n_copies > 0);
+	assert(job->kind == DEVICE_VERIFY || job->kind == DEVICE_COPY ||
+	       ((job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE) && job->layout));
 	assert(device->ops->images & 1u << job->image_memory);
 	assert(((uintptr_t)job->image & (IMAGE_ALIGN - 1)) == 0);
 	job->device = device;

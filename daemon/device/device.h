@@ -62,8 +62,15 @@ struct device_layout {
 	void *prepared;			/* the device's, from prepare to forget */
 };
 
-/* VERIFY: of an image that just came from a medium; no page is touched. */
-enum device_job_kind { DEVICE_ENCODE = 1, DEVICE_DECODE, DEVICE_VERIFY };
+/* VERIFY: of an image that just came from a medium; no page is touched. COPY: bytes from one slot to another; no page
+ * and no header is looked at. */
+enum device_job_kind { DEVICE_ENCODE = 1, DEVICE_DECODE, DEVICE_VERIFY, DEVICE_COPY };
+
+struct device_copy {
+	uint8_t *to;
+	const uint8_t *from;
+	uint32_t bytes;
+};
 
 struct device_job {
 	enum device_job_kind kind;
@@ -76,6 +83,8 @@ struct device_job {
 	enum image_memory image_memory;
 	uint8_t *image;				/* 4096-aligned slot, image_bytes long; the owner pins it */
 	uint32_t image_bytes;
+	const struct device_copy *copies;	/* COPY: all of them, in this order. `image` is where the first goes */
+	uint32_t n_copies;			/* > 0 */
 	uint32_t client;	/* whose turn it takes: a process; 0: the daemon's own work. Stays until `done` */
 	uint64_t deadline_ns;	/* CLOCK_MONOTONIC; 0: none. Then: -ETIMEDOUT */
 	const uint32_t *given_up;	/* shared with the page's owner, or NULL: != 0 ends the job: -ECANCELED */

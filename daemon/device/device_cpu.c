@@ -149,7 +149,9 @@ static bool work_on(struct cpu *c, struct device_job *job, uint8_t *scratch)
 {
 	uint64_t now = 0, turn = 0;	/* turn: when others were first seen to wait */
 
-	if (c->guard < 0 && job->kind != DEVICE_VERIFY && job->run->stage == RUN_NEW &&
+	const bool pages = job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE;
+
+	if (c->guard < 0 && pages && job->run->stage == RUN_NEW &&
 	    guard_check(&job->layout->pages, job->page)) {
 		job->status = -EFAULT;
 		return true;

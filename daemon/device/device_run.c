@@ -12,6 +12,7 @@ void device_run_begin(struct device_run *run, const struct codec_kernels *kernel
 	run->kernels = kernels;
 	run->job = job;
 	run->stage = RUN_NEW;
+	run->copy = run->copied = 0;
 }
 
 /* Whoever wants the job to end: its client, the core, the clock. */
@@ -83,11 +84,34 @@ static int begin_encode(struct device_run *run)
 					  (enum image_codec)job->codec_v, &job->identity, job->image);
 }
 
+/* The next bytes, as many as a piece of an image has. */
+static int copy_piece(struct device_run *run)
+{
+	const struct device_job *job = run->job;
+	uint32_t budget = CODEC_PIECE_BYTES;
+
+	while (budget > 0 && run->copy < job->n_copies) {
+		const struct device_copy *c = &job->copies[run->copy];
+		const uint32_t left = c->bytes - run->copied, n = left < budget ? left : budget;
+
+		memcpy(c->to + run->copied, c->from + run->copied, n);
+		budget -= n;
+		run->copied += n;
+		if (n == left) {
+			run->copy++;
+			run->copied = 0;
+		}
+	}
+	return run->copy < job->n_copies ? CODEC_MORE : 0;
+}
+
 int device_run_piece(struct device_run *run, uint64_t now_ns, uint8_t *scratch)
 {
 	struct device_job *job = run->job;
 	int r = stopped(job, now_ns);
 
+	if (r == 0 && job->kind == DEVICE_COPY)
+		return copy_piece(run);
 	if (r == 0 && run->stage == RUN_NEW)
 		r = job->kind == DEVICE_ENCODE ? begin_encode(run) : begin_image(run);
 	if (r)

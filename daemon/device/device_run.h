@@ -4,7 +4,8 @@
  * another one (device_run_leave() before).
  *
  *	begin -> DECODE, VERIFY: header checked -> [verify...] -> [decode...] -> end
- *	      `-> ENCODE: [encode...] -> end			[...]: pieces
+ *	      |-> ENCODE: [encode...] -> end			[...]: pieces
+ *	      `-> COPY: [copy...] -> end
  */
 #ifndef KVTIER_DEVICE_RUN_H
 #define KVTIER_DEVICE_RUN_H
@@ -15,6 +16,7 @@ struct device_run {
 	struct codec_run codec;
 	const struct codec_kernels *kernels;
 	struct device_job *job;
+	uint32_t copy, copied;		/* COPY: the copy that is at work, and how much of it is done */
 	enum { RUN_NEW, RUN_VERIFY, RUN_CODEC } stage;
 };
 

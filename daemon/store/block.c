@@ -362,6 +362,19 @@ bool blocks_condemned(struct blocks *blocks, uint32_t *ret_slot)
 	return true;
 }
 
+void blocks_free_condemned(struct blocks *blocks, struct tier *host)
+{
+	struct extent where;
+	uint32_t slot;
+
+	while (blocks_condemned(blocks, &slot)) {
+		const int err = tier_extent(host, slot, &where);
+
+		assert(!err);	/* a slot is in use as long as its block has it */
+		tier_free(host, &where);
+	}
+}
+
 bool blocks_walk(struct blocks *blocks, uint32_t *cursor, uint32_t budget,
 		 void (*fn)(void *arg, uint32_t block), void *arg)
 {

@@ -136,6 +136,7 @@ uint32_t blocks_drop(struct blocks *blocks, uint32_t block);
  * is not used again before they did. */
 void blocks_condemn(struct blocks *blocks, uint32_t block);
 bool blocks_condemned(struct blocks *blocks, uint32_t *ret_slot);	/* next slot to free; false: none */
+void blocks_free_condemned(struct blocks *blocks, struct tier *host);	/* all of them */
 
 /* Looks at up to `budget` numbers from *cursor on (0 to start) and calls fn for the blocks among them, which
  * fn may drop or condemn; false when the end was reached. */

@@ -108,10 +108,7 @@ void copies_drop_nvme(struct kvtierd *d, uint32_t block)
 
 void copies_free_condemned(struct kvtierd *d)
 {
-	uint32_t slot;
-
-	while (blocks_condemned(d->blocks, &slot))
-		slot_free(d, slot);
+	blocks_free_condemned(d->blocks, d->tiers[TIER_HOST]);
 }
 
 /* The least recent leaf of all slab classes, or BLOCK_NONE. */
@@ -373,12 +370,25 @@ static bool copies_poll(struct loop_poller *poller)
 
 /* --- life --- */
 
+static int submit_copy(void *arg, struct device_job *job)
+{
+	const struct kvtierd *d = arg;
+
+	return device_submit(devices_cpu(&d->devices), job);
+}
+
 int copies_open(struct kvtierd *d, struct copies **ret)
 {
+	const struct emptier_conf emptier = {
+		.host = d->tiers[TIER_HOST], .blocks = d->blocks, .loop = d->loop, .submit = submit_copy, .arg = d,
+		.moved_blocks = &d->moved.moved_blocks, .moved_bytes = &d->moved.moved_bytes,
+	};
 	struct copies *c = calloc(1, sizeof *c);
 
-	if (!c)
+	if (!c || emptier_open(&emptier, &d->moved.emptier)) {
+		free(c);
 		return -ENOMEM;
+	}
 	c->d = d;
 	c->poller.poll = copies_poll;
 	loop_poller_add(d->loop, &c->poller);
@@ -391,5 +401,7 @@ void copies_close(struct copies *c)
 	if (!c)
 		return;
 	loop_poller_remove(c->d->loop, &c->poller);
+	emptier_close(c->d->moved.emptier);
+	c->d->moved.emptier = NULL;
 	free(c);
 }

@@ -2,7 +2,7 @@
 /*
  * mover.c - see mover.h. Core thread only.
  *
- * A slot can move when its block is committed (it has an owner) and unpinned: nobody else knows its address
+ * A slot can move (emptier.h) when its block is committed (it has an owner) and unpinned: nobody else knows its address
  * then, the index holds no addresses, and readers find the block's extent anew for each op. One that is being
  * written to NVMe, or read into, is pinned, or has no owner yet.
  */
@@ -29,6 +29,7 @@ struct mover {
 	struct slabs *slabs;
 	struct blocks *blocks;
 	struct mover_counts *counts;
+	bool moving;			/* a slab is being emptied, which may give room */
 	uint32_t slots_to_look;
 	uint32_t to_demote;
 	bool spare;			/* the queued ones */
@@ -40,7 +41,6 @@ struct mover {
 	struct place_account stranger;	/* for a space that has no account yet */
 	bool inherited;			/* a slot went to the heir... */
 	bool any;			/* ...which is as good: it left the host tier's blocks */
-	uint32_t class, slab;		/* being emptied */
 	struct place_class classes[TIER_MAX_CLASSES];
 	uint32_t n_classes;
 };
@@ -134,16 +134,6 @@ static void look(struct mover *m, uint32_t class)
 	c->slab = slab;
 }
 
-/* Gives a slot back that no block has any more. */
-static void slot_free(struct tier *host, uint32_t slot)
-{
-	struct extent where;
-	const int err = tier_extent(host, slot, &where);
-
-	assert(!err);	/* a block's slot is in use as long as it has it */
-	tier_free(host, &where);
-}
-
 /* Whether its slot can be had: nobody inherits it, or gives another for it. */
 static bool evict_one(struct mover *m, uint32_t victim, bool demoted)
 {
@@ -220,34 +210,7 @@ static void demote_some(struct mover *m, uint32_t class)
 		(void)slabs_walk(m->slabs, slabs[i], demote_slot, m);
 }
 
-static bool move_slot(void *arg, const struct extent *from)
-{
-	struct mover *m = arg;
-	const uint32_t block = slabs_owner(m->slabs, from);
-	const uint32_t bytes = m->classes[m->class].view.slot_bytes;
-	struct extent to;
-	int err;
-
-	err = slabs_move_begin(m->slabs, &to);
-	assert(!err);	/* the plan counted the free slots */
-	memcpy(tier_address(m->host, &to), tier_address(m->host, from), bytes);
-	tier_set_owner(m->host, &to, block);
-	blocks_move(m->blocks, block, &to);
-	slabs_move_end(m->slabs, from);
-	m->counts->moved_blocks++;
-	m->counts->moved_bytes += bytes;
-	return true;
-}
-
-static void free_condemned(struct tier *host, struct blocks *blocks)
-{
-	uint32_t slot;
-
-	while (blocks_condemned(blocks, &slot))
-		slot_free(host, slot);
-}
-
-/* Executes plans until a slot can be had, nothing helps, or the steps are used up. */
+/* Executes plans until a slot can be had, a slab is being emptied, nothing helps, or the steps are used up. */
 static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_t steps)
 {
 	struct place_state state = { .now_tick = now_tick, .donor = PLACE_NO_CLASS, .classes = m->classes };
@@ -259,6 +222,7 @@ static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uin
 		state.steps_left = steps;
 		state.n_classes = m->n_classes;
 		state.free_slabs = slabs_free_slabs(m->slabs);
+		state.moving = emptier_busy(m->counts->emptier);
 		state.wanted = slabs_class_of(m->slabs, bytes);
 		place_plan(&state, &plan);
 		state.donor = plan.donor;
@@ -278,12 +242,12 @@ static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uin
 			steps -= n;
 			break;
 		case PLACE_MOVE:
-			m->class = plan.class;
-			m->slab = plan.slab;
-			slabs_close_slab(m->slabs, plan.slab);
-			(void)slabs_walk(m->slabs, plan.slab, move_slot, m);
-			steps--;
-			break;
+			emptier_begin(m->counts->emptier, plan.slab, bytes);
+			m->moving = true;
+			return;
+		case PLACE_WAIT:
+			m->moving = true;
+			return;
 		}
 		survey(m);
 	}
@@ -295,20 +259,29 @@ static int make_room(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_
 
 	assert(max_steps > 0);
 	m->slots_to_look = LOOK_SLOTS;
-	free_condemned(m->host, m->blocks);
+	blocks_free_condemned(m->blocks, m->host);
+	if (emptier_take(m->counts->emptier, bytes, ret))
+		return 0;
 	err = tier_alloc(m->host, bytes, ret);
 	if (err != -ENOSPC)
 		return err;
 	m->bytes = bytes;
 	if (m->whom)
 		survey_accounts(m);
+	if (!m->spare && emptier_stuck(m->counts->emptier))
+		emptier_give_up(m->counts->emptier);
 	follow_plans(m, now_tick, bytes, max_steps);
+	m->moving |= emptier_busy(m->counts->emptier);
 	err = tier_alloc(m->host, bytes, ret);
-	if (err == -ENOSPC && slabs_class_of(m->slabs, bytes) >= 0) {
+	if (err == -ENOSPC && !m->moving && slabs_class_of(m->slabs, bytes) >= 0) {
 		demote_some(m, (uint32_t)slabs_class_of(m->slabs, bytes));
 		err = tier_alloc(m->host, bytes, ret);
 	}
-	return err == -ENOSPC && m->spared ? -EAGAIN : err;
+	if (err == -ENOSPC && !m->spare && !m->moving) {
+		emptier_let_go(m->counts->emptier);
+		err = tier_alloc(m->host, bytes, ret);
+	}
+	return err == -ENOSPC && (m->spared || m->moving) ? -EAGAIN : err;
 }
 
 int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
@@ -342,7 +315,7 @@ uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t by
 	struct mover m = { .host = host, .slabs = tier_slabs(host), .blocks = blocks, .counts = counts, .any = true };
 	uint64_t freed = 0;
 
-	free_condemned(host, blocks);
+	blocks_free_condemned(blocks, host);
 	survey(&m);
 	for (uint32_t step = 0; step < max_steps && freed < bytes; step++) {
 		const int32_t class = place_oldest(m.classes, m.n_classes);

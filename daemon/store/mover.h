@@ -8,14 +8,15 @@
  *
  * mover_find_room_for() heeds what is guaranteed to each space; the others go by recency alone.
  *
- * What it costs the core: an eviction is a few hundred nanoseconds; emptying a slab copies at most what
- * lies in one slab (64 MiB by default: 8-16 ms at 4-8 GB/s), at most once per make_room, and gains a whole
- * slab, so that the copied bytes per allocated byte stay below 1 (tests/sim/sim_place.c measures it).
+ * What it costs the core: an eviction is a few hundred nanoseconds. Where a slab has to be emptied for another class,
+ * workers copy what lies in it (emptier.h): the answer is -EAGAIN, and there is room when that has ended. It gains a
+ * whole slab, so that the copied bytes per allocated byte stay below 1 (tests/sim/sim_place.c measures it).
  */
 #ifndef KVTIER_MOVER_H
 #define KVTIER_MOVER_H
 
 #include "block.h"
+#include "emptier.h"
 #include "place.h"
 
 /* What somebody who wants to keep an evicted block's slot for a while says: no; it is his now; likewise, and he gave
@@ -27,28 +28,30 @@ struct mover_counts {
 	uint64_t evicted_blocks, demoted_blocks, moved_blocks, evicted_bytes, moved_bytes;
 	enum mover_heir (*inherit)(void *heir, uint32_t block, const struct extent *slot);	/* NULL: nobody */
 	void *heir;
+	struct emptier *emptier;	/* of this tier and these blocks */
 };
 
-/* Enough steps for any plan on slabs of this many slots: one slab's slots evicted, and one slab moved. */
+/* Enough steps for any plan on slabs of this many slots: one slab's slots evicted, and one slab to be emptied. */
 enum { MOVER_STEPS = TIER_MAX_SLAB_SLOTS + 1 };
 
 /* Finds a slot for `bytes`: first frees what was condemned, then evicts and moves as planned, at most
- * `max_steps` (> 0) evictions and slab moves: a bound on how long the core may stay here. With fewer than
+ * `max_steps` (> 0) evictions: a bound on how long the core may stay here. With fewer than
  * MOVER_STEPS a class with many slots per slab may not get to give one away, and then each class evicts
  * its own. The slot belongs to the caller and has no owner until tier_set_owner(). -ENOSPC: nothing that
  * would help can be evicted (pinned, or with pinned children and not on NVMe), or the steps did not suffice: what they
- * freed stays free; -E2BIG: larger than a slab. */
+ * freed stays free; -EAGAIN: a slab is being emptied, and there may be room when that has ended; -E2BIG: larger than a
+ * slab. */
 int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret);
 
 /* Likewise, but spares blocks that are queued to be written to NVMe (blocks_queued()): dropped now they would be lost,
- * soon they can be demoted. -EAGAIN: there is room if those go. */
+ * soon they can be demoted. -EAGAIN also: there is room if those go. */
 int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret);
 
 /* For a block of `space`, with regard to what is guaranteed to others (place_may_take()): their blocks are spared as
- * well. -EAGAIN: there is room if blocks go that were spared. desperate: none of those that are queued is, see there.
- * */
+ * well. -EAGAIN also: there is room if blocks go that were spared. desperate: nothing is under way but what is being
+ * emptied: none of those that are queued is spared, see there, and an emptying that is stuck is given up. */
 struct mover_for {
 	uint32_t space;
 	bool desperate;

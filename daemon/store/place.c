@@ -110,7 +110,10 @@ void place_plan(const struct place_state *state, struct place_plan *ret)
 	 * evict for nothing. Without one, what is freed now helps the next attempt. */
 	if (donor >= 0 &&
 	    (!own || !has_victim(own) || deficit(&state->classes[donor]) < state->steps_left)) {
-		plan_slab(state, (uint32_t)donor, ret);
+		if (state->moving)
+			*ret = (struct place_plan){ .action = PLACE_WAIT, .donor = PLACE_NO_CLASS };
+		else
+			plan_slab(state, (uint32_t)donor, ret);
 		return;
 	}
 	*ret = (struct place_plan){ .action = PLACE_FAIL, .donor = PLACE_NO_CLASS };

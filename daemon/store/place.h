@@ -3,11 +3,13 @@
  * place.h - where an image goes, and what must go first. Pure: state in, plan out; no I/O, clock, log or
  * allocation, so traces replay by the million (tests/sim/sim_place.c).
  *
- * Asked again after each executed step until it says PLACE_ALLOC or PLACE_FAIL:
+ * Asked again after each executed step until it says PLACE_ALLOC, PLACE_MOVE, PLACE_WAIT or PLACE_FAIL:
  *   1. The class has a free slot, or a free slab exists                          -> PLACE_ALLOC
- *   2. Another class holds a slab's worth of free slots: pack it                 -> PLACE_MOVE
+ *   2. Another class holds a slab's worth of free slots: pack it, which takes a while: the slab is free later
+ *                                                                                -> PLACE_MOVE
  *   3. Another class's least recent leaf is more than twice as old as the class's own, or the class has no
  *      victim: evict of that class until it holds a slab's worth of free slots   -> PLACE_EVICT, then as 2.
+ *      One slab is packed at a time; who would begin with another one waits         -> PLACE_WAIT
  *   4. The class's own least recent leaf                                         -> PLACE_EVICT
  *   5. Else                                                                      -> PLACE_FAIL
  * A class that holds as many free slots as a slab has can give away any one slab, because what lies in it
@@ -20,7 +22,7 @@
  * guaranteed to them; only leaves that may be taken count in oldest_tick. So most of memory goes by recency alone, and
  * a client that stores as fast as it can pays with its own blocks once the others are down to their guarantee.
  *
- * Progress: EVICT frees a slot, MOVE frees a slab, and one LOOK a class is answered between two of them.
+ * Progress: EVICT frees a slot, MOVE begins to free a slab, and one LOOK a class is answered between two of them.
  */
 #ifndef KVTIER_PLACE_H
 #define KVTIER_PLACE_H
@@ -30,7 +32,7 @@
 
 #include "tiers/tier.h"
 
-enum place_action { PLACE_ALLOC = 1, PLACE_EVICT, PLACE_MOVE, PLACE_LOOK, PLACE_FAIL };
+enum place_action { PLACE_ALLOC = 1, PLACE_EVICT, PLACE_MOVE, PLACE_LOOK, PLACE_WAIT, PLACE_FAIL };
 
 /* The answer to PLACE_LOOK; void after the next EVICT or MOVE. */
 enum place_look { PLACE_UNSEEN, PLACE_FOUND, PLACE_NONE };
@@ -50,6 +52,7 @@ struct place_state {
 	uint32_t steps_left;		/* slots that may still be evicted, or slabs moved, for this image */
 	uint32_t n_classes;
 	uint32_t free_slabs;
+	bool     moving;		/* a slab is being emptied */
 	int32_t  wanted;		/* class, or PLACE_NO_CLASS: a new one */
 	int32_t  donor;			/* class that the last step evicted from to empty a slab of it: that is
 					 * finished first; else PLACE_NO_CLASS */

@@ -12,14 +12,21 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
+#include "copier.h"
 #include "daemon/store/mover.h"
+#include "tiers/slabs.h"
 #include "tiers/slabs.h"
 #include "fault.h"
 
 enum { KIB = 1024, SLAB = 64 * KIB, BIG = 16 * KIB /* 4 a slab */, SMALL = 8 * KIB /* 8 a slab */ };
+
+/* Those of the one world that a test has: they outlive its being copied. */
+static struct copier copier;
+static uint64_t moved_blocks, moved_bytes;
 
 struct world {
 	struct index *index;
@@ -29,10 +36,10 @@ struct world {
 	uint64_t tick;
 };
 
-static inline struct world world(uint32_t slabs)
+static inline struct world world_of(uint32_t slabs, uint32_t slab_bytes)
 {
-	const struct tier_conf conf = { .bytes = (uint64_t)slabs * SLAB,
-					.slab_bytes = SLAB,
+	const struct tier_conf conf = { .bytes = (uint64_t)slabs * slab_bytes,
+					.slab_bytes = slab_bytes,
 					.numa_node = -1 };
 	const struct blocks_conf blocks = { .max_blocks = 1000, .classes = TIER_MAX_CLASSES };
 	char text[TIER_TEXT_BYTES];
@@ -43,11 +50,18 @@ static inline struct world world(uint32_t slabs)
 	assert_int_equal(tier_open(TIER_HOST, &conf, NULL, &w.host, text, sizeof(text)), 0);
 	while (tier_state(w.host) == TIER_STARTING)
 		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+	copier = (struct copier){ 0 };
+	moved_blocks = moved_bytes = 0;
+	assert_int_equal(emptier_open(&(struct emptier_conf){ .host = w.host, .blocks = w.blocks, .submit = copier_submit,
+							      .arg = &copier, .moved_blocks = &moved_blocks,
+							      .moved_bytes = &moved_bytes }, &w.counts.emptier), 0);
 	return w;
 }
 
 static inline void world_end(struct world *w)
 {
+	copier_run(&copier);
+	emptier_close(w->counts.emptier);
 	tier_close(w->host);
 	blocks_close(w->blocks);
 	index_close(w->index);
@@ -62,9 +76,21 @@ static inline void key_of(uint32_t name, uint8_t ret[32])
 	}
 }
 
+static inline struct world world(uint32_t slabs)
+{
+	return world_of(slabs, SLAB);
+}
+
+/* As one who waits for what is being emptied. */
 static inline int make_room(struct world *w, uint32_t bytes, uint32_t steps, struct extent *ret)
 {
-	return mover_make_room(w->host, w->blocks, w->tick, bytes, steps, &w->counts, ret);
+	int r;
+
+	while ((r = mover_make_room(w->host, w->blocks, w->tick, bytes, steps, &w->counts, ret)) == -EAGAIN && copier.n)
+		copier_run(&copier);
+	w->counts.moved_blocks = moved_blocks;
+	w->counts.moved_bytes = moved_bytes;
+	return r;
 }
 
 /* As request.c does: room, bytes, commit, owner. Returns the block. */

@@ -18,7 +18,12 @@ static int find(struct world *w, uint32_t space, uint32_t bytes, bool desperate,
 {
 	const struct mover_for whom = { .space = space, .desperate = desperate, .guaranteed = guaranteed };
 
-	return mover_find_room_for(w->host, w->blocks, w->tick, bytes, &whom, &w->counts, ret);
+	int r;
+
+	while ((r = mover_find_room_for(w->host, w->blocks, w->tick, bytes, &whom, &w->counts, ret)) == -EAGAIN &&
+	       copier.n)
+		copier_run(&copier);
+	return r;
 }
 
 static uint32_t commit(struct world *w, uint32_t space, uint32_t name, const struct extent *where)

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: a slab is emptied by jobs of bounded size while the core thread copies nothing; a block in
+ * it is served from where it was until all of it is elsewhere; leases are respected; who waited for
+ * the slab gets it. Method: a real host tier under a real table of blocks, with workers whose jobs
+ * end when the test says so (tests/lib/copier.h); then the same with the CPU device's threads,
+ * beside readers.
+ */
+#include "tests/lib/mover_rig.h"
+
+#include <stdlib.h>
+
+#include "daemon/base/container_of.h"
+#include "daemon/base/loop.h"
+#include "tests/lib/random.h"
+
+enum { MIB = 1 << 20, A_SLAB = SLAB / SMALL };
+
+static uint32_t find(const struct world *w, uint32_t name)
+{
+	uint8_t key[32];
+
+	key_of(name, key);
+	return blocks_find(w->blocks, key, 0);
+}
+
+static void where_is(const struct world *w, uint32_t block, struct extent *ret)
+{
+	assert_int_equal(tier_extent(w->host, blocks_host_slot(w->blocks, block), ret), 0);
+}
+
+static void assert_bytes(struct world *w, uint32_t name, uint32_t bytes)
+{
+	struct extent where;
+	const uint8_t *at;
+
+	where_is(w, find(w, name), &where);
+	at = tier_address(w->host, &where);
+	for (uint32_t i = 0; i < bytes; i++)
+		assert_int_equal(at[i], (uint8_t)name);
+}
+
+static int ask(struct world *w, uint32_t bytes, struct extent *ret)
+{
+	return mover_make_room(w->host, w->blocks, w->tick, bytes, MOVER_STEPS, &w->counts, ret);
+}
+
+/* Three slabs of small images, of each of which a third was condemned: an emptying moves what is
+ * left of one. */
+static struct world sparse_world(void)
+{
+	struct world w = world(3);
+
+	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
+		(void)store(&w, i, SMALL, BLOCK_NONE);
+	for (uint32_t i = 0; i < 3 * A_SLAB; i += 3)
+		blocks_condemn(w.blocks, find(&w, i));
+	blocks_free_condemned(w.blocks, w.host);
+	return w;
+}
+
+/* Begins one. */
+static void begin(struct world *w)
+{
+	struct extent where;
+
+	assert_int_equal(ask(w, BIG, &where), -EAGAIN);
+	assert_true(emptier_busy(w->counts.emptier));
+	assert_int_equal(copier.n, 1);
+}
+
+/* The block of the i-th copy of a job, and its name. */
+static uint32_t copied_block(struct world *w, uint32_t i, uint32_t *ret_name)
+{
+	*ret_name = copier.jobs[0]->copies[i].from[0];
+	return find(w, *ret_name);
+}
+
+static void all_stays_where_it_was_until_it_is_copied(void **state)
+{
+	struct world w = sparse_world();
+	uint32_t slots[3 * A_SLAB];
+	struct extent where;
+
+	(void)state;
+	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
+		slots[i] = i % 3 ? blocks_host_slot(w.blocks, find(&w, i)) : 0;
+	begin(&w);
+	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
+		if (i % 3)
+			assert_int_equal(blocks_host_slot(w.blocks, find(&w, i)), slots[i]);
+	assert_int_equal(moved_blocks, 0);
+	assert_int_equal(ask(&w, BIG, &where), -EAGAIN);	/* one at a time */
+	assert_int_equal(copier.n, 1);
+	copier_run(&copier);
+	assert_false(emptier_busy(w.counts.emptier));
+	assert_in_range(moved_blocks, 1, A_SLAB);
+	assert_int_equal(moved_bytes, moved_blocks * SMALL);
+	assert_int_equal(copier.bytes_total, moved_bytes);
+	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
+		if (i % 3)
+			assert_bytes(&w, i, SMALL);
+	assert_int_equal(ask(&w, BIG, &where), 0);
+	world_end(&w);
+}
+
+/* 8 MiB of 64 KiB images: it is not by time that this is bounded, but by what each job may have. */
+static void what_one_job_and_one_turn_take_is_bounded(void **state)
+{
+	enum { IMAGE = 64 * KIB, LARGE = 8 * MIB, N = LARGE / IMAGE };
+	struct world w = world_of(2, LARGE);
+	uint64_t turns = 0;
+	struct extent where;
+
+	(void)state;
+	for (uint32_t i = 0; i < 2 * N; i++)
+		(void)store(&w, i, IMAGE, BLOCK_NONE);
+	for (uint32_t i = 0; i < N; i++)	/* half of each slab */
+		blocks_condemn(w.blocks, find(&w, 2 * i));
+	blocks_free_condemned(w.blocks, w.host);
+	assert_int_equal(ask(&w, LARGE, &where), -EAGAIN);
+	while (copier.n) {
+		const uint64_t before = copier.bytes_total;
+
+		copier_end(&copier, 0, 0);
+		assert_true(copier.bytes_total - before <= EMPTIER_JOBS * EMPTIER_JOB_BYTES);
+		turns++;
+	}
+	assert_int_equal(moved_bytes, LARGE / 2);
+	assert_int_equal(copier.bytes_total, LARGE / 2);
+	assert_true(turns >= LARGE / 2 / EMPTIER_JOB_BYTES);
+	assert_in_range(copier.most_bytes, 1, EMPTIER_JOB_BYTES);
+	assert_in_range(copier.most_copies, 1, EMPTIER_JOB_COPIES);
+	assert_in_range(copier.most_jobs, 1, EMPTIER_JOBS);
+	assert_int_equal(ask(&w, LARGE, &where), 0);
+	world_end(&w);
+}
+
+static void a_block_that_is_leased_meanwhile_moves_when_it_is_not(void **state)
+{
+	struct world w = sparse_world();
+	struct extent before, after, where;
+	uint32_t block, name;
+
+	(void)state;
+	begin(&w);
+	block = copied_block(&w, 0, &name);
+	where_is(&w, block, &before);
+	blocks_pin(w.blocks, block);
+	copier_run(&copier);
+	where_is(&w, block, &after);
+	assert_true(extent_equal(&before, &after));
+	assert_true(emptier_stuck(w.counts.emptier));
+	assert_bytes(&w, name, SMALL);
+	blocks_unpin(w.blocks, block);
+	assert_true(emptier_turn(w.counts.emptier));
+	where_is(&w, block, &after);
+	assert_false(extent_equal(&before, &after));
+	assert_bytes(&w, name, SMALL);
+	assert_int_equal(blocks_pins(w.blocks, block), 0);
+	assert_int_equal(slabs_owner(tier_slabs(w.host), &after), block);
+	assert_null(tier_address(w.host, &before));
+	assert_int_equal(ask(&w, BIG, &where), 0);
+	world_end(&w);
+}
+
+static void a_block_that_is_condemned_meanwhile_is_gone_at_once(void **state)
+{
+	struct world w = sparse_world();
+	const uint64_t extents = w.host->extents;
+	uint32_t block, name;
+	struct extent where;
+
+	(void)state;
+	begin(&w);
+	block = copied_block(&w, 1, &name);
+	blocks_condemn(w.blocks, block);
+	assert_int_equal(find(&w, name), BLOCK_NONE);
+	copier_run(&copier);
+	assert_false(emptier_busy(w.counts.emptier));
+	emptier_let_go(w.counts.emptier);
+	assert_int_equal(w.host->extents, extents - 1);
+	assert_int_equal(ask(&w, BIG, &where), 0);
+	world_end(&w);
+}
+
+static void one_who_waits_with_a_lease_ends_a_stuck_emptying(void **state)
+{
+	struct world w = sparse_world();
+	const uint64_t extents = w.host->extents;
+	const uint64_t none[TIER_MAX_SPACES] = { 0 };
+	const struct mover_for patient = { .guaranteed = none };
+	struct extent where, before, after;
+	uint32_t block, name;
+
+	(void)state;
+	begin(&w);
+	block = copied_block(&w, 0, &name);
+	where_is(&w, block, &before);
+	blocks_pin(w.blocks, block);
+	copier_run(&copier);
+	assert_int_equal(mover_find_room_for(w.host, w.blocks, w.tick, BIG, &patient, &w.counts, &where), -EAGAIN);
+	assert_true(emptier_stuck(w.counts.emptier));
+	assert_int_equal(ask(&w, BIG, &where), -EAGAIN);	/* another slab than the one with the lease */
+	assert_int_equal(copier.n, 1);
+	copier_run(&copier);
+	assert_int_equal(ask(&w, BIG, &where), 0);
+	where_is(&w, block, &after);
+	assert_true(extent_equal(&before, &after));
+	assert_bytes(&w, name, SMALL);
+	assert_int_equal(w.host->extents, extents + 1);
+	blocks_unpin(w.blocks, block);
+	world_end(&w);
+}
+
+static void a_job_that_fails_leaves_all_and_is_tried_again(void **state)
+{
+	struct world w = sparse_world();
+	struct extent where;
+
+	(void)state;
+	begin(&w);
+	copier_end(&copier, 0, -ECANCELED);
+	assert_int_equal(moved_blocks, 0);
+	assert_true(emptier_busy(w.counts.emptier));
+	assert_int_equal(copier.n, 1);
+	copier.full = true;
+	copier_end(&copier, 0, -EIO);
+	assert_int_equal(copier.n, 0);
+	assert_false(emptier_turn(w.counts.emptier));
+	copier.full = false;
+	assert_true(emptier_turn(w.counts.emptier));
+	copier_run(&copier);
+	assert_int_equal(ask(&w, BIG, &where), 0);
+	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
+		if (i % 3)
+			assert_bytes(&w, i, SMALL);
+	world_end(&w);
+}
+
+static void stores_of_its_class_do_not_take_the_room_it_needs(void **state)
+{
+	struct world w = sparse_world();
+	struct extent where;
+
+	(void)state;
+	begin(&w);
+	for (uint32_t i = 0; i < 2 * A_SLAB; i++) {
+		assert_int_equal(ask(&w, SMALL, &where), 0);	/* the oldest go */
+		tier_free(w.host, &where);
+		(void)store(&w, 100 + i, SMALL, BLOCK_NONE);
+	}
+	copier_run(&copier);
+	assert_false(emptier_busy(w.counts.emptier));
+	assert_int_equal(ask(&w, BIG, &where), 0);
+	world_end(&w);
+}
+
+static void the_slab_is_for_who_waited(void **state)
+{
+	struct world w = sparse_world();
+	struct extent where, big;
+	uint64_t evicted;
+
+	(void)state;
+	begin(&w);
+	copier_run(&copier);
+	while (!tier_alloc(w.host, SMALL, &where))
+		;	/* whatever is free now: nobody's slab */
+	evicted = w.counts.evicted_blocks;
+	assert_int_equal(ask(&w, BIG, &big), 0);
+	assert_int_equal(w.counts.evicted_blocks, evicted);
+	assert_int_equal(tier_extent_bytes(w.host, &big), BIG);
+	world_end(&w);
+}
+
+static void a_slab_that_nobody_comes_for_is_free(void **state)
+{
+	struct world w = sparse_world();
+
+	(void)state;
+	begin(&w);
+	copier_run(&copier);
+	assert_int_equal(slabs_free_slabs(tier_slabs(w.host)), 0);
+	while (emptier_turn(w.counts.emptier))
+		;
+	assert_int_equal(slabs_free_slabs(tier_slabs(w.host)), 1);
+	world_end(&w);
+}
+
+/* --- with threads --- */
+
+enum { NAMES = 1 << 12, READERS = 8, ROUNDS = 40 };
+
+struct reader {
+	struct device_job job;
+	struct device_copy copy;
+	struct bed *bed;
+	uint32_t block, name;
+	bool busy;
+	uint8_t *buffer;
+};
+
+struct bed {
+	struct world w;
+	struct loop *loop;
+	struct device *device;
+	struct loop_poller poller;
+	struct random random;
+	uint32_t rounds, next_name;
+	uint64_t reads, reads_of_moving;
+	struct reader readers[READERS];
+};
+
+static int submit(void *arg, struct device_job *job)
+{
+	return device_submit(((struct bed *)arg)->device, job);
+}
+
+static void was_read(struct device_job *job)
+{
+	struct reader *r = container_of(job, struct reader, job);
+	struct bed *b = r->bed;
+
+	assert_int_equal(job->status, 0);
+	for (uint32_t i = 0; i < SMALL; i++)
+		assert_int_equal(r->buffer[i], (uint8_t)r->name);
+	b->reads++;
+	b->reads_of_moving += emptier_busy(b->w.counts.emptier);
+	blocks_unpin(b->w.blocks, r->block);
+	blocks_free_condemned(b->w.blocks, b->w.host);
+	r->busy = false;
+}
+
+/* A block that is there is leased and read by a worker, as a load does. */
+static void read_some(struct bed *b, struct reader *r)
+{
+	struct extent where;
+
+	r->name = b->next_name - 1 - random_below(&b->random, 5 * A_SLAB);
+	r->block = find(&b->w, r->name);
+	if (r->block == BLOCK_NONE)
+		return;
+	where_is(&b->w, r->block, &where);
+	blocks_pin(b->w.blocks, r->block);
+	r->copy = (struct device_copy){ .to = r->buffer, .from = tier_address(b->w.host, &where), .bytes = SMALL };
+	r->job = (struct device_job){ .kind = DEVICE_COPY, .image = r->buffer, .copies = &r->copy, .n_copies = 1,
+				      .client = 1 + random_below(&b->random, 3), .done = was_read };
+	r->busy = true;
+	assert_int_equal(device_submit(b->device, &r->job), 0);
+}
+
+/* Small images until all is full, then one of another class, which needs a slab. */
+static bool work(struct loop_poller *poller)
+{
+	struct bed *b = container_of(poller, struct bed, poller);
+	bool busy = false;
+	struct extent where;
+	uint32_t block;
+
+	for (int i = 0; i < READERS; i++) {
+		if (!b->readers[i].busy && b->rounds < ROUNDS)
+			read_some(b, &b->readers[i]);
+		busy |= b->readers[i].busy;
+	}
+	if (b->rounds == ROUNDS) {
+		if (!busy && !emptier_busy(b->w.counts.emptier))
+			loop_stop(b->loop);
+		return true;
+	}
+	if (!emptier_busy(b->w.counts.emptier)) {
+		block = find(&b->w, b->next_name - 1 - random_below(&b->random, 5 * A_SLAB));
+		if (block != BLOCK_NONE && random_below(&b->random, 4) == 0)
+			blocks_condemn(b->w.blocks, block);
+		else if (ask(&b->w, SMALL, &where) == 0) {
+			uint8_t key[32];
+
+			memset(tier_address(b->w.host, &where), (int)(b->next_name & 0xff), SMALL);
+			key_of(b->next_name++, key);
+			assert_int_equal(blocks_commit(b->w.blocks, key, 0, BLOCK_NONE, 0, &where, &block), 0);
+			tier_set_owner(b->w.host, &where, block);
+			blocks_touch(b->w.blocks, block, ++b->w.tick);
+		}
+		blocks_free_condemned(b->w.blocks, b->w.host);
+		if (random_below(&b->random, 32) != 0)
+			return true;
+	}
+	if (ask(&b->w, BIG, &where) == 0) {
+		tier_free(b->w.host, &where);
+		b->rounds++;
+	}
+	return true;
+}
+
+static void what_is_moved_is_read_right_by_others(void **state)
+{
+	const struct device_conf conf = { .workers = 3, .depth = READERS, .own_depth = EMPTIER_JOBS };
+	static struct bed b;
+
+	(void)state;
+	b = (struct bed){ .w = world(6), .poller.poll = work, .random = random_seeded("unit_emptier") };
+	emptier_close(b.w.counts.emptier);
+	assert_int_equal(loop_open(0, &b.loop), 0);
+	assert_int_equal(device_open("cpu", &conf, b.loop, &b.device), 0);
+	assert_int_equal(emptier_open(&(struct emptier_conf){ .host = b.w.host, .blocks = b.w.blocks, .loop = b.loop,
+							      .submit = submit, .arg = &b, .moved_blocks = &moved_blocks,
+							      .moved_bytes = &moved_bytes }, &b.w.counts.emptier), 0);
+	for (int i = 0; i < READERS; i++) {
+		b.readers[i] = (struct reader){ .bed = &b, .buffer = aligned_alloc(4096, SMALL) };
+		assert_non_null(b.readers[i].buffer);
+	}
+	for (b.next_name = 0; b.next_name < 6 * A_SLAB; b.next_name++)
+		(void)store(&b.w, b.next_name, SMALL, BLOCK_NONE);
+	loop_poller_add(b.loop, &b.poller);
+	assert_int_equal(loop_run(b.loop), 0);
+	loop_poller_remove(b.loop, &b.poller);
+	printf("%llu reads, %llu of them while a slab was emptied; %llu blocks moved\n", (unsigned long long)b.reads,
+	       (unsigned long long)b.reads_of_moving, (unsigned long long)moved_blocks);
+	assert_true(moved_blocks > 0 && b.reads_of_moving > 0);
+	device_close(b.device);
+	world_end(&b.w);
+	loop_close(b.loop);
+	for (int i = 0; i < READERS; i++)
+		free(b.readers[i].buffer);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(all_stays_where_it_was_until_it_is_copied),
+		cmocka_unit_test(what_one_job_and_one_turn_take_is_bounded),
+		cmocka_unit_test(a_block_that_is_leased_meanwhile_moves_when_it_is_not),
+		cmocka_unit_test(a_block_that_is_condemned_meanwhile_is_gone_at_once),
+		cmocka_unit_test(one_who_waits_with_a_lease_ends_a_stuck_emptying),
+		cmocka_unit_test(a_job_that_fails_leaves_all_and_is_tried_again),
+		cmocka_unit_test(stores_of_its_class_do_not_take_the_room_it_needs),
+		cmocka_unit_test(the_slab_is_for_who_waited),
+		cmocka_unit_test(a_slab_that_nobody_comes_for_is_free),
+		cmocka_unit_test(what_is_moved_is_read_right_by_others),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}
