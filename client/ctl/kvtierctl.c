@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/base/text.h"
+
 static const struct command commands[] = {
 #define CTL(name, where, arguments, prose, example) { #name, arguments, prose, example, command_##name },
 #include "daemon/admin/tbl_ctl.h"
@@ -18,35 +20,13 @@ static const struct command commands[] = {
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]), MAX_OPTIONS = 16 };
 enum { OPTION_SOCKET = 1000, OPTION_HELP, OPTION_JSON }; /* above what commands use */
 
-static void print_wrapped(FILE *out, const char *prose, int indent)
-{
-	int column = 0;
-
-	while (*prose != '\0') {
-		const int word = (int)strcspn(prose, " ");
-
-		if (column == 0 || column + 1 + word > 78) {
-			fprintf(out, "%s%*s", column == 0 ? "" : "\n", indent, "");
-			column = indent;
-		} else {
-			fputc(' ', out);
-			column++;
-		}
-		fprintf(out, "%.*s", word, prose);
-		column += word;
-		prose += word;
-		prose += strspn(prose, " ");
-	}
-	fputc('\n', out);
-}
-
 static void print_help(FILE *out)
 {
 	fprintf(out, "usage: kvtierctl [--socket PATH] COMMAND [OPTION...]\n\n"
 		     "Asks and steers a running kvtierd.\n\ncommands:\n");
 	for (size_t i = 0; i < COMMANDS; i++) {
 		fprintf(out, "  %s %s\n", commands[i].name, commands[i].arguments);
-		print_wrapped(out, commands[i].prose, 6);
+		text_wrap(out, commands[i].prose, 0, 6, TEXT_WIDTH);
 	}
 	fprintf(out,
 		"\noptions of every command:\n"
@@ -64,7 +44,7 @@ static void print_help(FILE *out)
 static void print_command_help(const struct command *command)
 {
 	printf("usage: kvtierctl [--socket PATH] %s %s\n\n", command->name, command->arguments);
-	print_wrapped(stdout, command->prose, 0);
+	text_wrap(stdout, command->prose, 0, 0, TEXT_WIDTH);
 	printf("\nexample:\n  %s\n", command->example);
 }
 

@@ -61,6 +61,8 @@ uint64_t clock_ns(void); /* CLOCK_MONOTONIC */
 /* kvtierctl_status.c */
 /* "kvtierd 0.1.0, pid 42, up 3h 2m, device cpu, kernels avx2" */
 char *daemon_line(const struct stats *stats, char *ret, size_t n);
+/* What `status` says, as text in lines of at most `width` columns; INT_MAX: each statement is one line. */
+void status_print(const struct stats *stats, uint64_t health, int width);
 
 /* kvtierctl_ask.c */
 struct reply {

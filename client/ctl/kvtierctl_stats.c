@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_stats.c - the stats page as text or JSON, once or again and again.
+ * kvtierctl_stats.c - the numbers of the stats page, once or again and again: as the page for people that
+ * kvtierctl_page.c makes, as a list, or as JSON.
  */
 #include <errno.h>
 #include <fnmatch.h>
@@ -13,19 +14,20 @@
 
 #include "daemon/base/log.h"
 #include "daemon/admin/stats.h"
-#include "kvtierctl.h"
+#include "kvtierctl_page.h"
 
 enum { MAX_GLOBS = 16, MAX_ROWS = 512 };
 
 struct view {
 	const char *globs[MAX_GLOBS];
 	size_t n_globs;
-	bool list, watch, counted;
+	bool list, all, watch, counted;
 	double every_s;
 	uint64_t count;
-	/* the sample before, for rates */
+	/* as of the time before, for rates */
 	uint64_t before[MAX_ROWS];
 	uint64_t before_ns, before_start_ns;
+	struct page_sample page;
 };
 
 uint64_t clock_ns(void)
@@ -321,8 +323,10 @@ static int print_once(const struct context *context, struct view *view)
 		view->before_ns = 0;
 	if (context->json)
 		print_json(stats, view);
-	else
+	else if (view->all)
 		print_text(stats, view, now_ns);
+	else
+		page_print(stats, &view->page, now_ns);
 	remember(stats, view, now_ns);
 	stats_unmap(stats);
 	/* a reader that closed the pipe (head) ends the watching */
@@ -395,6 +399,7 @@ int command_stats(struct context *context, int argc, char **argv)
 		{ "count", required_argument, NULL, 'c' },
 		{ "filter", required_argument, NULL, 'f' },
 		{ "list", no_argument, NULL, 'l' },
+		{ "all", no_argument, NULL, 'a' },
 		{ 0 },
 	};
 	static struct view view; /* large, and one */
@@ -407,12 +412,15 @@ int command_stats(struct context *context, int argc, char **argv)
 			parse_count(context, optarg, &view);
 		else if (option == 'l')
 			view.list = true;
+		else if (option == 'a')
+			view.all = true;
 		else if (view.n_globs == MAX_GLOBS)
 			usage_error(context, "at most %d -f", (int)MAX_GLOBS);
 		else
 			view.globs[view.n_globs++] = optarg;
 	}
 	no_more_arguments(context, argc, argv);
+	view.all = view.all || view.n_globs > 0;
 	check_globs(context, &view);
 	if (view.list) {
 		print_list(&view);

@@ -3,10 +3,12 @@
  * kvtierctl_status.c - status and version, from the stats page alone: they answer whatever the daemon does.
  */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "daemon/base/log.h"
+#include "daemon/base/text.h"
 #include "daemon/admin/stats.h"
 #include "kvtierctl.h"
 
@@ -42,24 +44,32 @@ static const char *severity_label(enum stats_severity severity)
 	return labels[severity];
 }
 
-/* Why, in the daemon's words. */
-static void clients_text(const struct stats *stats)
+/* The daemon's words about a part, which may come from outside. */
+static void print_text(const char *part, const char *first, const char *text, int width)
+{
+	char shown[4 * STATS_TEXT_BYTES], line[sizeof(shown) + 128];
+
+	snprintf(line, sizeof(line), "%s: %s%s%s", part, first, first[0] != '\0' && text[0] != '\0' ? "; " : "",
+		 log_escape(text, shown, sizeof(shown)));
+	text_wrap(stdout, line, 0, 2, width);
+}
+
+static void clients_text(const struct stats *stats, int width)
 {
 	char text[STATS_TEXT_BYTES];
 
 	if (stats_text_get(stats->clients_text, sizeof(text), text)[0] != '\0')
-		printf("  clients: %s\n", text);
+		print_text("clients", "", text, width);
 }
 
-static void nvme_text(const struct stats *stats)
+static void nvme_text(const struct stats *stats, int width)
 {
-	char engine[STATS_NAME_BYTES], text[STATS_TEXT_BYTES], shown[4 * STATS_TEXT_BYTES];
+	char engine[STATS_NAME_BYTES], text[STATS_TEXT_BYTES];
 
 	(void)stats_text_get(stats->nvme_engine, sizeof(engine), engine);
 	(void)stats_text_get(stats->nvme_text, sizeof(text), text);
 	if (engine[0] != '\0' || text[0] != '\0')
-		printf("  nvme: %s%s%s\n", engine, engine[0] != '\0' && text[0] != '\0' ? "; " : "",
-		       log_escape(text, shown, sizeof(shown)));
+		print_text("nvme", engine, text, width);
 }
 
 static const char *redis_state(const struct stats *stats, char *buffer, size_t n)
@@ -74,16 +84,16 @@ static const char *redis_state(const struct stats *stats, char *buffer, size_t n
 	return "unknown";
 }
 
-static void redis_text(const struct stats *stats)
+static void redis_text(const struct stats *stats, int width)
 {
-	char state[32], text[STATS_TEXT_BYTES], shown[4 * STATS_TEXT_BYTES];
+	char state[32], text[STATS_TEXT_BYTES], first[96];
 
 	if (stats_get(&stats->v.tiers_redis_state) == STATS_TIER_OFF)
 		return;
-	(void)stats_text_get(stats->redis_text, sizeof(text), text);
-	printf("  redis: %s, %" PRIu64 " of %" PRIu64 " endpoints usable%s%s\n", redis_state(stats, state, sizeof(state)),
-	       stats_get(&stats->v.tiers_redis_usable_endpoints), stats_get(&stats->v.tiers_redis_endpoints),
-	       text[0] != '\0' ? "; " : "", log_escape(text, shown, sizeof(shown)));
+	snprintf(first, sizeof(first), "%s, %" PRIu64 " of %" PRIu64 " endpoints usable",
+		 redis_state(stats, state, sizeof(state)), stats_get(&stats->v.tiers_redis_usable_endpoints),
+		 stats_get(&stats->v.tiers_redis_endpoints));
+	print_text("redis", first, stats_text_get(stats->redis_text, sizeof(text), text), width);
 }
 
 static void redis_json(const struct stats *stats)
@@ -97,20 +107,26 @@ static void redis_json(const struct stats *stats)
 	putchar('}');
 }
 
-static void status_text(const struct stats *stats, uint64_t health, const char *word)
+void status_print(const struct stats *stats, uint64_t health, int width)
 {
-	char line[256];
+	const char *word = stats_health_word(health);
+	char line[256], head[320];
 
-	printf("%s%s: %s\n", word, condition(health), daemon_line(stats, line, sizeof(line)));
+	word = strcmp(word, "ok") == 0 ? "OK" : strcmp(word, "warn") == 0 ? "WARN" : "ERR";
+	snprintf(head, sizeof(head), "%s%s: %s", word, condition(health), daemon_line(stats, line, sizeof(line)));
+	text_wrap(stdout, head, 0, 0, width);
 	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++) {
 		const struct stats_health_row *row = stats_health_row(bit);
 
-		if ((health >> bit & 1) != 0)
-			printf("  %-4s %-16s %s\n", severity_label(row->severity), row->name, row->prose);
+		if ((health >> bit & 1) == 0)
+			continue;
+		snprintf(line, sizeof(line), "  %-4s %-16s ", severity_label(row->severity), row->name);
+		fputs(line, stdout);
+		text_wrap(stdout, row->prose, (int)strlen(line), width < INT_MAX ? 7 : 0, width);
 	}
-	clients_text(stats);
-	nvme_text(stats);
-	redis_text(stats);
+	clients_text(stats, width);
+	nvme_text(stats, width);
+	redis_text(stats, width);
 }
 
 static void status_json(const struct stats *stats, uint64_t health)
@@ -165,10 +181,7 @@ int command_status(struct context *context, int argc, char **argv)
 	if (context->json)
 		status_json(stats, health);
 	else
-		status_text(stats, health,
-			    strcmp(word, "ok") == 0     ? "OK"
-			    : strcmp(word, "warn") == 0 ? "WARN"
-							: "ERR");
+		status_print(stats, health, INT_MAX);
 	stats_unmap(stats);
 	return strcmp(word, "ok") == 0 ? EXIT_FINE : strcmp(word, "warn") == 0 ? EXIT_FAILED : EXIT_ERR;
 }

@@ -11,6 +11,7 @@
 
 #include "daemon/base/json.h"
 #include "daemon/base/log.h"
+#include "daemon/base/text.h"
 #include "kvtierctl.h"
 
 char *text_bytes(uint64_t bytes, char *ret, size_t n)
@@ -23,7 +24,7 @@ char *text_bytes(uint64_t bytes, char *ret, size_t n)
 		value /= 1024;
 		unit++;
 	}
-	snprintf(ret, n, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+	snprintf(ret, n, unit == 0 || value >= 99.95 ? "%.0f %s" : "%.1f %s", value, units[unit]);
 	return ret;
 }
 
@@ -140,23 +141,13 @@ void table_cell(struct table *table, const char *text)
 	log_escape(text, table->cells[table->n++], bytes);
 }
 
-/* Characters, not bytes: UTF-8 continuation bytes take no column. */
-static int width(const char *text)
-{
-	int columns = 0;
-
-	for (; *text != '\0'; text++)
-		columns += (*text & 0xc0) != 0x80;
-	return columns;
-}
-
 void table_print(struct table *table, const bool *right)
 {
 	int *widths = must(calloc(table->columns, sizeof(widths[0])));
 
 	assert(table->n % table->columns == 0);
 	for (size_t i = 0; i < table->n; i++) {
-		const int here = width(table->cells[i]);
+		const int here = text_columns(table->cells[i]);
 
 		if (here > widths[i % table->columns])
 			widths[i % table->columns] = here;
@@ -164,7 +155,7 @@ void table_print(struct table *table, const bool *right)
 	for (size_t i = 0; i < table->n; i++) {
 		const size_t column = i % table->columns;
 		const bool last = column == table->columns - 1;
-		const int blank = widths[column] - width(table->cells[i]);
+		const int blank = widths[column] - text_columns(table->cells[i]);
 
 		if (right[column])
 			printf("%*s", blank, "");

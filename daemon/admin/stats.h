@@ -139,8 +139,8 @@ struct stats {
 	char clients_text[STATS_TEXT_BYTES]; /* while connections are short: whose they are */
 	char redis_text[STATS_TEXT_BYTES];  /* likewise; "": nothing to say, or no Redis tier */
 	_Alignas(64) struct stats_values v;
-	/* Ops that loaded or stored a block at least: from the turn of the core thread that read the op from its ring to
-	 * the turn that completed it. */
+	/* Ops that loaded or stored a block at least: from the turn of the core thread that read the op from
+	 * its ring until it completed the op. */
 	struct histogram load_times, store_times;
 };
 

@@ -41,7 +41,7 @@ struct loop {
 	struct loop_timer *timers[LOOP_MAX_TIMERS];	/* binary heap by due_ns */
 };
 
-static uint64_t clock_ns(void)
+uint64_t loop_clock(void)
 {
 	struct timespec t;
 
@@ -64,7 +64,7 @@ int loop_open(uint32_t spin_us, struct loop **ret)
 	}
 	l->spin_ns = (uint64_t)spin_us * 1000;
 	l->thread = pthread_self();
-	l->now_ns = clock_ns();
+	l->now_ns = loop_clock();
 	*ret = l;
 	return 0;
 }
@@ -243,7 +243,7 @@ static int wait_and_dispatch(struct loop *l, int timeout)
 
 	if (n < 0 && errno != EINTR)
 		return -errno;
-	l->now_ns = clock_ns();
+	l->now_ns = loop_clock();
 	l->n_events = n > 0 ? n : 0;
 	for (int i = 0; i < l->n_events; i++) {
 		struct loop_watch *watch = l->events[i].data.ptr;
@@ -285,7 +285,7 @@ int loop_run(struct loop *l)
 		bool worked, may_sleep;
 		int r, timeout;
 
-		l->now_ns = clock_ns();
+		l->now_ns = loop_clock();
 		fire_due(l);
 		worked = l->now_ns - last_work_ns < l->spin_ns ? spin(l) : poll_all(l);
 		if (worked)

@@ -49,6 +49,7 @@ void loop_poller_remove(struct loop *loop, struct loop_poller *poller);	/* safe 
 /* Called with true right before the loop may sleep (pollers are asked once more after it), false after. */
 void loop_on_sleep(struct loop *loop, void (*fn)(void *arg, bool asleep), void *arg);
 uint64_t loop_now(const struct loop *loop);	/* CLOCK_MONOTONIC ns, as of this turn */
+uint64_t loop_clock(void);			/* likewise, as of this moment: some 25 ns */
 int  loop_run(struct loop *loop);		/* until loop_stop(); 0 or -errno */
 void loop_stop(struct loop *loop);
 void loop_assert_core(const struct loop *loop);	/* the caller is the loop's thread */

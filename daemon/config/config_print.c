@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "config_table.h"
+#include "daemon/base/text.h"
 
 static bool first_of_section(size_t i)
 {
@@ -40,29 +41,6 @@ void config_print(const struct config *config, FILE *out)
 	}
 }
 
-/* Words of prose in lines of at most 76 columns, each indented. */
-static void print_wrapped(FILE *out, const char *prose, int indent)
-{
-	int column = 76;
-
-	while (*prose != '\0') {
-		const int word = (int)strcspn(prose, " ");
-
-		if (column + 1 + word > 76) {
-			fprintf(out, "%s%*s", column == 76 ? "" : "\n", indent, "");
-			column = indent;
-		} else {
-			fputc(' ', out);
-			column++;
-		}
-		fprintf(out, "%.*s", word, prose);
-		column += word;
-		prose += word;
-		prose += strspn(prose, " ");
-	}
-	fputc('\n', out);
-}
-
 void config_print_help(FILE *out)
 {
 	char range[128];
@@ -74,7 +52,7 @@ void config_print_help(FILE *out)
 			fprintf(out, "\n  [%s]\n", row->section);
 		fprintf(out, "    %s = %s    (%s)\n", row->key, row->dflt,
 			config_range(row, range, sizeof(range)));
-		print_wrapped(out, row->prose, 8);
+		text_wrap(out, row->prose, 0, 8, TEXT_WIDTH);
 	}
 }
 

@@ -227,9 +227,9 @@ static uint32_t slots_of(const struct wire_sqe *sqe)
 static void count_time(struct stats *stats, uint16_t op, const struct wire_cqe *cqe)
 {
 	if (cqe->ok > 0 && op == WIRE_OP_LOAD)
-		histogram_add(&stats->load_times, cqe->done_ns - cqe->submit_ns);
+		histogram_add(&stats->load_times, loop_clock() - cqe->submit_ns);
 	if (cqe->ok > 0 && op == WIRE_OP_STORE)
-		histogram_add(&stats->store_times, cqe->done_ns - cqe->submit_ns);
+		histogram_add(&stats->store_times, loop_clock() - cqe->submit_ns);
 }
 
 static void complete(struct op *q)

@@ -29,6 +29,7 @@
 static char program[512], directory[SCRATCH_BYTES], path[96], admin[96];
 static char output[1 << 16];
 static struct stats *page;
+static uint64_t uptime_ns;	/* not 0: run() makes the page that of a daemon that has been up for just so long */
 
 static uint64_t now_ns(void)
 {
@@ -46,6 +47,7 @@ static int rig_setup(void **unused)
 	snprintf(admin, sizeof(admin), "%s/admin.sock", directory);
 	if (stats_open(path, now_ns(), &page) < 0)
 		return -1;
+	uptime_ns = 0;
 	stats_health_set(page, STATS_HEALTH_STARTING, false);
 	stats_names(page, "cpu", "avx2");
 	return 0;
@@ -70,7 +72,9 @@ static int run(const char *arguments)
 	snprintf(command, sizeof(command), "%s --socket %s/kvtier.sock %s 2>&1", program, directory,
 		 arguments);
 	/* the page is of a daemon that lives */
-	stats_heartbeat(page, now_ns());
+	if (uptime_ns > 0)
+		page->start_monotonic_ns = now_ns() - uptime_ns;
+	stats_heartbeat(page, uptime_ns > 0 ? page->start_monotonic_ns + uptime_ns : now_ns());
 	pipe = popen(command, "r");
 	assert_non_null(pipe);
 	n = fread(output, 1, sizeof(output) - 1, pipe);

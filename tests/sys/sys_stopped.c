@@ -162,6 +162,8 @@ static void kvtierctl_says_what_is_the_matter(void **state)
 	char out[16384];
 
 	assert_int_equal(daemon_ctl(&w->d, "stats", out, sizeof out), 0);
+	assert_non_null(strstr(out, "STOPPED"));
+	assert_int_equal(daemon_ctl(&w->d, "stats --all", out, sizeof out), 0);
 	assert_non_null(strstr(out, "store.blocks_total"));
 	assert_int_equal(daemon_ctl(&w->d, "status", out, sizeof out), 2);
 	assert_non_null(strstr(out, "STOPPED"));

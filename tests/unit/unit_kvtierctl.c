@@ -8,6 +8,8 @@
  */
 #include "tests/lib/kvtierctl_rig.h"
 
+#include <sys/prctl.h>
+
 /* What scripts rely on: a name, once shipped, stays. */
 static const char *const names[] = {
 	"schema_version",
@@ -130,7 +132,7 @@ static void the_nvme_tier_has_words(void **unused)
 	assert_int_equal(run("stats --json -f tiers.nvme.text -f tiers.nvme.engine"), 0);
 	assert_string_equal(output,
 			    "{\"tiers\":{\"nvme\":{\"engine\":\"threads\",\"text\":\"/dev/x: \\\"no\\\" \\u001b[31m\"}}}\n");
-	assert_int_equal(run("stats"), 0);
+	assert_int_equal(run("stats --all"), 0);
 	says("tiers.nvme.engine: threads");
 	assert_int_equal(run("status"), 2);
 	says("nvme_quarantined");
@@ -231,6 +233,7 @@ static pid_t child_daemon(void)
 	if (child == 0) {
 		struct stats *own;
 
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (stats_open(path, now_ns(), &own) < 0 || write(ready[1], "x", 1) != 1)
 			_exit(1);
 		for (;;)
@@ -254,6 +257,9 @@ static void a_stopped_daemon_is_called_so(void **unused)
 	assert_memory_equal(output, "ERR STOPPED: ", 13);
 	says("kill -CONT");
 	assert_int_equal(run("stats"), 0);
+	says("ERR STOPPED: ");
+	says("kill -CONT");
+	assert_int_equal(run("stats --all"), 0);
 	says("stopped: ");
 	(void)kill(child, SIGKILL);
 	(void)waitpid(child, &status, 0);

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_kvtierctl_page.c - goal: the page that `kvtierctl stats` shows says what the numbers say, in at most
+ * 80 columns. Method: a stats page with known numbers, and the whole text compared.
+ */
+#include "tests/lib/kvtierctl_rig.h"
+
+static void put(uint64_t *value, uint64_t to)
+{
+	stats_set(value, to);
+}
+
+static void times(struct histogram *histogram, uint64_t fast_ns, uint64_t slow_ns)
+{
+	for (int i = 0; i < 98; i++)
+		histogram_add(histogram, fast_ns);
+	for (int i = 0; i < 2; i++)
+		histogram_add(histogram, slow_ns);
+}
+
+static void assert_fits(void)
+{
+	int columns = 0;
+
+	for (const char *at = output, *line = output; *at != '\0'; at++) {
+		columns = *at == '\n' ? 0 : columns + ((*at & 0xc0) != 0x80);
+		line = *at == '\n' ? at + 1 : line;
+		if (columns > 80)
+			fail_msg("more than 80 columns: %.*s", (int)strcspn(line, "\n"), line);
+	}
+}
+
+static void is(const char *want)
+{
+	const char *pid = strstr(output, "pid ");
+	char line[128];
+
+	/* all but the line with the pid is fixed */
+	assert_non_null(pid);
+	snprintf(line, sizeof(line), "OK: kvtierd " KVTIER_VERSION ", pid %d, up 3h 2m, device cpu, kernels avx2\n",
+		 (int)getpid());
+	assert_true(strlen(output) > strlen(line));
+	assert_memory_equal(output, line, strlen(line));
+	assert_string_equal(output + strlen(line), want);
+	assert_fits();
+}
+
+static void before_anything_it_says_so(void **unused)
+{
+	(void)unused;
+	uptime_ns = 10920000000000;
+	put(&page->v.tiers_host_state, STATS_TIER_STATE_BASE + 1);
+	put(&page->v.tiers_host_capacity_bytes, 1ull << 30);
+	assert_int_equal(run("stats"), 0);
+	is("\n"
+	   "Nothing was loaded, stored or looked up since the start 3h 2m ago.\n"
+	   "\n"
+	   "TIER  STATE  HITS  RATE  READ  WRITTEN   FILL       OF\n"
+	   "host  up        0     -   0 B      0 B  0.0 %  1.0 GiB\n"
+	   "\n"
+	   "0 clients, 0 spaces, 0 ops under way, 0 blocks in use, 0 blocks known\n");
+}
+
+static void known_numbers(struct stats_values *v)
+{
+	put(&v->load_blocks_total, 10802);
+	put(&v->load_missed_blocks_total, 1543);
+	put(&v->load_logical_bytes_total, 10802ull << 20);
+	put(&v->lookup_requested_blocks_total, 14000);
+	put(&v->lookup_hit_blocks_total, 12320);
+	put(&v->store_blocks_total, 2345678);
+	put(&v->store_logical_bytes_total, 2345678ull << 20);
+	put(&v->tiers_host_state, STATS_TIER_STATE_BASE + 1);
+	put(&v->tiers_host_capacity_bytes, 1ull << 30);
+	put(&v->tiers_host_used_bytes, 1ull << 29);
+	put(&v->tiers_host_hit_blocks_total, 10000);
+	put(&v->tiers_host_read_bytes_total, 5ull << 30);
+	put(&v->tiers_nvme_state, STATS_TIER_STATE_BASE + 2);
+	put(&v->tiers_nvme_capacity_bytes, 8ull << 30);
+	put(&v->tiers_nvme_used_bytes, 8ull << 30);
+	put(&v->tiers_nvme_hit_blocks_total, 800);
+	put(&v->tiers_nvme_written_bytes_total, 1023ull << 40);
+	put(&v->tiers_redis_state, STATS_TIER_STATE_BASE + 5);
+	put(&v->tiers_redis_endpoints, 3);
+	put(&v->tiers_redis_hit_blocks_total, 2);
+	put(&v->clients, 1);
+	put(&v->spaces, 2);
+	put(&v->leases, 7);
+	put(&v->ops_outstanding, 12);
+	put(&v->index_entries, 12345);
+}
+
+static void known_numbers_are_a_known_page(void **unused)
+{
+	(void)unused;
+	uptime_ns = 10920000000000;
+	known_numbers(&page->v);
+	times(&page->load_times, 80000, 1200000);
+	times(&page->store_times, 900, 3500000000);
+	put(&page->v.store_dropped_blocks_total, 12);
+	put(&page->v.tiers_nvme_queued_blocks, 34);
+	assert_int_equal(run("stats"), 0);
+	is("  redis: misconfigured, 0 of 3 endpoints usable\n"
+	   "\n"
+	   "Since the start 3h 2m ago:\n"
+	   "\n"
+	   "       OPS  BLOCKS   RATE     BYTES        RATE     P50     P99\n"
+	   "load   100   10802  1.0/s  10.5 GiB  1013 KiB/s   80 µs  1.2 ms\n"
+	   "store  100   2.3 M  215/s   2.2 TiB   215 MiB/s  912 ns   3.6 s\n"
+	   "\n"
+	   "Hit rate of loads: 87.5 % of 12345 blocks.\n"
+	   "Hit rate of lookups: 88.0 % of 14000 blocks.\n"
+	   "12 blocks were offered and not kept.\n"
+	   "34 blocks wait to be written to NVMe.\n"
+	   "\n"
+	   "TIER   STATE           HITS    RATE     READ   WRITTEN     FILL       OF\n"
+	   "host   up             10000  81.0 %  5.0 GiB       0 B   50.0 %  1.0 GiB\n"
+	   "nvme   degraded         800   6.4 %      0 B  1023 TiB  100.0 %  8.0 GiB\n"
+	   "redis  misconfigured      2   0.0 %      0 B       0 B        -        -\n"
+	   "\n"
+	   "1 client, 2 spaces, 12 ops under way, 7 blocks in use, 12345 blocks known\n");
+}
+
+/* Each number as large as it can be, and all that can be wrong. */
+static void nothing_makes_a_line_too_long(void **unused)
+{
+	const struct stats_row *rows;
+	const size_t n = stats_rows(&rows);
+	char words[STATS_TEXT_BYTES];
+
+	(void)unused;
+	uptime_ns = 1000000000;
+	for (size_t i = 0; i < n; i++)
+		put((uint64_t *)(void *)((char *)&page->v + rows[i].offset),
+		    rows[i].kind == STATS_STATE ? STATS_TIER_STATE_BASE + 5 : UINT64_MAX / 3);
+	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++)
+		stats_health_set(page, (enum stats_health_bit)bit, true);
+	memset(words, 'x', sizeof(words));
+	for (size_t i = 9; i < sizeof(words); i += 10)
+		words[i] = ' ';
+	words[sizeof(words) - 1] = '\0';
+	stats_nvme_text(page, "io_uring+threads", words);
+	stats_redis_text(page, words);
+	stats_clients_text(page, words);
+	stats_names(page, "a device with a long name......", "kernels that have a long name.......");
+	times(&page->load_times, UINT64_MAX, 999999);
+	assert_int_equal(run("stats"), 0);
+	assert_fits();
+	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++)
+		says(stats_health_row((enum stats_health_bit)bit)->name);
+	says("ERR");
+	says("tiers.nvme.corrupt_blocks_total");
+}
+
+static void a_page_that_is_watched_covers_the_time_between(void **unused)
+{
+	const char *second;
+
+	(void)unused;
+	uptime_ns = 10920000000000;
+	known_numbers(&page->v);
+	times(&page->load_times, 80000, 1200000);
+	assert_int_equal(run("stats --watch=0.1 --count 2"), 0);
+	says("Since the start 3h 2m ago:");
+	says("Hit rate of loads: 87.5 %");
+	second = strstr(output, "Nothing was loaded, stored or looked up in the last ");
+	assert_non_null(second);
+	assert_null(strstr(second, "Hit rate"));
+	assert_non_null(strstr(second, "50.0 %  1.0 GiB"));
+	assert_non_null(strstr(second, "1 client, 2 spaces"));
+}
+
+static void the_list_is_behind_all(void **unused)
+{
+	const struct stats_row *rows;
+	const size_t n = stats_rows(&rows);
+
+	(void)unused;
+	assert_int_equal(run("stats --all"), 0);
+	for (size_t i = 0; i < n; i++)
+		says(rows[i].path);
+	assert_int_equal(run("stats"), 0);
+	assert_null(strstr(output, "tiers.host.used_bytes"));
+	put(&page->v.load_p99_us, 1200);
+	assert_int_equal(run("stats --json"), 0);
+	assert_string_equal(json_at("load.p99_us"), "1200");
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
+	const struct CMUnitTest tests[] = {
+		CASE(before_anything_it_says_so),
+		CASE(known_numbers_are_a_known_page),
+		CASE(nothing_makes_a_line_too_long),
+		CASE(a_page_that_is_watched_covers_the_time_between),
+		CASE(the_list_is_behind_all),
+	};
+
+	if (!find_program()) {
+		printf("kvtierctl is not built\n");
+		return 77;
+	}
+	return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
+}
