@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_block - the table of blocks: identity, pins, chains, condemned blocks, counts, memory. Copies of a block are
  * unit_block_copies.c's. Method: a few blocks in a small table, keys by number; one promise of block.h a case.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_block_copies - a block's copies: every arrow of block.h's diagram. What must not be asked of a block is
  * unit_block_wrong.c's.

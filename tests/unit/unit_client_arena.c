@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: ranges of a client's arena never overlap, come back in any order, and are found whenever they fit.
  * Method: a byte a slot as the model, random takes and gives (seed printed).

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: link=client.a (the library's inner names) */
+/* make: no=thread (it is single-threaded) link=client.a (the library's inner names) */
 /*
  * Goal: bad arguments get an error that names the field and the limit; structs of older and newer
  * programs are taken as kvtier.h says. Method: one good description; each case spoils one thing of it and

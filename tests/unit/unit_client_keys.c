@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: link=client.a (the library's inner names) */
+/* make: no=thread (it is single-threaded) link=client.a (the library's inner names) */
 /*
  * Goal: the key chain is what kvtier.h says, so that every client and every version computes the same
  * keys. Method: constants made by another implementation (Python's hashlib: k = sha256(k +

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: link=client.a (the library's inner names) */
+/* make: no=thread (it is single-threaded) link=client.a (the library's inner names) */
 /*
  * Goal: copies between an engine's pages and the staging memory move the right bytes, all of them and no
  * others. Method: random geometries and strides (seed printed); every byte checked against the address

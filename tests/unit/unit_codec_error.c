@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: fp8 loses no more than daemon/IMAGE.md says.
  * Method: exhaustive for single values, 8 M Gaussian ones (fixed seed: a figure, not a search) for the means.

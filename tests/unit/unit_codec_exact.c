@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: one value is encoded and decoded as daemon/IMAGE.md says, by every implementation, bit for bit.
  * Method: exhaustive. fp8.h is held against the definition in double arithmetic; the fast kernels against

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: whole pages go into images and come back, whatever their geometry, strides and alignment.
  * Method: random geometries (seed printed; SEED=n repeats), each laid out in a random way in a buffer that

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_config - goal: a configuration is either taken whole and as written, or refused with the line, the key
  * and what is allowed. Method: texts through config_parse(); directories made below a temporary one.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_config_redis - goal: [redis] is taken as it was meant, or refused with the line, the key and the reason. Method:
  * texts through config_parse().

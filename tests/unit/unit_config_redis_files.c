@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_config_redis_files - goal: files with secrets are read whole, by those alone who may, and what is in them gets
  * into no message; the tier is opened with what was configured. Method: files in a temporary directory through

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: a job that is given up, cancelled or past its deadline touches no page any more, from the piece on in which
  * that is seen; before, it changes no more than a piece's bytes at a time.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: clients take turns at the device, whatever one of them has waiting, and what was begun first ends first.
  * Method: device_turns alone, no threads: orders in which jobs come out; then random adds, takes and returns against

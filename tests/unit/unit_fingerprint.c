@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_fingerprint - goal: the fingerprint is SipHash-2-4-128, as published and as libcrypto has it.
  * Method: the published vector for 32 bytes, then random keys and messages against libcrypto.

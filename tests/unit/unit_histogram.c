@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_histogram.c - goal: a percentile read from a histogram is never more off than histogram.h
  * promises. Method: known times at the edges of buckets; then random times of all magnitudes,

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: image.c gives the sizes and checks that daemon/IMAGE.md states, and refuses everything else.
  * Method: known figures, every single-bit flip of a header, every field changed and sealed again, limits one

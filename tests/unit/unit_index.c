@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_index - the index's writer alone: what was inserted is found, what was removed is not, at every size
  * the table grows through; it fills to its promise; hostile fingerprints hurt only themselves.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait */
+/* make: no=thread (it is single-threaded) lane=wait */
 /*
  * unit_kvtierctl - goal: kvtierctl's output and exit status are what scripts and people were promised,
  * whatever state the daemon is in. Method: the built program, run against a stats page made here (a child

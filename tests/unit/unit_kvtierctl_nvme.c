@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait */
+/* make: no=thread (it is single-threaded) lane=wait */
 /*
  * unit_kvtierctl_nvme - goal: `kvtierctl format` makes a store, and destroys nothing that nobody said yes to; verify,
  * flush, purge and disks show what the daemon says, for as long as that takes, with the right exit status. Method:

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_layout.c - goal: every layout of pages that engines use can be said, comes out in canonical order, and
  * has exactly the pages that fit; what does not fit or add up is refused. Method: small geometries, sizes

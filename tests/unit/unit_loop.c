@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_loop.c - goal: timers fire in order and once, callbacks may remove anything, and no work is missed
  * between the last look and the sleep. Method: small worlds around one loop, each ended by a timer.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_map - the client's reader over a real index: prefixes of every length, batches, metadata, and
  * memory that is not an index.

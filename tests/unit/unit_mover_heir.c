@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: who inherits the slot of an evicted block keeps it, bytes and all, until he frees it; the mover goes on until
  * there is room, and never counts a slot as free that somebody has.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: blocks that are queued to be written to NVMe are not dropped while something else can go or they may still be
  * written, and are when nothing else helps.

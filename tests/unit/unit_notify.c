@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_notify - goal: the service manager gets the datagrams it is owed and no others. Method: a datagram
  * socket of our own as $NOTIFY_SOCKET, as a path and as an abstract name.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: each rule of daemon/store/place.h, and the order they come in.
  * Method: states by hand, plans compared.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_proto.c - goal: each field of each message and ring entry is checked at its limits, and what is
  * refused is refused with a sentence that names it. Method: a good one, one field changed a time.

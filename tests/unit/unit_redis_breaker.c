@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_redis_breaker.c - goal: each rule of redis_breaker.h: 3 failures in a row open, waits are 1 s doubling to
  * 30 s and +- 25 %, one trial at a time, stores stop and come back by themselves, a refusal is tried again after 30 s;

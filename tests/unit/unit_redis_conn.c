@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: no=thread (it has one) */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: redis_conn.h holds with a real server: images come back byte for byte, with their padding zeroed; whatever else
  * lies under a name is refused with the status that says what it was; replies keep their order.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: no=thread (it has one) */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: redis_conn.h holds when a server is slow, stops or dies: commands end once and in time, a reply that comes
  * later touches nothing and disturbs nobody, and what cannot be taken back any more closes the connection.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: no=thread (it has one) */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: redis_conn_open() takes what is an address and nothing else, never asks a name server, gets in with the right
  * password, and otherwise says why not, without the password.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: no=thread (it has one) */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: no text that a connection gives out has the password in it, whatever a server answers to AUTH: bytes that no
  * terminal should see, words that are cut in the middle of the password, the whole command.

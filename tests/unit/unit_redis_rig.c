@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: no=thread (it has one) */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: what tests rely on in lib_redis.h is so: a server restarts empty on its port, a Cluster serves all slots, slots
  * move with their keys, a replica takes over.

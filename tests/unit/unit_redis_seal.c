@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: the seal of a value is what daemon/IMAGE.md says, so that another version, or another program, finds the
  * same; it does not depend on the pieces it is made in; every bit counts.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_redis_slots.c - goal: a name has the slot that Redis says it has, a slot the endpoint that
  * CLUSTER SLOTS says, and nothing that a server may answer instead makes a map or an address.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: files of [redis] tls_* that cannot be used are refused at start, by option, path and reason, and nothing asks
  * on a terminal.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_resp.c - goal: each type's first line is read or refused at its limits, and a reply of any types ends where it
  * ends. Method: tables of literal bytes, and each good reply cut at each byte. (fuzz_resp.c tries the rest.)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_ring.c - goal: the daemon's end of the rings takes entries once and in order over any wrap, believes
  * no index, and its memory is sealed as wire.h says. Method: the test is the client, on a second mapping of

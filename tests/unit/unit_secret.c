@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_secret - goal: a tenant's secret is its node's own, made once, or that of all nodes which share one, and always
  * the same. Method: spaces in temporary directories; their salts tell the secrets apart.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: a slab that is being emptied gives no slot to anybody, what its move needs is kept for it,
  * and it is free with its last slot; and the allocator needs no memory to give away. Method: slabs

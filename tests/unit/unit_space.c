@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_space.c - goal: an identity is all of geometry, codec and tenant and nothing else; its number is
  * stable while it is used, also from before its geometry was known. Method: a state directory of one's own. Tenants'

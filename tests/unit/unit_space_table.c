@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * unit_space_table - goal: a new space always finds a number, and the space that goes for it is the right one: never an
  * open one, and its number is not used again before its blocks are gone.

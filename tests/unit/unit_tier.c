@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: the wrappers of tier.c hold both sides to the contract, and fault.c fails as planned and no more.
  * Method: a made-up tier of one 4 KiB record whose completions wait until the test lets them go.
