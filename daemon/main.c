@@ -32,6 +32,7 @@
 #include "daemon/base/log.h"
 #include "daemon/admin/notify.h"
 #include "daemon/op/op.h"
+#include "daemon/op/pump.h"
 #include "daemon/redis/outbox.h"
 #include "daemon/redis/redis_up.h"
 #include "daemon/nvme/scrub.h"
@@ -334,6 +335,8 @@ static int start(struct program *p)
 		r = open_spaces(p);
 	if (r == 0 && (r = ops_open(d, p->config.socket_max_ops, devices_depth(&d->devices), &d->ops)) != 0)
 		(void)fail(p, r, "[socket] max_ops: out of memory for %u", p->config.socket_max_ops);
+	if (r == 0)
+		pump_start(d);
 	if (r == 0 && (r = copies_open(d, &d->copies)) != 0)
 		(void)fail(p, r, "out of memory");
 	if (r == 0)
@@ -352,6 +355,7 @@ static void stop(struct program *p)
 
 	server_close(d->server);
 	ctl_close(d->ctl);
+	pump_stop(d);
 	ops_close(d->ops);
 	redis_down(d);
 	nvme_down(d);

@@ -73,13 +73,13 @@ static int send_error(struct conn *c, uint32_t seq, int error, const char *text)
 	return send_message(c, &e, sizeof e, NULL, 0);
 }
 
-void conn_wake(struct conn *c)
+static void send_wake(struct conn *c)
 {
 	const struct wire_head wake = head_of(WIRE_WAKE, sizeof wake, 0);
 
 	/* When it does not fit, unread packets lie there already, and the client's descriptor is readable. */
-	if (c->state == CONN_OPEN)
-		(void)send_message(c, &wake, sizeof wake, NULL, 0);
+	c->wake = false;
+	(void)send_message(c, &wake, sizeof wake, NULL, 0);
 }
 
 /* --- death --- */
@@ -543,6 +543,8 @@ static bool poll_ring(struct loop_poller *poller)
 	struct kvtierd *d = server_daemon(c->server);
 	uint32_t completions = 0, taken = 0;
 
+	if (c->wake)
+		send_wake(c);
 	if (c->closing_mounts > 0)
 		finish_closing(c);
 	while (c->state == CONN_OPEN && taken < ENTRIES_A_TURN) {

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "daemon/base/list.h"
 #include "intake.h"
 #include "daemon/base/loop.h"
 #include "mount.h"
@@ -46,14 +47,15 @@ struct conn {
 	uint32_t closing_mounts;
 	struct op *ops;	/* op.c's list */
 	uint32_t n_ops;
-	struct op *queue, **queue_end;	/* op.c's: those with blocks to begin, served in turn */
-	struct conn *queue_next;	/* op.c's queue of clients; stands in it while it has such requests */
+	struct list queue;		/* turn.c's: its ops with blocks to begin */
+	struct list queued;		/* turn.c's: stands in the queue of clients while it has such ops */
 	uint32_t n_queued;		/* ops in its queue */
-	uint32_t passed_round;		/* of pump(): all its ops were passed over in this one */
-	uint32_t room_round;		/* of fetch_retry() */
+	uint32_t passed_round;		/* turn.c's: all its ops were passed over in this one */
+	uint32_t room_round;		/* room.c's */
 	uint32_t n_parts;		/* share.c's: of its ops... */
 	uint64_t in_flight_bytes;	/* ...and what they take of host memory */
 	uint64_t asked_ns;		/* when it last began an op; 0: never */
+	bool wake;			/* op.c's: the client asked to be told of a completion through its socket */
 	uint32_t arena_claimed;		/* slots of them together */
 	int32_t end_error;		/* DYING: said before the socket closes; 0: nothing */
 	uint32_t end_seq;
@@ -69,7 +71,6 @@ void conn_kill(struct conn *c);				/* -> DYING; any state is fine */
 void conn_look(struct conn *c);				/* takes what packets there are */
 void conn_turn_away(struct conn *c);			/* GREETING: somebody else needs the slot */
 bool conn_end(struct conn *c);				/* DYING and no ops left. True: nothing is left of it */
-void conn_wake(struct conn *c);				/* the client asked to be told through its socket */
 void conn_share(const struct conn *c, struct intake_share *ret);	/* what its regions take of the daemon */
 
 #endif

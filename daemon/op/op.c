@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * op.c - the life of an op, around the steps that request.c takes with each of its blocks.
+ * op.c - the life of an op, around the steps of its blocks (step.h, pump.c). Core thread only.
  *
- *	op_start -> queued -> (blocks begun in turn with other ops') -> all settled -> completion -> pool
- *	                   `-- deadline, cancel, space closed, client gone: blocks not begun are settled at once --^
+ *	op_start -> queued (turn.c) -> (blocks begun in turn with other ops') -> all settled -> completion -> pool
+ *	              `-- deadline, cancel, space closed, client gone: blocks not begun are settled at once --^
  *
- * Fairness: clients with blocks to begin are served in turn, one block a visit, and so are the ops of each. So
- * neither a long op nor many of them delay another client's by more than the blocks already in flight, and of those no
- * client has more than its share (share.h).
+ * Invariants
+ *   O1 each block of an op gets exactly one status, and the op exactly one completion, after the last part
+ *      let go of its page.
+ *   O2 key and page are each read once from the arena; the entry was copied by ring_peek().
+ *   O3 parts and ops come from pools made at start; nothing is allocated here.
+ *   O4 an op that is ended early wakes its parts, and ends when the last of them has: nothing here runs a part.
  */
-#include "part.h"
+#include "op.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -19,22 +22,19 @@
 
 #include "daemon/base/container_of.h"
 #include "daemon/front/conn.h"
-#include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
-#include "daemon/redis/outbox.h"
-#include "share.h"
 #include "daemon/nvme/writeback.h"
+#include "daemon/redis/outbox.h"
+#include "daemon/store/copies.h"
+#include "flight.h"
+#include "part.h"
+#include "share.h"
+#include "trace.h"
+#include "turn.h"
 
-enum {
-	MAX_DEADLINE_S = 3600,	/* later deadlines are cut to this */
-	PUMP_BUDGET = 64,	/* blocks begun a turn of the loop... */
-	PUMP_MOVED_BYTES = 32 << 20,	/* ...or fewer, when so much was copied to make room for them: 4-8 ms */
-	PUMP_EVICTED = 16384,		/* or so many evicted: about as long */
-};
+enum { MAX_DEADLINE_S = 3600 };	/* later deadlines are cut to this */
 
 /* --- pools --- */
-
-static bool pump(struct loop_poller *poller);
 
 int ops_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct ops **ret)
 {
@@ -45,15 +45,14 @@ int ops_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct ops **r
 	all->d = d;
 	all->max_ops = max_ops;
 	all->n_parts = parts;
-	all->max_fetches = parts - parts / 4;
-	all->queue_end = &all->queue;
-	all->fetches_end = &all->fetches;
-	all->poller.poll = pump;
+	ready_open(&all->ready);
+	room_open(&all->room);
+	turn_open(all);
 	all->op_pool = calloc(max_ops, sizeof *all->op_pool);
 	all->part_pool = calloc(parts, sizeof *all->part_pool);
 	all->n_free_parts = parts;
-	all->round = 1;
-	if (!all->op_pool || !all->part_pool || shares_open(&d->shares)) {
+	if (!all->op_pool || !all->part_pool || shares_open(&d->shares) || flights_open(d, parts, &all->flights) ||
+	    traces_open(max_ops, &all->traces)) {
 		ops_close(all);
 		return -ENOMEM;
 	}
@@ -65,7 +64,7 @@ int ops_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct ops **r
 		all->part_pool[i].next = all->free_parts;
 		all->free_parts = &all->part_pool[i];
 	}
-	loop_poller_add(d->loop, &all->poller);
+	devices_on_room(&d->devices, part_room, all);
 	*ret = all;
 	return 0;
 }
@@ -75,7 +74,8 @@ void ops_close(struct ops *all)
 	if (!all)
 		return;
 	assert(all->outstanding == 0);
-	loop_poller_remove(all->d->loop, &all->poller);
+	traces_close(all->traces);
+	flights_close(all->flights);
 	shares_close(all->d->shares);
 	all->d->shares = NULL;
 	free(all->op_pool);
@@ -110,13 +110,6 @@ uint64_t ops_pages(const struct conn *conn)
 
 /* --- settling --- */
 
-void op_look_again(struct ops *all)
-{
-	all->n_passed = 0;
-	all->round++;
-}
-
-
 static void count(const struct op *q, int status)
 {
 	struct stats_values *v = &q->d->stats->v;
@@ -144,75 +137,6 @@ static void settle(struct op *q, uint32_t at, int status)
 	ring_set_status(&q->conn->ring, q->sqe.first + at, status);
 	q->settled++;
 	count(q, status);
-}
-
-/* There are few parts, and few ops whose blocks come from Redis. */
-static struct part *find_part(const struct ops *all, const struct op *q, uint32_t at)
-{
-	for (uint32_t i = 0; i < all->n_parts; i++)
-		if (all->part_pool[i].op == q && all->part_pool[i].at == at)
-			return &all->part_pool[i];
-	return NULL;
-}
-
-bool op_part_runs(const struct op *q, uint32_t at)
-{
-	return find_part(q->d->ops, q, at) != NULL;
-}
-
-struct part *op_part_done(struct part *part)
-{
-	struct op *q = part->op;
-	struct ops *all = q->d->ops;
-	struct part *turn = NULL;
-
-	if (q->sqe.op == WIRE_OP_STORE) {
-		assert(q->parts == part);
-		q->parts = part->next;
-		if (!q->parts)
-			q->parts_end = &q->parts;
-		turn = q->parts;
-	} else if (q->n_waiting > 0)
-		turn = find_part(all, q, part->at + 1);
-	settle(q, part->at, part->status);
-	share_part_ended(q->d, part);
-	op_look_again(all);
-	part->op = NULL;
-	part->next = all->free_parts;
-	all->free_parts = part;
-	return turn && turn->waiting_turn ? turn : NULL;
-}
-
-/* Its pages are let go between two pieces. */
-static void cancel_jobs(struct op *q)
-{
-	struct ops *all = q->d->ops;
-
-	for (uint32_t i = 0; i < all->n_parts; i++)
-		if (all->part_pool[i].op == q)
-			device_cancel(&all->part_pool[i].job);
-}
-
-/* Blocks not yet begun, or waiting for NVMe, get their status now; those in flight as soon as their jobs have ended. */
-static void end_early(struct op *q, int status)
-{
-	q->ending = true;
-	q->early = status;
-	op_look_again(q->d->ops);	/* it may stand in the queue */
-	while (q->next_block < q->sqe.n)
-		settle(q, q->next_block++, status);
-	fetch_end_early(q, status);
-	cancel_jobs(q);
-	q->ending = false;
-	op_finish_if_settled(q);
-}
-
-static void on_deadline(struct loop_timer *timer)
-{
-	struct op *q = container_of(timer, struct op, deadline);
-
-	stats_add(&q->d->stats->v.ops_timed_out_total, 1);
-	end_early(q, -ETIMEDOUT);
 }
 
 /* --- completion --- */
@@ -251,7 +175,7 @@ static void complete(struct op *q)
 	}
 	count_time(q->d->stats, q->sqe.op, &cqe);
 	if (ring_complete(&q->conn->ring, &cqe))
-		conn_wake(q->conn);
+		q->conn->wake = true;
 }
 
 /* A block that nobody built on and nobody uses; being written to NVMe is no use. One that is gone (purged, damaged) is
@@ -280,13 +204,13 @@ static void undo(struct op *q)
 	}
 }
 
-void op_finish_if_settled(struct op *q)
+static void finish_if_settled(struct op *q)
 {
 	struct ops *all = q->d->ops;
 
-	if (q->queued || q->ending || q->settled < q->sqe.n)
+	if (q->settled < q->sqe.n)
 		return;
-	assert(!q->parts);
+	assert(!q->parts && q->n_parts == 0 && !list_has(&q->queue));
 	loop_timer_unset(q->d->loop, &q->deadline);
 	if (!q->abandoned)
 		complete(q);
@@ -298,12 +222,78 @@ void op_finish_if_settled(struct op *q)
 		q->next->link = q->link;
 	q->conn->n_ops--;
 	share_op_ended(q->d, q);
+	trace_end(all->traces, q);
 	q->conn->arena_claimed -= slots_of(&q->sqe);
 	q->mount->ops--;
 	all->outstanding--;
 	stats_set(&q->d->stats->v.ops_outstanding, all->outstanding);
 	q->next = all->free_ops;
 	all->free_ops = q;
+}
+
+void op_part_done(struct part *part)
+{
+	struct op *op = part->op;
+	struct ops *all = op->d->ops;
+	struct part *next = NULL;
+
+	assert(part_held(part) == 0);
+	if (op->sqe.op == WIRE_OP_STORE) {
+		assert(op->parts == part);
+		op->parts = part->next;
+		if (!op->parts)
+			op->parts_end = &op->parts;
+		next = op->parts;
+	} else if (op->n_turns > 0) {
+		next = part_find(op, part->at + 1);
+	}
+	settle(op, part->at, part->status);
+	trace_done(op, part->at, part->status);
+	share_part_ended(op->d, part);
+	turn_look_again(all);
+	part->op = NULL;
+	part->next = all->free_parts;
+	all->free_parts = part;
+	if (next && next->wait == WAIT_TURN) {
+		op->n_turns--;
+		part_wake(next);
+	}
+	finish_if_settled(op);
+}
+
+/* --- ending early --- */
+
+/* Blocks not yet begun get their status now; those in flight as soon as their jobs and reads let go of them. */
+static void end_early(struct op *op, int status)
+{
+	struct ops *all = op->d->ops;
+
+	if (op->early)
+		return;
+	op->early = status;
+	turn_look_again(all);
+	turn_remove(op);
+	while (op->next_block < op->sqe.n)
+		settle(op, op->next_block++, status);
+	for (uint32_t i = 0; i < all->n_parts; i++) {
+		struct part *part = &all->part_pool[i];
+
+		if (part->op != op)
+			continue;
+		if (part->wait == WAIT_JOB)
+			device_cancel(&part->job);	/* its pages are let go between two pieces */
+		else if (part->wait != WAIT_TURN)
+			part_wake(part);
+	}
+	finish_if_settled(op);
+}
+
+static void on_deadline(struct loop_timer *timer)
+{
+	struct op *q = container_of(timer, struct op, deadline);
+
+	stats_add(&q->d->stats->v.ops_timed_out_total, 1);
+	end_early(q, -ETIMEDOUT);
 }
 
 /* --- beginning blocks --- */
@@ -326,8 +316,9 @@ static void take_parent(struct kvtierd *d, struct op *q)
 	copies_touch(d, parent, q->tick);
 }
 
-static void begin_next_block(struct ops *all, struct op *q)
+struct part *op_begin_block(struct op *q)
 {
+	struct ops *all = q->d->ops;
 	struct part *part = all->free_parts;
 	const uint32_t slot = q->sqe.first + q->next_block;
 
@@ -336,6 +327,8 @@ static void begin_next_block(struct ops *all, struct op *q)
 	all->free_parts = part->next;
 	memset(part, 0, sizeof *part);
 	part->op = q;
+	part->waiter.op = q;
+	part->waiter.task = &part->task;
 	share_part_begun(q->d, part);
 	part->at = q->next_block++;
 	part->job.layout = &q->mount->layout;
@@ -351,119 +344,7 @@ static void begin_next_block(struct ops *all, struct op *q)
 		*q->parts_end = part;
 		q->parts_end = &part->next;
 	}
-	part_run(part);
-}
-
-static void enqueue(struct ops *all, struct op *q)
-{
-	struct conn *c = q->conn;
-
-	q->queue_next = NULL;
-	q->queued = true;
-	all->n_queued++;
-	c->n_queued++;
-	if (c->queue) {
-		*c->queue_end = q;
-		c->queue_end = &q->queue_next;
-		return;
-	}
-	c->queue = q;
-	c->queue_end = &q->queue_next;
-	c->queue_next = NULL;
-	*all->queue_end = c;
-	all->queue_end = &c->queue_next;
-}
-
-/* The first op of the first client; the client goes to the end if it has more. */
-static struct op *dequeue(struct ops *all)
-{
-	struct conn *c = all->queue;
-	struct op *q = c->queue;
-
-	all->queue = c->queue_next;
-	if (!all->queue)
-		all->queue_end = &all->queue;
-	c->queue = q->queue_next;
-	q->queued = false;
-	all->n_queued--;
-	c->n_queued--;
-	if (c->queue) {
-		c->queue_next = NULL;
-		*all->queue_end = c;
-		all->queue_end = &c->queue_next;
-	}
-	return q;
-}
-
-static bool moved_much(const struct mover_counts *now, const struct mover_counts *before)
-{
-	return now->moved_bytes - before->moved_bytes >= PUMP_MOVED_BYTES ||
-	       now->evicted_blocks - before->evicted_blocks >= PUMP_EVICTED;
-}
-
-/* The client goes to the end; all its ops were passed over, unless they were in this round. */
-static void pass_client(struct ops *all)
-{
-	struct conn *c = all->queue;
-
-	if (c->passed_round != all->round)
-		all->n_passed += c->n_queued;
-	c->passed_round = all->round;
-	if (!c->queue_next)
-		return;
-	all->queue = c->queue_next;
-	c->queue_next = NULL;
-	*all->queue_end = c;
-	all->queue_end = &c->queue_next;
-}
-
-/* An op that was ended early has nothing to wait for. */
-static bool must_wait(const struct op *q)
-{
-	return q->next_block < q->sqe.n && (share_of_memory_is_used(q->d, q) || fetch_must_wait(q));
-}
-
-/* Takes the next op in turn, and begins its next block if that may be. */
-static void pump_one(struct ops *all)
-{
-	struct op *q;
-
-	if (share_of_parts_is_used(all->d, all->queue)) {
-		pass_client(all);
-		return;
-	}
-	q = dequeue(all);
-	if (must_wait(q)) {
-		enqueue(all, q);
-		all->n_passed += q->passed_round != all->round;
-		q->passed_round = all->round;
-		return;
-	}
-	op_look_again(all);
-	if (q->next_block + 1 < q->sqe.n)
-		enqueue(all, q);
-	if (q->next_block < q->sqe.n)
-		begin_next_block(all, q);
-	else
-		op_finish_if_settled(q);	/* it was ended early while it stood in the queue */
-}
-
-/* Begins blocks of queued requests in turn, while there are parts for them. Those that must wait are passed over, until
- * all were: then nothing can be begun before a part or a fetch ends. */
-static bool pump(struct loop_poller *poller)
-{
-	struct ops *all = container_of(poller, struct ops, poller);
-	const struct mover_counts before = all->d->moved;
-	uint32_t budget = PUMP_BUDGET;
-	bool worked = fetch_retry(all);
-
-	worked |= remote_retry(all);
-	while (all->n_passed < all->n_queued && all->free_parts && budget-- > 0 && !moved_much(&all->d->moved, &before)) {
-		pump_one(all);
-		worked = true;
-	}
-	devices_kick(&all->d->devices);		/* the loop asks its pollers once more before it sleeps */
-	return worked;
+	return part;
 }
 
 /* --- starting and ending ops --- */
@@ -489,7 +370,7 @@ static void start_nop(struct kvtierd *d, struct conn *conn, const struct wire_sq
 	};
 
 	if (ring_complete(&conn->ring, &cqe))
-		conn_wake(conn);
+		conn->wake = true;
 }
 
 static void cancel(struct kvtierd *d, struct op *q)
@@ -522,8 +403,9 @@ static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount, 
 	all->outstanding++;
 	stats_set(&d->stats->v.ops_outstanding, all->outstanding);
 	loop_timer_set(d->loop, &q->deadline, sqe->deadline_ns < latest ? sqe->deadline_ns : latest);
-	op_look_again(all);
-	enqueue(all, q);
+	trace_begin(all->traces, q);
+	turn_look_again(all);
+	turn_add(q);
 }
 
 int op_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe, char *text, size_t n)
@@ -554,32 +436,18 @@ int op_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe, c
 	return 0;
 }
 
-/* The first that was not yet told. Ending one op can finish another, which waited for a block that the first read: so
- * nobody may hold on to a next one. */
-static struct op *first_untold(const struct conn *conn, const struct mount *mount)
-{
-	struct op *q = conn->ops;
-
-	while (q && (q->told || (mount && q->mount != mount)))
-		q = q->next;
-	return q;
-}
-
 void ops_cancel_mount(struct kvtierd *d, struct conn *conn, const struct mount *mount)
 {
-	struct op *q;
-
-	while ((q = first_untold(conn, mount)) != NULL) {
-		q->told = true;
-		cancel(d, q);
+	for (struct op *op = conn->ops, *next; op; op = next) {
+		next = op->next;	/* op may be gone when it was cancelled */
+		if (!mount || op->mount == mount)
+			cancel(d, op);
 	}
 }
 
 void ops_abandon(struct kvtierd *d, struct conn *conn)
 {
-	for (struct op *q = conn->ops; q; q = q->next) {
-		q->abandoned = true;
-		q->told = false;	/* its space may have been closed before */
-	}
+	for (struct op *op = conn->ops; op; op = op->next)
+		op->abandoned = true;
 	ops_cancel_mount(d, conn, NULL);
 }

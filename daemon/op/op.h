@@ -14,7 +14,9 @@
 struct conn;
 struct kvtierd;
 struct mount;
+struct op;
 struct ops;
+struct part;
 
 /* Reserves everything: max_ops requests, `parts` blocks in flight (= the device's depth). */
 int  ops_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct ops **ret);
@@ -28,6 +30,12 @@ uint64_t ops_pages(const struct conn *conn);	/* of its ops, that the daemon may 
 /* Starts a checked entry. 0, or -EPROTO with text: the client broke the protocol (unknown space, op id in use). A lack
  * of anything else shows as per-block statuses. */
 int  op_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe, char *text, size_t n);
+
+/* For pump.c. The op's next block is begun: its part, whose steps are to run. */
+struct part *op_begin_block(struct op *op);
+/* The block's status is final, and the part holds nothing: it goes back to the pool, the part whose turn it is then is
+ * woken, and the op completes if this was its last one. */
+void op_part_done(struct part *part);
 
 /* Ends every op of a mount early (-ECANCELED for blocks not begun); those in flight finish. mount->ops says when. */
 void ops_cancel_mount(struct kvtierd *d, struct conn *conn, const struct mount *mount);

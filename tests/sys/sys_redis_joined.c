@@ -163,8 +163,8 @@ static void loads_and_prefetches_bring_each_block_once(void **state)
 	end();
 }
 
-/* Without the block before it nothing is kept, so each brings its own; the one before is asked for once. */
-static void what_is_not_kept_each_brings_itself(void **state)
+/* Without the block before it nothing is kept; the loads that want it at the same time share it all the same. */
+static void what_is_not_kept_is_brought_once_for_all_that_wait(void **state)
 {
 	struct kvtier_key keys[2], other[1];
 	uint64_t ops[OPS];
@@ -178,7 +178,7 @@ static void what_is_not_kept_each_brings_itself(void **state)
 	begin_loads(ops, keys, 2);
 	redis_signal(&w->redis, SIGCONT);
 	assert_int_equal(end_loads(ops, 0, keys, 2), OPS);
-	assert_int_equal(gets(), 1 + OPS);
+	assert_in_range(gets(), 2, OPS);	/* each its own: 1 + OPS */
 	end();
 }
 
@@ -418,7 +418,7 @@ int main(void)
 		cmocka_unit_test(many_loads_of_raw_bring_each_block_once),
 		cmocka_unit_test(what_fp8_cannot_hold_is_read_twice_and_no_more),
 		cmocka_unit_test(loads_and_prefetches_bring_each_block_once),
-		cmocka_unit_test(what_is_not_kept_each_brings_itself),
+		cmocka_unit_test(what_is_not_kept_is_brought_once_for_all_that_wait),
 		cmocka_unit_test(what_redis_does_not_have_is_asked_for_once),
 		cmocka_unit_test(what_is_damaged_is_read_once),
 		cmocka_unit_test(a_redis_that_hangs_is_waited_for_once),

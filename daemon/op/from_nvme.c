@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * from_nvme.c - what is particular to a block that comes from NVMe: it is in the table already (away), leased by its
+ * flight, and at landing the slot becomes the block's. An image that is bad is read once more, since its segment may
+ * have been used again meanwhile; then the copy is dropped.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "daemon/kvtierd.h"
+#include "daemon/store/copies.h"
+#include "flight.h"
+#include "part.h"
+
+static void begin(struct flight *f, const struct part *first, uint32_t block)
+{
+	(void)first;
+	lease_take(f->d, &f->lease, block);
+	f->bytes = copies_image_bytes(f->d, block);
+	f->asked = true;
+}
+
+/* The block went, or came back another way. */
+static bool moved_on(const struct flight *f)
+{
+	return !blocks_live(f->d->blocks, f->lease.block) ||
+	       blocks_host_slot(f->d->blocks, f->lease.block) != BLOCK_NONE;
+}
+
+static enum step look(struct flight *f)
+{
+	return moved_on(f) ? FLIGHT_AGAIN : FLIGHT_ROOM;
+}
+
+static void aim(struct flight *f)
+{
+	(void)blocks_nvme(f->d->blocks, f->lease.block, &f->xfer.where);	/* being away it has one */
+}
+
+static bool fits(const struct flight *f)
+{
+	(void)f;
+	return true;
+}
+
+/* READ: once more; MISS: for good, the copy was dropped. */
+static enum step once_more(struct flight *f)
+{
+	struct kvtierd *d = f->d;
+	const struct extent *was = &f->xfer.where;
+	struct extent now;
+
+	if (!blocks_live(d->blocks, f->lease.block))
+		return FLIGHT_MISS;
+	/* Its segment was used again while we read: what came was another block. The next read is from where it is. */
+	if (blocks_nvme(d->blocks, f->lease.block, &now) &&
+	    (now.unit != was->unit || now.slot != was->slot || now.generation != was->generation))
+		return FLIGHT_READ;
+	if (!f->reread) {
+		f->reread = true;
+		return FLIGHT_READ;
+	}
+	copies_drop_nvme(d, f->lease.block);
+	return FLIGHT_MISS;
+}
+
+static enum step failed(struct flight *f)
+{
+	const int error = f->xfer.status;
+
+	if (error == -ESTALE) {		/* its segment was lost without a footer to tell of it */
+		copies_condemn(f->d, f->lease.block);
+		return FLIGHT_MISS;
+	}
+	/* Given up, or the disk is away: the block may be read another time. */
+	if (error == -ECANCELED || error == -ETIMEDOUT || !nvme_readable(f->d->tiers[TIER_NVME], &f->xfer.where))
+		return FLIGHT_MISS;
+	return once_more(f);
+}
+
+static enum step bad(struct flight *f)
+{
+	struct kvtierd *d = f->d;
+	const enum step ret = once_more(f);
+
+	if (ret == FLIGHT_READ)
+		return ret;
+	log_limited(&d->ops->log, loop_now(d->loop), LOG_LEVEL_ERROR, "an image read from NVMe failed its checks and was "
+		    "dropped (segment %u): a miss, not data; if this repeats, test the device", f->xfer.where.slot >> 16);
+	stats_add(&d->stats->v.tiers_nvme_corrupt_blocks_total, 1);
+	stats_health_set(d->stats, STATS_HEALTH_NVME_CORRUPT, true);
+	return ret;
+}
+
+/* The block may have gone or been stored again meanwhile: then the bytes are right all the same, and not kept. */
+static void landed(struct flight *f)
+{
+	static const uint8_t none[32];
+	struct kvtierd *d = f->d;
+	uint32_t parent = BLOCK_NONE;
+
+	stats_add(&d->stats->v.tiers_nvme_read_bytes_total, f->xfer.bytes);
+	if (moved_on(f))
+		return;
+	if (memcmp(f->xfer.record.parent, none, sizeof none) != 0)
+		parent = blocks_find(d->blocks, f->xfer.record.parent, f->space->number);
+	if (parent == f->lease.block)
+		parent = BLOCK_NONE;
+	blocks_promote(d->blocks, f->lease.block, parent, &f->where);
+	host_set_owner(d->tiers[TIER_HOST], &f->where, f->lease.block);
+	f->placed = false;
+	stats_add(&d->stats->v.tiers_host_promoted_blocks_total, 1);
+}
+
+const struct source_ops from_nvme = {
+	.tier = TIER_NVME, .waits = true, .begin = begin, .look = look, .aim = aim, .fits = fits, .failed = failed,
+	.bad = bad, .landed = landed,
+};

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * from_redis.c - what is particular to a block that comes from Redis: no table says that it is there.
+ *
+ * So nothing is evicted for it before the value's header has come and is good: a load reads at once only where a slot
+ * is free. Else, and always for a prefetch, the flight begins with PROBE, at the price of a round trip; so keys that
+ * nobody has cost nobody a block. (A user who may GET and not GETRANGE has room made as if the block were there;
+ * that is counted.) Any trouble of Redis is a miss, within [redis] timeout_ms for each of the three times at most that
+ * it is asked.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "daemon/base/container_of.h"
+#include "daemon/kvtierd.h"
+#include "flight.h"
+#include "part.h"
+#include "tiers/redis/redis.h"
+
+static void begin(struct flight *f, const struct part *first, uint32_t block)
+{
+	(void)block;
+	f->bytes = f->space->shape.image_bytes;
+	if (first->op->sqe.op == WIRE_OP_PREFETCH)
+		f->step = FLIGHT_PROBE;
+}
+
+static bool has_load(const struct flight *f)
+{
+	for (struct list *l = f->parts.next; l != &f->parts; l = l->next)
+		if (container_of(l, struct part, with)->op->sqe.op == WIRE_OP_LOAD)
+			return true;
+	return false;
+}
+
+/* What Redis said to a PROBE. */
+static enum step look(struct flight *f)
+{
+	const int error = f->xfer.status;
+	struct stats_values *v = &f->d->stats->v;
+
+	if (f->xfer.op != XFER_PROBE)
+		return FLIGHT_ROOM;
+	f->xfer.op = XFER_READ;
+	if (error == 0)
+		f->bytes = f->xfer.bytes;
+	if (error == -EBADMSG)
+		stats_add(&v->tiers_redis_corrupt_blocks_total, 1);
+	if ((error != -EACCES && error != -EREMOTEIO) || !has_load(f))
+		return error ? FLIGHT_MISS : FLIGHT_ROOM;
+	stats_add(&v->tiers_redis_unasked_blocks_total, 1);	/* a user who may not ask, but perhaps read */
+	return FLIGHT_ROOM;
+}
+
+static void aim(struct flight *f)
+{
+	f->xfer.identity = &f->job.identity;
+	f->xfer.geometry = &f->space->geometry;
+	f->xfer.seal = f->space->seal;
+}
+
+/* A value's codec is the space's, or raw where that could not hold the block. Another value with a good header was not
+ * made by a kvtierd for this space: it may be less exact than the space promises. */
+static bool fits(const struct flight *f)
+{
+	const struct image_header *header = (const void *)f->xfer.buffer;
+
+	return header->codec_k == header->codec_v &&
+	       (header->codec_k == CODEC_RAW || header->codec_k == f->space->codec);
+}
+
+static enum step bad(struct flight *f)
+{
+	stats_add(&f->d->stats->v.tiers_redis_corrupt_blocks_total, 1);
+	redis_condemn(f->d->tiers[TIER_REDIS], f->xfer.seal, f->xfer.buffer, f->xfer.bytes);
+	return FLIGHT_MISS;
+}
+
+static enum step failed(struct flight *f)
+{
+	const struct xfer *x = &f->xfer;
+
+	if (x->status == 0)
+		return bad(f);		/* it does not fit */
+	if (x->status == -EFBIG && f->bytes == f->space->shape.image_bytes && x->bytes > f->bytes) {
+		f->bytes = x->bytes;	/* stored raw: its codec could not hold it */
+		f->asked = true;
+		return FLIGHT_ROOM;
+	}
+	if (x->status == -EBADMSG)
+		stats_add(&f->d->stats->v.tiers_redis_corrupt_blocks_total, 1);
+	return FLIGHT_MISS;
+}
+
+static void landed(struct flight *f)
+{
+	stats_add(&f->d->stats->v.tiers_redis_read_bytes_total, f->xfer.bytes);
+}
+
+const struct source_ops from_redis = {
+	.tier = TIER_REDIS, .begin = begin, .look = look, .aim = aim, .fits = fits, .failed = failed, .bad = bad,
+	.landed = landed,
+};

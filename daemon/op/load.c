@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load.c - the steps of a block that is loaded or prefetched (step.h). Core thread only.
+ *
+ * A page is served from host memory alone: from a block's slot, which a lease pins, or from the slot of a flight that
+ * has landed. Bringing a block there is flight.c's.
+ *
+ * A block that came from Redis is kept only under the block before it in its chain. So the blocks of an op are kept in
+ * order: in KEEP a part waits for the part before it, which never waits for one behind. Without its parent a block is
+ * served and not kept.
+ */
+#include "load.h"
+
+#include <assert.h>
+#include <errno.h>
+
+#include "daemon/base/container_of.h"
+#include "daemon/config/config.h"
+#include "daemon/front/conn.h"
+#include "daemon/kvtierd.h"
+#include "daemon/nvme/writeback.h"
+#include "daemon/store/copies.h"
+#include "flight.h"
+#include "part.h"
+#include "tiers/redis/redis.h"
+
+/* What is behind it in a prefetch could not be kept. */
+static void miss(struct kvtierd *d, struct part *part)
+{
+	part->status = -ENOENT;
+	part->step = LOAD_END;
+	if (part->source != SOURCE_REDIS)
+		return;
+	stats_add(&d->stats->v.tiers_redis_miss_blocks_total, 1);
+	if (part->at < part->op->remote_end)
+		part->op->remote_end = part->at;
+}
+
+/* --- LOOKUP --- */
+
+static bool in_host(const struct kvtierd *d, uint32_t block)
+{
+	return blocks_host_slot(d->blocks, block) != BLOCK_NONE;
+}
+
+static bool redis_wanted(const struct kvtierd *d, const struct space *space, const uint8_t key[32])
+{
+	return d->tiers[TIER_REDIS] && redis_readable(d->tiers[TIER_REDIS], space->seal, key);
+}
+
+static enum verdict found(struct kvtierd *d, struct part *part, uint32_t block)
+{
+	struct op *op = part->op;
+
+	part->source = SOURCE_HOST;
+	lease_take(d, &part->lease, block);
+	copies_touch(d, block, op->tick);
+	writeback_add(d, block);
+	part->step = LOAD_END;
+	if (op->sqe.op == WIRE_OP_LOAD) {
+		const int r = host_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &part->where);
+
+		assert(r == 0);		/* pinned: it cannot be stale */
+		part->step = LOAD_SERVE;
+	}
+	return CONTINUE;
+}
+
+/* A block that is away on a disk that is out is asked of Redis like one that no local tier has. */
+enum verdict load_lookup(struct kvtierd *d, struct part *part)
+{
+	struct op *op = part->op;
+	const struct space *space = op->mount->space;
+	const uint8_t *key = part->job.identity.key;
+	const uint32_t block = blocks_find(d->blocks, key, space->number);
+
+	part->source = SOURCE_HOST;
+	part->step = LOAD_BRING;
+	if (op->sqe.op == WIRE_OP_LOAD && part->job.page >= op->mount->pages) {
+		part->status = -EFAULT;
+		part->step = LOAD_END;
+	} else if (block != BLOCK_NONE && in_host(d, block)) {
+		return found(d, part, block);
+	} else if ((block == BLOCK_NONE || !part_readable(d, block)) && redis_wanted(d, space, key)) {
+		part->source = SOURCE_REDIS;
+		if (op->sqe.op == WIRE_OP_PREFETCH && part->at > op->remote_end)
+			miss(d, part);
+		else
+			flight_join(d, part, SOURCE_REDIS, BLOCK_NONE);
+	} else if (block == BLOCK_NONE) {
+		miss(d, part);
+	} else {
+		copies_touch(d, block, op->tick);
+		flight_join(d, part, SOURCE_NVME, block);
+	}
+	return CONTINUE;
+}
+
+bool load_must_wait(const struct op *op)
+{
+	const struct kvtierd *d = op->d;
+	const struct ops *all = d->ops;
+	uint8_t key[32];
+	uint32_t block;
+
+	if (op->sqe.op == WIRE_OP_STORE || op->next_block >= op->sqe.n ||
+	    flights_parts(all->flights) + all->room.n < all->n_parts - all->n_parts / 4)
+		return false;
+	ring_key(&op->conn->ring, op->sqe.first + op->next_block, key);
+	block = blocks_find(d->blocks, key, op->mount->space->number);
+	return block == BLOCK_NONE ? redis_wanted(d, op->mount->space, key) : !in_host(d, block);
+}
+
+/* --- BRING --- */
+
+enum verdict load_bring(struct kvtierd *d, struct part *part)
+{
+	const bool load = part->op->sqe.op == WIRE_OP_LOAD;
+
+	if (part->flight && !part->flight->landed) {
+		part->wait = WAIT_OTHER;
+		return WAIT;
+	}
+	part->step = LOAD_END;
+	if (part->flight) {
+		part->where = part->flight->where;
+		part->step = load ? LOAD_SERVE : part->source == SOURCE_REDIS ? LOAD_KEEP : LOAD_END;
+	} else if (part->brought > 0) {
+		part->step = LOAD_LOOKUP;
+	} else if (part->brought == -ENOENT) {
+		miss(d, part);
+	} else {
+		part->status = part->brought;
+	}
+	return CONTINUE;
+}
+
+/* --- SERVE, CHECK --- */
+
+static void served(struct device_job *job)
+{
+	struct part *part = container_of(job, struct part, job);
+
+	part->step = LOAD_CHECK;
+	part_wake(part);
+}
+
+enum verdict load_serve(struct kvtierd *d, struct part *part)
+{
+	struct tier *host = d->tiers[TIER_HOST];
+
+	part->job.image = tier_address(host, &part->where);
+	assert(part->job.image);
+	part->job.image_bytes = host_extent_bytes(host, &part->where);
+	part->job.geometry = &part->op->mount->space->geometry;
+	part->job.verify = d->config->host_verify == CONFIG_VERIFY_ALWAYS && !part->flight;
+	part_submit(part, DEVICE_DECODE, served);
+	return WAIT;
+}
+
+static void count_loaded(struct kvtierd *d, struct part *part)
+{
+	struct op *op = part->op;
+	struct stats_values *v = &d->stats->v;
+	const struct space *space = op->mount->space;
+	enum source source = SOURCE_HOST;
+
+	if (part->flight && !part->flight->credited) {
+		source = part->source;		/* the other parts of the flight found it in memory */
+		part->flight->credited = true;
+	}
+	op->conn->loaded_blocks++;
+	op->mount->space->loaded_blocks++;
+	stats_add(&v->load_blocks_total, 1);
+	stats_add(&v->load_logical_bytes_total, space->shape.logical_bytes);
+	if (source == SOURCE_REDIS) {
+		stats_add(&v->tiers_redis_hit_blocks_total, 1);
+	} else if (source == SOURCE_NVME) {
+		stats_add(&v->tiers_nvme_hit_blocks_total, 1);
+	} else {
+		stats_add(&v->tiers_host_hit_blocks_total, 1);
+		stats_add(&v->tiers_host_read_bytes_total, part->job.out_codec_k == CODEC_RAW
+							   ? space->raw_shape.image_bytes : space->shape.image_bytes);
+	}
+}
+
+/* The block is about to be dropped. */
+static void count_corrupt(struct kvtierd *d, const struct part *part)
+{
+	log_limited(&d->ops->log, loop_now(d->loop), LOG_LEVEL_ERROR, "an image in the host tier failed its checks and was "
+		    "dropped (slab %u): a miss, not data; if this repeats, test the machine's memory",
+		    part->where.slot >> 16);
+	stats_add(&d->stats->v.tiers_host_corrupt_blocks_total, 1);
+	stats_health_set(d->stats, STATS_HEALTH_CORRUPT, true);
+}
+
+/* Another load of the block may have been quicker. */
+static void condemn(struct kvtierd *d, const struct lease *lease)
+{
+	if (lease->held && blocks_live(d->blocks, lease->block))
+		copies_condemn(d, lease->block);
+}
+
+enum verdict load_check(struct kvtierd *d, struct part *part)
+{
+	part->step = LOAD_END;
+	if (part->job.status == 0) {
+		count_loaded(d, part);
+		if (part->flight && part->source == SOURCE_REDIS)
+			part->step = LOAD_KEEP;
+		return CONTINUE;
+	}
+	if (part_stopped(part, &part->status))
+		return CONTINUE;
+	count_corrupt(d, part);
+	if (!part->flight)
+		condemn(d, &part->lease);
+	else if (!part->flight->placed)		/* the slot is the block's */
+		condemn(d, &part->flight->lease);
+	part->status = -ENOENT;
+	return CONTINUE;
+}
+
+/* --- KEEP, END --- */
+
+/* The parent is there, and leased: room in a full table is not made by dropping it. Or there is none. */
+static bool take_parent(struct kvtierd *d, const struct part *part, struct lease *ret)
+{
+	const struct op *op = part->op;
+	uint32_t parent;
+
+	if (part->at == 0 && !(op->sqe.flags & WIRE_SQE_HAS_PARENT))
+		return true;
+	parent = blocks_find(d->blocks, part->before, op->mount->space->number);
+	if (parent == BLOCK_NONE)
+		return false;
+	lease_take(d, ret, parent);
+	return true;
+}
+
+/* Where the block is already, away or not, a copy of it has this codec, and so this size. */
+static bool fits(const struct flight *f)
+{
+	const struct blocks *blocks = f->d->blocks;
+	const uint32_t block = blocks_find(blocks, f->job.identity.key, f->space->number);
+
+	return block == BLOCK_NONE ||
+	       blocks_variant(blocks, block) == space_variant(f->space, (enum image_codec)f->job.codec_k);
+}
+
+/* The image becomes a block, if no other part of the flight made it one: 0. -ENOENT: without the block before it nobody
+ * would find it. -ENOSPC. */
+static int keep(struct kvtierd *d, struct part *part)
+{
+	struct flight *f = part->flight;
+	const struct image_header *header = (const void *)f->job.image;
+	struct lease parent = { .block = BLOCK_NONE };
+	uint32_t block;
+	int r;
+
+	f->job.codec_k = header->codec_k;	/* as verified */
+	if (f->lease.held || !fits(f))
+		return 0;
+	if (!take_parent(d, part, &parent))
+		return -ENOENT;
+	r = part_enter(d, f->space, &f->job, &f->where, parent.block, &block);
+	lease_drop(d, &parent);
+	if (r < 0)
+		return r;
+	if (r == 0) {
+		f->placed = false;
+		lease_take(d, &f->lease, block);	/* the slot stays while parts use it */
+	}
+	copies_touch(d, block, part->op->tick);
+	writeback_add(d, block);
+	return 0;
+}
+
+enum verdict load_keep(struct kvtierd *d, struct part *part)
+{
+	struct op *op = part->op;
+	int r = 0;
+
+	if (part->at > 0 && part_find(op, part->at - 1)) {
+		part->wait = WAIT_TURN;
+		op->n_turns++;
+		return WAIT;
+	}
+	if (!op->abandoned)
+		r = keep(d, part);
+	if (r && op->sqe.op == WIRE_OP_PREFETCH)	/* a load was served all the same */
+		part->status = r;
+	part->step = LOAD_END;
+	return CONTINUE;
+}
+
+enum verdict load_end(struct kvtierd *d, struct part *part)
+{
+	if (part->flight && !flight_leave(d, part)) {
+		part->wait = WAIT_OTHER;
+		return WAIT;
+	}
+	lease_drop(d, &part->lease);
+	return DONE;
+}

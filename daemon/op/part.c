@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * part.c - a part's slot and its job. See part.h.
+ */
+#include "part.h"
+
+#include <assert.h>
+#include <errno.h>
+
+#include "daemon/front/conn.h"
+#include "daemon/kvtierd.h"
+#include "daemon/store/copies.h"
+
+void part_wake(struct part *part)
+{
+	part->wait = WAIT_NONE;
+	ready_push(&part->op->d->ops->ready, &part->task);
+}
+
+void part_unplace(struct part *part)
+{
+	if (part->placed)
+		tier_free(part->op->d->tiers[part->where.tier], &part->where);
+	part->placed = false;
+}
+
+/* The kernel says which process connected; it says 0 of one in a namespace that the daemon does not see, and then each
+ * connection has turns of its own. */
+uint32_t part_turn(const struct op *op)
+{
+	const struct conn *conn = op->conn;
+
+	return conn->pid > 0 ? (uint32_t)conn->pid : conn->id | 1u << 31;
+}
+
+void part_submit(struct part *part, enum device_job_kind kind, void (*done)(struct device_job *job))
+{
+	int r;
+
+	part->job.kind = kind;
+	part->job.done = done;
+	part->job.client = part_turn(part->op);
+	part->job.deadline_ns = part->op->sqe.deadline_ns;
+	r = device_submit(part->op->mount->device, &part->job);
+	assert(r == 0 || r == -EAGAIN);
+	part->wait = r == 0 ? WAIT_JOB : WAIT_JOBS_FULL;
+}
+
+void part_room(void *arg, struct device *device)
+{
+	struct ops *all = arg;
+
+	for (uint32_t i = 0; i < all->n_parts; i++) {
+		struct part *part = &all->part_pool[i];
+
+		if (part->op && part->wait == WAIT_JOBS_FULL && part->op->mount->device == device)
+			part_wake(part);
+	}
+}
+
+/* The client has not allocated all of the page. */
+static int sparse(const struct part *part)
+{
+	struct op *op = part->op;
+	struct stats_values *v = &op->d->stats->v;
+
+	op->conn->sparse_blocks++;
+	stats_add(op->sqe.op == WIRE_OP_STORE ? &v->store_sparse_blocks_total : &v->load_sparse_blocks_total, 1);
+	log_limited(&op->d->ops->log, loop_now(op->d->loop), LOG_LEVEL_WARNING, "client %u (pid %ld, \"%s\"): page %llu "
+		    "is not allocated, and the daemon does not do that for it: libkvtier touches pages before it lends them, "
+		    "another client must, and may punch no hole into them", op->conn->id, (long)op->conn->pid, op->conn->name,
+		    (unsigned long long)part->job.page);
+	return -EFAULT;
+}
+
+bool part_stopped(const struct part *part, int *ret)
+{
+	const int early = part->op->early;
+
+	if (part->job.status == -ETIMEDOUT)
+		*ret = -ETIMEDOUT;
+	else if (part->job.status == -ECANCELED)
+		*ret = early ? early : -ECONNRESET;	/* cancelled by us, or given up */
+	else if (part->job.status == -EFAULT)
+		*ret = sparse(part);
+	else
+		return false;
+	return true;
+}
+
+bool part_readable(const struct kvtierd *d, uint32_t block)
+{
+	struct extent where;
+
+	return blocks_nvme(d->blocks, block, &where) && nvme_readable(d->tiers[TIER_NVME], &where);
+}
+
+/* A full table makes room as a full tier does: an old block goes. A crowded neighbourhood (-EXFULL) is another case:
+ * only the new block is refused, or keys made to collide would empty the table. */
+static int commit(struct kvtierd *d, const struct space *space, const struct device_job *job,
+		  const struct extent *where, uint32_t parent, uint32_t *ret)
+{
+	const uint32_t variant = space_variant(space, (enum image_codec)job->codec_k);
+	const uint8_t *key = job->identity.key;
+	int r = blocks_commit(d->blocks, key, space->number, parent, variant, where, ret);
+
+	if (r == -ENOSPC && copies_make_room(d))
+		r = blocks_commit(d->blocks, key, space->number, parent, variant, where, ret);
+	return r;
+}
+
+int part_enter(struct kvtierd *d, const struct space *space, const struct device_job *job,
+	       const struct extent *where, uint32_t parent, uint32_t *ret)
+{
+	const int r = commit(d, space, job, where, parent, ret);
+	uint32_t block;
+
+	if (r == 0)
+		host_set_owner(d->tiers[TIER_HOST], where, *ret);
+	if (r != -EEXIST)
+		return r;
+	*ret = block = blocks_find(d->blocks, job->identity.key, space->number);
+	assert(block != BLOCK_NONE);
+	if (blocks_host_slot(d->blocks, block) != BLOCK_NONE)
+		return 1;	/* the same block was stored meanwhile */
+	blocks_promote(d->blocks, block, parent == block ? BLOCK_NONE : parent, where);
+	host_set_owner(d->tiers[TIER_HOST], where, block);
+	/* Its disk is away. If another takes writes, it gets a copy there. */
+	if (!part_readable(d, block) && nvme_writable(d->tiers[TIER_NVME], job->identity.key))
+		copies_drop_nvme(d, block);
+	return 0;
+}
+
+uint32_t part_held(const struct part *part)
+{
+	return (part->placed ? HELD_SLOT : 0u) | (part->lease.held ? HELD_LEASE : 0u) |
+	       (part->flight ? HELD_FLIGHT : 0u) | (list_has(&part->waiter.link) ? HELD_PLACE : 0u) |
+	       (part->job.in_flight ? HELD_LENT : 0u);
+}
+
+/* There are few parts, and few ops whose blocks come from Redis. */
+struct part *part_find(const struct op *op, uint32_t at)
+{
+	const struct ops *all = op->d->ops;
+
+	for (uint32_t i = 0; i < all->n_parts; i++)
+		if (all->part_pool[i].op == op && all->part_pool[i].at == at)
+			return &all->part_pool[i];
+	return NULL;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pump.c - runs what is ready, and begins blocks in turn. Core thread only.
+ *
+ *	a turn:	ready tasks -> those that wait for room or a tier try again -> blocks of queued ops begin -> devices start
+ *
+ * Nothing else runs a part: completions, deadlines and cancels wake it (part_wake()), which is a push. So a part's step
+ * never runs below another one's, and what a step holds when it begins can be checked: step_allows().
+ */
+#include "pump.h"
+
+#include <assert.h>
+
+#include "daemon/base/container_of.h"
+#include "daemon/device/devices.h"
+#include "daemon/kvtierd.h"
+#include "flight.h"
+#include "load.h"
+#include "op.h"
+#include "part.h"
+#include "share.h"
+#include "store.h"
+#include "trace.h"
+#include "turn.h"
+
+enum {
+	READY_BUDGET = 256,		/* tasks a turn of the loop: each takes about a microsecond */
+	BEGIN_BUDGET = 64,		/* blocks begun a turn of the loop... */
+	MOVED_BYTES = 32 << 20,		/* ...or fewer, when so much was copied to make room for them: 4-8 ms */
+	EVICTED = 16384,		/* or so many evicted: about as long */
+};
+
+/* --- a part --- */
+
+static enum verdict (*const steps[STEPS])(struct kvtierd *d, struct part *part) = {
+	[STORE_ADMIT] = store_admit,   [STORE_PLACE] = store_place, [STORE_ENCODE] = store_encode,
+	[STORE_COMMIT] = store_commit, [LOAD_LOOKUP] = load_lookup, [LOAD_BRING] = load_bring,
+	[LOAD_SERVE] = load_serve,     [LOAD_CHECK] = load_check,   [LOAD_KEEP] = load_keep,
+	[LOAD_END] = load_end,
+};
+
+/* An op that is to end waits for nothing more. */
+static void leave_early(struct part *part)
+{
+	const enum step step = step_early(part->step);
+
+	if (!part->op->early || part->status || step == part->step)
+		return;
+	part->status = part->op->early;
+	part->step = step;
+}
+
+/* Walks the part's steps as far as they go now. */
+static void run_part(struct task *task)
+{
+	struct part *part = container_of(task, struct part, task);
+	struct op *op = part->op;
+	enum verdict v = CONTINUE;
+
+	part->wait = WAIT_NONE;
+	while (v == CONTINUE) {
+		leave_early(part);
+		assert(step_allows(part->step, part_held(part)));
+		trace_step(op, part->at, part->step);
+		v = steps[part->step](op->d, part);
+	}
+	if (v == WAIT)
+		trace_wait(op, part->wait);
+	else
+		op_part_done(part);
+}
+
+/* --- beginning blocks --- */
+
+static bool moved_much(const struct mover_counts *now, const struct mover_counts *before)
+{
+	return now->moved_bytes - before->moved_bytes >= MOVED_BYTES ||
+	       now->evicted_blocks - before->evicted_blocks >= EVICTED;
+}
+
+/* Takes the next op in turn, and begins its next block if that may be. */
+static void begin_one(struct ops *all)
+{
+	struct part *part;
+	struct op *op;
+
+	if (share_of_parts_is_used(all->d, turn_client(all))) {
+		turn_pass_client(all);
+		return;
+	}
+	op = turn_take(all);
+	if (share_of_memory_is_used(all->d, op) || load_must_wait(op)) {
+		turn_pass(op);
+		return;
+	}
+	turn_look_again(all);
+	if (op->next_block + 1 < op->sqe.n)
+		turn_add(op);
+	part = op_begin_block(op);
+	part->task.run = run_part;
+	run_part(&part->task);
+}
+
+/* --- the turn --- */
+
+/* Those that wait for room try one after another: what one of them is told depends on nothing else being ready. */
+static bool run_ready(struct ops *all)
+{
+	bool worked = ready_run(&all->ready, READY_BUDGET);
+
+	worked |= flights_retry(all->flights);
+	while (!ready_any(&all->ready) && room_retry(all->d))
+		worked |= ready_run(&all->ready, READY_BUDGET);
+	return worked || ready_any(&all->ready);
+}
+
+/* Ops whose next block must wait are passed over, until all were: then nothing can begin before a part or a flight
+ * ends. */
+static bool pump(struct loop_poller *poller)
+{
+	struct ops *all = container_of(poller, struct ops, poller);
+	const struct mover_counts before = all->d->moved;
+	uint32_t budget = BEGIN_BUDGET;
+	bool worked = run_ready(all);
+
+	if (worked)
+		turn_look_again(all);
+	while (turn_any(all) && all->free_parts && budget-- > 0 && !moved_much(&all->d->moved, &before)) {
+		begin_one(all);
+		worked = true;
+	}
+	devices_kick(&all->d->devices);		/* the loop asks its pollers once more before it sleeps */
+	return worked || ready_any(&all->ready);
+}
+
+void pump_start(struct kvtierd *d)
+{
+	d->ops->poller.poll = pump;
+	loop_poller_add(d->loop, &d->ops->poller);
+}
+
+void pump_stop(struct kvtierd *d)
+{
+	if (d->ops)
+		loop_poller_remove(d->loop, &d->ops->poller);
+}

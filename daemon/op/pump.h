@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pump.h - once a turn of the loop, what is ready runs, and blocks are begun. Core thread only.
+ */
+#ifndef KVTIER_PUMP_H
+#define KVTIER_PUMP_H
+
+#include <stdbool.h>
+
+struct kvtierd;
+
+void pump_start(struct kvtierd *d);	/* d->ops is open */
+void pump_stop(struct kvtierd *d);	/* d->ops NULL: nothing happens */
+
+#endif

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * room.c - a slot of host memory for a part that stores, or for a flight. Core thread only.
+ *
+ * Invariants
+ *   R1 a waiter waits only while something is under way that will free a slot: jobs and reads hold pins, writes make
+ *      blocks fit to be demoted, ready tasks go on. When nothing is under way, the client that holds most is refused.
+ *   R2 a waiter overtakes no other one of its own client, and any of another client: a large image that finds no room
+ *      holds up no small one.
+ *   R3 a device or server that stalls is believed for PATIENCE_NS, not for ever.
+ */
+#include "room.h"
+
+#include <errno.h>
+
+#include "daemon/base/container_of.h"
+#include "daemon/front/conn.h"
+#include "daemon/kvtierd.h"
+#include "daemon/nvme/writeback.h"
+#include "daemon/redis/outbox.h"
+#include "part.h"
+#include "ready.h"
+#include "share.h"
+
+/* For reads, which hold slots and pins. */
+#define PATIENCE_NS 500000000ull
+
+static struct room_waiter *waiter_of(struct list *link)
+{
+	return container_of(link, struct room_waiter, link);
+}
+
+void room_open(struct room *room)
+{
+	list_open(&room->waiters);
+}
+
+/* --- is it worth to wait? --- */
+
+/* Grows with everything that may have made room. */
+static uint64_t progress(const struct kvtierd *d)
+{
+	uint64_t ret = devices_jobs_total(&d->devices) + writeback_ended(d->writeback);
+
+	for (int i = TIER_NVME; i <= TIER_REDIS; i++)
+		ret += d->tiers[i] ? d->tiers[i]->xfers_total - d->tiers[i]->in_flight : 0;
+	return ret;
+}
+
+static bool reads_under_way(const struct kvtierd *d)
+{
+	const struct tier *nvme = d->tiers[TIER_NVME], *redis = d->tiers[TIER_REDIS];
+
+	return (nvme && nvme->in_flight > writeback_in_flight(d->writeback)) ||
+	       (redis && redis->in_flight > outbox_in_flight(d->outbox));
+}
+
+static bool something_under_way(const struct kvtierd *d)
+{
+	if (devices_in_flight(&d->devices) > 0 || writeback_moving(d->writeback) || ready_any(&d->ops->ready))
+		return true;
+	return reads_under_way(d) && loop_now(d->loop) - d->ops->room.progress_ns < PATIENCE_NS;
+}
+
+static void note_progress(const struct kvtierd *d)
+{
+	struct room *room = &d->ops->room;
+
+	/* Nobody waited: nobody looked. */
+	if (progress(d) != room->progress || list_empty(&room->waiters))
+		room->progress_ns = loop_now(d->loop);
+	room->progress = progress(d);
+}
+
+/* Another client waits and holds more: when nothing else helps it is refused first, and its slots may go. */
+static bool another_holds_more(const struct room *room, const struct conn *conn)
+{
+	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next)
+		if (waiter_of(l)->op->conn->in_flight_bytes > conn->in_flight_bytes)
+			return true;
+	return false;
+}
+
+/* --- taking --- */
+
+static struct room_waiter *first_of(struct room *room, const struct conn *conn)
+{
+	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next)
+		if (waiter_of(l)->op->conn == conn)
+			return waiter_of(l);
+	return NULL;
+}
+
+static void wait_for_room(struct room *room, struct room_waiter *waiter)
+{
+	if (list_has(&waiter->link))
+		return;
+	list_add(waiter->first ? room->waiters.next : &room->waiters, &waiter->link);
+	room->n++;
+}
+
+/* Slots that the outbox keeps go when nothing else does. More each time: one slot may help, or it takes a slab. */
+static int find(struct kvtierd *d, uint32_t bytes, const struct mover_for *whom, struct extent *ret)
+{
+	int r = mover_find_room_for(d->tiers[TIER_HOST], d->blocks, d->tick, bytes, whom, &d->moved, ret);
+
+	for (uint32_t n = 1; (r == -ENOSPC || (r == -EAGAIN && whom->desperate)) && outbox_give_back(d->outbox, n); n *= 2)
+		r = mover_find_room_for(d->tiers[TIER_HOST], d->blocks, d->tick, bytes, whom, &d->moved, ret);
+	return r;
+}
+
+/* A block that is to be written, and cannot be now, is dropped only when there is nothing to wait for. */
+static int look(struct kvtierd *d, const struct op *op, uint32_t bytes, struct extent *ret)
+{
+	struct mover_for whom = { .space = op->mount->space->number, .guaranteed = share_guaranteed(d) };
+	int r = find(d, bytes, &whom, ret);
+
+	note_progress(d);
+	if (r != -EAGAIN || something_under_way(d))
+		return r;
+	whom.desperate = true;
+	return find(d, bytes, &whom, ret);
+}
+
+int room_take(struct kvtierd *d, struct room_waiter *waiter, uint32_t bytes, struct extent *ret)
+{
+	struct room *room = &d->ops->room;
+	const struct conn *conn = waiter->op->conn;
+	const struct room_waiter *first = first_of(room, conn);
+	int r = -EAGAIN;
+
+	if (!first || first == waiter)
+		r = look(d, waiter->op, bytes, ret);
+	if ((r == -ENOSPC || r == -EAGAIN) &&
+	    (something_under_way(d) || (first && first != waiter) || another_holds_more(room, conn))) {
+		wait_for_room(room, waiter);
+		return -EAGAIN;
+	}
+	room_leave(d, waiter);
+	return r ? -ENOSPC : 0;
+}
+
+bool room_take_free(struct kvtierd *d, const struct op *op, uint32_t bytes, struct extent *ret)
+{
+	return !first_of(&d->ops->room, op->conn) && tier_alloc(d->tiers[TIER_HOST], bytes, ret) == 0;
+}
+
+void room_leave(struct kvtierd *d, struct room_waiter *waiter)
+{
+	if (!list_has(&waiter->link))
+		return;
+	list_remove(&waiter->link);
+	d->ops->room.n--;
+}
+
+/* --- again --- */
+
+/* The first of the client that holds least, of the clients not yet tried in this round. */
+static struct room_waiter *next_to_try(struct room *room)
+{
+	struct room_waiter *best = NULL;
+
+	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next) {
+		const struct conn *conn = waiter_of(l)->op->conn;
+
+		if (conn->room_round != room->round &&
+		    (!best || conn->in_flight_bytes < best->op->conn->in_flight_bytes))
+			best = waiter_of(l);
+	}
+	return best;
+}
+
+bool room_retry(struct kvtierd *d)
+{
+	struct room *room = &d->ops->room;
+	struct room_waiter *waiter;
+
+	if (!room->in_round && (list_empty(&room->waiters) || (progress(d) == room->progress && something_under_way(d))))
+		return false;
+	room->round += !room->in_round;
+	waiter = next_to_try(room);
+	room->in_round = waiter != NULL;
+	if (!waiter)
+		return false;
+	waiter->op->conn->room_round = room->round;
+	ready_push(&d->ops->ready, waiter->task);
+	return true;
+}

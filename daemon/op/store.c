@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store.c - the steps of a block that is stored: ADMIT -> PLACE -> ENCODE ~> COMMIT (step.h). Core thread only.
+ *
+ * Invariants
+ *   S1 blocks of a store are committed in chain order, each under its parent: the last committed block is leased until
+ *      the next one is. Where a block fails, those after it fail with -ENOENT: no lookup could find them.
+ *   S2 a block becomes visible only after its image is complete and checksummed, and only for a client that lives and
+ *      has not given its pages up.
+ */
+#include "store.h"
+
+#include <errno.h>
+
+#include "daemon/base/container_of.h"
+#include "daemon/front/conn.h"
+#include "daemon/kvtierd.h"
+#include "daemon/nvme/writeback.h"
+#include "daemon/redis/outbox.h"
+#include "daemon/store/copies.h"
+#include "part.h"
+
+/* A block that is away on a disk that is away, too, is stored again: its bytes are here now. */
+static bool can_be_loaded(const struct kvtierd *d, uint32_t block)
+{
+	return blocks_host_slot(d->blocks, block) != BLOCK_NONE || part_readable(d, block);
+}
+
+enum verdict store_admit(struct kvtierd *d, struct part *part)
+{
+	struct op *op = part->op;
+	uint32_t block;
+
+	part->step = STORE_COMMIT;
+	if (part->job.page >= op->mount->pages)
+		part->status = -EFAULT;
+	else if (op->chain_error)
+		part->status = op->chain_error;
+	if (part->status)
+		return CONTINUE;
+	block = blocks_find(d->blocks, part->job.identity.key, op->mount->space->number);
+	if (block != BLOCK_NONE && can_be_loaded(d, block)) {
+		lease_take(d, &part->lease, block);
+		part->status = 1;	/* KVTIER_BLOCK_PRESENT */
+		return CONTINUE;
+	}
+	part->job.codec_k = part->job.codec_v = (uint8_t)op->mount->space->codec;
+	part->step = STORE_PLACE;
+	return CONTINUE;
+}
+
+enum verdict store_place(struct kvtierd *d, struct part *part)
+{
+	const struct space *space = part->op->mount->space;
+	const bool raw = part->job.codec_k == CODEC_RAW;
+	const uint32_t bytes = raw ? space->raw_shape.image_bytes : space->shape.image_bytes;
+	int r;
+
+	/* Later blocks of its chain may hold slots, and wait for this one's commit. */
+	part->waiter.first = part->op->parts == part;
+	r = room_take(d, &part->waiter, bytes, &part->where);
+	if (r == -EAGAIN) {
+		part->wait = WAIT_ROOM;
+		return WAIT;
+	}
+	part->placed = r == 0;
+	part->status = r;
+	part->step = r ? STORE_COMMIT : STORE_ENCODE;
+	return CONTINUE;
+}
+
+static void encode_done(struct device_job *job)
+{
+	struct part *part = container_of(job, struct part, job);
+
+	part->step = STORE_COMMIT;
+	if (job->status == -ERANGE && job->codec_k != CODEC_RAW) {
+		part_unplace(part);
+		job->codec_k = job->codec_v = CODEC_RAW;
+		part->step = STORE_PLACE;
+	} else if (job->status) {
+		part_unplace(part);
+		if (!part_stopped(part, &part->status))
+			part->status = -EIO;
+	}
+	part_wake(part);
+}
+
+enum verdict store_encode(struct kvtierd *d, struct part *part)
+{
+	const struct space *space = part->op->mount->space;
+
+	part->job.image = tier_address(d->tiers[TIER_HOST], &part->where);
+	part->job.image_bytes =
+		part->job.codec_k == CODEC_RAW ? space->raw_shape.image_bytes : space->shape.image_bytes;
+	part_submit(part, DEVICE_ENCODE, encode_done);
+	return WAIT;
+}
+
+static void count_stored(struct kvtierd *d, const struct part *part)
+{
+	struct op *op = part->op;
+	struct stats_values *v = &d->stats->v;
+
+	op->conn->stored_blocks++;
+	op->mount->space->stored_blocks++;
+	stats_add(&v->store_blocks_total, 1);
+	stats_add(&v->store_logical_bytes_total, op->mount->space->shape.logical_bytes);
+	stats_add(&v->store_image_bytes_total, part->job.image_bytes);
+	stats_add(&v->tiers_host_written_bytes_total, part->job.image_bytes);
+	if (part->job.codec_k == CODEC_RAW && op->mount->space->codec == CODEC_FP8) {
+		stats_add(&v->store_raw_blocks_total, 1);
+		op->mount->space->raw_blocks++;
+	}
+}
+
+/* The image is ready and its parent is the tail of the chain. */
+static int commit(struct kvtierd *d, struct part *part)
+{
+	struct op *op = part->op;
+	const uint32_t parent = op->tail.held ? op->tail.block : BLOCK_NONE;
+	uint32_t block = BLOCK_NONE;
+	const int r = part_enter(d, op->mount->space, &part->job, &part->where, parent, &block);
+
+	if (r < 0) {
+		if (r != -EXFULL)
+			stats_health_set(d->stats, STATS_HEALTH_INDEX_FULL, true);
+		return -ENOSPC;
+	}
+	if (r == 0) {
+		part->placed = false;
+		stats_health_set(d->stats, STATS_HEALTH_INDEX_FULL, false);
+		count_stored(d, part);
+	}
+	part_unplace(part);
+	lease_take(d, &part->lease, block);
+	return r;
+}
+
+static enum verdict fail(struct kvtierd *d, struct part *part)
+{
+	part_unplace(part);
+	lease_drop(d, &part->lease);
+	if (!part->op->chain_error)
+		part->op->chain_error = -ENOENT;
+	return DONE;
+}
+
+enum verdict store_commit(struct kvtierd *d, struct part *part)
+{
+	struct op *op = part->op;
+
+	room_leave(d, &part->waiter);		/* ended early while it waited */
+	if (op->parts != part) {
+		part->wait = WAIT_TURN;
+		return WAIT;
+	}
+	if (part->status >= 0 && op->chain_error)
+		part->status = op->chain_error;
+	/* Given up: the page may have changed under the encoder, which a stopped daemon learns only now. */
+	if (part->status >= 0 && (op->abandoned || ring_given_up(&op->conn->ring)))
+		part->status = -ECONNRESET;
+	if (part->status == 0)
+		part->status = commit(d, part);
+	if (part->status < 0)
+		return fail(d, part);
+	op->fresh = part->status == 0 ? op->fresh + 1 : 0;
+	copies_touch(d, part->lease.block, op->tick);
+	writeback_add(d, part->lease.block);
+	if (part->status == 0)
+		outbox_add(d, part->lease.block);
+	lease_drop(d, &op->tail);
+	op->tail = part->lease;		/* the lease moves: it now holds the chain's end */
+	part->lease.held = false;
+	return DONE;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store.h - the steps of a block that is stored (step.h), for pump.c. Core thread only.
+ */
+#ifndef KVTIER_STORE_H
+#define KVTIER_STORE_H
+
+#include "step.h"
+
+struct kvtierd;
+struct part;
+
+enum verdict store_admit(struct kvtierd *d, struct part *part);
+enum verdict store_place(struct kvtierd *d, struct part *part);
+enum verdict store_encode(struct kvtierd *d, struct part *part);
+enum verdict store_commit(struct kvtierd *d, struct part *part);
+
+#endif

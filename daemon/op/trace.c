@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * trace.c - the last steps of each op. See trace.h.
+ *
+ * A record goes from op to op. An op that ends gives its record to the row of ended ones, and takes the oldest of those
+ * out for the next op: nothing is copied, and the records in use stay few.
+ */
+#include "trace.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "daemon/base/log.h"
+#include "daemon/kvtierd.h"
+#include "daemon/front/conn.h"
+#include "part.h"
+
+enum { DONE_STEP = STEPS };	/* of an entry: the block's status is final */
+
+struct entry {
+	uint32_t at, us;
+	uint8_t step, wait;
+	int16_t status;
+};
+
+struct trace {
+	struct trace *next;		/* free */
+	uint64_t op;			/* its number */
+	uint32_t client, n;		/* n: steps so far, of which the last TRACE_STEPS are kept */
+	uint16_t kind;
+	bool used, ended;
+	struct entry entries[TRACE_STEPS];
+};
+
+struct traces {
+	uint32_t n, n_ended;		/* n_ended: so far */
+	struct trace *free;
+	struct trace *ended[TRACE_ENDED];	/* oldest at n_ended % TRACE_ENDED */
+	struct trace pool[];
+};
+
+int traces_open(uint32_t max_ops, struct traces **ret)
+{
+	const uint32_t n = max_ops + TRACE_ENDED;
+	struct traces *all = calloc(1, sizeof *all + n * sizeof *all->pool);
+
+	if (!all)
+		return -ENOMEM;
+	all->n = n;
+	for (uint32_t i = n; i-- > 0;) {
+		all->pool[i].next = all->free;
+		all->free = &all->pool[i];
+	}
+	*ret = all;
+	return 0;
+}
+
+void traces_close(struct traces *all)
+{
+	free(all);
+}
+
+void trace_begin(struct traces *all, struct op *op)
+{
+	struct trace *t = all->free;
+
+	all->free = t->next;
+	t->op = op->tick;
+	t->client = op->conn->id;
+	t->kind = op->sqe.op;
+	t->n = 0;
+	t->used = true;
+	t->ended = false;
+	op->trace = t;
+}
+
+void trace_end(struct traces *all, struct op *op)
+{
+	struct trace **place = &all->ended[all->n_ended++ % TRACE_ENDED], *oldest = *place;
+
+	op->trace->ended = true;
+	*place = op->trace;
+	op->trace = NULL;
+	if (!oldest)
+		return;
+	oldest->used = false;
+	oldest->next = all->free;
+	all->free = oldest;
+}
+
+static struct entry *add(struct op *op, uint32_t at)
+{
+	struct trace *t = op->trace;
+	struct entry *e = &t->entries[t->n++ % TRACE_STEPS];
+	const uint64_t us = (loop_now(op->d->loop) - op->submit_ns) / 1000;
+
+	*e = (struct entry){ .at = at, .us = us < UINT32_MAX ? (uint32_t)us : UINT32_MAX };
+	return e;
+}
+
+void trace_step(struct op *op, uint32_t at, enum step step)
+{
+	add(op, at)->step = (uint8_t)step;
+	log_debug("op %llu of client %u, block %u: %s", (unsigned long long)op->tick, op->conn->id, at, step_name(step));
+}
+
+void trace_wait(struct op *op, enum wait wait)
+{
+	struct trace *t = op->trace;
+
+	t->entries[(t->n - 1) % TRACE_STEPS].wait = (uint8_t)wait;
+}
+
+void trace_done(struct op *op, uint32_t at, int status)
+{
+	struct entry *e = add(op, at);
+
+	e->step = DONE_STEP;
+	e->status = (int16_t)status;
+	log_debug("op %llu of client %u, block %u: done, %d", (unsigned long long)op->tick, op->conn->id, at, status);
+}
+
+/* --- rows --- */
+
+static const char *kind_name(uint16_t kind)
+{
+	return kind == WIRE_OP_STORE ? "store" : kind == WIRE_OP_LOAD ? "load" : "prefetch";
+}
+
+/* Ended ones first, oldest first; then those under way. */
+static const struct trace *record(const struct traces *all, uint32_t i)
+{
+	const struct trace *t;
+
+	if (i < TRACE_ENDED)
+		return all->ended[(all->n_ended + i) % TRACE_ENDED];
+	t = &all->pool[i - TRACE_ENDED];
+	return t->used && !t->ended ? t : NULL;
+}
+
+bool trace_row(const struct traces *all, uint32_t position, struct trace_row *ret, bool *ret_end)
+{
+	const uint32_t i = position / TRACE_STEPS, kept = position % TRACE_STEPS;
+	const struct trace *t;
+	const struct entry *e;
+
+	*ret_end = i >= TRACE_ENDED + all->n;
+	t = *ret_end ? NULL : record(all, i);
+	if (!t || kept >= t->n)
+		return false;
+	e = &t->entries[t->n > TRACE_STEPS ? (t->n + kept) % TRACE_STEPS : kept];
+	*ret = (struct trace_row){
+		.op = t->op, .client = t->client, .kind = kind_name(t->kind), .ended = t->ended, .block = e->at,
+		.step = e->step == DONE_STEP ? "done" : step_name(e->step), .wait = wait_name(e->wait), .us = e->us,
+		.status = e->status,
+	};
+	return true;
+}
