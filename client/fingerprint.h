@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fingerprint.h - the fingerprint of a key in the index: SipHash-2-4 with 128 bits of output, of the key's 32 bytes,
- * under the index key of its space (wire.h). Library and daemon both compute it.
+ * fingerprint.h - the fingerprint of a key in the index: SipHash-2-4 with 128 bits of output, of
+ * the key's 32 bytes, under the index key of its space (wire.h). Library and daemon both compute
+ * it.
  *
- * A hash with a key, because keys are the clients' to choose: who does not know the index key of a space cannot make
- * keys that meet the buckets of its blocks. The length is fixed, so this is straight-line code. libcrypto has SipHash
- * as well, behind objects and calls that cost more than the hash; libsodium would be one more library in every engine.
+ * The hash has a key because clients choose their keys. A client that does not know the index key
+ * of a space cannot make keys that meet the buckets of that space's blocks. The length is fixed, so
+ * this is straight-line code. libcrypto has SipHash too, behind objects and calls that cost more
+ * than the hash; libsodium would be one more library in every engine.
  */
 #ifndef KVTIER_FINGERPRINT_H
 #define KVTIER_FINGERPRINT_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * avx2.c - the kernels with AVX2, FMA, F16C and BMI2. Compiled with those; called only where select.c found
- * them.
+ * avx2.c - the kernels with AVX2, FMA, F16C and BMI2. The compiler gets these flags for this file;
+ * select.c calls it only where the CPU has them.
  */
 #include "avx2_math.h"
 #include "x86_codec.h"

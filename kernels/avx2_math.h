@@ -2,15 +2,16 @@
 /*
  * avx2_math.h - fp8.h's arithmetic, 32 values at a time. Only for avx2.c.
  *
- * The common case works on the 16-bit codes as integers: taking the exponent k off a float is a subtraction
- * in its exponent field, and rounding its mantissa to three bits is adding half a step (less one, plus the
- * last kept bit: ties to even) and shifting; a carry runs into the exponent as it should. That holds
- * while source and result are both normal. If one of the 32 values is not (zeros are such), all 32 go the
- * general way: exact 32-bit floats. In Gaussian data that is one step in 250. Both ways agree with fp8.h bit
- * for bit.
+ * The common case works on the 16-bit codes as integers. To divide by 2^k, it subtracts k from the
+ * exponent field. To round the mantissa to three bits, it adds half a step (less one, plus the last
+ * kept bit: ties to even) and shifts; a carry runs into the exponent as it should. That holds while
+ * source and result are both normal. If one of the 32 values is not normal (a zero is not), all 32
+ * go the general way: exact 32-bit floats. In Gaussian data that is one step in 250. Both ways
+ * agree with fp8.h bit for bit.
  *
- * Encoding takes -116 <= k <= 120 (BF16) or -32 <= k <= 8 (FP16): there every product with 2^-k that can
- * round to a code other than zero is a normal float, so the flush-to-zero flags do not matter.
+ * Encoding takes -116 <= k <= 120 (BF16) or -32 <= k <= 8 (FP16). There every product with 2^-k
+ * that can round to a code other than zero is a normal float, so the flush-to-zero flags do not
+ * matter.
  */
 #ifndef KVTIER_AVX2_MATH_H
 #define KVTIER_AVX2_MATH_H

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * avx512.c - the kernels with AVX-512 F, BW, VL and DQ besides. Compiled with those; called only where
- * select.c found them. Worth having for encode, whose arithmetic is what a core with AVX2 has least to spare
- * of; decode is avx2_math.h's in both.
+ * avx512.c - the kernels with AVX-512 F, BW, VL and DQ besides. The compiler gets these flags for
+ * this file; select.c calls it only where the CPU has them.
+ *
+ * The gain is in encode, where a core with AVX2 has the least arithmetic to spare. Decode is that
+ * of avx2_math.h in both.
  */
 #include "avx512_math.h"
 #include "x86_codec.h"

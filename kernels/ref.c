@@ -2,10 +2,10 @@
 /*
  * ref.c - the kernels in plain C: the oracle of every other implementation, and the fallback.
  *
- * Written to be read beside daemon/IMAGE.md: canonical order, one value at a time, nothing shared with the
- * fast paths but fp8.h. Two passes over a group (amax, codes); should the page change
- * in between, values saturate and the image is wrong as a page changed under its reader is, no more. The
- * checksum is of the finished image. Any thread.
+ * Written to be read beside daemon/IMAGE.md: canonical order, one value at a time, nothing shared
+ * with the fast paths but fp8.h. A group takes two passes: amax, then codes. If the page changes
+ * between them, values saturate: the image is as wrong as any image of a page that changed under
+ * its reader, and memory stays safe. The checksum is of the finished image. Any thread.
  */
 #include <errno.h>
 #include <stdbool.h>

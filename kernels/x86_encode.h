@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * x86_encode.h - page -> image, for x86_codec.h and nobody else; read that first.
+ * x86_encode.h - page -> image, only for x86_codec.h; read that first.
  *
- * Units go in canonical order (walk.h), memory is fetched in its own: where token rows lie one after the other,
- * heads side by side, a whole plane is prefetched in the order of its addresses while the one before is
- * encoded head by head from L2; elsewhere a unit WALK_AHEAD further on. One loop encodes a unit, takes the amax
- * of a later one, and prefetches. AMAX_AHEAD units lie between, so that k is there when it is needed.
- * A unit of whole lines is hashed and sent past the cache from the register it was made in. Other units go to
- * scratch, of which every FLUSH_BYTES are hashed and sent; a step leaves less than a line there, which is kept in
- * the run.
+ * Units are encoded in canonical order (walk.h). Memory is fetched in another order:
+ * - Where token rows follow each other with their heads side by side, a whole plane is prefetched
+ *   in the order of its addresses, while the plane before it is encoded head by head from L2.
+ * - Elsewhere the unit WALK_AHEAD further on is prefetched.
+ * One loop encodes a unit, takes the amax of a later unit, and prefetches. AMAX_AHEAD units lie
+ * between, so that k is there when it is needed.
  *
- * Prefetching into L1 although it is used from L2 (T0, not T1): what T1 brought was gone from L2 when a plane of
- * 128 KiB got to it (AMD family 26: 0.69 of a copy instead of 0.87).
+ * A unit of whole lines is hashed in the register that it was made in, and stored past the cache.
+ * Other units go to scratch; every FLUSH_BYTES of it are hashed and stored. After a step less than
+ * a line is left in scratch, and is kept in the run.
+ *
+ * Prefetches go into L1 (T0) although the lines are used from L2: lines that T1 had brought were
+ * gone from L2 before a plane of 128 KiB was encoded (AMD family 26: 0.69 of a copy instead of
+ * 0.87).
  */
 #ifndef KVTIER_X86_ENCODE_H
 #define KVTIER_X86_ENCODE_H

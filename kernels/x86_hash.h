@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * x86_hash.h - XXH3-64 (seed 0) of a stream, for x86_codec.h and nobody else. Its accumulators can stay in
- * registers while a line is loaded or encoded, mixed in and sent on: hash_open() to hash_close(). The library's
- * needs the bytes in memory first. Bit for bit the library's: unit_codec_steps.c.
+ * x86_hash.h - XXH3-64 (seed 0) of a stream, only for x86_codec.h. Bit for bit the library's:
+ * unit_codec_steps.c.
  *
- * XXH3 of more than 240 bytes: stripes of 64 bytes are mixed into eight accumulators; after each 16 these are
- * scrambled; the last 64 bytes, whatever was mixed before, are one more stripe. So a stripe is mixed only when
- * a byte after it is known. Up to 240 bytes it is another function, which is left to the library.
+ * The library's function needs the bytes in memory first. Here the accumulators stay in registers
+ * while a line is loaded or encoded, mixed in and stored: from hash_open() to hash_close().
+ *
+ * XXH3 of more than 240 bytes mixes stripes of 64 bytes into eight accumulators, and scrambles
+ * these after each 16 stripes. The last 64 bytes are one more stripe, even where they were mixed
+ * before. So a stripe is mixed only when a byte after it is known. XXH3 of up to 240 bytes is
+ * another function, which is left to the library.
  */
 #ifndef KVTIER_X86_HASH_H
 #define KVTIER_X86_HASH_H

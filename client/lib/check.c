@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.c - geometry, regions and segments as callers hand them in: copied to full-size private structs,
- * each field checked, and the first that is wrong named with its value and limit. Pure. The daemon checks
- * all of it again, for itself; here it is for the caller's sake, and for staged.c, which follows these
- * numbers into memory.
+ * check.c - checks geometry, regions and segments as callers hand them in.
+ *
+ * They are copied to private structs of full size. Each field is checked, and the error names the
+ * first wrong one with its value and limit. Pure. The daemon checks all of it again. The check here
+ * gives the caller a sentence, and keeps staged.c, which follows these numbers, inside its memory.
  */
 #include <errno.h>
 #include <string.h>

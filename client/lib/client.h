@@ -2,23 +2,25 @@
 /*
  * client.h - libkvtier's inside. Not installed; the daemon includes none of it.
  *
- * A call of the public API runs on its caller's thread; there are no others. Two locks a client, neither ever
- * held across a wait, so that no call can block another past its deadline:
+ * A call of the public API runs on its caller's thread; the library has no others. A client has two
+ * locks. No call waits while it holds one, so no call can block another past its deadline:
  *
  *	control  the socket and the session's state, the list of spaces and each one's state
  *	ring     submission, completions, op table, arenas, staging memory (copies included)
  *
- * Order: control before ring. `link`, `fd` and a space's `error`, `text`, `handle` and `open` change with both held
- * (a close needs only ring to clear `open`).
- * kvtier_lookup() takes neither: it counts itself into `readers` around its use of *link, and a link
- * taken out of use is unmapped only when there are neither readers nor `refs` (threads asleep on it). A
- * space's keys have a lock of their own, a leaf: take no locks while holding it.
+ * Order: control before ring. `link`, `fd` and a space's `error`, `text`, `handle` and `open`
+ * change with both held (a close needs only ring to clear `open`).
  *
- * Pages still lent over ended connections are the process's, not a client's: lent.c, whose lock is a leaf below all
- * of these.
+ * kvtier_lookup() takes neither lock. It counts itself into `readers` around its use of *link. A
+ * link that was taken out of use is unmapped when it has neither readers nor `refs` (threads asleep
+ * on it). The keys of a space have a lock of their own, a leaf: take no locks while holding it.
  *
- * Nothing that the daemon says is believed: sizes, seals, handles, statuses, op ids are checked on a
- * private copy, and a lie ends the connection (session_lost), which completes every op with -ECONNRESET.
+ * Pages that are still lent over ended connections belong to the process, not to a client: lent.c.
+ * Its lock is a leaf below all of these.
+ *
+ * The library believes nothing that the daemon says. It checks sizes, seals, handles, statuses and
+ * op ids on a private copy. A lie ends the connection (session_lost()), which completes every op
+ * with -ECONNRESET.
  */
 #ifndef KVTIER_CLIENT_H
 #define KVTIER_CLIENT_H

@@ -5,20 +5,20 @@
  *	connection up --session_lost()--> grave: socket, pidfd, pages --hang-up, or daemon dead--> forgotten
  *	                   `-- nothing was lent, or the daemon closed first: no grave
  *
- * A page is lent from its op's submission until the op's completion was read, or the connection it was lent
- * over has ended, or its daemon is dead. A daemon closes a connection only after it let go of all its pages
- * (wire.h). So when this side gives a connection up, because the daemon stands still or lies, its socket is
- * kept, shut down for writing, beside a list of what was lent over it. That is a grave. Graves belong to
- * the process, not to a client: they outlive kvtier_close(), and a page in one of them is not lent again,
- * over whichever connection.
+ * A page is lent from its op's submission until one of three events: the op's completion was read,
+ * the connection that it was lent over has ended, or its daemon is dead. A daemon closes a
+ * connection only after it let go of all its pages (wire.h). When this side gives a connection up,
+ * because the daemon stands still or lies, it keeps a grave: the socket, shut down for writing, and
+ * a list of the pages that were lent over it. Graves belong to the process, not to a client: they
+ * outlive kvtier_close(). A page in a grave is not lent again, over any connection.
  *
- * A page is known by its memory (device and inode of each region's memfd) and by the layout and index it
- * was lent with. The same layout: indices are compared. Another layout over the same bytes of memory: each
- * of its pages may be the lent one. Staged pages are never in a grave: the daemon writes into a memfd of
- * the library's own, made anew for each connection.
+ * A page is known by its memory (device and inode of each region's memfd), its layout and its
+ * index. Pages of one layout are compared by index. Where another layout covers the same bytes,
+ * each of its pages counts as the lent one. Staged pages are never in a grave: the daemon writes
+ * into a memfd of the library, which is made anew for each connection.
  *
- * One lock guards all of it: a leaf, take no locks while holding it. A grave is made with its connection,
- * so that nothing can fail when it is needed.
+ * One lock guards all of it. It is a leaf: take no locks while holding it. A grave is made with its
+ * connection, so that nothing can fail when it is needed.
  */
 #include <errno.h>
 #include <poll.h>

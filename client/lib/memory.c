@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - memory for pages that crosses to the daemon without a copy, and that can be taken back while a
- * daemon that stands still may yet write into it: the same addresses then show a fresh memfd with the same
- * contents, and the late writer has the old one for itself.
+ * memory.c - memory for pages that crosses to the daemon without a copy, and that can be taken
+ * back.
+ *
+ * Taking it back is for a daemon that stands still and may yet write into it. A fresh memfd with
+ * the same contents appears under the same addresses. The late writer keeps the old memfd to
+ * itself.
  */
 #include <errno.h>
 #include <fcntl.h>

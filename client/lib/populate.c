@@ -2,10 +2,11 @@
 /*
  * populate.c - pages of shared regions are allocated before the daemon sees them.
  *
- * A memfd's page belongs to whoever touches it first: that process is charged for it. So the daemon refuses pages that
- * are not there (-EFAULT), and the library touches each before its first store or load, through a mapping of its own.
- * A page that was refused all the same (its engine gave the memory back meanwhile) is touched again the next time.
- * Thread-safe without a lock: a bit set twice does no harm.
+ * The kernel charges a memfd's page to the process that touches it first. So the daemon refuses
+ * pages that are not there (-EFAULT), and the library touches each page before its first store or
+ * load, through a mapping of its own. A page is touched again when the daemon refused it all the
+ * same: its engine gave the memory back meanwhile. Thread-safe without a lock: a bit set twice does
+ * no harm.
  */
 #include <errno.h>
 #include <stdlib.h>

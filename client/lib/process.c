@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * process.c - which process is this? A client belongs to the process that made it: a forked child shares
- * its socket and rings with the parent, and whatever it sent or published there would be the parent's ruin.
+ * process.c - tells a forked child from the process that made a client.
  *
- * The number of this process lies in a page that the kernel empties in a child (and a fork handler, where
- * it does not). So each call of the library finds out with one load, without a system call.
+ * The child shares socket and rings with its parent. Whatever it sent or published there would
+ * break the parent's connection. So a client serves only the process that made it.
+ *
+ * The number of this process lies in a page that the kernel empties in a child. Where the kernel
+ * does not, a fork handler empties it. So each call of the library finds out with one load, without
+ * a system call.
  */
 #include <errno.h>
 #include <pthread.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * session.c - the connection to the daemon, as a state machine that never waits (diagram in client.h).
+ * session.c - the connection to the daemon, as a state machine that never waits (diagram in
+ * client.h).
  *
- * Any call of the library advances it; nobody owns it. Replies are matched by seq to whoever wanted them,
- * so it does not matter which thread takes a packet off the socket: the one that waits sees the state it
- * waits for.
+ * Any call of the library advances it. A reply is matched by its seq to the call that waits for it,
+ * so any thread may take a packet off the socket: the waiting thread sees the state change.
  */
 #include <errno.h>
 #include <poll.h>

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space.c - spaces: opened, opened again on every new connection, closed (states: client.h). Control lock.
+ * space.c - spaces: opened, opened again on every new connection, closed (states: client.h).
+ * Control lock.
  *
- * What was sent at the first opening is kept with duplicates of the regions' descriptors, and sent again, one
- * space at a time, by spaces_advance(). kvtier_space_open() merely adds a WANTED space and waits for it.
+ * The library keeps the message of the first opening, and duplicates of the regions' descriptors.
+ * spaces_advance() sends it again after a reconnection, one space at a time. kvtier_space_open()
+ * adds a WANTED space and waits for it.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * staged.c - KVTIER_PRIVATE regions: the daemon sees a sealed memfd of ours with a few pages in a compact
- * layout (segments one after another, K and V token-major), and this copies between those and the
- * engine's pages.
+ * staged.c - KVTIER_PRIVATE regions. The daemon sees a sealed memfd of the library with a few pages
+ * in a compact layout: segments one after another, K and V token-major. This file copies between
+ * those pages and the engine's.
  *
- * All under the ring lock: a copy never overlaps a cancel or a close, after which the engine's pages are not
- * touched. That the lock is held for a chunk's copy is the price; `staging_bytes` bounds it.
+ * All of it runs under the ring lock. So no copy overlaps a cancel or a close, and the engine's
+ * pages are not touched after either. The price is that the lock is held while a chunk is copied;
+ * `staging_bytes` bounds that.
  */
 #include <errno.h>
 #include <fcntl.h>

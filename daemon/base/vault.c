@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vault.c - see vault.h. mlock() and MADV_DONTDUMP are asked for and not insisted on: what they protect from is
- * rare, and a daemon that does not start for want of them helps nobody.
+ * vault.c - see vault.h. A refused mlock() or MADV_DONTDUMP is ignored: swap and core dumps that
+ * tell a secret are rare, and a daemon that does not start for want of them helps nobody.
  */
 #include "vault.h"
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vault.h - memory that must not end up in a core dump: secrets, which are also kept out of swap and wiped when
- * they are given back, and buffers through which engines' bytes go. Any thread; at start, or per connection: each
- * is a mapping.
+ * vault.h - memory that must not end up in a core dump. Secrets are also kept out of swap, and
+ * wiped when they are given back. Buffers through which engines' bytes go are only kept out of
+ * dumps. Any thread. Each piece is a mapping, so it is taken at start or per connection.
  *
- * OpenSSL gets memory of this kind from vault_open(): a locked heap for private keys; buffers that are not dumped;
- * and the rest is wiped when it is freed. The keys of a TLS session that lives are in the ordinary heap all the
- * same.
+ * vault_open() gives OpenSSL such memory: a locked heap for private keys, and buffers that are not
+ * dumped. OpenSSL wipes the rest when it frees it. The keys of a live TLS session are in the
+ * ordinary heap all the same.
  */
 #ifndef KVTIER_VAULT_H
 #define KVTIER_VAULT_H

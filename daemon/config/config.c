@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config.c - reads the INI file. libinih splits lines into section, key and value; a reader in front of it
- * counts lines and refuses what libinih would let pass (lines cut at its buffer, text after a [section],
- * sections nobody knows, lines that continue another because they are indented).
+ * config.c - reads the INI file. libinih splits lines into section, key and value. A reader in
+ * front of it counts lines, and refuses what libinih would let pass: lines cut at its buffer, text
+ * after a [section], unknown sections, indented lines that continue another.
  *
- * Invariants: the first thing wrong, by line, is the one reported; nothing of a file that has something
- * wrong is used. Runs once, before there are threads.
+ * Invariants: the error names the first wrong line; a file with a wrong line is not used at all.
+ * Runs once, before there are threads.
  */
 #include <assert.h>
 #include <errno.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config_derive.c - what the configuration leaves to the place it runs in: directories, sockets, spinning.
+ * config_derive.c - the defaults that depend on where the daemon runs: directories, sockets,
+ * spinning.
  */
 #include <errno.h>
 #include <sched.h>

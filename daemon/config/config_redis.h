@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config_redis.h - from [redis] of the configuration to what the Redis tier is opened with: endpoints one by one, and
- * the files that hold what must not stand in a configuration. Runs once, at start.
+ * config_redis.h - turns [redis] of the configuration into what the Redis tier is opened with: the
+ * endpoints one by one, and the contents of the files that hold secrets. Runs once, at start.
  *
- * Passwords and secrets are in struct config_redis and nowhere else: struct config, which is printed, has the names of
- * the files only.
+ * Passwords and secrets are in struct config_redis and nowhere else. struct config, which is
+ * printed, has only the names of the files.
  */
 #ifndef KVTIER_CONFIG_REDIS_H
 #define KVTIER_CONFIG_REDIS_H

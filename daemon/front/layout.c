@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout.c - segment list -> page_layout. The list is a client's: every sum and product is checked before it
- * becomes an address, and a page index is valid only when each of its segments lies wholly in its region.
+ * layout.c - makes a page_layout of a segment list. The list comes from a client: every sum and
+ * product is checked before it becomes an address. A page index is valid only when each of the
+ * page's segments lies wholly in its region.
  */
 #include "layout.h"
 
