@@ -2,9 +2,10 @@
 /*
  * admit.c - second-miss admission. Core thread only.
  *
- * The ghost table: buckets of WAYS fingerprints, the latest refused first. A bucket that is full forgets its
- * oldest, so nothing is ever swept or grows. Keys are hashes; a client that crafts them to crowd a bucket makes the
- * daemon forget what shares that bucket, which costs a later write of a block and nothing else.
+ * The ghost table has buckets of WAYS fingerprints, the latest refused block first. A full bucket
+ * forgets its oldest, so nothing is ever swept or grows. Keys are hashes. A client that crafts keys
+ * to crowd a bucket makes the daemon forget the other blocks of that bucket, which costs a later
+ * write of each and nothing else.
  */
 #include "admit.h"
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * admit.h - which block is worth a write to NVMe while the write budget is short. Pure: no I/O, clock, log, or
- * allocation after open, so traces replay by the million (tests/sim/sim_admit_trace.c). Core thread only.
+ * admit.h - which block is worth a write to NVMe while the write budget is short. Pure: no I/O,
+ * clock, log, or allocation after open, so traces replay by the million
+ * (tests/sim/sim_admit_trace.c). Core thread only.
  *
- * With no budget, or plenty of it left, every block is, as long as its parent is on NVMe or on its way there: a
- * block whose parent is not cannot be found by its chain once the host tier has lost that. When the budget is short,
- * those are that were refused before and came again (a second miss): most of what is stored is never asked for.
+ * A block whose parent is neither on NVMe nor on its way there is refused: once host memory has
+ * lost the parent, nobody could find the block by its chain. With no budget, or plenty of it left,
+ * every other block is written. With a short budget only a block is written that was refused before
+ * and came again (a second miss): most blocks that are stored are never asked for.
  */
 #ifndef KVTIER_ADMIT_H
 #define KVTIER_ADMIT_H

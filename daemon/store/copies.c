@@ -2,16 +2,16 @@
 /*
  * copies.c - see copies.h. Core thread only.
  *
- * Order, wherever a block loses its NVMe copy by us: the tier is told first (nvme_forget with the tick it knows), the
- * table second. Where the tier itself drops a record, its extent is stale when its callback returns, so there is
- * nothing to tell.
+ * Order: where the daemon takes a block's NVMe copy away, it tells the tier first (nvme_forget with
+ * the tick that the tier knows), and the table second. Where the tier itself drops a record, the
+ * extent is stale when its callback returns, so there is nothing to tell.
  *
  * Purge:	IDLE ──copies_purge──> TABLE ──all numbers walked──> DISKS ──nvme_purge done──> IDLE
  * The table is walked a slice a turn. Blocks of the tenant that are committed meanwhile are younger than the purge
  * was asked for; they may go or stay.
  *
- * Spaces that went for others (space_table.h) lose their blocks likewise, some a turn, round and round the table while
- * there are any.
+ * Spaces that had to go for others (space_table.h) lose their blocks in the same way: some a turn,
+ * round and round the table while there are any.
  */
 #include "copies.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * copies.h - keeps the block table (block.h) and the tiers' own accounts in step: who drops a block also frees its
- * slot and tells the NVMe tier. Core thread only; nothing here blocks, allocates or fails.
+ * copies.h - keeps the block table (block.h) and the tiers' own accounts in step: a block that is
+ * dropped frees its slot, and the NVMe tier hears of it. Core thread only; nothing here blocks,
+ * allocates or fails.
  */
 #ifndef KVTIER_COPIES_H
 #define KVTIER_COPIES_H

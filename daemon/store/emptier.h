@@ -4,9 +4,10 @@
  * move into free slots of their class. Workers copy them, by jobs of bounded size; the core thread
  * copies nothing. Core thread only; nothing is allocated after emptier_open().
  *
- * While an image is copied its block is leased and served from where it was: it is immutable, so
- * the copy is right whoever reads it meanwhile. It moves when the copy is there and nobody else has
- * a lease on it. One slab is emptied at a time; whoever wants one meanwhile waits (mover.h).
+ * While an image is copied its block is leased and served from the old slot. An image never
+ * changes, so the copy is right even if others read it meanwhile. The block moves when the copy is
+ * there and nobody else has a lease on it. One slab is emptied at a time; a caller that wants
+ * another one waits (mover.h).
  */
 #ifndef KVTIER_EMPTIER_H
 #define KVTIER_EMPTIER_H

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * evict.h - leaf-first LRU: who goes next. Pure: no I/O, clock, log, or allocation after open, so traces
- * replay by the million (tests/sim/sim_evict.c). Used by block.c; core thread only.
+ * evict.h - leaf-first LRU: which block goes next. Pure: no I/O, clock, log, or allocation after
+ * open, so traces replay by the million (tests/sim/sim_evict.c). Used by block.c; core thread only.
  *
- * Blocks are numbers < max_blocks, chosen by the caller. A block can be a victim while it has no children, no
- * pins and was not hidden; of those in its class the one with the least (tick, number) goes first. A parent
- * whose last child went is a candidate again, by its own last access. A block that is *away* keeps its last access,
- * its pins and the children it had, and nothing else: no parent, no class; it gets no new children, and is never a
- * victim.
+ * Blocks are numbers < max_blocks, chosen by the caller. A block can be a victim while it has no
+ * children, no pins and was not hidden. Of the victims in a class the one with the least (tick,
+ * number) goes first. A parent whose last child went is a candidate again, by its own last access.
+ *
+ * A block that is *away* keeps its last access, its pins and the children it had. It has no parent
+ * and no class, gets no new children, and is never a victim.
  */
 #ifndef KVTIER_EVICT_H
 #define KVTIER_EVICT_H

@@ -2,12 +2,14 @@
 /*
  * index.h - which keys are present, in a sealed memfd that clients read without a syscall.
  *
- * Layout and reading rules: client/wire.h, client/lib/map.c. Writer: the core thread, alone. The daemon keeps
- * beside the shared table a private block number per entry; a shared entry holds no more than a
- * fingerprint, a tier mask and a generation. Finding compares 128 bits; the caller (block.c) compares the
- * full key. A fingerprint is a keyed hash (client/fingerprint.h), so clients cannot aim at the buckets of spaces that
- * they have not opened; at those of their own they can. Fingerprints that crowd one pair of buckets fail to enter, in
- * bounded time, and harm nobody else.
+ * Layout and reading rules: client/wire.h, client/lib/map.c. Writer: the core thread, alone. Beside
+ * the shared table the daemon keeps a private block number per entry. A shared entry holds a
+ * fingerprint, a tier mask and a generation, and no more. Finding compares 128 bits; the caller
+ * (block.c) compares the full key.
+ *
+ * A fingerprint is a keyed hash (client/fingerprint.h). So a client cannot aim at the buckets of a
+ * space that it has not opened; at those of its own spaces it can. Fingerprints that crowd one pair
+ * of buckets fail to enter, in bounded time, and harm no other block.
  */
 #ifndef KVTIER_INDEX_H
 #define KVTIER_INDEX_H

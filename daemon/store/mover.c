@@ -2,9 +2,9 @@
 /*
  * mover.c - see mover.h. Core thread only.
  *
- * A slot can move (emptier.h) when its block is committed (it has an owner) and unpinned: nobody else knows its address
- * then, the index holds no addresses, and readers find the block's extent anew for each op. One that is being
- * written to NVMe, or read into, is pinned, or has no owner yet.
+ * A slot can move (emptier.h) when its block is committed (it has an owner) and unpinned. Nobody
+ * else knows its address then: the index holds no addresses, and each op finds the block's extent
+ * anew. A slot that is being written to NVMe, or read into, is pinned, or has no owner yet.
  */
 #include "mover.h"
 

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mover.h - executes place.c's plans on the host tier and decides nothing. Core thread only; no allocation.
+ * mover.h - executes place.c's plans on the host tier and decides nothing. Core thread only; no
+ * allocation.
  *
- * An evicted block that has an NVMe copy is demoted, any other is dropped: so an eviction frees a slot, but not
- * always a number (blocks_sample_away() is for that). Where no plan helps, because the leaves are in use (a chain
- * longer than the tier), blocks with children are demoted, too: of the image's own class, whichever a short walk meets.
+ * An evicted block that has an NVMe copy is demoted, any other is dropped. So an eviction frees a
+ * slot, but not always a number (blocks_sample_away() is for that). No plan helps when all leaves
+ * are in use, as with a chain longer than the tier. Then blocks with children are demoted, too: of
+ * the image's own class, those that a short walk meets.
  *
- * mover_find_room_for() heeds what is guaranteed to each space; the others go by recency alone.
+ * mover_find_room_for() heeds what is guaranteed to each space; the other functions go by recency
+ * alone.
  *
- * What it costs the core: an eviction is a few hundred nanoseconds. Where a slab has to be emptied for another class,
- * workers copy what lies in it (emptier.h): the answer is -EAGAIN, and there is room when that has ended. It gains a
- * whole slab, so that the copied bytes per allocated byte stay below 1 (tests/sim/sim_place.c measures it).
+ * Cost on the core: an eviction is a few hundred nanoseconds. Where a slab has to be emptied for
+ * another class, workers copy its images (emptier.h): the answer is -EAGAIN, and there is room when
+ * that has ended. It gains a whole slab, so the copied bytes per allocated byte stay below 1
+ * (tests/sim/sim_place.c measures it).
  */
 #ifndef KVTIER_MOVER_H
 #define KVTIER_MOVER_H
@@ -19,11 +23,11 @@
 #include "emptier.h"
 #include "place.h"
 
-/* What somebody who wants to keep an evicted block's slot for a while says: no; it is his now; likewise, and he gave
- * another back for it. */
+/* An heir may keep the slot of an evicted block for a while. Its answer: no; the heir owns the slot
+ * now; the heir owns the slot now and gave another slot back for it. */
 enum mover_heir { MOVER_NO_HEIR, MOVER_TAKEN, MOVER_SWAPPED };
 
-/* evicted: from the host tier, dropped and demoted ones alike; demoted: those of them that stay, on NVMe. */
+/* evicted: blocks that left the host tier, dropped or demoted; demoted: those that NVMe keeps. */
 struct mover_counts {
 	uint64_t evicted_blocks, demoted_blocks, moved_blocks, evicted_bytes, moved_bytes;
 	enum mover_heir (*inherit)(void *heir, uint32_t block, const struct extent *slot);	/* NULL: nobody */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * secret.h - tenants' secrets, which the keys of their blocks depend on: of this node alone, from a file that the first
- * start makes, or the same on all nodes that share one. For space.c; called at start only.
+ * secret.h - tenants' secrets, which the keys of their blocks depend on. A secret belongs to this
+ * node alone, from a file that the first start makes, or it is the same on all nodes that share
+ * one. For space.c; called at start only.
  */
 #ifndef KVTIER_SECRET_H
 #define KVTIER_SECRET_H

@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space.h - identities under which blocks are interchangeable, and tenants' secrets. Core thread only.
+ * space.h - identities under which blocks are interchangeable, and tenants' secrets. Core thread
+ * only.
  *
- * A space is found by (tenant, SHA-256 of its geometry). It stays while a connection has it open or it has blocks; of
- * those not open the least used one goes with its blocks when there are more than may be, so that a new one finds room
- * (space_table.h). Records found on a disk at start name theirs only by `owner`: such a space is *unknown*
- * (number and image sizes, no geometry) until a client opens it, and then keeps number and blocks. A pointer to a space
- * that is not open is good until the next space_acquire(), space_found() or spaces_sweep(). What a client may not see
- * (the tenant secret) never leaves this file; what it may (the chain's salt) is SHA-256("kvtier salt 1" | secret |
- * space id).
+ * A space is found by (tenant, SHA-256 of its geometry). It stays while a connection has it open or
+ * it has blocks. When there are more spaces than may be, the least used one that is not open goes
+ * with its blocks, so that a new one finds room (space_table.h).
+ *
+ * A record that is found on a disk at start names its space only by `owner`. Such a space is
+ * *unknown* (number and image sizes, no geometry) until a client opens it; then it keeps number and
+ * blocks. A pointer to a space that is not open is good until the next space_acquire(),
+ * space_found() or spaces_sweep().
+ *
+ * The tenant's secret never leaves this file. A client sees the chain's salt, which is
+ * SHA-256("kvtier salt 1" | secret | space id).
  */
 #ifndef KVTIER_SPACE_H
 #define KVTIER_SPACE_H

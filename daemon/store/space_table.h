@@ -10,14 +10,16 @@
  *	                                  └─────────── table_keep (opened again) ───────────┘
  *
  * Invariants
- *   T1 at most `max` spaces are in use. There are half as many numbers more, for those that are going: their blocks are
- *      dropped a slice a turn (copies.c), and nobody waits for it.
- *   T2 a number is used again only when no block carries it, not even a condemned one that is pinned.
- *   T3 an open space never goes. Among a sample of the others goes, first of all, one of a tenant with more than its
- *      share (`max` by the number of tenants); then one without blocks; then one with few, which cost little to compute
- *      again, whatever a client does that opens thousands of spaces; then one that nobody opened since the start; then
- *      the least recent.
- *   T4 a space found on a disk takes the place of one that was found there, too, and is less recent, and of no other.
+ *   T1 at most `max` spaces are in use. There are half as many numbers more, for the spaces that
+ *      are going: their blocks are dropped a slice a turn (copies.c), and nobody waits for it.
+ *   T2 a number is used again only when no block carries it, not even a condemned one that is
+ *      pinned.
+ *   T3 an open space never goes. Of a sample of the others the first in this order goes: a space of
+ *      a tenant with more than its share (`max` by the number of tenants); a space without blocks;
+ *      a space with few blocks, which cost little to compute again, whatever a client does that
+ *      opens thousands of spaces; a space that nobody opened since the start; the least recent.
+ *   T4 a space that is found on a disk takes the place of a less recent one that was found there,
+ *      and of no other.
  */
 #ifndef KVTIER_SPACE_TABLE_H
 #define KVTIER_SPACE_TABLE_H
