@@ -17,7 +17,7 @@
 
 #include "tests/lib/lib_io_faults.h"
 
-enum { BLOCKS = 12, ALWAYS = 1 << 30, SOME_TURNS = 600 };
+enum { BLOCKS = 12, ALWAYS = 1 << 30, SOME_TURNS = 300 };
 
 static struct site site;
 static char other[320];		/* a path beside the store's */

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-enum { PATIENCE = 30, TURN_NS = 1000000 };
+enum { PATIENCE = 30, TURN_NS = 1000000, PROBE_NS = 20000000 };
 
 /* --- the table --- */
 
@@ -145,7 +145,7 @@ void site_open(struct site *site, enum io_engine_choice engine, uint32_t n_paths
 	}
 	site->conf = (struct nvme_tier_conf){
 		.n_paths = n_paths, .bytes = SITE_BYTES, .segment_bytes = KIT_SEGMENT, .read_depth = 4, .write_depth = 4,
-		.stall_ns = PATIENCE * 1000000000ull, .engine = engine,
+		.stall_ns = PATIENCE * 1000000000ull, .probe_ns = PROBE_NS, .engine = engine,
 		.events = { .arg = site, .found = on_found, .ask = on_ask, .moved = on_moved, .dropped = on_dropped,
 			    .release = on_release, .changed = on_changed },
 	};

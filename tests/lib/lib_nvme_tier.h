@@ -46,7 +46,7 @@ struct site {
 	struct loop_timer pause;
 };
 
-/* An empty directory for n paths, a loop, a configuration. */
+/* An empty directory for n paths, a loop, a configuration: a disk in trouble is probed 20 ms later first. */
 void site_open(struct site *site, enum io_engine_choice engine, uint32_t n_paths);
 void site_close(struct site *site);		/* and everything in the directory is gone */
 void site_start(struct site *site);		/* with an empty table; waits until nothing is starting */

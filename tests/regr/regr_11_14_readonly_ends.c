@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { FILL_CHAINS = 48, LAST_CHAINS = 4, STATE_MS = 60000, STILL_MS = 600, PROBES = 2 };
@@ -158,5 +159,7 @@ int main(void)
 		ON_BOTH_ENGINES(a_stop_does_not_wait_for_room),
 	};
 
+	if (setenv("KVTIER_TEST_PROBE_MS", "50", 1))
+		return 1;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,6 +99,16 @@ static void end_started(struct together *all)
 	together_end(all, 0);
 }
 
+/* When this disk wants to be polled again, in ns. A probe that is due is tried at each tick until the disk takes it. */
+static uint64_t until_poll(const struct nvme_disk *d)
+{
+	const uint64_t next = nvme_disk_idle(d) ? IDLE_NS : LENT_NS, probe = nvme_disk_probe_in(d);
+
+	if (nvme_disk_waits(d))
+		return POLL_NS;
+	return probe > 0 && probe < next ? probe : next;
+}
+
 static void tick(struct loop_timer *timer)
 {
 	struct nvme *t = container_of(timer, struct nvme, timer);
@@ -117,8 +127,11 @@ static void tick(struct loop_timer *timer)
 	sum_up(t);
 	if (changed && t->conf.events.changed)
 		t->conf.events.changed(t->conf.events.arg);
-	for (uint32_t i = 0; i < t->n && next > POLL_NS; i++)
-		next = nvme_disk_waits(&t->disks[i]) ? POLL_NS : nvme_disk_idle(&t->disks[i]) ? next : LENT_NS;
+	for (uint32_t i = 0; i < t->n; i++) {
+		const uint64_t in = until_poll(&t->disks[i]);
+
+		next = in < next ? in : next;
+	}
 	wake(t, next);
 }
 

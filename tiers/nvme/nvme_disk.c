@@ -24,8 +24,7 @@
 enum { FAILURES = 3 };		/* in a row, of an error that may be one bad sector */
 
 #define SECOND_NS 1000000000ull
-#define PROBE_FIRST_NS SECOND_NS
-#define PROBE_LAST_NS (30 * SECOND_NS)
+#define PROBE_TIMES 30			/* the last pace of probes is so many times the first */
 #define CALM_NS (60 * SECOND_NS)	/* up for so long: probing starts at its first pace again */
 
 static struct nvme_disk *disk_of(struct nvme_medium *medium)
@@ -55,13 +54,14 @@ static void up(struct nvme_disk *d)
 /* Twice as long after each time, a quarter more or less of chance: many daemons may share what failed. */
 static void plan_probe(struct nvme_disk *d)
 {
-	const uint64_t now = loop_now(d->loop);
+	const uint64_t first = d->conf->probe_ns ? d->conf->probe_ns : SECOND_NS;
+	const uint64_t last = PROBE_TIMES * first, now = loop_now(d->loop);
 
 	if (!d->probe_wait_ns || (d->up_ns && now - d->up_ns > CALM_NS))
-		d->probe_wait_ns = PROBE_FIRST_NS;
+		d->probe_wait_ns = first;
 	d->probe_due_ns = now + d->probe_wait_ns - d->probe_wait_ns / 4 +
 			  (now / 1000 + d->number) * 0x9e3779b97f4a7c15u % (d->probe_wait_ns / 2);
-	d->probe_wait_ns = d->probe_wait_ns < PROBE_LAST_NS / 2 ? 2 * d->probe_wait_ns : PROBE_LAST_NS;
+	d->probe_wait_ns = d->probe_wait_ns < last / 2 ? 2 * d->probe_wait_ns : last;
 	d->up_ns = 0;
 }
 
@@ -370,6 +370,15 @@ bool nvme_disk_idle(const struct nvme_disk *d)
 		return true;
 	io_counters(d->io, &c);
 	return c.reads_lent + c.writes_lent == 0;
+}
+
+uint64_t nvme_disk_probe_in(const struct nvme_disk *d)
+{
+	const uint64_t now = loop_now(d->loop);
+
+	if (!d->log || d->for_good || (d->state != TIER_OFFLINE && d->state != TIER_READONLY))
+		return UINT64_MAX;
+	return d->probe_due_ns > now ? d->probe_due_ns - now : 0;
 }
 
 bool nvme_disk_waits(const struct nvme_disk *d)

@@ -90,6 +90,8 @@ void nvme_disk_close(struct nvme_disk *d);		/* idle; half-open and never opened 
 void nvme_disk_poll(struct nvme_disk *d);
 bool nvme_disk_idle(const struct nvme_disk *d);	/* nothing in its hands */
 bool nvme_disk_waits(const struct nvme_disk *d);	/* for a poll: no completion will carry it on */
+/* Until a poll will probe it, in ns; UINT64_MAX: it needs no probe. */
+uint64_t nvme_disk_probe_in(const struct nvme_disk *d);
 bool nvme_disk_readable(const struct nvme_disk *d);
 bool nvme_disk_writable(const struct nvme_disk *d);
 
