@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe,tier_open */
 /*
- * kvtierd_faulty.c - what makes of kvtierd one whose disks fail on command: linked in with lib_io_faults.c, it
- * takes its plan from the file that KVTIER_TEST_FAULTS names. KVTIER_TEST_PROBE_MS: a disk in trouble is first probed after
- * so long, instead of 1 s. For sys_nvme_io.c and its kind; never installed.
+ * kvtierd_faulty.c - what makes of kvtierd one whose disks fail on command: linked in with
+ * lib_io_faults.c, it takes its plan from the file that KVTIER_TEST_FAULTS names.
+ * KVTIER_TEST_PROBE_MS: a disk in trouble is first probed after so long, instead of 1 s. For
+ * sys_nvme_io.c and its kind; never installed.
  */
 #include "lib_io_faults.h"
 

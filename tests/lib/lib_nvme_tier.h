@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_nvme_tier.h - the NVMe tier on real files, with a block table that knows what every block's bytes must be
- * (those of lib_nvme.h), and slots for reads and writes.
+ * lib_nvme_tier.h - the NVMe tier on real files, with a block table that knows what every block's
+ * bytes must be (those of lib_nvme.h), and slots for reads and writes.
  */
 #ifndef KVTIER_TESTS_LIB_NVME_TIER_H
 #define KVTIER_TESTS_LIB_NVME_TIER_H
@@ -46,7 +46,8 @@ struct site {
 	struct loop_timer pause;
 };
 
-/* An empty directory for n paths, a loop, a configuration: a disk in trouble is probed 20 ms later first. */
+/* An empty directory for n paths, a loop, a configuration: a disk in trouble is probed 20 ms later
+ * first. */
 void site_open(struct site *site, enum io_engine_choice engine, uint32_t n_paths);
 void site_close(struct site *site);		/* and everything in the directory is gone */
 void site_start(struct site *site);		/* with an empty table; waits until nothing is starting */
@@ -58,8 +59,9 @@ bool site_until_state(struct site *site, enum tier_state state);
 /* Submits; NULL and *ret: refused. */
 struct site_slot *site_write(struct site *site, uint32_t block, int *ret);
 struct site_slot *site_read(struct site *site, uint32_t block, int *ret);
-/* 0, or the status it ended with. store waits while it is -EAGAIN. load: -ENOENT not in the table; -EBADMSG: the
- * bytes are not those of the block, as a reader sees; a block that could not be read is dropped from the table. */
+/* 0, or the status it ended with. store waits while it is -EAGAIN. load: -ENOENT not in the table;
+ * -EBADMSG: the bytes are not those of the block, as a reader sees; a block that could not be read
+ * is dropped from the table. */
 int  site_store(struct site *site, uint32_t block);
 int  site_load(struct site *site, uint32_t block);
 uint32_t site_load_all(struct site *site);	/* how many are whole */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme.c - the NVMe tier: its ops table, which disk a block goes to, and what is done on all disks together.
- * One disk: nvme_disk.c. Contract and states: nvme.h. Core thread only.
+ * nvme.c - the NVMe tier: its ops table, which disk a block goes to, and what is done on all disks
+ * together. One disk: nvme_disk.c. Contract and states: nvme.h. Core thread only.
  *
- * One timer drives everything that no completion does, as often as wanted: each wake-up costs as much as an I/O's.
- * Events that may start something (changed) come from it alone.
+ * One timer drives everything that no completion does, as often as wanted: each wake-up costs as
+ * much as an I/O's. Events that may start something (changed) come from it alone.
  */
 #include "nvme.h"
 #include "daemon/base/container_of.h"
@@ -99,7 +99,8 @@ static void end_started(struct together *all)
 	together_end(all, 0);
 }
 
-/* When this disk wants to be polled again, in ns. A probe that is due is tried at each tick until the disk takes it. */
+/* When this disk wants to be polled again, in ns. A probe that is due is tried at each tick until
+ * the disk takes it. */
 static uint64_t until_poll(const struct nvme_disk *d)
 {
 	const uint64_t next = nvme_disk_idle(d) ? IDLE_NS : LENT_NS, probe = nvme_disk_probe_in(d);
@@ -215,8 +216,8 @@ static int nvme_open(const struct tier_conf *conf, struct loop *loop, struct tie
 	return 0;
 }
 
-/* Rendezvous: each disk that takes writes draws a number for the key, the largest wins. One that is lost moves its
- * own keys alone. The key is a hash already. NULL: none takes writes. */
+/* Rendezvous: each disk that takes writes draws a number for the key, the largest wins. One that is
+ * lost moves its own keys alone. The key is a hash already. NULL: none takes writes. */
 static struct nvme_disk *disk_for(struct nvme *t, const uint8_t key[32])
 {
 	struct nvme_disk *best = NULL;
