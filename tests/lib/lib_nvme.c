@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tiers/nvme/nvme_inner.h"
+#include "tiers/nvme/nvme_log_inner.h"
 
 static const struct image_geometry shapes[3] = {
 	{ .dtype = DTYPE_BF16, .block_tokens = 16, .opaque_bytes = 5000 },

@@ -15,7 +15,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "tiers/nvme/nvme_inner.h"
+#include "tiers/nvme/nvme_log_inner.h"
 #include "tests/lib/lib_nvme.h"
 
 enum { SEGMENTS = 6, BEFORE = 24, AFTER = 44, PURGED = 1, LATER = 1000 };

@@ -13,7 +13,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "tiers/nvme/nvme_inner.h"
+#include "tiers/nvme/nvme_log_inner.h"
 #include "tests/lib/lib_nvme.h"
 
 enum { SEGMENTS = 6, BLOCKS = 36, LATER = 1000 };

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tiers/nvme/nvme_inner.h"
+#include "tiers/nvme/nvme_log_inner.h"
 #include "tests/lib/lib_nvme.h"
 
 enum { SEGMENTS = 6, BLOCKS = 7 };

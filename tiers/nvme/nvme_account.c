@@ -1,74 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_account.c - the log's books: what a location means, what lives in which segment, how long it lived there,
- * what may be written. Contract: nvme_log.h; invariants L2 and L5: nvme_inner.h. Core thread only.
+ * nvme_account.c - the log's books: what lives in which segment, how long it lived there, what may
+ * be written. Contract: nvme_account.h, nvme_log.h; invariants L2 and L5: nvme_log_inner.h. Core
+ * thread only.
  */
-#include "nvme_inner.h"
+#include "nvme_account.h"
 
 #include <assert.h>
 
-#include "tiers/tier.h"
+#include "nvme_segment.h"
 
 /* --- locations --- */
 
-enum {
-	GENERATION_BITS = 19,
-	PAGE_SHIFT = GENERATION_BITS,
-	SEGMENT_SHIFT = PAGE_SHIFT + 16,
-	TAG_SHIFT = SEGMENT_SHIFT + 16,
-	DISK_SHIFT = TAG_SHIFT + 1,
-};
-static_assert(NVME_GENERATIONS == 1 << GENERATION_BITS, "generation");
-static_assert(NVME_MAX_DISKS == 1 << (56 - DISK_SHIFT), "a location has 56 bits");
-
 uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry)
 {
-	return (uint64_t)log->conf.disk << DISK_SHIFT | (uint64_t)(entry->tag_page != 0) << TAG_SHIFT |
-	       (uint64_t)segment << SEGMENT_SHIFT | (uint64_t)entry->page << PAGE_SHIFT |
-	       log->segments[segment].generation;
-}
-
-uint8_t nvme_location_disk(uint64_t location)
-{
-	return (uint8_t)(location >> DISK_SHIFT);
-}
-
-uint32_t nvme_location_segment(uint64_t location)
-{
-	return location >> SEGMENT_SHIFT & 0xffff;
-}
-
-uint32_t nvme_location_page(uint64_t location)
-{
-	return location >> PAGE_SHIFT & 0xffff;
-}
-
-bool nvme_location_tag_page(uint64_t location)
-{
-	return location >> TAG_SHIFT & 1;
-}
-
-static uint32_t location_generation(uint64_t location)
-{
-	return location & (NVME_GENERATIONS - 1);
-}
-
-void nvme_location_extent(uint64_t location, struct extent *ret)
-{
-	*ret = (struct extent){
-		.tier = TIER_NVME,
-		.unit = nvme_location_disk(location),
-		.slot = nvme_location_segment(location) << 16 | nvme_location_page(location),
-		.generation = (uint32_t)nvme_location_tag_page(location) << GENERATION_BITS |
-			      location_generation(location),
-	};
-}
-
-uint64_t nvme_extent_location(const struct extent *where)
-{
-	return (uint64_t)where->unit << DISK_SHIFT |
-	       (uint64_t)(where->generation >> GENERATION_BITS & 1) << TAG_SHIFT |
-	       (uint64_t)where->slot << PAGE_SHIFT | location_generation(where->generation);
+	return nvme_location_pack(log->conf.disk, entry->tag_page != 0, segment, entry->page,
+				  log->segments[segment].generation);
 }
 
 bool nvme_log_stale(const struct nvme_log *log, uint64_t location)
@@ -76,7 +23,7 @@ bool nvme_log_stale(const struct nvme_log *log, uint64_t location)
 	const uint32_t segment = nvme_location_segment(location);
 
 	return nvme_location_disk(location) != log->conf.disk || segment >= log->n_segments ||
-	       log->segments[segment].generation != location_generation(location);
+	       log->segments[segment].generation != nvme_location_generation(location);
 }
 
 /* --- what lives where --- */

@@ -2,16 +2,19 @@
 /*
  * nvme_carry.c - makes a used segment free: picks the victim, reads its footer back, asks the table which of
  * its records still matter, and appends the best of these again. What to pick and to keep is decided in
- * nvme_victim.c. Core thread only. States: nvme_inner.h.
+ * nvme_victim.c. Core thread only. States: nvme_log_inner.h.
  *
  * One record at a time: carry-over is a few percent of all writes, and should not take the queue from loads.
  * Whatever fails costs the record, never the reclaim: this is a cache, and it must not fill up for good.
  */
-#include "nvme_inner.h"
+#include "nvme_carry.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "nvme_account.h"
+#include "nvme_segment.h"
 
 static const struct nvme_entry *entry_of(const struct nvme_carry *carry, uint32_t candidate)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvme_log.c - the log: made and freed, appends, reads. Contract: nvme_log.h; states and invariants:
- * nvme_inner.h. Core thread only.
+ * nvme_log_inner.h. Core thread only.
  */
-#include "nvme_inner.h"
+#include "nvme_log_inner.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "nvme_account.h"
+#include "nvme_recover.h"
+#include "nvme_segment.h"
 #include "daemon/base/vault.h"
 
 void *nvme_reserve(struct nvme_log *log, uint64_t bytes)

@@ -17,6 +17,8 @@
  * It becomes stale when its segment is used again: -ESTALE, never other bytes. The caller tells the log what
  * happens to its blocks (touch, forget), which is kept as sums per segment, and is asked when a segment is
  * about to go.
+ *
+ * The functions are those of several files, which share nvme_log_inner.h: there is a list of them.
  */
 #ifndef KVTIER_NVME_LOG_H
 #define KVTIER_NVME_LOG_H
@@ -27,11 +29,11 @@
 
 #include "tiers/io/io.h"
 #include "nvme_format.h"
+#include "nvme_location.h"
 
-struct extent;
 struct nvme_log;
 
-enum { NVME_TEXT_BYTES = 256, NVME_MAX_DISKS = 16, NVME_NOWHERE = 0, NVME_RESIDENCY_BUCKETS = 8 };
+enum { NVME_TEXT_BYTES = 256, NVME_RESIDENCY_BUCKETS = 8 };
 
 enum nvme_log_state { NVME_NEW, NVME_STARTING, NVME_UP, NVME_STOPPED, NVME_FAILED };
 
@@ -189,15 +191,6 @@ int  nvme_log_read(struct nvme_log *log, struct nvme_read *read);
 void nvme_log_forget(struct nvme_log *log, uint64_t location, uint64_t tick);
 void nvme_log_touch(struct nvme_log *log, uint64_t location, uint64_t tick, uint64_t now_tick);
 bool nvme_log_stale(const struct nvme_log *log, uint64_t location);
-
-/* A location in 56 bits: disk 4 | tag page 1 | segment 16 | page 16 | generation 19; as an extent: slot =
- * segment << 16 | page, generation = tag page << 19 | generation, class 0. */
-uint8_t nvme_location_disk(uint64_t location);
-uint32_t nvme_location_segment(uint64_t location);
-uint32_t nvme_location_page(uint64_t location);		/* of the image, from the segment's start */
-bool nvme_location_tag_page(uint64_t location);
-void nvme_location_extent(uint64_t location, struct extent *ret);
-uint64_t nvme_extent_location(const struct extent *where);
 
 /*
  * All of the tenant's records written before this call are dead: not in memory (the caller forgets those),

@@ -12,12 +12,16 @@
  * on its way, those after it had ended) the walk looks page by page for the next one, so far as writes in
  * flight can reach. Found that way or not, a record is known by its tag: store, sequence, place.
  */
-#include "nvme_inner.h"
+#include "nvme_recover.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "nvme_account.h"
+#include "nvme_segment.h"
+#include "nvme_super.h"
 
 enum {
 	HEADERS = 16,			/* read at once */

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvme_segment.c - the life of a segment, the log's own I/O, and the step that carries everything on.
- * States and invariants: nvme_inner.h. Core thread only.
+ * States and invariants: nvme_log_inner.h. Core thread only.
  */
-#include "nvme_inner.h"
+#include "nvme_segment.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "nvme_account.h"
+#include "nvme_carry.h"
 
 enum { RETRY_NS = 100000000 };	/* after a header could not be written */
 

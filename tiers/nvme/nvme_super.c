@@ -10,7 +10,7 @@
  * A change is written to one copy, synced, and only then to the other: at any moment one of them is whole.
  * Whoever is told that it is done may count on both, so that one copy may rot later.
  */
-#include "nvme_inner.h"
+#include "nvme_super.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -18,6 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "nvme_recover.h"
+#include "nvme_segment.h"
 
 enum { STEP_FIRST = 1, STEP_FIRST_SYNC, STEP_SECOND, STEP_SECOND_SYNC };
 

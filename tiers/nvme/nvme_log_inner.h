@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_inner.h - what the files of the log share, and nobody else includes. Core thread only.
+ * nvme_log_inner.h - what the files of the log share, and nobody else includes. Core thread only.
  *
  *	nvme_log.c      open, append, read
- *	nvme_account.c  locations, what lives where, write budget
+ *	nvme_account.c  what lives where, write budget
  *	nvme_segment.c  life of a segment; the log's own I/O; the step that carries everything on
  *	nvme_carry.c    a victim's records are moved, the segment is free again
  *	nvme_super.c    superblocks: read, written, format, purge
@@ -28,8 +28,8 @@
  *	   nobody looks then), segments[s].live_bytes about their bytes (nvme_log_forget()); live_* are the sums.
  *	L6 table callbacks run from completions and nvme_log_poll() only.
  */
-#ifndef KVTIER_NVME_INNER_H
-#define KVTIER_NVME_INNER_H
+#ifndef KVTIER_NVME_LOG_INNER_H
+#define KVTIER_NVME_LOG_INNER_H
 
 #include "nvme_log.h"
 #include "nvme_victim.h"
@@ -38,7 +38,6 @@ enum {
 	NVME_NONE = 0xffffffff,
 	NVME_FILLS = 2,			/* one takes records, one waits for its footer */
 	NVME_TAG_PAGES = 64,		/* records with a page for the tag, on their way at once */
-	NVME_GENERATIONS = 1 << 19,
 };
 
 enum segment_state {
@@ -155,48 +154,11 @@ struct nvme_log {
 	uint64_t memory;
 };
 
-/* nvme_segment.c */
-void nvme_io_set(struct nvme_io *io, struct nvme_log *log, enum io_kind kind, uint64_t offset,
-		 uint8_t *buffer, uint32_t bytes);
-int  nvme_io_try(struct nvme_io *io);		/* 0: on its way; else nothing happened */
-void nvme_io_start(struct nvme_io *io);		/* now, or when there is room; done runs in any case */
-void nvme_step(struct nvme_log *log);		/* carries on whatever can go on; from completions and poll */
-void nvme_identify(const struct nvme_log *log, uint32_t segment, struct nvme_identity *ret);
-/* The segment has nothing worth keeping: FREE, its locations stale. */
-void nvme_segment_release(struct nvme_log *log, uint32_t segment);
-void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries);
-/* READY becomes the open one. False: none is, or no buffer for its footer. */
-bool nvme_fill_open(struct nvme_log *log);
-void nvme_fill_close(struct nvme_log *log);	/* the open one, if any */
-
-/* nvme_log.c */
 /* As nvme_log_append() for a record whose entry is complete but for its place. carry: for the log itself;
  * -ENOSPC: no clean segment at all. */
 int nvme_append_start(struct nvme_log *log, struct nvme_append *append, struct nvme_entry *entry, bool carry);
 /* Reserves what depends on log->super. */
 int  nvme_log_reserve(struct nvme_log *log);
 void *nvme_reserve(struct nvme_log *log, uint64_t bytes);	/* zeroed, page-aligned, counted; NULL */
-
-/* nvme_account.c */
-uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry);
-void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry, uint64_t tick);
-void nvme_account_clear(struct nvme_log *log, uint32_t segment);	/* nothing lives there any more */
-void nvme_count_dropped(struct nvme_log *log, uint32_t segment);	/* a live record, not carried over */
-bool nvme_budget_allows(struct nvme_log *log, uint64_t bytes);
-void nvme_charge(struct nvme_log *log, uint64_t bytes);	/* written: counted, and off the budget */
-
-/* nvme_carry.c */
-void nvme_carry_step(struct nvme_log *log);
-
-/* nvme_super.c */
-void nvme_super_save(struct nvme_log *log, void (*done)(struct nvme_log *log, int status));
-uint64_t nvme_segments_in(uint64_t bytes, uint32_t segment_bytes);
-
-/* nvme_recover.c */
-/* The superblock is good and saved: read the segments. Ends with nvme_log_started(). */
-void nvme_recover_segments(struct nvme_log *log);
-/* nvme_super.c: UP or FAILED, and tells. text: NULL keeps what is there. */
-void nvme_log_started(struct nvme_log *log, int status, const char *text);
-void nvme_recovery_free(struct nvme_log *log);
 
 #endif

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvme_recover.h - what is on the disk when the log is opened. For the files of the log (nvme_log_inner.h).
+ * Core thread only.
+ */
+#ifndef KVTIER_NVME_RECOVER_H
+#define KVTIER_NVME_RECOVER_H
+
+#include "nvme_log_inner.h"
+
+/* The superblock is good and saved: read the segments. Ends with nvme_log_started(). */
+void nvme_recover_segments(struct nvme_log *log);
+void nvme_recovery_free(struct nvme_log *log);
+
+#endif
