@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvtierd.h - the daemon's parts in one struct, made in main.c and passed down. No globals elsewhere.
+ * Core thread only.
+ *
+ * The first members are everybody's. Of the others, a comment names the room that owns the member; the
+ * rooms behind "also" may use it, and no other room does.
  */
 #ifndef KVTIER_KVTIERD_H
 #define KVTIER_KVTIERD_H
@@ -18,36 +22,36 @@
 #include "daemon/store/space.h"
 #include "daemon/admin/stats.h"
 
-struct server;		/* server.c: the listening socket and the table of connections */
-struct ops;		/* op.c: ops and the blocks of them in flight */
-struct shares;		/* share.c: what a client may have of parts and memory */
-struct ctl;		/* ctl.c: admin socket */
-struct copies;		/* copies.c: block table and tiers in step */
-struct writeback;	/* writeback.c: what is to be written to NVMe */
-struct flush;		/* flush.c: all of it, and synced */
-struct outbox;		/* outbox.c: what is to be written to Redis */
-struct scrub;		/* scrub.c: reads everything back */
+struct server;		/* front/server.c: the listening socket and the table of connections */
+struct ops;		/* op/op.c: ops and the blocks of them in flight */
+struct shares;		/* op/share.c: what a client may have of parts and memory */
+struct ctl;		/* admin/ctl.c: the admin socket */
+struct copies;		/* store/copies.c: block table and tiers in step */
+struct writeback;	/* nvme/writeback.c: what is to be written to NVMe */
+struct flush;		/* nvme/flush.c: all of it, and synced */
+struct outbox;		/* redis/outbox.c: what is to be written to Redis */
+struct scrub;		/* nvme/scrub.c: reads everything back */
 
 struct kvtierd {
 	const struct config *config;	/* const after start */
 	struct loop *loop;
 	struct stats *stats;		/* mapped page; plain increments, core thread is the one writer */
-	struct index *index;
-	struct blocks *blocks;
-	struct tier *tiers[TIER_COUNT];	/* NULL: not configured */
-	struct devices devices;
-	struct spaces *spaces;
-	struct ops *ops;
-	struct shares *shares;
-	struct server *server;
-	struct ctl *ctl;
-	struct copies *copies;
-	struct writeback *writeback;	/* NULL: no NVMe tier */
-	struct flush *flush;		/* likewise */
-	struct outbox *outbox;		/* NULL: no Redis tier */
-	struct scrub *scrub;		/* NULL: none runs */
-	uint64_t tick;			/* +1 per op: the policies' clock */
-	struct mover_counts moved;
+	struct index *index;		/* store; also front and admin, which only read */
+	struct blocks *blocks;		/* store; also op, nvme, redis, admin */
+	struct tier *tiers[TIER_COUNT];	/* by tier.h: all but device. NULL: not configured */
+	struct devices devices;		/* device; also front, op, store, nvme */
+	struct spaces *spaces;		/* store; also front, nvme, redis, admin */
+	struct ops *ops;		/* op; also front, which submits */
+	struct shares *shares;		/* op */
+	struct server *server;		/* front; also op and admin, which ask who is connected */
+	struct ctl *ctl;		/* admin */
+	struct copies *copies;		/* store */
+	struct writeback *writeback;	/* nvme; also op and store, which hand it blocks. NULL: no NVMe tier */
+	struct flush *flush;		/* nvme. NULL likewise */
+	struct outbox *outbox;		/* redis; also op and store, which hand it blocks. NULL: no Redis tier */
+	struct scrub *scrub;		/* nvme. NULL: none runs */
+	uint64_t tick;			/* op: +1 per op, the policies' clock; also store */
+	struct mover_counts moved;	/* store; also op, redis, admin */
 };
 
 #endif

@@ -2,13 +2,13 @@
 /*
  * main.c - starts the daemon's parts in order, runs the loop, stops them in reverse.
  *
- *	config -> lock the runtime directory -> stats page -> loop -> host tier -> index, blocks -> device -> spaces ->
- *	requests -> admin socket -> NVMe tier -> its records found -> engines' socket -> READY ...
+ *	config -> lock the runtime directory -> loop -> stats page -> signals -> host memory -> index, blocks -> spaces ->
+ *	copies -> device -> ops -> NVMe -> Redis -> admin socket -> NVMe's records found -> engines' socket -> READY ...
  *	SIGTERM -> sockets closed, connections cut -> ops drained -> memory written to NVMe, the queue to Redis -> all closed
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <signal.h>
@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "daemon/base/container_of.h"
+#include "daemon/config/command_line.h"
 #include "daemon/config/config.h"
 #include "daemon/config/config_redis.h"
 #include "daemon/front/server.h"
@@ -46,9 +47,6 @@ enum {
 	DRAIN_NS = 2000000000,		/* at most, at a stop, for blocks in flight */
 	SETTLE_NS = 500000000,		/* and for the last I/Os after the tiers were drained */
 	FIND_NS = 5000000000u,		/* at most, at a start, for NVMe's records; then the rest is found while serving */
-	BLOCK_MIN_BYTES = 4096,		/* [index] max_blocks = 0: as if every block were this small in memory... */
-	NVME_BLOCK_BYTES = 256 << 10,	/* ...and that large on NVMe */
-	MAX_BLOCKS_AUTO = 64 << 20,
 };
 
 struct program {
@@ -218,34 +216,17 @@ static void blocks_doom(void *arg, uint32_t space, bool doomed)
 	blocks_space_doom(((struct kvtierd *)arg)->blocks, space, doomed);
 }
 
-static uint64_t nvme_bytes(const struct config *config)
-{
-	const char *cursor = config->nvme_path;
-	char path[CONFIG_PATH_BYTES];
-	uint64_t ret = 0;
-
-	while (config_paths_next(&cursor, path))
-		ret += config->nvme_bytes;
-	return ret;
-}
-
 static int open_index(struct program *p)
 {
 	struct kvtierd *d = &p->d;
-	uint64_t max = p->config.index_max_blocks;
-	int r;
+	const uint64_t max = config_max_blocks(&p->config, d->tiers[TIER_HOST]->capacity_bytes);
+	int r = index_open(max, &d->index);
 
-	if (max == 0)
-		max = d->tiers[TIER_HOST]->capacity_bytes / BLOCK_MIN_BYTES + nvme_bytes(&p->config) / NVME_BLOCK_BYTES;
-	if (p->config.index_max_blocks == 0 && max > MAX_BLOCKS_AUTO)
-		max = MAX_BLOCKS_AUTO;
-	r = index_open(max, &d->index);
 	if (r == 0)
 		r = blocks_open(&(struct blocks_conf){ .max_blocks = (uint32_t)max, .classes = TIER_MAX_CLASSES },
 				d->index, &d->blocks);
 	if (r)
-		return fail(p, r, "[index] max_blocks: cannot reserve for %llu blocks: %s", (unsigned long long)max,
-			    strerror(-r));
+		return fail(p, r, "[index] max_blocks: cannot reserve for %" PRIu64 " blocks: %s", max, strerror(-r));
 	loop_on_sleep(d->loop, on_sleep, d);
 	index_head(d->index)->heartbeat_ns = loop_now(d->loop);
 	return 0;
@@ -307,72 +288,102 @@ static int open_signals(struct program *p)
 	p->signals.ready = on_signal;
 	p->signals.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (p->signals.fd < 0)
-		return fail(p, -errno, "signalfd: %s", strerror(errno));
+		return -errno;
 	return loop_add(p->d.loop, &p->signals, EPOLLIN);
 }
 
+/* --- the parts, in the order in which they start; they stop in the reverse order --- */
+
+static void close_lock(struct program *p)
+{
+	if (p->lock_fd >= 0)
+		(void)close(p->lock_fd);
+}
+
+static void close_signals(struct program *p)
+{
+	if (p->signals.fd >= 0)
+		(void)close(p->signals.fd);
+}
+
+static void close_index(struct program *p)
+{
+	if (p->d.blocks)
+		blocks_close(p->d.blocks);
+	if (p->d.index)
+		index_close(p->d.index);
+}
+
+static int open_pump(struct program *p)
+{
+	pump_start(&p->d);
+	return 0;
+}
+
+/* Calls with the arguments that the table below cannot give. */
+#define OPEN(name, call) static int open_##name(struct program *p) { return call; }
+#define CLOSE(name, call) static void close_##name(struct program *p) { call; }
+OPEN(loop, loop_open((uint32_t)p->config.daemon_spin_us, &p->d.loop))
+OPEN(stats, stats_open(p->config.stats_path, loop_now(p->d.loop), &p->d.stats))
+OPEN(copies, copies_open(&p->d, &p->d.copies))
+OPEN(ops, ops_open(&p->d, p->config.socket_max_ops, devices_depth(&p->d.devices), &p->d.ops))
+OPEN(nvme, nvme_up(&p->d, p->text, sizeof(p->text)))
+OPEN(redis, redis_up(&p->d, &p->redis_conf, p->text, sizeof(p->text)))
+OPEN(ctl, ctl_open(&p->d, &p->d.ctl, p->text, sizeof(p->text)))
+CLOSE(loop, loop_close(p->d.loop))
+CLOSE(stats, stats_close(p->d.stats, p->config.stats_path))
+CLOSE(host, tier_close(p->d.tiers[TIER_HOST]))
+CLOSE(spaces, spaces_close(p->d.spaces))
+CLOSE(copies, copies_close(p->d.copies))
+CLOSE(devices, devices_close(&p->d.devices))
+CLOSE(ops, ops_close(p->d.ops))
+CLOSE(pump, pump_stop(&p->d))
+CLOSE(nvme, nvme_down(&p->d))
+CLOSE(redis, redis_down(&p->d))
+CLOSE(ctl, ctl_close(p->d.ctl))
+CLOSE(server, server_close(p->d.server))
+
+static const struct part {
+	int  (*open)(struct program *p);	/* 0 or -errno; NULL: serve() opens it, when all records are found */
+	void (*close)(struct program *p);	/* also of a part that was not opened, or half */
+	const char *sentence;			/* of a failure, before strerror(); NULL: open() wrote one to p->text */
+} parts[] = {
+	{ lock_runtime_dir, close_lock, NULL },
+	{ open_loop, close_loop, "cannot make the event loop" },
+	{ open_stats, close_stats, "[daemon] runtime_dir: cannot make the stats page there" },
+	{ open_signals, close_signals, "cannot listen for signals" },
+	{ open_host, close_host, NULL },
+	{ open_index, close_index, NULL },
+	{ open_spaces, close_spaces, NULL },
+	{ open_copies, close_copies, "cannot make the tables of copies" },
+	{ open_device, close_devices, NULL },
+	{ open_ops, close_ops, "[socket] max_ops: cannot make that many" },
+	{ open_pump, close_pump, NULL },
+	{ open_nvme, close_nvme, NULL },
+	{ open_redis, close_redis, NULL },
+	{ open_ctl, close_ctl, NULL },
+	{ NULL, close_server, NULL },
+};
+enum { PARTS = sizeof(parts) / sizeof(parts[0]) };
+
 static int start(struct program *p)
 {
-	struct kvtierd *d = &p->d;
-	int r = config_make_dirs(&p->config, p->text, sizeof p->text);
+	int r = config_make_dirs(&p->config, p->text, sizeof(p->text));
 
-	d->config = &p->config;
-	if (r == 0)
-		r = lock_runtime_dir(p);
-	if (r == 0 && (r = loop_open((uint32_t)p->config.daemon_spin_us, &d->loop)) != 0)
-		(void)fail(p, r, "epoll: %s", strerror(-r));
-	if (r == 0 && (r = stats_open(p->config.stats_path, loop_now(d->loop), &d->stats)) != 0)
-		(void)fail(p, r, "cannot make the stats page %s: %s", p->config.stats_path, strerror(-r));
-	if (r == 0)
-		r = open_signals(p);
-	if (r == 0)
-		r = open_host(p);
-	if (r == 0)
-		r = open_index(p);
-	if (r == 0)
-		r = open_device(p);
-	if (r == 0)
-		r = open_spaces(p);
-	if (r == 0 && (r = ops_open(d, p->config.socket_max_ops, devices_depth(&d->devices), &d->ops)) != 0)
-		(void)fail(p, r, "[socket] max_ops: out of memory for %u", p->config.socket_max_ops);
-	if (r == 0)
-		pump_start(d);
-	if (r == 0 && (r = copies_open(d, &d->copies)) != 0)
-		(void)fail(p, r, "out of memory");
-	if (r == 0)
-		r = ctl_open(d, &d->ctl, p->text, sizeof p->text);
-	if (r == 0)
-		r = nvme_up(d, p->text, sizeof p->text);
-	if (r == 0)
-		r = redis_up(d, &p->redis_conf, p->text, sizeof p->text);
+	p->d.config = &p->config;
+	for (size_t i = 0; r == 0 && i < PARTS; i++) {
+		r = parts[i].open ? parts[i].open(p) : 0;
+		if (r && parts[i].sentence)
+			(void)fail(p, r, "%s: %s", parts[i].sentence, strerror(-r));
+	}
 	config_redis_close(&p->redis);
 	return r;
 }
 
 static void stop(struct program *p)
 {
-	struct kvtierd *d = &p->d;
-
-	server_close(d->server);
-	ctl_close(d->ctl);
-	pump_stop(d);
-	ops_close(d->ops);
-	redis_down(d);
-	nvme_down(d);
-	devices_close(&d->devices);
-	copies_close(d->copies);
-	spaces_close(d->spaces);
-	if (d->blocks)
-		blocks_close(d->blocks);
-	if (d->index)
-		index_close(d->index);
-	tier_close(d->tiers[TIER_HOST]);
-	stats_close(d->stats, p->config.stats_path);
-	if (p->signals.fd >= 0)
-		(void)close(p->signals.fd);
-	loop_close(d->loop);
-	if (p->lock_fd >= 0)
-		(void)close(p->lock_fd);
+	for (size_t i = PARTS; i-- > 0;)
+		parts[i].close(p);
 	notify_close(&p->notify);
 }
 
@@ -380,9 +391,9 @@ static void say_ready(struct program *p)
 {
 	const struct kvtierd *d = &p->d;
 
-	log_info("kvtierd " KVTIER_VERSION " serves %s: host tier %llu MiB in slabs of %llu KiB, kernels %s, tenant %s",
-		 p->config.socket_path, (unsigned long long)(d->tiers[TIER_HOST]->capacity_bytes >> 20),
-		 (unsigned long long)(p->config.host_slab_bytes >> 10),
+	log_info("kvtierd " KVTIER_VERSION " serves %s: host tier %" PRIu64 " MiB in slabs of %" PRIu64
+		 " KiB, kernels %s, tenant %s",
+		 p->config.socket_path, d->tiers[TIER_HOST]->capacity_bytes >> 20, p->config.host_slab_bytes >> 10,
 		 codec_kernels(config_kernels_name(&p->config))->name, p->config.socket_tenant);
 	(void)notify_send(&p->notify, "READY=1\nSTATUS=serving");
 }
@@ -435,65 +446,11 @@ static int serve(struct program *p)
 	return r ? fail(p, r, "the event loop failed: %s", strerror(-r)) : 0;
 }
 
-/* --- command line --- */
-
-static void print_help(FILE *out)
-{
-	fputs("kvtierd - keeps LLM KV-cache blocks of this node's engines and gives prefixes back\n"
-	      "\n"
-	      "usage: kvtierd [--config FILE] [--check-config] [--print-config]\n"
-	      "\n"
-	      "  --config FILE    read FILE (INI); without it: the defaults below, nothing to set up\n"
-	      "  --check-config   say whether the configuration is good, with file, line, key and range; exit 0 or 1\n"
-	      "  --print-config   print the configuration in effect as a file\n"
-	      "  --version        print the version\n"
-	      "  --help           this text\n"
-	      "\n"
-	      "example: kvtierd &   then   kvtierctl status\n"
-	      "\n"
-	      "Configuration keys, by [section]:\n\n", out);
-	config_print_help(out);
-}
-
-struct arguments {
-	const char *config;
-	bool check, print, man;
-};
-
-/* -1: go on; else exit with that. */
-static int parse_arguments(int argc, char **argv, struct arguments *ret)
-{
-	static const struct option options[] = {
-		{ "config", required_argument, NULL, 'c' }, { "check-config", no_argument, NULL, 'k' },
-		{ "print-config", no_argument, NULL, 'p' }, { "man-config", no_argument, NULL, 'm' },
-		{ "version", no_argument, NULL, 'v' },	    { "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
-	int option;
-
-	while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-		switch (option) {
-		case 'c': ret->config = optarg; break;
-		case 'k': ret->check = true; break;
-		case 'p': ret->print = true; break;
-		case 'm': ret->man = true; break;
-		case 'v': puts("kvtierd " KVTIER_VERSION); return 0;
-		case 'h': print_help(stdout); return 0;
-		default: fputs("try: kvtierd --help\n", stderr); return 64;
-		}
-	}
-	if (optind < argc) {
-		fprintf(stderr, "kvtierd takes no argument \"%s\"; try: kvtierd --help\n", argv[optind]);
-		return 64;
-	}
-	return -1;
-}
-
 int main(int argc, char **argv)
 {
 	struct program *p = calloc(1, sizeof *p);
-	struct arguments a = { 0 };
-	int r = parse_arguments(argc, argv, &a);
+	struct command_line a = { 0 };
+	int r = command_line_parse(argc, argv, &a);
 
 	if (r >= 0 || !p) {
 		free(p);

@@ -77,6 +77,9 @@ int config_load(const char *path, struct config *ret, char *text, size_t n);
  * -ENAMETOOLONG: a path does not fit; -ENOENT: no directory can be made out. */
 int config_derive(struct config *config, char *text, size_t n);
 
+/* [index] max_blocks; if that is 0, what such a host tier and the NVMe tier may hold. */
+uint64_t config_max_blocks(const struct config *config, uint64_t host_bytes);
+
 /* Makes runtime_dir and state_dir (0700, parents too) when absent. -EPERM: it is there but is no directory
  * of ours, or others can write to it. */
 int config_make_dirs(const struct config *config, char *text, size_t n);

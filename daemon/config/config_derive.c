@@ -13,6 +13,12 @@
 
 #include "config.h"
 
+enum { /* [index] max_blocks = 0 */
+	HOST_BLOCK_BYTES = 4096,      /* as if all blocks in memory were this small */
+	NVME_BLOCK_BYTES = 256 << 10, /* and all on NVMe */
+	MAX_BLOCKS = 64 << 20,
+};
+
 static int path_set(char ret[CONFIG_PATH_BYTES], const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
@@ -97,6 +103,19 @@ static int too_long(char *text, size_t n, const char *path, const char *key)
 		 "something shorter",
 		 path, (int)CONFIG_SUN_PATH_MAX, key);
 	return -ENAMETOOLONG;
+}
+
+uint64_t config_max_blocks(const struct config *config, uint64_t host_bytes)
+{
+	const char *cursor = config->nvme_path;
+	char path[CONFIG_PATH_BYTES];
+	uint64_t max = host_bytes / HOST_BLOCK_BYTES;
+
+	if (config->index_max_blocks > 0)
+		return config->index_max_blocks;
+	while (config_paths_next(&cursor, path))
+		max += config->nvme_bytes / NVME_BLOCK_BYTES;
+	return max < MAX_BLOCKS ? max : MAX_BLOCKS;
 }
 
 int config_derive(struct config *config, char *text, size_t n)
