@@ -19,11 +19,11 @@ ENOTCONN.
 Threads: as in kvtier.h, any thread may call; close() only when no other thread is in a call.
 
 Forks (os.fork, multiprocessing): only the process that made a client may use it. In a child every call raises Error
-with errno EPERM, and close() frees memory only: the parent's connection does not notice. A child makes its own Client.
+with errno EPERM, and close() frees memory only; the parent's connection goes on. A child makes its own Client.
 
-A daemon that stands still may write into pages after its connection had to be given up: kvtier.h, "Lent pages". Then
-Space.close() returns how many, Result.lent is not 0, lent() names them, and store() and load() of one of them raise
-Error with errno EBUSY. SharedMemory.take_back() makes all of its pages free at once.
+Lent pages: a daemon that stands still may write into pages after the library gave its connection up (kvtier.h, "Lent
+pages"). Space.close() then returns how many pages are still lent, Result.lent is not 0, lent() names the pages, and
+store() and load() of one raise Error with errno EBUSY. SharedMemory.take_back() frees all of its pages at once.
 """
 from __future__ import annotations
 
@@ -140,12 +140,12 @@ class Result(NamedTuple):
     ok: int
     prefix: int
     blocks: List[int]
-    lent: int = 0     # pages of it that are lent still, its connection having been cut
+    lent: int = 0     # pages still lent, after the connection was cut
 
 
 class Lent(NamedTuple):
     """A page that is lent."""
-    page: int         # its index, in the space it was lent by
+    page: int         # its index, in the space of its op
     memory: int       # inode of the memfd where its first segment lies; 0: private memory
     offset: int       # of that segment's first byte there
     op: int
@@ -300,8 +300,9 @@ class Space:
         return Hit(hit.blocks, Tier(hit.tiers), hit.generation)
 
     def store(self, keys: Keys, pages: Iterable[int], **options) -> Op:
-        """Gives blocks to the daemon. Options: timeout_ms, session, turn, ttl_s, priority, and parent where
-        it is not keys.parent. The pages must not change until the op's result was taken."""
+        """Gives blocks to the daemon. Options: timeout_ms, and parent where it is not keys.parent. session, turn,
+        ttl_s and priority are reserved: checked, not used yet. The pages must not change until the op's result
+        was taken."""
         return self._submit(_lib.load().kvtier_store, keys, pages, options)
 
     def load(self, keys: Keys, pages: Iterable[int], **options) -> Op:
