@@ -8,11 +8,11 @@
  * never matches, and an owner: the number of the block whose image lies there. Core thread only;
  * nothing is allocated after slabs_open().
  *
- * Emptying a slab: whoever moves its slots elsewhere closes it first, takes a slot outside for each
- * that is in use, and frees the old one when the bytes are there. A closed slab gives no slot to
- * anybody, and as many slots of its class as it still has in use are kept for the move. So an
- * emptying that was possible when it began stays possible, however many others store meanwhile. The
- * slab is free when its last slot is.
+ * Emptying a slab: the caller closes the slab first, takes a slot outside for each slot that is in
+ * use, and frees the old one when the bytes are there. A closed slab gives no slot to any other
+ * caller, and as many slots of its class as it still has in use are kept for the move. So an
+ * emptying that was possible when it began stays possible, however many blocks are stored
+ * meanwhile. The slab is free when its last slot is.
  */
 #ifndef KVTIER_SLABS_H
 #define KVTIER_SLABS_H

@@ -15,8 +15,9 @@
  * belongs to the tier, which gives it back through its configuration's release() when the disk is done with it.
  *
  * States (tier_state()):  starting --ready--> up <--probe ok/errors--> degraded --> readonly --> offline
- * (host knows starting, up, and degraded: part of its memory could not be had after the start; misconfigured: redis
- * refuses us, and goes on doing so until somebody corrects a password or an ACL)
+ *
+ * The host tier knows starting, up, and degraded: a part of its memory could not be had after the
+ * start. misconfigured: Redis refuses us until somebody corrects a password or an ACL.
  */
 #ifndef KVTIER_TIER_H
 #define KVTIER_TIER_H
@@ -89,9 +90,10 @@ struct xfer {
 	enum xfer_op op;
 	struct xfer_record record;	/* WRITE to a durable tier: to be kept. READ: parent as found there */
 	struct extent home;	/* READ: the host slot that buffer lies in */
-	/* Keyed tiers. READ, PROBE: identity; READ, and PROBE if wished: geometry too, which what comes is checked against
-	 * (header, not checksum) before its body is taken. Both are the caller's until done. READ: bytes is the buffer's
-	 * room, and set before done to what the image has; -EFBIG: bytes is what it would need. */
+	/* Keyed tiers. READ and PROBE need the identity. READ needs the geometry, too; PROBE may have
+	 * it. The header of the value is checked against both before its body is taken (the checksum
+	 * is not). Both are the caller's until done. READ: bytes is the buffer's room, and is set
+	 * before done to the bytes of the image; -EFBIG: to the room that the image would need. */
 	const struct image_identity *identity;
 	const struct image_geometry *geometry;
 	const struct redis_seal *seal;	/* whose, in all ops; as long as the tier is open */

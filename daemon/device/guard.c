@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * guard.c - see guard.h. SIGBUS is one per process, and where its handler lands one per thread: the two things here
- * that are not in a struct.
+ * guard.c - see guard.h. Two things here are not in a struct: the handler of SIGBUS, one per
+ * process, and the place where it lands, one per thread.
  */
 #include "guard.h"
 

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * guard.h - a page that its owner has not allocated is refused, not allocated for it: whoever touches a hole of a memfd
- * first is charged for the memory, and that must not be the daemon.
+ * guard.h - a page that its owner has not allocated is refused. The kernel charges a hole of a
+ * memfd to the process that touches it first, and that must not be the daemon.
  *
- * With userfaultfd the kernel watches: a worker that touches a hole gets SIGBUS, which ends its piece of work with
- * -EFAULT; nothing is looked up beforehand, and a hole made at any time is met the same way. Where it is refused (some
- * containers), mincore() is asked before each job: it costs a call a segment, takes memory that is swapped out or
- * fallocate()d and never touched for a hole, and a hole made after it was asked is filled by the daemon.
+ * With userfaultfd the kernel watches. A worker that touches a hole gets SIGBUS, which ends its
+ * piece of work with -EFAULT. Nothing is looked up beforehand, and a hole that is made at any time
+ * is met the same way.
+ *
+ * Where userfaultfd is refused (some containers), mincore() is asked before each job. That costs a
+ * call a segment. It takes memory for a hole that is swapped out, or that was fallocate()d and
+ * never touched. And the daemon fills a hole that is made after mincore() was asked.
  *
  * Any thread. A thread that runs guarded work must not have SIGBUS blocked.
  */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * host.c - the host tier: images in slots (slabs.h) of main memory (host_memory.h). Core thread;
- * device workers read and write the memory of slots, and nothing of this.
+ * device workers read and write the memory of slots, and nothing else of this.
  *
- * A slab is usable from the moment it is mapped: whoever touches it first faults it in, only
- * slower. So a store does not wait, nor evict, for memory that is about to come.
+ * A slab is usable from the moment it is mapped: the first touch faults it in, only slower. So a
+ * store does not wait, nor evict, for memory that is about to come.
  */
 #include "host.h"
 

@@ -2,12 +2,16 @@
 /*
  * host_memory.c - mapping, placement, locking and pre-faulting of the host tier's memory.
  *
- * Anonymous and private: nobody else can have a descriptor of it to take a page from under a copy (SIGBUS), and
- * nearly every kernel gives it transparent huge pages when asked (a memfd gets them only where shmem_enabled
- * allows, which is "never" nearly everywhere). They are worth having: a disk takes a request in pieces of physically
- * consecutive memory, a limited number of them (virtio: 254), and 1 MiB in single 4 KiB pages is 256 or more. Nothing
- * here forks, so private pages are never copied on write. One tier serves one NUMA node or interleaves over all
- * allowed ones; a tier per node is a second tier_open().
+ * The mapping is anonymous and private:
+ * - Nobody else can have a descriptor of it and take a page away under a copy (SIGBUS).
+ * - Nearly every kernel gives it transparent huge pages when asked. A memfd gets them only where
+ *   shmem_enabled allows, and that is "never" nearly everywhere. Huge pages are worth having: a
+ *   disk takes a request as a limited number of physically consecutive pieces (virtio: 254), and 1
+ *   MiB in single 4 KiB pages is 256 pieces or more.
+ * - Nothing here forks, so private pages are never copied on write.
+ *
+ * One tier serves one NUMA node or interleaves over all allowed ones. A tier per node would be a
+ * second tier_open().
  *
  * A slab's state, written by the thread that faults it in and read by the core:
  *

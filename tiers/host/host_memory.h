@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_memory.h - the memory behind the host tier: one private mapping, placed, locked and faulted in.
+ * host_memory.h - the memory behind the host tier: one private mapping, placed, locked and faulted
+ * in.
  *
- * Pages are faulted in by threads, in the background and slab by slab; open waits for the first slab only,
- * and whoever needs more at once gets slabs before they are (a store must not evict while memory is about
- * to come). The core thread learns of finished slabs through host_memory_next(). Everything but the
- * threads' own loop is for the core thread.
+ * Threads fault pages in, in the background and slab by slab. Opening waits for the first slab
+ * only. A store that needs more memory at once gets slabs that are not faulted in yet: it must not
+ * evict while memory is about to come. The core thread learns of finished slabs through
+ * host_memory_next(). Everything but the threads' own loop is for the core thread.
  */
 #ifndef KVTIER_HOST_MEMORY_H
 #define KVTIER_HOST_MEMORY_H

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io_engine.h - between io.c, which decides what starts and what a result means, and the engines, which do
- * one transfer each time they are told to. Nobody else includes this.
+ * io_engine.h - between io.c and the engines, and included by nobody else. io.c decides which
+ * transfer starts and what a result means. An engine does one transfer each time it is told to.
  *
- * An engine is a const table; its instance begins with struct io. Everything runs on the loop's thread.
+ * An engine is a const table; its instance begins with struct io. Everything runs on the loop's
+ * thread.
  */
 #ifndef KVTIER_IO_ENGINE_H
 #define KVTIER_IO_ENGINE_H

@@ -11,9 +11,9 @@
  * ring's own descriptor would do without it, but deferred completions do not wake an epoll of it (Linux
  * 6.18: it sleeps for good).
  *
- * Files are registered, which saves a reference count per op. Buffers are registered in pieces in a table of
- * fixed size; an op whose memory does not lie in one piece runs as well, the kernel pins its pages for the
- * time.
+ * Files are registered, which saves a reference count per op. Buffers are registered in pieces in a
+ * table of fixed size. An op whose memory does not lie in one piece runs as well: the kernel pins
+ * its pages for the time of the op.
  */
 #include <errno.h>
 #include <liburing.h>
