@@ -15,7 +15,7 @@
  * more than `keep` are idle. Where no thread can be made, work waits for one of those that are there.
  *
  * Not used by the Redis tier's thread, which runs a loop of its own and takes from a mailbox (mailbox.h); nor by
- * threads that may have to be left behind (nvme_open.c, redis_resolve.c): workers_close() waits for all of them.
+ * threads that may have to be left behind (nvme_opening.c, redis_lookup.c): workers_close() waits for all of them.
  */
 #ifndef KVTIER_WORKERS_H
 #define KVTIER_WORKERS_H

@@ -3,8 +3,8 @@
  * share.c - the shares of clients. Core thread only.
  *
  *	what			share of a client					who heeds it
- *	parts			all / clients with ops; some are kept for newcomers	op.c pump()
- *	slots in flight		a quarter of host memory / clients with ops		op.c pump()
+ *	parts			all / clients with ops; some are kept for newcomers	pump.c
+ *	slots in flight		a quarter of host memory / clients with ops		pump.c
  *	blocks kept		a quarter of host memory / active clients / its spaces	mover.c, place_may_take()
  *
  * Invariants
@@ -14,7 +14,7 @@
  *      which is leased. A store that has begun may always have one part: so an op waits for nothing but ends of parts.
  *      What several have in flight is at most half of host memory, and a block a client: the rest can be evicted, or is
  *      guaranteed. One that is alone begins stores up to half of it, and their blocks without limit; what that is when
- *      another client comes ends, or is refused room before the other is (fetch.c).
+ *      another client comes ends, or is refused room before the other is (room.c).
  *   S3 the guarantees of all together are a quarter of host memory. A client that asked for nothing in RECENT_S has
  *      none, so what it left goes by age.
  */

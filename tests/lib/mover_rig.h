@@ -93,7 +93,7 @@ static inline int make_room(struct world *w, uint32_t bytes, uint32_t steps, str
 	return r;
 }
 
-/* As request.c does: room, bytes, commit, owner. Returns the block. */
+/* As store.c does: room, bytes, commit, owner. Returns the block. */
 static inline uint32_t store(struct world *w, uint32_t name, uint32_t bytes, uint32_t parent)
 {
 	struct extent where;

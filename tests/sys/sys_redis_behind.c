@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * sys_redis_behind.c - goal: whoever stands behind another that brings the same block from Redis (remote.c) goes on,
+ * sys_redis_behind.c - goal: whoever stands behind another that brings the same block from Redis (flight.c) goes on,
  * with more of them than go on in one turn of the loop, and when the other has the block and waits for a server that
  * hangs. Method: a real kvtierd and real redis-servers that are stopped. What joining saves: sys_redis_joined.c.
  */
