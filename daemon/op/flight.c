@@ -11,8 +11,9 @@
  * The sources differ in struct source_ops (flight.h): from_nvme.c, from_redis.c.
  *
  * Invariants
- *   F1 there is one flight a block and space (a new one may begin beside one that is being given up). A part
- *      that wants the block joins it, in any of its steps, and shares its image, or its miss.
+ *   F1 there is one flight a block and space (a new one may begin beside one that is being given
+ *      up). A part that wants the block joins it, in any of its steps, and shares what it brings,
+ *      or its miss.
  *   F2 a flight waits for room, a tier, or a job; never for a part, nor for another flight. A part waits for
  *      its flight, or in KEEP for an earlier part of its own op. So there is no cycle, and each wait ends.
  *   F3 until it has landed nobody sees the slot: the header was compared with key, space and geometry, and the checksum

@@ -8,15 +8,16 @@
  *	blocks kept		a quarter of host memory / active clients / its spaces	mover.c, place_may_take()
  *
  * Invariants
- *   S1 a client without a part always gets one, unless all parts are in use; and of those that are kept for
- *      newcomers nobody has more than FEW.
- *   S2 in flight are the slots (or pins) of a client's parts, and, for each store that has begun, its chain's end,
- *      which is leased. A store that has begun may always have one part: so an op waits for nothing but ends of parts.
- *      What several have in flight is at most half of host memory, and a block a client: the rest can be evicted, or is
- *      guaranteed. One that is alone begins stores up to half of it, and their blocks without limit; what that is when
- *      another client comes ends, or is refused room before the other is (room.c).
- *   S3 the guarantees of all together are a quarter of host memory. A client that asked for nothing in RECENT_S has
- *      none, so what it left goes by age.
+ *   S1 a client without a part always gets one, unless all parts are in use. Some parts are kept
+ *      for newcomers; no client has more than FEW of these.
+ *   S2 in flight are the slots (or pins) of a client's parts, and the leased end of the chain of
+ *      each store that has begun. A store that has begun may always have one part, so an op waits
+ *      for nothing but the end of parts. Several clients together have at most half of host memory
+ *      in flight, and a block each; the rest can be evicted, or is guaranteed. A client that is
+ *      alone begins stores up to half of host memory, and their blocks without limit. When another
+ *      client comes, this excess ends, or is refused room before the other client is (room.c).
+ *   S3 the guarantees of all clients together are a quarter of host memory. A client that asked for
+ *      nothing in RECENT_S has none, so the blocks that it left go by age.
  */
 #include "share.h"
 
