@@ -321,3 +321,15 @@ int command_endpoints(struct context *context, int argc, char **argv)
 
 	return list(context, argc, argv, columns, sizeof(columns) / sizeof(columns[0]));
 }
+
+/* --- ops --- */
+
+int command_trace(struct context *context, int argc, char **argv)
+{
+	static const struct column columns[] = {
+#define TRACE_COLUMN(title, name, kind, value) { title, #name, COLUMN_##kind },
+#include "daemon/admin/tbl_lists.h"
+	};
+
+	return list(context, argc, argv, columns, sizeof(columns) / sizeof(columns[0]));
+}

@@ -36,6 +36,11 @@ CTL(endpoints, admin, "[--json]",
     "The endpoints of the Redis tier: state and why, what each did, and when an endpoint that is left "
     "alone is tried again. --json has more counters.",
     "kvtierctl endpoints")
+CTL(trace, admin, "[--json]",
+    "The last steps of each op that is under way, and of the last 64 that ended: what each block did, what it waits "
+    "for, and microseconds since the op began; up to 32 steps an op. FROM: "
+    "where a block's bytes come from. STATUS of a block that is done: ok, present (stored before) or an error.",
+    "kvtierctl trace")
 CTL(evict, admin, "--all | --bytes N [--json]",
     "Drops the least recently used blocks from host memory: all that are not in use, or about N bytes "
     "(K M G T). Their copies on NVMe stay.",

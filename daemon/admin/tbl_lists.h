@@ -6,7 +6,7 @@
  *
  *	LIST_COLUMN(title, name, KIND, value)
  *
- * LIST    CLIENTS SPACES DISKS ENDPOINTS; BAD is the list in the reply of verify
+ * LIST    CLIENTS SPACES DISKS ENDPOINTS TRACE; BAD is the list in the reply of verify
  * title   of the column in kvtierctl's table; "": only in the JSON
  * name    in the JSON object; once shipped, it keeps its meaning
  * KIND    TEXT, BOOL, HEX (bytes), or a number: NUMBER, BYTES, AGE (seconds; LIST_NONE: the JSON
@@ -24,6 +24,9 @@
 #endif
 #ifndef ENDPOINTS_COLUMN
 #define ENDPOINTS_COLUMN(title, name, kind, value)
+#endif
+#ifndef TRACE_COLUMN
+#define TRACE_COLUMN(title, name, kind, value)
 #endif
 #ifndef BAD_COLUMN
 #define BAD_COLUMN(title, name, kind, value)
@@ -126,6 +129,17 @@ ENDPOINTS_COLUMN("", reconnects, NUMBER, row->counters.reconnects_total)
 ENDPOINTS_COLUMN("RETRY", retry_in_ms, WAIT_MS, row->retry_in_ms)
 ENDPOINTS_COLUMN("WHY", text, TEXT, row->text)
 
+TRACE_COLUMN("OP", op, NUMBER, row->op)
+TRACE_COLUMN("CLIENT", client, NUMBER, row->client)
+TRACE_COLUMN("KIND", kind, TEXT, row->kind)
+TRACE_COLUMN("STATE", state, TEXT, row->ended ? "ended" : "running")
+TRACE_COLUMN("BLOCK", block, NUMBER, row->block)
+TRACE_COLUMN("US", us, NUMBER, row->us)
+TRACE_COLUMN("STEP", step, TEXT, row->step)
+TRACE_COLUMN("FROM", source, TEXT, row->source)
+TRACE_COLUMN("WAITS FOR", wait, TEXT, row->wait)
+TRACE_COLUMN("STATUS", status, TEXT, status_text(row))
+
 BAD_COLUMN("TIER", tier, TEXT, row->tier == TIER_NVME ? "nvme" : "host")
 BAD_COLUMN("DISK", disk, NUMBER, row->disk)
 BAD_COLUMN("SEGMENT", segment, NUMBER, row->segment)
@@ -136,4 +150,5 @@ BAD_COLUMN("KEY", key, HEX, row->key)
 #undef SPACES_COLUMN
 #undef DISKS_COLUMN
 #undef ENDPOINTS_COLUMN
+#undef TRACE_COLUMN
 #undef BAD_COLUMN

@@ -369,10 +369,10 @@ static void run(struct task *task)
 		const struct part *part = payer(f);
 
 		assert(step_allows(step, held(f)));
-		trace_step(part->op, part->at, step);
+		trace_step(part->op, part->at, step, f->source);
 		v = steps[step](f);
 		if (v == WAIT)
-			trace_wait(payer(f)->op, f->wait);
+			trace_wait(part->op, f->wait);
 	}
 	if (f->given_up)
 		v = end(f, -ECANCELED);

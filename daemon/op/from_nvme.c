@@ -66,6 +66,7 @@ static enum step once_more(struct flight *f)
 
 static enum step failed(struct flight *f)
 {
+	const struct tier_name name = { .where = &f->xfer.where };
 	const int error = f->xfer.status;
 
 	if (error == -ESTALE) {		/* its segment was lost without a footer to tell of it */
@@ -73,7 +74,7 @@ static enum step failed(struct flight *f)
 		return FLIGHT_MISS;
 	}
 	/* Given up, or the disk is away: the block may be read another time. */
-	if (error == -ECANCELED || error == -ETIMEDOUT || !nvme_readable(f->d->tiers[TIER_NVME], &f->xfer.where))
+	if (error == -ECANCELED || error == -ETIMEDOUT || !tier_readable(f->d->tiers[TIER_NVME], &name))
 		return FLIGHT_MISS;
 	return once_more(f);
 }

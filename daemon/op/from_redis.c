@@ -15,7 +15,6 @@
 #include "daemon/kvtierd.h"
 #include "flight.h"
 #include "part.h"
-#include "tiers/redis/redis.h"
 
 static void begin(struct flight *f, const struct part *first, uint32_t block)
 {
@@ -72,7 +71,7 @@ static bool fits(const struct flight *f)
 static enum step bad(struct flight *f)
 {
 	stats_add(&f->d->stats->v.tiers_redis_corrupt_blocks_total, 1);
-	redis_condemn(f->d->tiers[TIER_REDIS], f->xfer.seal, f->xfer.buffer, f->xfer.bytes);
+	tier_condemn(f->d->tiers[TIER_REDIS], f->xfer.seal, f->xfer.buffer, f->xfer.bytes);
 	return FLIGHT_MISS;
 }
 

@@ -22,7 +22,6 @@
 #include "daemon/store/copies.h"
 #include "flight.h"
 #include "part.h"
-#include "tiers/redis/redis.h"
 
 /* What is behind it in a prefetch could not be kept. */
 static void miss(struct kvtierd *d, struct part *part)
@@ -45,7 +44,9 @@ static bool in_host(const struct kvtierd *d, uint32_t block)
 
 static bool redis_wanted(const struct kvtierd *d, const struct space *space, const uint8_t key[32])
 {
-	return d->tiers[TIER_REDIS] && redis_readable(d->tiers[TIER_REDIS], space->seal, key);
+	const struct tier_name name = { .key = key, .seal = space->seal };
+
+	return tier_readable(d->tiers[TIER_REDIS], &name);
 }
 
 static enum verdict found(struct kvtierd *d, struct part *part, uint32_t block)

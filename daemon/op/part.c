@@ -92,7 +92,8 @@ bool part_readable(const struct kvtierd *d, uint32_t block)
 {
 	struct extent where;
 
-	return blocks_nvme(d->blocks, block, &where) && nvme_readable(d->tiers[TIER_NVME], &where);
+	return blocks_nvme(d->blocks, block, &where) &&
+	       tier_readable(d->tiers[TIER_NVME], &(struct tier_name){ .where = &where });
 }
 
 /* A full table makes room as a full tier does: an old block goes. A crowded neighbourhood (-EXFULL) is another case:
@@ -126,7 +127,8 @@ int part_enter(struct kvtierd *d, const struct space *space, const struct device
 	blocks_promote(d->blocks, block, parent == block ? BLOCK_NONE : parent, where);
 	host_set_owner(d->tiers[TIER_HOST], where, block);
 	/* Its disk is away. If another takes writes, it gets a copy there. */
-	if (!part_readable(d, block) && nvme_writable(d->tiers[TIER_NVME], job->identity.key))
+	if (!part_readable(d, block) &&
+	    tier_writable(d->tiers[TIER_NVME], &(struct tier_name){ .key = job->identity.key }))
 		copies_drop_nvme(d, block);
 	return 0;
 }

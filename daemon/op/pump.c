@@ -61,7 +61,7 @@ static void run_part(struct task *task)
 	while (v == CONTINUE) {
 		leave_early(part);
 		assert(step_allows(part->step, part_held(part)));
-		trace_step(op, part->at, part->step);
+		trace_step(op, part->at, part->step, part->source);
 		v = steps[part->step](op->d, part);
 	}
 	if (v == WAIT)

@@ -19,7 +19,7 @@ enum { DONE_STEP = STEPS };	/* of an entry: the block's status is final */
 
 struct entry {
 	uint32_t at, us;
-	uint8_t step, wait;
+	uint8_t step, source, wait;
 	int16_t status;
 };
 
@@ -33,7 +33,7 @@ struct trace {
 };
 
 struct traces {
-	uint32_t n, n_ended;		/* n_ended: so far */
+	uint32_t high, n_ended;		/* records used so far at once, at least; ops that ended so far */
 	struct trace *free;
 	struct trace *ended[TRACE_ENDED];	/* oldest at n_ended % TRACE_ENDED */
 	struct trace pool[];
@@ -46,7 +46,6 @@ int traces_open(uint32_t max_ops, struct traces **ret)
 
 	if (!all)
 		return -ENOMEM;
-	all->n = n;
 	for (uint32_t i = n; i-- > 0;) {
 		all->pool[i].next = all->free;
 		all->free = &all->pool[i];
@@ -72,6 +71,8 @@ void trace_begin(struct traces *all, struct op *op)
 	t->used = true;
 	t->ended = false;
 	op->trace = t;
+	if (all->high <= (uint32_t)(t - all->pool))
+		all->high = (uint32_t)(t - all->pool) + 1;
 }
 
 void trace_end(struct traces *all, struct op *op)
@@ -98,10 +99,14 @@ static struct entry *add(struct op *op, uint32_t at)
 	return e;
 }
 
-void trace_step(struct op *op, uint32_t at, enum step step)
+void trace_step(struct op *op, uint32_t at, enum step step, enum source source)
 {
-	add(op, at)->step = (uint8_t)step;
-	log_debug("op %llu of client %u, block %u: %s", (unsigned long long)op->tick, op->conn->id, at, step_name(step));
+	struct entry *e = add(op, at);
+
+	e->step = (uint8_t)step;
+	e->source = (uint8_t)source;
+	log_debug("op %llu of client %u, block %u: %s", (unsigned long long)op->tick, op->conn->id, at,
+		  step_name(step));
 }
 
 void trace_wait(struct op *op, enum wait wait)
@@ -117,7 +122,8 @@ void trace_done(struct op *op, uint32_t at, int status)
 
 	e->step = DONE_STEP;
 	e->status = (int16_t)status;
-	log_debug("op %llu of client %u, block %u: done, %d", (unsigned long long)op->tick, op->conn->id, at, status);
+	log_debug("op %llu of client %u, block %u: done, %d", (unsigned long long)op->tick, op->conn->id, at,
+		  status);
 }
 
 /* --- rows --- */
@@ -138,21 +144,25 @@ static const struct trace *record(const struct traces *all, uint32_t i)
 	return t->used && !t->ended ? t : NULL;
 }
 
-bool trace_row(const struct traces *all, uint32_t position, struct trace_row *ret, bool *ret_end)
+bool trace_row(const struct ops *ops, uint32_t position, struct trace_row *ret, bool *ret_end)
 {
 	const uint32_t i = position / TRACE_STEPS, kept = position % TRACE_STEPS;
 	const struct trace *t;
 	const struct entry *e;
+	bool done;
 
-	*ret_end = i >= TRACE_ENDED + all->n;
-	t = *ret_end ? NULL : record(all, i);
+	*ret_end = !ops || i >= TRACE_ENDED + ops->traces->high;
+	t = *ret_end ? NULL : record(ops->traces, i);
 	if (!t || kept >= t->n)
 		return false;
 	e = &t->entries[t->n > TRACE_STEPS ? (t->n + kept) % TRACE_STEPS : kept];
+	done = e->step == DONE_STEP;
 	*ret = (struct trace_row){
-		.op = t->op, .client = t->client, .kind = kind_name(t->kind), .ended = t->ended, .block = e->at,
-		.step = e->step == DONE_STEP ? "done" : step_name(e->step), .wait = wait_name(e->wait), .us = e->us,
-		.status = e->status,
+		.op = t->op, .client = t->client, .kind = kind_name(t->kind), .ended = t->ended,
+		.block = e->at, .step = done ? "done" : step_name(e->step),
+		.source = done || t->kind == WIRE_OP_STORE ? "" : source_name(e->source),
+		.wait = e->wait == WAIT_NONE ? "" : wait_name(e->wait), .done = done, .status = e->status,
+		.us = e->us,
 	};
 	return true;
 }

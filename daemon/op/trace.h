@@ -12,6 +12,7 @@
 #include "step.h"
 
 struct op;
+struct ops;
 struct trace;
 struct traces;
 
@@ -24,7 +25,7 @@ void traces_close(struct traces *traces);			/* NULL is fine */
 void trace_begin(struct traces *traces, struct op *op);
 void trace_end(struct traces *traces, struct op *op);
 /* The op's block at this position begins a step; its last step waits; its status is final. */
-void trace_step(struct op *op, uint32_t at, enum step step);
+void trace_step(struct op *op, uint32_t at, enum step step, enum source source);
 void trace_wait(struct op *op, enum wait wait);
 void trace_done(struct op *op, uint32_t at, int status);
 
@@ -35,11 +36,12 @@ struct trace_row {
 	const char *kind;	/* "store", "load", "prefetch" */
 	bool ended;
 	uint32_t block;		/* position in the op */
-	const char *step, *wait;	/* "done": the block's status is final */
+	const char *step, *source, *wait;
+	bool done;		/* the block's status is final; step is "done" */
+	int status;
 	uint64_t us;		/* since the op began */
-	int status;		/* of a block that is done; else 0 */
 };
-/* Row `position`: true: *ret is one; false: none there, and *ret_end says whether there is one behind it. */
-bool trace_row(const struct traces *traces, uint32_t position, struct trace_row *ret, bool *ret_end);
+/* Row `position` (ops may be NULL): true: *ret is one; false: none there, and *ret_end says whether it was the end. */
+bool trace_row(const struct ops *ops, uint32_t position, struct trace_row *ret, bool *ret_end);
 
 #endif

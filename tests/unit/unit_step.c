@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_step - goal: the table of steps refuses what must not be held when a step begins, and the run queue runs a task
+ * once for any number of pushes, in order, and never inside a push. Method: every step with every set of held things,
+ * against rules that are said here in other words.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "daemon/base/container_of.h"
+#include "daemon/op/ready.h"
+#include "daemon/op/step.h"
+
+enum { HELD_ALL = HELD_SLOT | HELD_LEASE | HELD_FLIGHT | HELD_PLACE | HELD_LENT };
+
+static void nothing_is_lent_when_a_step_begins(void **unused)
+{
+	(void)unused;
+	for (int step = 0; step < STEPS; step++)
+		for (uint32_t held = 0; held <= HELD_ALL; held++)
+			if (held & HELD_LENT)
+				assert_false(step_allows((enum step)step, held));
+}
+
+static void a_flight_joins_no_flight(void **unused)
+{
+	(void)unused;
+	for (int step = FLIGHT_PROBE; step < STEPS; step++)
+		for (uint32_t held = 0; held <= HELD_ALL; held++)
+			if (held & HELD_FLIGHT)
+				assert_false(step_allows((enum step)step, held));
+}
+
+/* A page is served from a block's slot or from a flight's: from one of them. A part that loads owns no slot. */
+static void a_load_owns_no_slot(void **unused)
+{
+	(void)unused;
+	for (int step = LOAD_LOOKUP; step <= LOAD_END; step++)
+		for (uint32_t held = 0; held <= HELD_ALL; held++)
+			if (held & (HELD_SLOT | HELD_PLACE))
+				assert_false(step_allows((enum step)step, held));
+	assert_true(step_allows(LOAD_LOOKUP, 0));
+	assert_false(step_allows(LOAD_LOOKUP, HELD_LEASE));
+	assert_false(step_allows(LOAD_LOOKUP, HELD_FLIGHT));
+	assert_true(step_allows(LOAD_SERVE, HELD_LEASE));
+	assert_true(step_allows(LOAD_SERVE, HELD_FLIGHT));
+	assert_false(step_allows(LOAD_SERVE, 0));
+	assert_false(step_allows(LOAD_SERVE, HELD_LEASE | HELD_FLIGHT));
+	assert_false(step_allows(LOAD_KEEP, 0));
+}
+
+static void bytes_need_a_slot(void **unused)
+{
+	const enum step need[] = { STORE_ENCODE, FLIGHT_READ, FLIGHT_VERIFY, FLIGHT_LAND };
+
+	(void)unused;
+	for (size_t i = 0; i < sizeof need / sizeof *need; i++) {
+		assert_true(step_allows(need[i], HELD_SLOT));
+		assert_false(step_allows(need[i], 0));
+	}
+	assert_false(step_allows(STORE_PLACE, HELD_SLOT));
+	assert_false(step_allows(FLIGHT_ROOM, HELD_SLOT));
+	assert_false(step_allows(FLIGHT_MISS, HELD_SLOT));
+	assert_false(step_allows(FLIGHT_PROBE, HELD_LEASE));
+	assert_false(step_allows(STORE_ADMIT, HELD_PLACE));
+}
+
+/* A store that ends early still has its turn in the chain, a load has nothing more to do. */
+static void an_early_end_leads_to_the_last_step(void **unused)
+{
+	(void)unused;
+	for (int step = 0; step < STEPS; step++) {
+		const enum step early = step_early((enum step)step);
+
+		if (early == (enum step)step)
+			continue;
+		assert_int_equal(early, step < LOAD_LOOKUP ? STORE_COMMIT : LOAD_END);
+		for (uint32_t held = 0; held <= HELD_ALL; held++)
+			if (step_allows((enum step)step, held))
+				assert_true(step_allows(early, held));
+	}
+	assert_int_equal(step_early(LOAD_CHECK), LOAD_CHECK);
+	assert_int_equal(step_early(STORE_COMMIT), STORE_COMMIT);
+}
+
+static void each_has_a_name_of_its_own(void **unused)
+{
+	(void)unused;
+	for (int a = 0; a < STEPS; a++)
+		for (int b = 0; b < a; b++)
+			assert_string_not_equal(step_name((enum step)a), step_name((enum step)b));
+	for (int a = 0; a < WAITS; a++)
+		for (int b = 0; b < a; b++)
+			assert_string_not_equal(wait_name((enum wait)a), wait_name((enum wait)b));
+	assert_string_equal(step_name((enum step)STEPS), "?");
+	assert_string_equal(wait_name((enum wait)WAITS), "?");
+	assert_string_equal(source_name((enum source)SOURCES), "?");
+}
+
+/* --- the run queue --- */
+
+struct job {
+	struct task task;
+	struct ready *ready;
+	struct job *wakes;	/* when it runs */
+	uint32_t ran, at;
+};
+
+static uint32_t running, order;
+
+static void run(struct task *task)
+{
+	struct job *job = container_of(task, struct job, task);
+
+	assert_int_equal(running++, 0);
+	job->ran++;
+	job->at = order++;
+	if (job->wakes)
+		ready_push(job->ready, &job->wakes->task);
+	running--;
+}
+
+static void a_push_is_no_call(void **unused)
+{
+	struct ready ready;
+	struct job a = { .task.run = run, .ready = &ready }, b = a, c = a;
+
+	(void)unused;
+	order = 0;
+	ready_open(&ready);
+	a.wakes = &c;
+	ready_push(&ready, &a.task);
+	ready_push(&ready, &b.task);
+	ready_push(&ready, &a.task);
+	assert_int_equal(a.ran + b.ran + c.ran, 0);
+	assert_true(ready_run(&ready, 10));
+	assert_int_equal(a.ran, 1);
+	assert_true(a.at < b.at && b.at < c.at);
+	assert_false(ready_any(&ready));
+	assert_false(ready_run(&ready, 10));
+}
+
+static void a_budget_ends_a_turn_and_a_removed_task_does_not_run(void **unused)
+{
+	struct ready ready;
+	struct job a = { .task.run = run, .ready = &ready }, b = a;
+
+	(void)unused;
+	ready_open(&ready);
+	a.wakes = &a;		/* for ever */
+	ready_push(&ready, &a.task);
+	ready_push(&ready, &b.task);
+	ready_remove(&b.task);
+	ready_remove(&b.task);
+	assert_true(ready_run(&ready, 5));
+	assert_int_equal(a.ran, 5);
+	assert_int_equal(b.ran, 0);
+	assert_true(ready_any(&ready));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(nothing_is_lent_when_a_step_begins),
+		cmocka_unit_test(a_flight_joins_no_flight),
+		cmocka_unit_test(a_load_owns_no_slot),
+		cmocka_unit_test(bytes_need_a_slot),
+		cmocka_unit_test(an_early_end_leads_to_the_last_step),
+		cmocka_unit_test(each_has_a_name_of_its_own),
+		cmocka_unit_test(a_push_is_no_call),
+		cmocka_unit_test(a_budget_ends_a_turn_and_a_removed_task_does_not_run),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
