@@ -9,7 +9,7 @@
 #	wait	the test mostly waits: WAITERS (8) at a time, beside those of the first lane
 #	alone	nothing may run beside the test: after all others, one at a time
 # In each lane the longest test (fact `seconds`) goes first.
-# TEST="pattern ..." names the tests to run. TEST_TIMEOUT=seconds bounds each (300, with a sanitizer 900).
+# TEST="pattern ..." names the tests to run. TEST_TIMEOUT=seconds bounds each (600, with a sanitizer 1,200).
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1
@@ -53,7 +53,7 @@ plan() {
 
 # Runs one test and says how it ended: a line on stdout, and one in $work/results.
 run_one() {	# BUILD FILE
-	local build=$1 name log code took user sys TIMEFORMAT="%0R %0U %0S" limit=300 command result note=
+	local build=$1 name log code took user sys TIMEFORMAT="%0R %0U %0S" limit=600 command result note=
 	name=$(basename "${2%.*}")
 	log=$build/tests/$name.log
 	case $2 in
@@ -61,8 +61,8 @@ run_one() {	# BUILD FILE
 	*) command=("$build/tests/$name") ;;
 	esac
 	case $build in
-	*-thread) limit=900 command=(setarch -R "${command[@]}") ;;	# ThreadSanitizer of gcc 12 needs it
-	*-address) limit=900 ;;
+	*-thread) limit=1200 command=(setarch -R "${command[@]}") ;;	# ThreadSanitizer of gcc 12 needs it
+	*-address) limit=1200 ;;
 	esac
 	limit=${TEST_TIMEOUT:-$limit}
 	mkdir -p "$build/tests"

@@ -5,7 +5,7 @@
  * bytes are right, and others go on.
  * Method: a plan says what becomes of the transfers of both engines (lib_io_faults.h).
  */
-#include "tests/lib/io_rig.h"
+#include "tests/lib/lib_io.h"
 #include "tests/lib/lib_io_faults.h"
 
 enum { MAX_TRIES = 16 };	/* of io.c */
@@ -22,36 +22,36 @@ static int nothing_planned(void **state)
 enum { PAGES = 64, OP_PAGES = 8 };
 
 /* Writes pages of contents 500.. with the plan for writes, and reads them without. */
-static void write_and_look(struct rig *rig, struct io_plan p, int expected)
+static void write_and_look(struct io_rig *rig, struct io_plan p, int expected)
 {
 	for (uint32_t i = 0; i < OP_PAGES; i++)
-		rig_fill(rig->buffers + (size_t)i * PAGE, 500 + i, PAGE);
+		io_rig_fill(rig->buffers + (size_t)i * PAGE, 500 + i, PAGE);
 	io_plan_set(p);
-	assert_int_equal(rig_do(rig, IO_WRITE, 8 * PAGE, OP_PAGES * PAGE, 0), expected);
+	assert_int_equal(io_rig_do(rig, IO_WRITE, 8 * PAGE, OP_PAGES * PAGE, 0), expected);
 	io_plan_set((struct io_plan){ 0 });
 	if (expected)
 		return;
 	memset(rig->buffers, 0, OP_PAGES * PAGE);
-	assert_int_equal(rig_do(rig, IO_READ, 8 * PAGE, OP_PAGES * PAGE, 0), 0);
-	assert_true(rig_pages_are(rig, 0, 500, OP_PAGES));
+	assert_int_equal(io_rig_do(rig, IO_READ, 8 * PAGE, OP_PAGES * PAGE, 0), 0);
+	assert_true(io_rig_pages_are(rig, 0, 500, OP_PAGES));
 }
 
-static void read_and_look(struct rig *rig, struct io_plan p, int expected)
+static void read_and_look(struct io_rig *rig, struct io_plan p, int expected)
 {
 	memset(rig->buffers, 0, OP_PAGES * PAGE);
 	io_plan_set(p);
-	assert_int_equal(rig_do(rig, IO_READ, 24 * PAGE, OP_PAGES * PAGE, 0), expected);
+	assert_int_equal(io_rig_do(rig, IO_READ, 24 * PAGE, OP_PAGES * PAGE, 0), expected);
 	io_plan_set((struct io_plan){ 0 });
 	if (expected == 0)
-		assert_true(rig_pages_are(rig, 0, 24, OP_PAGES));
+		assert_true(io_rig_pages_are(rig, 0, 24, OP_PAGES));
 }
 
 static void short_transfers_are_continued(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 	struct io_counters c;
 
-	rig_open_plain(&rig, state, PAGES);
+	io_rig_open_plain(&rig, state, PAGES);
 	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 3, .result = 2 * PAGE }, 0);
 	io_counters(rig.io, &c);
 	assert_int_equal(c.short_total, 3);
@@ -62,91 +62,91 @@ static void short_transfers_are_continued(void **state)
 	assert_int_equal(io_buffers_add(rig.io, rig.buffers, OP_PAGES * PAGE), 0);
 	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 3, .result = 2 * PAGE }, 0);
 	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 7, .result = PAGE }, 0);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 /* Each page needs ten calls: more than the bound in all, never without a byte in between. */
 static void what_moves_is_not_given_up(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 
-	rig_open_plain(&rig, state, PAGES);
+	io_rig_open_plain(&rig, state, PAGES);
 	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 51, .result = -EINTR, .page_every = 10 },
 		      0);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 static void a_page_cut_in_two_is_moved_again(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 
-	rig_open_plain(&rig, state, PAGES);
+	io_rig_open_plain(&rig, state, PAGES);
 	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 2, .result = PAGE + 512 }, 0);
 	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 2, .result = 700 }, 0);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 static void interruptions_are_tried_again(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 	struct io_counters c;
 
-	rig_open_plain(&rig, state, PAGES);
+	io_rig_open_plain(&rig, state, PAGES);
 	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = MAX_TRIES, .result = -EINTR }, 0);
 	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = MAX_TRIES, .result = -EAGAIN }, 0);
 	io_counters(rig.io, &c);
 	assert_int_equal(c.retries_total, 2 * MAX_TRIES);
 	assert_int_equal(c.errors_total, 0);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 static void trying_again_has_an_end(void **state)
 {
 	static const int32_t results[] = { -EINTR, -EAGAIN, 700 };
-	struct rig rig;
+	struct io_rig rig;
 
-	rig_open_plain(&rig, state, PAGES);
+	io_rig_open_plain(&rig, state, PAGES);
 	for (size_t i = 0; i < 3; i++) {
 		const int expected = results[i] < 0 ? results[i] : -EIO;
-		struct rig_op r = rig_op(&rig, IO_READ, 0, PAGE, 0);
+		struct io_rig_op r = io_rig_op(&rig, IO_READ, 0, PAGE, 0);
 
 		io_plan_set((struct io_plan){ .kinds = 1 << IO_READ, .times = 1000, .result = results[i] });
 		assert_int_equal(io_submit(rig.io, &r.op), 0);
-		rig_run(&rig, 1);
+		io_rig_run(&rig, 1);
 		assert_int_equal(r.op.status, expected);
 		assert_int_equal(io_transfers(), MAX_TRIES + 1);
 	}
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 static void a_transfer_of_nothing_is_eio(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 
-	rig_open_plain(&rig, state, PAGES);
+	io_rig_open_plain(&rig, state, PAGES);
 	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 1, .result = 0 }, -EIO);
 	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 1, .result = 0 }, -EIO);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 /* The n-th of four fails, or what is left of the n-th after a short transfer. */
 static void an_error_is_its_ops_alone(void **state)
 {
 	static const int32_t errors[] = { EIO, ENOSPC, ENODEV };
-	struct rig rig;
+	struct io_rig rig;
 
-	rig_open_plain(&rig, state, PAGES);
+	io_rig_open_plain(&rig, state, PAGES);
 	for (uint32_t n = 0; n < 4; n++) {
-		struct rig_op ops[4];
+		struct io_rig_op ops[4];
 		uint32_t failed = 0;
 
 		io_plan_set((struct io_plan){ .kinds = 1 << IO_READ | 1 << IO_WRITE, .skip = n, .times = 1,
 					.result = -errors[n % 3] });
 		for (uint32_t i = 0; i < 4; i++) {
-			ops[i] = rig_op(&rig, i % 2 ? IO_READ : IO_WRITE, i * OP_PAGES * PAGE, OP_PAGES * PAGE, i * OP_PAGES);
+			ops[i] = io_rig_op(&rig, i % 2 ? IO_READ : IO_WRITE, i * OP_PAGES * PAGE, OP_PAGES * PAGE, i * OP_PAGES);
 			assert_int_equal(io_submit(rig.io, &ops[i].op), 0);
 		}
-		rig_run(&rig, 4);
+		io_rig_run(&rig, 4);
 		for (uint32_t i = 0; i < 4; i++) {
 			assert_int_equal(ops[i].dones, 1);
 			assert_true(ops[i].op.status == 0 || ops[i].op.status == -errors[n % 3]);
@@ -154,111 +154,111 @@ static void an_error_is_its_ops_alone(void **state)
 		}
 		assert_int_equal(failed, 1);
 	}
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 static void a_sync_that_fails_says_so(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 
-	rig_open_plain(&rig, state, 1);
+	io_rig_open_plain(&rig, state, 1);
 	io_plan_set((struct io_plan){ .kinds = 1 << IO_FDATASYNC, .times = 1, .result = -EIO });
-	assert_int_equal(rig_do(&rig, IO_FDATASYNC, 0, 0, 0), -EIO);
-	assert_int_equal(rig_do(&rig, IO_FDATASYNC, 0, 0, 0), 0);
-	rig_tear_down(&rig);
+	assert_int_equal(io_rig_do(&rig, IO_FDATASYNC, 0, 0, 0), -EIO);
+	assert_int_equal(io_rig_do(&rig, IO_FDATASYNC, 0, 0, 0), 0);
+	io_rig_tear_down(&rig);
 }
 
 /* One write in the disk that does not end, more behind it: the reads submitted after all of them do. */
 static void reads_overtake_queued_writes(void **state)
 {
 	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state, .read_depth = 1, .write_depth = 1 };
-	struct rig rig;
-	struct rig_op writes[4], reads[4];
+	struct io_rig rig;
+	struct io_rig_op writes[4], reads[4];
 
-	rig_open(&rig, &conf, PAGES);
+	io_rig_open(&rig, &conf, PAGES);
 	io_hold(1 << IO_WRITE);
 	for (uint32_t i = 0; i < 4; i++) {
-		writes[i] = rig_op(&rig, IO_WRITE, i * PAGE, PAGE, i);
+		writes[i] = io_rig_op(&rig, IO_WRITE, i * PAGE, PAGE, i);
 		assert_int_equal(io_submit(rig.io, &writes[i].op), 0);
 	}
 	for (uint32_t i = 0; i < 4; i++) {
-		reads[i] = rig_op(&rig, IO_READ, (32 + i) * PAGE, PAGE, 32 + i);
+		reads[i] = io_rig_op(&rig, IO_READ, (32 + i) * PAGE, PAGE, 32 + i);
 		assert_int_equal(io_submit(rig.io, &reads[i].op), 0);
 	}
-	rig_run(&rig, 4);
-	assert_true(rig_pages_are(&rig, 32, 32, 4));
+	io_rig_run(&rig, 4);
+	assert_true(io_rig_pages_are(&rig, 32, 32, 4));
 	for (uint32_t i = 0; i < 4; i++) {
 		assert_int_equal(reads[i].order, i + 1);	/* depth 1: as submitted */
 		assert_int_equal(writes[i].dones, 0);
 	}
 	io_hold(0);
-	rig_run(&rig, 4);
+	io_rig_run(&rig, 4);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(writes[i].order, 4 + i + 1);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 static void a_stall_can_be_seen_and_harms_nobody_else(void **state)
 {
-	struct rig rig;
-	struct rig_op write;
+	struct io_rig rig;
+	struct io_rig_op write;
 	struct io_counters before, after;
 
-	rig_open_plain(&rig, state, PAGES);
+	io_rig_open_plain(&rig, state, PAGES);
 	io_hold(1 << IO_WRITE);
-	write = rig_op(&rig, IO_WRITE, 0, PAGE, 0);
+	write = io_rig_op(&rig, IO_WRITE, 0, PAGE, 0);
 	assert_int_equal(io_submit(rig.io, &write.op), 0);
-	rig_run_a_little(&rig);
+	io_rig_run_a_little(&rig);
 	io_counters(rig.io, &before);
 	assert_int_equal(before.writes_in_disk, 1);
 	assert_true(before.oldest_ns > 0);
-	assert_int_equal(rig_do(&rig, IO_READ, 0, PAGE, 8), 0);
-	rig_run_a_little(&rig);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 0, PAGE, 8), 0);
+	io_rig_run_a_little(&rig);
 	io_counters(rig.io, &after);
 	assert_true(after.oldest_ns > before.oldest_ns);
 	assert_int_equal(write.dones, 0);
 	assert_int_equal(io_close(rig.io), -EBUSY);
 	assert_int_equal(io_file_remove(rig.io, rig.file), -EBUSY);
 	io_hold(0);
-	rig_run(&rig, 1);
+	io_rig_run(&rig, 1);
 	assert_int_equal(write.dones, 1);
 	io_counters(rig.io, &after);
 	assert_int_equal(after.oldest_ns, 0);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 /* Reads of pages nobody writes, writes of pages nobody reads until the end. */
 static void random_faults_change_no_byte(void **state)
 {
 	struct random random = random_seeded("random_faults_change_no_byte"), plan_random = random;
-	struct rig_op ops[6];
-	struct rig rig;
+	struct io_rig_op ops[6];
+	struct io_rig rig;
 
-	rig_open_plain(&rig, state, PAGES);
+	io_rig_open_plain(&rig, state, PAGES);
 	io_plan_set((struct io_plan){ .random = &plan_random });
 	for (uint32_t round = 0; round < 40; round++) {
 		memset(rig.buffers, 0, 6 * OP_PAGES * PAGE);
 		for (uint32_t i = 0; i < 6; i++) {
 			const uint32_t n = 1 + random_below(&random, OP_PAGES), at = (i < 2 ? i : 2 + i % 2) * OP_PAGES;
 
-			ops[i] = rig_op(&rig, i < 2 ? IO_WRITE : IO_READ, at * PAGE, n * PAGE, i * OP_PAGES);
+			ops[i] = io_rig_op(&rig, i < 2 ? IO_WRITE : IO_READ, at * PAGE, n * PAGE, i * OP_PAGES);
 			for (uint32_t k = 0; i < 2 && k < n; k++)
-				rig_fill(ops[i].op.buffer + (size_t)k * PAGE, at + k, PAGE);
+				io_rig_fill(ops[i].op.buffer + (size_t)k * PAGE, at + k, PAGE);
 			assert_int_equal(io_submit(rig.io, &ops[i].op), 0);
 		}
-		rig_run(&rig, 6);
+		io_rig_run(&rig, 6);
 		for (uint32_t i = 0; i < 6; i++) {
 			const uint32_t at = (uint32_t)(ops[i].op.offset / PAGE);
 
 			assert_int_equal(ops[i].dones, 1);
 			assert_int_equal(ops[i].op.status, 0);
-			assert_true(rig_pages_are(&rig, i * OP_PAGES, at, ops[i].op.bytes / PAGE));
+			assert_true(io_rig_pages_are(&rig, i * OP_PAGES, at, ops[i].op.bytes / PAGE));
 		}
 	}
 	io_plan_set((struct io_plan){ 0 });
-	assert_int_equal(rig_do(&rig, IO_READ, 0, PAGES * PAGE, 0), 0);
-	assert_true(rig_pages_are(&rig, 0, 0, PAGES));
-	rig_tear_down(&rig);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 0, PAGES * PAGE, 0), 0);
+	assert_true(io_rig_pages_are(&rig, 0, 0, PAGES));
+	io_rig_tear_down(&rig);
 }
 
 #define CASE_ON(fn, on) { #fn " (" #on ")", fn, nothing_planned, NULL, &on_##on }
@@ -280,7 +280,7 @@ int main(void)
 		CASE_BOTH(random_faults_change_no_byte),
 	};
 
-	if (!rig_can_run())
+	if (!io_rig_can_run())
 		return 77;
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

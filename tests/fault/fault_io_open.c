@@ -10,7 +10,7 @@
  * Method: the linker puts the functions below in front of liburing's and the system's (-Wl,--wrap=NAME); each
  * refusal is followed by transfers that must still work. Descriptors and threads are counted.
  */
-#include "tests/lib/io_rig.h"
+#include "tests/lib/lib_io.h"
 #include "tests/lib/lib_refuse.h"
 
 #include <liburing.h>
@@ -68,16 +68,16 @@ static int nothing_refused(void **state)
 enum { PAGES = 64, OP_PAGES = 8 };
 
 /* What was written comes back, and so does what was there. */
-static void it_works(struct rig *rig)
+static void it_works(struct io_rig *rig)
 {
 	for (uint32_t i = 0; i < OP_PAGES; i++)
-		rig_fill(rig->buffers + (size_t)i * PAGE, 500 + i, PAGE);
-	assert_int_equal(rig_do(rig, IO_WRITE, 8 * PAGE, OP_PAGES * PAGE, 0), 0);
+		io_rig_fill(rig->buffers + (size_t)i * PAGE, 500 + i, PAGE);
+	assert_int_equal(io_rig_do(rig, IO_WRITE, 8 * PAGE, OP_PAGES * PAGE, 0), 0);
 	memset(rig->buffers, 0, OP_PAGES * PAGE);
-	assert_int_equal(rig_do(rig, IO_READ, 8 * PAGE, OP_PAGES * PAGE, 0), 0);
-	assert_true(rig_pages_are(rig, 0, 500, OP_PAGES));
-	assert_int_equal(rig_do(rig, IO_READ, 24 * PAGE, OP_PAGES * PAGE, 0), 0);
-	assert_true(rig_pages_are(rig, 0, 24, OP_PAGES));
+	assert_int_equal(io_rig_do(rig, IO_READ, 8 * PAGE, OP_PAGES * PAGE, 0), 0);
+	assert_true(io_rig_pages_are(rig, 0, 500, OP_PAGES));
+	assert_int_equal(io_rig_do(rig, IO_READ, 24 * PAGE, OP_PAGES * PAGE, 0), 0);
+	assert_true(io_rig_pages_are(rig, 0, 24, OP_PAGES));
 }
 
 /* --- refusals --- */
@@ -88,10 +88,10 @@ static const struct io_conf forced = { .engine = IO_ENGINE_URING, .read_depth = 
 /* AUTO takes threads and says why; URING fails and says why. */
 static void refusing_means_threads(enum call call, int times, int error, const char *words)
 {
-	struct rig rig;
+	struct io_rig rig;
 	int fds;
 
-	rig_prepare(&rig, PAGES);
+	io_rig_prepare(&rig, PAGES);
 	fds = descriptors_open();
 	refuse(call, 1, times, error);
 	assert_true(io_open(&forced, rig.loop, &rig.io, rig.text, sizeof(rig.text)) < 0);
@@ -105,7 +105,7 @@ static void refusing_means_threads(enum call call, int times, int error, const c
 	assert_non_null(strstr(io_note(rig.io), words));
 	assert_int_equal(io_file_add(rig.io, rig.fd, &rig.file), 0);
 	it_works(&rig);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 static void no_such_system_call(void **state)
@@ -136,10 +136,10 @@ static void no_set_of_flags_will_do(void **state)
 static void need_uring(void)
 {
 	const struct io_conf conf = forced;
-	struct rig rig;
+	struct io_rig rig;
 
-	rig_open(&rig, &conf, 0);
-	rig_tear_down(&rig);
+	io_rig_open(&rig, &conf, 0);
+	io_rig_tear_down(&rig);
 }
 
 static void no_list_of_operations(void **state)
@@ -167,41 +167,41 @@ static void an_older_kernel_has_io_uring_as_well(void **state)
 {
 	(void)state;
 	for (int n = 1; n <= 2; n++) {
-		struct rig rig;
+		struct io_rig rig;
 
 		refuse(QUEUE_INIT, 1, n, EINVAL);	/* the first n sets of flags */
-		rig_open(&rig, &forced, PAGES);
+		io_rig_open(&rig, &forced, PAGES);
 		assert_string_equal(io_note(rig.io), "");
 		it_works(&rig);
-		rig_tear_down(&rig);
+		io_rig_tear_down(&rig);
 	}
 }
 
 static void without_registered_files_it_works(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 
 	(void)state;
 	refuse(REGISTER_FILES, 1, 1, EMFILE);
-	rig_open(&rig, &forced, PAGES);
+	io_rig_open(&rig, &forced, PAGES);
 	assert_non_null(strstr(io_note(rig.io), "no registered files"));
 	it_works(&rig);
-	assert_int_equal(rig_do(&rig, IO_FDATASYNC, 0, 0, 0), 0);
-	rig_tear_down(&rig);
+	assert_int_equal(io_rig_do(&rig, IO_FDATASYNC, 0, 0, 0), 0);
+	io_rig_tear_down(&rig);
 }
 
 static void a_file_that_cannot_be_registered_is_none(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 	uint32_t file = 99;
 
 	(void)state;
-	rig_open(&rig, &forced, PAGES);
+	io_rig_open(&rig, &forced, PAGES);
 	refuse(UPDATE_FILES, 1, 1, ENOMEM);
 	assert_int_equal(io_file_add(rig.io, rig.fd, &file), -ENOMEM);
 	assert_int_equal(file, 99);
 	assert_int_equal(io_file_add(rig.io, rig.fd, &file), 0);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 static void without_registered_buffers_it_works(void **state)
@@ -218,33 +218,33 @@ static void without_registered_buffers_it_works(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-		struct rig rig;
+		struct io_rig rig;
 
 		refuse(cases[i].call, cases[i].at, 1, cases[i].error);
-		rig_open(&rig, &forced, PAGES);
+		io_rig_open(&rig, &forced, PAGES);
 		assert_int_equal(io_buffers_add(rig.io, rig.buffers, 4 * PAGE), 0);
 		assert_int_equal(io_buffers_add(rig.io, rig.buffers + 4 * PAGE, 4 * PAGE), 0);
 		assert_non_null(strstr(io_note(rig.io), cases[i].words));
 		it_works(&rig);		/* across both areas */
-		assert_int_equal(rig_do(&rig, IO_READ, PAGE, PAGE, 1), 0);
-		assert_true(rig_pages_are(&rig, 1, 1, 1));
-		assert_int_equal(rig_do(&rig, IO_READ, PAGE, PAGE, 5), 0);
-		assert_true(rig_pages_are(&rig, 5, 1, 1));
-		rig_tear_down(&rig);
+		assert_int_equal(io_rig_do(&rig, IO_READ, PAGE, PAGE, 1), 0);
+		assert_true(io_rig_pages_are(&rig, 1, 1, 1));
+		assert_int_equal(io_rig_do(&rig, IO_READ, PAGE, PAGE, 5), 0);
+		assert_true(io_rig_pages_are(&rig, 5, 1, 1));
+		io_rig_tear_down(&rig);
 	}
 }
 
 static void a_submission_that_fails_is_made_again(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 
 	(void)state;
-	rig_open(&rig, &forced, PAGES);
+	io_rig_open(&rig, &forced, PAGES);
 	refuse(SUBMIT, 1, 5, EAGAIN);
 	it_works(&rig);
 	refuse(SUBMIT, 1, 5, EBUSY);
 	it_works(&rig);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 /* The threads engine's own needs: each use fails once. */
@@ -257,12 +257,12 @@ static void threads_that_cannot_be_had_are_an_error(void **state)
 		{ CALLOC, 1, ENOMEM }, { EVENTFD, 1, EMFILE }, { PTHREAD_CREATE, 5, EAGAIN }, { EPOLL_CTL, 1, ENOSPC },
 	};
 	struct io_conf conf = any;
-	struct rig rig;
+	struct io_rig rig;
 	int fds;
 
 	(void)state;
 	conf.engine = IO_ENGINE_THREADS;
-	rig_prepare(&rig, 0);
+	io_rig_prepare(&rig, 0);
 	fds = descriptors_open();
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		for (int n = 1; n <= cases[i].uses; n++) {
@@ -275,7 +275,7 @@ static void threads_that_cannot_be_had_are_an_error(void **state)
 			assert_int_equal(threads, 0);
 		}
 	}
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 #define CASE(fn) { #fn, fn, nothing_refused, NULL, NULL }
@@ -298,7 +298,7 @@ int main(void)
 		CASE(threads_that_cannot_be_had_are_an_error),
 	};
 
-	if (!rig_can_run())
+	if (!io_rig_can_run())
 		return 77;
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -310,7 +310,7 @@ int main(void)
 		ONE(one_that_somebody_has_is_refused),
 	};
 
-	if (!rig_can_run())
+	if (!io_rig_can_run())
 		return 77;
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -184,7 +184,7 @@ int main(void)
 		ON_BOTH(anywhere),
 	};
 
-	if (!rig_can_run())
+	if (!io_rig_can_run())
 		return 77;
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

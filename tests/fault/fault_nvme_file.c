@@ -420,7 +420,7 @@ int main(void)
 		CASE(format_says_why_not),
 	};
 
-	if (!rig_can_run())
+	if (!io_rig_can_run())
 		return 77;
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -370,7 +370,7 @@ int main(void)
 		CASE(a_flush_waits_for_a_stalled_disk),
 	};
 
-	if (!rig_can_run())
+	if (!io_rig_can_run())
 		return 77;
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -7,7 +7,7 @@
 #define KVTIER_TESTS_LIB_NVME_TIER_H
 
 #include "tiers/nvme/nvme.h"
-#include "io_rig.h"
+#include "lib_io.h"
 #include "lib_nvme.h"
 
 enum { SITE_BLOCKS = 512, SITE_SLOTS = 16, SITE_PATHS = 3, SITE_SEGMENTS = 16 };

@@ -142,6 +142,7 @@ static void a_full_server_takes_stores_later(void **state)
 	shared_load_end(&stores);
 	redis_say(&w->redis, text, sizeof text, "CONFIG SET maxmemory 100mb");
 	node_becomes(&w->a, "up", 3 * SHARED_MS);
+	stat_is(&w->a, "tiers.redis.queued_blocks", 0);		/* what is written from here on is the chain alone */
 	chain_keys(&w->a.e, 200, N, w->keys);
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);

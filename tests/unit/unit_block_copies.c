@@ -13,53 +13,53 @@
 
 #include <errno.h>
 
-#include "tests/lib/block_rig.h"
+#include "tests/lib/lib_block.h"
 
 /* --- the arrows --- */
 
 static void a_second_copy_is_added_under_pins(void **state)
 {
-	struct blocks *blocks = of(state);
-	const uint32_t block = commit(blocks, 0, BLOCK_NONE);
+	struct blocks *blocks = table_of(state);
+	const uint32_t block = table_commit(blocks, 0, BLOCK_NONE);
 
-	assert_seen(state, 0, HOST, 1, 0);
+	table_is_seen(state, 0, HOST, 1, 0);
 	blocks_pin(blocks, block);
-	set_nvme(blocks, block, 0);
-	assert_seen(state, 0, HOST | NVME, 1, 1);
-	assert_nvme(blocks, block, 0);
-	set_nvme(blocks, block, 31);	/* carried over */
-	assert_nvme(blocks, block, 31);
-	assert_seen(state, 0, HOST | NVME, 1, 1);
+	table_set_nvme(blocks, block, 0);
+	table_is_seen(state, 0, HOST | NVME, 1, 1);
+	table_is_nvme(blocks, block, 0);
+	table_set_nvme(blocks, block, 31);	/* carried over */
+	table_is_nvme(blocks, block, 31);
+	table_is_seen(state, 0, HOST | NVME, 1, 1);
 	blocks_set_nvme(blocks, block, NULL);
 	assert_false(blocks_nvme(blocks, block, NULL));
 	assert_int_equal(blocks_host_slot(blocks, block), 0);
-	assert_seen(state, 0, HOST, 1, 0);
+	table_is_seen(state, 0, HOST, 1, 0);
 }
 
 static void demoted_stays_without_a_slot(void **state)
 {
-	struct blocks *blocks = of(state);
-	const uint32_t block = commit_both(blocks, 1);
+	struct blocks *blocks = table_of(state);
+	const uint32_t block = table_commit_both(blocks, 1);
 
 	blocks_touch(blocks, block, 9);
 	assert_int_equal(blocks_victim(blocks, CLASS, NULL), block);
 	assert_int_equal(blocks_demote(blocks, block), 1);
-	assert_int_equal(find(blocks, 1), block);
+	assert_int_equal(table_find(blocks, 1), block);
 	assert_int_equal(blocks_host_slot(blocks, block), BLOCK_NONE);
-	assert_nvme(blocks, block, 1);
+	table_is_nvme(blocks, block, 1);
 	assert_int_equal(blocks_victim(blocks, CLASS, NULL), BLOCK_NONE);
 	assert_true(blocks_evictable(blocks, block));
 	assert_int_equal(blocks_tick(blocks, block), 9);
-	assert_seen(state, 1, NVME, 0, 1);
+	table_is_seen(state, 1, NVME, 0, 1);
 	assert_int_equal(blocks_count(blocks), 1);
 }
 
 static void demoting_a_child_makes_its_parent_a_leaf(void **state)
 {
-	struct blocks *blocks = of(state);
-	const uint32_t parent = commit(blocks, 1, BLOCK_NONE), child = commit(blocks, 2, parent);
+	struct blocks *blocks = table_of(state);
+	const uint32_t parent = table_commit(blocks, 1, BLOCK_NONE), child = table_commit(blocks, 2, parent);
 
-	set_nvme(blocks, child, 2);
+	table_set_nvme(blocks, child, 2);
 	assert_false(blocks_evictable(blocks, parent));
 	(void)blocks_demote(blocks, child);
 	assert_int_equal(blocks_victim(blocks, CLASS, NULL), parent);
@@ -68,29 +68,29 @@ static void demoting_a_child_makes_its_parent_a_leaf(void **state)
 
 static void promoted_has_slot_parent_and_recency(void **state)
 {
-	struct blocks *blocks = of(state);
-	const uint32_t block = commit_away(blocks, 1, 5), parent = commit(blocks, 2, BLOCK_NONE);
+	struct blocks *blocks = table_of(state);
+	const uint32_t block = table_commit_away(blocks, 1, 5), parent = table_commit(blocks, 2, BLOCK_NONE);
 	uint64_t tick;
 
-	promote(blocks, block, parent, 77);
+	table_promote(blocks, block, parent, 77);
 	assert_int_equal(blocks_host_slot(blocks, block), 77);
 	assert_int_equal(blocks_parent(blocks, block), parent);
 	assert_false(blocks_evictable(blocks, parent));
 	assert_int_equal(blocks_victim(blocks, CLASS, &tick), block);
 	assert_int_equal(tick, 5);
-	assert_seen(state, 1, HOST | NVME, 2, 1);
+	table_is_seen(state, 1, HOST | NVME, 2, 1);
 	assert_int_equal(blocks_demote(blocks, block), 77);
 	assert_true(blocks_evictable(blocks, parent));
 }
 
 static void promoted_under_pins_is_no_victim_until_unpinned(void **state)
 {
-	struct blocks *blocks = of(state);
-	const uint32_t block = commit_away(blocks, 1, 5);
+	struct blocks *blocks = table_of(state);
+	const uint32_t block = table_commit_away(blocks, 1, 5);
 
 	blocks_pin(blocks, block);
 	blocks_touch(blocks, block, 6);
-	promote(blocks, block, BLOCK_NONE, 77);
+	table_promote(blocks, block, BLOCK_NONE, 77);
 	assert_int_equal(blocks_pins(blocks, block), 1);
 	assert_int_equal(blocks_victim(blocks, CLASS, NULL), BLOCK_NONE);
 	blocks_unpin(blocks, block);
@@ -100,71 +100,71 @@ static void promoted_under_pins_is_no_victim_until_unpinned(void **state)
 
 static void recovered_is_found_with_its_place(void **state)
 {
-	struct blocks *blocks = of(state);
-	const uint32_t block = commit_away(blocks, 0, (1ull << 48) - 1);
+	struct blocks *blocks = table_of(state);
+	const uint32_t block = table_commit_away(blocks, 0, (1ull << 48) - 1);
 	uint32_t other = 77;
 
-	assert_int_equal(find(blocks, 0), block);
-	assert_nvme(blocks, block, 0);
+	assert_int_equal(table_find(blocks, 0), block);
+	table_is_nvme(blocks, block, 0);
 	assert_int_equal(blocks_tick(blocks, block), (1ull << 48) - 1);
 	assert_int_equal(blocks_variant(blocks, block), 1);
 	assert_int_equal(blocks_space_count(blocks, SPACE), 1);
-	assert_seen(state, 0, NVME, 0, 1);
-	assert_int_equal(try_away(blocks, 0, 1, &other), -EEXIST);
+	table_is_seen(state, 0, NVME, 0, 1);
+	assert_int_equal(table_try_away(blocks, 0, 1, &other), -EEXIST);
 	for (uint32_t i = 1; i < MAX; i++)
-		commit_away(blocks, i, 1);
-	assert_int_equal(try_away(blocks, MAX, 1, &other), -ENOSPC);
+		table_commit_away(blocks, i, 1);
+	assert_int_equal(table_try_away(blocks, MAX, 1, &other), -ENOSPC);
 	assert_int_equal(other, 77);
 }
 
 static void what_is_stored_after_recovery_is_more_recent(void **state)
 {
-	struct blocks *blocks = of(state);
+	struct blocks *blocks = table_of(state);
 
-	commit_away(blocks, 1, 1000);
-	assert_int_equal(blocks_tick(blocks, commit(blocks, 2, BLOCK_NONE)), 1000);
+	table_commit_away(blocks, 1, 1000);
+	assert_int_equal(blocks_tick(blocks, table_commit(blocks, 2, BLOCK_NONE)), 1000);
 }
 
 static void an_away_block_is_dropped_without_a_slot(void **state)
 {
-	struct blocks *blocks = of(state);
+	struct blocks *blocks = table_of(state);
 
-	assert_int_equal(blocks_drop(blocks, demoted(blocks, 1)), BLOCK_NONE);
-	assert_int_equal(find(blocks, 1), BLOCK_NONE);
-	assert_seen(state, 1, 0, 0, 0);
+	assert_int_equal(blocks_drop(blocks, table_demoted(blocks, 1)), BLOCK_NONE);
+	assert_int_equal(table_find(blocks, 1), BLOCK_NONE);
+	table_is_seen(state, 1, 0, 0, 0);
 	assert_int_equal(blocks_space_count(blocks, SPACE), 0);
 }
 
 static void a_block_with_both_is_dropped_with_its_slot(void **state)
 {
-	struct blocks *blocks = of(state);
-	assert_int_equal(blocks_drop(blocks, commit_both(blocks, 1)), 1);
-	assert_seen(state, 1, 0, 0, 0);
-	assert_false(blocks_nvme(blocks, commit(blocks, 2, BLOCK_NONE), NULL));	/* nothing left in the number */
+	struct blocks *blocks = table_of(state);
+	assert_int_equal(blocks_drop(blocks, table_commit_both(blocks, 1)), 1);
+	table_is_seen(state, 1, 0, 0, 0);
+	assert_false(blocks_nvme(blocks, table_commit(blocks, 2, BLOCK_NONE), NULL));	/* nothing left in the number */
 }
 
 /* --- chains and condemned blocks --- */
 
 static void an_away_parent_counts_as_none(void **state)
 {
-	struct blocks *blocks = of(state);
-	const uint32_t parent = demoted(blocks, 1), block = commit(blocks, 2, parent), other = commit_away(blocks, 3, 1);
+	struct blocks *blocks = table_of(state);
+	const uint32_t parent = table_demoted(blocks, 1), block = table_commit(blocks, 2, parent), other = table_commit_away(blocks, 3, 1);
 
 	assert_int_equal(blocks_parent(blocks, block), BLOCK_NONE);
-	promote(blocks, other, parent, 3);
+	table_promote(blocks, other, parent, 3);
 	assert_int_equal(blocks_parent(blocks, other), BLOCK_NONE);
-	promote(blocks, parent, parent, 1);	/* nor is it its own */
+	table_promote(blocks, parent, parent, 1);	/* nor is it its own */
 	assert_int_equal(blocks_parent(blocks, parent), BLOCK_NONE);
 	assert_true(blocks_evictable(blocks, parent));
 }
 
 static void a_demoted_parent_keeps_its_children(void **state)
 {
-	struct blocks *blocks = of(state);
-	const uint32_t parent = commit_both(blocks, 1), child = commit(blocks, 2, parent);
+	struct blocks *blocks = table_of(state);
+	const uint32_t parent = table_commit_both(blocks, 1), child = table_commit(blocks, 2, parent);
 
 	assert_int_equal(blocks_demote(blocks, parent), 1);
-	assert_seen(state, 1, NVME, 1, 1);
+	table_is_seen(state, 1, NVME, 1, 1);
 	assert_int_equal(blocks_parent(blocks, child), parent);
 	assert_false(blocks_evictable(blocks, parent));
 	assert_int_equal(blocks_sample_away(blocks, MAX), BLOCK_NONE);
@@ -177,11 +177,11 @@ static void a_demoted_parent_keeps_its_children(void **state)
 /* Keys that clients made up could name a child as the parent: nothing of such a cycle would ever be a leaf. */
 static void promoted_with_children_gets_no_parent(void **state)
 {
-	struct blocks *blocks = of(state);
-	const uint32_t parent = commit_both(blocks, 1), child = commit(blocks, 2, parent);
+	struct blocks *blocks = table_of(state);
+	const uint32_t parent = table_commit_both(blocks, 1), child = table_commit(blocks, 2, parent);
 
 	(void)blocks_demote(blocks, parent);
-	promote(blocks, parent, child, 1);
+	table_promote(blocks, parent, child, 1);
 	assert_int_equal(blocks_parent(blocks, parent), BLOCK_NONE);
 	assert_int_equal(blocks_victim(blocks, CLASS, NULL), child);
 	(void)blocks_drop(blocks, child);
@@ -190,68 +190,68 @@ static void promoted_with_children_gets_no_parent(void **state)
 
 static void a_condemned_away_parent_keeps_its_number_for_its_children(void **state)
 {
-	struct blocks *blocks = of(state);
-	const uint32_t parent = commit_both(blocks, 1), child = commit(blocks, 2, parent);
+	struct blocks *blocks = table_of(state);
+	const uint32_t parent = table_commit_both(blocks, 1), child = table_commit(blocks, 2, parent);
 	uint32_t slot;
 
 	(void)blocks_demote(blocks, parent);
 	blocks_condemn(blocks, parent);
 	assert_false(blocks_condemned(blocks, &slot));
 	assert_int_equal(blocks_parent(blocks, child), BLOCK_NONE);
-	assert_int_not_equal(commit(blocks, 3, BLOCK_NONE), parent);
+	assert_int_not_equal(table_commit(blocks, 3, BLOCK_NONE), parent);
 	(void)blocks_drop(blocks, child);
-	assert_int_equal(commit(blocks, 4, BLOCK_NONE), child);
-	assert_int_equal(commit(blocks, 5, BLOCK_NONE), parent);
+	assert_int_equal(table_commit(blocks, 4, BLOCK_NONE), child);
+	assert_int_equal(table_commit(blocks, 5, BLOCK_NONE), parent);
 }
 
 static void an_orphan_that_is_demoted_frees_the_number(void **state)
 {
-	struct blocks *blocks = of(state);
-	const uint32_t parent = commit(blocks, 1, BLOCK_NONE), child = commit(blocks, 2, parent);
+	struct blocks *blocks = table_of(state);
+	const uint32_t parent = table_commit(blocks, 1, BLOCK_NONE), child = table_commit(blocks, 2, parent);
 	uint32_t slot;
 
-	set_nvme(blocks, child, 2);
+	table_set_nvme(blocks, child, 2);
 	blocks_condemn(blocks, parent);
 	assert_true(blocks_condemned(blocks, &slot));
-	assert_int_not_equal(commit(blocks, 3, BLOCK_NONE), parent);
+	assert_int_not_equal(table_commit(blocks, 3, BLOCK_NONE), parent);
 	(void)blocks_demote(blocks, child);
-	assert_int_equal(commit(blocks, 4, BLOCK_NONE), parent);
+	assert_int_equal(table_commit(blocks, 4, BLOCK_NONE), parent);
 }
 
 static void condemned_away_keeps_its_number_while_pinned(void **state)
 {
-	struct blocks *blocks = of(state);
-	const uint32_t block = demoted(blocks, 1);
+	struct blocks *blocks = table_of(state);
+	const uint32_t block = table_demoted(blocks, 1);
 	uint32_t slot;
 
 	blocks_pin(blocks, block);
 	blocks_condemn(blocks, block);
 	assert_false(blocks_live(blocks, block));
-	assert_int_equal(find(blocks, 1), BLOCK_NONE);
-	assert_seen(state, 1, 0, 0, 0);
+	assert_int_equal(table_find(blocks, 1), BLOCK_NONE);
+	table_is_seen(state, 1, 0, 0, 0);
 	assert_int_equal(blocks_host_slot(blocks, block), BLOCK_NONE);
 	assert_false(blocks_nvme(blocks, block, NULL));
-	assert_int_not_equal(commit(blocks, 2, BLOCK_NONE), block);
+	assert_int_not_equal(table_commit(blocks, 2, BLOCK_NONE), block);
 	blocks_unpin(blocks, block);
 	assert_false(blocks_condemned(blocks, &slot));
-	assert_int_equal(commit(blocks, 3, BLOCK_NONE), block);
+	assert_int_equal(table_commit(blocks, 3, BLOCK_NONE), block);
 }
 
 static void condemned_away_without_pins_is_gone_at_once(void **state)
 {
-	struct blocks *blocks = of(state);
-	const uint32_t block = demoted(blocks, 1);
+	struct blocks *blocks = table_of(state);
+	const uint32_t block = table_demoted(blocks, 1);
 	uint32_t slot;
 
 	blocks_condemn(blocks, block);
 	assert_false(blocks_condemned(blocks, &slot));
-	assert_int_equal(commit(blocks, 2, BLOCK_NONE), block);
+	assert_int_equal(table_commit(blocks, 2, BLOCK_NONE), block);
 }
 
 static void the_mark_of_the_queue_goes_with_its_block(void **state)
 {
-	struct blocks *blocks = of(state);
-	const uint32_t a = commit(blocks, 1, BLOCK_NONE), b = commit(blocks, 2, BLOCK_NONE);
+	struct blocks *blocks = table_of(state);
+	const uint32_t a = table_commit(blocks, 1, BLOCK_NONE), b = table_commit(blocks, 2, BLOCK_NONE);
 
 	assert_false(blocks_queued(blocks, a));
 	blocks_set_queued(blocks, a, true);
@@ -259,7 +259,7 @@ static void the_mark_of_the_queue_goes_with_its_block(void **state)
 	assert_true(blocks_queued(blocks, a));
 	(void)blocks_drop(blocks, a);
 	assert_false(blocks_queued(blocks, a));
-	assert_int_equal(commit(blocks, 3, BLOCK_NONE), a);
+	assert_int_equal(table_commit(blocks, 3, BLOCK_NONE), a);
 	assert_false(blocks_queued(blocks, a));
 	blocks_pin(blocks, b);
 	blocks_condemn(blocks, b);
@@ -271,27 +271,27 @@ static void the_mark_of_the_queue_goes_with_its_block(void **state)
 
 static void the_oldest_away_block_in_reach_is_sampled(void **state)
 {
-	struct blocks *blocks = of(state);
+	struct blocks *blocks = table_of(state);
 	uint32_t away[4];
 
 	assert_int_equal(blocks_sample_away(blocks, 100), BLOCK_NONE);
-	(void)commit(blocks, 100, BLOCK_NONE);
+	(void)table_commit(blocks, 100, BLOCK_NONE);
 	for (uint32_t i = 0; i < 4; i++)
-		away[i] = commit_away(blocks, i, 40 - 10 * i);
+		away[i] = table_commit_away(blocks, i, 40 - 10 * i);
 	assert_int_equal(blocks_sample_away(blocks, 100), away[3]);
 	blocks_pin(blocks, away[3]);
 	assert_int_equal(blocks_sample_away(blocks, 100), away[2]);
-	promote(blocks, away[2], BLOCK_NONE, 1);
+	table_promote(blocks, away[2], BLOCK_NONE, 1);
 	assert_int_equal(blocks_sample_away(blocks, 100), away[1]);
 }
 
 static void the_hand_goes_round_within_its_budget(void **state)
 {
-	struct blocks *blocks = of(state);
+	struct blocks *blocks = table_of(state);
 	bool seen[MAX] = { false };
 
 	for (uint32_t i = 0; i < 10; i++)
-		(void)commit_away(blocks, i, i);
+		(void)table_commit_away(blocks, i, i);
 	for (uint32_t i = 0; i < 10; i++)
 		seen[blocks_sample_away(blocks, 1)] = true;
 	for (uint32_t i = 0; i < 10; i++)

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/lib/block_rig.h"
+#include "tests/lib/lib_block.h"
 
 enum wrong {
 	DEMOTE_PINNED, DROP_AWAY_PARENT, DEMOTE_ONLY_COPY, DEMOTE_AWAY, PROMOTE_WITH_SLOT, PROMOTE_CONDEMNED, LOSE_ONLY_COPY,
@@ -23,8 +23,8 @@ enum wrong {
 
 static void do_wrong(struct blocks *blocks, enum wrong wrong)
 {
-	const struct extent to = host_at(9), large = { .tier = TIER_NVME, .generation = 1 << 20 };
-	const uint32_t host = commit(blocks, 1, BLOCK_NONE), both = commit_both(blocks, 2), away = demoted(blocks, 3);
+	const struct extent to = table_host_at(9), large = { .tier = TIER_NVME, .generation = 1 << 20 };
+	const uint32_t host = table_commit(blocks, 1, BLOCK_NONE), both = table_commit_both(blocks, 2), away = table_demoted(blocks, 3);
 
 	switch (wrong) {
 	case DEMOTE_PINNED:
@@ -32,7 +32,7 @@ static void do_wrong(struct blocks *blocks, enum wrong wrong)
 		(void)blocks_demote(blocks, both);
 		break;
 	case DROP_AWAY_PARENT:
-		(void)commit(blocks, 4, both);
+		(void)table_commit(blocks, 4, both);
 		(void)blocks_demote(blocks, both);
 		(void)blocks_drop(blocks, both);
 		break;
@@ -76,7 +76,7 @@ static void wrong_callers_are_stopped(void **state)
 		if (child == 0) {
 			(void)signal(SIGABRT, SIG_DFL);
 			(void)close(2);
-			_exit(set_up(&own) || (do_wrong(of(&own), wrong), 0));
+			_exit(table_set_up(&own) || (do_wrong(table_of(&own), wrong), 0));
 		}
 		assert_int_equal(waitpid(child, &status, 0), child);
 		assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);

@@ -5,7 +5,7 @@
  * Method: a file opened with O_DIRECT in $TMPDIR, build/ or . (skipped on tmpfs); each case runs on both
  * engines.
  */
-#include "tests/lib/io_rig.h"
+#include "tests/lib/lib_io.h"
 
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -20,10 +20,10 @@ enum { MODEL_PAGES = 512, SLOTS = 24, SLOT_PAGES = 16, STEPS = 1500 };
 
 /* Ops in flight never overlap, so the model knows what each must see. */
 struct walk {
-	struct rig rig;
+	struct io_rig rig;
 	struct random random;
 	uint64_t model[MODEL_PAGES];	/* content of each page */
-	struct rig_op ops[SLOTS];
+	struct io_rig_op ops[SLOTS];
 	uint32_t started;
 };
 
@@ -39,7 +39,7 @@ static bool overlaps(const struct walk *w, uint32_t first, uint32_t n)
 	return false;
 }
 
-static void walk_check(struct walk *w, struct rig_op *r)
+static void walk_check(struct walk *w, struct io_rig_op *r)
 {
 	const uint32_t first = (uint32_t)(r->op.offset / PAGE);
 
@@ -48,24 +48,24 @@ static void walk_check(struct walk *w, struct rig_op *r)
 	r->dones = 0;
 	if (r->op.kind == IO_READ)
 		for (uint32_t i = 0; i < r->op.bytes / PAGE; i++)
-			assert_true(rig_is(r->op.buffer + (size_t)i * PAGE, w->model[first + i], PAGE));
+			assert_true(io_rig_is(r->op.buffer + (size_t)i * PAGE, w->model[first + i], PAGE));
 }
 
 static void walk_start(struct walk *w, uint32_t slot)
 {
 	const enum io_kind kind = random_below(&w->random, 2) ? IO_READ : IO_WRITE;
-	struct rig_op *r = &w->ops[slot];
+	struct io_rig_op *r = &w->ops[slot];
 	uint32_t first, n;
 
 	do {
 		n = 1 + random_below(&w->random, SLOT_PAGES);
 		first = random_below(&w->random, MODEL_PAGES - n + 1);
 	} while (overlaps(w, first, n));
-	*r = rig_op(&w->rig, kind, (uint64_t)first * PAGE, n * PAGE, slot * SLOT_PAGES);
+	*r = io_rig_op(&w->rig, kind, (uint64_t)first * PAGE, n * PAGE, slot * SLOT_PAGES);
 	for (uint32_t i = 0; i < n; i++) {
 		if (kind == IO_WRITE)
 			w->model[first + i] = random_next(&w->random);
-		rig_fill(r->op.buffer + (size_t)i * PAGE, kind == IO_WRITE ? w->model[first + i] : 1ull << 60, PAGE);
+		io_rig_fill(r->op.buffer + (size_t)i * PAGE, kind == IO_WRITE ? w->model[first + i] : 1ull << 60, PAGE);
 	}
 	assert_int_equal(io_submit(w->rig.io, &r->op), 0);
 	w->started++;
@@ -81,7 +81,7 @@ static void random_blocks_come_back(void **state)
 	conf.read_depth = 1 + random_below(&w.random, 16);
 	conf.write_depth = 1 + random_below(&w.random, 16);
 	conf.threads = random_below(&w.random, 2) ? 2 + random_below(&w.random, 6) : 0;
-	rig_open(&w.rig, &conf, MODEL_PAGES);
+	io_rig_open(&w.rig, &conf, MODEL_PAGES);
 	for (uint32_t i = 0; i < MODEL_PAGES; i++)
 		w.model[i] = i;
 	/* Half of the slots, and half of one: registered, not registered, across the border. */
@@ -89,7 +89,7 @@ static void random_blocks_come_back(void **state)
 	for (uint32_t i = 0; i < SLOTS; i++)
 		walk_start(&w, i);
 	while (w.rig.ended < w.started) {
-		rig_run(&w.rig, 1);
+		io_rig_run(&w.rig, 1);
 		for (uint32_t i = 0; i < SLOTS; i++)	/* before a new write changes the model */
 			if (w.ops[i].dones > 0)
 				walk_check(&w, &w.ops[i]);
@@ -100,9 +100,9 @@ static void random_blocks_come_back(void **state)
 	assert_int_equal(w.started, STEPS);
 	for (uint32_t i = 0; i < MODEL_PAGES; i++) {	/* and what is on the disk, not through us */
 		assert_int_equal(pread(w.rig.fd, w.rig.buffers, PAGE, (off_t)i * PAGE), PAGE);
-		assert_true(rig_is(w.rig.buffers, w.model[i], PAGE));
+		assert_true(io_rig_is(w.rig.buffers, w.model[i], PAGE));
 	}
-	rig_tear_down(&w.rig);
+	io_rig_tear_down(&w.rig);
 }
 
 /* --- bounds and refusals --- */
@@ -111,49 +111,49 @@ static void a_full_queue_says_eagain(void **state)
 {
 	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state, .read_depth = 2, .write_depth = 1,
 				      .read_queue = 5, .write_queue = 3 };
-	struct rig_op reads[6], writes[4];
-	struct rig rig;
+	struct io_rig_op reads[6], writes[4];
+	struct io_rig rig;
 
-	rig_open(&rig, &conf, 8);
+	io_rig_open(&rig, &conf, 8);
 	for (uint32_t i = 0; i < 6; i++) {
-		reads[i] = rig_op(&rig, IO_READ, i * PAGE, PAGE, i);
+		reads[i] = io_rig_op(&rig, IO_READ, i * PAGE, PAGE, i);
 		assert_int_equal(io_submit(rig.io, &reads[i].op), i < 5 ? 0 : -EAGAIN);
 	}
 	for (uint32_t i = 0; i < 4; i++) {
-		writes[i] = rig_op(&rig, IO_WRITE, i * PAGE, PAGE, 8 + i);
+		writes[i] = io_rig_op(&rig, IO_WRITE, i * PAGE, PAGE, 8 + i);
 		assert_int_equal(io_submit(rig.io, &writes[i].op), i < 3 ? 0 : -EAGAIN);
 	}
-	rig_run(&rig, 8);
+	io_rig_run(&rig, 8);
 	assert_int_equal(reads[5].dones + writes[3].dones, 0);
 	assert_int_equal(io_submit(rig.io, &reads[5].op), 0);	/* still ours, and now there is room */
 	assert_int_equal(io_submit(rig.io, &writes[3].op), 0);
-	rig_run(&rig, 2);
-	rig_tear_down(&rig);
+	io_rig_run(&rig, 2);
+	io_rig_tear_down(&rig);
 }
 
 static void the_default_bound_is_four_times_the_depth(void **state)
 {
-	struct rig_op reads[17];
-	struct rig rig;
+	struct io_rig_op reads[17];
+	struct io_rig rig;
 
-	rig_open_plain(&rig, state, 1);
+	io_rig_open_plain(&rig, state, 1);
 	for (uint32_t i = 0; i < 17; i++) {
-		reads[i] = rig_op(&rig, IO_READ, 0, PAGE, i);
+		reads[i] = io_rig_op(&rig, IO_READ, 0, PAGE, i);
 		assert_int_equal(io_submit(rig.io, &reads[i].op), i < 16 ? 0 : -EAGAIN);
 	}
-	rig_run(&rig, 16);
-	rig_tear_down(&rig);
+	io_rig_run(&rig, 16);
+	io_rig_tear_down(&rig);
 }
 
 static void what_is_misaligned_is_refused(void **state)
 {
-	struct rig rig;
-	struct rig_op ops[12], *good = &ops[11];
+	struct io_rig rig;
+	struct io_rig_op ops[12], *good = &ops[11];
 	struct io_counters c;
 
-	rig_open_plain(&rig, state, 8);
+	io_rig_open_plain(&rig, state, 8);
 	for (uint32_t i = 0; i < 12; i++)
-		ops[i] = rig_op(&rig, i % 2 ? IO_READ : IO_WRITE, PAGE, 2 * PAGE, 0);
+		ops[i] = io_rig_op(&rig, i % 2 ? IO_READ : IO_WRITE, PAGE, 2 * PAGE, 0);
 	ops[0].op.offset += 512;
 	ops[1].op.buffer += 512;
 	ops[2].op.bytes += 512;
@@ -173,103 +173,103 @@ static void what_is_misaligned_is_refused(void **state)
 	io_counters(rig.io, &c);
 	assert_int_equal(c.reads_lent + c.writes_lent, 0);
 	assert_int_equal(io_submit(rig.io, &good->op), 0);
-	rig_run(&rig, 1);
+	io_rig_run(&rig, 1);
 	assert_int_equal(good->op.status, 0);
 	for (uint32_t i = 0; i < 11; i++)
 		assert_int_equal(ops[i].dones, 0);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 /* --- ends and errors --- */
 
 static void the_end_of_the_file_is_enodata(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 
-	rig_open_plain(&rig, state, 8);
-	assert_int_equal(rig_do(&rig, IO_READ, 7 * PAGE, PAGE, 0), 0);		/* the last page */
-	assert_int_equal(rig_do(&rig, IO_READ, 8 * PAGE, PAGE, 0), -ENODATA);	/* right after it */
-	assert_int_equal(rig_do(&rig, IO_READ, 1000 * PAGE, PAGE, 0), -ENODATA);
-	assert_int_equal(rig_do(&rig, IO_READ, 6 * PAGE, 3 * PAGE, 0), -ENODATA);	/* across it */
-	rig_tear_down(&rig);
+	io_rig_open_plain(&rig, state, 8);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 7 * PAGE, PAGE, 0), 0);		/* the last page */
+	assert_int_equal(io_rig_do(&rig, IO_READ, 8 * PAGE, PAGE, 0), -ENODATA);	/* right after it */
+	assert_int_equal(io_rig_do(&rig, IO_READ, 1000 * PAGE, PAGE, 0), -ENODATA);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 6 * PAGE, 3 * PAGE, 0), -ENODATA);	/* across it */
+	io_rig_tear_down(&rig);
 }
 
 static void an_end_within_a_page_is_enodata(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 
-	rig_open_plain(&rig, state, 2);
+	io_rig_open_plain(&rig, state, 2);
 	assert_int_equal(ftruncate(rig.fd, PAGE + 1000), 0);
-	assert_int_equal(rig_do(&rig, IO_READ, 0, PAGE, 0), 0);
-	assert_int_equal(rig_do(&rig, IO_READ, 0, 2 * PAGE, 0), -ENODATA);
-	assert_int_equal(rig_do(&rig, IO_READ, PAGE, PAGE, 0), -ENODATA);
-	rig_tear_down(&rig);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 0, PAGE, 0), 0);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 0, 2 * PAGE, 0), -ENODATA);
+	assert_int_equal(io_rig_do(&rig, IO_READ, PAGE, PAGE, 0), -ENODATA);
+	io_rig_tear_down(&rig);
 }
 
 static void a_size_limit_is_an_error_after_what_fitted(void **state)
 {
 	const struct rlimit limit = { 4 * PAGE, RLIM_INFINITY };
 	struct rlimit before;
-	struct rig rig;
+	struct io_rig rig;
 	int beyond, across;
 
-	rig_open_plain(&rig, state, 1);
+	io_rig_open_plain(&rig, state, 1);
 	(void)signal(SIGXFSZ, SIG_IGN);
 	assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-	rig_fill(rig.buffers, 77, 4 * PAGE);
+	io_rig_fill(rig.buffers, 77, 4 * PAGE);
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-	beyond = rig_do(&rig, IO_WRITE, 8 * PAGE, PAGE, 0);
-	across = rig_do(&rig, IO_WRITE, 2 * PAGE, 4 * PAGE, 0);
+	beyond = io_rig_do(&rig, IO_WRITE, 8 * PAGE, PAGE, 0);
+	across = io_rig_do(&rig, IO_WRITE, 2 * PAGE, 4 * PAGE, 0);
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
 	assert_int_equal(beyond, -EFBIG);
 	assert_int_equal(across, -EFBIG);
 	assert_int_equal(pread(rig.fd, rig.buffers, 2 * PAGE, 2 * PAGE), 2 * PAGE);
-	assert_true(rig_is(rig.buffers, 77, 2 * PAGE));
-	rig_tear_down(&rig);
+	assert_true(io_rig_is(rig.buffers, 77, 2 * PAGE));
+	io_rig_tear_down(&rig);
 }
 
 static void an_error_reaches_its_op_and_is_counted(void **state)
 {
-	struct rig rig;
-	struct rig_op sync;
+	struct io_rig rig;
+	struct io_rig_op sync;
 	struct io_counters c;
 	char path[64];
 	int read_only, event;
 	uint32_t file, no_disk;
 
-	rig_open_plain(&rig, state, 2);
+	io_rig_open_plain(&rig, state, 2);
 	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", rig.fd);
 	read_only = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
 	event = eventfd(0, EFD_CLOEXEC);
 	assert_int_equal(io_file_add(rig.io, read_only, &file), 0);
 	assert_int_equal(io_file_add(rig.io, event, &no_disk), 0);
 	rig.file = file;
-	assert_int_equal(rig_do(&rig, IO_WRITE, 0, PAGE, 0), -EBADF);
-	assert_int_equal(rig_do(&rig, IO_READ, 0, PAGE, 0), 0);
-	sync = rig_op(&rig, IO_FDATASYNC, 0, 0, 0);
+	assert_int_equal(io_rig_do(&rig, IO_WRITE, 0, PAGE, 0), -EBADF);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 0, PAGE, 0), 0);
+	sync = io_rig_op(&rig, IO_FDATASYNC, 0, 0, 0);
 	sync.op.file = no_disk;
 	assert_int_equal(io_submit(rig.io, &sync.op), 0);
-	rig_run(&rig, 1);
+	io_rig_run(&rig, 1);
 	assert_int_equal(sync.op.status, -EINVAL);
 	io_counters(rig.io, &c);
 	assert_int_equal(c.errors_total, 2);
 	assert_int_equal(c.reads_total, 1);
 	assert_int_equal(c.writes_total + c.syncs_total, 0);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 	(void)close(read_only);
 	(void)close(event);
 }
 
 static void what_ended_well_is_counted(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 	struct io_counters c;
 
-	rig_open_plain(&rig, state, 8);
-	assert_int_equal(rig_do(&rig, IO_READ, 0, 3 * PAGE, 0), 0);
-	assert_int_equal(rig_do(&rig, IO_READ, 0, PAGE, 0), 0);
-	assert_int_equal(rig_do(&rig, IO_WRITE, 0, 5 * PAGE, 0), 0);
-	assert_int_equal(rig_do(&rig, IO_FDATASYNC, 0, 0, 0), 0);
+	io_rig_open_plain(&rig, state, 8);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 0, 3 * PAGE, 0), 0);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 0, PAGE, 0), 0);
+	assert_int_equal(io_rig_do(&rig, IO_WRITE, 0, 5 * PAGE, 0), 0);
+	assert_int_equal(io_rig_do(&rig, IO_FDATASYNC, 0, 0, 0), 0);
 	io_counters(rig.io, &c);
 	assert_int_equal(c.reads_total, 2);
 	assert_int_equal(c.read_bytes_total, 4 * PAGE);
@@ -279,13 +279,13 @@ static void what_ended_well_is_counted(void **state)
 	assert_int_equal(c.errors_total + c.short_total + c.retries_total, 0);
 	assert_int_equal(c.reads_lent + c.writes_lent + c.reads_in_disk + c.writes_in_disk, 0);
 	assert_int_equal(c.oldest_ns, 0);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 /* --- completions --- */
 
 struct chain {
-	struct rig_op r;	/* first */
+	struct io_rig_op r;	/* first */
 	uint32_t left;
 	bool submitting;
 };
@@ -308,45 +308,45 @@ static void chain_done(struct io_op *op)
 
 static void done_may_submit_the_same_op_again(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 	struct chain chain;
 	struct io_counters c;
 
-	rig_open_plain(&rig, state, 8);
-	chain = (struct chain){ .r = rig_op(&rig, IO_READ, 0, PAGE, 0), .left = 99, .submitting = true };
+	io_rig_open_plain(&rig, state, 8);
+	chain = (struct chain){ .r = io_rig_op(&rig, IO_READ, 0, PAGE, 0), .left = 99, .submitting = true };
 	chain.r.op.done = chain_done;
 	assert_int_equal(io_submit(rig.io, &chain.r.op), 0);
 	chain.submitting = false;
 	assert_int_equal(loop_run(rig.loop), 0);
 	io_counters(rig.io, &c);
 	assert_int_equal(c.reads_total, 100);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 static void close_refuses_while_an_op_is_lent(void **state)
 {
-	struct rig rig;
-	struct rig_op r;
+	struct io_rig rig;
+	struct io_rig_op r;
 
-	rig_open_plain(&rig, state, 1);
-	r = rig_op(&rig, IO_READ, 0, PAGE, 0);
+	io_rig_open_plain(&rig, state, 1);
+	r = io_rig_op(&rig, IO_READ, 0, PAGE, 0);
 	assert_int_equal(io_submit(rig.io, &r.op), 0);
 	assert_int_equal(io_close(rig.io), -EBUSY);
 	assert_int_equal(io_file_remove(rig.io, rig.file), -EBUSY);
-	rig_run(&rig, 1);
+	io_rig_run(&rig, 1);
 	assert_int_equal(r.op.status, 0);
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 static void an_op_lent_twice_is_the_programmers_error(void **state)
 {
-	struct rig rig;
-	struct rig_op r;
+	struct io_rig rig;
+	struct io_rig_op r;
 	int status;
 	pid_t pid;
 
-	rig_open_plain(&rig, state, 1);
-	r = rig_op(&rig, IO_READ, 0, PAGE, 0);
+	io_rig_open_plain(&rig, state, 1);
+	r = io_rig_op(&rig, IO_READ, 0, PAGE, 0);
 	assert_int_equal(io_submit(rig.io, &r.op), 0);
 	pid = fork();
 	if (pid == 0) {
@@ -357,20 +357,20 @@ static void an_op_lent_twice_is_the_programmers_error(void **state)
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
-	rig_run(&rig, 1);
-	rig_tear_down(&rig);
+	io_rig_run(&rig, 1);
+	io_rig_tear_down(&rig);
 }
 
 /* --- files and buffers --- */
 
 static void files_come_and_go(void **state)
 {
-	struct rig rig, other;
+	struct io_rig rig, other;
 	uint32_t file, last = 0;
 	int n = 1;
 
-	rig_open_plain(&rig, state, 4);
-	rig_prepare(&other, 0);
+	io_rig_open_plain(&rig, state, 4);
+	io_rig_prepare(&other, 0);
 	while (io_file_add(rig.io, other.fd, &file) == 0) {
 		last = file;
 		n++;
@@ -378,42 +378,42 @@ static void files_come_and_go(void **state)
 	assert_int_equal(n, IO_MAX_FILES);
 	assert_int_equal(io_file_add(rig.io, other.fd, &file), -ENOSPC);
 	assert_int_equal(io_file_add(rig.io, -1, &file), -EBADF);
-	assert_int_equal(rig_do(&rig, IO_READ, 0, PAGE, 0), 0);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 0, PAGE, 0), 0);
 	assert_int_equal(io_file_remove(rig.io, last), 0);
 	assert_int_equal(io_file_remove(rig.io, last), -EBADF);
 	assert_int_equal(io_file_remove(rig.io, rig.file), 0);
 	assert_int_equal(io_file_add(rig.io, other.fd, &file), 0);
 	assert_int_equal(file, rig.file);
-	assert_int_equal(rig_do(&rig, IO_READ, 0, PAGE, 0), -ENODATA);	/* the same number, the other, empty file */
-	rig_tear_down(&other);
-	rig_tear_down(&rig);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 0, PAGE, 0), -ENODATA);	/* the same number, the other, empty file */
+	io_rig_tear_down(&other);
+	io_rig_tear_down(&rig);
 }
 
 static void buffers_that_are_no_pages_are_refused(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 
-	rig_open_plain(&rig, state, 4);
+	io_rig_open_plain(&rig, state, 4);
 	assert_int_equal(io_buffers_add(rig.io, rig.buffers + 512, PAGE), -EINVAL);
 	assert_int_equal(io_buffers_add(rig.io, rig.buffers, PAGE + 512), -EINVAL);
 	assert_int_equal(io_buffers_add(rig.io, rig.buffers, 0), -EINVAL);
-	assert_int_equal(rig_do(&rig, IO_READ, 0, PAGE, 0), 0);
-	rig_tear_down(&rig);
+	assert_int_equal(io_rig_do(&rig, IO_READ, 0, PAGE, 0), 0);
+	io_rig_tear_down(&rig);
 }
 
 static void more_areas_of_buffers_than_are_remembered_still_work(void **state)
 {
-	struct rig rig;
+	struct io_rig rig;
 
-	rig_open_plain(&rig, state, 4);
+	io_rig_open_plain(&rig, state, 4);
 	for (uint32_t i = 0; i < 20; i++)
 		assert_int_equal(io_buffers_add(rig.io, rig.buffers + (size_t)i * 2 * PAGE, 2 * PAGE), 0);
 	for (uint32_t i = 0; i < 40; i++) {
-		assert_int_equal(rig_do(&rig, IO_READ, PAGE, 2 * PAGE, i), 0);
-		assert_true(rig_is(rig.buffers + (size_t)i * PAGE, 1, PAGE));
-		assert_true(rig_is(rig.buffers + (size_t)(i + 1) * PAGE, 2, PAGE));
+		assert_int_equal(io_rig_do(&rig, IO_READ, PAGE, 2 * PAGE, i), 0);
+		assert_true(io_rig_is(rig.buffers + (size_t)i * PAGE, 1, PAGE));
+		assert_true(io_rig_is(rig.buffers + (size_t)(i + 1) * PAGE, 2, PAGE));
 	}
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 int main(void)
@@ -436,7 +436,7 @@ int main(void)
 		ON_BOTH(more_areas_of_buffers_than_are_remembered_still_work),
 	};
 
-	if (!rig_can_run())
+	if (!io_rig_can_run())
 		return 77;
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -3,7 +3,7 @@
  * Goal: io_open() takes what io.h says it takes, tells what it is, and io_close() leaves nothing behind.
  * Method: open and close on both engines, with a file on a real disk.
  */
-#include "tests/lib/io_rig.h"
+#include "tests/lib/lib_io.h"
 #include "tests/lib/lib_refuse.h"
 
 static void a_configuration_out_of_range_is_refused(void **state)
@@ -18,34 +18,34 @@ static void a_configuration_out_of_range_is_refused(void **state)
 		{ .read_depth = 1, .write_depth = 1, .threads = IO_MAX_THREADS + 1 },
 		{ .read_depth = 1, .write_depth = 1, .engine = (enum io_engine_choice)3 },
 	};
-	struct rig rig;
+	struct io_rig rig;
 
 	(void)state;
-	rig_prepare(&rig, 0);
+	io_rig_prepare(&rig, 0);
 	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
 		rig.text[0] = '\0';
 		assert_int_equal(io_open(&bad[i], rig.loop, &rig.io, rig.text, sizeof(rig.text)), -EINVAL);
 		assert_true(rig.text[0] != '\0');
 		assert_null(rig.io);
 	}
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 static void threads_fewer_than_the_depths_lower_them(void **state)
 {
 	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state, .read_depth = 32, .write_depth = 16,
 				      .threads = 4 };
-	struct rig_op ops[20];
-	struct rig rig;
+	struct io_rig_op ops[20];
+	struct io_rig rig;
 
-	rig_open(&rig, &conf, 1);
+	io_rig_open(&rig, &conf, 1);
 	assert_string_equal(io_note(rig.io), "4 I/O threads: at most 3 reads and 1 writes at once");
 	for (uint32_t i = 0; i < 20; i++) {
-		ops[i] = rig_op(&rig, IO_READ, 0, PAGE, i);
+		ops[i] = io_rig_op(&rig, IO_READ, 0, PAGE, i);
 		assert_int_equal(io_submit(rig.io, &ops[i].op), 0);
 	}
-	rig_run(&rig, 20);
-	rig_tear_down(&rig);
+	io_rig_run(&rig, 20);
+	io_rig_tear_down(&rig);
 }
 
 static void open_and_close_leave_nothing(void **state)
@@ -53,12 +53,12 @@ static void open_and_close_leave_nothing(void **state)
 	int fds = 0;
 
 	for (int i = 0; i < 10; i++) {
-		struct rig rig;
+		struct io_rig rig;
 
-		rig_open_plain(&rig, state, 1);
-		assert_int_equal(io_buffers_add(rig.io, rig.buffers, RIG_BUFFER_BYTES), 0);
-		assert_int_equal(rig_do(&rig, IO_READ, 0, PAGE, 0), 0);
-		rig_tear_down(&rig);
+		io_rig_open_plain(&rig, state, 1);
+		assert_int_equal(io_buffers_add(rig.io, rig.buffers, IO_RIG_BUFFER_BYTES), 0);
+		assert_int_equal(io_rig_do(&rig, IO_READ, 0, PAGE, 0), 0);
+		io_rig_tear_down(&rig);
 		if (i == 0)
 			fds = descriptors_open();
 		assert_int_equal(descriptors_open(), fds);
@@ -68,12 +68,12 @@ static void open_and_close_leave_nothing(void **state)
 static void it_says_which_engine_it_is(void **state)
 {
 	const enum io_engine_choice engine = *(enum io_engine_choice *)*state;
-	struct rig rig;
+	struct io_rig rig;
 
-	rig_open_plain(&rig, state, 1);
+	io_rig_open_plain(&rig, state, 1);
 	assert_string_equal(io_engine_name(rig.io), engine == IO_ENGINE_URING ? "io_uring" : "threads");
 	assert_string_equal(io_note(rig.io), "");
-	rig_tear_down(&rig);
+	io_rig_tear_down(&rig);
 }
 
 int main(void)
@@ -85,7 +85,7 @@ int main(void)
 		ON_BOTH(it_says_which_engine_it_is),
 	};
 
-	if (!rig_can_run())
+	if (!io_rig_can_run())
 		return 77;
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -413,7 +413,7 @@ int main(void)
 		ON_THREADS(misuse_is_refused),
 	};
 
-	if (!rig_can_run())
+	if (!io_rig_can_run())
 		return 77;
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib_io.h - what unit_io*.c and fault_io*.c share: a file on a disk, a loop, an io on one of the engines,
+ * and ops that count their completions.
+ */
+#ifndef KVTIER_TESTS_LIB_IO_H
+#define KVTIER_TESTS_LIB_IO_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include "daemon/base/container_of.h"
+#include "daemon/base/loop.h"
+#include "tiers/io/io.h"
+
+enum { PAGE = IO_ALIGN, IO_RIG_BUFFER_BYTES = 4 << 20, IO_RIG_TMPFS = 0x01021994 };
+
+struct io_rig {
+	struct loop *loop;
+	struct io *io;
+	int fd;
+	uint32_t file;
+	uint32_t ended, stop_at;	/* ops */
+	struct loop_timer pause;
+	uint8_t *buffers;		/* IO_RIG_BUFFER_BYTES */
+	char text[IO_TEXT_BYTES];
+};
+
+struct io_rig_op {
+	struct io_op op;
+	struct io_rig *rig;
+	uint32_t dones, order;		/* order: the how manyth of all to end */
+};
+
+/* A case runs once on each engine: its state is one of these. */
+extern enum io_engine_choice on_uring, on_threads;
+
+#define ON_URING(fn)   { #fn " (io_uring)", fn, NULL, NULL, &on_uring }
+#define ON_THREADS(fn) { #fn " (threads)", fn, NULL, NULL, &on_threads }
+#define ON_BOTH(fn)    ON_URING(fn), ON_THREADS(fn)
+
+/* The head of a function that the linker puts in front of another (-Wl,--wrap=NAME). */
+#define REAL(type, name, params)	\
+	type __real_##name params;	\
+	type __wrap_##name params;	\
+	type __wrap_##name params
+
+/* A new file without a name, O_DIRECT, on a disk; -1: there is no such place. */
+int io_rig_file(void);
+/* For main: the tests prove nothing where nothing is direct. */
+int io_rig_can_run(void);
+/* Byte i of a block whose content says what it is. */
+uint8_t io_rig_byte(uint64_t what, uint64_t i);
+void io_rig_fill(uint8_t *at, uint64_t what, uint32_t bytes);
+bool io_rig_is(const uint8_t *at, uint64_t what, uint32_t bytes);
+/* Pages `page`... of the rig's buffers have the contents `what`... */
+bool io_rig_pages_are(const struct io_rig *rig, uint32_t page, uint64_t what, uint32_t n);
+/* Everything but the io itself. The file has `pages` pages, page n of content n. */
+void io_rig_prepare(struct io_rig *rig, uint32_t pages);
+void io_rig_tear_down(struct io_rig *rig);
+/* Skips the case where a forced io_uring is refused by this machine. */
+void io_rig_open(struct io_rig *rig, const struct io_conf *conf, uint32_t pages);
+void io_rig_open_plain(struct io_rig *rig, void **state, uint32_t pages);
+/* An op on the rig's file, its buffer at `page` of the rig's. */
+struct io_rig_op io_rig_op(struct io_rig *rig, enum io_kind kind, uint64_t offset, uint32_t bytes, uint32_t page);
+/* Until `n` more ops have ended, or some more that ended in the same turn. */
+void io_rig_run(struct io_rig *rig, uint32_t n);
+/* Some turns of the loop, whatever ends in them. */
+void io_rig_run_a_little(struct io_rig *rig);
+/* Submits one op and gives its status. */
+int io_rig_do(struct io_rig *rig, enum io_kind kind, uint64_t offset, uint32_t bytes, uint32_t page);
+
+#endif
