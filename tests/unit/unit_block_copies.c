@@ -148,7 +148,8 @@ static void a_block_with_both_is_dropped_with_its_slot(void **state)
 static void an_away_parent_counts_as_none(void **state)
 {
 	struct blocks *blocks = table_of(state);
-	const uint32_t parent = table_demoted(blocks, 1), block = table_commit(blocks, 2, parent), other = table_commit_away(blocks, 3, 1);
+	const uint32_t parent = table_demoted(blocks, 1), block = table_commit(blocks, 2, parent);
+	const uint32_t other = table_commit_away(blocks, 3, 1);
 
 	assert_int_equal(blocks_parent(blocks, block), BLOCK_NONE);
 	table_promote(blocks, other, parent, 3);

@@ -24,7 +24,8 @@ enum wrong {
 static void do_wrong(struct blocks *blocks, enum wrong wrong)
 {
 	const struct extent to = table_host_at(9), large = { .tier = TIER_NVME, .generation = 1 << 20 };
-	const uint32_t host = table_commit(blocks, 1, BLOCK_NONE), both = table_commit_both(blocks, 2), away = table_demoted(blocks, 3);
+	const uint32_t host = table_commit(blocks, 1, BLOCK_NONE), both = table_commit_both(blocks, 2);
+	const uint32_t away = table_demoted(blocks, 3);
 
 	switch (wrong) {
 	case DEMOTE_PINNED:
