@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scrub.c - see scrub.h. Core thread only. A checker takes a block and looks at its copies one after the other:
+ * scrub.c - see scrub.h. Core thread only. A checker takes a block and looks at its copies one
+ * after the other:
  *
  *	free ──next block, leased──> HOST ──worker verified──> NVME ──read──> worker verified ──> free
  *
- * The host copy is verified where it lies (the lease keeps it there); the NVMe copy is read into a buffer of the
- * checker's. A copy that is bad is read or verified once more before it is called so.
+ * The host copy is verified where it lies: the lease keeps it there. The NVMe copy is read into a
+ * buffer of the checker's. A copy that looks bad is read and verified once more before it counts as
+ * bad.
  */
 #include "scrub.h"
 
@@ -21,17 +23,17 @@
 #include "daemon/store/lease.h"
 #include "daemon/base/vault.h"
 
-enum { TURN = 1024 };	/* block numbers in one turn of the loop: what is not there or away costs no wait */
+enum { TURN = 1024 };	/* block numbers in one turn of the loop */
 
 enum stage { STAGE_HOST, STAGE_NVME };
 
 struct checker {
 	struct device_job job;		/* first: done() gets back to us */
-	struct image_geometry geometry;	/* for it: the space may go while a worker verifies a block that was dropped */
+	struct image_geometry geometry;	/* of the job: the block's space may go meanwhile */
 	struct xfer x;
 	struct scrub *scrub;
 	bool busy;
-	bool lost;			/* its buffer is with a disk that stalled: host copies are all it can look at */
+	bool lost;			/* a disk that stalled has its buffer: it looks at host copies only */
 	bool again;			/* the copy was looked at before */
 	enum stage stage;
 	struct lease lease;
@@ -87,7 +89,7 @@ static void drop_copy(struct kvtierd *d, const struct checker *c)
 	if (c->stage == STAGE_NVME)
 		copies_drop_nvme(d, block);
 	else
-		copies_condemn(d, block);	/* and with it a good one on NVMe, perhaps: rare enough */
+		copies_condemn(d, block);	/* a good copy on NVMe, if there is one, goes with it: rare enough */
 }
 
 static bool nvme_copy_moved(const struct kvtierd *d, const struct checker *c)
@@ -105,7 +107,8 @@ static void is_bad(struct checker *c)
 	struct scrub_bad *bad = &s->bad[(s->bad_head + s->bad_count) % SCRUB_BAD];
 	const bool nvme = c->stage == STAGE_NVME;
 
-	/* Dropped meanwhile, or its segment was used again while we read: these were other bytes. */
+	/* The block was dropped meanwhile, or its segment was used again: these were other
+	 * bytes. */
 	if (!blocks_live(d->blocks, c->lease.block) || (nvme && nvme_copy_moved(d, c))) {
 		skip(c);
 		return;
@@ -176,7 +179,8 @@ static void read_done(struct xfer *x)
 		verify(c, c->buffer, x->bytes);
 		return;
 	}
-	/* A sector that cannot be read is a bad copy; of a disk that is away, nothing is known. */
+	/* A sector that cannot be read is a bad copy. A copy on a disk that is away is not known to
+	 * be bad. */
 	if (s->ended || x->kept || x->status == -ECANCELED || !nvme_readable(s->d->tiers[TIER_NVME], &c->where)) {
 		skip(c);
 	} else if (!c->again) {
@@ -229,7 +233,7 @@ static void look(struct checker *c)
 	verify(c, tier_address(host, &c->where), tier_extent_bytes(host, &c->where));
 }
 
-/* One that has its buffer, if there is one. poll() made sure that one of them is free. */
+/* A free checker that has its buffer, else any free one: poll() made sure that there is one. */
 static struct checker *free_checker(struct scrub *s)
 {
 	struct checker *ret = NULL;

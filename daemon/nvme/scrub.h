@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scrub.h - reads every copy of every block back and verifies it, for `kvtierctl verify`. Core thread only. A few
- * blocks at a time, so that engines hardly notice.
+ * scrub.h - reads every copy of every block back and verifies it, for `kvtierctl verify`. Core
+ * thread only. A few blocks at a time, so that engines hardly notice.
  */
 #ifndef KVTIER_SCRUB_H
 #define KVTIER_SCRUB_H
@@ -18,7 +18,7 @@ enum { SCRUB_JOBS = 4, SCRUB_BAD = 256 };	/* copies in hand at once; bad ones ke
 
 struct scrub_report {
 	uint64_t checked_blocks, checked_bytes;	/* copies */
-	uint64_t skipped_blocks;		/* gone or moved meanwhile, on a disk that is away, or in an unknown space */
+	uint64_t skipped_blocks;		/* gone or moved meanwhile; disk away; unknown space */
 	uint64_t walked_blocks, total_blocks;	/* how far it is */
 	uint64_t bad_blocks;
 	bool done;
@@ -34,13 +34,14 @@ struct scrub_bad {
 /* repair: a bad copy is dropped; with its last copy goes the block. -EBUSY: one runs; -ENOMEM. */
 int  scrub_start(struct kvtierd *d, bool repair, struct scrub **ret);
 void scrub_report(const struct scrub *scrub, struct scrub_report *ret);
-/* Each bad copy once, the first SCRUB_BAD of those not yet asked for; it pauses while they are not taken. */
+/* The next bad copy, each one once. SCRUB_BAD of them are kept: then the scrub pauses until one is
+ * taken. */
 bool scrub_next_bad(struct scrub *scrub, struct scrub_bad *ret);
-/* Any time; what is in the hands of a disk or worker is waited for behind the caller's back. */
+/* At any time. The scrub frees itself when no disk and no worker has anything of it. */
 void scrub_end(struct scrub *scrub);
 /* The buffer of a read that was given up is free again: from the NVMe tier, through copies.c. */
 void scrub_release(struct kvtierd *d, const struct extent *home);
-/* Nothing in flight. */
+/* When no disk and no worker has anything of it. */
 bool scrub_idle(const struct kvtierd *d);
 
 #endif

@@ -187,7 +187,7 @@ void writeback_add(struct kvtierd *d, uint32_t block)
 {
 	struct writeback *w = d->writeback;
 
-	/* It may be gone: a store met it, and before its turn came it was purged. */
+	/* A purge may have dropped it since the store that met it. */
 	if (!w || !blocks_live(d->blocks, block) || !wanted(d, block) || blocks_queued(d->blocks, block))
 		return;
 	if (!enqueue(w, block))
@@ -236,7 +236,7 @@ static void write_done(struct xfer *x)
 		log_limited(&w->log, loop_now(d->loop), LOG_LEVEL_WARNING, "a block could not be written to NVMe: %s",
 			    strerror(-x->status));
 	} else if (!blocks_live(d->blocks, block) || blocks_nvme(d->blocks, block, NULL)) {
-		/* it went, or an older copy of it was found, while we wrote */
+		/* while it was written it was dropped, or recovery found an older copy of it */
 		nvme_forget(d->tiers[TIER_NVME], &x->where, x->record.tick);
 	} else {
 		blocks_set_nvme(d->blocks, block, &x->where);
@@ -248,7 +248,7 @@ static void write_done(struct xfer *x)
 	write_ended(w, write);
 }
 
-/* 0: on its way. -EAGAIN: not now. Else not at all. */
+/* 0: on its way. -EAGAIN: try again. Another -errno: this block cannot be written. */
 static int start(struct writeback *w, uint32_t block)
 {
 	struct kvtierd *d = w->d;

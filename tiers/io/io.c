@@ -64,7 +64,8 @@ static enum io_direction direction(const struct io_op *op)
 	return op->kind == IO_READ ? IO_READS : IO_WRITES;
 }
 
-/* Whether a read that stopped after `result` bytes met the end. lseek knows the size of a disk as well. */
+/* Whether a read that stopped after `result` bytes met the end. lseek knows the size of a disk as
+ * well. */
 static bool at_end(const struct io *io, const struct io_op *op, uint32_t result)
 {
 	const off_t size = lseek(io->files[op->file].fd, 0, SEEK_END);
@@ -183,7 +184,8 @@ static bool turn(struct loop_poller *poller)
 	return reaped > 0 || io->started.n > kept;
 }
 
-/* The poller runs before the loop sleeps again, whoever ended the sleep: that is all these two are for. */
+/* A watch and a timer only end the loop's sleep: the poller, which does the work, runs before the
+ * next sleep. */
 static void woken(struct loop_watch *watch, uint32_t events)
 {
 	(void)watch;

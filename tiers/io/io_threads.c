@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io_threads.c - the engine for where io_uring is refused: threads that each do one pread, pwrite or
- * fdatasync at a time.
+ * io_threads.c - the engine for where io_uring is refused: threads that each do one pread, pwrite
+ * or fdatasync at a time.
  *
- * There is a thread for every op that can be in the device, since depth[] is lowered to the number of
+ * There is a thread for every op that can be in the disk, since depth[] is lowered to the number of
  * threads; so nothing waits behind a stalled transfer here, and order stays io.c's business.
  *
  *	start -> fresh --flush--> workers: one system call --reap--> io_transferred()

@@ -3,8 +3,9 @@
  * nvme.c - the NVMe tier: its ops table, which disk a block goes to, and what is done on all disks
  * together. One disk: nvme_disk.c. Contract and states: nvme.h. Core thread only.
  *
- * One timer drives everything that no completion does, as often as wanted: each wake-up costs as
- * much as an I/O's. Events that may start something (changed) come from it alone.
+ * Completions of I/O carry most things on. One timer carries on the rest: retries, stalls, probes.
+ * It is set as far ahead as the disks allow, since each wake-up costs as much as an I/O.
+ * events.changed, which may start something, is called from this timer alone.
  */
 #include "nvme.h"
 #include "daemon/base/container_of.h"
@@ -21,14 +22,14 @@
 #include "nvme_disk.h"
 #include "nvme_transfer.h"
 
-#define POLL_NS 5000000ull	/* something waits that no completion will carry on */
-#define LENT_NS 50000000ull	/* a disk has something of ours: it may stall */
+#define POLL_NS 5000000ull	/* something waits, and no completion will carry it on */
+#define LENT_NS 50000000ull	/* an I/O is in a disk: it may stall */
 #define IDLE_NS 200000000ull
 
 /* Something done on several disks, told when the last one ended. */
 struct together {
-	uint32_t left;		/* disks, and one for whoever starts them, */
-	bool started;		/* which ends with the next tick, so that done never runs inside */
+	uint32_t left;		/* disks that have not ended, and 1 until the next tick */
+	bool started;		/* that 1 is still there: done never runs inside the caller's call */
 	int status;		/* the first that was not 0 */
 	void (*done)(void *arg, int status);	/* NULL: none is under way */
 	void *arg;
@@ -216,8 +217,9 @@ static int nvme_open(const struct tier_conf *conf, struct loop *loop, struct tie
 	return 0;
 }
 
-/* Rendezvous: each disk that takes writes draws a number for the key, the largest wins. One that is
- * lost moves its own keys alone. The key is a hash already. NULL: none takes writes. */
+/* Rendezvous hashing: each disk that takes writes draws a number for the key, and the largest wins.
+ * When a disk is lost, only its own keys move. The key is a hash already. NULL: no disk takes
+ * writes. */
 static struct nvme_disk *disk_for(struct nvme *t, const uint8_t key[32])
 {
 	struct nvme_disk *best = NULL;
@@ -440,7 +442,7 @@ int nvme_flush(struct tier *base, bool last, void (*done)(void *arg, int status)
 		if (nvme_disk_writable(d))
 			note(&t->flush, nvme_log_flush(d->log, last, ended, &t->flush));
 		else if (d->log && nvme_log_state(d->log) == NVME_UP)
-			note(&t->flush, -EIO);	/* what it was given before is not known to be synced */
+			note(&t->flush, -EIO);	/* its earlier writes may not be synced */
 	}
 	return 0;
 }

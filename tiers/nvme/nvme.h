@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme.h - the NVMe tier beyond its ops table: what it is opened with, what it tells the block table, what it is
- * told of blocks. Core thread only.
+ * nvme.h - the NVMe tier beyond its ops table: what it is opened with, what it tells the block
+ * table, what it is told of blocks. Core thread only.
  *
- * One disk a path, each with its own I/O engine, log (nvme_log.h) and state, so that one that fails or stalls
- * takes its share of blocks along and nothing else. Which disk a block is written to is a hash of its key among
- * those that take writes.
+ * A path is a disk. Each disk has its own I/O engine, log (nvme_log.h) and state, so a disk that
+ * fails or stalls takes its share of the blocks with it and nothing else. The hash of a block's key
+ * picks one of the disks that take writes.
  *
  *	            recovered, formatted
  *	  starting ──────────────────────> up <──── probe ok ────┬─────────────────┐
@@ -13,16 +13,17 @@
  *	     │                              ├──────────────> readonly              │
  *	     │                              │ reads fail, I/O stalls, disk gone  │
  *	     │                              └────────────────────────────────> offline
- *	     └─ not ours, damaged, no permission...: offline for good, text says why and what to do; never written to
+ *	     └─ not ours, damaged, no permission: offline for good, and never written to; text says why
  *
- * The tier: starting while one is; up when all are; offline when all are; readonly when none takes writes; else
- * degraded. `xfer.where` is the log's location: disk, slot = segment << 16 | page, generation (20 bits, the tag
- * page's bit included), class 0.
+ * The tier is starting while a disk is; up when all disks are; offline when all are; readonly when
+ * no disk takes writes; else degraded. `xfer.where` is a location of the log (nvme_location.h).
  *
- * tier_submit() of a read: -ESTALE: no such place any more; -ENODEV: its disk does not answer now; -EAGAIN. Of a
- * write: -EROFS: no disk takes writes; -EAGAIN: queue, room, budget: `changed` tells when to try again; -E2BIG,
- * -EINVAL: not an image for this tier. A read that is stalled ends with -ETIMEDOUT, a cancelled one with
- * -ECANCELED, both kept; a cancelled write goes on.
+ * tier_submit() of a read: -ESTALE: its segment was used again; -ENODEV: its disk does not answer
+ * now; -EAGAIN: the queue is full.
+ * tier_submit() of a write: -EROFS: no disk takes writes; -EAGAIN: no room in queue or log, or no
+ * budget: events.changed tells when to try again; -E2BIG, -EINVAL: not an image for this tier.
+ * A read that stalls ends with -ETIMEDOUT, a cancelled read with -ECANCELED; the tier keeps the
+ * buffers of both (xfer.kept). A cancelled write goes on.
  */
 #ifndef KVTIER_NVME_H
 #define KVTIER_NVME_H
@@ -40,8 +41,8 @@ enum {
 	NVME_TIER_PATH_BYTES = 256,
 };
 
-/* The block table's side; see struct nvme_table. Same rules: called from completions and timers only; they may
- * forget and touch, but start nothing. */
+/* The block table's side, as struct nvme_table and with its rules: called from completions and
+ * timers only; a callback may forget and touch, and starts nothing. */
 struct nvme_events {
 	void *arg;
 	bool (*found)(void *arg, const struct nvme_entry *entry, const struct extent *where);
@@ -52,7 +53,8 @@ struct nvme_events {
 	void (*dropped)(void *arg, const struct nvme_entry *entry, const struct extent *where);
 	/* The slot of a read that ended `kept` is the core's again. */
 	void (*release)(void *arg, const struct extent *home);
-	/* A disk changed its state, or can take writes again. From a timer of its own: may start anything. */
+	/* A disk changed its state, or can take writes again. Called from a timer: may start
+	 * anything. */
 	void (*changed)(void *arg);
 };
 
@@ -96,27 +98,32 @@ struct nvme_tier_status {
 	uint64_t recovery_ns;		/* of the slowest, from open to up */
 };
 
-/* Where a key is to be written now; false: no disk takes writes. tier_submit() goes there. */
+/* A disk takes writes of this key now. */
 bool nvme_writable(const struct tier *t, const uint8_t key[32]);
 /* The disk answers reads now. */
 bool nvme_readable(const struct tier *t, const struct extent *where);
-/* The block is gone from there, or was accessed; `tick` as the tier knows it (record.tick of the write, found,
- * ask, moved, or the last touch). A stale extent is fine. */
+/* The block that was at `where` is gone (forget) or was accessed (touch). `tick` is the access that
+ * the tier knows of: record.tick of the write, found, ask, moved, or the last touch. A stale extent
+ * is fine. */
 void nvme_forget(struct tier *t, const struct extent *where, uint64_t tick);
 void nvme_touch(struct tier *t, const struct extent *where, uint64_t tick, uint64_t now_tick);
-/* As nvme_log_purge() on every disk that is up; done with the first error, or 0. -EBUSY: one is under way. A disk
- * that is not up makes it -EIO: what it holds could come back with it. */
+/* nvme_log_purge() on every disk that is up. done() gets the first error, or 0; -EIO where a disk
+ * is not up, since its records could come back with it. Returns 0, or -EBUSY: a purge is under
+ * way. */
 int  nvme_purge(struct tier *t, const uint8_t tenant[NVME_TENANT_BYTES], void (*done)(void *arg, int status),
 		void *arg);
-/* As nvme_log_flush() on every disk that takes writes. One that is in trouble makes it -EIO: what it was given before
- * may not be synced. */
+/* nvme_log_flush() on every disk that takes writes. done() gets the first error, or 0; -EIO where a
+ * disk is in trouble, since its earlier writes may not be synced. Returns 0, or -EBUSY: a flush is
+ * under way. */
 int  nvme_flush(struct tier *t, bool last, void (*done)(void *arg, int status), void *arg);
-/* No disk is in trouble that may pass. Writes given to a disk in trouble are synced only when it is back, so a flush
- * waits for it; a disk that is out for good, or was never up, has none of our writes. */
+/* No disk is in trouble that may pass. Writes given to a disk in trouble are synced only when it is
+ * back, so a flush waits for it; a disk that is out for good, or was never up, has none of our
+ * writes. */
 bool nvme_answers(const struct tier *t);
-/* How much is left of the write budget's reserve: 0 to 100, the mean of all disks; 100: there is no budget. */
+/* How much is left of the write budget's reserve: 0 to 100, the mean of all disks; 100: there is no
+ * budget. */
 uint32_t nvme_budget_percent(const struct tier *t);
-/* Nothing is in the hands of a disk: tier_close() is possible. */
+/* No disk has an I/O of ours: tier_close() is possible. */
 bool nvme_idle(const struct tier *t);
 void nvme_status(const struct tier *t, struct nvme_tier_status *ret);
 bool nvme_row(const struct tier *t, uint32_t i, struct nvme_disk_row *ret);	/* false: no such */

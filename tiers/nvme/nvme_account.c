@@ -90,7 +90,7 @@ void nvme_count_dropped(struct nvme_log *log, uint32_t segment)
 
 /* --- write budget: a bucket of bytes that fills with time --- */
 
-/* The bucket holds the budget of an hour, and never less than this many segments. */
+/* The bucket holds the budget of an hour, and at least so many segments. */
 enum { BUCKET_SEGMENTS = 2 };
 
 #define DAY_NS 86400e9
@@ -103,7 +103,7 @@ static double bucket_bytes(const struct nvme_log *log)
 	return hour > least ? hour : least;
 }
 
-/* What is in it at `now`. It starts full. */
+/* The bucket's bytes at `now`. It starts full. */
 static double bucket_level(const struct nvme_log *log, uint64_t now)
 {
 	const double per_day = (double)log->conf.write_budget_bytes_per_day, full = bucket_bytes(log);
@@ -123,7 +123,7 @@ bool nvme_budget_allows(struct nvme_log *log, uint64_t bytes)
 	return log->tokens >= (double)bytes;
 }
 
-/* Below zero is fine: footers and carry-over are paid for by the appends that come later. */
+/* The level may go below zero: later appends pay for footers and carry-over. */
 void nvme_charge(struct nvme_log *log, uint64_t bytes)
 {
 	log->counters.written_bytes += bytes;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_carry.c - makes a used segment free: picks the victim, reads its footer back, asks the table which of
- * its records still matter, and appends the best of these again. What to pick and to keep is decided in
- * nvme_victim.c. Core thread only. States: nvme_log_inner.h.
+ * nvme_carry.c - makes a used segment free: picks the victim, reads its footer back, asks the table
+ * which of its records still matter, and appends the best of these again. What to pick and to keep
+ * is decided in nvme_victim.c. Core thread only. States: nvme_log_inner.h.
  *
- * One record at a time: carry-over is a few percent of all writes, and should not take the queue from loads.
- * Whatever fails costs the record, never the reclaim: this is a cache, and it must not fill up for good.
+ * One record at a time: carry-over is a few percent of all writes, and should not take the queue
+ * from loads. Whatever fails costs the record, never the reclaim: this is a cache, and it must not
+ * fill up for good.
  */
 #include "nvme_carry.h"
 
@@ -39,7 +40,8 @@ static void end(struct nvme_log *log)
 	nvme_segment_release(log, log->carry.segment);
 }
 
-/* The table's view of the victim's records: live ones first those to carry; the others are dropped now. */
+/* Asks the table about the victim's records. Candidates to carry come first; all other live records
+ * are dropped now. */
 static void plan(struct nvme_log *log, uint32_t count)
 {
 	struct nvme_carry *carry = &log->carry;
@@ -56,7 +58,8 @@ static void plan(struct nvme_log *log, uint32_t count)
 		c->wanted = answer == NVME_WANTED;
 		used += c->bytes;
 	}
-	/* Of what lies there, not of a segment's size: one that is badly filled must be a gain, too. */
+	/* A share of the bytes that lie there, not of a segment's size: a badly filled segment must
+	 * be a gain, too. */
 	carry->count =
 		nvme_victim_carry(carry->candidates, count, carry->middle, used * NVME_CARRY_PERCENT / 100);
 	carry->next = 0;
@@ -120,8 +123,8 @@ static void append_done(struct nvme_append *a)
 	carry->next++;
 }
 
-/* What was read is the record that the footer speaks of. Whether its payload is whole, too, is seen when
- * somebody reads it: its checksum moves with it. */
+/* Whether the bytes read are the record that the footer names. Its payload is not checked: its
+ * checksum moves with it, and is compared when the block is loaded. */
 static bool record_good(struct nvme_log *log, const struct nvme_entry *want)
 {
 	const uint8_t *bytes = log->carry.buffer;
@@ -173,7 +176,8 @@ static void append_record(struct nvme_log *log)
 	int r;
 
 	carry->entry = *entry;
-	/* A purge since then must hit the copy, too; what is alive now is as good as written now. */
+	/* The copy gets the epoch of now: the record is alive now, and a later purge must hit the
+	 * copy, too. */
 	if (nvme_super_dead(&log->super, entry->owner, entry->epoch)) {
 		drop(log, entry_of(carry, carry->next++));
 		carry->state = CARRY_NEXT;
@@ -204,7 +208,7 @@ void nvme_carry_step(struct nvme_log *log)
 	if (carry->state == CARRY_IDLE && log->clean < log->low && !stopping)
 		begin(log);
 	while (carry->state == CARRY_NEXT || carry->state == CARRY_APPEND) {
-		if (stopping) {		/* what was not moved yet stays where it is */
+		if (stopping) {		/* records not moved yet stay where they are */
 			carry->state = CARRY_IDLE;
 			nvme_segment_sealed(log, carry->segment, log->segments[carry->segment].entries);
 			return;

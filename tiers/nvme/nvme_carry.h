@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_carry.h - empties a segment that is to be used again. For the files of the log (nvme_log_inner.h).
- * Core thread only.
+ * nvme_carry.h - empties a segment that is to be used again. For the files of the log
+ * (nvme_log_inner.h). Core thread only.
  */
 #ifndef KVTIER_NVME_CARRY_H
 #define KVTIER_NVME_CARRY_H

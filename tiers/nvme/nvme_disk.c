@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_disk.c - one path of the NVMe tier: opened, judged by how its I/O ends, probed when it is in trouble.
- * States and invariants: nvme_disk.h. Core thread only.
+ * nvme_disk.c - one path of the NVMe tier: opened, judged by how its I/O ends, probed when it is in
+ * trouble. States and invariants: nvme_disk.h. Core thread only.
  */
 #include "nvme_disk.h"
 
@@ -21,7 +21,7 @@
 #include "nvme_opening.h"
 #include "nvme_transfer.h"
 
-enum { FAILURES = 3 };		/* in a row, of an error that may be one bad sector */
+enum { FAILURES = 3 };		/* in a row: one error may be one bad sector */
 
 #define SECOND_NS 1000000000ull
 #define PROBE_TIMES 30			/* the last pace of probes is so many times the first */
@@ -51,7 +51,8 @@ static void up(struct nvme_disk *d)
 	set_state(d, nvme_log_state(d->log) == NVME_STARTING ? TIER_STARTING : TIER_UP);
 }
 
-/* Twice as long after each time, a quarter more or less of chance: many daemons may share what failed. */
+/* Each wait is twice the last one, and up to a quarter longer or shorter by chance: many daemons
+ * may probe the same storage. */
 static void plan_probe(struct nvme_disk *d)
 {
 	const uint64_t first = d->conf->probe_ns ? d->conf->probe_ns : SECOND_NS;
@@ -96,8 +97,8 @@ bool nvme_disk_writable(const struct nvme_disk *d)
 
 /* --- how I/O ends --- */
 
-/* Of a block device that was pulled the kernel makes one of no bytes: reads meet its end, writes find no space. A thin
- * one that is full says the same to a write, and still has its size. */
+/* A block device that was pulled has 0 bytes: reads meet its end, and writes find no space. A thin
+ * device that is full says the same to a write, but still has its size. */
 static bool is_gone(const struct nvme_disk *d, const struct io_op *op)
 {
 	if (op->status == -ENODEV || op->status == -ENXIO)
@@ -138,7 +139,7 @@ static void write_ended(struct nvme_disk *d, int status, bool data)
 		readonly(d, status);
 }
 
-/* While the log starts it judges for itself. */
+/* A log that starts judges its own I/O. */
 static void medium_ended(struct nvme_medium *medium, const struct io_op *op)
 {
 	struct nvme_disk *d = disk_of(medium);
@@ -212,7 +213,7 @@ static void table_dropped(void *arg, const struct nvme_entry *entry, uint64_t lo
 
 /* --- start --- */
 
-/* What format or the operator must mend; anything else may pass. */
+/* Only format or the operator can mend this. Any other error may pass. */
 static bool needs_operator(int status)
 {
 	return status == -ENODATA || status == -EMEDIUMTYPE || status == -EPROTONOSUPPORT || status == -EBADMSG ||
@@ -238,7 +239,7 @@ static void table_ready(void *arg, int status)
 	if (status == -ENODATA && !d->file.block_device)
 		text = "this is no kvtier store, but not empty either, and is left alone: format it if nothing on it "
 		       "matters, or correct the path";
-	if (d->file.made)	/* what could not be made is not left behind */
+	if (d->file.made)	/* a store that could not be made is removed */
 		(void)unlink(d->path);
 	d->file.made = false;
 	refuse(d, text);
@@ -320,7 +321,8 @@ static int open_io(struct nvme_disk *d)
 void nvme_disk_open(struct nvme_disk *d)
 {
 	enum { QUEUES = 4 };	/* times the depths: as many as the I/O engine takes */
-	/* Making a large file takes a while; a disk that stalls does not get longer than that to keep everybody waiting. */
+	/* Making a large file takes a while. A disk that stalls keeps the daemon waiting no longer
+	 * than that. */
 	const uint64_t patience_ns = 20 * SECOND_NS;
 
 	d->medium = (struct nvme_medium){ .submit = medium_submit, .now_ns = medium_now, .ended = medium_ended };
@@ -340,7 +342,7 @@ void nvme_disk_open(struct nvme_disk *d)
 	if (open_io(d))
 		return;
 	if (d->file.made)
-		(void)nvme_file_settle(d->path);	/* else a power cut may lose the file: a cache's loss */
+		(void)nvme_file_settle(d->path);	/* without it a power cut may lose the file */
 	start_log(d);
 }
 
@@ -389,7 +391,7 @@ bool nvme_disk_waits(const struct nvme_disk *d)
 
 /* --- poll: stalls, probes --- */
 
-/* Whether something is in the disk that should have come back long ago. */
+/* Whether an I/O has been in the disk for too long. */
 static bool stalls(struct nvme_disk *d)
 {
 	struct io_counters c;
@@ -411,7 +413,7 @@ static void stalled(struct nvme_disk *d)
 	nvme_transfers_give_up(d, true, -ETIMEDOUT);
 }
 
-/* From the beginning, if the last start found nothing; else where it was. */
+/* The log goes on where it was. A log that FAILED at its start starts again. */
 static void answers(struct nvme_disk *d)
 {
 	if (nvme_log_state(d->log) != NVME_FAILED) {
@@ -423,7 +425,7 @@ static void answers(struct nvme_disk *d)
 	start_log(d);
 }
 
-/* Not while a start goes on or is to format what it made, nor after the last flush. */
+/* False while a start goes on, where a store was still to be made, and after the last flush. */
 static bool may_come_back(const struct nvme_disk *d)
 {
 	const enum nvme_log_state state = nvme_log_state(d->log);
@@ -431,7 +433,7 @@ static bool may_come_back(const struct nvme_disk *d)
 	return state == NVME_UP || (state == NVME_FAILED && !d->file.blank);
 }
 
-/* A disk that went OFFLINE meanwhile is not back for having written a page. */
+/* The disk may have gone OFFLINE meanwhile: a page written does not bring it back. */
 static void write_probe_ended(struct nvme_disk *d, const struct io_op *op)
 {
 	if (d->state != TIER_READONLY)
@@ -467,10 +469,10 @@ static void probe_ended(struct io_op *op)
 
 /* --- opened again --- */
 
-/* The old one first: its lock, and a block device's O_EXCL, would keep ourselves out. */
+/* The old descriptor is closed first: its lock, and O_EXCL of a block device, would keep us out. */
 static void open_again(struct nvme_disk *d)
 {
-	if (d->file.fd >= 0 && io_file_remove(d->io, d->io_file))	/* the disk has something in its hands */
+	if (d->file.fd >= 0 && io_file_remove(d->io, d->io_file))	/* an I/O is still in the disk */
 		return;
 	nvme_file_close(&d->file);
 	if (nvme_opening_begin(d->path, &d->opening))
@@ -486,7 +488,7 @@ static void look_whether_opened(struct nvme_disk *d)
 	if (r == -EINPROGRESS)
 		return;
 	d->opening = NULL;
-	if (!r && nvme_log_state(d->log) == NVME_UP)	/* else there is nothing yet to compare it with */
+	if (!r && nvme_log_state(d->log) == NVME_UP)	/* else the log knows no store to compare it with */
 		r = nvme_log_recognise(d->log, d->probe_page, file.bytes, text, sizeof(text));
 	if (!r && (r = io_file_add(d->io, file.fd, &d->io_file)) != 0)
 		(void)snprintf(text, sizeof(text), "the I/O engine does not take it: %s", strerror(-r));
@@ -510,7 +512,7 @@ static void probe(struct nvme_disk *d)
 	}
 	if (d->for_good || loop_now(d->loop) < d->probe_due_ns)
 		return;
-	if (d->probe_op.state != IO_IDLE)	/* the last one is still out, though it may not count any more */
+	if (d->probe_op.state != IO_IDLE)	/* the last probe has not ended yet */
 		return;
 	if (d->lost) {
 		open_again(d);
@@ -523,7 +525,7 @@ static void probe(struct nvme_disk *d)
 			return;
 		d->probe_op.kind = IO_WRITE;
 		d->probe_op.offset = nvme_log_spare(d->log);
-		memset(d->probe_page, 0xff, NVME_PAGE);	/* some file systems find room for zeros always */
+		memset(d->probe_page, 0xff, NVME_PAGE);	/* zeros may need no room in a file system */
 	}
 	(void)io_submit(d->io, &d->probe_op);	/* no room: at the next poll */
 }

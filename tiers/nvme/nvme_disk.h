@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_disk.h - one path of the NVMe tier: file, I/O engine, log, state, and the transfers on their way there.
- * Core thread only.
+ * nvme_disk.h - one path of the NVMe tier: file, I/O engine, log, state, and the transfers on their
+ * way there. Core thread only.
  *
  *	nvme_disk_open ──> STARTING ──recovered, formatted──> UP <───────────── probe ok ──────────┐
  *	    │                   │ cannot be read                 │ writes fail                        │
@@ -13,33 +13,43 @@
  *	    │                                                             path opened again ──ours────┘
  *	    └─ not ours, damaged, in use, no permission: OFFLINE for good, never written to
  *
- * A disk that was pulled never answers on its old descriptor again, though it may be back long since. So when
- * a probe finds it gone, or three in a row fail, that is closed and the path opened again with each probe that
- * is due, by a thread that nobody waits for. What is there is taken for the disk only if both superblocks
- * together say that it is this log's store as this log left it (nvme_log_recognise()); anything else is left
- * alone, and the text says what to do.
+ * A disk that was pulled never answers on its old descriptor again, even when it is back. So when a
+ * probe finds the disk gone, or three probes in a row fail, the descriptor is closed, and each
+ * probe that is due opens the path again, in a thread that nobody waits for. The store that is
+ * found there is taken for this disk's only if both superblocks together say that it is this log's
+ * store, as this log left it (nvme_log_recognise()). Any other store is left alone, and the text
+ * says what to do.
  *
- * The log goes on where it was, in its open segment, too, though the disk may have lost what was in its
- * cache: unsynced writes of any order may be missing behind it then, which is what a power cut leaves
- * (nvme_format.h), only that more is written afterwards. Every reader has to bear that in any case. A record
- * that is not there is not the image its reader asked for, by key and checksum: a miss. A segment whose header
- * is missing is read under the sequence that it had before, or not at all, by the next start; a footer that is
- * missing is replaced by a walk; one that lists a record that is not there is believed as far as a read. No
- * sequence is used twice, since the superblock with this life was synced before anything was written. What was
- * purged stays so, since a purge ended with both superblocks synced: less is refused as an older copy. What is
- * lost is the promise of a flush for blocks from before, not flushed when the disk went.
+ * The log goes on where it was, in its open segment, too. The disk may have lost what was in its
+ * cache: then unsynced writes are missing, in any order, as after a power cut (nvme_format.h), and
+ * more is written behind them. Every reader bears that:
+ *   - a record that is missing: the bytes there are not the image that was asked for, by key and
+ *     checksum: the load is a miss
+ *   - a header that is missing: the next start reads the segment under the sequence that it had
+ *     before, or not at all
+ *   - a footer that is missing: the next start walks the segment
+ *   - a footer that lists a missing record: the record is a miss when it is read
+ *   - no sequence is used twice, since the superblock of this life was synced before any record was
+ *     written
+ *   - a purge stays: it ended with both superblocks synced, and a store with less is refused as an
+ *     older copy
+ * Blocks that were written and not flushed when the disk went may be lost.
  *
  * Invariants
- *	D1 While OFFLINE nothing is submitted but the probe (a read of the superblock) and what a recovery that has
- *	   begun still wants; so what is in the disk only gets less. The log is paused whenever it is not UP.
- *	D2 While READONLY no record, header or footer is written and nothing is reclaimed. The probe is a page where the
- *	   next record would go, or else in a reserved place (nvme_log_spare()): a full file system refuses it as it
- *	   would the record, a full log does not, and nobody need store anything for the disk to come UP.
- *	D3 A read that was given up keeps its transfer until the disk is done with the buffer; then release().
- *	D4 An I/O counts as stalled when two polls in a row found it too old: a daemon that slept is not a disk
- *	   that does.
- *	D5 A descriptor is closed when nothing is in the disk's hands and it is out of the I/O engine. file.fd is -1
- *	   only while OFFLINE, with a log that is not STARTING: nothing is submitted then, not even the probe.
+ *   D1 While OFFLINE only two things are submitted: the probe, which reads a superblock, and the
+ *      reads of a recovery that has begun. So I/Os in the disk only get fewer. The log is paused
+ *      whenever the disk is not UP.
+ *   D2 While READONLY no record, header or footer is written and nothing is reclaimed. The probe
+ *      writes a page where the next record would go, or in a reserved place (nvme_log_spare()). A
+ *      full file system refuses that page as it would refuse the record; a full log does not. So
+ *      the disk comes UP though nobody stores anything.
+ *   D3 A read that was given up keeps its transfer until the disk is done with the buffer; then
+ *      release().
+ *   D4 An I/O counts as stalled when two polls in a row found it too old: one poll may follow a
+ *      sleep of the daemon itself.
+ *   D5 A descriptor is closed when no I/O is in the disk and the I/O engine has let go of it.
+ *      file.fd is -1 only while OFFLINE, with a log that is not STARTING: nothing is submitted
+ *      then, not even the probe.
  */
 #ifndef KVTIER_NVME_DISK_H
 #define KVTIER_NVME_DISK_H
@@ -67,7 +77,7 @@ struct nvme_disk {
 	bool for_good, quarantined;
 	char text[NVME_TEXT_BYTES];	/* why it is not UP */
 	bool changed;		/* to be told */
-	bool refused, refused_budget;	/* an append was; try again soon, later */
+	bool refused, refused_budget;	/* an append was, for want of room or of budget */
 	uint64_t opened_ns, recovery_ns, up_ns;
 
 	uint32_t reads_failed, writes_failed;	/* in a row */
@@ -77,8 +87,8 @@ struct nvme_disk {
 	struct io_op probe_op;		/* READONLY: a write, OFFLINE: a read */
 	uint8_t *probe_page;
 	uint32_t probes_failed;		/* in a row */
-	bool lost;			/* the old descriptor leads nowhere: the path is to be opened again */
-	struct nvme_opening *opening;	/* that, under way */
+	bool lost;			/* the descriptor leads nowhere: the path is to be opened again */
+	struct nvme_opening *opening;	/* the path is being opened */
 
 	struct nvme_transfer *transfers, *free;
 	uint32_t n_transfers, cancels;	/* cancels: to be ended by the next poll */

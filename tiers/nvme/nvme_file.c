@@ -2,8 +2,8 @@
 /*
  * nvme_file.c - see nvme_file.h.
  *
- * The lock is what makes an absent file safe to make: of two daemons that start at once one gets it, whoever
- * made the file, and only who has it may remove the file again.
+ * The lock makes it safe to make an absent file. Of two daemons that start at once one gets the
+ * lock, whichever of them made the file, and only the owner of the lock may remove the file again.
  */
 #include "nvme_file.h"
 
@@ -72,8 +72,8 @@ static int refuse_type(const struct stat *st, char *text, size_t n)
 	return refuse(-ENOTBLK, text, n, "this is %s: name a file in it or elsewhere, or a block device", is);
 }
 
-/* A disk that somebody has may be that of a daemon that was killed: as with lock(), the kernel lets go of it when its
- * I/O has ended, some milliseconds after the process itself. */
+/* A device in use may be that of a daemon that was killed. As with lock(), the kernel lets go of it
+ * when its I/O has ended, some milliseconds after the process. */
 static int open_free(const char *path, int flags)
 {
 	int fd;
@@ -83,7 +83,8 @@ static int open_free(const char *path, int flags)
 	return fd;
 }
 
-/* O_EXCL on a block device: nobody has it mounted, or in a RAID. Links are followed: /dev/disk/by-id has them. */
+/* O_EXCL on a block device: it is neither mounted nor part of a RAID. Links, as in /dev/disk/by-id,
+ * are followed. */
 static int open_there(const char *path, struct nvme_file *file, char *text, size_t n)
 {
 	struct stat before, st;
@@ -91,7 +92,7 @@ static int open_there(const char *path, struct nvme_file *file, char *text, size
 
 	if (stat(path, &before))
 		return refuse_errno(-errno, text, n);
-	if (!S_ISREG(before.st_mode) && !S_ISBLK(before.st_mode))	/* opening others can have effects */
+	if (!S_ISREG(before.st_mode) && !S_ISBLK(before.st_mode))	/* to open a FIFO or a tape has effects */
 		return refuse_type(&before, text, n);
 	file->block_device = S_ISBLK(before.st_mode);
 	file->fd = open_free(path, file->block_device ? flags | O_EXCL : flags);
@@ -113,15 +114,15 @@ static int open_or_make(const char *path, struct nvme_file *file, char *text, si
 		file->made = true;
 		return 0;
 	}
-	if (errno == EEXIST)	/* made by another one meanwhile, or a symbolic link to nowhere */
+	if (errno == EEXIST)	/* another process made it, or a symbolic link leads nowhere */
 		return open_there(path, file, text, n);
 	if (errno == EINVAL)	/* without O_DIRECT some file systems make the file, and then refuse it */
 		(void)unlink(path);
 	return refuse_errno(-errno, text, n);
 }
 
-/* The lock of a daemon that was killed goes only when the kernel has ended its I/O: good, but some milliseconds
- * after the process itself. */
+/* The lock of a daemon that was killed goes when the kernel has ended its I/O, some milliseconds
+ * after the process. That is right: its writes might still arrive. */
 static int lock(struct nvme_file *file, char *text, size_t n)
 {
 	int r;
@@ -133,7 +134,7 @@ static int lock(struct nvme_file *file, char *text, size_t n)
 	}
 	if (r == 0)
 		return 0;
-	file->made = false;	/* it is somebody else's now */
+	file->made = false;	/* it is the file of the lock's owner */
 	if (errno == EWOULDBLOCK)
 		return refuse(-EBUSY, text, n, "in use by another kvtierd: stop that one, or use another path");
 	return refuse(-errno, text, n, "cannot be locked: %s", strerror(errno));
@@ -151,7 +152,7 @@ static int measure(struct nvme_file *file, char *text, size_t n)
 	return 0;
 }
 
-/* Room for all of it, now: later it would be missing in the middle of the day. */
+/* All of its space is reserved now: later the file system might be full. */
 static int reserve(struct nvme_file *file, uint64_t bytes, char *text, size_t n)
 {
 	int r = bytes ? -EFBIG : -EINVAL;
@@ -160,7 +161,7 @@ static int reserve(struct nvme_file *file, uint64_t bytes, char *text, size_t n)
 		return refuse(r, text, n, "how large it is to be is not said: set `bytes`");
 	if (bytes <= INT64_MAX)
 		r = fallocate(file->fd, 0, 0, (off_t)bytes) ? -errno : 0;
-	if (r == -EOPNOTSUPP)	/* then as it comes: ENOSPC makes the tier readonly */
+	if (r == -EOPNOTSUPP)	/* no fallocate there: ENOSPC will make the disk readonly */
 		r = ftruncate(file->fd, (off_t)bytes) ? -errno : 0;
 	if (r) {
 		(void)!ftruncate(file->fd, (off_t)file->bytes);	/* as it was */
@@ -172,7 +173,7 @@ static int reserve(struct nvme_file *file, uint64_t bytes, char *text, size_t n)
 	return 0;
 }
 
-/* Only zeros there? A read that fails is no. */
+/* Whether only zeros are there. False where a read fails. */
 static bool zeros(const struct nvme_file *file, uint8_t *buffer, uint64_t offset, uint32_t bytes)
 {
 	if (pread(file->fd, buffer, bytes, (off_t)offset) != (ssize_t)bytes)
@@ -206,7 +207,8 @@ static int look(struct nvme_file *file, char *text, size_t n)
 
 	if (!buffer)
 		return refuse(-ENOMEM, text, n, "not enough memory");
-	/* The first page first: it tells a store at once. Blank disks are the operator's to give. */
+	/* The first page tells a store at once. A block device is never blank here: the operator
+	 * formats it. */
 	file->blank = !file->block_device && file->bytes >= NVME_PAGE && zeros(file, buffer, 0, NVME_PAGE) &&
 		      only_zeros(file, buffer);
 	free(buffer);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_file.h - the file or block device of one NVMe path: found, made, locked, and looked at before anything is
- * written. Every function blocks: the daemon calls nvme_file_open() in a thread of its own (nvme_opening.h), kvtierctl
- * as it likes.
+ * nvme_file.h - the file or block device of one NVMe path: found, made, locked, and looked at
+ * before anything is written. Every function blocks: the daemon calls nvme_file_open() in a thread
+ * of its own (nvme_opening.h), kvtierctl as it likes.
  *
- * Nothing is written here to what was there before. A file that is made here is reserved in full, and gone again
- * when that fails.
+ * Nothing is written here to what was there before. A file that is made here is reserved in full,
+ * and gone again when that fails.
  */
 #ifndef KVTIER_NVME_FILE_H
 #define KVTIER_NVME_FILE_H
@@ -29,15 +29,17 @@ struct nvme_file {
 };
 
 /*
- * bytes: of a file that is made, 0 where a block device or what is there decides. 0, or -errno with a sentence
- * (without the path; n >= 256): -EBUSY: somebody has it open; -ENOTBLK: neither a file nor a block device;
- * -ENOTSUP: no O_DIRECT there; -ENOSPC: too small, or no room; -EINVAL: no size; others as the system says.
+ * bytes: of a file that is made, 0 where a block device or what is there decides. 0, or -errno with
+ * a sentence (without the path; n >= 256): -EBUSY: somebody has it open; -ENOTBLK: neither a file
+ * nor a block device; -ENOTSUP: no O_DIRECT there; -ENOSPC: too small, or no room; -EINVAL: no
+ * size; others as the system says.
  */
 int  nvme_file_open(const char *path, uint64_t bytes, enum nvme_file_use use, struct nvme_file *ret, char *text,
 		    size_t n);
-/* What is left of a block device that was pulled: a size of 0. No I/O. */
+/* The file is a block device of 0 bytes, as one that was pulled is. No I/O. */
 bool nvme_file_is_shell(const struct nvme_file *file);
-/* Reads both superblocks, one after the other. One that cannot be read is 0xff. 0 or -errno with a sentence. */
+/* Reads both superblocks, one after the other. A superblock that cannot be read becomes 0xff bytes.
+ * 0, or -errno with a sentence. */
 int  nvme_file_supers(const struct nvme_file *file, uint8_t *ret, char *text, size_t n);
 
 void nvme_file_close(struct nvme_file *file);

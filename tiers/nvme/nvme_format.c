@@ -2,8 +2,8 @@
 /*
  * nvme_format.c - encode and check what lies on an NVMe disk. Contract and layout: nvme_format.h.
  *
- * Checks copy the fixed-size structures out of the page first, so that what was checked is what is used. They
- * hold for any bytes whatever (tests/fuzz/fuzz_nvme.c).
+ * Checks copy the fixed-size structures out of the page first, so that what was checked is what is
+ * used. They hold for any bytes whatever (tests/fuzz/fuzz_nvme.c).
  */
 #include "nvme_format.h"
 
@@ -313,7 +313,8 @@ int nvme_footer_check(const uint8_t *tail, uint32_t n, const struct nvme_identit
 		*ret_count = trailer.count;
 		return -EAGAIN;
 	}
-	/* Footer buffers are page-aligned, and so is the footer's length: the entries are aligned, too. */
+	/* Footer buffers are page-aligned, and so is the footer's length: the entries are aligned,
+	 * too. */
 	entries = (const void *)(tail + n - nvme_footer_bytes(trailer.count));
 	if (trailer.entries_crc != image_crc32c(entries, trailer.count * sizeof(*entries)) ||
 	    !entries_good(entries, trailer.count, who))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_format.h - what lies on an NVMe disk (file or partition), and checks of it. Pure; any thread.
+ * nvme_format.h - what lies on an NVMe disk (file or partition), and checks of it. Pure; any
+ * thread.
  *
  *	0         superblock   4 KiB: who the store is, its shape, which life it is in, what was purged
  *	32 KiB    superblock   the same again; both are written on every change, the newest valid one wins
@@ -13,25 +14,28 @@
  *	  end      footer   entries, then a trailer in the very last bytes; written when the segment is full.
  *	                    Room for it is kept free while the segment fills
  *
- * All numbers are little endian. A record is an image as it lies in a host slot (daemon/IMAGE.md). What the
- * log must know beside it is a tag of 128 bytes, in the padding right before the payload. Where the padding
- * is shorter than that, a page of its own precedes the image: a copy of the image's header, and the tag at
- * its end; it is written after the image, so that a tag found there speaks of an image that is.
+ * All numbers are little endian. A record is an image as it lies in a host slot (daemon/IMAGE.md).
+ * What the log must know beside it is a tag of 128 bytes, in the padding right before the payload.
+ * Where the padding is shorter than that, a page of its own precedes the image: a copy of the
+ * image's header, and the tag at its end; it is written after the image, so that a tag found there
+ * speaks of an image that is.
  *
- * Nothing on the data path is synced, so after a crash any of this may be missing, torn or old. Therefore
- *   - every structure has a CRC-32C, and names the store (uuid) and the segment's sequence. A sequence is
- *     never used twice: its upper half is the store's life, which the superblock counts up before anything
- *     is written;
+ * Nothing on the data path is synced, so after a crash any of this may be missing, torn or old.
+ * Therefore
+ *   - every structure has a CRC-32C, and names the store (uuid) and the segment's sequence. A
+ *     sequence is never used twice: its upper half is the store's life, which the superblock counts
+ *     up before anything is written;
  *   - a tag also names its own place, and the CRC of the image header it belongs to;
- *   - a record is believed only as far as this: it may be worth reading. What is read back is checked against
- *     key, space and checksum by the one who asked for it.
- * The uuid never leaves the store: payloads are written by engines, and one that knew uuid and sequence could
- * forge a record inside its own payload.
+ *   - a record is believed only as far as this: it may be worth reading. What is read back is
+ *     checked against key, space and checksum by the one who asked for it.
+ * The uuid never leaves the store: payloads are written by engines, and one that knew uuid and
+ * sequence could forge a record inside its own payload.
  *
- * Purge: every record has the epoch in which it was written. The superblock lists (tenant, epoch): records of
- * this tenant of an earlier epoch are dead. A list and not one epoch for all, because purging one tenant must
- * not cost the others their cache. The list is bounded: when it is full, its oldest purge becomes the floor,
- * below which every record is dead, whoever's. By then that is old data.
+ * Purge: every record has the epoch in which it was written. The superblock lists (tenant, epoch):
+ * records of this tenant of an earlier epoch are dead. A list and not one epoch for all, because
+ * purging one tenant must not cost the others their cache. The list is bounded: when it is full,
+ * its oldest purge becomes the floor, below which every record is dead, whoever's. By then that is
+ * old data.
  */
 #ifndef KVTIER_NVME_FORMAT_H
 #define KVTIER_NVME_FORMAT_H
@@ -162,12 +166,13 @@ static inline uint64_t nvme_round_page(uint64_t bytes)
 uint64_t nvme_super_offset(uint32_t copy);
 uint64_t nvme_segment_offset(uint32_t segment, uint32_t segment_bytes);
 
-/* 0; -EINVAL: segment_bytes is no multiple of 4 KiB or out of its limits, or so is the number of segments. */
+/* 0; -EINVAL: segment_bytes is no multiple of 4 KiB or out of its limits, or so is the number of
+ * segments. */
 int  nvme_shape_check(uint32_t segment_bytes, uint64_t segments);
 
 void nvme_super_seal(struct nvme_super *super);		/* magic, format, crc */
-/* 0; -ENODATA: nothing but zeros; -EMEDIUMTYPE: something else's; -EBADMSG: damaged; -EPROTONOSUPPORT: whole,
- * of a format unknown here. */
+/* 0; -ENODATA: nothing but zeros; -EMEDIUMTYPE: something else's; -EBADMSG: damaged;
+ * -EPROTONOSUPPORT: whole, of a format unknown here. */
 int  nvme_super_check(const uint8_t page[NVME_PAGE], struct nvme_super *ret);
 /* Purges tenant: its records of earlier epochs than this, which is later than any so far. */
 void nvme_super_purge(struct nvme_super *super, const uint8_t tenant[NVME_TENANT_BYTES], uint64_t epoch);
@@ -185,12 +190,13 @@ bool nvme_tag_fits(const struct image_header *header);	/* in its padding */
 
 /* The tag of an entry, 128 bytes. */
 void nvme_tag_encode(const struct nvme_identity *who, const struct nvme_entry *entry, uint8_t *ret);
-/* What a tag says, with key and so on from its image header. 0, or -EBADMSG: not the tag of this image, of
- * this segment and sequence, at this page. */
+/* What a tag says, with key and so on from its image header. 0, or -EBADMSG: not the tag of this
+ * image, of this segment and sequence, at this page. */
 int  nvme_tag_check(const uint8_t *tag, const struct nvme_identity *who, const struct image_header *header,
 		    uint32_t page, struct nvme_entry *ret);
-/* Looks for a record that begins in `page`, the page'th of its segment. 0; -EBADMSG: there is none; -EAGAIN:
- * there may be: its tag would be in the last 128 bytes of page *ret_tag_page (then nvme_tag_check()). */
+/* Looks for a record that begins in `page`, the page'th of its segment. 0; -EBADMSG: there is none;
+ * -EAGAIN: there may be: its tag would be in the last 128 bytes of page *ret_tag_page (then
+ * nvme_tag_check()). */
 int  nvme_record_probe(const uint8_t bytes[NVME_PAGE], const struct nvme_identity *who, uint32_t page,
 		       struct nvme_entry *ret, uint32_t *ret_tag_page);
 /* What a record takes on the disk, from where. */
@@ -203,9 +209,10 @@ uint32_t nvme_footer_bytes(uint32_t count);
 uint32_t nvme_entries_max(uint32_t segment_bytes);
 /* The entries lie at the start of `footer`, which has nvme_footer_bytes(count); seals it. */
 void nvme_footer_encode(const struct nvme_identity *who, uint32_t count, uint8_t *footer);
-/* `tail`: the last n bytes of a segment, n a multiple of 4096. 0; -EBADMSG: no footer of this segment and
- * sequence; -EAGAIN: it has *ret_count entries and needs more of the tail than n. On 0 *ret_entries points
- * into tail: entries in order of their places, within the segment, not overlapping. */
+/* `tail`: the last n bytes of a segment, n a multiple of 4096. 0; -EBADMSG: no footer of this
+ * segment and sequence; -EAGAIN: it has *ret_count entries and needs more of the tail than n. On 0
+ * *ret_entries points into tail: entries in order of their places, within the segment, not
+ * overlapping. */
 int  nvme_footer_check(const uint8_t *tail, uint32_t n, const struct nvme_identity *who, uint32_t *ret_count,
 		       const struct nvme_entry **ret_entries);
 

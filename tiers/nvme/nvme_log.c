@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_log.c - the log: made and freed, appends, reads. Contract: nvme_log.h; states and invariants:
- * nvme_log_inner.h. Core thread only.
+ * nvme_log.c - the log: made and freed, appends, reads. Contract: nvme_log.h; states and
+ * invariants: nvme_log_inner.h. Core thread only.
  */
 #include "nvme_log_inner.h"
 
@@ -161,7 +161,7 @@ static bool fits(const struct nvme_log *log, const struct nvme_fill *fill, uint6
 static int find_room(struct nvme_log *log, uint64_t bytes, bool carry)
 {
 	if (!carry && !log->clean)
-		return -EAGAIN; /* what is left belongs to the carry-over, which will free a segment */
+		return -EAGAIN; /* the last clean segment is for the carry-over, which will free another */
 	if (log->open && fits(log, log->open, bytes))
 		return 0;
 	if (carry && !log->clean)
@@ -195,7 +195,7 @@ static void append_done(struct nvme_io *io)
 
 	a->status = io->op.status;
 	if (!a->status && entry->tag_page && io == &a->io[0]) {
-		/* Only now: a tag found by the walk speaks of an image that is there. */
+		/* Only now: so a tag that the walk finds belongs to an image that is there. */
 		nvme_io_start(&a->io[1]);
 		return;
 	}
@@ -221,7 +221,7 @@ static void set_writes(struct nvme_log *log, struct nvme_append *a, const struct
 	uint32_t image_bytes, payload;
 
 	nvme_identify(log, a->fill->segment, &who);
-	(void)nvme_image_check(header, &image_bytes, &payload);	/* it was, when the entry was made */
+	(void)nvme_image_check(header, &image_bytes, &payload);	/* cannot fail: it was checked when the entry was made */
 	nvme_io_set(&a->io[0], log, IO_WRITE, base + (uint64_t)entry->page * NVME_PAGE, a->image,
 		    (uint32_t)nvme_round_page(a->bytes));
 	if (entry->tag_page) {
@@ -303,8 +303,8 @@ int nvme_log_append(struct nvme_log *log, struct nvme_append *a)
 
 /* --- read --- */
 
-/* The tag lies in the image's padding, unless that is too short. The segment's sequence is still the one that was
- * read: it is not used again while it has readers. */
+/* The tag lies in the image's padding, unless the padding is too short. The segment still has the
+ * sequence that it had when the read began: a segment with readers is not used again. */
 static void find_parent(struct nvme_log *log, struct nvme_read *read)
 {
 	const struct image_header *header = (const void *)read->buffer;

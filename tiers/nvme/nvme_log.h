@@ -2,10 +2,11 @@
 /*
  * nvme_log.h - a log of images on one NVMe disk (file or partition). Core thread only.
  *
- * A state machine without threads, clock or files: I/O goes out through struct nvme_medium (in the daemon
- * tiers/io/io.h, in tests a simulator) and comes back as completions. What it never does: sync on the data path,
- * keep anything in memory per record, reserve memory after it is up, run a callback from inside append, read
- * or submit. What lies on the disk, and why it may be trusted as far as it is: nvme_format.h.
+ * A state machine without threads, clock or files: I/O goes out through struct nvme_medium (in the
+ * daemon nvme_disk.c, in tests a simulator) and comes back as completions. The log never syncs on
+ * the data path, keeps nothing in memory for each record, reserves no memory after it is up, and
+ * runs no callback from inside append or read. The bytes on disk, and how far they may be trusted:
+ * nvme_format.h.
  *
  *	        nvme_log_recover                    nvme_log_flush(last)
  *	  NEW ───────────────────> STARTING ──> UP ─────────────────────> STOPPED
@@ -13,10 +14,10 @@
  *	   │                           └──> FAILED: nvme_log_text() says why. The store is untouched
  *	   └─ nvme_log_free() from any, when nvme_log_busy() says no
  *
- * A location is where a record lies, for the block table: 7 bytes, never stored, meaningless after a restart.
- * It becomes stale when its segment is used again: -ESTALE, never other bytes. The caller tells the log what
- * happens to its blocks (touch, forget), which is kept as sums per segment, and is asked when a segment is
- * about to go.
+ * A location is where a record lies, for the block table: 7 bytes, never stored, meaningless after
+ * a restart. It becomes stale when its segment is used again: -ESTALE, never other bytes. The
+ * caller tells the log what happens to its blocks (touch, forget), which is kept as sums per
+ * segment, and is asked when a segment is about to go.
  *
  * The functions are those of several files, which share nvme_log_inner.h: there is a list of them.
  */
@@ -37,12 +38,13 @@ enum { NVME_TEXT_BYTES = 256, NVME_RESIDENCY_BUCKETS = 8 };
 
 enum nvme_log_state { NVME_NEW, NVME_STARTING, NVME_UP, NVME_STOPPED, NVME_FAILED };
 
-/* The disk, first member of whatever implements it. submit: as io_submit(), with op->file to be set by it.
- */
+/* What a log lies on: first member of a disk (nvme_disk.h) or of the tests' simulator. submit: as
+ * io_submit(); it sets op->file. */
 struct nvme_medium {
 	int (*submit)(struct nvme_medium *medium, struct io_op *op);
 	uint64_t (*now_ns)(struct nvme_medium *medium);	/* never goes back */
-	/* NULL, or told of every op that was submitted and has ended, right before the log looks at it. */
+	/* NULL, or told of every op that was submitted and has ended, right before the log looks at
+	 * it. */
 	void (*ended)(struct nvme_medium *medium, const struct io_op *op);
 };
 
@@ -63,23 +65,25 @@ enum nvme_answer {
 };
 
 /*
- * The block table's side. Called from completions and nvme_log_poll(), never from inside another call; may
- * call nvme_log_forget() and nvme_log_touch(), but start nothing.
+ * The block table's side. Called from completions and nvme_log_poll(), never from inside another
+ * call; may call nvme_log_forget() and nvme_log_touch(), but start nothing.
  */
 struct nvme_table {
 	void *arg;
-	/* Recovery: a record, the newest first; a key can come again, with an older copy of the same bytes.
-	 * True: the block is now at this location, with the entry's tick. */
+	/* Recovery: a record, the newest first; a key can come again, with an older copy of the
+	 * same bytes. True: the block is now at this location, with the entry's tick. */
 	bool (*found)(void *arg, const struct nvme_entry *entry, uint64_t location);
-	/* Its segment is to be used again: is the block still there, and when was it last accessed? */
+	/* Its segment is to be used again: is the block still there, and when was it last
+	 * accessed? */
 	enum nvme_answer (*ask)(void *arg, const struct nvme_entry *entry, uint64_t location,
 				uint64_t *ret_tick);
-	/* It was copied. True: the block was still at `from`, is now at `to`, and *ret_tick is its last
-	 * access. */
+	/* It was copied. True: the block was still at `from`, is now at `to`, and *ret_tick is its
+	 * last access. */
 	bool (*moved)(void *arg, const struct nvme_entry *entry, uint64_t from, uint64_t to,
 		      uint64_t *ret_tick);
-	/* A block that was not carried over. Its location is stale when this returns. Where a segment's
-	 * footer cannot be read back nobody is told: its blocks are found to be stale one by one. */
+	/* A block that was not carried over. Its location is stale when this returns. Where a
+	 * segment's footer cannot be read back nobody is told: its blocks are found to be stale one
+	 * by one. */
 	void (*dropped)(void *arg, const struct nvme_entry *entry, uint64_t location);
 	/* Recovery or format ended: 0, or why not. */
 	void (*ready)(void *arg, int status);
@@ -95,10 +99,10 @@ struct nvme_io {
 };
 
 /*
- * Embedded in the caller's request and lent until `done` ran: once, after nvme_log_append() returned. The
- * image is lent, too, up to the next multiple of 4 KiB (what lies there is written as it is). 128 bytes of
- * its padding are written to: no part of the image, and no checksum covers it. status 0: the whole record is
- * in the disk's hands, at `location`, and counted there with `tick`.
+ * Embedded in the caller's request and lent until `done` ran: once, after nvme_log_append()
+ * returned. The image is lent, too, up to the next multiple of 4 KiB (what lies there is written as
+ * it is). 128 bytes of its padding are written to: no part of the image, and no checksum covers it.
+ * status 0: the whole record is in the disk's hands, at `location`, and counted there with `tick`.
  */
 struct nvme_append {
 	uint8_t *image;			/* page-aligned; header complete */
@@ -141,8 +145,8 @@ struct nvme_counters {
 	uint64_t stale_reads;
 	uint64_t write_errors, read_errors;
 	uint64_t segments_reclaimed, segments_lost;	/* lost: without a footer that could be read back */
-	/* dropped_records, by how long their segment had been full (one that was recovered: since the start): up to
-	 * 1 min, 10 min, 1 h, 6 h, 1 day, 7 days, 30 days, more */
+	/* dropped_records, by how long their segment had been full (one that was recovered: since
+	 * the start): up to 1 min, 10 min, 1 h, 6 h, 1 day, 7 days, 30 days, more */
 	uint64_t residency[NVME_RESIDENCY_BUCKETS];
 };
 
@@ -150,28 +154,30 @@ struct nvme_counters {
 int  nvme_log_new(const struct nvme_conf *conf, struct nvme_medium *medium, const struct nvme_table *table,
 		  struct nvme_log **ret, char *text, size_t n);
 void nvme_log_free(struct nvme_log *log);	/* not busy; NULL is fine */
-/* Something is in the disk's hands. What only waits for room there is not, and is forgotten by nvme_log_free(). */
+/* An I/O is in the medium. I/Os that wait for room there do not count: nvme_log_free() forgets
+ * them. */
 bool nvme_log_busy(const struct nvme_log *log);
 /* Something waits, and no completion will carry it on: nvme_log_poll() soon. */
 bool nvme_log_waits(const struct nvme_log *log);
 
 /*
- * Reads what is there, and calls table->ready, which may be before this returns. Nothing is written unless
- * the superblock is one of this log's, and whole. -ENODATA: blank; -EMEDIUMTYPE: not a kvtier store, or
- * another one than conf.uuid; -EPROTONOSUPPORT: a format of the future; -EBADMSG: both superblocks damaged;
- * -EUCLEAN: the file is shorter than the store; -ENOSPC: the store is smaller than configured; -EIO and the
- * like: the disk's.
+ * Reads what is there, and calls table->ready, which may be before this returns. Nothing is written
+ * unless the superblock is one of this log's, and whole. -ENODATA: blank; -EMEDIUMTYPE: not a
+ * kvtier store, or another one than conf.uuid; -EPROTONOSUPPORT: a format of the future; -EBADMSG:
+ * both superblocks damaged; -EUCLEAN: the file is shorter than the store; -ENOSPC: the store is
+ * smaller than configured; -EIO and the like: the disk's.
  */
 void nvme_log_recover(struct nvme_log *log);
-/* Makes an empty store on conf.bytes, whatever is there: the caller made sure that it may. Calls ready,
- * likewise. */
+/* Makes an empty store on conf.bytes, whatever is there: the caller made sure that it may. Calls
+ * ready, likewise. */
 void nvme_log_format(struct nvme_log *log);
 
 /*
- * A disk came back, or another one came to its place: are the superblocks there (both, one after the other) those
- * that this log left? Of one that is UP. 0: go on with it; else a sentence, -EMEDIUMTYPE: another store, or none;
- * -ESTALE: of another time, older (what was purged would come back) or used by another daemon (what this log knows of
- * the segments is not true any more); -EUCLEAN: cut short.
+ * A disk came back, or another one came to its place: are the superblocks there (both, one after
+ * the other) those that this log left? Of one that is UP. 0: go on with it; else a sentence,
+ * -EMEDIUMTYPE: another store, or none; -ESTALE: of another time, older (what was purged would come
+ * back) or used by another daemon (what this log knows of the segments is not true any more);
+ * -EUCLEAN: cut short.
  */
 int  nvme_log_recognise(const struct nvme_log *log, const uint8_t *supers, uint64_t disk_bytes, char *text, size_t n);
 
@@ -179,38 +185,43 @@ enum nvme_log_state nvme_log_state(const struct nvme_log *log);
 const char *nvme_log_text(const struct nvme_log *log);	/* why FAILED, naming what to do */
 
 /*
- * 0: lent. -EAGAIN: not now (write budget, space, queue: counted apart); nothing happened. -E2BIG: larger
- * than max_image_bytes. -EINVAL: no image header, or not of so many bytes. -ESHUTDOWN: not UP.
+ * 0: lent. -EAGAIN: not now (write budget, space, queue: counted apart); nothing happened. -E2BIG:
+ * larger than max_image_bytes. -EINVAL: no image header, or not of so many bytes. -ESHUTDOWN: not
+ * UP.
  */
 int  nvme_log_append(struct nvme_log *log, struct nvme_append *append);
-/* 0: lent. -ESTALE: its segment was used again; -EAGAIN: queue; -EINVAL: more bytes than the segment has. */
+/* 0: lent. -ESTALE: its segment was used again; -EAGAIN: queue; -EINVAL: more bytes than the
+ * segment has. */
 int  nvme_log_read(struct nvme_log *log, struct nvme_read *read);
-/* The block is gone from there, or was accessed. `tick`: as the log knows it from append, moved, found or the
- * last touch. A stale location is fine. How long the record was is not asked: the segment's live bytes shrink by
- * its mean record, which is exact for records of one length, and when the last one goes. */
+/* The block is gone from there, or was accessed. `tick`: as the log knows it from append, moved,
+ * found or the last touch. A stale location is fine. How long the record was is not asked: the
+ * segment's live bytes shrink by its mean record, which is exact for records of one length, and
+ * when the last one goes. */
 void nvme_log_forget(struct nvme_log *log, uint64_t location, uint64_t tick);
 void nvme_log_touch(struct nvme_log *log, uint64_t location, uint64_t tick, uint64_t now_tick);
 bool nvme_log_stale(const struct nvme_log *log, uint64_t location);
 
 /*
- * All of the tenant's records written before this call are dead: not in memory (the caller forgets those),
- * but for every recovery once `done` ran with status 0. With another status it may come either way: try
- * again. -EBUSY: one is under way; -ESHUTDOWN: not UP.
+ * All of the tenant's records written before this call are dead: not in memory (the caller forgets
+ * those), but for every recovery once `done` ran with status 0. With another status it may come
+ * either way: try again. -EBUSY: one is under way; -ESHUTDOWN: not UP.
  */
 int  nvme_log_purge(struct nvme_log *log, const uint8_t tenant[NVME_TENANT_BYTES],
 		    void (*done)(void *arg, int status), void *arg);
-/* Syncs what was appended and is done. last: takes no appends any more, seals the open segment once those lent are
- * done, so that a restart need not walk it, and is STOPPED then. -EBUSY, -ESHUTDOWN. A disk that stalls keeps it from
- * ending: the time limit is the caller's, who may exit without. */
+/* Syncs what was appended and is done. last: takes no appends any more, seals the open segment once
+ * those lent are done, so that a restart need not walk it, and is STOPPED then. -EBUSY, -ESHUTDOWN.
+ * A disk that stalls keeps it from ending: the time limit is the caller's, who may exit without. */
 int  nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int status), void *arg);
 
-/* Carries on what found no room in the queue or failed, as every completion does. To be called every few milliseconds
- * while nvme_log_waits(); cheap. */
+/* Carries on what found no room in the queue or failed, as every completion does. To be called
+ * every few milliseconds while nvme_log_waits(); cheap. */
 void nvme_log_poll(struct nvme_log *log);
-/* While the disk is in trouble no segment is reclaimed: what cannot be read or written just now is not lost. */
+/* While the disk is in trouble no segment is reclaimed: what cannot be read or written just now is
+ * not lost. */
 void nvme_log_pause(struct nvme_log *log, bool paused);
-/* UP. The offset of a page that may hold anything until the next append or poll of a log that is not paused: where the
- * next record would go if there is room for one, else outside all segments (NVME_SPARE_OFFSET). */
+/* UP. The offset of a page that may hold anything until the next append or poll of a log that is
+ * not paused: where the next record would go if there is room for one, else outside all segments
+ * (NVME_SPARE_OFFSET). */
 uint64_t nvme_log_spare(const struct nvme_log *log);
 
 void nvme_log_counters(const struct nvme_log *log, struct nvme_counters *ret);

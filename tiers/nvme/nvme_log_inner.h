@@ -154,8 +154,8 @@ struct nvme_log {
 	uint64_t memory;
 };
 
-/* As nvme_log_append() for a record whose entry is complete but for its place. carry: for the log itself;
- * -ENOSPC: no clean segment at all. */
+/* As nvme_log_append() for a record whose entry is complete but for its place. carry: for the log
+ * itself; -ENOSPC: no clean segment at all. */
 int nvme_append_start(struct nvme_log *log, struct nvme_append *append, struct nvme_entry *entry, bool carry);
 /* Reserves what depends on log->super. */
 int  nvme_log_reserve(struct nvme_log *log);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_recover.c - what is on the disk when the log is opened. Core thread only; memory of its own, given
- * back at the end.
+ * nvme_recover.c - what is on the disk when the log is opened. Core thread only; memory of its own,
+ * given back at the end.
  *
  *	headers of all segments ──> by sequence, newest first ──> footer of each ──> records told to the table
  *	                                                            └─ none: walk ──> footer written ──┘
  *
- * What is read is 4 KiB and a footer for each segment: with 64 MiB segments of 1 MiB images 20 KiB, that is
- * 320 MiB a TiB; with 256 MiB segments about 220 MiB. Only segments without a footer, those that were open when the
- * daemon died, are walked: from record to record, 4 KiB each. Where a record is missing (its write was
- * on its way, those after it had ended) the walk looks page by page for the next one, so far as writes in
- * flight can reach. Found that way or not, a record is known by its tag: store, sequence, place.
+ * A header (4 KiB) and a footer are read for each segment: 20 KiB where a segment of 64 MiB has
+ * images of 1 MiB, which is 320 MiB for a TiB; about 220 MiB with segments of 256 MiB. A segment
+ * without a footer was open when the daemon died. It is walked from record to record, 4 KiB each. A
+ * record may be missing, because its write had not ended when later ones had. Then the walk looks
+ * page by page for the next record, as far as writes in flight can reach. A record is known by its
+ * tag, which names store, sequence and place.
  */
 #include "nvme_recover.h"
 
@@ -55,7 +56,7 @@ struct walk {
 	uint32_t page;			/* where a record may begin */
 	uint32_t gap;			/* pages since the last one */
 	uint32_t tag_page;		/* where its tag would be; 0: in `page` */
-	bool blind;			/* a read failed: something may be there all the same */
+	bool blind;			/* a read failed: records may be there */
 	struct image_header header;	/* with tag_page */
 	uint32_t first, pages;		/* in the buffer */
 	uint8_t *buffer;
@@ -160,14 +161,14 @@ static void walk_sealed(struct nvme_io *io)
 	struct nvme_log *log = io->log;
 	struct walk *walk = &log->recovery->walk;
 
-	/* Written or not: its records are known now. */
+	/* Whether or not the footer was written, its records are known now. */
 	told(log, walk->slot, (const void *)walk->slot->buffer, walk->count);
 	pump(log);
 }
 
-/* Sealed even when it is empty, or else every restart would look through it again; but not over something
- * that could not be read, which the next start may find. Returns whether the walk goes on in walk_sealed().
- */
+/* Seals the segment even when it is empty, or every start would look through it again. Not where a
+ * read failed: the next start may find a record there. Returns whether the walk goes on in
+ * walk_sealed(). */
 static bool walk_end(struct nvme_log *log, struct walk *walk)
 {
 	const uint32_t bytes = nvme_footer_bytes(walk->count);

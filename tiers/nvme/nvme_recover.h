@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_recover.h - what is on the disk when the log is opened. For the files of the log (nvme_log_inner.h).
- * Core thread only.
+ * nvme_recover.h - what is on the disk when the log is opened. For the files of the log
+ * (nvme_log_inner.h). Core thread only.
  */
 #ifndef KVTIER_NVME_RECOVER_H
 #define KVTIER_NVME_RECOVER_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_segment.c - the life of a segment, the log's own I/O, and the step that carries everything on.
- * States and invariants: nvme_log_inner.h. Core thread only.
+ * nvme_segment.c - the life of a segment, the log's own I/O, and the step that carries everything
+ * on. States and invariants: nvme_log_inner.h. Core thread only.
  */
 #include "nvme_segment.h"
 
@@ -81,7 +81,7 @@ static void retry_waiting(struct nvme_log *log)
 		log->waiting = io->next;
 		if (!log->waiting)
 			log->waiting_end = &log->waiting;
-		if (r) {	/* refused for good, as a removed file is */
+		if (r) {	/* refused for good: the file is out of the engine */
 			io->op.status = r;
 			io->done(io);
 		}
@@ -196,8 +196,9 @@ void nvme_fill_close(struct nvme_log *log)
 	log->open = NULL;
 }
 
-/* Behind the records of the open segment; in the one that is READY, where they begin; the header of a FREE one, whose
- * records are nobody's any more. Bytes that are no record end no walk, and a segment without a header has none. */
+/* A page of which nothing is lost: behind the records of the open segment; in a READY segment,
+ * where its records will begin; the header of a FREE segment, whose records nobody has. Bytes that
+ * are no record end no walk, and a segment without a header has no records. */
 uint64_t nvme_log_spare(const struct nvme_log *log)
 {
 	const struct nvme_fill *fill = log->open;
@@ -216,12 +217,13 @@ static void footer_done(struct nvme_io *io)
 {
 	struct nvme_fill *fill = io->owner;
 
-	/* Without a footer its records are served all the same, and found by the walk after a restart. */
+	/* A segment without a footer serves its records all the same, and is walked at the next
+	 * start. */
 	fill->state = FILL_NONE;
 	nvme_segment_sealed(io->log, fill->segment, fill->count);
 }
 
-/* What failed to be written is not in the footer. */
+/* Records whose write failed are not in the footer. */
 static void drop_failed(struct nvme_fill *fill)
 {
 	struct nvme_entry *entries = (void *)fill->footer;
@@ -264,8 +266,8 @@ static void flush_done(struct nvme_io *io)
 	flush_end(io->log, io->op.status);
 }
 
-/* Until nothing is open or on its way to be sealed. What is READY gets an empty footer at the last flush: a
- * restart would look through it for records otherwise. */
+/* Goes on until no segment is open or being sealed. At the last flush a READY segment gets an empty
+ * footer: without it the next start would look through it for records. */
 static void flush_step(struct nvme_log *log)
 {
 	struct nvme_flush *flush = &log->flush;
@@ -316,8 +318,8 @@ int nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int 
 	log->flush.arg = arg;
 	log->flush.stage = FLUSH_SEAL;
 	if (log->open && last)
-		nvme_fill_close(log);	/* else it goes on filling: sealing it now would waste the rest of it */
-	return 0;	/* goes on in the next completion or poll: done never runs in here */
+		nvme_fill_close(log);	/* another flush leaves it open: the rest of it would be wasted */
+	return 0;	/* done never runs inside this call: a completion or poll goes on */
 }
 
 void nvme_log_poll(struct nvme_log *log)

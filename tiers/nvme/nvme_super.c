@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_super.c - the superblock: read and judged at the start, written at each start, format and purge. Core
- * thread only.
+ * nvme_super.c - the superblock: read and judged at the start, written at each start, format and
+ * purge. Core thread only.
  *
  *	recover: read both ──> judge ──> life + 1, written and synced ──> segments (nvme_recover.c)
  *	                         └─────> FAILED: somebody else's, damaged, too small. Nothing was written
  *	format:  write both, synced ──> UP
  *
- * A change is written to one copy, synced, and only then to the other: at any moment one of them is whole.
- * Whoever is told that it is done may count on both, so that one copy may rot later.
+ * A change is written to one copy, synced, and only then written to the other: at any moment one of
+ * them is whole. done() runs when both are synced, so one copy may rot later.
  */
 #include "nvme_super.h"
 
@@ -92,7 +92,7 @@ static void failed_io(struct nvme_log *log, int status, const char *what)
 	nvme_log_started(log, status, NULL);
 }
 
-/* Upper half: the life. No sequence and no epoch of an earlier life is ever used again. */
+/* The upper half is the life, so no sequence and no epoch of an earlier life is used again. */
 static void begin_life(struct nvme_log *log)
 {
 	log->next_sequence = log->super.life << 32 | 1;
@@ -160,7 +160,8 @@ static const char *refusal(int r)
 	}
 }
 
-/* The newest of the copies that are good. One of a newer format decides alone: this version is too old. */
+/* The newest good copy. A copy of a newer format decides alone: this version is too old for the
+ * store. */
 static int choose(const uint8_t *pages, struct nvme_super *ret, uint32_t *ret_copy)
 {
 	struct nvme_super copy[NVME_SUPER_COPIES];
@@ -180,7 +181,7 @@ static int choose(const uint8_t *pages, struct nvme_super *ret, uint32_t *ret_co
 	return 0;
 }
 
-/* What is good in itself may still not be what was asked for. */
+/* A good superblock may still be that of another store. */
 static int agree(struct nvme_log *log)
 {
 	static const uint8_t any[16];
@@ -285,7 +286,8 @@ void nvme_log_recover(struct nvme_log *log)
 		nvme_log_started(log, -EUCLEAN, "too short for a store: format it, or correct the path");
 		return;
 	}
-	/* While nothing is written, `first` counts the copies read and `step` those that could not be. */
+	/* While nothing is written, `first` counts the copies read and `step` those that could not
+	 * be. */
 	log->super_write.step = log->super_write.first = 0;
 	read_next(log);
 }

@@ -35,7 +35,7 @@ void nvme_transfers_close(struct nvme_disk *d)
 	d->n_transfers = 0;
 }
 
-/* Gives the transfer back; its xfer, or NULL if that was given up. */
+/* Frees the transfer. Returns its xfer; NULL: the xfer was given up. */
 static struct xfer *retire(struct nvme_transfer *t)
 {
 	struct xfer *x = t->x;
@@ -149,8 +149,8 @@ bool nvme_transfer_cancel(struct nvme_disk *d, struct xfer *x)
 	return false;
 }
 
-/* The owner of an xfer that ends here may start and cancel others: what is lent is looked up afresh after each,
- * so far as there were any to begin with. */
+/* The owner of an xfer that ends here may start and cancel other xfers: each transfer is looked at
+ * afresh. */
 void nvme_transfers_give_up(struct nvme_disk *d, bool all, int status)
 {
 	for (uint32_t i = 0; i < d->n_transfers; i++) {
