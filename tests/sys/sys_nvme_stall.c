@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { N = 16, SHORT_MS = 200, CHAINS = 6, EXIT_MS = 20000 };
+enum { N = 16, SHORT_MS = 200, CHAINS = 6, EXIT_MS = 20000, LONG = 128, PAUSE_MS = 1200 };
 
 static void answers_again(struct disk_world *w)
 {
@@ -222,6 +222,36 @@ static void stalled_writes_end_when_it_answers(void **state)
 	faulty_evict(w);
 	all_are_there(w);
 	faulty_end(w);
+}
+
+/* One chain of twice what memory holds waits for its own blocks to be written, also on a disk that pauses for longer
+ * than disks do, but not for stall_us. */
+static void a_store_longer_than_memory_waits_for_a_slow_disk(void **state)
+{
+	struct disk_world *w = faulty_place(state, "[host]\nbytes = 8M\nslab_bytes = 2M\nhuge_pages = no\n"
+						   "[nvme]\nbytes = 64M\nsegment_bytes = 4M\nstall_us = 60s\n");
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
+	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_key keys[LONG];
+	uint32_t pages[LONG];
+	uint64_t op;
+
+	disk_restart(&w->d);
+	engine_open(&w->e, w->d.socket, "engine", &g, LONG);
+	chain_keys(&w->e, 1, LONG, keys);
+	pages_from(0, pages, LONG);
+	for (uint32_t i = 0; i < LONG; i++)
+		page_fill(&w->e, pages[i], &keys[i], 0);
+	io_hold(WRITES);
+	assert_int_equal(kvtier_store(w->e.space, keys, pages, LONG, NULL, &op), 0);
+	faulty_held(1);
+	nap_ms(PAUSE_MS);
+	io_hold(0);
+	assert_int_equal(kvtier_wait(w->e.client, op, -1, &result), 0);
+	assert_int_equal(result.status, 0);
+	assert_int_equal(chain_load(&w->e, keys, 0, LONG), LONG);
+	disk_die(w, SIGTERM);
+	disk_end(w);
 }
 
 static void the_other_path_serves(void **state)
@@ -479,6 +509,7 @@ int main(void)
 		ON_BOTH_ENGINES(a_stall_takes_the_disk_offline_until_it_answers),
 		ON_BOTH_ENGINES(slots_of_a_stalled_read_are_not_used),
 		ON_BOTH_ENGINES(stalled_writes_end_when_it_answers),
+		ON_BOTH_ENGINES(a_store_longer_than_memory_waits_for_a_slow_disk),
 		ON_BOTH_ENGINES(the_other_path_serves),
 		ON_BOTH_ENGINES(the_other_path_serves_within_one_load),
 		ON_BOTH_ENGINES(stop_while_reads_stall),
