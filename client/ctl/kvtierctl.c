@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/runtime_dir.h"
 #include "daemon/base/text.h"
 
 static const struct command commands[] = {
@@ -80,19 +81,15 @@ static void set_socket(struct context *context, const char *path)
 	snprintf(context->stats_path, sizeof(context->stats_path), "%.*sstats", directory, path);
 }
 
-/* As the daemon chooses its own (daemon/config/config_derive.c). */
 static void default_socket(struct context *context)
 {
-	const char *path = getenv("KVTIER_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
-	char text[256];
+	const char *path = getenv("KVTIER_SOCKET");
+	char directory[4096], text[sizeof(directory) + 16];
 
 	if (path == NULL || path[0] == '\0') {
-		if (geteuid() == 0)
-			snprintf(text, sizeof(text), "/run/kvtier/kvtier.sock");
-		else if (runtime != NULL && runtime[0] == '/')
-			snprintf(text, sizeof(text), "%s/kvtier/kvtier.sock", runtime);
-		else
-			snprintf(text, sizeof(text), "/tmp/kvtier-%u/kvtier.sock", (unsigned)geteuid());
+		if (runtime_dir(directory, sizeof(directory)) < 0)
+			usage_error(context, "$XDG_RUNTIME_DIR is too long; give --socket PATH");
+		snprintf(text, sizeof(text), "%s/" RUNTIME_DIR_SOCKET, directory);
 		path = text;
 	}
 	set_socket(context, path);

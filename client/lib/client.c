@@ -5,6 +5,7 @@
  */
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/runtime_dir.h"
 #include "client.h"
 
 enum { DEFAULT_TIMEOUT_MS = 5000, DEFAULT_STAGING_BYTES = 16 << 20 };
@@ -76,36 +78,36 @@ void client_event(struct kvtier_client *c)
 }
 
 /* In /tmp anybody may have made it before the daemon did, to be shown this process's pages. */
-static int path_private(char *ret, size_t n)
+static int check_private(const char *dir)
 {
 	struct stat st;
 
-	(void)snprintf(ret, n, "/tmp/kvtier-%u", (unsigned)geteuid());
-	if (lstat(ret, &st))
+	if (lstat(dir, &st))
 		return error_set(-ENOENT, "no kvtierd of user %u: KVTIER_SOCKET and XDG_RUNTIME_DIR are not set, and "
-				 "there is no %s", (unsigned)geteuid(), ret);
+				 "there is no %s", (unsigned)geteuid(), dir);
 	if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)))
-		return error_set(-EPERM, "%s: must be a directory of user %u that nobody else can write to", ret,
+		return error_set(-EPERM, "%s: must be a directory of user %u that nobody else can write to", dir,
 				 (unsigned)geteuid());
-	(void)snprintf(ret, n, "/tmp/kvtier-%u/kvtier.sock", (unsigned)geteuid());
 	return 0;
 }
 
-/* As the daemon chooses its own (daemon/config/config_derive.c). */
 static int path_default(char *ret, size_t n)
 {
-	const char *path = getenv("KVTIER_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
-	int length;
+	const char *path = getenv("KVTIER_SOCKET");
+	char dir[PATH_MAX];
+	int rc, length;
 
-	if (path && *path)
+	if (path && *path) {
 		length = snprintf(ret, n, "%s", path);
-	else if (geteuid() == 0)
-		length = snprintf(ret, n, "/run/kvtier/kvtier.sock");
-	else if (runtime && *runtime == '/')
-		length = snprintf(ret, n, "%s/kvtier/kvtier.sock", runtime);
-	else
-		return path_private(ret, n);
-	return (size_t)length < n
+	} else {
+		rc = runtime_dir(dir, sizeof(dir));
+		if (rc == 1)
+			rc = check_private(dir);
+		if (rc && rc != -ENAMETOOLONG)
+			return rc;
+		length = rc ? -1 : snprintf(ret, n, "%s/" RUNTIME_DIR_SOCKET, dir);
+	}
+	return length >= 0 && (size_t)length < n
 		       ? 0
 		       : error_set(-ENAMETOOLONG, "the default socket path is longer than %zu bytes", n - 1);
 }

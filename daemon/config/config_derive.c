@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "config.h"
+#include "client/runtime_dir.h"
 
 enum { /* [index] max_blocks = 0 */
 	HOST_BLOCK_BYTES = 4096,      /* as if all blocks in memory were this small */
@@ -54,11 +55,7 @@ static int derive_runtime_dir(char dir[CONFIG_PATH_BYTES])
 		return 0;
 	if ((from = directory_from("RUNTIME_DIRECTORY", &length)) != NULL)
 		return path_set(dir, "%.*s", length, from);
-	if (geteuid() == 0)
-		return path_set(dir, "/run/kvtier");
-	if ((from = directory_from("XDG_RUNTIME_DIR", &length)) != NULL)
-		return path_set(dir, "%s/kvtier", from);
-	return path_set(dir, "/tmp/kvtier-%u", (unsigned)geteuid());
+	return runtime_dir(dir, CONFIG_PATH_BYTES) < 0 ? -ENAMETOOLONG : 0;
 }
 
 static int derive_state_dir(char dir[CONFIG_PATH_BYTES])
@@ -130,7 +127,7 @@ int config_derive(struct config *config, char *text, size_t n)
 			 "state_dir");
 		return -ENOENT;
 	}
-	if (derive_socket(config->socket_path, config->daemon_runtime_dir, "kvtier.sock") < 0)
+	if (derive_socket(config->socket_path, config->daemon_runtime_dir, RUNTIME_DIR_SOCKET) < 0)
 		return too_long(text, n, config->socket_path, "[socket] path");
 	if (derive_socket(config->admin_path, config->daemon_runtime_dir, "admin.sock") < 0)
 		return too_long(text, n, config->admin_path, "[admin] path");
