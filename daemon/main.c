@@ -143,7 +143,7 @@ static void on_signal(struct loop_watch *watch, uint32_t events)
 	struct signalfd_siginfo info;
 
 	(void)events;
-	if (read(watch->fd, &info, sizeof info) != (ssize_t)sizeof info || p->stopping)
+	if (read(watch->fd, &info, sizeof(info)) != (ssize_t)sizeof(info) || p->stopping)
 		return;
 	p->stopping = true;
 	log_info("signal %u: stopping", info.ssi_signo);
@@ -165,7 +165,7 @@ static int fail(struct program *p, int error, const char *format, ...)
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(p->text, sizeof p->text, format, args);
+	vsnprintf(p->text, sizeof(p->text), format, args);
 	va_end(args);
 	return error;
 }
@@ -174,7 +174,7 @@ static int lock_runtime_dir(struct program *p)
 {
 	char path[CONFIG_PATH_BYTES + 16];
 
-	snprintf(path, sizeof path, "%s/lock", p->config.daemon_runtime_dir);
+	snprintf(path, sizeof(path), "%s/lock", p->config.daemon_runtime_dir);
 	p->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (p->lock_fd < 0)
 		return fail(p, -errno, "cannot open %s: %s", path, strerror(errno));
@@ -192,7 +192,7 @@ static int open_host(struct program *p)
 		.numa_node = c->host_numa_node, .lock = c->host_lock, .prefault_threads = c->host_prefault_threads,
 	};
 
-	const int r = tier_open(TIER_HOST, &conf, p->d.loop, &p->d.tiers[TIER_HOST], p->text, sizeof p->text);
+	const int r = tier_open(TIER_HOST, &conf, p->d.loop, &p->d.tiers[TIER_HOST], p->text, sizeof(p->text));
 
 	if (r == 0 && host_note(p->d.tiers[TIER_HOST])[0]) {
 		log_info("%s", host_note(p->d.tiers[TIER_HOST]));
@@ -258,17 +258,17 @@ static int open_device(struct program *p)
 static int open_spaces(struct program *p)
 {
 	struct kvtierd *d = &p->d;
-	int r = config_redis(&p->config, &p->redis, &p->redis_conf, p->text, sizeof p->text);
+	int r = config_redis(&p->config, &p->redis, &p->redis_conf, p->text, sizeof(p->text));
 
 	if (r == 0 && p->text[0])
 		log_warning("%s", p->text);
 	if (r == 0)
 		r = spaces_open(p->config.daemon_state_dir, p->config.index_max_spaces, &d->spaces, p->text,
-				sizeof p->text);
+				sizeof(p->text));
 	if (r == 0 && p->redis.shared_bytes)
 		spaces_share(d->spaces, p->redis.shared, p->redis.shared_bytes);
 	if (r == 0)
-		r = spaces_tenant(d->spaces, p->config.socket_tenant, p->text, sizeof p->text);
+		r = spaces_tenant(d->spaces, p->config.socket_tenant, p->text, sizeof(p->text));
 	if (r == 0)
 		spaces_attach(d->spaces, &(struct spaces_blocks){ .arg = d, .held = blocks_held, .is = blocks_are,
 								  .doom = blocks_doom });
@@ -435,7 +435,7 @@ static int serve(struct program *p)
 	if (r)
 		return fail(p, r, "the event loop failed: %s", strerror(-r));
 	if (!p->stopping)
-		r = server_open(d, &d->server, p->text, sizeof p->text);
+		r = server_open(d, &d->server, p->text, sizeof(p->text));
 	if (r)
 		return r;
 	if (!p->stopping)
@@ -448,7 +448,7 @@ static int serve(struct program *p)
 
 int main(int argc, char **argv)
 {
-	struct program *p = calloc(1, sizeof *p);
+	struct program *p = calloc(1, sizeof(*p));
 	struct command_line a = { 0 };
 	int r = command_line_parse(argc, argv, &a);
 
@@ -462,9 +462,9 @@ int main(int argc, char **argv)
 		free(p);
 		return 0;
 	}
-	r = config_load(a.config, &p->config, p->text, sizeof p->text);
+	r = config_load(a.config, &p->config, p->text, sizeof(p->text));
 	if (r == 0)
-		r = config_derive(&p->config, p->text, sizeof p->text);
+		r = config_derive(&p->config, p->text, sizeof(p->text));
 	if (r == 0 && a.print)
 		config_print(&p->config, stdout);
 	if (r == 0 && a.check)

@@ -57,7 +57,7 @@ void usage_error(const struct context *context, const char *format, ...)
 	va_start(args, format);
 	vfprintf(stderr, format, args);
 	va_end(args);
-	if (context->command != NULL)
+	if (context->command)
 		fprintf(stderr, "\nusage: kvtierctl %s %s\n", context->command->name,
 			context->command->arguments);
 	else
@@ -70,7 +70,7 @@ void usage_error(const struct context *context, const char *format, ...)
 static void set_socket(struct context *context, const char *path)
 {
 	const char *slash = strrchr(path, '/');
-	const int directory = slash == NULL ? 0 : (int)(slash - path) + 1;
+	const int directory = !slash ? 0 : (int)(slash - path) + 1;
 
 	/* room for the names beside it, "admin.sock" the longest */
 	if (path[0] == '\0' || strlen(path) + 16 > sizeof(context->socket_path))
@@ -86,7 +86,7 @@ static void default_socket(struct context *context)
 	const char *path = getenv("KVTIER_SOCKET");
 	char directory[4096], text[sizeof(directory) + 16];
 
-	if (path == NULL || path[0] == '\0') {
+	if (!path || path[0] == '\0') {
 		if (runtime_dir(directory, sizeof(directory)) < 0)
 			usage_error(context, "$XDG_RUNTIME_DIR is too long; give --socket PATH");
 		snprintf(text, sizeof(text), "%s/" RUNTIME_DIR_SOCKET, directory);
@@ -105,7 +105,7 @@ int context_option(struct context *context, int argc, char **argv, const char *l
 	};
 	size_t n = 3;
 
-	while (options != NULL && options->name != NULL && n < MAX_OPTIONS - 1)
+	while (options && options->name && n < MAX_OPTIONS - 1)
 		all[n++] = *options++;
 	for (;;) {
 		const int option = getopt_long(argc, argv, letters, all, NULL);
@@ -118,7 +118,7 @@ int context_option(struct context *context, int argc, char **argv, const char *l
 			context->json = true;
 			break;
 		case OPTION_HELP:
-			if (context->command == NULL)
+			if (!context->command)
 				print_help(stdout);
 			else
 				print_command_help(context->command);
@@ -155,9 +155,9 @@ int main(int argc, char **argv)
 		if (strcmp(commands[i].name, name) == 0)
 			context.command = &commands[i];
 	}
-	if (context.command == NULL && strcmp(name, "devices") == 0)
+	if (!context.command && strcmp(name, "devices") == 0)
 		usage_error(&context, "devices: the disks of the NVMe tier are shown by kvtierctl disks");
-	if (context.command == NULL)
+	if (!context.command)
 		usage_error(&context, "%s: no such command", name);
 	argc -= optind;
 	argv += optind;

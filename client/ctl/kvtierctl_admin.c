@@ -171,7 +171,7 @@ int command_evict(struct context *context, int argc, char **argv)
 	int option, r;
 
 	while ((option = context_option(context, argc, argv, "", options)) != -1) {
-		if (words[1] != NULL)
+		if (words[1])
 			usage_error(context, "evict takes --all or --bytes, once");
 		words[1] = "--all";
 		if (option == 'a')
@@ -184,7 +184,7 @@ int command_evict(struct context *context, int argc, char **argv)
 		words[2] = number;
 	}
 	no_more_arguments(context, argc, argv);
-	if (words[1] == NULL)
+	if (!words[1])
 		usage_error(context, "evict needs --all or --bytes N");
 	r = ask(context, words[2] != NULL ? 3 : 2, words, &reply);
 	if (r == EXIT_FINE && context->json)
@@ -291,12 +291,12 @@ int command_purge(struct context *context, int argc, char **argv)
 	int r;
 
 	while (context_option(context, argc, argv, "", options) != -1) {
-		if (words[2] != NULL)
+		if (words[2])
 			usage_error(context, "--tenant: once");
 		words[2] = optarg;
 	}
 	no_more_arguments(context, argc, argv);
-	if (words[2] == NULL)
+	if (!words[2])
 		usage_error(context, "purge needs --tenant NAME; kvtierctl spaces shows names");
 	r = ask(context, 3, words, &reply);
 	if (r == EXIT_FINE && context->json) {

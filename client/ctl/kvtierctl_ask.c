@@ -98,7 +98,7 @@ static bool append(struct reply *reply, const char *text, size_t n)
 	if (reply->bytes + n > REPLY_BYTES_MAX)
 		return false;
 	larger = realloc(reply->text, reply->bytes + n + 1);
-	if (larger == NULL)
+	if (!larger)
 		return false;
 	memcpy(larger + reply->bytes, text, n);
 	reply->text = larger;

@@ -317,7 +317,7 @@ static int print_once(const struct context *context, struct view *view)
 	const struct stats *stats = stats_page(context);
 	const uint64_t now_ns = clock_ns();
 
-	if (stats == NULL)
+	if (!stats)
 		return EXIT_NO_DAEMON;
 	if (view->before_start_ns != stats->start_monotonic_ns)
 		view->before_ns = 0;
@@ -359,7 +359,7 @@ static void parse_seconds(const struct context *context, const char *text, struc
 
 	view->watch = true;
 	view->every_s = 1;
-	if (text == NULL)
+	if (!text)
 		return;
 	view->every_s = strtod(text, &end);
 	if (end == text || *end != '\0' || !(view->every_s >= 0.1 && view->every_s <= 86400))

@@ -174,7 +174,7 @@ int command_status(struct context *context, int argc, char **argv)
 	(void)context_option(context, argc, argv, "", NULL);
 	no_more_arguments(context, argc, argv);
 	stats = stats_page(context);
-	if (stats == NULL)
+	if (!stats)
 		return EXIT_NO_DAEMON;
 	health = stats_health(stats, clock_ns());
 	word = stats_health_word(health);

@@ -56,7 +56,7 @@ bool parse_bytes(const char *text, uint64_t *ret)
 		value = value * 10 + (uint64_t)(text[i] - '0');
 	if (*unit != '\0') {
 		letter = strchr(letters, *unit);
-		if (letter == NULL || (unit[1] != '\0' && strcmp(unit + 1, "iB") != 0))
+		if (!letter || (unit[1] != '\0' && strcmp(unit + 1, "iB") != 0))
 			return false;
 		factor <<= 10 * (letter - letters + 1);
 	}
@@ -114,7 +114,7 @@ struct table {
 
 static void *must(void *memory)
 {
-	if (memory == NULL) {
+	if (!memory) {
 		fprintf(stderr, "kvtierctl: out of memory\n");
 		exit(EXIT_FAILED);
 	}

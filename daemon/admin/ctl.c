@@ -271,7 +271,7 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 	int fd;
 
 	(void)events;
-	if (conn == NULL)
+	if (!conn)
 		return;
 	fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0) {
@@ -340,7 +340,7 @@ int ctl_open(struct kvtierd *d, struct ctl **ret, char *text, size_t n)
 	struct ctl *ctl = calloc(1, sizeof(*ctl));
 	int r;
 
-	if (ctl == NULL) {
+	if (!ctl) {
 		snprintf(text, n, "admin socket: out of memory");
 		return -ENOMEM;
 	}
@@ -368,7 +368,7 @@ void ctl_close(struct ctl *ctl)
 {
 	struct stat st;
 
-	if (ctl == NULL)
+	if (!ctl)
 		return;
 	for (size_t i = 0; i < CTL_MAX_CONNECTIONS; i++) {
 		if (ctl->conns[i].open)

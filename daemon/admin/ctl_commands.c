@@ -83,7 +83,7 @@ static bool client_row(struct kvtierd *d, uint32_t position, struct json *json, 
 {
 	struct conn_row found, *row = &found;
 
-	*ret_end = d->server == NULL || !server_row(d->server, position, row);
+	*ret_end = !d->server || !server_row(d->server, position, row);
 	if (*ret_end)
 		return false;
 	json_print(json, "{");
@@ -161,11 +161,11 @@ static bool space_row(struct kvtierd *d, uint32_t position, struct json *json, b
 {
 	const struct space *row;
 
-	*ret_end = d->spaces == NULL || position >= spaces_numbers(d->spaces);
+	*ret_end = !d->spaces || position >= spaces_numbers(d->spaces);
 	if (*ret_end)
 		return false;
 	row = space_at(d->spaces, position);
-	if (row == NULL)
+	if (!row)
 		return false;
 	json_print(json, "{");
 #define SPACES_COLUMN(title, name, kind, value) CTL_##kind(json, name, value);
@@ -188,7 +188,7 @@ int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 {
 	char *end = NULL;
 
-	if (d->tiers[TIER_HOST] == NULL || d->blocks == NULL) {
+	if (!d->tiers[TIER_HOST] || !d->blocks) {
 		snprintf(sentence, n, "there is no host tier to evict from");
 		return -EINVAL;
 	}
@@ -202,7 +202,7 @@ int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 		errno = 0;
 		if (digits[0] >= '0' && digits[0] <= '9')
 			request->wanted_bytes = strtoull(digits, &end, 10);
-		if (end != NULL && *end == '\0' && errno == 0 && request->wanted_bytes > 0)
+		if (end && *end == '\0' && errno == 0 && request->wanted_bytes > 0)
 			return 0;
 	}
 	snprintf(sentence, n, "evict takes --all, or --bytes and a number above 0");
@@ -276,6 +276,6 @@ enum ctl_progress ctl_continue(struct kvtierd *d, struct ctl_request *request, s
 
 void ctl_end(struct kvtierd *d, struct ctl_request *request)
 {
-	if (request->command->end != NULL)
+	if (request->command->end)
 		request->command->end(d, request);
 }

@@ -51,7 +51,7 @@ static bool disk_row(struct kvtierd *d, uint32_t position, struct json *json, bo
 {
 	struct nvme_disk_row found, *row = &found;
 
-	*ret_end = d->tiers[TIER_NVME] == NULL || !nvme_row(d->tiers[TIER_NVME], position, row);
+	*ret_end = !d->tiers[TIER_NVME] || !nvme_row(d->tiers[TIER_NVME], position, row);
 	if (*ret_end)
 		return false;
 	json_print(json, "{");
@@ -166,7 +166,7 @@ int flush_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 /* How many blocks still wait, as of the last heartbeat. */
 static enum ctl_progress flush_wait(struct kvtierd *d, struct ctl_request *request, struct json *json)
 {
-	const uint64_t left = d->stats == NULL ? 0 : stats_get(&d->stats->v.tiers_nvme_queued_blocks);
+	const uint64_t left = !d->stats ? 0 : stats_get(&d->stats->v.tiers_nvme_queued_blocks);
 
 	if (left > request->blocks)
 		request->blocks = left;

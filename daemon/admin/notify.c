@@ -49,9 +49,9 @@ static int watchdog(uint64_t *ret_ns)
 	uint64_t value;
 
 	*ret_ns = 0;
-	if (usec == NULL)
+	if (!usec)
 		return 0;
-	if (pid != NULL && (number(pid, &value) < 0 || value != (uint64_t)getpid()))
+	if (pid && (number(pid, &value) < 0 || value != (uint64_t)getpid()))
 		return 0;
 	if (number(usec, &value) < 0 || value == 0 || value > UINT64_MAX / 1000)
 		return -EINVAL;
@@ -66,7 +66,7 @@ int notify_open(struct notify *ret)
 
 	memset(ret, 0, sizeof(*ret));
 	ret->fd = -1;
-	if (name == NULL || name[0] == '\0')
+	if (!name || name[0] == '\0')
 		return 0;
 	r = address(name, ret);
 	if (r == 0)

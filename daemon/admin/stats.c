@@ -50,7 +50,7 @@ const char *stats_state_name(const struct stats_row *row, uint64_t value, char *
 
 	while (value-- > 0) {
 		name = strchr(name, '|');
-		if (name == NULL)
+		if (!name)
 			return "unknown";
 		name++;
 	}
@@ -140,13 +140,13 @@ static int process_stat(int32_t pid, char *ret_state, uint64_t *ret_start)
 	text[length] = '\0';
 	/* the name, field 2, may have anything in it, ')' too */
 	at = strrchr(text, ')');
-	if (at == NULL || at[1] != ' ')
+	if (!at || at[1] != ' ')
 		return -EPROTO;
 	*ret_state = at[2];
 	at++;
 	for (int field = 3; field < 22 && at != NULL; field++)
 		at = strchr(at + 1, ' ');
-	if (at == NULL)
+	if (!at)
 		return -EPROTO;
 	*ret_start = strtoull(at + 1, NULL, 10);
 	return 0;
@@ -193,7 +193,7 @@ int stats_open(const char *path, uint64_t now_ns, struct stats **ret)
 	char temporary[512];
 	int fd, r;
 
-	if (path == NULL) {
+	if (!path) {
 		r = map_new(-1, &stats);
 		if (r == 0) {
 			fill(stats, now_ns);
@@ -220,7 +220,7 @@ int stats_open(const char *path, uint64_t now_ns, struct stats **ret)
 	*ret = stats;
 	return 0;
 fail:
-	if (stats != NULL)
+	if (stats)
 		(void)munmap(stats, sizeof(*stats));
 	(void)unlink(temporary);
 	return r;
@@ -230,10 +230,10 @@ void stats_close(struct stats *stats, const char *path)
 {
 	const struct stats *there;
 
-	if (stats == NULL)
+	if (!stats)
 		return;
 	/* a successor may have put its own page there */
-	if (path != NULL && stats_map(path, &there) == 0) {
+	if (path && stats_map(path, &there) == 0) {
 		if (there->pid == stats->pid && there->start_monotonic_ns == stats->start_monotonic_ns)
 			(void)unlink(path);
 		stats_unmap(there);
@@ -323,7 +323,7 @@ int stats_map(const char *path, const struct stats **ret)
 void stats_unmap(const struct stats *stats)
 {
 	/* munmap takes what mmap gave, const or not */
-	if (stats != NULL)
+	if (stats)
 		(void)munmap((void *)(uintptr_t)stats, sizeof(*stats));
 }
 

@@ -51,7 +51,7 @@ uint64_t loop_clock(void)
 
 int loop_open(uint32_t spin_us, struct loop **ret)
 {
-	struct loop *l = calloc(1, sizeof *l);
+	struct loop *l = calloc(1, sizeof(*l));
 
 	if (!l)
 		return -ENOMEM;

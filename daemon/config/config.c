@@ -106,7 +106,7 @@ static void fail_section(struct reader *r, const char *section)
 			known = config_rows[i].section;
 	}
 	log_escape(section, shown, sizeof(shown));
-	if (known != NULL)
+	if (known)
 		fail(r, r->line, "[%s]: no such section; did you mean [%s]?", shown, known);
 	else
 		fail(r, r->line,
@@ -130,7 +130,7 @@ static void fail_key(struct reader *r, const char *section, const char *key)
 			known = &config_rows[i];
 	}
 	log_escape(key, shown, sizeof(shown));
-	if (known != NULL)
+	if (known)
 		fail(r, r->line, "[%s] %s: no such key; did you mean [%s] %s?", section, shown,
 		     known->section, known->key);
 	else
@@ -322,7 +322,7 @@ static void check_redis(struct reader *r)
 	enum config_row_index i = CONFIG_ROW_redis_endpoints;
 	const char *fault = config_redis_fault(r->config, &i);
 
-	if (fault != NULL)
+	if (fault)
 		fail(r, r->line_of[i] != 0 ? r->line_of[i] : r->line, "[redis] %s: %s", config_rows[i].key, fault);
 }
 
@@ -375,9 +375,9 @@ int config_parse(FILE *in, const char *name, struct config *ret, char *text, siz
 	int line = 0;
 
 	set_defaults(&config);
-	if (in != NULL)
+	if (in)
 		line = ini_parse_stream(read_line, &r, handle, &r);
-	if (in != NULL && ferror(in)) {
+	if (in && ferror(in)) {
 		snprintf(text, n, "%s: %s", name, strerror(errno));
 		return errno != 0 ? -errno : -EIO;
 	}
@@ -401,10 +401,10 @@ int config_load(const char *path, struct config *ret, char *text, size_t n)
 	FILE *in;
 	int r;
 
-	if (path == NULL)
+	if (!path)
 		return config_parse(NULL, "defaults", ret, text, n);
 	in = fopen(path, "re");
-	if (in == NULL) {
+	if (!in) {
 		r = -errno;
 		snprintf(text, n, "%s: %s", path, strerror(errno));
 		return r;

@@ -40,7 +40,7 @@ static const char *directory_from(const char *variable, int *ret_length)
 {
 	const char *value = getenv(variable);
 
-	if (value == NULL || value[0] != '/')
+	if (!value || value[0] != '/')
 		return NULL;
 	*ret_length = (int)strcspn(value, ":");
 	return value;

@@ -91,11 +91,11 @@ static const char *endpoint_take(const char *item, char ret[CONFIG_ENDPOINT_BYTE
 		port = NULL;
 	} else {
 		fault = item[0] == '[' ? v6_fault(item, &port) : host_fault(item, &port);
-		if (fault == NULL)
+		if (!fault)
 			fault = port_fault(port);
 	}
-	if (fault == NULL && snprintf(ret, CONFIG_ENDPOINT_BYTES, "%s%s", item,
-				      port != NULL && *port == '\0' ? ":6379" : "") >= CONFIG_ENDPOINT_BYTES)
+	if (!fault && snprintf(ret, CONFIG_ENDPOINT_BYTES, "%s%s", item,
+				      port && *port == '\0' ? ":6379" : "") >= CONFIG_ENDPOINT_BYTES)
 		fault = "has an endpoint of more than 255 bytes in it";
 	return fault;
 }
@@ -131,20 +131,20 @@ int config_endpoints_value(const char *text, char field[CONFIG_ENDPOINTS_BYTES],
 	size_t used = 0;
 	int items = 0;
 
-	for (text += strspn(text, " \t"); *text != '\0' && fault == NULL; text += strspn(text, " \t")) {
+	for (text += strspn(text, " \t"); *text != '\0' && !fault; text += strspn(text, " \t")) {
 		const size_t length = strcspn(text, " \t");
 
 		snprintf(item, sizeof(item), "%.*s", (int)length, text);
 		fault = length < sizeof(item) ? endpoint_take(item, endpoint) : "has an endpoint of more than 255 bytes in it";
-		if (fault == NULL && listed(list, endpoint))
+		if (!fault && listed(list, endpoint))
 			fault = "has the same endpoint twice";
-		if (fault == NULL && ++items > CONFIG_ENDPOINTS_MAX)
+		if (!fault && ++items > CONFIG_ENDPOINTS_MAX)
 			fault = "has more than 16 endpoints";
-		if (fault == NULL)	/* 16 of 255 bytes and what is between fit */
+		if (!fault)	/* 16 of 255 bytes and what is between fit */
 			used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", used > 0 ? " " : "", endpoint);
 		text += length;
 	}
-	if (fault != NULL) {
+	if (fault) {
 		snprintf(why, n, "%s", fault);
 		return -EINVAL;
 	}
@@ -161,7 +161,7 @@ int config_hosts_value(const char *text, char field[CONFIG_HOSTS_BYTES], char *w
 
 	memset(&hosts, 0, sizeof(hosts));
 	fault = redis_hosts_parse(text, &hosts);
-	for (text += strspn(text, " \t"); *text != '\0' && fault == NULL; text += strspn(text, " \t")) {
+	for (text += strspn(text, " \t"); *text != '\0' && !fault; text += strspn(text, " \t")) {
 		const size_t length = strcspn(text, " \t");
 
 		if (used + length + 2 > sizeof(list))
@@ -171,7 +171,7 @@ int config_hosts_value(const char *text, char field[CONFIG_HOSTS_BYTES], char *w
 						 text);
 		text += length;
 	}
-	if (fault != NULL) {
+	if (fault) {
 		snprintf(why, n, "%s", fault);
 		return -EINVAL;
 	}
@@ -220,7 +220,7 @@ const char *config_redis_fault(const struct config *config, enum config_row_inde
 {
 	const char *fault = tls_fault(config, ret);
 
-	if (fault != NULL)
+	if (fault)
 		return fault;
 	*ret = CONFIG_ROW_redis_cluster_hosts;
 	if (config->redis_cluster_hosts[0] != '\0' && config->redis_cluster == REDIS_CLUSTER_NO)

@@ -75,9 +75,9 @@ static int parse_number(const char *text, const struct suffix *suffix, int base,
 		return -ERANGE;
 	while (*end == ' ' || *end == '\t')
 		end++;
-	while (suffix->text != NULL && strcmp(suffix->text, end) != 0)
+	while (suffix->text && strcmp(suffix->text, end) != 0)
 		suffix++;
-	if (suffix->text == NULL) {
+	if (!suffix->text) {
 		char shown[32];
 
 		snprintf(why, n, "has an unknown unit \"%s\"", log_escape(end, shown, sizeof(shown)));
@@ -184,23 +184,23 @@ static int value_paths(const struct config_row *row, const char *text, char *fie
 	const char *item = text, *fault = NULL;
 	int items = 0, r = 0;
 
-	while (*text != '\0' && fault == NULL) {
+	while (*text != '\0' && !fault) {
 		const size_t length = strcspn(item, ":");
 
 		fault = path_fault(item, length);
-		if (fault == NULL && listed(text, item, item, length))
+		if (!fault && listed(text, item, item, length))
 			fault = "has the same path twice";
-		if (fault == NULL && ++items > CONFIG_PATHS_MAX)
+		if (!fault && ++items > CONFIG_PATHS_MAX)
 			fault = "has more than 16 paths";
 		if (item[length] == '\0')
 			break;
 		item += length + 1;
 	}
-	if (fault == NULL)
+	if (!fault)
 		r = value_string(row, text, field, why, n);
 	else
 		snprintf(why, n, "%s", fault);
-	return fault == NULL ? r : -EINVAL;
+	return !fault ? r : -EINVAL;
 }
 
 static int value_number(const struct config_row *row, const char *text, int64_t *ret, char *why, size_t n)
