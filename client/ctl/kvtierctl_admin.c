@@ -207,7 +207,7 @@ int command_disks(struct context *context, int argc, char **argv)
 	return list(context, argc, argv, columns, sizeof(columns) / sizeof(columns[0]));
 }
 
-/* What it says is that nothing is known to be bad: not so where nothing could be looked at. */
+/* All blocks that could be looked at are good. False also if there were blocks and none could be looked at. */
 static bool is_verified(struct json_object *root)
 {
 	return number_at(root, "bad_blocks") == 0 &&

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_format.c - makes a store for the NVMe tier, without a daemon (tiers/nvme/nvme.h). What destroys something
- * asks first; nobody to ask: --yes, or nothing happens.
+ * kvtierctl_format.c - makes a store for the NVMe tier, without a daemon (tiers/nvme/nvme.h). Before it destroys
+ * something it asks on the terminal; without a terminal it does nothing, unless --yes is given.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -66,7 +66,7 @@ static bool blank(int fd)
 	return n >= 0;
 }
 
-/* What would be lost, as words after the path, or NULL: nothing. */
+/* The content that would be lost, in words that follow the path. NULL: nothing would be. */
 static const char *lost_words(int fd, char *words, size_t n)
 {
 	struct nvme_super super;

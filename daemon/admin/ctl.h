@@ -7,8 +7,8 @@
  * sentence. The JSON text is that of the '+' and '.' packets together. One request a connection at a time; the next
  * may follow on the same.
  *
- * What takes long says at least every CTL_PROGRESS_MS how far it is: {"done":5,"total":9,"unit":"blocks"}, total 0:
- * not known. Each such packet starts the deadlines of both sides anew.
+ * A command that takes long tells at least every CTL_PROGRESS_MS how far it is: {"done":5,"total":9,"unit":"blocks"}; a
+ * total of 0 is not known. Each such packet starts the deadlines of both sides anew.
  */
 #ifndef KVTIER_CTL_H
 #define KVTIER_CTL_H

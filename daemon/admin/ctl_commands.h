@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl_commands.h - what the admin socket can be asked: each command writes its reply piece by piece, a packet
- * a turn of the loop. Private to ctl*.c. The lists and evict are in ctl_commands.c, what reads and writes NVMe and
- * so takes its time in ctl_nvme.c, what is about Redis in ctl_redis.c.
+ * ctl_commands.h - the commands of the admin socket: each writes its reply piece by piece, a packet a turn of
+ * the loop. Private to ctl*.c. The lists and evict are in ctl_commands.c; the commands that read and write
+ * NVMe, and so take their time, in ctl_nvme.c; those about Redis in ctl_redis.c.
  *
  * Life of a request: start; if that gave 0: next, again and again; then end, once, when the last packet was made or
  * the asker is gone, whichever comes first.
@@ -15,8 +15,8 @@
 #include "daemon/kvtierd.h"
 
 enum ctl_progress {
-	CTL_LATER, /* nothing to send yet, and work to do: ask again next turn */
-	CTL_WAIT,  /* nothing to send yet, others work: ask again in CTL_WAIT_MS. For no longer than CTL_PROGRESS_MS */
+	CTL_LATER, /* nothing to send yet; the command has work to do: ask again next turn */
+	CTL_WAIT,  /* nothing to send yet; other parts work: ask again in CTL_WAIT_MS. At most for CTL_PROGRESS_MS */
 	CTL_TELL,  /* a packet that says how far it is, see ctl.h */
 	CTL_MORE,  /* a packet, and more follow */
 	CTL_LAST,

@@ -27,9 +27,9 @@ enum {
 	STATS_TEXT_BYTES = 256,
 };
 
-/* What there is to say about health: HEALTH(bit, name, severity, what it means and what to do); a note does not make it
- * worse than "ok": a start that goes well is one. The first ones are set by the daemon, those from `stopped` on are
- * found by the reader. */
+/* The statements about health: HEALTH(bit, name, severity, what it means and what to do). A note leaves health at "ok";
+ * a start that goes well is a note. The daemon sets all bits but the last three: a reader finds out that the daemon is
+ * stopped, silent or dead. */
 #define STATS_HEALTH(HEALTH)                                                                                 \
 	HEALTH(STARTING, starting, note,                                                                     \
 	       "Host memory is still being taken from the system; engines are served with what is there.")   \
@@ -134,10 +134,11 @@ struct stats {
 	char version[STATS_NAME_BYTES];
 	char device[STATS_NAME_BYTES];
 	char kernels[STATS_NAME_BYTES];
-	char nvme_engine[STATS_NAME_BYTES]; /* "io_uring", "threads"...; "": no NVMe tier. These two change while */
-	char nvme_text[STATS_TEXT_BYTES];   /* read: why it is not up, or not as it should be. stats_text_get() */
+	/* These texts change while they are read: stats_text_get(). "": nothing to say, or no such tier. */
+	char nvme_engine[STATS_NAME_BYTES]; /* "io_uring", "threads"... */
+	char nvme_text[STATS_TEXT_BYTES];   /* why the tier is not up, or not as it should be */
 	char clients_text[STATS_TEXT_BYTES]; /* while connections are short: whose they are */
-	char redis_text[STATS_TEXT_BYTES];  /* likewise; "": nothing to say, or no Redis tier */
+	char redis_text[STATS_TEXT_BYTES];  /* why the tier is not up, or not as it should be */
 	_Alignas(64) struct stats_values v;
 	/* Ops that loaded or stored a block at least: from the turn of the core thread that read the op from
 	 * its ring until it completed the op. */
@@ -168,8 +169,8 @@ void stats_close(struct stats *stats, const char *path);
 void stats_heartbeat(struct stats *stats, uint64_t now_ns); /* moves uptime_s too; at least twice a second */
 void stats_health_set(struct stats *stats, enum stats_health_bit bit, bool on);
 void stats_names(struct stats *stats, const char *device, const char *kernels); /* cut to fit */
-/* What an operator should know of the NVMe tier; cut to fit. May be called at any time: a reader in the midst of it
- * sees some of both, and always an end. */
+/* What an operator should know of the NVMe tier; cut to fit. May be called at any time: a reader meanwhile sees
+ * a mix of the old and the new text, which always has an end. */
 void stats_nvme_text(struct stats *stats, const char *engine, const char *text);
 void stats_clients_text(struct stats *stats, const char *text);
 void stats_redis_text(struct stats *stats, const char *text); /* the same of the Redis tier */
