@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl_redis.c - the admin command about the Redis tier: endpoints, a row for each server. Core thread only; see
+ * ctl_redis.c - the admin command about the Redis tier: endpoints, a row for each. Core thread only; see
  * ctl_commands.h.
  */
 #include "tiers/redis/redis.h"

@@ -79,15 +79,15 @@ enum {
 	       "tiers.nvme.corrupt_blocks_total): test that disk, `kvtierctl verify`.")                      \
 	HEALTH(REDIS_MISCONFIGURED, redis_misconfigured, warn,                                               \
 	       "Redis refuses kvtierd; see the reason below, correct [redis] username and password_file or " \
-	       "the server's ACL. It is tried again every 30 s.")                                            \
+	       "the endpoint's ACL. It is tried again every 30 s.")                                          \
 	HEALTH(REDIS_OFFLINE, redis_offline, warn,                                                           \
-	       "No Redis server answers: this node has its own tiers only; see the reason below and "        \
+	       "No Redis endpoint answers: this node has its own tiers only; see the reason below and "      \
 	       "`kvtierctl endpoints`. It is tried again.")                                                  \
 	HEALTH(REDIS_READONLY, redis_readonly, warn,                                                         \
-	       "No Redis server takes stores; reading goes on. See the reason below: its maxmemory and "     \
+	       "No Redis endpoint takes stores; reading goes on. See the reason below: its maxmemory and "   \
 	       "maxmemory-policy, its disk, its ACL, or that it is a replica.")                              \
 	HEALTH(REDIS_DEGRADED, redis_degraded, warn,                                                         \
-	       "A Redis server is away or takes no stores, its part of the blocks is missed; see the "       \
+	       "A Redis endpoint is away or takes no stores, its part of the blocks is missed; see the "     \
 	       "reason below and `kvtierctl endpoints`.")                                                    \
 	HEALTH(REDIS_CORRUPT, redis_corrupt, warn,                                                           \
 	       "A value in Redis was not what it should be and became a miss (see "                          \

@@ -128,7 +128,7 @@ STAT_RESIDENCY(up_to_30d, "up to thirty days")
 STAT_RESIDENCY(longer, "longer than that")
 STAT_TIER(redis)
 STAT("tiers.redis.endpoints", tiers_redis_endpoints, gauge, "endpoints",
-     "Servers that have a part of the blocks: [redis] endpoints, or the masters of the Cluster")
+     "Endpoints that have a part of the blocks: those of [redis] endpoints, or the masters of the Cluster")
 STAT("tiers.redis.usable_endpoints", tiers_redis_usable_endpoints, gauge, "endpoints",
      "Those of them that can be read")
 STAT("tiers.redis.queued_blocks", tiers_redis_queued_blocks, gauge, "blocks",
@@ -141,7 +141,7 @@ STAT("tiers.redis.present_blocks_total", tiers_redis_present_blocks_total, count
 STAT("tiers.redis.dropped_blocks_total", tiers_redis_dropped_blocks_total, counter, "blocks",
      "Blocks not written because the queue was full, the oldest first, or they were gone at their turn, or at a stop")
 STAT("tiers.redis.skipped_blocks_total", tiers_redis_skipped_blocks_total, counter, "blocks",
-     "Blocks not written because the server that they belong to took no stores, or did not answer")
+     "Blocks not written because the endpoint that they belong to took no stores, or did not answer")
 STAT("tiers.redis.miss_blocks_total", tiers_redis_miss_blocks_total, counter, "blocks",
      "Blocks asked for there that it did not have, or not in time")
 STAT("tiers.redis.forged_blocks_total", tiers_redis_forged_blocks_total, counter, "blocks",
@@ -163,7 +163,7 @@ STAT("tiers.redis.refused_stores_total", tiers_redis_refused_stores_total, count
 STAT("tiers.redis.redirects_total", tiers_redis_redirects_total, counter, "requests",
      "Requests sent on to another node of the Cluster (MOVED, ASK)")
 STAT("tiers.redis.refused_hosts_total", tiers_redis_refused_hosts_total, counter, "times",
-     "Redirects to a server that no slot map has, and servers of a map that are not [redis] cluster_hosts: not "
+     "Redirects to an endpoint that no slot map has, and endpoints of a map that are not [redis] cluster_hosts: not "
      "connected to")
 STAT("tiers.redis.topology_changes_total", tiers_redis_topology_changes_total, counter, "changes",
      "Maps of the Cluster's slots taken over")
@@ -172,7 +172,7 @@ STAT("tiers.redis.late_replies_total", tiers_redis_late_replies_total, counter, 
 STAT("tiers.redis.protocol_errors_total", tiers_redis_protocol_errors_total, counter, "errors",
      "Answers that break the protocol or its bounds; each cost its connection")
 STAT("tiers.redis.breaker_opens_total", tiers_redis_breaker_opens_total, counter, "times",
-     "Times that a server was left alone for a while, 1 to 30 s")
+     "Times that an endpoint was left alone for a while, 1 to 30 s")
 STAT("tiers.redis.reconnects_total", tiers_redis_reconnects_total, counter, "connections",
      "Connections made again")
 

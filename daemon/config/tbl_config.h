@@ -83,13 +83,13 @@ CONFIG(nvme, drain_us, US, "10s", 0, 600000000, "us",
        "How long a clean stop may take to write what is in memory only. systemd's TimeoutStopSec must be more.")
 
 CONFIG(redis, endpoints, ENDPOINTS, "", 0, 4095, "endpoints",
-       "Servers of Redis or Valkey that nodes share: host:port, [v6]:port or unix:/path, blanks between or a line for "
+       "Redis or Valkey that nodes share, each an endpoint: host:port, [v6]:port or unix:/path, blanks between or a line for "
        "each; port 6379 if left out. Several that are no Cluster share the blocks by key: spell them alike on all "
-       "nodes. Of a Cluster some of its servers are enough. Empty: no Redis tier.")
+       "nodes. Of a Cluster some endpoints are enough. Empty: no Redis tier.")
 CONFIG(redis, cluster, ENUM, "auto", 0, 2, "auto|yes|no",
        "Whether they are a Cluster. auto: as the first that answers says.")
 CONFIG(redis, cluster_hosts, HOSTS, "", 0, 2047, "hosts",
-       "Which servers a Cluster's slot map may name, beside the endpoints: host names, .domain for all names below it, "
+       "Which hosts a Cluster's slot map may name, beside those of endpoints: names, .domain for all names below it, "
        "addresses, networks such as 10.0.0.0/8; blanks between or a line for each. No other is connected to, nor shown "
        "the password. Empty: the networks of the endpoints' own addresses (/24, of IPv6 /64; of loopback that "
        "address).")
@@ -99,7 +99,7 @@ CONFIG(redis, password_file, PATH, "", 0, 255, "path",
        "File whose first line is the password, at most 511 bytes; it may be one of systemd's LoadCredential=. Others "
        "than owner and group must have no access to it. Read once, at start. Empty: no password.")
 CONFIG(redis, tls, BOOL, "no", 0, 1, "yes|no",
-       "TLS (1.2 or later) to all host:port endpoints and other servers of their Cluster; what goes through unix:/path "
+       "TLS (1.2 or later) to all host:port endpoints and the rest of their Cluster; what goes through unix:/path "
        "is never encrypted. Servers are verified.")
 CONFIG(redis, tls_ca_file, PATH, "", 0, 255, "path",
        "PEM file with the certificates of the authorities that may have signed a server's. Empty: those the system "
@@ -111,12 +111,12 @@ CONFIG(redis, tls_key_file, PATH, "", 0, 255, "path",
        "PEM file with its private key, without passphrase. Access as for password_file.")
 CONFIG(redis, tls_name, STRING, "", 0, 63, "name",
        "Name or IP address that servers' certificates must have. Empty: the host of the endpoint, or what a Cluster "
-       "calls its server. *: any that tls_ca_file's authorities signed.")
+       "calls its endpoint. *: any that tls_ca_file's authorities signed.")
 CONFIG(redis, key_prefix, STRING, "kvtier:", 0, 63, "text",
        "Before tenant and key in each value's name; an ACL can allow ~kvtier:* and nothing else. Printable, no blanks.")
 CONFIG(redis, ttl, SECONDS, "0", 0, 315360000, "s",
-       "How long a server keeps a block after it was written. 0: until it evicts it, by its maxmemory-policy.")
-CONFIG(redis, connections, COUNT, "4", 1, 64, "connections", "To each server.")
+       "How long Redis keeps a block after it was written. 0: until it evicts it, by its maxmemory-policy.")
+CONFIG(redis, connections, COUNT, "4", 1, 64, "connections", "To each endpoint.")
 CONFIG(redis, timeout_ms, COUNT, "1000", 10, 60000, "ms",
        "For an answer, and for connecting. A block that takes longer is a miss.")
 CONFIG(redis, write, ENUM, "through", 0, 2, "through|on-evict|off",

@@ -1,24 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * outbox.c - write-behind to Redis. Core thread only.
+ * outbox.c - write-behind to Redis. Contract: outbox.h. Core thread only.
  *
- *	write = through:  stored ──────> queued ──turn──> asked whether it is there ──no──> sent ──> done
- *	write = on-evict: leaves host ──> queued with its slot ──^      │ yes, or no answer              │
- *	                                   │ queue full: oldest first   └────────────────────────────────┴──> forgotten
- *	                                   └──> dropped, counted
- *	a clean stop: outbox_drain ── what is queued goes this way ──> nothing left, or the limit ──> the rest is dropped
+ *	write = through:  a block was stored ──────> queued ──turn──> probed ──not there──> written
+ *	write = on-evict: a block leaves memory ───> queued with its slot │                    │
+ *	                                               │                  v                    v
+ *	      dropped, counted <──no room: the oldest ─┘                over: there, done, or trouble
+ *
+ *	outbox_drain: all that is queued goes this way; at the limit the rest is dropped
  *
  * Invariants
- *   X1 bytes of what is queued and on its way <= max_inflight_bytes; an entry too many drops the oldest one queued.
- *      What Redis does with them, or does not, holds nobody up: a store was answered before, an eviction goes on. What
- *      is on its way keeps memory (by a lease, or its slot): an eighth of all at most, or one block.
- *   X2 a block that is queued behind a store has no pin: at its turn it may be gone, or its number another block's,
- *      whose value is just as good. On its way it is leased, neither evicted nor moved.
- *   X3 an inherited slot belongs to its entry, and has no owner in the host tier, until it is freed here.
- *   X4 asking first costs a round trip and saves a value: nodes that share a Redis mostly store the same prefixes.
- *   X5 a drain ends: each entry is written, or refused at once where its server takes no stores, or given up after
- *      timeout_ms, or the limit comes first. What memory holds and was never queued is not written for it: at a stop
- *      that may be hundreds of GiB.
+ *   X1 the bytes that are queued and on their way are <= max_inflight_bytes; an entry that does not
+ *      fit drops the oldest ones. Nobody waits for Redis: a store was answered before, an eviction
+ *      goes on. A block on its way keeps its memory, by a lease or by its slot: an eighth of memory
+ *      at most, or one block.
+ *   X2 a block that is queued behind a store is not pinned. At its turn it may be gone, or its
+ *      number may be another block's, whose value is just as good. On its way it is leased: neither
+ *      evicted nor moved.
+ *   X3 an inherited slot belongs to its entry until it is freed here, and has no owner in the host
+ *      tier.
+ *   X4 the probe (EXISTS) costs a round trip and saves a value: nodes that share a Redis mostly
+ *      store the same prefixes.
+ *   X5 a drain ends: each entry is written, or refused at once where its endpoint takes no stores,
+ *      or given up after timeout_ms, or the limit comes first. Blocks in memory that were never
+ *      queued are not written by a drain: that may be hundreds of GiB.
  */
 #include "outbox.h"
 
@@ -38,21 +43,21 @@
 
 enum { QUEUE = 1 << 16 };	/* entries; bytes are the bound that matters */
 
-struct entry {
+struct outbox_entry {
 	uint32_t block;		/* BLOCK_NONE: inherited */
 	uint32_t bytes;
 	struct extent slot;	/* inherited */
 	const struct redis_seal *seal;	/* its tenant's */
 };
 
-struct outgoing {
+struct outbox_write {
 	struct xfer x;		/* first: done() gets back to us */
 	struct outbox *outbox;
-	struct entry entry;
+	struct outbox_entry entry;
 	struct lease lease;	/* not for an inherited one */
 	struct image_identity identity;
 	uint8_t *image;
-	struct outgoing *next;	/* free */
+	struct outbox_write *next;	/* free */
 };
 
 struct outbox {
@@ -63,11 +68,12 @@ struct outbox {
 	uint64_t bytes;			/* of those in the queue and on their way */
 	uint64_t sent_bytes;		/* on their way */
 	struct drain drain;
-	uint32_t unwritten_blocks;	/* in a drain: gone by their turn, or not taken by their server */
+	/* in a drain: gone by their turn, or not taken by their endpoint */
+	uint32_t unwritten_blocks;
 	uint64_t unwritten_bytes;
-	struct outgoing *free;
-	struct outgoing outgoing[OUTBOX_WRITES];
-	struct entry queue[QUEUE];
+	struct outbox_write *free;
+	struct outbox_write outgoing[OUTBOX_WRITES];
+	struct outbox_entry queue[QUEUE];
 };
 
 uint32_t outbox_in_flight(const struct outbox *o)
@@ -93,7 +99,7 @@ static void tell(const struct outbox *o)
 	stats_set(&o->d->stats->v.tiers_redis_queued_bytes, o->bytes);
 }
 
-static void forget(struct outbox *o, const struct entry *entry)
+static void forget(struct outbox *o, const struct outbox_entry *entry)
 {
 	if (entry->block == BLOCK_NONE)
 		tier_free(o->d->tiers[TIER_HOST], &entry->slot);
@@ -101,9 +107,9 @@ static void forget(struct outbox *o, const struct entry *entry)
 	tell(o);
 }
 
-static struct entry dequeue(struct outbox *o)
+static struct outbox_entry dequeue(struct outbox *o)
 {
-	const struct entry entry = o->queue[o->head];
+	const struct outbox_entry entry = o->queue[o->head];
 
 	o->head = (o->head + 1) % QUEUE;
 	o->count--;
@@ -111,8 +117,8 @@ static struct entry dequeue(struct outbox *o)
 	return entry;
 }
 
-/* Of a drain, which says so at its end. */
-static void count_unwritten(struct outbox *o, const struct entry *entry)
+/* A drain says at its end how many these were. */
+static void count_unwritten(struct outbox *o, const struct outbox_entry *entry)
 {
 	if (!drain_is_on(&o->drain))
 		return;
@@ -120,10 +126,10 @@ static void count_unwritten(struct outbox *o, const struct entry *entry)
 	o->unwritten_bytes += entry->bytes;
 }
 
-/* Whether that gave a slot back. */
+/* Whether the entry gave a slot back. */
 static bool drop_oldest(struct outbox *o)
 {
-	const struct entry entry = dequeue(o);
+	const struct outbox_entry entry = dequeue(o);
 
 	count_unwritten(o, &entry);
 	forget(o, &entry);
@@ -131,14 +137,15 @@ static bool drop_oldest(struct outbox *o)
 	return entry.block == BLOCK_NONE;
 }
 
-static void append(struct outbox *o, const struct entry *entry)
+static void append(struct outbox *o, const struct outbox_entry *entry)
 {
 	o->queue[(o->head + o->count++) % QUEUE] = *entry;
 	tell(o);
 }
 
-/* At most `max` bytes then. -ENOSPC: it does not fit beside what is on its way. Else how many slots were given back. */
-static int enqueue(struct outbox *o, const struct entry *entry, uint64_t max)
+/* Afterwards there are at most `max` bytes. -ENOSPC: the entry does not fit beside those on their
+ * way. Else how many slots were given back. */
+static int enqueue(struct outbox *o, const struct outbox_entry *entry, uint64_t max)
 {
 	int slots = 0;
 
@@ -163,7 +170,7 @@ static uint64_t eighth_of_memory(const struct outbox *o)
 	return o->d->tiers[TIER_HOST]->capacity_bytes / 8;
 }
 
-/* NULL: no engine has opened its space since the start, and nobody knows whose it is. */
+/* NULL: no engine has opened the block's space since the start, so its tenant is not known. */
 static const struct redis_seal *seal_of(const struct outbox *o, uint32_t block)
 {
 	const struct space *space = space_at(o->d->spaces, blocks_space(o->d->blocks, block));
@@ -184,7 +191,7 @@ static bool is_writable(const struct outbox *o, uint32_t block)
 void outbox_add(struct kvtierd *d, uint32_t block)
 {
 	struct outbox *o = d->outbox;
-	struct entry entry = { .block = block, .bytes = o ? copies_image_bytes(d, block) : 0 };
+	struct outbox_entry entry = { .block = block, .bytes = o ? copies_image_bytes(d, block) : 0 };
 
 	if (!o || o->stopping || d->config->redis_write != CONFIG_REDIS_WRITE_THROUGH || !entry.bytes)
 		return;
@@ -193,13 +200,13 @@ void outbox_add(struct kvtierd *d, uint32_t block)
 		(void)enqueue(o, &entry, max_bytes(o));
 }
 
-/* At most an eighth of memory: what is on its way does not keep stores from finding room. */
+/* At most an eighth of memory, so that stores find room beside the blocks on their way. */
 enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent *slot)
 {
 	struct outbox *o = outbox;
 	const uint64_t share = eighth_of_memory(o), max = max_bytes(o);
 	const uint32_t bytes = tier_extent_bytes(o->d->tiers[TIER_HOST], slot);
-	const struct entry entry = { .block = BLOCK_NONE, .slot = *slot, .bytes = bytes,
+	const struct outbox_entry entry = { .block = BLOCK_NONE, .slot = *slot, .bytes = bytes,
 				     .seal = seal_of(o, block) };
 	int r;
 
@@ -225,7 +232,7 @@ void outbox_drop_held(struct outbox *o)
 	const uint32_t n = o ? o->count : 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		const struct entry entry = dequeue(o);
+		const struct outbox_entry entry = dequeue(o);
 
 		if (entry.block == BLOCK_NONE)
 			forget(o, &entry);
@@ -236,7 +243,7 @@ void outbox_drop_held(struct outbox *o)
 
 /* --- one value --- */
 
-static void end(struct outgoing *out, uint64_t *count)
+static void end(struct outbox_write *out, uint64_t *count)
 {
 	struct outbox *o = out->outbox;
 
@@ -249,15 +256,15 @@ static void end(struct outgoing *out, uint64_t *count)
 	o->in_flight--;
 }
 
-/* It is not in memory any more. */
-static void gone(struct outgoing *out)
+/* The block is not in memory any more. */
+static void gone(struct outbox_write *out)
 {
 	count_unwritten(out->outbox, &out->entry);
 	end(out, &out->outbox->d->stats->v.tiers_redis_dropped_blocks_total);
 }
 
-/* Its server takes no stores, or did not answer. */
-static void skip(struct outgoing *out)
+/* The block's endpoint takes no stores, or did not answer. */
+static void skip(struct outbox_write *out)
 {
 	struct outbox *o = out->outbox;
 	struct stats_values *v = &o->d->stats->v;
@@ -267,9 +274,9 @@ static void skip(struct outgoing *out)
 	end(out, stop ? &v->tiers_redis_dropped_blocks_total : &v->tiers_redis_skipped_blocks_total);
 }
 
-static void sent(struct xfer *x)
+static void written(struct xfer *x)
 {
-	struct outgoing *out = (struct outgoing *)(void *)x;
+	struct outbox_write *out = (struct outbox_write *)(void *)x;
 	struct stats_values *v = &out->outbox->d->stats->v;
 
 	if (x->status) {
@@ -280,36 +287,37 @@ static void sent(struct xfer *x)
 	end(out, &v->tiers_redis_written_blocks_total);
 }
 
-static void send(struct outgoing *out)
+static void write_value(struct outbox_write *out)
 {
 	struct xfer *x = &out->x;
 
 	x->op = XFER_WRITE;
 	x->buffer = out->image;
 	x->bytes = out->entry.bytes;
-	x->done = sent;
+	x->done = written;
 	if (tier_submit(out->outbox->d->tiers[TIER_REDIS], x))
 		skip(out);
 }
 
-static void answered(struct xfer *x)
+static void probed(struct xfer *x)
 {
-	struct outgoing *out = (struct outgoing *)(void *)x;
+	struct outbox_write *out = (struct outbox_write *)(void *)x;
 	struct outbox *o = out->outbox;
 	struct stats_values *v = &o->d->stats->v;
 
-	if (out->entry.block != BLOCK_NONE && !blocks_live(o->d->blocks, out->entry.block))	/* purged meanwhile */
+	/* purged meanwhile */
+	if (out->entry.block != BLOCK_NONE && !blocks_live(o->d->blocks, out->entry.block))
 		gone(out);
 	else if (x->status == 0)
 		end(out, &v->tiers_redis_present_blocks_total);
 	else if (o->stopping || (x->status != -ENOENT && x->status != -EACCES && x->status != -EREMOTEIO))
 		skip(out);
-	else		/* not there, or a user who may not ask, but perhaps write */
-		send(out);
+	else		/* not there; or a user who may not EXISTS, but perhaps SET */
+		write_value(out);
 }
 
 /* The image of the entry, if it is still there; its block is leased then. */
-static uint8_t *image_of(struct outbox *o, struct outgoing *out)
+static uint8_t *image_of(struct outbox *o, struct outbox_write *out)
 {
 	struct kvtierd *d = o->d;
 	struct extent where = out->entry.slot;
@@ -327,7 +335,7 @@ static uint8_t *image_of(struct outbox *o, struct outgoing *out)
 
 static void start(struct outbox *o)
 {
-	struct outgoing *out = o->free;
+	struct outbox_write *out = o->free;
 	const struct image_header *header;
 
 	o->free = out->next;
@@ -346,7 +354,7 @@ static void start(struct outbox *o)
 	out->x.op = XFER_PROBE;
 	out->x.seal = out->entry.seal;
 	out->x.identity = &out->identity;
-	out->x.done = answered;
+	out->x.done = probed;
 	if (tier_submit(o->d->tiers[TIER_REDIS], &out->x))
 		skip(out);
 }
@@ -411,7 +419,7 @@ static bool poll(struct loop_poller *poller)
 		worked = true;
 	}
 	if (drain_is_on(&o->drain) && o->count == 0 && o->in_flight == 0)
-		end_drain(o, "they left memory, or a server takes no stores or does not answer");
+		end_drain(o, "they left memory, or an endpoint takes no stores or does not answer");
 	return worked;
 }
 

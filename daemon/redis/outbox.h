@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * outbox.h - write-behind to Redis: blocks that were stored, or that leave host memory, wait here until they are
- * written. Nobody waits for the outbox: what does not fit in [redis] max_inflight_bytes is dropped and counted.
+ * outbox.h - write-behind to Redis: blocks that were stored, or that leave host memory, wait here
+ * until they are written. Nobody waits for the outbox: what does not fit in [redis]
+ * max_inflight_bytes is dropped and counted.
  *
- * One outbox per daemon, kvtierd.outbox; NULL where [redis] names no endpoint. Functions that say so take NULL.
- * Core thread only.
+ * One outbox per daemon, kvtierd.outbox; NULL where [redis] names no endpoint. Functions that say
+ * so take NULL. Core thread only.
  */
 #ifndef KVTIER_OUTBOX_H
 #define KVTIER_OUTBOX_H
@@ -17,21 +18,22 @@
 struct kvtierd;
 struct outbox;
 
-enum { OUTBOX_WRITES = 32 };	/* blocks on their way to Redis at once; each is one xfer of the Redis tier */
+/* blocks on their way to Redis at once; each is one xfer of the Redis tier */
+enum { OUTBOX_WRITES = 32 };
 
 int  outbox_open(struct kvtierd *d, struct outbox **ret);	/* -ENOMEM */
 void outbox_close(struct outbox *o);	/* stopped, and nothing is on its way. NULL is fine */
 
 /* A block was stored. With [redis] write = through it is queued. Takes d->outbox == NULL. */
 void outbox_add(struct kvtierd *d, uint32_t block);
-/* A block leaves host memory; the mover's heir. With [redis] write = on-evict the block is queued, and its slot belongs
- * to the outbox until the value is written or dropped. */
+/* A block leaves host memory; the mover's heir. With [redis] write = on-evict the block is queued,
+ * and its slot belongs to the outbox until the value is written or dropped. */
 enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent *slot);
-/* For a caller that finds no room by any other means: drops up to n blocks that wait with their slots, the oldest
- * first. false: no such block waits. NULL is fine. */
+/* For a caller that finds no room by any other means: drops up to n blocks that wait with their
+ * slots, the oldest first. false: no such block waits. NULL is fine. */
 bool outbox_give_back(struct outbox *o, uint32_t n);
-/* A purge: blocks that wait with their slots are dropped. The others are found to be gone at their turn. NULL is
- * fine. */
+/* A purge: blocks that wait with their slots are dropped. The others are found to be gone at their
+ * turn. NULL is fine. */
 void outbox_drop_held(struct outbox *o);
 
 uint32_t outbox_in_flight(const struct outbox *o);		/* NULL is fine */
@@ -41,9 +43,10 @@ bool outbox_holds(const struct kvtierd *d, uint32_t block);
 /* From now on nothing is queued or started; what is queued is dropped. NULL is fine. */
 void outbox_stop(struct outbox *o);
 /*
- * At a clean stop, after the last op: what is queued is written for at most [redis] drain_us, as far as endpoints take
- * it. One line of the log counts the blocks that are not known to be written. Then the outbox is stopped and `done`
- * runs, once: inside this call where nothing was to be written, else from the loop. NULL is fine.
+ * At a clean stop, after the last op: what is queued is written for at most [redis] drain_us, as
+ * far as endpoints take it. One line of the log counts the blocks that are not known to be written.
+ * Then the outbox is stopped and `done` runs, once: inside this call where nothing was to be
+ * written, else from the loop. NULL is fine.
  */
 void outbox_drain(struct outbox *o, void (*done)(void *arg), void *arg);
 

@@ -2,7 +2,8 @@
 /*
  * redis_up.c - the Redis tier's bring-up. Contract in redis_up.h.
  *
- * The tier closes before the outbox: closing it ends the outbox's last transfers, which give back leases and slots.
+ * The tier closes before the outbox: closing it ends the outbox's last transfers, which give back
+ * leases and slots.
  */
 #include "redis_up.h"
 
@@ -20,7 +21,8 @@ int redis_up(struct kvtierd *d, struct redis_tier_conf *redis, char *text, size_
 
 	if (redis->n_endpoints == 0)
 		return 0;
-	redis->max_in_flight = d->config->device_depth + OUTBOX_WRITES;	/* one xfer a part of an op, and the writes */
+	/* one xfer a part of an op, and the writes */
+	redis->max_in_flight = d->config->device_depth + OUTBOX_WRITES;
 	r = tier_open(TIER_REDIS, &conf, d->loop, &d->tiers[TIER_REDIS], text, n);
 	if (r)
 		return r;
