@@ -208,12 +208,14 @@ static void start_up(void)
 /* An idle server that from now on closes what it accepts: a few attempts, a state, and its words. */
 static void is_left_alone(const char *words, enum tier_state state, const char *says)
 {
-	start_up();
+	kit_init(&kit, SMALL);
+	kit.conf.rest_ms = KIT_REST_MS;
+	kit_start_at(&kit, door.address);
 	kit_run_ms(&kit, 700);	/* the connection is no young one any more */
 	atomic_store(&door.words, words);
 	atomic_store(&door.room, 0);
 	kit_until_state(&kit, state);
-	kit_run_ms(&kit, 1500);
+	kit_run_ms(&kit, 5 * KIT_REST_MS);
 	assert_in_range(atomic_load(&door.accepted), 1, FEW);
 	assert_true(kit_says(&kit, says));
 	if (state == TIER_OFFLINE) {

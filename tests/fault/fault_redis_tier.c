@@ -53,6 +53,7 @@ static void a_server_that_comes_later_is_found(void **state)
 
 	(void)state;
 	open_at(NULL);
+	kit.conf.rest_ms = KIT_REST_MS;
 	redis_kill(&server[0]);
 	kit_start(&kit);
 	kit_until_state(&kit, TIER_OFFLINE);
@@ -85,6 +86,7 @@ static void the_dead_ones_share_are_misses_and_the_rest_goes_on(void **state)
 
 	(void)state;
 	open_at(NULL);
+	kit.conf.rest_ms = KIT_REST_MS;
 	redis_start(&server[1], NULL);
 	kit.conf.endpoints[1] = server[1].address;
 	kit.conf.n_endpoints = 2;
@@ -114,6 +116,7 @@ static void a_stopped_server_costs_one_deadline_and_then_nothing(void **state)
 
 	(void)state;
 	open_at(NULL);
+	kit.conf.rest_ms = KIT_REST_MS;
 	kit.conf.timeout_ms = 1000;
 	start_up();
 	kit_store_all(&kit, 0, 20);
@@ -150,6 +153,7 @@ static void killed_with_transfers_under_way(void **state)
 
 	(void)state;
 	open_at(NULL);
+	kit.conf.rest_ms = KIT_REST_MS;
 	start_up();
 	kit_store_all(&kit, 0, 60);
 	redis_signal(&server[0], SIGSTOP);

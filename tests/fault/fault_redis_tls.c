@@ -41,6 +41,7 @@ static void open_at(const char *options)
 	kit.conf.n_endpoints = 1;
 	kit.conf.tls = true;
 	kit.conf.tls_conf = tls_group.conf;
+	kit.conf.rest_ms = KIT_REST_MS;
 }
 
 static void is_up(const char *version)
@@ -273,6 +274,7 @@ static void a_cluster_of_one_with_a_name(void **state)
 
 /* --- between --- */
 
+enum { PATIENCE_MS = 2000 };	/* with a stream that says there is more to come, and there is not */
 enum { HARMLESS = 40 };	/* values: several times what passes before the last byte that is flipped */
 
 /* Forwards one connection; of what comes from the server, ends behind `at` bytes, or flips a bit of that one. */
@@ -334,24 +336,28 @@ static void between_start(struct between *b, uint64_t at, bool flip)
 	(void)close(listener);
 }
 
-/* Gets until the connection ends, or until so many values came that the flip was in a byte that TLS does not mind (the
- * version of a record). Every value that came is right. How many did. */
+/* Gets until the connection ends, or waits for bytes that do not come (a record's length was flipped), or until so many
+ * values came that the flip was in a byte that TLS does not mind (the version of a record). Every value that came is
+ * right. ret: how many came. */
 static uint32_t gets_until_the_end(const char *address, const struct block *b)
 {
 	struct rig_command get = { 0 };
 	uint32_t good = 0;
 	struct rig r;
 
-	rig_open_to(&r, address, "", "");
+	rig_open_within(&r, address, "", "", PATIENCE_MS);
 	while (redis_conn_state(r.conn) != REDIS_CONN_DOWN && good < HARMLESS) {
 		if (redis_conn_state(r.conn) != REDIS_CONN_UP) {
 			rig_run(&r, 1);
 			continue;
 		}
 		rig_get(&get, b);
+		get.command.deadline_ns = rig_in_ms(PATIENCE_MS);
 		if (rig_do(&r, &get) == 0) {
 			rig_has(&get, b);
 			good++;
+		} else if (get.command.status == -ETIMEDOUT) {
+			break;
 		} else {
 			assert_int_equal(get.command.status, -ECONNRESET);
 		}

@@ -79,12 +79,15 @@ void rig_changed(struct redis_conn *c, void *arg)
 
 	assert_true(!r->conn || r->conn == c);
 	r->changes++;
+	if (r->waits)
+		loop_stop(r->loop);
 }
 
 void rig_state_becomes(struct rig *r, enum redis_conn_state state)
 {
 	const uint64_t until = rig_in_ms(RIG_PATIENCE_S * 1000);
 
+	r->waits = true;
 	while (redis_conn_state(r->conn) != state) {
 		const char *text = "";
 
@@ -93,19 +96,26 @@ void rig_state_becomes(struct rig *r, enum redis_conn_state state)
 			fail_msg("the connection is in state %d, not %d: %s", redis_conn_state(r->conn), state, text);
 		rig_run(r, 1);
 	}
+	r->waits = false;
 }
 
-void rig_open_to(struct rig *r, const char *address, const char *username, const char *password)
+void rig_open_within(struct rig *r, const char *address, const char *username, const char *password,
+		     uint64_t ms)
 {
 	const struct redis_conn_conf conf = {
 		.address = address, .username = username, .password = password, .tls = rig_tls, .host = "127.0.0.1",
-		.deadline_ns = rig_in_ms(20000), .max_value_bytes = RIG_MAX_VALUE, .changed = rig_changed, .arg = r,
+		.deadline_ns = rig_in_ms(ms), .max_value_bytes = RIG_MAX_VALUE, .changed = rig_changed, .arg = r,
 	};
 
 	memset(r, 0, sizeof *r);
 	r->tick.fire = rig_tick;
 	assert_int_equal(loop_open(0, &r->loop), 0);
 	assert_int_equal(redis_conn_open(r->loop, &conf, &r->conn), 0);
+}
+
+void rig_open_to(struct rig *r, const char *address, const char *username, const char *password)
+{
+	rig_open_within(r, address, username, password, 20000);
 }
 
 void rig_open(struct rig *r, const char *address)
@@ -200,6 +210,8 @@ void rig_done(struct redis_command *command)
 
 	c->dones++;
 	assert_false(command->lent);
+	if (c->rig && c->rig->waits)
+		loop_stop(c->rig->loop);
 	if (reply && reply->type == REDIS_REPLY_INTEGER)
 		c->integer = reply->integer;
 	else if (reply && reply->str)
@@ -248,6 +260,7 @@ void rig_exists(struct rig_command *c, const struct block *b)
 
 void rig_submit(struct rig *r, struct rig_command *c)
 {
+	c->rig = r;
 	assert_int_equal(redis_conn_submit(r->conn, &c->command), 0);
 	assert_int_equal(c->dones, 0);
 }
@@ -256,11 +269,13 @@ void rig_wait(struct rig *r, struct rig_command *c)
 {
 	const uint64_t until = rig_in_ms((RIG_PATIENCE_S + 10) * 1000);
 
+	r->waits = true;
 	while (c->dones == 0) {
 		if (rig_now() > until)
 			fail_msg("a command has not ended");
 		rig_run(r, 1);
 	}
+	r->waits = false;
 	assert_int_equal(c->dones, 1);
 }
 

@@ -47,6 +47,7 @@ struct rig {
 	struct loop_timer tick;
 	struct redis_conn *conn;
 	uint32_t changes;
+	bool waits;			/* for the end of a command, or a change: the loop stops then */
 };
 
 /* A block and its image, as it lies in memory. */
@@ -64,6 +65,7 @@ struct rig_command {
 	uint8_t *buffer;		/* room for the largest, and a guard */
 	uint32_t allocated;
 	uint32_t dones;
+	struct rig *rig;		/* submitted to; NULL: not yet */
 	long long integer;		/* of the reply */
 	char words[128];		/* likewise */
 };
@@ -83,6 +85,8 @@ void rig_changed(struct redis_conn *c, void *rig);	/* changed() of the connectio
 void rig_state_becomes(struct rig *r, enum redis_conn_state state);
 /* open_to() begins to connect; open() waits until it is UP, without a password. */
 void rig_open_to(struct rig *r, const char *address, const char *username, const char *password);
+void rig_open_within(struct rig *r, const char *address, const char *username, const char *password,
+		     uint64_t ms);	/* a deadline of its own; open_to() has 20 s */
 void rig_open(struct rig *r, const char *address);
 void rig_close(struct rig *r);
 const char *rig_why(struct rig *r, int *ret_why);

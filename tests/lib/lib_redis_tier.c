@@ -27,7 +27,11 @@ static void on_pause(struct loop_timer *timer)
 
 static void on_changed(void *arg)
 {
-	((struct kit *)arg)->changes++;
+	struct kit *kit = arg;
+
+	kit->changes++;
+	if (kit->waits)
+		loop_stop(kit->loop);
 }
 
 void kit_init(struct kit *kit, uint32_t opaque_bytes)
@@ -89,13 +93,13 @@ void kit_run_ms(struct kit *kit, uint32_t ms)
 bool kit_until(struct kit *kit, bool (*is)(struct kit *kit, void *arg), void *arg)
 {
 	const uint64_t end = clock_ns() + PATIENCE_S * 1000000000ull;
+	bool ret;
 
-	while (!is(kit, arg)) {
-		if (clock_ns() > end)
-			return false;
-		kit_run_ms(kit, 2);
-	}
-	return true;
+	kit->waits = true;
+	while (!(ret = is(kit, arg)) && clock_ns() <= end)
+		kit_run_ms(kit, 2);	/* or less, if there is news */
+	kit->waits = false;
+	return ret;
 }
 
 static bool has_state(struct kit *kit, void *arg)
@@ -170,6 +174,8 @@ static void on_done(struct xfer *x)
 	assert_false(x->in_flight);
 	slot->dones++;
 	slot->kit->busy--;
+	if (slot->kit->waits)
+		loop_stop(slot->kit->loop);
 }
 
 struct kit_slot *kit_begin_with(struct kit *kit, enum xfer_op op, uint32_t block, uint32_t room, int *ret)

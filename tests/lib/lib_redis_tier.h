@@ -50,8 +50,11 @@ struct kit {
 	uint8_t *expected;
 	struct kit_slot slots[KIT_SLOTS];
 	uint32_t busy, changes;
+	bool waits;			/* in kit_until(): the end of an xfer, or a change, is news */
 	struct loop_timer pause;
 };
+
+enum { KIT_REST_MS = 100 };	/* for conf.rest_ms, where an endpoint is away until the test mends it */
 
 /* Two connections, 5 s, 64 in flight, images of about opaque_bytes. The test sets conf.endpoints and what it wants
  * otherwise, then starts. */

@@ -203,7 +203,7 @@ static void hours_of_a_server(void **state)
 	struct sim s = { .random = random_seeded("sim_redis_breaker"), .now_ns = start_ns, .flip_ns = start_ns };
 
 	(void)state;
-	redis_breaker_open(&s.b, random_next(&s.random));
+	redis_breaker_open(&s.b, random_next(&s.random), REDIS_BREAKER_REST_MS);
 	for (unsigned long i = 0; i < steps; i++) {
 		s.now_ns += random_next(&s.random) % (random_below(&s.random, 4) ? 20 * MS : 500 * MS);
 		if (s.now_ns >= s.flip_ns)

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { N = SHARED_BLOCKS, SHORT_MS = 200, EXIT_MS = 20000, FLOOD_SECONDS = 10 };
+enum { N = SHARED_BLOCKS, SHORT_MS = 200, EXIT_MS = 20000, FLOOD_SECONDS = 4 };
 
 static const char quick[] = "timeout_ms = 300";		/* three of these, and the server is left alone */
 static const char patient[] = "timeout_ms = 20000";	/* nothing gives up but the op */

@@ -109,6 +109,8 @@ struct redis_tier_conf {
 	uint64_t ttl_ms;		/* 0: none */
 	uint32_t connections;		/* to each endpoint */
 	uint32_t timeout_ms;		/* of each xfer, from tier_submit(), and of connecting */
+	/* An endpoint that fails rests so long at first, 30 times that at most. 0: 1000. For tests. */
+	uint32_t rest_ms;
 	uint32_t max_in_flight;		/* xfers lent at once; beyond that -EAGAIN */
 	uint32_t max_image_bytes;	/* a longer value is none of ours; 0: IMAGE_MAX_BYTES */
 	struct redis_events events;

@@ -9,8 +9,6 @@
 #include <assert.h>
 #include <string.h>
 
-static const uint64_t wait_min_ns = 1000000000u, wait_max_ns = 30000000000u;
-
 /* The first that fits counts, so the longer of two with the same beginning stands first. */
 static const struct {
 	const char *says;	/* up to a blank or the end */
@@ -75,11 +73,16 @@ static uint64_t jittered(struct redis_breaker *b, uint64_t wait_ns)
 	return wait_ns - wait_ns / 4 + random_next(b) % (wait_ns / 2 + 1);
 }
 
-static uint64_t doubled(uint64_t wait_ns)
+static uint64_t longest(const struct redis_breaker *b)
+{
+	return b->rest_ns * REDIS_BREAKER_RESTS;
+}
+
+static uint64_t doubled(const struct redis_breaker *b, uint64_t wait_ns)
 {
 	if (wait_ns == 0)
-		return wait_min_ns;
-	return 2 * wait_ns < wait_max_ns ? 2 * wait_ns : wait_max_ns;
+		return b->rest_ns;
+	return 2 * wait_ns < longest(b) ? 2 * wait_ns : longest(b);
 }
 
 static void open_for(struct redis_breaker *b, uint64_t wait_ns, uint64_t now_ns)
@@ -99,14 +102,18 @@ static void stop_stores(struct redis_breaker *b, uint64_t wait_ns, uint64_t now_
 	b->no_stores_until_ns = now_ns + jittered(b, wait_ns);
 }
 
-void redis_breaker_open(struct redis_breaker *b, uint64_t seed)
+void redis_breaker_open(struct redis_breaker *b, uint64_t seed, uint32_t rest_ms)
 {
-	*b = (struct redis_breaker){ .state = REDIS_CLOSED, .random = seed ? seed : 1 };
+	*b = (struct redis_breaker){
+		.state = REDIS_CLOSED,
+		.rest_ns = rest_ms * 1000000ull,
+		.random = seed ? seed : 1,
+	};
 }
 
 static bool trial_is_free(const struct redis_breaker *b, uint64_t now_ns)
 {
-	return b->trial_ns == 0 || now_ns >= b->trial_ns + wait_max_ns;
+	return b->trial_ns == 0 || now_ns >= b->trial_ns + longest(b);
 }
 
 bool redis_breaker_usable(const struct redis_breaker *b, uint64_t now_ns)
@@ -160,7 +167,7 @@ void redis_breaker_failure(struct redis_breaker *b, uint64_t now_ns)
 	if (b->state == REDIS_OPEN ||
 	    (b->state == REDIS_CLOSED && ++b->failures < REDIS_BREAKER_FAILURES))
 		return;
-	open_for(b, b->state == REDIS_HALF ? doubled(b->wait_ns) : wait_min_ns, now_ns);
+	open_for(b, b->state == REDIS_HALF ? doubled(b, b->wait_ns) : b->rest_ns, now_ns);
 	b->misconfigured = b->stores_alone = false;	/* it is something else now */
 }
 
@@ -177,11 +184,11 @@ static void not_you(struct redis_breaker *b, bool store, uint64_t now_ns)
 	if (store) {
 		redis_breaker_success(b, now_ns);
 		if (!b->misconfigured || redis_breaker_takes_stores(b, now_ns))
-			stop_stores(b, wait_max_ns, now_ns);
+			stop_stores(b, longest(b), now_ns);
 		b->stores_alone |= b->state == REDIS_CLOSED;
 	} else {
 		if (b->state != REDIS_OPEN || !b->misconfigured)
-			open_for(b, wait_max_ns, now_ns);
+			open_for(b, longest(b), now_ns);
 		b->stores_alone = false;
 	}
 	b->misconfigured = true;
@@ -201,7 +208,7 @@ void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, 
 		/* The wait grows by tries after it, not by the others that were on their way before
 		 * it. */
 		if (redis_breaker_takes_stores(b, now_ns))
-			stop_stores(b, doubled(b->no_stores_wait_ns), now_ns);
+			stop_stores(b, doubled(b, b->no_stores_wait_ns), now_ns);
 		redis_breaker_success(b, now_ns);
 		break;
 	default:
