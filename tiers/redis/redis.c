@@ -51,11 +51,9 @@ static const struct redis *redis_of_const(const struct tier *t)
 	return (const struct redis *)t;
 }
 
-/*
- * Rendezvous hashing over all configured endpoints, those that are down included: while one is, its
- * share are misses. Over the living ones only, its values would be written a second time elsewhere,
- * and be found in neither place later.
- */
+/* Rendezvous hashing over all configured endpoints, also over endpoints that are down: while one is
+ * down, its share are misses. Over the living ones only, its values would be written a second time
+ * elsewhere, and be found in neither place later. */
 static uint32_t endpoint_of(const struct redis *r, const uint8_t key[32])
 {
 	uint64_t best = 0;
@@ -127,7 +125,8 @@ bool redis_writable(const struct tier *t, const struct redis_seal *seal, const u
 
 /* --- from the core to the I/O thread --- */
 
-/* The image that a write brings says what it is; a damaged header must not reach others. */
+/* A write has no identity: the image's header says which block it is. A damaged header must not
+ * reach other nodes. */
 static int look_at_image(const struct xfer *x, struct image_identity *ret,
 			 struct image_shape *ret_shape)
 {
@@ -218,8 +217,8 @@ static void redis_cancel(struct tier *t, struct xfer *x)
 		mailbox_ring(&r->mail.asked);
 }
 
-/* Whether there is time and place for one more: an endpoint that lies would have us hash all it
- * sends. */
+/* Whether there is time and place for one more: an endpoint that lies would have us hash all bytes
+ * it sends. */
 static bool may_condemn(struct redis *r)
 {
 	const uint64_t now = loop_now(r->loop);
@@ -437,7 +436,7 @@ static void configure(struct redis *r, const struct redis_tier_conf *c)
 	r->events = c->events;
 }
 
-/* What the thread needs to be there before it starts. */
+/* All that the thread uses from its first turn on. */
 static int reserve(struct redis *r)
 {
 	const int asked = mailbox_open(&r->mail.asked), answered = mailbox_open(&r->mail.answered);

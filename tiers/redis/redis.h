@@ -92,7 +92,7 @@ struct redis_events {
 	void (*changed)(void *arg);
 };
 
-/* What pointers point to is copied by tier_open(). */
+/* tier_open() copies the strings. */
 struct redis_tier_conf {
 	const char *endpoints[REDIS_ENDPOINTS];
 	/* Without Cluster values are spread over them by key: rendezvous by the endpoints' texts,
@@ -109,7 +109,8 @@ struct redis_tier_conf {
 	uint64_t ttl_ms;		/* 0: none */
 	uint32_t connections;		/* to each endpoint */
 	uint32_t timeout_ms;		/* of each xfer, from tier_submit(), and of connecting */
-	/* An endpoint that fails rests so long at first, 30 times that at most. 0: 1000. For tests. */
+	/* An endpoint that fails rests so long at first, 30 times that at most. 0: 1000. For tests.
+	 * */
 	uint32_t rest_ms;
 	uint32_t max_in_flight;		/* xfers lent at once; beyond that -EAGAIN */
 	uint32_t max_image_bytes;	/* a longer value is none of ours; 0: IMAGE_MAX_BYTES */
@@ -120,7 +121,7 @@ struct redis_counters {			/* all since open */
 	/* that got an answer; hits: good header */
 	uint64_t gets_total, hits_total, sets_total, probes_total;
 	uint64_t received_bytes_total, sent_bytes_total;	/* of values */
-	/* values not as they should be, those redis_condemn() told of included */
+	/* damaged values, found by the tier or told by redis_condemn() */
 	uint64_t corrupt_total;
 	uint64_t forged_total;		/* values without a right MAC, which were whole */
 	uint64_t other_forms_total;	/* values of another form */

@@ -178,7 +178,7 @@ static void not_now(struct redis_breaker *b, uint64_t now_ns)
 	redis_breaker_failure(b, now_ns);
 }
 
-/* A store alone refused is an ACL without SET: what others stored is still to be had. */
+/* An ACL without SET refuses stores alone: values of other nodes can still be read. */
 static void not_you(struct redis_breaker *b, bool store, uint64_t now_ns)
 {
 	if (store) {
@@ -205,8 +205,8 @@ void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, 
 		not_you(b, store, now_ns);
 		break;
 	case REDIS_SAYS_NO_STORES:
-		/* The wait grows by tries after it, not by the others that were on their way before
-		 * it. */
+		/* Stores that were on their way when the wait began do not lengthen it; a store
+		 * after the wait does. */
 		if (redis_breaker_takes_stores(b, now_ns))
 			stop_stores(b, doubled(b, b->no_stores_wait_ns), now_ns);
 		redis_breaker_success(b, now_ns);

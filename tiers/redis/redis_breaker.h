@@ -44,7 +44,7 @@ struct redis_breaker {
 	bool stores_alone;
 };
 
-/* What an error reply says of the endpoint. text: without the '-'. */
+/* The meaning of an error reply for the endpoint. text: without the '-'. */
 enum redis_verdict {
 	/* an error of this command, key or slot alone, -TRYAGAIN too */
 	REDIS_SAYS_NOTHING,
@@ -58,7 +58,7 @@ enum redis_verdict {
 	REDIS_SAYS_MOVED,		/* MOVED, ASK */
 	REDIS_SAYS_UNKNOWN_COMMAND,	/* an old or crippled endpoint */
 };
-/* By what Redis from 2.8 on and Valkey say; anything else is NOTHING. */
+/* Knows the sentences of Redis from 2.8 on and of Valkey; any other is NOTHING. */
 enum redis_verdict redis_verdict(const char *text, size_t n);
 
 /* CLOSED. rest_ms: the first wait; REDIS_BREAKER_REST_MS but in tests. */
@@ -70,7 +70,7 @@ void redis_breaker_open(struct redis_breaker *b, uint64_t seed, uint32_t rest_ms
 bool redis_breaker_try(struct redis_breaker *b, uint64_t now_ns);
 /* The trial was not sent after all, or taken back before its answer: another may be now. */
 void redis_breaker_untried(struct redis_breaker *b);
-/* What try() would say, without taking the trial: for those who only want to know. */
+/* The answer of try(), for a caller that does not take the trial. */
 bool redis_breaker_usable(const struct redis_breaker *b, uint64_t now_ns);
 /* Of an endpoint that is usable. */
 bool redis_breaker_takes_stores(const struct redis_breaker *b, uint64_t now_ns);

@@ -83,6 +83,6 @@ void redis_chore_delete(struct redis_endpoint *endpoint, const struct redis_cond
 				what->packed, what->length);
 	chore->done = deleted;
 	if (redis_chore_send_any(chore, endpoint))
-		/* it is found bad again by the next who reads it */
+		/* the next read finds it bad again */
 		redis_chore_give(endpoint->io, chore);
 }

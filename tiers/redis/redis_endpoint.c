@@ -255,7 +255,7 @@ static bool send_now(struct redis_endpoint *endpoint, struct redis_job *job)
 	return true;
 }
 
-/* In order, but those of a kind that finds no room let the others behind them pass. */
+/* In order; but when a job finds no room, jobs of other kinds behind it may pass. */
 static void pump(struct redis_endpoint *endpoint)
 {
 	bool blocked[XFER_PROBE + 1] = { false };
@@ -284,7 +284,8 @@ static void on_waited_out(struct loop_timer *timer)
 	assert(job->phase == REDIS_WAITING);
 	mails_remove(&endpoint->waiting, &job->mail);
 	endpoint->counters.timeouts_total++;
-	/* What is on its links is not answered. One that has more to do than it can is well. */
+	/* No command on its links was answered. An endpoint that answers, and has more to do than
+	 * it can, is well. */
 	if (endpoint->proven &&
 	    now_of(endpoint) - endpoint->answered_ns >= endpoint->io->tier->timeout_ms * 1000000ull)
 		redis_endpoint_failed(endpoint, "no answer within timeout_ms");

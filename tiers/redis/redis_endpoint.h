@@ -68,14 +68,14 @@ void redis_endpoint_kick(struct redis_endpoint *endpoint);
 bool redis_endpoint_usable(const struct redis_endpoint *endpoint);
 /* has no job and no trial */
 bool redis_endpoint_idle(const struct redis_endpoint *endpoint);
-/* what to connect to; "": not known */
+/* the address to connect to; "": not known */
 const char *redis_endpoint_numeric(const struct redis_endpoint *endpoint);
-/* Whom an endpoint means that names itself by a port alone: with TLS the name of its certificate.
- * */
+/* A Cluster's endpoint may name itself by a port alone: this is the host that it means. With TLS it
+ * is the name in its certificate. */
 const char *redis_endpoint_itself(const struct redis_endpoint *endpoint);
 void redis_endpoint_counters(const struct redis_endpoint *endpoint, struct redis_counters *ret);
 
-/* What the end of a command says of the endpoint's health. */
+/* The end of a command is news of the endpoint's health. */
 void redis_endpoint_answered(struct redis_endpoint *endpoint);
 void redis_endpoint_stored(struct redis_endpoint *endpoint);
 void redis_endpoint_failed(struct redis_endpoint *endpoint, const char *why);

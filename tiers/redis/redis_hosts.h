@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_hosts.h - which endpoints a Cluster's slot map may name: who is connected gets the
- * password, so it is not for one endpoint to say that another one is of the Cluster. Pure functions
- * on the caller's memory.
+ * redis_hosts.h - which hosts a Cluster's slot map may name. Whoever is connected to gets the
+ * password, so one endpoint must not decide that another host is of the Cluster. Pure functions on
+ * the caller's memory.
  *
  * An entry of the list: a name; ".domain", for all names below it; an address; a network as
  * 10.0.0.0/8 or fd00::/8.
@@ -37,7 +37,7 @@ void redis_hosts_add_name(struct redis_hosts *h, const char *name);
 /* The network that an address ("10.1.2.3", "fd00::1") is taken to be in: /24, /64; of loopback it
  * alone. */
 void redis_hosts_add_near(struct redis_hosts *h, const char *address);
-/* host: as it was named; address: what it is connected to by, numeric; both without port. */
+/* host: as the map named it; address: the numeric one to connect to. Both without port. */
 bool redis_hosts_allow(const struct redis_hosts *h, const char *host, const char *address);
 
 #endif

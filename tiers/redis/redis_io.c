@@ -29,7 +29,7 @@
 
 enum { TICK_MS = 100 };
 
-/* What the starter and the thread tell each other. */
+/* For the start: from the starter to the thread, and back. */
 struct redis_io_start {
 	struct redis_io *io;
 	sem_t ready;
@@ -74,7 +74,7 @@ static void on_asked(struct loop_watch *watch, uint32_t events)
 	(void)events;
 	mailbox_hear(&mail->asked);
 	io->stopping = atomic_load(&mail->stop);
-	if (io->stopping) {	/* the core ends what it asked for last */
+	if (io->stopping) {	/* the core ends these jobs */
 		loop_stop(io->loop);
 		return;
 	}

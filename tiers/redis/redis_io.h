@@ -28,7 +28,7 @@ struct redis_io {
 	struct loop_timer tick;
 	struct mails ended;		/* jobs */
 	enum redis_mode mode;
-	struct redis_hosts hosts;	/* whom a map may name */
+	struct redis_hosts hosts;	/* that a map may name */
 	struct redis_topology topology;
 	/* the first n_endpoints: as configured, in that order */
 	struct redis_endpoint endpoints[REDIS_ALL_ENDPOINTS];

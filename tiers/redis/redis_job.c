@@ -72,7 +72,7 @@ static void gave_up(struct redis_job *job)
 {
 	const char *words = job->command.error;
 
-	/* It is as -CLUSTERDOWN as it says: not for the next ones to wait for. */
+	/* The Cluster is down for longer than a job lasts: the next jobs need not wait for it. */
 	if (job->endpoint->used && passes(words))
 		redis_endpoint_verdict(job->endpoint, redis_verdict(words, strlen(words)), false,
 				       words);
@@ -227,8 +227,8 @@ static int refused(struct redis_job *job, enum redis_verdict verdict)
 		return begins(words, "OOM") ? -ENOSPC : -EROFS;
 	}
 	if (verdict == REDIS_SAYS_NOT_YOU && begins(words, "NOPERM") && job->op != XFER_READ) {
-		/* A user who may not SET still may GET; one who may not EXISTS or GETRANGE loses
-		 * hints. */
+		/* Without the right to SET a user may still GET; without EXISTS or GETRANGE only
+		 * hints are lost. */
 		endpoint->counters.refused_stores_total += store;
 		if (store)
 			redis_endpoint_verdict(endpoint, verdict, true, words);
@@ -299,7 +299,7 @@ static void sent_done(struct redis_command *command)
 
 static void asking_done(struct redis_chore *chore)
 {
-	/* what comes of it, the command behind it tells */
+	/* the command behind ASKING tells how it went */
 	redis_chore_give(chore->endpoint->io, chore);
 }
 

@@ -104,7 +104,7 @@ static void on_conn_changed(struct redis_conn *conn, void *arg)
 		link->up_ns = now_of(endpoint);
 		endpoint->refused_evals = false;
 	} else if (redis_conn_state(conn) == REDIS_CONN_DOWN) {
-		/* what was on it ended right before this */
+		/* its commands ended right before this */
 		link->told = endpoint->failed_ns == now_of(endpoint);
 	}
 	redis_endpoint_kick(endpoint);
@@ -245,7 +245,7 @@ static void close_link(struct redis_endpoint *endpoint, struct redis_link *link)
 	struct redis_conn *conn = link->conn;
 
 	count_link(&endpoint->counters, conn);
-	link->conn = NULL;	/* first: what ends now must not be sent on it again */
+	link->conn = NULL;	/* first: a job that ends now must not be sent on it again */
 	redis_conn_close(conn);
 }
 

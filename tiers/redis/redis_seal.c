@@ -26,7 +26,7 @@ struct redis_mac {
 	EVP_MAC_CTX *poly1305;
 };
 
-/* HMAC-SHA256(secret, label | 0): labels differ, so what comes of one says nothing of another. */
+/* HMAC-SHA256(secret, label | 0): each label gives another key, and no key tells of another. */
 static void derive(const uint8_t *secret, size_t n, const char *label, uint8_t ret[HASH_BYTES])
 {
 	unsigned got = 0;

@@ -58,11 +58,11 @@ int  redis_envelope_check(const struct redis_envelope *e);
 /* NULL: no memory. */
 struct redis_mac *redis_mac_open(void);
 void redis_mac_close(struct redis_mac *mac);		/* NULL is fine */
-/* A value with this envelope and header; what was begun before is forgotten. false, here and below:
- * no memory. */
+/* A value with this envelope and header; a value begun before is forgotten. false, here and below:
+ * OpenSSL has no memory. */
 bool redis_mac_begin(struct redis_mac *mac, const struct redis_seal *seal,
 		     const struct redis_envelope *envelope, const struct image_header *header);
-/* what is behind the header */
+/* the bytes behind the header */
 bool redis_mac_add(struct redis_mac *mac, const void *bytes, size_t n);
 bool redis_mac_end(struct redis_mac *mac, uint8_t ret[REDIS_MAC_BYTES]);
 /* In constant time. */

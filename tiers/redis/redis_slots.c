@@ -207,7 +207,7 @@ static bool number(struct text_piece p, uint32_t max, uint32_t *ret)
 	return p.n > 0;
 }
 
-/* Cuts what is before the blank off *rest; all of it if there is none. */
+/* Cuts the word before the blank off *rest; all of *rest if there is no blank. */
 static struct text_piece word(struct text_piece *rest)
 {
 	const char *blank = memchr(rest->text, ' ', rest->n);

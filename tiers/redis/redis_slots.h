@@ -23,21 +23,19 @@ struct redis_map {
 	uint32_t slots[REDIS_MAP_ENDPOINTS];	/* how many each has */
 	uint8_t endpoint[REDIS_SLOTS];	/* REDIS_NO_ENDPOINT: nobody */
 	uint32_t n_replicas;
-	/* who may be a master soon; more are left out */
+	/* may be masters soon; more are left out */
 	char replica[REDIS_REPLICAS][REDIS_ADDRESS_BYTES];
 };
 
 uint16_t redis_crc16(const void *bytes, size_t n);		/* XMODEM; of "123456789": 0x31c3 */
-/* With hash tags: only what is between the first { and the next } counts, if that is not empty. */
+/* With hash tags: only the bytes between the first { and the next } count, if there are any. */
 uint32_t redis_slot(const void *name, size_t n);
 
-/*
- * From a reply to CLUSTER SLOTS. asked: address of who replied, whose host stands for an empty or
- * nil one or "?"; if that is a Unix socket, it is 127.0.0.1. Hosts may be names. What is wrong with
- * a replica is no fault of the map: it is left out. 0; -EPROTO: not of that shape, a port or slot
- * out of range, a slot twice, a host that is none; -E2BIG: more than REDIS_MAP_ENDPOINTS masters;
- * -ENOENT: no slot has an endpoint. *ret is undefined otherwise than 0.
- */
+/* From a reply to CLUSTER SLOTS. `asked` is the address of the endpoint that replied; its host
+ * stands for an empty or nil host or "?" (127.0.0.1 for a Unix socket). Hosts may be names. A
+ * replica with a wrong address is left out, and the map stays good. 0; -EPROTO: not of that shape,
+ * a port or slot out of range, a slot twice, a host that is none; -E2BIG: more than
+ * REDIS_MAP_ENDPOINTS masters; -ENOENT: no slot has an endpoint. On error *ret is undefined. */
 int redis_map_parse(const struct redisReply *reply, const char *asked, struct redis_map *ret);
 
 enum redis_redirect { REDIS_REDIRECT_NONE, REDIS_REDIRECT_MOVED, REDIS_REDIRECT_ASK };

@@ -115,7 +115,7 @@ static void take_over(struct redis_io *io, const struct redis_map *map)
 	redis_view_flags(io);
 }
 
-/* The first who was asked says that there is no Cluster. */
+/* An endpoint that was asked says that there is no Cluster. */
 static void no_cluster(struct redis_io *io, const char *words)
 {
 	char shown[REDIS_TEXT_BYTES];
@@ -161,7 +161,7 @@ static void map_refused(struct redis_io *io, struct redis_endpoint *endpoint, co
 {
 	const enum redis_verdict verdict = redis_verdict(words, strlen(words));
 
-	/* A user who may not CLUSTER SLOTS is one of an endpoint alone, as far as can be known. */
+	/* A user without the right to CLUSTER SLOTS: it is taken that there is no Cluster. */
 	if (verdict == REDIS_SAYS_NOT_NOW ||
 	    (verdict == REDIS_SAYS_NOT_YOU && strncmp(words, "NOPERM", 6) != 0))
 		redis_endpoint_verdict(endpoint, verdict, false, words);
@@ -248,7 +248,7 @@ void redis_topology_tick(struct redis_io *io)
 	redis_topology_ask(io);
 }
 
-/* What is known of them before any name is looked up; redis_link_lookup() adds the rest. */
+/* The hosts that are known before any name is looked up; redis_link_lookup() adds addresses. */
 static void let_in_endpoints(struct redis_io *io)
 {
 	const struct redis *r = io->tier;

@@ -19,7 +19,7 @@ struct redis_tally {
 	uint32_t all, usable, stores, starting, refused;
 };
 
-/* Whether it is one of those that have a share of the keys. */
+/* Whether the endpoint has a share of the keys. */
 static bool counts(const struct redis_endpoint *endpoint)
 {
 	return endpoint->used && endpoint->listed;

@@ -41,7 +41,7 @@ static void enter(struct redis_conn *c, enum redis_conn_state state)
 	c->conf.changed(c, c->conf.arg);
 }
 
-/* Endpoints that do not know AUTH repeat what it was given. */
+/* An endpoint that does not know AUTH repeats its arguments. */
 static void refused(struct redis_conn *c, char *words)
 {
 	/* said to whoever connects, before any command */

@@ -80,8 +80,8 @@ static struct redis_row_entry *first_entry(struct redis_conn *c)
 
 /* --- SKIP --- */
 
-/* From here on what comes is thrown away up to the reply's end; the command, if it is still there,
- * then ends so. */
+/* From here on bytes are thrown away up to the reply's end. Then the command, if it is still there,
+ * ends with this status. */
 static void skip_with(struct redis_recv *in, int status)
 {
 	in->state = RECV_SKIP;
@@ -275,7 +275,7 @@ static uint64_t body_left(const struct redis_recv *in)
 	return in->length - REDIS_SEAL_BYTES - HEADER_BYTES - in->body;
 }
 
-/* What has come of the body since the last time goes through the MAC while it is in the cache. */
+/* New bytes of the body go through the MAC while they are in the cache. */
 static bool mac_body(struct redis_recv *in, const struct redis_value *value)
 {
 	const uint64_t scales = in->shape.scale_bytes;
@@ -320,7 +320,7 @@ static int judge(struct redis_recv *in, struct redis_value *value,
 	return 0;
 }
 
-/* The gap before the payload, and what is behind it on its last page. */
+/* The gap before the payload, and the rest of its last page. */
 static void zero_padding(const struct image_shape *shape, uint8_t *buffer)
 {
 	const uint32_t scales_end = HEADER_BYTES + shape->scale_bytes;
@@ -469,10 +469,10 @@ static int step(struct redis_conn *c)
 	}
 }
 
-/* What Redis does with what is no TLS. */
+/* Redis closes a TLS port to bytes that are no TLS, without a word. */
 static const char *why_closed(const struct redis_conn *c)
 {
-	const bool mute = !c->tls && c->first == 0;	/* no place has ever been answered */
+	const bool mute = !c->tls && c->first == 0;	/* nothing has ever been answered */
 
 	return mute ? "closed by the endpoint before it answered anything; does it want [redis] "
 		      "tls?"
@@ -491,7 +491,7 @@ static int read_once(struct redis_conn *c, size_t *budget)
 	uint64_t body;
 	ssize_t n;
 
-	/* What is left over is part of a line, a header or a CR LF: short. */
+	/* The rest is part of a line, a header or a CR LF: short. */
 	memmove(in->bytes, in->bytes + in->at, available(in));
 	in->end -= in->at;
 	in->at = 0;
@@ -521,11 +521,10 @@ static int read_once(struct redis_conn *c, size_t *budget)
 	return (size_t)n == asked;
 }
 
-/*
- * An endpoint writes a value in many pieces: being woken for each costs it and us more than the
- * copying does. What is waited for is on its way in any case, as the length was told. Epoll minds
- * SO_RCVLOWAT for TCP only, and OpenSSL may have some of it already.
- */
+/* Redis writes a value in many pieces. To be woken for each costs both sides more than the copying
+ * does, so the thread sleeps until WAKE_BYTES are there; they are on their way in any case, as the
+ * length was told. Epoll minds SO_RCVLOWAT for TCP only, and OpenSSL may have read some of the
+ * bytes already. */
 static void wake_when(struct redis_conn *c)
 {
 	const uint64_t left = c->in.state == RECV_BODY ? body_left(&c->in) : 1;

@@ -15,8 +15,8 @@
 #include "redis_connect.h"
 #include "redis_tls_stream.h"
 
-/* A place that nobody waits for any more: an endpoint that does not answer it in this time is not
- * one to wait for. */
+/* How long an ended entry stays in the row for its reply. An endpoint that does not answer in this
+ * time is given up. */
 #define ENDED_PATIENCE_NS (30 * 1000000000ull)
 
 /* --- ends --- */
@@ -106,7 +106,7 @@ static bool half_sent(const struct redis_conn *c, uint32_t number)
 	return number == c->unsent && c->out_at > 0;
 }
 
-/* When something must be done about this place; UINT64_MAX: never. */
+/* When something must be done about this entry; UINT64_MAX: never. */
 static uint64_t entry_due(struct redis_conn *c, uint32_t number)
 {
 	const struct redis_row_entry *p = redis_row_at(c, number);
@@ -116,7 +116,7 @@ static uint64_t entry_due(struct redis_conn *c, uint32_t number)
 	return p->canceled && !half_sent(c, number) ? 0 : p->command->deadline_ns;
 }
 
-/* A place that was not sent at all leaves the row; those behind it move up. */
+/* An entry that was not sent at all leaves the row; the entries behind it move up. */
 static void take_out(struct redis_conn *c, uint32_t number)
 {
 	c->unsent_bytes -= redis_row_at(c, number)->bytes;
@@ -157,7 +157,7 @@ static void entry_expired(struct redis_conn *c, uint32_t number)
 	command_end(command, status, NULL);
 }
 
-/* The first place that is due, if any; and when the next one will be. */
+/* The first entry that is due, if any; and when the next one will be. */
 static bool find_due(struct redis_conn *c, uint32_t *ret, uint64_t *ret_next_ns)
 {
 	*ret_next_ns = UINT64_MAX;
@@ -194,8 +194,8 @@ void redis_row_on_timer(struct loop_timer *timer)
 			redis_row_arm(c, c->conf.deadline_ns);
 		return;
 	}
-	/* Bounded: done() may have submitted another that is due already; that one has its turn in
-	 * the next round. */
+	/* Bounded: done() may submit another command that is due already; its turn comes in the
+	 * next round. */
 	for (int n = 0; n < REDIS_CONN_COMMANDS && find_due(c, &number, &next_ns); n++) {
 		entry_expired(c, number);
 		if (c->state == REDIS_CONN_DOWN)

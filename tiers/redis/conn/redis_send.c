@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_send.c - what goes out on a connection: the unsent places of its row, in order, through the
- * socket or TLS. Contract: redis_conn.h; the row: redis_row.h. Values are sealed here
+ * redis_send.c - what goes out on a connection: the unsent entries of its row, in order, through
+ * the socket or TLS. Contract: redis_conn.h; the row: redis_row.h. Values are sealed here
  * (redis_seal.h), piece by piece.
  */
 #include "redis_send.h"
@@ -21,11 +21,9 @@ enum {
 	SEND_TURN_BYTES = 512 << 10,	/* then others have their turn */
 };
 
-/*
- * Bytes `from`.. of a piece go out now, perhaps again, as the socket did not take them all: those
- * that have not gone through the MAC do so while they are in the cache. The last piece has the MAC,
- * and is not reached before.
- */
+/* n bytes of a piece, from `from` on, go out now; perhaps again, as the socket did not take them
+ * all before. New ones among them go through the MAC while they are in the cache. Piece 3 is the
+ * MAC, which is reached when all bytes of the value have been gathered. */
 static bool seal(struct redis_conn *c, struct redis_command *command, uint32_t piece, uint64_t from,
 		 uint64_t n)
 {
@@ -57,7 +55,7 @@ static bool seal(struct redis_conn *c, struct redis_command *command, uint32_t p
 	return redis_mac_add(c->mac, (const char *)command->pieces[piece].iov_base + from, n);
 }
 
-/* What is to be sent next; how many pieces. -ENOMEM. */
+/* The bytes to send next. ret: how many pieces, or -ENOMEM. */
 static int gather(struct redis_conn *c, struct iovec iov[SEND_PIECES], size_t *ret_bytes)
 {
 	uint64_t skip = c->out_at;
@@ -90,7 +88,7 @@ static int gather(struct redis_conn *c, struct iovec iov[SEND_PIECES], size_t *r
 	return n;
 }
 
-/* What is not text is of a value. */
+/* Bytes of values: of pieces that do not lie in the command's text. */
 static uint64_t value_bytes(const struct redis_command *command)
 {
 	uint64_t n = 0;
@@ -155,13 +153,13 @@ static ssize_t put(struct redis_conn *c, struct iovec *iov, size_t n)
 		      : sendmsg(c->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* Bytes that TLS has made of what it took, and that are not out. */
+/* TLS has records that are not out yet. */
 static bool holds_back(const struct redis_conn *c)
 {
 	return c->tls && redis_tls_stream_unsent(c->tls);
 }
 
-/* TLS that has to read first is not helped by a socket that takes bytes. */
+/* Where TLS has to read first, a socket that takes bytes does not help. */
 static bool wants_to_send(const struct redis_conn *c)
 {
 	return holds_back(c) ||

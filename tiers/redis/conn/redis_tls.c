@@ -81,8 +81,8 @@ static int trust(SSL_CTX *ssl, const char *ca_file, char *text, size_t n)
 	return r;
 }
 
-/* Not by OpenSSL from the file: what stdio reads into is neither wiped nor left out of core dumps.
- * */
+/* The file is read here and not by OpenSSL, whose stdio buffer is neither wiped nor left out of
+ * core dumps. */
 static bool use_key(SSL_CTX *ssl, const char *path)
 {
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
@@ -124,7 +124,7 @@ static int present(SSL_CTX *ssl, const char *cert_file, const char *key_file, ch
 	ERR_clear_error();
 	if (r == 0 && !use_key(ssl, key_file))
 		r = wrong_file("tls_key_file", key_file, openssl_words(), EINVAL, text, n);
-	/* Which compares them only if they are of one kind. */
+	/* OpenSSL has compared key and certificate only if they are of one kind. */
 	if (r == 0 && SSL_CTX_check_private_key(ssl) != 1)
 		r = wrong_file("tls_key_file", key_file, "not the key of tls_cert_file", EINVAL,
 			       text, n);

@@ -24,7 +24,7 @@ struct redis_tls {
 	char name[REDIS_TLS_NAME_BYTES];
 };
 
-/* Paths of PEM files, and what each is called in [redis]. NULL is as good as "". */
+/* Paths of PEM files; members are called tls_... in [redis]. NULL is as good as "". */
 struct redis_tls_conf {
 	const char *ca_file;		/* "": what the system trusts */
 	/* This node's, both or neither. The key has no passphrase and can be read by nobody else.

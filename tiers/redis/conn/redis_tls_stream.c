@@ -34,8 +34,8 @@ enum {
 	RECORD_BYTES = SSL3_RT_MAX_PLAIN_LENGTH,
 	RECORD_ROOM = SSL3_RT_MAX_PACKET_SIZE,
 	OUT_RECORDS = 4,		/* a send() each */
-	SPARE_BYTES = 4096,		/* for what OpenSSL has to say itself */
-	CALL_BYTES = 64 << 10,		/* that one call of OpenSSL may read, more or less */
+	SPARE_BYTES = 4096,		/* for messages of OpenSSL's own */
+	CALL_BYTES = 64 << 10,		/* one call of OpenSSL reads about so much at most */
 	WORDS_BYTES = 256,
 };
 
@@ -250,7 +250,7 @@ static bool is_numeric(const char *host)
 	return inet_pton(AF_INET, host, &binary) == 1 || inet_pton(AF_INET6, host, &binary) == 1;
 }
 
-/* What the certificate is compared with, and what the server is told that we want. */
+/* The name that the certificate must have, and that the server is told. */
 static bool name_it(struct redis_tls_stream *s, const char *name)
 {
 	if (is_numeric(s->host))
@@ -319,7 +319,7 @@ int redis_tls_stream_handshake(struct redis_tls_stream *s)
 		return -s->error;
 	begin(s);
 	r = SSL_do_handshake(s->ssl);
-	flushed = flush(s);	/* an alert, too, that tells the server why */
+	flushed = flush(s);	/* an alert, too, tells the server why */
 	if (r == 1) {
 		s->shaken = true;
 	} else {
@@ -400,7 +400,7 @@ static const void *next_record(struct redis_tls_stream *s, const struct iovec *i
 	return s->plain;
 }
 
-/* As many records as `out` takes, of what is behind the first `done` bytes of iov. 0, or -errno. */
+/* As many records as `out` takes, of the bytes behind the first `done` of iov. 0, or -errno. */
 static int seal(struct redis_tls_stream *s, const struct iovec *iov, size_t n, size_t *done,
 		size_t all)
 {

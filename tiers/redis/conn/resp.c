@@ -12,7 +12,7 @@
 
 enum { NUMBER_LINE_BYTES = 1 + 20 + 2 };	/* kind, sign and 19 digits, CR LF */
 
-/* What stands between an element's kind and its CR LF. */
+/* The bytes between an element's kind and its CR LF. */
 enum content {
 	CONTENT_TEXT,
 	CONTENT_NUMBER,
@@ -177,7 +177,8 @@ void resp_skip_body(struct resp_skip *s, uint64_t body_left_with_crlf)
 	s->elements = 1;
 }
 
-/* An element is complete, and with it those it was the last of. Whether the reply is. */
+/* An element is complete, and with it each aggregate that it was the last element of. ret: whether
+ * the reply is complete. */
 static bool element_ends(struct resp_skip *s)
 {
 	while (s->depth > 0) {
