@@ -83,9 +83,9 @@ CONFIG(nvme, drain_us, US, "10s", 0, 600000000, "us",
        "How long a clean stop may take to write what is in memory only. systemd's TimeoutStopSec must be more.")
 
 CONFIG(redis, endpoints, ENDPOINTS, "", 0, 4095, "endpoints",
-       "Redis or Valkey that nodes share, each an endpoint: host:port, [v6]:port or unix:/path, blanks between or a line for "
-       "each; port 6379 if left out. Several that are no Cluster share the blocks by key: spell them alike on all "
-       "nodes. Of a Cluster some endpoints are enough. Empty: no Redis tier.")
+       "Redis or Valkey that nodes share, each an endpoint: host:port, [v6]:port or unix:/path, blanks between or a "
+       "line for each; port 6379 if left out. Several that are no Cluster share the blocks by key: spell them alike "
+       "on all nodes. Of a Cluster some endpoints are enough. Empty: no Redis tier.")
 CONFIG(redis, cluster, ENUM, "auto", 0, 2, "auto|yes|no",
        "Whether they are a Cluster. auto: as the first that answers says.")
 CONFIG(redis, cluster_hosts, HOSTS, "", 0, 2047, "hosts",
