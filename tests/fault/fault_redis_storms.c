@@ -283,18 +283,19 @@ static void room_for_one_is_enough_told_late(void **state)
 	has_room_for_one(true);
 }
 
-/* Never three failures in a row, but no reason to connect as often as there is something to ask. */
+/* Never three failures in a row, but no reason to connect as often as there is something to ask: each of the two
+ * connections is opened again every RETRY_MS of redis_link.c (100), however long this takes. */
 static void one_answer_each_time(void **state)
 {
-	uint64_t end_ms;
+	uint64_t began_ms;
 
 	(void)state;
 	start_up();
-	end_ms = clock_ms() + 2000;
+	began_ms = clock_ms();
 	atomic_store(&door.once, true);
-	while (clock_ms() < end_ms)
+	while (clock_ms() < began_ms + 2000)
 		(void)kit_load_each(&kit, 0, 8, true);
-	assert_in_range(atomic_load(&door.accepted), 2, FEW);
+	assert_in_range(atomic_load(&door.accepted), 2, 2 * ((clock_ms() - began_ms) / 100 + 2));
 	kit_free(&kit);
 }
 
