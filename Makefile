@@ -89,10 +89,12 @@ $(BUILD)/kvtierd $(BUILD)/kvtierctl: $(BUILD)/daemon.a $(BUILD)/flags.ld
 
 PARTS   := $(addprefix $(BUILD)/,libtest.a libkvtier.a daemon.a client.a)
 $(BUILD)/kvtier-bench: $(BENCH_OBJS)
-$(call in_tests,kvtierd_faulty): $(BUILD)/daemon/main.o $(call in_tests,lib/kvtierd_faulty.o)
+# Daemons of tests: tests/lib/kvtierd_X.c says what of kvtierd it wraps.
+DAEMONS := $(basename $(notdir $(wildcard tests/lib/kvtierd_*.c)))
+$(call in_tests,$(DAEMONS)): $(BUILD)/tests/%: $(BUILD)/daemon/main.o $(BUILD)/tests/lib/%.o
 .SECONDEXPANSION:
 $(call in_tests,$(ALL)): $(BUILD)/tests/%: $(BUILD)/tests/$$(firstword $$(subst _, ,$$*))/%.o
-$(call in_tests,$(ALL) kvtierd_faulty) $(BUILD)/kvtier-bench: $(PARTS) $(BUILD)/flags.ld \
+$(call in_tests,$(ALL) $(DAEMONS)) $(BUILD)/kvtier-bench: $(PARTS) $(BUILD)/flags.ld \
 		| $$(call in_tests,$$(call facts,needs))
 	$(SAY) LD $@
 	$(Q)$(CC) $(ALLLD) $(patsubst %,-Wl$(comma)--wrap=%,$(call facts,wrap)) -o $@ \
