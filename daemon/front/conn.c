@@ -30,6 +30,7 @@
 #include "daemon/kvtierd.h"
 #include "daemon/base/log.h"
 #include "daemon/op/op.h"
+#include "packet.h"
 #include "server.h"
 
 enum {
@@ -38,48 +39,13 @@ enum {
 	TICK_NS = 1000000,	/* between two looks at the ring of a client whose doorbells nobody hears */
 };
 
-/* --- sending --- */
-
-static int send_message(struct conn *c, const void *message, size_t n, const int *fds, size_t n_fds)
-{
-	union {
-		struct cmsghdr head;
-		char bytes[CMSG_SPACE(4 * sizeof(int))];
-	} control = { 0 };
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)message, .iov_len = n };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
-
-	if (n_fds > 0) {
-		m.msg_control = control.bytes;
-		m.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-		control.head.cmsg_level = SOL_SOCKET;
-		control.head.cmsg_type = SCM_RIGHTS;
-		control.head.cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-		memcpy(CMSG_DATA(&control.head), fds, n_fds * sizeof(int));
-	}
-	return sendmsg(c->socket.fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)n ? 0 : -errno;
-}
-
-static struct wire_head head_of(enum wire_type type, size_t n, uint32_t seq)
-{
-	return (struct wire_head){ .magic = WIRE_MAGIC, .type = (uint16_t)type, .length = (uint32_t)n, .seq = seq };
-}
-
-static int send_error(struct conn *c, uint32_t seq, int error, const char *text)
-{
-	struct wire_error e = { .head = head_of(WIRE_ERROR, sizeof e, seq), .error = error };
-
-	snprintf(e.text, sizeof e.text, "%.*s", (int)sizeof e.text - 1, text);
-	return send_message(c, &e, sizeof e, NULL, 0);
-}
-
 static void send_wake(struct conn *c)
 {
-	const struct wire_head wake = head_of(WIRE_WAKE, sizeof wake, 0);
+	const struct wire_head wake = packet_head(WIRE_WAKE, sizeof wake, 0);
 
 	/* When it does not fit, unread packets lie there already, and the client's descriptor is readable. */
 	c->wake = false;
-	(void)send_message(c, &wake, sizeof wake, NULL, 0);
+	(void)packet_send(c->socket.fd, &wake, sizeof wake, NULL, 0);
 }
 
 /* --- death --- */
@@ -150,7 +116,7 @@ static void end(struct conn *c)
 	assert(c->state == CONN_DYING && c->n_ops == 0);
 	c->state = CONN_ENDED;
 	if (c->end_error)
-		(void)send_error(c, c->end_seq, c->end_error, c->end_text);
+		(void)packet_error(c->socket.fd, c->end_seq, c->end_error, c->end_text);
 	(void)shutdown(c->socket.fd, SHUT_RDWR);
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
 		if (c->mounts[i])
@@ -219,7 +185,7 @@ static void on_tick(struct loop_timer *timer);
 static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 {
 	struct kvtierd *d = server_daemon(c->server);
-	struct wire_hello_ok ok = { .head = head_of(WIRE_HELLO_OK, sizeof ok, seq) };
+	struct wire_hello_ok ok = { .head = packet_head(WIRE_HELLO_OK, sizeof ok, seq) };
 	struct wire_hello hello;
 	char text[200];
 	int fds[4], r;
@@ -254,7 +220,7 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 	fds[2] = index_fd(d->index);
 	server_let_fds_in(c->socket.fd);
 	fds[3] = server_pidfd(c->server);
-	if (send_message(c, &ok, sizeof ok, fds, fds[3] >= 0 ? 4 : 3)) {
+	if (packet_send(c->socket.fd, &ok, sizeof ok, fds, fds[3] >= 0 ? 4 : 3)) {
 		conn_kill(c);
 		return;
 	}
@@ -286,7 +252,7 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 			  uint32_t n_fds)
 {
 	struct kvtierd *d = server_daemon(c->server);
-	struct wire_space_ok ok = { .head = head_of(WIRE_SPACE_OK, sizeof ok, seq) };
+	struct wire_space_ok ok = { .head = packet_head(WIRE_SPACE_OK, sizeof ok, seq) };
 	struct proto_space_open m;
 	char text[232];
 	uint32_t handle = 0;
@@ -311,7 +277,7 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 	if (r) {
 		if (mount)
 			leave(c, mount);
-		if (send_error(c, seq, r, text))
+		if (packet_error(c->socket.fd, seq, r, text))
 			conn_kill(c);
 		return;
 	}
@@ -325,7 +291,7 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 	memcpy(ok.space_id, mount->space->id, sizeof ok.space_id);
 	space_salt(d->spaces, mount->space, ok.salt);
 	memcpy(ok.index_key, mount->space->index_key, sizeof ok.index_key);
-	if (send_message(c, &ok, sizeof ok, NULL, 0))
+	if (packet_send(c->socket.fd, &ok, sizeof ok, NULL, 0))
 		conn_kill(c);
 	explicit_bzero(&ok, sizeof ok);
 }
@@ -357,7 +323,7 @@ static void finish_closing(struct conn *c)
 {
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++) {
 		struct mount *mount = c->mounts[i];
-		struct wire_space_close done = { .head = head_of(WIRE_SPACE_CLOSED, sizeof done, 0), .space = i };
+		struct wire_space_close done = { .head = packet_head(WIRE_SPACE_CLOSED, sizeof done, 0), .space = i };
 
 		if (!mount || !mount->closing || mount->ops > 0)
 			continue;
@@ -365,7 +331,7 @@ static void finish_closing(struct conn *c)
 		c->mounts[i] = NULL;
 		c->closing_mounts--;
 		leave(c, mount);
-		if (send_message(c, &done, sizeof done, NULL, 0)) {
+		if (packet_send(c->socket.fd, &done, sizeof done, NULL, 0)) {
 			conn_kill(c);
 			return;
 		}
@@ -463,7 +429,7 @@ static void on_intake(struct helper_job *job)
 		on_space_open(c, in->packet, in->n, in->seq, in->mount, WIRE_MAX_REGIONS);
 	else if (status == -EPROTO)
 		violate(c, in->seq, in->text);
-	else if (status == -ECONNRESET || send_error(c, in->seq, status, in->text))
+	else if (status == -ECONNRESET || packet_error(c->socket.fd, in->seq, status, in->text))
 		conn_kill(c);
 	intake_drop(in);
 	if (c->state < CONN_DYING)

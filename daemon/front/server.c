@@ -30,6 +30,7 @@
 #include "daemon/kvtierd.h"
 #include "daemon/op/op.h"
 #include "conn.h"
+#include "packet.h"
 #include "slots.h"
 
 #ifndef SO_PEERPIDFD
@@ -225,12 +226,7 @@ static void hang_up(struct server *s, int fd)
 
 static void refuse(struct server *s, int fd, const char *why)
 {
-	struct wire_error e = {
-		.head = { .magic = WIRE_MAGIC, .type = WIRE_ERROR, .length = sizeof e }, .error = -EBUSY,
-	};
-
-	snprintf(e.text, sizeof e.text, "%s", why);
-	(void)send(fd, &e, sizeof e, MSG_DONTWAIT | MSG_NOSIGNAL);
+	(void)packet_error(fd, 0, -EBUSY, why);
 	hang_up(s, fd);
 	stats_add(&s->d->stats->v.clients_refused_total, 1);
 	log_limited(&s->log, loop_now(s->d->loop), LOG_LEVEL_WARNING, "a client was refused: %s", why);
