@@ -102,21 +102,23 @@ void workers_tell(struct workers *w, uint64_t now_ns)
 		tell(w);
 }
 
-/* More of its kind follows soon: then the owner need not be told now. */
-static void finish(struct workers *w, struct work *work, bool more)
+/* With the lock held, which it lets go of to wake the owner. */
+static void finish(struct workers *w, struct work *work)
 {
+	const bool more = queue_has_more(w, work);
 	struct mails one;
 	uint32_t untold;
 
 	mails_clear(&one);
 	mails_append(&one, &work->mail);
 	untold = mailbox_put(&w->ended, &one);
-	if (untold == 0)
-		return;
-	if (!more || untold >= w->conf.wake_batch)
+	if (untold > 0 && (!more || untold >= w->conf.wake_batch)) {
+		(void)pthread_mutex_unlock(&w->lock);
 		tell(w);
-	else if (untold == 1)
+		(void)pthread_mutex_lock(&w->lock);
+	} else if (untold == 1) {
 		__atomic_store_n(&w->unsaid_since, clock_ns(), __ATOMIC_RELAXED);
+	}
 }
 
 /* The next of the queue; NULL: the thread ends. With the lock held. */
@@ -156,19 +158,14 @@ static void *work_on(void *arg)
 	number = w->n_started++;
 	while ((work = next(w)) != NULL) {
 		enum work_end end;
-		bool more;
 
 		(void)pthread_mutex_unlock(&w->lock);
 		end = work->run(work, number);
 		(void)pthread_mutex_lock(&w->lock);
-		if (end == WORK_AGAIN) {
+		if (end == WORK_ENDED)
+			finish(w, work);
+		else
 			queue_put_back(w, work);
-			continue;
-		}
-		more = queue_has_more(w, work);
-		(void)pthread_mutex_unlock(&w->lock);
-		finish(w, work, more);
-		(void)pthread_mutex_lock(&w->lock);
 	}
 	end_thread(w);
 	return NULL;
