@@ -16,7 +16,8 @@
 
 enum { N = RAW_PAGES, ROUNDS = 20 };
 
-static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 256K\nhuge_pages = no\n[device]\nworkers = 2\ndepth = 16\n";
+static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 256K\nhuge_pages = no\n"
+			     "[device]\nworkers = 2\ndepth = 16\n";
 
 /* A connection with one space over pages of its own. */
 struct side {
