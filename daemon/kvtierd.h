@@ -26,7 +26,7 @@ struct server;		/* front/server.c: the listening socket and the table of connect
 struct ops;		/* op/op.c: ops and the blocks of them in flight */
 struct shares;		/* op/share.c: what a client may have of parts and memory */
 struct ctl;		/* admin/ctl.c: the admin socket */
-struct copies;		/* store/copies.c: block table and tiers in step */
+struct purge;		/* store/purge.c: many blocks that go */
 struct writeback;	/* nvme/writeback.c: what is to be written to NVMe */
 struct flush;		/* nvme/flush.c: all of it, and synced */
 struct outbox;		/* redis/outbox.c: what is to be written to Redis */
@@ -45,7 +45,7 @@ struct kvtierd {
 	struct shares *shares;		/* op */
 	struct server *server;		/* front; also op and admin, which ask who is connected */
 	struct ctl *ctl;		/* admin */
-	struct copies *copies;		/* store */
+	struct purge *purge;		/* store; also admin */
 	struct writeback *writeback;	/* nvme; also op and store, which hand it blocks. NULL: no NVMe tier */
 	struct flush *flush;		/* nvme. NULL likewise */
 	struct outbox *outbox;		/* redis; also op and store, which hand it blocks. NULL: no Redis tier */

@@ -25,7 +25,7 @@
 #include "daemon/config/config.h"
 #include "daemon/config/config_redis.h"
 #include "daemon/front/server.h"
-#include "daemon/store/copies.h"
+#include "daemon/store/purge.h"
 #include "daemon/admin/ctl.h"
 #include "daemon/admin/gauges.h"
 #include "kvtierd.h"
@@ -40,6 +40,7 @@
 #include "daemon/nvme/flush.h"
 #include "daemon/nvme/nvme_up.h"
 #include "daemon/base/vault.h"
+#include "daemon/store/tally.h"
 
 enum {
 	EXIT_CONFIG = 1,		/* bad configuration or no resources: restarting will not help */
@@ -203,17 +204,17 @@ static int open_host(struct program *p)
 
 static uint32_t blocks_held(void *arg, uint32_t space)
 {
-	return blocks_space_held(((struct kvtierd *)arg)->blocks, space);
+	return tally_held(blocks_tally(((struct kvtierd *)arg)->blocks), space);
 }
 
 static void blocks_are(void *arg, uint32_t space, const uint8_t index_key[16])
 {
-	blocks_space_is(((struct kvtierd *)arg)->blocks, space, index_key);
+	tally_space_is(blocks_tally(((struct kvtierd *)arg)->blocks), space, index_key);
 }
 
 static void blocks_doom(void *arg, uint32_t space, bool doomed)
 {
-	blocks_space_doom(((struct kvtierd *)arg)->blocks, space, doomed);
+	tally_doom(blocks_tally(((struct kvtierd *)arg)->blocks), space, doomed);
 }
 
 static int open_index(struct program *p)
@@ -253,6 +254,30 @@ static int open_device(struct program *p)
 	stats_names(p->d.stats, "cpu", codec_kernels(conf.kernels)->name);
 	stats_health_set(p->d.stats, STATS_HEALTH_KERNELS_REF, codec_kernels(conf.kernels) == &codec_ref);
 	return 0;
+}
+
+static int submit_copy(void *arg, struct device_job *job)
+{
+	const struct kvtierd *d = arg;
+
+	return device_submit(devices_cpu(&d->devices), job);
+}
+
+static int open_emptier(struct program *p)
+{
+	struct kvtierd *d = &p->d;
+	const struct emptier_conf conf = {
+		.host = d->tiers[TIER_HOST], .blocks = d->blocks, .loop = d->loop, .submit = submit_copy, .arg = d,
+		.moved_blocks = &d->moved.moved_blocks, .moved_bytes = &d->moved.moved_bytes,
+	};
+
+	return emptier_open(&conf, &d->moved.emptier);
+}
+
+static void close_emptier(struct program *p)
+{
+	emptier_close(p->d.moved.emptier);
+	p->d.moved.emptier = NULL;
 }
 
 static int open_spaces(struct program *p)
@@ -325,7 +350,7 @@ static int open_pump(struct program *p)
 #define CLOSE(name, call) static void close_##name(struct program *p) { call; }
 OPEN(loop, loop_open((uint32_t)p->config.daemon_spin_us, &p->d.loop))
 OPEN(stats, stats_open(p->config.stats_path, loop_now(p->d.loop), &p->d.stats))
-OPEN(copies, copies_open(&p->d, &p->d.copies))
+OPEN(purge, purge_open(&p->d, &p->d.purge))
 OPEN(ops, ops_open(&p->d, p->config.socket_max_ops, devices_depth(&p->d.devices), &p->d.ops))
 OPEN(nvme, nvme_up(&p->d, p->text, sizeof(p->text)))
 OPEN(redis, redis_up(&p->d, &p->redis_conf, p->text, sizeof(p->text)))
@@ -334,7 +359,7 @@ CLOSE(loop, loop_close(p->d.loop))
 CLOSE(stats, stats_close(p->d.stats, p->config.stats_path))
 CLOSE(host, tier_close(p->d.tiers[TIER_HOST]))
 CLOSE(spaces, spaces_close(p->d.spaces))
-CLOSE(copies, copies_close(p->d.copies))
+CLOSE(purge, purge_close(p->d.purge))
 CLOSE(devices, devices_close(&p->d.devices))
 CLOSE(ops, ops_close(p->d.ops))
 CLOSE(pump, pump_stop(&p->d))
@@ -355,7 +380,8 @@ static const struct part {
 	{ open_host, close_host, NULL },
 	{ open_index, close_index, NULL },
 	{ open_spaces, close_spaces, NULL },
-	{ open_copies, close_copies, "cannot make the tables of copies" },
+	{ open_emptier, close_emptier, "cannot make the jobs that empty a slab" },
+	{ open_purge, close_purge, "cannot make a purge" },
 	{ open_device, close_devices, NULL },
 	{ open_ops, close_ops, "[socket] max_ops: cannot make that many" },
 	{ open_pump, close_pump, NULL },

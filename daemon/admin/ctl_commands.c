@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "daemon/front/server.h"
+#include "daemon/store/tally.h"
 #include "daemon/base/log.h"
 
 enum {
@@ -143,7 +144,7 @@ static uint64_t space_idle_s(const struct kvtierd *d, const struct space *space)
 
 static uint32_t space_blocks(const struct kvtierd *d, const struct space *space)
 {
-	return d->blocks ? blocks_space_count(d->blocks, space->number) : 0;
+	return d->blocks ? tally_blocks(blocks_tally(d->blocks), space->number) : 0;
 }
 
 /* Image bytes; those of a block in both tiers count once. */
@@ -152,7 +153,7 @@ static uint64_t space_bytes(const struct kvtierd *d, const struct space *space)
 	uint64_t bytes = 0;
 
 	for (uint32_t variant = 0; variant < 2 && d->blocks; variant++)
-		bytes += (uint64_t)blocks_space_variant_count(d->blocks, space->number, variant) *
+		bytes += (uint64_t)tally_count(blocks_tally(d->blocks), space->number, variant) *
 			 space->variant_bytes[variant];
 	return bytes;
 }

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "tiers/nvme/nvme.h"
-#include "daemon/store/copies.h"
+#include "daemon/store/purge.h"
 #include "ctl_commands.h"
 #include "daemon/base/log.h"
 #include "daemon/nvme/scrub.h"
@@ -216,7 +216,7 @@ int purge_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 			 sizeof(((struct space *)0)->tenant) - 1);
 		return -EINVAL;
 	}
-	r = copies_purge(d, request->words[2], purged, request);
+	r = purge_begin(d, request->words[2], purged, request);
 	if (r == -EBUSY)
 		snprintf(sentence, n, "another purge is under way; try again when it is done");
 	else if (r < 0)
@@ -245,5 +245,5 @@ enum ctl_progress purge_next(struct kvtierd *d, struct ctl_request *request, str
 void purge_end(struct kvtierd *d, struct ctl_request *request)
 {
 	if (!request->finished)
-		copies_purge_cancel(d, request);
+		purge_cancel(d, request);
 }

@@ -4,7 +4,7 @@
  *
  *	        flush_begin      table walked       queue served      writes ended
  *	IDLE ──────────────> QUEUE ───────────> WRITE ───────────> END ───────────> SEAL
- *	  ^                    │ hopeless         │ hopeless         │ stuck          │ nvme_flush() ended,
+ *	  ^                    │ hopeless         │ hopeless         │ stuck          │ tier_flush() ended,
  *	  │                    v                  v                  v                v or stuck
  *	  └──────────────── done(status) ─────────────────────────────────────────────┘
  *
@@ -29,6 +29,7 @@
 #include "daemon/store/block.h"
 #include "tiers/nvme/nvme.h"
 #include "writeback.h"
+#include "daemon/store/herd.h"
 
 enum {
 	SLICE = 4096,			/* block numbers looked at in one turn */
@@ -91,14 +92,14 @@ static int hopeless(const struct flush *f)
 	if (writeback_queued(w) == 0 || writeback_in_flight(w) > 0 ||
 	    tier_state(t) == TIER_STARTING)
 		return 0;
-	if (!nvme_writable(t, any) && (f->last || nvme_answers(t)))
+	if (!tier_writable(t, &(struct tier_name){ .key = any }) && (f->last || nvme_answers(t)))
 		return tier_state(t) == TIER_OFFLINE ? -ENODEV : -EROFS;
 	return writeback_blocked(w) && nvme_budget_percent(t) == 0 ? -EDQUOT : 0;
 }
 
 static bool seal(struct flush *f)
 {
-	const int r = nvme_flush(f->d->tiers[TIER_NVME], f->last, sealed, f);
+	const int r = tier_flush(f->d->tiers[TIER_NVME], f->last, sealed, f);
 
 	if (r == -EBUSY)	/* a flush that was given up is still sealing: asked again later */
 		return false;
@@ -121,7 +122,7 @@ static bool step(struct flush *f)
 	case STAGE_QUEUE:
 		if (writeback_room(w) < SLICE)
 			return false;	/* first some must be written */
-		if (!blocks_walk(f->d->blocks, &f->cursor, SLICE, add, f)) {
+		if (!herd_walk(f->d->blocks, &f->cursor, SLICE, add, f)) {
 			f->stage = STAGE_WRITE;
 			f->until = writeback_served(w) + writeback_queued(w);
 		}

@@ -15,6 +15,7 @@
 #include "daemon/kvtierd.h"
 #include "daemon/base/log.h"
 #include "flush.h"
+#include "scrub.h"
 #include "writeback.h"
 
 enum { MAX_WRITES = 256 };	/* blocks leased for writing at once */
@@ -26,6 +27,25 @@ static enum io_engine_choice engine_of(uint32_t io)
 	case CONFIG_NVME_IO_THREADS: return IO_ENGINE_THREADS;
 	default: return IO_ENGINE_AUTO;
 	}
+}
+
+/* A read that stalled is over: the slot it kept is ours again. */
+static void on_release(void *arg, const struct extent *home)
+{
+	struct kvtierd *d = arg;
+
+	if (home->tier == TIER_HOST)
+		tier_free(d->tiers[TIER_HOST], home);
+	else
+		scrub_release(d, home);
+}
+
+static void on_changed(void *arg)
+{
+	struct kvtierd *d = arg;
+
+	if (d->writeback)
+		writeback_kick(d->writeback);
 }
 
 int nvme_up(struct kvtierd *d, char *text, size_t n)
@@ -51,6 +71,8 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 		nvme.n_paths++;
 	}
 	copies_events(d, &nvme.events);
+	nvme.events.release = on_release;
+	nvme.events.changed = on_changed;
 	writes = 2 * nvme.n_paths * nvme.write_depth;
 	r = tier_open(TIER_NVME, &conf, d->loop, &d->tiers[TIER_NVME], text, n);
 	if (r)
@@ -116,7 +138,7 @@ int nvme_up_find(struct kvtierd *d, uint64_t patience_ns)
 
 bool nvme_up_idle(const struct kvtierd *d)
 {
-	return !d->tiers[TIER_NVME] || (nvme_idle(d->tiers[TIER_NVME]) && writeback_in_flight(d->writeback) == 0);
+	return tier_idle(d->tiers[TIER_NVME]) && writeback_in_flight(d->writeback) == 0;
 }
 
 void nvme_down(struct kvtierd *d)

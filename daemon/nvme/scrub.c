@@ -22,6 +22,7 @@
 #include "daemon/kvtierd.h"
 #include "daemon/store/lease.h"
 #include "daemon/base/vault.h"
+#include "daemon/store/herd.h"
 
 enum { TURN = 1024 };	/* block numbers in one turn of the loop */
 
@@ -92,12 +93,11 @@ static void drop_copy(struct kvtierd *d, const struct checker *c)
 		copies_condemn(d, block);	/* a good copy on NVMe, if there is one, goes with it: rare enough */
 }
 
-static bool nvme_copy_moved(const struct kvtierd *d, const struct checker *c)
+static bool copy_moved(const struct kvtierd *d, const struct checker *c)
 {
 	struct extent now;
 
-	return !blocks_nvme(d->blocks, c->lease.block, &now) ||
-	       now.unit != c->where.unit || now.slot != c->where.slot || now.generation != c->where.generation;
+	return !blocks_nvme(d->blocks, c->lease.block, &now) || !extent_equal(&now, &c->where);
 }
 
 static void is_bad(struct checker *c)
@@ -109,7 +109,7 @@ static void is_bad(struct checker *c)
 
 	/* The block was dropped meanwhile, or its segment was used again: these were other
 	 * bytes. */
-	if (!blocks_live(d->blocks, c->lease.block) || (nvme && nvme_copy_moved(d, c))) {
+	if (!blocks_live(d->blocks, c->lease.block) || (nvme && copy_moved(d, c))) {
 		skip(c);
 		return;
 	}
@@ -181,7 +181,8 @@ static void read_done(struct xfer *x)
 	}
 	/* A sector that cannot be read is a bad copy. A copy on a disk that is away is not known to
 	 * be bad. */
-	if (s->ended || x->kept || x->status == -ECANCELED || !nvme_readable(s->d->tiers[TIER_NVME], &c->where)) {
+	if (s->ended || x->kept || x->status == -ECANCELED ||
+	    !tier_readable(s->d->tiers[TIER_NVME], &(struct tier_name){ .where = &c->where })) {
 		skip(c);
 	} else if (!c->again) {
 		c->again = true;
@@ -280,7 +281,7 @@ static bool poll(struct loop_poller *poller)
 	}
 	for (int i = 0; i < TURN && !s->ended && !s->walked && s->in_flight < SCRUB_JOBS &&
 			s->bad_count + SCRUB_JOBS < SCRUB_BAD; i++) {
-		s->walked = !blocks_walk(s->d->blocks, &s->cursor, 1, take, s);
+		s->walked = !herd_walk(s->d->blocks, &s->cursor, 1, take, s);
 		worked = true;
 	}
 	s->report.done = s->walked && s->in_flight == 0;

@@ -86,7 +86,7 @@ static bool may_go_on(const struct writeback *w)
 	static const uint8_t any[32];
 	const struct tier *t = w->d->tiers[TIER_NVME];
 
-	return nvme_writable(t, any) && (w->in_flight > 0 || nvme_budget_percent(t) > 0);
+	return tier_writable(t, &(struct tier_name){ .key = any }) && (w->in_flight > 0 || nvme_budget_percent(t) > 0);
 }
 
 bool writeback_moving(const struct writeback *w)
@@ -237,10 +237,10 @@ static void write_done(struct xfer *x)
 			    strerror(-x->status));
 	} else if (!blocks_live(d->blocks, block) || blocks_nvme(d->blocks, block, NULL)) {
 		/* while it was written it was dropped, or recovery found an older copy of it */
-		nvme_forget(d->tiers[TIER_NVME], &x->where, x->record.tick);
+		tier_forget(d->tiers[TIER_NVME], &x->where, x->record.tick);
 	} else {
 		blocks_set_nvme(d->blocks, block, &x->where);
-		nvme_touch(d->tiers[TIER_NVME], &x->where, x->record.tick, blocks_tick(d->blocks, block));
+		tier_touch(d->tiers[TIER_NVME], &x->where, x->record.tick, blocks_tick(d->blocks, block));
 		stats_add(&d->stats->v.tiers_nvme_written_bytes_total, x->bytes);
 	}
 	if (blocks_live(d->blocks, block))
@@ -338,7 +338,7 @@ static bool serve_head(struct writeback *w)
 		dequeue(w);
 		return true;
 	}
-	if (!nvme_writable(d->tiers[TIER_NVME], blocks_key(d->blocks, block))) {
+	if (!tier_writable(d->tiers[TIER_NVME], &(struct tier_name){ .key = blocks_key(d->blocks, block) })) {
 		block_for_now(w);
 		return false;
 	}

@@ -181,8 +181,9 @@ static const struct redis_seal *seal_of(const struct outbox *o, uint32_t block)
 static bool is_writable(const struct outbox *o, uint32_t block)
 {
 	const struct redis_seal *seal = seal_of(o, block);
+	const struct tier_name name = { .key = blocks_key(o->d->blocks, block), .seal = seal };
 
-	if (seal && redis_writable(o->d->tiers[TIER_REDIS], seal, blocks_key(o->d->blocks, block)))
+	if (seal && tier_writable(o->d->tiers[TIER_REDIS], &name))
 		return true;
 	stats_add(&o->d->stats->v.tiers_redis_skipped_blocks_total, 1);
 	return false;

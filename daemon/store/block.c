@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.c - the table of blocks: names, numbers, chain. Recency is evict.c's, fingerprints are index.c's, where the
- * image lies is block_copies.c's. Core thread only.
+ * block.c - the table of blocks: names, numbers, chain, and where the copies lie. Recency is evict.c's,
+ * fingerprints are index.c's, counts by space are tally.c's. Core thread only.
  *
- * A block is a number into parallel arrays: 32 bytes of key, 13 of places, 20 in evict.c, and 30.5 in the
+ * A block is a number into parallel arrays: 32 bytes of key, 13 of its spot (spot.h), 20 in evict.c, and 30.5 in the
  * index: 95.5 in all. States of a number:
  *
  *	  ┌─────────────────────────── blocks_drop ───────────────────────────┐
@@ -18,18 +18,70 @@
  * A live number has copies as block.h draws it: "away" is a live one without a host slot, and exactly then evict.c
  * has it as away. The tiers that its index entry names are those copies.
  *
+ * Three things change together when the host copy comes or goes: the slot, the tiers that the index entry names
+ * (with a new generation), and whether evict.c has the block in its chain or as away. An NVMe copy changes the entry
+ * alone, so it may come, move and go under pins. The space's account (tally.h) follows the host copy.
+ *
  * A tomb holds nothing but its number: its children still name it as their parent, so the number may not
  * be given to another block before the last of them went. There are never more tombs than children of tombs.
  */
-#include "block_inner.h"
+#include "block.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 
+#include "client/fingerprint.h"
+#include "evict.h"
 #include "index.h"
+#include "spot.h"
+#include "tally.h"
+
+static_assert((int)BLOCK_NONE == (int)EVICT_NONE, "the same numbers");
+
+struct blocks {
+	struct index *index;
+	struct evict *evict;
+	union spot_name *name;
+	struct spot *spot;
+	uint32_t max_blocks;
+	uint32_t used;			/* numbers >= used were never given out */
+	uint32_t count;			/* live */
+	uint32_t host_count, nvme_count;	/* of those, with such a copy */
+	uint32_t hand;			/* herd.c's */
+	uint32_t free, ripe;		/* lists; BLOCK_NONE: empty */
+	uint32_t commits;		/* generation of the next index entry */
+	uint64_t crowded;		/* blocks that found no room in their neighbourhood */
+	uint64_t tick;			/* the latest access of any block */
+	struct tally *tally;
+};
+
+static bool is_live(const struct blocks *blocks, uint32_t block)
+{
+	return block < blocks->used && (blocks->spot[block].state == BLOCK_LIVE ||
+					blocks->spot[block].state == BLOCK_QUEUED);
+}
+
+/* Live, or condemned and still pinned: its holder may go on asking. */
+static bool is_held(const struct blocks *blocks, uint32_t block)
+{
+	return is_live(blocks, block) ||
+	       (block < blocks->used && blocks->spot[block].state == BLOCK_CONDEMNED);
+}
+
+static bool is_away(const struct blocks *blocks, uint32_t block)
+{
+	return blocks->spot[block].slot == BLOCK_NONE;
+}
+
+/* A block's fingerprint in the index. */
+static struct print print_of(const struct blocks *blocks, const uint8_t key[32], uint32_t space)
+{
+	return fingerprint(tally_index_key(blocks->tally, space), key);
+}
 
 static void *reserve(uint64_t bytes)
 {
@@ -46,7 +98,7 @@ static uint32_t account_of(void *arg, uint32_t block)
 
 int blocks_open(const struct blocks_conf *conf, struct index *index, struct blocks **ret)
 {
-	struct evict_groups groups = { .n = BLOCK_ACCOUNTS, .of = account_of };
+	struct evict_groups groups = { .n = TALLY_ACCOUNTS, .of = account_of };
 	struct blocks *blocks;
 	uint64_t seed;
 	int r;
@@ -62,19 +114,16 @@ int blocks_open(const struct blocks_conf *conf, struct index *index, struct bloc
 	blocks->max_blocks = conf->max_blocks;
 	blocks->free = blocks->ripe = BLOCK_NONE;
 	r = -ENOMEM;
-	blocks->name = reserve((uint64_t)conf->max_blocks * sizeof(union name));
+	blocks->name = reserve((uint64_t)conf->max_blocks * sizeof(union spot_name));
 	if (!blocks->name)
 		goto fail;
-	blocks->place = reserve((uint64_t)conf->max_blocks * sizeof(struct place));
-	if (!blocks->place)
+	blocks->spot = reserve((uint64_t)conf->max_blocks * sizeof(struct spot));
+	if (!blocks->spot)
 		goto fail;
-	blocks->space = reserve((uint64_t)TIER_MAX_SPACES * sizeof(struct space_blocks));
-	if (!blocks->space)
+	r = tally_open(&blocks->tally);
+	if (r < 0)
 		goto fail;
 	groups.arg = blocks;
-	blocks->accounts = 1;
-	for (uint32_t i = 0; i < BLOCK_ACCOUNTS; i++)
-		blocks->account[i].space = BLOCK_NONE;
 	r = evict_open_groups(conf->max_blocks, TIER_MAX_CLASSES, &groups, seed, &blocks->evict);
 	if (r < 0)
 		goto fail;
@@ -90,18 +139,19 @@ void blocks_close(struct blocks *blocks)
 	if (!blocks)
 		return;
 	evict_close(blocks->evict);
-	if (blocks->space)
-		(void)munmap(blocks->space, (uint64_t)TIER_MAX_SPACES * sizeof(struct space_blocks));
-	if (blocks->place)
-		(void)munmap(blocks->place, (uint64_t)blocks->max_blocks * sizeof(struct place));
+	tally_close(blocks->tally);
+	if (blocks->spot)
+		(void)munmap(blocks->spot, (uint64_t)blocks->max_blocks * sizeof(struct spot));
 	if (blocks->name)
-		(void)munmap(blocks->name, (uint64_t)blocks->max_blocks * sizeof(union name));
+		(void)munmap(blocks->name, (uint64_t)blocks->max_blocks * sizeof(union spot_name));
 	free(blocks);
 }
 
+/* --- numbers --- */
+
 static void number_free(struct blocks *blocks, uint32_t block)
 {
-	blocks->place[block].state = BLOCK_FREE;
+	blocks->spot[block].state = BLOCK_FREE;
 	blocks->name[block].next = blocks->free;
 	blocks->free = block;
 }
@@ -118,9 +168,10 @@ static uint32_t number_take(struct blocks *blocks)
 	return blocks->used < blocks->max_blocks ? blocks->used++ : BLOCK_NONE;
 }
 
-void block_tomb_settle(struct blocks *blocks, uint32_t block)
+/* A number (BLOCK_NONE is fine) that lost a child: if it was a tomb for that child's sake, it is free. */
+static void tomb_settle(struct blocks *blocks, uint32_t block)
 {
-	if (block == BLOCK_NONE || blocks->place[block].state != BLOCK_TOMB)
+	if (block == BLOCK_NONE || blocks->spot[block].state != BLOCK_TOMB)
 		return;
 	if (evict_children(blocks->evict, block))
 		return;
@@ -130,39 +181,75 @@ void block_tomb_settle(struct blocks *blocks, uint32_t block)
 
 static void condemned_settle(struct blocks *blocks, uint32_t block)
 {
-	struct place *place = &blocks->place[block];
+	struct spot *spot = &blocks->spot[block];
 
-	if (place->state != BLOCK_CONDEMNED || evict_pins(blocks->evict, block))
+	if (spot->state != BLOCK_CONDEMNED || evict_pins(blocks->evict, block))
 		return;
-	blocks->space[place->space].held--;
-	if (block_away(blocks, block)) {	/* nothing to return */
-		place->state = BLOCK_TOMB;
-		block_tomb_settle(blocks, block);
+	tally_release(blocks->tally, spot->space);
+	if (is_away(blocks, block)) {	/* nothing to return */
+		spot->state = BLOCK_TOMB;
+		tomb_settle(blocks, block);
 		return;
 	}
-	place->state = BLOCK_RIPE;
+	spot->state = BLOCK_RIPE;
 	blocks->name[block].next = blocks->ripe;
 	blocks->ripe = block;
 }
 
+/* --- fields and counts alone; chain and index are the caller's to follow --- */
+
+static void nvme_put(struct blocks *blocks, uint32_t block, const struct extent *where)
+{
+	assert(where->tier == TIER_NVME && where->unit < 1 << 4 && where->generation < 1 << 20);
+	blocks->nvme_count += !blocks->spot[block].has_nvme;
+	spot_set_nvme(&blocks->spot[block], where);
+	evict_set_mark(blocks->evict, block, (evict_mark(blocks->evict, block) & MARK_VARIANT) |
+					     (uint32_t)where->unit << MARK_DISK_SHIFT);
+}
+
+static void nvme_clear(struct blocks *blocks, uint32_t block)
+{
+	blocks->nvme_count -= blocks->spot[block].has_nvme;
+	blocks->spot[block].has_nvme = 0;
+}
+
+static void host_put(struct blocks *blocks, uint32_t block, const struct extent *host)
+{
+	assert(host->tier == TIER_HOST && host->slot != BLOCK_NONE && host->class < TIER_MAX_CLASSES);
+	tally_host_put(blocks->tally, blocks->spot[block].space, host->class);
+	blocks->spot[block].slot = host->slot;
+	blocks->host_count++;
+}
+
+/* After evict.c was told, which had it in this class. */
+static void host_gone(struct blocks *blocks, uint32_t block, uint32_t class)
+{
+	blocks->host_count--;
+	tally_host_gone(blocks->tally, blocks->spot[block].space, class);
+}
+
+/* --- blocks --- */
+
 uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_t space)
 {
 	uint32_t found[2 * WIRE_BUCKET_ENTRIES];	/* no fingerprint can be there more often */
-	const struct print print = block_print(blocks, key, space);
+	const struct print print = print_of(blocks, key, space);
 	const uint32_t n = index_find(blocks->index, &print, found, 2 * WIRE_BUCKET_ENTRIES);
 
 	for (uint32_t i = 0; i < n; i++)
-		if (blocks->place[found[i]].space == space &&
+		if (blocks->spot[found[i]].space == space &&
 		    memcmp(blocks->name[found[i]].key, key, 32) == 0)
 			return found[i];
 	return BLOCK_NONE;
 }
 
-uint32_t block_linkable(const struct blocks *blocks, uint32_t parent, uint32_t space)
+/* The parent that a block of this space can be linked under (present, of the same space, with a host copy), or
+ * BLOCK_NONE. */
+static uint32_t linkable(const struct blocks *blocks, uint32_t parent, uint32_t space)
 {
-	if (parent == BLOCK_NONE || !block_live(blocks, parent) || block_away(blocks, parent))
+	if (parent == BLOCK_NONE || !is_live(blocks, parent) || is_away(blocks, parent))
 		return BLOCK_NONE;
-	return blocks->place[parent].space == space ? parent : BLOCK_NONE;
+	return blocks->spot[parent].space == space ? parent : BLOCK_NONE;
 }
 
 /* The part that both commits share: a number with name, space and a place in the index, but in no chain yet. It is
@@ -170,8 +257,7 @@ uint32_t block_linkable(const struct blocks *blocks, uint32_t parent, uint32_t s
 static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t variant, enum tier_id tier,
 		 uint32_t *ret)
 {
-	const struct print print = block_print(blocks, key, space);
-	struct space_blocks *of = &blocks->space[space];
+	const struct print print = print_of(blocks, key, space);
 	uint32_t block;
 	int r;
 
@@ -188,10 +274,8 @@ static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, u
 		return r;
 	}
 	memcpy(blocks->name[block].key, key, 32);
-	blocks->place[block] = (struct place){ .slot = BLOCK_NONE, .space = space & 0x7fffu, .state = BLOCK_LIVE };
-	of->count[variant]++;
-	of->held++;
-	blocks->doomed += of->doomed;
+	blocks->spot[block] = (struct spot){ .slot = BLOCK_NONE, .space = space & 0x7fffu, .state = BLOCK_LIVE };
+	tally_enter(blocks->tally, space, variant);
 	blocks->count++;
 	*ret = block;
 	return 0;
@@ -200,13 +284,13 @@ static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, u
 int blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t parent, uint32_t variant,
 		  const struct extent *host, uint32_t *ret)
 {
-	const uint32_t above = block_linkable(blocks, parent, space);	/* first: its number may be the next taken */
+	const uint32_t above = linkable(blocks, parent, space);	/* first: its number may be the next taken */
 	uint32_t block;
 	const int r = enter(blocks, key, space, variant, TIER_HOST, &block);
 
 	if (r < 0)
 		return r;
-	block_host_put(blocks, block, host);
+	host_put(blocks, block, host);
 	evict_add(blocks->evict, block, above, host->class, blocks->tick);
 	evict_set_mark(blocks->evict, block, variant);
 	*ret = block;
@@ -223,7 +307,7 @@ int blocks_commit_away(struct blocks *blocks, const uint8_t key[32], uint32_t sp
 		return r;
 	evict_add_away(blocks->evict, block, tick);
 	evict_set_mark(blocks->evict, block, variant);
-	block_nvme_put(blocks, block, nvme);
+	nvme_put(blocks, block, nvme);
 	if (tick > blocks->tick)
 		blocks->tick = tick;
 	*ret = block;
@@ -232,7 +316,7 @@ int blocks_commit_away(struct blocks *blocks, const uint8_t key[32], uint32_t sp
 
 void blocks_touch(struct blocks *blocks, uint32_t block, uint64_t tick)
 {
-	assert(block_held(blocks, block));
+	assert(is_held(blocks, block));
 	if (tick > blocks->tick)
 		blocks->tick = tick;
 	evict_touch(blocks->evict, block, tick);
@@ -240,112 +324,110 @@ void blocks_touch(struct blocks *blocks, uint32_t block, uint64_t tick)
 
 void blocks_pin(struct blocks *blocks, uint32_t block)
 {
-	assert(block_held(blocks, block));
+	assert(is_held(blocks, block));
 	evict_pin(blocks->evict, block);
 }
 
 void blocks_unpin(struct blocks *blocks, uint32_t block)
 {
-	assert(block_held(blocks, block));
+	assert(is_held(blocks, block));
 	evict_unpin(blocks->evict, block);
 	condemned_settle(blocks, block);
 }
 
 uint32_t blocks_pins(const struct blocks *blocks, uint32_t block)
 {
-	assert(block_held(blocks, block));
+	assert(is_held(blocks, block));
 	return evict_pins(blocks->evict, block);
 }
 
 uint32_t blocks_parent(const struct blocks *blocks, uint32_t block)
 {
-	assert(block_held(blocks, block));
+	assert(is_held(blocks, block));
 	const uint32_t parent = evict_parent(blocks->evict, block);
 
-	return block_live(blocks, parent) ? parent : BLOCK_NONE;
+	return is_live(blocks, parent) ? parent : BLOCK_NONE;
 }
 
 bool blocks_live(const struct blocks *blocks, uint32_t block)
 {
-	return block_live(blocks, block);
+	return is_live(blocks, block);
 }
 
 bool blocks_leaf(const struct blocks *blocks, uint32_t block)
 {
-	assert(block_held(blocks, block));
+	assert(is_held(blocks, block));
 	return evict_children(blocks->evict, block) == 0;
 }
 
 bool blocks_evictable(const struct blocks *blocks, uint32_t block)
 {
-	return block_live(blocks, block) && evict_pins(blocks->evict, block) == 0 &&
+	return is_live(blocks, block) && evict_pins(blocks->evict, block) == 0 &&
 	       evict_children(blocks->evict, block) == 0;
 }
 
 uint64_t blocks_tick(const struct blocks *blocks, uint32_t block)
 {
-	assert(block_held(blocks, block));
+	assert(is_held(blocks, block));
 	return evict_tick(blocks->evict, block);
 }
 
 uint32_t blocks_space(const struct blocks *blocks, uint32_t block)
 {
-	assert(block_held(blocks, block));
-	return blocks->place[block].space;
+	assert(is_held(blocks, block));
+	return blocks->spot[block].space;
 }
 
 uint32_t blocks_variant(const struct blocks *blocks, uint32_t block)
 {
-	assert(block_held(blocks, block));
+	assert(is_held(blocks, block));
 	return evict_mark(blocks->evict, block) & MARK_VARIANT;
 }
 
 const uint8_t *blocks_key(const struct blocks *blocks, uint32_t block)
 {
-	assert(block_held(blocks, block));
+	assert(is_held(blocks, block));
 	return blocks->name[block].key;
 }
 
 /* The part that drop and condemn share: nobody finds the block any more. Its slot stays, for its holders. */
 static void vanish(struct blocks *blocks, uint32_t block)
 {
-	struct place *place = &blocks->place[block];
-	const struct print print = block_print(blocks, blocks->name[block].key, place->space);
-	struct space_blocks *of = &blocks->space[place->space];
+	struct spot *spot = &blocks->spot[block];
+	const struct print print = print_of(blocks, blocks->name[block].key, spot->space);
 
 	index_remove(blocks->index, &print, block);
-	of->count[blocks_variant(blocks, block)]--;
-	blocks->doomed -= of->doomed;
+	tally_vanish(blocks->tally, spot->space, blocks_variant(blocks, block));
 	blocks->count--;
-	block_nvme_clear(blocks, block);
+	nvme_clear(blocks, block);
 }
 
 uint32_t blocks_drop(struct blocks *blocks, uint32_t block)
 {
 	assert(blocks_evictable(blocks, block));
-	const uint32_t slot = blocks->place[block].slot, class = evict_class(blocks->evict, block);
+	const uint32_t slot = blocks->spot[block].slot, class = evict_class(blocks->evict, block);
 	uint32_t parent;
 
 	vanish(blocks, block);
-	blocks->space[blocks->place[block].space].held--;
+	tally_release(blocks->tally, blocks->spot[block].space);
 	parent = evict_remove(blocks->evict, block);
 	if (slot != BLOCK_NONE)
-		block_host_gone(blocks, block, class);
-	block_tomb_settle(blocks, parent);
+		host_gone(blocks, block, class);
+	tomb_settle(blocks, parent);
 	number_free(blocks, block);
 	return slot;
 }
 
 void blocks_condemn(struct blocks *blocks, uint32_t block)
 {
-	assert(block_live(blocks, block));
+	assert(is_live(blocks, block));
 	vanish(blocks, block);
-	blocks->place[block].state = BLOCK_CONDEMNED;
+	blocks->spot[block].state = BLOCK_CONDEMNED;
 	const uint32_t class = evict_class(blocks->evict, block), parent = evict_hide(blocks->evict, block);
 
-	if (!block_away(blocks, block))
-		block_host_gone(blocks, block, class);
-	block_tomb_settle(blocks, parent);
+	if (!is_away(blocks, block))
+		host_gone(blocks, block, class);
+	tomb_settle(blocks, parent);
 	condemned_settle(blocks, block);
 }
 
@@ -355,36 +437,128 @@ bool blocks_condemned(struct blocks *blocks, uint32_t *ret_slot)
 
 	if (block == BLOCK_NONE)
 		return false;
-	*ret_slot = blocks->place[block].slot;
+	*ret_slot = blocks->spot[block].slot;
 	blocks->ripe = blocks->name[block].next;
-	blocks->place[block].state = BLOCK_TOMB;
-	block_tomb_settle(blocks, block);
+	blocks->spot[block].state = BLOCK_TOMB;
+	tomb_settle(blocks, block);
 	return true;
 }
 
-void blocks_free_condemned(struct blocks *blocks, struct tier *host)
+/* --- copies --- */
+
+/* After a copy came or went. */
+static void publish(struct blocks *blocks, uint32_t block)
 {
-	struct extent where;
-	uint32_t slot;
+	const struct print print = print_of(blocks, blocks->name[block].key, blocks->spot[block].space);
 
-	while (blocks_condemned(blocks, &slot)) {
-		const int err = tier_extent(host, slot, &where);
-
-		assert(!err);	/* a slot is in use as long as its block has it */
-		tier_free(host, &where);
-	}
+	index_update(blocks->index, &print, block, spot_tiers(&blocks->spot[block]), ++blocks->commits);
 }
 
-bool blocks_walk(struct blocks *blocks, uint32_t *cursor, uint32_t budget,
-		 void (*fn)(void *arg, uint32_t block), void *arg)
+uint32_t blocks_host_slot(const struct blocks *blocks, uint32_t block)
 {
-	while (budget-- > 0 && *cursor < blocks->used) {
-		const uint32_t block = (*cursor)++;
+	assert(is_held(blocks, block));
+	return blocks->spot[block].slot;
+}
 
-		if (block_live(blocks, block))
-			fn(arg, block);
-	}
-	return *cursor < blocks->used;
+bool blocks_nvme(const struct blocks *blocks, uint32_t block, struct extent *ret)
+{
+	const struct spot *spot = &blocks->spot[block];
+
+	assert(is_held(blocks, block));
+	if (spot->has_nvme && ret)
+		*ret = (struct extent){ .tier = TIER_NVME, .slot = spot->nvme_slot,
+					.unit = (uint8_t)(evict_mark(blocks->evict, block) >> MARK_DISK_SHIFT),
+					.generation = spot->nvme_generation };
+	return spot->has_nvme;
+}
+
+void blocks_set_nvme(struct blocks *blocks, uint32_t block, const struct extent *where)
+{
+	assert(is_live(blocks, block) && (where || !is_away(blocks, block)));
+	const uint32_t before = spot_tiers(&blocks->spot[block]);
+
+	if (where)
+		nvme_put(blocks, block, where);
+	else
+		nvme_clear(blocks, block);
+	if (spot_tiers(&blocks->spot[block]) != before)
+		publish(blocks, block);
+}
+
+/* Nothing that a reader of the index can see changes. */
+void blocks_move(struct blocks *blocks, uint32_t block, const struct extent *to)
+{
+	assert(is_live(blocks, block) && !is_away(blocks, block) && evict_pins(blocks->evict, block) == 0);
+	assert(to->tier == TIER_HOST && to->slot != BLOCK_NONE);
+
+	blocks->spot[block].slot = to->slot;
+	tally_host_move(blocks->tally, blocks->spot[block].space, evict_class(blocks->evict, block), to->class);
+	evict_move(blocks->evict, block, to->class);
+}
+
+uint32_t blocks_demote(struct blocks *blocks, uint32_t block)
+{
+	assert(is_live(blocks, block) && !is_away(blocks, block) && blocks->spot[block].has_nvme);
+	const uint32_t slot = blocks->spot[block].slot, class = evict_class(blocks->evict, block);
+	uint32_t parent;
+
+	blocks->spot[block].slot = BLOCK_NONE;
+	publish(blocks, block);
+	parent = evict_leave(blocks->evict, block);
+	host_gone(blocks, block, class);
+	tomb_settle(blocks, parent);
+	return slot;
+}
+
+void blocks_promote(struct blocks *blocks, uint32_t block, uint32_t parent, const struct extent *host)
+{
+	assert(is_live(blocks, block) && is_away(blocks, block));
+	/* Before it has a slot: a block that is named as its own parent is away, hence none. One that kept children could
+	 * be named below one of them, by clients who make keys up: a cycle would never be evicted. */
+	const uint32_t above = evict_children(blocks->evict, block)
+				       ? BLOCK_NONE
+				       : linkable(blocks, parent, blocks->spot[block].space);
+
+	host_put(blocks, block, host);
+	evict_return(blocks->evict, block, above, host->class);
+	publish(blocks, block);
+}
+
+bool blocks_queued(const struct blocks *blocks, uint32_t block)
+{
+	return block < blocks->used && blocks->spot[block].state == BLOCK_QUEUED;
+}
+
+void blocks_set_queued(struct blocks *blocks, uint32_t block, bool queued)
+{
+	assert(is_live(blocks, block));
+	blocks->spot[block].state = queued ? BLOCK_QUEUED : BLOCK_LIVE;
+}
+
+/* --- victims --- */
+
+uint32_t blocks_account(const struct blocks *blocks, uint32_t block)
+{
+	return tally_account_of(blocks->tally, blocks->spot[block].space);
+}
+
+uint32_t blocks_account_victim(const struct blocks *blocks, uint32_t account, uint32_t class, uint64_t *ret_tick)
+{
+	const uint32_t block = evict_group_victim(blocks->evict, account, class);
+
+	if (block != BLOCK_NONE)
+		*ret_tick = evict_tick(blocks->evict, block);
+	return block;
+}
+
+uint32_t *blocks_hand(struct blocks *blocks)
+{
+	return &blocks->hand;
+}
+
+uint32_t blocks_used(const struct blocks *blocks)
+{
+	return blocks->used;
 }
 
 uint32_t blocks_count(const struct blocks *blocks)
@@ -402,56 +576,9 @@ uint32_t blocks_nvme_count(const struct blocks *blocks)
 	return blocks->nvme_count;
 }
 
-void blocks_space_is(struct blocks *blocks, uint32_t space, const uint8_t index_key[16])
+struct tally *blocks_tally(const struct blocks *blocks)
 {
-	assert(space < TIER_MAX_SPACES && blocks->space[space].held == 0);
-	blocks->space[space] = (struct space_blocks){ .index_key = fingerprint_key_of(index_key) };
-}
-
-uint32_t blocks_space_count(const struct blocks *blocks, uint32_t space)
-{
-	assert(space < TIER_MAX_SPACES);
-	return blocks->space[space].count[0] + blocks->space[space].count[1];
-}
-
-uint32_t blocks_space_variant_count(const struct blocks *blocks, uint32_t space, uint32_t variant)
-{
-	assert(space < TIER_MAX_SPACES && variant <= 1);
-	return blocks->space[space].count[variant];
-}
-
-uint32_t blocks_space_held(const struct blocks *blocks, uint32_t space)
-{
-	assert(space < TIER_MAX_SPACES);
-	return blocks->space[space].held;
-}
-
-void blocks_space_doom(struct blocks *blocks, uint32_t space, bool doomed)
-{
-	struct space_blocks *of = &blocks->space[space];
-	const uint32_t count = blocks_space_count(blocks, space);
-
-	blocks->doomed = blocks->doomed - of->doomed * count + doomed * count;
-	of->doomed = doomed;
-}
-
-uint32_t blocks_doomed(const struct blocks *blocks)
-{
-	return blocks->doomed;
-}
-
-void blocks_walk_doomed(struct blocks *blocks, uint32_t *cursor, uint32_t numbers, uint32_t budget,
-			void (*fn)(void *arg, uint32_t block), void *arg)
-{
-	while (numbers-- > 0 && budget > 0 && blocks->doomed > 0) {
-		const uint32_t block = *cursor < blocks->used ? *cursor : 0;
-
-		*cursor = block + 1;
-		if (!block_live(blocks, block) || !blocks->space[blocks->place[block].space].doomed)
-			continue;
-		fn(arg, block);
-		budget--;
-	}
+	return blocks->tally;
 }
 
 uint64_t blocks_crowded(const struct blocks *blocks)
@@ -461,7 +588,7 @@ uint64_t blocks_crowded(const struct blocks *blocks)
 
 uint64_t blocks_memory(const struct blocks *blocks)
 {
-	const uint64_t block_bytes = sizeof(union name) + sizeof(struct place) + evict_block_bytes();
+	const uint64_t block_bytes = sizeof(union spot_name) + sizeof(struct spot) + evict_block_bytes();
 
 	return sizeof(*blocks) + blocks->used * block_bytes;
 }

@@ -21,7 +21,7 @@
  *      a load says which block it did not find.
  *   B4 a pinned block keeps its host slot: it is neither dropped, nor demoted, nor moved, nor overwritten. Its
  *      NVMe copy may come, move and go.
- * The tiers' own accounts (tier_free, nvme_forget, nvme_touch) are kept in step by copies.c and mover.c.
+ * The tiers' own accounts (tier_free, tier_forget, tier_touch) are kept in step by copies.c, mover.c and emptier.c.
  * Memory: all reserved at blocks_open() (touched as used); <= 96 bytes a block with the index.
  */
 #ifndef KVTIER_BLOCK_H
@@ -34,9 +34,10 @@
 #include "tiers/tier.h"
 #include "index.h"
 
-enum { BLOCK_NONE = 0xffffffff, BLOCK_ACCOUNTS = 128 };
+enum { BLOCK_NONE = 0xffffffff };
 
 struct blocks;
+struct tally;
 
 struct blocks_conf {
 	uint32_t max_blocks;
@@ -45,10 +46,6 @@ struct blocks_conf {
 
 int  blocks_open(const struct blocks_conf *conf, struct index *index, struct blocks **ret);
 void blocks_close(struct blocks *blocks);	/* index stays the caller's */
-
-/* From now on this number, which no block carries (blocks_space_held() is 0), is that of a space with this index key
- * (wire.h). Numbers that nobody named have one of zeros. */
-void blocks_space_is(struct blocks *blocks, uint32_t space, const uint8_t index_key[16]);
 
 /* The block with this key in this space, or BLOCK_NONE. */
 uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_t space);
@@ -105,26 +102,11 @@ void blocks_promote(struct blocks *blocks, uint32_t block, uint32_t parent, cons
 bool blocks_queued(const struct blocks *blocks, uint32_t block);
 void blocks_set_queued(struct blocks *blocks, uint32_t block, bool queued);
 
-/* Least recent unpinned leaf of a class, or BLOCK_NONE; *ret_tick (may be NULL) its last access. Only blocks with
- * a host copy. */
-uint32_t blocks_victim(const struct blocks *blocks, uint32_t class, uint64_t *ret_tick);
-
-/*
- * Likewise by account, of which there are BLOCK_ACCOUNTS. A space with host copies has one of its own, unless there
- * are more such spaces: then some share account 0.
- */
-uint32_t blocks_accounts(const struct blocks *blocks);		/* those in use are below; not all of these are */
+/* Accounts: tally.h. */
 uint32_t blocks_account(const struct blocks *blocks, uint32_t block);	/* of a block with a host copy */
-uint32_t blocks_account_of(const struct blocks *blocks, uint32_t space);	/* 0: none of its own */
-uint32_t blocks_account_space(const struct blocks *blocks, uint32_t account);	/* BLOCK_NONE: of no single one */
-uint32_t blocks_account_slots(const struct blocks *blocks, uint32_t account, uint32_t class);	/* host copies */
-/* *ret_tick is untouched where there is none. */
+/* Least recent unpinned leaf of an account and class, or BLOCK_NONE; *ret_tick is its last access,
+ * untouched where there is none. Only blocks with a host copy. */
 uint32_t blocks_account_victim(const struct blocks *blocks, uint32_t account, uint32_t class, uint64_t *ret_tick);
-
-/* An away block to drop where a number is needed: the least recent of those without pins and children among
- * the next `budget` numbers, at which a hand goes round; BLOCK_NONE: there is none. Away blocks are in no order, as
- * that would take memory from each: the oldest of n that were seen is one of the oldest n-th, give or take. */
-uint32_t blocks_sample_away(struct blocks *blocks, uint32_t budget);
 
 /* Removes an unpinned leaf, or an unpinned away block without children, from table and index. Its NVMe copy was
  * forgotten by the caller (blocks_nvme() says where). Returns its slot, the caller's to free, or BLOCK_NONE. */
@@ -136,27 +118,13 @@ uint32_t blocks_drop(struct blocks *blocks, uint32_t block);
  * is not used again before they did. */
 void blocks_condemn(struct blocks *blocks, uint32_t block);
 bool blocks_condemned(struct blocks *blocks, uint32_t *ret_slot);	/* next slot to free; false: none */
-void blocks_free_condemned(struct blocks *blocks, struct tier *host);	/* all of them */
 
-/* Looks at up to `budget` numbers from *cursor on (0 to start) and calls fn for the blocks among them, which
- * fn may drop or condemn; false when the end was reached. */
-bool blocks_walk(struct blocks *blocks, uint32_t *cursor, uint32_t budget,
-		 void (*fn)(void *arg, uint32_t block), void *arg);
-
+uint32_t *blocks_hand(struct blocks *blocks);	/* herd.c's, which goes round the numbers */
+uint32_t blocks_used(const struct blocks *blocks);	/* numbers from here on were never given out */
 uint32_t blocks_count(const struct blocks *blocks);
 uint32_t blocks_host_count(const struct blocks *blocks);	/* with a host copy */
 uint32_t blocks_nvme_count(const struct blocks *blocks);	/* with one on NVMe */
-/* Of a space's number, < TIER_MAX_SPACES: its blocks; those of a variant; and with those that were condemned, but that
- * somebody has pinned. */
-uint32_t blocks_space_count(const struct blocks *blocks, uint32_t space);
-uint32_t blocks_space_variant_count(const struct blocks *blocks, uint32_t space, uint32_t variant);
-uint32_t blocks_space_held(const struct blocks *blocks, uint32_t space);
-/* All its blocks are to go, or no more: how many such there are, and a walk over some numbers from *cursor on, round
- * and round, that calls fn, which condemns it, for at most `budget` of them. */
-void blocks_space_doom(struct blocks *blocks, uint32_t space, bool doomed);
-uint32_t blocks_doomed(const struct blocks *blocks);
-void blocks_walk_doomed(struct blocks *blocks, uint32_t *cursor, uint32_t numbers, uint32_t budget,
-			void (*fn)(void *arg, uint32_t block), void *arg);
+struct tally *blocks_tally(const struct blocks *blocks);	/* counts by space, and accounts */
 uint64_t blocks_crowded(const struct blocks *blocks);	/* how often -EXFULL was the answer */
 uint64_t blocks_memory(const struct blocks *blocks);
 

@@ -13,10 +13,10 @@
 #include "tiers/nvme/nvme.h"
 #include "block.h"
 
-struct copies;
 struct kvtierd;
 
-/* What the NVMe tier calls: records found at start become away blocks, those it moves or drops follow it. */
+/* The table's part of what the NVMe tier calls: records found at start become away blocks, those it moves or drops
+ * follow it. release and changed are the caller's to fill in. */
 void copies_events(struct kvtierd *d, struct nvme_events *ret);
 
 /* Accessed by the op of this tick: in the table, and in the account of the block's segment. */
@@ -35,16 +35,5 @@ bool copies_make_room(struct kvtierd *d);
 
 /* Size of the block's image; 0: of a space whose sizes are not known (yet). */
 uint32_t copies_image_bytes(const struct kvtierd *d, uint32_t block);
-
-/*
- * Drops every block of a tenant from all tiers, and makes NVMe forget them for good; `done` runs later, once: status
- * 0, or why what is on a disk could come back after a restart, and how many blocks went. -EBUSY: one is under way.
- */
-int  copies_purge(struct kvtierd *d, const char *tenant, void (*done)(void *arg, int status, uint64_t blocks),
-		  void *arg);
-void copies_purge_cancel(struct kvtierd *d, void *arg);		/* done will not be called; the purge goes on */
-
-int  copies_open(struct kvtierd *d, struct copies **ret);
-void copies_close(struct copies *copies);
 
 #endif

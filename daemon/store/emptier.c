@@ -25,6 +25,7 @@
 #include "daemon/base/loop.h"
 #include "daemon/device/device.h"
 #include "tiers/slabs.h"
+#include "herd.h"
 
 enum { OWED_TURNS = 64 };	/* waiters are tried in the turn after the slab is empty, or the next */
 
@@ -62,7 +63,7 @@ static void unlease(struct emptier *e, struct moving *m)
 {
 	blocks_unpin(e->conf.blocks, m->block);
 	m->block = BLOCK_NONE;
-	blocks_free_condemned(e->conf.blocks, e->conf.host);
+	herd_free_condemned(e->conf.blocks, e->conf.host);
 }
 
 /* It stays where it is. */

@@ -12,7 +12,9 @@
 #include <errno.h>
 #include <string.h>
 
+#include "tally.h"
 #include "tiers/slabs.h"
+#include "herd.h"
 
 static_assert((uint32_t)SLABS_NO_OWNER == (uint32_t)BLOCK_NONE, "a slot without owner belongs to no block");
 
@@ -36,7 +38,7 @@ struct mover {
 	bool spared;			/* there was one, or one that is guaranteed to its space, which would have been the next */
 	const struct mover_for *whom;	/* NULL: nothing is guaranteed */
 	uint32_t bytes;			/* asked for */
-	struct place_account account[BLOCK_ACCOUNTS];	/* whom: by account */
+	struct place_account account[TALLY_ACCOUNTS];	/* whom: by account */
 	struct place_account *own;	/* whom's, or `stranger` */
 	struct place_account stranger;	/* for a space that has no account yet */
 	bool inherited;			/* a slot went to the heir... */
@@ -48,24 +50,24 @@ struct mover {
 /* What each space holds; evictions and moves keep it up to date. */
 static void survey_accounts(struct mover *m)
 {
-	const uint32_t n = blocks_accounts(m->blocks), classes = slabs_classes(m->slabs);
+	const uint32_t n = tally_accounts(blocks_tally(m->blocks)), classes = slabs_classes(m->slabs);
 	struct tier_class_view view;
 
-	assert(n <= BLOCK_ACCOUNTS);
+	assert(n <= TALLY_ACCOUNTS);
 	for (uint32_t i = 0; i < n; i++) {
-		const uint32_t space = blocks_account_space(m->blocks, i);
+		const uint32_t space = tally_account_space(blocks_tally(m->blocks), i);
 
 		m->account[i] = (struct place_account){ .guaranteed = space == BLOCK_NONE ? 0 : m->whom->guaranteed[space] };
 	}
 	for (uint32_t class = 0; class < classes; class++) {
 		slabs_class_view(m->slabs, class, &view);
 		for (uint32_t i = 0; i < n && view.slabs; i++)
-			m->account[i].bytes += (uint64_t)blocks_account_slots(m->blocks, i, class) * view.slot_bytes;
+			m->account[i].bytes += (uint64_t)tally_account_slots(blocks_tally(m->blocks), i, class) * view.slot_bytes;
 	}
 	m->stranger = (struct place_account){ .guaranteed = m->whom->guaranteed[m->whom->space] };
 	m->own = &m->stranger;
-	if (blocks_account_of(m->blocks, m->whom->space) > 0)
-		m->own = &m->account[blocks_account_of(m->blocks, m->whom->space)];
+	if (tally_account_of(blocks_tally(m->blocks), m->whom->space) > 0)
+		m->own = &m->account[tally_account_of(blocks_tally(m->blocks), m->whom->space)];
 }
 
 static bool may_take(const struct mover *m, uint32_t account)
@@ -76,11 +78,11 @@ static bool may_take(const struct mover *m, uint32_t account)
 /* The next to go in a class, of those that may; BLOCK_NONE: nobody. */
 static uint32_t next_victim(struct mover *m, uint32_t class, uint64_t *ret_tick)
 {
-	uint32_t ret = BLOCK_NONE, n = m->whom ? blocks_accounts(m->blocks) : 0;
+	uint32_t ret = BLOCK_NONE, n = m->whom ? tally_accounts(blocks_tally(m->blocks)) : 0;
 	uint64_t tick = 0;
 
 	if (!m->whom)
-		return blocks_victim(m->blocks, class, ret_tick);
+		return herd_victim(m->blocks, class, ret_tick);
 	for (uint32_t i = 0; i < n; i++) {
 		const uint32_t block = blocks_account_victim(m->blocks, i, class, &tick);
 
@@ -259,7 +261,7 @@ static int make_room(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_
 
 	assert(max_steps > 0);
 	m->slots_to_look = LOOK_SLOTS;
-	blocks_free_condemned(m->blocks, m->host);
+	herd_free_condemned(m->blocks, m->host);
 	if (emptier_take(m->counts->emptier, bytes, ret))
 		return 0;
 	err = tier_alloc(m->host, bytes, ret);
@@ -315,7 +317,7 @@ uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t by
 	struct mover m = { .host = host, .slabs = tier_slabs(host), .blocks = blocks, .counts = counts, .any = true };
 	uint64_t freed = 0;
 
-	blocks_free_condemned(blocks, host);
+	herd_free_condemned(blocks, host);
 	survey(&m);
 	for (uint32_t step = 0; step < max_steps && freed < bytes; step++) {
 		const int32_t class = place_oldest(m.classes, m.n_classes);

@@ -4,7 +4,7 @@
  * allocation.
  *
  * An evicted block that has an NVMe copy is demoted, any other is dropped. So an eviction frees a
- * slot, but not always a number (blocks_sample_away() is for that). No plan helps when all leaves
+ * slot, but not always a number (herd_sample_away() is for that). No plan helps when all leaves
  * are in use, as with a chain longer than the tier. Then blocks with children are demoted, too: of
  * the image's own class, those that a short walk meets.
  *

@@ -32,7 +32,9 @@
 #include <unistd.h>
 
 #include "daemon/front/server.h"
-#include "daemon/store/copies.h"
+#include "daemon/store/purge.h"
+#include "daemon/store/tally.h"
+#include "tiers/nvme/nvme.h"
 #include "daemon/admin/ctl.h"
 #include "daemon/kvtierd.h"
 #include "daemon/nvme/scrub.h"
@@ -78,16 +80,22 @@ uint32_t spaces_numbers(const struct spaces *spaces)
 	return 2 * fake_spaces;
 }
 
-uint32_t blocks_space_variant_count(const struct blocks *blocks, uint32_t space, uint32_t variant)
+struct tally *blocks_tally(const struct blocks *blocks)
 {
 	(void)blocks;
+	return NULL;
+}
+
+uint32_t tally_count(const struct tally *tally, uint32_t space, uint32_t variant)
+{
+	(void)tally;
 	(void)space;
 	return variant;
 }
 
-uint32_t blocks_space_count(const struct blocks *blocks, uint32_t space)
+uint32_t tally_blocks(const struct tally *tally, uint32_t space)
 {
-	(void)blocks;
+	(void)tally;
 	return space * 10;
 }
 
@@ -172,7 +180,7 @@ void flush_cancel(struct kvtierd *of, void *arg)
 	fake_cancel(of, arg);
 }
 
-int copies_purge(struct kvtierd *of, const char *tenant, void (*done)(void *arg, int status, uint64_t blocks),
+int purge_begin(struct kvtierd *of, const char *tenant, void (*done)(void *arg, int status, uint64_t blocks),
 		 void *arg)
 {
 	fake_waiting.flushed = NULL;
@@ -181,7 +189,7 @@ int copies_purge(struct kvtierd *of, const char *tenant, void (*done)(void *arg,
 	return fake_wait(of, arg);
 }
 
-void copies_purge_cancel(struct kvtierd *of, void *arg)
+void purge_cancel(struct kvtierd *of, void *arg)
 {
 	fake_cancel(of, arg);
 }

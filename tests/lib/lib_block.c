@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lib_block.c - see lib_block.h. */
 #include "lib_block.h"
+#include "daemon/store/tally.h"
 
 int table_set_up(void **state)
 {
@@ -8,7 +9,7 @@ int table_set_up(void **state)
 
 	assert_int_equal(index_open(MAX, &f.index), 0);
 	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MAX, .classes = 4 }, f.index, &f.blocks), 0);
-	blocks_space_is(f.blocks, SPACE, index_key_bytes);
+	tally_space_is(blocks_tally(f.blocks), SPACE, index_key_bytes);
 	assert_int_equal(map_open(index_fd(f.index), index_bytes(f.index), &f.map), 0);
 	*state = &f;
 	return 0;

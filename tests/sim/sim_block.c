@@ -17,6 +17,8 @@
 #include "client/lib/map.h"
 #include "daemon/store/block.h"
 #include "tests/lib/random.h"
+#include "daemon/store/tally.h"
+#include "daemon/store/herd.h"
 
 enum { KEYS = 400, MAX = 150, SPACES = 3, CLASSES = 4, STEPS = 200000, NOT_HERE = 0xfffffff0 };
 
@@ -204,7 +206,7 @@ static void evict(struct model *m)
 	const uint32_t class = random_below(&m->random, CLASSES);
 	uint32_t best = NOT_HERE, k;
 	uint64_t tick;
-	const uint32_t victim = blocks_victim(m->blocks, class, &tick);
+	const uint32_t victim = herd_victim(m->blocks, class, &tick);
 
 	for (k = 0; k < KEYS; k++) {
 		const struct entry *e = &m->entry[k];
@@ -319,7 +321,7 @@ static void compare_all(struct model *m)
 			count[m->entry[k].space]++;
 	}
 	for (uint32_t space = 0; space < SPACES; space++)
-		assert_int_equal(blocks_space_count(m->blocks, space), count[space]);
+		assert_int_equal(tally_blocks(blocks_tally(m->blocks), space), count[space]);
 	assert_int_equal(blocks_count(m->blocks), m->here);
 	assert_int_equal(blocks_host_count(m->blocks), m->in_host);
 	assert_int_equal(blocks_nvme_count(m->blocks), m->in_nvme);
@@ -360,7 +362,7 @@ static void everything_is_what_the_naive_model_is(void **state)
 		uint8_t bytes[32];
 
 		(void)index_key_of(space, bytes);
-		blocks_space_is(m->blocks, space, bytes);
+		tally_space_is(blocks_tally(m->blocks), space, bytes);
 	}
 	assert_int_equal(map_open(index_fd(m->index), index_bytes(m->index), &m->map), 0);
 	for (uint32_t i = 0; i < STEPS; i++) {

@@ -8,7 +8,9 @@
  */
 #include "tests/lib/mover_rig.h"
 
+#include "daemon/store/tally.h"
 #include "tests/lib/random.h"
+#include "daemon/store/herd.h"
 
 enum { SPACES = 5, SLABS = 8, STEPS = 60000, GUARANTEED = SLABS * SLAB / 2 / SPACES, MANY_SPACES = 200 };
 
@@ -57,13 +59,13 @@ static bool is_here(const struct world *w, uint32_t space, uint32_t name)
 
 static uint64_t bytes_of(const struct world *w, uint32_t space)
 {
-	const uint32_t account = blocks_account_of(w->blocks, space);
+	const uint32_t account = tally_account_of(blocks_tally(w->blocks), space);
 	struct tier_class_view view;
 	uint64_t ret = 0;
 
 	for (uint32_t class = 0; account && class < slabs_classes(tier_slabs(w->host)); class++) {
 		slabs_class_view(tier_slabs(w->host), class, &view);
-		ret += (uint64_t)blocks_account_slots(w->blocks, account, class) * view.slot_bytes;
+		ret += (uint64_t)tally_account_slots(blocks_tally(w->blocks), account, class) * view.slot_bytes;
 	}
 	return ret;
 }
@@ -153,14 +155,14 @@ static void many_spaces_share_an_account(void **state)
 	memset(guaranteed, 0, sizeof guaranteed);
 	for (uint32_t i = 0; i < MANY_SPACES; i++)
 		block[i] = store_for(&w, i, i, SMALL);
-	assert_int_equal(blocks_accounts(w.blocks), BLOCK_ACCOUNTS);
+	assert_int_equal(tally_accounts(blocks_tally(w.blocks)), TALLY_ACCOUNTS);
 	for (uint32_t i = 0; i < MANY_SPACES; i++) {
-		assert_int_equal(blocks_victim(w.blocks, 0, &tick), block[i]);
-		assert_int_equal(blocks_account_of(w.blocks, i) == 0, i >= BLOCK_ACCOUNTS - 1);
+		assert_int_equal(herd_victim(w.blocks, 0, &tick), block[i]);
+		assert_int_equal(tally_account_of(blocks_tally(w.blocks), i) == 0, i >= TALLY_ACCOUNTS - 1);
 		(void)store_for(&w, 0, 1000 + i, SMALL);
 		assert_false(is_here(&w, i, i));
 	}
-	assert_int_equal(blocks_accounts(w.blocks), 2);
+	assert_int_equal(tally_accounts(blocks_tally(w.blocks)), 2);
 	world_end(&w);
 }
 

@@ -16,6 +16,8 @@
 
 #include "daemon/store/block.h"
 #include "tests/lib/random.h"
+#include "daemon/store/tally.h"
+#include "daemon/store/herd.h"
 
 enum { MAX = 64, SPACE = 5 };
 
@@ -94,7 +96,7 @@ static void committed_is_found_with_its_place(void **state)
 	assert_memory_equal(blocks_key(blocks, block), key, 32);
 	assert_int_equal(blocks_host_slot(blocks, block), wide.slot);
 	assert_false(blocks_nvme(blocks, block, NULL));
-	assert_int_equal(blocks_victim(blocks, 3, NULL), block);
+	assert_int_equal(herd_victim(blocks, 3, NULL), block);
 }
 
 static void same_key_is_eexist(void **state)
@@ -150,11 +152,11 @@ static void least_recent_leaf_goes_first(void **state)
 
 	blocks_touch(blocks, a, 10);
 	blocks_touch(blocks, b, 11);
-	assert_int_equal(blocks_victim(blocks, 1, &tick), a);
+	assert_int_equal(herd_victim(blocks, 1, &tick), a);
 	assert_int_equal(tick, 10);
 	blocks_touch(blocks, a, 12);
-	assert_int_equal(blocks_victim(blocks, 1, NULL), b);
-	assert_int_equal(blocks_victim(blocks, 2, NULL), BLOCK_NONE);
+	assert_int_equal(herd_victim(blocks, 1, NULL), b);
+	assert_int_equal(herd_victim(blocks, 2, NULL), BLOCK_NONE);
 }
 
 static void a_parent_outlives_its_children(void **state)
@@ -167,10 +169,10 @@ static void a_parent_outlives_its_children(void **state)
 	blocks_touch(blocks, parent, 5);
 	blocks_touch(blocks, other, 7);
 	blocks_touch(blocks, child, 9);
-	assert_int_equal(blocks_victim(blocks, 1, NULL), other);
+	assert_int_equal(herd_victim(blocks, 1, NULL), other);
 	(void)blocks_drop(blocks, child);
 	/* A leaf again, by its own last access. */
-	assert_int_equal(blocks_victim(blocks, 1, &tick), parent);
+	assert_int_equal(herd_victim(blocks, 1, &tick), parent);
 	assert_int_equal(tick, 5);
 }
 
@@ -183,12 +185,12 @@ static void a_pinned_leaf_is_no_victim_until_unpinned(void **state)
 	blocks_touch(blocks, b, 2);
 	blocks_pin(blocks, a);
 	blocks_pin(blocks, a);
-	assert_int_equal(blocks_victim(blocks, 1, NULL), b);
+	assert_int_equal(herd_victim(blocks, 1, NULL), b);
 	blocks_unpin(blocks, a);
-	assert_int_equal(blocks_victim(blocks, 1, NULL), b);
+	assert_int_equal(herd_victim(blocks, 1, NULL), b);
 	assert_int_equal(blocks_pins(blocks, a), 1);
 	blocks_unpin(blocks, a);
-	assert_int_equal(blocks_victim(blocks, 1, NULL), a);
+	assert_int_equal(herd_victim(blocks, 1, NULL), a);
 }
 
 static void moving_changes_place_and_class(void **state)
@@ -200,8 +202,8 @@ static void moving_changes_place_and_class(void **state)
 	to.class = 3;
 	blocks_move(blocks, a, &to);
 	assert_int_equal(blocks_host_slot(blocks, a), 500);
-	assert_int_equal(blocks_victim(blocks, 1, NULL), BLOCK_NONE);
-	assert_int_equal(blocks_victim(blocks, 3, NULL), a);
+	assert_int_equal(herd_victim(blocks, 1, NULL), BLOCK_NONE);
+	assert_int_equal(herd_victim(blocks, 3, NULL), a);
 	assert_int_equal(find(blocks, 1), a);
 }
 
@@ -217,14 +219,14 @@ static void condemned_is_invisible_and_freed_after_its_pins(void **state)
 	assert_false(blocks_live(blocks, a));
 	assert_int_equal(blocks_count(blocks), 0);
 	assert_int_equal(blocks_host_count(blocks), 0);
-	assert_int_equal(blocks_space_count(blocks, SPACE), 0);
+	assert_int_equal(tally_blocks(blocks_tally(blocks), SPACE), 0);
 	assert_false(blocks_condemned(blocks, &slot));
 	assert_int_equal(blocks_host_slot(blocks, a), 1);
 	blocks_unpin(blocks, a);
 	assert_true(blocks_condemned(blocks, &slot));
 	assert_int_equal(slot, 1);
 	assert_false(blocks_condemned(blocks, &slot));
-	assert_int_equal(blocks_victim(blocks, 1, NULL), BLOCK_NONE);
+	assert_int_equal(herd_victim(blocks, 1, NULL), BLOCK_NONE);
 }
 
 static void the_key_of_a_condemned_block_can_come_again(void **state)
@@ -256,11 +258,11 @@ static void orphans_stay_and_age_out(void **state)
 	assert_int_not_equal(other, parent);
 	blocks_touch(blocks, child, 1);
 	blocks_touch(blocks, other, 2);
-	assert_int_equal(blocks_victim(blocks, 1, NULL), child);
+	assert_int_equal(herd_victim(blocks, 1, NULL), child);
 	(void)blocks_drop(blocks, child);
-	assert_int_equal(blocks_victim(blocks, 1, NULL), other);
+	assert_int_equal(herd_victim(blocks, 1, NULL), other);
 	(void)blocks_drop(blocks, other);
-	assert_int_equal(blocks_victim(blocks, 1, NULL), BLOCK_NONE);
+	assert_int_equal(herd_victim(blocks, 1, NULL), BLOCK_NONE);
 	/* Nothing leaked: the whole table can be used. */
 	for (uint64_t i = 0; i < MAX; i++)
 		commit(blocks, 100 + i, BLOCK_NONE);
@@ -322,9 +324,9 @@ static void spaces_are_counted(void **state)
 		assert_int_equal(blocks_commit(blocks, key, i % 3, BLOCK_NONE, 0, &where, &block), 0);
 	}
 	(void)blocks_drop(blocks, block);
-	assert_int_equal(blocks_space_count(blocks, 0), 3);
-	assert_int_equal(blocks_space_count(blocks, 2), 2);
-	assert_int_equal(blocks_space_count(blocks, 3), 0);
+	assert_int_equal(tally_blocks(blocks_tally(blocks), 0), 3);
+	assert_int_equal(tally_blocks(blocks_tally(blocks), 2), 2);
+	assert_int_equal(tally_blocks(blocks_tally(blocks), 3), 0);
 }
 
 struct walk {
@@ -347,7 +349,7 @@ static void walk_sees_each_once_and_may_drop(void **state)
 
 	for (uint64_t i = 0; i < 50; i++)
 		commit(walk.blocks, i, BLOCK_NONE);
-	while (blocks_walk(walk.blocks, &cursor, 7, walk_drop, &walk))
+	while (herd_walk(walk.blocks, &cursor, 7, walk_drop, &walk))
 		;
 	assert_int_equal(walk.n, 50);
 	assert_int_equal(blocks_count(walk.blocks), 0);
@@ -398,27 +400,27 @@ static void doomed_spaces_lose_their_blocks(void **state)
 			pinned = block;
 	}
 	blocks_pin(blocks, pinned);
-	assert_int_equal(blocks_space_variant_count(blocks, 1, 0), 5);
-	blocks_space_doom(blocks, 0, true);
-	blocks_space_doom(blocks, 1, true);
-	assert_int_equal(blocks_doomed(blocks), 20);
-	blocks_space_doom(blocks, 0, false);
-	assert_int_equal(blocks_doomed(blocks), 10);
-	blocks_walk_doomed(blocks, &cursor, 1000, 3, condemn, blocks);
-	assert_int_equal(blocks_doomed(blocks), 7);
-	while (blocks_doomed(blocks))
-		blocks_walk_doomed(blocks, &cursor, 5, 3, condemn, blocks);
+	assert_int_equal(tally_count(blocks_tally(blocks), 1, 0), 5);
+	tally_doom(blocks_tally(blocks), 0, true);
+	tally_doom(blocks_tally(blocks), 1, true);
+	assert_int_equal(tally_doomed(blocks_tally(blocks)), 20);
+	tally_doom(blocks_tally(blocks), 0, false);
+	assert_int_equal(tally_doomed(blocks_tally(blocks)), 10);
+	herd_walk_doomed(blocks, &cursor, 1000, 3, condemn, blocks);
+	assert_int_equal(tally_doomed(blocks_tally(blocks)), 7);
+	while (tally_doomed(blocks_tally(blocks)))
+		herd_walk_doomed(blocks, &cursor, 5, 3, condemn, blocks);
 	assert_int_equal(blocks_count(blocks), 20);
-	assert_int_equal(blocks_space_count(blocks, 0), 10);
-	assert_int_equal(blocks_space_count(blocks, 1), 0);
-	assert_int_equal(blocks_space_held(blocks, 1), 1);
+	assert_int_equal(tally_blocks(blocks_tally(blocks), 0), 10);
+	assert_int_equal(tally_blocks(blocks_tally(blocks), 1), 0);
+	assert_int_equal(tally_held(blocks_tally(blocks), 1), 1);
 	blocks_unpin(blocks, pinned);
-	assert_int_equal(blocks_space_held(blocks, 1), 0);
-	assert_int_equal(blocks_space_held(blocks, 2), 10);
+	assert_int_equal(tally_held(blocks_tally(blocks), 1), 0);
+	assert_int_equal(tally_held(blocks_tally(blocks), 2), 10);
 	while (blocks_condemned(blocks, &slot))
 		;
-	blocks_space_is(blocks, 1, (const uint8_t[16]){ 1 });
-	assert_int_equal(blocks_doomed(blocks), 0);
+	tally_space_is(blocks_tally(blocks), 1, (const uint8_t[16]){ 1 });
+	assert_int_equal(tally_doomed(blocks_tally(blocks)), 0);
 }
 
 /* Keys whose buckets are the same two, as a client can find for a space of its own: what does not fit there is refused

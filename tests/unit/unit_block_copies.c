@@ -14,6 +14,8 @@
 #include <errno.h>
 
 #include "tests/lib/lib_block.h"
+#include "daemon/store/tally.h"
+#include "daemon/store/herd.h"
 
 /* --- the arrows --- */
 
@@ -42,12 +44,12 @@ static void demoted_stays_without_a_slot(void **state)
 	const uint32_t block = table_commit_both(blocks, 1);
 
 	blocks_touch(blocks, block, 9);
-	assert_int_equal(blocks_victim(blocks, CLASS, NULL), block);
+	assert_int_equal(herd_victim(blocks, CLASS, NULL), block);
 	assert_int_equal(blocks_demote(blocks, block), 1);
 	assert_int_equal(table_find(blocks, 1), block);
 	assert_int_equal(blocks_host_slot(blocks, block), BLOCK_NONE);
 	table_is_nvme(blocks, block, 1);
-	assert_int_equal(blocks_victim(blocks, CLASS, NULL), BLOCK_NONE);
+	assert_int_equal(herd_victim(blocks, CLASS, NULL), BLOCK_NONE);
 	assert_true(blocks_evictable(blocks, block));
 	assert_int_equal(blocks_tick(blocks, block), 9);
 	table_is_seen(state, 1, NVME, 0, 1);
@@ -62,7 +64,7 @@ static void demoting_a_child_makes_its_parent_a_leaf(void **state)
 	table_set_nvme(blocks, child, 2);
 	assert_false(blocks_evictable(blocks, parent));
 	(void)blocks_demote(blocks, child);
-	assert_int_equal(blocks_victim(blocks, CLASS, NULL), parent);
+	assert_int_equal(herd_victim(blocks, CLASS, NULL), parent);
 	assert_int_equal(blocks_parent(blocks, child), BLOCK_NONE);
 }
 
@@ -76,7 +78,7 @@ static void promoted_has_slot_parent_and_recency(void **state)
 	assert_int_equal(blocks_host_slot(blocks, block), 77);
 	assert_int_equal(blocks_parent(blocks, block), parent);
 	assert_false(blocks_evictable(blocks, parent));
-	assert_int_equal(blocks_victim(blocks, CLASS, &tick), block);
+	assert_int_equal(herd_victim(blocks, CLASS, &tick), block);
 	assert_int_equal(tick, 5);
 	table_is_seen(state, 1, HOST | NVME, 2, 1);
 	assert_int_equal(blocks_demote(blocks, block), 77);
@@ -92,9 +94,9 @@ static void promoted_under_pins_is_no_victim_until_unpinned(void **state)
 	blocks_touch(blocks, block, 6);
 	table_promote(blocks, block, BLOCK_NONE, 77);
 	assert_int_equal(blocks_pins(blocks, block), 1);
-	assert_int_equal(blocks_victim(blocks, CLASS, NULL), BLOCK_NONE);
+	assert_int_equal(herd_victim(blocks, CLASS, NULL), BLOCK_NONE);
 	blocks_unpin(blocks, block);
-	assert_int_equal(blocks_victim(blocks, CLASS, NULL), block);
+	assert_int_equal(herd_victim(blocks, CLASS, NULL), block);
 	assert_int_equal(blocks_tick(blocks, block), 6);
 }
 
@@ -108,7 +110,7 @@ static void recovered_is_found_with_its_place(void **state)
 	table_is_nvme(blocks, block, 0);
 	assert_int_equal(blocks_tick(blocks, block), (1ull << 48) - 1);
 	assert_int_equal(blocks_variant(blocks, block), 1);
-	assert_int_equal(blocks_space_count(blocks, SPACE), 1);
+	assert_int_equal(tally_blocks(blocks_tally(blocks), SPACE), 1);
 	table_is_seen(state, 0, NVME, 0, 1);
 	assert_int_equal(table_try_away(blocks, 0, 1, &other), -EEXIST);
 	for (uint32_t i = 1; i < MAX; i++)
@@ -132,7 +134,7 @@ static void an_away_block_is_dropped_without_a_slot(void **state)
 	assert_int_equal(blocks_drop(blocks, table_demoted(blocks, 1)), BLOCK_NONE);
 	assert_int_equal(table_find(blocks, 1), BLOCK_NONE);
 	table_is_seen(state, 1, 0, 0, 0);
-	assert_int_equal(blocks_space_count(blocks, SPACE), 0);
+	assert_int_equal(tally_blocks(blocks_tally(blocks), SPACE), 0);
 }
 
 static void a_block_with_both_is_dropped_with_its_slot(void **state)
@@ -168,11 +170,11 @@ static void a_demoted_parent_keeps_its_children(void **state)
 	table_is_seen(state, 1, NVME, 1, 1);
 	assert_int_equal(blocks_parent(blocks, child), parent);
 	assert_false(blocks_evictable(blocks, parent));
-	assert_int_equal(blocks_sample_away(blocks, MAX), BLOCK_NONE);
+	assert_int_equal(herd_sample_away(blocks, MAX), BLOCK_NONE);
 	(void)blocks_drop(blocks, child);
 	assert_true(blocks_evictable(blocks, parent));
-	assert_int_equal(blocks_victim(blocks, CLASS, NULL), BLOCK_NONE);	/* it has no slot to give */
-	assert_int_equal(blocks_sample_away(blocks, MAX), parent);
+	assert_int_equal(herd_victim(blocks, CLASS, NULL), BLOCK_NONE);	/* it has no slot to give */
+	assert_int_equal(herd_sample_away(blocks, MAX), parent);
 }
 
 /* Keys that clients made up could name a child as the parent: nothing of such a cycle would ever be a leaf. */
@@ -184,9 +186,9 @@ static void promoted_with_children_gets_no_parent(void **state)
 	(void)blocks_demote(blocks, parent);
 	table_promote(blocks, parent, child, 1);
 	assert_int_equal(blocks_parent(blocks, parent), BLOCK_NONE);
-	assert_int_equal(blocks_victim(blocks, CLASS, NULL), child);
+	assert_int_equal(herd_victim(blocks, CLASS, NULL), child);
 	(void)blocks_drop(blocks, child);
-	assert_int_equal(blocks_victim(blocks, CLASS, NULL), parent);
+	assert_int_equal(herd_victim(blocks, CLASS, NULL), parent);
 }
 
 static void a_condemned_away_parent_keeps_its_number_for_its_children(void **state)
@@ -275,15 +277,15 @@ static void the_oldest_away_block_in_reach_is_sampled(void **state)
 	struct blocks *blocks = table_of(state);
 	uint32_t away[4];
 
-	assert_int_equal(blocks_sample_away(blocks, 100), BLOCK_NONE);
+	assert_int_equal(herd_sample_away(blocks, 100), BLOCK_NONE);
 	(void)table_commit(blocks, 100, BLOCK_NONE);
 	for (uint32_t i = 0; i < 4; i++)
 		away[i] = table_commit_away(blocks, i, 40 - 10 * i);
-	assert_int_equal(blocks_sample_away(blocks, 100), away[3]);
+	assert_int_equal(herd_sample_away(blocks, 100), away[3]);
 	blocks_pin(blocks, away[3]);
-	assert_int_equal(blocks_sample_away(blocks, 100), away[2]);
+	assert_int_equal(herd_sample_away(blocks, 100), away[2]);
 	table_promote(blocks, away[2], BLOCK_NONE, 1);
-	assert_int_equal(blocks_sample_away(blocks, 100), away[1]);
+	assert_int_equal(herd_sample_away(blocks, 100), away[1]);
 }
 
 static void the_hand_goes_round_within_its_budget(void **state)
@@ -294,7 +296,7 @@ static void the_hand_goes_round_within_its_budget(void **state)
 	for (uint32_t i = 0; i < 10; i++)
 		(void)table_commit_away(blocks, i, i);
 	for (uint32_t i = 0; i < 10; i++)
-		seen[blocks_sample_away(blocks, 1)] = true;
+		seen[herd_sample_away(blocks, 1)] = true;
 	for (uint32_t i = 0; i < 10; i++)
 		assert_true(seen[i]);
 }

@@ -13,6 +13,7 @@
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
 #include "tests/lib/random.h"
+#include "daemon/store/herd.h"
 
 enum { MIB = 1 << 20, A_SLAB = SLAB / SMALL };
 
@@ -55,7 +56,7 @@ static struct world sparse_world(void)
 		(void)store(&w, i, SMALL, BLOCK_NONE);
 	for (uint32_t i = 0; i < 3 * A_SLAB; i += 3)
 		blocks_condemn(w.blocks, find(&w, i));
-	blocks_free_condemned(w.blocks, w.host);
+	herd_free_condemned(w.blocks, w.host);
 	return w;
 }
 
@@ -117,7 +118,7 @@ static void what_one_job_and_one_turn_take_is_bounded(void **state)
 		(void)store(&w, i, IMAGE, BLOCK_NONE);
 	for (uint32_t i = 0; i < N; i++)	/* half of each slab */
 		blocks_condemn(w.blocks, find(&w, 2 * i));
-	blocks_free_condemned(w.blocks, w.host);
+	herd_free_condemned(w.blocks, w.host);
 	assert_int_equal(ask(&w, LARGE, &where), -EAGAIN);
 	while (copier.n) {
 		const uint64_t before = copier.bytes_total;
@@ -328,7 +329,7 @@ static void was_read(struct device_job *job)
 	b->reads++;
 	b->reads_of_moving += emptier_busy(b->w.counts.emptier);
 	blocks_unpin(b->w.blocks, r->block);
-	blocks_free_condemned(b->w.blocks, b->w.host);
+	herd_free_condemned(b->w.blocks, b->w.host);
 	r->busy = false;
 }
 
@@ -381,7 +382,7 @@ static bool work(struct loop_poller *poller)
 			tier_set_owner(b->w.host, &where, block);
 			blocks_touch(b->w.blocks, block, ++b->w.tick);
 		}
-		blocks_free_condemned(b->w.blocks, b->w.host);
+		herd_free_condemned(b->w.blocks, b->w.host);
 		if (random_below(&b->random, 32) != 0)
 			return true;
 	}
