@@ -233,9 +233,4 @@ bool tier_idle(const struct tier *t);
 void tier_listen(struct tier *t, struct tier_ready *listener);
 void tier_unlisten(struct tier *t, struct tier_ready *listener);
 
-/* Until all callers have changed. */
-#define host_extent tier_extent
-#define host_extent_bytes tier_extent_bytes
-#define host_set_owner tier_set_owner
-
 #endif

@@ -54,7 +54,7 @@ static enum step once_more(struct flight *f)
 		return FLIGHT_MISS;
 	/* Its segment was used again while we read: what came was another block. The next read is from where it is. */
 	if (blocks_nvme(d->blocks, f->lease.block, &now) &&
-	    (now.unit != was->unit || now.slot != was->slot || now.generation != was->generation))
+	    !extent_equal(&now, was))
 		return FLIGHT_READ;
 	if (!f->reread) {
 		f->reread = true;
@@ -108,7 +108,7 @@ static void landed(struct flight *f)
 	if (parent == f->lease.block)
 		parent = BLOCK_NONE;
 	blocks_promote(d->blocks, f->lease.block, parent, &f->where);
-	host_set_owner(d->tiers[TIER_HOST], &f->where, f->lease.block);
+	tier_set_owner(d->tiers[TIER_HOST], &f->where, f->lease.block);
 	f->placed = false;
 	stats_add(&d->stats->v.tiers_host_promoted_blocks_total, 1);
 }

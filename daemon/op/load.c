@@ -59,7 +59,7 @@ static enum verdict found(struct kvtierd *d, struct part *part, uint32_t block)
 	writeback_add(d, block);
 	part->step = LOAD_END;
 	if (op->sqe.op == WIRE_OP_LOAD) {
-		const int r = host_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &part->where);
+		const int r = tier_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &part->where);
 
 		assert(r == 0);		/* pinned: it cannot be stale */
 		part->step = LOAD_SERVE;
@@ -152,7 +152,7 @@ enum verdict load_serve(struct kvtierd *d, struct part *part)
 
 	part->job.image = tier_address(host, &part->where);
 	assert(part->job.image);
-	part->job.image_bytes = host_extent_bytes(host, &part->where);
+	part->job.image_bytes = tier_extent_bytes(host, &part->where);
 	part->job.geometry = &part->op->mount->space->geometry;
 	part->job.verify = d->config->host_verify == CONFIG_VERIFY_ALWAYS && !part->flight;
 	part_submit(part, DEVICE_DECODE, served);

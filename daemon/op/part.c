@@ -117,7 +117,7 @@ int part_enter(struct kvtierd *d, const struct space *space, const struct device
 	uint32_t block;
 
 	if (r == 0)
-		host_set_owner(d->tiers[TIER_HOST], where, *ret);
+		tier_set_owner(d->tiers[TIER_HOST], where, *ret);
 	if (r != -EEXIST)
 		return r;
 	*ret = block = blocks_find(d->blocks, job->identity.key, space->number);
@@ -125,7 +125,7 @@ int part_enter(struct kvtierd *d, const struct space *space, const struct device
 	if (blocks_host_slot(d->blocks, block) != BLOCK_NONE)
 		return 1;	/* the same block was stored meanwhile */
 	blocks_promote(d->blocks, block, parent == block ? BLOCK_NONE : parent, where);
-	host_set_owner(d->tiers[TIER_HOST], where, block);
+	tier_set_owner(d->tiers[TIER_HOST], where, block);
 	/* Its disk is away. If another takes writes, it gets a copy there. */
 	if (!part_readable(d, block) &&
 	    tier_writable(d->tiers[TIER_NVME], &(struct tier_name){ .key = job->identity.key }))

@@ -26,8 +26,7 @@
 enum {
 	READY_BUDGET = 256,		/* tasks a turn of the loop: each takes about a microsecond */
 	BEGIN_BUDGET = 64,		/* blocks begun a turn of the loop... */
-	MOVED_BYTES = 32 << 20,		/* ...or fewer, when so much was copied to make room for them: 4-8 ms */
-	EVICTED = 16384,		/* or so many evicted: about as long */
+	EVICTED = 16384,		/* ...or fewer, when so many were evicted for them: 4-8 ms */
 };
 
 /* --- a part --- */
@@ -72,10 +71,9 @@ static void run_part(struct task *task)
 
 /* --- beginning blocks --- */
 
-static bool moved_much(const struct mover_counts *now, const struct mover_counts *before)
+static bool evicted_many(const struct mover_counts *now, const struct mover_counts *before)
 {
-	return now->moved_bytes - before->moved_bytes >= MOVED_BYTES ||
-	       now->evicted_blocks - before->evicted_blocks >= EVICTED;
+	return now->evicted_blocks - before->evicted_blocks >= EVICTED;
 }
 
 /* Takes the next op in turn, and begins its next block if that may be. */
@@ -125,7 +123,7 @@ static bool pump(struct loop_poller *poller)
 
 	if (worked)
 		turn_look_again(all);
-	while (turn_any(all) && all->free_parts && budget-- > 0 && !moved_much(&all->d->moved, &before)) {
+	while (turn_any(all) && all->free_parts && budget-- > 0 && !evicted_many(&all->d->moved, &before)) {
 		begin_one(all);
 		worked = true;
 	}

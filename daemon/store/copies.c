@@ -10,6 +10,7 @@
 
 
 #include "daemon/kvtierd.h"
+#include "tiers/nvme/nvme.h"
 #include "tiers/slabs.h"
 #include "herd.h"
 

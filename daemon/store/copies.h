@@ -10,10 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "tiers/nvme/nvme.h"
 #include "block.h"
 
 struct kvtierd;
+struct nvme_events;
 
 /* The table's part of what the NVMe tier calls: records found at start become away blocks, those it moves or drops
  * follow it. release and changed are the caller's to fill in. */
