@@ -131,6 +131,44 @@ static void another_block_size_gets_room(void **state)
 	daemon_remove(&d);
 }
 
+/* Every other short chain is old, so the blocks that are evicted for a large one lie in all slabs. The others in the
+ * slab that it gets have to move. */
+static void what_is_in_a_slab_that_others_get_moves(void **state)
+{
+	const struct kvtier_geometry tiny = tiny_geometry(KVTIER_CODEC_RAW),
+				     large = large_geometry(KVTIER_CODEC_RAW);
+	enum { SHORT = 4, N = 20 };
+	struct kvtier_key keys[SHORT];
+	struct engine a, b;
+	struct daemon d;
+
+	(void)state;
+	daemon_start(&d, config);
+	engine_open(&a, d.socket, "tiny", &tiny, PAGES);
+	engine_open(&b, d.socket, "large", &large, 8);
+	for (uint32_t i = 0; i < N; i++) {
+		chain_keys(&a, i, SHORT, keys);
+		assert_int_equal(chain_store(&a, keys, 0, SHORT), 0);
+	}
+	for (uint32_t i = 0; i < N; i += 2) {
+		chain_keys(&a, i, SHORT, keys);
+		assert_int_equal(chain_load(&a, keys, LENGTH, SHORT), SHORT);
+	}
+	chain_keys(&b, 1, 1, keys);
+	assert_int_equal(chain_store(&b, keys, 0, 1), 0);
+	assert_int_equal(chain_load(&b, keys, 4, 1), 1);
+	for (uint32_t i = 0; i < N; i += 2) {
+		chain_keys(&a, i, SHORT, keys);
+		assert_int_equal(chain_load(&a, keys, LENGTH, SHORT), SHORT);
+	}
+	for (int i = 0; i < 1000 && daemon_stat(&d, "tiers.host.moved_blocks_total") == 0; i++)
+		nap_ms(10);	/* gauges follow with the heartbeat */
+	assert_true(daemon_stat(&d, "tiers.host.moved_blocks_total") > 0);
+	engine_close(&a);
+	engine_close(&b);
+	daemon_remove(&d);
+}
+
 static void evict_all_empties(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
@@ -217,6 +255,7 @@ int main(void)
 		cmocka_unit_test(the_least_recent_chain_goes_first),
 		cmocka_unit_test(counters_balance),
 		cmocka_unit_test(another_block_size_gets_room),
+		cmocka_unit_test(what_is_in_a_slab_that_others_get_moves),
 		cmocka_unit_test(a_full_table_makes_room_too),
 		cmocka_unit_test(evict_all_empties),
 		cmocka_unit_test(loads_under_way_are_not_evicted_from),
