@@ -140,7 +140,7 @@ static int store_once(struct kvtier_client *client, struct kvtier_space *space)
 }
 
 /* Until it works: the client reconnects from inside these calls. */
-static void works_again(struct kvtier_client *client, struct kvtier_space *space, enum call call, int n)
+static void works_again(struct kvtier_client *client, struct kvtier_space *space, int call, int n)
 {
 	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
 	int rc = store_once(client, space);
@@ -154,7 +154,7 @@ static void works_again(struct kvtier_client *client, struct kvtier_space *space
 	}
 }
 
-static void arm(enum call call, int n, int error)
+static void arm(int call, int n, int error)
 {
 	refuse(call, n, 1, error);
 	(void)kvtier_wait(NULL, 0, 0, NULL);	/* so that the sentence below is not one of before */
@@ -169,7 +169,7 @@ static bool disarm(void)
 	return came;
 }
 
-static void failed_well(int rc, int error, bool same, enum call call, int n)
+static void failed_well(int rc, int error, bool same, int call, int n)
 {
 	if (rc >= 0 || (same && rc != -error))
 		fail_msg("use %d of call %d failed with %d: %d, %s", n, call, error, rc, kvtier_last_error());
@@ -178,7 +178,7 @@ static void failed_well(int rc, int error, bool same, enum call call, int n)
 }
 
 /* same: the caller sees this very -errno. */
-static void connecting(struct world *w, enum call call, int error, bool same, int least)
+static void connecting(struct world *w, int call, int error, bool same, int least)
 {
 	const struct held before = held();
 	bool came = true;
@@ -201,7 +201,7 @@ static void connecting(struct world *w, enum call call, int error, bool same, in
 	}
 }
 
-static void opening(struct world *w, bool private, enum call call, int error, bool same, int least)
+static void opening(struct world *w, bool private, int call, int error, bool same, int least)
 {
 	bool came = true;
 
@@ -230,7 +230,7 @@ static void opening(struct world *w, bool private, enum call call, int error, bo
 	}
 }
 
-static void returning(struct world *w, bool private, enum call call, int error, int least)
+static void returning(struct world *w, bool private, int call, int error, int least)
 {
 	bool came = true;
 
@@ -354,7 +354,7 @@ static void returns_staged(void **state)
 
 /* --- memory that can be taken back --- */
 
-static void allocating(enum call call, int error)
+static void allocating(int call, int error)
 {
 	const struct held before = held();
 
@@ -377,7 +377,7 @@ static void allocating(enum call call, int error)
 }
 
 /* What could not be taken back is as it was. */
-static void taking_back(enum call call, int error)
+static void taking_back(int call, int error)
 {
 	struct kvtier_region first = { .size = sizeof first }, now = { .size = sizeof now };
 	struct kvtier_shared *memory = NULL;

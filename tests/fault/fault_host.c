@@ -83,7 +83,7 @@ static void settle(struct tier *t)
 }
 
 /* Every use of `call` in open fails once; `uses` is how many there are. */
-static void each_use_fails(enum call call, const struct tier_conf *conf, int err, int uses)
+static void each_use_fails(int call, const struct tier_conf *conf, int err, int uses)
 {
 	const int fds = descriptors_open(), maps = mappings_open;
 	char text[TIER_TEXT_BYTES];

@@ -86,7 +86,7 @@ static const struct io_conf any = { .engine = IO_ENGINE_AUTO, .read_depth = 3, .
 static const struct io_conf forced = { .engine = IO_ENGINE_URING, .read_depth = 3, .write_depth = 2 };
 
 /* AUTO takes threads and says why; URING fails and says why. */
-static void refusing_means_threads(enum call call, int times, int error, const char *words)
+static void refusing_means_threads(int call, int times, int error, const char *words)
 {
 	struct io_rig rig;
 	int fds;
@@ -207,7 +207,7 @@ static void a_file_that_cannot_be_registered_is_none(void **state)
 static void without_registered_buffers_it_works(void **state)
 {
 	static const struct {
-		enum call call;
+		int call;
 		int at, error;
 		const char *words;
 	} cases[] = {
@@ -251,7 +251,7 @@ static void a_submission_that_fails_is_made_again(void **state)
 static void threads_that_cannot_be_had_are_an_error(void **state)
 {
 	static const struct {
-		enum call call;
+		int call;
 		int uses, error;
 	} cases[] = {
 		{ CALLOC, 1, ENOMEM }, { EVENTFD, 1, EMFILE }, { PTHREAD_CREATE, 5, EAGAIN }, { EPOLL_CTL, 1, ENOSPC },
