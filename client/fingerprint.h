@@ -20,7 +20,8 @@ struct fingerprint_key {
 	uint64_t k[2];
 };
 
-/* A fingerprint as two words: the first is its hash for one candidate bucket, the second for the other. */
+/* A fingerprint as two words: the first is its hash for one candidate bucket, the second for the
+ * other. */
 struct print {
 	uint64_t half[2];
 };
@@ -69,7 +70,8 @@ FINGERPRINT_INLINE void fingerprint_rounds(struct fingerprint_state v[2], int n,
 	}
 }
 
-FINGERPRINT_INLINE void fingerprints(const struct fingerprint_key *key, const uint8_t *const bytes[2], int n,
+FINGERPRINT_INLINE void fingerprints(const struct fingerprint_key *key,
+				     const uint8_t *const bytes[2], int n,
 				     struct print *const ret[2])
 {
 	struct fingerprint_state v[2] = { 0 };
@@ -77,12 +79,15 @@ FINGERPRINT_INLINE void fingerprints(const struct fingerprint_key *key, const ui
 #pragma GCC unroll 2
 	for (int k = 0; k < n; k++)
 		v[k] = (struct fingerprint_state){
-			.a = 0x736f6d6570736575u ^ key->k[0], .b = 0x646f72616e646f6du ^ key->k[1] ^ 0xee,
-			.c = 0x6c7967656e657261u ^ key->k[0], .d = 0x7465646279746573u ^ key->k[1],
+			.a = 0x736f6d6570736575u ^ key->k[0],
+			.b = 0x646f72616e646f6du ^ key->k[1] ^ 0xee,
+			.c = 0x6c7967656e657261u ^ key->k[0],
+			.d = 0x7465646279746573u ^ key->k[1],
 		};
 #pragma GCC unroll 5
 	for (int i = 0; i < 5; i++) {
-		uint64_t m[2] = { 32ull << 56, 32ull << 56 };	/* the last word: the length in its top byte */
+		/* the last word: the length in its top byte */
+		uint64_t m[2] = { 32ull << 56, 32ull << 56 };
 
 		for (int k = 0; k < n; k++) {
 			if (i < 4)
@@ -109,14 +114,16 @@ static inline struct print fingerprint(const struct fingerprint_key *key, const 
 {
 	struct print ret;
 
-	fingerprints(key, (const uint8_t *const[2]){ bytes, bytes }, 1, (struct print *const[2]){ &ret, &ret });
+	fingerprints(key, (const uint8_t *const[2]){ bytes, bytes }, 1,
+		     (struct print *const[2]){ &ret, &ret });
 	return ret;
 }
 
 static inline void fingerprint_pair(const struct fingerprint_key *key, const uint8_t first[32],
 				    const uint8_t second[32], struct print ret[2])
 {
-	fingerprints(key, (const uint8_t *const[2]){ first, second }, 2, (struct print *const[2]){ &ret[0], &ret[1] });
+	fingerprints(key, (const uint8_t *const[2]){ first, second }, 2,
+		     (struct print *const[2]){ &ret[0], &ret[1] });
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * runtime_dir.h - where a daemon and its clients meet when neither was told where: one rule for kvtierd, libkvtier and
- * kvtierctl.
+ * runtime_dir.h - where a daemon and its clients meet when neither was told where: one rule for
+ * kvtierd, libkvtier and kvtierctl.
  */
 #ifndef KVTIER_RUNTIME_DIR_H
 #define KVTIER_RUNTIME_DIR_H
@@ -13,9 +13,9 @@
 
 #define RUNTIME_DIR_SOCKET "kvtier.sock"
 
-/* The directory of kvtier.sock, admin.sock and stats, for this process's user. 0; 1: it is in /tmp, where anybody may
- * have made it, so a client has to look whose it is; -ENAMETOOLONG. A relative $XDG_RUNTIME_DIR is ignored, as its
- * specification says. */
+/* The directory of kvtier.sock, admin.sock and stats, for this process's user. 0; 1: it is in /tmp,
+ * where anybody may have made it, so a client has to look whose it is; -ENAMETOOLONG. A relative
+ * $XDG_RUNTIME_DIR is ignored, as its specification says. */
 static inline int runtime_dir(char *ret, size_t n)
 {
 	const char *from = getenv("XDG_RUNTIME_DIR");

@@ -2,50 +2,54 @@
 /*
  * wire.h - the contract between libkvtier and kvtierd: control messages and shared-memory layout.
  *
- * Not installed. Fixed-width types, little endian, a static_assert on every size. The daemon includes
- * it; the client includes nothing else of the daemon.
+ * Not installed. Fixed-width types, little endian, a static_assert on every size. The daemon
+ * includes it; the client includes nothing else of the daemon.
  *
  * Control socket: SOCK_SEQPACKET, one message a packet, each starting with struct wire_head. The
  * client speaks first (HELLO). Requests carry a seq that the reply repeats. Nothing hot crosses it.
  *
- *	HELLO        -> HELLO_OK + 3 or 4 fds (submit, complete, index, the daemon's pidfd)   | ERROR
+ *	HELLO        -> HELLO_OK + 3 or 4 fds (submit, complete, index, the daemon's pidfd)   |
+ *											      ERROR
  *	SPACE_OPEN   -> SPACE_OK (+ region fds in the request)       | ERROR
  *	SPACE_CLOSE  -> SPACE_CLOSED, once no page of it is touched  | ERROR
  *	DOORBELL     client woke the daemon: "look at my ring"; no reply
  *	WAKE         daemon woke the client: "look at your ring"; no reply
  *
- * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it was. A
- * malformed message or ring entry ends the connection: an ERROR with the reason, then close.
+ * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it
+ * was. A malformed message or ring entry ends the connection: an ERROR with the reason, then close.
  *
- * The end of a connection is the daemon's word that it has let go of all the client's pages. Whatever the reason
- * (a stop, a violation, the client's own cut), it first waits for what is in flight, silently, then sends the ERROR
- * if there is one, then closes; and a process that dies closes its sockets after its last thread stopped. So a
- * client that cuts a connection while pages are lent sets given_up, takes back what the daemon has not read
- * (sq_tail = sq_head), shuts the socket down for writing, and keeps it: until it hangs up, or the pidfd says that
- * the daemon is dead, the pages of the ops that the daemon had read are still lent.
+ * The end of a connection is the daemon's word that it has let go of all the client's pages.
+ * Whatever the reason (a stop, a violation, the client's own cut), it first waits for what is in
+ * flight, silently, then sends the ERROR if there is one, then closes; and a process that dies
+ * closes its sockets after its last thread stopped. So a client that cuts a connection while pages
+ * are lent sets given_up, takes back what the daemon has not read (sq_tail = sq_head), shuts the
+ * socket down for writing, and keeps it: until it hangs up, or the pidfd says that the daemon is
+ * dead, the pages of the ops that the daemon had read are still lent.
  *
  * Rings: two memfds a connection, made and sealed by the daemon (SHRINK|GROW|SEAL; `complete` also
  * FUTURE_WRITE, and the daemon maps `submit` read-only), so each page has one writer:
  *
  *	submit   (client writes)  head | sqe[sq_entries] | key[arena_blocks] | page[arena_blocks]
- *	complete (daemon writes)  head | cqe[cq_entries] | status[arena_blocks] | layers[arena_blocks]
+ *	complete (daemon writes)  head | cqe[cq_entries] | status[arena_blocks] |
+ *				  layers[arena_blocks]
  *
- * Indices run freely (mod 2^32); entry i lies at i & (entries - 1). The producer writes the entry, then
- * its tail with release; the consumer reads the tail with acquire, copies the entry once, checks the copy,
- * then writes its head with release. An op uses arena slots [first, first + n): keys and pages from the
- * client, one status each from the daemon, written before the op's cqe. The slots of all outstanding ops together,
- * parents included, are never more than the arena has: a client that claims more is cut.
+ * Indices run freely (mod 2^32); entry i lies at i & (entries - 1). The producer writes the entry,
+ * then its tail with release; the consumer reads the tail with acquire, copies the entry once,
+ * checks the copy, then writes its head with release. An op uses arena slots [first, first + n):
+ * keys and pages from the client, one status each from the daemon, written before the op's cqe. The
+ * slots of all outstanding ops together, parents included, are never more than the arena has: a
+ * client that claims more is cut.
  *
- * layers[i] is how many layers of that block of a load are in its page already, while the op runs. A device
- * that loads layer by layer raises it with release; the CPU device leaves it 0, so 0 says nothing. It is void
- * once the cqe is there.
+ * layers[i] is how many layers of that block of a load are in its page already, while the op runs.
+ * A device that loads layer by layer raises it with release; the CPU device leaves it 0, so 0 says
+ * nothing. It is void once the cqe is there.
  *
- * Sleeping: the daemon sets index->asleep, full fence, looks at every ring once more, sleeps. The client
- * publishes sq_tail, full fence, and sends DOORBELL only when asleep != 0. A client thread adds itself to
- * submit->sleepers, full fence, looks at cq_tail, then FUTEX_WAITs on complete->cq_tail; the daemon
- * publishes cq_tail, full fence, and FUTEX_WAKEs only when sleepers != 0. want_wake != 0 asks for a WAKE
- * packet when cq_tail moves (for kvtier_event_fd); the client zeroes it when it gets one and sets it again
- * before it sleeps.
+ * Sleeping: the daemon sets index->asleep, full fence, looks at every ring once more, sleeps. The
+ * client publishes sq_tail, full fence, and sends DOORBELL only when asleep != 0. A client thread
+ * adds itself to submit->sleepers, full fence, looks at cq_tail, then FUTEX_WAITs on
+ * complete->cq_tail; the daemon publishes cq_tail, full fence, and FUTEX_WAKEs only when sleepers
+ * != 0. want_wake != 0 asks for a WAKE packet when cq_tail moves (for kvtier_event_fd); the client
+ * zeroes it when it gets one and sets it again before it sleeps.
  */
 #ifndef KVTIER_WIRE_H
 #define KVTIER_WIRE_H
@@ -54,17 +58,17 @@
 #include <stdint.h>
 
 enum {
-	WIRE_MAGIC = 0x4b565431,	/* "KVT1" */
-	WIRE_VERSION_MIN = 3,		/* range this tree speaks */
+	WIRE_MAGIC = 0x4b565431, /* "KVT1" */
+	WIRE_VERSION_MIN = 3,    /* range this tree speaks */
 	WIRE_VERSION_MAX = 3,
-	WIRE_MAX_MESSAGE = 160 * 1024,	/* bytes; SPACE_OPEN with every segment fits */
+	WIRE_MAX_MESSAGE = 160 * 1024, /* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
 	WIRE_MAX_SEGMENTS = 2048,
-	WIRE_MAX_SPACES = 32,		/* per connection */
+	WIRE_MAX_SPACES = 32, /* per connection */
 	WIRE_NAME_BYTES = 64,
 	WIRE_STRING_BYTES = 256,
 	WIRE_KEY_BYTES = 32,
-	WIRE_MIN_ENTRIES = 8,		/* ring sizes: powers of two in these bounds */
+	WIRE_MIN_ENTRIES = 8, /* ring sizes: powers of two in these bounds */
 	WIRE_MAX_ENTRIES = 1024,
 	WIRE_MIN_ARENA = 64,
 	WIRE_MAX_ARENA = 65536,
@@ -83,11 +87,12 @@ enum wire_type {
 };
 
 struct wire_head {
-	uint32_t magic;		/* WIRE_MAGIC */
-	uint16_t type;		/* enum wire_type */
-	uint16_t flags;		/* 0 */
-	uint32_t length;	/* of the whole message, this head included; = the packet's length */
-	uint32_t seq;		/* chosen by the requester, repeated in the reply */
+	uint32_t magic; /* WIRE_MAGIC */
+	uint16_t type;  /* enum wire_type */
+	uint16_t flags; /* 0 */
+	/* of the whole message, this head included; = the packet's length */
+	uint32_t length;
+	uint32_t seq; /* chosen by the requester, repeated in the reply */
 };
 static_assert(sizeof(struct wire_head) == 16, "wire_head");
 
@@ -95,29 +100,29 @@ struct wire_hello {
 	struct wire_head head;
 	uint32_t version_min, version_max;
 	uint16_t size_geometry, size_region, size_segment, size_sqe, size_cqe, reserved[3];
-	uint32_t sq_entries;	/* wished; the daemon answers with what it gives */
+	uint32_t sq_entries; /* wished; the daemon answers with what it gives */
 	uint32_t arena_blocks;
-	char     name[WIRE_NAME_BYTES];	/* NUL-terminated, printable */
+	char name[WIRE_NAME_BYTES]; /* NUL-terminated, printable */
 };
 static_assert(sizeof(struct wire_hello) == 112, "wire_hello");
 
 struct wire_hello_ok {
 	struct wire_head head;
 	uint32_t version;
-	uint32_t connection;	/* id, for logs */
+	uint32_t connection; /* id, for logs */
 	uint32_t sq_entries, cq_entries, arena_blocks;
-	uint32_t spin_us;	/* advised busy-wait */
-	uint64_t submit_bytes, complete_bytes, index_bytes;	/* to map */
-	char     daemon_version[32];
-	char     tenant[32];
+	uint32_t spin_us;                                   /* advised busy-wait */
+	uint64_t submit_bytes, complete_bytes, index_bytes; /* to map */
+	char daemon_version[32];
+	char tenant[32];
 };
 static_assert(sizeof(struct wire_hello_ok) == 128, "wire_hello_ok");
 
 struct wire_error {
 	struct wire_head head;
-	int32_t  error;		/* -errno */
+	int32_t error; /* -errno */
 	uint32_t reserved;
-	char     text[232];	/* names the field and the limit */
+	char text[232]; /* names the field and the limit */
 };
 static_assert(sizeof(struct wire_error) == 256, "wire_error");
 
@@ -126,30 +131,33 @@ struct wire_geometry {
 	uint32_t dtype, codec, layers, kv_heads;
 	uint32_t head_dim_k, head_dim_v, block_tokens, rank;
 	uint32_t world, typed_segments, typed_values, opaque_bytes;
-	char     model[WIRE_STRING_BYTES], convention[WIRE_STRING_BYTES], extras[WIRE_STRING_BYTES];
+	char model[WIRE_STRING_BYTES], convention[WIRE_STRING_BYTES], extras[WIRE_STRING_BYTES];
 };
 static_assert(sizeof(struct wire_geometry) == 48 + 3 * 256, "wire_geometry");
 
-/* How a region's memory is reached. The kinds of a device need a daemon that has that device; the CPU device takes the
- * first two, whose `device` and `handle` are 0. */
+/* How a region's memory is reached. The kinds of a device need a daemon that has that device; the
+ * CPU device takes the first two, whose `device` and `handle` are 0. */
 enum wire_memory {
-	WIRE_MEMFD = 1,		/* engine pages in a sealed memfd; with an fd */
-	WIRE_STAGED,		/* libkvtier's sealed memfd in front of memory that cannot be shared; with an fd */
-	WIRE_DEVICE_HANDLE,	/* memory of a device, opened by `handle`; without an fd */
-	WIRE_DEVICE_FD,		/* memory of a device that was exported as a descriptor; with an fd */
-	WIRE_MEMORIES,		/* one more than the last */
+	WIRE_MEMFD = 1, /* engine pages in a sealed memfd; with an fd */
+	/* libkvtier's sealed memfd in front of memory that cannot be shared; with an fd */
+	WIRE_STAGED,
+	WIRE_DEVICE_HANDLE, /* memory of a device, opened by `handle`; without an fd */
+	/* memory of a device that was exported as a descriptor; with an fd */
+	WIRE_DEVICE_FD,
+	WIRE_MEMORIES, /* one more than the last */
 };
 
 enum { WIRE_UUID_BYTES = 16, WIRE_HANDLE_BYTES = 64 };
 
 struct wire_region {
-	uint32_t memory;	/* enum wire_memory */
-	uint32_t fd_index;	/* into the packet's fds; 0 for a kind without one */
-	uint64_t offset;	/* in what the fd or handle stands for; memfd: a multiple of 4096 */
+	uint32_t memory;   /* enum wire_memory */
+	uint32_t fd_index; /* into the packet's fds; 0 for a kind without one */
+	uint64_t offset;   /* in what the fd or handle stands for; memfd: a multiple of 4096 */
 	uint64_t length;
-	uint8_t  device[WIRE_UUID_BYTES];	/* UUID of the device that the memory is of; 0: the CPU */
-	uint8_t  handle[WIRE_HANDLE_BYTES];	/* of a kind without an fd, as its driver made it */
-	uint64_t reserved[3];	/* 0 */
+	/* UUID of the device that the memory is of; 0: the CPU */
+	uint8_t device[WIRE_UUID_BYTES];
+	uint8_t handle[WIRE_HANDLE_BYTES]; /* of a kind without an fd, as its driver made it */
+	uint64_t reserved[3];              /* 0 */
 };
 static_assert(sizeof(struct wire_region) == 128, "wire_region");
 
@@ -165,24 +173,27 @@ struct wire_space_open {
 	uint32_t n_regions, n_segments;
 	struct wire_geometry geometry;
 };
-static_assert(sizeof(struct wire_space_open) == 24 + sizeof(struct wire_geometry), "wire_space_open");
+static_assert(sizeof(struct wire_space_open) == 24 + sizeof(struct wire_geometry),
+	      "wire_space_open");
 static_assert(sizeof(struct wire_space_open) + WIRE_MAX_REGIONS * sizeof(struct wire_region) +
-	      WIRE_MAX_SEGMENTS * sizeof(struct wire_segment) <= WIRE_MAX_MESSAGE, "a full SPACE_OPEN fits");
+			      WIRE_MAX_SEGMENTS * sizeof(struct wire_segment) <=
+		      WIRE_MAX_MESSAGE,
+	      "a full SPACE_OPEN fits");
 
 struct wire_space_ok {
 	struct wire_head head;
-	uint32_t space;		/* handle for sqes, < WIRE_MAX_SPACES */
-	uint32_t codec;		/* enum kvtier_codec in use */
-	uint64_t pages;		/* valid page indices are < pages; 0 when opened without segments */
-	uint32_t image_bytes;	/* a block's stored size with that codec */
-	uint32_t logical_bytes;	/* a block's size in the engine's dtype */
-	uint8_t  space_id[32];
-	uint8_t  salt[32];	/* the chain's start, see kvtier_keys() */
-	uint8_t  index_key[16];	/* of the fingerprints of this space's keys, see below */
+	uint32_t space;         /* handle for sqes, < WIRE_MAX_SPACES */
+	uint32_t codec;         /* enum kvtier_codec in use */
+	uint64_t pages;         /* valid page indices are < pages; 0 when opened without segments */
+	uint32_t image_bytes;   /* a block's stored size with that codec */
+	uint32_t logical_bytes; /* a block's size in the engine's dtype */
+	uint8_t space_id[32];
+	uint8_t salt[32];      /* the chain's start, see kvtier_keys() */
+	uint8_t index_key[16]; /* of the fingerprints of this space's keys, see below */
 };
 static_assert(sizeof(struct wire_space_ok) == 120, "wire_space_ok");
 
-struct wire_space_close {	/* and SPACE_CLOSED */
+struct wire_space_close { /* and SPACE_CLOSED */
 	struct wire_head head;
 	uint32_t space;
 	uint32_t reserved;
@@ -190,41 +201,44 @@ struct wire_space_close {	/* and SPACE_CLOSED */
 static_assert(sizeof(struct wire_space_close) == 24, "wire_space_close");
 
 enum wire_op {
-	WIRE_OP_NONE = 0,	/* invalid: a zeroed entry is never an op */
-	WIRE_OP_NOP,		/* completes at once; n = 0 */
+	WIRE_OP_NONE = 0, /* invalid: a zeroed entry is never an op */
+	WIRE_OP_NOP,      /* completes at once; n = 0 */
 	WIRE_OP_STORE,
 	WIRE_OP_LOAD,
 	WIRE_OP_PREFETCH,
-	WIRE_OP_CANCEL,		/* target = op_id of an earlier op; has no completion of its own */
+	WIRE_OP_CANCEL, /* target = op_id of an earlier op; has no completion of its own */
 };
-enum { WIRE_SQE_HAS_PARENT = 1 };	/* flags: arena key [first + n] is the parent of key [first] */
+/* flags: arena key [first + n] is the parent of key [first] */
+enum { WIRE_SQE_HAS_PARENT = 1 };
 
 struct wire_sqe {
-	uint8_t  op;		/* enum wire_op */
-	uint8_t  flags;
-	uint16_t space;		/* from SPACE_OK */
-	uint32_t n;		/* blocks, 1 .. arena_blocks (with a parent: arena_blocks - 1) */
-	uint64_t op_id;		/* chosen by the client, not 0, unique among its outstanding ops */
-	uint64_t deadline_ns;	/* CLOCK_MONOTONIC; 0 is invalid except for NOP and CANCEL */
-	uint32_t first;		/* arena slot of the first block */
-	int32_t  priority;	/* hint, -100 .. 100 */
-	uint64_t target;	/* CANCEL: op_id to cancel; else 0 */
-	uint64_t session;	/* hint */
-	uint32_t turn;		/* hint */
-	uint32_t ttl_s;		/* hint */
-	uint32_t event;		/* number of an event of the op's device, to be waited for before a page is touched; 0: none.
-				 * No device has events yet: 0 */
-	uint32_t reserved;	/* 0 */
+	uint8_t op; /* enum wire_op */
+	uint8_t flags;
+	uint16_t space;       /* from SPACE_OK */
+	uint32_t n;           /* blocks, 1 .. arena_blocks (with a parent: arena_blocks - 1) */
+	uint64_t op_id;       /* chosen by the client, not 0, unique among its outstanding ops */
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0 is invalid except for NOP and CANCEL */
+	uint32_t first;       /* arena slot of the first block */
+	int32_t priority;     /* hint, -100 .. 100 */
+	uint64_t target;      /* CANCEL: op_id to cancel; else 0 */
+	uint64_t session;     /* hint */
+	uint32_t turn;        /* hint */
+	uint32_t ttl_s;       /* hint */
+	/* number of an event of the op's device, to be waited for before a page is touched; 0:
+	 * none. No device has events yet: 0 */
+	uint32_t event;
+	uint32_t reserved; /* 0 */
 };
 static_assert(sizeof(struct wire_sqe) == 64, "wire_sqe");
 
 struct wire_cqe {
 	uint64_t op_id;
-	int32_t  status;	/* as kvtier_result.status */
+	int32_t status; /* as kvtier_result.status */
 	uint32_t n, ok, prefix;
-	uint32_t first;		/* of the sqe */
+	uint32_t first; /* of the sqe */
 	uint32_t reserved;
-	uint64_t submit_ns;	/* CLOCK_MONOTONIC when the daemon took the sqe, and when it completed */
+	/* CLOCK_MONOTONIC when the daemon took the sqe, and when it completed */
+	uint64_t submit_ns;
 	uint64_t done_ns;
 	uint64_t reserved2[2];
 };
@@ -235,21 +249,22 @@ struct wire_submit {
 	_Alignas(64) uint32_t magic;
 	_Alignas(64) uint32_t sq_tail;
 	_Alignas(64) uint32_t cq_head;
-	_Alignas(64) uint32_t sleepers;	/* threads in FUTEX_WAIT on cq_tail */
+	_Alignas(64) uint32_t sleepers; /* threads in FUTEX_WAIT on cq_tail */
 	uint32_t want_wake;
-	uint32_t given_up;	/* != 0: the client ended it: begin nothing more on its pages, commit no store */
-	/* Counted by the client (lookups cost the daemon nothing), sampled by the daemon into its stats;
-	 * relaxed, only ever growing, believed for display alone. */
+	/* != 0: the client ended it: begin nothing more on its pages, commit no store */
+	uint32_t given_up;
+	/* Counted by the client (lookups cost the daemon nothing), sampled by the daemon into its
+	 * stats; relaxed, only ever growing, believed for display alone. */
 	_Alignas(64) uint64_t lookup_blocks, lookup_hits;
 };
 
 struct wire_complete {
 	_Alignas(64) uint32_t magic;
 	_Alignas(64) uint32_t sq_head;
-	_Alignas(64) uint32_t cq_tail;	/* futex */
+	_Alignas(64) uint32_t cq_tail; /* futex */
 };
 
-enum { WIRE_RING_OFFSET = 4096 };	/* of sqe[] in submit and cqe[] in complete */
+enum { WIRE_RING_OFFSET = 4096 }; /* of sqe[] in submit and cqe[] in complete */
 
 static inline uint64_t wire_keys_offset(uint32_t sq_entries)
 {
@@ -263,7 +278,8 @@ static inline uint64_t wire_pages_offset(uint32_t sq_entries, uint32_t arena_blo
 
 static inline uint64_t wire_submit_bytes(uint32_t sq_entries, uint32_t arena_blocks)
 {
-	return (wire_pages_offset(sq_entries, arena_blocks) + (uint64_t)arena_blocks * 4 + 4095) & ~4095ull;
+	return (wire_pages_offset(sq_entries, arena_blocks) + (uint64_t)arena_blocks * 4 + 4095) &
+	       ~4095ull;
 }
 
 static inline uint64_t wire_status_offset(uint32_t cq_entries)
@@ -278,43 +294,51 @@ static inline uint64_t wire_layers_offset(uint32_t cq_entries, uint32_t arena_bl
 
 static inline uint64_t wire_complete_bytes(uint32_t cq_entries, uint32_t arena_blocks)
 {
-	return (wire_layers_offset(cq_entries, arena_blocks) + (uint64_t)arena_blocks * 4 + 4095) & ~4095ull;
+	return (wire_layers_offset(cq_entries, arena_blocks) + (uint64_t)arena_blocks * 4 + 4095) &
+	       ~4095ull;
 }
 
 /*
- * The index: one sealed memfd for all clients, daemon writes, clients map it read-only. Linear hashing in
- * place: `shape` = level << 32 | split says that buckets 0 .. (2^level + split - 1) exist and that those
- * below split were divided, by one more bit of the hash, with bucket 2^level + b. The memfd has its largest
- * size from the start (sparse), so it grows without a reader noticing. Each key has two candidate buckets,
- * from the two halves of its fingerprint. A bucket is one cache line; its seq moves
- * whenever an entry was published in it. A slot's fingerprint changes only while its meta is 0.
- * Reading rules and the proof that a stable entry is found: client/lib/map.c.
+ * The index: one sealed memfd for all clients, daemon writes, clients map it read-only. Linear
+ * hashing in place: `shape` = level << 32 | split says that buckets 0 .. (2^level + split - 1)
+ * exist and that those below split were divided, by one more bit of the hash, with bucket 2^level +
+ * b. The memfd has its largest size from the start (sparse), so it grows without a reader noticing.
+ * Each key has two candidate buckets, from the two halves of its fingerprint. A bucket is one cache
+ * line; its seq moves whenever an entry was published in it. A slot's fingerprint changes only
+ * while its meta is 0. Reading rules and the proof that a stable entry is found: client/lib/map.c.
  *
- * A fingerprint is SipHash-2-4-128 of the key (fingerprint.h) under the index key of its space, which SPACE_OK
- * brings. The daemon draws a secret at each start and derives the index keys of all spaces from it, so a client knows
- * those of the spaces that it opened and no others: it can neither choose keys that crowd the buckets of another
- * space's blocks, nor probe for them.
+ * A fingerprint is SipHash-2-4-128 of the key (fingerprint.h) under the index key of its space,
+ * which SPACE_OK brings. The daemon draws a secret at each start and derives the index keys of all
+ * spaces from it, so a client knows those of the spaces that it opened and no others: it can
+ * neither choose keys that crowd the buckets of another space's blocks, nor probe for them.
  */
-enum { WIRE_INDEX_MAGIC = 0x4b565849, WIRE_INDEX_LAYOUT = 2, WIRE_BUCKET_ENTRIES = 3, WIRE_INDEX_OFFSET = 4096 };
+enum {
+	WIRE_INDEX_MAGIC = 0x4b565849,
+	WIRE_INDEX_LAYOUT = 2,
+	WIRE_BUCKET_ENTRIES = 3,
+	WIRE_INDEX_OFFSET = 4096
+};
 
 struct wire_index {
 	_Alignas(64) uint32_t magic;
 	uint32_t layout;
-	uint64_t bytes;		/* of the memfd */
-	uint64_t epoch;		/* random per daemon start */
+	uint64_t bytes; /* of the memfd */
+	uint64_t epoch; /* random per daemon start */
 	uint32_t max_level;
 	uint32_t reserved;
-	_Alignas(64) uint64_t shape;		/* level << 32 | split; moves rarely */
-	_Alignas(64) uint32_t asleep;		/* != 0: the daemon wants a DOORBELL */
-	_Alignas(64) uint64_t heartbeat_ns;	/* CLOCK_MONOTONIC, moved at least every WIRE_HEARTBEAT_MS */
-	uint64_t entries;			/* in use, for people */
+	_Alignas(64) uint64_t shape;  /* level << 32 | split; moves rarely */
+	_Alignas(64) uint32_t asleep; /* != 0: the daemon wants a DOORBELL */
+	/* CLOCK_MONOTONIC, moved at least every WIRE_HEARTBEAT_MS */
+	_Alignas(64) uint64_t heartbeat_ns;
+	uint64_t entries; /* in use, for people */
 };
 enum { WIRE_HEARTBEAT_MS = 500, WIRE_STALE_MS = 2500 /* older: lookups answer "no hit" */ };
 
 struct wire_bucket {
-	uint32_t seq;		/* +1 after each entry published here */
-	uint32_t meta[WIRE_BUCKET_ENTRIES];	/* tiers << 24 | generation (24 bits); tiers 0 = empty */
-	uint8_t  fingerprint[WIRE_BUCKET_ENTRIES][16];
+	uint32_t seq; /* +1 after each entry published here */
+	/* tiers << 24 | generation (24 bits); tiers 0 = empty */
+	uint32_t meta[WIRE_BUCKET_ENTRIES];
+	uint8_t fingerprint[WIRE_BUCKET_ENTRIES][16];
 };
 static_assert(sizeof(struct wire_bucket) == 64, "wire_bucket");
 

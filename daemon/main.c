@@ -2,9 +2,10 @@
 /*
  * main.c - starts the daemon's parts in order, runs the loop, stops them in reverse.
  *
- *	config -> lock the runtime directory -> loop -> stats page -> signals -> host memory -> index, blocks -> spaces ->
- *	copies -> device -> ops -> NVMe -> Redis -> admin socket -> NVMe's records found -> engines' socket -> READY ...
- *	SIGTERM -> sockets closed, connections cut -> ops drained -> memory written to NVMe, the queue to Redis -> all closed
+ *	config -> lock the runtime directory -> loop -> stats page -> signals -> host memory ->
+ *	index, blocks -> spaces -> copies -> device -> ops -> NVMe -> Redis -> admin socket ->
+ *	NVMe's records found -> engines' socket -> READY ... SIGTERM -> sockets closed, connections
+ *	cut -> ops drained -> memory written to NVMe, the queue to Redis -> all closed
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -43,25 +44,27 @@
 #include "daemon/store/tally.h"
 
 enum {
-	EXIT_CONFIG = 1,		/* bad configuration or no resources: restarting will not help */
-	HEARTBEAT_NS = 250000000,	/* index heartbeat, stats, watchdog */
-	DRAIN_NS = 2000000000,		/* at most, at a stop, for blocks in flight */
-	SETTLE_NS = 500000000,		/* and for the last I/Os after the tiers were drained */
-	FIND_NS = 5000000000u,		/* at most, at a start, for NVMe's records; then the rest is found while serving */
+	/* bad configuration or no resources: restarting will not help */
+	EXIT_CONFIG = 1,
+	HEARTBEAT_NS = 250000000, /* index heartbeat, stats, watchdog */
+	DRAIN_NS = 2000000000,    /* at most, at a stop, for blocks in flight */
+	SETTLE_NS = 500000000,    /* and for the last I/Os after the tiers were drained */
+	/* at most, at a start, for NVMe's records; then the rest is found while serving */
+	FIND_NS = 5000000000u,
 };
 
 struct program {
 	struct kvtierd d;
 	struct config config;
-	struct config_redis redis;	/* secrets, while starting */
+	struct config_redis redis; /* secrets, while starting */
 	struct redis_tier_conf redis_conf;
 	struct notify notify;
 	int lock_fd;
 	struct loop_watch signals;
 	struct loop_timer heartbeat;
-	struct loop_timer drained;	/* a stop: looks again */
+	struct loop_timer drained; /* a stop: looks again */
 	uint64_t drain_until_ns, watchdog_due_ns;
-	uint32_t drains;		/* of tiers, begun and not ended */
+	uint32_t drains; /* of tiers, begun and not ended */
 	bool stopping, tiers_drained, ended;
 	char text[512];
 };
@@ -91,8 +94,8 @@ static void on_sleep(void *arg, bool asleep)
 {
 	struct wire_index *head = index_head(((struct kvtierd *)arg)->index);
 
-	/* SEQ_CST like the client's store of sq_tail and load of this: either the pollers that run next see its entry,
-	 * or it sees us asleep and rings. */
+	/* SEQ_CST like the client's store of sq_tail and load of this: either the pollers that run
+	 * next see its entry, or it sees us asleep and rings. */
 	__atomic_store_n(&head->asleep, asleep, __ATOMIC_SEQ_CST);
 }
 
@@ -126,11 +129,13 @@ static void on_drained(struct loop_timer *timer)
 	struct program *p = container_of(timer, struct program, drained);
 	struct kvtierd *d = &p->d;
 	const bool late = loop_now(d->loop) >= p->drain_until_ns;
-	const bool idle = ops_outstanding(d->ops) == 0 && !d->scrub && !emptier_busy(d->moved.emptier);
+	const bool idle =
+		ops_outstanding(d->ops) == 0 && !d->scrub && !emptier_busy(d->moved.emptier);
 
 	if (!p->tiers_drained && (idle || late))
 		drain_tiers(p);
-	else if (!p->tiers_drained || (!late && !(idle && nvme_up_idle(d) && !server_busy(d->server))))
+	else if (!p->tiers_drained ||
+		 (!late && !(idle && nvme_up_idle(d) && !server_busy(d->server))))
 		look_again(p);
 	else {
 		p->ended = true;
@@ -160,8 +165,8 @@ static void on_signal(struct loop_watch *watch, uint32_t events)
 
 /* --- starting --- */
 
-__attribute__((format(printf, 3, 4)))
-static int fail(struct program *p, int error, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static int fail(struct program *p, int error,
+						      const char *format, ...)
 {
 	va_list args;
 
@@ -180,8 +185,11 @@ static int lock_runtime_dir(struct program *p)
 	if (p->lock_fd < 0)
 		return fail(p, -errno, "cannot open %s: %s", path, strerror(errno));
 	if (flock(p->lock_fd, LOCK_EX | LOCK_NB))
-		return fail(p, -EBUSY, "another kvtierd runs in %s: stop it, or give this one its own [daemon] runtime_dir",
-			    p->config.daemon_runtime_dir);
+		return fail(
+			p, -EBUSY,
+			"another kvtierd runs in %s: stop it, or give this one its own [daemon] "
+			"runtime_dir",
+			p->config.daemon_runtime_dir);
 	return 0;
 }
 
@@ -189,11 +197,16 @@ static int open_host(struct program *p)
 {
 	const struct config *c = &p->config;
 	const struct tier_conf conf = {
-		.bytes = c->host_bytes, .slab_bytes = c->host_slab_bytes, .huge_pages = c->host_huge_pages,
-		.numa_node = c->host_numa_node, .lock = c->host_lock, .prefault_threads = c->host_prefault_threads,
+		.bytes = c->host_bytes,
+		.slab_bytes = c->host_slab_bytes,
+		.huge_pages = c->host_huge_pages,
+		.numa_node = c->host_numa_node,
+		.lock = c->host_lock,
+		.prefault_threads = c->host_prefault_threads,
 	};
 
-	const int r = tier_open(TIER_HOST, &conf, p->d.loop, &p->d.tiers[TIER_HOST], p->text, sizeof(p->text));
+	const int r = tier_open(TIER_HOST, &conf, p->d.loop, &p->d.tiers[TIER_HOST], p->text,
+				sizeof(p->text));
 
 	if (r == 0 && host_note(p->d.tiers[TIER_HOST])[0]) {
 		log_info("%s", host_note(p->d.tiers[TIER_HOST]));
@@ -224,10 +237,12 @@ static int open_index(struct program *p)
 	int r = index_open(max, &d->index);
 
 	if (r == 0)
-		r = blocks_open(&(struct blocks_conf){ .max_blocks = (uint32_t)max, .classes = TIER_MAX_CLASSES },
+		r = blocks_open(&(struct blocks_conf){ .max_blocks = (uint32_t)max,
+						       .classes = TIER_MAX_CLASSES },
 				d->index, &d->blocks);
 	if (r)
-		return fail(p, r, "[index] max_blocks: cannot reserve for %" PRIu64 " blocks: %s", max, strerror(-r));
+		return fail(p, r, "[index] max_blocks: cannot reserve for %" PRIu64 " blocks: %s",
+			    max, strerror(-r));
 	loop_on_sleep(d->loop, on_sleep, d);
 	index_head(d->index)->heartbeat_ns = loop_now(d->loop);
 	return 0;
@@ -236,7 +251,9 @@ static int open_index(struct program *p)
 static int open_device(struct program *p)
 {
 	const struct device_conf conf = {
-		.workers = p->config.device_workers, .depth = p->config.device_depth, .own_depth = SCRUB_JOBS + EMPTIER_JOBS,
+		.workers = p->config.device_workers,
+		.depth = p->config.device_depth,
+		.own_depth = SCRUB_JOBS + EMPTIER_JOBS,
 		.kernels = config_kernels_name(&p->config),
 	};
 	struct device *cpu;
@@ -245,14 +262,18 @@ static int open_device(struct program *p)
 	if (r == -EINVAL)
 		return fail(p, r, "[device] kernels: this CPU cannot run \"%s\"", conf.kernels);
 	if (r)
-		return fail(p, r, "[device] workers: cannot start the CPU workers: %s", strerror(-r));
+		return fail(p, r, "[device] workers: cannot start the CPU workers: %s",
+			    strerror(-r));
 	r = devices_add(&p->d.devices, cpu);
-	assert(r == 0);		/* the first */
+	assert(r == 0); /* the first */
 	if (!cpu->guarded)
-		log_warning("userfaultfd is refused here: whether engines have allocated their pages is asked before each job, "
-			    "which costs more and sees less (memory that is swapped out looks like a hole)");
+		log_warning(
+			"userfaultfd is refused here: whether engines have allocated their pages "
+			"is asked before each job, which costs more and sees less (memory that is "
+			"swapped out looks like a hole)");
 	stats_names(p->d.stats, "cpu", codec_kernels(conf.kernels)->name);
-	stats_health_set(p->d.stats, STATS_HEALTH_KERNELS_REF, codec_kernels(conf.kernels) == &codec_ref);
+	stats_health_set(p->d.stats, STATS_HEALTH_KERNELS_REF,
+			 codec_kernels(conf.kernels) == &codec_ref);
 	return 0;
 }
 
@@ -267,8 +288,13 @@ static int open_emptier(struct program *p)
 {
 	struct kvtierd *d = &p->d;
 	const struct emptier_conf conf = {
-		.host = d->tiers[TIER_HOST], .blocks = d->blocks, .loop = d->loop, .submit = submit_copy, .arg = d,
-		.moved_blocks = &d->moved.moved_blocks, .moved_bytes = &d->moved.moved_bytes,
+		.host = d->tiers[TIER_HOST],
+		.blocks = d->blocks,
+		.loop = d->loop,
+		.submit = submit_copy,
+		.arg = d,
+		.moved_blocks = &d->moved.moved_blocks,
+		.moved_bytes = &d->moved.moved_bytes,
 	};
 
 	return emptier_open(&conf, &d->moved.emptier);
@@ -288,14 +314,16 @@ static int open_spaces(struct program *p)
 	if (r == 0 && p->text[0])
 		log_warning("%s", p->text);
 	if (r == 0)
-		r = spaces_open(p->config.daemon_state_dir, p->config.index_max_spaces, &d->spaces, p->text,
-				sizeof(p->text));
+		r = spaces_open(p->config.daemon_state_dir, p->config.index_max_spaces, &d->spaces,
+				p->text, sizeof(p->text));
 	if (r == 0 && p->redis.shared_bytes)
 		spaces_share(d->spaces, p->redis.shared, p->redis.shared_bytes);
 	if (r == 0)
 		r = spaces_tenant(d->spaces, p->config.socket_tenant, p->text, sizeof(p->text));
 	if (r == 0)
-		spaces_attach(d->spaces, &(struct spaces_blocks){ .arg = d, .held = blocks_held, .is = blocks_are,
+		spaces_attach(d->spaces, &(struct spaces_blocks){ .arg = d,
+								  .held = blocks_held,
+								  .is = blocks_are,
 								  .doom = blocks_doom });
 	return r;
 }
@@ -309,7 +337,8 @@ static int open_signals(struct program *p)
 	sigaddset(&set, SIGINT);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	(void)signal(SIGPIPE, SIG_IGN);
-	(void)signal(SIGXFSZ, SIG_IGN);		/* a store larger than the file size limit is an error of that device */
+	/* a store larger than the file size limit is an error of that device */
+	(void)signal(SIGXFSZ, SIG_IGN);
 	p->signals.ready = on_signal;
 	p->signals.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (p->signals.fd < 0)
@@ -346,8 +375,16 @@ static int open_pump(struct program *p)
 }
 
 /* Calls with the arguments that the table below cannot give. */
-#define OPEN(name, call) static int open_##name(struct program *p) { return call; }
-#define CLOSE(name, call) static void close_##name(struct program *p) { call; }
+#define OPEN(name, call)                          \
+	static int open_##name(struct program *p) \
+	{                                         \
+		return call;                      \
+	}
+#define CLOSE(name, call)                           \
+	static void close_##name(struct program *p) \
+	{                                           \
+		call;                               \
+	}
 OPEN(loop, loop_open((uint32_t)p->config.daemon_spin_us, &p->d.loop))
 OPEN(stats, stats_open(p->config.stats_path, loop_now(p->d.loop), &p->d.stats))
 OPEN(purge, purge_open(&p->d, &p->d.purge))
@@ -369,9 +406,11 @@ CLOSE(ctl, ctl_close(p->d.ctl))
 CLOSE(server, server_close(p->d.server))
 
 static const struct part {
-	int  (*open)(struct program *p);	/* 0 or -errno; NULL: serve() opens it, when all records are found */
-	void (*close)(struct program *p);	/* also of a part that was not opened, or half */
-	const char *sentence;			/* of a failure, before strerror(); NULL: open() wrote one to p->text */
+	/* 0 or -errno; NULL: serve() opens it, when all records are found */
+	int (*open)(struct program *p);
+	void (*close)(struct program *p); /* also of a part that was not opened, or half */
+	/* of a failure, before strerror(); NULL: open() wrote one to p->text */
+	const char *sentence;
 } parts[] = {
 	{ lock_runtime_dir, close_lock, NULL },
 	{ open_loop, close_loop, "cannot make the event loop" },
@@ -417,23 +456,26 @@ static void say_ready(struct program *p)
 {
 	const struct kvtierd *d = &p->d;
 
-	log_info("kvtierd " KVTIER_VERSION " serves %s: host tier %" PRIu64 " MiB in slabs of %" PRIu64
-		 " KiB, kernels %s, tenant %s",
-		 p->config.socket_path, d->tiers[TIER_HOST]->capacity_bytes >> 20, p->config.host_slab_bytes >> 10,
+	log_info("kvtierd " KVTIER_VERSION " serves %s: host tier %" PRIu64
+		 " MiB in slabs of %" PRIu64 " KiB, kernels %s, tenant %s",
+		 p->config.socket_path, d->tiers[TIER_HOST]->capacity_bytes >> 20,
+		 p->config.host_slab_bytes >> 10,
 		 codec_kernels(config_kernels_name(&p->config))->name, p->config.socket_tenant);
 	(void)notify_send(&p->notify, "READY=1\nSTATUS=serving");
 }
 
-/* What is still in the hands of workers or a device at the end of all patience: closing under it would be worse than
- * an abrupt end. What was acknowledged is safe either way. */
+/* What is still in the hands of workers or a device at the end of all patience: closing under it
+ * would be worse than an abrupt end. What was acknowledged is safe either way. */
 static void exit_if_busy(struct program *p)
 {
 	struct kvtierd *d = &p->d;
 
-	if (ops_outstanding(d->ops) == 0 && nvme_up_idle(d) && !d->scrub && !emptier_busy(d->moved.emptier)) {
+	if (ops_outstanding(d->ops) == 0 && nvme_up_idle(d) && !d->scrub &&
+	    !emptier_busy(d->moved.emptier)) {
 		if (!server_busy(d->server))
 			return;
-		/* Everything is written. What blocks a helper is a client's descriptor, which the exit closes. */
+		/* Everything is written. What blocks a helper is a client's descriptor, which the
+		 * exit closes. */
 		log_info("descriptors of clients were still being closed: exit without that");
 		stats_close(d->stats, p->config.stats_path);
 		_exit(0);
@@ -466,7 +508,7 @@ static int serve(struct program *p)
 		return r;
 	if (!p->stopping)
 		say_ready(p);
-	if (!p->ended)		/* a signal came while records were being found */
+	if (!p->ended) /* a signal came while records were being found */
 		r = loop_run(d->loop);
 	exit_if_busy(p);
 	return r ? fail(p, r, "the event loop failed: %s", strerror(-r)) : 0;
@@ -499,7 +541,8 @@ int main(int argc, char **argv)
 		log_open((enum log_level)p->config.daemon_log_level);
 		(void)notify_open(&p->notify);
 		if (!vault_open())
-			log_info("no memory can be locked (RLIMIT_MEMLOCK): secrets may be swapped out");
+			log_info("no memory can be locked (RLIMIT_MEMLOCK): secrets may be swapped "
+				 "out");
 		r = start(p);
 		if (r == 0)
 			r = serve(p);

@@ -58,7 +58,8 @@ MATH_FN __m256 math_power(int exponent) /* 2^exponent, -126 <= exponent <= 127 *
 
 MATH_FN struct math_encode math_encode_at(bool is_fp16, int k)
 {
-	const int offset = is_fp16 ? (8 + k) * 1024 : (120 + k) * 128; /* differences of exponent biases */
+	/* differences of exponent biases */
+	const int offset = is_fp16 ? (8 + k) * 1024 : (120 + k) * 128;
 	const int normal = is_fp16 ? (offset + 1024 > 1024 ? offset + 1024 : 1024) : offset + 128;
 	/* At the largest k an Inf's code would look like 256: nothing is common there. */
 	const int least = k == (is_fp16 ? FP8_FP16_K_MAX : FP8_BF16_K_MAX) ? 0x8000 : normal;
@@ -70,7 +71,8 @@ MATH_FN struct math_encode math_encode_at(bool is_fp16, int k)
 	};
 }
 
-/* The largest magnitude code of any number of values; magnitudes are positive as signed 16-bit numbers. */
+/* The largest magnitude code of any number of values; magnitudes are positive as signed 16-bit
+ * numbers. */
 MATH_FN struct math_amax math_amax_start(void)
 {
 	return (struct math_amax){ _mm256_setzero_si256(), _mm256_setzero_si256() };
@@ -102,19 +104,21 @@ MATH_FN uint32_t math_amax_end(const struct math_amax *m)
 /* Eight values -> eight magnitudes of codes in 32-bit lanes, not yet bounded by 448. */
 MATH_FN __m256i general_encode8(bool is_fp16, const struct math_encode *m, __m128i values)
 {
-	const __m256 x = is_fp16 ? _mm256_cvtph_ps(values)
-				 : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(values), 16));
+	const __m256 x =
+		is_fp16 ? _mm256_cvtph_ps(values) :
+			  _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(values), 16));
 	const __m256i y = _mm256_and_si256(_mm256_castps_si256(_mm256_mul_ps(x, m->scale)),
 					   _mm256_set1_epi32(0x7fffffff));
 	/* Normal results: the same rounding in the 32-bit format; bias 127 becomes 7. */
 	const __m256i bit = _mm256_and_si256(_mm256_srli_epi32(y, 20), _mm256_set1_epi32(1));
-	const __m256i sum =
-		_mm256_add_epi32(_mm256_add_epi32(y, bit), _mm256_set1_epi32(0x7ffff - (120 << 23)));
+	const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(y, bit),
+					     _mm256_set1_epi32(0x7ffff - (120 << 23)));
 	const __m256i normal = _mm256_srli_epi32(sum, 20);
-	/* Below 2^-6 the step is 2^-9, which is one unit in the last place of 2^14: adding that rounds. */
+	/* Below 2^-6 the step is 2^-9, which is one unit in the last place of 2^14: adding that
+	 * rounds. */
 	const __m256 at_magic = _mm256_add_ps(_mm256_castsi256_ps(y), math_power(14));
-	const __m256i small =
-		_mm256_sub_epi32(_mm256_castps_si256(at_magic), _mm256_castps_si256(math_power(14)));
+	const __m256i small = _mm256_sub_epi32(_mm256_castps_si256(at_magic),
+					       _mm256_castps_si256(math_power(14)));
 	const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32((127 - 6) << 23), y);
 
 	return _mm256_blendv_epi8(normal, small, is_small);
@@ -131,9 +135,11 @@ MATH_FN __m256i general_encode16(bool is_fp16, const struct math_encode *m, __m2
 MATH_FN __m256i common_encode16(bool is_fp16, const struct math_encode *m, __m256i magnitude)
 {
 	const int shift = is_fp16 ? 7 : 4;
-	const __m256i bit = _mm256_and_si256(_mm256_srli_epi16(magnitude, shift), _mm256_set1_epi16(1));
+	const __m256i bit =
+		_mm256_and_si256(_mm256_srli_epi16(magnitude, shift), _mm256_set1_epi16(1));
 
-	return _mm256_srli_epi16(_mm256_add_epi16(_mm256_sub_epi16(magnitude, m->offset), bit), shift);
+	return _mm256_srli_epi16(_mm256_add_epi16(_mm256_sub_epi16(magnitude, m->offset), bit),
+				 shift);
 }
 
 /* 32 source values -> 32 codes. */
@@ -145,16 +151,19 @@ MATH_FN __m256i math_encode32(bool is_fp16, const struct math_encode *m, __m256i
 	__m256i codes, signs;
 
 	if (__builtin_expect(_mm256_movemask_epi8(ok) == -1, 1))
-		codes = _mm256_packus_epi16(common_encode16(is_fp16, m, ma), common_encode16(is_fp16, m, mb));
+		codes = _mm256_packus_epi16(common_encode16(is_fp16, m, ma),
+					    common_encode16(is_fp16, m, mb));
 	else
-		codes = _mm256_packus_epi16(general_encode16(is_fp16, m, a), general_encode16(is_fp16, m, b));
+		codes = _mm256_packus_epi16(general_encode16(is_fp16, m, a),
+					    general_encode16(is_fp16, m, b));
 	codes = _mm256_min_epu8(codes, _mm256_set1_epi8(FP8_MAX)); /* packing saturated to 255 */
 	signs = _mm256_and_si256(_mm256_packs_epi16(a, b), _mm256_set1_epi8(-128));
 	return _mm256_permute4x64_epi64(_mm256_or_si256(codes, signs), 0xd8);
 }
 
 /* 64 source values at src, any alignment -> 64 codes. */
-MATH_FN struct math_line math_encode64(bool is_fp16, const struct math_encode *m, const uint8_t *src)
+MATH_FN struct math_line math_encode64(bool is_fp16, const struct math_encode *m,
+				       const uint8_t *src)
 {
 	return (struct math_line){
 		math_encode32(is_fp16, m, _mm256_loadu_si256((const void *)src),
@@ -176,7 +185,8 @@ MATH_FN void math_store(uint8_t *dst, struct math_line line)
 	_mm256_storeu_si256((void *)(dst + 32), line.b);
 }
 
-MATH_FN void math_stream(uint8_t *dst, struct math_line line) /* dst: a whole line, past the cache */
+/* dst: a whole line, past the cache */
+MATH_FN void math_stream(uint8_t *dst, struct math_line line)
 {
 	_mm256_stream_si256((void *)dst, line.a);
 	_mm256_stream_si256((void *)(dst + 32), line.b);
@@ -202,10 +212,12 @@ MATH_FN __m256i acc_mix32(__m256i acc, __m256i data, const uint8_t *secret)
 	return _mm256_add_epi64(acc, _mm256_add_epi64(product, _mm256_shuffle_epi32(data, 0x4e)));
 }
 
-/* Sums of many lines are not to be ordered anew: all products would be live at once, and in memory. */
+/* Sums of many lines are not to be ordered anew: all products would be live at once, and in
+ * memory. */
 #define MATH_STAY(x) __asm__("" : "+v"(x))
 
-MATH_FN struct math_acc math_acc_mix(struct math_acc acc, struct math_line line, const uint8_t *secret)
+MATH_FN struct math_acc math_acc_mix(struct math_acc acc, struct math_line line,
+				     const uint8_t *secret)
 {
 	acc.a = acc_mix32(acc.a, line.a, secret);
 	acc.b = acc_mix32(acc.b, line.b, secret + 32);
@@ -226,20 +238,22 @@ MATH_FN __m256i acc_scramble32(__m256i acc, const uint8_t *secret)
 
 MATH_FN struct math_acc math_acc_scramble(struct math_acc acc, const uint8_t *secret)
 {
-	return (struct math_acc){ acc_scramble32(acc.a, secret), acc_scramble32(acc.b, secret + 32) };
+	return (struct math_acc){ acc_scramble32(acc.a, secret),
+				  acc_scramble32(acc.b, secret + 32) };
 }
 
-/* The scales that fp8_exponent() gives for the dtype, but for the largest, where foreign codes can overflow:
- * those, and scales it never gives, are left to fp8_decode(). */
+/* The scales that fp8_exponent() gives for the dtype, but for the largest, where foreign codes can
+ * overflow: those, and scales it never gives, are left to fp8_decode(). */
 MATH_FN bool math_decode_takes(bool is_fp16, int k)
 {
-	return is_fp16 ? k >= FP8_FP16_K_MIN && k < FP8_FP16_K_MAX
-		       : k >= FP8_BF16_K_MIN && k < FP8_BF16_K_MAX;
+	return is_fp16 ? k >= FP8_FP16_K_MIN && k < FP8_FP16_K_MAX :
+			 k >= FP8_BF16_K_MIN && k < FP8_BF16_K_MAX;
 }
 
 MATH_FN struct math_decode math_decode_at(bool is_fp16, int k)
 {
-	/* Smallest normal E4M3 magnitude (8 = 2^-6) whose value is a normal FP16 (>= 2^-14) as well. */
+	/* Smallest normal E4M3 magnitude (8 = 2^-6) whose value is a normal FP16 (>= 2^-14) as
+	 * well. */
 	const int least = is_fp16 && k < -8 ? (-k - 7) * 8 : 8;
 
 	return (struct math_decode){
@@ -249,15 +263,18 @@ MATH_FN struct math_decode math_decode_at(bool is_fp16, int k)
 	};
 }
 
-/* Sixteen codes, each in the high byte of its lane -> source values. An E4M3 code without its sign, shifted
- * left by 7, is the FP16 of its value times 2^-8, subnormals included; the rest is a product, exact. */
+/* Sixteen codes, each in the high byte of its lane -> source values. An E4M3 code without its sign,
+ * shifted left by 7, is the FP16 of its value times 2^-8, subnormals included; the rest is a
+ * product, exact. */
 MATH_FN __m256i general_decode16(bool is_fp16, const struct math_decode *m, __m256i codes)
 {
 	const __m256i nan = _mm256_cmpeq_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x7f00)),
 					       _mm256_set1_epi16(0x7f00));
-	const __m256i half = _mm256_and_si256(_mm256_srai_epi16(codes, 1), _mm256_set1_epi16((short)0xbf80));
+	const __m256i half =
+		_mm256_and_si256(_mm256_srai_epi16(codes, 1), _mm256_set1_epi16((short)0xbf80));
 	const __m256 low = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), m->scale);
-	const __m256 high = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), m->scale);
+	const __m256 high =
+		_mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), m->scale);
 	__m256i values, quiet;
 
 	if (is_fp16) {
@@ -276,24 +293,27 @@ MATH_FN __m256i general_decode16(bool is_fp16, const struct math_decode *m, __m2
 
 MATH_FN __m256i common_decode16(bool is_fp16, const struct math_decode *m, __m256i codes)
 {
-	const __m256i field =
-		is_fp16 ? _mm256_and_si256(_mm256_srai_epi16(codes, 1), _mm256_set1_epi16((short)0xbf80))
-			: _mm256_and_si256(_mm256_srai_epi16(codes, 4), _mm256_set1_epi16((short)0x87f0));
+	const __m256i field = is_fp16 ? _mm256_and_si256(_mm256_srai_epi16(codes, 1),
+							 _mm256_set1_epi16((short)0xbf80)) :
+					_mm256_and_si256(_mm256_srai_epi16(codes, 4),
+							 _mm256_set1_epi16((short)0x87f0));
 
 	return _mm256_add_epi16(field, m->offset);
 }
 
-/* 32 codes at src -> 32 source values at dst; `lines`: dst is 32-byte aligned, and goes past the cache. */
-MATH_FN void math_decode32(bool is_fp16, const struct math_decode *m, const uint8_t *src, uint8_t *dst,
-			   bool lines)
+/* 32 codes at src -> 32 source values at dst; `lines`: dst is 32-byte aligned, and goes past the
+ *    cache. */
+MATH_FN void math_decode32(bool is_fp16, const struct math_decode *m, const uint8_t *src,
+			   uint8_t *dst, bool lines)
 {
 	const __m256i zero = _mm256_setzero_si256();
 	/* Unpacking works in halves: order the quarters so that it comes out straight. */
 	const __m256i codes = _mm256_permute4x64_epi64(_mm256_loadu_si256((const void *)src), 0xd8);
 	const __m256i a = _mm256_unpacklo_epi8(zero, codes), b = _mm256_unpackhi_epi8(zero, codes);
 	const __m256i magnitude = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
-	const __m256i odd = _mm256_or_si256(_mm256_cmpgt_epi8(m->least, magnitude),
-					    _mm256_cmpeq_epi8(magnitude, _mm256_set1_epi8(FP8_NAN)));
+	const __m256i odd =
+		_mm256_or_si256(_mm256_cmpgt_epi8(m->least, magnitude),
+				_mm256_cmpeq_epi8(magnitude, _mm256_set1_epi8(FP8_NAN)));
 	__m256i x, y;
 
 	if (__builtin_expect(_mm256_testz_si256(odd, odd), 1)) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * avx512_math.h - fp8.h's arithmetic, 64 values at a time. Only for avx512.c. Read avx2_math.h first: this is
- * its encode in wider registers, with the same two ways and the same limits; decode is taken from there.
+ * avx512_math.h - fp8.h's arithmetic, 64 values at a time. Only for avx512.c. Read avx2_math.h
+ * first: this is its encode in wider registers, with the same two ways and the same limits; decode
+ * is taken from there.
  */
 #ifndef KVTIER_AVX512_MATH_H
 #define KVTIER_AVX512_MATH_H
@@ -52,7 +53,8 @@ MATH_FN void wide_amax64(struct wide_amax *m, const uint8_t *p)
 MATH_FN uint32_t wide_amax_end(const struct wide_amax *m)
 {
 	const __m512i a = _mm512_max_epi16(m->a, m->b);
-	const struct math_amax halves = { _mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1) };
+	const struct math_amax halves = { _mm512_castsi512_si256(a),
+					  _mm512_extracti64x4_epi64(a, 1) };
 
 	return math_amax_end(&halves);
 }
@@ -71,9 +73,11 @@ MATH_FN __m512i wide_common32(bool is_fp16, const struct wide_encode *m, __m512i
 }
 
 /* As math_encode64(). */
-MATH_FN struct wide_line wide_encode64(bool is_fp16, const struct wide_encode *m, const uint8_t *src)
+MATH_FN struct wide_line wide_encode64(bool is_fp16, const struct wide_encode *m,
+				       const uint8_t *src)
 {
-	const __m512i order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0); /* packing works in quarters */
+	/* packing works in quarters */
+	const __m512i order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
 	const __m512i mask = _mm512_set1_epi16(0x7fff), sign = _mm512_set1_epi8(-128);
 	const __m512i a = _mm512_loadu_si512(src), b = _mm512_loadu_si512(src + 64);
 	const __m512i ma = _mm512_and_si512(a, mask), mb = _mm512_and_si512(b, mask);
@@ -82,7 +86,8 @@ MATH_FN struct wide_line wide_encode64(bool is_fp16, const struct wide_encode *m
 	if (__builtin_expect(_mm512_cmple_epi16_mask(_mm512_min_epi16(ma, mb), m->least) != 0, 0)) {
 		const struct math_line line = math_encode64(is_fp16, &m->narrow, src);
 
-		return (struct wide_line){ _mm512_inserti64x4(_mm512_castsi256_si512(line.a), line.b, 1) };
+		return (struct wide_line){ _mm512_inserti64x4(_mm512_castsi256_si512(line.a),
+							      line.b, 1) };
 	}
 	codes = _mm512_packus_epi16(wide_common32(is_fp16, m, ma), wide_common32(is_fp16, m, mb));
 	codes = _mm512_min_epu8(codes, _mm512_set1_epi8(FP8_MAX));
@@ -116,7 +121,8 @@ MATH_FN void wide_acc_put(uint64_t *p, struct wide_acc acc)
 	_mm512_storeu_si512(p, acc.all);
 }
 
-MATH_FN struct wide_acc wide_acc_mix(struct wide_acc acc, struct wide_line line, const uint8_t *secret)
+MATH_FN struct wide_acc wide_acc_mix(struct wide_acc acc, struct wide_line line,
+				     const uint8_t *secret)
 {
 	const __m512i key = _mm512_xor_si512(line.all, _mm512_loadu_si512(secret));
 	const __m512i product = _mm512_mul_epu32(key, _mm512_srli_epi64(key, 32));
@@ -131,10 +137,12 @@ MATH_FN struct wide_acc wide_acc_scramble(struct wide_acc acc, const uint8_t *se
 {
 	const __m512i prime = _mm512_set1_epi64(0x9e3779b1);
 	const __m512i x = _mm512_ternarylogic_epi64(acc.all, _mm512_srli_epi64(acc.all, 47),
-						    _mm512_loadu_si512(secret), 0x96); /* all three xored */
+						    /* all three xored */
+						    _mm512_loadu_si512(secret), 0x96);
 	const __m512i high = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), prime);
 
-	return (struct wide_acc){ _mm512_add_epi64(_mm512_mul_epu32(x, prime), _mm512_slli_epi64(high, 32)) };
+	return (struct wide_acc){ _mm512_add_epi64(_mm512_mul_epu32(x, prime),
+						   _mm512_slli_epi64(high, 32)) };
 }
 
 /* The names that x86_codec.h uses. */

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fp8.h - the FP8 rule, one value at a time, in integers. Every implementation must agree with this file.
+ * fp8.h - the FP8 rule, one value at a time, in integers. Every implementation must agree with this
+ * file.
  *
  * A group of BF16 or FP16 values shares one exponent k, kept as the E8M0 byte k + 127:
- *	k = min{k : amax <= 464 * 2^k},   code = x * 2^-k rounded to nearest even in E4M3 (no Inf, max 448).
- * 464 is the midpoint between 448 and the 480 that E4M3 lacks, and rounds (to even) down to 448. So amax *
- * 2^-k lies in (232, 464], its code's value in [240, 448], again inside (232, 464]: a decoded group has the
- * same k, and encode(decode(b)) == b. Reasons and error figures: daemon/IMAGE.md.
+ *	k = min{k : amax <= 464 * 2^k},   code = x * 2^-k rounded to nearest even in E4M3 (no Inf,
+ *					  max 448).
+ * 464 is the midpoint between 448 and the 480 that E4M3 lacks, and rounds (to even) down to 448. So
+ *     amax *
+ * 2^-k lies in (232, 464], its code's value in [240, 448], again inside (232, 464]: a decoded group
+ * has the same k, and encode(decode(b)) == b. Reasons and error figures: daemon/IMAGE.md.
  *
  * Integers only: no rounding mode, no flush-to-zero flag and no compiler option can change a bit.
- * All functions are total: any argument gives a defined result. Includable by C and, with FP8_FN set to
- * `__device__ static inline`, by CUDA. Any thread.
+ * All functions are total: any argument gives a defined result. Includable by C and, with FP8_FN
+ * set to `__device__ static inline`, by CUDA. Any thread.
  */
 #ifndef KVTIER_FP8_H
 #define KVTIER_FP8_H
@@ -29,17 +32,19 @@ enum {
 	FP8_MAX = 0x7e,    /* code of 448 */
 	FP8_NAN = 0x7f,    /* never written */
 
-	/* amax from here on is raw: it would round to a power of two that is Inf in its own dtype (2^128,
-	 * 65536). All Inf and NaN codes are above. */
+	/* amax from here on is raw: it would round to a power of two that is Inf in its own dtype
+	 * (2^128, 65536). All Inf and NaN codes are above. */
 	FP8_BF16_LIMIT = 0x7f78,
 	FP8_FP16_LIMIT = 0x7bc0,
 
-	/* Below k = -116 a BF16 group is raw: there a subnormal source value could round to a code other than
-	 * zero, and hardware that flushes subnormals would disagree. */
+	/* Below k = -116 a BF16 group is raw: there a subnormal source value could round to a code
+	 * other than zero, and hardware that flushes subnormals would disagree. */
 	FP8_BF16_K_MIN = -116,
 	FP8_BF16_K_MAX = 120,
-	/* FP16 needs no lower limit: its values are multiples of 2^-24, and rounding to a coarser grid, or
-	 * none at all where E4M3's is finer, keeps them so: every decoded value is an FP16 value. */
+	/* FP16 needs no lower limit: its values are multiples of 2^-24, and rounding to a coarser
+	 *      grid, or
+	 * none at all where E4M3's is finer, keeps them so: every decoded value is an FP16
+	 * value. */
 	FP8_FP16_K_MIN = -32,
 	FP8_FP16_K_MAX = 8,
 };
@@ -106,7 +111,8 @@ FP8_FN int fp8_exponent(int is_fp16, uint32_t amax)
 	return k < s.k_min ? FP8_K_NONE : k;
 }
 
-/* Source code -> E4M3 code at exponent k, -127 <= k <= 127. Beyond 448 (Inf and NaN too) it saturates. */
+/* Source code -> E4M3 code at exponent k, -127 <= k <= 127. Beyond 448 (Inf and NaN too) it
+ * saturates. */
 FP8_FN uint8_t fp8_encode(int is_fp16, int k, uint32_t code)
 {
 	const struct fp8_source s = fp8_source(is_fp16);
@@ -123,17 +129,19 @@ FP8_FN uint8_t fp8_encode(int is_fp16, int k, uint32_t code)
 		step = -9; /* never finer than E4M3's least subnormal */
 	if (step > 5)
 		return (uint8_t)(sign | FP8_MAX);
-	/* A significand is 8 .. 16 (less for subnormals); 16 carries into the exponent by itself. */
+	/* A significand is 8 .. 16 (less for subnormals); 16 carries into the exponent by
+	 * itself. */
 	magnitude = ((uint32_t)(step + 9) << 3) + fp8_shift_rne(m, step - (e - k));
 	return (uint8_t)(sign | (magnitude > FP8_MAX ? FP8_MAX : magnitude));
 }
 
-/* E4M3 code -> source code at exponent k, -127 <= k <= 128. Exact for what fp8_encode() wrote at a k from
- * fp8_exponent(); a foreign scale may round (nearest even), overflow to Inf, or be NaN. */
+/* E4M3 code -> source code at exponent k, -127 <= k <= 128. Exact for what fp8_encode() wrote at a
+ * k from fp8_exponent(); a foreign scale may round (nearest even), overflow to Inf, or be NaN. */
 FP8_FN uint16_t fp8_decode(int is_fp16, int k, uint32_t code)
 {
 	const struct fp8_source s = fp8_source(is_fp16);
-	const uint32_t sign = (code & 0x80) << 8, magnitude = code & 0x7f, exponent = magnitude >> 3;
+	const uint32_t sign = (code & 0x80) << 8, magnitude = code & 0x7f,
+		       exponent = magnitude >> 3;
 	const uint32_t m = (magnitude & 7) | (exponent ? 8 : 0);
 	const int e = (exponent ? (int)exponent - 10 : -9) + k;
 	uint32_t value;

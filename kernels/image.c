@@ -2,8 +2,8 @@
 /*
  * image.c - sizes, header and checksums of an image. Contract: image.h; format: daemon/IMAGE.md.
  *
- * Pure functions on private memory: any thread. All sizes are computed in 64 bits from factors that were
- * bounded first, so nothing here can overflow.
+ * Pure functions on private memory: any thread. All sizes are computed in 64 bits from factors that
+ * were bounded first, so nothing here can overflow.
  */
 #include "image.h"
 
@@ -49,7 +49,8 @@ static int codec_takes(enum image_codec codec, uint32_t dtype)
 	}
 }
 
-/* The first field out of its limits, or NULL. Planes need layers and heads; without planes those may be 0. */
+/* The first field out of its limits, or NULL. Planes need layers and heads; without planes those
+ * may be 0. */
 static const char *bad_field(const struct image_geometry *g, enum image_codec codec_k,
 			     enum image_codec codec_v)
 {
@@ -103,7 +104,8 @@ int image_shape(const struct image_geometry *g, enum image_codec codec_k, enum i
 	if (fp8_k)
 		scales += g->typed_segments *
 			  (((uint64_t)g->typed_values + IMAGE_GROUP_TYPED - 1) / IMAGE_GROUP_TYPED);
-	offset = (sizeof(struct image_header) + scales + IMAGE_ALIGN - 1) / IMAGE_ALIGN * IMAGE_ALIGN;
+	offset = (sizeof(struct image_header) + scales + IMAGE_ALIGN - 1) / IMAGE_ALIGN *
+		 IMAGE_ALIGN;
 	if (offset + payload > IMAGE_MAX_BYTES)
 		return -EOVERFLOW;
 	/* The logical size is at most twice the payload: it fits 32 bits as well. */
@@ -115,14 +117,15 @@ int image_shape(const struct image_geometry *g, enum image_codec codec_k, enum i
 		.payload_bytes = (uint32_t)payload,
 		.image_bytes = (uint32_t)(offset + payload),
 		.packed_bytes = (uint32_t)(sizeof(struct image_header) + scales + payload),
-		.logical_bytes = (uint32_t)((values_k + values_v + typed) * element + g->opaque_bytes),
+		.logical_bytes =
+			(uint32_t)((values_k + values_v + typed) * element + g->opaque_bytes),
 	};
 	return 0;
 }
 
-void image_header_fill(struct image_header *ret, const struct image_geometry *g, enum image_codec codec_k,
-		       enum image_codec codec_v, const struct image_shape *shape,
-		       const struct image_identity *identity)
+void image_header_fill(struct image_header *ret, const struct image_geometry *g,
+		       enum image_codec codec_k, enum image_codec codec_v,
+		       const struct image_shape *shape, const struct image_identity *identity)
 {
 	*ret = (struct image_header){
 		.magic = IMAGE_MAGIC,
@@ -163,7 +166,8 @@ int image_header_check(const struct image_header *header, const struct image_geo
 	memcpy(&h, header, sizeof(h)); /* one read: checked is what is used */
 	if (image_shape(geometry, h.codec_k, h.codec_v, &shape, NULL))
 		return -EBADMSG;
-	/* The one good header with these codecs and this checksum; no field can be forgotten this way. */
+	/* The one good header with these codecs and this checksum; no field can be forgotten this
+	 * way. */
 	image_header_fill(&want, geometry, h.codec_k, h.codec_v, &shape, identity);
 	image_seal(&want, h.checksum);
 	if (memcmp(&h, &want, sizeof(h)))
@@ -175,10 +179,15 @@ int image_header_check(const struct image_header *header, const struct image_geo
 void image_header_geometry(const struct image_header *header, struct image_geometry *ret)
 {
 	*ret = (struct image_geometry){
-		.dtype = header->dtype, .layers = header->layers, .kv_heads = header->kv_heads,
-		.head_dim_k = header->head_dim_k, .head_dim_v = header->head_dim_v,
-		.block_tokens = header->tokens_total, .typed_segments = header->typed_segments,
-		.typed_values = header->typed_values, .opaque_bytes = header->opaque_bytes,
+		.dtype = header->dtype,
+		.layers = header->layers,
+		.kv_heads = header->kv_heads,
+		.head_dim_k = header->head_dim_k,
+		.head_dim_v = header->head_dim_v,
+		.block_tokens = header->tokens_total,
+		.typed_segments = header->typed_segments,
+		.typed_values = header->typed_values,
+		.opaque_bytes = header->opaque_bytes,
 	};
 }
 

@@ -3,9 +3,10 @@
  * image.h - the image: one encoded block, byte-identical in every tier. Format: daemon/IMAGE.md.
  *
  *	0         struct image_header, 128 bytes
- *	128       scales: one E8M0 byte per (layer, K|V, head, 16-token group), then one per 1,024 values
- *	          of each typed segment; none for raw and fp8-native planes
- *	payload_offset (4 KiB multiple)  [layer][K|V][head][token][dim], then typed, then opaque bytes
+ *	128       scales: one E8M0 byte per (layer, K|V, head, 16-token group), then one per 1,024
+ *	          values of each typed segment; none for raw and fp8-native planes
+ *	payload_offset (4 KiB multiple)  [layer][K|V][head][token][dim], then typed, then opaque
+ *					 bytes
  *
  * Everything here is pure arithmetic on private memory: any thread, no allocation, no I/O.
  */
@@ -17,7 +18,7 @@
 #include <stdint.h>
 
 enum {
-	IMAGE_MAGIC = 0x4d49564b,	/* "KVIM" */
+	IMAGE_MAGIC = 0x4d49564b, /* "KVIM" */
 	IMAGE_VERSION = 1,
 	IMAGE_ALIGN = 4096,
 	IMAGE_GROUP_TOKENS = 16,
@@ -27,10 +28,11 @@ enum {
 	IMAGE_MAX_HEADS = 1024,
 	IMAGE_MAX_HEAD_DIM = 4096,
 	IMAGE_MAX_TOKENS = 4096,
-	IMAGE_MAX_SEGMENTS = 2048,	/* typed ones */
+	IMAGE_MAX_SEGMENTS = 2048, /* typed ones */
 };
 
-/* Values are those of enum kvtier_dtype and enum kvtier_codec in client/kvtier.h; they are on disk. */
+/* Values are those of enum kvtier_dtype and enum kvtier_codec in client/kvtier.h; they are on
+ * disk. */
 enum image_dtype { DTYPE_BF16 = 1, DTYPE_FP16, DTYPE_FP32, DTYPE_E4M3, DTYPE_E5M2, DTYPE_INT8 };
 enum image_codec { CODEC_RAW = 1, CODEC_FP8 = 2, CODEC_FP8_NATIVE = 3, CODEC_LOSSLESS = 4 };
 enum image_kind { KIND_K = 1, KIND_V = 2, KIND_TYPED = 3, KIND_OPAQUE = 4 };
@@ -38,9 +40,10 @@ enum image_kind { KIND_K = 1, KIND_V = 2, KIND_TYPED = 3, KIND_OPAQUE = 4 };
 struct image_header {
 	uint32_t magic;
 	uint16_t version;
-	uint8_t  codec_k, codec_v;	/* of this image: CODEC_RAW where a space's fp8 could not hold it.
-					 * Typed values follow codec_k */
-	uint8_t  dtype, flags;		/* flags: 0 */
+	/* of this image: CODEC_RAW where a space's fp8 could not hold it. Typed values follow
+	 * codec_k */
+	uint8_t codec_k, codec_v;
+	uint8_t dtype, flags; /* flags: 0 */
 	uint16_t layers, kv_heads;
 	uint16_t tokens_valid, tokens_total;
 	uint16_t head_dim_k, head_dim_v;
@@ -49,13 +52,13 @@ struct image_header {
 	uint32_t payload_bytes;
 	uint32_t logical_bytes;
 	uint32_t typed_segments;
-	uint8_t  space_id[32];
-	uint8_t  key[32];
+	uint8_t space_id[32];
+	uint8_t key[32];
 	uint32_t typed_values;
 	uint32_t opaque_bytes;
-	uint64_t checksum;		/* see image_checksum() */
+	uint64_t checksum; /* see image_checksum() */
 	uint32_t reserved1;
-	uint32_t header_crc;		/* crc32c of the 124 bytes before */
+	uint32_t header_crc; /* crc32c of the 124 bytes before */
 };
 static_assert(sizeof(struct image_header) == 128, "image_header");
 
@@ -67,30 +70,32 @@ struct image_geometry {
 
 /* Sizes that follow from geometry and codecs. */
 struct image_shape {
-	uint32_t element_bytes;		/* of the dtype */
-	uint32_t groups;		/* 16-token groups a plane: ceil(block_tokens / 16) */
+	uint32_t element_bytes; /* of the dtype */
+	uint32_t groups;        /* 16-token groups a plane: ceil(block_tokens / 16) */
 	uint32_t scale_bytes;
-	uint32_t payload_offset;	/* round_up(128 + scale_bytes, 4096) */
+	uint32_t payload_offset; /* round_up(128 + scale_bytes, 4096) */
 	uint32_t payload_bytes;
-	uint32_t image_bytes;		/* payload_offset + payload_bytes: what a slot must hold */
-	uint32_t packed_bytes;		/* 128 + scale_bytes + payload_bytes: unpadded, as in Redis */
-	uint32_t logical_bytes;		/* the block in the engine's dtype, opaque bytes included */
+	uint32_t image_bytes; /* payload_offset + payload_bytes: what a slot must hold */
+	/* 128 + scale_bytes + payload_bytes: unpadded, as in Redis */
+	uint32_t packed_bytes;
+	uint32_t logical_bytes; /* the block in the engine's dtype, opaque bytes included */
 };
 
 /* 0, -EINVAL: a field is out of its limits or the codec does not take the dtype (*ret_field, if not
  * NULL, then names it), -EOVERFLOW: image larger than IMAGE_MAX_BYTES. */
-int image_shape(const struct image_geometry *geometry, enum image_codec codec_k, enum image_codec codec_v,
-		struct image_shape *ret, const char **ret_field);
+int image_shape(const struct image_geometry *geometry, enum image_codec codec_k,
+		enum image_codec codec_v, struct image_shape *ret, const char **ret_field);
 
-uint32_t image_element_bytes(uint32_t dtype);	/* 0: there is no such dtype */
+uint32_t image_element_bytes(uint32_t dtype); /* 0: there is no such dtype */
 
 /* Where the pieces of one page lie in mapped memory. Built once per opened space. `piece`s are in
- * canonical order: layer 0 K, layer 0 V, layer 1 K, ..., typed in the engine's order, opaque likewise. */
+ * canonical order: layer 0 K, layer 0 V, layer 1 K, ..., typed in the engine's order, opaque
+ * likewise. */
 struct page_piece {
-	uint8_t *base;			/* of page 0 */
-	uint64_t page_stride, head_stride, token_stride;	/* bytes */
-	uint64_t length;		/* typed: values; opaque: bytes of the run or row */
-	uint32_t kind;			/* enum image_kind */
+	uint8_t *base;                                   /* of page 0 */
+	uint64_t page_stride, head_stride, token_stride; /* bytes */
+	uint64_t length; /* typed: values; opaque: bytes of the run or row */
+	uint32_t kind;   /* enum image_kind */
 	uint32_t layer;
 };
 
@@ -110,11 +115,13 @@ struct image_identity {
 void image_header_fill(struct image_header *ret, const struct image_geometry *geometry,
 		       enum image_codec codec_k, enum image_codec codec_v,
 		       const struct image_shape *shape, const struct image_identity *identity);
-void image_seal(struct image_header *header, uint64_t checksum);	/* checksum and header_crc */
+/* checksum and header_crc */
+void image_seal(struct image_header *header, uint64_t checksum);
 
-/* Checks a header that came from anywhere: magic, version, crc, every field against the geometry and
- * identity expected, sizes recomputed. 0, or -EBADMSG. On 0 *ret_shape is the image's shape (its codecs
- * may be raw where the space's are not: *header says). Reads only the 128 bytes at `header`. */
+/* Checks a header that came from anywhere: magic, version, crc, every field against the geometry
+ * and identity expected, sizes recomputed. 0, or -EBADMSG. On 0 *ret_shape is the image's shape
+ * (its codecs may be raw where the space's are not: *header says). Reads only the 128 bytes at
+ * `header`. */
 int image_header_check(const struct image_header *header, const struct image_geometry *geometry,
 		       const struct image_identity *identity, struct image_shape *ret_shape);
 
@@ -127,6 +134,7 @@ uint64_t image_checksum(const uint8_t *image, const struct image_shape *shape);
 
 /* CRC-32C (Castagnoli); with the CPU's instruction where there is one. */
 uint32_t image_crc32c(const void *bytes, size_t n);
-uint32_t image_crc32c_portable(const void *bytes, size_t n);	/* the same without, for tests and others */
+/* the same without, for tests and others */
+uint32_t image_crc32c_portable(const void *bytes, size_t n);
 
 #endif

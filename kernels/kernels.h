@@ -2,14 +2,14 @@
 /*
  * kernels.h - gather+encode and decode+scatter between engine pages and images.
  *
- * One const table per implementation: `ref` is plain C, the oracle and the fallback; `avx2` and `avx512`
- * agree with it bit for bit. codec_kernels() picks by CPU at run time.
- * The arithmetic of one value is in fp8.h, which host and device compilers both include.
+ * One const table per implementation: `ref` is plain C, the oracle and the fallback; `avx2` and
+ * `avx512` agree with it bit for bit. codec_kernels() picks by CPU at run time. The arithmetic of
+ * one value is in fp8.h, which host and device compilers both include.
  *
- * Work is done in steps of bounded size, so that a caller can stop an image, or see to another one, between
- * two. Threads: any; a call touches only its arguments. Pages may be changed by their owner while they are
- * read: every function must stay memory-safe, and what it hashes is what it wrote, never a second read
- * of the page. Pages have the alignment of their dtype, no more.
+ * Work is done in steps of bounded size, so that a caller can stop an image, or see to another one,
+ * between two. Threads: any; a call touches only its arguments. Pages may be changed by their owner
+ * while they are read: every function must stay memory-safe, and what it hashes is what it wrote,
+ * never a second read of the page. Pages have the alignment of their dtype, no more.
  */
 #ifndef KVTIER_KERNELS_H
 #define KVTIER_KERNELS_H
@@ -17,10 +17,10 @@
 #include "image.h"
 
 enum {
-	CODEC_SCRATCH_BYTES = 512 << 10,	/* per thread, 64-byte aligned; L2-resident */
-	CODEC_PIECE_BYTES = 64 << 10,		/* the usual budget of a step */
+	CODEC_SCRATCH_BYTES = 512 << 10, /* per thread, 64-byte aligned; L2-resident */
+	CODEC_PIECE_BYTES = 64 << 10,    /* the usual budget of a step */
 	CODEC_RUN_BYTES = 2048,
-	CODEC_MORE = 1,				/* a step's answer: it is not done yet */
+	CODEC_MORE = 1, /* a step's answer: it is not done yet */
 };
 
 /* One image on its way. The memory is the caller's, its contents are the kernels' own. */
@@ -32,33 +32,35 @@ struct codec_kernels {
 	const char *name;
 
 	/* Page -> image: header, scales, payload, checksum, header crc, in one pass over the page.
-	 * image: shape.image_bytes, 4096-aligned, private to the caller. codec_k/codec_v as asked for.
-	 * The steps end with 0; -ERANGE: fp8 cannot hold a group (NaN, Inf, overflow, underflow): the image is
-	 * then undefined and the caller encodes again as CODEC_RAW. */
+	 * image: shape.image_bytes, 4096-aligned, private to the caller. codec_k/codec_v as asked
+	 * for. The steps end with 0; -ERANGE: fp8 cannot hold a group (NaN, Inf, overflow,
+	 * underflow): the image is then undefined and the caller encodes again as CODEC_RAW. */
 	int (*encode_start)(struct codec_run *run, const struct page_layout *layout, uint64_t page,
 			    enum image_codec codec_k, enum image_codec codec_v,
 			    const struct image_identity *identity, uint8_t *image);
 
-	/* Image -> page. The header must have passed image_header_check() against layout->geometry; it is
-	 * read once. 0, or -EBADMSG: nothing was begun. Does not verify the checksum. */
+	/* Image -> page. The header must have passed image_header_check() against layout->geometry;
+	 * it is read once. 0, or -EBADMSG: nothing was begun. Does not verify the checksum. */
 	int (*decode_start)(struct codec_run *run, const struct page_layout *layout, uint64_t page,
 			    const uint8_t *image);
 
 	/* The steps end with 0, or with -EBADMSG: the image's bytes do not have this checksum. */
-	void (*verify_start)(struct codec_run *run, const uint8_t *image, const struct image_shape *shape,
-			     uint64_t checksum);
+	void (*verify_start)(struct codec_run *run, const uint8_t *image,
+			     const struct image_shape *shape, uint64_t checksum);
 
-	/* Goes on with a run: CODEC_MORE, or its end. A step does at least one unit (walk.h) and stops where the
-	 * units' cost reaches the budget: their bytes in the page, and 4 KiB for each row that lies in a page of
-	 * memory of its own. So at CODEC_PIECE_BYTES it touches 64 KiB, or one group where that has more
-	 * (128 KiB at head dim 4096).
-	 * A run that is not gone on with is dropped: the image is then undefined, or the page partly written.
-	 * Between steps a run may change threads; the one that leaves it calls fence() before. What the
-	 * arguments of start pointed to must be there until the last step. Scratch keeps nothing between steps. */
+	/* Goes on with a run: CODEC_MORE, or its end. A step does at least one unit (walk.h) and
+	 * stops where the units' cost reaches the budget: their bytes in the page, and 4 KiB for
+	 * each row that lies in a page of memory of its own. So at CODEC_PIECE_BYTES it touches 64
+	 * KiB, or one group where that has more (128 KiB at head dim 4096). A run that is not gone
+	 * on with is dropped: the image is then undefined, or the page partly written. Between
+	 * steps a run may change threads; the one that leaves it calls fence() before. What the
+	 * arguments of start pointed to must be there until the last step. Scratch keeps nothing
+	 * between steps. */
 	int (*step)(struct codec_run *run, uint32_t budget, uint8_t *scratch);
-	void (*fence)(void);	/* orders the steps' stores; the last step has done so itself */
+	void (*fence)(void); /* orders the steps' stores; the last step has done so itself */
 
-	/* Non-temporal copy: the limit that benches compare with, and raw runs use. Any alignment. */
+	/* Non-temporal copy: the limit that benches compare with, and raw runs use. Any
+	 * alignment. */
 	void (*copy)(void *dst, const void *src, size_t n);
 
 	/* Arrays of one group at one exponent k (scale byte = k + 127), for tests over all inputs:
@@ -68,20 +70,22 @@ struct codec_kernels {
 };
 
 extern const struct codec_kernels codec_ref;
-extern const struct codec_kernels codec_avx2;	/* callable only where the CPU has AVX2+FMA+F16C+BMI2 */
-extern const struct codec_kernels codec_avx512;	/* only where it has AVX-512 F+BW+VL+DQ besides */
+/* callable only where the CPU has AVX2+FMA+F16C+BMI2 */
+extern const struct codec_kernels codec_avx2;
+extern const struct codec_kernels codec_avx512; /* only where it has AVX-512 F+BW+VL+DQ besides */
 
 /* Whole images: start and all steps. */
-int codec_encode(const struct codec_kernels *kernels, const struct page_layout *layout, uint64_t page,
-		 enum image_codec codec_k, enum image_codec codec_v, const struct image_identity *identity,
-		 uint8_t *image, uint8_t *scratch);
-int codec_decode(const struct codec_kernels *kernels, const struct page_layout *layout, uint64_t page,
-		 const uint8_t *image, uint8_t *scratch);
+int codec_encode(const struct codec_kernels *kernels, const struct page_layout *layout,
+		 uint64_t page, enum image_codec codec_k, enum image_codec codec_v,
+		 const struct image_identity *identity, uint8_t *image, uint8_t *scratch);
+int codec_decode(const struct codec_kernels *kernels, const struct page_layout *layout,
+		 uint64_t page, const uint8_t *image, uint8_t *scratch);
 
-int codec_verify(const struct codec_kernels *kernels, const uint8_t *image, const struct image_shape *shape,
-		 uint64_t checksum);
+int codec_verify(const struct codec_kernels *kernels, const uint8_t *image,
+		 const struct image_shape *shape, uint64_t checksum);
 
-/* The best for this CPU; name NULL: by CPU, else that one ("ref", "avx2", ...) or NULL if it cannot run. */
+/* The best for this CPU; name NULL: by CPU, else that one ("ref", "avx2", ...) or NULL if it cannot
+ * run. */
 const struct codec_kernels *codec_kernels(const char *name);
 
 #endif

@@ -59,7 +59,8 @@ static int encode_group(const struct group *g, int is_fp16, struct image_cursor 
 	*to->scales++ = (uint8_t)(k + FP8_BIAS);
 	for (uint32_t r = 0; r < g->rows; r++)
 		for (uint32_t c = 0; c < g->cols; c++)
-			*to->payload++ = fp8_encode(is_fp16, k, load16(g->base + r * g->stride + 2ull * c));
+			*to->payload++ =
+				fp8_encode(is_fp16, k, load16(g->base + r * g->stride + 2ull * c));
 	return 0;
 }
 
@@ -76,8 +77,8 @@ static void decode_group(const struct group *g, int is_fp16, struct image_cursor
 }
 
 /* Rows of bytes as they are; decode is the other direction. */
-static void copy_rows(uint8_t *base, uint64_t stride, uint32_t rows, uint64_t bytes, struct image_cursor *at,
-		      int decode)
+static void copy_rows(uint8_t *base, uint64_t stride, uint32_t rows, uint64_t bytes,
+		      struct image_cursor *at, int decode)
 {
 	for (uint32_t r = 0; r < rows; r++, at->payload += bytes) {
 		if (decode)
@@ -95,7 +96,8 @@ static int fp8_group(const struct group *g, int is_fp16, struct image_cursor *at
 	return 0;
 }
 
-/* Where a run is: one group, or some rows, after the other in canonical order, then the checksum of the whole. */
+/* Where a run is: one group, or some rows, after the other in canonical order, then the checksum of
+ * the whole. */
 struct ref_run {
 	enum { REF_ENCODE, REF_DECODE, REF_SUM, REF_VERIFY } doing;
 	const struct page_layout *layout;
@@ -112,7 +114,8 @@ struct ref_run {
 	uint64_t expected;
 };
 enum { REF_HASH_AT = 1024, REF_COPY_BYTES = 4096 };
-static_assert(sizeof(struct ref_run) <= REF_HASH_AT && REF_HASH_AT + sizeof(XXH3_state_t) <= CODEC_RUN_BYTES,
+static_assert(sizeof(struct ref_run) <= REF_HASH_AT &&
+		      REF_HASH_AT + sizeof(XXH3_state_t) <= CODEC_RUN_BYTES,
 	      "codec_run");
 
 static struct ref_run *ref_run_of(struct codec_run *run)
@@ -120,8 +123,8 @@ static struct ref_run *ref_run_of(struct codec_run *run)
 	return (struct ref_run *)(void *)run->own;
 }
 
-/* The next group of a plane, or row where it is verbatim; *cost: bytes, and pages of rows that are far apart. False:
- * there is none. */
+/* The next group of a plane, or row where it is verbatim; *cost: bytes, and pages of rows that are
+ * far apart. False: there is none. */
 static bool plane(struct ref_run *x, const struct page_piece *p, int *r, uint64_t *cost)
 {
 	const struct image_geometry *geometry = &x->layout->geometry;
@@ -129,7 +132,8 @@ static bool plane(struct ref_run *x, const struct page_piece *p, int *r, uint64_
 	const bool fp8 = (p->kind == KIND_K ? x->codec_k : x->codec_v) == CODEC_FP8;
 	const uint32_t left = geometry->block_tokens - x->row, most = fp8 ? IMAGE_GROUP_TOKENS : 1;
 	const struct group g = {
-		.base = p->base + x->page * p->page_stride + x->head * p->head_stride + x->row * p->token_stride,
+		.base = p->base + x->page * p->page_stride + x->head * p->head_stride +
+			x->row * p->token_stride,
 		.stride = p->token_stride,
 		.rows = left < most ? left : most,
 		.cols = dim,
@@ -164,7 +168,8 @@ static bool typed(struct ref_run *x, const struct page_piece *p, int *r, uint64_
 		return false;
 	*cost += (uint64_t)g.cols * x->shape.element_bytes;
 	if (x->codec_k == CODEC_FP8)
-		*r = fp8_group(&g, x->layout->geometry.dtype == DTYPE_FP16, &x->at, x->doing == REF_DECODE);
+		*r = fp8_group(&g, x->layout->geometry.dtype == DTYPE_FP16, &x->at,
+			       x->doing == REF_DECODE);
 	else
 		copy_rows(g.base, 0, 1, (uint64_t)g.cols * x->shape.element_bytes, &x->at,
 			  x->doing == REF_DECODE);
@@ -175,13 +180,14 @@ static bool typed(struct ref_run *x, const struct page_piece *p, int *r, uint64_
 static bool opaque(struct ref_run *x, const struct page_piece *p, uint64_t *cost)
 {
 	const uint32_t rows = p->token_stride ? x->layout->geometry.block_tokens : 1;
-	const uint64_t left = p->length - x->value, n = left < REF_COPY_BYTES ? left : REF_COPY_BYTES;
+	const uint64_t left = p->length - x->value,
+		       n = left < REF_COPY_BYTES ? left : REF_COPY_BYTES;
 
 	if (x->row == rows || p->length == 0)
 		return false;
 	*cost += n + (p->token_stride < 4096 ? 0 : 4096);
-	copy_rows(p->base + x->page * p->page_stride + x->row * p->token_stride + x->value, 0, 1, n, &x->at,
-		  x->doing == REF_DECODE);
+	copy_rows(p->base + x->page * p->page_stride + x->row * p->token_stride + x->value, 0, 1, n,
+		  &x->at, x->doing == REF_DECODE);
 	x->value += n;
 	if (x->value == p->length) {
 		x->value = 0;
@@ -198,9 +204,9 @@ static int walk(struct ref_run *x, uint32_t budget)
 
 	while (x->piece < x->layout->n_pieces && !r) {
 		const struct page_piece *p = &x->layout->pieces[x->piece];
-		const bool more = p->kind == KIND_OPAQUE  ? opaque(x, p, &cost)
-				  : p->kind == KIND_TYPED ? typed(x, p, &r, &cost)
-							  : plane(x, p, &r, &cost);
+		const bool more = p->kind == KIND_OPAQUE ? opaque(x, p, &cost) :
+				  p->kind == KIND_TYPED  ? typed(x, p, &r, &cost) :
+							   plane(x, p, &r, &cost);
 
 		if (!more) {
 			x->piece++;
@@ -232,9 +238,9 @@ static int sum(struct ref_run *x, uint32_t budget, uint64_t *ret)
 
 		n = left < budget ? left : budget;
 		(void)XXH3_64bits_update(x->hash,
-					 payload ? x->image + x->shape.payload_offset + x->summed
-						 : x->image + sizeof(struct image_header) + x->summed -
-							   x->shape.payload_bytes,
+					 payload ? x->image + x->shape.payload_offset + x->summed :
+						   x->image + sizeof(struct image_header) +
+							   x->summed - x->shape.payload_bytes,
 					 n);
 	}
 	if (x->summed < all)
@@ -257,15 +263,21 @@ static int ref_encode_start(struct codec_run *run, const struct page_layout *lay
 	int r;
 
 	*x = (struct ref_run){
-		.doing = REF_ENCODE, .layout = layout, .page = page, .codec_k = codec_k, .codec_v = codec_v,
-		.identity = identity, .image = image,
+		.doing = REF_ENCODE,
+		.layout = layout,
+		.page = page,
+		.codec_k = codec_k,
+		.codec_v = codec_v,
+		.identity = identity,
+		.image = image,
 	};
 	r = image_shape(&layout->geometry, codec_k, codec_v, &x->shape, NULL);
 	if (r)
 		return r;
 	cursor_start(x);
 	memset(x->at.scales + x->shape.scale_bytes, 0,
-	       x->shape.payload_offset - sizeof(struct image_header) - x->shape.scale_bytes); /* the padding */
+	       /* the padding */
+	       x->shape.payload_offset - sizeof(struct image_header) - x->shape.scale_bytes);
 	return 0;
 }
 
@@ -277,8 +289,13 @@ static int ref_decode_start(struct codec_run *run, const struct page_layout *lay
 
 	memcpy(&header, image, sizeof(header));
 	*x = (struct ref_run){
-		.doing = REF_DECODE, .layout = layout, .page = page, .codec_k = header.codec_k,
-		.codec_v = header.codec_v, .image = (uint8_t *)(uintptr_t)image, /* decode only reads it */
+		.doing = REF_DECODE,
+		.layout = layout,
+		.page = page,
+		.codec_k = header.codec_k,
+		/* decode only reads it */
+		.codec_v = header.codec_v,
+		.image = (uint8_t *)(uintptr_t)image,
 	};
 	if (image_shape(&layout->geometry, header.codec_k, header.codec_v, &x->shape, NULL))
 		return -EBADMSG;
@@ -286,13 +303,15 @@ static int ref_decode_start(struct codec_run *run, const struct page_layout *lay
 	return 0;
 }
 
-static void ref_verify_start(struct codec_run *run, const uint8_t *image, const struct image_shape *shape,
-			     uint64_t checksum)
+static void ref_verify_start(struct codec_run *run, const uint8_t *image,
+			     const struct image_shape *shape, uint64_t checksum)
 {
 	struct ref_run *x = ref_run_of(run);
 
 	*x = (struct ref_run){
-		.doing = REF_VERIFY, .shape = *shape, .image = (uint8_t *)(uintptr_t)image,
+		.doing = REF_VERIFY,
+		.shape = *shape,
+		.image = (uint8_t *)(uintptr_t)image,
 		.expected = checksum,
 	};
 	sum_start(x, run);
@@ -302,7 +321,8 @@ static void encode_end(struct ref_run *x, uint64_t checksum)
 {
 	struct image_header *header = (void *)x->image;
 
-	image_header_fill(header, &x->layout->geometry, x->codec_k, x->codec_v, &x->shape, x->identity);
+	image_header_fill(header, &x->layout->geometry, x->codec_k, x->codec_v, &x->shape,
+			  x->identity);
 	image_seal(header, checksum);
 }
 

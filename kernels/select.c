@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * select.c - picks the kernels that this CPU can run, and runs them over whole images. Any thread; no state.
+ * select.c - picks the kernels that this CPU can run, and runs them over whole images. Any thread;
+ * no state.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -16,7 +17,8 @@ static bool cpu_has_avx2(void)
 #if defined(__x86_64__)
 	uint32_t a, b, c, d;
 
-	/* The builtin asks also whether the system saves the wide registers; clang's does not know F16C. */
+	/* The builtin asks also whether the system saves the wide registers; clang's does not know
+	 * F16C. */
 	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
 	       __builtin_cpu_supports("bmi2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 #else
@@ -27,8 +29,9 @@ static bool cpu_has_avx2(void)
 static bool cpu_has_avx512(void)
 {
 #if defined(__x86_64__)
-	return cpu_has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-	       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+	return cpu_has_avx2() && __builtin_cpu_supports("avx512f") &&
+	       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+	       __builtin_cpu_supports("avx512dq");
 #else
 	return false;
 #endif
@@ -62,9 +65,9 @@ static int all_steps(const struct codec_kernels *kernels, struct codec_run *run,
 	return r;
 }
 
-int codec_encode(const struct codec_kernels *kernels, const struct page_layout *layout, uint64_t page,
-		 enum image_codec codec_k, enum image_codec codec_v, const struct image_identity *identity,
-		 uint8_t *image, uint8_t *scratch)
+int codec_encode(const struct codec_kernels *kernels, const struct page_layout *layout,
+		 uint64_t page, enum image_codec codec_k, enum image_codec codec_v,
+		 const struct image_identity *identity, uint8_t *image, uint8_t *scratch)
 {
 	struct codec_run run;
 	const int r = kernels->encode_start(&run, layout, page, codec_k, codec_v, identity, image);
@@ -72,8 +75,8 @@ int codec_encode(const struct codec_kernels *kernels, const struct page_layout *
 	return r ? r : all_steps(kernels, &run, scratch);
 }
 
-int codec_decode(const struct codec_kernels *kernels, const struct page_layout *layout, uint64_t page,
-		 const uint8_t *image, uint8_t *scratch)
+int codec_decode(const struct codec_kernels *kernels, const struct page_layout *layout,
+		 uint64_t page, const uint8_t *image, uint8_t *scratch)
 {
 	struct codec_run run;
 	const int r = kernels->decode_start(&run, layout, page, image);
@@ -81,8 +84,8 @@ int codec_decode(const struct codec_kernels *kernels, const struct page_layout *
 	return r ? r : all_steps(kernels, &run, scratch);
 }
 
-int codec_verify(const struct codec_kernels *kernels, const uint8_t *image, const struct image_shape *shape,
-		 uint64_t checksum)
+int codec_verify(const struct codec_kernels *kernels, const uint8_t *image,
+		 const struct image_shape *shape, uint64_t checksum)
 {
 	struct codec_run run;
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * walk.c - see walk.h. One function per kind of piece: it gives the unit at the walk's position, moves the
- * position on, and returns false when the piece was done before.
+ * walk.c - see walk.h. One function per kind of piece: it gives the unit at the walk's position,
+ * moves the position on, and returns false when the piece was done before.
  */
 #include "walk.h"
 
-void walk_start(struct walk *walk, const struct page_layout *layout, uint64_t page, enum image_codec codec_k,
-		enum image_codec codec_v, const struct image_shape *shape, bool whole)
+void walk_start(struct walk *walk, const struct page_layout *layout, uint64_t page,
+		enum image_codec codec_k, enum image_codec codec_v, const struct image_shape *shape,
+		bool whole)
 {
 	*walk = (struct walk){
 		.layout = layout,
@@ -18,17 +19,17 @@ void walk_start(struct walk *walk, const struct page_layout *layout, uint64_t pa
 	};
 }
 
-/* Of rows that lie apart: at least a line each; where each is in a page of memory of its own that, too, unless
- * the heads between them fill it: then other units touch the same pages. */
+/* Of rows that lie apart: at least a line each; where each is in a page of memory of its own that,
+ * too, unless the heads between them fill it: then other units touch the same pages. */
 static uint32_t cost_of(const struct walk *w, const struct walk_unit *u)
 {
 	const uint32_t row = u->row_bytes < WALK_LINE_BYTES ? WALK_LINE_BYTES : u->row_bytes;
 
 	if (u->stride < WALK_PAGE_BYTES)
 		return u->rows * row;
-	return u->rows * (row + (u->stride / u->row_bytes <= 2ull * w->layout->geometry.kv_heads
-					 ? WALK_PAGE_BYTES / 16
-					 : WALK_PAGE_BYTES));
+	return u->rows * (row + (u->stride / u->row_bytes <= 2ull * w->layout->geometry.kv_heads ?
+					 WALK_PAGE_BYTES / 16 :
+					 WALK_PAGE_BYTES));
 }
 
 /* Rows without a gap are one row. */
@@ -58,7 +59,9 @@ static uint64_t token_major(const struct walk *w, const struct page_piece *p)
 	const struct image_geometry *g = &w->layout->geometry;
 	const uint64_t row = p->kind <= KIND_V ? plane_row(w, p) : 0;
 
-	return p->head_stride == row && p->token_stride == row * g->kv_heads ? p->token_stride * g->block_tokens : 0;
+	return p->head_stride == row && p->token_stride == row * g->kv_heads ?
+		       p->token_stride * g->block_tokens :
+		       0;
 }
 
 static void plane_start(struct walk *w, const struct page_piece *p)
@@ -85,7 +88,8 @@ bool walk_first(const struct walk *w, const uint8_t **ret, uint64_t *ret_bytes)
 	return *ret_bytes > 0 && *ret_bytes <= WALK_AHEAD_MOST;
 }
 
-/* Rows of the next unit. fp8: to the end of the group, and all of it where the scale must be found. */
+/* Rows of the next unit. fp8: to the end of the group, and all of it where the scale must be
+ * found. */
 static uint32_t plane_rows(const struct walk *w, const struct walk_unit *u, uint32_t tokens)
 {
 	const uint32_t left = tokens - (uint32_t)w->at;
@@ -201,11 +205,12 @@ static bool opaque_next(struct walk *w, const struct page_piece *p, struct walk_
 
 bool walk_next(struct walk *w, struct walk_unit *ret)
 {
-	for (; w->piece < w->layout->n_pieces; w->piece++, w->head = w->row = 0, w->at = w->done = 0) {
+	for (; w->piece < w->layout->n_pieces;
+	     w->piece++, w->head = w->row = 0, w->at = w->done = 0) {
 		const struct page_piece *p = &w->layout->pieces[w->piece];
-		const bool more = p->kind == KIND_OPAQUE  ? opaque_next(w, p, ret)
-				  : p->kind == KIND_TYPED ? typed_next(w, p, ret)
-							  : plane_next(w, p, ret);
+		const bool more = p->kind == KIND_OPAQUE ? opaque_next(w, p, ret) :
+				  p->kind == KIND_TYPED  ? typed_next(w, p, ret) :
+							   plane_next(w, p, ret);
 
 		if (more)
 			return true;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * walk.h - a page cut into units, in the image's canonical order. For the fast kernels; ref.c has loops of
- * its own, so that one mistake cannot be in both.
+ * walk.h - a page cut into units, in the image's canonical order. For the fast kernels; ref.c has
+ * loops of its own, so that one mistake cannot be in both.
  *
- * A unit is what one scale covers (a head's 16 tokens, or 1,024 typed values) or as much verbatim. Its
- * bytes are `rows` rows; in the image they lie one after the other.
+ * A unit is what one scale covers (a head's 16 tokens, or 1,024 typed values) or as much verbatim.
+ * Its bytes are `rows` rows; in the image they lie one after the other.
  */
 #ifndef KVTIER_WALK_H
 #define KVTIER_WALK_H
@@ -14,10 +14,10 @@
 #include "image.h"
 
 enum {
-	WALK_UNIT_BYTES = 4096, /* opaque rows are cut to this */
-	WALK_RUN_BYTES = 16 << 10, /* verbatim planes, too, */
+	WALK_UNIT_BYTES = 4096,     /* opaque rows are cut to this */
+	WALK_RUN_BYTES = 16 << 10,  /* verbatim planes, too, */
 	WALK_ROWS_BYTES = 64 << 10, /* and all others but fp8 that is being made */
-	WALK_PAGE_BYTES = 4096, /* of memory */
+	WALK_PAGE_BYTES = 4096,     /* of memory */
 	WALK_LINE_BYTES = 64,
 	WALK_AHEAD_BYTES = 16 << 10, /* between being prefetched and being used, at least... */
 	WALK_AHEAD_MOST = 256 << 10, /* ...and at most: two planes stay in L2 */
@@ -30,7 +30,8 @@ struct walk_unit {
 	uint32_t row_bytes; /* rows * row_bytes <= 16 * 4096 * 4 */
 	bool fp8;
 	bool more; /* of the unit before: has its scale */
-	const uint8_t *ahead; /* as many bytes that will be wanted soon, one after the other; NULL: not known */
+	/* as many bytes that will be wanted soon, one after the other; NULL: not known */
+	const uint8_t *ahead;
 	uint32_t cost; /* of touching it, in bytes: see kernels.h */
 };
 
@@ -39,18 +40,19 @@ struct walk {
 	uint64_t page;
 	uint32_t element_bytes;
 	bool fp8_k, fp8_v;
-	bool whole; /* fp8 units are not cut: encode needs all rows for the scale */
+	bool whole;           /* fp8 units are not cut: encode needs all rows for the scale */
 	uint32_t piece, head; /* where the next unit starts */
 	uint64_t done;        /* bytes of the plane */
 	uint64_t run;         /* bytes of the plane, if it is one run; else 0 */
 	const uint8_t *ahead; /* the plane that is wanted soon, if that is known, and its size */
 	uint64_t ahead_bytes;
-	uint64_t at;          /* token, value or byte, by kind */
-	uint32_t row;         /* opaque rows */
+	uint64_t at;  /* token, value or byte, by kind */
+	uint32_t row; /* opaque rows */
 };
 
-void walk_start(struct walk *walk, const struct page_layout *layout, uint64_t page, enum image_codec codec_k,
-		enum image_codec codec_v, const struct image_shape *shape, bool whole);
+void walk_start(struct walk *walk, const struct page_layout *layout, uint64_t page,
+		enum image_codec codec_k, enum image_codec codec_v, const struct image_shape *shape,
+		bool whole);
 /* The bytes that ring units' `ahead` leaves out: the first planes'. False: none, or not dense. */
 bool walk_first(const struct walk *walk, const uint8_t **ret, uint64_t *ret_bytes);
 bool walk_next(struct walk *walk, struct walk_unit *ret); /* false: the page is done */

@@ -31,7 +31,8 @@ enum {
 	FLUSH_BYTES = 8 << 10, /* stays in L1 between the codec, the checksum and the copy */
 	WALK_AHEAD = 7,        /* units between prefetch and use */
 	NEAR_ROWS = 4,
-	AMAX_AHEAD = 2,        /* units between amax and codes: k is known when its unit's turn comes */
+	/* units between amax and codes: k is known when its unit's turn comes */
+	AMAX_AHEAD = 2,
 	PREFETCH_BYTES = 2048, /* of payload, ahead of decode */
 };
 
@@ -74,8 +75,8 @@ struct verify_run {
 	uint64_t expected;
 };
 
-static void verify_start(struct verify_run *v, const uint8_t *image, const struct image_shape *shape,
-			 uint64_t checksum)
+static void verify_start(struct verify_run *v, const uint8_t *image,
+			 const struct image_shape *shape, uint64_t checksum)
 {
 	hash_start(&v->hash);
 	v->payload = image + shape->payload_offset;
@@ -144,8 +145,8 @@ static int x86_decode_start(struct codec_run *run, const struct page_layout *lay
 	return decode_start(&x->decode, layout, page, image);
 }
 
-static void x86_verify_start(struct codec_run *run, const uint8_t *image, const struct image_shape *shape,
-			     uint64_t checksum)
+static void x86_verify_start(struct codec_run *run, const uint8_t *image,
+			     const struct image_shape *shape, uint64_t checksum)
 {
 	struct x86_run *x = x86_run_of(run);
 
@@ -161,9 +162,9 @@ static void x86_fence(void)
 static int x86_step(struct codec_run *run, uint32_t budget, uint8_t *scratch)
 {
 	struct x86_run *x = x86_run_of(run);
-	const int r = x->kind == RUN_ENCODE   ? encode_step(&x->encode, budget, scratch)
-		      : x->kind == RUN_DECODE ? decode_step(&x->decode, budget)
-					      : verify_step(&x->verify, budget);
+	const int r = x->kind == RUN_ENCODE ? encode_step(&x->encode, budget, scratch) :
+		      x->kind == RUN_DECODE ? decode_step(&x->decode, budget) :
+					      verify_step(&x->verify, budget);
 
 	if (r != CODEC_MORE)
 		x86_fence();
@@ -193,7 +194,9 @@ static void x86_encode_run(uint32_t dtype, int k, const uint16_t *src, uint8_t *
 static void x86_decode_run(uint32_t dtype, int k, const uint8_t *src, uint16_t *dst, size_t n)
 {
 	const bool is_fp16 = dtype == DTYPE_FP16;
-	const struct walk_unit u = { .base = (uint8_t *)dst, .rows = 1, .row_bytes = (uint32_t)(2 * n) };
+	const struct walk_unit u = { .base = (uint8_t *)dst,
+				     .rows = 1,
+				     .row_bytes = (uint32_t)(2 * n) };
 
 	decode_unit(&u, is_fp16, k, src);
 	_mm_sfence();

@@ -2,8 +2,8 @@
 /*
  * x86_decode.h - image -> page, for x86_codec.h and nobody else; read that first.
  *
- * The payload is one sequential stream, prefetched; rows go out non-temporally when they are whole cache lines,
- * through the cache otherwise.
+ * The payload is one sequential stream, prefetched; rows go out non-temporally when they are whole
+ * cache lines, through the cache otherwise.
  */
 #ifndef KVTIER_X86_DECODE_H
 #define KVTIER_X86_DECODE_H
@@ -14,7 +14,8 @@ static inline void prefetch_payload(const uint8_t *p, size_t n)
 		_mm_prefetch((const char *)(p + PREFETCH_BYTES + i), _MM_HINT_T1);
 }
 
-MATH_FN void decode_as(bool is_fp16, const struct math_decode *m, const uint8_t *src, uint8_t *dst, size_t n)
+MATH_FN void decode_as(bool is_fp16, const struct math_decode *m, const uint8_t *src, uint8_t *dst,
+		       size_t n)
 {
 	uint8_t codes[DECODE_STEP] = { 0 };
 	uint16_t last[DECODE_STEP];
@@ -30,15 +31,15 @@ MATH_FN void decode_as(bool is_fp16, const struct math_decode *m, const uint8_t 
 }
 
 /* dst, and n in bytes of the page, are whole lines. */
-MATH_FN void decode_lines_as(bool is_fp16, const struct math_decode *m, const uint8_t *src, uint8_t *dst,
-			     size_t n)
+MATH_FN void decode_lines_as(bool is_fp16, const struct math_decode *m, const uint8_t *src,
+			     uint8_t *dst, size_t n)
 {
 	for (size_t i = 0; i < n; i += DECODE_STEP)
 		math_decode32(is_fp16, m, src + i, dst + 2 * i, true);
 }
 
-static void decode_values(bool is_fp16, const struct math_decode *m, const uint8_t *src, uint8_t *dst,
-			  size_t n)
+static void decode_values(bool is_fp16, const struct math_decode *m, const uint8_t *src,
+			  uint8_t *dst, size_t n)
 {
 	if (is_fp16)
 		decode_as(true, m, src, dst, n);
@@ -46,8 +47,8 @@ static void decode_values(bool is_fp16, const struct math_decode *m, const uint8
 		decode_as(false, m, src, dst, n);
 }
 
-static void decode_lines(bool is_fp16, const struct math_decode *m, const uint8_t *src, uint8_t *dst,
-			 size_t n)
+static void decode_lines(bool is_fp16, const struct math_decode *m, const uint8_t *src,
+			 uint8_t *dst, size_t n)
 {
 	if (is_fp16)
 		decode_lines_as(true, m, src, dst, n);
@@ -66,7 +67,8 @@ static void decode_foreign(bool is_fp16, int k, const uint8_t *src, uint8_t *dst
 
 static bool unit_is_lines(const struct walk_unit *u)
 {
-	return (((uintptr_t)u->base | u->row_bytes | (u->rows > 1 ? u->stride : 0)) & (LINE - 1)) == 0;
+	return (((uintptr_t)u->base | u->row_bytes | (u->rows > 1 ? u->stride : 0)) & (LINE - 1)) ==
+	       0;
 }
 
 static void decode_unit(const struct walk_unit *u, bool is_fp16, int k, const uint8_t *src)

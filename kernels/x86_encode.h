@@ -20,8 +20,8 @@
 #ifndef KVTIER_X86_ENCODE_H
 #define KVTIER_X86_ENCODE_H
 
-/* An image being written. Units of whole lines are hashed and leave line by line; others are put together in
- * scratch first. */
+/* An image being written. Units of whole lines are hashed and leave line by line; others are put
+ * together in scratch first. */
 struct writer {
 	uint8_t *scratch;       /* of this step */
 	uint8_t rest[LINE];     /* what the last step left in its */
@@ -31,12 +31,14 @@ struct writer {
 	struct hash hash;
 };
 
-/* Leaves fewer than LINE bytes behind unless `all`, so that every copy but the last is whole lines. */
+/* Leaves fewer than LINE bytes behind unless `all`, so that every copy but the last is whole
+ * lines. */
 static void writer_flush(struct writer *w, bool all)
 {
 	const size_t n = all ? w->fill : w->fill & ~(size_t)(LINE - 1), rest = w->fill - n;
 
-	assert(n <= (size_t)(w->end - w->payload)); /* pieces that do not add up to their geometry */
+	/* pieces that do not add up to their geometry */
+	assert(n <= (size_t)(w->end - w->payload));
 	hash_update(&w->hash, w->scratch, n);
 	stream(w->payload, w->scratch, n);
 	memcpy(w->scratch, w->scratch + n, rest < n ? rest : 0);
@@ -77,8 +79,8 @@ static uint32_t unit_amax(const struct walk_unit *u)
 }
 
 /* n < STEP values; writes a whole step. */
-MATH_FN void encode_tail(bool is_fp16, const struct math_encode *m, const uint8_t *src, uint8_t *dst,
-			 uint32_t n)
+MATH_FN void encode_tail(bool is_fp16, const struct math_encode *m, const uint8_t *src,
+			 uint8_t *dst, uint32_t n)
 {
 	uint16_t last[STEP] = { 0 };
 
@@ -93,19 +95,20 @@ MATH_FN void prefetch_values(const uint8_t *p)
 }
 
 /*
- * One unit's codes to dst, and up to STEP - 1 bytes of anything after them. In the same loop the amax of
- * `next` is taken and `far` prefetched, so that memory is read at an even pace under the arithmetic; all
- * three have the same rows.
+ * One unit's codes to dst, and up to STEP - 1 bytes of anything after them. In the same loop the
+ * amax of `next` is taken and `far` prefetched, so that memory is read at an even pace under the
+ * arithmetic; all three have the same rows.
  */
-MATH_FN uint32_t encode_as(bool is_fp16, int k, const struct walk_unit *u, const struct walk_unit *next,
-			   const struct walk_unit *far, uint8_t *dst)
+MATH_FN uint32_t encode_as(bool is_fp16, int k, const struct walk_unit *u,
+			   const struct walk_unit *next, const struct walk_unit *far, uint8_t *dst)
 {
 	const struct math_encode m = math_encode_at(is_fp16, k);
 	const uint32_t n = u->row_bytes / 2;
 	struct math_amax amax = math_amax_start();
 
 	for (uint32_t r = 0; r < u->rows; r++, dst += n) {
-		const uint8_t *row = u->base + r * u->stride, *next_row = next->base + r * next->stride;
+		const uint8_t *row = u->base + r * u->stride,
+			      *next_row = next->base + r * next->stride;
 		const uint8_t *far_row = far->base + r * far->stride;
 		uint32_t i = 0;
 
@@ -123,8 +126,9 @@ MATH_FN uint32_t encode_as(bool is_fp16, int k, const struct walk_unit *u, const
 }
 
 /* The same for rows of whole steps, hashed and to the image at once. */
-MATH_FN uint32_t encode_lines_as(bool is_fp16, int k, const struct walk_unit *u, const struct walk_unit *next,
-				 const struct walk_unit *far, struct hash *hash, uint8_t *dst)
+MATH_FN uint32_t encode_lines_as(bool is_fp16, int k, const struct walk_unit *u,
+				 const struct walk_unit *next, const struct walk_unit *far,
+				 struct hash *hash, uint8_t *dst)
 {
 	const struct math_encode m = math_encode_at(is_fp16, k);
 	const uint8_t *row = u->base, *next_row = next->base, *far_row = far->base;
@@ -158,15 +162,16 @@ static int encode_unit(struct writer *w, bool is_fp16, bool lines, const struct 
 
 	if (k == FP8_K_NONE)
 		return -ERANGE;
-	assert(codes + w->fill <= (size_t)(w->end - w->payload)); /* pieces that exceed their geometry */
+	/* pieces that exceed their geometry */
+	assert(codes + w->fill <= (size_t)(w->end - w->payload));
 	*w->scale++ = (uint8_t)(k + FP8_BIAS);
 	if (!lines) {
-		*ret_next = is_fp16 ? encode_as(true, k, u, next, far, to)
-				    : encode_as(false, k, u, next, far, to);
+		*ret_next = is_fp16 ? encode_as(true, k, u, next, far, to) :
+				      encode_as(false, k, u, next, far, to);
 		w->fill += codes;
 	} else {
-		*ret_next = is_fp16 ? encode_lines_as(true, k, u, next, far, &w->hash, w->payload)
-				    : encode_lines_as(false, k, u, next, far, &w->hash, w->payload);
+		*ret_next = is_fp16 ? encode_lines_as(true, k, u, next, far, &w->hash, w->payload) :
+				      encode_lines_as(false, k, u, next, far, &w->hash, w->payload);
 		w->payload += codes;
 	}
 	return 0;
@@ -176,7 +181,8 @@ static int encode_unit(struct writer *w, bool is_fp16, bool lines, const struct 
 static void gather_rows(const struct walk_unit *u, const struct walk_unit *far, uint8_t *dst)
 {
 	for (uint32_t r = 0; r < u->rows; r++, dst += u->row_bytes) {
-		const uint8_t *row = u->base + r * u->stride, *far_row = far->base + r * far->stride;
+		const uint8_t *row = u->base + r * u->stride,
+			      *far_row = far->base + r * far->stride;
 		uint32_t at = 0;
 
 		for (; at + LINE <= u->row_bytes; at += LINE) {
@@ -187,7 +193,8 @@ static void gather_rows(const struct walk_unit *u, const struct walk_unit *far, 
 	}
 }
 
-static void gather_lines(const struct walk_unit *u, const struct walk_unit *far, struct hash *hash, uint8_t *dst)
+static void gather_lines(const struct walk_unit *u, const struct walk_unit *far, struct hash *hash,
+			 uint8_t *dst)
 {
 	const uint8_t *row = u->base, *far_row = far->base;
 	struct hash_open open = hash_open(hash);
@@ -207,7 +214,8 @@ static void gather_lines(const struct walk_unit *u, const struct walk_unit *far,
 	hash_lines(hash, u->rows * u->row_bytes, line);
 }
 
-static void gather_unit(struct writer *w, bool lines, const struct walk_unit *u, const struct walk_unit *far)
+static void gather_unit(struct writer *w, bool lines, const struct walk_unit *u,
+			const struct walk_unit *far)
 {
 	const uint32_t bytes = u->rows * u->row_bytes;
 
@@ -233,7 +241,7 @@ struct encode_run {
 	struct {
 		struct walk_unit unit;
 		uint32_t amax;
-		bool known; /* amax is */
+		bool known;     /* amax is */
 	} ring[WALK_AHEAD + 1]; /* the unit at `now` and up to WALK_AHEAD after it */
 	uint32_t have, now;
 	bool is_fp16;
@@ -283,7 +291,8 @@ static int encode_start(struct encode_run *e, const struct page_layout *layout, 
 	e->w.end = image + shape.image_bytes;
 	hash_start(&e->w.hash);
 	memset(e->w.scale + shape.scale_bytes, 0,
-	       shape.payload_offset - sizeof(struct image_header) - shape.scale_bytes); /* the padding */
+	       /* the padding */
+	       shape.payload_offset - sizeof(struct image_header) - shape.scale_bytes);
 	walk_start(&e->walk, layout, page, codec_k, codec_v, &shape, true);
 	if (walk_first(&e->walk, &first, &bytes))
 		for (uint64_t i = 0; i < bytes; i += LINE)
@@ -331,7 +340,8 @@ static int encode_next(struct encode_run *e)
 static int encode_end(struct encode_run *e, uint32_t budget)
 {
 	const uint8_t *scales = (uint8_t *)e->header + sizeof(*e->header);
-	const uint32_t left = e->shape.scale_bytes - e->scales_hashed, n = left < budget ? left : budget;
+	const uint32_t left = e->shape.scale_bytes - e->scales_hashed,
+		       n = left < budget ? left : budget;
 
 	writer_flush(&e->w, true);
 	assert(e->w.payload == e->w.end);
@@ -339,7 +349,8 @@ static int encode_end(struct encode_run *e, uint32_t budget)
 	e->scales_hashed += n;
 	if (n < left)
 		return CODEC_MORE;
-	image_header_fill(e->header, &e->walk.layout->geometry, e->codec_k, e->codec_v, &e->shape, e->identity);
+	image_header_fill(e->header, &e->walk.layout->geometry, e->codec_k, e->codec_v, &e->shape,
+			  e->identity);
 	image_seal(e->header, hash_end(&e->w.hash));
 	return 0;
 }

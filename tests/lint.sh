@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# lint.sh - rules of the tree that no compiler checks: who may include whom, how long lines and files are; and cppcheck.
-# daemon/base uses nobody; kernels and tiers use it and no other room of daemon/ or client/; libkvtier uses nothing of
-# the daemon.
+# lint.sh - rules of the tree that no compiler checks: who may include whom, the format (.clang-format,
+# lines of 100 columns), how long files are; and cppcheck. Includes: daemon/base uses nobody; kernels
+# and tiers use it and no other room of daemon/ or client/; libkvtier uses nothing of the daemon.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 status=0
@@ -14,7 +14,20 @@ refuse grep -nE '#include "(daemon|tiers|kernels|client|tests)/' $(in_room '^dae
 refuse grep -nE '#include "(daemon/[^b]|client/|tests/)' $(in_room '^tiers/')
 refuse grep -nE '#include "(daemon|tiers|client|tests)/' $(in_room '^kernels/')
 refuse grep -nE '#include "(daemon|tiers|kernels|tests)/' $(in_room '^client/([^/]*\.h|lib/.*)$')
-refuse env LC_ALL=C.UTF-8 grep -nP '^.{121,}' "${sources[@]}"
+python3 - "${sources[@]}" <<'END' || status=1
+import sys
+long = [f"{name}:{number}: {len(line.rstrip().expandtabs(8))} columns"
+        for name in sys.argv[1:]
+        for number, line in enumerate(open(name, encoding="utf-8"), 1)
+        if len(line.rstrip().expandtabs(8)) > 100]
+print(*long, sep="\n", end="\n" if long else "")
+sys.exit(bool(long))
+END
+if command -v clang-format >/dev/null; then
+	clang-format --dry-run -Werror "${sources[@]}" || status=1
+else
+	echo "lint: no clang-format here (apt-get install clang-format): the format was not checked"
+fi
 wc -l "${sources[@]}" | awk '$1 > 600 && $2 != "total" { print $2 ": more than 600 lines"; n++ } END { exit !!n }' || status=1
 cppcheck --quiet --enable=warning,portability --inline-suppr \
 	--suppress=arrayIndexOutOfBoundsCond:daemon/base/loop.c --error-exitcode=1 -D_GNU_SOURCE -I. \

@@ -43,17 +43,19 @@ struct slot {
 };
 
 struct slab {
-	uint32_t next, prev;		/* in its list; SLABS_NONE ends */
+	uint32_t next, prev; /* in its list; SLABS_NONE ends */
 	uint32_t used;
-	uint32_t fresh;			/* slots from here on were not used since the slab got its class */
-	int32_t  free_slot;		/* of those below: first free one, or -1 */
-	uint8_t  class;			/* TIER_MAX_CLASSES: none */
-	uint8_t  fill;
+	/* slots from here on were not used since the slab got its class */
+	uint32_t fresh;
+	int32_t free_slot; /* of those below: first free one, or -1 */
+	uint8_t class;     /* TIER_MAX_CLASSES: none */
+	uint8_t fill;
 };
 
-struct class {
+struct class
+{
 	uint32_t slot_bytes;
-	uint32_t slots;			/* a slab */
+	uint32_t slots; /* a slab */
 	uint32_t slabs;
 	uint32_t used;
 	uint32_t head[FILLS];
@@ -61,10 +63,11 @@ struct class {
 
 struct slabs {
 	struct slabs_conf conf;
-	uint32_t n_classes;		/* indices that were ever in use are below */
+	uint32_t n_classes; /* indices that were ever in use are below */
 	uint32_t free_slabs, free_head;
-	uint32_t closed;		/* the slab that is being emptied, or SLABS_NONE */
-	uint32_t moving;		/* slots outside it that were taken for its own, both in use for now */
+	uint32_t closed; /* the slab that is being emptied, or SLABS_NONE */
+	/* slots outside it that were taken for its own, both in use for now */
+	uint32_t moving;
 	struct slab *slabs;
 	struct slot *slots;
 	uint64_t slots_bytes;
@@ -80,11 +83,13 @@ int slabs_extent(const struct slabs *s, uint32_t slot, struct extent *ret)
 {
 	const uint32_t slab = slot >> 16, i = slot & 0xffff;
 
-	if (slab >= s->conf.n_slabs || s->slabs[slab].class == TIER_MAX_CLASSES || i >= s->slabs[slab].fresh ||
-	    !(slot_at(s, slab, i)->generation & 1))
+	if (slab >= s->conf.n_slabs || s->slabs[slab].class == TIER_MAX_CLASSES ||
+	    i >= s->slabs[slab].fresh || !(slot_at(s, slab, i)->generation & 1))
 		return -ESTALE;
-	*ret = (struct extent){ .tier = (uint8_t)s->conf.tier->ops->id, .unit = s->conf.unit,
-				.class = s->slabs[slab].class, .slot = slot,
+	*ret = (struct extent){ .tier = (uint8_t)s->conf.tier->ops->id,
+				.unit = s->conf.unit,
+				.class = s->slabs[slab].class,
+				.slot = slot,
 				.generation = slot_at(s, slab, i)->generation };
 	return 0;
 }
@@ -94,7 +99,8 @@ static struct slot *slot_live(const struct slabs *s, const struct extent *where)
 {
 	struct extent now;
 
-	if (slabs_extent(s, where->slot, &now) || !extent_equal(&now, where) || now.class != where->class)
+	if (slabs_extent(s, where->slot, &now) || !extent_equal(&now, where) ||
+	    now.class != where->class)
 		return NULL;
 	return slot_at(s, where->slot >> 16, where->slot & 0xffff);
 }
@@ -122,7 +128,8 @@ static uint32_t open_used(const struct slabs *s, uint32_t class)
 
 static uint32_t open_slabs(const struct slabs *s, uint32_t class)
 {
-	return s->classes[class].slabs - (s->closed != SLABS_NONE && s->slabs[s->closed].class == class);
+	return s->classes[class].slabs -
+	       (s->closed != SLABS_NONE && s->slabs[s->closed].class == class);
 }
 
 /* Those that a request may be given. */
@@ -183,7 +190,8 @@ static void harvest(struct slabs *s)
 		list_add(s, &s->free_head, slab);
 		s->free_slabs++;
 	}
-	s->conf.tier->capacity_bytes = (s->conf.n_slabs - s->conf.lost(s->conf.arg)) * s->conf.slab_bytes;
+	s->conf.tier->capacity_bytes =
+		(s->conf.n_slabs - s->conf.lost(s->conf.arg)) * s->conf.slab_bytes;
 }
 
 static void slab_to_class(struct slabs *s, uint32_t slab, uint32_t class)
@@ -192,7 +200,7 @@ static void slab_to_class(struct slabs *s, uint32_t slab, uint32_t class)
 
 	list_remove(s, &s->free_head, slab);
 	s->free_slabs--;
-	s->slabs[slab] = (struct slab){ .free_slot = NO_SLOT, .class = (uint8_t)class };
+	s->slabs[slab] = (struct slab){ .free_slot = NO_SLOT, .class = (uint8_t) class };
 	list_add(s, &c->head[0], slab);
 	c->slabs++;
 }
@@ -259,7 +267,8 @@ static int find_class(const struct slabs *s, uint32_t need)
 		const struct class *c = &s->classes[i];
 
 		spare |= c->slabs == 0;
-		if (c->slabs && c->slot_bytes >= need && (best < 0 || c->slot_bytes < s->classes[best].slot_bytes))
+		if (c->slabs && c->slot_bytes >= need &&
+		    (best < 0 || c->slot_bytes < s->classes[best].slot_bytes))
 			best = (int)i;
 	}
 	if (best >= 0 && spare && s->classes[best].slot_bytes - need > need / 16)
@@ -296,7 +305,7 @@ int slabs_alloc(struct slabs *s, uint32_t bytes, struct extent *ret)
 		return -E2BIG;
 	harvest(s);
 	class = find_class(s, slot_need(bytes));
-	if (class >= 0 && open_free(s, (uint32_t)class) > 0)
+	if (class >= 0 && open_free(s, (uint32_t) class) > 0)
 		slab = fullest_slab(&s->classes[class]);
 	if (slab == SLABS_NONE && s->free_slabs) {
 		if (class < 0)
@@ -304,7 +313,7 @@ int slabs_alloc(struct slabs *s, uint32_t bytes, struct extent *ret)
 		if (class < 0)
 			return -ENOSPC;
 		slab = s->free_head;
-		slab_to_class(s, slab, (uint32_t)class);
+		slab_to_class(s, slab, (uint32_t) class);
 	}
 	if (slab == SLABS_NONE)
 		return -ENOSPC;
@@ -319,7 +328,7 @@ void slabs_free(struct slabs *s, const struct extent *where)
 	struct class *c = &s->classes[where->class];
 	struct slab *at = &s->slabs[slab];
 
-	assert(slot);	/* freed twice, or not from here */
+	assert(slot); /* freed twice, or not from here */
 	slot->generation++;
 	slot->owner = (uint32_t)at->free_slot;
 	at->free_slot = (int32_t)(where->slot & 0xffff);
@@ -352,7 +361,9 @@ uint32_t slabs_slot_bytes(const struct slabs *s, uint32_t bytes)
 {
 	const int class = find_class(s, slot_need(bytes));
 
-	return bytes > s->conf.slab_bytes ? 0 : class >= 0 ? s->classes[class].slot_bytes : slot_need(bytes);
+	return bytes > s->conf.slab_bytes ? 0 :
+	       class >= 0                 ? s->classes[class].slot_bytes :
+					    slot_need(bytes);
 }
 
 uint32_t slabs_extent_bytes(const struct slabs *s, const struct extent *where)
@@ -370,8 +381,10 @@ void slabs_class_view(const struct slabs *s, uint32_t class, struct tier_class_v
 	const struct class *c = &s->classes[class];
 
 	assert(class < s->n_classes);
-	*ret = (struct tier_class_view){ .slot_bytes = c->slot_bytes, .slots_per_slab = c->slots,
-					 .slabs = open_slabs(s, class), .used_slots = open_used(s, class),
+	*ret = (struct tier_class_view){ .slot_bytes = c->slot_bytes,
+					 .slots_per_slab = c->slots,
+					 .slabs = open_slabs(s, class),
+					 .used_slots = open_used(s, class),
 					 .free_slots = open_free(s, class) };
 }
 
@@ -397,9 +410,11 @@ uint32_t slabs_next(const struct slabs *s, uint32_t class, uint32_t slab)
 	return fill < FILLS ? c->head[fill] : SLABS_NONE;
 }
 
-bool slabs_walk(struct slabs *s, uint32_t slab, bool (*fn)(void *arg, const struct extent *where), void *arg)
+bool slabs_walk(struct slabs *s, uint32_t slab, bool (*fn)(void *arg, const struct extent *where),
+		void *arg)
 {
-	const uint32_t end = s->slabs[slab].fresh;	/* fn may free the last slot, and with it the slab */
+	/* fn may free the last slot, and with it the slab */
+	const uint32_t end = s->slabs[slab].fresh;
 	struct extent where;
 
 	for (uint32_t i = 0; i < end; i++)
@@ -433,7 +448,8 @@ void slabs_close_slab(struct slabs *s, uint32_t slab)
 	assert(s->closed == SLABS_NONE && s->moving == 0 && at->class < TIER_MAX_CLASSES);
 	list_remove(s, &s->classes[at->class].head[at->fill], slab);
 	s->closed = slab;
-	assert(open_slabs(s, at->class) * s->classes[at->class].slots - open_used(s, at->class) >= at->used);
+	assert(open_slabs(s, at->class) * s->classes[at->class].slots - open_used(s, at->class) >=
+	       at->used);
 }
 
 bool slabs_closed_next(const struct slabs *s, uint32_t *cursor, struct extent *ret)

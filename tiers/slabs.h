@@ -22,66 +22,70 @@
 enum { SLABS_NONE = 0xffffffff, SLABS_NO_OWNER = 0xffffffff };
 
 struct slabs_conf {
-	struct tier *tier;	/* whose extents these are; its capacity, used bytes and extents are counted here */
-	uint8_t unit;		/* of the extents */
-	uint64_t slab_bytes;	/* a multiple of 4096 */
-	uint32_t n_slabs;	/* at most TIER_MAX_SLABS */
+	/* whose extents these are; its capacity, used bytes and extents are counted here */
+	struct tier *tier;
+	uint8_t unit;        /* of the extents */
+	uint64_t slab_bytes; /* a multiple of 4096 */
+	uint32_t n_slabs;    /* at most TIER_MAX_SLABS */
 	/* The number of a slab that became usable since, each once, in any order; SLABS_NONE: none
 	 * now. hurry: no slab is free, so one that is not quite ready may be given. */
 	uint32_t (*more)(void *arg, bool hurry);
-	uint32_t (*lost)(void *arg);	/* how many slabs will never be usable */
+	uint32_t (*lost)(void *arg); /* how many slabs will never be usable */
 	void *arg;
 };
 
 /* 0, -ENOMEM. */
-int  slabs_open(const struct slabs_conf *conf, struct slabs **ret);
-void slabs_close(struct slabs *s);	/* NULL is fine */
+int slabs_open(const struct slabs_conf *conf, struct slabs **ret);
+void slabs_close(struct slabs *s); /* NULL is fine */
 
 /* -ENOSPC: something must be freed first; -E2BIG: larger than a slab. The slot has no owner. */
-int  slabs_alloc(struct slabs *s, uint32_t bytes, struct extent *ret);
-void slabs_free(struct slabs *s, const struct extent *where);	/* a live extent */
+int slabs_alloc(struct slabs *s, uint32_t bytes, struct extent *ret);
+void slabs_free(struct slabs *s, const struct extent *where); /* a live extent */
 /* Where the slot lies, from the begin of the memory; UINT64_MAX: a stale extent, or none of
  * these. */
 uint64_t slabs_offset(const struct slabs *s, const struct extent *where);
 
 /* The extent of a slot in use; -ESTALE: it is not. */
-int      slabs_extent(const struct slabs *s, uint32_t slot, struct extent *ret);
+int slabs_extent(const struct slabs *s, uint32_t slot, struct extent *ret);
 /* The class an image of `bytes` goes to; -1: a new one, which needs a free slab. */
-int      slabs_class_of(const struct slabs *s, uint32_t bytes);
+int slabs_class_of(const struct slabs *s, uint32_t bytes);
 /* What a slot for `bytes` takes; 0: larger than a slab. */
 uint32_t slabs_slot_bytes(const struct slabs *s, uint32_t bytes);
 /* What the slot of a live extent holds; 0: stale. */
 uint32_t slabs_extent_bytes(const struct slabs *s, const struct extent *where);
-uint32_t slabs_classes(const struct slabs *s);		/* class indices in use are below this */
+uint32_t slabs_classes(const struct slabs *s); /* class indices in use are below this */
 /* Of the slots that a request of this class could be given: not those of a closed slab, nor those
  * kept for its move. */
-void     slabs_class_view(const struct slabs *s, uint32_t class, struct tier_class_view *ret);
+void slabs_class_view(const struct slabs *s, uint32_t class, struct tier_class_view *ret);
 uint32_t slabs_free_slabs(struct slabs *s);
 /* The slabs of a class, sparsest first (to a sixteenth of a slab): SLABS_NONE starts, and ends.
  * Nothing may be allocated or freed in between. A closed slab is not among them. */
 uint32_t slabs_next(const struct slabs *s, uint32_t class, uint32_t slab);
 /* Calls fn for each slot in use of one slab, until it says false. fn may free the extent it is
  * given and allocate outside the slab. Returns whether fn never said false. */
-bool     slabs_walk(struct slabs *s, uint32_t slab, bool (*fn)(void *arg, const struct extent *where), void *arg);
+bool slabs_walk(struct slabs *s, uint32_t slab, bool (*fn)(void *arg, const struct extent *where),
+		void *arg);
 /* The owner (block number) that a slot was tagged with; SLABS_NO_OWNER since alloc: being
  * written. */
-void     slabs_set_owner(struct slabs *s, const struct extent *where, uint32_t owner);
+void slabs_set_owner(struct slabs *s, const struct extent *where, uint32_t owner);
 uint32_t slabs_owner(const struct slabs *s, const struct extent *where);
 
 /* --- emptying --- */
 
 /* Closes a slab that is in use; at most one is closed. Its class has a free slot outside for each
  * that is in use. */
-void     slabs_close_slab(struct slabs *s, uint32_t slab);
+void slabs_close_slab(struct slabs *s, uint32_t slab);
 /* The next slot in use of the closed slab from slot *cursor (0 to start) on; false: there is
  * none. */
-bool     slabs_closed_next(const struct slabs *s, uint32_t *cursor, struct extent *ret);
+bool slabs_closed_next(const struct slabs *s, uint32_t *cursor, struct extent *ret);
 /* A slot outside it for one of its slots, which is to be freed later, or else this one again.
  * -ENOSPC: the class lost a slab meanwhile, so one is free. */
-int      slabs_move_begin(struct slabs *s, struct extent *to);
+int slabs_move_begin(struct slabs *s, struct extent *to);
 /* Frees one of the two slots of such a move. */
-void     slabs_move_end(struct slabs *s, const struct extent *where);
-uint32_t slabs_closed_used(const struct slabs *s);	/* slots in use of the closed slab; 0: none is closed */
-void     slabs_reopen(struct slabs *s);		/* it is not emptied after all; no move is under way */
+void slabs_move_end(struct slabs *s, const struct extent *where);
+/* slots in use of the closed slab; 0: none is closed */
+uint32_t slabs_closed_used(const struct slabs *s);
+/* it is not emptied after all; no move is under way */
+void slabs_reopen(struct slabs *s);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tier.c - the list of tiers, and the one layer through which the core calls them: it asserts the contract of
- * tier.h on both sides and counts. It decides nothing. Core thread only.
+ * tier.c - the list of tiers, and the one layer through which the core calls them: it asserts the
+ * contract of tier.h on both sides and counts. It decides nothing. Core thread only.
  *
- *	          all ready                 probe ok
- *	starting ----------> up <------------------------- degraded, readonly, offline
- *	    |                 \----------------------------->    (each tier says which errors lead where;
- *	    \--- part of it could not be had ---> degraded        the NVMe and Redis tiers use all of them)
+ *            all ready                 probe ok
+ *  starting ----------> up <------------------------- degraded, readonly, offline
+ *      |                 \----------------------------->  (each tier says which errors lead
+ *      \--- part of it could not be had ---> degraded      where; NVMe and Redis use all)
  */
 #include "tier.h"
 
@@ -27,15 +27,16 @@ static const struct tier_ops *const tiers[TIER_COUNT] = {
 
 static const char *const tier_names[TIER_COUNT] = { "gpu", "host", "nvme", "redis" };
 
-int tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text,
-	      size_t n)
+int tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop, struct tier **ret,
+	      char *text, size_t n)
 {
 	struct tier *t = NULL;
 	int err;
 
 	assert((unsigned int)id < TIER_COUNT && n >= TIER_TEXT_BYTES);
 	if (!tiers[id]) {
-		(void)snprintf(text, n, "[%s] this version of kvtierd has no such tier", tier_names[id]);
+		(void)snprintf(text, n, "[%s] this version of kvtierd has no such tier",
+			       tier_names[id]);
 		return -ENOTSUP;
 	}
 	err = tiers[id]->open(conf, loop, &t, text, n);
@@ -51,7 +52,8 @@ void tier_close(struct tier *t)
 {
 	if (!t)
 		return;
-	assert(t->in_flight == 0 || t->ops->caps & TIER_CAP_KEYED);	/* a keyed tier ends them: it keeps no place */
+	/* a keyed tier ends them: it keeps no place */
+	assert(t->in_flight == 0 || t->ops->caps & TIER_CAP_KEYED);
 	t->ops->close(t);
 }
 
@@ -84,7 +86,8 @@ uint8_t *tier_address(struct tier *t, const struct extent *where)
 {
 	uint8_t *ret;
 
-	assert(t->ops->caps & (TIER_CAP_CPU_ADDRESSABLE | TIER_CAP_DEVICE_ADDRESSABLE) && t->ops->address);
+	assert(t->ops->caps & (TIER_CAP_CPU_ADDRESSABLE | TIER_CAP_DEVICE_ADDRESSABLE) &&
+	       t->ops->address);
 	ret = where->tier == t->ops->id ? t->ops->address(t, where) : NULL;
 	assert((uintptr_t)ret % BUFFER_ALIGN == 0);
 	return ret;
@@ -120,11 +123,12 @@ int tier_submit(struct tier *t, struct xfer *x)
 	x->status = -EINPROGRESS;
 	x->kept = false;
 	x->next = NULL;
-	x->in_flight = true;	/* before the call: a worker may have finished before submit returns */
+	/* before the call: a worker may have finished before submit returns */
+	x->in_flight = true;
 	t->in_flight++;
 	err = t->ops->submit(t, x);
 	if (!err) {
-		assert(x->in_flight);	/* done never runs inside submit */
+		assert(x->in_flight); /* done never runs inside submit */
 		t->xfers_total++;
 		return 0;
 	}
@@ -144,7 +148,7 @@ void tier_complete(struct xfer *x, int status)
 	x->status = status;
 	t->in_flight--;
 	t->xfers_failed_total += status < 0;
-	x->done(x);	/* x may be gone, or submitted again, after this */
+	x->done(x); /* x may be gone, or submitted again, after this */
 }
 
 void tier_cancel(struct tier *t, struct xfer *x)
@@ -163,8 +167,9 @@ enum tier_state tier_state(const struct tier *t)
 const char *tier_state_name(enum tier_state state)
 {
 	static const char *const names[] = {
-		[TIER_STARTING] = "starting", [TIER_UP] = "up",           [TIER_DEGRADED] = "degraded",
-		[TIER_READONLY] = "readonly", [TIER_OFFLINE] = "offline",   [TIER_MISCONFIGURED] = "misconfigured",
+		[TIER_STARTING] = "starting", [TIER_UP] = "up",
+		[TIER_DEGRADED] = "degraded", [TIER_READONLY] = "readonly",
+		[TIER_OFFLINE] = "offline",   [TIER_MISCONFIGURED] = "misconfigured",
 	};
 
 	assert((unsigned int)state < sizeof(names) / sizeof(names[0]));
@@ -227,7 +232,8 @@ void tier_touch(struct tier *t, const struct extent *where, uint64_t tick, uint6
 		in->ops->touch(in, where, tick, now_tick);
 }
 
-void tier_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t *image, uint32_t bytes)
+void tier_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t *image,
+		  uint32_t bytes)
 {
 	struct tier *in = innermost(t);
 
@@ -242,7 +248,8 @@ int tier_flush(struct tier *t, bool last, void (*done)(void *arg, int status), v
 	return in && in->ops->flush ? in->ops->flush(in, last, done, arg) : -ENOTSUP;
 }
 
-int tier_purge(struct tier *t, const uint8_t tenant[16], void (*done)(void *arg, int status), void *arg)
+int tier_purge(struct tier *t, const uint8_t tenant[16], void (*done)(void *arg, int status),
+	       void *arg)
 {
 	struct tier *in = innermost(t);
 

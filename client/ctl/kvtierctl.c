@@ -15,7 +15,8 @@
 #include "daemon/base/text.h"
 
 static const struct command commands[] = {
-#define CTL(name, where, arguments, prose, example) { #name, arguments, prose, example, command_##name },
+#define CTL(name, where, arguments, prose, example) \
+	{ #name, arguments, prose, example, command_##name },
 #include "daemon/admin/tbl_ctl.h"
 };
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]), MAX_OPTIONS = 16 };
@@ -31,14 +32,16 @@ static void print_help(FILE *out)
 	}
 	fprintf(out,
 		"\noptions of every command:\n"
-		"  --socket PATH  the daemon's client socket; its admin socket and stats page are found "
-		"beside it.\n"
-		"                 Default: $KVTIER_SOCKET, else /run/kvtier/kvtier.sock for root, else\n"
-		"                 $XDG_RUNTIME_DIR/kvtier/kvtier.sock, else /tmp/kvtier-UID/kvtier.sock\n"
+		"  --socket PATH  the daemon's client socket; its admin socket and stats page are "
+		"found beside it.\n"
+		"                 Default: $KVTIER_SOCKET, else /run/kvtier/kvtier.sock for root, "
+		"else\n"
+		"                 $XDG_RUNTIME_DIR/kvtier/kvtier.sock, else "
+		"/tmp/kvtier-UID/kvtier.sock\n"
 		"  --json         JSON instead of text\n"
 		"  --help         this, or with a command its own help\n\n"
-		"exit status: 0 fine; 1 failed (status: WARN); 2 status: ERR; 3 no daemon answers; 64 "
-		"usage\n\n"
+		"exit status: 0 fine; 1 failed (status: WARN); 2 status: ERR; 3 no daemon answers; "
+		"64 usage\n\n"
 		"example:\n  kvtierctl status || kvtierctl stats -f '*dropped*' -f '*failed*'\n");
 }
 
@@ -61,8 +64,9 @@ void usage_error(const struct context *context, const char *format, ...)
 		fprintf(stderr, "\nusage: kvtierctl %s %s\n", context->command->name,
 			context->command->arguments);
 	else
-		fprintf(stderr, "\nusage: kvtierctl [--socket PATH] COMMAND [OPTION...]; kvtierctl --help "
-				"says more\n");
+		fprintf(stderr,
+			"\nusage: kvtierctl [--socket PATH] COMMAND [OPTION...]; kvtierctl --help "
+			"says more\n");
 	exit(EXIT_USAGE);
 }
 
@@ -77,7 +81,8 @@ static void set_socket(struct context *context, const char *path)
 		usage_error(context, "--socket needs a path of 1 to %zu bytes",
 			    sizeof(context->socket_path) - 16);
 	snprintf(context->socket_path, sizeof(context->socket_path), "%s", path);
-	snprintf(context->admin_path, sizeof(context->admin_path), "%.*sadmin.sock", directory, path);
+	snprintf(context->admin_path, sizeof(context->admin_path), "%.*sadmin.sock", directory,
+		 path);
 	snprintf(context->stats_path, sizeof(context->stats_path), "%.*sstats", directory, path);
 }
 
@@ -156,7 +161,8 @@ int main(int argc, char **argv)
 			context.command = &commands[i];
 	}
 	if (!context.command && strcmp(name, "devices") == 0)
-		usage_error(&context, "devices: the disks of the NVMe tier are shown by kvtierctl disks");
+		usage_error(&context,
+			    "devices: the disks of the NVMe tier are shown by kvtierctl disks");
 	if (!context.command)
 		usage_error(&context, "%s: no such command", name);
 	argc -= optind;

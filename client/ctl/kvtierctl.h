@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl.h - what the files of kvtierctl share. A short-lived, single-threaded program: it may allocate,
- * and prints what it has to say where it finds it out.
+ * kvtierctl.h - what the files of kvtierctl share. A short-lived, single-threaded program: it may
+ * allocate, and prints what it has to say where it finds it out.
  */
 #ifndef KVTIERCTL_H
 #define KVTIERCTL_H
@@ -33,25 +33,27 @@ struct command {
 	const char *arguments;
 	const char *prose;
 	const char *example;
-	int (*run)(struct context *context, int argc, char **argv); /* argv[0]: the command; exit status */
+	/* argv[0]: the command; exit status */
+	int (*run)(struct context *context, int argc, char **argv);
 };
 
 struct option;
 struct stats;
 
 /* command_NAME of each command of tbl_ctl.h; argv[0]: the command. The exit status. */
-#define CTL(name, where, arguments, prose, example)                                                          \
+#define CTL(name, where, arguments, prose, example) \
 	int command_##name(struct context *context, int argc, char **argv);
 #include "daemon/admin/tbl_ctl.h"
 
 /* kvtierctl.c */
-/* getopt_long(3) with --json, --help and --socket, which every command takes, dealt with. -1 at the end, else
- * the option's value; on a mistake or --help it exits. */
+/* getopt_long(3) with --json, --help and --socket, which every command takes, dealt with. -1 at the
+ * end, else the option's value; on a mistake or --help it exits. */
 int context_option(struct context *context, int argc, char **argv, const char *letters,
 		   const struct option *options);
 void usage_error(const struct context *context, const char *format, ...)
 	__attribute__((format(printf, 2, 3), noreturn));
-void no_more_arguments(const struct context *context, int argc, char **argv); /* after context_option's -1 */
+/* after context_option's -1 */
+void no_more_arguments(const struct context *context, int argc, char **argv);
 
 /* kvtierctl_stats.c */
 /* Maps the stats page; NULL: said why on stderr, and the caller exits with EXIT_NO_DAEMON. */
@@ -61,7 +63,8 @@ uint64_t clock_ns(void); /* CLOCK_MONOTONIC */
 /* kvtierctl_status.c */
 /* "kvtierd 0.1.0, pid 42, up 3h 2m, device cpu, kernels avx2" */
 char *daemon_line(const struct stats *stats, char *ret, size_t n);
-/* What `status` says, as text in lines of at most `width` columns; INT_MAX: each statement is one line. */
+/* What `status` says, as text in lines of at most `width` columns; INT_MAX: each statement is one
+ * line. */
 void status_print(const struct stats *stats, uint64_t health, int width);
 
 /* kvtierctl_ask.c */
@@ -69,24 +72,29 @@ struct reply {
 	char *text; /* NUL-terminated; the caller frees it, also after a failure */
 	size_t bytes;
 };
-/* words[0]: the command. EXIT_FINE with the whole text, or what to exit with, said why on stderr. */
+/* words[0]: the command. EXIT_FINE with the whole text, or what to exit with, said why on
+ * stderr. */
 int ask(const struct context *context, int argc, const char *const *words, struct reply *reply);
 
 /* kvtierctl_text.c */
 char *text_bytes(uint64_t bytes, char *ret, size_t n); /* "1.5 GiB" */
 char *text_age(uint64_t seconds, char *ret, size_t n); /* "3h 2m" */
 bool parse_bytes(const char *text, uint64_t *ret);     /* 512M, 1GiB; > 0 */
-void print_json_string(const char *text);              /* with quotes, to stdout; at most 300 bytes */
+/* with quotes, to stdout; at most 300 bytes */
+void print_json_string(const char *text);
 
-/* One line on stderr, written over itself, when that is a terminal and it takes over two seconds. All else zero. */
+/* One line on stderr, written over itself, when that is a terminal and it takes over two seconds.
+ * All else zero. */
 struct progress {
 	const char *what;
 	uint64_t start_ns, shown_ns;
 };
-void progress_show(struct progress *progress, uint64_t done, uint64_t total, const char *unit); /* total 0: unknown */
+/* total 0: unknown */
+void progress_show(struct progress *progress, uint64_t done, uint64_t total, const char *unit);
 void progress_end(struct progress *progress); /* takes the line away */
 
-/* A table with aligned columns: cells are copied, escaped for the terminal, and printed by table_print. */
+/* A table with aligned columns: cells are copied, escaped for the terminal, and printed by
+ * table_print. */
 struct table;
 struct table *table_new(size_t columns);
 void table_cell(struct table *table, const char *text);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_admin.c - commands that the daemon answers (asking: kvtierctl_ask.c): what comes back, for people.
+ * kvtierctl_admin.c - commands that the daemon answers (asking: kvtierctl_ask.c): what comes back,
+ * for people.
  */
 #include <assert.h>
 #include <getopt.h>
@@ -51,7 +52,8 @@ static void print_cell(struct table *table, struct json_object *row, const struc
 		break;
 	case COLUMN_WAIT_MS:
 		if (json_object_get_uint64(value) > 0)
-			snprintf(text, sizeof(text), "%.1f s", (double)json_object_get_uint64(value) / 1e3);
+			snprintf(text, sizeof(text), "%.1f s",
+				 (double)json_object_get_uint64(value) / 1e3);
 		table_cell(table, text);
 		break;
 	default:
@@ -59,7 +61,8 @@ static void print_cell(struct table *table, struct json_object *row, const struc
 	}
 }
 
-static int print_rows(struct json_object *root, const char *name, const struct column *columns, size_t n)
+static int print_rows(struct json_object *root, const char *name, const struct column *columns,
+		      size_t n)
 {
 	const struct column *shown[MAX_COLUMNS];
 	bool right[MAX_COLUMNS];
@@ -67,7 +70,8 @@ static int print_rows(struct json_object *root, const char *name, const struct c
 	struct table *table;
 	size_t n_shown = 0;
 
-	if (!json_object_object_get_ex(root, name, &rows) || !json_object_is_type(rows, json_type_array))
+	if (!json_object_object_get_ex(root, name, &rows) ||
+	    !json_object_is_type(rows, json_type_array))
 		return EXIT_FAILED;
 	if (json_object_array_length(rows) == 0) {
 		printf("no %s\n", name);
@@ -99,7 +103,8 @@ static uint64_t number_at(struct json_object *root, const char *name)
 	return json_object_get_uint64(value);
 }
 
-static int list(struct context *context, int argc, char **argv, const struct column *columns, size_t n)
+static int list(struct context *context, int argc, char **argv, const struct column *columns,
+		size_t n)
 {
 	const char *name = context->command->name;
 	struct json_object *root;
@@ -115,7 +120,8 @@ static int list(struct context *context, int argc, char **argv, const struct col
 		root = json_tokener_parse(reply.text);
 		r = print_rows(root, name, columns, n);
 		if (r != EXIT_FINE)
-			fprintf(stderr, "kvtierctl: the reply is not JSON with \"%s\" in it\n", name);
+			fprintf(stderr, "kvtierctl: the reply is not JSON with \"%s\" in it\n",
+				name);
 		json_object_put(root);
 	}
 	free(reply.text);
@@ -150,10 +156,12 @@ static void print_evicted(const char *text)
 	char bytes[32];
 
 	(void)json_object_object_get_ex(root, "complete", &complete);
-	printf("evicted %" PRIu64 " blocks (%" PRIu64 " stay on NVMe), %s%s\n", number_at(root, "evicted_blocks"),
-	       number_at(root, "demoted_blocks"), text_bytes(number_at(root, "freed_bytes"), bytes, sizeof(bytes)),
-	       json_object_get_boolean(complete) ? ""
-						 : "; the rest is in use, or it would have taken too long");
+	printf("evicted %" PRIu64 " blocks (%" PRIu64 " stay on NVMe), %s%s\n",
+	       number_at(root, "evicted_blocks"), number_at(root, "demoted_blocks"),
+	       text_bytes(number_at(root, "freed_bytes"), bytes, sizeof(bytes)),
+	       json_object_get_boolean(complete) ?
+		       "" :
+		       "; the rest is in use, or it would have taken too long");
 	json_object_put(root);
 }
 
@@ -177,7 +185,8 @@ int command_evict(struct context *context, int argc, char **argv)
 		if (option == 'a')
 			continue;
 		if (!parse_bytes(optarg, &bytes))
-			usage_error(context, "--bytes %s: a number above 0, such as 1000000, 512M or 2GiB",
+			usage_error(context,
+				    "--bytes %s: a number above 0, such as 1000000, 512M or 2GiB",
 				    optarg);
 		words[1] = "--bytes";
 		snprintf(number, sizeof(number), "%" PRIu64, bytes);
@@ -186,7 +195,7 @@ int command_evict(struct context *context, int argc, char **argv)
 	no_more_arguments(context, argc, argv);
 	if (!words[1])
 		usage_error(context, "evict needs --all or --bytes N");
-	r = ask(context, words[2] != NULL ? 3 : 2, words, &reply);
+	r = ask(context, words[2] ? 3 : 2, words, &reply);
 	if (r == EXIT_FINE && context->json)
 		fputs(reply.text, stdout);
 	else if (r == EXIT_FINE)
@@ -207,7 +216,8 @@ int command_disks(struct context *context, int argc, char **argv)
 	return list(context, argc, argv, columns, sizeof(columns) / sizeof(columns[0]));
 }
 
-/* All blocks that could be looked at are good. False also if there were blocks and none could be looked at. */
+/* All blocks that could be looked at are good. False also if there were blocks and none could be
+ * looked at. */
 static bool is_verified(struct json_object *root)
 {
 	return number_at(root, "bad_blocks") == 0 &&
@@ -235,11 +245,13 @@ static void print_verified(struct json_object *root)
 		printf("%s\n", is_verified(root) ? "all are good" : "nothing could be checked");
 	else
 		printf("%" PRIu64 " bad; %s\n", bad,
-		       json_object_get_boolean(dropped) ? "dropped, each is a miss now"
-							: "kvtierctl verify --scrub drops them");
+		       json_object_get_boolean(dropped) ? "dropped, each is a miss now" :
+							  "kvtierctl verify --scrub drops them");
 	if (skipped > 0)
-		printf("not checked: %" PRIu64 ", which went or moved meanwhile, lie on a disk that is away, or are "
-		       "of a model that no engine has opened\n", skipped);
+		printf("not checked: %" PRIu64
+		       ", which went or moved meanwhile, lie on a disk that is away, or are of a "
+		       "model that no engine has opened\n",
+		       skipped);
 }
 
 int command_verify(struct context *context, int argc, char **argv)
@@ -252,7 +264,7 @@ int command_verify(struct context *context, int argc, char **argv)
 	while (context_option(context, argc, argv, "", options) != -1)
 		words[1] = "--scrub";
 	no_more_arguments(context, argc, argv);
-	r = ask(context, words[1] != NULL ? 2 : 1, words, &reply);
+	r = ask(context, words[1] ? 2 : 1, words, &reply);
 	if (r == EXIT_FINE) {
 		struct json_object *root = json_tokener_parse(reply.text);
 
@@ -284,7 +296,8 @@ int command_flush(struct context *context, int argc, char **argv)
 
 int command_purge(struct context *context, int argc, char **argv)
 {
-	static const struct option options[] = { { "tenant", required_argument, NULL, 't' }, { 0 } };
+	static const struct option options[] = { { "tenant", required_argument, NULL, 't' },
+						 { 0 } };
 	const char *words[3] = { "purge", "--tenant", NULL };
 	struct json_object *root;
 	struct reply reply;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_ask.c - asks the daemon over its admin socket (protocol: ctl.h). It has to be heard of within 5
- * seconds, again and again: what takes longer says how far it is, and people at a terminal see that.
+ * kvtierctl_ask.c - asks the daemon over its admin socket (protocol: ctl.h). It has to be heard of
+ * within 5 seconds, again and again: what takes longer says how far it is, and people at a terminal
+ * see that.
  */
 #include <errno.h>
 #include <json-c/json.h>
@@ -26,15 +27,15 @@ static void explain_silence(const struct context *context)
 	const struct stats *stats;
 	uint64_t health;
 
-	fprintf(stderr, "kvtierctl: kvtierd does not answer at %s within %d s\n", context->admin_path,
-		REPLY_MS / 1000);
+	fprintf(stderr, "kvtierctl: kvtierd does not answer at %s within %d s\n",
+		context->admin_path, REPLY_MS / 1000);
 	if (stats_map(context->stats_path, &stats) < 0)
 		return;
 	health = stats_health(stats, clock_ns());
 	for (unsigned bit = STATS_HEALTH_STOPPED; bit < STATS_HEALTH_COUNT; bit++) {
 		if ((health >> bit & 1) != 0)
-			fprintf(stderr, "%s (pid %d): %s\n", stats_health_row(bit)->name, stats->pid,
-				stats_health_row(bit)->prose);
+			fprintf(stderr, "%s (pid %d): %s\n", stats_health_row(bit)->name,
+				stats->pid, stats_health_row(bit)->prose);
 	}
 	stats_unmap(stats);
 }
@@ -47,7 +48,8 @@ static int connect_admin(const struct context *context)
 	int fd, error;
 
 	if (strlen(context->admin_path) >= sizeof(address.sun_path)) {
-		fprintf(stderr, "kvtierctl: %s: longer than a socket's path may be\n", context->admin_path);
+		fprintf(stderr, "kvtierctl: %s: longer than a socket's path may be\n",
+			context->admin_path);
 		return -1;
 	}
 	memcpy(address.sun_path, context->admin_path, strlen(context->admin_path) + 1);
@@ -65,7 +67,8 @@ static int connect_admin(const struct context *context)
 	if (error == EAGAIN)
 		explain_silence(context);
 	else if (error == ENOENT || error == ECONNREFUSED)
-		fprintf(stderr, "kvtierctl: no kvtierd answers at %s; is it running? (kvtierctl status)\n",
+		fprintf(stderr,
+			"kvtierctl: no kvtierd answers at %s; is it running? (kvtierctl status)\n",
 			context->admin_path);
 	else if (error == EACCES)
 		fprintf(stderr, "kvtierctl: %s: only root and the daemon's own user may ask\n",
@@ -107,8 +110,10 @@ static bool append(struct reply *reply, const char *text, size_t n)
 	return true;
 }
 
-/* The next packet, with NUL behind it, before deadline_ns; its length, or -1: said why on stderr. */
-static ssize_t read_packet(const struct context *context, int fd, uint64_t deadline_ns, char *packet)
+/* The next packet, with NUL behind it, before deadline_ns; its length, or -1: said why on
+ * stderr. */
+static ssize_t read_packet(const struct context *context, int fd, uint64_t deadline_ns,
+			   char *packet)
 {
 	for (;;) {
 		struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
@@ -135,9 +140,11 @@ static ssize_t read_packet(const struct context *context, int fd, uint64_t deadl
 
 static void show_progress(struct progress *progress, const char *text)
 {
-	struct json_object *root = json_tokener_parse(text), *done = NULL, *total = NULL, *unit = NULL;
+	struct json_object *root = json_tokener_parse(text), *done = NULL, *total = NULL,
+			   *unit = NULL;
 
-	if (json_object_object_get_ex(root, "done", &done) && json_object_object_get_ex(root, "total", &total) &&
+	if (json_object_object_get_ex(root, "done", &done) &&
+	    json_object_object_get_ex(root, "total", &total) &&
 	    json_object_object_get_ex(root, "unit", &unit))
 		progress_show(progress, json_object_get_uint64(done), json_object_get_uint64(total),
 			      json_object_get_string(unit));
@@ -145,7 +152,8 @@ static void show_progress(struct progress *progress, const char *text)
 }
 
 /* Packets until the last. */
-static int read_reply(const struct context *context, int fd, struct reply *reply, struct progress *progress)
+static int read_reply(const struct context *context, int fd, struct reply *reply,
+		      struct progress *progress)
 {
 	uint64_t deadline_ns = clock_ns() + REPLY_MS * 1000000ull;
 	static char packet[CTL_MAX_REPLY + 1];
@@ -165,7 +173,8 @@ static int read_reply(const struct context *context, int fd, struct reply *reply
 			fprintf(stderr, "kvtierctl: %s\n", packet + 1);
 			return EXIT_FAILED;
 		}
-		if ((packet[0] != '+' && packet[0] != '.') || !append(reply, packet + 1, (size_t)n - 1)) {
+		if ((packet[0] != '+' && packet[0] != '.') ||
+		    !append(reply, packet + 1, (size_t)n - 1)) {
 			fprintf(stderr, "kvtierctl: a reply of %zu bytes that makes no sense\n",
 				reply->bytes);
 			return EXIT_FAILED;

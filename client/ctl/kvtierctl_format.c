@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_format.c - makes a store for the NVMe tier, without a daemon (tiers/nvme/nvme.h). Before it destroys
- * something it asks on the terminal; without a terminal it does nothing, unless --yes is given.
+ * kvtierctl_format.c - makes a store for the NVMe tier, without a daemon (tiers/nvme/nvme.h).
+ * Before it destroys something it asks on the terminal; without a terminal it does nothing, unless
+ * --yes is given.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,15 +24,16 @@ enum { DEFAULT_SEGMENT_BYTES = 64 << 20 };
 
 struct format {
 	const char *path;
-	uint64_t bytes, segment_bytes;	/* 0: not given */
+	uint64_t bytes, segment_bytes; /* 0: not given */
 	bool prewrite, yes;
-	bool absent;			/* there was nothing at path */
+	bool absent; /* there was nothing at path */
 	struct progress progress;
 };
 
 /* --- what is there --- */
 
-/* The store's superblock, either copy; what nvme_super_check() says of the first if neither is good. */
+/* The store's superblock, either copy; what nvme_super_check() says of the first if neither is
+ * good. */
 static int read_super(int fd, struct nvme_super *ret)
 {
 	uint8_t page[NVME_PAGE];
@@ -75,8 +77,9 @@ static const char *lost_words(int fd, char *words, size_t n)
 
 	if (r == 0)
 		snprintf(words, n, "is a kvtier store of %s",
-			 text_bytes(NVME_DATA_OFFSET + (uint64_t)super.segments * super.segment_bytes, bytes,
-				    sizeof(bytes)));
+			 text_bytes(NVME_DATA_OFFSET +
+					    (uint64_t)super.segments * super.segment_bytes,
+				    bytes, sizeof(bytes)));
 	else if (r == -ENODATA && blank(fd))
 		return NULL;
 	else if (r == -EBADMSG)
@@ -96,7 +99,7 @@ static bool confirmed(void)
 	char answer[16] = "";
 
 	fprintf(stderr, "All of it will be gone. Type yes to go on: ");
-	if (fgets(answer, sizeof(answer), stdin) == NULL)
+	if (!fgets(answer, sizeof(answer), stdin))
 		return false;
 	answer[strcspn(answer, "\n")] = '\0';
 	return strcmp(answer, "yes") == 0;
@@ -106,10 +109,11 @@ static bool may_destroy(const struct format *format, int fd)
 {
 	char words[96];
 
-	if (format->yes || lost_words(fd, words, sizeof(words)) == NULL)
+	if (format->yes || !lost_words(fd, words, sizeof(words)))
 		return true;
 	if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1) {
-		fprintf(stderr, "kvtierctl: %s %s, and was left alone; --yes makes an empty store of it\n",
+		fprintf(stderr,
+			"kvtierctl: %s %s, and was left alone; --yes makes an empty store of it\n",
 			format->path, words);
 		return false;
 	}
@@ -131,7 +135,8 @@ static bool look(struct format *format, const struct context *context)
 	memset(&st, 0, sizeof(st));
 	if (stat(format->path, &st) < 0 && errno == ENOENT) {
 		if (format->bytes == 0)
-			usage_error(context, "%s does not exist: how large is it to be? --bytes N", format->path);
+			usage_error(context, "%s does not exist: how large is it to be? --bytes N",
+				    format->path);
 		format->absent = true;
 		return true;
 	}
@@ -160,8 +165,8 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
 	progress_show(&format->progress, done, total, "bytes");
 }
 
-/* Root makes a store for a daemon that is somebody else: a new file belongs to whom its directory belongs. Only the
- * file itself, never what a link or a second name leads to. */
+/* Root makes a store for a daemon that is somebody else: a new file belongs to whom its directory
+ * belongs. Only the file itself, never what a link or a second name leads to. */
 static void give_to_owner(const struct format *format)
 {
 	char directory[4096];
@@ -179,9 +184,10 @@ static void give_to_owner(const struct format *format)
 	fd = open(format->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return;
-	if (stat(directory, &owner) < 0 || fstat(fd, &file) < 0 || !S_ISREG(file.st_mode) || file.st_nlink != 1 ||
-	    (owner.st_uid != 0 && fchown(fd, owner.st_uid, owner.st_gid) < 0))
-		fprintf(stderr, "kvtierctl: %s stays root's; give it to the user that kvtierd runs as\n",
+	if (stat(directory, &owner) < 0 || fstat(fd, &file) < 0 || !S_ISREG(file.st_mode) ||
+	    file.st_nlink != 1 || (owner.st_uid != 0 && fchown(fd, owner.st_uid, owner.st_gid) < 0))
+		fprintf(stderr,
+			"kvtierctl: %s stays root's; give it to the user that kvtierd runs as\n",
 			format->path);
 	(void)close(fd);
 }
@@ -210,11 +216,12 @@ static int make(struct format *format, const struct context *context)
 	if (format->segment_bytes == 0)
 		format->segment_bytes = config_fit_segment(format->bytes, DEFAULT_SEGMENT_BYTES);
 	format->progress.what = "format";
-	r = nvme_make_store(format->path, format->bytes, (uint32_t)format->segment_bytes, format->prewrite,
-			     on_progress, format, text, sizeof(text));
+	r = nvme_make_store(format->path, format->bytes, (uint32_t)format->segment_bytes,
+			    format->prewrite, on_progress, format, text, sizeof(text));
 	progress_end(&format->progress);
 	if (r < 0) {
-		fprintf(stderr, "kvtierctl: %s: %s\n", format->path, text[0] != '\0' ? text : strerror(-r));
+		fprintf(stderr, "kvtierctl: %s: %s\n", format->path,
+			text[0] != '\0' ? text : strerror(-r));
 		return EXIT_FAILED;
 	}
 	give_to_owner(format);
@@ -222,22 +229,26 @@ static int make(struct format *format, const struct context *context)
 	return EXIT_FINE;
 }
 
-static void take_bytes(const struct context *context, const char *name, const char *text, uint64_t low, uint64_t high,
-		       uint64_t *ret)
+static void take_bytes(const struct context *context, const char *name, const char *text,
+		       uint64_t low, uint64_t high, uint64_t *ret)
 {
 	if (!parse_bytes(text, ret) || *ret < low || *ret > high)
-		usage_error(context, "%s %s: bytes from %" PRIu64 " to %" PRIu64 ", such as 64M or 200GiB", name, text,
-			    low, high);
+		usage_error(context,
+			    "%s %s: bytes from %" PRIu64 " to %" PRIu64 ", such as 64M or 200GiB",
+			    name, text, low, high);
 }
 
 int command_format(struct context *context, int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "bytes", required_argument, NULL, 'b' }, { "segment-bytes", required_argument, NULL, 's' },
-		{ "prewrite", no_argument, NULL, 'p' },	   { "yes", no_argument, NULL, 'y' },
+		{ "bytes", required_argument, NULL, 'b' },
+		{ "segment-bytes", required_argument, NULL, 's' },
+		{ "prewrite", no_argument, NULL, 'p' },
+		{ "yes", no_argument, NULL, 'y' },
 		{ 0 },
 	};
-	const uint64_t least = NVME_DATA_OFFSET + (uint64_t)NVME_MIN_SEGMENTS * NVME_MIN_SEGMENT_BYTES;
+	const uint64_t least =
+		NVME_DATA_OFFSET + (uint64_t)NVME_MIN_SEGMENTS * NVME_MIN_SEGMENT_BYTES;
 	struct format format = { 0 };
 	int option;
 
@@ -245,8 +256,8 @@ int command_format(struct context *context, int argc, char **argv)
 		if (option == 'b')
 			take_bytes(context, "--bytes", optarg, least, 64ull << 40, &format.bytes);
 		else if (option == 's')
-			take_bytes(context, "--segment-bytes", optarg, NVME_MIN_SEGMENT_BYTES, NVME_MAX_SEGMENT_BYTES,
-				   &format.segment_bytes);
+			take_bytes(context, "--segment-bytes", optarg, NVME_MIN_SEGMENT_BYTES,
+				   NVME_MAX_SEGMENT_BYTES, &format.segment_bytes);
 		else if (option == 'p')
 			format.prewrite = true;
 		else
@@ -255,7 +266,8 @@ int command_format(struct context *context, int argc, char **argv)
 	if (optind + 1 != argc || argv[optind][0] == '\0')
 		usage_error(context, "format needs one PATH: a file to make, or a block device");
 	if (strlen(argv[optind]) >= NVME_TIER_PATH_BYTES)
-		usage_error(context, "PATH: at most %d bytes, as in [nvme] path", NVME_TIER_PATH_BYTES - 1);
+		usage_error(context, "PATH: at most %d bytes, as in [nvme] path",
+			    NVME_TIER_PATH_BYTES - 1);
 	if (format.segment_bytes % NVME_PAGE != 0)
 		usage_error(context, "--segment-bytes: a multiple of 4096");
 	format.path = argv[optind];

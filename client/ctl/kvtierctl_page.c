@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_page.c - what `kvtierctl stats` shows to people: a page of at most 80 columns. It covers the time
- * since the daemon's start, or with --watch the time since the page before; each page says which. State,
- * fill and clients are as of now.
+ * kvtierctl_page.c - what `kvtierctl stats` shows to people: a page of at most 80 columns. It
+ * covers the time since the daemon's start, or with --watch the time since the page before; each
+ * page says which. State, fill and clients are as of now.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -72,7 +72,8 @@ static void values_copy(const struct stats_values *from, struct stats_values *to
 }
 
 /* Advances *before to now. */
-static void span_of(const struct stats *stats, struct page_sample *before, uint64_t now_ns, struct span *ret)
+static void span_of(const struct stats *stats, struct page_sample *before, uint64_t now_ns,
+		    struct span *ret)
 {
 	static const struct histogram none;
 	struct page_sample now = { .at_ns = now_ns, .start_ns = stats->start_monotonic_ns };
@@ -82,7 +83,8 @@ static void span_of(const struct stats *stats, struct page_sample *before, uint6
 	if (before->start_ns != now.start_ns)
 		*before = (struct page_sample){ 0 };
 	ret->from_start = before->start_ns == 0;
-	if (ret->from_start) { /* the time of a daemon that is dead or stopped ended with its last heartbeat */
+	/* the time of a daemon that is dead or stopped ended with its last heartbeat */
+	if (ret->from_start) {
 		from_ns = now.start_ns;
 		now_ns = beat_ns;
 	}
@@ -102,7 +104,8 @@ static char *span_words(const struct span *span, char *ret, size_t n)
 	char age[32];
 
 	if (span->from_start)
-		snprintf(ret, n, "since the start %s ago", text_age((uint64_t)span->seconds, age, sizeof(age)));
+		snprintf(ret, n, "since the start %s ago",
+			 text_age((uint64_t)span->seconds, age, sizeof(age)));
 	else
 		snprintf(ret, n, "in the last %.1f s", span->seconds);
 	return ret;
@@ -136,11 +139,12 @@ static void percentile(struct table *table, const struct histogram *times, unsig
 	if (histogram_total(times) == 0)
 		table_cell(table, "-");
 	else
-		table_cell(table, text_time(histogram_percentile(times, percent), text, sizeof(text)));
+		table_cell(table,
+			   text_time(histogram_percentile(times, percent), text, sizeof(text)));
 }
 
-static void op_row(struct table *table, const char *name, const struct span *span, uint64_t blocks, uint64_t bytes,
-		   const struct histogram *times)
+static void op_row(struct table *table, const char *name, const struct span *span, uint64_t blocks,
+		   uint64_t bytes, const struct histogram *times)
 {
 	char text[32];
 
@@ -156,14 +160,16 @@ static void op_row(struct table *table, const char *name, const struct span *spa
 
 static void print_ops(const struct span *span)
 {
-	static const char *const titles[] = { "", "OPS", "BLOCKS", "RATE", "BYTES", "RATE", "P50", "P99" };
+	static const char *const titles[] = { "",      "OPS",  "BLOCKS", "RATE",
+					      "BYTES", "RATE", "P50",    "P99" };
 	enum { COLUMNS = sizeof(titles) / sizeof(titles[0]) };
 	static const bool right[COLUMNS] = { false, true, true, true, true, true, true, true };
 	struct table *table = table_new(COLUMNS);
 
 	for (size_t i = 0; i < COLUMNS; i++)
 		table_cell(table, titles[i]);
-	op_row(table, "load", span, span->v.load_blocks_total, span->v.load_logical_bytes_total, &span->load_times);
+	op_row(table, "load", span, span->v.load_blocks_total, span->v.load_logical_bytes_total,
+	       &span->load_times);
 	op_row(table, "store", span, span->v.store_blocks_total, span->v.store_logical_bytes_total,
 	       &span->store_times);
 	table_print(table, right);
@@ -179,7 +185,8 @@ static void hit_rate(const char *what, uint64_t hits, uint64_t asked)
 		       text_count((double)asked, count, sizeof(count)));
 }
 
-/* A sentence for each trouble that there was in the time covered, and for each queue that is not empty. */
+/* A sentence for each trouble that there was in the time covered, and for each queue that is not
+ * empty. */
 static void print_trouble(const struct span *span, const struct stats_values *now)
 {
 	const struct {
@@ -193,7 +200,8 @@ static void print_trouble(const struct span *span, const struct stats_values *no
 		{ span->v.ops_timed_out_total, "ops reached their deadline." },
 		{ span->v.ops_canceled_total, "ops were cancelled." },
 		{ span->v.clients_refused_total, "connections were refused." },
-		{ span->v.protocol_errors_total, "connections were ended for breaking the protocol." },
+		{ span->v.protocol_errors_total,
+		  "connections were ended for breaking the protocol." },
 		{ now->tiers_nvme_queued_blocks, "blocks wait to be written to NVMe." },
 		{ now->tiers_redis_queued_blocks, "blocks wait to be written to Redis." },
 	};
@@ -201,7 +209,8 @@ static void print_trouble(const struct span *span, const struct stats_values *no
 
 	for (size_t i = 0; i < sizeof(troubles) / sizeof(troubles[0]); i++) {
 		if (troubles[i].count > 0)
-			printf("%s %s\n", text_count((double)troubles[i].count, count, sizeof(count)),
+			printf("%s %s\n",
+			       text_count((double)troubles[i].count, count, sizeof(count)),
 			       troubles[i].what);
 	}
 }
@@ -213,7 +222,9 @@ static void print_span(const struct span *span, const struct stats_values *now)
 	char words[64];
 
 	span_words(span, words, sizeof(words));
-	if (asked + v->lookup_requested_blocks_total + v->store_blocks_total + v->store_present_blocks_total == 0) {
+	if (asked + v->lookup_requested_blocks_total + v->store_blocks_total +
+		    v->store_present_blocks_total ==
+	    0) {
 		printf("Nothing was loaded, stored or looked up %s.\n", words);
 	} else {
 		printf("%c%s:\n\n", words[0] - 'a' + 'A', words + 1);
@@ -232,9 +243,12 @@ static const struct tier_fields {
 	const char *name;
 	size_t state, capacity, used, hits, read, written;
 } tiers[] = {
-#define TIER(name)                                                                                           \
-	{ #name, TIER_AT(name, state), TIER_AT(name, capacity_bytes), TIER_AT(name, used_bytes),             \
-	  TIER_AT(name, hit_blocks_total), TIER_AT(name, read_bytes_total), TIER_AT(name, written_bytes_total) }
+#define TIER(name)                                                                          \
+	{                                                                                   \
+#name, TIER_AT(name, state), TIER_AT(name, capacity_bytes),                 \
+			TIER_AT(name, used_bytes), TIER_AT(name, hit_blocks_total),         \
+			TIER_AT(name, read_bytes_total), TIER_AT(name, written_bytes_total) \
+	}
 #define TIER_AT(name, field) offsetof(struct stats_values, tiers_##name##_##field)
 	TIER(gpu),
 	TIER(host),
@@ -280,7 +294,8 @@ static void tier_row(struct table *table, const struct tier_fields *tier, const 
 
 static void print_tiers(const struct span *span, const struct stats_values *now)
 {
-	static const char *const titles[] = { "TIER", "STATE", "HITS", "RATE", "READ", "WRITTEN", "FILL", "OF" };
+	static const char *const titles[] = { "TIER", "STATE",   "HITS", "RATE",
+					      "READ", "WRITTEN", "FILL", "OF" };
 	enum { COLUMNS = sizeof(titles) / sizeof(titles[0]) };
 	static const bool right[COLUMNS] = { false, false, true, true, true, true, true, true };
 	struct table *table = table_new(COLUMNS);
@@ -300,7 +315,8 @@ static const char *amount(uint64_t value, const char *one, const char *many, cha
 {
 	char count[32];
 
-	snprintf(ret, n, "%s %s", text_count((double)value, count, sizeof(count)), value == 1 ? one : many);
+	snprintf(ret, n, "%s %s", text_count((double)value, count, sizeof(count)),
+		 value == 1 ? one : many);
 	return ret;
 }
 
@@ -319,7 +335,7 @@ static void print_now(const struct stats_values *now)
 
 void page_print(const struct stats *stats, struct page_sample *before, uint64_t now_ns)
 {
-	static struct span span;	/* large */
+	static struct span span; /* large */
 
 	span_of(stats, before, now_ns, &span);
 	status_print(stats, stats_health(stats, now_ns), TEXT_WIDTH);

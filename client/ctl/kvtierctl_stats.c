@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_stats.c - the numbers of the stats page, once or again and again: as the page for people that
- * kvtierctl_page.c makes, as a list, or as JSON.
+ * kvtierctl_stats.c - the numbers of the stats page, once or again and again: as the page for
+ * people that kvtierctl_page.c makes, as a list, or as JSON.
  */
 #include <errno.h>
 #include <fnmatch.h>
@@ -46,12 +46,12 @@ const struct stats *stats_page(const struct context *context)
 	if (r == 0)
 		return stats;
 	if (r == -ENOENT || r == -ENOTDIR)
-		fprintf(stderr, "kvtierctl: no kvtierd runs at %s (there is no %s)\n", context->socket_path,
-			context->stats_path);
+		fprintf(stderr, "kvtierctl: no kvtierd runs at %s (there is no %s)\n",
+			context->socket_path, context->stats_path);
 	else if (r == -EPROTO)
 		fprintf(stderr,
-			"kvtierctl: %s: not a stats page of this version of kvtier; use the kvtierctl that "
-			"came with the kvtierd that runs\n",
+			"kvtierctl: %s: not a stats page of this version of kvtier; use the "
+			"kvtierctl that came with the kvtierd that runs\n",
 			context->stats_path);
 	else
 		fprintf(stderr, "kvtierctl: %s: %s\n", context->stats_path, strerror(-r));
@@ -75,9 +75,11 @@ static const struct text_row {
 } text_rows[] = {
 	{ "tiers.nvme.engine", "tiers.nvme.state", "What does the I/O: io_uring, threads, or both",
 	  offsetof(struct stats, nvme_engine), STATS_NAME_BYTES },
-	{ "tiers.nvme.text", "tiers.nvme.state", "Why the nvme tier is not up, or not as it should be",
-	  offsetof(struct stats, nvme_text), STATS_TEXT_BYTES },
-	{ "tiers.redis.text", "tiers.redis.state", "Why the redis tier is not up, or not as it should be",
+	{ "tiers.nvme.text", "tiers.nvme.state",
+	  "Why the nvme tier is not up, or not as it should be", offsetof(struct stats, nvme_text),
+	  STATS_TEXT_BYTES },
+	{ "tiers.redis.text", "tiers.redis.state",
+	  "Why the redis tier is not up, or not as it should be",
 	  offsetof(struct stats, redis_text), STATS_TEXT_BYTES },
 };
 enum { TEXT_ROWS = sizeof(text_rows) / sizeof(text_rows[0]) };
@@ -113,7 +115,8 @@ static void print_list(const struct view *view)
 	table_print(table, right);
 }
 
-/* --- JSON: dots in a path are objects; rows with a common prefix stand together in the table --- */
+/* --- JSON: dots in a path are objects; rows with a common prefix stand together in the table
+ * --- */
 
 struct writer {
 	const char *open; /* the path last written; its groups are open */
@@ -179,7 +182,8 @@ static void json_health(struct writer *w, const struct view *view, uint64_t heal
 	w->comma = true;
 }
 
-static void json_texts(struct writer *w, const struct stats *stats, const struct view *view, const char *after)
+static void json_texts(struct writer *w, const struct stats *stats, const struct view *view,
+		       const char *after)
 {
 	char text[STATS_TEXT_BYTES];
 
@@ -230,14 +234,15 @@ static void print_json(const struct stats *stats, const struct view *view)
 
 /* --- text --- */
 
-static void text_rate(const struct stats_row *row, uint64_t value, const struct view *view, size_t i,
-		      uint64_t now_ns, char *ret, size_t n)
+static void text_rate(const struct stats_row *row, uint64_t value, const struct view *view,
+		      size_t i, uint64_t now_ns, char *ret, size_t n)
 {
 	const double seconds = (double)(now_ns - view->before_ns) / 1e9;
 	double rate;
 
 	ret[0] = '\0';
-	if (row->kind != STATS_COUNTER || view->before_ns == 0 || value < view->before[i] || seconds <= 0)
+	if (row->kind != STATS_COUNTER || view->before_ns == 0 || value < view->before[i] ||
+	    seconds <= 0)
 		return;
 	rate = (double)(value - view->before[i]) / seconds;
 	if (strcmp(row->unit, "bytes") == 0) {
@@ -263,7 +268,8 @@ static void text_value(const struct stats_row *row, uint64_t value, struct table
 	if (strcmp(row->unit, "bytes") == 0)
 		table_cell(table, text_bytes(value, text, sizeof(text)));
 	else
-		table_cell(table, strcmp(row->unit, "s") == 0 ? text_age(value, text, sizeof(text)) : "");
+		table_cell(table,
+			   strcmp(row->unit, "s") == 0 ? text_age(value, text, sizeof(text)) : "");
 }
 
 static void print_text(const struct stats *stats, const struct view *view, uint64_t now_ns)
@@ -278,12 +284,14 @@ static void print_text(const struct stats *stats, const struct view *view, uint6
 	printf("%s: %s\n", daemon_line(stats, line, sizeof(line)), stats_health_word(health));
 	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++) {
 		if ((health >> bit & 1) != 0)
-			printf("  %s: %s\n", stats_health_row(bit)->name, stats_health_row(bit)->prose);
+			printf("  %s: %s\n", stats_health_row(bit)->name,
+			       stats_health_row(bit)->prose);
 	}
 	for (size_t i = 0; i < TEXT_ROWS; i++) {
 		(void)text_of(stats, &text_rows[i], text);
 		if (text[0] != '\0' && selected(view, text_rows[i].path))
-			printf("  %s: %s\n", text_rows[i].path, log_escape(text, shown, sizeof(shown)));
+			printf("  %s: %s\n", text_rows[i].path,
+			       log_escape(text, shown, sizeof(shown)));
 	}
 	for (size_t i = 0; i < n; i++) {
 		const uint64_t value = stats_value(stats, &rows[i]);

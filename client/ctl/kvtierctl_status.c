@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_status.c - status and version, from the stats page alone: they answer whatever the daemon does.
+ * kvtierctl_status.c - status and version, from the stats page alone: they answer whatever the
+ * daemon does.
  */
 #include <inttypes.h>
 #include <limits.h>
@@ -21,8 +22,8 @@ char *daemon_line(const struct stats *stats, char *ret, size_t n)
 	char age[32];
 
 	text_age(stats_get(&stats->v.uptime_s), age, sizeof(age));
-	snprintf(ret, n, "kvtierd %.31s, pid %d, up %s, device %.31s, kernels %.31s", stats->version,
-		 stats->pid, age, stats->device[0] != '\0' ? stats->device : "none",
+	snprintf(ret, n, "kvtierd %.31s, pid %d, up %s, device %.31s, kernels %.31s",
+		 stats->version, stats->pid, age, stats->device[0] != '\0' ? stats->device : "none",
 		 stats->kernels[0] != '\0' ? stats->kernels : "none");
 	return ret;
 }
@@ -49,7 +50,8 @@ static void print_text(const char *part, const char *first, const char *text, in
 {
 	char shown[4 * STATS_TEXT_BYTES], line[sizeof(shown) + 128];
 
-	snprintf(line, sizeof(line), "%s: %s%s%s", part, first, first[0] != '\0' && text[0] != '\0' ? "; " : "",
+	snprintf(line, sizeof(line), "%s: %s%s%s", part, first,
+		 first[0] != '\0' && text[0] != '\0' ? "; " : "",
 		 log_escape(text, shown, sizeof(shown)));
 	text_wrap(stdout, line, 0, 2, width);
 }
@@ -91,7 +93,8 @@ static void redis_text(const struct stats *stats, int width)
 	if (stats_get(&stats->v.tiers_redis_state) == STATS_TIER_OFF)
 		return;
 	snprintf(first, sizeof(first), "%s, %" PRIu64 " of %" PRIu64 " endpoints usable",
-		 redis_state(stats, state, sizeof(state)), stats_get(&stats->v.tiers_redis_usable_endpoints),
+		 redis_state(stats, state, sizeof(state)),
+		 stats_get(&stats->v.tiers_redis_usable_endpoints),
 		 stats_get(&stats->v.tiers_redis_endpoints));
 	print_text("redis", first, stats_text_get(stats->redis_text, sizeof(text), text), width);
 }
@@ -100,7 +103,8 @@ static void redis_json(const struct stats *stats)
 {
 	char state[32], text[STATS_TEXT_BYTES];
 
-	printf(",\"redis\":{\"state\":\"%s\",\"endpoints\":%" PRIu64 ",\"usable_endpoints\":%" PRIu64 ",\"text\":",
+	printf(",\"redis\":{\"state\":\"%s\",\"endpoints\":%" PRIu64
+	       ",\"usable_endpoints\":%" PRIu64 ",\"text\":",
 	       redis_state(stats, state, sizeof(state)), stats_get(&stats->v.tiers_redis_endpoints),
 	       stats_get(&stats->v.tiers_redis_usable_endpoints));
 	print_json_string(stats_text_get(stats->redis_text, sizeof(text), text));
@@ -113,14 +117,16 @@ void status_print(const struct stats *stats, uint64_t health, int width)
 	char line[256], head[320];
 
 	word = strcmp(word, "ok") == 0 ? "OK" : strcmp(word, "warn") == 0 ? "WARN" : "ERR";
-	snprintf(head, sizeof(head), "%s%s: %s", word, condition(health), daemon_line(stats, line, sizeof(line)));
+	snprintf(head, sizeof(head), "%s%s: %s", word, condition(health),
+		 daemon_line(stats, line, sizeof(line)));
 	text_wrap(stdout, head, 0, 0, width);
 	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++) {
 		const struct stats_health_row *row = stats_health_row(bit);
 
 		if ((health >> bit & 1) == 0)
 			continue;
-		snprintf(line, sizeof(line), "  %-4s %-16s ", severity_label(row->severity), row->name);
+		snprintf(line, sizeof(line), "  %-4s %-16s ", severity_label(row->severity),
+			 row->name);
 		fputs(line, stdout);
 		text_wrap(stdout, row->prose, (int)strlen(line), width < INT_MAX ? 7 : 0, width);
 	}
@@ -147,7 +153,8 @@ static void status_json(const struct stats *stats, uint64_t health)
 		putchar('}');
 		comma = ",";
 	}
-	printf("],\"pid\":%d,\"uptime_s\":%" PRIu64 ",\"heartbeat_age_ms\":%" PRIu64 ",\"version\":",
+	printf("],\"pid\":%d,\"uptime_s\":%" PRIu64 ",\"heartbeat_age_ms\":%" PRIu64
+	       ",\"version\":",
 	       stats->pid, stats_get(&stats->v.uptime_s), now > beat ? (now - beat) / 1000000 : 0);
 	print_json_string(stats->version);
 	printf(",\"device\":");
@@ -183,7 +190,9 @@ int command_status(struct context *context, int argc, char **argv)
 	else
 		status_print(stats, health, INT_MAX);
 	stats_unmap(stats);
-	return strcmp(word, "ok") == 0 ? EXIT_FINE : strcmp(word, "warn") == 0 ? EXIT_FAILED : EXIT_ERR;
+	return strcmp(word, "ok") == 0   ? EXIT_FINE :
+	       strcmp(word, "warn") == 0 ? EXIT_FAILED :
+					   EXIT_ERR;
 }
 
 int command_version(struct context *context, int argc, char **argv)

@@ -85,7 +85,8 @@ void progress_show(struct progress *progress, uint64_t done, uint64_t total, con
 	if (progress->start_ns == 0)
 		progress->start_ns = now_ns;
 	if (now_ns - progress->start_ns < PROGRESS_AFTER_MS * 1000000ull ||
-	    now_ns - progress->shown_ns < PROGRESS_EVERY_MS * 1000000ull || isatty(STDERR_FILENO) != 1)
+	    now_ns - progress->shown_ns < PROGRESS_EVERY_MS * 1000000ull ||
+	    isatty(STDERR_FILENO) != 1)
 		return;
 	progress->shown_ns = now_ns;
 	snprintf(a, sizeof(a), "%" PRIu64, done);
@@ -95,8 +96,9 @@ void progress_show(struct progress *progress, uint64_t done, uint64_t total, con
 		fprintf(stderr, "\r\033[K%s: %s", progress->what, age);
 	else
 		fprintf(stderr, "\r\033[K%s: %s of %s%s%s, %d %%, %s", progress->what,
-			bytes ? text_bytes(done, a, sizeof(a)) : a, bytes ? text_bytes(total, b, sizeof(b)) : b,
-			bytes ? "" : " ", bytes ? "" : unit, (int)(100.0 * (double)done / (double)total), age);
+			bytes ? text_bytes(done, a, sizeof(a)) : a,
+			bytes ? text_bytes(total, b, sizeof(b)) : b, bytes ? "" : " ",
+			bytes ? "" : unit, (int)(100.0 * (double)done / (double)total), age);
 	fflush(stderr);
 }
 

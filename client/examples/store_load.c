@@ -84,7 +84,8 @@ static int open_space(struct kvtier_client *client, const struct kvtier_region *
 }
 
 /* How many blocks of the prompt are present. If some are missing, asks for those that other nodes
- * stored in Redis. A prefetch that fails costs hits and nothing else, so the lookup alone counts. */
+ * stored in Redis. A prefetch that fails costs hits and nothing else, so the lookup alone
+ * counts. */
 static int find(struct kvtier_client *client, struct kvtier_space *space,
 		const struct kvtier_key *keys, size_t n, struct kvtier_hit *ret)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * arena.c - contiguous ranges for ops: of arena slots, and of staging pages. Few at a time (an op each), so a
- * sorted array beats anything linked. The caller holds the ring lock.
+ * arena.c - contiguous ranges for ops: of arena slots, and of staging pages. Few at a time (an op
+ * each), so a sorted array beats anything linked. The caller holds the ring lock.
  */
 #include <errno.h>
 #include <string.h>
@@ -35,7 +35,8 @@ int arena_take(struct arena *arena, uint32_t least, uint32_t most, struct range 
 	}
 	if (best.n < least)
 		return -EAGAIN;
-	memmove(&arena->used[at + 1], &arena->used[at], (arena->n_used - at) * sizeof(arena->used[0]));
+	memmove(&arena->used[at + 1], &arena->used[at],
+		(arena->n_used - at) * sizeof(arena->used[0]));
 	arena->used[at] = best;
 	arena->n_used++;
 	*ret = best;
@@ -50,5 +51,6 @@ void arena_give(struct arena *arena, uint32_t first)
 		at++;
 	assert(at < arena->n_used);
 	arena->n_used--;
-	memmove(&arena->used[at], &arena->used[at + 1], (arena->n_used - at) * sizeof(arena->used[0]));
+	memmove(&arena->used[at], &arena->used[at + 1],
+		(arena->n_used - at) * sizeof(arena->used[0]));
 }

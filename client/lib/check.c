@@ -13,12 +13,15 @@
 
 struct field {
 	const char *name;
-	size_t offset;		/* of a uint32_t in struct kvtier_geometry */
+	size_t offset; /* of a uint32_t in struct kvtier_geometry */
 	uint32_t min, max;
 };
 
 static const struct field geometry_fields[] = {
-#define FIELD(name, min, max) { #name, offsetof(struct kvtier_geometry, name), (min), (max) }
+#define FIELD(name, min, max)                                               \
+	{                                                                   \
+#name, offsetof(struct kvtier_geometry, name), (min), (max) \
+	}
 	FIELD(dtype, KVTIER_BF16, KVTIER_INT8),
 	FIELD(layers, 1, KVTIER_MAX_LAYERS),
 	FIELD(kv_heads, 0, KVTIER_MAX_HEADS),
@@ -45,14 +48,15 @@ static int string_copy(const char *in, const char *name, bool optional, char ret
 	size_t n;
 
 	if (!in || !*in)
-		return optional ? 0
-				: error_set(-EINVAL,
+		return optional ? 0 :
+				  error_set(-EINVAL,
 					    "geometry.%s is empty: it is part of what makes blocks "
 					    "interchangeable",
 					    name);
 	n = strnlen(in, WIRE_STRING_BYTES);
 	if (n > KVTIER_MAX_STRING)
-		return error_set(-EINVAL, "geometry.%s is longer than %d bytes", name, KVTIER_MAX_STRING);
+		return error_set(-EINVAL, "geometry.%s is longer than %d bytes", name,
+				 KVTIER_MAX_STRING);
 	memcpy(ret, in, n);
 	return 0;
 }
@@ -70,8 +74,8 @@ int check_geometry(const struct kvtier_geometry *in, struct kvtier_geometry *ret
 
 		memcpy(&v, (const uint8_t *)ret + f->offset, sizeof(v));
 		if (v < f->min || v > f->max)
-			return error_set(-EINVAL, "geometry.%s is %u, must be in %u..%u", f->name, v, f->min,
-					 f->max);
+			return error_set(-EINVAL, "geometry.%s is %u, must be in %u..%u", f->name,
+					 v, f->min, f->max);
 	}
 	if (ret->rank >= ret->world)
 		return error_set(-EINVAL, "geometry.rank is %u, must be below world, %u", ret->rank,
@@ -103,13 +107,16 @@ int check_geometry(const struct kvtier_geometry *in, struct kvtier_geometry *ret
 static int region_check(const struct kvtier_region *r, size_t i, uint32_t memory_of_first)
 {
 	if (r->memory != KVTIER_MEMFD && r->memory != KVTIER_PRIVATE)
-		return error_set(-EINVAL, "regions[%zu].memory is %u, must be KVTIER_MEMFD or KVTIER_PRIVATE",
-				 i, r->memory);
+		return error_set(
+			-EINVAL,
+			"regions[%zu].memory is %u, must be KVTIER_MEMFD or KVTIER_PRIVATE", i,
+			r->memory);
 	if (r->memory != memory_of_first)
-		return error_set(-EINVAL,
-				 "regions[%zu].memory differs from regions[0].memory: KVTIER_MEMFD and "
-				 "KVTIER_PRIVATE cannot be mixed in one space",
-				 i);
+		return error_set(
+			-EINVAL,
+			"regions[%zu].memory differs from regions[0].memory: KVTIER_MEMFD and "
+			"KVTIER_PRIVATE cannot be mixed in one space",
+			i);
 	if (r->reserved)
 		return error_set(-EINVAL, "regions[%zu].reserved is %u, must be 0", i, r->reserved);
 	if (!r->length)
@@ -117,8 +124,8 @@ static int region_check(const struct kvtier_region *r, size_t i, uint32_t memory
 	if (r->memory == KVTIER_MEMFD && r->fd < 0)
 		return error_set(-EINVAL, "regions[%zu].fd is %d", i, r->fd);
 	if (r->memory == KVTIER_MEMFD && r->offset % 4096)
-		return error_set(-EINVAL, "regions[%zu].offset is %llu, must be a multiple of 4096", i,
-				 (unsigned long long)r->offset);
+		return error_set(-EINVAL, "regions[%zu].offset is %llu, must be a multiple of 4096",
+				 i, (unsigned long long)r->offset);
 	if (r->memory == KVTIER_PRIVATE && !r->base)
 		return error_set(-EINVAL, "regions[%zu].base is NULL", i);
 	return 0;
@@ -136,36 +143,43 @@ static int segment_check(const struct kvtier_geometry *g, const struct kvtier_se
 	if (s->kind < KVTIER_K || s->kind > KVTIER_OPAQUE)
 		return error_set(-EINVAL, "segments[%zu].kind is %u, must be in 1..4", i, s->kind);
 	if (plane ? s->layer >= g->layers : s->layer != 0)
-		return error_set(-EINVAL, "segments[%zu].layer is %u, must be below %u", i, s->layer,
-				 plane ? g->layers : 1);
+		return error_set(-EINVAL, "segments[%zu].layer is %u, must be below %u", i,
+				 s->layer, plane ? g->layers : 1);
 	if (!s->page_stride)
 		return error_set(-EINVAL, "segments[%zu].page_stride is 0", i);
-	if (s->offset % element || s->page_stride % element || (plane && (s->head_stride % element ||
-									  s->token_stride % element)))
+	if (s->offset % element || s->page_stride % element ||
+	    (plane && (s->head_stride % element || s->token_stride % element)))
 		return error_set(
 			-EINVAL,
-			"segments[%zu]: offset and strides must be multiples of %u, the dtype's bytes", i,
-			element);
+			"segments[%zu]: offset and strides must be multiples of %u, the dtype's "
+			"bytes",
+			i, element);
 	if ((s->kind == KVTIER_K && !g->head_dim_k) || (s->kind == KVTIER_V && !g->head_dim_v))
-		return error_set(-EINVAL, "segments[%zu].kind is %s, but geometry.head_dim_%s is 0", i,
-				 s->kind == KVTIER_K ? "K" : "V", s->kind == KVTIER_K ? "k" : "v");
+		return error_set(-EINVAL, "segments[%zu].kind is %s, but geometry.head_dim_%s is 0",
+				 i, s->kind == KVTIER_K ? "K" : "V",
+				 s->kind == KVTIER_K ? "k" : "v");
 	if (s->kind == KVTIER_TYPED && (!s->length || s->length != g->typed_values))
-		return error_set(-EINVAL,
-				 "segments[%zu].length is %llu, must be geometry.typed_values, %u, and not 0",
-				 i, (unsigned long long)s->length, g->typed_values);
+		return error_set(
+			-EINVAL,
+			"segments[%zu].length is %llu, must be geometry.typed_values, %u, and not "
+			"0",
+			i, (unsigned long long)s->length, g->typed_values);
 	if (s->kind == KVTIER_OPAQUE && (!s->length || s->length > g->opaque_bytes))
-		return error_set(-EINVAL,
-				 "segments[%zu].length is %llu, must be in 1..%u (geometry.opaque_bytes)", i,
-				 (unsigned long long)s->length, g->opaque_bytes);
+		return error_set(
+			-EINVAL,
+			"segments[%zu].length is %llu, must be in 1..%u (geometry.opaque_bytes)", i,
+			(unsigned long long)s->length, g->opaque_bytes);
 	return 0;
 }
 
 /* Every layer has its planes once; typed and opaque add up. */
-static int coverage_check(const struct kvtier_geometry *g, const struct kvtier_segment *segments, size_t n)
+static int coverage_check(const struct kvtier_geometry *g, const struct kvtier_segment *segments,
+			  size_t n)
 {
 	uint8_t seen[2][KVTIER_MAX_LAYERS] = { { 0 } };
 	uint64_t planes = 0, typed = 0, opaque = 0;
-	const uint64_t wanted = (g->head_dim_k ? g->layers : 0ull) + (g->head_dim_v ? g->layers : 0ull);
+	const uint64_t wanted =
+		(g->head_dim_k ? g->layers : 0ull) + (g->head_dim_v ? g->layers : 0ull);
 
 	for (size_t i = 0; i < n; i++) {
 		const struct kvtier_segment *s = &segments[i];
@@ -176,19 +190,23 @@ static int coverage_check(const struct kvtier_geometry *g, const struct kvtier_s
 			opaque += s->length * (s->token_stride ? g->block_tokens : 1);
 		} else {
 			if (seen[s->kind - KVTIER_K][s->layer]++)
-				return error_set(-EINVAL, "segments[%zu]: layer %u has a %s segment already",
+				return error_set(-EINVAL,
+						 "segments[%zu]: layer %u has a %s segment already",
 						 i, s->layer, s->kind == KVTIER_K ? "K" : "V");
 			planes++;
 		}
 	}
 	if (planes != wanted)
-		return error_set(-EINVAL, "segments hold %llu K and V planes, the geometry has %llu",
+		return error_set(-EINVAL,
+				 "segments hold %llu K and V planes, the geometry has %llu",
 				 (unsigned long long)planes, (unsigned long long)wanted);
 	if (typed != g->typed_segments)
-		return error_set(-EINVAL, "segments hold %llu of kind TYPED, geometry.typed_segments is %u",
+		return error_set(-EINVAL,
+				 "segments hold %llu of kind TYPED, geometry.typed_segments is %u",
 				 (unsigned long long)typed, g->typed_segments);
 	if (opaque != g->opaque_bytes)
-		return error_set(-EINVAL, "segments hold %llu opaque bytes, geometry.opaque_bytes is %u",
+		return error_set(-EINVAL,
+				 "segments hold %llu opaque bytes, geometry.opaque_bytes is %u",
 				 (unsigned long long)opaque, g->opaque_bytes);
 	return 0;
 }
@@ -204,8 +222,8 @@ static int array_in(void *ret, size_t known, const void *in, size_t n, const cha
 
 		memcpy(&each, at, sizeof(each));
 		if (i && each != size)
-			return error_set(-EINVAL, "%s[%zu].size is %u, that of the first is %u", name, i,
-					 each, size);
+			return error_set(-EINVAL, "%s[%zu].size is %u, that of the first is %u",
+					 name, i, each, size);
 		size = each;
 		rc = error_struct_in((uint8_t *)ret + i * known, known, at, name);
 		if (rc)
@@ -221,11 +239,11 @@ int check_layout(const struct kvtier_geometry *geometry, const struct kvtier_reg
 	int rc;
 
 	if (n_regions > KVTIER_MAX_REGIONS || n_segments > KVTIER_MAX_SEGMENTS)
-		return error_set(-EINVAL, "n_regions is %zu and n_segments %zu, at most %d and %d", n_regions,
-				 n_segments, KVTIER_MAX_REGIONS, KVTIER_MAX_SEGMENTS);
+		return error_set(-EINVAL, "n_regions is %zu and n_segments %zu, at most %d and %d",
+				 n_regions, n_segments, KVTIER_MAX_REGIONS, KVTIER_MAX_SEGMENTS);
 	if (!n_regions != !n_segments)
-		return error_set(-EINVAL, "n_regions is %zu and n_segments %zu: both or neither", n_regions,
-				 n_segments);
+		return error_set(-EINVAL, "n_regions is %zu and n_segments %zu: both or neither",
+				 n_regions, n_segments);
 	*ret_private = false;
 	if (!n_regions)
 		return 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client.c - a client's life, and the calls that are not about one space: connect, close, wait, poll,
- * event_fd; and kvtier_lookup(), which takes no lock (client.h says why that is safe). Locks: client.h.
+ * client.c - a client's life, and the calls that are not about one space: connect, close, wait,
+ * poll, event_fd; and kvtier_lookup(), which takes no lock (client.h says why that is safe). Locks:
+ * client.h.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -43,8 +44,8 @@ const char *kvtier_version(void)
 /* Address space now, memory only as it is touched: slots are reused last in, first out. */
 static void *reserve(size_t bytes)
 {
-	void *p =
-		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	return p == MAP_FAILED ? NULL : p;
 }
@@ -62,7 +63,8 @@ int client_stage_copies(struct kvtier_client *c)
 	c->staged_copies = copies;
 	for (size_t i = 0; i < KVTIER_MAX_OPS; i++) {
 		c->ops[i].keys = (struct kvtier_key *)(void *)(copies + i * STAGED_COPY_BYTES);
-		c->ops[i].pages = (uint32_t *)(void *)(copies + i * STAGED_COPY_BYTES + STAGED_KEYS_BYTES);
+		c->ops[i].pages =
+			(uint32_t *)(void *)(copies + i * STAGED_COPY_BYTES + STAGED_KEYS_BYTES);
 	}
 	(void)pthread_mutex_unlock(&c->ring);
 	return 0;
@@ -83,11 +85,15 @@ static int check_private(const char *dir)
 	struct stat st;
 
 	if (lstat(dir, &st))
-		return error_set(-ENOENT, "no kvtierd of user %u: KVTIER_SOCKET and XDG_RUNTIME_DIR are not set, and "
-				 "there is no %s", (unsigned)geteuid(), dir);
+		return error_set(
+			-ENOENT,
+			"no kvtierd of user %u: KVTIER_SOCKET and XDG_RUNTIME_DIR are not set, and "
+			"there is no %s",
+			(unsigned)geteuid(), dir);
 	if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)))
-		return error_set(-EPERM, "%s: must be a directory of user %u that nobody else can write to", dir,
-				 (unsigned)geteuid());
+		return error_set(-EPERM,
+				 "%s: must be a directory of user %u that nobody else can write to",
+				 dir, (unsigned)geteuid());
 	return 0;
 }
 
@@ -107,9 +113,10 @@ static int path_default(char *ret, size_t n)
 			return rc;
 		length = rc ? -1 : snprintf(ret, n, "%s/" RUNTIME_DIR_SOCKET, dir);
 	}
-	return length >= 0 && (size_t)length < n
-		       ? 0
-		       : error_set(-ENAMETOOLONG, "the default socket path is longer than %zu bytes", n - 1);
+	return length >= 0 && (size_t)length < n ?
+		       0 :
+		       error_set(-ENAMETOOLONG, "the default socket path is longer than %zu bytes",
+				 n - 1);
 }
 
 static int options_apply(struct kvtier_client *c, const struct kvtier_options *options)
@@ -132,7 +139,8 @@ static int options_apply(struct kvtier_client *c, const struct kvtier_options *o
 			*p = '?';
 	if (!o.socket_path)
 		return path_default(c->path, sizeof(c->path));
-	if (!*o.socket_path)	/* the kernel would read 108 zeros as a name, which anybody may take */
+	/* the kernel would read 108 zeros as a name, which anybody may take */
+	if (!*o.socket_path)
 		return error_set(-EINVAL, "options.socket_path is empty; NULL means the default");
 	if (strlen(o.socket_path) >= sizeof(c->path))
 		return error_set(-ENAMETOOLONG, "options.socket_path is longer than %zu bytes",
@@ -168,7 +176,8 @@ static int events_open(struct kvtier_client *c)
 	if (c->event_fd >= 0)
 		c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (c->epoll_fd < 0 || epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, c->event_fd, &event))
-		return error_set(-errno, "cannot make an event descriptor: %s", strerrordesc_np(errno));
+		return error_set(-errno, "cannot make an event descriptor: %s",
+				 strerrordesc_np(errno));
 	return 0;
 }
 
@@ -210,7 +219,7 @@ static void client_end(struct kvtier_client *c)
 {
 	(void)pthread_mutex_lock(&c->control);
 	session_lost(c, -ECANCELED, "closed");
-	session_reap(c);	/* no other thread is in a call: nothing stays */
+	session_reap(c); /* no other thread is in a call: nothing stays */
 	(void)pthread_mutex_unlock(&c->control);
 	client_free(c);
 }
@@ -235,10 +244,14 @@ int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **
 		if (c->state == SESSION_AWAY && c->error != -EAGAIN)
 			rc = error_set(c->error, "%s", c->text);
 		else if (c->state != SESSION_UP && now >= deadline)
-			rc = error_set(-ETIMEDOUT, "no answer on %s in %u ms", c->path, c->timeout_ms);
+			rc = error_set(-ETIMEDOUT, "no answer on %s in %u ms", c->path,
+				       c->timeout_ms);
 		else
-			rc = c->state == SESSION_UP ? 0
-						    : -EAGAIN; /* also a full backlog: somebody lives there */
+			rc = c->state == SESSION_UP ?
+				     0
+				     /* also a full backlog: somebody lives there */
+				     :
+				     -EAGAIN;
 		(void)pthread_mutex_unlock(&c->control);
 		if (rc != -EAGAIN)
 			break;
@@ -251,8 +264,9 @@ int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **
 	return rc;
 }
 
-/* In a process that did not make it: frees what this process has of it. No lock is taken, as a thread that is not here
- * may hold it; nothing is sent or shut down, and nothing written to what is shared with the parent. */
+/* In a process that did not make it: frees what this process has of it. No lock is taken, as a
+ * thread that is not here may hold it; nothing is sent or shut down, and nothing written to what is
+ * shared with the parent. */
 static void client_disown(struct kvtier_client *c)
 {
 	struct link *link = atomic_load(&c->link);
@@ -280,14 +294,14 @@ void kvtier_close(struct kvtier_client *c)
 		client_disown(c);
 		return;
 	}
-	deadline = client_now() + ms_to_ns(c->timeout_ms);	/* one for all the spaces */
+	deadline = client_now() + ms_to_ns(c->timeout_ms); /* one for all the spaces */
 	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++) {
 		struct kvtier_space *space;
 
 		(void)pthread_mutex_lock(&c->control);
 		space = c->spaces[i];
 		if (space && space->orphan)
-			space = NULL;	/* goes with the connection */
+			space = NULL; /* goes with the connection */
 		(void)pthread_mutex_unlock(&c->control);
 		if (space)
 			(void)space_close_until(space, deadline);
@@ -320,7 +334,8 @@ static struct fingerprint_key space_index_key(const struct kvtier_space *space)
 	return ret;
 }
 
-int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, size_t n, struct kvtier_hit *ret)
+int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, size_t n,
+		  struct kvtier_hit *ret)
 {
 	struct kvtier_hit hit = { 0 };
 	struct kvtier_client *c;
@@ -332,8 +347,8 @@ int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, siz
 	if (ret->size < sizeof(ret->size) || n > UINT32_MAX)
 		return error_set(
 			-EINVAL,
-			"ret.size is %u and n %zu: set size to sizeof the struct, %zu; n to a number of "
-			"blocks",
+			"ret.size is %u and n %zu: set size to sizeof the struct, %zu; n to a "
+			"number of blocks",
 			ret->size, n, sizeof(hit));
 	c = space->client;
 	if (!process_ours(c->process))
@@ -344,7 +359,8 @@ int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, siz
 	if (usable) {
 		const struct fingerprint_key index_key = space_index_key(space);
 
-		hit.blocks = (uint32_t)map_prefix(link->map, &index_key, keys, n, &hit.tiers, &hit.generation);
+		hit.blocks = (uint32_t)map_prefix(link->map, &index_key, keys, n, &hit.tiers,
+						  &hit.generation);
 		lookup_count(link, n, hit.blocks);
 	}
 	(void)atomic_fetch_sub(&c->readers, 1);
@@ -372,8 +388,8 @@ int space_check(const struct kvtier_space *space)
 static int result_check(const struct kvtier_result *ret)
 {
 	if (ret && ret->size < sizeof(ret->size))
-		return error_set(-EINVAL, "ret.size is %u: set it to sizeof the struct, %zu", ret->size,
-				 sizeof(*ret));
+		return error_set(-EINVAL, "ret.size is %u: set it to sizeof the struct, %zu",
+				 ret->size, sizeof(*ret));
 	return 0;
 }
 
@@ -414,11 +430,15 @@ static int cancel_check(struct kvtier_client *c, uint64_t id)
 		n = runs ? op->n : lent_op(op->grave, id);
 	(void)pthread_mutex_unlock(&c->ring);
 	if (runs)
-		return error_set(-ETIMEDOUT, "op %llu still runs: its %u pages are lent until it ends",
+		return error_set(-ETIMEDOUT,
+				 "op %llu still runs: its %u pages are lent until it ends",
 				 (unsigned long long)id, n);
 	if (n)
-		return error_set(-ETIMEDOUT, "op %llu has ended with its connection, but %u of its pages are lent still: "
-				 "kvtier_lent() names them", (unsigned long long)id, n);
+		return error_set(
+			-ETIMEDOUT,
+			"op %llu has ended with its connection, but %u of its pages are lent "
+			"still: kvtier_lent() names them",
+			(unsigned long long)id, n);
 	return 0;
 }
 
@@ -428,14 +448,15 @@ int kvtier_cancel(struct kvtier_client *c, uint64_t id, int timeout_ms)
 
 	if (!rc)
 		rc = submit_cancel(c, id,
-				   client_now() + ms_to_ns(timeout_ms < 0 ? c->timeout_ms : (uint64_t)timeout_ms));
+				   client_now() + ms_to_ns(timeout_ms < 0 ? c->timeout_ms :
+									    (uint64_t)timeout_ms));
 	return rc && rc != -ETIMEDOUT ? rc : cancel_check(c, id);
 }
 
 /* Where kvtier_lent() writes to. */
 struct lent_room {
 	uint8_t *to;
-	size_t   stride, max;
+	size_t stride, max;
 };
 
 static void lent_put(void *arg, size_t at, const struct kvtier_lent *lent)
@@ -482,7 +503,10 @@ int kvtier_lent(struct kvtier_client *c, struct kvtier_lent *ret, size_t max)
 	if (rc)
 		return rc;
 	if (max && (!ret || ret->size < sizeof(ret->size)))
-		return error_set(-EINVAL, "ret must not be NULL, and ret[0].size must be sizeof the struct, %zu", sizeof(*ret));
+		return error_set(
+			-EINVAL,
+			"ret must not be NULL, and ret[0].size must be sizeof the struct, %zu",
+			sizeof(*ret));
 	if (c) {
 		(void)pthread_mutex_lock(&c->ring);
 		(void)ops_turn(c);
@@ -504,7 +528,8 @@ int kvtier_event_fd(const struct kvtier_client *client)
 	(void)pthread_mutex_lock(&c->ring);
 	if (!c->event_used) {
 		c->event_used = true;
-		client_event(c); /* what came before: the first kvtier_poll() finds it, and asks for WAKEs */
+		/* what came before: the first kvtier_poll() finds it, and asks for WAKEs */
+		client_event(c);
 		link = atomic_load(&c->link);
 		if (link)
 			__atomic_store_n(&link->submit->want_wake, 1, __ATOMIC_SEQ_CST);
@@ -513,7 +538,8 @@ int kvtier_event_fd(const struct kvtier_client *client)
 	return c->epoll_fd;
 }
 
-/* Drains the event, takes completions, asks for the next WAKE, looks once more: none is missed. Ring held. */
+/* Drains the event, takes completions, asks for the next WAKE, looks once more: none is missed.
+ * Ring held. */
 static void poll_turn(struct kvtier_client *c)
 {
 	struct link *link = atomic_load(&c->link);
@@ -539,12 +565,13 @@ int kvtier_poll(struct kvtier_client *c, struct kvtier_result *ret, size_t max)
 		return process_refuse();
 	for (size_t i = 0; i < max && i < KVTIER_MAX_OPS; i++) {
 		const struct kvtier_result *at =
-			(const struct kvtier_result *)(const void *)((uint8_t *)ret + i * ret->size);
+			(const struct kvtier_result *)(const void *)((uint8_t *)ret +
+								     i * ret->size);
 
 		rc = result_check(at);
 		if (!rc && at->size != ret->size)
-			rc = error_set(-EINVAL, "ret[%zu].size is %u, that of the first is %u", i, at->size,
-				       ret->size);
+			rc = error_set(-EINVAL, "ret[%zu].size is %u, that of the first is %u", i,
+				       at->size, ret->size);
 		if (rc)
 			return rc;
 	}

@@ -35,13 +35,14 @@
 #include "client/wire.h"
 
 enum {
-	CLIENT_SLICE_MS = 20,		/* a sleeper looks at the socket this often */
-	CLIENT_GRACE_MS = 1000,		/* past an op's deadline until kvtier_wait(-1) gives up on it */
+	CLIENT_SLICE_MS = 20, /* a sleeper looks at the socket this often */
+	/* past an op's deadline until kvtier_wait(-1) gives up on it */
+	CLIENT_GRACE_MS = 1000,
 	CLIENT_BACKOFF_MIN_MS = 50,
 	CLIENT_BACKOFF_MAX_MS = 5000,
-	CLIENT_REOPEN_MS = 1000,	/* until a space that was open before is asked for again */
-	CLIENT_SPIN_MAX_US = 10000,	/* more than this is not advice */
-	CLIENT_SQ_ENTRIES = 256,	/* wished for in HELLO */
+	CLIENT_REOPEN_MS = 1000,    /* until a space that was open before is asked for again */
+	CLIENT_SPIN_MAX_US = 10000, /* more than this is not advice */
+	CLIENT_SQ_ENTRIES = 256,    /* wished for in HELLO */
 	CLIENT_ARENA_BLOCKS = 32768,
 };
 
@@ -52,18 +53,21 @@ struct range {
 
 struct arena {
 	uint32_t blocks, n_used;
-	struct range used[KVTIER_MAX_OPS];	/* by first, disjoint */
+	struct range used[KVTIER_MAX_OPS]; /* by first, disjoint */
 };
 
 void arena_init(struct arena *arena, uint32_t blocks);
-/* A range of at most `most` and at least `least` > 0: the largest gap up to `most`. -EAGAIN: no room. */
-int  arena_take(struct arena *arena, uint32_t least, uint32_t most, struct range *ret);
-void arena_give(struct arena *arena, uint32_t first);	/* the start of a range that was taken */
+/* A range of at most `most` and at least `least` > 0: the largest gap up to `most`. -EAGAIN: no
+ * room. */
+int arena_take(struct arena *arena, uint32_t least, uint32_t most, struct range *ret);
+void arena_give(struct arena *arena, uint32_t first); /* the start of a range that was taken */
 
 /* ---- process.c: a client belongs to the process that made it ---- */
-extern _Atomic uint64_t *process_mark;		/* this process's number, 0: none yet. No use before process_begin() */
-uint64_t process_begin(void);			/* gives this process a number, > 0; the same for what is made in it */
-int process_refuse(void);			/* -EPERM with its sentence */
+/* this process's number, 0: none yet. No use before process_begin() */
+extern _Atomic uint64_t *process_mark;
+/* gives this process a number, > 0; the same for what is made in it */
+uint64_t process_begin(void);
+int process_refuse(void); /* -EPERM with its sentence */
 
 static inline bool process_ours(uint64_t made_in)
 {
@@ -71,37 +75,48 @@ static inline bool process_ours(uint64_t made_in)
 }
 
 /* ---- lent.c: pages a daemon may still touch although their ops have ended. Any thread ---- */
-enum { LENT_GRAVES_MAX = 64 };			/* no new connection while there are so many */
+enum { LENT_GRAVES_MAX = 64 }; /* no new connection while there are so many */
 extern _Atomic uint32_t lent_graves;
 
-struct lent_layout;	/* which memory a space's pages lie in, and how; NULL for staged pages, or none */
-int  lent_layout_open(const int *fds, const struct wire_region *regions, size_t n_regions,
-		      const struct wire_segment *segments, size_t n_segments, struct lent_layout **ret);
-void lent_layout_close(struct lent_layout *layout);	/* its space is gone; NULL is fine */
+/* which memory a space's pages lie in, and how; NULL for staged pages, or none */
+struct lent_layout;
+int lent_layout_open(const int *fds, const struct wire_region *regions, size_t n_regions,
+		     const struct wire_segment *segments, size_t n_segments,
+		     struct lent_layout **ret);
+void lent_layout_close(struct lent_layout *layout); /* its space is gone; NULL is fine */
 
-struct grave;		/* of one connection; made when it comes up */
-int  grave_open(uint32_t room, int pidfd, struct grave **ret);	/* room for so many pages. Takes pidfd (-1: none) if 0 */
-void grave_close(struct grave *grave);				/* the connection ended without a need for it; NULL */
-void grave_add(struct grave *grave, struct lent_layout *layout, uint64_t op, const uint32_t *pages, uint32_t n);
+struct grave; /* of one connection; made when it comes up */
+/* room for so many pages. Takes pidfd (-1: none) if 0 */
+int grave_open(uint32_t room, int pidfd, struct grave **ret);
+/* the connection ended without a need for it; NULL */
+void grave_close(struct grave *grave);
+void grave_add(struct grave *grave, struct lent_layout *layout, uint64_t op, const uint32_t *pages,
+	       uint32_t n);
 /* Takes the grave and the socket. A number for lent_op(), or 0: nothing is lent, all is closed. */
 uint64_t grave_bury(struct grave *grave, int fd);
 
-void lent_look(void);							/* forgets graves whose daemon let go */
-int  lent_check(const struct lent_layout *layout, const uint32_t *pages, size_t n);	/* 0, -EBUSY and its sentence */
-uint32_t lent_op(uint64_t grave, uint64_t op);				/* pages of an op that are lent still */
-uint32_t lent_space(const struct lent_layout *layout);			/* pages of a space */
+/* forgets graves whose daemon let go */
+void lent_look(void);
+/* 0, -EBUSY and its sentence */
+int lent_check(const struct lent_layout *layout, const uint32_t *pages, size_t n);
+/* pages of an op that are lent still */
+uint32_t lent_op(uint64_t grave, uint64_t op);
+uint32_t lent_space(const struct lent_layout *layout); /* pages of a space */
 void lent_fill(const struct lent_layout *layout, uint32_t page, struct kvtier_lent *ret);
-size_t lent_list(size_t at, void (*put)(void *arg, size_t at, const struct kvtier_lent *lent), void *arg);
-bool lent_memory_open(uint64_t device, uint64_t inode);			/* some space of this process uses it */
-void lent_forget(uint64_t device, uint64_t inode);			/* the memory was taken back */
-void lent_lock(void);	/* for fork() */
+size_t lent_list(size_t at, void (*put)(void *arg, size_t at, const struct kvtier_lent *lent),
+		 void *arg);
+/* some space of this process uses it */
+bool lent_memory_open(uint64_t device, uint64_t inode);
+/* the memory was taken back */
+void lent_forget(uint64_t device, uint64_t inode);
+void lent_lock(void); /* for fork() */
 void lent_unlock(void);
-void lent_child(void);	/* in the child: forgets all, unlocks */
+void lent_child(void); /* in the child: forgets all, unlocks */
 
 /* ---- ring.c: one connection's shared memory ---- */
 struct link {
-	struct wire_submit *submit;		/* read and write */
-	const struct wire_complete *complete;	/* read-only, as is the index */
+	struct wire_submit *submit;           /* read and write */
+	const struct wire_complete *complete; /* read-only, as is the index */
 	struct map *map;
 	const struct wire_index *index;
 	struct wire_sqe *sqes;
@@ -111,27 +126,33 @@ struct link {
 	const int32_t *statuses;
 	uint64_t submit_bytes, complete_bytes;
 	uint32_t sq_entries, cq_entries, arena_blocks;
-	uint32_t sq_tail, cq_head;	/* private copies: ours are the truth */
-	uint32_t in_flight;		/* ops on the wire, <= cq_entries */
-	uint32_t refs;			/* threads asleep on it */
-	uint64_t serial;		/* of this connection in the client's life, from 1 */
+	uint32_t sq_tail, cq_head; /* private copies: ours are the truth */
+	uint32_t in_flight;        /* ops on the wire, <= cq_entries */
+	uint32_t refs;             /* threads asleep on it */
+	uint64_t serial;           /* of this connection in the client's life, from 1 */
 	struct arena arena;
-	struct grave *grave;		/* made with the link; NULL once it is buried */
-	struct link *next;		/* retired ones */
+	struct grave *grave; /* made with the link; NULL once it is buried */
+	struct link *next;   /* retired ones */
 };
 
-/* fds stay the caller's. -EPROTO with kvtier_last_error(): the daemon offers something that is not safe. */
-int  link_open(const struct wire_hello_ok *ok, const int fds[3], struct link **ret);
-void link_close(struct link *link);			/* NULL is fine */
-int  ring_push(struct link *link, const struct wire_sqe *sqe);	/* -EAGAIN: full; -EPROTO */
-/* The connection is given up. A daemon that was stopped may read the rings before it sees the socket shut down: what it
- * has not read it must not read then. Returns sq_head: entries from there on never touch a page. */
+/* fds stay the caller's. -EPROTO with kvtier_last_error(): the daemon offers something that is not
+ * safe. */
+int link_open(const struct wire_hello_ok *ok, const int fds[3], struct link **ret);
+void link_close(struct link *link);                           /* NULL is fine */
+int ring_push(struct link *link, const struct wire_sqe *sqe); /* -EAGAIN: full; -EPROTO */
+/* The connection is given up. A daemon that was stopped may read the rings before it sees the
+ * socket shut down: what it has not read it must not read then. Returns sq_head: entries from there
+ * on never touch a page. */
 uint32_t ring_withdraw(struct link *link);
-bool ring_asleep(const struct link *link);		/* after ring_push: the daemon wants a DOORBELL */
-int  ring_next(struct link *link, struct wire_cqe *ret);	/* 1: a private copy; 0: none; -EPROTO */
+/* after ring_push: the daemon wants a DOORBELL */
+bool ring_asleep(const struct link *link);
+/* 1: a private copy; 0: none; -EPROTO */
+int ring_next(struct link *link, struct wire_cqe *ret);
 bool ring_moved(const struct link *link, uint32_t seen);
-bool ring_passed(const struct link *link, uint32_t tail);	/* the daemon took every sqe before `tail` */
-bool ring_sleep(struct link *link, uint32_t seen, uint64_t ns);	/* until cq_tail != seen (true), at most ns */
+/* the daemon took every sqe before `tail` */
+bool ring_passed(const struct link *link, uint32_t tail);
+/* until cq_tail != seen (true), at most ns */
+bool ring_sleep(struct link *link, uint32_t seen, uint64_t ns);
 
 /* ---- socket.c: one packet in or out, never blocking ---- */
 enum { SOCKET_MAX_FDS = 8, SOCKET_PACKET_BYTES = 1024 };
@@ -149,12 +170,12 @@ struct packet {
 	int n_fds;
 };
 
-int  socket_connect(const char *path, int *ret);	/* -EAGAIN: its backlog is full */
-int  socket_send(int fd, const void *message, size_t n, const int *fds, size_t n_fds);
-/* 0: a packet with a checked head; -EAGAIN: none; -ECONNRESET: the peer is gone; -EPROTO: not a message;
- * -EMFILE: descriptors came with it that this process has no room for. */
-int  socket_receive(int fd, struct packet *ret);
-void packet_close(struct packet *packet);		/* the fds nobody took */
+int socket_connect(const char *path, int *ret); /* -EAGAIN: its backlog is full */
+int socket_send(int fd, const void *message, size_t n, const int *fds, size_t n_fds);
+/* 0: a packet with a checked head; -EAGAIN: none; -ECONNRESET: the peer is gone; -EPROTO: not a
+ * message; -EMFILE: descriptors came with it that this process has no room for. */
+int socket_receive(int fd, struct packet *ret);
+void packet_close(struct packet *packet); /* the fds nobody took */
 
 /* ---- session.c: connection, handshake, dispatch, reconnection ----
  *
@@ -163,7 +184,8 @@ void packet_close(struct packet *packet);		/* the fds nobody took */
  */
 enum session_state { SESSION_AWAY, SESSION_GREETING, SESSION_UP };
 
-/* One non-blocking step: connects if it is time, takes packets, opens and closes spaces. Control held. */
+/* One non-blocking step: connects if it is time, takes packets, opens and closes spaces. Control
+ * held. */
 void session_advance(struct kvtier_client *c, uint64_t now);
 /* The same from calls that do not hold it, at most once a millisecond (AWAY: once a backoff). */
 void session_nudge(struct kvtier_client *c);
@@ -171,49 +193,56 @@ void session_nudge(struct kvtier_client *c);
 void session_lost(struct kvtier_client *c, int error, const char *why);
 /* The same, locking, if connection `serial` still is the current one. */
 void session_cut(struct kvtier_client *c, uint64_t serial, int error, const char *why);
-void session_reap(struct kvtier_client *c);		/* unmaps retired links that nobody uses; control */
+/* unmaps retired links that nobody uses; control */
+void session_reap(struct kvtier_client *c);
 /* Until the socket has something, a slice at most. No lock held. */
 void session_pause(struct kvtier_client *c, uint64_t deadline);
-void session_doorbell(struct kvtier_client *c, uint64_t serial);	/* no lock held */
+void session_doorbell(struct kvtier_client *c, uint64_t serial); /* no lock held */
 
 /* ---- keys.c ---- */
 struct keys;
-int  keys_open(uint32_t block_tokens, struct keys **ret);
+int keys_open(uint32_t block_tokens, struct keys **ret);
 void keys_close(struct keys *keys);
 void keys_salt(struct keys *keys, const uint8_t salt[32]);
 bool keys_salted(struct keys *keys);
-int  keys_chain(struct keys *keys, const struct kvtier_key *parent, const uint32_t *tokens, size_t n_tokens,
-		struct kvtier_key *ret, size_t *ret_n);
+int keys_chain(struct keys *keys, const struct kvtier_key *parent, const uint32_t *tokens,
+	       size_t n_tokens, struct kvtier_key *ret, size_t *ret_n);
 
 /* ---- staged.c: sealed memory in front of pages that cannot be shared ---- */
 struct staged;
 /* pages: how many the user's regions hold. Arguments have passed check_layout(). */
-int  staged_open(const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
-		 const struct kvtier_segment *segments, size_t n_segments, uint64_t staging_bytes,
-		 struct staged **ret);
+int staged_open(const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
+		const struct kvtier_segment *segments, size_t n_segments, uint64_t staging_bytes,
+		struct staged **ret);
 void staged_close(struct staged *staged);
 /* A new memfd for a new connection: an old daemon that wakes late must not write into it. */
-int  staged_renew(struct staged *staged);
-int  staged_fd(const struct staged *staged);
-uint64_t staged_bytes(const struct staged *staged);		/* of the memfd */
+int staged_renew(struct staged *staged);
+int staged_fd(const struct staged *staged);
+uint64_t staged_bytes(const struct staged *staged); /* of the memfd */
 uint64_t staged_user_pages(const struct staged *staged);
 uint32_t staged_pages(const struct staged *staged);
 struct arena *staged_arena(struct staged *staged);
-void staged_populate(struct staged *staged, uint32_t end);	/* pages below: allocated */
+void staged_populate(struct staged *staged, uint32_t end); /* pages below: allocated */
 void staged_segment(const struct staged *staged, size_t i, struct wire_segment *ret);
-void staged_copy_in(struct staged *staged, uint64_t user_page, uint32_t page);	/* user -> staging */
-void staged_copy_out(struct staged *staged, uint64_t user_page, uint32_t page);	/* staging -> user */
+/* user -> staging */
+void staged_copy_in(struct staged *staged, uint64_t user_page, uint32_t page);
+/* staging -> user */
+void staged_copy_out(struct staged *staged, uint64_t user_page, uint32_t page);
 
 /* ---- populate.c: pages of shared regions are allocated before the daemon sees them ---- */
 struct populate;
-/* *ret NULL: a region cannot be mapped, and the daemon will say why. -ENOMEM. Arguments have passed check_layout(). */
-int  populate_open(const struct kvtier_geometry *geometry, const struct kvtier_region *regions, size_t n_regions,
-		   const struct kvtier_segment *segments, size_t n_segments, struct populate **ret);
+/* *ret NULL: a region cannot be mapped, and the daemon will say why. -ENOMEM. Arguments have passed
+ * check_layout(). */
+int populate_open(const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
+		  size_t n_regions, const struct kvtier_segment *segments, size_t n_segments,
+		  struct populate **ret);
 void populate_close(struct populate *populate);
 /* Before the first use of each. No lock held. NULL is fine. -ETIMEDOUT. */
-int  populate_pages(struct populate *populate, const uint32_t *pages, size_t n, uint64_t deadline_ns);
-void populate_forget(struct populate *populate, uint32_t page);	/* it was refused: touch it again. Any lock */
-void populate_touch(uint8_t *base, uint64_t n);			/* aligned to 4096 */
+int populate_pages(struct populate *populate, const uint32_t *pages, size_t n,
+		   uint64_t deadline_ns);
+/* it was refused: touch it again. Any lock */
+void populate_forget(struct populate *populate, uint32_t page);
+void populate_touch(uint8_t *base, uint64_t n); /* aligned to 4096 */
 
 /* ---- check.c: what callers hand in, as private full-size copies ---- */
 int check_geometry(const struct kvtier_geometry *in, struct kvtier_geometry *ret,
@@ -226,48 +255,59 @@ uint32_t check_element_bytes(uint32_t dtype);
 
 /* ---- space.c ----
  *
- *	WANTED --OPEN sent--> OPENING --OK--> OPEN --close wanted, CLOSE sent--> CLOSING --CLOSED--> GONE
- *	  ^ connection lost <----'--ERROR--> REFUSED     connection lost while CLOSING --> GONE
+ *  WANTED --OPEN sent--> OPENING --OK--> OPEN --closed, CLOSE sent--> CLOSING --CLOSED--> GONE
+ *    ^ connection lost <----'--ERROR--> REFUSED   connection lost while CLOSING --> GONE
  *
- * A space that was open before does not stay REFUSED (a daemon or process short of something says so, too): it is
- * WANTED again after a while.
+ * A space that was open before does not stay REFUSED (a daemon or process short of something says
+ * so, too): it is WANTED again after a while.
  */
-enum space_state { SPACE_WANTED, SPACE_OPENING, SPACE_OPEN, SPACE_REFUSED, SPACE_CLOSING, SPACE_GONE };
+enum space_state {
+	SPACE_WANTED,
+	SPACE_OPENING,
+	SPACE_OPEN,
+	SPACE_REFUSED,
+	SPACE_CLOSING,
+	SPACE_GONE
+};
 
 struct kvtier_space {
 	struct kvtier_client *client;
 	struct keys *keys;
-	struct staged *staged;		/* NULL: its pages are shared, or it has none */
-	struct lent_layout *layout;	/* NULL: staged, or no pages */
-	struct populate *populate;	/* of shared ones; may be NULL */
-	bool     has_pages;
+	struct staged *staged;      /* NULL: its pages are shared, or it has none */
+	struct lent_layout *layout; /* NULL: staged, or no pages */
+	struct populate *populate;  /* of shared ones; may be NULL */
+	bool has_pages;
 	/* control */
 	enum space_state state;
-	bool     close_wanted;
-	bool     orphan;		/* nobody waits for its end: freed when GONE */
-	bool     known;			/* was open before: space_id and pages must come back the same */
-	uint32_t seq;			/* of the request in flight */
-	uint64_t refused_ns;		/* REFUSED: since when */
-	struct wire_space_open *message;	/* sent at each opening; followed by regions and segments */
-	int      fds[KVTIER_MAX_REGIONS];
-	size_t   n_fds;
-	uint8_t  space_id[32];
+	bool close_wanted;
+	bool orphan; /* nobody waits for its end: freed when GONE */
+	/* was open before: space_id and pages must come back the same */
+	bool known;
+	uint32_t seq;        /* of the request in flight */
+	uint64_t refused_ns; /* REFUSED: since when */
+	/* sent at each opening; followed by regions and segments */
+	struct wire_space_open *message;
+	int fds[KVTIER_MAX_REGIONS];
+	size_t n_fds;
+	uint8_t space_id[32];
 	uint64_t pages;
 	/* both locks */
-	int      error;			/* why it was refused last; 0 when it was opened since */
-	char     text[256];
+	int error; /* why it was refused last; 0 when it was opened since */
+	char text[256];
 	uint32_t handle;
 	_Atomic bool open;
-	_Atomic uint64_t index_key[2];	/* written before `open`; a lookup that sees half of a new one misses */
+	/* written before `open`; a lookup that sees half of a new one misses */
+	_Atomic uint64_t index_key[2];
 };
 
 /* As kvtier_space_close(). No lock held. */
-int  space_close_until(struct kvtier_space *space, uint64_t deadline_ns);
-void space_disown(struct kvtier_space *space);		/* in a process that did not make it: frees memory only */
-void spaces_advance(struct kvtier_client *c);		/* control; sends what is due */
-void spaces_lost(struct kvtier_client *c);		/* control */
+int space_close_until(struct kvtier_space *space, uint64_t deadline_ns);
+/* in a process that did not make it: frees memory only */
+void space_disown(struct kvtier_space *space);
+void spaces_advance(struct kvtier_client *c); /* control; sends what is due */
+void spaces_lost(struct kvtier_client *c);    /* control */
 /* A reply to one of the spaces' requests: 0, or -EPROTO with kvtier_last_error(). Control. */
-int  spaces_reply(struct kvtier_client *c, const struct packet *packet);
+int spaces_reply(struct kvtier_client *c, const struct packet *packet);
 
 /* ---- op.c: the op table. Ring lock held in all of these ---- */
 enum op_state { OP_FREE, OP_RUNNING, OP_DONE };
@@ -275,85 +315,97 @@ enum op_state { OP_FREE, OP_RUNNING, OP_DONE };
 struct op {
 	TAILQ_ENTRY(op) done_link;
 	struct kvtier_space *space;
-	uint64_t id;			/* serial << 8 | slot */
-	uint64_t wire_id;		/* of its sqe on the wire (not staged: id); 0: none */
-	uint64_t cancelled_id;		/* wire_id that a CANCEL was sent for */
+	uint64_t id;           /* serial << 8 | slot */
+	uint64_t wire_id;      /* of its sqe on the wire (not staged: id); 0: none */
+	uint64_t cancelled_id; /* wire_id that a CANCEL was sent for */
 	uint64_t deadline_ns;
-	uint64_t grave;			/* its connection ended while its pages were lent: lent_op(); else 0 */
-	uint32_t sq_at;			/* where its sqe lies, if it is on the wire */
-	struct wire_sqe hints;		/* op, priority, session, turn, ttl_s */
+	/* its connection ended while its pages were lent: lent_op(); else 0 */
+	uint64_t grave;
+	uint32_t sq_at;        /* where its sqe lies, if it is on the wire */
+	struct wire_sqe hints; /* op, priority, session, turn, ttl_s */
 	enum op_state state;
-	bool     staged;
-	bool     cancel;		/* start no further chunk */
-	bool     has_parent;
+	bool staged;
+	bool cancel; /* start no further chunk */
+	bool has_parent;
 	uint32_t n;
-	uint32_t first;			/* arena range on the wire */
-	uint32_t chunk, chunk_done;	/* blocks on the wire, blocks before them */
+	uint32_t first;             /* arena range on the wire */
+	uint32_t chunk, chunk_done; /* blocks on the wire, blocks before them */
 	uint32_t stage_first;
-	int32_t  status;
+	int32_t status;
 	uint32_t ok, prefix;
-	int32_t *blocks;		/* [KVTIER_MAX_BLOCKS] */
-	struct kvtier_key *keys;	/* staged: copies, the parent last */
+	int32_t *blocks;         /* [KVTIER_MAX_BLOCKS] */
+	struct kvtier_key *keys; /* staged: copies, the parent last */
 	uint32_t *pages;
 };
 
-int  op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret);	/* -EAGAIN */
-struct op *op_find(struct kvtier_client *c, uint64_t id);	/* NULL: none, or taken */
-void op_finish(struct kvtier_client *c, struct op *op, int32_t rest);	/* rest: of blocks not done */
-void op_drop(struct kvtier_client *c, struct op *op);		/* DONE or never started -> FREE */
-void op_take(struct kvtier_client *c, struct op *op, struct kvtier_result *ret);	/* then drops it */
+/* -EAGAIN */
+int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret);
+struct op *op_find(struct kvtier_client *c, uint64_t id); /* NULL: none, or taken */
+/* rest: of blocks not done */
+void op_finish(struct kvtier_client *c, struct op *op, int32_t rest);
+void op_drop(struct kvtier_client *c, struct op *op); /* DONE or never started -> FREE */
+/* then drops it */
+void op_take(struct kvtier_client *c, struct op *op, struct kvtier_result *ret);
 uint64_t op_next_id(struct kvtier_client *c, const struct op *op);
-bool op_lends(const struct op *op);	/* it is on the wire, with pages the daemon touches itself */
-/* The connection ends: what the daemon has read of (before sq_head), and may be using, goes into the link's grave,
- * which takes the socket. False: nothing was lent, the socket is the caller's still. */
+/* it is on the wire, with pages the daemon touches itself */
+bool op_lends(const struct op *op);
+/* The connection ends: what the daemon has read of (before sq_head), and may be using, goes into
+ * the link's grave, which takes the socket. False: nothing was lent, the socket is the caller's
+ * still. */
 bool ops_bury(struct kvtier_client *c, struct link *link, uint32_t sq_head);
 void ops_fail(struct kvtier_client *c, int32_t status);
 /* Completions off the ring, then staged chunks. -EPROTO: the daemon lied (c->lied is set). */
-int  ops_turn(struct kvtier_client *c);
-/* Unlocks ring, then does what needs it unlocked: the daemon's bell, cutting off a liar. Control not held. */
+int ops_turn(struct kvtier_client *c);
+/* Unlocks ring, then does what needs it unlocked: the daemon's bell, cutting off a liar. Control
+ * not held. */
 void ops_unlock(struct kvtier_client *c);
-/* Until op `id` is done (0; its result then taken if `take`), gone (-ENOENT), or limit_ns (-ETIMEDOUT). No lock
- * held. */
-int  op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take, struct kvtier_result *ret);
+/* Until op `id` is done (0; its result then taken if `take`), gone (-ENOENT), or limit_ns
+ * (-ETIMEDOUT). No lock held. */
+int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
+	     struct kvtier_result *ret);
 
 /* ---- submit.c ---- */
-/* Puts n blocks of an op on the wire. pages NULL: page, page + 1, ... -EAGAIN: no room; -EPROTO. Ring held. */
-int  submit_chunk(struct kvtier_client *c, struct op *op, const struct kvtier_key *keys,
-		  const struct kvtier_key *parent, const uint32_t *pages, uint32_t page, uint32_t n);
-/* The next chunk of a staged op that has none on the wire, or its end. -EAGAIN, -EPROTO. Ring held. */
-int  submit_staged(struct kvtier_client *c, struct op *op, uint64_t now);
-void submit_staged_done(struct op *op);		/* a chunk's statuses are in op->blocks. Ring held */
+/* Puts n blocks of an op on the wire. pages NULL: page, page + 1, ... -EAGAIN: no room; -EPROTO.
+ * Ring held. */
+int submit_chunk(struct kvtier_client *c, struct op *op, const struct kvtier_key *keys,
+		 const struct kvtier_key *parent, const uint32_t *pages, uint32_t page, uint32_t n);
+/* The next chunk of a staged op that has none on the wire, or its end. -EAGAIN, -EPROTO. Ring
+ * held. */
+int submit_staged(struct kvtier_client *c, struct op *op, uint64_t now);
+/* a chunk's statuses are in op->blocks. Ring held */
+void submit_staged_done(struct op *op);
 /* As kvtier_cancel(). No lock held. */
-int  submit_cancel(struct kvtier_client *c, uint64_t id, uint64_t limit_ns);
+int submit_cancel(struct kvtier_client *c, uint64_t id, uint64_t limit_ns);
 
 /* ---- client.c ---- */
 TAILQ_HEAD(op_list, op);
 
 struct kvtier_client {
 	/* fixed after kvtier_connect() */
-	char     path[108];
-	char     name[WIRE_NAME_BYTES];
+	char path[108];
+	char name[WIRE_NAME_BYTES];
 	uint32_t timeout_ms;
-	uint32_t spin_us;		/* 0: as the daemon advises; UINT32_MAX: none */
+	uint32_t spin_us; /* 0: as the daemon advises; UINT32_MAX: none */
 	uint64_t staging_bytes;
-	int      epoll_fd, event_fd;
-	uint64_t process;		/* that made it: process_ours() */
+	int epoll_fd, event_fd;
+	uint64_t process; /* that made it: process_ours() */
 
 	/* control */
 	pthread_mutex_t control;
 	enum session_state state;
 	uint32_t seq, hello_seq;
-	uint64_t since_ns;		/* when the state was entered */
+	uint64_t since_ns; /* when the state was entered */
 	uint32_t backoff_ms;
 	uint64_t connections;
-	bool     let_go;		/* the daemon said why it ends the connection: no page is lent any more */
-	int      error;			/* why the last connection ended, or could not be made */
-	char     text[256];
+	/* the daemon said why it ends the connection: no page is lent any more */
+	bool let_go;
+	int error; /* why the last connection ended, or could not be made */
+	char text[256];
 	struct kvtier_space *spaces[KVTIER_MAX_SPACES];
 	struct link *retired;
 
 	/* control and ring */
-	int      fd;
+	int fd;
 
 	/* ring */
 	pthread_mutex_t ring;
@@ -362,27 +414,29 @@ struct kvtier_client {
 	uint32_t n_free;
 	uint64_t op_serial;
 	struct op_list done;
-	uint32_t staged_running;	/* RUNNING ops that are staged */
-	uint32_t staged_turn;		/* slot that is asked first for a chunk */
-	int32_t *statuses;		/* lazily touched backing of op.blocks */
-	uint8_t *staged_copies;		/* of op.keys and op.pages; NULL before the first staged space */
-	bool     event_used, event_set;
-	bool     doorbell;		/* an sqe was pushed while the daemon slept: see ops_unlock() */
-	bool     lied;			/* the rings broke the rules: likewise */
+	uint32_t staged_running; /* RUNNING ops that are staged */
+	uint32_t staged_turn;    /* slot that is asked first for a chunk */
+	int32_t *statuses;       /* lazily touched backing of op.blocks */
+	/* of op.keys and op.pages; NULL before the first staged space */
+	uint8_t *staged_copies;
+	bool event_used, event_set;
+	/* an sqe was pushed while the daemon slept: see ops_unlock() */
+	bool doorbell;
+	bool lied; /* the rings broke the rules: likewise */
 
 	/* no lock */
-	_Atomic(struct link *) link;	/* NULL: the daemon is away */
+	_Atomic(struct link *) link; /* NULL: the daemon is away */
 	_Atomic uint32_t readers;
-	_Atomic uint64_t next_look_ns;	/* session_nudge() */
+	_Atomic uint64_t next_look_ns; /* session_nudge() */
 	_Atomic uint32_t spin_advised_us;
 };
 
-uint64_t client_now(void);			/* CLOCK_MONOTONIC, ns */
+uint64_t client_now(void); /* CLOCK_MONOTONIC, ns */
 /* 0, or what a call returns at once: -EINVAL for NULL, -EPERM in a process that did not make it. */
 int client_check(const struct kvtier_client *c);
 int space_check(const struct kvtier_space *space);
-void client_event(struct kvtier_client *c);	/* makes event_fd readable; ring held */
-int  client_stage_copies(struct kvtier_client *c);	/* reserves staged_copies; control held */
+void client_event(struct kvtier_client *c);       /* makes event_fd readable; ring held */
+int client_stage_copies(struct kvtier_client *c); /* reserves staged_copies; control held */
 
 static inline uint64_t ms_to_ns(uint64_t ms)
 {
@@ -391,9 +445,10 @@ static inline uint64_t ms_to_ns(uint64_t ms)
 
 /* ---- error.c ---- */
 /* Sets this thread's sentence and returns error. */
-int  error_set(int error, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
-/* Copies a caller's struct that starts with its size over a zeroed one of ours (`known` bytes): smaller is an
- * older program; larger is newer, and may only ask for what we know (else -E2BIG, as in Linux). */
-int  error_struct_in(void *ret, size_t known, const void *in, const char *name);
+int error_set(int error, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
+/* Copies a caller's struct that starts with its size over a zeroed one of ours (`known` bytes):
+ * smaller is an older program; larger is newer, and may only ask for what we know (else -E2BIG, as
+ * in Linux). */
+int error_struct_in(void *ret, size_t known, const void *in, const char *name);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * error.c - the sentence behind a failure, one buffer a thread; and the size rule of structs that may grow.
+ * error.c - the sentence behind a failure, one buffer a thread; and the size rule of structs that
+ * may grow.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -9,7 +10,7 @@
 
 #include "client.h"
 
-enum { STRUCT_BYTES_MAX = 4096 };	/* no struct of ours gets near this: it is a wild number */
+enum { STRUCT_BYTES_MAX = 4096 }; /* no struct of ours gets near this: it is a wild number */
 
 static _Thread_local char last_error[320];
 
@@ -37,15 +38,16 @@ int error_struct_in(void *ret, size_t known, const void *in, const char *name)
 		return error_set(-EINVAL, "%s is NULL", name);
 	memcpy(&size, in, sizeof(size));
 	if (size < sizeof(size))
-		return error_set(-EINVAL, "%s.size is %u: set it to sizeof the struct, %zu", name, size,
-				 known);
+		return error_set(-EINVAL, "%s.size is %u: set it to sizeof the struct, %zu", name,
+				 size, known);
 	if (size > STRUCT_BYTES_MAX)
 		return error_set(-E2BIG, "%s.size is %u, at most %d", name, size, STRUCT_BYTES_MAX);
 	for (size_t i = known; i < size; i++)
 		if (bytes[i])
-			return error_set(-E2BIG,
-					 "%s.size is %u, this library knows %zu bytes, and byte %zu is set",
-					 name, size, known, i);
+			return error_set(
+				-E2BIG,
+				"%s.size is %u, this library knows %zu bytes, and byte %zu is set",
+				name, size, known, i);
 	memset(ret, 0, known);
 	memcpy(ret, in, size < known ? size : known);
 	return 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * keys.c - a space's key chain: key[i] = SHA-256(key[i-1] | tokens of block i as LE32), key[-1] = salt or
- * parent.
+ * keys.c - a space's key chain: key[i] = SHA-256(key[i-1] | tokens of block i as LE32), key[-1] =
+ * salt or parent.
  *
- * One digest context a space, fetched and allocated once: a key then costs its hash and nothing else. The
- * lock is a leaf (take no locks while holding it) and guards the context and the salt, which a
- * reconnection may replace.
+ * One digest context a space, fetched and allocated once: a key then costs its hash and nothing
+ * else. The lock is a leaf (take no locks while holding it) and guards the context and the salt,
+ * which a reconnection may replace.
  */
 #include <errno.h>
 #include <openssl/evp.h>
@@ -86,16 +86,16 @@ static int key_next(struct keys *keys, const struct kvtier_key *before, const ui
 	return 0;
 }
 
-int keys_chain(struct keys *keys, const struct kvtier_key *parent, const uint32_t *tokens, size_t n_tokens,
-	       struct kvtier_key *ret, size_t *ret_n)
+int keys_chain(struct keys *keys, const struct kvtier_key *parent, const uint32_t *tokens,
+	       size_t n_tokens, struct kvtier_key *ret, size_t *ret_n)
 {
 	const size_t n = n_tokens / keys->block_tokens;
 	struct kvtier_key before;
 	int rc = 0;
 
 	if (n > *ret_n)
-		return error_set(-ENOSPC, "%zu tokens make %zu keys, there is room for %zu", n_tokens, n,
-				 *ret_n);
+		return error_set(-ENOSPC, "%zu tokens make %zu keys, there is room for %zu",
+				 n_tokens, n, *ret_n);
 	(void)pthread_mutex_lock(&keys->lock);
 	before = parent ? *parent : keys->salt;
 	for (size_t i = 0; i < n && !rc; i++) {
@@ -108,11 +108,12 @@ int keys_chain(struct keys *keys, const struct kvtier_key *parent, const uint32_
 	return rc;
 }
 
-int kvtier_keys(const struct kvtier_space *space, const struct kvtier_key *parent, const uint32_t *tokens,
-		size_t n_tokens, struct kvtier_key *ret, size_t *ret_n)
+int kvtier_keys(const struct kvtier_space *space, const struct kvtier_key *parent,
+		const uint32_t *tokens, size_t n_tokens, struct kvtier_key *ret, size_t *ret_n)
 {
 	if (!space || !ret_n || (n_tokens && !tokens) || (*ret_n && !ret))
-		return error_set(-EINVAL, "kvtier_keys: space, tokens, ret and ret_n must not be NULL");
+		return error_set(-EINVAL,
+				 "kvtier_keys: space, tokens, ret and ret_n must not be NULL");
 	if (!process_ours(space->client->process))
 		return process_refuse();
 	return keys_chain(space->keys, parent, tokens, n_tokens, ret, ret_n);

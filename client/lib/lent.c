@@ -2,8 +2,8 @@
 /*
  * lent.c - the pages that a daemon may still touch although their ops have ended.
  *
- *	connection up --session_lost()--> grave: socket, pidfd, pages --hang-up, or daemon dead--> forgotten
- *	                   `-- nothing was lent, or the daemon closed first: no grave
+ *  connection up --session_lost()--> grave: socket, pidfd, pages --hang-up, death--> forgotten
+ *                     `-- nothing was lent, or the daemon closed first: no grave
  *
  * A page is lent from its op's submission until one of three events: the op's completion was read,
  * the connection that it was lent over has ended, or its daemon is dead. A daemon closes a
@@ -37,10 +37,10 @@ struct place {
 };
 
 struct lent_layout {
-	LIST_ENTRY(lent_layout) link;	/* of open spaces */
-	bool     open;
-	uint32_t refs;			/* the space, and parts of graves */
-	size_t   n_places, n_segments;
+	LIST_ENTRY(lent_layout) link; /* of open spaces */
+	bool open;
+	uint32_t refs; /* the space, and parts of graves */
+	size_t n_places, n_segments;
 	struct place places[KVTIER_MAX_REGIONS];
 	struct wire_segment segments[];
 };
@@ -54,12 +54,12 @@ struct part {
 
 struct grave {
 	LIST_ENTRY(grave) link;
-	int      fd, pidfd;		/* pidfd -1: none */
-	int32_t  pid;			/* of the daemon; 0: not known */
+	int fd, pidfd; /* pidfd -1: none */
+	int32_t pid;   /* of the daemon; 0: not known */
 	uint64_t serial;
 	uint32_t n_parts, n_pages, room;
 	struct part parts[KVTIER_MAX_OPS];
-	uint32_t pages[];		/* of each part: ascending, once each */
+	uint32_t pages[]; /* of each part: ascending, once each */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -83,7 +83,8 @@ void lent_unlock(void)
 /* --- layouts --- */
 
 int lent_layout_open(const int *fds, const struct wire_region *regions, size_t n_regions,
-		     const struct wire_segment *segments, size_t n_segments, struct lent_layout **ret)
+		     const struct wire_segment *segments, size_t n_segments,
+		     struct lent_layout **ret)
 {
 	struct lent_layout *layout = calloc(1, sizeof(*layout) + n_segments * sizeof(*segments));
 
@@ -99,12 +100,14 @@ int lent_layout_open(const int *fds, const struct wire_region *regions, size_t n
 		struct stat st;
 
 		if (fstat(fds[i], &st)) {
-			const int rc = error_set(-errno, "regions[%zu].fd: %s", i, strerrordesc_np(errno));
+			const int rc =
+				error_set(-errno, "regions[%zu].fd: %s", i, strerrordesc_np(errno));
 
 			free(layout);
 			return rc;
 		}
-		layout->places[i] = (struct place){ st.st_dev, st.st_ino, regions[i].offset, regions[i].length };
+		layout->places[i] = (struct place){ st.st_dev, st.st_ino, regions[i].offset,
+						    regions[i].length };
 	}
 	lent_lock();
 	LIST_INSERT_HEAD(&layouts, layout, link);
@@ -133,8 +136,8 @@ void lent_layout_close(struct lent_layout *layout)
 
 static bool places_overlap(const struct place *a, const struct place *b)
 {
-	return a->inode && a->inode == b->inode && a->device == b->device && a->offset < b->offset + b->length &&
-	       b->offset < a->offset + a->length;
+	return a->inode && a->inode == b->inode && a->device == b->device &&
+	       a->offset < b->offset + b->length && b->offset < a->offset + a->length;
 }
 
 static bool layouts_overlap(const struct lent_layout *a, const struct lent_layout *b)
@@ -148,9 +151,10 @@ static bool layouts_overlap(const struct lent_layout *a, const struct lent_layou
 
 static bool layouts_same(const struct lent_layout *a, const struct lent_layout *b)
 {
-	return a == b || (a->n_places == b->n_places && a->n_segments == b->n_segments &&
-			  !memcmp(a->places, b->places, a->n_places * sizeof(a->places[0])) &&
-			  !memcmp(a->segments, b->segments, a->n_segments * sizeof(a->segments[0])));
+	return a == b ||
+	       (a->n_places == b->n_places && a->n_segments == b->n_segments &&
+		!memcmp(a->places, b->places, a->n_places * sizeof(a->places[0])) &&
+		!memcmp(a->segments, b->segments, a->n_segments * sizeof(a->segments[0])));
 }
 
 static bool layout_in(const struct lent_layout *layout, uint64_t device, uint64_t inode)
@@ -168,7 +172,7 @@ bool lent_memory_open(uint64_t device, uint64_t inode)
 
 	lent_lock();
 	LIST_FOREACH(layout, &layouts, link)
-		found |= layout_in(layout, device, inode);
+	found |= layout_in(layout, device, inode);
 	lent_unlock();
 	return found;
 }
@@ -196,7 +200,8 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-void grave_add(struct grave *grave, struct lent_layout *layout, uint64_t op, const uint32_t *pages, uint32_t n)
+void grave_add(struct grave *grave, struct lent_layout *layout, uint64_t op, const uint32_t *pages,
+	       uint32_t n)
 {
 	uint32_t *to = &grave->pages[grave->n_pages], kept = 0;
 
@@ -241,10 +246,12 @@ static bool grave_ended(const struct grave *grave)
 {
 	struct pollfd p[2] = { { .fd = grave->fd }, { .fd = grave->pidfd, .events = POLLIN } };
 
-	return grave->n_parts == 0 || (poll(p, 2, 0) > 0 && ((p[0].revents & POLLHUP) || (p[1].revents & POLLIN)));
+	return grave->n_parts == 0 ||
+	       (poll(p, 2, 0) > 0 && ((p[0].revents & POLLHUP) || (p[1].revents & POLLIN)));
 }
 
-/* The number that the kernel has for it here: from the pidfd, else of whom the socket was made by. */
+/* The number that the kernel has for it here: from the pidfd, else of whom the socket was made
+ * by. */
 static int32_t daemon_pid(const struct grave *grave)
 {
 	struct ucred peer = { 0 };
@@ -271,7 +278,7 @@ uint64_t grave_bury(struct grave *grave, int fd)
 
 	grave->fd = fd;
 	if (!grave_ended(grave)) {
-		(void)shutdown(fd, SHUT_WR);	/* the daemon sees it when it goes on */
+		(void)shutdown(fd, SHUT_WR); /* the daemon sees it when it goes on */
 		grave->pid = daemon_pid(grave);
 	}
 	lent_lock();
@@ -310,8 +317,8 @@ void lent_look(void)
 	lent_unlock();
 }
 
-/* In a forked child, with the lock held: the daemon's word is the parent's to wait for. No shutdown(), which would
- * end what the parent shares. */
+/* In a forked child, with the lock held: the daemon's word is the parent's to wait for. No
+ * shutdown(), which would end what the parent shares. */
 void lent_child(void)
 {
 	while (!LIST_EMPTY(&graves)) {
@@ -327,23 +334,25 @@ void lent_child(void)
 /* --- questions --- */
 
 /* Lock held. The first of these pages that is lent over an ended connection; NULL: none. */
-static const struct grave *find(const struct lent_layout *layout, const uint32_t *pages, size_t n, uint32_t *ret)
+static const struct grave *find(const struct lent_layout *layout, const uint32_t *pages, size_t n,
+				uint32_t *ret)
 {
 	const struct grave *grave;
 
 	LIST_FOREACH(grave, &graves, link)
-		for (uint32_t i = 0; i < grave->n_parts; i++) {
-			const struct part *part = &grave->parts[i];
-			const bool same = layouts_same(layout, part->layout);
+	for (uint32_t i = 0; i < grave->n_parts; i++) {
+		const struct part *part = &grave->parts[i];
+		const bool same = layouts_same(layout, part->layout);
 
-			if (!same && !layouts_overlap(layout, part->layout))
-				continue;
-			for (size_t k = 0; k < n; k++) {
-				*ret = pages[k];
-				if (!same || bsearch(&pages[k], &grave->pages[part->first], part->n, sizeof(*pages), compare))
-					return grave;
-			}
+		if (!same && !layouts_overlap(layout, part->layout))
+			continue;
+		for (size_t k = 0; k < n; k++) {
+			*ret = pages[k];
+			if (!same || bsearch(&pages[k], &grave->pages[part->first], part->n,
+					     sizeof(*pages), compare))
+				return grave;
 		}
+	}
 	return NULL;
 }
 
@@ -364,9 +373,12 @@ int lent_check(const struct lent_layout *layout, const uint32_t *pages, size_t n
 	lent_unlock();
 	if (!grave)
 		return 0;
-	return error_set(-EBUSY, "page %u is lent still: kvtierd (pid %d) may be using it for an op whose connection was cut. "
-			 "It is free when that daemon answers or ends (systemd ends one that stands still for 30 s), or by "
-			 "kvtier_memory_take_back()", page, (int)pid);
+	return error_set(
+		-EBUSY,
+		"page %u is lent still: kvtierd (pid %d) may be using it for an op whose "
+		"connection was cut. It is free when that daemon answers or ends (systemd ends one "
+		"that stands still for 30 s), or by kvtier_memory_take_back()",
+		page, (int)pid);
 }
 
 uint32_t lent_op(uint64_t serial, uint64_t op)
@@ -379,9 +391,9 @@ uint32_t lent_op(uint64_t serial, uint64_t op)
 	lent_lock();
 	look();
 	LIST_FOREACH(grave, &graves, link)
-		for (uint32_t i = 0; grave->serial == serial && i < grave->n_parts; i++)
-			if (grave->parts[i].op == op)
-				n = grave->parts[i].n;
+	for (uint32_t i = 0; grave->serial == serial && i < grave->n_parts; i++)
+		if (grave->parts[i].op == op)
+			n = grave->parts[i].n;
 	lent_unlock();
 	return n;
 }
@@ -396,9 +408,9 @@ uint32_t lent_space(const struct lent_layout *layout)
 	lent_lock();
 	look();
 	LIST_FOREACH(grave, &graves, link)
-		for (uint32_t i = 0; i < grave->n_parts; i++)
-			if (layouts_same(layout, grave->parts[i].layout))
-				n += grave->parts[i].n;
+	for (uint32_t i = 0; i < grave->n_parts; i++)
+		if (layouts_same(layout, grave->parts[i].layout))
+			n += grave->parts[i].n;
 	lent_unlock();
 	return n;
 }
@@ -413,21 +425,24 @@ void lent_fill(const struct lent_layout *layout, uint32_t page, struct kvtier_le
 	ret->offset = place->offset + s->offset + page * s->page_stride;
 }
 
-size_t lent_list(size_t at, void (*put)(void *arg, size_t at, const struct kvtier_lent *lent), void *arg)
+size_t lent_list(size_t at, void (*put)(void *arg, size_t at, const struct kvtier_lent *lent),
+		 void *arg)
 {
 	const struct grave *grave;
 
 	lent_lock();
 	look();
 	LIST_FOREACH(grave, &graves, link)
-		for (uint32_t i = 0; i < grave->n_parts; i++)
-			for (uint32_t k = 0; k < grave->parts[i].n; k++) {
-				const struct part *part = &grave->parts[i];
-				struct kvtier_lent lent = { .op = part->op, .daemon = grave->pid, .ended = 1 };
+	for (uint32_t i = 0; i < grave->n_parts; i++)
+		for (uint32_t k = 0; k < grave->parts[i].n; k++) {
+			const struct part *part = &grave->parts[i];
+			struct kvtier_lent lent = { .op = part->op,
+						    .daemon = grave->pid,
+						    .ended = 1 };
 
-				lent_fill(part->layout, grave->pages[part->first + k], &lent);
-				put(arg, at++, &lent);
-			}
+			lent_fill(part->layout, grave->pages[part->first + k], &lent);
+			put(arg, at++, &lent);
+		}
 	lent_unlock();
 	return at;
 }

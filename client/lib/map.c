@@ -8,19 +8,19 @@
  *	seq and shape as before: a miss
  *	else: again
  *
- * Why a stable entry is found, even while it moves. All loads are acquires, all stores releases, and the
- * writer keeps W1..W4 (head of index.c).
- *   - Hit: a slot's fingerprint changes only while its meta is 0 (W1), so the same non-zero meta before and
- *     after comparing means that the entry was there.
- *   - Moved from the first bucket to the second: whoever misses it in the first sees its removal, hence its
- *     earlier copy in the second (W2), which is read later.
- *   - Moved from the second to the first: whoever misses it in both read the first before it came and the
- *     second after it left; between these the first bucket's seq moved (W3): again.
+ * Why a stable entry is found, even while it moves. All loads are acquires, all stores releases,
+ * and the writer keeps W1..W4 (head of index.c).
+ *   - Hit: a slot's fingerprint changes only while its meta is 0 (W1), so the same non-zero meta
+ *     before and after comparing means that the entry was there.
+ *   - Moved from the first bucket to the second: whoever misses it in the first sees its removal,
+ *     hence its earlier copy in the second (W2), which is read later.
+ *   - Moved from the second to the first: whoever misses it in both read the first before it came
+ *     and the second after it left; between these the first bucket's seq moved (W3): again.
  *   - Split: whoever misses it in the old bucket saw it leave, so sees the new shape (W4): again.
- * So a miss means that there was a moment (the reading of the second bucket) at which the key was in neither.
- * Nobody ever waits for the writer: it may be stopped or killed between any two stores, and what was present
- * is found. What remains: an entry that moved between its two buckets during each of MAP_TRIES readings in a
- * row is reported absent, once.
+ * So a miss means that there was a moment (the reading of the second bucket) at which the key was
+ * in neither. Nobody ever waits for the writer: it may be stopped or killed between any two stores,
+ * and what was present is found. What remains: an entry that moved between its two buckets during
+ * each of MAP_TRIES readings in a row is reported absent, once.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -34,14 +34,15 @@
 
 enum {
 	MAP_TRIES = 64,
-	MAP_AHEAD = 16,		/* keys prefetched ahead in map_probe: fills a core's miss queue */
-	MAP_WAYS = 8,		/* keys probed at once in map_prefix: divide by 9 for one DRAM latency */
+	MAP_AHEAD = 16, /* keys prefetched ahead in map_probe: fills a core's miss queue */
+	/* keys probed at once in map_prefix: divide by 9 for one DRAM latency */
+	MAP_WAYS = 8,
 };
 
 struct map {
 	uint64_t bytes, buckets;
-	const struct wire_index *head;		/* the mapping */
-	const struct wire_bucket *bucket;	/* in it */
+	const struct wire_index *head;    /* the mapping */
+	const struct wire_bucket *bucket; /* in it */
 };
 
 enum scan { SCAN_MISS, SCAN_HIT, SCAN_TORN };
@@ -74,7 +75,8 @@ int map_open(int index_fd, uint64_t bytes, struct map **ret)
 	map->bytes = bytes;
 	map->buckets = (bytes - WIRE_INDEX_OFFSET) / sizeof(struct wire_bucket);
 	map->head = base;
-	map->bucket = (const struct wire_bucket *)(const void *)((const uint8_t *)base + WIRE_INDEX_OFFSET);
+	map->bucket = (const struct wire_bucket *)(const void *)((const uint8_t *)base +
+								 WIRE_INDEX_OFFSET);
 	if (map->head->magic != WIRE_INDEX_MAGIC || map->head->layout != WIRE_INDEX_LAYOUT ||
 	    map->head->bytes != bytes) {
 		map_close(map);
@@ -105,7 +107,8 @@ static bool shape_fits(const struct map *map, uint64_t shape)
 	return level < 32 && divided < 1ull << level && (1ull << level) + divided <= map->buckets;
 }
 
-static enum scan bucket_scan(const struct wire_bucket *bucket, const struct print *print, uint32_t *ret_meta)
+static enum scan bucket_scan(const struct wire_bucket *bucket, const struct print *print,
+			     uint32_t *ret_meta)
 {
 	for (uint32_t s = 0; s < WIRE_BUCKET_ENTRIES; s++) {
 		const uint64_t *words = (const uint64_t *)(const void *)bucket->fingerprint[s];
@@ -114,7 +117,8 @@ static enum scan bucket_scan(const struct wire_bucket *bucket, const struct prin
 		if (__atomic_load_n(&words[0], __ATOMIC_ACQUIRE) != print->half[0])
 			continue;
 		meta = __atomic_load_n(&bucket->meta[s], __ATOMIC_ACQUIRE);
-		if (meta >> 24 == 0 || __atomic_load_n(&words[0], __ATOMIC_ACQUIRE) != print->half[0] ||
+		if (meta >> 24 == 0 ||
+		    __atomic_load_n(&words[0], __ATOMIC_ACQUIRE) != print->half[0] ||
 		    __atomic_load_n(&words[1], __ATOMIC_ACQUIRE) != print->half[1])
 			continue;
 		if (__atomic_load_n(&bucket->meta[s], __ATOMIC_ACQUIRE) != meta)
@@ -162,8 +166,8 @@ static void prefetch(const struct map *map, const struct print *print)
 	__builtin_prefetch(&map->bucket[wire_bucket_of(print->half[1], shape)]);
 }
 
-void map_probe(const struct map *map, const struct fingerprint_key *index_key, const struct kvtier_key *keys, size_t n,
-	       uint8_t *ret_tiers)
+void map_probe(const struct map *map, const struct fingerprint_key *index_key,
+	       const struct kvtier_key *keys, size_t n, uint8_t *ret_tiers)
 {
 	struct print prints[MAP_AHEAD];
 
@@ -179,9 +183,11 @@ void map_probe(const struct map *map, const struct fingerprint_key *index_key, c
 	}
 }
 
-/* *lo keys are known present, key *hi absent (or the end): narrowed by probing keys at[0..n), ascending. */
-static void narrow(const struct map *map, const struct fingerprint_key *index_key, const struct kvtier_key *keys,
-		   const size_t *at, size_t n, size_t *lo, size_t *hi, uint32_t *meta)
+/* *lo keys are known present, key *hi absent (or the end): narrowed by probing keys at[0..n),
+ * ascending. */
+static void narrow(const struct map *map, const struct fingerprint_key *index_key,
+		   const struct kvtier_key *keys, const size_t *at, size_t n, size_t *lo,
+		   size_t *hi, uint32_t *meta)
 {
 	struct print prints[MAP_WAYS + MAP_WAYS % 2];
 
@@ -204,8 +210,9 @@ static void narrow(const struct map *map, const struct fingerprint_key *index_ke
 	}
 }
 
-size_t map_prefix(const struct map *map, const struct fingerprint_key *index_key, const struct kvtier_key *keys,
-		  size_t n, uint32_t *ret_tiers, uint32_t *ret_generation)
+size_t map_prefix(const struct map *map, const struct fingerprint_key *index_key,
+		  const struct kvtier_key *keys, size_t n, uint32_t *ret_tiers,
+		  uint32_t *ret_generation)
 {
 	size_t lo = 0, hi = n, at[MAP_WAYS];
 	uint32_t meta = 0;

@@ -21,10 +21,10 @@ enum { NAME_BYTES = 64, COPY_BYTES = 1 << 30 };
 
 struct kvtier_shared {
 	uint8_t *base;
-	size_t   length;
-	int      fd;
-	uint64_t process;	/* that made it */
-	char     name[NAME_BYTES];
+	size_t length;
+	int fd;
+	uint64_t process; /* that made it */
+	char name[NAME_BYTES];
 };
 
 static int file_make(const char *name, size_t length, int *ret)
@@ -32,11 +32,13 @@ static int file_make(const char *name, size_t length, int *ret)
 	const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	int rc;
 
-	if (fd >= 0 && !ftruncate(fd, (off_t)length) && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
+	if (fd >= 0 && !ftruncate(fd, (off_t)length) &&
+	    !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
 		*ret = fd;
 		return 0;
 	}
-	rc = error_set(-errno, "cannot make a memory file of %zu bytes: %s", length, strerrordesc_np(errno));
+	rc = error_set(-errno, "cannot make a memory file of %zu bytes: %s", length,
+		       strerrordesc_np(errno));
 	if (fd >= 0)
 		(void)close(fd);
 	return rc;
@@ -44,18 +46,21 @@ static int file_make(const char *name, size_t length, int *ret)
 
 int kvtier_memory_alloc(size_t length, const char *name, struct kvtier_shared **ret)
 {
-	const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (length + page - 1) & ~(page - 1);
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE),
+		     whole = (length + page - 1) & ~(page - 1);
 	struct kvtier_shared *memory;
 	int rc;
 
 	if (!ret || !length || whole < length)
-		return error_set(-EINVAL, "kvtier_memory_alloc: ret must not be NULL, and length not 0");
+		return error_set(-EINVAL,
+				 "kvtier_memory_alloc: ret must not be NULL, and length not 0");
 	memory = calloc(1, sizeof(*memory));
 	if (!memory)
 		return error_set(-ENOMEM, "out of memory");
 	memory->process = process_begin();
 	memory->length = whole;
-	(void)strncpy(memory->name, name && *name ? name : "kvtier-pages", sizeof(memory->name) - 1);
+	(void)strncpy(memory->name, name && *name ? name : "kvtier-pages",
+		      sizeof(memory->name) - 1);
 	rc = file_make(memory->name, whole, &memory->fd);
 	if (rc) {
 		free(memory);
@@ -82,8 +87,11 @@ int kvtier_memory_region(const struct kvtier_shared *memory, struct kvtier_regio
 	struct kvtier_region region = { .memory = KVTIER_MEMFD };
 
 	if (!memory || !ret || ret->size < sizeof(ret->size))
-		return error_set(-EINVAL, "kvtier_memory_region: memory and ret must not be NULL, ret.size must be %zu",
-				 sizeof(region));
+		return error_set(
+			-EINVAL,
+			"kvtier_memory_region: memory and ret must not be NULL, ret.size must be "
+			"%zu",
+			sizeof(region));
 	region.size = ret->size < sizeof(region) ? ret->size : (uint32_t)sizeof(region);
 	region.fd = memory->fd;
 	region.length = memory->length;
@@ -99,7 +107,8 @@ static int copy_run(const struct kvtier_shared *memory, int to, off_t at, off_t 
 		const ssize_t done = pwrite(to, memory->base + at, n, at);
 
 		if (done <= 0 && errno != EINTR)
-			return error_set(done ? -errno : -EIO, "kvtier_memory_take_back: no memory for a copy: %s",
+			return error_set(done ? -errno : -EIO,
+					 "kvtier_memory_take_back: no memory for a copy: %s",
 					 strerrordesc_np(errno));
 		at += done > 0 ? done : 0;
 	}
@@ -133,18 +142,25 @@ int kvtier_memory_take_back(struct kvtier_shared *memory)
 	if (!memory)
 		return error_set(-EINVAL, "memory is NULL");
 	if (!process_ours(memory->process))
-		return error_set(-EPERM, "this memory was made by another process: after fork() only the parent may take it back");
+		return error_set(
+			-EPERM,
+			"this memory was made by another process: after fork() only the parent may "
+			"take it back");
 	if (fstat(memory->fd, &st))
 		return error_set(-errno, "kvtier_memory_take_back: %s", strerrordesc_np(errno));
 	if (lent_memory_open(st.st_dev, st.st_ino))
-		return error_set(-EBUSY, "a space that uses this memory is open: close it first, then open it again with the "
-				 "region that kvtier_memory_region() gives then");
+		return error_set(
+			-EBUSY,
+			"a space that uses this memory is open: close it first, then open it again "
+			"with the region that kvtier_memory_region() gives then");
 	rc = file_make(memory->name, memory->length, &fd);
 	if (rc)
 		return rc;
 	rc = copy_data(memory, fd);
-	if (!rc && mmap(memory->base, memory->length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
-		rc = error_set(-errno, "kvtier_memory_take_back: cannot map the copy: %s", strerrordesc_np(errno));
+	if (!rc && mmap(memory->base, memory->length, PROT_READ | PROT_WRITE,
+			MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+		rc = error_set(-errno, "kvtier_memory_take_back: cannot map the copy: %s",
+			       strerrordesc_np(errno));
 	if (rc) {
 		(void)close(fd);
 		return rc;

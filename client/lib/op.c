@@ -5,8 +5,8 @@
  *
  *	FREE --op_new--> RUNNING --op_finish--> DONE --op_take, op_drop--> FREE
  *
- * A RUNNING op has an sqe on the wire, or is staged and between chunks. There are RUNNING ops only while
- * there is a link: session_lost() finishes them all. DONE ops wait in `done`, oldest first.
+ * A RUNNING op has an sqe on the wire, or is staged and between chunks. There are RUNNING ops only
+ * while there is a link: session_lost() finishes them all. DONE ops wait in `done`, oldest first.
  */
 #include <errno.h>
 #include <string.h>
@@ -18,7 +18,8 @@ int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret)
 	struct op *op;
 
 	if (!c->n_free)
-		return error_set(-EAGAIN, "%d ops are outstanding: take results first", KVTIER_MAX_OPS);
+		return error_set(-EAGAIN, "%d ops are outstanding: take results first",
+				 KVTIER_MAX_OPS);
 	op = &c->ops[c->free_slots[--c->n_free]];
 	assert(op->state == OP_FREE);
 	op->space = space;
@@ -39,7 +40,8 @@ uint64_t op_next_id(struct kvtier_client *c, const struct op *op)
 
 bool op_lends(const struct op *op)
 {
-	return op->state == OP_RUNNING && op->wire_id && !op->staged && op->hints.op != WIRE_OP_PREFETCH;
+	return op->state == OP_RUNNING && op->wire_id && !op->staged &&
+	       op->hints.op != WIRE_OP_PREFETCH;
 }
 
 static struct op *op_at(struct kvtier_client *c, uint64_t id)
@@ -106,7 +108,8 @@ void op_take(struct kvtier_client *c, struct op *op, struct kvtier_result *ret)
 		r.lent = lent_op(op->grave, op->id);
 		if (r.blocks)
 			memcpy(r.blocks, op->blocks,
-			       (r.blocks_max < op->n ? r.blocks_max : op->n) * sizeof(op->blocks[0]));
+			       (r.blocks_max < op->n ? r.blocks_max : op->n) *
+				       sizeof(op->blocks[0]));
 		memcpy(ret, &r, size);
 	}
 	op_drop(c, op);
@@ -123,7 +126,8 @@ bool ops_bury(struct kvtier_client *c, struct link *link, uint32_t sq_head)
 		struct op *op = &c->ops[i];
 
 		if (op_lends(op) && (int32_t)(sq_head - op->sq_at) > 0) {
-			grave_add(grave, op->space->layout, op->id, &link->pages[op->first], op->chunk);
+			grave_add(grave, op->space->layout, op->id, &link->pages[op->first],
+				  op->chunk);
 			n++;
 		}
 	}
@@ -151,11 +155,12 @@ static int cqe_apply(struct kvtier_client *c, struct link *link, const struct wi
 	struct op *op = op_at(c, cqe->op_id);
 	const int32_t best = op->hints.op == WIRE_OP_STORE ? KVTIER_BLOCK_PRESENT : KVTIER_BLOCK_OK;
 
-	if (op->state != OP_RUNNING || !op->wire_id || op->wire_id != cqe->op_id || cqe->n != op->chunk ||
-	    cqe->first != op->first)
+	if (op->state != OP_RUNNING || !op->wire_id || op->wire_id != cqe->op_id ||
+	    cqe->n != op->chunk || cqe->first != op->first)
 		return -EPROTO;
 	for (uint32_t i = 0; i < op->chunk; i++) {
-		const int32_t status = __atomic_load_n(&link->statuses[op->first + i], __ATOMIC_RELAXED);
+		const int32_t status =
+			__atomic_load_n(&link->statuses[op->first + i], __ATOMIC_RELAXED);
 
 		if (status > best || status < -4095)
 			return -EPROTO;
@@ -190,7 +195,8 @@ static int staged_turn(struct kvtier_client *c)
 		if (rc == -EPROTO)
 			return rc;
 		if (!rc)
-			c->staged_turn = slot + 1;	/* whoever got a chunk goes last the next time */
+			/* whoever got a chunk goes last the next time */
+			c->staged_turn = slot + 1;
 	}
 	return 0;
 }
@@ -222,13 +228,15 @@ void ops_unlock(struct kvtier_client *c)
 	c->doorbell = false;
 	(void)pthread_mutex_unlock(&c->ring);
 	if (lied)
-		session_cut(c, serial, -EPROTO, "the daemon put something into the rings that cannot be");
+		session_cut(c, serial, -EPROTO,
+			    "the daemon put something into the rings that cannot be");
 	else if (doorbell)
 		session_doorbell(c, serial);
 }
 
 /* Between two looks at the op: spins first, then sleeps, a slice at most. */
-static void await_completion(struct link *link, uint32_t seen, uint64_t spin_until, uint64_t limit_ns)
+static void await_completion(struct link *link, uint32_t seen, uint64_t spin_until,
+			     uint64_t limit_ns)
 {
 	const uint64_t slice = ms_to_ns(CLIENT_SLICE_MS);
 	uint64_t now = client_now();
@@ -279,7 +287,8 @@ static int await_look(struct kvtier_client *c, uint64_t id, bool take, struct kv
 	return rc;
 }
 
-int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take, struct kvtier_result *ret)
+int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
+	     struct kvtier_result *ret)
 {
 	uint64_t now = 0, spin_until = 0, looked = 0;
 
@@ -289,8 +298,9 @@ int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
 		const int rc = await_look(c, id, take, ret, &link, &seen);
 
 		if (rc == -ENOENT)
-			return error_set(rc, "no op %llu: never submitted here, or its result was taken",
-					 (unsigned long long)id);
+			return error_set(
+				rc, "no op %llu: never submitted here, or its result was taken",
+				(unsigned long long)id);
 		if (!rc)
 			return 0;
 		if (!now) {
@@ -305,14 +315,16 @@ int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
 			(void)pthread_mutex_unlock(&c->ring);
 		}
 		if (now >= limit_ns) {
-			session_nudge(c);	/* for who comes again and again without time to wait */
-			return error_set(-ETIMEDOUT, "op %llu is not done yet; its pages are lent until it is",
+			/* for who comes again and again without time to wait */
+			session_nudge(c);
+			return error_set(-ETIMEDOUT,
+					 "op %llu is not done yet; its pages are lent until it is",
 					 (unsigned long long)id);
 		}
 		now = client_now();
 		if (now - looked >= ms_to_ns(CLIENT_SLICE_MS)) {
 			looked = now;
-			session_nudge(c);	/* is the daemon still there? */
+			session_nudge(c); /* is the daemon still there? */
 		}
 	}
 }

@@ -15,25 +15,25 @@
 #include "client.h"
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23	/* Linux 5.14 */
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
 enum { MEMORY_PAGE = 4096, BITS = 64 };
 
 /* `rows` x `heads` runs of `run` bytes make up a page. */
 struct populate_segment {
-	uint8_t *base;			/* of page 0 */
+	uint8_t *base; /* of page 0 */
 	uint64_t page_stride, row_stride, head_stride;
 	uint64_t rows, heads, run;
 };
 
 struct populate {
 	struct populate_segment *segments;
-	size_t   n_segments;
+	size_t n_segments;
 	uint64_t pages;
-	void    *maps[KVTIER_MAX_REGIONS];
+	void *maps[KVTIER_MAX_REGIONS];
 	uint64_t bytes[KVTIER_MAX_REGIONS];
-	_Atomic uint64_t *done;		/* a bit a page */
+	_Atomic uint64_t *done; /* a bit a page */
 };
 
 /* Touching may meet others' writes: it changes nothing. */
@@ -45,14 +45,19 @@ void populate_touch(uint8_t *base, uint64_t n)
 		(void)__atomic_fetch_or(base + at, 0, __ATOMIC_RELAXED);
 }
 
-static void segment_fill(const struct kvtier_geometry *g, const struct kvtier_segment *s, uint8_t *map,
-			 struct populate_segment *ret)
+static void segment_fill(const struct kvtier_geometry *g, const struct kvtier_segment *s,
+			 uint8_t *map, struct populate_segment *ret)
 {
 	const uint64_t element = check_element_bytes(g->dtype);
 
 	*ret = (struct populate_segment){
-		.base = map + s->offset, .page_stride = s->page_stride, .row_stride = s->token_stride,
-		.head_stride = s->head_stride, .rows = 1, .heads = 1, .run = s->length,
+		.base = map + s->offset,
+		.page_stride = s->page_stride,
+		.row_stride = s->token_stride,
+		.head_stride = s->head_stride,
+		.rows = 1,
+		.heads = 1,
+		.run = s->length,
 	};
 	if (s->kind == KVTIER_K || s->kind == KVTIER_V) {
 		ret->rows = g->block_tokens;
@@ -77,7 +82,8 @@ static void segment_fill(const struct kvtier_geometry *g, const struct kvtier_se
 /* Pages that lie in the region; strides are any 64-bit numbers. */
 static uint64_t segment_pages(const struct populate_segment *s, uint64_t offset, uint64_t length)
 {
-	const unsigned __int128 end = (unsigned __int128)offset + (unsigned __int128)(s->rows - 1) * s->row_stride +
+	const unsigned __int128 end = (unsigned __int128)offset +
+				      (unsigned __int128)(s->rows - 1) * s->row_stride +
 				      (unsigned __int128)(s->heads - 1) * s->head_stride + s->run;
 
 	if (end > length)
@@ -88,8 +94,9 @@ static uint64_t segment_pages(const struct populate_segment *s, uint64_t offset,
 static int map_regions(struct populate *p, const struct kvtier_region *regions, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		void *map = mmap(NULL, regions[i].length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-				 regions[i].fd, (off_t)regions[i].offset);
+		void *map =
+			mmap(NULL, regions[i].length, PROT_READ | PROT_WRITE,
+			     MAP_SHARED | MAP_NORESERVE, regions[i].fd, (off_t)regions[i].offset);
 
 		if (map == MAP_FAILED)
 			return -errno;
@@ -100,14 +107,15 @@ static int map_regions(struct populate *p, const struct kvtier_region *regions, 
 	return 0;
 }
 
-static int fill(struct populate *p, const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
-		size_t n_regions, const struct kvtier_segment *segments, size_t n_segments)
+static int fill(struct populate *p, const struct kvtier_geometry *geometry,
+		const struct kvtier_region *regions, size_t n_regions,
+		const struct kvtier_segment *segments, size_t n_segments)
 {
 	int rc;
 
 	p->segments = calloc(n_segments, sizeof(*p->segments));
 	p->n_segments = n_segments;
-	p->pages = UINT32_MAX;		/* page indices are 32 bits */
+	p->pages = UINT32_MAX; /* page indices are 32 bits */
 	if (!p->segments)
 		return -ENOMEM;
 	rc = map_regions(p, regions, n_regions);
@@ -126,8 +134,9 @@ static int fill(struct populate *p, const struct kvtier_geometry *geometry, cons
 	return p->done ? 0 : -ENOMEM;
 }
 
-int populate_open(const struct kvtier_geometry *geometry, const struct kvtier_region *regions, size_t n_regions,
-		  const struct kvtier_segment *segments, size_t n_segments, struct populate **ret)
+int populate_open(const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
+		  size_t n_regions, const struct kvtier_segment *segments, size_t n_segments,
+		  struct populate **ret)
 {
 	struct populate *p = calloc(1, sizeof(*p));
 	int rc = p ? fill(p, geometry, regions, n_regions, segments, n_segments) : -ENOMEM;
@@ -156,8 +165,9 @@ void populate_close(struct populate *p)
 
 static bool done(const struct populate *p, uint32_t page)
 {
-	return page >= p->pages || (atomic_load_explicit(&p->done[page / BITS], memory_order_relaxed) >>
-				    page % BITS & 1);
+	return page >= p->pages ||
+	       (atomic_load_explicit(&p->done[page / BITS], memory_order_relaxed) >> page % BITS &
+		1);
 }
 
 /* Runs that touch the same pages of memory, or the next ones, are one call. */
@@ -168,7 +178,8 @@ struct span {
 static void span_add(struct span *span, const uint8_t *base, uint64_t n)
 {
 	const uintptr_t from = (uintptr_t)base & ~(uintptr_t)(MEMORY_PAGE - 1);
-	const uintptr_t to = ((uintptr_t)base + n + MEMORY_PAGE - 1) & ~(uintptr_t)(MEMORY_PAGE - 1);
+	const uintptr_t to =
+		((uintptr_t)base + n + MEMORY_PAGE - 1) & ~(uintptr_t)(MEMORY_PAGE - 1);
 
 	if (from >= span->from && from <= span->to) {
 		span->to = to > span->to ? to : span->to;
@@ -188,7 +199,8 @@ static void populate_page(const struct populate *p, uint32_t page)
 
 		for (uint64_t h = 0; h < s->heads; h++)
 			for (uint64_t r = 0; r < s->rows; r++)
-				span_add(&span, base + h * s->head_stride + r * s->row_stride, s->run);
+				span_add(&span, base + h * s->head_stride + r * s->row_stride,
+					 s->run);
 	}
 	populate_touch((uint8_t *)span.from, span.to - span.from);
 }
@@ -199,7 +211,8 @@ int populate_pages(struct populate *p, const uint32_t *pages, size_t n, uint64_t
 		if (done(p, pages[i]))
 			continue;
 		if (client_now() >= deadline_ns)
-			return error_set(-ETIMEDOUT, "allocating the pages took longer than the op may");
+			return error_set(-ETIMEDOUT,
+					 "allocating the pages took longer than the op may");
 		populate_page(p, pages[i]);
 		(void)atomic_fetch_or_explicit(&p->done[pages[i] / BITS], 1ull << pages[i] % BITS,
 					       memory_order_relaxed);

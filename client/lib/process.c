@@ -18,8 +18,9 @@
 
 _Atomic uint64_t *process_mark;
 
-static _Atomic uint64_t mark_fallback;		/* where there is no page to be had */
-static _Atomic uint64_t numbers;		/* given so far, by this process and those it descends from */
+static _Atomic uint64_t mark_fallback; /* where there is no page to be had */
+/* given so far, by this process and those it descends from */
+static _Atomic uint64_t numbers;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void child(void)
@@ -47,12 +48,14 @@ uint64_t process_begin(void)
 	(void)pthread_once(&once, start);
 	next = atomic_fetch_add(&numbers, 1) + 1;
 	if (!atomic_compare_exchange_strong(process_mark, &none, next))
-		next = none;	/* it had one */
+		next = none; /* it had one */
 	return next;
 }
 
 int process_refuse(void)
 {
-	return error_set(-EPERM, "this client was made by another process: after fork() only the parent may use it; a child "
-			 "makes its own with kvtier_connect()");
+	return error_set(
+		-EPERM,
+		"this client was made by another process: after fork() only the parent may use it; "
+		"a child makes its own with kvtier_connect()");
 }

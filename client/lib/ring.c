@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ring.c - one connection's shared memory: what the daemon sent is checked here before it is mapped, and each
- * word the daemon writes is read once, into private memory, before it is looked at.
+ * ring.c - one connection's shared memory: what the daemon sent is checked here before it is
+ * mapped, and each word the daemon writes is read once, into private memory, before it is looked
+ * at.
  *
- * Each page has one writer (wire.h): the client writes `submit`, the daemon `complete` and the index. So
- * the tails and heads of ours are kept privately and only published; the other side's are bounded by them
- * at each reading. "Full fence" in wire.h is here a sequentially consistent store followed by such a
- * load, which is the same on every machine and, unlike a bare fence, understood by thread sanitizers.
+ * Each page has one writer (wire.h): the client writes `submit`, the daemon `complete` and the
+ * index. So the tails and heads of ours are kept privately and only published; the other side's are
+ * bounded by them at each reading. "Full fence" in wire.h is here a sequentially consistent store
+ * followed by such a load, which is the same on every machine and, unlike a bare fence, understood
+ * by thread sanitizers.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,23 +32,27 @@ static bool power_of_two(uint32_t v)
 static int offer_check(const struct wire_hello_ok *ok)
 {
 	if (ok->version < WIRE_VERSION_MIN || ok->version > WIRE_VERSION_MAX)
-		return error_set(-EPROTO,
-				 "the daemon chose protocol version %u, this library speaks %d to %d",
-				 ok->version, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
+		return error_set(
+			-EPROTO,
+			"the daemon chose protocol version %u, this library speaks %d to %d",
+			ok->version, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
 	if (!power_of_two(ok->sq_entries) || ok->sq_entries < WIRE_MIN_ENTRIES ||
 	    ok->sq_entries > WIRE_MAX_ENTRIES)
-		return error_set(-EPROTO, "HELLO_OK.sq_entries is %u, must be a power of two in %d..%d",
+		return error_set(-EPROTO,
+				 "HELLO_OK.sq_entries is %u, must be a power of two in %d..%d",
 				 ok->sq_entries, WIRE_MIN_ENTRIES, WIRE_MAX_ENTRIES);
 	if (!power_of_two(ok->cq_entries) || ok->cq_entries < WIRE_MIN_ENTRIES ||
 	    ok->cq_entries > WIRE_MAX_ENTRIES)
-		return error_set(-EPROTO, "HELLO_OK.cq_entries is %u, must be a power of two in %d..%d",
+		return error_set(-EPROTO,
+				 "HELLO_OK.cq_entries is %u, must be a power of two in %d..%d",
 				 ok->cq_entries, WIRE_MIN_ENTRIES, WIRE_MAX_ENTRIES);
 	if (ok->arena_blocks < WIRE_MIN_ARENA || ok->arena_blocks > WIRE_MAX_ARENA)
-		return error_set(-EPROTO, "HELLO_OK.arena_blocks is %u, must be in %d..%d", ok->arena_blocks,
-				 WIRE_MIN_ARENA, WIRE_MAX_ARENA);
+		return error_set(-EPROTO, "HELLO_OK.arena_blocks is %u, must be in %d..%d",
+				 ok->arena_blocks, WIRE_MIN_ARENA, WIRE_MAX_ARENA);
 	if (ok->submit_bytes != wire_submit_bytes(ok->sq_entries, ok->arena_blocks) ||
 	    ok->complete_bytes != wire_complete_bytes(ok->cq_entries, ok->arena_blocks))
-		return error_set(-EPROTO, "HELLO_OK: the rings' bytes do not follow from their entries");
+		return error_set(-EPROTO,
+				 "HELLO_OK: the rings' bytes do not follow from their entries");
 	if (ok->index_bytes < WIRE_INDEX_OFFSET + sizeof(struct wire_bucket))
 		return error_set(-EPROTO, "HELLO_OK.index_bytes is %llu, too small for an index",
 				 (unsigned long long)ok->index_bytes);
@@ -60,11 +66,11 @@ static int file_check(int fd, const char *name, uint64_t bytes, int seals)
 	struct stat st;
 
 	if (have < 0 || (have & seals) != seals)
-		return error_set(-EPROTO, "the daemon's %s memory lacks seals: has %#x, needs %#x", name,
-				 have < 0 ? 0u : (unsigned)have, (unsigned)seals);
+		return error_set(-EPROTO, "the daemon's %s memory lacks seals: has %#x, needs %#x",
+				 name, have < 0 ? 0u : (unsigned)have, (unsigned)seals);
 	if (fstat(fd, &st) || st.st_size < 0 || (uint64_t)st.st_size != bytes)
-		return error_set(-EPROTO, "the daemon's %s memory is not the %llu bytes it said", name,
-				 (unsigned long long)bytes);
+		return error_set(-EPROTO, "the daemon's %s memory is not the %llu bytes it said",
+				 name, (unsigned long long)bytes);
 	return 0;
 }
 
@@ -73,8 +79,9 @@ static int file_map(int fd, const char *name, uint64_t bytes, int protection, vo
 	void *p = mmap(NULL, bytes, protection, MAP_SHARED, fd, 0);
 
 	if (p == MAP_FAILED)
-		return error_set(errno == ENOMEM ? -ENOMEM : -EPROTO, "cannot map the daemon's %s memory: %s",
-				 name, strerrordesc_np(errno));
+		return error_set(errno == ENOMEM ? -ENOMEM : -EPROTO,
+				 "cannot map the daemon's %s memory: %s", name,
+				 strerrordesc_np(errno));
 	*ret = p;
 	return 0;
 }
@@ -87,11 +94,13 @@ static int link_map(struct link *link, const int fds[3], uint64_t index_bytes)
 
 	rc = file_check(fds[0], "submit", link->submit_bytes, seals);
 	if (!rc)
-		rc = file_check(fds[1], "complete", link->complete_bytes, seals | F_SEAL_FUTURE_WRITE);
+		rc = file_check(fds[1], "complete", link->complete_bytes,
+				seals | F_SEAL_FUTURE_WRITE);
 	if (!rc)
 		rc = file_check(fds[2], "index", index_bytes, seals | F_SEAL_FUTURE_WRITE);
 	if (!rc)
-		rc = file_map(fds[0], "submit", link->submit_bytes, PROT_READ | PROT_WRITE, &submit);
+		rc = file_map(fds[0], "submit", link->submit_bytes, PROT_READ | PROT_WRITE,
+			      &submit);
 	if (rc)
 		return rc;
 	link->submit = submit;
@@ -101,8 +110,8 @@ static int link_map(struct link *link, const int fds[3], uint64_t index_bytes)
 	link->complete = complete;
 	rc = map_open(fds[2], index_bytes, &link->map);
 	if (rc)
-		return error_set(rc == -ENOMEM ? rc : -EPROTO, "the daemon's index cannot be used: %s",
-				 strerrordesc_np(-rc));
+		return error_set(rc == -ENOMEM ? rc : -EPROTO,
+				 "the daemon's index cannot be used: %s", strerrordesc_np(-rc));
 	link->index = map_head(link->map);
 	return 0;
 }
@@ -133,7 +142,8 @@ int link_open(const struct wire_hello_ok *ok, const int fds[3], struct link **re
 
 	link->sqes = (struct wire_sqe *)(void *)(s + WIRE_RING_OFFSET);
 	link->keys = (struct kvtier_key *)(void *)(s + wire_keys_offset(link->sq_entries));
-	link->pages = (uint32_t *)(void *)(s + wire_pages_offset(link->sq_entries, link->arena_blocks));
+	link->pages =
+		(uint32_t *)(void *)(s + wire_pages_offset(link->sq_entries, link->arena_blocks));
 	link->cqes = (const struct wire_cqe *)(const void *)(c + WIRE_RING_OFFSET);
 	link->statuses = (const int32_t *)(const void *)(c + wire_status_offset(link->cq_entries));
 	arena_init(&link->arena, link->arena_blocks);
@@ -156,7 +166,8 @@ void link_close(struct link *link)
 
 int ring_push(struct link *link, const struct wire_sqe *sqe)
 {
-	const uint32_t used = link->sq_tail - __atomic_load_n(&link->complete->sq_head, __ATOMIC_ACQUIRE);
+	const uint32_t used =
+		link->sq_tail - __atomic_load_n(&link->complete->sq_head, __ATOMIC_ACQUIRE);
 
 	if (used > link->sq_entries)
 		return -EPROTO;
@@ -173,9 +184,11 @@ uint32_t ring_withdraw(struct link *link)
 	uint32_t read;
 
 	__atomic_store_n(&link->submit->given_up, 1, __ATOMIC_SEQ_CST);
-	/* After given_up: jobs of entries that the daemon reads from now on begin when it was set. */
+	/* After given_up: jobs of entries that the daemon reads from now on begin when it was
+	 * set. */
 	read = __atomic_load_n(&link->complete->sq_head, __ATOMIC_SEQ_CST);
-	/* Should it be reading this very moment, then its head gets ahead of our tail, and it cuts us off: just as well. */
+	/* Should it be reading this very moment, then its head gets ahead of our tail, and it cuts
+	 * us off: just as well. */
 	__atomic_store_n(&link->submit->sq_tail, read, __ATOMIC_SEQ_CST);
 	return read;
 }
@@ -197,7 +210,8 @@ bool ring_passed(const struct link *link, uint32_t tail)
 
 int ring_next(struct link *link, struct wire_cqe *ret)
 {
-	const uint32_t ready = __atomic_load_n(&link->complete->cq_tail, __ATOMIC_ACQUIRE) - link->cq_head;
+	const uint32_t ready =
+		__atomic_load_n(&link->complete->cq_tail, __ATOMIC_ACQUIRE) - link->cq_head;
 
 	if (ready > link->cq_entries)
 		return -EPROTO;
@@ -214,9 +228,11 @@ bool ring_sleep(struct link *link, uint32_t seen, uint64_t ns)
 	const struct timespec slice = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
 
 	(void)__atomic_fetch_add(&link->submit->sleepers, 1, __ATOMIC_SEQ_CST);
-	/* FUTEX_WAIT looks at cq_tail again itself; it may also return early, which the caller copes with. */
+	/* FUTEX_WAIT looks at cq_tail again itself; it may also return early, which the caller
+	 * copes with. */
 	if (!ring_moved(link, seen))
-		(void)syscall(SYS_futex, &link->complete->cq_tail, FUTEX_WAIT, seen, &slice, NULL, 0);
+		(void)syscall(SYS_futex, &link->complete->cq_tail, FUTEX_WAIT, seen, &slice, NULL,
+			      0);
 	(void)__atomic_fetch_sub(&link->submit->sleepers, 1, __ATOMIC_SEQ_CST);
 	return ring_moved(link, seen);
 }

@@ -17,9 +17,9 @@
 #include "client.h"
 
 enum {
-	PACKETS_A_TURN = 64,	/* a daemon that never stops talking must not keep a caller here */
-	LOOK_EVERY_MS = 1,	/* while not all is open */
-	STABLE_MS = 5000,	/* a connection that lasted this long resets the backoff */
+	PACKETS_A_TURN = 64, /* a daemon that never stops talking must not keep a caller here */
+	LOOK_EVERY_MS = 1,   /* while not all is open */
+	STABLE_MS = 5000,    /* a connection that lasted this long resets the backoff */
 };
 
 static void state_enter(struct kvtier_client *c, enum session_state state, uint64_t now)
@@ -45,7 +45,7 @@ static void backoff(struct kvtier_client *c, uint64_t now)
 void session_reap(struct kvtier_client *c)
 {
 	if (atomic_load(&c->readers))
-		return;		/* another time */
+		return; /* another time */
 	for (struct link **at = &c->retired; *at;) {
 		struct link *link = *at;
 		uint32_t refs;
@@ -86,7 +86,7 @@ void session_lost(struct kvtier_client *c, int error, const char *why)
 		buried = !c->let_go && ops_bury(c, link, read);
 	}
 	if (!buried) {
-		(void)shutdown(c->fd, SHUT_RDWR);	/* likewise */
+		(void)shutdown(c->fd, SHUT_RDWR); /* likewise */
 		(void)close(c->fd);
 	}
 	c->fd = -1;
@@ -113,12 +113,19 @@ void session_cut(struct kvtier_client *c, uint64_t serial, int error, const char
 static int hello_send(struct kvtier_client *c, int fd)
 {
 	struct wire_hello hello = {
-		.head = { .magic = WIRE_MAGIC, .type = WIRE_HELLO, .length = sizeof(hello), .seq = ++c->seq },
-		.version_min = WIRE_VERSION_MIN, .version_max = WIRE_VERSION_MAX,
-		.size_geometry = sizeof(struct wire_geometry), .size_region = sizeof(struct wire_region),
-		.size_segment = sizeof(struct wire_segment), .size_sqe = sizeof(struct wire_sqe),
+		.head = { .magic = WIRE_MAGIC,
+			  .type = WIRE_HELLO,
+			  .length = sizeof(hello),
+			  .seq = ++c->seq },
+		.version_min = WIRE_VERSION_MIN,
+		.version_max = WIRE_VERSION_MAX,
+		.size_geometry = sizeof(struct wire_geometry),
+		.size_region = sizeof(struct wire_region),
+		.size_segment = sizeof(struct wire_segment),
+		.size_sqe = sizeof(struct wire_sqe),
 		.size_cqe = sizeof(struct wire_cqe),
-		.sq_entries = CLIENT_SQ_ENTRIES, .arena_blocks = CLIENT_ARENA_BLOCKS,
+		.sq_entries = CLIENT_SQ_ENTRIES,
+		.arena_blocks = CLIENT_ARENA_BLOCKS,
 	};
 
 	int rc;
@@ -126,7 +133,8 @@ static int hello_send(struct kvtier_client *c, int fd)
 	c->hello_seq = c->seq;
 	memcpy(hello.name, c->name, sizeof(hello.name));
 	rc = socket_send(fd, &hello, sizeof(hello), NULL, 0);
-	return rc == -ECONNRESET ? 0 : rc;	/* refused before it was heard: the reason lies in the socket */
+	/* refused before it was heard: the reason lies in the socket */
+	return rc == -ECONNRESET ? 0 : rc;
 }
 
 static void session_connect(struct kvtier_client *c, uint64_t now)
@@ -138,8 +146,11 @@ static void session_connect(struct kvtier_client *c, uint64_t now)
 	lent_look();
 	if (atomic_load(&lent_graves) >= LENT_GRAVES_MAX) {
 		c->error = -EBUSY;
-		(void)snprintf(c->text, sizeof(c->text), "%d connections of this process ended with pages lent still, the "
-			       "most there may be: end the daemons that stand still", LENT_GRAVES_MAX);
+		(void)snprintf(
+			c->text, sizeof(c->text),
+			"%d connections of this process ended with pages lent still, the most "
+			"there may be: end the daemons that stand still",
+			LENT_GRAVES_MAX);
 		backoff(c, now);
 		return;
 	}
@@ -199,7 +210,7 @@ static int hello_ok(struct kvtier_client *c, struct packet *packet)
 		link_close(link);
 		return rc;
 	}
-	packet->n_fds -= pidfd >= 0;	/* taken */
+	packet->n_fds -= pidfd >= 0; /* taken */
 	link->serial = c->connections;
 	atomic_store(&c->spin_advised_us, ok->spin_us);
 	(void)pthread_mutex_lock(&c->ring);
@@ -211,7 +222,8 @@ static int hello_ok(struct kvtier_client *c, struct packet *packet)
 	return 0;
 }
 
-/* ERROR to one of our requests is that request's business, any other announces the end of the connection. */
+/* ERROR to one of our requests is that request's business, any other announces the end of the
+ * connection. */
 static int error_reply(struct kvtier_client *c, struct packet *packet)
 {
 	struct wire_error *e = &packet->error;
@@ -221,7 +233,8 @@ static int error_reply(struct kvtier_client *c, struct packet *packet)
 		if (*p < ' ' || *p > '~')
 			*p = '?';
 	if (e->error >= 0 || e->error < -4095)
-		return error_set(-EPROTO, "the daemon's ERROR carries %d, which is no error", e->error);
+		return error_set(-EPROTO, "the daemon's ERROR carries %d, which is no error",
+				 e->error);
 	if (c->state == SESSION_UP && e->head.seq && !spaces_reply(c, packet))
 		return 0;
 	c->let_go = true;
@@ -246,7 +259,8 @@ static int wake(struct kvtier_client *c)
 static int packet_dispatch(struct kvtier_client *c, struct packet *packet)
 {
 	if (packet->n_fds && packet->head.type != WIRE_HELLO_OK)
-		return error_set(-EPROTO, "descriptors with a message of type %u", packet->head.type);
+		return error_set(-EPROTO, "descriptors with a message of type %u",
+				 packet->head.type);
 	switch (packet->head.type) {
 	case WIRE_HELLO_OK:
 		return hello_ok(c, packet);
@@ -269,11 +283,15 @@ static void session_dispatch(struct kvtier_client *c)
 		if (rc == -EAGAIN)
 			return;
 		if (rc == -EPROTO) {
-			session_lost(c, rc, "the daemon sent something that is no message of this protocol");
+			session_lost(
+				c, rc,
+				"the daemon sent something that is no message of this protocol");
 			return;
 		}
 		if (rc == -EMFILE) {
-			session_lost(c, rc, "this process has no descriptors left for the daemon's memory");
+			session_lost(
+				c, rc,
+				"this process has no descriptors left for the daemon's memory");
 			return;
 		}
 		if (rc) {
@@ -297,7 +315,8 @@ void session_advance(struct kvtier_client *c, uint64_t now)
 	session_dispatch(c);
 	/* Not "now - since": another thread may have connected after this one read the clock. */
 	if (c->state == SESSION_GREETING && now > c->since_ns + ms_to_ns(c->timeout_ms)) {
-		(void)snprintf(c->text, sizeof(c->text), "no answer on %s in %u ms", c->path, c->timeout_ms);
+		(void)snprintf(c->text, sizeof(c->text), "no answer on %s in %u ms", c->path,
+			       c->timeout_ms);
 		session_lost(c, -ETIMEDOUT, c->text);
 	}
 	if (c->state == SESSION_UP)
@@ -316,7 +335,7 @@ void session_nudge(struct kvtier_client *c)
 	if (now < atomic_load_explicit(&c->next_look_ns, memory_order_relaxed))
 		return;
 	if (pthread_mutex_trylock(&c->control))
-		return;		/* somebody is at it */
+		return; /* somebody is at it */
 	session_advance(c, now);
 	(void)pthread_mutex_unlock(&c->control);
 }
@@ -327,7 +346,8 @@ void session_pause(struct kvtier_client *c, uint64_t deadline)
 	uint64_t ms = deadline > now ? (deadline - now) / 1000000u + 1 : 0;
 	struct pollfd p = { .events = POLLIN };
 
-	/* Another thread may close it meanwhile: then this waits a slice, or not at all, and looks again. */
+	/* Another thread may close it meanwhile: then this waits a slice, or not at all, and looks
+	 * again. */
 	(void)pthread_mutex_lock(&c->ring);
 	p.fd = c->fd;
 	(void)pthread_mutex_unlock(&c->ring);
@@ -338,7 +358,9 @@ void session_pause(struct kvtier_client *c, uint64_t deadline)
 
 void session_doorbell(struct kvtier_client *c, uint64_t serial)
 {
-	const struct wire_head bell = { .magic = WIRE_MAGIC, .type = WIRE_DOORBELL, .length = sizeof(bell) };
+	const struct wire_head bell = { .magic = WIRE_MAGIC,
+					.type = WIRE_DOORBELL,
+					.length = sizeof(bell) };
 	int rc = 0;
 
 	(void)pthread_mutex_lock(&c->ring);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * socket.c - one packet in or out of the control socket. Never blocks, never raises SIGPIPE; every fd is
- * close-on-exec. Errors are -errno.
+ * socket.c - one packet in or out of the control socket. Never blocks, never raises SIGPIPE; every
+ * fd is close-on-exec. Errors are -errno.
  */
 #include <errno.h>
 #include <string.h>
@@ -36,7 +36,8 @@ int socket_connect(const char *path, int *ret)
 
 int socket_send(int fd, const void *message, size_t n, const int *fds, size_t n_fds)
 {
-	_Alignas(struct cmsghdr) uint8_t control[CMSG_SPACE(sizeof(int) * KVTIER_MAX_REGIONS)] = { 0 };
+	_Alignas(struct cmsghdr)
+		uint8_t control[CMSG_SPACE(sizeof(int) * KVTIER_MAX_REGIONS)] = { 0 };
 	struct iovec iov = { .iov_base = (void *)(uintptr_t)message, .iov_len = n };
 	struct msghdr header = { .msg_iov = &iov, .msg_iovlen = 1 };
 
@@ -56,7 +57,7 @@ int socket_send(int fd, const void *message, size_t n, const int *fds, size_t n_
 		const ssize_t sent = sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (sent >= 0)
-			return (size_t)sent == n ? 0 : -EPROTO;	/* packets are whole */
+			return (size_t)sent == n ? 0 : -EPROTO; /* packets are whole */
 		if (errno != EINTR)
 			return errno == EPIPE ? -ECONNRESET : -errno;
 	}
@@ -78,7 +79,7 @@ static void packet_take_fds(struct msghdr *header, struct packet *ret)
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
 		n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		assert(n <= SOCKET_MAX_FDS);	/* the control buffer has no room for more */
+		assert(n <= SOCKET_MAX_FDS); /* the control buffer has no room for more */
 		memcpy(ret->fds, CMSG_DATA(c), n * sizeof(int));
 		ret->n_fds = (int)n;
 	}
@@ -105,16 +106,19 @@ static size_t packet_bytes_expected(uint16_t type)
 
 int socket_receive(int fd, struct packet *ret)
 {
-	/* One CMSG of SOCKET_MAX_FDS fits and nothing more: what does not fit is dropped and said so. */
+	/* One CMSG of SOCKET_MAX_FDS fits and nothing more: what does not fit is dropped and said
+	 * so. */
 	_Alignas(struct cmsghdr) uint8_t control[CMSG_SPACE(sizeof(int) * SOCKET_MAX_FDS)];
 	struct iovec iov = { .iov_base = ret->bytes, .iov_len = sizeof(ret->bytes) };
-	struct msghdr header = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+	struct msghdr header = { .msg_iov = &iov,
+				 .msg_iovlen = 1,
+				 .msg_control = control,
 				 .msg_controllen = sizeof(control) };
 	bool reset = false;
 	ssize_t n;
 
-	/* A peer that closes before it read all we sent resets the connection, which the kernel tells once, and before
-	 * the packets that peer sent us. The last of them says why. */
+	/* A peer that closes before it read all we sent resets the connection, which the kernel
+	 * tells once, and before the packets that peer sent us. The last of them says why. */
 	do
 		n = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	while (n < 0 && (errno == EINTR || (errno == ECONNRESET && !reset && (reset = true))));
@@ -126,7 +130,8 @@ int socket_receive(int fd, struct packet *ret)
 		return -ECONNRESET;
 	}
 	if ((header.msg_flags & MSG_CTRUNC) && ret->n_fds < SOCKET_MAX_FDS) {
-		packet_close(ret);	/* there was room: it is this process that may have no more of them */
+		/* there was room: it is this process that may have no more of them */
+		packet_close(ret);
 		return -EMFILE;
 	}
 	if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) || (size_t)n < sizeof(ret->head) ||

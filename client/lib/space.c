@@ -104,7 +104,8 @@ static int send_open(struct kvtier_client *c, struct kvtier_space *space)
 	if (rc == -EAGAIN || rc == -ECONNRESET)
 		return rc;
 	if (rc) {
-		space_refused(space, rc, "the space's description cannot be sent: ", strerrordesc_np(-rc));
+		space_refused(space, rc,
+			      "the space's description cannot be sent: ", strerrordesc_np(-rc));
 		return 0;
 	}
 	space->seq = c->seq;
@@ -162,18 +163,21 @@ static bool handle_taken(const struct kvtier_client *c, uint32_t handle)
 	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++) {
 		const struct kvtier_space *s = c->spaces[i];
 
-		if (s && (s->state == SPACE_OPEN || s->state == SPACE_CLOSING) && s->handle == handle)
+		if (s && (s->state == SPACE_OPEN || s->state == SPACE_CLOSING) &&
+		    s->handle == handle)
 			return true;
 	}
 	return false;
 }
 
-static int space_opened(struct kvtier_client *c, struct kvtier_space *space, const struct wire_space_ok *ok)
+static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
+			const struct wire_space_ok *ok)
 {
 	const struct fingerprint_key index_key = fingerprint_key_of(ok->index_key);
 
 	if (ok->space >= WIRE_MAX_SPACES || handle_taken(c, ok->space))
-		return error_set(-EPROTO, "SPACE_OK.space is %u: out of range, or in use", ok->space);
+		return error_set(-EPROTO, "SPACE_OK.space is %u: out of range, or in use",
+				 ok->space);
 	if (ok->pages > (uint64_t)UINT32_MAX + 1 || (space->has_pages != (ok->pages != 0)) ||
 	    (space->staged && ok->pages != staged_pages(space->staged)))
 		return error_set(-EPROTO, "SPACE_OK.pages is %llu, which does not fit the regions",
@@ -181,7 +185,8 @@ static int space_opened(struct kvtier_client *c, struct kvtier_space *space, con
 	if (space->known && (ok->pages != space->pages ||
 			     memcmp(ok->space_id, space->space_id, sizeof(space->space_id)) != 0))
 		return error_set(-EPROTO, "the space came back as another one");
-	/* Not so the salt: a new daemon may have a new secret, and then nothing is found, rightly. */
+	/* Not so the salt: a new daemon may have a new secret, and then nothing is found,
+	 * rightly. */
 	keys_salt(space->keys, ok->salt);
 	space->known = true;
 	space->pages = ok->pages;
@@ -206,7 +211,8 @@ int spaces_reply(struct kvtier_client *c, const struct packet *packet)
 		    (c->spaces[i]->state == SPACE_OPENING || c->spaces[i]->state == SPACE_CLOSING))
 			space = c->spaces[i];
 	if (!space)
-		return error_set(-EPROTO, "a reply (type %u) that nobody asked for", packet->head.type);
+		return error_set(-EPROTO, "a reply (type %u) that nobody asked for",
+				 packet->head.type);
 	if (packet->head.type == WIRE_ERROR && space->state == SPACE_OPENING) {
 		space_refused(space, packet->error.error, "kvtierd: ", packet->error.text);
 		return 0;
@@ -227,7 +233,8 @@ static int message_make(struct kvtier_space *space, const struct wire_geometry *
 			const struct kvtier_segment *segments, size_t n_segments)
 {
 	const size_t wire_regions = space->staged ? 1 : n_regions;
-	const size_t bytes = sizeof(struct wire_space_open) + wire_regions * sizeof(struct wire_region) +
+	const size_t bytes = sizeof(struct wire_space_open) +
+			     wire_regions * sizeof(struct wire_region) +
 			     n_segments * sizeof(struct wire_segment);
 	struct wire_region *r;
 	struct wire_segment *s;
@@ -235,7 +242,8 @@ static int message_make(struct kvtier_space *space, const struct wire_geometry *
 	space->message = calloc(1, bytes);
 	if (!space->message)
 		return error_set(-ENOMEM, "out of memory");
-	space->message->head = (struct wire_head){ .magic = WIRE_MAGIC, .type = WIRE_SPACE_OPEN,
+	space->message->head = (struct wire_head){ .magic = WIRE_MAGIC,
+						   .type = WIRE_SPACE_OPEN,
 						   .length = (uint32_t)bytes };
 	space->message->n_regions = (uint32_t)wire_regions;
 	space->message->n_segments = (uint32_t)n_segments;
@@ -243,20 +251,27 @@ static int message_make(struct kvtier_space *space, const struct wire_geometry *
 	r = (struct wire_region *)(void *)(space->message + 1);
 	s = (struct wire_segment *)(void *)(r + wire_regions);
 	if (space->staged)
-		r[0] = (struct wire_region){ .memory = WIRE_STAGED, .length = staged_bytes(space->staged) };
+		r[0] = (struct wire_region){ .memory = WIRE_STAGED,
+					     .length = staged_bytes(space->staged) };
 	for (size_t i = 0; i < n_regions && !space->staged; i++)
-		r[i] = (struct wire_region){ .memory = WIRE_MEMFD, .fd_index = (uint32_t)i,
-					     .offset = regions[i].offset, .length = regions[i].length };
+		r[i] = (struct wire_region){ .memory = WIRE_MEMFD,
+					     .fd_index = (uint32_t)i,
+					     .offset = regions[i].offset,
+					     .length = regions[i].length };
 	for (size_t i = 0; i < n_segments; i++) {
 		const struct kvtier_segment *u = &segments[i];
 
 		if (space->staged)
 			staged_segment(space->staged, i, &s[i]);
 		else
-			s[i] = (struct wire_segment){ .region = u->region, .layer = u->layer, .kind = u->kind,
-						      .offset = u->offset, .page_stride = u->page_stride,
+			s[i] = (struct wire_segment){ .region = u->region,
+						      .layer = u->layer,
+						      .kind = u->kind,
+						      .offset = u->offset,
+						      .page_stride = u->page_stride,
 						      .head_stride = u->head_stride,
-						      .token_stride = u->token_stride, .length = u->length };
+						      .token_stride = u->token_stride,
+						      .length = u->length };
 	}
 	return 0;
 }
@@ -279,7 +294,8 @@ static int layout_keep(struct kvtier_space *space)
 	const struct wire_space_open *m = space->message;
 	const struct wire_region *r = (const struct wire_region *)(const void *)(m + 1);
 
-	return lent_layout_open(space->fds, r, m->n_regions, (const struct wire_segment *)(const void *)(r + m->n_regions),
+	return lent_layout_open(space->fds, r, m->n_regions,
+				(const struct wire_segment *)(const void *)(r + m->n_regions),
 				m->n_segments, &space->layout);
 }
 
@@ -291,8 +307,8 @@ struct layout {
 
 static int space_make(struct kvtier_client *c, const struct kvtier_geometry *in_geometry,
 		      const struct kvtier_region *in_regions, size_t n_regions,
-		      const struct kvtier_segment *in_segments, size_t n_segments, struct layout *layout,
-		      struct kvtier_space *space)
+		      const struct kvtier_segment *in_segments, size_t n_segments,
+		      struct layout *layout, struct kvtier_space *space)
 {
 	struct kvtier_geometry geometry;
 	struct wire_geometry wire;
@@ -301,20 +317,21 @@ static int space_make(struct kvtier_client *c, const struct kvtier_geometry *in_
 
 	rc = check_geometry(in_geometry, &geometry, &wire);
 	if (!rc)
-		rc = check_layout(&geometry, in_regions, n_regions, in_segments, n_segments, layout->regions,
-				  layout->segments, &private);
+		rc = check_layout(&geometry, in_regions, n_regions, in_segments, n_segments,
+				  layout->regions, layout->segments, &private);
 	if (!rc)
 		rc = keys_open(geometry.block_tokens, &space->keys);
 	if (!rc && private)
-		rc = staged_open(&geometry, layout->regions, layout->segments, n_segments, c->staging_bytes,
-				 &space->staged);
+		rc = staged_open(&geometry, layout->regions, layout->segments, n_segments,
+				 c->staging_bytes, &space->staged);
 	if (!rc && !private)
 		rc = regions_keep(space, layout->regions, n_regions);
 	if (!rc && !private && n_segments)
-		rc = populate_open(&geometry, layout->regions, n_regions, layout->segments, n_segments,
-				   &space->populate);
+		rc = populate_open(&geometry, layout->regions, n_regions, layout->segments,
+				   n_segments, &space->populate);
 	if (!rc)
-		rc = message_make(space, &wire, layout->regions, n_regions, layout->segments, n_segments);
+		rc = message_make(space, &wire, layout->regions, n_regions, layout->segments,
+				  n_segments);
 	if (!rc && !private && n_segments)
 		rc = layout_keep(space);
 	space->client = c;
@@ -336,10 +353,12 @@ static int space_list(struct kvtier_client *c, struct kvtier_space *space)
 		(void)pthread_mutex_unlock(&c->ring);
 		return 0;
 	}
-	return error_set(-EMFILE, "%d spaces are open on this client, which is the most", KVTIER_MAX_SPACES);
+	return error_set(-EMFILE, "%d spaces are open on this client, which is the most",
+			 KVTIER_MAX_SPACES);
 }
 
-/* Waits until the space is open, or will not be; then, unless open, it is off the list or an orphan. */
+/* Waits until the space is open, or will not be; then, unless open, it is off the list or an
+ * orphan. */
 static int space_await(struct kvtier_client *c, struct kvtier_space *space)
 {
 	const uint64_t deadline = client_now() + ms_to_ns(c->timeout_ms);
@@ -374,7 +393,7 @@ static int space_await(struct kvtier_client *c, struct kvtier_space *space)
 	if (rc) {
 		space->orphan = space->close_wanted = true;
 		if (space->state != SPACE_OPENING)
-			space_gone(c, space);	/* else when the daemon's late reply was answered */
+			space_gone(c, space); /* else when the daemon's late reply was answered */
 	}
 	(void)pthread_mutex_unlock(&c->control);
 	return rc;
@@ -382,7 +401,8 @@ static int space_await(struct kvtier_client *c, struct kvtier_space *space)
 
 int kvtier_space_open(struct kvtier_client *c, const struct kvtier_geometry *geometry,
 		      const struct kvtier_region *regions, size_t n_regions,
-		      const struct kvtier_segment *segments, size_t n_segments, struct kvtier_space **ret)
+		      const struct kvtier_segment *segments, size_t n_segments,
+		      struct kvtier_space **ret)
 {
 	struct kvtier_space *space;
 	struct layout *layout;
@@ -396,7 +416,8 @@ int kvtier_space_open(struct kvtier_client *c, const struct kvtier_geometry *geo
 	space = calloc(1, sizeof(*space));
 	layout = malloc(sizeof(*layout));
 	if (space && layout)
-		rc = space_make(c, geometry, regions, n_regions, segments, n_segments, layout, space);
+		rc = space_make(c, geometry, regions, n_regions, segments, n_segments, layout,
+				space);
 	else
 		rc = error_set(-ENOMEM, "out of memory");
 	free(layout);
@@ -432,7 +453,8 @@ static int space_quiesce(struct kvtier_space *space, uint64_t deadline)
 	return rc == -ETIMEDOUT ? rc : 0;
 }
 
-/* The daemon reads ring and socket in any order: SPACE_CLOSE must come after our last sqe was read. */
+/* The daemon reads ring and socket in any order: SPACE_CLOSE must come after our last sqe was
+ * read. */
 static void ring_flush(struct kvtier_client *c, uint64_t deadline)
 {
 	bool first = true, passed = false;
@@ -468,7 +490,8 @@ static void space_end(struct kvtier_client *c, struct kvtier_space *space, uint6
 		if (space->state == SPACE_GONE)
 			return;
 		if (now >= deadline) {
-			session_lost(c, -ETIMEDOUT, "cut: the daemon did not close a space in time");
+			session_lost(c, -ETIMEDOUT,
+				     "cut: the daemon did not close a space in time");
 			continue;
 		}
 		session_advance(c, now);

@@ -21,22 +21,23 @@ enum { STAGED_ALIGN = 64, STAGED_PAGES_MAX = 65536 };
 
 /* `rows` x `pieces` runs of `run` bytes in the engine's page; end to end in ours. */
 struct staged_segment {
-	uint8_t *user;			/* page 0 */
+	uint8_t *user; /* page 0 */
 	uint64_t page_stride, row_stride, piece_stride;
 	uint64_t rows, pieces, run;
-	struct wire_segment wire;	/* the same piece of a staging page, as the daemon is told */
+	/* the same piece of a staging page, as the daemon is told */
+	struct wire_segment wire;
 };
 
 struct staged {
 	struct staged_segment *segments;
-	size_t   n_segments;
+	size_t n_segments;
 	uint64_t page_bytes;
 	uint64_t bytes;
 	uint32_t pages;
 	uint64_t user_pages;
-	int      fd;
+	int fd;
 	uint8_t *memory;
-	uint64_t populated;		/* bytes from its start that are allocated */
+	uint64_t populated; /* bytes from its start that are allocated */
 	struct arena arena;
 };
 
@@ -46,7 +47,8 @@ static void segment_shape(const struct kvtier_geometry *g, const struct kvtier_s
 	const uint64_t element = check_element_bytes(g->dtype);
 
 	*ret = (struct staged_segment){ .page_stride = s->page_stride, .rows = 1, .pieces = 1 };
-	ret->wire = (struct wire_segment){ .layer = s->layer, .kind = s->kind, .length = s->length };
+	ret->wire =
+		(struct wire_segment){ .layer = s->layer, .kind = s->kind, .length = s->length };
 	switch (s->kind) {
 	case KVTIER_K:
 	case KVTIER_V:
@@ -96,7 +98,7 @@ static uint64_t segment_pages(const struct staged_segment *s, uint64_t offset, u
 static int segments_fill(struct staged *staged, const struct kvtier_geometry *geometry,
 			 const struct kvtier_region *regions, const struct kvtier_segment *segments)
 {
-	staged->user_pages = UINT32_MAX;	/* page indices are 32 bits */
+	staged->user_pages = UINT32_MAX; /* page indices are 32 bits */
 	for (size_t i = 0; i < staged->n_segments; i++) {
 		const struct kvtier_region *r = &regions[segments[i].region];
 		struct staged_segment *s = &staged->segments[i];
@@ -105,9 +107,10 @@ static int segments_fill(struct staged *staged, const struct kvtier_geometry *ge
 		segment_shape(geometry, &segments[i], s);
 		pages = segment_pages(s, segments[i].offset, r->length);
 		if (!pages)
-			return error_set(-EINVAL,
-					 "segments[%zu]: page 0 does not fit its region of %llu bytes", i,
-					 (unsigned long long)r->length);
+			return error_set(
+				-EINVAL,
+				"segments[%zu]: page 0 does not fit its region of %llu bytes", i,
+				(unsigned long long)r->length);
 		if (pages < staged->user_pages)
 			staged->user_pages = pages;
 		s->user = (uint8_t *)r->base + segments[i].offset;
@@ -181,7 +184,8 @@ int staged_renew(struct staged *staged)
 	if (staged->fd < 0 || ftruncate(staged->fd, (off_t)staged->bytes) ||
 	    fcntl(staged->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
 		goto fail;
-	staged->memory = mmap(NULL, staged->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, staged->fd, 0);
+	staged->memory =
+		mmap(NULL, staged->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, staged->fd, 0);
 	if (staged->memory == MAP_FAILED) {
 		staged->memory = NULL;
 		goto fail;
@@ -244,7 +248,8 @@ void staged_copy_in(struct staged *staged, uint64_t user_page, uint32_t page)
 
 		for (uint64_t r = 0; r < s->rows; r++)
 			for (uint64_t p = 0; p < s->pieces; p++, ours += s->run)
-				memcpy(ours, user + r * s->row_stride + p * s->piece_stride, s->run);
+				memcpy(ours, user + r * s->row_stride + p * s->piece_stride,
+				       s->run);
 	}
 }
 
@@ -257,6 +262,7 @@ void staged_copy_out(struct staged *staged, uint64_t user_page, uint32_t page)
 
 		for (uint64_t r = 0; r < s->rows; r++)
 			for (uint64_t p = 0; p < s->pieces; p++, ours += s->run)
-				memcpy(user + r * s->row_stride + p * s->piece_stride, ours, s->run);
+				memcpy(user + r * s->row_stride + p * s->piece_stride, ours,
+				       s->run);
 	}
 }

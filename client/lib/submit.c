@@ -2,8 +2,8 @@
 /*
  * submit.c - store, load, prefetch, cancel: from checked arguments to an sqe on the wire.
  *
- * Shared pages: one sqe an op. Staged ones: one sqe a chunk, as many pages as the staging memory has
- * free, pumped by whoever calls ops_turn(). No allocation.
+ * Shared pages: one sqe an op. Staged ones: one sqe a chunk, as many pages as the staging memory
+ * has free, pumped by whoever calls ops_turn(). No allocation.
  */
 #include <errno.h>
 #include <string.h>
@@ -76,7 +76,8 @@ int submit_staged(struct kvtier_client *c, struct op *op, uint64_t now)
 	}
 	if (most > link->arena_blocks - 1)
 		most = link->arena_blocks - 1;
-	if (link->in_flight == link->cq_entries || arena_take(staged_arena(staged), 1, most, &range))
+	if (link->in_flight == link->cq_entries ||
+	    arena_take(staged_arena(staged), 1, most, &range))
 		return -EAGAIN;
 	staged_populate(staged, range.first + range.n);
 	if (op->hints.op == WIRE_OP_STORE)
@@ -99,7 +100,8 @@ void submit_staged_done(struct op *op)
 	if (op->hints.op == WIRE_OP_LOAD)
 		for (uint32_t i = 0; i < op->chunk; i++)
 			if (op->blocks[op->chunk_done + i] >= 0)
-				staged_copy_out(staged, op->pages[op->chunk_done + i], op->stage_first + i);
+				staged_copy_out(staged, op->pages[op->chunk_done + i],
+						op->stage_first + i);
 	arena_give(staged_arena(staged), op->stage_first);
 }
 
@@ -108,7 +110,7 @@ struct request {
 	struct kvtier_space *space;
 	enum wire_op kind;
 	const struct kvtier_key *keys;
-	const uint32_t *pages;		/* NULL: prefetch */
+	const uint32_t *pages; /* NULL: prefetch */
 	uint32_t n;
 	struct kvtier_op_options options;
 };
@@ -121,12 +123,14 @@ static int request_check(struct request *r, size_t n, const struct kvtier_op_opt
 	if (!r->space || !r->keys || !ret_op || (r->kind != WIRE_OP_PREFETCH && !r->pages))
 		return error_set(-EINVAL, "space, keys, pages and ret_op must not be NULL");
 	if (!n || n > KVTIER_MAX_BLOCKS)
-		return error_set(-EINVAL, "n is %zu, must be in 1..%d; a longer prompt is several ops", n,
+		return error_set(-EINVAL,
+				 "n is %zu, must be in 1..%d; a longer prompt is several ops", n,
 				 KVTIER_MAX_BLOCKS);
 	r->n = (uint32_t)n;
 	if (r->kind != WIRE_OP_PREFETCH && !r->space->has_pages)
-		return error_set(-EINVAL,
-				 "the space was opened without regions: it can look up and prefetch only");
+		return error_set(
+			-EINVAL,
+			"the space was opened without regions: it can look up and prefetch only");
 	if (options) {
 		rc = error_struct_in(&r->options, sizeof(r->options), options, "options");
 		if (rc)
@@ -142,7 +146,8 @@ static int request_check(struct request *r, size_t n, const struct kvtier_op_opt
 
 static uint64_t request_deadline(const struct kvtier_client *c, const struct request *r)
 {
-	return client_now() + ms_to_ns(r->options.timeout_ms ? r->options.timeout_ms : c->timeout_ms);
+	return client_now() +
+	       ms_to_ns(r->options.timeout_ms ? r->options.timeout_ms : c->timeout_ms);
 }
 
 static void op_fill(struct kvtier_client *c, struct op *op, const struct request *r)
@@ -150,8 +155,11 @@ static void op_fill(struct kvtier_client *c, struct op *op, const struct request
 	op->n = r->n;
 	op->deadline_ns = request_deadline(c, r);
 	op->hints = (struct wire_sqe){
-		.op = (uint8_t)r->kind, .priority = r->options.priority, .session = r->options.session,
-		.turn = r->options.turn, .ttl_s = r->options.ttl_s,
+		.op = (uint8_t)r->kind,
+		.priority = r->options.priority,
+		.session = r->options.session,
+		.turn = r->options.turn,
+		.ttl_s = r->options.ttl_s,
 	};
 }
 
@@ -168,7 +176,7 @@ static int op_start_staged(struct kvtier_client *c, struct op *op, const struct 
 	if (op->has_parent)
 		op->keys[KVTIER_MAX_BLOCKS] = *r->options.parent;
 	rc = submit_staged(c, op, client_now());
-	return rc == -EAGAIN ? 0 : rc;		/* its turn comes */
+	return rc == -EAGAIN ? 0 : rc; /* its turn comes */
 }
 
 static int op_start(struct kvtier_client *c, struct op *op, const struct request *r)
@@ -179,17 +187,18 @@ static int op_start(struct kvtier_client *c, struct op *op, const struct request
 	if (r->space->staged && r->kind != WIRE_OP_PREFETCH)
 		return op_start_staged(c, op, r);
 	if (r->n + (r->options.parent != NULL) > link->arena_blocks)
-		return error_set(-EINVAL, "n is %u, this daemon takes at most %u blocks an op", r->n,
-				 link->arena_blocks - (r->options.parent != NULL));
+		return error_set(-EINVAL, "n is %u, this daemon takes at most %u blocks an op",
+				 r->n, link->arena_blocks - (r->options.parent != NULL));
 	for (int again = 1;; again--) {
 		rc = submit_chunk(c, op, r->keys, r->options.parent, r->pages, 0, r->n);
 		if (rc != -EAGAIN || !again)
 			return rc;
-		(void)ops_turn(c);	/* completions give room back */
+		(void)ops_turn(c); /* completions give room back */
 	}
 }
 
-static int submit(struct request *r, size_t n, const struct kvtier_op_options *options, uint64_t *ret_op)
+static int submit(struct request *r, size_t n, const struct kvtier_op_options *options,
+		  uint64_t *ret_op)
 {
 	struct kvtier_client *c;
 	struct op *op;
@@ -208,13 +217,16 @@ static int submit(struct request *r, size_t n, const struct kvtier_op_options *o
 		return rc;
 	(void)pthread_mutex_lock(&c->ring);
 	if (!atomic_load(&r->space->open)) {
-		rc = r->space->error ? error_set(-ENOTCONN, "the space could not be opened again: %s",
-						 r->space->text)
-				     : error_set(-ENOTCONN,
-						 "the daemon is away, or has not opened this space again yet");
+		rc = r->space->error ?
+			     error_set(-ENOTCONN, "the space could not be opened again: %s",
+				       r->space->text) :
+			     error_set(
+				     -ENOTCONN,
+				     "the daemon is away, or has not opened this space again yet");
 	} else {
 		rc = atomic_load(&lent_graves) && r->pages && r->space->layout ?
-			     lent_check(r->space->layout, r->pages, r->n) : 0;
+			     lent_check(r->space->layout, r->pages, r->n) :
+			     0;
 		if (!rc)
 			rc = op_new(c, r->space, &op);
 		if (!rc) {
@@ -231,23 +243,24 @@ static int submit(struct request *r, size_t n, const struct kvtier_op_options *o
 	return rc;
 }
 
-int kvtier_store(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
-		 const struct kvtier_op_options *options, uint64_t *ret_op)
+int kvtier_store(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages,
+		 size_t n, const struct kvtier_op_options *options, uint64_t *ret_op)
 {
 	struct request r = { .space = space, .kind = WIRE_OP_STORE, .keys = keys, .pages = pages };
 
 	return submit(&r, n, options, ret_op);
 }
 
-int kvtier_load(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
-		const struct kvtier_op_options *options, uint64_t *ret_op)
+int kvtier_load(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages,
+		size_t n, const struct kvtier_op_options *options, uint64_t *ret_op)
 {
 	struct request r = { .space = space, .kind = WIRE_OP_LOAD, .keys = keys, .pages = pages };
 
 	return submit(&r, n, options, ret_op);
 }
 
-int kvtier_prefetch(struct kvtier_space *space, const struct kvtier_key *keys, size_t n, uint64_t *ret_op)
+int kvtier_prefetch(struct kvtier_space *space, const struct kvtier_key *keys, size_t n,
+		    uint64_t *ret_op)
 {
 	struct request r = { .space = space, .kind = WIRE_OP_PREFETCH, .keys = keys };
 
@@ -297,7 +310,7 @@ int submit_cancel(struct kvtier_client *c, uint64_t id, uint64_t limit_ns)
 		rc = cancel_push(c, id);
 		ops_unlock(c);
 		if (rc == -EAGAIN && now + ms_to_ns(1) < limit_ns)
-			until = now + ms_to_ns(1);	/* room comes as the daemon reads */
+			until = now + ms_to_ns(1); /* room comes as the daemon reads */
 		rc = op_await(c, id, until, false, NULL);
 		if (rc != -ETIMEDOUT || until == limit_ns)
 			return rc;

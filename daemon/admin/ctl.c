@@ -2,18 +2,19 @@
 /*
  * ctl.c - the admin socket: connections and packets. The commands themselves are in ctl_commands.c.
  *
- *	free --accept_one--> asking --read_request--> replying --last packet sent--> asking
- *	                       |                        |  ^
- *	                       |                        `--' one packet, or one slice of work, a turn of the
- *	                       |                             loop: whenever the socket is writable; or, of what
- *	                       |                             waits for others, a look every CTL_WAIT_MS
- *	                       `--gone, deadline, bad request--> free (conn_close)
+ *  free --accept_one--> asking --read_request--> replying --last packet sent--> asking
+ *                         |                        |  ^
+ *                         |                        `--' one packet, or one slice of work, a turn
+ *                         |                             of the loop: whenever the socket is
+ *                         |                             writable; a command that waits for
+ *                         |                             others looks every CTL_WAIT_MS
+ *                         `--gone, deadline, bad request--> free (conn_close)
  *
  * Invariants
- *   - the core never waits for an asker: no send blocks, and who does not read loses the connection at
- *     the deadline.
- *   - a turn does at most one packet's or slice's work for each of CTL_MAX_CONNECTIONS connections; while
- *     all are taken nobody is accepted, and askers queue in the kernel's backlog.
+ *   - the core never waits for an asker: no send blocks, and who does not read loses the connection
+ *     at the deadline.
+ *   - a turn does at most one packet's or slice's work for each of CTL_MAX_CONNECTIONS connections;
+ *     while all are taken nobody is accepted, and askers queue in the kernel's backlog.
  */
 #include "ctl.h"
 
@@ -62,7 +63,6 @@ struct ctl {
 	struct conn conns[CTL_MAX_CONNECTIONS];
 };
 
-
 static struct conn *conn_free_slot(struct ctl *ctl)
 {
 	for (size_t i = 0; i < CTL_MAX_CONNECTIONS; i++) {
@@ -77,7 +77,8 @@ static void listen_update(struct ctl *ctl)
 {
 	const bool want = conn_free_slot(ctl) != NULL && ctl->resume.position == 0;
 
-	if (want != ctl->listening && loop_modify(ctl->d->loop, &ctl->watch, want ? EPOLLIN : 0) == 0)
+	if (want != ctl->listening &&
+	    loop_modify(ctl->d->loop, &ctl->watch, want ? EPOLLIN : 0) == 0)
 		ctl->listening = want;
 }
 
@@ -184,7 +185,9 @@ static bool read_request(struct conn *conn)
 
 static void make_packet(struct conn *conn)
 {
-	static const char kinds[] = { [CTL_TELL] = '~', [CTL_MORE] = '+', [CTL_LAST] = '.', [CTL_FAIL] = '!' };
+	static const char kinds[] = {
+		[CTL_TELL] = '~', [CTL_MORE] = '+', [CTL_LAST] = '.', [CTL_FAIL] = '!'
+	};
 	struct json json;
 	enum ctl_progress progress;
 
@@ -275,19 +278,21 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 		return;
 	fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0) {
-		/* without a pause a listening socket that cannot be accepted from would keep the loop awake
+		/* without a pause a listening socket that cannot be accepted from would keep the
+		 * loop awake
 		 */
 		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-			log_limited(&ctl->limit, loop_now(loop), LOG_LEVEL_WARNING, "admin socket: %s",
-				    strerror(errno));
-			loop_timer_set(loop, &ctl->resume, loop_now(loop) + ACCEPT_PAUSE_MS * 1000000ull);
+			log_limited(&ctl->limit, loop_now(loop), LOG_LEVEL_WARNING,
+				    "admin socket: %s", strerror(errno));
+			loop_timer_set(loop, &ctl->resume,
+				       loop_now(loop) + ACCEPT_PAUSE_MS * 1000000ull);
 			listen_update(ctl);
 		}
 		return;
 	}
 	if (!permitted(fd, &uid)) {
-		log_limited(&ctl->limit, loop_now(loop), LOG_LEVEL_WARNING, "admin socket: refused user %d",
-			    (int)uid);
+		log_limited(&ctl->limit, loop_now(loop), LOG_LEVEL_WARNING,
+			    "admin socket: refused user %d", (int)uid);
 		(void)send(fd, refusal, sizeof(refusal) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 		(void)close(fd);
 		return;
@@ -321,7 +326,8 @@ static int listen_at(struct ctl *ctl, uint32_t mode)
 	ctl->watch.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (ctl->watch.fd < 0)
 		return -errno;
-	/* Linux gives the file the descriptor's mode less umask: at no time is it wider than asked for */
+	/* Linux gives the file the descriptor's mode less umask: at no time is it wider than asked
+	 * for */
 	if (fchmod(ctl->watch.fd, mode) < 0 ||
 	    bind(ctl->watch.fd, (const struct sockaddr *)&address, sizeof(address)) < 0)
 		return -errno;
@@ -353,9 +359,9 @@ int ctl_open(struct kvtierd *d, struct ctl **ret, char *text, size_t n)
 		r = loop_add(d->loop, &ctl->watch, EPOLLIN);
 	if (r < 0) {
 		snprintf(text, n, "%s: %s; see [admin] path", ctl->path,
-			 r == -EADDRINUSE ? "another kvtierd answers there"
-			 : r == -EEXIST   ? "exists and is no socket"
-					  : strerror(-r));
+			 r == -EADDRINUSE ? "another kvtierd answers there" :
+			 r == -EEXIST     ? "exists and is no socket" :
+					    strerror(-r));
 		ctl_close(ctl);
 		return r;
 	}
@@ -379,7 +385,8 @@ void ctl_close(struct ctl *ctl)
 		loop_remove(ctl->d->loop, &ctl->watch);
 		(void)close(ctl->watch.fd);
 	}
-	if (ctl->bound && lstat(ctl->path, &st) == 0 && st.st_dev == ctl->device && st.st_ino == ctl->inode)
+	if (ctl->bound && lstat(ctl->path, &st) == 0 && st.st_dev == ctl->device &&
+	    st.st_ino == ctl->inode)
 		(void)unlink(ctl->path);
 	free(ctl);
 }

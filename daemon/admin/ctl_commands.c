@@ -2,8 +2,8 @@
 /*
  * ctl_commands.c - the admin commands. Core thread only; see ctl_commands.h.
  *
- * Lists are sent while they change: a row is as it was when its packet was made, and one that came or went in
- * between may be missed. Nothing here blocks or allocates.
+ * Lists are sent while they change: a row is as it was when its packet was made, and one that came
+ * or went in between may be missed. Nothing here blocks or allocates.
  */
 #include "ctl_commands.h"
 
@@ -20,11 +20,12 @@
 enum {
 	ROW_TURN = 128,    /* rows looked at in one turn */
 	EVICT_STEPS = 256, /* blocks evicted in one turn: some 50 us */
-	EVICT_MS = 3000,   /* then the reply says it is not complete, well before the asker gives up */
+	/* then the reply says it is not complete, well before the asker gives up */
+	EVICT_MS = 3000,
 };
 
-enum ctl_progress ctl_list(struct kvtierd *d, struct ctl_request *request, struct json *json, const char *name,
-			   ctl_row_fn *row)
+enum ctl_progress ctl_list(struct kvtierd *d, struct ctl_request *request, struct json *json,
+			   const char *name, ctl_row_fn *row)
 {
 	bool end = false;
 
@@ -213,9 +214,9 @@ int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
 {
 	const struct mover_counts before = d->moved;
-	const uint64_t freed =
-		mover_evict_bytes(d->tiers[TIER_HOST], d->blocks,
-				  request->wanted_bytes - request->freed_bytes, EVICT_STEPS, &d->moved);
+	const uint64_t freed = mover_evict_bytes(d->tiers[TIER_HOST], d->blocks,
+						 request->wanted_bytes - request->freed_bytes,
+						 EVICT_STEPS, &d->moved);
 	bool complete;
 
 	request->freed_bytes += freed;
@@ -224,21 +225,23 @@ enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *request, str
 	/* --all is complete when nothing is left that may go */
 	complete = request->freed_bytes >= request->wanted_bytes ||
 		   (freed == 0 && request->wanted_bytes == UINT64_MAX);
-	if (freed > 0 && !complete && loop_now(d->loop) - request->started_ns < EVICT_MS * 1000000ull)
+	if (freed > 0 && !complete &&
+	    loop_now(d->loop) - request->started_ns < EVICT_MS * 1000000ull)
 		return CTL_LATER;
 	log_info("evicted %" PRIu64 " blocks, %" PRIu64 " bytes, as asked by the operator",
 		 request->evicted.evicted_blocks, request->freed_bytes);
 	json_print(json,
-		   "{\"evicted_blocks\":%" PRIu64 ",\"demoted_blocks\":%" PRIu64 ",\"freed_bytes\":%" PRIu64
-		   ",\"complete\":%s}\n",
-		   request->evicted.evicted_blocks, request->evicted.demoted_blocks, request->freed_bytes,
-		   complete ? "true" : "false");
+		   "{\"evicted_blocks\":%" PRIu64 ",\"demoted_blocks\":%" PRIu64
+		   ",\"freed_bytes\":%" PRIu64 ",\"complete\":%s}\n",
+		   request->evicted.evicted_blocks, request->evicted.demoted_blocks,
+		   request->freed_bytes, complete ? "true" : "false");
 	return CTL_LAST;
 }
 
 #define COMMAND_local(name)
-#define COMMAND_admin(name)                         { #name, name##_start, name##_next, NULL },
-#define COMMAND_waits(name)                         { #name, name##_start, name##_next, name##_end },
+#define COMMAND_admin(name) { #name, name##_start, name##_next, NULL },
+#define COMMAND_waits(name) { #name, name##_start, name##_next, name##_end },
+
 #define CTL(name, where, arguments, prose, example) COMMAND_##where(name)
 static const struct ctl_command commands[] = {
 #include "tbl_ctl.h"
@@ -263,7 +266,8 @@ int ctl_start(struct kvtierd *d, struct ctl_request *request, char *sentence, si
 		}
 	}
 	if (strcmp(request->words[0], "devices") == 0)
-		snprintf(sentence, n, "devices: the disks of the NVMe tier are shown by kvtierctl disks");
+		snprintf(sentence, n,
+			 "devices: the disks of the NVMe tier are shown by kvtierctl disks");
 	else
 		snprintf(sentence, n, "%s: no such command; this daemon knows %s",
 			 log_escape(request->words[0], shown, sizeof(shown)), names + strlen(", "));

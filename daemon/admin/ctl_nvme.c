@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl_nvme.c - the admin commands that read and write NVMe, or have it done: disks, verify, flush, purge. Core
- * thread only; see ctl_commands.h.
+ * ctl_nvme.c - the admin commands that read and write NVMe, or have it done: disks, verify, flush,
+ * purge. Core thread only; see ctl_commands.h.
  *
- * The work goes on by itself; next() only looks how far it is, and end() lets go of it: a scrub stops with its
- * asker, a flush and a purge go on and tell nobody.
+ * The work goes on by itself; next() only looks how far it is, and end() lets go of it: a scrub
+ * stops with its asker, a flush and a purge go on and tell nobody.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -18,11 +18,11 @@
 #include "daemon/nvme/scrub.h"
 #include "daemon/nvme/flush.h"
 
-enum { BAD_ROWS = 64 };	/* in one packet: at most some 300 bytes each */
+enum { BAD_ROWS = 64 }; /* in one packet: at most some 300 bytes each */
 
 /* Nothing is ready: says how far it is when the asker has not heard of it for a while. */
-static enum ctl_progress not_yet(struct kvtierd *d, struct ctl_request *request, struct json *json, uint64_t done,
-				 uint64_t total)
+static enum ctl_progress not_yet(struct kvtierd *d, struct ctl_request *request, struct json *json,
+				 uint64_t done, uint64_t total)
 {
 	const uint64_t now_ns = loop_now(d->loop);
 
@@ -31,7 +31,8 @@ static enum ctl_progress not_yet(struct kvtierd *d, struct ctl_request *request,
 	if (now_ns - request->told_ns < CTL_PROGRESS_MS * 1000000ull - CTL_WAIT_MS * 1000000ull)
 		return CTL_WAIT;
 	request->told_ns = now_ns;
-	json_print(json, "{\"done\":%" PRIu64 ",\"total\":%" PRIu64 ",\"unit\":\"blocks\"}\n", done, total);
+	json_print(json, "{\"done\":%" PRIu64 ",\"total\":%" PRIu64 ",\"unit\":\"blocks\"}\n", done,
+		   total);
 	return CTL_TELL;
 }
 
@@ -115,19 +116,22 @@ enum ctl_progress verify_next(struct kvtierd *d, struct ctl_request *request, st
 		rows++;
 	}
 	if (rows > 0) {
-		request->told_ns = 0;	/* the next packet tells: it starts the deadlines anew, rows do not */
+		/* the next packet tells: it starts the deadlines anew, rows do not */
+		request->told_ns = 0;
 		return CTL_MORE;
 	}
 	if (!report.done)
 		return not_yet(d, request, json, report.walked_blocks, report.total_blocks);
-	log_info("verified %" PRIu64 " blocks as asked by the operator: %" PRIu64 " bad%s", report.checked_blocks,
-		 report.bad_blocks, report.bad_blocks > 0 && request->repair ? ", dropped" : "");
+	log_info("verified %" PRIu64 " blocks as asked by the operator: %" PRIu64 " bad%s",
+		 report.checked_blocks, report.bad_blocks,
+		 report.bad_blocks > 0 && request->repair ? ", dropped" : "");
 	json_print(json,
-		   "%s],\"checked_blocks\":%" PRIu64 ",\"checked_bytes\":%" PRIu64 ",\"skipped_blocks\":%" PRIu64
-		   ",\"bad_blocks\":%" PRIu64 ",\"dropped\":%s,\"ms\":%" PRIu64 "}\n",
-		   request->rows == 0 ? "{\"bad\":[" : "", report.checked_blocks, report.checked_bytes,
-		   report.skipped_blocks, report.bad_blocks, request->repair ? "true" : "false",
-		   elapsed_ms(d, request));
+		   "%s],\"checked_blocks\":%" PRIu64 ",\"checked_bytes\":%" PRIu64
+		   ",\"skipped_blocks\":%" PRIu64 ",\"bad_blocks\":%" PRIu64
+		   ",\"dropped\":%s,\"ms\":%" PRIu64 "}\n",
+		   request->rows == 0 ? "{\"bad\":[" : "", report.checked_blocks,
+		   report.checked_bytes, report.skipped_blocks, report.bad_blocks,
+		   request->repair ? "true" : "false", elapsed_ms(d, request));
 	return CTL_LAST;
 }
 
@@ -157,14 +161,16 @@ int flush_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 	if (r == -EBUSY)
 		snprintf(sentence, n, "another flush is under way; try again when it is done");
 	else if (r == -ENODEV)
-		snprintf(sentence, n, "there is no NVMe tier to flush to; see [nvme] bytes, kvtierctl status");
+		snprintf(sentence, n,
+			 "there is no NVMe tier to flush to; see [nvme] bytes, kvtierctl status");
 	else if (r < 0)
 		snprintf(sentence, n, "flush cannot start: %s; see kvtierctl disks", strerror(-r));
 	return r < 0 ? -EINVAL : 0;
 }
 
 /* How many blocks still wait, as of the last heartbeat. */
-static enum ctl_progress flush_wait(struct kvtierd *d, struct ctl_request *request, struct json *json)
+static enum ctl_progress flush_wait(struct kvtierd *d, struct ctl_request *request,
+				    struct json *json)
 {
 	const uint64_t left = !d->stats ? 0 : stats_get(&d->stats->v.tiers_nvme_queued_blocks);
 
@@ -182,10 +188,14 @@ enum ctl_progress flush_next(struct kvtierd *d, struct ctl_request *request, str
 		return CTL_LAST;
 	}
 	if (request->status == -EDQUOT)
-		json_print(json, "not all could be written: nothing moved for a while; the write budget may be used up "
-				 "(tiers.nvme.budget_percent), see [nvme] write_budget_bytes_per_day");
+		json_print(
+			json,
+			"not all could be written: nothing moved for a while; the write budget may "
+			"be used up (tiers.nvme.budget_percent), see [nvme] "
+			"write_budget_bytes_per_day");
 	else
-		json_print(json, "not all could be written: %s; see kvtierctl disks", strerror(-request->status));
+		json_print(json, "not all could be written: %s; see kvtierctl disks",
+			   strerror(-request->status));
 	return CTL_FAIL;
 }
 
@@ -210,7 +220,8 @@ int purge_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 {
 	int r;
 
-	if (request->n_words != 3 || strcmp(request->words[1], "--tenant") != 0 || request->words[2][0] == '\0' ||
+	if (request->n_words != 3 || strcmp(request->words[1], "--tenant") != 0 ||
+	    request->words[2][0] == '\0' ||
 	    strlen(request->words[2]) >= sizeof(((struct space *)0)->tenant)) {
 		snprintf(sentence, n, "purge takes --tenant and a name of 1 to %zu bytes",
 			 sizeof(((struct space *)0)->tenant) - 1);
@@ -230,8 +241,10 @@ enum ctl_progress purge_next(struct kvtierd *d, struct ctl_request *request, str
 		return not_yet(d, request, json, 0, 0);
 	if (request->status < 0) {
 		json_print(json,
-			   "%" PRIu64 " blocks are gone, but a disk could not be told (%s): what it holds of this tenant "
-			   "could come back with a restart; see kvtierctl disks, and purge again",
+			   "%" PRIu64
+			   " blocks are gone, but a disk could not be told (%s): what it holds of "
+			   "this tenant could come back with a restart; see kvtierctl disks, and "
+			   "purge again",
 			   request->blocks, strerror(-request->status));
 		return CTL_FAIL;
 	}

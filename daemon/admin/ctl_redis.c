@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl_redis.c - the admin command about the Redis tier: endpoints, a row for each. Core thread only; see
- * ctl_commands.h.
+ * ctl_redis.c - the admin command about the Redis tier: endpoints, a row for each. Core thread
+ * only; see ctl_commands.h.
  */
 #include "tiers/redis/redis.h"
 #include "ctl_commands.h"
@@ -15,7 +15,8 @@ static bool endpoint_row(struct kvtierd *d, uint32_t position, struct json *json
 {
 	struct redis_endpoint_row found, *row = &found;
 
-	*ret_end = !d->tiers[TIER_REDIS] || !redis_endpoint_row(d->tiers[TIER_REDIS], position, row);
+	*ret_end =
+		!d->tiers[TIER_REDIS] || !redis_endpoint_row(d->tiers[TIER_REDIS], position, row);
 	if (*ret_end)
 		return false;
 	json_print(json, "{");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl_trace.c - the admin command about ops: trace, a row for each step. Core thread only; see ctl_commands.h.
+ * ctl_trace.c - the admin command about ops: trace, a row for each step. Core thread only; see
+ * ctl_commands.h.
  */
 #include <string.h>
 

@@ -24,15 +24,18 @@ static void health(struct kvtierd *d, const struct nvme_tier_status *s)
 {
 	const enum tier_state state = tier_state(d->tiers[TIER_NVME]);
 	const bool off = state == TIER_OFFLINE && !s->quarantined;
-	const bool spare = off && d->config->nvme_path_derived && never_was(d);	/* nobody asked for it */
+	/* nobody asked for it */
+	const bool spare = off && d->config->nvme_path_derived && never_was(d);
 
 	stats_health_set(d->stats, STATS_HEALTH_NVME_QUARANTINED, s->quarantined);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_UNAVAILABLE, spare);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_OFFLINE, off && !spare);
-	stats_health_set(d->stats, STATS_HEALTH_NVME_DEGRADED, state == TIER_DEGRADED || state == TIER_READONLY);
+	stats_health_set(d->stats, STATS_HEALTH_NVME_DEGRADED,
+			 state == TIER_DEGRADED || state == TIER_READONLY);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_THREADS,
 			 d->config->nvme_io == CONFIG_NVME_IO_AUTO && strstr(s->engine, "threads"));
-	stats_health_set(d->stats, STATS_HEALTH_NVME_BUDGET, s->budget_percent < ADMIT_PLENTY_PERCENT);
+	stats_health_set(d->stats, STATS_HEALTH_NVME_BUDGET,
+			 s->budget_percent < ADMIT_PLENTY_PERCENT);
 	stats_nvme_text(d->stats, s->engine, s->text);
 }
 
@@ -44,7 +47,8 @@ static void gauges_of_log(struct stats_values *v, const struct nvme_counters *lo
 	stats_set(&v->tiers_nvme_carried_bytes_total, log->carried_bytes);
 	stats_set(&v->tiers_nvme_device_written_bytes_total, log->written_bytes);
 	stats_set(&v->tiers_nvme_device_read_bytes_total, log->read_bytes);
-	stats_set(&v->tiers_nvme_write_amplification_percent, asked ? log->written_bytes * 100 / asked : 100);
+	stats_set(&v->tiers_nvme_write_amplification_percent,
+		  asked ? log->written_bytes * 100 / asked : 100);
 	stats_set(&v->tiers_nvme_read_errors_total, log->read_errors);
 	stats_set(&v->tiers_nvme_write_errors_total, log->write_errors);
 	stats_set(&v->tiers_nvme_stale_reads_total, log->stale_reads);
@@ -58,10 +62,14 @@ static void nvme_gauges(struct kvtierd *d)
 	const struct tier *t = d->tiers[TIER_NVME];
 	struct nvme_tier_status s;
 	uint64_t *const residency[NVME_RESIDENCY_BUCKETS] = {
-		&v->tiers_nvme_residency_up_to_1m_blocks_total, &v->tiers_nvme_residency_up_to_10m_blocks_total,
-		&v->tiers_nvme_residency_up_to_1h_blocks_total, &v->tiers_nvme_residency_up_to_6h_blocks_total,
-		&v->tiers_nvme_residency_up_to_1d_blocks_total, &v->tiers_nvme_residency_up_to_7d_blocks_total,
-		&v->tiers_nvme_residency_up_to_30d_blocks_total, &v->tiers_nvme_residency_longer_blocks_total,
+		&v->tiers_nvme_residency_up_to_1m_blocks_total,
+		&v->tiers_nvme_residency_up_to_10m_blocks_total,
+		&v->tiers_nvme_residency_up_to_1h_blocks_total,
+		&v->tiers_nvme_residency_up_to_6h_blocks_total,
+		&v->tiers_nvme_residency_up_to_1d_blocks_total,
+		&v->tiers_nvme_residency_up_to_7d_blocks_total,
+		&v->tiers_nvme_residency_up_to_30d_blocks_total,
+		&v->tiers_nvme_residency_longer_blocks_total,
 	};
 
 	if (!t)
@@ -120,7 +128,8 @@ static void redis_gauges(struct kvtierd *d)
 	stats_health_set(d->stats, STATS_HEALTH_REDIS_READONLY, state == TIER_READONLY);
 	stats_health_set(d->stats, STATS_HEALTH_REDIS_DEGRADED, state == TIER_DEGRADED);
 	stats_health_set(d->stats, STATS_HEALTH_REDIS_CORRUPT,
-			 s.counters.corrupt_total > 0 || stats_get(&v->tiers_redis_corrupt_blocks_total) > 0);
+			 s.counters.corrupt_total > 0 ||
+				 stats_get(&v->tiers_redis_corrupt_blocks_total) > 0);
 	stats_health_set(d->stats, STATS_HEALTH_REDIS_FORGED, s.counters.forged_total > 0);
 	stats_redis_text(d->stats, s.text);
 }

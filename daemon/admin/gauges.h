@@ -7,6 +7,7 @@
 
 struct kvtierd;
 
-void gauges_sync(struct kvtierd *d);	/* all gauges and what of health follows from them; every heartbeat */
+/* all gauges and what of health follows from them; every heartbeat */
+void gauges_sync(struct kvtierd *d);
 
 #endif

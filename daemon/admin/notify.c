@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * notify.c - sd_notify by hand: a datagram of "NAME=value" lines; nothing else of libsystemd is needed.
+ * notify.c - sd_notify by hand: a datagram of "NAME=value" lines; nothing else of libsystemd is
+ * needed.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -10,7 +11,8 @@
 
 #include "notify.h"
 
-/* A path, or with '@' for the leading NUL an abstract name: then the length counts, not a terminator. */
+/* A path, or with '@' for the leading NUL an abstract name: then the length counts, not a
+ * terminator. */
 static int address(const char *name, struct notify *ret)
 {
 	const size_t length = strlen(name);

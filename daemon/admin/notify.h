@@ -14,16 +14,17 @@ struct notify {
 	int fd; /* -1: nobody listens */
 	socklen_t length;
 	struct sockaddr_un to;
-	uint64_t watchdog_ns; /* how often to send WATCHDOG=1 (half of what is allowed); 0: no watchdog */
+	/* how often to send WATCHDOG=1 (half of what is allowed); 0: no watchdog */
+	uint64_t watchdog_ns;
 };
 
-/* Reads $NOTIFY_SOCKET, $WATCHDOG_USEC, $WATCHDOG_PID. -EINVAL: not a path, abstract name, or number.
- * On failure *ret is still usable and silent. */
+/* Reads $NOTIFY_SOCKET, $WATCHDOG_USEC, $WATCHDOG_PID. -EINVAL: not a path, abstract name, or
+ * number. On failure *ret is still usable and silent. */
 int notify_open(struct notify *ret);
 void notify_close(struct notify *notify);
 
-/* Sends lines such as "READY=1\nSTATUS=serving", "WATCHDOG=1", "STOPPING=1". Never blocks. 0 or -errno,
- * which is for the log only. */
+/* Sends lines such as "READY=1\nSTATUS=serving", "WATCHDOG=1", "STOPPING=1". Never blocks. 0 or
+ * -errno, which is for the log only. */
 int notify_send(const struct notify *notify, const char *lines);
 
 #endif

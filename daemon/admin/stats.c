@@ -21,14 +21,15 @@
 enum kind_name { counter = STATS_COUNTER, gauge = STATS_GAUGE, state = STATS_STATE };
 
 static const struct stats_row rows[] = {
-#define STAT(path, field, kind, unit, prose)                                                                 \
+#define STAT(path, field, kind, unit, prose) \
 	{ path, unit, prose, (enum stats_kind)kind, offsetof(struct stats_values, field) },
 #include "tbl_stats.h"
 };
 enum { ROWS = sizeof(rows) / sizeof(rows[0]) };
 
 static const struct stats_health_row health_rows[STATS_HEALTH_COUNT] = {
-#define HEALTH(bit, name, severity, prose) [STATS_HEALTH_##bit] = { #name, prose, STATS_SEVERITY_##severity },
+#define HEALTH(bit, name, severity, prose) \
+	[STATS_HEALTH_##bit] = { #name, prose, STATS_SEVERITY_##severity },
 	STATS_HEALTH(HEALTH)
 #undef HEALTH
 };
@@ -234,7 +235,8 @@ void stats_close(struct stats *stats, const char *path)
 		return;
 	/* a successor may have put its own page there */
 	if (path && stats_map(path, &there) == 0) {
-		if (there->pid == stats->pid && there->start_monotonic_ns == stats->start_monotonic_ns)
+		if (there->pid == stats->pid &&
+		    there->start_monotonic_ns == stats->start_monotonic_ns)
 			(void)unlink(path);
 		stats_unmap(there);
 	}
@@ -260,7 +262,8 @@ void stats_names(struct stats *stats, const char *device, const char *kernels)
 	snprintf(stats->kernels, sizeof(stats->kernels), "%s", kernels);
 }
 
-/* The last byte is 0 from the start and never written, so there is an end whenever a reader looks. */
+/* The last byte is 0 from the start and never written, so there is an end whenever a reader
+ * looks. */
 static void text_set(char *to, size_t room, const char *from)
 {
 	const size_t length = strnlen(from, room - 1);
@@ -331,8 +334,8 @@ uint64_t stats_health(const struct stats *stats, uint64_t now_ns)
 {
 	const uint64_t beat = stats_get(&stats->heartbeat_ns), health = stats_get(&stats->health);
 	/* a heartbeat ahead of the clock is one from before a reboot */
-	const bool silent =
-		beat > now_ns + 1000000000u || (now_ns > beat && now_ns - beat > STATS_STALE_MS * 1000000ull);
+	const bool silent = beat > now_ns + 1000000000u ||
+			    (now_ns > beat && now_ns - beat > STATS_STALE_MS * 1000000ull);
 	uint64_t start = 0;
 	char letter = '?';
 	int r;
@@ -341,7 +344,8 @@ uint64_t stats_health(const struct stats *stats, uint64_t now_ns)
 	if (stats->pid_namespace != pid_namespace())
 		return silent ? health | 1ull << STATS_HEALTH_SILENT : health;
 	r = process_stat(stats->pid, &letter, &start);
-	if (r == -ENOENT || (r == 0 && (start != stats->pid_start || letter == 'Z' || letter == 'X')))
+	if (r == -ENOENT ||
+	    (r == 0 && (start != stats->pid_start || letter == 'Z' || letter == 'X')))
 		return health | 1ull << STATS_HEALTH_DEAD;
 	if (r == 0 && (letter == 'T' || letter == 't'))
 		return health | 1ull << STATS_HEALTH_STOPPED;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stats.h - the stats page: counters, gauges and health in a file that anybody allowed maps read-only, so
- * they can be read while the daemon is busy, stopped or dead.
+ * stats.h - the stats page: counters, gauges and health in a file that anybody allowed maps
+ * read-only, so they can be read while the daemon is busy, stopped or dead.
  *
- * Writer: the core thread alone, through stats_add() and stats_set(): relaxed stores, no locks. Readers
- * (kvtierctl) see each number whole but not all of one instant. The page is written under another name and
- * renamed, never truncated and never reused by a later daemon. A clean stop removes it; what a crash leaves
- * tells what happened.
+ * Writer: the core thread alone, through stats_add() and stats_set(): relaxed stores, no locks.
+ * Readers (kvtierctl) see each number whole but not all of one instant. The page is written under
+ * another name and renamed, never truncated and never reused by a later daemon. A clean stop
+ * removes it; what a crash leaves tells what happened.
  *
- * Layout: struct stats, valid only when magic and layout (a hash of the tables) are the reader's own.
+ * Layout: struct stats, valid only when magic and layout (a hash of the tables) are the reader's
+ * own.
  */
 #ifndef KVTIER_STATS_H
 #define KVTIER_STATS_H
@@ -27,82 +28,100 @@ enum {
 	STATS_TEXT_BYTES = 256,
 };
 
-/* The statements about health: HEALTH(bit, name, severity, what it means and what to do). A note leaves health at "ok";
- * a start that goes well is a note. The daemon sets all bits but the last three: a reader finds out that the daemon is
- * stopped, silent or dead. */
-#define STATS_HEALTH(HEALTH)                                                                                 \
-	HEALTH(STARTING, starting, note,                                                                     \
-	       "Host memory is still being taken from the system; engines are served with what is there.")   \
-	HEALTH(NVME_STARTING, nvme_starting, note,                                                           \
-	       "What is on NVMe is still being found; until then blocks there are misses.")                  \
-	HEALTH(STOPPING, stopping, warn, "The daemon is shutting down.")                                     \
-	HEALTH(HOST_OFFLINE, host_offline, err,                                                              \
-	       "The host tier does not work, nothing is kept; see the daemon's log.")                        \
-	HEALTH(HUGE_PAGES, no_huge_pages, note,                                                              \
-	       "Transparent huge pages were asked for but the kernel refused; see "                          \
-	       "/sys/kernel/mm/transparent_hugepage/enabled, or set [host] huge_pages = no.")          \
-	HEALTH(NUMA, numa_ignored, warn,                                                                     \
-	       "Memory could not be placed on the NUMA nodes asked for; see [host] numa_node.")              \
-	HEALTH(KERNELS_REF, slow_kernels, warn,                                                              \
-	       "The plain C codec is in use: this CPU lacks AVX2, or [device] kernels = ref.")               \
-	HEALTH(CLIENTS_FULL, clients_full, warn,                                                             \
-	       "Engines are refused, or would be: see below whose connections there are. Close some, or raise " \
-	       "[socket] max_clients or max_clients_per_uid.")                                               \
-	HEALTH(INDEX_FULL, index_full, warn,                                                                 \
-	       "The index holds [index] max_blocks blocks, new ones are dropped; raise it.")                 \
-	HEALTH(SPACES_RECYCLED, spaces_recycled, warn,                                                       \
-	       "More models were opened than [index] max_spaces: the least used ones go with their blocks. " \
-	       "See `kvtierctl spaces` for who opens so many, or raise it.")                                 \
-	HEALTH(CORRUPT, corrupt_blocks, warn,                                                                \
-	       "An image failed its checksum and was dropped (see corrupt_blocks_total): test this "         \
-	       "machine's memory.")                                                                          \
-	HEALTH(NVME_QUARANTINED, nvme_quarantined, err,                                                      \
-	       "[nvme] path holds something that kvtierd does not recognise or that is damaged, and was "    \
-	       "left alone; see the reason below. `kvtierctl format PATH --bytes N` makes an empty store "   \
-	       "there.")                                                                                     \
-	HEALTH(NVME_OFFLINE, nvme_offline, err,                                                              \
-	       "No NVMe disk works: blocks are kept in memory only; see the reason below and "               \
-	       "`kvtierctl disks`.")                                                                         \
-	HEALTH(NVME_DEGRADED, nvme_degraded, warn,                                                           \
-	       "An NVMe disk is away or takes no writes; see the reason below and `kvtierctl disks`.")       \
-	HEALTH(NVME_UNAVAILABLE, nvme_unavailable, warn,                                                     \
-	       "The default store could not be made, kvtierd runs without an NVMe tier; see the reason "     \
-	       "below, set [nvme] path and bytes, or bytes = 0.")                                            \
-	HEALTH(NVME_THREADS, nvme_threads, note,                                                             \
-	       "io_uring is not in use, threads do the I/O: slower and costlier; see the reason below, or "  \
-	       "set [nvme] io = threads.")                                                                   \
-	HEALTH(NVME_BUDGET, nvme_budget, note,                                                               \
-	       "The write budget is short: what is stored for the first time stays in memory only; raise "   \
-	       "[nvme] write_budget_bytes_per_day if the disk may wear faster.")                             \
-	HEALTH(NVME_CORRUPT, nvme_corrupt, warn,                                                             \
-	       "An image read from NVMe failed its checksum twice and was dropped (see "                     \
-	       "tiers.nvme.corrupt_blocks_total): test that disk, `kvtierctl verify`.")                      \
-	HEALTH(REDIS_MISCONFIGURED, redis_misconfigured, warn,                                               \
-	       "Redis refuses kvtierd; see the reason below, correct [redis] username and password_file or " \
-	       "the endpoint's ACL. It is tried again every 30 s.")                                          \
-	HEALTH(REDIS_OFFLINE, redis_offline, warn,                                                           \
-	       "No Redis endpoint answers: this node has its own tiers only; see the reason below and "      \
-	       "`kvtierctl endpoints`. It is tried again.")                                                  \
-	HEALTH(REDIS_READONLY, redis_readonly, warn,                                                         \
-	       "No Redis endpoint takes stores; reading goes on. See the reason below: its maxmemory and "   \
-	       "maxmemory-policy, its disk, its ACL, or that it is a replica.")                              \
-	HEALTH(REDIS_DEGRADED, redis_degraded, warn,                                                         \
-	       "A Redis endpoint is away or takes no stores, its part of the blocks is missed; see the "     \
-	       "reason below and `kvtierctl endpoints`.")                                                    \
-	HEALTH(REDIS_CORRUPT, redis_corrupt, warn,                                                           \
-	       "A value in Redis was not what it should be and became a miss (see "                          \
-	       "tiers.redis.corrupt_blocks_total): see who else writes under [redis] key_prefix, test "      \
-	       "that machine's memory.")                                                                     \
-	HEALTH(REDIS_FORGED, redis_forged, warn,                                                             \
-	       "A value in Redis was made by somebody who does not know [redis] secret_file, and became a "  \
-	       "miss (see tiers.redis.forged_blocks_total): see who else writes under [redis] key_prefix.")  \
-	HEALTH(STOPPED, stopped, err,                                                                        \
-	       "The daemon's process is stopped; continue it with `kill -CONT PID`, or see who stopped it.") \
-	HEALTH(SILENT, silent, err,                                                                          \
-	       "The daemon runs but its core thread has not moved for a while; see its log, "                \
-	       "`systemctl restart kvtierd`.")                                                               \
-	HEALTH(DEAD, dead, err,                                                                              \
-	       "The daemon is gone without having stopped cleanly; see its log, "                            \
+/* The statements about health: HEALTH(bit, name, severity, what it means and what to do). A note
+ * leaves health at "ok"; a start that goes well is a note. The daemon sets all bits but the last
+ * three: a reader finds out that the daemon is stopped, silent or dead. */
+#define STATS_HEALTH(HEALTH)                                                                       \
+	HEALTH(STARTING, starting, note,                                                           \
+	       "Host memory is still being taken from the system; engines are served with what "   \
+	       "is there.")                                                                        \
+	HEALTH(NVME_STARTING, nvme_starting, note,                                                 \
+	       "What is on NVMe is still being found; until then blocks there are misses.")        \
+	HEALTH(STOPPING, stopping, warn, "The daemon is shutting down.")                           \
+	HEALTH(HOST_OFFLINE, host_offline, err,                                                    \
+	       "The host tier does not work, nothing is kept; see the daemon's log.")              \
+	HEALTH(HUGE_PAGES, no_huge_pages, note,                                                    \
+	       "Transparent huge pages were asked for but the kernel refused; see "                \
+	       "/sys/kernel/mm/transparent_hugepage/enabled, or set [host] huge_pages = no.")      \
+	HEALTH(NUMA, numa_ignored, warn,                                                           \
+	       "Memory could not be placed on the NUMA nodes asked for; see [host] numa_node.")    \
+	HEALTH(KERNELS_REF, slow_kernels, warn,                                                    \
+	       "The plain C codec is in use: this CPU lacks AVX2, or [device] kernels = ref.")     \
+	HEALTH(CLIENTS_FULL, clients_full, warn,                                                   \
+	       "Engines are refused, or would be: see below whose connections there are. Close "   \
+	       "some, or raise "                                                                   \
+	       "[socket] max_clients or max_clients_per_uid.")                                     \
+	HEALTH(INDEX_FULL, index_full, warn,                                                       \
+	       "The index holds [index] max_blocks blocks, new ones are dropped; raise it.")       \
+	HEALTH(SPACES_RECYCLED, spaces_recycled, warn,                                             \
+	       "More models were opened than [index] max_spaces: the least used ones go with "     \
+	       "their blocks. "                                                                    \
+	       "See `kvtierctl spaces` for who opens so many, or raise it.")                       \
+	HEALTH(CORRUPT, corrupt_blocks, warn,                                                      \
+	       "An image failed its checksum and was dropped (see corrupt_blocks_total): test "    \
+	       "this "                                                                             \
+	       "machine's memory.")                                                                \
+	HEALTH(NVME_QUARANTINED, nvme_quarantined, err,                                            \
+	       "[nvme] path holds something that kvtierd does not recognise or that is damaged, "  \
+	       "and was "                                                                          \
+	       "left alone; see the reason below. `kvtierctl format PATH --bytes N` makes an "     \
+	       "empty store "                                                                      \
+	       "there.")                                                                           \
+	HEALTH(NVME_OFFLINE, nvme_offline, err,                                                    \
+	       "No NVMe disk works: blocks are kept in memory only; see the reason below and "     \
+	       "`kvtierctl disks`.")                                                               \
+	HEALTH(NVME_DEGRADED, nvme_degraded, warn,                                                 \
+	       "An NVMe disk is away or takes no writes; see the reason below and `kvtierctl "     \
+	       "disks`.")                                                                          \
+	HEALTH(NVME_UNAVAILABLE, nvme_unavailable, warn,                                           \
+	       "The default store could not be made, kvtierd runs without an NVMe tier; see the "  \
+	       "reason "                                                                           \
+	       "below, set [nvme] path and bytes, or bytes = 0.")                                  \
+	HEALTH(NVME_THREADS, nvme_threads, note,                                                   \
+	       "io_uring is not in use, threads do the I/O: slower and costlier; see the reason "  \
+	       "below, or "                                                                        \
+	       "set [nvme] io = threads.")                                                         \
+	HEALTH(NVME_BUDGET, nvme_budget, note,                                                     \
+	       "The write budget is short: what is stored for the first time stays in memory "     \
+	       "only; raise "                                                                      \
+	       "[nvme] write_budget_bytes_per_day if the disk may wear faster.")                   \
+	HEALTH(NVME_CORRUPT, nvme_corrupt, warn,                                                   \
+	       "An image read from NVMe failed its checksum twice and was dropped (see "           \
+	       "tiers.nvme.corrupt_blocks_total): test that disk, `kvtierctl verify`.")            \
+	HEALTH(REDIS_MISCONFIGURED, redis_misconfigured, warn,                                     \
+	       "Redis refuses kvtierd; see the reason below, correct [redis] username and "        \
+	       "password_file or "                                                                 \
+	       "the endpoint's ACL. It is tried again every 30 s.")                                \
+	HEALTH(REDIS_OFFLINE, redis_offline, warn,                                                 \
+	       "No Redis endpoint answers: this node has its own tiers only; see the reason "      \
+	       "below and "                                                                        \
+	       "`kvtierctl endpoints`. It is tried again.")                                        \
+	HEALTH(REDIS_READONLY, redis_readonly, warn,                                               \
+	       "No Redis endpoint takes stores; reading goes on. See the reason below: its "       \
+	       "maxmemory and "                                                                    \
+	       "maxmemory-policy, its disk, its ACL, or that it is a replica.")                    \
+	HEALTH(REDIS_DEGRADED, redis_degraded, warn,                                               \
+	       "A Redis endpoint is away or takes no stores, its part of the blocks is missed; "   \
+	       "see the "                                                                          \
+	       "reason below and `kvtierctl endpoints`.")                                          \
+	HEALTH(REDIS_CORRUPT, redis_corrupt, warn,                                                 \
+	       "A value in Redis was not what it should be and became a miss (see "                \
+	       "tiers.redis.corrupt_blocks_total): see who else writes under [redis] key_prefix, " \
+	       "test "                                                                             \
+	       "that machine's memory.")                                                           \
+	HEALTH(REDIS_FORGED, redis_forged, warn,                                                   \
+	       "A value in Redis was made by somebody who does not know [redis] secret_file, and " \
+	       "became a "                                                                         \
+	       "miss (see tiers.redis.forged_blocks_total): see who else writes under [redis] "    \
+	       "key_prefix.")                                                                      \
+	HEALTH(STOPPED, stopped, err,                                                              \
+	       "The daemon's process is stopped; continue it with `kill -CONT PID`, or see who "   \
+	       "stopped it.")                                                                      \
+	HEALTH(SILENT, silent, err,                                                                \
+	       "The daemon runs but its core thread has not moved for a while; see its log, "      \
+	       "`systemctl restart kvtierd`.")                                                     \
+	HEALTH(DEAD, dead, err,                                                                    \
+	       "The daemon is gone without having stopped cleanly; see its log, "                  \
 	       "`systemctl restart kvtierd`.")
 
 enum stats_health_bit {
@@ -134,14 +153,15 @@ struct stats {
 	char version[STATS_NAME_BYTES];
 	char device[STATS_NAME_BYTES];
 	char kernels[STATS_NAME_BYTES];
-	/* These texts change while they are read: stats_text_get(). "": nothing to say, or no such tier. */
-	char nvme_engine[STATS_NAME_BYTES]; /* "io_uring", "threads"... */
-	char nvme_text[STATS_TEXT_BYTES];   /* why the tier is not up, or not as it should be */
+	/* These texts change while they are read: stats_text_get(). "": nothing to say, or no such
+	 * tier. */
+	char nvme_engine[STATS_NAME_BYTES];  /* "io_uring", "threads"... */
+	char nvme_text[STATS_TEXT_BYTES];    /* why the tier is not up, or not as it should be */
 	char clients_text[STATS_TEXT_BYTES]; /* while connections are short: whose they are */
-	char redis_text[STATS_TEXT_BYTES];  /* why the tier is not up, or not as it should be */
+	char redis_text[STATS_TEXT_BYTES];   /* why the tier is not up, or not as it should be */
 	_Alignas(64) struct stats_values v;
-	/* Ops that loaded or stored a block at least: from the turn of the core thread that read the op from
-	 * its ring until it completed the op. */
+	/* Ops that loaded or stored a block at least: from the turn of the core thread that read
+	 * the op from its ring until it completed the op. */
 	struct histogram load_times, store_times;
 };
 
@@ -161,16 +181,17 @@ static inline void stats_add(uint64_t *value, uint64_t n)
 	stats_set(value, stats_get(value) + n);
 }
 
-/* Daemon. Makes the page at path (0600), with health `starting`; now_ns is CLOCK_MONOTONIC. path NULL:
- * private memory, for tests. 0 or -errno. */
+/* Daemon. Makes the page at path (0600), with health `starting`; now_ns is CLOCK_MONOTONIC. path
+ * NULL: private memory, for tests. 0 or -errno. */
 int stats_open(const char *path, uint64_t now_ns, struct stats **ret);
 /* Unmaps; removes path if the page there is still this one. NULL stats is fine. */
 void stats_close(struct stats *stats, const char *path);
-void stats_heartbeat(struct stats *stats, uint64_t now_ns); /* moves uptime_s too; at least twice a second */
+/* moves uptime_s too; at least twice a second */
+void stats_heartbeat(struct stats *stats, uint64_t now_ns);
 void stats_health_set(struct stats *stats, enum stats_health_bit bit, bool on);
 void stats_names(struct stats *stats, const char *device, const char *kernels); /* cut to fit */
-/* What an operator should know of the NVMe tier; cut to fit. May be called at any time: a reader meanwhile sees
- * a mix of the old and the new text, which always has an end. */
+/* What an operator should know of the NVMe tier; cut to fit. May be called at any time: a reader
+ * meanwhile sees a mix of the old and the new text, which always has an end. */
 void stats_nvme_text(struct stats *stats, const char *engine, const char *text);
 void stats_clients_text(struct stats *stats, const char *text);
 void stats_redis_text(struct stats *stats, const char *text); /* the same of the Redis tier */
@@ -178,7 +199,8 @@ void stats_redis_text(struct stats *stats, const char *text); /* the same of the
 /* Reader. -ENOENT, -EACCES...; -EPROTO: no stats page, or of another version of kvtier. */
 int stats_map(const char *path, const struct stats **ret);
 void stats_unmap(const struct stats *stats); /* NULL is fine */
-/* A text that changes while it is read, of `room` bytes in the page; ret has room for as many. Returns ret. */
+/* A text that changes while it is read, of `room` bytes in the page; ret has room for as many.
+ * Returns ret. */
 char *stats_text_get(const char *text, size_t room, char *ret);
 /* The page's health with what only a reader can tell (stopped, silent, dead), at now_ns. */
 uint64_t stats_health(const struct stats *stats, uint64_t now_ns);

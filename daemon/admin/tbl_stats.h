@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tbl_stats.h - every number in the stats page, once: struct stats_values, JSON, text, help are made of it.
- * No include guard: included with STAT() defined, which it undefines.
+ * tbl_stats.h - every number in the stats page, once: struct stats_values, JSON, text, help are
+ * made of it. No include guard: included with STAT() defined, which it undefines.
  *
  *	STAT(json_path, field, kind, unit, prose)
  *
@@ -11,26 +11,27 @@
  *
  * Units are in the names. A name, once shipped, keeps its meaning.
  */
-#define STAT_TIER(t)                                                                                         \
-	STAT("tiers." #t ".state", tiers_##t##_state, state, "off|starting|up|degraded|readonly|offline|misconfigured", \
-	     "State of the " #t " tier")                                                                     \
-	STAT("tiers." #t ".capacity_bytes", tiers_##t##_capacity_bytes, gauge, "bytes",                      \
-	     "Bytes the " #t " tier may hold")                                                               \
-	STAT("tiers." #t ".used_bytes", tiers_##t##_used_bytes, gauge, "bytes",                              \
-	     "Bytes of it in use, rounding up to slots included")                                            \
-	STAT("tiers." #t ".blocks", tiers_##t##_blocks, gauge, "blocks", "Blocks kept there")                \
-	STAT("tiers." #t ".hit_blocks_total", tiers_##t##_hit_blocks_total, counter, "blocks",               \
-	     "Blocks loaded that were found there")                                                          \
-	STAT("tiers." #t ".read_bytes_total", tiers_##t##_read_bytes_total, counter, "bytes",                \
-	     "Image bytes read from it")                                                                     \
-	STAT("tiers." #t ".written_bytes_total", tiers_##t##_written_bytes_total, counter, "bytes",          \
-	     "Image bytes written to it")                                                                    \
-	STAT("tiers." #t ".evicted_blocks_total", tiers_##t##_evicted_blocks_total, counter, "blocks",       \
-	     "Blocks dropped from it to make room or by request")                                            \
-	STAT("tiers." #t ".moved_blocks_total", tiers_##t##_moved_blocks_total, counter, "blocks",           \
-	     "Blocks copied inside it to empty a slab or segment")                                                      \
-	STAT("tiers." #t ".corrupt_blocks_total", tiers_##t##_corrupt_blocks_total, counter, "blocks",       \
-	     "Images that failed their checksum; each became a miss")
+#define STAT_TIER(t)                                                                               \
+	STAT("tiers." #t ".state", tiers_##t##_state, state,                                       \
+	     "off|starting|up|degraded|readonly|offline|misconfigured",                            \
+	     "State of the " #t " tier")                                                           \
+	STAT("tiers." #t ".capacity_bytes", tiers_##t##_capacity_bytes, gauge, "bytes",            \
+	     "Bytes the " #t " tier may hold")                                                     \
+	STAT("tiers." #t ".used_bytes", tiers_##t##_used_bytes, gauge, "bytes",                    \
+	     "Bytes of it in use, rounding up to slots included")                                  \
+	STAT("tiers." #t ".blocks", tiers_##t##_blocks, gauge, "blocks", "Blocks kept there")      \
+	STAT("tiers." #t ".hit_blocks_total", tiers_##t##_hit_blocks_total, counter, "blocks",     \
+	     "Blocks loaded that were found there")                                                \
+	STAT("tiers." #t ".read_bytes_total", tiers_##t##_read_bytes_total, counter, "bytes",      \
+	     "Image bytes read from it")                                                           \
+	STAT("tiers." #t ".written_bytes_total", tiers_##t##_written_bytes_total, counter,         \
+	     "bytes", "Image bytes written to it")                                                 \
+	STAT("tiers." #t ".evicted_blocks_total", tiers_##t##_evicted_blocks_total, counter,       \
+	     "blocks", "Blocks dropped from it to make room or by request")                        \
+	STAT("tiers." #t ".moved_blocks_total", tiers_##t##_moved_blocks_total, counter, "blocks", \
+	     "Blocks copied inside it to empty a slab or segment")                                 \
+	STAT("tiers." #t ".corrupt_blocks_total", tiers_##t##_corrupt_blocks_total, counter,       \
+	     "blocks", "Images that failed their checksum; each became a miss")
 
 STAT("uptime_s", uptime_s, gauge, "s", "Seconds since the daemon started, as of its last heartbeat")
 
@@ -69,7 +70,8 @@ STAT("load.missed_blocks_total", load_missed_blocks_total, counter, "blocks",
      "Blocks asked for that were not there")
 STAT("load.logical_bytes_total", load_logical_bytes_total, counter, "bytes",
      "Size of the loaded blocks in the engines' own format")
-STAT("load.ops_total", load_ops_total, counter, "ops", "Load ops of which a block at least was loaded")
+STAT("load.ops_total", load_ops_total, counter, "ops",
+     "Load ops of which a block at least was loaded")
 STAT("load.p50_us", load_p50_us, gauge, "us",
      "Half of these ops took no longer, from the core thread's reading the op to its completing "
      "it; since the start, at most 1/32 off")
@@ -89,35 +91,44 @@ STAT("tiers.host.promoted_blocks_total", tiers_host_promoted_blocks_total, count
      "Blocks that came back to host memory from NVMe")
 STAT_TIER(nvme)
 STAT("tiers.nvme.devices", tiers_nvme_devices, gauge, "devices", "Disks: paths in [nvme] path")
-STAT("tiers.nvme.usable_devices", tiers_nvme_usable_devices, gauge, "devices", "Those of them that can be read")
+STAT("tiers.nvme.usable_devices", tiers_nvme_usable_devices, gauge, "devices",
+     "Those of them that can be read")
 STAT("tiers.nvme.carried_bytes_total", tiers_nvme_carried_bytes_total, counter, "bytes",
      "Image bytes written again because their segment was needed")
-STAT("tiers.nvme.device_written_bytes_total", tiers_nvme_device_written_bytes_total, counter, "bytes",
-     "All that was written to the disks: images, those carried over, headers, footers")
+STAT("tiers.nvme.device_written_bytes_total", tiers_nvme_device_written_bytes_total, counter,
+     "bytes", "All that was written to the disks: images, those carried over, headers, footers")
 STAT("tiers.nvme.device_read_bytes_total", tiers_nvme_device_read_bytes_total, counter, "bytes",
      "All that was read from the disks, recovery and segments taken back included")
-STAT("tiers.nvme.write_amplification_percent", tiers_nvme_write_amplification_percent, gauge, "percent",
+STAT("tiers.nvme.write_amplification_percent", tiers_nvme_write_amplification_percent, gauge,
+     "percent",
      "device_written_bytes_total for each written_bytes_total; 100: nothing is written twice")
 STAT("tiers.nvme.budget_percent", tiers_nvme_budget_percent, gauge, "percent",
      "Of the write budget's reserve; 0: writes are skipped; 100: full, or there is no budget")
 STAT("tiers.nvme.queued_blocks", tiers_nvme_queued_blocks, gauge, "blocks",
      "Blocks in memory that wait to be written to NVMe")
-STAT("tiers.nvme.skipped_budget_blocks_total", tiers_nvme_skipped_budget_blocks_total, counter, "blocks",
+STAT("tiers.nvme.skipped_budget_blocks_total", tiers_nvme_skipped_budget_blocks_total, counter,
+     "blocks",
      "Blocks not written because the write budget is short, or because their parents are not there")
-STAT("tiers.nvme.skipped_queue_blocks_total", tiers_nvme_skipped_queue_blocks_total, counter, "blocks",
+STAT("tiers.nvme.skipped_queue_blocks_total", tiers_nvme_skipped_queue_blocks_total, counter,
+     "blocks",
      "Blocks not written because too many waited already: they come faster than the disks write")
-STAT("tiers.nvme.read_errors_total", tiers_nvme_read_errors_total, counter, "errors", "Reads that failed")
-STAT("tiers.nvme.write_errors_total", tiers_nvme_write_errors_total, counter, "errors", "Writes that failed")
+STAT("tiers.nvme.read_errors_total", tiers_nvme_read_errors_total, counter, "errors",
+     "Reads that failed")
+STAT("tiers.nvme.write_errors_total", tiers_nvme_write_errors_total, counter, "errors",
+     "Writes that failed")
 STAT("tiers.nvme.stale_reads_total", tiers_nvme_stale_reads_total, counter, "blocks",
      "Reads that came too late: the segment had been used again; each a miss")
 STAT("tiers.nvme.stalls_total", tiers_nvme_stalls_total, counter, "stalls",
      "Times that a disk did not answer within [nvme] stall_us")
-STAT("tiers.nvme.recovered_blocks", tiers_nvme_recovered_blocks, gauge, "blocks", "Blocks found at the start")
-STAT("tiers.nvme.recovery_bytes", tiers_nvme_recovery_bytes, gauge, "bytes", "Bytes read to find them")
+STAT("tiers.nvme.recovered_blocks", tiers_nvme_recovered_blocks, gauge, "blocks",
+     "Blocks found at the start")
+STAT("tiers.nvme.recovery_bytes", tiers_nvme_recovery_bytes, gauge, "bytes",
+     "Bytes read to find them")
 STAT("tiers.nvme.recovery_ms", tiers_nvme_recovery_ms, gauge, "ms", "How long that took")
-#define STAT_RESIDENCY(name, prose)                                                                          \
-	STAT("tiers.nvme.residency." #name "_blocks_total", tiers_nvme_residency_##name##_blocks_total,      \
-	     counter, "blocks", "Blocks dropped to use their segment again, which had been full for " prose)
+#define STAT_RESIDENCY(name, prose)                                         \
+	STAT("tiers.nvme.residency." #name "_blocks_total",                 \
+	     tiers_nvme_residency_##name##_blocks_total, counter, "blocks", \
+	     "Blocks dropped to use their segment again, which had been full for " prose)
 STAT_RESIDENCY(up_to_1m, "up to a minute")
 STAT_RESIDENCY(up_to_10m, "up to ten minutes")
 STAT_RESIDENCY(up_to_1h, "up to an hour")
@@ -128,28 +139,34 @@ STAT_RESIDENCY(up_to_30d, "up to thirty days")
 STAT_RESIDENCY(longer, "longer than that")
 STAT_TIER(redis)
 STAT("tiers.redis.endpoints", tiers_redis_endpoints, gauge, "endpoints",
-     "Endpoints that have a part of the blocks: those of [redis] endpoints, or the masters of the Cluster")
+     "Endpoints that have a part of the blocks: those of [redis] endpoints, or the masters of the "
+     "Cluster")
 STAT("tiers.redis.usable_endpoints", tiers_redis_usable_endpoints, gauge, "endpoints",
      "Those of them that can be read")
 STAT("tiers.redis.queued_blocks", tiers_redis_queued_blocks, gauge, "blocks",
      "Blocks that wait to be written there")
 STAT("tiers.redis.queued_bytes", tiers_redis_queued_bytes, gauge, "bytes",
      "Image bytes of those and of the ones on their way; at most [redis] max_inflight_bytes")
-STAT("tiers.redis.written_blocks_total", tiers_redis_written_blocks_total, counter, "blocks", "Blocks written there")
+STAT("tiers.redis.written_blocks_total", tiers_redis_written_blocks_total, counter, "blocks",
+     "Blocks written there")
 STAT("tiers.redis.present_blocks_total", tiers_redis_present_blocks_total, counter, "blocks",
      "Blocks not written because they were there already")
 STAT("tiers.redis.dropped_blocks_total", tiers_redis_dropped_blocks_total, counter, "blocks",
-     "Blocks not written because the queue was full, the oldest first, or they were gone at their turn, or at a stop")
+     "Blocks not written because the queue was full, the oldest first, or they were gone at their "
+     "turn, or at a stop")
 STAT("tiers.redis.skipped_blocks_total", tiers_redis_skipped_blocks_total, counter, "blocks",
-     "Blocks not written because the endpoint that they belong to took no stores, or did not answer")
+     "Blocks not written because the endpoint that they belong to took no stores, or did not "
+     "answer")
 STAT("tiers.redis.miss_blocks_total", tiers_redis_miss_blocks_total, counter, "blocks",
      "Blocks asked for there that it did not have, or not in time")
 STAT("tiers.redis.forged_blocks_total", tiers_redis_forged_blocks_total, counter, "blocks",
-     "Values that are whole, but without the MAC that [redis] secret_file and the tenant make; each became a miss")
+     "Values that are whole, but without the MAC that [redis] secret_file and the tenant make; "
+     "each became a miss")
 STAT("tiers.redis.other_form_blocks_total", tiers_redis_other_form_blocks_total, counter, "blocks",
      "Values in the form of an older or newer kvtierd; each became a miss, and stays")
 STAT("tiers.redis.unasked_blocks_total", tiers_redis_unasked_blocks_total, counter, "blocks",
-     "Blocks that host memory made room for before it was known whether Redis has them: its user may not GETRANGE")
+     "Blocks that host memory made room for before it was known whether Redis has them: its user "
+     "may not GETRANGE")
 STAT("tiers.redis.deleted_blocks_total", tiers_redis_deleted_blocks_total, counter, "blocks",
      "Damaged or forged values that were deleted there")
 STAT("tiers.redis.timeouts_total", tiers_redis_timeouts_total, counter, "requests",
@@ -163,8 +180,8 @@ STAT("tiers.redis.refused_stores_total", tiers_redis_refused_stores_total, count
 STAT("tiers.redis.redirects_total", tiers_redis_redirects_total, counter, "requests",
      "Requests sent on to another node of the Cluster (MOVED, ASK)")
 STAT("tiers.redis.refused_hosts_total", tiers_redis_refused_hosts_total, counter, "times",
-     "Redirects to an endpoint that no slot map has, and endpoints of a map that are not [redis] cluster_hosts: not "
-     "connected to")
+     "Redirects to an endpoint that no slot map has, and endpoints of a map that are not [redis] "
+     "cluster_hosts: not connected to")
 STAT("tiers.redis.topology_changes_total", tiers_redis_topology_changes_total, counter, "changes",
      "Maps of the Cluster's slots taken over")
 STAT("tiers.redis.late_replies_total", tiers_redis_late_replies_total, counter, "replies",
@@ -180,19 +197,22 @@ STAT("clients", clients, gauge, "clients", "Connections open")
 STAT("leases", leases, gauge, "blocks", "Pins held on blocks by ops and connections")
 STAT("ops.outstanding", ops_outstanding, gauge, "ops", "Ops submitted and not yet completed")
 STAT("ops.timed_out_total", ops_timed_out_total, counter, "ops", "Ops that reached their deadline")
-STAT("ops.canceled_total", ops_canceled_total, counter, "ops", "Ops ended early by their client or its death")
+STAT("ops.canceled_total", ops_canceled_total, counter, "ops",
+     "Ops ended early by their client or its death")
 STAT("clients_total", clients_total, counter, "clients", "Connections accepted")
 STAT("clients_refused_total", clients_refused_total, counter, "clients",
      "Connections refused: too many, wrong version, bad handshake")
 STAT("protocol_errors_total", protocol_errors_total, counter, "errors",
      "Connections ended for breaking the protocol")
-STAT("spaces", spaces, gauge, "spaces", "Identities that are kept, open or not; at most [index] max_spaces")
+STAT("spaces", spaces, gauge, "spaces",
+     "Identities that are kept, open or not; at most [index] max_spaces")
 STAT("spaces_recycled_total", spaces_recycled_total, counter, "spaces",
      "Identities that went with their blocks since there were more than [index] max_spaces")
 STAT("index.entries", index_entries, gauge, "entries", "Entries of the shared index")
 STAT("index.bytes", index_bytes, gauge, "bytes", "Memory the index uses")
 STAT("index.crowded_blocks_total", index_crowded_blocks_total, counter, "blocks",
-     "Blocks left out since the index had no room near their place, though elsewhere: keys made to collide")
+     "Blocks left out since the index had no room near their place, though elsewhere: keys made to "
+     "collide")
 #undef STAT_TIER
 #undef STAT_RESIDENCY
 #undef STAT

@@ -8,6 +8,6 @@
 #include <stddef.h>
 
 #define container_of(pointer, type, member) \
-	((type *)(void *)((char *)(pointer) - offsetof(type, member)))
+	((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
 #endif

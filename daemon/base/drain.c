@@ -16,11 +16,13 @@ static void on_limit(struct loop_timer *timer)
 	drain->late(drain);
 }
 
-void drain_begin(struct drain *drain, struct loop *loop, uint64_t limit_us, void (*late)(struct drain *drain),
-		 void (*done)(void *arg), void *arg)
+void drain_begin(struct drain *drain, struct loop *loop, uint64_t limit_us,
+		 void (*late)(struct drain *drain), void (*done)(void *arg), void *arg)
 {
 	assert(!drain->done);
-	*drain = (struct drain){ .loop = loop, .limit.fire = on_limit, .late = late, .done = done, .arg = arg };
+	*drain = (struct drain){
+		.loop = loop, .limit.fire = on_limit, .late = late, .done = done, .arg = arg
+	};
 	loop_timer_set(loop, &drain->limit, loop_now(loop) + limit_us * 1000);
 }
 

@@ -22,8 +22,8 @@ struct drain {
 };
 
 /* late() runs from the loop, `limit_us` from now, unless drain_end() was called before. */
-void drain_begin(struct drain *drain, struct loop *loop, uint64_t limit_us, void (*late)(struct drain *drain),
-		 void (*done)(void *arg), void *arg);
+void drain_begin(struct drain *drain, struct loop *loop, uint64_t limit_us,
+		 void (*late)(struct drain *drain), void (*done)(void *arg), void *arg);
 bool drain_is_on(const struct drain *drain);
 /* The drain is over, whatever ended it: done() runs inside this call. The owner may be closed by
  * done(). */

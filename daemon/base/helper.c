@@ -12,8 +12,8 @@
 #include "loop.h"
 
 enum {
-	KEEP_IDLE = 2,			/* threads; more of them end */
-	STACK_BYTES = 256 << 10,	/* address space; a few pages are touched */
+	KEEP_IDLE = 2,           /* threads; more of them end */
+	STACK_BYTES = 256 << 10, /* address space; a few pages are touched */
 };
 
 struct helpers {
@@ -44,7 +44,7 @@ void helper_start(struct helpers *h, struct helper_job *job)
 	loop_assert_core(h->loop);
 	job->work = (struct work){ .run = run, .done = done };
 	r = workers_submit(h->workers, &job->work);
-	assert(r == 0);		/* they have no depth */
+	assert(r == 0); /* they have no depth */
 }
 
 uint32_t helpers_busy(const struct helpers *h)
@@ -55,9 +55,12 @@ uint32_t helpers_busy(const struct helpers *h)
 int helpers_open(struct loop *loop, uint32_t max_threads, struct helpers **ret)
 {
 	const struct workers_conf conf = {
-		.loop = loop, .threads = max_threads, .keep = KEEP_IDLE, .stack_bytes = STACK_BYTES,
+		.loop = loop,
+		.threads = max_threads,
+		.keep = KEEP_IDLE,
+		.stack_bytes = STACK_BYTES,
 	};
-	struct helpers *h = calloc(1, sizeof *h);
+	struct helpers *h = calloc(1, sizeof(*h));
 	int r;
 
 	if (!h)

@@ -2,8 +2,8 @@
 /*
  * histogram.c - buckets of times: contract in histogram.h.
  *
- * A time of b bits, b > HISTOGRAM_STEP_BITS, lies in the bucket that its highest bit and the HISTOGRAM_STEP_BITS bits
- * below that one name. Shorter times are buckets of their own.
+ * A time of b bits, b > HISTOGRAM_STEP_BITS, lies in the bucket that its highest bit and the
+ * HISTOGRAM_STEP_BITS bits below that one name. Shorter times are buckets of their own.
  */
 #include "histogram.h"
 
@@ -27,7 +27,8 @@ static uint64_t bucket_ns(uint32_t bucket)
 	if (bucket < HISTOGRAM_STEPS)
 		return bucket;
 	shift = bucket / HISTOGRAM_STEPS - 1;
-	return ((uint64_t)(bucket % HISTOGRAM_STEPS + HISTOGRAM_STEPS) << shift) + (1ull << shift) / 2;
+	return ((uint64_t)(bucket % HISTOGRAM_STEPS + HISTOGRAM_STEPS) << shift) +
+	       (1ull << shift) / 2;
 }
 
 static uint64_t get(const uint64_t *count)
@@ -47,7 +48,8 @@ void histogram_add(struct histogram *histogram, uint64_t ns)
 	set(count, get(count) + 1);
 }
 
-void histogram_since(const struct histogram *now, const struct histogram *before, struct histogram *ret)
+void histogram_since(const struct histogram *now, const struct histogram *before,
+		     struct histogram *ret)
 {
 	for (uint32_t i = 0; i < HISTOGRAM_BUCKETS; i++)
 		set(&ret->count[i], get(&now->count[i]) - get(&before->count[i]));
@@ -65,7 +67,8 @@ uint64_t histogram_total(const struct histogram *histogram)
 uint64_t histogram_percentile(const struct histogram *histogram, unsigned percent)
 {
 	const uint64_t total = histogram_total(histogram);
-	/* the smallest rank that at least `percent` of all have reached, from 1; total * percent may not fit */
+	/* the smallest rank that at least `percent` of all have reached, from 1; total * percent
+	 * may not fit */
 	const uint64_t rank = total / 100 * percent + (total % 100 * percent + 99) / 100;
 	uint64_t passed = 0;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * histogram.h - how often a time was how long, in counters of fixed size that a second process may read.
+ * histogram.h - how often a time was how long, in counters of fixed size that a second process may
+ * read.
  *
  * Each doubling of the time is cut into HISTOGRAM_STEPS equal buckets, and a bucket stands for its
  * middle. So a time read from here is at most 1/32 (3.2 %) too small or too large, and below
@@ -29,9 +30,11 @@ struct histogram {
 
 void histogram_add(struct histogram *histogram, uint64_t ns);
 /* What came into `now` since it was `before`; the three may be the same object. */
-void histogram_since(const struct histogram *now, const struct histogram *before, struct histogram *ret);
+void histogram_since(const struct histogram *now, const struct histogram *before,
+		     struct histogram *ret);
 uint64_t histogram_total(const struct histogram *histogram);
-/* The time that `percent` of the times are not above, in ns; 0 if there are none. percent: 1 to 100. */
+/* The time that `percent` of the times are not above, in ns; 0 if there are none. percent: 1 to
+ * 100. */
 uint64_t histogram_percentile(const struct histogram *histogram, unsigned percent);
 
 #endif

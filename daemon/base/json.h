@@ -2,8 +2,8 @@
 /*
  * json.h - writes JSON text into a buffer of fixed size, for what is sent in packets.
  *
- * What does not fit is cut off and remembered (`full`); a writer of rows notes `used` before each row and
- * goes back to it, so that a packet holds whole rows. No allocation.
+ * What does not fit is cut off and remembered (`full`); a writer of rows notes `used` before each
+ * row and goes back to it, so that a packet holds whole rows. No allocation.
  */
 #ifndef KVTIER_JSON_H
 #define KVTIER_JSON_H
@@ -14,7 +14,8 @@
 
 struct json {
 	char *text;
-	size_t room, used; /* used <= room; no terminating NUL is counted, but there is space for it */
+	/* used <= room; no terminating NUL is counted, but there is space for it */
+	size_t room, used;
 	bool full;
 };
 
@@ -22,11 +23,11 @@ struct json {
 void json_start(struct json *json, char *text, size_t n);
 /* As it is: for brackets, names and numbers. */
 void json_print(struct json *json, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* A string in quotes. Whatever is no printable UTF-8 is escaped, or replaced by U+FFFD: the text is always
- * valid and harmless. */
+/* A string in quotes. Whatever is no printable UTF-8 is escaped, or replaced by U+FFFD: the text is
+ * always valid and harmless. */
 void json_string(struct json *json, const char *text);
 /* Members of an object: "name":value, with a comma before it unless the object has just begun. */
-void json_member(struct json *json, const char *name);	/* the value is to follow */
+void json_member(struct json *json, const char *name); /* the value is to follow */
 void json_text(struct json *json, const char *name, const char *value);
 void json_number(struct json *json, const char *name, uint64_t value);
 void json_bool(struct json *json, const char *name, bool value);

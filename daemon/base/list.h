@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * list.h - a ring of links that lie in their owners. A struct list is a head or a link. A zeroed link is in no list;
- * a head needs list_open(). Nothing is allocated; one thread uses a list.
+ * list.h - a ring of links that lie in their owners. A struct list is a head or a link. A zeroed
+ * link is in no list; a head needs list_open(). Nothing is allocated; one thread uses a list.
  */
 #ifndef KVTIER_LIST_H
 #define KVTIER_LIST_H

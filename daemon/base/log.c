@@ -2,9 +2,9 @@
 /*
  * log.c - one line, one write(2), on standard error.
  *
- * The level and style are the daemon's only static state: messages come from any depth, also before there is
- * a struct kvtierd and from tiers' threads, and passing a logger through every call would say nothing. Both
- * are set once, before there are threads.
+ * The level and style are the daemon's only static state: messages come from any depth, also before
+ * there is a struct kvtierd and from tiers' threads, and passing a logger through every call would
+ * say nothing. Both are set once, before there are threads.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -57,11 +57,13 @@ size_t log_printable(const char *text)
 		if ((s[i] & 0xc0) != 0x80)
 			return 0;
 	}
-	if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
-	    (s[0] == 0xf4 && s[1] > 0x8f))
+	if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
+	    (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
 		return 0;
-	if ((s[0] == 0xc2 && s[1] < 0xa0) ||                                /* C1: some terminals obey them */
-	    (s[0] == 0xe2 && s[1] == 0x80 && s[2] >= 0xa8 && s[2] <= 0xae)) /* line ends, direction changes */
+	/* C1: some terminals obey them */
+	if ((s[0] == 0xc2 && s[1] < 0xa0) ||
+	    /* line ends, direction changes */
+	    (s[0] == 0xe2 && s[1] == 0x80 && s[2] >= 0xa8 && s[2] <= 0xae))
 		return 0;
 	return length;
 }
@@ -103,8 +105,8 @@ static size_t put_prefix(enum log_level level, char *line, size_t n)
 	(void)localtime_r(&now.tv_sec, &tm);
 	used = strftime(line, n, "%Y-%m-%d %H:%M:%S", &tm);
 	return used + (size_t)snprintf(line + used, n - used,
-				       ".%03ld kvtierd[%d] %s: ", now.tv_nsec / 1000000, (int)getpid(),
-				       levels[level].name);
+				       ".%03ld kvtierd[%d] %s: ", now.tv_nsec / 1000000,
+				       (int)getpid(), levels[level].name);
 }
 
 static void log_line(enum log_level level, const char *format, va_list args)
@@ -125,21 +127,22 @@ static void log_line(enum log_level level, const char *format, va_list args)
 		return;
 }
 
-#define LOG_FUNCTION(name, level)                                                                            \
-	void name(const char *format, ...)                                                                   \
-	{                                                                                                    \
-		va_list args;                                                                                \
-                                                                                                             \
-		va_start(args, format);                                                                      \
-		log_line(level, format, args);                                                               \
-		va_end(args);                                                                                \
+#define LOG_FUNCTION(name, level)              \
+	void name(const char *format, ...)     \
+	{                                      \
+		va_list args;                  \
+                                               \
+		va_start(args, format);        \
+		log_line(level, format, args); \
+		va_end(args);                  \
 	}
 LOG_FUNCTION(log_error, LOG_LEVEL_ERROR)
 LOG_FUNCTION(log_warning, LOG_LEVEL_WARNING)
 LOG_FUNCTION(log_info, LOG_LEVEL_INFO)
 LOG_FUNCTION(log_debug, LOG_LEVEL_DEBUG)
 
-void log_limited(struct log_limit *limit, uint64_t now_ns, enum log_level level, const char *format, ...)
+void log_limited(struct log_limit *limit, uint64_t now_ns, enum log_level level, const char *format,
+		 ...)
 {
 	va_list args;
 

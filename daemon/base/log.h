@@ -2,9 +2,9 @@
 /*
  * log.h - messages for the operator, on standard error. Any thread; one write a message.
  *
- * Under systemd ($JOURNAL_STREAM) lines begin with <N>, the syslog priority, and carry no time; elsewhere
- * with time and level. A message is one line: control characters and bytes that are not UTF-8 come out as
- * \xNN, so nothing from outside can forge a second line or talk to a terminal.
+ * Under systemd ($JOURNAL_STREAM) lines begin with <N>, the syslog priority, and carry no time;
+ * elsewhere with time and level. A message is one line: control characters and bytes that are not
+ * UTF-8 come out as \xNN, so nothing from outside can forge a second line or talk to a terminal.
  */
 #ifndef KVTIER_LOG_H
 #define KVTIER_LOG_H
@@ -23,21 +23,22 @@ void log_warning(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* For messages that somebody outside can cause at will: at most 10 messages in 10 seconds per state, then one that
- * says how many were left out. A zeroed state is ready; it belongs to one thread. */
+/* For messages that somebody outside can cause at will: at most 10 messages in 10 seconds per
+ * state, then one that says how many were left out. A zeroed state is ready; it belongs to one
+ * thread. */
 struct log_limit {
 	uint64_t window_ns;
 	uint32_t messages;
 	uint32_t left_out;
 };
-void log_limited(struct log_limit *limit, uint64_t now_ns, enum log_level level, const char *format, ...)
-	__attribute__((format(printf, 4, 5)));
+void log_limited(struct log_limit *limit, uint64_t now_ns, enum log_level level, const char *format,
+		 ...) __attribute__((format(printf, 4, 5)));
 
 /* Writes text as it would be logged; cut to n with a trailing "...". Returns ret. */
 char *log_escape(const char *text, char *ret, size_t n);
 
-/* Bytes of the UTF-8 character at s that is safe to show to a terminal; 0: there is none. Reads no further
- * than the terminating NUL. */
+/* Bytes of the UTF-8 character at s that is safe to show to a terminal; 0: there is none. Reads no
+ * further than the terminating NUL. */
 size_t log_printable(const char *s);
 
 #endif

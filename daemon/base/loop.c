@@ -3,11 +3,12 @@
  * loop.c - the core thread's event loop.
  *
  * Invariants
- *   L1 a callback may remove any watch, timer or poller, its own included: events already fetched for a
- *      removed watch are blanked, and the poller cursor steps over a removed one.
- *   L2 the loop sleeps only after `on_sleep(true)` was followed by one more round of pollers that found
- *      nothing; whoever fills a ring after that sees the flag and rings the doorbell.
- *   L3 a busy poller starves nobody: timers are looked at every turn, epoll at least every EPOLL_NS.
+ *   L1 a callback may remove any watch, timer or poller, its own included: events already fetched
+ *      for a removed watch are blanked, and the poller cursor steps over a removed one.
+ *   L2 the loop sleeps only after `on_sleep(true)` was followed by one more round of pollers that
+ *      found nothing; whoever fills a ring after that sees the flag and rings the doorbell.
+ *   L3 a busy poller starves nobody: timers are looked at every turn, epoll at least every
+ *      EPOLL_NS.
  */
 #include "loop.h"
 
@@ -22,8 +23,9 @@
 
 enum {
 	MAX_EVENTS = 64,
-	SPIN_ROUNDS = 64,	/* poller rounds between looks at the clock while spinning */
-	EPOLL_NS = 20000,	/* while there is other work, ask the kernel this often: it costs 0.3-1 us */
+	SPIN_ROUNDS = 64, /* poller rounds between looks at the clock while spinning */
+	/* while there is other work, ask the kernel this often: it costs 0.3-1 us */
+	EPOLL_NS = 20000,
 };
 
 struct loop {
@@ -38,7 +40,7 @@ struct loop {
 	int n_events, at_event;
 	struct epoll_event events[MAX_EVENTS];
 	uint32_t n_timers;
-	struct loop_timer *timers[LOOP_MAX_TIMERS];	/* binary heap by due_ns */
+	struct loop_timer *timers[LOOP_MAX_TIMERS]; /* binary heap by due_ns */
 };
 
 uint64_t loop_clock(void)
@@ -135,7 +137,8 @@ static void heap_down(struct loop *l, uint32_t at, struct loop_timer *timer)
 
 		if (child >= l->n_timers)
 			break;
-		if (child + 1 < l->n_timers && l->timers[child + 1]->due_ns < l->timers[child]->due_ns)
+		if (child + 1 < l->n_timers &&
+		    l->timers[child + 1]->due_ns < l->timers[child]->due_ns)
 			child++;
 		if (l->timers[child]->due_ns >= timer->due_ns)
 			break;
@@ -174,7 +177,8 @@ void loop_timer_unset(struct loop *l, struct loop_timer *timer)
 static void fire_due(struct loop *l)
 {
 	/* A timer set for "now" by a firing one waits for the next turn, so this ends. */
-	for (uint32_t n = l->n_timers; n > 0 && l->n_timers > 0 && l->timers[0]->due_ns <= l->now_ns; n--) {
+	for (uint32_t n = l->n_timers;
+	     n > 0 && l->n_timers > 0 && l->timers[0]->due_ns <= l->now_ns; n--) {
 		struct loop_timer *timer = l->timers[0];
 
 		loop_timer_unset(l, timer);
@@ -291,7 +295,8 @@ int loop_run(struct loop *l)
 		if (worked)
 			last_work_ns = l->now_ns;
 		timeout = timeout_ms(l);
-		may_sleep = !worked && l->running && timeout != 0 && l->now_ns - last_work_ns >= l->spin_ns;
+		may_sleep = !worked && l->running && timeout != 0 &&
+			    l->now_ns - last_work_ns >= l->spin_ns;
 		if (may_sleep && l->on_sleep) {
 			l->on_sleep(l->on_sleep_arg, true);
 			if (poll_all(l)) {
@@ -299,7 +304,8 @@ int loop_run(struct loop *l)
 				last_work_ns = l->now_ns;
 				may_sleep = false;
 			} else {
-				timeout = l->running ? timeout_ms(l) : 0; /* pollers may have set a timer */
+				/* pollers may have set a timer */
+				timeout = l->running ? timeout_ms(l) : 0;
 			}
 		}
 		if (!may_sleep && l->now_ns - last_epoll_ns < EPOLL_NS)

@@ -3,10 +3,11 @@
  * mailbox.c - see mailbox.h.
  *
  * Invariants
- *   B1 told only while something is in: mailbox_take() empties both under the lock. So mail that comes into an empty
- *      mailbox is told of.
- *   B2 who sets told writes the eventfd after it, and the taker reads the eventfd before it takes. So when mail lies
- *      there and is told of, the eventfd is readable, or about to be, or the taker is about to take.
+ *   B1 told only while something is in: mailbox_take() empties both under the lock. So mail that
+ *      comes into an empty mailbox is told of.
+ *   B2 who sets told writes the eventfd after it, and the taker reads the eventfd before it takes.
+ *      So when mail lies there and is told of, the eventfd is readable, or about to be, or the
+ *      taker is about to take.
  */
 #include "mailbox.h"
 
@@ -114,7 +115,7 @@ void mailbox_ring(struct mailbox *box)
 {
 	const uint64_t one = 1;
 
-	(void)!write(box->fd, &one, sizeof one);	/* full: then it was rung long ago */
+	(void)!write(box->fd, &one, sizeof(one)); /* full: then it was rung long ago */
 }
 
 void mailbox_take(struct mailbox *box, struct mails *ret)
@@ -132,5 +133,5 @@ void mailbox_hear(struct mailbox *box)
 {
 	uint64_t count;
 
-	(void)!read(box->fd, &count, sizeof count);
+	(void)!read(box->fd, &count, sizeof(count));
 }

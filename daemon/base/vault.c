@@ -25,7 +25,8 @@ void vault_hide(void *p, size_t n)
 
 void *vault_buffer(size_t n)
 {
-	void *p = mmap(NULL, whole_pages(n), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *p = mmap(NULL, whole_pages(n), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+		       -1, 0);
 
 	if (p == MAP_FAILED)
 		return NULL;
@@ -47,16 +48,16 @@ void vault_free(void *p, size_t n)
 	if (!p)
 		return;
 	explicit_bzero(p, n);
-	(void)munmap(p, whole_pages(n));	/* unlocks, too */
+	(void)munmap(p, whole_pages(n)); /* unlocks, too */
 }
 
 /*
- * OpenSSL's memory. Of what it frees, not all was wiped by it: the text of a private key, for one. And its large pieces
- * are the buffers of TLS connections, with values in clear in them.
+ * OpenSSL's memory. Of what it frees, not all was wiped by it: the text of a private key, for one.
+ * And its large pieces are the buffers of TLS connections, with values in clear in them.
  */
-struct head {				/* before each piece: 16 bytes, so it stays aligned */
+struct head { /* before each piece: 16 bytes, so it stays aligned */
 	size_t bytes;
-	size_t mapped;			/* 0: of malloc() */
+	size_t mapped; /* 0: of malloc() */
 };
 static_assert(sizeof(struct head) == 16, "the alignment of malloc()");
 

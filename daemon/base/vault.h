@@ -14,12 +14,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Once, before threads and before OpenSSL is used. false: the system locks no memory (RLIMIT_MEMLOCK), and secrets
- * may be swapped out; they are left out of dumps all the same. */
-bool  vault_open(void);
-void *vault_alloc(size_t n);		/* zeroed, for secrets; NULL: no memory */
-void *vault_buffer(size_t n);		/* zeroed, for bytes that pass; not locked */
-void  vault_free(void *p, size_t n);	/* of either, with its size: wiped; NULL is fine */
-void  vault_hide(void *p, size_t n);	/* whole pages of somebody's mapping: from now on left out of dumps */
+/* Once, before threads and before OpenSSL is used. false: the system locks no memory
+ * (RLIMIT_MEMLOCK), and secrets may be swapped out; they are left out of dumps all the same. */
+bool vault_open(void);
+void *vault_alloc(size_t n);        /* zeroed, for secrets; NULL: no memory */
+void *vault_buffer(size_t n);       /* zeroed, for bytes that pass; not locked */
+void vault_free(void *p, size_t n); /* of either, with its size: wiped; NULL is fine */
+/* whole pages of somebody's mapping: from now on left out of dumps */
+void vault_hide(void *p, size_t n);
 
 #endif

@@ -3,12 +3,13 @@
  * workers.c - see workers.h.
  *
  * Invariants
- *   W1 work in the queue has a thread that is idle or on its way, or there are `threads` of them, or none could be
- *      made.
- *   W2 an ending thread joins the one that ended before it, and workers_close() joins the last: no thread outlives
- *      the pool, and none has to be remembered.
+ *   W1 work in the queue has a thread that is idle or on its way, or there are `threads` of them,
+ *      or none could be made.
+ *   W2 an ending thread joins the one that ended before it, and workers_close() joins the last: no
+ *      thread outlives the pool, and none has to be remembered.
  *
- * The owner thread's: lent, taken. The lock guards the rest. Take no locks while holding it but the mailbox's.
+ * The owner thread's: lent, taken. The lock guards the rest. Take no locks while holding it but the
+ * mailbox's.
  */
 #include "workers.h"
 
@@ -25,19 +26,21 @@
 struct workers {
 	struct workers_conf conf;
 	struct loop_watch watch;
-	struct loop_poller poller;	/* finds what has ended without the kernel, while the loop spins */
+	/* finds what has ended without the kernel, while the loop spins */
+	struct loop_poller poller;
 	struct mailbox ended;
-	struct mails taken;		/* out of it, for reap to go through */
+	struct mails taken; /* out of it, for reap to go through */
 	uint32_t lent;
-	uint64_t unsaid_since;		/* the first ended that the owner was not told of; 0: none. Atomic */
+	/* the first ended that the owner was not told of; 0: none. Atomic */
+	uint64_t unsaid_since;
 
 	pthread_mutex_t lock;
-	pthread_cond_t more, fewer;	/* work, or stopping; threads */
-	struct mails queue;		/* where there is no order */
+	pthread_cond_t more, fewer; /* work, or stopping; threads */
+	struct mails queue;         /* where there is no order */
 	uint32_t n_queued, n_threads, n_idle, n_started;
 	bool stopping;
-	bool any_ended;			/* a thread has; then: */
-	pthread_t last_ended;		/* it waits to be joined */
+	bool any_ended;       /* a thread has; then: */
+	pthread_t last_ended; /* it waits to be joined */
 };
 
 static struct work *work_of(struct mail *mail)
@@ -70,12 +73,14 @@ static struct work *queue_take(struct workers *w)
 	if (w->n_queued == 0)
 		return NULL;
 	w->n_queued--;
-	return w->conf.order ? w->conf.order->take(w->conf.order_arg) : work_of(mails_take(&w->queue));
+	return w->conf.order ? w->conf.order->take(w->conf.order_arg) :
+			       work_of(mails_take(&w->queue));
 }
 
 static bool queue_has_more(struct workers *w, const struct work *ended)
 {
-	return w->conf.order && w->conf.order->more && w->conf.order->more(w->conf.order_arg, ended);
+	return w->conf.order && w->conf.order->more &&
+	       w->conf.order->more(w->conf.order_arg, ended);
 }
 
 /* --- workers --- */
@@ -292,7 +297,7 @@ static int start(struct workers *w)
 
 int workers_open(const struct workers_conf *conf, struct workers **ret)
 {
-	struct workers *w = calloc(1, sizeof *w);
+	struct workers *w = calloc(1, sizeof(*w));
 	int r;
 
 	assert(conf->threads > 0);

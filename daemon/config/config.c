@@ -110,7 +110,8 @@ static void fail_section(struct reader *r, const char *section)
 		fail(r, r->line, "[%s]: no such section; did you mean [%s]?", shown, known);
 	else
 		fail(r, r->line,
-		     "[%s]: no such section; there are [daemon] [socket] [admin] [host] [nvme] [redis] [device] [index]",
+		     "[%s]: no such section; there are [daemon] [socket] [admin] [host] [nvme] "
+		     "[redis] [device] [index]",
 		     shown);
 }
 
@@ -137,20 +138,23 @@ static void fail_key(struct reader *r, const char *section, const char *key)
 		fail(r, r->line, "[%s] %s: no such key; kvtierd --help lists them", section, shown);
 }
 
-static void fail_value(struct reader *r, unsigned line, const struct config_row *row, const char *value,
-		       const char *why)
+static void fail_value(struct reader *r, unsigned line, const struct config_row *row,
+		       const char *value, const char *why)
 {
 	char shown[96], range[128];
 
 	fail(r, line, "[%s] %s: \"%s\" %s; allowed: %s%s", row->section, row->key,
 	     log_escape(value, shown, sizeof(shown)), why, config_range(row, range, sizeof(range)),
-	     row->type == CONFIG_TYPE_BYTES ? " (units K M G T or KiB MiB GiB TiB, powers of 1024)" : "");
+	     row->type == CONFIG_TYPE_BYTES ?
+		     " (units K M G T or KiB MiB GiB TiB, powers of 1024)" :
+		     "");
 }
 
 /* Lists may have lines of their own for each item. */
 static bool is_list(const struct config_row *row)
 {
-	return row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS || row->type == CONFIG_TYPE_HOSTS;
+	return row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS ||
+	       row->type == CONFIG_TYPE_HOSTS;
 }
 
 /* The value of one line, or, of a list, one more. */
@@ -162,8 +166,8 @@ static int take_value(struct reader *r, size_t i, const char *value, char *why, 
 	if (r->line_of[i] == 0)
 		return config_value(&config_rows[i], value, r->config, why, n);
 	(void)config_text(&config_rows[i], r->config, joined, CONFIG_ENDPOINTS_BYTES);
-	snprintf(joined + strlen(joined), sizeof(joined) - strlen(joined), "%s%s", joined[0] == '\0' ? "" : between,
-		 value);
+	snprintf(joined + strlen(joined), sizeof(joined) - strlen(joined), "%s%s",
+		 joined[0] == '\0' ? "" : between, value);
 	return config_value(&config_rows[i], joined, r->config, why, n);
 }
 
@@ -180,15 +184,16 @@ static int handle(void *user, const char *section, const char *key, const char *
 		fail(r, r->line, "a key before the first [section]");
 		return 0;
 	}
-	while (i < CONFIG_ROWS &&
-	       (strcmp(config_rows[i].section, section) != 0 || strcmp(config_rows[i].key, key) != 0))
+	while (i < CONFIG_ROWS && (strcmp(config_rows[i].section, section) != 0 ||
+				   strcmp(config_rows[i].key, key) != 0))
 		i++;
 	if (i == CONFIG_ROWS) {
 		fail_key(r, section, key);
 		return 0;
 	}
 	if (r->line_of[i] != 0 && !is_list(&config_rows[i])) {
-		fail(r, r->line, "[%s] %s: given twice, first in line %u", section, key, r->line_of[i]);
+		fail(r, r->line, "[%s] %s: given twice, first in line %u", section, key,
+		     r->line_of[i]);
 		return 0;
 	}
 	if (take_value(r, i, value, why, sizeof(why)) < 0) {
@@ -220,8 +225,8 @@ static void check_section(struct reader *r, const char *line)
 		fail_section(r, name);
 }
 
-/* Blanks, and before the first line a byte order mark, mean nothing; libinih would take an indented line for
- * more of the one before. */
+/* Blanks, and before the first line a byte order mark, mean nothing; libinih would take an indented
+ * line for more of the one before. */
 static void trim_start(const struct reader *r, char *line)
 {
 	const char *start = line;
@@ -232,8 +237,8 @@ static void trim_start(const struct reader *r, char *line)
 	memmove(line, start, strlen(start) + 1);
 }
 
-/* libinih's reader: one line into str, without what it begins with blank; NULL at the end or when something
- * is wrong already. */
+/* libinih's reader: one line into str, without what it begins with blank; NULL at the end or when
+ * something is wrong already. */
 static char *read_line(char *str, int size, void *stream)
 {
 	struct reader *r = stream;
@@ -269,7 +274,8 @@ static bool power_of_two(uint32_t x)
 
 static bool tenant_name(const char *name)
 {
-	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+	static const char letters[] =
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 
 	return name[0] != '.' && name[strspn(name, letters)] == '\0';
 }
@@ -306,13 +312,15 @@ static void check_nvme(struct reader *r)
 		snprintf(why, sizeof(why),
 			 "is less than 64K and %d segments of [nvme] segment_bytes = %" PRIu64
 			 ", which a store needs: %" PRIu64 " at least (0: no NVMe tier)",
-			 (int)NVME_MIN_SEGMENTS, c->nvme_segment_bytes, store_bytes(c, NVME_MIN_SEGMENTS));
+			 (int)NVME_MIN_SEGMENTS, c->nvme_segment_bytes,
+			 store_bytes(c, NVME_MIN_SEGMENTS));
 		fail_check(r, CONFIG_ROW_nvme_bytes, why);
 	} else if (c->nvme_bytes > store_bytes(c, NVME_MAX_SEGMENTS)) {
 		snprintf(why, sizeof(why),
 			 "is more than 64K and %d segments of [nvme] segment_bytes = %" PRIu64
 			 ", as many as a store can have: %" PRIu64 " at most",
-			 (int)NVME_MAX_SEGMENTS, c->nvme_segment_bytes, store_bytes(c, NVME_MAX_SEGMENTS));
+			 (int)NVME_MAX_SEGMENTS, c->nvme_segment_bytes,
+			 store_bytes(c, NVME_MAX_SEGMENTS));
 		fail_check(r, CONFIG_ROW_nvme_bytes, why);
 	}
 }
@@ -323,7 +331,8 @@ static void check_redis(struct reader *r)
 	const char *fault = config_redis_fault(r->config, &i);
 
 	if (fault)
-		fail(r, r->line_of[i] != 0 ? r->line_of[i] : r->line, "[redis] %s: %s", config_rows[i].key, fault);
+		fail(r, r->line_of[i] != 0 ? r->line_of[i] : r->line, "[redis] %s: %s",
+		     config_rows[i].key, fault);
 }
 
 /* What one value alone cannot tell. */
@@ -339,8 +348,9 @@ static void check_together(struct reader *r)
 			   "is less than one huge page of 2M ([host] huge_pages = 2m)");
 	else if (c->host_slab_bytes % unit != 0)
 		fail_check(r, CONFIG_ROW_host_slab_bytes,
-			   unit == 4096 ? "is not a multiple of 4096"
-					: "is not a multiple of 2M, as [host] huge_pages = 2m needs");
+			   unit == 4096 ?
+				   "is not a multiple of 4096" :
+				   "is not a multiple of 2M, as [host] huge_pages = 2m needs");
 	else if (c->host_slab_bytes > c->host_bytes)
 		fail_check(r, CONFIG_ROW_host_slab_bytes, "is more than [host] bytes");
 	else if (!power_of_two(c->socket_ring_entries))
@@ -348,8 +358,9 @@ static void check_together(struct reader *r)
 	else if (!power_of_two(c->socket_arena_blocks))
 		fail_check(r, CONFIG_ROW_socket_arena_blocks, "is not a power of two");
 	else if (!tenant_name(c->socket_tenant))
-		fail_check(r, CONFIG_ROW_socket_tenant,
-			   "has other characters than letters, digits, - _ and ., or begins with .");
+		fail_check(
+			r, CONFIG_ROW_socket_tenant,
+			"has other characters than letters, digits, - _ and ., or begins with .");
 	else
 		check_nvme(r);
 	check_redis(r);
@@ -362,7 +373,8 @@ static void set_defaults(struct config *config)
 	memset(config, 0, sizeof(*config));
 	for (size_t i = 0; i < CONFIG_ROWS; i++) {
 		/* a default that its own row refuses is a mistake in the table */
-		const int r = config_value(&config_rows[i], config_rows[i].dflt, config, why, sizeof(why));
+		const int r = config_value(&config_rows[i], config_rows[i].dflt, config, why,
+					   sizeof(why));
 
 		assert(r == 0);
 	}
@@ -371,7 +383,9 @@ static void set_defaults(struct config *config)
 int config_parse(FILE *in, const char *name, struct config *ret, char *text, size_t n)
 {
 	struct config config;
-	struct reader r = { .in = in, .name = name, .config = &config, .text = text, .text_bytes = n };
+	struct reader r = {
+		.in = in, .name = name, .config = &config, .text = text, .text_bytes = n
+	};
 	int line = 0;
 
 	set_defaults(&config);

@@ -44,22 +44,31 @@ enum {
 enum config_huge_pages { CONFIG_HUGE_NO, CONFIG_HUGE_THP, CONFIG_HUGE_2M };
 enum config_verify { CONFIG_VERIFY_ONCE, CONFIG_VERIFY_ALWAYS };
 enum config_nvme_io { CONFIG_NVME_IO_AUTO, CONFIG_NVME_IO_URING, CONFIG_NVME_IO_THREADS };
-enum config_redis_write { CONFIG_REDIS_WRITE_THROUGH, CONFIG_REDIS_WRITE_ON_EVICT, CONFIG_REDIS_WRITE_OFF };
-enum config_kernels { CONFIG_KERNELS_AUTO, CONFIG_KERNELS_REF, CONFIG_KERNELS_AVX2, CONFIG_KERNELS_AVX512 };
+enum config_redis_write {
+	CONFIG_REDIS_WRITE_THROUGH,
+	CONFIG_REDIS_WRITE_ON_EVICT,
+	CONFIG_REDIS_WRITE_OFF
+};
+enum config_kernels {
+	CONFIG_KERNELS_AUTO,
+	CONFIG_KERNELS_REF,
+	CONFIG_KERNELS_AVX2,
+	CONFIG_KERNELS_AVX512
+};
 
-#define CONFIG_FIELD_BYTES(name)  uint64_t name;
-#define CONFIG_FIELD_COUNT(name)  uint32_t name;
-#define CONFIG_FIELD_INT(name)    int32_t name;
-#define CONFIG_FIELD_US(name)     int32_t name;
-#define CONFIG_FIELD_SECONDS(name) uint32_t name;
-#define CONFIG_FIELD_BOOL(name)   bool name;
-#define CONFIG_FIELD_ENUM(name)   uint32_t name;
-#define CONFIG_FIELD_STRING(name) char name[CONFIG_STRING_BYTES];
-#define CONFIG_FIELD_PATH(name)   char name[CONFIG_PATH_BYTES];
-#define CONFIG_FIELD_PATHS(name)  char name[CONFIG_PATHS_BYTES];
+#define CONFIG_FIELD_BYTES(name)     uint64_t name;
+#define CONFIG_FIELD_COUNT(name)     uint32_t name;
+#define CONFIG_FIELD_INT(name)       int32_t name;
+#define CONFIG_FIELD_US(name)        int32_t name;
+#define CONFIG_FIELD_SECONDS(name)   uint32_t name;
+#define CONFIG_FIELD_BOOL(name)      bool name;
+#define CONFIG_FIELD_ENUM(name)      uint32_t name;
+#define CONFIG_FIELD_STRING(name)    char name[CONFIG_STRING_BYTES];
+#define CONFIG_FIELD_PATH(name)      char name[CONFIG_PATH_BYTES];
+#define CONFIG_FIELD_PATHS(name)     char name[CONFIG_PATHS_BYTES];
 #define CONFIG_FIELD_ENDPOINTS(name) char name[CONFIG_ENDPOINTS_BYTES];
-#define CONFIG_FIELD_HOSTS(name)  char name[CONFIG_HOSTS_BYTES];
-#define CONFIG_FIELD_MODE(name)   uint32_t name;
+#define CONFIG_FIELD_HOSTS(name)     char name[CONFIG_HOSTS_BYTES];
+#define CONFIG_FIELD_MODE(name)      uint32_t name;
 
 struct config {
 #define CONFIG(section, key, TYPE, dflt, min, max, unit, prose) CONFIG_FIELD_##TYPE(section##_##key)
@@ -68,20 +77,20 @@ struct config {
 	bool nvme_path_derived;             /* nobody chose one */
 };
 
-/* Defaults, then the file over them. path NULL: defaults alone. 0, or -errno with text (>= 512 bytes)
- * saying file:line, key, what is wrong and what is allowed; -EINVAL for anything the file says, else why it
- * could not be read. *ret is written on success only. */
+/* Defaults, then the file over them. path NULL: defaults alone. 0, or -errno with text (>= 512
+ * bytes) saying file:line, key, what is wrong and what is allowed; -EINVAL for anything the file
+ * says, else why it could not be read. *ret is written on success only. */
 int config_load(const char *path, struct config *ret, char *text, size_t n);
 
-/* Fills what was left empty or automatic (paths, spin_us) from the environment. Makes nothing on disk.
- * -ENAMETOOLONG: a path does not fit; -ENOENT: no directory can be made out. */
+/* Fills what was left empty or automatic (paths, spin_us) from the environment. Makes nothing on
+ * disk. -ENAMETOOLONG: a path does not fit; -ENOENT: no directory can be made out. */
 int config_derive(struct config *config, char *text, size_t n);
 
 /* [index] max_blocks; if that is 0, what such a host tier and the NVMe tier may hold. */
 uint64_t config_max_blocks(const struct config *config, uint64_t host_bytes);
 
-/* Makes runtime_dir and state_dir (0700, parents too) when absent. -EPERM: it is there but is no directory
- * of ours, or others can write to it. */
+/* Makes runtime_dir and state_dir (0700, parents too) when absent. -EPERM: it is there but is no
+ * directory of ours, or others can write to it. */
 int config_make_dirs(const struct config *config, char *text, size_t n);
 
 /* Writes the whole configuration as a file that config_load() reads back to the same. */
@@ -94,8 +103,9 @@ bool config_paths_next(const char **cursor, char ret[CONFIG_PATH_BYTES]);
 /* Likewise of an ENDPOINTS value; each has its port. And of a HOSTS value. */
 bool config_endpoints_next(const char **cursor, char ret[CONFIG_ENDPOINT_BYTES]);
 
-/* A segment size that nobody chose, halved or doubled until a store of so many bytes has at least 4, and no more than
- * it can number; where there is none, the nearest. Also kvtierctl's, for `format`. */
+/* A segment size that nobody chose, halved or doubled until a store of so many bytes has at least
+ * 4, and no more than it can number; where there is none, the nearest. Also kvtierctl's, for
+ * `format`. */
 uint64_t config_fit_segment(uint64_t store_bytes, uint64_t segment_bytes);
 
 /* For device_conf.kernels: NULL when automatic. */

@@ -14,10 +14,10 @@
 #include "config.h"
 #include "client/runtime_dir.h"
 
-enum { /* [index] max_blocks = 0 */
-	HOST_BLOCK_BYTES = 4096,      /* as if all blocks in memory were this small */
-	NVME_BLOCK_BYTES = 256 << 10, /* and all on NVMe */
-	MAX_BLOCKS = 64 << 20,
+enum {                               /* [index] max_blocks = 0 */
+       HOST_BLOCK_BYTES = 4096,      /* as if all blocks in memory were this small */
+       NVME_BLOCK_BYTES = 256 << 10, /* and all on NVMe */
+       MAX_BLOCKS = 64 << 20,
 };
 
 static int path_set(char ret[CONFIG_PATH_BYTES], const char *format, ...)
@@ -34,8 +34,8 @@ static int path_set(char ret[CONFIG_PATH_BYTES], const char *format, ...)
 	return length < 0 || length >= CONFIG_PATH_BYTES ? -ENAMETOOLONG : 0;
 }
 
-/* systemd lists several directories with ':' between; the first is ours. NULL: unset, empty, or relative
- * (the XDG specification says to ignore those). */
+/* systemd lists several directories with ':' between; the first is ours. NULL: unset, empty, or
+ * relative (the XDG specification says to ignore those). */
 static const char *directory_from(const char *variable, int *ret_length)
 {
 	const char *value = getenv(variable);
@@ -118,13 +118,14 @@ uint64_t config_max_blocks(const struct config *config, uint64_t host_bytes)
 int config_derive(struct config *config, char *text, size_t n)
 {
 	if (derive_runtime_dir(config->daemon_runtime_dir) < 0) {
-		snprintf(text, n, "the runtime directory's name is too long; set [daemon] runtime_dir");
+		snprintf(text, n,
+			 "the runtime directory's name is too long; set [daemon] runtime_dir");
 		return -ENAMETOOLONG;
 	}
 	if (derive_state_dir(config->daemon_state_dir) < 0) {
 		snprintf(text, n,
-			 "cannot make out a state directory from $XDG_STATE_HOME or $HOME; set [daemon] "
-			 "state_dir");
+			 "cannot make out a state directory from $XDG_STATE_HOME or $HOME; set "
+			 "[daemon] state_dir");
 		return -ENOENT;
 	}
 	if (derive_socket(config->socket_path, config->daemon_runtime_dir, RUNTIME_DIR_SOCKET) < 0)
@@ -136,7 +137,9 @@ int config_derive(struct config *config, char *text, size_t n)
 	config->nvme_path_derived = config->nvme_path[0] == '\0';
 	if (config->nvme_path_derived &&
 	    path_set(config->nvme_path, "%s/nvme.store", config->daemon_state_dir) < 0) {
-		snprintf(text, n, "%s/nvme.store: a path may have %d bytes at most; set [nvme] path or [daemon] state_dir",
+		snprintf(text, n,
+			 "%s/nvme.store: a path may have %d bytes at most; set [nvme] path or "
+			 "[daemon] state_dir",
 			 config->daemon_state_dir, (int)CONFIG_PATH_BYTES - 1);
 		return -ENAMETOOLONG;
 	}
@@ -152,7 +155,7 @@ static int make_parents(const char *dir)
 
 	if (path_set(path, "%s", dir) < 0)
 		return -ENAMETOOLONG;
-	for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+	for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
 		*slash = '\0';
 		if (mkdir(path, 0755) < 0 && errno != EEXIST)
 			return -errno;
@@ -161,8 +164,8 @@ static int make_parents(const char *dir)
 	return mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;
 }
 
-/* In /tmp anybody may have made it before us, or a link to elsewhere. A link of root's is fine: systemd makes
- * one for DynamicUser=. */
+/* In /tmp anybody may have made it before us, or a link to elsewhere. A link of root's is fine:
+ * systemd makes one for DynamicUser=. */
 static int check_ours(const char *dir, char *text, size_t n)
 {
 	struct stat st;
@@ -171,8 +174,10 @@ static int check_ours(const char *dir, char *text, size_t n)
 		return -errno;
 	if (S_ISLNK(st.st_mode) && st.st_uid == 0 && stat(dir, &st) < 0)
 		return -errno;
-	if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-		snprintf(text, n, "%s: must be a directory of user %u that nobody else can write to", dir,
+	if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+	    (st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+		snprintf(text, n,
+			 "%s: must be a directory of user %u that nobody else can write to", dir,
 			 (unsigned)geteuid());
 		return -EPERM;
 	}

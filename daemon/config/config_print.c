@@ -16,7 +16,8 @@ static bool first_of_section(size_t i)
 static void print_list(const struct config_row *row, const char *list, FILE *out)
 {
 	const bool paths = row->type == CONFIG_TYPE_PATHS;
-	char item[CONFIG_PATH_BYTES > CONFIG_ENDPOINT_BYTES ? CONFIG_PATH_BYTES : CONFIG_ENDPOINT_BYTES];
+	char item[CONFIG_PATH_BYTES > CONFIG_ENDPOINT_BYTES ? CONFIG_PATH_BYTES :
+							      CONFIG_ENDPOINT_BYTES];
 
 	if (list[0] == '\0')
 		fprintf(out, "%s = \n", row->key);
@@ -34,7 +35,8 @@ void config_print(const struct config *config, FILE *out)
 		if (first_of_section(i))
 			fprintf(out, "%s[%s]\n", i == 0 ? "" : "\n", row->section);
 		(void)config_text(row, config, value, sizeof(value));
-		if (row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS || row->type == CONFIG_TYPE_HOSTS)
+		if (row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS ||
+		    row->type == CONFIG_TYPE_HOSTS)
 			print_list(row, value, out);
 		else
 			fprintf(out, "%s = %s\n", row->key, value);
@@ -64,8 +66,10 @@ void config_print_man(FILE *out)
 		const struct config_row *row = &config_rows[i];
 
 		if (first_of_section(i))
-			fprintf(out, "%s.Ss [%s]\n.Bl -tag -width Ds\n", i == 0 ? "" : ".El\n", row->section);
-		fprintf(out, ".It Ic %s No = Ar %s\n", row->key, row->dflt[0] == '\0' ? "\\&" : row->dflt);
+			fprintf(out, "%s.Ss [%s]\n.Bl -tag -width Ds\n", i == 0 ? "" : ".El\n",
+				row->section);
+		fprintf(out, ".It Ic %s No = Ar %s\n", row->key,
+			row->dflt[0] == '\0' ? "\\&" : row->dflt);
 		/* a line that begins with . or ' would be a request */
 		fprintf(out, "\\&%s\n.br\nAllowed: %s\n", row->prose,
 			config_range(row, range, sizeof(range)));

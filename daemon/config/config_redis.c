@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config_redis.c - [redis]: what an endpoint looks like, what does not go together, and the files with secrets.
- * Contracts: config_redis.h, config_table.h. Runs once, before there are threads.
+ * config_redis.c - [redis]: what an endpoint looks like, what does not go together, and the files
+ * with secrets. Contracts: config_redis.h, config_table.h. Runs once, before there are threads.
  *
  * Invariant: a secret is in its caller's struct or in a buffer that is wiped; it is in no message.
  */
@@ -47,7 +47,9 @@ static const char *unix_fault(const char *path)
 {
 	if (*path != '/')
 		return "has unix: in it without a path that begins with /";
-	return strlen(path) > CONFIG_SUN_PATH_MAX ? "has a unix: path of more than 107 bytes in it" : NULL;
+	return strlen(path) > CONFIG_SUN_PATH_MAX ?
+		       "has a unix: path of more than 107 bytes in it" :
+		       NULL;
 }
 
 /* "[v6]" or "[v6]:port"; *ret_port: what follows the ]. */
@@ -62,19 +64,23 @@ static const char *v6_fault(const char *item, const char **ret_port)
 	memcpy(address, item + 1, length);
 	address[length] = '\0';
 	*ret_port = item + length + 2;
-	return inet_pton(AF_INET6, address, &binary) == 1 ? NULL : "has something in [ ] that is no IPv6 address";
+	return inet_pton(AF_INET6, address, &binary) == 1 ?
+		       NULL :
+		       "has something in [ ] that is no IPv6 address";
 }
 
 static const char *host_fault(const char *item, const char **ret_port)
 {
-	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+	static const char letters[] =
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 	const size_t length = strspn(item, letters);
 
 	*ret_port = item + length;
 	if (length == 0 || (item[length] != '\0' && item[length] != ':'))
 		return "has something in it that is none of host:port, [v6]:port, unix:/path";
-	return strchr(item + length + (item[length] != '\0'), ':') != NULL
-		       ? "has an IPv6 address in it that is not in [ ], or a port too many" : NULL;
+	return strchr(item + length + (item[length] != '\0'), ':') != NULL ?
+		       "has an IPv6 address in it that is not in [ ], or a port too many" :
+		       NULL;
 }
 
 /* Why an item is no endpoint; NULL: it is, and stands in `ret` with its port. */
@@ -95,7 +101,7 @@ static const char *endpoint_take(const char *item, char ret[CONFIG_ENDPOINT_BYTE
 			fault = port_fault(port);
 	}
 	if (!fault && snprintf(ret, CONFIG_ENDPOINT_BYTES, "%s%s", item,
-				      port && *port == '\0' ? ":6379" : "") >= CONFIG_ENDPOINT_BYTES)
+			       port && *port == '\0' ? ":6379" : "") >= CONFIG_ENDPOINT_BYTES)
 		fault = "has an endpoint of more than 255 bytes in it";
 	return fault;
 }
@@ -124,9 +130,11 @@ static bool listed(const char *list, const char *endpoint)
 	return false;
 }
 
-int config_endpoints_value(const char *text, char field[CONFIG_ENDPOINTS_BYTES], char *why, size_t n)
+int config_endpoints_value(const char *text, char field[CONFIG_ENDPOINTS_BYTES], char *why,
+			   size_t n)
 {
-	char list[CONFIG_ENDPOINTS_BYTES] = "", item[CONFIG_ENDPOINT_BYTES], endpoint[CONFIG_ENDPOINT_BYTES];
+	char list[CONFIG_ENDPOINTS_BYTES] = "", item[CONFIG_ENDPOINT_BYTES],
+	     endpoint[CONFIG_ENDPOINT_BYTES];
 	const char *fault = NULL;
 	size_t used = 0;
 	int items = 0;
@@ -135,13 +143,15 @@ int config_endpoints_value(const char *text, char field[CONFIG_ENDPOINTS_BYTES],
 		const size_t length = strcspn(text, " \t");
 
 		snprintf(item, sizeof(item), "%.*s", (int)length, text);
-		fault = length < sizeof(item) ? endpoint_take(item, endpoint) : "has an endpoint of more than 255 bytes in it";
+		fault = length < sizeof(item) ? endpoint_take(item, endpoint) :
+						"has an endpoint of more than 255 bytes in it";
 		if (!fault && listed(list, endpoint))
 			fault = "has the same endpoint twice";
 		if (!fault && ++items > CONFIG_ENDPOINTS_MAX)
 			fault = "has more than 16 endpoints";
-		if (!fault)	/* 16 of 255 bytes and what is between fit */
-			used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", used > 0 ? " " : "", endpoint);
+		if (!fault) /* 16 of 255 bytes and what is between fit */
+			used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s",
+						 used > 0 ? " " : "", endpoint);
 		text += length;
 	}
 	if (fault) {
@@ -154,7 +164,7 @@ int config_endpoints_value(const char *text, char field[CONFIG_ENDPOINTS_BYTES],
 
 int config_hosts_value(const char *text, char field[CONFIG_HOSTS_BYTES], char *why, size_t n)
 {
-	static struct redis_hosts hosts;	/* large; there are no threads yet */
+	static struct redis_hosts hosts; /* large; there are no threads yet */
 	char list[CONFIG_HOSTS_BYTES] = "";
 	const char *fault;
 	size_t used = 0;
@@ -167,8 +177,8 @@ int config_hosts_value(const char *text, char field[CONFIG_HOSTS_BYTES], char *w
 		if (used + length + 2 > sizeof(list))
 			fault = "is longer than 2047 bytes";
 		else
-			used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%.*s", used > 0 ? " " : "", (int)length,
-						 text);
+			used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%.*s",
+						 used > 0 ? " " : "", (int)length, text);
 		text += length;
 	}
 	if (fault) {
@@ -191,7 +201,8 @@ static bool plain(const char *text)
 /* Not to be ignored: whoever set it believes that it is in use. */
 static const char *tls_fault(const struct config *config, enum config_row_index *ret)
 {
-	static const char unused[] = "is set, and [redis] tls is no: set tls = yes, or leave it out";
+	static const char unused[] =
+		"is set, and [redis] tls is no: set tls = yes, or leave it out";
 
 	*ret = CONFIG_ROW_redis_tls_ca_file;
 	if (config->redis_tls_ca_file[0] != '\0' && !config->redis_tls)
@@ -210,9 +221,11 @@ static const char *tls_fault(const struct config *config, enum config_row_index 
 	if (!plain(config->redis_tls_name))
 		return "has a blank in it, or a character that is not printable ASCII";
 	if (strcmp(config->redis_tls_name, "*") == 0 && config->redis_tls_ca_file[0] == '\0')
-		return "* needs [redis] tls_ca_file: any certificate that the system trusts would do";
+		return "* needs [redis] tls_ca_file: any certificate that the system trusts would "
+		       "do";
 	if (config->redis_tls_name[0] == '.')
-		return "begins with a dot: certificates for any name below it would do. Give a whole name";
+		return "begins with a dot: certificates for any name below it would do. Give a "
+		       "whole name";
 	return NULL;
 }
 
@@ -236,7 +249,8 @@ const char *config_redis_fault(const struct config *config, enum config_row_inde
 	return NULL;
 }
 
-/* What a Cluster hashes of a name, if not all of it: what is in the first { }, if that is not empty. */
+/* What a Cluster hashes of a name, if not all of it: what is in the first { }, if that is not
+ * empty. */
 static bool has_hash_tag(const char *prefix)
 {
 	const char *open = strchr(prefix, '{'), *close = open != NULL ? strchr(open, '}') : NULL;
@@ -263,14 +277,19 @@ static void warnings(const struct config *config, char *text, size_t n)
 	if (config->redis_endpoints[0] == '\0')
 		return;
 	if (config->redis_secret_file[0] == '\0')
-		snprintf(text, n,
-			 "[redis] secret_file is not set: other nodes find nothing of what this one writes, nor it of theirs");
+		snprintf(
+			text, n,
+			"[redis] secret_file is not set: other nodes find nothing of what this one "
+			"writes, nor it of theirs");
 	if (config->redis_cluster != REDIS_CLUSTER_NO && has_hash_tag(config->redis_key_prefix))
 		snprintf(text + strlen(text), n - strlen(text),
-			 "%s[redis] key_prefix \"%s\" has a hash tag { } in it: of a Cluster, one node gets all blocks",
-			 text[0] != '\0' ? "; " : "", log_escape(config->redis_key_prefix, shown, sizeof(shown)));
+			 "%s[redis] key_prefix \"%s\" has a hash tag { } in it: of a Cluster, one "
+			 "node gets all blocks",
+			 text[0] != '\0' ? "; " : "",
+			 log_escape(config->redis_key_prefix, shown, sizeof(shown)));
 	if (config->redis_tls && any_is_a_path(config->redis_endpoints))
-		snprintf(text + strlen(text), n - strlen(text), "%s[redis] tls is yes, but not for unix: endpoints",
+		snprintf(text + strlen(text), n - strlen(text),
+			 "%s[redis] tls is yes, but not for unix: endpoints",
 			 text[0] != '\0' ? "; " : "");
 }
 
@@ -289,7 +308,9 @@ static int check_file(int fd, const char *option, const char *path, char *text, 
 		return -EPERM;
 	}
 	if ((st.st_mode & S_IRWXO) != 0) {
-		snprintf(text, n, "[redis] %s: %s has mode %04o, others than its owner and group have access: chmod o= it",
+		snprintf(text, n,
+			 "[redis] %s: %s has mode %04o, others than its owner and group have "
+			 "access: chmod o= it",
 			 option, path, (unsigned)(st.st_mode & 07777));
 		return -EPERM;
 	}
@@ -297,8 +318,8 @@ static int check_file(int fd, const char *option, const char *path, char *text, 
 }
 
 /* As much of the file as there is room for. */
-static int read_file(const char *option, const char *path, uint8_t *ret, size_t room, size_t *ret_bytes, char *text,
-		     size_t n)
+static int read_file(const char *option, const char *path, uint8_t *ret, size_t room,
+		     size_t *ret_bytes, char *text, size_t n)
 {
 	/* not blocking: it might be a FIFO */
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -343,10 +364,12 @@ static int read_password(const char *path, char ret[REDIS_SECRET_BYTES], char *t
 	if (length == 0)
 		snprintf(text, n, "[redis] password_file: the first line of %s is empty", path);
 	else if (length >= REDIS_SECRET_BYTES)
-		snprintf(text, n, "[redis] password_file: the first line of %s is longer than %d bytes", path,
-			 REDIS_SECRET_BYTES - 1);
+		snprintf(text, n,
+			 "[redis] password_file: the first line of %s is longer than %d bytes",
+			 path, REDIS_SECRET_BYTES - 1);
 	else if (memchr(line, '\0', length) != NULL)
-		snprintf(text, n, "[redis] password_file: the first line of %s has a NUL byte in it", path);
+		snprintf(text, n,
+			 "[redis] password_file: the first line of %s has a NUL byte in it", path);
 	else
 		r = 0;
 	if (r == 0) {
@@ -365,8 +388,10 @@ static int read_shared(const char *path, struct config_redis *ret, char *text, s
 	int r = read_file("secret_file", path, bytes, sizeof(bytes), &got, text, n);
 
 	if (r == 0 && (got < CONFIG_SHARED_MIN || got > CONFIG_SHARED_BYTES)) {
-		snprintf(text, n, "[redis] secret_file: %s has %s%zu bytes; it must have %d to %d, such as head -c 32 "
-			 "/dev/urandom gives", path, got > CONFIG_SHARED_BYTES ? "at least " : "", got,
+		snprintf(text, n,
+			 "[redis] secret_file: %s has %s%zu bytes; it must have %d to %d, such as "
+			 "head -c 32 /dev/urandom gives",
+			 path, got > CONFIG_SHARED_BYTES ? "at least " : "", got,
 			 (int)CONFIG_SHARED_MIN, (int)CONFIG_SHARED_BYTES);
 		r = -EBADMSG;
 	}
@@ -378,8 +403,8 @@ static int read_shared(const char *path, struct config_redis *ret, char *text, s
 	return r;
 }
 
-int config_redis(const struct config *config, struct config_redis *redis, struct redis_tier_conf *ret, char *text,
-		 size_t n)
+int config_redis(const struct config *config, struct config_redis *redis,
+		 struct redis_tier_conf *ret, char *text, size_t n)
 {
 	const char *cursor = config->redis_endpoints;
 	uint32_t endpoints = 0;
@@ -392,7 +417,8 @@ int config_redis(const struct config *config, struct config_redis *redis, struct
 		r = read_password(config->redis_password_file, redis->password, text, n);
 	if (r < 0)
 		return r;
-	while (endpoints < REDIS_ENDPOINTS && config_endpoints_next(&cursor, redis->endpoints[endpoints])) {
+	while (endpoints < REDIS_ENDPOINTS &&
+	       config_endpoints_next(&cursor, redis->endpoints[endpoints])) {
 		ret->endpoints[endpoints] = redis->endpoints[endpoints];
 		endpoints++;
 	}
@@ -403,8 +429,10 @@ int config_redis(const struct config *config, struct config_redis *redis, struct
 	ret->password = redis->password;
 	ret->tls = config->redis_tls;
 	ret->tls_conf = (struct redis_tls_conf){
-		.ca_file = config->redis_tls_ca_file, .cert_file = config->redis_tls_cert_file,
-		.key_file = config->redis_tls_key_file, .name = config->redis_tls_name,
+		.ca_file = config->redis_tls_ca_file,
+		.cert_file = config->redis_tls_cert_file,
+		.key_file = config->redis_tls_key_file,
+		.name = config->redis_tls_name,
 	};
 	ret->key_prefix = config->redis_key_prefix;
 	ret->ttl_ms = (uint64_t)config->redis_ttl * 1000;

@@ -18,19 +18,20 @@ enum { CONFIG_SHARED_MIN = 32, CONFIG_SHARED_BYTES = 512 };
 struct config_redis {
 	char endpoints[REDIS_ENDPOINTS][REDIS_ADDRESS_BYTES];
 	char password[REDIS_SECRET_BYTES];
-	uint8_t shared[CONFIG_SHARED_BYTES];	/* what is in secret_file; for spaces_share() */
-	size_t shared_bytes;			/* 0: none */
+	uint8_t shared[CONFIG_SHARED_BYTES]; /* what is in secret_file; for spaces_share() */
+	size_t shared_bytes;                 /* 0: none */
 };
 
 /*
- * Reads the files and fills *ret, whose pointers go into *config and *redis; its events, max_in_flight and
- * max_image_bytes are left alone. n_endpoints 0: there is to be no Redis tier.
+ * Reads the files and fills *ret, whose pointers go into *config and *redis; its events,
+ * max_in_flight and max_image_bytes are left alone. n_endpoints 0: there is to be no Redis tier.
  *
- * 0: text (>= 512 bytes) is a warning for the log, or "". Else -errno, and text names the option and the file: -EPERM
- * (no file, or others may read it), -EBADMSG (too short, too long, empty), what open() or read() gave.
+ * 0: text (>= 512 bytes) is a warning for the log, or "". Else -errno, and text names the option
+ * and the file: -EPERM (no file, or others may read it), -EBADMSG (too short, too long, empty),
+ * what open() or read() gave.
  */
-int config_redis(const struct config *config, struct config_redis *redis, struct redis_tier_conf *ret, char *text,
-		 size_t n);
+int config_redis(const struct config *config, struct config_redis *redis,
+		 struct redis_tier_conf *ret, char *text, size_t n);
 void config_redis_close(struct config_redis *redis);
 
 #endif

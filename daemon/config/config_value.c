@@ -15,9 +15,9 @@
 #include "config_table.h"
 #include "daemon/base/log.h"
 
-#define CONFIG(section, key, TYPE, dflt, min, max, unit, prose)                                              \
-	{ #section, #key,  CONFIG_TYPE_##TYPE,                                                               \
-	  dflt,     min,   max,                                                                              \
+#define CONFIG(section, key, TYPE, dflt, min, max, unit, prose) \
+	{ #section, #key,  CONFIG_TYPE_##TYPE,                  \
+	  dflt,     min,   max,                                 \
 	  unit,     prose, offsetof(struct config, section##_##key) },
 const struct config_row config_rows[CONFIG_ROWS] = {
 #include "tbl_config.h"
@@ -29,8 +29,16 @@ struct suffix {
 };
 
 static const struct suffix suffixes_bytes[] = {
-	{ "", 1 },   { "K", 1LL << 10 },   { "M", 1LL << 20 },   { "G", 1LL << 30 },   { "T", 1LL << 40 },
-	{ "B", 1 },  { "KiB", 1LL << 10 }, { "MiB", 1LL << 20 }, { "GiB", 1LL << 30 }, { "TiB", 1LL << 40 },
+	{ "", 1 },
+	{ "K", 1LL << 10 },
+	{ "M", 1LL << 20 },
+	{ "G", 1LL << 30 },
+	{ "T", 1LL << 40 },
+	{ "B", 1 },
+	{ "KiB", 1LL << 10 },
+	{ "MiB", 1LL << 20 },
+	{ "GiB", 1LL << 30 },
+	{ "TiB", 1LL << 40 },
 	{ NULL, 0 },
 };
 static const struct suffix suffixes_us[] = {
@@ -56,8 +64,8 @@ static const struct suffix *suffixes_of(enum config_type type)
 }
 
 /* Digits, then a suffix of the table. -EINVAL with a reason; -ERANGE: does not fit into 64 bits. */
-static int parse_number(const char *text, const struct suffix *suffix, int base, int64_t *ret, char *why,
-			size_t n)
+static int parse_number(const char *text, const struct suffix *suffix, int base, int64_t *ret,
+			char *why, size_t n)
 {
 	const char *digits = *text == '-' ? text + 1 : text;
 	char *end;
@@ -80,7 +88,8 @@ static int parse_number(const char *text, const struct suffix *suffix, int base,
 	if (!suffix->text) {
 		char shown[32];
 
-		snprintf(why, n, "has an unknown unit \"%s\"", log_escape(end, shown, sizeof(shown)));
+		snprintf(why, n, "has an unknown unit \"%s\"",
+			 log_escape(end, shown, sizeof(shown)));
 		return -EINVAL;
 	}
 	return __builtin_mul_overflow(value, suffix->factor, ret) ? -ERANGE : 0;
@@ -92,7 +101,7 @@ static int64_t choice_find(const char *choices, const char *text)
 	const size_t length = strlen(text);
 	int64_t position = 0;
 
-	for (const char *at = choices; at != NULL; position++) {
+	for (const char *at = choices; at; position++) {
 		const size_t here = strcspn(at, "|");
 
 		if (here == length && memcmp(at, text, here) == 0)
@@ -119,7 +128,8 @@ static int parse_bool(const char *text, bool *ret)
 	return 0;
 }
 
-static int value_string(const struct config_row *row, const char *text, char *field, char *why, size_t n)
+static int value_string(const struct config_row *row, const char *text, char *field, char *why,
+			size_t n)
 {
 	const size_t length = strlen(text);
 
@@ -179,7 +189,8 @@ static const char *path_fault(const char *item, size_t length)
 	return NULL;
 }
 
-static int value_paths(const struct config_row *row, const char *text, char *field, char *why, size_t n)
+static int value_paths(const struct config_row *row, const char *text, char *field, char *why,
+		       size_t n)
 {
 	const char *item = text, *fault = NULL;
 	int items = 0, r = 0;
@@ -203,7 +214,8 @@ static int value_paths(const struct config_row *row, const char *text, char *fie
 	return !fault ? r : -EINVAL;
 }
 
-static int value_number(const struct config_row *row, const char *text, int64_t *ret, char *why, size_t n)
+static int value_number(const struct config_row *row, const char *text, int64_t *ret, char *why,
+			size_t n)
 {
 	int r;
 
@@ -212,7 +224,8 @@ static int value_number(const struct config_row *row, const char *text, int64_t 
 		snprintf(why, n, "is none of the choices");
 		return *ret < 0 ? -EINVAL : 0;
 	}
-	r = parse_number(text, suffixes_of(row->type), row->type == CONFIG_TYPE_MODE ? 8 : 10, ret, why, n);
+	r = parse_number(text, suffixes_of(row->type), row->type == CONFIG_TYPE_MODE ? 8 : 10, ret,
+			 why, n);
 	if (r == -ERANGE || (r == 0 && (*ret < row->min || *ret > row->max))) {
 		snprintf(why, n, "is out of range");
 		r = -EINVAL;
@@ -220,7 +233,8 @@ static int value_number(const struct config_row *row, const char *text, int64_t 
 	return r;
 }
 
-int config_value(const struct config_row *row, const char *text, struct config *config, char *why, size_t n)
+int config_value(const struct config_row *row, const char *text, struct config *config, char *why,
+		 size_t n)
 {
 	void *field = (char *)config + row->offset;
 	int64_t number = 0;
@@ -295,16 +309,22 @@ char *config_range(const struct config_row *row, char *ret, size_t n)
 		snprintf(ret, n, "an absolute path of at most %d bytes", (int)row->max);
 		break;
 	case CONFIG_TYPE_PATHS:
-		snprintf(ret, n, "at most %d absolute paths, ':' between them or a line for each, together at most %d bytes",
+		snprintf(ret, n,
+			 "at most %d absolute paths, ':' between them or a line for each, together "
+			 "at most %d bytes",
 			 (int)CONFIG_PATHS_MAX, (int)row->max);
 		break;
 	case CONFIG_TYPE_ENDPOINTS:
-		snprintf(ret, n, "at most %d of host:port, [v6]:port, unix:/path, blanks between or a line for each",
+		snprintf(ret, n,
+			 "at most %d of host:port, [v6]:port, unix:/path, blanks between or a line "
+			 "for each",
 			 (int)CONFIG_ENDPOINTS_MAX);
 		break;
 	case CONFIG_TYPE_HOSTS:
-		snprintf(ret, n, "names, .domains, addresses, networks such as 10.0.0.0/8, blanks between, together at most %d "
-			 "bytes", (int)row->max);
+		snprintf(ret, n,
+			 "names, .domains, addresses, networks such as 10.0.0.0/8, blanks between, "
+			 "together at most %d bytes",
+			 (int)row->max);
 		break;
 	default:
 		snprintf(ret, n, "%" PRId64 " to %" PRId64 " %s", row->min, row->max, row->unit);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device.c - the one way to a device: checks, counts, exactly-one completion. Core thread only, but for
- * device_import() and device_release().
+ * device.c - the one way to a device: checks, counts, exactly-one completion. Core thread only, but
+ * for device_import() and device_release().
  */
 #include "device.h"
 
@@ -12,8 +12,8 @@
 
 static const struct device_ops *const kinds[] = { &device_cpu_ops };
 
-int device_open_kind(const struct device_ops *ops, const struct device_conf *conf, struct loop *loop,
-		     struct device **ret)
+int device_open_kind(const struct device_ops *ops, const struct device_conf *conf,
+		     struct loop *loop, struct device **ret)
 {
 	const int r = ops->open(conf, loop, ret);
 
@@ -24,9 +24,10 @@ int device_open_kind(const struct device_ops *ops, const struct device_conf *con
 	return r;
 }
 
-int device_open(const char *name, const struct device_conf *conf, struct loop *loop, struct device **ret)
+int device_open(const char *name, const struct device_conf *conf, struct loop *loop,
+		struct device **ret)
 {
-	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
 		if (strcmp(kinds[i]->name, name) == 0)
 			return device_open_kind(kinds[i], conf, loop, ret);
 	return -ENODEV;
@@ -43,7 +44,7 @@ void device_close(struct device *device)
 int device_import(struct device *device, const struct region_desc *desc, struct device_region *ret,
 		  char *text, size_t text_bytes)
 {
-	assert(memcmp(desc->device, device->uuid, sizeof device->uuid) == 0);
+	assert(memcmp(desc->device, device->uuid, sizeof(device->uuid)) == 0);
 	return device->ops->import(device, desc, ret, text, text_bytes);
 }
 
@@ -67,8 +68,8 @@ void device_forget(struct device *device, struct device_layout *layout)
 
 static bool full(const struct device *device, const struct device_job *job)
 {
-	return job->client ? device->in_flight - device->own_in_flight >= device->depth
-			   : device->own_in_flight >= device->own_depth;
+	return job->client ? device->in_flight - device->own_in_flight >= device->depth :
+			     device->own_in_flight >= device->own_depth;
 }
 
 int device_submit(struct device *device, struct device_job *job)

@@ -2,30 +2,34 @@
 /*
  * device.h - the seam between the core and whatever moves bytes between engine pages and images.
  *
- * One const table per kind of device: `cpu` today. The core calls device_*() in device.c, never a table directly:
- * those check range and state, count, and assert exactly one completion. devices.h is the list of all devices.
+ * One const table per kind of device: `cpu` today. The core calls device_*() in device.c, never a
+ * table directly: those check range and state, count, and assert exactly one completion. devices.h
+ * is the list of all devices.
  *
- * A mount belongs to one device, which is decided when its regions are imported. Its jobs go to that device; a job
- * that touches no page (DEVICE_VERIFY) goes to the CPU.
+ * A mount belongs to one device, which is decided when its regions are imported. Its jobs go to
+ * that device; a job that touches no page (DEVICE_VERIFY) goes to the CPU.
  *
- * Ownership: a job is embedded in its owner and lent from device_submit() until its `done` ran, which happens on the
- * core thread, from the loop, exactly once, never inside device_submit(). Region and layout must outlive every job
- * that names them; device_forget() and device_release() are called only with none of those in flight. Importing and
- * releasing happen on helper threads (helper.h), several at a time: both may take long.
+ * Ownership: a job is embedded in its owner and lent from device_submit() until its `done` ran,
+ * which happens on the core thread, from the loop, exactly once, never inside device_submit().
+ * Region and layout must outlive every job that names them; device_forget() and device_release()
+ * are called only with none of those in flight. Importing and releasing happen on helper threads
+ * (helper.h), several at a time: both may take long.
  *
- * A device takes `depth` jobs of clients, and `own_depth` of the daemon itself (client == 0) besides. A job more is
- * refused with -EAGAIN and stays its owner's. When a job of a device that has refused one ends, `room` is called.
+ * A device takes `depth` jobs of clients, and `own_depth` of the daemon itself (client == 0)
+ * besides. A job more is refused with -EAGAIN and stays its owner's. When a job of a device that
+ * has refused one ends, `room` is called.
  *
- * A device may gather what is submitted until device_kick(), which the core calls once a turn of its loop.
+ * A device may gather what is submitted until device_kick(), which the core calls once a turn of
+ * its loop.
  *
- * A job is done in pieces of bounded work: CODEC_PIECE_BYTES of the page, fewer where its rows lie far apart.
- * Between two it ends if its client gave the page up, if device_cancel() was called, or at its deadline; then
- * no page is touched any more, a page that was being written is partly written, and the image of an encode is
- * void. Clients' jobs are done in turn, a quantum of pieces each, so that one client's slow pages cost another
- * at most a quantum a turn and worker.
+ * A job is done in pieces of bounded work: CODEC_PIECE_BYTES of the page, fewer where its rows lie
+ * far apart. Between two it ends if its client gave the page up, if device_cancel() was called, or
+ * at its deadline; then no page is touched any more, a page that was being written is partly
+ * written, and the image of an encode is void. Clients' jobs are done in turn, a quantum of pieces
+ * each, so that one client's slow pages cost another at most a quantum a turn and worker.
  *
- * An encode seals its image: the checksum in the header is of the bytes that it wrote. Unsealed images do not exist
- * yet (daemon/IMAGE.md, "Unsealed images").
+ * An encode seals its image: the checksum in the header is of the bytes that it wrote. Unsealed
+ * images do not exist yet (daemon/IMAGE.md, "Unsealed images").
  */
 #ifndef KVTIER_DEVICE_H
 #define KVTIER_DEVICE_H
@@ -42,28 +46,30 @@ struct device_run;
 
 /* Where an image lies, which says who can read it. */
 enum image_memory {
-	IMAGE_OF_HOST,		/* `image` is an address of the daemon; the CPU and each device can read it */
-	IMAGE_OF_DEVICE,	/* `image` is an address in the memory of the job's device */
+	/* `image` is an address of the daemon; the CPU and each device can read it */
+	IMAGE_OF_HOST,
+	IMAGE_OF_DEVICE, /* `image` is an address in the memory of the job's device */
 	IMAGE_MEMORIES,
 };
 
 /* A piece of engine memory as its client describes it. */
 struct region_desc {
 	enum wire_memory memory;
-	int fd;					/* the caller's; -1: a kind without one */
+	int fd; /* the caller's; -1: a kind without one */
 	uint64_t offset, length;
-	uint8_t device[WIRE_UUID_BYTES];	/* the importing device's own */
-	uint8_t handle[WIRE_HANDLE_BYTES];	/* of a kind without an fd */
+	uint8_t device[WIRE_UUID_BYTES];   /* the importing device's own */
+	uint8_t handle[WIRE_HANDLE_BYTES]; /* of a kind without an fd */
 };
 
 /* Where the pages of a mount lie. */
 struct device_layout {
-	struct page_layout pages;	/* its pieces' bases are those of the regions: addresses of the device */
-	void *prepared;			/* the device's, from prepare to forget */
+	/* its pieces' bases are those of the regions: addresses of the device */
+	struct page_layout pages;
+	void *prepared; /* the device's, from prepare to forget */
 };
 
-/* VERIFY: of an image that just came from a medium; no page is touched. COPY: bytes from one slot to another; no page
- * and no header is looked at. */
+/* VERIFY: of an image that just came from a medium; no page is touched. COPY: bytes from one slot
+ * to another; no page and no header is looked at. */
 enum device_job_kind { DEVICE_ENCODE = 1, DEVICE_DECODE, DEVICE_VERIFY, DEVICE_COPY };
 
 struct device_copy {
@@ -74,98 +80,110 @@ struct device_copy {
 
 struct device_job {
 	enum device_job_kind kind;
-	uint8_t codec_k, codec_v;		/* ENCODE: as asked for */
-	uint8_t verify;				/* DECODE: check the checksum first */
-	const struct device_layout *layout;	/* VERIFY: not used */
-	const struct image_geometry *geometry;	/* VERIFY: the header must have it; NULL: not known, nor is identity.space_id */
+	uint8_t codec_k, codec_v;           /* ENCODE: as asked for */
+	uint8_t verify;                     /* DECODE: check the checksum first */
+	const struct device_layout *layout; /* VERIFY: not used */
+	/* VERIFY: the header must have it; NULL: not known, nor is identity.space_id */
+	const struct image_geometry *geometry;
 	uint64_t page;
-	struct image_identity identity;		/* ENCODE: written; else the header must carry it */
+	struct image_identity identity; /* ENCODE: written; else the header must carry it */
 	enum image_memory image_memory;
-	uint8_t *image;				/* 4096-aligned slot, image_bytes long; the owner pins it */
+	/* 4096-aligned slot, image_bytes long; the owner pins it */
+	uint8_t *image;
 	uint32_t image_bytes;
-	const struct device_copy *copies;	/* COPY: all of them, in this order. `image` is where the first goes */
-	uint32_t n_copies;			/* > 0 */
-	uint32_t client;	/* whose turn it takes: a process; 0: the daemon's own work. Stays until `done` */
-	uint64_t deadline_ns;	/* CLOCK_MONOTONIC; 0: none. Then: -ETIMEDOUT */
-	const uint32_t *given_up;	/* shared with the page's owner, or NULL: != 0 ends the job: -ECANCELED */
-	uint32_t cancelled;	/* set by device_cancel(): -ECANCELED. The owner clears it */
+	/* COPY: all of them, in this order. `image` is where the first goes */
+	const struct device_copy *copies;
+	uint32_t n_copies; /* > 0 */
+	/* whose turn it takes: a process; 0: the daemon's own work. Stays until `done` */
+	uint32_t client;
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none. Then: -ETIMEDOUT */
+	/* shared with the page's owner, or NULL: != 0 ends the job: -ECANCELED */
+	const uint32_t *given_up;
+	uint32_t cancelled; /* set by device_cancel(): -ECANCELED. The owner clears it */
 	/* out */
-	int status;	/* 0; -ERANGE: encode as raw; -EBADMSG: image damaged (page untouched if verify was set
-			 * or the header was bad); -ECANCELED, -ETIMEDOUT: stopped between pieces;
-			 * -EFAULT: its client has not allocated all of the page; partly written */
-	uint8_t out_codec_k, out_codec_v;	/* of the image encoded or decoded */
+	/* 0; -ERANGE: encode as raw; -EBADMSG: image damaged (page untouched if verify was set or
+	 * the header was bad); -ECANCELED, -ETIMEDOUT: stopped between pieces; -EFAULT: its client
+	 * has not allocated all of the page; partly written */
+	int status;
+	uint8_t out_codec_k, out_codec_v; /* of the image encoded or decoded */
 	/* private to device.c and the implementation */
 	struct device *device;
 	struct work work;
 	struct device_job *next;
-	struct device_run *run;	/* what is done of it */
+	struct device_run *run; /* what is done of it */
 	uint8_t in_flight;
-	void (*done)(struct device_job *job);	/* set by the owner before submit */
+	void (*done)(struct device_job *job); /* set by the owner before submit */
 };
 
 /* One piece of engine memory. */
 struct device_region {
 	struct device *device;
-	uint8_t *base;		/* cpu: where it is mapped; cuda: device pointer */
+	uint8_t *base; /* cpu: where it is mapped; cuda: device pointer */
 	uint64_t length;
 };
 
 struct device_conf {
-	uint32_t workers;	/* cpu: threads; 0 = one per CPU this process may use */
-	uint32_t depth;		/* jobs of clients in flight at most, > 0 */
-	uint32_t own_depth;	/* the daemon's own, beside them */
-	const char *kernels;	/* NULL: best for this CPU */
+	uint32_t workers;    /* cpu: threads; 0 = one per CPU this process may use */
+	uint32_t depth;      /* jobs of clients in flight at most, > 0 */
+	uint32_t own_depth;  /* the daemon's own, beside them */
+	const char *kernels; /* NULL: best for this CPU */
 };
 
 struct device_ops {
 	const char *name;
-	uint32_t images;	/* 1 << enum image_memory of those that its jobs may have */
-	int  (*open)(const struct device_conf *conf, struct loop *loop, struct device **ret);
-	void (*close)(struct device *device);	/* NULL is fine; no job in flight */
-	/* -EPERM: seal missing; -EINVAL: range; text (>= 200 bytes) says what is wrong. Helper threads. */
-	int  (*import)(struct device *device, const struct region_desc *desc, struct device_region *ret,
-		       char *text, size_t text_bytes);
+	uint32_t images; /* 1 << enum image_memory of those that its jobs may have */
+	int (*open)(const struct device_conf *conf, struct loop *loop, struct device **ret);
+	void (*close)(struct device *device); /* NULL is fine; no job in flight */
+	/* -EPERM: seal missing; -EINVAL: range; text (>= 200 bytes) says what is wrong. Helper
+	 * threads. */
+	int (*import)(struct device *device, const struct region_desc *desc,
+		      struct device_region *ret, char *text, size_t text_bytes);
 	void (*release)(struct device *device, struct device_region *region);
-	/* Before the first job with this layout, and after the last. They do not block: a device that has to talk to
-	 * hardware queues it before the jobs, and its failure is the jobs'. NULL: nothing to prepare. 0 or -ENOMEM. */
-	int  (*prepare)(struct device *device, struct device_layout *layout);
+	/* Before the first job with this layout, and after the last. They do not block: a device
+	 * that has to talk to hardware queues it before the jobs, and its failure is the jobs'.
+	 * NULL: nothing to prepare. 0 or -ENOMEM. */
+	int (*prepare)(struct device *device, struct device_layout *layout);
 	void (*forget)(struct device *device, struct device_layout *layout);
 	/* -EAGAIN: no more now, only while jobs are in flight. Does not block. */
-	int  (*submit)(struct device *device, struct device_job *job);
-	void (*kick)(struct device *device);	/* starts what was submitted since the last; NULL: submit does */
+	int (*submit)(struct device *device, struct device_job *job);
+	/* starts what was submitted since the last; NULL: submit does */
+	void (*kick)(struct device *device);
 };
 
 struct device {
 	const struct device_ops *ops;
 	struct loop *loop;
-	uint8_t uuid[WIRE_UUID_BYTES];	/* 0: the CPU */
-	bool guarded;			/* the kernel watches regions for holes (guard.h) */
-	bool refused, unkicked;		/* a job since the last one ended; one was submitted since the last kick */
+	uint8_t uuid[WIRE_UUID_BYTES]; /* 0: the CPU */
+	bool guarded;                  /* the kernel watches regions for holes (guard.h) */
+	/* a job since the last one ended; one was submitted since the last kick */
+	bool refused, unkicked;
 	uint32_t depth, own_depth;
-	uint32_t in_flight, own_in_flight;	/* all; of these the daemon's own */
+	uint32_t in_flight, own_in_flight; /* all; of these the daemon's own */
 	uint64_t jobs_total, jobs_failed_total;
-	void (*room)(void *arg, struct device *device);	/* it refused a job, and now one has ended. NULL: nobody waits */
+	/* it refused a job, and now one has ended. NULL: nobody waits */
+	void (*room)(void *arg, struct device *device);
 	void *room_arg;
 };
 
 extern const struct device_ops device_cpu_ops;
 
 /* -ENODEV: no such kind; else as its open(). */
-int  device_open(const char *name, const struct device_conf *conf, struct loop *loop, struct device **ret);
+int device_open(const char *name, const struct device_conf *conf, struct loop *loop,
+		struct device **ret);
 /* Likewise, of a kind that is not in the list of device.c. */
-int  device_open_kind(const struct device_ops *ops, const struct device_conf *conf, struct loop *loop,
-		      struct device **ret);
+int device_open_kind(const struct device_ops *ops, const struct device_conf *conf,
+		     struct loop *loop, struct device **ret);
 void device_close(struct device *device);
-int  device_import(struct device *device, const struct region_desc *desc, struct device_region *ret,
-		   char *text, size_t text_bytes);
+int device_import(struct device *device, const struct region_desc *desc, struct device_region *ret,
+		  char *text, size_t text_bytes);
 void device_release(struct device_region *region);
-int  device_prepare(struct device *device, struct device_layout *layout);
+int device_prepare(struct device *device, struct device_layout *layout);
 void device_forget(struct device *device, struct device_layout *layout);
-int  device_submit(struct device *device, struct device_job *job);	/* 0, or -EAGAIN: full */
+int device_submit(struct device *device, struct device_job *job); /* 0, or -EAGAIN: full */
 void device_kick(struct device *device);
-/* Ends a job in flight between two of its pieces, if its last has not begun: done() runs as ever. Not in flight:
- * nothing. */
+/* Ends a job in flight between two of its pieces, if its last has not begun: done() runs as ever.
+ * Not in flight: nothing. */
 void device_cancel(struct device_job *job);
-void device_complete(struct device_job *job);	/* for implementations: on the core thread */
+void device_complete(struct device_job *job); /* for implementations: on the core thread */
 
 #endif

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_cpu.c - the device for engines whose pages are in host memory: workers that run kernels/ between a client's
- * mapped memfd and a host slot.
+ * device_cpu.c - the device for engines whose pages are in host memory: workers that run kernels/
+ * between a client's mapped memfd and a host slot.
  *
  *	core: submit --turns--> worker: encode | verify, decode, in pieces --workers.h--> core: done
  *	                 ^------ others wait, quantum over --'
  *
  * Invariants
  *   C1 a worker touches only the job it took, its region and its slot; all are pinned until `done`.
- *   C2 a region is imported only with F_SEAL_SHRINK and not from hugetlbfs, so that nothing its owner does
- *      later (truncation, a hole) can make a worker fault.
- *      A hole that is there is never filled by a worker: the job ends with -EFAULT (guard.h).
- *   C3 engine memory may change under a worker: kernels read it once and never trust it for control.
- *   C4 a region is unmapped piece by piece: that takes 20 ms a GiB, and 100 when its engine has died and its pages
- *      are freed by it; nobody who wants to map something waits for all of it.
- *   C5 clients have turns (device_turns.h): a worker goes on with a job as long as no other client's waits, and else
- *      for a quantum of time. It cannot stop inside a piece (kernels.h).
+ *   C2 a region is imported only with F_SEAL_SHRINK and not from hugetlbfs, so that nothing its
+ *      owner does later (truncation, a hole) can make a worker fault. A hole that is there is never
+ *      filled by a worker: the job ends with -EFAULT (guard.h).
+ *   C3 engine memory may change under a worker: kernels read it once and never trust it for
+ *      control.
+ *   C4 a region is unmapped piece by piece: that takes 20 ms a GiB, and 100 when its engine has
+ *      died and its pages are freed by it; nobody who wants to map something waits for all of it.
+ *   C5 clients have turns (device_turns.h): a worker goes on with a job as long as no other
+ *      client's waits, and else for a quantum of time. It cannot stop inside a piece (kernels.h).
  * Turns are guarded by the workers' lock.
  */
 #include "device.h"
@@ -43,26 +44,31 @@
 
 enum {
 	MAX_WORKERS = 256,
-	/* Completions gathered before the core is woken, while more jobs of the same client wait: a context switch
-	 * costs 2-5 us and a 1 MiB block 50-150 us, so 4 keeps the core's share of a busy machine around one per cent.
-	 * Of a client's last job the core learns at once: its op may be complete, however many jobs others have. */
+	/* Completions gathered before the core is woken, while more jobs of the same client wait: a
+	 * context switch costs 2-5 us and a 1 MiB block 50-150 us, so 4 keeps the core's share of a
+	 * busy machine around one per cent. Of a client's last job the core learns at once: its op
+	 * may be complete, however many jobs others have. */
 	WAKE_BATCH = 4,
-	WAKE_LATE_NS = 200000,		/* but not later than this, should the job after them take long */
-	QUANTUM_NS = 50000,		/* of one job, while another client's wait; one piece at least */
-	CLOCK_PIECES = 4,		/* between two looks at the clock, if nobody waits: 10 us or so */
-	UNMAP_PIECE_BYTES = 32 << 20,	/* emptied between two moments in which others may map something */
+	/* but not later than this, should the job after them take long */
+	WAKE_LATE_NS = 200000,
+	/* of one job, while another client's wait; one piece at least */
+	QUANTUM_NS = 50000,
+	/* between two looks at the clock, if nobody waits: 10 us or so */
+	CLOCK_PIECES = 4,
+	/* emptied between two moments in which others may map something */
+	UNMAP_PIECE_BYTES = 32 << 20,
 };
 
 struct cpu {
 	struct device base;
 	const struct codec_kernels *kernels;
 	struct workers *workers;
-	int guard;				/* guard.h: of all regions */
-	uint8_t *scratch;			/* CODEC_SCRATCH_BYTES a worker */
-	struct device_turns turns;		/* jobs that wait; the workers' lock guards it */
-	uint32_t shown_clients, shown_first;	/* of turns; atomic: read without the lock */
-	struct device_run *runs;		/* one a job */
-	struct device_run **free_runs;		/* the core's */
+	int guard;                           /* guard.h: of all regions */
+	uint8_t *scratch;                    /* CODEC_SCRATCH_BYTES a worker */
+	struct device_turns turns;           /* jobs that wait; the workers' lock guards it */
+	uint32_t shown_clients, shown_first; /* of turns; atomic: read without the lock */
+	struct device_run *runs;             /* one a job */
+	struct device_run **free_runs;       /* the core's */
 	uint32_t n_free_runs;
 };
 
@@ -82,7 +88,8 @@ static struct device_job *job_of(struct work *work)
 static void show_turns(struct cpu *c)
 {
 	__atomic_store_n(&c->shown_clients, c->turns.n_clients, __ATOMIC_RELAXED);
-	__atomic_store_n(&c->shown_first, c->turns.first ? c->turns.first->client : 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&c->shown_first, c->turns.first ? c->turns.first->client : 0,
+			 __ATOMIC_RELAXED);
 }
 
 static void put(void *arg, struct work *work)
@@ -109,10 +116,13 @@ static struct work *take(void *arg)
 
 static bool more(void *arg, const struct work *ended)
 {
-	return device_turns_wait(&((struct cpu *)arg)->turns, container_of(ended, struct device_job, work)->client);
+	return device_turns_wait(&((struct cpu *)arg)->turns,
+				 container_of(ended, struct device_job, work)->client);
 }
 
-static const struct workers_order turns_order = { .put = put, .put_back = put_back, .take = take, .more = more };
+static const struct workers_order turns_order = {
+	.put = put, .put_back = put_back, .take = take, .more = more
+};
 
 /* --- worker side --- */
 
@@ -144,10 +154,11 @@ static int run_piece(void *arg)
 	return device_run_piece(p->run, p->now, p->scratch);
 }
 
-/* Pieces of a job until it ends: true; or until its quantum is over and other clients wait: false. */
+/* Pieces of a job until it ends: true; or until its quantum is over and other clients wait:
+ * false. */
 static bool work_on(struct cpu *c, struct device_job *job, uint8_t *scratch)
 {
-	uint64_t now = 0, turn = 0;	/* turn: when others were first seen to wait */
+	uint64_t now = 0, turn = 0; /* turn: when others were first seen to wait */
 
 	const bool pages = job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE;
 
@@ -157,7 +168,8 @@ static bool work_on(struct cpu *c, struct device_job *job, uint8_t *scratch)
 		return true;
 	}
 	for (uint32_t pieces = 0;; pieces++) {
-		const bool others = others_wait(c, job->client), look = others || pieces % CLOCK_PIECES == 0;
+		const bool others = others_wait(c, job->client),
+			   look = others || pieces % CLOCK_PIECES == 0;
 
 		if (look)
 			now = clock_ns();
@@ -167,7 +179,8 @@ static bool work_on(struct cpu *c, struct device_job *job, uint8_t *scratch)
 			return false;
 		if (look)
 			workers_tell(c->workers, now);
-		job->status = guard_run(run_piece, &(struct piece){ job->run, look ? now : 0, scratch });
+		job->status =
+			guard_run(run_piece, &(struct piece){ job->run, look ? now : 0, scratch });
 		if (job->status != CODEC_MORE)
 			return true;
 	}
@@ -215,16 +228,17 @@ static uint32_t usable_cpus(void)
 {
 	cpu_set_t set;
 
-	return sched_getaffinity(0, sizeof set, &set) ? 1 : (uint32_t)CPU_COUNT(&set);
+	return sched_getaffinity(0, sizeof(set), &set) ? 1 : (uint32_t)CPU_COUNT(&set);
 }
 
 static int make_jobs(struct cpu *c, uint32_t depth)
 {
-	const size_t bytes = (depth * sizeof *c->runs + 4095) & ~(size_t)4095;	/* whole pages, as C11 wants them */
+	/* whole pages, as C11 wants them */
+	const size_t bytes = (depth * sizeof(*c->runs) + 4095) & ~(size_t)4095;
 
 	c->runs = aligned_alloc(4096, bytes);
 	if (c->runs)
-		vault_hide(c->runs, bytes);	/* a checksum's state has the last bytes it saw */
+		vault_hide(c->runs, bytes); /* a checksum's state has the last bytes it saw */
 	c->free_runs = calloc(depth, sizeof(struct device_run *));
 	if (!c->runs || !c->free_runs)
 		return -ENOMEM;
@@ -240,8 +254,14 @@ static int open_parts(struct cpu *c, const struct device_conf *conf)
 	const uint32_t threads = conf->workers ? conf->workers : usable_cpus();
 	const uint32_t depth = conf->depth + conf->own_depth;
 	const struct workers_conf workers = {
-		.loop = c->base.loop, .threads = threads < MAX_WORKERS ? threads : MAX_WORKERS, .keep = MAX_WORKERS,
-		.depth = depth, .wake_batch = WAKE_BATCH, .late_ns = WAKE_LATE_NS, .order = &turns_order, .order_arg = c,
+		.loop = c->base.loop,
+		.threads = threads < MAX_WORKERS ? threads : MAX_WORKERS,
+		.keep = MAX_WORKERS,
+		.depth = depth,
+		.wake_batch = WAKE_BATCH,
+		.late_ns = WAKE_LATE_NS,
+		.order = &turns_order,
+		.order_arg = c,
 	};
 	int r = guard_open(&c->guard);
 
@@ -261,7 +281,7 @@ static int open_parts(struct cpu *c, const struct device_conf *conf)
 
 static int cpu_open(const struct device_conf *conf, struct loop *loop, struct device **ret)
 {
-	struct cpu *c = calloc(1, sizeof *c);
+	struct cpu *c = calloc(1, sizeof(*c));
 	int r;
 
 	if (!c)
@@ -283,41 +303,49 @@ static int check_seals(int fd, char *text, size_t n)
 	struct statfs fs;
 
 	if (seals < 0) {
-		snprintf(text, n, "region: the fd is not a memfd that takes seals (memfd_create with "
+		snprintf(text, n,
+			 "region: the fd is not a memfd that takes seals (memfd_create with "
 			 "MFD_ALLOW_SEALING)");
 		return -EPERM;
 	}
 	if (!(seals & F_SEAL_SHRINK)) {
-		snprintf(text, n, "region: the memfd lacks F_SEAL_SHRINK (seals are 0x%x): add it with fcntl(fd, "
-			 "F_ADD_SEALS, F_SEAL_SHRINK)", (unsigned)seals);
+		snprintf(text, n,
+			 "region: the memfd lacks F_SEAL_SHRINK (seals are 0x%x): add it with "
+			 "fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)",
+			 (unsigned)seals);
 		return -EPERM;
 	}
-	/* Its owner can punch a hole that no page is left to fill: touching it would be our SIGBUS. */
+	/* Its owner can punch a hole that no page is left to fill: touching it would be our
+	 * SIGBUS. */
 	if (fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC) {
-		snprintf(text, n, "region: the memfd was made with MFD_HUGETLB, which cannot be sealed against "
-			 "holes: make it without, and madvise(MADV_HUGEPAGE)");
+		snprintf(text, n,
+			 "region: the memfd was made with MFD_HUGETLB, which cannot be sealed "
+			 "against holes: make it without, and madvise(MADV_HUGEPAGE)");
 		return -EPERM;
 	}
 	return 0;
 }
 
-static int cpu_import(struct device *device, const struct region_desc *desc, struct device_region *ret,
-		      char *text, size_t n)
+static int cpu_import(struct device *device, const struct region_desc *desc,
+		      struct device_region *ret, char *text, size_t n)
 {
 	const uint64_t offset = desc->offset, length = desc->length;
 	struct stat st = { 0 };
 	void *base;
 	int r;
 
-	assert(desc->memory == WIRE_MEMFD || desc->memory == WIRE_STAGED);	/* proto.c: with a UUID of 0 */
+	/* proto.c: with a UUID of 0 */
+	assert(desc->memory == WIRE_MEMFD || desc->memory == WIRE_STAGED);
 	r = check_seals(desc->fd, text, n);
 	if (r)
 		return r;
-	(void)fstat(desc->fd, &st);	/* of a memfd, as its seals have shown */
+	(void)fstat(desc->fd, &st); /* of a memfd, as its seals have shown */
 	if (length == 0 || offset % 4096 || st.st_size < 0 || offset > (uint64_t)st.st_size ||
 	    length > (uint64_t)st.st_size - offset) {
-		snprintf(text, n, "region: offset %llu (a multiple of 4096) + length %llu must lie in the memfd's "
-			 "%lld bytes", (unsigned long long)offset, (unsigned long long)length,
+		snprintf(text, n,
+			 "region: offset %llu (a multiple of 4096) + length %llu must lie in the "
+			 "memfd's %lld bytes",
+			 (unsigned long long)offset, (unsigned long long)length,
 			 (long long)st.st_size);
 		return -EINVAL;
 	}
@@ -325,8 +353,10 @@ static int cpu_import(struct device *device, const struct region_desc *desc, str
 	if (base == MAP_FAILED) {
 		const int error = -errno;
 
-		snprintf(text, n, "region: cannot map %llu bytes read-write: %s (a memfd sealed against writing "
-			 "cannot receive loads)", (unsigned long long)length, strerror(-error));
+		snprintf(text, n,
+			 "region: cannot map %llu bytes read-write: %s (a memfd sealed against "
+			 "writing cannot receive loads)",
+			 (unsigned long long)length, strerror(-error));
 		return error;
 	}
 	vault_hide(base, length);
@@ -340,14 +370,16 @@ static int cpu_import(struct device *device, const struct region_desc *desc, str
 	return 0;
 }
 
-/* Pages first, piece by piece: munmap() of them all at once would lock the address space for as long. */
+/* Pages first, piece by piece: munmap() of them all at once would lock the address space for as
+ * long. */
 static void cpu_release(struct device *device, struct device_region *region)
 {
 	(void)device;
 	for (uint64_t at = 0; at < region->length; at += UNMAP_PIECE_BYTES) {
 		const uint64_t rest = region->length - at;
 
-		(void)madvise(region->base + at, rest < UNMAP_PIECE_BYTES ? rest : UNMAP_PIECE_BYTES, MADV_DONTNEED);
+		(void)madvise(region->base + at,
+			      rest < UNMAP_PIECE_BYTES ? rest : UNMAP_PIECE_BYTES, MADV_DONTNEED);
 	}
 	(void)munmap(region->base, region->length);
 	region->base = NULL;
@@ -363,7 +395,7 @@ static int cpu_submit(struct device *device, struct device_job *job)
 	job->work.run = run;
 	job->work.done = done;
 	r = workers_submit(c->workers, &job->work);
-	assert(r == 0);		/* device.c refuses more than both depths */
+	assert(r == 0); /* device.c refuses more than both depths */
 	return 0;
 }
 

@@ -7,7 +7,8 @@
 #include <errno.h>
 #include <string.h>
 
-void device_run_begin(struct device_run *run, const struct codec_kernels *kernels, struct device_job *job)
+void device_run_begin(struct device_run *run, const struct codec_kernels *kernels,
+		      struct device_job *job)
 {
 	run->kernels = kernels;
 	run->job = job;
@@ -36,14 +37,15 @@ static void expected(const struct device_job *job, const struct image_header *he
 		*ret = *job->geometry;
 	} else {
 		image_header_geometry(header, ret);
-		memcpy(ret_identity->space_id, header->space_id, sizeof ret_identity->space_id);
+		memcpy(ret_identity->space_id, header->space_id, sizeof(ret_identity->space_id));
 	}
 }
 
 static int begin_decode(struct device_run *run)
 {
 	run->stage = RUN_CODEC;
-	return run->kernels->decode_start(&run->codec, &run->job->layout->pages, run->job->page, run->job->image);
+	return run->kernels->decode_start(&run->codec, &run->job->layout->pages, run->job->page,
+					  run->job->image);
 }
 
 /* 0, or why there is nothing to do. */
@@ -56,7 +58,7 @@ static int begin_image(struct device_run *run)
 	struct image_shape shape;
 	int r;
 
-	memcpy(&header, job->image, sizeof header);
+	memcpy(&header, job->image, sizeof(header));
 	expected(job, &header, &geometry, &identity);
 	r = image_header_check(&header, &geometry, &identity, &shape);
 	if (r)
@@ -80,8 +82,10 @@ static int begin_encode(struct device_run *run)
 	run->stage = RUN_CODEC;
 	job->out_codec_k = job->codec_k;
 	job->out_codec_v = job->codec_v;
-	return run->kernels->encode_start(&run->codec, &job->layout->pages, job->page, (enum image_codec)job->codec_k,
-					  (enum image_codec)job->codec_v, &job->identity, job->image);
+	return run->kernels->encode_start(&run->codec, &job->layout->pages, job->page,
+					  (enum image_codec)job->codec_k,
+					  (enum image_codec)job->codec_v, &job->identity,
+					  job->image);
 }
 
 /* The next bytes, as many as a piece of an image has. */

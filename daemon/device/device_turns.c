@@ -2,7 +2,8 @@
 /*
  * device_turns.c - see device_turns.h.
  *
- *	ring of clients:  first -> A -> B -> C		each with its jobs in order: a1 a2 a3 | b1 | c1 c2
+ *	ring of clients:  first -> A -> B -> C		each with its jobs in order: a1 a2 a3 | b1 |
+ *							c1 c2
  *	take: a1, and the ring is B -> C -> A.
  *
  * There are at most as many clients in it as jobs, so looking one up is a short walk.
@@ -15,7 +16,7 @@
 
 int device_turns_open(struct device_turns *turns, uint32_t depth)
 {
-	*turns = (struct device_turns){ .all = calloc(depth, sizeof *turns->all) };
+	*turns = (struct device_turns){ .all = calloc(depth, sizeof(*turns->all)) };
 	if (!turns->all)
 		return -ENOMEM;
 	turns->end = &turns->first;
@@ -49,7 +50,7 @@ static struct device_turn *turn_of(struct device_turns *turns, uint32_t client)
 	if (turn)
 		return turn;
 	turn = turns->unused;
-	assert(turn);		/* no more clients than jobs */
+	assert(turn); /* no more clients than jobs */
 	turns->unused = turn->next;
 	turn->client = client;
 	turn->first = NULL;

@@ -32,7 +32,8 @@ struct device *devices_find(const struct devices *devices, const uint8_t uuid[WI
 	return NULL;
 }
 
-void devices_on_room(struct devices *devices, void (*room)(void *arg, struct device *device), void *arg)
+void devices_on_room(struct devices *devices, void (*room)(void *arg, struct device *device),
+		     void *arg)
 {
 	for (uint32_t i = 0; i < devices->n; i++) {
 		devices->all[i]->room = room;

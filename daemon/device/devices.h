@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * devices.h - the devices of this daemon: the CPU first, then what else there is. The list is made at start and does
- * not change after it, so any thread may look a device up. All else: core thread.
+ * devices.h - the devices of this daemon: the CPU first, then what else there is. The list is made
+ * at start and does not change after it, so any thread may look a device up. All else: core thread.
  */
 #ifndef KVTIER_DEVICES_H
 #define KVTIER_DEVICES_H
@@ -15,14 +15,20 @@ struct devices {
 	uint32_t n;
 };
 
-int  devices_add(struct devices *devices, struct device *device);	/* it is theirs now. -ENOSPC */
-void devices_close(struct devices *devices);				/* and each of them; zeroed is fine */
-struct device *devices_cpu(const struct devices *devices);		/* the first */
-struct device *devices_find(const struct devices *devices, const uint8_t uuid[WIRE_UUID_BYTES]);	/* NULL: none */
+/* it is theirs now. -ENOSPC */
+int devices_add(struct devices *devices, struct device *device);
+/* and each of them; zeroed is fine */
+void devices_close(struct devices *devices);
+struct device *devices_cpu(const struct devices *devices); /* the first */
+/* NULL: none */
+struct device *devices_find(const struct devices *devices, const uint8_t uuid[WIRE_UUID_BYTES]);
 
-/* room(arg, device) from now on: see device.h. It runs inside a completion: it notes the news, and submits later. */
-void devices_on_room(struct devices *devices, void (*room)(void *arg, struct device *device), void *arg);
-void devices_kick(struct devices *devices);				/* once a turn of the loop */
+/* room(arg, device) from now on: see device.h. It runs inside a completion: it notes the news, and
+ * submits later. */
+void devices_on_room(struct devices *devices, void (*room)(void *arg, struct device *device),
+		     void *arg);
+/* once a turn of the loop */
+void devices_kick(struct devices *devices);
 
 /* Of all of them together. */
 uint32_t devices_depth(const struct devices *devices);

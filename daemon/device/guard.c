@@ -18,7 +18,8 @@
 #include <unistd.h>
 
 #ifndef UFFD_USER_MODE_ONLY
-#define UFFD_USER_MODE_ONLY 1	/* Linux 5.11: needs no privilege. The kernel itself touches no region */
+#define UFFD_USER_MODE_ONLY \
+	1 /* Linux 5.11: needs no privilege. The kernel itself touches no region */
 #endif
 
 enum { PAGE = 4096, LOOK_BYTES = 2 << 20 };
@@ -31,19 +32,22 @@ static void on_sigbus(int signal_number, siginfo_t *info, void *context)
 
 	(void)context;
 	if (landing && info->si_code == BUS_ADRERR) {
-		/* The jump does not restore the mask: saving it would cost a system call a piece. */
+		/* The jump does not restore the mask: saving it would cost a system call a
+		 * piece. */
 		sigemptyset(&again);
 		sigaddset(&again, SIGBUS);
 		(void)pthread_sigmask(SIG_UNBLOCK, &again, NULL);
 		siglongjmp(*landing, 1);
 	}
-	(void)signal(signal_number, SIG_DFL);	/* failing memory, or a bug: it comes again, and ends the daemon */
+	/* failing memory, or a bug: it comes again, and ends the daemon */
+	(void)signal(signal_number, SIG_DFL);
 }
 
 int guard_open(int *ret)
 {
 	const struct sigaction action = { .sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO };
-	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_SIGBUS | UFFD_FEATURE_MISSING_SHMEM };
+	struct uffdio_api api = { .api = UFFD_API,
+				  .features = UFFD_FEATURE_SIGBUS | UFFD_FEATURE_MISSING_SHMEM };
 	const int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
 
 	*ret = -1;
@@ -107,7 +111,8 @@ static bool allocated(const uint8_t *from, uint64_t n)
 	return true;
 }
 
-static bool piece_allocated(const struct page_piece *p, const struct image_geometry *g, uint64_t page)
+static bool piece_allocated(const struct page_piece *p, const struct image_geometry *g,
+			    uint64_t page)
 {
 	const uint64_t element = image_element_bytes(g->dtype);
 	const uint8_t *base = p->base + page * p->page_stride;

@@ -18,13 +18,16 @@
 
 #include "kernels/image.h"
 
-/* *ret: a userfaultfd; -1: there is none, mincore() it is. 0 or -errno. The handler of SIGBUS stays installed. */
-int  guard_open(int *ret);
+/* *ret: a userfaultfd; -1: there is none, mincore() it is. 0 or -errno. The handler of SIGBUS stays
+ * installed. */
+int guard_open(int *ret);
 void guard_close(int guard);
-int  guard_region(int guard, void *base, uint64_t length);	/* from now on; until it is unmapped */
+/* from now on; until it is unmapped */
+int guard_region(int guard, void *base, uint64_t length);
 
 /* fn(arg), or -EFAULT: it touched a hole and was left in the middle. It must hold no lock. */
-int  guard_run(int (*fn)(void *arg), void *arg);
-int  guard_check(const struct page_layout *layout, uint64_t page);	/* without a guard: 0; -EFAULT: it has holes */
+int guard_run(int (*fn)(void *arg), void *arg);
+/* without a guard: 0; -EFAULT: it has holes */
+int guard_check(const struct page_layout *layout, uint64_t page);
 
 #endif

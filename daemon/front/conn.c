@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conn.c - one connection's life: handshake, control messages, its submission ring, death. (server.c listens.)
+ * conn.c - one connection's life: handshake, control messages, its submission ring, death.
+ * (server.c listens.)
  *
  * Invariants
- *   K1 whatever a client says, at most its own connection ends: an ERROR with the sentence, then close.
- *   K2 the end of a connection is the daemon's word that it let go of the client's pages, whatever the reason. A
- *      dying connection's socket and ring are not looked at any more, but its socket stays open and silent until
- *      its last part in flight let go (milliseconds). Only then the reason is sent, and it hangs up.
- *   K3 nothing is sent that could block: what does not fit into the socket of a client that does not read its
- *      replies ends that connection.
- *   K4 what a client sent is touched here only as bytes of a packet: descriptors, regions and its socket's queue are
- *      a helper's (intake.c). A connection has at most one intake and one leaving under way, and its slot is taken
- *      until both have ended: what blocks them holds up this connection alone.
+ *   K1 whatever a client says, at most its own connection ends: an ERROR with the sentence, then
+ *      close.
+ *   K2 the end of a connection is the daemon's word that it let go of the client's pages, whatever
+ *      the reason. A dying connection's socket and ring are not looked at any more, but its socket
+ *      stays open and silent until its last part in flight let go (milliseconds). Only then the
+ *      reason is sent, and it hangs up.
+ *   K3 nothing is sent that could block: what does not fit into the socket of a client that does
+ *      not read its replies ends that connection.
+ *   K4 what a client sent is touched here only as bytes of a packet: descriptors, regions and its
+ *      socket's queue are a helper's (intake.c). A connection has at most one intake and one
+ *      leaving under way, and its slot is taken until both have ended: what blocks them holds up
+ *      this connection alone.
  */
 #include "conn.h"
 
@@ -36,16 +40,18 @@
 enum {
 	MESSAGES_A_TURN = 16,
 	ENTRIES_A_TURN = 64,
-	TICK_NS = 1000000,	/* between two looks at the ring of a client whose doorbells nobody hears */
+	/* between two looks at the ring of a client whose doorbells nobody hears */
+	TICK_NS = 1000000,
 };
 
 static void send_wake(struct conn *c)
 {
-	const struct wire_head wake = packet_head(WIRE_WAKE, sizeof wake, 0);
+	const struct wire_head wake = packet_head(WIRE_WAKE, sizeof(wake), 0);
 
-	/* When it does not fit, unread packets lie there already, and the client's descriptor is readable. */
+	/* When it does not fit, unread packets lie there already, and the client's descriptor is
+	 * readable. */
 	c->wake = false;
-	(void)packet_send(c->socket.fd, &wake, sizeof wake, NULL, 0);
+	(void)packet_send(c->socket.fd, &wake, sizeof(wake), NULL, 0);
 }
 
 /* --- death --- */
@@ -121,7 +127,7 @@ static void end(struct conn *c)
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
 		if (c->mounts[i])
 			give_up(c, c->mounts[i]);
-	memset(c->mounts, 0, sizeof c->mounts);
+	memset(c->mounts, 0, sizeof(c->mounts));
 }
 
 bool conn_end(struct conn *c)
@@ -137,7 +143,8 @@ bool conn_end(struct conn *c)
 	if (c->socket.fd < 0 && !c->unwanted)
 		return true;
 	if (!c->ring.submit && !c->unwanted && server_guarded(c->server)) {
-		(void)close(c->socket.fd);	/* before HELLO was answered no descriptor can have come */
+		/* before HELLO was answered no descriptor can have come */
+		(void)close(c->socket.fd);
 		return true;
 	}
 	c->leaving.socket = c->socket.fd;
@@ -156,11 +163,11 @@ static void violate(struct conn *c, uint32_t seq, const char *text)
 	if (c->state == CONN_GREETING)
 		stats_add(&d->stats->v.clients_refused_total, 1);
 	log_limited(server_log(c->server), loop_now(d->loop), LOG_LEVEL_WARNING,
-		    "client %u (pid %ld, uid %ld, \"%s\") broke the protocol and was cut: %s", c->id, (long)c->pid,
-		    (long)c->uid, c->name, text);
+		    "client %u (pid %ld, uid %ld, \"%s\") broke the protocol and was cut: %s",
+		    c->id, (long)c->pid, (long)c->uid, c->name, text);
 	c->end_error = -EPROTO;
 	c->end_seq = seq;
-	snprintf(c->end_text, sizeof c->end_text, "%s", text);
+	snprintf(c->end_text, sizeof(c->end_text), "%s", text);
 	conn_kill(c);
 }
 
@@ -185,7 +192,7 @@ static void on_tick(struct loop_timer *timer);
 static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 {
 	struct kvtierd *d = server_daemon(c->server);
-	struct wire_hello_ok ok = { .head = packet_head(WIRE_HELLO_OK, sizeof ok, seq) };
+	struct wire_hello_ok ok = { .head = packet_head(WIRE_HELLO_OK, sizeof(ok), seq) };
 	struct wire_hello hello;
 	char text[200];
 	int fds[4], r;
@@ -194,18 +201,19 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 		violate(c, seq, "a second HELLO");
 		return;
 	}
-	r = proto_hello(packet, n, d->config->socket_ring_entries, d->config->socket_arena_blocks, &hello, &ok.version,
-			text, sizeof text);
+	r = proto_hello(packet, n, d->config->socket_ring_entries, d->config->socket_arena_blocks,
+			&hello, &ok.version, text, sizeof(text));
 	if (r == 0) {
 		r = ring_open(&c->ring, hello.sq_entries, hello.arena_blocks);
 		if (r)
-			snprintf(text, sizeof text, "the daemon cannot make rings: %s", strerror(-r));
+			snprintf(text, sizeof(text), "the daemon cannot make rings: %s",
+				 strerror(-r));
 	}
 	if (r) {
 		violate(c, seq, text);
 		return;
 	}
-	memcpy(c->name, hello.name, sizeof c->name);
+	memcpy(c->name, hello.name, sizeof(c->name));
 	ok.connection = c->id;
 	ok.sq_entries = ok.cq_entries = c->ring.entries;
 	ok.arena_blocks = c->ring.arena_blocks;
@@ -213,14 +221,14 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 	ok.submit_bytes = c->ring.submit_bytes;
 	ok.complete_bytes = c->ring.complete_bytes;
 	ok.index_bytes = index_bytes(d->index);
-	snprintf(ok.daemon_version, sizeof ok.daemon_version, "%s", KVTIER_VERSION);
-	snprintf(ok.tenant, sizeof ok.tenant, "%.31s", server_tenant(c->server));
+	snprintf(ok.daemon_version, sizeof(ok.daemon_version), "%s", KVTIER_VERSION);
+	snprintf(ok.tenant, sizeof(ok.tenant), "%.31s", server_tenant(c->server));
 	fds[0] = c->ring.submit_fd;
 	fds[1] = c->ring.complete_fd;
 	fds[2] = index_fd(d->index);
 	server_let_fds_in(c->socket.fd);
 	fds[3] = server_pidfd(c->server);
-	if (packet_send(c->socket.fd, &ok, sizeof ok, fds, fds[3] >= 0 ? 4 : 3)) {
+	if (packet_send(c->socket.fd, &ok, sizeof(ok), fds, fds[3] >= 0 ? 4 : 3)) {
 		conn_kill(c);
 		return;
 	}
@@ -248,32 +256,33 @@ static void take_regions(struct conn *c, const void *packet, size_t n, uint32_t 
 }
 
 /* The regions are in mount; NULL: there are none. */
-static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t seq, struct mount *mount,
-			  uint32_t n_fds)
+static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t seq,
+			  struct mount *mount, uint32_t n_fds)
 {
 	struct kvtierd *d = server_daemon(c->server);
-	struct wire_space_ok ok = { .head = packet_head(WIRE_SPACE_OK, sizeof ok, seq) };
+	struct wire_space_ok ok = { .head = packet_head(WIRE_SPACE_OK, sizeof(ok), seq) };
 	struct proto_space_open m;
 	char text[232];
 	uint32_t handle = 0;
-	int r = proto_space_open(packet, n, n_fds, &m, text, sizeof text);
+	int r = proto_space_open(packet, n, n_fds, &m, text, sizeof(text));
 
 	if (r == -EPROTO) {
-		assert(!mount);		/* the helper has seen the same */
+		assert(!mount); /* the helper has seen the same */
 		violate(c, seq, text);
 		return;
 	}
 	while (handle < WIRE_MAX_SPACES && c->mounts[handle])
 		handle++;
 	if (r == 0 && handle == WIRE_MAX_SPACES) {
-		snprintf(text, sizeof text, "%d spaces are open on this connection, the most there can be",
+		snprintf(text, sizeof(text),
+			 "%d spaces are open on this connection, the most there can be",
 			 WIRE_MAX_SPACES);
 		r = -ENOSPC;
 	}
-	if (r == 0 && !mount)	/* without regions: nothing to map */
-		r = mount_import(&d->devices, &m, NULL, &mount, text, sizeof text);
+	if (r == 0 && !mount) /* without regions: nothing to map */
+		r = mount_import(&d->devices, &m, NULL, &mount, text, sizeof(text));
 	if (r == 0)
-		r = mount_open(d, server_tenant(c->server), &m, mount, text, sizeof text);
+		r = mount_open(d, server_tenant(c->server), &m, mount, text, sizeof(text));
 	if (r) {
 		if (mount)
 			leave(c, mount);
@@ -288,12 +297,12 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 	ok.pages = mount->pages;
 	ok.image_bytes = mount->space->shape.image_bytes;
 	ok.logical_bytes = mount->space->shape.logical_bytes;
-	memcpy(ok.space_id, mount->space->id, sizeof ok.space_id);
+	memcpy(ok.space_id, mount->space->id, sizeof(ok.space_id));
 	space_salt(d->spaces, mount->space, ok.salt);
-	memcpy(ok.index_key, mount->space->index_key, sizeof ok.index_key);
-	if (packet_send(c->socket.fd, &ok, sizeof ok, NULL, 0))
+	memcpy(ok.index_key, mount->space->index_key, sizeof(ok.index_key));
+	if (packet_send(c->socket.fd, &ok, sizeof(ok), NULL, 0))
 		conn_kill(c);
-	explicit_bzero(&ok, sizeof ok);
+	explicit_bzero(&ok, sizeof(ok));
 }
 
 static void on_space_close(struct conn *c, const void *packet, size_t n, uint32_t seq)
@@ -302,13 +311,13 @@ static void on_space_close(struct conn *c, const void *packet, size_t n, uint32_
 	char text[200];
 	uint32_t handle = 0;
 
-	if (proto_space_close(packet, n, &handle, text, sizeof text)) {
+	if (proto_space_close(packet, n, &handle, text, sizeof(text))) {
 		violate(c, seq, text);
 		return;
 	}
 	mount = c->mounts[handle];
 	if (!mount || mount->closing) {
-		snprintf(text, sizeof text, "space %u is not open on this connection", handle);
+		snprintf(text, sizeof(text), "space %u is not open on this connection", handle);
 		violate(c, seq, text);
 		return;
 	}
@@ -323,7 +332,9 @@ static void finish_closing(struct conn *c)
 {
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++) {
 		struct mount *mount = c->mounts[i];
-		struct wire_space_close done = { .head = packet_head(WIRE_SPACE_CLOSED, sizeof done, 0), .space = i };
+		struct wire_space_close done = {
+			.head = packet_head(WIRE_SPACE_CLOSED, sizeof(done), 0), .space = i
+		};
 
 		if (!mount || !mount->closing || mount->ops > 0)
 			continue;
@@ -331,7 +342,7 @@ static void finish_closing(struct conn *c)
 		c->mounts[i] = NULL;
 		c->closing_mounts--;
 		leave(c, mount);
-		if (packet_send(c->socket.fd, &done, sizeof done, NULL, 0)) {
+		if (packet_send(c->socket.fd, &done, sizeof(done), NULL, 0)) {
 			conn_kill(c);
 			return;
 		}
@@ -343,7 +354,7 @@ static void on_message(struct conn *c, const void *packet, size_t n)
 	struct wire_head head = { 0 };
 	char text[200];
 
-	if (proto_head(packet, n, &head, text, sizeof text))
+	if (proto_head(packet, n, &head, text, sizeof(text)))
 		violate(c, 0, text);
 	else if (head.type == WIRE_HELLO)
 		on_hello(c, packet, n, head.seq);
@@ -371,7 +382,9 @@ void conn_share(const struct conn *c, struct intake_share *ret)
 	const uint32_t clients = server_daemon(c->server)->config->socket_max_clients;
 
 	*ret = (struct intake_share){
-		.max_bytes = INTAKE_MAX_BYTES / clients, .max_regions = INTAKE_MAX_REGIONS / clients, .clients = clients,
+		.max_bytes = INTAKE_MAX_BYTES / clients,
+		.max_regions = INTAKE_MAX_REGIONS / clients,
+		.clients = clients,
 		.waits = c->unwanted || c->leaving.list,
 	};
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
@@ -413,12 +426,12 @@ static void on_intake(struct helper_job *job)
 
 	if (status == -EAGAIN && c->state < CONN_DYING) {
 		in->state = INTAKE_HELD;
-		if (!c->leaving.lent)	/* they have been unmapped meanwhile */
+		if (!c->leaving.lent) /* they have been unmapped meanwhile */
 			start_intake(c);
 		return;
 	}
 	if (status == -EAGAIN) {
-		in->state = INTAKE_HELD;	/* conn_end() */
+		in->state = INTAKE_HELD; /* conn_end() */
 		return;
 	}
 	in->state = INTAKE_IDLE;
@@ -454,7 +467,7 @@ static bool take_packet(struct conn *c)
 		return false;
 	}
 	if (n > WIRE_MAX_MESSAGE) {
-		snprintf(text, sizeof text, "a packet is larger than %d bytes", WIRE_MAX_MESSAGE);
+		snprintf(text, sizeof(text), "a packet is larger than %d bytes", WIRE_MAX_MESSAGE);
 		violate(c, 0, text);
 		return false;
 	}
@@ -487,7 +500,8 @@ void conn_turn_away(struct conn *c)
 {
 	stats_add(&server_daemon(c->server)->stats->v.clients_refused_total, 1);
 	c->end_error = -EBUSY;
-	snprintf(c->end_text, sizeof c->end_text, "no HELLO came, and another client needs the connection");
+	snprintf(c->end_text, sizeof(c->end_text),
+		 "no HELLO came, and another client needs the connection");
 	conn_kill(c);
 }
 
@@ -526,10 +540,10 @@ static bool poll_ring(struct loop_poller *poller)
 			break;
 		if (r == 0) {
 			ring_advance(&c->ring);
-			r = proto_sqe(&sqe, c->ring.arena_blocks, text, sizeof text);
+			r = proto_sqe(&sqe, c->ring.arena_blocks, text, sizeof(text));
 		}
 		if (r == 0)
-			r = op_start(d, c, &sqe, text, sizeof text);
+			r = op_start(d, c, &sqe, text, sizeof(text));
 		if (r)
 			violate(c, 0, text);
 		taken++;

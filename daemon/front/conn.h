@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conn.h - one connection: handshake, control messages, submission ring, spaces, death. server.h has all of them.
- * Core thread only.
+ * conn.h - one connection: handshake, control messages, submission ring, spaces, death. server.h
+ * has all of them. Core thread only.
  *
- *	accept -> GREETING --HELLO--> OPEN --HUP, pidfd, violation, shutdown--> DYING --no requests left--> ENDED
- *	             `------5 s, bad HELLO-----------------------------------------^	       | unmapped,
- *	                                                                        slot is free <---' closed (helpers)
+ *  accept -> GREETING --HELLO--> OPEN --HUP, pidfd, violation, shutdown--> DYING
+ *                |                                                          ^ |
+ *                `----- 5 s, bad HELLO -------------------------------------' | no requests left
+ *                                                                             v
+ *                     slot is free <-- unmapped, closed (helpers) ---------- ENDED
  */
 #ifndef KVTIER_CONN_H
 #define KVTIER_CONN_H
@@ -29,48 +31,54 @@ enum conn_state { CONN_GREETING, CONN_OPEN, CONN_DYING, CONN_ENDED };
 
 struct conn {
 	struct server *server;
-	struct conn *next;		/* in order of arrival; free list when unused */
+	struct conn *next; /* in order of arrival; free list when unused */
 	enum conn_state state;
 	uint32_t id;
-	pid_t pid;			/* kernel-verified, as of connect() */
+	pid_t pid; /* kernel-verified, as of connect() */
 	uid_t uid;
 	char name[WIRE_NAME_BYTES];
 	struct loop_watch socket;
-	struct loop_watch process;	/* pidfd; fd -1: none */
-	struct loop_timer timer;	/* GREETING: its deadline; OPEN: looks at the ring while nobody hears doorbells */
-	struct intake intake;		/* while it is not IDLE, no packet is read */
+	struct loop_watch process; /* pidfd; fd -1: none */
+	/* GREETING: its deadline; OPEN: looks at the ring while nobody hears doorbells */
+	struct loop_timer timer;
+	struct intake intake; /* while it is not IDLE, no packet is read */
 	struct leaving leaving;
-	struct mount *unwanted;		/* closed spaces, regions still mapped; counted in the client's share */
-	struct loop_poller poller;	/* its submission ring */
+	/* closed spaces, regions still mapped; counted in the client's share */
+	struct mount *unwanted;
+	struct loop_poller poller; /* its submission ring */
 	struct ring ring;
 	struct mount *mounts[WIRE_MAX_SPACES];
 	uint32_t closing_mounts;
-	struct op *ops;	/* op.c's list */
+	struct op *ops; /* op.c's list */
 	uint32_t n_ops;
-	struct list queue;		/* turn.c's: its ops with blocks to begin */
-	struct list queued;		/* turn.c's: stands in the queue of clients while it has such ops */
-	uint32_t n_queued;		/* ops in its queue */
-	uint32_t passed_round;		/* turn.c's: all its ops were passed over in this one */
-	uint32_t room_round;		/* room.c's */
-	uint32_t n_parts;		/* share.c's: of its ops... */
-	uint64_t in_flight_bytes;	/* ...and what they take of host memory */
-	uint64_t asked_ns;		/* when it last began an op; 0: never */
-	bool wake;			/* op.c's: the client asked to be told of a completion through its socket */
-	uint32_t arena_claimed;		/* slots of them together */
-	int32_t end_error;		/* DYING: said before the socket closes; 0: nothing */
+	struct list queue; /* turn.c's: its ops with blocks to begin */
+	/* turn.c's: stands in the queue of clients while it has such ops */
+	struct list queued;
+	uint32_t n_queued;        /* ops in its queue */
+	uint32_t passed_round;    /* turn.c's: all its ops were passed over in this one */
+	uint32_t room_round;      /* room.c's */
+	uint32_t n_parts;         /* share.c's: of its ops... */
+	uint64_t in_flight_bytes; /* ...and what they take of host memory */
+	uint64_t asked_ns;        /* when it last began an op; 0: never */
+	/* op.c's: the client asked to be told of a completion through its socket */
+	bool wake;
+	uint32_t arena_claimed; /* slots of them together */
+	int32_t end_error;      /* DYING: said before the socket closes; 0: nothing */
 	uint32_t end_seq;
 	char end_text[200];
 	uint64_t born_ns;
 	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
 };
 
-/* c is zeroed but for what server.c knows of the peer. fd and pidfd (-1: none) become the connection's on success
- * only. 0 or -errno. */
-int  conn_start(struct conn *c, int fd, int pidfd);
-void conn_kill(struct conn *c);				/* -> DYING; any state is fine */
-void conn_look(struct conn *c);				/* takes what packets there are */
-void conn_turn_away(struct conn *c);			/* GREETING: somebody else needs the slot */
-bool conn_end(struct conn *c);				/* DYING and no ops left. True: nothing is left of it */
-void conn_share(const struct conn *c, struct intake_share *ret);	/* what its regions take of the daemon */
+/* c is zeroed but for what server.c knows of the peer. fd and pidfd (-1: none) become the
+ * connection's on success only. 0 or -errno. */
+int conn_start(struct conn *c, int fd, int pidfd);
+void conn_kill(struct conn *c);      /* -> DYING; any state is fine */
+void conn_look(struct conn *c);      /* takes what packets there are */
+void conn_turn_away(struct conn *c); /* GREETING: somebody else needs the slot */
+/* DYING and no ops left. True: nothing is left of it */
+bool conn_end(struct conn *c);
+/* what its regions take of the daemon */
+void conn_share(const struct conn *c, struct intake_share *ret);
 
 #endif

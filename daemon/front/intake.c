@@ -1,19 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * intake.c - the only place that touches descriptors of clients (intake.h). Helper threads only, but for intake_peek().
+ * intake.c - the only place that touches descriptors of clients (intake.h). Helper threads only,
+ * but for intake_peek().
  *
- * A descriptor from outside can be anything: the last reference to a TCP socket that lingers for 10 s in close(), a
- * file whose server (FUSE, NFS) answers when it likes, gigabytes that are freed. So the core thread
- *   - receives no descriptor: it peeks at each packet, and one with descriptors goes to a helper, packet and all;
- *   - closes none, and no socket in whose queue unread ones may lie: a helper does. Where the kernel knows
- *     SO_PASSRIGHTS (6.16), none can be sent before HELLO was answered, nor to a client that is refused;
+ * A descriptor from outside can be anything: the last reference to a TCP socket that lingers for 10
+ * s in close(), a file whose server (FUSE, NFS) answers when it likes, gigabytes that are freed. So
+ * the core thread
+ *   - receives no descriptor: it peeks at each packet, and one with descriptors goes to a helper,
+ *     packet and all;
+ *   - closes none, and no socket in whose queue unread ones may lie: a helper does. Where the
+ *     kernel knows SO_PASSRIGHTS (6.16), none can be sent before HELLO was answered, nor to a
+ *     client that is refused;
  *   - unmaps no region, the last reference to its pages it may be.
- * The core's other calls on objects of a client cannot block: send, peek and receive on a Unix socket with
- * MSG_DONTWAIT, shutdown(), SO_PEERCRED, SO_PEERPIDFD, epoll_ctl() and close() of a pidfd. Rings are memfds of the
- * daemon itself.
+ * The core's other calls on objects of a client cannot block: send, peek and receive on a Unix
+ * socket with MSG_DONTWAIT, shutdown(), SO_PEERCRED, SO_PEERPIDFD, epoll_ctl() and close() of a
+ * pidfd. Rings are memfds of the daemon itself.
  *
- * A helper that blocks holds up this connection alone: its next SPACE_OPEN, and its slot (conn.c). On the descriptor
- * itself F_GET_SEALS comes first, which every kind of file answers without being asked; only a memfd gets further.
+ * A helper that blocks holds up this connection alone: its next SPACE_OPEN, and its slot (conn.c).
+ * On the descriptor itself F_GET_SEALS comes first, which every kind of file answers without being
+ * asked; only a memfd gets further.
  */
 #include "intake.h"
 
@@ -24,8 +29,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Linux: a peek takes references of its own to the packet's files. Without a control buffer it drops them again and
- * sets MSG_CTRUNC; the packet keeps its own, so none of these is the last. unit_intake.c holds the kernel to that. */
+/* Linux: a peek takes references of its own to the packet's files. Without a control buffer it
+ * drops them again and sets MSG_CTRUNC; the packet keeps its own, so none of these is the last.
+ * unit_intake.c holds the kernel to that. */
 ssize_t intake_peek(int socket, bool *ret_fds)
 {
 	struct iovec none = { 0 };
@@ -36,16 +42,17 @@ ssize_t intake_peek(int socket, bool *ret_fds)
 	if (n < 0)
 		return errno == EAGAIN || errno == EINTR ? 0 : -ECONNRESET;
 	*ret_fds = m.msg_flags & MSG_CTRUNC;
-	return n > 0 || *ret_fds ? (n > 0 ? n : 1) : -ECONNRESET;	/* nobody sends an empty packet */
+	/* nobody sends an empty packet */
+	return n > 0 || *ret_fds ? (n > 0 ? n : 1) : -ECONNRESET;
 }
 
-__attribute__((format(printf, 3, 4)))
-static int say(struct intake *in, int status, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static int say(struct intake *in, int status,
+						     const char *format, ...)
 {
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(in->text, sizeof in->text, format, args);
+	vsnprintf(in->text, sizeof(in->text), format, args);
 	va_end(args);
 	return status;
 }
@@ -57,8 +64,10 @@ static int receive(struct intake *in)
 		char bytes[CMSG_SPACE(INTAKE_MAX_FDS * sizeof(int))];
 	} control;
 	struct iovec iov = { .iov_len = WIRE_MAX_MESSAGE };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
-			    .msg_controllen = sizeof control.bytes };
+	struct msghdr m = { .msg_iov = &iov,
+			    .msg_iovlen = 1,
+			    .msg_control = control.bytes,
+			    .msg_controllen = sizeof(control.bytes) };
 	ssize_t n;
 
 	in->packet = malloc(WIRE_MAX_MESSAGE);
@@ -75,16 +84,19 @@ static int receive(struct intake *in)
 		}
 	in->n = (size_t)n;
 	if (in->n_fds > WIRE_MAX_REGIONS)
-		return say(in, -EPROTO, "a packet carries more than %d file descriptors", WIRE_MAX_REGIONS);
+		return say(in, -EPROTO, "a packet carries more than %d file descriptors",
+			   WIRE_MAX_REGIONS);
 	if (m.msg_flags & MSG_CTRUNC)
-		return say(in, -EPROTO, "a packet carries more file descriptors than the daemon has room for: raise "
-			   "LimitNOFILE=");
+		return say(in, -EPROTO,
+			   "a packet carries more file descriptors than the daemon has room for: "
+			   "raise LimitNOFILE=");
 	if (m.msg_flags & MSG_TRUNC)
 		return say(in, -EPROTO, "a packet is larger than %d bytes", WIRE_MAX_MESSAGE);
 	return 0;
 }
 
-/* What regions take of the daemon is divided among all clients there may be: none can take what another needs. */
+/* What regions take of the daemon is divided among all clients there may be: none can take what
+ * another needs. */
 static int check_share(struct intake *in, const struct proto_space_open *m)
 {
 	const struct intake_share *s = &in->share;
@@ -95,9 +107,12 @@ static int check_share(struct intake *in, const struct proto_space_open *m)
 			bytes = UINT64_MAX;
 	if (n <= s->max_regions && bytes <= s->max_bytes)
 		return 0;
-	return say(in, s->waits ? -EAGAIN : -ENOSPC, "regions: with these the client has %llu of %llu bytes; [socket] "
-		   "max_clients = %u leaves it %u of %llu: lower that, or use fewer spaces", (unsigned long long)n,
-		   (unsigned long long)bytes, s->clients, s->max_regions, (unsigned long long)s->max_bytes);
+	return say(
+		in, s->waits ? -EAGAIN : -ENOSPC,
+		"regions: with these the client has %llu of %llu bytes; [socket] max_clients = %u "
+		"leaves it %u of %llu: lower that, or use fewer spaces",
+		(unsigned long long)n, (unsigned long long)bytes, s->clients, s->max_regions,
+		(unsigned long long)s->max_bytes);
 }
 
 static int take_in(struct intake *in)
@@ -106,18 +121,18 @@ static int take_in(struct intake *in)
 	struct wire_head head;
 	int r;
 
-	if (proto_head(in->packet, in->n, &head, in->text, sizeof in->text))
+	if (proto_head(in->packet, in->n, &head, in->text, sizeof(in->text)))
 		return -EPROTO;
 	in->seq = head.seq;
 	if (head.type != WIRE_SPACE_OPEN)
 		return say(in, -EPROTO, "file descriptors came with a message that takes none");
 	if (!in->greeted)
 		return say(in, -EPROTO, "the first message must be HELLO");
-	r = proto_space_open(in->packet, in->n, in->n_fds, &m, in->text, sizeof in->text);
+	r = proto_space_open(in->packet, in->n, in->n_fds, &m, in->text, sizeof(in->text));
 	if (r == 0)
 		r = check_share(in, &m);
 	if (r == 0)
-		r = mount_import(in->devices, &m, in->fds, &in->mount, in->text, sizeof in->text);
+		r = mount_import(in->devices, &m, in->fds, &in->mount, in->text, sizeof(in->text));
 	return r;
 }
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * intake.h - packets that carry descriptors are received, checked and mapped off the core thread. The regions and the
- * socket of a connection that ended are unmapped and closed there, too.
+ * intake.h - packets that carry descriptors are received, checked and mapped off the core thread.
+ * The regions and the socket of a connection that ended are unmapped and closed there, too.
  *
- *	IDLE --intake_start--> LENT --done--> IDLE
- *	                         `-- over its share, while regions wait to be unmapped --> HELD --those are--> LENT
+ *  IDLE --intake_start--> LENT --done--> IDLE
+ *                           `-- over its share, while regions wait to be unmapped --> HELD
+ *                               HELD --these are unmapped--> LENT
  */
 #ifndef KVTIER_INTAKE_H
 #define KVTIER_INTAKE_H
@@ -16,7 +17,8 @@
 #include "ring.h"
 
 enum {
-	INTAKE_MAX_FDS = 253,	/* SCM_MAX_FD: all that a packet can carry, so that none is closed by recvmsg() */
+	/* SCM_MAX_FD: all that a packet can carry, so that none is closed by recvmsg() */
+	INTAKE_MAX_FDS = 253,
 	/* Regions of all clients together: vm.max_map_count is 65530, and each is a mapping. */
 	INTAKE_MAX_REGIONS = 49152,
 };
@@ -28,49 +30,53 @@ enum {
 struct intake_share {
 	uint64_t bytes, max_bytes;
 	uint32_t regions, max_regions, clients;
-	bool waits;			/* some of it waits to be unmapped */
+	bool waits; /* some of it waits to be unmapped */
 };
 
 /* One packet. Embedded in a connection; the fields belong to the helper while job is lent. */
 struct intake {
 	struct helper_job job;
-	enum { INTAKE_IDLE, INTAKE_LENT, INTAKE_HELD } state;	/* core's */
+	enum { INTAKE_IDLE, INTAKE_LENT, INTAKE_HELD } state; /* core's */
 	int socket;
-	bool greeted;			/* HELLO was answered: SPACE_OPEN may come */
-	bool discard;			/* nobody wants it any more: close what is held */
+	bool greeted; /* HELLO was answered: SPACE_OPEN may come */
+	bool discard; /* nobody wants it any more: close what is held */
 	const struct devices *devices;
 	struct intake_share share;
 	/* out */
-	int status;	/* 0: packet is a SPACE_OPEN, mount has its regions. -EAGAIN: over its share for now, call again.
-			 * -EPROTO: a violation. -ECONNRESET: no packet. Else: refused. text says why */
+	/* 0: packet is a SPACE_OPEN, mount has its regions. -EAGAIN: over its share for now, call
+	 * again. -EPROTO: a violation. -ECONNRESET: no packet. Else: refused. text says why */
+	int status;
 	uint32_t seq;
 	char text[232];
 	size_t n;
-	uint8_t *packet;		/* freed by intake_drop() */
-	struct mount *mount;		/* the core's, if status is 0 */
+	uint8_t *packet;     /* freed by intake_drop() */
+	struct mount *mount; /* the core's, if status is 0 */
 	/* between calls */
 	uint32_t n_fds;
 	int fds[INTAKE_MAX_FDS];
 };
 
-/* Does the next packet carry descriptors? recvmsg() without room for any says so, and takes none.
- * > 0: bytes of the next packet, which stays; 0: none there; -ECONNRESET: gone; *ret_fds: it has some. */
+/* Does the next packet carry descriptors? recvmsg() without room for any says so, and takes none. >
+ * 0: bytes of the next packet, which stays; 0: none there; -ECONNRESET: gone; *ret_fds: it has
+ * some. */
 ssize_t intake_peek(int socket, bool *ret_fds);
 
-/* A packet without descriptors that has regions all the same: the helper takes it in like the others. 0 or -ENOMEM. */
-int  intake_hold(struct intake *intake, const void *packet, size_t n);
+/* A packet without descriptors that has regions all the same: the helper takes it in like the
+ * others. 0 or -ENOMEM. */
+int intake_hold(struct intake *intake, const void *packet, size_t n);
 
 /* On a helper thread. */
 void intake_run(struct helper_job *job);
-void intake_drop(struct intake *intake);	/* core: frees the packet; INTAKE_IDLE */
+void intake_drop(struct intake *intake); /* core: frees the packet; INTAKE_IDLE */
 
 /* What a connection gives back. Likewise embedded. */
 struct leaving {
 	struct helper_job job;
 	bool lent;
-	struct mount *list;		/* taken by this job */
-	int socket;			/* closed with its queue, in which descriptors may lie; -1: not yet */
-	struct ring *ring;		/* likewise; NULL: not yet */
+	struct mount *list; /* taken by this job */
+	/* closed with its queue, in which descriptors may lie; -1: not yet */
+	int socket;
+	struct ring *ring; /* likewise; NULL: not yet */
 };
 
 void leaving_run(struct helper_job *job);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mount.c - opening and closing a space on a connection (mount.h). All or nothing: a failure at any step undoes
- * the ones before it.
+ * mount.c - opening and closing a space on a connection (mount.h). All or nothing: a failure at any
+ * step undoes the ones before it.
  */
 #include "mount.h"
 
@@ -14,12 +14,13 @@
 #include "tiers/slabs.h"
 #include "layout.h"
 
-static int find_device(const struct devices *devices, const struct proto_space_open *m, struct device **ret,
-		       char *text, size_t n)
+static int find_device(const struct devices *devices, const struct proto_space_open *m,
+		       struct device **ret, char *text, size_t n)
 {
 	char uuid[2 * WIRE_UUID_BYTES + 1] = "";
 
-	*ret = m->n_regions == 0 ? devices_cpu(devices) : devices_find(devices, m->regions[0].device);
+	*ret = m->n_regions == 0 ? devices_cpu(devices) :
+				   devices_find(devices, m->regions[0].device);
 	if (*ret)
 		return 0;
 	for (size_t i = 0; i < WIRE_UUID_BYTES; i++)
@@ -31,17 +32,19 @@ static int find_device(const struct devices *devices, const struct proto_space_o
 static void describe(const struct wire_region *region, const int *fds, struct region_desc *ret)
 {
 	*ret = (struct region_desc){
-		.memory = (enum wire_memory)region->memory, .offset = region->offset, .length = region->length,
+		.memory = (enum wire_memory)region->memory,
+		.offset = region->offset,
+		.length = region->length,
 		.fd = region->memory == WIRE_DEVICE_HANDLE ? -1 : fds[region->fd_index],
 	};
-	memcpy(ret->device, region->device, sizeof ret->device);
-	memcpy(ret->handle, region->handle, sizeof ret->handle);
+	memcpy(ret->device, region->device, sizeof(ret->device));
+	memcpy(ret->handle, region->handle, sizeof(ret->handle));
 }
 
-int mount_import(const struct devices *devices, const struct proto_space_open *m, const int *fds, struct mount **ret,
-		 char *text, size_t n)
+int mount_import(const struct devices *devices, const struct proto_space_open *m, const int *fds,
+		 struct mount **ret, char *text, size_t n)
 {
-	struct mount *mount = calloc(1, sizeof *mount);
+	struct mount *mount = calloc(1, sizeof(*mount));
 	struct region_desc desc;
 	char why[200];
 	int r;
@@ -53,7 +56,7 @@ int mount_import(const struct devices *devices, const struct proto_space_open *m
 	r = find_device(devices, m, &mount->device, text, n);
 	for (uint32_t i = 0; i < m->n_regions && r == 0; i++) {
 		describe(&m->regions[i], fds, &desc);
-		r = device_import(mount->device, &desc, &mount->regions[i], why, sizeof why);
+		r = device_import(mount->device, &desc, &mount->regions[i], why, sizeof(why));
 		if (r) {
 			snprintf(text, n, "regions[%u]: %s", i, why);
 			break;
@@ -87,8 +90,8 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 		bases[i] = mount->regions[i].base;
 		lengths[i] = mount->regions[i].length;
 	}
-	r = layout_build(m->segments, m->n_segments, bases, lengths, mount->n_regions, &mount->space->geometry,
-			 &mount->layout.pages, &mount->pages, text, n);
+	r = layout_build(m->segments, m->n_segments, bases, lengths, mount->n_regions,
+			 &mount->space->geometry, &mount->layout.pages, &mount->pages, text, n);
 	if (r)
 		return r;
 	r = device_prepare(mount->device, &mount->layout);
@@ -98,16 +101,19 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 	return r;
 }
 
-int mount_open(struct kvtierd *d, const char *tenant, const struct proto_space_open *m, struct mount *mount,
-	       char *text, size_t n)
+int mount_open(struct kvtierd *d, const char *tenant, const struct proto_space_open *m,
+	       struct mount *mount, char *text, size_t n)
 {
 	int r = space_acquire(d->spaces, tenant, &m->geometry, &mount->space, text, n);
 
 	if (r)
 		return r;
-	if (slabs_slot_bytes(tier_slabs(d->tiers[TIER_HOST]), mount->space->shape.image_bytes) == 0) {
-		snprintf(text, n, "geometry: one block takes %u bytes, more than [host] slab_bytes = %llu; raise that or "
-			 "use fewer block_tokens", mount->space->shape.image_bytes,
+	if (slabs_slot_bytes(tier_slabs(d->tiers[TIER_HOST]), mount->space->shape.image_bytes) ==
+	    0) {
+		snprintf(text, n,
+			 "geometry: one block takes %u bytes, more than [host] slab_bytes = %llu; "
+			 "raise that or use fewer block_tokens",
+			 mount->space->shape.image_bytes,
 			 (unsigned long long)d->config->host_slab_bytes);
 		r = -E2BIG;
 	}

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mount.h - a space that a connection has open: its regions, mapped, and where pages lie in them. All regions are of
- * one device, which does the jobs of the mount's ops. Its layout is read by that device while an op of it runs; a
- * helper thread maps and unmaps, all else is the core thread's.
+ * mount.h - a space that a connection has open: its regions, mapped, and where pages lie in them.
+ * All regions are of one device, which does the jobs of the mount's ops. Its layout is read by that
+ * device while an op of it runs; a helper thread maps and unmaps, all else is the core thread's.
  *
- *	mount_import (helper) --> mount_open --> open --SPACE_CLOSE, connection dies--> closing --ops == 0-->
- *	mount_close --> mount_unmap (helper) --> free()
+ *  mount_import (helper) --> mount_open --> open --SPACE_CLOSE, connection dies--> closing
+ *  closing --ops == 0--> mount_close --> mount_unmap (helper) --> free()
  */
 #ifndef KVTIER_MOUNT_H
 #define KVTIER_MOUNT_H
@@ -19,29 +19,30 @@
 struct kvtierd;
 
 struct mount {
-	struct mount *next;		/* conn.c: those that wait to be unmapped */
+	struct mount *next; /* conn.c: those that wait to be unmapped */
 	struct space *space;
-	struct device *device;		/* its regions'; the CPU where there are none */
-	uint32_t handle;		/* sqe.space */
+	struct device *device; /* its regions'; the CPU where there are none */
+	uint32_t handle;       /* sqe.space */
 	bool closing;
-	uint32_t close_seq;		/* of the SPACE_CLOSE to answer */
-	uint32_t ops;			/* requests that may touch its pages */
+	uint32_t close_seq; /* of the SPACE_CLOSE to answer */
+	uint32_t ops;       /* requests that may touch its pages */
 	uint32_t n_regions;
-	bool staged, prepared;		/* how its pages are reached; its device knows the layout */
+	bool staged, prepared; /* how its pages are reached; its device knows the layout */
 	uint64_t region_bytes;
-	uint64_t pages;			/* valid page indices are below */
+	uint64_t pages; /* valid page indices are below */
 	struct device_layout layout;
 	struct device_region regions[WIRE_MAX_REGIONS];
 };
 
-/* Maps the regions. On a helper thread: fds are a client's, and stay the caller's. -errno with text; -ENODEV: no device
- * of this daemon is the regions'. */
-int  mount_import(const struct devices *devices, const struct proto_space_open *m, const int *fds, struct mount **ret,
-		  char *text, size_t n);
+/* Maps the regions. On a helper thread: fds are a client's, and stay the caller's. -errno with
+ * text; -ENODEV: no device of this daemon is the regions'. */
+int mount_import(const struct devices *devices, const struct proto_space_open *m, const int *fds,
+		 struct mount **ret, char *text, size_t n);
 /* Opens the space over them. On failure, -errno with text, mount has what it had. */
-int  mount_open(struct kvtierd *d, const char *tenant, const struct proto_space_open *m, struct mount *mount,
-		char *text, size_t n);
-void mount_close(struct kvtierd *d, struct mount *mount);	/* ops == 0; its regions stay mapped */
-void mount_unmap(struct mount *mount);				/* after that; on a helper thread */
+int mount_open(struct kvtierd *d, const char *tenant, const struct proto_space_open *m,
+	       struct mount *mount, char *text, size_t n);
+/* ops == 0; its regions stay mapped */
+void mount_close(struct kvtierd *d, struct mount *mount);
+void mount_unmap(struct mount *mount); /* after that; on a helper thread */
 
 #endif

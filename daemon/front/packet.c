@@ -10,7 +10,10 @@
 struct wire_head packet_head(enum wire_type type, size_t n, uint32_t seq)
 {
 	return (struct wire_head){
-		.magic = WIRE_MAGIC, .type = (uint16_t)type, .length = (uint32_t)n, .seq = seq,
+		.magic = WIRE_MAGIC,
+		.type = (uint16_t)type,
+		.length = (uint32_t)n,
+		.seq = seq,
 	};
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * packet.h - what the daemon says on a client's socket. A packet is sent at once or not at all: nothing
- * here blocks, and a socket whose client does not read its replies is an error. Core thread only.
+ * packet.h - what the daemon says on a client's socket. A packet is sent at once or not at all:
+ * nothing here blocks, and a socket whose client does not read its replies is an error. Core thread
+ * only.
  */
 #ifndef KVTIER_PACKET_H
 #define KVTIER_PACKET_H

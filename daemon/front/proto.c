@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * proto.c - checks of control messages and ring entries. Anything but 0 ends the connection, except what
- * proto_space_open() refuses with -EINVAL: that is answered and the connection lives on.
+ * proto.c - checks of control messages and ring entries. Anything but 0 ends the connection, except
+ * what proto_space_open() refuses with -EINVAL: that is answered and the connection lives on.
  */
 #include "proto.h"
 
@@ -13,7 +13,7 @@
 
 struct message_type {
 	const char *name;
-	size_t bytes;		/* of its fixed part */
+	size_t bytes; /* of its fixed part */
 	bool exact;
 };
 
@@ -24,8 +24,8 @@ static const struct message_type types[] = {
 	[WIRE_DOORBELL] = { "DOORBELL", sizeof(struct wire_head), true },
 };
 
-__attribute__((format(printf, 4, 5)))
-static int refuse(char *text, size_t n, int error, const char *format, ...)
+__attribute__((format(printf, 4, 5))) static int refuse(char *text, size_t n, int error,
+							const char *format, ...)
 {
 	va_list args;
 
@@ -40,23 +40,25 @@ int proto_head(const void *packet, size_t n, struct wire_head *ret, char *text, 
 	const struct message_type *type;
 	struct wire_head h;
 
-	if (n < sizeof h)
-		return refuse(text, text_bytes, -EPROTO, "packet of %zu bytes; a message has at least %zu", n,
-			      sizeof h);
-	memcpy(&h, packet, sizeof h);
+	if (n < sizeof(h))
+		return refuse(text, text_bytes, -EPROTO,
+			      "packet of %zu bytes; a message has at least %zu", n, sizeof(h));
+	memcpy(&h, packet, sizeof(h));
 	if (h.magic != WIRE_MAGIC)
-		return refuse(text, text_bytes, -EPROTO, "head.magic is 0x%08x; must be 0x%08x", h.magic,
-			      (unsigned)WIRE_MAGIC);
+		return refuse(text, text_bytes, -EPROTO, "head.magic is 0x%08x; must be 0x%08x",
+			      h.magic, (unsigned)WIRE_MAGIC);
 	if (h.length != n)
-		return refuse(text, text_bytes, -EPROTO, "head.length is %u in a packet of %zu bytes", h.length, n);
+		return refuse(text, text_bytes, -EPROTO,
+			      "head.length is %u in a packet of %zu bytes", h.length, n);
 	if (h.flags != 0)
 		return refuse(text, text_bytes, -EPROTO, "head.flags is 0x%x; must be 0", h.flags);
-	type = h.type < sizeof types / sizeof *types ? &types[h.type] : NULL;
+	type = h.type < sizeof(types) / sizeof(*types) ? &types[h.type] : NULL;
 	if (!type || !type->name)
-		return refuse(text, text_bytes, -EPROTO, "head.type is %u; not a message that clients send", h.type);
+		return refuse(text, text_bytes, -EPROTO,
+			      "head.type is %u; not a message that clients send", h.type);
 	if (n < type->bytes || (type->exact && n != type->bytes))
-		return refuse(text, text_bytes, -EPROTO, "%s of %zu bytes; must be %s%zu", type->name, n,
-			      type->exact ? "" : "at least ", type->bytes);
+		return refuse(text, text_bytes, -EPROTO, "%s of %zu bytes; must be %s%zu",
+			      type->name, n, type->exact ? "" : "at least ", type->bytes);
 	*ret = h;
 	return 0;
 }
@@ -72,7 +74,10 @@ static uint32_t power_of_two_within(uint32_t wish, uint32_t min, uint32_t max)
 
 static int check_sizes(const struct wire_hello *h, char *text, size_t n)
 {
-	const struct { const char *name; size_t ours, theirs; } sizes[] = {
+	const struct {
+		const char *name;
+		size_t ours, theirs;
+	} sizes[] = {
 		{ "geometry", sizeof(struct wire_geometry), h->size_geometry },
 		{ "region", sizeof(struct wire_region), h->size_region },
 		{ "segment", sizeof(struct wire_segment), h->size_segment },
@@ -80,30 +85,37 @@ static int check_sizes(const struct wire_hello *h, char *text, size_t n)
 		{ "cqe", sizeof(struct wire_cqe), h->size_cqe },
 	};
 
-	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
 		if (sizes[i].ours != sizes[i].theirs)
-			return refuse(text, n, -EPROTO, "hello.size_%s is %zu; this daemon's is %zu: libkvtier and "
-				      "kvtierd do not match", sizes[i].name, sizes[i].theirs, sizes[i].ours);
+			return refuse(
+				text, n, -EPROTO,
+				"hello.size_%s is %zu; this daemon's is %zu: libkvtier and kvtierd "
+				"do not match",
+				sizes[i].name, sizes[i].theirs, sizes[i].ours);
 	return 0;
 }
 
-int proto_hello(const void *packet, size_t n, uint32_t max_entries, uint32_t max_arena, struct wire_hello *ret,
-		uint32_t *ret_version, char *text, size_t text_bytes)
+int proto_hello(const void *packet, size_t n, uint32_t max_entries, uint32_t max_arena,
+		struct wire_hello *ret, uint32_t *ret_version, char *text, size_t text_bytes)
 {
 	struct wire_hello h;
 	int r;
 
-	assert(n == sizeof h);
-	memcpy(&h, packet, sizeof h);
-	if (h.version_min > h.version_max || h.version_min > WIRE_VERSION_MAX || h.version_max < WIRE_VERSION_MIN)
-		return refuse(text, text_bytes, -EPROTO, "hello.version range is %u to %u; this daemon speaks %d to "
-			      "%d: upgrade the older of libkvtier and kvtierd", h.version_min, h.version_max,
-			      WIRE_VERSION_MIN, WIRE_VERSION_MAX);
+	assert(n == sizeof(h));
+	memcpy(&h, packet, sizeof(h));
+	if (h.version_min > h.version_max || h.version_min > WIRE_VERSION_MAX ||
+	    h.version_max < WIRE_VERSION_MIN)
+		return refuse(
+			text, text_bytes, -EPROTO,
+			"hello.version range is %u to %u; this daemon speaks %d to %d: upgrade the "
+			"older of libkvtier and kvtierd",
+			h.version_min, h.version_max, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
 	r = check_sizes(&h, text, text_bytes);
 	if (r)
 		return r;
-	if (!memchr(h.name, 0, sizeof h.name))
-		return refuse(text, text_bytes, -EPROTO, "hello.name must be at most %zu bytes", sizeof h.name - 1);
+	if (!memchr(h.name, 0, sizeof(h.name)))
+		return refuse(text, text_bytes, -EPROTO, "hello.name must be at most %zu bytes",
+			      sizeof(h.name) - 1);
 	for (char *c = h.name; *c; c++)
 		if (*c < 0x20 || *c > 0x7e)
 			*c = '?';
@@ -136,27 +148,32 @@ static bool all_zero(const void *bytes, size_t n)
 	return n == 0;
 }
 
-static int check_region(const struct wire_region *region, uint32_t i, uint32_t n_fds, char *text, size_t n)
+static int check_region(const struct wire_region *region, uint32_t i, uint32_t n_fds, char *text,
+			size_t n)
 {
 	const struct region_kind *kind;
 
 	if (region->memory < WIRE_MEMFD || region->memory >= WIRE_MEMORIES)
-		return refuse(text, n, -EINVAL, "regions[%u].memory is %u; must be 1 (memfd), 2 (staged), 3 (device "
-			      "handle) or 4 (device fd)", i, region->memory);
+		return refuse(text, n, -EINVAL,
+			      "regions[%u].memory is %u; must be 1 (memfd), 2 (staged), 3 (device "
+			      "handle) or 4 (device fd)",
+			      i, region->memory);
 	kind = &region_kinds[region->memory];
 	if (kind->fd && region->fd_index >= n_fds)
-		return refuse(text, n, -EINVAL, "regions[%u].fd_index is %u; the packet carries %u file descriptors", i,
-			      region->fd_index, n_fds);
+		return refuse(text, n, -EINVAL,
+			      "regions[%u].fd_index is %u; the packet carries %u file descriptors",
+			      i, region->fd_index, n_fds);
 	if (!kind->fd && region->fd_index != 0)
-		return refuse(text, n, -EINVAL, "regions[%u].fd_index is %u; a %s has no file descriptor: 0", i,
+		return refuse(text, n, -EINVAL,
+			      "regions[%u].fd_index is %u; a %s has no file descriptor: 0", i,
 			      region->fd_index, kind->name);
-	if (kind->device == all_zero(region->device, sizeof region->device))
-		return refuse(text, n, -EINVAL, "regions[%u].device: a %s %s device's UUID", i, kind->name,
-			      kind->device ? "needs a" : "has no");
-	if (kind->fd != all_zero(region->handle, sizeof region->handle))
+	if (kind->device == all_zero(region->device, sizeof(region->device)))
+		return refuse(text, n, -EINVAL, "regions[%u].device: a %s %s device's UUID", i,
+			      kind->name, kind->device ? "needs a" : "has no");
+	if (kind->fd != all_zero(region->handle, sizeof(region->handle)))
 		return refuse(text, n, -EINVAL, "regions[%u].handle: a %s %s", i, kind->name,
 			      kind->fd ? "has none" : "needs one");
-	if (!all_zero(region->reserved, sizeof region->reserved))
+	if (!all_zero(region->reserved, sizeof(region->reserved)))
 		return refuse(text, n, -EINVAL, "regions[%u].reserved is not 0", i);
 	return 0;
 }
@@ -171,31 +188,37 @@ static int check_regions(const struct wire_region *regions, uint32_t n, uint32_t
 	if (r)
 		return r;
 	for (uint32_t i = 1; i < n; i++)
-		if (memcmp(regions[i].device, regions[0].device, sizeof regions[i].device) != 0)
-			return refuse(text, text_bytes, -EINVAL, "regions[%u].device is another than regions[0].device; "
-				      "a space lies on one device", i);
+		if (memcmp(regions[i].device, regions[0].device, sizeof(regions[i].device)) != 0)
+			return refuse(
+				text, text_bytes, -EINVAL,
+				"regions[%u].device is another than regions[0].device; a space "
+				"lies on one device",
+				i);
 	return 0;
 }
 
-int proto_space_open(const void *packet, size_t n, uint32_t n_fds, struct proto_space_open *ret, char *text,
-		     size_t text_bytes)
+int proto_space_open(const void *packet, size_t n, uint32_t n_fds, struct proto_space_open *ret,
+		     char *text, size_t text_bytes)
 {
-	const struct wire_space_open *m = packet;	/* the receive buffer is 8-byte aligned */
+	const struct wire_space_open *m = packet; /* the receive buffer is 8-byte aligned */
 	size_t want;
 
 	if (m->n_regions > WIRE_MAX_REGIONS)
-		return refuse(text, text_bytes, -EINVAL, "n_regions is %u; must be at most %d", m->n_regions,
-			      WIRE_MAX_REGIONS);
+		return refuse(text, text_bytes, -EINVAL, "n_regions is %u; must be at most %d",
+			      m->n_regions, WIRE_MAX_REGIONS);
 	if (m->n_segments > WIRE_MAX_SEGMENTS)
-		return refuse(text, text_bytes, -EINVAL, "n_segments is %u; must be at most %d", m->n_segments,
-			      WIRE_MAX_SEGMENTS);
+		return refuse(text, text_bytes, -EINVAL, "n_segments is %u; must be at most %d",
+			      m->n_segments, WIRE_MAX_SEGMENTS);
 	if ((m->n_regions == 0) != (m->n_segments == 0))
-		return refuse(text, text_bytes, -EINVAL, "n_regions is %u and n_segments %u; both or neither must "
-			      "be 0", m->n_regions, m->n_segments);
-	want = sizeof *m + m->n_regions * sizeof(struct wire_region) + m->n_segments * sizeof(struct wire_segment);
+		return refuse(text, text_bytes, -EINVAL,
+			      "n_regions is %u and n_segments %u; both or neither must be 0",
+			      m->n_regions, m->n_segments);
+	want = sizeof(*m) + m->n_regions * sizeof(struct wire_region) +
+	       m->n_segments * sizeof(struct wire_segment);
 	if (n != want)
-		return refuse(text, text_bytes, -EPROTO, "SPACE_OPEN of %zu bytes; %u regions and %u segments make "
-			      "%zu", n, m->n_regions, m->n_segments, want);
+		return refuse(text, text_bytes, -EPROTO,
+			      "SPACE_OPEN of %zu bytes; %u regions and %u segments make %zu", n,
+			      m->n_regions, m->n_segments, want);
 	ret->geometry = m->geometry;
 	ret->n_regions = m->n_regions;
 	ret->n_segments = m->n_segments;
@@ -204,15 +227,16 @@ int proto_space_open(const void *packet, size_t n, uint32_t n_fds, struct proto_
 	return check_regions(ret->regions, ret->n_regions, n_fds, text, text_bytes);
 }
 
-int proto_space_close(const void *packet, size_t n, uint32_t *ret_space, char *text, size_t text_bytes)
+int proto_space_close(const void *packet, size_t n, uint32_t *ret_space, char *text,
+		      size_t text_bytes)
 {
 	struct wire_space_close m;
 
-	assert(n == sizeof m);
-	memcpy(&m, packet, sizeof m);
+	assert(n == sizeof(m));
+	memcpy(&m, packet, sizeof(m));
 	if (m.space >= WIRE_MAX_SPACES)
-		return refuse(text, text_bytes, -EPROTO, "space is %u; must be less than %d", m.space,
-			      WIRE_MAX_SPACES);
+		return refuse(text, text_bytes, -EPROTO, "space is %u; must be less than %d",
+			      m.space, WIRE_MAX_SPACES);
 	*ret_space = m.space;
 	return 0;
 }
@@ -223,31 +247,37 @@ static int check_blocks(const struct wire_sqe *e, uint32_t arena_blocks, char *t
 
 	/* n first, alone: n + 1 must not have wrapped. */
 	if (e->n == 0 || e->n > arena_blocks || slots > arena_blocks)
-		return refuse(text, n, -EPROTO, "sqe.n is %u; must be 1 to %u (one less with a parent)", e->n,
+		return refuse(text, n, -EPROTO,
+			      "sqe.n is %u; must be 1 to %u (one less with a parent)", e->n,
 			      arena_blocks);
 	if (e->first > arena_blocks - slots)
-		return refuse(text, n, -EPROTO, "sqe.first is %u; with %u slots it must be at most %u", e->first, slots,
-			      arena_blocks - slots);
+		return refuse(text, n, -EPROTO,
+			      "sqe.first is %u; with %u slots it must be at most %u", e->first,
+			      slots, arena_blocks - slots);
 	if (e->deadline_ns == 0)
 		return refuse(text, n, -EPROTO, "sqe.deadline_ns is 0; every op has a deadline");
 	if (e->space >= WIRE_MAX_SPACES)
-		return refuse(text, n, -EPROTO, "sqe.space is %u; must be less than %d", e->space, WIRE_MAX_SPACES);
+		return refuse(text, n, -EPROTO, "sqe.space is %u; must be less than %d", e->space,
+			      WIRE_MAX_SPACES);
 	if (e->priority < -100 || e->priority > 100)
-		return refuse(text, n, -EPROTO, "sqe.priority is %d; must be -100 to 100", e->priority);
+		return refuse(text, n, -EPROTO, "sqe.priority is %d; must be -100 to 100",
+			      e->priority);
 	return 0;
 }
 
 int proto_sqe(const struct wire_sqe *e, uint32_t arena_blocks, char *text, size_t n)
 {
 	if (e->op < WIRE_OP_NOP || e->op > WIRE_OP_CANCEL)
-		return refuse(text, n, -EPROTO, "sqe.op is %u; must be 1 to %d", e->op, WIRE_OP_CANCEL);
+		return refuse(text, n, -EPROTO, "sqe.op is %u; must be 1 to %d", e->op,
+			      WIRE_OP_CANCEL);
 	if (e->flags & ~(unsigned)WIRE_SQE_HAS_PARENT)
 		return refuse(text, n, -EPROTO, "sqe.flags is 0x%x; only 0x%x is known", e->flags,
 			      (unsigned)WIRE_SQE_HAS_PARENT);
 	if (e->op_id == 0)
 		return refuse(text, n, -EPROTO, "sqe.op_id is 0");
 	if (e->event != 0)
-		return refuse(text, n, -EPROTO, "sqe.event is %u; no device of this daemon has events: 0", e->event);
+		return refuse(text, n, -EPROTO,
+			      "sqe.event is %u; no device of this daemon has events: 0", e->event);
 	if (e->reserved != 0)
 		return refuse(text, n, -EPROTO, "sqe.reserved is not 0");
 	if (e->op == WIRE_OP_CANCEL)
@@ -255,6 +285,7 @@ int proto_sqe(const struct wire_sqe *e, uint32_t arena_blocks, char *text, size_
 	if (e->target != 0)
 		return refuse(text, n, -EPROTO, "sqe.target is not 0 in an op that is no cancel");
 	if (e->op == WIRE_OP_NOP)
-		return e->n == 0 ? 0 : refuse(text, n, -EPROTO, "sqe.n is %u; a nop has none", e->n);
+		return e->n == 0 ? 0 :
+				   refuse(text, n, -EPROTO, "sqe.n is %u; a nop has none", e->n);
 	return check_blocks(e, arena_blocks, text, n);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * proto.h - bytes from outside -> checked structs. Pure: private copies in, verdict and sentence out; no state,
- * no I/O. All of what a client can say passes here or layout.c first. text (>= 200 bytes) names field and limit.
+ * proto.h - bytes from outside -> checked structs. Pure: private copies in, verdict and sentence
+ * out; no state, no I/O. All of what a client can say passes here or layout.c first. text (>= 200
+ * bytes) names field and limit.
  */
 #ifndef KVTIER_PROTO_H
 #define KVTIER_PROTO_H
@@ -11,23 +12,25 @@
 
 #include "client/wire.h"
 
-/* A packet's head: magic, length = n, flags 0, a type that clients send, at least that type's size. */
+/* A packet's head: magic, length = n, flags 0, a type that clients send, at least that type's
+ * size. */
 int proto_head(const void *packet, size_t n, struct wire_head *ret, char *text, size_t text_bytes);
 
-/* -EPROTO: version ranges do not meet, or struct sizes differ. *ret_version: the highest common one.
- * Ring sizes in *ret are rounded down to powers of two within the limits given. */
-int proto_hello(const void *packet, size_t n, uint32_t max_entries, uint32_t max_arena, struct wire_hello *ret,
-		uint32_t *ret_version, char *text, size_t text_bytes);
+/* -EPROTO: version ranges do not meet, or struct sizes differ. *ret_version: the highest common
+ * one. Ring sizes in *ret are rounded down to powers of two within the limits given. */
+int proto_hello(const void *packet, size_t n, uint32_t max_entries, uint32_t max_arena,
+		struct wire_hello *ret, uint32_t *ret_version, char *text, size_t text_bytes);
 
 struct proto_space_open {
-	struct wire_geometry geometry;		/* strings not yet looked at: space.c */
+	struct wire_geometry geometry; /* strings not yet looked at: space.c */
 	uint32_t n_regions, n_segments;
-	const struct wire_region *regions;	/* in the packet */
+	const struct wire_region *regions; /* in the packet */
 	const struct wire_segment *segments;
 };
-int proto_space_open(const void *packet, size_t n, uint32_t n_fds, struct proto_space_open *ret, char *text,
-		     size_t text_bytes);
-int proto_space_close(const void *packet, size_t n, uint32_t *ret_space, char *text, size_t text_bytes);
+int proto_space_open(const void *packet, size_t n, uint32_t n_fds, struct proto_space_open *ret,
+		     char *text, size_t text_bytes);
+int proto_space_close(const void *packet, size_t n, uint32_t *ret_space, char *text,
+		      size_t text_bytes);
 
 /* A ring entry: op, flags, range in the arena, reserved fields. Not: whether the space is open. */
 int proto_sqe(const struct wire_sqe *sqe, uint32_t arena_blocks, char *text, size_t text_bytes);

@@ -5,7 +5,8 @@
  * Invariants
  *   R1 every shared word that the client writes is read exactly once per use, into private memory.
  *   R2 our own indices live in struct ring; the shared copies are written, never read back.
- *   R3 an index from the client that is further than the ring is long ends the connection, nothing else.
+ *   R3 an index from the client that is further than the ring is long ends the connection, nothing
+ *      else.
  */
 #include "ring.h"
 #include "daemon/base/vault.h"
@@ -18,12 +19,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Threads woken by a completion: as many as libkvtier lets ops be outstanding. To wake 12,000 costs the core a second;
- * who asks for it waits for the next completion. */
+/* Threads woken by a completion: as many as libkvtier lets ops be outstanding. To wake 12,000 costs
+ * the core a second; who asks for it waits for the next completion. */
 enum { WAKE_MAX = 256 };
 
-/* A sealed memfd of `bytes`. The writable map must exist before FUTURE_WRITE forbids more of them. */
-static int make_memfd(const char *name, uint64_t bytes, int extra_seals, int prot, int *ret_fd, void **ret_map)
+/* A sealed memfd of `bytes`. The writable map must exist before FUTURE_WRITE forbids more of
+ * them. */
+static int make_memfd(const char *name, uint64_t bytes, int extra_seals, int prot, int *ret_fd,
+		      void **ret_map)
 {
 	const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	void *map = MAP_FAILED;
@@ -34,7 +37,7 @@ static int make_memfd(const char *name, uint64_t bytes, int extra_seals, int pro
 	if (ftruncate(fd, (off_t)bytes) == 0)
 		map = mmap(NULL, bytes, prot, MAP_SHARED, fd, 0);
 	if (map != MAP_FAILED)
-		vault_hide(map, bytes);	/* keys and what engines ask for are theirs */
+		vault_hide(map, bytes); /* keys and what engines ask for are theirs */
 	if (map != MAP_FAILED &&
 	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | extra_seals) == 0) {
 		*ret_fd = fd;
@@ -54,7 +57,10 @@ int ring_open(struct ring *ring, uint32_t entries, uint32_t arena_blocks)
 	int r;
 
 	*ring = (struct ring){
-		.submit_fd = -1, .complete_fd = -1, .entries = entries, .arena_blocks = arena_blocks,
+		.submit_fd = -1,
+		.complete_fd = -1,
+		.entries = entries,
+		.arena_blocks = arena_blocks,
 		.submit_bytes = wire_submit_bytes(entries, arena_blocks),
 		.complete_bytes = wire_complete_bytes(entries, arena_blocks),
 	};
@@ -117,21 +123,26 @@ int ring_peek(struct ring *ring, struct wire_sqe *ret)
 		return 0;
 	if (tail - ring->sq_head > ring->entries)
 		return -EPROTO;
-	copy_once(ret, submit_at(ring, WIRE_RING_OFFSET +
-				       (uint64_t)(ring->sq_head & (ring->entries - 1)) * sizeof *ret), sizeof *ret);
+	copy_once(ret,
+		  submit_at(ring,
+			    WIRE_RING_OFFSET +
+				    (uint64_t)(ring->sq_head & (ring->entries - 1)) * sizeof(*ret)),
+		  sizeof(*ret));
 	return 1;
 }
 
 void ring_advance(struct ring *ring)
 {
 	ring->sq_head++;
-	/* SEQ_CST: a client that has given up and still sees the old head knows that this entry's jobs see given_up. */
+	/* SEQ_CST: a client that has given up and still sees the old head knows that this entry's
+	 * jobs see given_up. */
 	__atomic_store_n(&ring->complete->sq_head, ring->sq_head, __ATOMIC_SEQ_CST);
 }
 
 int ring_room(const struct ring *ring, uint32_t outstanding, uint32_t *ret)
 {
-	const uint32_t untaken = ring->cq_tail - __atomic_load_n(&ring->submit->cq_head, __ATOMIC_ACQUIRE);
+	const uint32_t untaken =
+		ring->cq_tail - __atomic_load_n(&ring->submit->cq_head, __ATOMIC_ACQUIRE);
 
 	if (untaken > ring->entries)
 		return -EPROTO;
@@ -144,9 +155,11 @@ void ring_key(const struct ring *ring, uint32_t slot, uint8_t ret[WIRE_KEY_BYTES
 	uint32_t words[WIRE_KEY_BYTES / 4];
 
 	assert(slot < ring->arena_blocks);
-	copy_once(words, submit_at(ring, wire_keys_offset(ring->entries) + (uint64_t)slot * WIRE_KEY_BYTES),
-		  sizeof words);
-	memcpy(ret, words, sizeof words);
+	copy_once(words,
+		  submit_at(ring,
+			    wire_keys_offset(ring->entries) + (uint64_t)slot * WIRE_KEY_BYTES),
+		  sizeof(words));
+	memcpy(ret, words, sizeof(words));
 }
 
 uint32_t ring_page(const struct ring *ring, uint32_t slot)
@@ -154,8 +167,10 @@ uint32_t ring_page(const struct ring *ring, uint32_t slot)
 	uint32_t page;
 
 	assert(slot < ring->arena_blocks);
-	copy_once(&page, submit_at(ring, wire_pages_offset(ring->entries, ring->arena_blocks) + (uint64_t)slot * 4),
-		  sizeof page);
+	copy_once(&page,
+		  submit_at(ring, wire_pages_offset(ring->entries, ring->arena_blocks) +
+					  (uint64_t)slot * 4),
+		  sizeof(page));
 	return page;
 }
 
@@ -172,7 +187,8 @@ bool ring_given_up(const struct ring *ring)
 static int32_t *status_at(const struct ring *ring, uint32_t slot)
 {
 	assert(slot < ring->arena_blocks);
-	return (int32_t *)(void *)((char *)ring->complete + wire_status_offset(ring->entries)) + slot;
+	return (int32_t *)(void *)((char *)ring->complete + wire_status_offset(ring->entries)) +
+	       slot;
 }
 
 void ring_set_status(struct ring *ring, uint32_t slot, int32_t status)
@@ -187,15 +203,17 @@ int32_t ring_status(const struct ring *ring, uint32_t slot)
 
 bool ring_complete(struct ring *ring, const struct wire_cqe *cqe)
 {
-	struct wire_cqe *to = (struct wire_cqe *)(void *)((char *)ring->complete + WIRE_RING_OFFSET) +
-			      (ring->cq_tail & (ring->entries - 1));
+	struct wire_cqe *to =
+		(struct wire_cqe *)(void *)((char *)ring->complete + WIRE_RING_OFFSET) +
+		(ring->cq_tail & (ring->entries - 1));
 
-	memcpy(to, cqe, sizeof *to);
+	memcpy(to, cqe, sizeof(*to));
 	ring->cq_tail++;
 	/* SEQ_CST, both: either we see the sleeper, or it sees cq_tail move before it sleeps. */
 	__atomic_store_n(&ring->complete->cq_tail, ring->cq_tail, __ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&ring->submit->sleepers, __ATOMIC_SEQ_CST))
-		(void)syscall(SYS_futex, &ring->complete->cq_tail, FUTEX_WAKE, WAKE_MAX, NULL, NULL, 0);
+		(void)syscall(SYS_futex, &ring->complete->cq_tail, FUTEX_WAKE, WAKE_MAX, NULL, NULL,
+			      0);
 	return __atomic_load_n(&ring->submit->want_wake, __ATOMIC_SEQ_CST) != 0;
 }
 
@@ -209,7 +227,8 @@ static uint64_t growth(uint64_t now, uint64_t *last)
 
 void ring_sample_lookups(struct ring *ring, uint64_t *ret_blocks, uint64_t *ret_hits)
 {
-	/* Hits first: they are counted after the blocks, so hits <= blocks holds for an honest client. */
+	/* Hits first: they are counted after the blocks, so hits <= blocks holds for an honest
+	 * client. */
 	const uint64_t hits = __atomic_load_n(&ring->submit->lookup_hits, __ATOMIC_ACQUIRE);
 	const uint64_t blocks = __atomic_load_n(&ring->submit->lookup_blocks, __ATOMIC_RELAXED);
 

@@ -2,13 +2,14 @@
 /*
  * server.c - the listening socket, the table of connections, and the graves of those that died.
  *
- * A slot is taken at accept and given back when the dying connection's last request has let go, its regions are
- * unmapped and its socket is closed. All slots are made at start. Who gets one, slots.c says; who does not is refused
- * and counted.
+ * A slot is taken at accept and given back when the dying connection's last request has let go, its
+ * regions are unmapped and its socket is closed. All slots are made at start. Who gets one, slots.c
+ * says; who does not is refused and counted.
  *
- * Closing a socket closes what descriptors its client has sent and nobody received, which may block (intake.c). Where
- * the kernel can, the listening socket keeps them out (guarded). Elsewhere helpers close the sockets of clients that
- * were refused, REFUSED_MAX at once, and nobody is accepted while all of those block.
+ * Closing a socket closes what descriptors its client has sent and nobody received, which may block
+ * (intake.c). Where the kernel can, the listening socket keeps them out (guarded). Elsewhere
+ * helpers close the sockets of clients that were refused, REFUSED_MAX at once, and nobody is
+ * accepted while all of those block.
  */
 #include "server.h"
 
@@ -34,23 +35,24 @@
 #include "slots.h"
 
 #ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77	/* Linux 6.5: no race with a reused pid; older kernels refuse it */
+#define SO_PEERPIDFD 77 /* Linux 6.5: no race with a reused pid; older kernels refuse it */
 #endif
 
 #ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83	/* Linux 6.16 */
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
 #endif
 
 enum { ACCEPTS_A_TURN = 16, BACKLOG = 1024, REFUSED_MAX = 64 };
 
 #define REFUSED_SHOWN_NS 10000000000ull
-#define BREATH_NS 1000000ull		/* without SO_PASSRIGHTS: between accepting, while many are being closed */
+#define BREATH_NS \
+	1000000ull /* without SO_PASSRIGHTS: between accepting, while many are being closed */
 
 /* A socket that a helper closes. */
 struct refused {
 	struct helper_job job;
 	struct server *server;
-	struct refused *next;		/* free */
+	struct refused *next; /* free */
 	int fd;
 };
 
@@ -61,14 +63,15 @@ struct server {
 	struct refused refused[REFUSED_MAX], *free_refused;
 	struct loop_watch listener;
 	struct loop_poller reaper;
-	struct loop_timer resume;	/* listening again after running out of fds */
-	int self;			/* pidfd: by it clients see this process end; -1: none */
+	struct loop_timer resume; /* listening again after running out of fds */
+	int self;                 /* pidfd: by it clients see this process end; -1: none */
 	struct log_limit log;
 	struct slots_rule rule;
-	struct slots_owner *owners;	/* max_clients of them, for slots_find_hog() */
-	uint64_t refused_ns;		/* when a client was refused for want of a slot last; 0: never */
+	struct slots_owner *owners; /* max_clients of them, for slots_find_hog() */
+	/* when a client was refused for want of a slot last; 0: never */
+	uint64_t refused_ns;
 	uint32_t next_id, n_alive, n_dying;
-	struct conn *conns;		/* alive and dying, in order of arrival */
+	struct conn *conns; /* alive and dying, in order of arrival */
 	struct conn *free_conns;
 	struct conn *pool;
 	_Alignas(8) char buffer[WIRE_MAX_MESSAGE];
@@ -118,7 +121,7 @@ void server_let_fds_in(int fd)
 {
 	const int on = 1;
 
-	(void)setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &on, sizeof on);
+	(void)setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &on, sizeof(on));
 }
 
 bool server_busy(const struct server *s)
@@ -142,9 +145,11 @@ static void show_slots(struct server *s)
 
 	if (full || refused) {
 		slots_find_hog(s->conns, s->owners, &hog);
-		snprintf(text, sizeof text, "%u of %u connections are taken, %u of them by user %u, of those %u by process %ld; "
-			 "a user may have %u", hog.all, s->rule.max, hog.of_uid, (unsigned)hog.uid, hog.of_pid, (long)hog.pid,
-			 s->rule.per_uid);
+		snprintf(text, sizeof(text),
+			 "%u of %u connections are taken, %u of them by user %u, of those %u by "
+			 "process %ld; a user may have %u",
+			 hog.all, s->rule.max, hog.of_uid, (unsigned)hog.uid, hog.of_pid,
+			 (long)hog.pid, s->rule.per_uid);
 	}
 	stats_health_set(s->d->stats, STATS_HEALTH_CLIENTS_FULL, full || refused);
 	stats_clients_text(s->d->stats, text);
@@ -229,33 +234,37 @@ static void refuse(struct server *s, int fd, const char *why)
 	(void)packet_error(fd, 0, -EBUSY, why);
 	hang_up(s, fd);
 	stats_add(&s->d->stats->v.clients_refused_total, 1);
-	log_limited(&s->log, loop_now(s->d->loop), LOG_LEVEL_WARNING, "a client was refused: %s", why);
+	log_limited(&s->log, loop_now(s->d->loop), LOG_LEVEL_WARNING, "a client was refused: %s",
+		    why);
 }
 
-/* Not fatal when there is none: the socket's HUP tells of death too, unless a forked child holds it open. */
+/* Not fatal when there is none: the socket's HUP tells of death too, unless a forked child holds it
+ * open. */
 static int open_pidfd(int fd, pid_t pid)
 {
 	int pidfd = -1;
-	socklen_t n = sizeof pidfd;
+	socklen_t n = sizeof(pidfd);
 
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n) == 0)
 		return pidfd;
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
-/* Room for one more of this user, made by dropping who has not said HELLO, if need be. -EBUSY with why. */
+/* Room for one more of this user, made by dropping who has not said HELLO, if need be. -EBUSY with
+ * why. */
 static int make_room(struct server *s, uid_t uid, char *why, size_t n)
 {
 	struct conn *victim;
 
 	for (uint32_t i = 0; i <= SLOTS_HALF_OPEN; i++) {
-		const enum slots_answer answer = slots_ask(&s->rule, s->conns, uid, &victim, why, n);
+		const enum slots_answer answer =
+			slots_ask(&s->rule, s->conns, uid, &victim, why, n);
 
 		if (answer == SLOTS_FREE)
 			return 0;
 		if (answer == SLOTS_NONE)
 			break;
-		conn_look(victim);	/* perhaps it lies there unread */
+		conn_look(victim); /* perhaps it lies there unread */
 		if (victim->state != CONN_GREETING)
 			continue;
 		conn_turn_away(victim);
@@ -263,7 +272,9 @@ static int make_room(struct server *s, uid_t uid, char *why, size_t n)
 		if (s->free_conns)
 			return 0;
 		if (!s->guarded)
-			break;		/* its slot comes later, a helper closes it: dropping more of them does not help */
+			/* its slot comes later, a helper closes it: dropping more of them does not
+			 * help */
+			break;
 	}
 	s->refused_ns = loop_now(s->d->loop);
 	return -EBUSY;
@@ -272,7 +283,7 @@ static int make_room(struct server *s, uid_t uid, char *why, size_t n)
 static void welcome(struct server *s, int fd)
 {
 	struct ucred peer = { 0 };
-	socklen_t n = sizeof peer;
+	socklen_t n = sizeof(peer);
 	struct conn *c;
 	char why[160];
 	int pidfd = -1;
@@ -281,14 +292,14 @@ static void welcome(struct server *s, int fd)
 		refuse(s, fd, "the kernel does not tell who it is");
 		return;
 	}
-	if (make_room(s, peer.uid, why, sizeof why)) {
+	if (make_room(s, peer.uid, why, sizeof(why))) {
 		refuse(s, fd, why);
 		return;
 	}
 	pidfd = open_pidfd(fd, peer.pid);
 	c = s->free_conns;
 	s->free_conns = c->next;
-	memset(c, 0, sizeof *c);
+	memset(c, 0, sizeof(*c));
 	c->server = s;
 	c->id = ++s->next_id;
 	c->pid = peer.pid;
@@ -327,7 +338,8 @@ static void on_listener(struct loop_watch *watch, uint32_t events)
 	}
 	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
 		if (!s->free_refused) {
-			(void)loop_modify(s->d->loop, &s->listener, 0);		/* until on_closed() */
+			/* until on_closed() */
+			(void)loop_modify(s->d->loop, &s->listener, 0);
 			return;
 		}
 		const int fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -339,7 +351,8 @@ static void on_listener(struct loop_watch *watch, uint32_t events)
 		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
 			/* Level-triggered: without a pause this would spin. */
 			log_limited(&s->log, loop_now(s->d->loop), LOG_LEVEL_ERROR,
-				    "cannot accept clients: %s; raise LimitNOFILE=", strerror(errno));
+				    "cannot accept clients: %s; raise LimitNOFILE=",
+				    strerror(errno));
 			(void)loop_modify(s->d->loop, &s->listener, 0);
 			loop_timer_set(s->d->loop, &s->resume, loop_now(s->d->loop) + 100000000);
 		}
@@ -360,7 +373,8 @@ static int set_group(const char *path, const char *name, char *text, size_t n)
 		return -EINVAL;
 	}
 	if (chown(path, (uid_t)-1, group ? group->gr_gid : (gid_t)number)) {
-		snprintf(text, n, "[socket] group: cannot give %s to group %s: %s", path, name, strerror(errno));
+		snprintf(text, n, "[socket] group: cannot give %s to group %s: %s", path, name,
+			 strerror(errno));
 		return -EPERM;
 	}
 	return 0;
@@ -374,17 +388,19 @@ static int open_listener(const struct config *config, int *ret, char *text, size
 	bool bound;
 	int fd, r;
 
-	memcpy(address.sun_path, path, strnlen(path, sizeof address.sun_path - 1));
+	memcpy(address.sun_path, path, strnlen(path, sizeof(address.sun_path) - 1));
 	r = socket_remove_stale(&address);
 	if (r) {
-		snprintf(text, n, "[socket] path: %s %s", path, r == -EADDRINUSE ? "is another daemon's: it answers there" :
-			 r == -EEXIST ? "exists and is no socket" : strerror(-r));
+		snprintf(text, n, "[socket] path: %s %s", path,
+			 r == -EADDRINUSE ? "is another daemon's: it answers there" :
+			 r == -EEXIST     ? "exists and is no socket" :
+					    strerror(-r));
 		return r;
 	}
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
-	bound = bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
+	bound = bind(fd, (const struct sockaddr *)&address, sizeof(address)) == 0;
 	if (!bound || chmod(path, config->socket_mode)) {
 		r = -errno;
 		snprintf(text, n, "[socket] path: cannot bind %s: %s", path, strerror(-r));
@@ -407,25 +423,28 @@ static int open_listener(const struct config *config, int *ret, char *text, size
 
 int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 {
-	struct server *s = calloc(1, sizeof *s);
+	struct server *s = calloc(1, sizeof(*s));
 	const int off = 0;
 	int r = -ENOMEM;
 
-	snprintf(text, n, "out of memory for [socket] max_clients = %u", d->config->socket_max_clients);
+	snprintf(text, n, "out of memory for [socket] max_clients = %u",
+		 d->config->socket_max_clients);
 	if (!s)
 		return r;
 	s->d = d;
 	s->listener = (struct loop_watch){ .fd = -1, .ready = on_listener };
-	s->self = (int)syscall(SYS_pidfd_open, getpid(), 0);	/* close-on-exec */
+	s->self = (int)syscall(SYS_pidfd_open, getpid(), 0); /* close-on-exec */
 	s->reaper.poll = reap;
 	s->resume.fire = on_resume;
-	s->pool = calloc(d->config->socket_max_clients, sizeof *s->pool);
-	s->owners = calloc(d->config->socket_max_clients, sizeof *s->owners);
+	s->pool = calloc(d->config->socket_max_clients, sizeof(*s->pool));
+	s->owners = calloc(d->config->socket_max_clients, sizeof(*s->owners));
 	if (!s->pool || !s->owners)
 		goto fail;
 	s->rule = (struct slots_rule){
-		.max = d->config->socket_max_clients, .own = geteuid(),
-		.per_uid = slots_per_uid(d->config->socket_max_clients, d->config->socket_max_clients_per_uid),
+		.max = d->config->socket_max_clients,
+		.own = geteuid(),
+		.per_uid = slots_per_uid(d->config->socket_max_clients,
+					 d->config->socket_max_clients_per_uid),
 	};
 	for (uint32_t i = d->config->socket_max_clients; i-- > 0;) {
 		s->pool[i].next = s->free_conns;
@@ -434,10 +453,12 @@ int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 	r = open_listener(d->config, &s->listener.fd, text, n);
 	if (r)
 		goto fail;
-	s->guarded = setsockopt(s->listener.fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off) == 0;
+	s->guarded = setsockopt(s->listener.fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off)) == 0;
 	for (uint32_t i = 0; i < REFUSED_MAX; i++) {
 		s->refused[i] = (struct refused){
-			.server = s, .job = { .run = run_close, .done = on_closed }, .next = s->free_refused,
+			.server = s,
+			.job = { .run = run_close, .done = on_closed },
+			.next = s->free_refused,
 		};
 		s->free_refused = &s->refused[i];
 	}
@@ -462,7 +483,8 @@ void server_shutdown(struct server *s)
 		loop_timer_unset(s->d->loop, &s->resume);
 		loop_remove(s->d->loop, &s->listener);
 		if (s->guarded)
-			(void)close(s->listener.fd);	/* else at exit: nobody waits for it there */
+			/* else at exit: nobody waits for it there */
+			(void)close(s->listener.fd);
 		(void)unlink(s->d->config->socket_path);
 		s->listener.fd = -1;
 	}
@@ -518,13 +540,20 @@ bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 	if (!c)
 		return false;
 	*ret = (struct conn_row){
-		.id = c->id, .pid = c->pid, .uid = c->uid, .ops = c->n_ops, .pages = ops_pages(c),
+		.id = c->id,
+		.pid = c->pid,
+		.uid = c->uid,
+		.ops = c->n_ops,
+		.pages = ops_pages(c),
 		.ending = c->state >= CONN_DYING,
-		.stored_blocks = c->stored_blocks, .loaded_blocks = c->loaded_blocks,
-		.missed_blocks = c->missed_blocks, .sparse_blocks = c->sparse_blocks, .age_ns = loop_now(s->d->loop) - c->born_ns,
+		.stored_blocks = c->stored_blocks,
+		.loaded_blocks = c->loaded_blocks,
+		.missed_blocks = c->missed_blocks,
+		.sparse_blocks = c->sparse_blocks,
+		.age_ns = loop_now(s->d->loop) - c->born_ns,
 	};
-	memcpy(ret->name, c->name, sizeof ret->name);
-	snprintf(ret->tenant, sizeof ret->tenant, "%.31s", server_tenant(s));
+	memcpy(ret->name, c->name, sizeof(ret->name));
+	snprintf(ret->tenant, sizeof(ret->tenant), "%.31s", server_tenant(s));
 	conn_share(c, &share);
 	ret->regions = share.regions;
 	ret->region_bytes = share.bytes;

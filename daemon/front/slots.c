@@ -35,7 +35,8 @@ static struct conn *oldest_of_most(struct conn *conns)
 
 		if (c->state != CONN_GREETING)
 			continue;
-		for (const struct conn *other = c; other; other = other->next)	/* older ones were counted from there */
+		/* older ones were counted from there */
+		for (const struct conn *other = c; other; other = other->next)
 			n += other->state == CONN_GREETING && other->uid == c->uid;
 		if (n > most) {
 			most = n;
@@ -45,8 +46,8 @@ static struct conn *oldest_of_most(struct conn *conns)
 	return ret;
 }
 
-enum slots_answer slots_ask(const struct slots_rule *rule, struct conn *conns, uid_t uid, struct conn **ret_victim,
-			    char *why, size_t n)
+enum slots_answer slots_ask(const struct slots_rule *rule, struct conn *conns, uid_t uid,
+			    struct conn **ret_victim, char *why, size_t n)
 {
 	const bool root = uid == 0 || uid == rule->own;
 	uint32_t all = 0, of_uid = 0, half_open = 0;
@@ -59,15 +60,20 @@ enum slots_answer slots_ask(const struct slots_rule *rule, struct conn *conns, u
 	*ret_victim = NULL;
 	if (of_uid >= rule->per_uid && rule->per_uid < rule->max) {
 		*ret_victim = oldest_of(conns, uid);
-		snprintf(why, n, "user %u has %u connections, as many as [socket] max_clients_per_uid allows one user of "
-			 "the %u", (unsigned)uid, of_uid, rule->max);
+		snprintf(why, n,
+			 "user %u has %u connections, as many as [socket] max_clients_per_uid "
+			 "allows one user of the %u",
+			 (unsigned)uid, of_uid, rule->max);
 	} else if (all >= rule->max) {
 		*ret_victim = oldest_of_most(conns);
-		snprintf(why, n, "%u clients are connected, as many as [socket] max_clients allows", rule->max);
+		snprintf(why, n, "%u clients are connected, as many as [socket] max_clients allows",
+			 rule->max);
 	} else if (!root && all + 1 == rule->max && rule->max >= SLOTS_RESERVE_FROM) {
 		*ret_victim = oldest_of_most(conns);
-		snprintf(why, n, "%u clients are connected, and the last of [socket] max_clients = %u is kept for root", all,
-			 rule->max);
+		snprintf(why, n,
+			 "%u clients are connected, and the last of [socket] max_clients = %u is "
+			 "kept for root",
+			 all, rule->max);
 	} else if (half_open >= SLOTS_HALF_OPEN) {
 		*ret_victim = oldest_of_most(conns);
 	} else {
@@ -92,7 +98,7 @@ void slots_find_hog(const struct conn *conns, struct slots_owner *owners, struct
 
 	for (const struct conn *c = conns; c; c = c->next)
 		owners[n++] = (struct slots_owner){ c->uid, c->pid };
-	qsort(owners, n, sizeof *owners, compare);
+	qsort(owners, n, sizeof(*owners), compare);
 	*ret = (struct slots_hog){ .all = n };
 	for (uint32_t i = 0; i < n; i++) {
 		const bool same_uid = i > 0 && owners[i].uid == owners[i - 1].uid;

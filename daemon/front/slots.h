@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * slots.h - who may have one of the connections: a share per user, the last one for root, and those that have not said
- * HELLO yet are the first to go. Pure: a look at the list, no side effects. Core thread.
+ * slots.h - who may have one of the connections: a share per user, the last one for root, and those
+ * that have not said HELLO yet are the first to go. Pure: a look at the list, no side effects. Core
+ * thread.
  */
 #ifndef KVTIER_SLOTS_H
 #define KVTIER_SLOTS_H
@@ -9,29 +10,29 @@
 #include "conn.h"
 
 enum {
-	SLOTS_HALF_OPEN = 32,	/* connections that may wait for their HELLO at once */
-	SLOTS_RESERVE_FROM = 4,	/* [socket] max_clients with which the last is kept for root */
+	SLOTS_HALF_OPEN = 32,   /* connections that may wait for their HELLO at once */
+	SLOTS_RESERVE_FROM = 4, /* [socket] max_clients with which the last is kept for root */
 };
 
 struct slots_rule {
 	uint32_t max, per_uid;
-	uid_t own;		/* the daemon's user, which is as good as root */
+	uid_t own; /* the daemon's user, which is as good as root */
 };
 
 enum slots_answer {
 	SLOTS_FREE,
-	SLOTS_DROP,	/* *ret_victim, which is half-open, goes first */
-	SLOTS_NONE,	/* why */
+	SLOTS_DROP, /* *ret_victim, which is half-open, goes first */
+	SLOTS_NONE, /* why */
 };
 
-uint32_t slots_per_uid(uint32_t max_clients, uint32_t configured);	/* 0: three quarters */
-enum slots_answer slots_ask(const struct slots_rule *rule, struct conn *conns, uid_t uid, struct conn **ret_victim,
-			    char *why, size_t n);
+uint32_t slots_per_uid(uint32_t max_clients, uint32_t configured); /* 0: three quarters */
+enum slots_answer slots_ask(const struct slots_rule *rule, struct conn *conns, uid_t uid,
+			    struct conn **ret_victim, char *why, size_t n);
 
 /* Who has most of them. */
 struct slots_hog {
 	uid_t uid;
-	pid_t pid;		/* of its processes the one with most */
+	pid_t pid; /* of its processes the one with most */
 	uint32_t of_uid, of_pid, all;
 };
 

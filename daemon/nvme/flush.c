@@ -2,17 +2,17 @@
 /*
  * flush.c - see flush.h. Core thread only; nothing is allocated after open.
  *
- *	        flush_begin      table walked       queue served      writes ended
- *	IDLE ──────────────> QUEUE ───────────> WRITE ───────────> END ───────────> SEAL
- *	  ^                    │ hopeless         │ hopeless         │ stuck          │ tier_flush() ended,
- *	  │                    v                  v                  v                v or stuck
- *	  └──────────────── done(status) ─────────────────────────────────────────────┘
+ *	    flush_begin      table walked       queue served      writes ended
+ *  IDLE ──────────────> QUEUE ───────────> WRITE ───────────> END ───────────> SEAL
+ *    ^                    │ hopeless         │ hopeless         │ stuck          │ tier_flush()
+ *    │                    v                  v                  v                v ended, or stuck
+ *    └──────────────── done(status) ─────────────────────────────────────────────┘
  *
  * Invariants
- *   F1 QUEUE puts each block without an NVMe copy into the write-behind queue. WRITE waits until the
- *      queue has served the entries that it held at the end of QUEUE. END waits for the writes that
- *      had been started by then. Blocks stored meanwhile stand behind those, so a flush ends though
- *      stores go on.
+ *   F1 QUEUE puts each block without an NVMe copy into the write-behind queue. WRITE waits until
+ *      the queue has served the entries that it held at the end of QUEUE. END waits for the writes
+ *      that had been started by then. Blocks stored meanwhile stand behind those, so a flush ends
+ *      though stores go on.
  *   F2 Every wait has an end: a disk that stalls and a write budget that is used up do not keep the
  *      asker for ever.
  */
@@ -32,9 +32,9 @@
 #include "daemon/store/herd.h"
 
 enum {
-	SLICE = 4096,			/* block numbers looked at in one turn */
-	WATCH_NS = 1000000000,		/* a flush is looked at so often; */
-	STUCK_LOOKS = 10,		/* so many looks without a write that ended: it is stuck */
+	SLICE = 4096,          /* block numbers looked at in one turn */
+	WATCH_NS = 1000000000, /* a flush is looked at so often; */
+	STUCK_LOOKS = 10,      /* so many looks without a write that ended: it is stuck */
 };
 
 enum stage { STAGE_IDLE, STAGE_QUEUE, STAGE_WRITE, STAGE_END, STAGE_SEAL };
@@ -44,12 +44,12 @@ struct flush {
 	struct loop_poller poller;
 	enum stage stage;
 	bool last;
-	uint32_t cursor;		/* QUEUE: in the block table */
-	uint64_t until;			/* WRITE: writeback_served(), END: writeback_started() */
-	uint64_t ended_before;		/* writeback_ended() at the last look */
-	uint32_t stuck;			/* looks in a row at which it had not grown */
+	uint32_t cursor;       /* QUEUE: in the block table */
+	uint64_t until;        /* WRITE: writeback_served(), END: writeback_started() */
+	uint64_t ended_before; /* writeback_ended() at the last look */
+	uint32_t stuck;        /* looks in a row at which it had not grown */
 	struct loop_timer watch;
-	void (*done)(void *arg, int status);	/* NULL: the asker has gone */
+	void (*done)(void *arg, int status); /* NULL: the asker has gone */
 	void *arg;
 	struct drain drain;
 };
@@ -70,7 +70,7 @@ static void sealed(void *arg, int status)
 {
 	struct flush *f = arg;
 
-	if (f->stage == STAGE_SEAL)	/* else its flush was given up */
+	if (f->stage == STAGE_SEAL) /* else its flush was given up */
 		end(f, status ? status : writeback_failure(f->d->writeback));
 }
 
@@ -78,7 +78,7 @@ static void add(void *arg, uint32_t block)
 {
 	struct flush *f = arg;
 
-	writeback_add(f->d, block);	/* there is room: step() saw to it */
+	writeback_add(f->d, block); /* there is room: step() saw to it */
 }
 
 /* Why the queue will not be written, where there is nothing to wait for: no disk takes writes, or
@@ -101,7 +101,7 @@ static bool seal(struct flush *f)
 {
 	const int r = tier_flush(f->d->tiers[TIER_NVME], f->last, sealed, f);
 
-	if (r == -EBUSY)	/* a flush that was given up is still sealing: asked again later */
+	if (r == -EBUSY) /* a flush that was given up is still sealing: asked again later */
 		return false;
 	f->stage = STAGE_SEAL;
 	if (r)
@@ -121,7 +121,7 @@ static bool step(struct flush *f)
 	switch (f->stage) {
 	case STAGE_QUEUE:
 		if (writeback_room(w) < SLICE)
-			return false;	/* first some must be written */
+			return false; /* first some must be written */
 		if (!herd_walk(f->d->blocks, &f->cursor, SLICE, add, f)) {
 			f->stage = STAGE_WRITE;
 			f->until = writeback_served(w) + writeback_queued(w);
@@ -194,7 +194,8 @@ static void drained(void *arg, int status)
 	struct flush *f = arg;
 
 	if (status)
-		log_warning("the NVMe tier could not take all that was in memory: %s", strerror(-status));
+		log_warning("the NVMe tier could not take all that was in memory: %s",
+			    strerror(-status));
 	drain_end(&f->drain);
 }
 
@@ -216,17 +217,18 @@ void flush_drain(struct kvtierd *d, void (*done)(void *arg), void *arg)
 		return;
 	}
 	if (f->stage != STAGE_IDLE)
-		end(f, -ESHUTDOWN);	/* of an operator who is not there any more */
+		end(f, -ESHUTDOWN); /* of an operator who is not there any more */
 	drain_begin(&f->drain, d->loop, (uint64_t)d->config->nvme_drain_us, late, done, arg);
-	(void)flush_begin(d, true, drained, f);	/* none is under way */
-	log_info("writing what is only in memory to NVMe, at most %d ms", d->config->nvme_drain_us / 1000);
+	(void)flush_begin(d, true, drained, f); /* none is under way */
+	log_info("writing what is only in memory to NVMe, at most %d ms",
+		 d->config->nvme_drain_us / 1000);
 }
 
 /* --- life --- */
 
 int flush_open(struct kvtierd *d, struct flush **ret)
 {
-	struct flush *f = calloc(1, sizeof *f);
+	struct flush *f = calloc(1, sizeof(*f));
 
 	if (!f)
 		return -ENOMEM;

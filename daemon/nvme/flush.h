@@ -11,8 +11,8 @@
 struct kvtierd;
 struct flush;
 
-int  flush_open(struct kvtierd *d, struct flush **ret);	/* -ENOMEM. d->writeback is there */
-void flush_close(struct flush *f);			/* NULL is fine */
+int flush_open(struct kvtierd *d, struct flush **ret); /* -ENOMEM. d->writeback is there */
+void flush_close(struct flush *f);                     /* NULL is fine */
 
 /*
  * Everything in host memory now is written, whatever the write policy says, then synced; blocks
@@ -27,7 +27,7 @@ void flush_close(struct flush *f);			/* NULL is fine */
  * last: the tier takes no writes after it. Returns 0, -EBUSY: a flush is under way, or -ENODEV: no
  * NVMe tier; `done` does not run then.
  */
-int  flush_begin(struct kvtierd *d, bool last, void (*done)(void *arg, int status), void *arg);
+int flush_begin(struct kvtierd *d, bool last, void (*done)(void *arg, int status), void *arg);
 /* The asker with this arg goes: its done() will not run. The flush goes on. */
 void flush_cancel(struct kvtierd *d, void *arg);
 

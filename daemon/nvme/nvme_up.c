@@ -18,14 +18,17 @@
 #include "scrub.h"
 #include "writeback.h"
 
-enum { MAX_WRITES = 256 };	/* blocks leased for writing at once */
+enum { MAX_WRITES = 256 }; /* blocks leased for writing at once */
 
 static enum io_engine_choice engine_of(uint32_t io)
 {
 	switch (io) {
-	case CONFIG_NVME_IO_URING: return IO_ENGINE_URING;
-	case CONFIG_NVME_IO_THREADS: return IO_ENGINE_THREADS;
-	default: return IO_ENGINE_AUTO;
+	case CONFIG_NVME_IO_URING:
+		return IO_ENGINE_URING;
+	case CONFIG_NVME_IO_THREADS:
+		return IO_ENGINE_THREADS;
+	default:
+		return IO_ENGINE_AUTO;
 	}
 }
 
@@ -54,10 +57,13 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 	char paths[NVME_TIER_PATHS][CONFIG_PATH_BYTES];
 	const char *cursor = c->nvme_path;
 	struct nvme_tier_conf nvme = {
-		.bytes = c->nvme_bytes, .segment_bytes = (uint32_t)c->nvme_segment_bytes,
-		.read_depth = c->nvme_queue_depth, .write_depth = c->nvme_write_depth,
+		.bytes = c->nvme_bytes,
+		.segment_bytes = (uint32_t)c->nvme_segment_bytes,
+		.read_depth = c->nvme_queue_depth,
+		.write_depth = c->nvme_write_depth,
 		.write_budget_bytes_per_day = c->nvme_write_budget_bytes_per_day,
-		.stall_ns = (uint64_t)c->nvme_stall_us * 1000, .engine = engine_of(c->nvme_io),
+		.stall_ns = (uint64_t)c->nvme_stall_us * 1000,
+		.engine = engine_of(c->nvme_io),
 		.host = d->tiers[TIER_HOST],
 	};
 	const struct tier_conf conf = { .nvme = &nvme };
@@ -114,17 +120,21 @@ static void tell(struct kvtierd *d)
 	if (!d->tiers[TIER_NVME])
 		return;
 	nvme_status(d->tiers[TIER_NVME], &s);
-	log_info("NVMe tier %s: %u of %u disks, %llu MiB, engine %s; %u blocks found in %llu ms by reading %llu KiB",
+	log_info("NVMe tier %s: %u of %u disks, %llu MiB, engine %s; %u blocks found in %llu ms by "
+		 "reading %llu KiB",
 		 tier_state_name(tier_state(d->tiers[TIER_NVME])), s.usable, s.disks,
-		 (unsigned long long)(d->tiers[TIER_NVME]->capacity_bytes >> 20), s.engine, blocks_nvme_count(d->blocks),
-		 (unsigned long long)(s.recovery_ns / 1000000), (unsigned long long)(s.log.recovery_bytes >> 10));
+		 (unsigned long long)(d->tiers[TIER_NVME]->capacity_bytes >> 20), s.engine,
+		 blocks_nvme_count(d->blocks), (unsigned long long)(s.recovery_ns / 1000000),
+		 (unsigned long long)(s.log.recovery_bytes >> 10));
 	if (s.text[0])
 		log_warning("NVMe: %s", s.text);
 }
 
 int nvme_up_find(struct kvtierd *d, uint64_t patience_ns)
 {
-	struct find find = { .d = d, .timer.fire = on_find, .until_ns = loop_now(d->loop) + patience_ns };
+	struct find find = { .d = d,
+			     .timer.fire = on_find,
+			     .until_ns = loop_now(d->loop) + patience_ns };
 	int r = 0;
 
 	loop_timer_set(d->loop, &find.timer, loop_now(d->loop));

@@ -3,7 +3,7 @@
  * scrub.c - see scrub.h. Core thread only. A checker takes a block and looks at its copies one
  * after the other:
  *
- *	free ──next block, leased──> HOST ──worker verified──> NVME ──read──> worker verified ──> free
+ *  free ──next block, leased──> HOST ──worker verified──> NVME ──read──> worker verified ──> free
  *
  * The host copy is verified where it lies: the lease keeps it there. The NVMe copy is read into a
  * buffer of the checker's. A copy that looks bad is read and verified once more before it counts as
@@ -24,18 +24,19 @@
 #include "daemon/base/vault.h"
 #include "daemon/store/herd.h"
 
-enum { TURN = 1024 };	/* block numbers in one turn of the loop */
+enum { TURN = 1024 }; /* block numbers in one turn of the loop */
 
 enum stage { STAGE_HOST, STAGE_NVME };
 
 struct checker {
-	struct device_job job;		/* first: done() gets back to us */
-	struct image_geometry geometry;	/* of the job: the block's space may go meanwhile */
+	struct device_job job;          /* first: done() gets back to us */
+	struct image_geometry geometry; /* of the job: the block's space may go meanwhile */
 	struct xfer x;
 	struct scrub *scrub;
 	bool busy;
-	bool lost;			/* a disk that stalled has its buffer: it looks at host copies only */
-	bool again;			/* the copy was looked at before */
+	/* a disk that stalled has its buffer: it looks at host copies only */
+	bool lost;
+	bool again; /* the copy was looked at before */
 	enum stage stage;
 	struct lease lease;
 	struct extent where;
@@ -67,7 +68,8 @@ static void checker_free(struct checker *c)
 static void next_copy(struct checker *c)
 {
 	c->again = false;
-	if (c->stage == STAGE_HOST && !c->scrub->ended && blocks_live(c->scrub->d->blocks, c->lease.block)) {
+	if (c->stage == STAGE_HOST && !c->scrub->ended &&
+	    blocks_live(c->scrub->d->blocks, c->lease.block)) {
 		c->stage = STAGE_NVME;
 		look(c);
 		return;
@@ -90,7 +92,8 @@ static void drop_copy(struct kvtierd *d, const struct checker *c)
 	if (c->stage == STAGE_NVME)
 		copies_drop_nvme(d, block);
 	else
-		copies_condemn(d, block);	/* a good copy on NVMe, if there is one, goes with it: rare enough */
+		/* a good copy on NVMe, if there is one, goes with it: rare enough */
+		copies_condemn(d, block);
 }
 
 static bool copy_moved(const struct kvtierd *d, const struct checker *c)
@@ -113,14 +116,18 @@ static void is_bad(struct checker *c)
 		skip(c);
 		return;
 	}
-	assert(s->bad_count < SCRUB_BAD);	/* poll() leaves room for all checkers */
+	assert(s->bad_count < SCRUB_BAD); /* poll() leaves room for all checkers */
 	s->bad_count++;
 	s->report.bad_blocks++;
-	stats_add(nvme ? &d->stats->v.tiers_nvme_corrupt_blocks_total : &d->stats->v.tiers_host_corrupt_blocks_total, 1);
+	stats_add(nvme ? &d->stats->v.tiers_nvme_corrupt_blocks_total :
+			 &d->stats->v.tiers_host_corrupt_blocks_total,
+		  1);
 	stats_health_set(d->stats, nvme ? STATS_HEALTH_NVME_CORRUPT : STATS_HEALTH_CORRUPT, true);
-	*bad = (struct scrub_bad){ .space = blocks_space(d->blocks, c->lease.block), .disk = c->where.unit,
-				   .tier = nvme ? TIER_NVME : TIER_HOST, .segment = c->where.slot >> 16 };
-	memcpy(bad->key, blocks_key(d->blocks, c->lease.block), sizeof bad->key);
+	*bad = (struct scrub_bad){ .space = blocks_space(d->blocks, c->lease.block),
+				   .disk = c->where.unit,
+				   .tier = nvme ? TIER_NVME : TIER_HOST,
+				   .segment = c->where.slot >> 16 };
+	memcpy(bad->key, blocks_key(d->blocks, c->lease.block), sizeof(bad->key));
 	if (s->repair)
 		drop_copy(d, c);
 	next_copy(c);
@@ -151,10 +158,11 @@ static void verify(struct checker *c, uint8_t *image, uint32_t bytes)
 	const struct space *space = space_at(d->spaces, blocks_space(d->blocks, c->lease.block));
 	int r;
 
-	memset(&c->job, 0, sizeof c->job);
-	memcpy(c->job.identity.key, blocks_key(d->blocks, c->lease.block), sizeof c->job.identity.key);
+	memset(&c->job, 0, sizeof(c->job));
+	memcpy(c->job.identity.key, blocks_key(d->blocks, c->lease.block),
+	       sizeof(c->job.identity.key));
 	if (space && space->known) {
-		memcpy(c->job.identity.space_id, space->id, sizeof space->id);
+		memcpy(c->job.identity.space_id, space->id, sizeof(space->id));
 		c->geometry = space->geometry;
 		c->job.geometry = &c->geometry;
 	}
@@ -163,7 +171,7 @@ static void verify(struct checker *c, uint8_t *image, uint32_t bytes)
 	c->job.image_bytes = bytes;
 	c->job.done = verified;
 	r = device_submit(devices_cpu(&d->devices), &c->job);
-	assert(r == 0);		/* the CPU takes SCRUB_JOBS of the daemon's own */
+	assert(r == 0); /* the CPU takes SCRUB_JOBS of the daemon's own */
 }
 
 static void read_done(struct xfer *x)
@@ -172,7 +180,7 @@ static void read_done(struct xfer *x)
 	struct scrub *s = c->scrub;
 
 	if (x->kept) {
-		c->lost = true;		/* until scrub_release() */
+		c->lost = true; /* until scrub_release() */
 		s->lost++;
 	}
 	if (x->status == 0 && !s->ended) {
@@ -206,13 +214,14 @@ static void look_nvme(struct checker *c)
 		skip(c);
 		return;
 	}
-	memset(&c->x, 0, sizeof c->x);
+	memset(&c->x, 0, sizeof(c->x));
 	c->x.op = XFER_READ;
 	c->x.where = c->where;
 	c->x.buffer = c->buffer;
 	c->x.bytes = bytes;
 	c->x.done = read_done;
-	c->x.home = (struct extent){ .tier = TIER_COUNT, .slot = (uint32_t)(c - c->scrub->checkers) };
+	c->x.home =
+		(struct extent){ .tier = TIER_COUNT, .slot = (uint32_t)(c - c->scrub->checkers) };
 	if (!bytes || bytes > c->scrub->buffer_bytes || tier_submit(d->tiers[TIER_NVME], &c->x))
 		skip(c);
 }
@@ -280,7 +289,8 @@ static bool poll(struct loop_poller *poller)
 		return true;
 	}
 	for (int i = 0; i < TURN && !s->ended && !s->walked && s->in_flight < SCRUB_JOBS &&
-			s->bad_count + SCRUB_JOBS < SCRUB_BAD; i++) {
+			s->bad_count + SCRUB_JOBS < SCRUB_BAD;
+	     i++) {
 		s->walked = !herd_walk(s->d->blocks, &s->cursor, 1, take, s);
 		worked = true;
 	}
@@ -294,12 +304,12 @@ int scrub_start(struct kvtierd *d, bool repair, struct scrub **ret)
 
 	if (d->scrub)
 		return -EBUSY;
-	s = calloc(1, sizeof *s);
+	s = calloc(1, sizeof(*s));
 	if (!s)
 		return -ENOMEM;
 	s->d = d;
 	s->repair = repair;
-	s->buffer_bytes = d->config->host_slab_bytes;	/* no image is larger */
+	s->buffer_bytes = d->config->host_slab_bytes; /* no image is larger */
 	s->report.total_blocks = blocks_count(d->blocks);
 	for (int i = 0; i < SCRUB_JOBS; i++) {
 		void *at = mmap(NULL, s->buffer_bytes, PROT_READ | PROT_WRITE,
@@ -338,7 +348,7 @@ bool scrub_next_bad(struct scrub *s, struct scrub_bad *ret)
 
 void scrub_end(struct scrub *s)
 {
-	s->ended = true;	/* poll() frees it when nothing is in flight */
+	s->ended = true; /* poll() frees it when nothing is in flight */
 }
 
 void scrub_release(struct kvtierd *d, const struct extent *home)

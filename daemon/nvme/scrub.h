@@ -14,12 +14,14 @@
 struct kvtierd;
 struct scrub;
 
-enum { SCRUB_JOBS = 4, SCRUB_BAD = 256 };	/* copies in hand at once; bad ones kept until they are asked for */
+/* copies in hand at once; bad ones kept until they are asked for */
+enum { SCRUB_JOBS = 4, SCRUB_BAD = 256 };
 
 struct scrub_report {
-	uint64_t checked_blocks, checked_bytes;	/* copies */
-	uint64_t skipped_blocks;		/* gone or moved meanwhile; disk away; unknown space */
-	uint64_t walked_blocks, total_blocks;	/* how far it is */
+	uint64_t checked_blocks, checked_bytes; /* copies */
+	/* gone or moved meanwhile; disk away; unknown space */
+	uint64_t skipped_blocks;
+	uint64_t walked_blocks, total_blocks; /* how far it is */
 	uint64_t bad_blocks;
 	bool done;
 };
@@ -28,11 +30,11 @@ struct scrub_bad {
 	uint8_t key[32];
 	uint32_t space;
 	enum tier_id tier;
-	uint32_t disk, segment;		/* host: slab */
+	uint32_t disk, segment; /* host: slab */
 };
 
 /* repair: a bad copy is dropped; with its last copy goes the block. -EBUSY: one runs; -ENOMEM. */
-int  scrub_start(struct kvtierd *d, bool repair, struct scrub **ret);
+int scrub_start(struct kvtierd *d, bool repair, struct scrub **ret);
 void scrub_report(const struct scrub *scrub, struct scrub_report *ret);
 /* The next bad copy, each one once. SCRUB_BAD of them are kept: then the scrub pauses until one is
  * taken. */

@@ -2,10 +2,10 @@
 /*
  * writeback.c - see writeback.h. Core thread only; nothing is allocated after open.
  *
- *	          writeback_add                    policy (admit.c), room in the tier           ended
- *	host only ──────────────> queued, in order ───────────────────────────────> writing ─────────> host and NVMe
- *	    ^                        │ dropped, or refused by the policy               │
- *	    └────────────────────────┴────────────────────── error ───────────────────┘
+ *          writeback_add               policy (admit.c), room in the tier      ended
+ *  host only ──────> queued, in order ────────────────────────────────> writing ──> host and NVMe
+ *      ^                  │ dropped, or refused by the policy               │
+ *      └──────────────────┴────────────────────── error ────────────────────┘
  *
  * Invariants
  *   W1 A block is marked queued (block.h) from writeback_add() until its write has ended, so it
@@ -34,18 +34,19 @@
 #include "tiers/nvme/nvme.h"
 
 enum {
-	QUEUE = 1 << 16,		/* blocks */
-	TURN = 64,			/* queue entries looked at in one turn of the loop */
-	RETRY_NS = 200000000,		/* after the tier refused, if it does not tell: events.changed in nvme.h */
-	PAUSE_NS = 500000000,		/* a tier that works may pause so long, whatever it does */
+	QUEUE = 1 << 16, /* blocks */
+	TURN = 64,       /* queue entries looked at in one turn of the loop */
+	/* after the tier refused, if it does not tell: events.changed in nvme.h */
+	RETRY_NS = 200000000,
+	PAUSE_NS = 500000000, /* a tier that works may pause so long, whatever it does */
 };
 
 struct write {
-	struct xfer x;			/* first: done() gets back to us */
+	struct xfer x; /* first: done() gets back to us */
 	struct writeback *writeback;
 	struct lease lease;
-	uint64_t number;		/* of starts_total */
-	struct write *next;		/* free */
+	uint64_t number;    /* of starts_total */
+	struct write *next; /* free */
 };
 
 struct writeback {
@@ -53,17 +54,20 @@ struct writeback {
 	struct admit *admit;
 	struct loop_poller poller;
 	struct loop_timer retry;
-	bool head_admitted;		/* the policy was asked about the head, which waits for room in the tier */
-	bool blocked;			/* the tier refused; until a write ends, a kick, or the timer */
-	uint32_t head, count;		/* of the queue */
+	/* the policy was asked about the head, which waits for room in the tier */
+	bool head_admitted;
+	/* the tier refused; until a write ends, a kick, or the timer */
+	bool blocked;
+	uint32_t head, count; /* of the queue */
 	uint32_t in_flight;
 	uint64_t served_total, starts_total;
-	uint64_t ended_total;		/* writes, whatever their status */
-	uint64_t moved_ns;		/* when a write was last started or ended, or the queue was empty */
+	uint64_t ended_total; /* writes, whatever their status */
+	/* when a write was last started or ended, or the queue was empty */
+	uint64_t moved_ns;
 	uint32_t n_writes;
 	struct write *writes, *free;
-	bool write_all;			/* a flush asks for everything: the policy is not asked */
-	int failure;			/* first one since that flush began; 0 */
+	bool write_all; /* a flush asks for everything: the policy is not asked */
+	int failure;    /* first one since that flush began; 0 */
 	struct log_limit log;
 	uint32_t queue[QUEUE];
 };
@@ -86,7 +90,8 @@ static bool may_go_on(const struct writeback *w)
 	static const uint8_t any[32];
 	const struct tier *t = w->d->tiers[TIER_NVME];
 
-	return tier_writable(t, &(struct tier_name){ .key = any }) && (w->in_flight > 0 || nvme_budget_percent(t) > 0);
+	return tier_writable(t, &(struct tier_name){ .key = any }) &&
+	       (w->in_flight > 0 || nvme_budget_percent(t) > 0);
 }
 
 bool writeback_moving(const struct writeback *w)
@@ -96,7 +101,8 @@ bool writeback_moving(const struct writeback *w)
 	if (!w || (w->in_flight == 0 && w->count == 0))
 		return false;
 	still_ns = loop_now(w->d->loop) - w->moved_ns;
-	return still_ns < PAUSE_NS || (still_ns < (uint64_t)w->d->config->nvme_stall_us * 1000 && may_go_on(w));
+	return still_ns < PAUSE_NS ||
+	       (still_ns < (uint64_t)w->d->config->nvme_stall_us * 1000 && may_go_on(w));
 }
 
 uint32_t writeback_queued(const struct writeback *w)
@@ -167,7 +173,8 @@ bool writeback_holds(const struct kvtierd *d, uint32_t block)
 
 static bool wanted(const struct kvtierd *d, uint32_t block)
 {
-	return blocks_host_slot(d->blocks, block) != BLOCK_NONE && !blocks_nvme(d->blocks, block, NULL);
+	return blocks_host_slot(d->blocks, block) != BLOCK_NONE &&
+	       !blocks_nvme(d->blocks, block, NULL);
 }
 
 /* False: the queue is full. */
@@ -188,7 +195,8 @@ void writeback_add(struct kvtierd *d, uint32_t block)
 	struct writeback *w = d->writeback;
 
 	/* A purge may have dropped it since the store that met it. */
-	if (!w || !blocks_live(d->blocks, block) || !wanted(d, block) || blocks_queued(d->blocks, block))
+	if (!w || !blocks_live(d->blocks, block) || !wanted(d, block) ||
+	    blocks_queued(d->blocks, block))
 		return;
 	if (!enqueue(w, block))
 		stats_add(&d->stats->v.tiers_nvme_skipped_queue_blocks_total, 1);
@@ -233,14 +241,15 @@ static void write_done(struct xfer *x)
 
 	if (x->status) {
 		note_failure(w, x->status);
-		log_limited(&w->log, loop_now(d->loop), LOG_LEVEL_WARNING, "a block could not be written to NVMe: %s",
-			    strerror(-x->status));
+		log_limited(&w->log, loop_now(d->loop), LOG_LEVEL_WARNING,
+			    "a block could not be written to NVMe: %s", strerror(-x->status));
 	} else if (!blocks_live(d->blocks, block) || blocks_nvme(d->blocks, block, NULL)) {
 		/* while it was written it was dropped, or recovery found an older copy of it */
 		tier_forget(d->tiers[TIER_NVME], &x->where, x->record.tick);
 	} else {
 		blocks_set_nvme(d->blocks, block, &x->where);
-		tier_touch(d->tiers[TIER_NVME], &x->where, x->record.tick, blocks_tick(d->blocks, block));
+		tier_touch(d->tiers[TIER_NVME], &x->where, x->record.tick,
+			   blocks_tick(d->blocks, block));
 		stats_add(&d->stats->v.tiers_nvme_written_bytes_total, x->bytes);
 	}
 	if (blocks_live(d->blocks, block))
@@ -253,23 +262,25 @@ static int start(struct writeback *w, uint32_t block)
 {
 	struct kvtierd *d = w->d;
 	const struct space *space = space_at(d->spaces, blocks_space(d->blocks, block));
-	const uint32_t parent = blocks_parent(d->blocks, block), bytes = copies_image_bytes(d, block);
+	const uint32_t parent = blocks_parent(d->blocks, block),
+		       bytes = copies_image_bytes(d, block);
 	struct write *write = w->free;
 	struct extent where;
 	int r;
 
 	if (!write)
 		return -EAGAIN;
-	if (!space || !bytes || tier_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &where))
+	if (!space || !bytes ||
+	    tier_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &where))
 		return -EINVAL;
-	memset(&write->x, 0, sizeof write->x);
+	memset(&write->x, 0, sizeof(write->x));
 	write->x.op = XFER_WRITE;
 	write->x.where.tier = TIER_NVME;
 	write->x.buffer = tier_address(d->tiers[TIER_HOST], &where);
 	write->x.bytes = bytes;
 	write->x.done = write_done;
 	write->x.record.tick = blocks_tick(d->blocks, block);
-	memcpy(write->x.record.owner, space->owner, sizeof space->owner);
+	memcpy(write->x.record.owner, space->owner, sizeof(space->owner));
 	if (parent != BLOCK_NONE)
 		memcpy(write->x.record.parent, blocks_key(d->blocks, parent), 32);
 	r = tier_submit(d->tiers[TIER_NVME], &write->x);
@@ -287,7 +298,8 @@ static bool parent_there(const struct kvtierd *d, uint32_t block)
 {
 	const uint32_t parent = blocks_parent(d->blocks, block);
 
-	return parent == BLOCK_NONE || blocks_nvme(d->blocks, parent, NULL) || blocks_queued(d->blocks, parent);
+	return parent == BLOCK_NONE || blocks_nvme(d->blocks, parent, NULL) ||
+	       blocks_queued(d->blocks, parent);
 }
 
 static bool admitted(struct writeback *w, uint32_t block)
@@ -297,8 +309,8 @@ static bool admitted(struct writeback *w, uint32_t block)
 	if (w->head_admitted || w->write_all)
 		return true;
 	w->head_admitted = true;
-	if (admit_ask(w->admit, blocks_key(d->blocks, block), nvme_budget_percent(d->tiers[TIER_NVME]),
-		      parent_there(d, block)))
+	if (admit_ask(w->admit, blocks_key(d->blocks, block),
+		      nvme_budget_percent(d->tiers[TIER_NVME]), parent_there(d, block)))
 		return true;
 	stats_add(&d->stats->v.tiers_nvme_skipped_budget_blocks_total, 1);
 	return false;
@@ -326,11 +338,11 @@ static bool serve_head(struct writeback *w)
 	int r;
 
 	if (!blocks_live(d->blocks, block) || !blocks_queued(d->blocks, block)) {
-		dequeue(w);	/* gone, or written already */
+		dequeue(w); /* gone, or written already */
 		return true;
 	}
 	if (writeback_holds(d, block)) {
-		dequeue(w);	/* a number used again: the other entry's write is under way */
+		dequeue(w); /* a number used again: the other entry's write is under way */
 		return true;
 	}
 	if (!wanted(d, block)) {
@@ -338,7 +350,8 @@ static bool serve_head(struct writeback *w)
 		dequeue(w);
 		return true;
 	}
-	if (!tier_writable(d->tiers[TIER_NVME], &(struct tier_name){ .key = blocks_key(d->blocks, block) })) {
+	if (!tier_writable(d->tiers[TIER_NVME],
+			   &(struct tier_name){ .key = blocks_key(d->blocks, block) })) {
 		block_for_now(w);
 		return false;
 	}
@@ -374,7 +387,7 @@ static bool poll(struct loop_poller *poller)
 
 int writeback_open(struct kvtierd *d, uint32_t writes, struct writeback **ret)
 {
-	struct writeback *w = calloc(1, sizeof *w);
+	struct writeback *w = calloc(1, sizeof(*w));
 
 	if (!w)
 		return -ENOMEM;
@@ -382,7 +395,7 @@ int writeback_open(struct kvtierd *d, uint32_t writes, struct writeback **ret)
 	w->n_writes = writes;
 	w->poller.poll = poll;
 	w->retry.fire = on_retry;
-	w->writes = calloc(writes, sizeof *w->writes);
+	w->writes = calloc(writes, sizeof(*w->writes));
 	if (!w->writes || admit_open(&w->admit)) {
 		free(w->writes);
 		free(w);

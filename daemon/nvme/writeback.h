@@ -14,8 +14,8 @@ struct kvtierd;
 struct writeback;
 
 /* d->tiers[TIER_NVME] is there. writes: blocks in the tier's hands at once. */
-int  writeback_open(struct kvtierd *d, uint32_t writes, struct writeback **ret);
-void writeback_close(struct writeback *w);	/* NULL is fine; no write in flight */
+int writeback_open(struct kvtierd *d, uint32_t writes, struct writeback **ret);
+void writeback_close(struct writeback *w); /* NULL is fine; no write in flight */
 
 /* A block that has a host copy was committed or accessed, and may want a copy on NVMe. Nothing
  * happens where there is no tier, or the block has such a copy or is queued. The queue is bounded:
@@ -30,19 +30,21 @@ bool writeback_holds(const struct kvtierd *d, uint32_t block);
 bool writeback_moving(const struct writeback *w);
 
 /* How far it is. Totals count from the start of the daemon. */
-uint32_t writeback_in_flight(const struct writeback *w);	/* blocks being written. NULL: 0 */
-uint32_t writeback_queued(const struct writeback *w);		/* blocks in the queue */
-uint32_t writeback_room(const struct writeback *w);		/* blocks that the queue still takes */
-bool writeback_blocked(const struct writeback *w);	/* the tier refused; nothing changed since */
-uint64_t writeback_served(const struct writeback *w);		/* blocks that left the queue */
-uint64_t writeback_started(const struct writeback *w);	/* writes; the last one has this number */
-uint64_t writeback_ended(const struct writeback *w);	/* writes, whatever their status. NULL: 0 */
+uint32_t writeback_in_flight(const struct writeback *w); /* blocks being written. NULL: 0 */
+uint32_t writeback_queued(const struct writeback *w);    /* blocks in the queue */
+/* blocks that the queue still takes */
+uint32_t writeback_room(const struct writeback *w);
+/* the tier refused; nothing changed since */
+bool writeback_blocked(const struct writeback *w);
+uint64_t writeback_served(const struct writeback *w);  /* blocks that left the queue */
+uint64_t writeback_started(const struct writeback *w); /* writes; the last one has this number */
+uint64_t writeback_ended(const struct writeback *w);   /* writes, whatever their status. NULL: 0 */
 /* Number of the oldest write under way; UINT64_MAX: none is. */
 uint64_t writeback_oldest(const struct writeback *w);
 
 /* For flush.c. on: from now on every block in the queue is written, and the policy is not asked. */
 void writeback_write_all(struct writeback *w, bool on);
 /* Status of the first write that failed since the last `on`; 0: none did. */
-int  writeback_failure(const struct writeback *w);
+int writeback_failure(const struct writeback *w);
 
 #endif

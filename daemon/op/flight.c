@@ -2,11 +2,12 @@
 /*
  * flight.c - a block that host memory does not have is brought there. Core thread only.
  *
- *	join ─> PROBE ~there~> ROOM ──slot──> READ ~bytes~> VERIFY ~good~> LAND ─> parts use the image ─> over
- *	  │       │ no         │ ^ none        │  │           │ bad                        ^ the last part left
- *	  └────── │ ──────────>│ └~ waits      │  └~ tier full│
- *	          │            │ came back     └─ error ──────┴─> FAIL: READ, once more; ROOM, a larger slot; or MISS
- *	          `─> MISS     `─> AGAIN: its parts look it up again
+ *  join ─> PROBE ~there~> ROOM ──slot──> READ ~bytes~> VERIFY ~good~> LAND ─> parts use it ─> over
+ *    │       │ no         │ ^ none        │  │           │ bad               ^ the last part left
+ *    └────── │ ──────────>│ └~ waits      │  └~ tier full│
+ *            │            │ came back     └─ error ──────┴─> FAIL: READ once more; ROOM, for a
+ *            │            v                                        larger slot; or MISS
+ *            `─> MISS     AGAIN: its parts look it up again
  *
  * The sources differ in struct source_ops (flight.h): from_nvme.c, from_redis.c.
  *
@@ -14,18 +15,20 @@
  *   F1 there is one flight a block and space (a new one may begin beside one that is being given
  *      up). A part that wants the block joins it, in any of its steps, and shares what it brings,
  *      or its miss.
- *   F2 a flight waits for room, a tier, or a job; never for a part, nor for another flight. A part waits for
- *      its flight, or in KEEP for an earlier part of its own op. So there is no cycle, and each wait ends.
- *   F3 until it has landed nobody sees the slot: the header was compared with key, space and geometry, and the checksum
- *      verified. No page is touched by a flight, so the deadline or cancel of an op takes its part out at once.
- *   F4 a flight has at least one part, so there are no more flights than parts, nor more jobs than the device
- *      takes. The last part stays while a tier or the device has the slot; a slot that a stalled disk keeps
- *      stays with the tier (xfer.kept).
- *   F5 room is looked for in the name of the first part's client. When room is refused, that part goes without, and the
- *      next one asks.
- *   F6 from NVMe the block exists already: at landing the slot becomes the block's. From Redis it becomes a block under
- *      the block before it in the chain, which its parts know (KEEP, load.c): before that it serves the parts of this
- *      flight alone.
+ *   F2 a flight waits for room, a tier, or a job; never for a part, nor for another flight. A part
+ *      waits for its flight, or in KEEP for an earlier part of its own op. So there is no cycle,
+ *      and each wait ends.
+ *   F3 until it has landed nobody sees the slot: the header was compared with key, space and
+ *      geometry, and the checksum verified. No page is touched by a flight, so the deadline or
+ *      cancel of an op takes its part out at once.
+ *   F4 a flight has at least one part, so there are no more flights than parts, nor more jobs than
+ *      the device takes. The last part stays while a tier or the device has the slot; a slot that a
+ *      stalled disk keeps stays with the tier (xfer.kept).
+ *   F5 room is looked for in the name of the first part's client. When room is refused, that part
+ *      goes without, and the next one asks.
+ *   F6 from NVMe the block exists already: at landing the slot becomes the block's. From Redis it
+ *      becomes a block under the block before it in the chain, which its parts know (KEEP, load.c):
+ *      before that it serves the parts of this flight alone.
  */
 #include "flight.h"
 
@@ -55,10 +58,10 @@ int flights_open(struct kvtierd *d, uint32_t max, struct flights **ret)
 
 	while (buckets < max)
 		buckets *= 2;
-	all = calloc(1, sizeof *all + buckets * sizeof *all->buckets);
+	all = calloc(1, sizeof(*all) + buckets * sizeof(*all->buckets));
 	if (!all)
 		return -ENOMEM;
-	all->pool = calloc(max, sizeof *all->pool);
+	all->pool = calloc(max, sizeof(*all->pool));
 	if (!all->pool) {
 		free(all);
 		return -ENOMEM;
@@ -191,7 +194,7 @@ static bool submit(struct flight *f, enum xfer_op op, void (*done)(struct xfer *
 {
 	struct xfer *x = &f->xfer;
 
-	memset(x, 0, sizeof *x);
+	memset(x, 0, sizeof(*x));
 	x->op = op;
 	x->done = done;
 	f->from->aim(f);
@@ -352,9 +355,9 @@ static enum verdict flight_land(struct flight *f)
 /* --- the machine --- */
 
 static enum verdict (*const steps[STEPS])(struct flight *f) = {
-	[FLIGHT_PROBE] = flight_probe,	 [FLIGHT_ROOM] = flight_room, [FLIGHT_READ] = flight_read,
-	[FLIGHT_FAIL] = flight_fail,	 [FLIGHT_VERIFY] = flight_verify, [FLIGHT_LAND] = flight_land,
-	[FLIGHT_MISS] = flight_miss,	 [FLIGHT_AGAIN] = flight_again,
+	[FLIGHT_PROBE] = flight_probe, [FLIGHT_ROOM] = flight_room,     [FLIGHT_READ] = flight_read,
+	[FLIGHT_FAIL] = flight_fail,   [FLIGHT_VERIFY] = flight_verify, [FLIGHT_LAND] = flight_land,
+	[FLIGHT_MISS] = flight_miss,   [FLIGHT_AGAIN] = flight_again,
 };
 
 /* A flight that was given up ends as soon as nothing of it is lent. */
@@ -399,7 +402,7 @@ static struct list *bucket(struct flights *all, const uint8_t key[32])
 {
 	uint32_t hash;
 
-	memcpy(&hash, key, sizeof hash);
+	memcpy(&hash, key, sizeof(hash));
 	return &all->buckets[hash & all->mask];
 }
 
@@ -416,17 +419,23 @@ static struct flight *find(struct flights *all, const struct space *space, const
 	return NULL;
 }
 
-static struct flight *begin(struct kvtierd *d, struct part *part, enum source source, uint32_t block)
+static struct flight *begin(struct kvtierd *d, struct part *part, enum source source,
+			    uint32_t block)
 {
 	struct flights *all = d->ops->flights;
 	struct flight *f;
 
-	assert(!list_empty(&all->free));	/* F4 */
+	assert(!list_empty(&all->free)); /* F4 */
 	f = container_of(all->free.next, struct flight, link);
 	list_remove(&f->link);
 	*f = (struct flight){
-		.d = d, .task.run = run, .space = part->op->mount->space, .source = source, .step = FLIGHT_ROOM,
-		.job.identity = part->job.identity, .waiter = { .task = &f->task, .op = part->op },
+		.d = d,
+		.task.run = run,
+		.space = part->op->mount->space,
+		.source = source,
+		.step = FLIGHT_ROOM,
+		.job.identity = part->job.identity,
+		.waiter = { .task = &f->task, .op = part->op },
 	};
 	list_open(&f->parts);
 	list_add(bucket(all, part->job.identity.key), &f->link);
@@ -455,7 +464,7 @@ void flight_join(struct kvtierd *d, struct part *part, enum source source, uint3
 static void give_up(struct flight *f)
 {
 	f->given_up = true;
-	list_remove(&f->link);		/* nobody joins */
+	list_remove(&f->link); /* nobody joins */
 	if (f->xfer.in_flight)
 		tier_cancel(f->xfer.tier, &f->xfer);
 	else

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flight.h - a block is brought into host memory, once, for all parts that want it. Core thread only.
+ * flight.h - a block is brought into host memory, once, for all parts that want it. Core thread
+ * only.
  */
 #ifndef KVTIER_FLIGHT_H
 #define KVTIER_FLIGHT_H
@@ -24,55 +25,63 @@ struct space;
 
 struct flight {
 	struct task task;
-	struct list link;		/* in the bucket of its key: parts may join; or in the pool */
-	struct list full;		/* among those that wait for a tier or the device */
+	/* in the bucket of its key: parts may join; or in the pool */
+	struct list link;
+	struct list full; /* among those that wait for a tier or the device */
 	struct kvtierd *d;
 	const struct space *space;
 	enum source source;
 	const struct source_ops *from;
 	enum step step;
 	enum wait wait;
-	struct list parts;		/* at least one; the first pays (F5) */
-	bool given_up;			/* the last part waits for the end, nobody joins */
-	bool landed;			/* the image is there, and verified: its parts use it until they leave */
-	bool credited;			/* a part counted its bytes as read from the source */
-	bool asked;			/* room may be made for it */
-	bool reread;			/* from_nvme.c: it was read before, and was bad */
-	bool placed;			/* owns `where` */
-	struct extent where;		/* of the image */
-	uint32_t bytes;			/* of the image, as far as is known; 0: nobody knows */
-	struct lease lease;		/* the block: from NVMe at once, from Redis when it was kept */
+	struct list parts; /* at least one; the first pays (F5) */
+	bool given_up;     /* the last part waits for the end, nobody joins */
+	/* the image is there, and verified: its parts use it until they leave */
+	bool landed;
+	bool credited;       /* a part counted its bytes as read from the source */
+	bool asked;          /* room may be made for it */
+	bool reread;         /* from_nvme.c: it was read before, and was bad */
+	bool placed;         /* owns `where` */
+	struct extent where; /* of the image */
+	uint32_t bytes;      /* of the image, as far as is known; 0: nobody knows */
+	/* the block: from NVMe at once, from Redis when it was kept */
+	struct lease lease;
 	struct room_waiter waiter;
 	struct xfer xfer;
-	struct device_job job;		/* VERIFY; identity is the block's */
+	struct device_job job; /* VERIFY; identity is the block's */
 };
 
 /* What differs by source. Each returns at once; a step is the flight's next one. */
 struct source_ops {
 	enum tier_id tier;
-	bool waits;			/* for a tier that takes no more now; else that is an error */
+	/* for a tier that takes no more now; else that is an error */
+	bool waits;
 	void (*begin)(struct flight *f, const struct part *first, uint32_t block);
-	enum step (*look)(struct flight *f);	/* before ROOM and READ: FLIGHT_ROOM: go on */
-	void (*aim)(struct flight *f);		/* a transfer is about to be submitted: where from */
-	bool (*fits)(const struct flight *f);	/* what was read is an image of this space */
-	enum step (*failed)(struct flight *f);	/* xfer.status says why, or it does not fit */
-	enum step (*bad)(struct flight *f);	/* its checksum is wrong */
+	enum step (*look)(struct flight *f); /* before ROOM and READ: FLIGHT_ROOM: go on */
+	/* a transfer is about to be submitted: where from */
+	void (*aim)(struct flight *f);
+	bool (*fits)(const struct flight *f);  /* what was read is an image of this space */
+	enum step (*failed)(struct flight *f); /* xfer.status says why, or it does not fit */
+	enum step (*bad)(struct flight *f);    /* its checksum is wrong */
 	void (*landed)(struct flight *f);
 };
 
-extern const struct source_ops from_nvme, from_redis;	/* from_nvme.c, from_redis.c */
+extern const struct source_ops from_nvme, from_redis; /* from_nvme.c, from_redis.c */
 
-int  flights_open(struct kvtierd *d, uint32_t max, struct flights **ret);	/* -ENOMEM */
-void flights_close(struct flights *flights);	/* none is under way; NULL is fine */
-uint32_t flights_parts(const struct flights *flights);	/* parts that have joined one */
-/* Those that a tier or the device had no room for try again, the first of them. Returns whether it had. */
+int flights_open(struct kvtierd *d, uint32_t max, struct flights **ret); /* -ENOMEM */
+void flights_close(struct flights *flights);           /* none is under way; NULL is fine */
+uint32_t flights_parts(const struct flights *flights); /* parts that have joined one */
+/* Those that a tier or the device had no room for try again, the first of them. Returns whether it
+ * had. */
 bool flights_retry(struct flights *flights);
 
-/* The part joins the flight that brings its block: one under way, or else a new one from this source. block: its number
- * where a local tier has it, else BLOCK_NONE. The part is woken when the flight has landed (part->flight is still set)
- * or has let go of the part (part->flight is NULL, and part->brought says why). */
+/* The part joins the flight that brings its block: one under way, or else a new one from this
+ * source. block: its number where a local tier has it, else BLOCK_NONE. The part is woken when the
+ * flight has landed (part->flight is still set) or has let go of the part (part->flight is NULL,
+ * and part->brought says why). */
 void flight_join(struct kvtierd *d, struct part *part, enum source source, uint32_t block);
-/* The part leaves. False: it is the last one, and a tier or the device still has the slot: it is woken when not. */
+/* The part leaves. False: it is the last one, and a tier or the device still has the slot: it is
+ * woken when not. */
 bool flight_leave(struct kvtierd *d, struct part *part);
 
 #endif

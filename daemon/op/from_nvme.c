@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * from_nvme.c - what is particular to a block that comes from NVMe: it is in the table already (away), leased by its
- * flight, and at landing the slot becomes the block's. An image that is bad is read once more, since its segment may
- * have been used again meanwhile; then the copy is dropped.
+ * from_nvme.c - what is particular to a block that comes from NVMe: it is in the table already
+ * (away), leased by its flight, and at landing the slot becomes the block's. An image that is bad
+ * is read once more, since its segment may have been used again meanwhile; then the copy is
+ * dropped.
  */
 #include <errno.h>
 #include <string.h>
@@ -34,7 +35,8 @@ static enum step look(struct flight *f)
 
 static void aim(struct flight *f)
 {
-	(void)blocks_nvme(f->d->blocks, f->lease.block, &f->xfer.where);	/* being away it has one */
+	/* being away it has one */
+	(void)blocks_nvme(f->d->blocks, f->lease.block, &f->xfer.where);
 }
 
 static bool fits(const struct flight *f)
@@ -52,9 +54,9 @@ static enum step once_more(struct flight *f)
 
 	if (!blocks_live(d->blocks, f->lease.block))
 		return FLIGHT_MISS;
-	/* Its segment was used again while we read: what came was another block. The next read is from where it is. */
-	if (blocks_nvme(d->blocks, f->lease.block, &now) &&
-	    !extent_equal(&now, was))
+	/* Its segment was used again while we read: what came was another block. The next read is
+	 * from where it is. */
+	if (blocks_nvme(d->blocks, f->lease.block, &now) && !extent_equal(&now, was))
 		return FLIGHT_READ;
 	if (!f->reread) {
 		f->reread = true;
@@ -69,12 +71,13 @@ static enum step failed(struct flight *f)
 	const struct tier_name name = { .where = &f->xfer.where };
 	const int error = f->xfer.status;
 
-	if (error == -ESTALE) {		/* its segment was lost without a footer to tell of it */
+	if (error == -ESTALE) { /* its segment was lost without a footer to tell of it */
 		copies_condemn(f->d, f->lease.block);
 		return FLIGHT_MISS;
 	}
 	/* Given up, or the disk is away: the block may be read another time. */
-	if (error == -ECANCELED || error == -ETIMEDOUT || !tier_readable(f->d->tiers[TIER_NVME], &name))
+	if (error == -ECANCELED || error == -ETIMEDOUT ||
+	    !tier_readable(f->d->tiers[TIER_NVME], &name))
 		return FLIGHT_MISS;
 	return once_more(f);
 }
@@ -86,14 +89,18 @@ static enum step bad(struct flight *f)
 
 	if (ret == FLIGHT_READ)
 		return ret;
-	log_limited(&d->ops->log, loop_now(d->loop), LOG_LEVEL_ERROR, "an image read from NVMe failed its checks and was "
-		    "dropped (segment %u): a miss, not data; if this repeats, test the device", f->xfer.where.slot >> 16);
+	log_limited(
+		&d->ops->log, loop_now(d->loop), LOG_LEVEL_ERROR,
+		"an image read from NVMe failed its checks and was dropped (segment %u): a miss, "
+		"not data; if this repeats, test the device",
+		f->xfer.where.slot >> 16);
 	stats_add(&d->stats->v.tiers_nvme_corrupt_blocks_total, 1);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_CORRUPT, true);
 	return ret;
 }
 
-/* The block may have gone or been stored again meanwhile: then the bytes are right all the same, and not kept. */
+/* The block may have gone or been stored again meanwhile: then the bytes are right all the same,
+ * and not kept. */
 static void landed(struct flight *f)
 {
 	static const uint8_t none[32];
@@ -103,7 +110,7 @@ static void landed(struct flight *f)
 	stats_add(&d->stats->v.tiers_nvme_read_bytes_total, f->xfer.bytes);
 	if (moved_on(f))
 		return;
-	if (memcmp(f->xfer.record.parent, none, sizeof none) != 0)
+	if (memcmp(f->xfer.record.parent, none, sizeof(none)) != 0)
 		parent = blocks_find(d->blocks, f->xfer.record.parent, f->space->number);
 	if (parent == f->lease.block)
 		parent = BLOCK_NONE;
@@ -114,6 +121,13 @@ static void landed(struct flight *f)
 }
 
 const struct source_ops from_nvme = {
-	.tier = TIER_NVME, .waits = true, .begin = begin, .look = look, .aim = aim, .fits = fits, .failed = failed,
-	.bad = bad, .landed = landed,
+	.tier = TIER_NVME,
+	.waits = true,
+	.begin = begin,
+	.look = look,
+	.aim = aim,
+	.fits = fits,
+	.failed = failed,
+	.bad = bad,
+	.landed = landed,
 };

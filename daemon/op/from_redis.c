@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * from_redis.c - what is particular to a block that comes from Redis: no table says that it is there.
+ * from_redis.c - what is particular to a block that comes from Redis: no table says that it is
+ * there.
  *
- * So nothing is evicted for it before the value's header has come and is good: a load reads at once only where a slot
- * is free. Else, and always for a prefetch, the flight begins with PROBE, at the price of a round trip; so keys that
- * nobody has cost nobody a block. (A user who may GET and not GETRANGE has room made as if the block were there;
- * that is counted.) Any trouble of Redis is a miss, within [redis] timeout_ms for each of the three times at most that
- * it is asked.
+ * So nothing is evicted for it before the value's header has come and is good: a load reads at once
+ * only where a slot is free. Else, and always for a prefetch, the flight begins with PROBE, at the
+ * price of a round trip; so keys that nobody has cost nobody a block. (A user who may GET and not
+ * GETRANGE has room made as if the block were there; that is counted.) Any trouble of Redis is a
+ * miss, within [redis] timeout_ms for each of the three times at most that it is asked.
  */
 #include <errno.h>
 #include <string.h>
@@ -47,7 +48,8 @@ static enum step look(struct flight *f)
 		stats_add(&v->tiers_redis_corrupt_blocks_total, 1);
 	if ((error != -EACCES && error != -EREMOTEIO) || !has_load(f))
 		return error ? FLIGHT_MISS : FLIGHT_ROOM;
-	stats_add(&v->tiers_redis_unasked_blocks_total, 1);	/* a user who may not ask, but perhaps read */
+	/* a user who may not ask, but perhaps read */
+	stats_add(&v->tiers_redis_unasked_blocks_total, 1);
 	return FLIGHT_ROOM;
 }
 
@@ -58,8 +60,9 @@ static void aim(struct flight *f)
 	f->xfer.seal = f->space->seal;
 }
 
-/* A value's codec is the space's, or raw where that could not hold the block. Another value with a good header was not
- * made by a kvtierd for this space: it may be less exact than the space promises. */
+/* A value's codec is the space's, or raw where that could not hold the block. Another value with a
+ * good header was not made by a kvtierd for this space: it may be less exact than the space
+ * promises. */
 static bool fits(const struct flight *f)
 {
 	const struct image_header *header = (const void *)f->xfer.buffer;
@@ -80,9 +83,9 @@ static enum step failed(struct flight *f)
 	const struct xfer *x = &f->xfer;
 
 	if (x->status == 0)
-		return bad(f);		/* it does not fit */
+		return bad(f); /* it does not fit */
 	if (x->status == -EFBIG && f->bytes == f->space->shape.image_bytes && x->bytes > f->bytes) {
-		f->bytes = x->bytes;	/* stored raw: its codec could not hold it */
+		f->bytes = x->bytes; /* stored raw: its codec could not hold it */
 		f->asked = true;
 		return FLIGHT_ROOM;
 	}
@@ -97,6 +100,12 @@ static void landed(struct flight *f)
 }
 
 const struct source_ops from_redis = {
-	.tier = TIER_REDIS, .begin = begin, .look = look, .aim = aim, .fits = fits, .failed = failed, .bad = bad,
+	.tier = TIER_REDIS,
+	.begin = begin,
+	.look = look,
+	.aim = aim,
+	.fits = fits,
+	.failed = failed,
+	.bad = bad,
 	.landed = landed,
 };

@@ -2,12 +2,12 @@
 /*
  * load.c - the steps of a block that is loaded or prefetched (step.h). Core thread only.
  *
- * A page is served from host memory alone: from a block's slot, which a lease pins, or from the slot of a flight that
- * has landed. Bringing a block there is flight.c's.
+ * A page is served from host memory alone: from a block's slot, which a lease pins, or from the
+ * slot of a flight that has landed. Bringing a block there is flight.c's.
  *
- * A block that came from Redis is kept only under the block before it in its chain. So the blocks of an op are kept in
- * order: in KEEP a part waits for the part before it, which never waits for one behind. Without its parent a block is
- * served and not kept.
+ * A block that came from Redis is kept only under the block before it in its chain. So the blocks
+ * of an op are kept in order: in KEEP a part waits for the part before it, which never waits for
+ * one behind. Without its parent a block is served and not kept.
  */
 #include "load.h"
 
@@ -59,9 +59,10 @@ static enum verdict found(struct kvtierd *d, struct part *part, uint32_t block)
 	writeback_add(d, block);
 	part->step = LOAD_END;
 	if (op->sqe.op == WIRE_OP_LOAD) {
-		const int r = tier_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &part->where);
+		const int r = tier_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block),
+					  &part->where);
 
-		assert(r == 0);		/* pinned: it cannot be stale */
+		assert(r == 0); /* pinned: it cannot be stale */
 		part->step = LOAD_SERVE;
 	}
 	return CONTINUE;
@@ -82,7 +83,8 @@ enum verdict load_lookup(struct kvtierd *d, struct part *part)
 		part->step = LOAD_END;
 	} else if (block != BLOCK_NONE && in_host(d, block)) {
 		return found(d, part, block);
-	} else if ((block == BLOCK_NONE || !part_readable(d, block)) && redis_wanted(d, space, key)) {
+	} else if ((block == BLOCK_NONE || !part_readable(d, block)) &&
+		   redis_wanted(d, space, key)) {
 		part->source = SOURCE_REDIS;
 		if (op->sqe.op == WIRE_OP_PREFETCH && part->at > op->remote_end)
 			miss(d, part);
@@ -125,7 +127,9 @@ enum verdict load_bring(struct kvtierd *d, struct part *part)
 	part->step = LOAD_END;
 	if (part->flight) {
 		part->where = part->flight->where;
-		part->step = load ? LOAD_SERVE : part->source == SOURCE_REDIS ? LOAD_KEEP : LOAD_END;
+		part->step = load                         ? LOAD_SERVE :
+			     part->source == SOURCE_REDIS ? LOAD_KEEP :
+							    LOAD_END;
 	} else if (part->brought > 0) {
 		part->step = LOAD_LOOKUP;
 	} else if (part->brought == -ENOENT) {
@@ -167,7 +171,8 @@ static void count_loaded(struct kvtierd *d, struct part *part)
 	enum source source = SOURCE_HOST;
 
 	if (part->flight && !part->flight->credited) {
-		source = part->source;		/* the other parts of the flight found it in memory */
+		/* the other parts of the flight found it in memory */
+		source = part->source;
 		part->flight->credited = true;
 	}
 	op->conn->loaded_blocks++;
@@ -180,17 +185,20 @@ static void count_loaded(struct kvtierd *d, struct part *part)
 		stats_add(&v->tiers_nvme_hit_blocks_total, 1);
 	} else {
 		stats_add(&v->tiers_host_hit_blocks_total, 1);
-		stats_add(&v->tiers_host_read_bytes_total, part->job.out_codec_k == CODEC_RAW
-							   ? space->raw_shape.image_bytes : space->shape.image_bytes);
+		stats_add(&v->tiers_host_read_bytes_total, part->job.out_codec_k == CODEC_RAW ?
+								   space->raw_shape.image_bytes :
+								   space->shape.image_bytes);
 	}
 }
 
 /* The block is about to be dropped. */
 static void count_corrupt(struct kvtierd *d, const struct part *part)
 {
-	log_limited(&d->ops->log, loop_now(d->loop), LOG_LEVEL_ERROR, "an image in the host tier failed its checks and was "
-		    "dropped (slab %u): a miss, not data; if this repeats, test the machine's memory",
-		    part->where.slot >> 16);
+	log_limited(
+		&d->ops->log, loop_now(d->loop), LOG_LEVEL_ERROR,
+		"an image in the host tier failed its checks and was dropped (slab %u): a miss, "
+		"not data; if this repeats, test the machine's memory",
+		part->where.slot >> 16);
 	stats_add(&d->stats->v.tiers_host_corrupt_blocks_total, 1);
 	stats_health_set(d->stats, STATS_HEALTH_CORRUPT, true);
 }
@@ -216,7 +224,7 @@ enum verdict load_check(struct kvtierd *d, struct part *part)
 	count_corrupt(d, part);
 	if (!part->flight)
 		condemn(d, &part->lease);
-	else if (!part->flight->placed)		/* the slot is the block's */
+	else if (!part->flight->placed) /* the slot is the block's */
 		condemn(d, &part->flight->lease);
 	part->status = -ENOENT;
 	return CONTINUE;
@@ -224,7 +232,8 @@ enum verdict load_check(struct kvtierd *d, struct part *part)
 
 /* --- KEEP, END --- */
 
-/* The parent is there, and leased: room in a full table is not made by dropping it. Or there is none. */
+/* The parent is there, and leased: room in a full table is not made by dropping it. Or there is
+ * none. */
 static bool take_parent(struct kvtierd *d, const struct part *part, struct lease *ret)
 {
 	const struct op *op = part->op;
@@ -246,11 +255,12 @@ static bool fits(const struct flight *f)
 	const uint32_t block = blocks_find(blocks, f->job.identity.key, f->space->number);
 
 	return block == BLOCK_NONE ||
-	       blocks_variant(blocks, block) == space_variant(f->space, (enum image_codec)f->job.codec_k);
+	       blocks_variant(blocks, block) ==
+		       space_variant(f->space, (enum image_codec)f->job.codec_k);
 }
 
-/* The image becomes a block, if no other part of the flight made it one: 0. -ENOENT: without the block before it nobody
- * would find it. -ENOSPC. */
+/* The image becomes a block, if no other part of the flight made it one: 0. -ENOENT: without the
+ * block before it nobody would find it. -ENOSPC. */
 static int keep(struct kvtierd *d, struct part *part)
 {
 	struct flight *f = part->flight;
@@ -259,7 +269,7 @@ static int keep(struct kvtierd *d, struct part *part)
 	uint32_t block;
 	int r;
 
-	f->job.codec_k = header->codec_k;	/* as verified */
+	f->job.codec_k = header->codec_k; /* as verified */
 	if (f->lease.held || !fits(f))
 		return 0;
 	if (!take_parent(d, part, &parent))
@@ -270,7 +280,7 @@ static int keep(struct kvtierd *d, struct part *part)
 		return r;
 	if (r == 0) {
 		f->placed = false;
-		lease_take(d, &f->lease, block);	/* the slot stays while parts use it */
+		lease_take(d, &f->lease, block); /* the slot stays while parts use it */
 	}
 	copies_touch(d, block, part->op->tick);
 	writeback_add(d, block);
@@ -289,7 +299,7 @@ enum verdict load_keep(struct kvtierd *d, struct part *part)
 	}
 	if (!op->abandoned)
 		r = keep(d, part);
-	if (r && op->sqe.op == WIRE_OP_PREFETCH)	/* a load was served all the same */
+	if (r && op->sqe.op == WIRE_OP_PREFETCH) /* a load was served all the same */
 		part->status = r;
 	part->step = LOAD_END;
 	return CONTINUE;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * load.h - the steps of a block that is loaded or prefetched (step.h), for pump.c. Core thread only.
+ * load.h - the steps of a block that is loaded or prefetched (step.h), for pump.c. Core thread
+ * only.
  */
 #ifndef KVTIER_LOAD_H
 #define KVTIER_LOAD_H
@@ -17,8 +18,8 @@ enum verdict load_serve(struct kvtierd *d, struct part *part);
 enum verdict load_check(struct kvtierd *d, struct part *part);
 enum verdict load_keep(struct kvtierd *d, struct part *part);
 enum verdict load_end(struct kvtierd *d, struct part *part);
-/* The next block of the op would have to be brought, and too many parts wait for that: so that a disk or server that
- * stalls does not get all of them, and what is in memory is still served. */
+/* The next block of the op would have to be brought, and too many parts wait for that: so that a
+ * disk or server that stalls does not get all of them, and what is in memory is still served. */
 bool load_must_wait(const struct op *op);
 
 #endif

@@ -2,15 +2,18 @@
 /*
  * op.c - the life of an op, around the steps of its blocks (step.h, pump.c). Core thread only.
  *
- *	op_start -> queued (turn.c) -> (blocks begun in turn with other ops') -> all settled -> completion -> pool
- *	              `-- deadline, cancel, space closed, client gone: blocks not begun are settled at once --^
+ *  op_start -> queued (turn.c) -> (blocks begun in turn with other ops') -> all settled
+ *                |                                                              ^ |
+ *                `-- deadline, cancel, space closed, client gone: --------------' v
+ *                    blocks not begun are settled at once              completion -> pool
  *
  * Invariants
- *   O1 each block of an op gets exactly one status, and the op exactly one completion, after the last part
- *      let go of its page.
+ *   O1 each block of an op gets exactly one status, and the op exactly one completion, after the
+ *      last part let go of its page.
  *   O2 key and page are each read once from the arena; the entry was copied by ring_peek().
  *   O3 parts and ops come from pools made at start; nothing is allocated here.
- *   O4 an op that is ended early wakes its parts, and ends when the last of them has: nothing here runs a part.
+ *   O4 an op that is ended early wakes its parts, and ends when the last of them has: nothing here
+ *      runs a part.
  */
 #include "op.h"
 
@@ -32,13 +35,13 @@
 #include "trace.h"
 #include "turn.h"
 
-enum { MAX_DEADLINE_S = 3600 };	/* later deadlines are cut to this */
+enum { MAX_DEADLINE_S = 3600 }; /* later deadlines are cut to this */
 
 /* --- pools --- */
 
 int ops_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct ops **ret)
 {
-	struct ops *all = calloc(1, sizeof *all);
+	struct ops *all = calloc(1, sizeof(*all));
 
 	if (!all)
 		return -ENOMEM;
@@ -48,11 +51,11 @@ int ops_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct ops **r
 	ready_open(&all->ready);
 	room_open(&all->room);
 	turn_open(all);
-	all->op_pool = calloc(max_ops, sizeof *all->op_pool);
-	all->part_pool = calloc(parts, sizeof *all->part_pool);
+	all->op_pool = calloc(max_ops, sizeof(*all->op_pool));
+	all->part_pool = calloc(parts, sizeof(*all->part_pool));
 	all->n_free_parts = parts;
-	if (!all->op_pool || !all->part_pool || shares_open(&d->shares) || flights_open(d, parts, &all->flights) ||
-	    traces_open(max_ops, &all->traces)) {
+	if (!all->op_pool || !all->part_pool || shares_open(&d->shares) ||
+	    flights_open(d, parts, &all->flights) || traces_open(max_ops, &all->traces)) {
 		ops_close(all);
 		return -ENOMEM;
 	}
@@ -127,7 +130,8 @@ static void count(const struct op *q, int status)
 			stats_add(&v->load_failed_blocks_total, 1);
 		}
 	} else {
-		stats_add(status < 0 ? &v->prefetch_missed_blocks_total : &v->prefetch_blocks_total, 1);
+		stats_add(status < 0 ? &v->prefetch_missed_blocks_total : &v->prefetch_blocks_total,
+			  1);
 	}
 }
 
@@ -159,8 +163,11 @@ static void count_time(struct stats *stats, uint16_t op, const struct wire_cqe *
 static void complete(struct op *q)
 {
 	struct wire_cqe cqe = {
-		.op_id = q->sqe.op_id, .n = q->sqe.n, .first = q->sqe.first,
-		.submit_ns = q->submit_ns, .done_ns = loop_now(q->d->loop),
+		.op_id = q->sqe.op_id,
+		.n = q->sqe.n,
+		.first = q->sqe.first,
+		.submit_ns = q->submit_ns,
+		.done_ns = loop_now(q->d->loop),
 	};
 
 	for (uint32_t i = 0; i < q->sqe.n; i++) {
@@ -178,16 +185,17 @@ static void complete(struct op *q)
 		q->conn->wake = true;
 }
 
-/* A block that nobody built on and nobody uses; being written to NVMe is no use. One that is gone (purged, damaged) is
- * none, and what came before it is not known any more. */
+/* A block that nobody built on and nobody uses; being written to NVMe is no use. One that is gone
+ * (purged, damaged) is none, and what came before it is not known any more. */
 static bool undoable(const struct kvtierd *d, uint32_t block)
 {
 	return blocks_live(d->blocks, block) && blocks_leaf(d->blocks, block) &&
-	       blocks_pins(d->blocks, block) == writeback_holds(d, block) + (uint32_t)outbox_holds(d, block);
+	       blocks_pins(d->blocks, block) ==
+		       writeback_holds(d, block) + (uint32_t)outbox_holds(d, block);
 }
 
-/* A client that died before its store completed leaves nothing of it: the blocks this op committed go
- * again, newest first, as long as nobody else has built on them. */
+/* A client that died before its store completed leaves nothing of it: the blocks this op committed
+ * go again, newest first, as long as nobody else has built on them. */
 static void undo(struct op *q)
 {
 	struct kvtierd *d = q->d;
@@ -263,7 +271,8 @@ void op_part_done(struct part *part)
 
 /* --- ending early --- */
 
-/* Blocks not yet begun get their status now; those in flight as soon as their jobs and reads let go of them. */
+/* Blocks not yet begun get their status now; those in flight as soon as their jobs and reads let go
+ * of them. */
 static void end_early(struct op *op, int status)
 {
 	struct ops *all = op->d->ops;
@@ -281,7 +290,8 @@ static void end_early(struct op *op, int status)
 		if (part->op != op)
 			continue;
 		if (part->wait == WAIT_JOB)
-			device_cancel(&part->job);	/* its pages are let go between two pieces */
+			/* its pages are let go between two pieces */
+			device_cancel(&part->job);
 		else if (part->wait != WAIT_TURN)
 			part_wake(part);
 	}
@@ -298,8 +308,8 @@ static void on_deadline(struct loop_timer *timer)
 
 /* --- beginning blocks --- */
 
-/* A store's chain begins under its parent, or not at all; what a load brings from elsewhere is kept only
- * there. Taken with its first block: what waits for its turn pins nothing. */
+/* A store's chain begins under its parent, or not at all; what a load brings from elsewhere is kept
+ * only there. Taken with its first block: what waits for its turn pins nothing. */
 static void take_parent(struct kvtierd *d, struct op *q)
 {
 	uint32_t parent;
@@ -325,7 +335,7 @@ struct part *op_begin_block(struct op *q)
 	if (!q->begun && (q->sqe.flags & WIRE_SQE_HAS_PARENT))
 		take_parent(q->d, q);
 	all->free_parts = part->next;
-	memset(part, 0, sizeof *part);
+	memset(part, 0, sizeof(*part));
 	part->op = q;
 	part->waiter.op = q;
 	part->waiter.task = &part->task;
@@ -333,10 +343,10 @@ struct part *op_begin_block(struct op *q)
 	part->at = q->next_block++;
 	part->job.layout = &q->mount->layout;
 	part->job.page = ring_page(&q->conn->ring, slot);
-	memcpy(part->job.identity.space_id, q->mount->space->id, sizeof q->mount->space->id);
+	memcpy(part->job.identity.space_id, q->mount->space->id, sizeof(q->mount->space->id));
 	ring_key(&q->conn->ring, slot, part->job.identity.key);
-	memcpy(part->before, q->last_key, sizeof part->before);
-	memcpy(q->last_key, part->job.identity.key, sizeof q->last_key);
+	memcpy(part->before, q->last_key, sizeof(part->before));
+	memcpy(q->last_key, part->job.identity.key, sizeof(q->last_key));
 	part->job.given_up = ring_given_up_word(&q->conn->ring);
 	part->step = LOAD_LOOKUP;
 	if (q->sqe.op == WIRE_OP_STORE) {
@@ -349,7 +359,8 @@ struct part *op_begin_block(struct op *q)
 
 /* --- starting and ending ops --- */
 
-static int violation(char *text, size_t n, const char *field, unsigned long long value, const char *why)
+static int violation(char *text, size_t n, const char *field, unsigned long long value,
+		     const char *why)
 {
 	snprintf(text, n, "sqe.%s %llu %s", field, value, why);
 	return -EPROTO;
@@ -366,7 +377,9 @@ static struct op *find(const struct conn *conn, uint64_t op_id)
 static void start_nop(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe)
 {
 	const struct wire_cqe cqe = {
-		.op_id = sqe->op_id, .submit_ns = loop_now(d->loop), .done_ns = loop_now(d->loop),
+		.op_id = sqe->op_id,
+		.submit_ns = loop_now(d->loop),
+		.done_ns = loop_now(d->loop),
 	};
 
 	if (ring_complete(&conn->ring, &cqe))
@@ -379,7 +392,8 @@ static void cancel(struct kvtierd *d, struct op *q)
 	end_early(q, -ECANCELED);
 }
 
-static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount, const struct wire_sqe *sqe)
+static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount,
+		     const struct wire_sqe *sqe)
 {
 	struct ops *all = d->ops;
 	struct op *q = all->free_ops;
@@ -387,8 +401,14 @@ static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount, 
 
 	all->free_ops = q->next;
 	*q = (struct op){
-		.d = d, .conn = conn, .mount = mount, .sqe = *sqe, .tick = ++d->tick,
-		.submit_ns = loop_now(d->loop), .deadline.fire = on_deadline, .remote_end = sqe->n,
+		.d = d,
+		.conn = conn,
+		.mount = mount,
+		.sqe = *sqe,
+		.tick = ++d->tick,
+		.submit_ns = loop_now(d->loop),
+		.deadline.fire = on_deadline,
+		.remote_end = sqe->n,
 	};
 	q->parts_end = &q->parts;
 	q->next = conn->ops;
@@ -402,7 +422,8 @@ static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount, 
 	mount->ops++;
 	all->outstanding++;
 	stats_set(&d->stats->v.ops_outstanding, all->outstanding);
-	loop_timer_set(d->loop, &q->deadline, sqe->deadline_ns < latest ? sqe->deadline_ns : latest);
+	loop_timer_set(d->loop, &q->deadline,
+		       sqe->deadline_ns < latest ? sqe->deadline_ns : latest);
 	trace_begin(all->traces, q);
 	turn_look_again(all);
 	turn_add(q);
@@ -420,7 +441,7 @@ int op_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe, c
 		struct op *q = find(conn, sqe->target);
 
 		if (q)
-			cancel(d, q);	/* else it has completed: nothing to do */
+			cancel(d, q); /* else it has completed: nothing to do */
 		return 0;
 	}
 	mount = conn->mounts[sqe->space];
@@ -428,9 +449,11 @@ int op_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe, c
 		return violation(text, n, "space", sqe->space, "is not open on this connection");
 	if (find(conn, sqe->op_id))
 		return violation(text, n, "op_id", sqe->op_id, "is in use by an outstanding op");
-	/* Slots that overlap would be work without limit: each op walks all of its own when it ends early. */
+	/* Slots that overlap would be work without limit: each op walks all of its own when it ends
+	 * early. */
 	if (slots_of(sqe) > conn->ring.arena_blocks - conn->arena_claimed)
-		return violation(text, n, "n", sqe->n, "is more than the arena slots that no outstanding op uses");
+		return violation(text, n, "n", sqe->n,
+				 "is more than the arena slots that no outstanding op uses");
 	assert(ops_room(d->ops));
 	start_op(d, conn, mount, sqe);
 	return 0;
@@ -439,7 +462,7 @@ int op_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe, c
 void ops_cancel_mount(struct kvtierd *d, struct conn *conn, const struct mount *mount)
 {
 	for (struct op *op = conn->ops, *next; op; op = next) {
-		next = op->next;	/* op may be gone when it was cancelled */
+		next = op->next; /* op may be gone when it was cancelled */
 		if (!mount || op->mount == mount)
 			cancel(d, op);
 	}

@@ -19,28 +19,32 @@ struct ops;
 struct part;
 
 /* Reserves everything: max_ops requests, `parts` blocks in flight (= the device's depth). */
-int  ops_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct ops **ret);
-void ops_close(struct ops *ops);		/* none outstanding; NULL is fine */
-bool ops_room(const struct ops *ops);	/* one more op_start() is possible */
-/* Ops that each of so many clients (> 0) may have outstanding: so the quick ones leave some for the others. */
+int ops_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct ops **ret);
+void ops_close(struct ops *ops);      /* none outstanding; NULL is fine */
+bool ops_room(const struct ops *ops); /* one more op_start() is possible */
+/* Ops that each of so many clients (> 0) may have outstanding: so the quick ones leave some for the
+ * others. */
 uint32_t ops_share(const struct ops *ops, uint32_t clients);
 uint32_t ops_outstanding(const struct ops *ops);
-uint64_t ops_pages(const struct conn *conn);	/* of its ops, that the daemon may still touch */
+uint64_t ops_pages(const struct conn *conn); /* of its ops, that the daemon may still touch */
 
-/* Starts a checked entry. 0, or -EPROTO with text: the client broke the protocol (unknown space, op id in use). A lack
- * of anything else shows as per-block statuses. */
-int  op_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe, char *text, size_t n);
+/* Starts a checked entry. 0, or -EPROTO with text: the client broke the protocol (unknown space, op
+ * id in use). A lack of anything else shows as per-block statuses. */
+int op_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe, char *text,
+	     size_t n);
 
 /* For pump.c. The op's next block is begun: its part, whose steps are to run. */
 struct part *op_begin_block(struct op *op);
-/* The block's status is final, and the part holds nothing: it goes back to the pool, the part whose turn it is then is
- * woken, and the op completes if this was its last one. */
+/* The block's status is final, and the part holds nothing: it goes back to the pool, the part whose
+ * turn it is then is woken, and the op completes if this was its last one. */
 void op_part_done(struct part *part);
 
-/* Ends every op of a mount early (-ECANCELED for blocks not begun); those in flight finish. mount->ops says when. */
+/* Ends every op of a mount early (-ECANCELED for blocks not begun); those in flight finish.
+ * mount->ops says when. */
 void ops_cancel_mount(struct kvtierd *d, struct conn *conn, const struct mount *mount);
 
-/* The client is gone: nothing more is committed, written to it or begun. conn->n_ops says when all let go. */
+/* The client is gone: nothing more is committed, written to it or begun. conn->n_ops says when all
+ * let go. */
 void ops_abandon(struct kvtierd *d, struct conn *conn);
 
 #endif

@@ -24,8 +24,8 @@ void part_unplace(struct part *part)
 	part->placed = false;
 }
 
-/* The kernel says which process connected; it says 0 of one in a namespace that the daemon does not see, and then each
- * connection has turns of its own. */
+/* The kernel says which process connected; it says 0 of one in a namespace that the daemon does not
+ * see, and then each connection has turns of its own. */
 uint32_t part_turn(const struct op *op)
 {
 	const struct conn *conn = op->conn;
@@ -65,11 +65,16 @@ static int sparse(const struct part *part)
 	struct stats_values *v = &op->d->stats->v;
 
 	op->conn->sparse_blocks++;
-	stats_add(op->sqe.op == WIRE_OP_STORE ? &v->store_sparse_blocks_total : &v->load_sparse_blocks_total, 1);
-	log_limited(&op->d->ops->log, loop_now(op->d->loop), LOG_LEVEL_WARNING, "client %u (pid %ld, \"%s\"): page %llu "
-		    "is not allocated, and the daemon does not do that for it: libkvtier touches pages before it lends them, "
-		    "another client must, and may punch no hole into them", op->conn->id, (long)op->conn->pid, op->conn->name,
-		    (unsigned long long)part->job.page);
+	stats_add(op->sqe.op == WIRE_OP_STORE ? &v->store_sparse_blocks_total :
+						&v->load_sparse_blocks_total,
+		  1);
+	log_limited(
+		&op->d->ops->log, loop_now(op->d->loop), LOG_LEVEL_WARNING,
+		"client %u (pid %ld, \"%s\"): page %llu is not allocated, and the daemon does not "
+		"do that for it: libkvtier touches pages before it lends them, another client must,"
+		" and may punch no hole into them",
+		op->conn->id, (long)op->conn->pid, op->conn->name,
+		(unsigned long long)part->job.page);
 	return -EFAULT;
 }
 
@@ -80,7 +85,7 @@ bool part_stopped(const struct part *part, int *ret)
 	if (part->job.status == -ETIMEDOUT)
 		*ret = -ETIMEDOUT;
 	else if (part->job.status == -ECANCELED)
-		*ret = early ? early : -ECONNRESET;	/* cancelled by us, or given up */
+		*ret = early ? early : -ECONNRESET; /* cancelled by us, or given up */
 	else if (part->job.status == -EFAULT)
 		*ret = sparse(part);
 	else
@@ -96,8 +101,8 @@ bool part_readable(const struct kvtierd *d, uint32_t block)
 	       tier_readable(d->tiers[TIER_NVME], &(struct tier_name){ .where = &where });
 }
 
-/* A full table makes room as a full tier does: an old block goes. A crowded neighbourhood (-EXFULL) is another case:
- * only the new block is refused, or keys made to collide would empty the table. */
+/* A full table makes room as a full tier does: an old block goes. A crowded neighbourhood (-EXFULL)
+ * is another case: only the new block is refused, or keys made to collide would empty the table. */
 static int commit(struct kvtierd *d, const struct space *space, const struct device_job *job,
 		  const struct extent *where, uint32_t parent, uint32_t *ret)
 {
@@ -123,7 +128,7 @@ int part_enter(struct kvtierd *d, const struct space *space, const struct device
 	*ret = block = blocks_find(d->blocks, job->identity.key, space->number);
 	assert(block != BLOCK_NONE);
 	if (blocks_host_slot(d->blocks, block) != BLOCK_NONE)
-		return 1;	/* the same block was stored meanwhile */
+		return 1; /* the same block was stored meanwhile */
 	blocks_promote(d->blocks, block, parent == block ? BLOCK_NONE : parent, where);
 	tier_set_owner(d->tiers[TIER_HOST], where, block);
 	/* Its disk is away. If another takes writes, it gets a copy there. */
@@ -136,7 +141,8 @@ int part_enter(struct kvtierd *d, const struct space *space, const struct device
 uint32_t part_held(const struct part *part)
 {
 	return (part->placed ? HELD_SLOT : 0u) | (part->lease.held ? HELD_LEASE : 0u) |
-	       (part->flight ? HELD_FLIGHT : 0u) | (list_has(&part->waiter.link) ? HELD_PLACE : 0u) |
+	       (part->flight ? HELD_FLIGHT : 0u) |
+	       (list_has(&part->waiter.link) ? HELD_PLACE : 0u) |
 	       (part->job.in_flight ? HELD_LENT : 0u);
 }
 

@@ -1,20 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * part.h - one block of an op in flight, the op, and all ops: what the files of this folder share. Core thread only.
+ * part.h - one block of an op in flight, the op, and all ops: what the files of this folder share.
+ * Core thread only.
  *
  *	file		owns of a part					does
- *	op.c		op, next, at					the life of an op, and of its parts
- *	pump.c		task, step, early				begins parts in turn, runs their steps
- *	part.c		job, where, placed, wait			slots, jobs of the device, waking
+ *	op.c		op, next, at					the life of an op, and of
+ *									its parts
+ *	pump.c		task, step, early				begins parts in turn, runs
+ *									their steps
+ *	part.c		job, where, placed, wait			slots, jobs of the device,
+ *									waking
  *	store.c		lease, waiter					the steps of a store
- *	load.c		lease, source, before				the steps of a load and of a prefetch
- *	flight.c	flight, with, brought				brings a block into host memory, for all that want it
+ *	load.c		lease, source, before				the steps of a load and of a
+ *									prefetch
+ *	flight.c	flight, with, brought				brings a block into host
+ *									memory, for all that want it
  *	room.c		waiter.link					slots, and who waits for one
  *	share.c		in_flight_bytes					what a client may have
  *	trace.c		(of an op: trace)				the last steps
  *
- * Who calls whom: pump.c -> op.c, store.c, load.c -> flight.c -> room.c -> share.c; all of them use part.c, turn.c,
- * ready.c, trace.c and step.c, which call none of the former. Waking is a push on the run queue (ready.h).
+ * Who calls whom: pump.c -> op.c, store.c, load.c -> flight.c -> room.c -> share.c; all of them use
+ * part.c, turn.c, ready.c, trace.c and step.c, which call none of the former. Waking is a push on
+ * the run queue (ready.h).
  */
 #ifndef KVTIER_PART_H
 #define KVTIER_PART_H
@@ -44,22 +51,24 @@ struct traces;
 
 struct part {
 	struct task task;
-	struct op *op;			/* NULL: in the pool */
-	struct part *next;		/* pool, or the op's parts in chain order (stores) */
-	uint32_t at;			/* position in the op */
+	struct op *op;     /* NULL: in the pool */
+	struct part *next; /* pool, or the op's parts in chain order (stores) */
+	uint32_t at;       /* position in the op */
 	enum step step;
 	enum wait wait;
-	int status;			/* as it will be told: enum in kvtier.h */
-	struct device_job job;		/* also key (job.identity), page, and slot (job.image) */
-	bool placed;			/* owns `where` */
+	int status;            /* as it will be told: enum in kvtier.h */
+	struct device_job job; /* also key (job.identity), page, and slot (job.image) */
+	bool placed;           /* owns `where` */
 	struct extent where;
-	struct lease lease;		/* load: while read. store: on a block that was already there */
+	/* load: while read. store: on a block that was already there */
+	struct lease lease;
 	struct room_waiter waiter;
-	enum source source;		/* load: what has the block */
-	uint8_t before[32];		/* key of the block before it, in the op or as its parent; else 0 */
-	struct flight *flight;		/* that it has joined; NULL: none */
-	struct list with;		/* the others of that flight */
-	int brought;			/* by the flight it was in: 0; 1: look again; else -errno */
+	enum source source; /* load: what has the block */
+	/* key of the block before it, in the op or as its parent; else 0 */
+	uint8_t before[32];
+	struct flight *flight; /* that it has joined; NULL: none */
+	struct list with;      /* the others of that flight */
+	int brought;           /* by the flight it was in: 0; 1: look again; else -errno */
 	uint64_t in_flight_bytes;
 };
 
@@ -68,28 +77,32 @@ struct op {
 	struct kvtierd *d;
 	struct conn *conn;
 	struct mount *mount;
-	struct op *next, **link;		/* the connection's list; next: or the pool */
-	struct list queue;			/* its client's: it has blocks to begin */
-	uint32_t passed_round;			/* of pump(): it was passed over in this one */
-	bool abandoned;				/* its client is gone */
-	int early;				/* it was ended early, with this status: nothing may wait any more; 0 */
+	struct op *next, **link; /* the connection's list; next: or the pool */
+	struct list queue;       /* its client's: it has blocks to begin */
+	uint32_t passed_round;   /* of pump(): it was passed over in this one */
+	bool abandoned;          /* its client is gone */
+	/* it was ended early, with this status: nothing may wait any more; 0 */
+	int early;
 	struct wire_sqe sqe;
 	uint64_t tick, submit_ns;
-	uint32_t next_block;			/* not yet begun: from here on */
-	uint32_t settled;			/* blocks that have their status */
-	int chain_error;			/* store: why no further block can be committed; 0 = none */
-	uint32_t fresh;				/* store: blocks at the end of the chain that this op committed */
-	struct part *parts, **parts_end;	/* store: begun and not committed, in chain order */
-	uint8_t last_key[32];			/* of the block begun last; at first the parent's */
-	uint32_t remote_end;			/* prefetch: the first block that Redis does not have */
-	uint32_t n_turns;			/* load: parts in KEEP whose turn has not come */
-	struct lease tail;			/* store: the last committed block of the chain */
+	uint32_t next_block; /* not yet begun: from here on */
+	uint32_t settled;    /* blocks that have their status */
+	/* store: why no further block can be committed; 0 = none */
+	int chain_error;
+	/* store: blocks at the end of the chain that this op committed */
+	uint32_t fresh;
+	struct part *parts, **parts_end; /* store: begun and not committed, in chain order */
+	uint8_t last_key[32];            /* of the block begun last; at first the parent's */
+	/* prefetch: the first block that Redis does not have */
+	uint32_t remote_end;
+	uint32_t n_turns;  /* load: parts in KEEP whose turn has not come */
+	struct lease tail; /* store: the last committed block of the chain */
 	struct loop_timer deadline;
 	struct trace *trace;
 	/* share.c's */
-	bool begun;				/* a block was */
+	bool begun; /* a block was */
 	uint32_t n_parts;
-	uint64_t in_flight_bytes;		/* store: for the end of its chain */
+	uint64_t in_flight_bytes; /* store: for the end of its chain */
 };
 
 /* All of them. */
@@ -106,31 +119,35 @@ struct ops {
 	struct log_limit log;
 	/* pump.c's */
 	struct loop_poller poller;
-	struct list queue;			/* clients with blocks to begin, served in turn */
-	uint32_t n_queued;			/* ops in those */
-	uint32_t n_passed;			/* ops in a row whose next block may not be begun now... */
-	uint32_t round;				/* ...and which of these rounds it is, from 1 */
+	struct list queue; /* clients with blocks to begin, served in turn */
+	uint32_t n_queued; /* ops in those */
+	/* ops in a row whose next block may not be begun now... */
+	uint32_t n_passed;
+	uint32_t round; /* ...and which of these rounds it is, from 1 */
 };
 
 /* It can go on: its step runs in this turn of the loop. */
 void part_wake(struct part *part);
 /* Gives its slot back, if it has one. */
 void part_unplace(struct part *part);
-/* device_job.client of the op's jobs: workers take turns by process, as a client can have many connections. */
+/* device_job.client of the op's jobs: workers take turns by process, as a client can have many
+ * connections. */
 uint32_t part_turn(const struct op *op);
-/* Lends the job to the device; `done` runs later, once, and wakes the part. Where the device takes no more jobs
- * now, the part is woken when it does, and its step runs again. Of the job are set: layout, page, identity,
- * image, image_bytes, and what the kind needs. */
-void part_submit(struct part *part, enum device_job_kind kind, void (*done)(struct device_job *job));
+/* Lends the job to the device; `done` runs later, once, and wakes the part. Where the device takes
+ * no more jobs now, the part is woken when it does, and its step runs again. Of the job are set:
+ * layout, page, identity, image, image_bytes, and what the kind needs. */
+void part_submit(struct part *part, enum device_job_kind kind,
+		 void (*done)(struct device_job *job));
 /* For devices_on_room(): parts that wait for this device are woken. */
 void part_room(void *ops, struct device *device);
 /* The device ended the job between two pieces: true, and the status for the client. */
 bool part_stopped(const struct part *part, int *ret);
-/* An image in a slot without owner becomes a block of the space, under parent (BLOCK_NONE: it starts a chain): 0,
- * and the slot is the block's. 1: there is such a block in host memory; the slot stays the caller's. -ENOSPC,
- * -EXFULL: as blocks_commit(). Of the job: identity.key, codec_k. */
-int  part_enter(struct kvtierd *d, const struct space *space, const struct device_job *job, const struct extent *where,
-		uint32_t parent, uint32_t *ret);
+/* An image in a slot without owner becomes a block of the space, under parent (BLOCK_NONE: it
+ * starts a chain): 0, and the slot is the block's. 1: there is such a block in host memory; the
+ * slot stays the caller's. -ENOSPC, -EXFULL: as blocks_commit(). Of the job: identity.key,
+ * codec_k. */
+int part_enter(struct kvtierd *d, const struct space *space, const struct device_job *job,
+	       const struct extent *where, uint32_t parent, uint32_t *ret);
 /* Whether NVMe has the block, on a disk that answers reads now. */
 bool part_readable(const struct kvtierd *d, uint32_t block);
 /* What it holds, as bits of enum held. */

@@ -2,10 +2,12 @@
 /*
  * pump.c - runs what is ready, and begins blocks in turn. Core thread only.
  *
- *	a turn:	ready tasks -> those that wait for room or a tier try again -> blocks of queued ops begin -> devices start
+ *	a turn:	ready tasks -> those that wait for room or a tier try again -> blocks of queued ops
+ *		begin -> devices start
  *
- * Nothing else runs a part: completions, deadlines and cancels wake it (part_wake()), which is a push. So a part's step
- * never runs below another one's, and what a step holds when it begins can be checked: step_allows().
+ * Nothing else runs a part: completions, deadlines and cancels wake it (part_wake()), which is a
+ * push. So a part's step never runs below another one's, and what a step holds when it begins can
+ * be checked: step_allows().
  */
 #include "pump.h"
 
@@ -24,9 +26,11 @@
 #include "turn.h"
 
 enum {
-	READY_BUDGET = 256,		/* tasks a turn of the loop: each takes about a microsecond */
-	BEGIN_BUDGET = 64,		/* blocks begun a turn of the loop... */
-	EVICTED = 16384,		/* ...or fewer, when so many were evicted for them: 4-8 ms */
+	/* tasks a turn of the loop: each takes about a microsecond */
+	READY_BUDGET = 256,
+	BEGIN_BUDGET = 64, /* blocks begun a turn of the loop... */
+	/* ...or fewer, when so many were evicted for them: 4-8 ms */
+	EVICTED = 16384,
 };
 
 /* --- a part --- */
@@ -101,7 +105,8 @@ static void begin_one(struct ops *all)
 
 /* --- the turn --- */
 
-/* Those that wait for room try one after another: what one of them is told depends on nothing else being ready. */
+/* Those that wait for room try one after another: what one of them is told depends on nothing else
+ * being ready. */
 static bool run_ready(struct ops *all)
 {
 	bool worked = ready_run(&all->ready, READY_BUDGET);
@@ -112,8 +117,8 @@ static bool run_ready(struct ops *all)
 	return worked || ready_any(&all->ready);
 }
 
-/* Ops whose next block must wait are passed over, until all were: then nothing can begin before a part or a flight
- * ends. */
+/* Ops whose next block must wait are passed over, until all were: then nothing can begin before a
+ * part or a flight ends. */
 static bool pump(struct loop_poller *poller)
 {
 	struct ops *all = container_of(poller, struct ops, poller);
@@ -123,11 +128,13 @@ static bool pump(struct loop_poller *poller)
 
 	if (worked)
 		turn_look_again(all);
-	while (turn_any(all) && all->free_parts && budget-- > 0 && !evicted_many(&all->d->moved, &before)) {
+	while (turn_any(all) && all->free_parts && budget-- > 0 &&
+	       !evicted_many(&all->d->moved, &before)) {
 		begin_one(all);
 		worked = true;
 	}
-	devices_kick(&all->d->devices);		/* the loop asks its pollers once more before it sleeps */
+	/* the loop asks its pollers once more before it sleeps */
+	devices_kick(&all->d->devices);
 	return worked || ready_any(&all->ready);
 }
 

@@ -9,7 +9,7 @@
 
 struct kvtierd;
 
-void pump_start(struct kvtierd *d);	/* d->ops is open */
-void pump_stop(struct kvtierd *d);	/* d->ops NULL: nothing happens */
+void pump_start(struct kvtierd *d); /* d->ops is open */
+void pump_stop(struct kvtierd *d);  /* d->ops NULL: nothing happens */
 
 #endif

@@ -3,10 +3,11 @@
  * room.c - a slot of host memory for a part that stores, or for a flight. Core thread only.
  *
  * Invariants
- *   R1 a waiter waits only while something is under way that will free a slot: jobs and reads hold pins, writes make
- *      blocks fit to be demoted, ready tasks go on. When nothing is under way, the client that holds most is refused.
- *   R2 a waiter overtakes no other one of its own client, and any of another client: a large image that finds no room
- *      holds up no small one.
+ *   R1 a waiter waits only while something is under way that will free a slot: jobs and reads hold
+ *      pins, writes make blocks fit to be demoted, ready tasks go on. When nothing is under way,
+ *      the client that holds most is refused.
+ *   R2 a waiter overtakes no other one of its own client, and any of another client: a large image
+ *      that finds no room holds up no small one.
  *   R3 a device or server that stalls is believed for PATIENCE_NS, not for ever.
  */
 #include "room.h"
@@ -57,7 +58,8 @@ static bool reads_under_way(const struct kvtierd *d)
 
 static bool something_under_way(const struct kvtierd *d)
 {
-	if (devices_in_flight(&d->devices) > 0 || writeback_moving(d->writeback) || ready_any(&d->ops->ready))
+	if (devices_in_flight(&d->devices) > 0 || writeback_moving(d->writeback) ||
+	    ready_any(&d->ops->ready))
 		return true;
 	return reads_under_way(d) && loop_now(d->loop) - d->ops->room.progress_ns < PATIENCE_NS;
 }
@@ -72,7 +74,8 @@ static void note_progress(const struct kvtierd *d)
 	room->progress = progress(d);
 }
 
-/* Another client waits and holds more: when nothing else helps it is refused first, and its slots may go. */
+/* Another client waits and holds more: when nothing else helps it is refused first, and its slots
+ * may go. */
 static bool another_holds_more(const struct room *room, const struct conn *conn)
 {
 	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next)
@@ -99,20 +102,27 @@ static void wait_for_room(struct room *room, struct room_waiter *waiter)
 	room->n++;
 }
 
-/* Slots that the outbox keeps go when nothing else does. More each time: one slot may help, or it takes a slab. */
+/* Slots that the outbox keeps go when nothing else does. More each time: one slot may help, or it
+ * takes a slab. */
 static int find(struct kvtierd *d, uint32_t bytes, const struct mover_for *whom, struct extent *ret)
 {
-	int r = mover_find_room_for(d->tiers[TIER_HOST], d->blocks, d->tick, bytes, whom, &d->moved, ret);
+	int r = mover_find_room_for(d->tiers[TIER_HOST], d->blocks, d->tick, bytes, whom, &d->moved,
+				    ret);
 
-	for (uint32_t n = 1; (r == -ENOSPC || (r == -EAGAIN && whom->desperate)) && outbox_give_back(d->outbox, n); n *= 2)
-		r = mover_find_room_for(d->tiers[TIER_HOST], d->blocks, d->tick, bytes, whom, &d->moved, ret);
+	for (uint32_t n = 1;
+	     (r == -ENOSPC || (r == -EAGAIN && whom->desperate)) && outbox_give_back(d->outbox, n);
+	     n *= 2)
+		r = mover_find_room_for(d->tiers[TIER_HOST], d->blocks, d->tick, bytes, whom,
+					&d->moved, ret);
 	return r;
 }
 
-/* A block that is to be written, and cannot be now, is dropped only when there is nothing to wait for. */
+/* A block that is to be written, and cannot be now, is dropped only when there is nothing to wait
+ * for. */
 static int look(struct kvtierd *d, const struct op *op, uint32_t bytes, struct extent *ret)
 {
-	struct mover_for whom = { .space = op->mount->space->number, .guaranteed = share_guaranteed(d) };
+	struct mover_for whom = { .space = op->mount->space->number,
+				  .guaranteed = share_guaranteed(d) };
 	int r = find(d, bytes, &whom, ret);
 
 	note_progress(d);
@@ -132,7 +142,8 @@ int room_take(struct kvtierd *d, struct room_waiter *waiter, uint32_t bytes, str
 	if (!first || first == waiter)
 		r = look(d, waiter->op, bytes, ret);
 	if ((r == -ENOSPC || r == -EAGAIN) &&
-	    (something_under_way(d) || (first && first != waiter) || another_holds_more(room, conn))) {
+	    (something_under_way(d) || (first && first != waiter) ||
+	     another_holds_more(room, conn))) {
 		wait_for_room(room, waiter);
 		return -EAGAIN;
 	}
@@ -142,7 +153,8 @@ int room_take(struct kvtierd *d, struct room_waiter *waiter, uint32_t bytes, str
 
 bool room_take_free(struct kvtierd *d, const struct op *op, uint32_t bytes, struct extent *ret)
 {
-	return !first_of(&d->ops->room, op->conn) && tier_alloc(d->tiers[TIER_HOST], bytes, ret) == 0;
+	return !first_of(&d->ops->room, op->conn) &&
+	       tier_alloc(d->tiers[TIER_HOST], bytes, ret) == 0;
 }
 
 void room_leave(struct kvtierd *d, struct room_waiter *waiter)
@@ -175,7 +187,8 @@ bool room_retry(struct kvtierd *d)
 	struct room *room = &d->ops->room;
 	struct room_waiter *waiter;
 
-	if (!room->in_round && (list_empty(&room->waiters) || (progress(d) == room->progress && something_under_way(d))))
+	if (!room->in_round && (list_empty(&room->waiters) ||
+				(progress(d) == room->progress && something_under_way(d))))
 		return false;
 	room->round += !room->in_round;
 	waiter = next_to_try(room);

@@ -5,7 +5,7 @@
  *	what			share of a client					who heeds it
  *	parts			all / clients with ops; some are kept for newcomers	pump.c
  *	slots in flight		a quarter of host memory / clients with ops		pump.c
- *	blocks kept		a quarter of host memory / active clients / its spaces	mover.c, place_may_take()
+ * 	blocks kept		a quarter of host memory / active clients / its spaces	mover.c
  *
  * Invariants
  *   S1 a client without a part always gets one, unless all parts are in use. Some parts are kept
@@ -31,25 +31,26 @@
 #include "part.h"
 
 enum {
-	FEW = 2,		/* parts of a client that may take of those kept... */
-	KEPT_MIN = 4,		/* ...of which there are so many, or an eighth, or half if that is less */
+	FEW = 2, /* parts of a client that may take of those kept... */
+	/* ...of which there are so many, or an eighth, or half if that is less */
+	KEPT_MIN = 4,
 	RECENT_S = 600,
-	FRESH_MS = 100,		/* the guarantees are made anew so often */
-	GIVEN_MAX = 4096,	/* spaces open on active clients that get one */
+	FRESH_MS = 100,   /* the guarantees are made anew so often */
+	GIVEN_MAX = 4096, /* spaces open on active clients that get one */
 };
 
 struct shares {
-	uint64_t made_ns;	/* 0: never */
-	uint32_t clients;	/* with ops outstanding */
+	uint64_t made_ns; /* 0: never */
+	uint32_t clients; /* with ops outstanding */
 	uint32_t active;
 	uint32_t n_given;
-	uint32_t given[GIVEN_MAX];	/* spaces that have one */
+	uint32_t given[GIVEN_MAX]; /* spaces that have one */
 	uint64_t guaranteed[TIER_MAX_SPACES];
 };
 
 int shares_open(struct shares **ret)
 {
-	*ret = calloc(1, sizeof **ret);
+	*ret = calloc(1, sizeof(**ret));
 	return *ret ? 0 : -ENOMEM;
 }
 
@@ -62,7 +63,8 @@ void shares_close(struct shares *shares)
 
 static uint32_t kept(const struct ops *all)
 {
-	const uint32_t eighth = all->n_parts / 8, half = all->n_parts / 2, ret = eighth > KEPT_MIN ? eighth : KEPT_MIN;
+	const uint32_t eighth = all->n_parts / 8, half = all->n_parts / 2,
+		       ret = eighth > KEPT_MIN ? eighth : KEPT_MIN;
 
 	return ret < half ? ret : half;
 }
@@ -70,7 +72,8 @@ static uint32_t kept(const struct ops *all)
 bool share_of_parts_is_used(const struct kvtierd *d, const struct conn *conn)
 {
 	const struct ops *all = d->ops;
-	const uint32_t clients = d->shares->clients > 0 ? d->shares->clients : 1, share = all->n_parts / clients;
+	const uint32_t clients = d->shares->clients > 0 ? d->shares->clients : 1,
+		       share = all->n_parts / clients;
 
 	if (conn->n_parts == 0)
 		return false;
@@ -80,7 +83,8 @@ bool share_of_parts_is_used(const struct kvtierd *d, const struct conn *conn)
 /* What a block of it takes: a slab holds few large images, and the rest of it is theirs, too. */
 static uint64_t block_bytes(const struct kvtierd *d, const struct op *q)
 {
-	const uint64_t slab = d->config->host_slab_bytes, image = q->mount->space->shape.image_bytes;
+	const uint64_t slab = d->config->host_slab_bytes,
+		       image = q->mount->space->shape.image_bytes;
 
 	return image > 0 && image <= slab ? slab / (slab / image) : image;
 }
@@ -92,7 +96,8 @@ bool share_of_memory_is_used(const struct kvtierd *d, const struct op *q)
 
 	if (q->conn->in_flight_bytes == 0 || (q->begun && q->n_parts == 0) || (alone && !opens))
 		return false;
-	return q->conn->in_flight_bytes + bytes + (opens ? bytes : 0) > (alone ? half : half / 2 / d->shares->clients);
+	return q->conn->in_flight_bytes + bytes + (opens ? bytes : 0) >
+	       (alone ? half : half / 2 / d->shares->clients);
 }
 
 void share_op_started(struct kvtierd *d, struct conn *conn)
@@ -114,7 +119,7 @@ void share_part_begun(struct kvtierd *d, struct part *part)
 
 	part->in_flight_bytes = block_bytes(d, q);
 	if (q->sqe.op == WIRE_OP_STORE && !q->begun) {
-		q->in_flight_bytes = part->in_flight_bytes;	/* the chain's end */
+		q->in_flight_bytes = part->in_flight_bytes; /* the chain's end */
 		q->conn->in_flight_bytes += q->in_flight_bytes;
 	}
 	q->begun = true;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * share.h - what a client may have of the parts, of host memory in flight, and what of host memory is guaranteed to the
- * spaces it has open: so that one client's haste is not another's loss. Core thread only. See share.c.
+ * share.h - what a client may have of the parts, of host memory in flight, and what of host memory
+ * is guaranteed to the spaces it has open: so that one client's haste is not another's loss. Core
+ * thread only. See share.c.
  */
 #ifndef KVTIER_SHARE_H
 #define KVTIER_SHARE_H
@@ -15,12 +16,13 @@ struct part;
 struct op;
 struct shares;
 
-int  shares_open(struct shares **ret);
-void shares_close(struct shares *shares);	/* NULL is fine */
+int shares_open(struct shares **ret);
+void shares_close(struct shares *shares); /* NULL is fine */
 
 /* The client is at its share of the parts: no block of it is begun now. */
 bool share_of_parts_is_used(const struct kvtierd *d, const struct conn *conn);
-/* Likewise of host memory, as far as this op's next block goes. It may when a part of the client has ended. */
+/* Likewise of host memory, as far as this op's next block goes. It may when a part of the client
+ * has ended. */
 bool share_of_memory_is_used(const struct kvtierd *d, const struct op *q);
 
 /* op.c tells what begins and ends. */

@@ -9,8 +9,8 @@
 
 struct rule {
 	const char *name;
-	uint32_t must, may;	/* be held when it begins; more than that is a bug */
-	uint32_t either;	/* exactly one of these is, too */
+	uint32_t must, may; /* be held when it begins; more than that is a bug */
+	uint32_t either;    /* exactly one of these is, too */
 	enum step early;
 };
 
@@ -36,7 +36,7 @@ static const struct rule rules[] = {
 	[FLIGHT_OVER] = { "flight.over", 0, HELD_SLOT | HELD_LEASE | HELD_PLACE, 0, FLIGHT_OVER },
 };
 
-static_assert(sizeof rules / sizeof *rules == STEPS, "a rule for each step");
+static_assert(sizeof(rules) / sizeof(*rules) == STEPS, "a rule for each step");
 
 const char *step_name(enum step step)
 {
@@ -46,9 +46,14 @@ const char *step_name(enum step step)
 const char *wait_name(enum wait wait)
 {
 	static const char *const names[] = {
-		[WAIT_NONE] = "-", [WAIT_JOB] = "job", [WAIT_READ] = "read", [WAIT_ROOM] = "room",
+		[WAIT_NONE] = "-",
+		[WAIT_JOB] = "job",
+		[WAIT_READ] = "read",
+		[WAIT_ROOM] = "room",
 		[WAIT_TIER_FULL] = "tier-full",
-		[WAIT_JOBS_FULL] = "device-full", [WAIT_TURN] = "turn", [WAIT_OTHER] = "flight",
+		[WAIT_JOBS_FULL] = "device-full",
+		[WAIT_TURN] = "turn",
+		[WAIT_OTHER] = "flight",
 	};
 
 	return (unsigned)wait < WAITS ? names[wait] : "?";
@@ -57,7 +62,9 @@ const char *wait_name(enum wait wait)
 const char *source_name(enum source source)
 {
 	static const char *const names[] = {
-		[SOURCE_HOST] = "host", [SOURCE_NVME] = "nvme", [SOURCE_REDIS] = "redis",
+		[SOURCE_HOST] = "host",
+		[SOURCE_NVME] = "nvme",
+		[SOURCE_REDIS] = "redis",
 	};
 
 	return (unsigned)source < SOURCES ? names[source] : "?";
@@ -68,7 +75,8 @@ bool step_allows(enum step step, uint32_t held)
 	const struct rule *rule = &rules[step];
 	const uint32_t one = held & rule->either;
 
-	return (held & rule->must) == rule->must && (held & ~(rule->must | rule->may | rule->either)) == 0 &&
+	return (held & rule->must) == rule->must &&
+	       (held & ~(rule->must | rule->may | rule->either)) == 0 &&
 	       (rule->either == 0 || (one != 0 && (one & (one - 1)) == 0));
 }
 

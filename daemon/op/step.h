@@ -1,22 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * step.h - the steps of a part (one block of an op) and of a flight (one block that is brought into host memory), and
- * what may be held at the door of each. pump.c runs the steps of parts, flight.c those of flights.
+ * step.h - the steps of a part (one block of an op) and of a flight (one block that is brought into
+ * host memory), and what may be held at the door of each. pump.c runs the steps of parts, flight.c
+ * those of flights.
  *
- *	store:	ADMIT -> PLACE -> ENCODE ~> COMMIT				~> waits for something that ends by itself
+ *	store:	ADMIT -> PLACE -> ENCODE ~> COMMIT				~> waits for
+ *										something that ends
+ *										by itself
  *		  |        ^        | FP8 cannot hold it: PLACE again, raw
  *		  |        `--------'
  *		  `-> COMMIT	it is here already, or it failed; its turn in the chain still comes
  *
  *	load:	LOOKUP -> SERVE ~> CHECK -> END				it is in host memory
- *		  `-> BRING ~> SERVE ~> CHECK [-> KEEP] -> END		a flight brings it; KEEP: it came from Redis
+ *		  `-> BRING ~> SERVE ~> CHECK [-> KEEP] -> END		a flight brings it; KEEP: it
+ *									came from Redis
  *
  *	prefetch: LOOKUP -> END, or LOOKUP -> BRING ~> [KEEP ->] END
  *
  *	flight:	[PROBE ~>] ROOM -> READ ~> VERIFY ~> LAND -> (its parts use it) -> over
  *
- * An op that is told to end (deadline, cancel, a closed space, a dead client) sends its parts from any step before
- * CHECK or COMMIT straight to END or COMMIT: step_early() says which.
+ * An op that is told to end (deadline, cancel, a closed space, a dead client) sends its parts from
+ * any step before CHECK or COMMIT straight to END or COMMIT: step_early() says which.
  */
 #ifndef KVTIER_STEP_H
 #define KVTIER_STEP_H
@@ -25,10 +29,25 @@
 #include <stdint.h>
 
 enum step {
-	STORE_ADMIT, STORE_PLACE, STORE_ENCODE, STORE_COMMIT,
-	LOAD_LOOKUP, LOAD_BRING, LOAD_SERVE, LOAD_CHECK, LOAD_KEEP, LOAD_END,
-	FLIGHT_PROBE, FLIGHT_ROOM, FLIGHT_READ, FLIGHT_FAIL, FLIGHT_VERIFY, FLIGHT_LAND,
-	FLIGHT_MISS, FLIGHT_AGAIN, FLIGHT_OVER,
+	STORE_ADMIT,
+	STORE_PLACE,
+	STORE_ENCODE,
+	STORE_COMMIT,
+	LOAD_LOOKUP,
+	LOAD_BRING,
+	LOAD_SERVE,
+	LOAD_CHECK,
+	LOAD_KEEP,
+	LOAD_END,
+	FLIGHT_PROBE,
+	FLIGHT_ROOM,
+	FLIGHT_READ,
+	FLIGHT_FAIL,
+	FLIGHT_VERIFY,
+	FLIGHT_LAND,
+	FLIGHT_MISS,
+	FLIGHT_AGAIN,
+	FLIGHT_OVER,
 	STEPS
 };
 
@@ -40,26 +59,26 @@ enum source { SOURCE_HOST, SOURCE_NVME, SOURCE_REDIS, SOURCES };
 /* What a part or a flight waits for. */
 enum wait {
 	WAIT_NONE,
-	WAIT_JOB,	/* the device works on its page or image */
-	WAIT_READ,	/* a tier has its transfer */
-	WAIT_ROOM,	/* no slot of host memory can be had now */
-	WAIT_TIER_FULL,	/* the tier takes no more transfers now */
-	WAIT_JOBS_FULL,	/* the device takes no more jobs now */
-	WAIT_TURN,	/* the block before it, of the same op */
-	WAIT_OTHER,	/* a flight brings the block */
+	WAIT_JOB,       /* the device works on its page or image */
+	WAIT_READ,      /* a tier has its transfer */
+	WAIT_ROOM,      /* no slot of host memory can be had now */
+	WAIT_TIER_FULL, /* the tier takes no more transfers now */
+	WAIT_JOBS_FULL, /* the device takes no more jobs now */
+	WAIT_TURN,      /* the block before it, of the same op */
+	WAIT_OTHER,     /* a flight brings the block */
 	WAITS
 };
 
 /* What a part or a flight may hold, as bits. */
 enum held {
-	HELD_SLOT = 1,		/* a slot of host memory that is no block's */
-	HELD_LEASE = 2,		/* a block, pinned */
-	HELD_FLIGHT = 4,	/* a part: it has joined one */
-	HELD_PLACE = 8,		/* a place among those that wait for room, or for the tier */
-	HELD_LENT = 16,		/* the device or a tier has its job or transfer */
+	HELD_SLOT = 1,   /* a slot of host memory that is no block's */
+	HELD_LEASE = 2,  /* a block, pinned */
+	HELD_FLIGHT = 4, /* a part: it has joined one */
+	HELD_PLACE = 8,  /* a place among those that wait for room, or for the tier */
+	HELD_LENT = 16,  /* the device or a tier has its job or transfer */
 };
 
-const char *step_name(enum step step);		/* as `kvtierctl trace` and the log say it */
+const char *step_name(enum step step); /* as `kvtierctl trace` and the log say it */
 const char *wait_name(enum wait wait);
 const char *source_name(enum source source);
 /* Whether a step may begin with this held. */

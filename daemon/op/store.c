@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store.c - the steps of a block that is stored: ADMIT -> PLACE -> ENCODE ~> COMMIT (step.h). Core thread only.
+ * store.c - the steps of a block that is stored: ADMIT -> PLACE -> ENCODE ~> COMMIT (step.h). Core
+ * thread only.
  *
  * Invariants
- *   S1 blocks of a store are committed in chain order, each under its parent: the last committed block is leased until
- *      the next one is. Where a block fails, those after it fail with -ENOENT: no lookup could find them.
- *   S2 a block becomes visible only after its image is complete and checksummed, and only for a client that lives and
- *      has not given its pages up.
+ *   S1 blocks of a store are committed in chain order, each under its parent: the last committed
+ *      block is leased until the next one is. Where a block fails, those after it fail with
+ *      -ENOENT: no lookup could find them.
+ *   S2 a block becomes visible only after its image is complete and checksummed, and only for a
+ *      client that lives and has not given its pages up.
  */
 #include "store.h"
 
@@ -41,7 +43,7 @@ enum verdict store_admit(struct kvtierd *d, struct part *part)
 	block = blocks_find(d->blocks, part->job.identity.key, op->mount->space->number);
 	if (block != BLOCK_NONE && can_be_loaded(d, block)) {
 		lease_take(d, &part->lease, block);
-		part->status = 1;	/* KVTIER_BLOCK_PRESENT */
+		part->status = 1; /* KVTIER_BLOCK_PRESENT */
 		return CONTINUE;
 	}
 	part->job.codec_k = part->job.codec_v = (uint8_t)op->mount->space->codec;
@@ -91,8 +93,8 @@ enum verdict store_encode(struct kvtierd *d, struct part *part)
 	const struct space *space = part->op->mount->space;
 
 	part->job.image = tier_address(d->tiers[TIER_HOST], &part->where);
-	part->job.image_bytes =
-		part->job.codec_k == CODEC_RAW ? space->raw_shape.image_bytes : space->shape.image_bytes;
+	part->job.image_bytes = part->job.codec_k == CODEC_RAW ? space->raw_shape.image_bytes :
+								 space->shape.image_bytes;
 	part_submit(part, DEVICE_ENCODE, encode_done);
 	return WAIT;
 }
@@ -150,14 +152,15 @@ enum verdict store_commit(struct kvtierd *d, struct part *part)
 {
 	struct op *op = part->op;
 
-	room_leave(d, &part->waiter);		/* ended early while it waited */
+	room_leave(d, &part->waiter); /* ended early while it waited */
 	if (op->parts != part) {
 		part->wait = WAIT_TURN;
 		return WAIT;
 	}
 	if (part->status >= 0 && op->chain_error)
 		part->status = op->chain_error;
-	/* Given up: the page may have changed under the encoder, which a stopped daemon learns only now. */
+	/* Given up: the page may have changed under the encoder, which a stopped daemon learns only
+	 * now. */
 	if (part->status >= 0 && (op->abandoned || ring_given_up(&op->conn->ring)))
 		part->status = -ECONNRESET;
 	if (part->status == 0)
@@ -170,7 +173,7 @@ enum verdict store_commit(struct kvtierd *d, struct part *part)
 	if (part->status == 0)
 		outbox_add(d, part->lease.block);
 	lease_drop(d, &op->tail);
-	op->tail = part->lease;		/* the lease moves: it now holds the chain's end */
+	op->tail = part->lease; /* the lease moves: it now holds the chain's end */
 	part->lease.held = false;
 	return DONE;
 }

@@ -2,8 +2,8 @@
 /*
  * trace.c - the last steps of each op. See trace.h.
  *
- * A record goes from op to op. An op that ends gives its record to the row of ended ones, and takes the oldest of those
- * out for the next op: nothing is copied, and the records in use stay few.
+ * A record goes from op to op. An op that ends gives its record to the row of ended ones, and takes
+ * the oldest of those out for the next op: nothing is copied, and the records in use stay few.
  */
 #include "trace.h"
 
@@ -15,7 +15,7 @@
 #include "daemon/front/conn.h"
 #include "part.h"
 
-enum { DONE_STEP = STEPS };	/* of an entry: the block's status is final */
+enum { DONE_STEP = STEPS }; /* of an entry: the block's status is final */
 
 struct entry {
 	uint32_t at, us;
@@ -24,25 +24,27 @@ struct entry {
 };
 
 struct trace {
-	struct trace *next;		/* free */
-	uint64_t op;			/* its number */
-	uint32_t client, n;		/* n: steps so far, of which the last TRACE_STEPS are kept */
+	struct trace *next; /* free */
+	uint64_t op;        /* its number */
+	/* n: steps so far, of which the last TRACE_STEPS are kept */
+	uint32_t client, n;
 	uint16_t kind;
 	bool used, ended;
 	struct entry entries[TRACE_STEPS];
 };
 
 struct traces {
-	uint32_t high, n_ended;		/* records used so far at once, at least; ops that ended so far */
+	/* records used so far at once, at least; ops that ended so far */
+	uint32_t high, n_ended;
 	struct trace *free;
-	struct trace *ended[TRACE_ENDED];	/* oldest at n_ended % TRACE_ENDED */
+	struct trace *ended[TRACE_ENDED]; /* oldest at n_ended % TRACE_ENDED */
 	struct trace pool[];
 };
 
 int traces_open(uint32_t max_ops, struct traces **ret)
 {
 	const uint32_t n = max_ops + TRACE_ENDED;
-	struct traces *all = calloc(1, sizeof *all + n * sizeof *all->pool);
+	struct traces *all = calloc(1, sizeof(*all) + n * sizeof(*all->pool));
 
 	if (!all)
 		return -ENOMEM;
@@ -105,8 +107,8 @@ void trace_step(struct op *op, uint32_t at, enum step step, enum source source)
 
 	e->step = (uint8_t)step;
 	e->source = (uint8_t)source;
-	log_debug("op %llu of client %u, block %u: %s", (unsigned long long)op->tick, op->conn->id, at,
-		  step_name(step));
+	log_debug("op %llu of client %u, block %u: %s", (unsigned long long)op->tick, op->conn->id,
+		  at, step_name(step));
 }
 
 void trace_wait(struct op *op, enum wait wait)
@@ -122,8 +124,8 @@ void trace_done(struct op *op, uint32_t at, int status)
 
 	e->step = DONE_STEP;
 	e->status = (int16_t)status;
-	log_debug("op %llu of client %u, block %u: done, %d", (unsigned long long)op->tick, op->conn->id, at,
-		  status);
+	log_debug("op %llu of client %u, block %u: done, %d", (unsigned long long)op->tick,
+		  op->conn->id, at, status);
 }
 
 /* --- rows --- */
@@ -158,10 +160,16 @@ bool trace_row(const struct ops *ops, uint32_t position, struct trace_row *ret, 
 	e = &t->entries[t->n > TRACE_STEPS ? (t->n + kept) % TRACE_STEPS : kept];
 	done = e->step == DONE_STEP;
 	*ret = (struct trace_row){
-		.op = t->op, .client = t->client, .kind = kind_name(t->kind), .ended = t->ended,
-		.block = e->at, .step = done ? "done" : step_name(e->step),
+		.op = t->op,
+		.client = t->client,
+		.kind = kind_name(t->kind),
+		.ended = t->ended,
+		.block = e->at,
+		.step = done ? "done" : step_name(e->step),
 		.source = done || t->kind == WIRE_OP_STORE ? "" : source_name(e->source),
-		.wait = e->wait == WAIT_NONE ? "" : wait_name(e->wait), .done = done, .status = e->status,
+		.wait = e->wait == WAIT_NONE ? "" : wait_name(e->wait),
+		.done = done,
+		.status = e->status,
 		.us = e->us,
 	};
 	return true;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trace.h - the last steps of each op: of those under way, and of the last TRACE_ENDED that ended. For
- * `kvtierctl trace` and, with log_level = debug, the log. Everything is reserved at start. Core thread only.
+ * trace.h - the last steps of each op: of those under way, and of the last TRACE_ENDED that ended.
+ * For `kvtierctl trace` and, with log_level = debug, the log. Everything is reserved at start. Core
+ * thread only.
  */
 #ifndef KVTIER_TRACE_H
 #define KVTIER_TRACE_H
@@ -18,8 +19,8 @@ struct traces;
 
 enum { TRACE_STEPS = 32, TRACE_ENDED = 64 };
 
-int  traces_open(uint32_t max_ops, struct traces **ret);	/* -ENOMEM */
-void traces_close(struct traces *traces);			/* NULL is fine */
+int traces_open(uint32_t max_ops, struct traces **ret); /* -ENOMEM */
+void traces_close(struct traces *traces);               /* NULL is fine */
 
 /* op->trace is its own from begin to end. Of the op are set: d, conn, sqe, tick, submit_ns. */
 void trace_begin(struct traces *traces, struct op *op);
@@ -31,17 +32,18 @@ void trace_done(struct op *op, uint32_t at, int status);
 
 /* For `kvtierctl trace`: a row is a step, in order of time within an op. */
 struct trace_row {
-	uint64_t op;		/* number of the op, from 1 */
+	uint64_t op; /* number of the op, from 1 */
 	uint32_t client;
-	const char *kind;	/* "store", "load", "prefetch" */
+	const char *kind; /* "store", "load", "prefetch" */
 	bool ended;
-	uint32_t block;		/* position in the op */
+	uint32_t block; /* position in the op */
 	const char *step, *source, *wait;
-	bool done;		/* the block's status is final; step is "done" */
+	bool done; /* the block's status is final; step is "done" */
 	int status;
-	uint64_t us;		/* since the op began */
+	uint64_t us; /* since the op began */
 };
-/* Row `position` (ops may be NULL): true: *ret is one; false: none there, and *ret_end says whether it was the end. */
+/* Row `position` (ops may be NULL): true: *ret is one; false: none there, and *ret_end says whether
+ * it was the end. */
 bool trace_row(const struct ops *ops, uint32_t position, struct trace_row *ret, bool *ret_end);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * turn.h - ops with blocks to begin, in the order in which they get their turn: clients one after another, one block a
- * turn, and so the ops of each client. Core thread only.
+ * turn.h - ops with blocks to begin, in the order in which they get their turn: clients one after
+ * another, one block a turn, and so the ops of each client. Core thread only.
  *
- * So neither a long op nor many of them delay another client's by more than the blocks already in flight.
+ * So neither a long op nor many of them delay another client's by more than the blocks already in
+ * flight.
  */
 #ifndef KVTIER_TURN_H
 #define KVTIER_TURN_H
@@ -15,13 +16,18 @@ struct op;
 struct ops;
 
 void turn_open(struct ops *ops);
-void turn_add(struct op *op);		/* at the end of its client's queue; in none before */
-void turn_remove(struct op *op);	/* in none: nothing happens */
-bool turn_any(const struct ops *ops);	/* there is an op that was not passed over since turn_look_again() */
-struct conn *turn_client(const struct ops *ops);	/* whose turn it is; turn_any() */
-struct op *turn_take(struct ops *ops);	/* its first op leaves the queue; the client goes to the end */
-void turn_pass_client(struct ops *ops);	/* none of its ops may begin a block now; it goes to the end */
-void turn_pass(struct op *op);		/* this op may not: it goes to the end of its client's queue */
-void turn_look_again(struct ops *ops);	/* something began or ended: ops that were passed over may go on */
+void turn_add(struct op *op);    /* at the end of its client's queue; in none before */
+void turn_remove(struct op *op); /* in none: nothing happens */
+/* there is an op that was not passed over since turn_look_again() */
+bool turn_any(const struct ops *ops);
+struct conn *turn_client(const struct ops *ops); /* whose turn it is; turn_any() */
+/* its first op leaves the queue; the client goes to the end */
+struct op *turn_take(struct ops *ops);
+/* none of its ops may begin a block now; it goes to the end */
+void turn_pass_client(struct ops *ops);
+/* this op may not: it goes to the end of its client's queue */
+void turn_pass(struct op *op);
+/* something began or ended: ops that were passed over may go on */
+void turn_look_again(struct ops *ops);
 
 #endif

@@ -2,10 +2,10 @@
 /*
  * outbox.c - write-behind to Redis. Contract: outbox.h. Core thread only.
  *
- *	write = through:  a block was stored ──────> queued ──turn──> probed ──not there──> written
- *	write = on-evict: a block leaves memory ───> queued with its slot │                    │
- *	                                               │                  v                    v
- *	      dropped, counted <──no room: the oldest ─┘                over: there, done, or trouble
+ *  write = through:  a block was stored ──────> queued ──turn──> probed ──not there──> written
+ *  write = on-evict: a block leaves memory ───> queued with its slot │                    │
+ *						   │                  v                    v
+ *	  dropped, counted <──no room: the oldest ─┘                over: there, done, or trouble
  *
  *	outbox_drain: all that is queued goes this way; at the limit the rest is dropped
  *
@@ -41,23 +41,23 @@
 #include "daemon/store/lease.h"
 #include "daemon/base/log.h"
 
-enum { QUEUE = 1 << 16 };	/* entries; bytes are the bound that matters */
+enum { QUEUE = 1 << 16 }; /* entries; bytes are the bound that matters */
 
 struct outbox_entry {
-	uint32_t block;		/* BLOCK_NONE: inherited */
+	uint32_t block; /* BLOCK_NONE: inherited */
 	uint32_t bytes;
-	struct extent slot;	/* inherited */
-	const struct redis_seal *seal;	/* its tenant's */
+	struct extent slot;            /* inherited */
+	const struct redis_seal *seal; /* its tenant's */
 };
 
 struct outbox_write {
-	struct xfer x;		/* first: done() gets back to us */
+	struct xfer x; /* first: done() gets back to us */
 	struct outbox *outbox;
 	struct outbox_entry entry;
-	struct lease lease;	/* not for an inherited one */
+	struct lease lease; /* not for an inherited one */
 	struct image_identity identity;
 	uint8_t *image;
-	struct outbox_write *next;	/* free */
+	struct outbox_write *next; /* free */
 };
 
 struct outbox {
@@ -65,8 +65,8 @@ struct outbox {
 	struct loop_poller poller;
 	bool stopping;
 	uint32_t head, count, in_flight;
-	uint64_t bytes;			/* of those in the queue and on their way */
-	uint64_t sent_bytes;		/* on their way */
+	uint64_t bytes;      /* of those in the queue and on their way */
+	uint64_t sent_bytes; /* on their way */
 	struct drain drain;
 	/* in a drain: gone by their turn, or not taken by their endpoint */
 	uint32_t unwritten_blocks;
@@ -192,9 +192,11 @@ static bool is_writable(const struct outbox *o, uint32_t block)
 void outbox_add(struct kvtierd *d, uint32_t block)
 {
 	struct outbox *o = d->outbox;
-	struct outbox_entry entry = { .block = block, .bytes = o ? copies_image_bytes(d, block) : 0 };
+	struct outbox_entry entry = { .block = block,
+				      .bytes = o ? copies_image_bytes(d, block) : 0 };
 
-	if (!o || o->stopping || d->config->redis_write != CONFIG_REDIS_WRITE_THROUGH || !entry.bytes)
+	if (!o || o->stopping || d->config->redis_write != CONFIG_REDIS_WRITE_THROUGH ||
+	    !entry.bytes)
 		return;
 	entry.seal = seal_of(o, block);
 	if (is_writable(o, block))
@@ -207,11 +209,13 @@ enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent
 	struct outbox *o = outbox;
 	const uint64_t share = eighth_of_memory(o), max = max_bytes(o);
 	const uint32_t bytes = tier_extent_bytes(o->d->tiers[TIER_HOST], slot);
-	const struct outbox_entry entry = { .block = BLOCK_NONE, .slot = *slot, .bytes = bytes,
-				     .seal = seal_of(o, block) };
+	const struct outbox_entry entry = {
+		.block = BLOCK_NONE, .slot = *slot, .bytes = bytes, .seal = seal_of(o, block)
+	};
 	int r;
 
-	if (o->stopping || o->d->config->redis_write != CONFIG_REDIS_WRITE_ON_EVICT || !is_writable(o, block))
+	if (o->stopping || o->d->config->redis_write != CONFIG_REDIS_WRITE_ON_EVICT ||
+	    !is_writable(o, block))
 		return MOVER_NO_HEIR;
 	r = enqueue(o, &entry, share < max ? share : max);
 	if (r < 0)
@@ -272,7 +276,8 @@ static void skip(struct outbox_write *out)
 	const bool stop = o->stopping || drain_is_on(&o->drain);
 
 	count_unwritten(o, &out->entry);
-	end(out, stop ? &v->tiers_redis_dropped_blocks_total : &v->tiers_redis_skipped_blocks_total);
+	end(out,
+	    stop ? &v->tiers_redis_dropped_blocks_total : &v->tiers_redis_skipped_blocks_total);
 }
 
 static void written(struct xfer *x)
@@ -311,9 +316,10 @@ static void probed(struct xfer *x)
 		gone(out);
 	else if (x->status == 0)
 		end(out, &v->tiers_redis_present_blocks_total);
-	else if (o->stopping || (x->status != -ENOENT && x->status != -EACCES && x->status != -EREMOTEIO))
+	else if (o->stopping ||
+		 (x->status != -ENOENT && x->status != -EACCES && x->status != -EREMOTEIO))
 		skip(out);
-	else		/* not there; or a user who may not EXISTS, but perhaps SET */
+	else /* not there; or a user who may not EXISTS, but perhaps SET */
 		write_value(out);
 }
 
@@ -349,9 +355,9 @@ static void start(struct outbox *o)
 		return;
 	}
 	header = (const void *)out->image;
-	memcpy(out->identity.key, header->key, sizeof out->identity.key);
-	memcpy(out->identity.space_id, header->space_id, sizeof out->identity.space_id);
-	memset(&out->x, 0, sizeof out->x);
+	memcpy(out->identity.key, header->key, sizeof(out->identity.key));
+	memcpy(out->identity.space_id, header->space_id, sizeof(out->identity.space_id));
+	memset(&out->x, 0, sizeof(out->x));
 	out->x.op = XFER_PROBE;
 	out->x.seal = out->entry.seal;
 	out->x.identity = &out->identity;
@@ -376,8 +382,10 @@ static void end_drain(struct outbox *o, const char *why)
 	const uint32_t blocks = o->unwritten_blocks + o->count + o->in_flight;
 
 	if (blocks > 0)
-		log_warning("%s: %u blocks (%llu bytes) that were queued for Redis are not known to be written", why, blocks,
-			    (unsigned long long)(o->unwritten_bytes + o->bytes));
+		log_warning(
+			"%s: %u blocks (%llu bytes) that were queued for Redis are not known to be "
+			"written",
+			why, blocks, (unsigned long long)(o->unwritten_bytes + o->bytes));
 	outbox_stop(o);
 	drain_end(&o->drain);
 }
@@ -396,8 +404,9 @@ void outbox_drain(struct outbox *o, void (*done)(void *arg), void *arg)
 		done(arg);
 		return;
 	}
-	log_info("writing what is queued for Redis, %u blocks (%llu bytes), at most %d ms", o->count + o->in_flight,
-		 (unsigned long long)o->bytes, d->config->redis_drain_us / 1000);
+	log_info("writing what is queued for Redis, %u blocks (%llu bytes), at most %d ms",
+		 o->count + o->in_flight, (unsigned long long)o->bytes,
+		 d->config->redis_drain_us / 1000);
 	drain_begin(&o->drain, d->loop, (uint64_t)d->config->redis_drain_us, late, done, arg);
 }
 
@@ -426,7 +435,7 @@ static bool poll(struct loop_poller *poller)
 
 int outbox_open(struct kvtierd *d, struct outbox **ret)
 {
-	struct outbox *o = calloc(1, sizeof *o);
+	struct outbox *o = calloc(1, sizeof(*o));
 
 	if (!o)
 		return -ENOMEM;

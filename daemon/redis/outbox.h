@@ -21,8 +21,8 @@ struct outbox;
 /* blocks on their way to Redis at once; each is one xfer of the Redis tier */
 enum { OUTBOX_WRITES = 32 };
 
-int  outbox_open(struct kvtierd *d, struct outbox **ret);	/* -ENOMEM */
-void outbox_close(struct outbox *o);	/* stopped, and nothing is on its way. NULL is fine */
+int outbox_open(struct kvtierd *d, struct outbox **ret); /* -ENOMEM */
+void outbox_close(struct outbox *o); /* stopped, and nothing is on its way. NULL is fine */
 
 /* A block was stored. With [redis] write = through it is queued. Takes d->outbox == NULL. */
 void outbox_add(struct kvtierd *d, uint32_t block);
@@ -36,7 +36,7 @@ bool outbox_give_back(struct outbox *o, uint32_t n);
  * turn. NULL is fine. */
 void outbox_drop_held(struct outbox *o);
 
-uint32_t outbox_in_flight(const struct outbox *o);		/* NULL is fine */
+uint32_t outbox_in_flight(const struct outbox *o); /* NULL is fine */
 /* Whether the outbox leases this block because it is on its way. Takes d->outbox == NULL. */
 bool outbox_holds(const struct kvtierd *d, uint32_t block);
 

@@ -16,7 +16,7 @@
 enum { WAYS = 16, BUCKETS = ADMIT_REMEMBERED / WAYS };
 
 struct admit {
-	uint32_t bucket[BUCKETS][WAYS];		/* 0: empty */
+	uint32_t bucket[BUCKETS][WAYS]; /* 0: empty */
 };
 
 int admit_open(struct admit **ret)
@@ -46,12 +46,13 @@ static bool remember(struct admit *admit, const uint8_t key[32])
 	while (at < WAYS - 1 && bucket[at] != fingerprint)
 		at++;
 	const bool found = bucket[at] == fingerprint;
-	memmove(bucket + 1, bucket, at * sizeof(*bucket));	/* over it, or over the oldest */
+	memmove(bucket + 1, bucket, at * sizeof(*bucket)); /* over it, or over the oldest */
 	bucket[0] = fingerprint;
 	return found;
 }
 
-bool admit_ask(struct admit *admit, const uint8_t key[32], uint32_t budget_percent, bool parent_there)
+bool admit_ask(struct admit *admit, const uint8_t key[32], uint32_t budget_percent,
+	       bool parent_there)
 {
 	if (parent_there && budget_percent >= ADMIT_PLENTY_PERCENT)
 		return true;

@@ -18,17 +18,20 @@
 struct admit;
 
 enum {
-	ADMIT_PLENTY_PERCENT = 50,	/* of the budget's reserve: from here on everything is admitted */
-	ADMIT_REMEMBERED = 128 << 10,	/* refused keys; the oldest go */
+	/* of the budget's reserve: from here on everything is admitted */
+	ADMIT_PLENTY_PERCENT = 50,
+	ADMIT_REMEMBERED = 128 << 10, /* refused keys; the oldest go */
 };
 
-int  admit_open(struct admit **ret);	/* -ENOMEM */
-void admit_close(struct admit *admit);	/* NULL is fine */
+int admit_open(struct admit **ret);    /* -ENOMEM */
+void admit_close(struct admit *admit); /* NULL is fine */
 
-/* To be asked once each time that a block is stored: asking again is what the second miss looks like.
- * budget_percent: what is left of the budget's reserve; 100: there is no budget. parent_there: the block starts
- * its chain, or its parent is on NVMe or was admitted. A key that is refused is remembered by 32 bits of it, among
+/* To be asked once each time that a block is stored: asking again is what the second miss looks
+ * like. budget_percent: what is left of the budget's reserve; 100: there is no budget.
+ * parent_there: the block starts its chain, or its parent is on NVMe or was admitted. A key that is
+ * refused is remembered by 32 bits of it, among
  * 16 in a place: one in 2^28 refusals is taken for a second one. O(1). */
-bool admit_ask(struct admit *admit, const uint8_t key[32], uint32_t budget_percent, bool parent_there);
+bool admit_ask(struct admit *admit, const uint8_t key[32], uint32_t budget_percent,
+	       bool parent_there);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.c - the table of blocks: names, numbers, chain, and where the copies lie. Recency is evict.c's,
- * fingerprints are index.c's, counts by space are tally.c's. Core thread only.
+ * block.c - the table of blocks: names, numbers, chain, and where the copies lie. Recency is
+ * evict.c's, fingerprints are index.c's, counts by space are tally.c's. Core thread only.
  *
- * A block is a number into parallel arrays: 32 bytes of key, 13 of its spot (spot.h), 20 in evict.c, and 30.5 in the
- * index: 95.5 in all. States of a number:
+ * A block is a number into parallel arrays: 32 bytes of key, 13 of its spot (spot.h), 20 in
+ * evict.c, and 30.5 in the index: 95.5 in all. States of a number:
  *
  *	  ┌─────────────────────────── blocks_drop ───────────────────────────┐
  *	  v                                                                   │
@@ -15,15 +15,15 @@
  *	  │                         └────── last unpin of one that has no slot ───────────^│
  *	  └────────────────────────────── no children (any more) ──────────────────────────┘
  *
- * A live number has copies as block.h draws it: "away" is a live one without a host slot, and exactly then evict.c
- * has it as away. The tiers that its index entry names are those copies.
+ * A live number has copies as block.h draws it: "away" is a live one without a host slot, and
+ * exactly then evict.c has it as away. The tiers that its index entry names are those copies.
  *
- * Three things change together when the host copy comes or goes: the slot, the tiers that the index entry names
- * (with a new generation), and whether evict.c has the block in its chain or as away. An NVMe copy changes the entry
- * alone, so it may come, move and go under pins. The space's account (tally.h) follows the host copy.
+ * Four things change together when the host copy comes or goes: the slot, the tiers that the index
+ * entry names (with a new generation), whether evict.c has the block in its chain or as away, and
+ * the space's account (tally.h). An NVMe copy changes the entry alone, also under pins.
  *
- * A tomb holds nothing but its number: its children still name it as their parent, so the number may not
- * be given to another block before the last of them went. There are never more tombs than children of tombs.
+ * A tomb holds nothing but its number: its children still name it as their parent, so no other
+ * block may get the number before the last child went. There are never more tombs than children.
  */
 #include "block.h"
 
@@ -48,14 +48,14 @@ struct blocks {
 	union spot_name *name;
 	struct spot *spot;
 	uint32_t max_blocks;
-	uint32_t used;			/* numbers >= used were never given out */
-	uint32_t count;			/* live */
-	uint32_t host_count, nvme_count;	/* of those, with such a copy */
-	uint32_t hand;			/* herd.c's */
-	uint32_t free, ripe;		/* lists; BLOCK_NONE: empty */
-	uint32_t commits;		/* generation of the next index entry */
-	uint64_t crowded;		/* blocks that found no room in their neighbourhood */
-	uint64_t tick;			/* the latest access of any block */
+	uint32_t used;                   /* numbers >= used were never given out */
+	uint32_t count;                  /* live */
+	uint32_t host_count, nvme_count; /* of those, with such a copy */
+	uint32_t hand;                   /* herd.c's */
+	uint32_t free, ripe;             /* lists; BLOCK_NONE: empty */
+	uint32_t commits;                /* generation of the next index entry */
+	uint64_t crowded;                /* blocks that found no room in their neighbourhood */
+	uint64_t tick;                   /* the latest access of any block */
 	struct tally *tally;
 };
 
@@ -85,8 +85,8 @@ static struct print print_of(const struct blocks *blocks, const uint8_t key[32],
 
 static void *reserve(uint64_t bytes)
 {
-	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-			  -1, 0);
+	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	return base == MAP_FAILED ? NULL : base;
 }
@@ -103,7 +103,7 @@ int blocks_open(const struct blocks_conf *conf, struct index *index, struct bloc
 	uint64_t seed;
 	int r;
 
-	if (conf->max_blocks == 0 || conf->max_blocks >= BLOCK_NONE || conf->classes > TIER_MAX_CLASSES)
+	if (!conf->max_blocks || conf->max_blocks >= BLOCK_NONE || conf->classes > TIER_MAX_CLASSES)
 		return -EINVAL;
 	if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
 		return -EIO;
@@ -113,18 +113,13 @@ int blocks_open(const struct blocks_conf *conf, struct index *index, struct bloc
 	blocks->index = index;
 	blocks->max_blocks = conf->max_blocks;
 	blocks->free = blocks->ripe = BLOCK_NONE;
-	r = -ENOMEM;
 	blocks->name = reserve((uint64_t)conf->max_blocks * sizeof(union spot_name));
-	if (!blocks->name)
-		goto fail;
 	blocks->spot = reserve((uint64_t)conf->max_blocks * sizeof(struct spot));
-	if (!blocks->spot)
-		goto fail;
-	r = tally_open(&blocks->tally);
-	if (r < 0)
-		goto fail;
 	groups.arg = blocks;
-	r = evict_open_groups(conf->max_blocks, TIER_MAX_CLASSES, &groups, seed, &blocks->evict);
+	r = blocks->name && blocks->spot ? tally_open(&blocks->tally) : -ENOMEM;
+	if (r == 0)
+		r = evict_open_groups(conf->max_blocks, TIER_MAX_CLASSES, &groups, seed,
+				      &blocks->evict);
 	if (r < 0)
 		goto fail;
 	*ret = blocks;
@@ -168,7 +163,7 @@ static uint32_t number_take(struct blocks *blocks)
 	return blocks->used < blocks->max_blocks ? blocks->used++ : BLOCK_NONE;
 }
 
-/* A number (BLOCK_NONE is fine) that lost a child: if it was a tomb for that child's sake, it is free. */
+/* A number (or BLOCK_NONE) lost a child: if it was a tomb for that child's sake, it is free. */
 static void tomb_settle(struct blocks *blocks, uint32_t block)
 {
 	if (block == BLOCK_NONE || blocks->spot[block].state != BLOCK_TOMB)
@@ -186,7 +181,7 @@ static void condemned_settle(struct blocks *blocks, uint32_t block)
 	if (spot->state != BLOCK_CONDEMNED || evict_pins(blocks->evict, block))
 		return;
 	tally_release(blocks->tally, spot->space);
-	if (is_away(blocks, block)) {	/* nothing to return */
+	if (is_away(blocks, block)) { /* nothing to return */
 		spot->state = BLOCK_TOMB;
 		tomb_settle(blocks, block);
 		return;
@@ -203,8 +198,9 @@ static void nvme_put(struct blocks *blocks, uint32_t block, const struct extent 
 	assert(where->tier == TIER_NVME && where->unit < 1 << 4 && where->generation < 1 << 20);
 	blocks->nvme_count += !blocks->spot[block].has_nvme;
 	spot_set_nvme(&blocks->spot[block], where);
-	evict_set_mark(blocks->evict, block, (evict_mark(blocks->evict, block) & MARK_VARIANT) |
-					     (uint32_t)where->unit << MARK_DISK_SHIFT);
+	const uint32_t variant = evict_mark(blocks->evict, block) & MARK_VARIANT;
+
+	evict_set_mark(blocks->evict, block, variant | (uint32_t)where->unit << MARK_DISK_SHIFT);
 }
 
 static void nvme_clear(struct blocks *blocks, uint32_t block)
@@ -215,7 +211,8 @@ static void nvme_clear(struct blocks *blocks, uint32_t block)
 
 static void host_put(struct blocks *blocks, uint32_t block, const struct extent *host)
 {
-	assert(host->tier == TIER_HOST && host->slot != BLOCK_NONE && host->class < TIER_MAX_CLASSES);
+	assert(host->tier == TIER_HOST && host->slot != BLOCK_NONE &&
+	       host->class < TIER_MAX_CLASSES);
 	tally_host_put(blocks->tally, blocks->spot[block].space, host->class);
 	blocks->spot[block].slot = host->slot;
 	blocks->host_count++;
@@ -232,7 +229,7 @@ static void host_gone(struct blocks *blocks, uint32_t block, uint32_t class)
 
 uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_t space)
 {
-	uint32_t found[2 * WIRE_BUCKET_ENTRIES];	/* no fingerprint can be there more often */
+	uint32_t found[2 * WIRE_BUCKET_ENTRIES]; /* no fingerprint can be there more often */
 	const struct print print = print_of(blocks, key, space);
 	const uint32_t n = index_find(blocks->index, &print, found, 2 * WIRE_BUCKET_ENTRIES);
 
@@ -243,8 +240,7 @@ uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_
 	return BLOCK_NONE;
 }
 
-/* The parent that a block of this space can be linked under (present, of the same space, with a host copy), or
- * BLOCK_NONE. */
+/* The parent if it is here, of the same space, with a host copy; or BLOCK_NONE. */
 static uint32_t linkable(const struct blocks *blocks, uint32_t parent, uint32_t space)
 {
 	if (parent == BLOCK_NONE || !is_live(blocks, parent) || is_away(blocks, parent))
@@ -252,10 +248,10 @@ static uint32_t linkable(const struct blocks *blocks, uint32_t parent, uint32_t 
 	return blocks->spot[parent].space == space ? parent : BLOCK_NONE;
 }
 
-/* The part that both commits share: a number with name, space and a place in the index, but in no chain yet. It is
- * the caller's to settle copies and chain before anything else is called. */
-static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t variant, enum tier_id tier,
-		 uint32_t *ret)
+/* The part that both commits share: a number with name, space and a place in the index, but in no
+ * chain yet. It is the caller's to settle copies and chain before anything else is called. */
+static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t variant,
+		 enum tier_id tier, uint32_t *ret)
 {
 	const struct print print = print_of(blocks, key, space);
 	uint32_t block;
@@ -274,17 +270,19 @@ static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, u
 		return r;
 	}
 	memcpy(blocks->name[block].key, key, 32);
-	blocks->spot[block] = (struct spot){ .slot = BLOCK_NONE, .space = space & 0x7fffu, .state = BLOCK_LIVE };
+	blocks->spot[block] =
+		(struct spot){ .slot = BLOCK_NONE, .space = space & 0x7fffu, .state = BLOCK_LIVE };
 	tally_enter(blocks->tally, space, variant);
 	blocks->count++;
 	*ret = block;
 	return 0;
 }
 
-int blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t parent, uint32_t variant,
-		  const struct extent *host, uint32_t *ret)
+int blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t parent,
+		  uint32_t variant, const struct extent *host, uint32_t *ret)
 {
-	const uint32_t above = linkable(blocks, parent, space);	/* first: its number may be the next taken */
+	/* first: its number may be the next taken */
+	const uint32_t above = linkable(blocks, parent, space);
 	uint32_t block;
 	const int r = enter(blocks, key, space, variant, TIER_HOST, &block);
 
@@ -297,8 +295,8 @@ int blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, 
 	return 0;
 }
 
-int blocks_commit_away(struct blocks *blocks, const uint8_t key[32], uint32_t space, uint32_t variant,
-		       const struct extent *nvme, uint64_t tick, uint32_t *ret)
+int blocks_commit_away(struct blocks *blocks, const uint8_t key[32], uint32_t space,
+		       uint32_t variant, const struct extent *nvme, uint64_t tick, uint32_t *ret)
 {
 	uint32_t block;
 	const int r = enter(blocks, key, space, variant, TIER_NVME, &block);
@@ -390,7 +388,7 @@ const uint8_t *blocks_key(const struct blocks *blocks, uint32_t block)
 	return blocks->name[block].key;
 }
 
-/* The part that drop and condemn share: nobody finds the block any more. Its slot stays, for its holders. */
+/* For drop and condemn: nobody finds the block any more. Its slot stays, for its holders. */
 static void vanish(struct blocks *blocks, uint32_t block)
 {
 	struct spot *spot = &blocks->spot[block];
@@ -423,7 +421,8 @@ void blocks_condemn(struct blocks *blocks, uint32_t block)
 	assert(is_live(blocks, block));
 	vanish(blocks, block);
 	blocks->spot[block].state = BLOCK_CONDEMNED;
-	const uint32_t class = evict_class(blocks->evict, block), parent = evict_hide(blocks->evict, block);
+	const uint32_t class = evict_class(blocks->evict, block),
+		       parent = evict_hide(blocks->evict, block);
 
 	if (!is_away(blocks, block))
 		host_gone(blocks, block, class);
@@ -449,9 +448,10 @@ bool blocks_condemned(struct blocks *blocks, uint32_t *ret_slot)
 /* After a copy came or went. */
 static void publish(struct blocks *blocks, uint32_t block)
 {
-	const struct print print = print_of(blocks, blocks->name[block].key, blocks->spot[block].space);
+	const struct spot *spot = &blocks->spot[block];
+	const struct print print = print_of(blocks, blocks->name[block].key, spot->space);
 
-	index_update(blocks->index, &print, block, spot_tiers(&blocks->spot[block]), ++blocks->commits);
+	index_update(blocks->index, &print, block, spot_tiers(spot), ++blocks->commits);
 }
 
 uint32_t blocks_host_slot(const struct blocks *blocks, uint32_t block)
@@ -465,10 +465,11 @@ bool blocks_nvme(const struct blocks *blocks, uint32_t block, struct extent *ret
 	const struct spot *spot = &blocks->spot[block];
 
 	assert(is_held(blocks, block));
-	if (spot->has_nvme && ret)
-		*ret = (struct extent){ .tier = TIER_NVME, .slot = spot->nvme_slot,
-					.unit = (uint8_t)(evict_mark(blocks->evict, block) >> MARK_DISK_SHIFT),
-					.generation = spot->nvme_generation };
+	if (spot->has_nvme && ret) {
+		const uint32_t disk = evict_mark(blocks->evict, block) >> MARK_DISK_SHIFT;
+
+		*ret = spot_nvme(spot, (uint8_t)disk);
+	}
 	return spot->has_nvme;
 }
 
@@ -488,11 +489,13 @@ void blocks_set_nvme(struct blocks *blocks, uint32_t block, const struct extent 
 /* Nothing that a reader of the index can see changes. */
 void blocks_move(struct blocks *blocks, uint32_t block, const struct extent *to)
 {
-	assert(is_live(blocks, block) && !is_away(blocks, block) && evict_pins(blocks->evict, block) == 0);
+	assert(is_live(blocks, block) && !is_away(blocks, block) &&
+	       evict_pins(blocks->evict, block) == 0);
 	assert(to->tier == TIER_HOST && to->slot != BLOCK_NONE);
 
 	blocks->spot[block].slot = to->slot;
-	tally_host_move(blocks->tally, blocks->spot[block].space, evict_class(blocks->evict, block), to->class);
+	tally_host_move(blocks->tally, blocks->spot[block].space, evict_class(blocks->evict, block),
+			to->class);
 	evict_move(blocks->evict, block, to->class);
 }
 
@@ -510,14 +513,16 @@ uint32_t blocks_demote(struct blocks *blocks, uint32_t block)
 	return slot;
 }
 
-void blocks_promote(struct blocks *blocks, uint32_t block, uint32_t parent, const struct extent *host)
+void blocks_promote(struct blocks *blocks, uint32_t block, uint32_t parent,
+		    const struct extent *host)
 {
 	assert(is_live(blocks, block) && is_away(blocks, block));
-	/* Before it has a slot: a block that is named as its own parent is away, hence none. One that kept children could
-	 * be named below one of them, by clients who make keys up: a cycle would never be evicted. */
-	const uint32_t above = evict_children(blocks->evict, block)
-				       ? BLOCK_NONE
-				       : linkable(blocks, parent, blocks->spot[block].space);
+	/* Before it has a slot: a block that is named as its own parent is away, hence none. One
+	 * that kept children could be named below one of them, by clients who make keys up: a cycle
+	 * would never be evicted. */
+	const bool alone = !evict_children(blocks->evict, block);
+	const uint32_t space = blocks->spot[block].space;
+	const uint32_t above = alone ? linkable(blocks, parent, space) : BLOCK_NONE;
 
 	host_put(blocks, block, host);
 	evict_return(blocks->evict, block, above, host->class);
@@ -542,7 +547,8 @@ uint32_t blocks_account(const struct blocks *blocks, uint32_t block)
 	return tally_account_of(blocks->tally, blocks->spot[block].space);
 }
 
-uint32_t blocks_account_victim(const struct blocks *blocks, uint32_t account, uint32_t class, uint64_t *ret_tick)
+uint32_t blocks_account_victim(const struct blocks *blocks, uint32_t account, uint32_t class,
+			       uint64_t *ret_tick)
 {
 	const uint32_t block = evict_group_victim(blocks->evict, account, class);
 
@@ -588,7 +594,7 @@ uint64_t blocks_crowded(const struct blocks *blocks)
 
 uint64_t blocks_memory(const struct blocks *blocks)
 {
-	const uint64_t block_bytes = sizeof(union spot_name) + sizeof(struct spot) + evict_block_bytes();
+	const uint64_t spot_bytes = sizeof(union spot_name) + sizeof(struct spot);
 
-	return sizeof(*blocks) + blocks->used * block_bytes;
+	return sizeof(*blocks) + blocks->used * (spot_bytes + evict_block_bytes());
 }

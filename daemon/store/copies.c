@@ -2,19 +2,18 @@
 /*
  * copies.c - see copies.h. Core thread only.
  *
- * Order: where the daemon takes a block's NVMe copy away, it tells the tier first (tier_forget() with
- * the tick that the tier knows), and the table second. Where the tier itself drops a record, the
- * extent is stale when its callback returns, so there is nothing to tell.
+ * Order: where the daemon takes a block's NVMe copy away, it tells the tier first (tier_forget()
+ * with the tick that the tier knows), and the table second. Where the tier itself drops a record,
+ * the extent is stale when its callback returns, so there is nothing to tell.
  */
 #include "copies.h"
-
 
 #include "daemon/kvtierd.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/slabs.h"
 #include "herd.h"
 
-enum { SAMPLE = 64 };		/* away blocks looked at for an old one */
+enum { SAMPLE = 64 }; /* away blocks looked at for an old one */
 
 /* What evict.c can count up to, and room above it: a disk could say anything. */
 #define MAX_FOUND_TICK (1ull << 47)
@@ -104,7 +103,8 @@ bool copies_make_room(struct kvtierd *d)
 		block = oldest_leaf(d);
 	if (block == BLOCK_NONE)
 		return false;
-	stats_add(&d->stats->v.tiers_nvme_evicted_blocks_total, blocks_nvme(d->blocks, block, NULL));
+	stats_add(&d->stats->v.tiers_nvme_evicted_blocks_total,
+		  blocks_nvme(d->blocks, block, NULL));
 	d->moved.evicted_blocks += !away;
 	copies_drop(d, block);
 	return true;
@@ -120,7 +120,8 @@ uint32_t copies_image_bytes(const struct kvtierd *d, uint32_t block)
 /* --- what the NVMe tier tells --- */
 
 /* The block whose NVMe copy is at `where`, or BLOCK_NONE: it is not there any more. */
-static uint32_t block_there(struct kvtierd *d, const struct nvme_entry *entry, const struct extent *where)
+static uint32_t block_there(struct kvtierd *d, const struct nvme_entry *entry,
+			    const struct extent *where)
 {
 	struct extent there;
 	uint32_t space, block;
@@ -128,7 +129,8 @@ static uint32_t block_there(struct kvtierd *d, const struct nvme_entry *entry, c
 	if (!space_of_owner(d->spaces, entry->owner, &space))
 		return BLOCK_NONE;
 	block = blocks_find(d->blocks, entry->key, space);
-	if (block == BLOCK_NONE || !blocks_nvme(d->blocks, block, &there) || !extent_equal(&there, where))
+	if (block == BLOCK_NONE || !blocks_nvme(d->blocks, block, &there) ||
+	    !extent_equal(&there, where))
 		return BLOCK_NONE;
 	return block;
 }
@@ -143,8 +145,10 @@ static bool on_found(void *arg, const struct nvme_entry *entry, const struct ext
 		return false;
 	block = blocks_find(d->blocks, entry->key, space);
 	if (block != BLOCK_NONE) {
-		/* An older copy, or one of a block that was stored again since the daemon started; in another codec, then. */
-		if (blocks_nvme(d->blocks, block, NULL) || blocks_variant(d->blocks, block) != variant)
+		/* An older copy, or one of a block that was stored again since the daemon started;
+		 * in another codec, then. */
+		if (blocks_nvme(d->blocks, block, NULL) ||
+		    blocks_variant(d->blocks, block) != variant)
 			return false;
 		blocks_set_nvme(d->blocks, block, where);
 		tier_touch(d->tiers[TIER_NVME], where, entry->tick, blocks_tick(d->blocks, block));
@@ -157,8 +161,8 @@ static bool on_found(void *arg, const struct nvme_entry *entry, const struct ext
 	return true;
 }
 
-static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry, const struct extent *where,
-			       uint64_t *ret_tick)
+static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry,
+			       const struct extent *where, uint64_t *ret_tick)
 {
 	struct kvtierd *d = arg;
 	const uint32_t block = block_there(d, entry, where);
@@ -169,8 +173,8 @@ static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry, const 
 	return NVME_LIVE;
 }
 
-static bool on_moved(void *arg, const struct nvme_entry *entry, const struct extent *from, const struct extent *to,
-		     uint64_t *ret_tick)
+static bool on_moved(void *arg, const struct nvme_entry *entry, const struct extent *from,
+		     const struct extent *to, uint64_t *ret_tick)
 {
 	struct kvtierd *d = arg;
 	const uint32_t block = block_there(d, entry, from);
@@ -195,8 +199,8 @@ static void on_dropped(void *arg, const struct nvme_entry *entry, const struct e
 	} else if (blocks_evictable(d->blocks, block)) {
 		(void)blocks_drop(d->blocks, block);
 	} else {
-		/* It has children in memory; or a load is about to read it, or just did: what it got is right or
-		 * fails its checks. */
+		/* It has children in memory; or a load is about to read it, or just did: what it
+		 * got is right or fails its checks. */
 		blocks_condemn(d->blocks, block);
 	}
 }
@@ -204,6 +208,10 @@ static void on_dropped(void *arg, const struct nvme_entry *entry, const struct e
 void copies_events(struct kvtierd *d, struct nvme_events *ret)
 {
 	*ret = (struct nvme_events){
-		.arg = d, .found = on_found, .ask = on_ask, .moved = on_moved, .dropped = on_dropped,
+		.arg = d,
+		.found = on_found,
+		.ask = on_ask,
+		.moved = on_moved,
+		.dropped = on_dropped,
 	};
 }

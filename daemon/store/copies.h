@@ -15,8 +15,8 @@
 struct kvtierd;
 struct nvme_events;
 
-/* The table's part of what the NVMe tier calls: records found at start become away blocks, those it moves or drops
- * follow it. release and changed are the caller's to fill in. */
+/* The table's part of what the NVMe tier calls: records found at start become away blocks, those it
+ * moves or drops follow it. release and changed are the caller's to fill in. */
 void copies_events(struct kvtierd *d, struct nvme_events *ret);
 
 /* Accessed by the op of this tick: in the table, and in the account of the block's segment. */
@@ -25,12 +25,13 @@ void copies_touch(struct kvtierd *d, uint32_t block, uint64_t tick);
 void copies_drop(struct kvtierd *d, uint32_t block);
 /* All copies of a block that is present go, pinned or not (block.h). */
 void copies_condemn(struct kvtierd *d, uint32_t block);
-/* The NVMe copy of a block that is present goes: it is bad, or out of reach. Without a host copy that is the block. */
+/* The NVMe copy of a block that is present goes: it is bad, or out of reach. Without a host copy
+ * that is the block. */
 void copies_drop_nvme(struct kvtierd *d, uint32_t block);
 /* The slots of condemned blocks whose last pin is gone. */
 void copies_free_condemned(struct kvtierd *d);
-/* The table is full: makes room for one more block, by dropping the least recent leaf of the host tier or an away
- * block that is old. False: there is none that may go. */
+/* The table is full: makes room for one more block, by dropping the least recent leaf of the host
+ * tier or an away block that is old. False: there is none that may go. */
 bool copies_make_room(struct kvtierd *d);
 
 /* Size of the block's image; 0: of a space whose sizes are not known (yet). */

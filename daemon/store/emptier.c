@@ -2,9 +2,9 @@
 /*
  * emptier.c - see emptier.h. Core thread only. An image:
  *
- *	in the slab ──unpinned: leased, a slot taken──> copied ──job ended──> settling ──no lease but ours──> moved
- *	     ^                                            │ device said no       │ given up, or its block went
- *	     └────────────────────────────────────────────┴──────────────────────┘ the slot is given back
+ *  in the slab ─unpinned: leased, a slot taken─> copied ──job ended─> settling ─our lease─> moved
+ *       ^                                          │ device said no      │ given up, or its
+ *       └──────────────────────────────────────────┴─────────────────────┘ block went
  *
  * Invariants
  *   E1 the slab is closed (slabs.h) from emptier_begin() until it is empty or was given up, so
@@ -27,18 +27,19 @@
 #include "tiers/slabs.h"
 #include "herd.h"
 
-enum { OWED_TURNS = 64 };	/* waiters are tried in the turn after the slab is empty, or the next */
+/* waiters are tried in the turn after the slab is empty, or the next */
+enum { OWED_TURNS = 64 };
 
 struct moving {
 	struct extent from, to;
-	uint32_t block;			/* leased; BLOCK_NONE: moved, or given back */
+	uint32_t block; /* leased; BLOCK_NONE: moved, or given back */
 };
 
 struct emptier_job {
 	struct device_job job;
 	struct emptier *emptier;
 	bool in_flight;
-	uint32_t n, left;		/* images; those of them that have not moved */
+	uint32_t n, left; /* images; those of them that have not moved */
 	struct device_copy copies[EMPTIER_JOB_COPIES];
 	struct moving moving[EMPTIER_JOB_COPIES];
 };
@@ -48,10 +49,10 @@ struct emptier {
 	struct slabs *slabs;
 	struct loop_poller poller;
 	bool busy, giving_up;
-	uint32_t bytes;			/* of the image for whose sake */
-	uint32_t cursor;		/* in the closed slab */
-	uint32_t in_flight;		/* jobs */
-	bool owed;			/* `gift` is kept for an image of its class */
+	uint32_t bytes;     /* of the image for whose sake */
+	uint32_t cursor;    /* in the closed slab */
+	uint32_t in_flight; /* jobs */
+	bool owed;          /* `gift` is kept for an image of its class */
 	uint32_t owed_turns;
 	struct extent gift;
 	struct emptier_job jobs[EMPTIER_JOBS];
@@ -131,20 +132,23 @@ static bool gather(struct emptier *e, struct emptier_job *j)
 	uint32_t bytes = 0;
 
 	j->n = 0;
-	while (j->n < EMPTIER_JOB_COPIES && bytes < EMPTIER_JOB_BYTES && slabs_closed_next(e->slabs, &e->cursor, &from)) {
+	while (j->n < EMPTIER_JOB_COPIES && bytes < EMPTIER_JOB_BYTES &&
+	       slabs_closed_next(e->slabs, &e->cursor, &from)) {
 		const uint32_t block = slabs_owner(e->slabs, &from);
 
 		if (block == SLABS_NO_OWNER || blocks_pins(e->conf.blocks, block))
 			continue;
-		if (slabs_move_begin(e->slabs, &to)) {	/* a slab of the class is free: nobody needs this one any more */
+		/* a slab of the class is free: nobody needs this one any more */
+		if (slabs_move_begin(e->slabs, &to)) {
 			e->giving_up = true;
 			break;
 		}
 		blocks_pin(e->conf.blocks, block);
 		j->moving[j->n] = (struct moving){ .from = from, .to = to, .block = block };
-		j->copies[j->n] = (struct device_copy){ .to = tier_address(e->conf.host, &to),
-							.from = tier_address(e->conf.host, &from),
-							.bytes = slabs_extent_bytes(e->slabs, &from) };
+		j->copies[j->n] =
+			(struct device_copy){ .to = tier_address(e->conf.host, &to),
+					      .from = tier_address(e->conf.host, &from),
+					      .bytes = slabs_extent_bytes(e->slabs, &from) };
 		bytes += j->copies[j->n++].bytes;
 	}
 	j->left = j->n;
@@ -156,8 +160,12 @@ static bool start(struct emptier *e, struct emptier_job *j)
 	if (!gather(e, j))
 		return false;
 	j->job = (struct device_job){
-		.kind = DEVICE_COPY, .image = j->copies[0].to, .image_bytes = j->copies[0].bytes, .copies = j->copies,
-		.n_copies = j->n, .done = done,
+		.kind = DEVICE_COPY,
+		.image = j->copies[0].to,
+		.image_bytes = j->copies[0].bytes,
+		.copies = j->copies,
+		.n_copies = j->n,
+		.done = done,
 	};
 	if (e->conf.submit(e->conf.arg, &j->job)) {
 		for (uint32_t i = 0; i < j->n; i++)
@@ -208,7 +216,7 @@ bool emptier_turn(struct emptier *e)
 	for (int i = 0; i < EMPTIER_JOBS; i++)
 		worked |= e->jobs[i].left && !e->jobs[i].in_flight && settle_job(e, &e->jobs[i]);
 	if (!jobs_left(e))
-		e->cursor = 0;		/* what was leased before may not be any more */
+		e->cursor = 0; /* what was leased before may not be any more */
 	for (int i = 0; i < EMPTIER_JOBS && !e->giving_up; i++)
 		worked |= !e->jobs[i].left && start(e, &e->jobs[i]);
 	if (!jobs_left(e) && (e->giving_up || slabs_closed_used(e->slabs) == 0)) {

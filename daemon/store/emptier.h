@@ -22,9 +22,10 @@ struct emptier;
 struct loop;
 
 enum {
-	EMPTIER_JOBS = 4,		/* in flight at once: what a device must have room for */
-	EMPTIER_JOB_COPIES = 32,	/* images of one job at most... */
-	EMPTIER_JOB_BYTES = 1 << 20,	/* ...and begun only while the others are smaller together */
+	EMPTIER_JOBS = 4,        /* in flight at once: what a device must have room for */
+	EMPTIER_JOB_COPIES = 32, /* images of one job at most... */
+	/* ...and begun only while the others are smaller together */
+	EMPTIER_JOB_BYTES = 1 << 20,
 };
 
 struct emptier_conf {
@@ -37,17 +38,17 @@ struct emptier_conf {
 	 * core thread. */
 	int (*submit)(void *arg, struct device_job *job);
 	void *arg;
-	uint64_t *moved_blocks, *moved_bytes;	/* counted up by what has moved */
+	uint64_t *moved_blocks, *moved_bytes; /* counted up by what has moved */
 };
 
 /* 0, -ENOMEM. */
-int  emptier_open(const struct emptier_conf *conf, struct emptier **ret);
-void emptier_close(struct emptier *e);	/* no job is in flight. NULL is fine */
+int emptier_open(const struct emptier_conf *conf, struct emptier **ret);
+void emptier_close(struct emptier *e); /* no job is in flight. NULL is fine */
 
 /* Empties a slab in whose class there is room for all that is in it, for the sake of an image of
  * `bytes`. None is being emptied. */
 void emptier_begin(struct emptier *e, uint32_t slab, uint32_t bytes);
-bool emptier_busy(const struct emptier *e);	/* a slab is being emptied */
+bool emptier_busy(const struct emptier *e); /* a slab is being emptied */
 /* No job is in flight: what is left in the slab waits for leases of others. */
 bool emptier_stuck(const struct emptier *e);
 /* What has not moved stays; the slab is as it was, as soon as no job is in flight. */
@@ -56,7 +57,7 @@ void emptier_give_up(struct emptier *e);
  * slab that is free would be anybody's, before those who waited for it are told. What nobody comes
  * for within a few turns is free. */
 bool emptier_take(struct emptier *e, uint32_t bytes, struct extent *ret);
-void emptier_let_go(struct emptier *e);		/* of such a slot, now */
+void emptier_let_go(struct emptier *e); /* of such a slot, now */
 /* Starts jobs, and moves what is copied. Whether there was anything to do. */
 bool emptier_turn(struct emptier *e);
 

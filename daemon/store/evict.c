@@ -14,9 +14,10 @@
  *	              v                           │
  *	            gone <──── evict_remove ──────┘
  *
- * The candidates of a class, of each group, are a treap ordered by (tick, number): a search tree that is also a heap
- * by a hash of the number, hence O(log n) deep whatever comes, with nothing stored for balance. A candidate has no
- * children and no pins to count, so the same two words hold its links. That is all: 20 bytes a block, exact.
+ * The candidates of a class, of each group, are a treap ordered by (tick, number): a search tree
+ * that is also a heap by a hash of the number, hence O(log n) deep whatever comes, with nothing
+ * stored for balance. A candidate has no children and no pins to count, so the same two words hold
+ * its links. That is all: 20 bytes a block, exact.
  */
 #include <assert.h>
 #include <errno.h>
@@ -32,13 +33,13 @@ enum node_state { NODE_GONE = 0, NODE_CANDIDATE, NODE_HELD, NODE_HIDDEN, NODE_AW
 struct node {
 	uint32_t tick_low;
 	uint16_t tick_high;
-	uint8_t  class;
-	uint8_t  state : 3;		/* enum node_state */
-	uint8_t  mark : 5;		/* the caller's */
-	uint32_t parent;		/* AWAY: none */
+	uint8_t class;
+	uint8_t state : 3; /* enum node_state */
+	uint8_t mark : 5;  /* the caller's */
+	uint32_t parent;   /* AWAY: none */
 	union {
-		uint32_t children;	/* HELD, HIDDEN, AWAY */
-		uint32_t left;		/* CANDIDATE: less recent ones */
+		uint32_t children; /* HELD, HIDDEN, AWAY */
+		uint32_t left;     /* CANDIDATE: less recent ones */
 	};
 	union {
 		uint32_t pins;
@@ -49,7 +50,7 @@ static_assert(sizeof(struct node) == 20, "the memory budget of a block counts on
 
 struct tree {
 	uint32_t root;
-	uint32_t first;			/* so that asking for a victim costs nothing */
+	uint32_t first; /* so that asking for a victim costs nothing */
 };
 
 struct evict {
@@ -57,7 +58,7 @@ struct evict {
 	uint64_t seed;
 	struct node *node;
 	struct evict_groups groups;
-	struct tree *tree;		/* [group][class] */
+	struct tree *tree; /* [group][class] */
 };
 
 static uint32_t one_group(void *arg, uint32_t block)
@@ -69,11 +70,12 @@ static uint32_t one_group(void *arg, uint32_t block)
 
 int evict_open(uint32_t max_blocks, uint32_t classes, uint64_t seed, struct evict **ret)
 {
-	return evict_open_groups(max_blocks, classes, &(struct evict_groups){ .n = 1, .of = one_group }, seed, ret);
+	return evict_open_groups(max_blocks, classes,
+				 &(struct evict_groups){ .n = 1, .of = one_group }, seed, ret);
 }
 
-int evict_open_groups(uint32_t max_blocks, uint32_t classes, const struct evict_groups *groups, uint64_t seed,
-		      struct evict **ret)
+int evict_open_groups(uint32_t max_blocks, uint32_t classes, const struct evict_groups *groups,
+		      uint64_t seed, struct evict **ret)
 {
 	struct evict *evict;
 	void *base;
@@ -150,7 +152,7 @@ static bool before(const struct evict *evict, uint32_t a, uint32_t b)
 
 static uint64_t weight(const struct evict *evict, uint32_t block)
 {
-	uint64_t x = (block ^ evict->seed) * 0x9e3779b97f4a7c15u;	/* splitmix64's finaliser */
+	uint64_t x = (block ^ evict->seed) * 0x9e3779b97f4a7c15u; /* splitmix64's finaliser */
 
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
 	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
@@ -166,7 +168,8 @@ static void tree_insert(struct evict *evict, uint32_t block)
 
 	while (*at != EVICT_NONE && weight(evict, *at) >= w)
 		at = before(evict, block, *at) ? &node[*at].left : &node[*at].right;
-	/* What hangs here is divided: the less recent go left below the new one, the more recent right. */
+	/* What hangs here is divided: the less recent go left below the new one, the more recent
+	 * right. */
 	rest = *at;
 	*at = block;
 	while (rest != EVICT_NONE) {
@@ -275,7 +278,7 @@ void evict_return(struct evict *evict, uint32_t block, uint32_t parent, uint32_t
 
 	assert(node->state == NODE_AWAY && class < evict->classes);
 	node->state = NODE_HELD;
-	node->class = (uint8_t)class;
+	node->class = (uint8_t) class;
 	node->parent = parent;
 	if (parent != EVICT_NONE) {
 		assert(parent != block && node->children == 0 && !evict_is_away(evict, parent));
@@ -354,7 +357,7 @@ void evict_move(struct evict *evict, uint32_t block, uint32_t class)
 		return;
 	if (listed)
 		tree_remove(evict, block);
-	node->class = (uint8_t)class;
+	node->class = (uint8_t) class;
 	if (listed)
 		tree_insert(evict, block);
 }

@@ -34,7 +34,8 @@ uint32_t herd_sample_away(struct blocks *blocks, uint32_t budget)
 		const uint32_t block = *hand < blocks_used(blocks) ? *hand : 0;
 
 		*hand = block + 1;
-		if (!blocks_evictable(blocks, block) || blocks_host_slot(blocks, block) != BLOCK_NONE)
+		if (!blocks_evictable(blocks, block) ||
+		    blocks_host_slot(blocks, block) != BLOCK_NONE)
 			continue;
 		if (best == BLOCK_NONE || blocks_tick(blocks, block) < blocks_tick(blocks, best))
 			best = block;
@@ -42,8 +43,8 @@ uint32_t herd_sample_away(struct blocks *blocks, uint32_t budget)
 	return best;
 }
 
-bool herd_walk(struct blocks *blocks, uint32_t *cursor, uint32_t budget, void (*fn)(void *arg, uint32_t block),
-	       void *arg)
+bool herd_walk(struct blocks *blocks, uint32_t *cursor, uint32_t budget,
+	       void (*fn)(void *arg, uint32_t block), void *arg)
 {
 	while (budget-- > 0 && *cursor < blocks_used(blocks)) {
 		const uint32_t block = (*cursor)++;
@@ -63,7 +64,8 @@ void herd_walk_doomed(struct blocks *blocks, uint32_t *cursor, uint32_t numbers,
 		const uint32_t block = *cursor < blocks_used(blocks) ? *cursor : 0;
 
 		*cursor = block + 1;
-		if (!blocks_live(blocks, block) || !tally_is_doomed(tally, blocks_space(blocks, block)))
+		if (!blocks_live(blocks, block) ||
+		    !tally_is_doomed(tally, blocks_space(blocks, block)))
 			continue;
 		fn(arg, block);
 		budget--;
@@ -78,7 +80,7 @@ void herd_free_condemned(struct blocks *blocks, struct tier *host)
 	while (blocks_condemned(blocks, &slot)) {
 		const int err = tier_extent(host, slot, &where);
 
-		assert(!err);	/* a slot is in use as long as its block has it */
+		assert(!err); /* a slot is in use as long as its block has it */
 		tier_free(host, &where);
 	}
 }

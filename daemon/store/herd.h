@@ -21,8 +21,8 @@ uint32_t herd_sample_away(struct blocks *blocks, uint32_t budget);
 
 /* Looks at up to `budget` numbers from *cursor on (0 to start) and calls fn for the blocks among
  * them, which fn may drop or condemn; false when the end was reached. */
-bool herd_walk(struct blocks *blocks, uint32_t *cursor, uint32_t budget, void (*fn)(void *arg, uint32_t block),
-	       void *arg);
+bool herd_walk(struct blocks *blocks, uint32_t *cursor, uint32_t budget,
+	       void (*fn)(void *arg, uint32_t block), void *arg);
 /* A walk over some numbers from *cursor on, round and round, that calls fn for blocks of doomed
  * spaces (tally.h), which condemns them, for at most `budget` of them. */
 void herd_walk_doomed(struct blocks *blocks, uint32_t *cursor, uint32_t numbers, uint32_t budget,

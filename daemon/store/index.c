@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * index.c - the shared table of present keys: the writer's half. The reader's half, and the proof that a
- * stable entry is always found, is client/lib/map.c. Core thread only.
+ * index.c - the shared table of present keys: the writer's half. The reader's half, and the proof
+ * that a stable entry is always found, is client/lib/map.c. Core thread only.
  *
- * A hash table that grows by linear hashing: one bucket is split per 2.5 inserts, so no insert ever pays
- * for a rehash, no reader notices, and memory follows the number of blocks. Each key may lie in two buckets;
- * when both are full a breadth-first search finds the shortest chain of entries to shift to their other
- * bucket. That keeps buckets 83 % full: an entry takes 64/(3 * .83) + 12/(3 * .83) = 30.5 bytes.
+ * A hash table that grows by linear hashing: one bucket is split per 2.5 inserts, so no insert ever
+ * pays for a rehash, no reader notices, and memory follows the number of blocks. Each key may lie
+ * in two buckets; when both are full a breadth-first search finds the shortest chain of entries to
+ * shift to their other bucket. That keeps buckets 83 % full: an entry takes 64/(3 * .83) + 12/(3 *
+ * .83) = 30.5 bytes.
  *
  * What readers rely on
- *   W1 a used slot's fingerprint never changes; a slot is emptied (meta = 0) before it gets another one, and
- *      its meta is written after its fingerprint. So every change of a slot is one 32-bit store of meta.
+ *   W1 a used slot's fingerprint never changes; a slot is emptied (meta = 0) before it gets another
+ *      one, and its meta is written after its fingerprint. So every change of a slot is one 32-bit
+ *      store of meta.
  *   W2 an entry that moves is published in its new place before it is removed from the old one.
- *   W3 a bucket's seq moves after an entry was published in it, before anything is removed on account of it.
- *   W4 a split publishes the new bucket, then the shape, and only then empties the old bucket's slots.
+ *   W3 a bucket's seq moves after an entry was published in it, before anything is removed on
+ *      account of it.
+ *   W4 a split publishes the new bucket, then the shape, and only then empties the old bucket's
+ *      slots.
  * All stores are releases, so "after" holds on every CPU; on x86 they are plain moves.
  */
 #include <assert.h>
@@ -28,30 +32,32 @@
 #include "index.h"
 
 enum {
-	MORE_ROOM = 64,		/* buckets split for one insert that found no room */
-	LOAD_PERCENT = 83,	/* of slots, before a bucket is split. From 85 on a search fails now and
-				 * then: with a quarter split, the other buckets get twice their share */
-	LEVEL_FIRST = 6,	/* 64 buckets: one page */
-	LEVEL_LAST = 31,	/* a bucket number fits 32 bits */
-	SEARCH_BUCKETS = 512,	/* looked at by one search for room, at most */
+	MORE_ROOM = 64, /* buckets split for one insert that found no room */
+	/* of slots, before a bucket is split. From 85 on a search fails now and then: with a
+	 * quarter split, the other buckets get twice their share */
+	LOAD_PERCENT = 83,
+	LEVEL_FIRST = 6,      /* 64 buckets: one page */
+	LEVEL_LAST = 31,      /* a bucket number fits 32 bits */
+	SEARCH_BUCKETS = 512, /* looked at by one search for room, at most */
 };
 
 struct index {
 	int fd;
-	uint64_t bytes;			/* of the memfd */
+	uint64_t bytes; /* of the memfd */
 	uint64_t max_entries, max_buckets;
-	uint64_t entries, buckets;	/* in use */
-	uint64_t shape;			/* private copy of head->shape */
-	struct wire_index *head;	/* the mapping */
-	struct wire_bucket *bucket;	/* in it */
-	uint32_t *block;		/* private: block number of bucket b, slot s at 3 * b + s */
+	uint64_t entries, buckets;  /* in use */
+	uint64_t shape;             /* private copy of head->shape */
+	struct wire_index *head;    /* the mapping */
+	struct wire_bucket *bucket; /* in it */
+	uint32_t *block;            /* private: block number of bucket b, slot s at 3 * b + s */
 };
 
-/* A way from a key's candidate buckets to a free slot: an entry of each step could go to the next. */
+/* A way from a key's candidate buckets to a free slot: an entry of each step could go to the
+ * next. */
 struct step {
 	uint32_t bucket;
-	int16_t  from;		/* step that led here, -1: a candidate itself */
-	uint16_t slot;		/* in that step's bucket: the entry that could come here */
+	int16_t from;  /* step that led here, -1: a candidate itself */
+	uint16_t slot; /* in that step's bucket: the entry that could come here */
 };
 
 static struct print print_of(const uint8_t bytes[16])
@@ -107,12 +113,14 @@ static void slot_clear(struct index *index, uint64_t b, uint32_t slot)
 	__atomic_store_n(&index->bucket[b].meta[slot], 0, __ATOMIC_RELEASE);
 }
 
-static void slot_copy(struct index *index, uint64_t from, uint32_t from_slot, uint64_t to, uint32_t to_slot)
+static void slot_copy(struct index *index, uint64_t from, uint32_t from_slot, uint64_t to,
+		      uint32_t to_slot)
 {
 	const struct wire_bucket *bucket = &index->bucket[from];
 	const struct print print = print_of(bucket->fingerprint[from_slot]);
 
-	slot_write(index, to, to_slot, &print, bucket->meta[from_slot], *slot_block(index, from, from_slot));
+	slot_write(index, to, to_slot, &print, bucket->meta[from_slot],
+		   *slot_block(index, from, from_slot));
 }
 
 static int map_shared(struct index *index)
@@ -179,7 +187,8 @@ int index_open(uint64_t max_entries, struct index **ret)
 	index->fd = -1;
 	index->max_entries = max_entries;
 	/* With some to spare, for small tables that are full: see index_insert(). */
-	index->max_buckets = max_entries * 100 / (WIRE_BUCKET_ENTRIES * LOAD_PERCENT) + 1 + 4 * MORE_ROOM;
+	index->max_buckets =
+		max_entries * 100 / (WIRE_BUCKET_ENTRIES * LOAD_PERCENT) + 1 + 4 * MORE_ROOM;
 	index->buckets = first;
 	index->shape = (uint64_t)LEVEL_FIRST << 32;
 	index->bytes = WIRE_INDEX_OFFSET + index->max_buckets * sizeof(struct wire_bucket);
@@ -231,7 +240,8 @@ static bool entry_of(const struct index *index, const struct print *print, uint3
 	return false;
 }
 
-uint32_t index_find(const struct index *index, const struct print *print, uint32_t *ret, uint32_t max)
+uint32_t index_find(const struct index *index, const struct print *print, uint32_t *ret,
+		    uint32_t max)
 {
 	const uint64_t b[2] = { wire_bucket_of(print->half[0], index->shape),
 				wire_bucket_of(print->half[1], index->shape) };
@@ -247,7 +257,8 @@ uint32_t index_find(const struct index *index, const struct print *print, uint32
 	return n;
 }
 
-/* Divides the next bucket in turn with a new one behind the last (W4). Never fails: what leaves fits. */
+/* Divides the next bucket in turn with a new one behind the last (W4). Never fails: what leaves
+ * fits. */
 static void split(struct index *index)
 {
 	const uint64_t level = index->shape >> 32, old = index->shape & 0xffffffffu;
@@ -284,7 +295,8 @@ static void grow(struct index *index)
 		split(index);
 }
 
-/* Adds the buckets that the entries of step `at` could go to instead; returns the number of steps. */
+/* Adds the buckets that the entries of step `at` could go to instead; returns the number of
+ * steps. */
 static uint32_t search_widen(const struct index *index, struct step *steps, uint32_t n, uint32_t at)
 {
 	const uint64_t here = steps[at].bucket;
@@ -292,19 +304,22 @@ static uint32_t search_widen(const struct index *index, struct step *steps, uint
 	for (uint32_t s = 0; s < WIRE_BUCKET_ENTRIES && n < SEARCH_BUCKETS; s++) {
 		const struct print print = print_of(index->bucket[here].fingerprint[s]);
 		const uint64_t b0 = wire_bucket_of(print.half[0], index->shape);
-		const uint64_t other = b0 == here ? wire_bucket_of(print.half[1], index->shape) : b0;
+		const uint64_t other =
+			b0 == here ? wire_bucket_of(print.half[1], index->shape) : b0;
 
 		if (other != here)
-			steps[n++] = (struct step){ .bucket = (uint32_t)other, .from = (int16_t)at,
+			steps[n++] = (struct step){ .bucket = (uint32_t)other,
+						    .from = (int16_t)at,
 						    .slot = (uint16_t)s };
 	}
 	return n;
 }
 
-/* Shifts entries along the way, last first, so that each finds its place free; leaves a free slot in a
- * candidate bucket. No bucket is on the way twice: a shorter way would have been found before. */
-static void search_shift(struct index *index, const struct step *steps, uint32_t at, uint32_t free_slot,
-			 uint64_t *ret_bucket, uint32_t *ret_slot)
+/* Shifts entries along the way, last first, so that each finds its place free; leaves a free slot
+ * in a candidate bucket. No bucket is on the way twice: a shorter way would have been found
+ * before. */
+static void search_shift(struct index *index, const struct step *steps, uint32_t at,
+			 uint32_t free_slot, uint64_t *ret_bucket, uint32_t *ret_slot)
 {
 	while (steps[at].from >= 0) {
 		const struct step *from = &steps[steps[at].from];
@@ -318,14 +333,16 @@ static void search_shift(struct index *index, const struct step *steps, uint32_t
 	*ret_slot = free_slot;
 }
 
-static int make_room(struct index *index, const struct print *print, uint64_t *ret_bucket, uint32_t *ret_slot)
+static int make_room(struct index *index, const struct print *print, uint64_t *ret_bucket,
+		     uint32_t *ret_slot)
 {
 	struct step steps[SEARCH_BUCKETS];
 	uint32_t n = 0;
 
 	for (int i = 0; i < 2; i++)
-		steps[n++] = (struct step){ .bucket = (uint32_t)wire_bucket_of(print->half[i], index->shape),
-					    .from = -1 };
+		steps[n++] = (struct step){
+			.bucket = (uint32_t)wire_bucket_of(print->half[i], index->shape), .from = -1
+		};
 	for (uint32_t at = 0; at < n; at++) {
 		const int slot = slot_free(&index->bucket[steps[at].bucket]);
 
@@ -350,7 +367,8 @@ static bool crowded(const struct index *index)
 	return index->entries * 100 > index->buckets * WIRE_BUCKET_ENTRIES * 60;
 }
 
-int index_insert(struct index *index, const struct print *print, uint32_t block, uint32_t tiers, uint32_t generation)
+int index_insert(struct index *index, const struct print *print, uint32_t block, uint32_t tiers,
+		 uint32_t generation)
 {
 	uint64_t bucket;
 	uint32_t slot;
@@ -360,9 +378,11 @@ int index_insert(struct index *index, const struct print *print, uint32_t block,
 		return -ENOSPC;
 	grow(index);
 	r = make_room(index, print, &bucket, &slot);
-	/* In a small table chance alone can fill a neighbourhood, and more buckets then help. Against fingerprints made
-	 * to collide they do not: crowded() ends it before the table grows far. */
-	for (int i = 0; r < 0 && i < MORE_ROOM && index->buckets < index->max_buckets && crowded(index); i++) {
+	/* In a small table chance alone can fill a neighbourhood, and more buckets then help.
+	 * Against fingerprints made to collide they do not: crowded() ends it before the table
+	 * grows far. */
+	for (int i = 0;
+	     r < 0 && i < MORE_ROOM && index->buckets < index->max_buckets && crowded(index); i++) {
 		split(index);
 		r = make_room(index, print, &bucket, &slot);
 	}
@@ -373,14 +393,16 @@ int index_insert(struct index *index, const struct print *print, uint32_t block,
 	return 0;
 }
 
-void index_update(struct index *index, const struct print *print, uint32_t block, uint32_t tiers, uint32_t generation)
+void index_update(struct index *index, const struct print *print, uint32_t block, uint32_t tiers,
+		  uint32_t generation)
 {
 	uint64_t bucket = 0;
 	uint32_t slot = 0;
 	const bool found = entry_of(index, print, block, &bucket, &slot);
 
 	assert(found);
-	__atomic_store_n(&index->bucket[bucket].meta[slot], meta_of(tiers, generation), __ATOMIC_RELEASE);
+	__atomic_store_n(&index->bucket[bucket].meta[slot], meta_of(tiers, generation),
+			 __ATOMIC_RELEASE);
 }
 
 void index_remove(struct index *index, const struct print *print, uint32_t block)
@@ -416,7 +438,8 @@ uint64_t index_entries(const struct index *index)
 
 uint64_t index_memory(const struct index *index)
 {
-	const uint64_t bucket_bytes = sizeof(struct wire_bucket) + WIRE_BUCKET_ENTRIES * sizeof(uint32_t);
+	const uint64_t bucket_bytes =
+		sizeof(struct wire_bucket) + WIRE_BUCKET_ENTRIES * sizeof(uint32_t);
 
 	return sizeof(*index) + WIRE_INDEX_OFFSET + index->buckets * bucket_bytes;
 }

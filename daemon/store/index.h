@@ -23,23 +23,27 @@
 struct index;
 
 /* Reserves (sparsely) for max_entries. Makes and seals the memfd: SHRINK|GROW|SEAL|FUTURE_WRITE. */
-int  index_open(uint64_t max_entries, struct index **ret);
+int index_open(uint64_t max_entries, struct index **ret);
 void index_close(struct index *index);
-int  index_fd(const struct index *index);		/* to send to clients; stays the index's */
-uint64_t index_bytes(const struct index *index);	/* of the memfd */
-struct wire_index *index_head(struct index *index);	/* heartbeat_ns and asleep are the loop's to write */
+int index_fd(const struct index *index);         /* to send to clients; stays the index's */
+uint64_t index_bytes(const struct index *index); /* of the memfd */
+/* heartbeat_ns and asleep are the loop's to write */
+struct wire_index *index_head(struct index *index);
 
 /* Up to max candidates (same fingerprint; practically 0 or 1) into ret; returns how many. */
-uint32_t index_find(const struct index *index, const struct print *print, uint32_t *ret, uint32_t max);
+uint32_t index_find(const struct index *index, const struct print *print, uint32_t *ret,
+		    uint32_t max);
 
-/* block: unique among the entries. tiers: not 0. generation: its low 24 bits are kept.
- * -ENOSPC: max_entries reached. -EXFULL: room, but none found by displacement from its two buckets: the caller drops
- * this block, and evicts nobody for it, since that would help by chance alone. */
-int  index_insert(struct index *index, const struct print *print, uint32_t block, uint32_t tiers, uint32_t generation);
+/* block: unique among the entries. tiers: not 0. generation: its low 24 bits are kept. -ENOSPC:
+ * max_entries reached. -EXFULL: room, but none found by displacement from its two buckets: the
+ * caller drops this block, and evicts nobody for it, since that would help by chance alone. */
+int index_insert(struct index *index, const struct print *print, uint32_t block, uint32_t tiers,
+		 uint32_t generation);
 /* The entry of this block must be there. */
-void index_update(struct index *index, const struct print *print, uint32_t block, uint32_t tiers, uint32_t generation);
+void index_update(struct index *index, const struct print *print, uint32_t block, uint32_t tiers,
+		  uint32_t generation);
 void index_remove(struct index *index, const struct print *print, uint32_t block);
 uint64_t index_entries(const struct index *index);
-uint64_t index_memory(const struct index *index);	/* bytes in use, table and side array */
+uint64_t index_memory(const struct index *index); /* bytes in use, table and side array */
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.h - a pin on one block, owned by a request and so by its connection: it dies with them. While one is held
- * the block is neither evicted nor moved. Core thread only.
+ * lease.h - a pin on one block, owned by a request and so by its connection: it dies with them.
+ * While one is held the block is neither evicted nor moved. Core thread only.
  */
 #ifndef KVTIER_LEASE_H
 #define KVTIER_LEASE_H
@@ -17,7 +17,9 @@ struct lease {
 	bool held;
 };
 
-void lease_take(struct kvtierd *d, struct lease *lease, uint32_t block);	/* not held before */
-void lease_drop(struct kvtierd *d, struct lease *lease);	/* not held: fine. Frees what was condemned meanwhile */
+/* not held before */
+void lease_take(struct kvtierd *d, struct lease *lease, uint32_t block);
+/* not held: fine. Frees what was condemned meanwhile */
+void lease_drop(struct kvtierd *d, struct lease *lease);
 
 #endif

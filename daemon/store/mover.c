@@ -16,14 +16,15 @@
 #include "tiers/slabs.h"
 #include "herd.h"
 
-static_assert((uint32_t)SLABS_NO_OWNER == (uint32_t)BLOCK_NONE, "a slot without owner belongs to no block");
+static_assert((uint32_t)SLABS_NO_OWNER == (uint32_t)BLOCK_NONE,
+	      "a slot without owner belongs to no block");
 
-/* Slots examined for one image, all PLACE_LOOKs together: < 1 ms. A class that has so many slots in sparse
- * slabs with a pin counts as one that gives nothing. */
+/* Slots examined for one image, all PLACE_LOOKs together: < 1 ms. A class that has so many slots in
+ * sparse slabs with a pin counts as one that gives nothing. */
 enum {
 	LOOK_SLOTS = 65536,
-	DEMOTE_SLABS = 64,	/* walked for blocks to demote, where no leaf can go... */
-	DEMOTE_SLOTS = 8,	/* ...until there are so many */
+	DEMOTE_SLABS = 64, /* walked for blocks to demote, where no leaf can go... */
+	DEMOTE_SLOTS = 8,  /* ...until there are so many */
 };
 
 struct mover {
@@ -31,18 +32,19 @@ struct mover {
 	struct slabs *slabs;
 	struct blocks *blocks;
 	struct mover_counts *counts;
-	bool moving;			/* a slab is being emptied, which may give room */
+	bool moving; /* a slab is being emptied, which may give room */
 	uint32_t slots_to_look;
 	uint32_t to_demote;
-	bool spare;			/* the queued ones */
-	bool spared;			/* there was one, or one that is guaranteed to its space, which would have been the next */
-	const struct mover_for *whom;	/* NULL: nothing is guaranteed */
-	uint32_t bytes;			/* asked for */
-	struct place_account account[TALLY_ACCOUNTS];	/* whom: by account */
-	struct place_account *own;	/* whom's, or `stranger` */
-	struct place_account stranger;	/* for a space that has no account yet */
-	bool inherited;			/* a slot went to the heir... */
-	bool any;			/* ...which is as good: it left the host tier's blocks */
+	bool spare; /* the queued ones */
+	/* there was one, or one that is guaranteed to its space, which would have been the next */
+	bool spared;
+	const struct mover_for *whom;                 /* NULL: nothing is guaranteed */
+	uint32_t bytes;                               /* asked for */
+	struct place_account account[TALLY_ACCOUNTS]; /* whom: by account */
+	struct place_account *own;                    /* whom's, or `stranger` */
+	struct place_account stranger;                /* for a space that has no account yet */
+	bool inherited;                               /* a slot went to the heir... */
+	bool any; /* ...which is as good: it left the host tier's blocks */
 	struct place_class classes[TIER_MAX_CLASSES];
 	uint32_t n_classes;
 };
@@ -50,19 +52,24 @@ struct mover {
 /* What each space holds; evictions and moves keep it up to date. */
 static void survey_accounts(struct mover *m)
 {
-	const uint32_t n = tally_accounts(blocks_tally(m->blocks)), classes = slabs_classes(m->slabs);
+	const uint32_t n = tally_accounts(blocks_tally(m->blocks)),
+		       classes = slabs_classes(m->slabs);
 	struct tier_class_view view;
 
 	assert(n <= TALLY_ACCOUNTS);
 	for (uint32_t i = 0; i < n; i++) {
 		const uint32_t space = tally_account_space(blocks_tally(m->blocks), i);
 
-		m->account[i] = (struct place_account){ .guaranteed = space == BLOCK_NONE ? 0 : m->whom->guaranteed[space] };
+		m->account[i] = (struct place_account){
+			.guaranteed = space == BLOCK_NONE ? 0 : m->whom->guaranteed[space]
+		};
 	}
-	for (uint32_t class = 0; class < classes; class++) {
+	for (uint32_t class = 0; class < classes; class ++) {
 		slabs_class_view(m->slabs, class, &view);
 		for (uint32_t i = 0; i < n && view.slabs; i++)
-			m->account[i].bytes += (uint64_t)tally_account_slots(blocks_tally(m->blocks), i, class) * view.slot_bytes;
+			m->account[i].bytes +=
+				(uint64_t)tally_account_slots(blocks_tally(m->blocks), i, class) *
+				view.slot_bytes;
 	}
 	m->stranger = (struct place_account){ .guaranteed = m->whom->guaranteed[m->whom->space] };
 	m->own = &m->stranger;
@@ -72,7 +79,8 @@ static void survey_accounts(struct mover *m)
 
 static bool may_take(const struct mover *m, uint32_t account)
 {
-	return !m->whom || place_may_take(&m->account[account], m->own, m->bytes, m->whom->desperate);
+	return !m->whom ||
+	       place_may_take(&m->account[account], m->own, m->bytes, m->whom->desperate);
 }
 
 /* The next to go in a class, of those that may; BLOCK_NONE: nobody. */
@@ -90,7 +98,8 @@ static uint32_t next_victim(struct mover *m, uint32_t class, uint64_t *ret_tick)
 			continue;
 		if (!may_take(m, i)) {
 			m->spared = true;
-		} else if (ret == BLOCK_NONE || tick < *ret_tick || (tick == *ret_tick && block < ret)) {
+		} else if (ret == BLOCK_NONE || tick < *ret_tick ||
+			   (tick == *ret_tick && block < ret)) {
 			ret = block;
 			*ret_tick = tick;
 		}
@@ -143,10 +152,11 @@ static bool evict_one(struct mover *m, uint32_t victim, bool demoted)
 	struct extent slot;
 	const int err = tier_extent(m->host, blocks_host_slot(m->blocks, victim), &slot);
 
-	assert(!err);		/* a block's slot is in use as long as it has it */
+	assert(!err); /* a block's slot is in use as long as it has it */
 	if (m->counts->inherit)
 		heir = m->counts->inherit(m->counts->heir, victim, &slot);
-	m->account[blocks_account(m->blocks, victim)].bytes -= m->classes[slot.class].view.slot_bytes;
+	m->account[blocks_account(m->blocks, victim)].bytes -=
+		m->classes[slot.class].view.slot_bytes;
 	(void)(demoted ? blocks_demote : blocks_drop)(m->blocks, victim);
 	if (heir == MOVER_NO_HEIR)
 		tier_free(m->host, &slot);
@@ -156,7 +166,8 @@ static bool evict_one(struct mover *m, uint32_t victim, bool demoted)
 	return heir != MOVER_TAKEN;
 }
 
-/* Evicts up to `count` least recent leaves of a class, up to one that is spared; returns how many slots that gave. */
+/* Evicts up to `count` least recent leaves of a class, up to one that is spared; returns how many
+ * slots that gave. */
 static uint32_t evict(struct mover *m, uint32_t class, uint32_t count)
 {
 	uint32_t n = 0, victim;
@@ -177,8 +188,8 @@ static uint32_t evict(struct mover *m, uint32_t class, uint32_t count)
 	return n;
 }
 
-/* A block of a chain longer than the tier holds itself up: its end is in use, all before it have children. What has
- * an NVMe copy can go all the same. */
+/* A block of a chain longer than the tier holds itself up: its end is in use, all before it have
+ * children. What has an NVMe copy can go all the same. */
 static bool demote_slot(void *arg, const struct extent *where)
 {
 	struct mover *m = arg;
@@ -187,10 +198,12 @@ static bool demote_slot(void *arg, const struct extent *where)
 	if (m->slots_to_look == 0 || m->to_demote == 0)
 		return false;
 	m->slots_to_look--;
-	if (block == SLABS_NO_OWNER || !blocks_live(m->blocks, block) || blocks_pins(m->blocks, block) ||
-	    !blocks_nvme(m->blocks, block, NULL) || !may_take(m, blocks_account(m->blocks, block)))
+	if (block == SLABS_NO_OWNER || !blocks_live(m->blocks, block) ||
+	    blocks_pins(m->blocks, block) || !blocks_nvme(m->blocks, block, NULL) ||
+	    !may_take(m, blocks_account(m->blocks, block)))
 		return true;
-	m->account[blocks_account(m->blocks, block)].bytes -= m->classes[where->class].view.slot_bytes;
+	m->account[blocks_account(m->blocks, block)].bytes -=
+		m->classes[where->class].view.slot_bytes;
 	(void)blocks_demote(m->blocks, block);
 	tier_free(m->host, where);
 	m->to_demote--;
@@ -206,16 +219,19 @@ static void demote_some(struct mover *m, uint32_t class)
 	uint32_t slabs[DEMOTE_SLABS], n = 0, slab = SLABS_NONE;
 
 	while (n < DEMOTE_SLABS && (slab = slabs_next(m->slabs, class, slab)) != SLABS_NONE)
-		slabs[n++] = slab;	/* freeing while asking for the next is not allowed */
+		slabs[n++] = slab; /* freeing while asking for the next is not allowed */
 	m->to_demote = DEMOTE_SLOTS;
 	for (uint32_t i = 0; i < n && m->to_demote; i++)
 		(void)slabs_walk(m->slabs, slabs[i], demote_slot, m);
 }
 
-/* Executes plans until a slot can be had, a slab is being emptied, nothing helps, or the steps are used up. */
+/* Executes plans until a slot can be had, a slab is being emptied, nothing helps, or the steps are
+ * used up. */
 static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_t steps)
 {
-	struct place_state state = { .now_tick = now_tick, .donor = PLACE_NO_CLASS, .classes = m->classes };
+	struct place_state state = { .now_tick = now_tick,
+				     .donor = PLACE_NO_CLASS,
+				     .classes = m->classes };
 	struct place_plan plan;
 	uint32_t n;
 
@@ -238,7 +254,8 @@ static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uin
 			continue;
 		case PLACE_EVICT:
 			n = evict(m, plan.class, plan.count < steps ? plan.count : steps);
-			assert(n > 0 || m->spared || m->inherited);	/* every step frees something */
+			/* every step frees something */
+			assert(n > 0 || m->spared || m->inherited);
 			if (n == 0)
 				return;
 			steps -= n;
@@ -255,7 +272,8 @@ static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uin
 	}
 }
 
-static int make_room(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_t max_steps, struct extent *ret)
+static int make_room(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_t max_steps,
+		     struct extent *ret)
 {
 	int err;
 
@@ -289,7 +307,9 @@ static int make_room(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_
 int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret)
 {
-	struct mover m = { .host = host, .slabs = tier_slabs(host), .blocks = blocks, .counts = counts };
+	struct mover m = {
+		.host = host, .slabs = tier_slabs(host), .blocks = blocks, .counts = counts
+	};
 
 	return make_room(&m, now_tick, bytes, max_steps, ret);
 }
@@ -297,24 +317,37 @@ int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick,
 int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret)
 {
-	struct mover m = { .host = host, .slabs = tier_slabs(host), .blocks = blocks, .counts = counts, .spare = true };
+	struct mover m = { .host = host,
+			   .slabs = tier_slabs(host),
+			   .blocks = blocks,
+			   .counts = counts,
+			   .spare = true };
 
 	return make_room(&m, now_tick, bytes, max_steps, ret);
 }
 
 int mover_find_room_for(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
-			const struct mover_for *whom, struct mover_counts *counts, struct extent *ret)
+			const struct mover_for *whom, struct mover_counts *counts,
+			struct extent *ret)
 {
-	struct mover m = { .host = host, .slabs = tier_slabs(host), .blocks = blocks, .counts = counts,
-			   .spare = !whom->desperate, .whom = whom };
+	struct mover m = { .host = host,
+			   .slabs = tier_slabs(host),
+			   .blocks = blocks,
+			   .counts = counts,
+			   .spare = !whom->desperate,
+			   .whom = whom };
 
 	return make_room(&m, now_tick, bytes, MOVER_STEPS, ret);
 }
 
-uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes, uint32_t max_steps,
-			   struct mover_counts *counts)
+uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes,
+			   uint32_t max_steps, struct mover_counts *counts)
 {
-	struct mover m = { .host = host, .slabs = tier_slabs(host), .blocks = blocks, .counts = counts, .any = true };
+	struct mover m = { .host = host,
+			   .slabs = tier_slabs(host),
+			   .blocks = blocks,
+			   .counts = counts,
+			   .any = true };
 	uint64_t freed = 0;
 
 	herd_free_condemned(blocks, host);
@@ -324,7 +357,8 @@ uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t by
 
 		if (class < 0)
 			break;
-		freed += evict(&m, (uint32_t)class, 1) * (uint64_t)m.classes[class].view.slot_bytes;
+		freed +=
+			evict(&m, (uint32_t) class, 1) * (uint64_t)m.classes[class].view.slot_bytes;
 		survey(&m);
 	}
 	return freed;

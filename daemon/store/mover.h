@@ -30,42 +30,46 @@ enum mover_heir { MOVER_NO_HEIR, MOVER_TAKEN, MOVER_SWAPPED };
 /* evicted: blocks that left the host tier, dropped or demoted; demoted: those that NVMe keeps. */
 struct mover_counts {
 	uint64_t evicted_blocks, demoted_blocks, moved_blocks, evicted_bytes, moved_bytes;
-	enum mover_heir (*inherit)(void *heir, uint32_t block, const struct extent *slot);	/* NULL: nobody */
+	/* NULL: nobody */
+	enum mover_heir (*inherit)(void *heir, uint32_t block, const struct extent *slot);
 	void *heir;
-	struct emptier *emptier;	/* of this tier and these blocks */
+	struct emptier *emptier; /* of this tier and these blocks */
 };
 
-/* Enough steps for any plan on slabs of this many slots: one slab's slots evicted, and one slab to be emptied. */
+/* Enough steps for any plan on slabs of this many slots: one slab's slots evicted, and one slab to
+ * be emptied. */
 enum { MOVER_STEPS = TIER_MAX_SLAB_SLOTS + 1 };
 
-/* Finds a slot for `bytes`: first frees what was condemned, then evicts and moves as planned, at most
- * `max_steps` (> 0) evictions: a bound on how long the core may stay here. With fewer than
- * MOVER_STEPS a class with many slots per slab may not get to give one away, and then each class evicts
- * its own. The slot belongs to the caller and has no owner until tier_set_owner(). -ENOSPC: nothing that
- * would help can be evicted (pinned, or with pinned children and not on NVMe), or the steps did not suffice: what they
- * freed stays free; -EAGAIN: a slab is being emptied, and there may be room when that has ended; -E2BIG: larger than a
- * slab. */
+/* Finds a slot for `bytes`: first frees what was condemned, then evicts and moves as planned, at
+ * most `max_steps` (> 0) evictions: a bound on how long the core may stay here. With fewer than
+ * MOVER_STEPS a class with many slots per slab may not get to give one away, and then each class
+ * evicts its own. The slot belongs to the caller and has no owner until tier_set_owner(). -ENOSPC:
+ * nothing that would help can be evicted (pinned, or with pinned children and not on NVMe), or the
+ * steps did not suffice: what they freed stays free; -EAGAIN: a slab is being emptied, and there
+ * may be room when that has ended; -E2BIG: larger than a slab. */
 int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret);
 
-/* Likewise, but spares blocks that are queued to be written to NVMe (blocks_queued()): dropped now they would be lost,
- * soon they can be demoted. -EAGAIN also: there is room if those go. */
+/* Likewise, but spares blocks that are queued to be written to NVMe (blocks_queued()): dropped now
+ * they would be lost, soon they can be demoted. -EAGAIN also: there is room if those go. */
 int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
 		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret);
 
-/* For a block of `space`, with regard to what is guaranteed to others (place_may_take()): their blocks are spared as
- * well. -EAGAIN also: there is room if blocks go that were spared. desperate: nothing is under way but what is being
- * emptied: none of those that are queued is spared, see there, and an emptying that is stuck is given up. */
+/* For a block of `space`, with regard to what is guaranteed to others (place_may_take()): their
+ * blocks are spared as well. -EAGAIN also: there is room if blocks go that were spared. desperate:
+ * nothing is under way but what is being emptied: none of those that are queued is spared, see
+ * there, and an emptying that is stuck is given up. */
 struct mover_for {
 	uint32_t space;
 	bool desperate;
-	const uint64_t *guaranteed;	/* bytes, by space */
+	const uint64_t *guaranteed; /* bytes, by space */
 };
 int mover_find_room_for(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
-			const struct mover_for *whom, struct mover_counts *counts, struct extent *ret);
+			const struct mover_for *whom, struct mover_counts *counts,
+			struct extent *ret);
 
 /* Evicts up to `bytes` of images, least recent leaves of all classes first. Returns bytes freed. */
-uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes, uint32_t max_steps,
-			   struct mover_counts *counts);
+uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes,
+			   uint32_t max_steps, struct mover_counts *counts);
 
 #endif

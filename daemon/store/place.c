@@ -6,19 +6,22 @@
 
 #include <assert.h>
 
-bool place_may_take(const struct place_account *account, const struct place_account *own, uint64_t own_asks,
-		    bool desperate)
+bool place_may_take(const struct place_account *account, const struct place_account *own,
+		    uint64_t own_asks, bool desperate)
 {
 	if (account == own || account->bytes > account->guaranteed)
 		return true;
-	return desperate && own->bytes <= own->guaranteed && own_asks <= own->guaranteed - own->bytes;
+	return desperate && own->bytes <= own->guaranteed &&
+	       own_asks <= own->guaranteed - own->bytes;
 }
 
-/* Slots still to be evicted before a class can give a slab away: what lies in the slab (used) must fit into
- * the free slots outside it (free - (slots - used)), in which `used` cancels out. */
+/* Slots still to be evicted before a class can give a slab away: what lies in the slab (used) must
+ * fit into the free slots outside it (free - (slots - used)), in which `used` cancels out. */
 static uint32_t deficit(const struct place_class *c)
 {
-	return c->view.free_slots < c->view.slots_per_slab ? c->view.slots_per_slab - c->view.free_slots : 0;
+	return c->view.free_slots < c->view.slots_per_slab ?
+		       c->view.slots_per_slab - c->view.free_slots :
+		       0;
 }
 
 static bool has_victim(const struct place_class *c)
@@ -50,13 +53,13 @@ static bool can_give(const struct place_state *state, uint32_t class)
 {
 	const struct place_class *c = &state->classes[class];
 
-	if ((int32_t)class == state->wanted || c->view.slabs == 0 || c->look == PLACE_NONE)
+	if ((int32_t) class == state->wanted || c->view.slabs == 0 || c->look == PLACE_NONE)
 		return false;
 	return deficit(c) == 0 || has_victim(c);
 }
 
-/* Who gives a slab: a class that loses nothing by it, else the one whose least recent leaf is oldest, if that
- * is more than twice as old as the wanted class's own. */
+/* Who gives a slab: a class that loses nothing by it, else the one whose least recent leaf is
+ * oldest, if that is more than twice as old as the wanted class's own. */
 static int32_t pick_donor(const struct place_state *state, const struct place_class *own)
 {
 	const bool free_choice = !own || !has_victim(own);
@@ -82,7 +85,7 @@ static void plan_slab(const struct place_state *state, uint32_t class, struct pl
 {
 	const struct place_class *c = &state->classes[class];
 
-	*ret = (struct place_plan){ .class = class, .donor = (int32_t)class };
+	*ret = (struct place_plan){ .class = class, .donor = (int32_t) class };
 	if (c->look == PLACE_UNSEEN) {
 		ret->action = PLACE_LOOK;
 	} else if (deficit(c) == 0) {
@@ -106,8 +109,8 @@ void place_plan(const struct place_state *state, struct place_plan *ret)
 	}
 	if (donor < 0 || !can_give(state, (uint32_t)donor))
 		donor = pick_donor(state, own);
-	/* With a victim of its own, a class begins no emptying that could not be finished now: that would
-	 * evict for nothing. Without one, what is freed now helps the next attempt. */
+	/* With a victim of its own, a class begins no emptying that could not be finished now: that
+	 * would evict for nothing. Without one, what is freed now helps the next attempt. */
 	if (donor >= 0 &&
 	    (!own || !has_victim(own) || deficit(&state->classes[donor]) < state->steps_left)) {
 		if (state->moving)

@@ -1,28 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * place.h - where an image goes, and what must go first. Pure: state in, plan out; no I/O, clock, log or
- * allocation, so traces replay by the million (tests/sim/sim_place.c).
+ * place.h - where an image goes, and what must go first. Pure: state in, plan out; no I/O, clock,
+ * log or allocation, so traces replay by the million (tests/sim/sim_place.c).
  *
- * Asked again after each executed step until it says PLACE_ALLOC, PLACE_MOVE, PLACE_WAIT or PLACE_FAIL:
+ * Asked again after each executed step until it says PLACE_ALLOC, PLACE_MOVE, PLACE_WAIT or
+ * PLACE_FAIL:
  *   1. The class has a free slot, or a free slab exists                          -> PLACE_ALLOC
- *   2. Another class holds a slab's worth of free slots: pack it, which takes a while: the slab is free later
+ *   2. Another class holds a slab's worth of free slots: pack it, which takes a while: the slab is
+ *      free later
  *                                                                                -> PLACE_MOVE
- *   3. Another class's least recent leaf is more than twice as old as the class's own, or the class has no
- *      victim: evict of that class until it holds a slab's worth of free slots   -> PLACE_EVICT, then as 2.
+ *   3. Another class's least recent leaf is more than twice as old as the class's own, or the class
+ *      has no
+ *      victim: evict of that class until it holds a slab's worth of free slots   -> PLACE_EVICT,
+ *										  then as 2.
  *      One slab is packed at a time; who would begin with another one waits         -> PLACE_WAIT
  *   4. The class's own least recent leaf                                         -> PLACE_EVICT
  *   5. Else                                                                      -> PLACE_FAIL
- * A class that holds as many free slots as a slab has can give away any one slab, because what lies in it
- * fits into the rest; the sparsest slab is the cheapest. Which slab can be emptied at all (no slot pinned
- * or being written) costs a walk over slots, so the plan asks for it only of the class it is about to take
- * from: PLACE_LOOK.
+ * A class that holds as many free slots as a slab has can give away any one slab, because what lies
+ * in it fits into the rest; the sparsest slab is the cheapest. Which slab can be emptied at all (no
+ * slot pinned or being written) costs a walk over slots, so the plan asks for it only of the class
+ * it is about to take from: PLACE_LOOK.
  *
- * Whose blocks may go is place_may_take(): each account (the blocks of a space, block.h) has bytes that are guaranteed
- * to it, as its clients are active (share.h). Who asks takes from itself, and from all that hold more than is
- * guaranteed to them; only leaves that may be taken count in oldest_tick. So most of memory goes by recency alone, and
- * a client that stores as fast as it can pays with its own blocks once the others are down to their guarantee.
+ * Whose blocks may go is place_may_take(): each account (the blocks of a space, block.h) has bytes
+ * that are guaranteed to it, as its clients are active (share.h). Who asks takes from itself, and
+ * from all that hold more than is guaranteed to them; only leaves that may be taken count in
+ * oldest_tick. So most of memory goes by recency alone, and a client that stores as fast as it can
+ * pays with its own blocks once the others are down to their guarantee.
  *
- * Progress: EVICT frees a slot, MOVE begins to free a slab, and one LOOK a class is answered between two of them.
+ * Progress: EVICT frees a slot, MOVE begins to free a slab, and one LOOK a class is answered
+ * between two of them.
  */
 #ifndef KVTIER_PLACE_H
 #define KVTIER_PLACE_H
@@ -42,40 +48,44 @@ enum { PLACE_NO_CLASS = -1 };
 
 struct place_class {
 	struct tier_class_view view;
-	uint64_t oldest_tick;		/* of its least recent evictable leaf; PLACE_NO_TICK: none */
+	/* of its least recent evictable leaf; PLACE_NO_TICK: none */
+	uint64_t oldest_tick;
 	enum place_look look;
-	uint32_t slab;			/* PLACE_FOUND: the sparsest that can be emptied */
+	uint32_t slab; /* PLACE_FOUND: the sparsest that can be emptied */
 };
 
 struct place_state {
 	uint64_t now_tick;
-	uint32_t steps_left;		/* slots that may still be evicted, or slabs moved, for this image */
+	/* slots that may still be evicted, or slabs moved, for this image */
+	uint32_t steps_left;
 	uint32_t n_classes;
 	uint32_t free_slabs;
-	bool     moving;		/* a slab is being emptied */
-	int32_t  wanted;		/* class, or PLACE_NO_CLASS: a new one */
-	int32_t  donor;			/* class that the last step evicted from to empty a slab of it: that is
-					 * finished first; else PLACE_NO_CLASS */
+	bool moving;    /* a slab is being emptied */
+	int32_t wanted; /* class, or PLACE_NO_CLASS: a new one */
+	/* class that the last step evicted from to empty a slab of it: that is finished first; else
+	 * PLACE_NO_CLASS */
+	int32_t donor;
 	const struct place_class *classes;
 };
 
 struct place_plan {
 	enum place_action action;
-	uint32_t class;			/* EVICT, MOVE, LOOK: of this class */
-	uint32_t count;			/* EVICT: so many leaves, or as many as there are */
-	uint32_t slab;			/* MOVE: empty this one */
-	int32_t  donor;			/* to be given back with the next state */
+	uint32_t class; /* EVICT, MOVE, LOOK: of this class */
+	uint32_t count; /* EVICT: so many leaves, or as many as there are */
+	uint32_t slab;  /* MOVE: empty this one */
+	int32_t donor;  /* to be given back with the next state */
 };
 
 struct place_account {
-	uint64_t bytes;			/* that its slots take */
+	uint64_t bytes; /* that its slots take */
 	uint64_t guaranteed;
 };
 
-/* May a leaf of `account` go for an image of `own`'s? desperate: nothing is under way that could help; then whoever is
- * within its guarantee (with what it asks for: own_asks) takes from anybody. */
-bool place_may_take(const struct place_account *account, const struct place_account *own, uint64_t own_asks,
-		    bool desperate);
+/* May a leaf of `account` go for an image of `own`'s? desperate: nothing is under way that could
+ * help; then whoever is within its guarantee (with what it asks for: own_asks) takes from
+ * anybody. */
+bool place_may_take(const struct place_account *account, const struct place_account *own,
+		    uint64_t own_asks, bool desperate);
 
 void place_plan(const struct place_state *state, struct place_plan *ret);
 

@@ -25,12 +25,13 @@
 #include "herd.h"
 
 enum {
-	PURGE_SLICE = 4096,		/* numbers a turn: under a millisecond */
-	DOOMED_SLICE = 16384,		/* likewise, most of them only looked at */
-	DOOMED_BLOCKS = 256,		/* of these, dropped in a turn */
+	PURGE_SLICE = 4096,   /* numbers a turn: under a millisecond */
+	DOOMED_SLICE = 16384, /* likewise, most of them only looked at */
+	DOOMED_BLOCKS = 256,  /* of these, dropped in a turn */
 };
 
-#define PURGE_PATIENCE_NS 10000000000ull	/* for the disks: one that stalls must not keep the asker for ever */
+#define PURGE_PATIENCE_NS \
+	10000000000ull /* for the disks: one that stalls must not keep the asker for ever */
 
 enum purge_stage { PURGE_IDLE, PURGE_TABLE, PURGE_DISKS };
 
@@ -54,7 +55,8 @@ static void end(struct purge *p, int status)
 	p->stage = PURGE_IDLE;
 	p->done = NULL;
 	log_info("purge: %llu blocks dropped%s%s", (unsigned long long)p->purged,
-		 status ? "; on a disk they may come back after a restart: " : "", status ? strerror(-status) : "");
+		 status ? "; on a disk they may come back after a restart: " : "",
+		 status ? strerror(-status) : "");
 	if (done)
 		done(p->arg, status, p->purged);
 }
@@ -73,7 +75,7 @@ static void purge_block(void *arg, uint32_t block)
 	struct purge *p = arg;
 	const struct space *space = space_at(p->d->spaces, blocks_space(p->d->blocks, block));
 
-	if (!space || memcmp(space->owner, p->tenant, sizeof p->tenant) != 0)
+	if (!space || memcmp(space->owner, p->tenant, sizeof(p->tenant)) != 0)
 		return;
 	copies_condemn(p->d, block);
 	p->purged++;
@@ -94,11 +96,12 @@ static bool purge_poll(struct purge *p)
 	p->disks_until_ns = loop_now(d->loop) + PURGE_PATIENCE_NS;
 	r = tier_purge(d->tiers[TIER_NVME], p->tenant, disks_done, p);
 	if (r)
-		end(p, r == -ENOTSUP ? 0 : r);	/* without an NVMe tier nothing is left anywhere */
+		end(p, r == -ENOTSUP ? 0 : r); /* without an NVMe tier nothing is left anywhere */
 	return true;
 }
 
-int purge_begin(struct kvtierd *d, const char *tenant, void (*done)(void *arg, int status, uint64_t blocks), void *arg)
+int purge_begin(struct kvtierd *d, const char *tenant,
+		void (*done)(void *arg, int status, uint64_t blocks), void *arg)
 {
 	struct purge *p = d->purge;
 
@@ -130,10 +133,11 @@ static void doomed_block(void *arg, uint32_t block)
 static bool doomed_poll(struct kvtierd *d)
 {
 	if (tally_doomed(blocks_tally(d->blocks)) == 0) {
-		spaces_sweep(d->spaces);	/* what is left there had pins */
+		spaces_sweep(d->spaces); /* what is left there had pins */
 		return false;
 	}
-	herd_walk_doomed(d->blocks, &d->purge->doomed_cursor, DOOMED_SLICE, DOOMED_BLOCKS, doomed_block, d);
+	herd_walk_doomed(d->blocks, &d->purge->doomed_cursor, DOOMED_SLICE, DOOMED_BLOCKS,
+			 doomed_block, d);
 	return true;
 }
 
@@ -149,7 +153,7 @@ static bool poll(struct loop_poller *poller)
 
 int purge_open(struct kvtierd *d, struct purge **ret)
 {
-	struct purge *p = calloc(1, sizeof *p);
+	struct purge *p = calloc(1, sizeof(*p));
 
 	if (!p)
 		return -ENOMEM;

@@ -16,11 +16,12 @@ struct purge;
  * later, once: status 0, or why what is on a disk could come back after a restart, and how many
  * blocks went. -EBUSY: one is under way.
  */
-int  purge_begin(struct kvtierd *d, const char *tenant, void (*done)(void *arg, int status, uint64_t blocks),
-		 void *arg);
-void purge_cancel(struct kvtierd *d, void *arg);	/* done will not be called; the purge goes on */
+int purge_begin(struct kvtierd *d, const char *tenant,
+		void (*done)(void *arg, int status, uint64_t blocks), void *arg);
+/* done will not be called; the purge goes on */
+void purge_cancel(struct kvtierd *d, void *arg);
 
-int  purge_open(struct kvtierd *d, struct purge **ret);
-void purge_close(struct purge *purge);	/* NULL is fine */
+int purge_open(struct kvtierd *d, struct purge **ret);
+void purge_close(struct purge *purge); /* NULL is fine */
 
 #endif

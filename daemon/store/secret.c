@@ -2,8 +2,8 @@
 /*
  * secret.c - see secret.h.
  *
- * Invariant: state_dir/secret-TENANT, 32 random bytes, 0600, is written once and complete (temporary name, fsync,
- * link): a crash leaves all of it or nothing.
+ * Invariant: state_dir/secret-TENANT, 32 random bytes, 0600, is written once and complete
+ * (temporary name, fsync, link): a crash leaves all of it or nothing.
  */
 #include "secret.h"
 
@@ -29,15 +29,20 @@ static int secret_read(const char *path, uint8_t *ret, char *text, size_t n)
 		return -errno;
 	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || (st.st_mode & 077)) {
 		(void)close(fd);
-		snprintf(text, n, "%s must be a regular file with mode 0600 (it is %04o): chmod 600 it, or remove it "
-			 "and lose the tenant's stored prefixes", path, (unsigned)(st.st_mode & 07777));
+		snprintf(text, n,
+			 "%s must be a regular file with mode 0600 (it is %04o): chmod 600 it, or "
+			 "remove it and lose the tenant's stored prefixes",
+			 path, (unsigned)(st.st_mode & 07777));
 		return -EPERM;
 	}
 	got = read(fd, ret, SECRET_BYTES);
 	(void)close(fd);
 	if (got != SECRET_BYTES || st.st_size != SECRET_BYTES) {
-		snprintf(text, n, "%s must hold exactly %d bytes (it has %lld): restore it, or remove it and lose "
-			 "the tenant's stored prefixes", path, SECRET_BYTES, (long long)st.st_size);
+		snprintf(
+			text, n,
+			"%s must hold exactly %d bytes (it has %lld): restore it, or remove it and "
+			"lose the tenant's stored prefixes",
+			path, SECRET_BYTES, (long long)st.st_size);
 		return -EBADMSG;
 	}
 	return 0;
@@ -63,29 +68,33 @@ static int secret_make(const char *path, char *text, size_t n)
 	char temporary[320];
 	int r = 0;
 
-	snprintf(temporary, sizeof temporary, "%s~%ld", path, (long)getpid());	/* no tenant's name has a ~ */
+	/* no tenant's name has a ~ */
+	snprintf(temporary, sizeof(temporary), "%s~%ld", path, (long)getpid());
 	(void)unlink(temporary);
-	if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
+	if (getrandom(secret, sizeof(secret), 0) != (ssize_t)sizeof(secret))
 		r = -EIO;
 	if (!r)
-		r = write_all_synced(temporary, secret, sizeof secret);
+		r = write_all_synced(temporary, secret, sizeof(secret));
 	/* link, not rename: if another daemon was first, its secret stays. */
 	if (!r && link(temporary, path) && errno != EEXIST)
 		r = -errno;
 	(void)unlink(temporary);
-	explicit_bzero(secret, sizeof secret);
+	explicit_bzero(secret, sizeof(secret));
 	if (r)
-		snprintf(text, n, "cannot write the tenant's secret %s: %s; [daemon] state_dir must be writable", path,
-			 strerror(-r));
+		snprintf(text, n,
+			 "cannot write the tenant's secret %s: %s; [daemon] state_dir must be "
+			 "writable",
+			 path, strerror(-r));
 	return r;
 }
 
-int secret_load(const char *state_dir, const char *tenant, uint8_t ret[SECRET_BYTES], char *text, size_t n)
+int secret_load(const char *state_dir, const char *tenant, uint8_t ret[SECRET_BYTES], char *text,
+		size_t n)
 {
 	char path[300];
 	int r;
 
-	snprintf(path, sizeof path, "%s/secret-%s", state_dir, tenant);
+	snprintf(path, sizeof(path), "%s/secret-%s", state_dir, tenant);
 	r = secret_read(path, ret, text, n);
 	if (r == -ENOENT) {
 		r = secret_make(path, text, n);
@@ -98,17 +107,20 @@ int secret_load(const char *state_dir, const char *tenant, uint8_t ret[SECRET_BY
 	return r;
 }
 
-void secret_derive(const uint8_t *shared, size_t bytes, const char *tenant, uint8_t ret[SECRET_BYTES])
+void secret_derive(const uint8_t *shared, size_t bytes, const char *tenant,
+		   uint8_t ret[SECRET_BYTES])
 {
-	static const char label[] = "kvtier tenant 1";	/* its 0 goes in, too: where it ends is then certain */
-	uint8_t message[sizeof label + SECRET_TENANT_BYTES];
+	/* its 0 goes in, too: where it ends is then certain */
+	static const char label[] = "kvtier tenant 1";
+	uint8_t message[sizeof(label) + SECRET_TENANT_BYTES];
 	const size_t length = strlen(tenant);
 	const uint8_t *done;
 	unsigned got = 0;
 
 	assert(length <= SECRET_TENANT_BYTES && bytes <= INT_MAX);
-	memcpy(message, label, sizeof label);
-	memcpy(message + sizeof label, tenant, length);
-	done = HMAC(EVP_sha256(), shared, (int)bytes, message, sizeof label + length, ret, &got);
-	assert(done && got == SECRET_BYTES);	/* an end here is better than keys that nobody else has */
+	memcpy(message, label, sizeof(label));
+	memcpy(message + sizeof(label), tenant, length);
+	done = HMAC(EVP_sha256(), shared, (int)bytes, message, sizeof(label) + length, ret, &got);
+	/* an end here is better than keys that nobody else has */
+	assert(done && got == SECRET_BYTES);
 }

@@ -5,7 +5,8 @@
  * Invariants
  *   S1 numbers, and which space goes when there are too many: space_table.h.
  *   S2 a tenant's secret is the same at every start (secret.h), so keys survive restarts.
- *   S3 a client that opens a space which was found, unknown, on a disk gets its number and its blocks.
+ *   S3 a client that opens a space which was found, unknown, on a disk gets its number and its
+ *      blocks.
  */
 #include "space.h"
 
@@ -33,32 +34,36 @@ struct tenant {
 
 struct spaces {
 	char state_dir[256];
-	uint8_t start[32];			/* this start's secret: all index keys follow from it */
+	/* this start's secret: all index keys follow from it */
+	uint8_t start[32];
 	uint8_t shared[SPACES_SHARED_BYTES];
-	size_t shared_bytes;			/* 0: each tenant's secret is in a file of its own */
+	/* 0: each tenant's secret is in a file of its own */
+	size_t shared_bytes;
 	EVP_MD_CTX *sha;
 	uint32_t max, n_tenants;
-	uint32_t found;				/* number that the last record belonged to: likely the next one's */
+	/* number that the last record belonged to: likely the next one's */
+	uint32_t found;
 	struct tenant tenants[MAX_TENANTS];
 	struct space_table *table;
 };
 
 int spaces_open(const char *state_dir, uint32_t max, struct spaces **ret, char *text, size_t n)
 {
-	struct spaces *s = vault_alloc(sizeof *s);
+	struct spaces *s = vault_alloc(sizeof(*s));
 
 	if (!s || !(s->sha = EVP_MD_CTX_new())) {
 		spaces_close(s);
 		snprintf(text, n, "out of memory for the table of spaces");
 		return -ENOMEM;
 	}
-	if (getrandom(s->start, sizeof s->start, 0) != sizeof s->start) {
+	if (getrandom(s->start, sizeof(s->start), 0) != sizeof(s->start)) {
 		snprintf(text, n, "getrandom: %s", strerror(errno));
 		spaces_close(s);
 		return -EIO;
 	}
-	if (strlen(state_dir) >= sizeof s->state_dir - 64) {
-		snprintf(text, n, "[daemon] state_dir is longer than %zu bytes", sizeof s->state_dir - 64);
+	if (strlen(state_dir) >= sizeof(s->state_dir) - 64) {
+		snprintf(text, n, "[daemon] state_dir is longer than %zu bytes",
+			 sizeof(s->state_dir) - 64);
 		spaces_close(s);
 		return -ENAMETOOLONG;
 	}
@@ -67,7 +72,8 @@ int spaces_open(const char *state_dir, uint32_t max, struct spaces **ret, char *
 	const int r = table_open(max, s->start, &s->table);
 
 	if (r) {
-		snprintf(text, n, "[index] max_spaces: out of memory for the table of %u spaces", max);
+		snprintf(text, n, "[index] max_spaces: out of memory for the table of %u spaces",
+			 max);
 		spaces_close(s);
 		return r;
 	}
@@ -81,7 +87,7 @@ void spaces_close(struct spaces *s)
 		return;
 	table_close(s->table);
 	EVP_MD_CTX_free(s->sha);
-	vault_free(s, sizeof *s);
+	vault_free(s, sizeof(*s));
 }
 
 void spaces_attach(struct spaces *s, const struct spaces_blocks *blocks)
@@ -95,8 +101,9 @@ static bool tenant_name_ok(const char *name)
 {
 	const size_t n = strlen(name);
 
-	return n > 0 && n < sizeof ((struct tenant *)0)->name && name[0] != '.' &&
-	       strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") == n;
+	return n > 0 && n < sizeof((struct tenant *)0)->name && name[0] != '.' &&
+	       strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") ==
+		       n;
 }
 
 static struct tenant *tenant_find(struct spaces *s, const char *name)
@@ -109,7 +116,7 @@ static struct tenant *tenant_find(struct spaces *s, const char *name)
 
 void spaces_share(struct spaces *s, const uint8_t *secret, size_t n)
 {
-	assert(s->n_tenants == 0 && n > 0 && n <= sizeof s->shared);
+	assert(s->n_tenants == 0 && n > 0 && n <= sizeof(s->shared));
 	memcpy(s->shared, secret, n);
 	s->shared_bytes = n;
 }
@@ -120,7 +127,8 @@ int spaces_tenant(struct spaces *s, const char *name, char *text, size_t n)
 	int r = 0;
 
 	if (!tenant_name_ok(name)) {
-		snprintf(text, n, "tenant must be 1 to 31 of A-Z a-z 0-9 - _ . and not begin with .");
+		snprintf(text, n,
+			 "tenant must be 1 to 31 of A-Z a-z 0-9 - _ . and not begin with .");
 		return -EINVAL;
 	}
 	if (tenant_find(s, name))
@@ -135,7 +143,7 @@ int spaces_tenant(struct spaces *s, const char *name, char *text, size_t n)
 		r = secret_load(s->state_dir, name, t->secret, text, n);
 	if (r)
 		return r;
-	redis_seal_derive(t->secret, sizeof t->secret, &t->seal);
+	redis_seal_derive(t->secret, sizeof(t->secret), &t->seal);
 	strcpy(t->name, name);
 	s->n_tenants++;
 	return 0;
@@ -143,15 +151,15 @@ int spaces_tenant(struct spaces *s, const char *name, char *text, size_t n)
 
 /* --- identity --- */
 
-static void sha256(EVP_MD_CTX *ctx, const void *a, size_t na, const void *b, size_t nb, const void *c, size_t nc,
-		   uint8_t ret[32])
+static void sha256(EVP_MD_CTX *ctx, const void *a, size_t na, const void *b, size_t nb,
+		   const void *c, size_t nc, uint8_t ret[32])
 {
 	unsigned got = 0;
 	const int ok = EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) && EVP_DigestUpdate(ctx, a, na) &&
 		       EVP_DigestUpdate(ctx, b, nb) && EVP_DigestUpdate(ctx, c, nc) &&
 		       EVP_DigestFinal_ex(ctx, ret, &got);
 
-	assert(ok && got == 32);	/* SHA-256 of memory cannot fail */
+	assert(ok && got == 32); /* SHA-256 of memory cannot fail */
 }
 
 static const char *string_error(const char *s)
@@ -182,7 +190,8 @@ struct field_limit {
 
 static int check_limits(const struct wire_geometry *w, char *text, size_t n)
 {
-	const uint32_t planes = w->head_dim_k || w->head_dim_v;	/* without any, a block is typed or opaque alone */
+	/* without any, a block is typed or opaque alone */
+	const uint32_t planes = w->head_dim_k || w->head_dim_v;
 	const struct field_limit limits[] = {
 		{ "dtype", w->dtype, DTYPE_BF16, DTYPE_INT8 },
 		{ "codec", w->codec, 0, CODEC_FP8_NATIVE },
@@ -198,11 +207,12 @@ static int check_limits(const struct wire_geometry *w, char *text, size_t n)
 		{ "opaque_bytes", w->opaque_bytes, 0, IMAGE_MAX_BYTES },
 	};
 
-	for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+	for (size_t i = 0; i < sizeof(limits) / sizeof(*limits); i++) {
 		const struct field_limit *l = &limits[i];
 
 		if (l->value < l->min || l->value > l->max) {
-			snprintf(text, n, "geometry.%s is %u; must be %u to %u", l->name, l->value, l->min, l->max);
+			snprintf(text, n, "geometry.%s is %u; must be %u to %u", l->name, l->value,
+				 l->min, l->max);
 			return -EINVAL;
 		}
 	}
@@ -226,13 +236,17 @@ static enum image_codec default_codec(uint32_t dtype)
 
 static int check(const struct wire_geometry *w, struct space *ret, char *text, size_t n)
 {
-	const struct { const char *name, *value; } strings[] = {
-		{ "model", w->model }, { "convention", w->convention }, { "extras", w->extras },
+	const struct {
+		const char *name, *value;
+	} strings[] = {
+		{ "model", w->model },
+		{ "convention", w->convention },
+		{ "extras", w->extras },
 	};
 	const char *field = NULL;
 	int r;
 
-	for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
+	for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++)
 		if (string_error(strings[i].value))
 			return refuse(text, n, strings[i].name, string_error(strings[i].value));
 	if (!w->model[0])
@@ -241,9 +255,14 @@ static int check(const struct wire_geometry *w, struct space *ret, char *text, s
 	if (r)
 		return r;
 	ret->geometry = (struct image_geometry){
-		.dtype = w->dtype, .layers = w->layers, .kv_heads = w->kv_heads,
-		.head_dim_k = w->head_dim_k, .head_dim_v = w->head_dim_v, .block_tokens = w->block_tokens,
-		.typed_segments = w->typed_segments, .typed_values = w->typed_values,
+		.dtype = w->dtype,
+		.layers = w->layers,
+		.kv_heads = w->kv_heads,
+		.head_dim_k = w->head_dim_k,
+		.head_dim_v = w->head_dim_v,
+		.block_tokens = w->block_tokens,
+		.typed_segments = w->typed_segments,
+		.typed_values = w->typed_values,
 		.opaque_bytes = w->opaque_bytes,
 	};
 	ret->codec = w->codec ? (enum image_codec)w->codec : default_codec(w->dtype);
@@ -251,14 +270,16 @@ static int check(const struct wire_geometry *w, struct space *ret, char *text, s
 	if (r == 0)
 		r = image_shape(&ret->geometry, CODEC_RAW, CODEC_RAW, &ret->raw_shape, &field);
 	if (r == -EOVERFLOW) {
-		snprintf(text, n, "geometry: one block is larger than %u bytes; use fewer block_tokens",
+		snprintf(text, n,
+			 "geometry: one block is larger than %u bytes; use fewer block_tokens",
 			 (unsigned)IMAGE_MAX_BYTES);
 		return -EINVAL;
 	}
 	if (r)
-		return refuse(text, n, field ? field : "codec",
-			      "does not go with the rest: fp8 takes BF16 and FP16, fp8-native 8-bit dtypes, and a "
-			      "block has K, V, typed or opaque bytes");
+		return refuse(
+			text, n, field ? field : "codec",
+			"does not go with the rest: fp8 takes BF16 and FP16, fp8-native 8-bit "
+			"dtypes, and a block has K, V, typed or opaque bytes");
 	return 0;
 }
 
@@ -267,8 +288,8 @@ static void identify(struct spaces *s, const struct tenant *tenant, struct space
 	static const char id_label[] = "kvtier space 1";
 	struct wire_geometry w = space->wire;
 
-	w.codec = (uint32_t)space->codec;	/* default and explicit are the same space */
-	sha256(s->sha, id_label, sizeof id_label, &w, sizeof w, "", 0, space->id);
+	w.codec = (uint32_t)space->codec; /* default and explicit are the same space */
+	sha256(s->sha, id_label, sizeof(id_label), &w, sizeof(w), "", 0, space->id);
 	space->seal = &tenant->seal;
 	spaces_tenant_owner(s, tenant->name, space->owner);
 	memcpy(space->owner + OWNER_HALF, space->id, OWNER_HALF);
@@ -280,7 +301,7 @@ void space_salt(struct spaces *s, const struct space *space, uint8_t ret[32])
 	const struct tenant *tenant = tenant_find(s, space->tenant);
 
 	assert(space->known && tenant);
-	sha256(s->sha, label, sizeof label, tenant->secret, SECRET_BYTES, space->id, 32, ret);
+	sha256(s->sha, label, sizeof(label), tenant->secret, SECRET_BYTES, space->id, 32, ret);
 }
 
 void spaces_tenant_owner(struct spaces *s, const char *tenant, uint8_t ret[16])
@@ -288,16 +309,18 @@ void spaces_tenant_owner(struct spaces *s, const char *tenant, uint8_t ret[16])
 	static const char label[] = "kvtier tenant 1";
 	uint8_t digest[32];
 
-	sha256(s->sha, label, sizeof label, tenant, strlen(tenant), "", 0, digest);
+	sha256(s->sha, label, sizeof(label), tenant, strlen(tenant), "", 0, digest);
 	memcpy(ret, digest, OWNER_HALF);
 }
 
-/* The order of image sizes is as its blocks have it, if it has any from before it was known; `before` may be NULL. A
- * size that is none of the two is overwritten: to read such a block then fails, which is a miss. */
+/* The order of image sizes is as its blocks have it, if it has any from before it was known;
+ * `before` may be NULL. A size that is none of the two is overwritten: to read such a block then
+ * fails, which is a miss. */
 static void order_variants(struct space *space, const struct space *before)
 {
 	const uint32_t usual = space->shape.image_bytes, raw = space->raw_shape.image_bytes;
-	const bool swapped = before && (before->variant_bytes[0] == raw || before->variant_bytes[1] == usual);
+	const bool swapped =
+		before && (before->variant_bytes[0] == raw || before->variant_bytes[1] == usual);
 
 	space->variant_bytes[0] = swapped ? raw : usual;
 	space->variant_bytes[1] = swapped ? usual : raw;
@@ -316,12 +339,13 @@ static void derive_index_key(struct spaces *s, struct space *space)
 	static const char label[] = "kvtier index 1";
 	uint8_t digest[32];
 
-	sha256(s->sha, label, sizeof label, s->start, sizeof s->start, space->owner, sizeof space->owner, digest);
-	memcpy(space->index_key, digest, sizeof space->index_key);
+	sha256(s->sha, label, sizeof(label), s->start, sizeof(s->start), space->owner,
+	       sizeof(space->owner), digest);
+	memcpy(space->index_key, digest, sizeof(space->index_key));
 }
 
-/* A space that was just described becomes one of the table's, at the place of `old` if that is an unknown one (NULL:
- * none), which goes no more. */
+/* A space that was just described becomes one of the table's, at the place of `old` if that is an
+ * unknown one (NULL: none), which goes no more. */
 static int enter(struct spaces *s, struct space *old, struct space *space)
 {
 	int r = old && old->going ? table_keep(s->table, old) : 0;
@@ -340,18 +364,22 @@ static int enter(struct spaces *s, struct space *old, struct space *space)
 static int say_full(const struct spaces *s, int error, char *text, size_t n)
 {
 	if (error == -ENOSPC)
-		snprintf(text, n, "%u spaces are open, the most there can be: see [index] max_spaces", s->max);
+		snprintf(text, n,
+			 "%u spaces are open, the most there can be: see [index] max_spaces",
+			 s->max);
 	else if (error == -EAGAIN)
-		snprintf(text, n, "[index] max_spaces is %u and as many are in use; blocks of unused ones are being dropped, "
-			 "try again", s->max);
+		snprintf(text, n,
+			 "[index] max_spaces is %u and as many are in use; blocks of unused ones "
+			 "are being dropped, try again",
+			 s->max);
 	return error;
 }
 
-int space_acquire(struct spaces *s, const char *tenant, const struct wire_geometry *wire, struct space **ret,
-		  char *text, size_t n)
+int space_acquire(struct spaces *s, const char *tenant, const struct wire_geometry *wire,
+		  struct space **ret, char *text, size_t n)
 {
 	const struct tenant *t = tenant_find(s, tenant);
-	struct space *space = calloc(1, sizeof *space), *there = NULL;
+	struct space *space = calloc(1, sizeof(*space)), *there = NULL;
 	bool known = false;
 	int r;
 
@@ -397,12 +425,12 @@ static int found_variant(struct space *space, uint32_t image_bytes)
 /* A new unknown space. */
 static int unknown(struct spaces *s, const uint8_t owner[32], uint64_t tick, struct space **ret)
 {
-	struct space *space = calloc(1, sizeof *space);
+	struct space *space = calloc(1, sizeof(*space));
 	int r;
 
 	if (!space)
 		return -ENOMEM;
-	memcpy(space->owner, owner, sizeof space->owner);
+	memcpy(space->owner, owner, sizeof(space->owner));
 	space->used = tick;
 	derive_index_key(s, space);
 	r = table_put(s->table, space, true);
@@ -413,15 +441,15 @@ static int unknown(struct spaces *s, const uint8_t owner[32], uint64_t tick, str
 	return r;
 }
 
-int space_found(struct spaces *s, const uint8_t owner[32], uint32_t image_bytes, uint64_t tick, uint32_t *ret_number,
-		uint32_t *ret_variant)
+int space_found(struct spaces *s, const uint8_t owner[32], uint32_t image_bytes, uint64_t tick,
+		uint32_t *ret_number, uint32_t *ret_variant)
 {
 	struct space *space = table_at(s->table, s->found);
 	int r = 0;
 
 	if (image_bytes == 0)
 		return -EBADMSG;
-	if (!space || memcmp(space->owner, owner, sizeof space->owner) != 0)
+	if (!space || memcmp(space->owner, owner, sizeof(space->owner)) != 0)
 		space = table_find(s->table, owner, NULL);
 	if (!space)
 		r = unknown(s, owner, tick, &space);
@@ -444,7 +472,7 @@ bool space_of_owner(struct spaces *s, const uint8_t owner[32], uint32_t *ret_num
 {
 	const struct space *space = table_at(s->table, s->found);
 
-	if (!space || memcmp(space->owner, owner, sizeof space->owner) != 0)
+	if (!space || memcmp(space->owner, owner, sizeof(space->owner)) != 0)
 		space = table_find(s->table, owner, NULL);
 	if (space)
 		*ret_number = s->found = space->number;

@@ -28,52 +28,62 @@
 struct spaces;
 
 struct space {
-	char     tenant[32];
-	uint8_t  id[32];
-	struct wire_geometry wire;		/* as checked: strings terminated */
+	char tenant[32];
+	uint8_t id[32];
+	struct wire_geometry wire; /* as checked: strings terminated */
 	struct image_geometry geometry;
-	enum image_codec codec;			/* resolved: never 0 */
-	struct image_shape shape;		/* with that codec */
-	struct image_shape raw_shape;		/* for blocks that it cannot hold */
-	const struct redis_seal *seal;		/* its tenant's, as long as struct spaces */
-	uint8_t  owner[32];			/* 0..15: SHA-256("kvtier tenant 1" | name), 16..31: id, each cut */
-	uint8_t  index_key[16];			/* SHA-256("kvtier index 1" | this start's secret | owner), cut */
-	bool     known;				/* else all above but owner and index_key is zero */
-	uint32_t variant_bytes[2];		/* its blocks' image sizes, by blocks_variant(); 0: not seen yet. Equal
-						 * where both codecs make images of one size */
-	uint32_t number;			/* < TIER_MAX_SPACES */
-	uint32_t opened;			/* times, by connections */
+	enum image_codec codec;        /* resolved: never 0 */
+	struct image_shape shape;      /* with that codec */
+	struct image_shape raw_shape;  /* for blocks that it cannot hold */
+	const struct redis_seal *seal; /* its tenant's, as long as struct spaces */
+	/* 0..15: SHA-256("kvtier tenant 1" | name), 16..31: id, each cut */
+	uint8_t owner[32];
+	/* SHA-256("kvtier index 1" | this start's secret | owner), cut */
+	uint8_t index_key[16];
+	bool known; /* else all above but owner and index_key is zero */
+	/* its blocks' image sizes, by blocks_variant(); 0: not seen yet. Equal where both codecs
+	 * make images of one size */
+	uint32_t variant_bytes[2];
+	uint32_t number; /* < TIER_MAX_SPACES */
+	uint32_t opened; /* times, by connections */
 	/* space_table.c's */
-	bool     going;				/* its blocks are being dropped, then its number is free */
+	/* its blocks are being dropped, then its number is free */
+	bool going;
 	uint32_t chain, share;
-	uint64_t used;				/* order in which spaces were closed; below, the latest tick of a record */
-	uint64_t idle_ns;			/* CLOCK_MONOTONIC, when it was closed; 0: open, or not opened yet */
+	/* order in which spaces were closed; below, the latest tick of a record */
+	uint64_t used;
+	/* CLOCK_MONOTONIC, when it was closed; 0: open, or not opened yet */
+	uint64_t idle_ns;
 	TAILQ_ENTRY(space) leaving;
-	uint64_t stored_blocks, loaded_blocks, raw_blocks;	/* raw: fp8 could not hold them */
+	uint64_t stored_blocks, loaded_blocks, raw_blocks; /* raw: fp8 could not hold them */
 };
 
 enum { SPACES_SHARED_BYTES = 512, SPACES_MAX = 20000 };
 
 /* At most `max` spaces, 1 .. SPACES_MAX. text says what went wrong. */
-int  spaces_open(const char *state_dir, uint32_t max, struct spaces **ret, char *text, size_t n);
+int spaces_open(const char *state_dir, uint32_t max, struct spaces **ret, char *text, size_t n);
 void spaces_close(struct spaces *spaces);
-/* Makes tenants' secrets follow from one that nodes share, of 1 to SPACES_SHARED_BYTES bytes, copied; before the first
- * spaces_tenant(). Without it each tenant's is in state_dir/secret-TENANT, made (0600, 32 random bytes) when absent. */
+/* Makes tenants' secrets follow from one that nodes share, of 1 to SPACES_SHARED_BYTES bytes,
+ * copied; before the first spaces_tenant(). Without it each tenant's is in state_dir/secret-TENANT,
+ * made (0600, 32 random bytes) when absent. */
 void spaces_share(struct spaces *spaces, const uint8_t *secret, size_t n);
-int  spaces_tenant(struct spaces *spaces, const char *tenant, char *text, size_t n);	/* load or make its secret */
+/* load or make its secret */
+int spaces_tenant(struct spaces *spaces, const char *tenant, char *text, size_t n);
 
-/* Checks every field (0, or -EINVAL with text naming the field and the limit), then finds or makes the space and counts
- * one opening. -ENOSPC: as many as may be are open; -EAGAIN: more than that are just going; -ENOMEM. */
-int  space_acquire(struct spaces *spaces, const char *tenant, const struct wire_geometry *wire,
-		   struct space **ret, char *text, size_t n);
+/* Checks every field (0, or -EINVAL with text naming the field and the limit), then finds or makes
+ * the space and counts one opening. -ENOSPC: as many as may be are open; -EAGAIN: more than that
+ * are just going; -ENOMEM. */
+int space_acquire(struct spaces *spaces, const char *tenant, const struct wire_geometry *wire,
+		  struct space **ret, char *text, size_t n);
 /* What the keys of its chains begin with; made each time, so that no copy of it lies about. */
 void space_salt(struct spaces *spaces, const struct space *space, uint8_t ret[32]);
-void space_release(struct spaces *spaces, struct space *space);	/* one opening less; the pointer may be bad then */
-/* The space that a found record of this tick (< 2^48) belongs to, made if there is none, and the variant of its image
- * size. -ENOSPC: too many spaces, none of them found and less recent; -EAGAIN: likewise, for now; -ESTALE: the space is
- * going; -EBADMSG: a third size, or 0; -ENOMEM. */
-int  space_found(struct spaces *spaces, const uint8_t owner[32], uint32_t image_bytes, uint64_t tick,
-		 uint32_t *ret_number, uint32_t *ret_variant);
+/* one opening less; the pointer may be bad then */
+void space_release(struct spaces *spaces, struct space *space);
+/* The space that a found record of this tick (< 2^48) belongs to, made if there is none, and the
+ * variant of its image size. -ENOSPC: too many spaces, none of them found and less recent; -EAGAIN:
+ * likewise, for now; -ESTALE: the space is going; -EBADMSG: a third size, or 0; -ENOMEM. */
+int space_found(struct spaces *spaces, const uint8_t owner[32], uint32_t image_bytes, uint64_t tick,
+		uint32_t *ret_number, uint32_t *ret_variant);
 /* The number of the space with this owner; false: there is none. */
 bool space_of_owner(struct spaces *spaces, const uint8_t owner[32], uint32_t *ret_number);
 /* The variant of images with this codec; the space is known. */
@@ -82,11 +92,11 @@ uint32_t space_variant(const struct space *space, enum image_codec codec);
 void spaces_tenant_owner(struct spaces *spaces, const char *tenant, uint8_t ret[16]);
 /* NULL: no such number. It may be an unknown one, or one that is going. */
 struct space *space_at(const struct spaces *spaces, uint32_t number);
-uint32_t spaces_numbers(const struct spaces *spaces);		/* above all numbers in use */
+uint32_t spaces_numbers(const struct spaces *spaces); /* above all numbers in use */
 
-/* What the table of blocks is asked and told: how many blocks carry a space's number; that a number, which none
- * carries, is now that of this space; that all blocks of a number are to go, or to stay after all. Before the first
- * space. */
+/* What the table of blocks is asked and told: how many blocks carry a space's number; that a
+ * number, which none carries, is now that of this space; that all blocks of a number are to go, or
+ * to stay after all. Before the first space. */
 struct spaces_blocks {
 	void *arg;
 	uint32_t (*held)(void *arg, uint32_t space);
@@ -94,12 +104,13 @@ struct spaces_blocks {
 	void (*doom)(void *arg, uint32_t space, bool doomed);
 };
 void spaces_attach(struct spaces *spaces, const struct spaces_blocks *blocks);
-void spaces_sweep(struct spaces *spaces);	/* blocks of going spaces went: their numbers may be free now */
+/* blocks of going spaces went: their numbers may be free now */
+void spaces_sweep(struct spaces *spaces);
 
 struct spaces_count {
 	uint32_t in_use, going;
-	uint64_t recycled;	/* spaces that went for others, since the start */
-	bool recycling;		/* some are going, or went in the last minute */
+	uint64_t recycled; /* spaces that went for others, since the start */
+	bool recycling;    /* some are going, or went in the last minute */
 };
 void spaces_count(const struct spaces *spaces, struct spaces_count *ret);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space_table.c - see space_table.h. Core thread only. All is reserved at the start but the spaces themselves, which
- * space.c allocates when one is opened or found.
+ * space_table.c - see space_table.h. Core thread only. All is reserved at the start but the spaces
+ * themselves, which space.c allocates when one is opened or found.
  */
 #include "space_table.h"
 
@@ -15,39 +15,41 @@
 #include "tiers/tier.h"
 
 enum {
-	SAMPLE = 256,		/* spaces looked at for one that may go: the least of n is one of the least n-th */
+	/* spaces looked at for one that may go: the least of n is one of the least n-th */
+	SAMPLE = 256,
 	FEW_BLOCKS = 16,
-	SHARES = 64,		/* tenants told apart; more share the last */
-	NO_SPACE = 0,		/* in chains, which hold numbers + 1 */
+	SHARES = 64,  /* tenants told apart; more share the last */
+	NO_SPACE = 0, /* in chains, which hold numbers + 1 */
 };
 static_assert(SPACES_MAX + SPACES_MAX / 2 + 64 <= TIER_MAX_SPACES, "numbers");
 
 #define RECYCLING_NS 60000000000ull
-#define FOUND_USE (1ull << 48)		/* `used` of found spaces is below, of opened ones above */
+#define FOUND_USE    (1ull << 48) /* `used` of found spaces is below, of opened ones above */
 
 struct share {
-	uint8_t  tenant[16];
-	uint32_t spaces;		/* in use */
+	uint8_t tenant[16];
+	uint32_t spaces; /* in use */
 };
 
 TAILQ_HEAD(space_list, space);
 
 struct space_table {
-	uint32_t max, numbers;		/* in use at most; all there are */
+	uint32_t max, numbers; /* in use at most; all there are */
 	uint32_t in_use, going;
-	uint32_t high;			/* numbers from here on were never used */
-	uint32_t n_free, hand;		/* hand: where the next sample begins */
-	uint32_t n_shares, shares_used;	/* slots filled; those with a space */
+	uint32_t high;                  /* numbers from here on were never used */
+	uint32_t n_free, hand;          /* hand: where the next sample begins */
+	uint32_t n_shares, shares_used; /* slots filled; those with a space */
 	uint64_t uses, recycled;
-	uint64_t recycled_ns;		/* when the last one went; 0: never */
-	uint64_t refused_tick;		/* no found space up to this one displaces any, as long as none comes or goes */
+	uint64_t recycled_ns; /* when the last one went; 0: never */
+	/* no found space up to this one displaces any, as long as none comes or goes */
+	uint64_t refused_tick;
 	struct share shares[SHARES];
 	struct fingerprint_key hash;
-	uint32_t buckets;		/* a power of two */
-	struct space **at;		/* [numbers] */
-	uint32_t *free;			/* [n_free] */
-	uint32_t *head;			/* [buckets]: number + 1 */
-	struct space_list leaving;	/* the going ones */
+	uint32_t buckets;          /* a power of two */
+	struct space **at;         /* [numbers] */
+	uint32_t *free;            /* [n_free] */
+	uint32_t *head;            /* [buckets]: number + 1 */
+	struct space_list leaving; /* the going ones */
 	struct spaces_blocks blocks;
 };
 
@@ -65,7 +67,7 @@ int table_open(uint32_t max, const uint8_t secret[16], struct space_table **ret)
 
 	if (max == 0 || max > SPACES_MAX)
 		return -EINVAL;
-	t = calloc(1, sizeof *t);
+	t = calloc(1, sizeof(*t));
 	if (!t)
 		return -ENOMEM;
 	TAILQ_INIT(&t->leaving);
@@ -74,9 +76,9 @@ int table_open(uint32_t max, const uint8_t secret[16], struct space_table **ret)
 	t->hash = fingerprint_key_of(secret);
 	for (t->buckets = 64; t->buckets < t->numbers; t->buckets *= 2)
 		;
-	t->at = calloc(t->numbers, sizeof *t->at);
-	t->free = calloc(t->numbers, sizeof *t->free);
-	t->head = calloc(t->buckets, sizeof *t->head);
+	t->at = calloc(t->numbers, sizeof(*t->at));
+	t->free = calloc(t->numbers, sizeof(*t->free));
+	t->head = calloc(t->buckets, sizeof(*t->head));
 	if (!t->at || !t->free || !t->head) {
 		table_close(t);
 		return -ENOMEM;
@@ -120,8 +122,8 @@ struct space *table_find(const struct space_table *t, const uint8_t owner[32], c
 	for (uint32_t n = *bucket_of(t, owner); n != NO_SPACE; n = t->at[n - 1]->chain) {
 		struct space *space = t->at[n - 1];
 
-		if (memcmp(space->owner, owner, sizeof space->owner) == 0 &&
-		    (!id || !space->known || memcmp(space->id, id, sizeof space->id) == 0))
+		if (memcmp(space->owner, owner, sizeof(space->owner)) == 0 &&
+		    (!id || !space->known || memcmp(space->id, id, sizeof(space->id)) == 0))
 			return space;
 	}
 	return NULL;
@@ -149,11 +151,11 @@ static void unchain(struct space_table *t, const struct space *space)
 static uint32_t share_of(struct space_table *t, const uint8_t owner[32])
 {
 	for (uint32_t i = 0; i < t->n_shares; i++)
-		if (memcmp(t->shares[i].tenant, owner, sizeof t->shares[i].tenant) == 0)
+		if (memcmp(t->shares[i].tenant, owner, sizeof(t->shares[i].tenant)) == 0)
 			return i;
 	if (t->n_shares == SHARES)
 		return SHARES - 1;
-	memcpy(t->shares[t->n_shares].tenant, owner, sizeof t->shares[0].tenant);
+	memcpy(t->shares[t->n_shares].tenant, owner, sizeof(t->shares[0].tenant));
 	return t->n_shares++;
 }
 
@@ -257,7 +259,7 @@ static int make_room(struct space_table *t, const struct space *found)
 		return -ENOSPC;
 	space = victim(t, found);
 	if (!space && found) {
-		t->recycled_ns = clock_ns();	/* the found one is what goes */
+		t->recycled_ns = clock_ns(); /* the found one is what goes */
 		t->refused_tick = found->used;
 	}
 	if (!space)
@@ -352,6 +354,8 @@ void table_count(const struct space_table *t, struct spaces_count *ret)
 {
 	const bool lately = t->recycled_ns && clock_ns() - t->recycled_ns < RECYCLING_NS;
 
-	*ret = (struct spaces_count){ .in_use = t->in_use, .going = t->going, .recycled = t->recycled,
+	*ret = (struct spaces_count){ .in_use = t->in_use,
+				      .going = t->going,
+				      .recycled = t->recycled,
 				      .recycling = t->going > 0 || lately };
 }

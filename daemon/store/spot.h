@@ -11,24 +11,32 @@
 #include "block.h"
 
 /* QUEUED is a live one with the caller's mark. */
-enum spot_state { BLOCK_FREE = 0, BLOCK_LIVE, BLOCK_QUEUED, BLOCK_CONDEMNED, BLOCK_RIPE, BLOCK_TOMB };
+enum spot_state {
+	BLOCK_FREE = 0,
+	BLOCK_LIVE,
+	BLOCK_QUEUED,
+	BLOCK_CONDEMNED,
+	BLOCK_RIPE,
+	BLOCK_TOMB
+};
 
 /* The key, or for a number on the free or the ripe list the next one on it. */
 union spot_name {
-	uint8_t  key[32];
+	uint8_t key[32];
 	uint32_t next;
 };
 
 /* Packed, because every byte counts. One in five lies across two cache lines; an array for each
  * member would make it two for all. */
 struct __attribute__((packed)) spot {
-	uint32_t slot;			/* in the host tier; BLOCK_NONE: away */
+	uint32_t slot; /* in the host tier; BLOCK_NONE: away */
 	uint32_t nvme_slot;
-	uint32_t nvme_generation : 20;	/* the disk is in evict.c's mark */
+	uint32_t nvme_generation : 20; /* the disk is in evict.c's mark */
 	uint32_t space : 15;
-	uint32_t state : 3;		/* enum spot_state */
+	uint32_t state : 3; /* enum spot_state */
 	uint32_t has_nvme : 1;
-	uint32_t has_gpu : 1;		/* for a third copy: in which slot, the owners of that tier's slots say. Not set yet */
+	/* for a third copy: in which slot, the owners of that tier's slots say. Not set yet */
+	uint32_t has_gpu : 1;
 };
 static_assert(sizeof(struct spot) == 13, "the memory budget of a block counts on it");
 static_assert(TIER_MAX_SPACES <= 1 << 15, "spot.space");
@@ -43,11 +51,20 @@ static inline void spot_set_nvme(struct spot *spot, const struct extent *where)
 	spot->nvme_generation = where->generation & 0xfffffu;
 }
 
+static inline struct extent spot_nvme(const struct spot *spot, uint8_t disk)
+{
+	return (struct extent){ .tier = TIER_NVME,
+				.slot = spot->nvme_slot,
+				.unit = disk,
+				.generation = spot->nvme_generation };
+}
+
 /* 1 << enum tier_id of its copies. */
+
 static inline uint32_t spot_tiers(const struct spot *spot)
 {
-	return (spot->slot != BLOCK_NONE ? 1u << TIER_HOST : 0) | (spot->has_nvme ? 1u << TIER_NVME : 0) |
-	       (spot->has_gpu ? 1u << TIER_GPU : 0);
+	return (spot->slot != BLOCK_NONE ? 1u << TIER_HOST : 0) |
+	       (spot->has_nvme ? 1u << TIER_NVME : 0) | (spot->has_gpu ? 1u << TIER_GPU : 0);
 }
 
 #endif

@@ -12,25 +12,25 @@
 #include "tiers/tier.h"
 
 struct account {
-	uint32_t space;			/* TALLY_NO_SPACE: shared, or unused */
-	uint32_t slots[TIER_MAX_CLASSES];	/* host copies, by class */
+	uint32_t space;                   /* TALLY_NO_SPACE: shared, or unused */
+	uint32_t slots[TIER_MAX_CLASSES]; /* host copies, by class */
 };
 
 /* What a space's number stands for. */
 struct space_tally {
 	struct fingerprint_key index_key;
-	uint32_t count[2];		/* there, by variant */
-	uint32_t held;			/* numbers that carry it: there, or condemned with pins */
-	uint32_t doomed;		/* 1: all its blocks are to go */
-	uint32_t host;			/* host copies */
-	uint32_t account;		/* while there are any */
+	uint32_t count[2]; /* there, by variant */
+	uint32_t held;     /* numbers that carry it: there, or condemned with pins */
+	uint32_t doomed;   /* 1: all its blocks are to go */
+	uint32_t host;     /* host copies */
+	uint32_t account;  /* while there are any */
 };
 
 struct tally {
-	uint32_t doomed;		/* blocks of doomed spaces */
-	uint32_t accounts;		/* those in use are below */
+	uint32_t doomed;   /* blocks of doomed spaces */
+	uint32_t accounts; /* those in use are below */
 	struct account account[TALLY_ACCOUNTS];
-	struct space_tally *space;	/* by number, TIER_MAX_SPACES; touched as used */
+	struct space_tally *space; /* by number, TIER_MAX_SPACES; touched as used */
 };
 
 enum { SPACES_BYTES = TIER_MAX_SPACES * sizeof(struct space_tally) };

@@ -15,12 +15,16 @@
 
 #include "client/fingerprint.h"
 
-enum { TALLY_ACCOUNTS = 128, TALLY_SHARED = 0 /* the account of those without one */, TALLY_NO_SPACE = 0xffffffff };
+enum {
+	TALLY_ACCOUNTS = 128,
+	TALLY_SHARED = 0 /* the account of those without one */,
+	TALLY_NO_SPACE = 0xffffffff
+};
 
 struct tally;
 
-int  tally_open(struct tally **ret);	/* 0, -ENOMEM */
-void tally_close(struct tally *t);	/* NULL is fine */
+int tally_open(struct tally **ret); /* 0, -ENOMEM */
+void tally_close(struct tally *t);  /* NULL is fine */
 
 /* From now on the number, which no block carries, is that of a space with this index key. */
 void tally_space_is(struct tally *t, uint32_t space, const uint8_t index_key[16]);
@@ -31,8 +35,9 @@ void tally_enter(struct tally *t, uint32_t space, uint32_t variant);
 void tally_vanish(struct tally *t, uint32_t space, uint32_t variant);
 void tally_release(struct tally *t, uint32_t space);
 uint32_t tally_count(const struct tally *t, uint32_t space, uint32_t variant);
-uint32_t tally_blocks(const struct tally *t, uint32_t space);	/* of both variants */
-uint32_t tally_held(const struct tally *t, uint32_t space);	/* and those that were condemned and are pinned */
+uint32_t tally_blocks(const struct tally *t, uint32_t space); /* of both variants */
+/* and those that were condemned and are pinned */
+uint32_t tally_held(const struct tally *t, uint32_t space);
 
 /* All blocks of a space are to go, or no more; and how many such there are. */
 void tally_doom(struct tally *t, uint32_t space, bool doomed);
@@ -44,9 +49,13 @@ void tally_host_put(struct tally *t, uint32_t space, uint32_t class);
 void tally_host_gone(struct tally *t, uint32_t space, uint32_t class);
 void tally_host_move(struct tally *t, uint32_t space, uint32_t from, uint32_t to);
 
-uint32_t tally_accounts(const struct tally *t);			/* those in use are below; not all of these are */
-uint32_t tally_account_of(const struct tally *t, uint32_t space);	/* TALLY_SHARED: none of its own */
-uint32_t tally_account_space(const struct tally *t, uint32_t account);	/* TALLY_NO_SPACE: of no single one */
-uint32_t tally_account_slots(const struct tally *t, uint32_t account, uint32_t class);	/* host copies */
+/* those in use are below; not all of these are */
+uint32_t tally_accounts(const struct tally *t);
+/* TALLY_SHARED: none of its own */
+uint32_t tally_account_of(const struct tally *t, uint32_t space);
+/* TALLY_NO_SPACE: of no single one */
+uint32_t tally_account_space(const struct tally *t, uint32_t account);
+/* host copies */
+uint32_t tally_account_slots(const struct tally *t, uint32_t account, uint32_t class);
 
 #endif

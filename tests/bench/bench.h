@@ -2,9 +2,10 @@
 /*
  * bench.h - what a benchmark case is. kvtier-bench's main is bench_main.c.
  *
- * Each bench_<subject>.c owns one table of cases that ends with an all-zero entry. A case measures value and
- * limit in alternation, one pair a run, so that both see the same machine; main takes the medians, and of
- * ratio = value / limit (limit / value where less is better) that of the runs' own; ok = ratio >= goal.
+ * Each bench_<subject>.c owns one table of cases that ends with an all-zero entry. A case measures
+ * value and limit in alternation, one pair a run, so that both see the same machine; main takes the
+ * medians, and of ratio = value / limit (limit / value where less is better) that of the runs' own;
+ * ok = ratio >= goal.
  */
 #ifndef KVTIER_BENCH_H
 #define KVTIER_BENCH_H
@@ -16,7 +17,8 @@
 enum { BENCH_MAX_RUNS = 64 };
 enum bench_better { BENCH_MORE = 1, BENCH_LESS };
 
-/* Filled by a case: `n` runs. A limit that is not measured (a figure promised) is the same in every run. */
+/* Filled by a case: `n` runs. A limit that is not measured (a figure promised) is the same in every
+ * run. */
 struct bench_result {
 	uint32_t n;
 	double value[BENCH_MAX_RUNS];
@@ -37,13 +39,15 @@ struct bench_case {
 
 extern const struct bench_case bench_codec_cases[];  /* bench_codec.c */
 extern const struct bench_case bench_lookup_cases[]; /* bench_lookup.c: lookup.*, memory.* */
-extern const struct bench_case bench_keys_cases[];	/* bench_keys.c: keys */
-extern const struct bench_case bench_nvme_cases[];	/* bench_nvme.c: nvme.* */
-extern const struct bench_case bench_nvme_daemon_cases[];	/* bench_nvme_daemon.c: nvme.store, nvme.load */
-extern const struct bench_case bench_redis_cases[];	/* bench_redis.c: redis.* */
-extern const struct bench_case bench_redis_daemon_cases[];	/* bench_redis_daemon.c: redis.store, redis.load */
-extern const struct bench_case bench_hostile_cases[];	/* bench_hostile.c: hostile.* */
-extern const struct bench_case bench_io_cases[];     /* bench_io.c: submit.*, store.*, load.* */
+extern const struct bench_case bench_keys_cases[];   /* bench_keys.c: keys */
+extern const struct bench_case bench_nvme_cases[];   /* bench_nvme.c: nvme.* */
+/* bench_nvme_daemon.c: nvme.store, nvme.load */
+extern const struct bench_case bench_nvme_daemon_cases[];
+extern const struct bench_case bench_redis_cases[]; /* bench_redis.c: redis.* */
+/* bench_redis_daemon.c: redis.store, redis.load */
+extern const struct bench_case bench_redis_daemon_cases[];
+extern const struct bench_case bench_hostile_cases[]; /* bench_hostile.c: hostile.* */
+extern const struct bench_case bench_io_cases[];      /* bench_io.c: submit.*, store.*, load.* */
 
 static inline uint64_t bench_now_ns(void)
 {
@@ -53,7 +57,8 @@ static inline uint64_t bench_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-double bench_percentile(double *values, uint32_t n, uint32_t percent);	/* sorts them; bench_main.c */
+/* sorts them; bench_main.c */
+double bench_percentile(double *values, uint32_t n, uint32_t percent);
 
 /* Notes one run; false when there is no room for more. */
 static inline int bench_add(struct bench_result *result, double value, double limit)

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_codec.c - codec.*: gather+encode and decode+scatter against a non-temporal copy of the same pages.
+ * bench_codec.c - codec.*: gather+encode and decode+scatter against a non-temporal copy of the same
+ * pages.
  *
- * One thread, and its CPU time: what other programs take from the core meanwhile is not the codec's. Pages
- * and images are memfds, as in the daemon, of more blocks than a private cache holds. A run is one pass of
- * the copy (page -> other page, same bytes) and one of the codec over all blocks; both figures are logical
- * bytes a second. The .cached cases do the same with one small block whose page and slot stay in L2, so that no
- * memory hides the arithmetic; their limit is a pass with the same loads and stores and nothing between. Values are
- * Gaussian, as keys and values nearly are; the error cases use the same.
- * KERNELS=avx2 (or ref, avx512) in the environment measures that implementation instead of the one that the
- * daemon would choose.
+ * One thread, and its CPU time: what other programs take from the core meanwhile is not the
+ * codec's. Pages and images are memfds, as in the daemon, of more blocks than a private cache
+ * holds. A run is one pass of the copy (page -> other page, same bytes) and one of the codec over
+ * all blocks; both figures are logical bytes a second. The .cached cases do the same with one small
+ * block whose page and slot stay in L2, so that no memory hides the arithmetic; their limit is a
+ * pass with the same loads and stores and nothing between. Values are Gaussian, as keys and values
+ * nearly are; the error cases use the same. KERNELS=avx2 (or ref, avx512) in the environment
+ * measures that implementation instead of the one that the daemon would choose.
  */
 #include <errno.h>
 #include <math.h>
@@ -92,7 +93,8 @@ static uint16_t to_code(uint32_t dtype, float x)
 	uint32_t magnitude;
 
 	step = step < s.least ? s.least : step;
-	magnitude = ((uint32_t)(step - s.least) << s.mantissa) + (uint32_t)lrintf(ldexpf(fabsf(x), -step));
+	magnitude = ((uint32_t)(step - s.least) << s.mantissa) +
+		    (uint32_t)lrintf(ldexpf(fabsf(x), -step));
 	return (uint16_t)(magnitude | (signbit(x) ? 0x8000u : 0));
 }
 
@@ -174,8 +176,8 @@ static int bed_make(const struct setup *s, const struct codec_kernels *k, struct
 	for (uint32_t i = 0; i < b->blocks && !r; i++) {
 		if (i)
 			memcpy(b->pages + i * b->page_bytes, b->pages, b->page_bytes);
-		r = codec_encode(k, &b->layout, i, codec, codec, &b->identity, b->images + i * b->slot_bytes,
-			      b->scratch);
+		r = codec_encode(k, &b->layout, i, codec, codec, &b->identity,
+				 b->images + i * b->slot_bytes, b->scratch);
 	}
 	if (r)
 		bed_free(b);
@@ -184,8 +186,8 @@ static int bed_make(const struct setup *s, const struct codec_kernels *k, struct
 
 #if defined(__x86_64__)
 /* Loads `from` lines and stores `to` lines past the cache, in turn, over the whole block. */
-__attribute__((target("avx2"))) static void bare_block(uint8_t *dst, uint32_t to, const uint8_t *src,
-						       uint32_t from, uint64_t dst_bytes)
+__attribute__((target("avx2"))) static void
+bare_block(uint8_t *dst, uint32_t to, const uint8_t *src, uint32_t from, uint64_t dst_bytes)
 {
 	for (uint64_t at = 0; at < dst_bytes; at += 64ull * to) {
 		__m256i a = _mm256_setzero_si256(), b = a;
@@ -214,7 +216,8 @@ static void limit_pass(const struct setup *s, const struct codec_kernels *k, str
 		if (s->what == DECODE)
 			bare_block(b->pages, 2, payload, 1, b->page_bytes);
 		else
-			bare_block(payload, 1, b->pages, s->what == GATHER ? 1 : 2, b->shape.payload_bytes);
+			bare_block(payload, 1, b->pages, s->what == GATHER ? 1 : 2,
+				   b->shape.payload_bytes);
 #else
 		k->copy(payload, b->pages, b->shape.payload_bytes);
 #endif
@@ -231,11 +234,13 @@ static int codec_pass(const struct setup *s, const struct codec_kernels *k, stru
 		uint8_t *image = b->images + i * b->slot_bytes;
 
 		if (s->what == CHECKSUM)
-			r = codec_verify(k, image, &b->shape, ((struct image_header *)(void *)image)->checksum);
+			r = codec_verify(k, image, &b->shape,
+					 ((struct image_header *)(void *)image)->checksum);
 		else if (s->what == DECODE)
 			r = codec_decode(k, &b->layout, i, image, b->scratch);
 		else
-			r = codec_encode(k, &b->layout, i, codec, codec, &b->identity, image, b->scratch);
+			r = codec_encode(k, &b->layout, i, codec, codec, &b->identity, image,
+					 b->scratch);
 	}
 	return r;
 }
@@ -256,13 +261,15 @@ static int run_speed(const struct bench_case *self, struct bench_result *ret)
 		t0 = cpu_ns();
 		r = codec_pass(s, k, &b);
 		t1 = cpu_ns();
-		limit_pass(s, k, &b); /* what it leaves in a cached block the next pass overwrites */
+		/* what it leaves in a cached block the next pass overwrites */
+		limit_pass(s, k, &b);
 		t2 = cpu_ns();
 		if (run >= 0)
 			(void)bench_add(ret, bytes / (double)(t1 - t0), bytes / (double)(t2 - t1));
 	}
-	(void)snprintf(ret->note, sizeof(ret->note), "%s, %u heads x %u, %u tokens, %s", k->name, s->heads,
-		       s->dim, s->tokens, s->order == TOKEN_MAJOR ? "token-major" : "head-major");
+	(void)snprintf(ret->note, sizeof(ret->note), "%s, %u heads x %u, %u tokens, %s", k->name,
+		       s->heads, s->dim, s->tokens,
+		       s->order == TOKEN_MAJOR ? "token-major" : "head-major");
 	bed_free(&b);
 	return r;
 }
@@ -285,7 +292,8 @@ static int gaussian_error(double *ret_rms, double *ret_sqnr_db)
 		k = fp8_exponent(0, amax);
 		for (uint32_t i = 0; i < GROUP_VALUES; i++) {
 			const double x = from_code(DTYPE_BF16, v[i]);
-			const double y = from_code(DTYPE_BF16, fp8_decode(0, k, fp8_encode(0, k, v[i])));
+			const double y =
+				from_code(DTYPE_BF16, fp8_decode(0, k, fp8_encode(0, k, v[i])));
 
 			signal += x * x;
 			noise += (x - y) * (x - y);
@@ -353,10 +361,12 @@ static int run_size_slot(const struct bench_case *self, struct bench_result *ret
 /* 1 MiB images: 32 layers of 8 x 128 x 16 tokens, or as many layers as come near. */
 /* clang-format off */
 #define SPEED(name, prose, goal, ...) \
-	{ name, run_speed, prose, goal, BENCH_MORE, "GB/s", &(const struct setup){ __VA_ARGS__, false } }
+	{ name, run_speed, prose, goal, BENCH_MORE, "GB/s", \
+	  &(const struct setup){ __VA_ARGS__, false } }
 
 #define CACHED(name, prose, goal, ...) \
-	{ name, run_speed, prose, goal, BENCH_MORE, "GB/s", &(const struct setup){ __VA_ARGS__, true } }
+	{ name, run_speed, prose, goal, BENCH_MORE, "GB/s", \
+	  &(const struct setup){ __VA_ARGS__, true } }
 
 const struct bench_case bench_codec_cases[] = {
 	SPEED("codec.encode.fp8.bf16", "gather+encode, of a non-temporal copy of the pages", 0.85,
@@ -367,7 +377,7 @@ const struct bench_case bench_codec_cases[] = {
 	      ENCODE, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
 	SPEED("codec.encode.fp8.bf16.headmajor", "the same, head-major pages", 0.85,
 	      ENCODE, DTYPE_BF16, 8, 128, 16, 32, HEAD_MAJOR),
-	SPEED("codec.encode.fp8.bf16.headmajor64", "the same, head-major pages, 64-token blocks", 0.85,
+	SPEED("codec.encode.fp8.bf16.headmajor64", "the same, head-major, 64-token blocks", 0.85,
 	      ENCODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
 	SPEED("codec.encode.fp8.fp16", "gather+encode of FP16", 0.85,
 	      ENCODE, DTYPE_FP16, 8, 128, 16, 32, TOKEN_MAJOR),
@@ -381,13 +391,13 @@ const struct bench_case bench_codec_cases[] = {
 	      DECODE, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
 	SPEED("codec.decode.fp8.bf16.headmajor", "the same, head-major pages", 0.95,
 	      DECODE, DTYPE_BF16, 8, 128, 16, 32, HEAD_MAJOR),
-	SPEED("codec.decode.fp8.bf16.headmajor64", "the same, head-major pages, 64-token blocks", 0.95,
+	SPEED("codec.decode.fp8.bf16.headmajor64", "the same, head-major, 64-token blocks", 0.95,
 	      DECODE, DTYPE_BF16, 8, 128, 64, 8, HEAD_MAJOR),
 	SPEED("codec.decode.fp8.fp16", "decode+scatter to FP16", 0.95,
 	      DECODE, DTYPE_FP16, 8, 128, 16, 32, TOKEN_MAJOR),
 	SPEED("codec.decode.fp8.fp16.heads3", "the same, 3 heads x 64", 0.95,
 	      DECODE, DTYPE_FP16, 3, 64, 64, 30, TOKEN_MAJOR),
-	SPEED("codec.decode.fp8.bf16.checksum", "checksum of the images alone, per logical byte", 1.0,
+	SPEED("codec.decode.fp8.bf16.checksum", "checksum of the images, per logical byte", 1.0,
 	      CHECKSUM, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
 	SPEED("codec.encode.raw.bf16", "gather with checksum, of a non-temporal copy", 0.85,
 	      GATHER, DTYPE_BF16, 8, 128, 16, 32, TOKEN_MAJOR),
@@ -397,7 +407,8 @@ const struct bench_case bench_codec_cases[] = {
 	      GATHER, DTYPE_BF16, 8, 128, 64, 8, TOKEN_MAJOR),
 	SPEED("codec.encode.raw.bf16.heads3", "the same, 3 heads x 64", 0.85,
 	      GATHER, DTYPE_BF16, 3, 64, 64, 30, TOKEN_MAJOR),
-	CACHED("codec.encode.fp8.bf16.cached", "gather+encode in L2, of the same loads and stores alone", 0.3,
+	CACHED("codec.encode.fp8.bf16.cached", "gather+encode in L2, of the same loads and stores "
+					       "alone", 0.3,
 	       ENCODE, DTYPE_BF16, 8, 128, 16, 4, TOKEN_MAJOR),
 	CACHED("codec.encode.fp8.bf16.tokens64.cached", "the same, 64-token blocks", 0.3,
 	       ENCODE, DTYPE_BF16, 8, 128, 64, 1, TOKEN_MAJOR),
@@ -409,10 +420,13 @@ const struct bench_case bench_codec_cases[] = {
 	       GATHER, DTYPE_BF16, 8, 128, 16, 4, TOKEN_MAJOR),
 	CACHED("codec.decode.fp8.bf16.cached", "decode+scatter in L2, likewise", 0.85,
 	       DECODE, DTYPE_BF16, 8, 128, 16, 4, TOKEN_MAJOR),
-	{ "codec.error.rms", run_error_rms, "relative RMS error of Gaussian data", 1, BENCH_LESS, "%", NULL },
-	{ "codec.error.sqnr", run_error_sqnr, "signal to quantisation noise of it", 1, BENCH_MORE, "dB", NULL },
+	{ "codec.error.rms", run_error_rms, "relative RMS error of Gaussian data",
+	  1, BENCH_LESS, "%", NULL },
+	{ "codec.error.sqnr", run_error_sqnr, "signal to quantisation noise of it",
+	  1, BENCH_MORE, "dB", NULL },
 	{ "codec.size", run_size, "packed 1 MiB image / BF16 block", 1, BENCH_LESS, "", NULL },
-	{ "codec.size.slot", run_size_slot, "the same, in a slot of 4 KiB pages", 1, BENCH_LESS, "", NULL },
+	{ "codec.size.slot", run_size_slot, "the same, in a slot of 4 KiB pages",
+	  1, BENCH_LESS, "", NULL },
 	{ 0 },
 };
 /* clang-format on */

@@ -24,7 +24,7 @@ static size_t region_bytes(const struct bench_daemon *d)
 
 static int spawn(struct bench_daemon *d, const char *state_dir, const char *sections)
 {
-	const ssize_t n = readlink("/proc/self/exe", d->program, sizeof d->program - 16);
+	const ssize_t n = readlink("/proc/self/exe", d->program, sizeof(d->program) - 16);
 	char path[128];
 	FILE *f;
 
@@ -35,13 +35,13 @@ static int spawn(struct bench_daemon *d, const char *state_dir, const char *sect
 	}
 	d->program[n] = 0;
 	strcpy(strrchr(d->program, '/'), "/kvtierd");
-	(void)snprintf(d->socket, sizeof d->socket, "%s/kvtier.sock", d->run);
-	(void)snprintf(path, sizeof path, "%s/conf", d->run);
+	(void)snprintf(d->socket, sizeof(d->socket), "%s/kvtier.sock", d->run);
+	(void)snprintf(path, sizeof(path), "%s/conf", d->run);
 	f = fopen(path, "we");
 	if (!f)
 		return -errno;
-	(void)fprintf(f, "[daemon]\nruntime_dir = %s\nstate_dir = %s\nlog_level = error\n%s", d->run,
-		      state_dir ? state_dir : d->run, sections);
+	(void)fprintf(f, "[daemon]\nruntime_dir = %s\nstate_dir = %s\nlog_level = error\n%s",
+		      d->run, state_dir ? state_dir : d->run, sections);
 	(void)fclose(f);
 	d->pid = fork();
 	if (d->pid == 0) {
@@ -58,8 +58,8 @@ int bench_daemon_ctl(const struct bench_daemon *d, const char *words, char *ret,
 	FILE *f;
 	size_t got;
 
-	(void)snprintf(command, sizeof command, "%.*sctl --socket %s %s 2>&1", (int)(strlen(d->program) - 1), d->program,
-		       d->socket, words);
+	(void)snprintf(command, sizeof(command), "%.*sctl --socket %s %s 2>&1",
+		       (int)(strlen(d->program) - 1), d->program, d->socket, words);
 	f = popen(command, "re");
 	if (!f)
 		return -errno;
@@ -72,9 +72,9 @@ int bench_daemon_await_up(const struct bench_daemon *d, const char *tier)
 {
 	char words[64], text[512];
 
-	(void)snprintf(words, sizeof words, "stats -f tiers.%s.state", tier);
+	(void)snprintf(words, sizeof(words), "stats -f tiers.%s.state", tier);
 	for (int i = 0; i < BENCH_PATIENCE_MS / 20; i++) {
-		if (bench_daemon_ctl(d, words, text, sizeof text) == 0 && strstr(text, " up"))
+		if (bench_daemon_ctl(d, words, text, sizeof(text)) == 0 && strstr(text, " up"))
 			return 0;
 		usleep(20000);
 	}
@@ -87,10 +87,11 @@ double bench_daemon_cpu_seconds(const struct bench_daemon *d)
 	unsigned long user = 0, system = 0;
 	FILE *f;
 
-	(void)snprintf(path, sizeof path, "/proc/%d/stat", d->pid);
+	(void)snprintf(path, sizeof(path), "/proc/%d/stat", d->pid);
 	f = fopen(path, "re");
 	if (f) {
-		(void)!fscanf(f, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system);
+		(void)!fscanf(f, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu",
+			      &user, &system);
 		(void)fclose(f);
 	}
 	return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
@@ -98,7 +99,8 @@ double bench_daemon_cpu_seconds(const struct bench_daemon *d)
 
 /* --- the pages --- */
 
-/* Values of ordinary size that E4M3 holds exactly. compare: whether they are there already, else they are written. */
+/* Values of ordinary size that E4M3 holds exactly. compare: whether they are there already, else
+ * they are written. */
 static bool fill(const struct bench_daemon *d, bool compare)
 {
 	const size_t n = region_bytes(d) / 2;
@@ -150,7 +152,10 @@ static int open_pages(struct bench_daemon *d)
 static int connect_soon(struct bench_daemon *d)
 {
 	const struct kvtier_options o = {
-		.size = sizeof o, .socket_path = d->socket, .name = "kvtier-bench", .timeout_ms = BENCH_PATIENCE_MS,
+		.size = sizeof(o),
+		.socket_path = d->socket,
+		.name = "kvtier-bench",
+		.timeout_ms = BENCH_PATIENCE_MS,
 	};
 	int r = -ENOENT;
 
@@ -165,22 +170,38 @@ static int connect_soon(struct bench_daemon *d)
 static int open_space(struct bench_daemon *d)
 {
 	const struct kvtier_geometry g = {
-		.size = sizeof g, .dtype = KVTIER_BF16, .model = "bench@1", .convention = "bench", .layers = BENCH_LAYERS,
-		.kv_heads = BENCH_HEADS, .head_dim_k = BENCH_DIM, .head_dim_v = BENCH_DIM, .block_tokens = BENCH_TOKENS,
-		.world = 1, .codec = KVTIER_CODEC_FP8,
+		.size = sizeof(g),
+		.dtype = KVTIER_BF16,
+		.model = "bench@1",
+		.convention = "bench",
+		.layers = BENCH_LAYERS,
+		.kv_heads = BENCH_HEADS,
+		.head_dim_k = BENCH_DIM,
+		.head_dim_v = BENCH_DIM,
+		.block_tokens = BENCH_TOKENS,
+		.world = 1,
+		.codec = KVTIER_CODEC_FP8,
 	};
 	const struct kvtier_region region = {
-		.size = sizeof region, .memory = KVTIER_MEMFD, .fd = d->fd, .length = region_bytes(d),
+		.size = sizeof(region),
+		.memory = KVTIER_MEMFD,
+		.fd = d->fd,
+		.length = region_bytes(d),
 	};
 	struct kvtier_segment segments[2 * BENCH_LAYERS];
 
 	for (uint32_t i = 0; i < 2 * BENCH_LAYERS; i++)
 		segments[i] = (struct kvtier_segment){
-			.size = sizeof *segments, .layer = i / 2, .kind = i % 2 ? KVTIER_V : KVTIER_K,
-			.offset = (uint64_t)i * BENCH_PLANE, .page_stride = BENCH_PAGE, .head_stride = BENCH_DIM * 2,
+			.size = sizeof(*segments),
+			.layer = i / 2,
+			.kind = i % 2 ? KVTIER_V : KVTIER_K,
+			.offset = (uint64_t)i * BENCH_PLANE,
+			.page_stride = BENCH_PAGE,
+			.head_stride = BENCH_DIM * 2,
 			.token_stride = BENCH_HEADS * BENCH_DIM * 2,
 		};
-	return kvtier_space_open(d->client, &g, &region, 1, segments, (size_t)2 * BENCH_LAYERS, &d->space);
+	return kvtier_space_open(d->client, &g, &region, 1, segments, (size_t)2 * BENCH_LAYERS,
+				 &d->space);
 }
 
 int bench_daemon_keys(struct bench_daemon *d, uint32_t run)
@@ -192,7 +213,8 @@ int bench_daemon_keys(struct bench_daemon *d, uint32_t run)
 
 		for (uint32_t t = 0; t < BENCH_TOKENS * OP_BLOCKS; t++)
 			tokens[t] = run << 20 ^ i << 10 ^ t;
-		r = kvtier_keys(d->space, NULL, tokens, (size_t)BENCH_TOKENS * OP_BLOCKS, d->keys + i, &n);
+		r = kvtier_keys(d->space, NULL, tokens, (size_t)BENCH_TOKENS * OP_BLOCKS,
+				d->keys + i, &n);
 		if (r)
 			return r;
 	}
@@ -208,12 +230,12 @@ int bench_daemon_move(struct bench_daemon *d, bool load)
 	for (uint32_t i = 0; i < d->blocks; i++)
 		pages[i] = i;
 	for (uint32_t i = 0; i < d->blocks && r == 0; i += OP_BLOCKS) {
-		r = load ? kvtier_load(d->space, d->keys + i, pages + i, OP_BLOCKS, NULL, &ops[n])
-			 : kvtier_store(d->space, d->keys + i, pages + i, OP_BLOCKS, NULL, &ops[n]);
+		r = load ? kvtier_load(d->space, d->keys + i, pages + i, OP_BLOCKS, NULL, &ops[n]) :
+			   kvtier_store(d->space, d->keys + i, pages + i, OP_BLOCKS, NULL, &ops[n]);
 		n += r == 0;
 	}
 	for (uint32_t i = 0; i < n; i++) {
-		struct kvtier_result result = { .size = sizeof result };
+		struct kvtier_result result = { .size = sizeof(result) };
 		const int w = kvtier_wait(d->client, ops[i], -1, &result);
 
 		if (r == 0)
@@ -226,7 +248,8 @@ int bench_daemon_move(struct bench_daemon *d, bool load)
 
 /* --- life --- */
 
-int bench_daemon_open(struct bench_daemon *d, uint32_t blocks, const char *state_dir, const char *sections)
+int bench_daemon_open(struct bench_daemon *d, uint32_t blocks, const char *state_dir,
+		      const char *sections)
 {
 	int r;
 
@@ -255,7 +278,7 @@ void bench_daemon_close(struct bench_daemon *d)
 		(void)munmap(d->pages, region_bytes(d));
 	if (d->fd >= 0)
 		(void)close(d->fd);
-	(void)snprintf(command, sizeof command, "rm -rf %s", d->run);
+	(void)snprintf(command, sizeof(command), "rm -rf %s", d->run);
 	if (system(command))
 		(void)fprintf(stderr, "cannot remove %s\n", d->run);
 }

@@ -43,7 +43,8 @@ static size_t whole_pages(size_t bytes)
 uint8_t *bench_memory(size_t bytes, bool huge)
 {
 	const size_t room = whole_pages(bytes);
-	uint8_t *p = mmap(NULL, room + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *p = mmap(NULL, room + HUGE_PAGE, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	size_t before;
 
 	if (p == MAP_FAILED)
@@ -54,7 +55,8 @@ uint8_t *bench_memory(size_t bytes, bool huge)
 	p += before;
 	if (before < HUGE_PAGE)
 		(void)munmap(p + room, HUGE_PAGE - before);
-	(void)madvise(p, room, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);	/* a kernel without them has one kind */
+	/* a kernel without them has one kind */
+	(void)madvise(p, room, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 	memset(p, 0x5a, room);
 	return p;
 }
@@ -80,7 +82,8 @@ static int fill_file(const struct bench_disk *d)
 {
 	for (uint64_t at = 0; at < d->from + d->bytes;) {
 		const uint64_t left = d->from + d->bytes - at;
-		const ssize_t n = pwrite(d->fd, d->huge, left < d->block ? left : d->block, (off_t)at);
+		const ssize_t n =
+			pwrite(d->fd, d->huge, left < d->block ? left : d->block, (off_t)at);
 
 		if (n <= 0)
 			return n ? -errno : -EIO;
@@ -93,22 +96,23 @@ static int make_file(struct bench_disk *d, char *note, size_t n)
 {
 	int r;
 
-	(void)snprintf(d->dir, sizeof d->dir, "%.200s/kvtier-bench-XXXXXX", directory());
+	(void)snprintf(d->dir, sizeof(d->dir), "%.200s/kvtier-bench-XXXXXX", directory());
 	if (!mkdtemp(d->dir)) {
 		d->dir[0] = 0;
 		(void)snprintf(note, n, "%.80s: %s", directory(), strerror(errno));
 		return -errno;
 	}
-	(void)snprintf(d->path, sizeof d->path, "%s/store", d->dir);
+	(void)snprintf(d->path, sizeof(d->path), "%s/store", d->dir);
 	d->fd = open(d->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_DIRECT, 0600);
 	if (d->fd < 0) {
-		(void)snprintf(note, n, "no O_DIRECT in %.60s (tmpfs?): set KVTIER_BENCH_DIR", directory());
+		(void)snprintf(note, n, "no O_DIRECT in %.60s (tmpfs?): set KVTIER_BENCH_DIR",
+			       directory());
 		return -ENOTSUP;
 	}
 	r = fallocate(d->fd, 0, 0, (off_t)(d->from + d->bytes)) ? -errno : fill_file(d);
 	if (r)
-		(void)snprintf(note, n, "%u MiB in %.60s: %s", (unsigned)((d->from + d->bytes) >> 20), directory(),
-			       strerror(-r));
+		(void)snprintf(note, n, "%u MiB in %.60s: %s",
+			       (unsigned)((d->from + d->bytes) >> 20), directory(), strerror(-r));
 	return r == -ENOSPC ? -ENOTSUP : r;
 }
 
@@ -117,7 +121,8 @@ static size_t room_of(const struct bench_disk *d)
 	return BENCH_DISK_DEPTH * (size_t)d->block;
 }
 
-int bench_disk_open(struct bench_disk *d, uint64_t from, uint64_t bytes, uint32_t block, char *note, size_t n)
+int bench_disk_open(struct bench_disk *d, uint64_t from, uint64_t bytes, uint32_t block, char *note,
+		    size_t n)
 {
 	*d = (struct bench_disk){ .fd = -1, .from = from, .bytes = bytes, .block = block };
 	d->huge = bench_memory(room_of(d), true);
@@ -133,7 +138,7 @@ void bench_disk_close(struct bench_disk *d)
 		(void)close(d->fd);
 	bench_memory_free(d->huge, room_of(d));
 	bench_memory_free(d->small, room_of(d));
-	(void)snprintf(command, sizeof command, "rm -rf '%s'", d->dir);
+	(void)snprintf(command, sizeof(command), "rm -rf '%s'", d->dir);
 	if (d->dir[0] && system(command))
 		(void)fprintf(stderr, "cannot remove %s\n", d->dir);
 }
@@ -214,7 +219,10 @@ uint64_t bench_disk_walk(struct bench_disk *d, bool write, uint32_t blocks)
 
 int bench_disk_raw(struct bench_disk *d, bool write, uint32_t depth, uint32_t blocks, double *ret)
 {
-	struct raw raw = { .d = d, .write = write, .offset = bench_disk_walk(d, write, blocks), .blocks = blocks };
+	struct raw raw = { .d = d,
+			   .write = write,
+			   .offset = bench_disk_walk(d, write, blocks),
+			   .blocks = blocks };
 	uint64_t start;
 	int r = raw_open(&raw);
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_hostile.c - hostile.*: what a hostile client (lib_hostile.h) costs another: the 99th percentile of lookup, load
- * and store of 16 blocks of 1 MiB images beside it, against three times that of the same calls alone, right before.
- * Every op has a deadline of 50 ms. The note says how many calls ended later than 5 ms behind theirs (there should be
- * none; on a machine that is busy otherwise, about as many as alone), how many ops ran out of time, and how many blocks
- * were missed. The hostile client's threads have the lowest priority, so this is the harm that it does through the
- * daemon, and not that of a busy machine.
+ * bench_hostile.c - hostile.*: what a hostile client (lib_hostile.h) costs another: the 99th
+ * percentile of lookup, load and store of 16 blocks of 1 MiB images beside it, against three times
+ * that of the same calls alone, right before. Every op has a deadline of 50 ms. The note says how
+ * many calls ended later than 5 ms behind theirs (there should be none; on a machine that is busy
+ * otherwise, about as many as alone), how many ops ran out of time, and how many blocks were
+ * missed. The hostile client's threads have the lowest priority, so this is the harm that it does
+ * through the daemon, and not that of a busy machine.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -33,7 +34,7 @@ struct rig {
 	uint32_t runs, pages[BLOCKS];
 	struct phase phase;
 	uint32_t late_alone;
-	uint32_t late, timed_out, missed, failed, calls;	/* beside it, of all runs */
+	uint32_t late, timed_out, missed, failed, calls; /* beside it, of all runs */
 };
 
 static int new_keys(struct rig *rig)
@@ -44,14 +45,14 @@ static int new_keys(struct rig *rig)
 /* One call; its time goes into the phase. 0, or what the op ended with. */
 static int op(struct rig *rig, enum call call, struct kvtier_result *result)
 {
-	const struct kvtier_op_options o = { .size = sizeof o, .timeout_ms = DEADLINE_MS };
+	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = DEADLINE_MS };
 	struct phase *p = &rig->phase;
-	struct kvtier_hit hit = { .size = sizeof hit };
+	struct kvtier_hit hit = { .size = sizeof(hit) };
 	const uint64_t start = bench_now_ns();
 	uint64_t id, took;
 	int r;
 
-	*result = (struct kvtier_result){ .size = sizeof *result };
+	*result = (struct kvtier_result){ .size = sizeof(*result) };
 	if (call == LOOKUP)
 		r = kvtier_lookup(rig->d.space, rig->d.keys, BLOCKS, &hit);
 	else if (call == LOAD)
@@ -114,7 +115,7 @@ static int run_phase(struct rig *rig, enum call call, double *ret_p99)
 		if (r == 0)
 			r = note(rig, call, op(rig, call, &result), &result);
 		if (call == LOOKUP)
-			usleep(20);	/* else it is over before the other has begun */
+			usleep(20); /* else it is over before the other has begun */
 	}
 	if (r == 0)
 		*ret_p99 = bench_percentile(p->us, p->n, 99);
@@ -133,7 +134,7 @@ static int run_pair(struct rig *rig, enum call call, struct bench_result *ret)
 	if (r == 0)
 		r = run_phase(rig, call, &beside);
 	hostile_stop(&rig->hostile);
-	usleep(200000);		/* what it left is cleared away */
+	usleep(200000); /* what it left is cleared away */
 	if (r)
 		return r;
 	rig->late += rig->phase.late;
@@ -147,7 +148,7 @@ static int run_pair(struct rig *rig, enum call call, struct bench_result *ret)
 
 static int run_hostile(const struct bench_case *self, struct bench_result *ret)
 {
-	struct rig *rig = calloc(1, sizeof *rig);
+	struct rig *rig = calloc(1, sizeof(*rig));
 	int r;
 
 	if (!rig)
@@ -159,10 +160,13 @@ static int run_hostile(const struct bench_case *self, struct bench_result *ret)
 		r = bench_daemon_await_up(&rig->d, "host");
 	for (int run = 0; r == 0 && run < RUNS; run++)
 		r = run_pair(rig, *(const enum call *)self->arg, ret);
-	(void)snprintf(ret->note, sizeof ret->note,
-		       "%u calls beside its %llu ops: %u late (alone %u), %u out of time, %u failed, %u blocks missed",
-		       rig->calls, rig->hostile.tally ? (unsigned long long)atomic_load(&rig->hostile.tally->ops) : 0, rig->late,
-		       rig->late_alone, rig->timed_out, rig->failed, rig->missed);
+	(void)snprintf(
+		ret->note, sizeof(ret->note),
+		"%u calls beside its %llu ops: %u late (alone %u), %u out of time, %u failed, %u "
+		"blocks missed",
+		rig->calls,
+		rig->hostile.tally ? (unsigned long long)atomic_load(&rig->hostile.tally->ops) : 0,
+		rig->late, rig->late_alone, rig->timed_out, rig->failed, rig->missed);
 	hostile_free(&rig->hostile);
 	bench_daemon_close(&rig->d);
 	free(rig);
@@ -171,9 +175,12 @@ static int run_hostile(const struct bench_case *self, struct bench_result *ret)
 
 static const enum call lookup = LOOKUP, load = LOAD, store = STORE;
 
-#define CASE(name, call)	\
-	{ name, run_hostile, "p99 of 16 blocks beside a hostile client; limit: three times that alone", 1, BENCH_LESS, \
-	  "us", call }
+#define CASE(name, call)                                                                           \
+	{                                                                                          \
+		name, run_hostile,                                                                 \
+			"p99 of 16 blocks beside a hostile client; limit: three times that alone", \
+			1, BENCH_LESS, "us", call                                                  \
+	}
 
 const struct bench_case bench_hostile_cases[] = {
 	CASE("hostile.lookup", &lookup),

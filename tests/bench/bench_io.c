@@ -2,12 +2,13 @@
 /*
  * bench_io.c - store and load through client and daemon, and how soon the daemon starts on an op.
  *
- * store.*, load.*: 1 GiB of logical bytes in blocks of 1 MiB images, from kvtier_store() of the first op to the
- * result of the last, against a non-temporal copy of the same pages by as many threads as the daemon has workers.
- * Each run measures copy, store, load, copy; the limit is the mean of the two copies. Every run stores under new
- * keys, so later ones evict. What comes back is compared with what was stored.
- * memory.fixed: what an idle daemon takes beside its tiers.
- * submit.start: round trip of an op on an absent block through a spinning daemon: an upper bound of submit to start.
+ * store.*, load.*: 1 GiB of logical bytes in blocks of 1 MiB images, from kvtier_store() of the
+ * first op to the result of the last, against a non-temporal copy of the same pages by as many
+ * threads as the daemon has workers. Each run measures copy, store, load, copy; the limit is the
+ * mean of the two copies. Every run stores under new keys, so later ones evict. What comes back is
+ * compared with what was stored. memory.fixed: what an idle daemon takes beside its tiers.
+ * submit.start: round trip of an op on an absent block through a spinning daemon: an upper bound of
+ * submit to start.
  */
 #include "bench.h"
 
@@ -32,8 +33,8 @@ static const size_t region_bytes = 1ull << 30;
 
 struct io_case {
 	uint32_t codec;
-	uint32_t layers;	/* 16 tokens x 8 heads x 128 x BF16 x K and V: 64 KiB a layer */
-	int load;		/* report the load, not the store */
+	uint32_t layers; /* 16 tokens x 8 heads x 128 x BF16 x K and V: 64 KiB a layer */
+	int load;        /* report the load, not the store */
 };
 
 struct rig {
@@ -52,7 +53,7 @@ struct rig {
 static int spawn(struct rig *rig, const char *config)
 {
 	char path[128], program[512];
-	const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 16);
+	const ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 16);
 	FILE *f;
 
 	strcpy(rig->dir, "/tmp/kvtier-bench-XXXXXX");
@@ -60,13 +61,15 @@ static int spawn(struct rig *rig, const char *config)
 		return -errno;
 	program[n] = 0;
 	strcpy(strrchr(program, '/'), "/kvtierd");
-	snprintf(rig->socket, sizeof rig->socket, "%s/kvtier.sock", rig->dir);
-	snprintf(path, sizeof path, "%s/conf", rig->dir);
+	snprintf(rig->socket, sizeof(rig->socket), "%s/kvtier.sock", rig->dir);
+	snprintf(path, sizeof(path), "%s/conf", rig->dir);
 	f = fopen(path, "w");
 	if (!f)
 		return -errno;
-	fprintf(f, "[daemon]\nruntime_dir = %s\nstate_dir = %s\nlog_level = warning\n[nvme]\nbytes = 0\n%s", rig->dir,
-		rig->dir, config);
+	fprintf(f,
+		"[daemon]\nruntime_dir = %s\nstate_dir = %s\nlog_level = warning\n[nvme]\nbytes = "
+		"0\n%s",
+		rig->dir, rig->dir, config);
 	fclose(f);
 	rig->daemon = fork();
 	if (rig->daemon == 0) {
@@ -80,7 +83,10 @@ static int spawn(struct rig *rig, const char *config)
 static int connect_soon(struct rig *rig, uint32_t spin_us)
 {
 	const struct kvtier_options o = {
-		.size = sizeof o, .socket_path = rig->socket, .name = "kvtier-bench", .timeout_ms = 60000,
+		.size = sizeof(o),
+		.socket_path = rig->socket,
+		.name = "kvtier-bench",
+		.timeout_ms = 60000,
 		.spin_us = spin_us,
 	};
 	int r = -ENOENT;
@@ -100,9 +106,10 @@ static int await_up(const struct rig *rig)
 	const struct stats *stats;
 	int r;
 
-	snprintf(path, sizeof path, "%s/stats", rig->dir);
+	snprintf(path, sizeof(path), "%s/stats", rig->dir);
 	r = stats_map(path, &stats);
-	for (int i = 0; r == 0 && i < 6000 && stats_get(&stats->health) >> STATS_HEALTH_STARTING & 1; i++)
+	for (int i = 0;
+	     r == 0 && i < 6000 && stats_get(&stats->health) >> STATS_HEALTH_STARTING & 1; i++)
 		usleep(10000);
 	if (r == 0)
 		stats_unmap(stats);
@@ -124,7 +131,7 @@ static void clean_up(struct rig *rig)
 		(void)munmap(rig->copy, region_bytes);
 	if (rig->fd > 0)
 		(void)close(rig->fd);
-	snprintf(command, sizeof command, "rm -rf %s", rig->dir);
+	snprintf(command, sizeof(command), "rm -rf %s", rig->dir);
 	if (rig->dir[0] && system(command))
 		fprintf(stderr, "cannot remove %s\n", rig->dir);
 }
@@ -134,12 +141,13 @@ static void *map_memfd(const char *name, int *ret_fd)
 	void *map;
 	const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-	if (fd < 0 || ftruncate(fd, (off_t)region_bytes) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
+	if (fd < 0 || ftruncate(fd, (off_t)region_bytes) ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
 		return NULL;
 	map = mmap(NULL, region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
 		return NULL;
-	(void)madvise(map, region_bytes, MADV_HUGEPAGE);	/* as the host tier does */
+	(void)madvise(map, region_bytes, MADV_HUGEPAGE); /* as the host tier does */
 	*ret_fd = fd;
 	return map;
 }
@@ -147,8 +155,16 @@ static void *map_memfd(const char *name, int *ret_fd)
 static struct kvtier_geometry geometry_of(const struct io_case *c)
 {
 	return (struct kvtier_geometry){
-		.size = sizeof(struct kvtier_geometry), .dtype = KVTIER_BF16, .model = "bench@1", .convention = "bench",
-		.layers = c->layers, .kv_heads = 8, .head_dim_k = 128, .head_dim_v = 128, .block_tokens = 16, .world = 1,
+		.size = sizeof(struct kvtier_geometry),
+		.dtype = KVTIER_BF16,
+		.model = "bench@1",
+		.convention = "bench",
+		.layers = c->layers,
+		.kv_heads = 8,
+		.head_dim_k = 128,
+		.head_dim_v = 128,
+		.block_tokens = 16,
+		.world = 1,
 		.codec = c->codec,
 	};
 }
@@ -157,7 +173,10 @@ static int open_space(struct rig *rig, const struct io_case *c)
 {
 	const struct kvtier_geometry g = geometry_of(c);
 	const struct kvtier_region region = {
-		.size = sizeof region, .memory = KVTIER_MEMFD, .fd = rig->fd, .length = region_bytes,
+		.size = sizeof(region),
+		.memory = KVTIER_MEMFD,
+		.fd = rig->fd,
+		.length = region_bytes,
 	};
 	static struct kvtier_segment segments[2 * KVTIER_MAX_LAYERS];
 	const size_t plane = 16 * 8 * 128 * 2;
@@ -166,10 +185,16 @@ static int open_space(struct rig *rig, const struct io_case *c)
 	rig->n_pages = (uint32_t)(region_bytes / rig->page_bytes);
 	for (uint32_t i = 0; i < 2 * c->layers; i++)
 		segments[i] = (struct kvtier_segment){
-			.size = sizeof *segments, .layer = i / 2, .kind = i % 2 ? KVTIER_V : KVTIER_K, .offset = i * plane,
-			.page_stride = rig->page_bytes, .head_stride = 256, .token_stride = 8 * 256,
+			.size = sizeof(*segments),
+			.layer = i / 2,
+			.kind = i % 2 ? KVTIER_V : KVTIER_K,
+			.offset = i * plane,
+			.page_stride = rig->page_bytes,
+			.head_stride = 256,
+			.token_stride = 8 * 256,
 		};
-	return kvtier_space_open(rig->client, &g, &region, 1, segments, 2 * (size_t)c->layers, &rig->space);
+	return kvtier_space_open(rig->client, &g, &region, 1, segments, 2 * (size_t)c->layers,
+				 &rig->space);
 }
 
 /* BF16 values of ordinary size, the same at each page but for a few marks that tell pages apart. */
@@ -182,7 +207,8 @@ static void fill(struct rig *rig)
 		x ^= x << 13;
 		x ^= x >> 7;
 		x ^= x << 17;
-		v[i] = (uint16_t)((x & 0x8000) | (122 + (x >> 20 & 7)) << 7 | (x >> 30 & 7) << 4);	/* exact in E4M3 */
+		/* exact in E4M3 */
+		v[i] = (uint16_t)((x & 0x8000) | (122 + (x >> 20 & 7)) << 7 | (x >> 30 & 7) << 4);
 	}
 }
 
@@ -231,14 +257,16 @@ static double move_gbs(struct rig *rig, const struct kvtier_key *keys, int load,
 		pages[i] = i;
 	start = bench_now_ns();
 	for (uint32_t i = 0; i < rig->n_pages && r == 0; i += OP_BLOCKS) {
-		const struct kvtier_op_options o = { .size = sizeof o, .parent = NULL };
+		const struct kvtier_op_options o = { .size = sizeof(o), .parent = NULL };
 
-		r = load ? kvtier_load(rig->space, keys + i, pages + i, OP_BLOCKS, &o, &ops[n_ops])
-			 : kvtier_store(rig->space, keys + i, pages + i, OP_BLOCKS, &o, &ops[n_ops]);
+		r = load ? kvtier_load(rig->space, keys + i, pages + i, OP_BLOCKS, &o,
+				       &ops[n_ops]) :
+			   kvtier_store(rig->space, keys + i, pages + i, OP_BLOCKS, &o,
+					&ops[n_ops]);
 		n_ops += r == 0;
 	}
 	for (uint32_t i = 0; i < n_ops; i++) {
-		struct kvtier_result result = { .size = sizeof result };
+		struct kvtier_result result = { .size = sizeof(result) };
 		const int w = kvtier_wait(rig->client, ops[i], -1, &result);
 
 		if (r == 0)
@@ -276,7 +304,7 @@ static int measure(struct rig *rig, const struct io_case *c, struct bench_result
 
 		if (r)
 			return r;
-		limit = copy_gbs(rig);	/* also keeps the pages for the comparison below */
+		limit = copy_gbs(rig); /* also keeps the pages for the comparison below */
 		store = move_gbs(rig, keys, 0, &r);
 		if (r)
 			return r;
@@ -288,10 +316,11 @@ static int measure(struct rig *rig, const struct io_case *c, struct bench_result
 		if (run == 0 && memcmp(rig->pages, rig->copy, region_bytes))
 			return -EBADMSG;
 		limit = (limit + copy_gbs(rig)) / 2;
-		if (run > 0)		/* the first warms up */
+		if (run > 0) /* the first warms up */
 			bench_add(ret, c->load ? load : store, limit);
 	}
-	snprintf(ret->note, sizeof ret->note, "%u threads, %u blocks of %u KiB images", rig->threads, rig->n_pages,
+	snprintf(ret->note, sizeof(ret->note), "%u threads, %u blocks of %u KiB images",
+		 rig->threads, rig->n_pages,
 		 (unsigned)(rig->page_bytes >> (c->codec == KVTIER_CODEC_RAW ? 10 : 11)));
 	return 0;
 }
@@ -303,7 +332,7 @@ static int run_io(const struct bench_case *self, struct bench_result *ret)
 	cpu_set_t cpus;
 	int copy_fd = -1, r;
 
-	rig.threads = sched_getaffinity(0, sizeof cpus, &cpus) ? 1 : (uint32_t)CPU_COUNT(&cpus);
+	rig.threads = sched_getaffinity(0, sizeof(cpus), &cpus) ? 1 : (uint32_t)CPU_COUNT(&cpus);
 	if (rig.threads > 64)
 		rig.threads = 64;
 	r = spawn(&rig, "[host]\nbytes = 2560M\n");
@@ -322,7 +351,7 @@ static int run_io(const struct bench_case *self, struct bench_result *ret)
 	if (r == 0)
 		r = measure(&rig, c, ret);
 	if (r)
-		snprintf(ret->note, sizeof ret->note, "%.100s", kvtier_last_error());
+		snprintf(ret->note, sizeof(ret->note), "%.100s", kvtier_last_error());
 	clean_up(&rig);
 	if (copy_fd >= 0)
 		(void)close(copy_fd);
@@ -348,7 +377,7 @@ static int run_submit(const struct bench_case *self, struct bench_result *ret)
 		const uint64_t start = bench_now_ns();
 
 		for (int i = 0; i < ROUND_TRIPS && r == 0; i++) {
-			struct kvtier_result result = { .size = sizeof result };
+			struct kvtier_result result = { .size = sizeof(result) };
 			uint64_t op;
 
 			r = kvtier_prefetch(rig.space, &key, 1, &op);
@@ -358,7 +387,8 @@ static int run_submit(const struct bench_case *self, struct bench_result *ret)
 		if (run > 0)
 			bench_add(ret, (double)(bench_now_ns() - start) / ROUND_TRIPS, 1000);
 	}
-	snprintf(ret->note, sizeof ret->note, r ? "%.100s" : "whole round trip, %s", r ? kvtier_last_error() : "both spin");
+	snprintf(ret->note, sizeof(ret->note), r ? "%.100s" : "whole round trip, %s",
+		 r ? kvtier_last_error() : "both spin");
 	clean_up(&rig);
 	return r;
 }
@@ -371,9 +401,9 @@ static long rss_kib(pid_t pid)
 	long kib = -1;
 	FILE *f;
 
-	snprintf(path, sizeof path, "/proc/%d/status", pid);
+	snprintf(path, sizeof(path), "/proc/%d/status", pid);
 	f = fopen(path, "r");
-	while (f && kib < 0 && fgets(line, sizeof line, f))
+	while (f && kib < 0 && fgets(line, sizeof(line), f))
 		(void)sscanf(line, "VmRSS: %ld", &kib);
 	if (f)
 		fclose(f);
@@ -392,23 +422,29 @@ static int run_fixed(const struct bench_case *self, struct bench_result *ret)
 		r = await_up(&rig);
 	if (r == 0)
 		bench_add(ret, (double)rss_kib(rig.daemon) / 1024 - 64, 16);
-	snprintf(ret->note, sizeof ret->note, "resident with one client, less the host tier's 64 MiB");
+	snprintf(ret->note, sizeof(ret->note),
+		 "resident with one client, less the host tier's 64 MiB");
 	clean_up(&rig);
 	return r;
 }
 
-static const struct io_case fp8_store = { KVTIER_CODEC_FP8, 32, 0 }, fp8_load = { KVTIER_CODEC_FP8, 32, 1 };
-static const struct io_case raw_store = { KVTIER_CODEC_RAW, 16, 0 }, raw_load = { KVTIER_CODEC_RAW, 16, 1 };
+static const struct io_case fp8_store = { KVTIER_CODEC_FP8, 32, 0 },
+			    fp8_load = { KVTIER_CODEC_FP8, 32, 1 };
+static const struct io_case raw_store = { KVTIER_CODEC_RAW, 16, 0 },
+			    raw_load = { KVTIER_CODEC_RAW, 16, 1 };
 
 const struct bench_case bench_io_cases[] = {
-	{ "submit.start", run_submit, "op round trip through a spinning daemon, against 1 us", 1.0, BENCH_LESS, "ns", NULL },
-	{ "memory.fixed", run_fixed, "an idle daemon's memory beyond its tiers, against 16 MiB", 1.0, BENCH_LESS,
-	  "MiB", NULL },
-	{ "store.fp8", run_io, "1 GiB logical, pages to images, against a non-temporal copy", 0.75, BENCH_MORE, "GB/s",
-	  &fp8_store },
-	{ "load.fp8", run_io, "1 GiB logical, images to pages, against a non-temporal copy", 0.85, BENCH_MORE, "GB/s",
-	  &fp8_load },
-	{ "store.raw", run_io, "1 GiB, pages to images, against a non-temporal copy", 0.90, BENCH_MORE, "GB/s", &raw_store },
-	{ "load.raw", run_io, "1 GiB, images to pages, against a non-temporal copy", 0.85, BENCH_MORE, "GB/s", &raw_load },
+	{ "submit.start", run_submit, "op round trip through a spinning daemon, against 1 us", 1.0,
+	  BENCH_LESS, "ns", NULL },
+	{ "memory.fixed", run_fixed, "an idle daemon's memory beyond its tiers, against 16 MiB",
+	  1.0, BENCH_LESS, "MiB", NULL },
+	{ "store.fp8", run_io, "1 GiB logical, pages to images, against a non-temporal copy", 0.75,
+	  BENCH_MORE, "GB/s", &fp8_store },
+	{ "load.fp8", run_io, "1 GiB logical, images to pages, against a non-temporal copy", 0.85,
+	  BENCH_MORE, "GB/s", &fp8_load },
+	{ "store.raw", run_io, "1 GiB, pages to images, against a non-temporal copy", 0.90,
+	  BENCH_MORE, "GB/s", &raw_store },
+	{ "load.raw", run_io, "1 GiB, images to pages, against a non-temporal copy", 0.85,
+	  BENCH_MORE, "GB/s", &raw_load },
 	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
 };

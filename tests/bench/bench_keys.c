@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_keys.c - keys: what kvtier_keys() makes of a prompt of 131,072 tokens in blocks of 16, by one thread. The
- * daemon only opened the space; no call of it is in the figure.
+ * bench_keys.c - keys: what kvtier_keys() makes of a prompt of 131,072 tokens in blocks of 16, by
+ * one thread. The daemon only opened the space; no call of it is in the figure.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,13 +12,15 @@
 
 enum { PROMPT = 8192, PROMPTS = 20, RUNS = 15 };
 
-static int time_run(const struct bench_daemon *d, const uint32_t *tokens, struct kvtier_key *keys, double *ret)
+static int time_run(const struct bench_daemon *d, const uint32_t *tokens, struct kvtier_key *keys,
+		    double *ret)
 {
 	const uint64_t start = bench_now_ns();
 
 	for (int i = 0; i < PROMPTS; i++) {
 		size_t n = PROMPT;
-		const int r = kvtier_keys(d->space, i ? &keys[PROMPT - 1] : NULL, tokens, PROMPT * BENCH_TOKENS, keys, &n);
+		const int r = kvtier_keys(d->space, i ? &keys[PROMPT - 1] : NULL, tokens,
+					  PROMPT * BENCH_TOKENS, keys, &n);
 
 		if (r)
 			return r;
@@ -45,7 +47,8 @@ static int run_keys(const struct bench_case *self, struct bench_result *ret)
 		r = time_run(d, tokens, keys, &rate);
 		(void)bench_add(ret, rate, 2.5);
 	}
-	(void)snprintf(ret->note, sizeof(ret->note), "%d blocks of %d tokens a call, one thread", PROMPT, BENCH_TOKENS);
+	(void)snprintf(ret->note, sizeof(ret->note), "%d blocks of %d tokens a call, one thread",
+		       PROMPT, BENCH_TOKENS);
 	if (d)
 		bench_daemon_close(d);
 	free(d);
@@ -55,6 +58,7 @@ static int run_keys(const struct bench_case *self, struct bench_result *ret)
 }
 
 const struct bench_case bench_keys_cases[] = {
-	{ "keys", run_keys, "kvtier_keys() of 131,072 tokens, millions of blocks a second", 1, BENCH_MORE, "M/s", NULL },
+	{ "keys", run_keys, "kvtier_keys() of 131,072 tokens, millions of blocks a second", 1,
+	  BENCH_MORE, "M/s", NULL },
 	{ 0 },
 };

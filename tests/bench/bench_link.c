@@ -38,14 +38,16 @@ static int enter(void)
 {
 	char users[64], groups[64];
 
-	(void)snprintf(users, sizeof users, "0 %u 1", (unsigned)geteuid());
-	(void)snprintf(groups, sizeof groups, "0 %u 1", (unsigned)getegid());
+	(void)snprintf(users, sizeof(users), "0 %u 1", (unsigned)geteuid());
+	(void)snprintf(groups, sizeof(groups), "0 %u 1", (unsigned)getegid());
 	if (unshare(CLONE_NEWNET) == 0)
 		return 0;
 	if (unshare(CLONE_NEWUSER | CLONE_NEWNET))
 		return -1;
 	return put("/proc/self/setgroups", "deny") || put("/proc/self/uid_map", users) ||
-	       put("/proc/self/gid_map", groups) ? -1 : 0;
+			       put("/proc/self/gid_map", groups) ?
+		       -1 :
+		       0;
 }
 
 static int shape(struct bench_result *ret)
@@ -53,19 +55,24 @@ static int shape(struct bench_result *ret)
 	char command[256];
 
 	if (strspn(bench_link_rate(), "0123456789.kmgtbit") != strlen(bench_link_rate())) {
-		(void)snprintf(ret->note, sizeof ret->note, "KVTIER_BENCH_LINK: no rate as 25gbit: %.40s", bench_link_rate());
+		(void)snprintf(ret->note, sizeof(ret->note),
+			       "KVTIER_BENCH_LINK: no rate as 25gbit: %.40s", bench_link_rate());
 		return -EINVAL;
 	}
-	(void)snprintf(command, sizeof command, "PATH=$PATH:/usr/sbin:/sbin; ip link set lo up && "
-		       "tc qdisc add dev lo root tbf rate %s burst 4mb latency 50ms", bench_link_rate());
+	(void)snprintf(
+		command, sizeof(command),
+		"PATH=$PATH:/usr/sbin:/sbin; ip link set lo up && tc qdisc add dev lo root tbf "
+		"rate %s burst 4mb latency 50ms",
+		bench_link_rate());
 	if (enter() == 0 && system(command) == 0)
 		return 0;
-	(void)snprintf(ret->note, sizeof ret->note, "needs a network namespace (root, or user namespaces), ip and tc");
+	(void)snprintf(ret->note, sizeof(ret->note),
+		       "needs a network namespace (root, or user namespaces), ip and tc");
 	return -ENOTSUP;
 }
 
-int bench_link_run(int (*run)(const struct bench_case *self, struct bench_result *ret), const struct bench_case *self,
-		   struct bench_result *ret)
+int bench_link_run(int (*run)(const struct bench_case *self, struct bench_result *ret),
+		   const struct bench_case *self, struct bench_result *ret)
 {
 	struct answer answer = { .status = -EIO };
 	int ends[2];
@@ -81,14 +88,15 @@ int bench_link_run(int (*run)(const struct bench_case *self, struct bench_result
 		answer.status = shape(&answer.result);
 		if (answer.status == 0)
 			answer.status = run(self, &answer.result);
-		_exit(write(ends[1], &answer, sizeof answer) == sizeof answer ? 0 : 1);
+		_exit(write(ends[1], &answer, sizeof(answer)) == sizeof(answer) ? 0 : 1);
 	}
 	(void)close(ends[1]);
-	n = pid < 0 ? -1 : read(ends[0], &answer, sizeof answer);	/* of one write of less than a page */
+	/* of one write of less than a page */
+	n = pid < 0 ? -1 : read(ends[0], &answer, sizeof(answer));
 	(void)close(ends[0]);
 	if (pid > 0)
 		(void)waitpid(pid, NULL, 0);
-	if (n != (ssize_t)sizeof answer)
+	if (n != (ssize_t)sizeof(answer))
 		return -EIO;
 	*ret = answer.result;
 	return answer.status;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_lookup.c - lookup.*: the client's reader over a table of 4 M blocks; memory.*: what a block costs.
+ * bench_lookup.c - lookup.*: the client's reader over a table of 4 M blocks; memory.*: what a block
+ * costs.
  *
- * The table is made once, by the first case that needs it (about 5 s), with every block a leaf. Keys asked
- * for are drawn anew for each sample, so buckets come from DRAM (or a last-level cache that holds the table),
- * as in an engine that does other work between lookups; the keys themselves were just made, as there. The
- * note of each case gives a dependent random read of as many bytes, measured in the same run.
+ * The table is made once, by the first case that needs it (about 5 s), with every block a leaf.
+ * Keys asked for are drawn anew for each sample, so buckets come from DRAM (or a last-level cache
+ * that holds the table), as in an engine that does other work between lookups; the keys themselves
+ * were just made, as there. The note of each case gives a dependent random read of as many bytes,
+ * measured in the same run.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -20,18 +22,26 @@
 #include "bench.h"
 #include "tests/lib/random.h"
 
-enum { BLOCKS = 4 << 20, PROMPT = 8192, BATCH = 64, BATCHES = 500, SAMPLES = 40, RUNS = 15, CHASES = 20000 };
+enum {
+	BLOCKS = 4 << 20,
+	PROMPT = 8192,
+	BATCH = 64,
+	BATCHES = 500,
+	SAMPLES = 40,
+	RUNS = 15,
+	CHASES = 20000
+};
 enum prompt { PROMPT_PRESENT, PROMPT_ABSENT, PROMPT_HALF };
 
 struct bed {
 	struct index *index;
 	struct blocks *blocks;
 	struct map *map;
-	struct fingerprint_key index_key;	/* of space 0: zeros */
-	struct kvtier_key *keys;	/* room for the longest sample */
-	uint32_t *chain;		/* one cycle through as many cache lines as the table has */
+	struct fingerprint_key index_key; /* of space 0: zeros */
+	struct kvtier_key *keys;          /* room for the longest sample */
+	uint32_t *chain; /* one cycle through as many cache lines as the table has */
 	uint32_t lines;
-	double resident_bytes;		/* a block, by the kernel's count */
+	double resident_bytes; /* a block, by the kernel's count */
 	struct random random;
 };
 
@@ -71,8 +81,8 @@ static int bed_fill(struct bed *bed)
 static int bed_chain(struct bed *bed)
 {
 	bed->lines = (uint32_t)(index_bytes(bed->index) / 64);
-	bed->chain = mmap(NULL, bed->lines * 64ull, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-			  0);
+	bed->chain = mmap(NULL, bed->lines * 64ull, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (bed->chain == MAP_FAILED)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < bed->lines; i++)
@@ -137,8 +147,9 @@ static double chase_ns(struct bed *bed)
 
 static void note(struct bench_result *ret, struct bed *bed)
 {
-	(void)snprintf(ret->note, sizeof(ret->note), "%u blocks; a dependent random read of %u MB: %.0f ns",
-		       BLOCKS, (uint32_t)(bed->lines * 64ull >> 20), chase_ns(bed));
+	(void)snprintf(ret->note, sizeof(ret->note),
+		       "%u blocks; a dependent random read of %u MB: %.0f ns", BLOCKS,
+		       (uint32_t)(bed->lines * 64ull >> 20), chase_ns(bed));
 }
 
 static int run_block(const struct bench_case *self, struct bench_result *ret)
@@ -206,7 +217,8 @@ static int run_prompt(const struct bench_case *self, struct bench_result *ret)
 
 			prompt_make(bed, present);
 			const uint64_t start = bench_now_ns();
-			const size_t found = map_prefix(bed->map, &bed->index_key, bed->keys, PROMPT, NULL, NULL);
+			const size_t found = map_prefix(bed->map, &bed->index_key, bed->keys,
+							PROMPT, NULL, NULL);
 			spent += bench_now_ns() - start;
 			if (found != present)
 				return -EBADMSG;
@@ -227,21 +239,27 @@ static int run_memory(const struct bench_case *self, struct bench_result *ret)
 		return r;
 	(void)bench_add(ret, bed->resident_bytes, 96);
 	(void)snprintf(ret->note, sizeof(ret->note),
-		       "resident, %u blocks; by own count: index %.1f, blocks %.1f",
-		       BLOCKS, (double)index_memory(bed->index) / BLOCKS,
+		       "resident, %u blocks; by own count: index %.1f, blocks %.1f", BLOCKS,
+		       (double)index_memory(bed->index) / BLOCKS,
 		       (double)blocks_memory(bed->blocks) / BLOCKS);
 	return 0;
 }
 
 static const enum prompt present = PROMPT_PRESENT, absent = PROMPT_ABSENT, half = PROMPT_HALF;
 
-#define LESS(name, run, prose, unit, arg) { name, run, prose, 1, BENCH_LESS, unit, arg }
+#define LESS(name, run, prose, unit, arg)                  \
+	{                                                  \
+		name, run, prose, 1, BENCH_LESS, unit, arg \
+	}
 
 const struct bench_case bench_lookup_cases[] = {
-	LESS("lookup.block", run_block, "a random key, in batches of 64, of 4 Mi blocks", "ns", NULL),
-	LESS("lookup.prompt.present", run_prompt, "8,192-block prompt, all present", "us", &present),
+	LESS("lookup.block", run_block, "a random key, in batches of 64, of 4 Mi blocks", "ns",
+	     NULL),
+	LESS("lookup.prompt.present", run_prompt, "8,192-block prompt, all present", "us",
+	     &present),
 	LESS("lookup.prompt.absent", run_prompt, "8,192-block prompt, none present", "us", &absent),
 	LESS("lookup.prompt.half", run_prompt, "8,192-block prompt, some present", "us", &half),
-	LESS("memory.per_block", run_memory, "index, table and eviction order, 4 Mi blocks", "B", NULL),
+	LESS("memory.per_block", run_memory, "index, table and eviction order, 4 Mi blocks", "B",
+	     NULL),
 	{ 0 },
 };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_main.c - kvtier-bench: runs the cases named (all without names), prints a table, or with --json one
- * object a line. Exit: 0 ran, 1 a case failed to run, 64 usage. Missing a goal is a finding, not a failure.
+ * bench_main.c - kvtier-bench: runs the cases named (all without names), prints a table, or with
+ * --json one object a line. Exit: 0 ran, 1 a case failed to run, 64 usage. Missing a goal is a
+ * finding, not a failure.
  */
 #include <errno.h>
 #include <json-c/json.h>
@@ -51,13 +52,15 @@ static double median(const double *values, uint32_t n)
 	return n & 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-/* Of the runs' own ratios: what came over the machine in one run came over value and limit alike. */
+/* Of the runs' own ratios: what came over the machine in one run came over value and limit
+ * alike. */
 static double median_ratio(const struct bench_case *c, const struct bench_result *r)
 {
 	double ratios[BENCH_MAX_RUNS];
 
 	for (uint32_t i = 0; i < r->n; i++)
-		ratios[i] = c->better == BENCH_MORE ? r->value[i] / r->limit[i] : r->limit[i] / r->value[i];
+		ratios[i] = c->better == BENCH_MORE ? r->value[i] / r->limit[i] :
+						      r->limit[i] / r->value[i];
 	return median(ratios, r->n);
 }
 
@@ -78,15 +81,16 @@ static void add_figure(struct json_object *to, const char *name, double x)
 	json_object_object_add(to, name, json_object_new_double_s(x, text));
 }
 
-static void print_json(const struct bench_case *c, const struct bench_result *r, int status, double value,
-		       double limit, double ratio)
+static void print_json(const struct bench_case *c, const struct bench_result *r, int status,
+		       double value, double limit, double ratio)
 {
 	struct json_object *line = json_object_new_object(), *runs = json_object_new_array();
 
 	json_object_object_add(line, "case", json_object_new_string(c->name));
 	if (status) {
 		json_object_object_add(line, status == -ENOTSUP ? "skipped" : "error",
-				       json_object_new_string(r->note[0] ? r->note : strerror(-status)));
+				       json_object_new_string(r->note[0] ? r->note :
+									   strerror(-status)));
 	} else {
 		add_figure(line, "value", value);
 		json_object_object_add(line, "unit", json_object_new_string(c->unit));
@@ -94,7 +98,8 @@ static void print_json(const struct bench_case *c, const struct bench_result *r,
 		add_figure(line, "ratio", ratio);
 		if (c->goal > 0) {
 			add_figure(line, "goal", c->goal);
-			json_object_object_add(line, "ok", json_object_new_boolean(ratio >= c->goal));
+			json_object_object_add(line, "ok",
+					       json_object_new_boolean(ratio >= c->goal));
 		}
 		for (uint32_t i = 0; i < r->n; i++) {
 			struct json_object *pair = json_object_new_object();
@@ -104,29 +109,34 @@ static void print_json(const struct bench_case *c, const struct bench_result *r,
 			json_object_array_add(runs, pair);
 		}
 		json_object_object_add(line, "better",
-				       json_object_new_string(c->better == BENCH_MORE ? "more" : "less"));
+				       json_object_new_string(c->better == BENCH_MORE ? "more" :
+											"less"));
 		json_object_object_add(line, "note", json_object_new_string(r->note));
 		json_object_object_add(line, "runs", json_object_get(runs));
 	}
 	json_object_put(runs);
-	(void)puts(json_object_to_json_string_ext(line,
-						  JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
+	(void)puts(json_object_to_json_string_ext(line, JSON_C_TO_STRING_PLAIN |
+								JSON_C_TO_STRING_NOSLASHESCAPE));
 	json_object_put(line);
 }
 
-static void print_row(const struct bench_case *c, const struct bench_result *r, int status, double value,
-		      double limit, double ratio)
+static void print_row(const struct bench_case *c, const struct bench_result *r, int status,
+		      double value, double limit, double ratio)
 {
 	char goal[16] = "-";
 
 	if (c->goal > 0)
-		(void)snprintf(goal, sizeof goal, "%.3g", c->goal);
+		(void)snprintf(goal, sizeof(goal), "%.3g", c->goal);
 	if (status)
 		(void)printf("%-36s %s: %s\n", c->name, status == -ENOTSUP ? "skipped" : "failed",
 			     r->note[0] ? r->note : strerror(-status));
 	else
-		(void)printf("%-36s %10.5g %10.5g %-5s %7.3f %6s  %-4s %s\n", c->name, value, limit, c->unit, ratio, goal,
-			     c->goal <= 0 ? "" : ratio >= c->goal ? "ok" : "LESS", r->note);
+		(void)printf("%-36s %10.5g %10.5g %-5s %7.3f %6s  %-4s %s\n", c->name, value, limit,
+			     c->unit, ratio, goal,
+			     c->goal <= 0     ? "" :
+			     ratio >= c->goal ? "ok" :
+						"LESS",
+			     r->note);
 	(void)fflush(stdout);
 }
 
@@ -153,15 +163,20 @@ static int usage(FILE *to, int status)
 		to,
 		"usage: kvtier-bench [CASE...] [--json] [--list] [--help]\n"
 		"CASE selects every case whose name begins with it; without any, all run.\n"
-		"  --json   one JSON object a line: case, value, unit, limit, ratio, goal, ok, better, note, "
-		"runs\n"
+		"  --json   one JSON object a line: case, value, unit, limit, ratio, goal, ok, "
+		"better, note, runs\n"
 		"  --list   the cases and what they measure\n"
-		"Value and limit are medians of interleaved runs; ratio is the median of value/limit of each run\n"
-		"(limit/value where less is better); ok = ratio >= goal; a case without goal is only reported.\n"
-		"  KVTIER_BENCH_DIR     the directory whose disk nvme cases measure; else TMPDIR or /var/tmp\n"
-		"  KVTIER_BENCH_REDIS   the server that redis cases measure, as 10.0.0.2:6379; empty, since they\n"
+		"Value and limit are medians of interleaved runs; ratio is the median of "
+		"value/limit of each run\n"
+		"(limit/value where less is better); ok = ratio >= goal; a case without goal is "
+		"only reported.\n"
+		"  KVTIER_BENCH_DIR     the directory whose disk nvme cases measure; else TMPDIR "
+		"or /var/tmp\n"
+		"  KVTIER_BENCH_REDIS   the server that redis cases measure, as 10.0.0.2:6379; "
+		"empty, since they\n"
 		"                       flush it; else they start their own\n"
-		"  KVTIER_BENCH_LINK    the speed of the link of redis.store and redis.load, as 25gbit; else 10gbit\n");
+		"  KVTIER_BENCH_LINK    the speed of the link of redis.store and redis.load, as "
+		"25gbit; else 10gbit\n");
 	return status;
 }
 
@@ -183,9 +198,11 @@ static int parse(int argc, char **argv, struct options *ret)
 
 int main(int argc, char **argv)
 {
-	const struct bench_case *const tables[] = { bench_codec_cases, bench_lookup_cases, bench_keys_cases, bench_io_cases,
-						    bench_nvme_cases, bench_nvme_daemon_cases,
-						    bench_redis_cases, bench_redis_daemon_cases, bench_hostile_cases };
+	const struct bench_case *const tables[] = { bench_codec_cases,  bench_lookup_cases,
+						    bench_keys_cases,   bench_io_cases,
+						    bench_nvme_cases,   bench_nvme_daemon_cases,
+						    bench_redis_cases,  bench_redis_daemon_cases,
+						    bench_hostile_cases };
 	struct options o = { 0 };
 	int failed = 0, ran = 0;
 
@@ -194,8 +211,8 @@ int main(int argc, char **argv)
 	if (parse(argc, argv, &o))
 		return usage(stderr, 64);
 	if (!o.json && !o.list)
-		(void)printf("%-36s %10s %10s %-5s %7s %6s\n", "case", "value", "limit", "unit", "ratio",
-			     "goal");
+		(void)printf("%-36s %10s %10s %-5s %7s %6s\n", "case", "value", "limit", "unit",
+			     "ratio", "goal");
 	for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++)
 		for (const struct bench_case *c = tables[t]; c && c->name; c++) {
 			if (!selected(&o, c))

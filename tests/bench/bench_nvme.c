@@ -2,16 +2,19 @@
 /*
  * bench_nvme.c - the NVMe tier in this process: what it costs beyond the disk.
  *
- * The limit of all cases but nvme.recover is the raw loop of bench_disk.h on the same file, with the same blocks
- * (images of 1 MiB payload, as they lie on disk) and depth, before and after each run. nvme.raw.*: the raw loop
- * against itself, that is how much two equal runs differ on this disk, without which the other ratios mean little.
- * nvme.pages: the raw loop into huge pages against the raw loop into 4 KiB pages, that is what the kind of memory is
- * worth on this disk; all others have huge pages on both sides. nvme.io.*: through tiers/io. nvme.write, nvme.read:
- * through the tier, log and all. nvme.recover: what a start has to read for 1 TiB, at the raw loop's speed, against
+ * The limit of all cases but nvme.recover is the raw loop of bench_disk.h on the same file, with
+ * the same blocks (images of 1 MiB payload, as they lie on disk) and depth, before and after each
+ * run. nvme.raw.*: the raw loop against itself, that is how much two equal runs differ on this
+ * disk, without which the other ratios mean little. nvme.pages: the raw loop into huge pages
+ * against the raw loop into 4 KiB pages, that is what the kind of memory is worth on this disk; all
+ * others have huge pages on both sides. nvme.io.*: through tiers/io. nvme.write, nvme.read: through
+ * the tier, log and all. nvme.recover: what a start has to read for 1 TiB, at the raw loop's speed,
+ * against
  * 5 s. Through a daemon: bench_nvme_daemon.c.
  *
- * The raw loop reads and writes where the store's segments lie, because one part of a virtual disk may be a fifth
- * quicker than another. It writes over records that the tier was told to forget, and what only a start reads.
+ * The raw loop reads and writes where the store's segments lie, because one part of a virtual disk
+ * may be a fifth quicker than another. It writes over records that the tier was told to forget, and
+ * what only a start reads.
  */
 #include "bench.h"
 
@@ -31,7 +34,12 @@
 enum { RUNS = 21, BLOCKS = 480, BLOCK = 4096 + (1 << 20), SEGMENT_BYTES = 64 << 20, SEGMENTS = 20 };
 static const uint64_t store_bytes = NVME_DATA_OFFSET + (uint64_t)SEGMENTS * SEGMENT_BYTES;
 static const struct image_geometry geometry = {
-	.dtype = DTYPE_BF16, .layers = 32, .kv_heads = 8, .head_dim_k = 128, .head_dim_v = 128, .block_tokens = 16,
+	.dtype = DTYPE_BF16,
+	.layers = 32,
+	.kv_heads = 8,
+	.head_dim_k = 128,
+	.head_dim_v = 128,
+	.block_tokens = 16,
 };
 
 enum way { WAY_RAW, WAY_PAGES, WAY_IO, WAY_TIER };
@@ -45,7 +53,7 @@ struct nvme_case {
 struct rig;
 
 struct slot {
-	struct xfer x;			/* first */
+	struct xfer x; /* first */
 	struct rig *rig;
 	struct io_op op;
 	struct extent home;
@@ -61,15 +69,15 @@ struct rig {
 	struct io *io;
 	struct tier *host, *tier;
 	struct loop_timer timer;
-	bool (*until)(struct rig *rig);	/* run_until()'s */
+	bool (*until)(struct rig *rig); /* run_until()'s */
 	uint64_t look_ns;
 	uint32_t next, ended, file;
-	uint64_t written, tick;		/* blocks that ever were */
-	uint64_t at;			/* the pass's place in the file; for tiers/io/io.h only */
+	uint64_t written, tick; /* blocks that ever were */
+	uint64_t at;            /* the pass's place in the file; for tiers/io/io.h only */
 	int error, flushed;
 	struct slot slots[BENCH_DISK_DEPTH];
 	struct extent where[BLOCKS];
-	uint64_t ticks[BLOCKS];		/* as the tier has them */
+	uint64_t ticks[BLOCKS]; /* as the tier has them */
 };
 
 /* --- the loop, until something is so --- */
@@ -97,7 +105,8 @@ static int run_until(struct rig *rig, bool (*until)(struct rig *rig))
 	int r;
 
 	rig->until = until;
-	rig->look_ns = until == all_ended ? 50000000 : 1000000;	/* completions and on_changed() carry the blocks on */
+	/* completions and on_changed() carry the blocks on */
+	rig->look_ns = until == all_ended ? 50000000 : 1000000;
 	rig->timer.fire = look_again;
 	loop_timer_set(rig->loop, &rig->timer, 0);
 	r = loop_run(rig->loop);
@@ -155,21 +164,31 @@ static int start(struct rig *rig, struct slot *slot)
 	slot->block = rig->next;
 	if (rig->c->way == WAY_IO) {
 		slot->op = (struct io_op){
-			.file = rig->file, .kind = rig->c->write ? IO_WRITE : IO_READ, .buffer = slot->buffer,
-			.offset = rig->at + (uint64_t)rig->next * BLOCK, .bytes = BLOCK, .done = io_ended,
+			.file = rig->file,
+			.kind = rig->c->write ? IO_WRITE : IO_READ,
+			.buffer = slot->buffer,
+			.offset = rig->at + (uint64_t)rig->next * BLOCK,
+			.bytes = BLOCK,
+			.done = io_ended,
 		};
 		return io_submit(rig->io, &slot->op);
 	}
 	slot->x = (struct xfer){
-		.op = rig->c->write ? XFER_WRITE : XFER_READ, .where = rig->where[rig->next], .buffer = slot->buffer,
-		.bytes = BLOCK, .home = slot->home, .done = xfer_ended, .record.tick = ++rig->tick,
+		.op = rig->c->write ? XFER_WRITE : XFER_READ,
+		.where = rig->where[rig->next],
+		.buffer = slot->buffer,
+		.bytes = BLOCK,
+		.home = slot->home,
+		.done = xfer_ended,
+		.record.tick = ++rig->tick,
 	};
 	if (rig->c->write)
 		make_image(rig, slot);
 	return tier_submit(rig->tier, &slot->x);
 }
 
-/* -EAGAIN: the queue is full, or segments are being made ready; the next completion or on_changed() tries again. */
+/* -EAGAIN: the queue is full, or segments are being made ready; the next completion or on_changed()
+ * tries again. */
 static void pump(struct rig *rig)
 {
 	for (uint32_t i = 0; i < rig->c->depth && rig->next < BLOCKS && !rig->error; i++) {
@@ -210,15 +229,15 @@ static bool on_found(void *arg, const struct nvme_entry *entry, const struct ext
 	return true;
 }
 
-static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry, const struct extent *where,
-			       uint64_t *ret_tick)
+static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry,
+			       const struct extent *where, uint64_t *ret_tick)
 {
 	(void)arg, (void)entry, (void)where, (void)ret_tick;
 	return NVME_GONE;
 }
 
-static bool on_moved(void *arg, const struct nvme_entry *entry, const struct extent *from, const struct extent *to,
-		     uint64_t *ret_tick)
+static bool on_moved(void *arg, const struct nvme_entry *entry, const struct extent *from,
+		     const struct extent *to, uint64_t *ret_tick)
 {
 	(void)to;
 	return on_ask(arg, entry, from, ret_tick) != NVME_GONE;
@@ -252,9 +271,20 @@ static bool host_up(struct rig *rig)
 static int open_tier(struct rig *rig, char *note, size_t n)
 {
 	const struct nvme_tier_conf nvme = {
-		.paths = { rig->disk.path }, .n_paths = 1, .bytes = store_bytes, .segment_bytes = SEGMENT_BYTES,
-		.read_depth = 32, .write_depth = 16, .stall_ns = 60000000000u, .max_image_bytes = BLOCK, .host = rig->host,
-		.events = { .arg = rig, .found = on_found, .ask = on_ask, .moved = on_moved, .dropped = on_dropped,
+		.paths = { rig->disk.path },
+		.n_paths = 1,
+		.bytes = store_bytes,
+		.segment_bytes = SEGMENT_BYTES,
+		.read_depth = 32,
+		.write_depth = 16,
+		.stall_ns = 60000000000u,
+		.max_image_bytes = BLOCK,
+		.host = rig->host,
+		.events = { .arg = rig,
+			    .found = on_found,
+			    .ask = on_ask,
+			    .moved = on_moved,
+			    .dropped = on_dropped,
 			    .changed = on_changed },
 	};
 	const struct tier_conf conf = { .nvme = &nvme };
@@ -262,8 +292,8 @@ static int open_tier(struct rig *rig, char *note, size_t n)
 	char text[TIER_TEXT_BYTES];
 	int r;
 
-	rig->next = BLOCKS;	/* nothing to pump */
-	r = tier_open(TIER_NVME, &conf, rig->loop, &rig->tier, text, sizeof text);
+	rig->next = BLOCKS; /* nothing to pump */
+	r = tier_open(TIER_NVME, &conf, rig->loop, &rig->tier, text, sizeof(text));
 	if (r == 0)
 		r = run_until(rig, tier_started);
 	if (r)
@@ -292,10 +322,14 @@ static int close_tier(struct rig *rig)
 static int open_host(struct rig *rig)
 {
 	const struct tier_conf conf = {
-		.bytes = 64 << 20, .slab_bytes = 64 << 20, .huge_pages = 1, .numa_node = -1, .prefault_threads = 1,
+		.bytes = 64 << 20,
+		.slab_bytes = 64 << 20,
+		.huge_pages = 1,
+		.numa_node = -1,
+		.prefault_threads = 1,
 	};
 	char text[TIER_TEXT_BYTES];
-	int r = tier_open(TIER_HOST, &conf, rig->loop, &rig->host, text, sizeof text);
+	int r = tier_open(TIER_HOST, &conf, rig->loop, &rig->host, text, sizeof(text));
 
 	rig->next = BLOCKS;
 	if (r == 0)
@@ -329,10 +363,12 @@ static void host_ready(struct tier_ready *listener, void *base, uint64_t bytes)
 
 static int open_io(struct rig *rig)
 {
-	const struct io_conf conf = { .engine = IO_ENGINE_AUTO, .read_depth = 32, .write_depth = 16 };
+	const struct io_conf conf = { .engine = IO_ENGINE_AUTO,
+				      .read_depth = 32,
+				      .write_depth = 16 };
 	char text[IO_TEXT_BYTES];
 	struct tier_ready listener = { .ready = host_ready, .mapped = true };
-	int r = io_open(&conf, rig->loop, &rig->io, text, sizeof text);
+	int r = io_open(&conf, rig->loop, &rig->io, text, sizeof(text));
 
 	if (r == 0) {
 		io_to_tell = rig->io;
@@ -345,7 +381,8 @@ static int open_io(struct rig *rig)
 static int open_all(struct rig *rig, char *note, size_t n)
 {
 	char text[NVME_TEXT_BYTES] = "";
-	int r = bench_disk_open(&rig->disk, NVME_DATA_OFFSET, store_bytes - NVME_DATA_OFFSET, BLOCK, note, n);
+	int r = bench_disk_open(&rig->disk, NVME_DATA_OFFSET, store_bytes - NVME_DATA_OFFSET, BLOCK,
+				note, n);
 
 	if (r == 0)
 		r = loop_open(0, &rig->loop);
@@ -354,9 +391,10 @@ static int open_all(struct rig *rig, char *note, size_t n)
 	if (r == 0 && rig->c->way == WAY_IO)
 		r = open_io(rig);
 	if (r == 0 && rig->c->way == WAY_TIER)
-		r = nvme_make_store(rig->disk.path, store_bytes, SEGMENT_BYTES, false, NULL, NULL, text, sizeof text);
+		r = nvme_make_store(rig->disk.path, store_bytes, SEGMENT_BYTES, false, NULL, NULL,
+				    text, sizeof(text));
 	if (r == 0 && rig->c->way == WAY_TIER)
-		r = open_tier(rig, text, sizeof text);
+		r = open_tier(rig, text, sizeof(text));
 	if (r && text[0])
 		(void)snprintf(note, n, "%.120s", text);
 	return r;
@@ -365,7 +403,7 @@ static int open_all(struct rig *rig, char *note, size_t n)
 static void close_all(struct rig *rig)
 {
 	if (rig->tier && close_tier(rig))
-		return;		/* the disk has buffers of ours: leave everything as it is */
+		return; /* the disk has buffers of ours: leave everything as it is */
 	(void)io_close(rig->io);
 	tier_close(rig->host);
 	loop_close(rig->loop);
@@ -404,23 +442,25 @@ static int measure(struct rig *rig, struct bench_result *ret)
 		const double cpu = bench_cpu_seconds();
 
 		r = raw_gbs(rig, small_pages, &before);
-		raw_sum += run > 0 ? (bench_cpu_seconds() - cpu) * 1e10 / ((double)BLOCKS * BLOCK) : 0;
+		raw_sum +=
+			run > 0 ? (bench_cpu_seconds() - cpu) * 1e10 / ((double)BLOCKS * BLOCK) : 0;
 		if (r == 0)
 			r = raw ? raw_gbs(rig, false, &value) : move_all(rig, &value, &cores);
 		if (r == 0)
 			r = raw_gbs(rig, small_pages, &after);
 		if (r == 0 && rig->c->way == WAY_TIER && rig->c->write)
-			forget_all(rig);	/* the next run needs the room */
-		if (r == 0 && run > 0) {	/* the first warms up */
+			forget_all(rig); /* the next run needs the room */
+		if (r == 0 && run > 0) { /* the first warms up */
 			bench_add(ret, value, (before + after) / 2);
 			cores_sum += cores;
 		}
 	}
 	if (r == 0 && raw)
-		(void)snprintf(ret->note, sizeof ret->note, "depth %u, %s", rig->c->depth,
+		(void)snprintf(ret->note, sizeof(ret->note), "depth %u, %s", rig->c->depth,
 			       small_pages ? "huge pages; limit: 4 KiB pages" : "against itself");
 	else if (r == 0)
-		(void)snprintf(ret->note, sizeof ret->note, "depth %u, %.2f core per 10 GB/s, by hand %.2f", rig->c->depth,
+		(void)snprintf(ret->note, sizeof(ret->note),
+			       "depth %u, %.2f core per 10 GB/s, by hand %.2f", rig->c->depth,
 			       cores_sum / RUNS, raw_sum / RUNS);
 	return r;
 }
@@ -428,12 +468,12 @@ static int measure(struct rig *rig, struct bench_result *ret)
 static int run_nvme(const struct bench_case *self, struct bench_result *ret)
 {
 	struct rig rig = { .c = self->arg, .disk.fd = -1 };
-	int r = open_all(&rig, ret->note, sizeof ret->note);
+	int r = open_all(&rig, ret->note, sizeof(ret->note));
 
 	if (r == 0)
 		r = measure(&rig, ret);
 	if (r == -ENOTSUP && !ret->note[0])
-		(void)snprintf(ret->note, sizeof ret->note, "io_uring is refused here");
+		(void)snprintf(ret->note, sizeof(ret->note), "io_uring is refused here");
 	close_all(&rig);
 	return r;
 }
@@ -469,25 +509,30 @@ static int run_recover(const struct bench_case *self, struct bench_result *ret)
 	struct rig rig = { .c = self->arg, .disk.fd = -1 };
 	struct nvme_tier_status status = { 0 };
 	double gbs = 0, per_tib = 0, bytes = 0;
-	int r = open_all(&rig, ret->note, sizeof ret->note);
+	int r = open_all(&rig, ret->note, sizeof(ret->note));
 
 	if (r == 0)
 		r = prepare(&rig);
 	for (uint32_t run = 0; run < RUNS && r == 0; run++) {
-		r = reopen(&rig, ret->note, sizeof ret->note);
+		r = reopen(&rig, ret->note, sizeof(ret->note));
 		if (r == 0)
 			r = raw_gbs(&rig, false, &gbs);
 		if (r)
 			break;
 		nvme_status(rig.tier, &status);
-		per_tib = (double)(1ull << 40) / (SEGMENT_BYTES * (double)status.log.recovered_segments);
+		per_tib = (double)(1ull << 40) /
+			  (SEGMENT_BYTES * (double)status.log.recovered_segments);
 		bytes = (double)(status.log.recovery_bytes -
-				 NVME_PAGE * (SEGMENTS - status.log.recovered_segments)) * per_tib;	/* less empty ones */
+				 /* less empty ones */
+				 NVME_PAGE * (SEGMENTS - status.log.recovered_segments)) *
+			per_tib;
 		bench_add(ret, bytes / gbs / 1e9, 5);
 	}
 	if (r == 0)
-		(void)snprintf(ret->note, sizeof ret->note, "%.0f MiB to read; %u segments took %.1f ms here",
-			       bytes / (1 << 20), (unsigned)status.log.recovered_segments, (double)status.recovery_ns / 1e6);
+		(void)snprintf(ret->note, sizeof(ret->note),
+			       "%.0f MiB to read; %u segments took %.1f ms here", bytes / (1 << 20),
+			       (unsigned)status.log.recovered_segments,
+			       (double)status.recovery_ns / 1e6);
 	close_all(&rig);
 	return r;
 }
@@ -495,18 +540,27 @@ static int run_recover(const struct bench_case *self, struct bench_result *ret)
 static const struct nvme_case raw_read = { false, 32, WAY_RAW }, raw_write = { true, 16, WAY_RAW };
 static const struct nvme_case pages = { false, 32, WAY_PAGES };
 static const struct nvme_case io_read = { false, 32, WAY_IO }, io_write = { true, 16, WAY_IO };
-static const struct nvme_case tier_read = { false, 32, WAY_TIER }, tier_write = { true, 16, WAY_TIER };
+static const struct nvme_case tier_read = { false, 32, WAY_TIER },
+			      tier_write = { true, 16, WAY_TIER };
 
 #define AGAINST ", against io_uring by hand"
 const struct bench_case bench_nvme_cases[] = {
-	{ "nvme.raw.read", run_nvme, "io_uring by hand, 1 MiB blocks, against itself", 0.95, BENCH_MORE, "GB/s", &raw_read },
-	{ "nvme.raw.write", run_nvme, "io_uring by hand, 1 MiB blocks, against itself", 0.95, BENCH_MORE, "GB/s", &raw_write },
-	{ "nvme.pages", run_nvme, "io_uring by hand into huge pages, against 4 KiB pages", 0.95, BENCH_MORE, "GB/s", &pages },
-	{ "nvme.io.read", run_nvme, "blocks through the daemon's I/O" AGAINST, 0.95, BENCH_MORE, "GB/s", &io_read },
-	{ "nvme.io.write", run_nvme, "blocks through the daemon's I/O" AGAINST, 0.95, BENCH_MORE, "GB/s", &io_write },
-	{ "nvme.read", run_nvme, "blocks through the tier" AGAINST, 0.95, BENCH_MORE, "GB/s", &tier_read },
-	{ "nvme.write", run_nvme, "blocks through the tier" AGAINST, 0.95, BENCH_MORE, "GB/s", &tier_write },
-	{ "nvme.recover", run_recover, "a start on 1 TiB, bytes to read at the disk's speed, against 5 s", 1.0, BENCH_LESS,
-	  "s", &tier_read },
+	{ "nvme.raw.read", run_nvme, "io_uring by hand, 1 MiB blocks, against itself", 0.95,
+	  BENCH_MORE, "GB/s", &raw_read },
+	{ "nvme.raw.write", run_nvme, "io_uring by hand, 1 MiB blocks, against itself", 0.95,
+	  BENCH_MORE, "GB/s", &raw_write },
+	{ "nvme.pages", run_nvme, "io_uring by hand into huge pages, against 4 KiB pages", 0.95,
+	  BENCH_MORE, "GB/s", &pages },
+	{ "nvme.io.read", run_nvme, "blocks through the daemon's I/O" AGAINST, 0.95, BENCH_MORE,
+	  "GB/s", &io_read },
+	{ "nvme.io.write", run_nvme, "blocks through the daemon's I/O" AGAINST, 0.95, BENCH_MORE,
+	  "GB/s", &io_write },
+	{ "nvme.read", run_nvme, "blocks through the tier" AGAINST, 0.95, BENCH_MORE, "GB/s",
+	  &tier_read },
+	{ "nvme.write", run_nvme, "blocks through the tier" AGAINST, 0.95, BENCH_MORE, "GB/s",
+	  &tier_write },
+	{ "nvme.recover", run_recover,
+	  "a start on 1 TiB, bytes to read at the disk's speed, against 5 s", 1.0, BENCH_LESS, "s",
+	  &tier_read },
 	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
 };

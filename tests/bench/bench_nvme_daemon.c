@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_nvme_daemon.c - nvme.store and nvme.load: an engine's pages to disk and back, through client and daemon.
+ * bench_nvme_daemon.c - nvme.store and nvme.load: an engine's pages to disk and back, through
+ * client and daemon.
  *
- * 480 FP8 blocks with images of 1 MiB are stored: from kvtier_store() of the first op until the index says of every
- * block that it is on NVMe. Then host memory is emptied (kvtierctl evict --all) and they are loaded: until the result
- * of the last op. Bytes are those of the images; an engine's own are twice as many. The limit is the raw loop of
- * bench_disk.h in the same directory, with the same block size and depth, before and after each run; its file is as
- * large as the store. Every run stores under new keys, so the log walks on through its store as the raw loop does
- * through its file; what is read, on both sides, was written in the same run. What comes back is compared with what
- * was stored.
+ * 480 FP8 blocks with images of 1 MiB are stored: from kvtier_store() of the first op until the
+ *     index says of every
+ * block that it is on NVMe. Then host memory is emptied (kvtierctl evict --all) and they are
+ * loaded: until the result of the last op. Bytes are those of the images; an engine's own are twice
+ * as many. The limit is the raw loop of bench_disk.h in the same directory, with the same block
+ * size and depth, before and after each run; its file is as large as the store. Every run stores
+ * under new keys, so the log walks on through its store as the raw loop does through its file; what
+ * is read, on both sides, was written in the same run. What comes back is compared with what was
+ * stored.
  */
 #include "bench.h"
 
@@ -29,13 +32,14 @@ struct rig {
 	struct bench_daemon daemon;
 };
 
-/* The index tells without a system call; asking a thousand times a second costs the daemon nothing. */
+/* The index tells without a system call; asking a thousand times a second costs the daemon
+ * nothing. */
 static int await_on_nvme(struct rig *rig)
 {
 	const uint64_t until = bench_now_ns() + BENCH_PATIENCE_MS * 1000000ull;
 
 	for (uint32_t i = 0; i < BLOCKS;) {
-		struct kvtier_hit hit = { .size = sizeof hit };
+		struct kvtier_hit hit = { .size = sizeof(hit) };
 		const int r = kvtier_lookup(rig->daemon.space, &rig->daemon.keys[i], 1, &hit);
 
 		if (r || !hit.blocks)
@@ -65,7 +69,7 @@ static int load_gbs(struct rig *rig, double *ret)
 {
 	char text[256];
 	uint64_t start;
-	int r = bench_daemon_ctl(&rig->daemon, "evict --all", text, sizeof text);
+	int r = bench_daemon_ctl(&rig->daemon, "evict --all", text, sizeof(text));
 
 	if (r)
 		return r;
@@ -94,7 +98,8 @@ static int prepare(struct rig *rig)
 	return r ? r : store_gbs(rig, &ignored);
 }
 
-static int one_run(struct rig *rig, bool load, double *ret_value, double *ret_limit, double *ret_cores)
+static int one_run(struct rig *rig, bool load, double *ret_value, double *ret_limit,
+		   double *ret_cores)
 {
 	double before = 0, after = 0, cpu;
 	int r = load ? prepare(rig) : 0;
@@ -120,18 +125,22 @@ static int measure(struct rig *rig, bool load, struct bench_result *ret)
 		r = bench_daemon_keys(&rig->daemon, run);
 		if (r == 0)
 			r = one_run(rig, load, &value, &limit, &cores);
-		if (r == 0 && run > 0) {	/* the first warms up */
+		if (r == 0 && run > 0) { /* the first warms up */
 			bench_add(ret, value, limit);
 			sum += cores;
 		}
 	}
 	if (r == 0)
-		(void)snprintf(ret->note, sizeof ret->note, "twice that in the engine's bytes; daemon, codec included: %.1f cores "
-			       "per 10 GB/s", sum / RUNS);
+		(void)snprintf(
+			ret->note, sizeof(ret->note),
+			"twice that in the engine's bytes; daemon, codec included: %.1f cores per "
+			"10 GB/s",
+			sum / RUNS);
 	return r;
 }
 
-/* The store lies beside the raw loop's file; room for three runs, so that segments are reclaimed empty. */
+/* The store lies beside the raw loop's file; room for three runs, so that segments are reclaimed
+ * empty. */
 static int open_all(struct rig *rig, char *note, size_t n)
 {
 	char sections[256];
@@ -139,8 +148,10 @@ static int open_all(struct rig *rig, char *note, size_t n)
 
 	if (r)
 		return r;
-	(void)snprintf(sections, sizeof sections, "[host]\nbytes = 768M\n[nvme]\nbytes = %dM\nsegment_bytes = 64M\n"
-		       "queue_depth = %d\nwrite_depth = %d\ndrain_us = 0\n", STORE_MIB, READ_DEPTH, WRITE_DEPTH);
+	(void)snprintf(sections, sizeof(sections),
+		       "[host]\nbytes = 768M\n[nvme]\nbytes = %dM\nsegment_bytes = 64M\n"
+		       "queue_depth = %d\nwrite_depth = %d\ndrain_us = 0\n",
+		       STORE_MIB, READ_DEPTH, WRITE_DEPTH);
 	r = bench_daemon_open(&rig->daemon, BLOCKS, rig->disk.dir, sections);
 	return r ? r : bench_daemon_await_up(&rig->daemon, "nvme");
 }
@@ -150,13 +161,14 @@ static int run_daemon(const struct bench_case *self, struct bench_result *ret)
 	static struct rig rig;
 	int r;
 
-	memset(&rig, 0, sizeof rig);
+	memset(&rig, 0, sizeof(rig));
 	rig.disk.fd = -1;
-	r = open_all(&rig, ret->note, sizeof ret->note);
+	r = open_all(&rig, ret->note, sizeof(ret->note));
 	if (r == 0)
-		r = measure(&rig, self->arg != NULL, ret);
+		r = measure(&rig, self->arg, ret);
 	if (r && !ret->note[0])
-		(void)snprintf(ret->note, sizeof ret->note, "%.60s; %s", kvtier_last_error(), strerror(-r));
+		(void)snprintf(ret->note, sizeof(ret->note), "%.60s; %s", kvtier_last_error(),
+			       strerror(-r));
 	bench_daemon_close(&rig.daemon);
 	bench_disk_close(&rig.disk);
 	return r;
@@ -165,9 +177,11 @@ static int run_daemon(const struct bench_case *self, struct bench_result *ret)
 static const char load[] = "load";
 
 const struct bench_case bench_nvme_daemon_cases[] = {
-	{ "nvme.store", run_daemon, "pages to disk through client and daemon, image bytes, against io_uring by hand", 0.85,
+	{ "nvme.store", run_daemon,
+	  "pages to disk through client and daemon, image bytes, against io_uring by hand", 0.85,
 	  BENCH_MORE, "GB/s", NULL },
-	{ "nvme.load", run_daemon, "disk to pages through client and daemon, image bytes, against io_uring by hand", 0.85,
+	{ "nvme.load", run_daemon,
+	  "disk to pages through client and daemon, image bytes, against io_uring by hand", 0.85,
 	  BENCH_MORE, "GB/s", load },
 	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
 };

@@ -2,19 +2,20 @@
 /*
  * bench_redis.c - the Redis tier in this process: what it costs beyond the socket.
  *
- * The limit of all cases is the raw loop of bench_wire.h on the same servers in the same run, before and after each
- * measurement, with values of the same size (images of 1 or 4 MiB payload as Redis has them) and as many connections
- * and commands outstanding, from and into as many slots of memory of the same kind. redis.set, redis.get: through the
- * tier, over TCP, as nodes that share a server do, here on loopback; *.4m: 4 MiB; *.unix: its Unix socket; *.tls: what
- * TLS costs, against the raw loop without it; redis.get.shards2, 4: over so many servers, which share this machine's
- * CPUs with us. With KVTIER_BENCH_REDIS all that need one server only use that one. Through a daemon:
- * bench_redis_daemon.c.
+ * The limit of all cases is the raw loop of bench_wire.h on the same servers in the same run,
+ * before and after each measurement, with values of the same size (images of 1 or 4 MiB payload as
+ * Redis has them) and as many connections and commands outstanding, from and into as many slots of
+ * memory of the same kind. redis.set, redis.get: through the tier, over TCP, as nodes that share a
+ * server do, here on loopback; *.4m: 4 MiB; *.unix: its Unix socket; *.tls: what TLS costs, against
+ * the raw loop without it; redis.get.shards2, 4: over so many servers, which share this machine's
+ * CPUs with us. With KVTIER_BENCH_REDIS all that need one server only use that one. Through a
+ * daemon: bench_redis_daemon.c.
  *
- * Of each value the tier makes a MAC (daemon/IMAGE.md, "In Redis"), and so does the loop; redis.*.nomac has a loop that
- * makes none, so that it tells what the MAC costs.
+ * Of each value the tier makes a MAC (daemon/IMAGE.md, "In Redis"), and so does the loop;
+ * redis.*.nomac has a loop that makes none, so that it tells what the MAC costs.
  *
- * Values: every image has its own key in the header and its number in its last bytes; both are looked at when it comes,
- * and all of what the last ones left in memory after each pass.
+ * Values: every image has its own key in the header and its number in its last bytes; both are
+ * looked at when it comes, and all of what the last ones left in memory after each pass.
  */
 #include "bench.h"
 
@@ -42,23 +43,25 @@ struct redis_case {
 	bool set;
 	enum way way;
 	uint32_t servers;
-	uint32_t tokens;	/* of a block: 16 make 1 MiB */
-	bool bare;		/* the loop makes no MAC */
+	uint32_t tokens; /* of a block: 16 make 1 MiB */
+	bool bare;       /* the loop makes no MAC */
 };
 
 struct cpu {
-	double core, io, raw;		/* seconds of the core thread, of the tier's, and of the raw loop twice */
+	/* seconds of the core thread, of the tier's, and of the raw loop twice */
+	double core, io, raw;
 };
 
 struct rig;
 
-static const struct redis_seal seal = { .key = "of the benchmark alone", .tag = "feedfacefeedface" };
+static const struct redis_seal seal = { .key = "of the benchmark alone",
+					.tag = "feedfacefeedface" };
 
 struct slot {
-	struct xfer x;			/* first */
+	struct xfer x; /* first */
 	struct rig *rig;
 	uint8_t *buffer;
-	uint32_t number;		/* of the image it has */
+	uint32_t number; /* of the image it has */
 	bool busy;
 	struct image_identity identity;
 };
@@ -72,12 +75,12 @@ struct rig {
 	struct loop *loop;
 	struct tier *tier;
 	struct loop_timer timer;
-	uint64_t until_ns;		/* look_again()'s patience */
-	bool set;			/* what the pass under way does */
+	uint64_t until_ns; /* look_again()'s patience */
+	bool set;          /* what the pass under way does */
 	uint32_t slots_used, values, next, ended;
 	int error;
 	struct cpu cpu;
-	uint8_t *memory, *expected;	/* slots; one image */
+	uint8_t *memory, *expected; /* slots; one image */
 	struct slot slots[MAX_SLOTS];
 };
 
@@ -85,7 +88,7 @@ struct rig {
 
 static void identity_of(uint32_t number, struct image_identity *ret)
 {
-	memset(ret, 0, sizeof *ret);
+	memset(ret, 0, sizeof(*ret));
 	random_key(number, ret->key);
 }
 
@@ -100,21 +103,26 @@ static void make_image(struct rig *rig, struct slot *slot)
 	struct image_header *header = (void *)slot->buffer;
 
 	identity_of(slot->number, &slot->identity);
-	image_header_fill(header, &rig->geometry, CODEC_FP8, CODEC_FP8, &rig->shape, &slot->identity);
+	image_header_fill(header, &rig->geometry, CODEC_FP8, CODEC_FP8, &rig->shape,
+			  &slot->identity);
 	image_seal(header, 0);
-	memcpy(number_in(rig, slot->buffer), &slot->number, sizeof slot->number);
+	memcpy(number_in(rig, slot->buffer), &slot->number, sizeof(slot->number));
 }
 
 /* The header the tier has compared; this is the other end. */
 static int look_at(struct rig *rig, struct slot *slot)
 {
 	return slot->x.bytes == rig->shape.image_bytes &&
-	       memcmp(number_in(rig, slot->buffer), &slot->number, sizeof slot->number) == 0 ? 0 : -EBADMSG;
+			       memcmp(number_in(rig, slot->buffer), &slot->number,
+				      sizeof(slot->number)) == 0 ?
+		       0 :
+		       -EBADMSG;
 }
 
 static int look_at_all(struct rig *rig)
 {
-	const size_t from = sizeof(struct image_header), n = rig->shape.image_bytes - from - sizeof(uint32_t);
+	const size_t from = sizeof(struct image_header),
+		     n = rig->shape.image_bytes - from - sizeof(uint32_t);
 
 	for (uint32_t i = 0; i < rig->slots_used; i++)
 		if (memcmp(rig->slots[i].buffer + from, rig->expected + from, n) != 0)
@@ -145,8 +153,12 @@ static int start(struct rig *rig, struct slot *slot)
 	identity_of(slot->number, &slot->identity);
 	slot->x = (struct xfer){
 		.seal = &seal,
-		.op = rig->set ? XFER_WRITE : XFER_READ, .buffer = slot->buffer, .bytes = rig->shape.image_bytes,
-		.identity = &slot->identity, .geometry = &rig->geometry, .done = xfer_ended,
+		.op = rig->set ? XFER_WRITE : XFER_READ,
+		.buffer = slot->buffer,
+		.bytes = rig->shape.image_bytes,
+		.identity = &slot->identity,
+		.geometry = &rig->geometry,
+		.done = xfer_ended,
 	};
 	if (rig->set)
 		make_image(rig, slot);
@@ -166,7 +178,7 @@ static void pump(struct rig *rig)
 			rig->next++;
 		}
 	}
-	if (rig->ended == rig->next)	/* all that was begun, that is: all, or an error */
+	if (rig->ended == rig->next) /* all that was begun, that is: all, or an error */
 		loop_stop(rig->loop);
 }
 
@@ -217,8 +229,12 @@ static void look_again(struct loop_timer *timer)
 static int open_tier(struct rig *rig, char *note, size_t n)
 {
 	struct redis_tier_conf redis = {
-		.n_endpoints = rig->c->servers, .cluster = REDIS_CLUSTER_NO, .key_prefix = "kvtier:",
-		.connections = CONNECTIONS, .timeout_ms = 60000, .max_in_flight = MAX_SLOTS,
+		.n_endpoints = rig->c->servers,
+		.cluster = REDIS_CLUSTER_NO,
+		.key_prefix = "kvtier:",
+		.connections = CONNECTIONS,
+		.timeout_ms = 60000,
+		.max_in_flight = MAX_SLOTS,
 	};
 	const struct tier_conf conf = { .redis = &redis };
 	struct redis_tier_status status;
@@ -228,11 +244,13 @@ static int open_tier(struct rig *rig, char *note, size_t n)
 	for (uint32_t i = 0; i < rig->c->servers; i++) {
 		const struct bench_server *s = &rig->servers[i];
 
-		redis.endpoints[i] = rig->c->way == WAY_TLS ? s->tls : rig->c->way == WAY_UNIX ? s->local : s->tcp;
+		redis.endpoints[i] = rig->c->way == WAY_TLS  ? s->tls :
+				     rig->c->way == WAY_UNIX ? s->local :
+							       s->tcp;
 		redis.tls = rig->c->way == WAY_TLS;
 		redis.tls_conf.ca_file = s->cert;
 	}
-	r = tier_open(TIER_REDIS, &conf, rig->loop, &rig->tier, text, sizeof text);
+	r = tier_open(TIER_REDIS, &conf, rig->loop, &rig->tier, text, sizeof(text));
 	(void)snprintf(note, n, "%.100s", r ? text : "");
 	if (r)
 		return r;
@@ -264,7 +282,8 @@ static int reserve(struct rig *rig)
 		x ^= x << 17;
 		rig->expected[i] = (uint8_t)x;
 	}
-	memset(rig->expected + scales_end, 0, rig->shape.payload_offset - scales_end);	/* padding */
+	/* padding */
+	memset(rig->expected + scales_end, 0, rig->shape.payload_offset - scales_end);
 	for (uint32_t i = 0; i < rig->slots_used; i++) {
 		rig->slots[i].rig = rig;
 		rig->slots[i].buffer = p + i * image;
@@ -279,19 +298,31 @@ static int open_all(struct rig *rig, char *note, size_t n)
 	int r = 0;
 
 	rig->geometry = (struct image_geometry){
-		.dtype = DTYPE_BF16, .layers = 32, .kv_heads = 8, .head_dim_k = 128, .head_dim_v = 128,
+		.dtype = DTYPE_BF16,
+		.layers = 32,
+		.kv_heads = 8,
+		.head_dim_k = 128,
+		.head_dim_v = 128,
 		.block_tokens = c->tokens,
 	};
 	(void)image_shape(&rig->geometry, CODEC_FP8, CODEC_FP8, &rig->shape, NULL);
 	rig->slots_used = DEPTH * c->servers;
 	rig->values = PASS_BYTES / rig->shape.payload_bytes;
 	rig->wire = (struct bench_wire){
-		.servers = rig->servers, .n_servers = c->servers, .tcp = c->way != WAY_UNIX, .connections = CONNECTIONS,
-		.depth = DEPTH / CONNECTIONS, .values = rig->values, .value_bytes = rig->shape.packed_bytes,
-		.slots = rig->slots_used, .mac = !c->bare,
+		.servers = rig->servers,
+		.n_servers = c->servers,
+		.tcp = c->way != WAY_UNIX,
+		.connections = CONNECTIONS,
+		.depth = DEPTH / CONNECTIONS,
+		.values = rig->values,
+		.value_bytes = rig->shape.packed_bytes,
+		.slots = rig->slots_used,
+		.mac = !c->bare,
 	};
 	if (c->servers > 1 && bench_server_given()) {
-		(void)snprintf(note, n, "needs %u servers, and KVTIER_BENCH_REDIS names one: unset it", c->servers);
+		(void)snprintf(note, n,
+			       "needs %u servers, and KVTIER_BENCH_REDIS names one: unset it",
+			       c->servers);
 		return -ENOTSUP;
 	}
 	for (uint32_t i = 0; i < c->servers && r == 0; i++) {
@@ -333,22 +364,26 @@ static int measure(struct rig *rig, struct bench_result *ret)
 {
 	const double scale = 1e10 / ((double)rig->values * rig->shape.packed_bytes * RUNS);
 	double value = 0, limit = 0;
-	int r = pass(rig, true, &value);	/* so that there is something to get, or to replace */
+	/* so that there is something to get, or to replace */
+	int r = pass(rig, true, &value);
 
 	if (r == 0)
 		r = bench_wire_run(&rig->wire, true, &limit, &rig->cpu.raw);
 	for (uint32_t run = 0; run < RUNS + 1 && r == 0; run++) {
-		if (run == 1)	/* the first warms up */
+		if (run == 1) /* the first warms up */
 			rig->cpu = (struct cpu){ 0 };
 		r = one_run(rig, &value, &limit);
 		if (r == 0 && run > 0)
 			bench_add(ret, value, limit);
 	}
 	if (r == 0)
-		(void)snprintf(ret->note, sizeof ret->note, "%s, %d connections, %ld CPUs; cores per 10 GB/s: I/O thread %.1f, core "
-			       "thread %.2f, by hand %.1f", rig->c->way == WAY_TLS ? "TLS" : bench_wire_way(&rig->wire), CONNECTIONS,
-			       sysconf(_SC_NPROCESSORS_ONLN), rig->cpu.io * scale, rig->cpu.core * scale,
-			       rig->cpu.raw / 2 * scale);
+		(void)snprintf(
+			ret->note, sizeof(ret->note),
+			"%s, %d connections, %ld CPUs; cores per 10 GB/s: I/O thread %.1f, core "
+			"thread %.2f, by hand %.1f",
+			rig->c->way == WAY_TLS ? "TLS" : bench_wire_way(&rig->wire), CONNECTIONS,
+			sysconf(_SC_NPROCESSORS_ONLN), rig->cpu.io * scale, rig->cpu.core * scale,
+			rig->cpu.raw / 2 * scale);
 	return r;
 }
 
@@ -357,9 +392,9 @@ static int run_redis(const struct bench_case *self, struct bench_result *ret)
 	static struct rig rig;
 	int r;
 
-	memset(&rig, 0, sizeof rig);
+	memset(&rig, 0, sizeof(rig));
 	rig.c = self->arg;
-	r = open_all(&rig, ret->note, sizeof ret->note);
+	r = open_all(&rig, ret->note, sizeof(ret->note));
 	if (r == 0)
 		r = measure(&rig, ret);
 	close_all(&rig);
@@ -367,29 +402,45 @@ static int run_redis(const struct bench_case *self, struct bench_result *ret)
 }
 
 /* set, way, servers, tokens, bare */
-static const struct redis_case set = { true, WAY_TCP, 1, 16, false }, get = { false, WAY_TCP, 1, 16, false };
-static const struct redis_case set_4m = { true, WAY_TCP, 1, 64, false }, get_4m = { false, WAY_TCP, 1, 64, false };
+static const struct redis_case set = { true, WAY_TCP, 1, 16, false },
+			       get = { false, WAY_TCP, 1, 16, false };
+static const struct redis_case set_4m = { true, WAY_TCP, 1, 64, false },
+			       get_4m = { false, WAY_TCP, 1, 64, false };
 static const struct redis_case set_unix = { true, WAY_UNIX, 1, 16, false };
 static const struct redis_case get_unix = { false, WAY_UNIX, 1, 16, false };
-static const struct redis_case set_tls = { true, WAY_TLS, 1, 16, false }, get_tls = { false, WAY_TLS, 1, 16, false };
-static const struct redis_case set_bare = { true, WAY_TCP, 1, 16, true }, get_bare = { false, WAY_TCP, 1, 16, true };
+static const struct redis_case set_tls = { true, WAY_TLS, 1, 16, false },
+			       get_tls = { false, WAY_TLS, 1, 16, false };
+static const struct redis_case set_bare = { true, WAY_TCP, 1, 16, true },
+			       get_bare = { false, WAY_TCP, 1, 16, true };
 static const struct redis_case get_shards2 = { false, WAY_TCP, 2, 16, false };
 static const struct redis_case get_shards4 = { false, WAY_TCP, 4, 16, false };
 
 /* Without a goal: what cannot be as fast as the limit. */
 #define AGAINST ", against sockets by hand"
 const struct bench_case bench_redis_cases[] = {
-	{ "redis.set", run_redis, "1 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &set },
-	{ "redis.get", run_redis, "1 MiB images from one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &get },
-	{ "redis.set.4m", run_redis, "4 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &set_4m },
-	{ "redis.get.4m", run_redis, "4 MiB images from one server" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_4m },
-	{ "redis.set.unix", run_redis, "the same, Unix socket" AGAINST, 0.90, BENCH_MORE, "GB/s", &set_unix },
-	{ "redis.get.unix", run_redis, "the same, Unix socket" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_unix },
-	{ "redis.set.nomac", run_redis, "against sockets by hand that make no MAC", 0, BENCH_MORE, "GB/s", &set_bare },
-	{ "redis.get.nomac", run_redis, "against sockets by hand that make no MAC", 0, BENCH_MORE, "GB/s", &get_bare },
-	{ "redis.set.tls", run_redis, "over TLS, against sockets without", 0, BENCH_MORE, "GB/s", &set_tls },
-	{ "redis.get.tls", run_redis, "over TLS, against sockets without", 0, BENCH_MORE, "GB/s", &get_tls },
-	{ "redis.get.shards2", run_redis, "from two servers" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_shards2 },
-	{ "redis.get.shards4", run_redis, "from four servers" AGAINST, 0.90, BENCH_MORE, "GB/s", &get_shards4 },
+	{ "redis.set", run_redis, "1 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s",
+	  &set },
+	{ "redis.get", run_redis, "1 MiB images from one server" AGAINST, 0.90, BENCH_MORE, "GB/s",
+	  &get },
+	{ "redis.set.4m", run_redis, "4 MiB images to one server" AGAINST, 0.90, BENCH_MORE, "GB/s",
+	  &set_4m },
+	{ "redis.get.4m", run_redis, "4 MiB images from one server" AGAINST, 0.90, BENCH_MORE,
+	  "GB/s", &get_4m },
+	{ "redis.set.unix", run_redis, "the same, Unix socket" AGAINST, 0.90, BENCH_MORE, "GB/s",
+	  &set_unix },
+	{ "redis.get.unix", run_redis, "the same, Unix socket" AGAINST, 0.90, BENCH_MORE, "GB/s",
+	  &get_unix },
+	{ "redis.set.nomac", run_redis, "against sockets by hand that make no MAC", 0, BENCH_MORE,
+	  "GB/s", &set_bare },
+	{ "redis.get.nomac", run_redis, "against sockets by hand that make no MAC", 0, BENCH_MORE,
+	  "GB/s", &get_bare },
+	{ "redis.set.tls", run_redis, "over TLS, against sockets without", 0, BENCH_MORE, "GB/s",
+	  &set_tls },
+	{ "redis.get.tls", run_redis, "over TLS, against sockets without", 0, BENCH_MORE, "GB/s",
+	  &get_tls },
+	{ "redis.get.shards2", run_redis, "from two servers" AGAINST, 0.90, BENCH_MORE, "GB/s",
+	  &get_shards2 },
+	{ "redis.get.shards4", run_redis, "from four servers" AGAINST, 0.90, BENCH_MORE, "GB/s",
+	  &get_shards4 },
 	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
 };

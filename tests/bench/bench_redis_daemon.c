@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_redis_daemon.c - redis.store and redis.load: an engine's pages to Redis and back, through client and daemon.
+ * bench_redis_daemon.c - redis.store and redis.load: an engine's pages to Redis and back, through
+ * client and daemon.
  *
- * 256 FP8 blocks with images of 1 MiB are stored: from kvtier_store() of the first op until Redis itself says that
- * it has them all (DBSIZE). Then host memory is emptied (kvtierctl evict --all; there is no NVMe) and they are
- * loaded: until the result of the last op. Bytes are those of the images as Redis has them; an engine's own are
- * twice as many. The limit is the raw loop of bench_wire.h on the same server, the same way, with values of that size,
- * as many connections, as few commands outstanding as it is fastest with, and a slot of memory for every value as the
- * daemon has one, before and after each run. Whoever stores, stores into an empty server. All that comes back is
- * compared with what was stored.
+ * 256 FP8 blocks with images of 1 MiB are stored: from kvtier_store() of the first op until Redis
+ *     itself says that
+ * it has them all (DBSIZE). Then host memory is emptied (kvtierctl evict --all; there is no NVMe)
+ * and they are loaded: until the result of the last op. Bytes are those of the images as Redis has
+ * them; an engine's own are twice as many. The limit is the raw loop of bench_wire.h on the same
+ * server, the same way, with values of that size, as many connections, as few commands outstanding
+ * as it is fastest with, and a slot of memory for every value as the daemon has one, before and
+ * after each run. Whoever stores, stores into an empty server. All that comes back is compared with
+ * what was stored.
  *
- * The way is a link of 10 Gbit/s (bench_link.h), as between nodes. *.loopback and *.unix have no limit but this
- * machine's CPUs, which the daemon with its codec then shares with the server. With KVTIER_BENCH_REDIS it is that
- * server, whatever the way to it is.
+ * The way is a link of 10 Gbit/s (bench_link.h), as between nodes. *.loopback and *.unix have no
+ * limit but this machine's CPUs, which the daemon with its codec then shares with the server. With
+ * KVTIER_BENCH_REDIS it is that server, whatever the way to it is.
  *
- * redis.lookup: of a chain that is here and of one that is nowhere, while Redis is stopped and the daemon waits for
- * it; the limit is the same while Redis is up. It stops a server of its own only.
+ * redis.lookup: of a chain that is here and of one that is nowhere, while Redis is stopped and the
+ * daemon waits for it; the limit is the same while Redis is up. It stops a server of its own only.
  */
 #include "bench.h"
 
@@ -51,7 +54,7 @@ static int evict_all(struct rig *rig)
 {
 	char text[256];
 
-	return bench_daemon_ctl(&rig->daemon, "evict --all", text, sizeof text);
+	return bench_daemon_ctl(&rig->daemon, "evict --all", text, sizeof(text));
 }
 
 /* Asking costs the server some 10 us, one time in a thousand. */
@@ -106,7 +109,7 @@ static int one_store(struct rig *rig, struct figures *ret)
 	if (r == 0)
 		r = bench_server_flush(&rig->server);
 	if (r == 0)
-		r = evict_all(rig);	/* so that each run finds the same room */
+		r = evict_all(rig); /* so that each run finds the same room */
 	cpu = bench_daemon_cpu_seconds(&rig->daemon);
 	if (r == 0)
 		r = store_gbs(rig, &ret->value);
@@ -120,7 +123,7 @@ static int one_store(struct rig *rig, struct figures *ret)
 static int one_load(struct rig *rig, struct figures *ret)
 {
 	double before = 0, after = 0, cpu = 0, store = 0;
-	int r = raw_set(rig, &before);	/* there must be something to get */
+	int r = raw_set(rig, &before); /* there must be something to get */
 
 	if (r == 0)
 		r = store_gbs(rig, &store);
@@ -149,14 +152,17 @@ static int measure(struct rig *rig, bool load, struct bench_result *ret)
 		r = bench_daemon_keys(&rig->daemon, run);
 		if (r == 0)
 			r = load ? one_load(rig, &figures) : one_store(rig, &figures);
-		if (r == 0 && run > 0) {	/* the first warms up */
+		if (r == 0 && run > 0) { /* the first warms up */
 			bench_add(ret, figures.value, figures.limit);
 			sum += figures.cores;
 		}
 	}
 	if (r == 0)
-		(void)snprintf(ret->note, sizeof ret->note, "twice that in the engine's bytes; %s; daemon, codec included: "
-			       "%.1f cores per 10 GB/s", bench_wire_way(&rig->wire), sum / RUNS);
+		(void)snprintf(
+			ret->note, sizeof(ret->note),
+			"twice that in the engine's bytes; %s; daemon, codec included: %.1f cores "
+			"per 10 GB/s",
+			bench_wire_way(&rig->wire), sum / RUNS);
 	return r;
 }
 
@@ -168,7 +174,7 @@ enum { CHAIN = 32, LOOKUPS = 20000 };
 static int lookup_ns(struct rig *rig, const struct kvtier_key *absent, double *ret)
 {
 	const uint64_t start = bench_now_ns();
-	struct kvtier_hit here = { .size = sizeof here }, nowhere = { .size = sizeof nowhere };
+	struct kvtier_hit here = { .size = sizeof(here) }, nowhere = { .size = sizeof(nowhere) };
 	int r = 0;
 
 	for (int i = 0; i < LOOKUPS && r == 0; i++) {
@@ -183,7 +189,7 @@ static int lookup_ns(struct rig *rig, const struct kvtier_key *absent, double *r
 /* With blocks asked of it that it does not answer for. */
 static int stopped_ns(struct rig *rig, const struct kvtier_key *absent, double *ret)
 {
-	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_result result = { .size = sizeof(result) };
 	uint64_t op;
 	int r;
 
@@ -203,7 +209,7 @@ static int measure_lookup(struct rig *rig, struct bench_result *ret)
 	double before = 0, after = 0, value = 0;
 	int r = bench_daemon_keys(&rig->daemon, 1);
 
-	memcpy(absent, rig->daemon.keys, sizeof absent);
+	memcpy(absent, rig->daemon.keys, sizeof(absent));
 	if (r == 0)
 		r = bench_daemon_keys(&rig->daemon, 0);
 	if (r == 0)
@@ -218,7 +224,8 @@ static int measure_lookup(struct rig *rig, struct bench_result *ret)
 			bench_add(ret, value, (before + after) / 2);
 	}
 	if (r == 0)
-		(void)snprintf(ret->note, sizeof ret->note, "a block; limit: the same while Redis is up");
+		(void)snprintf(ret->note, sizeof(ret->note),
+			       "a block; limit: the same while Redis is up");
 	return r;
 }
 
@@ -232,10 +239,17 @@ static int open_all(struct rig *rig, bool tcp, char *note, size_t n)
 	if (r)
 		return r;
 	rig->wire = (struct bench_wire){
-		.servers = &rig->server, .n_servers = 1, .connections = CONNECTIONS, .depth = DEPTH / CONNECTIONS,
-		.values = BLOCKS, .value_bytes = BENCH_VALUE, .slots = BLOCKS, .tcp = tcp,
+		.servers = &rig->server,
+		.n_servers = 1,
+		.connections = CONNECTIONS,
+		.depth = DEPTH / CONNECTIONS,
+		.values = BLOCKS,
+		.value_bytes = BENCH_VALUE,
+		.slots = BLOCKS,
+		.tcp = tcp,
 	};
-	(void)snprintf(sections, sizeof sections, "[host]\nbytes = 768M\n[nvme]\nbytes = 0\n[redis]\nendpoints = %s\n"
+	(void)snprintf(sections, sizeof(sections),
+		       "[host]\nbytes = 768M\n[nvme]\nbytes = 0\n[redis]\nendpoints = %s\n"
 		       "connections = %d\ntimeout_ms = %d\nmax_inflight_bytes = 1G\n",
 		       tcp ? rig->server.tcp : rig->server.local, CONNECTIONS, BENCH_PATIENCE_MS);
 	r = bench_daemon_open(&rig->daemon, BLOCKS, NULL, sections);
@@ -253,18 +267,20 @@ static int run_here(const struct bench_case *self, struct bench_result *ret)
 	static struct rig rig;
 	int r;
 
-	memset(&rig, 0, sizeof rig);
+	memset(&rig, 0, sizeof(rig));
 	if (c->what == LOOKUP && bench_server_given()) {
-		(void)snprintf(ret->note, sizeof ret->note, "stops a server of its own: unset KVTIER_BENCH_REDIS");
+		(void)snprintf(ret->note, sizeof(ret->note),
+			       "stops a server of its own: unset KVTIER_BENCH_REDIS");
 		return -ENOTSUP;
 	}
-	r = open_all(&rig, c->way != LOCAL, ret->note, sizeof ret->note);
+	r = open_all(&rig, c->way != LOCAL, ret->note, sizeof(ret->note));
 	if (r == 0 && c->what == LOOKUP)
 		r = measure_lookup(&rig, ret);
 	else if (r == 0)
 		r = measure(&rig, c->what == LOAD, ret);
 	if (r && !ret->note[0])
-		(void)snprintf(ret->note, sizeof ret->note, "%.60s; %s", kvtier_last_error(), strerror(-r));
+		(void)snprintf(ret->note, sizeof(ret->note), "%.60s; %s", kvtier_last_error(),
+			       strerror(-r));
 	bench_daemon_close(&rig.daemon);
 	bench_server_stop(&rig.server);
 	return r;
@@ -274,30 +290,39 @@ static int run_here(const struct bench_case *self, struct bench_result *ret)
 static int run_daemon(const struct bench_case *self, struct bench_result *ret)
 {
 	const struct daemon_case *c = self->arg;
-	const size_t room = sizeof ret->note;
+	const size_t room = sizeof(ret->note);
 	int r;
 
 	if (c->way != LINK || bench_server_given())
 		return run_here(self, ret);
 	r = bench_link_run(run_here, self, ret);
 	if (r == 0)
-		(void)snprintf(ret->note + strlen(ret->note), room - strlen(ret->note), "; %s", bench_link_rate());
+		(void)snprintf(ret->note + strlen(ret->note), room - strlen(ret->note), "; %s",
+			       bench_link_rate());
 	return r;
 }
 
-static const struct daemon_case store = { STORE, LINK }, load = { LOAD, LINK }, lookup = { LOOKUP, LOOPBACK };
+static const struct daemon_case store = { STORE, LINK }, load = { LOAD, LINK },
+				lookup = { LOOKUP, LOOPBACK };
 static const struct daemon_case store_lo = { STORE, LOOPBACK }, load_lo = { LOAD, LOOPBACK };
 static const struct daemon_case store_unix = { STORE, LOCAL }, load_unix = { LOAD, LOCAL };
 
 #define AGAINST " through client and daemon, image bytes, against sockets by hand"
 const struct bench_case bench_redis_daemon_cases[] = {
-	{ "redis.store", run_daemon, "pages to Redis over a link" AGAINST, 0.85, BENCH_MORE, "GB/s", &store },
-	{ "redis.load", run_daemon, "Redis to pages over a link" AGAINST, 0.85, BENCH_MORE, "GB/s", &load },
-	{ "redis.store.loopback", run_daemon, "the same without a limit but the CPUs", 0.85, BENCH_MORE, "GB/s", &store_lo },
-	{ "redis.load.loopback", run_daemon, "the same without a limit but the CPUs", 0.85, BENCH_MORE, "GB/s", &load_lo },
-	{ "redis.store.unix", run_daemon, "the same, Unix socket", 0.85, BENCH_MORE, "GB/s", &store_unix },
-	{ "redis.load.unix", run_daemon, "the same, Unix socket", 0.85, BENCH_MORE, "GB/s", &load_unix },
-	{ "redis.lookup", run_daemon, "lookups while Redis is stopped, against lookups while it is up", 0.95, BENCH_LESS, "ns",
+	{ "redis.store", run_daemon, "pages to Redis over a link" AGAINST, 0.85, BENCH_MORE, "GB/s",
+	  &store },
+	{ "redis.load", run_daemon, "Redis to pages over a link" AGAINST, 0.85, BENCH_MORE, "GB/s",
+	  &load },
+	{ "redis.store.loopback", run_daemon, "the same without a limit but the CPUs", 0.85,
+	  BENCH_MORE, "GB/s", &store_lo },
+	{ "redis.load.loopback", run_daemon, "the same without a limit but the CPUs", 0.85,
+	  BENCH_MORE, "GB/s", &load_lo },
+	{ "redis.store.unix", run_daemon, "the same, Unix socket", 0.85, BENCH_MORE, "GB/s",
+	  &store_unix },
+	{ "redis.load.unix", run_daemon, "the same, Unix socket", 0.85, BENCH_MORE, "GB/s",
+	  &load_unix },
+	{ "redis.lookup", run_daemon,
+	  "lookups while Redis is stopped, against lookups while it is up", 0.95, BENCH_LESS, "ns",
 	  &lookup },
 	{ NULL, NULL, NULL, 0, BENCH_MORE, NULL, NULL },
 };

@@ -45,11 +45,13 @@ static int connect_fd(int fd, const union address *to)
 	const struct timeval patience = { .tv_sec = BENCH_SERVER_PATIENCE_MS / 1000 };
 	const int on = 1;
 
-	if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) ||
-	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) ||
-	    connect(fd, &to->any, to->any.sa_family == AF_UNIX ? sizeof to->local : sizeof to->tcp))
+	if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) ||
+	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) ||
+	    connect(fd, &to->any,
+		    to->any.sa_family == AF_UNIX ? sizeof(to->local) : sizeof(to->tcp)))
 		return errno == EINPROGRESS ? -ETIMEDOUT : -errno;
-	if (to->any.sa_family == AF_INET && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on))
+	if (to->any.sa_family == AF_INET &&
+	    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)))
 		return -errno;
 	return 0;
 }
@@ -60,7 +62,7 @@ int bench_connect(const char *endpoint)
 	int fd, r = 0;
 
 	if (strncmp(endpoint, "unix:", 5) == 0)
-		(void)snprintf(to.local.sun_path, sizeof to.local.sun_path, "%s", endpoint + 5);
+		(void)snprintf(to.local.sun_path, sizeof(to.local.sun_path), "%s", endpoint + 5);
 	else
 		r = parse_tcp(endpoint, &to.tcp);
 	if (r)
@@ -79,10 +81,12 @@ int bench_connect(const char *endpoint)
 /* A port that is free now. */
 static int find_port(void)
 {
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t n = sizeof at;
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t n = sizeof(at);
 	const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	const int r = fd < 0 || bind(fd, (const struct sockaddr *)&at, n) || getsockname(fd, (struct sockaddr *)&at, &n);
+	const int r = fd < 0 || bind(fd, (const struct sockaddr *)&at, n) ||
+		      getsockname(fd, (struct sockaddr *)&at, &n);
 
 	if (fd >= 0)
 		(void)close(fd);
@@ -91,16 +95,21 @@ static int find_port(void)
 
 static void become(const char *program, const struct bench_server *s, const char *port)
 {
-	const char *args[32] = { program, "--bind", "127.0.0.1", "--port", port, "--unixsocket", s->socket, "--dir", s->dir,
-				 "--save", "", "--appendonly", "no", "--loglevel", "warning" };
-	const char *const tls[] = { "--tls-port", strrchr(s->tls, ':') + 1, "--tls-auth-clients", "no", "--tls-cert-file",
-				    s->cert, "--tls-key-file", s->key, "--tls-ca-cert-file", s->cert };
+	const char *args[32] = { program, "--bind",       "127.0.0.1", "--port",
+				 port,    "--unixsocket", s->socket,   "--dir",
+				 s->dir,  "--save",       "",          "--appendonly",
+				 "no",    "--loglevel",   "warning" };
+	const char *const tls[] = { "--tls-port",         strrchr(s->tls, ':') + 1,
+				    "--tls-auth-clients", "no",
+				    "--tls-cert-file",    s->cert,
+				    "--tls-key-file",     s->key,
+				    "--tls-ca-cert-file", s->cert };
 	size_t n = 0;
 
 	while (args[n])
 		n++;
 	if (s->want_tls)
-		memcpy(args + n, tls, sizeof tls);
+		memcpy(args + n, tls, sizeof(tls));
 	(void)execvp(program, (char *const *)args);
 }
 
@@ -110,12 +119,15 @@ static int make_certificate(struct bench_server *s, char *note, size_t n)
 	char command[512];
 	const int number = find_port();
 
-	(void)snprintf(s->tls, sizeof s->tls, "127.0.0.1:%d", number);
-	(void)snprintf(s->cert, sizeof s->cert, "%s/cert.pem", s->dir);
-	(void)snprintf(s->key, sizeof s->key, "%s/key.pem", s->dir);
-	(void)snprintf(command, sizeof command, "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes "
-		       "-days 2 -subj /CN=kvtier-bench -addext subjectAltName=IP:127.0.0.1 -out %s -keyout %s 2>/dev/null",
-		       s->cert, s->key);
+	(void)snprintf(s->tls, sizeof(s->tls), "127.0.0.1:%d", number);
+	(void)snprintf(s->cert, sizeof(s->cert), "%s/cert.pem", s->dir);
+	(void)snprintf(s->key, sizeof(s->key), "%s/key.pem", s->dir);
+	(void)snprintf(
+		command, sizeof(command),
+		"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+		"-subj /CN=kvtier-bench -addext subjectAltName=IP:127.0.0.1 -out %s -keyout %s "
+		"2>/dev/null",
+		s->cert, s->key);
 	if (number < 0 || system(command) != 0) {
 		(void)snprintf(note, n, "needs openssl(1) for a certificate");
 		return -ENOTSUP;
@@ -127,7 +139,7 @@ static int make_certificate(struct bench_server *s, char *note, size_t n)
 static void become_any(const struct bench_server *s, const char *port)
 {
 	char beside[512];
-	const ssize_t n = readlink("/proc/self/exe", beside, sizeof beside - 32);
+	const ssize_t n = readlink("/proc/self/exe", beside, sizeof(beside) - 32);
 
 	if (n > 0) {
 		beside[n] = 0;
@@ -151,10 +163,10 @@ static int spawn(struct bench_server *s, char *note, size_t n)
 	(void)strcpy(s->tls, ":");
 	if (s->want_tls && make_certificate(s, note, n))
 		return -ENOTSUP;
-	(void)snprintf(port, sizeof port, "%d", number);
-	(void)snprintf(s->socket, sizeof s->socket, "%s/redis.sock", s->dir);
-	(void)snprintf(s->local, sizeof s->local, "unix:%s", s->socket);
-	(void)snprintf(s->tcp, sizeof s->tcp, "127.0.0.1:%d", number);
+	(void)snprintf(port, sizeof(port), "%d", number);
+	(void)snprintf(s->socket, sizeof(s->socket), "%s/redis.sock", s->dir);
+	(void)snprintf(s->local, sizeof(s->local), "unix:%s", s->socket);
+	(void)snprintf(s->tcp, sizeof(s->tcp), "127.0.0.1:%d", number);
 	s->pid = fork();
 	if (s->pid == 0) {
 		const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -174,7 +186,8 @@ static int ask(struct bench_server *s, const char *command, long long *ret)
 	ssize_t n = write(s->fd, command, strlen(command));
 
 	if (n == (ssize_t)strlen(command))
-		n = read(s->fd, text, sizeof text - 1);	/* so short a reply comes in one piece */
+		/* so short a reply comes in one piece */
+		n = read(s->fd, text, sizeof(text) - 1);
 	if (n < 4 || (text[0] != ':' && text[0] != '+'))
 		return -EIO;
 	text[n] = 0;
@@ -189,23 +202,33 @@ static int use_given(struct bench_server *s, const char *given, char *note, size
 	long long keys;
 
 	if (parse_tcp(given, &unused)) {
-		(void)snprintf(note, n, "KVTIER_BENCH_REDIS: not an IPv4 address and port, as 10.0.0.2:6379: %.40s", given);
+		(void)snprintf(
+			note, n,
+			"KVTIER_BENCH_REDIS: not an IPv4 address and port, as 10.0.0.2:6379: %.40s",
+			given);
 		return -EINVAL;
 	}
-	(void)snprintf(s->tcp, sizeof s->tcp, "%s", given);
-	(void)snprintf(s->local, sizeof s->local, "%s", given);
+	(void)snprintf(s->tcp, sizeof(s->tcp), "%s", given);
+	(void)snprintf(s->local, sizeof(s->local), "%s", given);
 	s->fd = bench_connect(s->tcp);
 	if (s->fd < 0) {
 		(void)snprintf(note, n, "KVTIER_BENCH_REDIS: %s: %s", given, strerror(-s->fd));
 		return s->fd;
 	}
 	if (bench_server_keys(s, &keys)) {
-		(void)snprintf(note, n, "KVTIER_BENCH_REDIS: %s does not answer DBSIZE; it must ask for no password", given);
+		(void)snprintf(note, n,
+			       "KVTIER_BENCH_REDIS: %s does not answer DBSIZE; it must ask for no "
+			       "password",
+			       given);
 		return -EIO;
 	}
 	s->flush = keys == 0;
 	if (!s->flush)
-		(void)snprintf(note, n, "KVTIER_BENCH_REDIS: %s is not empty, and this flushes it: name an empty server", given);
+		(void)snprintf(
+			note, n,
+			"KVTIER_BENCH_REDIS: %s is not empty, and this flushes it: name an empty "
+			"server",
+			given);
 	return s->flush ? 0 : -ENOTSUP;
 }
 
@@ -236,7 +259,10 @@ int bench_server_start(struct bench_server *s, char *note, size_t n)
 			return 0;
 		if (waitpid(s->pid, NULL, WNOHANG) == s->pid) {
 			s->pid = 0;
-			(void)snprintf(note, n, "no redis-server beside this program (bin/) or on PATH, or it does not start");
+			(void)snprintf(
+				note, n,
+				"no redis-server beside this program (bin/) or on PATH, or it does "
+				"not start");
 			return -ENOTSUP;
 		}
 		usleep(10000);
@@ -256,7 +282,7 @@ void bench_server_stop(struct bench_server *s)
 		(void)kill(s->pid, SIGKILL);
 		(void)waitpid(s->pid, NULL, 0);
 	}
-	(void)snprintf(command, sizeof command, "rm -rf %s", s->dir);
+	(void)snprintf(command, sizeof(command), "rm -rf %s", s->dir);
 	if (s->dir[0] && system(command))
 		(void)fprintf(stderr, "cannot remove %s\n", s->dir);
 	*s = (struct bench_server){ .fd = -1 };

@@ -2,9 +2,10 @@
 /*
  * bench_server.h - what the Redis cases measure on.
  *
- * Servers are bin/redis-server beside this program, or redis-server (or valkey-server) on PATH. They keep nothing on
- * disk and die with the program. Or the server is the one that KVTIER_BENCH_REDIS names, as 10.0.0.2:6379, over TCP
- * always. That one must be empty, and is left so: what a case flushes nobody shall miss.
+ * Servers are bin/redis-server beside this program, or redis-server (or valkey-server) on PATH.
+ * They keep nothing on disk and die with the program. Or the server is the one that
+ * KVTIER_BENCH_REDIS names, as 10.0.0.2:6379, over TCP always. That one must be empty, and is left
+ * so: what a case flushes nobody shall miss.
  */
 #ifndef KVTIER_BENCH_SERVER_H
 #define KVTIER_BENCH_SERVER_H
@@ -17,23 +18,27 @@
 enum { BENCH_SERVERS = 4, BENCH_SERVER_PATIENCE_MS = 10000 };
 
 struct bench_server {
-	bool want_tls;			/* set before the start */
-	pid_t pid;			/* 0: not ours */
-	int fd;				/* to ask it something; blocking */
-	bool flush;			/* not ours, and was empty when we came */
+	bool want_tls; /* set before the start */
+	pid_t pid;     /* 0: not ours */
+	int fd;        /* to ask it something; blocking */
+	bool flush;    /* not ours, and was empty when we came */
 	char dir[64], socket[80];
-	char local[96], tcp[32];	/* "unix:/path", "127.0.0.1:port", as in [redis] endpoints; one not ours: the same */
-	char tls[32], cert[96], key[96];	/* want_tls: likewise, and its certificate, which is its own authority */
+	/* "unix:/path", "127.0.0.1:port", as in [redis] endpoints; one not ours: the same */
+	char local[96], tcp[32];
+	/* want_tls: likewise, and its certificate, which is its own authority */
+	char tls[32], cert[96], key[96];
 };
 
-const char *bench_server_given(void);	/* KVTIER_BENCH_REDIS, or NULL */
-/* 0; -ENOTSUP: there is no redis-server here, or the one given is not empty, note says so; -ETIMEDOUT: it does not
- * answer; whatever else is wrong with the one given, note says. Takes zeroed ones. */
-int  bench_server_start(struct bench_server *s, char *note, size_t n);
-void bench_server_stop(struct bench_server *s);		/* half-started and zeroed ones are fine */
-int  bench_server_flush(struct bench_server *s);	/* the database that was found empty, and no other */
-int  bench_server_keys(struct bench_server *s, long long *ret);	/* DBSIZE */
+const char *bench_server_given(void); /* KVTIER_BENCH_REDIS, or NULL */
+/* 0; -ENOTSUP: there is no redis-server here, or the one given is not empty, note says so;
+ * -ETIMEDOUT: it does not answer; whatever else is wrong with the one given, note says. Takes
+ * zeroed ones. */
+int bench_server_start(struct bench_server *s, char *note, size_t n);
+void bench_server_stop(struct bench_server *s); /* half-started and zeroed ones are fine */
+/* the database that was found empty, and no other */
+int bench_server_flush(struct bench_server *s);
+int bench_server_keys(struct bench_server *s, long long *ret); /* DBSIZE */
 /* To an endpoint; a blocking socket that gives up after the patience, or -errno. */
-int  bench_connect(const char *endpoint);
+int bench_connect(const char *endpoint);
 
 #endif

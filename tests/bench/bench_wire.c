@@ -24,12 +24,13 @@ struct conn {
 	int fd;
 	uint32_t server;
 	uint32_t outstanding;
-	char head[HEAD_BYTES];		/* of the command that goes out */
-	size_t head_bytes, out_at, out_bytes;	/* out_bytes 0: none does */
-	size_t in_at;			/* of the reply that comes in */
+	char head[HEAD_BYTES];                /* of the command that goes out */
+	size_t head_bytes, out_at, out_bytes; /* out_bytes 0: none does */
+	size_t in_at;                         /* of the reply that comes in */
 	uint32_t replies;
-	EVP_MAC_CTX *mac;		/* NULL: none */
-	uint32_t slots[BENCH_WIRE_DEPTH];	/* of what is outstanding: the oldest's at replies % depth */
+	EVP_MAC_CTX *mac; /* NULL: none */
+	/* of what is outstanding: the oldest's at replies % depth */
+	uint32_t slots[BENCH_WIRE_DEPTH];
 };
 
 struct raw {
@@ -37,8 +38,9 @@ struct raw {
 	bool set;
 	int poll;
 	uint32_t next[BENCH_SERVERS], begun, ended, n;
-	uint8_t *memory;		/* slots: values, with what is around a reply */
-	uint32_t *free;			/* slots, the one given back longest ago at begun % slots, the last at ended % slots */
+	uint8_t *memory; /* slots: values, with what is around a reply */
+	/* slots, the one given back longest ago at begun % slots, the last at ended % slots */
+	uint32_t *free;
 	size_t stride;
 	struct conn conns[BENCH_WIRE_CONNECTIONS];
 };
@@ -54,7 +56,7 @@ static void mac_begin(struct conn *c)
 	static const uint8_t once[32] = "of the benchmark alone";
 
 	if (c->mac)
-		(void)EVP_MAC_init(c->mac, once, sizeof once, NULL);
+		(void)EVP_MAC_init(c->mac, once, sizeof(once), NULL);
 }
 
 static void mac_add(struct conn *c, const uint8_t *bytes, size_t n)
@@ -69,7 +71,7 @@ static void mac_end(struct conn *c)
 	size_t n;
 
 	if (c->mac)
-		(void)EVP_MAC_final(c->mac, mac, &n, sizeof mac);
+		(void)EVP_MAC_final(c->mac, mac, &n, sizeof(mac));
 }
 
 static bool begin(struct raw *raw, struct conn *c)
@@ -79,12 +81,15 @@ static bool begin(struct raw *raw, struct conn *c)
 	if (c->outstanding == raw->w->depth || value >= raw->w->values)
 		return false;
 	raw->next[c->server] += raw->w->n_servers;
-	c->head_bytes = (size_t)snprintf(c->head, sizeof c->head,
-					 raw->set ? "*3\r\n$3\r\nSET\r\n$68\r\nraw:%064u\r\n$%u\r\n" :
-					 "*2\r\n$3\r\nGET\r\n$68\r\nraw:%064u\r\n", value, raw->w->value_bytes);
+	c->head_bytes =
+		(size_t)snprintf(c->head, sizeof(c->head),
+				 raw->set ? "*3\r\n$3\r\nSET\r\n$68\r\nraw:%064u\r\n$%u\r\n" :
+					    "*2\r\n$3\r\nGET\r\n$68\r\nraw:%064u\r\n",
+				 value, raw->w->value_bytes);
 	c->out_at = 0;
 	c->out_bytes = c->head_bytes + (raw->set ? raw->w->value_bytes + 2 : 0);
-	c->slots[(c->replies + c->outstanding) % raw->w->depth] = raw->free[raw->begun++ % raw->w->slots];
+	c->slots[(c->replies + c->outstanding) % raw->w->depth] =
+		raw->free[raw->begun++ % raw->w->slots];
 	c->outstanding++;
 	if (raw->set) {
 		mac_begin(c);
@@ -114,8 +119,9 @@ static int send_some(struct raw *raw, struct conn *c)
 		return 0;
 	skip = c->out_at;
 	all[0] = (struct iovec){ c->head, c->head_bytes };
-	all[1] = (struct iovec){ memory_of(raw, c, c->replies + c->outstanding - 1), raw->w->value_bytes };
-	all[2] = (struct iovec){ (char *)(uintptr_t)"\r\n", 2 };
+	all[1] = (struct iovec){ memory_of(raw, c, c->replies + c->outstanding - 1),
+				 raw->w->value_bytes };
+	all[2] = (struct iovec){ (char *)(uintptr_t) "\r\n", 2 };
 	for (; skip >= part->iov_len; n_parts--)
 		skip -= part++->iov_len;
 	part->iov_base = (char *)part->iov_base + skip;
@@ -132,7 +138,7 @@ static int send_some(struct raw *raw, struct conn *c)
 static int receive_ok(struct raw *raw, struct conn *c)
 {
 	char text[4096];
-	const ssize_t n = recv(c->fd, text, sizeof text, 0);
+	const ssize_t n = recv(c->fd, text, sizeof(text), 0);
 
 	if (n <= 0)
 		return n && errno == EAGAIN ? 0 : -ECONNRESET;
@@ -151,7 +157,8 @@ static int receive_value(struct raw *raw, struct conn *c)
 {
 	uint8_t *at = memory_of(raw, c, c->replies);
 	char head[16];
-	const size_t head_bytes = (size_t)snprintf(head, sizeof head, "$%u\r\n", raw->w->value_bytes);
+	const size_t head_bytes =
+		(size_t)snprintf(head, sizeof(head), "$%u\r\n", raw->w->value_bytes);
 	const size_t whole = head_bytes + raw->w->value_bytes + 2;
 	const ssize_t n = recv(c->fd, at + c->in_at, whole - c->in_at, 0);
 
@@ -159,7 +166,7 @@ static int receive_value(struct raw *raw, struct conn *c)
 		return n && errno == EAGAIN ? 0 : -ECONNRESET;
 	if (c->in_at == 0)
 		mac_begin(c);
-	mac_add(c, at + c->in_at, (size_t)n);	/* head and tail, too: a few bytes */
+	mac_add(c, at + c->in_at, (size_t)n); /* head and tail, too: a few bytes */
 	c->in_at += (size_t)n;
 	if (c->in_at < whole)
 		return 1;
@@ -177,7 +184,9 @@ static int turn(struct raw *raw, struct conn *c)
 
 	while (sent > 0 || got > 0) {
 		sent = send_some(raw, c);
-		got = c->outstanding == 0 ? 0 : raw->set ? receive_ok(raw, c) : receive_value(raw, c);
+		got = c->outstanding == 0 ? 0 :
+		      raw->set            ? receive_ok(raw, c) :
+					    receive_value(raw, c);
 		if (sent < 0 || got < 0)
 			return sent < 0 ? sent : got;
 	}
@@ -192,7 +201,8 @@ static int go(struct raw *raw)
 	for (uint32_t i = 0; i < raw->n && r == 0; i++)
 		r = turn(raw, &raw->conns[i]);
 	while (r == 0 && raw->ended < raw->w->values) {
-		const int n = epoll_wait(raw->poll, events, BENCH_WIRE_CONNECTIONS, BENCH_SERVER_PATIENCE_MS);
+		const int n = epoll_wait(raw->poll, events, BENCH_WIRE_CONNECTIONS,
+					 BENCH_SERVER_PATIENCE_MS);
 
 		if (n <= 0)
 			return n < 0 ? -errno : -ETIMEDOUT;
@@ -217,7 +227,8 @@ static int open_conns(struct raw *raw, EVP_MAC *mac)
 		c->mac = mac ? EVP_MAC_CTX_new(mac) : NULL;
 		if (mac && !c->mac)
 			return -ENOMEM;
-		if (fcntl(c->fd, F_SETFL, O_NONBLOCK) || epoll_ctl(raw->poll, EPOLL_CTL_ADD, c->fd, &e))
+		if (fcntl(c->fd, F_SETFL, O_NONBLOCK) ||
+		    epoll_ctl(raw->poll, EPOLL_CTL_ADD, c->fd, &e))
 			return -errno;
 	}
 	return 0;
@@ -233,7 +244,7 @@ static int open_raw(struct raw *raw)
 	if (w->depth > BENCH_WIRE_DEPTH || w->slots < w->n_servers * w->connections * w->depth)
 		return -EINVAL;
 	raw->memory = bench_memory(w->slots * raw->stride, true);
-	raw->free = calloc(w->slots, sizeof *raw->free);
+	raw->free = calloc(w->slots, sizeof(*raw->free));
 	if (raw->poll < 0 || !raw->memory || !raw->free)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < w->slots; i++)
@@ -274,7 +285,9 @@ double bench_thread_seconds(void)
 
 int bench_wire_run(const struct bench_wire *w, bool set, double *ret, double *cpu)
 {
-	struct raw raw = { .w = w, .set = set, .stride = (w->value_bytes + MARGIN + 4095) & ~(size_t)4095 };
+	struct raw raw = { .w = w,
+			   .set = set,
+			   .stride = (w->value_bytes + MARGIN + 4095) & ~(size_t)4095 };
 	double from;
 	uint64_t start;
 	int r = open_raw(&raw);

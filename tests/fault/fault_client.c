@@ -3,11 +3,11 @@
 /* make: wrap=epoll_create1,epoll_ctl,socket,connect,sendmsg,recvmsg,EVP_MD_fetch */
 /* make: wrap=EVP_MD_CTX_new,EVP_DigestInit_ex2 */
 /*
- * Goal: whatever the system refuses to libkvtier, the call says -errno and a sentence, leaves nothing behind, and the
- * client is good for the next try; refused while it reconnects, it comes back all the same.
- * Method: the linker puts the functions below in front of the system's (-Wl,--wrap=NAME); the n-th call fails,
- * n = 1.. until everything succeeds. The daemon is a real one, so these are the client's calls alone. Descriptors,
- * heap blocks and mappings are counted.
+ * Goal: whatever the system refuses to libkvtier, the call says -errno and a sentence, leaves
+ * nothing behind, and the client is good for the next try; refused while it reconnects, it comes
+ * back all the same. Method: the linker puts the functions below in front of the system's
+ * (-Wl,--wrap=NAME); the n-th call fails, n = 1.. until everything succeeds. The daemon is a real
+ * one, so these are the client's calls alone. Descriptors, heap blocks and mappings are counted.
  */
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_refuse.h"
@@ -27,27 +27,47 @@
 
 enum { PAGES = 8, BLOCKS = 4, USES_MAX = 60, PATIENCE_MS = 20000 };
 
-enum call { CALLOC, MALLOC, MEMFD_CREATE, FTRUNCATE, FCNTL, FSTAT, EVENTFD, EPOLL_CREATE, EPOLL_CTL, SOCKET, CONNECT,
-	    SENDMSG, RECVMSG, DIGEST_FETCH, DIGEST_NEW, DIGEST_INIT, MMAP = REFUSE_MMAP };
+enum call {
+	CALLOC,
+	MALLOC,
+	MEMFD_CREATE,
+	FTRUNCATE,
+	FCNTL,
+	FSTAT,
+	EVENTFD,
+	EPOLL_CREATE,
+	EPOLL_CTL,
+	SOCKET,
+	CONNECT,
+	SENDMSG,
+	RECVMSG,
+	DIGEST_FETCH,
+	DIGEST_NEW,
+	DIGEST_INIT,
+	MMAP = REFUSE_MMAP
+};
 
-static long heap_blocks;	/* that are held */
+static long heap_blocks; /* that are held */
 
-REFUSABLE(MEMFD_CREATE, -1, int, memfd_create, (const char *name, unsigned int flags), (name, flags))
+REFUSABLE(MEMFD_CREATE, -1, int, memfd_create, (const char *name, unsigned int flags),
+	  (name, flags))
 REFUSABLE(FTRUNCATE, -1, int, ftruncate, (int fd, off_t length), (fd, length))
 REFUSABLE(FCNTL, -1, int, fcntl, (int fd, int cmd, long arg), (fd, cmd, arg))
 REFUSABLE(FSTAT, -1, int, fstat, (int fd, void *st), (fd, st))
 REFUSABLE(EVENTFD, -1, int, eventfd, (unsigned int count, int flags), (count, flags))
 REFUSABLE(EPOLL_CREATE, -1, int, epoll_create1, (int flags), (flags))
-REFUSABLE(EPOLL_CTL, -1, int, epoll_ctl, (int epoll, int op, int fd, struct epoll_event *event), (epoll, op, fd, event))
+REFUSABLE(EPOLL_CTL, -1, int, epoll_ctl, (int epoll, int op, int fd, struct epoll_event *event),
+	  (epoll, op, fd, event))
 REFUSABLE(SOCKET, -1, int, socket, (int domain, int type, int protocol), (domain, type, protocol))
 REFUSABLE(CONNECT, -1, int, connect, (int fd, const struct sockaddr *to, socklen_t n), (fd, to, n))
-REFUSABLE(SENDMSG, -1, ssize_t, sendmsg, (int fd, const struct msghdr *m, int flags), (fd, m, flags))
+REFUSABLE(SENDMSG, -1, ssize_t, sendmsg, (int fd, const struct msghdr *m, int flags),
+	  (fd, m, flags))
 REFUSABLE(RECVMSG, -1, ssize_t, recvmsg, (int fd, struct msghdr *m, int flags), (fd, m, flags))
-REFUSABLE(DIGEST_FETCH, NULL, EVP_MD *, EVP_MD_fetch, (OSSL_LIB_CTX *lib, const char *name, const char *how),
-     (lib, name, how))
+REFUSABLE(DIGEST_FETCH, NULL, EVP_MD *, EVP_MD_fetch,
+	  (OSSL_LIB_CTX * lib, const char *name, const char *how), (lib, name, how))
 REFUSABLE(DIGEST_NEW, NULL, EVP_MD_CTX *, EVP_MD_CTX_new, (void), ())
-REFUSABLE(DIGEST_INIT, 0, int, EVP_DigestInit_ex2, (EVP_MD_CTX *ctx, const EVP_MD *md, const OSSL_PARAM *how),
-     (ctx, md, how))
+REFUSABLE(DIGEST_INIT, 0, int, EVP_DigestInit_ex2,
+	  (EVP_MD_CTX * ctx, const EVP_MD *md, const OSSL_PARAM *how), (ctx, md, how))
 
 void *__real_calloc(size_t n, size_t size);
 void *__wrap_calloc(size_t n, size_t size);
@@ -94,8 +114,10 @@ static void held_is(const struct held *before, const char *what, int call, int n
 	const struct held now = held();
 
 	if (now.fds != before->fds || now.heap != before->heap || now.maps != before->maps)
-		fail_msg("%s, use %d of call %d: left %d descriptors, %ld heap blocks, %ld mappings", what, n, call,
-			 now.fds - before->fds, now.heap - before->heap, now.maps - before->maps);
+		fail_msg(
+			"%s, use %d of call %d: left %d descriptors, %ld heap blocks, %ld mappings",
+			what, n, call, now.fds - before->fds, now.heap - before->heap,
+			now.maps - before->maps);
 }
 
 /* --- the client's part --- */
@@ -111,21 +133,24 @@ struct world {
 
 static int connect_once(const struct world *w, struct kvtier_client **ret)
 {
-	const struct kvtier_options o = { .size = sizeof o, .socket_path = w->d.socket, .timeout_ms = 10000 };
+	const struct kvtier_options o = { .size = sizeof(o),
+					  .socket_path = w->d.socket,
+					  .timeout_ms = 10000 };
 
 	return kvtier_connect(&o, ret);
 }
 
-static int space_once(const struct world *w, struct kvtier_client *client, bool private, struct kvtier_space **ret)
+static int space_once(const struct world *w, struct kvtier_client *client, bool private,
+		      struct kvtier_space **ret)
 {
-	return kvtier_space_open(client, &w->geometry, private ? &w->private : &w->shared, 1, w->segments,
-				 w->n_segments, ret);
+	return kvtier_space_open(client, &w->geometry, private ? &w->private : &w->shared, 1,
+				 w->segments, w->n_segments, ret);
 }
 
 static int store_once(struct kvtier_client *client, struct kvtier_space *space)
 {
 	const uint32_t pages[BLOCKS] = { 0, 1, 2, 3 };
-	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_result result = { .size = sizeof(result) };
 	uint32_t tokens[BLOCKS * 16] = { 0 };
 	struct kvtier_key keys[BLOCKS];
 	size_t n = BLOCKS;
@@ -147,8 +172,8 @@ static void works_again(struct kvtier_client *client, struct kvtier_space *space
 
 	while (rc) {
 		if (now_ns() > until)
-			fail_msg("use %d of call %d: the client did not come back: %d, %s", n, call, rc,
-				 kvtier_last_error());
+			fail_msg("use %d of call %d: the client did not come back: %d, %s", n, call,
+				 rc, kvtier_last_error());
 		nap_ms(2);
 		rc = store_once(client, space);
 	}
@@ -157,7 +182,8 @@ static void works_again(struct kvtier_client *client, struct kvtier_space *space
 static void arm(int call, int n, int error)
 {
 	refuse(call, n, 1, error);
-	(void)kvtier_wait(NULL, 0, 0, NULL);	/* so that the sentence below is not one of before */
+	/* so that the sentence below is not one of before */
+	(void)kvtier_wait(NULL, 0, 0, NULL);
 }
 
 /* True when the n-th use came. */
@@ -172,7 +198,8 @@ static bool disarm(void)
 static void failed_well(int rc, int error, bool same, int call, int n)
 {
 	if (rc >= 0 || (same && rc != -error))
-		fail_msg("use %d of call %d failed with %d: %d, %s", n, call, error, rc, kvtier_last_error());
+		fail_msg("use %d of call %d failed with %d: %d, %s", n, call, error, rc,
+			 kvtier_last_error());
 	assert_true(strlen(kvtier_last_error()) > 10);
 	assert_null(strstr(kvtier_last_error(), "client is NULL"));
 }
@@ -194,7 +221,7 @@ static void connecting(struct world *w, int call, int error, bool same, int leas
 			failed_well(rc, error, same, call, n);
 		else
 			assert_int_equal(rc, 0);
-		assert_true(came ? client == NULL : n > least);
+		assert_true(came ? !client : n > least);
 		kvtier_close(client);
 		held_is(&before, "connecting", call, n);
 		assert_true(n < USES_MAX);
@@ -219,8 +246,8 @@ static void opening(struct world *w, bool private, int call, int error, bool sam
 			failed_well(rc, error, same, call, n);
 		else
 			assert_int_equal(rc, 0);
-		assert_true(came ? space == NULL : n > least);
-		while (!space)		/* at once, unless the connection was what failed */
+		assert_true(came ? !space : n > least);
+		while (!space) /* at once, unless the connection was what failed */
 			if (space_once(w, client, private, &space))
 				nap_ms(2);
 		works_again(client, space, call, n);
@@ -241,7 +268,7 @@ static void returning(struct world *w, bool private, int call, int error, int le
 
 		assert_int_equal(connect_once(w, &client), 0);
 		assert_int_equal(space_once(w, client, private, &space), 0);
-		arm(RECVMSG, 1, ECONNABORTED);	/* as if the daemon had hung up */
+		arm(RECVMSG, 1, ECONNABORTED); /* as if the daemon had hung up */
 		while (!refuse_came())
 			assert_true(kvtier_poll(client, NULL, 0) >= 0);
 		arm(call, n, error);
@@ -257,8 +284,8 @@ static void returning(struct world *w, bool private, int call, int error, int le
 
 static void connect_without_memory(void **state)
 {
-	connecting(*state, CALLOC, ENOMEM, true, 4);		/* client, link, map, grave */
-	connecting(*state, MMAP, ENOMEM, true, 4);		/* statuses, two rings, index */
+	connecting(*state, CALLOC, ENOMEM, true, 4); /* client, link, map, grave */
+	connecting(*state, MMAP, ENOMEM, true, 4);   /* statuses, two rings, index */
 }
 
 static void connect_without_descriptors(void **state)
@@ -307,18 +334,19 @@ static void connect_at_the_limit_of_descriptors(void **state)
 
 static void open_without_memory(void **state)
 {
-	opening(*state, false, CALLOC, ENOMEM, true, 3);	/* space, keys, message */
-	opening(*state, true, CALLOC, ENOMEM, true, 5);		/* staged and its segments as well */
+	opening(*state, false, CALLOC, ENOMEM, true, 3); /* space, keys, message */
+	/* staged and its segments as well */
+	opening(*state, true, CALLOC, ENOMEM, true, 5);
 	opening(*state, true, MALLOC, ENOMEM, true, 1);
-	opening(*state, true, MMAP, ENOMEM, true, 2);		/* copies, staging */
+	opening(*state, true, MMAP, ENOMEM, true, 2); /* copies, staging */
 }
 
 static void open_without_a_memory_file(void **state)
 {
 	opening(*state, true, MEMFD_CREATE, EMFILE, true, 1);
 	opening(*state, true, FTRUNCATE, ENOSPC, true, 1);
-	opening(*state, true, FCNTL, EPERM, true, 1);		/* its seals */
-	opening(*state, false, FCNTL, EMFILE, true, 1);		/* a duplicate of the region's */
+	opening(*state, true, FCNTL, EPERM, true, 1);   /* its seals */
+	opening(*state, false, FCNTL, EMFILE, true, 1); /* a duplicate of the region's */
 }
 
 static void open_without_a_digest(void **state)
@@ -379,7 +407,7 @@ static void allocating(int call, int error)
 /* What could not be taken back is as it was. */
 static void taking_back(int call, int error)
 {
-	struct kvtier_region first = { .size = sizeof first }, now = { .size = sizeof now };
+	struct kvtier_region first = { .size = sizeof(first) }, now = { .size = sizeof(now) };
 	struct kvtier_shared *memory = NULL;
 	struct held before;
 	int rc = -1;
@@ -399,7 +427,7 @@ static void taking_back(int call, int error)
 		assert_int_equal(kvtier_memory_region(memory, &now), 0);
 		if (rc)
 			assert_int_equal(now.fd, first.fd);
-		mappings_open -= rc == 0;		/* it took the place of the old one */
+		mappings_open -= rc == 0; /* it took the place of the old one */
 		held_is(&before, "taking back", call, n);
 		assert_true(n < USES_MAX);
 	}
@@ -445,7 +473,7 @@ static void all_descriptors_close_on_exec(void **state)
 	count_leaky_fds(&before);
 	assert_int_equal(connect_once(*state, &client), 0);
 	assert_true(kvtier_event_fd(client) >= 0);
-	for (int private = 0; private < 2; private++)
+	for (int private = 0; private < 2; private ++)
 		assert_int_equal(space_once(*state, client, private, &space), 0);
 	count_leaky_fds(&now);
 	assert_int_equal(now, before);
@@ -462,9 +490,12 @@ static int begin(void **state)
 	assert_int_equal(engine_page_bytes(&w.geometry), 8192);
 	w.memory = mmap(NULL, PAGES * 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_true(w.memory != MAP_FAILED);
-	w.shared = (struct kvtier_region){ .size = sizeof w.shared, .memory = KVTIER_MEMFD, .fd = fd,
-					   .length = PAGES * 8192 };
-	w.private = (struct kvtier_region){ .size = sizeof w.private, .memory = KVTIER_PRIVATE, .base = w.memory,
+	w.shared = (struct kvtier_region){
+		.size = sizeof(w.shared), .memory = KVTIER_MEMFD, .fd = fd, .length = PAGES * 8192
+	};
+	w.private = (struct kvtier_region){ .size = sizeof(w.private),
+					    .memory = KVTIER_PRIVATE,
+					    .base = w.memory,
 					    .length = PAGES * 8192 };
 	daemon_start(&w.d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
 	*state = &w;

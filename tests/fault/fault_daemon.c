@@ -2,10 +2,11 @@
 /* make: wrap=memfd_create,ftruncate,fcntl,mmap,munmap,getrandom,write,fsync,link */
 /* make: wrap=epoll_create1,epoll_ctl,eventfd,calloc,aligned_alloc,pthread_create */
 /*
- * fault_daemon.c - goal: whatever the system refuses while the daemon's parts open (loop, rings, device,
- * tenants' secrets, regions, layouts), the answer is an error and nothing is left behind; a secret is whole
- * or absent. Method: the linker puts the functions below in front of the system's (-Wl,--wrap=NAME); call n
- * fails, n = 0.. until an open needs fewer. Mappings and descriptors are counted; memory is ASan's to watch.
+ * fault_daemon.c - goal: whatever the system refuses while the daemon's parts open (loop, rings,
+ * device, tenants' secrets, regions, layouts), the answer is an error and nothing is left behind; a
+ * secret is whole or absent. Method: the linker puts the functions below in front of the system's
+ * (-Wl,--wrap=NAME); call n fails, n = 0.. until an open needs fewer. Mappings and descriptors are
+ * counted; memory is ASan's to watch.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,7 +52,8 @@ REFUSABLE(REFUSE_ANY, -1, int, eventfd, (unsigned value, int flags), (value, fla
 REFUSABLE(REFUSE_ANY, NULL, void *, calloc, (size_t n, size_t bytes), (n, bytes))
 REFUSABLE(REFUSE_ANY, NULL, void *, aligned_alloc, (size_t align, size_t bytes), (align, bytes))
 REFUSABLE(REFUSE_ANY, ERROR, int, pthread_create,
-     (pthread_t * ret, const pthread_attr_t *attr, void *(*run)(void *), void *arg), (ret, attr, run, arg))
+	  (pthread_t * ret, const pthread_attr_t *attr, void *(*run)(void *), void *arg),
+	  (ret, attr, run, arg))
 
 /* Runs attempt() with ever later failures until it succeeds, and close() after that. */
 static void fail_each_call(void *arg, int (*attempt)(void *arg), void (*close_it)(void *arg))
@@ -77,8 +79,8 @@ static void fail_each_call(void *arg, int (*attempt)(void *arg), void (*close_it
 		else
 			assert_true(r < 0 && r >= -4095);
 		if (descriptors_open() != fds || mappings_open != maps)
-			fail_msg("call %d failed: %d descriptors and %d mappings are left behind", n,
-				 descriptors_open() - fds, mappings_open - maps);
+			fail_msg("call %d failed: %d descriptors and %d mappings are left behind",
+				 n, descriptors_open() - fds, mappings_open - maps);
 	}
 	assert_true(n > 0 && n < MOST_CALLS);
 }
@@ -132,7 +134,8 @@ static int attempt_device(void *arg)
 {
 	struct device_world *w = arg;
 
-	return device_open("cpu", &(struct device_conf){ .workers = 3, .depth = 8 }, w->loop, &w->device);
+	return device_open("cpu", &(struct device_conf){ .workers = 3, .depth = 8 }, w->loop,
+			   &w->device);
 }
 
 static void close_device(void *arg)
@@ -155,8 +158,10 @@ static int attempt_region(void *arg)
 	struct device_world *w = arg;
 	char text[200];
 
-	return device_import(w->device, &(struct region_desc){ .memory = WIRE_MEMFD, .fd = w->memfd, .length = 8192 },
-			     &w->region, text, sizeof text);
+	return device_import(w->device,
+			     &(struct region_desc){
+				     .memory = WIRE_MEMFD, .fd = w->memfd, .length = 8192 },
+			     &w->region, text, sizeof(text));
 }
 
 static void close_region(void *arg)
@@ -195,12 +200,12 @@ static int attempt_secret(void *arg)
 	char text[256], command[128];
 	int r;
 
-	snprintf(command, sizeof command, "rm -f %s/*", w->dir);
+	snprintf(command, sizeof(command), "rm -f %s/*", w->dir);
 	assert_int_equal(system(command), 0);
-	r = spaces_open(w->dir, 64, &w->spaces, text, sizeof text);
+	r = spaces_open(w->dir, 64, &w->spaces, text, sizeof(text));
 	if (r)
 		return r;
-	r = spaces_tenant(w->spaces, "default", text, sizeof text);
+	r = spaces_tenant(w->spaces, "default", text, sizeof(text));
 	if (r)
 		spaces_close(w->spaces);
 	return r;
@@ -231,7 +236,7 @@ static void secret_is_whole_or_absent(void **state)
 	struct space_world w = { 0 };
 
 	(void)state;
-	scratch_make("/tmp", w.dir, sizeof w.dir);
+	scratch_make("/tmp", w.dir, sizeof(w.dir));
 	fail_each_call(&w, attempt_secret, close_secret);
 	for (int n = 0; n < 12; n++) {
 		refuse(REFUSE_ANY, n + 1, 1, ERROR);
@@ -255,11 +260,11 @@ static int attempt_layout(void *arg)
 		.kind = KIND_K, .page_stride = 64, .head_stride = 16, .token_stride = 16
 	};
 	uint8_t *const base = memory;
-	const uint64_t length = sizeof memory;
+	const uint64_t length = sizeof(memory);
 	uint64_t pages;
 	char text[200];
 
-	return layout_build(&s, 1, &base, &length, 1, &g, arg, &pages, text, sizeof text);
+	return layout_build(&s, 1, &base, &length, 1, &g, arg, &pages, text, sizeof(text));
 }
 
 static void close_layout(void *arg)

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=mmap,munmap,mbind,madvise,mlock2,pthread_create,pthread_join,calloc */
 /*
- * Goal: whatever the system refuses while the host tier opens, the answer is that -errno with a text, and
- * nothing is left behind; what it refuses later is a visible state.
- * Method: the linker puts the functions below in front of the system's (-Wl,--wrap=NAME); the n-th call
- * fails, n = 1.. until an open needs fewer calls. Descriptors and threads are counted, memory is ASan's to
- * watch.
+ * Goal: whatever the system refuses while the host tier opens, the answer is that -errno with a
+ * text, and nothing is left behind; what it refuses later is a visible state. Method: the linker
+ * puts the functions below in front of the system's (-Wl,--wrap=NAME); the n-th call fails, n = 1..
+ * until an open needs fewer calls. Descriptors and threads are counted, memory is ASan's to watch.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,8 +29,9 @@ enum { KIB = 1024, SLABS = 8 };
 enum call { MBIND, MADVISE, MLOCK2, PTHREAD_CREATE, CALLOC, MMAP = REFUSE_MMAP };
 
 REFUSABLE(MBIND, -1, long, mbind,
-     (void *at, unsigned long n, int mode, const unsigned long *mask, unsigned long max, unsigned int flags),
-     (at, n, mode, mask, max, flags))
+	  (void *at, unsigned long n, int mode, const unsigned long *mask, unsigned long max,
+	   unsigned int flags),
+	  (at, n, mode, mask, max, flags))
 REFUSABLE(MLOCK2, -1, int, mlock2, (const void *at, size_t n, unsigned int flags), (at, n, flags))
 REFUSABLE(CALLOC, NULL, void *, calloc, (size_t n, size_t size), (n, size))
 
@@ -51,9 +51,12 @@ int __wrap_madvise(void *at, size_t n, int advice)
 /* Threads are counted here: /proc shows a joined one for a moment longer. */
 static int threads;
 
-int __real_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg);
-int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg);
-int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
+int __real_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *),
+			  void *arg);
+int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *),
+			  void *arg);
+int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *),
+			  void *arg)
 {
 	const int refusal = refused(PTHREAD_CREATE);
 	const int err = refusal ? refusal : __real_pthread_create(ret, attr, fn, arg);
@@ -106,13 +109,14 @@ static void each_use_fails(int call, const struct tier_conf *conf, int err, int 
 	}
 }
 
-static const struct tier_conf plain = { .bytes = SLABS * 64 * KIB, .slab_bytes = 64 * KIB, .numa_node = -1,
-					.prefault_threads = 3 };
+static const struct tier_conf plain = {
+	.bytes = SLABS * 64 * KIB, .slab_bytes = 64 * KIB, .numa_node = -1, .prefault_threads = 3
+};
 
 static void no_mapping(void **state)
 {
 	(void)state;
-	each_use_fails(MMAP, &plain, ENOMEM, 2);	/* the memory, the table of slots */
+	each_use_fails(MMAP, &plain, ENOMEM, 2); /* the memory, the table of slots */
 }
 
 static void no_policy(void **state)
@@ -124,7 +128,7 @@ static void no_policy(void **state)
 	(void)state;
 	conf.numa_node = 0;
 	if (open_host(&conf, &t, text))
-		skip();		/* no NUMA here, or no node 0 */
+		skip(); /* no NUMA here, or no node 0 */
 	tier_close(t);
 	each_use_fails(MBIND, &conf, EIO, 1);
 }
@@ -138,7 +142,7 @@ static void no_lock(void **state)
 	(void)state;
 	conf.lock = true;
 	if (open_host(&conf, &t, text))
-		skip();		/* this process may not lock half a megabyte */
+		skip(); /* this process may not lock half a megabyte */
 	tier_close(t);
 	each_use_fails(MLOCK2, &conf, ENOMEM, 1);
 }
@@ -152,13 +156,15 @@ static void no_thread(void **state)
 static void no_heap(void **state)
 {
 	(void)state;
-	each_use_fails(CALLOC, &plain, ENOMEM, 5);	/* host, memory, states, slabs, their table */
+	/* host, memory, states, slabs, their table */
+	each_use_fails(CALLOC, &plain, ENOMEM, 5);
 }
 
 static void dumped_or_no_first_slab(void **state)
 {
 	(void)state;
-	each_use_fails(MADVISE, &plain, ENOMEM, 2);	/* to be left out of core dumps, to be there */
+	/* to be left out of core dumps, to be there */
+	each_use_fails(MADVISE, &plain, ENOMEM, 2);
 }
 
 static void populate_unknown_to_the_kernel(void **state)
@@ -167,7 +173,8 @@ static void populate_unknown_to_the_kernel(void **state)
 	struct tier *t;
 
 	(void)state;
-	refuse(MADVISE, 2, REFUSE_FOREVER, EINVAL);	/* all but the first, which asks for something else */
+	/* all but the first, which asks for something else */
+	refuse(MADVISE, 2, REFUSE_FOREVER, EINVAL);
 	assert_int_equal(open_host(&plain, &t, text), 0);
 	settle(t);
 	assert_int_equal(tier_state(t), TIER_UP);
@@ -184,7 +191,7 @@ static void memory_lost_after_the_start_shows(void **state)
 	int slots = 0;
 
 	(void)state;
-	refuse(MADVISE, 3, 1, ENOMEM);	/* one of the slabs after the first */
+	refuse(MADVISE, 3, 1, ENOMEM); /* one of the slabs after the first */
 	assert_int_equal(open_host(&plain, &t, text), 0);
 	settle(t);
 	assert_int_equal(tier_state(t), TIER_DEGRADED);
@@ -195,7 +202,8 @@ static void memory_lost_after_the_start_shows(void **state)
 	tier_close(t);
 }
 
-/* Stores right after the start do not wait, and what they wrote survives the faulting in (by touch, too). */
+/* Stores right after the start do not wait, and what they wrote survives the faulting in (by touch,
+ * too). */
 static void slabs_are_usable_before_they_are_faulted_in(void **state)
 {
 	char text[TIER_TEXT_BYTES];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=memfd_create,ftruncate,fcntl,getrandom,calloc,mmap,munmap */
 /*
- * fault_index - opening index, blocks and map when the n-th call to the system fails: an error comes back,
- * the output is untouched and nothing is left behind.
- * Method: the linker puts the functions below in front of the system's (-Wl,--wrap=NAME); call n fails, n =
- * 0.. until an open needs fewer. Mappings and descriptors are counted; memory is ASan's to watch.
+ * fault_index - opening index, blocks and map when the n-th call to the system fails: an error
+ * comes back, the output is untouched and nothing is left behind. Method: the linker puts the
+ * functions below in front of the system's (-Wl,--wrap=NAME); call n fails, n = 0.. until an open
+ * needs fewer. Mappings and descriptors are counted; memory is ASan's to watch.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,8 @@ enum { ENTRIES = 1000, ERROR = EMLINK /* one that no code here makes up */ };
 REFUSABLE(REFUSE_ANY, -1, int, memfd_create, (const char *name, unsigned int flags), (name, flags))
 REFUSABLE(REFUSE_ANY, -1, int, ftruncate, (int fd, off_t bytes), (fd, bytes))
 REFUSABLE(REFUSE_ANY, -1, int, fcntl, (int fd, int command, long argument), (fd, command, argument))
-REFUSABLE(REFUSE_ANY, -1, ssize_t, getrandom, (void *to, size_t n, unsigned int flags), (to, n, flags))
+REFUSABLE(REFUSE_ANY, -1, ssize_t, getrandom, (void *to, size_t n, unsigned int flags),
+	  (to, n, flags))
 REFUSABLE(REFUSE_ANY, NULL, void *, calloc, (size_t n, size_t bytes), (n, bytes))
 
 static int try_index(struct index *unused, void **ret)

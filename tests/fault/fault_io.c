@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe */
 /*
- * Goal: whatever a disk or the kernel does to a transfer, its op ends once, with status 0 only where all
- * bytes are right, and others go on.
- * Method: a plan says what becomes of the transfers of both engines (lib_io_faults.h).
+ * Goal: whatever a disk or the kernel does to a transfer, its op ends once, with status 0 only
+ * where all bytes are right, and others go on. Method: a plan says what becomes of the transfers of
+ * both engines (lib_io_faults.h).
  */
 #include "tests/lib/lib_io.h"
 #include "tests/lib/lib_io_faults.h"
 
-enum { MAX_TRIES = 16 };	/* of io.c */
+enum { MAX_TRIES = 16 }; /* of io.c */
 
 static int nothing_planned(void **state)
 {
@@ -52,16 +52,20 @@ static void short_transfers_are_continued(void **state)
 	struct io_counters c;
 
 	io_rig_open_plain(&rig, state, PAGES);
-	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 3, .result = 2 * PAGE }, 0);
+	read_and_look(&rig,
+		      (struct io_plan){ .kinds = 1 << IO_READ, .times = 3, .result = 2 * PAGE }, 0);
 	io_counters(rig.io, &c);
 	assert_int_equal(c.short_total, 3);
-	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 7, .result = PAGE }, 0);
+	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 7, .result = PAGE },
+		       0);
 	io_counters(rig.io, &c);
 	assert_int_equal(c.short_total, 10);
 	assert_int_equal(c.errors_total, 0);
 	assert_int_equal(io_buffers_add(rig.io, rig.buffers, OP_PAGES * PAGE), 0);
-	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 3, .result = 2 * PAGE }, 0);
-	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 7, .result = PAGE }, 0);
+	read_and_look(&rig,
+		      (struct io_plan){ .kinds = 1 << IO_READ, .times = 3, .result = 2 * PAGE }, 0);
+	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 7, .result = PAGE },
+		       0);
 	io_rig_tear_down(&rig);
 }
 
@@ -71,7 +75,11 @@ static void what_moves_is_not_given_up(void **state)
 	struct io_rig rig;
 
 	io_rig_open_plain(&rig, state, PAGES);
-	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 51, .result = -EINTR, .page_every = 10 },
+	read_and_look(&rig,
+		      (struct io_plan){ .kinds = 1 << IO_READ,
+					.times = 51,
+					.result = -EINTR,
+					.page_every = 10 },
 		      0);
 	io_rig_tear_down(&rig);
 }
@@ -81,8 +89,11 @@ static void a_page_cut_in_two_is_moved_again(void **state)
 	struct io_rig rig;
 
 	io_rig_open_plain(&rig, state, PAGES);
-	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 2, .result = PAGE + 512 }, 0);
-	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 2, .result = 700 }, 0);
+	read_and_look(&rig,
+		      (struct io_plan){ .kinds = 1 << IO_READ, .times = 2, .result = PAGE + 512 },
+		      0);
+	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 2, .result = 700 },
+		       0);
 	io_rig_tear_down(&rig);
 }
 
@@ -92,8 +103,14 @@ static void interruptions_are_tried_again(void **state)
 	struct io_counters c;
 
 	io_rig_open_plain(&rig, state, PAGES);
-	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = MAX_TRIES, .result = -EINTR }, 0);
-	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = MAX_TRIES, .result = -EAGAIN }, 0);
+	read_and_look(&rig,
+		      (struct io_plan){
+			      .kinds = 1 << IO_READ, .times = MAX_TRIES, .result = -EINTR },
+		      0);
+	write_and_look(&rig,
+		       (struct io_plan){
+			       .kinds = 1 << IO_WRITE, .times = MAX_TRIES, .result = -EAGAIN },
+		       0);
 	io_counters(rig.io, &c);
 	assert_int_equal(c.retries_total, 2 * MAX_TRIES);
 	assert_int_equal(c.errors_total, 0);
@@ -110,7 +127,8 @@ static void trying_again_has_an_end(void **state)
 		const int expected = results[i] < 0 ? results[i] : -EIO;
 		struct io_rig_op r = io_rig_op(&rig, IO_READ, 0, PAGE, 0);
 
-		io_plan_set((struct io_plan){ .kinds = 1 << IO_READ, .times = 1000, .result = results[i] });
+		io_plan_set((struct io_plan){
+			.kinds = 1 << IO_READ, .times = 1000, .result = results[i] });
 		assert_int_equal(io_submit(rig.io, &r.op), 0);
 		io_rig_run(&rig, 1);
 		assert_int_equal(r.op.status, expected);
@@ -124,8 +142,10 @@ static void a_transfer_of_nothing_is_eio(void **state)
 	struct io_rig rig;
 
 	io_rig_open_plain(&rig, state, PAGES);
-	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 1, .result = 0 }, -EIO);
-	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 1, .result = 0 }, -EIO);
+	read_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_READ, .times = 1, .result = 0 },
+		      -EIO);
+	write_and_look(&rig, (struct io_plan){ .kinds = 1 << IO_WRITE, .times = 1, .result = 0 },
+		       -EIO);
 	io_rig_tear_down(&rig);
 }
 
@@ -140,10 +160,13 @@ static void an_error_is_its_ops_alone(void **state)
 		struct io_rig_op ops[4];
 		uint32_t failed = 0;
 
-		io_plan_set((struct io_plan){ .kinds = 1 << IO_READ | 1 << IO_WRITE, .skip = n, .times = 1,
-					.result = -errors[n % 3] });
+		io_plan_set((struct io_plan){ .kinds = 1 << IO_READ | 1 << IO_WRITE,
+					      .skip = n,
+					      .times = 1,
+					      .result = -errors[n % 3] });
 		for (uint32_t i = 0; i < 4; i++) {
-			ops[i] = io_rig_op(&rig, i % 2 ? IO_READ : IO_WRITE, i * OP_PAGES * PAGE, OP_PAGES * PAGE, i * OP_PAGES);
+			ops[i] = io_rig_op(&rig, i % 2 ? IO_READ : IO_WRITE, i * OP_PAGES * PAGE,
+					   OP_PAGES * PAGE, i * OP_PAGES);
 			assert_int_equal(io_submit(rig.io, &ops[i].op), 0);
 		}
 		io_rig_run(&rig, 4);
@@ -168,10 +191,13 @@ static void a_sync_that_fails_says_so(void **state)
 	io_rig_tear_down(&rig);
 }
 
-/* One write in the disk that does not end, more behind it: the reads submitted after all of them do. */
+/* One write in the disk that does not end, more behind it: the reads submitted after all of them
+ * do. */
 static void reads_overtake_queued_writes(void **state)
 {
-	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state, .read_depth = 1, .write_depth = 1 };
+	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state,
+				      .read_depth = 1,
+				      .write_depth = 1 };
 	struct io_rig rig;
 	struct io_rig_op writes[4], reads[4];
 
@@ -188,7 +214,7 @@ static void reads_overtake_queued_writes(void **state)
 	io_rig_run(&rig, 4);
 	assert_true(io_rig_pages_are(&rig, 32, 32, 4));
 	for (uint32_t i = 0; i < 4; i++) {
-		assert_int_equal(reads[i].order, i + 1);	/* depth 1: as submitted */
+		assert_int_equal(reads[i].order, i + 1); /* depth 1: as submitted */
 		assert_int_equal(writes[i].dones, 0);
 	}
 	io_hold(0);
@@ -239,9 +265,11 @@ static void random_faults_change_no_byte(void **state)
 	for (uint32_t round = 0; round < 40; round++) {
 		memset(rig.buffers, 0, 6 * OP_PAGES * PAGE);
 		for (uint32_t i = 0; i < 6; i++) {
-			const uint32_t n = 1 + random_below(&random, OP_PAGES), at = (i < 2 ? i : 2 + i % 2) * OP_PAGES;
+			const uint32_t n = 1 + random_below(&random, OP_PAGES),
+				       at = (i < 2 ? i : 2 + i % 2) * OP_PAGES;
 
-			ops[i] = io_rig_op(&rig, i < 2 ? IO_WRITE : IO_READ, at * PAGE, n * PAGE, i * OP_PAGES);
+			ops[i] = io_rig_op(&rig, i < 2 ? IO_WRITE : IO_READ, at * PAGE, n * PAGE,
+					   i * OP_PAGES);
 			for (uint32_t k = 0; i < 2 && k < n; k++)
 				io_rig_fill(ops[i].op.buffer + (size_t)k * PAGE, at + k, PAGE);
 			assert_int_equal(io_submit(rig.io, &ops[i].op), 0);
@@ -252,7 +280,8 @@ static void random_faults_change_no_byte(void **state)
 
 			assert_int_equal(ops[i].dones, 1);
 			assert_int_equal(ops[i].op.status, 0);
-			assert_true(io_rig_pages_are(&rig, i * OP_PAGES, at, ops[i].op.bytes / PAGE));
+			assert_true(
+				io_rig_pages_are(&rig, i * OP_PAGES, at, ops[i].op.bytes / PAGE));
 		}
 	}
 	io_plan_set((struct io_plan){ 0 });
@@ -261,8 +290,11 @@ static void random_faults_change_no_byte(void **state)
 	io_rig_tear_down(&rig);
 }
 
-#define CASE_ON(fn, on) { #fn " (" #on ")", fn, nothing_planned, NULL, &on_##on }
-#define CASE_BOTH(fn)   CASE_ON(fn, uring), CASE_ON(fn, threads)
+#define CASE_ON(fn, on)                                               \
+	{                                                             \
+#fn " (" #on ")", fn, nothing_planned, NULL, &on_##on \
+	}
+#define CASE_BOTH(fn) CASE_ON(fn, uring), CASE_ON(fn, threads)
 
 int main(void)
 {

@@ -5,10 +5,11 @@
 /* make: wrap=io_uring_register_files_update,io_uring_register_buffers_sparse */
 /* make: wrap=io_uring_register_buffers_update_tag */
 /*
- * Goal: whatever of io_uring is refused while an io is opened or used, the answer is less speed, or threads,
- * and a note that says why, or where io_uring was forced an error with a text; nothing is left behind.
- * Method: the linker puts the functions below in front of liburing's and the system's (-Wl,--wrap=NAME); each
- * refusal is followed by transfers that must still work. Descriptors and threads are counted.
+ * Goal: whatever of io_uring is refused while an io is opened or used, the answer is less speed, or
+ * threads, and a note that says why, or where io_uring was forced an error with a text; nothing is
+ * left behind. Method: the linker puts the functions below in front of liburing's and the system's
+ * (-Wl,--wrap=NAME); each refusal is followed by transfers that must still work. Descriptors and
+ * threads are counted.
  */
 #include "tests/lib/lib_io.h"
 #include "tests/lib/lib_refuse.h"
@@ -20,30 +21,48 @@
 
 /* --- the plan: the n-th call of one function fails, and some after it --- */
 
-enum call { EVENTFD, EPOLL_CTL, PTHREAD_CREATE, CALLOC, QUEUE_INIT, GET_PROBE, SUBMIT, REGISTER_EVENTFD,
-	    REGISTER_FILES, REGISTER_BUFFERS_SPARSE, UPDATE_BUFFERS, UPDATE_FILES };
+enum call {
+	EVENTFD,
+	EPOLL_CTL,
+	PTHREAD_CREATE,
+	CALLOC,
+	QUEUE_INIT,
+	GET_PROBE,
+	SUBMIT,
+	REGISTER_EVENTFD,
+	REGISTER_FILES,
+	REGISTER_BUFFERS_SPARSE,
+	UPDATE_BUFFERS,
+	UPDATE_FILES
+};
 
 REFUSABLE(EVENTFD, -1, int, eventfd, (unsigned int count, int flags), (count, flags))
-REFUSABLE(EPOLL_CTL, -1, int, epoll_ctl, (int fd, int op, int watched, struct epoll_event *e), (fd, op, watched, e))
+REFUSABLE(EPOLL_CTL, -1, int, epoll_ctl, (int fd, int op, int watched, struct epoll_event *e),
+	  (fd, op, watched, e))
 REFUSABLE(CALLOC, NULL, void *, calloc, (size_t n, size_t size), (n, size))
 REFUSABLE(QUEUE_INIT, -errno, int, io_uring_queue_init_params,
-     (unsigned entries, struct io_uring *ring, struct io_uring_params *params), (entries, ring, params))
-REFUSABLE(GET_PROBE, NULL, struct io_uring_probe *, io_uring_get_probe_ring, (struct io_uring *ring), (ring))
-REFUSABLE(SUBMIT, -errno, int, io_uring_submit, (struct io_uring *ring), (ring))
-REFUSABLE(REGISTER_EVENTFD, -errno, int, io_uring_register_eventfd, (struct io_uring *ring, int fd), (ring, fd))
-REFUSABLE(REGISTER_FILES, -errno, int, io_uring_register_files, (struct io_uring *ring, const int *fds, unsigned n),
-     (ring, fds, n))
-REFUSABLE(REGISTER_BUFFERS_SPARSE, -errno, int, io_uring_register_buffers_sparse, (struct io_uring *ring, unsigned n),
-     (ring, n))
+	  (unsigned entries, struct io_uring *ring, struct io_uring_params *params),
+	  (entries, ring, params))
+REFUSABLE(GET_PROBE, NULL, struct io_uring_probe *, io_uring_get_probe_ring,
+	  (struct io_uring * ring), (ring))
+REFUSABLE(SUBMIT, -errno, int, io_uring_submit, (struct io_uring * ring), (ring))
+REFUSABLE(REGISTER_EVENTFD, -errno, int, io_uring_register_eventfd,
+	  (struct io_uring * ring, int fd), (ring, fd))
+REFUSABLE(REGISTER_FILES, -errno, int, io_uring_register_files,
+	  (struct io_uring * ring, const int *fds, unsigned n), (ring, fds, n))
+REFUSABLE(REGISTER_BUFFERS_SPARSE, -errno, int, io_uring_register_buffers_sparse,
+	  (struct io_uring * ring, unsigned n), (ring, n))
 REFUSABLE(UPDATE_BUFFERS, -errno, int, io_uring_register_buffers_update_tag,
-     (struct io_uring *ring, unsigned at, const struct iovec *pieces, const __u64 *tags, unsigned n),
-     (ring, at, pieces, tags, n))
+	  (struct io_uring * ring, unsigned at, const struct iovec *pieces, const __u64 *tags,
+	   unsigned n),
+	  (ring, at, pieces, tags, n))
 REFUSABLE(UPDATE_FILES, -errno, int, io_uring_register_files_update,
-     (struct io_uring *ring, unsigned at, const int *fds, unsigned n), (ring, at, fds, n))
+	  (struct io_uring * ring, unsigned at, const int *fds, unsigned n), (ring, at, fds, n))
 
 static int threads;
 
-REAL(int, pthread_create, (pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg))
+REAL(int, pthread_create,
+     (pthread_t * ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg))
 {
 	const int error = refused(PTHREAD_CREATE);
 	const int r = error ? error : __real_pthread_create(ret, attr, fn, arg);
@@ -83,7 +102,9 @@ static void it_works(struct io_rig *rig)
 /* --- refusals --- */
 
 static const struct io_conf any = { .engine = IO_ENGINE_AUTO, .read_depth = 3, .write_depth = 2 };
-static const struct io_conf forced = { .engine = IO_ENGINE_URING, .read_depth = 3, .write_depth = 2 };
+static const struct io_conf forced = { .engine = IO_ENGINE_URING,
+				       .read_depth = 3,
+				       .write_depth = 2 };
 
 /* AUTO takes threads and says why; URING fails and says why. */
 static void refusing_means_threads(int call, int times, int error, const char *words)
@@ -169,7 +190,7 @@ static void an_older_kernel_has_io_uring_as_well(void **state)
 	for (int n = 1; n <= 2; n++) {
 		struct io_rig rig;
 
-		refuse(QUEUE_INIT, 1, n, EINVAL);	/* the first n sets of flags */
+		refuse(QUEUE_INIT, 1, n, EINVAL); /* the first n sets of flags */
 		io_rig_open(&rig, &forced, PAGES);
 		assert_string_equal(io_note(rig.io), "");
 		it_works(&rig);
@@ -213,7 +234,7 @@ static void without_registered_buffers_it_works(void **state)
 	} cases[] = {
 		{ REGISTER_BUFFERS_SPARSE, 1, EINVAL, "Linux 5.19" },
 		{ UPDATE_BUFFERS, 1, ENOMEM, "RLIMIT_MEMLOCK" },
-		{ UPDATE_BUFFERS, 2, EFAULT, "Bad address" },	/* the second area */
+		{ UPDATE_BUFFERS, 2, EFAULT, "Bad address" }, /* the second area */
 	};
 
 	(void)state;
@@ -225,7 +246,7 @@ static void without_registered_buffers_it_works(void **state)
 		assert_int_equal(io_buffers_add(rig.io, rig.buffers, 4 * PAGE), 0);
 		assert_int_equal(io_buffers_add(rig.io, rig.buffers + 4 * PAGE, 4 * PAGE), 0);
 		assert_non_null(strstr(io_note(rig.io), cases[i].words));
-		it_works(&rig);		/* across both areas */
+		it_works(&rig); /* across both areas */
 		assert_int_equal(io_rig_do(&rig, IO_READ, PAGE, PAGE, 1), 0);
 		assert_true(io_rig_pages_are(&rig, 1, 1, 1));
 		assert_int_equal(io_rig_do(&rig, IO_READ, PAGE, PAGE, 5), 0);
@@ -254,7 +275,10 @@ static void threads_that_cannot_be_had_are_an_error(void **state)
 		int call;
 		int uses, error;
 	} cases[] = {
-		{ CALLOC, 1, ENOMEM }, { EVENTFD, 1, EMFILE }, { PTHREAD_CREATE, 5, EAGAIN }, { EPOLL_CTL, 1, ENOSPC },
+		{ CALLOC, 1, ENOMEM },
+		{ EVENTFD, 1, EMFILE },
+		{ PTHREAD_CREATE, 5, EAGAIN },
+		{ EPOLL_CTL, 1, ENOSPC },
 	};
 	struct io_conf conf = any;
 	struct io_rig rig;
@@ -268,7 +292,9 @@ static void threads_that_cannot_be_had_are_an_error(void **state)
 		for (int n = 1; n <= cases[i].uses; n++) {
 			refuse(cases[i].call, n, 1, cases[i].error);
 			rig.text[0] = '\0';
-			assert_int_equal(io_open(&conf, rig.loop, &rig.io, rig.text, sizeof(rig.text)), -cases[i].error);
+			assert_int_equal(io_open(&conf, rig.loop, &rig.io, rig.text,
+						 sizeof(rig.text)),
+					 -cases[i].error);
 			assert_true(rig.text[0] != '\0');
 			assert_true(refuse_came());
 			assert_int_equal(descriptors_open(), fds);
@@ -278,7 +304,10 @@ static void threads_that_cannot_be_had_are_an_error(void **state)
 	io_rig_tear_down(&rig);
 }
 
-#define CASE(fn) { #fn, fn, nothing_refused, NULL, NULL }
+#define CASE(fn)                                     \
+	{                                            \
+#fn, fn, nothing_refused, NULL, NULL \
+	}
 
 int main(void)
 {

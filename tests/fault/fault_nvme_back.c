@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe lane=wait seconds=80 */
 /*
- * Goal: a disk that vanished serves again when it is at its path again, and only that disk, as it was left: not
- * another store, nor an older copy of it, nor one that was used elsewhere meanwhile. What is refused is left alone, and
- * nothing is closed that an I/O still uses.
- * Method: a real file whose transfers all end with -ENODEV (lib_io_faults.h) while other files are put in its place.
+ * Goal: a disk that vanished serves again when it is at its path again, and only that disk, as it
+ * was left: not another store, nor an older copy of it, nor one that was used elsewhere meanwhile.
+ * What is refused is left alone, and nothing is closed that an I/O still uses. Method: a real file
+ * whose transfers all end with -ENODEV (lib_io_faults.h) while other files are put in its place.
  * Both I/O engines, where these matter.
  */
 #include "tests/lib/lib_nvme_tier.h"
@@ -20,7 +20,7 @@
 enum { BLOCKS = 12, ALWAYS = 1 << 30, SOME_TURNS = 300 };
 
 static struct site site;
-static char other[320];		/* a path beside the store's */
+static char other[320]; /* a path beside the store's */
 static const char *awaited;
 
 static int open_site(void **state)
@@ -70,7 +70,8 @@ static int open_descriptors(const char *path)
 	assert_non_null(dir);
 	assert_int_equal(stat(path, &store), 0);
 	for (struct dirent *e; (e = readdir(dir));)
-		n += fstatat(dirfd(dir), e->d_name, &st, 0) == 0 && st.st_ino == store.st_ino && st.st_dev == store.st_dev;
+		n += fstatat(dirfd(dir), e->d_name, &st, 0) == 0 && st.st_ino == store.st_ino &&
+		     st.st_dev == store.st_dev;
 	(void)closedir(dir);
 	return n;
 }
@@ -108,8 +109,8 @@ static void says(const char *word)
 	fail_msg("\"%s\" lacks \"%s\"", row.text, word);
 }
 
-/* What is at `from` comes to the store's path, answers, and is refused with this word and left alone. Then the right
- * one is there again. */
+/* What is at `from` comes to the store's path, answers, and is refused with this word and left
+ * alone. Then the right one is there again. */
 static void is_refused(const char *from, const char *word)
 {
 	static uint8_t before[SITE_BYTES], after[SITE_BYTES];
@@ -124,11 +125,11 @@ static void is_refused(const char *from, const char *word)
 	lose();
 	assert_int_equal(rename(site.path[0], right), 0);
 	put(from);
-	says("cannot be read");		/* the old descriptor leads to it no more */
+	says("cannot be read"); /* the old descriptor leads to it no more */
 	io_plan_none();
 	says(word);
 	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
-	assert_int_equal(open_descriptors(site.path[0]), 0);	/* others may have it */
+	assert_int_equal(open_descriptors(site.path[0]), 0); /* others may have it */
 	site_peek(site.path[0], 0, after, bytes);
 	assert_memory_equal(before, after, bytes);
 	put(right);
@@ -153,7 +154,7 @@ static void it_is_found_at_its_path(void **state)
 	assert_true(site_until_state(&site, TIER_UP));
 	says("");
 	assert_int_equal(site_load_all(&site), BLOCKS);
-	site_store_range(&site, 30, 60);	/* the open segment, and more */
+	site_store_range(&site, 30, 60); /* the open segment, and more */
 	assert_int_equal(site_load_all(&site), BLOCKS + 30);
 	site_stop(&site, false);
 	site_start(&site);
@@ -194,7 +195,7 @@ static void nothing_is_closed_under_an_io(void **state)
 	assert_non_null(slot);
 	gone(1 << IO_READ);
 	assert_int_equal(site_load(&site, 3), -ENODEV);
-	assert_true(site_settle(&site, has_failed_twice));	/* the second: the probe */
+	assert_true(site_settle(&site, has_failed_twice)); /* the second: the probe */
 	for (int i = 0; i < SOME_TURNS; i++)
 		site_turn(&site);
 	assert_int_equal(slot->dones, 0);
@@ -215,7 +216,9 @@ static void nothing_is_closed_under_an_io(void **state)
 static void another_store_is_refused(void **state)
 {
 	(void)state;
-	assert_int_equal(nvme_make_store(other, SITE_BYTES, KIT_SEGMENT, false, NULL, NULL, site.text, sizeof(site.text)), 0);
+	assert_int_equal(nvme_make_store(other, SITE_BYTES, KIT_SEGMENT, false, NULL, NULL,
+					 site.text, sizeof(site.text)),
+			 0);
 	is_refused(other, "not its store");
 }
 
@@ -278,7 +281,7 @@ static void one_that_somebody_has_is_refused(void **state)
 
 	(void)state;
 	lose();
-	says("cannot be read");		/* our own lock is gone */
+	says("cannot be read"); /* our own lock is gone */
 	fd = open(site.path[0], O_RDONLY | O_CLOEXEC);
 	assert_true(fd >= 0);
 	assert_int_equal(flock(fd, LOCK_EX), 0);
@@ -291,9 +294,15 @@ static void one_that_somebody_has_is_refused(void **state)
 
 static enum io_engine_choice any = IO_ENGINE_AUTO, threads = IO_ENGINE_THREADS;
 
-#define ONE(fn) { #fn, fn, open_site, close_site, &any }
-#define BOTH(fn)                                                        \
-	{ #fn " [any]", fn, open_site, close_site, &any }, { #fn " [threads]", fn, open_site, close_site, &threads }
+#define ONE(fn)                                      \
+	{                                            \
+#fn, fn, open_site, close_site, &any \
+	}
+#define BOTH(fn)                                                      \
+	{ #fn " [any]", fn, open_site, close_site, &any },            \
+	{                                                             \
+#fn " [threads]", fn, open_site, close_site, &threads \
+	}
 
 int main(void)
 {

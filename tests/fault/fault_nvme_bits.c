@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: a flipped bit anywhere on the disk costs at most what it lies in: every load gives the block's whole right
- * bytes or is a miss.
- * Method: a store is filled and stopped, by a flush or as by a kill; bits are flipped in its file, in each kind of
- * structure and then anywhere ($SEED); it starts again, and all is loaded through the checks a reader makes
- * (lib_nvme.c asserts that what passes them is right). Both I/O engines.
+ * Goal: a flipped bit anywhere on the disk costs at most what it lies in: every load gives the
+ * block's whole right bytes or is a miss. Method: a store is filled and stopped, by a flush or as
+ * by a kill; bits are flipped in its file, in each kind of structure and then anywhere ($SEED); it
+ * starts again, and all is loaded through the checks a reader makes (lib_nvme.c asserts that what
+ * passes them is right). Both I/O engines.
  */
 #include "tests/lib/lib_nvme_tier.h"
 
@@ -50,7 +50,7 @@ static void only_it_is_lost(uint32_t block)
 			assert_int_equal(site_load(&site, i), 0);
 	assert_int_not_equal(site_load(&site, block), 0);
 	assert_int_equal(site_load(&site, block), -ENOENT);
-	assert_int_equal(site_store(&site, block), 0);		/* and can be had again */
+	assert_int_equal(site_store(&site, block), 0); /* and can be had again */
 	assert_int_equal(site_load(&site, block), 0);
 	site_close(&site);
 }
@@ -58,7 +58,7 @@ static void only_it_is_lost(uint32_t block)
 static void in_a_header(void **state)
 {
 	open_site(state, true);
-	flip(place_of(5) + 70, 3);		/* its key */
+	flip(place_of(5) + 70, 3); /* its key */
 	only_it_is_lost(5);
 }
 
@@ -116,7 +116,8 @@ static void in_a_segment_header(void **state)
 	segment = (uint32_t)((place - NVME_DATA_OFFSET) / KIT_SEGMENT);
 	flip(nvme_segment_offset(segment, KIT_SEGMENT) + 30, 1);
 	site_start(&site);
-	assert_false(site.block[7].there);		/* the whole segment is lost, and no other */
+	/* the whole segment is lost, and no other */
+	assert_false(site.block[7].there);
 	assert_in_range(site.found, BLOCKS - 6, BLOCKS - 1);
 	assert_int_equal(site_load_all(&site), site.found);
 	site_close(&site);
@@ -126,7 +127,7 @@ static void in_one_superblock(void **state)
 {
 	open_site(state, true);
 	for (uint32_t copy = 0; copy < NVME_SUPER_COPIES; copy++) {
-		flip(nvme_super_offset(copy) + 100, 4);		/* made good by the next start */
+		flip(nvme_super_offset(copy) + 100, 4); /* made good by the next start */
 		site_start(&site);
 		assert_int_equal(site_load_all(&site), BLOCKS);
 		site_stop(&site, true);
@@ -164,7 +165,7 @@ static void anywhere(void **state)
 		site_start(&site);
 		assert_int_equal(tier_state(site.tier), TIER_UP);
 		(void)site_load_all(&site);
-		site_store_range(&site, 100, 180);	/* reclaims what was damaged */
+		site_store_range(&site, 100, 180); /* reclaims what was damaged */
 		(void)site_load_all(&site);
 		site_close(&site);
 	}
@@ -173,14 +174,10 @@ static void anywhere(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ON_BOTH(in_a_header),
-		ON_BOTH(in_the_scales),
-		ON_BOTH(in_the_payload),
-		ON_BOTH(in_a_tag),
-		ON_BOTH(in_every_footer),
-		ON_BOTH(in_a_segment_header),
-		ON_BOTH(in_one_superblock),
-		ON_BOTH(in_one_superblock_after_a_purge),
+		ON_BOTH(in_a_header),       ON_BOTH(in_the_scales),
+		ON_BOTH(in_the_payload),    ON_BOTH(in_a_tag),
+		ON_BOTH(in_every_footer),   ON_BOTH(in_a_segment_header),
+		ON_BOTH(in_one_superblock), ON_BOTH(in_one_superblock_after_a_purge),
 		ON_BOTH(anywhere),
 	};
 

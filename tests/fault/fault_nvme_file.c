@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: whatever lies at a configured path, the tier opens; what is not recognised is refused with a sentence that
- * says what to do, and not one byte of it is changed; what may be made is made, whole or not at all.
- * Method: each thing is put there, its bytes compared before and after. Also kvtierctl's way of making a store.
+ * Goal: whatever lies at a configured path, the tier opens; what is not recognised is refused with
+ * a sentence that says what to do, and not one byte of it is changed; what may be made is made,
+ * whole or not at all. Method: each thing is put there, its bytes compared before and after. Also
+ * kvtierctl's way of making a store.
  */
 #include "tests/lib/lib_nvme_tier.h"
 #include "tiers/nvme/nvme_make_store.h"
@@ -291,7 +292,7 @@ static void a_directory_or_a_fifo_is_refused(void **state)
 	site_stop(&site, false);
 	assert_int_equal(rmdir(site.path[0]), 0);
 	assert_int_equal(mkfifo(site.path[0], 0600), 0);
-	site_start(&site);			/* does not hang */
+	site_start(&site); /* does not hang */
 	site_disk(&site, 0, &row);
 	assert_non_null(strstr(row.text, "a fifo"));
 }
@@ -335,7 +336,8 @@ static void a_file_in_use_is_refused(void **state)
 	fd = open(site.path[0], O_RDONLY | O_CLOEXEC);
 	assert_int_equal(flock(fd, LOCK_EX), 0);
 	refused("in use by another kvtierd");
-	assert_int_equal(nvme_make_store(site.path[0], 0, KIT_SEGMENT, false, NULL, NULL, site.text, sizeof(site.text)),
+	assert_int_equal(nvme_make_store(site.path[0], 0, KIT_SEGMENT, false, NULL, NULL, site.text,
+					 sizeof(site.text)),
 			 -EBUSY);
 	(void)close(fd);
 	site_start(&site);
@@ -355,7 +357,8 @@ static void progress(void *arg, uint64_t done, uint64_t total)
 static int format(uint64_t bytes, bool prewrite)
 {
 	told = 0;
-	return nvme_make_store(site.path[0], bytes, KIT_SEGMENT, prewrite, progress, &site, site.text, sizeof(site.text));
+	return nvme_make_store(site.path[0], bytes, KIT_SEGMENT, prewrite, progress, &site,
+			       site.text, sizeof(site.text));
 }
 
 static void format_makes_a_store_whatever_was_there(void **state)
@@ -375,7 +378,7 @@ static void format_makes_a_store_whatever_was_there(void **state)
 	assert_int_equal(format(SITE_BYTES, false), 0);
 	make_store(5);
 	put(junk, 100);
-	assert_int_equal(format(SITE_BYTES, false), 0);		/* grows */
+	assert_int_equal(format(SITE_BYTES, false), 0); /* grows */
 	make_store(5);
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe lane=wait seconds=27 */
 /*
- * Goal: a disk that fails, is full, vanishes or stalls costs what is on it for that time, and nothing else: named
- * states, errors at once instead of waiting, buffers kept until the disk lets go of them, and back again by itself.
- * Method: real files, transfers that fail or stall by plan (lib_io_faults.h). Both I/O engines.
+ * Goal: a disk that fails, is full, vanishes or stalls costs what is on it for that time, and
+ * nothing else: named states, errors at once instead of waiting, buffers kept until the disk lets
+ * go of them, and back again by itself. Method: real files, transfers that fail or stall by plan
+ * (lib_io_faults.h). Both I/O engines.
  */
 #include "tests/lib/lib_nvme_tier.h"
 
@@ -35,7 +36,8 @@ static int close_site(void **state)
 
 static void spoil(uint32_t kinds, uint32_t skip, uint32_t times, int32_t result)
 {
-	io_plan_set((struct io_plan){ .kinds = kinds, .skip = skip, .times = times, .result = result });
+	io_plan_set(
+		(struct io_plan){ .kinds = kinds, .skip = skip, .times = times, .result = result });
 }
 
 static bool is_idle(struct site *s)
@@ -144,11 +146,11 @@ static void a_full_file_system_is_readonly_until_there_is_room(void **state)
 	assert_int_equal(tier_state(site.tier), TIER_READONLY);
 	assert_non_null(strstr(text(), "make room"));
 	assert_int_equal(site_store(&site, 31), -EROFS);
-	assert_int_equal(site_load_all(&site), BLOCKS);		/* reads go on */
+	assert_int_equal(site_load_all(&site), BLOCKS); /* reads go on */
 	assert_true(site_settle(&site, is_idle));
-	spoil(1 << IO_WRITE, 0, ALWAYS, -ENOSPC);		/* counts from here */
+	spoil(1 << IO_WRITE, 0, ALWAYS, -ENOSPC); /* counts from here */
 	assert_true(site_settle(&site, was_probed));
-	assert_int_equal(tier_state(site.tier), TIER_READONLY);	/* still full */
+	assert_int_equal(tier_state(site.tier), TIER_READONLY); /* still full */
 	assert_int_equal(site_store(&site, 32), -EROFS);
 	io_plan_none();
 	until_a_probe_succeeds();
@@ -156,7 +158,8 @@ static void a_full_file_system_is_readonly_until_there_is_room(void **state)
 	all_acknowledged_are_there();
 	site_stop(&site, true);
 	site_start(&site);
-	all_acknowledged_are_there();	/* and whatever else got to the disk though it said otherwise */
+	/* and whatever else got to the disk though it said otherwise */
+	all_acknowledged_are_there();
 }
 
 static void three_failed_writes_make_it_readonly(void **state)
@@ -166,7 +169,8 @@ static void three_failed_writes_make_it_readonly(void **state)
 	spoil(1 << IO_WRITE, 0, ALWAYS, -EIO);
 	assert_int_equal(site_store(&site, 30), -EIO);
 	assert_int_equal(tier_state(site.tier), TIER_UP);
-	for (uint32_t i = 1; i < 3 && tier_state(site.tier) == TIER_UP; i++)	/* a header may be one of the three */
+	/* a header may be one of the three */
+	for (uint32_t i = 1; i < 3 && tier_state(site.tier) == TIER_UP; i++)
 		assert_int_equal(site_store(&site, 30 + i), -EIO);
 	assert_int_equal(tier_state(site.tier), TIER_READONLY);
 	io_plan_none();
@@ -174,7 +178,8 @@ static void three_failed_writes_make_it_readonly(void **state)
 	assert_int_equal(site_store(&site, 40), 0);
 }
 
-/* Reclaim may take a block meanwhile, and without a word where a footer could not be written: -ESTALE. */
+/* Reclaim may take a block meanwhile, and without a word where a footer could not be written:
+ * -ESTALE. */
 static void all_are_whole(void)
 {
 	for (uint32_t i = 0; i < SITE_BLOCKS; i++) {
@@ -184,7 +189,8 @@ static void all_are_whole(void)
 	}
 }
 
-/* Each write of a busy store fails once: whatever was acknowledged is right, and the store does not fill up. */
+/* Each write of a busy store fails once: whatever was acknowledged is right, and the store does not
+ * fill up. */
 static void any_write_may_fail(void **state)
 {
 	uint32_t stored = 0;
@@ -195,7 +201,7 @@ static void any_write_may_fail(void **state)
 		stored += !site_store(&site, 100 + i);
 	}
 	io_plan_none();
-	assert_true(stored > 10);	/* how many depends on when the probes come */
+	assert_true(stored > 10); /* how many depends on when the probes come */
 	until_a_probe_succeeds();
 	assert_true(site_settle(&site, is_idle));
 	all_are_whole();
@@ -209,7 +215,8 @@ static void a_start_that_cannot_read_is_tried_again(void **state)
 {
 	(void)state;
 	site_stop(&site, true);
-	spoil(1 << IO_READ, 1, ALWAYS, -EIO);	/* the look at the file succeeds where that is a pread */
+	/* the look at the file succeeds where that is a pread */
+	spoil(1 << IO_READ, 1, ALWAYS, -EIO);
 	site_start(&site);
 	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
 	io_plan_none();
@@ -221,7 +228,7 @@ static void a_purge_that_cannot_be_written_says_so(void **state)
 {
 	(void)state;
 	assert_true(site_settle(&site, is_idle));
-	spoil(1 << IO_WRITE, 0, 2, -EIO);	/* two: the first may meet a segment's header */
+	spoil(1 << IO_WRITE, 0, 2, -EIO); /* two: the first may meet a segment's header */
 	assert_int_equal(site_purge(&site, 1), -EIO);
 	io_plan_none();
 	assert_int_equal(site_purge(&site, 1), 0);
@@ -260,7 +267,7 @@ static void a_stalled_read_ends_and_its_buffer_is_kept(void **state)
 	assert_int_equal(site_load(&site, 4), -ENODEV);
 	for (int i = 0; i < 100; i++)
 		site_turn(&site);
-	assert_int_equal(site.released, 0);		/* as long as it takes */
+	assert_int_equal(site.released, 0); /* as long as it takes */
 	assert_int_equal(tier_state(site.tier), TIER_OFFLINE);
 	nvme_status(site.tier, &status);
 	assert_int_equal(status.stalls_total, 1);
@@ -280,7 +287,7 @@ static void a_stalled_write_stays_lent(void **state)
 
 	(void)state;
 	impatient();
-	site_store_range(&site, 20, 21);		/* a segment is open */
+	site_store_range(&site, 20, 21); /* a segment is open */
 	io_hold(1 << IO_WRITE);
 	slot = site_write(&site, 30, &r);
 	assert_non_null(slot);
@@ -350,9 +357,11 @@ static void a_flush_waits_for_a_stalled_disk(void **state)
 
 int main(void)
 {
-	#define CASE(fn)	\
-		{ #fn " (io_uring)", fn, open_site, close_site, &on_auto },	\
-		{ #fn " (threads)", fn, open_site, close_site, &on_threads }
+#define CASE(fn)                                                         \
+	{ #fn " (io_uring)", fn, open_site, close_site, &on_auto },      \
+	{                                                                \
+#fn " (threads)", fn, open_site, close_site, &on_threads \
+	}
 	static enum io_engine_choice on_auto = IO_ENGINE_AUTO;
 	const struct CMUnitTest tests[] = {
 		CASE(one_read_error_is_one_miss),

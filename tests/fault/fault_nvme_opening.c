@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=fallocate */
 /*
- * Goal: a disk that does not answer does not keep whoever opens a store on it, and what is opened too late leaves
- * nothing behind.
- * Method: fallocate() that waits until it is told to go on, in front of the system's (-Wl,--wrap).
+ * Goal: a disk that does not answer does not keep whoever opens a store on it, and what is opened
+ * too late leaves nothing behind. Method: fallocate() that waits until it is told to go on, in
+ * front of the system's (-Wl,--wrap).
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@
 
 enum { BYTES = 1 << 20, MS = 1000000 };
 
-static _Bool held;		/* shared with the thread that opens: atomic accesses only */
+static _Bool held; /* shared with the thread that opens: atomic accesses only */
 
 int __real_fallocate(int fd, int mode, off_t offset, off_t length);
 int __wrap_fallocate(int fd, int mode, off_t offset, off_t length);
@@ -80,7 +80,8 @@ static void an_error_comes_with_its_sentence(void **state)
 	char text[256];
 
 	(void)state;
-	assert_int_equal(nvme_opening_wait(dir, BYTES, 5000000000u, &file, text, sizeof(text)), -ENOTBLK);
+	assert_int_equal(nvme_opening_wait(dir, BYTES, 5000000000u, &file, text, sizeof(text)),
+			 -ENOTBLK);
 	assert_non_null(strstr(text, "directory"));
 }
 
@@ -91,9 +92,10 @@ static void a_disk_that_stalls_is_left_and_nothing_stays(void **state)
 
 	(void)state;
 	__atomic_store_n(&held, true, __ATOMIC_SEQ_CST);
-	assert_int_equal(nvme_opening_wait(path, BYTES, 100 * MS, &file, text, sizeof(text)), -ETIMEDOUT);
+	assert_int_equal(nvme_opening_wait(path, BYTES, 100 * MS, &file, text, sizeof(text)),
+			 -ETIMEDOUT);
 	assert_non_null(strstr(text, "did not answer"));
-	assert_int_equal(access(path, F_OK), 0);	/* it is in the midst of making it */
+	assert_int_equal(access(path, F_OK), 0); /* it is in the midst of making it */
 	__atomic_store_n(&held, false, __ATOMIC_SEQ_CST);
 	for (int i = 0; i < 10000 && access(path, F_OK) == 0; i++)
 		(void)nanosleep(&(struct timespec){ .tv_nsec = MS }, NULL);
@@ -105,7 +107,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(a_disk_that_answers_is_opened, setup, teardown),
 		cmocka_unit_test_setup_teardown(an_error_comes_with_its_sentence, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_disk_that_stalls_is_left_and_nothing_stays, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_disk_that_stalls_is_left_and_nothing_stays, setup,
+						teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * Goal: of a server no more is asked for ahead than keeps it busy, whatever becomes of what was asked; others may pass
- * what waits; a server that answers nothing is left alone though most of what is wanted of it was never sent, and one
- * that was asked for too much at once is not.
- * Method: a scripted server that counts commands; values of a MiB, two connections.
+ * Goal: of a server no more is asked for ahead than keeps it busy, whatever becomes of what was
+ * asked; others may pass what waits; a server that answers nothing is left alone though most of
+ * what is wanted of it was never sent, and one that was asked for too much at once is not. Method:
+ * a scripted server that counts commands; values of a MiB, two connections.
  */
 #include "tests/lib/lib_redis_tier.h"
 

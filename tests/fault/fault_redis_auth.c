@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * Goal: a Redis that refuses us is a state with the server's words, not a storm of attempts, and never shows our
- * password; an ACL that takes less than all costs only what it takes.
- * Method: real redis-servers with passwords and ACLs.
+ * Goal: a Redis that refuses us is a state with the server's words, not a storm of attempts, and
+ * never shows our password; an ACL that takes less than all costs only what it takes. Method: real
+ * redis-servers with passwords and ACLs.
  */
 #include "tests/lib/lib_redis_tier.h"
 
@@ -49,7 +49,7 @@ static void refused_with(const char *username, const char *password, const char 
 	assert_null(kit_begin(&kit, XFER_READ, 1, &r));
 	assert_int_equal(r, -ENODEV);
 	assert_true(kit_row(&kit, 0).retry_in_ms > 15000);
-	assert_true(kit_row(&kit, 0).counters.reconnects_total <= 3);	/* no storm */
+	assert_true(kit_row(&kit, 0).counters.reconnects_total <= 3); /* no storm */
 	assert_int_equal(redis_ask(&server, "DBSIZE"), before);
 	kit_stop(&kit);
 }
@@ -70,7 +70,8 @@ static void a_wrong_password_is_a_misconfiguration(void **state)
 }
 
 /* A server that answers AUTH and what follows as it is told. */
-static void ends_as(const struct fake_step *steps, uint32_t n, enum tier_state state, const char *says)
+static void ends_as(const struct fake_step *steps, uint32_t n, enum tier_state state,
+		    const char *says)
 {
 	struct fake_server fake;
 
@@ -92,7 +93,8 @@ static void ends_as(const struct fake_step *steps, uint32_t n, enum tier_state s
 static void a_password_is_not_repeated(void **state)
 {
 	static const struct fake_step steps[] = {
-		{ .reply = "-ERR unknown command 'AUTH', with args beginning with: 'hunter2-hunter2' \r\n" }
+		{ .reply = "-ERR unknown command 'AUTH', with args beginning with: "
+			   "'hunter2-hunter2' \r\n" }
 	};
 
 	(void)state;
@@ -105,9 +107,12 @@ static void a_password_in_other_words_is_not_repeated(void **state)
 	static const struct fake_step loading[] = {
 		{ .reply = "+OK\r\n" }, { .reply = "-LOADING for him with hunter2-hunter2\r\n" }
 	};
-	static const struct fake_step cut[] = { { .reply = "+OK\r\n" }, { .reply = "-BUSY with hunter2-hun\r\n" } };
+	static const struct fake_step cut[] = { { .reply = "+OK\r\n" },
+						{ .reply = "-BUSY with hunter2-hun\r\n" } };
 	static const struct fake_step no_cluster[] = {
-		{ .reply = "+OK\r\n" }, { .reply = "$-1\r\n" }, { .reply = "-ERR hunter2-hunter2 has no cluster\r\n" }
+		{ .reply = "+OK\r\n" },
+		{ .reply = "$-1\r\n" },
+		{ .reply = "-ERR hunter2-hunter2 has no cluster\r\n" }
 	};
 
 	(void)state;
@@ -119,7 +124,9 @@ static void a_password_in_other_words_is_not_repeated(void **state)
 /* A proxy, for instance, whose server is not ready. */
 static void a_server_not_ready_for_auth_is_no_misconfiguration(void **state)
 {
-	static const struct fake_step steps[] = { { .reply = "-LOADING Redis is loading the dataset in memory\r\n" } };
+	static const struct fake_step steps[] = {
+		{ .reply = "-LOADING Redis is loading the dataset in memory\r\n" }
+	};
 
 	(void)state;
 	ends_as(steps, 1, TIER_OFFLINE, "LOADING");
@@ -129,7 +136,7 @@ static void acl(const char *rules)
 {
 	char text[64];
 
-	redis_say(&server, text, sizeof text, "ACL SETUSER kv on >pw %s", rules);
+	redis_say(&server, text, sizeof(text), "ACL SETUSER kv on >pw %s", rules);
 	assert_string_equal(text, "OK");
 	kit.conf.username = "kv";
 	kit.conf.password = "pw";

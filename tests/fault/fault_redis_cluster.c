@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * Goal: the Redis tier in a Cluster: values lie where the slot map says, redirects are followed and no further than
- * they lead, and in a failover or a resharding with transfers under way every xfer ends and what is found is whole.
- * Method: six real redis-servers, made and changed by CLUSTER commands; the changes come from a second thread.
+ * Goal: the Redis tier in a Cluster: values lie where the slot map says, redirects are followed and
+ * no further than they lead, and in a failover or a resharding with transfers under way every xfer
+ * ends and what is found is whole. Method: six real redis-servers, made and changed by CLUSTER
+ * commands; the changes come from a second thread.
  */
 #include "tests/lib/lib_redis_tier.h"
 
@@ -50,7 +51,6 @@ static uint32_t slot_of(uint32_t block)
 /* A block from this one on whose slot this master has (three equal shares at first). */
 static uint32_t block_of(uint32_t master, uint32_t block)
 {
-
 	while (slot_of(block) * 3 / REDIS_SLOTS != master)
 		block++;
 	return block;
@@ -60,7 +60,8 @@ static void tell(uint32_t server, const char *command, uint32_t slot, const char
 {
 	char text[256];
 
-	redis_say(&rig.server[server], text, sizeof text, "CLUSTER SETSLOT %u %s%s", slot, command, what);
+	redis_say(&rig.server[server], text, sizeof(text), "CLUSTER SETSLOT %u %s%s", slot, command,
+		  what);
 	assert_string_equal(text, "OK");
 }
 
@@ -136,8 +137,9 @@ static void no_cluster_where_there_must_be_one(void **state)
 	kit.conf.n_endpoints = 1;
 	kit_start(&kit);
 	kit_until_state(&kit, TIER_MISCONFIGURED);
-	assert_true(kit_until(&kit, it_says_so, "cluster"));	/* the text comes a little later */
-	assert_false(redis_readable(kit.tier, &redis_test_seal, (const uint8_t *)"0123456789abcdef0123456789abcdef"));
+	assert_true(kit_until(&kit, it_says_so, "cluster")); /* the text comes a little later */
+	assert_false(redis_readable(kit.tier, &redis_test_seal,
+				    (const uint8_t *)"0123456789abcdef0123456789abcdef"));
 	kit_free(&kit);
 	redis_stop(&alone);
 }
@@ -158,14 +160,14 @@ static void ask_and_moved_are_followed(void **state)
 	tell(1, "IMPORTING ", slot, from);
 	tell(0, "MIGRATING ", slot, to);
 	before = kit_counters(&kit);
-	assert_int_equal(kit_store(&kit, block), 0);	/* new: -ASK */
-	assert_int_equal(kit_load(&kit, block), 0);	/* likewise */
+	assert_int_equal(kit_store(&kit, block), 0); /* new: -ASK */
+	assert_int_equal(kit_load(&kit, block), 0);  /* likewise */
 	after = kit_counters(&kit);
 	assert_int_equal(after.redirects_total - before.redirects_total, 2);
 	tell(1, "NODE ", slot, to);
 	tell(0, "NODE ", slot, to);
-	assert_int_equal(kit_load(&kit, block), 0);	/* -MOVED */
-	assert_int_equal(kit_load(&kit, block), 0);	/* known by now */
+	assert_int_equal(kit_load(&kit, block), 0); /* -MOVED */
+	assert_int_equal(kit_load(&kit, block), 0); /* known by now */
 	assert_int_equal(kit_counters(&kit).redirects_total - after.redirects_total, 1);
 	kit_free(&kit);
 }
@@ -208,7 +210,8 @@ static void *run_change(void *arg)
 	return NULL;
 }
 
-/* Loads, stores and probes until the change is over; how many loads were whole. Lost ends fail in the kit. */
+/* Loads, stores and probes until the change is over; how many loads were whole. Lost ends fail in
+ * the kit. */
 static uint32_t busy_during(struct change *change, struct random *random)
 {
 	struct kit_slot *slots[32];
@@ -274,7 +277,8 @@ static void a_resharding_loses_nothing(void **state)
 	assert_true(after.redirects_total > 0);
 	assert_true(kit_until(&kit, asked_again, NULL));
 	before = kit_counters(&kit);
-	assert_int_equal(kit_load_each(&kit, 0, BLOCKS, false), BLOCKS);	/* the map is known again */
+	/* the map is known again */
+	assert_int_equal(kit_load_each(&kit, 0, BLOCKS, false), BLOCKS);
 	assert_int_equal(kit_counters(&kit).redirects_total, before.redirects_total);
 	kit_free(&kit);
 }

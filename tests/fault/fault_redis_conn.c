@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * Goal: redis_conn.h holds with a server that lies, is cut off, or talks out of turn: each command ends once and with a
- * status that says so, no byte is written where none was accepted, and what is no RESP ends the connection.
- * Method: the scripted server of lib_redis.h. A cut is made at every byte of a reply.
+ * Goal: redis_conn.h holds with a server that lies, is cut off, or talks out of turn: each command
+ * ends once and with a status that says so, no byte is written where none was accepted, and what is
+ * no RESP ends the connection. Method: the scripted server of lib_redis.h. A cut is made at every
+ * byte of a reply.
  */
 #include "tests/lib/lib_redis_conn.h"
 
@@ -11,7 +12,7 @@
 struct script {
 	struct fake_server server;
 	struct block b;
-	char *value;			/* "$n\r\n...\r\n" */
+	char *value; /* "$n\r\n...\r\n" */
 	size_t bytes;
 	struct rig rig;
 	struct rig_command get;
@@ -21,12 +22,17 @@ static void script_begin(struct script *s, uint32_t opaque)
 {
 	struct random random = { .state = 42 };
 	const struct image_geometry geometry = {
-		.dtype = DTYPE_BF16, .layers = 2, .kv_heads = 2, .head_dim_k = 4, .head_dim_v = 2, .block_tokens = 20,
+		.dtype = DTYPE_BF16,
+		.layers = 2,
+		.kv_heads = 2,
+		.head_dim_k = 4,
+		.head_dim_v = 2,
+		.block_tokens = 20,
 		.opaque_bytes = opaque,
 	};
 	int n;
 
-	memset(s, 0, sizeof *s);
+	memset(s, 0, sizeof(*s));
 	s->b = block_of(&geometry, CODEC_FP8, &random);
 	s->value = malloc(block_bytes(&s->b) + 64);
 	assert_non_null(s->value);
@@ -83,7 +89,8 @@ static void get_ends(const char *reply, int status)
 	script_end(&s);
 }
 
-/* A get is answered with these bytes, which are no RESP: that is the end. Returns what it ended with. */
+/* A get is answered with these bytes, which are no RESP: that is the end. Returns what it ended
+ * with. */
 static void get_kills(const char *reply, bool endless)
 {
 	const struct fake_step step = { .reply = reply, .endless = endless };
@@ -135,7 +142,7 @@ static void an_error_is_cut_off(void **state)
 
 	(void)state;
 	script_begin(&s, 100);
-	cut_at_every_byte(reply, sizeof reply - 1, &s.b);
+	cut_at_every_byte(reply, sizeof(reply) - 1, &s.b);
 	free(s.value);
 	block_free(&s.b);
 }
@@ -162,13 +169,25 @@ static void cut_right_behind_a_value(void **state)
 static void other_kinds_are_misses(void **state)
 {
 	static const char *const replies[] = {
-		"+OK\r\n", ":128\r\n", "*0\r\n", "*2\r\n$2\r\nab\r\n:1\r\n", "*2\r\n*2\r\n*1\r\n+x\r\n:1\r\n$0\r\n\r\n",
-		",1.5\r\n", "#t\r\n", "%1\r\n+a\r\n:1\r\n", "~2\r\n:1\r\n:2\r\n", "(123456789012345678901234567890\r\n",
-		"=7\r\ntxt:abc\r\n", "!5\r\nERR x\r\n", "|1\r\n+a\r\n:1\r\n$2\r\nab\r\n", "$0\r\n\r\n", "$3\r\nabc\r\n",
+		"+OK\r\n",
+		":128\r\n",
+		"*0\r\n",
+		"*2\r\n$2\r\nab\r\n:1\r\n",
+		"*2\r\n*2\r\n*1\r\n+x\r\n:1\r\n$0\r\n\r\n",
+		",1.5\r\n",
+		"#t\r\n",
+		"%1\r\n+a\r\n:1\r\n",
+		"~2\r\n:1\r\n:2\r\n",
+		"(123456789012345678901234567890\r\n",
+		"=7\r\ntxt:abc\r\n",
+		"!5\r\nERR x\r\n",
+		"|1\r\n+a\r\n:1\r\n$2\r\nab\r\n",
+		"$0\r\n\r\n",
+		"$3\r\nabc\r\n",
 	};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof replies / sizeof replies[0]; i++)
+	for (size_t i = 0; i < sizeof(replies) / sizeof(replies[0]); i++)
 		get_ends(replies[i], -EBADMSG);
 }
 
@@ -205,10 +224,10 @@ static void pushes_are_stepped_over(void **state)
 
 	(void)state;
 	script_begin(&s, 3000);
-	reply = malloc(sizeof push + s.bytes);
-	memcpy(reply, push, sizeof push - 1);
-	memcpy(reply + sizeof push - 1, s.value, s.bytes);
-	step = (struct fake_step){ .reply = reply, .bytes = sizeof push - 1 + s.bytes };
+	reply = malloc(sizeof(push) + s.bytes);
+	memcpy(reply, push, sizeof(push) - 1);
+	memcpy(reply + sizeof(push) - 1, s.value, s.bytes);
+	step = (struct fake_step){ .reply = reply, .bytes = sizeof(push) - 1 + s.bytes };
 	script_serve(&s, &step, 1);
 	for (int i = 0; i < 3; i++) {
 		rig_get(&s.get, &s.b);
@@ -221,7 +240,8 @@ static void pushes_are_stepped_over(void **state)
 
 static void bytes_that_come_one_by_one(void **state)
 {
-	/* The step is the pause: each command's reply has one part of the value; the others are never answered. */
+	/* The step is the pause: each command's reply has one part of the value; the others are
+	 * never answered. */
 	enum { PARTS = 40 };
 	struct fake_step steps[PARTS];
 	struct rig_command ping[PARTS] = { 0 };
@@ -232,7 +252,9 @@ static void bytes_that_come_one_by_one(void **state)
 	for (size_t i = 0; i < PARTS; i++) {
 		const size_t from = s.bytes * i / PARTS, to = s.bytes * (i + 1) / PARTS;
 
-		steps[i] = (struct fake_step){ .reply = s.value + from, .bytes = to - from, .delay_ms = 5 };
+		steps[i] = (struct fake_step){ .reply = s.value + from,
+					       .bytes = to - from,
+					       .delay_ms = 5 };
 	}
 	script_serve(&s, steps, PARTS);
 	rig_get(&s.get, &s.b);
@@ -253,13 +275,21 @@ static void bytes_that_come_one_by_one(void **state)
 static void not_the_protocol(void **state)
 {
 	static const char *const replies[] = {
-		"HTTP/1.1 400 Bad Request\r\n", "$-2\r\n", "$12x\r\n", "$99999999999999999999\r\n", "$536870913\r\n",
-		"*99999999\r\n", "$?\r\n;1\r\nx\r\n", "$ 3\r\nabc\r\n", "\r\n", "$3\r\nabcd\r\n",
+		"HTTP/1.1 400 Bad Request\r\n",
+		"$-2\r\n",
+		"$12x\r\n",
+		"$99999999999999999999\r\n",
+		"$536870913\r\n",
+		"*99999999\r\n",
+		"$?\r\n;1\r\nx\r\n",
+		"$ 3\r\nabc\r\n",
+		"\r\n",
+		"$3\r\nabcd\r\n",
 		"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
 	};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof replies / sizeof replies[0]; i++)
+	for (size_t i = 0; i < sizeof(replies) / sizeof(replies[0]); i++)
 		get_kills(replies[i], false);
 }
 
@@ -301,8 +331,8 @@ static void a_small_reply_that_is_none(void **state)
 
 	(void)state;
 	for (int i = 0; i < 1500; i++) {
-		memcpy(reply + n, element, sizeof element - 1);
-		n += sizeof element - 1;
+		memcpy(reply + n, element, sizeof(element) - 1);
+		n += sizeof(element) - 1;
 		memset(reply + n, 'x', 1000);
 		memcpy(reply + n + 1000, "\r\n", 2);
 		n += 1002;
@@ -319,7 +349,8 @@ static void a_small_reply_that_is_none(void **state)
 /* Kinds that hiredis may not know: the command fails, the connection does not. */
 static void small_replies_of_later_protocols(void **state)
 {
-	const struct fake_step steps[] = { { .reply = "%1\r\n+a\r\n:1\r\n" }, { .reply = ":1\r\n" } };
+	const struct fake_step steps[] = { { .reply = "%1\r\n+a\r\n:1\r\n" },
+					   { .reply = ":1\r\n" } };
 	struct rig_command c = { 0 };
 	struct script s;
 
@@ -373,7 +404,8 @@ static void an_error_that_nobody_asked_for(void **state)
 static void a_password_is_repeated(void **state)
 {
 	static const char *const replies[] = {
-		"-ERR unknown command `AUTH`, with args beginning with: `open-ses\r\n", "-ERR open-sesame is wrong\r\n",
+		"-ERR unknown command `AUTH`, with args beginning with: `open-ses\r\n",
+		"-ERR open-sesame is wrong\r\n",
 	};
 
 	(void)state;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * Goal: a server that sends and sends what nobody asked for is not listened to for ever: pushes, one after another or
- * one of any size, end the connection after a while, be there commands on it or not.
- * Method: the scripted server of lib_redis.h. That pushes now and then are stepped over, sim_redis_conn.c sees.
+ * Goal: a server that sends and sends what nobody asked for is not listened to for ever: pushes,
+ * one after another or one of any size, end the connection after a while, be there commands on it
+ * or not. Method: the scripted server of lib_redis.h. That pushes now and then are stepped over,
+ * sim_redis_conn.c sees.
  */
 #include "tests/lib/lib_redis_conn.h"
 
@@ -52,7 +53,7 @@ static const char *long_reply(const char *begins, const char *goes_on)
 	static char reply[2 << 20];
 	size_t n = strlen(strcpy(reply, begins));
 
-	for (; n + strlen(goes_on) < sizeof reply; n += strlen(goes_on))
+	for (; n + strlen(goes_on) < sizeof(reply); n += strlen(goes_on))
 		(void)strcpy(reply + n, goes_on);
 	return reply;
 }

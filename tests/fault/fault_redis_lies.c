@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * Goal: what a server says that it should not say, or too late, is a miss or an error of that xfer, or a reason to
- * leave the server alone for a while; nothing more.
- * Method: a server that says what a script tells it to. The first step of each answers the tier's trial.
+ * Goal: what a server says that it should not say, or too late, is a miss or an error of that xfer,
+ * or a reason to leave the server alone for a while; nothing more. Method: a server that says what
+ * a script tells it to. The first step of each answers the tier's trial.
  */
 #include "tests/lib/lib_redis_tier.h"
 
@@ -32,7 +32,8 @@ static void open_fake(const struct fake_step *steps, uint32_t n)
 
 static void a_busy_server_is_left_alone(void **state)
 {
-	static const struct fake_step steps[] = { { .reply = "$-1\r\n" }, { .reply = "-BUSY a script runs\r\n" } };
+	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },
+						  { .reply = "-BUSY a script runs\r\n" } };
 	int r;
 
 	(void)state;
@@ -50,8 +51,10 @@ static void a_busy_server_is_left_alone(void **state)
 static void a_cluster_that_votes_is_waited_for(void **state)
 {
 	static const struct fake_step steps[] = {
-		{ .reply = "$-1\r\n" }, { .reply = "-CLUSTERDOWN The cluster is down\r\n" },
-		{ .reply = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n" }, { .reply = "$-1\r\n" }
+		{ .reply = "$-1\r\n" },
+		{ .reply = "-CLUSTERDOWN The cluster is down\r\n" },
+		{ .reply = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n" },
+		{ .reply = "$-1\r\n" }
 	};
 
 	(void)state;
@@ -85,7 +88,9 @@ static void a_cluster_that_stays_down_is_waited_for_once(void **state)
 static void stores_do_not_wait_for_a_cluster_that_votes(void **state)
 {
 	static const struct fake_step steps[] = {
-		{ .reply = "$-1\r\n" }, { .reply = "-CLUSTERDOWN The cluster is down\r\n" }, { .reply = "$-1\r\n" }
+		{ .reply = "$-1\r\n" },
+		{ .reply = "-CLUSTERDOWN The cluster is down\r\n" },
+		{ .reply = "$-1\r\n" }
 	};
 
 	(void)state;
@@ -103,9 +108,9 @@ static void stores_do_not_wait_for_a_cluster_that_votes(void **state)
 
 static void late_replies_are_thrown_away(void **state)
 {
-	static const struct fake_step steps[] = {
-		{ .reply = "$-1\r\n" }, { .reply = "+late\r\n", .delay_ms = 1200 }, { .reply = "$-1\r\n" }
-	};
+	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },
+						  { .reply = "+late\r\n", .delay_ms = 1200 },
+						  { .reply = "$-1\r\n" } };
 
 	(void)state;
 	open_fake(steps, 3);
@@ -122,9 +127,9 @@ static void late_replies_are_thrown_away(void **state)
 
 static void what_is_no_reply_closes_the_connection(void **state)
 {
-	static const struct fake_step steps[] = {
-		{ .reply = "$-1\r\n" }, { .reply = "HTTP/1.1 400 Bad Request\r\n\r\n" }, { .reply = "$-1\r\n" }
-	};
+	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },
+						  { .reply = "HTTP/1.1 400 Bad Request\r\n\r\n" },
+						  { .reply = "$-1\r\n" } };
 
 	(void)state;
 	open_fake(steps, 3);
@@ -141,9 +146,9 @@ static void what_is_no_reply_closes_the_connection(void **state)
 /* With all that was on its way on it. */
 static void a_connection_lost_is_one_failure(void **state)
 {
-	static const struct fake_step steps[] = {
-		{ .reply = "$-1\r\n" }, { .reply = "$-1\r\n", .cut = 2, .delay_ms = 100 }, { .reply = "$-1\r\n" }
-	};
+	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },
+						  { .reply = "$-1\r\n", .cut = 2, .delay_ms = 100 },
+						  { .reply = "$-1\r\n" } };
 	struct kit_slot *slots[20];
 	int r;
 
@@ -166,10 +171,11 @@ static void a_connection_lost_is_one_failure(void **state)
 
 static void odd_replies_are_misses(void **state)
 {
-	static const struct fake_step steps[] = {
-		{ .reply = "$-1\r\n" }, { .reply = "*2\r\n*1\r\n:1\r\n$3\r\nabc\r\n" }, { .reply = ":7\r\n" },
-		{ .reply = ",3.14\r\n" }, { .reply = "$-1\r\n" }
-	};
+	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },
+						  { .reply = "*2\r\n*1\r\n:1\r\n$3\r\nabc\r\n" },
+						  { .reply = ":7\r\n" },
+						  { .reply = ",3.14\r\n" },
+						  { .reply = "$-1\r\n" } };
 
 	(void)state;
 	open_fake(steps, 5);
@@ -187,7 +193,7 @@ static void moved_to(uint32_t slot, const char *address, int status)
 	char moved[128];
 	const struct fake_step steps[] = { { .reply = "$-1\r\n" }, { .reply = moved } };
 
-	(void)snprintf(moved, sizeof moved, "-MOVED %u %s\r\n", slot, address);
+	(void)snprintf(moved, sizeof(moved), "-MOVED %u %s\r\n", slot, address);
 	open_fake(steps, 2);
 	start_up();
 	assert_int_equal(kit_load(&kit, 1), status);
@@ -204,10 +210,11 @@ static void redirects_to_nowhere_end(void **state)
 	(void)state;
 	kit_name(1, name);
 	slot = redis_slot(name, strlen(name));
-	moved_to(slot, "127.0.0.1:1", -EREMOTEIO);	/* no map has it */
+	moved_to(slot, "127.0.0.1:1", -EREMOTEIO); /* no map has it */
 	moved_to(slot, "127.0.0.1:0", -EREMOTEIO);
 	moved_to(slot, "unix:/etc/passwd", -EREMOTEIO);
-	moved_to((slot + 1) % REDIS_SLOTS, "127.0.0.1:1", -EREMOTEIO);	/* not what was asked for: not believed */
+	/* not what was asked for: not believed */
+	moved_to((slot + 1) % REDIS_SLOTS, "127.0.0.1:1", -EREMOTEIO);
 }
 
 int main(void)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * Goal: a value comes whole however it is cut into pieces, and the reply behind it, too; a server that floods us before
- * TLS is agreed on keeps no other from its turn.
- * Method: a thread that is the server and sends what it is told, with pauses; between them the connection must sleep or
- * wake as it does (SO_RCVLOWAT).
+ * Goal: a value comes whole however it is cut into pieces, and the reply behind it, too; a server
+ * that floods us before TLS is agreed on keeps no other from its turn. Method: a thread that is the
+ * server and sends what it is told, with pauses; between them the connection must sleep or wake as
+ * it does (SO_RCVLOWAT).
  */
 #include "tests/lib/lib_redis_conn.h"
 
@@ -19,11 +19,12 @@ enum { PAUSE_US = 20000, MAX_CUTS = 4, HEADER = sizeof(struct image_header) };
 
 struct server {
 	pthread_t thread;
-	int fd;				/* listens */
+	int fd; /* listens */
 	char address[64];
 	const struct block *block;
 	const uint8_t *packed;
-	int64_t cuts[MAX_CUTS];		/* of the value with its CR LF, ascending; < 0: from its end; 0: none */
+	/* of the value with its CR LF, ascending; < 0: from its end; 0: none */
+	int64_t cuts[MAX_CUTS];
 };
 
 static bool put(int fd, const void *bytes, size_t n)
@@ -42,7 +43,8 @@ static bool put_value(const struct server *s, int fd)
 	memcpy(reply + head, s->packed, value);
 	memcpy(reply + head + value, "\r\n", 2);
 	for (int i = 0; i < MAX_CUTS && s->cuts[i] && good; i++) {
-		const size_t to = s->cuts[i] > 0 ? head + (size_t)s->cuts[i] : head + value + 2 - (size_t)-s->cuts[i];
+		const size_t to = s->cuts[i] > 0 ? head + (size_t)s->cuts[i] :
+						   head + value + 2 - (size_t)-s->cuts[i];
 
 		good = put(fd, reply + at, to - at);
 		at = to;
@@ -61,8 +63,9 @@ static void *serve(void *arg)
 	ssize_t n;
 
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
-	while ((n = recv(fd, command, sizeof command, 0)) > 0)	/* one at a time */
-		if (!(memmem(command, (size_t)n, "EXISTS", 6) ? put(fd, ":1\r\n", 4) : put_value(s, fd)))
+	while ((n = recv(fd, command, sizeof(command), 0)) > 0) /* one at a time */
+		if (!(memmem(command, (size_t)n, "EXISTS", 6) ? put(fd, ":1\r\n", 4) :
+								put_value(s, fd)))
 			break;
 	(void)close(fd);
 	return NULL;
@@ -77,7 +80,7 @@ static void *flood(void *arg)
 
 	for (int i = 0; i < 64; i++)
 		memcpy(records[i], "\x16\x03\x03\x40\x00", 5);
-	while (put(fd, records, sizeof records))
+	while (put(fd, records, sizeof(records)))
 		;
 	(void)close(fd);
 	return NULL;
@@ -86,13 +89,13 @@ static void *flood(void *arg)
 static void begin(struct server *s, void *(*work)(void *))
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t n = sizeof a;
+	socklen_t n = sizeof(a);
 
 	s->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	assert_int_equal(bind(s->fd, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(bind(s->fd, (struct sockaddr *)&a, sizeof(a)), 0);
 	assert_int_equal(listen(s->fd, 1), 0);
 	assert_int_equal(getsockname(s->fd, (struct sockaddr *)&a, &n), 0);
-	(void)snprintf(s->address, sizeof s->address, "127.0.0.1:%u", ntohs(a.sin_port));
+	(void)snprintf(s->address, sizeof(s->address), "127.0.0.1:%u", ntohs(a.sin_port));
 	assert_int_equal(pthread_create(&s->thread, NULL, work, s), 0);
 }
 
@@ -107,7 +110,12 @@ static void in_pieces(const int64_t cuts[MAX_CUTS])
 {
 	for (uint32_t tokens = 32; tokens <= 64; tokens *= 2) {
 		const struct image_geometry geometry = {
-			.dtype = DTYPE_BF16, .layers = 16, .kv_heads = 8, .head_dim_k = 64, .head_dim_v = 64, .block_tokens = tokens,
+			.dtype = DTYPE_BF16,
+			.layers = 16,
+			.kv_heads = 8,
+			.head_dim_k = 64,
+			.head_dim_v = 64,
+			.block_tokens = tokens,
 		};
 		struct random random = random_seeded("in_pieces");
 		struct block b = block_of(&geometry, CODEC_FP8, &random);
@@ -117,7 +125,7 @@ static void in_pieces(const int64_t cuts[MAX_CUTS])
 		struct rig r;
 
 		block_value(&b, packed);
-		memcpy(server.cuts, cuts, sizeof server.cuts);
+		memcpy(server.cuts, cuts, sizeof(server.cuts));
 		begin(&server, serve);
 		rig_open(&r, server.address);
 		for (int i = 0; i < 3; i++) {
@@ -163,8 +171,11 @@ static void a_flood_instead_of_a_handshake(void **state)
 {
 	struct tls_files files;
 	struct server server = { 0 };
-	struct redis_conn_conf conf = { .username = "", .password = "", .host = "127.0.0.1",
-					.max_value_bytes = RIG_MAX_VALUE, .changed = rig_changed };
+	struct redis_conn_conf conf = { .username = "",
+					.password = "",
+					.host = "127.0.0.1",
+					.max_value_bytes = RIG_MAX_VALUE,
+					.changed = rig_changed };
 	struct rig r = { .tick.fire = rig_tick };
 	uint32_t turns = 0;
 	int why;
@@ -181,7 +192,7 @@ static void a_flood_instead_of_a_handshake(void **state)
 	assert_int_equal(redis_conn_open(r.loop, &conf, &r.conn), 0);
 	for (; redis_conn_state(r.conn) != REDIS_CONN_DOWN; turns++)
 		rig_run(&r, 1);
-	assert_true(turns > 5);		/* each is another's turn of the loop */
+	assert_true(turns > 5); /* each is another's turn of the loop */
 	assert_string_equal(rig_why(&r, &why), "no TLS handshake in time; is this its TLS port?");
 	assert_int_equal(why, -ETIMEDOUT);
 	rig_close(&r);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=26 lane=wait */
 /*
- * Goal: nothing that a server does makes the tier do something again and again as fast as it can: not closing what it
- * has accepted, not having room for one connection only, not sending us to names that nobody can look up. And a slot
- * that nobody has is not dead for ever.
- * Method: a server of the test's own, a thread, that does so and counts; and a getaddrinfo() that hangs.
+ * Goal: nothing that a server does makes the tier do something again and again as fast as it can:
+ * not closing what it has accepted, not having room for one connection only, not sending us to
+ * names that nobody can look up. And a slot that nobody has is not dead for ever. Method: a server
+ * of the test's own, a thread, that does so and counts; and a getaddrinfo() that hangs.
  */
 #include "tests/lib/lib_redis_tier.h"
 
@@ -28,15 +28,17 @@ struct door {
 	char address[64];
 	uint32_t port;
 	pthread_t thread;
-	struct pollfd guests[GUESTS + 1];	/* 0: the door itself */
+	struct pollfd guests[GUESTS + 1]; /* 0: the door itself */
 	atomic_uint accepted;
-	atomic_uint room;			/* guests at a time; more are closed, those inside too */
-	atomic_bool patient;			/* ... when they say something, not before */
-	const char *_Atomic words;		/* to those that are closed; NULL: none */
+	/* guests at a time; more are closed, those inside too */
+	atomic_uint room;
+	atomic_bool patient;       /* ... when they say something, not before */
+	const char *_Atomic words; /* to those that are closed; NULL: none */
 	const char *_Atomic map;
-	atomic_bool once;			/* answers one GET and closes */
-	atomic_bool sends_away;			/* GETs but the trial's: to another name each time */
-	uint32_t slot, names;			/* of what is sent away; how many were */
+	atomic_bool once; /* answers one GET and closes */
+	/* GETs but the trial's: to another name each time */
+	atomic_bool sends_away;
+	uint32_t slot, names; /* of what is sent away; how many were */
 	atomic_bool over;
 };
 
@@ -57,7 +59,8 @@ static void show_out(struct pollfd *guest)
 
 	if (guest->fd < 0)
 		return;
-	(void)!recv(guest->fd, rest, sizeof rest, MSG_DONTWAIT);	/* else our words are lost with it */
+	/* else our words are lost with it */
+	(void)!recv(guest->fd, rest, sizeof(rest), MSG_DONTWAIT);
 	if (words)
 		answer(guest->fd, words);
 	(void)close(guest->fd);
@@ -83,7 +86,8 @@ static void serve(struct pollfd *guest)
 		if (strstr(at, "CLUSTER")) {
 			answer(guest->fd, atomic_load(&door.map));
 		} else if (atomic_load(&door.sends_away) && !strstr(at, "kv:0000000000000000")) {
-			(void)snprintf(moved, sizeof moved, "-ASK %u name%u.hang:6379\r\n", door.slot, door.names++);
+			(void)snprintf(moved, sizeof(moved), "-ASK %u name%u.hang:6379\r\n",
+				       door.slot, door.names++);
 			answer(guest->fd, moved);
 		} else {
 			answer(guest->fd, "$-1\r\n");
@@ -100,7 +104,8 @@ static void serve(struct pollfd *guest)
 static void let_in(void)
 {
 	const uint32_t places = atomic_load(&door.patient) ? GUESTS : atomic_load(&door.room);
-	struct pollfd guest = { .fd = accept4(door.fd, NULL, NULL, SOCK_CLOEXEC), .events = POLLIN };
+	struct pollfd guest = { .fd = accept4(door.fd, NULL, NULL, SOCK_CLOEXEC),
+				.events = POLLIN };
 
 	assert(guest.fd >= 0);
 	(void)atomic_fetch_add(&door.accepted, 1);
@@ -124,7 +129,8 @@ static void *keep_door(void *arg)
 
 			if (i <= atomic_load(&door.room) && speaks)
 				serve(&door.guests[i]);
-			else if (i > atomic_load(&door.room) && (speaks || !atomic_load(&door.patient)))
+			else if (i > atomic_load(&door.room) &&
+				 (speaks || !atomic_load(&door.patient)))
 				show_out(&door.guests[i]);
 		}
 	}
@@ -134,18 +140,18 @@ static void *keep_door(void *arg)
 static int open_door(void **state)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t length = sizeof a;
+	socklen_t length = sizeof(a);
 
 	(void)state;
-	memset(&door, 0, sizeof door);
+	memset(&door, 0, sizeof(door));
 	door.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (door.fd < 0 || bind(door.fd, (struct sockaddr *)&a, sizeof a) || listen(door.fd, 64) ||
+	if (door.fd < 0 || bind(door.fd, (struct sockaddr *)&a, sizeof(a)) || listen(door.fd, 64) ||
 	    getsockname(door.fd, (struct sockaddr *)&a, &length))
 		return -1;
 	for (uint32_t i = 0; i <= GUESTS; i++)
 		door.guests[i] = (struct pollfd){ .fd = i ? -1 : door.fd, .events = POLLIN };
 	door.port = ntohs(a.sin_port);
-	(void)snprintf(door.address, sizeof door.address, "127.0.0.1:%u", door.port);
+	(void)snprintf(door.address, sizeof(door.address), "127.0.0.1:%u", door.port);
 	atomic_store(&door.room, GUESTS);
 	atomic_store(&door.map, "-ERR This instance has cluster support disabled\r\n");
 	return pthread_create(&door.thread, NULL, keep_door, NULL);
@@ -168,8 +174,8 @@ static atomic_bool hangs;
 static atomic_uint looking, looking_most, looked;
 
 /* In place of libc's: ours for the names that hang. */
-int getaddrinfo(const char *restrict name, const char *restrict service, const struct addrinfo *restrict hints,
-		struct addrinfo **restrict ret)
+int getaddrinfo(const char *restrict name, const char *restrict service,
+		const struct addrinfo *restrict hints, struct addrinfo **restrict ret)
 {
 	const struct timespec nap = { .tv_nsec = 2000000 };
 	int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
@@ -205,13 +211,14 @@ static void start_up(void)
 	kit_start_at(&kit, door.address);
 }
 
-/* An idle server that from now on closes what it accepts: a few attempts, a state, and its words. */
+/* An idle server that from now on closes what it accepts: a few attempts, a state, and its
+ * words. */
 static void is_left_alone(const char *words, enum tier_state state, const char *says)
 {
 	kit_init(&kit, SMALL);
 	kit.conf.rest_ms = KIT_REST_MS;
 	kit_start_at(&kit, door.address);
-	kit_run_ms(&kit, 700);	/* the connection is no young one any more */
+	kit_run_ms(&kit, 700); /* the connection is no young one any more */
 	atomic_store(&door.words, words);
 	atomic_store(&door.room, 0);
 	kit_until_state(&kit, state);
@@ -235,13 +242,15 @@ static void accepted_and_closed(void **state)
 static void accepted_and_full(void **state)
 {
 	(void)state;
-	is_left_alone("-ERR max number of clients reached\r\n", TIER_OFFLINE, "max number of clients");
+	is_left_alone("-ERR max number of clients reached\r\n", TIER_OFFLINE,
+		      "max number of clients");
 }
 
 static void accepted_and_denied(void **state)
 {
 	(void)state;
-	is_left_alone("-DENIED Redis is running in protected mode\r\n", TIER_MISCONFIGURED, "protected mode");
+	is_left_alone("-DENIED Redis is running in protected mode\r\n", TIER_MISCONFIGURED,
+		      "protected mode");
 }
 
 static void has_room_for_one(bool patient)
@@ -256,7 +265,8 @@ static void has_room_for_one(bool patient)
 		(void)kit_load_each(&kit, 0, 64, true);
 		kit_run_ms(&kit, 100);
 	}
-	assert_in_range(atomic_load(&door.accepted), 2, FEW);	/* it tried for more, now and then */
+	/* it tried for more, now and then */
+	assert_in_range(atomic_load(&door.accepted), 2, FEW);
 	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);
 	kit_free(&kit);
@@ -283,8 +293,9 @@ static void room_for_one_is_enough_told_late(void **state)
 	has_room_for_one(true);
 }
 
-/* Never three failures in a row, but no reason to connect as often as there is something to ask: each of the two
- * connections is opened again every RETRY_MS of redis_link.c (100), however long this takes. */
+/* Never three failures in a row, but no reason to connect as often as there is something to ask:
+ * each of the two connections is opened again every RETRY_MS of redis_link.c (100), however long
+ * this takes. */
 static void one_answer_each_time(void **state)
 {
 	uint64_t began_ms;
@@ -319,8 +330,10 @@ static void a_slot_that_nobody_has_is_asked_for_again(void **state)
 	uint32_t block = 0;
 
 	(void)state;
-	(void)snprintf(half, sizeof half, "*1\r\n*3\r\n:0\r\n:8191\r\n*2\r\n$0\r\n\r\n:%u\r\n", door.port);
-	(void)snprintf(all, sizeof all, "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:%u\r\n", door.port);
+	(void)snprintf(half, sizeof(half), "*1\r\n*3\r\n:0\r\n:8191\r\n*2\r\n$0\r\n\r\n:%u\r\n",
+		       door.port);
+	(void)snprintf(all, sizeof(all), "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:%u\r\n",
+		       door.port);
 	atomic_store(&door.map, half);
 	while (slot_of(block) < REDIS_SLOTS / 2)
 		block++;
@@ -348,14 +361,17 @@ static void send_away(uint32_t n)
 		assert_int_not_equal(kit_settle(&kit, slots[i]), 0);
 }
 
-/* All slots are the door's, and there are more replicas than are ever sent to: others are not followed at all. */
+/* All slots are the door's, and there are more replicas than are ever sent to: others are not
+ * followed at all. */
 static void show_replicas(void)
 {
 	static char map[NAMES * 48 + 128];
-	int n = sprintf(map, "*1\r\n*%d\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:%u\r\n", NAMES + 3, door.port);
+	int n = sprintf(map, "*1\r\n*%d\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:%u\r\n", NAMES + 3,
+			door.port);
 
 	for (int i = 0; i < NAMES; i++)
-		n += sprintf(map + n, "*2\r\n$%d\r\nname%d.hang\r\n:6379\r\n", snprintf(NULL, 0, "name%d.hang", i), i);
+		n += sprintf(map + n, "*2\r\n$%d\r\nname%d.hang\r\n:6379\r\n",
+			     snprintf(NULL, 0, "name%d.hang", i), i);
 	atomic_store(&door.map, map);
 }
 
@@ -373,7 +389,7 @@ static void look_ups_are_few(void **state)
 	kit_start_at(&kit, door.address);
 	send_away(FEW);
 	assert_in_range(atomic_load(&looking_most), 1, LOOKUPS);
-	kit_run_ms(&kit, 6000);			/* their places are free again, they are not */
+	kit_run_ms(&kit, 6000); /* their places are free again, they are not */
 	send_away(FEW);
 	assert_in_range(atomic_load(&looking_most), 1, LOOKUPS);
 	before = atomic_load(&looked);
@@ -384,7 +400,7 @@ static void look_ups_are_few(void **state)
 	send_away(3);
 	assert_true(atomic_load(&looked) > before);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);
-	kit_stop(&kit);				/* waits for none of them */
+	kit_stop(&kit); /* waits for none of them */
 	assert_true(atomic_load(&looking) > 0);
 	atomic_store(&hangs, false);
 	assert_true(kit_until(&kit, nobody_looks, NULL));

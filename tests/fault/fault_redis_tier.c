@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=15 lane=wait */
 /*
- * Goal: whatever happens to a server, every xfer ends once and by its deadline, what the server cannot do is refused at
- * once, the state says why, and when the server is well again the tier is, too.
- * Method: real redis-servers that are stopped, killed, filled, made replicas.
+ * Goal: whatever happens to a server, every xfer ends once and by its deadline, what the server
+ * cannot do is refused at once, the state says why, and when the server is well again the tier is,
+ * too. Method: real redis-servers that are stopped, killed, filled, made replicas.
  */
 #include "tests/lib/lib_redis_tier.h"
 
@@ -125,7 +125,7 @@ static void a_stopped_server_costs_one_deadline_and_then_nothing(void **state)
 	for (uint32_t i = 0; i < 3; i++) {
 		slots[i] = kit_begin(&kit, XFER_READ, i, &r);
 		assert_non_null(slots[i]);
-		kit_run_ms(&kit, 20);	/* three failures, not one */
+		kit_run_ms(&kit, 20); /* three failures, not one */
 	}
 	for (uint32_t i = 0; i < 3; i++)
 		assert_int_equal(kit_settle(&kit, slots[i]), -ETIMEDOUT);
@@ -170,7 +170,7 @@ static void killed_with_transfers_under_way(void **state)
 	kit_until_state(&kit, TIER_OFFLINE);
 	redis_restart(&server[0]);
 	kit_until_state(&kit, TIER_UP);
-	assert_int_equal(kit_load_each(&kit, 0, 60, false), 0);	/* it came back empty */
+	assert_int_equal(kit_load_each(&kit, 0, 60, false), 0); /* it came back empty */
 	kit_store_all(&kit, 0, 60);
 	assert_int_equal(kit_load_each(&kit, 0, 60, false), 60);
 	kit_free(&kit);
@@ -186,7 +186,7 @@ static void connections_that_are_closed_are_opened_again(void **state)
 	start_up();
 	kit_store_all(&kit, 0, 20);
 	for (int i = 0; i < 5; i++) {
-		redis_say(&server[0], text, sizeof text, "CLIENT KILL TYPE normal");
+		redis_say(&server[0], text, sizeof(text), "CLIENT KILL TYPE normal");
 		kit_run_ms(&kit, 250);
 		assert_int_equal(kit_load_each(&kit, 0, 20, false), 20);
 	}
@@ -215,7 +215,7 @@ static void a_full_server_stops_stores_and_not_reads(void **state)
 	assert_true(kit_says(&kit, "OOM"));
 	assert_int_equal(kit_load_each(&kit, 0, n, false), n);
 	assert_true(kit_counters(&kit).refused_stores_total >= 1);
-	redis_say(&server[0], text, sizeof text, "FLUSHALL");
+	redis_say(&server[0], text, sizeof(text), "FLUSHALL");
 	kit_until_state(&kit, TIER_UP);
 	assert_int_equal(kit_store(&kit, 1), 0);
 	assert_int_equal(kit_load(&kit, 1), 0);
@@ -231,13 +231,14 @@ static void a_replica_takes_no_stores(void **state)
 	redis_start(&server[1], NULL);
 	start_up();
 	kit_store_all(&kit, 0, 10);
-	redis_say(&server[0], text, sizeof text, "CONFIG SET replica-serve-stale-data yes");
-	redis_say(&server[0], text, sizeof text, "REPLICAOF 127.0.0.1 1");	/* nobody is there: its data stay */
+	redis_say(&server[0], text, sizeof(text), "CONFIG SET replica-serve-stale-data yes");
+	/* nobody is there: its data stay */
+	redis_say(&server[0], text, sizeof(text), "REPLICAOF 127.0.0.1 1");
 	assert_int_equal(kit_store(&kit, 11), -EROFS);
 	kit_until_state(&kit, TIER_READONLY);
 	assert_true(kit_says(&kit, "READONLY"));
 	assert_int_equal(kit_load_each(&kit, 0, 12, false), 10);
-	redis_say(&server[0], text, sizeof text, "REPLICAOF NO ONE");
+	redis_say(&server[0], text, sizeof(text), "REPLICAOF NO ONE");
 	kit_until_state(&kit, TIER_UP);
 	assert_int_equal(kit_store(&kit, 11), 0);
 	kit_free(&kit);
@@ -264,12 +265,13 @@ static void trouble(struct random *random, bool *stopped)
 		redis_restart(&server[0]);
 		break;
 	default:
-		redis_say(&server[0], text, sizeof text, "CLIENT KILL TYPE normal");
+		redis_say(&server[0], text, sizeof(text), "CLIENT KILL TYPE normal");
 		break;
 	}
 }
 
-/* Every xfer ends once (kit checks), whole if it says so, whatever is done to the servers meanwhile. */
+/* Every xfer ends once (kit checks), whole if it says so, whatever is done to the servers
+ * meanwhile. */
 static void xfers_end_whatever_happens(void **state)
 {
 	struct random random = random_seeded("fault_redis_tier");
@@ -307,7 +309,7 @@ static void xfers_end_whatever_happens(void **state)
 	redis_restart(&server[1]);
 	kit_until_state(&kit, TIER_UP);
 	kit_stop(&kit);
-	kit.conf.timeout_ms = 10000;	/* nothing may fail now */
+	kit.conf.timeout_ms = 10000; /* nothing may fail now */
 	start_up();
 	kit_store_all(&kit, 0, 100);
 	assert_int_equal(kit_load_each(&kit, 0, 100, false), 100);

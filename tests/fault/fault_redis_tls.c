@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=33 lane=wait */
 /*
- * Goal: with TLS values come and go as without; whom we do not trust, and who does not trust us, is told apart, in
- * words that name the option; a stream that is cut or changed anywhere ends the connection, and never gives a wrong
- * byte. Method: real redis-servers, alone and a Cluster, with certificates of this test's own; a forwarder between that
- * cuts the server's bytes, or flips one of their bits, at random places.
+ * Goal: with TLS values come and go as without; whom we do not trust, and who does not trust us, is
+ * told apart, in words that name the option; a stream that is cut or changed anywhere ends the
+ * connection, and never gives a wrong byte. Method: real redis-servers, alone and a Cluster, with
+ * certificates of this test's own; a forwarder between that cuts the server's bytes, or flips one
+ * of their bits, at random places.
  */
 #include "tests/lib/lib_redis_conn.h"
 
@@ -60,7 +61,7 @@ static void is_refused(const char *words)
 	kit_until_state(&kit, TIER_MISCONFIGURED);
 	if (!kit_says(&kit, words))
 		fail_msg("not \"%s\": %s", words, kit_row(&kit, 0).text);
-	assert_true(kit_row(&kit, 0).counters.reconnects_total <= 3);	/* no storm */
+	assert_true(kit_row(&kit, 0).counters.reconnects_total <= 3); /* no storm */
 	assert_string_equal(kit_row(&kit, 0).tls, "");
 	kit_stop(&kit);
 }
@@ -84,7 +85,8 @@ static void an_older_protocol(void **state)
 	char options[1024];
 
 	(void)state;
-	(void)snprintf(options, sizeof options, "%s --tls-protocols TLSv1.2", tls_options(&tls_group));
+	(void)snprintf(options, sizeof(options), "%s --tls-protocols TLSv1.2",
+		       tls_options(&tls_group));
 	open_at(options);
 	is_up("TLSv1.2");
 	kit.conf.tls_conf.cert_file = kit.conf.tls_conf.key_file = NULL;
@@ -98,7 +100,7 @@ static void a_server_of_an_unknown_authority(void **state)
 	open_at(tls_options(&tls_group));
 	kit.conf.tls_conf.ca_file = tls_group.other_ca;
 	is_refused("see [redis] tls_ca_file");
-	kit.conf.tls_conf.ca_file = "";		/* nor does the system know it */
+	kit.conf.tls_conf.ca_file = ""; /* nor does the system know it */
 	is_refused("see [redis] tls_ca_file");
 	kit_free(&kit);
 }
@@ -126,13 +128,13 @@ static void a_name_that_is_looked_up(void **state)
 
 	(void)state;
 	open_at(tls_options(&tls_group));
-	(void)snprintf(address, sizeof address, "localhost:%u", server.port);
+	(void)snprintf(address, sizeof(address), "localhost:%u", server.port);
 	kit.conf.endpoints[0] = address;
 	is_up("TLSv1.3");
 	kit_free(&kit);
 	redis_stop(&server);
 	open_at(tls_options_with(tls_group.elsewhere, tls_group.elsewhere_key, tls_group.ca));
-	(void)snprintf(address, sizeof address, "localhost:%u", server.port);
+	(void)snprintf(address, sizeof(address), "localhost:%u", server.port);
 	kit.conf.endpoints[0] = address;
 	is_refused("its certificate is not one for localhost");
 	kit_free(&kit);
@@ -156,7 +158,8 @@ static void a_server_that_wants_no_certificate(void **state)
 	char options[1024];
 
 	(void)state;
-	(void)snprintf(options, sizeof options, "%s --tls-auth-clients no", tls_options(&tls_group));
+	(void)snprintf(options, sizeof(options), "%s --tls-auth-clients no",
+		       tls_options(&tls_group));
 	open_at(options);
 	kit.conf.tls_conf.cert_file = kit.conf.tls_conf.key_file = NULL;
 	is_up("TLSv1.3");
@@ -168,7 +171,7 @@ static void a_password_besides(void **state)
 	char options[1024];
 
 	(void)state;
-	(void)snprintf(options, sizeof options, "%s --requirepass right", tls_options(&tls_group));
+	(void)snprintf(options, sizeof(options), "%s --requirepass right", tls_options(&tls_group));
 	open_at(options);
 	kit.conf.password = "wrong";
 	is_refused("WRONGPASS");
@@ -227,7 +230,7 @@ static void a_unix_socket_has_none(void **state)
 
 	(void)state;
 	open_at(tls_options(&tls_group));
-	(void)snprintf(address, sizeof address, "unix:%s", server.socket);
+	(void)snprintf(address, sizeof(address), "unix:%s", server.socket);
 	kit.conf.endpoints[0] = address;
 	is_up("");
 	kit_free(&kit);
@@ -239,7 +242,8 @@ static void a_cluster(void **state)
 	char options[1024];
 
 	(void)state;
-	(void)snprintf(options, sizeof options, "%s --tls-cluster yes --tls-replication yes", tls_options(&tls_group));
+	(void)snprintf(options, sizeof(options), "%s --tls-cluster yes --tls-replication yes",
+		       tls_options(&tls_group));
 	redis_cluster_start(&rig, options);
 	kit_init(&kit, SMALL);
 	kit.conf.tls = true;
@@ -255,18 +259,19 @@ static void a_cluster(void **state)
 	redis_cluster_stop(&rig);
 }
 
-/* It has no host in its map: it is the one that was asked, whose certificate has a name and no address. */
+/* It has no host in its map: it is the one that was asked, whose certificate has a name and no
+ * address. */
 static void a_cluster_of_one_with_a_name(void **state)
 {
 	char options[1024], address[64], text[256];
 
 	(void)state;
-	(void)snprintf(options, sizeof options, "%s --cluster-enabled yes --tls-cluster yes",
+	(void)snprintf(options, sizeof(options), "%s --cluster-enabled yes --tls-cluster yes",
 		       tls_options_with(tls_group.named, tls_group.named_key, tls_group.ca));
 	open_at(options);
-	redis_say(&server, text, sizeof text, "CLUSTER ADDSLOTSRANGE 0 16383");
+	redis_say(&server, text, sizeof(text), "CLUSTER ADDSLOTSRANGE 0 16383");
 	assert_string_equal(text, "OK");
-	(void)snprintf(address, sizeof address, "localhost:%u", server.port);
+	(void)snprintf(address, sizeof(address), "localhost:%u", server.port);
 	kit.conf.endpoints[0] = address;
 	is_up("TLSv1.3");
 	kit_free(&kit);
@@ -274,10 +279,12 @@ static void a_cluster_of_one_with_a_name(void **state)
 
 /* --- between --- */
 
-enum { PATIENCE_MS = 2000 };	/* with a stream that says there is more to come, and there is not */
-enum { HARMLESS = 40 };	/* values: several times what passes before the last byte that is flipped */
+/* with a stream that says there is more to come, and there is not */
+enum { PATIENCE_MS = 2000 };
+enum { HARMLESS = 40 }; /* values: several times what passes before the last byte that is flipped */
 
-/* Forwards one connection; of what comes from the server, ends behind `at` bytes, or flips a bit of that one. */
+/* Forwards one connection; of what comes from the server, ends behind `at` bytes, or flips a bit of
+ * that one. */
 struct between {
 	pid_t pid;
 	char address[64];
@@ -292,7 +299,9 @@ static void forward(int client, int to_server, uint64_t at, bool flip)
 	for (;;) {
 		(void)poll(fds, 2, -1);
 		for (int i = 0; i < 2; i++) {
-			ssize_t n = fds[i].revents ? recv(fds[i].fd, bytes, sizeof bytes, MSG_DONTWAIT) : -1;
+			ssize_t n = fds[i].revents ?
+					    recv(fds[i].fd, bytes, sizeof(bytes), MSG_DONTWAIT) :
+					    -1;
 
 			if (n == 0)
 				return;
@@ -305,7 +314,8 @@ static void forward(int client, int to_server, uint64_t at, bool flip)
 					bytes[at - passed] ^= (uint8_t)(1 << at % 8);
 			}
 			passed += i == 1 ? (uint64_t)n : 0;
-			if (send(fds[!i].fd, bytes, (size_t)n, MSG_NOSIGNAL) != n || (!flip && passed == at))
+			if (send(fds[!i].fd, bytes, (size_t)n, MSG_NOSIGNAL) != n ||
+			    (!flip && passed == at))
 				return;
 		}
 	}
@@ -315,12 +325,12 @@ static void between_start(struct between *b, uint64_t at, bool flip)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	socklen_t n = sizeof a;
+	socklen_t n = sizeof(a);
 
-	assert_int_equal(bind(listener, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(bind(listener, (struct sockaddr *)&a, sizeof(a)), 0);
 	assert_int_equal(listen(listener, 1), 0);
 	assert_int_equal(getsockname(listener, (struct sockaddr *)&a, &n), 0);
-	(void)snprintf(b->address, sizeof b->address, "127.0.0.1:%u", ntohs(a.sin_port));
+	(void)snprintf(b->address, sizeof(b->address), "127.0.0.1:%u", ntohs(a.sin_port));
 	b->pid = fork();
 	assert_true(b->pid >= 0);
 	if (b->pid == 0) {
@@ -329,16 +339,16 @@ static void between_start(struct between *b, uint64_t at, bool flip)
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 		client = accept(listener, NULL, NULL);
 		a.sin_port = htons(server.port);
-		if (connect(to_server, (struct sockaddr *)&a, sizeof a) == 0)
+		if (connect(to_server, (struct sockaddr *)&a, sizeof(a)) == 0)
 			forward(client, to_server, at, flip);
 		_exit(0);
 	}
 	(void)close(listener);
 }
 
-/* Gets until the connection ends, or waits for bytes that do not come (a record's length was flipped), or until so many
- * values came that the flip was in a byte that TLS does not mind (the version of a record). Every value that came is
- * right. ret: how many came. */
+/* Gets until the connection ends, or waits for bytes that do not come (a record's length was
+ * flipped), or until so many values came that the flip was in a byte that TLS does not mind (the
+ * version of a record). Every value that came is right. ret: how many came. */
 static uint32_t gets_until_the_end(const char *address, const struct block *b)
 {
 	struct rig_command get = { 0 };
@@ -371,7 +381,12 @@ static uint32_t gets_until_the_end(const char *address, const struct block *b)
 static void somewhere(const char *name, bool flip)
 {
 	static const struct image_geometry geometry = {
-		.dtype = DTYPE_BF16, .layers = 8, .kv_heads = 4, .head_dim_k = 64, .head_dim_v = 64, .block_tokens = 32,
+		.dtype = DTYPE_BF16,
+		.layers = 8,
+		.kv_heads = 4,
+		.head_dim_k = 64,
+		.head_dim_v = 64,
+		.block_tokens = 32,
 		.opaque_bytes = 1234,
 	};
 	struct random random = random_seeded(name);
@@ -387,7 +402,8 @@ static void somewhere(const char *name, bool flip)
 	assert_int_equal(rig_do(&r, &set), 0);
 	rig_close(&r);
 	for (uint32_t i = 0; i < 150; i++) {
-		const uint64_t at = i < 75 ? 1 + random_below(&random, 2500) : random_below(&random, 700000);
+		const uint64_t at =
+			i < 75 ? 1 + random_below(&random, 2500) : random_below(&random, 700000);
 		struct between between;
 
 		between_start(&between, at, flip);

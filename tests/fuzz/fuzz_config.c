@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_config - goal: no configuration file makes the parser crash, read or write out of bounds, or accept
- * what it then cannot print and read back. Method: files built of the parser's own words and random bytes,
- * then mutated; seed printed ($SEED sets it, $FUZZ_RUNS how many, 20,000). With -DKVTIER_LIBFUZZER the same
- * check under libFuzzer. Worth most with SAN=address,undefined.
+ * fuzz_config - goal: no configuration file makes the parser crash, read or write out of bounds, or
+ * accept what it then cannot print and read back. Method: files built of the parser's own words and
+ * random bytes, then mutated; seed printed ($SEED sets it, $FUZZ_RUNS how many, 20,000). With
+ * -DKVTIER_LIBFUZZER the same check under libFuzzer. Worth most with SAN=address,undefined.
  */
 #include <assert.h>
 #include <errno.h>
@@ -26,16 +26,18 @@ static void check_round_trip(const struct config *config)
 	FILE *f = fmemopen(file, sizeof(file), "w");
 	int r;
 
-	assert(f != NULL);
+	assert(f);
 	config_print(config, f);
 	(void)fclose(f);
 	f = fmemopen(file, strlen(file), "r");
-	assert(f != NULL);
+	assert(f);
 	r = config_parse(f, "printed", &again, text, sizeof(text));
 	(void)fclose(f);
-	/* text may hold what is no value in a file, blanks at its ends or " ;": the rest must be the same */
+	/* text may hold what is no value in a file, blanks at its ends or " ;": the rest must be
+	 * the same */
 	if (r == 0)
-		assert(again.host_bytes == config->host_bytes && again.socket_mode == config->socket_mode &&
+		assert(again.host_bytes == config->host_bytes &&
+		       again.socket_mode == config->socket_mode &&
 		       again.nvme_segment_bytes == config->nvme_segment_bytes);
 }
 
@@ -79,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size == 0)
 		return 0;
 	in = fmemopen((void *)(uintptr_t)data, size, "r");
-	assert(in != NULL);
+	assert(in);
 	memset(text, 'x', sizeof(text));
 	memset(&config, 0, sizeof(config));
 	r = config_parse(in, "fuzz", &config, text, sizeof(text));
@@ -109,16 +111,45 @@ static uint32_t random_below(uint32_t n)
 }
 
 static const char *const pieces[] = {
-	"[host]\n", "[socket]\n",   "[daemon]\n", "[",
-	"]",        "\n",           " = ",        "=",
-	":",        "1G",           "64K",        "64KiB",
-	"0600",     "yes",          "-1",         "99999999999999999999",
-	"thp",      " ; ",          "#",          "\t",
-	"\r\n",     "\xef\xbb\xbf", "\xff",       "\x1b[0m",
-	"50us",     "/tmp/x",       "default",    "\n\n",
-	"[hots]\n", "[nvme]\n",    "path = ",    "/a:/b",
-	"::",       "[redis]\n",    "endpoints = ", "[::1]:7 ",
-	"a.b:1",    "unix:/x ",     "12h",
+	"[host]\n",
+	"[socket]\n",
+	"[daemon]\n",
+	"[",
+	"]",
+	"\n",
+	" = ",
+	"=",
+	":",
+	"1G",
+	"64K",
+	"64KiB",
+	"0600",
+	"yes",
+	"-1",
+	"99999999999999999999",
+	"thp",
+	" ; ",
+	"#",
+	"\t",
+	"\r\n",
+	"\xef\xbb\xbf",
+	"\xff",
+	"\x1b[0m",
+	"50us",
+	"/tmp/x",
+	"default",
+	"\n\n",
+	"[hots]\n",
+	"[nvme]\n",
+	"path = ",
+	"/a:/b",
+	"::",
+	"[redis]\n",
+	"endpoints = ",
+	"[::1]:7 ",
+	"a.b:1",
+	"unix:/x ",
+	"12h",
 };
 enum { PIECES = sizeof(pieces) / sizeof(pieces[0]) };
 
@@ -145,7 +176,8 @@ static size_t make_file(char *file, size_t room)
 			append(file, &used, room, "]\n");
 			append(file, &used, room, row->key);
 			append(file, &used, room, " = ");
-			append(file, &used, room, random_below(2) ? row->dflt : pieces[random_below(PIECES)]);
+			append(file, &used, room,
+			       random_below(2) ? row->dflt : pieces[random_below(PIECES)]);
 			append(file, &used, room, "\n");
 		} else {
 			append(file, &used, room, pieces[random_below(PIECES)]);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_nvme - goal: no bytes on a disk make the readers of superblock, header, record or footer crash, read
- * out of bounds, or accept what is not within its segment. Method: good structures, then mutated, half of
- * them with their CRC made good again, so that the checks behind it are reached; seed printed ($SEED sets it,
- * $FUZZ_RUNS how many, 20,000). With -DKVTIER_LIBFUZZER the same check under libFuzzer, half of its inputs sealed
- * again after mutation. Worth most with SAN=address,undefined.
+ * fuzz_nvme - goal: no bytes on a disk make the readers of superblock, header, record or footer
+ * crash, read out of bounds, or accept what is not within its segment. Method: good structures,
+ * then mutated, half of them with their CRC made good again, so that the checks behind it are
+ * reached; seed printed ($SEED sets it, $FUZZ_RUNS how many, 20,000). With -DKVTIER_LIBFUZZER the
+ * same check under libFuzzer, half of its inputs sealed again after mutation. Worth most with
+ * SAN=address,undefined.
  */
 #include <assert.h>
 #include <errno.h>
@@ -19,7 +20,10 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const struct nvme_identity who = {
-	.uuid = { 1, 2, 3 }, .sequence = 0x100000005, .segment = 7, .segment_bytes = 1 << 20,
+	.uuid = { 1, 2, 3 },
+	.sequence = 0x100000005,
+	.segment = 7,
+	.segment_bytes = 1 << 20,
 };
 
 static void check_super(const uint8_t *page)
@@ -28,10 +32,12 @@ static void check_super(const uint8_t *page)
 	uint8_t owner[32] = { 9 };
 	const int r = nvme_super_check(page, &super);
 
-	assert(r == 0 || r == -ENODATA || r == -EMEDIUMTYPE || r == -EBADMSG || r == -EPROTONOSUPPORT);
+	assert(r == 0 || r == -ENODATA || r == -EMEDIUMTYPE || r == -EBADMSG ||
+	       r == -EPROTONOSUPPORT);
 	if (r)
 		return;
-	assert(super.purges <= NVME_MAX_PURGES && !nvme_shape_check(super.segment_bytes, super.segments));
+	assert(super.purges <= NVME_MAX_PURGES &&
+	       !nvme_shape_check(super.segment_bytes, super.segments));
 	nvme_super_purge(&super, owner, UINT64_MAX);
 	assert(super.purges <= NVME_MAX_PURGES && nvme_super_dead(&super, owner, 1));
 }
@@ -55,7 +61,8 @@ static void check_record(const uint8_t *page, uint32_t number)
 	if (r == -EAGAIN) {
 		assert(tag_page > number && tag_page < who.segment_bytes / NVME_PAGE);
 		memcpy(&header, page, sizeof(header));
-		r = nvme_tag_check(page + NVME_PAGE - sizeof(struct nvme_tag), &who, &header, number, &entry);
+		r = nvme_tag_check(page + NVME_PAGE - sizeof(struct nvme_tag), &who, &header,
+				   number, &entry);
 	}
 	if (!r)
 		check_entry(&entry);
@@ -70,11 +77,13 @@ static void check_footer(const uint8_t *tail, uint32_t n)
 
 	assert(r == 0 || r == -EBADMSG || r == -EAGAIN);
 	if (r == -EAGAIN)
-		assert(nvme_footer_bytes(count) > n && count <= nvme_entries_max(who.segment_bytes));
+		assert(nvme_footer_bytes(count) > n &&
+		       count <= nvme_entries_max(who.segment_bytes));
 	for (uint32_t i = 0; !r && i < count; i++) {
 		check_entry(&entries[i]);
 		assert(nvme_record_first_page(&entries[i]) >= next);
-		next = nvme_record_first_page(&entries[i]) + nvme_record_bytes(&entries[i]) / NVME_PAGE;
+		next = nvme_record_first_page(&entries[i]) +
+		       nvme_record_bytes(&entries[i]) / NVME_PAGE;
 	}
 }
 
@@ -116,11 +125,13 @@ static void reseal_footer(uint8_t *tail, size_t n)
 	trailer->count %= 2 * NVME_MAX_ENTRIES;
 	entries = trailer->count * sizeof(struct nvme_entry);
 	if (trailer->count <= NVME_MAX_ENTRIES && nvme_footer_bytes(trailer->count) <= n)
-		trailer->entries_crc = image_crc32c(tail + n - nvme_footer_bytes(trailer->count), entries);
+		trailer->entries_crc =
+			image_crc32c(tail + n - nvme_footer_bytes(trailer->count), entries);
 	crc_at((uint8_t *)trailer, offsetof(struct nvme_trailer, crc));
 }
 
-/* What stands before the checks that matter is made good, so that mutation gets past it: nothing guesses a CRC. */
+/* What stands before the checks that matter is made good, so that mutation gets past it: nothing
+ * guesses a CRC. */
 static void reseal(uint8_t *bytes, size_t n, uint32_t kind, uint32_t number)
 {
 	struct nvme_super *super = (void *)bytes;
@@ -140,8 +151,8 @@ static void reseal(uint8_t *bytes, size_t n, uint32_t kind, uint32_t number)
 	}
 }
 
-/* The first byte chooses, and whether all is sealed again; the rest is the page or pages, in memory of exactly that
- * size. */
+/* The first byte chooses, and whether all is sealed again; the rest is the page or pages, in memory
+ * of exactly that size. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	const size_t pages = size ? (size - 1) / NVME_PAGE : 0;
@@ -151,7 +162,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (pages == 0)
 		return 0;
 	bytes = aligned_alloc(NVME_PAGE, pages * NVME_PAGE);
-	assert(bytes != NULL);
+	assert(bytes);
 	memcpy(bytes, data + 1, pages * NVME_PAGE);
 	if (data[0] / 4 % 2)
 		reseal(bytes, pages * NVME_PAGE, data[0] % 4, data[0] % 251);
@@ -184,12 +195,15 @@ static uint32_t random_below(uint32_t n)
 static void flip(uint8_t *bytes, size_t n)
 {
 	for (uint32_t i = random_below(4); i > 0; i--)
-		bytes[random_below((uint32_t)n)] = random_below(2) ? (uint8_t)random_below(256) : 0xff;
+		bytes[random_below((uint32_t)n)] =
+			random_below(2) ? (uint8_t)random_below(256) : 0xff;
 }
 
 static void make_super(uint8_t *page)
 {
-	struct nvme_super super = { .segment_bytes = 1 << 20, .segments = 100, .purges = 3, .life = 4 };
+	struct nvme_super super = {
+		.segment_bytes = 1 << 20, .segments = 100, .purges = 3, .life = 4
+	};
 
 	nvme_super_seal(&super);
 	memcpy(page, &super, sizeof(super));
@@ -239,7 +253,8 @@ static uint32_t make_footer(uint8_t *bytes)
 	uint32_t page = 1;
 
 	for (uint32_t i = 0; i < count; i++) {
-		const struct nvme_entry entry = { .page = (uint16_t)page, .image_bytes = NVME_PAGE + 1 };
+		const struct nvme_entry entry = { .page = (uint16_t)page,
+						  .image_bytes = NVME_PAGE + 1 };
 
 		memcpy(bytes + i * sizeof(entry), &entry, sizeof(entry));
 		page += 2;
@@ -262,7 +277,7 @@ int main(void)
 	uint8_t *bytes = aligned_alloc(NVME_PAGE, 5 * NVME_PAGE);
 	uint8_t *input = malloc(1 + 4 * NVME_PAGE);
 
-	assert(bytes != NULL && input != NULL);
+	assert(bytes && input != NULL);
 	printf("SEED=%llu\n", (unsigned long long)start);
 	fflush(stdout);
 	random_state = start;
@@ -283,7 +298,7 @@ int main(void)
 			break;
 		default:
 			size = make_footer(bytes);
-			if (random_below(4) == 0 && size > NVME_PAGE) {	/* its last page alone */
+			if (random_below(4) == 0 && size > NVME_PAGE) { /* its last page alone */
 				memmove(bytes, bytes + size - NVME_PAGE, NVME_PAGE);
 				size = NVME_PAGE;
 			}

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_proto.c - goal: no packet, segment list or ring entry makes the checks crash, read out of bounds, or
- * let through what reaches outside of its region or arena. Method: good messages with random bytes, words at
- * the edges of their types, and cuts; what is accepted is recomputed in 128 bits. Seed printed ($SEED sets
- * it, $FUZZ_RUNS how many, 200,000). With -DKVTIER_LIBFUZZER the same under libFuzzer. Worth most with
- * SAN=address,undefined.
+ * fuzz_proto.c - goal: no packet, segment list or ring entry makes the checks crash, read out of
+ * bounds, or let through what reaches outside of its region or arena. Method: good messages with
+ * random bytes, words at the edges of their types, and cuts; what is accepted is recomputed in 128
+ * bits. Seed printed ($SEED sets it, $FUZZ_RUNS how many, 200,000). With -DKVTIER_LIBFUZZER the
+ * same under libFuzzer. Worth most with SAN=address,undefined.
  */
 #include <assert.h>
 #include <errno.h>
@@ -32,29 +32,31 @@ static uint32_t value_bytes(uint32_t dtype)
 /* Bytes of one page from the piece's base on. */
 static unsigned __int128 span_of(const struct image_geometry *g, const struct page_piece *p)
 {
-	const uint32_t bytes = value_bytes(g->dtype), dim = p->kind == KIND_K ? g->head_dim_k : g->head_dim_v;
+	const uint32_t bytes = value_bytes(g->dtype),
+		       dim = p->kind == KIND_K ? g->head_dim_k : g->head_dim_v;
 
 	if (p->kind == KIND_TYPED)
 		return (unsigned __int128)p->length * bytes;
 	if (p->kind == KIND_OPAQUE)
-		return (unsigned __int128)p->token_stride * (p->token_stride ? g->block_tokens - 1 : 0) +
+		return (unsigned __int128)p->token_stride *
+			       (p->token_stride ? g->block_tokens - 1 : 0) +
 		       p->length;
 	return (unsigned __int128)p->token_stride * (g->block_tokens - 1) +
 	       (unsigned __int128)p->head_stride * (g->kv_heads - 1) + (uint64_t)dim * bytes;
 }
 
 /* What was accepted lies in its region, for the last page too. */
-static void check_layout(const struct image_geometry *g, const struct page_layout *layout, uint64_t pages,
-			 uint8_t *const *bases, const uint64_t *lengths, uint32_t n)
+static void check_layout(const struct image_geometry *g, const struct page_layout *layout,
+			 uint64_t pages, uint8_t *const *bases, const uint64_t *lengths, uint32_t n)
 {
 	for (uint32_t i = 0; i < layout->n_pieces; i++) {
 		const struct page_piece *p = &layout->pieces[i];
 		bool inside = false;
 
 		for (uint32_t r = 0; r < n; r++) {
-			const unsigned __int128 end = (unsigned __int128)(uintptr_t)p->base +
-						      (unsigned __int128)(pages - 1) * p->page_stride +
-						      span_of(g, p);
+			const unsigned __int128 end =
+				(unsigned __int128)(uintptr_t)p->base +
+				(unsigned __int128)(pages - 1) * p->page_stride + span_of(g, p);
 
 			inside |= p->base >= bases[r] && end <= (uintptr_t)bases[r] + lengths[r];
 		}
@@ -64,7 +66,8 @@ static void check_layout(const struct image_geometry *g, const struct page_layou
 
 static void try_layout(const struct proto_space_open *m)
 {
-	static uint8_t memory[WIRE_MAX_REGIONS]; /* addresses only: layout_build never looks there */
+	/* addresses only: layout_build never looks there */
+	static uint8_t memory[WIRE_MAX_REGIONS];
 	const struct wire_geometry *w = &m->geometry;
 	const struct image_geometry g = {
 		.dtype = w->dtype,
@@ -88,8 +91,8 @@ static void try_layout(const struct proto_space_open *m)
 		bases[i] = (uint8_t *)((uintptr_t)memory + (uintptr_t)i * (REGION_BYTES << 1));
 		lengths[i] = m->regions[i].length % REGION_BYTES;
 	}
-	if (layout_build(m->segments, m->n_segments, bases, lengths, m->n_regions, &g, &layout, &pages, text,
-			 sizeof text))
+	if (layout_build(m->segments, m->n_segments, bases, lengths, m->n_regions, &g, &layout,
+			 &pages, text, sizeof(text)))
 		return;
 	if (m->n_segments > 0)
 		check_layout(&g, &layout, pages, bases, lengths, m->n_regions);
@@ -100,10 +103,10 @@ static void try_entry(const uint8_t *data, size_t size)
 {
 	struct wire_sqe e;
 
-	if (size < sizeof e)
+	if (size < sizeof(e))
 		return;
-	memcpy(&e, data, sizeof e);
-	if (proto_sqe(&e, ARENA, text, sizeof text))
+	memcpy(&e, data, sizeof(e));
+	if (proto_sqe(&e, ARENA, text, sizeof(text)))
 		return;
 	assert(e.op_id != 0 && e.op >= WIRE_OP_NOP && e.op <= WIRE_OP_CANCEL);
 	if (e.op != WIRE_OP_NOP && e.op != WIRE_OP_CANCEL)
@@ -119,16 +122,17 @@ static void try_packet(const void *packet, size_t size)
 	uint32_t version, space;
 	int r;
 
-	if (proto_head(packet, size, &head, text, sizeof text))
+	if (proto_head(packet, size, &head, text, sizeof(text)))
 		return;
 	switch (head.type) {
 	case WIRE_HELLO:
-		if (proto_hello(packet, size, 256, 4096, &hello, &version, text, sizeof text) == 0)
-			assert(hello.sq_entries >= 8 && hello.sq_entries <= 256 && hello.arena_blocks >= 64 &&
-			       hello.arena_blocks <= 4096 && memchr(hello.name, 0, sizeof hello.name));
+		if (proto_hello(packet, size, 256, 4096, &hello, &version, text, sizeof(text)) == 0)
+			assert(hello.sq_entries >= 8 && hello.sq_entries <= 256 &&
+			       hello.arena_blocks >= 64 && hello.arena_blocks <= 4096 &&
+			       memchr(hello.name, 0, sizeof(hello.name)));
 		break;
 	case WIRE_SPACE_OPEN:
-		r = proto_space_open(packet, size, FDS, &open, text, sizeof text);
+		r = proto_space_open(packet, size, FDS, &open, text, sizeof(text));
 		if (r == 0) {
 			assert((const char *)(open.segments + open.n_segments) ==
 			       (const char *)packet + size);
@@ -136,7 +140,7 @@ static void try_packet(const void *packet, size_t size)
 		}
 		break;
 	case WIRE_SPACE_CLOSE:
-		if (proto_space_close(packet, size, &space, text, sizeof text) == 0)
+		if (proto_space_close(packet, size, &space, text, sizeof(text)) == 0)
 			assert(space < WIRE_MAX_SPACES);
 		break;
 	default:
@@ -147,7 +151,8 @@ static void try_packet(const void *packet, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	void *packet =
-		malloc(size ? size : 1); /* of the exact size, so that a sanitizer sees one byte too far */
+		/* of the exact size, so that a sanitizer sees one byte too far */
+		malloc(size ? size : 1);
 
 	assert(packet);
 	memcpy(packet, data, size);
@@ -163,7 +168,8 @@ enum { MAX_PACKET = 4096 };
 
 static size_t good_space_open(struct random *random, uint8_t *ret)
 {
-	const uint32_t layers = 1 + random_below(random, 3), regions = 1 + random_below(random, FDS);
+	const uint32_t layers = 1 + random_below(random, 3),
+		       regions = 1 + random_below(random, FDS);
 	struct wire_space_open m = {
 		.n_regions = regions,
 		.n_segments = 2 * layers,
@@ -176,16 +182,18 @@ static size_t good_space_open(struct random *random, uint8_t *ret)
 			      .world = 1,
 			      .model = "fuzz" },
 	};
-	size_t n = sizeof m;
+	size_t n = sizeof(m);
 
 	for (uint32_t i = 0; i < regions; i++, n += sizeof(struct wire_region)) {
-		const bool handle = random_below(random, 8) == 0;	/* beside memfds it is refused */
+		/* beside memfds it is refused */
+		const bool handle = random_below(random, 8) == 0;
 		struct wire_region r = { .memory = handle ? WIRE_DEVICE_HANDLE : WIRE_MEMFD,
-					 .fd_index = handle ? 0 : i, .length = 8192 };
+					 .fd_index = handle ? 0 : i,
+					 .length = 8192 };
 
 		r.device[3] = r.handle[5] = handle;
 
-		memcpy(ret + n, &r, sizeof r);
+		memcpy(ret + n, &r, sizeof(r));
 	}
 	for (uint32_t i = 0; i < 2 * layers; i++, n += sizeof(struct wire_segment)) {
 		const struct wire_segment s = {
@@ -198,17 +206,19 @@ static size_t good_space_open(struct random *random, uint8_t *ret)
 			.token_stride = 32,
 		};
 
-		memcpy(ret + n, &s, sizeof s);
+		memcpy(ret + n, &s, sizeof(s));
 	}
-	m.head = (struct wire_head){ .magic = WIRE_MAGIC, .type = WIRE_SPACE_OPEN, .length = (uint32_t)n };
-	memcpy(ret, &m, sizeof m);
+	m.head = (struct wire_head){ .magic = WIRE_MAGIC,
+				     .type = WIRE_SPACE_OPEN,
+				     .length = (uint32_t)n };
+	memcpy(ret, &m, sizeof(m));
 	return n;
 }
 
 static size_t good_message(struct random *random, uint8_t *ret)
 {
 	const struct wire_hello hello = {
-		.head = { .magic = WIRE_MAGIC, .type = WIRE_HELLO, .length = sizeof hello },
+		.head = { .magic = WIRE_MAGIC, .type = WIRE_HELLO, .length = sizeof(hello) },
 		.version_min = WIRE_VERSION_MIN,
 		.version_max = WIRE_VERSION_MAX,
 		.size_geometry = sizeof(struct wire_geometry),
@@ -221,21 +231,25 @@ static size_t good_message(struct random *random, uint8_t *ret)
 		.name = "fuzz",
 	};
 	const struct wire_space_close close_message = {
-		.head = { .magic = WIRE_MAGIC, .type = WIRE_SPACE_CLOSE, .length = sizeof close_message },
+		.head = { .magic = WIRE_MAGIC,
+			  .type = WIRE_SPACE_CLOSE,
+			  .length = sizeof(close_message) },
 	};
-	const struct wire_sqe e = { .op = WIRE_OP_LOAD, .n = 4, .op_id = 1, .deadline_ns = 1, .first = 9 };
+	const struct wire_sqe e = {
+		.op = WIRE_OP_LOAD, .n = 4, .op_id = 1, .deadline_ns = 1, .first = 9
+	};
 
 	switch (random_below(random, 8)) {
 	case 0:
-		memcpy(ret, &hello, sizeof hello);
-		return sizeof hello;
+		memcpy(ret, &hello, sizeof(hello));
+		return sizeof(hello);
 	case 1:
-		memcpy(ret, &close_message, sizeof close_message);
-		return sizeof close_message;
+		memcpy(ret, &close_message, sizeof(close_message));
+		return sizeof(close_message);
 	case 2:
 	case 3:
-		memcpy(ret, &e, sizeof e);
-		return sizeof e;
+		memcpy(ret, &e, sizeof(e));
+		return sizeof(e);
 	default:
 		return good_space_open(random, ret);
 	}
@@ -267,7 +281,7 @@ static size_t mutate(struct random *random, uint8_t *packet, size_t n)
 	    random_below(random, 2)) { /* as a liar would: a length that fits */
 		const uint32_t length = (uint32_t)n;
 
-		memcpy(packet + offsetof(struct wire_head, length), &length, sizeof length);
+		memcpy(packet + offsetof(struct wire_head, length), &length, sizeof(length));
 	}
 	return n;
 }
@@ -280,8 +294,9 @@ int main(void)
 	static _Alignas(8) uint8_t packet[MAX_PACKET];
 
 	for (unsigned long i = 0; i < n; i++) {
-		memset(packet, 0, sizeof packet);
-		(void)LLVMFuzzerTestOneInput(packet, mutate(&random, packet, good_message(&random, packet)));
+		memset(packet, 0, sizeof(packet));
+		(void)LLVMFuzzerTestOneInput(packet, mutate(&random, packet,
+							    good_message(&random, packet)));
 	}
 	return 0;
 }

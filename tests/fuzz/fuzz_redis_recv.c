@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_redis_recv.c - goal: whatever a server sends, and however late, redis_conn.h holds: each command ends exactly
- * once, with a status that it may end with; a GET's bytes are those of its own value, and written inside its room,
- * while it is lent, and after its header was found good; memory is bounded; the connection is down when the server has
- * gone, and not before if all that it said were replies, whatever was in them.
- * Method: the input is a program of what both ends do: submit, cancel, let expire; answer well, badly, in pieces, not
- * at all, or with bytes of the input itself. Both ends are in this thread. done() submits and cancels, too. Seed
- * printed ($SEED sets it, $FUZZ_RUNS how many, 3,000). With -DKVTIER_LIBFUZZER the same under libFuzzer. Worth most
- * with SAN=address,undefined.
+ * fuzz_redis_recv.c - goal: whatever a server sends, and however late, redis_conn.h holds: each
+ * command ends exactly once, with a status that it may end with; a GET's bytes are those of its own
+ * value, and written inside its room, while it is lent, and after its header was found good; memory
+ * is bounded; the connection is down when the server has gone, and not before if all that it said
+ * were replies, whatever was in them. Method: the input is a program of what both ends do: submit,
+ * cancel, let expire; answer well, badly, in pieces, not at all, or with bytes of the input itself.
+ * Both ends are in this thread. done() submits and cancels, too. Seed printed ($SEED sets it,
+ * $FUZZ_RUNS how many, 3,000). With -DKVTIER_LIBFUZZER the same under libFuzzer. Worth most with
+ * SAN=address,undefined.
  */
 #include <errno.h>
 #include <hiredis/hiredis.h>
@@ -17,19 +18,25 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum {
-	COMMANDS = 400, GUARD = 4096, MAX_SENT = 4 << 20, MAX_VALUE = 64 << 10, MAX_ASKED = 16 << 10,
-	LIVE = 0xa5, ENDED = 0x5a,	/* what buffers are filled with */
-	TURNS = 10000,			/* more than it takes to read all that was sent */
-	MEMORY = 8 << 20,		/* of a connection: a small reply, and room that grew by doubling */
+	COMMANDS = 400,
+	GUARD = 4096,
+	MAX_SENT = 4 << 20,
+	MAX_VALUE = 64 << 10,
+	MAX_ASKED = 16 << 10,
+	LIVE = 0xa5,
+	ENDED = 0x5a,  /* what buffers are filled with */
+	TURNS = 10000, /* more than it takes to read all that was sent */
+	/* of a connection: a small reply, and room that grew by doubling */
+	MEMORY = 8 << 20,
 };
 
 struct fuzz_command {
-	struct redis_command command;	/* first */
+	struct redis_command command; /* first */
 	struct redis_value value;
-	const struct block *block;	/* NULL: EXISTS */
+	const struct block *block; /* NULL: EXISTS */
 	uint8_t *buffer;
 	size_t allocated;
-	bool canceled, expires, again;	/* again: done() submits another, and cancels one */
+	bool canceled, expires, again; /* again: done() submits another, and cancels one */
 	bool answered, well;
 	uint32_t dones;
 };
@@ -39,18 +46,18 @@ struct fuzz {
 	size_t left;
 	struct redis_conn *conn;
 	int peer;
-	bool chunks;			/* what is said next comes in pieces */
-	bool lies;			/* said something that is no reply, or nobody asked for */
-	size_t memory;			/* in use before */
-	uint32_t n;			/* commands submitted */
+	bool chunks;   /* what is said next comes in pieces */
+	bool lies;     /* said something that is no reply, or nobody asked for */
+	size_t memory; /* in use before */
+	uint32_t n;    /* commands submitted */
 	struct fuzz_command commands[COMMANDS];
-	size_t asked_bytes, asked_at;	/* what the server has got, and how far it has looked */
+	size_t asked_bytes, asked_at; /* what the server has got, and how far it has looked */
 	char asked[MAX_ASKED];
 	size_t said;
-	uint8_t stream[MAX_SENT];	/* all that was said */
+	uint8_t stream[MAX_SENT]; /* all that was said */
 };
 
-static struct fuzz *running;	/* the one whose commands end; there is one at a time */
+static struct fuzz *running; /* the one whose commands end; there is one at a time */
 
 /* --- input --- */
 
@@ -86,7 +93,8 @@ static void check_image(const struct fuzz *f, const struct fuzz_command *m)
 	assert(m->value.bytes <= m->value.room);
 	assert(memmem(f->stream, f->said, value, shape->packed_bytes));
 	/* only its bytes were ever sealed */
-	assert(memcmp(value, m->block->value + sizeof(struct redis_envelope), shape->packed_bytes) == 0);
+	assert(memcmp(value, m->block->value + sizeof(struct redis_envelope),
+		      shape->packed_bytes) == 0);
 	free(value);
 }
 
@@ -99,15 +107,16 @@ static void check_get(const struct fuzz *f, const struct fuzz_command *m)
 		check_image(f, m);
 		break;
 	case -EFBIG:
-		assert(m->value.bytes == m->block->shape.image_bytes && m->value.bytes > m->value.room);
+		assert(m->value.bytes == m->block->shape.image_bytes &&
+		       m->value.bytes > m->value.room);
 		/* fall through */
 	case -ENOENT:
 	case -ENOTSUP:
 	case -EBADMSG:
-	case -EREMOTEIO:	/* nothing was accepted, or all, and then it had the wrong MAC */
+	case -EREMOTEIO: /* nothing was accepted, or all, and then it had the wrong MAC */
 		assert(m->value.packed || filled_with(m->buffer, room, LIVE));
 		break;
-	default:		/* any part of it may have come */
+	default: /* any part of it may have come */
 		break;
 	}
 	assert(filled_with(m->buffer + room, GUARD, LIVE));
@@ -139,8 +148,9 @@ static void check_status(const struct fuzz_command *m)
 	}
 	assert(!m->canceled || c->status == -ECANCELED || c->status == -ECONNRESET);
 	if (m->well && !m->canceled && !m->expires && !running->lies)
-		assert(m->block ? c->status == 0 || c->status == -EFBIG : c->status == 0 && c->reply->integer == 1);
-	assert(strnlen(c->error, sizeof c->error) < sizeof c->error);
+		assert(m->block ? c->status == 0 || c->status == -EFBIG :
+				  c->status == 0 && c->reply->integer == 1);
+	assert(strnlen(c->error, sizeof(c->error)) < sizeof(c->error));
 }
 
 /* One of the eldest that are lent. */
@@ -158,14 +168,14 @@ static void cancel(struct fuzz *f)
 
 static void done(struct redis_command *command)
 {
-	struct fuzz_command *m = (struct fuzz_command *)command;	/* first member */
+	struct fuzz_command *m = (struct fuzz_command *)command; /* first member */
 
 	m->dones++;
 	assert(m->dones == 1 && !command->lent);
 	check_status(m);
 	if (m->block) {
 		check_get(running, m);
-		memset(m->buffer, ENDED, m->allocated);	/* it is somebody else's now */
+		memset(m->buffer, ENDED, m->allocated); /* it is somebody else's now */
 	}
 	if (m->again) {
 		cancel(running);
@@ -182,7 +192,9 @@ static void prepare_get(struct fuzz *f, struct fuzz_command *m, const char *name
 	m->buffer = malloc(m->allocated);
 	assert(m->buffer);
 	memset(m->buffer, LIVE, m->allocated);
-	m->value = (struct redis_value){ .identity = &b->identity, .geometry = &b->geometry, .buffer = m->buffer,
+	m->value = (struct redis_value){ .identity = &b->identity,
+					 .geometry = &b->geometry,
+					 .buffer = m->buffer,
 					 .seal = &fuzz_seal_of,
 					 .room = b->shape.image_bytes - tight };
 	m->command.value = &m->value;
@@ -198,8 +210,8 @@ static bool submit(struct fuzz *f, uint8_t how)
 
 	if (f->n == COMMANDS)
 		return false;
-	(void)snprintf(name, sizeof name, "%04u", f->n);
-	memset(m, 0, sizeof *m);
+	(void)snprintf(name, sizeof(name), "%04u", f->n);
+	memset(m, 0, sizeof(*m));
 	m->command.done = done;
 	m->expires = (how & 7) == 7;
 	m->command.deadline_ns = m->expires ? 0 : UINT64_MAX;
@@ -227,7 +239,8 @@ static void turn(struct fuzz *f)
 	ssize_t n;
 
 	world_turn(the_world());
-	while (f->peer >= 0 && (n = read(f->peer, f->asked + f->asked_bytes, MAX_ASKED - f->asked_bytes)) > 0)
+	while (f->peer >= 0 &&
+	       (n = read(f->peer, f->asked + f->asked_bytes, MAX_ASKED - f->asked_bytes)) > 0)
 		f->asked_bytes += (size_t)n;
 	assert(memory_in_use() < f->memory + MEMORY);
 }
@@ -241,7 +254,8 @@ static bool is_down(const struct fuzz *f)
 static struct fuzz_command *asked(struct fuzz *f)
 {
 	static const char before_name[] = "$4\r\n";
-	const char *at = memmem(f->asked + f->asked_at, f->asked_bytes - f->asked_at, before_name, 4);
+	const char *at =
+		memmem(f->asked + f->asked_at, f->asked_bytes - f->asked_at, before_name, 4);
 	unsigned int number;
 
 	if (!at || f->asked + f->asked_bytes - at < 10)
@@ -260,7 +274,8 @@ static bool lies(struct fuzz *f)
 	return r;
 }
 
-/* At once, or so that everything is cut somewhere: behind the first bytes, in the middle, before the last. */
+/* At once, or so that everything is cut somewhere: behind the first bytes, in the middle, before
+ * the last. */
 static size_t piece(struct fuzz *f, size_t at, size_t n)
 {
 	const size_t most = n - at;
@@ -279,7 +294,8 @@ static void say(struct fuzz *f, const void *bytes, size_t n)
 	memcpy(f->stream + f->said, bytes, n);
 	f->said += n;
 	for (size_t at = 0; at < n && !is_down(f);) {
-		const ssize_t sent = send(f->peer, (const char *)bytes + at, piece(f, at, n), MSG_NOSIGNAL);
+		const ssize_t sent =
+			send(f->peer, (const char *)bytes + at, piece(f, at, n), MSG_NOSIGNAL);
 
 		at += sent > 0 ? (size_t)sent : 0;
 		if (f->chunks && next(f) < 16)
@@ -294,7 +310,8 @@ static void say_text(struct fuzz *f, const char *text)
 	say(f, text, strlen(text));
 }
 
-/* n bytes of the value behind a length that may be another; with a bit that is wrong, if `flip`: of the CR LF, even. */
+/* n bytes of the value behind a length that may be another; with a bit that is wrong, if `flip`: of
+ * the CR LF, even. */
 static void say_value(struct fuzz *f, const struct block *b, size_t n, long long length, bool flip)
 {
 	uint8_t *reply = malloc(n + 64);
@@ -303,7 +320,8 @@ static void say_value(struct fuzz *f, const struct block *b, size_t n, long long
 	memcpy(reply + line, b->value, n);
 	memcpy(reply + (size_t)line + n, "\r\n", 2);
 	if (flip)
-		reply[(size_t)line + (lies(f) ? n + next(f) % 2 : next(f) * n / 256)] ^= (uint8_t)(1 << next(f) % 8);
+		reply[(size_t)line + (lies(f) ? n + next(f) % 2 : next(f) * n / 256)] ^=
+			(uint8_t)(1 << next(f) % 8);
 	say(f, reply, (size_t)line + n + 2);
 	free(reply);
 }
@@ -325,8 +343,10 @@ static void answer_well(struct fuzz *f)
 /* Some block's value, a part of it, damaged, with a length that is wrong. */
 static void answer_badly(struct fuzz *f)
 {
-	static const long long lengths[] = { -1, 0, 128, 159, 160, MAX_VALUE, MAX_VALUE + 1, 1LL << 29, (1LL << 29) + 1,
-					     INT64_MAX };
+	static const long long lengths[] = {
+		-1,       0, 128, 159, 160, MAX_VALUE, MAX_VALUE + 1, 1LL << 29, (1LL << 29) + 1,
+		INT64_MAX
+	};
 	const struct fuzz_command *m = asked(f);
 	const struct block *b = m && m->block && next(f) & 1 ? m->block : any_block(f);
 	const size_t whole = b->bytes;
@@ -336,7 +356,8 @@ static void answer_badly(struct fuzz *f)
 	if (!m && !lies(f))
 		return;
 	if (lies(f))
-		say_value(f, b, n, lengths[next(f) % (sizeof lengths / sizeof *lengths)], how & 1);
+		say_value(f, b, n, lengths[next(f) % (sizeof(lengths) / sizeof(*lengths))],
+			  how & 1);
 	else
 		say_value(f, b, n, lies(f) ? (long long)whole : (long long)n, n > 0 && how & 1);
 }
@@ -369,14 +390,14 @@ static void say_endlessly(struct fuzz *f)
 	static char elements[64 << 10];
 
 	f->lies = true;
-	for (size_t i = 0; i + 4 <= sizeof elements; i += 4)
+	for (size_t i = 0; i + 4 <= sizeof(elements); i += 4)
 		memcpy(elements + i, ":1\r\n", 4);
 	say_text(f, "*1000000\r\n");
 	for (int i = 0; i < 24 && !is_down(f); i++) {
-		say(f, elements, sizeof elements);
+		say(f, elements, sizeof(elements));
 		turn(f);
 	}
-	assert(!small || m->canceled || is_down(f) || f->said > MAX_SENT - sizeof elements);
+	assert(!small || m->canceled || is_down(f) || f->said > MAX_SENT - sizeof(elements));
 }
 
 /* --- a run --- */
@@ -387,10 +408,17 @@ static void do_one(struct fuzz *f)
 
 	f->chunks = what & 128;
 	switch (what % 16) {
-	case 0: case 1: case 2: case 3: case 4:
+	case 0:
+	case 1:
+	case 2:
+	case 3:
+	case 4:
 		(void)submit(f, next(f));
 		break;
-	case 5: case 6: case 7: case 8:
+	case 5:
+	case 6:
+	case 7:
+	case 8:
 		answer_well(f);
 		break;
 	case 9:
@@ -424,8 +452,11 @@ static void on_changed(struct redis_conn *c, void *arg)
 static void begin(struct fuzz *f)
 {
 	struct world *w = the_world();
-	const struct redis_conn_conf conf = { .address = w->address, .username = "", .password = "",
-					      .deadline_ns = UINT64_MAX, .max_value_bytes = MAX_VALUE,
+	const struct redis_conn_conf conf = { .address = w->address,
+					      .username = "",
+					      .password = "",
+					      .deadline_ns = UINT64_MAX,
+					      .max_value_bytes = MAX_VALUE,
 					      .changed = on_changed };
 
 	running = f;
@@ -437,7 +468,8 @@ static void begin(struct fuzz *f)
 		turn(f);
 }
 
-/* All that was said is taken in: what has been answered has ended, and only lies end the connection. */
+/* All that was said is taken in: what has been answered has ended, and only lies end the
+ * connection. */
 static void settle(struct fuzz *f)
 {
 	for (int i = 0; i < 20; i++)
@@ -461,7 +493,8 @@ static void end(struct fuzz *f)
 	redis_conn_close(f->conn);
 	for (uint32_t i = 0; i < f->n; i++) {
 		assert(f->commands[i].dones == 1);
-		assert(!f->commands[i].block || filled_with(f->commands[i].buffer, f->commands[i].allocated, ENDED));
+		assert(!f->commands[i].block ||
+		       filled_with(f->commands[i].buffer, f->commands[i].allocated, ENDED));
 		free(f->commands[i].buffer);
 	}
 }

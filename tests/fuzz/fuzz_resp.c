@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_resp.c - goal: whatever a server sends, resp_skip() ends at the same byte with the same verdict however it is
- * cut, reads nothing beyond what it is given, keeps less than a line back, agrees with a naive parser, and accepts of
- * RESP2 only what hiredis takes as exactly one reply. Method: replies of random trees, with random bytes, numbers at
- * the edges, splices and cuts; each piece in memory of its own of the exact size. Seed printed ($SEED sets it,
- * $FUZZ_RUNS how many, 40,000). With -DKVTIER_LIBFUZZER the same under libFuzzer. Worth most with
- * SAN=address,undefined.
+ * fuzz_resp.c - goal: whatever a server sends, resp_skip() ends at the same byte with the same
+ * verdict however it is cut, reads nothing beyond what it is given, keeps less than a line back,
+ * agrees with a naive parser, and accepts of RESP2 only what hiredis takes as exactly one reply.
+ * Method: replies of random trees, with random bytes, numbers at the edges, splices and cuts; each
+ * piece in memory of its own of the exact size. Seed printed ($SEED sets it, $FUZZ_RUNS how many,
+ * 40,000). With -DKVTIER_LIBFUZZER the same under libFuzzer. Worth most with SAN=address,undefined.
  */
 #include <assert.h>
 #include <errno.h>
@@ -33,7 +33,7 @@ struct outcome {
 
 struct naive {
 	const char *text;
-	size_t n, at;		/* at: behind the last line or body that was good */
+	size_t n, at; /* at: behind the last line or body that was good */
 	uint64_t elements;
 	bool resp3;
 };
@@ -43,12 +43,12 @@ static bool naive_number(const char *text, size_t n, long long min, long long ma
 {
 	char copy[32], again[32];
 
-	if (n == 0 || n >= sizeof copy)
+	if (n == 0 || n >= sizeof(copy))
 		return false;
 	memcpy(copy, text, n);
 	copy[n] = 0;
 	*ret = strtoll(copy, NULL, 10);
-	(void)snprintf(again, sizeof again, "%lld", *ret);
+	(void)snprintf(again, sizeof(again), "%lld", *ret);
 	return strlen(copy) == n && strcmp(copy, again) == 0 && *ret >= min && *ret <= max;
 }
 
@@ -99,7 +99,8 @@ static int naive_aggregate(struct naive *v, unsigned int depth, size_t line)
 	const bool pairs = kind == '%' || kind == '|';
 	long long count;
 
-	if (!naive_number(v->text + v->at + 1, line, kind == '*' ? -1 : 0, RESP_ELEMENTS / (pairs ? 2 : 1), &count))
+	if (!naive_number(v->text + v->at + 1, line, kind == '*' ? -1 : 0,
+			  RESP_ELEMENTS / (pairs ? 2 : 1), &count))
 		return -EPROTO;
 	count = count < 0 ? 0 : pairs ? 2 * count : count;
 	if (depth == RESP_DEPTH || v->elements + 1 + (uint64_t)count > RESP_ELEMENTS)
@@ -113,7 +114,8 @@ static int naive_bulk(struct naive *v, size_t line)
 {
 	long long bytes;
 
-	if (!naive_number(v->text + v->at + 1, line, v->text[v->at] == '$' ? -1 : 0, (long long)RESP_BULK_BYTES, &bytes))
+	if (!naive_number(v->text + v->at + 1, line, v->text[v->at] == '$' ? -1 : 0,
+			  (long long)RESP_BULK_BYTES, &bytes))
 		return -EPROTO;
 	v->elements++;
 	v->at += line + 3;
@@ -126,7 +128,8 @@ static int naive_scalar(struct naive *v, size_t line)
 	const char kind = v->text[v->at], *text = v->text + v->at + 1;
 	long long ignored;
 
-	if ((kind == ':' && !naive_number(text, line, INT64_MIN, INT64_MAX, &ignored)) || (kind == '_' && line != 0) ||
+	if ((kind == ':' && !naive_number(text, line, INT64_MIN, INT64_MAX, &ignored)) ||
+	    (kind == '_' && line != 0) ||
 	    (kind == '#' && (line != 1 || (*text != 't' && *text != 'f'))))
 		return -EPROTO;
 	v->elements++;
@@ -156,7 +159,7 @@ static int naive_element(struct naive *v, unsigned int depth)
 	bool attribute;
 	int r;
 
-	do {	/* an attribute is followed by what it describes */
+	do { /* an attribute is followed by what it describes */
 		if (v->at == v->n)
 			return 0;
 		attribute = v->text[v->at] == '|';
@@ -184,7 +187,8 @@ static int skip_piece(struct resp_skip *s, const char *bytes, size_t n, size_t *
 }
 
 /* In pieces of 1 to max bytes. */
-static struct outcome in_pieces(struct resp_skip *s, const char *text, size_t n, size_t max, struct random *random)
+static struct outcome in_pieces(struct resp_skip *s, const char *text, size_t n, size_t max,
+				struct random *random)
 {
 	struct outcome o = { 0, 0 };
 
@@ -233,7 +237,7 @@ static void check_middle(const char *text, size_t n, struct random *random)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct random random = { .state = size };	/* the cuts: the same for the same input */
+	struct random random = { .state = size }; /* the cuts: the same for the same input */
 	struct naive naive = { .text = (const char *)data, .n = size };
 	const size_t most[] = { 1, 2, 7, 100 };
 	const int verdict = naive_element(&naive, 0);
@@ -242,7 +246,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	resp_skip_begin(&s);
 	assert(skip_piece(&s, naive.text, size, &used) == verdict && used == naive.at);
-	for (size_t i = 0; i < sizeof most / sizeof *most; i++) {
+	for (size_t i = 0; i < sizeof(most) / sizeof(*most); i++) {
 		struct outcome o;
 
 		resp_skip_begin(&s);
@@ -278,13 +282,14 @@ static void put_line(struct text *t, char kind, long long number)
 {
 	char line[MAX_NUMBER];
 
-	put(t, line, (size_t)snprintf(line, sizeof line, "%c%lld\r\n", kind, number));
+	put(t, line, (size_t)snprintf(line, sizeof(line), "%c%lld\r\n", kind, number));
 }
 
 /* Numbers at which arithmetic, or a limit, goes wrong. */
 static long long edge(struct random *random)
 {
-	static const uint64_t limits[] = { 0, RESP_ELEMENTS, RESP_ELEMENTS / 2, RESP_BULK_BYTES, 1ull << 63 };
+	static const uint64_t limits[] = { 0, RESP_ELEMENTS, RESP_ELEMENTS / 2, RESP_BULK_BYTES,
+					   1ull << 63 };
 
 	if (random_below(random, 2))
 		return (long long)(limits[random_below(random, 5)] + random_below(random, 3) - 1);
@@ -293,7 +298,8 @@ static long long edge(struct random *random)
 
 static void put_element(struct text *t, struct random *random, unsigned int depth, bool resp3);
 
-static void put_aggregate(struct text *t, struct random *random, char kind, unsigned int depth, bool resp3)
+static void put_aggregate(struct text *t, struct random *random, char kind, unsigned int depth,
+			  bool resp3)
 {
 	const uint32_t count = depth > RESP_DEPTH + 1 ? 0 : random_below(random, 4);
 
@@ -322,14 +328,14 @@ static void put_scalar(struct text *t, struct random *random, char kind)
 	if (kind == '#')
 		put(t, truth + random_below(random, 2), 1);
 	else if (kind != '_')
-		put(t, text, random_below(random, sizeof text));
+		put(t, text, random_below(random, sizeof(text)));
 	put(t, "\r\n", 2);
 }
 
 static void put_element(struct text *t, struct random *random, unsigned int depth, bool resp3)
 {
-	static const char kinds[] = "+-:$$$***_#,(!=%~>|";	/* RESP2's first */
-	const char kind = kinds[random_below(random, resp3 ? sizeof kinds - 1 : 9)];
+	static const char kinds[] = "+-:$$$***_#,(!=%~>|"; /* RESP2's first */
+	const char kind = kinds[random_below(random, resp3 ? sizeof(kinds) - 1 : 9)];
 
 	if (strchr("*$", kind) && random_below(random, 8) == 0)
 		put_line(t, kind, -1);
@@ -363,12 +369,14 @@ static void mutate(struct text *t, struct random *random)
 			t->bytes[at] = "+-:$*_#,(!=%~>|\r\n0129?"[random_below(random, 22)];
 			break;
 		case 2:
-			overwrite(t, at, number, (size_t)snprintf(number, sizeof number, "%lld\r\n", edge(random)));
+			overwrite(t, at, number,
+				  (size_t)snprintf(number, sizeof(number), "%lld\r\n",
+						   edge(random)));
 			break;
 		case 3:
 			t->n = at;
 			break;
-		default:	/* splice: what is far behind comes here */
+		default: /* splice: what is far behind comes here */
 			memmove(t->bytes + at, t->bytes + (at + t->n) / 2, t->n - (at + t->n) / 2);
 		}
 	}
@@ -400,7 +408,7 @@ int main(void)
 			put_extreme(&t, &random);
 		else
 			put_element(&t, &random, 0, random_below(&random, 2));
-		put_element(&t, &random, 8, true);	/* the next reply */
+		put_element(&t, &random, 8, true); /* the next reply */
 		mutate(&t, &random);
 		(void)LLVMFuzzerTestOneInput((const uint8_t *)t.bytes, t.n);
 	}

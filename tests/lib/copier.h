@@ -15,9 +15,9 @@
 struct copier {
 	struct device_job *jobs[EMPTIER_JOBS];
 	uint32_t n;
-	bool full;			/* takes no job */
+	bool full; /* takes no job */
 	uint64_t jobs_total, bytes_total;
-	uint64_t most_bytes;		/* of one job */
+	uint64_t most_bytes; /* of one job */
 	uint32_t most_copies, most_jobs;
 };
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl_rig.h - what unit_ctl*.c share: the real ctl.c and loop.c in a daemon whose other parts are faked here, with
- * knobs, and an asker in a second thread.
+ * ctl_rig.h - what unit_ctl*.c share: the real ctl.c and loop.c in a daemon whose other parts are
+ * faked here, with knobs, and an asker in a second thread.
  *
- * The knobs are set before with_loop() and read after it; in between the loop's thread owns them, but for those
- * marked as shared.
+ * The knobs are set before with_loop() and read after it; in between the loop's thread owns them,
+ * but for those marked as shared.
  */
 #ifndef KVTIER_TESTS_CTL_RIG_H
 #define KVTIER_TESTS_CTL_RIG_H
@@ -53,8 +53,12 @@ bool server_row(const struct server *server, uint32_t position, struct conn_row 
 	(void)server;
 	if (position >= fake_clients)
 		return false;
-	*ret = (struct conn_row){ .id = position, .pid = 42, .shared = true, .region_bytes = 1ull << 40,
-				  .ending = position == 1, .pages = position };
+	*ret = (struct conn_row){ .id = position,
+				  .pid = 42,
+				  .shared = true,
+				  .region_bytes = 1ull << 40,
+				  .ending = position == 1,
+				  .pages = position };
 	snprintf(ret->name, sizeof(ret->name), "%s", nasty);
 	snprintf(ret->tenant, sizeof(ret->tenant), "default");
 	return true;
@@ -70,7 +74,8 @@ struct space *space_at(const struct spaces *spaces, uint32_t number)
 	space.number = number;
 	space.codec = CODEC_FP8;
 	space.geometry.dtype = DTYPE_BF16;
-	memset(space.wire.model, 1, sizeof(space.wire.model) - 1); /* escapes to six times its size */
+	/* escapes to six times its size */
+	memset(space.wire.model, 1, sizeof(space.wire.model) - 1);
 	return &space;
 }
 
@@ -99,8 +104,8 @@ uint32_t tally_blocks(const struct tally *tally, uint32_t space)
 	return space * 10;
 }
 
-uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes, uint32_t max_steps,
-			   struct mover_counts *counts)
+uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes,
+			   uint32_t max_steps, struct mover_counts *counts)
 {
 	uint64_t freed = 0;
 
@@ -122,16 +127,16 @@ static struct {
 	void (*purged)(void *arg, int status, uint64_t blocks);
 	void *arg;
 } fake_waiting;
-static int fake_start;			/* what starting a flush, purge or verify gives */
-static int fake_status;			/* how it ends */
-static bool fake_never;			/* it does not end */
-static uint32_t fake_looks;		/* how often a scrub was asked how far it is */
-static uint32_t fake_looks_needed;	/* until it is done */
-static uint32_t fake_bad;		/* blocks, all found at the end */
-static bool fake_repair;		/* what the scrub was started with */
-static char fake_tenant[32];		/* that was purged */
+static int fake_start;             /* what starting a flush, purge or verify gives */
+static int fake_status;            /* how it ends */
+static bool fake_never;            /* it does not end */
+static uint32_t fake_looks;        /* how often a scrub was asked how far it is */
+static uint32_t fake_looks_needed; /* until it is done */
+static uint32_t fake_bad;          /* blocks, all found at the end */
+static bool fake_repair;           /* what the scrub was started with */
+static char fake_tenant[32];       /* that was purged */
 static uint32_t fake_disks, fake_endpoints;
-static struct loop_timer fake_timer;	/* ends a flush or a purge */
+static struct loop_timer fake_timer;                   /* ends a flush or a purge */
 static uint32_t fake_begun, fake_ended, fake_canceled; /* shared: relaxed */
 
 static void count(uint32_t *n)
@@ -143,7 +148,7 @@ static void fake_finish(struct loop_timer *timer)
 {
 	(void)timer;
 	count(&fake_ended);
-	if (fake_waiting.flushed != NULL)
+	if (fake_waiting.flushed)
 		fake_waiting.flushed(fake_waiting.arg, fake_status);
 	else
 		fake_waiting.purged(fake_waiting.arg, fake_status, 42);
@@ -180,8 +185,8 @@ void flush_cancel(struct kvtierd *of, void *arg)
 	fake_cancel(of, arg);
 }
 
-int purge_begin(struct kvtierd *of, const char *tenant, void (*done)(void *arg, int status, uint64_t blocks),
-		 void *arg)
+int purge_begin(struct kvtierd *of, const char *tenant,
+		void (*done)(void *arg, int status, uint64_t blocks), void *arg)
 {
 	fake_waiting.flushed = NULL;
 	fake_waiting.purged = done;
@@ -209,8 +214,12 @@ void scrub_report(const struct scrub *scrub, struct scrub_report *ret)
 {
 	assert_ptr_equal(scrub, &fake_looks);
 	fake_looks++;
-	*ret = (struct scrub_report){ .checked_blocks = 990, .checked_bytes = 1 << 20, .walked_blocks = 1000,
-				      .total_blocks = 2000, .bad_blocks = 300, .done = !fake_never && fake_looks > fake_looks_needed };
+	*ret = (struct scrub_report){ .checked_blocks = 990,
+				      .checked_bytes = 1 << 20,
+				      .walked_blocks = 1000,
+				      .total_blocks = 2000,
+				      .bad_blocks = 300,
+				      .done = !fake_never && fake_looks > fake_looks_needed };
 }
 
 bool scrub_next_bad(struct scrub *scrub, struct scrub_bad *ret)
@@ -247,7 +256,9 @@ bool redis_endpoint_row(const struct tier *tier, uint32_t i, struct redis_endpoi
 	(void)tier;
 	if (i >= fake_endpoints)
 		return false;
-	*ret = (struct redis_endpoint_row){ .state = TIER_OFFLINE, .slots = 5461, .retry_in_ms = 7300 };
+	*ret = (struct redis_endpoint_row){ .state = TIER_OFFLINE,
+					    .slots = 5461,
+					    .retry_in_ms = 7300 };
 	snprintf(ret->address, sizeof(ret->address), "10.0.0.%" PRIu32 ":6379", i);
 	snprintf(ret->text, sizeof(ret->text), "%s", nasty);
 	ret->counters.timeouts_total = 3;
@@ -292,7 +303,8 @@ static int rig_setup(void **unused)
 	(void)unused;
 	memset(&d, 0, sizeof(d));
 	memset(&config, 0, sizeof(config));
-	snprintf(config.admin_path, sizeof(config.admin_path), "/tmp/unit_ctl.%d.sock", (int)getpid());
+	snprintf(config.admin_path, sizeof(config.admin_path), "/tmp/unit_ctl.%d.sock",
+		 (int)getpid());
 	config.admin_mode = 0600;
 	d.config = &config;
 	/* only compared with NULL here */
@@ -343,7 +355,8 @@ static int dial(void)
 }
 
 static char reply[4 << 20];
-static int packets, told; /* told: of those how many said how far it is; the last of them is in `progress` */
+/* told: of those how many said how far it is; the last of them is in `progress` */
+static int packets, told;
 static char progress[256];
 
 /* The reply's last first byte; text in `reply`. 0: the connection ended. */

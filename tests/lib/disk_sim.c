@@ -13,7 +13,7 @@ enum { LATENCY_NS = 100000 };
 
 static struct disk_sim *sim_of(struct nvme_medium *medium)
 {
-	return (struct disk_sim *)(void *)medium;	/* its first member */
+	return (struct disk_sim *)(void *)medium; /* its first member */
 }
 
 static uint64_t sim_now(struct nvme_medium *medium)
@@ -44,7 +44,7 @@ static struct sim_write *add_write(struct disk_sim *sim, const struct io_op *op)
 	struct sim_write *w = malloc(sizeof(*w) + op->bytes);
 
 	assert(w);
-	if (sim->n_writes == SIM_UNSYNCED)	/* a disk does not hold back for ever */
+	if (sim->n_writes == SIM_UNSYNCED) /* a disk does not hold back for ever */
 		write_back(sim, sim->ends - SIM_UNSYNCED / 2);
 	assert(sim->n_writes < SIM_UNSYNCED);
 	*w = (struct sim_write){ .offset = op->offset, .bytes = op->bytes };
@@ -59,7 +59,9 @@ static enum sim_lie kind_of_lie(struct disk_sim *sim, const struct io_op *op, ui
 	enum sim_lie lie = sim->lie;
 
 	if (chance)
-		lie = op->kind == IO_READ ? SIM_STALE : random_below(&sim->random, 2) ? SIM_LOST : SIM_MISDIRECTED;
+		lie = op->kind == IO_READ           ? SIM_STALE :
+		      random_below(&sim->random, 2) ? SIM_LOST :
+						      SIM_MISDIRECTED;
 	else if (!sim->lie_nth || nth < sim->lie_nth)
 		return SIM_LIES;
 	if (op->kind == IO_FDATASYNC || (lie == SIM_STALE) != (op->kind == IO_READ))
@@ -73,7 +75,9 @@ static enum sim_lie kind_of_lie(struct disk_sim *sim, const struct io_op *op, ui
 /* Where a write goes instead: some page of the disk that has room for it. */
 static uint64_t elsewhere(struct disk_sim *sim, uint32_t bytes)
 {
-	return (uint64_t)random_below(&sim->random, (uint32_t)((sim->bytes - bytes) / IO_ALIGN + 1)) * IO_ALIGN;
+	return (uint64_t)random_below(&sim->random,
+				      (uint32_t)((sim->bytes - bytes) / IO_ALIGN + 1)) *
+	       IO_ALIGN;
 }
 
 static int sim_submit(struct nvme_medium *medium, struct io_op *op)
@@ -90,7 +94,8 @@ static int sim_submit(struct nvme_medium *medium, struct io_op *op)
 	assert(op->state == IO_IDLE && op->done);
 	if (op->kind != IO_FDATASYNC) {
 		assert(op->bytes && op->bytes % IO_ALIGN == 0 && op->offset % IO_ALIGN == 0);
-		assert((uintptr_t)op->buffer % IO_ALIGN == 0 && op->offset + op->bytes <= sim->bytes);
+		assert((uintptr_t)op->buffer % IO_ALIGN == 0 &&
+		       op->offset + op->bytes <= sim->bytes);
 	}
 	op->state = IO_STARTED;
 	op->status = 0;
@@ -102,7 +107,8 @@ static int sim_submit(struct nvme_medium *medium, struct io_op *op)
 	sim->lent[sim->n_lent].stale = lie == SIM_STALE;
 	sim->lent[sim->n_lent].ends = sim->ends;
 	sim->lent[sim->n_lent].due_ns =
-		nth == sim->stall_nth ? NEVER : sim->time_ns + 1 + random_below(&sim->random, LATENCY_NS);
+		nth == sim->stall_nth ? NEVER :
+					sim->time_ns + 1 + random_below(&sim->random, LATENCY_NS);
 	sim->n_lent++;
 	if (op->kind == IO_WRITE && (!op->status || sim->fail_done) && lie != SIM_LOST)
 		sim->lent[sim->n_lent - 1].write = add_write(sim, op);
@@ -191,7 +197,8 @@ static void keep_sectors(struct disk_sim *sim, const struct sim_write *w)
 
 void disk_sim_crash(struct disk_sim *sim, enum sim_crash how)
 {
-	for (uint32_t i = 0; how != SIM_KEEP_ALL && i + 1 < sim->n_writes; i++) {	/* any order */
+	/* any order */
+	for (uint32_t i = 0; how != SIM_KEEP_ALL && i + 1 < sim->n_writes; i++) {
 		const uint32_t j = i + random_below(&sim->random, sim->n_writes - i);
 		struct sim_write *swap = sim->write[i];
 
@@ -200,8 +207,9 @@ void disk_sim_crash(struct disk_sim *sim, enum sim_crash how)
 	}
 	for (uint32_t i = 0; i < sim->n_writes; i++) {
 		struct sim_write *w = sim->write[i];
-		const bool keep = how == SIM_KEEP_ALL ? w->ended != 0 :
-						       how != SIM_DROP_ALL && random_below(&sim->random, 4);
+		const bool keep = how == SIM_KEEP_ALL ?
+					  w->ended != 0 :
+					  how != SIM_DROP_ALL && random_below(&sim->random, 4);
 
 		if (keep && how == SIM_TEAR_SECTORS && random_below(&sim->random, 2))
 			keep_sectors(sim, w);

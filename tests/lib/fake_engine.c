@@ -18,9 +18,12 @@ void fake_open_with(struct engine *e, bool private, uint32_t entries, uint32_t a
 					   .block_tokens = 4,
 					   .world = 1,
 					   .opaque_bytes = PAGE_BYTES };
-	struct kvtier_region r = { .size = sizeof(r), .memory = private ? KVTIER_PRIVATE : KVTIER_MEMFD,
+	struct kvtier_region r = { .size = sizeof(r),
+				   .memory = private ? KVTIER_PRIVATE : KVTIER_MEMFD,
 				   .length = PAGES * PAGE_BYTES };
-	const struct kvtier_segment s = { .size = sizeof(s), .kind = KVTIER_OPAQUE, .page_stride = PAGE_BYTES,
+	const struct kvtier_segment s = { .size = sizeof(s),
+					  .kind = KVTIER_OPAQUE,
+					  .page_stride = PAGE_BYTES,
 					  .length = PAGE_BYTES };
 	struct kvtier_options o = { .size = sizeof(o),
 				    .timeout_ms = TIMEOUT_MS,

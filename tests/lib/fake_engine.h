@@ -22,9 +22,10 @@ struct engine {
 void fake_open(struct engine *e, bool private);
 void fake_open_with(struct engine *e, bool private, uint32_t entries, uint32_t arena);
 void fake_close(struct engine *e);
-void fake_keys(struct engine *e, uint32_t seed, size_t n, struct kvtier_key *ret);	/* n <= PAGES */
+/* n <= PAGES */
+void fake_keys(struct engine *e, uint32_t seed, size_t n, struct kvtier_key *ret);
 void fake_fill(struct engine *e, uint32_t page, uint8_t value);
-void fake_page_is(struct engine *e, uint32_t page, uint8_t value);	/* asserts */
-void fake_store_again(struct engine *e);	/* until it works: the client is back */
+void fake_page_is(struct engine *e, uint32_t page, uint8_t value); /* asserts */
+void fake_store_again(struct engine *e); /* until it works: the client is back */
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fake_peer.c - see fake_peer.h. Failures of its own are asserts: a test cannot go on without it. */
+/* fake_peer.c - see fake_peer.h. Failures of its own are asserts: a test cannot go on without
+ * it. */
 #include "fake_peer.h"
 
 #include <errno.h>
@@ -45,11 +46,11 @@ static void memory_make(struct peer *peer)
 
 	peer->submit_bytes = wire_submit_bytes(entries, arena);
 	peer->complete_bytes = lie == PEER_SMALL ? 4096 : wire_complete_bytes(entries, arena);
-	peer->submit =
-		memory(peer->submit_bytes, lie == PEER_UNSEALED ? F_SEAL_GROW : SEALS, &peer->memory_fd[0]);
-	peer->complete =
-		memory(peer->complete_bytes, lie == PEER_WRITABLE ? SEALS : SEALS | F_SEAL_FUTURE_WRITE,
-		       &peer->memory_fd[1]);
+	peer->submit = memory(peer->submit_bytes, lie == PEER_UNSEALED ? F_SEAL_GROW : SEALS,
+			      &peer->memory_fd[0]);
+	peer->complete = memory(peer->complete_bytes,
+				lie == PEER_WRITABLE ? SEALS : SEALS | F_SEAL_FUTURE_WRITE,
+				&peer->memory_fd[1]);
 	peer->index = memory(INDEX_BYTES, SEALS | F_SEAL_FUTURE_WRITE, &peer->memory_fd[2]);
 	peer->index->magic = lie == PEER_BAD_INDEX ? 1 : WIRE_INDEX_MAGIC;
 	peer->index->layout = WIRE_INDEX_LAYOUT;
@@ -71,7 +72,8 @@ static void send_fds(struct peer *peer, const void *message, size_t n, const int
 		m.msg_control = control;
 		m.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
 		c = CMSG_FIRSTHDR(&m);
-		*c = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
+		*c = (struct cmsghdr){ .cmsg_level = SOL_SOCKET,
+				       .cmsg_type = SCM_RIGHTS,
 				       .cmsg_len = CMSG_LEN(n_fds * sizeof(int)) };
 		memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
 	}
@@ -85,7 +87,9 @@ static void send_message(struct peer *peer, const void *message, size_t n)
 
 static struct wire_head head(uint16_t type, size_t n, uint32_t seq)
 {
-	return (struct wire_head){ .magic = WIRE_MAGIC, .type = type, .length = (uint32_t)n, .seq = seq };
+	return (struct wire_head){
+		.magic = WIRE_MAGIC, .type = type, .length = (uint32_t)n, .seq = seq
+	};
 }
 
 static void send_error(struct peer *peer, uint32_t seq, int error, const char *text)
@@ -99,9 +103,12 @@ static void send_error(struct peer *peer, uint32_t seq, int error, const char *t
 static void on_hello(struct peer *peer, uint32_t seq)
 {
 	static const uint8_t noise[2000] = { 1, 2, 3 };
-	struct wire_hello_ok ok = { .head = head(WIRE_HELLO_OK, sizeof(ok), seq), .version = WIRE_VERSION_MAX,
-				    .sq_entries = peer->entries, .cq_entries = peer->entries,
-				    .arena_blocks = peer->arena, .index_bytes = INDEX_BYTES };
+	struct wire_hello_ok ok = { .head = head(WIRE_HELLO_OK, sizeof(ok), seq),
+				    .version = WIRE_VERSION_MAX,
+				    .sq_entries = peer->entries,
+				    .cq_entries = peer->entries,
+				    .arena_blocks = peer->arena,
+				    .index_bytes = INDEX_BYTES };
 	const int lie = peer->lie;
 	int many[20];
 
@@ -131,8 +138,10 @@ static void on_hello(struct peer *peer, uint32_t seq)
 	else if (lie == PEER_MANY_FDS)
 		send_fds(peer, &ok, sizeof(ok), many, 20);
 	else
-		send_fds(peer, &ok, sizeof(ok), (int[]){ peer->memory_fd[0], peer->memory_fd[1], peer->memory_fd[2],
-							 peer->pidfd }, peer->pidfd ? 4 : 3);
+		send_fds(peer, &ok, sizeof(ok),
+			 (int[]){ peer->memory_fd[0], peer->memory_fd[1], peer->memory_fd[2],
+				  peer->pidfd },
+			 peer->pidfd ? 4 : 3);
 }
 
 static void space_drop(struct peer_space *space)
@@ -145,14 +154,17 @@ static void space_drop(struct peer_space *space)
 static void on_open(struct peer *peer, const struct wire_space_open *open, const int *fds)
 {
 	const struct wire_region *r = (const struct wire_region *)(const void *)(open + 1);
-	const struct wire_segment *s = (const struct wire_segment *)(const void *)(r + open->n_regions);
-	struct wire_space_ok ok = { .head = head(WIRE_SPACE_OK, sizeof(ok), open->head.seq), .codec = 1 };
+	const struct wire_segment *s =
+		(const struct wire_segment *)(const void *)(r + open->n_regions);
+	struct wire_space_ok ok = { .head = head(WIRE_SPACE_OK, sizeof(ok), open->head.seq),
+				    .codec = 1 };
 	struct peer_space *space;
 
 	if (peer->lie == PEER_IGNORES_SPACE)
 		return;
 	if (peer->lie == PEER_REFUSES_SPACE) {
-		send_error(peer, open->head.seq, -EINVAL, "geometry.layers is 7, and I do not like it");
+		send_error(peer, open->head.seq, -EINVAL,
+			   "geometry.layers is 7, and I do not like it");
 		return;
 	}
 	while (peer->spaces[ok.space].open)
@@ -163,7 +175,8 @@ static void on_open(struct peer *peer, const struct wire_space_open *open, const
 		space->bytes = r->offset + r->length;
 		space->page_bytes = s->page_stride;
 		assert(space->page_bytes <= PEER_PAGE_BYTES);
-		space->pages = mmap(NULL, space->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+		space->pages =
+			mmap(NULL, space->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
 		assert(space->pages != MAP_FAILED);
 		ok.pages = r->length / s->page_stride;
 	}
@@ -178,7 +191,9 @@ static void on_packet(struct peer *peer)
 	static _Alignas(8) uint8_t buffer[WIRE_MAX_MESSAGE];
 	_Alignas(struct cmsghdr) uint8_t control[CMSG_SPACE(64 * sizeof(int))];
 	struct iovec iov = { .iov_base = buffer, .iov_len = sizeof(buffer) };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+	struct msghdr m = { .msg_iov = &iov,
+			    .msg_iovlen = 1,
+			    .msg_control = control,
 			    .msg_controllen = sizeof(control) };
 	const ssize_t n = recvmsg(peer->fd, &m, MSG_CMSG_CLOEXEC);
 	const struct wire_head *h = (const struct wire_head *)(const void *)buffer;
@@ -200,7 +215,8 @@ static void on_packet(struct peer *peer)
 	} else if (h->type == WIRE_SPACE_OPEN) {
 		on_open(peer, (const struct wire_space_open *)(const void *)buffer, fds);
 	} else if (h->type == WIRE_SPACE_CLOSE && peer->lie != PEER_IGNORES_CLOSE) {
-		struct wire_space_close closed = *(const struct wire_space_close *)(const void *)buffer;
+		struct wire_space_close closed =
+			*(const struct wire_space_close *)(const void *)buffer;
 
 		space_drop(&peer->spaces[closed.space]);
 		closed.head.type = WIRE_SPACE_CLOSED;
@@ -235,7 +251,8 @@ static int32_t one_block(struct peer *peer, const struct wire_sqe *sqe, uint32_t
 
 	if (sqe->op == WIRE_OP_PREFETCH)
 		return block->used ? 0 : -ENOENT;
-	memcpy(&page, submit + wire_pages_offset(peer->entries, peer->arena) + (uint64_t)slot * 4, 4);
+	memcpy(&page, submit + wire_pages_offset(peer->entries, peer->arena) + (uint64_t)slot * 4,
+	       4);
 	if ((page + 1) * space->page_bytes > space->bytes)
 		return -EFAULT;
 	bytes = space->pages + page * space->page_bytes;
@@ -243,7 +260,8 @@ static int32_t one_block(struct peer *peer, const struct wire_sqe *sqe, uint32_t
 		if (block->used)
 			memcpy(bytes, block->bytes, space->page_bytes);
 		else
-			memset(bytes, 0xee, space->page_bytes);	/* a careful client does not show this */
+			/* a careful client does not show this */
+			memset(bytes, 0xee, space->page_bytes);
 		return block->used ? 0 : -ENOENT;
 	}
 	if (block->used)
@@ -256,7 +274,8 @@ static int32_t one_block(struct peer *peer, const struct wire_sqe *sqe, uint32_t
 
 static void publish(struct peer *peer, const struct wire_cqe *cqe)
 {
-	struct wire_cqe *ring = (struct wire_cqe *)(void *)((uint8_t *)peer->complete + WIRE_RING_OFFSET);
+	struct wire_cqe *ring =
+		(struct wire_cqe *)(void *)((uint8_t *)peer->complete + WIRE_RING_OFFSET);
 
 	ring[peer->cq_tail++ & (peer->entries - 1)] = *cqe;
 }
@@ -267,7 +286,8 @@ static void publish_end(struct peer *peer)
 
 	__atomic_store_n(&peer->complete->cq_tail, peer->cq_tail, __ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&peer->submit->sleepers, __ATOMIC_SEQ_CST))
-		(void)syscall(SYS_futex, &peer->complete->cq_tail, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+		(void)syscall(SYS_futex, &peer->complete->cq_tail, FUTEX_WAKE, INT_MAX, NULL, NULL,
+			      0);
 	if (__atomic_load_n(&peer->submit->want_wake, __ATOMIC_SEQ_CST)) {
 		send_message(peer, &wake, sizeof(wake));
 		peer->wakes++;
@@ -279,12 +299,13 @@ static void on_sqe(struct peer *peer, const struct wire_sqe *sqe)
 	struct wire_cqe cqe = { .op_id = sqe->op_id, .n = sqe->n, .first = sqe->first };
 	int32_t *statuses =
 		(int32_t *)(void *)((uint8_t *)peer->complete + wire_status_offset(peer->entries));
-	const struct wire_space_close closed = { .head = head(WIRE_SPACE_CLOSED, sizeof(closed), 4711) };
+	const struct wire_space_close closed = { .head = head(WIRE_SPACE_CLOSED, sizeof(closed),
+							      4711) };
 	const int lie = peer->lie;
 
 	peer->taken++;
 	if (sqe->op == WIRE_OP_CANCEL || peer->keep)
-		return;		/* what is done at once cannot be cancelled */
+		return; /* what is done at once cannot be cancelled */
 	for (uint32_t i = 0; i < sqe->n; i++) {
 		const int32_t status = one_block(peer, sqe, sqe->first + i);
 
@@ -315,7 +336,9 @@ static void ring_turn(struct peer *peer)
 	if (!peer->quiet)
 		__atomic_store_n(&peer->index->heartbeat_ns, now_ns(), __ATOMIC_RELAXED);
 	/* A client that was lied to about sq_head may take back more than there is. */
-	while (!peer->hold && __atomic_load_n(&peer->submit->sq_tail, __ATOMIC_SEQ_CST) - peer->sq_head - 1 < peer->entries) {
+	while (!peer->hold &&
+	       __atomic_load_n(&peer->submit->sq_tail, __ATOMIC_SEQ_CST) - peer->sq_head - 1 <
+		       peer->entries) {
 		const struct wire_sqe sqe = ring[peer->sq_head & (peer->entries - 1)];
 
 		peer->sq_head++;
@@ -346,7 +369,8 @@ static void *peer_run(void *arg)
 	struct peer *peer = arg;
 
 	while (!peer->stop) {
-		struct pollfd p = { .fd = peer->fd >= 0 ? peer->fd : peer->listen_fd, .events = POLLIN };
+		struct pollfd p = { .fd = peer->fd >= 0 ? peer->fd : peer->listen_fd,
+				    .events = POLLIN };
 
 		if (peer->fd >= 0 && peer->deaf)
 			p.fd = -1;
@@ -379,7 +403,8 @@ void peer_start(struct peer *peer, enum peer_lie lie)
 	peer->arena = 256;
 	peer->fd = -1;
 	peer->blocks = calloc(PEER_BLOCKS, sizeof(*peer->blocks));
-	(void)snprintf(address.sun_path, sizeof(address.sun_path), "/tmp/kvtier-peer-%d.sock", (int)getpid());
+	(void)snprintf(address.sun_path, sizeof(address.sun_path), "/tmp/kvtier-peer-%d.sock",
+		       (int)getpid());
 	memcpy(peer->path, address.sun_path, sizeof(peer->path));
 	(void)unlink(peer->path);
 	peer->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fake_peer.h - a small daemon for tests of libkvtier: it keeps pages in an array, and lies when told to.
- * A thread of the test; one connection at a time. `hold` and the like may be changed while it runs.
+ * fake_peer.h - a small daemon for tests of libkvtier: it keeps pages in an array, and lies when
+ * told to. A thread of the test; one connection at a time. `hold` and the like may be changed while
+ * it runs.
  */
 #ifndef FAKE_PEER_H
 #define FAKE_PEER_H
@@ -15,31 +16,31 @@
 
 enum peer_lie {
 	PEER_HONEST,
-	PEER_SILENT,		/* accepts, says nothing */
-	PEER_HANGS_UP,		/* accepts, closes */
-	PEER_GARBAGE,		/* answers HELLO with noise */
-	PEER_SHORT,		/* ... with half a HELLO_OK */
-	PEER_LONG,		/* ... with a packet larger than any message */
-	PEER_VERSION,		/* ... with a version nobody asked for */
-	PEER_REFUSES,		/* ... with ERROR -EPROTO and a text */
+	PEER_SILENT,   /* accepts, says nothing */
+	PEER_HANGS_UP, /* accepts, closes */
+	PEER_GARBAGE,  /* answers HELLO with noise */
+	PEER_SHORT,    /* ... with half a HELLO_OK */
+	PEER_LONG,     /* ... with a packet larger than any message */
+	PEER_VERSION,  /* ... with a version nobody asked for */
+	PEER_REFUSES,  /* ... with ERROR -EPROTO and a text */
 	PEER_NO_FDS,
 	PEER_MANY_FDS,
-	PEER_UNSEALED,		/* submit memory without F_SEAL_SHRINK */
-	PEER_WRITABLE,		/* complete memory without F_SEAL_FUTURE_WRITE */
-	PEER_SMALL,		/* complete memory smaller than said */
-	PEER_ENTRIES,		/* a ring of 3 */
+	PEER_UNSEALED, /* submit memory without F_SEAL_SHRINK */
+	PEER_WRITABLE, /* complete memory without F_SEAL_FUTURE_WRITE */
+	PEER_SMALL,    /* complete memory smaller than said */
+	PEER_ENTRIES,  /* a ring of 3 */
 	PEER_HUGE_ARENA,
 	PEER_BAD_INDEX,
-	PEER_TAIL,		/* rings: cq_tail far ahead, once an op came */
-	PEER_FOREIGN_CQE,	/* completes an op that nobody submitted */
+	PEER_TAIL,        /* rings: cq_tail far ahead, once an op came */
+	PEER_FOREIGN_CQE, /* completes an op that nobody submitted */
 	PEER_DOUBLE_CQE,
 	PEER_WRONG_N,
-	PEER_WRONG_STATUS,	/* a status that does not exist */
-	PEER_UNASKED_REPLY,	/* SPACE_CLOSED out of the blue, once an op came */
-	PEER_WRONG_HANDLE,	/* SPACE_OK with handle 99 */
+	PEER_WRONG_STATUS,  /* a status that does not exist */
+	PEER_UNASKED_REPLY, /* SPACE_CLOSED out of the blue, once an op came */
+	PEER_WRONG_HANDLE,  /* SPACE_OK with handle 99 */
 	PEER_REFUSES_SPACE,
-	PEER_IGNORES_SPACE,	/* never answers SPACE_OPEN */
-	PEER_IGNORES_CLOSE,	/* never answers SPACE_CLOSE */
+	PEER_IGNORES_SPACE, /* never answers SPACE_OPEN */
+	PEER_IGNORES_CLOSE, /* never answers SPACE_CLOSE */
 	PEER_LIES,
 };
 
@@ -48,15 +49,15 @@ enum { PEER_PAGES = 64, PEER_PAGE_BYTES = 16384, PEER_BLOCKS = 1024 };
 struct peer {
 	char path[108];
 	_Atomic int lie;
-	_Atomic bool hold;		/* takes nothing off the ring */
-	_Atomic bool keep;		/* takes ops and never completes them */
-	_Atomic bool deaf;		/* reads nothing off the socket, sees no hang-up */
-	_Atomic int pidfd;		/* sent as the fourth descriptor of HELLO_OK; 0: none */
-	_Atomic bool quiet;		/* heartbeat stands still */
-	_Atomic bool hang_up;		/* drops the connection, once */
-	_Atomic uint8_t salt;		/* fills the salts it gives */
-	_Atomic uint32_t connections, wakes, ops, taken;	/* taken: off the ring */
-	_Atomic uint32_t entries, arena;	/* what it offers; set before the client connects */
+	_Atomic bool hold;    /* takes nothing off the ring */
+	_Atomic bool keep;    /* takes ops and never completes them */
+	_Atomic bool deaf;    /* reads nothing off the socket, sees no hang-up */
+	_Atomic int pidfd;    /* sent as the fourth descriptor of HELLO_OK; 0: none */
+	_Atomic bool quiet;   /* heartbeat stands still */
+	_Atomic bool hang_up; /* drops the connection, once */
+	_Atomic uint8_t salt; /* fills the salts it gives */
+	_Atomic uint32_t connections, wakes, ops, taken; /* taken: off the ring */
+	_Atomic uint32_t entries, arena; /* what it offers; set before the client connects */
 	/* the thread's own */
 	pthread_t thread;
 	_Atomic bool stop;
@@ -65,7 +66,7 @@ struct peer {
 	struct wire_submit *submit;
 	struct wire_complete *complete;
 	struct wire_index *index;
-	uint64_t submit_bytes, complete_bytes;	/* mapped here */
+	uint64_t submit_bytes, complete_bytes; /* mapped here */
 	uint32_t sq_head, cq_tail;
 	struct peer_space {
 		bool open;
@@ -76,10 +77,10 @@ struct peer {
 		uint8_t key[32];
 		uint8_t bytes[PEER_PAGE_BYTES];
 		bool used;
-	} *blocks;
+	} * blocks;
 };
 
-void peer_start(struct peer *peer, enum peer_lie lie);	/* asserts on failure */
+void peer_start(struct peer *peer, enum peer_lie lie); /* asserts on failure */
 void peer_stop(struct peer *peer);
 
 #endif

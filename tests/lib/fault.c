@@ -2,8 +2,9 @@
 /*
  * fault.c - see fault.h. Core thread only.
  *
- * An xfer of the caller is carried by one of our own through the inner tier, so both layers keep their
- * exactly-once accounts:  lent -> (inner done) -> held, if so planned -> (fault_release) -> completed
+ * An xfer of the caller is carried by one of our own through the inner tier, so both layers keep
+ * their exactly-once accounts: lent -> (inner done) -> held, if so planned -> (fault_release) ->
+ * completed
  */
 #include "fault.h"
 
@@ -12,9 +13,9 @@
 #include <stdlib.h>
 
 struct carrier {
-	struct xfer x;		/* first: done() gets back to us */
+	struct xfer x; /* first: done() gets back to us */
 	struct fault *fault;
-	struct xfer *outer;	/* NULL: unused */
+	struct xfer *outer; /* NULL: unused */
 	int status;
 	struct carrier *next_held;
 };
@@ -29,7 +30,7 @@ struct fault {
 
 static struct fault *fault_of(struct tier *t)
 {
-	return (struct fault *)t;	/* base is the first member */
+	return (struct fault *)t; /* base is the first member */
 }
 
 /* Does the call that makes it `count` fail? */
@@ -142,10 +143,12 @@ static enum tier_state fault_state(const struct tier *t)
 }
 
 /* One table per wrapped id, because ids and capabilities are asked of tables. */
-#define FAULT_OPS(tier_name, tier_id, tier_caps)				\
-	{ .name = (tier_name), .id = (tier_id), .caps = (tier_caps), .close = fault_close,	\
-	  .alloc = fault_alloc, .free = fault_free, .address = fault_address, .submit = fault_submit,	\
-	  .cancel = fault_cancel, .state = fault_state }
+#define FAULT_OPS(tier_name, tier_id, tier_caps)                                                 \
+	{                                                                                        \
+		.name = (tier_name), .id = (tier_id), .caps = (tier_caps), .close = fault_close, \
+		.alloc = fault_alloc, .free = fault_free, .address = fault_address,              \
+		.submit = fault_submit, .cancel = fault_cancel, .state = fault_state             \
+	}
 
 static const struct tier_ops fault_ops[TIER_COUNT] = {
 	[TIER_GPU] = FAULT_OPS("gpu", TIER_GPU, TIER_CAP_CPU_ADDRESSABLE),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_daemon.h - kvtierctl_rig.h, and a child that plays the daemon's admin socket by a script.
+ * kvtierctl_daemon.h - kvtierctl_rig.h, and a child that plays the daemon's admin socket by a
+ * script.
  */
 #ifndef KVTIER_TESTS_KVTIERCTL_DAEMON_H
 #define KVTIER_TESTS_KVTIERCTL_DAEMON_H
@@ -29,7 +30,7 @@ static pid_t play_daemon(const struct packet *script)
 
 		if (asker < 0 || recv(asker, request, sizeof(request), 0) <= 0)
 			_exit(1);
-		for (; script->text != NULL; script++) {
+		for (; script->text; script++) {
 			(void)usleep(script->after_us);
 			(void)send(asker, script->text, strlen(script->text), MSG_NOSIGNAL);
 		}

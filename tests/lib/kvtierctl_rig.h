@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_rig.h - what unit_kvtierctl*.c share: a directory with a stats page, and the built program run there. That
- * is $KVTIERCTL, or lies in the test's directory or the one above.
+ * kvtierctl_rig.h - what unit_kvtierctl*.c share: a directory with a stats page, and the built
+ * program run there. That is $KVTIERCTL, or lies in the test's directory or the one above.
  */
 #ifndef KVTIER_TESTS_KVTIERCTL_RIG_H
 #define KVTIER_TESTS_KVTIERCTL_RIG_H
@@ -29,7 +29,8 @@
 static char program[512], directory[SCRATCH_BYTES], path[96], admin[96];
 static char output[1 << 16];
 static struct stats *page;
-static uint64_t uptime_ns;	/* not 0: run() makes the page that of a daemon that has been up for just so long */
+/* not 0: run() makes the page that of a daemon that has been up for just so long */
+static uint64_t uptime_ns;
 
 static uint64_t now_ns(void)
 {
@@ -84,7 +85,7 @@ static int run(const char *arguments)
 
 static void says(const char *words)
 {
-	if (strstr(output, words) == NULL)
+	if (!strstr(output, words))
 		fail_msg("\"%s\" is not in: %s", words, output);
 }
 
@@ -97,7 +98,7 @@ static char *json_at(const char *where)
 
 	assert_non_null(root);
 	snprintf(words, sizeof(words), "%s", where);
-	for (char *word = strtok(words, "."); word != NULL; word = strtok(NULL, ".")) {
+	for (char *word = strtok(words, "."); word; word = strtok(NULL, ".")) {
 		if (!json_object_object_get_ex(at, word, &at))
 			fail_msg("no %s in: %s", where, output);
 	}
@@ -112,7 +113,7 @@ static bool find_program(void)
 	const ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 32);
 	char *slash;
 
-	if (given != NULL) {
+	if (given) {
 		snprintf(program, sizeof(program), "%s", given);
 		return access(program, X_OK) == 0;
 	}

@@ -25,13 +25,13 @@ __attribute__((constructor)) static void join_the_test(void)
 	}
 }
 
-int __real_tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text,
-		     size_t n);
-int __wrap_tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text,
-		     size_t n);
+int __real_tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop,
+		     struct tier **ret, char *text, size_t n);
+int __wrap_tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop,
+		     struct tier **ret, char *text, size_t n);
 
-int __wrap_tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text,
-		     size_t n)
+int __wrap_tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop,
+		     struct tier **ret, char *text, size_t n)
 {
 	const char *probe_ms = getenv("KVTIER_TEST_PROBE_MS");
 	struct nvme_tier_conf nvme;

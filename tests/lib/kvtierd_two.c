@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: wrap=devices_add */
 /*
- * kvtierd_two.c - what makes of kvtierd one with two devices: behind the CPU comes one that computes as the CPU does
- * and is another device in all else. It has a UUID, imports memory by an fd that is not called a memfd, takes two jobs
- * at a time, and begins none before it is kicked. For sys_two_devices.c; never installed.
+ * kvtierd_two.c - what makes of kvtierd one with two devices: behind the CPU comes one that
+ * computes as the CPU does and is another device in all else. It has a UUID, imports memory by an
+ * fd that is not called a memfd, takes two jobs at a time, and begins none before it is kicked. For
+ * sys_two_devices.c; never installed.
  */
 #include "kvtierd_two.h"
 
@@ -26,8 +27,8 @@ static void two_close(struct device *device)
 	device_cpu_ops.close(device);
 }
 
-static int two_import(struct device *device, const struct region_desc *desc, struct device_region *ret, char *text,
-		      size_t n)
+static int two_import(struct device *device, const struct region_desc *desc,
+		      struct device_region *ret, char *text, size_t n)
 {
 	struct region_desc memfd = *desc;
 
@@ -73,8 +74,16 @@ static void two_kick(struct device *device)
 }
 
 static const struct device_ops two_ops = {
-	.name = "two", .images = 1u << IMAGE_OF_HOST, .open = two_open, .close = two_close, .import = two_import,
-	.release = two_release, .prepare = two_prepare, .forget = two_forget, .submit = two_submit, .kick = two_kick,
+	.name = "two",
+	.images = 1u << IMAGE_OF_HOST,
+	.open = two_open,
+	.close = two_close,
+	.import = two_import,
+	.release = two_release,
+	.prepare = two_prepare,
+	.forget = two_forget,
+	.submit = two_submit,
+	.kick = two_kick,
 };
 
 int __real_devices_add(struct devices *devices, struct device *device);
@@ -92,6 +101,6 @@ int __wrap_devices_add(struct devices *devices, struct device *device)
 	if (r)
 		return r;
 	second->ops = &two_ops;
-	memset(second->uuid, TWO_UUID, sizeof second->uuid);
+	memset(second->uuid, TWO_UUID, sizeof(second->uuid));
 	return __real_devices_add(devices, second);
 }

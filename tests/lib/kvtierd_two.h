@@ -5,7 +5,7 @@
 #ifndef KVTIER_TESTS_KVTIERD_TWO_H
 #define KVTIER_TESTS_KVTIERD_TWO_H
 
-enum { TWO_DEPTH = 2 };		/* jobs at a time */
-enum { TWO_UUID = 0xd2 };	/* each byte of its UUID */
+enum { TWO_DEPTH = 2 };   /* jobs at a time */
+enum { TWO_UUID = 0xd2 }; /* each byte of its UUID */
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib.c - the daemon side of lib.h: a real kvtierd in a directory of its own, watched with deadlines.
+ * lib.c - the daemon side of lib.h: a real kvtierd in a directory of its own, watched with
+ * deadlines.
  */
 #include "lib.h"
 #include "lib_scratch.h"
@@ -46,7 +47,7 @@ static void nap(void)
 const char *build_dir(void)
 {
 	static char dir[512];
-	const ssize_t n = dir[0] ? 0 : readlink("/proc/self/exe", dir, sizeof dir - 1);
+	const ssize_t n = dir[0] ? 0 : readlink("/proc/self/exe", dir, sizeof(dir) - 1);
 
 	if (n > 0) { /* BUILD/tests/program */
 		*strrchr(dir, '/') = 0;
@@ -59,12 +60,13 @@ static void spawn(struct daemon *d)
 {
 	char program[600];
 
-	snprintf(program, sizeof program, "%s/%s", build_dir(), d->program ? d->program : "kvtierd");
+	snprintf(program, sizeof(program), "%s/%s", build_dir(),
+		 d->program ? d->program : "kvtierd");
 	d->pid = fork();
 	if (d->pid == 0) {
 		char log[128];
 
-		snprintf(log, sizeof log, "%s/log", d->dir);
+		snprintf(log, sizeof(log), "%s/log", d->dir);
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (freopen(log, "a", stderr) == NULL)
 			_exit(126);
@@ -80,9 +82,9 @@ static void show_log(const struct daemon *d)
 	char path[128], line[512];
 	FILE *f;
 
-	snprintf(path, sizeof path, "%s/log", d->dir);
+	snprintf(path, sizeof(path), "%s/log", d->dir);
 	f = fopen(path, "r");
-	while (f && fgets(line, sizeof line, f))
+	while (f && fgets(line, sizeof(line), f))
 		fprintf(stderr, "# kvtierd: %s", line);
 	if (f)
 		fclose(f);
@@ -92,7 +94,7 @@ static void await_serving(struct daemon *d)
 {
 	const uint64_t until = now_ns() + START_MS * 1000000ull;
 	const struct kvtier_options o = {
-		.size = sizeof o, .socket_path = d->socket, .timeout_ms = 5000, .name = "probe"
+		.size = sizeof(o), .socket_path = d->socket, .timeout_ms = 5000, .name = "probe"
 	};
 
 	for (;;) {
@@ -110,7 +112,8 @@ static void await_serving(struct daemon *d)
 		}
 		if (now_ns() > until) {
 			show_log(d);
-			fail_msg("kvtierd does not serve after %d ms: %s", START_MS, kvtier_last_error());
+			fail_msg("kvtierd does not serve after %d ms: %s", START_MS,
+				 kvtier_last_error());
 		}
 		nap();
 	}
@@ -123,7 +126,7 @@ static bool takes_direct_io(const char *dir)
 	char path[200];
 	int fd;
 
-	(void)snprintf(path, sizeof path, "%.150s/kvtier-direct-XXXXXX", dir);
+	(void)snprintf(path, sizeof(path), "%.150s/kvtier-direct-XXXXXX", dir);
 	fd = mkstemp(path);
 	if (fd < 0)
 		return false;
@@ -148,14 +151,14 @@ const char *disk_dir(void)
 void daemon_place(struct daemon *d, bool on_disk)
 {
 	*d = (struct daemon){ 0 };
-	scratch_make("/tmp", d->dir, sizeof d->dir);
-	(void)snprintf(d->socket, sizeof d->socket, "%s/kvtier.sock", d->dir);
-	(void)snprintf(d->config, sizeof d->config, "%s/kvtierd.conf", d->dir);
+	scratch_make("/tmp", d->dir, sizeof(d->dir));
+	(void)snprintf(d->socket, sizeof(d->socket), "%s/kvtier.sock", d->dir);
+	(void)snprintf(d->config, sizeof(d->config), "%s/kvtierd.conf", d->dir);
 	if (!on_disk)
 		return;
 	if (!disk_dir())
 		fail_msg("no directory for O_DIRECT: set TMPDIR to one on a disk");
-	scratch_make(disk_dir(), d->disk, sizeof d->disk);
+	scratch_make(disk_dir(), d->disk, sizeof(d->disk));
 }
 
 void daemon_configure(struct daemon *d, const char *config)
@@ -165,8 +168,8 @@ void daemon_configure(struct daemon *d, const char *config)
 
 	if (!f)
 		fail_msg("%s: %s", d->config, strerror(errno));
-	(void)fprintf(f, "[daemon]\nruntime_dir = %s\nstate_dir = %s\n%s\n%s", d->dir, d->disk[0] ? d->disk : d->dir,
-		      config, nvme ? "" : "[nvme]\nbytes = 0\n");
+	(void)fprintf(f, "[daemon]\nruntime_dir = %s\nstate_dir = %s\n%s\n%s", d->dir,
+		      d->disk[0] ? d->disk : d->dir, config, nvme ? "" : "[nvme]\nbytes = 0\n");
 	(void)fclose(f);
 }
 
@@ -237,8 +240,8 @@ int daemon_ctl(const struct daemon *d, const char *arguments, char *ret, size_t 
 {
 	char command[1024];
 
-	snprintf(command, sizeof command, "timeout 20 %s/kvtierctl --socket %s %s 2>&1", build_dir(),
-		 d->socket, arguments);
+	snprintf(command, sizeof(command), "timeout 20 %s/kvtierctl --socket %s %s 2>&1",
+		 build_dir(), d->socket, arguments);
 	return shell(command, ret, n);
 }
 
@@ -253,24 +256,26 @@ int shell(const char *command, char *ret, size_t n)
 		fail_msg("popen: %s", strerror(errno));
 	got = fread(ret, 1, n - 1, f);
 	ret[got] = 0;
-	while (fread(rest, 1, sizeof rest, f) > 0)
+	while (fread(rest, 1, sizeof(rest), f) > 0)
 		;
 	status = pclose(f);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 /* The value at a dotted path of `kvtierctl stats --json`; *ret_root is to be put. */
-static struct json_object *stat_at(const struct daemon *d, const char *path, struct json_object **ret_root)
+static struct json_object *stat_at(const struct daemon *d, const char *path,
+				   struct json_object **ret_root)
 {
 	static char text[65536];
 	struct json_object *at;
 	char copy[128];
 
-	if (daemon_ctl(d, "stats --json", text, sizeof text) != 0)
+	if (daemon_ctl(d, "stats --json", text, sizeof(text)) != 0)
 		fail_msg("kvtierctl stats --json: %s", text);
 	*ret_root = at = json_tokener_parse(text);
-	(void)snprintf(copy, sizeof copy, "%s", path);
-	for (char *save = NULL, *name = strtok_r(copy, ".", &save); name; name = strtok_r(NULL, ".", &save))
+	(void)snprintf(copy, sizeof(copy), "%s", path);
+	for (char *save = NULL, *name = strtok_r(copy, ".", &save); name;
+	     name = strtok_r(NULL, ".", &save))
 		if (!json_object_object_get_ex(at, name, &at))
 			fail_msg("stats has no %s", path);
 	return at;
@@ -313,9 +318,9 @@ int daemon_maps(const struct daemon *d, const char *word)
 	int n = 0;
 	FILE *f;
 
-	snprintf(path, sizeof path, "/proc/%d/maps", d->pid);
+	snprintf(path, sizeof(path), "/proc/%d/maps", d->pid);
 	f = fopen(path, "r");
-	while (f && fgets(line, sizeof line, f))
+	while (f && fgets(line, sizeof(line), f))
 		n += strstr(line, word) != NULL;
 	if (f)
 		fclose(f);
@@ -329,8 +334,8 @@ void daemon_maps_become(const struct daemon *d, const char *word, int lines, int
 
 	while ((now = daemon_maps(d, word)) != lines) {
 		if (now_ns() > until)
-			fail_msg("the daemon has %d mappings of %s, not %d, after %d ms", now, word, lines,
-				 timeout_ms);
+			fail_msg("the daemon has %d mappings of %s, not %d, after %d ms", now, word,
+				 lines, timeout_ms);
 		nap_ms(1);
 	}
 }
@@ -341,9 +346,9 @@ long daemon_rss_kib(const struct daemon *d)
 	long kib = -1;
 	FILE *f;
 
-	snprintf(path, sizeof path, "/proc/%d/status", d->pid);
+	snprintf(path, sizeof(path), "/proc/%d/status", d->pid);
 	f = fopen(path, "r");
-	while (f && fgets(line, sizeof line, f))
+	while (f && fgets(line, sizeof(line), f))
 		if (sscanf(line, "VmRSS: %ld kB", &kib) == 1)
 			break;
 	if (f)
@@ -357,7 +362,7 @@ int daemon_fds(const struct daemon *d)
 	DIR *dir;
 	int n = 0;
 
-	snprintf(path, sizeof path, "/proc/%d/fd", d->pid);
+	snprintf(path, sizeof(path), "/proc/%d/fd", d->pid);
 	dir = opendir(path);
 	while (dir && readdir(dir))
 		n++;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib.h - what system tests share: a real kvtierd of one's own, an engine with pages, payloads that describe
- * themselves. Helpers end the test (fail_msg) when they cannot do their part; nothing here waits without a
- * deadline.
+ * lib.h - what system tests share: a real kvtierd of one's own, an engine with pages, payloads that
+ * describe themselves. Helpers end the test (fail_msg) when they cannot do their part; nothing here
+ * waits without a deadline.
  */
 #ifndef KVTIER_TESTS_LIB_H
 #define KVTIER_TESTS_LIB_H
@@ -22,28 +22,31 @@
 /* --- the daemon --- */
 
 struct daemon {
-	pid_t pid;    /* 0: not running */
-	char dir[64]; /* its own runtime and state directory, removed by daemon_remove() */
+	pid_t pid;      /* 0: not running */
+	char dir[64];   /* its own runtime and state directory, removed by daemon_remove() */
 	char disk[160]; /* with an NVMe tier: its state directory, where O_DIRECT works; likewise */
 	char socket[96];
-	char config[96]; /* file */
+	char config[96];     /* file */
 	const char *program; /* in the build directory; NULL: kvtierd. After daemon_place() */
 };
 
-/* Starts build/kvtierd with these lines of configuration (directories are added) and waits until it serves.
- * Without an NVMe tier, unless they have a section [nvme].
+/* Starts build/kvtierd with these lines of configuration (directories are added) and waits until it
+ * serves. Without an NVMe tier, unless they have a section [nvme].
  */
 void daemon_start(struct daemon *d, const char *config);
-/* The steps of it, for configurations that name files: directories, then the file, then daemon_restart(). */
+/* The steps of it, for configurations that name files: directories, then the file, then
+ * daemon_restart(). */
 void daemon_place(struct daemon *d, bool on_disk);
-void daemon_configure(struct daemon *d, const char *config);	/* also between two lives */
-const char *disk_dir(void);	/* where O_DIRECT works: $TMPDIR, or /var/tmp; NULL: neither */
+void daemon_configure(struct daemon *d, const char *config); /* also between two lives */
+const char *disk_dir(void); /* where O_DIRECT works: $TMPDIR, or /var/tmp; NULL: neither */
 void daemon_restart(struct daemon *d);            /* same directories; it must not be running */
 void daemon_signal(struct daemon *d, int signal); /* SIGKILL and SIGTERM also reap it */
 int daemon_wait(struct daemon *d,
-		int timeout_ms);      /* exit status as of waitpid; ends the test if it does not end */
+		/* exit status as of waitpid; ends the test if it does not end */
+		int timeout_ms);
 void daemon_remove(struct daemon *d); /* stops it and removes its directory; asserts a clean exit */
-/* Runs kvtierctl with these arguments against it; returns the exit code, output (cut to n) in ret. */
+/* Runs kvtierctl with these arguments against it; returns the exit code, output (cut to n) in
+ * ret. */
 int daemon_ctl(const struct daemon *d, const char *arguments, char *ret, size_t n);
 /* A number of `kvtierctl stats --json` by its dotted path, e.g. "tiers.host.blocks". */
 uint64_t daemon_stat(const struct daemon *d, const char *path);
@@ -51,12 +54,14 @@ uint64_t daemon_stat(const struct daemon *d, const char *path);
 void daemon_word(const struct daemon *d, const char *path, char *ret, size_t n);
 long daemon_rss_kib(const struct daemon *d);
 int daemon_fds(const struct daemon *d);
-/* The smallest count of 300 ms: the descriptors that clients left are closed behind the core's back. */
+/* The smallest count of 300 ms: the descriptors that clients left are closed behind the core's
+ * back. */
 int daemon_fds_settled(const struct daemon *d);
 void daemon_fds_fall_to(const struct daemon *d, int fds, int timeout_ms);
 /* Asks until the number is `value`; ends the test when it is not after `timeout_ms`. */
 void daemon_stat_becomes(const struct daemon *d, const char *path, uint64_t value, int timeout_ms);
-int daemon_maps(const struct daemon *d, const char *word); /* lines of /proc/PID/maps with this word */
+/* lines of /proc/PID/maps with this word */
+int daemon_maps(const struct daemon *d, const char *word);
 /* Large regions are unmapped behind the core's back. */
 void daemon_maps_become(const struct daemon *d, const char *word, int lines, int timeout_ms);
 /* Runs a command line of the shell; its exit code, or -1; output (cut to n) in ret. */
@@ -86,14 +91,17 @@ void engine_open(struct engine *e, const char *socket, const char *name,
 		 const struct kvtier_geometry *geometry, uint32_t pages);
 /* The same pages described through KVTIER_PRIVATE memory. */
 void engine_open_staged(struct engine *e, const char *socket, const char *name,
-			const struct kvtier_geometry *geometry, uint32_t pages, uint64_t staging_bytes);
+			const struct kvtier_geometry *geometry, uint32_t pages,
+			uint64_t staging_bytes);
 void engine_close(struct engine *e);
 /* Segments of such pages, for tests that open spaces by hand; returns how many. */
-size_t engine_segments(const struct kvtier_geometry *geometry, struct kvtier_segment *ret, size_t max);
+size_t engine_segments(const struct kvtier_geometry *geometry, struct kvtier_segment *ret,
+		       size_t max);
 size_t engine_page_bytes(const struct kvtier_geometry *geometry);
 int memfd_make(size_t bytes, int seals); /* memfd with these seals */
 
-/* Store or load and wait; statuses into `blocks` (may be NULL). Returns result.status, or -errno of the call.
+/* Store or load and wait; statuses into `blocks` (may be NULL). Returns result.status, or -errno of
+ * the call.
  */
 int engine_store(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
 		 const struct kvtier_key *parent, int32_t *blocks);
@@ -109,7 +117,8 @@ bool page_is(const struct engine *e, uint32_t page, const struct kvtier_key *key
 void page_poison(struct engine *e, uint32_t page); /* 0xa5 */
 bool page_is_poison(const struct engine *e, uint32_t page);
 /* Each value is the block's, or poison still: a load of it ended between two pieces. */
-bool page_is_part(const struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt);
+bool page_is_part(const struct engine *e, uint32_t page, const struct kvtier_key *key,
+		  uint64_t salt);
 
 /* Keys of a chain named by a number: tokens are a function of (chain, position). */
 void chain_keys(struct engine *e, uint64_t chain, size_t n, struct kvtier_key *ret);
@@ -118,8 +127,8 @@ void chain_keys(struct engine *e, uint64_t chain, size_t n, struct kvtier_key *r
 void pages_from(uint32_t first, uint32_t *ret, size_t n);
 /* Fills pages first.. with what belongs to the keys, and stores them as the start of a chain. */
 int chain_store(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n);
-/* Poisons pages first.., loads, and compares: a block with status 0 has its bytes, any other is untouched.
- * Returns the number of blocks that were there; ends the test on a wrong byte. */
+/* Poisons pages first.., loads, and compares: a block with status 0 has its bytes, any other is
+ * untouched. Returns the number of blocks that were there; ends the test on a wrong byte. */
 uint32_t chain_load(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n);
 
 uint64_t now_ns(void);

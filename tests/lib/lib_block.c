@@ -8,7 +8,9 @@ int table_set_up(void **state)
 	static struct table f;
 
 	assert_int_equal(index_open(MAX, &f.index), 0);
-	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MAX, .classes = 4 }, f.index, &f.blocks), 0);
+	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MAX, .classes = 4 },
+				     f.index, &f.blocks),
+			 0);
 	tally_space_is(blocks_tally(f.blocks), SPACE, index_key_bytes);
 	assert_int_equal(map_open(index_fd(f.index), index_bytes(f.index), &f.map), 0);
 	*state = &f;
@@ -37,7 +39,9 @@ struct extent table_host_at(uint32_t slot)
 
 struct extent table_nvme_at(uint32_t number)
 {
-	return (struct extent){ .tier = TIER_NVME, .unit = (uint8_t)(15 - number % 16), .slot = ~number,
+	return (struct extent){ .tier = TIER_NVME,
+				.unit = (uint8_t)(15 - number % 16),
+				.slot = ~number,
 				.generation = 0xfffff - number };
 }
 
@@ -107,7 +111,8 @@ uint32_t table_find(struct blocks *blocks, uint32_t number)
 	return blocks_find(blocks, key, SPACE);
 }
 
-void table_is_seen(void **state, uint32_t number, uint32_t tiers, uint32_t in_host, uint32_t in_nvme)
+void table_is_seen(void **state, uint32_t number, uint32_t tiers, uint32_t in_host,
+		   uint32_t in_nvme)
 {
 	struct table *f = *state;
 	const struct fingerprint_key index_key = fingerprint_key_of(index_key_bytes);

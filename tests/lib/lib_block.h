@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_block.h - a small table of blocks, the client's view of its index, and blocks with copies by number. For cmocka
- * tests. The numbers of blocks are a test's own; each stands for a key, an address in host memory and one on disk.
+ * lib_block.h - a small table of blocks, the client's view of its index, and blocks with copies by
+ * number. For cmocka tests. The numbers of blocks are a test's own; each stands for a key, an
+ * address in host memory and one on disk.
  */
 #ifndef KVTIER_TESTS_LIB_BLOCK_H
 #define KVTIER_TESTS_LIB_BLOCK_H
@@ -45,7 +46,8 @@ uint32_t table_commit_both(struct blocks *blocks, uint32_t number);
 uint32_t table_demoted(struct blocks *blocks, uint32_t number);
 uint32_t table_find(struct blocks *blocks, uint32_t number);
 /* What a client sees, and the counts. */
-void table_is_seen(void **state, uint32_t number, uint32_t tiers, uint32_t in_host, uint32_t in_nvme);
+void table_is_seen(void **state, uint32_t number, uint32_t tiers, uint32_t in_host,
+		   uint32_t in_nvme);
 void table_is_nvme(struct blocks *blocks, uint32_t block, uint32_t number);
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, table_set_up, table_tear_down)

@@ -20,7 +20,7 @@ int config_of(const char *file, struct config *ret)
 
 void config_says(const char *words)
 {
-	if (strstr(config_message, words) == NULL)
+	if (!strstr(config_message, words))
 		fail_msg("\"%s\" is not in: %s", words, config_message);
 }
 

@@ -18,7 +18,7 @@
 #include "daemon/config/config_redis.h"
 #include "daemon/config/config_table.h"
 
-extern char config_message[1024];	/* the last message */
+extern char config_message[1024]; /* the last message */
 
 /* Of a whole file; as config_parse(). */
 int config_of(const char *file, struct config *ret);

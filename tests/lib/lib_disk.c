@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_disk.c - see lib_disk.h. The file is written through the page cache here, which the daemon's direct reads
- * write back first: Linux keeps the two coherent.
+ * lib_disk.c - see lib_disk.h. The file is written through the page cache here, which the daemon's
+ * direct reads write back first: Linux keeps the two coherent.
  */
 #include "lib_disk.h"
 
@@ -26,7 +26,7 @@ static bool uring_refused(void)
 	struct io_uring_params p;
 	int fd;
 
-	memset(&p, 0, sizeof p);
+	memset(&p, 0, sizeof(p));
 	fd = (int)syscall(SYS_io_uring_setup, 4, &p);
 	if (fd < 0)
 		return true;
@@ -50,7 +50,7 @@ void disk_configure(struct daemon *d, const char *engine, const char *config)
 {
 	char lines[2048];
 
-	if ((size_t)snprintf(lines, sizeof lines, "%sio = %s\n", config, engine) >= sizeof lines)
+	if ((size_t)snprintf(lines, sizeof(lines), "%sio = %s\n", config, engine) >= sizeof(lines))
 		fail_msg("configuration too long");
 	daemon_configure(d, lines);
 }
@@ -61,14 +61,14 @@ void disk_state_becomes(const struct daemon *d, const char *state, int timeout_m
 	char now[64], text[512];
 
 	for (;;) {
-		daemon_word(d, "tiers.nvme.state", now, sizeof now);
+		daemon_word(d, "tiers.nvme.state", now, sizeof(now));
 		if (strcmp(now, state) == 0)
 			return;
 		if (now_ns() > until)
 			break;
 		nap_ms(10);
 	}
-	daemon_word(d, "tiers.nvme.text", text, sizeof text);
+	daemon_word(d, "tiers.nvme.text", text, sizeof(text));
 	fail_msg("the NVMe tier is %s, not %s, after %d ms: %s", now, state, timeout_ms, text);
 }
 
@@ -89,7 +89,7 @@ void disk_flush(const struct daemon *d)
 {
 	char text[512];
 
-	if (daemon_ctl(d, "flush", text, sizeof text) != 0)
+	if (daemon_ctl(d, "flush", text, sizeof(text)) != 0)
 		fail_msg("kvtierctl flush: %s", text);
 }
 
@@ -115,8 +115,8 @@ void disk_stat_reaches(const struct daemon *d, const char *path, uint64_t value)
 
 	while ((now = daemon_stat(d, path)) < value) {
 		if (now_ns() > until)
-			fail_msg("%s is %llu, and does not reach %llu", path, (unsigned long long)now,
-				 (unsigned long long)value);
+			fail_msg("%s is %llu, and does not reach %llu", path,
+				 (unsigned long long)now, (unsigned long long)value);
 		nap_ms(10);
 	}
 }
@@ -128,11 +128,11 @@ struct disk_world *disk_place(void **state, const char *config)
 	static struct disk_world w;
 
 	disk_need(*state);
-	memset(&w, 0, sizeof w);
+	memset(&w, 0, sizeof(w));
 	w.engine = *state;
 	daemon_place(&w.d, true);
 	disk_configure(&w.d, w.engine, config);
-	disk_store_path(&w.d, w.path, sizeof w.path);
+	disk_store_path(&w.d, w.path, sizeof(w.path));
 	return &w;
 }
 
@@ -238,8 +238,9 @@ uint32_t disk_flip(const char *path, const struct kvtier_key *key, uint64_t offs
 	for (uint64_t at = 0; at + sizeof(struct image_header) <= bytes; at += IMAGE_ALIGN) {
 		struct image_header header;
 
-		if (pread(fd, &header, sizeof header, (off_t)at) != (ssize_t)sizeof header ||
-		    header.magic != IMAGE_MAGIC || memcmp(header.key, key->bytes, sizeof header.key) != 0)
+		if (pread(fd, &header, sizeof(header), (off_t)at) != (ssize_t)sizeof(header) ||
+		    header.magic != IMAGE_MAGIC ||
+		    memcmp(header.key, key->bytes, sizeof(header.key)) != 0)
 			continue;
 		flip_bit(path, at + offset);
 		copies++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_disk.h - what system tests of the NVMe tier share: a daemon with a store on a disk, cases that run on both
- * I/O engines, and hands in the store's file.
+ * lib_disk.h - what system tests of the NVMe tier share: a daemon with a store on a disk, cases
+ * that run on both I/O engines, and hands in the store's file.
  */
 #ifndef KVTIER_TESTS_LIB_DISK_H
 #define KVTIER_TESTS_LIB_DISK_H
@@ -10,20 +10,25 @@
 
 /* One case for each I/O engine: the engine's name, as in [nvme] io, is what *state points to. */
 extern char disk_uring[], disk_threads[];
-#define ON_BOTH_ENGINES(name)                                                                                \
-	{ #name " [io_uring]", name, NULL, NULL, disk_uring }, { #name " [threads]", name, NULL, NULL, disk_threads }
+#define ON_BOTH_ENGINES(name)                                      \
+	{ #name " [io_uring]", name, NULL, NULL, disk_uring },     \
+	{                                                          \
+#name " [threads]", name, NULL, NULL, disk_threads \
+	}
 
-/* Skips the case, which the output shows, where there is no directory for O_DIRECT or io_uring is refused. */
+/* Skips the case, which the output shows, where there is no directory for O_DIRECT or io_uring is
+ * refused. */
 void disk_need(const char *engine);
-/* daemon_start() with these lines, of which the last section is [nvme], and this engine; waits until the tier is up. */
+/* daemon_start() with these lines, of which the last section is [nvme], and this engine; waits
+ * until the tier is up. */
 void disk_start(struct daemon *d, const char *engine, const char *config);
 /* The same steps apart: daemon_configure() for it; daemon_restart() and waiting for a state. */
 void disk_configure(struct daemon *d, const char *engine, const char *config);
 void disk_restart(struct daemon *d);
 void disk_state_becomes(const struct daemon *d, const char *state, int timeout_ms);
-void disk_flush(const struct daemon *d);	/* kvtierctl flush; it must be acknowledged */
+void disk_flush(const struct daemon *d); /* kvtierctl flush; it must be acknowledged */
 /* What `kvtierctl status` says, until it contains `word`; returns its exit code then. */
-int  disk_status_says(const struct daemon *d, const char *word, char *ret, size_t n);
+int disk_status_says(const struct daemon *d, const char *word, char *ret, size_t n);
 /* A number of stats, until it is at least that. */
 void disk_stat_reaches(const struct daemon *d, const char *path, uint64_t value);
 
@@ -32,27 +37,32 @@ void disk_stat_reaches(const struct daemon *d, const char *path, uint64_t value)
 enum { DISK_BLOCKS = 64 };
 
 struct disk_world {
-	const char *engine;			/* of the I/O */
+	const char *engine; /* of the I/O */
 	struct daemon d;
-	struct engine e;			/* tiny raw pages, 2 * DISK_BLOCKS of them */
-	struct kvtier_key keys[DISK_BLOCKS];	/* of a chain; from disk_join() on */
-	char path[200];				/* of the default store */
-	char text[4096];			/* for output */
+	struct engine e;                     /* tiny raw pages, 2 * DISK_BLOCKS of them */
+	struct kvtier_key keys[DISK_BLOCKS]; /* of a chain; from disk_join() on */
+	char path[200];                      /* of the default store */
+	char text[4096];                     /* for output */
 };
 
-struct disk_world *disk_place(void **state, const char *config);	/* nothing runs yet */
-void disk_join(struct disk_world *w);		/* the engine connects */
-void disk_live(struct disk_world *w);		/* the daemon starts, the tier is up, the engine connects */
-void disk_die(struct disk_world *w, int signal);	/* both are gone */
+struct disk_world *disk_place(void **state, const char *config); /* nothing runs yet */
+void disk_join(struct disk_world *w);                            /* the engine connects */
+/* the daemon starts, the tier is up, the engine connects */
+void disk_live(struct disk_world *w);
+void disk_die(struct disk_world *w, int signal); /* both are gone */
 void disk_end(struct disk_world *w);
-void disk_fill_and_die(struct disk_world *w);	/* a life in which the chain was stored and flushed; kill -9 */
-uint32_t disk_load_each(struct disk_world *w);	/* how many of the blocks load, each by an op of its own */
+/* a life in which the chain was stored and flushed; kill -9 */
+void disk_fill_and_die(struct disk_world *w);
+/* how many of the blocks load, each by an op of its own */
+uint32_t disk_load_each(struct disk_world *w);
 
 /* --- the store's file --- */
 
-void disk_store_path(const struct daemon *d, char *ret, size_t n);	/* where the default one is */
+/* where the default one is */
+void disk_store_path(const struct daemon *d, char *ret, size_t n);
 uint64_t disk_file_bytes(const char *path);
-/* Flips one bit of every copy of the image with this key; offset >= 0: from its first byte. Returns the copies. */
+/* Flips one bit of every copy of the image with this key; offset >= 0: from its first byte. Returns
+ * the copies. */
 uint32_t disk_flip(const char *path, const struct kvtier_key *key, uint64_t offset);
 /* Overwrites, as another program would. */
 void disk_write(const char *path, uint64_t offset, const void *bytes, size_t n);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_engine.c - the engine side of lib.h: pages in a memfd (or private memory) and payloads that say whose
- * they are.
+ * lib_engine.c - the engine side of lib.h: pages in a memfd (or private memory) and payloads that
+ * say whose they are.
  */
 #include "lib.h"
 
@@ -46,8 +46,8 @@ struct kvtier_geometry large_geometry(uint32_t codec)
 
 static size_t plane_bytes(const struct kvtier_geometry *g, uint32_t kind)
 {
-	return (size_t)g->block_tokens * g->kv_heads * (kind == KVTIER_K ? g->head_dim_k : g->head_dim_v) *
-	       VALUE_BYTES;
+	return (size_t)g->block_tokens * g->kv_heads *
+	       (kind == KVTIER_K ? g->head_dim_k : g->head_dim_v) * VALUE_BYTES;
 }
 
 size_t engine_page_bytes(const struct kvtier_geometry *g)
@@ -66,7 +66,7 @@ size_t engine_segments(const struct kvtier_geometry *g, struct kvtier_segment *r
 
 			assert_true(n < max);
 			ret[n++] = (struct kvtier_segment){
-				.size = sizeof *ret,
+				.size = sizeof(*ret),
 				.layer = layer,
 				.kind = kind,
 				.offset = offset,
@@ -88,11 +88,11 @@ int memfd_make(size_t bytes, int seals)
 	return fd;
 }
 
-static void open_space(struct engine *e, const char *socket, const char *name, struct kvtier_region *region,
-		       uint64_t staging_bytes)
+static void open_space(struct engine *e, const char *socket, const char *name,
+		       struct kvtier_region *region, uint64_t staging_bytes)
 {
 	const struct kvtier_options o = {
-		.size = sizeof o,
+		.size = sizeof(o),
 		.socket_path = socket,
 		.name = name,
 		.timeout_ms = OP_MS,
@@ -109,16 +109,19 @@ static void open_space(struct engine *e, const char *socket, const char *name, s
 
 static void set_up(struct engine *e, const struct kvtier_geometry *geometry, uint32_t pages)
 {
-	*e = (struct engine){
-		.geometry = *geometry, .pages = pages, .page_bytes = engine_page_bytes(geometry), .fd = -1
-	};
+	*e = (struct engine){ .geometry = *geometry,
+			      .pages = pages,
+			      .page_bytes = engine_page_bytes(geometry),
+			      .fd = -1 };
 }
 
 void engine_open(struct engine *e, const char *socket, const char *name,
 		 const struct kvtier_geometry *geometry, uint32_t pages)
 {
 	const size_t bytes = (engine_page_bytes(geometry) * pages + 4095) & ~(size_t)4095;
-	struct kvtier_region region = { .size = sizeof region, .memory = KVTIER_MEMFD, .length = bytes };
+	struct kvtier_region region = { .size = sizeof(region),
+					.memory = KVTIER_MEMFD,
+					.length = bytes };
 
 	set_up(e, geometry, pages);
 	e->fd = region.fd = memfd_make(bytes, F_SEAL_SHRINK | F_SEAL_GROW);
@@ -128,9 +131,12 @@ void engine_open(struct engine *e, const char *socket, const char *name,
 }
 
 void engine_open_staged(struct engine *e, const char *socket, const char *name,
-			const struct kvtier_geometry *geometry, uint32_t pages, uint64_t staging_bytes)
+			const struct kvtier_geometry *geometry, uint32_t pages,
+			uint64_t staging_bytes)
 {
-	struct kvtier_region region = { .size = sizeof region, .memory = KVTIER_PRIVATE, .fd = -1 };
+	struct kvtier_region region = { .size = sizeof(region),
+					.memory = KVTIER_PRIVATE,
+					.fd = -1 };
 
 	set_up(e, geometry, pages);
 	region.length = e->page_bytes * pages;
@@ -154,7 +160,7 @@ void engine_close(struct engine *e)
 static int finish(struct engine *e, int r, uint64_t op, int32_t *blocks, size_t n)
 {
 	struct kvtier_result result = {
-		.size = sizeof result,
+		.size = sizeof(result),
 		.blocks = blocks,
 		.blocks_max = blocks ? (uint32_t)n : 0,
 	};
@@ -167,7 +173,7 @@ static int finish(struct engine *e, int r, uint64_t op, int32_t *blocks, size_t 
 int engine_store(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
 		 const struct kvtier_key *parent, int32_t *blocks)
 {
-	const struct kvtier_op_options o = { .size = sizeof o, .parent = parent };
+	const struct kvtier_op_options o = { .size = sizeof(o), .parent = parent };
 	uint64_t op = 0;
 	const int r = kvtier_store(e->space, keys, pages, n, &o, &op);
 
@@ -185,7 +191,7 @@ int engine_load(struct engine *e, const struct kvtier_key *keys, const uint32_t 
 
 uint32_t engine_lookup(struct engine *e, const struct kvtier_key *keys, size_t n)
 {
-	struct kvtier_hit hit = { .size = sizeof hit };
+	struct kvtier_hit hit = { .size = sizeof(hit) };
 
 	assert_int_equal(kvtier_lookup(e->space, keys, n, &hit), 0);
 	return hit.blocks;
@@ -206,11 +212,12 @@ static uint64_t seed_of(const struct kvtier_key *key, uint64_t salt)
 {
 	uint64_t word;
 
-	memcpy(&word, key->bytes + 8, sizeof word);
+	memcpy(&word, key->bytes + 8, sizeof(word));
 	return mix(word ^ mix(salt));
 }
 
-/* Sign, exponent within 2^-3 .. 2^4, 3 mantissa bits: any 16 of them share a scale at which E4M3 is exact. */
+/* Sign, exponent within 2^-3 .. 2^4, 3 mantissa bits: any 16 of them share a scale at which E4M3 is
+ * exact. */
 static uint16_t value_at(uint64_t seed, size_t i)
 {
 	const uint64_t r = mix(seed + i * 0x9e3779b97f4a7c15u);
@@ -229,7 +236,8 @@ void page_fill(struct engine *e, uint32_t page, const struct kvtier_key *key, ui
 
 bool page_is(const struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt)
 {
-	const uint16_t *values = (const uint16_t *)(void *)(e->memory + (size_t)page * e->page_bytes);
+	const uint16_t *values =
+		(const uint16_t *)(void *)(e->memory + (size_t)page * e->page_bytes);
 	const uint64_t seed = seed_of(key, salt);
 
 	for (size_t i = 0; i < e->page_bytes / VALUE_BYTES; i++)
@@ -253,9 +261,11 @@ bool page_is_poison(const struct engine *e, uint32_t page)
 	return true;
 }
 
-bool page_is_part(const struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt)
+bool page_is_part(const struct engine *e, uint32_t page, const struct kvtier_key *key,
+		  uint64_t salt)
 {
-	const uint16_t *values = (const uint16_t *)(void *)(e->memory + (size_t)page * e->page_bytes);
+	const uint16_t *values =
+		(const uint16_t *)(void *)(e->memory + (size_t)page * e->page_bytes);
 	const uint64_t seed = seed_of(key, salt);
 
 	for (size_t i = 0; i < e->page_bytes / VALUE_BYTES; i++)
@@ -267,7 +277,7 @@ bool page_is_part(const struct engine *e, uint32_t page, const struct kvtier_key
 void chain_keys(struct engine *e, uint64_t chain, size_t n, struct kvtier_key *ret)
 {
 	const size_t n_tokens = n * e->geometry.block_tokens;
-	uint32_t *tokens = calloc(n_tokens, sizeof *tokens);
+	uint32_t *tokens = calloc(n_tokens, sizeof(*tokens));
 	size_t got = n;
 
 	assert_non_null(tokens);
@@ -308,8 +318,10 @@ uint32_t chain_load(struct engine *e, const struct kvtier_key *keys, uint32_t fi
 	}
 	(void)engine_load(e, keys, pages, n, blocks);
 	for (uint32_t i = 0; i < n; i++) {
-		if (blocks[i] == 0 ? !page_is(e, pages[i], &keys[i], 0) : !page_is_poison(e, pages[i]))
-			fail_msg("block %u with status %d: its page holds the wrong bytes", i, blocks[i]);
+		if (blocks[i] == 0 ? !page_is(e, pages[i], &keys[i], 0) :
+				     !page_is_poison(e, pages[i]))
+			fail_msg("block %u with status %d: its page holds the wrong bytes", i,
+				 blocks[i]);
 		hits += blocks[i] == 0;
 	}
 	return hits;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_fake_redis.c - the server that lies: see lib_redis.h. One process listens, and has one of its own for each
- * connection, so that everything there is plain and blocking: read a command, take the next step, send what it says.
- * What they share (which step is next, what SET stored) lies in shared memory.
+ * lib_fake_redis.c - the server that lies: see lib_redis.h. One process listens, and has one of its
+ * own for each connection, so that everything there is plain and blocking: read a command, take the
+ * next step, send what it says. What they share (which step is next, what SET stored) lies in
+ * shared memory.
  */
 #include "lib_redis.h"
 
@@ -49,7 +50,7 @@ struct peer {
 static char next_byte(struct peer *p)
 {
 	if (p->at == p->end) {
-		const ssize_t n = read(p->fd, p->input, sizeof p->input);
+		const ssize_t n = read(p->fd, p->input, sizeof(p->input));
 
 		if (n <= 0)
 			_exit(0);
@@ -134,7 +135,7 @@ static void send_value(const struct peer *p, size_t cut)
 		send_cut(p, "$-1\r\n", 5, &cut);
 		return;
 	}
-	(void)snprintf(line, sizeof line, "$%zu\r\n", p->shared->value_bytes);
+	(void)snprintf(line, sizeof(line), "$%zu\r\n", p->shared->value_bytes);
 	send_cut(p, line, strlen(line), &cut);
 	send_cut(p, p->shared->value, p->shared->value_bytes, &cut);
 	send_cut(p, "\r\n", 2, &cut);
@@ -142,7 +143,8 @@ static void send_value(const struct peer *p, size_t cut)
 
 static void take_step(const struct peer *p, const struct fake_step *step)
 {
-	const struct timespec delay = { .tv_sec = step->delay_ms / 1000, .tv_nsec = step->delay_ms % 1000 * 1000000 };
+	const struct timespec delay = { .tv_sec = step->delay_ms / 1000,
+					.tv_nsec = step->delay_ms % 1000 * 1000000 };
 	size_t cut = step->cut ? step->cut : SIZE_MAX;
 
 	if (!step->reply)
@@ -152,7 +154,8 @@ static void take_step(const struct peer *p, const struct fake_step *step)
 		if (step->bytes == 0 && strcmp(step->reply, "\1") == 0)
 			send_value(p, cut);
 		else
-			send_cut(p, step->reply, step->bytes ? step->bytes : strlen(step->reply), &cut);
+			send_cut(p, step->reply, step->bytes ? step->bytes : strlen(step->reply),
+				 &cut);
 	} while (step->endless);
 }
 
@@ -168,9 +171,10 @@ static void serve(struct peer *p)
 			continue;
 		}
 		if (!p->raw && strcasecmp(name, "CLUSTER") == 0) {
-			static const char no[] = "-ERR This instance has cluster support disabled\r\n";
+			static const char no[] =
+				"-ERR This instance has cluster support disabled\r\n";
 
-			send_bytes(p, no, sizeof no - 1);
+			send_bytes(p, no, sizeof(no) - 1);
 			continue;
 		}
 		step = __atomic_fetch_add(&p->shared->commands, 1, __ATOMIC_ACQ_REL);
@@ -205,19 +209,21 @@ void fake_start(struct fake_server *s, const struct fake_step *steps, uint32_t n
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	static struct peer peer;
-	socklen_t length = sizeof a;
+	socklen_t length = sizeof(a);
 	struct shared *shared;
 
-	memset(s, 0, sizeof *s);
-	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	memset(s, 0, sizeof(*s));
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
 	assert_true(shared != MAP_FAILED && n > 0 && fd >= 0);
-	/* Else connections that we closed first would keep a real server from this port for a while. */
+	/* Else connections that we closed first would keep a real server from this port for a
+	 * while. */
 	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int)), 0);
-	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
 	assert_int_equal(listen(fd, 64), 0);
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &length), 0);
 	s->port = ntohs(a.sin_port);
-	(void)snprintf(s->address, sizeof s->address, "127.0.0.1:%u", s->port);
+	(void)snprintf(s->address, sizeof(s->address), "127.0.0.1:%u", s->port);
 	s->commands = &shared->commands;
 	s->connections = &shared->connections;
 	peer = (struct peer){ .shared = shared, .steps = steps, .n_steps = n, .raw = raw };
@@ -236,6 +242,8 @@ void fake_stop(struct fake_server *s)
 		return;
 	assert_int_equal(kill(s->pid, SIGKILL), 0);
 	assert_int_equal(waitpid(s->pid, NULL, 0), s->pid);
-	assert_int_equal(munmap((char *)s->commands - offsetof(struct shared, commands), sizeof(struct shared)), 0);
-	memset(s, 0, sizeof *s);
+	assert_int_equal(munmap((char *)s->commands - offsetof(struct shared, commands),
+				sizeof(struct shared)),
+			 0);
+	memset(s, 0, sizeof(*s));
 }

@@ -23,7 +23,7 @@ struct disk_world *faulty_place(void **state, const char *config)
 	struct disk_world *w = disk_place(state, config);
 	char path[200];
 
-	(void)snprintf(path, sizeof path, "%s/faults", w->d.dir);
+	(void)snprintf(path, sizeof(path), "%s/faults", w->d.dir);
 	assert_int_equal(io_plan_share(path, true), 0);
 	assert_int_equal(setenv("KVTIER_TEST_FAULTS", path, 1), 0);
 	w->d.program = "tests/kvtierd_faulty";
@@ -34,7 +34,7 @@ static void two_paths(struct disk_world *w, const char *config)
 {
 	char lines[900];
 
-	(void)snprintf(lines, sizeof lines, "%spath = %s/a:%s/b\n", config, w->d.disk, w->d.disk);
+	(void)snprintf(lines, sizeof(lines), "%spath = %s/a:%s/b\n", config, w->d.disk, w->d.disk);
 	disk_configure(&w->d, w->engine, lines);
 }
 
@@ -54,7 +54,8 @@ struct disk_world *faulty_away(void **state, const char *config, bool both)
 
 void faulty_plan(uint32_t kinds, uint32_t nth, uint32_t times, int32_t result)
 {
-	io_plan_set((struct io_plan){ .kinds = kinds, .skip = nth, .times = times, .result = result });
+	io_plan_set(
+		(struct io_plan){ .kinds = kinds, .skip = nth, .times = times, .result = result });
 }
 
 void faulty_flip(uint32_t times)
@@ -70,7 +71,7 @@ void faulty_heal(struct disk_world *w)
 
 void faulty_evict(struct disk_world *w)
 {
-	assert_int_equal(daemon_ctl(&w->d, "evict --all", w->text, sizeof w->text), 0);
+	assert_int_equal(daemon_ctl(&w->d, "evict --all", w->text, sizeof(w->text)), 0);
 }
 
 void faulty_none(const struct disk_world *w, const char *path)
@@ -92,7 +93,8 @@ void faulty_end(struct disk_world *w)
 
 uint64_t faulty_load_begin(struct disk_world *w, uint32_t first, uint32_t n, uint32_t timeout_ms)
 {
-	const struct kvtier_op_options o = { .size = sizeof o, .timeout_ms = timeout_ms ? timeout_ms : OP_MS };
+	const struct kvtier_op_options o = { .size = sizeof(o),
+					     .timeout_ms = timeout_ms ? timeout_ms : OP_MS };
 	uint32_t pages[DISK_BLOCKS];
 	uint64_t op;
 
@@ -103,10 +105,11 @@ uint64_t faulty_load_begin(struct disk_world *w, uint32_t first, uint32_t n, uin
 	return op;
 }
 
-uint32_t faulty_load_end(struct disk_world *w, uint64_t op, uint32_t first, uint32_t n, int32_t otherwise)
+uint32_t faulty_load_end(struct disk_world *w, uint64_t op, uint32_t first, uint32_t n,
+			 int32_t otherwise)
 {
 	int32_t blocks[DISK_BLOCKS];
-	struct kvtier_result result = { .size = sizeof result, .blocks = blocks, .blocks_max = n };
+	struct kvtier_result result = { .size = sizeof(result), .blocks = blocks, .blocks_max = n };
 	uint32_t hits = 0;
 
 	assert_int_equal(kvtier_wait(w->e.client, op, -1, &result), 0);
@@ -114,8 +117,8 @@ uint32_t faulty_load_end(struct disk_world *w, uint64_t op, uint32_t first, uint
 		hits += blocks[i] == 0;
 		if (blocks[i])
 			assert_int_equal(blocks[i], otherwise);
-		assert_true(blocks[i] ? page_is_poison(&w->e, first + i)
-				      : page_is(&w->e, first + i, &w->keys[first + i], 0));
+		assert_true(blocks[i] ? page_is_poison(&w->e, first + i) :
+					page_is(&w->e, first + i, &w->keys[first + i], 0));
 	}
 	return hits;
 }

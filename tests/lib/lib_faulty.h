@@ -27,8 +27,10 @@ struct disk_world *faulty_away(void **state, const char *config, bool two_paths)
 /* From now on: the nth (0: next) and so many of these kinds. */
 void faulty_plan(uint32_t kinds, uint32_t nth, uint32_t times, int32_t result);
 void faulty_flip(uint32_t times);
-void faulty_heal(struct disk_world *w);		/* everything as it is, and the tier comes up again */
-void faulty_evict(struct disk_world *w);	/* host memory is given up, as far as nobody uses it */
+/* everything as it is, and the tier comes up again */
+void faulty_heal(struct disk_world *w);
+/* host memory is given up, as far as nobody uses it */
+void faulty_evict(struct disk_world *w);
 /* This gauge is 0, or will be; it was not read before the daemon's last heartbeat, which sets it.
  * */
 void faulty_none(const struct disk_world *w, const char *path);
@@ -40,8 +42,9 @@ void faulty_end(struct disk_world *w);
 uint64_t faulty_load_begin(struct disk_world *w, uint32_t first, uint32_t n, uint32_t timeout_ms);
 /* Waits for it; how many blocks came. A block is right, or has this status and its page is
  * untouched. */
-uint32_t faulty_load_end(struct disk_world *w, uint64_t op, uint32_t first, uint32_t n, int32_t otherwise);
-void faulty_untouched(const struct disk_world *w, uint32_t first, uint32_t n);	/* all poison */
-void faulty_held(uint32_t n);			/* so many transfers stall, sooner or later */
+uint32_t faulty_load_end(struct disk_world *w, uint64_t op, uint32_t first, uint32_t n,
+			 int32_t otherwise);
+void faulty_untouched(const struct disk_world *w, uint32_t first, uint32_t n); /* all poison */
+void faulty_held(uint32_t n); /* so many transfers stall, sooner or later */
 
 #endif

@@ -33,15 +33,15 @@ struct block {
 	struct image_geometry geometry;
 	struct image_identity identity;
 	struct image_shape shape;
-	uint8_t *value;			/* as Redis has it */
-	uint32_t bytes;			/* of it */
+	uint8_t *value; /* as Redis has it */
+	uint32_t bytes; /* of it */
 };
 
 struct world {
 	struct loop *loop;
 	struct loop_timer tick;
 	int listener;
-	char address[64];		/* unix:path */
+	char address[64]; /* unix:path */
 	struct block blocks[FUZZ_BLOCKS];
 };
 
@@ -57,8 +57,8 @@ uint8_t *image_value(const uint8_t *buffer, const struct block *b);
 
 extern const struct redis_seal fuzz_seal_of;
 
-void world_turn(struct world *w);		/* one turn of the loop */
+void world_turn(struct world *w); /* one turn of the loop */
 
-struct world *the_world(void);		/* made at the first call */
+struct world *the_world(void); /* made at the first call */
 
 #endif

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_hostile.h - a hostile client program: a process that does to a daemon whatever a client can, over and over. It is
- * for tests and for kvtier-bench, so it asserts nothing: what the daemon refuses or cuts is begun again.
+ * lib_hostile.h - a hostile client program: a process that does to a daemon whatever a client can,
+ * over and over. It is for tests and for kvtier-bench, so it asserts nothing: what the daemon
+ * refuses or cuts is begun again.
  *
  * It has three threads, each with one connection at a time (hostile_hold takes many for a moment):
- *	jobs         what keeps workers busy: slow layouts, sparse regions, big blocks, holes punched under loads, and a ring
- *	             that is rewritten while it is read
- *	rings        floods of ops and doorbells; completions that nobody takes, replies that nobody reads
+ *	jobs         what keeps workers busy: slow layouts, sparse regions, big blocks, holes
+ *	             punched under loads, and a ring that is rewritten while it is read
+ *	rings        floods of ops and doorbells; completions that nobody takes, replies that nobody
+ *		     reads
  *	connections  descriptors of every kind, connections that end half-way, spaces by the hundred
  *
- * It runs at the lowest priority: the daemon is to be harmed by what it is sent, not by having no CPU.
+ * It runs at the lowest priority: the daemon is to be harmed by what it is sent, not by having no
+ * CPU.
  */
 #ifndef KVTIER_TESTS_LIB_HOSTILE_H
 #define KVTIER_TESTS_LIB_HOSTILE_H
@@ -19,9 +22,9 @@
 #include <sys/types.h>
 
 enum hostile_deed {
-	HOSTILE_SLOW,		/* rows far apart: each on a page of its own */
-	HOSTILE_SPARSE,		/* the same over memory that nobody touched */
-	HOSTILE_BIG,		/* new blocks of 1 MiB, as fast as they are taken */
+	HOSTILE_SLOW,   /* rows far apart: each on a page of its own */
+	HOSTILE_SPARSE, /* the same over memory that nobody touched */
+	HOSTILE_BIG,    /* new blocks of 1 MiB, as fast as they are taken */
 	HOSTILE_HOLES,
 	HOSTILE_REWRITE,
 	HOSTILE_FLOOD,
@@ -29,7 +32,7 @@ enum hostile_deed {
 	HOSTILE_DESCRIPTORS,
 	HOSTILE_HALF_WAY,
 	HOSTILE_SPACES,
-	HOSTILE_HOLD,		/* as many connections as are to be had */
+	HOSTILE_HOLD, /* as many connections as are to be had */
 	HOSTILE_DEEDS,
 };
 
@@ -46,8 +49,8 @@ struct hostile {
 
 const char *hostile_deed_name(enum hostile_deed deed);
 /* 0 or -errno. The caller has one thread. */
-int  hostile_start(struct hostile *h, const char *socket, uint64_t seed);
-void hostile_stop(struct hostile *h);	/* kill -9. The tally stays until hostile_free() */
+int hostile_start(struct hostile *h, const char *socket, uint64_t seed);
+void hostile_stop(struct hostile *h); /* kill -9. The tally stays until hostile_free() */
 void hostile_free(struct hostile *h);
 
 #endif

@@ -11,7 +11,8 @@
 
 enum { BLOCKS = 16, CHAINS = 32, ROUNDS_LEAST = 20, QUIET_MS = 60000 };
 
-static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\nverify = always\n";
+static const char config[] =
+	"[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\nverify = always\n";
 
 struct beside {
 	struct daemon d;
@@ -21,7 +22,8 @@ struct beside {
 	uint64_t rounds, loads, misses;
 };
 
-/* A load may miss what others pushed out, from the first miss to the end; what it brings is right. */
+/* A load may miss what others pushed out, from the first miss to the end; what it brings is
+ * right. */
 static void load(struct beside *b, const struct kvtier_key *keys, uint64_t salt)
 {
 	uint32_t pages[BLOCKS];
@@ -33,11 +35,13 @@ static void load(struct beside *b, const struct kvtier_key *keys, uint64_t salt)
 		page_poison(&b->e, pages[i]);
 	r = engine_load(&b->e, keys, pages, BLOCKS, status);
 	if (r && r != -ENOENT)
-		fail_msg("a load ended with %d (%s), round %llu", r, strerror(-r), (unsigned long long)b->rounds);
+		fail_msg("a load ended with %d (%s), round %llu", r, strerror(-r),
+			 (unsigned long long)b->rounds);
 	for (uint32_t i = 0; i < BLOCKS; i++) {
 		if (status[i] != 0 && status[i] != -ENOENT)
 			fail_msg("block %u of a load: %d (%s)", i, status[i], strerror(-status[i]));
-		assert_true(status[i] ? page_is_poison(&b->e, pages[i]) : page_is(&b->e, pages[i], &keys[i], salt));
+		assert_true(status[i] ? page_is_poison(&b->e, pages[i]) :
+					page_is(&b->e, pages[i], &keys[i], salt));
 		b->misses += status[i] != 0;
 	}
 	b->loads += BLOCKS;
@@ -58,10 +62,12 @@ static void round_of(struct beside *b)
 		page_fill(&b->e, pages[i], &keys[i], chain);
 	r = engine_store(&b->e, keys, pages, BLOCKS, NULL, status);
 	if (r)
-		fail_msg("a store ended with %d (%s), round %llu", r, strerror(-r), (unsigned long long)b->rounds);
+		fail_msg("a store ended with %d (%s), round %llu", r, strerror(-r),
+			 (unsigned long long)b->rounds);
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		if (status[i] < 0)
-			fail_msg("block %u of a store: %d (%s)", i, status[i], strerror(-status[i]));
+			fail_msg("block %u of a store: %d (%s)", i, status[i],
+				 strerror(-status[i]));
 	assert_in_range(engine_lookup(&b->e, keys, BLOCKS), 0, BLOCKS);
 	load(b, keys, chain);
 	b->rounds++;
@@ -69,8 +75,9 @@ static void round_of(struct beside *b)
 
 static void tell(const struct beside *b)
 {
-	printf("%llu rounds, %llu of %llu loaded blocks missed; hostile: %llu ops", (unsigned long long)b->rounds,
-	       (unsigned long long)b->misses, (unsigned long long)b->loads,
+	printf("%llu rounds, %llu of %llu loaded blocks missed; hostile: %llu ops",
+	       (unsigned long long)b->rounds, (unsigned long long)b->misses,
+	       (unsigned long long)b->loads,
 	       (unsigned long long)atomic_load(&b->hostile.tally->ops));
 	for (int i = 0; i < HOSTILE_DEEDS; i++)
 		printf(", %s %llu", hostile_deed_name((enum hostile_deed)i),
@@ -89,20 +96,22 @@ static bool all_done(const struct hostile *h)
 void hostile_beside(const char *test, uint32_t seconds)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
-	const uint64_t until = now_ns() + seconds * 1000000000ull, patience = until + QUIET_MS * 1000000ull;
+	const uint64_t until = now_ns() + seconds * 1000000000ull,
+		       patience = until + QUIET_MS * 1000000ull;
 	static struct beside b;
 
 	b = (struct beside){ .random = random_seeded(test) };
 	daemon_start(&b.d, config);
 	engine_open(&b.e, b.d.socket, "honest", &g, 2 * BLOCKS);
 	assert_int_equal(hostile_start(&b.hostile, b.d.socket, random_next(&b.random)), 0);
-	while (now_ns() < until || ((b.rounds < ROUNDS_LEAST || !all_done(&b.hostile)) && now_ns() < patience))
+	while (now_ns() < until ||
+	       ((b.rounds < ROUNDS_LEAST || !all_done(&b.hostile)) && now_ns() < patience))
 		round_of(&b);
 	tell(&b);
 	assert_true(all_done(&b.hostile));
 	assert_true(b.rounds >= ROUNDS_LEAST);
 	hostile_stop(&b.hostile);
-	daemon_stat_becomes(&b.d, "clients", 1, QUIET_MS);	/* what it left behind goes */
+	daemon_stat_becomes(&b.d, "clients", 1, QUIET_MS); /* what it left behind goes */
 	daemon_stat_becomes(&b.d, "ops.outstanding", 0, QUIET_MS);
 	daemon_stat_becomes(&b.d, "leases", 0, QUIET_MS);
 	round_of(&b);

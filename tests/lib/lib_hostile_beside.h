@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_hostile_beside.h - an honest engine beside a hostile client (lib_hostile.h): it stores and loads, compares every
- * byte, and no op of it may fail.
+ * lib_hostile_beside.h - an honest engine beside a hostile client (lib_hostile.h): it stores and
+ * loads, compares every byte, and no op of it may fail.
  */
 #ifndef KVTIER_TESTS_LIB_HOSTILE_BESIDE_H
 #define KVTIER_TESTS_LIB_HOSTILE_BESIDE_H

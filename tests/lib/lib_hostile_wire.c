@@ -15,7 +15,15 @@
 
 #include "client/kvtier.h"
 
-enum { PATIENCE_US = 200000, MAX_FDS = 8, OP_BLOCKS = 16, ARENA = 1024, OP_MS = 2000, VALUE_BYTES = 2, KEYS = 4096 };
+enum {
+	PATIENCE_US = 200000,
+	MAX_FDS = 8,
+	OP_BLOCKS = 16,
+	ARENA = 1024,
+	OP_MS = 2000,
+	VALUE_BYTES = 2,
+	KEYS = 4096
+};
 
 uint64_t evil_now_ns(void)
 {
@@ -27,7 +35,8 @@ uint64_t evil_now_ns(void)
 
 void evil_nap_us(uint32_t us)
 {
-	const struct timespec t = { .tv_sec = us / 1000000, .tv_nsec = (long)(us % 1000000) * 1000 };
+	const struct timespec t = { .tv_sec = us / 1000000,
+				    .tv_nsec = (long)(us % 1000000) * 1000 };
 
 	(void)nanosleep(&t, NULL);
 }
@@ -47,7 +56,7 @@ int evil_memfd(uint64_t bytes, int seals)
 
 void evil_init(struct evil *e, uint64_t seed)
 {
-	memset(e, 0, sizeof *e);
+	memset(e, 0, sizeof(*e));
 	e->random.state = seed;
 	e->fd = e->memory = -1;
 }
@@ -87,10 +96,10 @@ int evil_connect(const char *socket_path)
 
 	if (fd < 0)
 		return -errno;
-	(void)snprintf(to.sun_path, sizeof to.sun_path, "%s", socket_path);
-	(void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-	if (connect(fd, (const struct sockaddr *)&to, sizeof to)) {
+	(void)snprintf(to.sun_path, sizeof(to.sun_path), "%s", socket_path);
+	(void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	if (connect(fd, (const struct sockaddr *)&to, sizeof(to))) {
 		const int r = -errno;
 
 		(void)close(fd);
@@ -107,10 +116,13 @@ int evil_dial(struct evil *e, const char *socket_path)
 
 static struct wire_head head(struct evil *e, enum wire_type type, size_t n)
 {
-	return (struct wire_head){ .magic = WIRE_MAGIC, .type = (uint16_t)type, .length = (uint32_t)n, .seq = ++e->seq };
+	return (struct wire_head){
+		.magic = WIRE_MAGIC, .type = (uint16_t)type, .length = (uint32_t)n, .seq = ++e->seq
+	};
 }
 
-static int send_with(const struct evil *e, const void *message, size_t n, const int *fds, size_t n_fds)
+static int send_with(const struct evil *e, const void *message, size_t n, const int *fds,
+		     size_t n_fds)
 {
 	union {
 		struct cmsghdr head;
@@ -131,15 +143,18 @@ static int send_with(const struct evil *e, const void *message, size_t n, const 
 }
 
 /* Bytes of the next packet; -errno; 0: closed. */
-static ssize_t receive(const struct evil *e, void *ret, size_t room, int flags, int fds[MAX_FDS], size_t *ret_fds)
+static ssize_t receive(const struct evil *e, void *ret, size_t room, int flags, int fds[MAX_FDS],
+		       size_t *ret_fds)
 {
 	union {
 		struct cmsghdr head;
 		char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
 	} control;
 	struct iovec iov = { .iov_base = ret, .iov_len = room };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
-			    .msg_controllen = sizeof control.bytes };
+	struct msghdr m = { .msg_iov = &iov,
+			    .msg_iovlen = 1,
+			    .msg_control = control.bytes,
+			    .msg_controllen = sizeof(control.bytes) };
 	const ssize_t n = recvmsg(e->fd, &m, MSG_CMSG_CLOEXEC | flags);
 
 	*ret_fds = 0;
@@ -160,18 +175,18 @@ static void close_all(int *fds, size_t n)
 }
 
 /* Skips what it did not ask for. */
-static bool receive_reply(const struct evil *e, enum wire_type type, void *ret, size_t n, int fds[MAX_FDS],
-			  size_t *ret_fds)
+static bool receive_reply(const struct evil *e, enum wire_type type, void *ret, size_t n,
+			  int fds[MAX_FDS], size_t *ret_fds)
 {
 	uint8_t packet[512];
 
 	for (int i = 0; i < 64; i++) {
-		const ssize_t got = receive(e, packet, sizeof packet, 0, fds, ret_fds);
+		const ssize_t got = receive(e, packet, sizeof(packet), 0, fds, ret_fds);
 		struct wire_head h;
 
-		if (got < (ssize_t)sizeof h)
+		if (got < (ssize_t)sizeof(h))
 			return false;
-		memcpy(&h, packet, sizeof h);
+		memcpy(&h, packet, sizeof(h));
 		if (h.type == type && (size_t)got == n) {
 			memcpy(ret, packet, n);
 			return true;
@@ -186,13 +201,20 @@ static bool receive_reply(const struct evil *e, enum wire_type type, void *ret, 
 int evil_hello_with(struct evil *e, const int *fds, size_t n)
 {
 	const struct wire_hello hello = {
-		.head = head(e, WIRE_HELLO, sizeof hello), .version_min = WIRE_VERSION_MIN, .version_max = WIRE_VERSION_MAX,
-		.size_geometry = sizeof(struct wire_geometry), .size_region = sizeof(struct wire_region),
-		.size_segment = sizeof(struct wire_segment), .size_sqe = sizeof(struct wire_sqe),
-		.size_cqe = sizeof(struct wire_cqe), .sq_entries = 64, .arena_blocks = ARENA, .name = "hostile",
+		.head = head(e, WIRE_HELLO, sizeof(hello)),
+		.version_min = WIRE_VERSION_MIN,
+		.version_max = WIRE_VERSION_MAX,
+		.size_geometry = sizeof(struct wire_geometry),
+		.size_region = sizeof(struct wire_region),
+		.size_segment = sizeof(struct wire_segment),
+		.size_sqe = sizeof(struct wire_sqe),
+		.size_cqe = sizeof(struct wire_cqe),
+		.sq_entries = 64,
+		.arena_blocks = ARENA,
+		.name = "hostile",
 	};
 
-	return send_with(e, &hello, sizeof hello, fds, n);
+	return send_with(e, &hello, sizeof(hello), fds, n);
 }
 
 int evil_hello(struct evil *e)
@@ -201,7 +223,8 @@ int evil_hello(struct evil *e)
 	size_t n;
 	void *submit, *complete;
 
-	if (evil_hello_with(e, NULL, 0) || !receive_reply(e, WIRE_HELLO_OK, &e->ok, sizeof e->ok, fds, &n))
+	if (evil_hello_with(e, NULL, 0) ||
+	    !receive_reply(e, WIRE_HELLO_OK, &e->ok, sizeof(e->ok), fds, &n))
 		return -EPROTO;
 	if (n < 2) {
 		close_all(fds, n);
@@ -230,7 +253,7 @@ bool evil_is_cut(struct evil *e)
 	ssize_t got;
 
 	do {
-		got = receive(e, packet, sizeof packet, MSG_DONTWAIT, fds, &n);
+		got = receive(e, packet, sizeof(packet), MSG_DONTWAIT, fds, &n);
 		close_all(fds, n);
 	} while (got > 0);
 	return got == 0 || (got != -EAGAIN && got != -EINTR);
@@ -243,18 +266,20 @@ void evil_ring(struct evil *e)
 
 int evil_ring_with(struct evil *e, const int *fds, size_t n)
 {
-	const struct wire_head bell = head(e, WIRE_DOORBELL, sizeof bell);
+	const struct wire_head bell = head(e, WIRE_DOORBELL, sizeof(bell));
 
-	return send_with(e, &bell, sizeof bell, fds, n);
+	return send_with(e, &bell, sizeof(bell), fds, n);
 }
 
 void evil_ask_nonsense(struct evil *e)
 {
-	const struct wire_space_close close_none = { .head = head(e, WIRE_SPACE_CLOSE, sizeof close_none), .space = 31 };
+	const struct wire_space_close close_none = {
+		.head = head(e, WIRE_SPACE_CLOSE, sizeof(close_none)), .space = 31
+	};
 	const int flags = fcntl(e->fd, F_GETFL);
 
 	(void)fcntl(e->fd, F_SETFL, flags | O_NONBLOCK);
-	(void)send_with(e, &close_none, sizeof close_none, NULL, 0);
+	(void)send_with(e, &close_none, sizeof(close_none), NULL, 0);
 	(void)fcntl(e->fd, F_SETFL, flags);
 }
 
@@ -273,7 +298,8 @@ static uint64_t row_bytes(const struct evil_layout *l)
 
 static uint64_t page_bytes(const struct evil_layout *l)
 {
-	return (uint64_t)l->layers * l->tokens * (l->token_stride ? l->token_stride : 2 * row_bytes(l));
+	return (uint64_t)l->layers * l->tokens *
+	       (l->token_stride ? l->token_stride : 2 * row_bytes(l));
 }
 
 static uint64_t region_bytes(const struct evil_layout *l)
@@ -284,23 +310,34 @@ static uint64_t region_bytes(const struct evil_layout *l)
 static size_t fill(struct evil *e, const struct evil_layout *l, struct evil_space_message *m)
 {
 	const uint64_t layer_bytes = page_bytes(l) / l->layers;
-	const size_t n = sizeof m->open + sizeof m->region + 2ull * l->layers * sizeof *m->segments;
+	const size_t n =
+		sizeof(m->open) + sizeof(m->region) + 2ull * l->layers * sizeof(*m->segments);
 
-	memset(m, 0, sizeof *m);
+	memset(m, 0, sizeof(*m));
 	m->open.head = head(e, WIRE_SPACE_OPEN, n);
 	m->open.n_regions = 1;
 	m->open.n_segments = 2 * l->layers;
 	m->open.geometry = (struct wire_geometry){
-		.dtype = KVTIER_BF16, .codec = KVTIER_CODEC_RAW, .layers = l->layers, .kv_heads = l->heads,
-		.head_dim_k = l->dim, .head_dim_v = l->dim, .block_tokens = l->tokens, .world = 1,
+		.dtype = KVTIER_BF16,
+		.codec = KVTIER_CODEC_RAW,
+		.layers = l->layers,
+		.kv_heads = l->heads,
+		.head_dim_k = l->dim,
+		.head_dim_v = l->dim,
+		.block_tokens = l->tokens,
+		.world = 1,
 	};
-	(void)snprintf(m->open.geometry.model, sizeof m->open.geometry.model, "hostile%llx@1", (unsigned long long)e->model);
+	(void)snprintf(m->open.geometry.model, sizeof(m->open.geometry.model), "hostile%llx@1",
+		       (unsigned long long)e->model);
 	m->region = (struct wire_region){ .memory = WIRE_MEMFD, .length = region_bytes(l) };
 	for (uint32_t i = 0; i < 2 * l->layers; i++)
 		m->segments[i] = (struct wire_segment){
-			.layer = i / 2, .kind = i % 2 ? KVTIER_V : KVTIER_K,
-			.offset = i / 2 * layer_bytes + i % 2 * (l->token_stride ? l->token_stride / 2 : layer_bytes / 2),
-			.page_stride = page_bytes(l), .head_stride = (uint64_t)l->dim * VALUE_BYTES,
+			.layer = i / 2,
+			.kind = i % 2 ? KVTIER_V : KVTIER_K,
+			.offset = i / 2 * layer_bytes +
+				  i % 2 * (l->token_stride ? l->token_stride / 2 : layer_bytes / 2),
+			.page_stride = page_bytes(l),
+			.head_stride = (uint64_t)l->dim * VALUE_BYTES,
 			.token_stride = l->token_stride ? l->token_stride : row_bytes(l),
 		};
 	return n;
@@ -325,14 +362,16 @@ int evil_space(struct evil *e, const struct evil_layout *l)
 	forget_space(e);
 	e->bytes = region_bytes(l);
 	e->memory = evil_memfd(e->bytes, F_SEAL_SHRINK | F_SEAL_GROW);
-	e->pages = mmap(NULL, e->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, e->memory, 0);
+	e->pages = mmap(NULL, e->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+			e->memory, 0);
 	if (e->pages == MAP_FAILED) {
 		e->pages = NULL;
 		return -ENOMEM;
 	}
 	if (l->touched)
 		touch(e, l);
-	if (send_with(e, &m, n, &e->memory, 1) || !receive_reply(e, WIRE_SPACE_OK, &ok, sizeof ok, fds, &n))
+	if (send_with(e, &m, n, &e->memory, 1) ||
+	    !receive_reply(e, WIRE_SPACE_OK, &ok, sizeof(ok), fds, &n))
 		return -EPROTO;
 	close_all(fds, n);
 	e->space = ok.space;
@@ -355,7 +394,9 @@ int evil_space_over(struct evil *e, const struct evil_layout *l, const int *fds,
 static void put_keys(struct evil *e, uint32_t first, bool store)
 {
 	uint8_t *keys = (uint8_t *)e->submit + wire_keys_offset(e->ok.sq_entries);
-	uint32_t *pages = (uint32_t *)(void *)((char *)e->submit + wire_pages_offset(e->ok.sq_entries, e->ok.arena_blocks));
+	uint32_t *pages =
+		(uint32_t *)(void *)((char *)e->submit +
+				     wire_pages_offset(e->ok.sq_entries, e->ok.arena_blocks));
 	const uint32_t lately = e->key < KEYS ? (uint32_t)e->key : KEYS;
 	const uint64_t from = store || !lately ? e->key : e->key - random_below(&e->random, lately);
 
@@ -372,7 +413,11 @@ static void put(struct evil *e, uint32_t tail, bool nop)
 	const bool store = random_below(&e->random, 2);
 	const uint32_t slots = e->ok.arena_blocks / OP_BLOCKS;
 	struct wire_sqe sqe = {
-		.op = nop ? WIRE_OP_NOP : store ? WIRE_OP_STORE : WIRE_OP_LOAD, .space = (uint16_t)e->space, .op_id = ++e->op_id,
+		.op = nop   ? WIRE_OP_NOP :
+		      store ? WIRE_OP_STORE :
+			      WIRE_OP_LOAD,
+		.space = (uint16_t)e->space,
+		.op_id = ++e->op_id,
 	};
 
 	if (!nop) {

@@ -36,7 +36,8 @@ int io_rig_can_run(void)
 
 uint8_t io_rig_byte(uint64_t what, uint64_t i)
 {
-	return (uint8_t)((what * 0x9e3779b97f4a7c15u + i / 8 * 0xd1342543de82ef95u) >> (8 + i % 8 * 6));
+	return (uint8_t)((what * 0x9e3779b97f4a7c15u + i / 8 * 0xd1342543de82ef95u) >>
+			 (8 + i % 8 * 6));
 }
 
 void io_rig_fill(uint8_t *at, uint64_t what, uint32_t bytes)
@@ -66,7 +67,8 @@ void io_rig_prepare(struct io_rig *rig, uint32_t pages)
 	*rig = (struct io_rig){ .fd = io_rig_file() };
 	assert_true(rig->fd >= 0);
 	assert_int_equal(loop_open(0, &rig->loop), 0);
-	rig->buffers = mmap(NULL, IO_RIG_BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	rig->buffers = mmap(NULL, IO_RIG_BUFFER_BYTES, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_true(rig->buffers != MAP_FAILED);
 	for (uint32_t i = 0; i < pages; i++) {
 		io_rig_fill(rig->buffers, i, PAGE);
@@ -100,7 +102,9 @@ void io_rig_open(struct io_rig *rig, const struct io_conf *conf, uint32_t pages)
 
 void io_rig_open_plain(struct io_rig *rig, void **state, uint32_t pages)
 {
-	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state, .read_depth = 4, .write_depth = 2 };
+	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state,
+				      .read_depth = 4,
+				      .write_depth = 2 };
 
 	io_rig_open(rig, &conf, pages);
 }
@@ -115,10 +119,17 @@ static void done(struct io_op *op)
 		loop_stop(r->rig->loop);
 }
 
-struct io_rig_op io_rig_op(struct io_rig *rig, enum io_kind kind, uint64_t offset, uint32_t bytes, uint32_t page)
+struct io_rig_op io_rig_op(struct io_rig *rig, enum io_kind kind, uint64_t offset, uint32_t bytes,
+			   uint32_t page)
 {
-	struct io_rig_op r = { .rig = rig, .op = { .file = rig->file, .kind = kind, .offset = offset, .bytes = bytes,
-						.buffer = rig->buffers + (size_t)page * PAGE, .status = 1, .done = done } };
+	struct io_rig_op r = { .rig = rig,
+			       .op = { .file = rig->file,
+				       .kind = kind,
+				       .offset = offset,
+				       .bytes = bytes,
+				       .buffer = rig->buffers + (size_t)page * PAGE,
+				       .status = 1,
+				       .done = done } };
 
 	if (kind == IO_FDATASYNC)
 		r.op.buffer = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_io.h - what unit_io*.c and fault_io*.c share: a file on a disk, a loop, an io on one of the engines,
- * and ops that count their completions.
+ * lib_io.h - what unit_io*.c and fault_io*.c share: a file on a disk, a loop, an io on one of the
+ * engines, and ops that count their completions.
  */
 #ifndef KVTIER_TESTS_LIB_IO_H
 #define KVTIER_TESTS_LIB_IO_H
@@ -33,29 +33,35 @@ struct io_rig {
 	struct io *io;
 	int fd;
 	uint32_t file;
-	uint32_t ended, stop_at;	/* ops */
+	uint32_t ended, stop_at; /* ops */
 	struct loop_timer pause;
-	uint8_t *buffers;		/* IO_RIG_BUFFER_BYTES */
+	uint8_t *buffers; /* IO_RIG_BUFFER_BYTES */
 	char text[IO_TEXT_BYTES];
 };
 
 struct io_rig_op {
 	struct io_op op;
 	struct io_rig *rig;
-	uint32_t dones, order;		/* order: the how manyth of all to end */
+	uint32_t dones, order; /* order: the how manyth of all to end */
 };
 
 /* A case runs once on each engine: its state is one of these. */
 extern enum io_engine_choice on_uring, on_threads;
 
-#define ON_URING(fn)   { #fn " (io_uring)", fn, NULL, NULL, &on_uring }
-#define ON_THREADS(fn) { #fn " (threads)", fn, NULL, NULL, &on_threads }
-#define ON_BOTH(fn)    ON_URING(fn), ON_THREADS(fn)
+#define ON_URING(fn)                                         \
+	{                                                    \
+#fn " (io_uring)", fn, NULL, NULL, &on_uring \
+	}
+#define ON_THREADS(fn)                                        \
+	{                                                     \
+#fn " (threads)", fn, NULL, NULL, &on_threads \
+	}
+#define ON_BOTH(fn) ON_URING(fn), ON_THREADS(fn)
 
 /* The head of a function that the linker puts in front of another (-Wl,--wrap=NAME). */
-#define REAL(type, name, params)	\
-	type __real_##name params;	\
-	type __wrap_##name params;	\
+#define REAL(type, name, params)   \
+	type __real_##name params; \
+	type __wrap_##name params; \
 	type __wrap_##name params
 
 /* A new file without a name, O_DIRECT, on a disk; -1: there is no such place. */
@@ -75,12 +81,14 @@ void io_rig_tear_down(struct io_rig *rig);
 void io_rig_open(struct io_rig *rig, const struct io_conf *conf, uint32_t pages);
 void io_rig_open_plain(struct io_rig *rig, void **state, uint32_t pages);
 /* An op on the rig's file, its buffer at `page` of the rig's. */
-struct io_rig_op io_rig_op(struct io_rig *rig, enum io_kind kind, uint64_t offset, uint32_t bytes, uint32_t page);
+struct io_rig_op io_rig_op(struct io_rig *rig, enum io_kind kind, uint64_t offset, uint32_t bytes,
+			   uint32_t page);
 /* Until `n` more ops have ended, or some more that ended in the same turn. */
 void io_rig_run(struct io_rig *rig, uint32_t n);
 /* Some turns of the loop, whatever ends in them. */
 void io_rig_run_a_little(struct io_rig *rig);
 /* Submits one op and gives its status. */
-int io_rig_do(struct io_rig *rig, enum io_kind kind, uint64_t offset, uint32_t bytes, uint32_t page);
+int io_rig_do(struct io_rig *rig, enum io_kind kind, uint64_t offset, uint32_t bytes,
+	      uint32_t page);
 
 #endif

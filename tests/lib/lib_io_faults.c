@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib_io_faults.c - see lib_io_faults.h. What files and rings there are is never forgotten: a test has few. */
+/* lib_io_faults.c - see lib_io_faults.h. What files and rings there are is never forgotten: a test
+ * has few. */
 #include "lib_io_faults.h"
 
 #include <assert.h>
@@ -12,14 +13,15 @@
 #include <unistd.h>
 
 /* The head of a function that the linker puts in front of another. */
-#define REAL(type, name, params)	\
-	type __real_##name params;	\
-	type __wrap_##name params;	\
+#define REAL(type, name, params)   \
+	type __real_##name params; \
+	type __wrap_##name params; \
 	type __wrap_##name params
 
 /* --- threads: a cut call is a call for less, a failed one none --- */
 
-static pthread_mutex_t first_lock = PTHREAD_MUTEX_INITIALIZER;	/* guards first_fd. Take no locks while holding it */
+/* guards first_fd. Take no locks while holding it */
+static pthread_mutex_t first_lock = PTHREAD_MUTEX_INITIALIZER;
 static int first_fd = -1;
 
 /* 0: that of the first file of all; else 1. */
@@ -100,16 +102,15 @@ REAL(int, fdatasync, (int fd))
 }
 
 /*
- * --- io_uring ---
- * A stash has every completion that its ring still holds, so that the caller's advancing the ring by what it was
- * given keeps both in step.
+ * --- io_uring --- A stash has every completion that its ring still holds, so that the caller's
+ * advancing the ring by what it was given keeps both in step.
  */
 enum { STASH = 512, RINGS = 16 };
 
 struct stashed {
 	struct io_op *op;
 	int32_t result;
-	uint8_t *late;			/* held: what was read, for the buffer */
+	uint8_t *late; /* held: what was read, for the buffer */
 	uint32_t late_bytes;
 	bool counted;
 };
@@ -123,7 +124,8 @@ struct stash {
 
 static struct stash stashes[RINGS];
 
-/* The address of a ring that is gone may be another's; that of one with something stashed is not. */
+/* The address of a ring that is gone may be another's; that of one with something stashed is
+ * not. */
 static struct stash *stash_of(const struct io_uring *ring)
 {
 	struct stash *s = stashes;
@@ -166,14 +168,16 @@ static void stash_one(struct stash *all, const struct io_uring_cqe *cqe)
 		take_back(s, at, (uint32_t)cqe->res);
 }
 
-unsigned __real_io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_cqe **ret, unsigned max);
+unsigned __real_io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_cqe **ret,
+					unsigned max);
 
 static void stash_new(struct stash *all, struct io_uring *ring)
 {
 	struct io_uring_cqe *cqes[STASH];
 	uint32_t n;
 
-	if (all->n > 0)		/* what is held back would keep peek from asking the kernel for more */
+	/* what is held back would keep peek from asking the kernel for more */
+	if (all->n > 0)
 		(void)io_uring_get_events(ring);
 	n = __real_io_uring_peek_batch_cqe(ring, cqes, STASH);
 	for (uint32_t i = all->n; i < n; i++)
@@ -189,7 +193,8 @@ static void release(struct stashed *s)
 		io_held_add(-1);
 }
 
-REAL(unsigned, io_uring_peek_batch_cqe, (struct io_uring *ring, struct io_uring_cqe **ret, unsigned max))
+REAL(unsigned, io_uring_peek_batch_cqe,
+     (struct io_uring * ring, struct io_uring_cqe **ret, unsigned max))
 {
 	struct stash *all = stash_of(ring);
 	uint32_t n = 0, kept = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_io_plan.c - the plan of lib_io_faults.h. It outlives a process that is killed with the lock in its hands.
+ * lib_io_plan.c - the plan of lib_io_faults.h. It outlives a process that is killed with the lock
+ * in its hands.
  */
 #include "lib_io_faults.h"
 
@@ -13,7 +14,7 @@
 #include <unistd.h>
 
 struct shared {
-	pthread_mutex_t lock;		/* guards plan. Take no locks while holding it */
+	pthread_mutex_t lock; /* guards plan. Take no locks while holding it */
 	struct io_plan plan;
 	atomic_uint held_kinds, held_kinds_of_one;
 	atomic_uint transfers;
@@ -52,20 +53,20 @@ int io_plan_share(const char *path, bool make)
 
 	if (fd < 0)
 		return -errno;
-	if (make && ftruncate(fd, sizeof *all)) {
+	if (make && ftruncate(fd, sizeof(*all))) {
 		(void)close(fd);
 		return -errno;
 	}
-	at = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	at = mmap(NULL, sizeof(*all), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	(void)close(fd);
 	if (at == MAP_FAILED)
 		return -errno;
 	if (all != &own)
-		(void)munmap(all, sizeof *all);
+		(void)munmap(all, sizeof(*all));
 	all = at;
 	if (make)
 		make_lock();
-	atomic_store(&all->held, 0);	/* of this life */
+	atomic_store(&all->held, 0); /* of this life */
 	return 0;
 }
 
@@ -79,7 +80,8 @@ void io_plan_set(struct io_plan new)
 
 static int32_t harmless(struct random *random)
 {
-	static const int32_t results[] = { -EINTR, -EAGAIN, IO_ALIGN, 3 * IO_ALIGN, IO_ALIGN + 512, 700 };
+	static const int32_t results[] = { -EINTR,       -EAGAIN,        IO_ALIGN,
+					   3 * IO_ALIGN, IO_ALIGN + 512, 700 };
 
 	if (random_below(random, 4))
 		return IO_AS_IT_IS;
@@ -118,7 +120,9 @@ int32_t io_planned(enum io_kind kind, int32_t real, bool *ret_flip)
 
 bool io_is_held(enum io_kind kind, uint32_t file)
 {
-	return (atomic_load(&all->held_kinds) | (file == 0 ? atomic_load(&all->held_kinds_of_one) : 0)) & 1u << kind;
+	return (atomic_load(&all->held_kinds) |
+		(file == 0 ? atomic_load(&all->held_kinds_of_one) : 0)) &
+	       1u << kind;
 }
 
 void io_held_add(int n)

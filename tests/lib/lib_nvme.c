@@ -38,7 +38,7 @@ static enum image_codec codec_of(uint32_t block)
 void kit_key(uint32_t block, uint8_t ret[32])
 {
 	random_key(block, ret);
-	memcpy(ret, &block, sizeof(block));	/* so that a record tells which */
+	memcpy(ret, &block, sizeof(block)); /* so that a record tells which */
 }
 
 static void identity_of(uint32_t block, struct image_identity *ret)
@@ -86,7 +86,8 @@ static struct kit_block *block_at(struct kit *kit, const struct nvme_entry *entr
 	assert(*ret < KIT_BLOCKS);
 	kit_key(*ret, key);
 	kit_owner(*ret, owner);
-	assert(!memcmp(entry->key, key, sizeof(key)) && !memcmp(entry->owner, owner, sizeof(owner)));
+	assert(!memcmp(entry->key, key, sizeof(key)) &&
+	       !memcmp(entry->owner, owner, sizeof(owner)));
 	return &kit->block[*ret];
 }
 
@@ -202,7 +203,11 @@ void kit_close(struct kit *kit)
 static void make_log(struct kit *kit)
 {
 	const struct nvme_table table = {
-		.arg = kit, .found = on_found, .ask = on_ask, .moved = on_moved, .dropped = on_dropped,
+		.arg = kit,
+		.found = on_found,
+		.ask = on_ask,
+		.moved = on_moved,
+		.dropped = on_dropped,
 		.ready = on_ready,
 	};
 	char text[NVME_TEXT_BYTES];
@@ -244,7 +249,7 @@ int kit_recover(struct kit *kit)
 
 static void appended(struct nvme_append *append)
 {
-	struct kit_slot *slot = (void *)append;	/* its first member */
+	struct kit_slot *slot = (void *)append; /* its first member */
 	struct kit *kit = slot->kit;
 	struct kit_block *block = &kit->block[slot->block];
 
@@ -301,7 +306,7 @@ int kit_store(struct kit *kit, uint32_t number)
 		return r;
 	while (kit->block[number].busy)
 		if (!kit_step(kit))
-			return -ETIMEDOUT;	/* stalled, or no power */
+			return -ETIMEDOUT; /* stalled, or no power */
 	return kit->block[number].location == NVME_NOWHERE ? -EIO : 0;
 }
 
@@ -349,7 +354,8 @@ int kit_image_check(const uint8_t *image, uint32_t number, uint8_t *expected)
 	if (shape.image_bytes != bytes || image_checksum(image, &shape) != header->checksum)
 		return -EBADMSG;
 	assert(!memcmp(image, expected, sizeof(*header) + shape.scale_bytes));
-	assert(!memcmp(image + shape.payload_offset, expected + shape.payload_offset, shape.payload_bytes));
+	assert(!memcmp(image + shape.payload_offset, expected + shape.payload_offset,
+		       shape.payload_bytes));
 	return 0;
 }
 
@@ -370,8 +376,9 @@ int kit_load(struct kit *kit, uint32_t number)
 	if (!r) {
 		while (!load.done)
 			if (!kit_step(kit))
-				disk_sim_unstall(&kit->sim);	/* nothing else can end */
-		r = load.read.status ? load.read.status : kit_image_check(kit->buffer, number, kit->expected);
+				disk_sim_unstall(&kit->sim); /* nothing else can end */
+		r = load.read.status ? load.read.status :
+				       kit_image_check(kit->buffer, number, kit->expected);
 	}
 	if (r)
 		kit_forget(kit, number);
@@ -420,11 +427,14 @@ static void spare_written(struct io_op *op)
 void kit_write_spare(struct kit *kit)
 {
 	kit_run(kit);
-	if (kit->sim.n_lent > 0)	/* the power is off */
+	if (kit->sim.n_lent > 0) /* the power is off */
 		return;
 	memset(kit->buffer, 0xff, NVME_PAGE);
-	kit->spare = (struct io_op){ .kind = IO_WRITE, .buffer = kit->buffer, .bytes = NVME_PAGE,
-				     .offset = nvme_log_spare(kit->log), .done = spare_written };
+	kit->spare = (struct io_op){ .kind = IO_WRITE,
+				     .buffer = kit->buffer,
+				     .bytes = NVME_PAGE,
+				     .offset = nvme_log_spare(kit->log),
+				     .done = spare_written };
 	if (!kit->sim.medium.submit(&kit->sim.medium, &kit->spare))
 		while (kit->spare.state != IO_IDLE && disk_sim_step(&kit->sim))
 			;
@@ -466,7 +476,8 @@ void kit_check(struct kit *kit)
 		assert(!kit->log->heat[i].blocks == !kit->log->segments[i].live_bytes);
 	}
 	assert(have_blocks == blocks && have_ticks == ticks);
-	assert(nvme_log_live_records(kit->log) == blocks && nvme_log_live_bytes(kit->log) == have_bytes);
+	assert(nvme_log_live_records(kit->log) == blocks &&
+	       nvme_log_live_bytes(kit->log) == have_bytes);
 }
 
 uint64_t kit_table_bytes(struct kit *kit)
@@ -474,7 +485,8 @@ uint64_t kit_table_bytes(struct kit *kit)
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < KIT_BLOCKS; i++)
-		if (kit->block[i].location != NVME_NOWHERE && !nvme_log_stale(kit->log, kit->block[i].location))
+		if (kit->block[i].location != NVME_NOWHERE &&
+		    !nvme_log_stale(kit->log, kit->block[i].location))
 			bytes += nvme_round_page(kit_image(i, kit->expected)) +
 				 nvme_location_tag_page(kit->block[i].location) * NVME_PAGE;
 	return bytes;

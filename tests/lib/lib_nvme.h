@@ -1,23 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_nvme.h - a log on a simulated disk, with a block table that knows what every block's bytes must be.
+ * lib_nvme.h - a log on a simulated disk, with a block table that knows what every block's bytes
+ * must be.
  *
- * Block i belongs to tenant i % KIT_TENANTS and has one of three shapes in turn: the tag in the padding of
- * the first page, in a page of its own, in the padding of a later page. Its image follows from its number
- * alone.
+ * Block i belongs to tenant i % KIT_TENANTS and has one of three shapes in turn: the tag in the
+ * padding of the first page, in a page of its own, in the padding of a later page. Its image
+ * follows from its number alone.
  */
 #ifndef KVTIER_TESTS_LIB_NVME_H
 #define KVTIER_TESTS_LIB_NVME_H
 
 #include "disk_sim.h"
 
-enum { KIT_BLOCKS = 4096, KIT_TENANTS = 3, KIT_APPENDS = 8, KIT_SEGMENT = 65536, KIT_IMAGE_MAX = 24576 };
+enum {
+	KIT_BLOCKS = 4096,
+	KIT_TENANTS = 3,
+	KIT_APPENDS = 8,
+	KIT_SEGMENT = 65536,
+	KIT_IMAGE_MAX = 24576
+};
 
 struct kit_block {
-	uint64_t location;		/* NVME_NOWHERE: not there */
+	uint64_t location; /* NVME_NOWHERE: not there */
 	uint64_t tick;
-	bool busy;			/* being appended */
-	bool found;			/* by recovery; it may have been reclaimed since */
+	bool busy;  /* being appended */
+	bool found; /* by recovery; it may have been reclaimed since */
 };
 
 struct kit_slot {
@@ -37,40 +44,43 @@ struct kit {
 	uint8_t *buffer, *expected;
 	struct io_op spare;
 	uint64_t tick;
-	int ready, flushed, purged;	/* what these were called with; 1: not yet */
-	uint32_t blocks;		/* in the table */
+	int ready, flushed, purged; /* what these were called with; 1: not yet */
+	uint32_t blocks;            /* in the table */
 	uint32_t found, stored, failed, moved, dropped;
-	enum nvme_answer answer;	/* to ask, for those that live */
+	enum nvme_answer answer; /* to ask, for those that live */
 	bool refuse_found;
 };
 
 void kit_open(struct kit *kit, uint32_t segments, uint64_t seed);
-void kit_close(struct kit *kit);		/* whatever is on its way is forgotten */
-int  kit_format(struct kit *kit);		/* what ready was called with */
-int  kit_recover(struct kit *kit);		/* with an empty table */
-void kit_forget_log(struct kit *kit);		/* as a crash does */
-void kit_run(struct kit *kit);			/* until nothing is on its way */
+void kit_close(struct kit *kit);      /* whatever is on its way is forgotten */
+int kit_format(struct kit *kit);      /* what ready was called with */
+int kit_recover(struct kit *kit);     /* with an empty table */
+void kit_forget_log(struct kit *kit); /* as a crash does */
+void kit_run(struct kit *kit);        /* until nothing is on its way */
 bool kit_step(struct kit *kit);
 
-/* 0, or what nvme_log_append() said. kit_store() waits until it could be done, and reports the end. */
-int  kit_append(struct kit *kit, uint32_t block);
-int  kit_store(struct kit *kit, uint32_t block);
+/* 0, or what nvme_log_append() said. kit_store() waits until it could be done, and reports the
+ * end. */
+int kit_append(struct kit *kit, uint32_t block);
+int kit_store(struct kit *kit, uint32_t block);
 void kit_touch(struct kit *kit, uint32_t block);
 void kit_forget(struct kit *kit, uint32_t block);
-/* 0: whole and right; -ENOENT: not in the table; else a miss, and gone from the table. Wrong bytes: assert.
+/* 0: whole and right; -ENOENT: not in the table; else a miss, and gone from the table. Wrong bytes:
+ * assert.
  */
-int  kit_load(struct kit *kit, uint32_t block);
-int  kit_flush(struct kit *kit, bool last);
-void kit_write_spare(struct kit *kit);		/* as the disk's probe does, when nothing else is on its way */
-int  kit_purge(struct kit *kit, uint32_t tenant);
-uint32_t kit_load_all(struct kit *kit);		/* how many are whole; the others must be misses */
-void kit_check(struct kit *kit);		/* sums in the log = those over the table */
-uint64_t kit_table_bytes(struct kit *kit);	/* of the records in the table */
-uint32_t kit_image(uint32_t block, uint8_t *ret);	/* its bytes; returns how many */
+int kit_load(struct kit *kit, uint32_t block);
+int kit_flush(struct kit *kit, bool last);
+/* as the disk's probe does, when nothing else is on its way */
+void kit_write_spare(struct kit *kit);
+int kit_purge(struct kit *kit, uint32_t tenant);
+uint32_t kit_load_all(struct kit *kit);    /* how many are whole; the others must be misses */
+void kit_check(struct kit *kit);           /* sums in the log = those over the table */
+uint64_t kit_table_bytes(struct kit *kit); /* of the records in the table */
+uint32_t kit_image(uint32_t block, uint8_t *ret); /* its bytes; returns how many */
 void kit_key(uint32_t block, uint8_t ret[32]);
 void kit_owner(uint32_t block, uint8_t ret[32]);
-/* What a reader checks: header against identity and geometry, then the checksum: -EBADMSG. What passes must be the
- * block's bytes: assert. expected: KIT_IMAGE_MAX to work in. */
-int  kit_image_check(const uint8_t *image, uint32_t block, uint8_t *expected);
+/* What a reader checks: header against identity and geometry, then the checksum: -EBADMSG. What
+ * passes must be the block's bytes: assert. expected: KIT_IMAGE_MAX to work in. */
+int kit_image_check(const uint8_t *image, uint32_t block, uint8_t *expected);
 
 #endif

@@ -6,9 +6,9 @@
  *	  ^                                                              │
  *	  └──────────────────────────────────────────────────────────────┘
  *
- * Chains are new in every life, so there is always something to write; every EPOCH lives the store is thrown away
- * and all chains are new, which bounds model and file. Some lives purge instead: what an acknowledged purge
- * took must never be seen again.
+ * Chains are new in every life, so there is always something to write; every EPOCH lives the store
+ * is thrown away and all chains are new, which bounds model and file. Some lives purge instead:
+ * what an acknowledged purge took must never be seen again.
  */
 #include "lib_nvme_kill.h"
 
@@ -22,15 +22,22 @@
 #include <unistd.h>
 
 enum {
-	LENGTH = 8, FRESH = 8, EPOCH = 25, CHAINS = FRESH * EPOCH, OPS = 6, PAGES = (OPS + 1) * LENGTH,
-	VERIFY_OLD = 8,		/* chains of earlier lives that a life loads again */
-	SEGMENT = 65536, WORK_US = 40000, PATIENCE_MS = 20000,
+	LENGTH = 8,
+	FRESH = 8,
+	EPOCH = 25,
+	CHAINS = FRESH * EPOCH,
+	OPS = 6,
+	PAGES = (OPS + 1) * LENGTH,
+	VERIFY_OLD = 8, /* chains of earlier lives that a life loads again */
+	SEGMENT = 65536,
+	WORK_US = 40000,
+	PATIENCE_MS = 20000,
 };
 
 enum action { STORE = 1, LOAD, PREFETCH };
 
 struct op {
-	enum action action;	/* 0: free */
+	enum action action; /* 0: free */
 	uint64_t id;
 	uint32_t chain;
 };
@@ -44,16 +51,16 @@ struct loop {
 	struct engine e;
 	struct kvtier_geometry g;
 	char path[200];
-	uint32_t epoch, life;			/* of the epoch */
+	uint32_t epoch, life; /* of the epoch */
 	/* The model. */
 	struct kvtier_key keys[CHAINS][LENGTH];
-	bool offered[CHAINS];			/* to a store, since an acknowledged purge */
+	bool offered[CHAINS]; /* to a store, since an acknowledged purge */
 	bool kept[CHAINS][LENGTH];
 	/* What is under way. */
 	struct op ops[OPS];
-	pid_t flush;				/* 0: none */
+	pid_t flush; /* 0: none */
 	bool before_flush[CHAINS][LENGTH];
-	bool refused;				/* this life has no store */
+	bool refused; /* this life has no store */
 };
 
 static const char *const configs[] = {
@@ -67,12 +74,13 @@ static const char *const configs[] = {
 
 /* --- flushes --- */
 
-static pid_t start_ctl(const struct loop *l, const char *command, const char *more, const char *last)
+static pid_t start_ctl(const struct loop *l, const char *command, const char *more,
+		       const char *last)
 {
 	char program[600];
 	pid_t pid;
 
-	(void)snprintf(program, sizeof program, "%s/kvtierctl", build_dir());
+	(void)snprintf(program, sizeof(program), "%s/kvtierctl", build_dir());
 	(void)fflush(stdout);
 	pid = fork();
 	if (pid == 0) {
@@ -80,7 +88,8 @@ static pid_t start_ctl(const struct loop *l, const char *command, const char *mo
 
 		(void)dup2(null, 1);
 		(void)dup2(null, 2);
-		execl(program, "kvtierctl", "--socket", l->d.socket, command, more, last, (char *)NULL);
+		execl(program, "kvtierctl", "--socket", l->d.socket, command, more, last,
+		      (char *)NULL);
 		_exit(127);
 	}
 	assert_true(pid > 0);
@@ -118,8 +127,8 @@ static void flush_end(struct loop *l, bool wait)
 
 static void forget_kept(struct loop *l)
 {
-	memset(l->kept, 0, sizeof l->kept);
-	memset(l->before_flush, 0, sizeof l->before_flush);
+	memset(l->kept, 0, sizeof(l->kept));
+	memset(l->before_flush, 0, sizeof(l->before_flush));
 }
 
 /* --- ops --- */
@@ -130,7 +139,8 @@ static void slot_pages(uint32_t slot, uint32_t ret[LENGTH])
 	pages_from(slot * LENGTH, ret, LENGTH);
 }
 
-static void check_loaded(struct loop *l, const struct op *op, uint32_t slot, const int32_t *blocks, bool alive)
+static void check_loaded(struct loop *l, const struct op *op, uint32_t slot, const int32_t *blocks,
+			 bool alive)
 {
 	for (uint32_t i = 0; i < LENGTH; i++) {
 		const uint32_t page = slot * LENGTH + i;
@@ -138,9 +148,11 @@ static void check_loaded(struct loop *l, const struct op *op, uint32_t slot, con
 		if (blocks[i] == 0 && !page_is(&l->e, page, &l->keys[op->chain][i], 0))
 			fail_msg("chain %u block %u was loaded with wrong bytes", op->chain, i);
 		if (blocks[i] < 0 && alive && !page_is_poison(&l->e, page))
-			fail_msg("chain %u block %u has status %d, and its page was touched", op->chain, i, blocks[i]);
+			fail_msg("chain %u block %u has status %d, and its page was touched",
+				 op->chain, i, blocks[i]);
 		if (blocks[i] == 0 && !l->offered[op->chain])
-			fail_msg("chain %u block %u was loaded, and never stored, or purged", op->chain, i);
+			fail_msg("chain %u block %u was loaded, and never stored, or purged",
+				 op->chain, i);
 		l->n->whole += blocks[i] == 0;
 		l->n->missed += blocks[i] != 0;
 	}
@@ -150,7 +162,9 @@ static void check_loaded(struct loop *l, const struct op *op, uint32_t slot, con
 static void op_end(struct loop *l, uint32_t slot, bool alive)
 {
 	int32_t blocks[LENGTH];
-	struct kvtier_result result = { .size = sizeof result, .blocks = blocks, .blocks_max = LENGTH };
+	struct kvtier_result result = { .size = sizeof(result),
+					.blocks = blocks,
+					.blocks_max = LENGTH };
 	struct op *op = &l->ops[slot];
 
 	if (!op->action)
@@ -192,8 +206,8 @@ static int op_start(struct loop *l, uint32_t slot, enum action action)
 	if (action == PREFETCH)
 		r = kvtier_prefetch(l->e.space, keys, LENGTH, &op->id);
 	else
-		r = action == STORE ? kvtier_store(l->e.space, keys, pages, LENGTH, NULL, &op->id)
-				    : kvtier_load(l->e.space, keys, pages, LENGTH, NULL, &op->id);
+		r = action == STORE ? kvtier_store(l->e.space, keys, pages, LENGTH, NULL, &op->id) :
+				      kvtier_load(l->e.space, keys, pages, LENGTH, NULL, &op->id);
 	if (r)
 		return r;
 	op->action = action;
@@ -207,18 +221,20 @@ static void work(struct loop *l, uint32_t us)
 	const uint64_t until = now_ns() + 1000ull * us;
 
 	while (now_ns() < until) {
-		const uint32_t dice = random_below(&l->random, 32), slot = random_below(&l->random, OPS);
+		const uint32_t dice = random_below(&l->random, 32),
+			       slot = random_below(&l->random, OPS);
 		const enum action action = dice < 16 ? STORE : dice < 26 ? LOAD : PREFETCH;
 
 		flush_end(l, false);
 		if (dice == 31 && !l->flush)
-			flush_start(l);		/* some of them end, others are cut */
+			flush_start(l); /* some of them end, others are cut */
 		else if (op_start(l, slot, action))
 			fail_msg("an op was refused: %s", kvtier_last_error());
 	}
 }
 
-/* A flush takes some tens of milliseconds: every other life waits for one, and is killed some work later. */
+/* A flush takes some tens of milliseconds: every other life waits for one, and is killed some work
+ * later. */
 static void work_long(struct loop *l)
 {
 	work(l, random_below(&l->random, WORK_US));
@@ -243,7 +259,7 @@ static void purge(struct loop *l, bool cut)
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	forget_kept(l);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-		memset(l->offered, 0, sizeof l->offered);
+		memset(l->offered, 0, sizeof(l->offered));
 	else if (!cut && !l->refused)
 		fail_msg("kvtierctl purge ended with 0x%x", (unsigned)status);
 }
@@ -259,12 +275,15 @@ static void await_kept(struct loop *l)
 		for (uint32_t i = 0; i < LENGTH; i++) {
 			while (l->kept[c][i] && !is_there(l, c, i)) {
 				if (now_ns() > until)
-					fail_msg("epoch %u life %u: chain %u block %u was flushed, and is gone",
+					fail_msg("epoch %u life %u: chain %u block %u was flushed, "
+						 "and is gone",
 						 l->epoch, l->life, c, i);
 				nap_ms(1);
 			}
 			if (!l->offered[c] && is_there(l, c, i))
-				fail_msg("chain %u block %u is there, and never was stored, or was purged", c, i);
+				fail_msg("chain %u block %u is there, and never was stored, or was "
+					 "purged",
+					 c, i);
 		}
 }
 
@@ -283,8 +302,9 @@ static void verify_chain(struct loop *l, uint32_t chain)
 	check_loaded(l, &op, OPS, blocks, true);
 	for (uint32_t i = 0; i < LENGTH; i++) {
 		if (l->kept[chain][i] && blocks[i] != 0)
-			fail_msg("epoch %u life %u: chain %u block %u was flushed, and its load says %d", l->epoch,
-				 l->life, chain, i, blocks[i]);
+			fail_msg("epoch %u life %u: chain %u block %u was flushed, and its load "
+				 "says %d",
+				 l->epoch, l->life, chain, i, blocks[i]);
 		l->n->kept += l->kept[chain][i];
 	}
 }
@@ -322,10 +342,12 @@ static void replace_segment(struct loop *l, uint64_t bytes, bool zeros)
 	static uint8_t segment[SEGMENT];
 	const uint32_t n = (uint32_t)(bytes / SEGMENT) - 1;
 
-	memset(segment, 0, sizeof segment);
+	memset(segment, 0, sizeof(segment));
 	if (!zeros)
-		disk_read(l->path, SEGMENT * (1 + (uint64_t)random_below(&l->random, n)), segment, sizeof segment);
-	disk_write(l->path, SEGMENT * (1 + (uint64_t)random_below(&l->random, n)), segment, sizeof segment);
+		disk_read(l->path, SEGMENT * (1 + (uint64_t)random_below(&l->random, n)), segment,
+			  sizeof(segment));
+	disk_write(l->path, SEGMENT * (1 + (uint64_t)random_below(&l->random, n)), segment,
+		   sizeof(segment));
 }
 
 static void hurt(struct loop *l)
@@ -334,17 +356,21 @@ static void hurt(struct loop *l)
 
 	l->n->hurts++;
 	switch (random_below(&l->random, 8)) {
-	case 0: case 1: case 2:
-		flip_some(l, SEGMENT, bytes);	/* after the superblocks, which lie before segment 0 */
+	case 0:
+	case 1:
+	case 2:
+		/* after the superblocks, which lie before segment 0 */
+		flip_some(l, SEGMENT, bytes);
 		break;
 	case 3:
 		replace_segment(l, bytes, true);
 		break;
-	case 4: case 5:
+	case 4:
+	case 5:
 		replace_segment(l, bytes, false);
 		break;
 	case 6:
-		flip_some(l, 0, 4096);		/* one superblock, or both */
+		flip_some(l, 0, 4096); /* one superblock, or both */
 		if (random_below(&l->random, 2))
 			flip_some(l, SEGMENT / 2, SEGMENT / 2 + 4096);
 		break;
@@ -360,7 +386,7 @@ static void new_epoch(struct loop *l)
 {
 	(void)unlink(l->path);
 	forget_kept(l);
-	memset(l->offered, 0, sizeof l->offered);
+	memset(l->offered, 0, sizeof(l->offered));
 	l->epoch++;
 	l->life = 0;
 }
@@ -373,13 +399,14 @@ static void open_engine(struct loop *l)
 			chain_keys(&l->e, (uint64_t)l->epoch * CHAINS + c, LENGTH, l->keys[c]);
 }
 
-/* After damage the store may be refused; then nothing can be recovered, and the daemon lives without. */
+/* After damage the store may be refused; then nothing can be recovered, and the daemon lives
+ * without. */
 static void note_refusal(struct loop *l)
 {
 	char state[32] = "starting";
 
 	while (strcmp(state, "starting") == 0)
-		daemon_word(&l->d, "tiers.nvme.state", state, sizeof state);
+		daemon_word(&l->d, "tiers.nvme.state", state, sizeof(state));
 	l->refused = strcmp(state, "offline") == 0;
 	l->n->refused += l->refused;
 }
@@ -387,7 +414,8 @@ static void note_refusal(struct loop *l)
 static void live_and_die(struct loop *l)
 {
 	daemon_restart(&l->d);
-	if (random_below(&l->random, 16) == 0 && l->life > 0) {		/* in the midst of recovery */
+	/* in the midst of recovery */
+	if (random_below(&l->random, 16) == 0 && l->life > 0) {
 		daemon_signal(&l->d, SIGKILL);
 		return;
 	}
@@ -407,13 +435,14 @@ static void live_and_die(struct loop *l)
 	engine_close(&l->e);
 }
 
-void kill_loop(const char *engine, enum kill_kind kind, uint32_t kills, uint64_t seed, struct kill_counts *ret)
+void kill_loop(const char *engine, enum kill_kind kind, uint32_t kills, uint64_t seed,
+	       struct kill_counts *ret)
 {
 	static struct loop l;
 
 	disk_need(engine);
-	memset(&l, 0, sizeof l);
-	memset(ret, 0, sizeof *ret);
+	memset(&l, 0, sizeof(l));
+	memset(ret, 0, sizeof(*ret));
 	l.engine = engine;
 	l.kind = kind;
 	l.random.state = seed;
@@ -421,7 +450,7 @@ void kill_loop(const char *engine, enum kill_kind kind, uint32_t kills, uint64_t
 	l.g = tiny_geometry(seed % 2 ? KVTIER_CODEC_RAW : KVTIER_CODEC_FP8);
 	daemon_place(&l.d, true);
 	disk_configure(&l.d, engine, configs[kind]);
-	disk_store_path(&l.d, l.path, sizeof l.path);
+	disk_store_path(&l.d, l.path, sizeof(l.path));
 	for (; ret->kills < kills; ret->kills++) {
 		live_and_die(&l);
 		if (kind != KILL_ROOMY)
@@ -431,8 +460,9 @@ void kill_loop(const char *engine, enum kill_kind kind, uint32_t kills, uint64_t
 		else if (kind == KILL_HURT && random_below(&l.random, 4) > 0)
 			hurt(&l);
 	}
-	printf("%u kills: %llu blocks kept, %llu loaded whole, %llu missed; %u flushes, %u ops cut, %u hurts, %u refused\n",
-	       ret->kills, (unsigned long long)ret->kept, (unsigned long long)ret->whole, (unsigned long long)ret->missed,
-	       ret->flushes, ret->cut, ret->hurts, ret->refused);
+	printf("%u kills: %llu blocks kept, %llu loaded whole, %llu missed; %u flushes, %u ops cut,"
+	       " %u hurts, %u refused\n",
+	       ret->kills, (unsigned long long)ret->kept, (unsigned long long)ret->whole,
+	       (unsigned long long)ret->missed, ret->flushes, ret->cut, ret->hurts, ret->refused);
 	daemon_remove(&l.d);
 }

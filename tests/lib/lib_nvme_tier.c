@@ -27,7 +27,8 @@ static uint32_t number_of(const struct nvme_entry *entry)
 
 static bool is_at(const struct site *site, uint32_t number, const struct extent *where)
 {
-	return site->block[number].there && !memcmp(&site->block[number].where, where, sizeof(*where));
+	return site->block[number].there &&
+	       !memcmp(&site->block[number].where, where, sizeof(*where));
 }
 
 static bool on_found(void *arg, const struct nvme_entry *entry, const struct extent *where)
@@ -35,7 +36,8 @@ static bool on_found(void *arg, const struct nvme_entry *entry, const struct ext
 	const uint32_t number = number_of(entry);
 	struct site *site = arg;
 
-	assert(nvme_extent_location(where) != NVME_NOWHERE && nvme_extent_location(where) < 1ull << 56);
+	assert(nvme_extent_location(where) != NVME_NOWHERE &&
+	       nvme_extent_location(where) < 1ull << 56);
 	if (site->block[number].there)
 		return false;
 	site->block[number].there = true;
@@ -47,8 +49,8 @@ static bool on_found(void *arg, const struct nvme_entry *entry, const struct ext
 	return true;
 }
 
-static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry, const struct extent *where,
-			       uint64_t *ret_tick)
+static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry,
+			       const struct extent *where, uint64_t *ret_tick)
 {
 	const uint32_t number = number_of(entry);
 	struct site *site = arg;
@@ -57,8 +59,8 @@ static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry, const 
 	return is_at(site, number, where) ? NVME_LIVE : NVME_GONE;
 }
 
-static bool on_moved(void *arg, const struct nvme_entry *entry, const struct extent *from, const struct extent *to,
-		     uint64_t *ret_tick)
+static bool on_moved(void *arg, const struct nvme_entry *entry, const struct extent *from,
+		     const struct extent *to, uint64_t *ret_tick)
 {
 	const uint32_t number = number_of(entry);
 	struct site *site = arg;
@@ -87,7 +89,8 @@ static void on_release(void *arg, const struct extent *home)
 {
 	struct site *site = arg;
 
-	assert(home->slot < SITE_SLOTS && site->slot[home->slot].busy && site->slot[home->slot].dones == 1);
+	assert(home->slot < SITE_SLOTS && site->slot[home->slot].busy &&
+	       site->slot[home->slot].dones == 1);
 	site->slot[home->slot].busy = false;
 	site->released++;
 }
@@ -144,10 +147,21 @@ void site_open(struct site *site, enum io_engine_choice engine, uint32_t n_paths
 		site->slot[i].site = site;
 	}
 	site->conf = (struct nvme_tier_conf){
-		.n_paths = n_paths, .bytes = SITE_BYTES, .segment_bytes = KIT_SEGMENT, .read_depth = 4, .write_depth = 4,
-		.stall_ns = PATIENCE * 1000000000ull, .probe_ns = PROBE_NS, .engine = engine,
-		.events = { .arg = site, .found = on_found, .ask = on_ask, .moved = on_moved, .dropped = on_dropped,
-			    .release = on_release, .changed = on_changed },
+		.n_paths = n_paths,
+		.bytes = SITE_BYTES,
+		.segment_bytes = KIT_SEGMENT,
+		.read_depth = 4,
+		.write_depth = 4,
+		.stall_ns = PATIENCE * 1000000000ull,
+		.probe_ns = PROBE_NS,
+		.engine = engine,
+		.events = { .arg = site,
+			    .found = on_found,
+			    .ask = on_ask,
+			    .moved = on_moved,
+			    .dropped = on_dropped,
+			    .release = on_release,
+			    .changed = on_changed },
 	};
 	for (uint32_t i = 0; i < n_paths; i++) {
 		(void)snprintf(site->path[i], sizeof(site->path[i]), "%s/store%u", site->dir, i);
@@ -184,7 +198,9 @@ void site_start(struct site *site)
 
 	memset(site->block, 0, sizeof(site->block));
 	site->blocks = site->found = site->dropped = site->moved = 0;
-	assert_int_equal(tier_open(TIER_NVME, &conf, site->loop, &site->tier, site->text, sizeof(site->text)), 0);
+	assert_int_equal(tier_open(TIER_NVME, &conf, site->loop, &site->tier, site->text,
+				   sizeof(site->text)),
+			 0);
 	assert_true(site_settle(site, has_started));
 }
 
@@ -380,7 +396,7 @@ static int wait_end(struct site *site, int r)
 {
 	if (r)
 		return r;
-	assert_int_equal(site->ended, 1);	/* not inside the call */
+	assert_int_equal(site->ended, 1); /* not inside the call */
 	assert_true(site_settle(site, has_ended));
 	return site->ended;
 }

@@ -18,10 +18,10 @@ struct site;
 
 /* A host slot with what is on its way into or out of it. */
 struct site_slot {
-	struct xfer x;		/* first */
+	struct xfer x; /* first */
 	struct site *site;
 	uint32_t block;
-	bool busy;		/* until done, and until release where it was kept */
+	bool busy; /* until done, and until release where it was kept */
 	uint32_t dones;
 	uint8_t *bytes;
 };
@@ -42,18 +42,21 @@ struct site {
 	uint8_t *memory, *expected;
 	uint64_t tick;
 	uint32_t blocks, found, dropped, moved, released, changed;
-	int ended;		/* what purge or flush ended with; 1: not yet */
+	int ended; /* what purge or flush ended with; 1: not yet */
 	struct loop_timer pause;
 };
 
 /* An empty directory for n paths, a loop, a configuration: a disk in trouble is probed 20 ms later
  * first. */
 void site_open(struct site *site, enum io_engine_choice engine, uint32_t n_paths);
-void site_close(struct site *site);		/* and everything in the directory is gone */
-void site_start(struct site *site);		/* with an empty table; waits until nothing is starting */
-void site_stop(struct site *site, bool flush);	/* without flush: as a kill does, when nothing is on its way */
-void site_turn(struct site *site);		/* some turns of the loop: a millisecond or two */
-bool site_settle(struct site *site, bool (*is)(struct site *site));	/* turns until it is; false: not in 30 s */
+void site_close(struct site *site); /* and everything in the directory is gone */
+/* with an empty table; waits until nothing is starting */
+void site_start(struct site *site);
+/* without flush: as a kill does, when nothing is on its way */
+void site_stop(struct site *site, bool flush);
+void site_turn(struct site *site); /* some turns of the loop: a millisecond or two */
+/* turns until it is; false: not in 30 s */
+bool site_settle(struct site *site, bool (*is)(struct site *site));
 bool site_until_state(struct site *site, enum tier_state state);
 
 /* Submits; NULL and *ret: refused. */
@@ -62,18 +65,19 @@ struct site_slot *site_read(struct site *site, uint32_t block, int *ret);
 /* 0, or the status it ended with. store waits while it is -EAGAIN. load: -ENOENT not in the table;
  * -EBADMSG: the bytes are not those of the block, as a reader sees; a block that could not be read
  * is dropped from the table. */
-int  site_store(struct site *site, uint32_t block);
-int  site_load(struct site *site, uint32_t block);
-uint32_t site_load_all(struct site *site);	/* how many are whole */
+int site_store(struct site *site, uint32_t block);
+int site_load(struct site *site, uint32_t block);
+uint32_t site_load_all(struct site *site); /* how many are whole */
 void site_store_range(struct site *site, uint32_t from, uint32_t to);
 void site_forget(struct site *site, uint32_t block);
-int  site_purge(struct site *site, uint32_t tenant);
-int  site_flush(struct site *site, bool last);
+int site_purge(struct site *site, uint32_t tenant);
+int site_flush(struct site *site, bool last);
 void site_disk(struct site *site, uint32_t i, struct nvme_disk_row *ret);
 
 /* Bytes of a file, from outside. */
 void site_peek(const char *path, uint64_t offset, void *ret, size_t n);
 void site_poke(const char *path, uint64_t offset, const void *bytes, size_t n);
-uint64_t site_place(const struct site *site, uint32_t block);	/* offset of its image in its file */
+/* offset of its image in its file */
+uint64_t site_place(const struct site *site, uint32_t block);
 
 #endif

@@ -24,14 +24,14 @@ void raw_dial(struct raw *r, const char *socket_path)
 	const struct timeval patience = { .tv_sec = PATIENCE_S };
 	const int send_bytes = 1 << 20;
 
-	memset(r, 0, sizeof *r);
-	snprintf(address.sun_path, sizeof address.sun_path, "%s", socket_path);
+	memset(r, 0, sizeof(*r));
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s", socket_path);
 	r->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	assert_true(r->fd >= 0);
-	(void)setsockopt(r->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-	(void)setsockopt(r->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-	(void)setsockopt(r->fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes);
-	if (connect(r->fd, (const struct sockaddr *)&address, sizeof address))
+	(void)setsockopt(r->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	(void)setsockopt(r->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	(void)setsockopt(r->fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof(send_bytes));
+	if (connect(r->fd, (const struct sockaddr *)&address, sizeof(address)))
 		fail_msg("connect: %s", strerror(errno));
 }
 
@@ -93,7 +93,7 @@ static size_t receive(const struct raw *r, void *ret, size_t room, int fds[8], s
 	struct msghdr m = { .msg_iov = &iov,
 			    .msg_iovlen = 1,
 			    .msg_control = control.bytes,
-			    .msg_controllen = sizeof control.bytes };
+			    .msg_controllen = sizeof(control.bytes) };
 	ssize_t n = recvmsg(r->fd, &m, MSG_CMSG_CLOEXEC);
 
 	/* Closed before it had read all: told once, and before the packets that say why. */
@@ -129,10 +129,10 @@ void raw_hello(struct raw *r)
 	int fds[8];
 	size_t n_fds;
 
-	assert_int_equal(raw_send(r, &hello, sizeof hello, NULL, 0), 0);
-	assert_int_equal(receive(r, &r->ok, sizeof r->ok, fds, &n_fds), sizeof r->ok);
+	assert_int_equal(raw_send(r, &hello, sizeof(hello), NULL, 0), 0);
+	assert_int_equal(receive(r, &r->ok, sizeof(r->ok), fds, &n_fds), sizeof(r->ok));
 	assert_int_equal(r->ok.head.type, WIRE_HELLO_OK);
-	assert_in_range(n_fds, 3, 4);	/* and the daemon's pidfd, where there are any */
+	assert_in_range(n_fds, 3, 4); /* and the daemon's pidfd, where there are any */
 	r->submit = mmap(NULL, r->ok.submit_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
 	r->complete = mmap(NULL, r->ok.complete_bytes, PROT_READ, MAP_SHARED, fds[1], 0);
 	assert_ptr_not_equal(r->submit, MAP_FAILED);
@@ -154,7 +154,7 @@ void raw_close(struct raw *r)
 	if (r->complete)
 		(void)munmap((void *)(uintptr_t)r->complete, r->ok.complete_bytes);
 	(void)close(r->fd);
-	memset(r, 0, sizeof *r);
+	memset(r, 0, sizeof(*r));
 	r->fd = -1;
 }
 
@@ -164,26 +164,26 @@ void raw_expect_cut(struct raw *r, const char *text)
 	size_t n;
 
 	do
-		n = raw_receive(r, &e, sizeof e);
+		n = raw_receive(r, &e, sizeof(e));
 	while (n > 0 && e.head.type != WIRE_ERROR); /* WAKE, replies to what was in order */
-	if (n != sizeof e)
+	if (n != sizeof(e))
 		fail_msg("cut without an ERROR; expected one with \"%s\"", text);
-	e.text[sizeof e.text - 1] = 0;
+	e.text[sizeof(e.text) - 1] = 0;
 	if (e.error != -EPROTO || !strstr(e.text, text))
 		fail_msg("ERROR %d \"%s\"; expected -EPROTO with \"%s\"", e.error, e.text, text);
-	assert_int_equal(raw_receive(r, &e, sizeof e), 0);
+	assert_int_equal(raw_receive(r, &e, sizeof(e)), 0);
 }
 
 void raw_expect_refused(struct raw *r, int error, const char *text)
 {
 	struct wire_error e = { 0 };
-	const struct wire_head bell = raw_head(r, WIRE_DOORBELL, sizeof bell);
+	const struct wire_head bell = raw_head(r, WIRE_DOORBELL, sizeof(bell));
 
-	assert_int_equal(raw_receive(r, &e, sizeof e), sizeof e);
-	e.text[sizeof e.text - 1] = 0;
+	assert_int_equal(raw_receive(r, &e, sizeof(e)), sizeof(e));
+	e.text[sizeof(e.text) - 1] = 0;
 	if (e.head.type != WIRE_ERROR || e.error != error || !strstr(e.text, text))
 		fail_msg("ERROR %d \"%s\"; expected %d with \"%s\"", e.error, e.text, error, text);
-	assert_int_equal(raw_send(r, &bell, sizeof bell, NULL, 0), 0);
+	assert_int_equal(raw_send(r, &bell, sizeof(bell), NULL, 0), 0);
 }
 
 /* --- spaces --- */
@@ -202,7 +202,7 @@ void raw_space_fill(struct raw *r, struct raw_space *ret)
 	const size_t n = engine_segments(&g, segments, 4);
 
 	*ret = (struct raw_space){
-		.open = { .head = raw_head(r, WIRE_SPACE_OPEN, sizeof *ret),
+		.open = { .head = raw_head(r, WIRE_SPACE_OPEN, sizeof(*ret)),
 			  .n_regions = 1,
 			  .n_segments = 4,
 			  .geometry = { .dtype = g.dtype,
@@ -234,8 +234,8 @@ int raw_space_open(struct raw *r, uint32_t *ret_handle)
 	struct raw_space space;
 
 	raw_space_fill(r, &space);
-	assert_int_equal(raw_send(r, &space, sizeof space, &fd, 1), 0);
-	assert_int_equal(raw_receive(r, &ok, sizeof ok), sizeof ok);
+	assert_int_equal(raw_send(r, &space, sizeof(space), &fd, 1), 0);
+	assert_int_equal(raw_receive(r, &ok, sizeof(ok)), sizeof(ok));
 	assert_int_equal(ok.head.type, WIRE_SPACE_OK);
 	assert_int_equal(ok.pages, RAW_PAGES);
 	*ret_handle = ok.space;
@@ -280,10 +280,10 @@ void raw_put(struct raw *r, uint32_t position, const struct wire_sqe *sqe)
 
 void raw_publish(struct raw *r, uint32_t tail)
 {
-	const struct wire_head bell = raw_head(r, WIRE_DOORBELL, sizeof bell);
+	const struct wire_head bell = raw_head(r, WIRE_DOORBELL, sizeof(bell));
 
 	__atomic_store_n(&r->submit->sq_tail, tail, __ATOMIC_SEQ_CST);
-	(void)raw_send(r, &bell, sizeof bell, NULL, 0); /* it may have been cut already */
+	(void)raw_send(r, &bell, sizeof(bell), NULL, 0); /* it may have been cut already */
 }
 
 void raw_await(const struct raw *r, uint32_t tail)
@@ -292,7 +292,8 @@ void raw_await(const struct raw *r, uint32_t tail)
 
 	while (__atomic_load_n(&r->complete->cq_tail, __ATOMIC_ACQUIRE) != tail) {
 		if (now_ns() > until)
-			fail_msg("cq_tail is %u after %d s, not %u", r->complete->cq_tail, PATIENCE_S, tail);
+			fail_msg("cq_tail is %u after %d s, not %u", r->complete->cq_tail,
+				 PATIENCE_S, tail);
 		nap_ms(1);
 	}
 }
@@ -321,7 +322,9 @@ void daemon_size_check(const struct daemon *d, const struct daemon_size *before)
 	struct daemon_size now = size_now(d);
 
 	/* Fewer than before are no leak: what an earlier client left may have been open still. */
-	for (int ms = 0; ms < 1000 * PATIENCE_S && (now.fds > before->fds || now.kib > before->kib + SLACK_KIB); ms += 10) {
+	for (int ms = 0;
+	     ms < 1000 * PATIENCE_S && (now.fds > before->fds || now.kib > before->kib + SLACK_KIB);
+	     ms += 10) {
 		nap_ms(10);
 		now = size_now(d);
 	}
@@ -379,7 +382,7 @@ void witness_start(struct witness *w, const char *socket_path)
 
 	const bool may_miss = w->may_miss;
 
-	memset(w, 0, sizeof *w);
+	memset(w, 0, sizeof(*w));
 	w->may_miss = may_miss;
 	engine_open(&w->engine, socket_path, "witness", &g, WITNESS_PAGES);
 	for (uint32_t i = 0; i < WITNESS_CHAINS; i++)
@@ -389,7 +392,8 @@ void witness_start(struct witness *w, const char *socket_path)
 
 void witness_check(struct witness *w)
 {
-	const uint64_t target = atomic_load(&w->rounds) + 2, until = now_ns() + PATIENCE_S * 1000000000ull;
+	const uint64_t target = atomic_load(&w->rounds) + 2,
+		       until = now_ns() + PATIENCE_S * 1000000000ull;
 
 	while (atomic_load(&w->rounds) < target && now_ns() < until)
 		nap_ms(1);

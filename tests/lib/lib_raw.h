@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_raw.h - what tests of a hostile client share: the wire protocol spoken by hand (so that it can be
- * spoken wrongly), and a witness: an honest engine on a thread of its own that stores and loads all the
- * while.
+ * lib_raw.h - what tests of a hostile client share: the wire protocol spoken by hand (so that it
+ * can be spoken wrongly), and a witness: an honest engine on a thread of its own that stores and
+ * loads all the while.
  */
 #ifndef KVTIER_TESTS_LIB_RAW_H
 #define KVTIER_TESTS_LIB_RAW_H
@@ -52,8 +52,9 @@ int raw_space_open(struct raw *r, uint32_t *ret_handle);
 
 /* An entry that is in order, for one block; change it before pushing. */
 struct wire_sqe raw_sqe(enum wire_op op, uint32_t space);
-void raw_put(struct raw *r, uint32_t position, const struct wire_sqe *sqe); /* into the ring, unpublished */
-void raw_publish(struct raw *r, uint32_t tail);                             /* with a doorbell */
+/* into the ring, unpublished */
+void raw_put(struct raw *r, uint32_t position, const struct wire_sqe *sqe);
+void raw_publish(struct raw *r, uint32_t tail); /* with a doorbell */
 struct wire_sqe *raw_entries(struct raw *r);
 uint8_t *raw_keys(struct raw *r);
 uint32_t *raw_pages(struct raw *r);
@@ -68,8 +69,8 @@ struct daemon_size {
 };
 
 struct daemon_size daemon_size(const struct daemon *d);
-/* Ends the test if the daemon grew: as many descriptors, and no more memory than an allocator's whims
- * explain. */
+/* Ends the test if the daemon grew: as many descriptors, and no more memory than an allocator's
+ * whims explain. */
 void daemon_size_check(const struct daemon *d, const struct daemon_size *before);
 
 /* --- the witness --- */
@@ -95,13 +96,13 @@ void witness_stop(struct witness *w); /* ends the test if anything ever went wro
 struct attacked {
 	struct daemon d;
 	struct witness witness;
-	struct daemon_size size;	/* with the witness at work */
-	uint64_t errors;		/* protocol_errors_total before the case */
+	struct daemon_size size; /* with the witness at work */
+	uint64_t errors;         /* protocol_errors_total before the case */
 };
 
 /* may_miss: what the attacker stores may push out what the witness did. */
 void attacked_begin(struct attacked *a, const char *config, bool may_miss);
-void attacked_end(struct attacked *a);		/* and the daemon has not grown */
+void attacked_end(struct attacked *a); /* and the daemon has not grown */
 /* Around a case, whose *state is an attacked: the attacker is cut off once, and harms nobody. */
 int attacked_before_case(void **state);
 int attacked_after_case(void **state);

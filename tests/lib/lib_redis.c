@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_redis.c - real redis-servers for tests: see lib_redis.h. Each request opens a connection of its own through the
- * Unix socket, which costs nothing here and leaves nothing to repair when a server was killed meanwhile.
+ * lib_redis.c - real redis-servers for tests: see lib_redis.h. Each request opens a connection of
+ * its own through the Unix socket, which costs nothing here and leaves nothing to repair when a
+ * server was killed meanwhile.
  */
 #include "lib_redis.h"
 
@@ -65,12 +66,12 @@ size_t redis_sealed(const struct redis_seal *seal, const uint8_t *packed, size_t
 
 	assert_non_null(mac);
 	assert_int_equal(redis_envelope_make(&envelope), 0);
-	memcpy(&header, packed, sizeof header);
-	memcpy(ret, &envelope, sizeof envelope);
-	memcpy(ret + sizeof envelope, packed, n);
+	memcpy(&header, packed, sizeof(header));
+	memcpy(ret, &envelope, sizeof(envelope));
+	memcpy(ret + sizeof(envelope), packed, n);
 	assert_true(redis_mac_begin(mac, seal, &envelope, &header));
-	assert_true(redis_mac_add(mac, packed + sizeof header, n - sizeof header));
-	assert_true(redis_mac_end(mac, ret + sizeof envelope + n));
+	assert_true(redis_mac_add(mac, packed + sizeof(header), n - sizeof(header)));
+	assert_true(redis_mac_end(mac, ret + sizeof(envelope) + n));
 	redis_mac_close(mac);
 	return n + REDIS_SEAL_BYTES;
 }
@@ -92,11 +93,11 @@ static int split(char *line, const char *words[WORDS])
 
 static bool option(const struct redis_server *s, const char *name, char *ret, size_t n)
 {
-	char line[sizeof s->options];
+	char line[sizeof(s->options)];
 	const char *words[WORDS];
 	int count;
 
-	(void)snprintf(line, sizeof line, "%s", s->options);
+	(void)snprintf(line, sizeof(line), "%s", s->options);
 	count = split(line, words);
 	for (int i = 0; i + 1 < count; i++)
 		if (strcmp(words[i], name) == 0) {
@@ -118,7 +119,7 @@ static redisContext *reach(const struct redis_server *s)
 		redisFree(context);
 		return NULL;
 	}
-	if (option(s, "--requirepass", password, sizeof password)) {
+	if (option(s, "--requirepass", password, sizeof(password))) {
 		redisReply *reply = redisCommand(context, "AUTH %s", password);
 
 		if (reply)
@@ -176,9 +177,9 @@ static void say(const struct redis_server *s, char *ret, size_t n, const char *f
 	char line[4096];
 	const char *words[WORDS];
 	redisReply *reply;
-	const int length = vsnprintf(line, sizeof line, format, args);
+	const int length = vsnprintf(line, sizeof(line), format, args);
 
-	assert_true(length > 0 && (size_t)length < sizeof line);
+	assert_true(length > 0 && (size_t)length < sizeof(line));
 	reply = ask(s, split(line, words), words, NULL);
 	ret[0] = 0;
 	tell(reply, ret, n);
@@ -201,7 +202,7 @@ long long redis_ask(const struct redis_server *s, const char *format, ...)
 	va_list args;
 
 	va_start(args, format);
-	say(s, text, sizeof text, format, args);
+	say(s, text, sizeof(text), format, args);
 	va_end(args);
 	number = strtoll(text, &end, 10);
 	if (end == text || *end)
@@ -246,7 +247,7 @@ bool redis_any_key(const struct redis_server *s, const char *pattern, char *ret,
 		redisReply *reply = ask(s, 6, words, NULL);
 
 		assert_int_equal(reply->type, REDIS_REPLY_ARRAY);
-		(void)snprintf(cursor, sizeof cursor, "%s", reply->element[0]->str);
+		(void)snprintf(cursor, sizeof(cursor), "%s", reply->element[0]->str);
 		if (reply->element[1]->elements > 0) {
 			(void)snprintf(ret, n, "%s", reply->element[1]->element[0]->str);
 			found = true;
@@ -260,14 +261,16 @@ bool redis_any_key(const struct redis_server *s, const char *pattern, char *ret,
 
 static bool port_is_free(uint16_t port, uint16_t *ret)
 {
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(port),
+	struct sockaddr_in a = { .sin_family = AF_INET,
+				 .sin_port = htons(port),
 				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	socklen_t n = sizeof a;
+	socklen_t n = sizeof(a);
 	bool good;
 
 	assert_true(fd >= 0);
-	good = bind(fd, (struct sockaddr *)&a, sizeof a) == 0 && getsockname(fd, (struct sockaddr *)&a, &n) == 0;
+	good = bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 &&
+	       getsockname(fd, (struct sockaddr *)&a, &n) == 0;
 	*ret = ntohs(a.sin_port);
 	(void)close(fd);
 	return good;
@@ -290,22 +293,38 @@ static uint16_t free_port(void)
 static void exec_server(const struct redis_server *s)
 {
 	const bool tls = strstr(s->options, "--tls-cert-file") != NULL;
-	char line[sizeof s->options], port[8], log[REDIS_TEST_PATH + 8];
+	char line[sizeof(s->options)], port[8], log[REDIS_TEST_PATH + 8];
 	const char *words[WORDS], *args[2 * WORDS] = {
-		"redis-server", "--bind", "127.0.0.1", "--port", tls ? "0" : port, "--tls-port", tls ? port : "0",
-		"--unixsocket", s->socket, "--dir", s->dir,
-		"--logfile", log, "--save", "", "--appendonly", "no", "--protected-mode", "no",
+		"redis-server",
+		"--bind",
+		"127.0.0.1",
+		"--port",
+		tls ? "0" : port,
+		"--tls-port",
+		tls ? port : "0",
+		"--unixsocket",
+		s->socket,
+		"--dir",
+		s->dir,
+		"--logfile",
+		log,
+		"--save",
+		"",
+		"--appendonly",
+		"no",
+		"--protected-mode",
+		"no",
 	};
 	size_t n = 0;
 	int count;
 
-	(void)snprintf(port, sizeof port, "%u", s->port);
-	(void)snprintf(log, sizeof log, "%s/log", s->dir);
-	(void)snprintf(line, sizeof line, "%s", s->options);
+	(void)snprintf(port, sizeof(port), "%u", s->port);
+	(void)snprintf(log, sizeof(log), "%s/log", s->dir);
+	(void)snprintf(line, sizeof(line), "%s", s->options);
 	while (args[n])
 		n++;
 	count = split(line, words);
-	memcpy(args + n, words, (size_t)count * sizeof words[0]);
+	memcpy(args + n, words, (size_t)count * sizeof(words[0]));
 	(void)execvp(args[0], (char *const *)args);
 	_exit(127);
 }
@@ -314,7 +333,8 @@ static bool answers(const struct redis_server *s)
 {
 	redisContext *context = reach(s);
 	redisReply *reply = context ? redisCommand(context, "PING") : NULL;
-	const bool good = reply && (reply->type != REDIS_REPLY_ERROR || strncmp(reply->str, "LOADING", 7) != 0);
+	const bool good = reply && (reply->type != REDIS_REPLY_ERROR ||
+				    strncmp(reply->str, "LOADING", 7) != 0);
 
 	if (reply)
 		freeReplyObject(reply);
@@ -351,16 +371,19 @@ void redis_start(struct redis_server *s, const char *options)
 {
 	const char *tmp = getenv("TMPDIR");
 
-	memset(s, 0, sizeof *s);
-	assert_true(snprintf(s->options, sizeof s->options, "%s", options ? options : "") < (int)sizeof s->options);
+	memset(s, 0, sizeof(*s));
+	assert_true(snprintf(s->options, sizeof(s->options), "%s", options ? options : "") <
+		    (int)sizeof(s->options));
 	s->cluster = strstr(s->options, "--cluster-enabled yes") != NULL;
 	/* A socket's path has 107 bytes at most. */
-	(void)snprintf(s->dir, sizeof s->dir, "%s/kvtier-redis-XXXXXX", tmp && strlen(tmp) < 80 ? tmp : "/tmp");
+	(void)snprintf(s->dir, sizeof(s->dir), "%s/kvtier-redis-XXXXXX",
+		       tmp && strlen(tmp) < 80 ? tmp : "/tmp");
 	assert_non_null(mkdtemp(s->dir));
-	assert_true(snprintf(s->socket, sizeof s->socket, "%s/s", s->dir) < (int)sizeof s->socket);
+	assert_true(snprintf(s->socket, sizeof(s->socket), "%s/s", s->dir) <
+		    (int)sizeof(s->socket));
 	for (int i = 0; i < 5; i++) {
 		s->port = free_port();
-		(void)snprintf(s->address, sizeof s->address, "127.0.0.1:%u", s->port);
+		(void)snprintf(s->address, sizeof(s->address), "127.0.0.1:%u", s->port);
 		if (launch(s))
 			return;
 	}
@@ -410,5 +433,5 @@ void redis_stop(struct redis_server *s)
 	if (s->pid > 0)
 		redis_kill(s);
 	remove_dir(s->dir);
-	memset(s, 0, sizeof *s);
+	memset(s, 0, sizeof(*s));
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_redis_cluster.c - six redis-servers that are a Cluster: see lib_redis.h. Made and changed by the commands that
- * redis-cli --cluster uses. No replica takes over by itself: only tests decide when.
+ * lib_redis_cluster.c - six redis-servers that are a Cluster: see lib_redis.h. Made and changed by
+ * the commands that redis-cli --cluster uses. No replica takes over by itself: only tests decide
+ * when.
  */
 #include "lib_redis.h"
 
@@ -14,7 +15,14 @@
 
 #include <cmocka.h>
 
-enum { MASTERS = 3, SLOTS = 16384, PATIENCE_S = 60, NODES_BYTES = 8192, ID_BYTES = 64, KEYS_BYTES = 65536 };
+enum {
+	MASTERS = 3,
+	SLOTS = 16384,
+	PATIENCE_S = 60,
+	NODES_BYTES = 8192,
+	ID_BYTES = 64,
+	KEYS_BYTES = 65536
+};
 
 static void nap(void)
 {
@@ -28,18 +36,19 @@ static void must(const struct redis_server *s, const char *want, const char *com
 {
 	char text[512];
 
-	redis_say(s, text, sizeof text, "%s", command);
+	redis_say(s, text, sizeof(text), "%s", command);
 	if (strcmp(text, want) != 0)
 		fail_msg("%s: \"%s\" is answered with \"%s\"", s->address, command, text);
 }
 
-__attribute__((format(printf, 2, 3))) static void ok(const struct redis_server *s, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void ok(const struct redis_server *s,
+						     const char *format, ...)
 {
 	char command[512];
 	va_list args;
 
 	va_start(args, format);
-	(void)vsnprintf(command, sizeof command, format, args);
+	(void)vsnprintf(command, sizeof(command), format, args);
 	va_end(args);
 	must(s, "OK", command);
 }
@@ -50,7 +59,7 @@ static void becomes(const struct redis_server *s, const char *command, const cha
 	char text[NODES_BYTES];
 
 	for (time_t until = time(NULL) + PATIENCE_S; time(NULL) < until; nap()) {
-		redis_say(s, text, sizeof text, "%s", command);
+		redis_say(s, text, sizeof(text), "%s", command);
 		if (strstr(text, word))
 			return;
 	}
@@ -65,7 +74,7 @@ static void knows_the_replicas(const struct redis_server *s)
 	for (time_t until = time(NULL) + PATIENCE_S; time(NULL) < until; nap()) {
 		uint32_t n = 0;
 
-		redis_say(s, text, sizeof text, "CLUSTER NODES");
+		redis_say(s, text, sizeof(text), "CLUSTER NODES");
 		for (const char *at = text; (at = strstr(at, "slave")) != NULL; at++)
 			n++;
 		if (n == REDIS_CLUSTER_SERVERS - MASTERS)
@@ -86,7 +95,8 @@ static void meet(struct redis_cluster_rig *rig)
 	for (uint32_t i = 0; i < REDIS_CLUSTER_SERVERS; i++)
 		ok(&rig->server[i], "CLUSTER SET-CONFIG-EPOCH %u", i + 1);
 	for (uint32_t i = 0; i < MASTERS; i++)
-		ok(&rig->server[i], "CLUSTER ADDSLOTSRANGE %u %u", SLOTS * i / MASTERS, SLOTS * (i + 1) / MASTERS - 1);
+		ok(&rig->server[i], "CLUSTER ADDSLOTSRANGE %u %u", SLOTS * i / MASTERS,
+		   SLOTS * (i + 1) / MASTERS - 1);
 	for (uint32_t i = 1; i < REDIS_CLUSTER_SERVERS; i++)
 		ok(&rig->server[i], "CLUSTER MEET 127.0.0.1 %u", rig->server[0].port);
 	for (uint32_t i = 0; i < REDIS_CLUSTER_SERVERS; i++)
@@ -99,7 +109,7 @@ static void replicate(const struct redis_server *replica, const struct redis_ser
 	char id[ID_BYTES], command[128];
 
 	server_id(master, id);
-	(void)snprintf(command, sizeof command, "CLUSTER REPLICATE %s", id);
+	(void)snprintf(command, sizeof(command), "CLUSTER REPLICATE %s", id);
 	becomes(replica, "CLUSTER NODES", id);
 	becomes(replica, command, "OK");
 }
@@ -108,10 +118,12 @@ void redis_cluster_start(struct redis_cluster_rig *rig, const char *options)
 {
 	char all[1024];
 
-	memset(rig, 0, sizeof *rig);
-	(void)snprintf(all, sizeof all, "--cluster-enabled yes --cluster-node-timeout 5000 "
-		       "--cluster-replica-no-failover yes --cluster-require-full-coverage no "
-		       "--repl-diskless-sync-delay 0 %s", options ? options : "");
+	memset(rig, 0, sizeof(*rig));
+	(void)snprintf(
+		all, sizeof(all),
+		"--cluster-enabled yes --cluster-node-timeout 5000 --cluster-replica-no-failover "
+		"yes --cluster-require-full-coverage no --repl-diskless-sync-delay 0 %s",
+		options ? options : "");
 	for (uint32_t i = 0; i < REDIS_CLUSTER_SERVERS; i++)
 		redis_start(&rig->server[i], all);
 	meet(rig);
@@ -121,7 +133,8 @@ void redis_cluster_start(struct redis_cluster_rig *rig, const char *options)
 		becomes(&rig->server[i], "CLUSTER INFO", "cluster_state:ok");
 		becomes(&rig->server[i], "CLUSTER INFO", "cluster_slots_ok:16384");
 		becomes(&rig->server[i], "CLUSTER INFO", "cluster_size:3");
-		becomes(&rig->server[i], "INFO replication", i < MASTERS ? "connected_slaves:1" : "master_link_status:up");
+		becomes(&rig->server[i], "INFO replication",
+			i < MASTERS ? "connected_slaves:1" : "master_link_status:up");
 		knows_the_replicas(&rig->server[i]);
 	}
 }
@@ -140,7 +153,7 @@ static uint32_t slots_of(const struct redis_server *s, uint32_t *ret, uint32_t n
 	char nodes[NODES_BYTES], *line, *rest = NULL, *word;
 	uint32_t found = 0;
 
-	redis_say(s, nodes, sizeof nodes, "CLUSTER NODES");
+	redis_say(s, nodes, sizeof(nodes), "CLUSTER NODES");
 	line = strstr(nodes, "myself");
 	assert_non_null(line);
 	line[strcspn(line, "\n")] = 0;
@@ -164,12 +177,14 @@ static void move_keys(const struct redis_server *from, const struct redis_server
 	char keys[KEYS_BYTES], text[512], *rest;
 
 	for (;;) {
-		redis_say(from, keys, sizeof keys, "CLUSTER GETKEYSINSLOT %u 100", slot);
+		redis_say(from, keys, sizeof(keys), "CLUSTER GETKEYSINSLOT %u 100", slot);
 		if (!keys[0])
 			return;
 		rest = NULL;
-		for (char *key = strtok_r(keys, "\n", &rest); key; key = strtok_r(NULL, "\n", &rest)) {
-			redis_say(from, text, sizeof text, "MIGRATE 127.0.0.1 %u %s 0 10000 REPLACE", to->port, key);
+		for (char *key = strtok_r(keys, "\n", &rest); key;
+		     key = strtok_r(NULL, "\n", &rest)) {
+			redis_say(from, text, sizeof(text),
+				  "MIGRATE 127.0.0.1 %u %s 0 10000 REPLACE", to->port, key);
 			if (strcmp(text, "OK") != 0 && strcmp(text, "NOKEY") != 0)
 				fail_msg("MIGRATE %s: %s", key, text);
 		}
@@ -178,7 +193,7 @@ static void move_keys(const struct redis_server *from, const struct redis_server
 
 void redis_cluster_move(struct redis_cluster_rig *rig, uint32_t from, uint32_t to, uint32_t n_slots)
 {
-	uint32_t *slots = calloc(n_slots, sizeof *slots);
+	uint32_t *slots = calloc(n_slots, sizeof(*slots));
 	char from_id[ID_BYTES], to_id[ID_BYTES];
 
 	assert_non_null(slots);
@@ -205,7 +220,7 @@ static uint32_t server_of(const struct redis_cluster_rig *rig, const char *line)
 		char word[64];
 		const char *at;
 
-		(void)snprintf(word, sizeof word, ":%u@", rig->server[i].port);
+		(void)snprintf(word, sizeof(word), ":%u@", rig->server[i].port);
 		at = strstr(line, word);
 		if (at && at < line + strcspn(line, "\n"))
 			return i;
@@ -223,13 +238,14 @@ static uint32_t replica_of(const struct redis_cluster_rig *rig, uint32_t master)
 	while (asked == master || rig->server[asked].pid == 0)
 		asked++;
 	assert_true(asked < REDIS_CLUSTER_SERVERS);
-	redis_say(&rig->server[asked], nodes, sizeof nodes, "CLUSTER NODES");
+	redis_say(&rig->server[asked], nodes, sizeof(nodes), "CLUSTER NODES");
 	id[0] = 0;
 	for (const char *line = nodes; *line; line += strcspn(line, "\n"), line += *line == '\n')
 		if (server_of(rig, line) == master)
-			(void)snprintf(id, sizeof id, "%.40s", line);
+			(void)snprintf(id, sizeof(id), "%.40s", line);
 	assert_int_equal(strlen(id), 40);
-	(void)snprintf(word, sizeof word, " %s ", id); /* behind its own id and flags: its master */
+	/* behind its own id and flags: its master */
+	(void)snprintf(word, sizeof(word), " %s ", id);
 	for (const char *line = nodes; *line; line += strcspn(line, "\n"), line += *line == '\n') {
 		const char *at = strstr(line, word);
 		const uint32_t server = server_of(rig, line);

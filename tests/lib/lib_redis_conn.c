@@ -13,7 +13,7 @@ void rig_tls_begin(const struct tls_files *files)
 {
 	char text[256] = "";
 
-	if (redis_tls_open(&files->conf, &rig_tls, text, sizeof text))
+	if (redis_tls_open(&files->conf, &rig_tls, text, sizeof(text)))
 		fail_msg("%s", text);
 }
 
@@ -93,7 +93,8 @@ void rig_state_becomes(struct rig *r, enum redis_conn_state state)
 
 		(void)redis_conn_why(r->conn, &text);
 		if (rig_now() > until || redis_conn_state(r->conn) == REDIS_CONN_DOWN)
-			fail_msg("the connection is in state %d, not %d: %s", redis_conn_state(r->conn), state, text);
+			fail_msg("the connection is in state %d, not %d: %s",
+				 redis_conn_state(r->conn), state, text);
 		rig_run(r, 1);
 	}
 	r->waits = false;
@@ -103,11 +104,18 @@ void rig_open_within(struct rig *r, const char *address, const char *username, c
 		     uint64_t ms)
 {
 	const struct redis_conn_conf conf = {
-		.address = address, .username = username, .password = password, .tls = rig_tls, .host = "127.0.0.1",
-		.deadline_ns = rig_in_ms(ms), .max_value_bytes = RIG_MAX_VALUE, .changed = rig_changed, .arg = r,
+		.address = address,
+		.username = username,
+		.password = password,
+		.tls = rig_tls,
+		.host = "127.0.0.1",
+		.deadline_ns = rig_in_ms(ms),
+		.max_value_bytes = RIG_MAX_VALUE,
+		.changed = rig_changed,
+		.arg = r,
 	};
 
-	memset(r, 0, sizeof *r);
+	memset(r, 0, sizeof(*r));
 	r->tick.fire = rig_tick;
 	assert_int_equal(loop_open(0, &r->loop), 0);
 	assert_int_equal(redis_conn_open(r->loop, &conf, &r->conn), 0);
@@ -139,7 +147,7 @@ const char *rig_why(struct rig *r, int *ret_why)
 }
 
 struct block block_of(const struct image_geometry *geometry, enum image_codec codec,
-				    struct random *random)
+		      struct random *random)
 {
 	struct block b = { .geometry = *geometry };
 	struct image_header header;
@@ -155,21 +163,25 @@ struct block block_of(const struct image_geometry *geometry, enum image_codec co
 	b.image = calloc(1, room);
 	assert_non_null(b.image);
 	for (uint32_t i = 0; i < b.shape.scale_bytes; i++)
-		b.image[sizeof header + i] = (uint8_t)random_next(random);
+		b.image[sizeof(header) + i] = (uint8_t)random_next(random);
 	for (uint32_t i = 0; i < b.shape.payload_bytes; i++)
 		b.image[b.shape.payload_offset + i] = (uint8_t)(random->state * (i + 1) >> 24);
 	image_header_fill(&header, geometry, codec, codec, &b.shape, &b.identity);
 	image_seal(&header, image_checksum(b.image, &b.shape));
-	memcpy(b.image, &header, sizeof header);
+	memcpy(b.image, &header, sizeof(header));
 	return b;
 }
 
 struct block block_make(struct random *random, uint32_t max_opaque)
 {
 	const struct image_geometry geometry = {
-		.dtype = DTYPE_BF16, .layers = 1 + random_below(random, 40), .kv_heads = 1 + random_below(random, 8),
-		.head_dim_k = 1 + random_below(random, 64), .head_dim_v = 1 + random_below(random, 64),
-		.block_tokens = 1 + random_below(random, 32), .opaque_bytes = random_below(random, max_opaque + 1),
+		.dtype = DTYPE_BF16,
+		.layers = 1 + random_below(random, 40),
+		.kv_heads = 1 + random_below(random, 8),
+		.head_dim_k = 1 + random_below(random, 64),
+		.head_dim_v = 1 + random_below(random, 64),
+		.block_tokens = 1 + random_below(random, 32),
+		.opaque_bytes = random_below(random, max_opaque + 1),
 	};
 
 	return block_of(&geometry, random_below(random, 4) ? CODEC_FP8 : CODEC_RAW, random);
@@ -215,12 +227,12 @@ void rig_done(struct redis_command *command)
 	if (reply && reply->type == REDIS_REPLY_INTEGER)
 		c->integer = reply->integer;
 	else if (reply && reply->str)
-		(void)snprintf(c->words, sizeof c->words, "%s", reply->str);
+		(void)snprintf(c->words, sizeof(c->words), "%s", reply->str);
 }
 
 void rig_fresh(struct rig_command *c)
 {
-	memset(&c->command, 0, sizeof c->command);
+	memset(&c->command, 0, sizeof(c->command));
 	c->command.done = rig_done;
 	c->command.deadline_ns = rig_in_ms(RIG_PATIENCE_S * 1000);
 	c->dones = 0;
@@ -238,7 +250,9 @@ void rig_get(struct rig_command *c, const struct block *b)
 	c->buffer = malloc(c->allocated);
 	assert_non_null(c->buffer);
 	memset(c->buffer, RIG_POISON, c->allocated);
-	c->value = (struct redis_value){ .identity = &b->identity, .geometry = &b->geometry, .buffer = c->buffer,
+	c->value = (struct redis_value){ .identity = &b->identity,
+					 .geometry = &b->geometry,
+					 .buffer = c->buffer,
 					 .seal = &redis_test_seal,
 					 .room = b->shape.image_bytes };
 	c->command.value = &c->value;
@@ -248,8 +262,9 @@ void rig_get(struct rig_command *c, const struct block *b)
 void rig_set(struct rig_command *c, const struct block *b, uint64_t ttl_ms)
 {
 	rig_fresh(c);
-	assert_int_equal(redis_command_set(&c->command, b->name, strlen(b->name), b->image, &b->shape, &redis_test_seal,
-					   ttl_ms), 0);
+	assert_int_equal(redis_command_set(&c->command, b->name, strlen(b->name), b->image,
+					   &b->shape, &redis_test_seal, ttl_ms),
+			 0);
 }
 
 void rig_exists(struct rig_command *c, const struct block *b)

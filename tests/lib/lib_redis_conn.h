@@ -47,7 +47,8 @@ struct rig {
 	struct loop_timer tick;
 	struct redis_conn *conn;
 	uint32_t changes;
-	bool waits;			/* for the end of a command, or a change: the loop stops then */
+	/* for the end of a command, or a change: the loop stops then */
+	bool waits;
 };
 
 /* A block and its image, as it lies in memory. */
@@ -62,12 +63,12 @@ struct block {
 struct rig_command {
 	struct redis_command command;
 	struct redis_value value;
-	uint8_t *buffer;		/* room for the largest, and a guard */
+	uint8_t *buffer; /* room for the largest, and a guard */
 	uint32_t allocated;
 	uint32_t dones;
-	struct rig *rig;		/* submitted to; NULL: not yet */
-	long long integer;		/* of the reply */
-	char words[128];		/* likewise */
+	struct rig *rig;   /* submitted to; NULL: not yet */
+	long long integer; /* of the reply */
+	char words[128];   /* likewise */
 };
 
 uint64_t rig_now(void);
@@ -80,13 +81,13 @@ void rig_run(struct rig *r, uint64_t ms);
 /* of rig.tick, where a test makes the rig by hand */
 void rig_tick(struct loop_timer *timer);
 
-void rig_changed(struct redis_conn *c, void *rig);	/* changed() of the connections */
+void rig_changed(struct redis_conn *c, void *rig); /* changed() of the connections */
 /* Fails the test after a minute, or if the connection dies instead. */
 void rig_state_becomes(struct rig *r, enum redis_conn_state state);
 /* open_to() begins to connect; open() waits until it is UP, without a password. */
 void rig_open_to(struct rig *r, const char *address, const char *username, const char *password);
 void rig_open_within(struct rig *r, const char *address, const char *username, const char *password,
-		     uint64_t ms);	/* a deadline of its own; open_to() has 20 s */
+		     uint64_t ms); /* a deadline of its own; open_to() has 20 s */
 void rig_open(struct rig *r, const char *address);
 void rig_close(struct rig *r);
 const char *rig_why(struct rig *r, int *ret_why);
@@ -106,7 +107,7 @@ void block_free(struct block *b);
 
 /* --- commands: filled, submitted, waited for until done() ran --- */
 
-void rig_done(struct redis_command *command);	/* done() of each: notes how it ended */
+void rig_done(struct redis_command *command); /* done() of each: notes how it ended */
 /* As if nothing had been submitted yet. */
 void rig_fresh(struct rig_command *c);
 void rig_get(struct rig_command *c, const struct block *b);
@@ -114,7 +115,7 @@ void rig_set(struct rig_command *c, const struct block *b, uint64_t ttl_ms);
 void rig_exists(struct rig_command *c, const struct block *b);
 void rig_submit(struct rig *r, struct rig_command *c);
 void rig_wait(struct rig *r, struct rig_command *c);
-int  rig_do(struct rig *r, struct rig_command *c);	/* both; the status */
+int rig_do(struct rig *r, struct rig_command *c); /* both; the status */
 /* In the buffer: the image, its padding zero, and nothing written behind it. */
 void rig_has(const struct rig_command *c, const struct block *b);
 void rig_is_poison(const struct rig_command *c);

@@ -36,17 +36,25 @@ static void on_changed(void *arg)
 
 void kit_init(struct kit *kit, uint32_t opaque_bytes)
 {
-	memset(kit, 0, sizeof *kit);
-	kit->geometry = (struct image_geometry){ .dtype = DTYPE_BF16, .layers = 2, .kv_heads = 2, .head_dim_k = 8,
-						 .head_dim_v = 8, .block_tokens = 16, .opaque_bytes = opaque_bytes };
+	memset(kit, 0, sizeof(*kit));
+	kit->geometry = (struct image_geometry){ .dtype = DTYPE_BF16,
+						 .layers = 2,
+						 .kv_heads = 2,
+						 .head_dim_k = 8,
+						 .head_dim_v = 8,
+						 .block_tokens = 16,
+						 .opaque_bytes = opaque_bytes };
 	assert_int_equal(image_shape(&kit->geometry, CODEC_FP8, CODEC_FP8, &kit->shape, NULL), 0);
 	kit->room = (kit->shape.image_bytes + IMAGE_ALIGN - 1) / IMAGE_ALIGN * IMAGE_ALIGN;
 	kit->memory = aligned_alloc(IMAGE_ALIGN, (size_t)kit->room * KIT_SLOTS);
 	kit->expected = aligned_alloc(IMAGE_ALIGN, kit->room);
 	assert_true(kit->memory && kit->expected);
 	kit->pause.fire = on_pause;
-	kit->conf = (struct redis_tier_conf){ .cluster = REDIS_CLUSTER_AUTO, .key_prefix = "kv:", .connections = 2,
-					      .timeout_ms = 5000, .max_in_flight = 64,
+	kit->conf = (struct redis_tier_conf){ .cluster = REDIS_CLUSTER_AUTO,
+					      .key_prefix = "kv:",
+					      .connections = 2,
+					      .timeout_ms = 5000,
+					      .max_in_flight = 64,
 					      .events = { .arg = kit, .changed = on_changed } };
 	assert_int_equal(loop_open(0, &kit->loop), 0);
 }
@@ -54,7 +62,8 @@ void kit_init(struct kit *kit, uint32_t opaque_bytes)
 void kit_start(struct kit *kit)
 {
 	const struct tier_conf conf = { .redis = &kit->conf };
-	const int r = tier_open(TIER_REDIS, &conf, kit->loop, &kit->tier, kit->text, sizeof kit->text);
+	const int r =
+		tier_open(TIER_REDIS, &conf, kit->loop, &kit->tier, kit->text, sizeof(kit->text));
 
 	if (r)
 		fail_msg("tier_open: %d %s", r, kit->text);
@@ -97,7 +106,7 @@ bool kit_until(struct kit *kit, bool (*is)(struct kit *kit, void *arg), void *ar
 
 	kit->waits = true;
 	while (!(ret = is(kit, arg)) && clock_ns() <= end)
-		kit_run_ms(kit, 2);	/* or less, if there is news */
+		kit_run_ms(kit, 2); /* or less, if there is news */
 	kit->waits = false;
 	return ret;
 }
@@ -114,8 +123,8 @@ void kit_until_state(struct kit *kit, enum tier_state state)
 	if (kit_until(kit, has_state, &state))
 		return;
 	redis_status(kit->tier, &status);
-	fail_msg("the tier is %s, not %s: %s", tier_state_name(tier_state(kit->tier)), tier_state_name(state),
-		 status.text);
+	fail_msg("the tier is %s, not %s: %s", tier_state_name(tier_state(kit->tier)),
+		 tier_state_name(state), status.text);
 }
 
 /* --- blocks --- */
@@ -133,7 +142,8 @@ void kit_name(uint32_t block, char ret[KIT_NAME_BYTES])
 	kit_identity(block, &identity);
 	(void)snprintf(ret, KIT_NAME_BYTES, "kv:%.16s:", redis_test_seal.tag);
 	for (size_t i = 0; i < 32; i++)
-		(void)snprintf(ret + KIT_PREFIX_BYTES + REDIS_TAG_BYTES + 1 + 2 * i, 3, "%02x", identity.key[i]);
+		(void)snprintf(ret + KIT_PREFIX_BYTES + REDIS_TAG_BYTES + 1 + 2 * i, 3, "%02x",
+			       identity.key[i]);
 }
 
 void kit_image_of(const struct kit *kit, uint32_t block, uint8_t *ret)
@@ -144,7 +154,7 @@ void kit_image_of(const struct kit *kit, uint32_t block, uint8_t *ret)
 
 	memset(ret, 0, kit->room);
 	for (uint32_t i = 0; i < kit->shape.scale_bytes; i++)
-		ret[sizeof header + i] = (uint8_t)random_next(&random);
+		ret[sizeof(header) + i] = (uint8_t)random_next(&random);
 	for (uint32_t i = 0; i + 8 <= kit->shape.payload_bytes; i += 8) {
 		const uint64_t word = random_next(&random);
 
@@ -153,7 +163,7 @@ void kit_image_of(const struct kit *kit, uint32_t block, uint8_t *ret)
 	kit_identity(block, &identity);
 	image_header_fill(&header, &kit->geometry, CODEC_FP8, CODEC_FP8, &kit->shape, &identity);
 	image_seal(&header, image_checksum(ret, &kit->shape));
-	memcpy(ret, &header, sizeof header);
+	memcpy(ret, &header, sizeof(header));
 }
 
 uint32_t kit_value(struct kit *kit, uint32_t block, uint8_t *ret)
@@ -161,15 +171,17 @@ uint32_t kit_value(struct kit *kit, uint32_t block, uint8_t *ret)
 	const uint32_t head = (uint32_t)sizeof(struct image_header) + kit->shape.scale_bytes;
 
 	kit_image_of(kit, block, kit->expected);
-	memmove(kit->expected + head, kit->expected + kit->shape.payload_offset, kit->shape.payload_bytes);
-	return (uint32_t)redis_sealed(&redis_test_seal, kit->expected, kit->shape.packed_bytes, ret);
+	memmove(kit->expected + head, kit->expected + kit->shape.payload_offset,
+		kit->shape.payload_bytes);
+	return (uint32_t)redis_sealed(&redis_test_seal, kit->expected, kit->shape.packed_bytes,
+				      ret);
 }
 
 /* --- transfers --- */
 
 static void on_done(struct xfer *x)
 {
-	struct kit_slot *slot = (struct kit_slot *)x;	/* first member */
+	struct kit_slot *slot = (struct kit_slot *)x; /* first member */
 
 	assert_false(x->in_flight);
 	slot->dones++;
@@ -178,14 +190,15 @@ static void on_done(struct xfer *x)
 		loop_stop(slot->kit->loop);
 }
 
-struct kit_slot *kit_begin_with(struct kit *kit, enum xfer_op op, uint32_t block, uint32_t room, int *ret)
+struct kit_slot *kit_begin_with(struct kit *kit, enum xfer_op op, uint32_t block, uint32_t room,
+				int *ret)
 {
 	struct kit_slot *slot = kit->slots;
 
 	while (slot < kit->slots + KIT_SLOTS && slot->busy)
 		slot++;
 	assert_true(slot < kit->slots + KIT_SLOTS);
-	memset(slot, 0, sizeof *slot);
+	memset(slot, 0, sizeof(*slot));
 	slot->kit = kit;
 	slot->block = block;
 	kit_identity(block, &slot->identity);
@@ -254,7 +267,8 @@ void kit_store_all(struct kit *kit, uint32_t from, uint32_t to)
 	while (from < to || n > 0) {
 		int r = 0;
 
-		if (from < to && n < KIT_SLOTS && (slots[n] = kit_begin(kit, XFER_WRITE, from, &r)) != NULL) {
+		if (from < to && n < KIT_SLOTS &&
+		    (slots[n] = kit_begin(kit, XFER_WRITE, from, &r)) != NULL) {
 			from++;
 			n++;
 			continue;
@@ -280,7 +294,8 @@ uint32_t kit_load_each(struct kit *kit, uint32_t from, uint32_t to, bool lenient
 	while (from < to || n > 0) {
 		int r = 0;
 
-		if (from < to && n < KIT_SLOTS && (slots[n] = kit_begin(kit, XFER_READ, from, &r)) != NULL) {
+		if (from < to && n < KIT_SLOTS &&
+		    (slots[n] = kit_begin(kit, XFER_READ, from, &r)) != NULL) {
 			from++;
 			n++;
 			continue;

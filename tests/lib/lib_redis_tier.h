@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_redis_tier.h - the Redis tier on a loop of the test's own, blocks whose bytes follow from their numbers, and
- * slots for what is on its way. A wait has an end and then fails the test.
+ * lib_redis_tier.h - the Redis tier on a loop of the test's own, blocks whose bytes follow from
+ * their numbers, and slots for what is on its way. A wait has an end and then fails the test.
  */
 #ifndef KVTIER_TESTS_LIB_REDIS_TIER_H
 #define KVTIER_TESTS_LIB_REDIS_TIER_H
@@ -25,12 +25,16 @@
 #include "lib_redis.h"
 #include "random.h"
 
-enum { KIT_SLOTS = 256, KIT_PREFIX_BYTES = 3, KIT_NAME_BYTES = KIT_PREFIX_BYTES + REDIS_TAG_BYTES + 66 };
+enum {
+	KIT_SLOTS = 256,
+	KIT_PREFIX_BYTES = 3,
+	KIT_NAME_BYTES = KIT_PREFIX_BYTES + REDIS_TAG_BYTES + 66
+};
 
 struct kit;
 
 struct kit_slot {
-	struct xfer x;			/* first */
+	struct xfer x; /* first */
 	struct kit *kit;
 	struct image_identity identity;
 	uint32_t block;
@@ -45,48 +49,60 @@ struct kit {
 	char text[TIER_TEXT_BYTES];
 	struct image_geometry geometry;
 	struct image_shape shape;
-	uint32_t room;			/* of a slot's buffer */
-	uint8_t *memory;		/* the slots' buffers */
+	uint32_t room;   /* of a slot's buffer */
+	uint8_t *memory; /* the slots' buffers */
 	uint8_t *expected;
 	struct kit_slot slots[KIT_SLOTS];
 	uint32_t busy, changes;
-	bool waits;			/* in kit_until(): the end of an xfer, or a change, is news */
+	/* in kit_until(): the end of an xfer, or a change, is news */
+	bool waits;
 	struct loop_timer pause;
 };
 
-enum { KIT_REST_MS = 100 };	/* for conf.rest_ms, where an endpoint is away until the test mends it */
+/* for conf.rest_ms, where an endpoint is away until the test mends it */
+enum { KIT_REST_MS = 100 };
 
-/* Two connections, 5 s, 64 in flight, images of about opaque_bytes. The test sets conf.endpoints and what it wants
- * otherwise, then starts. */
+/* Two connections, 5 s, 64 in flight, images of about opaque_bytes. The test sets conf.endpoints
+ * and what it wants otherwise, then starts. */
 void kit_init(struct kit *kit, uint32_t opaque_bytes);
-void kit_start(struct kit *kit);		/* the tier is open */
-void kit_start_at(struct kit *kit, const char *address);	/* one endpoint, and it is UP */
-void kit_stop(struct kit *kit);			/* closed; nothing is left on its way */
-void kit_free(struct kit *kit);			/* stop, and the memory */
-void kit_run_ms(struct kit *kit, uint32_t ms);	/* turns of the loop for so long */
+void kit_start(struct kit *kit);                         /* the tier is open */
+void kit_start_at(struct kit *kit, const char *address); /* one endpoint, and it is UP */
+void kit_stop(struct kit *kit);                          /* closed; nothing is left on its way */
+void kit_free(struct kit *kit);                          /* stop, and the memory */
+void kit_run_ms(struct kit *kit, uint32_t ms);           /* turns of the loop for so long */
 void kit_until_state(struct kit *kit, enum tier_state state);
 /* Until fn says so; false: it did not within a minute. */
 bool kit_until(struct kit *kit, bool (*is)(struct kit *kit, void *arg), void *arg);
 
 void kit_identity(uint32_t block, struct image_identity *ret);
-void kit_name(uint32_t block, char ret[KIT_NAME_BYTES]);	/* as Redis has it */
-void kit_image_of(const struct kit *kit, uint32_t block, uint8_t *ret);	/* in memory: kit->room bytes */
-uint32_t kit_value(struct kit *kit, uint32_t block, uint8_t *ret);	/* in Redis; its length */
+void kit_name(uint32_t block, char ret[KIT_NAME_BYTES]); /* as Redis has it */
+/* in memory: kit->room bytes */
+void kit_image_of(const struct kit *kit, uint32_t block, uint8_t *ret);
+uint32_t kit_value(struct kit *kit, uint32_t block, uint8_t *ret); /* in Redis; its length */
 
 /* Submits; NULL and *ret: refused. The slot is busy until kit_settle(). */
 struct kit_slot *kit_begin(struct kit *kit, enum xfer_op op, uint32_t block, int *ret);
-struct kit_slot *kit_begin_with(struct kit *kit, enum xfer_op op, uint32_t block, uint32_t room, int *ret);
+struct kit_slot *kit_begin_with(struct kit *kit, enum xfer_op op, uint32_t block, uint32_t room,
+				int *ret);
 /* Waits for its end: its status; -EILSEQ: status 0, but the bytes are not the block's. */
-int  kit_settle(struct kit *kit, struct kit_slot *slot);
+int kit_settle(struct kit *kit, struct kit_slot *slot);
 /* Both. Refusals are its result as well; -EAGAIN is waited out. */
-int  kit_do(struct kit *kit, enum xfer_op op, uint32_t block);
-static inline int kit_store(struct kit *kit, uint32_t block) { return kit_do(kit, XFER_WRITE, block); }
-static inline int kit_load(struct kit *kit, uint32_t block) { return kit_do(kit, XFER_READ, block); }
-void kit_store_all(struct kit *kit, uint32_t from, uint32_t to);	/* many at once; all must succeed */
-/* Many at once: how many are whole. Any other end than -ENOENT, -ENODEV fails the test, unless `lenient`. */
+int kit_do(struct kit *kit, enum xfer_op op, uint32_t block);
+static inline int kit_store(struct kit *kit, uint32_t block)
+{
+	return kit_do(kit, XFER_WRITE, block);
+}
+static inline int kit_load(struct kit *kit, uint32_t block)
+{
+	return kit_do(kit, XFER_READ, block);
+}
+/* many at once; all must succeed */
+void kit_store_all(struct kit *kit, uint32_t from, uint32_t to);
+/* Many at once: how many are whole. Any other end than -ENOENT, -ENODEV fails the test, unless
+ * `lenient`. */
 uint32_t kit_load_each(struct kit *kit, uint32_t from, uint32_t to, bool lenient);
-bool kit_says(struct kit *kit, const char *words);	/* the status text has them */
-struct redis_counters kit_counters(struct kit *kit);		/* fresh ones */
-struct redis_endpoint_row kit_row(struct kit *kit, uint32_t i);	/* likewise */
+bool kit_says(struct kit *kit, const char *words);              /* the status text has them */
+struct redis_counters kit_counters(struct kit *kit);            /* fresh ones */
+struct redis_endpoint_row kit_row(struct kit *kit, uint32_t i); /* likewise */
 
 #endif

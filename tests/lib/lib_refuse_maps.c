@@ -13,7 +13,8 @@ int __wrap_munmap(void *at, size_t n);
 
 void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 {
-	void *ret = refused(REFUSE_MMAP) ? MAP_FAILED : __real_mmap(at, n, protection, flags, fd, offset);
+	void *ret = refused(REFUSE_MMAP) ? MAP_FAILED :
+					   __real_mmap(at, n, protection, flags, fd, offset);
 
 	mappings_open += ret != MAP_FAILED;
 	return ret;

@@ -28,6 +28,7 @@ void scratch_remove(const char *dir)
 	char command[512];
 
 	if (!strstr(dir, "/kvtier-test-") ||
-	    (size_t)snprintf(command, sizeof(command), "rm -rf '%s'", dir) >= sizeof(command) || system(command))
+	    (size_t)snprintf(command, sizeof(command), "rm -rf '%s'", dir) >= sizeof(command) ||
+	    system(command))
 		give_up("remove", dir);
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lib_scratch.h - a directory of a test's own. What cannot be made or removed ends the test's process with a message.
+ * lib_scratch.h - a directory of a test's own. What cannot be made or removed ends the test's
+ * process with a message.
  */
 #ifndef KVTIER_TESTS_LIB_SCRATCH_H
 #define KVTIER_TESTS_LIB_SCRATCH_H
 
 #include <stddef.h>
 
-enum { SCRATCH_BYTES = 64 };	/* enough for one in /tmp */
+enum { SCRATCH_BYTES = 64 }; /* enough for one in /tmp */
 
 /* An empty directory in `parent`, mode 0700; its path into ret, n bytes. */
 void scratch_make(const char *parent, char *ret, size_t n);

@@ -48,18 +48,19 @@ void node_configure(struct node *n, const struct node_conf *conf)
 
 	secret_of(conf->secret, secret);
 	node_file(n, "shared", secret, 0600, path);
-	if ((size_t)snprintf(lines, sizeof lines,
-			     "[host]\nhuge_pages = no\n%s\n[redis]\nendpoints = %s\nsecret_file = %s\n%s%s\n",
+	if ((size_t)snprintf(lines, sizeof(lines),
+			     "[host]\nhuge_pages = no\n%s\n[redis]\nendpoints = %s\nsecret_file = "
+			     "%s\n%s%s\n",
 			     conf->host ? conf->host : host_lines, conf->endpoints, path,
 			     patient ? "timeout_ms = 20000\n" : "",
-			     conf->lines ? conf->lines : "") >= sizeof lines)
+			     conf->lines ? conf->lines : "") >= sizeof(lines))
 		fail_msg("configuration too long");
 	daemon_configure(&n->d, lines);
 }
 
 void node_place(struct node *n, const struct node_conf *conf)
 {
-	memset(n, 0, sizeof *n);
+	memset(n, 0, sizeof(*n));
 	daemon_place(&n->d, conf->lines && strstr(conf->lines, "[nvme]"));
 	node_configure(n, conf);
 }
@@ -73,7 +74,7 @@ void node_live(struct node *n)
 	if (n->d.disk[0])
 		disk_state_becomes(&n->d, "up", SHARED_MS);
 	for (;;) {
-		daemon_word(&n->d, "tiers.redis.state", state, sizeof state);
+		daemon_word(&n->d, "tiers.redis.state", state, sizeof(state));
 		if (strcmp(state, "starting") != 0)
 			return;
 		if (now_ns() > until)
@@ -108,7 +109,7 @@ void node_end(struct node *n)
 
 void node_evict(struct node *n)
 {
-	if (daemon_ctl(&n->d, "evict --all", n->text, sizeof n->text) != 0)
+	if (daemon_ctl(&n->d, "evict --all", n->text, sizeof(n->text)) != 0)
 		fail_msg("kvtierctl evict --all: %s", n->text);
 }
 
@@ -135,14 +136,14 @@ void node_becomes(const struct node *n, const char *state, int timeout_ms)
 	char now[64], text[512];
 
 	for (;;) {
-		daemon_word(&n->d, "tiers.redis.state", now, sizeof now);
+		daemon_word(&n->d, "tiers.redis.state", now, sizeof(now));
 		if (strcmp(now, state) == 0)
 			return;
 		if (now_ns() > until)
 			break;
 		nap_ms(20);
 	}
-	daemon_word(&n->d, "tiers.redis.text", text, sizeof text);
+	daemon_word(&n->d, "tiers.redis.text", text, sizeof(text));
 	fail_msg("the Redis tier is %s, not %s, after %d ms: %s", now, state, timeout_ms, text);
 }
 
@@ -152,14 +153,14 @@ void node_text_has(const struct node *n, const char *word)
 	static char text[8192];
 
 	for (;;) {
-		daemon_word(&n->d, "tiers.redis.text", text, sizeof text);
+		daemon_word(&n->d, "tiers.redis.text", text, sizeof(text));
 		if (strstr(text, word))
 			break;
 		if (now_ns() > until)
 			fail_msg("tiers.redis.text does not say \"%s\": %s", word, text);
 		nap_ms(20);
 	}
-	(void)disk_status_says(&n->d, word, text, sizeof text);
+	(void)disk_status_says(&n->d, word, text, sizeof(text));
 }
 
 void node_stat_reaches(const struct node *n, const char *path, uint64_t value)
@@ -173,9 +174,9 @@ bool node_log_has(const struct node *n, const char *word)
 	bool found = false;
 	FILE *f;
 
-	(void)snprintf(path, sizeof path, "%s/log", n->d.dir);
+	(void)snprintf(path, sizeof(path), "%s/log", n->d.dir);
 	f = fopen(path, "re");
-	while (f && !found && fgets(line, sizeof line, f))
+	while (f && !found && fgets(line, sizeof(line), f))
 		found = strstr(line, word) != NULL;
 	if (f)
 		(void)fclose(f);
@@ -187,7 +188,9 @@ bool node_log_has(const struct node *n, const char *word)
 uint32_t node_prefetch(struct node *n, const struct kvtier_key *keys, uint32_t blocks)
 {
 	int32_t statuses[KVTIER_MAX_BLOCKS];
-	struct kvtier_result result = { .size = sizeof result, .blocks = statuses, .blocks_max = KVTIER_MAX_BLOCKS };
+	struct kvtier_result result = { .size = sizeof(result),
+					.blocks = statuses,
+					.blocks_max = KVTIER_MAX_BLOCKS };
 	uint64_t op;
 
 	assert_int_equal(kvtier_prefetch(n->e.space, keys, blocks, &op), 0);
@@ -198,7 +201,8 @@ uint32_t node_prefetch(struct node *n, const struct kvtier_key *keys, uint32_t b
 	return result.prefix;
 }
 
-uint32_t node_load_each(struct node *n, const struct kvtier_key *keys, uint32_t first, uint32_t blocks)
+uint32_t node_load_each(struct node *n, const struct kvtier_key *keys, uint32_t first,
+			uint32_t blocks)
 {
 	uint32_t hits = 0;
 
@@ -210,10 +214,10 @@ uint32_t node_load_each(struct node *n, const struct kvtier_key *keys, uint32_t 
 	return hits;
 }
 
-uint64_t node_load_begin(struct node *n, const struct kvtier_key *keys, uint32_t first, uint32_t blocks,
-			 uint32_t timeout_ms)
+uint64_t node_load_begin(struct node *n, const struct kvtier_key *keys, uint32_t first,
+			 uint32_t blocks, uint32_t timeout_ms)
 {
-	const struct kvtier_op_options o = { .size = sizeof o, .timeout_ms = timeout_ms };
+	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = timeout_ms };
 	uint32_t pages[SHARED_PAGES];
 	uint64_t op;
 
@@ -224,19 +228,23 @@ uint64_t node_load_begin(struct node *n, const struct kvtier_key *keys, uint32_t
 	return op;
 }
 
-uint32_t node_load_end(struct node *n, uint64_t op, const struct kvtier_key *keys, uint32_t first, uint32_t blocks,
-		       int32_t otherwise)
+uint32_t node_load_end(struct node *n, uint64_t op, const struct kvtier_key *keys, uint32_t first,
+		       uint32_t blocks, int32_t otherwise)
 {
 	int32_t statuses[SHARED_PAGES];
-	struct kvtier_result result = { .size = sizeof result, .blocks = statuses, .blocks_max = blocks };
+	struct kvtier_result result = { .size = sizeof(result),
+					.blocks = statuses,
+					.blocks_max = blocks };
 	uint32_t hits = 0;
 
 	assert_int_equal(kvtier_wait(n->e.client, op, -1, &result), 0);
 	for (uint32_t i = 0; i < blocks; i++) {
 		if (statuses[i] != 0 && statuses[i] != otherwise)
 			fail_msg("block %u has status %d, not %d", i, statuses[i], otherwise);
-		if (statuses[i] == 0 ? !page_is(&n->e, first + i, &keys[i], 0) : !page_is_poison(&n->e, first + i))
-			fail_msg("block %u with status %d: its page holds the wrong bytes", i, statuses[i]);
+		if (statuses[i] == 0 ? !page_is(&n->e, first + i, &keys[i], 0) :
+				       !page_is_poison(&n->e, first + i))
+			fail_msg("block %u with status %d: its page holds the wrong bytes", i,
+				 statuses[i]);
 		hits += statuses[i] == 0;
 	}
 	return hits;
@@ -261,7 +269,8 @@ void node_store_through(struct node *n, const struct kvtier_key *keys, uint32_t 
 	assert_int_equal(chain_store(&n->e, keys, 0, blocks), 0);
 	while (answered(n) < before + blocks) {
 		if (now_ns() > until)
-			fail_msg("of %u blocks %llu are in Redis", blocks, (unsigned long long)(answered(n) - before));
+			fail_msg("of %u blocks %llu are in Redis", blocks,
+				 (unsigned long long)(answered(n) - before));
 		nap_ms(5);
 	}
 }
@@ -275,7 +284,7 @@ void shared_seal(uint32_t secret, struct redis_seal *ret)
 
 	secret_of(secret, text);
 	secret_derive((const uint8_t *)text, strlen(text), "default", tenants);
-	redis_seal_derive(tenants, sizeof tenants, ret);
+	redis_seal_derive(tenants, sizeof(tenants), ret);
 }
 
 void shared_name(const char *prefix, const struct kvtier_key *key, char ret[SHARED_NAME])
@@ -286,7 +295,7 @@ void shared_name(const char *prefix, const struct kvtier_key *key, char ret[SHAR
 	shared_seal(0, &seal);
 	n = snprintf(ret, SHARED_NAME, "%.60s%.16s:", prefix, seal.tag);
 
-	for (size_t i = 0; i < sizeof key->bytes; i++)
+	for (size_t i = 0; i < sizeof(key->bytes); i++)
 		n += snprintf(ret + n, SHARED_NAME - (size_t)n, "%02x", key->bytes[i]);
 }
 
@@ -308,7 +317,7 @@ struct shared *shared_world(void)
 {
 	static struct shared w;
 
-	memset(&w, 0, sizeof w);
+	memset(&w, 0, sizeof(w));
 	return &w;
 }
 
@@ -317,11 +326,14 @@ struct shared *shared_begin(const char *redis_options, const char *lines, uint32
 	return shared_begin_in(redis_options, lines, NULL, codec);
 }
 
-struct shared *shared_begin_in(const char *redis_options, const char *lines, const char *host, uint32_t codec)
+struct shared *shared_begin_in(const char *redis_options, const char *lines, const char *host,
+			       uint32_t codec)
 {
 	const struct kvtier_geometry g = tiny_geometry(codec);
 	struct shared *w = shared_world();
-	const struct node_conf conf = { .endpoints = w->redis.address, .lines = lines, .host = host };
+	const struct node_conf conf = { .endpoints = w->redis.address,
+					.lines = lines,
+					.host = host };
 
 	redis_start(&w->redis, redis_options);
 	node_place(&w->a, &conf);

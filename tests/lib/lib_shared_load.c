@@ -17,7 +17,8 @@ static bool well(struct engine *e, uint32_t page, const struct kvtier_key *key, 
 	return (status == -ENOENT || status == -ENOSPC) && page_is_poison(e, page);
 }
 
-static bool load_quietly(struct node *n, const struct kvtier_key *keys, uint32_t first, uint32_t blocks, uint64_t *hits)
+static bool load_quietly(struct node *n, const struct kvtier_key *keys, uint32_t first,
+			 uint32_t blocks, uint64_t *hits)
 {
 	uint32_t pages[SHARED_PAGES];
 	int32_t statuses[SHARED_PAGES];
@@ -60,8 +61,9 @@ static void *run(void *arg)
 	for (load->good = true; load->good && !atomic_load(&load->stop); load->rounds++) {
 		const struct kvtier_key *keys = load->chains[load->rounds % SHARED_CHAINS];
 
-		load->good = load->stores ? store_quietly(load->node, keys)
-					  : load_quietly(load->node, keys, 0, SHARED_BLOCKS, &load->hits);
+		load->good = load->stores ?
+				     store_quietly(load->node, keys) :
+				     load_quietly(load->node, keys, 0, SHARED_BLOCKS, &load->hits);
 	}
 	return NULL;
 }
@@ -97,7 +99,8 @@ void shared_works_again(struct node *a, struct node *b)
 			fail_msg("no chain goes from one node to the other any more");
 		chain_keys(&a->e, now_ns(), SHARED_BLOCKS, fresh);
 		r = chain_store(&a->e, fresh, SHARED_BLOCKS, SHARED_BLOCKS);
-		assert_true(r == 0 || r == -ENOSPC);	/* little memory may be full of what is being written */
+		/* little memory may be full of what is being written */
+		assert_true(r == 0 || r == -ENOSPC);
 		daemon_stat_becomes(&a->d, "tiers.redis.queued_blocks", 0, SHARED_MS);
 		nap_ms(50);
 	} while (chain_load(&b->e, fresh, SHARED_BLOCKS, SHARED_BLOCKS) < SHARED_BLOCKS);
@@ -109,7 +112,7 @@ enum { FLOOD_QUEUE_MIB = 8, FLOOD_SLACK_MIB = 64 };
 
 struct flood {
 	struct node *node;
-	struct kvtier_key own[SHARED_BLOCKS];	/* loaded so often that memory keeps it */
+	struct kvtier_key own[SHARED_BLOCKS]; /* loaded so often that memory keeps it */
 	long rss_kib;
 	uint64_t chains;
 };
@@ -119,8 +122,11 @@ static void flood_begin(struct flood *f, struct node *n, const char *endpoint, c
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 	char lines[128];
 
-	(void)snprintf(lines, sizeof lines, "write = %s\nmax_inflight_bytes = %dM\n", write, FLOOD_QUEUE_MIB);
-	node_place(n, &(struct node_conf){ .endpoints = endpoint, .lines = lines, .host = "bytes = 64M\nslab_bytes = 4M\n" });
+	(void)snprintf(lines, sizeof(lines), "write = %s\nmax_inflight_bytes = %dM\n", write,
+		       FLOOD_QUEUE_MIB);
+	node_place(n, &(struct node_conf){ .endpoints = endpoint,
+					   .lines = lines,
+					   .host = "bytes = 64M\nslab_bytes = 4M\n" });
 	node_live(n);
 	node_join(n, &g);
 	*f = (struct flood){ .node = n };
@@ -142,14 +148,15 @@ static void flood_round(struct flood *f)
 	assert_int_equal(chain_load(e, f->own, 0, SHARED_BLOCKS), SHARED_BLOCKS);
 	rss_kib = daemon_rss_kib(&f->node->d);
 	if (rss_kib > f->rss_kib + 1024 * (FLOOD_QUEUE_MIB + FLOOD_SLACK_MIB))
-		fail_msg("resident memory grew from %ld to %ld KiB after %llu chains", f->rss_kib, rss_kib,
-			 (unsigned long long)f->chains);
+		fail_msg("resident memory grew from %ld to %ld KiB after %llu chains", f->rss_kib,
+			 rss_kib, (unsigned long long)f->chains);
 }
 
 static void flood_end(struct flood *f)
 {
 	printf("%llu blocks stored; resident memory from %ld to %ld KiB\n",
-	       (unsigned long long)f->chains * SHARED_BLOCKS, f->rss_kib, daemon_rss_kib(&f->node->d));
+	       (unsigned long long)f->chains * SHARED_BLOCKS, f->rss_kib,
+	       daemon_rss_kib(&f->node->d));
 	node_becomes(f->node, "up", 3 * SHARED_MS);
 	node_owes_nothing(f->node);
 	node_end(f->node);
@@ -161,7 +168,8 @@ void shared_flood(uint32_t seconds)
 	struct shared *w = shared_world();
 	static struct flood through, on_evict;
 
-	/* Bounded: where somebody continues it, as a shell that ends does, it must not take the machine's memory. */
+	/* Bounded: where somebody continues it, as a shell that ends does, it must not take the
+	 * machine's memory. */
 	redis_start(&w->redis, "--maxmemory 512mb --maxmemory-policy allkeys-lru");
 	flood_begin(&through, &w->a, w->redis.address, "through");
 	flood_begin(&on_evict, &w->b, w->redis.address, "on-evict");

@@ -21,18 +21,21 @@
 
 enum {
 	SPACES = 3,
-	CHAINS = 12,		/* a space */
-	OPS = 6,		/* of one engine at once, each with pages of its own */
+	CHAINS = 12, /* a space */
+	OPS = 6,     /* of one engine at once, each with pages of its own */
 	PAGES = OPS * STORM_LENGTH,
-	SPARE = PAGES,		/* a page that no op has */
+	SPARE = PAGES, /* a page that no op has */
 };
 
 static struct kvtier_geometry geometry_of(uint32_t engine)
 {
 	switch (engine % SPACES) {
-	case 0: return tiny_geometry(KVTIER_CODEC_RAW);
-	case 1: return tiny_geometry(KVTIER_CODEC_FP8);
-	default: return large_geometry(KVTIER_CODEC_RAW);
+	case 0:
+		return tiny_geometry(KVTIER_CODEC_RAW);
+	case 1:
+		return tiny_geometry(KVTIER_CODEC_FP8);
+	default:
+		return large_geometry(KVTIER_CODEC_RAW);
 	}
 }
 
@@ -43,7 +46,7 @@ enum storm_kind { NOTHING, STORE, LOAD, PREFETCH };
 struct storm_op {
 	enum storm_kind kind;
 	uint64_t id, start_ns;
-	uint32_t first, n;		/* page; blocks */
+	uint32_t first, n; /* page; blocks */
 	struct kvtier_key keys[STORM_LENGTH];
 	const struct kvtier_key *parent;
 	struct kvtier_key before;
@@ -65,11 +68,11 @@ static uint8_t *page_at(const struct engine *e, uint32_t page)
 /* Of an odd storm every fourth key's block begins with an infinity. */
 static void fill(struct storm_client *c, uint32_t page, const struct kvtier_key *key)
 {
-	static const uint8_t infinity[2] = { 0x80, 0x7f };	/* BF16 */
+	static const uint8_t infinity[2] = { 0x80, 0x7f }; /* BF16 */
 
 	page_fill(&c->e, page, key, 0);
 	if (c->odd && key->bytes[0] % 4 == 0)
-		memcpy(page_at(&c->e, page), infinity, sizeof infinity);
+		memcpy(page_at(&c->e, page), infinity, sizeof(infinity));
 }
 
 static bool is_right(struct storm_client *c, uint32_t page, const struct kvtier_key *key)
@@ -85,7 +88,7 @@ static bool is_part(struct storm_client *c, uint32_t page, const struct kvtier_k
 	const uint16_t *right = (const void *)page_at(&c->e, SPARE);
 
 	fill(c, SPARE, key);
-	for (size_t i = 0; i < c->e.page_bytes / sizeof *values; i++)
+	for (size_t i = 0; i < c->e.page_bytes / sizeof(*values); i++)
 		if (values[i] != right[i] && values[i] != 0xa5a5)
 			return false;
 	return true;
@@ -100,7 +103,7 @@ static void choose_keys(struct storm_client *c, struct storm_op *op)
 	op->n = 1 + random_below(&c->random, STORM_LENGTH);
 	if (c->odd && random_below(&c->random, 4) == 0)
 		from = random_below(&c->random, STORM_LENGTH - op->n + 1);
-	memcpy(op->keys, chain + from, op->n * sizeof op->keys[0]);
+	memcpy(op->keys, chain + from, op->n * sizeof(op->keys[0]));
 	op->parent = NULL;
 	if (from > 0 && random_below(&c->random, 2)) {
 		op->before = chain[from - 1];
@@ -115,11 +118,11 @@ static void choose_keys(struct storm_client *c, struct storm_op *op)
 static void op_start(struct storm_client *c, struct storm_op *op)
 {
 	static const enum storm_kind kinds[] = { STORE, STORE, LOAD, LOAD, LOAD, PREFETCH };
-	struct kvtier_op_options o = { .size = sizeof o };
+	struct kvtier_op_options o = { .size = sizeof(o) };
 	uint32_t pages[STORM_LENGTH];
 	int r;
 
-	op->kind = kinds[random_below(&c->random, sizeof kinds / sizeof kinds[0])];
+	op->kind = kinds[random_below(&c->random, sizeof(kinds) / sizeof(kinds[0]))];
 	choose_keys(c, op);
 	pages_from(op->first, pages, op->n);
 	o.parent = op->parent;
@@ -157,11 +160,15 @@ static void check_load(struct storm_client *c, const struct storm_op *op, const 
 			continue;
 		if (blocks[i] == -ETIMEDOUT || blocks[i] == -ECANCELED) {
 			if (!is_part(c, page, &op->keys[i]))
-				fail_msg("block %u with status %d: its page has a byte that is not the block's", i, blocks[i]);
+				fail_msg("block %u with status %d: its page has a byte that is not "
+					 "the block's",
+					 i, blocks[i]);
 			continue;
 		}
-		if (blocks[i] == 0 ? !is_right(c, page, &op->keys[i]) : !page_is_poison(&c->e, page))
-			fail_msg("block %u with status %d: its page holds the wrong bytes", i, blocks[i]);
+		if (blocks[i] == 0 ? !is_right(c, page, &op->keys[i]) :
+				     !page_is_poison(&c->e, page))
+			fail_msg("block %u with status %d: its page holds the wrong bytes", i,
+				 blocks[i]);
 		atomic_fetch_add(&c->score->hits, blocks[i] == 0);
 	}
 }
@@ -169,7 +176,9 @@ static void check_load(struct storm_client *c, const struct storm_op *op, const 
 static void op_end(struct storm_client *c, struct storm_op *op)
 {
 	int32_t blocks[STORM_LENGTH];
-	struct kvtier_result result = { .size = sizeof result, .blocks = blocks, .blocks_max = STORM_LENGTH };
+	struct kvtier_result result = { .size = sizeof(result),
+					.blocks = blocks,
+					.blocks_max = STORM_LENGTH };
 	uint64_t ms;
 	int r;
 
@@ -189,10 +198,11 @@ static void op_end(struct storm_client *c, struct storm_op *op)
 }
 
 /* With ops outstanding, perhaps. */
-static void leave_and_come_back(struct storm_client *c, const struct storm *s, const struct kvtier_geometry *g)
+static void leave_and_come_back(struct storm_client *c, const struct storm *s,
+				const struct kvtier_geometry *g)
 {
 	engine_close(&c->e);
-	memset(c->ops, 0, sizeof c->ops);
+	memset(c->ops, 0, sizeof(c->ops));
 	engine_open(&c->e, s->d.socket, "engine", g, PAGES + 1);
 }
 
@@ -236,7 +246,7 @@ static void spawn(struct storm *s, uint32_t number)
 
 void storm_engines_start(struct storm *s)
 {
-	(void)fflush(stdout);	/* children do not say it again */
+	(void)fflush(stdout); /* children do not say it again */
 	for (uint32_t i = 0; i < STORM_ENGINES; i++)
 		spawn(s, i);
 }
@@ -255,7 +265,7 @@ static void daemon_lives(struct storm *s)
 
 void storm_command(struct storm *s, const char *words)
 {
-	const int code = daemon_ctl(&s->d, words, s->text, sizeof s->text);
+	const int code = daemon_ctl(&s->d, words, s->text, sizeof(s->text));
 
 	daemon_lives(s);
 	if (code)
@@ -322,11 +332,12 @@ void storm_nothing_is_left(struct storm *s)
 void storm_begin(struct storm *s, const char *seed_name)
 {
 	*s = (struct storm){ .random = random_seeded(seed_name) };
-	s->score = mmap(NULL, sizeof *s->score, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	s->score = mmap(NULL, sizeof(*s->score), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			-1, 0);
 	assert_ptr_not_equal(s->score, MAP_FAILED);
 }
 
 void storm_end(struct storm *s)
 {
-	(void)munmap(s->score, sizeof *s->score);
+	(void)munmap(s->score, sizeof(*s->score));
 }

@@ -5,8 +5,8 @@
  * midst of ops. Each page that a load gave is compared with its block. The test adds the tiers, and
  * what happens to them meanwhile.
  *
- *	storm_begin ─> the test starts storm.d ─> storm_engines_start ─> the test's own events, for a while
- *	            ─> storm_engines_stop ─> storm_nothing_is_left ─> daemon_remove ─> storm_end
+ *  storm_begin ─> the test starts storm.d ─> storm_engines_start ─> the test's own events
+ *              ─> storm_engines_stop ─> storm_nothing_is_left ─> daemon_remove ─> storm_end
  *
  * Needs cmocka; fails the test that runs.
  */
@@ -23,8 +23,8 @@
 
 enum {
 	STORM_ENGINES = 5,
-	STORM_LENGTH = 16,		/* blocks a chain */
-	STORM_REST_MS = 30000,		/* patience with an end that must come */
+	STORM_LENGTH = 16,     /* blocks a chain */
+	STORM_REST_MS = 30000, /* patience with an end that must come */
 };
 
 /* Shared with the engines. */
@@ -44,13 +44,13 @@ struct storm {
 	bool odd;
 	pid_t engines[STORM_ENGINES];
 	uint32_t deaths;
-	char text[8192];		/* what kvtierctl said last */
+	char text[8192]; /* what kvtierctl said last */
 };
 
-void storm_begin(struct storm *s, const char *seed_name);	/* zeroes *s; no daemon yet */
+void storm_begin(struct storm *s, const char *seed_name); /* zeroes *s; no daemon yet */
 void storm_end(struct storm *s);
 void storm_engines_start(struct storm *s);
-void storm_engines_stop(struct storm *s);		/* all of them ended well */
+void storm_engines_stop(struct storm *s); /* all of them ended well */
 /* a random one, by SIGKILL; another takes its place */
 void storm_engine_dies(struct storm *s);
 /* kvtierctl; exit code 0, and the daemon lives */

@@ -17,15 +17,15 @@ struct tls_files {
 	char dir[TLS_PATH - 20];
 	char ca[TLS_PATH], other_ca[TLS_PATH];
 	char server[TLS_PATH], server_key[TLS_PATH];
-	char elsewhere[TLS_PATH], elsewhere_key[TLS_PATH];	/* for "elsewhere.example" */
-	char named[TLS_PATH], named_key[TLS_PATH];	/* for "localhost", not its address */
+	char elsewhere[TLS_PATH], elsewhere_key[TLS_PATH]; /* for "elsewhere.example" */
+	char named[TLS_PATH], named_key[TLS_PATH];         /* for "localhost", not its address */
 	char client[TLS_PATH], client_key[TLS_PATH];
-	char stranger[TLS_PATH], stranger_key[TLS_PATH];	/* of the other authority */
-	struct redis_tls_conf conf;	/* of a client that is welcome */
+	char stranger[TLS_PATH], stranger_key[TLS_PATH]; /* of the other authority */
+	struct redis_tls_conf conf;                      /* of a client that is welcome */
 };
 
 void tls_make(struct tls_files *f);
-void tls_remove(struct tls_files *f);		/* NULL-safe on a zeroed one */
+void tls_remove(struct tls_files *f); /* NULL-safe on a zeroed one */
 /* Group fixtures: the files of a group of tests. */
 extern struct tls_files tls_group;
 int tls_group_make(void **state);

@@ -24,7 +24,8 @@ static void add_request(struct trace *t, struct json_object *ids)
 	t->ends = realloc(t->ends, (t->n_requests + 1) * sizeof(*t->ends));
 	assert(t->ends);
 	for (size_t i = 0; i < n; i++) {
-		const uint32_t id = (uint32_t)json_object_get_int(json_object_array_get_idx(ids, i));
+		const uint32_t id =
+			(uint32_t)json_object_get_int(json_object_array_get_idx(ids, i));
 
 		t->ids[t->n_ids++] = id;
 		if (id >= t->unique)
@@ -77,9 +78,10 @@ int trace_run(const char *name, void (*test)(void **state))
 
 /* --- leaf-first LRU --- */
 
-/* One request: counts its hits, then stores what is missing, evicting; its own chain is pinned meanwhile. */
-static size_t replay_one(struct evict *evict, uint8_t *here, uint32_t *room, const uint32_t *ids, size_t n,
-			 uint64_t tick)
+/* One request: counts its hits, then stores what is missing, evicting; its own chain is pinned
+ * meanwhile. */
+static size_t replay_one(struct evict *evict, uint8_t *here, uint32_t *room, const uint32_t *ids,
+			 size_t n, uint64_t tick)
 {
 	size_t hits = 0, done = 0;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mover_rig.h - a real host tier of 64 KiB slabs under a real table of blocks; each image carries its number.
+ * mover_rig.h - a real host tier of 64 KiB slabs under a real table of blocks; each image carries
+ * its number.
  */
 #ifndef KVTIER_TESTS_MOVER_RIG_H
 #define KVTIER_TESTS_MOVER_RIG_H
@@ -52,9 +53,14 @@ static inline struct world world_of(uint32_t slabs, uint32_t slab_bytes)
 		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
 	copier = (struct copier){ 0 };
 	moved_blocks = moved_bytes = 0;
-	assert_int_equal(emptier_open(&(struct emptier_conf){ .host = w.host, .blocks = w.blocks, .submit = copier_submit,
-							      .arg = &copier, .moved_blocks = &moved_blocks,
-							      .moved_bytes = &moved_bytes }, &w.counts.emptier), 0);
+	assert_int_equal(emptier_open(&(struct emptier_conf){ .host = w.host,
+							      .blocks = w.blocks,
+							      .submit = copier_submit,
+							      .arg = &copier,
+							      .moved_blocks = &moved_blocks,
+							      .moved_bytes = &moved_bytes },
+				      &w.counts.emptier),
+			 0);
 	return w;
 }
 
@@ -86,7 +92,9 @@ static inline int make_room(struct world *w, uint32_t bytes, uint32_t steps, str
 {
 	int r;
 
-	while ((r = mover_make_room(w->host, w->blocks, w->tick, bytes, steps, &w->counts, ret)) == -EAGAIN && copier.n)
+	while ((r = mover_make_room(w->host, w->blocks, w->tick, bytes, steps, &w->counts, ret)) ==
+		       -EAGAIN &&
+	       copier.n)
 		copier_run(&copier);
 	w->counts.moved_blocks = moved_blocks;
 	w->counts.moved_bytes = moved_bytes;

@@ -38,7 +38,8 @@ static inline struct random random_seeded(const char *test)
 	uint64_t seed;
 
 	(void)clock_gettime(CLOCK_REALTIME, &t);
-	seed = given ? strtoull(given, NULL, 0) : (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+	seed = given ? strtoull(given, NULL, 0) :
+		       (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 	printf("%s: SEED=%" PRIu64 "\n", test, seed);
 	return (struct random){ .state = seed };
 }

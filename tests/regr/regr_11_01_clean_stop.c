@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=60 */
 /*
- * regr_11_01_clean_stop.c - goal: when an op of a client has ended, for whatever reason, nobody writes into
- * its pages any more: the daemon was told to stop, the client broke the protocol, the op's deadline passed,
- * its space was closed.
- * Method: loads into large and small pages; one of these ends at a random moment; as soon as the op's
- * result is there the pages are marked (a byte in each KiB, which is quick enough to meet a late writer).
- * The daemon is stopped, and when its process is gone each mark must still be there. Several trials each;
- * the seed is printed.
+ * regr_11_01_clean_stop.c - goal: when an op of a client has ended, for whatever reason, nobody
+ * writes into its pages any more: the daemon was told to stop, the client broke the protocol, the
+ * op's deadline passed, its space was closed. Method: loads into large and small pages; one of
+ * these ends at a random moment; as soon as the op's result is there the pages are marked (a byte
+ * in each KiB, which is quick enough to meet a late writer). The daemon is stopped, and when its
+ * process is gone each mark must still be there. Several trials each; the seed is printed.
  */
 #include "tests/lib/lib.h"
 
@@ -21,7 +20,8 @@
 
 enum { TRIALS = 12, MARK = 0xa5, MARK_EVERY = 1024, STOP_MS = 60000 };
 
-static const char config[] = "[host]\nbytes = 192M\nslab_bytes = 64M\nhuge_pages = no\n[device]\nworkers = 2\n";
+static const char config[] =
+	"[host]\nbytes = 192M\nslab_bytes = 64M\nhuge_pages = no\n[device]\nworkers = 2\n";
 
 struct size {
 	const char *name;
@@ -39,7 +39,7 @@ struct world {
 	struct engine e;
 	struct kvtier_key keys[256];
 	uint32_t pages[256], n;
-	int socket;		/* the client's own */
+	int socket; /* the client's own */
 };
 
 static struct random rnd;
@@ -60,7 +60,7 @@ static struct kvtier_geometry geometry_of(const struct size *size)
 static int last_socket(void)
 {
 	int type, found = -1;
-	socklen_t n = sizeof type;
+	socklen_t n = sizeof(type);
 
 	for (int fd = 3; fd < 200; fd++)
 		if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) == 0 && type == SOCK_SEQPACKET)
@@ -98,8 +98,9 @@ static void check(struct world *w, const char *size, int trial, const char *what
 	for (size_t at = 0; at < w->n * w->e.page_bytes; at += MARK_EVERY)
 		lost += w->e.memory[at] != MARK;
 	if (lost)
-		fail_msg("%s, blocks of %s, trial %d: %zu of %zu marks were overwritten after the op's end", what, size,
-			 trial, lost, marks);
+		fail_msg("%s, blocks of %s, trial %d: %zu of %zu marks were overwritten after the "
+			 "op's end",
+			 what, size, trial, lost, marks);
 }
 
 static void finish(struct world *w)
@@ -112,7 +113,7 @@ typedef void end_fn(struct world *w, uint64_t op);
 
 static void await(struct world *w, uint64_t op)
 {
-	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_result result = { .size = sizeof(result) };
 	int rc;
 
 	/* As an engine that polls does, and as one that waits. */
@@ -165,10 +166,11 @@ static void space_close(struct world *w, uint64_t op)
 
 static void try(end_fn *end, const char *what, uint32_t timeout_ms)
 {
-	const struct kvtier_op_options o = { .size = sizeof o, .timeout_ms = timeout_ms };
+	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = timeout_ms };
 
 	for (int trial = 0; trial < TRIALS; trial++) {
-		const struct size *size = &sizes[(size_t)trial % (sizeof sizes / sizeof sizes[0])];
+		const struct size *size =
+			&sizes[(size_t)trial % (sizeof(sizes) / sizeof(sizes[0]))];
 		static struct world w;
 		uint64_t op;
 
@@ -216,15 +218,14 @@ int main(void)
 	const char *given = getenv("TSAN_OPTIONS");
 	char options[512];
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_clean_stop),
-		cmocka_unit_test(a_kill),
-		cmocka_unit_test(a_violation),
-		cmocka_unit_test(a_deadline),
+		cmocka_unit_test(a_clean_stop),  cmocka_unit_test(a_kill),
+		cmocka_unit_test(a_violation),   cmocka_unit_test(a_deadline),
 		cmocka_unit_test(a_space_close),
 	};
 
-	/* A stop does not wait long for regions to be unmapped (main.c exit_if_busy()), which takes a sanitizer long. */
-	(void)snprintf(options, sizeof options, "%s report_thread_leaks=0", given ? given : "");
+	/* A stop does not wait long for regions to be unmapped (main.c exit_if_busy()), which takes
+	 * a sanitizer long. */
+	(void)snprintf(options, sizeof(options), "%s report_thread_leaks=0", given ? given : "");
 	(void)setenv("TSAN_OPTIONS", options, 1);
 	rnd = random_seeded("regr_11_01_clean_stop");
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=30 */
 /*
- * regr_11_02_stopped_daemon.c - goal: a daemon that is stopped in the middle of a load or store, given up,
- * and then goes on, harms nothing that libkvtier says is the engine's: pages it may still write into are
- * reported, named and not lent again (also over another connection, to another daemon) until that daemon
- * answers or is dead; memory that was taken back is safe at once; a page that changed under a late store
- * becomes no block.
- * Method: SIGSTOP at a random moment of an op with large blocks; a client with a short patience closes its
- * space; marks (a byte in each KiB) go into every page that is free; SIGCONT or SIGKILL; in the end, with
- * the daemon gone, all marks must be there. Where the daemon had nothing in its hands the trial is
- * repeated. The seed is printed.
+ * regr_11_02_stopped_daemon.c - goal: a daemon that is stopped in the middle of a load or store,
+ * given up, and then goes on, harms nothing that libkvtier says is the engine's: pages it may still
+ * write into are reported, named and not lent again (also over another connection, to another
+ * daemon) until that daemon answers or is dead; memory that was taken back is safe at once; a page
+ * that changed under a late store becomes no block. Method: SIGSTOP at a random moment of an op
+ * with large blocks; a client with a short patience closes its space; marks (a byte in each KiB) go
+ * into every page that is free; SIGCONT or SIGKILL; in the end, with the daemon gone, all marks
+ * must be there. Where the daemon had nothing in its hands the trial is repeated. The seed is
+ * printed.
  */
 #include "tests/lib/lib.h"
 
@@ -23,15 +23,25 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BLOCKS = 4, PAGES = BLOCKS + 2, SPARE = BLOCKS, TRIALS = 5, ATTEMPTS = 200, MARK = 0xa5, MARK_EVERY = 1024,
-       TIMEOUT_MS = 100, PATIENCE_MS = 30000 };
+enum {
+	BLOCKS = 4,
+	PAGES = BLOCKS + 2,
+	SPARE = BLOCKS,
+	TRIALS = 5,
+	ATTEMPTS = 200,
+	MARK = 0xa5,
+	MARK_EVERY = 1024,
+	TIMEOUT_MS = 100,
+	PATIENCE_MS = 30000
+};
 
-static const char config[] = "[host]\nbytes = 160M\nslab_bytes = 32M\nhuge_pages = no\n[device]\nworkers = 2\n";
+static const char config[] =
+	"[host]\nbytes = 160M\nslab_bytes = 32M\nhuge_pages = no\n[device]\nworkers = 2\n";
 
 struct world {
-	struct daemon d, other;		/* other: pid 0 when it does not run */
-	struct engine e;		/* the pages, and a patient client of d */
-	struct kvtier_client *client;	/* of d, impatient */
+	struct daemon d, other;       /* other: pid 0 when it does not run */
+	struct engine e;              /* the pages, and a patient client of d */
+	struct kvtier_client *client; /* of d, impatient */
 	struct kvtier_space *space;
 	struct kvtier_key keys[BLOCKS];
 	uint32_t pages[BLOCKS];
@@ -63,15 +73,19 @@ static uint64_t inode_of(int fd)
 
 static void join(struct world *w, const struct daemon *d, const struct kvtier_region *region)
 {
-	const struct kvtier_options o = { .size = sizeof o, .socket_path = d->socket, .timeout_ms = TIMEOUT_MS };
+	const struct kvtier_options o = { .size = sizeof(o),
+					  .socket_path = d->socket,
+					  .timeout_ms = TIMEOUT_MS };
 	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
 	const struct kvtier_geometry g = geometry();
 	const size_t n = engine_segments(&g, segments, KVTIER_MAX_SEGMENTS);
 	int rc = -1;
 
-	for (const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull; rc && now_ns() < until; nap_ms(1)) {
+	for (const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull; rc && now_ns() < until;
+	     nap_ms(1)) {
 		rc = kvtier_connect(&o, &w->client);
-		if (!rc && (rc = kvtier_space_open(w->client, &g, region, 1, segments, n, &w->space)) != 0)
+		if (!rc &&
+		    (rc = kvtier_space_open(w->client, &g, region, 1, segments, n, &w->space)) != 0)
 			kvtier_close(w->client);
 	}
 	assert_int_equal(rc, 0);
@@ -79,7 +93,9 @@ static void join(struct world *w, const struct daemon *d, const struct kvtier_re
 
 static struct kvtier_region own_pages(const struct world *w)
 {
-	return (struct kvtier_region){ .size = sizeof(struct kvtier_region), .memory = KVTIER_MEMFD, .fd = w->e.fd,
+	return (struct kvtier_region){ .size = sizeof(struct kvtier_region),
+				       .memory = KVTIER_MEMFD,
+				       .fd = w->e.fd,
 				       .length = w->e.page_bytes * PAGES };
 }
 
@@ -101,8 +117,8 @@ static void check_marks(const uint8_t *page, size_t bytes, uint32_t number, cons
 	for (size_t at = 0; at < bytes; at += MARK_EVERY)
 		lost += page[at] != MARK;
 	if (lost)
-		fail_msg("%s: page %u was free, and %zu of its %zu marks were overwritten", when, number, lost,
-			 bytes / MARK_EVERY);
+		fail_msg("%s: page %u was free, and %zu of its %zu marks were overwritten", when,
+			 number, lost, bytes / MARK_EVERY);
 }
 
 static void stop(struct daemon *d)
@@ -110,17 +126,17 @@ static void stop(struct daemon *d)
 	char path[64], text[512] = "";
 
 	daemon_signal(d, SIGSTOP);
-	(void)snprintf(path, sizeof path, "/proc/%d/stat", (int)d->pid);
+	(void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)d->pid);
 	for (int i = 0; i < 5000 && !strstr(text, ") T "); i++) {
 		FILE *f = fopen(path, "r");
 
 		assert_non_null(f);
-		text[fread(text, 1, sizeof text - 1, f)] = 0;
+		text[fread(text, 1, sizeof(text) - 1, f)] = 0;
 		(void)fclose(f);
 		nap_ms(1);
 	}
 	assert_non_null(strstr(text, ") T "));
-	nap_ms(5);	/* its other threads */
+	nap_ms(5); /* its other threads */
 }
 
 static bool is_lent(const struct world *w, uint32_t page)
@@ -133,7 +149,7 @@ static bool is_lent(const struct world *w, uint32_t page)
 
 static void ask_lent(struct world *w, struct kvtier_client *client)
 {
-	w->lent[0].size = sizeof w->lent[0];
+	w->lent[0].size = sizeof(w->lent[0]);
 	w->n_lent = kvtier_lent(client, w->lent, 2 * PAGES);
 	assert_in_range(w->n_lent, 0, 2 * PAGES);
 }
@@ -145,14 +161,15 @@ static void none_is_lent_soon(void)
 	assert_int_equal(kvtier_lent(NULL, NULL, 0), 0);
 }
 
-typedef int submit_fn(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
-		      const struct kvtier_op_options *options, uint64_t *ret_op);
+typedef int submit_fn(struct kvtier_space *space, const struct kvtier_key *keys,
+		      const uint32_t *pages, size_t n, const struct kvtier_op_options *options,
+		      uint64_t *ret_op);
 
 /* Stops the daemon in the middle of an op, or leaves it running: false. */
 static bool stop_in(struct world *w, submit_fn *submit, uint64_t *ret_op)
 {
-	const struct kvtier_op_options patient = { .size = sizeof patient, .timeout_ms = 60000 };
-	struct kvtier_result result = { .size = sizeof result };
+	const struct kvtier_op_options patient = { .size = sizeof(patient), .timeout_ms = 60000 };
+	struct kvtier_result result = { .size = sizeof(result) };
 
 	assert_int_equal(submit(w->space, w->keys, w->pages, BLOCKS, &patient, ret_op), 0);
 	(void)usleep(random_below(&rnd, 6000));
@@ -178,7 +195,7 @@ static int stop_and_close(struct world *w, const struct kvtier_region *region)
 		lent = kvtier_space_close(w->space);
 		if (lent > 0)
 			return lent;
-		kvtier_close(w->client);	/* the op was not even read */
+		kvtier_close(w->client); /* the op was not even read */
 		daemon_signal(&w->d, SIGCONT);
 		none_is_lent_soon();
 	}
@@ -204,7 +221,8 @@ static void what_is_not_named_stays_as_it_is(void **state)
 		kvtier_close(w->client);
 		for (uint32_t p = 0; p < PAGES; p++)
 			if (!is_lent(w, p))
-				check_marks(page_at(w, p), w->e.page_bytes, p, "while others were lent");
+				check_marks(page_at(w, p), w->e.page_bytes, p,
+					    "while others were lent");
 		none_is_lent_soon();
 		for (uint32_t p = 0; p < PAGES; p++)
 			mark(page_at(w, p), w->e.page_bytes);
@@ -237,8 +255,9 @@ static void other_starts(struct world *w)
 
 static int load_one(struct world *w, uint32_t page)
 {
-	const struct kvtier_op_options patient = { .size = sizeof patient, .timeout_ms = PATIENCE_MS };
-	struct kvtier_result result = { .size = sizeof result };
+	const struct kvtier_op_options patient = { .size = sizeof(patient),
+						   .timeout_ms = PATIENCE_MS };
+	struct kvtier_result result = { .size = sizeof(result) };
 	uint64_t op;
 	int rc = kvtier_load(w->space, w->keys, &page, 1, &patient, &op);
 
@@ -253,8 +272,9 @@ static void check_page(const struct world *w, uint32_t page, uint8_t byte, const
 
 	for (size_t at = 0; at < w->e.page_bytes; at++)
 		if (p[at] != byte)
-			fail_msg("%s: byte %zu of page %u is %#x, not %#x: another block's bytes came as a hit", when, at, page,
-				 p[at], byte);
+			fail_msg("%s: byte %zu of page %u is %#x, not %#x: another block's bytes "
+				 "came as a hit",
+				 when, at, page, p[at], byte);
 }
 
 static void a_lent_page_is_not_lent_again(void **state)
@@ -276,7 +296,7 @@ static void a_lent_page_is_not_lent_again(void **state)
 	}
 	assert_int_equal(load_one(w, lent), -EBUSY);
 	assert_non_null(strstr(kvtier_last_error(), "lent still"));
-	assert_int_equal(load_one(w, SPARE), 0);	/* one that is free */
+	assert_int_equal(load_one(w, SPARE), 0); /* one that is free */
 	check_page(w, SPARE, 0x22, "a free page");
 	daemon_signal(&w->d, SIGCONT);
 	none_is_lent_soon();
@@ -316,7 +336,7 @@ static void memory_is_taken_back(void **state)
 {
 	struct world *w = *state;
 	const size_t bytes = w->e.page_bytes;
-	struct kvtier_region region = { .size = sizeof region };
+	struct kvtier_region region = { .size = sizeof(region) };
 	struct kvtier_shared *memory;
 	uint8_t *base;
 
@@ -388,7 +408,7 @@ static void results_and_cancel_say_so(void **state)
 {
 	struct world *w = *state;
 	const struct kvtier_region region = own_pages(w);
-	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_result result = { .size = sizeof(result) };
 	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
 	const struct kvtier_geometry g = geometry();
 	const size_t n = engine_segments(&g, segments, KVTIER_MAX_SEGMENTS);
@@ -398,10 +418,11 @@ static void results_and_cancel_say_so(void **state)
 
 	for (int i = 0; i < ATTEMPTS; i++) {
 		join(w, &w->d, &region);
-		assert_int_equal(kvtier_space_open(w->client, &g, &region, 1, segments, n, &second), 0);
+		assert_int_equal(kvtier_space_open(w->client, &g, &region, 1, segments, n, &second),
+				 0);
 		if (stop_in(w, kvtier_load, &op)) {
 			ask_lent(w, w->client);
-			assert_int_equal(w->n_lent, BLOCKS);	/* it runs */
+			assert_int_equal(w->n_lent, BLOCKS); /* it runs */
 			assert_int_equal(w->lent[0].ended, 0);
 			assert_int_equal(kvtier_cancel(w->client, op, 50), -ETIMEDOUT);
 			assert_non_null(strstr(kvtier_last_error(), "its 4 pages are lent"));
@@ -413,7 +434,7 @@ static void results_and_cancel_say_so(void **state)
 		}
 		kvtier_close(w->client);
 	}
-	assert_int_equal(kvtier_cancel(w->client, op, 0), -ETIMEDOUT);	/* ended, but lent */
+	assert_int_equal(kvtier_cancel(w->client, op, 0), -ETIMEDOUT); /* ended, but lent */
 	assert_non_null(strstr(kvtier_last_error(), "has ended"));
 	assert_int_equal(kvtier_wait(w->client, op, 0, &result), 0);
 	assert_int_equal(result.status, -ECONNRESET);
@@ -429,7 +450,7 @@ static int begin(void **state)
 	static struct world w;
 	const struct kvtier_geometry g = geometry();
 
-	memset(&w, 0, sizeof w);
+	memset(&w, 0, sizeof(w));
 	daemon_start(&w.d, config);
 	engine_open(&w.e, w.d.socket, "engine", &g, PAGES);
 	chain_keys(&w.e, 1, BLOCKS, w.keys);

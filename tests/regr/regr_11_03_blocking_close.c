@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_03_blocking_close.c - goal: a descriptor that a client sends, whatever it is, holds up that client alone. The
- * core thread closed what it received: a TCP socket that lingers stopped the daemon for 10 s, 26 of them for 52 s.
- * Method: ATTACKERS connections send such sockets in every way there is, and hold no reference themselves. Then an
- * honest engine works, a new one comes, spaces are opened and closed; when all that is done, the attackers' connections
- * must still be there, as their descriptors are still being closed: so nothing of it waited for them. Last, the daemon
- * is stopped with them.
+ * regr_11_03_blocking_close.c - goal: a descriptor that a client sends, whatever it is, holds up
+ * that client alone. The core thread closed what it received: a TCP socket that lingers stopped the
+ * daemon for 10 s, 26 of them for 52 s. Method: ATTACKERS connections send such sockets in every
+ * way there is, and hold no reference themselves. Then an honest engine works, a new one comes,
+ * spaces are opened and closed; when all that is done, the attackers' connections must still be
+ * there, as their descriptors are still being closed: so nothing of it waited for them. Last, the
+ * daemon is stopped with them.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -38,17 +39,17 @@ static int lingering(struct world *w, uint32_t i)
 	static const char bytes[65536];
 	const struct linger linger = { .l_onoff = 1, .l_linger = 10 };
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t n = sizeof a;
+	socklen_t n = sizeof(a);
 	const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	assert_int_equal(getsockname(w->listener, (struct sockaddr *)&a, &n), 0);
 	assert_true(fd >= 0);
-	(void)connect(fd, (const struct sockaddr *)&a, sizeof a);
+	(void)connect(fd, (const struct sockaddr *)&a, sizeof(a));
 	w->peers[i] = accept(w->listener, NULL, NULL);
 	assert_true(w->peers[i] >= 0);
-	while (send(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+	while (send(fd, bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
 		;
-	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger), 0);
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
 	return fd;
 }
 
@@ -56,7 +57,7 @@ static void begin(struct world *w)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 
-	memset(w, 0, sizeof *w);
+	memset(w, 0, sizeof(*w));
 	w->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	assert_int_equal(listen(w->listener, ATTACKERS), 0);
 	daemon_start(&w->d, config);
@@ -70,7 +71,7 @@ static uint32_t attackers_there(const struct world *w)
 	static char text[65536];
 	uint32_t n = 0;
 
-	assert_int_equal(daemon_ctl(&w->d, "clients --json", text, sizeof text), 0);
+	assert_int_equal(daemon_ctl(&w->d, "clients --json", text, sizeof(text)), 0);
 	for (const char *at = text; (at = strstr(at, "\"id\"")) != NULL; at++)
 		n++;
 	return n - (strstr(text, "\"honest\"") != NULL) - (strstr(text, "\"late\"") != NULL);
@@ -97,7 +98,7 @@ static void others_are_served(struct world *w, uint32_t expected)
 static void end(struct world *w)
 {
 	engine_close(&w->e);
-	daemon_remove(&w->d);	/* a clean exit, and not after 10 s times 26 */
+	daemon_remove(&w->d); /* a clean exit, and not after 10 s times 26 */
 	for (uint32_t i = 0; i < ATTACKERS; i++) {
 		if (w->attackers[i].fd > 0)
 			(void)close(w->attackers[i].fd);
@@ -132,7 +133,7 @@ static void send_space_open(struct world *w, uint32_t i, int fd)
 	struct raw_space space;
 
 	raw_space_fill(&w->attackers[i], &space);
-	assert_int_equal(raw_send(&w->attackers[i], &space, sizeof space, &fd, 1), 0);
+	assert_int_equal(raw_send(&w->attackers[i], &space, sizeof(space), &fd, 1), 0);
 }
 
 static void with_space_open(void **state)
@@ -147,11 +148,13 @@ static void with_space_open(void **state)
 	end(&w);
 }
 
-static const struct wire_head bell = { .magic = WIRE_MAGIC, .type = WIRE_DOORBELL, .length = sizeof bell };
+static const struct wire_head bell = { .magic = WIRE_MAGIC,
+				       .type = WIRE_DOORBELL,
+				       .length = sizeof(bell) };
 
 static void send_doorbell(struct world *w, uint32_t i, int fd)
 {
-	assert_int_equal(raw_send(&w->attackers[i], &bell, sizeof bell, &fd, 1), 0);
+	assert_int_equal(raw_send(&w->attackers[i], &bell, sizeof(bell), &fd, 1), 0);
 }
 
 static void with_a_doorbell(void **state)
@@ -170,7 +173,7 @@ static void with_a_doorbell(void **state)
 static void send_and_die(struct world *w, uint32_t i, int fd)
 {
 	for (int k = 0; k < QUEUED; k++)
-		assert_int_equal(raw_send(&w->attackers[i], &bell, sizeof bell, NULL, 0), 0);
+		assert_int_equal(raw_send(&w->attackers[i], &bell, sizeof(bell), NULL, 0), 0);
 	send_doorbell(w, i, fd);
 	(void)close(w->attackers[i].fd);
 	w->attackers[i].fd = -1;
@@ -197,8 +200,8 @@ static void send_hello(struct world *w, uint32_t i, int fd)
 
 	raw_dial(r, w->d.socket);
 	hello = raw_hello_message(r);
-	s = raw_send(r, &hello, sizeof hello, &fd, 1);
-	if (s == -EPERM) {	/* ours is the last reference: a reset, and it does not wait */
+	s = raw_send(r, &hello, sizeof(hello), &fd, 1);
+	if (s == -EPERM) { /* ours is the last reference: a reset, and it does not wait */
 		w->refused++;
 		(void)close(w->peers[i]);
 		w->peers[i] = -1;

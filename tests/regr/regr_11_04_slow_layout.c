@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_04_slow_layout.c - goal: pages laid out to be slow cost their own client time, and no other. A block was one
- * job, done to its end: 64 outstanding loads of a client whose token rows lie 1 MiB apart held all workers, each of
- * another client's loads stood behind all of them, and an op ended long after its deadline.
- * Method: one client keeps 64 such loads outstanding (32 MiB images, all into the same page). It has a
- * process of its own, as workers take turns by process. It counts those that end while another client
- * does some small loads one by one: a load behind all the others' saw 62 of them end.
- * Then one slow load with a short deadline: it ends with -ETIMEDOUT, and most of its page is untouched.
- * Nothing is timed.
+ * regr_11_04_slow_layout.c - goal: pages laid out to be slow cost their own client time, and no
+ * other. A block was one job, done to its end: 64 outstanding loads of a client whose token rows
+ * lie 1 MiB apart held all workers, each of another client's loads stood behind all of them, and an
+ * op ended long after its deadline. Method: one client keeps 64 such loads outstanding (32 MiB
+ * images, all into the same page). It has a process of its own, as workers take turns by process.
+ * It counts those that end while another client does some small loads one by one: a load behind all
+ * the others' saw 62 of them end. Then one slow load with a short deadline: it ends with
+ * -ETIMEDOUT, and most of its page is untouched. Nothing is timed.
  */
 #include "tests/lib/lib.h"
 
@@ -24,8 +24,15 @@
 #include <unistd.h>
 
 enum {
-	OPS = 64, LAYERS = 64, TOKENS = 2048, DIM = 128, ROW = 2 * DIM, PLANES = 2 * LAYERS,
-	STRIDE = 1 << 20, QUIET_LOADS = 12, MS = 300000,
+	OPS = 64,
+	LAYERS = 64,
+	TOKENS = 2048,
+	DIM = 128,
+	ROW = 2 * DIM,
+	PLANES = 2 * LAYERS,
+	STRIDE = 1 << 20,
+	QUIET_LOADS = 12,
+	MS = 300000,
 };
 #define REGION ((uint64_t)TOKENS * STRIDE)
 
@@ -35,9 +42,9 @@ struct slow {
 	uint8_t *memory;
 	struct kvtier_key key;
 	/* of keep_busy() */
-	_Atomic uint32_t ended;		/* loads */
+	_Atomic uint32_t ended; /* loads */
 	_Atomic bool stop;
-	int wrong;			/* a status that was none of those expected */
+	int wrong; /* a status that was none of those expected */
 };
 
 static uint8_t *row_of(const struct slow *s, uint32_t token, uint32_t plane)
@@ -54,15 +61,27 @@ static void fill(struct slow *s, uint8_t value)
 
 static void slow_open(struct slow *s, const char *socket)
 {
-	const struct kvtier_options o = { .size = sizeof o, .socket_path = socket, .name = "slow", .timeout_ms = MS };
+	const struct kvtier_options o = {
+		.size = sizeof(o), .socket_path = socket, .name = "slow", .timeout_ms = MS
+	};
 	const struct kvtier_geometry g = {
-		.size = sizeof g, .dtype = KVTIER_BF16, .model = "slow", .convention = "test", .layers = LAYERS,
-		.kv_heads = 1, .head_dim_k = DIM, .head_dim_v = DIM, .block_tokens = TOKENS, .world = 1,
+		.size = sizeof(g),
+		.dtype = KVTIER_BF16,
+		.model = "slow",
+		.convention = "test",
+		.layers = LAYERS,
+		.kv_heads = 1,
+		.head_dim_k = DIM,
+		.head_dim_v = DIM,
+		.block_tokens = TOKENS,
+		.world = 1,
 		.codec = KVTIER_CODEC_FP8,
 	};
-	struct kvtier_region region = { .size = sizeof region, .memory = KVTIER_MEMFD, .length = REGION };
+	struct kvtier_region region = { .size = sizeof(region),
+					.memory = KVTIER_MEMFD,
+					.length = REGION };
 	static struct kvtier_segment segments[PLANES];
-	uint32_t *tokens = calloc(TOKENS, sizeof *tokens);
+	uint32_t *tokens = calloc(TOKENS, sizeof(*tokens));
 	size_t n = 1;
 
 	region.fd = memfd_make(REGION, F_SEAL_SHRINK | F_SEAL_GROW);
@@ -70,8 +89,13 @@ static void slow_open(struct slow *s, const char *socket)
 	assert_ptr_not_equal(s->memory, MAP_FAILED);
 	for (uint32_t i = 0; i < PLANES; i++)
 		segments[i] = (struct kvtier_segment){
-			.size = sizeof segments[i], .layer = i / 2, .kind = i & 1 ? KVTIER_V : KVTIER_K,
-			.offset = (uint64_t)i * ROW, .page_stride = REGION, .head_stride = ROW, .token_stride = STRIDE,
+			.size = sizeof(segments[i]),
+			.layer = i / 2,
+			.kind = i & 1 ? KVTIER_V : KVTIER_K,
+			.offset = (uint64_t)i * ROW,
+			.page_stride = REGION,
+			.head_stride = ROW,
+			.token_stride = STRIDE,
 		};
 	fill(s, 0x3f);
 	if (kvtier_connect(&o, &s->client) ||
@@ -90,7 +114,7 @@ static void slow_close(struct slow *s)
 
 static int finish(struct slow *s, uint64_t op)
 {
-	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_result result = { .size = sizeof(result) };
 	const int r = kvtier_wait(s->client, op, MS, &result);
 
 	return r ? r : result.status;
@@ -98,7 +122,7 @@ static int finish(struct slow *s, uint64_t op)
 
 static uint64_t begin_load(struct slow *s, uint32_t timeout_ms)
 {
-	const struct kvtier_op_options o = { .size = sizeof o, .timeout_ms = timeout_ms };
+	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = timeout_ms };
 	const uint32_t page = 0;
 	uint64_t op;
 
@@ -143,7 +167,8 @@ static void child(struct slow *s, const char *socket)
 
 static void others_load_in_turn(void **state)
 {
-	struct slow *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct slow *s =
+		mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	struct kvtier_key key;
 	struct engine quiet;
 	struct daemon d;
@@ -165,7 +190,7 @@ static void others_load_in_turn(void **state)
 	}
 	chain_keys(&quiet, 1, 1, &key);
 	assert_int_equal(chain_store(&quiet, &key, 0, 1), 0);
-	while (s->ended < 2) {	/* all of them were begun */
+	while (s->ended < 2) { /* all of them were begun */
 		assert_int_equal(waitpid(pid, &end, WNOHANG), 0);
 		nap_ms(1);
 	}
@@ -173,7 +198,8 @@ static void others_load_in_turn(void **state)
 	for (uint32_t i = 0; i < QUIET_LOADS; i++)
 		assert_int_equal(chain_load(&quiet, &key, 0, 1), 1);
 	before = s->ended - before;
-	(void)printf("%u slow loads ended while %d small ones of another client did\n", before, QUIET_LOADS);
+	(void)printf("%u slow loads ended while %d small ones of another client did\n", before,
+		     QUIET_LOADS);
 	assert_true(before < 16 * QUIET_LOADS);
 	s->stop = true;
 	assert_int_equal(waitpid(pid, &end, 0), pid);
@@ -181,7 +207,7 @@ static void others_load_in_turn(void **state)
 	assert_int_equal(s->wrong, 0);
 	engine_close(&quiet);
 	daemon_remove(&d);
-	(void)munmap(s, sizeof *s);
+	(void)munmap(s, sizeof(*s));
 }
 
 static void a_deadline_ends_a_slow_job(void **state)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=15 */
 /*
- * regr_11_04b_slow_layout_turns.c - goal: a client whose blocks are 60 MiB each, with a MiB between tokens, delays
- * others by its share and no more; its deadlines hold while its jobs run; when it is killed, its jobs end.
- * Method: a real kvtierd. A child stores one such block and then has 64 ops outstanding that load it, 30 times each,
- * into the same page. Meanwhile a quiet client stores and loads small blocks, an op at a time: all of them must
- * succeed before a quarter of the child's ops has ended (each of the quiet ones waited for all parts of the child
- * before). Then the child's loads with a deadline far shorter than one takes must end with -ETIMEDOUT; they ended with
- * 0, as a job could not be ended. Then it is killed, and its ops must go.
+ * regr_11_04b_slow_layout_turns.c - goal: a client whose blocks are 60 MiB each, with a MiB between
+ * tokens, delays others by its share and no more; its deadlines hold while its jobs run; when it is
+ * killed, its jobs end. Method: a real kvtierd. A child stores one such block and then has 64 ops
+ * outstanding that load it, 30 times each, into the same page. Meanwhile a quiet client stores and
+ * loads small blocks, an op at a time: all of them must succeed before a quarter of the child's ops
+ * has ended (each of the quiet ones waited for all parts of the child before). Then the child's
+ * loads with a deadline far shorter than one takes must end with -ETIMEDOUT; they ended with 0, as
+ * a job could not be ended. Then it is killed, and its ops must go.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,8 +24,18 @@
 #include "tests/lib/lib.h"
 
 enum {
-	LAYERS = 64, HEADS = 64, DIM = 64, TOKENS = 60, ROW = HEADS * DIM * 2, STRIDE = LAYERS * 2 * ROW,
-	OPS = 64, REPEATS = 30, ROUNDS = 40, FEW = 2, PATIENCE_MS = 120000, SHORT = 20,
+	LAYERS = 64,
+	HEADS = 64,
+	DIM = 64,
+	TOKENS = 60,
+	ROW = HEADS * DIM * 2,
+	STRIDE = LAYERS * 2 * ROW,
+	OPS = 64,
+	REPEATS = 30,
+	ROUNDS = 40,
+	FEW = 2,
+	PATIENCE_MS = 120000,
+	SHORT = 20,
 };
 _Static_assert(STRIDE == 1 << 20, "a MiB between tokens");
 
@@ -32,7 +43,8 @@ static const char config[] = "[host]\nbytes = 320M\nslab_bytes = 64M\nhuge_pages
 
 /* What parent and child tell each other. */
 struct board {
-	atomic_int phase;		/* 1: the ops are outstanding; 2: asked to try short deadlines; 3: it did */
+	/* 1: the ops are outstanding; 2: asked to try short deadlines; 3: it did */
+	atomic_int phase;
 	atomic_uint ended, timed_out, in_time;
 };
 
@@ -44,25 +56,42 @@ struct slow {
 
 static void slow_open(struct slow *s, const char *socket)
 {
-	const struct kvtier_options o = { .size = sizeof o, .socket_path = socket, .name = "slow", .timeout_ms = PATIENCE_MS };
+	const struct kvtier_options o = {
+		.size = sizeof(o), .socket_path = socket, .name = "slow", .timeout_ms = PATIENCE_MS
+	};
 	const struct kvtier_geometry g = {
-		.size = sizeof g, .dtype = KVTIER_BF16, .model = "slow@1", .convention = "test", .layers = LAYERS,
-		.kv_heads = HEADS, .head_dim_k = DIM, .head_dim_v = DIM, .block_tokens = TOKENS, .world = 1,
+		.size = sizeof(g),
+		.dtype = KVTIER_BF16,
+		.model = "slow@1",
+		.convention = "test",
+		.layers = LAYERS,
+		.kv_heads = HEADS,
+		.head_dim_k = DIM,
+		.head_dim_v = DIM,
+		.block_tokens = TOKENS,
+		.world = 1,
 		.codec = KVTIER_CODEC_RAW,
 	};
 	static struct kvtier_segment segments[2 * LAYERS];
-	struct kvtier_region region = { .size = sizeof region, .memory = KVTIER_MEMFD, .length = (uint64_t)TOKENS * STRIDE };
+	struct kvtier_region region = { .size = sizeof(region),
+					.memory = KVTIER_MEMFD,
+					.length = (uint64_t)TOKENS * STRIDE };
 	static const uint32_t tokens[TOKENS] = { 1, 2, 3 };
 	size_t n = 1;
 
 	region.fd = memfd_make(region.length, F_SEAL_SHRINK | F_SEAL_GROW);
-	void *const pages = mmap(NULL, region.length, PROT_READ | PROT_WRITE, MAP_SHARED, region.fd, 0);
+	void *const pages =
+		mmap(NULL, region.length, PROT_READ | PROT_WRITE, MAP_SHARED, region.fd, 0);
 	assert_ptr_not_equal(pages, MAP_FAILED);
 	memset(pages, 0x11, region.length);
 	for (uint32_t i = 0; i < 2 * LAYERS; i++)
 		segments[i] = (struct kvtier_segment){
-			.size = sizeof segments[i], .layer = i / 2, .kind = i % 2 ? KVTIER_V : KVTIER_K,
-			.offset = (uint64_t)i * ROW, .page_stride = region.length, .head_stride = DIM * 2,
+			.size = sizeof(segments[i]),
+			.layer = i / 2,
+			.kind = i % 2 ? KVTIER_V : KVTIER_K,
+			.offset = (uint64_t)i * ROW,
+			.page_stride = region.length,
+			.head_stride = DIM * 2,
 			.token_stride = STRIDE,
 		};
 	assert_int_equal(kvtier_connect(&o, &s->client), 0);
@@ -73,7 +102,7 @@ static void slow_open(struct slow *s, const char *socket)
 
 static uint64_t slow_load(struct slow *s, uint32_t repeats, int timeout_ms)
 {
-	struct kvtier_op_options o = { .size = sizeof o };
+	struct kvtier_op_options o = { .size = sizeof(o) };
 	struct kvtier_key keys[REPEATS];
 	const uint32_t pages[REPEATS] = { 0 };
 	uint64_t op;
@@ -87,7 +116,7 @@ static uint64_t slow_load(struct slow *s, uint32_t repeats, int timeout_ms)
 
 static void child(const char *socket, struct board *board)
 {
-	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_result result = { .size = sizeof(result) };
 	const uint32_t page = 0;
 	struct slow s;
 	uint64_t op;
@@ -110,7 +139,8 @@ static void child(const char *socket, struct board *board)
 	for (uint32_t i = 0; i < SHORT; i++) {
 		op = slow_load(&s, 1, 1);
 		assert_int_equal(kvtier_wait(s.client, op, PATIENCE_MS, &result), 0);
-		atomic_fetch_add(result.status == -ETIMEDOUT ? &board->timed_out : &board->in_time, 1);
+		atomic_fetch_add(result.status == -ETIMEDOUT ? &board->timed_out : &board->in_time,
+				 1);
 	}
 	atomic_store(&board->phase, 3);
 	for (;;)
@@ -136,7 +166,8 @@ static void quiet_round(struct engine *e, uint32_t round)
 static void a_slow_layout_costs_others_its_share(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	struct board *board = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct board *board =
+		mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	struct daemon d;
 	struct engine e;
 	uint32_t ended;
@@ -156,7 +187,8 @@ static void a_slow_layout_costs_others_its_share(void **state)
 	ended = atomic_load(&board->ended);
 	atomic_store(&board->phase, 2);
 	become(board, 3);
-	printf("%u ops of the quiet client: meanwhile %u of %u slow ones ended; %u of %u in spite of their deadline\n",
+	printf("%u ops of the quiet client: meanwhile %u of %u slow ones ended; %u of %u in spite "
+	       "of their deadline\n",
 	       2 * ROUNDS, ended, OPS, atomic_load(&board->in_time), SHORT);
 	assert_int_equal(kill(pid, SIGKILL), 0);
 	assert_int_equal(waitpid(pid, NULL, 0), pid);

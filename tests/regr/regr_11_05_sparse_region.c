@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_05_sparse_region.c - goal: memory that a client has not allocated is not allocated, and so not paid for, by
- * the daemon. Loads and stores touched sparse regions first there: it grew to 6.2 GiB beside a client of 1 MiB.
- * Method: a raw client lends pages of an untouched memfd. Its stores and loads have status -EFAULT, are counted, and
- * the memfd stays empty; so does one from which it punches pages that were there before, while loads of them go on.
- * With libkvtier the same memfd works, as the library touches pages before it lends them.
+ * regr_11_05_sparse_region.c - goal: memory that a client has not allocated is not allocated, and
+ * so not paid for, by the daemon. Loads and stores touched sparse regions first there: it grew to
+ * 6.2 GiB beside a client of 1 MiB. Method: a raw client lends pages of an untouched memfd. Its
+ * stores and loads have status -EFAULT, are counted, and the memfd stays empty; so does one from
+ * which it punches pages that were there before, while loads of them go on. With libkvtier the same
+ * memfd works, as the library touches pages before it lends them.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -35,7 +36,8 @@ static int32_t raw_status(const struct raw *r, uint32_t i)
 }
 
 /* An op of these blocks: keys i + 1, pages first + i. */
-static void run_op(struct raw *r, uint32_t position, enum wire_op op, uint32_t space, uint32_t first, uint32_t n)
+static void run_op(struct raw *r, uint32_t position, enum wire_op op, uint32_t space,
+		   uint32_t first, uint32_t n)
 {
 	struct wire_sqe sqe = raw_sqe(op, space);
 
@@ -78,7 +80,9 @@ static void holes_are_refused(void **state)
 	run_op(&r, 2, WIRE_OP_LOAD, space, 4, 4);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(raw_status(&r, i), 0);
-	assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)raw_region_bytes()), 0);
+	assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+				   (off_t)raw_region_bytes()),
+			 0);
 	run_op(&r, 3, WIRE_OP_LOAD, space, 4, 4);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(raw_status(&r, i), -EFAULT);
@@ -113,7 +117,8 @@ static void *punch(void *arg)
 	return NULL;
 }
 
-/* Holes come while pages are read and written: the daemon lives, and what it says was loaded, was. */
+/* Holes come while pages are read and written: the daemon lives, and what it says was loaded,
+ * was. */
 static void holes_may_come_at_any_time(void **state)
 {
 	uint32_t space, refused = 0, served = 0;
@@ -182,7 +187,9 @@ static void the_library_touches_pages(void **state)
 	assert_int_equal(daemon_stat(&d, "load.sparse_blocks_total"), 0);
 
 	/* Given back behind the library's back: refused once, then touched again. */
-	assert_int_equal(fallocate(e.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)(PAGES * e.page_bytes)), 0);
+	assert_int_equal(fallocate(e.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+				   (off_t)(PAGES * e.page_bytes)),
+			 0);
 	assert_int_equal(engine_load(&e, keys, pages, BLOCKS, statuses), -EFAULT);
 	assert_int_equal(engine_load(&e, keys, pages, BLOCKS, statuses), 0);
 	for (uint32_t i = 0; i < BLOCKS; i++)

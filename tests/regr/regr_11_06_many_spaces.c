@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=15 */
 /*
- * regr_11_06_many_spaces.c - goal: a client that opens any number of spaces does not keep others from opening one.
- * There were 1,024; a client that had stored a block in each kept every new model out ("1024 spaces are in use"), also
- * after a restart, as the blocks stayed on NVMe.
- * Method: an engine has a space open, with blocks. A client opens one space after another, stores a block in each and
- * closes it. Then a new engine must be able to open a space of its own, to store and to load; and again after a
- * restart, clean or not, when all those blocks are found on NVMe. The first engine's blocks must all be there
- * throughout. Once with the table's usual size, once with a small one, in which spaces go for others all the time:
- * there the first engine finds its blocks while it has its space open, and the blocks of spaces that went are gone.
+ * regr_11_06_many_spaces.c - goal: a client that opens any number of spaces does not keep others
+ * from opening one. There were 1,024; a client that had stored a block in each kept every new model
+ * out ("1024 spaces are in use"), also after a restart, as the blocks stayed on NVMe. Method: an
+ * engine has a space open, with blocks. A client opens one space after another, stores a block in
+ * each and closes it. Then a new engine must be able to open a space of its own, to store and to
+ * load; and again after a restart, clean or not, when all those blocks are found on NVMe. The first
+ * engine's blocks must all be there throughout. Once with the table's usual size, once with a small
+ * one, in which spaces go for others all the time: there the first engine finds its blocks while it
+ * has its space open, and the blocks of spaces that went are gone.
  */
 #include "tests/lib/lib.h"
 
@@ -37,9 +38,10 @@ static struct kvtier_geometry least_geometry(char model[32], uint32_t number)
 	return g;
 }
 
-static void fill_one(struct kvtier_client *client, const struct kvtier_region *region, uint32_t number)
+static void fill_one(struct kvtier_client *client, const struct kvtier_region *region,
+		     uint32_t number)
 {
-	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_result result = { .size = sizeof(result) };
 	struct kvtier_segment segments[2];
 	struct kvtier_space *space;
 	struct kvtier_key key;
@@ -59,9 +61,12 @@ static void fill_one(struct kvtier_client *client, const struct kvtier_region *r
 
 static void fill_table(const struct daemon *d)
 {
-	const struct kvtier_options o = { .size = sizeof o, .socket_path = d->socket, .name = "attacker",
-					  .timeout_ms = 20000 };
-	struct kvtier_region region = { .size = sizeof region, .memory = KVTIER_MEMFD, .length = 4096 };
+	const struct kvtier_options o = {
+		.size = sizeof(o), .socket_path = d->socket, .name = "attacker", .timeout_ms = 20000
+	};
+	struct kvtier_region region = { .size = sizeof(region),
+					.memory = KVTIER_MEMFD,
+					.length = 4096 };
 	struct kvtier_client *client;
 
 	region.fd = memfd_make(4096, F_SEAL_SHRINK | F_SEAL_GROW);
@@ -105,7 +110,7 @@ static void restarted(struct world *w, int signal, bool survives)
 {
 	char text[64];
 
-	assert_int_equal(daemon_ctl(&w->d, "flush", text, sizeof text), 0);
+	assert_int_equal(daemon_ctl(&w->d, "flush", text, sizeof(text)), 0);
 	engine_close(&w->first);
 	daemon_signal(&w->d, signal);
 	daemon_restart(&w->d);
@@ -124,7 +129,8 @@ static void others_went(const struct daemon *d)
 	for (int i = 0; i < PATIENCE_MS / 10; i++) {
 		const uint64_t recycled = daemon_stat(d, "spaces_recycled_total");
 
-		blocks = daemon_stat(d, "tiers.host.blocks");	/* after it: both are written at the same moment */
+		/* after it: both are written at the same moment */
+		blocks = daemon_stat(d, "tiers.host.blocks");
 		if (recycled >= SPACES - FEW && blocks <= FEW + 2 * BLOCKS)
 			break;
 		nap_ms(10);
@@ -133,7 +139,7 @@ static void others_went(const struct daemon *d)
 	assert_in_range(daemon_stat(d, "tiers.nvme.blocks"), 0, FEW + 2 * BLOCKS);
 	assert_in_range(daemon_stat(d, "spaces"), FEW / 2, FEW);
 	assert_in_range(daemon_stat(d, "spaces_recycled_total"), SPACES - FEW, 2 * SPACES);
-	assert_int_equal(daemon_ctl(d, "status", text, sizeof text), 1);
+	assert_int_equal(daemon_ctl(d, "status", text, sizeof(text)), 1);
 	assert_non_null(strstr(text, "spaces_recycled"));
 }
 
@@ -143,8 +149,10 @@ static void run(uint32_t max_spaces)
 	const bool few = max_spaces < SPACES;
 	char config[256];
 
-	snprintf(config, sizeof config, "[host]\nbytes = 64M\nslab_bytes = 256K\nhuge_pages = no\n"
-		 "[nvme]\nbytes = 256M\n[index]\nmax_spaces = %u\n", max_spaces);
+	snprintf(config, sizeof(config),
+		 "[host]\nbytes = 64M\nslab_bytes = 256K\nhuge_pages = no\n"
+		 "[nvme]\nbytes = 256M\n[index]\nmax_spaces = %u\n",
+		 max_spaces);
 	daemon_start(&w.d, config);
 	open_first(&w);
 	assert_int_equal(chain_store(&w.first, w.keys, 0, BLOCKS), 0);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_07_slots.c - goal: one user cannot take all connections, half open or open. A process with 256 of them, or
- * one that dialled without end and said nothing, left nobody else in.
- * Method: children of other users (root is needed for that; without, the tests of half-open ones remain) take what they
- * get; then an honest engine must connect, store and load, and status must name the hog.
+ * regr_11_07_slots.c - goal: one user cannot take all connections, half open or open. A process
+ * with 256 of them, or one that dialled without end and said nothing, left nobody else in. Method:
+ * children of other users (root is needed for that; without, the tests of half-open ones remain)
+ * take what they get; then an honest engine must connect, store and load, and status must name the
+ * hog.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -24,7 +25,8 @@ enum { MAX_CLIENTS = 16, SHARE = 12, HOG = 20001, OTHER = 20002, HALF_OPEN = 32 
 
 static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n"
 			     "[socket]\nmax_clients = 16\nmode = 0666\n";
-static const char large[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n[socket]\nmode = 0666\n";
+static const char large[] =
+	"[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n[socket]\nmode = 0666\n";
 
 static void start(struct daemon *d, const char *lines)
 {
@@ -52,8 +54,8 @@ static int dial(const char *path)
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-	(void)snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
-	if (fd < 0 || connect(fd, (const struct sockaddr *)&a, sizeof a)) {
+	(void)snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+	if (fd < 0 || connect(fd, (const struct sockaddr *)&a, sizeof(a))) {
 		if (fd >= 0)
 			(void)close(fd);
 		return -1;
@@ -61,27 +63,36 @@ static int dial(const char *path)
 	return fd;
 }
 
-/* Opens connections until it is refused; answers how many it has and why no more, and keeps them. */
+/* Opens connections until it is refused; answers how many it has and why no more, and keeps
+ * them. */
 static void take_all(const char *path, int answer)
 {
-	union { struct wire_head head; struct wire_error error; struct wire_hello_ok ok; } got;
-	struct { uint32_t n; char text[232]; } say = { 0 };
+	union {
+		struct wire_head head;
+		struct wire_error error;
+		struct wire_hello_ok ok;
+	} got;
+	struct {
+		uint32_t n;
+		char text[232];
+	} say = { 0 };
 	struct raw r = { 0 };
 
 	for (;; say.n++) {
 		const struct wire_hello hello = raw_hello_message(&r);
 
 		r.fd = dial(path);
-		(void)!send(r.fd, &hello, sizeof hello, MSG_NOSIGNAL);
-		memset(&got, 0, sizeof got);
-		if (recv(r.fd, &got, sizeof got, 0) < 0)	/* closed before HELLO was read: told once, and first */
-			(void)!recv(r.fd, &got, sizeof got, 0);
+		(void)!send(r.fd, &hello, sizeof(hello), MSG_NOSIGNAL);
+		memset(&got, 0, sizeof(got));
+		/* closed before HELLO was read: told once, and first */
+		if (recv(r.fd, &got, sizeof(got), 0) < 0)
+			(void)!recv(r.fd, &got, sizeof(got), 0);
 		if (got.head.type != WIRE_HELLO_OK)
 			break;
 	}
 	if (got.head.type == WIRE_ERROR)
-		memcpy(say.text, got.error.text, sizeof say.text);
-	(void)!write(answer, &say, sizeof say);
+		memcpy(say.text, got.error.text, sizeof(say.text));
+	(void)!write(answer, &say, sizeof(say));
 	pause();
 }
 
@@ -93,7 +104,8 @@ static void dial_without_end(const char *path, int answer)
 		if (n == 200)
 			(void)!write(answer, "x", 1);
 		if (n % 2 == 0 && fd >= 0)
-			(void)close(fd);	/* every second one is kept, as long as there are descriptors */
+			/* every second one is kept, as long as there are descriptors */
+			(void)close(fd);
 	}
 }
 
@@ -102,7 +114,8 @@ struct child {
 	int answer;
 };
 
-static struct child child_start(const struct daemon *d, uid_t uid, void (*run)(const char *path, int answer))
+static struct child child_start(const struct daemon *d, uid_t uid,
+				void (*run)(const char *path, int answer))
 {
 	struct child c;
 	int ends[2];
@@ -130,9 +143,12 @@ static void child_end(const struct child *c)
 
 static uint32_t child_took(const struct child *c, const char *text)
 {
-	struct { uint32_t n; char text[232]; } said = { 0 };
+	struct {
+		uint32_t n;
+		char text[232];
+	} said = { 0 };
 
-	assert_int_equal(read(c->answer, &said, sizeof said), sizeof said);
+	assert_int_equal(read(c->answer, &said, sizeof(said)), sizeof(said));
 	print_message("%u connections, then: %s\n", said.n, said.text);
 	assert_non_null(strstr(said.text, text));
 	return said.n;
@@ -144,7 +160,7 @@ static uint32_t connections(const struct daemon *d)
 	static char text[65536];
 	uint32_t n = 0;
 
-	assert_int_equal(daemon_ctl(d, "clients --json", text, sizeof text), 0);
+	assert_int_equal(daemon_ctl(d, "clients --json", text, sizeof(text)), 0);
 	for (const char *at = text; (at = strstr(at, "\"id\"")) != NULL; at++)
 		n++;
 	return n;
@@ -176,13 +192,14 @@ static void a_user_has_a_share(void **state)
 	connections_become(&d, SHARE);
 	other = child_start(&d, OTHER, take_all);
 	assert_int_equal(child_took(&other, "kept for root"), MAX_CLIENTS - SHARE - 1);
-	an_engine_works(&d);	/* root's */
-	snprintf(want, sizeof want, "%d of them by user %d, of those %d by process %d;", SHARE, HOG, SHARE, (int)hog.pid);
+	an_engine_works(&d); /* root's */
+	snprintf(want, sizeof(want), "%d of them by user %d, of those %d by process %d;", SHARE,
+		 HOG, SHARE, (int)hog.pid);
 	for (int ms = 0; !strstr(text, want); ms += 50) {
 		if (ms >= 9000)
 			fail_msg("status does not say \"%s\":\n%s", want, text);
 		nap_ms(50);
-		(void)daemon_ctl(&d, "status", text, sizeof text);
+		(void)daemon_ctl(&d, "status", text, sizeof(text));
 	}
 	assert_non_null(strstr(text, "WARN"));
 	assert_non_null(strstr(text, "clients_full"));

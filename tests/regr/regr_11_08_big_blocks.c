@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_08_big_blocks.c - goal: a client that stores big blocks as fast as it can takes neither the room that another
- * needs for a few blocks, nor the blocks that it uses. Stores of the other failed with -ENOSPC, and its blocks were
- * gone. Method: a real kvtierd of 16 slabs; one thread stores blocks that fill a slab each, 16 ops of 4 blocks at a
- * time and always new ones. A quiet client stores a few small blocks again and again, and loads what it stored not
- * long ago: every block must be stored, and every load a hit. Then likewise with a storer whose chains are longer than
- * memory, and with one whose blocks are as small.
+ * regr_11_08_big_blocks.c - goal: a client that stores big blocks as fast as it can takes neither
+ * the room that another needs for a few blocks, nor the blocks that it uses. Stores of the other
+ * failed with -ENOSPC, and its blocks were gone. Method: a real kvtierd of 16 slabs; one thread
+ * stores blocks that fill a slab each, 16 ops of 4 blocks at a time and always new ones. A quiet
+ * client stores a few small blocks again and again, and loads what it stored not long ago: every
+ * block must be stored, and every load a hit. Then likewise with a storer whose chains are longer
+ * than memory, and with one whose blocks are as small.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -15,17 +16,25 @@
 
 #include "tests/lib/lib.h"
 
-enum { PAGES = 64, ROUNDS = 250, ROUNDS_MAX = 50000, ENDED_MIN = 8, FEW = 4, REMEMBERED = 8, PATIENCE_MS = 60000 };
+enum {
+	PAGES = 64,
+	ROUNDS = 250,
+	ROUNDS_MAX = 50000,
+	ENDED_MIN = 8,
+	FEW = 4,
+	REMEMBERED = 8,
+	PATIENCE_MS = 60000
+};
 
 static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 1M\nhuge_pages = no\n";
 
 struct storer {
 	struct engine e;
-	uint32_t chain;			/* blocks of an op; as many ops as there are pages for */
+	uint32_t chain; /* blocks of an op; as many ops as there are pages for */
 	pthread_t thread;
 	atomic_bool stop;
 	uint64_t stored, refused;
-	atomic_uint ended;		/* its ops */
+	atomic_uint ended; /* its ops */
 };
 
 static struct kvtier_geometry geometry_of(bool big)
@@ -34,7 +43,7 @@ static struct kvtier_geometry geometry_of(bool big)
 
 	if (big) {
 		g = large_geometry(KVTIER_CODEC_RAW);
-		g.layers = 30;		/* 960 KiB a page */
+		g.layers = 30; /* 960 KiB a page */
 	}
 	g.model = big ? "big@1" : "other@1";
 	return g;
@@ -42,7 +51,7 @@ static struct kvtier_geometry geometry_of(bool big)
 
 static uint64_t begin_op(struct storer *s, uint64_t chain, uint32_t first)
 {
-	const struct kvtier_op_options o = { .size = sizeof o, .timeout_ms = PATIENCE_MS };
+	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = PATIENCE_MS };
 	struct kvtier_key keys[PAGES];
 	uint32_t pages[PAGES];
 	uint64_t op;
@@ -64,7 +73,7 @@ static void *store_flat_out(void *arg)
 	for (uint32_t i = 0; i < n; i++)
 		ops[i] = begin_op(s, chain++, i * s->chain);
 	for (uint32_t i = 0; !atomic_load(&s->stop); i = (i + 1) % n) {
-		struct kvtier_result result = { .size = sizeof result };
+		struct kvtier_result result = { .size = sizeof(result) };
 
 		assert_int_equal(kvtier_wait(s->e.client, ops[i], PATIENCE_MS, &result), 0);
 		s->stored += result.ok;
@@ -106,24 +115,28 @@ static void quiet_round(struct engine *e, uint32_t round, struct tally *tally)
 
 static void quiet_beside(bool big, uint32_t chain)
 {
-	const struct kvtier_geometry quiet = tiny_geometry(KVTIER_CODEC_RAW), greedy = geometry_of(big);
+	const struct kvtier_geometry quiet = tiny_geometry(KVTIER_CODEC_RAW),
+				     greedy = geometry_of(big);
 	static struct storer s;
 	struct tally tally = { 0 };
 	struct daemon d;
 	struct engine e;
 
-	memset(&s, 0, sizeof s);
+	memset(&s, 0, sizeof(s));
 	s.chain = chain;
 	daemon_start(&d, config);
 	engine_open(&s.e, d.socket, "greedy", &greedy, PAGES);
 	engine_open(&e, d.socket, "quiet", &quiet, FEW);
 	assert_int_equal(pthread_create(&s.thread, NULL, store_flat_out, &s), 0);
-	for (uint32_t round = 0; round < ROUNDS || (round < ROUNDS_MAX && atomic_load(&s.ended) < ENDED_MIN); round++)
+	for (uint32_t round = 0;
+	     round < ROUNDS || (round < ROUNDS_MAX && atomic_load(&s.ended) < ENDED_MIN); round++)
 		quiet_round(&e, round, &tally);
 	atomic_store(&s.stop, true);
 	assert_int_equal(pthread_join(s.thread, NULL), 0);
-	printf("quiet: %u blocks stored, %u refused; %u hits, %u misses; greedy: %llu stored, %llu refused\n", tally.stored,
-	       tally.refused, tally.hits, tally.misses, (unsigned long long)s.stored, (unsigned long long)s.refused);
+	printf("quiet: %u blocks stored, %u refused; %u hits, %u misses; greedy: %llu stored, %llu "
+	       "refused\n",
+	       tally.stored, tally.refused, tally.hits, tally.misses, (unsigned long long)s.stored,
+	       (unsigned long long)s.refused);
 	engine_close(&s.e);
 	engine_close(&e);
 	daemon_remove(&d);

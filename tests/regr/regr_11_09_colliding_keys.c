@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_09_colliding_keys.c - goal: a client cannot choose keys that keep another's blocks out of the index, or that
- * empty it. The index took the first 16 bytes of a key as they are for both buckets, and took a full neighbourhood for
- * a full table: it evicted somebody for each block that did not fit.
- * Method: a bystander stores a chain. For each key of a victim an attacker stores tiny blocks whose keys begin like it;
- * then the victim stores its chain. Every store must succeed, nobody's block may be evicted, all of them must load.
+ * regr_11_09_colliding_keys.c - goal: a client cannot choose keys that keep another's blocks out of
+ * the index, or that empty it. The index took the first 16 bytes of a key as they are for both
+ * buckets, and took a full neighbourhood for a full table: it evicted somebody for each block that
+ * did not fit. Method: a bystander stores a chain. For each key of a victim an attacker stores tiny
+ * blocks whose keys begin like it; then the victim stores its chain. Every store must succeed,
+ * nobody's block may be evicted, all of them must load.
  */
 #include "tests/lib/lib.h"
 
@@ -50,7 +51,8 @@ static void keys_that_begin_alike_harm_nobody(void **state)
 	keys_like(keys, colliding);
 	for (uint32_t i = 0; i < BATCH; i++) {
 		page_fill(&attacker, 0, &colliding[i], 0);
-		refused += engine_store(&attacker, &colliding[i], (uint32_t[]){ 0 }, 1, NULL, NULL) != 0;
+		refused += engine_store(&attacker, &colliding[i], (uint32_t[]){ 0 }, 1, NULL,
+					NULL) != 0;
 	}
 	print_message("%u of the attacker's %d blocks were refused\n", refused, BATCH);
 	assert_int_equal(chain_store(&victim, keys, 0, VICTIM), 0);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_10_address_space.c - goal: what a client has mapped counts until it is unmapped, so that nobody can use up
- * the daemon's addresses. A client that opened and closed sparse regions of 64 GiB had 128 TiB of them waiting for the
- * one thread that unmapped: 100 of 100 engines with a region of 100 GiB were refused.
- * Method: CHURNERS clients open and close such regions as fast as they can, some by reconnecting; their pages are
- * touched here and there, so that unmapping takes its time. Meanwhile another opens 100 GiB 300 times. Every
- * single one is opened, and the daemon never has more mapped than a few clients' shares.
+ * regr_11_10_address_space.c - goal: what a client has mapped counts until it is unmapped, so that
+ * nobody can use up the daemon's addresses. A client that opened and closed sparse regions of 64
+ * GiB had 128 TiB of them waiting for the one thread that unmapped: 100 of 100 engines with a
+ * region of 100 GiB were refused. Method: CHURNERS clients open and close such regions as fast as
+ * they can, some by reconnecting; their pages are touched here and there, so that unmapping takes
+ * its time. Meanwhile another opens 100 GiB 300 times. Every single one is opened, and the daemon
+ * never has more mapped than a few clients' shares.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -40,22 +41,28 @@ static int sparse(uint64_t bytes)
 /* 0: opened and closed again; else the refusal. */
 static int open_and_close(struct raw *r, int fd, uint64_t bytes)
 {
-	union { struct wire_head head; struct wire_space_ok ok; struct wire_error error; struct wire_space_close closed; } got;
+	union {
+		struct wire_head head;
+		struct wire_space_ok ok;
+		struct wire_error error;
+		struct wire_space_close closed;
+	} got;
 	struct wire_space_close end;
 	struct raw_space space;
 
 	raw_space_fill(r, &space);
 	space.region.length = bytes;
-	assert_int_equal(raw_send(r, &space, sizeof space, &fd, 1), 0);
-	assert_true(raw_receive(r, &got, sizeof got) > 0);
+	assert_int_equal(raw_send(r, &space, sizeof(space), &fd, 1), 0);
+	assert_true(raw_receive(r, &got, sizeof(got)) > 0);
 	if (got.head.type == WIRE_ERROR) {
 		print_message("%s\n", got.error.text);
 		return got.error.error;
 	}
 	assert_int_equal(got.head.type, WIRE_SPACE_OK);
-	end = (struct wire_space_close){ .head = raw_head(r, WIRE_SPACE_CLOSE, sizeof end), .space = got.ok.space };
-	assert_int_equal(raw_send(r, &end, sizeof end, NULL, 0), 0);
-	assert_int_equal(raw_receive(r, &got, sizeof got), sizeof got.closed);
+	end = (struct wire_space_close){ .head = raw_head(r, WIRE_SPACE_CLOSE, sizeof(end)),
+					 .space = got.ok.space };
+	assert_int_equal(raw_send(r, &end, sizeof(end), NULL, 0), 0);
+	assert_int_equal(raw_receive(r, &got, sizeof(got)), sizeof(got.closed));
 	assert_int_equal(got.head.type, WIRE_SPACE_CLOSED);
 	return 0;
 }
@@ -88,10 +95,10 @@ static uint64_t mapped_kib(const struct daemon *d)
 	uint64_t kib = 0;
 	FILE *f;
 
-	snprintf(path, sizeof path, "/proc/%d/status", (int)d->pid);
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)d->pid);
 	f = fopen(path, "re");
 	assert_non_null(f);
-	while (fgets(line, sizeof line, f))
+	while (fgets(line, sizeof(line), f))
 		(void)sscanf(line, "VmSize: %lu", &kib);
 	(void)fclose(f);
 	return kib;
@@ -126,7 +133,8 @@ static void churn_takes_nothing_from_others(void **state)
 	for (int i = 0; i < CHURNERS; i++) {
 		churners[i].stop = true;
 		pthread_join(churners[i].thread, NULL);
-		print_message("churner %d: %lu opened, %lu refused\n", i, churners[i].opened, churners[i].refused);
+		print_message("churner %d: %lu opened, %lu refused\n", i, churners[i].opened,
+			      churners[i].refused);
 		assert_true(churners[i].opened > 0);
 		assert_int_equal(churners[i].refused, 0);
 	}

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_11_absent_keys.c - goal: loads of keys that nobody has cost nobody a block, though a Redis has to be asked
- * for each. Slots were taken for what it might have before it was asked: others' blocks were evicted for nothing.
- * Method: a real kvtierd, a real Redis. One engine fills host memory with small blocks. Another, with larger ones,
- * loads thousands of random keys; then all of the first one's blocks must still be there. What Redis does have still
- * comes, and is kept, also for a user of Redis who may not ask (GETRANGE).
+ * regr_11_11_absent_keys.c - goal: loads of keys that nobody has cost nobody a block, though a
+ * Redis has to be asked for each. Slots were taken for what it might have before it was asked:
+ * others' blocks were evicted for nothing. Method: a real kvtierd, a real Redis. One engine fills
+ * host memory with small blocks. Another, with larger ones, loads thousands of random keys; then
+ * all of the first one's blocks must still be there. What Redis does have still comes, and is kept,
+ * also for a user of Redis who may not ask (GETRANGE).
  */
 #include "tests/lib/lib_shared.h"
 
@@ -52,11 +53,13 @@ static void loads_of_what_nobody_has(struct engine *e)
 /* Memory is full of one engine's blocks; Redis has them, and a large one of the other engine's. */
 static struct shared *begin(struct engine *other)
 {
-	const struct kvtier_geometry small = tiny_geometry(KVTIER_CODEC_RAW), large = large_geometry(KVTIER_CODEC_RAW);
+	const struct kvtier_geometry small = tiny_geometry(KVTIER_CODEC_RAW),
+				     large = large_geometry(KVTIER_CODEC_RAW);
 	struct shared *w = shared_world();
 
 	redis_start(&w->redis, NULL);
-	node_place(&w->a, &(struct node_conf){ .endpoints = w->redis.address, .host = "bytes = 4M\nslab_bytes = 256K" });
+	node_place(&w->a, &(struct node_conf){ .endpoints = w->redis.address,
+					       .host = "bytes = 4M\nslab_bytes = 256K" });
 	node_live(&w->a);
 	node_join(&w->a, &small);
 	engine_open(other, w->a.d.socket, "other", &large, AN_OP);
@@ -87,7 +90,8 @@ static void absent_keys_evict_nobody(void **state)
 
 	(void)state;
 	loads_of_what_nobody_has(&other);
-	printf("%u random keys loaded: of %u blocks of another engine %u are there\n", ABSENT, before, present(&w->a));
+	printf("%u random keys loaded: of %u blocks of another engine %u are there\n", ABSENT,
+	       before, present(&w->a));
 	assert_int_equal(present(&w->a), before);
 	what_redis_has_comes(w, &other, before);
 	assert_int_equal(daemon_stat(&w->a.d, "tiers.redis.unasked_blocks_total"), 0);
@@ -104,7 +108,7 @@ static void a_user_who_may_not_ask_still_loads(void **state)
 	char reply[64];
 
 	(void)state;
-	redis_say(&w->redis, reply, sizeof reply, "ACL SETUSER default -getrange");
+	redis_say(&w->redis, reply, sizeof(reply), "ACL SETUSER default -getrange");
 	assert_string_equal(reply, "OK");
 	what_redis_has_comes(w, &other, before);
 	daemon_stat_becomes(&w->a.d, "tiers.redis.unasked_blocks_total", 1, SHARED_MS);

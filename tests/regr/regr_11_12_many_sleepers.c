@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_12_many_sleepers.c - goal: a client that has thousands of threads asleep on its ring does not take the core
- * thread's time: a completion woke all of them, 0.9 s for 12,000. It wakes at most as many as there can be ops.
- * Method: SLEEPERS threads wait for the futex; one op completes; those that woke are counted. They are told apart from
- * those whose wait timed out. The next completion wakes the next ones: nobody is forgotten.
+ * regr_11_12_many_sleepers.c - goal: a client that has thousands of threads asleep on its ring does
+ * not take the core thread's time: a completion woke all of them, 0.9 s for 12,000. It wakes at
+ * most as many as there can be ops. Method: SLEEPERS threads wait for the futex; one op completes;
+ * those that woke are counted. They are told apart from those whose wait timed out. The next
+ * completion wakes the next ones: nobody is forgotten.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -33,7 +34,9 @@ static void all_sleep(void)
 		assert_true(ms < PATIENCE_MS);
 		nap_ms(1);
 	}
-	nap_ms(300);	/* from the counter into the kernel: one that comes late does not sleep, and is not counted */
+	/* from the counter into the kernel: one that comes late does not sleep, and is not
+	 * counted */
+	nap_ms(300);
 }
 
 static uint32_t woken_settles(void)

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_13_fork.c - goal: a child of fork() does no harm to the client that it inherited: each call in it
- * is -EPERM with a sentence, and closing the client, or exiting through a destructor that does, leaves the
- * parent's connection as it is.
- * Method: children that do so, also while other threads of the parent are inside calls and hold locks; the
- * parent's ops go on, over the same connection (the daemon counts them). A child must be able to make a
- * client of its own.
+ * regr_11_13_fork.c - goal: a child of fork() does no harm to the client that it inherited: each
+ * call in it is -EPERM with a sentence, and closing the client, or exiting through a destructor
+ * that does, leaves the parent's connection as it is. Method: children that do so, also while other
+ * threads of the parent are inside calls and hold locks; the parent's ops go on, over the same
+ * connection (the daemon counts them). A child must be able to make a client of its own.
  */
 #include "tests/lib/lib.h"
 
@@ -84,7 +83,7 @@ static int exit_through_a_destructor(struct world *w)
 {
 	at_exit_client = w->e.client;
 	(void)atexit(at_exit);
-	(void)fclose(stdout);	/* what the parent has not flushed yet */
+	(void)fclose(stdout); /* what the parent has not flushed yet */
 	exit(0);
 }
 
@@ -95,8 +94,8 @@ static bool refused(int rc)
 
 static int every_call_is_refused(struct world *w)
 {
-	struct kvtier_result result = { .size = sizeof result };
-	struct kvtier_hit hit = { .size = sizeof hit };
+	struct kvtier_result result = { .size = sizeof(result) };
+	struct kvtier_hit hit = { .size = sizeof(hit) };
 	struct kvtier_space *space;
 	struct kvtier_key key;
 	const uint32_t token[16] = { 0 };
@@ -104,14 +103,19 @@ static int every_call_is_refused(struct world *w)
 	size_t n = 1;
 
 	return refused(kvtier_lookup(w->e.space, w->keys, BLOCKS, &hit)) &&
-	       refused(kvtier_load(w->e.space, w->keys, w->pages, 1, NULL, &op)) &&
-	       refused(kvtier_store(w->e.space, w->keys, w->pages, 1, NULL, &op)) &&
-	       refused(kvtier_prefetch(w->e.space, w->keys, 1, &op)) &&
-	       refused(kvtier_keys(w->e.space, NULL, token, 16, &key, &n)) &&
-	       refused(kvtier_space_open(w->e.client, &w->e.geometry, NULL, 0, NULL, 0, &space)) &&
-	       refused(kvtier_wait(w->e.client, 1, 0, &result)) && refused(kvtier_poll(w->e.client, &result, 1)) &&
-	       refused(kvtier_cancel(w->e.client, 1, 0)) && refused(kvtier_event_fd(w->e.client)) &&
-	       refused(kvtier_lent(w->e.client, NULL, 0)) ? 0 : 1;
+			       refused(kvtier_load(w->e.space, w->keys, w->pages, 1, NULL, &op)) &&
+			       refused(kvtier_store(w->e.space, w->keys, w->pages, 1, NULL, &op)) &&
+			       refused(kvtier_prefetch(w->e.space, w->keys, 1, &op)) &&
+			       refused(kvtier_keys(w->e.space, NULL, token, 16, &key, &n)) &&
+			       refused(kvtier_space_open(w->e.client, &w->e.geometry, NULL, 0, NULL,
+							 0, &space)) &&
+			       refused(kvtier_wait(w->e.client, 1, 0, &result)) &&
+			       refused(kvtier_poll(w->e.client, &result, 1)) &&
+			       refused(kvtier_cancel(w->e.client, 1, 0)) &&
+			       refused(kvtier_event_fd(w->e.client)) &&
+			       refused(kvtier_lent(w->e.client, NULL, 0)) ?
+		       0 :
+		       1;
 }
 
 static int its_own_client(struct world *w)
@@ -120,7 +124,8 @@ static int its_own_client(struct world *w)
 
 	kvtier_close(w->e.client);
 	engine_open(&e, w->d.socket, "child", &w->e.geometry, PAGES);
-	if (engine_lookup(&e, w->keys, BLOCKS) != BLOCKS || chain_load(&e, w->keys, 0, BLOCKS) != BLOCKS)
+	if (engine_lookup(&e, w->keys, BLOCKS) != BLOCKS ||
+	    chain_load(&e, w->keys, 0, BLOCKS) != BLOCKS)
 		return 1;
 	engine_close(&e);
 	return 0;
@@ -193,7 +198,8 @@ static void children_close_under_load(void **state)
 	parent_goes_on(w);
 }
 
-/* The child holds copies of all descriptors: the daemon must see the parent's close all the same. */
+/* The child holds copies of all descriptors: the daemon must see the parent's close all the
+ * same. */
 static void the_parent_closes_before_its_child(void **state)
 {
 	struct world *w = *state;
@@ -222,7 +228,7 @@ static int begin_with(void **state, bool staged)
 	static struct world w;
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 
-	memset(&w, 0, sizeof w);
+	memset(&w, 0, sizeof(w));
 	daemon_start(&w.d, config);
 	if (staged)
 		engine_open_staged(&w.e, w.d.socket, "engine", &g, PAGES, 1 << 16);
@@ -256,8 +262,9 @@ static int end(void **state)
 	return 0;
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end), \
-		   cmocka_unit_test_setup_teardown(name, begin_staged, end)
+#define CASE(name)                                         \
+	cmocka_unit_test_setup_teardown(name, begin, end), \
+		cmocka_unit_test_setup_teardown(name, begin_staged, end)
 
 int main(void)
 {

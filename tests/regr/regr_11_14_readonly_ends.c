@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=75 lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
 /*
- * regr_11_14_readonly_ends.c - goal: a disk that refused writes for a while takes them again when it can, with a full
- * log as well, and a clean stop does not wait for what cannot come. Reclaiming paused while the tier was readonly, and
- * the probe was the next write of data, for which a full log had no room: readonly for good.
- * Method: a store is filled several times over, and some of what is old is loaded, so that reclaiming has records to
- * write again; then reads are held until stores have used up the last segment; then writes fail and reads are let go:
- * the first that fails is reclaim's. When writes succeed again the tier must come up without a store, keep what is
+ * regr_11_14_readonly_ends.c - goal: a disk that refused writes for a while takes them again when
+ * it can, with a full log as well, and a clean stop does not wait for what cannot come. Reclaiming
+ * paused while the tier was readonly, and the probe was the next write of data, for which a full
+ * log had no room: readonly for good. Method: a store is filled several times over, and some of
+ * what is old is loaded, so that reclaiming has records to write again; then reads are held until
+ * stores have used up the last segment; then writes fail and reads are let go: the first that fails
+ * is reclaim's. When writes succeed again the tier must come up without a store, keep what is
  * stored then, and be up after a clean stop. Both errors, both I/O engines.
  */
 #include "tests/lib/lib_faulty.h"
@@ -19,8 +20,9 @@
 
 enum { FILL_CHAINS = 48, LAST_CHAINS = 4, STATE_MS = 60000, STILL_MS = 600, PROBES = 2 };
 
-static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
-			     "[nvme]\nbytes = 16M\nsegment_bytes = 256K\nstall_us = 60s\ndrain_us = 5s\n";
+static const char config[] =
+	"[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
+	"[nvme]\nbytes = 16M\nsegment_bytes = 256K\nstall_us = 60s\ndrain_us = 5s\n";
 
 static void store(struct disk_world *w, uint64_t chain)
 {
@@ -49,9 +51,10 @@ static void fill(struct disk_world *w)
 		disk_flush(&w->d);
 	}
 	for (uint64_t chain = 1; chain <= FILL_CHAINS; chain++)
-		(void)load(w, chain);	/* every third block is recent now, wherever it lies */
+		(void)load(w, chain); /* every third block is recent now, wherever it lies */
 	assert_true(daemon_stat(&w->d, "tiers.nvme.residency.up_to_1m_blocks_total") +
-		    daemon_stat(&w->d, "tiers.nvme.residency.up_to_10m_blocks_total") > DISK_BLOCKS);
+			    daemon_stat(&w->d, "tiers.nvme.residency.up_to_10m_blocks_total") >
+		    DISK_BLOCKS);
 }
 
 static void nothing_moves(struct disk_world *w)
@@ -76,7 +79,7 @@ static struct disk_world *full_and_readonly(void **state, int error)
 	io_hold(READS);
 	for (uint64_t chain = 101; chain <= 100 + LAST_CHAINS; chain++)
 		store(w, chain);
-	faulty_held(1);		/* reclaim wants to know what the next segment has */
+	faulty_held(1); /* reclaim wants to know what the next segment has */
 	nothing_moves(w);
 	disk_state_becomes(&w->d, "up", 0);
 	faulty_plan(WRITES, 0, ALWAYS, error);
@@ -89,7 +92,8 @@ static void failed_probes(struct disk_world *w, uint32_t n)
 {
 	const uint64_t until = now_ns() + STATE_MS * 1000000ull;
 
-	faulty_plan(WRITES, 0, ALWAYS, -ENOSPC);	/* counts from here: reclaiming is paused, nobody loads */
+	/* counts from here: reclaiming is paused, nobody loads */
+	faulty_plan(WRITES, 0, ALWAYS, -ENOSPC);
 	while (io_transfers() < n && now_ns() < until)
 		nap_ms(10);
 	disk_state_becomes(&w->d, "readonly", 0);
@@ -99,8 +103,8 @@ static bool log_says(const struct disk_world *w, const char *word)
 {
 	char command[300], text[64];
 
-	(void)snprintf(command, sizeof command, "grep -c '%s' %s/log", word, w->d.dir);
-	return shell(command, text, sizeof text) == 0;
+	(void)snprintf(command, sizeof(command), "grep -c '%s' %s/log", word, w->d.dir);
+	return shell(command, text, sizeof(text)) == 0;
 }
 
 static void stop(struct disk_world *w)
@@ -115,7 +119,7 @@ static void comes_up(void **state, int error)
 
 	io_plan_none();
 	disk_state_becomes(&w->d, "up", STATE_MS);
-	assert_int_equal(disk_status_says(&w->d, "", w->text, sizeof w->text), 0);
+	assert_int_equal(disk_status_says(&w->d, "", w->text, sizeof(w->text)), 0);
 	store(w, 200);
 	disk_flush(&w->d);
 	stop(w);

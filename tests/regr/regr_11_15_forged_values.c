@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_15_forged_values.c - goal: a value in Redis is a hit only for the tenant and with the secret that it was
- * written with. Forged ones, with both sums made anew, used to be hits, and so were all of one tenant's for another one
- * that sent its keys. Method: a real redis-server and two daemons; values are changed in the server, as somebody
- * can who can write there; B asks with A's keys as another tenant, and with another secret.
+ * regr_11_15_forged_values.c - goal: a value in Redis is a hit only for the tenant and with the
+ * secret that it was written with. Forged ones, with both sums made anew, used to be hits, and so
+ * were all of one tenant's for another one that sent its keys. Method: a real redis-server and two
+ * daemons; values are changed in the server, as somebody can who can write there; B asks with A's
+ * keys as another tenant, and with another secret.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -15,12 +16,12 @@
 
 enum { N = SHARED_BLOCKS, ROOM = 1 << 16 };
 
-static const char magic[4] = { 'K', 'V', 'I', 'M' };	/* an image's first bytes */
+static const char magic[4] = { 'K', 'V', 'I', 'M' }; /* an image's first bytes */
 
 struct value {
 	char name[SHARED_NAME];
 	uint8_t bytes[ROOM];
-	size_t n, image;	/* image: where it begins */
+	size_t n, image; /* image: where it begins */
 	struct image_shape shape;
 };
 
@@ -30,7 +31,7 @@ static uint32_t names_of(const struct shared *w, char (*ret)[SHARED_NAME])
 	static char list[SHARED_NAME * (N + 1)];
 	uint32_t n = 0;
 
-	redis_say(&w->redis, list, sizeof list, "KEYS *");
+	redis_say(&w->redis, list, sizeof(list), "KEYS *");
 	for (const char *line = strtok(list, "\n"); line && n < N; line = strtok(NULL, "\n"))
 		(void)snprintf(ret[n++], SHARED_NAME, "%s", line);
 	return n;
@@ -43,14 +44,14 @@ static void read_value(const struct shared *w, const char *name, struct value *v
 	struct image_header header;
 	const uint8_t *at;
 
-	(void)snprintf(v->name, sizeof v->name, "%s", name);
-	v->n = (size_t)redis_get(&w->redis, name, v->bytes, sizeof v->bytes);
-	at = memmem(v->bytes, v->n, magic, sizeof magic);
+	(void)snprintf(v->name, sizeof(v->name), "%s", name);
+	v->n = (size_t)redis_get(&w->redis, name, v->bytes, sizeof(v->bytes));
+	at = memmem(v->bytes, v->n, magic, sizeof(magic));
 	assert_non_null(at);
 	v->image = (size_t)(at - v->bytes);
-	memcpy(&header, at, sizeof header);
-	memcpy(identity.space_id, header.space_id, sizeof identity.space_id);
-	memcpy(identity.key, header.key, sizeof identity.key);
+	memcpy(&header, at, sizeof(header));
+	memcpy(identity.space_id, header.space_id, sizeof(identity.space_id));
+	memcpy(identity.key, header.key, sizeof(identity.key));
 	image_header_geometry(&header, &geometry);
 	assert_int_equal(image_header_check(&header, &geometry, &identity, &v->shape), 0);
 }
@@ -64,15 +65,15 @@ static void forge(const struct shared *w, const char *name)
 	uint8_t *scales, *payload;
 
 	read_value(w, name, &v);
-	scales = v.bytes + v.image + sizeof header;
+	scales = v.bytes + v.image + sizeof(header);
 	payload = scales + v.shape.scale_bytes;
 	for (uint32_t i = 0; i < v.shape.payload_bytes; i++)
 		payload[i] ^= 0x11;
-	memcpy(image + sizeof header, scales, v.shape.scale_bytes);
+	memcpy(image + sizeof(header), scales, v.shape.scale_bytes);
 	memcpy(image + v.shape.payload_offset, payload, v.shape.payload_bytes);
-	memcpy(&header, v.bytes + v.image, sizeof header);
+	memcpy(&header, v.bytes + v.image, sizeof(header));
 	image_seal(&header, image_checksum(image, &v.shape));
-	memcpy(v.bytes + v.image, &header, sizeof header);
+	memcpy(v.bytes + v.image, &header, sizeof(header));
 	redis_put(&w->redis, name, v.bytes, v.n);
 }
 
@@ -80,7 +81,9 @@ static void forge(const struct shared *w, const char *name)
 static uint32_t hits(struct shared *w)
 {
 	int32_t statuses[N];
-	struct kvtier_result result = { .size = sizeof result, .blocks = statuses, .blocks_max = N };
+	struct kvtier_result result = { .size = sizeof(result),
+					.blocks = statuses,
+					.blocks_max = N };
 	uint32_t pages[N], n = 0;
 	uint64_t op;
 
@@ -125,7 +128,8 @@ static void forged_values_are_misses(void **state)
 	assert_int_equal(hits(w), 0);
 	node_stat_reaches(&w->b, "tiers.redis.forged_blocks_total", N);
 	assert_int_equal(daemon_stat(&w->b.d, "tiers.redis.corrupt_blocks_total"), 0);
-	shared_asks_until(&w->redis, 0, "DBSIZE");	/* what is forged goes, and the next store mends it */
+	/* what is forged goes, and the next store mends it */
+	shared_asks_until(&w->redis, 0, "DBSIZE");
 	shared_end(w);
 }
 
@@ -134,7 +138,8 @@ static void another_tenant_gets_nothing(void **state)
 	struct shared *w = begin();
 
 	(void)state;
-	b_again(w, &(struct node_conf){ .endpoints = w->redis.address, .lines = "[socket]\ntenant = bolt" });
+	b_again(w, &(struct node_conf){ .endpoints = w->redis.address,
+					.lines = "[socket]\ntenant = bolt" });
 	assert_int_equal(hits(w), 0);
 	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), N);
 	assert_int_equal(daemon_stat(&w->b.d, "tiers.redis.forged_blocks_total"), 0);
@@ -154,7 +159,8 @@ static void a_node_with_another_secret_gets_and_deletes_nothing(void **state)
 	shared_end(w);
 }
 
-/* The image alone, as versions before this one wrote it; and the value under the name that it had for them. */
+/* The image alone, as versions before this one wrote it; and the value under the name that it had
+ * for them. */
 static void values_of_the_old_form_are_misses_and_stay(void **state)
 {
 	struct shared *w = begin();

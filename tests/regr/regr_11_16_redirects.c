@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_11_16_redirects.c - goal: a Redis that lies cannot have the password sent to a server of its choice, neither by
- * a redirect nor by a slot map. A plain server that answered MOVED used to get us to send AUTH, in clear, to a host
- * that nobody had configured. Method: a liar in this process, which answers each GET and EXISTS by MOVED or ASK, or
- * has a slot map with one host in it; a victim that listens there and keeps all that it is sent. With [redis]
- * cluster_hosts the victim is connected, so that we know it would hear something.
+ * regr_11_16_redirects.c - goal: a Redis that lies cannot have the password sent to a server of its
+ * choice, neither by a redirect nor by a slot map. A plain server that answered MOVED used to get
+ * us to send AUTH, in clear, to a host that nobody had configured. Method: a liar in this process,
+ * which answers each GET and EXISTS by MOVED or ASK, or has a slot map with one host in it; a
+ * victim that listens there and keeps all that it is sent. With [redis] cluster_hosts the victim is
+ * connected, so that we know it would hear something.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -30,15 +31,16 @@ struct listener {
 /* What both threads and the test share. */
 static struct {
 	struct listener liar, victim;
-	char redirect[64];		/* "MOVED %u 127.0.0.1:1234"; "": none */
-	char map[256];			/* a reply to CLUSTER SLOTS; "": an error */
+	char redirect[64]; /* "MOVED %u 127.0.0.1:1234"; "": none */
+	char map[256];     /* a reply to CLUSTER SLOTS; "": an error */
 	atomic_uint redirects, maps, connections;
 	atomic_bool heard_auth;
 	struct node node;
-	pthread_mutex_t lock;		/* guards redirect and map */
+	pthread_mutex_t lock; /* guards redirect and map */
 } w = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-__attribute__((format(printf, 3, 4))) static void say(char *where, size_t n, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void say(char *where, size_t n, const char *format,
+						      ...)
 {
 	va_list args;
 
@@ -52,11 +54,11 @@ __attribute__((format(printf, 3, 4))) static void say(char *where, size_t n, con
 static void listen_at(struct listener *l, const char *address)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET };
-	socklen_t n = sizeof a;
+	socklen_t n = sizeof(a);
 
 	l->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	assert_int_equal(inet_pton(AF_INET, address, &a.sin_addr), 1);
-	assert_int_equal(bind(l->fd, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(bind(l->fd, (struct sockaddr *)&a, sizeof(a)), 0);
 	assert_int_equal(listen(l->fd, 64), 0);
 	assert_int_equal(getsockname(l->fd, (struct sockaddr *)&a, &n), 0);
 	l->port = ntohs(a.sin_port);
@@ -93,12 +95,13 @@ static void answer(int fd, const char *text)
 /* One command: its words are bulk strings, its name the second one. */
 static void answer_to(int fd, const char *command)
 {
-	char name[SHARED_NAME] = "", line[SHARED_NAME + 64], redirect[sizeof w.redirect], map[sizeof w.map];
+	char name[SHARED_NAME] = "", line[SHARED_NAME + 64], redirect[sizeof(w.redirect)],
+	     map[sizeof(w.map)];
 	const char *at = strstr(command, "\r\n$");
 
 	(void)pthread_mutex_lock(&w.lock);
-	memcpy(redirect, w.redirect, sizeof redirect);
-	memcpy(map, w.map, sizeof map);
+	memcpy(redirect, w.redirect, sizeof(redirect));
+	memcpy(map, w.map, sizeof(map));
 	(void)pthread_mutex_unlock(&w.lock);
 	if (strstr(command, "AUTH")) {
 		answer(fd, "+OK\r\n");
@@ -106,11 +109,12 @@ static void answer_to(int fd, const char *command)
 		(void)atomic_fetch_add(&w.maps, 1);
 		answer(fd, map[0] ? map : "-ERR This instance has cluster support disabled\r\n");
 	} else if (redirect[0] && at && (at = strstr(at + 3, "\r\n$")) != NULL &&
-		   sscanf(at + 3, "%*d %159s", name) == 1 && strlen(name) > 80 && !strstr(name, "0000000000000000")) {
+		   sscanf(at + 3, "%*d %159s", name) == 1 && strlen(name) > 80 &&
+		   !strstr(name, "0000000000000000")) {
 		char what[64];
 
-		(void)snprintf(what, sizeof what, redirect, redis_slot(name, strlen(name)));
-		(void)snprintf(line, sizeof line, "-%s\r\n", what);
+		(void)snprintf(what, sizeof(what), redirect, redis_slot(name, strlen(name)));
+		(void)snprintf(line, sizeof(line), "-%s\r\n", what);
 		(void)atomic_fetch_add(&w.redirects, 1);
 		answer(fd, line);
 	} else {
@@ -164,18 +168,18 @@ static void begin(const char *victim_at, const char *lines)
 
 	listen_at(&w.liar, "127.0.0.1");
 	listen_at(&w.victim, victim_at);
-	say(w.redirect, sizeof w.redirect, "%s", "");
-	say(w.map, sizeof w.map, "%s", "");
+	say(w.redirect, sizeof(w.redirect), "%s", "");
+	say(w.map, sizeof(w.map), "%s", "");
 	atomic_store(&w.redirects, 0);
 	atomic_store(&w.maps, 0);
 	atomic_store(&w.connections, 0);
 	atomic_store(&w.heard_auth, false);
 	assert_int_equal(pthread_create(&w.liar.thread, NULL, lie, NULL), 0);
 	assert_int_equal(pthread_create(&w.victim.thread, NULL, suffer, NULL), 0);
-	(void)snprintf(endpoints, sizeof endpoints, "127.0.0.1:%u", w.liar.port);
+	(void)snprintf(endpoints, sizeof(endpoints), "127.0.0.1:%u", w.liar.port);
 	node_place(&w.node, &(struct node_conf){ .endpoints = endpoints });
 	node_file(&w.node, "password", "correct horse battery staple\n", 0600, path);
-	(void)snprintf(all, sizeof all, "password_file = %s\nwrite = off\n%s", path, lines);
+	(void)snprintf(all, sizeof(all), "password_file = %s\nwrite = off\n%s", path, lines);
 	node_configure(&w.node, &(struct node_conf){ .endpoints = endpoints, .lines = all });
 }
 
@@ -219,7 +223,7 @@ static void load_until_redirected(uint32_t least)
 
 static void nobody_came(void)
 {
-	nap_ms(500);	/* what was to come has come; a connection is made within milliseconds */
+	nap_ms(500); /* what was to come has come; a connection is made within milliseconds */
 	if (atomic_load(&w.heard_auth))
 		fail_msg("the victim heard AUTH");
 	assert_int_equal(atomic_load(&w.connections), 0);
@@ -228,7 +232,7 @@ static void nobody_came(void)
 static void redirected_by(const char *kind)
 {
 	begin("127.0.0.1", "");
-	say(w.redirect, sizeof w.redirect, "%s %%u 127.0.0.1:%u", kind, w.victim.port);
+	say(w.redirect, sizeof(w.redirect), "%s %%u 127.0.0.1:%u", kind, w.victim.port);
 	live();
 	load_until_redirected(LOADS);
 	nobody_came();
@@ -251,8 +255,8 @@ static void a_plain_server_says_ask(void **state)
 
 static void map_of(const char *host)
 {
-	say(w.map, sizeof w.map, "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$%zu\r\n%s\r\n:%u\r\n", strlen(host), host,
-		       w.victim.port);
+	say(w.map, sizeof(w.map), "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$%zu\r\n%s\r\n:%u\r\n",
+	    strlen(host), host, w.victim.port);
 }
 
 static void wait_for_map(void)
@@ -279,7 +283,7 @@ static void a_map_names_a_host_that_nobody_configured(void **state)
 	nobody_came();
 	node_stat_reaches(&w.node, "tiers.redis.refused_hosts_total", 1);
 	assert_true(node_log_has(&w.node, "cluster_hosts"));
-	(void)daemon_ctl(&w.node.d, "endpoints", text, sizeof text);
+	(void)daemon_ctl(&w.node.d, "endpoints", text, sizeof(text));
 	assert_non_null(strstr(text, "cluster_hosts"));
 	end();
 }
@@ -289,8 +293,9 @@ static void a_member_of_the_map_redirects_away(void **state)
 {
 	(void)state;
 	begin("127.0.0.1", "");
-	say(w.redirect, sizeof w.redirect, "MOVED %%u 127.0.0.1:%u", w.victim.port);
-	say(w.map, sizeof w.map, "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%u\r\n", w.liar.port);
+	say(w.redirect, sizeof(w.redirect), "MOVED %%u 127.0.0.1:%u", w.victim.port);
+	say(w.map, sizeof(w.map), "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%u\r\n",
+	    w.liar.port);
 	live();
 	load_until_redirected(LOADS);
 	nobody_came();
@@ -303,7 +308,8 @@ static void the_hosts_that_are_configured_are_used(void **state)
 	const uint64_t until = now_ns() + SHARED_MS * 1000000ull;
 
 	(void)state;
-	begin("127.0.0.2", "cluster_hosts = other.example 10.0.0.0/8\ncluster_hosts = 127.0.0.0/30\n");
+	begin("127.0.0.2",
+	      "cluster_hosts = other.example 10.0.0.0/8\ncluster_hosts = 127.0.0.0/30\n");
 	map_of("127.0.0.2");
 	live();
 	wait_for_map();

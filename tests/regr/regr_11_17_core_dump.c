@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=25 */
 /*
- * regr_11_17_core_dump.c - goal: a core dump of the daemon has neither engines' bytes in it nor secrets: a
- * tenant's, the one that nodes share, what is derived of it, the Redis password. Both used to be found. Method:
- * what a dump would have is read from /proc/PID/mem, while the daemon lives: all that is mapped and has not VmFlags
- * "dd" in smaps (files that were not written to apart), after stores and loads of known bytes, through Redis and
- * through NVMe. That the same search finds them in what is left out shows that it works.
+ * regr_11_17_core_dump.c - goal: a core dump of the daemon has neither engines' bytes in it nor
+ * secrets: a tenant's, the one that nodes share, what is derived of it, the Redis password. Both
+ * used to be found. Method: what a dump would have is read from /proc/PID/mem, while the daemon
+ * lives: all that is mapped and has not VmFlags "dd" in smaps (files that were not written to
+ * apart), after stores and loads of known bytes, through Redis and through NVMe. That the same
+ * search finds them in what is left out shows that it works.
  */
 #include "tests/lib/lib_shared.h"
 #include "tests/lib/lib_tls.h"
@@ -30,8 +31,8 @@ struct needle {
 	const char *name;
 	uint8_t bytes[ROW];
 	size_t n;
-	uint32_t dumped, left_out;	/* times found */
-	char where[128];		/* the mapping it was found in, last */
+	uint32_t dumped, left_out; /* times found */
+	char where[128];           /* the mapping it was found in, last */
 };
 
 static struct {
@@ -58,10 +59,12 @@ static void search(const uint8_t *bytes, size_t n, bool dumped, const char *wher
 	for (uint32_t i = 0; i < w.n; i++) {
 		struct needle *needle = &w.needles[i];
 
-		for (const uint8_t *at = bytes; (at = memmem(at, n - (size_t)(at - bytes), needle->bytes, needle->n)) != NULL; at++) {
+		for (const uint8_t *at = bytes;
+		     (at = memmem(at, n - (size_t)(at - bytes), needle->bytes, needle->n)) != NULL;
+		     at++) {
 			(*(dumped ? &needle->dumped : &needle->left_out))++;
 			if (dumped)
-				(void)snprintf(needle->where, sizeof needle->where, "%s", where);
+				(void)snprintf(needle->where, sizeof(needle->where), "%s", where);
 		}
 	}
 }
@@ -71,7 +74,8 @@ static void search_mapping(int mem, uint64_t from, uint64_t to, bool dumped, con
 	static uint8_t piece[PIECE + ROW];
 
 	for (uint64_t at = from; at < to; at += PIECE) {
-		const size_t want = to - at < sizeof piece ? (size_t)(to - at) : sizeof piece;	/* they overlap by a needle */
+		/* they overlap by a needle */
+		const size_t want = to - at < sizeof(piece) ? (size_t)(to - at) : sizeof(piece);
 		const ssize_t got = pread(mem, piece, want, (off_t)at);
 
 		if (got <= 0)
@@ -89,28 +93,31 @@ static void search_all(void)
 
 	for (uint32_t i = 0; i < w.n; i++)
 		w.needles[i].dumped = w.needles[i].left_out = 0;
-	(void)snprintf(path, sizeof path, "/proc/%d/mem", w.node.d.pid);
+	(void)snprintf(path, sizeof(path), "/proc/%d/mem", w.node.d.pid);
 	mem = open(path, O_RDONLY | O_CLOEXEC);
-	(void)snprintf(path, sizeof path, "/proc/%d/smaps", w.node.d.pid);
+	(void)snprintf(path, sizeof(path), "/proc/%d/smaps", w.node.d.pid);
 	maps = fopen(path, "re");
 	if (mem < 0 || !maps) {
 		printf("skipped: the daemon's memory cannot be read: %s\n", strerror(errno));
 		exit(77);
 	}
-	while (fgets(line, sizeof line, maps)) {
-		const bool shared_file = file[0] == '/' && strncmp(file, "/memfd:", 7) != 0 && strncmp(file, "/dev/zero", 9) != 0;
+	while (fgets(line, sizeof(line), maps)) {
+		const bool shared_file = file[0] == '/' && strncmp(file, "/memfd:", 7) != 0 &&
+					 strncmp(file, "/dev/zero", 9) != 0;
 
-		if (sscanf(line, "%llx-%llx %7s %*s %*s %*s %4000s", &a, &b, perms, file) >= 3) {	/* "A" is hexadecimal, too */
-			(void)snprintf(where, sizeof where, "%.120s", line);
+		/* "A" is hexadecimal, too */
+		if (sscanf(line, "%llx-%llx %7s %*s %*s %*s %4000s", &a, &b, perms, file) >= 3) {
+			(void)snprintf(where, sizeof(where), "%.120s", line);
 			where[strcspn(where, "\n")] = 0;
 			from = a;
 			to = b;
 			if (!strchr(line, '/') && !strchr(line, '['))
 				file[0] = 0;
-		} else if ((to - from) >> 30 >= SHADOW_GIB) {	/* a sanitizer's */
+		} else if ((to - from) >> 30 >= SHADOW_GIB) { /* a sanitizer's */
 			continue;
-		} else if (strncmp(line, "VmFlags:", 8) == 0 && perms[0] == 'r' && !(shared_file && perms[1] != 'w') &&
-			   strcmp(file, "[vvar]") != 0 && strcmp(file, "[vsyscall]") != 0) {
+		} else if (strncmp(line, "VmFlags:", 8) == 0 && perms[0] == 'r' &&
+			   !(shared_file && perms[1] != 'w') && strcmp(file, "[vvar]") != 0 &&
+			   strcmp(file, "[vsyscall]") != 0) {
 			search_mapping(mem, from, to, !strstr(line, " dd"), where);
 		}
 	}
@@ -125,12 +132,13 @@ static void nothing_is_dumped(void)
 	search_all();
 	for (uint32_t i = 0; i < w.n; i++) {
 		if (w.needles[i].dumped)
-			(void)snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s (%u times, in %s)",
-				       what[0] ? ", " : "", w.needles[i].name, w.needles[i].dumped, w.needles[i].where);
+			(void)snprintf(what + strlen(what), sizeof(what) - strlen(what),
+				       "%s%s (%u times, in %s)", what[0] ? ", " : "",
+				       w.needles[i].name, w.needles[i].dumped, w.needles[i].where);
 	}
 	if (what[0])
 		fail_msg("a core dump would have: %s", what);
-	for (uint32_t i = 0; i < 3; i++)	/* the search does find them, where they are */
+	for (uint32_t i = 0; i < 3; i++) /* the search does find them, where they are */
 		assert_true(w.needles[i].left_out > 0);
 }
 
@@ -140,19 +148,21 @@ static void nothing_is_dumped(void)
 static void look_for_the_salt(const uint8_t tenants[SECRET_BYTES])
 {
 	static const char label[] = "kvtier salt 1", before[] = "\"id\":\"";
-	uint8_t message[sizeof label + SECRET_BYTES + 32], salt[32];
+	uint8_t message[sizeof(label) + SECRET_BYTES + 32], salt[32];
 	char text[4096];
 	const char *at;
 
-	assert_int_equal(daemon_ctl(&w.node.d, "spaces --json", text, sizeof text), 0);
+	assert_int_equal(daemon_ctl(&w.node.d, "spaces --json", text, sizeof(text)), 0);
 	at = strstr(text, before);
 	assert_non_null(at);
-	memcpy(message, label, sizeof label);
-	memcpy(message + sizeof label, tenants, SECRET_BYTES);
+	memcpy(message, label, sizeof(label));
+	memcpy(message + sizeof(label), tenants, SECRET_BYTES);
 	for (size_t i = 0; i < 32; i++)
-		assert_int_equal(sscanf(at + sizeof before - 1 + 2 * i, "%2hhx", &message[sizeof label + SECRET_BYTES + i]), 1);
-	(void)SHA256(message, sizeof message, salt);
-	look_for("the salt of an engine's keys", salt, sizeof salt);
+		assert_int_equal(sscanf(at + sizeof(before) - 1 + 2 * i, "%2hhx",
+					&message[sizeof(label) + SECRET_BYTES + i]),
+				 1);
+	(void)SHA256(message, sizeof(message), salt);
+	look_for("the salt of an engine's keys", salt, sizeof(salt));
 }
 
 static void begin(const char *options, const char *lines)
@@ -163,20 +173,21 @@ static void begin(const char *options, const char *lines)
 	uint8_t tenants[SECRET_BYTES];
 	struct redis_seal seal;
 
-	memset(&w, 0, sizeof w);
+	memset(&w, 0, sizeof(w));
 	redis_start(&w.redis, options);
-	redis_say(&w.redis, all, sizeof all, "CONFIG SET requirepass %s", "one-word-that-is-a-password-of-some-length");
+	redis_say(&w.redis, all, sizeof(all), "CONFIG SET requirepass %s",
+		  "one-word-that-is-a-password-of-some-length");
 	node_place(&w.node, &(struct node_conf){ .endpoints = w.redis.address, .lines = lines });
 	node_file(&w.node, "password", "one-word-that-is-a-password-of-some-length\n", 0600, path);
-	(void)snprintf(all, sizeof all, "password_file = %s\n%s", path, lines ? lines : "");
+	(void)snprintf(all, sizeof(all), "password_file = %s\n%s", path, lines ? lines : "");
 	node_configure(&w.node, &(struct node_conf){ .endpoints = w.redis.address, .lines = all });
 	node_live(&w.node);
 	node_join(&w.node, &g);
 	secret_derive((const uint8_t *)shared, strlen(shared), "default", tenants);
-	redis_seal_derive(tenants, sizeof tenants, &seal);
+	redis_seal_derive(tenants, sizeof(tenants), &seal);
 	look_for("the Redis password", "one-word-that-is-a-password-of-some-length", 42);
-	look_for("the tenant's secret", tenants, sizeof tenants);
-	look_for("the key of its MACs", seal.key, sizeof seal.key);
+	look_for("the tenant's secret", tenants, sizeof(tenants));
+	look_for("the key of its MACs", seal.key, sizeof(seal.key));
 	look_for("the secret that nodes share", shared, strlen(shared));
 	look_for_the_salt(tenants);
 }
@@ -187,7 +198,8 @@ static void look_for_pages(void)
 	for (uint32_t i = 0; i < N && w.n < MAX_NEEDLES; i++) {
 		const size_t rows = w.node.e.page_bytes / ROW;
 
-		look_for("bytes of an engine's page", w.node.e.memory + i * w.node.e.page_bytes + i * (rows - 1) / N * ROW, ROW);
+		look_for("bytes of an engine's page",
+			 w.node.e.memory + i * w.node.e.page_bytes + i * (rows - 1) / N * ROW, ROW);
 	}
 }
 
@@ -240,10 +252,10 @@ static void with_nvme(void **state)
 		skip();
 	begin(NULL, "[nvme]\nbytes = 64M\nsegment_bytes = 1M\n");
 	use();
-	(void)daemon_ctl(&w.node.d, "flush", text, sizeof text);
+	(void)daemon_ctl(&w.node.d, "flush", text, sizeof(text));
 	node_evict(&w.node);
 	assert_int_equal(node_load_each(&w.node, w.keys, 0, N), N);
-	(void)daemon_ctl(&w.node.d, "verify", text, sizeof text);
+	(void)daemon_ctl(&w.node.d, "verify", text, sizeof(text));
 	nothing_is_dumped();
 	end();
 }
@@ -274,8 +286,8 @@ static void look_for_key(const char *path)
 	look_for("the TLS key (DER)", bytes, (size_t)n);
 	look_for("the TLS key", turned, (size_t)n);
 	rewind(in);
-	assert_non_null(fgets(line, sizeof line, in));
-	assert_non_null(fgets(line, sizeof line, in));
+	assert_non_null(fgets(line, sizeof(line), in));
+	assert_non_null(fgets(line, sizeof(line), in));
 	look_for("the TLS key's file", line, ROW);
 	BN_clear_free(number);
 	EVP_PKEY_free(key);
@@ -289,8 +301,9 @@ static void with_tls(void **state)
 
 	(void)state;
 	tls_make(&files);
-	(void)snprintf(lines, sizeof lines, "tls = yes\ntls_ca_file = %s\ntls_cert_file = %s\ntls_key_file = %s\n", files.ca,
-		       files.client, files.client_key);
+	(void)snprintf(lines, sizeof(lines),
+		       "tls = yes\ntls_ca_file = %s\ntls_cert_file = %s\ntls_key_file = %s\n",
+		       files.ca, files.client, files.client_key);
 	begin(tls_options(&files), lines);
 	look_for_key(files.client_key);
 	use();

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_2_ops_share.c - goal: clients that submit as fast as they can leave some of [socket] max_ops for the others. The
- * daemon asked connections in a fixed order and gave all free ops to the first: the last could wait for ever.
- * Method: with the daemon stopped, a greedy client that is asked first fills its ring with long ops, and a modest one
- * submits a short op; it must be taken before the greedy one's first op completed.
+ * regr_2_ops_share.c - goal: clients that submit as fast as they can leave some of [socket] max_ops
+ * for the others. The daemon asked connections in a fixed order and gave all free ops to the first:
+ * the last could wait for ever. Method: with the daemon stopped, a greedy client that is asked
+ * first fills its ring with long ops, and a modest one submits a short op; it must be taken before
+ * the greedy one's first op completed.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -20,9 +21,11 @@ static void a_full_ring_leaves_ops_for_others(void **state)
 	uint32_t space;
 
 	(void)state;
-	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n[socket]\nmax_ops = 16\n");
+	daemon_start(
+		&d,
+		"[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n[socket]\nmax_ops = 16\n");
 	raw_open(&modest, d.socket);
-	raw_open(&greedy, d.socket);	/* the latest is asked first */
+	raw_open(&greedy, d.socket); /* the latest is asked first */
 	(void)raw_space_open(&greedy, &space);
 	for (uint32_t i = 0; i < MAX_OPS; i++) {
 		sqe = raw_sqe(WIRE_OP_LOAD, space);
@@ -34,7 +37,7 @@ static void a_full_ring_leaves_ops_for_others(void **state)
 	sqe = raw_sqe(WIRE_OP_LOAD, space);
 	raw_put(&modest, 0, &sqe);
 	daemon_signal(&d, SIGSTOP);
-	nap_ms(50);	/* until it has stopped */
+	nap_ms(50); /* until it has stopped */
 	raw_publish(&greedy, MAX_OPS);
 	raw_publish(&modest, 1);
 	daemon_signal(&d, SIGCONT);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_3_region_share.c - goal: no client can take the address space or the mappings (vm.max_map_count) that the daemon
- * needs for another's regions. Sparse memfds of many TiB are mapped at no cost to their owner, and 32 connections
- * with all the regions that they could name left the next engine with "cannot map". Method: such clients, and after
- * each an honest engine that opens a space, stores and loads.
+ * regr_3_region_share.c - goal: no client can take the address space or the mappings
+ * (vm.max_map_count) that the daemon needs for another's regions. Sparse memfds of many TiB are
+ * mapped at no cost to their owner, and 32 connections with all the regions that they could name
+ * left the next engine with "cannot map". Method: such clients, and after each an honest engine
+ * that opens a space, stores and loads.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -42,7 +43,7 @@ static void a_huge_sparse_region_is_refused(void **state)
 	raw_open(&r, d.socket);
 	raw_space_fill(&r, &space);
 	space.region.length = 100ull << 40;
-	assert_int_equal(raw_send(&r, &space, sizeof space, &fd, 1), 0);
+	assert_int_equal(raw_send(&r, &space, sizeof(space), &fd, 1), 0);
 	raw_expect_refused(&r, -ENOSPC, "[socket] max_clients");
 	an_engine_can_work(&d);
 	raw_close(&r);
@@ -71,12 +72,13 @@ static uint32_t hoard(struct raw *r, int fd)
 	for (size_t i = 0; i < 4; i++)
 		m.segments[i] = space.segments[i];
 	for (uint64_t i = 0; i < WIRE_MAX_REGIONS; i++)
-		m.regions[i] = (struct wire_region){ .memory = WIRE_MEMFD, .offset = i % 2 * 4096,
+		m.regions[i] = (struct wire_region){ .memory = WIRE_MEMFD,
+						     .offset = i % 2 * 4096,
 						     .length = raw_region_bytes() };
 	for (; opened < WIRE_MAX_SPACES; opened++) {
-		m.open.head = raw_head(r, WIRE_SPACE_OPEN, sizeof m);
-		assert_int_equal(raw_send(r, &m, sizeof m, &fd, 1), 0);
-		assert_true(raw_receive(r, &reply, sizeof reply) > 0);
+		m.open.head = raw_head(r, WIRE_SPACE_OPEN, sizeof(m));
+		assert_int_equal(raw_send(r, &m, sizeof(m), &fd, 1), 0);
+		assert_true(raw_receive(r, &reply, sizeof(reply)) > 0);
 		if (reply.head.type == WIRE_ERROR)
 			break;
 	}

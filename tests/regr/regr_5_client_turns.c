@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regr_5_client_turns.c - goal: a client's share of the daemon does not grow with the number of its ops. Blocks were
- * begun in turn by op, so one client with 255 ops left another's single op a 256th.
- * Method: with the daemon stopped, one client submits many ops, another one op as long as each of them; the latter
- * must be complete before the first of the former is. Loads of what nobody stored: blocks begin and end at once.
+ * regr_5_client_turns.c - goal: a client's share of the daemon does not grow with the number of its
+ * ops. Blocks were begun in turn by op, so one client with 255 ops left another's single op a
+ * 256th. Method: with the daemon stopped, one client submits many ops, another one op as long as
+ * each of them; the latter must be complete before the first of the former is. Loads of what nobody
+ * stored: blocks begin and end at once.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -34,11 +35,11 @@ static void one_op_is_not_delayed_by_many_of_another(void **state)
 	(void)state;
 	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
 	raw_open(&one, d.socket);
-	raw_open(&many, d.socket);	/* the latest is asked first */
+	raw_open(&many, d.socket); /* the latest is asked first */
 	put_loads(&many, OPS);
 	put_loads(&one, 1);
 	daemon_signal(&d, SIGSTOP);
-	nap_ms(50);	/* until it has stopped */
+	nap_ms(50); /* until it has stopped */
 	raw_publish(&many, OPS);
 	raw_publish(&one, 1);
 	daemon_signal(&d, SIGCONT);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_admit - which block is written to NVMe is what admit.h says, and refused keys are remembered as long as it
- * says. Method: small sequences of questions, and a long one of random keys. Hit rates: sim_admit_trace.c.
+ * sim_admit - which block is written to NVMe is what admit.h says, and refused keys are remembered
+ * as long as it says. Method: small sequences of questions, and a long one of random keys. Hit
+ * rates: sim_admit_trace.c.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -92,7 +93,8 @@ static void the_latest_are_remembered_and_the_old_forgotten(void **state)
 	for (uint64_t i = 0; i < ALL; i++)
 		(void)ask(state, random.state + i, SHORT, true);
 	for (uint64_t i = 0; i < PROBES; i++) {
-		recent += ask(state, random.state + ALL - 1 - i * ADMIT_REMEMBERED / 2 / PROBES, SHORT, true);
+		recent += ask(state, random.state + ALL - 1 - i * ADMIT_REMEMBERED / 2 / PROBES,
+			      SHORT, true);
 		old += ask(state, random.state + i * ADMIT_REMEMBERED / PROBES, SHORT, true);
 	}
 	printf("of %d: %u recent and %u old ones remembered\n", PROBES, recent, old);
@@ -112,7 +114,8 @@ static void replays_alike(void **state)
 		const uint32_t percent = random_below(&random, 101);
 		const bool parent = random_below(&random, 4);
 
-		assert_int_equal(ask(state, number, percent, parent), ask((void **)&again, number, percent, parent));
+		assert_int_equal(ask(state, number, percent, parent),
+				 ask((void **)&again, number, percent, parent));
 	}
 	admit_close(again);
 }

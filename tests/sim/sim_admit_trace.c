@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_admit_trace - second-miss admission is worth it on a public trace: with a write budget of a quarter of what would
- * be written without one, it hits more than writing what comes first until the budget is gone.
- * Method: replay of Mooncake's conversation trace (JSONL; $KVTIER_TRACE names the file, skipped when absent) over a
- * host tier and a larger NVMe tier, both leaf-first LRU by evict.c. Hits are the leading blocks of a request that
- * are in either. Every stored block is asked about once, as it is stored. The budget flows in with the requests,
- * through a bucket that starts full, as that of the log does.
+ * sim_admit_trace - second-miss admission is worth it on a public trace: with a write budget of a
+ * quarter of what would be written without one, it hits more than writing what comes first until
+ * the budget is gone. Method: replay of Mooncake's conversation trace (JSONL; $KVTIER_TRACE names
+ * the file, skipped when absent) over a host tier and a larger NVMe tier, both leaf-first LRU by
+ * evict.c. Hits are the leading blocks of a request that are in either. Every stored block is asked
+ * about once, as it is stored. The budget flows in with the requests, through a bucket that starts
+ * full, as that of the log does.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,13 +36,14 @@ struct replay {
 	enum policy policy;
 	struct level host, nvme;
 	struct admit *admit;
-	double bucket, bucket_full, per_request;	/* blocks that may be written */
+	double bucket, bucket_full, per_request; /* blocks that may be written */
 	uint64_t writes, hits;
 };
 
 static struct level level(const struct trace *t, double share)
 {
-	struct level ret = { .here = calloc(t->unique, sizeof(bool)), .room = (uint32_t)(share * t->unique + .5) };
+	struct level ret = { .here = calloc(t->unique, sizeof(bool)),
+			     .room = (uint32_t)(share * t->unique + .5) };
 
 	assert_non_null(ret.here);
 	assert_int_equal(evict_open(t->unique, 1, 1, &ret.evict), 0);
@@ -68,7 +70,8 @@ static bool level_add(struct level *level, uint32_t id, uint32_t parent, uint64_
 	}
 	level->room--;
 	level->here[id] = true;
-	evict_add(level->evict, id, parent != EVICT_NONE && level->here[parent] ? parent : EVICT_NONE, 0, tick);
+	evict_add(level->evict, id,
+		  parent != EVICT_NONE && level->here[parent] ? parent : EVICT_NONE, 0, tick);
 	return true;
 }
 
@@ -84,7 +87,8 @@ static bool admitted(struct replay *r, uint32_t id, uint32_t parent)
 	case FIRST_COME:
 		return parent_there && r->bucket >= 1;
 	default:
-		return admit_ask(r->admit, key, (uint32_t)(100 * r->bucket / r->bucket_full), parent_there) &&
+		return admit_ask(r->admit, key, (uint32_t)(100 * r->bucket / r->bucket_full),
+				 parent_there) &&
 		       r->bucket >= 1;
 	}
 }
@@ -93,7 +97,7 @@ static void write_behind(struct replay *r, uint32_t id, uint32_t parent, uint64_
 {
 	if (r->nvme.here[id] || !admitted(r, id, parent) || !level_add(&r->nvme, id, parent, tick))
 		return;
-	evict_pin(r->nvme.evict, id);		/* as all of its chain, until the request ends */
+	evict_pin(r->nvme.evict, id); /* as all of its chain, until the request ends */
 	r->bucket--;
 	r->writes++;
 }
@@ -131,11 +135,14 @@ static void replay_one(struct replay *r, const uint32_t *ids, size_t n, uint64_t
 }
 
 /* budget: blocks in all; bucket_share of it at the start. Returns the hit rate. */
-static double replay(const struct trace *t, enum policy policy, double nvme_share, double budget, double bucket_share,
-		     uint64_t *ret_writes)
+static double replay(const struct trace *t, enum policy policy, double nvme_share, double budget,
+		     double bucket_share, uint64_t *ret_writes)
 {
-	struct replay r = { .policy = policy, .host = level(t, .05), .nvme = level(t, nvme_share),
-			    .bucket = budget * bucket_share, .bucket_full = budget * bucket_share,
+	struct replay r = { .policy = policy,
+			    .host = level(t, .05),
+			    .nvme = level(t, nvme_share),
+			    .bucket = budget * bucket_share,
+			    .bucket_full = budget * bucket_share,
 			    .per_request = budget * (1 - bucket_share) / (double)t->n_requests };
 	size_t first = 0;
 
@@ -162,12 +169,16 @@ static void second_miss_is_better_than_first_come(void **state)
 
 		for (size_t j = 0; j < sizeof(bucket_shares) / sizeof(*bucket_shares); j++) {
 			const double budget = (double)all / 4, share = bucket_shares[j];
-			const double come = replay(t, FIRST_COME, nvme_shares[i], budget, share, &first);
-			const double miss = replay(t, SECOND_MISS, nvme_shares[i], budget, share, &second);
+			const double come =
+				replay(t, FIRST_COME, nvme_shares[i], budget, share, &first);
+			const double miss =
+				replay(t, SECOND_MISS, nvme_shares[i], budget, share, &second);
 
-			printf("nvme %3.0f %%, bucket %3.0f %% of the budget: hit rate %.4f without a budget (%" PRIu64
-			       " writes), first come %.4f (%" PRIu64 "), second miss %.4f (%" PRIu64 ")\n",
-			       100 * nvme_shares[i], 100 * share, no_budget, all, come, first, miss, second);
+			printf("nvme %3.0f %%, bucket %3.0f %% of the budget: hit rate %.4f "
+			       "without a budget (%" PRIu64 " writes), first come %.4f (%" PRIu64
+			       "), second miss %.4f (%" PRIu64 ")\n",
+			       100 * nvme_shares[i], 100 * share, no_budget, all, come, first, miss,
+			       second);
 			assert_true((double)first <= budget + 1 && (double)second <= budget + 1);
 			assert_true(miss > come);
 		}
@@ -176,5 +187,6 @@ static void second_miss_is_better_than_first_come(void **state)
 
 int main(void)
 {
-	return trace_run("second_miss_is_better_than_first_come", second_miss_is_better_than_first_come);
+	return trace_run("second_miss_is_better_than_first_come",
+			 second_miss_is_better_than_first_come);
 }

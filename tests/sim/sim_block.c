@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_block - table, index, policy and the client's reader together against a naive model.
- * Method: random commits (in host, or away as after recovery), NVMe copies that come, move and go, touches, pins,
- * moves, evictions, demotions, promotions, drops and condemnations, in a table small enough to be full and to reuse
- * its numbers all the time; after each step a random key is looked up in all of them, and now and then everything is
- * compared; at the end the numbers are shown not to be lost.
+ * sim_block - table, index, policy and the client's reader together against a naive model. Method:
+ * random commits (in host, or away as after recovery), NVMe copies that come, move and go, touches,
+ * pins, moves, evictions, demotions, promotions, drops and condemnations, in a table small enough
+ * to be full and to reuse its numbers all the time; after each step a random key is looked up in
+ * all of them, and now and then everything is compared; at the end the numbers are shown not to be
+ * lost.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,12 +26,13 @@ enum { KEYS = 400, MAX = 150, SPACES = 3, CLASSES = 4, STEPS = 200000, NOT_HERE 
 /* One key's block, as the model has it. */
 struct entry {
 	bool here;
-	uint32_t block, space, parent;		/* parent: key number */
-	uint32_t pins, children;		/* children: those that are here and name this very block */
+	uint32_t block, space, parent; /* parent: key number */
+	/* children: those that are here and name this very block */
+	uint32_t pins, children;
 	uint64_t tick, life;
 	bool in_host, in_nvme;
 	uint32_t variant;
-	struct extent host, nvme;		/* of host: slot and class */
+	struct extent host, nvme; /* of host: slot and class */
 };
 
 struct model {
@@ -39,21 +41,23 @@ struct model {
 	struct map *map;
 	struct random random;
 	struct entry entry[KEYS];
-	uint64_t parent_life[KEYS];	/* of the parent block when the child came */
-	uint32_t held[MAX];		/* condemned blocks still pinned: pins by block number */
-	uint32_t here, in_host, in_nvme, condemned, returned;	/* condemned: with a slot */
+	uint64_t parent_life[KEYS]; /* of the parent block when the child came */
+	uint32_t held[MAX];         /* condemned blocks still pinned: pins by block number */
+	uint32_t here, in_host, in_nvme, condemned, returned; /* condemned: with a slot */
 	uint64_t now, lives;
 };
 
 static struct extent random_host(struct model *m)
 {
-	return (struct extent){ .tier = TIER_HOST, .class = (uint8_t)random_below(&m->random, CLASSES),
+	return (struct extent){ .tier = TIER_HOST,
+				.class = (uint8_t)random_below(&m->random, CLASSES),
 				.slot = random_below(&m->random, UINT32_MAX) };
 }
 
 static struct extent random_nvme(struct model *m)
 {
-	return (struct extent){ .tier = TIER_NVME, .unit = (uint8_t)random_below(&m->random, 16),
+	return (struct extent){ .tier = TIER_NVME,
+				.unit = (uint8_t)random_below(&m->random, 16),
 				.slot = (uint32_t)random_next(&m->random),
 				.generation = random_below(&m->random, 1 << 20) };
 }
@@ -66,13 +70,14 @@ static bool parent_lives(const struct model *m, uint32_t k)
 }
 
 /* A parent to name, which may be anybody's, and whether it is one for a block of this space. */
-static bool any_parent(struct model *m, uint32_t k, uint32_t space, uint32_t *ret_p, uint32_t *ret_block)
+static bool any_parent(struct model *m, uint32_t k, uint32_t space, uint32_t *ret_p,
+		       uint32_t *ret_block)
 {
 	const struct entry *e;
 	uint32_t p, tries = random_below(&m->random, 20);
 	bool is_one;
 
-	do {	/* mostly a right one, so that there are chains */
+	do { /* mostly a right one, so that there are chains */
 		p = random_below(&m->random, KEYS);
 		e = &m->entry[p];
 		is_one = e->here && e->in_host && e->space == space && p != k;
@@ -102,9 +107,15 @@ static void change_nvme(struct model *m, uint32_t k)
 
 static void commit(struct model *m, uint32_t k, bool away)
 {
-	struct entry new = { .here = true, .in_host = !away, .in_nvme = away, .parent = NOT_HERE, .tick = m->now,
-			     .space = random_below(&m->random, SPACES), .variant = random_below(&m->random, 2),
-			     .host = random_host(m), .nvme = random_nvme(m) };
+	struct entry new = { .here = true,
+			     .in_host = !away,
+			     .in_nvme = away,
+			     .parent = NOT_HERE,
+			     .tick = m->now,
+			     .space = random_below(&m->random, SPACES),
+			     .variant = random_below(&m->random, 2),
+			     .host = random_host(m),
+			     .nvme = random_nvme(m) };
 	uint32_t p, parent;
 	uint8_t key[32];
 	int r;
@@ -112,9 +123,11 @@ static void commit(struct model *m, uint32_t k, bool away)
 	random_key(k, key);
 	const bool chained = any_parent(m, k, new.space, &p, &parent) && !away;
 	if (away)
-		r = blocks_commit_away(m->blocks, key, new.space, new.variant, &new.nvme, new.tick, &new.block);
+		r = blocks_commit_away(m->blocks, key, new.space, new.variant, &new.nvme, new.tick,
+				       &new.block);
 	else
-		r = blocks_commit(m->blocks, key, new.space, parent, new.variant, &new.host, &new.block);
+		r = blocks_commit(m->blocks, key, new.space, parent, new.variant, &new.host,
+				  &new.block);
 	if (r == -ENOSPC || r == -EXFULL) {
 		assert_int_equal(blocks_count(m->blocks), m->here);
 		return;
@@ -274,7 +287,9 @@ static struct fingerprint_key index_key_of(uint32_t space, uint8_t bytes[32])
 static void compare_seen(struct model *m, uint32_t k, const struct kvtier_key *key)
 {
 	const struct entry *e = &m->entry[k];
-	const int seen = !e->here ? 0 : (e->in_host ? 1 << TIER_HOST : 0) | (e->in_nvme ? 1 << TIER_NVME : 0);
+	const int seen =
+		!e->here ? 0 :
+			   (e->in_host ? 1 << TIER_HOST : 0) | (e->in_nvme ? 1 << TIER_NVME : 0);
 
 	for (uint32_t space = 0; space < SPACES; space++) {
 		uint8_t bytes[32], tiers;
@@ -299,14 +314,16 @@ static void compare(struct model *m, uint32_t k)
 				 e->here && e->space == space ? e->block : BLOCK_NONE);
 	if (!e->here)
 		return;
-	assert_int_equal(blocks_host_slot(m->blocks, e->block), e->in_host ? e->host.slot : BLOCK_NONE);
+	assert_int_equal(blocks_host_slot(m->blocks, e->block),
+			 e->in_host ? e->host.slot : BLOCK_NONE);
 	there = blocks_nvme(m->blocks, e->block, &where);
 	assert_int_equal(there, e->in_nvme);
 	if (there)
 		assert_memory_equal(&where, &e->nvme, sizeof(where));
 	assert_int_equal(blocks_variant(m->blocks, e->block), e->variant);
 	assert_int_equal(blocks_tick(m->blocks, e->block), e->tick);
-	assert_int_equal(blocks_parent(m->blocks, e->block) != BLOCK_NONE, e->parent != NOT_HERE && parent_lives(m, k));
+	assert_int_equal(blocks_parent(m->blocks, e->block) != BLOCK_NONE,
+			 e->parent != NOT_HERE && parent_lives(m, k));
 	assert_memory_equal(blocks_key(m->blocks, e->block), key.bytes, 32);
 	assert_int_equal(blocks_pins(m->blocks, e->block), e->pins);
 }
@@ -356,8 +373,9 @@ static void everything_is_what_the_naive_model_is(void **state)
 	assert_non_null(m);
 	m->random = random_seeded("sim_block");
 	assert_int_equal(index_open(MAX, &m->index), 0);
-	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MAX, .classes = CLASSES }, m->index,
-				     &m->blocks), 0);
+	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MAX, .classes = CLASSES },
+				     m->index, &m->blocks),
+			 0);
 	for (uint32_t space = 0; space < SPACES; space++) {
 		uint8_t bytes[32];
 
@@ -381,7 +399,8 @@ static void everything_is_what_the_naive_model_is(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(everything_is_what_the_naive_model_is) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(
+		everything_is_what_the_naive_model_is) };
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

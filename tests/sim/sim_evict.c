@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_evict - leaf-first LRU is exactly the policy it says it is.
- * Method: random operations on evict.c and on a naive model that scans all blocks for its victim, compared
- * after each. Hit rates on a real trace: sim_evict_trace.c.
+ * sim_evict - leaf-first LRU is exactly the policy it says it is. Method: random operations on
+ * evict.c and on a naive model that scans all blocks for its victim, compared after each. Hit rates
+ * on a real trace: sim_evict_trace.c.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,7 +51,8 @@ static uint32_t model_parent(struct model *m)
 	const uint32_t parent = random_below(&m->random, BLOCKS);
 	const struct model_block *b = &m->block[parent];
 
-	return !b->here || b->hidden || b->away || random_below(&m->random, 4) == 0 ? EVICT_NONE : parent;
+	return !b->here || b->hidden || b->away || random_below(&m->random, 4) == 0 ? EVICT_NONE :
+										      parent;
 }
 
 /* New, or back from being away. */
@@ -73,7 +74,8 @@ static void model_add(struct model *m, uint32_t i)
 
 static void model_new(struct model *m, uint32_t i)
 {
-	m->block[i] = (struct model_block){ .parent = EVICT_NONE, .tick = m->now,
+	m->block[i] = (struct model_block){ .parent = EVICT_NONE,
+					    .tick = m->now,
 					    .away = random_below(&m->random, 4) == 0 };
 	if (m->block[i].away)
 		evict_add_away(m->evict, i, m->now);
@@ -151,7 +153,7 @@ static void model_compare(const struct model *m, uint32_t i)
 {
 	const struct model_block *b = &m->block[i];
 
-	for (uint32_t class = 0; class < CLASSES; class++)
+	for (uint32_t class = 0; class < CLASSES; class ++)
 		assert_int_equal(evict_victim(m->evict, class), model_victim(m, class));
 	if (!b->here)
 		return;
@@ -171,7 +173,7 @@ static void is_what_the_naive_model_is(void **state)
 	(void)state;
 	assert_non_null(m);
 	m->random = random_seeded("sim_evict");
-	m->now = UINT32_MAX - OPS / 8;	/* the tick's low half wraps on the way */
+	m->now = UINT32_MAX - OPS / 8; /* the tick's low half wraps on the way */
 	assert_int_equal(evict_open(BLOCKS, CLASSES, random_next(&m->random), &m->evict), 0);
 	for (int op = 0; op < OPS; op++) {
 		const uint32_t i = random_below(&m->random, BLOCKS);

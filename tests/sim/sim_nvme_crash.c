@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_nvme_crash - goal: after a crash at any point every key is its whole right bytes or a miss, the log
- * starts again, what was purged stays away, and a killed daemon (whose writes the kernel keeps) loses
- * nothing. Method: a short workload that fills, reuses, carries over, purges, seals, and writes where a probe of the
- * disk does; cut after each of its writes in turn; each time the disk keeps all, nothing, some or torn pieces of
- * what was not synced. Then recovery, more work, a second crash. Seed printed.
+ * sim_nvme_crash - goal: after a crash at any point every key is its whole right bytes or a miss,
+ * the log starts again, what was purged stays away, and a killed daemon (whose writes the kernel
+ * keeps) loses nothing. Method: a short workload that fills, reuses, carries over, purges, seals,
+ * and writes where a probe of the disk does; cut after each of its writes in turn; each time the
+ * disk keeps all, nothing, some or torn pieces of what was not synced. Then recovery, more work, a
+ * second crash. Seed printed.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,7 +65,7 @@ static void check_recovered(int purged, const uint8_t *had, bool kept)
 	for (uint32_t i = 0; i < AFTER; i++)
 		if (kept && had[i])
 			assert_true(kit.block[i].found);
-	for (uint32_t i = 0; i < AFTER; i++)	/* found, and then not reclaimed by this life */
+	for (uint32_t i = 0; i < AFTER; i++) /* found, and then not reclaimed by this life */
 		if (kept && had[i] && kit.block[i].location != NVME_NOWHERE)
 			assert_int_equal(kit_load(&kit, i), 0);
 	(void)kit_load_all(&kit);

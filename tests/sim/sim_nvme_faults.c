@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_nvme_faults - goal: no failed, refused or stalled I/O makes the log serve wrong bytes, lose count, hang
- * or fall over, and a good disk afterwards is enough to go on. Method: the same workload with the n-th I/O
- * going wrong, n = 1, 2, ... until a run has no n-th I/O; in several ways. Seed printed.
+ * sim_nvme_faults - goal: no failed, refused or stalled I/O makes the log serve wrong bytes, lose
+ * count, hang or fall over, and a good disk afterwards is enough to go on. Method: the same
+ * workload with the n-th I/O going wrong, n = 1, 2, ... until a run has no n-th I/O; in several
+ * ways. Seed printed.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,7 +50,7 @@ static void clear_faults(void)
 static void with_a_good_disk_it_goes_on(void)
 {
 	clear_faults();
-	kit.sim.time_ns += 1000000000;	/* what failed is tried again after a while */
+	kit.sim.time_ns += 1000000000; /* what failed is tried again after a while */
 	kit_run(&kit);
 	assert_false(nvme_log_busy(kit.log));
 	if (nvme_log_state(kit.log) == NVME_UP) {

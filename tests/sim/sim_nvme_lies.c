@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=8 */
 /*
- * sim_nvme_lies - goal: a disk that says "written" and lost it, wrote it elsewhere, or answers a read with what was
- * there before, costs blocks and never gives a wrong byte; the log goes on, and starts again. Method: a workload of
- * every deed of the log, with the n-th I/O a lie, n = 1, 2, ... until a run has no n-th I/O, of each kind; then 10,000
- * lies by chance, one I/O in eight. Seed printed.
+ * sim_nvme_lies - goal: a disk that says "written" and lost it, wrote it elsewhere, or answers a
+ * read with what was there before, costs blocks and never gives a wrong byte; the log goes on, and
+ * starts again. Method: a workload of every deed of the log, with the n-th I/O a lie, n = 1, 2, ...
+ * until a run has no n-th I/O, of each kind; then 10,000 lies by chance, one I/O in eight. Seed
+ * printed.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +28,7 @@ static uint64_t seed;
 static void workload(uint32_t from)
 {
 	for (uint32_t i = from; i < from + BLOCKS; i++) {
-		kit_forget(&kit, i);	/* of an earlier life */
+		kit_forget(&kit, i); /* of an earlier life */
 		(void)kit_store(&kit, i);
 		if (i > from + 8 && kit.block[from + 6].location != NVME_NOWHERE)
 			kit_touch(&kit, from + 6);
@@ -126,8 +127,8 @@ static void many_lies(void **state)
 		lies += kit.sim.lies;
 		kit_close(&kit);
 	}
-	printf("%llu lies in %llu stores, %llu starts\n", (unsigned long long)lies, (unsigned long long)lives,
-	       (unsigned long long)starts);
+	printf("%llu lies in %llu stores, %llu starts\n", (unsigned long long)lies,
+	       (unsigned long long)lives, (unsigned long long)starts);
 }
 
 int main(void)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_nvme_trace - goal: the log's choice of victims costs little against exact LRU of the same bytes, in
- * hits (at most 2.5 points) and in writes (carry-over at most 10 % of what is stored). Method: replay of
- * Mooncake's conversation trace (JSONL; $KVTIER_TRACE names the file, skipped when absent) on a model log of
- * segments, with the policy's own functions, beside leaf-first LRU by block. Hits are the leading blocks of a
- * request that are present.
+ * sim_nvme_trace - goal: the log's choice of victims costs little against exact LRU of the same
+ * bytes, in hits (at most 2.5 points) and in writes (carry-over at most 10 % of what is stored).
+ * Method: replay of Mooncake's conversation trace (JSONL; $KVTIER_TRACE names the file, skipped
+ * when absent) on a model log of segments, with the policy's own functions, beside leaf-first LRU
+ * by block. Hits are the leading blocks of a request that are present.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +23,7 @@ enum { SEGMENT_BLOCKS = 64, NOWHERE = 0xffffffff };
 
 struct segment {
 	uint32_t used, next_free;
-	uint32_t block[SEGMENT_BLOCKS];	/* in order of writing; may have gone or moved since */
+	uint32_t block[SEGMENT_BLOCKS]; /* in order of writing; may have gone or moved since */
 };
 
 struct model {
@@ -31,7 +31,7 @@ struct model {
 	struct segment *segment;
 	struct nvme_heat *heat;
 	uint32_t *scratch;
-	uint32_t *where;		/* of a block: segment, or NOWHERE */
+	uint32_t *where; /* of a block: segment, or NOWHERE */
 	uint64_t *tick;
 	uint32_t free_head, n_free, open;
 	uint64_t stored, carried;
@@ -81,7 +81,9 @@ static void reclaim(struct model *m)
 	assert_true(victim != NVME_NO_VICTIM);
 	s = &m->segment[victim];
 	for (uint32_t i = 0; i < s->used; i++)
-		c[i] = (struct nvme_candidate){ .tick = m->tick[s->block[i]], .bytes = 1, .entry = i,
+		c[i] = (struct nvme_candidate){ .tick = m->tick[s->block[i]],
+						.bytes = 1,
+						.entry = i,
 						.live = m->where[s->block[i]] == victim };
 	m->heat[victim].eligible = false;
 	(void)nvme_victim_carry(c, s->used, middle, s->used * NVME_CARRY_PERCENT / 100);
@@ -163,7 +165,8 @@ static void loses_little_against_exact_lru(void **state)
 		double carried;
 		const double lru = trace_lru(t, blocks), log = replay_log(t, blocks, &carried);
 
-		printf("capacity %5.1f %% (%u blocks): hit rate %.4f, exact LRU %.4f; carried over %.1f %%\n",
+		printf("capacity %5.1f %% (%u blocks): hit rate %.4f, exact LRU %.4f; carried over "
+		       "%.1f %%\n",
 		       100 * shares[i], blocks, log, lru, 100 * carried);
 		assert_true(log >= lru - .025);
 		assert_true(carried <= .10);

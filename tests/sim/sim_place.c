@@ -29,8 +29,8 @@
 #include "tiers/slabs.h"
 #include "tests/lib/random.h"
 
-enum { UNIT = 4096, SLAB = 64 << 10, SLABS = 24, MAX_SLOTS = SLABS * SLAB / UNIT, MAX_BLOCKS = 4096,
-       MAX_WRITING = 12, MAX_PINS = 24 };
+enum { UNIT = 4096, SLAB = 64 << 10, SLABS = 24, MAX_SLOTS = SLABS * SLAB / UNIT };
+enum { MAX_BLOCKS = 4096, MAX_WRITING = 12, MAX_PINS = 24 };
 
 /* Our account of one block, by number. */
 struct account {
@@ -41,7 +41,7 @@ struct account {
 
 struct writing {
 	struct extent where;
-	uint32_t bytes, parent;		/* parent is pinned meanwhile */
+	uint32_t bytes, parent; /* parent is pinned meanwhile */
 };
 
 struct sim {
@@ -73,7 +73,9 @@ static uint32_t steps(void)
 
 static struct sim *sim_open(void)
 {
-	const struct tier_conf conf = { .bytes = SLABS * SLAB, .slab_bytes = SLAB, .numa_node = -1 };
+	const struct tier_conf conf = { .bytes = SLABS * SLAB,
+					.slab_bytes = SLAB,
+					.numa_node = -1 };
 	const struct blocks_conf blocks = { .max_blocks = MAX_BLOCKS, .classes = TIER_MAX_CLASSES };
 	struct sim *s = calloc(1, sizeof(*s));
 	char text[TIER_TEXT_BYTES];
@@ -85,9 +87,15 @@ static struct sim *sim_open(void)
 	assert_int_equal(tier_open(TIER_HOST, &conf, NULL, &s->host, text, sizeof(text)), 0);
 	while (tier_state(s->host) == TIER_STARTING)
 		(void)nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
-	assert_int_equal(emptier_open(&(struct emptier_conf){ .host = s->host, .blocks = s->blocks, .submit = copier_submit,
-							      .arg = &s->copier, .moved_blocks = &s->counts.moved_blocks,
-							      .moved_bytes = &s->counts.moved_bytes }, &s->counts.emptier), 0);
+	assert_int_equal(
+		emptier_open(&(struct emptier_conf){ .host = s->host,
+						     .blocks = s->blocks,
+						     .submit = copier_submit,
+						     .arg = &s->copier,
+						     .moved_blocks = &s->counts.moved_blocks,
+						     .moved_bytes = &s->counts.moved_bytes },
+			     &s->counts.emptier),
+		0);
 	return s;
 }
 
@@ -151,14 +159,18 @@ static void settle(struct sim *s, const struct mover_counts *before)
 			continue;
 		assert_int_equal(a->pins, 0);
 		random_key(a->name, key);
-		if (blocks_find(s->blocks, key, 0) == b && blocks_host_slot(s->blocks, b) != BLOCK_NONE) {
-			assert_int_equal(tier_extent(s->host, blocks_host_slot(s->blocks, b), &a->where), 0);
+		if (blocks_find(s->blocks, key, 0) == b &&
+		    blocks_host_slot(s->blocks, b) != BLOCK_NONE) {
+			assert_int_equal(tier_extent(s->host, blocks_host_slot(s->blocks, b),
+						     &a->where),
+					 0);
 			assert_int_equal(slabs_owner(tier_slabs(s->host), &a->where), b);
 			assert_name(s, a);
 			moved++;
 			continue;
 		}
-		if (a->nvme) {	/* our account is of slots: what is away goes for good, children or not */
+		/* our account is of slots: what is away goes for good, children or not */
+		if (a->nvme) {
 			assert_int_equal(blocks_host_slot(s->blocks, b), BLOCK_NONE);
 			orphan_children(s, b);
 			blocks_condemn(s->blocks, b);
@@ -169,11 +181,12 @@ static void settle(struct sim *s, const struct mover_counts *before)
 	}
 	for (uint32_t b = 0; b < MAX_BLOCKS; b++)
 		if (s->accounts[b].live && s->accounts[b].parent != BLOCK_NONE)
-			assert_true(s->accounts[s->accounts[b].parent].live);	/* leaf-first */
+			assert_true(s->accounts[s->accounts[b].parent].live); /* leaf-first */
 	assert_int_equal(evicted, s->counts.evicted_blocks - before->evicted_blocks);
 	assert_int_equal(demoted, s->counts.demoted_blocks - before->demoted_blocks);
 	assert_true(moved <= s->counts.moved_blocks - before->moved_blocks);
-	assert_true(s->copier.most_bytes <= EMPTIER_JOB_BYTES && s->copier.most_jobs <= EMPTIER_JOBS);
+	assert_true(s->copier.most_bytes <= EMPTIER_JOB_BYTES &&
+		    s->copier.most_jobs <= EMPTIER_JOBS);
 	s->used_bytes -= s->counts.evicted_bytes - before->evicted_bytes;
 }
 
@@ -181,7 +194,8 @@ static void settle(struct sim *s, const struct mover_counts *before)
 static bool slab_is_stuck(const struct sim *s, uint32_t slab)
 {
 	for (uint32_t b = 0; b < MAX_BLOCKS; b++)
-		if (s->accounts[b].live && s->accounts[b].where.slot >> 16 == slab && s->accounts[b].pins)
+		if (s->accounts[b].live && s->accounts[b].where.slot >> 16 == slab &&
+		    s->accounts[b].pins)
 			return true;
 	for (uint32_t i = 0; i < s->n_writing; i++)
 		if (s->writing[i].where.slot >> 16 == slab)
@@ -233,7 +247,8 @@ static bool at_rest(const struct sim *s)
 static void check_counts(struct sim *s)
 {
 	if (!at_rest(s)) {
-		assert_true(s->used_bytes <= s->host->used_bytes && s->n_live + s->n_writing <= s->host->extents);
+		assert_true(s->used_bytes <= s->host->used_bytes &&
+			    s->n_live + s->n_writing <= s->host->extents);
 		return;
 	}
 	assert_int_equal(s->used_bytes, s->host->used_bytes);
@@ -250,7 +265,8 @@ static void check_all(struct sim *s)
 	memset(taken, 0, sizeof(taken));
 	for (uint32_t i = 0; i < MAX_BLOCKS + s->n_writing; i++) {
 		const bool block = i < MAX_BLOCKS;
-		const struct extent *w = block ? &s->accounts[i].where : &s->writing[i - MAX_BLOCKS].where;
+		const struct extent *w =
+			block ? &s->accounts[i].where : &s->writing[i - MAX_BLOCKS].where;
 		uint32_t bytes;
 
 		if (block && !s->accounts[i].live)
@@ -258,7 +274,9 @@ static void check_all(struct sim *s)
 		bytes = tier_extent_bytes(s->host, w);
 		assert_true(bytes > 0);
 		for (uint32_t at = 0; at < bytes; at += UNIT) {
-			bool *unit = &taken[((w->slot >> 16) * SLAB + (w->slot & 0xffff) * bytes + at) / UNIT];
+			bool *unit =
+				&taken[((w->slot >> 16) * SLAB + (w->slot & 0xffff) * bytes + at) /
+				       UNIT];
 
 			assert_false(*unit);
 			*unit = true;
@@ -318,7 +336,8 @@ static void turn(struct sim *s)
 static int make_room(struct sim *s, uint32_t bytes, struct extent *ret)
 {
 	const struct mover_counts before = s->counts;
-	const int err = mover_make_room(s->host, s->blocks, s->tick, bytes, MOVER_STEPS, &s->counts, ret);
+	const int err =
+		mover_make_room(s->host, s->blocks, s->tick, bytes, MOVER_STEPS, &s->counts, ret);
 
 	if (memcmp(&before, &s->counts, sizeof(before)))
 		settle(s, &before);
@@ -379,7 +398,8 @@ static void end(struct sim *s, uint32_t i, bool commit)
 		write_name(s, &w.where, w.bytes, s->names);
 		err = blocks_commit(s->blocks, key, 0, w.parent, 0, &w.where, &block);
 		if (err)
-			assert_int_equal(err, -ENOSPC); /* the index found no place: allowed, and rare */
+			/* the index found no place: allowed, and rare */
+			assert_int_equal(err, -ENOSPC);
 		s->index_full += err != 0;
 	}
 	if (err || !commit) {
@@ -390,10 +410,15 @@ static void end(struct sim *s, uint32_t i, bool commit)
 	tier_set_owner(s->host, &w.where, block);
 	blocks_touch(s->blocks, block, s->tick);
 	assert_true(block < MAX_BLOCKS && !s->accounts[block].live);
-	s->accounts[block] = (struct account){ .live = true, .where = w.where, .bytes = w.bytes,
-					       .parent = w.parent, .name = s->names++, .nvme = rnd(s, 2) };
+	s->accounts[block] = (struct account){ .live = true,
+					       .where = w.where,
+					       .bytes = w.bytes,
+					       .parent = w.parent,
+					       .name = s->names++,
+					       .nvme = rnd(s, 2) };
 	if (s->accounts[block].nvme)
-		blocks_set_nvme(s->blocks, block, &(struct extent){ .tier = TIER_NVME, .slot = block });
+		blocks_set_nvme(s->blocks, block,
+				&(struct extent){ .tier = TIER_NVME, .slot = block });
 	if (w.parent != BLOCK_NONE)
 		s->accounts[w.parent].children++;
 	s->n_live++;
@@ -476,10 +501,11 @@ static void any_workload(void **state)
 		if (i % 64 == 0)
 			check_all(s);
 	}
-	printf("%" PRIu64 " evicted, %" PRIu64 " of them demoted, %" PRIu64 " moved, %" PRIu64 " refused, %" PRIu64
-	       " by the index, %" PRIu64 " had to wait, copied/allocated %.3f\n",
-	       s->counts.evicted_blocks, s->counts.demoted_blocks, s->counts.moved_blocks, s->refused,
-	       s->index_full, s->waited,
+	printf("%" PRIu64 " evicted, %" PRIu64 " of them demoted, %" PRIu64 " moved, %" PRIu64
+	       " refused, %" PRIu64 " by the index, %" PRIu64
+	       " had to wait, copied/allocated %.3f\n",
+	       s->counts.evicted_blocks, s->counts.demoted_blocks, s->counts.moved_blocks,
+	       s->refused, s->index_full, s->waited,
 	       (double)s->counts.moved_bytes / (double)(s->allocated_bytes + 1));
 	assert_true(s->counts.moved_bytes <= s->allocated_bytes);
 	sim_close(s);
@@ -513,7 +539,7 @@ static uint32_t slabs_of(struct sim *s, uint32_t bytes)
 
 	if (class < 0)
 		return 0;
-	slabs_class_view(tier_slabs(s->host), (uint32_t)class, &view);
+	slabs_class_view(tier_slabs(s->host), (uint32_t) class, &view);
 	return view.slabs;
 }
 
@@ -553,7 +579,8 @@ static void two_classes_settle(void **state)
 	for (uint32_t i = 0; i < 20000; i++)
 		store(s, i % 6 ? 1 * UNIT : 5 * UNIT);
 	printf("slabs %u and %u, copied/allocated once settled %.4f\n", slabs_of(s, UNIT),
-	       slabs_of(s, 5 * UNIT), (double)(s->counts.moved_bytes - moved) / (double)s->allocated_bytes);
+	       slabs_of(s, 5 * UNIT),
+	       (double)(s->counts.moved_bytes - moved) / (double)s->allocated_bytes);
 	assert_true(slabs_of(s, 1 * UNIT) >= SLABS / 5 && slabs_of(s, 5 * UNIT) >= SLABS / 5);
 	assert_true((s->counts.moved_bytes - moved) * 20 <= s->allocated_bytes);
 	sim_close(s);

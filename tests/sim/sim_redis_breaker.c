@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_redis_breaker.c - goal: a server in trouble is left alone and asked by one request at a time, with waits of 1 s
- * to 30 s and +- 25 % between; one that is well again is found within the longest of them (37.5 s), and so is one that
- * takes stores again. Method: hours of a server that is up, silent, gone, loading, refusing, full or strange by a
- * random schedule, with up to 64 requests on their way; a naive account checks each step. SEED and STEPS from the
- * environment.
+ * sim_redis_breaker.c - goal: a server in trouble is left alone and asked by one request at a time,
+ * with waits of 1 s to 30 s and +- 25 % between; one that is well again is found within the longest
+ * of them (37.5 s), and so is one that takes stores again. Method: hours of a server that is up,
+ * silent, gone, loading, refusing, full or strange by a random schedule, with up to 64 requests on
+ * their way; a naive account checks each step. SEED and STEPS from the environment.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 #include "tiers/redis/redis_breaker.h"
 #include "tests/lib/random.h"
 
-#define MS ((uint64_t)1000000)
+#define MS     ((uint64_t)1000000)
 #define SECOND (1000 * MS)
 
 static const uint64_t start_ns = 1000 * SECOND;
@@ -28,13 +28,22 @@ static void assert_wait(uint64_t from_ns, uint64_t until_ns, uint64_t nominal_ns
 	assert_in_range(until_ns - from_ns, nominal_ns * 3 / 4, nominal_ns * 5 / 4);
 }
 
-enum mode { MODE_UP, MODE_SILENT, MODE_GONE, MODE_LOADING, MODE_REFUSING, MODE_FULL, MODE_STRANGE, MODES };
+enum mode {
+	MODE_UP,
+	MODE_SILENT,
+	MODE_GONE,
+	MODE_LOADING,
+	MODE_REFUSING,
+	MODE_FULL,
+	MODE_STRANGE,
+	MODES
+};
 
 enum { REQUESTS = 64 };
 
 struct request {
 	bool store, trial, lent;
-	enum mode mode;		/* of the server when it came */
+	enum mode mode; /* of the server when it came */
 	uint64_t end_ns;
 };
 
@@ -43,10 +52,11 @@ struct sim {
 	struct redis_breaker b;
 	uint64_t now_ns, flip_ns;
 	enum mode mode;
-	uint64_t reads_since_ns, stores_since_ns;	/* the server takes them since; 0: it does not */
-	uint32_t row;				/* of failures, told while CLOSED */
-	uint32_t trials;			/* let through since it was opened */
-	uint64_t expected_ns;			/* the next wait that a failed trial has */
+	/* the server takes them since; 0: it does not */
+	uint64_t reads_since_ns, stores_since_ns;
+	uint32_t row;         /* of failures, told while CLOSED */
+	uint32_t trials;      /* let through since it was opened */
+	uint64_t expected_ns; /* the next wait that a failed trial has */
 	struct request requests[REQUESTS];
 	uint64_t found, blocked;
 };
@@ -58,7 +68,8 @@ static void flip(struct sim *s)
 	const bool up_before = s->reads_since_ns != 0, stores_before = s->stores_since_ns != 0;
 	const uint64_t length = random_below(&s->random, 2) ? 120 * SECOND : 5 * SECOND;
 
-	s->mode = random_below(&s->random, 2) ? MODE_UP : (enum mode)random_below(&s->random, MODES);
+	s->mode =
+		random_below(&s->random, 2) ? MODE_UP : (enum mode)random_below(&s->random, MODES);
 	s->flip_ns = s->now_ns + random_next(&s->random) % length;
 	if (s->mode != MODE_UP && s->mode != MODE_FULL && s->mode != MODE_STRANGE)
 		s->reads_since_ns = 0;
@@ -147,7 +158,7 @@ static void end_some(struct sim *s)
 			continue;
 		r->lent = false;
 		if (r->trial && s->b.state == REDIS_HALF && random_below(&s->random, 20) == 0) {
-			redis_breaker_untried(&s->b);	/* its owner was cancelled */
+			redis_breaker_untried(&s->b); /* its owner was cancelled */
 			s->trials = 0;
 			continue;
 		}
@@ -181,10 +192,12 @@ static void begin_one(struct sim *s)
 	assert_true(!r->trial || s->trials == 1);
 	r->lent = true;
 	r->mode = s->mode;
-	r->end_ns = s->now_ns + (r->mode == MODE_SILENT ? timeout_ns : random_next(&s->random) % (20 * MS));
+	r->end_ns = s->now_ns +
+		    (r->mode == MODE_SILENT ? timeout_ns : random_next(&s->random) % (20 * MS));
 }
 
-/* A trial sent before the server was well may fail after; then the longest wait, then the time of a step or two. */
+/* A trial sent before the server was well may fail after; then the longest wait, then the time of a
+ * step or two. */
 static void check_found(const struct sim *s)
 {
 	const uint64_t longest = 30 * SECOND * 5 / 4, slack = timeout_ns + 2 * SECOND;
@@ -200,19 +213,23 @@ static void hours_of_a_server(void **state)
 {
 	const char *given = getenv("STEPS");
 	const unsigned long steps = given ? strtoul(given, NULL, 10) : 300000;
-	struct sim s = { .random = random_seeded("sim_redis_breaker"), .now_ns = start_ns, .flip_ns = start_ns };
+	struct sim s = { .random = random_seeded("sim_redis_breaker"),
+			 .now_ns = start_ns,
+			 .flip_ns = start_ns };
 
 	(void)state;
 	redis_breaker_open(&s.b, random_next(&s.random), REDIS_BREAKER_REST_MS);
 	for (unsigned long i = 0; i < steps; i++) {
-		s.now_ns += random_next(&s.random) % (random_below(&s.random, 4) ? 20 * MS : 500 * MS);
+		s.now_ns +=
+			random_next(&s.random) % (random_below(&s.random, 4) ? 20 * MS : 500 * MS);
 		if (s.now_ns >= s.flip_ns)
 			flip(&s);
 		end_some(&s);
 		begin_one(&s);
 		check_found(&s);
 	}
-	print_message("%" PRIu64 " s, opened %" PRIu64 " times, found again %" PRIu64 " times, %" PRIu64 " stores held back\n",
+	print_message("%" PRIu64 " s, opened %" PRIu64 " times, found again %" PRIu64
+		      " times, %" PRIu64 " stores held back\n",
 		      (s.now_ns - start_ns) / SECOND, s.b.opens_total, s.found, s.blocked);
 	assert_true(steps < 100000 || (s.found > 10 && s.blocked > 10));
 }

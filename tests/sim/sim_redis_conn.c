@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: however the bytes of replies are cut into pieces, whatever replies follow each other, and whenever commands are
- * canceled in between, each command ends with the status that its own reply means, and its buffer has what it should.
- * Method: both ends of a Unix socket in this thread. Rounds of random commands; their replies, random too, make one
- * stream, which is written in random pieces with a turn of the loop after each.
+ * Goal: however the bytes of replies are cut into pieces, whatever replies follow each other, and
+ * whenever commands are canceled in between, each command ends with the status that its own reply
+ * means, and its buffer has what it should. Method: both ends of a Unix socket in this thread.
+ * Rounds of random commands; their replies, random too, make one stream, which is written in random
+ * pieces with a turn of the loop after each.
  */
 #include "tests/lib/lib_redis_conn.h"
 
@@ -15,7 +16,19 @@
 enum { FRONT = sizeof(struct redis_envelope) + sizeof(struct image_header) };
 enum { ROUNDS = 400, COMMANDS = 24, BLOCKS = 8, STREAM_BYTES = 4 << 20, MARKS = 1024 };
 
-enum answer { GOOD, NOTHING, ANOTHERS, FLIPPED, FORGED, SHORT, NO_BULK, AN_ERROR, WRONG_TYPE, TOO_LARGE, ANSWERS };
+enum answer {
+	GOOD,
+	NOTHING,
+	ANOTHERS,
+	FLIPPED,
+	FORGED,
+	SHORT,
+	NO_BULK,
+	AN_ERROR,
+	WRONG_TYPE,
+	TOO_LARGE,
+	ANSWERS
+};
 
 struct sim_command {
 	struct rig_command c;
@@ -32,8 +45,9 @@ struct sim {
 	struct block blocks[BLOCKS];
 	struct sim_command commands[COMMANDS];
 	uint32_t n;
-	size_t bytes;			/* of the stream */
-	size_t marks[MARKS];		/* where something begins or ends in it: there cuts hurt most */
+	size_t bytes; /* of the stream */
+	/* where something begins or ends in it: there cuts hurt most */
+	size_t marks[MARKS];
 	uint32_t n_marks, next_mark;
 	uint8_t stream[STREAM_BYTES];
 };
@@ -59,19 +73,21 @@ static void put_text(struct sim *s, const char *text)
 	put(s, text, strlen(text));
 }
 
-/* The value of a block, or a part of it, with one bit wrong of so many bytes from `first` on, if there are any. */
+/* The value of a block, or a part of it, with one bit wrong of so many bytes from `first` on, if
+ * there are any. */
 static void put_value(struct sim *s, const struct block *b, size_t n, size_t first, uint32_t flips)
 {
 	char line[32];
 	uint8_t *value;
 
-	(void)snprintf(line, sizeof line, "$%zu\r\n", n);
+	(void)snprintf(line, sizeof(line), "$%zu\r\n", n);
 	put_text(s, line);
 	assert_true(block_bytes(b) + 2 <= STREAM_BYTES - s->bytes);
 	value = s->stream + s->bytes;
 	block_value(b, value);
 	if (flips)
-		value[first + random_below(&s->random, flips)] ^= (uint8_t)(1 << random_below(&s->random, 8));
+		value[first + random_below(&s->random, flips)] ^=
+			(uint8_t)(1 << random_below(&s->random, 8));
 	if (n > FRONT)
 		mark(s, s->bytes + FRONT);
 	if (n == block_bytes(b))
@@ -89,17 +105,24 @@ static const char *any_of(struct sim *s, const char *const *texts, uint32_t n)
 static void put_not_bulk(struct sim *s)
 {
 	static const char *const texts[] = {
-		"+OK\r\n", ":1\r\n", "*0\r\n", "*2\r\n$3\r\nabc\r\n*1\r\n:5\r\n", "%1\r\n+a\r\n,1.5\r\n", "#f\r\n",
-		"|1\r\n+ttl\r\n:3\r\n$3\r\nabc\r\n", "*3\r\n$-1\r\n*-1\r\n_\r\n",
+		"+OK\r\n",
+		":1\r\n",
+		"*0\r\n",
+		"*2\r\n$3\r\nabc\r\n*1\r\n:5\r\n",
+		"%1\r\n+a\r\n,1.5\r\n",
+		"#f\r\n",
+		"|1\r\n+ttl\r\n:3\r\n$3\r\nabc\r\n",
+		"*3\r\n$-1\r\n*-1\r\n_\r\n",
 	};
 
-	put_text(s, any_of(s, texts, sizeof texts / sizeof texts[0]));
+	put_text(s, any_of(s, texts, sizeof(texts) / sizeof(texts[0])));
 }
 
 /* The reply to a GET; returns the status it means. */
 static int put_get_answer(struct sim *s, struct sim_command *m)
 {
-	static const char *const errors[] = { "-LOADING wait\r\n", "-ERR\r\n", "-MOVED 1 127.0.0.1:1\r\n" };
+	static const char *const errors[] = { "-LOADING wait\r\n", "-ERR\r\n",
+					      "-MOVED 1 127.0.0.1:1\r\n" };
 	const struct block *other = m->block == s->blocks ? s->blocks + 1 : s->blocks;
 	const size_t n = block_bytes(m->block);
 
@@ -111,7 +134,8 @@ static int put_get_answer(struct sim *s, struct sim_command *m)
 		put_value(s, other, block_bytes(other), 0, 0);
 		return -EBADMSG;
 	case FLIPPED:
-		put_value(s, m->block, n, sizeof(struct redis_envelope), m->block->shape.packed_bytes);
+		put_value(s, m->block, n, sizeof(struct redis_envelope),
+			  m->block->shape.packed_bytes);
 		return -EBADMSG;
 	case FORGED:
 		put_value(s, m->block, n, n - REDIS_MAC_BYTES, REDIS_MAC_BYTES);
@@ -184,7 +208,7 @@ static void swallow(struct sim *s)
 
 	while (redis_conn_unsent_bytes(s->rig.conn) > 0) {
 		rig_run(&s->rig, 0);
-		while (read(s->peer, bytes, sizeof bytes) > 0)
+		while (read(s->peer, bytes, sizeof(bytes)) > 0)
 			;
 	}
 }
@@ -207,7 +231,8 @@ static size_t piece(struct sim *s, size_t at)
 	while (s->next_mark < s->n_marks && s->marks[s->next_mark] + 1 <= at)
 		s->next_mark++;
 	if (s->next_mark < s->n_marks && random_below(&s->random, 3) > 0)
-		n = s->marks[s->next_mark] + 1 - at - random_below(&s->random, 3) % (s->marks[s->next_mark] + 1 - at);
+		n = s->marks[s->next_mark] + 1 - at -
+		    random_below(&s->random, 3) % (s->marks[s->next_mark] + 1 - at);
 	return n < s->bytes - at ? n : s->bytes - at;
 }
 
@@ -243,7 +268,7 @@ static void check(struct sim *s, const struct sim_command *m)
 	assert_int_equal(m->c.command.status, m->canceled ? -ECANCELED : m->want);
 	if (!m->c.command.value)
 		return;
-	if (m->c.value.packed)	/* it was in place, whole, when its MAC was seen to be wrong */
+	if (m->c.value.packed) /* it was in place, whole, when its MAC was seen to be wrong */
 		return;
 	if (m->canceled || m->want)
 		rig_is_poison(&m->c);
@@ -274,9 +299,13 @@ static void rounds(struct sim *s, bool cancel)
 static struct block small_block(struct random *random)
 {
 	const struct image_geometry geometry = {
-		.dtype = DTYPE_FP16, .layers = 1 + random_below(random, 4), .kv_heads = 1 + random_below(random, 4),
-		.head_dim_k = random_below(random, 32), .head_dim_v = 1 + random_below(random, 32),
-		.block_tokens = 1 + random_below(random, 20), .opaque_bytes = random_below(random, 40000),
+		.dtype = DTYPE_FP16,
+		.layers = 1 + random_below(random, 4),
+		.kv_heads = 1 + random_below(random, 4),
+		.head_dim_k = random_below(random, 32),
+		.head_dim_v = 1 + random_below(random, 32),
+		.block_tokens = 1 + random_below(random, 20),
+		.opaque_bytes = random_below(random, 40000),
 	};
 
 	return block_of(&geometry, random_below(random, 4) ? CODEC_FP8 : CODEC_RAW, random);
@@ -284,19 +313,19 @@ static struct block small_block(struct random *random)
 
 static struct sim *sim_open(const char *test)
 {
-	struct sim *s = calloc(1, sizeof *s);
+	struct sim *s = calloc(1, sizeof(*s));
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 
 	assert_non_null(s);
 	s->random = random_seeded(test);
 	for (int i = 0; i < BLOCKS; i++)
 		s->blocks[i] = small_block(&s->random);
-	(void)snprintf(s->path, sizeof s->path, "/tmp/kvtier-sim-redis-conn-%d", (int)getpid());
-	(void)snprintf(s->address, sizeof s->address, "unix:%s", s->path);
-	(void)snprintf(a.sun_path, sizeof a.sun_path, "%s", s->path);
+	(void)snprintf(s->path, sizeof(s->path), "/tmp/kvtier-sim-redis-conn-%d", (int)getpid());
+	(void)snprintf(s->address, sizeof(s->address), "unix:%s", s->path);
+	(void)snprintf(a.sun_path, sizeof(a.sun_path), "%s", s->path);
 	(void)unlink(s->path);
 	s->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	assert_int_equal(bind(s->listener, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(bind(s->listener, (struct sockaddr *)&a, sizeof(a)), 0);
 	assert_int_equal(listen(s->listener, 1), 0);
 	rig_open(&s->rig, s->address);
 	s->peer = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: what is guaranteed to a space is not taken for another's blocks, whoever stores how much of which size; a space
- * can always use what is guaranteed to it; and with nothing guaranteed it is the least recent leaf that goes.
- * Method: a real host tier of 64 KiB slabs; cases by hand, then random stores of five spaces, whose seed is printed.
- * Before each the bytes of all spaces are noted: afterwards only those that had more than their guarantee, or the
- * storing one, may have less.
+ * Goal: what is guaranteed to a space is not taken for another's blocks, whoever stores how much of
+ * which size; a space can always use what is guaranteed to it; and with nothing guaranteed it is
+ * the least recent leaf that goes. Method: a real host tier of 64 KiB slabs; cases by hand, then
+ * random stores of five spaces, whose seed is printed. Before each the bytes of all spaces are
+ * noted: afterwards only those that had more than their guarantee, or the storing one, may have
+ * less.
  */
 #include "tests/lib/mover_rig.h"
 
@@ -12,17 +13,26 @@
 #include "tests/lib/random.h"
 #include "daemon/store/herd.h"
 
-enum { SPACES = 5, SLABS = 8, STEPS = 60000, GUARANTEED = SLABS * SLAB / 2 / SPACES, MANY_SPACES = 200 };
+enum {
+	SPACES = 5,
+	SLABS = 8,
+	STEPS = 60000,
+	GUARANTEED = SLABS * SLAB / 2 / SPACES,
+	MANY_SPACES = 200
+};
 
 static uint64_t guaranteed[TIER_MAX_SPACES];
 
 static int find(struct world *w, uint32_t space, uint32_t bytes, bool desperate, struct extent *ret)
 {
-	const struct mover_for whom = { .space = space, .desperate = desperate, .guaranteed = guaranteed };
+	const struct mover_for whom = { .space = space,
+					.desperate = desperate,
+					.guaranteed = guaranteed };
 
 	int r;
 
-	while ((r = mover_find_room_for(w->host, w->blocks, w->tick, bytes, &whom, &w->counts, ret)) == -EAGAIN &&
+	while ((r = mover_find_room_for(w->host, w->blocks, w->tick, bytes, &whom, &w->counts,
+					ret)) == -EAGAIN &&
 	       copier.n)
 		copier_run(&copier);
 	return r;
@@ -63,9 +73,10 @@ static uint64_t bytes_of(const struct world *w, uint32_t space)
 	struct tier_class_view view;
 	uint64_t ret = 0;
 
-	for (uint32_t class = 0; account && class < slabs_classes(tier_slabs(w->host)); class++) {
+	for (uint32_t class = 0; account && class < slabs_classes(tier_slabs(w->host)); class ++) {
 		slabs_class_view(tier_slabs(w->host), class, &view);
-		ret += (uint64_t)tally_account_slots(blocks_tally(w->blocks), account, class) * view.slot_bytes;
+		ret += (uint64_t)tally_account_slots(blocks_tally(w->blocks), account, class) *
+		       view.slot_bytes;
 	}
 	return ret;
 }
@@ -101,7 +112,7 @@ static void what_exceeds_a_guarantee_goes_by_age(void **state)
 		(void)store_for(&w, 1, i, BIG);
 	for (uint32_t i = 0; i < 100; i++)
 		(void)store_for(&w, 2, 100 + i, BIG);
-	for (uint32_t i = 0; i < 4 * SLABS; i++)	/* the newest 4, a slab of them */
+	for (uint32_t i = 0; i < 4 * SLABS; i++) /* the newest 4, a slab of them */
 		assert_int_equal(is_here(&w, 1, i), i >= 4 * SLABS - 4);
 	world_end(&w);
 }
@@ -119,7 +130,7 @@ static void nobody_else_has_to_give_room_that_is_guaranteed(void **state)
 		blocks_pin(w.blocks, pinned[i]);
 	}
 	assert_int_equal(find(&w, 2, SLAB, false, &where), -EAGAIN);
-	assert_int_equal(find(&w, 2, SLAB, true, &where), -EAGAIN);	/* it has its share */
+	assert_int_equal(find(&w, 2, SLAB, true, &where), -EAGAIN); /* it has its share */
 	assert_int_equal(blocks_host_count(w.blocks), SLABS);
 	/* One that has nothing yet, and nothing is under way: better than to be refused. */
 	assert_int_equal(find(&w, 3, SLAB, false, &where), -EAGAIN);
@@ -152,13 +163,14 @@ static void many_spaces_share_an_account(void **state)
 	uint64_t tick;
 
 	(void)state;
-	memset(guaranteed, 0, sizeof guaranteed);
+	memset(guaranteed, 0, sizeof(guaranteed));
 	for (uint32_t i = 0; i < MANY_SPACES; i++)
 		block[i] = store_for(&w, i, i, SMALL);
 	assert_int_equal(tally_accounts(blocks_tally(w.blocks)), TALLY_ACCOUNTS);
 	for (uint32_t i = 0; i < MANY_SPACES; i++) {
 		assert_int_equal(herd_victim(w.blocks, 0, &tick), block[i]);
-		assert_int_equal(tally_account_of(blocks_tally(w.blocks), i) == 0, i >= TALLY_ACCOUNTS - 1);
+		assert_int_equal(tally_account_of(blocks_tally(w.blocks), i) == 0,
+				 i >= TALLY_ACCOUNTS - 1);
 		(void)store_for(&w, 0, 1000 + i, SMALL);
 		assert_false(is_here(&w, i, i));
 	}
@@ -170,7 +182,8 @@ static void many_spaces_share_an_account(void **state)
 static void random_step(struct world *w, struct random *r, uint32_t name)
 {
 	static const uint32_t sizes[] = { SMALL, BIG, SLAB / 2, SLAB };
-	const uint32_t space = random_below(r, 2) ? 0 : random_below(r, SPACES), bytes = sizes[random_below(r, 4)];
+	const uint32_t space = random_below(r, 2) ? 0 : random_below(r, SPACES),
+		       bytes = sizes[random_below(r, 4)];
 	uint64_t before[SPACES];
 	struct extent where;
 

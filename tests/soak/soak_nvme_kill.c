@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * soak_nvme_kill.c - goal and method of sys_nvme_kill.c, 10,000 times (KVTIER_KILLS): rare orders of events show in
- * thousands of lives. Not part of `make test`: takes half an hour.
+ * soak_nvme_kill.c - goal and method of sys_nvme_kill.c, 10,000 times (KVTIER_KILLS): rare orders
+ * of events show in thousands of lives. Not part of `make test`: takes half an hour.
  */
 #include "tests/lib/lib_nvme_kill.h"
 
@@ -20,7 +20,8 @@ static void thousands_of_kills(void **state)
 		const uint64_t seed = random_next(&random);
 		struct kill_counts n;
 
-		printf("%s, %u of %u, seed %llu\n", (const char *)*state, done, kills / 2, (unsigned long long)seed);
+		printf("%s, %u of %u, seed %llu\n", (const char *)*state, done, kills / 2,
+		       (unsigned long long)seed);
 		kill_loop(*state, (enum kill_kind)(round % 3), ROUND, seed, &n);
 		(void)fflush(stdout);
 	}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * soak_ops.c - goal: millions of ops leave the daemon as large as it was. Method: one engine keeps many small
- * ops outstanding, most of them loads whose bytes are compared now and then; descriptors and resident memory
- * are compared with those after the first hundredth. SOAK_OPS says how many (10,000,000). Not part of `make
- * test`: takes minutes.
+ * soak_ops.c - goal: millions of ops leave the daemon as large as it was. Method: one engine keeps
+ * many small ops outstanding, most of them loads whose bytes are compared now and then; descriptors
+ * and resident memory are compared with those after the first hundredth. SOAK_OPS says how many
+ * (10,000,000). Not part of `make test`: takes minutes.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -36,16 +36,16 @@ static void submit(struct soak *s, uint32_t slot)
 	if (!s->load[slot])
 		for (uint32_t i = 0; i < BLOCKS; i++)
 			page_fill(&s->e, pages[i], &s->keys[s->chain[slot]][i], 0);
-	assert_int_equal((s->load[slot] ? kvtier_load(s->e.space, s->keys[s->chain[slot]], pages, BLOCKS,
-						      NULL, &s->ops[slot])
-					: kvtier_store(s->e.space, s->keys[s->chain[slot]], pages, BLOCKS,
-						       NULL, &s->ops[slot])),
+	assert_int_equal((s->load[slot] ? kvtier_load(s->e.space, s->keys[s->chain[slot]], pages,
+						      BLOCKS, NULL, &s->ops[slot]) :
+					  kvtier_store(s->e.space, s->keys[s->chain[slot]], pages,
+						       BLOCKS, NULL, &s->ops[slot])),
 			 0);
 }
 
 static void take(struct soak *s, uint32_t slot, bool compare)
 {
-	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_result result = { .size = sizeof(result) };
 
 	assert_int_equal(kvtier_wait(s->e.client, s->ops[slot], -1, &result), 0);
 	assert_true(result.status == 0 || result.status == -ENOENT || result.status == -ENOSPC);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * soak_redis.c - goal: a Redis that stands still under full write load costs no memory but what is configured, and no
- * load of what a node has itself. Method: two nodes that store as fast as they can while their Redis is stopped;
- * resident memory and bytes are looked at all the time. The argument says for how many seconds (600). Not part of
- * `make test`, where sys_redis_trouble does the same for a shorter time.
+ * soak_redis.c - goal: a Redis that stands still under full write load costs no memory but what is
+ * configured, and no load of what a node has itself. Method: two nodes that store as fast as they
+ * can while their Redis is stopped; resident memory and bytes are looked at all the time. The
+ * argument says for how many seconds (600). Not part of `make test`, where sys_redis_trouble does
+ * the same for a shorter time.
  */
 #include "tests/lib/lib_shared.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_cancel.c - goal: an op that is ended early (cancel, deadline, space closed) gives every block a status,
- * and afterwards no page of it is touched. Method: large loads from a daemon with one slow worker, ended as
- * they run; pages are poisoned before, compared, poisoned again and looked at later.
+ * sys_cancel.c - goal: an op that is ended early (cancel, deadline, space closed) gives every block
+ * a status, and afterwards no page of it is touched. Method: large loads from a daemon with one
+ * slow worker, ended as they run; pages are poisoned before, compared, poisoned again and looked at
+ * later.
  */
 #include "tests/lib/lib.h"
 
@@ -33,7 +34,7 @@ static void poison_all(struct world *w)
 
 static uint64_t start_load(struct world *w, uint32_t timeout_ms)
 {
-	const struct kvtier_op_options o = { .size = sizeof o, .timeout_ms = timeout_ms };
+	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = timeout_ms };
 	uint64_t op;
 
 	poison_all(w);
@@ -41,19 +42,21 @@ static uint64_t start_load(struct world *w, uint32_t timeout_ms)
 	return op;
 }
 
-/* Takes the result. A block with status 0 is right. Any other has the status `rest`, and its page has a part of the
- * block or nothing, never another byte. */
+/* Takes the result. A block with status 0 is right. Any other has the status `rest`, and its page
+ * has a part of the block or nothing, never another byte. */
 static void take(struct world *w, uint64_t op, int32_t rest)
 {
-	struct kvtier_result result = { .size = sizeof result, .blocks = w->blocks, .blocks_max = BLOCKS };
+	struct kvtier_result result = { .size = sizeof(result),
+					.blocks = w->blocks,
+					.blocks_max = BLOCKS };
 	uint32_t ok = 0;
 
 	assert_int_equal(kvtier_wait(w->e.client, op, -1, &result), 0);
 	for (uint32_t i = 0; i < BLOCKS; i++) {
 		if (w->blocks[i] != 0)
 			assert_int_equal(w->blocks[i], rest);
-		assert_true(w->blocks[i] == 0 ? page_is(&w->e, w->pages[i], &w->keys[i], 0)
-					      : page_is_part(&w->e, w->pages[i], &w->keys[i], 0));
+		assert_true(w->blocks[i] == 0 ? page_is(&w->e, w->pages[i], &w->keys[i], 0) :
+						page_is_part(&w->e, w->pages[i], &w->keys[i], 0));
 		ok += w->blocks[i] == 0;
 	}
 	assert_int_equal(result.ok, ok);
@@ -106,12 +109,12 @@ static void canceled_store_keeps_a_prefix(void **state)
 	char out[256];
 
 	for (int i = 0; i < TRIES; i++) {
-		struct kvtier_result result = { .size = sizeof result,
+		struct kvtier_result result = { .size = sizeof(result),
 						.blocks = w->blocks,
 						.blocks_max = BLOCKS };
 		uint64_t op;
 
-		assert_int_equal(daemon_ctl(&w->d, "evict --all", out, sizeof out), 0);
+		assert_int_equal(daemon_ctl(&w->d, "evict --all", out, sizeof(out)), 0);
 		for (uint32_t k = 0; k < BLOCKS; k++)
 			page_fill(&w->e, w->pages[k], &w->keys[k], 0);
 		assert_int_equal(kvtier_store(w->e.space, w->keys, w->pages, BLOCKS, NULL, &op), 0);
@@ -144,7 +147,7 @@ static void closing_a_space_ends_its_ops(void **state)
 	struct kvtier_segment segments[16];
 	const size_t n = engine_segments(&w->e.geometry, segments, 16);
 	const struct kvtier_region region = {
-		.size = sizeof region,
+		.size = sizeof(region),
 		.memory = KVTIER_MEMFD,
 		.fd = w->e.fd,
 		.length = w->e.page_bytes * w->e.pages,
@@ -155,14 +158,16 @@ static void closing_a_space_ends_its_ops(void **state)
 
 		poison_all(w);
 		for (int k = 0; k < 3; k++)
-			assert_int_equal(kvtier_load(w->e.space, w->keys, w->pages, BLOCKS, NULL, &op), 0);
+			assert_int_equal(kvtier_load(w->e.space, w->keys, w->pages, BLOCKS, NULL,
+						     &op),
+					 0);
 		(void)usleep((useconds_t)i * 300);
 		kvtier_space_close(w->e.space);
 		assert_untouched_from_now_on(w);
 		daemon_maps_become(&w->d, "memfd:engine", 0, 10000);
 		assert_int_equal(kvtier_wait(w->e.client, op, 0, NULL), -ENOENT);
-		assert_int_equal(kvtier_space_open(w->e.client, &w->e.geometry, &region, 1, segments, n,
-						   &w->e.space),
+		assert_int_equal(kvtier_space_open(w->e.client, &w->e.geometry, &region, 1,
+						   segments, n, &w->e.space),
 				 0);
 	}
 	daemon_stat_becomes(&w->d, "leases", 0, 10000);

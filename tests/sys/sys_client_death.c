@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_client_death.c - goal: an engine that is killed in the midst of an op leaves nothing: no block of a
- * store that did not complete, no lease, region, descriptor or connection; and other engines do not notice.
- * Method: forked engines that store chain after chain and note progress in shared memory, killed at random
- * moments; then each of their chains is looked up and compared.
+ * sys_client_death.c - goal: an engine that is killed in the midst of an op leaves nothing: no
+ * block of a store that did not complete, no lease, region, descriptor or connection; and other
+ * engines do not notice. Method: forked engines that store chain after chain and note progress in
+ * shared memory, killed at random moments; then each of their chains is looked up and compared.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -71,7 +71,7 @@ static pid_t start_doomed(struct world *w, int death, bool load_too)
 {
 	pid_t pid;
 
-	memset(w->progress, 0, sizeof *w->progress);
+	memset(w->progress, 0, sizeof(*w->progress));
 	(void)fflush(NULL);
 	pid = fork();
 	assert_true(pid >= 0);
@@ -91,7 +91,8 @@ static void kill_and_reap(pid_t pid)
 	assert_int_equal(kill(pid, SIGKILL), 0);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	if (!WIFSIGNALED(status))
-		fail_msg("the engine ended by itself with status 0x%x: a wrong byte, or an op that failed",
+		fail_msg("the engine ended by itself with status 0x%x: a wrong byte, or an op that "
+			 "failed",
 			 (unsigned)status);
 }
 
@@ -104,7 +105,8 @@ static void assert_nothing_left(struct world *w)
 	daemon_fds_fall_to(&w->d, w->fds, 10000);
 }
 
-/* Whole or not at all; whole if it is known to have completed. Returns whether a chain was cut off. */
+/* Whole or not at all; whole if it is known to have completed. Returns whether a chain was cut
+ * off. */
 static bool check_chains(struct world *w, int death)
 {
 	const uint32_t submitted = atomic_load(&w->progress->submitted);
@@ -118,8 +120,8 @@ static bool check_chains(struct world *w, int death)
 		chain_keys(&w->e, chain_number(death, i), BLOCKS, keys);
 		n = engine_lookup(&w->e, keys, BLOCKS);
 		if (n != BLOCKS && (i < completed || n != 0))
-			fail_msg("chain %u of %u submitted, %u completed, has %u of %d blocks", i, submitted,
-				 completed, n, BLOCKS);
+			fail_msg("chain %u of %u submitted, %u completed, has %u of %d blocks", i,
+				 submitted, completed, n, BLOCKS);
 		if (n == BLOCKS)
 			assert_int_equal(chain_load(&w->e, keys, 0, BLOCKS), BLOCKS);
 		for (uint32_t k = 0; n == 0 && k < BLOCKS; k++)
@@ -142,13 +144,14 @@ static void killed_in_the_midst(void **state)
 		kill_and_reap(pid);
 		assert_nothing_left(w);
 		cut += check_chains(w, death);
-		assert_int_equal(daemon_ctl(&w->d, "evict --all", out, sizeof out), 0);
+		assert_int_equal(daemon_ctl(&w->d, "evict --all", out, sizeof(out)), 0);
 	}
 	assert_true(cut > 0); /* some were caught in the midst of a store */
 	witness_check(&w->witness);
 }
 
-/* The dead engine's child still has its socket open: there is no hang-up, but the process is gone. */
+/* The dead engine's child still has its socket open: there is no hang-up, but the process is
+ * gone. */
 static void its_child_keeps_the_socket(void **state)
 {
 	struct world *w = *state;
@@ -185,8 +188,8 @@ static int begin(void **state)
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
 
 	w.random = random_seeded("sys_client_death");
-	w.progress =
-		mmap(NULL, sizeof *w.progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	w.progress = mmap(NULL, sizeof(*w.progress), PROT_READ | PROT_WRITE,
+			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(w.progress, MAP_FAILED);
 	daemon_start(&w.d, config);
 	engine_open(&w.e, w.d.socket, "engine", &g, PAGES);

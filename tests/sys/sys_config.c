@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_config.c - goal: a daemon that cannot run as configured says why and exits 1, and one that runs is as
- * private as configured. Method: kvtierd and its --check-config on small files; modes of what it makes;
- * restarts.
+ * sys_config.c - goal: a daemon that cannot run as configured says why and exits 1, and one that
+ * runs is as private as configured. Method: kvtierd and its --check-config on small files; modes of
+ * what it makes; restarts.
  */
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_scratch.h"
@@ -29,7 +29,7 @@ static int set_up(void **state)
 	static struct scratch s;
 
 	s = (struct scratch){ 0 };
-	scratch_make("/tmp", s.dir, sizeof s.dir);
+	scratch_make("/tmp", s.dir, sizeof(s.dir));
 	*state = &s;
 	return 0;
 }
@@ -47,14 +47,14 @@ static int run_daemon(struct scratch *s, const char *config, const char *argumen
 	char path[128], command[1024];
 	FILE *f;
 
-	snprintf(path, sizeof path, "%s/c.conf", s->dir);
+	snprintf(path, sizeof(path), "%s/c.conf", s->dir);
 	f = fopen(path, "w");
 	assert_non_null(f);
 	(void)fputs(config, f);
 	(void)fclose(f);
-	snprintf(command, sizeof command, "timeout 20 %s/kvtierd --config %s %s 2>&1", build_dir(), path,
-		 argument);
-	return shell(command, s->out, sizeof s->out);
+	snprintf(command, sizeof(command), "timeout 20 %s/kvtierd --config %s %s 2>&1", build_dir(),
+		 path, argument);
+	return shell(command, s->out, sizeof(s->out));
 }
 
 /* Exit 1, and a sentence with file, line and these words. */
@@ -64,7 +64,7 @@ static void refused(void **state, const char *config, int line, const char *word
 	char where[128];
 
 	assert_int_equal(run_daemon(s, config, "--check-config"), 1);
-	snprintf(where, sizeof where, "%s/c.conf:%d: ", s->dir, line);
+	snprintf(where, sizeof(where), "%s/c.conf:%d: ", s->dir, line);
 	if (!strstr(s->out, where) || !strstr(s->out, words))
 		fail_msg("said \"%s\"; expected %s and \"%s\"", s->out, where, words);
 }
@@ -122,8 +122,8 @@ static void missing_file(void **state)
 	struct scratch *s = *state;
 	char command[1024];
 
-	snprintf(command, sizeof command, "%s/kvtierd --config %s/none 2>&1", build_dir(), s->dir);
-	assert_int_equal(shell(command, s->out, sizeof s->out), 1);
+	snprintf(command, sizeof(command), "%s/kvtierd --config %s/none 2>&1", build_dir(), s->dir);
+	assert_int_equal(shell(command, s->out, sizeof(s->out)), 1);
 	assert_non_null(strstr(s->out, "/none: No such file"));
 }
 
@@ -141,8 +141,9 @@ static void started_in_vain(struct scratch *s, const char *more, const char *wor
 {
 	char config[1024];
 
-	snprintf(config, sizeof config, "[daemon]\nruntime_dir = %s\nstate_dir = %s\n[nvme]\nbytes = 0\n%s%s", s->dir, s->dir,
-		 good, more);
+	snprintf(config, sizeof(config),
+		 "[daemon]\nruntime_dir = %s\nstate_dir = %s\n[nvme]\nbytes = 0\n%s%s", s->dir,
+		 s->dir, good, more);
 	assert_int_equal(run_daemon(s, config, ""), 1);
 	if (!strstr(s->out, words))
 		fail_msg("said \"%s\"; expected \"%s\"", s->out, words);
@@ -155,7 +156,7 @@ static void group_that_is_not_there(void **state)
 
 	started_in_vain(s, "[socket]\ngroup = no-such-group\n",
 			"[socket] group: there is no group \"no-such-group\"");
-	snprintf(path, sizeof path, "%s/kvtier.sock", s->dir);
+	snprintf(path, sizeof(path), "%s/kvtier.sock", s->dir);
 	assert_int_equal(access(path, F_OK), -1); /* nothing stays behind that looks alive */
 }
 
@@ -165,7 +166,7 @@ static void secret_open_to_others(void **state)
 	char path[128];
 	FILE *f;
 
-	snprintf(path, sizeof path, "%s/secret-default", s->dir);
+	snprintf(path, sizeof(path), "%s/secret-default", s->dir);
 	f = fopen(path, "w");
 	assert_non_null(f);
 	(void)fputs("0123456789abcdef0123456789abcdef", f);
@@ -180,7 +181,7 @@ static void secret_cut_short(void **state)
 	char path[128];
 	FILE *f;
 
-	snprintf(path, sizeof path, "%s/secret-default", s->dir);
+	snprintf(path, sizeof(path), "%s/secret-default", s->dir);
 	f = fopen(path, "w");
 	assert_non_null(f);
 	(void)fputs("short", f);
@@ -196,10 +197,12 @@ static void second_daemon_in_the_same_directory(void **state)
 
 	(void)state;
 	daemon_start(&d, good);
-	snprintf(command, sizeof command, "timeout 20 %s/kvtierd --config %s 2>&1", build_dir(), d.config);
-	assert_int_equal(shell(command, out, sizeof out), 1);
+	snprintf(command, sizeof(command), "timeout 20 %s/kvtierd --config %s 2>&1", build_dir(),
+		 d.config);
+	assert_int_equal(shell(command, out, sizeof(out)), 1);
 	assert_non_null(strstr(out, "another kvtierd runs in"));
-	assert_int_equal(daemon_ctl(&d, "status", out, sizeof out), 0); /* the first one is unharmed */
+	/* the first one is unharmed */
+	assert_int_equal(daemon_ctl(&d, "status", out, sizeof(out)), 0);
 	daemon_remove(&d);
 }
 
@@ -210,7 +213,7 @@ static unsigned mode_of(const struct daemon *d, const char *name)
 	char path[192];
 	struct stat st;
 
-	snprintf(path, sizeof path, "%s/%s", d->dir, name);
+	snprintf(path, sizeof(path), "%s/%s", d->dir, name);
 	assert_int_equal(stat(path, &st), 0);
 	return st.st_mode & 07777;
 }
@@ -234,10 +237,11 @@ static void mode_and_group_as_said(void **state)
 	struct daemon d;
 
 	(void)state;
-	snprintf(config, sizeof config, "%s[socket]\nmode = 0660\ngroup = %u\n", good, (unsigned)getgid());
+	snprintf(config, sizeof(config), "%s[socket]\nmode = 0660\ngroup = %u\n", good,
+		 (unsigned)getgid());
 	daemon_start(&d, config);
 	assert_int_equal(mode_of(&d, "kvtier.sock"), 0660);
-	snprintf(path, sizeof path, "%s/kvtier.sock", d.dir);
+	snprintf(path, sizeof(path), "%s/kvtier.sock", d.dir);
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_gid, getgid());
 	daemon_remove(&d);
@@ -274,7 +278,7 @@ static void keys_survive_a_restart(void **state)
 	engine_open(&e, d.socket, "engine", &g, 4);
 	chain_keys(&e, 1, 4, after);
 	engine_close(&e);
-	assert_memory_equal(before, after, sizeof before);
+	assert_memory_equal(before, after, sizeof(before));
 	daemon_remove(&d);
 }
 
@@ -285,16 +289,18 @@ static void one_client_more_than_allowed(void **state)
 	struct daemon d;
 
 	(void)state;
-	snprintf(config, sizeof config, "%s[socket]\nmax_clients = 2\n", good);
+	snprintf(config, sizeof(config), "%s[socket]\nmax_clients = 2\n", good);
 	daemon_start(&d, config);
 	daemon_stat_becomes(&d, "clients", 0, 10000);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(kvtier_connect(&(struct kvtier_options){ .size = sizeof(
-										  struct kvtier_options),
-									  .socket_path = d.socket },
-						&clients[i]),
-				 0);
-	assert_int_equal(kvtier_connect(&(struct kvtier_options){ .size = sizeof(struct kvtier_options),
+		assert_int_equal(
+			kvtier_connect(&(struct kvtier_options){ .size = sizeof(
+									 struct kvtier_options),
+								 .socket_path = d.socket },
+				       &clients[i]),
+			0);
+	assert_int_equal(kvtier_connect(&(struct kvtier_options){ .size = sizeof(
+									  struct kvtier_options),
 								  .socket_path = d.socket,
 								  .timeout_ms = 1000 },
 					&extra),
@@ -303,7 +309,8 @@ static void one_client_more_than_allowed(void **state)
 			       "2 clients are connected, as many as [socket] max_clients allows"));
 	kvtier_close(clients[0]);
 	daemon_stat_becomes(&d, "clients", 1, 10000);
-	assert_int_equal(kvtier_connect(&(struct kvtier_options){ .size = sizeof(struct kvtier_options),
+	assert_int_equal(kvtier_connect(&(struct kvtier_options){ .size = sizeof(
+									  struct kvtier_options),
 								  .socket_path = d.socket },
 					&clients[0]),
 			 0);

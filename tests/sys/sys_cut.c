@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_cut.c - goal: ops that a client gave up on, because the daemon was stopped, are not begun when it goes on: by
- * then their pages hold something else. Method: SIGSTOP; submit; close another space, which cuts the connection after
- * the client's timeout; change the pages; SIGCONT. Several rounds: what the daemon looks at first is chance.
+ * sys_cut.c - goal: ops that a client gave up on, because the daemon was stopped, are not begun
+ * when it goes on: by then their pages hold something else. Method: SIGSTOP; submit; close another
+ * space, which cuts the connection after the client's timeout; change the pages; SIGCONT. Several
+ * rounds: what the daemon looks at first is chance.
  */
 #include "tests/lib/lib.h"
 
@@ -21,14 +22,19 @@ struct world {
 	uint32_t pages[BLOCKS];
 };
 
-typedef int submit_fn(struct kvtier_space *space, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
-		      const struct kvtier_op_options *options, uint64_t *ret_op);
+typedef int submit_fn(struct kvtier_space *space, const struct kvtier_key *keys,
+		      const uint32_t *pages, size_t n, const struct kvtier_op_options *options,
+		      uint64_t *ret_op);
 
 /* Another connection of the same pages, with a short patience. */
 static struct kvtier_client *impatient(struct world *w, struct kvtier_space *ret_spaces[2])
 {
-	const struct kvtier_options o = { .size = sizeof o, .socket_path = w->d.socket, .timeout_ms = TIMEOUT_MS };
-	const struct kvtier_region r = { .size = sizeof r, .memory = KVTIER_MEMFD, .fd = w->e.fd,
+	const struct kvtier_options o = { .size = sizeof(o),
+					  .socket_path = w->d.socket,
+					  .timeout_ms = TIMEOUT_MS };
+	const struct kvtier_region r = { .size = sizeof(r),
+					 .memory = KVTIER_MEMFD,
+					 .fd = w->e.fd,
 					 .length = w->e.pages * w->e.page_bytes };
 	struct kvtier_segment segments[64];
 	const size_t n = engine_segments(&w->e.geometry, segments, 64);
@@ -40,21 +46,23 @@ static struct kvtier_client *impatient(struct world *w, struct kvtier_space *ret
 	assert_int_equal(rc, 0);
 	for (int i = 0; i < 2; i++) {
 		for (rc = -ETIMEDOUT; rc;)
-			rc = kvtier_space_open(client, &w->e.geometry, &r, 1, segments, n, &ret_spaces[i]);
+			rc = kvtier_space_open(client, &w->e.geometry, &r, 1, segments, n,
+					       &ret_spaces[i]);
 	}
 	return client;
 }
 
-/* Submits to a stopped daemon, is cut, puts 0xa5 into the pages, lets it go on; returns when it serves again. */
+/* Submits to a stopped daemon, is cut, puts 0xa5 into the pages, lets it go on; returns when it
+ * serves again. */
 static void give_up(struct world *w, submit_fn *submit)
 {
-	const struct kvtier_op_options patient = { .size = sizeof patient, .timeout_ms = 60000 };
-	struct kvtier_result result = { .size = sizeof result };
+	const struct kvtier_op_options patient = { .size = sizeof(patient), .timeout_ms = 60000 };
+	struct kvtier_result result = { .size = sizeof(result) };
 	struct kvtier_space *spaces[2];
 	struct kvtier_client *client = impatient(w, spaces);
 	uint64_t op;
 
-	nap_ms(5);	/* it sleeps */
+	nap_ms(5); /* it sleeps */
 	daemon_signal(&w->d, SIGSTOP);
 	assert_int_equal(submit(spaces[0], w->keys, w->pages, BLOCKS, &patient, &op), 0);
 	kvtier_space_close(spaces[1]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_event_fd.c - goal: the descriptor of kvtier_event_fd() polls readable whenever kvtier_poll() has
- * something, again after each time, and stays the same when the daemon is another one. Method: poll(2) and
- * nothing but kvtier_poll().
+ * sys_event_fd.c - goal: the descriptor of kvtier_event_fd() polls readable whenever kvtier_poll()
+ * has something, again after each time, and stays the same when the daemon is another one. Method:
+ * poll(2) and nothing but kvtier_poll().
  */
 #include "tests/lib/lib.h"
 
@@ -43,7 +43,7 @@ static struct kvtier_result next_result(struct world *w)
 	for (;;) {
 		struct pollfd p = { .fd = w->fd, .events = POLLIN };
 
-		result = (struct kvtier_result){ .size = sizeof result };
+		result = (struct kvtier_result){ .size = sizeof(result) };
 		if (kvtier_poll(w->e.client, &result, 1) == 1)
 			return result;
 		if (now_ns() > until || poll(&p, 1, PATIENCE_MS) != 1)
@@ -66,12 +66,13 @@ static void readable_at_each_completion(void **state)
 static void quiet_when_there_is_nothing(void **state)
 {
 	struct world *w = *state;
-	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_result result = { .size = sizeof(result) };
 	struct pollfd p = { .fd = w->fd, .events = POLLIN };
 
 	(void)start_store(w);
 	(void)next_result(w);
-	for (int i = 0; i < 100 && poll(&p, 1, 0) == 1; i++) /* a last WAKE may still be on its way */
+	/* a last WAKE may still be on its way */
+	for (int i = 0; i < 100 && poll(&p, 1, 0) == 1; i++)
 		(void)kvtier_poll(w->e.client, &result, 1);
 	assert_int_equal(poll(&p, 1, 20), 0);
 	assert_int_equal(kvtier_poll(w->e.client, &result, 1), 0);
@@ -90,7 +91,7 @@ static void several_results_in_one_poll(void **state)
 		int n;
 
 		for (int i = 0; i < 8; i++)
-			results[i] = (struct kvtier_result){ .size = sizeof results[i] };
+			results[i] = (struct kvtier_result){ .size = sizeof(results[i]) };
 		n = kvtier_poll(w->e.client, results, 8);
 		assert_true(n >= 0);
 		taken += (uint32_t)n;
@@ -121,7 +122,7 @@ static void same_descriptor_with_the_next_daemon(void **state)
 	daemon_signal(&w->d, SIGKILL);
 	daemon_restart(&w->d);
 	while (op == 0) {
-		struct kvtier_result result = { .size = sizeof result };
+		struct kvtier_result result = { .size = sizeof(result) };
 
 		assert_true(now_ns() < until);
 		(void)kvtier_poll(w->e.client, &result, 1); /* this is what connects again */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_evict.c - goal: a full host tier forgets the tails of the least recent chains first, counts what it
- * forgets, gives every block size its room, and empties on request without harm to loads under way. Method:
- * more chains than fit.
+ * sys_evict.c - goal: a full host tier forgets the tails of the least recent chains first, counts
+ * what it forgets, gives every block size its room, and empties on request without harm to loads
+ * under way. Method: more chains than fit.
  */
 #include "tests/lib/lib.h"
 
@@ -103,7 +103,8 @@ static void counters_balance(void **state)
 	assert_int_equal(daemon_stat(&d, "store.dropped_blocks_total"), 0);
 	assert_int_equal(daemon_stat(&d, "tiers.host.evicted_blocks_total"),
 			 CHAINS * LENGTH - daemon_stat(&d, "tiers.host.blocks"));
-	assert_true(daemon_stat(&d, "tiers.host.used_bytes") <= daemon_stat(&d, "tiers.host.capacity_bytes"));
+	assert_true(daemon_stat(&d, "tiers.host.used_bytes") <=
+		    daemon_stat(&d, "tiers.host.capacity_bytes"));
 	engine_close(&e);
 	daemon_remove(&d);
 }
@@ -131,8 +132,8 @@ static void another_block_size_gets_room(void **state)
 	daemon_remove(&d);
 }
 
-/* Every other short chain is old, so the blocks that are evicted for a large one lie in all slabs. The others in the
- * slab that it gets have to move. */
+/* Every other short chain is old, so the blocks that are evicted for a large one lie in all slabs.
+ * The others in the slab that it gets have to move. */
 static void what_is_in_a_slab_that_others_get_moves(void **state)
 {
 	const struct kvtier_geometry tiny = tiny_geometry(KVTIER_CODEC_RAW),
@@ -162,7 +163,7 @@ static void what_is_in_a_slab_that_others_get_moves(void **state)
 		assert_int_equal(chain_load(&a, keys, LENGTH, SHORT), SHORT);
 	}
 	for (int i = 0; i < 1000 && daemon_stat(&d, "tiers.host.moved_blocks_total") == 0; i++)
-		nap_ms(10);	/* gauges follow with the heartbeat */
+		nap_ms(10); /* gauges follow with the heartbeat */
 	assert_true(daemon_stat(&d, "tiers.host.moved_blocks_total") > 0);
 	engine_close(&a);
 	engine_close(&b);
@@ -180,7 +181,7 @@ static void evict_all_empties(void **state)
 	daemon_start(&d, config);
 	engine_open(&e, d.socket, "engine", &g, PAGES);
 	chains_store(&e, 0, 3);
-	assert_int_equal(daemon_ctl(&d, "evict --all", out, sizeof out), 0);
+	assert_int_equal(daemon_ctl(&d, "evict --all", out, sizeof(out)), 0);
 	daemon_stat_becomes(&d, "tiers.host.used_bytes", 0, 10000);
 	daemon_stat_becomes(&d, "tiers.host.blocks", 0, 10000);
 	daemon_stat_becomes(&d, "index.entries", 0, 10000);
@@ -203,25 +204,28 @@ static void loads_under_way_are_not_evicted_from(void **state)
 	char out[512];
 
 	(void)state;
-	daemon_start(&d, "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n[device]\nworkers = "
-			 "1\nkernels = ref\n");
+	daemon_start(&d,
+		     "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n[device]\nworkers = "
+		     "1\nkernels = ref\n");
 	engine_open(&e, d.socket, "engine", &g, 2 * BIG);
 	chain_keys(&e, 1, BIG, keys);
 	pages_from(BIG, pages, BIG);
 	for (int round = 0; round < 10; round++) {
-		struct kvtier_result result = { .size = sizeof result, .blocks = blocks, .blocks_max = BIG };
+		struct kvtier_result result = { .size = sizeof(result),
+						.blocks = blocks,
+						.blocks_max = BIG };
 		uint64_t op;
 
 		assert_int_equal(chain_store(&e, keys, 0, BIG), 0);
 		for (uint32_t i = 0; i < BIG; i++)
 			page_poison(&e, pages[i]);
 		assert_int_equal(kvtier_load(e.space, keys, pages, BIG, NULL, &op), 0);
-		assert_int_equal(daemon_ctl(&d, "evict --all", out, sizeof out), 0);
+		assert_int_equal(daemon_ctl(&d, "evict --all", out, sizeof(out)), 0);
 		assert_int_equal(kvtier_wait(e.client, op, -1, &result), 0);
 		for (uint32_t i = 0; i < BIG; i++) {
 			assert_true(blocks[i] == 0 || blocks[i] == -ENOENT);
-			assert_true(blocks[i] == 0 ? page_is(&e, pages[i], &keys[i], 0)
-						   : page_is_poison(&e, pages[i]));
+			assert_true(blocks[i] == 0 ? page_is(&e, pages[i], &keys[i], 0) :
+						     page_is_poison(&e, pages[i]));
 			whole += blocks[i] == 0;
 		}
 	}
@@ -238,7 +242,9 @@ static void a_full_table_makes_room_too(void **state)
 	struct daemon d;
 
 	(void)state;
-	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n[index]\nmax_blocks = 64\n");
+	daemon_start(
+		&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n[index]\nmax_blocks = "
+		    "64\n");
 	engine_open(&e, d.socket, "engine", &g, PAGES);
 	chains_store(&e, 0, 3);
 	assert_int_equal(present(&e, 2), LENGTH);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_hostile_messages.c - goal: whatever comes over the control socket, at most the connection it came by
- * ends, with a sentence, and nobody else notices. Method: raw sockets against the real daemon while an honest
- * engine stores and loads; after each case the witness goes on, and protocol_errors_total grew by the number
- * of offences.
+ * sys_hostile_messages.c - goal: whatever comes over the control socket, at most the connection it
+ * came by ends, with a sentence, and nobody else notices. Method: raw sockets against the real
+ * daemon while an honest engine stores and loads; after each case the witness goes on, and
+ * protocol_errors_total grew by the number of offences.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -14,14 +14,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\nverify = always\n";
+static const char config[] =
+	"[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\nverify = always\n";
 
 static void *dirty(size_t n)
 {
 	static uint8_t bytes[400 * 1024];
 	struct random random = { .state = n };
 
-	assert_true(n <= sizeof bytes);
+	assert_true(n <= sizeof(bytes));
 	for (size_t i = 0; i < n; i++)
 		bytes[i] = (uint8_t)random_next(&random);
 	return bytes;
@@ -52,7 +53,9 @@ static void larger_than_any_message(void **state)
 	struct raw r;
 
 	raw_dial(&r, ((struct attacked *)*state)->d.socket);
-	assert_int_equal(raw_send(&r, dirty(WIRE_MAX_MESSAGE + 4096), WIRE_MAX_MESSAGE + 4096, NULL, 0), 0);
+	assert_int_equal(raw_send(&r, dirty(WIRE_MAX_MESSAGE + 4096), WIRE_MAX_MESSAGE + 4096, NULL,
+				  0),
+			 0);
 	raw_expect_cut(&r, "larger than 163840 bytes");
 	raw_close(&r);
 }
@@ -65,7 +68,7 @@ static void hello_with(struct attacked *w, void (*change)(struct wire_hello *), 
 	raw_dial(&r, w->d.socket);
 	hello = raw_hello_message(&r);
 	change(&hello);
-	assert_int_equal(raw_send(&r, &hello, sizeof hello, NULL, 0), 0);
+	assert_int_equal(raw_send(&r, &hello, sizeof(hello), NULL, 0), 0);
 	raw_expect_cut(&r, text);
 	raw_close(&r);
 }
@@ -96,7 +99,7 @@ static void set_size(struct wire_hello *h)
 }
 static void set_name(struct wire_hello *h)
 {
-	memset(h->name, 'x', sizeof h->name);
+	memset(h->name, 'x', sizeof(h->name));
 }
 
 static void wrong_magic(void **state)
@@ -139,8 +142,8 @@ static void truncated_hello(void **state)
 	struct raw r = { 0 };
 	struct wire_hello hello = raw_hello_message(&r);
 
-	hello.head.length = sizeof hello - 8;
-	greeting_of(*state, &hello, sizeof hello - 8, "HELLO of 104 bytes; must be 112");
+	hello.head.length = sizeof(hello) - 8;
+	greeting_of(*state, &hello, sizeof(hello) - 8, "HELLO of 104 bytes; must be 112");
 }
 
 static void second_hello(void **state)
@@ -151,7 +154,7 @@ static void second_hello(void **state)
 
 	raw_open(&r, w->d.socket);
 	hello = raw_hello_message(&r);
-	assert_int_equal(raw_send(&r, &hello, sizeof hello, NULL, 0), 0);
+	assert_int_equal(raw_send(&r, &hello, sizeof(hello), NULL, 0), 0);
 	raw_expect_cut(&r, "a second HELLO");
 	raw_close(&r);
 }
@@ -162,7 +165,7 @@ static void space_before_hello(void **state)
 	struct raw_space space;
 
 	raw_space_fill(&r, &space);
-	greeting_of(*state, &space, sizeof space, "first message must be HELLO");
+	greeting_of(*state, &space, sizeof(space), "first message must be HELLO");
 }
 
 static void truncated_space_open(void **state)
@@ -173,14 +176,14 @@ static void truncated_space_open(void **state)
 
 	raw_open(&r, w->d.socket);
 	raw_space_fill(&r, &space);
-	space.open.head.length = sizeof space - 8;
-	assert_int_equal(raw_send(&r, &space, sizeof space - 8, NULL, 0), 0);
+	space.open.head.length = sizeof(space) - 8;
+	assert_int_equal(raw_send(&r, &space, sizeof(space) - 8, NULL, 0), 0);
 	raw_expect_cut(&r, "SPACE_OPEN of");
 	raw_close(&r);
 }
 
-/* 2^25 + 1 regions of 128 bytes are, in 32 bits, as long as one. Refused, not cut: as any count over its
- * limit. */
+/* 2^25 + 1 regions of 128 bytes are, in 32 bits, as long as one. Refused, not cut: as any count
+ * over its limit. */
 static void counts_that_overflow(void **state)
 {
 	struct attacked *w = *state;
@@ -190,11 +193,11 @@ static void counts_that_overflow(void **state)
 	raw_open(&r, w->d.socket);
 	raw_space_fill(&r, &space);
 	space.open.n_regions = (1u << 25) + 1;
-	assert_int_equal(raw_send(&r, &space, sizeof space, NULL, 0), 0);
+	assert_int_equal(raw_send(&r, &space, sizeof(space), NULL, 0), 0);
 	raw_expect_refused(&r, -EINVAL, "n_regions is 33554433; must be at most 64");
 	raw_space_fill(&r, &space);
 	space.open.n_segments = 0xffffffff;
-	assert_int_equal(raw_send(&r, &space, sizeof space, NULL, 0), 0);
+	assert_int_equal(raw_send(&r, &space, sizeof(space), NULL, 0), 0);
 	raw_expect_refused(&r, -EINVAL, "n_segments is 4294967295; must be at most 2048");
 	raw_close(&r);
 	w->errors--;
@@ -208,10 +211,10 @@ static void closing_a_space_that_is_not_open(void **state)
 
 	raw_open(&r, w->d.socket);
 	close_message = (struct wire_space_close){
-		.head = raw_head(&r, WIRE_SPACE_CLOSE, sizeof close_message),
+		.head = raw_head(&r, WIRE_SPACE_CLOSE, sizeof(close_message)),
 		.space = 3,
 	};
-	assert_int_equal(raw_send(&r, &close_message, sizeof close_message, NULL, 0), 0);
+	assert_int_equal(raw_send(&r, &close_message, sizeof(close_message), NULL, 0), 0);
 	raw_expect_cut(&r, "space 3 is not open");
 	raw_close(&r);
 }
@@ -224,8 +227,8 @@ static void fds_with_a_doorbell(void **state)
 	struct raw r;
 
 	raw_open(&r, w->d.socket);
-	bell = raw_head(&r, WIRE_DOORBELL, sizeof bell);
-	assert_int_equal(raw_send(&r, &bell, sizeof bell, &fd, 1), 0);
+	bell = raw_head(&r, WIRE_DOORBELL, sizeof(bell));
+	assert_int_equal(raw_send(&r, &bell, sizeof(bell), &fd, 1), 0);
 	raw_expect_cut(&r, "file descriptors came with a message that takes none");
 	raw_close(&r);
 	(void)close(fd);
@@ -246,7 +249,7 @@ static void flood_of_fds(void **state)
 
 		raw_open(&r, w->d.socket);
 		raw_space_fill(&r, &space);
-		assert_int_equal(raw_send(&r, &space, sizeof space, fds, 200), 0);
+		assert_int_equal(raw_send(&r, &space, sizeof(space), fds, 200), 0);
 		raw_expect_cut(&r, "more than 64 file descriptors");
 		raw_close(&r);
 	}
@@ -278,7 +281,7 @@ static void replies_that_nobody_reads(void **state)
 	raw_space_fill(&r, &space);
 	space.open.geometry.layers = 0;
 	for (i = 0; i < 100000; i++)
-		if (raw_send(&r, &space, sizeof space, NULL, 0))
+		if (raw_send(&r, &space, sizeof(space), NULL, 0))
 			break;
 	assert_true(i < 100000); /* it was cut */
 	raw_close(&r);
@@ -293,9 +296,9 @@ static void doorbells_without_end(void **state)
 	struct raw r;
 
 	raw_open(&r, w->d.socket);
-	bell = raw_head(&r, WIRE_DOORBELL, sizeof bell);
+	bell = raw_head(&r, WIRE_DOORBELL, sizeof(bell));
 	for (int i = 0; i < 20000; i++)
-		assert_int_equal(raw_send(&r, &bell, sizeof bell, NULL, 0), 0);
+		assert_int_equal(raw_send(&r, &bell, sizeof(bell), NULL, 0), 0);
 	nop = raw_sqe(WIRE_OP_NOP, 0);
 	raw_put(&r, 0, &nop);
 	raw_publish(&r, 1);

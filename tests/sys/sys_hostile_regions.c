@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_hostile_regions.c - goal: a space whose regions, segments or geometry are not in order is refused with
- * a sentence that names field and limit, leaves nothing behind, and the connection can open a good one right
- * after. Method: one good SPACE_OPEN, one field changed a time, while an honest engine stores and loads.
+ * sys_hostile_regions.c - goal: a space whose regions, segments or geometry are not in order is
+ * refused with a sentence that names field and limit, leaves nothing behind, and the connection can
+ * open a good one right after. Method: one good SPACE_OPEN, one field changed a time, while an
+ * honest engine stores and loads.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -24,9 +25,10 @@ struct world {
 };
 
 /* Sends the space over `fd`, and closes that. */
-static void refused_over(struct world *w, struct raw_space *space, int fd, int error, const char *text)
+static void refused_over(struct world *w, struct raw_space *space, int fd, int error,
+			 const char *text)
 {
-	assert_int_equal(raw_send(&w->raw, space, sizeof *space, &fd, 1), 0);
+	assert_int_equal(raw_send(&w->raw, space, sizeof(*space), &fd, 1), 0);
 	raw_expect_refused(&w->raw, error, text);
 	(void)close(fd);
 }
@@ -40,21 +42,24 @@ static void refused(struct world *w, void (*change)(struct raw_space *), const c
 	refused_over(w, &space, memfd_make(raw_region_bytes(), F_SEAL_SHRINK), -EINVAL, text);
 }
 
-#define FIELD_CASE(name, assignment, text)                                                                   \
-	static void set_##name(struct raw_space *s)                                                          \
-	{                                                                                                    \
-		assignment;                                                                                  \
-	}                                                                                                    \
-	static void name(void **state)                                                                       \
-	{                                                                                                    \
-		refused(*state, set_##name, text);                                                           \
+#define FIELD_CASE(name, assignment, text)          \
+	static void set_##name(struct raw_space *s) \
+	{                                           \
+		assignment;                         \
+	}                                           \
+	static void name(void **state)              \
+	{                                           \
+		refused(*state, set_##name, text);  \
 	}
 
-FIELD_CASE(segment_past_the_region, s->segments[3].offset = raw_region_bytes(), "segments[3].offset")
-FIELD_CASE(segment_that_wraps, s->segments[1].offset = 0ull - 1024, "segments[1].offset and strides overflow")
+FIELD_CASE(segment_past_the_region, s->segments[3].offset = raw_region_bytes(),
+	   "segments[3].offset")
+FIELD_CASE(segment_that_wraps, s->segments[1].offset = 0ull - 1024,
+	   "segments[1].offset and strides overflow")
 FIELD_CASE(token_stride_that_wraps, s->segments[2].token_stride = 1ull << 61,
 	   "segments[2].offset and strides overflow")
-FIELD_CASE(head_stride_past_the_region, s->segments[2].head_stride = 1ull << 40, "segments[2].offset")
+FIELD_CASE(head_stride_past_the_region, s->segments[2].head_stride = 1ull << 40,
+	   "segments[2].offset")
 FIELD_CASE(page_stride_zero, s->segments[0].page_stride = 0, "segments[0].page_stride is 0")
 FIELD_CASE(odd_offset, s->segments[0].offset = 3,
 	   "segments[0].offset is 3; must be a multiple of the dtype's 2")
@@ -68,22 +73,27 @@ FIELD_CASE(region_offset_that_wraps, s->region.offset = 0ull - 4096,
 	   "regions[0]: region: offset 18446744073709547520")
 FIELD_CASE(region_offset_unaligned, s->region.offset = 64, "a multiple of 4096")
 FIELD_CASE(region_of_no_bytes, s->region.length = 0, "regions[0]: region:")
-FIELD_CASE(fd_that_did_not_come, s->region.fd_index = 1, "regions[0].fd_index is 1; the packet carries 1")
-FIELD_CASE(memory_of_unknown_kind, s->region.memory = 7, "regions[0].memory is 7; must be 1 (memfd)")
+FIELD_CASE(fd_that_did_not_come, s->region.fd_index = 1,
+	   "regions[0].fd_index is 1; the packet carries 1")
+FIELD_CASE(memory_of_unknown_kind, s->region.memory = 7,
+	   "regions[0].memory is 7; must be 1 (memfd)")
 FIELD_CASE(memfd_with_a_handle, s->region.handle[63] = 1, "regions[0].handle: a memfd has none")
-FIELD_CASE(memfd_of_a_device, s->region.device[0] = 1, "regions[0].device: a memfd has no device's UUID")
+FIELD_CASE(memfd_of_a_device, s->region.device[0] = 1,
+	   "regions[0].device: a memfd has no device's UUID")
 FIELD_CASE(handle_of_no_device, s->region.memory = WIRE_DEVICE_HANDLE,
 	   "regions[0].device: a device handle needs a device's UUID")
 FIELD_CASE(region_reserved_in_use, s->region.reserved[2] = 1, "regions[0].reserved is not 0")
 FIELD_CASE(no_layers, s->open.geometry.layers = 0, "geometry.layers is 0; must be 1 to 1024")
-FIELD_CASE(too_many_heads, s->open.geometry.kv_heads = 5000, "geometry.kv_heads is 5000; must be 1 to 1024")
+FIELD_CASE(too_many_heads, s->open.geometry.kv_heads = 5000,
+	   "geometry.kv_heads is 5000; must be 1 to 1024")
 FIELD_CASE(rank_beyond_world, s->open.geometry.rank = 1, "geometry.rank is 1; must be 0 to 0")
 FIELD_CASE(codec_of_tomorrow, s->open.geometry.codec = 4, "geometry.codec is 4; must be 0 to 3")
 FIELD_CASE(codec_against_dtype, s->open.geometry.codec = 3, "does not go with the rest")
 FIELD_CASE(model_empty, memset(s->open.geometry.model, 0, 256), "geometry.model must not be empty")
 FIELD_CASE(model_without_end, memset(s->open.geometry.model, 'm', 256),
 	   "geometry.model must be at most 255 bytes")
-FIELD_CASE(model_with_a_tail, s->open.geometry.model[200] = 'm', "geometry.model must be zero-padded")
+FIELD_CASE(model_with_a_tail, s->open.geometry.model[200] = 'm',
+	   "geometry.model must be zero-padded")
 FIELD_CASE(opaque_bytes_nowhere, s->open.geometry.opaque_bytes = 64, "opaque_bytes is 64")
 
 static void block_of_gigabytes(void **state)
@@ -106,7 +116,8 @@ static void block_larger_than_a_slab(void **state)
 
 	raw_space_fill(&w->raw, &space);
 	space.open.geometry.block_tokens = 4096;
-	refused_over(w, &space, memfd_make(raw_region_bytes(), F_SEAL_SHRINK), -E2BIG, "[host] slab_bytes");
+	refused_over(w, &space, memfd_make(raw_region_bytes(), F_SEAL_SHRINK), -E2BIG,
+		     "[host] slab_bytes");
 }
 
 /* --- what the region is --- */
@@ -119,7 +130,8 @@ static void over(struct world *w, int fd, int error, const char *text)
 	refused_over(w, &space, fd, error, text);
 }
 
-/* By a handle, without a descriptor, and by a descriptor that is no memfd: both get as far as the list of devices. */
+/* By a handle, without a descriptor, and by a descriptor that is no memfd: both get as far as the
+ * list of devices. */
 static void memory_of_a_device_that_is_not_here(void **state)
 {
 	struct world *w = *state;
@@ -128,9 +140,9 @@ static void memory_of_a_device_that_is_not_here(void **state)
 
 	raw_space_fill(&w->raw, &space);
 	space.region.memory = WIRE_DEVICE_HANDLE;
-	memset(space.region.device, 0xab, sizeof space.region.device);
+	memset(space.region.device, 0xab, sizeof(space.region.device));
 	space.region.handle[0] = 1;
-	assert_int_equal(raw_send(&w->raw, &space, sizeof space, NULL, 0), 0);
+	assert_int_equal(raw_send(&w->raw, &space, sizeof(space), NULL, 0), 0);
 	raw_expect_refused(&w->raw, -ENODEV, "serves no device abababababababababababababababab");
 	raw_space_fill(&w->raw, &space);
 	space.region.memory = WIRE_DEVICE_FD;
@@ -164,7 +176,7 @@ static void memfd_open_for_reading(void **state)
 	const int fd = memfd_make(raw_region_bytes(), F_SEAL_SHRINK);
 	char path[64];
 
-	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	over(*state, open(path, O_RDONLY | O_CLOEXEC), -EACCES, "cannot map");
 	(void)close(fd);
 }
@@ -189,7 +201,8 @@ static void regular_file_for_memory(void **state)
 	over(*state, fd, -EPERM, "memfd");
 }
 
-/* Sparse, and so free for its owner; but of the daemon's address space there is no more for others then. */
+/* Sparse, and so free for its owner; but of the daemon's address space there is no more for others
+ * then. */
 static void region_of_terabytes(void **state)
 {
 	struct world *w = *state;
@@ -221,14 +234,14 @@ static void more_regions_than_its_share(void **state)
 	for (opened = 0; opened < WIRE_MAX_SPACES && reply.error == 0; opened++) {
 		raw_space_fill(&r, &one);
 		many.open = one.open;
-		many.open.head.length = sizeof many;
+		many.open.head.length = sizeof(many);
 		many.open.n_regions = WIRE_MAX_REGIONS;
 		for (int i = 0; i < WIRE_MAX_REGIONS; i++)
 			many.regions[i] = one.region;
-		memcpy(many.segments, one.segments, sizeof one.segments);
-		assert_int_equal(raw_send(&r, &many, sizeof many, &fd, 1), 0);
+		memcpy(many.segments, one.segments, sizeof(one.segments));
+		assert_int_equal(raw_send(&r, &many, sizeof(many), &fd, 1), 0);
 		reply.error = 0;
-		(void)raw_receive(&r, &reply, sizeof reply);
+		(void)raw_receive(&r, &reply, sizeof(reply));
 		if (reply.head.type != WIRE_ERROR)
 			reply.error = 0;
 	}
@@ -249,11 +262,11 @@ static void more_spaces_than_there_can_be(void **state)
 	raw_open(&r, w->d.socket);
 	for (int i = 0; i < WIRE_MAX_SPACES; i++) {
 		raw_space_fill(&r, &space);
-		assert_int_equal(raw_send(&r, &space, sizeof space, &fd, 1), 0);
-		assert_int_equal(raw_receive(&r, &ok, sizeof ok), sizeof ok);
+		assert_int_equal(raw_send(&r, &space, sizeof(space), &fd, 1), 0);
+		assert_int_equal(raw_receive(&r, &ok, sizeof(ok)), sizeof(ok));
 	}
 	raw_space_fill(&r, &space);
-	assert_int_equal(raw_send(&r, &space, sizeof space, &fd, 1), 0);
+	assert_int_equal(raw_send(&r, &space, sizeof(space), &fd, 1), 0);
 	raw_expect_refused(&r, -ENOSPC, "32 spaces are open");
 	raw_close(&r);
 	(void)close(fd);
@@ -269,11 +282,11 @@ static int after_each(void **state)
 
 	(void)close(raw_space_open(&w->raw, &handle)); /* the connection still opens a good one */
 	message = (struct wire_space_close){
-		.head = raw_head(&w->raw, WIRE_SPACE_CLOSE, sizeof message),
+		.head = raw_head(&w->raw, WIRE_SPACE_CLOSE, sizeof(message)),
 		.space = handle,
 	};
-	assert_int_equal(raw_send(&w->raw, &message, sizeof message, NULL, 0), 0);
-	assert_int_equal(raw_receive(&w->raw, &message, sizeof message), sizeof message);
+	assert_int_equal(raw_send(&w->raw, &message, sizeof(message), NULL, 0), 0);
+	assert_int_equal(raw_receive(&w->raw, &message, sizeof(message)), sizeof(message));
 	assert_int_equal(message.head.type, WIRE_SPACE_CLOSED);
 	witness_check(&w->witness);
 	daemon_stat_becomes(&w->d, "clients", 2, 10000);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_hostile_rings.c - goal: whatever stands in a client's rings, and however it changes while it is read,
- * ends at most that client's connection. Method: entries by hand, wrong in one way each; then a client that
- * rewrites ring, arena and pages all the time; meanwhile an honest engine stores and loads, and the daemon
- * does not grow.
+ * sys_hostile_rings.c - goal: whatever stands in a client's rings, and however it changes while it
+ * is read, ends at most that client's connection. Method: entries by hand, wrong in one way each;
+ * then a client that rewrites ring, arena and pages all the time; meanwhile an honest engine stores
+ * and loads, and the daemon does not grow.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -14,10 +14,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\nverify = always\n";
+static const char config[] =
+	"[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\nverify = always\n";
 
 struct world {
-	struct attacked a;	/* first: attacked_before_case() gets a pointer to it */
+	struct attacked a; /* first: attacked_before_case() gets a pointer to it */
 	struct raw raw;
 	uint32_t space;
 };
@@ -33,24 +34,25 @@ static void cut_by(struct world *w, void (*change)(struct wire_sqe *), const cha
 	raw_expect_cut(&w->raw, text);
 }
 
-#define ENTRY_CASE(name, assignment, text)                                                                   \
-	static void set_##name(struct wire_sqe *e)                                                           \
-	{                                                                                                    \
-		assignment;                                                                                  \
-	}                                                                                                    \
-	static void name(void **state)                                                                       \
-	{                                                                                                    \
-		cut_by(*state, set_##name, text);                                                            \
+#define ENTRY_CASE(name, assignment, text)         \
+	static void set_##name(struct wire_sqe *e) \
+	{                                          \
+		assignment;                        \
+	}                                          \
+	static void name(void **state)             \
+	{                                          \
+		cut_by(*state, set_##name, text);  \
 	}
 
-ENTRY_CASE(zeroed_entry, memset(e, 0, sizeof *e), "sqe.op is 0; must be 1 to 5")
+ENTRY_CASE(zeroed_entry, memset(e, 0, sizeof(*e)), "sqe.op is 0; must be 1 to 5")
 ENTRY_CASE(unknown_op, e->op = 6, "sqe.op is 6; must be 1 to 5")
 ENTRY_CASE(unknown_flag, e->flags = 2, "sqe.flags is 0x2")
 ENTRY_CASE(no_blocks, e->n = 0, "sqe.n is 0; must be 1 to 1024")
 ENTRY_CASE(more_blocks_than_arena, e->n = 1025, "sqe.n is 1025; must be 1 to 1024")
 ENTRY_CASE(n_that_wraps_with_a_parent, e->n = 0xffffffff; e->flags = 1, "sqe.n is 4294967295")
 ENTRY_CASE(no_slot_for_the_parent, e->n = 1024; e->flags = 1, "sqe.n is 1024")
-ENTRY_CASE(first_past_the_arena, e->first = 1024, "sqe.first is 1024; with 1 slots it must be at most 1023")
+ENTRY_CASE(first_past_the_arena, e->first = 1024,
+	   "sqe.first is 1024; with 1 slots it must be at most 1023")
 ENTRY_CASE(first_that_wraps, e->first = 0xffffffff, "sqe.first is 4294967295")
 ENTRY_CASE(no_op_id, e->op_id = 0, "sqe.op_id is 0")
 ENTRY_CASE(no_deadline, e->deadline_ns = 0, "sqe.deadline_ns is 0")
@@ -59,7 +61,8 @@ ENTRY_CASE(space_that_is_not_open, e->space = 31, "sqe.space 31 is not open")
 ENTRY_CASE(priority_out_of_range, e->priority = 101, "sqe.priority is 101; must be -100 to 100")
 ENTRY_CASE(reserved_in_use, e->reserved = 1, "sqe.reserved is not 0")
 ENTRY_CASE(target_without_cancel, e->target = 5, "sqe.target is not 0")
-ENTRY_CASE(cancel_without_target, e->op = WIRE_OP_CANCEL; e->target = 0, "sqe.target is 0 in a cancel")
+ENTRY_CASE(cancel_without_target, e->op = WIRE_OP_CANCEL;
+	   e->target = 0, "sqe.target is 0 in a cancel")
 ENTRY_CASE(nop_with_blocks, e->op = WIRE_OP_NOP; e->n = 1, "sqe.n is 1; a nop has none")
 
 static void tail_beyond_the_ring(void **state)
@@ -97,8 +100,9 @@ static void page_that_is_not_there(void **state)
 {
 	struct world *w = *state;
 	struct wire_sqe e = raw_sqe(WIRE_OP_STORE, w->space);
-	const int32_t *status = (const int32_t *)(const void *)((const char *)w->raw.complete +
-								wire_status_offset(w->raw.ok.cq_entries));
+	const int32_t *status =
+		(const int32_t *)(const void *)((const char *)w->raw.complete +
+						wire_status_offset(w->raw.ok.cq_entries));
 
 	raw_pages(&w->raw)[0] = RAW_PAGES;
 	raw_put(&w->raw, 0, &e);
@@ -170,8 +174,9 @@ static void more_slots_than_the_arena_has(void **state)
 /* Stores 1,024 fresh blocks and closes the space meanwhile; returns how many were ended early. */
 static uint32_t close_once(struct raw *r, uint32_t space, uint32_t tail, struct random *random)
 {
-	const int32_t *statuses = (const int32_t *)(const void *)((const char *)r->complete +
-								  wire_status_offset(r->ok.cq_entries));
+	const int32_t *statuses =
+		(const int32_t *)(const void *)((const char *)r->complete +
+						wire_status_offset(r->ok.cq_entries));
 	struct wire_space_close message = { 0 };
 	uint32_t canceled = 0;
 
@@ -187,10 +192,10 @@ static uint32_t close_once(struct raw *r, uint32_t space, uint32_t tail, struct 
 	raw_publish(r, tail + 16);
 	while (__atomic_load_n(&r->complete->sq_head, __ATOMIC_ACQUIRE) != tail + 16)
 		; /* taken; not slept, or they are done */
-	message.head = raw_head(r, WIRE_SPACE_CLOSE, sizeof message);
+	message.head = raw_head(r, WIRE_SPACE_CLOSE, sizeof(message));
 	message.space = space;
-	assert_int_equal(raw_send(r, &message, sizeof message, NULL, 0), 0);
-	assert_int_equal(raw_receive(r, &message, sizeof message), sizeof message);
+	assert_int_equal(raw_send(r, &message, sizeof(message), NULL, 0), 0);
+	assert_int_equal(raw_receive(r, &message, sizeof(message)), sizeof(message));
 	assert_int_equal(message.head.type, WIRE_SPACE_CLOSED);
 	assert_int_equal(r->complete->cq_tail, tail + 16);
 	__atomic_store_n(&r->submit->cq_head, tail + 16, __ATOMIC_SEQ_CST);
@@ -199,7 +204,8 @@ static uint32_t close_once(struct raw *r, uint32_t space, uint32_t tail, struct 
 	return canceled;
 }
 
-/* SPACE_CLOSE while ops run: answered after the last of them completed, and not before its pages were let go.
+/* SPACE_CLOSE while ops run: answered after the last of them completed, and not before its pages
+ * were let go.
  */
 static void close_while_ops_run(void **state)
 {
@@ -207,7 +213,8 @@ static void close_while_ops_run(void **state)
 	struct random random = random_seeded("close_while_ops_run");
 	uint32_t tail = 0;
 
-	while (close_once(&w->raw, w->space, tail, &random) == 0) { /* all were done before: again */
+	/* all were done before: again */
+	while (close_once(&w->raw, w->space, tail, &random) == 0) {
 		assert_true(tail < 16 * 200);
 		tail += 16;
 		(void)close(raw_space_open(&w->raw, &w->space));
@@ -259,13 +266,15 @@ static void fill_ring(struct raw *r, uint32_t space, struct random *random)
 	const uint32_t tail = r->submit->sq_tail;
 
 	for (uint32_t i = 0; i < 16; i++) {
-		struct wire_sqe e = raw_sqe(random_below(random, 2) ? WIRE_OP_STORE : WIRE_OP_LOAD, space);
+		struct wire_sqe e =
+			raw_sqe(random_below(random, 2) ? WIRE_OP_STORE : WIRE_OP_LOAD, space);
 
 		e.n = 1 + random_below(random, 64);
 		e.first = random_below(random, 512);
 		raw_put(r, tail + i, &e);
 	}
-	__atomic_store_n(&r->submit->cq_head, __atomic_load_n(&r->complete->cq_tail, __ATOMIC_ACQUIRE),
+	__atomic_store_n(&r->submit->cq_head,
+			 __atomic_load_n(&r->complete->cq_tail, __ATOMIC_ACQUIRE),
 			 __ATOMIC_SEQ_CST);
 	raw_publish(r, tail + 16);
 }

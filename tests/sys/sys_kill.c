@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=8 */
 /*
- * sys_kill.c - goal: a daemon that dies in the midst of stores and loads harms no engine: every op ends with
- * a status for each block, no page is touched after that, and a new daemon serves the same engine, with the
- * same keys. Method: kill -9 at random moments after submitting; poison after completion; restart; store and
- * load again.
+ * sys_kill.c - goal: a daemon that dies in the midst of stores and loads harms no engine: every op
+ * ends with a status for each block, no page is touched after that, and a new daemon serves the
+ * same engine, with the same keys. Method: kill -9 at random moments after submitting; poison after
+ * completion; restart; store and load again.
  */
 #include "tests/lib/lib.h"
 
@@ -28,8 +28,8 @@ struct outstanding {
 	int32_t blocks[BLOCKS];
 };
 
-static void submit(struct engine *e, struct outstanding *o, bool load, const struct kvtier_key *keys,
-		   uint32_t first)
+static void submit(struct engine *e, struct outstanding *o, bool load,
+		   const struct kvtier_key *keys, uint32_t first)
 {
 	uint32_t pages[BLOCKS];
 
@@ -41,16 +41,19 @@ static void submit(struct engine *e, struct outstanding *o, bool load, const str
 		else
 			page_fill(e, pages[i], &keys[i], 0);
 	}
-	assert_int_equal(load ? kvtier_load(e->space, keys, pages, BLOCKS, NULL, &o->op)
-			      : kvtier_store(e->space, keys, pages, BLOCKS, NULL, &o->op),
+	assert_int_equal(load ? kvtier_load(e->space, keys, pages, BLOCKS, NULL, &o->op) :
+				kvtier_store(e->space, keys, pages, BLOCKS, NULL, &o->op),
 			 0);
 }
 
-/* Takes the result; what was loaded is right, what was not is untouched or, while being written, unfinished.
+/* Takes the result; what was loaded is right, what was not is untouched or, while being written,
+ * unfinished.
  */
 static uint32_t take(struct engine *e, struct outstanding *o)
 {
-	struct kvtier_result result = { .size = sizeof result, .blocks = o->blocks, .blocks_max = BLOCKS };
+	struct kvtier_result result = { .size = sizeof(result),
+					.blocks = o->blocks,
+					.blocks_max = BLOCKS };
 	const uint64_t before = now_ns();
 	uint32_t reset = 0;
 
@@ -59,8 +62,8 @@ static uint32_t take(struct engine *e, struct outstanding *o)
 	assert_int_equal(result.n, BLOCKS);
 	for (uint32_t i = 0; i < BLOCKS; i++) {
 		if (o->blocks[i] != 0 && o->blocks[i] != 1 && o->blocks[i] != -ECONNRESET)
-			fail_msg("block %u of a killed %s has status %d", i, o->load ? "load" : "store",
-				 o->blocks[i]);
+			fail_msg("block %u of a killed %s has status %d", i,
+				 o->load ? "load" : "store", o->blocks[i]);
 		if (o->load && o->blocks[i] == 0)
 			assert_true(page_is(e, o->first + i, &o->keys[i], 0));
 		reset += o->blocks[i] == -ECONNRESET;
@@ -68,7 +71,8 @@ static uint32_t take(struct engine *e, struct outstanding *o)
 	return reset;
 }
 
-/* Until an op is answered. The first one may still go into the ring of a daemon not yet known to be dead. */
+/* Until an op is answered. The first one may still go into the ring of a daemon not yet known to be
+ * dead. */
 static void await_space(struct engine *e, const struct kvtier_key *keys)
 {
 	const uint64_t until = now_ns() + 20000000000u;
@@ -104,8 +108,8 @@ struct world {
 	struct kvtier_key kept[BLOCKS], fresh[BLOCKS];
 };
 
-/* One life of the daemon: a store and a load under way, death, the next daemon. Returns blocks that were cut
- * off. */
+/* One life of the daemon: a store and a load under way, death, the next daemon. Returns blocks that
+ * were cut off. */
 static uint32_t die_once(struct world *w, int round)
 {
 	struct outstanding store, load;
@@ -122,7 +126,8 @@ static uint32_t die_once(struct world *w, int round)
 	return reset;
 }
 
-/* A client of its own for each case: one that saw its daemon die often waits longer and longer to reconnect.
+/* A client of its own for each case: one that saw its daemon die often waits longer and longer to
+ * reconnect.
  */
 static int begin(void **state)
 {
@@ -158,7 +163,8 @@ static void every_op_ends_and_the_next_daemon_serves(void **state)
 		reset += die_once(w, round);
 		daemon_restart(&w->d);
 		await_space(&w->e, w->kept);
-		/* A new daemon's memory is empty: neither the kept nor the unfinished chain is there. */
+		/* A new daemon's memory is empty: neither the kept nor the unfinished chain is
+		 * there. */
 		assert_int_equal(engine_lookup(&w->e, w->kept, BLOCKS), 0);
 		assert_int_equal(engine_lookup(&w->e, w->fresh, BLOCKS), 0);
 		assert_int_equal(chain_store(&w->e, w->fresh, 0, BLOCKS), 0);
@@ -176,7 +182,7 @@ static void keys_stay_the_same(void **state)
 	daemon_restart(&w->d);
 	await_space(&w->e, w->kept);
 	chain_keys(&w->e, 1, BLOCKS, again);
-	assert_memory_equal(again, w->kept, sizeof again);
+	assert_memory_equal(again, w->kept, sizeof(again));
 }
 
 static void without_a_daemon_calls_fail_at_once(void **state)
@@ -189,7 +195,8 @@ static void without_a_daemon_calls_fail_at_once(void **state)
 	for (int i = 0; i < 50; i++) {
 		const int r = kvtier_store(w->e.space, w->kept, &page, 1, NULL, &op);
 
-		if (r == 0) /* the first may go into the ring of a daemon not yet known to be dead */
+		/* the first may go into the ring of a daemon not yet known to be dead */
+		if (r == 0)
 			assert_int_equal(kvtier_wait(w->e.client, op, -1, NULL), 0);
 		else
 			assert_int_equal(r, -ENOTCONN);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_many.c - goal: many engines at once are served, and none of those that came and went leaves anything in
- * the daemon. Method: 64 processes store and load; 1,000 connections open a space and close; descriptors are
- * counted and resident memory compared with that after a first round, which fills what is kept for reuse.
+ * sys_many.c - goal: many engines at once are served, and none of those that came and went leaves
+ * anything in the daemon. Method: 64 processes store and load; 1,000 connections open a space and
+ * close; descriptors are counted and resident memory compared with that after a first round, which
+ * fills what is kept for reuse.
  */
 #include "tests/lib/lib_raw.h"
 
@@ -21,7 +22,8 @@ static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 512K\nhuge_pages
 
 static void child_engine(const struct daemon *d, uint32_t number)
 {
-	const struct kvtier_geometry g = tiny_geometry(number % 2 ? KVTIER_CODEC_FP8 : KVTIER_CODEC_RAW);
+	const struct kvtier_geometry g =
+		tiny_geometry(number % 2 ? KVTIER_CODEC_FP8 : KVTIER_CODEC_RAW);
 	struct kvtier_key keys[BLOCKS];
 	struct engine e;
 
@@ -109,7 +111,8 @@ static void thousand_connections(void **state)
 	daemon_size_check(d, &size);
 }
 
-/* Each with its own model: identities are reused when nobody has them open and no block carries them. */
+/* Each with its own model: identities are reused when nobody has them open and no block carries
+ * them. */
 static void thousands_of_spaces(void **state)
 {
 	struct daemon *d = *state;
@@ -118,14 +121,15 @@ static void thousands_of_spaces(void **state)
 	char model[32];
 
 	g.model = model;
-	assert_int_equal(kvtier_connect(&(struct kvtier_options){ .size = sizeof(struct kvtier_options),
+	assert_int_equal(kvtier_connect(&(struct kvtier_options){ .size = sizeof(
+									  struct kvtier_options),
 								  .socket_path = d->socket },
 					&client),
 			 0);
 	for (int i = 0; i < 3000; i++) {
 		struct kvtier_space *space;
 
-		snprintf(model, sizeof model, "model-%d", i);
+		snprintf(model, sizeof(model), "model-%d", i);
 		assert_int_equal(kvtier_space_open(client, &g, NULL, 0, NULL, 0, &space), 0);
 		kvtier_space_close(space);
 	}
@@ -134,7 +138,7 @@ static void thousands_of_spaces(void **state)
 
 static bool connects(const struct daemon *d, uint32_t timeout_ms)
 {
-	const struct kvtier_options o = { .size = sizeof o,
+	const struct kvtier_options o = { .size = sizeof(o),
 					  .socket_path = d->socket,
 					  .timeout_ms = timeout_ms };
 	struct kvtier_client *client;
@@ -145,14 +149,15 @@ static bool connects(const struct daemon *d, uint32_t timeout_ms)
 	return true;
 }
 
-/* The daemon's limit lowered while it runs: it waits for better times, serves those it has, and goes on. */
+/* The daemon's limit lowered while it runs: it waits for better times, serves those it has, and
+ * goes on. */
 static void out_of_descriptors(void **state)
 {
 	struct daemon *d = *state;
 	struct rlimit before, low;
 	struct witness witness;
 
-	memset(&witness, 0, sizeof witness);
+	memset(&witness, 0, sizeof(witness));
 	witness_start(&witness, d->socket);
 	assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, NULL, &before), 0);
 	for (rlim_t more = 0; more < 5; more++) { /* at accept, at its pidfd, at each ring */

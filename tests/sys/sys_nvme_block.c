@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=60 lane=wait */
 /*
- * sys_nvme_block.c - goal: a block device is as good a store as a file: what was flushed outlives kill -9, what is not
- * ours on it is left alone to the byte, it has one user at a time, and one that was pulled serves again when it is
- * back, without a restart.
- * Method: a loop device over a file, named by a link as those in /dev/disk/by-id. It is pulled as the kernel does it to
- * an NVMe drive: its size becomes 0 while the daemon has it open, and it is detached when the last one lets go. On both
- * I/O engines. Skipped where loop devices cannot be had.
+ * sys_nvme_block.c - goal: a block device is as good a store as a file: what was flushed outlives
+ * kill -9, what is not ours on it is left alone to the byte, it has one user at a time, and one
+ * that was pulled serves again when it is back, without a restart. Method: a loop device over a
+ * file, named by a link as those in /dev/disk/by-id. It is pulled as the kernel does it to an NVMe
+ * drive: its size becomes 0 while the daemon has it open, and it is detached when the last one lets
+ * go. On both I/O engines. Skipped where loop devices cannot be had.
  *
- * Every device is one that the kernel detaches when nobody has it open any more, and the test has it open: however the
- * test ends, nothing stays behind.
+ * Every device is one that the kernel detaches when nobody has it open any more, and the test has
+ * it open: however the test ends, nothing stays behind.
  */
 #include "tests/lib/lib_disk.h"
 
@@ -28,7 +28,7 @@ enum { STORE_BYTES = 16 << 20, ATTACH_TRIES = 100 };
 static const char ours[] = "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
 			   "[nvme]\nbytes = 16M\nsegment_bytes = 256K\n";
 
-static int held = -1;		/* the device */
+static int held = -1; /* the device */
 
 /* --- loop devices --- */
 
@@ -65,7 +65,7 @@ static void attach(struct disk_world *w, const char *file)
 
 	assert_int_equal(held, -1);
 	for (int tries = 0; held < 0 && tries < ATTACH_TRIES; tries++) {
-		held = try_attach(file, device, sizeof device);
+		held = try_attach(file, device, sizeof(device));
 		if (held < 0)
 			nap_ms(10);
 	}
@@ -96,11 +96,11 @@ static bool can_have_one(void)
 
 	if (!disk_dir())
 		return false;
-	(void)snprintf(file, sizeof file, "%s/loop-XXXXXX", disk_dir());
+	(void)snprintf(file, sizeof(file), "%s/loop-XXXXXX", disk_dir());
 	fd = mkstemp(file);
 	if (fd < 0 || ftruncate(fd, STORE_BYTES))
 		return false;
-	held = try_attach(file, device, sizeof device);
+	held = try_attach(file, device, sizeof(device));
 	(void)unlink(file);
 	(void)close(fd);
 	fd = held;
@@ -121,7 +121,7 @@ static const char *file_of(const struct disk_world *w, const char *name)
 {
 	static char path[300];
 
-	(void)snprintf(path, sizeof path, "%s/%s", w->d.disk, name);
+	(void)snprintf(path, sizeof(path), "%s/%s", w->d.disk, name);
 	return path;
 }
 
@@ -139,8 +139,8 @@ static uint64_t hash_of(const char *path)
 	static uint8_t all[STORE_BYTES];
 	uint64_t hash = 0;
 
-	disk_read(path, 0, all, sizeof all);
-	for (size_t i = 0; i < sizeof all; i++)
+	disk_read(path, 0, all, sizeof(all));
+	for (size_t i = 0; i < sizeof(all); i++)
 		hash = (hash ^ all[i]) * 0x100000001b3u;
 	return hash;
 }
@@ -149,17 +149,18 @@ static void fill_with_a_pattern(const char *path)
 {
 	static uint8_t all[STORE_BYTES];
 
-	for (size_t i = 0; i < sizeof all; i++)
+	for (size_t i = 0; i < sizeof(all); i++)
 		all[i] = (uint8_t)(i * 31 + 7);
-	disk_write(path, 0, all, sizeof all);
+	disk_write(path, 0, all, sizeof(all));
 }
 
 static int format(struct disk_world *w, const char *path, const char *more)
 {
 	char arguments[400];
 
-	(void)snprintf(arguments, sizeof arguments, "format %s --segment-bytes 256K %s", path, more);
-	return daemon_ctl(&w->d, arguments, w->text, sizeof w->text);
+	(void)snprintf(arguments, sizeof(arguments), "format %s --segment-bytes 256K %s", path,
+		       more);
+	return daemon_ctl(&w->d, arguments, w->text, sizeof(w->text));
 }
 
 /* A device of zeros at w->path, which the configuration names. */
@@ -168,8 +169,8 @@ static struct disk_world *place(void **state)
 	struct disk_world *w = disk_place(state, ours);
 	char config[600];
 
-	(void)snprintf(w->path, sizeof w->path, "%s/by-id", w->d.disk);
-	(void)snprintf(config, sizeof config, "%spath = %s\n", ours, w->path);
+	(void)snprintf(w->path, sizeof(w->path), "%s/by-id", w->d.disk);
+	(void)snprintf(config, sizeof(config), "%spath = %s\n", ours, w->path);
 	disk_configure(&w->d, w->engine, config);
 	make_file(file_of(w, "device"));
 	attach(w, file_of(w, "device"));
@@ -180,7 +181,8 @@ static struct disk_world *place_formatted(void **state)
 {
 	struct disk_world *w = place(state);
 
-	if (format(w, w->path, "</dev/null") != 0)	/* only zeros are lost: nobody need be asked */
+	/* only zeros are lost: nobody need be asked */
+	if (format(w, w->path, "</dev/null") != 0)
 		fail_msg("kvtierctl format: %s", w->text);
 	return w;
 }
@@ -198,7 +200,7 @@ static void what_was_flushed_outlives_a_kill(void **state)
 	struct disk_world *w = place_formatted(state);
 
 	disk_fill_and_die(w);
-	disk_live(w);		/* at once: the kernel may not have let go of it yet */
+	disk_live(w); /* at once: the kernel may not have let go of it yet */
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
 	end(w);
 }
@@ -211,7 +213,7 @@ static void is_left_alone(struct disk_world *w, const char *word)
 
 	daemon_restart(&w->d);
 	disk_state_becomes(&w->d, "offline", 20000);
-	assert_int_equal(disk_status_says(&w->d, word, w->text, sizeof w->text), 2);
+	assert_int_equal(disk_status_says(&w->d, word, w->text, sizeof(w->text)), 2);
 	disk_join(w);
 	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
@@ -234,15 +236,16 @@ static void a_file_system_is_left_alone(void **state)
 	char command[400];
 	uint64_t hash;
 
-	(void)snprintf(command, sizeof command, "PATH=$PATH:/sbin:/usr/sbin mkfs.ext4 -q -F %s", file_of(w, "device"));
-	if (shell(command, w->text, sizeof w->text) != 0) {
+	(void)snprintf(command, sizeof(command), "PATH=$PATH:/sbin:/usr/sbin mkfs.ext4 -q -F %s",
+		       file_of(w, "device"));
+	if (shell(command, w->text, sizeof(w->text)) != 0) {
 		const uint8_t magic[2] = { 0x53, 0xef };
 
-		disk_write(file_of(w, "device"), 1080, magic, sizeof magic);
+		disk_write(file_of(w, "device"), 1080, magic, sizeof(magic));
 	}
 	is_left_alone(w, "nvme_quarantined");
 	hash = hash_of(file_of(w, "device"));
-	assert_int_not_equal(format(w, w->path, "</dev/null"), 0);	/* nobody was asked */
+	assert_int_not_equal(format(w, w->path, "</dev/null"), 0); /* nobody was asked */
 	assert_true(hash_of(file_of(w, "device")) == hash);
 	assert_int_equal(format(w, w->path, "--yes"), 0);
 	disk_fill_and_die(w);
@@ -276,16 +279,16 @@ static void a_second_daemon_is_refused(void **state)
 		char config[600];
 
 		daemon_place(&w->d, true);
-		(void)snprintf(config, sizeof config, "%spath = %s\n", ours, w->path);
+		(void)snprintf(config, sizeof(config), "%spath = %s\n", ours, w->path);
 		disk_configure(&w->d, w->engine, config);
 		daemon_restart(&w->d);
 		disk_state_becomes(&w->d, "offline", 20000);
-		assert_int_equal(disk_status_says(&w->d, "in use", w->text, sizeof w->text), 2);
+		assert_int_equal(disk_status_says(&w->d, "in use", w->text, sizeof(w->text)), 2);
 		daemon_remove(&w->d);
 	}
 	w->d = first;
 	disk_join(w);
-	assert_int_equal(daemon_ctl(&w->d, "evict --all", w->text, sizeof w->text), 0);
+	assert_int_equal(daemon_ctl(&w->d, "evict --all", w->text, sizeof(w->text)), 0);
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
 	end(w);
 }
@@ -308,10 +311,10 @@ static void a_disk_that_others_use_is_refused(void **state)
 /* What is only there is asked for, and is a miss: the daemon notices. */
 static void is_missed(struct disk_world *w)
 {
-	assert_int_equal(daemon_ctl(&w->d, "evict --all", w->text, sizeof w->text), 0);
+	assert_int_equal(daemon_ctl(&w->d, "evict --all", w->text, sizeof(w->text)), 0);
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), 0);
 	disk_state_becomes(&w->d, "offline", 20000);
-	(void)disk_status_says(&w->d, "nothing at its path", w->text, sizeof w->text);
+	(void)disk_status_says(&w->d, "nothing at its path", w->text, sizeof(w->text));
 }
 
 static void one_that_was_pulled_serves_again(void **state)
@@ -326,7 +329,8 @@ static void one_that_was_pulled_serves_again(void **state)
 	attach(w, file_of(w, "device"));
 	disk_state_becomes(&w->d, "up", 60000);
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS / 2), DISK_BLOCKS / 2);
-	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);	/* the log goes on, and can be read again */
+	/* the log goes on, and can be read again */
+	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
 	disk_flush(&w->d);
 	disk_die(w, SIGKILL);
 	disk_live(w);
@@ -367,7 +371,7 @@ static void another_disk_in_its_place_is_left_alone(void **state)
 	pull(w);
 	is_missed(w);
 	attach(w, file_of(w, "other"));
-	(void)disk_status_says(&w->d, "not its store", w->text, sizeof w->text);
+	(void)disk_status_says(&w->d, "not its store", w->text, sizeof(w->text));
 	assert_int_equal(unlink(w->path), 0);
 	let_go();
 	assert_true(hash_of(file_of(w, "other")) == hash);
@@ -377,8 +381,11 @@ static void another_disk_in_its_place_is_left_alone(void **state)
 	end(w);
 }
 
-#define CASE(name)                                                                                             \
-	{ #name " [io_uring]", name, NULL, teardown, disk_uring }, { #name " [threads]", name, NULL, teardown, disk_threads }
+#define CASE(name)                                                     \
+	{ #name " [io_uring]", name, NULL, teardown, disk_uring },     \
+	{                                                              \
+#name " [threads]", name, NULL, teardown, disk_threads \
+	}
 
 int main(void)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait no=thread (the daemon's threads run in others) */
 /*
- * sys_nvme_budget.c - goal: a write budget holds, nothing but the copy on disk is lost by it, and the operator
- * can see it. Method: a budget whose reserve is two segments, and six times as much to write.
+ * sys_nvme_budget.c - goal: a write budget holds, nothing but the copy on disk is lost by it, and
+ * the operator can see it. Method: a budget whose reserve is two segments, and six times as much to
+ * write.
  */
 #include "tests/lib/lib_disk.h"
 
@@ -11,13 +12,16 @@
 #include <string.h>
 
 enum {
-	CHAINS = 4, RESERVE = 512 << 10,
-	SLACK = 64 << 10,	/* superblocks; header and footer of a segment are paid for later */
+	CHAINS = 4,
+	RESERVE = 512 << 10,
+	SLACK = 64 << 10, /* superblocks; header and footer of a segment are paid for later */
 };
 
-/* The reserve is the budget of an hour, here as much as two segments, its minimum. A raw tiny block takes 12 KiB. */
-static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
-			     "[nvme]\nbytes = 16M\nsegment_bytes = 256K\nwrite_budget_bytes_per_day = 12M\n";
+/* The reserve is the budget of an hour, here as much as two segments, its minimum. A raw tiny block
+ * takes 12 KiB. */
+static const char config[] =
+	"[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
+	"[nvme]\nbytes = 16M\nsegment_bytes = 256K\nwrite_budget_bytes_per_day = 12M\n";
 
 static void store_all(struct disk_world *w)
 {
@@ -46,11 +50,11 @@ static void the_budget_bounds_what_is_written(void **state)
 	disk_live(w);
 	store_all(w);
 	disk_stat_reaches(&w->d, "tiers.nvme.skipped_budget_blocks_total", 1);
-	nap_ms(600);	/* whatever else would be written now */
+	nap_ms(600); /* whatever else would be written now */
 	written = daemon_stat(&w->d, "tiers.nvme.device_written_bytes_total");
 	assert_true(written >= RESERVE / 2 && written <= RESERVE + SLACK);
 	assert_true(daemon_stat(&w->d, "tiers.nvme.budget_percent") < 50);
-	assert_int_equal(load_all(w), CHAINS * DISK_BLOCKS);	/* from memory */
+	assert_int_equal(load_all(w), CHAINS * DISK_BLOCKS); /* from memory */
 	disk_die(w, SIGKILL);
 	disk_end(w);
 }
@@ -78,7 +82,7 @@ static void a_flush_beyond_the_budget_says_so(void **state)
 
 	disk_live(w);
 	store_all(w);
-	assert_int_equal(daemon_ctl(&w->d, "flush", w->text, sizeof w->text), 1);
+	assert_int_equal(daemon_ctl(&w->d, "flush", w->text, sizeof(w->text)), 1);
 	assert_non_null(strstr(w->text, "write budget"));
 	disk_die(w, SIGKILL);
 	disk_end(w);
@@ -86,8 +90,9 @@ static void a_flush_beyond_the_budget_says_so(void **state)
 
 static void without_a_budget_all_is_written(void **state)
 {
-	struct disk_world *w = disk_place(state, "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
-						 "[nvme]\nbytes = 16M\nsegment_bytes = 256K\n");
+	struct disk_world *w =
+		disk_place(state, "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
+				  "[nvme]\nbytes = 16M\nsegment_bytes = 256K\n");
 
 	disk_live(w);
 	store_all(w);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_nvme_damage.c - goal: an image that was damaged on disk is a miss, counted, and found, named and dropped by
- * `kvtierctl verify`; what was purged never comes back. Method: flip bits of the store's file, between lives and
- * under the running daemon; load, verify, purge, restart. On both I/O engines.
+ * sys_nvme_damage.c - goal: an image that was damaged on disk is a miss, counted, and found, named
+ * and dropped by `kvtierctl verify`; what was purged never comes back. Method: flip bits of the
+ * store's file, between lives and under the running daemon; load, verify, purge, restart. On both
+ * I/O engines.
  */
 #include "tests/lib/lib_disk.h"
 
@@ -27,7 +28,7 @@ static const uint64_t places[] = { 40, 4096, 4096 + 8191 };
 static void a_flipped_bit_is_a_miss(void **state)
 {
 	struct disk_world *w = disk_place(state, ours);
-	const uint32_t n = sizeof places / sizeof places[0];
+	const uint32_t n = sizeof(places) / sizeof(places[0]);
 
 	disk_fill_and_die(w);
 	for (uint32_t i = 0; i < n; i++)
@@ -37,7 +38,7 @@ static void a_flipped_bit_is_a_miss(void **state)
 	for (uint32_t i = 0; i < n; i++)
 		assert_int_equal(chain_load(&w->e, &w->keys[i], 0, 1), 0);
 	daemon_stat_becomes(&w->d, "tiers.nvme.corrupt_blocks_total", n, 5000);
-	(void)disk_status_says(&w->d, "nvme_corrupt", w->text, sizeof w->text);
+	(void)disk_status_says(&w->d, "nvme_corrupt", w->text, sizeof(w->text));
 	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
 	disk_flush(&w->d);
@@ -56,9 +57,10 @@ static void verify_names_what_is_damaged(void **state)
 	disk_live(w);
 	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
 	disk_flush(&w->d);
-	assert_int_equal(daemon_ctl(&w->d, "verify", w->text, sizeof w->text), 0);
-	assert_int_equal(disk_flip(w->path, &w->keys[5], 5000), 1);	/* under the running daemon */
-	assert_int_equal(daemon_ctl(&w->d, "verify --json", w->text, sizeof w->text), 1);
+	assert_int_equal(daemon_ctl(&w->d, "verify", w->text, sizeof(w->text)), 0);
+	/* under the running daemon */
+	assert_int_equal(disk_flip(w->path, &w->keys[5], 5000), 1);
+	assert_int_equal(daemon_ctl(&w->d, "verify --json", w->text, sizeof(w->text)), 1);
 	hex(&w->keys[5], key);
 	assert_non_null(strstr(w->text, key));
 	assert_non_null(strstr(w->text, "\"segment\":"));
@@ -75,8 +77,8 @@ static void scrub_drops_what_is_damaged(void **state)
 	disk_fill_and_die(w);
 	disk_live(w);
 	assert_int_equal(disk_flip(w->path, &w->keys[5], 5000), 1);
-	assert_int_equal(daemon_ctl(&w->d, "verify --scrub", w->text, sizeof w->text), 1);
-	assert_int_equal(daemon_ctl(&w->d, "verify", w->text, sizeof w->text), 0);
+	assert_int_equal(daemon_ctl(&w->d, "verify --scrub", w->text, sizeof(w->text)), 1);
+	assert_int_equal(daemon_ctl(&w->d, "verify", w->text, sizeof(w->text)), 0);
 	assert_int_equal(engine_lookup(&w->e, &w->keys[5], 1), 0);
 	assert_int_equal(disk_load_each(w), DISK_BLOCKS - 1);
 	disk_die(w, SIGTERM);
@@ -109,8 +111,9 @@ static void purged_blocks_never_come_back(void **state)
 
 	disk_fill_and_die(w);
 	disk_live(w);
-	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS / 2), DISK_BLOCKS / 2);	/* in memory, too */
-	assert_int_equal(daemon_ctl(&w->d, "purge --tenant default", w->text, sizeof w->text), 0);
+	/* in memory, too */
+	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS / 2), DISK_BLOCKS / 2);
+	assert_int_equal(daemon_ctl(&w->d, "purge --tenant default", w->text, sizeof(w->text)), 0);
 	assert_int_equal(disk_load_each(w), 0);
 	chain_keys(&w->e, 2, DISK_BLOCKS, later);
 	assert_int_equal(chain_store(&w->e, later, 0, DISK_BLOCKS), 0);
@@ -118,7 +121,8 @@ static void purged_blocks_never_come_back(void **state)
 	disk_die(w, SIGKILL);
 	disk_live(w);
 	assert_int_equal(disk_load_each(w), 0);
-	assert_int_equal(chain_load(&w->e, later, 0, DISK_BLOCKS), DISK_BLOCKS);	/* stored after it */
+	/* stored after it */
+	assert_int_equal(chain_load(&w->e, later, 0, DISK_BLOCKS), DISK_BLOCKS);
 	disk_die(w, SIGTERM);
 	disk_end(w);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=80 lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
 /*
- * sys_nvme_io.c - goal: a disk whose reads or writes fail, are cut or lie costs the blocks on it for that time and
- * nothing else; what it is, is said; and it is back when it works again. Method: a real kvtierd whose disk fails on
- * command (kvtierd_faulty.c), a real engine, kvtierctl. On both I/O engines. Stalls: sys_nvme_stall.c.
+ * sys_nvme_io.c - goal: a disk whose reads or writes fail, are cut or lie costs the blocks on it
+ * for that time and nothing else; what it is, is said; and it is back when it works again. Method:
+ * a real kvtierd whose disk fails on command (kvtierd_faulty.c), a real engine, kvtierctl. On both
+ * I/O engines. Stalls: sys_nvme_stall.c.
  */
 #include "tests/lib/lib_faulty.h"
 
@@ -81,10 +82,11 @@ static void reads_that_always_fail_take_the_disk_offline(void **state)
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
 	until_offline(w);
-	assert_int_equal(disk_status_says(&w->d, "reads fail", w->text, sizeof w->text), 2);
+	assert_int_equal(disk_status_says(&w->d, "reads fail", w->text, sizeof(w->text)), 2);
 	assert_non_null(strstr(w->text, "nvme_offline"));
 	assert_non_null(strstr(w->text, w->path));
-	assert_int_equal(chain_load(&w->e, &w->keys[8], 0, DISK_BLOCKS - 8), 0);	/* at once, without asking it */
+	/* at once, without asking it */
+	assert_int_equal(chain_load(&w->e, &w->keys[8], 0, DISK_BLOCKS - 8), 0);
 	io_plan_none();
 	faulty_end(w);
 }
@@ -111,7 +113,7 @@ static void a_disk_that_heals_is_back(void **state)
 	until_offline(w);
 	faulty_heal(w);
 	assert_int_equal(chain_load(&w->e, &w->keys[3], 0, DISK_BLOCKS - 3), DISK_BLOCKS - 3);
-	assert_int_equal(disk_status_says(&w->d, "", w->text, sizeof w->text), 0);
+	assert_int_equal(disk_status_says(&w->d, "", w->text, sizeof(w->text)), 0);
 	faulty_end(w);
 }
 
@@ -138,22 +140,23 @@ static void a_restarted_daemon_says_offline(void **state)
 	disk_die(w, SIGTERM);
 	disk_live(w);
 	until_offline(w);
-	assert_int_equal(disk_status_says(&w->d, "nvme_offline", w->text, sizeof w->text), 2);
+	assert_int_equal(disk_status_says(&w->d, "nvme_offline", w->text, sizeof(w->text)), 2);
 	io_plan_none();
 	disk_die(w, SIGTERM);
 	disk_end(w);
 }
 
-/* It serves without, and has what is on the disk when that can be read: of a block stored meanwhile, one of both. */
+/* It serves without, and has what is on the disk when that can be read: of a block stored
+ * meanwhile, one of both. */
 static void a_start_that_cannot_read_is_tried_again(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
 	disk_die(w, SIGTERM);
-	faulty_plan(READS, 1, ALWAYS, -EIO);	/* but for the look at what is there */
+	faulty_plan(READS, 1, ALWAYS, -EIO); /* but for the look at what is there */
 	daemon_restart(&w->d);
 	disk_state_becomes(&w->d, "offline", 5000);
-	assert_int_equal(disk_status_says(&w->d, "tried again", w->text, sizeof w->text), 2);
+	assert_int_equal(disk_status_says(&w->d, "tried again", w->text, sizeof(w->text)), 2);
 	assert_non_null(strstr(w->text, "nvme_offline"));
 	disk_join(w);
 	assert_int_equal(engine_lookup(&w->e, w->keys, DISK_BLOCKS), 0);
@@ -174,18 +177,20 @@ static void readonly_and_back(void **state, int error, const char *reason)
 	struct others o;
 
 	faulty_plan(WRITES, 0, ALWAYS, error);
-	for (uint32_t chain = 10; chain < 16; chain++)	/* where a parent's write fails, its children's may not be tried */
+	/* where a parent's write fails, its children's may not be tried */
+	for (uint32_t chain = 10; chain < 16; chain++)
 		others_store(w, &o, chain);
 	disk_state_becomes(&w->d, "readonly", 5000);
-	assert_int_equal(disk_status_says(&w->d, reason, w->text, sizeof w->text), 1);
+	assert_int_equal(disk_status_says(&w->d, reason, w->text, sizeof(w->text)), 1);
 	assert_non_null(strstr(w->text, "nvme_degraded"));
 	others_store(w, &o, 3);
 	others_load(w, &o);
-	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);	/* reads go on */
+	/* reads go on */
+	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
 	faulty_heal(w);
 	disk_flush(&w->d);
 	faulty_evict(w);
-	others_load(w, &o);		/* from NVMe */
+	others_load(w, &o); /* from NVMe */
 	faulty_end(w);
 }
 
@@ -206,7 +211,7 @@ static void a_flush_that_cannot_write_says_so(void **state)
 
 	faulty_plan(SYNCS, 0, 1, -EIO);
 	others_store(w, &o, 2);
-	assert_int_equal(daemon_ctl(&w->d, "flush", w->text, sizeof w->text), 1);
+	assert_int_equal(daemon_ctl(&w->d, "flush", w->text, sizeof(w->text)), 1);
 	assert_non_null(strstr(w->text, "not all could be written"));
 	disk_flush(&w->d);
 	faulty_end(w);
@@ -223,7 +228,7 @@ static void a_flush_without_the_disk_is_no_flush(void **state)
 	daemon_stat_becomes(&w->d, "leases", 0, 5000);
 	faulty_evict(w);
 	until_offline(w);
-	assert_int_equal(daemon_ctl(&w->d, "flush", w->text, sizeof w->text), 1);
+	assert_int_equal(daemon_ctl(&w->d, "flush", w->text, sizeof(w->text)), 1);
 	faulty_heal(w);
 	disk_flush(&w->d);
 	faulty_end(w);
@@ -241,7 +246,7 @@ static void short_transfers_are_continued(void **state)
 	disk_flush(&w->d);
 	faulty_evict(w);
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
-	assert_true(io_transfers() > 4 * DISK_BLOCKS);		/* each in pieces, both ways */
+	assert_true(io_transfers() > 4 * DISK_BLOCKS); /* each in pieces, both ways */
 	disk_state_becomes(&w->d, "up", 0);
 	assert_true(daemon_stat(&w->d, "tiers.nvme.read_errors_total") == 0);
 	io_plan_none();
@@ -273,10 +278,11 @@ static void a_bit_that_is_always_flipped_is_a_miss(void **state)
 	faulty_flip(ALWAYS);
 	assert_int_equal(chain_load(&w->e, &w->keys[8], 0, DISK_BLOCKS - 8), 0);
 	daemon_stat_becomes(&w->d, "tiers.nvme.corrupt_blocks_total", DISK_BLOCKS - 8, 5000);
-	assert_int_equal(disk_status_says(&w->d, "nvme_corrupt", w->text, sizeof w->text), 1);
+	assert_int_equal(disk_status_says(&w->d, "nvme_corrupt", w->text, sizeof(w->text)), 1);
 	io_plan_none();
 	assert_int_equal(chain_load(&w->e, w->keys, 0, 8), 8);
-	assert_int_equal(chain_load(&w->e, &w->keys[8], 0, DISK_BLOCKS - 8), 0);	/* dropped: no second opinion */
+	/* dropped: no second opinion */
+	assert_int_equal(chain_load(&w->e, &w->keys[8], 0, DISK_BLOCKS - 8), 0);
 	faulty_end(w);
 }
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=30 */
 /*
- * sys_nvme_kill.c - goal: kill -9 at any moment costs nothing that was acknowledged, and never gives an engine
- * a wrong byte: not while segments are reclaimed, nor after the file was damaged as well. Method: the kill loop of
- * lib_nvme_kill.h, 240 kills over three kinds of store and both I/O engines, 48 with a sanitizer; KVTIER_KILLS sets
- * the sum, SEED repeats the choices (not the timing). 10,000 of them: soak_nvme_kill.c.
+ * sys_nvme_kill.c - goal: kill -9 at any moment costs nothing that was acknowledged, and never
+ * gives an engine a wrong byte: not while segments are reclaimed, nor after the file was damaged as
+ * well. Method: the kill loop of lib_nvme_kill.h, 240 kills over three kinds of store and both I/O
+ * engines, 48 with a sanitizer; KVTIER_KILLS sets the sum, SEED repeats the choices (not the
+ * timing). 10,000 of them: soak_nvme_kill.c.
  */
 #include "tests/lib/lib_nvme_kill.h"
 
@@ -14,8 +15,8 @@
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) || \
-	__has_feature(thread_sanitizer)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
+	__has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 enum { KILLS = 48 };
 #else
 enum { KILLS = 240 };

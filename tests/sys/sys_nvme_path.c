@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=45 lane=wait no=thread (the daemon's threads run in others) */
 /*
- * sys_nvme_path.c - goal: whatever is wrong with a path of the NVMe tier, the daemon serves from memory, says what
- * is wrong and what to do, and changes nothing that is not its own; of several paths a bad one costs its share only.
- * Method: make each thing wrong before a start, between two lives or while the daemon runs; compare the file before
- * and after; `kvtierctl status`, format. On both I/O engines.
+ * sys_nvme_path.c - goal: whatever is wrong with a path of the NVMe tier, the daemon serves from
+ * memory, says what is wrong and what to do, and changes nothing that is not its own; of several
+ * paths a bad one costs its share only. Method: make each thing wrong before a start, between two
+ * lives or while the daemon runs; compare the file before and after; `kvtierctl status`, format. On
+ * both I/O engines.
  */
 #include "tests/lib/lib_disk.h"
 
@@ -29,8 +30,8 @@ static void name_path(struct disk_world *w)
 {
 	char config[400];
 
-	(void)snprintf(w->path, sizeof w->path, "%s/named.store", w->d.disk);
-	(void)snprintf(config, sizeof config, "%spath = %s\n", ours, w->path);
+	(void)snprintf(w->path, sizeof(w->path), "%s/named.store", w->d.disk);
+	(void)snprintf(config, sizeof(config), "%spath = %s\n", ours, w->path);
 	disk_configure(&w->d, w->engine, config);
 }
 
@@ -38,8 +39,8 @@ static void name_path(struct disk_world *w)
 static void lives_without(struct disk_world *w, const char *reason)
 {
 	disk_state_becomes(&w->d, "offline", 20000);
-	assert_int_equal(disk_status_says(&w->d, reason, w->text, sizeof w->text), 2);
-	assert_non_null(strstr(w->text, w->d.disk));	/* which path */
+	assert_int_equal(disk_status_says(&w->d, reason, w->text, sizeof(w->text)), 2);
+	assert_non_null(strstr(w->text, w->d.disk)); /* which path */
 	disk_join(w);
 	assert_int_equal(engine_lookup(&w->e, w->keys, DISK_BLOCKS), 0);
 	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
@@ -84,8 +85,9 @@ static int format(struct disk_world *w, const char *path, const char *more)
 {
 	char arguments[400];
 
-	(void)snprintf(arguments, sizeof arguments, "format %s --bytes 16M --segment-bytes 256K %s", path, more);
-	return daemon_ctl(&w->d, arguments, w->text, sizeof w->text);
+	(void)snprintf(arguments, sizeof(arguments),
+		       "format %s --bytes 16M --segment-bytes 256K %s", path, more);
+	return daemon_ctl(&w->d, arguments, w->text, sizeof(w->text));
 }
 
 /* --- what is at the path --- */
@@ -120,7 +122,7 @@ static void format_makes_a_store_of_it(void **state)
 
 	make_foreign(w->path, FOREIGN_BYTES);
 	serves_without(w, "nvme_quarantined");
-	assert_int_not_equal(format(w, w->path, "</dev/null"), 0);	/* nobody was asked */
+	assert_int_not_equal(format(w, w->path, "</dev/null"), 0); /* nobody was asked */
 	assert_int_equal(disk_file_bytes(w->path), FOREIGN_BYTES);
 	assert_int_equal(format(w, w->path, "--yes"), 0);
 	disk_fill_and_die(w);
@@ -153,7 +155,7 @@ static void a_directory_is_refused(void **state)
 	name_path(w);
 	assert_int_equal(mkdir(w->path, 0700), 0);
 	serves_without(w, "directory");
-	assert_int_equal(rmdir(w->path), 0);	/* and it is still one, and empty */
+	assert_int_equal(rmdir(w->path), 0); /* and it is still one, and empty */
 	disk_end(w);
 }
 
@@ -248,7 +250,8 @@ static void both_superblocks_damaged_are_refused(void **state)
 	disk_end(w);
 }
 
-/* The test's stand-in for a full disk: files may not grow beyond a limit, and nobody is killed for trying. */
+/* The test's stand-in for a full disk: files may not grow beyond a limit, and nobody is killed for
+ * trying. */
 static void files_at_most(rlim_t bytes)
 {
 	struct rlimit limit;
@@ -268,7 +271,7 @@ static void a_store_there_is_no_room_for(void **state)
 	daemon_restart(&w->d);
 	files_at_most(RLIM_INFINITY);
 	lives_without(w, "no room");
-	assert_int_equal(access(w->path, F_OK), -1);	/* nothing stays behind */
+	assert_int_equal(access(w->path, F_OK), -1); /* nothing stays behind */
 	disk_end(w);
 }
 
@@ -279,7 +282,7 @@ static void a_default_store_that_cannot_be_made(void **state)
 
 	assert_int_equal(mkdir(w->path, 0700), 0);
 	daemon_restart(&w->d);
-	assert_int_equal(disk_status_says(&w->d, "nvme_unavailable", w->text, sizeof w->text), 1);
+	assert_int_equal(disk_status_says(&w->d, "nvme_unavailable", w->text, sizeof(w->text)), 1);
 	daemon_signal(&w->d, SIGTERM);
 	disk_end(w);
 }
@@ -295,10 +298,12 @@ static void a_file_deleted_under_a_running_daemon(void **state)
 	disk_flush(&w->d);
 	assert_int_equal(unlink(w->path), 0);
 	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	assert_int_equal(daemon_ctl(&w->d, "evict --all", w->text, sizeof w->text), 0);
-	assert_true(chain_load(&w->e, w->keys, 0, DISK_BLOCKS) >= DISK_BLOCKS / 2);	/* it has the file still */
+	assert_int_equal(daemon_ctl(&w->d, "evict --all", w->text, sizeof(w->text)), 0);
+	/* it has the file still */
+	assert_true(chain_load(&w->e, w->keys, 0, DISK_BLOCKS) >= DISK_BLOCKS / 2);
 	disk_die(w, SIGKILL);
-	disk_live(w);								/* another, empty one */
+	/* another, empty one */
+	disk_live(w);
 	assert_int_equal(engine_lookup(&w->e, w->keys, DISK_BLOCKS), 0);
 	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
@@ -314,10 +319,10 @@ static void a_path_in_use_is_refused_to_another_daemon(void **state)
 
 	disk_restart(&first);
 	daemon_place(&w->d, true);
-	(void)snprintf(config, sizeof config, "%spath = %s\n", ours, w->path);
+	(void)snprintf(config, sizeof(config), "%spath = %s\n", ours, w->path);
 	disk_configure(&w->d, w->engine, config);
 	daemon_restart(&w->d);
-	assert_int_equal(disk_status_says(&w->d, "in use", w->text, sizeof w->text), 2);
+	assert_int_equal(disk_status_says(&w->d, "in use", w->text, sizeof(w->text)), 2);
 	disk_state_becomes(&first, "up", 0);
 	daemon_remove(&first);
 	disk_end(w);
@@ -329,9 +334,9 @@ static void two_paths(struct disk_world *w)
 {
 	char config[900];
 
-	(void)snprintf(config, sizeof config, "%spath = %s/a:%s/b\n", ours, w->d.disk, w->d.disk);
+	(void)snprintf(config, sizeof(config), "%spath = %s/a:%s/b\n", ours, w->d.disk, w->d.disk);
 	disk_configure(&w->d, w->engine, config);
-	(void)snprintf(w->path, sizeof w->path, "%s/b", w->d.disk);
+	(void)snprintf(w->path, sizeof(w->path), "%s/b", w->d.disk);
 }
 
 static void a_path_that_is_gone_costs_its_share_only(void **state)
@@ -342,7 +347,7 @@ static void a_path_that_is_gone_costs_its_share_only(void **state)
 	two_paths(w);
 	disk_fill_and_die(w);
 	assert_int_equal(unlink(w->path), 0);
-	disk_live(w);		/* made anew */
+	disk_live(w); /* made anew */
 	n = disk_load_each(w);
 	assert_true(n > DISK_BLOCKS / 8 && n < DISK_BLOCKS - DISK_BLOCKS / 8);
 	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
@@ -367,12 +372,12 @@ static void a_path_that_is_foreign_costs_its_share_only(void **state)
 	hash = file_hash(w->path);
 	daemon_restart(&w->d);
 	disk_state_becomes(&w->d, "degraded", 20000);
-	assert_int_equal(disk_status_says(&w->d, w->path, w->text, sizeof w->text), 2);
+	assert_int_equal(disk_status_says(&w->d, w->path, w->text, sizeof(w->text)), 2);
 	disk_join(w);
 	n = disk_load_each(w);
 	assert_true(n > DISK_BLOCKS / 8 && n < DISK_BLOCKS - DISK_BLOCKS / 8);
 	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	disk_flush(&w->d);	/* all of it, to the other path */
+	disk_flush(&w->d); /* all of it, to the other path */
 	disk_die(w, SIGKILL);
 	daemon_restart(&w->d);
 	disk_state_becomes(&w->d, "degraded", 20000);

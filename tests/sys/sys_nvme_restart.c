@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=45 */
 /*
- * sys_nvme_restart.c - goal: what was written to the NVMe tier is there after the daemon died or stopped, and
- * what does not fit into memory is there all the same; an engine sees right bytes, and stats say which tier
- * gave them. Method: store, flush, kill -9 (or a clean stop), start again, look up and load; a host tier much smaller
- * than what is stored. Each case on both I/O engines.
+ * sys_nvme_restart.c - goal: what was written to the NVMe tier is there after the daemon died or
+ * stopped, and what does not fit into memory is there all the same; an engine sees right bytes, and
+ * stats say which tier gave them. Method: store, flush, kill -9 (or a clean stop), start again,
+ * look up and load; a host tier much smaller than what is stored. Each case on both I/O engines.
  */
 #include "tests/lib/lib_disk.h"
 
@@ -17,8 +17,8 @@ enum { TINY = 48, LARGE = 32, CHAINS = 16, LONG = CHAINS * LARGE };
 
 static const char roomy[] = "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
 			    "[nvme]\nbytes = 128M\nsegment_bytes = 4M\n";
-/* A large raw block takes 132 KiB: 8 MiB hold two chains of 32 at most. On disk a chain takes two segments, since a
- * flush seals the one that is open. */
+/* A large raw block takes 132 KiB: 8 MiB hold two chains of 32 at most. On disk a chain takes two
+ * segments, since a flush seals the one that is open. */
 static const char narrow[] = "[host]\nbytes = 8M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[nvme]\nbytes = 256M\nsegment_bytes = 4M\n";
 
@@ -34,7 +34,7 @@ static struct world w;
 static void begin(const char *engine, const char *config, struct kvtier_geometry g, uint32_t pages)
 {
 	disk_need(engine);
-	memset(&w, 0, sizeof w);
+	memset(&w, 0, sizeof(w));
 	w.g = g;
 	disk_start(&w.d, engine, config);
 	engine_open(&w.e, w.d.socket, "engine", &w.g, pages);
@@ -126,7 +126,8 @@ static void hits_are_the_nvme_tiers_once(void **state)
 	assert_int_equal(chain_load(&w.e, w.keys, 0, TINY), TINY);
 	stat_is("tiers.nvme.hit_blocks_total", TINY);
 	stat_is("tiers.host.hit_blocks_total", 0);
-	assert_int_equal(chain_load(&w.e, w.keys, 0, TINY), TINY);	/* promoted by the first load */
+	/* promoted by the first load */
+	assert_int_equal(chain_load(&w.e, w.keys, 0, TINY), TINY);
 	stat_is("tiers.nvme.hit_blocks_total", TINY);
 	stat_is("tiers.host.hit_blocks_total", TINY);
 	end();
@@ -134,7 +135,7 @@ static void hits_are_the_nvme_tiers_once(void **state)
 
 static uint32_t tiers_of(size_t n)
 {
-	struct kvtier_hit hit = { .size = sizeof hit };
+	struct kvtier_hit hit = { .size = sizeof(hit) };
 
 	assert_int_equal(kvtier_lookup(w.e.space, w.keys, n, &hit), 0);
 	assert_int_equal(hit.blocks, n);
@@ -155,7 +156,8 @@ static void lookup_says_which_tiers(void **state)
 	end();
 }
 
-/* The parent lies on disk only when its child is stored; both are one chain after the next restart. */
+/* The parent lies on disk only when its child is stored; both are one chain after the next
+ * restart. */
 static void a_chain_grows_over_a_restart(void **state)
 {
 	uint32_t pages[TINY];
@@ -168,7 +170,9 @@ static void a_chain_grows_over_a_restart(void **state)
 	pages_from(TINY / 2, pages, TINY / 2);
 	for (uint32_t i = 0; i < TINY / 2; i++)
 		page_fill(&w.e, pages[i], &w.keys[TINY / 2 + i], 0);
-	assert_int_equal(engine_store(&w.e, &w.keys[TINY / 2], pages, TINY / 2, &w.keys[TINY / 2 - 1], NULL), 0);
+	assert_int_equal(engine_store(&w.e, &w.keys[TINY / 2], pages, TINY / 2,
+				      &w.keys[TINY / 2 - 1], NULL),
+			 0);
 	assert_int_equal(engine_lookup(&w.e, w.keys, TINY), TINY);
 	disk_flush(&w.d);
 	live_again(SIGKILL);
@@ -184,8 +188,10 @@ static void blocks_that_fp8_cannot_hold_survive(void **state)
 	begin(*state, roomy, tiny_geometry(KVTIER_CODEC_FP8), 4);
 	chain_keys(&w.e, 1, 2, w.keys);
 	for (uint32_t i = 0; i < 2; i++) {
-		memset(w.e.memory, i ? 0x40 : 0x7f, w.e.page_bytes);	/* 0x7f7f: too large for FP8 */
-		assert_int_equal(engine_store(&w.e, &w.keys[i], &page, 1, i ? w.keys : NULL, NULL), 0);
+		/* 0x7f7f: too large for FP8 */
+		memset(w.e.memory, i ? 0x40 : 0x7f, w.e.page_bytes);
+		assert_int_equal(engine_store(&w.e, &w.keys[i], &page, 1, i ? w.keys : NULL, NULL),
+				 0);
 	}
 	stat_is("store.raw_blocks_total", 1);
 	disk_flush(&w.d);
@@ -214,7 +220,7 @@ static void storing_again_writes_nothing(void **state)
 	for (uint32_t i = 0; i < TINY; i++)
 		assert_int_equal(blocks[i], KVTIER_BLOCK_PRESENT);
 	disk_flush(&w.d);
-	nap_ms(600);	/* two heartbeats: it would show by now */
+	nap_ms(600); /* two heartbeats: it would show by now */
 	stat_is("tiers.nvme.written_bytes_total", 0);
 	end();
 }
@@ -226,7 +232,7 @@ static void store_chains(uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		chain_keys(&w.e, i, LARGE, w.keys);
 		assert_int_equal(chain_store(&w.e, w.keys, 0, LARGE), 0);
-		disk_flush(&w.d);	/* eviction drops what is not on disk yet */
+		disk_flush(&w.d); /* eviction drops what is not on disk yet */
 	}
 }
 
@@ -247,7 +253,8 @@ static void evicted_blocks_are_demoted(void **state)
 	end();
 }
 
-/* Without waiting for the disk: whatever the tiers could not keep up with is a miss, nothing else. */
+/* Without waiting for the disk: whatever the tiers could not keep up with is a miss, nothing
+ * else. */
 static void a_hurried_engine_gets_right_bytes_or_misses(void **state)
 {
 	uint32_t hits = 0;
@@ -261,7 +268,7 @@ static void a_hurried_engine_gets_right_bytes_or_misses(void **state)
 		chain_keys(&w.e, i, LARGE, w.keys);
 		hits += chain_load(&w.e, w.keys, 0, LARGE);
 	}
-	assert_true(hits >= LARGE);	/* the newest chain is in memory */
+	assert_true(hits >= LARGE); /* the newest chain is in memory */
 	end();
 }
 
@@ -276,7 +283,8 @@ static void a_prefix_longer_than_memory_is_stored(void **state)
 	end();
 }
 
-/* One op, eight times what the host tier holds: each block in turn comes, is given, and makes room. */
+/* One op, eight times what the host tier holds: each block in turn comes, is given, and makes
+ * room. */
 static void a_prefix_longer_than_memory_loads(void **state)
 {
 	uint32_t pages[LONG];
@@ -287,7 +295,9 @@ static void a_prefix_longer_than_memory_loads(void **state)
 		pages_from(i, pages, LARGE);
 		for (uint32_t k = 0; k < LARGE; k++)
 			page_fill(&w.e, pages[k], &w.keys[i + k], 0);
-		assert_int_equal(engine_store(&w.e, &w.keys[i], pages, LARGE, i ? &w.keys[i - 1] : NULL, NULL), 0);
+		assert_int_equal(engine_store(&w.e, &w.keys[i], pages, LARGE,
+					      i ? &w.keys[i - 1] : NULL, NULL),
+				 0);
 		disk_flush(&w.d);
 	}
 	live_again(SIGKILL);
@@ -301,7 +311,7 @@ static void a_prefix_longer_than_memory_loads(void **state)
 
 static void prefetch(uint32_t n, int expected)
 {
-	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_result result = { .size = sizeof(result) };
 	uint64_t op;
 
 	assert_int_equal(kvtier_prefetch(w.e.space, w.keys, n, &op), 0);
@@ -350,9 +360,10 @@ static void recovery_is_reported(void **state)
 	disk_stat_reaches(&w.d, "tiers.nvme.recovered_blocks", TINY);
 	stat_is("tiers.nvme.blocks", TINY);
 	disk_stat_reaches(&w.d, "tiers.nvme.recovery_bytes", 4096);
-	daemon_word(&w.d, "tiers.nvme.engine", engine, sizeof engine);
+	daemon_word(&w.d, "tiers.nvme.engine", engine, sizeof(engine));
 	assert_string_equal(engine, (const char *)*state);
-	assert_true(daemon_ctl(&w.d, "status", text, sizeof text) <= 1);	/* asked-for threads are no error */
+	/* asked-for threads are no error */
+	assert_true(daemon_ctl(&w.d, "status", text, sizeof(text)) <= 1);
 	end();
 }
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=95 lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
 /*
- * sys_nvme_stall.c - goal: a disk that does not answer makes nobody wait for longer than he wanted to, nobody's memory
- * is written to when it answers after all, and nothing is left behind of it: no slot, no lease, no op. Method: a real
- * kvtierd whose disk stalls on command (kvtierd_faulty.c), a real engine whose pages are poisoned, kvtierctl; stops,
- * kills and deaths in the midst of it. On both I/O engines.
+ * sys_nvme_stall.c - goal: a disk that does not answer makes nobody wait for longer than he wanted
+ * to, nobody's memory is written to when it answers after all, and nothing is left behind of it: no
+ * slot, no lease, no op. Method: a real kvtierd whose disk stalls on command (kvtierd_faulty.c), a
+ * real engine whose pages are poisoned, kvtierctl; stops, kills and deaths in the midst of it. On
+ * both I/O engines.
  */
 #include "tests/lib/lib_faulty.h"
 
@@ -38,7 +39,7 @@ static void loads_end_by_their_deadline(void **state)
 	io_hold(READS);
 	op = faulty_load_begin(w, 0, N, SHORT_MS);
 	assert_int_equal(faulty_load_end(w, op, 0, N, -ETIMEDOUT), 0);
-	faulty_none(w, "leases");		/* though the disk still has their slots */
+	faulty_none(w, "leases"); /* though the disk still has their slots */
 	answers_again(w);
 	faulty_end(w);
 }
@@ -176,8 +177,9 @@ static void a_stall_takes_the_disk_offline_until_it_answers(void **state)
 	op = faulty_load_begin(w, 0, DISK_BLOCKS, 0);
 	assert_int_equal(faulty_load_end(w, op, 0, DISK_BLOCKS, -ENOENT), 0);
 	disk_state_becomes(&w->d, "offline", 5000);
-	assert_int_equal(disk_status_says(&w->d, "takes longer", w->text, sizeof w->text), 2);
-	assert_true(daemon_stat(&w->d, "tiers.nvme.stalls_total") >= 1);	/* a slow machine may have had one before */
+	assert_int_equal(disk_status_says(&w->d, "takes longer", w->text, sizeof(w->text)), 2);
+	/* a slow machine may have had one before */
+	assert_true(daemon_stat(&w->d, "tiers.nvme.stalls_total") >= 1);
 	answers_again(w);
 	all_are_there(w);
 	faulty_untouched(w, 0, DISK_BLOCKS);
@@ -194,7 +196,7 @@ static void slots_of_a_stalled_read_are_not_used(void **state)
 	io_hold(READS);
 	op = faulty_load_begin(w, 0, DISK_BLOCKS, 0);
 	assert_int_equal(faulty_load_end(w, op, 0, DISK_BLOCKS, -ENOENT), 0);
-	disk_state_becomes(&w->d, "offline", 5000);	/* else it may be told as up from before */
+	disk_state_becomes(&w->d, "offline", 5000); /* else it may be told as up from before */
 	for (uint32_t i = 0; i < CHAINS; i++) {
 		chain_keys(&w->e, 2 + i, DISK_BLOCKS, others[i]);
 		assert_int_equal(chain_store(&w->e, others[i], 0, DISK_BLOCKS), 0);
@@ -216,7 +218,7 @@ static void stalled_writes_end_when_it_answers(void **state)
 	io_hold(WRITES);
 	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
 	disk_state_becomes(&w->d, "offline", 5000);
-	all_are_there(w);			/* in memory */
+	all_are_there(w); /* in memory */
 	answers_again(w);
 	disk_flush(&w->d);
 	faulty_evict(w);
@@ -224,14 +226,15 @@ static void stalled_writes_end_when_it_answers(void **state)
 	faulty_end(w);
 }
 
-/* One chain of twice what memory holds waits for its own blocks to be written, also on a disk that pauses for longer
- * than disks do, but not for stall_us. */
+/* One chain of twice what memory holds waits for its own blocks to be written, also on a disk that
+ * pauses for longer than disks do, but not for stall_us. */
 static void a_store_longer_than_memory_waits_for_a_slow_disk(void **state)
 {
-	struct disk_world *w = faulty_place(state, "[host]\nbytes = 8M\nslab_bytes = 2M\nhuge_pages = no\n"
-						   "[nvme]\nbytes = 64M\nsegment_bytes = 4M\nstall_us = 60s\n");
+	struct disk_world *w =
+		faulty_place(state, "[host]\nbytes = 8M\nslab_bytes = 2M\nhuge_pages = no\n"
+				    "[nvme]\nbytes = 64M\nsegment_bytes = 4M\nstall_us = 60s\n");
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
-	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_result result = { .size = sizeof(result) };
 	struct kvtier_key keys[LONG];
 	uint32_t pages[LONG];
 	uint64_t op;
@@ -263,7 +266,7 @@ static void the_other_path_serves(void **state)
 	n = disk_load_each(w);
 	assert_true(n > DISK_BLOCKS / 8 && n < DISK_BLOCKS - DISK_BLOCKS / 8);
 	disk_state_becomes(&w->d, "degraded", 5000);
-	assert_int_equal(disk_status_says(&w->d, "takes longer", w->text, sizeof w->text), 1);
+	assert_int_equal(disk_status_says(&w->d, "takes longer", w->text, sizeof(w->text)), 1);
 	answers_again(w);
 	all_are_there(w);
 	faulty_end(w);
@@ -369,7 +372,7 @@ static void a_start_while_writes_stall(void **state)
 	assert_int_equal(chain_store(&w->e, others, 0, N), 0);
 	assert_int_equal(chain_load(&w->e, others, 0, N), N);
 	disk_state_becomes(&w->d, "offline", 5000);
-	assert_int_equal(disk_status_says(&w->d, "takes longer", w->text, sizeof w->text), 2);
+	assert_int_equal(disk_status_says(&w->d, "takes longer", w->text, sizeof(w->text)), 2);
 	answers_again(w);
 	all_are_there(w);
 	disk_flush(&w->d);
@@ -410,10 +413,10 @@ static void verify_ends_while_the_disk_stalls(void **state)
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
 	io_hold(READS);
-	assert_int_not_equal(daemon_ctl(&w->d, "verify", w->text, sizeof w->text), 124);
+	assert_int_not_equal(daemon_ctl(&w->d, "verify", w->text, sizeof(w->text)), 124);
 	disk_state_becomes(&w->d, "offline", 5000);
 	answers_again(w);
-	assert_int_equal(daemon_ctl(&w->d, "verify", w->text, sizeof w->text), 0);
+	assert_int_equal(daemon_ctl(&w->d, "verify", w->text, sizeof(w->text)), 0);
 	all_are_there(w);
 	faulty_end(w);
 }
@@ -425,11 +428,12 @@ static void a_verify_that_nobody_waits_for_ends(void **state)
 	char command[400];
 
 	io_hold(READS);
-	(void)snprintf(command, sizeof command, "timeout 1 %s/kvtierctl --socket %s verify", build_dir(), w->d.socket);
-	assert_int_not_equal(shell(command, w->text, sizeof w->text), 0);
+	(void)snprintf(command, sizeof(command), "timeout 1 %s/kvtierctl --socket %s verify",
+		       build_dir(), w->d.socket);
+	assert_int_not_equal(shell(command, w->text, sizeof(w->text)), 0);
 	answers_again(w);
 	faulty_none(w, "leases");
-	assert_int_equal(daemon_ctl(&w->d, "verify", w->text, sizeof w->text), 0);
+	assert_int_equal(daemon_ctl(&w->d, "verify", w->text, sizeof(w->text)), 0);
 	faulty_end(w);
 }
 
@@ -439,7 +443,7 @@ static pid_t ctl_begin(struct disk_world *w, const char *arguments)
 	const pid_t pid = fork();
 
 	if (pid == 0)
-		_exit(daemon_ctl(&w->d, arguments, w->text, sizeof w->text));
+		_exit(daemon_ctl(&w->d, arguments, w->text, sizeof(w->text)));
 	assert_true(pid > 0);
 	return pid;
 }
@@ -453,12 +457,13 @@ static int ctl_end(pid_t pid)
 	return WEXITSTATUS(status);
 }
 
-/* The daemon asks for another purge while one is under way, and when the disk was away for a part of one. */
+/* The daemon asks for another purge while one is under way, and when the disk was away for a part
+ * of one. */
 static void purge_at_last(struct disk_world *w)
 {
 	const uint64_t until = now_ns() + 30000 * 1000000ull;
 
-	while (daemon_ctl(&w->d, "purge --tenant default", w->text, sizeof w->text) != 0) {
+	while (daemon_ctl(&w->d, "purge --tenant default", w->text, sizeof(w->text)) != 0) {
 		if (now_ns() > until || !strstr(w->text, "again"))
 			fail_msg("kvtierctl purge: %s", w->text);
 		nap_ms(50);

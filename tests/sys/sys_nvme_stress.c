@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_nvme_stress.c - goal: whatever overlaps, no engine gets a wrong byte, and nothing is left behind: no op, lease,
- * slot, or daemon that does not stop. Method: engines in processes of their own, in three spaces, share chains that
- * are far more than memory and store hold, with deadlines of 1-50 ms, cancels, and deaths in the midst of ops, while
- * kvtierctl evicts, verifies, flushes and purges. Segments are small, so that reclaim never rests.
+ * sys_nvme_stress.c - goal: whatever overlaps, no engine gets a wrong byte, and nothing is left
+ * behind: no op, lease, slot, or daemon that does not stop. Method: engines in processes of their
+ * own, in three spaces, share chains that are far more than memory and store hold, with deadlines
+ * of 1-50 ms, cancels, and deaths in the midst of ops, while kvtierctl evicts, verifies, flushes
+ * and purges. Segments are small, so that reclaim never rests.
  */
 #include "tests/lib/lib_disk.h"
 
@@ -13,22 +14,32 @@
 
 enum { RUN_MS = 4000 };
 
-static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 512K\nhuge_pages = no\n"
-			     "[device]\ndepth = 24\n"
-			     "[nvme]\nbytes = 12M\nsegment_bytes = 512K\nqueue_depth = 4\nwrite_depth = 2\n";
+static const char config[] =
+	"[host]\nbytes = 4M\nslab_bytes = 512K\nhuge_pages = no\n"
+	"[device]\ndepth = 24\n"
+	"[nvme]\nbytes = 12M\nsegment_bytes = 512K\nqueue_depth = 4\nwrite_depth = 2\n";
 
 static void operate(struct storm *s)
 {
 	static const char *const commands[] = {
-		"evict --all", "evict --bytes 1M", "evict --bytes 200K", "verify", "verify --scrub", "flush",
-		"purge --tenant other", "disks", "spaces", "clients", "stats",
+		"evict --all",
+		"evict --bytes 1M",
+		"evict --bytes 200K",
+		"verify",
+		"verify --scrub",
+		"flush",
+		"purge --tenant other",
+		"disks",
+		"spaces",
+		"clients",
+		"stats",
 	};
 	const uint32_t what = random_below(&s->random, 40);
 
-	if (what == 0)		/* seldom: it takes everything away */
+	if (what == 0) /* seldom: it takes everything away */
 		storm_command(s, "purge --tenant default");
 	else if (what < 26)
-		storm_command(s, commands[what % (sizeof commands / sizeof commands[0])]);
+		storm_command(s, commands[what % (sizeof(commands) / sizeof(commands[0]))]);
 	else
 		storm_engine_dies(s);
 }
@@ -46,12 +57,13 @@ static void everything_at_once(void **state)
 		operate(&s);
 	storm_engines_stop(&s);
 	storm_nothing_is_left(&s);
-	printf("%llu ops, %u deaths, %llu blocks loaded (%llu from NVMe), %llu demoted, %llu reclaimed\n",
+	printf("%llu ops, %u deaths, %llu blocks loaded (%llu from NVMe), %llu demoted, %llu "
+	       "reclaimed\n",
 	       (unsigned long long)s.score->ops, s.deaths, (unsigned long long)s.score->hits,
 	       (unsigned long long)daemon_stat(&s.d, "tiers.nvme.hit_blocks_total"),
 	       (unsigned long long)daemon_stat(&s.d, "tiers.host.demoted_blocks_total"),
 	       (unsigned long long)daemon_stat(&s.d, "tiers.nvme.evicted_blocks_total"));
-	daemon_remove(&s.d);	/* a clean stop, exit status 0 */
+	daemon_remove(&s.d); /* a clean stop, exit status 0 */
 	storm_end(&s);
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_random.c - goal: no sequence of stores, loads, evictions, reconnections gives an engine a wrong byte, a
- * block that was never stored, or a chain with a hole. Method: thousands of random steps by engines of
- * different codecs, ways to memory and block sizes, which compete for a small host tier, against a model of
- * what may be there.
+ * sys_random.c - goal: no sequence of stores, loads, evictions, reconnections gives an engine a
+ * wrong byte, a block that was never stored, or a chain with a hole. Method: thousands of random
+ * steps by engines of different codecs, ways to memory and block sizes, which compete for a small
+ * host tier, against a model of what may be there.
  */
 #include "tests/lib/lib.h"
 
@@ -21,7 +21,8 @@ enum {
 	ROUNDS = 250, /* of concurrent ops */
 };
 
-static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 512K\nhuge_pages = no\nverify = always\n";
+static const char config[] =
+	"[host]\nbytes = 4M\nslab_bytes = 512K\nhuge_pages = no\nverify = always\n";
 
 struct world {
 	struct daemon d;
@@ -56,9 +57,10 @@ static void open_engine(struct world *w, uint32_t i)
 	const struct kvtier_geometry g = geometry_of(space_of(i));
 	char name[16];
 
-	snprintf(name, sizeof name, "engine%u", i);
+	snprintf(name, sizeof(name), "engine%u", i);
 	if (i == 1 || i == 3 || i == 5)
-		engine_open_staged(&w->engines[i], w->d.socket, name, &g, PAGES, 5 * engine_page_bytes(&g));
+		engine_open_staged(&w->engines[i], w->d.socket, name, &g, PAGES,
+				   5 * engine_page_bytes(&g));
 	else
 		engine_open(&w->engines[i], w->d.socket, name, &g, PAGES);
 }
@@ -83,7 +85,8 @@ static void step_store(struct world *w, uint32_t engine, uint32_t chain)
 	assert_true(engine_lookup(e, keys, LENGTH) >= n);
 }
 
-/* Goes on where the chain ends, below its last present block; a block that is gone meanwhile is no parent. */
+/* Goes on where the chain ends, below its last present block; a block that is gone meanwhile is no
+ * parent. */
 static void step_extend(struct world *w, uint32_t engine, uint32_t chain)
 {
 	struct engine *e = &w->engines[engine];
@@ -97,7 +100,9 @@ static void step_extend(struct world *w, uint32_t engine, uint32_t chain)
 	pages_from(0, pages, LENGTH);
 	for (uint32_t i = have; i < LENGTH; i++)
 		page_fill(e, pages[i], &keys[i], 0);
-	assert_int_equal(engine_store(e, keys + have, pages + have, LENGTH - have, &keys[have - 1], NULL), 0);
+	assert_int_equal(engine_store(e, keys + have, pages + have, LENGTH - have, &keys[have - 1],
+				      NULL),
+			 0);
 	w->stored[space_of(engine)][chain] = LENGTH;
 	assert_int_equal(engine_lookup(e, keys, LENGTH), LENGTH);
 }
@@ -112,7 +117,8 @@ static void step_load(struct world *w, uint32_t engine, uint32_t chain)
 	seen = engine_lookup(e, keys, LENGTH);
 	assert_true(seen <= w->stored[space_of(engine)][chain]);
 	hits = chain_load(e, keys, LENGTH, LENGTH); /* compares every byte */
-	assert_int_equal(hits, seen);               /* a prefix, as lookup said: nothing ran in between */
+	/* a prefix, as lookup said: nothing ran in between */
+	assert_int_equal(hits, seen);
 	w->hits += hits;
 	w->misses += LENGTH - hits;
 }
@@ -137,16 +143,17 @@ static void step_evict(struct world *w)
 	char out[512];
 
 	if (random_below(&w->random, 4)) {
-		assert_int_equal(daemon_ctl(&w->d, "evict --bytes 600K", out, sizeof out), 0);
+		assert_int_equal(daemon_ctl(&w->d, "evict --bytes 600K", out, sizeof(out)), 0);
 		return;
 	}
-	assert_int_equal(daemon_ctl(&w->d, "evict --all", out, sizeof out), 0);
-	memset(w->stored, 0, sizeof w->stored);
+	assert_int_equal(daemon_ctl(&w->d, "evict --all", out, sizeof(out)), 0);
+	memset(w->stored, 0, sizeof(w->stored));
 }
 
 static void step(struct world *w)
 {
-	const uint32_t engine = random_below(&w->random, ENGINES), chain = random_below(&w->random, CHAINS);
+	const uint32_t engine = random_below(&w->random, ENGINES),
+		       chain = random_below(&w->random, CHAINS);
 	const uint32_t what = random_below(&w->random, 1000);
 
 	if (what < 350) {
@@ -167,7 +174,7 @@ static void step(struct world *w)
 
 static void begin(struct world *w, const char *name)
 {
-	memset(w, 0, sizeof *w);
+	memset(w, 0, sizeof(*w));
 	w->random = random_seeded(name);
 	daemon_start(&w->d, config);
 	for (uint32_t i = 0; i < ENGINES; i++)
@@ -218,7 +225,7 @@ struct ongoing {
 static void submit(struct world *w, uint32_t engine, struct ongoing *o)
 {
 	struct engine *e = &w->engines[engine];
-	const struct kvtier_op_options options = { .size = sizeof options };
+	const struct kvtier_op_options options = { .size = sizeof(options) };
 	uint32_t pages[LENGTH];
 
 	o->load = random_below(&w->random, 2);
@@ -231,22 +238,25 @@ static void submit(struct world *w, uint32_t engine, struct ongoing *o)
 		else
 			page_fill(e, pages[i], &o->keys[i], 0);
 	}
-	assert_int_equal(o->load ? kvtier_load(e->space, o->keys, pages, o->n, &options, &o->op)
-				 : kvtier_store(e->space, o->keys, pages, o->n, &options, &o->op),
+	assert_int_equal(o->load ? kvtier_load(e->space, o->keys, pages, o->n, &options, &o->op) :
+				   kvtier_store(e->space, o->keys, pages, o->n, &options, &o->op),
 			 0);
 }
 
 static void take(struct world *w, uint32_t engine, struct ongoing *o)
 {
 	struct engine *e = &w->engines[engine];
-	struct kvtier_result result = { .size = sizeof result, .blocks = o->blocks, .blocks_max = LENGTH };
+	struct kvtier_result result = { .size = sizeof(result),
+					.blocks = o->blocks,
+					.blocks_max = LENGTH };
 
 	assert_int_equal(kvtier_wait(e->client, o->op, -1, &result), 0);
 	for (uint32_t i = 0; i < o->n; i++) {
 		const int32_t status = o->blocks[i];
 
 		if (!o->load)
-			assert_true(status == 0 || status == 1 || status == -ENOSPC || status == -ENOENT);
+			assert_true(status == 0 || status == 1 || status == -ENOSPC ||
+				    status == -ENOENT);
 		else if (status == 0)
 			assert_true(page_is(e, i, &o->keys[i], 0));
 		else

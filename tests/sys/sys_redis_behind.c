@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * sys_redis_behind.c - goal: whoever stands behind another that brings the same block from Redis (flight.c) goes on,
- * with more of them than go on in one turn of the loop, and when the other has the block and waits for a server that
- * hangs. Method: a real kvtierd and real redis-servers that are stopped. What joining saves: sys_redis_joined.c.
+ * sys_redis_behind.c - goal: whoever stands behind another that brings the same block from Redis
+ * (flight.c) goes on, with more of them than go on in one turn of the loop, and when the other has
+ * the block and waits for a server that hangs. Method: a real kvtierd and real redis-servers that
+ * are stopped. What joining saves: sys_redis_joined.c.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -16,16 +17,19 @@ enum { OPS = 12, BLOCKS = 500, ROUNDS = 12, WAIT_MS = 15000 };
 
 static void wait_for(struct node *n, uint64_t op, int32_t *statuses)
 {
-	struct kvtier_result result = { .size = sizeof result, .blocks = statuses, .blocks_max = BLOCKS };
+	struct kvtier_result result = { .size = sizeof(result),
+					.blocks = statuses,
+					.blocks_max = BLOCKS };
 
-	memset(statuses, 0x7f, BLOCKS * sizeof *statuses);
+	memset(statuses, 0x7f, BLOCKS * sizeof(*statuses));
 	assert_int_equal(kvtier_wait(n->e.client, op, 2 * WAIT_MS, &result), 0);
 }
 
-/* Thousands of parts that want one block, while it comes from Redis, is not kept, and is stored by another. */
+/* Thousands of parts that want one block, while it comes from Redis, is not kept, and is stored by
+ * another. */
 static void a_crowd_goes_on(void **state)
 {
-	const struct kvtier_op_options options = { .size = sizeof options, .timeout_ms = WAIT_MS };
+	const struct kvtier_op_options options = { .size = sizeof(options), .timeout_ms = WAIT_MS };
 	struct shared *w = shared_begin_in(NULL, "timeout_ms = 20000\n[device]\ndepth = 4096\n",
 					   "bytes = 128M\nslab_bytes = 1M", KVTIER_CODEC_RAW);
 	static struct kvtier_key keys[BLOCKS], absent;
@@ -44,11 +48,14 @@ static void a_crowd_goes_on(void **state)
 	for (uint32_t round = 0; round < ROUNDS; round++) {
 		redis_signal(&w->redis, SIGSTOP);
 		for (uint32_t i = 0; i < OPS; i++)
-			assert_int_equal(kvtier_load(w->b.e.space, keys, pages, BLOCKS, &options, &ops[i]), 0);
+			assert_int_equal(kvtier_load(w->b.e.space, keys, pages, BLOCKS, &options,
+						     &ops[i]),
+					 0);
 		nap_ms(100);
 		redis_signal(&w->redis, SIGCONT);
 		nap_ms(round * 3);
-		assert_int_equal(kvtier_store(w->b.e.space, &w->keys[1], &page, 1, NULL, &store), 0);
+		assert_int_equal(kvtier_store(w->b.e.space, &w->keys[1], &page, 1, NULL, &store),
+				 0);
 		wait_for(&w->b, store, statuses);
 		for (uint32_t i = 0; i < OPS; i++) {
 			wait_for(&w->b, ops[i], statuses);
@@ -68,14 +75,16 @@ static uint32_t at_two_servers(const struct redis_server servers[2], const struc
 	for (uint32_t i = 0; i + 1 < SHARED_BLOCKS; i++) {
 		shared_name("kvtier:", &keys[i], name[0]);
 		shared_name("kvtier:", &keys[i + 1], name[1]);
-		if (redis_ask(&servers[0], "EXISTS %s", name[0]) == 1 && redis_ask(&servers[1], "EXISTS %s", name[1]) == 1)
+		if (redis_ask(&servers[0], "EXISTS %s", name[0]) == 1 &&
+		    redis_ask(&servers[1], "EXISTS %s", name[1]) == 1)
 			return i;
 	}
 	fail_msg("all of a chain is at one server");
 	return 0;
 }
 
-/* The first op's second block came at once, and waits to be kept under its first, whose server hangs. */
+/* The first op's second block came at once, and waits to be kept under its first, whose server
+ * hangs. */
 static void a_hung_server_holds_only_its_own(void **state)
 {
 	static struct redis_server servers[2];
@@ -89,7 +98,7 @@ static void a_hung_server_holds_only_its_own(void **state)
 	(void)state;
 	redis_start(&servers[0], NULL);
 	redis_start(&servers[1], NULL);
-	(void)snprintf(ends, sizeof ends, "%s %s", servers[0].address, servers[1].address);
+	(void)snprintf(ends, sizeof(ends), "%s %s", servers[0].address, servers[1].address);
 	node_place(&a, &(struct node_conf){ .endpoints = ends, .lines = "timeout_ms = 20000" });
 	node_place(&b, &(struct node_conf){ .endpoints = ends, .lines = "timeout_ms = 20000" });
 	node_live(&a);

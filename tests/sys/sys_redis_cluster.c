@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=15 lane=wait no=thread (the daemon's threads run in others) */
 /*
- * sys_redis_cluster.c - goal: a Redis Cluster is one cache: what one node's engine stored through it, another's
- * finds; while slots move and masters change, every block of every op is right or a miss, and afterwards all is as
- * before. Method: two real kvtierd, a real Cluster of three masters with a replica each; threads that store and load
- * all the time.
+ * sys_redis_cluster.c - goal: a Redis Cluster is one cache: what one node's engine stored through
+ * it, another's finds; while slots move and masters change, every block of every op is right or a
+ * miss, and afterwards all is as before. Method: two real kvtierd, a real Cluster of three masters
+ * with a replica each; threads that store and load all the time.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -26,10 +26,13 @@ static int set_up(void **state)
 
 	(void)state;
 	redis_cluster_start(&rig, NULL);
-	(void)snprintf(seeds, sizeof seeds, "%s %s", rig.server[0].address, rig.server[1].address);
-	node_place(&a, &(struct node_conf){ .endpoints = seeds, .host = SHARED_TIGHT, .lines = lines });
+	(void)snprintf(seeds, sizeof(seeds), "%s %s", rig.server[0].address, rig.server[1].address);
+	node_place(&a,
+		   &(struct node_conf){ .endpoints = seeds, .host = SHARED_TIGHT, .lines = lines });
 	/* a replica is a seed as good as any */
-	node_place(&b, &(struct node_conf){ .endpoints = rig.server[5].address, .host = SHARED_TIGHT, .lines = lines });
+	node_place(&b, &(struct node_conf){ .endpoints = rig.server[5].address,
+					    .host = SHARED_TIGHT,
+					    .lines = lines });
 	node_live(&a);
 	node_live(&b);
 	node_join(&a, &g);
@@ -74,7 +77,7 @@ static void endpoints_are_the_masters(void **state)
 {
 	(void)state;
 	daemon_stat_becomes(&b.d, "tiers.redis.usable_endpoints", MASTERS, SHARED_MS);
-	assert_int_equal(daemon_ctl(&b.d, "endpoints", b.text, sizeof b.text), 0);
+	assert_int_equal(daemon_ctl(&b.d, "endpoints", b.text, sizeof(b.text)), 0);
 	for (uint32_t i = 0; i < MASTERS; i++)
 		assert_non_null(strstr(b.text, rig.server[i].address));
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait needs=kvtierd_faulty */
 /*
- * sys_redis_disk.c - goal: what a disk cannot give now, Redis does. Method: a real kvtierd whose disk fails on command
- * (kvtierd_faulty.c), a real Redis that has all its blocks, on both I/O engines.
+ * sys_redis_disk.c - goal: what a disk cannot give now, Redis does. Method: a real kvtierd whose
+ * disk fails on command (kvtierd_faulty.c), a real Redis that has all its blocks, on both I/O
+ * engines.
  */
 #include "tests/lib/lib_faulty.h"
 #include "tests/lib/lib_redis.h"
@@ -12,7 +13,8 @@
 
 enum { FIRST = 8, N = 8 };
 
-/* The blocks are away, on a disk that is, too; at last the disk is well again, and so is everything. */
+/* The blocks are away, on a disk that is, too; at last the disk is well again, and so is
+ * everything. */
 static void a_block_on_a_disk_that_is_out_comes_from_redis(void **state)
 {
 	static struct redis_server redis;
@@ -21,7 +23,8 @@ static void a_block_on_a_disk_that_is_out_comes_from_redis(void **state)
 
 	disk_need(*state);
 	redis_start(&redis, NULL);
-	(void)snprintf(config, sizeof config, "[redis]\nendpoints = %s\n%s", redis.address, faulty_quick);
+	(void)snprintf(config, sizeof(config), "[redis]\nendpoints = %s\n%s", redis.address,
+		       faulty_quick);
 	w = faulty_away(state, config, false);
 	disk_stat_reaches(&w->d, "tiers.redis.written_blocks_total", DISK_BLOCKS);
 	faulty_plan(READS, 0, ALWAYS, -EIO);
@@ -39,7 +42,8 @@ static void a_block_on_a_disk_that_is_out_comes_from_redis(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { ON_BOTH_ENGINES(a_block_on_a_disk_that_is_out_comes_from_redis) };
+	const struct CMUnitTest tests[] = { ON_BOTH_ENGINES(
+		a_block_on_a_disk_that_is_out_comes_from_redis) };
 
 	redis_needed();
 	return cmocka_run_group_tests_name("sys_redis_disk", tests, NULL, NULL);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=34 lane=wait no=thread (the daemon's threads run in others) */
 /*
- * sys_redis_fake.c - goal: whatever bytes a server sends, and when, a load ends in its time as a miss or with the
- * right bytes, the daemon lives and does not grow, and a real server in the liar's place is used again. Method: a
- * real kvtierd and an engine at a scripted server; the good value that is cut and bent was made by another kvtierd.
+ * sys_redis_fake.c - goal: whatever bytes a server sends, and when, a load ends in its time as a
+ * miss or with the right bytes, the daemon lives and does not grow, and a real server in the liar's
+ * place is used again. Method: a real kvtierd and an engine at a scripted server; the good value
+ * that is cut and bent was made by another kvtierd.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -20,13 +21,13 @@ enum { HEAD = 10, STRIDE = 19, LOADS = 6, SLACK_KIB = 64 << 10, LINE = 4096 };
 static const char lines[] = "timeout_ms = 300\nconnections = 1\n";
 
 static struct {
-	uint8_t value[VALUE];		/* of the first key */
-	char reply[REPLY];		/* as a server sends it */
+	uint8_t value[VALUE]; /* of the first key */
+	char reply[REPLY];    /* as a server sends it */
 	struct kvtier_key keys[SHARED_BLOCKS];
 	struct fake_server fake;
 	struct redis_server real;
 	struct node node;
-	long rss_kib;			/* when it had done all that it does but this */
+	long rss_kib; /* when it had done all that it does but this */
 } w;
 
 static struct kvtier_geometry small(void)
@@ -45,7 +46,7 @@ static int make_value(void **state)
 	char name[SHARED_NAME];
 
 	(void)state;
-	memset(&w, 0, sizeof w);
+	memset(&w, 0, sizeof(w));
 	redis_start(&w.real, NULL);
 	node_place(&w.node, &(struct node_conf){ .endpoints = w.real.address });
 	node_live(&w.node);
@@ -53,8 +54,8 @@ static int make_value(void **state)
 	chain_keys(&w.node.e, 1, SHARED_BLOCKS, w.keys);
 	node_store_through(&w.node, w.keys, 1);
 	shared_name("kvtier:", &w.keys[0], name);
-	assert_int_equal(redis_get(&w.real, name, w.value, sizeof w.value), VALUE);
-	assert_int_equal(snprintf(w.reply, sizeof w.reply, "$%d\r\n", VALUE), 6);
+	assert_int_equal(redis_get(&w.real, name, w.value, sizeof(w.value)), VALUE);
+	assert_int_equal(snprintf(w.reply, sizeof(w.reply), "$%d\r\n", VALUE), 6);
 	memcpy(w.reply + 6, w.value, VALUE);
 	memcpy(w.reply + 6 + VALUE, "\r\n", 2);
 	node_end(&w.node);
@@ -88,7 +89,8 @@ static uint32_t commands(void)
 	return __atomic_load_n(w.fake.commands, __ATOMIC_ACQUIRE);
 }
 
-/* The daemon is alive and no larger, its memory serves, and what it writes behind goes to the liar, too. */
+/* The daemon is alive and no larger, its memory serves, and what it writes behind goes to the liar,
+ * too. */
 static void end(void)
 {
 	struct kvtier_key own[SHARED_BLOCKS];
@@ -109,7 +111,7 @@ static void a_real_server_in_its_place_is_used(void)
 	char name[SHARED_NAME];
 
 	w.real.port = w.fake.port;
-	memcpy(w.real.address, w.fake.address, sizeof w.real.address);
+	memcpy(w.real.address, w.fake.address, sizeof(w.real.address));
 	fake_stop(&w.fake);
 	redis_restart(&w.real);
 	shared_name("kvtier:", &w.keys[0], name);
@@ -124,8 +126,9 @@ static void a_real_server_in_its_place_is_used(void)
 
 /* --- cut --- */
 
-/* Each costs a tenth of a second, before which no connection is made again: the ends byte by byte, the middle in
- * strides; the connection's own tests have every byte. After each a whole "not there", or it would be left alone. */
+/* Each costs a tenth of a second, before which no connection is made again: the ends byte by byte,
+ * the middle in strides; the connection's own tests have every byte. After each a whole "not
+ * there", or it would be left alone. */
 static void cut_in_many_places(void **state)
 {
 	static struct fake_step steps[2 * REPLY];
@@ -152,7 +155,7 @@ static void cut_in_many_places(void **state)
 struct lie {
 	const char *name;
 	struct fake_step step;
-	bool may_hit;			/* what it says first is true */
+	bool may_hit; /* what it says first is true */
 };
 
 static void tell(const struct lie *lie)
@@ -185,7 +188,8 @@ static void is_told_and_goes(void **state)
 
 /* --- bytes that have to be made --- */
 
-static char endless_line[LINE], deep[4 * LINE + 1], wraps[REPLY + 16], tail[REPLY], twice[2 * REPLY], noise[LINE];
+static char endless_line[LINE], deep[4 * LINE + 1], wraps[REPLY + 16], tail[REPLY],
+	twice[2 * REPLY], noise[LINE];
 static char pushed[REPLY + 64];
 
 static size_t reply_of(char *ret, const char *head, const char *end)
@@ -203,14 +207,14 @@ static void is_made_and_told(void **state)
 	struct lie lie = *(const struct lie *)*state;
 	struct random random = random_seeded("sys_redis_fake");
 
-	memset(endless_line, 'a', sizeof endless_line);
+	memset(endless_line, 'a', sizeof(endless_line));
 	endless_line[0] = '+';
-	for (size_t i = 0; i < sizeof deep - 1; i++)
+	for (size_t i = 0; i < sizeof(deep) - 1; i++)
 		deep[i] = "*1\r\n"[i % 4];
-	for (size_t i = 0; i < sizeof noise; i++)
+	for (size_t i = 0; i < sizeof(noise); i++)
 		noise[i] = (char)random_next(&random);
 	if (lie.step.reply == wraps)
-		lie.step.bytes = reply_of(wraps, "$4294967938\r\n", "\r\n");	/* 2^32 more */
+		lie.step.bytes = reply_of(wraps, "$4294967938\r\n", "\r\n"); /* 2^32 more */
 	if (lie.step.reply == tail)
 		lie.step.bytes = reply_of(tail, "$642\r\n", "XX");
 	if (lie.step.reply == pushed)
@@ -243,13 +247,17 @@ static struct lie lies[] = {
 	{ "an error", { .reply = "-ERR what?\r\n" }, false },
 	{ "an error without words", { .reply = "-\r\n" }, false },
 	{ "an empty line", { .reply = "\r\n" }, false },
-	{ "a web server", { .reply = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n" }, false },
+	{ "a web server",
+	  { .reply = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n" },
+	  false },
 	{ "silence", { .reply = NULL }, false },
 };
 
 static struct lie stubborn[] = {
 	{ "arrays without end", { .reply = "*1\r\n", .endless = true }, false },
-	{ "a value without end", { .reply = "$9000000000000000\r\nabcdefghijklmnopqrstuvwxyz", .endless = true }, false },
+	{ "a value without end",
+	  { .reply = "$9000000000000000\r\nabcdefghijklmnopqrstuvwxyz", .endless = true },
+	  false },
 	{ "replies without end", { .reply = "$-1\r\n", .endless = true }, false },
 };
 
@@ -268,9 +276,9 @@ static struct lie made[] = {
 /* --- all of them --- */
 
 enum {
-	LIES = sizeof lies / sizeof lies[0],
-	STUBBORN = sizeof stubborn / sizeof stubborn[0],
-	MADE = sizeof made / sizeof made[0],
+	LIES = sizeof(lies) / sizeof(lies[0]),
+	STUBBORN = sizeof(stubborn) / sizeof(stubborn[0]),
+	MADE = sizeof(made) / sizeof(made[0]),
 };
 
 static void add(struct CMUnitTest **at, struct lie *rows, size_t n, CMUnitTestFunction function)
@@ -281,7 +289,8 @@ static void add(struct CMUnitTest **at, struct lie *rows, size_t n, CMUnitTestFu
 
 int main(void)
 {
-	struct CMUnitTest tests[1 + LIES + STUBBORN + MADE] = { cmocka_unit_test(cut_in_many_places) };
+	struct CMUnitTest tests[1 + LIES + STUBBORN + MADE] = { cmocka_unit_test(
+		cut_in_many_places) };
 	struct CMUnitTest *at = tests + 1;
 
 	redis_needed();

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=20 lane=wait */
 /*
- * sys_redis_joined.c - goal: of many ops that want the same absent blocks at the same time one asks Redis, the others
- * get what it brought, or its miss; each still ends by its own deadline and cancel; and when the first is given up, the
- * next goes on. Method: real kvtierd, engine and Redis. Redis is stopped while the ops begin, so that all of them wait
- * together, and counts the GETs that it then gets (INFO commandstats).
+ * sys_redis_joined.c - goal: of many ops that want the same absent blocks at the same time one asks
+ * Redis, the others get what it brought, or its miss; each still ends by its own deadline and
+ * cancel; and when the first is given up, the next goes on. Method: real kvtierd, engine and Redis.
+ * Redis is stopped while the ops begin, so that all of them wait together, and counts the GETs that
+ * it then gets (INFO commandstats).
  */
 #include "tests/lib/lib_shared.h"
 
@@ -18,7 +19,7 @@
 
 /* OPS * N parts are what a daemon with [device] depth = 64 lets wait at once. */
 enum { N = 8, OPS = 6, PREFETCHES = 4, SHORT_MS = 200, ROUNDS = 40 };
-static const char patient[] = "timeout_ms = 20000";	/* nothing gives up but the op */
+static const char patient[] = "timeout_ms = 20000"; /* nothing gives up but the op */
 
 static struct shared *w;
 
@@ -26,7 +27,7 @@ static void commands_are_counted_from_here(void)
 {
 	char text[256];
 
-	redis_say(&w->redis, text, sizeof text, "CONFIG RESETSTAT");
+	redis_say(&w->redis, text, sizeof(text), "CONFIG RESETSTAT");
 	assert_string_equal(text, "OK");
 }
 
@@ -35,8 +36,8 @@ static long calls(const char *command)
 	char text[4096], word[64];
 	const char *at;
 
-	(void)snprintf(word, sizeof word, "cmdstat_%s:calls=", command);
-	redis_say(&w->redis, text, sizeof text, "INFO commandstats");
+	(void)snprintf(word, sizeof(word), "cmdstat_%s:calls=", command);
+	redis_say(&w->redis, text, sizeof(text), "INFO commandstats");
 	at = strstr(text, word);
 	return at ? strtol(at + strlen(word), NULL, 10) : 0;
 }
@@ -65,11 +66,12 @@ static void begin_loads(uint64_t ops[OPS], const struct kvtier_key *keys, uint32
 {
 	for (uint32_t i = 0; i < OPS; i++)
 		ops[i] = node_load_begin(&w->b, keys, i * n, n, 0);
-	nap_ms(100);		/* what is to be sent is sent by now */
+	nap_ms(100); /* what is to be sent is sent by now */
 }
 
 /* Hits of all of them from number `first` on. */
-static uint32_t end_loads(const uint64_t ops[OPS], uint32_t first, const struct kvtier_key *keys, uint32_t n)
+static uint32_t end_loads(const uint64_t ops[OPS], uint32_t first, const struct kvtier_key *keys,
+			  uint32_t n)
 {
 	uint32_t hits = 0;
 
@@ -113,7 +115,7 @@ static void what_fp8_cannot_hold_is_read_twice_and_no_more(void **state)
 
 	(void)state;
 	w = shared_begin(NULL, patient, KVTIER_CODEC_FP8);
-	memset(w->a.e.memory, 0x7f, w->a.e.page_bytes);		/* 0x7f7f: too large for FP8 */
+	memset(w->a.e.memory, 0x7f, w->a.e.page_bytes); /* 0x7f7f: too large for FP8 */
 	pages[0] = 0;
 	assert_int_equal(engine_store(&w->a.e, w->keys, pages, 1, NULL, NULL), 0);
 	node_stat_reaches(&w->a, "tiers.redis.written_blocks_total", 1);
@@ -122,16 +124,18 @@ static void what_fp8_cannot_hold_is_read_twice_and_no_more(void **state)
 	for (uint32_t i = 0; i < OPS; i++) {
 		page_poison(&w->b.e, i);
 		pages[i] = i;
-		assert_int_equal(kvtier_load(w->b.e.space, w->keys, &pages[i], 1, NULL, &ops[i]), 0);
+		assert_int_equal(kvtier_load(w->b.e.space, w->keys, &pages[i], 1, NULL, &ops[i]),
+				 0);
 	}
 	nap_ms(100);
 	redis_signal(&w->redis, SIGCONT);
 	for (uint32_t i = 0; i < OPS; i++) {
-		struct kvtier_result result = { .size = sizeof result };
+		struct kvtier_result result = { .size = sizeof(result) };
 
 		assert_int_equal(kvtier_wait(w->b.e.client, ops[i], -1, &result), 0);
 		assert_int_equal(result.status, 0);
-		assert_memory_equal(w->b.e.memory + i * w->b.e.page_bytes, w->a.e.memory, w->b.e.page_bytes);
+		assert_memory_equal(w->b.e.memory + i * w->b.e.page_bytes, w->a.e.memory,
+				    w->b.e.page_bytes);
 	}
 	assert_int_equal(gets(), 2);
 	end();
@@ -147,13 +151,14 @@ static void loads_and_prefetches_bring_each_block_once(void **state)
 	for (uint32_t i = 0; i < OPS; i++) {
 		ops[i] = node_load_begin(&w->b, w->keys, i, 1, 0);
 		if (i < PREFETCHES)
-			assert_int_equal(kvtier_prefetch(w->b.e.space, w->keys, N, &prefetches[i]), 0);
+			assert_int_equal(kvtier_prefetch(w->b.e.space, w->keys, N, &prefetches[i]),
+					 0);
 	}
 	nap_ms(100);
 	redis_signal(&w->redis, SIGCONT);
 	assert_int_equal(end_loads(ops, 0, w->keys, 1), OPS);
 	for (uint32_t i = 0; i < PREFETCHES; i++) {
-		struct kvtier_result result = { .size = sizeof result };
+		struct kvtier_result result = { .size = sizeof(result) };
 
 		assert_int_equal(kvtier_wait(w->b.e.client, prefetches[i], -1, &result), 0);
 		assert_int_equal(result.prefix, N);
@@ -163,7 +168,8 @@ static void loads_and_prefetches_bring_each_block_once(void **state)
 	end();
 }
 
-/* Without the block before it nothing is kept; the loads that want it at the same time share it all the same. */
+/* Without the block before it nothing is kept; the loads that want it at the same time share it all
+ * the same. */
 static void what_is_not_kept_is_brought_once_for_all_that_wait(void **state)
 {
 	struct kvtier_key keys[2], other[1];
@@ -178,7 +184,7 @@ static void what_is_not_kept_is_brought_once_for_all_that_wait(void **state)
 	begin_loads(ops, keys, 2);
 	redis_signal(&w->redis, SIGCONT);
 	assert_int_equal(end_loads(ops, 0, keys, 2), OPS);
-	assert_in_range(gets(), 2, OPS);	/* each its own: 1 + OPS */
+	assert_in_range(gets(), 2, OPS); /* each its own: 1 + OPS */
 	end();
 }
 
@@ -210,15 +216,15 @@ static void what_is_damaged_is_read_once(void **state)
 	(void)state;
 	begin(patient, KVTIER_CODEC_RAW);
 	shared_name("kvtier:", &w->keys[0], name);
-	assert_int_equal(redis_get(&w->redis, name, value, sizeof value), sizeof value);
-	value[sizeof value - REDIS_MAC_BYTES - 1] ^= 1;
-	redis_put(&w->redis, name, value, sizeof value);
+	assert_int_equal(redis_get(&w->redis, name, value, sizeof(value)), sizeof(value));
+	value[sizeof(value) - REDIS_MAC_BYTES - 1] ^= 1;
+	redis_put(&w->redis, name, value, sizeof(value));
 	commands_are_counted_from_here();
 	redis_signal(&w->redis, SIGSTOP);
 	begin_loads(ops, w->keys, 1);
 	redis_signal(&w->redis, SIGCONT);
 	assert_int_equal(end_loads(ops, 0, w->keys, 1), 0);
-	assert_in_range(gets(), 1, 2);	/* the script that deletes it has one, too */
+	assert_in_range(gets(), 1, 2); /* the script that deletes it has one, too */
 	node_stat_reaches(&w->b, "tiers.redis.corrupt_blocks_total", 1);
 	end();
 }
@@ -267,7 +273,7 @@ static void when_the_first_is_cancelled_the_next_goes_on(void **state)
 	nap_ms(100);
 	redis_signal(&w->redis, SIGCONT);
 	assert_int_equal(end_loads(ops, 1, w->keys, N), (OPS - 1) * N);
-	assert_in_range(gets(), N, 2 * N);	/* those of the first were sent, or not */
+	assert_in_range(gets(), N, 2 * N); /* those of the first were sent, or not */
 	end();
 }
 
@@ -305,7 +311,7 @@ static void behind_a_row_of_cancelled_ones_nobody_waits_for_ever(void **state)
 	}
 	assert_int_equal(node_load_end(&w->b, ops[2], w->keys, 2 * N, N, -ENOENT), 0);
 	redis_signal(&w->redis, SIGCONT);
-	nap_ms(100);		/* what was sent is answered by now */
+	nap_ms(100); /* what was sent is answered by now */
 	assert_in_range(gets(), 0, 2 * N);
 	end();
 }
@@ -379,14 +385,17 @@ static void wild_begin(struct wild *wild, struct random *random, uint32_t first)
 static void wild_end(struct wild *wild)
 {
 	int32_t statuses[N];
-	struct kvtier_result result = { .size = sizeof result, .blocks = statuses, .blocks_max = N };
+	struct kvtier_result result = { .size = sizeof(result),
+					.blocks = statuses,
+					.blocks_max = N };
 
 	if (kvtier_wait(w->b.e.client, wild->op, SHARED_MS, &result) != 0)
 		fail_msg("an op does not end");
 	for (uint32_t i = 0; i < N; i++)
-		if (statuses[i] == 0 ? !page_is(&w->b.e, wild->first + i, &wild->keys[i], 0)
-				     : !page_is_poison(&w->b.e, wild->first + i))
-			fail_msg("block %u with status %d: its page holds the wrong bytes", i, statuses[i]);
+		if (statuses[i] == 0 ? !page_is(&w->b.e, wild->first + i, &wild->keys[i], 0) :
+				       !page_is_poison(&w->b.e, wild->first + i))
+			fail_msg("block %u with status %d: its page holds the wrong bytes", i,
+				 statuses[i]);
 }
 
 static void chains_in_any_order_end(void **state)
@@ -402,7 +411,8 @@ static void chains_in_any_order_end(void **state)
 			wild_begin(&wild[i], &random, i * N);
 		nap_ms(random_below(&random, 10));
 		for (uint32_t i = random_below(&random, OPS); i > 0; i--)
-			(void)kvtier_cancel(w->b.e.client, wild[random_below(&random, OPS)].op, 5000);
+			(void)kvtier_cancel(w->b.e.client, wild[random_below(&random, OPS)].op,
+					    5000);
 		redis_signal(&w->redis, SIGCONT);
 		for (uint32_t i = 0; i < OPS; i++)
 			wild_end(&wild[i]);

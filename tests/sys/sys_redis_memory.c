@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * sys_redis_memory.c - goal: what is on its way to a Redis, or waits for one that does not answer, costs an engine no
- * more of its memory than was promised, whatever the Redis does. Method: a real kvtierd with little memory, and a
- * real Redis that is stopped.
+ * sys_redis_memory.c - goal: what is on its way to a Redis, or waits for one that does not answer,
+ * costs an engine no more of its memory than was promised, whatever the Redis does. Method: a real
+ * kvtierd with little memory, and a real Redis that is stopped.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -19,7 +19,9 @@ enum { N = SHARED_BLOCKS };
 static struct shared *begin(const char *host, const char *lines, const struct kvtier_geometry *g)
 {
 	struct shared *w = shared_world();
-	const struct node_conf conf = { .endpoints = w->redis.address, .host = host, .lines = lines };
+	const struct node_conf conf = { .endpoints = w->redis.address,
+					.host = host,
+					.lines = lines };
 
 	redis_start(&w->redis, NULL);
 	node_place(&w->a, &conf);
@@ -43,19 +45,23 @@ static int store_one(struct shared *w, uint64_t chain)
 	return chain_store(&w->a.e, &key, 0, 1);
 }
 
-/* 16M hold 1,360 blocks. The queue is full with 85 of them: then each that goes has one slot to give. */
+/* 16M hold 1,360 blocks. The queue is full with 85 of them: then each that goes has one slot to
+ * give. */
 static void a_full_queue_takes_no_more_than_it_gives(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	struct shared *w = begin("bytes = 16M\nslab_bytes = 1M", "write = on-evict\nmax_inflight_bytes = 1M\n"
-				 "timeout_ms = 60000", &g);
+	struct shared *w = begin("bytes = 16M\nslab_bytes = 1M",
+				 "write = on-evict\nmax_inflight_bytes = 1M\n"
+				 "timeout_ms = 60000",
+				 &g);
 
 	(void)state;
 	redis_signal(&w->redis, SIGSTOP);
 	for (uint64_t i = 0; i < 1700; i++)
 		assert_int_equal(store_one(w, i), 0);
 	node_stat_reaches(&w->a, "tiers.host.evicted_blocks_total", 1700 - 1360);
-	assert_in_range(daemon_stat(&w->a.d, "tiers.host.evicted_blocks_total"), 1700 - 1360, 1700 - 1360 + 85);
+	assert_in_range(daemon_stat(&w->a.d, "tiers.host.evicted_blocks_total"), 1700 - 1360,
+			1700 - 1360 + 85);
 	end(w);
 }
 
@@ -63,13 +69,16 @@ static void a_full_queue_takes_no_more_than_it_gives(void **state)
 static void an_operator_evicts_as_much_as_he_asks_for(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	struct shared *w = begin("bytes = 64M\nslab_bytes = 1M", "write = on-evict\ntimeout_ms = 60000", &g);
+	struct shared *w =
+		begin("bytes = 64M\nslab_bytes = 1M", "write = on-evict\ntimeout_ms = 60000", &g);
 
 	(void)state;
 	redis_signal(&w->redis, SIGSTOP);
 	for (uint64_t i = 0; i < 600; i++)
 		assert_int_equal(store_one(w, i), 0);
-	assert_int_equal(daemon_ctl(&w->a.d, "evict --bytes 100K --json", w->a.text, sizeof w->a.text), 0);
+	assert_int_equal(daemon_ctl(&w->a.d, "evict --bytes 100K --json", w->a.text,
+				    sizeof(w->a.text)),
+			 0);
 	assert_non_null(strstr(w->a.text, "\"evicted_blocks\":9,"));
 	node_evict(&w->a);
 	daemon_stat_becomes(&w->a.d, "tiers.host.blocks", 0, SHARED_MS);
@@ -80,7 +89,8 @@ static void an_operator_evicts_as_much_as_he_asks_for(void **state)
 static void writes_that_hang_do_not_hold_up_stores(void **state)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
-	struct shared *w = begin("bytes = 4M\nslab_bytes = 256K", "write = through\ntimeout_ms = 60000", &g);
+	struct shared *w =
+		begin("bytes = 4M\nslab_bytes = 256K", "write = through\ntimeout_ms = 60000", &g);
 
 	(void)state;
 	redis_signal(&w->redis, SIGSTOP);
@@ -90,11 +100,13 @@ static void writes_that_hang_do_not_hold_up_stores(void **state)
 	end(w);
 }
 
-/* 4M hold 16 blocks: two that may go, and those of a chain that is being stored. It needs their place, and gets it. */
+/* 4M hold 16 blocks: two that may go, and those of a chain that is being stored. It needs their
+ * place, and gets it. */
 static void an_inherited_slot_is_given_back_when_nothing_else_is_left(void **state)
 {
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
-	struct shared *w = begin("bytes = 4M\nslab_bytes = 256K", "write = on-evict\ntimeout_ms = 60000", &g);
+	struct shared *w =
+		begin("bytes = 4M\nslab_bytes = 256K", "write = on-evict\ntimeout_ms = 60000", &g);
 
 	(void)state;
 	redis_signal(&w->redis, SIGSTOP);
@@ -106,7 +118,8 @@ static void an_inherited_slot_is_given_back_when_nothing_else_is_left(void **sta
 	end(w);
 }
 
-/* A value with a good header, checksum and MAC, that no kvtierd writes: in a space that promises exact bytes. */
+/* A value with a good header, checksum and MAC, that no kvtierd writes: in a space that promises
+ * exact bytes. */
 static void a_value_of_another_codec_is_a_miss(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
@@ -123,16 +136,16 @@ static void a_value_of_another_codec_is_a_miss(void **state)
 	chain_keys(&w->a.e, 1, 1, w->keys);
 	node_store_through(&w->a, w->keys, 1);
 	shared_name("kvtier:", &w->keys[0], name);
-	assert_int_equal(redis_get(&w->redis, name, value, sizeof value), SHARED_RAW_BYTES);
-	memcpy(&header, value + SHARED_FRONT, sizeof header);
-	memcpy(its.space_id, header.space_id, sizeof its.space_id);
-	memcpy(its.key, header.key, sizeof its.key);
+	assert_int_equal(redis_get(&w->redis, name, value, sizeof(value)), SHARED_RAW_BYTES);
+	memcpy(&header, value + SHARED_FRONT, sizeof(header));
+	memcpy(its.space_id, header.space_id, sizeof(its.space_id));
+	memcpy(its.key, header.key, sizeof(its.key));
 	image_header_geometry(&header, &geometry);
 	assert_int_equal(image_shape(&geometry, CODEC_FP8, CODEC_FP8, &shape, NULL), 0);
 	image_header_fill(&forged, &geometry, CODEC_FP8, CODEC_FP8, &shape, &its);
-	image_seal(&forged, image_checksum(image, &shape));	/* all zeros */
-	memset(image, 0, sizeof image);
-	memcpy(image, &forged, sizeof forged);
+	image_seal(&forged, image_checksum(image, &shape)); /* all zeros */
+	memset(image, 0, sizeof(image));
+	memcpy(image, &forged, sizeof(forged));
 	shared_seal(0, &seal);
 	redis_put(&w->redis, name, value, redis_sealed(&seal, image, shape.packed_bytes, value));
 	node_evict(&w->a);
@@ -147,7 +160,7 @@ static void a_block_is_kept_under_the_parent_that_the_op_names(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct shared *w = begin(NULL, NULL, &g);
-	struct kvtier_op_options o = { .size = sizeof o };
+	struct kvtier_op_options o = { .size = sizeof(o) };
 	const uint32_t page = 1;
 	uint64_t op;
 
@@ -161,7 +174,7 @@ static void a_block_is_kept_under_the_parent_that_the_op_names(void **state)
 	assert_int_equal(kvtier_load(w->a.e.space, &w->keys[1], &page, 1, &o, &op), 0);
 	assert_int_equal(node_load_end(&w->a, op, &w->keys[1], page, 1, 0), 1);
 	assert_int_equal(engine_lookup(&w->a.e, w->keys, 2), 2);
-	assert_int_equal(daemon_ctl(&w->a.d, "evict --bytes 1K", w->a.text, sizeof w->a.text), 0);
+	assert_int_equal(daemon_ctl(&w->a.d, "evict --bytes 1K", w->a.text, sizeof(w->a.text)), 0);
 	assert_int_equal(engine_lookup(&w->a.e, w->keys, 2), 1);
 	end(w);
 }
@@ -173,7 +186,9 @@ static void a_prefetch_says_what_it_kept(void **state)
 	struct shared *w = begin(NULL, NULL, &g);
 	static uint8_t value[SHARED_RAW_BYTES];
 	int32_t statuses[N];
-	struct kvtier_result result = { .size = sizeof result, .blocks = statuses, .blocks_max = N };
+	struct kvtier_result result = { .size = sizeof(result),
+					.blocks = statuses,
+					.blocks_max = N };
 	char name[SHARED_NAME];
 	uint64_t op;
 
@@ -182,9 +197,9 @@ static void a_prefetch_says_what_it_kept(void **state)
 	node_store_through(&w->a, w->keys, N);
 	node_evict(&w->a);
 	shared_name("kvtier:", &w->keys[8], name);
-	assert_int_equal(redis_get(&w->redis, name, value, sizeof value), sizeof value);
+	assert_int_equal(redis_get(&w->redis, name, value, sizeof(value)), sizeof(value));
 	value[1000] ^= 1;
-	redis_put(&w->redis, name, value, sizeof value);
+	redis_put(&w->redis, name, value, sizeof(value));
 	assert_int_equal(kvtier_prefetch(w->a.e.space, w->keys, N, &op), 0);
 	assert_int_equal(kvtier_wait(w->a.e.client, op, -1, &result), 0);
 	for (uint32_t i = 0; i < N; i++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=25 lane=wait no=thread (the daemon's threads run in others) */
 /*
- * sys_redis_refused.c - goal: a Redis that evicts, is full, takes no writes, or does not let us in costs what it
- * refuses and nothing else; it is said why, without the password, and without a storm of tries. Method: two real
- * kvtierd, an engine each, a real redis-server with limits, users and replicas, and a scripted one whose connections
- * are counted.
+ * sys_redis_refused.c - goal: a Redis that evicts, is full, takes no writes, or does not let us in
+ * costs what it refuses and nothing else; it is said why, without the password, and without a storm
+ * of tries. Method: two real kvtierd, an engine each, a real redis-server with limits, users and
+ * replicas, and a scripted one whose connections are counted.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -30,7 +30,9 @@ static void again(struct shared *w, struct node *n, const char *lines)
 	const struct kvtier_geometry g = n->e.geometry;
 
 	node_die(n, SIGTERM);
-	node_configure(n, &(struct node_conf){ .endpoints = w->redis.address, .lines = lines, .host = SHARED_TIGHT });
+	node_configure(n, &(struct node_conf){ .endpoints = w->redis.address,
+					       .lines = lines,
+					       .host = SHARED_TIGHT });
 	node_live(n);
 	node_join(n, &g);
 }
@@ -42,8 +44,8 @@ static const char *with_password(const struct node *n, const char *user, const c
 	char path[200];
 
 	node_file(n, "password", text, 0600, path);
-	(void)snprintf(lines, sizeof lines, "%s%s\npassword_file = %s\ntimeout_ms = 500\n", user ? "username = " : "",
-		       user ? user : "", path);
+	(void)snprintf(lines, sizeof(lines), "%s%s\npassword_file = %s\ntimeout_ms = 500\n",
+		       user ? "username = " : "", user ? user : "", path);
 	return lines;
 }
 
@@ -54,7 +56,7 @@ static uint64_t info(const struct redis_server *s, const char *name)
 	static char text[16384];
 	const char *at;
 
-	redis_say(s, text, sizeof text, "INFO everything");
+	redis_say(s, text, sizeof(text), "INFO everything");
 	at = strstr(text, name);
 	if (!at)
 		fail_msg("INFO has no %s", name);
@@ -67,10 +69,12 @@ static void is_a_prefix(struct node *n, const struct kvtier_key *keys)
 		assert_int_equal(engine_lookup(&n->e, &keys[i], 1), 0);
 }
 
-/* Values go between the question and the read: a hit has its bytes, what is kept is a prefix, whatever was lost. */
+/* Values go between the question and the read: a hit has its bytes, what is kept is a prefix,
+ * whatever was lost. */
 static void a_server_that_evicts_costs_misses_only(void **state)
 {
-	const char options[] = "--maxmemory 2mb --maxmemory-policy allkeys-lru --maxmemory-samples 3";
+	const char options[] =
+		"--maxmemory 2mb --maxmemory-policy allkeys-lru --maxmemory-samples 3";
 	struct shared *w = shared_begin(options, NULL, KVTIER_CODEC_RAW);
 	uint32_t hits = 0;
 
@@ -86,7 +90,8 @@ static void a_server_that_evicts_costs_misses_only(void **state)
 			node_evict(&w->b);
 		}
 	stat_is(&w->a, "tiers.redis.queued_blocks", 0);
-	printf("%u hits, %llu evicted\n", hits, (unsigned long long)info(&w->redis, "evicted_keys"));
+	printf("%u hits, %llu evicted\n", hits,
+	       (unsigned long long)info(&w->redis, "evicted_keys"));
 	assert_true(info(&w->redis, "evicted_keys") > 0);
 	stat_is(&w->b, "tiers.redis.corrupt_blocks_total", 0);
 	node_owes_nothing(&w->b);
@@ -95,11 +100,12 @@ static void a_server_that_evicts_costs_misses_only(void **state)
 
 /* --- it is full --- */
 
-/* Stores until it refuses, and goes on until told to end: the server is tried again after a second. The chain in
- * w->keys is there, of the others as much as fits. */
+/* Stores until it refuses, and goes on until told to end: the server is tried again after a second.
+ * The chain in w->keys is there, of the others as much as fits. */
 static struct shared *full_and_stored_to(void)
 {
-	struct shared *w = shared_begin("--maxmemory 3mb --maxmemory-policy noeviction", NULL, KVTIER_CODEC_RAW);
+	struct shared *w = shared_begin("--maxmemory 3mb --maxmemory-policy noeviction", NULL,
+					KVTIER_CODEC_RAW);
 
 	again(w, &w->a, NULL);
 	node_store_through(&w->a, w->keys, N);
@@ -140,9 +146,10 @@ static void a_full_server_takes_stores_later(void **state)
 	(void)state;
 	node_stat_reaches(&w->a, "tiers.redis.skipped_blocks_total", 1);
 	shared_load_end(&stores);
-	redis_say(&w->redis, text, sizeof text, "CONFIG SET maxmemory 100mb");
+	redis_say(&w->redis, text, sizeof(text), "CONFIG SET maxmemory 100mb");
 	node_becomes(&w->a, "up", 3 * SHARED_MS);
-	stat_is(&w->a, "tiers.redis.queued_blocks", 0);		/* what is written from here on is the chain alone */
+	/* what is written from here on is the chain alone */
+	stat_is(&w->a, "tiers.redis.queued_blocks", 0);
 	chain_keys(&w->a.e, 200, N, w->keys);
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
@@ -154,17 +161,18 @@ static void a_full_server_takes_stores_later(void **state)
 /* Whatever a user of this machine, or a reader of logs, gets to see. */
 static void password_is_nowhere(struct node *n)
 {
-	static const char *const commands[] = { "status", "status --json", "stats", "stats --json", "endpoints --json" };
+	static const char *const commands[] = { "status", "status --json", "stats", "stats --json",
+						"endpoints --json" };
 	char command[400];
 
-	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-		(void)daemon_ctl(&n->d, commands[i], n->text, sizeof n->text);
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+		(void)daemon_ctl(&n->d, commands[i], n->text, sizeof(n->text));
 		assert_null(strstr(n->text, password));
 	}
 	assert_false(node_log_has(n, password));
-	(void)snprintf(command, sizeof command, "grep -qa %s /proc/%d/cmdline /proc/%d/environ", password, n->d.pid,
-		       n->d.pid);
-	assert_int_equal(shell(command, n->text, sizeof n->text), 1);
+	(void)snprintf(command, sizeof(command), "grep -qa %s /proc/%d/cmdline /proc/%d/environ",
+		       password, n->d.pid, n->d.pid);
+	assert_int_equal(shell(command, n->text, sizeof(n->text)), 1);
 }
 
 static void the_right_password_opens(void **state)
@@ -173,7 +181,8 @@ static void the_right_password_opens(void **state)
 	char text[64];
 
 	(void)state;
-	redis_say(&w->redis, text, sizeof text, "ACL SETUSER kvtier on >%s ~kvtier:* +@all", password);
+	redis_say(&w->redis, text, sizeof(text), "ACL SETUSER kvtier on >%s ~kvtier:* +@all",
+		  password);
 	again(w, &w->a, with_password(&w->a, "kvtier", password));
 	again(w, &w->b, with_password(&w->b, "kvtier", "open-Sesame-4711\n"));
 	node_becomes(&w->a, "up", SHARED_MS);
@@ -191,8 +200,8 @@ static void the_default_users_password_opens(void **state)
 	(void)state;
 	redis_start(&w->redis, "--requirepass open-Sesame-4711");
 	node_place(&w->a, &(struct node_conf){ .endpoints = w->redis.address });
-	node_configure(&w->a, &(struct node_conf){
-		.endpoints = w->redis.address, .lines = with_password(&w->a, NULL, password) });
+	node_configure(&w->a, &(struct node_conf){ .endpoints = w->redis.address,
+						   .lines = with_password(&w->a, NULL, password) });
 	node_live(&w->a);
 	node_join(&w->a, &g);
 	chain_keys(&w->a.e, 1, N, w->keys);
@@ -222,7 +231,7 @@ static void a_wrong_password_is_said(void **state)
 	char text[64];
 
 	(void)state;
-	redis_say(&w->redis, text, sizeof text, "ACL SETUSER kvtier on >another ~kvtier:* +@all");
+	redis_say(&w->redis, text, sizeof(text), "ACL SETUSER kvtier on >another ~kvtier:* +@all");
 	again(w, &w->a, with_password(&w->a, "kvtier", password));
 	shut_out(w, "WRONGPASS");
 	assert_true(node_log_has(&w->a, "WRONGPASS"));
@@ -244,7 +253,8 @@ static void a_missing_password_is_said(void **state)
 	shared_end(w);
 }
 
-/* A password where none is wanted: older servers refuse it, newer take any. Either way it is told as it is. */
+/* A password where none is wanted: older servers refuse it, newer take any. Either way it is told
+ * as it is. */
 static void a_user_that_does_not_exist_is_said(void **state)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
@@ -262,7 +272,8 @@ static void a_user_for_other_keys_is_said(void **state)
 	char text[64];
 
 	(void)state;
-	redis_say(&w->redis, text, sizeof text, "ACL SETUSER kvtier on >%s ~other:* +@all", password);
+	redis_say(&w->redis, text, sizeof(text), "ACL SETUSER kvtier on >%s ~other:* +@all",
+		  password);
 	again(w, &w->a, with_password(&w->a, "kvtier", password));
 	assert_int_equal(chain_load(&w->a.e, w->keys, 0, N), 0);
 	shut_out(w, "NOPERM");
@@ -281,8 +292,8 @@ static void no_storm_of_tries(const char *reply)
 
 	fake_start(&fake, &step, 1, true);
 	node_place(&w->a, &(struct node_conf){ .endpoints = fake.address });
-	node_configure(&w->a, &(struct node_conf){
-		.endpoints = fake.address, .lines = with_password(&w->a, NULL, password) });
+	node_configure(&w->a, &(struct node_conf){ .endpoints = fake.address,
+						   .lines = with_password(&w->a, NULL, password) });
 	node_live(&w->a);
 	node_join(&w->a, &g);
 	chain_keys(&w->a.e, 1, N, w->keys);
@@ -322,8 +333,8 @@ static void words_are_not_quoted(const char *reply, bool raw)
 
 	fake_start(&fake, &step, 1, raw);
 	node_place(&w->a, &(struct node_conf){ .endpoints = fake.address });
-	node_configure(&w->a, &(struct node_conf){
-		.endpoints = fake.address, .lines = with_password(&w->a, NULL, password) });
+	node_configure(&w->a, &(struct node_conf){ .endpoints = fake.address,
+						   .lines = with_password(&w->a, NULL, password) });
 	node_live(&w->a);
 	node_join(&w->a, &g);
 	chain_keys(&w->a.e, 1, N, w->keys);
@@ -337,7 +348,9 @@ static void words_are_not_quoted(const char *reply, bool raw)
 static void a_refusal_that_repeats_the_password_is_not_quoted(void **state)
 {
 	(void)state;
-	words_are_not_quoted("-WRONGPASS unknown command 'AUTH', with args beginning with: 'open-Sesame-4711'\r\n", true);
+	words_are_not_quoted("-WRONGPASS unknown command 'AUTH', with args beginning with: "
+			     "'open-Sesame-4711'\r\n",
+			     true);
 }
 
 static void an_error_that_repeats_the_password_is_not_quoted(void **state)
@@ -352,7 +365,7 @@ static void reads_work_and_writes_do_not(struct shared *w, const char *word)
 {
 	node_store_through(&w->a, w->keys, N);
 	if (strcmp(word, "READONLY") == 0)
-		nap_ms(300);	/* a replica follows */
+		nap_ms(300); /* a replica follows */
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
 	shared_load_begin(&stores, &w->b, true);
 	node_text_has(&w->b, word);
@@ -372,7 +385,8 @@ static void a_user_who_may_not_set(void **state)
 	char text[64];
 
 	(void)state;
-	redis_say(&w->redis, text, sizeof text, "ACL SETUSER reader on >%s ~kvtier:* -@all +get +exists +ping", password);
+	redis_say(&w->redis, text, sizeof(text),
+		  "ACL SETUSER reader on >%s ~kvtier:* -@all +get +exists +ping", password);
 	again(w, &w->b, with_password(&w->b, "reader", password));
 	node_becomes(&w->b, "up", SHARED_MS);
 	reads_work_and_writes_do_not(w, "NOPERM");
@@ -389,14 +403,15 @@ static void a_replica(void **state)
 
 	(void)state;
 	redis_start(&replica, NULL);
-	redis_say(&replica, text, sizeof text, "REPLICAOF 127.0.0.1 %u", w->redis.port);
+	redis_say(&replica, text, sizeof(text), "REPLICAOF 127.0.0.1 %u", w->redis.port);
 	do {
 		assert_true(now_ns() < until);
 		nap_ms(20);
-		redis_say(&replica, text, sizeof text, "INFO replication");
+		redis_say(&replica, text, sizeof(text), "INFO replication");
 	} while (!strstr(text, "master_link_status:up"));
 	node_die(&w->b, SIGTERM);
-	node_configure(&w->b, &(struct node_conf){ .endpoints = replica.address, .host = SHARED_TIGHT });
+	node_configure(&w->b,
+		       &(struct node_conf){ .endpoints = replica.address, .host = SHARED_TIGHT });
 	node_live(&w->b);
 	node_join(&w->b, &g);
 	reads_work_and_writes_do_not(w, "READONLY");

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=20 lane=wait */
 /*
- * sys_redis_share.c - goal: what one node's engine stored, another node's engine finds, in right bytes, where space,
- * tenant and secret agree, and never where they do not; what comes is kept as a chain. Method: two real kvtierd with
- * an engine each and one real Redis. What is written, and how: sys_redis_write.c.
+ * sys_redis_share.c - goal: what one node's engine stored, another node's engine finds, in right
+ * bytes, where space, tenant and secret agree, and never where they do not; what comes is kept as a
+ * chain. Method: two real kvtierd with an engine each and one real Redis. What is written, and how:
+ * sys_redis_write.c.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -23,7 +24,7 @@ static void stat_is(const struct node *n, const char *path, uint64_t value)
 
 static uint32_t tiers_of(struct node *n, const struct kvtier_key *keys, uint32_t blocks)
 {
-	struct kvtier_hit hit = { .size = sizeof hit };
+	struct kvtier_hit hit = { .size = sizeof(hit) };
 
 	assert_int_equal(kvtier_lookup(n->e.space, keys, blocks, &hit), 0);
 	assert_int_equal(hit.blocks, blocks);
@@ -64,11 +65,12 @@ static void load_without_prefetch(void **state)
 	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
-	assert_int_equal(engine_lookup(&w->b.e, w->keys, N), N);	/* kept */
+	assert_int_equal(engine_lookup(&w->b.e, w->keys, N), N); /* kept */
 	shared_end(w);
 }
 
-/* All but the middle one holds what FP8 can; that one was stored raw, and is larger than the space says. */
+/* All but the middle one holds what FP8 can; that one was stored raw, and is larger than the space
+ * says. */
 static void a_block_that_fp8_cannot_hold(void **state)
 {
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
@@ -76,8 +78,10 @@ static void a_block_that_fp8_cannot_hold(void **state)
 
 	(void)state;
 	for (uint32_t i = 0; i < 3; i++) {
-		memset(w->a.e.memory, i == 1 ? 0xff : 0x40, w->a.e.page_bytes);	/* 0xffff: a NaN */
-		assert_int_equal(engine_store(&w->a.e, &w->keys[i], &page, 1, i ? &w->keys[i - 1] : NULL, NULL), 0);
+		memset(w->a.e.memory, i == 1 ? 0xff : 0x40, w->a.e.page_bytes); /* 0xffff: a NaN */
+		assert_int_equal(engine_store(&w->a.e, &w->keys[i], &page, 1,
+					      i ? &w->keys[i - 1] : NULL, NULL),
+				 0);
 	}
 	stat_is(&w->a, "store.raw_blocks_total", 1);
 	stat_is(&w->a, "tiers.redis.written_blocks_total", 3);
@@ -143,7 +147,7 @@ static void unix_and_tcp_are_the_same_server(void **state)
 	const struct node_conf conf = { .endpoints = endpoint };
 
 	(void)state;
-	(void)snprintf(endpoint, sizeof endpoint, "unix:%s", w->redis.socket);
+	(void)snprintf(endpoint, sizeof(endpoint), "unix:%s", w->redis.socket);
 	node_die(&w->a, SIGTERM);
 	node_configure(&w->a, &conf);
 	node_live(&w->a);
@@ -165,8 +169,8 @@ static void several_servers_share_the_blocks(void **state)
 	(void)state;
 	redis_start(&w->redis, NULL);
 	redis_start(&other, NULL);
-	(void)snprintf(endpoints, sizeof endpoints, "%s %s", w->redis.address, other.address);
-	(void)snprintf(backwards, sizeof backwards, "%s %s", other.address, w->redis.address);
+	(void)snprintf(endpoints, sizeof(endpoints), "%s %s", w->redis.address, other.address);
+	(void)snprintf(backwards, sizeof(backwards), "%s %s", other.address, w->redis.address);
 	node_place(&w->a, &(struct node_conf){ .endpoints = endpoints });
 	node_place(&w->b, &(struct node_conf){ .endpoints = backwards });
 	node_live(&w->a);
@@ -186,7 +190,8 @@ static void several_servers_share_the_blocks(void **state)
 
 /* --- not found --- */
 
-/* A stored; B is another in one respect. Neither its own keys of these tokens nor a lookup with A's find anything. */
+/* A stored; B is another in one respect. Neither its own keys of these tokens nor a lookup with A's
+ * find anything. */
 static void assert_strangers(struct shared *w)
 {
 	struct kvtier_key its[N];
@@ -246,7 +251,8 @@ static void another_tenant_finds_nothing(void **state)
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_RAW);
 
 	(void)state;
-	b_again(w, &(struct node_conf){ .endpoints = w->redis.address, .lines = "[socket]\ntenant = another\n" });
+	b_again(w, &(struct node_conf){ .endpoints = w->redis.address,
+					.lines = "[socket]\ntenant = another\n" });
 	assert_strangers(w);
 	shared_end(w);
 }
@@ -339,7 +345,8 @@ static void loads_of_the_same_chain_meet(void **state)
 	for (uint32_t i = 0; i < OPS; i++)
 		ops[i] = node_load_begin(&w->b, w->keys, i * PART, PART, 0);
 	for (uint32_t i = 0; i < OPS; i++)
-		assert_int_equal(node_load_end(&w->b, ops[i], w->keys, i * PART, PART, -ENOENT), PART);
+		assert_int_equal(node_load_end(&w->b, ops[i], w->keys, i * PART, PART, -ENOENT),
+				 PART);
 	assert_int_equal(engine_lookup(&w->b.e, w->keys, N), PART);
 	node_owes_nothing(&w->b);
 	shared_end(w);
@@ -355,7 +362,8 @@ static void what_came_goes_on_to_nvme(void **state)
 
 	(void)state;
 	disk_need("threads");
-	w = shared_begin(NULL, "[nvme]\nbytes = 64M\nsegment_bytes = 4M\nio = threads\n", KVTIER_CODEC_RAW);
+	w = shared_begin(NULL, "[nvme]\nbytes = 64M\nsegment_bytes = 4M\nio = threads\n",
+			 KVTIER_CODEC_RAW);
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(node_prefetch(&w->b, w->keys, N), N);
 	disk_flush(&w->b.d);

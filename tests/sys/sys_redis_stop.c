@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * sys_redis_stop.c - goal: a clean stop writes what is queued for Redis, no longer than [redis] drain_us, and says how
- * much of it was not written. Method: a real kvtierd whose Redis is stopped while engines store, so that all is queued
- * when SIGTERM comes; then Redis goes on, or not. Another node, and Redis itself, say what is there.
+ * sys_redis_stop.c - goal: a clean stop writes what is queued for Redis, no longer than [redis]
+ * drain_us, and says how much of it was not written. Method: a real kvtierd whose Redis is stopped
+ * while engines store, so that all is queued when SIGTERM comes; then Redis goes on, or not.
+ * Another node, and Redis itself, say what is there.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -16,11 +17,12 @@
 enum { N = SHARED_BLOCKS, CHAINS = 4, EXIT_MS = 20000 };
 
 /* Nothing gives up but the drain, which begins when this is in the log. */
-#define PATIENT "timeout_ms = 60000\n"
+#define PATIENT    "timeout_ms = 60000\n"
 #define LONG_DRAIN PATIENT "drain_us = 600s\n"
 static const char begins[] = "writing what is queued for Redis, 128 blocks (1572864 bytes)";
 static const char some_left[] = "queued for Redis are not known to be written";
-static const char all_left[] = "128 blocks (1572864 bytes) that were queued for Redis are not known to be written";
+static const char all_left[] =
+	"128 blocks (1572864 bytes) that were queued for Redis are not known to be written";
 
 static struct kvtier_key keys[CHAINS][N];
 
@@ -123,7 +125,7 @@ static void a_second_signal_changes_nothing(void **state)
 	told_to_stop(w);
 	assert_int_equal(kill(w->a.d.pid, SIGTERM), 0);
 	assert_int_equal(kill(w->a.d.pid, SIGINT), 0);
-	nap_ms(50);		/* it has read them by now */
+	nap_ms(50); /* it has read them by now */
 	redis_signal(&w->redis, SIGCONT);
 	stops_well(w);
 	assert_int_equal(load_all(&w->b), CHAINS * N);
@@ -264,8 +266,10 @@ static void redis_waits_though_nvme_has_no_time(void **state)
 	told_to_stop(w);
 	redis_signal(&w->redis, SIGCONT);
 	status = daemon_wait(&w->a.d, EXIT_MS);
-	/* What NVMe writes at that moment has half a second, which a busy disk does not keep: then it is left. */
-	if (!WIFEXITED(status) || (WEXITSTATUS(status) != 0 && !node_log_has(&w->a, " 0 ops and some I/O did not end")))
+	/* What NVMe writes at that moment has half a second, which a busy disk does not keep: then
+	 * it is left. */
+	if (!WIFEXITED(status) ||
+	    (WEXITSTATUS(status) != 0 && !node_log_has(&w->a, " 0 ops and some I/O did not end")))
 		fail_msg("the daemon ended with the wait status 0x%x", status);
 	node_leave(&w->a);
 	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), CHAINS * N);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * sys_redis_storm.c - goal: whatever overlaps inside one daemon with a Redis behind it, no engine gets a wrong byte,
- * and nothing is left behind: no op, lease, slot, or daemon that does not stop. Method: engines in processes of their
- * own, in three spaces, ask for chains that are far more than memory holds, also in the wrong order, twice and from the
- * middle, with deadlines of 1-50 ms, cancels, and deaths in the midst of ops, while Redis is stopped, killed, emptied
- * and filled, and kvtierctl evicts, verifies, flushes and purges. With and without NVMe, for both ways to write. Some
- * blocks are no use to FP8, so that their values are larger than a load first thinks. At last the daemon stops
- * while it waits for a Redis that does not answer. $STORM_MS: how long a case is.
+ * sys_redis_storm.c - goal: whatever overlaps inside one daemon with a Redis behind it, no engine
+ * gets a wrong byte, and nothing is left behind: no op, lease, slot, or daemon that does not stop.
+ * Method: engines in processes of their own, in three spaces, ask for chains that are far more than
+ * memory holds, also in the wrong order, twice and from the middle, with deadlines of 1-50 ms,
+ * cancels, and deaths in the midst of ops, while Redis is stopped, killed, emptied and filled, and
+ * kvtierctl evicts, verifies, flushes and purges. With and without NVMe, for both ways to write.
+ * Some blocks are no use to FP8, so that their values are larger than a load first thinks. At last
+ * the daemon stops while it waits for a Redis that does not answer. $STORM_MS: how long a case is.
  */
 #include "tests/lib/lib_disk.h"
 #include "tests/lib/lib_redis.h"
@@ -21,12 +22,14 @@
 
 enum { RUN_MS = 2000 };
 
-static const char memory[] = "[host]\nslab_bytes = 256K\nhuge_pages = no\nbytes = %s\n[device]\ndepth = %u\n"
-			     "[index]\nmax_blocks = %u\n";
-static const char disk[] = "[nvme]\nbytes = 12M\nsegment_bytes = 512K\nqueue_depth = 4\nwrite_depth = 2\n";
+static const char memory[] =
+	"[host]\nslab_bytes = 256K\nhuge_pages = no\nbytes = %s\n[device]\ndepth = %u\n"
+	"[index]\nmax_blocks = %u\n";
+static const char disk[] =
+	"[nvme]\nbytes = 12M\nsegment_bytes = 512K\nqueue_depth = 4\nwrite_depth = 2\n";
 
 struct variant {
-	const char *write;	/* lines of [redis] */
+	const char *write; /* lines of [redis] */
 	bool nvme;
 };
 
@@ -51,42 +54,51 @@ static void redis_suffers(struct world *w)
 		redis_restart(&w->redis);
 		break;
 	case 2:
-		redis_say(&w->redis, said, sizeof said, "FLUSHALL");
+		redis_say(&w->redis, said, sizeof(said), "FLUSHALL");
 		break;
 	case 3:
-		redis_say(&w->redis, said, sizeof said, "CONFIG SET maxmemory %s",
+		redis_say(&w->redis, said, sizeof(said), "CONFIG SET maxmemory %s",
 			  random_below(&w->storm.random, 2) ? "2mb" : "0");
 		break;
 	case 4:
-		redis_say(&w->redis, said, sizeof said, "CONFIG SET maxmemory-policy %s",
+		redis_say(&w->redis, said, sizeof(said), "CONFIG SET maxmemory-policy %s",
 			  random_below(&w->storm.random, 2) ? "allkeys-lru" : "noeviction");
 		break;
 	default:
-		redis_say(&w->redis, said, sizeof said, "CLIENT KILL TYPE normal");
+		redis_say(&w->redis, said, sizeof(said), "CLIENT KILL TYPE normal");
 	}
 }
 
 static void operate(struct world *w)
 {
 	static const char *const commands[] = {
-		"evict --all", "evict --bytes 1M", "evict --bytes 200K", "verify", "purge --tenant other",
-		"endpoints", "spaces", "clients", "stats", "disks",
+		"evict --all",
+		"evict --bytes 1M",
+		"evict --bytes 200K",
+		"verify",
+		"purge --tenant other",
+		"endpoints",
+		"spaces",
+		"clients",
+		"stats",
+		"disks",
 	};
 	const uint32_t what = random_below(&w->storm.random, 40);
 
-	if (what == 0)		/* seldom: it takes everything away */
+	if (what == 0) /* seldom: it takes everything away */
 		storm_command(&w->storm, "purge --tenant default");
 	else if (what == 1)
 		redis_suffers(w);
 	else if (what < 22)
-		storm_command(&w->storm, commands[what % (sizeof commands / sizeof commands[0])]);
+		storm_command(&w->storm, commands[what % (sizeof(commands) / sizeof(commands[0]))]);
 	else if (what < 28)
 		storm_engine_dies(&w->storm);
 	else
 		nap_ms(random_below(&w->storm.random, 50));
 }
 
-/* More is stored than memory holds, so that on-evict has something to write, too; and a load waits for an answer. */
+/* More is stored than memory holds, so that on-evict has something to write, too; and a load waits
+ * for an answer. */
 static void stop_while_redis_does_not_answer(struct world *w)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
@@ -102,12 +114,12 @@ static void stop_while_redis_does_not_answer(struct world *w)
 		chain_keys(&e, 1000 + chain, STORM_LENGTH, keys);
 		(void)chain_store(&e, keys, 0, STORM_LENGTH);
 	}
-	chain_keys(&e, 2000, STORM_LENGTH, keys);	/* nobody has it */
+	chain_keys(&e, 2000, STORM_LENGTH, keys); /* nobody has it */
 	pages_from(0, pages, STORM_LENGTH);
 	for (uint32_t i = 0; i < STORM_LENGTH; i++)
 		page_poison(&e, i);
 	assert_int_equal(kvtier_load(e.space, keys, pages, STORM_LENGTH, &o, &id), 0);
-	daemon_remove(&w->storm.d);	/* a clean stop, exit status 0 */
+	daemon_remove(&w->storm.d); /* a clean stop, exit status 0 */
 	assert_int_equal(kvtier_wait(e.client, id, STORM_REST_MS, NULL), 0);
 	for (uint32_t i = 0; i < STORM_LENGTH; i++)
 		assert_true(page_is_poison(&e, i));
@@ -117,9 +129,11 @@ static void stop_while_redis_does_not_answer(struct world *w)
 
 static void say_score(struct world *w)
 {
-	printf("%llu ops (slowest %llu ms), %u deaths, %llu blocks loaded (%llu from Redis, %llu from NVMe), %llu "
-	       "written to Redis, %llu evicted\n", (unsigned long long)w->storm.score->ops,
-	       (unsigned long long)w->storm.score->slowest_ms, w->storm.deaths, (unsigned long long)w->storm.score->hits,
+	printf("%llu ops (slowest %llu ms), %u deaths, %llu blocks loaded (%llu from Redis, %llu "
+	       "from NVMe), %llu written to Redis, %llu evicted\n",
+	       (unsigned long long)w->storm.score->ops,
+	       (unsigned long long)w->storm.score->slowest_ms, w->storm.deaths,
+	       (unsigned long long)w->storm.score->hits,
 	       (unsigned long long)daemon_stat(&w->storm.d, "tiers.redis.hit_blocks_total"),
 	       (unsigned long long)daemon_stat(&w->storm.d, "tiers.nvme.hit_blocks_total"),
 	       (unsigned long long)daemon_stat(&w->storm.d, "tiers.redis.written_blocks_total"),
@@ -136,15 +150,18 @@ static uint64_t run_ns(void)
 static void begin(struct world *w, const struct variant *v)
 {
 	static const char *const bytes[] = { "1M", "2M", "3M" };
-	static const uint32_t depths[] = { 4, 8, 24 }, blocks[] = { 48, 256, 65536 };	/* few enough to be full, or not */
+	/* few enough to be full, or not */
+	static const uint32_t depths[] = { 4, 8, 24 }, blocks[] = { 48, 256, 65536 };
 	char lines[1024];
 	int n;
 
 	redis_start(&w->redis, NULL);
-	n = snprintf(lines, sizeof lines, memory, bytes[random_below(&w->storm.random, 3)],
-		     depths[random_below(&w->storm.random, 3)], blocks[random_below(&w->storm.random, 3)]);
-	(void)snprintf(lines + n, sizeof lines - (size_t)n, "%s[redis]\nendpoints = %s\ntimeout_ms = 200\n%s\n",
-		       v->nvme ? disk : "", w->redis.address, v->write);
+	n = snprintf(lines, sizeof(lines), memory, bytes[random_below(&w->storm.random, 3)],
+		     depths[random_below(&w->storm.random, 3)],
+		     blocks[random_below(&w->storm.random, 3)]);
+	(void)snprintf(lines + n, sizeof(lines) - (size_t)n,
+		       "%s[redis]\nendpoints = %s\ntimeout_ms = 200\n%s\n", v->nvme ? disk : "",
+		       w->redis.address, v->write);
 	daemon_place(&w->storm.d, v->nvme);
 	daemon_configure(&w->storm.d, lines);
 	daemon_restart(&w->storm.d);
@@ -176,14 +193,17 @@ static void everything_at_once(void **state)
 
 int main(void)
 {
-	static struct variant through = { "write = through", false }, through_disk = { "write = through", true };
+	static struct variant through = { "write = through", false },
+			      through_disk = { "write = through", true };
 	static struct variant evicted = { "write = on-evict\nmax_inflight_bytes = 1M", false };
 	static struct variant evicted_disk = { "write = on-evict", true };
 	const struct CMUnitTest tests[] = {
 		{ "everything_at_once [through]", everything_at_once, NULL, NULL, &through },
 		{ "everything_at_once [on-evict]", everything_at_once, NULL, NULL, &evicted },
-		{ "everything_at_once [through, NVMe]", everything_at_once, NULL, NULL, &through_disk },
-		{ "everything_at_once [on-evict, NVMe]", everything_at_once, NULL, NULL, &evicted_disk },
+		{ "everything_at_once [through, NVMe]", everything_at_once, NULL, NULL,
+		  &through_disk },
+		{ "everything_at_once [on-evict, NVMe]", everything_at_once, NULL, NULL,
+		  &evicted_disk },
 	};
 
 	redis_needed();

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * sys_redis_stress.c - goal: whatever happens to a Redis, in any order and at any moment, two nodes under load get
- * right bytes or misses; when it is over all is as before and nothing is left behind. Method: a thread that stores
- * through one kvtierd, a thread that loads through another, and a random sequence of stops, kills, losses and damage.
+ * sys_redis_stress.c - goal: whatever happens to a Redis, in any order and at any moment, two nodes
+ * under load get right bytes or misses; when it is over all is as before and nothing is left
+ * behind. Method: a thread that stores through one kvtierd, a thread that loads through another,
+ * and a random sequence of stops, kills, losses and damage.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -20,9 +21,9 @@ static void flip_a_bit(struct shared *w, struct random *random)
 	char name[NAME];
 	long bytes;
 
-	redis_say(&w->redis, name, sizeof name, "RANDOMKEY");
-	bytes = redis_get(&w->redis, name, value, sizeof value);
-	if (bytes <= 0)		/* there is none, or no more */
+	redis_say(&w->redis, name, sizeof(name), "RANDOMKEY");
+	bytes = redis_get(&w->redis, name, value, sizeof(value));
+	if (bytes <= 0) /* there is none, or no more */
 		return;
 	value[random_below(random, (uint32_t)bytes)] ^= (uint8_t)(1u << random_below(random, 8));
 	redis_put(&w->redis, name, value, (size_t)bytes);
@@ -45,16 +46,17 @@ static void something_happens(struct shared *w, struct random *random)
 		redis_restart(&w->redis);
 		break;
 	case 3:
-		redis_say(&w->redis, text, sizeof text, "FLUSHALL");
+		redis_say(&w->redis, text, sizeof(text), "FLUSHALL");
 		break;
 	case 4:
-		redis_say(&w->redis, text, sizeof text, "CLIENT KILL TYPE normal");
+		redis_say(&w->redis, text, sizeof(text), "CLIENT KILL TYPE normal");
 		break;
 	case 5:
-		redis_say(&w->redis, text, sizeof text, "CONFIG SET maxmemory %s", random_below(random, 2) ? "1" : "0");
+		redis_say(&w->redis, text, sizeof(text), "CONFIG SET maxmemory %s",
+			  random_below(random, 2) ? "1" : "0");
 		break;
-	case 6:		/* a server that is full refuses us, too */
-		redis_say(&w->redis, text, sizeof text, "CONFIG SET maxmemory 0");
+	case 6: /* a server that is full refuses us, too */
+		redis_say(&w->redis, text, sizeof(text), "CONFIG SET maxmemory 0");
 		for (int i = 0; i < 16; i++)
 			flip_a_bit(w, random);
 		break;
@@ -66,7 +68,8 @@ static void something_happens(struct shared *w, struct random *random)
 static void whatever_happens(void **state)
 {
 	struct random random = random_seeded("sys_redis_stress");
-	struct shared *w = shared_begin_in(NULL, "timeout_ms = 100", SHARED_TIGHT, KVTIER_CODEC_RAW);
+	struct shared *w =
+		shared_begin_in(NULL, "timeout_ms = 100", SHARED_TIGHT, KVTIER_CODEC_RAW);
 	char text[256];
 
 	(void)state;
@@ -76,7 +79,7 @@ static void whatever_happens(void **state)
 		something_happens(w, &random);
 		nap_ms(random_below(&random, EVENT_MS));
 	}
-	redis_say(&w->redis, text, sizeof text, "CONFIG SET maxmemory 0");
+	redis_say(&w->redis, text, sizeof(text), "CONFIG SET maxmemory 0");
 	shared_load_end(&stores);
 	shared_load_end(&loads);
 	shared_works_again(&w->a, &w->b);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * sys_redis_tls.c - goal: over TLS a Redis is the same cache, and an operator sees that it is TLS, or why it is not;
- * what cannot be used of its files is said at start. Method: two real kvtierd and a real Redis with certificates of
- * this test's own; under load the server is stopped, killed and started again.
+ * sys_redis_tls.c - goal: over TLS a Redis is the same cache, and an operator sees that it is TLS,
+ * or why it is not; what cannot be used of its files is said at start. Method: two real kvtierd and
+ * a real Redis with certificates of this test's own; under load the server is stopped, killed and
+ * started again.
  */
 #include "tests/lib/lib_shared.h"
 #include "tests/lib/lib_tls.h"
@@ -19,8 +20,10 @@ static char lines[4 * TLS_PATH];
 static int make(void **state)
 {
 	(void)tls_group_make(state);
-	(void)snprintf(lines, sizeof lines, "tls = yes\ntls_ca_file = %s\ntls_cert_file = %s\ntls_key_file = %s\n"
-		       "timeout_ms = 500", tls_group.ca, tls_group.client, tls_group.client_key);
+	(void)snprintf(lines, sizeof(lines),
+		       "tls = yes\ntls_ca_file = %s\ntls_cert_file = %s\ntls_key_file = %s\n"
+		       "timeout_ms = 500",
+		       tls_group.ca, tls_group.client, tls_group.client_key);
 	return 0;
 }
 
@@ -32,7 +35,7 @@ static void b_finds_what_a_stored(void **state)
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(node_prefetch(&w->b, w->keys, N), N);
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
-	assert_int_equal(daemon_ctl(&w->b.d, "endpoints", w->b.text, sizeof w->b.text), 0);
+	assert_int_equal(daemon_ctl(&w->b.d, "endpoints", w->b.text, sizeof(w->b.text)), 0);
 	assert_non_null(strstr(w->b.text, "TLSv1.3"));
 	node_owes_nothing(&w->a);
 	node_owes_nothing(&w->b);
@@ -45,7 +48,7 @@ static void an_authority_that_is_not_known(void **state)
 	char other[TLS_PATH + 40];
 
 	(void)state;
-	(void)snprintf(other, sizeof other, "tls = yes\ntls_ca_file = %s", tls_group.other_ca);
+	(void)snprintf(other, sizeof(other), "tls = yes\ntls_ca_file = %s", tls_group.other_ca);
 	w = shared_begin(tls_options(&tls_group), other, KVTIER_CODEC_FP8);
 	node_becomes(&w->a, "misconfigured", SHARED_MS);
 	node_text_has(&w->a, "see [redis] tls_ca_file");
@@ -58,7 +61,8 @@ static void an_authority_that_is_not_known(void **state)
 /* Stopped: handshakes hang. Killed: they are cut. */
 static void trouble_under_load(void **state)
 {
-	struct shared *w = shared_begin_in(tls_options(&tls_group), lines, SHARED_TIGHT, KVTIER_CODEC_RAW);
+	struct shared *w =
+		shared_begin_in(tls_options(&tls_group), lines, SHARED_TIGHT, KVTIER_CODEC_RAW);
 	static struct shared_load stores, loads;
 
 	(void)state;
@@ -89,11 +93,12 @@ static void a_daemon_does_not_start_without_its_files(void **state)
 	char command[600];
 
 	(void)state;
-	memset(&n, 0, sizeof n);
+	memset(&n, 0, sizeof(n));
 	node_place(&n, &(struct node_conf){ .endpoints = "127.0.0.1:1",
 					    .lines = "tls = yes\ntls_ca_file = /nowhere/ca.pem" });
-	(void)snprintf(command, sizeof command, "timeout 20 %s/kvtierd --config %s 2>&1", build_dir(), n.d.config);
-	assert_int_not_equal(shell(command, n.text, sizeof n.text), 0);
+	(void)snprintf(command, sizeof(command), "timeout 20 %s/kvtierd --config %s 2>&1",
+		       build_dir(), n.d.config);
+	assert_int_not_equal(shell(command, n.text, sizeof(n.text)), 0);
 	if (!strstr(n.text, "[redis] tls_ca_file: /nowhere/ca.pem: No such file"))
 		fail_msg("%s", n.text);
 	node_end(&n);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=43 lane=wait */
 /*
- * sys_redis_trouble.c - goal: a Redis that is dead, stopped, late or not there yet costs an engine the hits it would
- * have had, for as long as that lasts, and nothing else; it is said why; nothing is left behind of it. Method: two
- * real kvtierd, an engine each, a real redis-server that is killed, stopped and started again at all times. What
- * refuses us: sys_redis_refused.c.
+ * sys_redis_trouble.c - goal: a Redis that is dead, stopped, late or not there yet costs an engine
+ * the hits it would have had, for as long as that lasts, and nothing else; it is said why; nothing
+ * is left behind of it. Method: two real kvtierd, an engine each, a real redis-server that is
+ * killed, stopped and started again at all times. What refuses us: sys_redis_refused.c.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -17,8 +17,9 @@
 
 enum { N = SHARED_BLOCKS, SHORT_MS = 200, EXIT_MS = 20000, FLOOD_SECONDS = 4 };
 
-static const char quick[] = "timeout_ms = 300";		/* three of these, and the server is left alone */
-static const char patient[] = "timeout_ms = 20000";	/* nothing gives up but the op */
+/* three of these, and the server is left alone */
+static const char quick[] = "timeout_ms = 300";
+static const char patient[] = "timeout_ms = 20000"; /* nothing gives up but the op */
 
 /* A chain that is in Redis, and with B nowhere else; another one that B has in memory. */
 struct trouble {
@@ -96,7 +97,7 @@ static void when_it_is_killed_it_is_said_why(void **state)
 	node_becomes(&t.s->b, "offline", SHARED_MS);
 	node_text_has(&t.s->b, t.s->redis.address);
 	daemon_stat_becomes(&t.s->b.d, "tiers.redis.usable_endpoints", 0, SHARED_MS);
-	assert_int_equal(daemon_ctl(&t.s->b.d, "endpoints", t.s->b.text, sizeof t.s->b.text), 0);
+	assert_int_equal(daemon_ctl(&t.s->b.d, "endpoints", t.s->b.text, sizeof(t.s->b.text)), 0);
 	assert_non_null(strstr(t.s->b.text, "offline"));
 	trouble_end();
 }
@@ -109,7 +110,7 @@ static void when_it_is_back_empty_it_is_used_again(void **state)
 	assert_int_equal(chain_load(&t.s->b.e, t.s->keys, 0, N), 0);
 	redis_restart(&t.s->redis);
 	it_works_again();
-	assert_int_equal(chain_load(&t.s->b.e, t.s->keys, 0, N), 0);	/* it is empty */
+	assert_int_equal(chain_load(&t.s->b.e, t.s->keys, 0, N), 0); /* it is empty */
 	trouble_end();
 }
 
@@ -123,7 +124,7 @@ static void killed_under_loads(void **state)
 	redis_signal(&t.s->redis, SIGSTOP);
 	for (uint32_t i = 0; i < N; i++)
 		ops[i] = node_load_begin(&t.s->b, &t.s->keys[i], i, 1, 0);
-	nap_ms(50);		/* sent by now */
+	nap_ms(50); /* sent by now */
 	redis_kill(&t.s->redis);
 	for (uint32_t i = 0; i < N; i++)
 		assert_int_equal(node_load_end(&t.s->b, ops[i], &t.s->keys[i], i, 1, -ENOENT), 0);
@@ -266,7 +267,7 @@ static void a_cancelled_load_ends(void **state)
 	trouble_begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&t.s->redis, SIGSTOP);
 	op = node_load_begin(&t.s->b, t.s->keys, 0, N, 0);
-	nap_ms(50);		/* it waits by now */
+	nap_ms(50); /* it waits by now */
 	assert_int_equal(kvtier_cancel(t.s->b.e.client, op, 5000), 0);
 	assert_int_equal(node_load_end(&t.s->b, op, t.s->keys, 0, N, -ECANCELED), 0);
 	redis_signal(&t.s->redis, SIGCONT);
@@ -288,7 +289,7 @@ static void an_engine_that_closes_its_space_is_let_go(void **state)
 	kvtier_space_close(t.s->b.e.space);
 	node_untouched(&t.s->b, 0, N);
 	redis_signal(&t.s->redis, SIGCONT);
-	nap_ms(200);		/* what was late is there by now */
+	nap_ms(200); /* what was late is there by now */
 	node_untouched(&t.s->b, 0, N);
 	node_leave(&t.s->b);
 	node_join(&t.s->b, &g);
@@ -398,7 +399,7 @@ static void a_purge_while_it_is_stopped_ends(void **state)
 	}
 	node_evict(&t.s->a);
 	node_stat_reaches(&t.s->a, "tiers.redis.queued_blocks", 1);
-	assert_int_equal(daemon_ctl(&t.s->a.d, tenant, text, sizeof text), 0);
+	assert_int_equal(daemon_ctl(&t.s->a.d, tenant, text, sizeof(text)), 0);
 	daemon_stat_becomes(&t.s->a.d, "tiers.redis.queued_blocks", 0, 5000);
 	redis_signal(&t.s->redis, SIGCONT);
 	node_owes_nothing(&t.s->a);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=15 lane=wait no=thread (the daemon's threads run in others) */
 /*
- * sys_redis_values.c - goal: whatever lies in Redis under a block's name, an engine gets that block's bytes or a miss
- * and an untouched page; what is damaged is counted, deleted, and a good value in its place is found again. Method:
- * one node stores a chain, its values are overwritten by hand, the other node loads and prefetches them.
+ * sys_redis_values.c - goal: whatever lies in Redis under a block's name, an engine gets that
+ * block's bytes or a miss and an untouched page; what is damaged is counted, deleted, and a good
+ * value in its place is found again. Method: one node stores a chain, its values are overwritten by
+ * hand, the other node loads and prefetches them.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -23,11 +24,11 @@ static const char corrupt[] = "tiers.redis.corrupt_blocks_total";
 struct world {
 	struct shared *s;
 	struct random random;
-	uint32_t used;			/* keys of the chain that cases have had */
-	char name[SHARED_NAME];		/* of the value in hand */
+	uint32_t used;          /* keys of the chain that cases have had */
+	char name[SHARED_NAME]; /* of the value in hand */
 	const struct kvtier_key *key;
 	uint8_t good[ROOM], bad[ROOM];
-	size_t bytes;			/* of bad */
+	size_t bytes; /* of bad */
 };
 
 static struct world w;
@@ -55,7 +56,7 @@ static void take(void)
 	assert_true(w.used < N);
 	w.key = &w.s->keys[w.used++];
 	shared_name("kvtier:", w.key, w.name);
-	assert_int_equal(redis_get(&w.s->redis, w.name, w.good, sizeof w.good), SHARED_FP8_BYTES);
+	assert_int_equal(redis_get(&w.s->redis, w.name, w.good, sizeof(w.good)), SHARED_FP8_BYTES);
 	memcpy(w.bad, w.good, SHARED_FP8_BYTES);
 	w.bytes = SHARED_FP8_BYTES;
 }
@@ -70,7 +71,8 @@ static uint32_t loads(void)
 	return node_load_each(&w.s->b, w.key, 0, 1);
 }
 
-/* So many a second and no more, or it would take the daemon's time: what stays is found bad by the next load. */
+/* So many a second and no more, or it would take the daemon's time: what stays is found bad by the
+ * next load. */
 static void is_deleted(void)
 {
 	const uint64_t until = now_ns() + SHARED_MS * 1000000ull;
@@ -234,7 +236,8 @@ static void a_bit_of_the_payload(void **state)
 	take();
 	for (int i = 0; i < 16; i++) {
 		memcpy(w.bad, w.good, SHARED_FP8_BYTES);
-		w.bad[FRONT + HEADER + SCALES + random_below(&w.random, 4096)] ^= (uint8_t)(1u << random_below(&w.random, 8));
+		w.bad[FRONT + HEADER + SCALES + random_below(&w.random, 4096)] ^=
+			(uint8_t)(1u << random_below(&w.random, 8));
 		is_refused();
 	}
 	a_good_one_is_found();
@@ -257,7 +260,7 @@ static void another_blocks_value(void **state)
 	(void)state;
 	take();
 	shared_name("kvtier:", &w.s->keys[0], name);
-	assert_int_equal(redis_get(&w.s->redis, name, w.bad, sizeof w.bad), SHARED_FP8_BYTES);
+	assert_int_equal(redis_get(&w.s->redis, name, w.bad, sizeof(w.bad)), SHARED_FP8_BYTES);
 	is_refused_and_a_good_one_found();
 }
 
@@ -276,17 +279,18 @@ static void another_spaces_value(void **state)
 	chain_keys(&w.s->a.e, 1, 1, &key);
 	node_store_through(&w.s->a, &key, 1);
 	shared_name("kvtier:", &key, name);
-	assert_int_equal(redis_get(&w.s->redis, name, w.bad, sizeof w.bad), SHARED_FP8_BYTES);
+	assert_int_equal(redis_get(&w.s->redis, name, w.bad, sizeof(w.bad)), SHARED_FP8_BYTES);
 	is_refused_and_a_good_one_found();
 }
 
 static void another_programs_text(void **state)
 {
-	static const char text[] = "{\"session\": 4711, \"user\": \"somebody\", \"expires\": \"2031-01-01T00:00:00Z\"}";
+	static const char text[] = "{\"session\": 4711, \"user\": \"somebody\", \"expires\": "
+				   "\"2031-01-01T00:00:00Z\"}";
 
 	(void)state;
 	take();
-	w.bytes = sizeof text - 1;
+	w.bytes = sizeof(text) - 1;
 	memcpy(w.bad, text, w.bytes);
 	is_refused_and_a_good_one_found();
 }
@@ -321,7 +325,7 @@ static void another_type(void **state)
 	assert_int_equal(loads(), 0);
 	daemon_stat_becomes(&w.s->b.d, corrupt, before + 1, 5000);
 	assert_int_equal(node_prefetch(&w.s->b, w.key, 1), 0);
-	nap_ms(200);		/* it would be gone by now */
+	nap_ms(200); /* it would be gone by now */
 	assert_int_equal(redis_ask(&w.s->redis, "LLEN %s", w.name), 3);
 	a_good_one_is_found();
 }
@@ -329,7 +333,8 @@ static void another_type(void **state)
 /* It begins as the block does. */
 static void a_long_value_takes_no_memory(void **state)
 {
-	const bool roomy = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) > 3ull << 30;
+	const bool roomy =
+		(uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) > 3ull << 30;
 	const size_t bytes = roomy ? VAST : LARGE;
 	uint8_t *value = calloc(1, bytes);
 	long before;

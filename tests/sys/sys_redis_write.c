@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=20 lane=wait no=thread (the daemon's threads run in others) */
 /*
- * sys_redis_write.c - goal: what is written to Redis is what the configuration says, once, under the right name, for
- * the right time, and byte for byte what the format says. Method: two real kvtierd, one real Redis that is looked
- * into.
+ * sys_redis_write.c - goal: what is written to Redis is what the configuration says, once, under
+ * the right name, for the right time, and byte for byte what the format says. Method: two real
+ * kvtierd, one real Redis that is looked into.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -69,17 +69,19 @@ static void values_are_unpadded(uint32_t codec, size_t bytes)
 
 	node_store_through(&w->a, w->keys, 1);
 	shared_name("kvtier:", &w->keys[0], name);
-	assert_int_equal(redis_get(&w->redis, name, value, sizeof value), bytes);
-	memmove(value, value + SHARED_FRONT, bytes - SHARED_FRONT);	/* from here on: header, scales, payload, MAC */
-	memcpy(&header, value, sizeof header);
-	memcpy(its.space_id, header.space_id, sizeof its.space_id);
-	memcpy(its.key, w->keys[0].bytes, sizeof its.key);
+	assert_int_equal(redis_get(&w->redis, name, value, sizeof(value)), bytes);
+	/* from here on: header, scales, payload, MAC */
+	memmove(value, value + SHARED_FRONT, bytes - SHARED_FRONT);
+	memcpy(&header, value, sizeof(header));
+	memcpy(its.space_id, header.space_id, sizeof(its.space_id));
+	memcpy(its.key, w->keys[0].bytes, sizeof(its.key));
 	image_header_geometry(&header, &g);
 	assert_int_equal(image_header_check(&header, &g, &its, &shape), 0);
 	assert_int_equal(shape.packed_bytes + REDIS_SEAL_BYTES, bytes);
-	memset(image, 0, sizeof image);
-	memcpy(image, value, sizeof header + shape.scale_bytes);
-	memcpy(image + shape.payload_offset, value + sizeof header + shape.scale_bytes, shape.payload_bytes);
+	memset(image, 0, sizeof(image));
+	memcpy(image, value, sizeof(header) + shape.scale_bytes);
+	memcpy(image + shape.payload_offset, value + sizeof(header) + shape.scale_bytes,
+	       shape.payload_bytes);
 	assert_true(image_checksum(image, &shape) == header.checksum);
 	shared_end(w);
 }
@@ -144,7 +146,7 @@ static void what_came_from_there_is_not_written(void **state)
 	(void)state;
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(node_prefetch(&w->b, w->keys, N), N);
-	nap_ms(100);	/* it would be on its way by now */
+	nap_ms(100); /* it would be on its way by now */
 	stat_is(&w->b, "tiers.redis.queued_blocks", 0);
 	stat_is(&w->b, "tiers.redis.written_blocks_total", 0);
 	stat_is(&w->b, "tiers.redis.present_blocks_total", 0);
@@ -172,7 +174,7 @@ static void off_writes_nothing(void **state)
 	(void)state;
 	assert_int_equal(chain_store(&w->a.e, w->keys, 0, N), 0);
 	node_evict(&w->a);
-	nap_ms(200);	/* it would be there by now */
+	nap_ms(200); /* it would be there by now */
 	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), 0);
 	stat_is(&w->a, "tiers.redis.queued_blocks", 0);
 	shared_end(w);
@@ -185,7 +187,8 @@ static void off_reads(void **state)
 
 	(void)state;
 	node_die(&w->b, SIGTERM);
-	node_configure(&w->b, &(struct node_conf){ .endpoints = w->redis.address, .lines = "write = off" });
+	node_configure(&w->b, &(struct node_conf){ .endpoints = w->redis.address,
+						   .lines = "write = off" });
 	node_live(&w->b);
 	node_join(&w->b, &g);
 	node_store_through(&w->a, w->keys, N);
@@ -209,7 +212,7 @@ static void a_store_alone_writes_nothing(void **state)
 
 	(void)state;
 	assert_int_equal(chain_store(&w->a.e, w->keys, 0, N), 0);
-	nap_ms(200);	/* it would be there by now */
+	nap_ms(200); /* it would be there by now */
 	assert_int_equal(redis_ask(&w->redis, "DBSIZE"), 0);
 	shared_end(w);
 }
@@ -233,13 +236,14 @@ static void what_memory_evicts_it_finds_itself(void **state)
 	evicted_through(w);
 	assert_int_equal(chain_load(&w->a.e, w->keys, 0, N), N);
 	stat_is(&w->a, "tiers.redis.hit_blocks_total", N);
-	node_evict(&w->a);		/* once more: it is there */
+	node_evict(&w->a); /* once more: it is there */
 	stat_is(&w->a, "tiers.redis.present_blocks_total", N);
 	stat_is(&w->a, "tiers.redis.written_blocks_total", N);
 	shared_end(w);
 }
 
-/* More chains than memory holds, one after another: what it had to give up is in Redis, or was dropped and counted. */
+/* More chains than memory holds, one after another: what it had to give up is in Redis, or was
+ * dropped and counted. */
 static void a_full_memory_overflows_into_redis(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
@@ -248,8 +252,9 @@ static void a_full_memory_overflows_into_redis(void **state)
 
 	(void)state;
 	node_die(&w->a, SIGTERM);
-	node_configure(&w->a, &(struct node_conf){
-		.endpoints = w->redis.address, .host = SHARED_TIGHT, .lines = "write = on-evict" });
+	node_configure(&w->a, &(struct node_conf){ .endpoints = w->redis.address,
+						   .host = SHARED_TIGHT,
+						   .lines = "write = on-evict" });
 	node_live(&w->a);
 	node_join(&w->a, &g);
 	for (uint32_t chain = 0; chain < 8; chain++) {
@@ -269,10 +274,12 @@ static void a_full_memory_overflows_into_redis(void **state)
 
 /* --- the queue --- */
 
-/* Nothing is taken while Redis is stopped, and then only what the bound allows: 1 MiB is 85 raw blocks. */
+/* Nothing is taken while Redis is stopped, and then only what the bound allows: 1 MiB is 85 raw
+ * blocks. */
 static void the_queue_is_bounded_and_drops_the_oldest(void **state)
 {
-	struct shared *w = shared_begin(NULL, "max_inflight_bytes = 1M\ntimeout_ms = 20000", KVTIER_CODEC_RAW);
+	struct shared *w =
+		shared_begin(NULL, "max_inflight_bytes = 1M\ntimeout_ms = 20000", KVTIER_CODEC_RAW);
 	struct kvtier_key keys[N];
 
 	(void)state;
@@ -282,10 +289,12 @@ static void the_queue_is_bounded_and_drops_the_oldest(void **state)
 		assert_int_equal(chain_store(&w->a.e, keys, 0, N), 0);
 		assert_true(daemon_stat(&w->a.d, "tiers.redis.queued_bytes") <= 1 << 20);
 	}
-	node_stat_reaches(&w->a, "tiers.redis.dropped_blocks_total", 8 * N - (1 << 20) / SHARED_RAW_IMAGE);
+	node_stat_reaches(&w->a, "tiers.redis.dropped_blocks_total",
+			  8 * N - (1 << 20) / SHARED_RAW_IMAGE);
 	redis_signal(&w->redis, SIGCONT);
 	stat_is(&w->a, "tiers.redis.queued_blocks", 0);
-	assert_int_equal(node_load_each(&w->b, keys, 0, N), N);		/* of the newest chain, all */
+	/* of the newest chain, all */
+	assert_int_equal(node_load_each(&w->b, keys, 0, N), N);
 	node_owes_nothing(&w->a);
 	shared_end(w);
 }

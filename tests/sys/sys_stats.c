@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_stats.c - goal: the page of `kvtierctl stats` tells of a live daemon what an engine did with it. Method: an
- * engine stores, looks up, loads and misses known numbers of blocks, and the page is read before and after.
+ * sys_stats.c - goal: the page of `kvtierctl stats` tells of a live daemon what an engine did with
+ * it. Method: an engine stores, looks up, loads and misses known numbers of blocks, and the page is
+ * read before and after.
  */
 #include "tests/lib/lib.h"
 
@@ -15,7 +16,7 @@ static char out[1 << 14];
 static void page_says(const struct daemon *d, const char *arguments, const char *words)
 {
 	assert_int_equal(daemon_ctl(d, arguments, out, sizeof(out)), 0);
-	if (strstr(out, words) == NULL)
+	if (!strstr(out, words))
 		fail_msg("\"%s\" is not in: %s", words, out);
 }
 
@@ -52,7 +53,8 @@ static void the_page_tells_what_an_engine_did(void **state)
 	assert_null(strstr(load, " - ")); /* a host tier has a fill */
 	assert_true(daemon_stat(&d, "load.p50_us") <= daemon_stat(&d, "load.p99_us"));
 	assert_int_equal(daemon_stat(&d, "load.blocks_total"), 2 * BLOCKS);
-	page_says(&d, "stats --watch=0.1 --count 2", "Nothing was loaded, stored or looked up in the last ");
+	page_says(&d, "stats --watch=0.1 --count 2",
+		  "Nothing was loaded, stored or looked up in the last ");
 	page_says(&d, "stats --all", "load.p99_us");
 	engine_close(&e);
 	daemon_remove(&d);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_stopped.c - goal: a daemon that is stopped, and so neither answers nor dies, holds up no engine: each
- * call ends at its own timeout, lookups say that nothing is there, kvtierctl says what is the matter; and
- * when the daemon goes on, so does all else. Method: SIGSTOP and SIGCONT; times are only compared with the
- * timeouts that the calls were given.
+ * sys_stopped.c - goal: a daemon that is stopped, and so neither answers nor dies, holds up no
+ * engine: each call ends at its own timeout, lookups say that nothing is there, kvtierctl says what
+ * is the matter; and when the daemon goes on, so does all else. Method: SIGSTOP and SIGCONT; times
+ * are only compared with the timeouts that the calls were given.
  */
 #include "tests/lib/lib.h"
 
@@ -62,7 +62,7 @@ static uint64_t submit_load(struct world *w, uint32_t first)
 static void wait_ends_at_its_timeout_and_the_op_goes_on(void **state)
 {
 	struct world *w = *state;
-	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_result result = { .size = sizeof(result) };
 	const uint64_t op = submit_load(w, BLOCKS);
 
 	assert_int_equal(kvtier_wait(w->e.client, op, 0, &result), -ETIMEDOUT);
@@ -77,7 +77,7 @@ static void wait_ends_at_its_timeout_and_the_op_goes_on(void **state)
 static void wait_without_timeout_ends_after_the_deadline(void **state)
 {
 	struct world *w = *state;
-	const struct kvtier_op_options o = { .size = sizeof o, .timeout_ms = 200 };
+	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = 200 };
 	const uint32_t page = 0;
 	uint64_t op;
 
@@ -120,12 +120,14 @@ static void lookups_say_nothing_is_there(void **state)
 static void close_ends_at_the_clients_timeout(void **state)
 {
 	struct world *w = *state;
-	const struct kvtier_options o = { .size = sizeof o, .socket_path = w->d.socket, .timeout_ms = 500 };
+	const struct kvtier_options o = { .size = sizeof(o),
+					  .socket_path = w->d.socket,
+					  .timeout_ms = 500 };
 	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_segment segments[8];
 	const size_t n = engine_segments(&g, segments, 8);
 	const struct kvtier_region region = {
-		.size = sizeof region,
+		.size = sizeof(region),
 		.memory = KVTIER_MEMFD,
 		.fd = w->e.fd,
 		.length = w->e.page_bytes * PAGES,
@@ -141,7 +143,8 @@ static void close_ends_at_the_clients_timeout(void **state)
 	daemon_signal(&w->d, SIGSTOP);
 	page_poison(&w->e, page);
 	assert_int_equal(kvtier_load(space, w->keys, &page, 1, NULL, &op), 0);
-	kvtier_close(client); /* returns though nobody answers: the test's own time limit says when not */
+	/* returns though nobody answers: the test's own time limit says when not */
+	kvtier_close(client);
 	daemon_signal(&w->d, SIGCONT);
 	daemon_stat_becomes(&w->d, "clients", 1, 10000);
 	daemon_stat_becomes(&w->d, "leases", 0, 10000);
@@ -150,7 +153,9 @@ static void close_ends_at_the_clients_timeout(void **state)
 static void connecting_ends_at_its_timeout(void **state)
 {
 	struct world *w = *state;
-	const struct kvtier_options o = { .size = sizeof o, .socket_path = w->d.socket, .timeout_ms = 300 };
+	const struct kvtier_options o = { .size = sizeof(o),
+					  .socket_path = w->d.socket,
+					  .timeout_ms = 300 };
 	struct kvtier_client *client;
 
 	assert_int_equal(kvtier_connect(&o, &client), -ETIMEDOUT);
@@ -161,15 +166,15 @@ static void kvtierctl_says_what_is_the_matter(void **state)
 	struct world *w = *state;
 	char out[16384];
 
-	assert_int_equal(daemon_ctl(&w->d, "stats", out, sizeof out), 0);
+	assert_int_equal(daemon_ctl(&w->d, "stats", out, sizeof(out)), 0);
 	assert_non_null(strstr(out, "STOPPED"));
-	assert_int_equal(daemon_ctl(&w->d, "stats --all", out, sizeof out), 0);
+	assert_int_equal(daemon_ctl(&w->d, "stats --all", out, sizeof(out)), 0);
 	assert_non_null(strstr(out, "store.blocks_total"));
-	assert_int_equal(daemon_ctl(&w->d, "status", out, sizeof out), 2);
+	assert_int_equal(daemon_ctl(&w->d, "status", out, sizeof(out)), 2);
 	assert_non_null(strstr(out, "STOPPED"));
 	daemon_signal(&w->d, SIGCONT);
 	nap_ms(600); /* one heartbeat */
-	assert_int_equal(daemon_ctl(&w->d, "status", out, sizeof out), 0);
+	assert_int_equal(daemon_ctl(&w->d, "status", out, sizeof(out)), 0);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)

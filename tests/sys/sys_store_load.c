@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_store_load.c - goal: what one engine stores, another gets back byte for byte, through the real daemon.
- * Method: payloads that are a function of key and offset, compared after every load, for each codec and way
- * to memory.
+ * sys_store_load.c - goal: what one engine stores, another gets back byte for byte, through the
+ * real daemon. Method: payloads that are a function of key and offset, compared after every load,
+ * for each codec and way to memory.
  */
 #include "tests/lib/lib.h"
 
@@ -122,9 +122,9 @@ static void nan_block_is_kept_raw(void **state)
 /* [layer][K|V][head][token][dim]: the same block elsewhere in the page. */
 static void open_head_major(struct engine *e, const struct engine *like, const struct daemon *d)
 {
-	const struct kvtier_options o = { .size = sizeof o, .socket_path = d->socket };
+	const struct kvtier_options o = { .size = sizeof(o), .socket_path = d->socket };
 	const struct kvtier_region region = {
-		.size = sizeof region,
+		.size = sizeof(region),
 		.memory = KVTIER_MEMFD,
 		.fd = like->fd,
 		.length = like->page_bytes * PAGES,
@@ -138,7 +138,9 @@ static void open_head_major(struct engine *e, const struct engine *like, const s
 		segments[i].head_stride = 16 * 32 * 2;
 	}
 	assert_int_equal(kvtier_connect(&o, &e->client), 0);
-	assert_int_equal(kvtier_space_open(e->client, &e->geometry, &region, 1, segments, n, &e->space), 0);
+	assert_int_equal(kvtier_space_open(e->client, &e->geometry, &region, 1, segments, n,
+					   &e->space),
+			 0);
 }
 
 static void other_layout_gets_the_same_values(void **state)
@@ -162,7 +164,8 @@ static void other_layout_gets_the_same_values(void **state)
 		for (size_t token = 0; token < 16; token++)
 			for (size_t head = 0; head < 2; head++)
 				assert_memory_equal(&have[((plane * 2 + head) * 16 + token) * 32],
-						    &want[((plane * 16 + token) * 2 + head) * 32], 64);
+						    &want[((plane * 16 + token) * 2 + head) * 32],
+						    64);
 	kvtier_close(b.client);
 	engine_close(&a);
 	daemon_remove(&d);
@@ -239,7 +242,7 @@ static void prefetch_says_what_is_there(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_key keys[CHAIN];
-	struct kvtier_result result = { .size = sizeof result };
+	struct kvtier_result result = { .size = sizeof(result) };
 	struct engine e;
 	struct daemon d;
 	uint64_t op;
@@ -248,7 +251,7 @@ static void prefetch_says_what_is_there(void **state)
 	daemon_start(&d, config);
 	engine_open(&e, d.socket, "e", &g, PAGES);
 	store_chain(&e, 1, 7, keys);
-	memset(&keys[5], 9, sizeof keys[5]);
+	memset(&keys[5], 9, sizeof(keys[5]));
 	assert_int_equal(kvtier_prefetch(e.space, keys, CHAIN, &op), 0);
 	assert_int_equal(kvtier_wait(e.client, op, -1, &result), 0);
 	assert_int_equal(result.prefix, 5);

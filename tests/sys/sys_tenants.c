@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_tenants.c - goal: equal tokens of equal spaces have unequal keys for unequal tenants, so that nobody
- * can ask for what another one stored. Method: two daemons, each with its own secret; one daemon under two
- * tenants' names.
+ * sys_tenants.c - goal: equal tokens of equal spaces have unequal keys for unequal tenants, so that
+ * nobody can ask for what another one stored. Method: two daemons, each with its own secret; one
+ * daemon under two tenants' names.
  */
 #include "tests/lib/lib.h"
 
@@ -48,7 +48,8 @@ static void two_secrets_two_sets_of_keys(void **state)
 	daemon_remove(&other);
 }
 
-/* The same directory, served for another tenant: another secret is made, the first one's is kept. */
+/* The same directory, served for another tenant: another secret is made, the first one's is
+ * kept. */
 static void tenant_of_the_socket_decides(void **state)
 {
 	struct kvtier_key first[BLOCKS], second[BLOCKS], again[BLOCKS];
@@ -59,17 +60,17 @@ static void tenant_of_the_socket_decides(void **state)
 	daemon_start(&d, "[socket]\ntenant = default\n[host]\nbytes = 1M\nhuge_pages = no\n");
 	keys_at(&d, first);
 	daemon_signal(&d, SIGTERM);
-	snprintf(line, sizeof line, "sed -i 's/^tenant = .*/tenant = team-b.2/' %s", d.config);
+	snprintf(line, sizeof(line), "sed -i 's/^tenant = .*/tenant = team-b.2/' %s", d.config);
 	assert_int_equal(system(line), 0);
 	daemon_restart(&d);
 	keys_at(&d, second);
 	assert_strangers(first, second);
 	daemon_signal(&d, SIGTERM);
-	snprintf(line, sizeof line, "sed -i 's/^tenant = .*/tenant = default/' %s", d.config);
+	snprintf(line, sizeof(line), "sed -i 's/^tenant = .*/tenant = default/' %s", d.config);
 	assert_int_equal(system(line), 0);
 	daemon_restart(&d);
 	keys_at(&d, again);
-	assert_memory_equal(first, again, sizeof first);
+	assert_memory_equal(first, again, sizeof(first));
 	daemon_remove(&d);
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
 /*
- * sys_trace.c - goal: `kvtierctl trace` shows the steps of a store, and of a load from host memory, from NVMe and from
- * Redis, of ops that ended and of ops under way; with log_level = debug the log has them, else it has none of them.
- * Method: real kvtierd, engine, NVMe store and Redis; the steps of an op with one block, in order.
+ * sys_trace.c - goal: `kvtierctl trace` shows the steps of a store, and of a load from host memory,
+ * from NVMe and from Redis, of ops that ended and of ops under way; with log_level = debug the log
+ * has them, else it has none of them. Method: real kvtierd, engine, NVMe store and Redis; the steps
+ * of an op with one block, in order.
  */
 #include "tests/lib/lib_shared.h"
 
@@ -24,13 +25,14 @@ static const char *word_of(struct json_object *row, const char *name)
 	return json_object_get_string(value);
 }
 
-/* The rows of the last op of this kind: its steps, with a space behind each; the wait of the last one. */
+/* The rows of the last op of this kind: its steps, with a space behind each; the wait of the last
+ * one. */
 static void steps_of(const struct daemon *d, const char *kind, char ret[1024], char wait[32])
 {
 	struct json_object *root, *rows = NULL;
 	char op[32] = "";
 
-	assert_int_equal(daemon_ctl(d, "trace --json", text, sizeof text), 0);
+	assert_int_equal(daemon_ctl(d, "trace --json", text, sizeof(text)), 0);
 	root = json_tokener_parse(text);
 	assert_true(json_object_object_get_ex(root, "trace", &rows));
 	for (size_t i = 0; i < json_object_array_length(rows); i++) {
@@ -40,7 +42,7 @@ static void steps_of(const struct daemon *d, const char *kind, char ret[1024], c
 		if (strcmp(word_of(row, "kind"), kind) != 0)
 			continue;
 		if (strcmp(word_of(row, "op"), op) != 0) {
-			(void)snprintf(op, sizeof op, "%s", word_of(row, "op"));
+			(void)snprintf(op, sizeof(op), "%s", word_of(row, "op"));
 			ret[0] = '\0';
 		}
 		used = strlen(ret);
@@ -69,13 +71,13 @@ static void a_store_and_a_host_hit(void **state)
 	daemon_start(&d, "");
 	engine_open(&e, d.socket, "engine", &g, 2);
 	chain_keys(&e, 1, 1, &key);
-	assert_int_equal(daemon_ctl(&d, "trace", text, sizeof text), 0);
+	assert_int_equal(daemon_ctl(&d, "trace", text, sizeof(text)), 0);
 	assert_string_equal(text, "no trace\n");
 	assert_int_equal(chain_store(&e, &key, 0, 1), 0);
 	steps_are(&d, "store", "admit place encode commit done ");
 	assert_int_equal(chain_load(&e, &key, 0, 1), 1);
 	steps_are(&d, "load", "lookup serve check end done ");
-	assert_int_equal(daemon_ctl(&d, "trace", text, sizeof text), 0);
+	assert_int_equal(daemon_ctl(&d, "trace", text, sizeof(text)), 0);
 	assert_non_null(strstr(text, "STEP"));
 	assert_non_null(strstr(text, "commit"));
 	engine_close(&e);
@@ -95,9 +97,12 @@ static void a_load_from_nvme(void **state)
 	chain_keys(&e, 1, 1, &key);
 	assert_int_equal(chain_store(&e, &key, 0, 1), 0);
 	disk_flush(&d);
-	assert_int_equal(daemon_ctl(&d, "evict --all", text, sizeof text), 0);
+	assert_int_equal(daemon_ctl(&d, "evict --all", text, sizeof(text)), 0);
 	assert_int_equal(chain_load(&e, &key, 0, 1), 1);
-	steps_are(&d, "load", "lookup bring flight.room flight.read flight.verify flight.land bring serve check end done ");
+	steps_are(
+		&d, "load",
+		"lookup bring flight.room flight.read flight.verify flight.land bring serve check "
+		"end done ");
 	engine_close(&e);
 	daemon_remove(&d);
 }
@@ -119,8 +124,10 @@ static void a_load_from_redis(void **state)
 	assert_string_equal(found, "lookup bring flight.room flight.read ");
 	redis_signal(&w->redis, SIGCONT);
 	assert_int_equal(node_load_end(&w->b, op, w->keys, 0, 1, -2), 1);
-	steps_are(&w->b.d, "load",
-		  "lookup bring flight.room flight.read flight.verify flight.land bring serve check keep end done ");
+	steps_are(
+		&w->b.d, "load",
+		"lookup bring flight.room flight.read flight.verify flight.land bring serve check "
+		"keep end done ");
 	assert_false(node_log_has(&w->b, "block 0: "));
 	shared_end(w);
 }

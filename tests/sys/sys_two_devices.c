@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: needs=kvtierd_two */
 /*
- * sys_two_devices.c - goal: a daemon with two devices serves engines of both. A space's jobs go to the device that its
- * memory is of; blocks are the same from either; a device that is full is waited for, without delay to the other;
- * who waits can be cancelled, and may die. Method: kvtierd_two.c, whose second device takes two jobs at a time and
- * begins none before its kick, raw clients with ops of many more blocks, and a witness on the CPU.
+ * sys_two_devices.c - goal: a daemon with two devices serves engines of both. A space's jobs go to
+ * the device that its memory is of; blocks are the same from either; a device that is full is
+ * waited for, without delay to the other; who waits can be cancelled, and may die. Method:
+ * kvtierd_two.c, whose second device takes two jobs at a time and begins none before its kick, raw
+ * clients with ops of many more blocks, and a witness on the CPU.
  */
 #include "tests/lib/kvtierd_two.h"
 #include "tests/lib/lib_raw.h"
@@ -42,16 +43,16 @@ static void side_open(struct side *s, const struct daemon *d, bool second)
 	raw_space_fill(&s->raw, &message);
 	if (second) {
 		message.region.memory = WIRE_DEVICE_FD;
-		memset(message.region.device, TWO_UUID, sizeof message.region.device);
+		memset(message.region.device, TWO_UUID, sizeof(message.region.device));
 	}
-	assert_int_equal(raw_send(&s->raw, &message, sizeof message, &s->fd, 1), 0);
-	assert_int_equal(raw_receive(&s->raw, &ok, sizeof ok), sizeof ok);
+	assert_int_equal(raw_send(&s->raw, &message, sizeof(message), &s->fd, 1), 0);
+	assert_int_equal(raw_receive(&s->raw, &ok, sizeof(ok)), sizeof(ok));
 	assert_int_equal(ok.head.type, WIRE_SPACE_OK);
 	assert_int_equal(ok.pages, RAW_PAGES);
 	s->space = ok.space;
 	s->pages = mmap(NULL, raw_region_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
 	assert_true(s->pages != MAP_FAILED);
-	memset(s->pages, 0, raw_region_bytes());	/* allocated */
+	memset(s->pages, 0, raw_region_bytes()); /* allocated */
 }
 
 static void side_close(struct side *s)
@@ -90,7 +91,7 @@ static uint64_t begin(struct side *s, enum wire_op op, uint32_t chain)
 	sqe.n = N;
 	for (uint32_t i = 0; i < N; i++) {
 		memset(raw_keys(&s->raw) + 32 * i, (int)i + 1, 32);
-		memcpy(raw_keys(&s->raw) + 32 * i, &chain, sizeof chain);
+		memcpy(raw_keys(&s->raw) + 32 * i, &chain, sizeof(chain));
 		raw_pages(&s->raw)[i] = i;
 	}
 	raw_put(&s->raw, s->position, &sqe);
@@ -101,7 +102,8 @@ static uint64_t begin(struct side *s, enum wire_op op, uint32_t chain)
 static const struct wire_cqe *await(struct side *s)
 {
 	raw_await(&s->raw, s->position);
-	return (const struct wire_cqe *)(const void *)((const char *)s->raw.complete + WIRE_RING_OFFSET) +
+	return (const struct wire_cqe *)(const void *)((const char *)s->raw.complete +
+						       WIRE_RING_OFFSET) +
 	       ((s->position - 1) & (s->raw.ok.cq_entries - 1));
 }
 
@@ -154,7 +156,7 @@ static void blocks_are_the_same_from_either(void **state)
 		run(to, WIRE_OP_LOAD, chain);
 		assert_true(filled(to, chain));
 	}
-	run(&two, WIRE_OP_PREFETCH, 0);		/* touches no page: the CPU's job */
+	run(&two, WIRE_OP_PREFETCH, 0); /* touches no page: the CPU's job */
 	witness_check(&witness);
 	side_close(&cpu);
 	side_close(&two);
@@ -216,8 +218,9 @@ static void who_waits_can_be_cancelled(void **state)
 		cancel.target = begin(&two, WIRE_OP_STORE, chain);
 		raw_put(&two.raw, two.position, &cancel);
 		raw_publish(&two.raw, two.position + 1);
-		raw_await(&two.raw, chain + 1);		/* a cancel has no completion */
-		cqe = (const struct wire_cqe *)(const void *)((const char *)two.raw.complete + WIRE_RING_OFFSET) +
+		raw_await(&two.raw, chain + 1); /* a cancel has no completion */
+		cqe = (const struct wire_cqe *)(const void *)((const char *)two.raw.complete +
+							      WIRE_RING_OFFSET) +
 		      (chain & (two.raw.ok.cq_entries - 1));
 		assert_true(cqe->ok <= N);
 		two.position++;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_verify.c - goal: a damaged image is a miss, counted, never data. Method: the test finds a block's image
- * in the daemon's host memory through /proc/PID/mem by its key, flips one bit of it, and loads.
+ * sys_verify.c - goal: a damaged image is a miss, counted, never data. Method: the test finds a
+ * block's image in the daemon's host memory through /proc/PID/mem by its key, flips one bit of it,
+ * and loads.
  */
 #include "tests/lib/lib.h"
 
@@ -23,14 +24,16 @@ struct world {
 	struct kvtier_key keys[BLOCKS];
 };
 
-/* Address in the daemon of the image with this key in [from, to), or 0. Images are 4 KiB aligned. */
+/* Address in the daemon of the image with this key in [from, to), or 0. Images are 4 KiB
+ * aligned. */
 static uint64_t image_in(int mem, uint64_t from, uint64_t to, const struct kvtier_key *key)
 {
 	struct image_header header;
 
 	for (uint64_t at = from; at < to; at += IMAGE_ALIGN)
-		if (pread(mem, &header, sizeof header, (off_t)at) == (ssize_t)sizeof header &&
-		    header.magic == IMAGE_MAGIC && memcmp(header.key, key->bytes, sizeof header.key) == 0)
+		if (pread(mem, &header, sizeof(header), (off_t)at) == (ssize_t)sizeof(header) &&
+		    header.magic == IMAGE_MAGIC &&
+		    memcmp(header.key, key->bytes, sizeof(header.key)) == 0)
 			return at;
 	return 0;
 }
@@ -40,7 +43,8 @@ static bool may_be_host_memory(const char *line, uint64_t from, uint64_t to)
 {
 	if (strstr(line, HOST_MEMORY_NAME))
 		return true;
-	return strstr(line, " rw-p 00000000 00:00 0 \n") && to - from >= HOST_BYTES && to - from <= LARGEST;
+	return strstr(line, " rw-p 00000000 00:00 0 \n") && to - from >= HOST_BYTES &&
+	       to - from <= LARGEST;
 }
 
 static uint64_t find_image(const struct daemon *d, int mem, const struct kvtier_key *key)
@@ -49,13 +53,14 @@ static uint64_t find_image(const struct daemon *d, int mem, const struct kvtier_
 	uint64_t at = 0;
 	FILE *f;
 
-	snprintf(path, sizeof path, "/proc/%d/maps", d->pid);
+	snprintf(path, sizeof(path), "/proc/%d/maps", d->pid);
 	f = fopen(path, "r");
 	assert_non_null(f);
-	while (!at && fgets(line, sizeof line, f)) {
+	while (!at && fgets(line, sizeof(line), f)) {
 		unsigned long long from, to;
 
-		if (sscanf(line, "%llx-%llx", &from, &to) == 2 && may_be_host_memory(line, from, to))
+		if (sscanf(line, "%llx-%llx", &from, &to) == 2 &&
+		    may_be_host_memory(line, from, to))
 			at = image_in(mem, from, to, key);
 	}
 	(void)fclose(f);
@@ -72,7 +77,7 @@ static void flip(const struct daemon *d, const struct kvtier_key *key, long offs
 	uint8_t byte;
 	int mem;
 
-	snprintf(path, sizeof path, "/proc/%d/mem", d->pid);
+	snprintf(path, sizeof(path), "/proc/%d/mem", d->pid);
 	mem = open(path, O_RDWR | O_CLOEXEC);
 	if (mem < 0) {
 		printf("skipped: %s: %s\n", path, strerror(errno));
@@ -90,7 +95,7 @@ static void begin(struct world *w, const char *verify, uint32_t codec)
 	const struct kvtier_geometry g = tiny_geometry(codec);
 	char config[256];
 
-	snprintf(config, sizeof config,
+	snprintf(config, sizeof(config),
 		 "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\nverify = %s\n", verify);
 	daemon_start(&w->d, config);
 	engine_open(&w->e, w->d.socket, "engine", &g, PAGES);
@@ -176,7 +181,7 @@ static void status_says_so(void **state)
 	begin(&w, "always", KVTIER_CODEC_RAW);
 	flip(&w.d, &w.keys[VICTIM], IMAGE_ALIGN);
 	assert_missed(&w);
-	assert_int_not_equal(daemon_ctl(&w.d, "status", out, sizeof out), 0);
+	assert_int_not_equal(daemon_ctl(&w.d, "status", out, sizeof(out)), 0);
 	assert_non_null(strstr(out, "corrupt"));
 	engine_close(&w.e);
 	daemon_remove(&w.d);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_block - the table of blocks: identity, pins, chains, condemned blocks, counts, memory. Copies of a block are
- * unit_block_copies.c's. Method: a few blocks in a small table, keys by number; one promise of block.h a case.
+ * unit_block - the table of blocks: identity, pins, chains, condemned blocks, counts, memory.
+ * Copies of a block are unit_block_copies.c's. Method: a few blocks in a small table, keys by
+ * number; one promise of block.h a case.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +54,9 @@ static struct blocks *of(void **state)
 
 static struct extent at(uint32_t slot)
 {
-	return (struct extent){ .tier = TIER_HOST, .class = 1, .slot = slot, .generation = 1000 + slot };
+	return (struct extent){
+		.tier = TIER_HOST, .class = 1, .slot = slot, .generation = 1000 + slot
+	};
 }
 
 static int try_commit(struct blocks *blocks, uint64_t number, uint32_t parent, uint32_t *ret)
@@ -89,7 +92,9 @@ static void committed_is_found_with_its_place(void **state)
 	uint32_t block;
 
 	random_key(7, key);
-	assert_int_equal(blocks_commit(blocks, key, TIER_MAX_SPACES - 1, BLOCK_NONE, 1, &wide, &block), 0);
+	assert_int_equal(blocks_commit(blocks, key, TIER_MAX_SPACES - 1, BLOCK_NONE, 1, &wide,
+				       &block),
+			 0);
 	assert_int_equal(blocks_find(blocks, key, TIER_MAX_SPACES - 1), block);
 	assert_int_equal(blocks_space(blocks, block), TIER_MAX_SPACES - 1);
 	assert_int_equal(blocks_variant(blocks, block), 1);
@@ -119,7 +124,7 @@ static void all_32_bytes_and_the_space_decide(void **state)
 	random_key(1, key);
 	assert_int_equal(blocks_commit(blocks, key, 1, BLOCK_NONE, 0, &where, &a), 0);
 	assert_int_equal(blocks_commit(blocks, key, 2, BLOCK_NONE, 0, &where, &b), 0);
-	key[31] ^= 1;		/* the same fingerprint */
+	key[31] ^= 1; /* the same fingerprint */
 	assert_int_equal(blocks_find(blocks, key, 1), BLOCK_NONE);
 	assert_int_equal(blocks_commit(blocks, key, 1, BLOCK_NONE, 0, &where, &c), 0);
 	assert_int_equal(blocks_find(blocks, key, 1), c);
@@ -244,7 +249,8 @@ static void the_key_of_a_condemned_block_can_come_again(void **state)
 	assert_int_equal(find(blocks, 1), b);
 }
 
-/* The orphan's parent number is not given to another block, which would get a child that is not its own. */
+/* The orphan's parent number is not given to another block, which would get a child that is not its
+ * own. */
 static void orphans_stay_and_age_out(void **state)
 {
 	struct blocks *blocks = of(state);
@@ -287,7 +293,8 @@ static void condemning_a_whole_chain_returns_everything(void **state)
 static void a_parent_that_went_counts_as_none(void **state)
 {
 	struct blocks *blocks = of(state);
-	const uint32_t gone = commit(blocks, 1, BLOCK_NONE), condemned = commit(blocks, 2, BLOCK_NONE);
+	const uint32_t gone = commit(blocks, 1, BLOCK_NONE),
+		       condemned = commit(blocks, 2, BLOCK_NONE);
 
 	commit(blocks, 3, BLOCK_NONE);
 	blocks_pin(blocks, condemned);
@@ -309,7 +316,7 @@ static void a_parent_of_another_space_counts_as_none(void **state)
 
 	random_key(2, key);
 	assert_int_equal(blocks_commit(blocks, key, SPACE + 1, parent, 0, &where, &block), 0);
-	(void)blocks_drop(blocks, parent);	/* still a leaf */
+	(void)blocks_drop(blocks, parent); /* still a leaf */
 }
 
 static void spaces_are_counted(void **state)
@@ -321,7 +328,8 @@ static void spaces_are_counted(void **state)
 
 	for (uint32_t i = 0; i < 9; i++) {
 		random_key(i, key);
-		assert_int_equal(blocks_commit(blocks, key, i % 3, BLOCK_NONE, 0, &where, &block), 0);
+		assert_int_equal(blocks_commit(blocks, key, i % 3, BLOCK_NONE, 0, &where, &block),
+				 0);
 	}
 	(void)blocks_drop(blocks, block);
 	assert_int_equal(tally_blocks(blocks_tally(blocks), 0), 3);
@@ -366,7 +374,9 @@ static void costs_at_most_96_bytes_a_block(void **state)
 
 	(void)state;
 	assert_int_equal(index_open(MANY, &index), 0);
-	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MANY, .classes = 2 }, index, &blocks), 0);
+	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MANY, .classes = 2 },
+				     index, &blocks),
+			 0);
 	do
 		random_key(n, key);
 	while (!blocks_commit(blocks, key, 0, BLOCK_NONE, 0, &where, &block) && ++n < MANY);
@@ -385,7 +395,8 @@ static void condemn(void *arg, uint32_t block)
 	blocks_condemn(arg, block);
 }
 
-/* A space that goes loses its blocks a few at a time, and no other does; what is pinned still carries its number. */
+/* A space that goes loses its blocks a few at a time, and no other does; what is pinned still
+ * carries its number. */
 static void doomed_spaces_lose_their_blocks(void **state)
 {
 	struct blocks *blocks = of(state);
@@ -395,7 +406,9 @@ static void doomed_spaces_lose_their_blocks(void **state)
 
 	for (uint32_t i = 0; i < 30; i++) {
 		random_key(i, key);
-		assert_int_equal(blocks_commit(blocks, key, i % 3, BLOCK_NONE, i % 2, &where, &block), 0);
+		assert_int_equal(blocks_commit(blocks, key, i % 3, BLOCK_NONE, i % 2, &where,
+					       &block),
+				 0);
 		if (i == 4)
 			pinned = block;
 	}
@@ -423,12 +436,13 @@ static void doomed_spaces_lose_their_blocks(void **state)
 	assert_int_equal(tally_doomed(blocks_tally(blocks)), 0);
 }
 
-/* Keys whose buckets are the same two, as a client can find for a space of its own: what does not fit there is refused
- * with an error of its own, though the table has room, and blocks of others stay. */
+/* Keys whose buckets are the same two, as a client can find for a space of its own: what does not
+ * fit there is refused with an error of its own, though the table has room, and blocks of others
+ * stay. */
 static void crowded_neighbourhood_is_not_a_full_table(void **state)
 {
 	enum { ALIKE = 12 };
-	const struct fingerprint_key index_key = { { 0, 0 } };	/* of spaces that nobody named */
+	const struct fingerprint_key index_key = { { 0, 0 } }; /* of spaces that nobody named */
 	const struct extent where = at(1);
 	struct blocks *blocks = of(state);
 	uint32_t refused = 0, found = 0, block;

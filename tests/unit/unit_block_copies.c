@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_block_copies - a block's copies: every arrow of block.h's diagram. What must not be asked of a block is
- * unit_block_wrong.c's.
- * Method: a few blocks in a small table; what the client's reader sees is asked beside what the table says.
+ * unit_block_copies - a block's copies: every arrow of block.h's diagram. What must not be asked of
+ * a block is unit_block_wrong.c's. Method: a few blocks in a small table; what the client's reader
+ * sees is asked beside what the table says.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +29,7 @@ static void a_second_copy_is_added_under_pins(void **state)
 	table_set_nvme(blocks, block, 0);
 	table_is_seen(state, 0, HOST | NVME, 1, 1);
 	table_is_nvme(blocks, block, 0);
-	table_set_nvme(blocks, block, 31);	/* carried over */
+	table_set_nvme(blocks, block, 31); /* carried over */
 	table_is_nvme(blocks, block, 31);
 	table_is_seen(state, 0, HOST | NVME, 1, 1);
 	blocks_set_nvme(blocks, block, NULL);
@@ -59,7 +59,8 @@ static void demoted_stays_without_a_slot(void **state)
 static void demoting_a_child_makes_its_parent_a_leaf(void **state)
 {
 	struct blocks *blocks = table_of(state);
-	const uint32_t parent = table_commit(blocks, 1, BLOCK_NONE), child = table_commit(blocks, 2, parent);
+	const uint32_t parent = table_commit(blocks, 1, BLOCK_NONE),
+		       child = table_commit(blocks, 2, parent);
 
 	table_set_nvme(blocks, child, 2);
 	assert_false(blocks_evictable(blocks, parent));
@@ -71,7 +72,8 @@ static void demoting_a_child_makes_its_parent_a_leaf(void **state)
 static void promoted_has_slot_parent_and_recency(void **state)
 {
 	struct blocks *blocks = table_of(state);
-	const uint32_t block = table_commit_away(blocks, 1, 5), parent = table_commit(blocks, 2, BLOCK_NONE);
+	const uint32_t block = table_commit_away(blocks, 1, 5),
+		       parent = table_commit(blocks, 2, BLOCK_NONE);
 	uint64_t tick;
 
 	table_promote(blocks, block, parent, 77);
@@ -142,7 +144,8 @@ static void a_block_with_both_is_dropped_with_its_slot(void **state)
 	struct blocks *blocks = table_of(state);
 	assert_int_equal(blocks_drop(blocks, table_commit_both(blocks, 1)), 1);
 	table_is_seen(state, 1, 0, 0, 0);
-	assert_false(blocks_nvme(blocks, table_commit(blocks, 2, BLOCK_NONE), NULL));	/* nothing left in the number */
+	/* nothing left in the number */
+	assert_false(blocks_nvme(blocks, table_commit(blocks, 2, BLOCK_NONE), NULL));
 }
 
 /* --- chains and condemned blocks --- */
@@ -156,7 +159,7 @@ static void an_away_parent_counts_as_none(void **state)
 	assert_int_equal(blocks_parent(blocks, block), BLOCK_NONE);
 	table_promote(blocks, other, parent, 3);
 	assert_int_equal(blocks_parent(blocks, other), BLOCK_NONE);
-	table_promote(blocks, parent, parent, 1);	/* nor is it its own */
+	table_promote(blocks, parent, parent, 1); /* nor is it its own */
 	assert_int_equal(blocks_parent(blocks, parent), BLOCK_NONE);
 	assert_true(blocks_evictable(blocks, parent));
 }
@@ -164,7 +167,8 @@ static void an_away_parent_counts_as_none(void **state)
 static void a_demoted_parent_keeps_its_children(void **state)
 {
 	struct blocks *blocks = table_of(state);
-	const uint32_t parent = table_commit_both(blocks, 1), child = table_commit(blocks, 2, parent);
+	const uint32_t parent = table_commit_both(blocks, 1),
+		       child = table_commit(blocks, 2, parent);
 
 	assert_int_equal(blocks_demote(blocks, parent), 1);
 	table_is_seen(state, 1, NVME, 1, 1);
@@ -173,15 +177,17 @@ static void a_demoted_parent_keeps_its_children(void **state)
 	assert_int_equal(herd_sample_away(blocks, MAX), BLOCK_NONE);
 	(void)blocks_drop(blocks, child);
 	assert_true(blocks_evictable(blocks, parent));
-	assert_int_equal(herd_victim(blocks, CLASS, NULL), BLOCK_NONE);	/* it has no slot to give */
+	assert_int_equal(herd_victim(blocks, CLASS, NULL), BLOCK_NONE); /* it has no slot to give */
 	assert_int_equal(herd_sample_away(blocks, MAX), parent);
 }
 
-/* Keys that clients made up could name a child as the parent: nothing of such a cycle would ever be a leaf. */
+/* Keys that clients made up could name a child as the parent: nothing of such a cycle would ever be
+ * a leaf. */
 static void promoted_with_children_gets_no_parent(void **state)
 {
 	struct blocks *blocks = table_of(state);
-	const uint32_t parent = table_commit_both(blocks, 1), child = table_commit(blocks, 2, parent);
+	const uint32_t parent = table_commit_both(blocks, 1),
+		       child = table_commit(blocks, 2, parent);
 
 	(void)blocks_demote(blocks, parent);
 	table_promote(blocks, parent, child, 1);
@@ -194,7 +200,8 @@ static void promoted_with_children_gets_no_parent(void **state)
 static void a_condemned_away_parent_keeps_its_number_for_its_children(void **state)
 {
 	struct blocks *blocks = table_of(state);
-	const uint32_t parent = table_commit_both(blocks, 1), child = table_commit(blocks, 2, parent);
+	const uint32_t parent = table_commit_both(blocks, 1),
+		       child = table_commit(blocks, 2, parent);
 	uint32_t slot;
 
 	(void)blocks_demote(blocks, parent);
@@ -210,7 +217,8 @@ static void a_condemned_away_parent_keeps_its_number_for_its_children(void **sta
 static void an_orphan_that_is_demoted_frees_the_number(void **state)
 {
 	struct blocks *blocks = table_of(state);
-	const uint32_t parent = table_commit(blocks, 1, BLOCK_NONE), child = table_commit(blocks, 2, parent);
+	const uint32_t parent = table_commit(blocks, 1, BLOCK_NONE),
+		       child = table_commit(blocks, 2, parent);
 	uint32_t slot;
 
 	table_set_nvme(blocks, child, 2);
@@ -254,7 +262,8 @@ static void condemned_away_without_pins_is_gone_at_once(void **state)
 static void the_mark_of_the_queue_goes_with_its_block(void **state)
 {
 	struct blocks *blocks = table_of(state);
-	const uint32_t a = table_commit(blocks, 1, BLOCK_NONE), b = table_commit(blocks, 2, BLOCK_NONE);
+	const uint32_t a = table_commit(blocks, 1, BLOCK_NONE),
+		       b = table_commit(blocks, 2, BLOCK_NONE);
 
 	assert_false(blocks_queued(blocks, a));
 	blocks_set_queued(blocks, a, true);
@@ -267,7 +276,7 @@ static void the_mark_of_the_queue_goes_with_its_block(void **state)
 	blocks_pin(blocks, b);
 	blocks_condemn(blocks, b);
 	assert_false(blocks_queued(blocks, b));
-	assert_false(blocks_queued(blocks, MAX - 1));	/* never used */
+	assert_false(blocks_queued(blocks, MAX - 1)); /* never used */
 }
 
 /* --- sampling --- */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_block_wrong - what only a wrong caller would do to a block with copies ends in an assertion, at once.
- * Method: each in a child process, which must die of SIGABRT.
+ * unit_block_wrong - what only a wrong caller would do to a block with copies ends in an assertion,
+ * at once. Method: each in a child process, which must die of SIGABRT.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,14 +17,25 @@
 #include "tests/lib/lib_block.h"
 
 enum wrong {
-	DEMOTE_PINNED, DROP_AWAY_PARENT, DEMOTE_ONLY_COPY, DEMOTE_AWAY, PROMOTE_WITH_SLOT, PROMOTE_CONDEMNED, LOSE_ONLY_COPY,
-	DROP_PINNED_AWAY, MOVE_AWAY, PLACE_TOO_LARGE, WRONGS
+	DEMOTE_PINNED,
+	DROP_AWAY_PARENT,
+	DEMOTE_ONLY_COPY,
+	DEMOTE_AWAY,
+	PROMOTE_WITH_SLOT,
+	PROMOTE_CONDEMNED,
+	LOSE_ONLY_COPY,
+	DROP_PINNED_AWAY,
+	MOVE_AWAY,
+	PLACE_TOO_LARGE,
+	WRONGS
 };
 
 static void do_wrong(struct blocks *blocks, enum wrong wrong)
 {
-	const struct extent to = table_host_at(9), large = { .tier = TIER_NVME, .generation = 1 << 20 };
-	const uint32_t host = table_commit(blocks, 1, BLOCK_NONE), both = table_commit_both(blocks, 2);
+	const struct extent to = table_host_at(9),
+			    large = { .tier = TIER_NVME, .generation = 1 << 20 };
+	const uint32_t host = table_commit(blocks, 1, BLOCK_NONE),
+		       both = table_commit_both(blocks, 2);
 	const uint32_t away = table_demoted(blocks, 3);
 
 	switch (wrong) {
@@ -71,7 +82,7 @@ static void wrong_callers_are_stopped(void **state)
 	(void)state;
 	for (enum wrong wrong = DEMOTE_PINNED; wrong < WRONGS; wrong++) {
 		const pid_t child = fork();
-		void *own;	/* the index is shared memory: a table of the child's own */
+		void *own; /* the index is shared memory: a table of the child's own */
 		int status;
 
 		if (child == 0) {

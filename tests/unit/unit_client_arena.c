@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: ranges of a client's arena never overlap, come back in any order, and are found whenever they fit.
- * Method: a byte a slot as the model, random takes and gives (seed printed).
+ * Goal: ranges of a client's arena never overlap, come back in any order, and are found whenever
+ * they fit. Method: a byte a slot as the model, random takes and gives (seed printed).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -106,9 +106,10 @@ static void random_against_model(void **state)
 			       most = least + random_below(&random, 40);
 		const int rc = n == KVTIER_MAX_OPS ? -EAGAIN : arena_take(&arena, least, most, &r);
 
-		assert_int_equal(rc, largest_gap(model, sizeof(model)) < least || n == KVTIER_MAX_OPS
-					     ? -EAGAIN
-					     : 0);
+		assert_int_equal(rc,
+				 largest_gap(model, sizeof(model)) < least || n == KVTIER_MAX_OPS ?
+					 -EAGAIN :
+					 0);
 		if (rc)
 			continue;
 		assert_in_range(r.n, least, most);
@@ -122,8 +123,10 @@ static void random_against_model(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(fills_to_the_last_slot),	 cmocka_unit_test(gap_in_the_middle_is_found),
-		cmocka_unit_test(largest_gap_when_less_will_do), cmocka_unit_test(as_many_ranges_as_ops),
+		cmocka_unit_test(fills_to_the_last_slot),
+		cmocka_unit_test(gap_in_the_middle_is_found),
+		cmocka_unit_test(largest_gap_when_less_will_do),
+		cmocka_unit_test(as_many_ranges_as_ops),
 		cmocka_unit_test(random_against_model),
 	};
 

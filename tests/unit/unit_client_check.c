@@ -2,8 +2,8 @@
 /* make: no=thread (it is single-threaded) link=client.a (the library's inner names) */
 /*
  * Goal: bad arguments get an error that names the field and the limit; structs of older and newer
- * programs are taken as kvtier.h says. Method: one good description; each case spoils one thing of it and
- * looks for the field's name.
+ * programs are taken as kvtier.h says. Method: one good description; each case spoils one thing of
+ * it and looks for the field's name.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,16 +45,30 @@ static struct description good(void)
 	};
 
 	for (int i = 0; i < 2; i++)
-		d.r[i] = (struct kvtier_region){ .size = sizeof(d.r[0]), .memory = KVTIER_PRIVATE,
-						 .length = sizeof(memory), .base = memory };
+		d.r[i] = (struct kvtier_region){ .size = sizeof(d.r[0]),
+						 .memory = KVTIER_PRIVATE,
+						 .length = sizeof(memory),
+						 .base = memory };
 	for (uint32_t i = 0; i < 4; i++)
-		d.s[i] = (struct kvtier_segment){ .size = sizeof(d.s[0]), .layer = i / 2, .kind = 1 + i % 2,
-						  .page_stride = 4096, .head_stride = 16, .token_stride = 32,
+		d.s[i] = (struct kvtier_segment){ .size = sizeof(d.s[0]),
+						  .layer = i / 2,
+						  .kind = 1 + i % 2,
+						  .page_stride = 4096,
+						  .head_stride = 16,
+						  .token_stride = 32,
 						  .offset = i * 256 };
-	d.s[4] = (struct kvtier_segment){ .size = sizeof(d.s[0]), .kind = KVTIER_TYPED, .page_stride = 4096,
-					  .offset = 1024, .length = 10, .region = 1 };
-	d.s[5] = (struct kvtier_segment){ .size = sizeof(d.s[0]), .kind = KVTIER_OPAQUE, .page_stride = 4096,
-					  .offset = 2048, .length = 3, .token_stride = 7 };
+	d.s[4] = (struct kvtier_segment){ .size = sizeof(d.s[0]),
+					  .kind = KVTIER_TYPED,
+					  .page_stride = 4096,
+					  .offset = 1024,
+					  .length = 10,
+					  .region = 1 };
+	d.s[5] = (struct kvtier_segment){ .size = sizeof(d.s[0]),
+					  .kind = KVTIER_OPAQUE,
+					  .page_stride = 4096,
+					  .offset = 2048,
+					  .length = 3,
+					  .token_stride = 7 };
 	return d;
 }
 
@@ -68,7 +82,8 @@ static int check(const struct description *d)
 	int rc = check_geometry(&d->g, &g, &wire);
 
 	if (!rc)
-		rc = check_layout(&g, d->r, d->n_regions, d->s, d->n_segments, regions, segments, &private);
+		rc = check_layout(&g, d->r, d->n_regions, d->s, d->n_segments, regions, segments,
+				  &private);
 	return rc;
 }
 
@@ -87,11 +102,11 @@ static void good_description_passes(void **state)
 	assert_int_equal(check(&d), 0);
 }
 
-#define SPOIL(change, field) \
-	do { \
+#define SPOIL(change, field)                   \
+	do {                                   \
 		struct description d = good(); \
-		change; \
-		refused(&d, field); \
+		change;                        \
+		refused(&d, field);            \
 	} while (0)
 
 static void geometry_errors_name_the_field(void **state)
@@ -137,7 +152,8 @@ static void region_errors_name_the_field(void **state)
 	SPOIL(d.n_regions = 65, "n_regions");
 	SPOIL(d.n_segments = 0, "both or neither");
 	SPOIL((d.r[0].memory = d.r[1].memory = KVTIER_MEMFD, d.r[0].fd = -1), "regions[0].fd");
-	SPOIL((d.r[0].memory = d.r[1].memory = KVTIER_MEMFD, d.r[0].offset = 100), "regions[0].offset");
+	SPOIL((d.r[0].memory = d.r[1].memory = KVTIER_MEMFD, d.r[0].offset = 100),
+	      "regions[0].offset");
 }
 
 static void segment_errors_name_the_field(void **state)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: link=client.a (the library's inner names) */
 /*
- * Goal: the corners of kvtier.h: odd arguments, extreme timeouts, and state that must not add up over many ops,
- * errors and reconnections. Method: a fake daemon (fake_peer.h); what cannot be seen from outside is looked up in
- * the client's own struct.
+ * Goal: the corners of kvtier.h: odd arguments, extreme timeouts, and state that must not add up
+ * over many ops, errors and reconnections. Method: a fake daemon (fake_peer.h); what cannot be seen
+ * from outside is looked up in the client's own struct.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +23,9 @@
 
 static int connect_to(const char *path)
 {
-	const struct kvtier_options o = { .size = sizeof(o), .timeout_ms = TIMEOUT_MS, .socket_path = path };
+	const struct kvtier_options o = { .size = sizeof(o),
+					  .timeout_ms = TIMEOUT_MS,
+					  .socket_path = path };
 	struct kvtier_client *client;
 	const int rc = kvtier_connect(&o, &client);
 
@@ -57,7 +59,9 @@ static void environment_names_the_socket(void **state)
 
 static void any_name_will_do(void **state)
 {
-	static const char odd[] = "\x01 a\nname \xff that is \x7f longer than the sixty-three bytes that the daemon keeps";
+	static const char odd[] =
+		"\x01 a\nname \xff that is \x7f longer than the sixty-three bytes that the daemon "
+		"keeps";
 	struct kvtier_options o = { .size = sizeof(o), .timeout_ms = TIMEOUT_MS, .name = odd };
 	struct kvtier_client *client;
 	struct peer peer;
@@ -86,8 +90,14 @@ static void nothing_to_look_up(void **state)
 
 static void lookup_only_space_stores_nothing(void **state)
 {
-	const struct kvtier_geometry g = { .size = sizeof(g), .dtype = KVTIER_BF16, .model = "m", .convention = "c",
-					   .layers = 1, .block_tokens = 4, .world = 1, .opaque_bytes = PAGE_BYTES };
+	const struct kvtier_geometry g = { .size = sizeof(g),
+					   .dtype = KVTIER_BF16,
+					   .model = "m",
+					   .convention = "c",
+					   .layers = 1,
+					   .block_tokens = 4,
+					   .world = 1,
+					   .opaque_bytes = PAGE_BYTES };
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct kvtier_space *space;
 	struct kvtier_key key;
@@ -140,7 +150,8 @@ static void results_of_one_array_have_one_size(void **state)
 	fake_close(&e);
 }
 
-/* Stores, loads and cancels, good and bad pages, results taken in every way: afterwards all is free again. */
+/* Stores, loads and cancels, good and bad pages, results taken in every way: afterwards all is free
+ * again. */
 static void nothing_adds_up(bool private)
 {
 	struct kvtier_result results[4];
@@ -155,7 +166,8 @@ static void nothing_adds_up(bool private)
 		for (int k = 0; k < 4; k++)
 			results[k] = (struct kvtier_result){ .size = sizeof(results[0]) };
 		assert_int_equal(i % 2 ? kvtier_store(e.space, keys, pages, 5, NULL, &op) :
-					 kvtier_load(e.space, keys, pages, 5, NULL, &op), 0);
+					 kvtier_load(e.space, keys, pages, 5, NULL, &op),
+				 0);
 		if (i % 5 == 0)
 			assert_int_equal(kvtier_cancel(e.client, op, 5000), 0);
 		if (i % 3)
@@ -232,7 +244,8 @@ static void older_clock_does_not_end_a_greeting(void **state)
 	fake_close(&e);
 }
 
-/* The daemon was short of something when the space came back: that passes, and the reason shows meanwhile. */
+/* The daemon was short of something when the space came back: that passes, and the reason shows
+ * meanwhile. */
 static void space_refused_on_the_way_back_is_asked_for_again(void **state)
 {
 	struct kvtier_key key;
@@ -263,16 +276,27 @@ static void space_refused_on_the_way_back_is_asked_for_again(void **state)
 /* Opens, uses and closes spaces of its own, shared and private in turn. */
 static void *open_and_close(void *arg)
 {
-	const struct kvtier_geometry g = { .size = sizeof(g), .dtype = KVTIER_BF16, .model = "m", .convention = "c",
-					   .layers = 1, .block_tokens = 4, .world = 1, .opaque_bytes = PAGE_BYTES };
-	const struct kvtier_segment s = { .size = sizeof(s), .kind = KVTIER_OPAQUE, .page_stride = PAGE_BYTES,
+	const struct kvtier_geometry g = { .size = sizeof(g),
+					   .dtype = KVTIER_BF16,
+					   .model = "m",
+					   .convention = "c",
+					   .layers = 1,
+					   .block_tokens = 4,
+					   .world = 1,
+					   .opaque_bytes = PAGE_BYTES };
+	const struct kvtier_segment s = { .size = sizeof(s),
+					  .kind = KVTIER_OPAQUE,
+					  .page_stride = PAGE_BYTES,
 					  .length = PAGE_BYTES };
 	struct engine *e = arg;
 
 	for (int i = 0; i < 100; i++) {
 		const bool private = i % 2;
-		const struct kvtier_region r = { .size = sizeof(r), .memory = private ? KVTIER_PRIVATE : KVTIER_MEMFD,
-						 .fd = e->fd, .base = e->memory, .length = PAGES * PAGE_BYTES };
+		const struct kvtier_region r = { .size = sizeof(r),
+						 .memory = private ? KVTIER_PRIVATE : KVTIER_MEMFD,
+						 .fd = e->fd,
+						 .base = e->memory,
+						 .length = PAGES * PAGE_BYTES };
 		struct kvtier_space *space;
 		struct kvtier_hit hit = { .size = sizeof(hit) };
 		struct kvtier_key key;
@@ -284,9 +308,11 @@ static void *open_and_close(void *arg)
 		(void)usleep(rc ? 1000 : 0);
 		if (rc)
 			continue;
-		assert(!kvtier_keys(space, NULL, (uint32_t[]){ 1, 2, 3, (uint32_t)i }, 4, &key, &n));
+		assert(!kvtier_keys(space, NULL, (uint32_t[]){ 1, 2, 3, (uint32_t)i }, 4, &key,
+				    &n));
 		assert(!kvtier_lookup(space, &key, 1, &hit));
-		(void)kvtier_load(space, &key, &(uint32_t){ 9 }, 1, NULL, &op);	/* left to the close */
+		/* left to the close */
+		(void)kvtier_load(space, &key, &(uint32_t){ 9 }, 1, NULL, &op);
 		kvtier_space_close(space);
 	}
 	return NULL;
@@ -322,7 +348,9 @@ static void spaces_come_and_go_under_threads(void **state)
 	(void)state;
 	fake_open(&e, true);
 	for (int i = 0; i < 4; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, i < 2 ? open_and_close : wait_and_poll, &e), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL,
+						i < 2 ? open_and_close : wait_and_poll, &e),
+				 0);
 	for (int i = 0; i < 6; i++) {
 		(void)usleep(30000);
 		e.peer.hang_up = true;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: link=client.a (the library's inner names) */
 /*
- * Goal: which pages are lent after a connection was given up, to whom they are refused, and what frees them.
- * Method: a fake daemon (fake_peer.h) that begins ops, or does not, and neither answers nor hangs up; and lent.c by
- * itself, with a socket pair for each connection.
+ * Goal: which pages are lent after a connection was given up, to whom they are refused, and what
+ * frees them. Method: a fake daemon (fake_peer.h) that begins ops, or does not, and neither answers
+ * nor hangs up; and lent.c by itself, with a socket pair for each connection.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,7 +40,8 @@ static void becomes_free(void)
 	assert_int_equal(lent_now(), 0);
 }
 
-/* A load that the daemon took off the ring (or not), and then nothing: what closing the space says. */
+/* A load that the daemon took off the ring (or not), and then nothing: what closing the space
+ * says. */
 static int give_up(struct engine *e, bool taken, uint64_t *ret_op)
 {
 	struct kvtier_key keys[4];
@@ -59,7 +60,9 @@ static int give_up(struct engine *e, bool taken, uint64_t *ret_op)
 static void what_the_daemon_began_is_lent(void **state)
 {
 	struct kvtier_lent lent[4] = { { .size = sizeof(lent[0]) } };
-	struct { uint32_t size, page; } old[4] = { { .size = sizeof(old[0]) } };
+	struct {
+		uint32_t size, page;
+	} old[4] = { { .size = sizeof(old[0]) } };
 	struct stat st;
 	struct engine e;
 	uint64_t op;
@@ -75,11 +78,12 @@ static void what_the_daemon_began_is_lent(void **state)
 		assert_int_equal(lent[i].memory, st.st_ino);
 		assert_int_equal(lent[i].offset, lent[i].page * PAGE_BYTES);
 		assert_int_equal(lent[i].op, op);
-		assert_int_equal(lent[i].daemon, getpid());	/* the fake daemon is a thread */
+		assert_int_equal(lent[i].daemon, getpid()); /* the fake daemon is a thread */
 		assert_int_equal(lent[i].ended, 1);
-		assert_int_equal(old[i].page, i < 2 ? 3 + i : 0);	/* no more than asked for, in size and number */
+		/* no more than asked for, in size and number */
+		assert_int_equal(old[i].page, i < 2 ? 3 + i : 0);
 	}
-	e.peer.deaf = false;	/* it sees the end, and hangs up */
+	e.peer.deaf = false; /* it sees the end, and hangs up */
 	becomes_free();
 	fake_close(&e);
 }
@@ -144,7 +148,7 @@ static void a_dead_daemon_has_let_go(void **state)
 	assert_int_equal(lent[0].daemon, pid);
 	assert_int_equal(kill(pid, SIGKILL), 0);
 	assert_int_equal(waitpid(pid, NULL, 0), pid);
-	assert_int_equal(lent_now(), 0);	/* though nobody hung up */
+	assert_int_equal(lent_now(), 0); /* though nobody hung up */
 	e.peer.deaf = false;
 	fake_close(&e);
 	(void)close(pidfd);
@@ -152,7 +156,7 @@ static void a_dead_daemon_has_let_go(void **state)
 
 static void what_is_no_pidfd_says_nothing(void **state)
 {
-	const int fd = eventfd(1, EFD_CLOEXEC);	/* readable */
+	const int fd = eventfd(1, EFD_CLOEXEC); /* readable */
 	struct engine e;
 	uint64_t op;
 
@@ -160,7 +164,7 @@ static void what_is_no_pidfd_says_nothing(void **state)
 	fake_open(&e, false);
 	give_fourth(&e, fd);
 	assert_int_equal(give_up(&e, true, &op), 3);
-	assert_int_equal(lent_now(), 3);	/* it polls readable, and is not believed */
+	assert_int_equal(lent_now(), 3); /* it polls readable, and is not believed */
 	e.peer.deaf = false;
 	becomes_free();
 	fake_close(&e);
@@ -179,8 +183,11 @@ static int memory_file(void)
 
 static struct lent_layout *layout(const int *fds, size_t n, uint64_t offset, uint64_t stride)
 {
-	const struct wire_segment segment = { .kind = KVTIER_OPAQUE, .page_stride = stride, .length = stride };
-	struct wire_region regions[2] = { { .offset = offset, .length = 1 << 16 }, { .length = 1 << 16 } };
+	const struct wire_segment segment = { .kind = KVTIER_OPAQUE,
+					      .page_stride = stride,
+					      .length = stride };
+	struct wire_region regions[2] = { { .offset = offset, .length = 1 << 16 },
+					  { .length = 1 << 16 } };
 	struct lent_layout *ret;
 
 	assert_int_equal(lent_layout_open(fds, regions, n, &segment, 1, &ret), 0);
@@ -209,7 +216,8 @@ static void whom_they_are_refused(void **state)
 {
 	const int fds[2] = { memory_file(), memory_file() };
 	struct lent_layout *a = layout(fds, 1, 0, 4096), *same = layout(fds, 1, 0, 4096);
-	struct lent_layout *wider = layout(fds, 1, 0, 8192), *beside = layout(fds, 1, 1 << 16, 4096);
+	struct lent_layout *wider = layout(fds, 1, 0, 8192),
+			   *beside = layout(fds, 1, 1 << 16, 4096);
 	struct lent_layout *other = layout(&fds[1], 1, 0, 4096);
 	const int end = lend(a);
 
@@ -219,7 +227,7 @@ static void whom_they_are_refused(void **state)
 	assert_non_null(strstr(kvtier_last_error(), "page 4 is lent still: kvtierd (pid"));
 	assert_int_equal(check_one(same, 2), 0);
 	assert_int_equal(check_one(same, 6), 0);
-	assert_int_equal(check_one(wider, 9), -EBUSY);	/* which bytes of it is not known */
+	assert_int_equal(check_one(wider, 9), -EBUSY); /* which bytes of it is not known */
 	assert_int_equal(check_one(beside, 4), 0);
 	assert_int_equal(check_one(other, 4), 0);
 	assert_int_equal(lent_space(same), 3);
@@ -266,7 +274,8 @@ static void there_is_an_end_of_graves(void **state)
 {
 	const int fd = memory_file();
 	struct lent_layout *of = layout(&fd, 1, 0, 4096);
-	const struct kvtier_options o = { .size = sizeof(o), .socket_path = "/nonexistent/kvtier.sock" };
+	const struct kvtier_options o = { .size = sizeof(o),
+					  .socket_path = "/nonexistent/kvtier.sock" };
 	struct kvtier_client *client;
 	int ends[LENT_GRAVES_MAX];
 
@@ -293,7 +302,7 @@ static void a_child_forgets_them(void **state)
 	pid_t pid;
 
 	(void)state;
-	(void)process_begin();	/* as a client does, before anything is lent */
+	(void)process_begin(); /* as a client does, before anything is lent */
 	pid = fork();
 	if (pid == 0)
 		_exit(lent_now() != 0 || check_one(of, 4) != 0);
@@ -322,7 +331,7 @@ static void memory_keeps_its_contents(void **state)
 	assert_int_equal(kvtier_memory_alloc(SIZE_MAX, NULL, &memory), -EINVAL);
 	assert_int_equal(kvtier_memory_alloc(pages * 4096 - 1, "a name", &memory), 0);
 	base = kvtier_memory_address(memory);
-	for (size_t p = 0; p < pages; p += 3)	/* with holes between */
+	for (size_t p = 0; p < pages; p += 3) /* with holes between */
 		memset(base + p * 4096, (int)p + 1, 4096);
 	assert_int_equal(kvtier_memory_region(memory, &region), 0);
 	assert_int_equal(region.length, pages * 4096);

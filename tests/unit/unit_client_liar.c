@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: whatever answers on the socket, the library refuses it with an error, in time, and the engine
- * lives on. Method: a fake daemon (fake_peer.h) that lies in one way at a time.
+ * Goal: whatever answers on the socket, the library refuses it with an error, in time, and the
+ * engine lives on. Method: a fake daemon (fake_peer.h) that lies in one way at a time.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -61,10 +61,10 @@ static void path_too_long(void **state)
 	assert_int_equal(connect_to(path, &client), -ENAMETOOLONG);
 }
 
-#define GREETING(name, lie, error, word) \
-	static void name(void **state) \
-	{ \
-		(void)state; \
+#define GREETING(name, lie, error, word)    \
+	static void name(void **state)      \
+	{                                   \
+		(void)state;                \
 		greeting(lie, error, word); \
 	}
 
@@ -128,14 +128,16 @@ static int engine_open(struct engine *e, enum peer_lie lie)
 					   .world = 1,
 					   .opaque_bytes = 4096 };
 	struct kvtier_region r = { .size = sizeof(r), .memory = KVTIER_MEMFD, .length = 16 * 4096 };
-	const struct kvtier_segment s = { .size = sizeof(s), .kind = KVTIER_OPAQUE, .page_stride = 4096,
-					  .length = 4096 };
+	const struct kvtier_segment s = {
+		.size = sizeof(s), .kind = KVTIER_OPAQUE, .page_stride = 4096, .length = 4096
+	};
 
 	memset(e, 0, sizeof(*e));
 	peer_start(&e->peer, lie);
 	assert_int_equal(connect_to(e->peer.path, &e->client), 0);
 	e->fd = r.fd = memfd_create("engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	assert_true(r.fd >= 0 && !ftruncate(r.fd, 16 * 4096) && !fcntl(r.fd, F_ADD_SEALS, F_SEAL_SHRINK));
+	assert_true(r.fd >= 0 && !ftruncate(r.fd, 16 * 4096) &&
+		    !fcntl(r.fd, F_ADD_SEALS, F_SEAL_SHRINK));
 	return kvtier_space_open(e->client, &g, &r, 1, &s, 1, &e->space);
 }
 
@@ -169,11 +171,11 @@ static void ring_lie(enum peer_lie lie)
 	engine_close(&e);
 }
 
-#define RING_LIE(name, lie) \
+#define RING_LIE(name, lie)            \
 	static void name(void **state) \
-	{ \
-		(void)state; \
-		ring_lie(lie); \
+	{                              \
+		(void)state;           \
+		ring_lie(lie);         \
 	}
 
 RING_LIE(completion_tail_far_ahead, PEER_TAIL)
@@ -238,7 +240,7 @@ static void space_close_ends_at_its_deadline_and_cuts(void **state)
 	(void)state;
 	assert_int_equal(engine_open(&e, PEER_IGNORES_CLOSE), 0);
 	kvtier_space_close(e.space);
-	while (e.peer.connections == 1) {	/* it comes again, by itself */
+	while (e.peer.connections == 1) { /* it comes again, by itself */
 		assert_int_equal(kvtier_poll(e.client, NULL, 0), 0);
 		(void)usleep(1000);
 	}

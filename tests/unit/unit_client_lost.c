@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: a lost daemon ends every op and nothing else: the client comes back by itself with its spaces,
- * whichever threads are in it. Method: a fake daemon (fake_peer.h) that hangs up.
+ * Goal: a lost daemon ends every op and nothing else: the client comes back by itself with its
+ * spaces, whichever threads are in it. Method: a fake daemon (fake_peer.h) that hangs up.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -61,7 +61,7 @@ static void comes_back_with_its_spaces(bool private)
 	fake_open(&e, private);
 	fake_store_again(&e);
 	fake_keys(&e, 1, 1, &before);
-	e.peer.salt = 9;	/* as if the state directory had been lost */
+	e.peer.salt = 9; /* as if the state directory had been lost */
 	e.peer.hang_up = true;
 	while (e.peer.connections < 2) {
 		assert_int_equal(kvtier_poll(e.client, NULL, 0), 0);
@@ -110,7 +110,8 @@ static void *hammer(void *arg)
 	return NULL;
 }
 
-/* Threads that submit, wait, poll and look up while the daemon comes and goes. For sanitizers, above all. */
+/* Threads that submit, wait, poll and look up while the daemon comes and goes. For sanitizers,
+ * above all. */
 static void threads_share_a_client(void **state)
 {
 	pthread_t threads[4];
@@ -132,8 +133,10 @@ static void threads_share_a_client(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(lost_daemon_ends_shared_ops), cmocka_unit_test(lost_daemon_ends_staged_ops),
-		cmocka_unit_test(reconnects_shared),	       cmocka_unit_test(reconnects_staged),
+		cmocka_unit_test(lost_daemon_ends_shared_ops),
+		cmocka_unit_test(lost_daemon_ends_staged_ops),
+		cmocka_unit_test(reconnects_shared),
+		cmocka_unit_test(reconnects_staged),
 		cmocka_unit_test(threads_share_a_client),
 	};
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: ops do what kvtier.h promises: results once, pages right, deadlines kept, lost daemons survived,
- * for shared and for private (staged) memory. Method: a fake daemon (fake_peer.h) that is honest, or
- * stands still, or goes away.
+ * Goal: ops do what kvtier.h promises: results once, pages right, deadlines kept, lost daemons
+ * survived, for shared and for private (staged) memory. Method: a fake daemon (fake_peer.h) that is
+ * honest, or stands still, or goes away.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -57,7 +57,7 @@ static void round_trip(bool private)
 	assert_int_equal(blocks[20], -ENOENT);
 	if (private)
 		fake_page_is(&e, 40, 0x99);
-	assert_int_equal(kvtier_wait(e.client, op, 0, &result), -ENOENT);	/* taken */
+	assert_int_equal(kvtier_wait(e.client, op, 0, &result), -ENOENT); /* taken */
 	fake_close(&e);
 }
 
@@ -185,7 +185,8 @@ static void wait_ends_at_its_timeout_and_the_op_goes_on(void **state)
 	assert_int_equal(kvtier_wait(e.client, op, 0, &result), -ETIMEDOUT);
 	assert_int_equal(kvtier_wait(e.client, op, 50, &result), -ETIMEDOUT);
 	assert_int_equal(kvtier_cancel(e.client, op, 50), -ETIMEDOUT);
-	assert_int_equal(kvtier_wait(e.client, op, -1, &result), -ETIMEDOUT);	/* deadline and grace */
+	/* deadline and grace */
+	assert_int_equal(kvtier_wait(e.client, op, -1, &result), -ETIMEDOUT);
 	e.peer.hold = false;
 	assert_int_equal(kvtier_wait(e.client, op, 5000, &result), 0);
 	fake_close(&e);
@@ -209,10 +210,10 @@ static void cancelled_staged_op_starts_no_more_chunks(void **state)
 	assert_int_equal(kvtier_cancel(e.client, op, 0), -ETIMEDOUT);
 	e.peer.hold = false;
 	assert_int_equal(kvtier_cancel(e.client, op, 5000), 0);
-	assert_int_equal(kvtier_cancel(e.client, op, 0), 0);	/* again: the result still waits */
+	assert_int_equal(kvtier_cancel(e.client, op, 0), 0); /* again: the result still waits */
 	assert_int_equal(kvtier_wait(e.client, op, 0, &result), 0);
 	assert_int_equal(result.status, -ECANCELED);
-	assert_int_equal(result.ok, 3);				/* the chunk that was on its way */
+	assert_int_equal(result.ok, 3); /* the chunk that was on its way */
 	assert_int_equal(kvtier_cancel(e.client, op, 0), -ENOENT);
 	fake_close(&e);
 }
@@ -220,7 +221,8 @@ static void cancelled_staged_op_starts_no_more_chunks(void **state)
 /* The descriptor is readable while there are results, else quiet, and the same over reconnects. */
 static void event_fd_follows_results(void **state)
 {
-	struct kvtier_result results[2] = { { .size = sizeof(results[0]) }, { .size = sizeof(results[0]) } };
+	struct kvtier_result results[2] = { { .size = sizeof(results[0]) },
+					    { .size = sizeof(results[0]) } };
 	struct pollfd p = { .events = POLLIN };
 	struct kvtier_key key;
 	struct engine e;
@@ -234,7 +236,9 @@ static void event_fd_follows_results(void **state)
 		(void)kvtier_poll(e.client, results, 1);
 		assert_int_equal(poll(&p, 1, 0), 0);
 		for (int i = 0; i < 3; i++)
-			assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &op), 0);
+			assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL,
+						      &op),
+					 0);
 		for (int left = 3; left > 0;) {
 			assert_int_equal(poll(&p, 1, 5000), 1);
 			left -= kvtier_poll(e.client, results, 1);
@@ -269,7 +273,8 @@ static void results_taken_by_others_are_not_lost_to_event_fd(void **state)
 	(void)kvtier_poll(e.client, &result, 0);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &op[i]), 0);
-	assert_int_equal(kvtier_wait(e.client, op[1], 5000, &result), 0); /* takes both completions in */
+	/* takes both completions in */
+	assert_int_equal(kvtier_wait(e.client, op[1], 5000, &result), 0);
 	assert_int_equal(poll(&p, 1, 5000), 1);
 	assert_int_equal(kvtier_poll(e.client, &result, 1), 1);
 	assert_int_equal(result.op, op[0]);
@@ -288,7 +293,8 @@ static void bad_arguments_submit_nothing(void **state)
 	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, &o, &op), -EINVAL);
 	assert_non_null(strstr(kvtier_last_error(), "options.priority is 101"));
 	assert_int_equal(kvtier_load(e.space, &key, &(uint32_t){ 0 }, 0, NULL, &op), -EINVAL);
-	assert_int_equal(kvtier_load(e.space, &key, &(uint32_t){ 0 }, KVTIER_MAX_BLOCKS + 1, NULL, &op),
+	assert_int_equal(kvtier_load(e.space, &key, &(uint32_t){ 0 }, KVTIER_MAX_BLOCKS + 1, NULL,
+				     &op),
 			 -EINVAL);
 	assert_int_equal(kvtier_load(e.space, &key, NULL, 1, NULL, &op), -EINVAL);
 	assert_int_equal(kvtier_wait(e.client, 12345, 0, NULL), -ENOENT);

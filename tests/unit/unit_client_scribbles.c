@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: a daemon that writes anything anywhere into the memory it shares, while it is read, makes calls fail and
- * nothing worse: each returns, and no count is larger than what was asked for. Method: an honest fake daemon
- * (fake_peer.h) whose completions, statuses and index a thread overwrites, for hundreds of connections, each until the
- * client has had enough of it; a sanitizer sees the rest. Seed printed.
+ * Goal: a daemon that writes anything anywhere into the memory it shares, while it is read, makes
+ * calls fail and nothing worse: each returns, and no count is larger than what was asked for.
+ * Method: an honest fake daemon (fake_peer.h) whose completions, statuses and index a thread
+ * overwrites, for hundreds of connections, each until the client has had enough of it; a sanitizer
+ * sees the rest. Seed printed.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,7 +34,8 @@ struct scribbler {
 	_Atomic bool stop;
 };
 
-/* The same pages once more: its own mapping goes when the client connects again, and its seal allows no new one. */
+/* The same pages once more: its own mapping goes when the client connects again, and its seal
+ * allows no new one. */
 static struct shared twin(void *at, uint64_t bytes)
 {
 	return (struct shared){ .at = mremap(at, 0, bytes, MREMAP_MAYMOVE), .bytes = bytes };
@@ -65,7 +67,8 @@ static void *scribble(void *arg)
 static void begin(struct scribbler *s, struct engine *e, uint64_t seed, pthread_t *ret)
 {
 	*s = (struct scribbler){ .complete = twin(e->peer.complete, e->peer.complete_bytes),
-				 .index = twin(e->peer.index, e->peer.index->bytes), .random.state = seed };
+				 .index = twin(e->peer.index, e->peer.index->bytes),
+				 .random.state = seed };
 	assert_true(s->complete.at != MAP_FAILED && s->index.at != MAP_FAILED);
 	assert_int_equal(pthread_create(ret, NULL, scribble, s), 0);
 }
@@ -85,7 +88,9 @@ static void take(struct engine *e, uint64_t op, struct random *random)
 	int n;
 
 	for (int i = 0; i < 4; i++)
-		results[i] = (struct kvtier_result){ .size = sizeof(results[i]), .blocks_max = BLOCKS, .blocks = blocks };
+		results[i] = (struct kvtier_result){ .size = sizeof(results[i]),
+						     .blocks_max = BLOCKS,
+						     .blocks = blocks };
 	switch (random_below(random, 4)) {
 	case 0:
 		n = kvtier_poll(e->client, results, 4);
@@ -99,13 +104,15 @@ static void take(struct engine *e, uint64_t op, struct random *random)
 		break;
 	}
 	for (int i = 0; i < 4; i++)
-		assert_true(results[i].n <= BLOCKS && results[i].ok <= BLOCKS && results[i].prefix <= BLOCKS);
+		assert_true(results[i].n <= BLOCKS && results[i].ok <= BLOCKS &&
+			    results[i].prefix <= BLOCKS);
 }
 
 /* False: refused, as the client cut the connection. */
 static bool call(struct engine *e, struct random *random)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = 1 + random_below(random, 4) };
+	const struct kvtier_op_options o = { .size = sizeof(o),
+					     .timeout_ms = 1 + random_below(random, 4) };
 	struct kvtier_hit hit = { .size = sizeof(hit) };
 	struct kvtier_key keys[BLOCKS];
 	uint32_t pages[BLOCKS];
@@ -117,8 +124,8 @@ static bool call(struct engine *e, struct random *random)
 		pages[i] = random_below(random, PAGES);
 	rc = kvtier_lookup(e->space, keys, BLOCKS, &hit);
 	assert_true(rc || hit.blocks <= BLOCKS);
-	rc = random_below(random, 2) ? kvtier_store(e->space, keys, pages, BLOCKS, &o, &op)
-				     : kvtier_load(e->space, keys, pages, BLOCKS, &o, &op);
+	rc = random_below(random, 2) ? kvtier_store(e->space, keys, pages, BLOCKS, &o, &op) :
+				       kvtier_load(e->space, keys, pages, BLOCKS, &o, &op);
 	if (!rc)
 		take(e, op, random);
 	return rc != -ENOTCONN;
@@ -144,7 +151,7 @@ static void lives(bool private, const char *name)
 		fake_close(&e);
 	}
 	printf("%u calls over %d connections, %u of them cut\n", calls, LIVES, cut);
-	assert_true(cut > 0);	/* some of it was seen through */
+	assert_true(cut > 0); /* some of it was seen through */
 }
 
 static void shared_memory(void **state)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) link=client.a (the library's inner names) */
 /*
- * Goal: copies between an engine's pages and the staging memory move the right bytes, all of them and no
- * others. Method: random geometries and strides (seed printed); every byte checked against the address
- * formula of kvtier.h.
+ * Goal: copies between an engine's pages and the staging memory move the right bytes, all of them
+ * and no others. Method: random geometries and strides (seed printed); every byte checked against
+ * the address formula of kvtier.h.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,7 +49,8 @@ static struct engine engine_random(struct random *random)
 
 		*s = (struct kvtier_segment){ .kind = i + 1, .offset = at };
 		if (i < 2) {
-			const uint64_t gap = random_below(random, 2) ? 2 * random_below(random, 9) : 0;
+			const uint64_t gap =
+				random_below(random, 2) ? 2 * random_below(random, 9) : 0;
 			const bool token_major = random_below(random, 2);
 
 			s->head_stride = token_major ? dim + gap : (dim + gap) * e.g.block_tokens;
@@ -60,22 +61,25 @@ static struct engine engine_random(struct random *random)
 			extent = 2 * s->length;
 		} else {
 			s->length = 1 + random_below(random, 20);
-			s->token_stride = random_below(random, 2) ? s->length + random_below(random, 5) : 0;
+			s->token_stride =
+				random_below(random, 2) ? s->length + random_below(random, 5) : 0;
 			extent = s->token_stride ? s->token_stride * e.g.block_tokens : s->length;
-			e.g.opaque_bytes = (uint32_t)(s->length * (s->token_stride ? e.g.block_tokens : 1));
+			e.g.opaque_bytes =
+				(uint32_t)(s->length * (s->token_stride ? e.g.block_tokens : 1));
 		}
 		s->page_stride = (extent + 2 * random_below(random, 30) + 1) & ~1ull;
 		at += s->page_stride * ENGINE_PAGES;
 	}
 	e.memory = calloc(1, at);
 	assert_non_null(e.memory);
-	e.region = (struct kvtier_region){ .memory = KVTIER_PRIVATE, .length = at, .base = e.memory };
+	e.region =
+		(struct kvtier_region){ .memory = KVTIER_PRIVATE, .length = at, .base = e.memory };
 	return e;
 }
 
 /* Calls for each byte of a page: where it is in the engine, and where in the staging memory. */
-static size_t walk(const struct engine *e, const struct staged *staged, uint64_t user_page, uint64_t page,
-		   size_t *user, size_t *ours)
+static size_t walk(const struct engine *e, const struct staged *staged, uint64_t user_page,
+		   uint64_t page, size_t *user, size_t *ours)
 {
 	size_t n = 0;
 
@@ -85,9 +89,9 @@ static size_t walk(const struct engine *e, const struct staged *staged, uint64_t
 		const uint64_t tokens = plane || s->token_stride ? e->g.block_tokens : 1;
 		const uint64_t heads = plane ? e->g.kv_heads : 1;
 		const uint64_t bytes =
-			plane ? 2ull * (s->kind == KVTIER_K ? e->g.head_dim_k : e->g.head_dim_v)
-			: s->kind == KVTIER_TYPED ? 2 * s->length
-						  : s->length;
+			plane ? 2ull * (s->kind == KVTIER_K ? e->g.head_dim_k : e->g.head_dim_v) :
+			s->kind == KVTIER_TYPED ? 2 * s->length :
+						  s->length;
 		struct wire_segment w;
 
 		staged_segment(staged, i, &w);
@@ -96,8 +100,8 @@ static size_t walk(const struct engine *e, const struct staged *staged, uint64_t
 				for (uint64_t b = 0; b < bytes; b++, n++) {
 					user[n] = s->offset + user_page * s->page_stride +
 						  t * s->token_stride + h * s->head_stride + b;
-					ours[n] = w.offset + page * w.page_stride + t * w.token_stride +
-						  h * w.head_stride + b;
+					ours[n] = w.offset + page * w.page_stride +
+						  t * w.token_stride + h * w.head_stride + b;
 				}
 	}
 	return n;
@@ -134,7 +138,8 @@ static void random_layouts_byte_by_byte(void **state)
 		for (size_t i = 0; i < n; i++)
 			before[user[i]] = memory[ours[i]] = (uint8_t)random_next(&random);
 		staged_copy_out(staged, 2, staged_pages(staged) - 1);
-		assert_memory_equal(e.memory, before, e.region.length);	/* gaps and other pages too */
+		/* gaps and other pages too */
+		assert_memory_equal(e.memory, before, e.region.length);
 		free(before);
 		(void)munmap(memory, staged_bytes(staged));
 		staged_close(staged);
@@ -154,7 +159,7 @@ static void page_outside_its_region_is_refused(void **state)
 	assert_non_null(strstr(kvtier_last_error(), "segments[1]"));
 	e.s[1].offset = 0;
 	e.g.block_tokens = 2;
-	e.s[1].token_stride = UINT64_MAX - 1;	/* wraps, in careless arithmetic */
+	e.s[1].token_stride = UINT64_MAX - 1; /* wraps, in careless arithmetic */
 	assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1 << 20, &staged), -EINVAL);
 	free(e.memory);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: fp8 loses no more than daemon/IMAGE.md says.
- * Method: exhaustive for single values, 8 M Gaussian ones (fixed seed: a figure, not a search) for the means.
+ * Goal: fp8 loses no more than daemon/IMAGE.md says. Method: exhaustive for single values, 8 M
+ * Gaussian ones (fixed seed: a figure, not a search) for the means.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,7 +35,8 @@ static uint32_t bf16_of(double x)
 	return (v.u + 0x7fff + (v.u >> 16 & 1)) >> 16;
 }
 
-/* Every value beside every amax exponent: 1/17 where the code is normal, half a least step where not. */
+/* Every value beside every amax exponent: 1/17 where the code is normal, half a least step where
+ * not. */
 static void error_of_a_value_is_bounded(void **state)
 {
 	(void)state;
@@ -65,8 +66,8 @@ static double gaussian(uint64_t *seed)
 	return sqrt(-2 * log(u[0])) * cos(6.283185307179586 * u[1]);
 }
 
-/* Groups of one sigma each, sigma spread over an octave: where amax falls in its octave shifts the figure a
- * little. */
+/* Groups of one sigma each, sigma spread over an octave: where amax falls in its octave shifts the
+ * figure a little. */
 static void gaussian_ratio(double *ret_noise, double *ret_signal)
 {
 	uint64_t seed = 1;

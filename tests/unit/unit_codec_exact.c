@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: one value is encoded and decoded as daemon/IMAGE.md says, by every implementation, bit for bit.
- * Method: exhaustive. fp8.h is held against the definition in double arithmetic; the fast kernels against
- * fp8.h over all 65,536 inputs at all legal exponents, and all 256 codes at all 256 scale bytes.
+ * Goal: one value is encoded and decoded as daemon/IMAGE.md says, by every implementation, bit for
+ * bit. Method: exhaustive. fp8.h is held against the definition in double arithmetic; the fast
+ * kernels against fp8.h over all 65,536 inputs at all legal exponents, and all 256 codes at all 256
+ * scale bytes.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +38,8 @@ static double source_value(int is_fp16, uint32_t code) /* of a finite code */
 	const uint32_t mantissa = is_fp16 ? 10 : 7, one = 1u << mantissa;
 	const int exponent = (int)((code & 0x7fff) >> mantissa), bias = is_fp16 ? 15 : 127;
 	const double fraction = (double)(code & (one - 1)) / one;
-	const double x = exponent ? ldexp(1 + fraction, exponent - bias) : ldexp(fraction, 1 - bias);
+	const double x =
+		exponent ? ldexp(1 + fraction, exponent - bias) : ldexp(fraction, 1 - bias);
 
 	return code & 0x8000 ? -x : x;
 }
@@ -61,8 +63,8 @@ static void exponent_is_the_least_that_holds_amax(void **state)
 
 			if (k == FP8_K_NONE) {
 				if (amax < limit) /* then it was too small */
-					assert_true(!h &&
-						    source_value(h, amax) <= ldexp(464, k_least(h) - 1));
+					assert_true(!h && source_value(h, amax) <=
+								  ldexp(464, k_least(h) - 1));
 				continue;
 			}
 			assert_true(amax < limit && k >= k_least(h) && k <= k_most(h));
@@ -86,9 +88,11 @@ static void limits_are_the_first_that_round_to_infinity(void **state)
 		const uint32_t limit = h ? FP8_FP16_LIMIT : FP8_BF16_LIMIT;
 		const double x = source_value(h, limit), below = source_value(h, limit - 1);
 
-		assert_true(x / ldexp(1, k_most(h)) == 248); /* midway between 240 and 256, and 256 is even */
+		/* midway between 240 and 256, and 256 is even */
+		assert_true(x / ldexp(1, k_most(h)) == 248);
 		assert_true(below < x);
-		assert_int_equal(fp8_decode(h, k_most(h), fp8_encode(h, k_most(h), limit - 1)) & 0x7fff,
+		assert_int_equal(fp8_decode(h, k_most(h), fp8_encode(h, k_most(h), limit - 1)) &
+					 0x7fff,
 				 h ? 0x7b80 : 0x7f70);
 	}
 }
@@ -151,9 +155,10 @@ static void decoded_amax_has_the_same_exponent(void **state)
 			const int k = fp8_exponent(h, amax);
 
 			if (k != FP8_K_NONE)
-				assert_int_equal(fp8_exponent(h, fp8_decode(h, k, fp8_encode(h, k, amax)) &
-									 0x7fff),
-						 k);
+				assert_int_equal(
+					fp8_exponent(h, fp8_decode(h, k, fp8_encode(h, k, amax)) &
+								0x7fff),
+					k);
 		}
 }
 
@@ -167,8 +172,10 @@ static void reencoding_gives_the_same_code(void **state)
 				const uint32_t limit = h ? FP8_FP16_LIMIT : FP8_BF16_LIMIT;
 				const uint8_t code = fp8_encode(h, k, v);
 
-				if ((v & 0x7fff) < limit && ldexp(fabs(source_value(h, v)), -k) <= 464)
-					assert_int_equal(fp8_encode(h, k, fp8_decode(h, k, code)), code);
+				if ((v & 0x7fff) < limit &&
+				    ldexp(fabs(source_value(h, v)), -k) <= 464)
+					assert_int_equal(fp8_encode(h, k, fp8_decode(h, k, code)),
+							 code);
 			}
 }
 
@@ -244,9 +251,9 @@ static void nan_codes_decode_to_nan(void **state)
 	assert_int_equal(fp8_decode(1, FP8_K_NAN, 0x81), 0xfe00);
 }
 
-#define FAST(name, test)                                                                                     \
-	{                                                                                                    \
-		name "_" #test, test, NULL, NULL, (void *)(uintptr_t)codec_kernels(name)                     \
+#define FAST(name, test)                                                                 \
+	{                                                                                \
+		name "_" #test, test, NULL, NULL, (void *)(uintptr_t)codec_kernels(name) \
 	}
 
 int main(void)
@@ -270,5 +277,8 @@ int main(void)
 		FAST("avx512", decode_equals_ref),
 	};
 
-	return cmocka_run_group_tests(exact, NULL, NULL) + cmocka_run_group_tests(fast, NULL, NULL) ? 1 : 0;
+	return cmocka_run_group_tests(exact, NULL, NULL) +
+			       cmocka_run_group_tests(fast, NULL, NULL) ?
+		       1 :
+		       0;
 }

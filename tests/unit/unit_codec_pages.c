@@ -2,10 +2,10 @@
 /* make: no=thread (it is single-threaded) */
 /*
  * Goal: whole pages go into images and come back, whatever their geometry, strides and alignment.
- * Method: random geometries (seed printed; SEED=n repeats), each laid out in a random way in a buffer that
- * ends at an inaccessible page, so a read past a row's end dies. Images of the fast kernels must equal those
- * of ref.c in every byte, done at once or in steps of random budgets; decoding must restore the reference's page
- * and leave every byte between the rows alone.
+ * Method: random geometries (seed printed; SEED=n repeats), each laid out in a random way in a
+ * buffer that ends at an inaccessible page, so a read past a row's end dies. Images of the fast
+ * kernels must equal those of ref.c in every byte, done at once or in steps of random budgets;
+ * decoding must restore the reference's page and leave every byte between the rows alone.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +47,8 @@ static uint32_t pick(struct bed *b, uint32_t n) /* 0 .. n - 1 */
 /* n bytes that end exactly where an inaccessible page begins. */
 static uint8_t *fenced(size_t n)
 {
-	uint8_t *p = mmap(NULL, n + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *p =
+		mmap(NULL, n + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	assert_true(p != MAP_FAILED);
 	assert_int_equal(mprotect(p + n, 4096, PROT_NONE), 0);
@@ -118,8 +119,9 @@ static void random_geometry(struct bed *b, uint32_t dtype)
 /* One piece at the end of what is laid out so far (offsets are counted from the page's start). */
 static void add_piece(struct bed *b, struct page_piece piece, uint64_t bytes, uint32_t element)
 {
-	b->used += pick(b, 2) ? 0 : (uint64_t)element * pick(b, 70); /* a gap, and another alignment */
-	piece.base = (uint8_t *)(uintptr_t)b->used;                  /* an offset, until place() */
+	/* a gap, and another alignment */
+	b->used += pick(b, 2) ? 0 : (uint64_t)element * pick(b, 70);
+	piece.base = (uint8_t *)(uintptr_t)b->used; /* an offset, until place() */
 	assert_true(b->layout.n_pieces < MAX_PIECES);
 	b->pieces[b->layout.n_pieces++] = piece;
 	b->used += bytes;
@@ -138,13 +140,15 @@ static void add_plane(struct bed *b, uint32_t layer, uint32_t kind, uint32_t ele
 		p.head_stride = row + gap;
 		p.token_stride = g->kv_heads * p.head_stride;
 		add_piece(b, p,
-			  (g->block_tokens - 1) * p.token_stride + (g->kv_heads - 1) * p.head_stride + row,
+			  (g->block_tokens - 1) * p.token_stride +
+				  (g->kv_heads - 1) * p.head_stride + row,
 			  element);
 	} else {
 		p.token_stride = row + gap;
 		p.head_stride = g->block_tokens * p.token_stride;
 		add_piece(b, p,
-			  (g->kv_heads - 1) * p.head_stride + (g->block_tokens - 1) * p.token_stride + row,
+			  (g->kv_heads - 1) * p.head_stride +
+				  (g->block_tokens - 1) * p.token_stride + row,
 			  element);
 	}
 }
@@ -163,7 +167,8 @@ static void add_opaque(struct bed *b)
 /* The page ends where the arena does. */
 static void place(struct bed *b)
 {
-	const uint64_t align = pick(b, 2) ? 64 : 8; /* whole cache lines go another way than the rest */
+	/* whole cache lines go another way than the rest */
+	const uint64_t align = pick(b, 2) ? 64 : 8;
 	uint64_t start;
 
 	b->used = (b->used + align - 1) & ~(align - 1);
@@ -214,7 +219,8 @@ static void random_layout(struct bed *b, uint32_t dtype, uint32_t element, enum 
 static void fill_values(struct bed *b)
 {
 	uint8_t *page = b->arena + ARENA - b->used;
-	const uint32_t mood = pick(b, 8), top = b->layout.geometry.dtype == DTYPE_FP16 ? 0x7b00 : 0x7f00;
+	const uint32_t mood = pick(b, 8),
+		       top = b->layout.geometry.dtype == DTYPE_FP16 ? 0x7b00 : 0x7f00;
 
 	for (uint64_t i = 0; i + 2 <= b->used; i += 2) {
 		uint32_t v = mood == 0 ? 0 : mood == 1 ? pick(b, top) : top / 2 - pick(b, 0x600);
@@ -225,7 +231,8 @@ static void fill_values(struct bed *b)
 	}
 }
 
-static uint8_t *image_at(uint8_t *room, const struct bed *b) /* its end at the fence when sizes allow */
+/* its end at the fence when sizes allow */
+static uint8_t *image_at(uint8_t *room, const struct bed *b)
 {
 	return room + ((IMAGE_ROOM - b->shape.image_bytes) & ~4095u);
 }
@@ -237,7 +244,8 @@ static int steps(struct bed *b, struct codec_run *run)
 
 	do {
 		memset(b->scratch, (int)pick(b, 256), CODEC_SCRATCH_BYTES / 8);
-		r = b->fast->step(run, 1 + pick(b, pick(b, 2) ? 200 : 2 * CODEC_PIECE_BYTES), b->scratch);
+		r = b->fast->step(run, 1 + pick(b, pick(b, 2) ? 200 : 2 * CODEC_PIECE_BYTES),
+				  b->scratch);
 	} while (r == CODEC_MORE);
 	return r;
 }
@@ -248,7 +256,8 @@ static int encode_fast(struct bed *b, uint8_t *image)
 	int r;
 
 	if (pick(b, 2))
-		return codec_encode(b->fast, &b->layout, 0, b->codec_k, b->codec_v, &b->identity, image, b->scratch);
+		return codec_encode(b->fast, &b->layout, 0, b->codec_k, b->codec_v, &b->identity,
+				    image, b->scratch);
 	r = b->fast->encode_start(&run, &b->layout, 0, b->codec_k, b->codec_v, &b->identity, image);
 	return r ? r : steps(b, &run);
 }
@@ -272,7 +281,8 @@ static int encode_both(struct bed *b, uint8_t **ret_image)
 	memset(fast, FILLER, b->shape.image_bytes);
 	memset(ref, ~FILLER, b->shape.image_bytes);
 	r = encode_fast(b, fast);
-	s = codec_encode(&codec_ref, &b->layout, 0, b->codec_k, b->codec_v, &b->identity, ref, b->scratch);
+	s = codec_encode(&codec_ref, &b->layout, 0, b->codec_k, b->codec_v, &b->identity, ref,
+			 b->scratch);
 	assert_int_equal(r, s);
 	if (!r)
 		assert_memory_equal(fast, ref, b->shape.image_bytes);
@@ -284,13 +294,15 @@ static void check_header(const struct bed *b, const uint8_t *image)
 {
 	struct image_shape shape;
 
-	assert_int_equal(image_header_check((const void *)image, &b->layout.geometry, &b->identity, &shape),
+	assert_int_equal(image_header_check((const void *)image, &b->layout.geometry, &b->identity,
+					    &shape),
 			 0);
 	assert_memory_equal(&shape, &b->shape, sizeof(shape));
 	assert_int_equal(((const struct image_header *)(const void *)image)->checksum,
 			 image_checksum(image, &shape));
 	assert_int_equal(codec_verify(b->fast, image, &shape, image_checksum(image, &shape)), 0);
-	assert_int_equal(codec_verify(b->fast, image, &shape, image_checksum(image, &shape) ^ 1), -EBADMSG);
+	assert_int_equal(codec_verify(b->fast, image, &shape, image_checksum(image, &shape) ^ 1),
+			 -EBADMSG);
 }
 
 /* Decodes with both into identical arenas and compares them whole: rows, gaps and all. */
@@ -311,7 +323,8 @@ static void fp8_pages(void **state)
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		uint8_t *image;
 
-		random_layout(b, i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2, pick(b, 5) ? CODEC_FP8 : CODEC_RAW,
+		random_layout(b, i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2,
+			      pick(b, 5) ? CODEC_FP8 : CODEC_RAW,
 			      pick(b, 5) ? CODEC_FP8 : CODEC_RAW);
 		fill_values(b);
 		if (encode_both(b, &image))
@@ -336,8 +349,8 @@ static void reencoding_is_identical(void **state)
 		if (encode_both(b, &image))
 			continue;
 		decode_both(b, image);
-		assert_int_equal(codec_encode(b->fast, &b->layout, 0, CODEC_FP8, CODEC_FP8, &b->identity, again,
-						 b->scratch),
+		assert_int_equal(codec_encode(b->fast, &b->layout, 0, CODEC_FP8, CODEC_FP8,
+					      &b->identity, again, b->scratch),
 				 0);
 		assert_memory_equal(again, image, b->shape.image_bytes);
 	}
@@ -355,7 +368,8 @@ static void verbatim(struct bed *b, uint32_t dtype, uint32_t element, enum image
 	assert_int_equal(b->shape.payload_bytes, b->shape.logical_bytes);
 	check_header(b, image);
 	memcpy(b->other + ARENA - b->used, page, b->used);
-	/* Decoding over the inverse of it restores every byte that belongs to the block, and only those. */
+	/* Decoding over the inverse of it restores every byte that belongs to the block, and only
+	 * those. */
 	for (uint64_t i = 0; i < b->used; i++)
 		page[i] = (uint8_t)~page[i];
 	assert_int_equal(decode_fast(b, image), 0);
@@ -406,10 +420,11 @@ static void unfit_values_are_refused(void **state)
 		p = &b->pieces[pick(b, b->layout.n_pieces)];
 		if (p->kind == KIND_OPAQUE)
 			continue;
-		at = p->base + (p->kind == KIND_TYPED
-					? 2 * (uint64_t)pick(b, (uint32_t)p->length)
-					: pick(b, b->layout.geometry.block_tokens) * p->token_stride +
-						  pick(b, b->layout.geometry.kv_heads) * p->head_stride);
+		at = p->base +
+		     (p->kind == KIND_TYPED ?
+			      2 * (uint64_t)pick(b, (uint32_t)p->length) :
+			      pick(b, b->layout.geometry.block_tokens) * p->token_stride +
+				      pick(b, b->layout.geometry.kv_heads) * p->head_stride);
 		memcpy(at, &bad[h][pick(b, 6)], 2);
 		assert_int_equal(encode_both(b, &image), -ERANGE);
 	}

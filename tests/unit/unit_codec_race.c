@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: a page that changes while it is encoded gives a wrong value at worst: never a crash, never an image
- * whose checksum is not of its own bytes.
- * Method: a thread keeps scribbling over the page, Infs and NaNs among it, while every kernel encodes it some
- * hundred times. The race is the subject, so the program skips itself under the thread sanitizer.
+ * Goal: a page that changes while it is encoded gives a wrong value at worst: never a crash, never
+ * an image whose checksum is not of its own bytes. Method: a thread keeps scribbling over the page,
+ * Infs and NaNs among it, while every kernel encodes it some hundred times. The race is the
+ * subject, so the program skips itself under the thread sanitizer.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,7 +61,8 @@ static void encode_under_scribbling(const struct codec_kernels *k, enum image_co
 		.pieces = &piece,
 	};
 	const struct image_identity who = { { 0 }, { 0 } };
-	uint8_t *image = aligned_alloc(4096, 64 << 10), *scratch = aligned_alloc(64, CODEC_SCRATCH_BYTES);
+	uint8_t *image = aligned_alloc(4096, 64 << 10),
+		*scratch = aligned_alloc(64, CODEC_SCRATCH_BYTES);
 	struct image_shape shape;
 	pthread_t thread;
 
@@ -72,7 +73,8 @@ static void encode_under_scribbling(const struct codec_kernels *k, enum image_co
 		assert_true(r == 0 || (r == -ERANGE && codec == CODEC_FP8));
 		if (r)
 			continue;
-		assert_int_equal(image_header_check((void *)image, &layout.geometry, &who, &shape), 0);
+		assert_int_equal(image_header_check((void *)image, &layout.geometry, &who, &shape),
+				 0);
 		assert_true(((struct image_header *)(void *)image)->checksum ==
 			    image_checksum(image, &shape));
 	}

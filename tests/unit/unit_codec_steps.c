@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: a run does bounded work in a step, can be left there, goes on in another thread, and its checksum is
- * XXH3-64 however it is cut.
- * Method: every kernel. Images of all lengths up to some thousands, verified in random steps, against the
- * library's sum; a page whose rows lie a page of memory or more apart, decoded step by step, counting the rows
- * that changed; an image made and taken apart with each step in a thread of its own (for SAN=thread). The seed
- * is printed; SEED=n repeats. That steps give the bytes of the whole is unit_codec_pages.c.
+ * Goal: a run does bounded work in a step, can be left there, goes on in another thread, and its
+ * checksum is XXH3-64 however it is cut. Method: every kernel. Images of all lengths up to some
+ * thousands, verified in random steps, against the library's sum; a page whose rows lie a page of
+ * memory or more apart, decoded step by step, counting the rows that changed; an image made and
+ * taken apart with each step in a thread of its own (for SAN=thread). The seed is printed; SEED=n
+ * repeats. That steps give the bytes of the whole is unit_codec_pages.c.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,15 @@
 
 #include "kernels/kernels.h"
 
-enum { LENGTHS = 4000, SCALES = 70, TOKENS = 64, HEADS = 2, DIM = 128, ROW = 2 * DIM, FILLER = 0x5a };
+enum {
+	LENGTHS = 4000,
+	SCALES = 70,
+	TOKENS = 64,
+	HEADS = 2,
+	DIM = 128,
+	ROW = 2 * DIM,
+	FILLER = 0x5a
+};
 
 static const char *const names[] = { "ref", "avx2", "avx512" };
 static const struct image_identity who = { { 1 }, { 2 } };
@@ -41,8 +49,8 @@ static void each(void (*test)(const struct codec_kernels *))
 			test(codec_kernels(names[i]));
 }
 
-static int verify(const struct codec_kernels *k, const uint8_t *image, const struct image_shape *shape,
-		  uint64_t sum)
+static int verify(const struct codec_kernels *k, const uint8_t *image,
+		  const struct image_shape *shape, uint64_t sum)
 {
 	const uint32_t budget = 1 + pick(400);
 	struct codec_run run;
@@ -64,7 +72,9 @@ static void sums_of_all_lengths(const struct codec_kernels *k)
 		image[i] = (uint8_t)pick(256);
 	for (uint32_t n = 1; n < LENGTHS; n++) {
 		const struct image_shape shape = {
-			.payload_offset = 4096, .payload_bytes = n, .scale_bytes = pick(2) ? pick(SCALES) : 0,
+			.payload_offset = 4096,
+			.payload_bytes = n,
+			.scale_bytes = pick(2) ? pick(SCALES) : 0,
 		};
 		const uint64_t sum = image_checksum(image, &shape);
 
@@ -101,10 +111,17 @@ static void page_make(struct page *p, uint64_t stride, enum image_codec codec)
 	for (uint64_t i = 0; i < p->used; i += 2)
 		p->bytes[i] = (uint8_t)pick(256), p->bytes[i + 1] = (uint8_t)(0x3c + pick(4));
 	p->piece = (struct page_piece){
-		.base = p->bytes, .page_stride = p->used, .head_stride = ROW, .token_stride = stride, .kind = KIND_K,
+		.base = p->bytes,
+		.page_stride = p->used,
+		.head_stride = ROW,
+		.token_stride = stride,
+		.kind = KIND_K,
 	};
 	p->layout = (struct page_layout){
-		.geometry = { .dtype = DTYPE_BF16, .layers = 1, .kv_heads = HEADS, .head_dim_k = DIM,
+		.geometry = { .dtype = DTYPE_BF16,
+			      .layers = 1,
+			      .kv_heads = HEADS,
+			      .head_dim_k = DIM,
 			      .block_tokens = TOKENS },
 		.n_pieces = 1,
 		.pieces = &p->piece,
@@ -128,7 +145,8 @@ static uint32_t rows_done(const struct page *p)
 	return n;
 }
 
-/* 16 rows or fewer a step, where each row costs a page of memory; then it is dropped, and what was not done stays. */
+/* 16 rows or fewer a step, where each row costs a page of memory; then it is dropped, and what was
+ *    not done stays. */
 static void rows_far_apart(const struct codec_kernels *k, enum image_codec codec)
 {
 	uint8_t *scratch = aligned_alloc(64, CODEC_SCRATCH_BYTES);
@@ -138,12 +156,13 @@ static void rows_far_apart(const struct codec_kernels *k, enum image_codec codec
 
 	page_make(&p, 64 << 10, codec);
 	for (uint32_t t = 0; t < TOKENS; t++)
-		for (uint32_t h = 0; h < HEADS; h++)	/* not the filler */
+		for (uint32_t h = 0; h < HEADS; h++) /* not the filler */
 			p.bytes[t * p.piece.token_stride + h * ROW] = 1;
 	assert_int_equal(codec_encode(k, &p.layout, 0, codec, codec, &who, p.image, scratch), 0);
 	memset(p.bytes, FILLER, p.used);
 	assert_int_equal(k->decode_start(&run, &p.layout, 0, p.image), 0);
-	while (k->step(&run, CODEC_PIECE_BYTES, scratch) == CODEC_MORE && steps < TOKENS * HEADS / 16 - 1) {
+	while (k->step(&run, CODEC_PIECE_BYTES, scratch) == CODEC_MORE &&
+	       steps < TOKENS * HEADS / 16 - 1) {
 		const uint32_t now = rows_done(&p);
 
 		assert_true(now > before && now - before <= 16);
@@ -207,9 +226,11 @@ static void many_threads(const struct codec_kernels *k)
 	before = malloc(p.used);
 	assert_non_null(before);
 	memcpy(before, p.bytes, p.used);
-	assert_int_equal(k->encode_start(&run, &p.layout, 0, CODEC_RAW, CODEC_RAW, &who, p.image), 0);
+	assert_int_equal(k->encode_start(&run, &p.layout, 0, CODEC_RAW, CODEC_RAW, &who, p.image),
+			 0);
 	assert_int_equal(steps_in_threads(k, &run), 0);
-	assert_true(((struct image_header *)(void *)p.image)->checksum == image_checksum(p.image, &p.shape));
+	assert_true(((struct image_header *)(void *)p.image)->checksum ==
+		    image_checksum(p.image, &p.shape));
 	memset(p.bytes, FILLER, p.used);
 	assert_int_equal(k->decode_start(&run, &p.layout, 0, p.image), 0);
 	assert_int_equal(steps_in_threads(k, &run), 0);

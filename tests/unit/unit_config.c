@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_config - goal: a configuration is either taken whole and as written, or refused with the line, the key
- * and what is allowed. Method: texts through config_parse(); directories made below a temporary one.
- * `unit_config man` prints the part of kvtierd.8 that the table makes; the test compares it with the page.
+ * unit_config - goal: a configuration is either taken whole and as written, or refused with the
+ * line, the key and what is allowed. Method: texts through config_parse(); directories made below a
+ * temporary one. `unit_config man` prints the part of kvtierd.8 that the table makes; the test
+ * compares it with the page.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,9 +50,10 @@ static void refused(const char *file, const char *const *words)
 	assert_int_equal(parse(file, &config), -EINVAL);
 	assert_memory_equal(&config, &untouched, sizeof(config));
 	for (const char *c = text; *c != '\0'; c++)
-		assert_true((unsigned char)*c >= 0x20); /* what the file says cannot talk to a terminal */
-	for (; *words != NULL; words++) {
-		if (strstr(text, *words) == NULL)
+		/* what the file says cannot talk to a terminal */
+		assert_true((unsigned char)*c >= 0x20);
+	for (; *words; words++) {
+		if (!strstr(text, *words))
 			fail_msg("\"%s\" is not in: %s", *words, text);
 	}
 }
@@ -97,14 +99,16 @@ static void every_type_is_read(void **unused)
 	struct config c;
 
 	(void)unused;
-	assert_int_equal(parse("# a comment\n[daemon]\nspin_us = 2ms\nlog_level=debug ; and why\n\n"
-			       "[socket]\nmode = 0660\ngroup = engines\npath: /tmp/x.sock\n"
-			       "[host]\nbytes = 3 GiB\nslab_bytes = 131072\nlock = yes\nnuma_node = 1\n"
-			       "verify = always\nhuge_pages=no\n[device]\nkernels = ref\nworkers = 3\n"
-			       "[nvme]\npath = /dev/a:/b/c\npath: /d\nio = threads\n"
-			       "[redis]\nendpoints = a  b:1\nendpoints = unix:/c\nttl = 12h\nwrite = on-evict\n",
-			       &c),
-			 0);
+	assert_int_equal(
+		parse("# a comment\n[daemon]\nspin_us = 2ms\nlog_level=debug ; and why\n\n"
+		      "[socket]\nmode = 0660\ngroup = engines\npath: /tmp/x.sock\n"
+		      "[host]\nbytes = 3 GiB\nslab_bytes = 131072\nlock = yes\nnuma_node = 1\n"
+		      "verify = always\nhuge_pages=no\n[device]\nkernels = ref\nworkers = 3\n"
+		      "[nvme]\npath = /dev/a:/b/c\npath: /d\nio = threads\n"
+		      "[redis]\nendpoints = a  b:1\nendpoints = unix:/c\nttl = 12h\nwrite = "
+		      "on-evict\n",
+		      &c),
+		0);
 	assert_int_equal(c.daemon_spin_us, 2000);
 	assert_int_equal(c.daemon_log_level, 3);
 	assert_int_equal(c.socket_mode, 0660);
@@ -137,13 +141,15 @@ static void every_row_takes_its_bounds(void **unused)
 
 		if (row->type == CONFIG_TYPE_STRING || row->type == CONFIG_TYPE_PATH ||
 		    row->type == CONFIG_TYPE_PATHS || row->type == CONFIG_TYPE_ENDPOINTS ||
-		    row->type == CONFIG_TYPE_HOSTS ||
-		    row->type == CONFIG_TYPE_BOOL || row->type == CONFIG_TYPE_ENUM)
+		    row->type == CONFIG_TYPE_HOSTS || row->type == CONFIG_TYPE_BOOL ||
+		    row->type == CONFIG_TYPE_ENUM)
 			continue;
 		for (int b = 0; b < 4; b++) {
-			snprintf(value, sizeof(value), row->type == CONFIG_TYPE_MODE ? "%llo" : "%lld",
+			snprintf(value, sizeof(value),
+				 row->type == CONFIG_TYPE_MODE ? "%llo" : "%lld",
 				 (long long)bounds[b]);
-			assert_int_equal(config_value(row, value, &c, why, sizeof(why)), b < 2 ? 0 : -EINVAL);
+			assert_int_equal(config_value(row, value, &c, why, sizeof(why)),
+					 b < 2 ? 0 : -EINVAL);
 		}
 	}
 }
@@ -153,7 +159,8 @@ static void unknown_words(void **unused)
 	(void)unused;
 	REFUSED("[hots]\nbytes = 1G\n", "test.conf:1:", "[hots]", "did you mean [host]");
 	REFUSED("[weather]\n", "test.conf:1:", "no such section", "[host]");
-	REFUSED("[host]\n\nbyte = 1G\n", "test.conf:3:", "[host] byte:", "did you mean [host] bytes");
+	REFUSED("[host]\n\nbyte = 1G\n",
+		"test.conf:3:", "[host] byte:", "did you mean [host] bytes");
 	REFUSED("[host]\nmax_clients = 3\n", "did you mean [socket] max_clients");
 	REFUSED("[host]\nzebra = 3\n", "no such key", "--help");
 	REFUSED("bytes = 1G\n[host]\n", "test.conf:1:", "before the first [section]");
@@ -162,7 +169,8 @@ static void unknown_words(void **unused)
 static void bad_values(void **unused)
 {
 	(void)unused;
-	REFUSED("[host]\nbytes = 12Q\n", "test.conf:2:", "[host] bytes", "unknown unit \"Q\"", "64K to 64T");
+	REFUSED("[host]\nbytes = 12Q\n", "test.conf:2:", "[host] bytes", "unknown unit \"Q\"",
+		"64K to 64T");
 	REFUSED("[host]\nbytes = 1GB\n", "unknown unit \"GB\"");
 	REFUSED("[host]\nbytes = 1K\n", "out of range", "64K to 64T");
 	REFUSED("[host]\nbytes = 99999999999999999999\n", "out of range");
@@ -186,14 +194,16 @@ static void values_that_do_not_fit_together(void **unused)
 	struct config c;
 
 	(void)unused;
-	REFUSED("[host]\nslab_bytes = 65537\n", "test.conf:2:", "[host] slab_bytes", "multiple of 4096");
+	REFUSED("[host]\nslab_bytes = 65537\n", "test.conf:2:", "[host] slab_bytes",
+		"multiple of 4096");
 	REFUSED("[host]\nslab_bytes = 1M\nhuge_pages = 2m\n", "multiple of 2M");
 	REFUSED("[host]\nslab_bytes = 1M\nbytes = 512K\n", "more than [host] bytes");
 	REFUSED("[socket]\nring_entries = 100\n", "power of two");
 	REFUSED("[socket]\narena_blocks = 100\n", "power of two");
 	REFUSED("[socket]\ntenant = ../root\n", "[socket] tenant", "letters");
 	assert_int_equal(parse("[host]\nbytes = 1M\n", &c), 0);
-	assert_int_equal(c.host_slab_bytes, 1u << 20); /* the default follows; a given one is never changed */
+	/* the default follows; a given one is never changed */
+	assert_int_equal(c.host_slab_bytes, 1u << 20);
 }
 
 static void paths_are_a_list(void **unused)
@@ -206,17 +216,20 @@ static void paths_are_a_list(void **unused)
 	int n = 0;
 
 	(void)unused;
-	REFUSED("[nvme]\npath = store\n", "test.conf:2:", "[nvme] path", "does not begin with /", "at most 16");
+	REFUSED("[nvme]\npath = store\n", "test.conf:2:", "[nvme] path", "does not begin with /",
+		"at most 16");
 	REFUSED("[nvme]\npath = /a:b\n", "does not begin with /");
 	REFUSED("[nvme]\npath = /a::/b\n", "an empty path");
 	REFUSED("[nvme]\npath = /a:\n", "an empty path");
 	REFUSED("[nvme]\npath = :/a\n", "an empty path");
 	REFUSED("[nvme]\npath = /a:/ab:/a\n", "same path twice");
-	REFUSED("[nvme]\npath = /a:/b\npath = /b\n", "test.conf:3:", "\"/b\" has the same path twice");
+	REFUSED("[nvme]\npath = /a:/b\npath = /b\n",
+		"test.conf:3:", "\"/b\" has the same path twice");
 	memset(&c, 0, sizeof(c));
 	value[0] = '\0';
 	for (int i = 0; i < 16; i++)
-		snprintf(value + strlen(value), sizeof(value) - strlen(value), "%s/%c", i == 0 ? "" : ":", names[i]);
+		snprintf(value + strlen(value), sizeof(value) - strlen(value), "%s/%c",
+			 i == 0 ? "" : ":", names[i]);
 	assert_int_equal(config_value(row, value, &c, why, sizeof(why)), 0);
 	for (cursor = c.nvme_path; config_paths_next(&cursor, path); n++) {
 		assert_int_equal(strlen(path), 2);
@@ -241,14 +254,16 @@ static void segments_fit_the_store(void **unused)
 	struct config c;
 
 	(void)unused;
-	REFUSED("[nvme]\nsegment_bytes = 65537\n", "test.conf:2:", "[nvme] segment_bytes", "multiple of 4096");
-	REFUSED("[nvme]\nbytes = 256M\nsegment_bytes = 64M\n", "[nvme] bytes", "4 segments of [nvme] segment_bytes",
-		"268500992 at least");
+	REFUSED("[nvme]\nsegment_bytes = 65537\n", "test.conf:2:", "[nvme] segment_bytes",
+		"multiple of 4096");
+	REFUSED("[nvme]\nbytes = 256M\nsegment_bytes = 64M\n", "[nvme] bytes",
+		"4 segments of [nvme] segment_bytes", "268500992 at least");
 	REFUSED("[nvme]\nbytes = 256K\n", "test.conf:2:", "[nvme] bytes", "327680 at least");
 	REFUSED("[nvme]\nbytes = 1T\nsegment_bytes = 1M\n", "65535 segments", "at most");
 	REFUSED("[nvme]\nbytes = 64T\n", "65535 segments of [nvme] segment_bytes = 268435456");
 	assert_int_equal(parse("[nvme]\nbytes = 268500992\nsegment_bytes = 64M\n", &c), 0);
-	assert_int_equal(parse("[nvme]\nbytes = 0\nsegment_bytes = 256M\n", &c), 0); /* no tier: nothing to fit */
+	/* no tier: nothing to fit */
+	assert_int_equal(parse("[nvme]\nbytes = 0\nsegment_bytes = 256M\n", &c), 0);
 	/* the default follows, in both directions */
 	assert_int_equal(parse("[nvme]\nbytes = 256M\n", &c), 0);
 	assert_int_equal(c.nvme_segment_bytes, 32u << 20);
@@ -272,7 +287,8 @@ static void the_parsers_traps(void **unused)
 	char long_line[600];
 
 	(void)unused;
-	REFUSED("[host]\nbytes = 1G\n  lock\n", "test.conf:3:", "neither [section] nor key = value");
+	REFUSED("[host]\nbytes = 1G\n  lock\n",
+		"test.conf:3:", "neither [section] nor key = value");
 	REFUSED("[host] bytes = 1G\n", "test.conf:1:", "text after a [section]");
 	REFUSED("[host\nbytes = 1G\n", "test.conf:1:", "without ]");
 	REFUSED("[host]\nnonsense\nbytes = 12Q\n", "test.conf:2:");
@@ -316,10 +332,12 @@ static void printing_and_reading_gives_the_same(void **unused)
 
 	(void)unused;
 	assert_int_equal(
-		parse("[host]\nbytes = 123456K\nslab_bytes = 4M\nlock = true\nnuma_node=0\n[socket]\n"
+		parse("[host]\nbytes = 123456K\nslab_bytes = 4M\nlock = "
+		      "true\nnuma_node=0\n[socket]\n"
 		      "mode=0666\n[daemon]\nspin_us = 7\nruntime_dir = /tmp/a b\n"
 		      "[nvme]\npath = /a:/b c\nbytes = 9G\nio = io_uring\ndrain_us = 3ms\n"
-		      "[redis]\nendpoints = [::1]:7 x.y\ncluster = yes\nttl = 7d\nkey_prefix = a;b#\nwrite = off\n",
+		      "[redis]\nendpoints = [::1]:7 x.y\ncluster = yes\nttl = 7d\nkey_prefix = "
+		      "a;b#\nwrite = off\n",
 		      &a),
 		0);
 	out = fmemopen(file, sizeof(file), "w");
@@ -446,7 +464,7 @@ static void the_manual_is_of_this_table(void **unused)
 	size_t n;
 
 	(void)unused;
-	if (in == NULL) {
+	if (!in) {
 		print_message("not run from the source's top directory\n");
 		skip();
 	}
@@ -456,9 +474,9 @@ static void the_manual_is_of_this_table(void **unused)
 	n = fread(page, 1, sizeof(page) - 1, in);
 	page[n] = '\0';
 	(void)fclose(in);
-	if (strstr(page, want) == NULL)
-		fail_msg("daemon/kvtierd.8 differs from tbl_config.h; put in it what `unit_config man` "
-			 "prints");
+	if (!strstr(page, want))
+		fail_msg("daemon/kvtierd.8 differs from tbl_config.h; put in it what `unit_config "
+			 "man` prints");
 }
 
 int main(int argc, char **argv)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_config_redis - goal: [redis] is taken as it was meant, or refused with the line, the key and the reason. Method:
- * texts through config_parse().
+ * unit_config_redis - goal: [redis] is taken as it was meant, or refused with the line, the key and
+ * the reason. Method: texts through config_parse().
  */
 #include "tests/lib/lib_config_redis.h"
 
@@ -21,7 +21,9 @@ static void refused(const char *key_value, const char *words)
 
 static void endpoints_have_a_port_when_read(void **unused)
 {
-	static const struct { const char *given, *want; } cases[] = {
+	static const struct {
+		const char *given, *want;
+	} cases[] = {
 		{ "", "" },
 		{ "cache", "cache:6379" },
 		{ "cache-1.example.org:7000", "cache-1.example.org:7000" },
@@ -44,7 +46,9 @@ static void endpoints_have_a_port_when_read(void **unused)
 
 static void what_is_no_endpoint_is_refused(void **unused)
 {
-	static const struct { const char *given, *words; } cases[] = {
+	static const struct {
+		const char *given, *words;
+	} cases[] = {
 		{ "a:", "a port in it that is no number" },
 		{ "a:x", "a port in it that is no number" },
 		{ "a:80x", "a port in it that is no number" },
@@ -108,7 +112,8 @@ static void sixteen_long_ones_fit(void **unused)
 		snprintf(item, 3, "%c.", 'a' + i);
 		item[2] = 'x';
 		memcpy(item + 250, ":6379", 6);
-		snprintf(value + strlen(value), sizeof(value) - strlen(value), "%s%s", i == 0 ? "" : " ", item);
+		snprintf(value + strlen(value), sizeof(value) - strlen(value), "%s%s",
+			 i == 0 ? "" : " ", item);
 	}
 	assert_int_equal(strlen(value), 4095);
 	assert_int_equal(config_value(row, value, &c, why, sizeof(why)), 0);
@@ -156,7 +161,8 @@ static void lines_add_up(void **unused)
 	struct config c;
 
 	(void)unused;
-	assert_int_equal(config_of("[redis]\nendpoints = a\nendpoints =\nendpoints = b:1 c\n", &c), 0);
+	assert_int_equal(config_of("[redis]\nendpoints = a\nendpoints =\nendpoints = b:1 c\n", &c),
+			 0);
 	assert_string_equal(c.redis_endpoints, "a:6379 b:1 c:6379");
 	assert_int_equal(config_of("[redis]\nendpoints = a\nendpoints = a\n", &c), -EINVAL);
 	config_says("test.conf:3:");
@@ -175,16 +181,28 @@ static void hosts_of_a_cluster(void **unused)
 	refused("cluster_hosts = 10.0.0.0/33", "length is not 0 to 32");
 	refused("cluster_hosts = cache/8", "whose address is none");
 	refused("cluster_hosts = a,b", "no name, address or network");
-	refused("cluster_hosts = 10.0.0.0/8\ncluster = no", "[redis] cluster_hosts: is set, and [redis] cluster is no");
-	assert_int_equal(config_of("[redis]\ncluster_hosts = a  10.0.0.0/8\ncluster_hosts = .b fd00::/8\n", &c), 0);
+	refused("cluster_hosts = 10.0.0.0/8\ncluster = no",
+		"[redis] cluster_hosts: is set, and [redis] cluster is no");
+	assert_int_equal(
+		config_of("[redis]\ncluster_hosts = a  10.0.0.0/8\ncluster_hosts = .b fd00::/8\n",
+			  &c),
+		0);
 	assert_string_equal(c.redis_cluster_hosts, "a 10.0.0.0/8 .b fd00::/8");
 }
 
 static void a_time_to_live_has_units(void **unused)
 {
-	static const struct { const char *given; uint32_t want; } cases[] = {
-		{ "ttl = 0s", 0 },	    { "ttl = 90", 90 },	      { "ttl = 90s", 90 },    { "ttl = 5m", 300 },
-		{ "ttl = 12h", 43200 },	    { "ttl = 7 d", 604800 },  { "ttl = 3650d", 315360000 },
+	static const struct {
+		const char *given;
+		uint32_t want;
+	} cases[] = {
+		{ "ttl = 0s", 0 },
+		{ "ttl = 90", 90 },
+		{ "ttl = 90s", 90 },
+		{ "ttl = 5m", 300 },
+		{ "ttl = 12h", 43200 },
+		{ "ttl = 7 d", 604800 },
+		{ "ttl = 3650d", 315360000 },
 	};
 	struct config c;
 
@@ -207,12 +225,17 @@ static void tls_is_all_of_it_or_nothing(void **unused)
 	config_takes("tls = no", &c);
 	config_takes("tls = yes", &c);
 	config_takes("tls = yes\ntls_ca_file = /ca\ntls_name = *", &c);
-	config_takes("tls = yes\ntls_cert_file = /cert\ntls_key_file = /key\ntls_name = redis.example", &c);
+	config_takes(
+		"tls = yes\ntls_cert_file = /cert\ntls_key_file = /key\ntls_name = redis.example",
+		&c);
 	refused("tls_ca_file = /ca", "[redis] tls_ca_file: is set, and [redis] tls is no");
-	refused("tls_cert_file = /cert\ntls_key_file = /key", "[redis] tls_cert_file: is set, and [redis] tls is no");
+	refused("tls_cert_file = /cert\ntls_key_file = /key",
+		"[redis] tls_cert_file: is set, and [redis] tls is no");
 	refused("tls_name = x", "[redis] tls_name: is set, and [redis] tls is no");
-	refused("tls_cert_file = /cert\ntls = yes", "[redis] tls_cert_file: needs [redis] tls_key_file");
-	refused("tls_key_file = /key\ntls = yes", "[redis] tls_key_file: needs [redis] tls_cert_file");
+	refused("tls_cert_file = /cert\ntls = yes",
+		"[redis] tls_cert_file: needs [redis] tls_key_file");
+	refused("tls_key_file = /key\ntls = yes",
+		"[redis] tls_key_file: needs [redis] tls_cert_file");
 	refused("tls_name = *\ntls = yes", "[redis] tls_name: * needs [redis] tls_ca_file");
 	refused("tls_name = .b\ntls = yes", "[redis] tls_name: begins with a dot");
 	refused("tls_name = a b\ntls = yes", "[redis] tls_name: has a blank in it");
@@ -229,7 +252,8 @@ static void a_prefix_is_one_plain_word(void **unused)
 	assert_string_equal(c.redis_key_prefix, "a:b/{c}*");
 	refused("key_prefix = a b", "has a blank");
 	refused("key_prefix = \xc3\xa4", "not printable");
-	refused("key_prefix = 0123456789012345678901234567890123456789012345678901234567890123", "is 64 bytes long");
+	refused("key_prefix = 0123456789012345678901234567890123456789012345678901234567890123",
+		"is 64 bytes long");
 }
 
 static void a_name_needs_a_password(void **unused)

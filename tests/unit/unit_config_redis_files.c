@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_config_redis_files - goal: files with secrets are read whole, by those alone who may, and what is in them gets
- * into no message; the tier is opened with what was configured. Method: files in a temporary directory through
- * config_redis().
+ * unit_config_redis_files - goal: files with secrets are read whole, by those alone who may, and
+ * what is in them gets into no message; the tier is opened with what was configured. Method: files
+ * in a temporary directory through config_redis().
  */
 #include "tests/lib/lib_config_redis.h"
 #include "tests/lib/lib_scratch.h"
@@ -46,7 +46,8 @@ static struct config config;
 static struct config_redis redis;
 static struct redis_tier_conf conf;
 
-/* With `option` naming the file; whatever comes of it, the message has nothing of what the file has. */
+/* With `option` naming the file; whatever comes of it, the message has nothing of what the file
+ * has. */
 static int read_files(const char *option, const char *never_said)
 {
 	char given[512];
@@ -58,8 +59,9 @@ static int read_files(const char *option, const char *never_said)
 	config_takes(given, &config);
 	memset(config_message, 0, sizeof(config_message));
 	r = config_redis(&config, &redis, &conf, config_message, sizeof(config_message));
-	if (never_said != NULL)
-		assert_null(memmem(config_message, sizeof(config_message), never_said, strlen(never_said)));
+	if (never_said)
+		assert_null(memmem(config_message, sizeof(config_message), never_said,
+				   strlen(never_said)));
 	if (r < 0) {
 		config_says(option);
 		config_says(path);
@@ -136,7 +138,8 @@ static void what_is_no_file_is_refused(void **unused)
 	config_says("no regular file");
 	assert_int_equal(rmdir(path), 0);
 	assert_int_equal(mkfifo(path, 0600), 0);
-	assert_int_equal(read_files("secret_file", NULL), -EPERM); /* and does not wait for a writer */
+	/* and does not wait for a writer */
+	assert_int_equal(read_files("secret_file", NULL), -EPERM);
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(symlink("elsewhere", path), 0);
 	assert_int_equal(read_files("secret_file", NULL), -ENOENT);
@@ -159,7 +162,10 @@ static void a_link_to_a_good_file_is_good(void **unused)
 
 static void a_shared_secret_has_32_to_512_bytes(void **unused)
 {
-	static const struct { size_t bytes; int want; } cases[] = {
+	static const struct {
+		size_t bytes;
+		int want;
+	} cases[] = {
 		{ 0, -EBADMSG }, { 31, -EBADMSG }, { 32, 0 }, { 512, 0 }, { 513, -EBADMSG },
 	};
 	char bytes[513];
@@ -191,12 +197,18 @@ static void the_tier_gets_what_was_configured(void **unused)
 	(void)unused;
 	put("xyzzy\n", 6, 0600);
 	snprintf(given, sizeof(given),
-		 "endpoints = a [::1]:7 unix:/s\ncluster = no\nusername = kvtier\npassword_file = %s\nkey_prefix = p:\n"
-		 "ttl = 1h\nconnections = 7\ntimeout_ms = 250", path);
+		 "endpoints = a [::1]:7 unix:/s\ncluster = no\nusername = kvtier\npassword_file = "
+		 "%s\nkey_prefix = p:\n"
+		 "ttl = 1h\nconnections = 7\ntimeout_ms = 250",
+		 path);
 	config_takes(given, &config);
 	config_redis_close(&redis);
-	conf = (struct redis_tier_conf){ .max_in_flight = 5, .max_image_bytes = 6, .events = { .changed = callback } };
-	assert_int_equal(config_redis(&config, &redis, &conf, config_message, sizeof(config_message)), 0);
+	conf = (struct redis_tier_conf){ .max_in_flight = 5,
+					 .max_image_bytes = 6,
+					 .events = { .changed = callback } };
+	assert_int_equal(config_redis(&config, &redis, &conf, config_message,
+				      sizeof(config_message)),
+			 0);
 	assert_int_equal(conf.n_endpoints, 3);
 	assert_string_equal(conf.endpoints[0], "a:6379");
 	assert_string_equal(conf.endpoints[1], "[::1]:7");
@@ -227,7 +239,9 @@ static void without_endpoints_there_is_no_tier(void **unused)
 	snprintf(given, sizeof(given), "password_file = /nonexistent\nsecret_file = %s", path);
 	config_takes(given, &config);
 	config_redis_close(&redis);
-	assert_int_equal(config_redis(&config, &redis, &conf, config_message, sizeof(config_message)), 0);
+	assert_int_equal(config_redis(&config, &redis, &conf, config_message,
+				      sizeof(config_message)),
+			 0);
 	assert_int_equal(conf.n_endpoints, 0);
 	assert_int_equal(redis.shared_bytes, 32);
 	assert_string_equal(config_message, "");
@@ -249,7 +263,9 @@ static void what_is_likely_a_mistake_is_a_warning(void **unused)
 	config_says("hash tag");
 	assert_int_equal(read_files("tls = yes\nsecret_file", "0123"), 0);
 	assert_string_equal(config_message, "");
-	assert_int_equal(read_files("endpoints = unix:/run/redis.sock\ntls = yes\nsecret_file", "0123"), 0);
+	assert_int_equal(read_files("endpoints = unix:/run/redis.sock\ntls = yes\nsecret_file",
+				    "0123"),
+			 0);
 	assert_string_equal(config_message, "[redis] tls is yes, but not for unix: endpoints");
 }
 

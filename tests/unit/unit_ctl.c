@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_ctl - goal: the admin socket answers who may ask, whole and as JSON, and nobody who asks badly, slowly
- * or too often costs the others anything. Method: the real ctl.c and loop.c, all else
+ * unit_ctl - goal: the admin socket answers who may ask, whole and as JSON, and nobody who asks
+ * badly, slowly or too often costs the others anything. Method: the real ctl.c and loop.c, all else
  * faked (ctl_rig.h); the asker is a second thread.
  */
 #include "tests/lib/ctl_rig.h"
@@ -67,8 +67,9 @@ static void ask_evict_all(void)
 
 	assert_int_equal(ASK(fd, "evict\0--all"), '.');
 	assert_true(fake_slices > 10);
-	assert_string_equal(reply, "{\"evicted_blocks\":10000,\"demoted_blocks\":5000,\"freed_bytes\":10000000,"
-				   "\"complete\":true}\n");
+	assert_string_equal(
+		reply, "{\"evicted_blocks\":10000,\"demoted_blocks\":5000,\"freed_bytes\":10000000,"
+		       "\"complete\":true}\n");
 	(void)close(fd);
 }
 
@@ -79,11 +80,15 @@ static void ask_evict_bytes(void)
 	assert_int_equal(ASK(fd, "evict\0--bytes\0"
 				 "5500"),
 			 '.');
-	assert_string_equal(reply, "{\"evicted_blocks\":6,\"demoted_blocks\":3,\"freed_bytes\":6000,\"complete\":true}\n");
+	assert_string_equal(reply,
+			    "{\"evicted_blocks\":6,\"demoted_blocks\":3,\"freed_bytes\":6000,"
+			    "\"complete\":true}\n");
 	assert_int_equal(ASK(fd, "evict\0--bytes\0"
 				 "900000"),
 			 '.');
-	assert_string_equal(reply, "{\"evicted_blocks\":4,\"demoted_blocks\":2,\"freed_bytes\":4000,\"complete\":false}\n");
+	assert_string_equal(reply,
+			    "{\"evicted_blocks\":4,\"demoted_blocks\":2,\"freed_bytes\":4000,"
+			    "\"complete\":false}\n");
 	(void)close(fd);
 }
 
@@ -172,7 +177,8 @@ static void ask_as_nobody(void)
 		if (setgid(65534) < 0 || setuid(65534) < 0)
 			_exit(1);
 		fd = dial();
-		_exit(hear(fd) == '!' && strstr(reply, "only root") != NULL && hear(fd) == 0 ? 0 : 2);
+		_exit(hear(fd) == '!' && strstr(reply, "only root") != NULL && hear(fd) == 0 ? 0 :
+											       2);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
@@ -268,12 +274,18 @@ int main(void)
 {
 	const struct CMUnitTest others[] = {
 		cmocka_unit_test_setup_teardown(other_users_are_refused, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(the_socket_has_the_mode_asked_for, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(an_answered_socket_is_not_taken, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(a_dead_daemons_socket_is_replaced, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(the_socket_has_the_mode_asked_for, rig_setup,
+						rig_teardown),
+		cmocka_unit_test_setup_teardown(an_answered_socket_is_not_taken, rig_setup,
+						rig_teardown),
+		cmocka_unit_test_setup_teardown(a_dead_daemons_socket_is_replaced, rig_setup,
+						rig_teardown),
 		cmocka_unit_test_setup_teardown(a_file_is_not_replaced, rig_setup, rig_teardown),
 	};
-	enum { SCENES = sizeof(scenes) / sizeof(scenes[0]), OTHERS = sizeof(others) / sizeof(others[0]) };
+	enum {
+		SCENES = sizeof(scenes) / sizeof(scenes[0]),
+		OTHERS = sizeof(others) / sizeof(others[0])
+	};
 	struct CMUnitTest tests[SCENES + OTHERS];
 
 	for (size_t i = 0; i < SCENES; i++) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_ctl_nvme - goal: admin commands that take long tell their asker how far they are, survive both sides'
- * deadlines, cost the loop nothing meanwhile, and let go of what they started when the asker goes. Method: as
- * unit_ctl.c; flush, purge and scrub are faked (ctl_rig.h) and end when the test says.
+ * unit_ctl_nvme - goal: admin commands that take long tell their asker how far they are, survive
+ * both sides' deadlines, cost the loop nothing meanwhile, and let go of what they started when the
+ * asker goes. Method: as unit_ctl.c; flush, purge and scrub are faked (ctl_rig.h) and end when the
+ * test says.
  */
 #include "tests/lib/ctl_rig.h"
 
@@ -16,7 +17,7 @@ static void ask_disks(void)
 	assert_non_null(strstr(reply, "\"read_errors\":3"));
 	assert_null(strpbrk(reply, "\033\xff\x9b"));
 	assert_int_equal(ASK(fd, "disks\0x"), '!');
-	assert_int_equal(ASK(fd, "devices"), '!');	/* as they were called */
+	assert_int_equal(ASK(fd, "devices"), '!'); /* as they were called */
 	assert_non_null(strstr(reply, "kvtierctl disks"));
 	(void)close(fd);
 }
@@ -144,8 +145,8 @@ static void ask_and_do_not_read(void)
 	(void)close(fd);
 }
 
-/* Its socket takes so many packets, each of which starts the deadline anew; then it is over. Rows, which are many and
- * large, fill it at once. */
+/* Its socket takes so many packets, each of which starts the deadline anew; then it is over. Rows,
+ * which are many and large, fill it at once. */
 static void a_scrub_ends_when_nobody_reads(void **unused)
 {
 	(void)unused;
@@ -179,7 +180,8 @@ static void ask_flush_in_vain(void)
 	const int fd = dial();
 
 	assert_int_equal(ASK(fd, "flush"), '!');
-	assert_non_null(strstr(reply, fake_status == -EDQUOT ? "write budget" : "Input/output error"));
+	assert_non_null(
+		strstr(reply, fake_status == -EDQUOT ? "write budget" : "Input/output error"));
 	assert_int_equal(ASK(fd, "spaces"), '.');
 	(void)close(fd);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_ctl_redis - goal: the admin command `endpoints` lists every server with its reason, as JSON that is valid and
- * harmless whatever a server said. Method: as unit_ctl.c; the tier is faked (ctl_rig.h).
+ * unit_ctl_redis - goal: the admin command `endpoints` lists every server with its reason, as JSON
+ * that is valid and harmless whatever a server said. Method: as unit_ctl.c; the tier is faked
+ * (ctl_rig.h).
  */
 #include "tests/lib/ctl_rig.h"
 
@@ -11,7 +12,9 @@ static void ask_endpoints(void)
 
 	assert_int_equal(ASK(fd, "endpoints"), '.');
 	assert_int_equal(rows_in("endpoints"), 2);
-	assert_non_null(strstr(reply, "{\"endpoint\":1,\"address\":\"10.0.0.1:6379\",\"state\":\"offline\",\"tls\":"));
+	assert_non_null(strstr(
+		reply,
+		"{\"endpoint\":1,\"address\":\"10.0.0.1:6379\",\"state\":\"offline\",\"tls\":"));
 	assert_non_null(strstr(reply, "\"slots\":5461,\"connections\":0,\"in_flight\":0,"));
 	assert_non_null(strstr(reply, "\"retry_in_ms\":7300,\"text\":"));
 	assert_non_null(strstr(reply, "\"timeouts\":3"));

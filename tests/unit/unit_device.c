@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_device.c - goal: a daemon may have several devices. A device that is full refuses a job, says so when
- * it has room again, and delays no other; the daemon's own jobs have a bound of their own; a device that
- * gathers jobs is kicked once for all of them; each region and layout goes to the device that its client named.
- * Method: the CPU device beside a device of this test, which keeps its jobs until the test ends them and notes
- * what it was told. A loop without events: jobs of the test's device end when the test says so.
+ * unit_device.c - goal: a daemon may have several devices. A device that is full refuses a job,
+ * says so when it has room again, and delays no other; the daemon's own jobs have a bound of their
+ * own; a device that gathers jobs is kicked once for all of them; each region and layout goes to
+ * the device that its client named. Method: the CPU device beside a device of this test, which
+ * keeps its jobs until the test ends them and notes what it was told. A loop without events: jobs
+ * of the test's device end when the test says so.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,7 +34,7 @@ struct slow {
 	struct device base;
 	struct device_job *jobs[JOBS];
 	uint32_t n_jobs, n_kicks, n_regions, n_layouts;
-	bool refuses;		/* as if it had no staging left */
+	bool refuses; /* as if it had no staging left */
 	struct region_desc desc;
 };
 
@@ -41,13 +42,13 @@ static const struct device_ops slow_ops;
 
 static int slow_open(const struct device_conf *conf, struct loop *loop, struct device **ret)
 {
-	struct slow *s = calloc(1, sizeof *s);
+	struct slow *s = calloc(1, sizeof(*s));
 
 	(void)conf;
 	assert_non_null(s);
 	s->base.ops = &slow_ops;
 	s->base.loop = loop;
-	memcpy(s->base.uuid, uuid, sizeof uuid);
+	memcpy(s->base.uuid, uuid, sizeof(uuid));
 	*ret = &s->base;
 	return 0;
 }
@@ -58,8 +59,8 @@ static void slow_close(struct device *device)
 	free(device);
 }
 
-static int slow_import(struct device *device, const struct region_desc *desc, struct device_region *ret, char *text,
-		       size_t n)
+static int slow_import(struct device *device, const struct region_desc *desc,
+		       struct device_region *ret, char *text, size_t n)
 {
 	struct slow *s = (struct slow *)device;
 
@@ -69,7 +70,9 @@ static int slow_import(struct device *device, const struct region_desc *desc, st
 	}
 	s->desc = *desc;
 	s->n_regions++;
-	*ret = (struct device_region){ .device = device, .base = (uint8_t *)0x7000000000, .length = desc->length };
+	*ret = (struct device_region){ .device = device,
+				       .base = (uint8_t *)0x7000000000,
+				       .length = desc->length };
 	return 0;
 }
 
@@ -109,9 +112,16 @@ static void slow_kick(struct device *device)
 }
 
 static const struct device_ops slow_ops = {
-	.name = "slow", .images = 1u << IMAGE_OF_HOST | 1u << IMAGE_OF_DEVICE, .open = slow_open, .close = slow_close,
-	.import = slow_import, .release = slow_release, .prepare = slow_prepare, .forget = slow_forget,
-	.submit = slow_submit, .kick = slow_kick,
+	.name = "slow",
+	.images = 1u << IMAGE_OF_HOST | 1u << IMAGE_OF_DEVICE,
+	.open = slow_open,
+	.close = slow_close,
+	.import = slow_import,
+	.release = slow_release,
+	.prepare = slow_prepare,
+	.forget = slow_forget,
+	.submit = slow_submit,
+	.kick = slow_kick,
 };
 
 /* --- the world --- */
@@ -146,7 +156,7 @@ static void on_room(void *arg, struct device *device)
 static int open_world(void **state)
 {
 	const struct device_conf conf = { .workers = 1, .depth = DEPTH, .own_depth = OWN_DEPTH };
-	struct world *w = calloc(1, sizeof *w);
+	struct world *w = calloc(1, sizeof(*w));
 	struct device *device;
 
 	assert_non_null(w);
@@ -180,7 +190,11 @@ static int close_world(void **state)
 static int submit(struct world *w, uint32_t i, uint32_t client)
 {
 	w->jobs[i] = (struct device_job){
-		.kind = DEVICE_ENCODE, .layout = &w->layout, .image = w->image, .image_bytes = IMAGE_BYTES, .done = done,
+		.kind = DEVICE_ENCODE,
+		.layout = &w->layout,
+		.image = w->image,
+		.image_bytes = IMAGE_BYTES,
+		.done = done,
 		.client = client,
 	};
 	return device_submit(&w->slow->base, &w->jobs[i]);
@@ -200,13 +214,13 @@ static void a_full_device_refuses_and_says_when_it_has_room(void **state)
 	for (uint32_t i = 0; i < DEPTH; i++)
 		assert_int_equal(submit(w, i, 1), 0);
 	end_one(w);
-	assert_int_equal(w->n_room, 0);		/* nobody was refused */
+	assert_int_equal(w->n_room, 0); /* nobody was refused */
 	assert_int_equal(submit(w, DEPTH - 1, 1), 0);
 	assert_int_equal(submit(w, DEPTH, 2), -EAGAIN);
 	assert_int_equal(submit(w, DEPTH, 2), -EAGAIN);
 	assert_int_equal(w->n_room, 0);
 	end_one(w);
-	assert_int_equal(w->n_room, 1);		/* once for all who were refused */
+	assert_int_equal(w->n_room, 1); /* once for all who were refused */
 	assert_ptr_equal(w->room_of, &w->slow->base);
 	end_one(w);
 	assert_int_equal(w->n_room, 1);
@@ -241,7 +255,7 @@ static void own_jobs_have_a_bound_of_their_own(void **state)
 		assert_int_equal(submit(w, i, 0), 0);
 	assert_int_equal(submit(w, JOBS - 1, 0), -EAGAIN);
 	assert_int_equal(submit(w, JOBS - 1, 1), -EAGAIN);
-	end_one(w);				/* one of the daemon's own */
+	end_one(w); /* one of the daemon's own */
 	assert_int_equal(submit(w, JOBS - 1, 1), -EAGAIN);
 	assert_int_equal(submit(w, JOBS - 1, 0), 0);
 	while (w->slow->n_jobs > 0)
@@ -261,7 +275,11 @@ static void a_full_device_delays_no_other(void **state)
 {
 	struct world *w = *state;
 	struct device_job job = {
-		.kind = DEVICE_VERIFY, .image = w->image, .image_bytes = IMAGE_BYTES, .client = 1, .done = verified,
+		.kind = DEVICE_VERIFY,
+		.image = w->image,
+		.image_bytes = IMAGE_BYTES,
+		.client = 1,
+		.done = verified,
 	};
 
 	for (uint32_t i = 0; i < DEPTH; i++)
@@ -270,7 +288,7 @@ static void a_full_device_delays_no_other(void **state)
 	assert_int_equal(device_submit(devices_cpu(&w->devices), &job), 0);
 	assert_int_equal(devices_in_flight(&w->devices), DEPTH + 1);
 	assert_int_equal(loop_run(w->loop), 0);
-	assert_int_equal(job.status, -EBADMSG);	/* the image is zeroes */
+	assert_int_equal(job.status, -EBADMSG); /* the image is zeroes */
 	assert_int_equal(w->n_done, 1);
 	assert_int_equal(w->n_room, 0);
 	while (w->slow->n_jobs > 0)
@@ -304,8 +322,13 @@ static void an_image_may_lie_in_the_device(void **state)
 {
 	struct world *w = *state;
 	struct device_job job = {
-		.kind = DEVICE_DECODE, .layout = &w->layout, .image_memory = IMAGE_OF_DEVICE, .image = (uint8_t *)0x7f0000,
-		.image_bytes = IMAGE_BYTES, .client = 1, .done = done,
+		.kind = DEVICE_DECODE,
+		.layout = &w->layout,
+		.image_memory = IMAGE_OF_DEVICE,
+		.image = (uint8_t *)0x7f0000,
+		.image_bytes = IMAGE_BYTES,
+		.client = 1,
+		.done = done,
 	};
 
 	assert_int_equal(device_submit(&w->slow->base, &job), 0);
@@ -329,16 +352,16 @@ static void layouts_are_prepared_and_forgotten(void **state)
 
 /* --- regions --- */
 
-static struct mount *mount_of(struct world *w, const struct wire_region *regions, uint32_t n, const int *fds, int error,
-			      const char *words)
+static struct mount *mount_of(struct world *w, const struct wire_region *regions, uint32_t n,
+			      const int *fds, int error, const char *words)
 {
 	const struct proto_space_open m = { .n_regions = n, .regions = regions };
 	struct mount *mount = NULL;
 	char text[232] = "";
 
-	assert_int_equal(mount_import(&w->devices, &m, fds, &mount, text, sizeof text), error);
+	assert_int_equal(mount_import(&w->devices, &m, fds, &mount, text, sizeof(text)), error);
 	assert_string_equal(text, words);
-	assert_true((error == 0) == (mount != NULL));
+	assert_int_equal(error == 0, mount != NULL);
 	return mount;
 }
 
@@ -359,26 +382,27 @@ static void a_region_goes_to_the_device_it_is_of(void **state)
 	struct mount *mount;
 
 	for (int i = 0; i < 2; i++)
-		memcpy(regions[i].device, uuid, sizeof uuid);
+		memcpy(regions[i].device, uuid, sizeof(uuid));
 	regions[0].handle[63] = 9;
 	mount = mount_of(w, regions, 1, NULL, 0, "");
 	assert_ptr_equal(mount->device, &w->slow->base);
 	assert_int_equal(w->slow->desc.memory, WIRE_DEVICE_HANDLE);
 	assert_int_equal(w->slow->desc.fd, -1);
 	assert_int_equal(w->slow->desc.offset, 512);
-	assert_memory_equal(w->slow->desc.handle, regions[0].handle, sizeof regions[0].handle);
+	assert_memory_equal(w->slow->desc.handle, regions[0].handle, sizeof(regions[0].handle));
 	unmount(mount);
 	mount = mount_of(w, regions, 2, fds, 0, "");
 	assert_int_equal(w->slow->desc.fd, 71);
 	assert_int_equal(w->slow->n_regions, 2);
 	assert_int_equal(mount->region_bytes, (1 << 20) + 4096);
 	unmount(mount);
-	regions[1].length = 0;		/* what was imported before it is let go */
+	regions[1].length = 0; /* what was imported before it is let go */
 	(void)mount_of(w, regions, 2, fds, -EINVAL, "regions[1]: of no bytes");
 	assert_int_equal(w->slow->n_regions, 0);
 	regions[0].device[15] = 0xcd;
-	(void)mount_of(w, regions, 1, NULL, -ENODEV,
-		       "regions[0].device: this daemon serves no device 010203000000000000000000000000cd");
+	(void)mount_of(
+		w, regions, 1, NULL, -ENODEV,
+		"regions[0].device: this daemon serves no device 010203000000000000000000000000cd");
 }
 
 static void memory_of_the_host_is_the_cpus(void **state)
@@ -394,7 +418,7 @@ static void memory_of_the_host_is_the_cpus(void **state)
 	assert_ptr_equal(mount->device, devices_cpu(&w->devices));
 	assert_true(mount->staged);
 	unmount(mount);
-	mount = mount_of(w, NULL, 0, NULL, 0, "");	/* a space for look-ups alone */
+	mount = mount_of(w, NULL, 0, NULL, 0, ""); /* a space for look-ups alone */
 	assert_ptr_equal(mount->device, devices_cpu(&w->devices));
 	unmount(mount);
 	(void)close(fd);
@@ -407,7 +431,8 @@ static void there_is_a_most_of_devices(void **state)
 
 	assert_int_equal(devices_add(&full, &w->slow->base), -ENOSPC);
 	assert_null(devices_find(&w->devices, (const uint8_t[WIRE_UUID_BYTES]){ 1, 2, 4 }));
-	assert_ptr_equal(devices_find(&w->devices, (const uint8_t[WIRE_UUID_BYTES]){ 0 }), devices_cpu(&w->devices));
+	assert_ptr_equal(devices_find(&w->devices, (const uint8_t[WIRE_UUID_BYTES]){ 0 }),
+			 devices_cpu(&w->devices));
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, open_world, close_world)

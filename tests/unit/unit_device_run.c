@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: a job that is given up, cancelled or past its deadline touches no page any more, from the piece on in which
- * that is seen; before, it changes no more than a piece's bytes at a time.
- * Method: device_run alone, no threads, a clock of the test's own. An image of 128 KiB is decoded piece by piece, and
- * stopped after each possible number of pieces: the page is compared before and after. Encodes and verifications
- * likewise, by what they answer. On every kernel.
+ * Goal: a job that is given up, cancelled or past its deadline touches no page any more, from the
+ * piece on in which that is seen; before, it changes no more than a piece's bytes at a time.
+ * Method: device_run alone, no threads, a clock of the test's own. An image of 128 KiB is decoded
+ * piece by piece, and stopped after each possible number of pieces: the page is compared before and
+ * after. Encodes and verifications likewise, by what they answer. On every kernel.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,8 +19,17 @@
 
 #include "daemon/device/device_run.h"
 
-enum { LAYERS = 2, HEADS = 4, TOKENS = 64, DIM = 128, ROW = 2 * DIM, PLANE = ROW * HEADS * TOKENS,
-       PAGE = 2 * LAYERS * PLANE, FILLER = 0xa5, DEADLINE = 1000 };
+enum {
+	LAYERS = 2,
+	HEADS = 4,
+	TOKENS = 64,
+	DIM = 128,
+	ROW = 2 * DIM,
+	PLANE = ROW * HEADS * TOKENS,
+	PAGE = 2 * LAYERS * PLANE,
+	FILLER = 0xa5,
+	DEADLINE = 1000
+};
 enum how { GIVEN_UP, CANCELLED, LATE, HOWS };
 
 struct bed {
@@ -41,20 +50,30 @@ static void bed_make(struct bed *b, const struct codec_kernels *kernels)
 	b->before = malloc(PAGE);
 	b->image = aligned_alloc(4096, PAGE);
 	b->scratch = aligned_alloc(64, CODEC_SCRATCH_BYTES);
-	b->run = aligned_alloc(_Alignof(struct device_run), sizeof *b->run);
+	b->run = aligned_alloc(_Alignof(struct device_run), sizeof(*b->run));
 	assert_true(b->page && b->before && b->image && b->scratch && b->run);
 	for (uint32_t i = 0; i < 2 * LAYERS; i++)
 		b->pieces[i] = (struct page_piece){
-			.base = b->page + (size_t)i * PLANE, .page_stride = PAGE, .head_stride = ROW,
-			.token_stride = ROW * HEADS, .kind = i & 1 ? KIND_V : KIND_K, .layer = i / 2,
+			.base = b->page + (size_t)i * PLANE,
+			.page_stride = PAGE,
+			.head_stride = ROW,
+			.token_stride = ROW * HEADS,
+			.kind = i & 1 ? KIND_V : KIND_K,
+			.layer = i / 2,
 		};
 	b->layout.pages = (struct page_layout){
-		.geometry = { .dtype = DTYPE_BF16, .layers = LAYERS, .kv_heads = HEADS, .head_dim_k = DIM,
-			      .head_dim_v = DIM, .block_tokens = TOKENS },
+		.geometry = { .dtype = DTYPE_BF16,
+			      .layers = LAYERS,
+			      .kv_heads = HEADS,
+			      .head_dim_k = DIM,
+			      .head_dim_v = DIM,
+			      .block_tokens = TOKENS },
 		.n_pieces = 2 * LAYERS,
 		.pieces = b->pieces,
 	};
-	assert_int_equal(image_shape(&b->layout.pages.geometry, CODEC_FP8, CODEC_FP8, &b->shape, NULL), 0);
+	assert_int_equal(image_shape(&b->layout.pages.geometry, CODEC_FP8, CODEC_FP8, &b->shape,
+				     NULL),
+			 0);
 	memset(b->page, 0x3f, PAGE);
 }
 
@@ -71,9 +90,16 @@ static void begin(struct bed *b, enum device_job_kind kind)
 {
 	b->given_up = 0;
 	b->job = (struct device_job){
-		.kind = kind, .codec_k = CODEC_FP8, .codec_v = CODEC_FP8, .verify = kind == DEVICE_DECODE,
-		.layout = &b->layout, .geometry = &b->layout.pages.geometry, .image = b->image,
-		.image_bytes = b->shape.image_bytes, .given_up = &b->given_up, .deadline_ns = DEADLINE,
+		.kind = kind,
+		.codec_k = CODEC_FP8,
+		.codec_v = CODEC_FP8,
+		.verify = kind == DEVICE_DECODE,
+		.layout = &b->layout,
+		.geometry = &b->layout.pages.geometry,
+		.image = b->image,
+		.image_bytes = b->shape.image_bytes,
+		.given_up = &b->given_up,
+		.deadline_ns = DEADLINE,
 	};
 	device_run_begin(b->run, b->kernels, &b->job);
 }
@@ -126,13 +152,14 @@ static void stopped_everywhere(struct bed *b, enum device_job_kind kind)
 			memset(b->page, kind == DEVICE_DECODE ? FILLER : 0x3f, PAGE);
 			begin(b, kind);
 			for (uint32_t i = 0; i < at; i++) {
-				if (at + 1 == n)	/* once is enough */
+				if (at + 1 == n) /* once is enough */
 					memcpy(b->before, b->page, PAGE);
 				assert_int_equal(piece(b, DEADLINE - 1), CODEC_MORE);
 				assert_true(at + 1 < n || changed(b) <= CODEC_PIECE_BYTES);
 			}
 			memcpy(b->before, b->page, PAGE);
-			assert_int_equal(stop(b, (enum how)how), how == LATE ? -ETIMEDOUT : -ECANCELED);
+			assert_int_equal(stop(b, (enum how)how),
+					 how == LATE ? -ETIMEDOUT : -ECANCELED);
 			assert_memory_equal(b->page, b->before, PAGE);
 		}
 }

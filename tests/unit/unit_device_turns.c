@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: clients take turns at the device, whatever one of them has waiting, and what was begun first ends first.
- * Method: device_turns alone, no threads: orders in which jobs come out; then random adds, takes and returns against
- * a plain model of it (seed printed; SEED=n repeats).
+ * Goal: clients take turns at the device, whatever one of them has waiting, and what was begun
+ * first ends first. Method: device_turns alone, no threads: orders in which jobs come out; then
+ * random adds, takes and returns against a plain model of it (seed printed; SEED=n repeats).
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ struct bed {
 
 static int set_up(void **state)
 {
-	struct bed *b = calloc(1, sizeof *b);
+	struct bed *b = calloc(1, sizeof(*b));
 
 	assert_non_null(b);
 	assert_int_equal(device_turns_open(&b->turns, DEPTH), 0);
@@ -66,7 +66,7 @@ static void a_late_client_waits_for_one_job_of_the_other(void **state)
 	assert_int_equal(take(b), 0);
 	add(b, 60, 2);
 	add(b, 61, 2);
-	assert_int_equal(take(b), 1);	/* 1 had its turn before 2 came */
+	assert_int_equal(take(b), 1); /* 1 had its turn before 2 came */
 	assert_int_equal(take(b), 60);
 	assert_int_equal(take(b), 2);
 	assert_int_equal(take(b), 61);
@@ -83,8 +83,8 @@ static void a_job_whose_quantum_is_over_stands_behind_others(void **state)
 	assert_int_equal(take(b), 0);
 	add(b, 60, 2);
 	device_turns_return(&b->turns, &b->jobs[0]);
-	assert_int_equal(take(b), 60);	/* not 1 again, though its jobs came first */
-	assert_int_equal(take(b), 0);	/* and then the one it had begun, not the next */
+	assert_int_equal(take(b), 60); /* not 1 again, though its jobs came first */
+	assert_int_equal(take(b), 0);  /* and then the one it had begun, not the next */
 	device_turns_return(&b->turns, &b->jobs[60]);
 	device_turns_return(&b->turns, &b->jobs[0]);
 	assert_int_equal(take(b), 60);
@@ -106,7 +106,8 @@ static void model_last(struct model *m, uint32_t client)
 		at++;
 	if (at == m->n_clients)
 		m->n_clients++;
-	memmove(&m->clients[at], &m->clients[at + 1], (m->n_clients - at - 1) * sizeof m->clients[0]);
+	memmove(&m->clients[at], &m->clients[at + 1],
+		(m->n_clients - at - 1) * sizeof(m->clients[0]));
 	m->clients[m->n_clients - 1] = client;
 }
 
@@ -120,7 +121,7 @@ static void model_add(struct model *m, uint32_t job, uint32_t client)
 static void model_return(struct model *m, uint32_t job, uint32_t client)
 {
 	model_last(m, client);
-	memmove(&m->jobs[client][1], &m->jobs[client][0], m->n[client]++ * sizeof m->jobs[0][0]);
+	memmove(&m->jobs[client][1], &m->jobs[client][0], m->n[client]++ * sizeof(m->jobs[0][0]));
 	m->jobs[client][0] = job;
 }
 
@@ -132,11 +133,11 @@ static uint32_t model_take(struct model *m)
 		return DEPTH;
 	client = m->clients[0];
 	job = m->jobs[client][0];
-	memmove(&m->jobs[client][0], &m->jobs[client][1], --m->n[client] * sizeof m->jobs[0][0]);
+	memmove(&m->jobs[client][0], &m->jobs[client][1], --m->n[client] * sizeof(m->jobs[0][0]));
 	if (m->n[client])
 		model_last(m, client);
 	else
-		memmove(&m->clients[0], &m->clients[1], --m->n_clients * sizeof m->clients[0]);
+		memmove(&m->clients[0], &m->clients[1], --m->n_clients * sizeof(m->clients[0]));
 	return job;
 }
 
@@ -181,8 +182,10 @@ static void any_order_is_the_models(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(a_late_client_waits_for_one_job_of_the_other, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(a_job_whose_quantum_is_over_stands_behind_others, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_late_client_waits_for_one_job_of_the_other,
+						set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_job_whose_quantum_is_over_stands_behind_others,
+						set_up, tear_down),
 		cmocka_unit_test_setup_teardown(any_order_is_the_models, set_up, tear_down),
 	};
 

@@ -91,7 +91,7 @@ static void all_stays_where_it_was_until_it_is_copied(void **state)
 		if (i % 3)
 			assert_int_equal(blocks_host_slot(w.blocks, find(&w, i)), slots[i]);
 	assert_int_equal(moved_blocks, 0);
-	assert_int_equal(ask(&w, BIG, &where), -EAGAIN);	/* one at a time */
+	assert_int_equal(ask(&w, BIG, &where), -EAGAIN); /* one at a time */
 	assert_int_equal(copier.n, 1);
 	copier_run(&copier);
 	assert_false(emptier_busy(w.counts.emptier));
@@ -116,7 +116,7 @@ static void what_one_job_and_one_turn_take_is_bounded(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < 2 * N; i++)
 		(void)store(&w, i, IMAGE, BLOCK_NONE);
-	for (uint32_t i = 0; i < N; i++)	/* half of each slab */
+	for (uint32_t i = 0; i < N; i++) /* half of each slab */
 		blocks_condemn(w.blocks, find(&w, 2 * i));
 	herd_free_condemned(w.blocks, w.host);
 	assert_int_equal(ask(&w, LARGE, &where), -EAGAIN);
@@ -200,9 +200,12 @@ static void one_who_waits_with_a_lease_ends_a_stuck_emptying(void **state)
 	where_is(&w, block, &before);
 	blocks_pin(w.blocks, block);
 	copier_run(&copier);
-	assert_int_equal(mover_find_room_for(w.host, w.blocks, w.tick, BIG, &patient, &w.counts, &where), -EAGAIN);
+	assert_int_equal(mover_find_room_for(w.host, w.blocks, w.tick, BIG, &patient, &w.counts,
+					     &where),
+			 -EAGAIN);
 	assert_true(emptier_stuck(w.counts.emptier));
-	assert_int_equal(ask(&w, BIG, &where), -EAGAIN);	/* another slab than the one with the lease */
+	/* another slab than the one with the lease */
+	assert_int_equal(ask(&w, BIG, &where), -EAGAIN);
 	assert_int_equal(copier.n, 1);
 	copier_run(&copier);
 	assert_int_equal(ask(&w, BIG, &where), 0);
@@ -247,7 +250,7 @@ static void stores_of_its_class_do_not_take_the_room_it_needs(void **state)
 	(void)state;
 	begin(&w);
 	for (uint32_t i = 0; i < 2 * A_SLAB; i++) {
-		assert_int_equal(ask(&w, SMALL, &where), 0);	/* the oldest go */
+		assert_int_equal(ask(&w, SMALL, &where), 0); /* the oldest go */
 		tier_free(w.host, &where);
 		(void)store(&w, 100 + i, SMALL, BLOCK_NONE);
 	}
@@ -267,7 +270,7 @@ static void the_slab_is_for_who_waited(void **state)
 	begin(&w);
 	copier_run(&copier);
 	while (!tier_alloc(w.host, SMALL, &where))
-		;	/* whatever is free now: nobody's slab */
+		; /* whatever is free now: nobody's slab */
 	evicted = w.counts.evicted_blocks;
 	assert_int_equal(ask(&w, BIG, &big), 0);
 	assert_int_equal(w.counts.evicted_blocks, evicted);
@@ -344,9 +347,15 @@ static void read_some(struct bed *b, struct reader *r)
 		return;
 	where_is(&b->w, r->block, &where);
 	blocks_pin(b->w.blocks, r->block);
-	r->copy = (struct device_copy){ .to = r->buffer, .from = tier_address(b->w.host, &where), .bytes = SMALL };
-	r->job = (struct device_job){ .kind = DEVICE_COPY, .image = r->buffer, .copies = &r->copy, .n_copies = 1,
-				      .client = 1 + random_below(&b->random, 3), .done = was_read };
+	r->copy = (struct device_copy){ .to = r->buffer,
+					.from = tier_address(b->w.host, &where),
+					.bytes = SMALL };
+	r->job = (struct device_job){ .kind = DEVICE_COPY,
+				      .image = r->buffer,
+				      .copies = &r->copy,
+				      .n_copies = 1,
+				      .client = 1 + random_below(&b->random, 3),
+				      .done = was_read };
 	r->busy = true;
 	assert_int_equal(device_submit(b->device, &r->job), 0);
 }
@@ -378,7 +387,9 @@ static bool work(struct loop_poller *poller)
 
 			memset(tier_address(b->w.host, &where), (int)(b->next_name & 0xff), SMALL);
 			key_of(b->next_name++, key);
-			assert_int_equal(blocks_commit(b->w.blocks, key, 0, BLOCK_NONE, 0, &where, &block), 0);
+			assert_int_equal(blocks_commit(b->w.blocks, key, 0, BLOCK_NONE, 0, &where,
+						       &block),
+					 0);
 			tier_set_owner(b->w.host, &where, block);
 			blocks_touch(b->w.blocks, block, ++b->w.tick);
 		}
@@ -395,17 +406,27 @@ static bool work(struct loop_poller *poller)
 
 static void what_is_moved_is_read_right_by_others(void **state)
 {
-	const struct device_conf conf = { .workers = 3, .depth = READERS, .own_depth = EMPTIER_JOBS };
+	const struct device_conf conf = { .workers = 3,
+					  .depth = READERS,
+					  .own_depth = EMPTIER_JOBS };
 	static struct bed b;
 
 	(void)state;
-	b = (struct bed){ .w = world(6), .poller.poll = work, .random = random_seeded("unit_emptier") };
+	b = (struct bed){ .w = world(6),
+			  .poller.poll = work,
+			  .random = random_seeded("unit_emptier") };
 	emptier_close(b.w.counts.emptier);
 	assert_int_equal(loop_open(0, &b.loop), 0);
 	assert_int_equal(device_open("cpu", &conf, b.loop, &b.device), 0);
-	assert_int_equal(emptier_open(&(struct emptier_conf){ .host = b.w.host, .blocks = b.w.blocks, .loop = b.loop,
-							      .submit = submit, .arg = &b, .moved_blocks = &moved_blocks,
-							      .moved_bytes = &moved_bytes }, &b.w.counts.emptier), 0);
+	assert_int_equal(emptier_open(&(struct emptier_conf){ .host = b.w.host,
+							      .blocks = b.w.blocks,
+							      .loop = b.loop,
+							      .submit = submit,
+							      .arg = &b,
+							      .moved_blocks = &moved_blocks,
+							      .moved_bytes = &moved_bytes },
+				      &b.w.counts.emptier),
+			 0);
 	for (int i = 0; i < READERS; i++) {
 		b.readers[i] = (struct reader){ .bed = &b, .buffer = aligned_alloc(4096, SMALL) };
 		assert_non_null(b.readers[i].buffer);
@@ -415,8 +436,9 @@ static void what_is_moved_is_read_right_by_others(void **state)
 	loop_poller_add(b.loop, &b.poller);
 	assert_int_equal(loop_run(b.loop), 0);
 	loop_poller_remove(b.loop, &b.poller);
-	printf("%llu reads, %llu of them while a slab was emptied; %llu blocks moved\n", (unsigned long long)b.reads,
-	       (unsigned long long)b.reads_of_moving, (unsigned long long)moved_blocks);
+	printf("%llu reads, %llu of them while a slab was emptied; %llu blocks moved\n",
+	       (unsigned long long)b.reads, (unsigned long long)b.reads_of_moving,
+	       (unsigned long long)moved_blocks);
 	assert_true(moved_blocks > 0 && b.reads_of_moving > 0);
 	device_close(b.device);
 	world_end(&b.w);

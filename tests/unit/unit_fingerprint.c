@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_fingerprint - goal: the fingerprint is SipHash-2-4-128, as published and as libcrypto has it.
- * Method: the published vector for 32 bytes, then random keys and messages against libcrypto.
+ * unit_fingerprint - goal: the fingerprint is SipHash-2-4-128, as published and as libcrypto has
+ * it. Method: the published vector for 32 bytes, then random keys and messages against libcrypto.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,8 @@ enum { ROUNDS = 2000 };
 
 static void as_published(void **state)
 {
-	/* Key 00..0f, message 00..1f: vectors_sip128[32] of the authors' reference implementation. */
+	/* Key 00..0f, message 00..1f: vectors_sip128[32] of the authors' reference
+	 * implementation. */
 	static const uint8_t expected[16] = { 0x7c, 0x39, 0x56, 0xca, 0x5e, 0xea, 0xfc, 0x3e,
 					      0x36, 0x3e, 0x9d, 0x55, 0x65, 0x46, 0xeb, 0x68 };
 	uint8_t bytes[32];
@@ -39,7 +40,8 @@ static void as_libcrypto_has_it(void **state)
 {
 	EVP_MAC *mac = EVP_MAC_fetch(NULL, "SIPHASH", NULL);
 	size_t size = 16, got;
-	OSSL_PARAM params[] = { OSSL_PARAM_construct_size_t(OSSL_MAC_PARAM_SIZE, &size), OSSL_PARAM_construct_end() };
+	OSSL_PARAM params[] = { OSSL_PARAM_construct_size_t(OSSL_MAC_PARAM_SIZE, &size),
+				OSSL_PARAM_construct_end() };
 
 	(void)state;
 	if (!mac)

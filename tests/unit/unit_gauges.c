@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_gauges - goal: what the Redis tier says of itself reaches the stats page, each state with its reason and its
- * severity, and goes from there when it is over. Method: gauges.c in a daemon whose other parts are faked here.
+ * unit_gauges - goal: what the Redis tier says of itself reaches the stats page, each state with
+ * its reason and its severity, and goes from there when it is over. Method: gauges.c in a daemon
+ * whose other parts are faked here.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -136,7 +137,11 @@ static char *text_now(void)
 
 static void each_state_is_said_while_it_lasts(void **unused)
 {
-	static const struct { enum tier_state state; uint64_t health; const char *word; } cases[] = {
+	static const struct {
+		enum tier_state state;
+		uint64_t health;
+		const char *word;
+	} cases[] = {
 		{ TIER_STARTING, 0, "ok" },
 		{ TIER_UP, 0, "ok" },
 		{ TIER_DEGRADED, 1ull << STATS_HEALTH_REDIS_DEGRADED, "warn" },
@@ -152,7 +157,8 @@ static void each_state_is_said_while_it_lasts(void **unused)
 		gauges_sync(&d);
 		assert_int_equal(d.stats->health, cases[i].health);
 		assert_string_equal(stats_health_word(d.stats->health), cases[i].word);
-		assert_int_equal(d.stats->v.tiers_redis_state, STATS_TIER_STATE_BASE + (uint64_t)cases[i].state);
+		assert_int_equal(d.stats->v.tiers_redis_state,
+				 STATS_TIER_STATE_BASE + (uint64_t)cases[i].state);
 	}
 }
 
@@ -178,10 +184,20 @@ static void counters_are_copied(void **unused)
 	fake_status.endpoints = 3;
 	fake_status.usable = 2;
 	fake_status.counters = (struct redis_counters){
-		.deleted_total = 11, .timeouts_total = 12, .resets_total = 13, .errors_total = 14,
-		.refused_stores_total = 15, .redirects_total = 16, .late_total = 17, .protocol_errors_total = 18,
-		.breaker_opens_total = 19, .reconnects_total = 20, .topology_total = 21,
-		.forged_total = 22, .other_forms_total = 23, .refused_hosts_total = 24,
+		.deleted_total = 11,
+		.timeouts_total = 12,
+		.resets_total = 13,
+		.errors_total = 14,
+		.refused_stores_total = 15,
+		.redirects_total = 16,
+		.late_total = 17,
+		.protocol_errors_total = 18,
+		.breaker_opens_total = 19,
+		.reconnects_total = 20,
+		.topology_total = 21,
+		.forged_total = 22,
+		.other_forms_total = 23,
+		.refused_hosts_total = 24,
 	};
 	gauges_sync(&d);
 	assert_int_equal(v->tiers_redis_endpoints, 3);

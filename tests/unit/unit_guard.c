@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_guard.c - goal: guarded work that touches a hole of a memfd ends with -EFAULT and allocates nothing, as often as
- * it happens and on any thread; where there is no userfaultfd, guard_check() finds the hole in whatever run of a page
- * it is. Method: a memfd mapped and watched; then pages of several layouts with one page of memory missing at a time.
+ * unit_guard.c - goal: guarded work that touches a hole of a memfd ends with -EFAULT and allocates
+ * nothing, as often as it happens and on any thread; where there is no userfaultfd, guard_check()
+ * finds the hole in whatever run of a page it is. Method: a memfd mapped and watched; then pages of
+ * several layouts with one page of memory missing at a time.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -80,16 +81,21 @@ static void a_hole_is_not_filled(void **state)
 	assert_int_equal(fallocate(memfd, 0, MEMORY_PAGE, MEMORY_PAGE), 0);
 	assert_int_equal(guard_region(guard, map, BYTES), 0);
 	assert_int_equal(guard_run(read_byte, map), 7);
-	assert_int_equal(guard_run(read_byte, map + MEMORY_PAGE), 0);	/* paid for by who allocated it */
+	/* paid for by who allocated it */
+	assert_int_equal(guard_run(read_byte, map + MEMORY_PAGE), 0);
 	for (int i = 0; i < 4; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, run_many, map + (8 + i) * MEMORY_PAGE), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, run_many,
+						map + (8 + i) * MEMORY_PAGE),
+				 0);
 	for (int i = 0; i < 4; i++) {
 		pthread_join(threads[i], &bad);
 		assert_null(bad);
 	}
 	assert_int_equal(blocks(memfd), 2 * MEMORY_PAGE / 512);
 	/* A hole made later, and a page that came since. */
-	assert_int_equal(fallocate(memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, MEMORY_PAGE), 0);
+	assert_int_equal(fallocate(memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+				   MEMORY_PAGE),
+			 0);
 	assert_int_equal(guard_run(read_byte, map), -EFAULT);
 	assert_int_equal(pwrite(memfd, "x", 1, 0), 1);
 	assert_int_equal(guard_run(read_byte, map), 'x');
@@ -98,9 +104,10 @@ static void a_hole_is_not_filled(void **state)
 	guard_close(guard);
 }
 
-/* Every byte of the page's runs lies in memory that is there: 0; one page of memory less: -EFAULT. */
-static void check_layout(const struct page_piece *pieces, uint32_t n, const uint64_t *touched, uint32_t n_touched,
-			 const struct image_geometry *g, uint8_t *base, int fd)
+/* Every byte of the page's runs lies in memory that is there: 0; one page of memory less:
+ * -EFAULT. */
+static void check_layout(const struct page_piece *pieces, uint32_t n, const uint64_t *touched,
+			 uint32_t n_touched, const struct image_geometry *g, uint8_t *base, int fd)
 {
 	const struct page_layout layout = { .geometry = *g, .n_pieces = n, .pieces = pieces };
 
@@ -110,7 +117,8 @@ static void check_layout(const struct page_piece *pieces, uint32_t n, const uint
 	assert_int_equal(guard_check(&layout, 1), 0);
 	for (uint32_t i = 0; i < n_touched; i++) {
 		assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-					   (off_t)(touched[i] & ~4095ull), MEMORY_PAGE), 0);
+					   (off_t)(touched[i] & ~4095ull), MEMORY_PAGE),
+				 0);
 		assert_int_equal(guard_check(&layout, 1), -EFAULT);
 		base[touched[i]] = 1;
 	}
@@ -120,28 +128,49 @@ static void check_layout(const struct page_piece *pieces, uint32_t n, const uint
 static void mincore_finds_holes_in_any_layout(void **state)
 {
 	const struct image_geometry g = {
-		.dtype = DTYPE_BF16, .layers = 1, .kv_heads = 2, .head_dim_k = 64, .block_tokens = 2,
+		.dtype = DTYPE_BF16,
+		.layers = 1,
+		.kv_heads = 2,
+		.head_dim_k = 64,
+		.block_tokens = 2,
 	};
 	uint8_t *base = map_new(&memfd);
 	/* Token-major, end to end: 512 bytes a page; it crosses a page of memory. */
 	const struct page_piece packed = {
-		.base = base + 3328, .page_stride = 512, .head_stride = 128, .token_stride = 256, .kind = KIND_K,
+		.base = base + 3328,
+		.page_stride = 512,
+		.head_stride = 128,
+		.token_stride = 256,
+		.kind = KIND_K,
 	};
 	/* Head-major, far apart: tokens of a head end to end. */
 	const struct page_piece heads = {
-		.base = base, .page_stride = 65536, .head_stride = 16384, .token_stride = 128, .kind = KIND_K,
+		.base = base,
+		.page_stride = 65536,
+		.head_stride = 16384,
+		.token_stride = 128,
+		.kind = KIND_K,
 	};
 	/* Nothing lies beside anything. */
 	const struct page_piece apart = {
-		.base = base, .page_stride = 65536, .head_stride = 8192, .token_stride = 32768, .kind = KIND_K,
+		.base = base,
+		.page_stride = 65536,
+		.head_stride = 8192,
+		.token_stride = 32768,
+		.kind = KIND_K,
 	};
-	const struct page_piece opaque = { .base = base, .page_stride = 65536, .length = 9000, .kind = KIND_OPAQUE };
+	const struct page_piece opaque = {
+		.base = base, .page_stride = 65536, .length = 9000, .kind = KIND_OPAQUE
+	};
 
 	(void)state;
 	check_layout(&packed, 1, (const uint64_t[]){ 3840, 4096 }, 2, &g, base, memfd);
 	check_layout(&heads, 1, (const uint64_t[]){ 65536, 65536 + 16384 }, 2, &g, base, memfd);
-	check_layout(&apart, 1, (const uint64_t[]){ 65536, 65536 + 8192, 65536 + 32768, 65536 + 40960 }, 4, &g, base, memfd);
-	check_layout(&opaque, 1, (const uint64_t[]){ 65536, 65536 + 4096, 65536 + 8192 }, 3, &g, base, memfd);
+	check_layout(&apart, 1,
+		     (const uint64_t[]){ 65536, 65536 + 8192, 65536 + 32768, 65536 + 40960 }, 4, &g,
+		     base, memfd);
+	check_layout(&opaque, 1, (const uint64_t[]){ 65536, 65536 + 4096, 65536 + 8192 }, 3, &g,
+		     base, memfd);
 	(void)munmap(base, BYTES);
 	(void)close(memfd);
 }

@@ -23,7 +23,8 @@ static void assert_close(uint64_t is, uint64_t exact)
 	const uint64_t off = is > exact ? is - exact : exact - is;
 
 	if (off > exact / 32)
-		fail_msg("%llu ns instead of %llu ns", (unsigned long long)is, (unsigned long long)exact);
+		fail_msg("%llu ns instead of %llu ns", (unsigned long long)is,
+			 (unsigned long long)exact);
 }
 
 static void an_empty_one_says_0(void **state)
@@ -81,12 +82,14 @@ static void percentiles_are_near_the_exact_ones(void **state)
 		struct histogram h = { { 0 } };
 
 		for (uint64_t i = 0; i < n; i++) {
-			times[i] = random_next(&random) >> (64 - HISTOGRAM_TOP_BIT + random_below(&random, 30));
+			times[i] = random_next(&random) >>
+				   (64 - HISTOGRAM_TOP_BIT + random_below(&random, 30));
 			histogram_add(&h, times[i]);
 		}
 		qsort(times, n, sizeof(times[0]), by_size);
 		for (unsigned percent = 1; percent <= 100; percent++)
-			assert_close(histogram_percentile(&h, percent), times[(n * percent + 99) / 100 - 1]);
+			assert_close(histogram_percentile(&h, percent),
+				     times[(n * percent + 99) / 100 - 1]);
 	}
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: slots of the host tier: classes, generations, owners, accounts, and what placement asks of it.
- * Method: a tier of a few 64 KiB slabs, every answer computed by hand.
+ * Goal: slots of the host tier: classes, generations, owners, accounts, and what placement asks of
+ * it. Method: a tier of a few 64 KiB slabs, every answer computed by hand.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,8 +23,10 @@ enum { KIB = 1024, SLAB = 64 * KIB };
 
 static struct tier *open_tier(uint32_t slabs, uint32_t slab_bytes)
 {
-	const struct tier_conf conf = { .bytes = (uint64_t)slabs * slab_bytes, .slab_bytes = slab_bytes,
-					.numa_node = -1, .prefault_threads = 2 };
+	const struct tier_conf conf = { .bytes = (uint64_t)slabs * slab_bytes,
+					.slab_bytes = slab_bytes,
+					.numa_node = -1,
+					.prefault_threads = 2 };
 	char text[TIER_TEXT_BYTES];
 	struct tier *t;
 
@@ -82,7 +84,9 @@ static void counts_are_exact(void **state)
 
 static void capacity_is_whole_slabs(void **state)
 {
-	const struct tier_conf conf = { .bytes = 3 * SLAB + 5000, .slab_bytes = SLAB, .numa_node = -1 };
+	const struct tier_conf conf = { .bytes = 3 * SLAB + 5000,
+					.slab_bytes = SLAB,
+					.numa_node = -1 };
 	char text[TIER_TEXT_BYTES];
 	struct tier *t;
 
@@ -98,12 +102,14 @@ static void a_class_serves_what_is_a_sixteenth_smaller(void **state)
 	const struct extent big = take(t, 68 * KIB);
 
 	(void)state;
-	assert_int_equal(take(t, 64 * KIB).class, big.class);		/* 68 = 64 * 17/16 */
+	assert_int_equal(take(t, 64 * KIB).class, big.class); /* 68 = 64 * 17/16 */
 	assert_int_equal(slabs_slot_bytes(tier_slabs(t), 64 * KIB), 68 * KIB);
 	assert_int_not_equal(take(t, 60 * KIB).class, big.class);
 	(void)take(t, 132 * KIB);
-	assert_int_equal(slabs_class_of(tier_slabs(t), 120 * KIB), -1);		/* a tenth too large */
-	assert_int_equal(slabs_class_of(tier_slabs(t), 69 * KIB), -1);		/* larger than the slot */
+	/* a tenth too large */
+	assert_int_equal(slabs_class_of(tier_slabs(t), 120 * KIB), -1);
+	/* larger than the slot */
+	assert_int_equal(slabs_class_of(tier_slabs(t), 69 * KIB), -1);
 	assert_int_equal(slabs_slot_bytes(tier_slabs(t), 69 * KIB), 72 * KIB);
 	tier_close(t);
 }
@@ -132,7 +138,7 @@ static void an_empty_slab_changes_class(void **state)
 	assert_int_equal(tier_alloc(t, 32 * KIB, &b), -ENOSPC);
 	tier_free(t, &a);
 	assert_int_equal(tier_alloc(t, 32 * KIB, &b), 0);
-	assert_null(tier_address(t, &a));	/* its slab is another class's now */
+	assert_null(tier_address(t, &a)); /* its slab is another class's now */
 	tier_close(t);
 }
 
@@ -163,7 +169,7 @@ static void a_forged_extent_has_no_address(void **state)
 	(void)state;
 	e.slot = 0xffffffff;
 	assert_null(tier_address(t, &e));
-	e = a, e.slot = 7;		/* never handed out */
+	e = a, e.slot = 7; /* never handed out */
 	assert_null(tier_address(t, &e));
 	e = a, e.class = 255;
 	assert_null(tier_address(t, &e));
@@ -186,7 +192,7 @@ static void freeing_twice_aborts(void **state)
 	if (child == 0) {
 		(void)signal(SIGABRT, SIG_DFL);
 		(void)close(2);
-		(void)take(t, 8 * KIB);		/* so that it is not merely the last one */
+		(void)take(t, 8 * KIB); /* so that it is not merely the last one */
 		tier_free(t, &a);
 		tier_free(t, &a);
 		_exit(0);
@@ -205,8 +211,8 @@ static void the_fullest_slab_is_filled_first(void **state)
 	for (int i = 0; i < 16; i++)
 		e[i] = take(t, 8 * KIB);
 	for (int i = 0; i < 6; i++)
-		tier_free(t, &e[i]);		/* first slab: 2 left */
-	tier_free(t, &e[9]);			/* second: 7 left */
+		tier_free(t, &e[i]); /* first slab: 2 left */
+	tier_free(t, &e[9]);         /* second: 7 left */
 	assert_int_equal(take(t, 8 * KIB).slot >> 16, e[9].slot >> 16);
 	assert_int_equal(slabs_next(tier_slabs(t), e[0].class, SLABS_NONE), e[0].slot >> 16);
 	tier_close(t);
@@ -280,10 +286,11 @@ static void with_all_classes_taken_a_larger_one_serves(void **state)
 
 	(void)state;
 	for (uint32_t i = 0; i < 64; i++)
-		e[i] = take(t, (i + 1) * 4 * KIB);	/* ascending: nothing that exists is large enough */
+		/* ascending: nothing that exists is large enough */
+		e[i] = take(t, (i + 1) * 4 * KIB);
 	assert_int_equal(slabs_classes(tier_slabs(t)), TIER_MAX_CLASSES);
 	assert_int_equal(tier_alloc(t, 65 * 4 * KIB, &x), -ENOSPC);
-	tier_free(t, &e[1]);				/* the class of 8 KiB may become another */
+	tier_free(t, &e[1]); /* the class of 8 KiB may become another */
 	assert_int_equal(tier_alloc(t, 65 * 4 * KIB, &x), 0);
 	assert_int_equal(take(t, 8 * KIB).class, e[2].class);
 	tier_close(t);
@@ -291,7 +298,8 @@ static void with_all_classes_taken_a_larger_one_serves(void **state)
 
 static void more_slots_than_a_slot_number_holds(void **state)
 {
-	struct tier *t = open_tier(1, 272 << 20);	/* 69,632 slots of 4 KiB: 65,536 can be named */
+	/* 69,632 slots of 4 KiB: 65,536 can be named */
+	struct tier *t = open_tier(1, 272 << 20);
 	struct extent first = take(t, 1), last = first, more;
 	struct tier_class_view view;
 
@@ -321,9 +329,9 @@ static void a_slot_in_use_has_its_extent_again(void **state)
 	assert_memory_equal(&e, &b, sizeof(e));
 	tier_free(t, &a);
 	assert_int_equal(tier_extent(t, a.slot, &e), -ESTALE);
-	assert_memory_equal(&e, &b, sizeof(e));		/* untouched */
-	assert_int_equal(tier_extent(t, b.slot + 1, &e), -ESTALE);	/* never handed out */
-	assert_int_equal(tier_extent(t, b.slot | 0xffff, &e), -ESTALE);	/* nor ever will be */
+	assert_memory_equal(&e, &b, sizeof(e));                         /* untouched */
+	assert_int_equal(tier_extent(t, b.slot + 1, &e), -ESTALE);      /* never handed out */
+	assert_int_equal(tier_extent(t, b.slot | 0xffff, &e), -ESTALE); /* nor ever will be */
 	assert_int_equal(tier_extent(t, 2 << 16, &e), -ESTALE);
 	assert_int_equal(tier_extent(t, 0xffffffff, &e), -ESTALE);
 	tier_close(t);
@@ -331,7 +339,7 @@ static void a_slot_in_use_has_its_extent_again(void **state)
 
 struct ear {
 	struct tier_ready listener;
-	uint8_t *from, *to;		/* what was told, which is one piece after the other */
+	uint8_t *from, *to; /* what was told, which is one piece after the other */
 	uint32_t calls;
 };
 
@@ -371,7 +379,8 @@ static void what_is_ready_is_told_slab_by_slab_each_once(void **state)
 
 	(void)state;
 	tier_listen(t, &ear.listener);
-	told = ear.calls;	/* at least one, after which open() returns; the others come as they are looked for */
+	/* at least one, after which open() returns; the others come as they are looked for */
+	told = ear.calls;
 	assert_in_range(told, 1, 5);
 	tier_listen(t, &gone.listener);
 	tier_unlisten(t, &gone.listener);

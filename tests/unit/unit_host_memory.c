@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: the host tier's memory: every shortfall is a sentence that names limit, knob and next step; what is
- * opened is faulted in, kept out of core dumps, and let go.
- * Method: host_limits_check() on invented machines; host_memory_open() on this one.
+ * Goal: the host tier's memory: every shortfall is a sentence that names limit, knob and next step;
+ * what is opened is faulted in, kept out of core dumps, and let go. Method: host_limits_check() on
+ * invented machines; host_memory_open() on this one.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,11 +30,13 @@
 #define GIB (1024 * MIB)
 
 static const struct host_limits plenty = { UINT64_MAX, UINT64_MAX, UINT64_MAX - 1 };
-static const struct tier_conf small = { .bytes = 1 * MIB, .slab_bytes = 64 * KIB, .numa_node = -1,
-					.prefault_threads = 2 };
+static const struct tier_conf small = {
+	.bytes = 1 * MIB, .slab_bytes = 64 * KIB, .numa_node = -1, .prefault_threads = 2
+};
 
 /* The check fails with err and its text has every word of the NULL-terminated list. */
-static void expect_refusal(const struct tier_conf *conf, const struct host_limits *limits, int err, ...)
+static void expect_refusal(const struct tier_conf *conf, const struct host_limits *limits, int err,
+			   ...)
 {
 	char text[TIER_TEXT_BYTES] = "";
 	const char *word;
@@ -53,13 +55,14 @@ static void a_slab_must_fit(void **state)
 	const struct tier_conf conf = { .bytes = 32 * MIB, .slab_bytes = 64 * MIB };
 
 	(void)state;
-	expect_refusal(&conf, &plenty, -EINVAL, "[host] bytes = 32M", "slab_bytes = 64M", "lower slab_bytes",
-		       NULL);
+	expect_refusal(&conf, &plenty, -EINVAL, "[host] bytes = 32M", "slab_bytes = 64M",
+		       "lower slab_bytes", NULL);
 }
 
 static void slab_bytes_are_pages(void **state)
 {
-	const struct tier_conf none = { .bytes = 1 * MIB }, odd = { .bytes = 1 * MIB, .slab_bytes = 65535 };
+	const struct tier_conf none = { .bytes = 1 * MIB },
+			       odd = { .bytes = 1 * MIB, .slab_bytes = 65535 };
 	const struct tier_conf huge = { .bytes = 64 * MIB, .slab_bytes = 1 * MIB, .huge_pages = 2 };
 	const struct tier_conf large = { .bytes = 4 * GIB, .slab_bytes = 2 * GIB };
 
@@ -104,8 +107,8 @@ static void huge_pages_must_be_set_aside(void **state)
 				 none = { 4 * GIB, UINT64_MAX, UINT64_MAX };
 
 	(void)state;
-	expect_refusal(&conf, &limits, -ENOMEM, "[host] huge_pages = 2m", "512 huge pages", "100 are free",
-		       "vm.nr_hugepages by 412", NULL);
+	expect_refusal(&conf, &limits, -ENOMEM, "[host] huge_pages = 2m", "512 huge pages",
+		       "100 are free", "vm.nr_hugepages by 412", NULL);
 	expect_refusal(&conf, &none, -ENOMEM, "[host] huge_pages", "no 2 MiB huge pages", NULL);
 }
 
@@ -145,7 +148,7 @@ static void every_slab_is_handed_out_once_in_order(void **state)
 	uint32_t expected = 0;
 
 	(void)state;
-	assert_int_equal(host_memory_next(m), expected++);	/* open waited for the first */
+	assert_int_equal(host_memory_next(m), expected++); /* open waited for the first */
 	while (expected < 16) {
 		const uint32_t slab = host_memory_next(m);
 
@@ -208,7 +211,7 @@ static void closing_does_not_wait_for_all_slabs(void **state)
 	struct tier_conf conf = small;
 
 	(void)state;
-	conf.bytes = 256 * MIB;		/* closed at once: threads are joined wherever they are */
+	conf.bytes = 256 * MIB; /* closed at once: threads are joined wherever they are */
 	host_memory_close(open_small(&conf));
 }
 
@@ -222,7 +225,8 @@ static void a_node_that_does_not_exist(void **state)
 	for (int i = 0; i < 2; i++) {
 		conf.numa_node = i ? 1000000 : -2;
 		assert_true(host_memory_open(&conf, &m, text, sizeof(text)) < 0);
-		assert_non_null(strstr(text, i ? "[host] numa_node = 1000000" : "[host] numa_node = -2"));
+		assert_non_null(
+			strstr(text, i ? "[host] numa_node = 1000000" : "[host] numa_node = -2"));
 		assert_non_null(strstr(text, "-1"));
 	}
 }
@@ -241,7 +245,9 @@ static int lock_without_privilege(void)
 	if (!host_memory_open(&conf, &m, text, sizeof(text)))
 		return 1;
 	return strstr(text, "[host] lock = yes needs 1048576") && strstr(text, "is 65536") &&
-	       strstr(text, "LimitMEMLOCK=") ? 0 : 1;
+			       strstr(text, "LimitMEMLOCK=") ?
+		       0 :
+		       1;
 }
 
 static void a_lock_beyond_the_limit(void **state)

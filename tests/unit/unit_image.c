@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: image.c gives the sizes and checks that daemon/IMAGE.md states, and refuses everything else.
- * Method: known figures, every single-bit flip of a header, every field changed and sealed again, limits one
- * past.
+ * Goal: image.c gives the sizes and checks that daemon/IMAGE.md states, and refuses everything
+ * else. Method: known figures, every single-bit flip of a header, every field changed and sealed
+ * again, limits one past.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -152,8 +152,8 @@ static void geometry_out_of_limits_is_named(void **state)
 	refuse(with(AT(typed_values), 0), CODEC_RAW, -EINVAL, "typed_values");
 	refuse(with(AT(typed_values), UINT32_MAX), CODEC_RAW, -EINVAL, "typed_values");
 	refuse(with(AT(opaque_bytes), UINT32_MAX), CODEC_RAW, -EINVAL, "opaque_bytes");
-	refuse((struct image_geometry){ .dtype = DTYPE_BF16, .block_tokens = 1 }, CODEC_RAW, -EINVAL,
-	       "head_dim_k");
+	refuse((struct image_geometry){ .dtype = DTYPE_BF16, .block_tokens = 1 }, CODEC_RAW,
+	       -EINVAL, "head_dim_k");
 }
 
 static void codec_that_does_not_take_the_dtype_is_named(void **state)
@@ -230,7 +230,8 @@ static void every_bit_flip_of_a_header_is_refused(void **state)
 	}
 }
 
-/* The crc right, the content wrong: only the checksum, which the header cannot judge, may differ. */
+/* The crc right, the content wrong: only the checksum, which the header cannot judge, may
+ * differ. */
 static void every_field_is_checked_though_sealed(void **state)
 {
 	struct image_shape shape;
@@ -286,8 +287,10 @@ static void checksum_is_xxh3_of_payload_then_scales(void **state)
 	memcpy(flat + s.payload_bytes, image + 128, s.scale_bytes);
 	assert_true(image_checksum(image, &s) ==
 		    XXH3_64bits(flat, s.payload_bytes + s.scale_bytes)); /* libxxhash's */
-	image[128 + s.scale_bytes] ^= 1;                                 /* padding is not covered */
-	assert_true(image_checksum(image, &s) == XXH3_64bits(flat, s.payload_bytes + s.scale_bytes));
+	/* padding is not covered */
+	image[128 + s.scale_bytes] ^= 1;
+	assert_true(image_checksum(image, &s) ==
+		    XXH3_64bits(flat, s.payload_bytes + s.scale_bytes));
 	free(image);
 	free(flat);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_index - the index's writer alone: what was inserted is found, what was removed is not, at every size
- * the table grows through; it fills to its promise; hostile fingerprints hurt only themselves.
- * Method: entries numbered 0..n with fingerprints that follow from the number, checked through index_find().
+ * unit_index - the index's writer alone: what was inserted is found, what was removed is not, at
+ * every size the table grows through; it fills to its promise; hostile fingerprints hurt only
+ * themselves. Method: entries numbered 0..n with fingerprints that follow from the number, checked
+ * through index_find().
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -135,8 +136,8 @@ static void memory_starts_small(void **state)
 	index_close(index);
 }
 
-/* All fingerprints name the same two buckets: 6 fit at most, the next fail, with an error of their own that evicts
- * nobody, and nobody else notices. */
+/* All fingerprints name the same two buckets: 6 fit at most, the next fail, with an error of their
+ * own that evicts nobody, and nobody else notices. */
 static void crowded_buckets_hurt_only_themselves(void **state)
 {
 	struct index *index;
@@ -148,7 +149,7 @@ static void crowded_buckets_hurt_only_themselves(void **state)
 	for (uint64_t i = 0; i < 1000; i++)
 		assert_int_equal(insert(index, i), 0);
 	for (uint32_t i = 0; i < 5000; i++) {
-		print.half[0] = (uint64_t)i << 32;	/* no table has as many buckets */
+		print.half[0] = (uint64_t)i << 32; /* no table has as many buckets */
 		const int r = index_insert(index, &print, MANY + i, TIER, 0);
 
 		assert_true(r == 0 || r == -EXFULL);
@@ -219,7 +220,8 @@ static void smallest_table_works(void **state)
 	index_close(index);
 }
 
-/* Where chance crowds a neighbourhood of a small table, more buckets help: a table takes what it promises. */
+/* Where chance crowds a neighbourhood of a small table, more buckets help: a table takes what it
+ * promises. */
 static void small_tables_fill_to_the_last(void **state)
 {
 	struct random random = random_seeded("unit_index");
@@ -231,7 +233,8 @@ static void small_tables_fill_to_the_last(void **state)
 
 		assert_int_equal(index_open(max, &index), 0);
 		for (uint32_t i = 0; i < max; i++) {
-			const struct print print = { { random_next(&random), random_next(&random) } };
+			const struct print print = { { random_next(&random),
+						       random_next(&random) } };
 
 			assert_int_equal(index_insert(index, &print, i, TIER, 0), 0);
 		}

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_intake.c - goal: what the core thread relies on when it peeks at packets, and helpers that never wait for each
- * other. Method: packets with and without descriptors through a socket pair; a pipe tells whether its other end, which
- * lies in a packet, is still open. Jobs that block until they are let go, more and more of them.
+ * unit_intake.c - goal: what the core thread relies on when it peeks at packets, and helpers that
+ * never wait for each other. Method: packets with and without descriptors through a socket pair; a
+ * pipe tells whether its other end, which lies in a packet, is still open. Jobs that block until
+ * they are let go, more and more of them.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -44,10 +45,11 @@ static bool writer_lives(int pipe_fd)
 {
 	char byte;
 
-	return read(pipe_fd, &byte, 1) < 0;	/* EAGAIN; else the end: 0 */
+	return read(pipe_fd, &byte, 1) < 0; /* EAGAIN; else the end: 0 */
 }
 
-/* The kernel's part of it: a peek tells of descriptors and leaves them with the packet, however often. */
+/* The kernel's part of it: a peek tells of descriptors and leaves them with the packet, however
+ * often. */
 static void a_peek_takes_no_descriptor(void **state)
 {
 	int pair[2], ends[2], many[INTAKE_MAX_FDS];
@@ -66,20 +68,21 @@ static void a_peek_takes_no_descriptor(void **state)
 	(void)close(ends[1]);
 	assert_int_equal(intake_peek(pair[1], &fds), 3);
 	assert_false(fds);
-	assert_int_equal(recv(pair[1], many, sizeof many, 0), 3);
+	assert_int_equal(recv(pair[1], many, sizeof(many), 0), 3);
 	for (int i = 0; i < 10; i++) {
 		assert_int_equal(intake_peek(pair[1], &fds), 2);
 		assert_true(fds);
 	}
 	assert_true(writer_lives(ends[0]));
-	assert_int_equal(recv(pair[1], many, sizeof many, 0), 2);
-	assert_true(intake_peek(pair[1], &fds) > 0);	/* an empty packet is not the end, if it has any */
+	assert_int_equal(recv(pair[1], many, sizeof(many), 0), 2);
+	/* an empty packet is not the end, if it has any */
+	assert_true(intake_peek(pair[1], &fds) > 0);
 	assert_true(fds);
-	assert_int_equal(recv(pair[1], many, sizeof many, 0), 0);
+	assert_int_equal(recv(pair[1], many, sizeof(many), 0), 0);
 	assert_true(writer_lives(ends[0]));
 	assert_int_equal(intake_peek(pair[1], &fds), 1);
 	assert_true(fds);
-	assert_int_equal(recv(pair[1], many, sizeof many, 0), 1);
+	assert_int_equal(recv(pair[1], many, sizeof(many), 0), 1);
 	assert_false(writer_lives(ends[0]));
 	(void)close(pair[0]);
 	assert_int_equal(intake_peek(pair[1], &fds), -ECONNRESET);
@@ -88,9 +91,10 @@ static void a_peek_takes_no_descriptor(void **state)
 }
 
 /* What intake_run() makes of a packet: all descriptors taken and closed, whatever it says. */
-static int intake_of(const void *bytes, size_t n, const int *fds, size_t n_fds, bool greeted, char text[232])
+static int intake_of(const void *bytes, size_t n, const int *fds, size_t n_fds, bool greeted,
+		     char text[232])
 {
-	struct intake *in = calloc(1, sizeof *in);
+	struct intake *in = calloc(1, sizeof(*in));
 	int pair[2], status;
 
 	assert_non_null(in);
@@ -123,8 +127,14 @@ static int open_fds(void)
 
 static void whatever_comes_is_closed(void **state)
 {
-	struct { struct wire_space_open open; struct wire_region region; struct wire_segment segment; } m = { 0 };
-	struct wire_head bell = { .magic = WIRE_MAGIC, .type = WIRE_DOORBELL, .length = sizeof bell };
+	struct {
+		struct wire_space_open open;
+		struct wire_region region;
+		struct wire_segment segment;
+	} m = { 0 };
+	struct wire_head bell = { .magic = WIRE_MAGIC,
+				  .type = WIRE_DOORBELL,
+				  .length = sizeof(bell) };
 	int many[INTAKE_MAX_FDS];
 	char text[232];
 	const int before = open_fds();
@@ -135,36 +145,47 @@ static void whatever_comes_is_closed(void **state)
 	assert_int_equal(intake_of("x", 1, many, 1, true, text), -EPROTO);
 	assert_int_equal(intake_of("x", 1, many, INTAKE_MAX_FDS, true, text), -EPROTO);
 	assert_non_null(strstr(text, "more than 64 file descriptors"));
-	assert_int_equal(intake_of(&bell, sizeof bell, many, 1, true, text), -EPROTO);
+	assert_int_equal(intake_of(&bell, sizeof(bell), many, 1, true, text), -EPROTO);
 	assert_non_null(strstr(text, "takes none"));
-	m.open.head = (struct wire_head){ .magic = WIRE_MAGIC, .type = WIRE_SPACE_OPEN, .length = sizeof m };
+	m.open.head = (struct wire_head){ .magic = WIRE_MAGIC,
+					  .type = WIRE_SPACE_OPEN,
+					  .length = sizeof(m) };
 	m.open.n_regions = m.open.n_segments = 1;
 	m.region = (struct wire_region){ .memory = WIRE_MEMFD, .length = 2 << 20 };
-	assert_int_equal(intake_of(&m, sizeof m, many, 1, false, text), -EPROTO);
+	assert_int_equal(intake_of(&m, sizeof(m), many, 1, false, text), -EPROTO);
 	assert_non_null(strstr(text, "HELLO"));
-	assert_int_equal(intake_of(&m, sizeof m, many, 1, true, text), -ENOSPC);
+	assert_int_equal(intake_of(&m, sizeof(m), many, 1, true, text), -ENOSPC);
 	assert_non_null(strstr(text, "max_clients"));
 	m.region.fd_index = 1;
-	assert_int_equal(intake_of(&m, sizeof m, many, 1, true, text), -EINVAL);
+	assert_int_equal(intake_of(&m, sizeof(m), many, 1, true, text), -EINVAL);
 	assert_int_equal(open_fds(), before);
 }
 
-/* Over its share only while some of it waits to be unmapped: the packet and its descriptors are kept. */
+/* Over its share only while some of it waits to be unmapped: the packet and its descriptors are
+ * kept. */
 static void a_packet_waits_for_its_share(void **state)
 {
-	struct { struct wire_space_open open; struct wire_region region; struct wire_segment segment; } m = { 0 };
-	struct intake *in = calloc(1, sizeof *in);
+	struct {
+		struct wire_space_open open;
+		struct wire_region region;
+		struct wire_segment segment;
+	} m = { 0 };
+	struct intake *in = calloc(1, sizeof(*in));
 	int pair[2], fd = STDERR_FILENO;
 
 	(void)state;
-	m.open.head = (struct wire_head){ .magic = WIRE_MAGIC, .type = WIRE_SPACE_OPEN, .length = sizeof m };
+	m.open.head = (struct wire_head){ .magic = WIRE_MAGIC,
+					  .type = WIRE_SPACE_OPEN,
+					  .length = sizeof(m) };
 	m.open.n_regions = m.open.n_segments = 1;
 	m.region = (struct wire_region){ .memory = WIRE_MEMFD, .length = 1 << 20 };
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-	send_packet(pair[0], &m, sizeof m, &fd, 1);
+	send_packet(pair[0], &m, sizeof(m), &fd, 1);
 	in->socket = pair[1];
 	in->greeted = true;
-	in->share = (struct intake_share){ .bytes = 1 << 20, .max_bytes = 1 << 20, .max_regions = 4, .waits = true };
+	in->share = (struct intake_share){
+		.bytes = 1 << 20, .max_bytes = 1 << 20, .max_regions = 4, .waits = true
+	};
 	intake_run(&in->job);
 	assert_int_equal(in->status, -EAGAIN);
 	assert_int_equal(in->n_fds, 1);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: io.h holds its contract on a real disk, on io_uring as on threads: right bytes, bounds, refusals,
- * the end of the file, exactly one completion, nothing left behind.
- * Method: a file opened with O_DIRECT in $TMPDIR, build/ or . (skipped on tmpfs); each case runs on both
- * engines.
+ * Goal: io.h holds its contract on a real disk, on io_uring as on threads: right bytes, bounds,
+ * refusals, the end of the file, exactly one completion, nothing left behind. Method: a file opened
+ * with O_DIRECT in $TMPDIR, build/ or . (skipped on tmpfs); each case runs on both engines.
  */
 #include "tests/lib/lib_io.h"
 
@@ -22,7 +21,7 @@ enum { MODEL_PAGES = 512, SLOTS = 24, SLOT_PAGES = 16, STEPS = 1500 };
 struct walk {
 	struct io_rig rig;
 	struct random random;
-	uint64_t model[MODEL_PAGES];	/* content of each page */
+	uint64_t model[MODEL_PAGES]; /* content of each page */
 	struct io_rig_op ops[SLOTS];
 	uint32_t started;
 };
@@ -48,7 +47,8 @@ static void walk_check(struct walk *w, struct io_rig_op *r)
 	r->dones = 0;
 	if (r->op.kind == IO_READ)
 		for (uint32_t i = 0; i < r->op.bytes / PAGE; i++)
-			assert_true(io_rig_is(r->op.buffer + (size_t)i * PAGE, w->model[first + i], PAGE));
+			assert_true(io_rig_is(r->op.buffer + (size_t)i * PAGE, w->model[first + i],
+					      PAGE));
 }
 
 static void walk_start(struct walk *w, uint32_t slot)
@@ -65,7 +65,8 @@ static void walk_start(struct walk *w, uint32_t slot)
 	for (uint32_t i = 0; i < n; i++) {
 		if (kind == IO_WRITE)
 			w->model[first + i] = random_next(&w->random);
-		io_rig_fill(r->op.buffer + (size_t)i * PAGE, kind == IO_WRITE ? w->model[first + i] : 1ull << 60, PAGE);
+		io_rig_fill(r->op.buffer + (size_t)i * PAGE,
+			    kind == IO_WRITE ? w->model[first + i] : 1ull << 60, PAGE);
 	}
 	assert_int_equal(io_submit(w->rig.io, &r->op), 0);
 	w->started++;
@@ -74,7 +75,9 @@ static void walk_start(struct walk *w, uint32_t slot)
 static void random_blocks_come_back(void **state)
 {
 	static struct walk w;
-	struct io_conf conf = { .engine = *(enum io_engine_choice *)*state, .read_queue = SLOTS, .write_queue = SLOTS };
+	struct io_conf conf = { .engine = *(enum io_engine_choice *)*state,
+				.read_queue = SLOTS,
+				.write_queue = SLOTS };
 
 	memset(&w, 0, sizeof(w));
 	w.random = random_seeded("random_blocks_come_back");
@@ -85,12 +88,14 @@ static void random_blocks_come_back(void **state)
 	for (uint32_t i = 0; i < MODEL_PAGES; i++)
 		w.model[i] = i;
 	/* Half of the slots, and half of one: registered, not registered, across the border. */
-	assert_int_equal(io_buffers_add(w.rig.io, w.rig.buffers, (SLOTS * SLOT_PAGES + SLOT_PAGES) / 2 * PAGE), 0);
+	assert_int_equal(io_buffers_add(w.rig.io, w.rig.buffers,
+					(SLOTS * SLOT_PAGES + SLOT_PAGES) / 2 * PAGE),
+			 0);
 	for (uint32_t i = 0; i < SLOTS; i++)
 		walk_start(&w, i);
 	while (w.rig.ended < w.started) {
 		io_rig_run(&w.rig, 1);
-		for (uint32_t i = 0; i < SLOTS; i++)	/* before a new write changes the model */
+		for (uint32_t i = 0; i < SLOTS; i++) /* before a new write changes the model */
 			if (w.ops[i].dones > 0)
 				walk_check(&w, &w.ops[i]);
 		for (uint32_t i = 0; i < SLOTS && w.started < STEPS; i++)
@@ -98,7 +103,8 @@ static void random_blocks_come_back(void **state)
 				walk_start(&w, i);
 	}
 	assert_int_equal(w.started, STEPS);
-	for (uint32_t i = 0; i < MODEL_PAGES; i++) {	/* and what is on the disk, not through us */
+	/* and what is on the disk, not through us */
+	for (uint32_t i = 0; i < MODEL_PAGES; i++) {
 		assert_int_equal(pread(w.rig.fd, w.rig.buffers, PAGE, (off_t)i * PAGE), PAGE);
 		assert_true(io_rig_is(w.rig.buffers, w.model[i], PAGE));
 	}
@@ -109,8 +115,11 @@ static void random_blocks_come_back(void **state)
 
 static void a_full_queue_says_eagain(void **state)
 {
-	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state, .read_depth = 2, .write_depth = 1,
-				      .read_queue = 5, .write_queue = 3 };
+	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state,
+				      .read_depth = 2,
+				      .write_depth = 1,
+				      .read_queue = 5,
+				      .write_queue = 3 };
 	struct io_rig_op reads[6], writes[4];
 	struct io_rig rig;
 
@@ -125,7 +134,8 @@ static void a_full_queue_says_eagain(void **state)
 	}
 	io_rig_run(&rig, 8);
 	assert_int_equal(reads[5].dones + writes[3].dones, 0);
-	assert_int_equal(io_submit(rig.io, &reads[5].op), 0);	/* still ours, and now there is room */
+	/* still ours, and now there is room */
+	assert_int_equal(io_submit(rig.io, &reads[5].op), 0);
 	assert_int_equal(io_submit(rig.io, &writes[3].op), 0);
 	io_rig_run(&rig, 2);
 	io_rig_tear_down(&rig);
@@ -159,11 +169,13 @@ static void what_is_misaligned_is_refused(void **state)
 	ops[2].op.bytes += 512;
 	ops[3].op.bytes = 0;
 	ops[4].op.buffer = NULL;
-	ops[5].op.offset = (uint64_t)INT64_MAX + 1 - PAGE;	/* ends after the last offset there is */
+	/* ends after the last offset there is */
+	ops[5].op.offset = (uint64_t)INT64_MAX + 1 - PAGE;
 	ops[6].op.offset = UINT64_MAX - PAGE + 1;
 	ops[7].op.kind = (enum io_kind)0;
 	ops[8].op.kind = (enum io_kind)(IO_FDATASYNC + 1);
-	ops[9].op.kind = IO_FDATASYNC;				/* of a part of a file: there is no such thing */
+	/* of a part of a file: there is no such thing */
+	ops[9].op.kind = IO_FDATASYNC;
 	for (uint32_t i = 0; i < 10; i++)
 		assert_int_equal(io_submit(rig.io, &ops[i].op), -EINVAL);
 	ops[10].op.file = rig.file + 1;
@@ -187,10 +199,13 @@ static void the_end_of_the_file_is_enodata(void **state)
 	struct io_rig rig;
 
 	io_rig_open_plain(&rig, state, 8);
-	assert_int_equal(io_rig_do(&rig, IO_READ, 7 * PAGE, PAGE, 0), 0);		/* the last page */
-	assert_int_equal(io_rig_do(&rig, IO_READ, 8 * PAGE, PAGE, 0), -ENODATA);	/* right after it */
+	/* the last page */
+	assert_int_equal(io_rig_do(&rig, IO_READ, 7 * PAGE, PAGE, 0), 0);
+	/* right after it */
+	assert_int_equal(io_rig_do(&rig, IO_READ, 8 * PAGE, PAGE, 0), -ENODATA);
 	assert_int_equal(io_rig_do(&rig, IO_READ, 1000 * PAGE, PAGE, 0), -ENODATA);
-	assert_int_equal(io_rig_do(&rig, IO_READ, 6 * PAGE, 3 * PAGE, 0), -ENODATA);	/* across it */
+	/* across it */
+	assert_int_equal(io_rig_do(&rig, IO_READ, 6 * PAGE, 3 * PAGE, 0), -ENODATA);
 	io_rig_tear_down(&rig);
 }
 
@@ -285,7 +300,7 @@ static void what_ended_well_is_counted(void **state)
 /* --- completions --- */
 
 struct chain {
-	struct io_rig_op r;	/* first */
+	struct io_rig_op r; /* first */
 	uint32_t left;
 	bool submitting;
 };
@@ -313,7 +328,9 @@ static void done_may_submit_the_same_op_again(void **state)
 	struct io_counters c;
 
 	io_rig_open_plain(&rig, state, 8);
-	chain = (struct chain){ .r = io_rig_op(&rig, IO_READ, 0, PAGE, 0), .left = 99, .submitting = true };
+	chain = (struct chain){ .r = io_rig_op(&rig, IO_READ, 0, PAGE, 0),
+				.left = 99,
+				.submitting = true };
 	chain.r.op.done = chain_done;
 	assert_int_equal(io_submit(rig.io, &chain.r.op), 0);
 	chain.submitting = false;
@@ -384,7 +401,8 @@ static void files_come_and_go(void **state)
 	assert_int_equal(io_file_remove(rig.io, rig.file), 0);
 	assert_int_equal(io_file_add(rig.io, other.fd, &file), 0);
 	assert_int_equal(file, rig.file);
-	assert_int_equal(io_rig_do(&rig, IO_READ, 0, PAGE, 0), -ENODATA);	/* the same number, the other, empty file */
+	/* the same number, the other, empty file */
+	assert_int_equal(io_rig_do(&rig, IO_READ, 0, PAGE, 0), -ENODATA);
 	io_rig_tear_down(&other);
 	io_rig_tear_down(&rig);
 }
@@ -407,7 +425,9 @@ static void more_areas_of_buffers_than_are_remembered_still_work(void **state)
 
 	io_rig_open_plain(&rig, state, 4);
 	for (uint32_t i = 0; i < 20; i++)
-		assert_int_equal(io_buffers_add(rig.io, rig.buffers + (size_t)i * 2 * PAGE, 2 * PAGE), 0);
+		assert_int_equal(io_buffers_add(rig.io, rig.buffers + (size_t)i * 2 * PAGE,
+						2 * PAGE),
+				 0);
 	for (uint32_t i = 0; i < 40; i++) {
 		assert_int_equal(io_rig_do(&rig, IO_READ, PAGE, 2 * PAGE, i), 0);
 		assert_true(io_rig_is(rig.buffers + (size_t)i * PAGE, 1, PAGE));

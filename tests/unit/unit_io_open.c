@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: io_open() takes what io.h says it takes, tells what it is, and io_close() leaves nothing behind.
- * Method: open and close on both engines, with a file on a real disk.
+ * Goal: io_open() takes what io.h says it takes, tells what it is, and io_close() leaves nothing
+ * behind. Method: open and close on both engines, with a file on a real disk.
  */
 #include "tests/lib/lib_io.h"
 #include "tests/lib/lib_refuse.h"
@@ -24,7 +24,8 @@ static void a_configuration_out_of_range_is_refused(void **state)
 	io_rig_prepare(&rig, 0);
 	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
 		rig.text[0] = '\0';
-		assert_int_equal(io_open(&bad[i], rig.loop, &rig.io, rig.text, sizeof(rig.text)), -EINVAL);
+		assert_int_equal(io_open(&bad[i], rig.loop, &rig.io, rig.text, sizeof(rig.text)),
+				 -EINVAL);
 		assert_true(rig.text[0] != '\0');
 		assert_null(rig.io);
 	}
@@ -33,7 +34,9 @@ static void a_configuration_out_of_range_is_refused(void **state)
 
 static void threads_fewer_than_the_depths_lower_them(void **state)
 {
-	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state, .read_depth = 32, .write_depth = 16,
+	const struct io_conf conf = { .engine = *(enum io_engine_choice *)*state,
+				      .read_depth = 32,
+				      .write_depth = 16,
 				      .threads = 4 };
 	struct io_rig_op ops[20];
 	struct io_rig rig;
@@ -71,7 +74,8 @@ static void it_says_which_engine_it_is(void **state)
 	struct io_rig rig;
 
 	io_rig_open_plain(&rig, state, 1);
-	assert_string_equal(io_engine_name(rig.io), engine == IO_ENGINE_URING ? "io_uring" : "threads");
+	assert_string_equal(io_engine_name(rig.io),
+			    engine == IO_ENGINE_URING ? "io_uring" : "threads");
 	assert_string_equal(io_note(rig.io), "");
 	io_rig_tear_down(&rig);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) lane=wait */
 /*
- * unit_kvtierctl - goal: kvtierctl's output and exit status are what scripts and people were promised,
- * whatever state the daemon is in. Method: the built program, run against a stats page made here (a child
- * plays the daemon where it must be stopped or dead) and against an admin socket that never answers.
- * `unit_kvtierctl man` prints the parts of kvtierctl.1 that the tables make; the test compares.
+ * unit_kvtierctl - goal: kvtierctl's output and exit status are what scripts and people were
+ * promised, whatever state the daemon is in. Method: the built program, run against a stats page
+ * made here (a child plays the daemon where it must be stopped or dead) and against an admin socket
+ * that never answers. `unit_kvtierctl man` prints the parts of kvtierctl.1 that the tables make;
+ * the test compares.
  */
 #include "tests/lib/kvtierctl_rig.h"
 
@@ -130,8 +131,10 @@ static void the_nvme_tier_has_words(void **unused)
 	stats_nvme_text(page, "threads", "/dev/x: \"no\" \033[31m");
 	stats_health_set(page, STATS_HEALTH_NVME_QUARANTINED, true);
 	assert_int_equal(run("stats --json -f tiers.nvme.text -f tiers.nvme.engine"), 0);
-	assert_string_equal(output,
-			    "{\"tiers\":{\"nvme\":{\"engine\":\"threads\",\"text\":\"/dev/x: \\\"no\\\" \\u001b[31m\"}}}\n");
+	assert_string_equal(
+		output,
+		"{\"tiers\":{\"nvme\":{\"engine\":\"threads\",\"text\":\"/dev/x: \\\"no\\\" "
+		"\\u001b[31m\"}}}\n");
 	assert_int_equal(run("stats --all"), 0);
 	says("tiers.nvme.engine: threads");
 	assert_int_equal(run("status"), 2);
@@ -368,17 +371,22 @@ static void print_man(FILE *out)
 	const size_t n = stats_rows(&rows);
 
 	fprintf(out, ".Sh COMMANDS\n.Bl -tag -width Ds\n");
-#define CTL(name, where, arguments, prose, example)                                                          \
-	fprintf(out, ".It Ic %s Li \"%s\"\n\\&%s\n.br\nExample:\n.Dl %s\n", #name, arguments, prose, example);
+#define CTL(name, where, arguments, prose, example)                                           \
+	fprintf(out, ".It Ic %s Li \"%s\"\n\\&%s\n.br\nExample:\n.Dl %s\n", #name, arguments, \
+		prose, example);
 #include "daemon/admin/tbl_ctl.h"
-	fprintf(out, ".El\n.Sh REASONS\nWhat status has to say, by severity:\n.Bl -tag -width Ds\n");
+	fprintf(out,
+		".El\n.Sh REASONS\nWhat status has to say, by severity:\n.Bl -tag -width Ds\n");
 	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++)
 		fprintf(out, ".It Li %s Pq %s\n\\&%s\n", stats_health_row(bit)->name,
-			stats_severity_name(stats_health_row(bit)->severity), stats_health_row(bit)->prose);
-	fprintf(out, ".El\n.Sh NUMBERS\nNames that stats shows, with kind and unit:\n.Bl -tag -width Ds\n");
+			stats_severity_name(stats_health_row(bit)->severity),
+			stats_health_row(bit)->prose);
+	fprintf(out,
+		".El\n.Sh NUMBERS\nNames that stats shows, with kind and unit:\n.Bl -tag -width "
+		"Ds\n");
 	for (size_t i = 0; i < n; i++)
-		fprintf(out, ".It Li %s Pq %s, %s\n\\&%s\n", rows[i].path, stats_kind_name(rows[i].kind),
-			rows[i].unit, rows[i].prose);
+		fprintf(out, ".It Li %s Pq %s, %s\n\\&%s\n", rows[i].path,
+			stats_kind_name(rows[i].kind), rows[i].unit, rows[i].prose);
 	fprintf(out, ".El\n");
 }
 
@@ -389,7 +397,7 @@ static void the_manual_is_of_these_tables(void **unused)
 	size_t n;
 
 	(void)unused;
-	if (in == NULL) {
+	if (!in) {
 		print_message("not run from the source's top directory\n");
 		skip();
 	}
@@ -399,28 +407,35 @@ static void the_manual_is_of_these_tables(void **unused)
 	n = fread(man, 1, sizeof(man) - 1, in);
 	man[n] = '\0';
 	(void)fclose(in);
-	if (strstr(man, want) == NULL)
-		fail_msg("client/man/kvtierctl.1 differs from the tables; put in it what `unit_kvtierctl man` "
-			 "prints");
+	if (!strstr(man, want))
+		fail_msg("client/man/kvtierctl.1 differs from the tables; put in it what "
+			 "`unit_kvtierctl man` prints");
 }
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(json_has_every_promised_name, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(json_has_every_promised_name, rig_setup,
+						rig_teardown),
 		cmocka_unit_test_setup_teardown(json_has_the_values, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(the_nvme_tier_has_words, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(a_filter_shows_only_what_matches, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(a_filter_shows_only_what_matches, rig_setup,
+						rig_teardown),
 		cmocka_unit_test_setup_teardown(list_explains_every_name, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(watching_counts_and_rates, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(status_is_ok_warn_or_err, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(a_start_that_goes_well_is_ok, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(a_stopped_daemon_is_called_so, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(a_dead_daemon_is_called_so, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(a_start_that_goes_well_is_ok, rig_setup,
+						rig_teardown),
+		cmocka_unit_test_setup_teardown(a_stopped_daemon_is_called_so, rig_setup,
+						rig_teardown),
+		cmocka_unit_test_setup_teardown(a_dead_daemon_is_called_so, rig_setup,
+						rig_teardown),
 		cmocka_unit_test_setup_teardown(no_daemon_is_3, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(usage_is_64, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(help_teaches_with_an_example, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(an_admin_socket_that_is_silent_is_explained, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(help_teaches_with_an_example, rig_setup,
+						rig_teardown),
+		cmocka_unit_test_setup_teardown(an_admin_socket_that_is_silent_is_explained,
+						rig_setup, rig_teardown),
 		cmocka_unit_test(the_manual_is_of_these_tables),
 	};
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) lane=wait */
 /*
- * unit_kvtierctl_nvme - goal: `kvtierctl format` makes a store, and destroys nothing that nobody said yes to; verify,
- * flush, purge and disks show what the daemon says, for as long as that takes, with the right exit status. Method:
- * the built program on files in a directory where O_DIRECT works, at a terminal (a pty) where it matters; a child
- * plays the daemon's admin socket.
+ * unit_kvtierctl_nvme - goal: `kvtierctl format` makes a store, and destroys nothing that nobody
+ * said yes to; verify, flush, purge and disks show what the daemon says, for as long as that takes,
+ * with the right exit status. Method: the built program on files in a directory where O_DIRECT
+ * works, at a terminal (a pty) where it matters; a child plays the daemon's admin socket.
  */
 #include "tests/lib/kvtierctl_daemon.h"
 
@@ -25,8 +25,8 @@ static int disk_setup(void **state)
 
 	if (rig_setup(state) < 0)
 		return -1;
-	snprintf(disk, sizeof(disk), "%.400s/unit_kvtierctl_nvme.XXXXXX", tmp != NULL ? tmp : "/var/tmp");
-	if (mkdtemp(disk) == NULL)
+	snprintf(disk, sizeof(disk), "%.400s/unit_kvtierctl_nvme.XXXXXX", tmp ? tmp : "/var/tmp");
+	if (!mkdtemp(disk))
 		return -1;
 	snprintf(store, sizeof(store), "%s/store", disk);
 	fd = open(store, O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
@@ -43,12 +43,12 @@ static int disk_teardown(void **state)
 	return rmdir(disk) < 0 ? -1 : rig_teardown(state);
 }
 
-#define NEEDS_DIRECT(state)                                                                                  \
-	do {                                                                                                 \
-		if (*(state) == NULL) {                                                                      \
-			print_message("no O_DIRECT in %s\n", disk);                                          \
-			skip();                                                                              \
-		}                                                                                            \
+#define NEEDS_DIRECT(state)                                         \
+	do {                                                        \
+		if (*(state) == NULL) {                             \
+			print_message("no O_DIRECT in %s\n", disk); \
+			skip();                                     \
+		}                                                   \
 	} while (0)
 
 static int format(const char *options)
@@ -138,14 +138,16 @@ static int run_typing(const char *arguments, const char *typed)
 	int terminal, status;
 	pid_t child = forkpty(&terminal, NULL, NULL, NULL);
 
-	snprintf(command, sizeof(command), "exec %s --socket %s/kvtier.sock %s", program, directory, arguments);
+	snprintf(command, sizeof(command), "exec %s --socket %s/kvtier.sock %s", program, directory,
+		 arguments);
 	if (child == 0) {
 		(void)execl("/bin/sh", "sh", "-c", command, (char *)NULL);
 		_exit(127);
 	}
 	assert_true(child > 0);
 	assert_int_equal(write(terminal, typed, strlen(typed)), (ssize_t)strlen(typed));
-	while (used < sizeof(output) - 1 && (n = read(terminal, output + used, sizeof(output) - 1 - used)) > 0)
+	while (used < sizeof(output) - 1 &&
+	       (n = read(terminal, output + used, sizeof(output) - 1 - used)) > 0)
 		used += (size_t)n;
 	output[used] = '\0';
 	(void)close(terminal);
@@ -213,15 +215,20 @@ static void format_refuses_with_words(void **state)
 
 /* --- what the daemon answers --- */
 
-#define SUMS(bad, dropped)                                                                                   \
-	"],\"checked_blocks\":20,\"checked_bytes\":4096,\"skipped_blocks\":1,\"bad_blocks\":" bad            \
+#define SUMS(bad, dropped)                                                                        \
+	"],\"checked_blocks\":20,\"checked_bytes\":4096,\"skipped_blocks\":1,\"bad_blocks\":" bad \
 	",\"dropped\":" dropped ",\"ms\":3000}\n"
-#define BAD "{\"key\":\"ab12\",\"space\":3,\"tenant\":\"acme\",\"tier\":\"nvme\",\"disk\":0,\"segment\":77}"
+#define BAD                                                                               \
+	"{\"key\":\"ab12\",\"space\":3,\"tenant\":\"acme\",\"tier\":\"nvme\",\"disk\":0," \
+	"\"segment\":77}"
 
 static void verify_is_1_when_something_is_bad(void **state)
 {
 	(void)state;
-	assert_int_equal(run_with("verify", (const struct packet[]){ { 0, ".{\"bad\":[" SUMS("0", "false") }, { 0 } }), 0);
+	assert_int_equal(run_with("verify",
+				  (const struct packet[]){ { 0, ".{\"bad\":[" SUMS("0", "false") },
+							   { 0 } }),
+			 0);
 	says("20 copies, 4.0 KiB, in 3s: all are good");
 	says("not checked: 1");
 	assert_int_equal(run_with("verify", (const struct packet[]){ { 0, "+{\"bad\":[\n" BAD },
@@ -232,9 +239,10 @@ static void verify_is_1_when_something_is_bad(void **state)
 	says("77");
 	says("ab12");
 	says("verify --scrub drops them");
-	assert_int_equal(run_with("verify --scrub --json", (const struct packet[]){ { 0, "+{\"bad\":[\n" BAD },
-										    { 0, "." SUMS("1", "true") },
-										    { 0 } }),
+	assert_int_equal(run_with("verify --scrub --json",
+				  (const struct packet[]){ { 0, "+{\"bad\":[\n" BAD },
+							   { 0, "." SUMS("1", "true") },
+							   { 0 } }),
 			 1);
 	assert_string_equal(json_at("bad_blocks"), "1");
 }
@@ -242,13 +250,13 @@ static void verify_is_1_when_something_is_bad(void **state)
 static void verify_is_1_when_nothing_could_be_checked(void **state)
 {
 	static const struct packet nothing[] = {
-		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":7,\"bad_blocks\":0,"
-		     "\"dropped\":false,\"ms\":1}\n" },
+		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":7,"
+		     "\"bad_blocks\":0,\"dropped\":false,\"ms\":1}\n" },
 		{ 0 },
 	};
 	static const struct packet empty[] = {
-		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":0,\"bad_blocks\":0,"
-		     "\"dropped\":false,\"ms\":1}\n" },
+		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":0,"
+		     "\"bad_blocks\":0,\"dropped\":false,\"ms\":1}\n" },
 		{ 0 },
 	};
 
@@ -260,11 +268,14 @@ static void verify_is_1_when_nothing_could_be_checked(void **state)
 	assert_int_equal(run_with("verify", empty), 0);
 }
 
-/* Six seconds of progress are more than the five in which a reply is due; a pipe is told nothing of them. */
+/* Six seconds of progress are more than the five in which a reply is due; a pipe is told nothing of
+ * them. */
 static void progress_holds_the_deadline(void **state)
 {
 	const struct packet tell = { 3000000, "~{\"done\":10,\"total\":40,\"unit\":\"blocks\"}\n" };
-	const struct packet script[] = { tell, tell, { 0, ".{\"flushed\":true,\"ms\":1}\n" }, { 0 } };
+	const struct packet script[] = {
+		tell, tell, { 0, ".{\"flushed\":true,\"ms\":1}\n" }, { 0 }
+	};
 
 	(void)state;
 	assert_int_equal(run_with("flush", script), 0);
@@ -274,7 +285,9 @@ static void progress_holds_the_deadline(void **state)
 static void a_terminal_sees_progress(void **state)
 {
 	const struct packet tell = { 1100000, "~{\"done\":10,\"total\":40,\"unit\":\"blocks\"}\n" };
-	const struct packet script[] = { { 0, tell.text }, tell, tell, { 0, "!not all could be written\n" }, { 0 } };
+	const struct packet script[] = {
+		{ 0, tell.text }, tell, tell, { 0, "!not all could be written\n" }, { 0 }
+	};
 	const pid_t child = play_daemon(script);
 
 	(void)state;
@@ -289,28 +302,31 @@ static void purge_and_disks_show_what_came(void **state)
 	(void)state;
 	assert_int_equal(run("purge"), 64);
 	says("--tenant");
-	assert_int_equal(run_with("purge --tenant acme",
-				  (const struct packet[]){ { 0, ".{\"tenant\":\"acme\",\"purged_blocks\":42,\"ms\":1}" },
-							   { 0 } }),
-			 0);
+	assert_int_equal(
+		run_with("purge --tenant acme",
+			 (const struct packet[]){
+				 { 0, ".{\"tenant\":\"acme\",\"purged_blocks\":42,\"ms\":1}" },
+				 { 0 } }),
+		0);
 	says("purged 42 blocks");
-	assert_int_equal(run_with("disks",
-				  (const struct packet[]){
-					  { 0, ".{\"disks\":[{\"path\":\"/dev/nvme0\",\"state\":\"offline\",\"text\":"
-					       "\"went away\",\"capacity_bytes\":1073741824}]}" },
-					  { 0 } }),
-			 0);
+	assert_int_equal(
+		run_with("disks",
+			 (const struct packet[]){
+				 { 0, ".{\"disks\":[{\"path\":\"/dev/nvme0\",\"state\":\"offline\","
+				      "\"text\":\"went away\",\"capacity_bytes\":1073741824}]}" },
+				 { 0 } }),
+		0);
 	says("/dev/nvme0");
 	says("went away");
 	says("1.0 GiB");
-	assert_int_equal(run("devices"), 64);	/* as they were called */
+	assert_int_equal(run("devices"), 64); /* as they were called */
 	says("kvtierctl disks");
 }
 
 int main(void)
 {
 #define ON_DISK(name) cmocka_unit_test_setup_teardown(name, disk_setup, disk_teardown)
-#define CASE(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
+#define CASE(name)    cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
 	const struct CMUnitTest tests[] = {
 		ON_DISK(format_makes_a_store),
 		ON_DISK(a_new_store_belongs_to_its_directorys_owner),

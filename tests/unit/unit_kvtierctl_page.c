@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_kvtierctl_page.c - goal: the page that `kvtierctl stats` shows says what the numbers say, in at most
+ * unit_kvtierctl_page.c - goal: the page that `kvtierctl stats` shows says what the numbers say, in
+ * at most
  * 80 columns. Method: a stats page with known numbers, and the whole text compared.
  */
 #include "tests/lib/kvtierctl_rig.h"
@@ -37,7 +38,8 @@ static void is(const char *want)
 
 	/* all but the line with the pid is fixed */
 	assert_non_null(pid);
-	snprintf(line, sizeof(line), "OK: kvtierd " KVTIER_VERSION ", pid %d, up 3h 2m, device cpu, kernels avx2\n",
+	snprintf(line, sizeof(line),
+		 "OK: kvtierd " KVTIER_VERSION ", pid %d, up 3h 2m, device cpu, kernels avx2\n",
 		 (int)getpid());
 	assert_true(strlen(output) > strlen(line));
 	assert_memory_equal(output, line, strlen(line));
@@ -142,7 +144,8 @@ static void nothing_makes_a_line_too_long(void **unused)
 	stats_nvme_text(page, "io_uring+threads", words);
 	stats_redis_text(page, words);
 	stats_clients_text(page, words);
-	stats_names(page, "a device with a long name......", "kernels that have a long name.......");
+	stats_names(page, "a device with a long name......",
+		    "kernels that have a long name.......");
 	times(&page->load_times, UINT64_MAX, 999999);
 	assert_int_equal(run("stats"), 0);
 	assert_fits();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_kvtierctl_redis - goal: an operator sees what the Redis tier does and why it does not, and nothing of what a
- * server says can talk to the terminal. Method: the built program with a stats page made here; a child plays the
- * daemon's admin socket.
+ * unit_kvtierctl_redis - goal: an operator sees what the Redis tier does and why it does not, and
+ * nothing of what a server says can talk to the terminal. Method: the built program with a stats
+ * page made here; a child plays the daemon's admin socket.
  */
 #include "tests/lib/kvtierctl_daemon.h"
 
@@ -43,7 +43,8 @@ static void status_shows_the_reason(void **unused)
 	assert_memory_equal(output, "WARN: ", 6);
 	says("redis_misconfigured");
 	says("password_file");
-	says("  redis: misconfigured, 0 of 3 endpoints usable; 10.0.0.7:6379: WRONGPASS \\x1b[31m\n");
+	says("  redis: misconfigured, 0 of 3 endpoints usable; 10.0.0.7:6379: WRONGPASS "
+	     "\\x1b[31m\n");
 	assert_int_equal(run("status --json"), 1);
 	assert_string_equal(json_at("redis.state"), "misconfigured");
 	assert_string_equal(json_at("redis.endpoints"), "3");
@@ -55,18 +56,23 @@ static void stats_has_the_text_beside_the_numbers(void **unused)
 	(void)unused;
 	redis_is(TIER_OFFLINE, 0, "a:1: \"refused\"");
 	assert_int_equal(run("stats --json -f tiers.redis.text -f tiers.redis.state"), 0);
-	assert_string_equal(output, "{\"tiers\":{\"redis\":{\"state\":\"offline\",\"text\":\"a:1: \\\"refused\\\"\"}}}\n");
+	assert_string_equal(output, "{\"tiers\":{\"redis\":{\"state\":\"offline\",\"text\":\"a:1: "
+				    "\\\"refused\\\"\"}}}\n");
 	assert_int_equal(run("stats --all"), 0);
 	says("tiers.redis.text: a:1:");
 }
 
-#define ROW_UP                                                                                               \
-	"{\"endpoint\":0,\"address\":\"10.0.0.7:6379\",\"state\":\"up\",\"tls\":\"TLSv1.3\",\"text\":\"\",\"slots\":5461," \
-	"\"connections\":4,\"in_flight\":2,\"retry_in_ms\":0,\"hits\":77,\"received_bytes\":1073741824," \
+#define ROW_UP                                                                                \
+	"{\"endpoint\":0,\"address\":\"10.0.0.7:6379\",\"state\":\"up\",\"tls\":\"TLSv1.3\"," \
+	"\"text\":\"\",\"slots\":5461,"                                                       \
+	"\"connections\":4,\"in_flight\":2,\"retry_in_ms\":0,\"hits\":77,"                    \
+	"\"received_bytes\":1073741824,"                                                      \
 	"\"sent_bytes\":4096,\"timeouts\":1}"
-#define ROW_AWAY                                                                                             \
-	"{\"endpoint\":1,\"address\":\"unix:/run/redis.sock\",\"state\":\"offline\",\"tls\":\"no\",\"text\":" \
-	"\"connection refused\\u001b[0m\",\"slots\":0,\"connections\":0,\"in_flight\":0,\"retry_in_ms\":7300," \
+#define ROW_AWAY                                                                          \
+	"{\"endpoint\":1,\"address\":\"unix:/run/redis.sock\",\"state\":\"offline\","     \
+	"\"tls\":\"no\",\"text\":"                                                        \
+	"\"connection refused\\u001b[0m\",\"slots\":0,\"connections\":0,\"in_flight\":0," \
+	"\"retry_in_ms\":7300,"                                                           \
 	"\"hits\":0,\"received_bytes\":0,\"sent_bytes\":0,\"timeouts\":9}"
 
 /* The line of the output that begins with this, its blanks made one. */
@@ -76,9 +82,9 @@ static char *line_of(const char *begin)
 	const char *at = strstr(output, begin);
 	size_t n = 0;
 
-	if (at == NULL)
+	if (!at)
 		fail_msg("no %s in: %s", begin, output);
-	for (; at != NULL && *at != '\n' && *at != '\0' && n < sizeof(line) - 1; at++) {
+	for (; at && *at != '\n' && *at != '\0' && n < sizeof(line) - 1; at++) {
 		if (*at != ' ' || n == 0 || line[n - 1] != ' ')
 			line[n++] = *at;
 	}
@@ -88,20 +94,28 @@ static char *line_of(const char *begin)
 
 static void endpoints_are_a_table(void **unused)
 {
-	static const struct packet script[] = { { 0, ".{\"endpoints\":[" ROW_UP ",\n" ROW_AWAY "]}\n" }, { 0 } };
+	static const struct packet script[] = {
+		{ 0, ".{\"endpoints\":[" ROW_UP ",\n" ROW_AWAY "]}\n" }, { 0 }
+	};
 
 	(void)unused;
 	assert_int_equal(run_with("endpoints", script), 0);
-	assert_memory_equal(line_of("ADDRESS"),
-			    "ADDRESS STATE TLS SLOTS CONNECTIONS IN FLIGHT HITS RECEIVED SENT TIMEOUTS RETRY WHY", 83);
-	assert_memory_equal(line_of("10.0.0.7"), "10.0.0.7:6379 up TLSv1.3 5461 4 2 77 1.0 GiB 4.0 KiB 1", 54);
+	assert_memory_equal(
+		line_of("ADDRESS"),
+		"ADDRESS STATE TLS SLOTS CONNECTIONS IN FLIGHT HITS RECEIVED SENT TIMEOUTS RETRY "
+		"WHY",
+		83);
+	assert_memory_equal(line_of("10.0.0.7"),
+			    "10.0.0.7:6379 up TLSv1.3 5461 4 2 77 1.0 GiB 4.0 KiB 1", 54);
 	assert_non_null(strstr(line_of("unix:"), " 9 7.3 s connection refused\\x1b[0m"));
 }
 
 static void endpoints_of_no_tier_are_none(void **unused)
 {
 	(void)unused;
-	assert_int_equal(run_with("endpoints", (const struct packet[]){ { 0, ".{\"endpoints\":[]}\n" }, { 0 } }), 0);
+	assert_int_equal(run_with("endpoints",
+				  (const struct packet[]){ { 0, ".{\"endpoints\":[]}\n" }, { 0 } }),
+			 0);
 	assert_string_equal(output, "no endpoints\n");
 }
 
@@ -109,7 +123,9 @@ static void json_is_what_the_daemon_said(void **unused)
 {
 	(void)unused;
 	assert_int_equal(run_with("endpoints --json",
-				  (const struct packet[]){ { 0, "+{\"endpoints\":[" ROW_UP }, { 0, ".]}\n" }, { 0 } }),
+				  (const struct packet[]){ { 0, "+{\"endpoints\":[" ROW_UP },
+							   { 0, ".]}\n" },
+							   { 0 } }),
 			 0);
 	assert_string_equal(output, "{\"endpoints\":[" ROW_UP "]}\n");
 }

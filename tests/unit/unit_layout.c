@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_layout.c - goal: every layout of pages that engines use can be said, comes out in canonical order, and
- * has exactly the pages that fit; what does not fit or add up is refused. Method: small geometries, sizes
- * worked out by hand.
+ * unit_layout.c - goal: every layout of pages that engines use can be said, comes out in canonical
+ * order, and has exactly the pages that fit; what does not fit or add up is refused. Method: small
+ * geometries, sizes worked out by hand.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,14 +39,15 @@ struct built {
 	int result;
 };
 
-static struct built build(const struct image_geometry *g, const struct wire_segment *segments, uint32_t n,
-			  uint64_t length)
+static struct built build(const struct image_geometry *g, const struct wire_segment *segments,
+			  uint32_t n, uint64_t length)
 {
 	const uint64_t lengths[2] = { length, length };
 	struct built b = { .pages = 12345 };
 
 	text[0] = 0;
-	b.result = layout_build(segments, n, bases, lengths, 2, g, &b.layout, &b.pages, text, sizeof text);
+	b.result = layout_build(segments, n, bases, lengths, 2, g, &b.layout, &b.pages, text,
+				sizeof(text));
 	return b;
 }
 
@@ -95,7 +96,7 @@ static void pages_are_those_that_fit_wholly(void **state)
 
 	(void)state;
 	token_major(s);
-	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		struct built b = build(&small, s, 4, cases[i][0]);
 
 		assert_int_equal(b.result, 0);
@@ -117,7 +118,8 @@ static void not_even_one_page(void **state)
 	assert_int_equal(b.pages, 12345); /* untouched */
 }
 
-/* Per-layer tensors [K|V][page][token][head][dim], as vLLM's: the region's halves, K and V apart. */
+/* Per-layer tensors [K|V][page][token][head][dim], as vLLM's: the region's halves, K and V
+ * apart. */
 static void planes_of_all_pages_together(void **state)
 {
 	struct wire_segment s[4];
@@ -204,7 +206,11 @@ static void typed_and_opaque(void **state)
 	const struct wire_segment s[] = {
 		{ .kind = KIND_OPAQUE, .offset = 1, .page_stride = 1000, .length = 12 },
 		{ .kind = KIND_TYPED, .offset = 20, .page_stride = 1000, .length = 100 },
-		{ .kind = KIND_OPAQUE, .offset = 701, .page_stride = 1000, .length = 3, .token_stride = 7 },
+		{ .kind = KIND_OPAQUE,
+		  .offset = 701,
+		  .page_stride = 1000,
+		  .length = 3,
+		  .token_stride = 7 },
 		{ .kind = KIND_TYPED, .offset = 300, .page_stride = 1000, .length = 100 },
 	};
 	struct built b;
@@ -252,7 +258,8 @@ static void no_sum_wraps(void **state)
 			for (int minus = 0; minus < 2; minus++) {
 				struct wire_segment s[4];
 				uint64_t *const fields[] = { &s[3].offset, &s[3].page_stride,
-							     &s[3].head_stride, &s[3].token_stride };
+							     &s[3].head_stride,
+							     &s[3].token_stride };
 				struct built b;
 				uint64_t last;
 

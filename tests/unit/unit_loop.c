@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_loop.c - goal: timers fire in order and once, callbacks may remove anything, and no work is missed
- * between the last look and the sleep. Method: small worlds around one loop, each ended by a timer.
+ * unit_loop.c - goal: timers fire in order and once, callbacks may remove anything, and no work is
+ * missed between the last look and the sleep. Method: small worlds around one loop, each ended by a
+ * timer.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -89,7 +90,7 @@ static void timers_fire_in_order_and_once(void **state)
 	const uint64_t start = loop_now(w->loop);
 
 	last_due = 0;
-	memset(numbered, 0, sizeof numbered);
+	memset(numbered, 0, sizeof(numbered));
 	for (int i = 0; i < TIMERS; i++) {
 		numbered[i].world = w;
 		numbered[i].timer.fire = fire_numbered;
@@ -113,7 +114,7 @@ static void timer_may_unset_another_that_is_due(void **state)
 	const uint64_t now = loop_now(w->loop);
 
 	last_due = 0;
-	memset(numbered, 0, sizeof numbered);
+	memset(numbered, 0, sizeof(numbered));
 	for (int i = 0; i < 2; i++) {
 		numbered[i].world = w;
 		numbered[i].timer.fire = fire_numbered;
@@ -148,7 +149,8 @@ static void timer_that_sets_itself_starves_nobody(void **state)
 	loop_timer_unset(w->loop, &n.timer);
 }
 
-#define CONFIG(section, key, type, preset, min, max, unit, prose) static const long long most_##section##_##key = (max);
+#define CONFIG(section, key, type, preset, min, max, unit, prose) \
+	static const long long most_##section##_##key = (max);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-const-variable"
 #include "daemon/config/tbl_config.h"
@@ -157,7 +159,8 @@ static void timer_that_sets_itself_starves_nobody(void **state)
 static void no_configuration_needs_more_timers_than_there_are(void **state)
 {
 	(void)state;
-	assert_true(most_socket_max_ops + most_socket_max_clients + most_device_depth < LOOP_MAX_TIMERS);
+	assert_true(most_socket_max_ops + most_socket_max_clients + most_device_depth <
+		    LOOP_MAX_TIMERS);
 }
 
 /* --- watches --- */
@@ -277,7 +280,8 @@ static bool poll_sleeper(struct loop_poller *poller)
 	struct sleeper *s = (struct sleeper *)(void *)poller;
 
 	s->polled_asleep += s->now;
-	/* Work that arrives just as the loop was about to sleep: it saw the flag, so nobody rings. */
+	/* Work that arrives just as the loop was about to sleep: it saw the flag, so nobody
+	 * rings. */
 	if (s->now && s->work_found_asleep < 5) {
 		s->work_found_asleep++;
 		return true;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_map - the client's reader over a real index: prefixes of every length, batches, metadata, and
- * memory that is not an index.
- * Method: an index in this process, keys by number; the answer is known for each.
+ * unit_map - the client's reader over a real index: prefixes of every length, batches, metadata,
+ * and memory that is not an index. Method: an index in this process, keys by number; the answer is
+ * known for each.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -68,13 +68,15 @@ static void prefix_is_exact(struct fixture *f, size_t n, size_t present)
 {
 	uint32_t tiers = 77, generation = 77;
 
-	assert_int_equal(map_prefix(f->map, &index_key, f->keys, n, &tiers, &generation), present < n ? present : n);
+	assert_int_equal(map_prefix(f->map, &index_key, f->keys, n, &tiers, &generation),
+			 present < n ? present : n);
 	const size_t last = present < n ? present : n;
 	assert_int_equal(tiers, last ? TIERS : 0);
 	assert_int_equal(generation, last ? 99 + last : 0);
 }
 
-/* Every number present, against every length up to a few rounds of the search, then some long ones. */
+/* Every number present, against every length up to a few rounds of the search, then some long
+ * ones. */
 static void prefix_of_every_length(void **state)
 {
 	struct fixture *f = *state;
@@ -156,7 +158,9 @@ static void another_index_key_finds_nothing(void **state)
 /* A memfd like the daemon's, but for what a case changes. */
 static int forge(uint64_t bytes, int seals, uint32_t magic, uint64_t bytes_said)
 {
-	const struct wire_index head = { .magic = magic, .layout = WIRE_INDEX_LAYOUT, .bytes = bytes_said };
+	const struct wire_index head = { .magic = magic,
+					 .layout = WIRE_INDEX_LAYOUT,
+					 .bytes = bytes_said };
 	const int fd = memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	assert_true(fd >= 0);
@@ -172,11 +176,13 @@ static void other_memory_is_refused(void **state)
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
 	const uint64_t size = 8192;
 	const int bad[] = {
-		forge(size, 0, WIRE_INDEX_MAGIC, size),			/* could shrink under the reader */
+		/* could shrink under the reader */
+		forge(size, 0, WIRE_INDEX_MAGIC, size),
 		forge(size, F_SEAL_GROW, WIRE_INDEX_MAGIC, size),
 		forge(size, seals, 0x12345678, size),
 		forge(size, seals, WIRE_INDEX_MAGIC, size + 4096),
-		forge(size + 4096, seals, WIRE_INDEX_MAGIC, size),	/* not the size that was announced */
+		/* not the size that was announced */
+		forge(size + 4096, seals, WIRE_INDEX_MAGIC, size),
 		forge(4096, seals, WIRE_INDEX_MAGIC, size),
 		open("/dev/zero", O_RDONLY | O_CLOEXEC),
 		-1,
@@ -193,7 +199,8 @@ static void other_memory_is_refused(void **state)
 	assert_null(map);
 }
 
-/* A daemon gone mad writes any shape: nothing outside the mapping is read, and the answer is "absent". */
+/* A daemon gone mad writes any shape: nothing outside the mapping is read, and the answer is
+ * "absent". */
 static void wild_shapes_read_nothing_outside(void **state)
 {
 	struct fixture *f = *state;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_map_race - readers while the writer inserts, removes, splits and displaces: stable keys are found
- * every time; keys that were never there, and keys removed before, never.
- * Method: one writer does a fixed number of steps around a set of stable keys, in a table that churns full,
- * so that stable entries are displaced all the time, or in one that grows from one page; two threads probe
- * until it is done. Meant for -fsanitize=thread too. A writer that stops half-way is played by hand.
+ * unit_map_race - readers while the writer inserts, removes, splits and displaces: stable keys are
+ * found every time; keys that were never there, and keys removed before, never. Method: one writer
+ * does a fixed number of steps around a set of stable keys, in a table that churns full, so that
+ * stable entries are displaced all the time, or in one that grows from one page; two threads probe
+ * until it is done. Meant for -fsanitize=thread too. A writer that stops half-way is played by
+ * hand.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +22,15 @@
 #include "daemon/store/index.h"
 #include "tests/lib/random.h"
 
-enum { SMALL = 2000, LARGE = 20000, STABLE = 500, STEPS = 200000, ROUNDS = 20, READERS = 2, BATCH = 64 };
+enum {
+	SMALL = 2000,
+	LARGE = 20000,
+	STABLE = 500,
+	STEPS = 200000,
+	ROUNDS = 20,
+	READERS = 2,
+	BATCH = 64
+};
 
 static const struct fingerprint_key index_key = { { 1, 2 } };
 
@@ -61,7 +70,8 @@ static void *read_loop(void *arg)
 	return NULL;
 }
 
-static int insert(struct race *race, const uint8_t key[32], uint32_t block, uint32_t tiers, uint32_t generation)
+static int insert(struct race *race, const uint8_t key[32], uint32_t block, uint32_t tiers,
+		  uint32_t generation)
 {
 	const struct print print = fingerprint(&index_key, key);
 
@@ -81,7 +91,8 @@ static void fill(struct race *race)
 		random_key(1u << 20 | i, race->stable[i].bytes);
 		random_key(1u << 21 | i, race->never[i].bytes);
 		random_key(1u << 22 | i, race->removed[i].bytes);
-		/* An entry with the same first word as a key that was never there: only the other word tells them apart. */
+		/* An entry with the same first word as a key that was never there: only the other
+		 * word tells them apart. */
 		if (i % 2) {
 			struct print print = fingerprint(&index_key, race->never[i].bytes);
 
@@ -128,7 +139,8 @@ static void run(struct random *random, uint32_t max, uint32_t steps)
 	assert_int_equal(map_open(index_fd(race->index), index_bytes(race->index), &race->map), 0);
 	fill(race);
 	for (uint32_t i = 0; i < READERS; i++) {
-		reader[i] = (struct reader){ .race = race, .random = { .state = random_next(random) } };
+		reader[i] =
+			(struct reader){ .race = race, .random = { .state = random_next(random) } };
 		assert_int_equal(pthread_create(&thread[i], NULL, read_loop, &reader[i]), 0);
 	}
 	while (__atomic_load_n(&race->started, __ATOMIC_RELAXED) < READERS)
@@ -171,7 +183,8 @@ static struct wire_bucket *bucket_at(struct index *index, uint64_t half)
 	       wire_bucket_of(half, head->shape);
 }
 
-/* A daemon killed while it wrote a slot leaves part of it: that one is absent, the others are found. */
+/* A daemon killed while it wrote a slot leaves part of it: that one is absent, the others are
+ * found. */
 static void a_writer_stopped_half_way_hides_nothing(void **state)
 {
 	struct kvtier_key key, lost;
@@ -194,7 +207,7 @@ static void a_writer_stopped_half_way_hides_nothing(void **state)
 		lost_print = fingerprint(&index_key, lost.bytes);
 	} while (bucket_at(index, lost_print.half[0]) != bucket);
 	bucket->seq++;
-	memcpy(bucket->fingerprint[1], &lost_print, 16);	/* its meta never came */
+	memcpy(bucket->fingerprint[1], &lost_print, 16); /* its meta never came */
 	map_probe(map, &index_key, &key, 1, &tiers);
 	assert_int_equal(tiers, 2);
 	map_probe(map, &index_key, &lost, 1, &tiers);

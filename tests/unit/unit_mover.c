@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: plans are executed as told: what is evicted, dropped or demoted, what moves with its bytes, what never does,
- * and when it ends.
- * Method: a real host tier of 64 KiB slabs under a real table of blocks; each image carries its number.
+ * Goal: plans are executed as told: what is evicted, dropped or demoted, what moves with its bytes,
+ * what never does, and when it ends. Method: a real host tier of 64 KiB slabs under a real table of
+ * blocks; each image carries its number.
  */
 #include "tests/lib/mover_rig.h"
 
@@ -85,7 +85,7 @@ static void another_class_gets_an_old_slab(void **state)
 	store_all(&w, 0, 24);
 	w.tick += 1000;
 	(void)store(&w, 100, BIG, BLOCK_NONE);
-	assert_int_equal(w.counts.evicted_blocks, 8);	/* a slab's worth, the oldest ones */
+	assert_int_equal(w.counts.evicted_blocks, 8); /* a slab's worth, the oldest ones */
 	for (uint32_t i = 0; i < 24; i++) {
 		assert_int_equal(present(&w, i), i >= 8);
 		if (i >= 8)
@@ -102,7 +102,7 @@ static void what_moves_keeps_its_bytes_and_owner(void **state)
 
 	(void)state;
 	store_all(&w, 0, 24);
-	for (uint32_t i = 0; i < 24; i += 3) {		/* condemn 8, scattered over all slabs */
+	for (uint32_t i = 0; i < 24; i += 3) { /* condemn 8, scattered over all slabs */
 		key_of(i, key);
 		blocks_condemn(w.blocks, blocks_find(w.blocks, key, 0));
 	}
@@ -118,7 +118,8 @@ static void what_moves_keeps_its_bytes_and_owner(void **state)
 		assert_bytes(&w, i, SMALL);
 		key_of(i, key);
 		where_is(&w, blocks_find(w.blocks, key, 0), &where);
-		assert_int_equal(slabs_owner(tier_slabs(w.host), &where), blocks_find(w.blocks, key, 0));
+		assert_int_equal(slabs_owner(tier_slabs(w.host), &where),
+				 blocks_find(w.blocks, key, 0));
 	}
 	world_end(&w);
 }
@@ -133,7 +134,7 @@ static void a_slot_being_written_keeps_its_slab(void **state)
 	store_all(&w, 0, 7);
 	assert_int_equal(make_room(&w, BIG, MOVER_STEPS, &where), -ENOSPC);
 	assert_non_null(tier_address(w.host, &writing));
-	assert_int_equal(w.counts.evicted_blocks, 0);	/* nothing evicted in vain */
+	assert_int_equal(w.counts.evicted_blocks, 0); /* nothing evicted in vain */
 	world_end(&w);
 }
 
@@ -169,13 +170,13 @@ static void parents_of_pinned_blocks_move_but_stay(void **state)
 	(void)state;
 	parent = store(&w, 0, SMALL, BLOCK_NONE);
 	store_all(&w, 1, 8);
-	child = store(&w, 8, SMALL, parent);		/* in the second slab */
+	child = store(&w, 8, SMALL, parent); /* in the second slab */
 	blocks_pin(w.blocks, child);
 	w.tick += 1000;
 	assert_int_equal(make_room(&w, BIG, MOVER_STEPS, &where), 0);
 	assert_true(present(&w, 0));
 	assert_bytes(&w, 0, SMALL);
-	assert_int_equal(w.counts.evicted_blocks, 1);	/* makes 8 free slots in all */
+	assert_int_equal(w.counts.evicted_blocks, 1); /* makes 8 free slots in all */
 	assert_int_equal(w.counts.moved_blocks, 7);
 	world_end(&w);
 }
@@ -220,7 +221,8 @@ static void one_step_serves_a_class_with_victims(void **state)
 	w.tick += 1000;
 	for (uint32_t i = 8; i < 12; i++)
 		(void)store(&w, i, BIG, BLOCK_NONE);
-	assert_int_equal(make_room(&w, BIG, 1, &where), 0);	/* though the small ones are far older */
+	/* though the small ones are far older */
+	assert_int_equal(make_room(&w, BIG, 1, &where), 0);
 	assert_true(present(&w, 0));
 	assert_false(present(&w, 8));
 	world_end(&w);
@@ -247,8 +249,10 @@ static void evicting_bytes_takes_the_oldest_of_all_classes(void **state)
 			 2 * SMALL + BIG);
 	for (uint32_t i = 0; i < 8; i++)
 		assert_int_equal(present(&w, i), i >= 3);
-	assert_int_equal(mover_evict_bytes(w.host, w.blocks, UINT64_MAX, 2, &w.counts), SMALL + BIG);
-	assert_int_equal(mover_evict_bytes(w.host, w.blocks, UINT64_MAX, 100, &w.counts), 2 * BIG + SMALL);
+	assert_int_equal(mover_evict_bytes(w.host, w.blocks, UINT64_MAX, 2, &w.counts),
+			 SMALL + BIG);
+	assert_int_equal(mover_evict_bytes(w.host, w.blocks, UINT64_MAX, 100, &w.counts),
+			 2 * BIG + SMALL);
 	assert_int_equal(w.host->used_bytes, 0);
 	world_end(&w);
 }
@@ -263,7 +267,8 @@ static void works_through_a_wrapped_tier(void **state)
 	store_all(&w, 0, 12);
 	fault_set(w.host, &(struct fault_plan){ .alloc_nth = 1, .alloc_errno = -EIO });
 	assert_int_equal(make_room(&w, SMALL, MOVER_STEPS, &where), -EIO);
-	fault_set(w.host, &(struct fault_plan){ .alloc_nth = 1, .alloc_errno = -ENOSPC, .sticky = true });
+	fault_set(w.host,
+		  &(struct fault_plan){ .alloc_nth = 1, .alloc_errno = -ENOSPC, .sticky = true });
 	assert_int_equal(make_room(&w, SMALL, MOVER_STEPS, &where), -ENOSPC);
 	world_end(&w);
 }
@@ -305,7 +310,8 @@ static void demotion_is_leaf_first_too(void **state)
 		assert_int_equal(mover_evict_bytes(w.host, w.blocks, 1, 100, &w.counts), SMALL);
 		assert_int_equal(w.counts.demoted_blocks, demoted + 1);
 		key_of(i - 1, key);
-		assert_int_equal(blocks_host_slot(w.blocks, blocks_find(w.blocks, key, 0)), BLOCK_NONE);
+		assert_int_equal(blocks_host_slot(w.blocks, blocks_find(w.blocks, key, 0)),
+				 BLOCK_NONE);
 	}
 	assert_int_equal(mover_evict_bytes(w.host, w.blocks, 1, 100, &w.counts), 0);
 	assert_int_equal(blocks_count(w.blocks), 8);
@@ -340,7 +346,9 @@ static void a_chain_longer_than_the_tier_demotes_its_middle(void **state)
 	for (uint32_t i = 0; i < 9; i++) {
 		assert_true(present(&w, i));
 		key_of(i, key);
-		assert_int_equal(blocks_host_slot(w.blocks, blocks_find(w.blocks, key, 0)) == BLOCK_NONE, i == 3);
+		assert_int_equal(blocks_host_slot(w.blocks, blocks_find(w.blocks, key, 0)) ==
+					 BLOCK_NONE,
+				 i == 3);
 	}
 	assert_int_equal(blocks_parent(w.blocks, block), end);
 	world_end(&w);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: who inherits the slot of an evicted block keeps it, bytes and all, until he frees it; the mover goes on until
- * there is room, and never counts a slot as free that somebody has.
- * Method: as unit_mover, with heirs that take so many.
+ * Goal: who inherits the slot of an evicted block keeps it, bytes and all, until he frees it; the
+ * mover goes on until there is room, and never counts a slot as free that somebody has. Method: as
+ * unit_mover, with heirs that take so many.
  */
 #include "tests/lib/mover_rig.h"
 
@@ -63,7 +63,7 @@ static void what_is_taken_is_not_given_to_anybody_else(void **state)
 	memset(tier_address(w.host, &where), 0xee, BIG);
 	for (uint32_t i = 0; i < 2; i++) {
 		assert_int_not_equal(heir.slots[i].slot, where.slot);
-		assert_int_equal(heir.names[i], i);	/* the least recent first */
+		assert_int_equal(heir.names[i], i); /* the least recent first */
 		assert_int_equal(*tier_address(w.host, &heir.slots[i]), i);
 		assert_int_equal(slabs_owner(tier_slabs(w.host), &heir.slots[i]), SLABS_NO_OWNER);
 	}
@@ -116,7 +116,8 @@ static void a_demoted_block_stays_and_its_slot_is_inherited(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
 		block[i] = store(&w, i, BIG, BLOCK_NONE);
-	blocks_set_nvme(w.blocks, block[0], &(struct extent){ .tier = TIER_NVME, .slot = 7, .generation = 1 });
+	blocks_set_nvme(w.blocks, block[0],
+			&(struct extent){ .tier = TIER_NVME, .slot = 7, .generation = 1 });
 	with(&w, &heir, 1, 0);
 	assert_int_equal(make_room(&w, BIG, MOVER_STEPS, &where), 0);
 	assert_true(blocks_live(w.blocks, block[0]));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_notify - goal: the service manager gets the datagrams it is owed and no others. Method: a datagram
- * socket of our own as $NOTIFY_SOCKET, as a path and as an abstract name.
+ * unit_notify - goal: the service manager gets the datagrams it is owed and no others. Method: a
+ * datagram socket of our own as $NOTIFY_SOCKET, as a path and as an abstract name.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -175,7 +175,8 @@ int main(void)
 		cmocka_unit_test_setup(nobody_listens, clear_environment),
 		cmocka_unit_test_setup(a_path, clear_environment),
 		cmocka_unit_test_setup(an_abstract_name, clear_environment),
-		cmocka_unit_test_setup(a_manager_that_does_not_read_is_not_waited_for, clear_environment),
+		cmocka_unit_test_setup(a_manager_that_does_not_read_is_not_waited_for,
+				       clear_environment),
 		cmocka_unit_test_setup(watchdog_is_half_of_what_is_allowed, clear_environment),
 		cmocka_unit_test_setup(anothers_watchdog_is_not_ours, clear_environment),
 		cmocka_unit_test_setup(nonsense_is_refused_and_harmless, clear_environment),

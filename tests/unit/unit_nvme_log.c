@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: the log on a good disk: what is stored is read back, after restarts too, and reuse, budget, purge
- * and flush do what nvme_log.h says. Method: a simulated disk of 64 KiB segments, a table that checks every
- * byte.
+ * Goal: the log on a good disk: what is stored is read back, after restarts too, and reuse, budget,
+ * purge and flush do what nvme_log.h says. Method: a simulated disk of 64 KiB segments, a table
+ * that checks every byte.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -81,10 +81,12 @@ static void a_kill_loses_nothing_that_was_written(void **state)
 	kit_run(&kit);
 	restart();
 	nvme_log_counters(kit.log, &counters);
-	assert_int_equal(counters.walked_segments, 2);	/* the open one, and the one that was READY */
+	/* the open one, and the one that was READY */
+	assert_int_equal(counters.walked_segments, 2);
 	assert_int_equal(kit_load_all(&kit), 10);
 	kit_check(&kit);
-	restart(); /* what was walked is sealed now; only the one that was READY is looked through again */
+	/* what was walked is sealed now; only the one that was READY is looked through again */
+	restart();
 	nvme_log_counters(kit.log, &counters);
 	assert_int_equal(counters.walked_segments, 1);
 	assert_int_equal(kit_load_all(&kit), 10);
@@ -100,7 +102,7 @@ static void the_walk_gets_past_a_hole(void **state)
 	offset = nvme_segment_offset(nvme_location_segment(kit.block[1].location), KIT_SEGMENT);
 	offset += nvme_location_page(kit.block[1].location) * NVME_PAGE;
 	disk_sim_crash(&kit.sim, SIM_KEEP_ALL);
-	disk_sim_flip(&kit.sim, offset - NVME_PAGE, 1);	/* its tag page */
+	disk_sim_flip(&kit.sim, offset - NVME_PAGE, 1); /* its tag page */
 	disk_sim_flip(&kit.sim, offset, 1);
 	restart();
 	assert_int_equal(kit_load(&kit, 0), 0);
@@ -180,7 +182,7 @@ static void a_location_is_stale_once_its_segment_was_used_again(void **state)
 	read.buffer = kit.buffer;
 	read.bytes = 8192;
 	assert_int_equal(nvme_log_read(kit.log, &read), -ESTALE);
-	nvme_log_forget(kit.log, read.location, 1);	/* no effect */
+	nvme_log_forget(kit.log, read.location, 1); /* no effect */
 	kit_check(&kit);
 }
 
@@ -205,7 +207,7 @@ static void a_segment_is_not_overwritten_while_it_is_read(void **state)
 	assert_int_equal(nvme_log_read(kit.log, &read), 0);
 	store_range(1, 200);
 	kit_run(&kit);
-	assert_true(read.bytes > 0);			/* still out */
+	assert_true(read.bytes > 0); /* still out */
 	disk_sim_unstall(&kit.sim);
 	kit_run(&kit);
 	assert_int_equal(read.bytes, 0);
@@ -242,7 +244,8 @@ static void the_budget_refuses_and_fills_again_with_time(void **state)
 		kit_run(&kit);
 	}
 	assert_int_equal(r, -EAGAIN);
-	assert_in_range(i, 10, 18);			/* an hour's worth, less headers and footers */
+	/* an hour's worth, less headers and footers */
+	assert_in_range(i, 10, 18);
 	nvme_log_counters(kit.log, &counters);
 	assert_int_equal(counters.refused_budget, 1);
 	kit.sim.time_ns += 3600ull * 1000000000;
@@ -257,7 +260,7 @@ static void purged_records_do_not_come_back(void **state)
 	(void)state;
 	store_range(0, 12);
 	assert_int_equal(kit_purge(&kit, 1), 0);
-	assert_int_equal(kit_store(&kit, 13), 0);	/* the same tenant, later */
+	assert_int_equal(kit_store(&kit, 13), 0); /* the same tenant, later */
 	kit_run(&kit);
 	restart();
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
@@ -308,7 +311,7 @@ static void a_flush_syncs_and_the_log_goes_on(void **state)
 	(void)state;
 	store_range(0, 2);
 	assert_int_equal(kit_flush(&kit, false), 0);
-	disk_sim_crash(&kit.sim, SIM_DROP_ALL);		/* synced: nothing may be lost */
+	disk_sim_crash(&kit.sim, SIM_DROP_ALL); /* synced: nothing may be lost */
 	restart();
 	assert_int_equal(kit_load_all(&kit), 2);
 	store_range(2, 4);
@@ -355,7 +358,7 @@ static void a_full_queue_refuses_and_changes_nothing(void **state)
 	kit_run(&kit);
 	kit_check(&kit);
 	assert_int_equal(kit_store(&kit, 3), 0);
-	assert_int_equal(kit_store(&kit, 1), 0);	/* two writes through a queue of one */
+	assert_int_equal(kit_store(&kit, 1), 0); /* two writes through a queue of one */
 	store_range(4, 100);
 	kit_run(&kit);
 	kit_check(&kit);
@@ -368,29 +371,32 @@ int main(void)
 		cmocka_unit_test_setup_teardown(what_is_stored_is_read_back, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_clean_stop_loses_nothing_and_needs_no_walk, setup,
 						teardown),
-		cmocka_unit_test_setup_teardown(a_kill_loses_nothing_that_was_written, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_kill_loses_nothing_that_was_written, setup,
+						teardown),
 		cmocka_unit_test_setup_teardown(the_walk_gets_past_a_hole, setup, teardown),
-		cmocka_unit_test_setup_teardown(recovery_tells_the_newest_first_with_parents_and_ticks, setup,
+		cmocka_unit_test_setup_teardown(
+			recovery_tells_the_newest_first_with_parents_and_ticks, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_full_log_goes_on_and_keeps_the_newest, setup,
 						teardown),
-		cmocka_unit_test_setup_teardown(a_full_log_goes_on_and_keeps_the_newest, setup, teardown),
 		cmocka_unit_test_setup_teardown(what_is_used_is_carried_over, setup, teardown),
-		cmocka_unit_test_setup_teardown(what_others_need_is_carried_over_whatever_its_age, setup,
-						teardown),
-		cmocka_unit_test_setup_teardown(a_location_is_stale_once_its_segment_was_used_again, setup,
-						teardown),
-		cmocka_unit_test_setup_teardown(a_segment_is_not_overwritten_while_it_is_read, setup,
-						teardown),
+		cmocka_unit_test_setup_teardown(what_others_need_is_carried_over_whatever_its_age,
+						setup, teardown),
+		cmocka_unit_test_setup_teardown(a_location_is_stale_once_its_segment_was_used_again,
+						setup, teardown),
+		cmocka_unit_test_setup_teardown(a_segment_is_not_overwritten_while_it_is_read,
+						setup, teardown),
 		cmocka_unit_test_setup_teardown(an_empty_segment_costs_no_reads, setup, teardown),
 		cmocka_unit_test_setup_teardown(the_budget_refuses_and_fills_again_with_time, setup,
 						teardown),
 		cmocka_unit_test_setup_teardown(purged_records_do_not_come_back, setup, teardown),
-		cmocka_unit_test_setup_teardown(carrying_over_does_not_revive_what_was_purged, setup,
-						teardown),
+		cmocka_unit_test_setup_teardown(carrying_over_does_not_revive_what_was_purged,
+						setup, teardown),
 		cmocka_unit_test_setup_teardown(a_purge_overtakes_the_carry_over, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_flush_syncs_and_the_log_goes_on, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_stopped_log_takes_nothing, setup, teardown),
 		cmocka_unit_test_setup_teardown(bad_appends_are_refused, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_full_queue_refuses_and_changes_nothing, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_full_queue_refuses_and_changes_nothing, setup,
+						teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: what the log makes of a disk that is not as it left it: another's, of another format, damaged, cut
- * short, with segments of earlier lives. Refused stores are left untouched; damage costs the damaged records
- * only. Method: a store is made on a simulated disk, changed byte by byte, and opened again.
+ * Goal: what the log makes of a disk that is not as it left it: another's, of another format,
+ * damaged, cut short, with segments of earlier lives. Refused stores are left untouched; damage
+ * costs the damaged records only. Method: a store is made on a simulated disk, changed byte by
+ * byte, and opened again.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -159,7 +160,8 @@ static void a_flip_anywhere_in_one_superblock_costs_nothing(void **state)
 	(void)state;
 	for (uint32_t copy = 0; copy < 2; copy++) {
 		for (uint32_t at = 0; at < NVME_PAGE; at += at < 80 || at > 4080 ? 1 : 97) {
-			disk_sim_flip(&kit.sim, nvme_super_offset(copy) + at, (uint8_t)(1u << at % 8));
+			disk_sim_flip(&kit.sim, nvme_super_offset(copy) + at,
+				      (uint8_t)(1u << at % 8));
 			assert_int_equal(kit_recover(&kit), 0);
 			assert_int_equal(kit.blocks, BLOCKS);
 			again();
@@ -185,8 +187,8 @@ static void the_newest_good_superblock_wins(void **state)
 	assert_true(get_super(1).generation == super.generation + 1);
 }
 
-/* Every byte of everything in the first segment in turn (payloads sampled): its record right or a miss,
- * others unharmed, the checks in kit_load() hold. */
+/* Every byte of everything in the first segment in turn (payloads sampled): its record right or a
+ * miss, others unharmed, the checks in kit_load() hold. */
 static void a_flip_anywhere_in_a_segment_costs_that_record_at_most(void **state)
 {
 	const uint64_t base = nvme_segment_offset(0, KIT_SEGMENT);
@@ -202,9 +204,10 @@ static void a_flip_anywhere_in_a_segment_costs_that_record_at_most(void **state)
 		nvme_log_counters(kit.log, &counters);
 		whole = kit_load_all(&kit);
 		if (at >= 64 && at < NVME_PAGE)
-			assert_int_equal(whole, BLOCKS);	/* behind the header */
+			assert_int_equal(whole, BLOCKS); /* behind the header */
 		else if (at < NVME_PAGE)
-			assert_true(whole >= BLOCKS - 4);	/* the header: the segment is not there */
+			/* the header: the segment is not there */
+			assert_true(whole >= BLOCKS - 4);
 		else
 			assert_true(whole >= BLOCKS - 1);
 		kit_check(&kit);
@@ -243,7 +246,7 @@ static void records_of_a_segments_earlier_use_do_not_resurface(void **state)
 	kit_run(&kit);
 	again();
 	assert_int_equal(kit_recover(&kit), 0);
-	assert_int_equal(kit_load(&kit, i), 0);		/* one record, where there were four */
+	assert_int_equal(kit_load(&kit, i), 0); /* one record, where there were four */
 	for (i = 0; i < 4; i++)
 		assert_int_equal(kit.block[i].location, NVME_NOWHERE);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: the NVMe tier on good disks does what nvme.h says: what is stored is found, by the same daemon and the next
- * one; several paths share the blocks; cancelled reads keep their buffers; purge, flush, budget and status.
- * Method: real files with O_DIRECT, a table that checks every byte (lib_nvme_tier.h). Each case on both I/O engines.
+ * Goal: the NVMe tier on good disks does what nvme.h says: what is stored is found, by the same
+ * daemon and the next one; several paths share the blocks; cancelled reads keep their buffers;
+ * purge, flush, budget and status. Method: real files with O_DIRECT, a table that checks every byte
+ * (lib_nvme_tier.h). Each case on both I/O engines.
  */
 #include "tests/lib/lib_nvme_tier.h"
 
@@ -39,7 +40,8 @@ static void what_is_stored_is_loaded(void **state)
 	site_store_range(&site, 0, 30);
 	assert_int_equal(site_load_all(&site), 30);
 	assert_true(site_settle(&site, has_30_extents));
-	assert_true(site.tier->used_bytes > 30 * NVME_PAGE && site.tier->used_bytes < site.tier->capacity_bytes);
+	assert_true(site.tier->used_bytes > 30 * NVME_PAGE &&
+		    site.tier->used_bytes < site.tier->capacity_bytes);
 	site_close(&site);
 }
 
@@ -72,7 +74,7 @@ static void a_restart_finds_all(void **state)
 	assert_int_equal(site.found, 25);
 	assert_int_equal(site_load_all(&site), 25);
 	site_store_range(&site, 25, 30);
-	restart(false);			/* the open segment is walked */
+	restart(false); /* the open segment is walked */
 	assert_int_equal(site.found, 30);
 	assert_int_equal(site_load_all(&site), 30);
 	site_close(&site);
@@ -83,7 +85,7 @@ static void a_purge_survives_a_restart(void **state)
 	open_site(state, 2);
 	site_store_range(&site, 0, 30);
 	assert_int_equal(site_purge(&site, 1), 0);
-	assert_int_equal(site_store(&site, 31), 0);	/* the same tenant, later */
+	assert_int_equal(site_store(&site, 31), 0); /* the same tenant, later */
 	restart(false);
 	assert_int_equal(site.found, 21);
 	assert_false(site.block[1].there);
@@ -133,7 +135,8 @@ static bool is_idle(struct site *s)
 	return nvme_idle(s->tier);
 }
 
-/* However far the read is: it ends once, with the bytes or without them, and the slot comes back. */
+/* However far the read is: it ends once, with the bytes or without them, and the slot comes
+ * back. */
 static void a_cancelled_read_ends_once_and_gives_its_slot_back(void **state)
 {
 	int r;
@@ -145,7 +148,7 @@ static void a_cancelled_read_ends_once_and_gives_its_slot_back(void **state)
 
 		assert_non_null(slot);
 		tier_cancel(site.tier, &slot->x);
-		assert_int_equal(slot->dones, 0);	/* not inside the call */
+		assert_int_equal(slot->dones, 0); /* not inside the call */
 		tier_cancel(site.tier, &slot->x);
 		while (!slot->dones)
 			site_turn(&site);
@@ -214,7 +217,8 @@ static void the_budget_refuses_and_shows(void **state)
 	site_start(&site);
 	nvme_status(site.tier, &status);
 	assert_true(status.budget_percent > 90);
-	for (uint32_t i = 0; i < 100 && !status.log.refused_budget; i++) {	/* -EAGAIN is also: no header yet */
+	/* -EAGAIN is also: no header yet */
+	for (uint32_t i = 0; i < 100 && !status.log.refused_budget; i++) {
 		if (site_write(&site, i, &r))
 			assert_true(site_settle(&site, is_idle));
 		nvme_status(site.tier, &status);
@@ -223,9 +227,9 @@ static void the_budget_refuses_and_shows(void **state)
 			site_turn(&site);
 	}
 	assert_int_equal(r, -EAGAIN);
-	assert_in_range(status.budget_percent, 0, 12);	/* less than a record */
+	assert_in_range(status.budget_percent, 0, 12); /* less than a record */
 	assert_int_equal(status.log.refused_budget, 1);
-	assert_true(site_settle(&site, has_changed));	/* who was refused is told to try again */
+	assert_true(site_settle(&site, has_changed)); /* who was refused is told to try again */
 	site_close(&site);
 }
 
@@ -290,7 +294,7 @@ static void losing_one_path_loses_its_share_only(void **state)
 		assert_true(disk[i] == 1 || site.block[i].where.unit == disk[i]);
 		assert_int_not_equal(site.block[i].where.unit, 1);
 	}
-	assert_int_equal(site_purge(&site, 0), -EIO);	/* what it holds could come back with it */
+	assert_int_equal(site_purge(&site, 0), -EIO); /* what it holds could come back with it */
 	site_close(&site);
 }
 
@@ -325,7 +329,8 @@ static void a_bad_configuration_names_its_key(void **state)
 	site_open(&site, *(enum io_engine_choice *)*state, 2);
 	good = site.conf;
 	for (int i = 0; i < 6; i++) {
-		static const char *const keys[] = { "path", "path", "segment_bytes", "bytes", "queue_depth", "path" };
+		static const char *const keys[] = { "path",  "path",        "segment_bytes",
+						    "bytes", "queue_depth", "path" };
 
 		site.conf = good;
 		site.conf.n_paths = i == 0 ? 0 : 2;
@@ -333,11 +338,13 @@ static void a_bad_configuration_names_its_key(void **state)
 		site.conf.segment_bytes = i == 2 ? 4095 : good.segment_bytes;
 		site.conf.bytes = i == 3 ? 1000 : good.bytes;
 		site.conf.read_depth = i == 4 ? 0 : 4;
-		assert_int_equal(tier_open(TIER_NVME, &conf, site.loop, &site.tier, site.text, sizeof(site.text)), -EINVAL);
+		assert_int_equal(tier_open(TIER_NVME, &conf, site.loop, &site.tier, site.text,
+					   sizeof(site.text)),
+				 -EINVAL);
 		assert_non_null(strstr(site.text, "[nvme]"));
 		assert_non_null(strstr(site.text, keys[i]));
 	}
-	assert_int_equal(access(site.path[0], F_OK), -1);	/* nothing was made */
+	assert_int_equal(access(site.path[0], F_OK), -1); /* nothing was made */
 	site_close(&site);
 }
 
@@ -383,7 +390,7 @@ static void misuse_is_refused(void **state)
 	assert_non_null(slot);
 	assert_true(site_settle(&site, is_idle));
 	site.ended = 1;
-	slot->x.op = XFER_WRITE;	/* no image of so many bytes */
+	slot->x.op = XFER_WRITE; /* no image of so many bytes */
 	memset(slot->bytes, 0, NVME_PAGE);
 	assert_int_equal(tier_submit(site.tier, &slot->x), -EINVAL);
 	slot->x.bytes = 1u << 30;

@@ -15,8 +15,11 @@
 /* A class of 3 slabs of 8 slots, of which so many are free; its least recent leaf. */
 static struct place_class class_with(uint32_t free_slots, uint64_t oldest_tick)
 {
-	return (struct place_class){ .view = { .slot_bytes = 8192, .slots_per_slab = 8, .slabs = 3,
-					       .used_slots = 24 - free_slots, .free_slots = free_slots },
+	return (struct place_class){ .view = { .slot_bytes = 8192,
+					       .slots_per_slab = 8,
+					       .slabs = 3,
+					       .used_slots = 24 - free_slots,
+					       .free_slots = free_slots },
 				     .oldest_tick = oldest_tick };
 }
 
@@ -79,7 +82,7 @@ static void a_class_evicts_its_own(void **state)
 
 static void only_more_than_twice_as_old_gives(void **state)
 {
-	struct fixture f = fixture(900, 800);	/* ages 100 and 200 */
+	struct fixture f = fixture(900, 800); /* ages 100 and 200 */
 
 	(void)state;
 	assert_int_equal(plan(&f)->class, 0);
@@ -107,7 +110,7 @@ static void the_deficit_is_evicted_then_the_slab_moved(void **state)
 
 static void what_was_begun_is_finished(void **state)
 {
-	struct fixture f = fixture(500, 999);	/* after the eviction the donor is young */
+	struct fixture f = fixture(500, 999); /* after the eviction the donor is young */
 
 	(void)state;
 	f.state.donor = 1;
@@ -115,7 +118,7 @@ static void what_was_begun_is_finished(void **state)
 	f.classes[1].look = PLACE_FOUND;
 	assert_int_equal(plan(&f)->action, PLACE_EVICT);
 	assert_int_equal(f.plan.class, 1);
-	f.classes[1].oldest_tick = PLACE_NO_TICK;	/* unless it cannot be */
+	f.classes[1].oldest_tick = PLACE_NO_TICK; /* unless it cannot be */
 	assert_int_equal(plan(&f)->class, 0);
 }
 
@@ -156,7 +159,7 @@ static void no_emptying_is_begun_that_cannot_be_finished(void **state)
 	struct fixture f = fixture(900, 1);
 
 	(void)state;
-	f.state.steps_left = 8;		/* 8 evictions and a move are 9 */
+	f.state.steps_left = 8; /* 8 evictions and a move are 9 */
 	assert_int_equal(plan(&f)->class, 0);
 	f.state.steps_left = 9;
 	assert_int_equal(plan(&f)->class, 1);

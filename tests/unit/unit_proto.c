@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_proto.c - goal: each field of each message and ring entry is checked at its limits, and what is
- * refused is refused with a sentence that names it. Method: a good one, one field changed a time.
- * (fuzz_proto.c tries the rest.)
+ * unit_proto.c - goal: each field of each message and ring entry is checked at its limits, and what
+ * is refused is refused with a sentence that names it. Method: a good one, one field changed a
+ * time. (fuzz_proto.c tries the rest.)
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,26 +22,28 @@ static char text[200];
 
 static struct wire_head head(uint16_t type, size_t n)
 {
-	return (struct wire_head){ .magic = WIRE_MAGIC, .type = type, .length = (uint32_t)n, .seq = 9 };
+	return (struct wire_head){
+		.magic = WIRE_MAGIC, .type = type, .length = (uint32_t)n, .seq = 9
+	};
 }
 
 static void head_gives_back_what_it_checked(void **state)
 {
-	const struct wire_head bell = head(WIRE_DOORBELL, sizeof bell);
+	const struct wire_head bell = head(WIRE_DOORBELL, sizeof(bell));
 	struct wire_head got = { 0 };
 
 	(void)state;
-	assert_int_equal(proto_head(&bell, sizeof bell, &got, text, sizeof text), 0);
-	assert_memory_equal(&bell, &got, sizeof got);
+	assert_int_equal(proto_head(&bell, sizeof(bell), &got, text, sizeof(text)), 0);
+	assert_memory_equal(&bell, &got, sizeof(got));
 }
 
 static void head_is_untouched_on_refusal(void **state)
 {
-	struct wire_head bell = head(WIRE_DOORBELL, sizeof bell), got = { .seq = 77 };
+	struct wire_head bell = head(WIRE_DOORBELL, sizeof(bell)), got = { .seq = 77 };
 
 	(void)state;
 	bell.magic = 0;
-	assert_int_equal(proto_head(&bell, sizeof bell, &got, text, sizeof text), -EPROTO);
+	assert_int_equal(proto_head(&bell, sizeof(bell), &got, text, sizeof(text)), -EPROTO);
 	assert_int_equal(got.seq, 77);
 }
 
@@ -56,13 +58,13 @@ static void exact_sizes_of_every_type(void **state)
 	uint8_t packet[256] = { 0 };
 
 	(void)state;
-	for (uint16_t type = 0; type < sizeof sizes / sizeof *sizes; type++)
-		for (size_t n = 0; sizes[type] && n <= sizeof packet; n++) {
+	for (uint16_t type = 0; type < sizeof(sizes) / sizeof(*sizes); type++)
+		for (size_t n = 0; sizes[type] && n <= sizeof(packet); n++) {
 			const struct wire_head h = head(type, n);
 			struct wire_head got;
 
-			memcpy(packet, &h, sizeof h);
-			assert_int_equal(proto_head(packet, n, &got, text, sizeof text),
+			memcpy(packet, &h, sizeof(h));
+			assert_int_equal(proto_head(packet, n, &got, text, sizeof(text)),
 					 n == sizes[type] ? 0 : -EPROTO);
 		}
 }
@@ -76,12 +78,13 @@ static void types_that_only_the_daemon_sends(void **state)
 	uint8_t packet[512] = { 0 };
 
 	(void)state;
-	for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-		const struct wire_head h = head(types[i], sizeof packet);
+	for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
+		const struct wire_head h = head(types[i], sizeof(packet));
 		struct wire_head got;
 
-		memcpy(packet, &h, sizeof h);
-		assert_int_equal(proto_head(packet, sizeof packet, &got, text, sizeof text), -EPROTO);
+		memcpy(packet, &h, sizeof(h));
+		assert_int_equal(proto_head(packet, sizeof(packet), &got, text, sizeof(text)),
+				 -EPROTO);
 		assert_non_null(strstr(text, "head.type"));
 	}
 }
@@ -107,7 +110,7 @@ static struct wire_hello hello(void)
 
 static int check_hello(const struct wire_hello *h, struct wire_hello *ret, uint32_t *ret_version)
 {
-	return proto_hello(h, sizeof *h, 256, 4096, ret, ret_version, text, sizeof text);
+	return proto_hello(h, sizeof(*h), 256, 4096, ret, ret_version, text, sizeof(text));
 }
 
 static void version_ranges_that_meet(void **state)
@@ -132,7 +135,7 @@ static void version_ranges_that_do_not(void **state)
 	};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+	for (size_t i = 0; i < sizeof(ranges) / sizeof(*ranges); i++) {
 		struct wire_hello h = hello(), got;
 		uint32_t version = 0;
 
@@ -148,8 +151,8 @@ static void each_struct_size(void **state)
 	(void)state;
 	for (int i = 0; i < 5; i++) {
 		struct wire_hello h = hello(), got;
-		uint16_t *const sizes[] = { &h.size_geometry, &h.size_region, &h.size_segment, &h.size_sqe,
-					    &h.size_cqe };
+		uint16_t *const sizes[] = { &h.size_geometry, &h.size_region, &h.size_segment,
+					    &h.size_sqe, &h.size_cqe };
 		uint32_t version;
 
 		*sizes[i] = (uint16_t)(*sizes[i] + 8);
@@ -167,7 +170,7 @@ static void ring_sizes_become_powers_of_two_in_bounds(void **state)
 	};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
+	for (size_t i = 0; i < sizeof(wishes) / sizeof(*wishes); i++) {
 		struct wire_hello h = hello(), got;
 		uint32_t version;
 
@@ -215,7 +218,7 @@ static void space_open_points_into_the_packet(void **state)
 	struct proto_space_open got;
 
 	(void)state;
-	assert_int_equal(proto_space_open(&m, sizeof m, 2, &got, text, sizeof text), 0);
+	assert_int_equal(proto_space_open(&m, sizeof(m), 2, &got, text, sizeof(text)), 0);
 	assert_ptr_equal(got.regions, m.regions);
 	assert_ptr_equal(got.segments, m.segments);
 	assert_int_equal(got.n_regions, 2);
@@ -230,13 +233,14 @@ static void counts_against_their_limits(void **state)
 	};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+	for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
 		struct space_message m = space_message();
 		struct proto_space_open got;
 
 		m.open.n_regions = counts[i][0];
 		m.open.n_segments = counts[i][1];
-		assert_int_equal(proto_space_open(&m, sizeof m, 2, &got, text, sizeof text), -EINVAL);
+		assert_int_equal(proto_space_open(&m, sizeof(m), 2, &got, text, sizeof(text)),
+				 -EINVAL);
 		assert_non_null(strstr(text, "n_"));
 	}
 }
@@ -251,7 +255,8 @@ static void counts_against_the_length(void **state)
 
 			m.open.n_regions = regions;
 			m.open.n_segments = segments;
-			assert_int_equal(proto_space_open(&m, sizeof m, 2, &got, text, sizeof text),
+			assert_int_equal(proto_space_open(&m, sizeof(m), 2, &got, text,
+							  sizeof(text)),
 					 regions == 2 && segments == 3 ? 0 : -EPROTO);
 		}
 }
@@ -262,9 +267,9 @@ static void fd_index_against_the_fds_that_came(void **state)
 	struct proto_space_open got;
 
 	(void)state;
-	assert_int_equal(proto_space_open(&m, sizeof m, 1, &got, text, sizeof text), -EINVAL);
+	assert_int_equal(proto_space_open(&m, sizeof(m), 1, &got, text, sizeof(text)), -EINVAL);
 	assert_non_null(strstr(text, "regions[1].fd_index is 1"));
-	assert_int_equal(proto_space_open(&m, sizeof m, 0, &got, text, sizeof text), -EINVAL);
+	assert_int_equal(proto_space_open(&m, sizeof(m), 0, &got, text, sizeof(text)), -EINVAL);
 }
 
 /* Each kind of region carries what it needs, and nothing else. */
@@ -274,7 +279,7 @@ static void what_a_region_carries(void **state)
 		uint32_t memory, fd_index;
 		uint8_t device, handle;
 		uint64_t reserved;
-		const char *wrong;	/* NULL: it is good */
+		const char *wrong; /* NULL: it is good */
 	} rows[] = {
 		{ WIRE_MEMFD, 0, 0, 0, 0, NULL },
 		{ WIRE_STAGED, 0, 0, 0, 0, NULL },
@@ -295,9 +300,15 @@ static void what_a_region_carries(void **state)
 	};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-		struct { struct wire_space_open open; struct wire_region region; struct wire_segment segment; } m = {
-			.open = { .head = head(WIRE_SPACE_OPEN, sizeof m), .n_regions = 1, .n_segments = 1 },
+	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+		struct {
+			struct wire_space_open open;
+			struct wire_region region;
+			struct wire_segment segment;
+		} m = {
+			.open = { .head = head(WIRE_SPACE_OPEN, sizeof(m)),
+				  .n_regions = 1,
+				  .n_segments = 1 },
 			.region = { .memory = rows[i].memory, .fd_index = rows[i].fd_index },
 		};
 		struct proto_space_open got;
@@ -305,7 +316,8 @@ static void what_a_region_carries(void **state)
 		m.region.device[15] = rows[i].device;
 		m.region.handle[0] = rows[i].handle;
 		m.region.reserved[1] = rows[i].reserved;
-		assert_int_equal(proto_space_open(&m, sizeof m, 1, &got, text, sizeof text), rows[i].wrong ? -EINVAL : 0);
+		assert_int_equal(proto_space_open(&m, sizeof(m), 1, &got, text, sizeof(text)),
+				 rows[i].wrong ? -EINVAL : 0);
 		if (rows[i].wrong && !strstr(text, rows[i].wrong))
 			fail_msg("row %zu: \"%s\"", i, text);
 	}
@@ -321,23 +333,23 @@ static void regions_of_two_devices(void **state)
 		m.regions[i] = (struct wire_region){ .memory = WIRE_DEVICE_HANDLE };
 		m.regions[i].device[0] = m.regions[i].handle[0] = 1;
 	}
-	assert_int_equal(proto_space_open(&m, sizeof m, 0, &got, text, sizeof text), 0);
+	assert_int_equal(proto_space_open(&m, sizeof(m), 0, &got, text, sizeof(text)), 0);
 	m.regions[1].device[0] = 2;
-	assert_int_equal(proto_space_open(&m, sizeof m, 0, &got, text, sizeof text), -EINVAL);
+	assert_int_equal(proto_space_open(&m, sizeof(m), 0, &got, text, sizeof(text)), -EINVAL);
 	assert_non_null(strstr(text, "regions[1].device is another"));
 }
 
 static void space_close_handle(void **state)
 {
-	struct wire_space_close m = { .head = head(WIRE_SPACE_CLOSE, sizeof m),
+	struct wire_space_close m = { .head = head(WIRE_SPACE_CLOSE, sizeof(m)),
 				      .space = WIRE_MAX_SPACES - 1 };
 	uint32_t space = 0;
 
 	(void)state;
-	assert_int_equal(proto_space_close(&m, sizeof m, &space, text, sizeof text), 0);
+	assert_int_equal(proto_space_close(&m, sizeof(m), &space, text, sizeof(text)), 0);
 	assert_int_equal(space, WIRE_MAX_SPACES - 1);
 	m.space = WIRE_MAX_SPACES;
-	assert_int_equal(proto_space_close(&m, sizeof m, &space, text, sizeof text), -EPROTO);
+	assert_int_equal(proto_space_close(&m, sizeof(m), &space, text, sizeof(text)), -EPROTO);
 }
 
 /* --- ring entries --- */
@@ -349,7 +361,7 @@ static struct wire_sqe entry(uint8_t op)
 
 static int check_entry(const struct wire_sqe *e)
 {
-	return proto_sqe(e, ARENA, text, sizeof text);
+	return proto_sqe(e, ARENA, text, sizeof(text));
 }
 
 static void blocks_lie_in_the_arena(void **state)
@@ -376,7 +388,7 @@ static void blocks_lie_in_the_arena(void **state)
 	};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		struct wire_sqe e = entry(WIRE_OP_LOAD);
 
 		e.n = cases[i].n;

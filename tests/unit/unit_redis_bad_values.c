@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: a value under our name that is not what it should be is a miss, is counted, and goes, unless somebody has
- * replaced it meanwhile; the next store mends it.
- * Method: a real redis-server, values planted by hand.
+ * Goal: a value under our name that is not what it should be is a miss, is counted, and goes,
+ * unless somebody has replaced it meanwhile; the next store mends it. Method: a real redis-server,
+ * values planted by hand.
  */
 #include "tests/lib/lib_redis_tier.h"
 
@@ -31,7 +31,7 @@ static void open_kit(uint32_t opaque_bytes)
 {
 	char text[32];
 
-	redis_say(&server, text, sizeof text, "FLUSHALL");
+	redis_say(&server, text, sizeof(text), "FLUSHALL");
 	kit_init(&kit, opaque_bytes);
 }
 
@@ -49,8 +49,9 @@ static void plant(uint32_t block, size_t at, uint8_t flip, uint32_t bytes)
 	free(value);
 }
 
-/* Its image was damaged before it was sealed, by a node's memory; with `sums` the image is consistent again, but the
- * MAC that of the undamaged one: what somebody without the secret can do. */
+/* Its image was damaged before it was sealed, by a node's memory; with `sums` the image is
+ * consistent again, but the MAC that of the undamaged one: what somebody without the secret can
+ * do. */
 static void plant_image(uint32_t block, size_t at, uint8_t flip, bool sums)
 {
 	uint8_t *value = calloc(1, 2 * kit.room), *good = calloc(1, 2 * kit.room);
@@ -91,11 +92,14 @@ static void a_bad_value_is_a_miss_and_goes(void **state)
 	(void)state;
 	open_kit(SMALL);
 	kit_start_at(&kit, server.address);
-	plant(1, 40, 4, 0);			/* header */
-	plant(2, 0, 0, 500);			/* truncated */
+	plant(1, 40, 4, 0);  /* header */
+	plant(2, 0, 0, 500); /* truncated */
 	plant(3, 0, 0, kit.shape.packed_bytes + REDIS_SEAL_BYTES + 1);
 	plant(4, 0, 0, 1);
-	plant(5, sizeof(struct redis_envelope) + sizeof(struct image_header) + kit.shape.scale_bytes + 100, 8, 0);
+	plant(5,
+	      sizeof(struct redis_envelope) + sizeof(struct image_header) + kit.shape.scale_bytes +
+		      100,
+	      8, 0);
 	for (uint32_t i = 1; i <= 5; i++) {
 		assert_int_equal(kit_load(&kit, i), -EBADMSG);
 		kit_name(i, name);
@@ -138,7 +142,8 @@ static void a_value_of_another_form_is_a_miss_and_stays(void **state)
 	value = calloc(2, kit.room);
 	n = kit_value(&kit, 1, value);
 	kit_name(1, name);
-	redis_put(&server, name, value + sizeof(struct redis_envelope), n - REDIS_SEAL_BYTES);	/* form 1 */
+	/* form 1 */
+	redis_put(&server, name, value + sizeof(struct redis_envelope), n - REDIS_SEAL_BYTES);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	value[offsetof(struct redis_envelope, form)]++;
 	redis_put(&server, name, value, n);
@@ -158,7 +163,7 @@ static void a_wrong_type_is_a_miss_and_overwritten(void **state)
 	open_kit(SMALL);
 	kit_start_at(&kit, server.address);
 	kit_name(1, name);
-	redis_say(&server, text, sizeof text, "LPUSH %s x", name);
+	redis_say(&server, text, sizeof(text), "LPUSH %s x", name);
 	assert_int_equal(kit_load(&kit, 1), -EBADMSG);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);
 	assert_int_equal(kit_store(&kit, 1), 0);
@@ -185,7 +190,8 @@ static void a_condemned_value_goes(void **state)
 	open_kit(SMALL);
 	kit_start_at(&kit, server.address);
 	plant_image(1, kit.shape.payload_offset + 100, 8, false);
-	assert_int_equal(kit_load(&kit, 1), -EILSEQ);	/* header and MAC are good: only the checksum tells */
+	/* header and MAC are good: only the checksum tells */
+	assert_int_equal(kit_load(&kit, 1), -EILSEQ);
 	condemn(1, kit.shape.payload_offset + 100, 8);
 	kit_name(1, name);
 	assert_true(kit_until(&kit, is_gone, name));

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_redis_breaker.c - goal: each rule of redis_breaker.h: 3 failures in a row open, waits are 1 s doubling to
- * 30 s and +- 25 %, one trial at a time, stores stop and come back by themselves, a refusal is tried again after 30 s;
- * and each error reply of Redis means what it should. Method: by hand, with time of our own; the texts are those of
- * the servers. (sim_redis_breaker.c has the rules together.)
+ * unit_redis_breaker.c - goal: each rule of redis_breaker.h: 3 failures in a row open, waits are 1
+ * s doubling to
+ * 30 s and +- 25 %, one trial at a time, stores stop and come back by themselves, a refusal is
+ *    tried again after 30 s;
+ * and each error reply of Redis means what it should. Method: by hand, with time of our own; the
+ * texts are those of the servers. (sim_redis_breaker.c has the rules together.)
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +19,7 @@
 
 #include "tiers/redis/redis_breaker.h"
 
-#define MS ((uint64_t)1000000)
+#define MS     ((uint64_t)1000000)
 #define SECOND (1000 * MS)
 
 static const uint64_t start_ns = 1000 * SECOND;
@@ -53,47 +55,67 @@ static void verdicts(void **state)
 		const char *text;
 		enum redis_verdict verdict;
 	} said[] = {
-		{ "WRONGTYPE Operation against a key holding the wrong kind of value", REDIS_SAYS_WRONG_TYPE },
+		{ "WRONGTYPE Operation against a key holding the wrong kind of value",
+		  REDIS_SAYS_WRONG_TYPE },
 		{ "OOM command not allowed when used memory > 'maxmemory'.", REDIS_SAYS_NO_STORES },
-		{ "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",
+		{ "OOM allow-oom flag is not set on the script, can not run it when used memory > "
+		  "'maxmemory'",
 		  REDIS_SAYS_NO_STORES },
 		{ "READONLY You can't write against a read only replica.", REDIS_SAYS_NO_STORES },
-		{ "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+		{ "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to "
+		  "persist to disk.",
 		  REDIS_SAYS_NO_STORES },
-		{ "MISCONF Valkey is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+		{ "MISCONF Valkey is configured to save RDB snapshots, but it's currently unable "
+		  "to persist to disk.",
 		  REDIS_SAYS_NO_STORES },
-		{ "MISCONF Errors writing to the AOF file: No space left on device", REDIS_SAYS_NO_STORES },
+		{ "MISCONF Errors writing to the AOF file: No space left on device",
+		  REDIS_SAYS_NO_STORES },
 		{ "NOREPLICAS Not enough good replicas to write.", REDIS_SAYS_NO_STORES },
-		{ "CLUSTERDOWN The cluster is down and only accepts read commands", REDIS_SAYS_NO_STORES },
+		{ "CLUSTERDOWN The cluster is down and only accepts read commands",
+		  REDIS_SAYS_NO_STORES },
 		{ "CLUSTERDOWN The cluster is down", REDIS_SAYS_NOT_NOW },
 		{ "CLUSTERDOWN Hash slot not served", REDIS_SAYS_NOTHING },
 		{ "TRYAGAIN Multiple keys request during rehashing of slot", REDIS_SAYS_NOTHING },
 		{ "LOADING Redis is loading the dataset in memory", REDIS_SAYS_NOT_NOW },
 		{ "LOADING", REDIS_SAYS_NOT_NOW },
-		{ "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", REDIS_SAYS_NOT_NOW },
+		{ "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN "
+		  "NOSAVE.",
+		  REDIS_SAYS_NOT_NOW },
 		{ "BUSY Redis is busy running a module command.", REDIS_SAYS_NOT_NOW },
-		{ "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", REDIS_SAYS_NOT_NOW },
+		{ "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to "
+		  "'no'.",
+		  REDIS_SAYS_NOT_NOW },
 		{ "ERR max number of clients reached", REDIS_SAYS_NOT_NOW },
 		{ "ERR max number of clients + cluster connections reached", REDIS_SAYS_NOT_NOW },
 		{ "NOAUTH Authentication required.", REDIS_SAYS_NOT_YOU },
-		{ "WRONGPASS invalid username-password pair or user is disabled.", REDIS_SAYS_NOT_YOU },
-		{ "NOPERM this user has no permissions to run the 'set' command", REDIS_SAYS_NOT_YOU },
-		{ "NOPERM User reader has no permissions to run the 'set' command", REDIS_SAYS_NOT_YOU },
-		{ "NOPERM this user has no permissions to access one of the keys used as arguments", REDIS_SAYS_NOT_YOU },
-		{ "DENIED Redis is running in protected mode because protected mode is enabled and no password is set",
+		{ "WRONGPASS invalid username-password pair or user is disabled.",
 		  REDIS_SAYS_NOT_YOU },
-		{ "ERR AUTH <password> called without any password configured for the default user. "
-		  "Are you sure your configuration is correct?", REDIS_SAYS_NOT_YOU },
+		{ "NOPERM this user has no permissions to run the 'set' command",
+		  REDIS_SAYS_NOT_YOU },
+		{ "NOPERM User reader has no permissions to run the 'set' command",
+		  REDIS_SAYS_NOT_YOU },
+		{ "NOPERM this user has no permissions to access one of the keys used as arguments",
+		  REDIS_SAYS_NOT_YOU },
+		{ "DENIED Redis is running in protected mode because protected mode is enabled and "
+		  "no password is set",
+		  REDIS_SAYS_NOT_YOU },
+		{ "ERR AUTH <password> called without any password configured for the default "
+		  "user. Are you sure your configuration is correct?",
+		  REDIS_SAYS_NOT_YOU },
 		{ "ERR Client sent AUTH, but no password is set", REDIS_SAYS_NOT_YOU },
 		{ "ERR invalid password", REDIS_SAYS_NOT_YOU },
 		{ "ERR operation not permitted", REDIS_SAYS_NOT_YOU },
 		{ "ERR wrong number of arguments for 'auth' command", REDIS_SAYS_NOT_YOU },
 		{ "MOVED 3999 127.0.0.1:6381", REDIS_SAYS_MOVED },
 		{ "ASK 3999 127.0.0.1:6381", REDIS_SAYS_MOVED },
-		{ "ERR unknown command 'FOO', with args beginning with: ", REDIS_SAYS_UNKNOWN_COMMAND },
-		{ "ERR unknown command `FOO`, with args beginning with: `AUTH`, ", REDIS_SAYS_UNKNOWN_COMMAND },
+		{ "ERR unknown command 'FOO', with args beginning with: ",
+		  REDIS_SAYS_UNKNOWN_COMMAND },
+		{ "ERR unknown command `FOO`, with args beginning with: `AUTH`, ",
+		  REDIS_SAYS_UNKNOWN_COMMAND },
 		{ "ERR unknown subcommand 'FOO'. Try CLUSTER HELP.", REDIS_SAYS_UNKNOWN_COMMAND },
-		{ "ERR Unknown subcommand or wrong number of arguments for 'SLOTS'. Try CLUSTER HELP.", REDIS_SAYS_UNKNOWN_COMMAND },
+		{ "ERR Unknown subcommand or wrong number of arguments for 'SLOTS'. Try CLUSTER "
+		  "HELP.",
+		  REDIS_SAYS_UNKNOWN_COMMAND },
 		{ "ERR This instance has cluster support disabled", REDIS_SAYS_NOTHING },
 		{ "ERR wrong number of arguments for 'get' command", REDIS_SAYS_NOTHING },
 		{ "ERR value is not an integer or out of range", REDIS_SAYS_NOTHING },
@@ -106,14 +128,15 @@ static void verdicts(void **state)
 	};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+	for (size_t i = 0; i < sizeof(said) / sizeof(*said); i++) {
 		const size_t n = strlen(said[i].text);
-		char *text = malloc(n ? n : 1);	/* of the exact size, for a sanitizer */
+		char *text = malloc(n ? n : 1); /* of the exact size, for a sanitizer */
 
 		assert_non_null(text);
 		memcpy(text, said[i].text, n);
 		if (redis_verdict(text, n) != said[i].verdict)
-			fail_msg("\"%s\" is taken for %d", said[i].text, (int)redis_verdict(text, n));
+			fail_msg("\"%s\" is taken for %d", said[i].text,
+				 (int)redis_verdict(text, n));
 		free(text);
 	}
 }
@@ -125,7 +148,7 @@ static void three_failures_in_a_row_open(void **state)
 	struct redis_breaker b = closed(1);
 
 	(void)state;
-	for (int i = 0; i < 100; i++) {	/* two, and an answer, of whatever kind */
+	for (int i = 0; i < 100; i++) { /* two, and an answer, of whatever kind */
 		redis_breaker_failure(&b, start_ns);
 		redis_breaker_failure(&b, start_ns);
 		assert_true(redis_breaker_try(&b, start_ns));
@@ -164,7 +187,7 @@ static void waits_double_and_differ(void **state)
 		struct redis_breaker b = opened(seed * 0x9e3779b97f4a7c15u);
 		uint64_t now = start_ns;
 
-		for (size_t i = 0; i < sizeof waits / sizeof *waits; i++) {
+		for (size_t i = 0; i < sizeof(waits) / sizeof(*waits); i++) {
 			const uint64_t wait = b.until_ns - now;
 
 			assert_wait(now, b.until_ns, waits[i] * SECOND);
@@ -245,7 +268,7 @@ static void what_comes_late_changes_nothing(void **state)
 		redis_breaker_verdict(&b, REDIS_SAYS_NOT_NOW, false, start_ns + SECOND / 2);
 		redis_breaker_untried(&b);
 	}
-	assert_memory_equal(&b, &before, sizeof b);
+	assert_memory_equal(&b, &before, sizeof(b));
 }
 
 /* --- stores --- */
@@ -257,13 +280,13 @@ static void full_server_takes_reads(void **state)
 	uint64_t now = start_ns;
 
 	(void)state;
-	for (size_t i = 0; i < sizeof waits / sizeof *waits; i++) {
+	for (size_t i = 0; i < sizeof(waits) / sizeof(*waits); i++) {
 		assert_true(redis_breaker_takes_stores(&b, now));
-		for (int j = 0; j < 50; j++)	/* those on their way together count once */
+		for (int j = 0; j < 50; j++) /* those on their way together count once */
 			redis_breaker_verdict(&b, REDIS_SAYS_NO_STORES, true, now);
 		assert_wait(now, b.no_stores_until_ns, waits[i] * SECOND);
 		assert_true(redis_breaker_try(&b, now));
-		redis_breaker_success(&b, now);	/* of a read */
+		redis_breaker_success(&b, now); /* of a read */
 		assert_false(redis_breaker_takes_stores(&b, b.no_stores_until_ns - 1));
 		now = b.no_stores_until_ns;
 	}
@@ -347,8 +370,9 @@ static void a_store_refused_leaves_the_reads(void **state)
 		until = b.no_stores_until_ns;
 		assert_wait(now, until, 30 * SECOND);
 		for (int j = 0; j < 50; j++) {
-			redis_breaker_verdict(&b, REDIS_SAYS_NOT_YOU, true, now);	/* those on their way */
-			redis_breaker_success(&b, now);	/* of a read */
+			/* those on their way */
+			redis_breaker_verdict(&b, REDIS_SAYS_NOT_YOU, true, now);
+			redis_breaker_success(&b, now); /* of a read */
 		}
 		assert_true(b.misconfigured && redis_breaker_try(&b, now));
 		assert_true(b.no_stores_until_ns == until);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: redis_conn.h holds with a real server: images come back byte for byte, with their padding zeroed; whatever else
- * lies under a name is refused with the status that says what it was; replies keep their order.
- * Method: a redis-server of this test's own, without TLS and with it; the connection on the test's loop; values planted
- * through another client.
+ * Goal: redis_conn.h holds with a real server: images come back byte for byte, with their padding
+ * zeroed; whatever else lies under a name is refused with the status that says what it was; replies
+ * keep their order. Method: a redis-server of this test's own, without TLS and with it; the
+ * connection on the test's loop; values planted through another client.
  */
 #include "tests/lib/lib_redis_conn.h"
 
@@ -48,7 +48,7 @@ static void images_come_back_through_a_unix_socket(void **state)
 	struct rig r;
 
 	(void)state;
-	(void)snprintf(address, sizeof address, "unix:%s", rig_server.socket);
+	(void)snprintf(address, sizeof(address), "unix:%s", rig_server.socket);
 	rig_open(&r, address);
 	there_and_back(&r, &random, 20, 3 << 20);
 	rig_close(&r);
@@ -157,7 +157,8 @@ static void no_more_places_than_there_are(void **state)
 		rig_exists(&commands[i], &b);
 	for (uint32_t i = 0; i < REDIS_CONN_COMMANDS; i++)
 		rig_submit(&r, &commands[i]);
-	assert_int_equal(redis_conn_submit(r.conn, &commands[REDIS_CONN_COMMANDS].command), -EAGAIN);
+	assert_int_equal(redis_conn_submit(r.conn, &commands[REDIS_CONN_COMMANDS].command),
+			 -EAGAIN);
 	rig_wait(&r, &commands[REDIS_CONN_COMMANDS - 1]);
 	assert_int_equal(rig_do(&r, &commands[REDIS_CONN_COMMANDS]), 0);
 	rig_close(&r);
@@ -166,7 +167,7 @@ static void no_more_places_than_there_are(void **state)
 
 /* --- what is not this block --- */
 
-enum { FRONT = 32 + 128 };	/* envelope, header */
+enum { FRONT = 32 + 128 }; /* envelope, header */
 
 struct planted {
 	struct rig r;
@@ -179,7 +180,7 @@ static void plant_begin(struct planted *p, const char *test)
 {
 	struct random random = random_seeded(test);
 
-	memset(p, 0, sizeof *p);
+	memset(p, 0, sizeof(*p));
 	p->b = block_make(&random, 200000);
 	p->value = malloc(block_bytes(&p->b) + 100);
 	assert_non_null(p->value);
@@ -203,7 +204,8 @@ static void plant_end(struct planted *p)
 	block_free(&p->b);
 }
 
-/* Refused before a byte of it is in the buffer, and known so well that it, and only it, can be deleted. */
+/* Refused before a byte of it is in the buffer, and known so well that it, and only it, can be
+ * deleted. */
 static void refused(struct planted *p, size_t n)
 {
 	uint8_t sha1[20];
@@ -216,7 +218,7 @@ static void refused(struct planted *p, size_t n)
 	assert_int_equal(p->get.value.length, n);
 	assert_true(p->get.value.hashed);
 	(void)SHA1(p->value, n, sha1);
-	assert_memory_equal(p->get.value.sha1, sha1, sizeof sha1);
+	assert_memory_equal(p->get.value.sha1, sha1, sizeof(sha1));
 
 	rig_fresh(&c);
 	sha1[0] ^= 1;
@@ -340,7 +342,8 @@ static void a_huge_value(void **state)
 static void a_good_value_that_is_too_long(void **state)
 {
 	struct random random = random_seeded("a_good_value_that_is_too_long");
-	const struct image_geometry geometry = { .dtype = DTYPE_BF16, .block_tokens = 16,
+	const struct image_geometry geometry = { .dtype = DTYPE_BF16,
+						 .block_tokens = 16,
 						 .opaque_bytes = RIG_MAX_VALUE };
 	struct block b = block_of(&geometry, CODEC_RAW, &random);
 	struct rig_command c = { 0 };
@@ -369,12 +372,14 @@ static void came_but_is(struct planted *p, int status)
 	assert_int_equal(rig_do(&p->r, &p->get), status);
 	assert_true(p->get.value.hashed && p->get.value.packed);
 	rig_fresh(&c);
-	redis_command_delete_if(&c.command, p->b.name, strlen(p->b.name), p->get.value.sha1, true, block_bytes(&p->b));
+	redis_command_delete_if(&c.command, p->b.name, strlen(p->b.name), p->get.value.sha1, true,
+				block_bytes(&p->b));
 	assert_int_equal(rig_do(&p->r, &c), 0);
 	assert_int_equal(c.integer, 1);
 }
 
-/* Any bit of the body is damage; of nonce and MAC it is as if somebody had made them who does not know the secret. */
+/* Any bit of the body is damage; of nonce and MAC it is as if somebody had made them who does not
+ * know the secret. */
 static void a_flipped_bit_behind_the_header(void **state)
 {
 	struct random random = random_seeded("a_flipped_bit_behind_the_header");
@@ -383,7 +388,9 @@ static void a_flipped_bit_behind_the_header(void **state)
 	(void)state;
 	plant_begin(&p, "a_flipped_bit_behind_the_header, the block");
 	for (int i = 0; i < 32; i++) {
-		const size_t at = i == 0 ? FRONT : FRONT + random_below(&random, p.b.shape.packed_bytes - 128);
+		const size_t at =
+			i == 0 ? FRONT :
+				 FRONT + random_below(&random, p.b.shape.packed_bytes - 128);
 
 		p.value[at] ^= 1;
 		came_but_is(&p, -EBADMSG);
@@ -468,7 +475,7 @@ static void memory_and_value_hash_alike(void **state)
 	plant_begin(&p, "memory_and_value_hash_alike");
 	redis_image_sha1(p.b.image, &p.b.shape, have);
 	(void)SHA1(p.value + sizeof(struct redis_envelope), p.b.shape.packed_bytes, want);
-	assert_memory_equal(have, want, sizeof want);
+	assert_memory_equal(have, want, sizeof(want));
 	plant_end(&p);
 }
 
@@ -497,6 +504,8 @@ int main(void)
 	};
 
 	redis_needed();
-	return cmocka_run_group_tests_name("without TLS", tests, rig_server_start, rig_server_stop) ||
-	       cmocka_run_group_tests_name("with TLS", tests, rig_server_start_with_tls, rig_server_stop);
+	return cmocka_run_group_tests_name("without TLS", tests, rig_server_start,
+					   rig_server_stop) ||
+	       cmocka_run_group_tests_name("with TLS", tests, rig_server_start_with_tls,
+					   rig_server_stop);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: redis_conn.h holds when a server is slow, stops or dies: commands end once and in time, a reply that comes
- * later touches nothing and disturbs nobody, and what cannot be taken back any more closes the connection.
- * Method: a real redis-server, without TLS and with it, that is stopped, continued and killed; where a reply must come
- * in parts, the scripted one. When a command has ended its buffer is poisoned anew, and must stay so.
+ * Goal: redis_conn.h holds when a server is slow, stops or dies: commands end once and in time, a
+ * reply that comes later touches nothing and disturbs nobody, and what cannot be taken back any
+ * more closes the connection. Method: a real redis-server, without TLS and with it, that is
+ * stopped, continued and killed; where a reply must come in parts, the scripted one. When a command
+ * has ended its buffer is poisoned anew, and must stay so.
  */
 #include "daemon/base/container_of.h"
 #include "tests/lib/lib_redis_conn.h"
@@ -67,20 +68,24 @@ static uint64_t late(const struct rig *r)
 	return counters.late;
 }
 
-/* A set that no socket buffer holds, with so many ms: the server is stopped, so it stays half sent. */
-static struct block half_sent_set(struct rig *r, struct rig_command *set, struct random *random, uint64_t ms)
+/* A set that no socket buffer holds, with so many ms: the server is stopped, so it stays half
+ * sent. */
+static struct block half_sent_set(struct rig *r, struct rig_command *set, struct random *random,
+				  uint64_t ms)
 {
-	const struct image_geometry geometry = { .dtype = DTYPE_BF16, .layers = 0, .block_tokens = 16,
-						 .opaque_bytes = 64 << 20 };
+	const struct image_geometry geometry = {
+		.dtype = DTYPE_BF16, .layers = 0, .block_tokens = 16, .opaque_bytes = 64 << 20
+	};
 	struct block b = block_of(&geometry, CODEC_RAW, random);
 	const uint64_t until = rig_in_ms(RIG_PATIENCE_S * 1000);
 	uint64_t before, now;
 
 	rig_set(set, &b, 0);
-	set->command.deadline_ns = rig_in_ms(ms);	/* not before: filling the block takes a while, too */
+	/* not before: filling the block takes a while, too */
+	set->command.deadline_ns = rig_in_ms(ms);
 	rig_submit(r, set);
 	now = redis_conn_unsent_bytes(r->conn);
-	do {	/* until nothing goes out any more */
+	do { /* until nothing goes out any more */
 		before = now;
 		rig_run(r, 20);
 		now = redis_conn_unsent_bytes(r->conn);
@@ -212,7 +217,8 @@ static void a_value_that_never_comes(void **state)
 	block_free(&b);
 }
 
-/* Behind a set that is stuck: they were not sent, so they leave the row and the connection stays. */
+/* Behind a set that is stuck: they were not sent, so they leave the row and the connection
+ * stays. */
 static void what_was_not_sent_is_taken_back(void **state)
 {
 	struct random random = random_seeded("what_was_not_sent_is_taken_back");
@@ -357,8 +363,8 @@ static void canceled_when_half_sent(void **state)
 
 /* --- ends --- */
 
-/* Their values were perhaps partly sealed, ahead of the socket, when they were taken back: sent again, they are
- * whole. */
+/* Their values were perhaps partly sealed, ahead of the socket, when they were taken back: sent
+ * again, they are whole. */
 static void canceled_sets_are_sent_again(void **state)
 {
 	enum { N = 24 };
@@ -384,7 +390,8 @@ static void canceled_sets_are_sent_again(void **state)
 		redis_signal(&rig_server, SIGCONT);
 		for (int i = 0; i < N; i++)
 			rig_wait(&r, &sets[i]);
-		for (int i = N; i-- > 0;) {	/* in another order, and as they are: with what was begun in them */
+		/* in another order, and as they are: with what was begun in them */
+		for (int i = N; i-- > 0;) {
 			assert_int_equal(sets[i].command.status, -ECANCELED);
 			sets[i].dones = 0;
 			sets[i].command.deadline_ns = rig_in_ms(RIG_PATIENCE_S * 1000);
@@ -482,7 +489,8 @@ static void done_may_submit(void **state)
 	redis_command_exists(&c.command, "x", 1);
 	redis_command_exists(&expired.command, "x", 1);
 	c.command.done = expired.command.done = again;
-	expired.command.deadline_ns = 1; /* long ago: it ends in the timer, and is submitted there */
+	/* long ago: it ends in the timer, and is submitted there */
+	expired.command.deadline_ns = 1;
 	rig_submit(&r, &c);
 	rig_submit(&r, &expired);
 	while (c.dones < 50 || expired.dones < 50) {
@@ -517,6 +525,8 @@ int main(void)
 
 	redis_needed();
 	return cmocka_run_group_tests_name("scripted", scripted, NULL, NULL) ||
-	       cmocka_run_group_tests_name("without TLS", tests, rig_server_start, rig_server_stop) ||
-	       cmocka_run_group_tests_name("with TLS", tests, rig_server_start_with_tls, rig_server_stop);
+	       cmocka_run_group_tests_name("without TLS", tests, rig_server_start,
+					   rig_server_stop) ||
+	       cmocka_run_group_tests_name("with TLS", tests, rig_server_start_with_tls,
+					   rig_server_stop);
 }

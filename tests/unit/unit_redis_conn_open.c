@@ -1,27 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: redis_conn_open() takes what is an address and nothing else, never asks a name server, gets in with the right
- * password, and otherwise says why not, without the password.
- * Method: real redis-servers, with and without a password, and none.
+ * Goal: redis_conn_open() takes what is an address and nothing else, never asks a name server, gets
+ * in with the right password, and otherwise says why not, without the password. Method: real
+ * redis-servers, with and without a password, and none.
  */
 #include "tests/lib/lib_redis_conn.h"
 
 static void addresses(void **state)
 {
-	char path[5 + 108 + 1];	/* one more than a socket's may have */
+	char path[5 + 108 + 1]; /* one more than a socket's may have */
 	const char *const wrong[] = {
-		"", "6379", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:6379x",
-		"localhost:6379", "::1:6379", "[::1]", "[::1:6379", "[127.0.0.1]:6379", "127.0.0.1]:6379", "unix:",
-		":6379", "127.0.0.1:-1", "[]:1", "[:1",
+		"",
+		"6379",
+		"127.0.0.1",
+		"127.0.0.1:",
+		"127.0.0.1:0",
+		"127.0.0.1:65536",
+		"127.0.0.1:6379x",
+		"localhost:6379",
+		"::1:6379",
+		"[::1]",
+		"[::1:6379",
+		"[127.0.0.1]:6379",
+		"127.0.0.1]:6379",
+		"unix:",
+		":6379",
+		"127.0.0.1:-1",
+		"[]:1",
+		"[:1",
 		path,
 	};
 	struct rig r = { 0 };
 
 	(void)state;
-	(void)snprintf(path, sizeof path, "unix:/%0107d", 0);
+	(void)snprintf(path, sizeof(path), "unix:/%0107d", 0);
 	assert_int_equal(loop_open(0, &r.loop), 0);
-	for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		const struct redis_conn_conf conf = { .address = wrong[i], .changed = rig_changed };
 
 		if (redis_conn_open(r.loop, &conf, &r.conn) != -EINVAL)
@@ -30,7 +45,8 @@ static void addresses(void **state)
 	loop_close(r.loop);
 }
 
-static void goes_down(const char *address, const char *username, const char *password, int why, const char *words)
+static void goes_down(const char *address, const char *username, const char *password, int why,
+		      const char *words)
 {
 	const uint64_t until = rig_in_ms(RIG_PATIENCE_S * 1000);
 	struct rig_command c = { 0 };
@@ -63,8 +79,8 @@ static void nobody_listens(void **state)
 
 	(void)state;
 	redis_start(&gone, NULL);
-	(void)snprintf(path, sizeof path, "unix:%s", gone.socket);
-	(void)snprintf(address, sizeof address, "%s", gone.address);
+	(void)snprintf(path, sizeof(path), "unix:%s", gone.socket);
+	(void)snprintf(address, sizeof(address), "%s", gone.address);
 	redis_kill(&gone);
 	goes_down(address, "", "", -ECONNREFUSED, "refused");
 	goes_down(path, "", "", -ECONNREFUSED, "refused");
@@ -82,7 +98,8 @@ static void passwords(void **state)
 	(void)state;
 	redis_start(&open, NULL);
 	redis_start(&locked, "--requirepass right-one");
-	redis_say(&locked, text, sizeof text, "ACL SETUSER kvtier on >its-own +get +set +exists ~kv:*");
+	redis_say(&locked, text, sizeof(text),
+		  "ACL SETUSER kvtier on >its-own +get +set +exists ~kv:*");
 	assert_string_equal(text, "OK");
 	rig_open_to(&r, locked.address, "", "right-one");
 	rig_state_becomes(&r, REDIS_CONN_UP);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: no text that a connection gives out has the password in it, whatever a server answers to AUTH: bytes that no
- * terminal should see, words that are cut in the middle of the password, the whole command.
- * Method: the scripted server of lib_redis.h, that answers AUTH as it is told.
+ * Goal: no text that a connection gives out has the password in it, whatever a server answers to
+ * AUTH: bytes that no terminal should see, words that are cut in the middle of the password, the
+ * whole command. Method: the scripted server of lib_redis.h, that answers AUTH as it is told.
  */
 #include "tests/lib/lib_redis_conn.h"
 
@@ -55,18 +55,20 @@ static void nor_the_beginning_of_one(void **state)
 	char password[REDIS_SECRET_BYTES], reply[1024];
 
 	(void)state;
-	memset(password, 'x', sizeof password);
+	memset(password, 'x', sizeof(password));
 	password[0] = 'p';
-	password[sizeof password - 1] = 0;
-	(void)snprintf(reply, sizeof reply, "-ERR it is %s, is it\r\n", password);
+	password[sizeof(password) - 1] = 0;
+	(void)snprintf(reply, sizeof(reply), "-ERR it is %s, is it\r\n", password);
 	refused(password, reply, "not shown");
 }
 
 static void nor_a_command_that_is_repeated(void **state)
 {
 	(void)state;
-	refused("s", "-ERR unknown command `AUTH`, with args beginning with: `s`, \r\n", "unknown command");
-	refused("sesame", "-ERR unknown command `AUTH`, with args beginning with: `sesame`, \r\n", "unknown command");
+	refused("s", "-ERR unknown command `AUTH`, with args beginning with: `s`, \r\n",
+		"unknown command");
+	refused("sesame", "-ERR unknown command `AUTH`, with args beginning with: `sesame`, \r\n",
+		"unknown command");
 }
 
 int main(void)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: a Cluster's map may name what [redis] cluster_hosts says, or what is near the endpoints, and nothing else.
- * Method: lists good and bad, hosts inside and outside, at the edges of networks.
+ * Goal: a Cluster's map may name what [redis] cluster_hosts says, or what is near the endpoints,
+ * and nothing else. Method: lists good and bad, hosts inside and outside, at the edges of networks.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,29 +18,48 @@ static struct redis_hosts hosts;
 
 static const char *parse(const char *list)
 {
-	memset(&hosts, 0, sizeof hosts);
+	memset(&hosts, 0, sizeof(hosts));
 	return redis_hosts_parse(list, &hosts);
 }
 
 static void lists_that_are_good(void **state)
 {
-	static const char *const good[] = { "", "  ", "cache-a", "10.0.0.0/8", "fd00::/8\tcache-a ::1 1.2.3.4", ".example.com",
-					    "0.0.0.0/0", "::/0", "10.1.2.3/32", "fd00::1/128" };
+	static const char *const good[] = { "",
+					    "  ",
+					    "cache-a",
+					    "10.0.0.0/8",
+					    "fd00::/8\tcache-a ::1 1.2.3.4",
+					    ".example.com",
+					    "0.0.0.0/0",
+					    "::/0",
+					    "10.1.2.3/32",
+					    "fd00::1/128" };
 
 	(void)state;
-	for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+	for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++)
 		if (parse(good[i]))
 			fail_msg("\"%s\" %s", good[i], hosts.name[0]);
 }
 
 static void lists_that_are_not(void **state)
 {
-	static const char *const bad[] = { "cache-a:6379", "[::1]", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/-1", "10.0.0.0/8x",
-					   "fd00::/129", "name/8", ".", "a,b", "unix:/x", "10.0.0.0/8/8", "*" };
+	static const char *const bad[] = { "cache-a:6379",
+					   "[::1]",
+					   "10.0.0.0/33",
+					   "10.0.0.0/",
+					   "10.0.0.0/-1",
+					   "10.0.0.0/8x",
+					   "fd00::/129",
+					   "name/8",
+					   ".",
+					   "a,b",
+					   "unix:/x",
+					   "10.0.0.0/8/8",
+					   "*" };
 	static char many[65 * 4 + 1];
 
 	(void)state;
-	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
 		if (!parse(bad[i]))
 			fail_msg("\"%s\" is taken", bad[i]);
 	for (int i = 0; i < 65; i++)
@@ -56,19 +75,29 @@ static void who_is_let_in(void **state)
 		const char *host, *address;
 		bool in;
 	} cases[] = {
-		{ "10.255.255.255", "10.255.255.255", true }, { "11.0.0.0", "11.0.0.0", false },
-		{ "9.255.255.255", "9.255.255.255", false }, { "192.168.1.127", "192.168.1.127", true },
-		{ "192.168.1.128", "192.168.1.128", false }, { "fd12:3456::1", "fd12:3456::1", true },
-		{ "fd12:3457::1", "fd12:3457::1", false }, { "::ffff:10.1.1.1", "::ffff:10.1.1.1", true },
-		{ "cache-a", "8.8.8.8", true }, { "CACHE-A", "", true }, { "cache-ab", "8.8.8.8", false },
-		{ "xcache-a", "8.8.8.8", false }, { "n1.redis.example", "8.8.8.8", true }, { "redis.example", "8.8.8.8", false },
-		{ "evilredis.example", "8.8.8.8", false }, { "another", "10.1.1.1", true }, { "another", "", false },
+		{ "10.255.255.255", "10.255.255.255", true },
+		{ "11.0.0.0", "11.0.0.0", false },
+		{ "9.255.255.255", "9.255.255.255", false },
+		{ "192.168.1.127", "192.168.1.127", true },
+		{ "192.168.1.128", "192.168.1.128", false },
+		{ "fd12:3456::1", "fd12:3456::1", true },
+		{ "fd12:3457::1", "fd12:3457::1", false },
+		{ "::ffff:10.1.1.1", "::ffff:10.1.1.1", true },
+		{ "cache-a", "8.8.8.8", true },
+		{ "CACHE-A", "", true },
+		{ "cache-ab", "8.8.8.8", false },
+		{ "xcache-a", "8.8.8.8", false },
+		{ "n1.redis.example", "8.8.8.8", true },
+		{ "redis.example", "8.8.8.8", false },
+		{ "evilredis.example", "8.8.8.8", false },
+		{ "another", "10.1.1.1", true },
+		{ "another", "", false },
 		{ "another", "fe80::1%eth0", false },
 	};
 
 	(void)state;
 	assert_null(parse("10.0.0.0/8 192.168.1.0/25 fd12:3456::/32 cache-a .redis.example"));
-	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
 		if (redis_hosts_allow(&hosts, cases[i].host, cases[i].address) != cases[i].in)
 			fail_msg("%s at %s", cases[i].host, cases[i].address);
 }
@@ -76,7 +105,7 @@ static void who_is_let_in(void **state)
 static void what_is_near(void **state)
 {
 	(void)state;
-	memset(&hosts, 0, sizeof hosts);
+	memset(&hosts, 0, sizeof(hosts));
 	redis_hosts_add_near(&hosts, "10.1.2.3");
 	redis_hosts_add_near(&hosts, "10.1.2.77");
 	redis_hosts_add_near(&hosts, "127.0.0.1");
@@ -100,9 +129,9 @@ static void more_networks_than_there_are_places(void **state)
 	char address[32];
 
 	(void)state;
-	memset(&hosts, 0, sizeof hosts);
+	memset(&hosts, 0, sizeof(hosts));
 	for (unsigned i = 0; i < 2 * REDIS_NETWORKS; i++) {
-		(void)snprintf(address, sizeof address, "10.%u.%u.1", i / 256, i % 256);
+		(void)snprintf(address, sizeof(address), "10.%u.%u.1", i / 256, i % 256);
 		redis_hosts_add_near(&hosts, address);
 		assert_true(redis_hosts_allow(&hosts, "x", address));
 	}
@@ -113,8 +142,11 @@ static void more_networks_than_there_are_places(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(lists_that_are_good), cmocka_unit_test(lists_that_are_not), cmocka_unit_test(who_is_let_in),
-		cmocka_unit_test(what_is_near), cmocka_unit_test(more_networks_than_there_are_places),
+		cmocka_unit_test(lists_that_are_good),
+		cmocka_unit_test(lists_that_are_not),
+		cmocka_unit_test(who_is_let_in),
+		cmocka_unit_test(what_is_near),
+		cmocka_unit_test(more_networks_than_there_are_places),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: what tests rely on in lib_redis.h is so: a server restarts empty on its port, a Cluster serves all slots, slots
- * move with their keys, a replica takes over.
- * Method: real redis-servers, asked about themselves.
+ * Goal: what tests rely on in lib_redis.h is so: a server restarts empty on its port, a Cluster
+ * serves all slots, slots move with their keys, a replica takes over. Method: real redis-servers,
+ * asked about themselves.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -29,16 +29,16 @@ static void a_server_restarts_empty(void **state)
 	redis_start(&s, "--requirepass secret --maxmemory 10mb");
 	port = s.port;
 	redis_put(&s, "kv:1", "\0\1\2", 3);
-	assert_int_equal(redis_get(&s, "kv:1", value, sizeof value), 3);
+	assert_int_equal(redis_get(&s, "kv:1", value, sizeof(value)), 3);
 	assert_memory_equal(value, "\0\1\2", 3);
-	assert_true(redis_any_key(&s, "kv:*", key, sizeof key));
+	assert_true(redis_any_key(&s, "kv:*", key, sizeof(key)));
 	assert_string_equal(key, "kv:1");
-	assert_false(redis_any_key(&s, "other:*", key, sizeof key));
-	redis_say(&s, text, sizeof text, "CONFIG GET maxmemory");
+	assert_false(redis_any_key(&s, "other:*", key, sizeof(key)));
+	redis_say(&s, text, sizeof(text), "CONFIG GET maxmemory");
 	assert_string_equal(text, "maxmemory\n10485760");
-	redis_say(&s, text, sizeof text, "GET kv:2");
+	redis_say(&s, text, sizeof(text), "GET kv:2");
 	assert_string_equal(text, "(nil)");
-	redis_say(&s, text, sizeof text, "NONSENSE");
+	redis_say(&s, text, sizeof(text), "NONSENSE");
 	assert_memory_equal(text, "-ERR", 4);
 	redis_kill(&s);
 	redis_restart(&s);
@@ -62,32 +62,33 @@ static void a_cluster(void **state)
 
 	(void)state;
 	redis_cluster_start(&rig, NULL);
-	for (uint32_t i = 0; i < 60; i++) {	/* all of one slot */
-		(void)snprintf(key, sizeof key, "{a}%u", i);
+	for (uint32_t i = 0; i < 60; i++) { /* all of one slot */
+		(void)snprintf(key, sizeof(key), "{a}%u", i);
 		slot = (uint32_t)redis_ask(&rig.server[0], "CLUSTER KEYSLOT %s", key);
-		assert_int_equal(slot, 15495);	/* of server 2 */
+		assert_int_equal(slot, 15495); /* of server 2 */
 		redis_put(&rig.server[2], key, "x", 1);
 	}
-	(void)snprintf(key, sizeof key, "{b}");	/* slot 3300, of server 0 */
+	(void)snprintf(key, sizeof(key), "{b}"); /* slot 3300, of server 0 */
 	redis_put(&rig.server[0], key, "y", 1);
-	redis_say(&rig.server[1], text, sizeof text, "GET %s", key);
+	redis_say(&rig.server[1], text, sizeof(text), "GET %s", key);
 	assert_memory_equal(text, "-MOVED 3300", 11);
 
 	redis_cluster_move(&rig, 0, 1, 3301);
 	assert_int_equal(keys_at(&rig.server[0]), 0);
 	assert_int_equal(keys_at(&rig.server[1]), 1);
-	redis_say(&rig.server[1], text, sizeof text, "GET %s", key);
+	redis_say(&rig.server[1], text, sizeof(text), "GET %s", key);
 	assert_string_equal(text, "y");
 
 	redis_kill(&rig.server[2]);
 	replica = redis_cluster_failover(&rig, 2);
 	assert_int_equal(replica, 5);
-	for (int i = 0; i < 500 && there < 60; i++) { /* a new master takes a moment until it serves */
+	/* a new master takes a moment until it serves */
+	for (int i = 0; i < 500 && there < 60; i++) {
 		const struct timespec t = { .tv_nsec = 20000000 };
 
 		(void)nanosleep(&t, NULL);
 		there = keys_at(&rig.server[replica]);
-		redis_say(&rig.server[replica], text, sizeof text, "GET {a}1");
+		redis_say(&rig.server[replica], text, sizeof(text), "GET {a}1");
 		if (strcmp(text, "x") != 0)
 			there = 0;
 	}

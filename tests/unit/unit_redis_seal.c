@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: the seal of a value is what daemon/IMAGE.md says, so that another version, or another program, finds the
- * same; it does not depend on the pieces it is made in; every bit counts.
- * Method: HMAC-SHA-256 of OpenSSL's other interface and a Poly1305 by hand, on random values; a value with a known MAC.
+ * Goal: the seal of a value is what daemon/IMAGE.md says, so that another version, or another
+ * program, finds the same; it does not depend on the pieces it is made in; every bit counts.
+ * Method: HMAC-SHA-256 of OpenSSL's other interface and a Poly1305 by hand, on random values; a
+ * value with a known MAC.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +25,8 @@ enum { MOST = 5000, HASH = 32 };
 
 /* --- by hand --- */
 
-static void hmac(const void *key, size_t key_bytes, const void *message, size_t n, uint8_t ret[HASH])
+static void hmac(const void *key, size_t key_bytes, const void *message, size_t n,
+		 uint8_t ret[HASH])
 {
 	EVP_PKEY *pkey = EVP_PKEY_new_mac_key(EVP_PKEY_HMAC, NULL, key, (int)key_bytes);
 	EVP_MD_CTX *ctx = EVP_MD_CTX_new();
@@ -73,7 +75,7 @@ static void poly1305(const uint8_t key[32], const uint8_t *message, size_t n, ui
 		h[0] += carry * 5;
 		carry = 0;
 	}
-	for (int round = 0; round < 3; round++) {	/* whole carries */
+	for (int round = 0; round < 3; round++) { /* whole carries */
 		for (int i = 0; i < 4; i++) {
 			h[i + 1] += h[i] >> 26;
 			h[i] &= 0x3ffffff;
@@ -89,8 +91,8 @@ static void poly1305(const uint8_t key[32], const uint8_t *message, size_t n, ui
 			over = g[i] >> 26;
 			g[i] &= 0x3ffffff;
 		}
-		if (over)	/* h >= 2^130 - 5 */
-			memcpy(h, g, sizeof h);
+		if (over) /* h >= 2^130 - 5 */
+			memcpy(h, g, sizeof(h));
 	}
 	t[0] = (h[0] | h[1] << 26) & 0xffffffff;
 	t[1] = (h[1] >> 6 | h[2] << 20) & 0xffffffff;
@@ -117,13 +119,13 @@ static void random_bytes(struct random *random, void *ret, size_t n)
 }
 
 static void mac_of(const struct redis_seal *seal, const struct redis_envelope *envelope,
-		   const struct image_header *header, const uint8_t *rest, size_t n, struct random *pieces,
-		   uint8_t ret[REDIS_MAC_BYTES])
+		   const struct image_header *header, const uint8_t *rest, size_t n,
+		   struct random *pieces, uint8_t ret[REDIS_MAC_BYTES])
 {
 	struct redis_mac *mac = redis_mac_open();
 
 	assert_non_null(mac);
-	if (random_below(pieces, 2)) {	/* another one was begun and given up */
+	if (random_below(pieces, 2)) { /* another one was begun and given up */
 		assert_true(redis_mac_begin(mac, seal, envelope, header));
 		assert_true(redis_mac_add(mac, "abc", 3));
 	}
@@ -146,29 +148,32 @@ static void it_is_as_written(void **state)
 	(void)state;
 	for (int i = 0; i < 500; i++) {
 		const size_t n = random_below(&random, i < 100 ? 40 : MOST);
-		struct { struct redis_envelope envelope; struct image_header header; } front;
+		struct {
+			struct redis_envelope envelope;
+			struct image_header header;
+		} front;
 		uint8_t secret[32], once[HASH], name[HASH], want[16], have[16];
 		struct redis_seal seal;
 
-		random_bytes(&random, secret, sizeof secret);
-		random_bytes(&random, &front, sizeof front);
+		random_bytes(&random, secret, sizeof(secret));
+		random_bytes(&random, &front, sizeof(front));
 		random_bytes(&random, rest, n);
 		if (i % 10 == 0)
-			memset(rest, 0xff, n);	/* sums near the modulus */
-		redis_seal_derive(secret, sizeof secret, &seal);
-		hmac(secret, sizeof secret, "kvtier redis mac 2", 19, once);
+			memset(rest, 0xff, n); /* sums near the modulus */
+		redis_seal_derive(secret, sizeof(secret), &seal);
+		hmac(secret, sizeof(secret), "kvtier redis mac 2", 19, once);
 		assert_memory_equal(once, seal.key, HASH);
-		hmac(secret, sizeof secret, "kvtier redis name 2", 20, name);
+		hmac(secret, sizeof(secret), "kvtier redis name 2", 20, name);
 		for (size_t k = 0; k < 8; k++) {
 			char hex[3];
 
-			(void)snprintf(hex, sizeof hex, "%02x", name[k]);
+			(void)snprintf(hex, sizeof(hex), "%02x", name[k]);
 			assert_memory_equal(hex, seal.tag + 2 * k, 2);
 		}
-		hmac(seal.key, sizeof seal.key, &front, sizeof front, once);
+		hmac(seal.key, sizeof(seal.key), &front, sizeof(front), once);
 		poly1305(once, rest, n, want);
 		mac_of(&seal, &front.envelope, &front.header, rest, n, &random, have);
-		assert_memory_equal(have, want, sizeof want);
+		assert_memory_equal(have, want, sizeof(want));
 		assert_true(redis_mac_equal(have, want));
 	}
 }
@@ -177,34 +182,41 @@ static void it_is_as_written(void **state)
 static void the_one_by_hand(void **state)
 {
 	static const uint8_t key[32] = {
-		0x85, 0xd6, 0xbe, 0x78, 0x57, 0x55, 0x6d, 0x33, 0x7f, 0x44, 0x52, 0xfe, 0x42, 0xd5, 0x06, 0xa8,
-		0x01, 0x03, 0x80, 0x8a, 0xfb, 0x0d, 0xb2, 0xfd, 0x4a, 0xbf, 0xf6, 0xaf, 0x41, 0x49, 0xf5, 0x1b,
+		0x85, 0xd6, 0xbe, 0x78, 0x57, 0x55, 0x6d, 0x33, 0x7f, 0x44, 0x52,
+		0xfe, 0x42, 0xd5, 0x06, 0xa8, 0x01, 0x03, 0x80, 0x8a, 0xfb, 0x0d,
+		0xb2, 0xfd, 0x4a, 0xbf, 0xf6, 0xaf, 0x41, 0x49, 0xf5, 0x1b,
 	};
 	static const uint8_t want[16] = {
-		0xa8, 0x06, 0x1d, 0xc1, 0x30, 0x51, 0x36, 0xc6, 0xc2, 0x2b, 0x8b, 0xaf, 0x0c, 0x01, 0x27, 0xa9,
+		0xa8, 0x06, 0x1d, 0xc1, 0x30, 0x51, 0x36, 0xc6,
+		0xc2, 0x2b, 0x8b, 0xaf, 0x0c, 0x01, 0x27, 0xa9,
 	};
 	static const char message[] = "Cryptographic Forum Research Group";
 	uint8_t have[16];
 
 	(void)state;
-	poly1305(key, (const uint8_t *)message, sizeof message - 1, have);
-	assert_memory_equal(have, want, sizeof want);
+	poly1305(key, (const uint8_t *)message, sizeof(message) - 1, have);
+	assert_memory_equal(have, want, sizeof(want));
 }
 
 static void every_bit_counts(void **state)
 {
 	struct random random = random_seeded("every_bit_counts");
-	struct { struct redis_seal seal; struct redis_envelope envelope; struct image_header header; uint8_t rest[77]; } v;
+	struct {
+		struct redis_seal seal;
+		struct redis_envelope envelope;
+		struct image_header header;
+		uint8_t rest[77];
+	} v;
 	uint8_t before[16], after[16];
 
 	(void)state;
-	random_bytes(&random, &v, sizeof v);
-	mac_of(&v.seal, &v.envelope, &v.header, v.rest, sizeof v.rest, &random, before);
-	for (size_t bit = 0; bit < 8 * (offsetof(__typeof__(v), rest) + sizeof v.rest); bit++) {
-		if (bit / 8 >= offsetof(struct redis_seal, tag) && bit / 8 < sizeof v.seal)
-			continue;	/* of the name */
+	random_bytes(&random, &v, sizeof(v));
+	mac_of(&v.seal, &v.envelope, &v.header, v.rest, sizeof(v.rest), &random, before);
+	for (size_t bit = 0; bit < 8 * (offsetof(__typeof__(v), rest) + sizeof(v.rest)); bit++) {
+		if (bit / 8 >= offsetof(struct redis_seal, tag) && bit / 8 < sizeof(v.seal))
+			continue; /* of the name */
 		((uint8_t *)&v)[bit / 8] ^= (uint8_t)(1 << bit % 8);
-		mac_of(&v.seal, &v.envelope, &v.header, v.rest, sizeof v.rest, &random, after);
+		mac_of(&v.seal, &v.envelope, &v.header, v.rest, sizeof(v.rest), &random, after);
 		assert_false(redis_mac_equal(before, after));
 		((uint8_t *)&v)[bit / 8] ^= (uint8_t)(1 << bit % 8);
 	}
@@ -217,7 +229,7 @@ static void envelopes(void **state)
 	(void)state;
 	assert_int_equal(redis_envelope_make(&one), 0);
 	assert_int_equal(redis_envelope_make(&other), 0);
-	assert_memory_not_equal(one.nonce, other.nonce, sizeof one.nonce);
+	assert_memory_not_equal(one.nonce, other.nonce, sizeof(one.nonce));
 	assert_int_equal(redis_envelope_check(&one), 0);
 	one.form++;
 	assert_int_equal(redis_envelope_check(&one), -ENOTSUP);

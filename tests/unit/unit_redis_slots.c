@@ -41,19 +41,19 @@ static void slots_as_redis_counts_them(void **state)
 		{ "{user1000}.following", 3443 },
 		{ "{user1000}.followers", 3443 },
 		{ "user1000", 3443 },
-		{ "foo{}{bar}", 8363 },		/* empty: all of it */
-		{ "foo{{bar}}zap", 4015 },	/* "{bar" */
-		{ "foo{bar}{zap}", 5061 },	/* "bar" */
+		{ "foo{}{bar}", 8363 },    /* empty: all of it */
+		{ "foo{{bar}}zap", 4015 }, /* "{bar" */
+		{ "foo{bar}{zap}", 5061 }, /* "bar" */
 		{ "bar", 5061 },
 		{ "{}", 15257 },
-		{ "{a", 10276 },		/* no end: all of it */
-		{ "a}{b}", 3300 },		/* a } before it is none */
+		{ "{a", 10276 },   /* no end: all of it */
+		{ "a}{b}", 3300 }, /* a } before it is none */
 		{ "b", 3300 },
 		{ "", 0 },
 	};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
 		assert_int_equal(redis_slot(names[i].name, strlen(names[i].name)), names[i].slot);
 }
 
@@ -88,14 +88,16 @@ static int parse(const char *text, const char *asked, struct redis_map *ret)
 	return parse_bytes(text, strlen(text), asked, ret);
 }
 
-#define ID "$40\r\n67ebc217a979372e3cc7c38402c28f29afcc7345\r\n"
+#define ID    "$40\r\n67ebc217a979372e3cc7c38402c28f29afcc7345\r\n"
 #define LOCAL "$9\r\n127.0.0.1\r\n"
 
-static const char three_masters[] =
-	"*3\r\n"
-	"*4\r\n:0\r\n:5460\r\n*4\r\n" LOCAL ":7000\r\n" ID "*0\r\n*4\r\n" LOCAL ":7003\r\n" ID "*0\r\n"
-	"*4\r\n:5461\r\n:10922\r\n*4\r\n" LOCAL ":7001\r\n" ID "*0\r\n*4\r\n" LOCAL ":7004\r\n" ID "*0\r\n"
-	"*4\r\n:10923\r\n:16383\r\n*4\r\n" LOCAL ":7002\r\n" ID "*0\r\n*4\r\n" LOCAL ":7005\r\n" ID "*0\r\n";
+static const char three_masters[] = "*3\r\n"
+				    "*4\r\n:0\r\n:5460\r\n*4\r\n" LOCAL ":7000\r\n" ID
+				    "*0\r\n*4\r\n" LOCAL ":7003\r\n" ID "*0\r\n"
+				    "*4\r\n:5461\r\n:10922\r\n*4\r\n" LOCAL ":7001\r\n" ID
+				    "*0\r\n*4\r\n" LOCAL ":7004\r\n" ID "*0\r\n"
+				    "*4\r\n:10923\r\n:16383\r\n*4\r\n" LOCAL ":7002\r\n" ID
+				    "*0\r\n*4\r\n" LOCAL ":7005\r\n" ID "*0\r\n";
 
 static void three_masters_with_replicas(void **state)
 {
@@ -120,8 +122,11 @@ static void ranges_of_one_endpoint_and_holes(void **state)
 	struct redis_map map;
 
 	(void)state;
-	assert_int_equal(parse("*3\r\n*3\r\n:0\r\n:9\r\n*3\r\n" LOCAL ":1\r\n" ID "*3\r\n:11\r\n:11\r\n*3\r\n" LOCAL
-			       ":2\r\n" ID "*3\r\n:16383\r\n:16383\r\n*3\r\n" LOCAL ":1\r\n" ID, "x:1", &map), 0);
+	assert_int_equal(parse("*3\r\n*3\r\n:0\r\n:9\r\n*3\r\n" LOCAL ":1\r\n" ID
+			       "*3\r\n:11\r\n:11\r\n*3\r\n" LOCAL ":2\r\n" ID
+			       "*3\r\n:16383\r\n:16383\r\n*3\r\n" LOCAL ":1\r\n" ID,
+			       "x:1", &map),
+			 0);
 	assert_int_equal(map.n_endpoints, 2);
 	assert_int_equal(map.slots[0], 11);
 	assert_int_equal(map.slots[1], 1);
@@ -138,16 +143,18 @@ static void hosts_of_every_kind(void **state)
 	static const struct {
 		const char *master, *asked, *address;
 	} hosts[] = {
-		{ "*4\r\n$0\r\n\r\n:27391\r\n" ID "*2\r\n$8\r\nhostname\r\n$14\r\nnode-1.example\r\n",
+		{ "*4\r\n$0\r\n\r\n:27391\r\n" ID
+		  "*2\r\n$8\r\nhostname\r\n$14\r\nnode-1.example\r\n",
 		  "10.0.0.7:6379", "10.0.0.7:27391" },
 		{ "*4\r\n$14\r\nnode-1.example\r\n:27391\r\n" ID "*2\r\n$2\r\nip\r\n$0\r\n\r\n",
 		  "10.0.0.7:6379", "node-1.example:27391" },
-		{ "*4\r\n$-1\r\n:27391\r\n" ID "*2\r\n$2\r\nip\r\n$0\r\n\r\n",
-		  "10.0.0.7:6379", "10.0.0.7:27391" },
-		{ "*4\r\n$1\r\n?\r\n:27391\r\n" ID "*0\r\n",
-		  "10.0.0.7:6379", "10.0.0.7:27391" },
-		{ "*4\r\n$-1\r\n:27391\r\n" ID "*0\r\n", "[fe80::1%eth0]:6379", "[fe80::1%eth0]:27391" },
-		{ "*4\r\n$-1\r\n:27391\r\n" ID "*0\r\n", "unix:/run/redis/a:b.sock", "127.0.0.1:27391" },
+		{ "*4\r\n$-1\r\n:27391\r\n" ID "*2\r\n$2\r\nip\r\n$0\r\n\r\n", "10.0.0.7:6379",
+		  "10.0.0.7:27391" },
+		{ "*4\r\n$1\r\n?\r\n:27391\r\n" ID "*0\r\n", "10.0.0.7:6379", "10.0.0.7:27391" },
+		{ "*4\r\n$-1\r\n:27391\r\n" ID "*0\r\n", "[fe80::1%eth0]:6379",
+		  "[fe80::1%eth0]:27391" },
+		{ "*4\r\n$-1\r\n:27391\r\n" ID "*0\r\n", "unix:/run/redis/a:b.sock",
+		  "127.0.0.1:27391" },
 		{ "*3\r\n$3\r\n::1\r\n:65535\r\n" ID, "127.0.0.1:1", "[::1]:65535" },
 		{ "*2\r\n$7\r\n1.2.3.4\r\n:1\r\n", "127.0.0.1:1", "1.2.3.4:1" },
 	};
@@ -155,8 +162,9 @@ static void hosts_of_every_kind(void **state)
 	char text[512];
 
 	(void)state;
-	for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
-		(void)snprintf(text, sizeof text, "*1\r\n*3\r\n:0\r\n:16383\r\n%s", hosts[i].master);
+	for (size_t i = 0; i < sizeof(hosts) / sizeof(*hosts); i++) {
+		(void)snprintf(text, sizeof(text), "*1\r\n*3\r\n:0\r\n:16383\r\n%s",
+			       hosts[i].master);
 		assert_int_equal(parse(text, hosts[i].asked, &map), 0);
 		assert_string_equal(map.address[0], hosts[i].address);
 		assert_int_equal(map.slots[0], REDIS_SLOTS);
@@ -166,23 +174,40 @@ static void hosts_of_every_kind(void **state)
 static void replies_that_are_no_map(void **state)
 {
 	static const char *const bad[] = {
-		"+OK\r\n", "-ERR This instance has cluster support disabled\r\n", "$-1\r\n", "*-1\r\n", ":3\r\n",
-		"$3\r\nabc\r\n", "*1\r\n:1\r\n", "*1\r\n*0\r\n", "*1\r\n*2\r\n:0\r\n:1\r\n", "*1\r\n*3\r\n:0\r\n:1\r\n:2\r\n",
-		"*1\r\n*3\r\n:0\r\n:1\r\n*0\r\n", "*1\r\n*3\r\n:0\r\n:1\r\n*1\r\n" LOCAL, "*1\r\n*3\r\n:0\r\n:1\r\n*-1\r\n",
-		"*1\r\n*3\r\n:0\r\n$1\r\n1\r\n*2\r\n" LOCAL ":1\r\n", "*1\r\n*3\r\n$1\r\n0\r\n:1\r\n*2\r\n" LOCAL ":1\r\n",
-		"*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n" LOCAL "$1\r\n1\r\n", "*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n:1\r\n:1\r\n",
-		"*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n-ERR\r\n:1\r\n", "*1\r\n*3\r\n:-1\r\n:1\r\n*2\r\n" LOCAL ":1\r\n",
-		"*1\r\n*3\r\n:2\r\n:1\r\n*2\r\n" LOCAL ":1\r\n", "*1\r\n*3\r\n:0\r\n:16384\r\n*2\r\n" LOCAL ":1\r\n",
+		"+OK\r\n",
+		"-ERR This instance has cluster support disabled\r\n",
+		"$-1\r\n",
+		"*-1\r\n",
+		":3\r\n",
+		"$3\r\nabc\r\n",
+		"*1\r\n:1\r\n",
+		"*1\r\n*0\r\n",
+		"*1\r\n*2\r\n:0\r\n:1\r\n",
+		"*1\r\n*3\r\n:0\r\n:1\r\n:2\r\n",
+		"*1\r\n*3\r\n:0\r\n:1\r\n*0\r\n",
+		"*1\r\n*3\r\n:0\r\n:1\r\n*1\r\n" LOCAL,
+		"*1\r\n*3\r\n:0\r\n:1\r\n*-1\r\n",
+		"*1\r\n*3\r\n:0\r\n$1\r\n1\r\n*2\r\n" LOCAL ":1\r\n",
+		"*1\r\n*3\r\n$1\r\n0\r\n:1\r\n*2\r\n" LOCAL ":1\r\n",
+		"*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n" LOCAL "$1\r\n1\r\n",
+		"*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n:1\r\n:1\r\n",
+		"*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n-ERR\r\n:1\r\n",
+		"*1\r\n*3\r\n:-1\r\n:1\r\n*2\r\n" LOCAL ":1\r\n",
+		"*1\r\n*3\r\n:2\r\n:1\r\n*2\r\n" LOCAL ":1\r\n",
+		"*1\r\n*3\r\n:0\r\n:16384\r\n*2\r\n" LOCAL ":1\r\n",
 		"*1\r\n*3\r\n:4294967296\r\n:4294967297\r\n*2\r\n" LOCAL ":1\r\n",
 		"*1\r\n*3\r\n:0\r\n:9223372036854775807\r\n*2\r\n" LOCAL ":1\r\n",
-		"*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n" LOCAL ":0\r\n", "*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n" LOCAL ":-1\r\n",
-		"*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n" LOCAL ":65536\r\n", "*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n" LOCAL ":4294967297\r\n",
-		"*2\r\n*3\r\n:0\r\n:5\r\n*2\r\n" LOCAL ":1\r\n*3\r\n:5\r\n:6\r\n*2\r\n" LOCAL ":1\r\n",
+		"*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n" LOCAL ":0\r\n",
+		"*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n" LOCAL ":-1\r\n",
+		"*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n" LOCAL ":65536\r\n",
+		"*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n" LOCAL ":4294967297\r\n",
+		"*2\r\n*3\r\n:0\r\n:5\r\n*2\r\n" LOCAL ":1\r\n*3\r\n:5\r\n:6\r\n*2\r\n" LOCAL
+		":1\r\n",
 	};
 	struct redis_map map;
 
 	(void)state;
-	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
 		assert_int_equal(parse(bad[i], "127.0.0.1:1", &map), -EPROTO);
 }
 
@@ -193,25 +218,29 @@ static void hosts_that_are_none(void **state)
 		const char *host;
 		size_t n;
 	} hosts[] = {
-		{ "a b", 3 }, { "a\n", 2 }, { "a\0b", 3 }, { "\0", 1 }, { "a/b", 3 }, { "[::1]", 5 },
-		{ "a\x1b", 2 }, { "\xc3\xa4", 2 },
+		{ "a b", 3 }, { "a\n", 2 },   { "a\0b", 3 },  { "\0", 1 },
+		{ "a/b", 3 }, { "[::1]", 5 }, { "a\x1b", 2 }, { "\xc3\xa4", 2 },
 	};
 	struct redis_map map;
 	char text[1024];
 	size_t n;
 
 	(void)state;
-	for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
-		n = (size_t)snprintf(text, sizeof text, "*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n$%zu\r\n", hosts[i].n);
+	for (size_t i = 0; i < sizeof(hosts) / sizeof(*hosts); i++) {
+		n = (size_t)snprintf(text, sizeof(text), "*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n$%zu\r\n",
+				     hosts[i].n);
 		memcpy(text + n, hosts[i].host, hosts[i].n);
 		n += hosts[i].n;
-		n += (size_t)snprintf(text + n, sizeof text - n, "\r\n:1\r\n");
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "\r\n:1\r\n");
 		assert_int_equal(parse_bytes(text, n, "127.0.0.1:1", &map), -EPROTO);
 	}
 	for (int length = 200; length < 400; length++) {
-		const int fits = length + (int)sizeof ":65535" <= REDIS_ADDRESS_BYTES - (int)sizeof "[]";
+		const int fits =
+			length + (int)sizeof ":65535" <= REDIS_ADDRESS_BYTES - (int)sizeof "[]";
 
-		(void)snprintf(text, sizeof text, "*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n$%d\r\n%0*d\r\n:65535\r\n", length, length, 1);
+		(void)snprintf(text, sizeof(text),
+			       "*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n$%d\r\n%0*d\r\n:65535\r\n", length,
+			       length, 1);
 		assert_int_equal(parse(text, "127.0.0.1:1", &map), fits ? 0 : -EPROTO);
 	}
 }
@@ -229,13 +258,16 @@ static void as_many_masters_as_there_are_places(void **state)
 	struct redis_map map;
 
 	(void)state;
-	for (int endpoints = REDIS_MAP_ENDPOINTS; endpoints <= REDIS_MAP_ENDPOINTS + 1; endpoints++) {
+	for (int endpoints = REDIS_MAP_ENDPOINTS; endpoints <= REDIS_MAP_ENDPOINTS + 1;
+	     endpoints++) {
 		char text[8192];
-		int n = snprintf(text, sizeof text, "*%d\r\n", endpoints);
+		int n = snprintf(text, sizeof(text), "*%d\r\n", endpoints);
 
 		for (int i = 0; i < endpoints; i++)
-			n += snprintf(text + n, sizeof text - (size_t)n, "*3\r\n:%d\r\n:%d\r\n*2\r\n" LOCAL ":%d\r\n", i, i, i + 1);
-		assert_int_equal(parse(text, "127.0.0.1:1", &map), endpoints == REDIS_MAP_ENDPOINTS ? 0 : -E2BIG);
+			n += snprintf(text + n, sizeof(text) - (size_t)n,
+				      "*3\r\n:%d\r\n:%d\r\n*2\r\n" LOCAL ":%d\r\n", i, i, i + 1);
+		assert_int_equal(parse(text, "127.0.0.1:1", &map),
+				 endpoints == REDIS_MAP_ENDPOINTS ? 0 : -E2BIG);
 	}
 	assert_int_equal(map.n_endpoints, REDIS_MAP_ENDPOINTS);
 }
@@ -261,11 +293,12 @@ static void redirects_that_are_good(void **state)
 	};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+	for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
 		char address[REDIS_ADDRESS_BYTES] = "";
 		uint32_t slot = 77;
 
-		assert_int_equal(redis_redirect_parse(good[i].text, strlen(good[i].text), "9.9.9.9:1", &slot, address),
+		assert_int_equal(redis_redirect_parse(good[i].text, strlen(good[i].text),
+						      "9.9.9.9:1", &slot, address),
 				 good[i].what);
 		assert_int_equal(slot, good[i].slot);
 		assert_string_equal(address, good[i].address);
@@ -275,22 +308,45 @@ static void redirects_that_are_good(void **state)
 static void redirects_that_are_none(void **state)
 {
 	static const char *const bad[] = {
-		"", "MOVED", "MOVED ", "MOVED 1", "MOVED 1 ", "MOVED 1 :", "MOVED 1 a", "MOVED 1 a:", "MOVED 1 a:0",
-		"MOVED 1 a:65536", "MOVED 1 a:x", "MOVED 1 a:1 ", "MOVED 1 a:1 b", "MOVED  1 a:1", "MOVED x a:1",
-		"MOVED -1 a:1", "MOVED 16384 a:1", "MOVED 4294967296 a:1", "MOVED 1 a:4294967297", "MOVED 1 a\tb:1",
-		"MOVED 1 []:1", "moved 1 a:1", "MOVEDX 1 a:1", "ASKING 1 a:1", "ERR MOVED 1 a:1",
-		"LOADING Redis is loading the dataset in memory", "MOVED 1 unix:/tmp/x",
+		"",
+		"MOVED",
+		"MOVED ",
+		"MOVED 1",
+		"MOVED 1 ",
+		"MOVED 1 :",
+		"MOVED 1 a",
+		"MOVED 1 a:",
+		"MOVED 1 a:0",
+		"MOVED 1 a:65536",
+		"MOVED 1 a:x",
+		"MOVED 1 a:1 ",
+		"MOVED 1 a:1 b",
+		"MOVED  1 a:1",
+		"MOVED x a:1",
+		"MOVED -1 a:1",
+		"MOVED 16384 a:1",
+		"MOVED 4294967296 a:1",
+		"MOVED 1 a:4294967297",
+		"MOVED 1 a\tb:1",
+		"MOVED 1 []:1",
+		"moved 1 a:1",
+		"MOVEDX 1 a:1",
+		"ASKING 1 a:1",
+		"ERR MOVED 1 a:1",
+		"LOADING Redis is loading the dataset in memory",
+		"MOVED 1 unix:/tmp/x",
 	};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
 		const size_t n = strlen(bad[i]);
 		char address[REDIS_ADDRESS_BYTES] = "untouched", *text = malloc(n ? n : 1);
 		uint32_t slot = 77;
 
 		assert_non_null(text);
-		memcpy(text, bad[i], n);	/* of the exact size, for a sanitizer */
-		assert_int_equal(redis_redirect_parse(text, n, "", &slot, address), REDIS_REDIRECT_NONE);
+		memcpy(text, bad[i], n); /* of the exact size, for a sanitizer */
+		assert_int_equal(redis_redirect_parse(text, n, "", &slot, address),
+				 REDIS_REDIRECT_NONE);
 		assert_int_equal(slot, 77);
 		assert_string_equal(address, "untouched");
 		free(text);

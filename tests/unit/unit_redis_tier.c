@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Goal: the Redis tier on servers that are well: what is stored is found, by this tier and by another, on its server,
- * with its bytes; many at once, several servers; what is not there is a miss; close ends all.
- * Method: real redis-servers on loopback and on a Unix socket; every byte of every image is compared.
+ * Goal: the Redis tier on servers that are well: what is stored is found, by this tier and by
+ * another, on its server, with its bytes; many at once, several servers; what is not there is a
+ * miss; close ends all. Method: real redis-servers on loopback and on a Unix socket; every byte of
+ * every image is compared.
  */
 #include "tests/lib/lib_redis_tier.h"
 
@@ -32,7 +33,7 @@ static void open_kit(uint32_t opaque_bytes)
 {
 	char text[32];
 
-	redis_say(&server[0], text, sizeof text, "FLUSHALL");
+	redis_say(&server[0], text, sizeof(text), "FLUSHALL");
 	kit_init(&kit, opaque_bytes);
 }
 
@@ -52,9 +53,11 @@ static void what_is_stored_is_loaded(void **state)
 	kit_name(1, name);
 	value = malloc(2ull * kit.room);
 	assert_non_null(value);
-	assert_int_equal(kit_value(&kit, 1, value), redis_get(&server[0], name, value + kit.room, kit.room));
-	assert_memory_equal(value + sizeof(struct redis_envelope), value + kit.room + sizeof(struct redis_envelope),
-			    kit.shape.packed_bytes);	/* the nonce is another, and so the MAC */
+	assert_int_equal(kit_value(&kit, 1, value),
+			 redis_get(&server[0], name, value + kit.room, kit.room));
+	assert_memory_equal(value + sizeof(struct redis_envelope),
+			    value + kit.room + sizeof(struct redis_envelope),
+			    kit.shape.packed_bytes); /* the nonce is another, and so the MAC */
 	free(value);
 	kit_free(&kit);
 }
@@ -65,7 +68,7 @@ static void a_unix_socket_will_do(void **state)
 
 	(void)state;
 	open_kit(SMALL);
-	(void)snprintf(address, sizeof address, "unix:%s", server[0].socket);
+	(void)snprintf(address, sizeof(address), "unix:%s", server[0].socket);
 	kit_start_at(&kit, address);
 	kit_store_all(&kit, 0, 50);
 	assert_int_equal(kit_load_each(&kit, 0, 60, false), 50);
@@ -78,7 +81,7 @@ static void a_name_is_looked_up(void **state)
 
 	(void)state;
 	open_kit(SMALL);
-	(void)snprintf(address, sizeof address, "localhost:%u", server[0].port);
+	(void)snprintf(address, sizeof(address), "localhost:%u", server[0].port);
 	kit_start_at(&kit, address);
 	assert_int_equal(kit_store(&kit, 1), 0);
 	assert_int_equal(kit_load(&kit, 1), 0);
@@ -135,7 +138,7 @@ static uint32_t clients_whose_last_was(const char *word)
 	char list[8192];
 	uint32_t n = 0;
 
-	redis_say(&server[0], list, sizeof list, "CLIENT LIST");
+	redis_say(&server[0], list, sizeof(list), "CLIENT LIST");
 	for (const char *at = strstr(list, word); at; at = strstr(at + 1, word))
 		n++;
 	return n;
@@ -149,7 +152,8 @@ static void stores_leave_connections_to_reads(void **state)
 	kit.conf.timeout_ms = 30000;
 	kit_start_at(&kit, server[0].address);
 	kit_store_all(&kit, 0, 100);
-	assert_in_range(clients_whose_last_was("cmd=set"), 1, 2);	/* a slow thread may never need the second */
+	/* a slow thread may never need the second */
+	assert_in_range(clients_whose_last_was("cmd=set"), 1, 2);
 	assert_int_equal(kit_load_each(&kit, 0, 100, false), 100);
 	kit_free(&kit);
 }
@@ -222,8 +226,10 @@ static void a_damaged_image_is_not_stored(void **state)
 	open_kit(SMALL);
 	kit_start_at(&kit, server[0].address);
 	slot = &kit.slots[0];
-	memset(slot, 0, sizeof *slot);
-	slot->x = (struct xfer){ .op = XFER_WRITE, .buffer = kit.memory, .bytes = kit.shape.image_bytes,
+	memset(slot, 0, sizeof(*slot));
+	slot->x = (struct xfer){ .op = XFER_WRITE,
+				 .buffer = kit.memory,
+				 .bytes = kit.shape.image_bytes,
 				 .seal = &redis_test_seal };
 	slot->x.done = never;
 	kit_image_of(&kit, 1, kit.memory);
@@ -249,7 +255,7 @@ static void a_cancelled_xfer_ends_once(void **state)
 		slots[i] = kit_begin(&kit, i % 2 ? XFER_READ : XFER_WRITE, i, &r);
 		assert_non_null(slots[i]);
 		if (i == 20)
-			kit_run_ms(&kit, 50);	/* these are sent, the others not yet */
+			kit_run_ms(&kit, 50); /* these are sent, the others not yet */
 	}
 	for (uint32_t i = 0; i < 40; i++) {
 		tier_cancel(kit.tier, &slots[i]->x);
@@ -273,7 +279,7 @@ static void close_ends_what_is_lent(void **state)
 	(void)state;
 	open_kit(LARGE);
 	kit_start_at(&kit, server[0].address);
-	kit_store_all(&kit, 0, 64);	/* so that every job has a past */
+	kit_store_all(&kit, 0, 64); /* so that every job has a past */
 	redis_signal(&server[0], SIGSTOP);
 	for (uint32_t i = 0; i < 64; i++) {
 		slots[i] = kit_begin(&kit, i % 2 ? XFER_READ : XFER_WRITE, i, &r);
@@ -290,7 +296,8 @@ static void close_ends_what_is_lent(void **state)
 	kit_free(&kit);
 }
 
-/* Mostly before the I/O thread has seen them: what their jobs did before must not be taken for their end. */
+/* Mostly before the I/O thread has seen them: what their jobs did before must not be taken for
+ * their end. */
 static void close_right_after_submit(void **state)
 {
 	struct kit_slot *slots[8];
@@ -335,7 +342,7 @@ static void values_are_spread_by_key(void **state)
 	assert_int_equal(n[0] + n[1], 200);
 	assert_true(n[0] > 60 && n[1] > 60);
 	kit_stop(&kit);
-	kit.conf.endpoints[0] = server[1].address;	/* the order is of no account */
+	kit.conf.endpoints[0] = server[1].address; /* the order is of no account */
 	kit.conf.endpoints[1] = server[0].address;
 	kit_start(&kit);
 	kit_until_state(&kit, TIER_UP);
@@ -351,7 +358,8 @@ static void refused(const char *what, const char *words)
 	const struct tier_conf conf = { .redis = &kit.conf };
 	struct tier *tier;
 
-	assert_int_equal(tier_open(TIER_REDIS, &conf, kit.loop, &tier, kit.text, sizeof kit.text), -EINVAL);
+	assert_int_equal(tier_open(TIER_REDIS, &conf, kit.loop, &tier, kit.text, sizeof(kit.text)),
+			 -EINVAL);
 	if (!strstr(kit.text, words) || !strstr(kit.text, "[redis]"))
 		fail_msg("%s: \"%s\" has no \"%s\"", what, kit.text, words);
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: files of [redis] tls_* that cannot be used are refused at start, by option, path and reason, and nothing asks
- * on a terminal.
- * Method: files made by openssl(1), spoilt one by one.
+ * Goal: files of [redis] tls_* that cannot be used are refused at start, by option, path and
+ * reason, and nothing asks on a terminal. Method: files made by openssl(1), spoilt one by one.
  */
 #include "tests/lib/lib_tls.h"
 
@@ -18,13 +17,13 @@
 
 #include <cmocka.h>
 
-
-static void refused(const struct redis_tls_conf *conf, int error, const char *option, const char *words)
+static void refused(const struct redis_tls_conf *conf, int error, const char *option,
+		    const char *words)
 {
 	struct redis_tls *tls = NULL;
 	char text[512] = "";
 
-	assert_int_equal(redis_tls_open(conf, &tls, text, sizeof text), -error);
+	assert_int_equal(redis_tls_open(conf, &tls, text, sizeof(text)), -error);
 	assert_null(tls);
 	if (!strstr(text, option) || !strstr(text, words))
 		fail_msg("neither \"%s\" nor \"%s\": %s", option, words, text);
@@ -38,11 +37,11 @@ static void good_ones_are_taken(void **state)
 	char text[512];
 
 	(void)state;
-	assert_int_equal(redis_tls_open(&tls_group.conf, &tls, text, sizeof text), 0);
+	assert_int_equal(redis_tls_open(&tls_group.conf, &tls, text, sizeof(text)), 0);
 	redis_tls_close(tls);
-	assert_int_equal(redis_tls_open(&trust_alone, &tls, text, sizeof text), 0);
+	assert_int_equal(redis_tls_open(&trust_alone, &tls, text, sizeof(text)), 0);
 	redis_tls_close(tls);
-	assert_int_equal(redis_tls_open(&nothing, &tls, text, sizeof text), 0);
+	assert_int_equal(redis_tls_open(&nothing, &tls, text, sizeof(text)), 0);
 	redis_tls_close(tls);
 	redis_tls_close(NULL);
 }
@@ -69,7 +68,7 @@ static void files_with_something_else(void **state)
 	FILE *f;
 
 	(void)state;
-	(void)snprintf(path, sizeof path, "%s/nonsense", tls_group.dir);
+	(void)snprintf(path, sizeof(path), "%s/nonsense", tls_group.dir);
 	f = fopen(path, "w");
 	assert_non_null(f);
 	assert_true(fputs("nonsense\n", f) >= 0);
@@ -92,7 +91,7 @@ static void a_pipe_is_not_waited_for(void **state)
 	char path[TLS_PATH];
 
 	(void)state;
-	(void)snprintf(path, sizeof path, "%s/pipe", tls_group.dir);
+	(void)snprintf(path, sizeof(path), "%s/pipe", tls_group.dir);
 	assert_int_equal(mkfifo(path, 0600), 0);
 	conf.ca_file = path;
 	refused(&conf, EPERM, "[redis] tls_ca_file: ", "is no regular file");
@@ -117,8 +116,8 @@ static void a_key_of_another_kind(void **state)
 	char path[TLS_PATH], command[3 * TLS_PATH];
 
 	(void)state;
-	(void)snprintf(path, sizeof path, "%s/rsa.key", tls_group.dir);
-	(void)snprintf(command, sizeof command, "openssl genrsa -out %s 2048 2>/dev/null", path);
+	(void)snprintf(path, sizeof(path), "%s/rsa.key", tls_group.dir);
+	(void)snprintf(command, sizeof(command), "openssl genrsa -out %s 2048 2>/dev/null", path);
 	assert_int_equal(system(command), 0);
 	assert_int_equal(chmod(path, 0600), 0);
 	conf.key_file = path;
@@ -133,7 +132,8 @@ static void a_key_that_all_can_read(void **state)
 	conf.cert_file = tls_group.server;
 	conf.key_file = tls_group.server_key;
 	assert_int_equal(chmod(tls_group.server_key, 0644), 0);
-	refused(&conf, EPERM, "[redis] tls_key_file: ", "has mode 0644, others than its owner and group have access");
+	refused(&conf, EPERM, "[redis] tls_key_file: ",
+		"has mode 0644, others than its owner and group have access");
 	assert_int_equal(chmod(tls_group.server_key, 0640), 0);
 }
 
@@ -143,8 +143,9 @@ static void a_key_with_a_passphrase(void **state)
 	char path[TLS_PATH], command[3 * TLS_PATH];
 
 	(void)state;
-	(void)snprintf(path, sizeof path, "%s/locked.key", tls_group.dir);
-	(void)snprintf(command, sizeof command, "openssl pkcs8 -topk8 -in %s -out %s -passout pass:secret",
+	(void)snprintf(path, sizeof(path), "%s/locked.key", tls_group.dir);
+	(void)snprintf(command, sizeof(command),
+		       "openssl pkcs8 -topk8 -in %s -out %s -passout pass:secret",
 		       tls_group.client_key, path);
 	assert_int_equal(system(command), 0);
 	assert_int_equal(chmod(path, 0600), 0);
@@ -158,8 +159,8 @@ static void a_name_too_long(void **state)
 	char name[300];
 
 	(void)state;
-	memset(name, 'a', sizeof name - 1);
-	name[sizeof name - 1] = 0;
+	memset(name, 'a', sizeof(name) - 1);
+	name[sizeof(name) - 1] = 0;
 	conf.name = name;
 	refused(&conf, EINVAL, "[redis] tls_name", "longer than 255 bytes");
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_resp.c - goal: each type's first line is read or refused at its limits, and a reply of any types ends where it
- * ends. Method: tables of literal bytes, and each good reply cut at each byte. (fuzz_resp.c tries the rest.)
+ * unit_resp.c - goal: each type's first line is read or refused at its limits, and a reply of any
+ * types ends where it ends. Method: tables of literal bytes, and each good reply cut at each byte.
+ * (fuzz_resp.c tries the rest.)
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,7 +62,7 @@ static void lines_that_are_good(void **state)
 	};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+	for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
 		struct resp_line got;
 
 		print_message("%s", good[i].text);
@@ -80,17 +81,55 @@ static void lines_that_are_good(void **state)
 static void lines_that_are_not(void **state)
 {
 	static const char *const bad[] = {
-		"?\r\n", "OK\r\n", "\r\n", "\n", " +OK\r\n", "$\r\n", "$?\r\n", "*?\r\n", "$-2\r\n", "*-2\r\n",
-		"$536870913\r\n", "*1048577\r\n", "$+1\r\n", "$01\r\n", "$-0\r\n", "$1 \r\n", "$ 1\r\n", "$1x\r\n",
-		"$0x10\r\n", ":\r\n", ":-\r\n", ":--1\r\n", ":1.0\r\n", ":9223372036854775808\r\n",
-		":-9223372036854775809\r\n", ":18446744073709551616\r\n", "$18446744073709551617\r\n",
-		":99999999999999999999\r\n", "_x\r\n", "#\r\n", "#x\r\n", "#tt\r\n", "%524289\r\n", "%-1\r\n", "~-1\r\n",
-		">-1\r\n", "|-1\r\n", "!-1\r\n", "=-1\r\n", "+a\nb\r\n", "+a\rb\r\n", "+a\r\r\n", "$1\n", "+OK\n",
+		"?\r\n",
+		"OK\r\n",
+		"\r\n",
+		"\n",
+		" +OK\r\n",
+		"$\r\n",
+		"$?\r\n",
+		"*?\r\n",
+		"$-2\r\n",
+		"*-2\r\n",
+		"$536870913\r\n",
+		"*1048577\r\n",
+		"$+1\r\n",
+		"$01\r\n",
+		"$-0\r\n",
+		"$1 \r\n",
+		"$ 1\r\n",
+		"$1x\r\n",
+		"$0x10\r\n",
+		":\r\n",
+		":-\r\n",
+		":--1\r\n",
+		":1.0\r\n",
+		":9223372036854775808\r\n",
+		":-9223372036854775809\r\n",
+		":18446744073709551616\r\n",
+		"$18446744073709551617\r\n",
+		":99999999999999999999\r\n",
+		"_x\r\n",
+		"#\r\n",
+		"#x\r\n",
+		"#tt\r\n",
+		"%524289\r\n",
+		"%-1\r\n",
+		"~-1\r\n",
+		">-1\r\n",
+		"|-1\r\n",
+		"!-1\r\n",
+		"=-1\r\n",
+		"+a\nb\r\n",
+		"+a\rb\r\n",
+		"+a\r\r\n",
+		"$1\n",
+		"+OK\n",
 		"-ERR\n\r\n",
 	};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
 		struct resp_line got = { .count = 77 };
 
 		print_message("%s", bad[i]);
@@ -107,7 +146,8 @@ static void first_byte_is_enough(void **state)
 		const char c = (char)byte;
 		struct resp_line got;
 
-		assert_int_equal(resp_line(&c, 1, &got), byte && strchr("+-:$*_#,(!=%~>|", byte) ? 0 : -EPROTO);
+		assert_int_equal(resp_line(&c, 1, &got),
+				 byte && strchr("+-:$*_#,(!=%~>|", byte) ? 0 : -EPROTO);
 	}
 }
 
@@ -138,14 +178,15 @@ static void endless_number(void **state)
 	struct resp_line got;
 
 	(void)state;
-	memset(text, '1', sizeof text);
+	memset(text, '1', sizeof(text));
 	text[0] = ':';
-	assert_int_equal(resp_line(text, sizeof text, &got), -EPROTO);
+	assert_int_equal(resp_line(text, sizeof(text), &got), -EPROTO);
 }
 
 /* --- whole replies --- */
 
-/* Feeds text in pieces of `step`, what is left over coming again; returns the last verdict, *ret_used of all. */
+/* Feeds text in pieces of `step`, what is left over coming again; returns the last verdict,
+ * *ret_used of all. */
 static int feed(const char *text, size_t n, size_t step, size_t *ret_used)
 {
 	struct resp_skip s;
@@ -165,12 +206,28 @@ static int feed(const char *text, size_t n, size_t step, size_t *ret_used)
 }
 
 static const char *const replies[] = {
-	"+OK\r\n", "-ERR x\r\n", ":1\r\n", "$-1\r\n", "*-1\r\n", "*0\r\n", "%0\r\n", "_\r\n", "#t\r\n", "$0\r\n\r\n",
-	"$5\r\nhello\r\n", "$4\r\n\r\n\r\n\r\n", "*2\r\n$1\r\na\r\n:1\r\n",
-	"*2\r\n*2\r\n:1\r\n*0\r\n*1\r\n*1\r\n$-1\r\n", "!5\r\nERR x\r\n", "=5\r\ntxt:a\r\n",
-	"%2\r\n+a\r\n:1\r\n+b\r\n*2\r\n:1\r\n:2\r\n", "~2\r\n+a\r\n+b\r\n",
-	">3\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n_\r\n", "|1\r\n+ttl\r\n:3\r\n+OK\r\n",
-	"|0\r\n|1\r\n+a\r\n*1\r\n+b\r\n$1\r\nx\r\n", "*2\r\n|1\r\n+a\r\n:1\r\n:5\r\n:6\r\n",
+	"+OK\r\n",
+	"-ERR x\r\n",
+	":1\r\n",
+	"$-1\r\n",
+	"*-1\r\n",
+	"*0\r\n",
+	"%0\r\n",
+	"_\r\n",
+	"#t\r\n",
+	"$0\r\n\r\n",
+	"$5\r\nhello\r\n",
+	"$4\r\n\r\n\r\n\r\n",
+	"*2\r\n$1\r\na\r\n:1\r\n",
+	"*2\r\n*2\r\n:1\r\n*0\r\n*1\r\n*1\r\n$-1\r\n",
+	"!5\r\nERR x\r\n",
+	"=5\r\ntxt:a\r\n",
+	"%2\r\n+a\r\n:1\r\n+b\r\n*2\r\n:1\r\n:2\r\n",
+	"~2\r\n+a\r\n+b\r\n",
+	">3\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n_\r\n",
+	"|1\r\n+ttl\r\n:3\r\n+OK\r\n",
+	"|0\r\n|1\r\n+a\r\n*1\r\n+b\r\n$1\r\nx\r\n",
+	"*2\r\n|1\r\n+a\r\n:1\r\n:5\r\n:6\r\n",
 	"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
 };
 
@@ -178,12 +235,12 @@ static const char *const replies[] = {
 static void replies_end_where_they_end(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < sizeof replies / sizeof *replies; i++) {
+	for (size_t i = 0; i < sizeof(replies) / sizeof(*replies); i++) {
 		const size_t length = strlen(replies[i]);
 		char text[128];
 		size_t used;
 
-		(void)snprintf(text, sizeof text, "%s+next\r\n", replies[i]);
+		(void)snprintf(text, sizeof(text), "%s+next\r\n", replies[i]);
 		for (size_t step = 1; step <= strlen(text); step++) {
 			assert_int_equal(feed(text, strlen(text), step, &used), 1);
 			assert_int_equal(used, length);
@@ -201,10 +258,10 @@ static void a_row_of_replies(void **state)
 	size_t at = 0, used;
 
 	(void)state;
-	for (size_t i = 0; i < sizeof replies / sizeof *replies; i++)
+	for (size_t i = 0; i < sizeof(replies) / sizeof(*replies); i++)
 		(void)strcat(text, replies[i]);
 	resp_skip_begin(&s);
-	for (size_t i = 0; i < sizeof replies / sizeof *replies; i++, at += used) {
+	for (size_t i = 0; i < sizeof(replies) / sizeof(*replies); i++, at += used) {
 		assert_int_equal(resp_skip(&s, text + at, strlen(text) - at, &used), 1);
 		assert_int_equal(used, strlen(replies[i]));
 	}
@@ -216,7 +273,7 @@ static void replies_that_are_wrong(void **state)
 {
 	static const struct {
 		const char *text;
-		size_t used;	/* the place of the fault */
+		size_t used; /* the place of the fault */
 	} wrong[] = {
 		{ "HTTP/1.1 400 Bad Request\r\n", 0 },
 		{ "$1\r\nab\r\n", 5 },
@@ -224,23 +281,25 @@ static void replies_that_are_wrong(void **state)
 		{ "$0\r\n\n\r", 4 },
 		{ "*2\r\n:1\r\nx", 8 },
 		{ "*1\r\n$?\r\n", 4 },
-		{ "*2\r\n*1048575\r\n", 4 },			/* with those around it too many */
+		{ "*2\r\n*1048575\r\n", 4 }, /* with those around it too many */
 		{ "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", 32 },
 		{ "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*-1\r\n", 32 },
 		{ "|1\r\n|1\r\n|1\r\n|1\r\n|1\r\n|1\r\n|1\r\n|1\r\n%0\r\n", 32 },
 	};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++)
 		for (size_t step = 1; step <= strlen(wrong[i].text); step++) {
 			size_t used;
 
-			assert_int_equal(feed(wrong[i].text, strlen(wrong[i].text), step, &used), -EPROTO);
+			assert_int_equal(feed(wrong[i].text, strlen(wrong[i].text), step, &used),
+					 -EPROTO);
 			assert_int_equal(used, wrong[i].used);
 		}
 }
 
-/* A reply of RESP_ELEMENTS elements is the last that is stepped over: nested ones and attributes count. */
+/* A reply of RESP_ELEMENTS elements is the last that is stepped over: nested ones and attributes
+ * count. */
 static void elements_are_bounded(void **state)
 {
 	char many[4 * 1024];
@@ -250,11 +309,11 @@ static void elements_are_bounded(void **state)
 	int r = 0;
 
 	(void)state;
-	for (size_t i = 0; i < sizeof many; i += 4)
+	for (size_t i = 0; i < sizeof(many); i += 4)
 		memcpy(many + i, "|0\r\n", 4);
 	resp_skip_begin(&s);
 	for (; r == 0 && seen <= RESP_ELEMENTS; seen += used / 4)
-		r = resp_skip(&s, many, sizeof many, &used);
+		r = resp_skip(&s, many, sizeof(many), &used);
 	assert_int_equal(r, -EPROTO);
 	assert_true(seen == RESP_ELEMENTS);
 }
@@ -262,14 +321,14 @@ static void elements_are_bounded(void **state)
 static void as_many_as_may_be(void **state)
 {
 	static const char head[] = "*1048575\r\n";
-	const size_t length = sizeof head - 1 + (size_t)4 * (RESP_ELEMENTS - 1);
+	const size_t length = sizeof(head) - 1 + (size_t)4 * (RESP_ELEMENTS - 1);
 	char *text = malloc(length);
 	size_t used;
 
 	(void)state;
 	assert_non_null(text);
-	memcpy(text, head, sizeof head - 1);
-	for (size_t at = sizeof head - 1; at < length; at += 4)
+	memcpy(text, head, sizeof(head) - 1);
+	for (size_t at = sizeof(head) - 1; at < length; at += 4)
 		memcpy(text + at, ":1\r\n", 4);
 	assert_int_equal(feed(text, length, 65536, &used), 1);
 	assert_int_equal(used, length);
@@ -288,8 +347,8 @@ static void a_large_body(void **state)
 	assert_int_equal(resp_skip(&s, "$536870912\r\n", 12, &used), 0);
 	assert_int_equal(used, 12);
 	for (int i = 0; i < 512; i++) {
-		assert_int_equal(resp_skip(&s, chunk, sizeof chunk, &used), 0);
-		assert_int_equal(used, sizeof chunk);
+		assert_int_equal(resp_skip(&s, chunk, sizeof(chunk), &used), 0);
+		assert_int_equal(used, sizeof(chunk));
 	}
 	assert_int_equal(resp_skip(&s, "\r\n+", 3, &used), 1);
 	assert_int_equal(used, 2);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_ring.c - goal: the daemon's end of the rings takes entries once and in order over any wrap, believes
- * no index, and its memory is sealed as wire.h says. Method: the test is the client, on a second mapping of
- * the same memfds.
+ * unit_ring.c - goal: the daemon's end of the rings takes entries once and in order over any wrap,
+ * believes no index, and its memory is sealed as wire.h says. Method: the test is the client, on a
+ * second mapping of the same memfds.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,8 +32,10 @@ static int set_up(void **state)
 	static struct pair p;
 
 	assert_int_equal(ring_open(&p.ring, ENTRIES, ARENA), 0);
-	p.submit = mmap(NULL, p.ring.submit_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, p.ring.submit_fd, 0);
-	p.complete = mmap(NULL, p.ring.complete_bytes, PROT_READ, MAP_SHARED, p.ring.complete_fd, 0);
+	p.submit = mmap(NULL, p.ring.submit_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+			p.ring.submit_fd, 0);
+	p.complete =
+		mmap(NULL, p.ring.complete_bytes, PROT_READ, MAP_SHARED, p.ring.complete_fd, 0);
 	assert_ptr_not_equal(p.submit, MAP_FAILED);
 	assert_ptr_not_equal(p.complete, MAP_FAILED);
 	*state = &p;
@@ -53,12 +55,14 @@ static int tear_down(void **state)
 
 static struct wire_sqe *entry_at(struct pair *p, uint32_t i)
 {
-	return (struct wire_sqe *)(void *)((char *)p->submit + WIRE_RING_OFFSET) + (i & (ENTRIES - 1));
+	return (struct wire_sqe *)(void *)((char *)p->submit + WIRE_RING_OFFSET) +
+	       (i & (ENTRIES - 1));
 }
 
 static const struct wire_cqe *completion_at(const struct pair *p, uint32_t i)
 {
-	return (const struct wire_cqe *)(const void *)((const char *)p->complete + WIRE_RING_OFFSET) +
+	return (const struct wire_cqe *)(const void *)((const char *)p->complete +
+						       WIRE_RING_OFFSET) +
 	       (i & (ENTRIES - 1));
 }
 
@@ -120,7 +124,7 @@ static void completions_wrap(void **state)
 		assert_int_equal(room, ENTRIES);
 		assert_false(ring_complete(&p->ring, &cqe));
 		assert_int_equal(p->complete->cq_tail, p->submit->cq_head + 1);
-		assert_memory_equal(completion_at(p, p->submit->cq_head), &cqe, sizeof cqe);
+		assert_memory_equal(completion_at(p, p->submit->cq_head), &cqe, sizeof(cqe));
 		p->submit->cq_head++;
 	}
 }
@@ -157,9 +161,10 @@ static void arrays_lie_where_the_client_thinks(void **state)
 {
 	struct pair *p = *state;
 	uint8_t *keys = (uint8_t *)p->submit + wire_keys_offset(ENTRIES);
-	uint32_t *pages = (uint32_t *)(void *)((char *)p->submit + wire_pages_offset(ENTRIES, ARENA));
-	const int32_t *statuses =
-		(const int32_t *)(const void *)((const char *)p->complete + wire_status_offset(ENTRIES));
+	uint32_t *pages =
+		(uint32_t *)(void *)((char *)p->submit + wire_pages_offset(ENTRIES, ARENA));
+	const int32_t *statuses = (const int32_t *)(const void *)((const char *)p->complete +
+								  wire_status_offset(ENTRIES));
 	uint8_t key[WIRE_KEY_BYTES];
 
 	for (uint32_t i = 0; i < ARENA; i++) {
@@ -169,7 +174,7 @@ static void arrays_lie_where_the_client_thinks(void **state)
 	}
 	for (uint32_t i = 0; i < ARENA; i++) {
 		ring_key(&p->ring, i, key);
-		assert_memory_equal(key, keys + i * WIRE_KEY_BYTES, sizeof key);
+		assert_memory_equal(key, keys + i * WIRE_KEY_BYTES, sizeof(key));
 		assert_int_equal(ring_page(&p->ring, i), i * 7);
 		assert_int_equal(statuses[i], -(int32_t)i);
 		assert_int_equal(ring_status(&p->ring, i), -(int32_t)i);
@@ -192,10 +197,12 @@ static void client_cannot_write_completions(void **state)
 {
 	struct pair *p = *state;
 
-	assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, p->ring.complete_fd, 0),
+	assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, p->ring.complete_fd,
+			      0),
 			 MAP_FAILED);
 	assert_int_equal(pwrite(p->ring.complete_fd, "x", 1, 0), -1);
-	assert_int_equal(mprotect((void *)(uintptr_t)p->complete, 4096, PROT_READ | PROT_WRITE), -1);
+	assert_int_equal(mprotect((void *)(uintptr_t)p->complete, 4096, PROT_READ | PROT_WRITE),
+			 -1);
 }
 
 static void memory_keeps_its_size(void **state)

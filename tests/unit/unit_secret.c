@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_secret - goal: a tenant's secret is its node's own, made once, or that of all nodes which share one, and always
- * the same. Method: spaces in temporary directories; their salts tell the secrets apart.
+ * unit_secret - goal: a tenant's secret is its node's own, made once, or that of all nodes which
+ * share one, and always the same. Method: spaces in temporary directories; their salts tell the
+ * secrets apart.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,9 +36,9 @@ static int set_up(void **state)
 	static struct world w;
 
 	w = (struct world){ 0 };
-	scratch_make("/tmp", w.dir, sizeof w.dir);
-	assert_int_equal(spaces_open(w.dir, 64, &w.spaces, text, sizeof text), 0);
-	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof text), 0);
+	scratch_make("/tmp", w.dir, sizeof(w.dir));
+	assert_int_equal(spaces_open(w.dir, 64, &w.spaces, text, sizeof(text)), 0);
+	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof(text)), 0);
 	*state = &w;
 	return 0;
 }
@@ -64,7 +65,8 @@ static struct wire_geometry geometry(void)
 	};
 }
 
-/* Spaces of another node: another state directory, the same shared secret, if any. The salt of the usual geometry. */
+/* Spaces of another node: another state directory, the same shared secret, if any. The salt of the
+ * usual geometry. */
 static void salt_elsewhere(const char *tenant, const char *shared, uint8_t ret[32])
 {
 	const struct wire_geometry g = geometry();
@@ -72,23 +74,24 @@ static void salt_elsewhere(const char *tenant, const char *shared, uint8_t ret[3
 	struct spaces *other;
 	struct space *space;
 
-	scratch_make("/tmp", dir, sizeof dir);
-	assert_int_equal(spaces_open(dir, 64, &other, text, sizeof text), 0);
+	scratch_make("/tmp", dir, sizeof(dir));
+	assert_int_equal(spaces_open(dir, 64, &other, text, sizeof(text)), 0);
 	if (shared)
 		spaces_share(other, (const uint8_t *)shared, strlen(shared));
-	assert_int_equal(spaces_tenant(other, tenant, text, sizeof text), 0);
-	assert_int_equal(space_acquire(other, tenant, &g, &space, text, sizeof text), 0);
+	assert_int_equal(spaces_tenant(other, tenant, text, sizeof(text)), 0);
+	assert_int_equal(space_acquire(other, tenant, &g, &space, text, sizeof(text)), 0);
 	space_salt(other, space, ret);
 	spaces_close(other);
 	/* with a shared secret, none of its own is made */
-	snprintf(command, sizeof command, "ls %s | grep -q .", dir);
-	assert_int_equal(system(command) == 0, shared == NULL);
+	snprintf(command, sizeof(command), "ls %s | grep -q .", dir);
+	assert_int_equal(system(command) == 0, !shared);
 	scratch_remove(dir);
 }
 
 static void nodes_that_share_a_secret_agree(void **state)
 {
-	static const char one[] = "0123456789abcdef0123456789abcdef", two[] = "0123456789abcdef0123456789abcdeF";
+	static const char one[] = "0123456789abcdef0123456789abcdef",
+			  two[] = "0123456789abcdef0123456789abcdeF";
 	uint8_t a[32], b[32];
 
 	(void)state;
@@ -104,18 +107,20 @@ static void nodes_that_share_a_secret_agree(void **state)
 	assert_memory_not_equal(a, b, 32);
 }
 
-/* What `printf 'kvtier tenant 1\0default' | openssl dgst -sha256 -hmac KEY` says: other versions must agree, too. */
+/* What `printf 'kvtier tenant 1\0default' | openssl dgst -sha256 -hmac KEY` says: other versions
+ * must agree, too. */
 static void the_derivation_stays_as_it_is(void **state)
 {
 	static const uint8_t want[SECRET_BYTES] = {
-		0xfb, 0xf7, 0xc1, 0xa2, 0x91, 0xa0, 0x70, 0x29, 0x42, 0x81, 0x21, 0x67, 0xa8, 0x02, 0x8c, 0x15,
-		0xba, 0xff, 0x13, 0x90, 0xdf, 0x37, 0x53, 0xe5, 0x10, 0xaf, 0x0f, 0x2f, 0x6e, 0x17, 0x16, 0x6e,
+		0xfb, 0xf7, 0xc1, 0xa2, 0x91, 0xa0, 0x70, 0x29, 0x42, 0x81, 0x21,
+		0x67, 0xa8, 0x02, 0x8c, 0x15, 0xba, 0xff, 0x13, 0x90, 0xdf, 0x37,
+		0x53, 0xe5, 0x10, 0xaf, 0x0f, 0x2f, 0x6e, 0x17, 0x16, 0x6e,
 	};
 	uint8_t secret[SECRET_BYTES];
 
 	(void)state;
 	secret_derive((const uint8_t *)"0123456789abcdef0123456789abcdef", 32, "default", secret);
-	assert_memory_equal(secret, want, sizeof want);
+	assert_memory_equal(secret, want, sizeof(want));
 }
 
 static void secret_is_private_and_alone(void **state)
@@ -124,35 +129,38 @@ static void secret_is_private_and_alone(void **state)
 	char path[128], command[128];
 	struct stat st;
 
-	snprintf(path, sizeof path, "%s/secret-default", w->dir);
+	snprintf(path, sizeof(path), "%s/secret-default", w->dir);
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0600);
 	assert_int_equal(st.st_size, 32);
 	assert_int_equal(st.st_nlink, 1); /* the temporary name is gone */
-	snprintf(command, sizeof command, "test $(ls -A %s | wc -l) = 1", w->dir);
+	snprintf(command, sizeof(command), "test $(ls -A %s | wc -l) = 1", w->dir);
 	assert_int_equal(system(command), 0);
 }
 
-static void bad_secret(struct world *w, const char *bytes, mode_t mode, int error, const char *words)
+static void bad_secret(struct world *w, const char *bytes, mode_t mode, int error,
+		       const char *words)
 {
 	char path[128];
 	int fd;
 
-	snprintf(path, sizeof path, "%s/secret-bad", w->dir);
+	snprintf(path, sizeof(path), "%s/secret-bad", w->dir);
 	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 	assert_true(fd >= 0);
 	assert_int_equal(write(fd, bytes, strlen(bytes)), strlen(bytes));
 	assert_int_equal(fchmod(fd, mode), 0);
 	(void)close(fd);
-	assert_int_equal(spaces_tenant(w->spaces, "bad", text, sizeof text), error);
+	assert_int_equal(spaces_tenant(w->spaces, "bad", text, sizeof(text)), error);
 	assert_non_null(strstr(text, words));
 	assert_int_equal(unlink(path), 0);
-	assert_int_equal(spaces_tenant(w->spaces, "bad", text, sizeof text), 0); /* nothing half-applied */
+	/* nothing half-applied */
+	assert_int_equal(spaces_tenant(w->spaces, "bad", text, sizeof(text)), 0);
 }
 
 static void secret_readable_by_others(void **state)
 {
-	bad_secret(*state, "0123456789abcdef0123456789abcdef", 0604, -EPERM, "mode 0600 (it is 0604)");
+	bad_secret(*state, "0123456789abcdef0123456789abcdef", 0604, -EPERM,
+		   "mode 0600 (it is 0604)");
 }
 
 static void secret_too_short(void **state)
@@ -170,9 +178,9 @@ static void secret_that_is_a_link(void **state)
 	struct world *w = *state;
 	char path[128];
 
-	snprintf(path, sizeof path, "%s/secret-link", w->dir);
+	snprintf(path, sizeof(path), "%s/secret-link", w->dir);
 	assert_int_equal(symlink("secret-default", path), 0);
-	assert_int_equal(spaces_tenant(w->spaces, "link", text, sizeof text), -ELOOP);
+	assert_int_equal(spaces_tenant(w->spaces, "link", text, sizeof(text)), -ELOOP);
 	assert_non_null(strstr(text, "secret-link"));
 }
 

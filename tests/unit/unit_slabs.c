@@ -41,8 +41,13 @@ static uint32_t lost(void *arg)
 static void rig_open(struct rig *rig, uint32_t slabs)
 {
 	*rig = (struct rig){ .tier.ops = &ops, .usable = slabs };
-	const struct slabs_conf conf = { .tier = &rig->tier, .unit = 3, .slab_bytes = SLAB, .n_slabs = slabs,
-					 .more = more, .lost = lost, .arg = rig };
+	const struct slabs_conf conf = { .tier = &rig->tier,
+					 .unit = 3,
+					 .slab_bytes = SLAB,
+					 .n_slabs = slabs,
+					 .more = more,
+					 .lost = lost,
+					 .arg = rig };
 
 	assert_int_equal(slabs_open(&conf, &rig->slabs), 0);
 }
@@ -87,8 +92,14 @@ static void offsets_are_apart_and_slabs_come_when_they_are_usable(void **state)
 	rig_open(&rig, 2);
 	slabs_close(rig.slabs);
 	rig = (struct rig){ .tier.ops = &ops, .lost = 1 };
-	assert_int_equal(slabs_open(&(struct slabs_conf){ .tier = &rig.tier, .slab_bytes = SLAB, .n_slabs = 2, .more = more,
-							  .lost = lost, .arg = &rig }, &rig.slabs), 0);
+	assert_int_equal(slabs_open(&(struct slabs_conf){ .tier = &rig.tier,
+							  .slab_bytes = SLAB,
+							  .n_slabs = 2,
+							  .more = more,
+							  .lost = lost,
+							  .arg = &rig },
+				    &rig.slabs),
+			 0);
 	assert_int_equal(rig.tier.capacity_bytes, SLAB);
 	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &where), -ENOSPC);
 	rig.usable = 1;
@@ -114,15 +125,17 @@ static void a_closed_slab_gives_nothing_and_what_its_move_needs_is_kept(void **s
 	fill(&rig, 2, e);
 	slabs_free(rig.slabs, &e[0]);
 	slabs_free(rig.slabs, &e[1]);
-	slabs_free(rig.slabs, &e[2]);		/* first: 5 in use, 3 free. second: 2 in use, 6 free */
+	/* first: 5 in use, 3 free. second: 2 in use, 6 free */
+	slabs_free(rig.slabs, &e[2]);
 	assert_int_equal(free_slots(&rig, e[0].class), 9);
-	slabs_close_slab(rig.slabs, e[8].slot >> 16);	/* 2 are to go into the 3 of the first */
+	slabs_close_slab(rig.slabs, e[8].slot >> 16); /* 2 are to go into the 3 of the first */
 	assert_int_equal(free_slots(&rig, e[0].class), 1);
 	assert_int_equal(slabs_next(rig.slabs, e[0].class, SLABS_NONE), e[3].slot >> 16);
 	assert_int_equal(slabs_next(rig.slabs, e[0].class, e[3].slot >> 16), SLABS_NONE);
 	where = take(&rig, SMALL);
 	assert_int_equal(where.slot >> 16, e[3].slot >> 16);
-	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &to), -ENOSPC);	/* though 2 + 6 slots are free */
+	/* though 2 + 6 slots are free */
+	assert_int_equal(slabs_alloc(rig.slabs, SMALL, &to), -ENOSPC);
 
 	for (uint32_t i = 8; i < 10; i++) {
 		assert_true(slabs_closed_next(rig.slabs, &cursor, &where));
@@ -156,7 +169,7 @@ static void a_slot_of_a_closed_slab_that_is_freed_needs_no_place(void **state)
 	slabs_free(rig.slabs, &e[9]);
 	assert_int_equal(free_slots(&rig, e[0].class), 1);
 	slabs_free(rig.slabs, &e[8]);
-	slabs_free(rig.slabs, &e[10]);		/* the last */
+	slabs_free(rig.slabs, &e[10]); /* the last */
 	assert_int_equal(slabs_free_slabs(rig.slabs), 1);
 	assert_int_equal(free_slots(&rig, e[0].class), 3);
 	slabs_close(rig.slabs);

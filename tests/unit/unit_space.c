@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_space.c - goal: an identity is all of geometry, codec and tenant and nothing else; its number is
- * stable while it is used, also from before its geometry was known. Method: a state directory of one's own. Tenants'
- * secrets: unit_secret.c.
+ * unit_space.c - goal: an identity is all of geometry, codec and tenant and nothing else; its
+ * number is stable while it is used, also from before its geometry was known. Method: a state
+ * directory of one's own. Tenants' secrets: unit_secret.c.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,9 +25,9 @@ enum { MAX = 64, NUMBERS = MAX + MAX / 2 + 64 };
 struct world {
 	char dir[SCRATCH_BYTES];
 	struct spaces *spaces;
-	uint32_t blocks[NUMBERS];	/* that a space has, as blocks.c would say */
-	uint8_t index_keys[NUMBERS][16];	/* what blocks.c was told */
-	bool doomed[NUMBERS];		/* likewise */
+	uint32_t blocks[NUMBERS];        /* that a space has, as blocks.c would say */
+	uint8_t index_keys[NUMBERS][16]; /* what blocks.c was told */
+	bool doomed[NUMBERS];            /* likewise */
 };
 
 static char text[256];
@@ -59,11 +59,13 @@ static int set_up(void **state)
 	static struct world w;
 
 	w = (struct world){ 0 };
-	scratch_make("/tmp", w.dir, sizeof w.dir);
-	assert_int_equal(spaces_open(w.dir, MAX, &w.spaces, text, sizeof text), 0);
-	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof text), 0);
-	spaces_attach(w.spaces, &(struct spaces_blocks){ .arg = &w, .held = blocks_held, .is = blocks_are,
-							  .doom = blocks_doom });
+	scratch_make("/tmp", w.dir, sizeof(w.dir));
+	assert_int_equal(spaces_open(w.dir, MAX, &w.spaces, text, sizeof(text)), 0);
+	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof(text)), 0);
+	spaces_attach(w.spaces, &(struct spaces_blocks){ .arg = &w,
+							 .held = blocks_held,
+							 .is = blocks_are,
+							 .doom = blocks_doom });
 	*state = &w;
 	return 0;
 }
@@ -96,7 +98,7 @@ static struct space *acquire(struct world *w, const struct wire_geometry *g)
 {
 	struct space *space = NULL;
 
-	if (space_acquire(w->spaces, "default", g, &space, text, sizeof text))
+	if (space_acquire(w->spaces, "default", g, &space, text, sizeof(text)))
 		fail_msg("%s", text);
 	return space;
 }
@@ -127,27 +129,39 @@ static bool salts_equal(struct world *w, const struct space *a, const struct spa
 
 	space_salt(w->spaces, a, one);
 	space_salt(w->spaces, b, other);
-	return memcmp(one, other, sizeof one) == 0;
+	return memcmp(one, other, sizeof(one)) == 0;
 }
 
 /* One field changed a time: each makes another space, with another salt. */
 static void every_field_counts(void **state)
 {
 #define FIELD(name) offsetof(struct wire_geometry, name)
-	static const struct { size_t at; uint32_t value; } fields[] = {
-		{ FIELD(dtype), KVTIER_FP16 }, { FIELD(layers), 3 }, { FIELD(kv_heads), 4 }, { FIELD(head_dim_k), 64 },
-		{ FIELD(head_dim_v), 64 }, { FIELD(block_tokens), 32 }, { FIELD(rank), 1 }, { FIELD(world), 4 },
-		{ FIELD(model), 0x324d }, { FIELD(convention), 0x324d }, { FIELD(extras), 0x324d },	/* "M2" */
+	static const struct {
+		size_t at;
+		uint32_t value;
+	} fields[] = {
+		{ FIELD(dtype), KVTIER_FP16 },
+		{ FIELD(layers), 3 },
+		{ FIELD(kv_heads), 4 },
+		{ FIELD(head_dim_k), 64 },
+		{ FIELD(head_dim_v), 64 },
+		{ FIELD(block_tokens), 32 },
+		{ FIELD(rank), 1 },
+		{ FIELD(world), 4 },
+		/* "M2" */
+		{ FIELD(model), 0x324d },
+		{ FIELD(convention), 0x324d },
+		{ FIELD(extras), 0x324d },
 	};
 #undef FIELD
 	const struct wire_geometry base = geometry();
 	struct space *first = acquire(*state, &base);
 
-	for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+	for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
 		struct wire_geometry g = base;
 		struct space *other;
 
-		memcpy((char *)&g + fields[i].at, &fields[i].value, sizeof fields[i].value);
+		memcpy((char *)&g + fields[i].at, &fields[i].value, sizeof(fields[i].value));
 		other = acquire(*state, &g);
 		assert_ptr_not_equal(other, first);
 		assert_memory_not_equal(other->id, first->id, 32);
@@ -162,8 +176,8 @@ static void tenants_share_an_id_but_no_salt(void **state)
 	const struct wire_geometry g = geometry();
 	struct space *a = acquire(w, &g), *b = NULL;
 
-	assert_int_equal(spaces_tenant(w->spaces, "other", text, sizeof text), 0);
-	assert_int_equal(space_acquire(w->spaces, "other", &g, &b, text, sizeof text), 0);
+	assert_int_equal(spaces_tenant(w->spaces, "other", text, sizeof(text)), 0);
+	assert_int_equal(space_acquire(w->spaces, "other", &g, &b, text, sizeof(text)), 0);
 	assert_ptr_not_equal(a, b);
 	assert_memory_equal(a->id, b->id, 32);
 	assert_false(salts_equal(w, a, b));
@@ -177,10 +191,10 @@ static void salt_survives_a_restart(void **state)
 
 	space_salt(w->spaces, acquire(w, &g), salt);
 	spaces_close(w->spaces);
-	assert_int_equal(spaces_open(w->dir, MAX, &w->spaces, text, sizeof text), 0);
-	assert_int_equal(spaces_tenant(w->spaces, "default", text, sizeof text), 0);
+	assert_int_equal(spaces_open(w->dir, MAX, &w->spaces, text, sizeof(text)), 0);
+	assert_int_equal(spaces_tenant(w->spaces, "default", text, sizeof(text)), 0);
 	space_salt(w->spaces, acquire(w, &g), again);
-	assert_memory_equal(again, salt, sizeof salt);
+	assert_memory_equal(again, salt, sizeof(salt));
 }
 
 static void names_of_tenants(void **state)
@@ -190,9 +204,9 @@ static void names_of_tenants(void **state)
 	};
 	struct world *w = *state;
 
-	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-		assert_int_equal(spaces_tenant(w->spaces, bad[i], text, sizeof text), -EINVAL);
-	assert_int_equal(spaces_tenant(w->spaces, "Team_b-2.x", text, sizeof text), 0);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+		assert_int_equal(spaces_tenant(w->spaces, bad[i], text, sizeof(text)), -EINVAL);
+	assert_int_equal(spaces_tenant(w->spaces, "Team_b-2.x", text, sizeof(text)), 0);
 }
 
 static void refused_geometry_takes_no_number(void **state)
@@ -202,7 +216,8 @@ static void refused_geometry_takes_no_number(void **state)
 	struct space *space = NULL;
 
 	g.kv_heads = 0;
-	assert_int_equal(space_acquire(w->spaces, "default", &g, &space, text, sizeof text), -EINVAL);
+	assert_int_equal(space_acquire(w->spaces, "default", &g, &space, text, sizeof(text)),
+			 -EINVAL);
 	assert_non_null(strstr(text, "geometry.kv_heads is 0; must be 1 to 1024"));
 	g = geometry();
 	assert_int_equal(acquire(w, &g)->number, 0);
@@ -223,9 +238,9 @@ static struct before before(struct world *w)
 	struct space *space;
 	struct before ret;
 
-	assert_int_equal(spaces_open(w->dir, MAX, &other, text, sizeof text), 0);
-	assert_int_equal(spaces_tenant(other, "default", text, sizeof text), 0);
-	assert_int_equal(space_acquire(other, "default", &g, &space, text, sizeof text), 0);
+	assert_int_equal(spaces_open(w->dir, MAX, &other, text, sizeof(text)), 0);
+	assert_int_equal(spaces_tenant(other, "default", text, sizeof(text)), 0);
+	assert_int_equal(space_acquire(other, "default", &g, &space, text, sizeof(text)), 0);
 	assert_true(space->known);
 	memcpy(ret.owner, space->owner, 32);
 	ret.usual = space->shape.image_bytes;
@@ -280,8 +295,8 @@ static void found_is_unknown_until_opened_and_keeps_its_number(void **state)
 	assert_int_equal(space->opened, 1);
 }
 
-/* Of the found owner alone, so that it is the same when its engine comes; of each space another, after each start
- * another. The table of blocks knows it before there can be a block. */
+/* Of the found owner alone, so that it is the same when its engine comes; of each space another,
+ * after each start another. The table of blocks knows it before there can be a block. */
 static void index_keys_follow_from_the_owner_and_the_start(void **state)
 {
 	struct world *w = *state;
@@ -298,8 +313,8 @@ static void index_keys_follow_from_the_owner_and_the_start(void **state)
 	assert_memory_not_equal(acquire(w, &g)->index_key, key, 16);
 	w->blocks[number] = 0;
 	spaces_close(w->spaces);
-	assert_int_equal(spaces_open(w->dir, MAX, &w->spaces, text, sizeof text), 0);
-	assert_int_equal(spaces_tenant(w->spaces, "default", text, sizeof text), 0);
+	assert_int_equal(spaces_open(w->dir, MAX, &w->spaces, text, sizeof(text)), 0);
+	assert_int_equal(spaces_tenant(w->spaces, "default", text, sizeof(text)), 0);
 	g = geometry();
 	assert_memory_not_equal(acquire(w, &g)->index_key, key, 16);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * unit_space_table - goal: a new space always finds a number, and the space that goes for it is the right one: never an
- * open one, and its number is not used again before its blocks are gone.
- * Method: spaces in this process, and a table of blocks that is an array of counts. Then random steps against what must
- * hold at every moment; the seed is printed.
+ * unit_space_table - goal: a new space always finds a number, and the space that goes for it is the
+ * right one: never an open one, and its number is not used again before its blocks are gone.
+ * Method: spaces in this process, and a table of blocks that is an array of counts. Then random
+ * steps against what must hold at every moment; the seed is printed.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ enum { MAX = 64, NUMBERS = MAX + MAX / 2 + 64, MANY = 17, STEPS = 100000, MODELS
 struct world {
 	char dir[SCRATCH_BYTES];
 	struct spaces *spaces;
-	uint32_t blocks[NUMBERS];	/* that carry a number */
+	uint32_t blocks[NUMBERS]; /* that carry a number */
 	bool doomed[NUMBERS];
 };
 
@@ -44,7 +44,7 @@ static void blocks_are(void *arg, uint32_t space, const uint8_t index_key[16])
 
 	(void)index_key;
 	assert_true(space < NUMBERS);
-	assert_int_equal(w->blocks[space], 0);	/* T2 */
+	assert_int_equal(w->blocks[space], 0); /* T2 */
 	w->doomed[space] = false;
 }
 
@@ -61,11 +61,13 @@ static int set_up(void **state)
 	static struct world w;
 
 	w = (struct world){ 0 };
-	scratch_make("/tmp", w.dir, sizeof w.dir);
-	assert_int_equal(spaces_open(w.dir, MAX, &w.spaces, text, sizeof text), 0);
-	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof text), 0);
-	assert_int_equal(spaces_tenant(w.spaces, "other", text, sizeof text), 0);
-	spaces_attach(w.spaces, &(struct spaces_blocks){ .arg = &w, .held = blocks_held, .is = blocks_are,
+	scratch_make("/tmp", w.dir, sizeof(w.dir));
+	assert_int_equal(spaces_open(w.dir, MAX, &w.spaces, text, sizeof(text)), 0);
+	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof(text)), 0);
+	assert_int_equal(spaces_tenant(w.spaces, "other", text, sizeof(text)), 0);
+	spaces_attach(w.spaces, &(struct spaces_blocks){ .arg = &w,
+							 .held = blocks_held,
+							 .is = blocks_are,
 							 .doom = blocks_doom });
 	*state = &w;
 	return 0;
@@ -81,11 +83,16 @@ static int tear_down(void **state)
 
 static int try_open(struct world *w, const char *tenant, uint32_t model, struct space **ret)
 {
-	struct wire_geometry g = { .dtype = KVTIER_BF16, .layers = 1, .kv_heads = 1, .head_dim_k = 8, .head_dim_v = 8,
-				   .block_tokens = 16, .world = 1 };
+	struct wire_geometry g = { .dtype = KVTIER_BF16,
+				   .layers = 1,
+				   .kv_heads = 1,
+				   .head_dim_k = 8,
+				   .head_dim_v = 8,
+				   .block_tokens = 16,
+				   .world = 1 };
 
-	snprintf(g.model, sizeof g.model, "model-%u", model);
-	return space_acquire(w->spaces, tenant, &g, ret, text, sizeof text);
+	snprintf(g.model, sizeof(g.model), "model-%u", model);
+	return space_acquire(w->spaces, tenant, &g, ret, text, sizeof(text));
 }
 
 static struct space *open_of(struct world *w, const char *tenant, uint32_t model)
@@ -114,7 +121,7 @@ static int find(struct world *w, uint32_t which, uint64_t tick, uint32_t *ret)
 	uint32_t variant;
 
 	spaces_tenant_owner(w->spaces, "default", owner);
-	memcpy(owner + 16, &which, sizeof which);
+	memcpy(owner + 16, &which, sizeof(which));
 	return space_found(w->spaces, owner, 4096, tick, ret, &variant);
 }
 
@@ -154,7 +161,8 @@ static void all_open_is_refused_with_a_sentence(void **state)
 		spaces[i] = open_of(w, "default", i);
 	assert_int_equal(try_open(w, "default", MAX, &space), -ENOSPC);
 	assert_null(space);
-	assert_string_equal(text, "64 spaces are open, the most there can be: see [index] max_spaces");
+	assert_string_equal(text,
+			    "64 spaces are open, the most there can be: see [index] max_spaces");
 	space_release(w->spaces, spaces[7]);
 	assert_int_equal(open_of(w, "default", MAX)->number, 7);
 }
@@ -166,14 +174,14 @@ static void the_least_recent_goes_and_its_number_waits_for_its_blocks(void **sta
 
 	for (uint32_t i = 0; i < MAX; i++)
 		numbers[i] = used(w, "default", i, MANY);
-	assert_int_equal(used(w, "default", 0, 0), numbers[0]);	/* now the most recent */
+	assert_int_equal(used(w, "default", 0, 0), numbers[0]); /* now the most recent */
 	assert_int_equal(used(w, "default", MAX, MANY), MAX);
 	assert_true(w->doomed[numbers[1]]);
 	assert_true(space_at(w->spaces, numbers[1])->going);
 	assert_int_equal(count(w).in_use, MAX);
 	assert_int_equal(count(w).going, 1);
 	assert_true(count(w).recycling);
-	spaces_sweep(w->spaces);	/* too early */
+	spaces_sweep(w->spaces); /* too early */
 	assert_non_null(space_at(w->spaces, numbers[1]));
 	drained(w, numbers[1]);
 	assert_int_equal(count(w).going, 0);
@@ -189,7 +197,7 @@ static void those_with_few_blocks_go_before_those_with_many(void **state)
 	many = used(w, "default", 1000, MANY);
 	few = used(w, "default", 1001, 1);
 	none = used(w, "default", 1002, 1);
-	w->blocks[none] = 0;	/* evicted since */
+	w->blocks[none] = 0; /* evicted since */
 	for (uint32_t i = 3; i < MAX; i++)
 		(void)used(w, "default", i, MANY);
 	assert_int_equal(used(w, "default", MAX, MANY), none);
@@ -212,7 +220,7 @@ static void a_tenant_beyond_its_share_goes_first(void **state)
 	uint32_t other[8], doomed = 0;
 
 	for (uint32_t i = 0; i < 8; i++)
-		other[i] = used(w, "other", i, 1);	/* few, and least recent */
+		other[i] = used(w, "other", i, 1); /* few, and least recent */
 	for (uint32_t i = 8; i < MAX + 8; i++)
 		(void)used(w, "default", i, MANY);
 	for (uint32_t i = 0; i < 8; i++)
@@ -236,7 +244,7 @@ static void a_going_space_that_is_opened_again_stays(void **state)
 	assert_int_equal(space->number, numbers[0]);
 	assert_false(space->going);
 	assert_false(w->doomed[numbers[0]]);
-	assert_true(w->doomed[numbers[1]]);	/* in its place */
+	assert_true(w->doomed[numbers[1]]); /* in its place */
 	assert_int_equal(count(w).in_use, MAX);
 	spaces_sweep(w->spaces);
 	assert_ptr_equal(space_at(w->spaces, numbers[0]), space);
@@ -258,7 +266,7 @@ static void all_numbers_going_is_said_and_passes(void **state)
 			w->blocks[n] = 0;
 			break;
 		}
-	assert_int_equal(try_open(w, "default", i, &space), 0);	/* sweeps by itself */
+	assert_int_equal(try_open(w, "default", i, &space), 0); /* sweeps by itself */
 }
 
 static void found_ones_go_before_opened_ones_the_least_recent_first(void **state)
@@ -271,7 +279,7 @@ static void found_ones_go_before_opened_ones_the_least_recent_first(void **state
 		assert_int_equal(find(w, i, 1000 + i, &found[i]), 0);
 		w->blocks[found[i]] = MANY;
 	}
-	assert_int_equal(find(w, 1, 5000, &number), 0);		/* a later record of the first */
+	assert_int_equal(find(w, 1, 5000, &number), 0); /* a later record of the first */
 	assert_int_equal(number, found[1]);
 	/* Older than all that were found: it displaces none, and not the opened one. */
 	assert_int_equal(find(w, MAX, 900, &number), -ENOSPC);
@@ -307,7 +315,7 @@ static void turn(struct model *m, uint32_t model, const char *tenant)
 	} else if (m->n_open < MAX) {
 		const int r = try_open(w, tenant, model, &m->open[model]);
 
-		assert_true(r == 0 || r == -EAGAIN);	/* never "full" */
+		assert_true(r == 0 || r == -EAGAIN); /* never "full" */
 		m->n_open += r == 0;
 	} else {
 		assert_true(try_open(w, tenant, model, &m->open[model]) < 0);
@@ -360,14 +368,16 @@ static void random_steps(void **state)
 
 	m = (struct model){ .w = *state };
 	for (uint32_t step = 0; step < STEPS; step++) {
-		const uint32_t what = random_below(&random, 10), model = random_below(&random, MODELS);
+		const uint32_t what = random_below(&random, 10),
+			       model = random_below(&random, MODELS);
 
 		if (what < 6)
 			turn(&m, model, model % 3 ? "default" : "other");
 		else if (what < 9)
 			change_blocks(m.w, &random);
 		else
-			(void)find(m.w, random_below(&random, MODELS), random_below(&random, 1 << 20), &number);
+			(void)find(m.w, random_below(&random, MODELS),
+				   random_below(&random, 1 << 20), &number);
 		if (step % 50 == 0)
 			holds(&m);
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_stats - goal: the stats page says what the daemon counted, to readers of the same version only, and
- * its health tells a stopped, silent or dead daemon apart. Method: pages in a temporary directory; a child
- * that opens one and is stopped and killed.
+ * unit_stats - goal: the stats page says what the daemon counted, to readers of the same version
+ * only, and its health tells a stopped, silent or dead daemon apart. Method: pages in a temporary
+ * directory; a child that opens one and is stopped and killed.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -100,7 +100,7 @@ static void groups_stand_together(void **unused)
 
 	(void)unused;
 	for (size_t i = 0; i < n; i++) {
-		for (const char *dot = strchr(rows[i].path, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
+		for (const char *dot = strchr(rows[i].path, '.'); dot; dot = strchr(dot + 1, '.')) {
 			const size_t group = (size_t)(dot - rows[i].path) + 1;
 			bool left = false;
 
@@ -237,8 +237,10 @@ static void texts_are_cut_to_fit(void **unused)
 	assert_int_equal(stats_open(NULL, now_ns(), &stats), 0);
 	assert_string_equal(stats_text_get(stats->nvme_text, sizeof(text), text), "");
 	stats_nvme_text(stats, large, large);
-	assert_int_equal(strlen(stats_text_get(stats->nvme_engine, sizeof(engine), engine)), STATS_NAME_BYTES - 1);
-	assert_int_equal(strlen(stats_text_get(stats->nvme_text, sizeof(text), text)), STATS_TEXT_BYTES - 1);
+	assert_int_equal(strlen(stats_text_get(stats->nvme_engine, sizeof(engine), engine)),
+			 STATS_NAME_BYTES - 1);
+	assert_int_equal(strlen(stats_text_get(stats->nvme_text, sizeof(text), text)),
+			 STATS_TEXT_BYTES - 1);
 	stats_nvme_text(stats, "threads", "");
 	assert_string_equal(stats_text_get(stats->nvme_engine, sizeof(engine), engine), "threads");
 	assert_string_equal(stats_text_get(stats->nvme_text, sizeof(text), text), "");
@@ -247,9 +249,10 @@ static void texts_are_cut_to_fit(void **unused)
 
 static void what_redis_has_is_no_error(void **unused)
 {
-	static const enum stats_health_bit bits[] = { STATS_HEALTH_REDIS_MISCONFIGURED, STATS_HEALTH_REDIS_OFFLINE,
-						      STATS_HEALTH_REDIS_READONLY, STATS_HEALTH_REDIS_DEGRADED,
-						      STATS_HEALTH_REDIS_CORRUPT };
+	static const enum stats_health_bit bits[] = {
+		STATS_HEALTH_REDIS_MISCONFIGURED, STATS_HEALTH_REDIS_OFFLINE,
+		STATS_HEALTH_REDIS_READONLY, STATS_HEALTH_REDIS_DEGRADED, STATS_HEALTH_REDIS_CORRUPT
+	};
 	char text[STATS_TEXT_BYTES];
 	struct stats *stats;
 
@@ -264,7 +267,8 @@ static void what_redis_has_is_no_error(void **unused)
 	}
 	assert_string_equal(stats_text_get(stats->redis_text, sizeof(text), text), "");
 	stats_redis_text(stats, "a:6379: connection refused");
-	assert_string_equal(stats_text_get(stats->redis_text, sizeof(text), text), "a:6379: connection refused");
+	assert_string_equal(stats_text_get(stats->redis_text, sizeof(text), text),
+			    "a:6379: connection refused");
 	assert_string_equal(stats_text_get(stats->nvme_text, sizeof(text), text), "");
 	stats_close(stats, NULL);
 }
@@ -279,7 +283,8 @@ static void every_tier_state_has_its_name(void **unused)
 	for (size_t i = stats_rows(&rows); i-- > 0;) {
 		if (strcmp(rows[i].path, "tiers.redis.state") != 0)
 			continue;
-		assert_string_equal(stats_state_name(&rows[i], STATS_TIER_OFF, name, sizeof(name)), "off");
+		assert_string_equal(stats_state_name(&rows[i], STATS_TIER_OFF, name, sizeof(name)),
+				    "off");
 		for (int state = TIER_STARTING; state <= TIER_MISCONFIGURED; state++) {
 			const uint64_t value = STATS_TIER_STATE_BASE + (uint64_t)state;
 
@@ -317,7 +322,9 @@ static void texts_have_an_end_while_they_change(void **unused)
 	while (strcmp(stats_text_get(stats->nvme_engine, sizeof(engine), engine), "end") != 0) {
 		(void)stats_text_get(stats->nvme_text, sizeof(text), text);
 		assert_int_equal(text[strspn(text, "xy")], '\0');
-		assert_int_equal(__atomic_load_n(&stats->nvme_text[sizeof(text) - 1], __ATOMIC_RELAXED), 0);
+		assert_int_equal(__atomic_load_n(&stats->nvme_text[sizeof(text) - 1],
+						 __ATOMIC_RELAXED),
+				 0);
 	}
 	(void)pthread_join(writer, NULL);
 	stats_close(stats, NULL);
@@ -332,7 +339,8 @@ static void an_old_heartbeat_is_silent(void **unused)
 	assert_int_equal(stats_open(NULL, now, &stats), 0);
 	assert_int_equal(stats_health(stats, now + 2400 * 1000000ull) & silent, 0);
 	assert_int_equal(stats_health(stats, now + 2600 * 1000000ull) & silent, silent);
-	stats_heartbeat(stats, now + 10 * 1000000000ull); /* ahead of the clock: from before a reboot */
+	/* ahead of the clock: from before a reboot */
+	stats_heartbeat(stats, now + 10 * 1000000000ull);
 	assert_int_equal(stats_health(stats, now) & silent, silent);
 	stats_close(stats, NULL);
 }
@@ -374,13 +382,15 @@ static void stopped_and_dead_are_told_apart(void **unused)
 	assert_int_equal(read(ready[0], &byte, 1), 1);
 	(void)close(ready[0]);
 	assert_int_equal(stats_map(path, &seen), 0);
-	assert_string_equal(stats_health_word(stats_health(seen, seen->heartbeat_ns)), "ok"); /* starting */
+	/* starting */
+	assert_string_equal(stats_health_word(stats_health(seen, seen->heartbeat_ns)), "ok");
 	assert_int_equal(kill(child, SIGSTOP), 0);
 	assert_int_equal(waitpid(child, &status, WUNTRACED), child);
 	assert_true(stats_health(seen, seen->heartbeat_ns) & 1ull << STATS_HEALTH_STOPPED);
 	assert_int_equal(kill(child, SIGKILL), 0);
 	assert_int_equal(waitid(P_PID, (id_t)child, &(siginfo_t){ 0 }, WEXITED | WNOWAIT), 0);
-	assert_true(stats_health(seen, seen->heartbeat_ns) & 1ull << STATS_HEALTH_DEAD); /* a zombie */
+	/* a zombie */
+	assert_true(stats_health(seen, seen->heartbeat_ns) & 1ull << STATS_HEALTH_DEAD);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(stats_health(seen, seen->heartbeat_ns) & 1ull << STATS_HEALTH_DEAD);
 	stats_unmap(seen);
@@ -394,11 +404,14 @@ int main(void)
 		cmocka_unit_test(groups_stand_together),
 		cmocka_unit_test_setup_teardown(readers_see_what_was_counted, make_directory,
 						remove_directory),
-		cmocka_unit_test_setup_teardown(the_file_is_private, make_directory, remove_directory),
+		cmocka_unit_test_setup_teardown(the_file_is_private, make_directory,
+						remove_directory),
 		cmocka_unit_test_setup_teardown(a_successor_leaves_old_maps_alone, make_directory,
 						remove_directory),
-		cmocka_unit_test_setup_teardown(strangers_are_refused, make_directory, remove_directory),
-		cmocka_unit_test_setup_teardown(failures_leave_nothing, make_directory, remove_directory),
+		cmocka_unit_test_setup_teardown(strangers_are_refused, make_directory,
+						remove_directory),
+		cmocka_unit_test_setup_teardown(failures_leave_nothing, make_directory,
+						remove_directory),
 		cmocka_unit_test(health_has_words),
 		cmocka_unit_test(texts_are_cut_to_fit),
 		cmocka_unit_test(what_redis_has_is_no_error),

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_step - goal: the table of steps refuses what must not be held when a step begins, and the run queue runs a task
- * once for any number of pushes, in order, and never inside a push. Method: every step with every set of held things,
- * against rules that are said here in other words.
+ * unit_step - goal: the table of steps refuses what must not be held when a step begins, and the
+ * run queue runs a task once for any number of pushes, in order, and never inside a push. Method:
+ * every step with every set of held things, against rules that are said here in other words.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +36,8 @@ static void a_flight_joins_no_flight(void **unused)
 				assert_false(step_allows((enum step)step, held));
 }
 
-/* A page is served from a block's slot or from a flight's: from one of them. A part that loads owns no slot. */
+/* A page is served from a block's slot or from a flight's: from one of them. A part that loads owns
+ * no slot. */
 static void a_load_owns_no_slot(void **unused)
 {
 	(void)unused;
@@ -59,7 +60,7 @@ static void bytes_need_a_slot(void **unused)
 	const enum step need[] = { STORE_ENCODE, FLIGHT_READ, FLIGHT_VERIFY, FLIGHT_LAND };
 
 	(void)unused;
-	for (size_t i = 0; i < sizeof need / sizeof *need; i++) {
+	for (size_t i = 0; i < sizeof(need) / sizeof(*need); i++) {
 		assert_true(step_allows(need[i], HELD_SLOT));
 		assert_false(step_allows(need[i], 0));
 	}
@@ -107,7 +108,7 @@ static void each_has_a_name_of_its_own(void **unused)
 struct job {
 	struct task task;
 	struct ready *ready;
-	struct job *wakes;	/* when it runs */
+	struct job *wakes; /* when it runs */
 	uint32_t ran, at;
 };
 
@@ -152,7 +153,7 @@ static void a_budget_ends_a_turn_and_a_removed_task_does_not_run(void **unused)
 
 	(void)unused;
 	ready_open(&ready);
-	a.wakes = &a;		/* for ever */
+	a.wakes = &a; /* for ever */
 	ready_push(&ready, &a.task);
 	ready_push(&ready, &b.task);
 	ready_remove(&b.task);

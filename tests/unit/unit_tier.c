@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: no=thread (it is single-threaded) */
 /*
- * Goal: the wrappers of tier.c hold both sides to the contract, and fault.c fails as planned and no more.
- * Method: a made-up tier of one 4 KiB record whose completions wait until the test lets them go.
+ * Goal: the wrappers of tier.c hold both sides to the contract, and fault.c fails as planned and no
+ * more. Method: a made-up tier of one 4 KiB record whose completions wait until the test lets them
+ * go.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -99,7 +100,7 @@ static void record_finish_all(struct record *r, int status)
 
 /* An op as a request would embed it. */
 struct op {
-	struct xfer x;		/* first */
+	struct xfer x; /* first */
 	uint32_t done;
 };
 
@@ -112,8 +113,11 @@ static void op_done(struct xfer *x)
 
 static struct op op(void)
 {
-	return (struct op){ .x = { .where = { .tier = TIER_NVME }, .buffer = buffer, .bytes = RECORD,
-				   .op = XFER_WRITE, .done = op_done } };
+	return (struct op){ .x = { .where = { .tier = TIER_NVME },
+				   .buffer = buffer,
+				   .bytes = RECORD,
+				   .op = XFER_WRITE,
+				   .done = op_done } };
 }
 
 static void an_xfer_completes_once(void **state)
@@ -260,8 +264,10 @@ static void the_nth_xfer_fails_at_submit_or_at_the_end(void **state)
 	(void)state;
 	record_open(&r);
 	assert_int_equal(fault_wrap(&r.base, &t), 0);
-	fault_set(t, &(struct fault_plan){
-			     .submit_nth = 2, .submit_errno = -EIO, .done_nth = 2, .done_errno = -EBADMSG });
+	fault_set(t, &(struct fault_plan){ .submit_nth = 2,
+					   .submit_errno = -EIO,
+					   .done_nth = 2,
+					   .done_errno = -EBADMSG });
 	assert_int_equal(tier_submit(t, &a.x), 0);
 	assert_int_equal(tier_submit(t, &b.x), -EIO);
 	assert_int_equal(tier_submit(t, &c.x), 0);
@@ -313,7 +319,7 @@ static void a_deaf_tier_does_not_hear_cancel(void **state)
 	assert_int_equal(r.cancelled, 1);
 	record_finish_all(&r, -ECANCELED);
 	assert_int_equal(a.done, 1);
-	tier_cancel(t, &a.x);			/* too late: nothing happens */
+	tier_cancel(t, &a.x); /* too late: nothing happens */
 	assert_int_equal(r.cancelled, 1);
 	tier_close(t);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_workers.c - goal: work that is lent to a pool is run once and given back once, whatever ends first; the pool
- * takes no more than its depth, ends what it has when it is closed, grows while its threads block, keeps the order it
- * was given, and wakes its owner once for several that end close to each other. A mailbox loses nothing.
- * Method: works that say when they begin and go on when they are told, by semaphores: what a thread did before its
- * next work began is known without a clock.
+ * unit_workers.c - goal: work that is lent to a pool is run once and given back once, whatever ends
+ * first; the pool takes no more than its depth, ends what it has when it is closed, grows while its
+ * threads block, keeps the order it was given, and wakes its owner once for several that end close
+ * to each other. A mailbox loses nothing. Method: works that say when they begin and go on when
+ * they are told, by semaphores: what a thread did before its next work began is known without a
+ * clock.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +26,7 @@ enum { MANY = 5000, SOME = 12 };
 
 struct item {
 	struct work work;
-	uint32_t runs, dones, again;	/* again: so many times it is not ended yet */
+	uint32_t runs, dones, again; /* again: so many times it is not ended yet */
 	sem_t begun, go;
 };
 
@@ -135,7 +136,7 @@ static void each_once_in_a_loop(void **state)
 	make(MANY, run_fast);
 	for (uint32_t i = 0; i < MANY; i++)
 		assert_int_equal(workers_submit(pool, &items[i].work), 0);
-	assert_int_equal(n_done, 0);	/* never inside submit */
+	assert_int_equal(n_done, 0); /* never inside submit */
 	assert_int_equal(loop_run(loop), 0);
 	expect_each_once(MANY);
 	workers_close(pool);
@@ -170,9 +171,9 @@ static void it_takes_no_more_than_its_depth(void **state)
 	assert_int_equal(workers_submit(pool, &items[1].work), 0);
 	assert_int_equal(workers_submit(pool, &items[2].work), -EAGAIN);
 	go(0);
-	begun(1);			/* the first has ended... */
+	begun(1); /* the first has ended... */
 	assert_int_equal(workers_submit(pool, &items[2].work), -EAGAIN);
-	reap(1);			/* ...and is given back */
+	reap(1); /* ...and is given back */
 	assert_int_equal(workers_submit(pool, &items[2].work), 0);
 	go(1);
 	go(2);
@@ -263,17 +264,20 @@ static bool more(void *arg, const struct work *ended)
 	return n_stack > 0;
 }
 
-static const struct workers_order last_first = { .put = push, .put_back = push_under, .take = pop, .more = more };
+static const struct workers_order last_first = {
+	.put = push, .put_back = push_under, .take = pop, .more = more
+};
 
 static void an_order_of_its_own(void **state)
 {
 	static const uint32_t want[] = { 0, 3, 1, 2 };
 
 	(void)state;
-	open_pool(&(struct workers_conf){ .threads = 1, .keep = 1, .order = &last_first, .order_arg = stack });
+	open_pool(&(struct workers_conf){
+		.threads = 1, .keep = 1, .order = &last_first, .order_arg = stack });
 	make(4, run_fast);
 	items[0].work.run = run_gated;
-	items[2].again = 1;	/* it comes when all others have ended */
+	items[2].again = 1; /* it comes when all others have ended */
 	for (uint32_t i = 0; i < 4; i++) {
 		assert_int_equal(workers_submit(pool, &items[i].work), 0);
 		if (i == 0)
@@ -281,7 +285,7 @@ static void an_order_of_its_own(void **state)
 	}
 	go(0);
 	reap(4);
-	assert_memory_equal(order_of, want, sizeof want);
+	assert_memory_equal(order_of, want, sizeof(want));
 	assert_int_equal(items[2].runs, 2);
 	assert_int_equal(items[2].dones, 1);
 	workers_close(pool);
@@ -293,8 +297,12 @@ static void told_once_for_several(void **state)
 	enum { N = 6, BATCH = 4 };
 
 	(void)state;
-	open_pool(&(struct workers_conf){ .threads = 1, .keep = 1, .order = &last_first, .order_arg = stack,
-					  .wake_batch = BATCH, .late_ns = UINT64_MAX / 2 });
+	open_pool(&(struct workers_conf){ .threads = 1,
+					  .keep = 1,
+					  .order = &last_first,
+					  .order_arg = stack,
+					  .wake_batch = BATCH,
+					  .late_ns = UINT64_MAX / 2 });
 	make(N, run_gated);
 	assert_int_equal(workers_submit(pool, &items[0].work), 0);
 	begun(0);
@@ -302,7 +310,7 @@ static void told_once_for_several(void **state)
 		assert_int_equal(workers_submit(pool, &items[i].work), 0);
 	for (uint32_t i = 0; i + 1 < N; i++) {
 		go(i);
-		begun(i + 1);	/* i + 1 have ended */
+		begun(i + 1); /* i + 1 have ended */
 		assert_int_equal(readable(workers_fd(pool)), i + 1 >= BATCH);
 	}
 	assert_int_equal(workers_reap(pool, UINT32_MAX), N - 1);
@@ -314,7 +322,7 @@ static void told_once_for_several(void **state)
 
 static enum work_end run_and_tell(struct work *work, uint32_t thread)
 {
-	workers_tell(pool, item_of(work)->again);	/* too early */
+	workers_tell(pool, item_of(work)->again); /* too early */
 	assert_int_equal(readable(workers_fd(pool)), false);
 	workers_tell(pool, UINT64_MAX);
 	assert_int_equal(readable(workers_fd(pool)), true);
@@ -325,8 +333,12 @@ static enum work_end run_and_tell(struct work *work, uint32_t thread)
 static void told_late_by_the_next(void **state)
 {
 	(void)state;
-	open_pool(&(struct workers_conf){ .threads = 1, .keep = 1, .order = &last_first, .order_arg = stack,
-					  .wake_batch = 4, .late_ns = 1000 });
+	open_pool(&(struct workers_conf){ .threads = 1,
+					  .keep = 1,
+					  .order = &last_first,
+					  .order_arg = stack,
+					  .wake_batch = 4,
+					  .late_ns = 1000 });
 	make(2, run_gated);
 	items[1].work.run = run_and_tell;
 	items[1].again = 1;
@@ -403,7 +415,7 @@ static void a_mailbox_tells_once(void **state)
 	assert_int_equal(mailbox_open(&box), 0);
 	mails_clear(&list);
 	mails_clear(&got);
-	mailbox_tell(&box);		/* of nothing */
+	mailbox_tell(&box); /* of nothing */
 	assert_false(readable(box.fd));
 	mails_append(&list, &two[0].mail);
 	assert_int_equal(mailbox_put(&box, &list), 1);
@@ -412,7 +424,7 @@ static void a_mailbox_tells_once(void **state)
 	assert_true(readable(box.fd));
 	mailbox_hear(&box);
 	mails_append(&list, &two[1].mail);
-	assert_int_equal(mailbox_put(&box, &list), 0);	/* told of, and not taken */
+	assert_int_equal(mailbox_put(&box, &list), 0); /* told of, and not taken */
 	mailbox_post(&box, &list);
 	assert_false(readable(box.fd));
 	mailbox_take(&box, &got);

@@ -16,7 +16,8 @@
 #include "host_memory.h"
 #include "tiers/slabs.h"
 
-enum { PIECE_BYTES = 1 << 30 };	/* the most that one call of tier_ready gets: io_uring registers no more at once */
+/* the most that one call of tier_ready gets: io_uring registers no more at once */
+enum { PIECE_BYTES = 1 << 30 };
 
 struct host {
 	struct tier base;
@@ -29,7 +30,7 @@ struct host {
 static struct host *host_of(const struct tier *t)
 {
 	assert(t->ops == &host_ops);
-	return (struct host *)(uintptr_t)t;	/* base is the first member */
+	return (struct host *)(uintptr_t)t; /* base is the first member */
 }
 
 /* --- memory --- */
@@ -41,7 +42,8 @@ static uint32_t more(void *arg, bool hurry)
 
 	for (struct tier_ready *l = slab == SLABS_NONE ? NULL : h->listeners; l; l = l->next)
 		if (!l->mapped)
-			l->ready(l, host_memory_base(h->memory) + slab * h->slab_bytes, h->slab_bytes);
+			l->ready(l, host_memory_base(h->memory) + slab * h->slab_bytes,
+				 h->slab_bytes);
 	return slab;
 }
 
@@ -55,13 +57,16 @@ static void host_listen(struct tier *t, struct tier_ready *listener)
 	struct host *h = host_of(t);
 	const uint64_t all = host_memory_slabs(h->memory) * h->slab_bytes;
 	const uint64_t step = listener->mapped ? PIECE_BYTES : h->slab_bytes;
-	const uint64_t end = listener->mapped ? all : host_memory_handed_out(h->memory) * h->slab_bytes;
+	const uint64_t end =
+		listener->mapped ? all : host_memory_handed_out(h->memory) * h->slab_bytes;
 
 	listener->next = h->listeners;
 	h->listeners = listener;
 	for (uint64_t from = 0; from < end; from += step)
-		if (listener->mapped || !host_memory_is_lost(h->memory, (uint32_t)(from / h->slab_bytes)))
-			listener->ready(listener, host_memory_base(h->memory) + from, end - from < step ? end - from : step);
+		if (listener->mapped ||
+		    !host_memory_is_lost(h->memory, (uint32_t)(from / h->slab_bytes)))
+			listener->ready(listener, host_memory_base(h->memory) + from,
+					end - from < step ? end - from : step);
 }
 
 static void host_unlisten(struct tier *t, struct tier_ready *listener)
@@ -103,7 +108,9 @@ static enum tier_state host_state(const struct tier *t)
 {
 	const struct host_memory *m = host_of(t)->memory;
 
-	return !host_memory_settled(m) ? TIER_STARTING : host_memory_lost(m) ? TIER_DEGRADED : TIER_UP;
+	return !host_memory_settled(m) ? TIER_STARTING :
+	       host_memory_lost(m)     ? TIER_DEGRADED :
+					 TIER_UP;
 }
 
 static void host_close(struct tier *t)
@@ -118,10 +125,13 @@ static void host_close(struct tier *t)
 	free(h);
 }
 
-static int host_open(const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text, size_t n)
+static int host_open(const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text,
+		     size_t n)
 {
 	struct host *h = calloc(1, sizeof(*h));
-	struct slabs_conf slabs = { .slab_bytes = conf->slab_bytes, .more = more, .lost = lost, .arg = h };
+	struct slabs_conf slabs = {
+		.slab_bytes = conf->slab_bytes, .more = more, .lost = lost, .arg = h
+	};
 	int err;
 
 	(void)loop;

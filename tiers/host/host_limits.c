@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host_limits.c - does the host tier's configuration fit this machine? The answers are sentences that name
- * the knob, the limit and the next step. Any thread.
+ * host_limits.c - does the host tier's configuration fit this machine? The answers are sentences
+ * that name the knob, the limit and the next step. Any thread.
  */
 #include "host_limits.h"
 
@@ -14,7 +14,9 @@
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20, PATH_BYTES = 512 };
 
-struct size_text { char s[32]; };
+struct size_text {
+	char s[32];
+};
 
 /* As a config file would say it: 65536 -> 64K, 3G; odd numbers stay bytes. */
 static struct size_text size_text(uint64_t bytes)
@@ -31,8 +33,8 @@ static struct size_text size_text(uint64_t bytes)
 	return ret;
 }
 
-__attribute__((format(printf, 4, 5)))
-static int refuse(int err, char *text, size_t n, const char *format, ...)
+__attribute__((format(printf, 4, 5))) static int refuse(int err, char *text, size_t n,
+							const char *format, ...)
 {
 	va_list args;
 
@@ -53,21 +55,24 @@ static int check_shape(const struct tier_conf *conf, char *text, size_t n)
 	if (conf->slab_bytes == 0 || conf->slab_bytes % unit)
 		return refuse(EINVAL, text, n, "[host] slab_bytes = %s is not a multiple of %s%s",
 			      size_text(conf->slab_bytes).s, size_text(unit).s,
-			      conf->huge_pages == 2 ? ", the page size of [host] huge_pages = 2m" : "");
+			      conf->huge_pages == 2 ? ", the page size of [host] huge_pages = 2m" :
+						      "");
 	if (conf->slab_bytes > HOST_MAX_SLAB_BYTES)
 		return refuse(EINVAL, text, n, "[host] slab_bytes = %s is more than the limit, %s",
 			      size_text(conf->slab_bytes).s, size_text(HOST_MAX_SLAB_BYTES).s);
 	if (conf->bytes < conf->slab_bytes)
-		return refuse(EINVAL, text, n,
-			      "[host] bytes = %s holds not even one slab of [host] slab_bytes = %s: "
-			      "raise bytes, or lower slab_bytes (it must hold the largest block's image)",
-			      size_text(conf->bytes).s, size_text(conf->slab_bytes).s);
+		return refuse(
+			EINVAL, text, n,
+			"[host] bytes = %s holds not even one slab of [host] slab_bytes = %s: "
+			"raise bytes, or lower slab_bytes (it must hold the largest block's image)",
+			size_text(conf->bytes).s, size_text(conf->slab_bytes).s);
 	if (conf->bytes / conf->slab_bytes > TIER_MAX_SLABS)
-		return refuse(EINVAL, text, n,
-			      "[host] bytes = %s is %" PRIu64 " slabs of [host] slab_bytes = %s; the "
-			      "limit is %d slabs: raise slab_bytes",
-			      size_text(conf->bytes).s, conf->bytes / conf->slab_bytes,
-			      size_text(conf->slab_bytes).s, TIER_MAX_SLABS);
+		return refuse(
+			EINVAL, text, n,
+			"[host] bytes = %s is %" PRIu64
+			" slabs of [host] slab_bytes = %s; the limit is %d slabs: raise slab_bytes",
+			size_text(conf->bytes).s, conf->bytes / conf->slab_bytes,
+			size_text(conf->slab_bytes).s, TIER_MAX_SLABS);
 	if (conf->prefault_threads > HOST_MAX_THREADS)
 		return refuse(EINVAL, text, n,
 			      "[host] prefault_threads = %" PRIu32 " is more than the limit, %d",
@@ -75,7 +80,8 @@ static int check_shape(const struct tier_conf *conf, char *text, size_t n)
 	return 0;
 }
 
-int host_limits_check(const struct tier_conf *conf, const struct host_limits *limits, char *text, size_t n)
+int host_limits_check(const struct tier_conf *conf, const struct host_limits *limits, char *text,
+		      size_t n)
 {
 	const int err = check_shape(conf, text, n);
 	uint64_t bytes, pages;
@@ -84,11 +90,12 @@ int host_limits_check(const struct tier_conf *conf, const struct host_limits *li
 		return err;
 	bytes = conf->bytes / conf->slab_bytes * conf->slab_bytes;
 	pages = bytes / HUGE_PAGE;
-	if (conf->huge_pages == 2) {	/* set aside at boot: neither limit below counts them */
+	if (conf->huge_pages == 2) { /* set aside at boot: neither limit below counts them */
 		if (limits->free_huge_pages == UINT64_MAX)
-			return refuse(ENOMEM, text, n,
-				      "[host] huge_pages = 2m, but this kernel has no 2 MiB huge "
-				      "pages: set [host] huge_pages = thp");
+			return refuse(
+				ENOMEM, text, n,
+				"[host] huge_pages = 2m, but this kernel has no 2 MiB huge pages: "
+				"set [host] huge_pages = thp");
 		if (pages > limits->free_huge_pages)
 			return refuse(ENOMEM, text, n,
 				      "[host] huge_pages = 2m and [host] bytes = %s need %" PRIu64
@@ -100,15 +107,17 @@ int host_limits_check(const struct tier_conf *conf, const struct host_limits *li
 		return 0;
 	}
 	if (bytes > limits->available_bytes)
-		return refuse(ENOMEM, text, n,
-			      "[host] bytes = %s is more than this machine has available (MemAvailable "
-			      "= %" PRIu64 "M): lower [host] bytes",
-			      size_text(conf->bytes).s, limits->available_bytes >> 20);
+		return refuse(
+			ENOMEM, text, n,
+			"[host] bytes = %s is more than this machine has available (MemAvailable = "
+			"%" PRIu64 "M): lower [host] bytes",
+			size_text(conf->bytes).s, limits->available_bytes >> 20);
 	if (bytes > limits->cgroup_bytes)
-		return refuse(ENOMEM, text, n,
-			      "[host] bytes = %s is more than this control group may use (memory.max = "
-			      "%" PRIu64 "M): lower [host] bytes, or raise MemoryMax= of the service",
-			      size_text(conf->bytes).s, limits->cgroup_bytes >> 20);
+		return refuse(
+			ENOMEM, text, n,
+			"[host] bytes = %s is more than this control group may use (memory.max = "
+			"%" PRIu64 "M): lower [host] bytes, or raise MemoryMax= of the service",
+			size_text(conf->bytes).s, limits->cgroup_bytes >> 20);
 	return 0;
 }
 
@@ -152,14 +161,15 @@ static uint64_t group_limit(const char *mount, const char *path, const char *fil
 		char *slash = strrchr(group, '/');
 		uint64_t limit;
 
-		(void)snprintf(full, sizeof(full), "%s%s/%s", mount, slash && slash[1] ? group : "", file);
+		(void)snprintf(full, sizeof(full), "%s%s/%s", mount, slash && slash[1] ? group : "",
+			       file);
 		limit = number_in(full);
 		if (limit < ret)
 			ret = limit;
 		if (!slash || !slash[1])
 			return ret;
 		if (slash == group)
-			slash++;	/* the root stays "/" */
+			slash++; /* the root stays "/" */
 		*slash = '\0';
 	}
 }
@@ -202,5 +212,6 @@ void host_limits_read(struct host_limits *ret)
 	(void)snprintf(path, sizeof(path), "%s/resv_hugepages", dir);
 	reserved = number_in(path);
 	if (ret->free_huge_pages != UINT64_MAX && reserved != UINT64_MAX)
-		ret->free_huge_pages -= reserved < ret->free_huge_pages ? reserved : ret->free_huge_pages;
+		ret->free_huge_pages -=
+			reserved < ret->free_huge_pages ? reserved : ret->free_huge_pages;
 }

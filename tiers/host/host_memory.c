@@ -15,12 +15,12 @@
  *
  * A slab's state, written by the thread that faults it in and read by the core:
  *
- *	cold --MADV_POPULATE_WRITE ok (or touched)--> ready
- *	  |\---no page, no huge page---> lost
- *	  \---host_memory_take_cold()--> taken: in use before its time; faulted in by whoever touches it first
+ *  cold --MADV_POPULATE_WRITE ok (or touched)--> ready
+ *    |\---no page, no huge page---> lost
+ *    \---host_memory_take_cold()--> taken: in use before its time; its first user faults it in
  *
- * Threads take slabs in ascending order, so at most one a thread is out of order; the core hands them out
- * in order. Faulting in never changes a byte, because the slab may be in use by then.
+ * Threads take slabs in ascending order, so at most one a thread is out of order; the core hands
+ * them out in order. Faulting in never changes a byte, because the slab may be in use by then.
  */
 #include "host_memory.h"
 #include "host_limits.h"
@@ -44,19 +44,20 @@
 #include <sys/resource.h>
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23		/* Linux 5.14 */
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 #ifndef MAP_HUGE_2MB
 #define MAP_HUGE_2MB (21 << 26)
 #endif
 #ifndef PR_SET_VMA
-#define PR_SET_VMA 0x53564d41		/* Linux 5.17 */
+#define PR_SET_VMA           0x53564d41 /* Linux 5.17 */
 #define PR_SET_VMA_ANON_NAME 0
 #endif
 
 enum {
 	PAGE = 4096,
-	PIECE_BYTES = 16 << 20,		/* faulted in between two looks at `stop`: close waits a few ms */
+	/* faulted in between two looks at `stop`: close waits a few ms */
+	PIECE_BYTES = 16 << 20,
 };
 
 enum slab_state { SLAB_COLD, SLAB_READY, SLAB_LOST, SLAB_TAKEN };
@@ -66,18 +67,19 @@ struct host_memory {
 	uint64_t bytes, slab_bytes;
 	uint32_t n_slabs;
 	char note[160];
-	_Atomic uint8_t *states;	/* enum slab_state, one a slab */
-	atomic_uint next;		/* slab that the next free thread takes */
+	_Atomic uint8_t *states; /* enum slab_state, one a slab */
+	atomic_uint next;        /* slab that the next free thread takes */
 	atomic_bool stop;
-	uint32_t handed_out;		/* core: slabs before this one were given by host_memory_next() */
-	atomic_uint done, lost;		/* slabs no longer cold; of those, lost */
+	/* core: slabs before this one were given by host_memory_next() */
+	uint32_t handed_out;
+	atomic_uint done, lost; /* slabs no longer cold; of those, lost */
 	uint32_t n_threads;
 	pthread_t threads[HOST_MAX_THREADS];
 };
 
 /* What was tried goes into text, with the system's reason; returns -err. */
-__attribute__((format(printf, 4, 5)))
-static int failed(int err, char *text, size_t n, const char *format, ...)
+__attribute__((format(printf, 4, 5))) static int failed(int err, char *text, size_t n,
+							const char *format, ...)
 {
 	va_list args;
 	int used;
@@ -94,20 +96,24 @@ static int map_memory(struct host_memory *m, const struct tier_conf *conf, char 
 {
 	const int huge = conf->huge_pages == 2 ? MAP_HUGETLB | MAP_HUGE_2MB : 0;
 
-	m->base = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | huge, -1, 0);
+	m->base = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | huge,
+		       -1, 0);
 	if (m->base == MAP_FAILED) {
 		m->base = NULL;
-		return failed(errno, text, n, "[host] bytes: cannot map %" PRIu64 " bytes", m->bytes);
+		return failed(errno, text, n, "[host] bytes: cannot map %" PRIu64 " bytes",
+			      m->bytes);
 	}
 	/* For who looks at /proc/PID/maps or smaps; a kernel without it is fine. */
 	(void)prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, m->base, m->bytes, HOST_MEMORY_NAME);
-	/* Prompts of all tenants: not for a file that a crash leaves behind, nor is that to be of this size. */
+	/* Prompts of all tenants: not for a file that a crash leaves behind, nor is that to be of
+	 * this size. */
 	if (madvise(m->base, m->bytes, MADV_DONTDUMP))
 		return failed(errno, text, n, "[host] cannot keep the memory out of core dumps");
 	return 0;
 }
 
-/* Strict where a node is asked for: memory that lies elsewhere is a slow GPU that nobody can explain. */
+/* Strict where a node is asked for: memory that lies elsewhere is a slow GPU that nobody can
+ * explain. */
 static int set_policy(struct host_memory *m, int32_t node, char *text, size_t n)
 {
 	const bool known = numa_available() >= 0;
@@ -118,25 +124,28 @@ static int set_policy(struct host_memory *m, int32_t node, char *text, size_t n)
 		return 0;
 	if (!known)
 		return failed(ENOSYS, text, n,
-			      "[host] numa_node = %" PRId32 ", but this kernel has no NUMA support; "
-			      "set it to -1",
+			      "[host] numa_node = %" PRId32
+			      ", but this kernel has no NUMA support; set it to -1",
 			      node);
 	allowed = numa_get_mems_allowed();
 	if (node < -1 || (node >= 0 && !numa_bitmask_isbitset(allowed, (unsigned int)node))) {
-		err = failed(EINVAL, text, n,
-			     "[host] numa_node = %" PRId32 " is no node that this process may use "
-			     "(highest node: %d; -1 interleaves over all)",
-			     node, numa_max_node());
+		err = failed(
+			EINVAL, text, n,
+			"[host] numa_node = %" PRId32
+			" is no node that this process may use (highest node: %d; -1 interleaves "
+			"over all)",
+			node, numa_max_node());
 	} else if (node >= 0) {
 		one = numa_allocate_nodemask();
 		numa_bitmask_setbit(one, (unsigned int)node);
 		if (mbind(m->base, m->bytes, MPOL_BIND, one->maskp, one->size + 1, 0))
-			err = failed(errno, text, n, "[host] cannot bind memory to numa_node = %" PRId32,
-				     node);
+			err = failed(errno, text, n,
+				     "[host] cannot bind memory to numa_node = %" PRId32, node);
 		numa_bitmask_free(one);
 	} else if (numa_bitmask_weight(allowed) > 1) {
 		if (mbind(m->base, m->bytes, MPOL_INTERLEAVE, allowed->maskp, allowed->size + 1, 0))
-			err = failed(errno, text, n, "[host] cannot interleave memory over the NUMA nodes");
+			err = failed(errno, text, n,
+				     "[host] cannot interleave memory over the NUMA nodes");
 	}
 	numa_bitmask_free(allowed);
 	return err;
@@ -155,8 +164,10 @@ static void ask_for_huge_pages(struct host_memory *m)
 		(void)fclose(f);
 	}
 	if (madvise(m->base, m->bytes, MADV_HUGEPAGE) || !line[0] || strstr(line, "[never]"))
-		(void)snprintf(m->note, sizeof(m->note),
-			       "[host] huge_pages = thp has no effect here: write \"madvise\" to %s", path);
+		(void)snprintf(
+			m->note, sizeof(m->note),
+			"[host] huge_pages = thp has no effect here: write \"madvise\" to %s",
+			path);
 }
 
 /* Locked as they are faulted in: one call that tells at once whether the limit suffices. */
@@ -170,12 +181,12 @@ static int lock_memory(struct host_memory *m, char *text, size_t n)
 	err = errno;
 	if (getrlimit(RLIMIT_MEMLOCK, &limit))
 		limit.rlim_cur = 0;
-	return failed(err, text, n,
-		      "[host] lock = yes needs %" PRIu64 " bytes of locked memory, the limit "
-		      "(RLIMIT_MEMLOCK) is %" PRIu64
-		      ": raise LimitMEMLOCK= in the unit (ulimit -l in a shell), or set "
-		      "[host] lock = no",
-		      m->bytes, (uint64_t)limit.rlim_cur);
+	return failed(
+		err, text, n,
+		"[host] lock = yes needs %" PRIu64
+		" bytes of locked memory, the limit (RLIMIT_MEMLOCK) is %" PRIu64
+		": raise LimitMEMLOCK= in the unit (ulimit -l in a shell), or set [host] lock = no",
+		m->bytes, (uint64_t)limit.rlim_cur);
 }
 
 static int fault_in(uint8_t *at, uint64_t n)
@@ -185,7 +196,7 @@ static int fault_in(uint8_t *at, uint64_t n)
 			continue;
 		if (errno != EINVAL)
 			return -errno;
-		for (uint64_t i = 0; i < n; i += PAGE)	/* before Linux 5.14 */
+		for (uint64_t i = 0; i < n; i += PAGE) /* before Linux 5.14 */
 			(void)__atomic_fetch_or(at + i, 0, __ATOMIC_RELAXED);
 		return 0;
 	}
@@ -248,7 +259,9 @@ static int start_threads(struct host_memory *m, uint32_t count, char *text, size
 		m->n_threads += !err;
 	}
 	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return err ? failed(err, text, n, "[host] cannot start %" PRIu32 " prefault_threads", count) : 0;
+	return err ? failed(err, text, n, "[host] cannot start %" PRIu32 " prefault_threads",
+			    count) :
+		     0;
 }
 
 int host_memory_open(const struct tier_conf *conf, struct host_memory **ret, char *text, size_t n)
@@ -325,7 +338,8 @@ const char *host_memory_note(const struct host_memory *m)
 uint32_t host_memory_next(struct host_memory *m)
 {
 	while (m->handed_out < m->n_slabs) {
-		const uint8_t state = atomic_load_explicit(&m->states[m->handed_out], memory_order_acquire);
+		const uint8_t state =
+			atomic_load_explicit(&m->states[m->handed_out], memory_order_acquire);
 
 		if (state == SLAB_COLD)
 			break;

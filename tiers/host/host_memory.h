@@ -19,12 +19,12 @@
 struct host_memory;
 
 /* 0; -EINVAL, -ENOMEM: see text; or what a system call said. */
-int  host_memory_open(const struct tier_conf *conf, struct host_memory **ret, char *text, size_t n);
-void host_memory_close(struct host_memory *m);	/* joins the threads; accepts NULL and half-open */
+int host_memory_open(const struct tier_conf *conf, struct host_memory **ret, char *text, size_t n);
+void host_memory_close(struct host_memory *m); /* joins the threads; accepts NULL and half-open */
 
 uint8_t *host_memory_base(const struct host_memory *m);
 uint32_t host_memory_slabs(const struct host_memory *m);
-const char *host_memory_note(const struct host_memory *m);	/* see host_note() */
+const char *host_memory_note(const struct host_memory *m); /* see host_note() */
 
 /* A slab that became usable since the last call, each once and in order; SLABS_NONE: none now. */
 uint32_t host_memory_next(struct host_memory *m);
@@ -32,8 +32,10 @@ uint32_t host_memory_next(struct host_memory *m);
 uint32_t host_memory_take_cold(struct host_memory *m);
 /* How many slabs, from the first on, were given by the two above, or are lost. */
 uint32_t host_memory_handed_out(const struct host_memory *m);
-bool     host_memory_is_lost(const struct host_memory *m, uint32_t slab);
-bool     host_memory_settled(const struct host_memory *m);	/* every slab is usable or given up */
-uint32_t host_memory_lost(const struct host_memory *m);		/* slabs given up: no page was to be had */
+bool host_memory_is_lost(const struct host_memory *m, uint32_t slab);
+/* every slab is usable or given up */
+bool host_memory_settled(const struct host_memory *m);
+/* slabs given up: no page was to be had */
+uint32_t host_memory_lost(const struct host_memory *m);
 
 #endif

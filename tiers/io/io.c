@@ -2,14 +2,16 @@
 /*
  * io.c - what both I/O engines share: bounds, order, and what the result of a transfer means.
  *
- *	io_submit --> waiting --start_some--> started (in the disk) --io_transferred--> idle, done() runs
- *	                 ^                                                     |
- *	                 `---------- short, EINTR, EAGAIN: at the front -------'
+ *  io_submit --> waiting --start_some--> started (in the disk) --io_transferred--> idle, done()
+ *                   ^                                                     |
+ *                   `---------- short, EINTR, EAGAIN: at the front -------'
  *
  * Invariants
- *	I1 lent[d] = waiting[d].n + in_disk[d] <= bound[d]; in_disk[d] <= depth[d]; started.n = their sum
+ *	I1 lent[d] = waiting[d].n + in_disk[d] <= bound[d]; in_disk[d] <= depth[d]; started.n =
+ *	   their sum
  *	I2 done() runs from the poller alone, and the op is idle, and no more counted, when it does
- *	I3 moved is a multiple of IO_ALIGN until the op has ended, so every transfer is as aligned as the op
+ *	I3 moved is a multiple of IO_ALIGN until the op has ended, so every transfer is as aligned
+ *	   as the op
  */
 #include <assert.h>
 #include <errno.h>
@@ -23,12 +25,12 @@
 #include "io_engine.h"
 
 enum {
-	REAP_BUDGET = 64,	/* completions a turn: others want the core thread, too */
-	MAX_TRIES = 16,		/* of a transfer that moves nothing */
-	RETRY_NS = 1000000,	/* the kernel is short of something: leave it alone for so long */
+	REAP_BUDGET = 64,   /* completions a turn: others want the core thread, too */
+	MAX_TRIES = 16,     /* of a transfer that moves nothing */
+	RETRY_NS = 1000000, /* the kernel is short of something: leave it alone for so long */
 };
 
-enum { AGAIN = 1 };	/* beside 0 and -errno: start what is left of the op */
+enum { AGAIN = 1 }; /* beside 0 and -errno: start what is left of the op */
 
 /* --- queues: an op is in one at a time --- */
 
@@ -95,7 +97,7 @@ static int judge(struct io *io, struct io_op *op, int32_t result)
 	if (n == io_op_left(op))
 		return 0;
 	io->counters.short_total++;
-	whole = n & ~(uint32_t)(IO_ALIGN - 1);	/* the rest of a torn page moves once more */
+	whole = n & ~(uint32_t)(IO_ALIGN - 1); /* the rest of a torn page moves once more */
 	if (whole > 0) {
 		op->moved += whole;
 		op->tries = 0;
@@ -133,7 +135,7 @@ void io_transferred(struct io *io, struct io_op *op, int32_t result)
 	if (verdict == AGAIN) {
 		op->state = IO_WAITING;
 		queue_prepend(&io->waiting[d], op);
-		if (result == -EAGAIN)	/* no room for a timer: then without a pause */
+		if (result == -EAGAIN) /* no room for a timer: then without a pause */
 			loop_timer_set(io->loop, &io->retry, loop_now(io->loop) + RETRY_NS);
 		return;
 	}
@@ -203,7 +205,8 @@ static int check_conf(const struct io_conf *c, char *text, size_t n)
 {
 	const char *what = NULL;
 
-	if (c->read_depth < 1 || c->read_depth > IO_MAX_DEPTH || c->write_depth < 1 || c->write_depth > IO_MAX_DEPTH)
+	if (c->read_depth < 1 || c->read_depth > IO_MAX_DEPTH || c->write_depth < 1 ||
+	    c->write_depth > IO_MAX_DEPTH)
 		what = "read_depth and write_depth must be 1 to 1024";
 	else if (c->read_queue > IO_MAX_QUEUE || c->write_queue > IO_MAX_QUEUE)
 		what = "read_queue and write_queue must be at most 65536";
@@ -222,12 +225,13 @@ void io_note_add(struct io *io, const char *format, ...)
 	const size_t used = strlen(io->note);
 	va_list args;
 
-	if (used + 2 >= sizeof io->note)
+	if (used + 2 >= sizeof(io->note))
 		return;
 	if (used > 0)
 		memcpy(io->note + used, "; ", 3);
 	va_start(args, format);
-	(void)vsnprintf(io->note + strlen(io->note), sizeof io->note - strlen(io->note), format, args);
+	(void)vsnprintf(io->note + strlen(io->note), sizeof(io->note) - strlen(io->note), format,
+			args);
 	va_end(args);
 }
 
@@ -241,7 +245,7 @@ static int open_engine(const struct io_conf *conf, struct io **ret, char *text, 
 		return io_engine_threads.open(conf, ret, text, n);
 	if (conf->engine == IO_ENGINE_URING)
 		return io_engine_uring.open(conf, ret, text, n);
-	if (io_engine_uring.open(conf, ret, why, sizeof why) == 0)
+	if (io_engine_uring.open(conf, ret, why, sizeof(why)) == 0)
 		return 0;
 	r = io_engine_threads.open(conf, ret, text, n);
 	if (r == 0)
@@ -344,7 +348,8 @@ int io_file_remove(struct io *io, uint32_t file)
 int io_buffers_add(struct io *io, void *base, uint64_t bytes)
 {
 	loop_assert_core(io->loop);
-	if (bytes == 0 || bytes % IO_ALIGN || (uintptr_t)base % IO_ALIGN || bytes > UINTPTR_MAX - (uintptr_t)base)
+	if (bytes == 0 || bytes % IO_ALIGN || (uintptr_t)base % IO_ALIGN ||
+	    bytes > UINTPTR_MAX - (uintptr_t)base)
 		return -EINVAL;
 	if (io->engine->buffers_add)
 		io->engine->buffers_add(io, base, bytes);
@@ -412,5 +417,6 @@ void io_counters(const struct io *io, struct io_counters *ret)
 	ret->writes_in_disk = io->in_disk[IO_WRITES];
 	ret->oldest_ns = 0;
 	if (io->started.first)
-		ret->oldest_ns = loop_now(io->loop) - io->started.first->start_ns + 1;	/* never 0 */
+		/* never 0 */
+		ret->oldest_ns = loop_now(io->loop) - io->started.first->start_ns + 1;
 }

@@ -32,7 +32,7 @@ struct io;
 struct loop;
 
 enum {
-	IO_ALIGN = 4096,	/* of offset, buffer and bytes: enough for every disk there is */
+	IO_ALIGN = 4096, /* of offset, buffer and bytes: enough for every disk there is */
 	IO_MAX_DEPTH = 1024,
 	IO_MAX_QUEUE = 65536,
 	IO_MAX_THREADS = 64,
@@ -50,58 +50,65 @@ enum io_op_state { IO_IDLE = 0, IO_WAITING, IO_STARTED };
  * again, and may do anything but io_close(). The buffer is lent with it.
  */
 struct io_op {
-	uint32_t file;			/* from io_file_add() */
+	uint32_t file; /* from io_file_add() */
 	enum io_kind kind;
-	uint64_t offset;		/* IO_FDATASYNC: offset, buffer and bytes are 0 */
+	uint64_t offset; /* IO_FDATASYNC: offset, buffer and bytes are 0 */
 	uint8_t *buffer;
 	uint32_t bytes;
-	int status;			/* set before done: 0 or -errno, then a read's buffer is undefined */
-	uint64_t submit_ns;		/* loop_now() of io_submit() */
+	/* set before done: 0 or -errno, then a read's buffer is undefined */
+	int status;
+	uint64_t submit_ns; /* loop_now() of io_submit() */
 	void (*done)(struct io_op *op);
 
 	/* io's own */
-	struct io_op *next, *previous;	/* in the queue of its state */
-	struct io *io;			/* threads: of this op */
-	struct work work;		/* threads: one transfer */
-	uint64_t start_ns;		/* when the transfer now in the disk was started */
-	uint32_t moved;			/* bytes behind us */
-	uint32_t tries;			/* without any byte moved */
-	int32_t result;			/* threads: of the last system call */
+	struct io_op *next, *previous; /* in the queue of its state */
+	struct io *io;                 /* threads: of this op */
+	struct work work;              /* threads: one transfer */
+	uint64_t start_ns;             /* when the transfer now in the disk was started */
+	uint32_t moved;                /* bytes behind us */
+	uint32_t tries;                /* without any byte moved */
+	int32_t result;                /* threads: of the last system call */
 	enum io_op_state state;
 };
 
 enum io_engine_choice { IO_ENGINE_AUTO, IO_ENGINE_URING, IO_ENGINE_THREADS };
 
 struct io_conf {
-	enum io_engine_choice engine;	/* AUTO: io_uring, or threads where it is refused (io_note() says why) */
-	uint32_t read_depth, write_depth;	/* in the disk at once: 1 to IO_MAX_DEPTH. A fdatasync is a write */
-	uint32_t read_queue, write_queue;	/* lent at once, the disk's included; 0: 4 x depth */
-	uint32_t threads;		/* 2 to IO_MAX_THREADS; 0: both depths together, as far as that goes. */
-					/* Fewer than the depths: these are lowered in
+	/* AUTO: io_uring, or threads where it is refused (io_note() says why) */
+	enum io_engine_choice engine;
+	/* in the disk at once: 1 to IO_MAX_DEPTH. A fdatasync is a write */
+	uint32_t read_depth, write_depth;
+	/* lent at once, the disk's included; 0: 4 x depth */
+	uint32_t read_queue, write_queue;
+	/* 2 to IO_MAX_THREADS; 0: both depths together, as far as that goes. */
+	uint32_t threads;
+	/* Fewer than the depths: these are lowered in
 					 * proportion. */
 };
 
 struct io_counters {
-	uint64_t reads_total, writes_total, syncs_total;	/* ended well */
-	uint64_t read_bytes_total, written_bytes_total;		/* by those */
-	uint64_t errors_total;				/* ended otherwise */
-	uint64_t short_total, retries_total;		/* transfers continued, transfers tried again */
-	uint32_t reads_lent, writes_lent;		/* now, waiting or in the disk */
+	uint64_t reads_total, writes_total, syncs_total; /* ended well */
+	uint64_t read_bytes_total, written_bytes_total;  /* by those */
+	uint64_t errors_total;                           /* ended otherwise */
+	/* transfers continued, transfers tried again */
+	uint64_t short_total, retries_total;
+	uint32_t reads_lent, writes_lent; /* now, waiting or in the disk */
 	uint32_t reads_in_disk, writes_in_disk;
-	uint64_t oldest_ns;	/* for how long the oldest transfer has been in the disk; 0: there is none */
+	/* for how long the oldest transfer has been in the disk; 0: there is none */
+	uint64_t oldest_ns;
 };
 
 /* text (n >= IO_TEXT_BYTES) says on failure what was refused, and is undefined otherwise. */
-int  io_open(const struct io_conf *conf, struct loop *loop, struct io **ret, char *text, size_t n);
+int io_open(const struct io_conf *conf, struct loop *loop, struct io **ret, char *text, size_t n);
 /* -EBUSY: an op is lent, or this is inside done(); nothing happened. NULL is fine. */
-int  io_close(struct io *io);
+int io_close(struct io *io);
 
 /*
  * The caller keeps the fd, and keeps it open until io_file_remove(). A file that is closed without
  * io_file_remove() stays open in the kernel until io_close(). -ENOSPC: IO_MAX_FILES are there.
  */
-int  io_file_add(struct io *io, int fd, uint32_t *ret);
-int  io_file_remove(struct io *io, uint32_t file);	/* -EBUSY: an op on it is lent; -EBADF */
+int io_file_add(struct io *io, int fd, uint32_t *ret);
+int io_file_remove(struct io *io, uint32_t file); /* -EBUSY: an op on it is lent; -EBADF */
 
 /*
  * Memory that many ops will use: io_uring pins it once, in pieces of at most 1 GiB, instead of at
@@ -110,15 +117,15 @@ int  io_file_remove(struct io *io, uint32_t file);	/* -EBUSY: an op on it is len
  * 0.1 s: a caller that must not stand still adds more memory than that in parts. -EINVAL: base or
  * bytes is not a multiple of IO_ALIGN, or bytes is 0.
  */
-int  io_buffers_add(struct io *io, void *base, uint64_t bytes);
+int io_buffers_add(struct io *io, void *base, uint64_t bytes);
 
 /*
  * 0: the op is lent. -EAGAIN: the queue of its direction is full. -EINVAL: misaligned or empty, or
  * no such kind. -EBADF: no such file. After an error the op is still the caller's.
  */
-int  io_submit(struct io *io, struct io_op *op);
+int io_submit(struct io *io, struct io_op *op);
 
-const char *io_engine_name(const struct io *io);	/* "io_uring" or "threads" */
+const char *io_engine_name(const struct io *io); /* "io_uring" or "threads" */
 /* For operators: why not io_uring, or what of it was refused; or "". io_buffers_add() may add to
  * it. */
 const char *io_note(const struct io *io);

@@ -18,8 +18,8 @@
 #include "io_engine.h"
 
 struct pool {
-	struct io base;			/* first */
-	struct mails fresh;		/* started since the last flush */
+	struct io base;     /* first */
+	struct mails fresh; /* started since the last flush */
 	struct workers *workers;
 };
 
@@ -38,7 +38,7 @@ static int32_t transfer(const struct io *io, const struct io_op *op)
 		r = pwrite(fd, io_op_buffer(op), io_op_left(op), offset);
 	else
 		r = fdatasync(fd);
-	return r < 0 ? -errno : (int32_t)r;	/* Linux moves less than 2 GiB in a call */
+	return r < 0 ? -errno : (int32_t)r; /* Linux moves less than 2 GiB in a call */
 }
 
 static enum work_end run(struct work *work, uint32_t thread)
@@ -95,7 +95,7 @@ static void pool_close(struct io *io)
 {
 	struct pool *p = (struct pool *)io;
 
-	workers_close(p->workers);	/* and the eventfd */
+	workers_close(p->workers); /* and the eventfd */
 	free(p);
 }
 
@@ -114,14 +114,14 @@ static uint32_t fit_depths(struct pool *p, const struct io_conf *conf)
 	p->base.depth[IO_WRITES] = writes;
 	p->base.depth[IO_READS] = wanted > most ? most - writes : conf->read_depth;
 	if (wanted > most)
-		io_note_add(&p->base, "%u I/O threads: at most %u reads and %u writes at once", most,
-			    p->base.depth[IO_READS], writes);
+		io_note_add(&p->base, "%u I/O threads: at most %u reads and %u writes at once",
+			    most, p->base.depth[IO_READS], writes);
 	return p->base.depth[IO_READS] + writes;
 }
 
 static int pool_open(const struct io_conf *conf, struct io **ret, char *text, size_t n)
 {
-	struct pool *p = calloc(1, sizeof *p);
+	struct pool *p = calloc(1, sizeof(*p));
 	struct workers_conf workers = { .loop = NULL };
 	int r;
 

@@ -2,14 +2,14 @@
 /*
  * io_uring.c - the io_uring engine: one ring, submitted to once a turn of the loop.
  *
- * Asked for, best first, until the kernel accepts: completions run when we ask for them (DEFER_TASKRUN,
- * Linux 6.1: nothing interrupts the core thread), completions without an interrupt (COOP_TASKRUN, 5.19),
- * neither. With the first two a flag in shared memory says that there is something to run, so looking costs
- * no system call. No SQPOLL: it takes a core per ring.
+ * Asked for, best first, until the kernel accepts: completions run when we ask for them
+ * (DEFER_TASKRUN, Linux 6.1: nothing interrupts the core thread), completions without an interrupt
+ * (COOP_TASKRUN, 5.19), neither. With the first two a flag in shared memory says that there is
+ * something to run, so looking costs no system call. No SQPOLL: it takes a core per ring.
  *
- * The loop is woken through an eventfd that is never read: edge-triggered, each signal is an edge. The
- * ring's own descriptor would do without it, but deferred completions do not wake an epoll of it (Linux
- * 6.18: it sleeps for good).
+ * The loop is woken through an eventfd that is never read: edge-triggered, each signal is an edge.
+ * The ring's own descriptor would do without it, but deferred completions do not wake an epoll of
+ * it (Linux 6.18: it sleeps for good).
  *
  * Files are registered, which saves a reference count per op. Buffers are registered in pieces in a
  * table of fixed size. An op whose memory does not lie in one piece runs as well: the kernel pins
@@ -26,21 +26,22 @@
 #include "io_engine.h"
 
 enum {
-	MAX_PIECES = 1024,		/* of registered memory */
-	PIECE_BYTES = 1 << 30,		/* the kernel's bound for one */
-	MAX_AREAS = 16,			/* calls of io_buffers_add() remembered */
+	MAX_PIECES = 1024,     /* of registered memory */
+	PIECE_BYTES = 1 << 30, /* the kernel's bound for one */
+	MAX_AREAS = 16,        /* calls of io_buffers_add() remembered */
 	BATCH = 64,
 };
 
 /* Consecutive pieces, all of PIECE_BYTES but the last. */
 struct area {
 	uintptr_t base;
-	uint64_t bytes;			/* registered: less than asked for where the kernel refused some */
+	/* registered: less than asked for where the kernel refused some */
+	uint64_t bytes;
 	uint32_t first_piece;
 };
 
 struct uring {
-	struct io base;			/* first */
+	struct io base; /* first */
 	struct io_uring ring;
 	bool ring_open, files_registered, buffers_possible;
 	uint32_t n_areas, n_pieces;
@@ -73,7 +74,7 @@ static int setup_ring(struct uring *u, uint32_t entries)
 	};
 	int r = -EINVAL;
 
-	for (size_t i = 0; i < sizeof flags / sizeof *flags && r == -EINVAL; i++) {
+	for (size_t i = 0; i < sizeof(flags) / sizeof(*flags) && r == -EINVAL; i++) {
 		struct io_uring_params params = { .flags = flags[i] };
 
 		r = io_uring_queue_init_params(entries, &u->ring, &params);
@@ -84,12 +85,14 @@ static int setup_ring(struct uring *u, uint32_t entries)
 
 static int check_operations(struct uring *u)
 {
-	static const int needed[] = { IORING_OP_NOP, IORING_OP_READ, IORING_OP_WRITE, IORING_OP_READ_FIXED,
-				      IORING_OP_WRITE_FIXED, IORING_OP_FSYNC };
+	static const int needed[] = {
+		IORING_OP_NOP,        IORING_OP_READ,        IORING_OP_WRITE,
+		IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED, IORING_OP_FSYNC
+	};
 	struct io_uring_probe *probe = io_uring_get_probe_ring(&u->ring);
 	int r = probe ? 0 : -ENOSYS;
 
-	for (size_t i = 0; probe && i < sizeof needed / sizeof *needed; i++)
+	for (size_t i = 0; probe && i < sizeof(needed) / sizeof(*needed); i++)
 		if (!io_uring_opcode_supported(probe, needed[i]))
 			r = -ENOSYS;
 	if (probe)
@@ -121,12 +124,13 @@ static void register_tables(struct uring *u)
 {
 	int fds[IO_MAX_FILES], r;
 
-	memset(fds, -1, sizeof fds);
+	memset(fds, -1, sizeof(fds));
 	r = io_uring_register_files(&u->ring, fds, IO_MAX_FILES);
 	u->files_registered = r == 0;
 	if (r)
 		io_note_add(&u->base, "io_uring: no registered files: %s", strerror(-r));
-	u->buffers_possible = io_uring_register_buffers_sparse(&u->ring, MAX_PIECES) == 0;	/* Linux 5.19 */
+	/* Linux 5.19 */
+	u->buffers_possible = io_uring_register_buffers_sparse(&u->ring, MAX_PIECES) == 0;
 }
 
 static void uring_close(struct io *io)
@@ -142,7 +146,7 @@ static void uring_close(struct io *io)
 
 static int uring_open(const struct io_conf *conf, struct io **ret, char *text, size_t n)
 {
-	struct uring *u = calloc(1, sizeof *u);
+	struct uring *u = calloc(1, sizeof(*u));
 	int r = -ENOMEM;
 
 	if (!u)
@@ -198,16 +202,20 @@ static void uring_buffers_add(struct io *io, uint8_t *base, uint64_t bytes)
 		return;
 	}
 	if (u->n_areas == MAX_AREAS) {
-		io_note_add(io, "io_uring: more than %d areas of buffers: not registered", MAX_AREAS);
+		io_note_add(io, "io_uring: more than %d areas of buffers: not registered",
+			    MAX_AREAS);
 		return;
 	}
 	*area = (struct area){ .base = (uintptr_t)base, .first_piece = u->n_pieces };
 	while (area->bytes < bytes) {
 		const uint64_t left = bytes - area->bytes;
-		const struct iovec piece = { base + area->bytes, left < PIECE_BYTES ? left : PIECE_BYTES };
+		const struct iovec piece = { base + area->bytes,
+					     left < PIECE_BYTES ? left : PIECE_BYTES };
 
-		r = u->n_pieces == MAX_PIECES ? -ENOSPC :
-		    io_uring_register_buffers_update_tag(&u->ring, u->n_pieces, &piece, NULL, 1);
+		r = u->n_pieces == MAX_PIECES ?
+			    -ENOSPC :
+			    io_uring_register_buffers_update_tag(&u->ring, u->n_pieces, &piece,
+								 NULL, 1);
 		if (r < 0)
 			break;
 		area->bytes += piece.iov_len;
@@ -225,7 +233,7 @@ static int find_piece(const struct uring *u, const uint8_t *buffer, uint32_t byt
 {
 	for (uint32_t i = 0; i < u->n_areas; i++) {
 		const struct area *a = &u->areas[i];
-		const uint64_t at = (uintptr_t)buffer - a->base;	/* huge when before it */
+		const uint64_t at = (uintptr_t)buffer - a->base; /* huge when before it */
 
 		if (at >= a->bytes || bytes > a->bytes - at)
 			continue;
@@ -240,18 +248,22 @@ static int find_piece(const struct uring *u, const uint8_t *buffer, uint32_t byt
 static void uring_start(struct io *io, struct io_op *op)
 {
 	struct uring *u = (struct uring *)io;
-	struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);	/* there is one: the ring holds both depths */
+	/* there is one: the ring holds both depths */
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
 	const int fd = u->files_registered ? (int)op->file : io->files[op->file].fd;
-	const int piece = op->kind == IO_FDATASYNC ? -1 : find_piece(u, io_op_buffer(op), io_op_left(op));
+	const int piece =
+		op->kind == IO_FDATASYNC ? -1 : find_piece(u, io_op_buffer(op), io_op_left(op));
 
 	if (op->kind == IO_FDATASYNC)
 		io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
 	else if (op->kind == IO_READ && piece >= 0)
-		io_uring_prep_read_fixed(sqe, fd, io_op_buffer(op), io_op_left(op), io_op_offset(op), piece);
+		io_uring_prep_read_fixed(sqe, fd, io_op_buffer(op), io_op_left(op),
+					 io_op_offset(op), piece);
 	else if (op->kind == IO_READ)
 		io_uring_prep_read(sqe, fd, io_op_buffer(op), io_op_left(op), io_op_offset(op));
 	else if (piece >= 0)
-		io_uring_prep_write_fixed(sqe, fd, io_op_buffer(op), io_op_left(op), io_op_offset(op), piece);
+		io_uring_prep_write_fixed(sqe, fd, io_op_buffer(op), io_op_left(op),
+					  io_op_offset(op), piece);
 	else
 		io_uring_prep_write(sqe, fd, io_op_buffer(op), io_op_left(op), io_op_offset(op));
 	if (u->files_registered)
@@ -268,7 +280,7 @@ static int uring_flush(struct io *io)
 		return 0;
 	r = io_uring_submit(&u->ring);
 	if (r >= 0 && io_uring_sq_ready(&u->ring) > 0)
-		return -EAGAIN;		/* it took some */
+		return -EAGAIN; /* it took some */
 	return r < 0 ? r : 0;
 }
 

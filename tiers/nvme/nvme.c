@@ -22,21 +22,22 @@
 #include "nvme_disk.h"
 #include "nvme_transfer.h"
 
-#define POLL_NS 5000000ull	/* something waits, and no completion will carry it on */
-#define LENT_NS 50000000ull	/* an I/O is in a disk: it may stall */
+#define POLL_NS 5000000ull  /* something waits, and no completion will carry it on */
+#define LENT_NS 50000000ull /* an I/O is in a disk: it may stall */
 #define IDLE_NS 200000000ull
 
 /* Something done on several disks, told when the last one ended. */
 struct together {
-	uint32_t left;		/* disks that have not ended, and 1 until the next tick */
-	bool started;		/* that 1 is still there: done never runs inside the caller's call */
-	int status;		/* the first that was not 0 */
-	void (*done)(void *arg, int status);	/* NULL: none is under way */
+	uint32_t left; /* disks that have not ended, and 1 until the next tick */
+	/* that 1 is still there: done never runs inside the caller's call */
+	bool started;
+	int status;                          /* the first that was not 0 */
+	void (*done)(void *arg, int status); /* NULL: none is under way */
 	void *arg;
 };
 
 struct nvme {
-	struct tier base;	/* first */
+	struct tier base; /* first */
 	struct loop *loop;
 	struct nvme_tier_conf conf;
 	struct loop_timer timer;
@@ -51,7 +52,7 @@ static struct nvme *nvme_of(const struct tier *t)
 	while (t->inner)
 		t = t->inner;
 	assert(t->ops == &nvme_ops);
-	return (struct nvme *)(void *)(uintptr_t)t;	/* base is its first member */
+	return (struct nvme *)(void *)(uintptr_t)t; /* base is its first member */
 }
 
 /* --- the timer --- */
@@ -145,12 +146,14 @@ static int check_conf(const struct nvme_tier_conf *c, char *text, size_t n)
 
 	if (!c->n_paths || c->n_paths > NVME_TIER_PATHS)
 		what = "path must be given once to 16 times";
-	else if (c->segment_bytes < NVME_MIN_SEGMENT_BYTES || c->segment_bytes > NVME_MAX_SEGMENT_BYTES ||
-		 c->segment_bytes % NVME_PAGE)
+	else if (c->segment_bytes < NVME_MIN_SEGMENT_BYTES ||
+		 c->segment_bytes > NVME_MAX_SEGMENT_BYTES || c->segment_bytes % NVME_PAGE)
 		what = "segment_bytes must be 64 KiB to 256 MiB, a multiple of 4 KiB";
-	else if (c->bytes && nvme_shape_check(c->segment_bytes, (c->bytes - NVME_DATA_OFFSET) / c->segment_bytes))
+	else if (c->bytes && nvme_shape_check(c->segment_bytes,
+					      (c->bytes - NVME_DATA_OFFSET) / c->segment_bytes))
 		what = "bytes must be room for 4 to 65535 segments of segment_bytes, and 64 KiB";
-	else if (!c->read_depth || c->read_depth > IO_MAX_DEPTH || !c->write_depth || c->write_depth > IO_MAX_DEPTH)
+	else if (!c->read_depth || c->read_depth > IO_MAX_DEPTH || !c->write_depth ||
+		 c->write_depth > IO_MAX_DEPTH)
 		what = "queue_depth must be 1 to 1024";
 	else if (!c->stall_ns)
 		what = "the time after which an I/O counts as stalled must not be 0";
@@ -195,7 +198,8 @@ static void open_disks(struct nvme *t)
 	}
 }
 
-static int nvme_open(const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text, size_t n)
+static int nvme_open(const struct tier_conf *conf, struct loop *loop, struct tier **ret, char *text,
+		     size_t n)
 {
 	struct nvme *t;
 	int r = check_conf(conf->nvme, text, n);
@@ -397,7 +401,8 @@ static void ended(void *arg, int status)
 	together_end(arg, status);
 }
 
-static void begin(struct nvme *t, struct together *all, void (*done)(void *arg, int status), void *arg)
+static void begin(struct nvme *t, struct together *all, void (*done)(void *arg, int status),
+		  void *arg)
 {
 	*all = (struct together){ .left = 1, .started = true, .done = done, .arg = arg };
 	wake(t, 0);
@@ -412,8 +417,8 @@ static void note(struct together *all, int r)
 		all->status = r;
 }
 
-int nvme_purge(struct tier *base, const uint8_t tenant[NVME_TENANT_BYTES], void (*done)(void *arg, int status),
-	       void *arg)
+int nvme_purge(struct tier *base, const uint8_t tenant[NVME_TENANT_BYTES],
+	       void (*done)(void *arg, int status), void *arg)
 {
 	struct nvme *t = nvme_of(base);
 
@@ -442,7 +447,7 @@ int nvme_flush(struct tier *base, bool last, void (*done)(void *arg, int status)
 		if (nvme_disk_writable(d))
 			note(&t->flush, nvme_log_flush(d->log, last, ended, &t->flush));
 		else if (d->log && nvme_log_state(d->log) == NVME_UP)
-			note(&t->flush, -EIO);	/* its earlier writes may not be synced */
+			note(&t->flush, -EIO); /* its earlier writes may not be synced */
 	}
 	return 0;
 }
@@ -547,7 +552,8 @@ void nvme_status(const struct tier *base, struct nvme_tier_status *ret)
 		ret->quarantined = ret->quarantined || d->quarantined;
 		ret->usable += nvme_disk_readable(d);
 		ret->stalls_total += d->stalls_total;
-		ret->recovery_ns = d->recovery_ns > ret->recovery_ns ? d->recovery_ns : ret->recovery_ns;
+		ret->recovery_ns =
+			d->recovery_ns > ret->recovery_ns ? d->recovery_ns : ret->recovery_ns;
 	}
 	ret->budget_percent = nvme_budget_percent(base);
 	memcpy(ret->residency, ret->log.residency, sizeof(ret->residency));

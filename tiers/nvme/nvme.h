@@ -7,13 +7,13 @@
  * fails or stalls takes its share of the blocks with it and nothing else. The hash of a block's key
  * picks one of the disks that take writes.
  *
- *	            recovered, formatted
- *	  starting ──────────────────────> up <──── probe ok ────┬─────────────────┐
- *	     │                              │ writes fail        │                 │
- *	     │                              ├──────────────> readonly              │
- *	     │                              │ reads fail, I/O stalls, disk gone  │
- *	     │                              └────────────────────────────────> offline
- *	     └─ not ours, damaged, no permission: offline for good, and never written to; text says why
+ *	      recovered, formatted
+ *  starting ──────────────────────> up <──── probe ok ────┬─────────────────┐
+ *     │                              │ writes fail        │                 │
+ *     │                              ├──────────────> readonly              │
+ *     │                              │ reads fail, I/O stalls, disk gone  │
+ *     │                              └────────────────────────────────> offline
+ *     └─ not ours, damaged, no permission: offline for good, and never written to; text says why
  *
  * The tier is starting while a disk is; up when all disks are; offline when all are; readonly when
  * no disk takes writes; else degraded. `xfer.where` is a location of the log (nvme_location.h).
@@ -46,10 +46,10 @@ enum {
 struct nvme_events {
 	void *arg;
 	bool (*found)(void *arg, const struct nvme_entry *entry, const struct extent *where);
-	enum nvme_answer (*ask)(void *arg, const struct nvme_entry *entry, const struct extent *where,
-				uint64_t *ret_tick);
-	bool (*moved)(void *arg, const struct nvme_entry *entry, const struct extent *from, const struct extent *to,
-		      uint64_t *ret_tick);
+	enum nvme_answer (*ask)(void *arg, const struct nvme_entry *entry,
+				const struct extent *where, uint64_t *ret_tick);
+	bool (*moved)(void *arg, const struct nvme_entry *entry, const struct extent *from,
+		      const struct extent *to, uint64_t *ret_tick);
 	void (*dropped)(void *arg, const struct nvme_entry *entry, const struct extent *where);
 	/* The slot of a read that ended `kept` is the core's again. */
 	void (*release)(void *arg, const struct extent *home);
@@ -59,25 +59,28 @@ struct nvme_events {
 };
 
 struct nvme_tier_conf {
-	const char *paths[NVME_TIER_PATHS];	/* files or block devices; copied */
+	const char *paths[NVME_TIER_PATHS]; /* files or block devices; copied */
 	uint32_t n_paths;
-	uint64_t bytes;			/* of each; of a block device 0: all of it */
-	uint32_t segment_bytes;		/* of a store that is made here */
-	uint32_t read_depth, write_depth;	/* I/Os in one disk at once */
-	uint64_t write_budget_bytes_per_day;	/* all disks together; 0: none */
-	uint64_t stall_ns;		/* an I/O this old: the disk is offline */
-	uint64_t probe_ns;		/* from trouble to the first probe; 0: 1 s. The last: 30 times that */
+	uint64_t bytes;                      /* of each; of a block device 0: all of it */
+	uint32_t segment_bytes;              /* of a store that is made here */
+	uint32_t read_depth, write_depth;    /* I/Os in one disk at once */
+	uint64_t write_budget_bytes_per_day; /* all disks together; 0: none */
+	uint64_t stall_ns;                   /* an I/O this old: the disk is offline */
+	/* from trouble to the first probe; 0: 1 s. The last: 30 times that */
+	uint64_t probe_ns;
 	enum io_engine_choice engine;
-	uint32_t max_image_bytes;	/* of a write */
-	struct tier *host;		/* its memory is registered with the I/O engines; NULL: none */
+	uint32_t max_image_bytes; /* of a write */
+	/* its memory is registered with the I/O engines; NULL: none */
+	struct tier *host;
 	struct nvme_events events;
 };
 
 struct nvme_disk_row {
 	char path[NVME_TIER_PATH_BYTES];
 	enum tier_state state;
-	bool for_good;			/* offline until the operator does something and starts anew */
-	char text[NVME_TEXT_BYTES];	/* why it is not up; "" */
+	/* offline until the operator does something and starts anew */
+	bool for_good;
+	char text[NVME_TEXT_BYTES]; /* why it is not up; "" */
 	uint64_t capacity_bytes, live_bytes;
 	uint32_t segment_bytes;
 	struct nvme_counters log;
@@ -85,17 +88,20 @@ struct nvme_disk_row {
 };
 
 struct nvme_tier_status {
-	const char *engine;		/* "io_uring", "threads", "io_uring+threads", or "none" */
-	char text[NVME_TEXT_BYTES];	/* of the first disk that is not up, "PATH: why"; else what io_note() says; "" */
-	bool quarantined;		/* a path holds something that is not ours, or damaged: `kvtierctl format` */
-	uint32_t disks, usable;	/* usable: reads go there */
-	uint32_t budget_percent;	/* of the write budget's reserve; 100: there is no budget */
-	struct nvme_counters log;	/* sums */
-	struct io_counters io;		/* sums; oldest_ns: the largest */
+	const char *engine; /* "io_uring", "threads", "io_uring+threads", or "none" */
+	/* of the first disk that is not up, "PATH: why"; else what io_note() says; "" */
+	char text[NVME_TEXT_BYTES];
+	/* a path holds something that is not ours, or damaged: `kvtierctl format` */
+	bool quarantined;
+	uint32_t disks, usable;   /* usable: reads go there */
+	uint32_t budget_percent;  /* of the write budget's reserve; 100: there is no budget */
+	struct nvme_counters log; /* sums */
+	struct io_counters io;    /* sums; oldest_ns: the largest */
 	uint64_t stalls_total;
-	uint64_t residency[NVME_RESIDENCY_BUCKETS];	/* blocks dropped by reclaim, by how long their segment had been full: */
-				/* up to 1 min, 10 min, 1 h, 6 h, 1 day, 7 days, 30 days, more */
-	uint64_t recovery_ns;		/* of the slowest, from open to up */
+	/* blocks dropped by reclaim, by how long their segment had been full: */
+	uint64_t residency[NVME_RESIDENCY_BUCKETS];
+	/* up to 1 min, 10 min, 1 h, 6 h, 1 day, 7 days, 30 days, more */
+	uint64_t recovery_ns; /* of the slowest, from open to up */
 };
 
 /* A disk takes writes of this key now. */
@@ -110,12 +116,12 @@ void nvme_touch(struct tier *t, const struct extent *where, uint64_t tick, uint6
 /* nvme_log_purge() on every disk that is up. done() gets the first error, or 0; -EIO where a disk
  * is not up, since its records could come back with it. Returns 0, or -EBUSY: a purge is under
  * way. */
-int  nvme_purge(struct tier *t, const uint8_t tenant[NVME_TENANT_BYTES], void (*done)(void *arg, int status),
-		void *arg);
+int nvme_purge(struct tier *t, const uint8_t tenant[NVME_TENANT_BYTES],
+	       void (*done)(void *arg, int status), void *arg);
 /* nvme_log_flush() on every disk that takes writes. done() gets the first error, or 0; -EIO where a
  * disk is in trouble, since its earlier writes may not be synced. Returns 0, or -EBUSY: a flush is
  * under way. */
-int  nvme_flush(struct tier *t, bool last, void (*done)(void *arg, int status), void *arg);
+int nvme_flush(struct tier *t, bool last, void (*done)(void *arg, int status), void *arg);
 /* No disk is in trouble that may pass. Writes given to a disk in trouble are synced only when it is
  * back, so a flush waits for it; a disk that is out for good, or was never up, has none of our
  * writes. */
@@ -126,6 +132,6 @@ uint32_t nvme_budget_percent(const struct tier *t);
 /* No disk has an I/O of ours: tier_close() is possible. */
 bool nvme_idle(const struct tier *t);
 void nvme_status(const struct tier *t, struct nvme_tier_status *ret);
-bool nvme_row(const struct tier *t, uint32_t i, struct nvme_disk_row *ret);	/* false: no such */
+bool nvme_row(const struct tier *t, uint32_t i, struct nvme_disk_row *ret); /* false: no such */
 
 #endif

@@ -12,7 +12,8 @@
 
 /* --- locations --- */
 
-uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry)
+uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment,
+			    const struct nvme_entry *entry)
 {
 	return nvme_location_pack(log->conf.disk, entry->tag_page != 0, segment, entry->page,
 				  log->segments[segment].generation);
@@ -28,7 +29,8 @@ bool nvme_log_stale(const struct nvme_log *log, uint64_t location)
 
 /* --- what lives where --- */
 
-void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry, uint64_t tick)
+void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry,
+		  uint64_t tick)
 {
 	const uint32_t bytes = (uint32_t)nvme_record_bytes(entry);
 
@@ -78,7 +80,8 @@ void nvme_log_touch(struct nvme_log *log, uint64_t location, uint64_t tick, uint
 
 void nvme_count_dropped(struct nvme_log *log, uint32_t segment)
 {
-	static const uint32_t up_to_s[NVME_RESIDENCY_BUCKETS - 1] = { 60, 600, 3600, 21600, 86400, 604800, 2592000 };
+	static const uint32_t up_to_s[NVME_RESIDENCY_BUCKETS - 1] = { 60,    600,    3600,   21600,
+								      86400, 604800, 2592000 };
 	const uint64_t age_ns = log->medium->now_ns(log->medium) - log->segments[segment].full_ns;
 	uint32_t bucket = 0;
 
@@ -106,7 +109,8 @@ static double bucket_bytes(const struct nvme_log *log)
 /* The bucket's bytes at `now`. It starts full. */
 static double bucket_level(const struct nvme_log *log, uint64_t now)
 {
-	const double per_day = (double)log->conf.write_budget_bytes_per_day, full = bucket_bytes(log);
+	const double per_day = (double)log->conf.write_budget_bytes_per_day,
+		     full = bucket_bytes(log);
 	const double level = log->tokens + (double)(now - log->tokens_ns) * per_day / DAY_NS;
 
 	return !log->tokens_ns || level > full ? full : level;

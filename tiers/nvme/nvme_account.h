@@ -9,11 +9,15 @@
 #include "nvme_log_inner.h"
 
 /* Of this record of that segment, as it is now. */
-uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry);
-void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry, uint64_t tick);
-void nvme_account_clear(struct nvme_log *log, uint32_t segment);	/* nothing lives there any more */
-void nvme_count_dropped(struct nvme_log *log, uint32_t segment);	/* a live record, not carried over */
+uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment,
+			    const struct nvme_entry *entry);
+void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry,
+		  uint64_t tick);
+/* nothing lives there any more */
+void nvme_account_clear(struct nvme_log *log, uint32_t segment);
+/* a live record, not carried over */
+void nvme_count_dropped(struct nvme_log *log, uint32_t segment);
 bool nvme_budget_allows(struct nvme_log *log, uint64_t bytes);
-void nvme_charge(struct nvme_log *log, uint64_t bytes);	/* written: counted, and off the budget */
+void nvme_charge(struct nvme_log *log, uint64_t bytes); /* written: counted, and off the budget */
 
 #endif

@@ -52,7 +52,8 @@ static void plan(struct nvme_log *log, uint32_t count)
 		struct nvme_candidate *c = &carry->candidates[i];
 		enum nvme_answer answer;
 
-		*c = (struct nvme_candidate){ .entry = i, .bytes = (uint32_t)nvme_record_bytes(entry) };
+		*c = (struct nvme_candidate){ .entry = i,
+					      .bytes = (uint32_t)nvme_record_bytes(entry) };
 		answer = log->table.ask(log->table.arg, entry, place_of(log, entry), &c->tick);
 		c->live = answer != NVME_GONE;
 		c->wanted = answer == NVME_WANTED;
@@ -60,8 +61,8 @@ static void plan(struct nvme_log *log, uint32_t count)
 	}
 	/* A share of the bytes that lie there, not of a segment's size: a badly filled segment must
 	 * be a gain, too. */
-	carry->count =
-		nvme_victim_carry(carry->candidates, count, carry->middle, used * NVME_CARRY_PERCENT / 100);
+	carry->count = nvme_victim_carry(carry->candidates, count, carry->middle,
+					 used * NVME_CARRY_PERCENT / 100);
 	carry->next = 0;
 	for (uint32_t i = carry->count; i < count; i++)
 		if (carry->candidates[i].live)
@@ -77,7 +78,8 @@ static void footer_read(struct nvme_io *io)
 	uint32_t count;
 
 	nvme_identify(log, carry->segment, &who);
-	if (io->op.status || nvme_footer_check(carry->footer, io->op.bytes, &who, &count, &carry->entries)) {
+	if (io->op.status ||
+	    nvme_footer_check(carry->footer, io->op.bytes, &who, &count, &carry->entries)) {
 		log->counters.segments_lost++;
 		end(log);
 		return;
@@ -138,8 +140,10 @@ static bool record_good(struct nvme_log *log, const struct nvme_entry *want)
 	if (nvme_image_check(header, &image_bytes, &payload) || image_bytes != want->image_bytes)
 		return false;
 	end_of_tag = want->tag_page ? NVME_PAGE : payload;
-	return !nvme_tag_check(bytes + end_of_tag - sizeof(struct nvme_tag), &who, header, want->page, &is) &&
-	       !memcmp(is.key, want->key, sizeof(is.key)) && !memcmp(is.owner, want->owner, sizeof(is.owner));
+	return !nvme_tag_check(bytes + end_of_tag - sizeof(struct nvme_tag), &who, header,
+			       want->page, &is) &&
+	       !memcmp(is.key, want->key, sizeof(is.key)) &&
+	       !memcmp(is.owner, want->owner, sizeof(is.owner));
 }
 
 static void record_read(struct nvme_io *io)
@@ -192,7 +196,7 @@ static void append_record(struct nvme_log *log)
 	r = nvme_append_start(log, &carry->append, &carry->entry, true);
 	if (!r)
 		carry->state = CARRY_WRITE;
-	else if (r != -EAGAIN) {	/* -ENOSPC: no room for any more */
+	else if (r != -EAGAIN) { /* -ENOSPC: no room for any more */
 		drop(log, entry_of(carry, carry->next++));
 		carry->state = CARRY_NEXT;
 	}
@@ -208,9 +212,10 @@ void nvme_carry_step(struct nvme_log *log)
 	if (carry->state == CARRY_IDLE && log->clean < log->low && !stopping)
 		begin(log);
 	while (carry->state == CARRY_NEXT || carry->state == CARRY_APPEND) {
-		if (stopping) {		/* records not moved yet stay where they are */
+		if (stopping) { /* records not moved yet stay where they are */
 			carry->state = CARRY_IDLE;
-			nvme_segment_sealed(log, carry->segment, log->segments[carry->segment].entries);
+			nvme_segment_sealed(log, carry->segment,
+					    log->segments[carry->segment].entries);
 			return;
 		}
 		if (carry->state == CARRY_NEXT && carry->next == carry->count) {
@@ -223,6 +228,6 @@ void nvme_carry_step(struct nvme_log *log)
 		}
 		append_record(log);
 		if (carry->state == CARRY_APPEND)
-			return;		/* no room at this moment: tried again in the next step */
+			return; /* no room at this moment: tried again in the next step */
 	}
 }

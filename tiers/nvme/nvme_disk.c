@@ -21,15 +21,15 @@
 #include "nvme_opening.h"
 #include "nvme_transfer.h"
 
-enum { FAILURES = 3 };		/* in a row: one error may be one bad sector */
+enum { FAILURES = 3 }; /* in a row: one error may be one bad sector */
 
-#define SECOND_NS 1000000000ull
-#define PROBE_TIMES 30			/* the last pace of probes is so many times the first */
-#define CALM_NS (60 * SECOND_NS)	/* up for so long: probing starts at its first pace again */
+#define SECOND_NS   1000000000ull
+#define PROBE_TIMES 30               /* the last pace of probes is so many times the first */
+#define CALM_NS     (60 * SECOND_NS) /* up for so long: probing starts at its first pace again */
 
 static struct nvme_disk *disk_of(struct nvme_medium *medium)
 {
-	return (struct nvme_disk *)(void *)medium;	/* its first member */
+	return (struct nvme_disk *)(void *)medium; /* its first member */
 }
 
 /* --- states --- */
@@ -66,8 +66,8 @@ static void plan_probe(struct nvme_disk *d)
 	d->up_ns = 0;
 }
 
-__attribute__((format(printf, 3, 4)))
-static void down(struct nvme_disk *d, enum tier_state state, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void down(struct nvme_disk *d, enum tier_state state,
+						       const char *format, ...)
 {
 	va_list args;
 
@@ -103,23 +103,28 @@ static bool is_gone(const struct nvme_disk *d, const struct io_op *op)
 {
 	if (op->status == -ENODEV || op->status == -ENXIO)
 		return true;
-	return op->status == (op->kind == IO_READ ? -ENODATA : -ENOSPC) && nvme_file_is_shell(&d->file);
+	return op->status == (op->kind == IO_READ ? -ENODATA : -ENOSPC) &&
+	       nvme_file_is_shell(&d->file);
 }
 
 static void gone(struct nvme_disk *d)
 {
-	down(d, TIER_OFFLINE, "the disk is gone: its blocks are misses until it is at this path again");
+	down(d, TIER_OFFLINE,
+	     "the disk is gone: its blocks are misses until it is at this path again");
 }
 
 static bool is_refusal(int status)
 {
-	return status == -ENOSPC || status == -EROFS || status == -EDQUOT || status == -EFBIG || status == -EPERM;
+	return status == -ENOSPC || status == -EROFS || status == -EDQUOT || status == -EFBIG ||
+	       status == -EPERM;
 }
 
 static void readonly(struct nvme_disk *d, int status)
 {
-	down(d, TIER_READONLY, "writes fail (%s): nothing new is kept here until one succeeds; %s", strerror(-status),
-	     status == -ENOSPC || status == -EDQUOT ? "make room on the file system" : "look at the disk");
+	down(d, TIER_READONLY, "writes fail (%s): nothing new is kept here until one succeeds; %s",
+	     strerror(-status),
+	     status == -ENOSPC || status == -EDQUOT ? "make room on the file system" :
+						      "look at the disk");
 }
 
 static void read_ended(struct nvme_disk *d, int status)
@@ -127,7 +132,9 @@ static void read_ended(struct nvme_disk *d, int status)
 	if (!status)
 		d->reads_failed = 0;
 	else if (++d->reads_failed >= FAILURES)
-		down(d, TIER_OFFLINE, "reads fail (%s): its blocks are misses until a probe succeeds; look at the disk",
+		down(d, TIER_OFFLINE,
+		     "reads fail (%s): its blocks are misses until a probe succeeds; look at the "
+		     "disk",
 		     strerror(-status));
 }
 
@@ -161,7 +168,8 @@ static int medium_submit(struct nvme_medium *medium, struct io_op *op)
 
 	if (!starting && d->state == TIER_OFFLINE)
 		return -ENODEV;
-	if (!starting && d->state == TIER_READONLY && op->kind == IO_WRITE && op->offset >= NVME_DATA_OFFSET)
+	if (!starting && d->state == TIER_READONLY && op->kind == IO_WRITE &&
+	    op->offset >= NVME_DATA_OFFSET)
 		return -EROFS;
 	op->file = d->io_file;
 	return io_submit(d->io, op);
@@ -183,7 +191,8 @@ static bool table_found(void *arg, const struct nvme_entry *entry, uint64_t loca
 	return d->conf->events.found(d->conf->events.arg, entry, &where);
 }
 
-static enum nvme_answer table_ask(void *arg, const struct nvme_entry *entry, uint64_t location, uint64_t *ret_tick)
+static enum nvme_answer table_ask(void *arg, const struct nvme_entry *entry, uint64_t location,
+				  uint64_t *ret_tick)
 {
 	const struct nvme_disk *d = arg;
 	struct extent where;
@@ -192,7 +201,8 @@ static enum nvme_answer table_ask(void *arg, const struct nvme_entry *entry, uin
 	return d->conf->events.ask(d->conf->events.arg, entry, &where, ret_tick);
 }
 
-static bool table_moved(void *arg, const struct nvme_entry *entry, uint64_t from, uint64_t to, uint64_t *ret_tick)
+static bool table_moved(void *arg, const struct nvme_entry *entry, uint64_t from, uint64_t to,
+			uint64_t *ret_tick)
 {
 	const struct nvme_disk *d = arg;
 	struct extent old, new;
@@ -216,8 +226,8 @@ static void table_dropped(void *arg, const struct nvme_entry *entry, uint64_t lo
 /* Only format or the operator can mend this. Any other error may pass. */
 static bool needs_operator(int status)
 {
-	return status == -ENODATA || status == -EMEDIUMTYPE || status == -EPROTONOSUPPORT || status == -EBADMSG ||
-	       status == -EUCLEAN || status == -ENOSPC || status == -EINVAL;
+	return status == -ENODATA || status == -EMEDIUMTYPE || status == -EPROTONOSUPPORT ||
+	       status == -EBADMSG || status == -EUCLEAN || status == -ENOSPC || status == -EINVAL;
 }
 
 static void table_ready(void *arg, int status)
@@ -237,9 +247,9 @@ static void table_ready(void *arg, int status)
 	}
 	d->quarantined = status != -EINVAL;
 	if (status == -ENODATA && !d->file.block_device)
-		text = "this is no kvtier store, but not empty either, and is left alone: format it if nothing on it "
-		       "matters, or correct the path";
-	if (d->file.made)	/* a store that could not be made is removed */
+		text = "this is no kvtier store, but not empty either, and is left alone: format "
+		       "it if nothing on it matters, or correct the path";
+	if (d->file.made) /* a store that could not be made is removed */
 		(void)unlink(d->path);
 	d->file.made = false;
 	refuse(d, text);
@@ -248,7 +258,11 @@ static void table_ready(void *arg, int status)
 static void start_log(struct nvme_disk *d)
 {
 	const struct nvme_table table = {
-		.arg = d, .found = table_found, .ask = table_ask, .moved = table_moved, .dropped = table_dropped,
+		.arg = d,
+		.found = table_found,
+		.ask = table_ask,
+		.moved = table_moved,
+		.dropped = table_dropped,
 		.ready = table_ready,
 	};
 	struct nvme_conf conf = {
@@ -285,13 +299,15 @@ static void host_ready(struct tier_ready *listener, void *base, uint64_t bytes)
 {
 	const struct registration *r = container_of(listener, struct registration, listener);
 
-	(void)io_buffers_add(r->io, base, bytes);	/* a refusal costs speed, and io_note() tells */
+	/* a refusal costs speed, and io_note() tells */
+	(void)io_buffers_add(r->io, base, bytes);
 }
 
 /* All of it at once: io_uring pins what is not faulted in as well. */
 static void register_host(struct nvme_disk *d)
 {
-	struct registration r = { .listener = { .ready = host_ready, .mapped = true }, .io = d->io };
+	struct registration r = { .listener = { .ready = host_ready, .mapped = true },
+				  .io = d->io };
 
 	tier_listen(d->conf->host, &r.listener);
 	tier_unlisten(d->conf->host, &r.listener);
@@ -300,7 +316,9 @@ static void register_host(struct nvme_disk *d)
 static int open_io(struct nvme_disk *d)
 {
 	const struct io_conf conf = {
-		.engine = d->conf->engine, .read_depth = d->conf->read_depth, .write_depth = d->conf->write_depth,
+		.engine = d->conf->engine,
+		.read_depth = d->conf->read_depth,
+		.write_depth = d->conf->write_depth,
 	};
 	char text[IO_TEXT_BYTES];
 	int r = io_open(&conf, d->loop, &d->io, text, sizeof(text));
@@ -320,20 +338,24 @@ static int open_io(struct nvme_disk *d)
 
 void nvme_disk_open(struct nvme_disk *d)
 {
-	enum { QUEUES = 4 };	/* times the depths: as many as the I/O engine takes */
+	enum { QUEUES = 4 }; /* times the depths: as many as the I/O engine takes */
 	/* Making a large file takes a while. A disk that stalls keeps the daemon waiting no longer
 	 * than that. */
 	const uint64_t patience_ns = 20 * SECOND_NS;
 
-	d->medium = (struct nvme_medium){ .submit = medium_submit, .now_ns = medium_now, .ended = medium_ended };
+	d->medium = (struct nvme_medium){ .submit = medium_submit,
+					  .now_ns = medium_now,
+					  .ended = medium_ended };
 	d->opened_ns = loop_now(d->loop);
 	d->file.fd = -1;
 	d->probe_page = aligned_alloc(NVME_PAGE, NVME_SUPER_COPIES * NVME_PAGE);
-	if (!d->probe_page || nvme_transfers_open(d, QUEUES * (d->conf->read_depth + d->conf->write_depth))) {
+	if (!d->probe_page ||
+	    nvme_transfers_open(d, QUEUES * (d->conf->read_depth + d->conf->write_depth))) {
 		refuse(d, "not enough memory");
 		return;
 	}
-	if (nvme_opening_wait(d->path, d->conf->bytes, patience_ns, &d->file, d->text, sizeof(d->text))) {
+	if (nvme_opening_wait(d->path, d->conf->bytes, patience_ns, &d->file, d->text,
+			      sizeof(d->text))) {
 		d->file.fd = -1;
 		d->for_good = true;
 		set_state(d, TIER_OFFLINE);
@@ -342,7 +364,8 @@ void nvme_disk_open(struct nvme_disk *d)
 	if (open_io(d))
 		return;
 	if (d->file.made)
-		(void)nvme_file_settle(d->path);	/* without it a power cut may lose the file */
+		/* without it a power cut may lose the file */
+		(void)nvme_file_settle(d->path);
 	start_log(d);
 }
 
@@ -406,10 +429,11 @@ static void stalled(struct nvme_disk *d)
 	if (d->state != TIER_OFFLINE || d->stall_polls == 2) {
 		d->stalls_total++;
 		down(d, TIER_OFFLINE,
-		     "an I/O takes longer than %" PRIu64 " s: its blocks are misses until the disk answers; look at it",
+		     "an I/O takes longer than %" PRIu64
+		     " s: its blocks are misses until the disk answers; look at it",
 		     (uint64_t)(d->conf->stall_ns / SECOND_NS));
 	}
-	d->probe_due_ns = 0;	/* as soon as it answers */
+	d->probe_due_ns = 0; /* as soon as it answers */
 	nvme_transfers_give_up(d, true, -ETIMEDOUT);
 }
 
@@ -464,7 +488,7 @@ static void probe_ended(struct io_op *op)
 	if (!d->lost)
 		plan_probe(d);
 	else
-		d->probe_due_ns = 0;	/* by the next poll */
+		d->probe_due_ns = 0; /* by the next poll */
 }
 
 /* --- opened again --- */
@@ -472,7 +496,8 @@ static void probe_ended(struct io_op *op)
 /* The old descriptor is closed first: its lock, and O_EXCL of a block device, would keep us out. */
 static void open_again(struct nvme_disk *d)
 {
-	if (d->file.fd >= 0 && io_file_remove(d->io, d->io_file))	/* an I/O is still in the disk */
+	/* an I/O is still in the disk */
+	if (d->file.fd >= 0 && io_file_remove(d->io, d->io_file))
 		return;
 	nvme_file_close(&d->file);
 	if (nvme_opening_begin(d->path, &d->opening))
@@ -488,14 +513,17 @@ static void look_whether_opened(struct nvme_disk *d)
 	if (r == -EINPROGRESS)
 		return;
 	d->opening = NULL;
-	if (!r && nvme_log_state(d->log) == NVME_UP)	/* else the log knows no store to compare it with */
+	/* else the log knows no store to compare it with */
+	if (!r && nvme_log_state(d->log) == NVME_UP)
 		r = nvme_log_recognise(d->log, d->probe_page, file.bytes, text, sizeof(text));
 	if (!r && (r = io_file_add(d->io, file.fd, &d->io_file)) != 0)
-		(void)snprintf(text, sizeof(text), "the I/O engine does not take it: %s", strerror(-r));
+		(void)snprintf(text, sizeof(text), "the I/O engine does not take it: %s",
+			       strerror(-r));
 	if (r) {
 		if (file.fd >= 0)
 			nvme_file_close(&file);
-		(void)snprintf(d->text, sizeof(d->text), "the disk is gone, its blocks are misses: %.190s", text);
+		(void)snprintf(d->text, sizeof(d->text),
+			       "the disk is gone, its blocks are misses: %.190s", text);
 		plan_probe(d);
 		return;
 	}
@@ -512,22 +540,27 @@ static void probe(struct nvme_disk *d)
 	}
 	if (d->for_good || loop_now(d->loop) < d->probe_due_ns)
 		return;
-	if (d->probe_op.state != IO_IDLE)	/* the last probe has not ended yet */
+	if (d->probe_op.state != IO_IDLE) /* the last probe has not ended yet */
 		return;
 	if (d->lost) {
 		open_again(d);
 		return;
 	}
-	d->probe_op = (struct io_op){ .file = d->io_file, .kind = IO_READ, .buffer = d->probe_page, .bytes = NVME_PAGE,
-				      .offset = nvme_super_offset(0), .done = probe_ended };
+	d->probe_op = (struct io_op){ .file = d->io_file,
+				      .kind = IO_READ,
+				      .buffer = d->probe_page,
+				      .bytes = NVME_PAGE,
+				      .offset = nvme_super_offset(0),
+				      .done = probe_ended };
 	if (d->state == TIER_READONLY) {
-		if (nvme_log_state(d->log) != NVME_UP)	/* after the last flush */
+		if (nvme_log_state(d->log) != NVME_UP) /* after the last flush */
 			return;
 		d->probe_op.kind = IO_WRITE;
 		d->probe_op.offset = nvme_log_spare(d->log);
-		memset(d->probe_page, 0xff, NVME_PAGE);	/* zeros may need no room in a file system */
+		/* zeros may need no room in a file system */
+		memset(d->probe_page, 0xff, NVME_PAGE);
 	}
-	(void)io_submit(d->io, &d->probe_op);	/* no room: at the next poll */
+	(void)io_submit(d->io, &d->probe_op); /* no room: at the next poll */
 }
 
 void nvme_disk_poll(struct nvme_disk *d)

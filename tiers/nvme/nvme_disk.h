@@ -3,15 +3,15 @@
  * nvme_disk.h - one path of the NVMe tier: file, I/O engine, log, state, and the transfers on their
  * way there. Core thread only.
  *
- *	nvme_disk_open ──> STARTING ──recovered, formatted──> UP <───────────── probe ok ──────────┐
- *	    │                   │ cannot be read                 │ writes fail                        │
- *	    │                   v                                ├─────────────────────────> READONLY ┤
- *	    │                OFFLINE, and tried again            │ reads fail, gone, I/O stalls       │
- *	    │                                                    └─────────────────────────> OFFLINE ─┤
- *	    │                                                           probes fail │  ^ not back,    │
- *	    │                                                       and it is idle  v  │ not ours     │
- *	    │                                                             path opened again ──ours────┘
- *	    └─ not ours, damaged, in use, no permission: OFFLINE for good, never written to
+ *  nvme_disk_open ──> STARTING ──recovered, formatted──> UP <───────────── probe ok ──────────┐
+ *	│                   │ cannot be read                 │ writes fail                        │
+ *	│                   v                                ├─────────────────────────> READONLY ┤
+ *	│                OFFLINE, and tried again            │ reads fail, gone, I/O stalls       │
+ *	│                                                    └─────────────────────────> OFFLINE ─┤
+ *	│                                                           probes fail │  ^ not back,    │
+ *	│                                                       and it is idle  v  │ not ours     │
+ *	│                                                             path opened again ──ours────┘
+ *	└─ not ours, damaged, in use, no permission: OFFLINE for good, never written to
  *
  * A disk that was pulled never answers on its old descriptor again, even when it is back. So when a
  * probe finds the disk gone, or three probes in a row fail, the descriptor is closed, and each
@@ -62,44 +62,47 @@ struct nvme_opening;
 struct nvme_transfer;
 
 struct nvme_disk {
-	struct nvme_medium medium;	/* first: the log gets back to us */
+	struct nvme_medium medium; /* first: the log gets back to us */
 	const struct nvme_tier_conf *conf;
 	struct loop *loop;
 	char path[NVME_TIER_PATH_BYTES];
 	uint8_t number;
-	uint64_t budget_bytes_per_day;	/* its share */
+	uint64_t budget_bytes_per_day; /* its share */
 
 	struct nvme_file file;
-	struct io *io;		/* NULL: refused when it was opened */
+	struct io *io; /* NULL: refused when it was opened */
 	uint32_t io_file;
-	struct nvme_log *log;	/* likewise */
+	struct nvme_log *log; /* likewise */
 	enum tier_state state;
 	bool for_good, quarantined;
-	char text[NVME_TEXT_BYTES];	/* why it is not UP */
-	bool changed;		/* to be told */
-	bool refused, refused_budget;	/* an append was, for want of room or of budget */
+	char text[NVME_TEXT_BYTES];   /* why it is not UP */
+	bool changed;                 /* to be told */
+	bool refused, refused_budget; /* an append was, for want of room or of budget */
 	uint64_t opened_ns, recovery_ns, up_ns;
 
-	uint32_t reads_failed, writes_failed;	/* in a row */
+	uint32_t reads_failed, writes_failed; /* in a row */
 	uint32_t stall_polls;
 	uint64_t stalls_total;
 	uint64_t probe_due_ns, probe_wait_ns;
-	struct io_op probe_op;		/* READONLY: a write, OFFLINE: a read */
+	struct io_op probe_op; /* READONLY: a write, OFFLINE: a read */
 	uint8_t *probe_page;
-	uint32_t probes_failed;		/* in a row */
-	bool lost;			/* the descriptor leads nowhere: the path is to be opened again */
-	struct nvme_opening *opening;	/* the path is being opened */
+	uint32_t probes_failed; /* in a row */
+	/* the descriptor leads nowhere: the path is to be opened again */
+	bool lost;
+	struct nvme_opening *opening; /* the path is being opened */
 
 	struct nvme_transfer *transfers, *free;
-	uint32_t n_transfers, cancels;	/* cancels: to be ended by the next poll */
+	uint32_t n_transfers, cancels; /* cancels: to be ended by the next poll */
 };
 
 /* path, number, conf, loop and budget are set. What goes wrong goes into state and text. */
 void nvme_disk_open(struct nvme_disk *d);
-void nvme_disk_close(struct nvme_disk *d);		/* idle; half-open and never opened is fine */
+/* idle; half-open and never opened is fine */
+void nvme_disk_close(struct nvme_disk *d);
 void nvme_disk_poll(struct nvme_disk *d);
-bool nvme_disk_idle(const struct nvme_disk *d);	/* nothing in its hands */
-bool nvme_disk_waits(const struct nvme_disk *d);	/* for a poll: no completion will carry it on */
+bool nvme_disk_idle(const struct nvme_disk *d); /* nothing in its hands */
+/* for a poll: no completion will carry it on */
+bool nvme_disk_waits(const struct nvme_disk *d);
 /* Until a poll will probe it, in ns; UINT64_MAX: it needs no probe. */
 uint64_t nvme_disk_probe_in(const struct nvme_disk *d);
 bool nvme_disk_readable(const struct nvme_disk *d);

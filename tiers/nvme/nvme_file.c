@@ -24,16 +24,17 @@
 #include "nvme_format.h"
 
 enum {
-	LOOK_BYTES = 2 << 20,	/* at the start: other file systems' superblocks lie in the first MiB */
-	LOOK_TAIL_BYTES = 1 << 20,	/* at the end: RAID, partition tables */
-	LOOK_SAMPLES = 64,	/* in between, a page each */
+	/* at the start: other file systems' superblocks lie in the first MiB */
+	LOOK_BYTES = 2 << 20,
+	LOOK_TAIL_BYTES = 1 << 20, /* at the end: RAID, partition tables */
+	LOOK_SAMPLES = 64,         /* in between, a page each */
 	LOCK_TRIES = 100,
 	LOCK_PAUSE_NS = 10000000,
 };
 
 /* Why not, for the operator; returns r. */
-__attribute__((format(printf, 4, 5)))
-static int refuse(int r, char *text, size_t n, const char *format, ...)
+__attribute__((format(printf, 4, 5))) static int refuse(int r, char *text, size_t n,
+							const char *format, ...)
 {
 	va_list args;
 
@@ -48,17 +49,25 @@ static int refuse_errno(int r, char *text, size_t n)
 	switch (r) {
 	case -EACCES:
 	case -EPERM:
-		return refuse(r, text, n, "no permission: give it to the user that kvtierd runs as");
+		return refuse(r, text, n,
+			      "no permission: give it to the user that kvtierd runs as");
 	case -ENOENT:
-		return refuse(r, text, n, "the directory does not exist: make it, or correct the path");
+		return refuse(r, text, n,
+			      "the directory does not exist: make it, or correct the path");
 	case -EROFS:
-		return refuse(r, text, n, "the file system is read-only: mount it writable, or correct the path");
+		return refuse(
+			r, text, n,
+			"the file system is read-only: mount it writable, or correct the path");
 	case -EBUSY:
-		return refuse(r, text, n, "the disk is mounted, or in use by another kvtierd or program: stop that, or "
-			      "use another path");
+		return refuse(
+			r, text, n,
+			"the disk is mounted, or in use by another kvtierd or program: stop that, "
+			"or use another path");
 	case -EINVAL:
-		return refuse(-ENOTSUP, text, n,
-			      "the file system has no O_DIRECT (tmpfs?): use one on a disk, or correct the path");
+		return refuse(
+			-ENOTSUP, text, n,
+			"the file system has no O_DIRECT (tmpfs?): use one on a disk, or correct "
+			"the path");
 	default:
 		return refuse(r, text, n, "cannot be opened: %s", strerror(-r));
 	}
@@ -66,10 +75,14 @@ static int refuse_errno(int r, char *text, size_t n)
 
 static int refuse_type(const struct stat *st, char *text, size_t n)
 {
-	const char *is = S_ISDIR(st->st_mode) ? "a directory" : S_ISFIFO(st->st_mode) ? "a fifo" :
-			 S_ISSOCK(st->st_mode) ? "a socket" : S_ISCHR(st->st_mode) ? "a character device" : "no file";
+	const char *is = S_ISDIR(st->st_mode)  ? "a directory" :
+			 S_ISFIFO(st->st_mode) ? "a fifo" :
+			 S_ISSOCK(st->st_mode) ? "a socket" :
+			 S_ISCHR(st->st_mode)  ? "a character device" :
+						 "no file";
 
-	return refuse(-ENOTBLK, text, n, "this is %s: name a file in it or elsewhere, or a block device", is);
+	return refuse(-ENOTBLK, text, n,
+		      "this is %s: name a file in it or elsewhere, or a block device", is);
 }
 
 /* A device in use may be that of a daemon that was killed. As with lock(), the kernel lets go of it
@@ -78,7 +91,8 @@ static int open_free(const char *path, int flags)
 {
 	int fd;
 
-	for (uint32_t tries = 0; (fd = open(path, flags)) < 0 && errno == EBUSY && tries < LOCK_TRIES; tries++)
+	for (uint32_t tries = 0;
+	     (fd = open(path, flags)) < 0 && errno == EBUSY && tries < LOCK_TRIES; tries++)
 		(void)nanosleep(&(struct timespec){ .tv_nsec = LOCK_PAUSE_NS }, NULL);
 	return fd;
 }
@@ -92,7 +106,8 @@ static int open_there(const char *path, struct nvme_file *file, char *text, size
 
 	if (stat(path, &before))
 		return refuse_errno(-errno, text, n);
-	if (!S_ISREG(before.st_mode) && !S_ISBLK(before.st_mode))	/* to open a FIFO or a tape has effects */
+	/* to open a FIFO or a tape has effects */
+	if (!S_ISREG(before.st_mode) && !S_ISBLK(before.st_mode))
 		return refuse_type(&before, text, n);
 	file->block_device = S_ISBLK(before.st_mode);
 	file->fd = open_free(path, file->block_device ? flags | O_EXCL : flags);
@@ -114,9 +129,10 @@ static int open_or_make(const char *path, struct nvme_file *file, char *text, si
 		file->made = true;
 		return 0;
 	}
-	if (errno == EEXIST)	/* another process made it, or a symbolic link leads nowhere */
+	if (errno == EEXIST) /* another process made it, or a symbolic link leads nowhere */
 		return open_there(path, file, text, n);
-	if (errno == EINVAL)	/* without O_DIRECT some file systems make the file, and then refuse it */
+	/* without O_DIRECT some file systems make the file, and then refuse it */
+	if (errno == EINVAL)
 		(void)unlink(path);
 	return refuse_errno(-errno, text, n);
 }
@@ -127,16 +143,18 @@ static int lock(struct nvme_file *file, char *text, size_t n)
 {
 	int r;
 
-	for (uint32_t tries = 0; (r = flock(file->fd, LOCK_EX | LOCK_NB)) && errno == EWOULDBLOCK; tries++) {
+	for (uint32_t tries = 0; (r = flock(file->fd, LOCK_EX | LOCK_NB)) && errno == EWOULDBLOCK;
+	     tries++) {
 		if (tries == LOCK_TRIES)
 			break;
 		(void)nanosleep(&(struct timespec){ .tv_nsec = LOCK_PAUSE_NS }, NULL);
 	}
 	if (r == 0)
 		return 0;
-	file->made = false;	/* it is the file of the lock's owner */
+	file->made = false; /* it is the file of the lock's owner */
 	if (errno == EWOULDBLOCK)
-		return refuse(-EBUSY, text, n, "in use by another kvtierd: stop that one, or use another path");
+		return refuse(-EBUSY, text, n,
+			      "in use by another kvtierd: stop that one, or use another path");
 	return refuse(-errno, text, n, "cannot be locked: %s", strerror(errno));
 }
 
@@ -161,12 +179,13 @@ static int reserve(struct nvme_file *file, uint64_t bytes, char *text, size_t n)
 		return refuse(r, text, n, "how large it is to be is not said: set `bytes`");
 	if (bytes <= INT64_MAX)
 		r = fallocate(file->fd, 0, 0, (off_t)bytes) ? -errno : 0;
-	if (r == -EOPNOTSUPP)	/* no fallocate there: ENOSPC will make the disk readonly */
+	if (r == -EOPNOTSUPP) /* no fallocate there: ENOSPC will make the disk readonly */
 		r = ftruncate(file->fd, (off_t)bytes) ? -errno : 0;
 	if (r) {
-		(void)!ftruncate(file->fd, (off_t)file->bytes);	/* as it was */
-		return refuse(r, text, n, "no room for %" PRIu64 " bytes (%s): make room, or lower `bytes`", bytes,
-			      strerror(-r));
+		(void)!ftruncate(file->fd, (off_t)file->bytes); /* as it was */
+		return refuse(r, text, n,
+			      "no room for %" PRIu64 " bytes (%s): make room, or lower `bytes`",
+			      bytes, strerror(-r));
 	}
 	file->bytes = bytes;
 	file->blank = true;
@@ -192,7 +211,8 @@ static bool only_zeros(const struct nvme_file *file, uint8_t *buffer)
 				return false;
 		return end > 0;
 	}
-	if (!zeros(file, buffer, 0, LOOK_BYTES) || !zeros(file, buffer, end - LOOK_TAIL_BYTES, LOOK_TAIL_BYTES))
+	if (!zeros(file, buffer, 0, LOOK_BYTES) ||
+	    !zeros(file, buffer, end - LOOK_TAIL_BYTES, LOOK_TAIL_BYTES))
 		return false;
 	step = end / LOOK_SAMPLES / NVME_PAGE * NVME_PAGE;
 	for (uint64_t at = 0; step && at + NVME_PAGE <= end; at += step)
@@ -209,13 +229,14 @@ static int look(struct nvme_file *file, char *text, size_t n)
 		return refuse(-ENOMEM, text, n, "not enough memory");
 	/* The first page tells a store at once. A block device is never blank here: the operator
 	 * formats it. */
-	file->blank = !file->block_device && file->bytes >= NVME_PAGE && zeros(file, buffer, 0, NVME_PAGE) &&
-		      only_zeros(file, buffer);
+	file->blank = !file->block_device && file->bytes >= NVME_PAGE &&
+		      zeros(file, buffer, 0, NVME_PAGE) && only_zeros(file, buffer);
 	free(buffer);
 	return 0;
 }
 
-static int get_ready(struct nvme_file *file, uint64_t bytes, enum nvme_file_use use, char *text, size_t n)
+static int get_ready(struct nvme_file *file, uint64_t bytes, enum nvme_file_use use, char *text,
+		     size_t n)
 {
 	int r = lock(file, text, n);
 
@@ -223,19 +244,21 @@ static int get_ready(struct nvme_file *file, uint64_t bytes, enum nvme_file_use 
 		r = measure(file, text, n);
 	if (r || use == NVME_FILE_RETURNED)
 		return r;
-	if (!file->block_device && (!file->bytes || (use == NVME_FILE_REPLACE && file->bytes < bytes)))
+	if (!file->block_device &&
+	    (!file->bytes || (use == NVME_FILE_REPLACE && file->bytes < bytes)))
 		return reserve(file, bytes, text, n);
 	if (use == NVME_FILE_STORE)
 		r = look(file, text, n);
 	if (!r && bytes > file->bytes && (file->blank || use == NVME_FILE_REPLACE))
 		return refuse(-ENOSPC, text, n,
-			      "it has %" PRIu64 " bytes, and is to have %" PRIu64 ": correct `bytes`, or format it",
+			      "it has %" PRIu64 " bytes, and is to have %" PRIu64
+			      ": correct `bytes`, or format it",
 			      file->bytes, bytes);
 	return r;
 }
 
-int nvme_file_open(const char *path, uint64_t bytes, enum nvme_file_use use, struct nvme_file *ret, char *text,
-		   size_t n)
+int nvme_file_open(const char *path, uint64_t bytes, enum nvme_file_use use, struct nvme_file *ret,
+		   char *text, size_t n)
 {
 	struct nvme_file file = { .fd = -1 };
 	const bool returned = use == NVME_FILE_RETURNED;
@@ -266,7 +289,8 @@ int nvme_file_supers(const struct nvme_file *file, uint8_t *ret, char *text, siz
 
 	for (uint32_t copy = 0; copy < NVME_SUPER_COPIES; copy++) {
 		uint8_t *page = ret + (size_t)copy * NVME_PAGE;
-		const ssize_t got = pread(file->fd, page, NVME_PAGE, (off_t)nvme_super_offset(copy));
+		const ssize_t got =
+			pread(file->fd, page, NVME_PAGE, (off_t)nvme_super_offset(copy));
 
 		if (got == NVME_PAGE)
 			continue;
@@ -283,7 +307,7 @@ void nvme_file_close(struct nvme_file *file)
 {
 	if (file->fd < 0)
 		return;
-	(void)flock(file->fd, LOCK_UN);	/* an io_uring may hold on to the file a little longer */
+	(void)flock(file->fd, LOCK_UN); /* an io_uring may hold on to the file a little longer */
 	(void)close(file->fd);
 	file->fd = -1;
 }

@@ -15,17 +15,19 @@
 #include <stdint.h>
 
 enum nvme_file_use {
-	NVME_FILE_STORE,	/* the daemon: an absent or empty file is made */
-	NVME_FILE_REPLACE,	/* kvtierctl format: whatever is in it */
-	NVME_FILE_RETURNED,	/* the daemon, which had it open before: nothing is made, nor taken for blank */
+	NVME_FILE_STORE,   /* the daemon: an absent or empty file is made */
+	NVME_FILE_REPLACE, /* kvtierctl format: whatever is in it */
+	/* the daemon, which had it open before: nothing is made, nor taken for blank */
+	NVME_FILE_RETURNED,
 };
 
 struct nvme_file {
-	int fd;			/* O_DIRECT, locked for this process */
+	int fd; /* O_DIRECT, locked for this process */
 	uint64_t bytes;
 	bool block_device;
-	bool blank;		/* a regular file that has only zeros, as far as was looked: may be formatted */
-	bool made;		/* here: nvme_file_discard() removes it */
+	/* a regular file that has only zeros, as far as was looked: may be formatted */
+	bool blank;
+	bool made; /* here: nvme_file_discard() removes it */
 };
 
 /*
@@ -34,18 +36,18 @@ struct nvme_file {
  * nor a block device; -ENOTSUP: no O_DIRECT there; -ENOSPC: too small, or no room; -EINVAL: no
  * size; others as the system says.
  */
-int  nvme_file_open(const char *path, uint64_t bytes, enum nvme_file_use use, struct nvme_file *ret, char *text,
-		    size_t n);
+int nvme_file_open(const char *path, uint64_t bytes, enum nvme_file_use use, struct nvme_file *ret,
+		   char *text, size_t n);
 /* The file is a block device of 0 bytes, as one that was pulled is. No I/O. */
 bool nvme_file_is_shell(const struct nvme_file *file);
 /* Reads both superblocks, one after the other. A superblock that cannot be read becomes 0xff bytes.
  * 0, or -errno with a sentence. */
-int  nvme_file_supers(const struct nvme_file *file, uint8_t *ret, char *text, size_t n);
+int nvme_file_supers(const struct nvme_file *file, uint8_t *ret, char *text, size_t n);
 
 void nvme_file_close(struct nvme_file *file);
 /* Closes it, and removes the file if nvme_file_open() made it. */
 void nvme_file_discard(const char *path, struct nvme_file *file);
 /* After a format: the directory entry outlives a power cut, too. 0 or -errno. */
-int  nvme_file_settle(const char *path);
+int nvme_file_settle(const char *path);
 
 #endif

@@ -70,7 +70,8 @@ static struct nvme_purge *find_purge(struct nvme_super *super, const uint8_t *te
 }
 
 /* The list is in the order of epochs: what is purged again moves to its end. */
-void nvme_super_purge(struct nvme_super *super, const uint8_t tenant[NVME_TENANT_BYTES], uint64_t epoch)
+void nvme_super_purge(struct nvme_super *super, const uint8_t tenant[NVME_TENANT_BYTES],
+		      uint64_t epoch)
 {
 	struct nvme_purge *old = find_purge(super, tenant);
 
@@ -94,7 +95,8 @@ bool nvme_super_dead(const struct nvme_super *super, const uint8_t owner[32], ui
 	if (epoch < super->epoch_floor)
 		return true;
 	for (uint32_t i = 0; i < super->purges; i++)
-		if (epoch < super->purge[i].epoch && !memcmp(super->purge[i].tenant, owner, NVME_TENANT_BYTES))
+		if (epoch < super->purge[i].epoch &&
+		    !memcmp(super->purge[i].tenant, owner, NVME_TENANT_BYTES))
 			return true;
 	return false;
 }
@@ -115,7 +117,8 @@ void nvme_header_encode(const struct nvme_identity *who, uint8_t ret[NVME_PAGE])
 	memcpy(ret, &header, sizeof(header));
 }
 
-int nvme_header_check(const uint8_t page[NVME_PAGE], const struct nvme_identity *who, uint64_t *ret_sequence)
+int nvme_header_check(const uint8_t page[NVME_PAGE], const struct nvme_identity *who,
+		      uint64_t *ret_sequence)
 {
 	struct nvme_header header;
 
@@ -195,15 +198,16 @@ static bool within(const struct nvme_entry *e, const struct nvme_identity *who, 
 	return first >= 1 && e->page > 0 && end + nvme_footer_bytes(count) <= who->segment_bytes;
 }
 
-int nvme_tag_check(const uint8_t *bytes, const struct nvme_identity *who, const struct image_header *header,
-		   uint32_t page, struct nvme_entry *ret)
+int nvme_tag_check(const uint8_t *bytes, const struct nvme_identity *who,
+		   const struct image_header *header, uint32_t page, struct nvme_entry *ret)
 {
 	struct nvme_entry entry = { 0 };
 	struct nvme_tag tag;
 	uint32_t image_bytes, offset;
 
 	memcpy(&tag, bytes, sizeof(tag));
-	if (tag.magic != NVME_TAG_MAGIC || tag.crc != image_crc32c(&tag, offsetof(struct nvme_tag, crc)))
+	if (tag.magic != NVME_TAG_MAGIC ||
+	    tag.crc != image_crc32c(&tag, offsetof(struct nvme_tag, crc)))
 		return -EBADMSG;
 	if (memcmp(tag.uuid, who->uuid, sizeof(tag.uuid)) || tag.sequence != who->sequence ||
 	    tag.page != page)
@@ -226,8 +230,8 @@ int nvme_tag_check(const uint8_t *bytes, const struct nvme_identity *who, const 
 	return 0;
 }
 
-int nvme_record_probe(const uint8_t bytes[NVME_PAGE], const struct nvme_identity *who, uint32_t page,
-		      struct nvme_entry *ret, uint32_t *ret_tag_page)
+int nvme_record_probe(const uint8_t bytes[NVME_PAGE], const struct nvme_identity *who,
+		      uint32_t page, struct nvme_entry *ret, uint32_t *ret_tag_page)
 {
 	const uint8_t *tag = bytes + NVME_PAGE - sizeof(struct nvme_tag);
 	struct image_header header;
@@ -247,7 +251,8 @@ int nvme_record_probe(const uint8_t bytes[NVME_PAGE], const struct nvme_identity
 uint32_t nvme_footer_bytes(uint32_t count)
 {
 	assert(count <= NVME_MAX_ENTRIES);
-	return (uint32_t)nvme_round_page(count * sizeof(struct nvme_entry) + sizeof(struct nvme_trailer));
+	return (uint32_t)nvme_round_page(count * sizeof(struct nvme_entry) +
+					 sizeof(struct nvme_trailer));
 }
 
 uint32_t nvme_entries_max(uint32_t segment_bytes)
@@ -277,14 +282,16 @@ void nvme_footer_encode(const struct nvme_identity *who, uint32_t count, uint8_t
 	memcpy(footer + end, &trailer, sizeof(trailer));
 }
 
-static bool entries_good(const struct nvme_entry *entries, uint32_t count, const struct nvme_identity *who)
+static bool entries_good(const struct nvme_entry *entries, uint32_t count,
+			 const struct nvme_identity *who)
 {
-	uint64_t next = 1;	/* page: behind the header */
+	uint64_t next = 1; /* page: behind the header */
 
 	for (uint32_t i = 0; i < count; i++) {
 		const struct nvme_entry *e = &entries[i];
 
-		if (e->image_bytes <= NVME_PAGE || e->image_bytes > IMAGE_MAX_BYTES || e->tag_page > 1)
+		if (e->image_bytes <= NVME_PAGE || e->image_bytes > IMAGE_MAX_BYTES ||
+		    e->tag_page > 1)
 			return false;
 		if (!within(e, who, count) || nvme_record_first_page(e) < next)
 			return false;
@@ -293,8 +300,8 @@ static bool entries_good(const struct nvme_entry *entries, uint32_t count, const
 	return true;
 }
 
-int nvme_footer_check(const uint8_t *tail, uint32_t n, const struct nvme_identity *who, uint32_t *ret_count,
-		      const struct nvme_entry **ret_entries)
+int nvme_footer_check(const uint8_t *tail, uint32_t n, const struct nvme_identity *who,
+		      uint32_t *ret_count, const struct nvme_entry **ret_entries)
 {
 	const struct nvme_entry *entries;
 	struct nvme_trailer trailer;
@@ -304,8 +311,8 @@ int nvme_footer_check(const uint8_t *tail, uint32_t n, const struct nvme_identit
 	if (trailer.magic != NVME_FOOTER_MAGIC || trailer.format != NVME_FORMAT ||
 	    trailer.crc != image_crc32c(&trailer, offsetof(struct nvme_trailer, crc)))
 		return -EBADMSG;
-	if (memcmp(trailer.uuid, who->uuid, sizeof(trailer.uuid)) || trailer.sequence != who->sequence ||
-	    trailer.segment != who->segment)
+	if (memcmp(trailer.uuid, who->uuid, sizeof(trailer.uuid)) ||
+	    trailer.sequence != who->sequence || trailer.segment != who->segment)
 		return -EBADMSG;
 	if (trailer.count > nvme_entries_max(who->segment_bytes))
 		return -EBADMSG;

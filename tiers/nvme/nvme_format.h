@@ -3,16 +3,18 @@
  * nvme_format.h - what lies on an NVMe disk (file or partition), and checks of it. Pure; any
  * thread.
  *
- *	0         superblock   4 KiB: who the store is, its shape, which life it is in, what was purged
- *	32 KiB    superblock   the same again; both are written on every change, the newest valid one wins
+ *	0         superblock   4 KiB: who the store is, its shape, which life it is in, what was
+ *			       purged
+ *	32 KiB    superblock   the same again; both are written on every change, the newest valid
+ *			       one wins
  *	60 KiB    spare        4 KiB that nobody reads: written to see whether the disk takes writes
  *	64 KiB    segments     segment_bytes each:
  *
  *	  0        header   4 KiB: store, segment, sequence
  *	  4096     records  one after the other, each an image rounded up to 4 KiB, written once
  *	  ...
- *	  end      footer   entries, then a trailer in the very last bytes; written when the segment is full.
- *	                    Room for it is kept free while the segment fills
+ *	  end      footer   entries, then a trailer in the very last bytes; written when the segment
+ *	                    is full. Room for it is kept free while the segment fills
  *
  * All numbers are little endian. A record is an image as it lies in a host slot (daemon/IMAGE.md).
  * What the log must know beside it is a tag of 128 bytes, in the padding right before the payload.
@@ -51,44 +53,46 @@ enum {
 	NVME_PAGE = 4096,
 	NVME_FORMAT = 1,
 	NVME_SUPER_COPIES = 2,
-	NVME_SUPER_GAP = 32768,		/* from one copy to the next */
+	NVME_SUPER_GAP = 32768, /* from one copy to the next */
 	NVME_SPARE_OFFSET = 61440,
-	NVME_DATA_OFFSET = 65536,	/* of segment 0 */
+	NVME_DATA_OFFSET = 65536, /* of segment 0 */
 	NVME_MIN_SEGMENT_BYTES = 64 << 10,
 	NVME_MAX_SEGMENT_BYTES = 256 << 20,
 	NVME_MIN_SEGMENTS = 4,
 	NVME_MAX_SEGMENTS = 65535,
-	NVME_MAX_ENTRIES = 4095,	/* a segment: its footer takes at most 512 KiB */
+	NVME_MAX_ENTRIES = 4095, /* a segment: its footer takes at most 512 KiB */
 	NVME_MAX_PURGES = 128,
 	NVME_TENANT_BYTES = 16,
 };
 
 enum {
-	NVME_SUPER_MAGIC = 0x534e564b,		/* "KVNS" */
-	NVME_HEADER_MAGIC = 0x484e564b,		/* "KVNH" */
-	NVME_TAG_MAGIC = 0x544e564b,		/* "KVNT" */
-	NVME_FOOTER_MAGIC = 0x464e564b,		/* "KVNF" */
+	NVME_SUPER_MAGIC = 0x534e564b,  /* "KVNS" */
+	NVME_HEADER_MAGIC = 0x484e564b, /* "KVNH" */
+	NVME_TAG_MAGIC = 0x544e564b,    /* "KVNT" */
+	NVME_FOOTER_MAGIC = 0x464e564b, /* "KVNF" */
 };
 
 struct nvme_purge {
 	uint8_t tenant[NVME_TENANT_BYTES];
-	uint64_t epoch;				/* records of an earlier one are dead */
+	uint64_t epoch; /* records of an earlier one are dead */
 };
 
 struct nvme_super {
 	uint32_t magic;
 	uint16_t format;
-	uint16_t purges;			/* in use below */
-	uint8_t  uuid[16];
-	uint64_t generation;			/* of this superblock: one more each time it is written */
-	uint64_t life;				/* one more each time the store is opened */
-	uint64_t epoch_floor;			/* records of an earlier epoch are dead */
+	uint16_t purges; /* in use below */
+	uint8_t uuid[16];
+	/* of this superblock: one more each time it is written */
+	uint64_t generation;
+	uint64_t life;        /* one more each time the store is opened */
+	uint64_t epoch_floor; /* records of an earlier epoch are dead */
 	uint32_t segment_bytes;
 	uint32_t segments;
-	uint8_t  reserved0[8];
+	uint8_t reserved0[8];
 	struct nvme_purge purge[NVME_MAX_PURGES];
-	uint8_t  reserved1[956];
-	uint32_t crc;				/* of all bytes before. Here in every format to come */
+	uint8_t reserved1[956];
+	/* of all bytes before. Here in every format to come */
+	uint32_t crc;
 };
 static_assert(sizeof(struct nvme_super) == NVME_PAGE, "nvme_super");
 
@@ -96,11 +100,11 @@ struct nvme_header {
 	uint32_t magic;
 	uint16_t format;
 	uint16_t reserved0;
-	uint8_t  uuid[16];
+	uint8_t uuid[16];
 	uint64_t sequence;
-	uint32_t segment;			/* number, from 0 */
+	uint32_t segment; /* number, from 0 */
 	uint32_t segment_bytes;
-	uint8_t  reserved1[20];
+	uint8_t reserved1[20];
 	uint32_t crc;
 };
 static_assert(sizeof(struct nvme_header) == 64, "nvme_header");
@@ -108,14 +112,15 @@ static_assert(sizeof(struct nvme_header) == 64, "nvme_header");
 struct nvme_tag {
 	uint32_t magic;
 	uint32_t image_bytes;
-	uint8_t  uuid[16];
+	uint8_t uuid[16];
 	uint64_t sequence;
 	uint64_t epoch;
 	uint64_t tick;
-	uint8_t  owner[32];			/* bytes 0..15 name the tenant, the others are the caller's */
-	uint8_t  parent[32];			/* key; zeros: none */
-	uint32_t page; /* of the image's first byte, in pages from the segment's start */
-	uint32_t header_crc;			/* of the image */
+	/* bytes 0..15 name the tenant, the others are the caller's */
+	uint8_t owner[32];
+	uint8_t parent[32];  /* key; zeros: none */
+	uint32_t page;       /* of the image's first byte, in pages from the segment's start */
+	uint32_t header_crc; /* of the image */
 	uint32_t reserved;
 	uint32_t crc;
 };
@@ -123,15 +128,15 @@ static_assert(sizeof(struct nvme_tag) == 128, "nvme_tag");
 
 /* A record as the footer has it, and as recovery reports it. */
 struct nvme_entry {
-	uint8_t  key[32];
-	uint8_t  parent[32];
-	uint8_t  owner[32];
+	uint8_t key[32];
+	uint8_t parent[32];
+	uint8_t owner[32];
 	uint64_t tick;
 	uint64_t epoch;
 	uint32_t image_bytes;
 	uint32_t header_crc;
-	uint16_t page;				/* of the image, as above */
-	uint16_t tag_page;			/* 1: the page before belongs to the record, too */
+	uint16_t page;     /* of the image, as above */
+	uint16_t tag_page; /* 1: the page before belongs to the record, too */
 	uint32_t reserved;
 };
 static_assert(sizeof(struct nvme_entry) == 128, "nvme_entry");
@@ -140,19 +145,19 @@ struct nvme_trailer {
 	uint32_t magic;
 	uint16_t format;
 	uint16_t reserved0;
-	uint8_t  uuid[16];
+	uint8_t uuid[16];
 	uint64_t sequence;
 	uint32_t segment;
-	uint32_t count;				/* entries */
+	uint32_t count; /* entries */
 	uint32_t entries_crc;
-	uint8_t  reserved1[16];
+	uint8_t reserved1[16];
 	uint32_t crc;
 };
 static_assert(sizeof(struct nvme_trailer) == 64, "nvme_trailer");
 
 /* Whose structures are to be read or written. */
 struct nvme_identity {
-	uint8_t  uuid[16];
+	uint8_t uuid[16];
 	uint64_t sequence;
 	uint32_t segment;
 	uint32_t segment_bytes;
@@ -168,37 +173,40 @@ uint64_t nvme_segment_offset(uint32_t segment, uint32_t segment_bytes);
 
 /* 0; -EINVAL: segment_bytes is no multiple of 4 KiB or out of its limits, or so is the number of
  * segments. */
-int  nvme_shape_check(uint32_t segment_bytes, uint64_t segments);
+int nvme_shape_check(uint32_t segment_bytes, uint64_t segments);
 
-void nvme_super_seal(struct nvme_super *super);		/* magic, format, crc */
+void nvme_super_seal(struct nvme_super *super); /* magic, format, crc */
 /* 0; -ENODATA: nothing but zeros; -EMEDIUMTYPE: something else's; -EBADMSG: damaged;
  * -EPROTONOSUPPORT: whole, of a format unknown here. */
-int  nvme_super_check(const uint8_t page[NVME_PAGE], struct nvme_super *ret);
+int nvme_super_check(const uint8_t page[NVME_PAGE], struct nvme_super *ret);
 /* Purges tenant: its records of earlier epochs than this, which is later than any so far. */
-void nvme_super_purge(struct nvme_super *super, const uint8_t tenant[NVME_TENANT_BYTES], uint64_t epoch);
+void nvme_super_purge(struct nvme_super *super, const uint8_t tenant[NVME_TENANT_BYTES],
+		      uint64_t epoch);
 bool nvme_super_dead(const struct nvme_super *super, const uint8_t owner[32], uint64_t epoch);
 
 void nvme_header_encode(const struct nvme_identity *who, uint8_t ret[NVME_PAGE]);
 /* 0 or -EBADMSG. who->sequence is not looked at: *ret_sequence is the header's. */
-int nvme_header_check(const uint8_t page[NVME_PAGE], const struct nvme_identity *who, uint64_t *ret_sequence);
+int nvme_header_check(const uint8_t page[NVME_PAGE], const struct nvme_identity *who,
+		      uint64_t *ret_sequence);
 
-/* 0, or -EBADMSG: no image header, or not one of an image of these limits. *ret_payload_offset as in image.h.
+/* 0, or -EBADMSG: no image header, or not one of an image of these limits. *ret_payload_offset as
+ * in image.h.
  */
 int nvme_image_check(const struct image_header *header, uint32_t *ret_image_bytes,
 		     uint32_t *ret_payload_offset);
-bool nvme_tag_fits(const struct image_header *header);	/* in its padding */
+bool nvme_tag_fits(const struct image_header *header); /* in its padding */
 
 /* The tag of an entry, 128 bytes. */
 void nvme_tag_encode(const struct nvme_identity *who, const struct nvme_entry *entry, uint8_t *ret);
 /* What a tag says, with key and so on from its image header. 0, or -EBADMSG: not the tag of this
  * image, of this segment and sequence, at this page. */
-int  nvme_tag_check(const uint8_t *tag, const struct nvme_identity *who, const struct image_header *header,
-		    uint32_t page, struct nvme_entry *ret);
+int nvme_tag_check(const uint8_t *tag, const struct nvme_identity *who,
+		   const struct image_header *header, uint32_t page, struct nvme_entry *ret);
 /* Looks for a record that begins in `page`, the page'th of its segment. 0; -EBADMSG: there is none;
  * -EAGAIN: there may be: its tag would be in the last 128 bytes of page *ret_tag_page (then
  * nvme_tag_check()). */
-int  nvme_record_probe(const uint8_t bytes[NVME_PAGE], const struct nvme_identity *who, uint32_t page,
-		       struct nvme_entry *ret, uint32_t *ret_tag_page);
+int nvme_record_probe(const uint8_t bytes[NVME_PAGE], const struct nvme_identity *who,
+		      uint32_t page, struct nvme_entry *ret, uint32_t *ret_tag_page);
 /* What a record takes on the disk, from where. */
 uint64_t nvme_record_bytes(const struct nvme_entry *entry);
 uint32_t nvme_record_first_page(const struct nvme_entry *entry);
@@ -213,7 +221,7 @@ void nvme_footer_encode(const struct nvme_identity *who, uint32_t count, uint8_t
  * segment and sequence; -EAGAIN: it has *ret_count entries and needs more of the tail than n. On 0
  * *ret_entries points into tail: entries in order of their places, within the segment, not
  * overlapping. */
-int  nvme_footer_check(const uint8_t *tail, uint32_t n, const struct nvme_identity *who, uint32_t *ret_count,
-		       const struct nvme_entry **ret_entries);
+int nvme_footer_check(const uint8_t *tail, uint32_t n, const struct nvme_identity *who,
+		      uint32_t *ret_count, const struct nvme_entry **ret_entries);
 
 #endif

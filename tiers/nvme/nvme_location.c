@@ -18,7 +18,8 @@ enum {
 static_assert(NVME_GENERATIONS == 1 << GENERATION_BITS, "generation");
 static_assert(NVME_MAX_DISKS == 1 << (56 - DISK_SHIFT), "a location has 56 bits");
 
-uint64_t nvme_location_pack(uint8_t disk, bool tag_page, uint32_t segment, uint32_t page, uint32_t generation)
+uint64_t nvme_location_pack(uint8_t disk, bool tag_page, uint32_t segment, uint32_t page,
+			    uint32_t generation)
 {
 	return (uint64_t)disk << DISK_SHIFT | (uint64_t)tag_page << TAG_SHIFT |
 	       (uint64_t)segment << SEGMENT_SHIFT | (uint64_t)page << PAGE_SHIFT | generation;

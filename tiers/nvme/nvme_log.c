@@ -23,13 +23,13 @@ void *nvme_reserve(struct nvme_log *log, uint64_t bytes)
 	if (!ret)
 		return NULL;
 	memset(ret, 0, nvme_round_page(bytes));
-	vault_hide(ret, nvme_round_page(bytes));	/* images go through some of it */
+	vault_hide(ret, nvme_round_page(bytes)); /* images go through some of it */
 	log->memory += nvme_round_page(bytes);
 	return ret;
 }
 
-int nvme_log_new(const struct nvme_conf *conf, struct nvme_medium *medium, const struct nvme_table *table,
-		 struct nvme_log **ret, char *text, size_t n)
+int nvme_log_new(const struct nvme_conf *conf, struct nvme_medium *medium,
+		 const struct nvme_table *table, struct nvme_log **ret, char *text, size_t n)
 {
 	struct nvme_log *log;
 
@@ -83,10 +83,11 @@ int nvme_log_reserve(struct nvme_log *log)
 	log->heat = nvme_reserve(log, n * sizeof(*log->heat));
 	log->scratch = nvme_reserve(log, n * sizeof(*log->scratch));
 	log->carry.footer = nvme_reserve(log, log->footer_max);
-	log->carry.candidates = nvme_reserve(log, log->entries_max * sizeof(*log->carry.candidates));
+	log->carry.candidates =
+		nvme_reserve(log, log->entries_max * sizeof(*log->carry.candidates));
 	log->carry.buffer = nvme_reserve(log, nvme_round_page(limit) + NVME_PAGE);
-	good = log->segments && log->heat && log->scratch && log->carry.footer && log->carry.candidates &&
-	       log->carry.buffer;
+	good = log->segments && log->heat && log->scratch && log->carry.footer &&
+	       log->carry.candidates && log->carry.buffer;
 	for (uint32_t i = 0; i < NVME_FILLS; i++) {
 		log->fill[i].footer = nvme_reserve(log, log->footer_max);
 		good = good && log->fill[i].footer;
@@ -126,10 +127,11 @@ bool nvme_log_busy(const struct nvme_log *log)
 
 bool nvme_log_waits(const struct nvme_log *log)
 {
-	if (log->lent)		/* each completion takes a step */
+	if (log->lent) /* each completion takes a step */
 		return false;
 	return log->waiting || log->flush.stage != FLUSH_IDLE || log->carry.state != CARRY_IDLE ||
-	       (log->state == NVME_UP && log->ready == NVME_NONE && log->clean > 0) || log->state == NVME_STARTING;
+	       (log->state == NVME_UP && log->ready == NVME_NONE && log->clean > 0) ||
+	       log->state == NVME_STARTING;
 }
 
 void nvme_log_pause(struct nvme_log *log, bool paused)
@@ -156,12 +158,14 @@ static bool fits(const struct nvme_log *log, const struct nvme_fill *fill, uint6
 	       fill->used + bytes + nvme_footer_bytes(fill->count + 1) <= log->segment_bytes;
 }
 
-/* Where a record of this size goes. -EAGAIN: nowhere now; -ENOSPC (carry): nowhere until a segment is free.
+/* Where a record of this size goes. -EAGAIN: nowhere now; -ENOSPC (carry): nowhere until a segment
+ * is free.
  */
 static int find_room(struct nvme_log *log, uint64_t bytes, bool carry)
 {
 	if (!carry && !log->clean)
-		return -EAGAIN; /* the last clean segment is for the carry-over, which will free another */
+		/* the last clean segment is for the carry-over, which will free another */
+		return -EAGAIN;
 	if (log->open && fits(log, log->open, bytes))
 		return 0;
 	if (carry && !log->clean)
@@ -221,13 +225,15 @@ static void set_writes(struct nvme_log *log, struct nvme_append *a, const struct
 	uint32_t image_bytes, payload;
 
 	nvme_identify(log, a->fill->segment, &who);
-	(void)nvme_image_check(header, &image_bytes, &payload);	/* cannot fail: it was checked when the entry was made */
+	/* cannot fail: it was checked when the entry was made */
+	(void)nvme_image_check(header, &image_bytes, &payload);
 	nvme_io_set(&a->io[0], log, IO_WRITE, base + (uint64_t)entry->page * NVME_PAGE, a->image,
 		    (uint32_t)nvme_round_page(a->bytes));
 	if (entry->tag_page) {
 		memcpy(page, header, sizeof(*header));
 		nvme_tag_encode(&who, entry, page + NVME_PAGE - sizeof(struct nvme_tag));
-		nvme_io_set(&a->io[1], log, IO_WRITE, a->io[0].op.offset - NVME_PAGE, page, NVME_PAGE);
+		nvme_io_set(&a->io[1], log, IO_WRITE, a->io[0].op.offset - NVME_PAGE, page,
+			    NVME_PAGE);
 	} else {
 		nvme_tag_encode(&who, entry, a->image + payload - sizeof(struct nvme_tag));
 	}
@@ -237,7 +243,8 @@ static void set_writes(struct nvme_log *log, struct nvme_append *a, const struct
 	}
 }
 
-int nvme_append_start(struct nvme_log *log, struct nvme_append *a, struct nvme_entry *entry, bool carry)
+int nvme_append_start(struct nvme_log *log, struct nvme_append *a, struct nvme_entry *entry,
+		      bool carry)
 {
 	const uint64_t bytes = nvme_record_bytes(entry);
 	int r = find_room(log, bytes, carry);
@@ -313,8 +320,9 @@ static void find_parent(struct nvme_log *log, struct nvme_read *read)
 	struct nvme_entry entry;
 
 	memset(read->parent, 0, sizeof(read->parent));
-	if (nvme_location_tag_page(read->location) || nvme_image_check(header, &image_bytes, &payload) ||
-	    image_bytes != read->bytes || !nvme_tag_fits(header))
+	if (nvme_location_tag_page(read->location) ||
+	    nvme_image_check(header, &image_bytes, &payload) || image_bytes != read->bytes ||
+	    !nvme_tag_fits(header))
 		return;
 	nvme_identify(log, nvme_location_segment(read->location), &who);
 	if (!nvme_tag_check(read->buffer + payload - sizeof(struct nvme_tag), &who, header,
@@ -346,8 +354,9 @@ int nvme_log_read(struct nvme_log *log, struct nvme_read *read)
 	}
 	if (!read->bytes || offset + bytes > log->segment_bytes)
 		return -EINVAL;
-	nvme_io_set(&read->io, log, IO_READ, nvme_segment_offset(segment, log->segment_bytes) + offset,
-		    read->buffer, (uint32_t)bytes);
+	nvme_io_set(&read->io, log, IO_READ,
+		    nvme_segment_offset(segment, log->segment_bytes) + offset, read->buffer,
+		    (uint32_t)bytes);
 	read->io.done = read_done;
 	read->io.owner = read;
 	r = nvme_io_try(&read->io);

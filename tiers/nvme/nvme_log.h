@@ -42,26 +42,27 @@ enum nvme_log_state { NVME_NEW, NVME_STARTING, NVME_UP, NVME_STOPPED, NVME_FAILE
  * io_submit(); it sets op->file. */
 struct nvme_medium {
 	int (*submit)(struct nvme_medium *medium, struct io_op *op);
-	uint64_t (*now_ns)(struct nvme_medium *medium);	/* never goes back */
+	uint64_t (*now_ns)(struct nvme_medium *medium); /* never goes back */
 	/* NULL, or told of every op that was submitted and has ended, right before the log looks at
 	 * it. */
 	void (*ended)(struct nvme_medium *medium, const struct io_op *op);
 };
 
 struct nvme_conf {
-	uint64_t disk_bytes;		/* what the file or partition has */
+	uint64_t disk_bytes; /* what the file or partition has */
 	uint64_t bytes; /* what was configured; the store must not be smaller. 0: whatever it is */
-	uint64_t write_budget_bytes_per_day;	/* 0: none */
-	uint32_t segment_bytes;		/* for format; a store keeps what it was formatted with */
-	uint32_t max_image_bytes;	/* of an append. 0: what fits a segment */
-	uint8_t uuid[16]; /* format: the store's, random. Recover: it must have this one; zeros: any */
-	uint8_t  disk;		/* < NVME_MAX_DISKS; goes into locations */
+	uint64_t write_budget_bytes_per_day; /* 0: none */
+	uint32_t segment_bytes;   /* for format; a store keeps what it was formatted with */
+	uint32_t max_image_bytes; /* of an append. 0: what fits a segment */
+	/* format: the store's, random. Recover: it must have this one; zeros: any */
+	uint8_t uuid[16];
+	uint8_t disk; /* < NVME_MAX_DISKS; goes into locations */
 };
 
 enum nvme_answer {
-	NVME_GONE,	/* the block is not at this location any more */
-	NVME_LIVE,	/* it is; carry it over if it is recent enough */
-	NVME_WANTED,	/* carry it over if there is room at all: others depend on it */
+	NVME_GONE,   /* the block is not at this location any more */
+	NVME_LIVE,   /* it is; carry it over if it is recent enough */
+	NVME_WANTED, /* carry it over if there is room at all: others depend on it */
 };
 
 /*
@@ -93,7 +94,7 @@ struct nvme_table {
 struct nvme_io {
 	struct io_op op;
 	struct nvme_log *log;
-	struct nvme_io *next;		/* among those that wait for room in the queue */
+	struct nvme_io *next; /* among those that wait for room in the queue */
 	void (*done)(struct nvme_io *io);
 	void *owner;
 };
@@ -105,55 +106,59 @@ struct nvme_io {
  * status 0: the whole record is in the disk's hands, at `location`, and counted there with `tick`.
  */
 struct nvme_append {
-	uint8_t *image;			/* page-aligned; header complete */
-	uint32_t bytes;			/* of the image */
-	uint8_t  owner[32];		/* bytes 0..15: tenant */
-	uint8_t  parent[32];		/* key; zeros: none */
-	uint64_t tick;			/* last access, < 2^48 */
+	uint8_t *image;     /* page-aligned; header complete */
+	uint32_t bytes;     /* of the image */
+	uint8_t owner[32];  /* bytes 0..15: tenant */
+	uint8_t parent[32]; /* key; zeros: none */
+	uint64_t tick;      /* last access, < 2^48 */
 	void (*done)(struct nvme_append *append);
-	int      status;
+	int status;
 	uint64_t location;
 
 	/* the log's own */
-	struct nvme_io io[2];		/* image; then the tag page, if there is one */
+	struct nvme_io io[2]; /* image; then the tag page, if there is one */
 	struct nvme_fill *fill;
-	uint32_t entry;			/* in the segment's footer */
-	uint32_t tag_page;		/* of the pool; UINT32_MAX: none */
+	uint32_t entry;    /* in the segment's footer */
+	uint32_t tag_page; /* of the pool; UINT32_MAX: none */
 };
 
-/* Likewise. status 0: `bytes` were read; what they are worth the caller checks: header, identity, checksum.
+/* Likewise. status 0: `bytes` were read; what they are worth the caller checks: header, identity,
+ * checksum.
  */
 struct nvme_read {
 	uint64_t location;
-	uint8_t *buffer;		/* page-aligned, with room up to the next multiple of 4 KiB */
-	uint32_t bytes;			/* of the image */
+	/* page-aligned, with room up to the next multiple of 4 KiB */
+	uint8_t *buffer;
+	uint32_t bytes; /* of the image */
 	void (*done)(struct nvme_read *read);
-	int      status;
-	uint8_t  parent[32];		/* status 0: as kept in the image's padding; zeros: none, or not known */
+	int status;
+	/* status 0: as kept in the image's padding; zeros: none, or not known */
+	uint8_t parent[32];
 
 	struct nvme_io io;
 };
 
 struct nvme_counters {
-	uint64_t appended_records, appended_bytes;	/* of callers, completed */
-	uint64_t carried_records, carried_bytes;	/* written again */
-	uint64_t dropped_records;			/* live ones, not carried over */
-	uint64_t written_bytes;				/* all: headers, footers, superblocks */
+	uint64_t appended_records, appended_bytes; /* of callers, completed */
+	uint64_t carried_records, carried_bytes;   /* written again */
+	uint64_t dropped_records;                  /* live ones, not carried over */
+	uint64_t written_bytes;                    /* all: headers, footers, superblocks */
 	uint64_t read_bytes;
 	uint64_t recovery_bytes, recovered_records, recovered_segments, walked_segments;
 	uint64_t refused_budget, refused_space, refused_queue;
 	uint64_t stale_reads;
 	uint64_t write_errors, read_errors;
-	uint64_t segments_reclaimed, segments_lost;	/* lost: without a footer that could be read back */
+	/* lost: without a footer that could be read back */
+	uint64_t segments_reclaimed, segments_lost;
 	/* dropped_records, by how long their segment had been full (one that was recovered: since
 	 * the start): up to 1 min, 10 min, 1 h, 6 h, 1 day, 7 days, 30 days, more */
 	uint64_t residency[NVME_RESIDENCY_BUCKETS];
 };
 
 /* -EINVAL: conf out of its limits, with text; -ENOMEM. medium and table outlive the log. */
-int  nvme_log_new(const struct nvme_conf *conf, struct nvme_medium *medium, const struct nvme_table *table,
-		  struct nvme_log **ret, char *text, size_t n);
-void nvme_log_free(struct nvme_log *log);	/* not busy; NULL is fine */
+int nvme_log_new(const struct nvme_conf *conf, struct nvme_medium *medium,
+		 const struct nvme_table *table, struct nvme_log **ret, char *text, size_t n);
+void nvme_log_free(struct nvme_log *log); /* not busy; NULL is fine */
 /* An I/O is in the medium. I/Os that wait for room there do not count: nvme_log_free() forgets
  * them. */
 bool nvme_log_busy(const struct nvme_log *log);
@@ -179,20 +184,21 @@ void nvme_log_format(struct nvme_log *log);
  * back) or used by another daemon (what this log knows of the segments is not true any more);
  * -EUCLEAN: cut short.
  */
-int  nvme_log_recognise(const struct nvme_log *log, const uint8_t *supers, uint64_t disk_bytes, char *text, size_t n);
+int nvme_log_recognise(const struct nvme_log *log, const uint8_t *supers, uint64_t disk_bytes,
+		       char *text, size_t n);
 
 enum nvme_log_state nvme_log_state(const struct nvme_log *log);
-const char *nvme_log_text(const struct nvme_log *log);	/* why FAILED, naming what to do */
+const char *nvme_log_text(const struct nvme_log *log); /* why FAILED, naming what to do */
 
 /*
  * 0: lent. -EAGAIN: not now (write budget, space, queue: counted apart); nothing happened. -E2BIG:
  * larger than max_image_bytes. -EINVAL: no image header, or not of so many bytes. -ESHUTDOWN: not
  * UP.
  */
-int  nvme_log_append(struct nvme_log *log, struct nvme_append *append);
+int nvme_log_append(struct nvme_log *log, struct nvme_append *append);
 /* 0: lent. -ESTALE: its segment was used again; -EAGAIN: queue; -EINVAL: more bytes than the
  * segment has. */
-int  nvme_log_read(struct nvme_log *log, struct nvme_read *read);
+int nvme_log_read(struct nvme_log *log, struct nvme_read *read);
 /* The block is gone from there, or was accessed. `tick`: as the log knows it from append, moved,
  * found or the last touch. A stale location is fine. How long the record was is not asked: the
  * segment's live bytes shrink by its mean record, which is exact for records of one length, and
@@ -206,12 +212,12 @@ bool nvme_log_stale(const struct nvme_log *log, uint64_t location);
  * those), but for every recovery once `done` ran with status 0. With another status it may come
  * either way: try again. -EBUSY: one is under way; -ESHUTDOWN: not UP.
  */
-int  nvme_log_purge(struct nvme_log *log, const uint8_t tenant[NVME_TENANT_BYTES],
-		    void (*done)(void *arg, int status), void *arg);
+int nvme_log_purge(struct nvme_log *log, const uint8_t tenant[NVME_TENANT_BYTES],
+		   void (*done)(void *arg, int status), void *arg);
 /* Syncs what was appended and is done. last: takes no appends any more, seals the open segment once
  * those lent are done, so that a restart need not walk it, and is STOPPED then. -EBUSY, -ESHUTDOWN.
  * A disk that stalls keeps it from ending: the time limit is the caller's, who may exit without. */
-int  nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int status), void *arg);
+int nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int status), void *arg);
 
 /* Carries on what found no room in the queue or failed, as every completion does. To be called
  * every few milliseconds while nvme_log_waits(); cheap. */
@@ -225,9 +231,9 @@ void nvme_log_pause(struct nvme_log *log, bool paused);
 uint64_t nvme_log_spare(const struct nvme_log *log);
 
 void nvme_log_counters(const struct nvme_log *log, struct nvme_counters *ret);
-uint64_t nvme_log_capacity(const struct nvme_log *log);		/* bytes of all segments */
-uint32_t nvme_log_segment_bytes(const struct nvme_log *log);	/* 0: not known yet */
-uint64_t nvme_log_live_bytes(const struct nvme_log *log);	/* of records that the table has */
+uint64_t nvme_log_capacity(const struct nvme_log *log);      /* bytes of all segments */
+uint32_t nvme_log_segment_bytes(const struct nvme_log *log); /* 0: not known yet */
+uint64_t nvme_log_live_bytes(const struct nvme_log *log);    /* of records that the table has */
 uint64_t nvme_log_live_records(const struct nvme_log *log);
 /* What is left of the write budget's reserve: 0 to 100; 100 without a budget. */
 uint32_t nvme_log_budget_percent(const struct nvme_log *log);

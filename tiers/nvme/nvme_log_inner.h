@@ -10,22 +10,24 @@
  *	nvme_recover.c  what is there when the log is opened
  *
  * A segment:
- *	                        prepare             use                  seal (footer written or not)
- *	        ┌──────> FREE ──────────> PREPARING ───> READY ──> FILLING ──────────────────────> SEALED
- *	        │          ^    header        │ write                                                │
- *	        │          └── error ─────────┘            nothing lives there any more              │
- *	        │ release <──────────────────────────────────────────────────────────────────────────┤
- *	        └─────────────── DRAINING <──────────────────────────────────────────────────────────┘
- *	                                               carry (victim)
+ *		    prepare             use                  seal (footer written or
+ *							     not)
+ *  ┌──────> FREE ──────────> PREPARING ───> READY ──> FILLING ──────────────────────> SEALED
+ *  │          ^    header        │ write                                                │
+ *  │          └── error ─────────┘            nothing lives there any more              │
+ *  │ release <──────────────────────────────────────────────────────────────────────────┤
+ *  └─────────────── DRAINING <──────────────────────────────────────────────────────────┘
+ *					   carry (victim)
  *
  * Invariants
  *	L1 A segment's header write ended well before a record of its sequence is written.
- *	L2 Its generation changes when it becomes FREE, so no location survives that; its bytes stay until
- *	   nobody reads them any more (readers == 0 before PREPARING).
+ *	L2 Its generation changes when it becomes FREE, so no location survives that; its bytes stay
+ *	   until nobody reads them any more (readers == 0 before PREPARING).
  *	L3 clean = FREE + PREPARING + READY. A caller's append leaves one of them to the carry-over.
  *	L4 The footer of a FILLING segment fits behind its records, one more included, at all times.
- *	L5 heat[s].blocks and tick_sum are those of the records the table has there (not while it is DRAINING:
- *	   nobody looks then), segments[s].live_bytes about their bytes (nvme_log_forget()); live_* are the sums.
+ *	L5 heat[s].blocks and tick_sum are those of the records the table has there (not while it is
+ *	   DRAINING: nobody looks then), segments[s].live_bytes about their bytes
+ *	   (nvme_log_forget()); live_* are the sums.
  *	L6 table callbacks run from completions and nvme_log_poll() only.
  */
 #ifndef KVTIER_NVME_LOG_INNER_H
@@ -36,8 +38,8 @@
 
 enum {
 	NVME_NONE = 0xffffffff,
-	NVME_FILLS = 2,			/* one takes records, one waits for its footer */
-	NVME_TAG_PAGES = 64,		/* records with a page for the tag, on their way at once */
+	NVME_FILLS = 2,      /* one takes records, one waits for its footer */
+	NVME_TAG_PAGES = 64, /* records with a page for the tag, on their way at once */
 };
 
 enum segment_state {
@@ -50,50 +52,58 @@ enum segment_state {
 };
 
 struct nvme_segment {
-	uint64_t sequence;		/* of its header; 0: it has none of this store */
-	uint64_t full_ns;		/* SEALED: since when */
+	uint64_t sequence; /* of its header; 0: it has none of this store */
+	uint64_t full_ns;  /* SEALED: since when */
 	uint32_t live_bytes;
-	uint32_t generation;		/* 1 .. NVME_GENERATIONS - 1 */
+	uint32_t generation; /* 1 .. NVME_GENERATIONS - 1 */
 	uint32_t readers;
-	uint16_t entries;		/* SEALED: in its footer */
-	uint8_t  state;			/* enum segment_state */
+	uint16_t entries; /* SEALED: in its footer */
+	uint8_t state;    /* enum segment_state */
 };
 
-/*	NONE ──open──> OPEN ──full, flush──> CLOSED ──its writes ended──> FOOTER ──written──> NONE */
+/*	NONE ──open──> OPEN ──full, flush──> CLOSED ──its writes ended──> FOOTER ──written──> NONE
+ */
 enum fill_state { FILL_NONE = 0, FILL_OPEN, FILL_CLOSED, FILL_FOOTER };
 
 struct nvme_fill {
 	enum fill_state state;
 	uint32_t segment;
-	uint32_t used;			/* bytes, header included */
-	uint32_t count;			/* entries; image_bytes 0: its write failed */
-	uint32_t writes;		/* records on their way */
-	uint8_t *footer;		/* entries grow here; footer_max bytes */
+	uint32_t used;   /* bytes, header included */
+	uint32_t count;  /* entries; image_bytes 0: its write failed */
+	uint32_t writes; /* records on their way */
+	uint8_t *footer; /* entries grow here; footer_max bytes */
 	struct nvme_io io;
 };
 
-/*	IDLE ──victim──> FOOTER ──read──> NEXT <──> READ, then APPEND, then WRITE ──none left──> IDLE */
-enum carry_state { CARRY_IDLE = 0, CARRY_FOOTER, CARRY_NEXT, CARRY_READ, CARRY_APPEND, CARRY_WRITE };
+/* IDLE ──victim──> FOOTER ──read──> NEXT <──> READ, then APPEND, then WRITE ──none left──> IDLE */
+enum carry_state {
+	CARRY_IDLE = 0,
+	CARRY_FOOTER,
+	CARRY_NEXT,
+	CARRY_READ,
+	CARRY_APPEND,
+	CARRY_WRITE
+};
 
 struct nvme_carry {
 	enum carry_state state;
 	uint32_t segment;
-	uint32_t count, next;		/* candidates to carry over; those are first */
+	uint32_t count, next; /* candidates to carry over; those are first */
 	uint64_t middle;
 	uint8_t *footer;
-	const struct nvme_entry *entries;	/* in footer */
+	const struct nvme_entry *entries; /* in footer */
 	struct nvme_candidate *candidates;
-	uint8_t *buffer;		/* a record */
+	uint8_t *buffer; /* a record */
 	struct nvme_io io;
 	struct nvme_append append;
-	struct nvme_entry entry;	/* the one on its way */
+	struct nvme_entry entry; /* the one on its way */
 };
 
 /* Both copies, one after the other, each synced: then one copy may rot and nothing is forgotten. */
 struct nvme_super_write {
-	uint32_t step;			/* write, sync, write, sync; 0: idle */
-	uint32_t first;			/* copy to be written first: not the newest that is good */
-	uint8_t *pages;			/* one for each copy */
+	uint32_t step;  /* write, sync, write, sync; 0: idle */
+	uint32_t first; /* copy to be written first: not the newest that is good */
+	uint8_t *pages; /* one for each copy */
 	struct nvme_io io;
 	void (*done)(struct nvme_log *log, int status);
 };
@@ -117,48 +127,51 @@ struct nvme_log {
 	struct nvme_counters counters;
 
 	struct nvme_super super;
-	uint64_t super_saved;			/* its generation that both copies surely have */
+	uint64_t super_saved; /* its generation that both copies surely have */
 	struct nvme_super_write super_write;
 	void (*purge_done)(void *arg, int status);
 	void *purge_arg;
 	struct nvme_flush flush;
-	struct nvme_recovery *recovery;		/* while STARTING */
+	struct nvme_recovery *recovery; /* while STARTING */
 
 	uint64_t next_sequence, epoch;
 	uint32_t n_segments, segment_bytes;
-	uint32_t entries_max, footer_max;	/* of a segment; bytes */
-	uint32_t image_max;			/* bytes */
+	uint32_t entries_max, footer_max; /* of a segment; bytes */
+	uint32_t image_max;               /* bytes */
 	struct nvme_segment *segments;
-	struct nvme_heat *heat;			/* of the same numbers */
+	struct nvme_heat *heat; /* of the same numbers */
 	uint32_t *scratch;
-	uint64_t live_bytes, live_records;	/* of all segments */
-	uint32_t clean, low;			/* fewer clean ones than this: reclaim */
-	bool paused;				/* reclaim nothing */
-	uint32_t cursor;			/* where to look for a free one */
-	uint32_t ready;				/* READY, or NVME_NONE */
+	uint64_t live_bytes, live_records; /* of all segments */
+	uint32_t clean, low;               /* fewer clean ones than this: reclaim */
+	bool paused;                       /* reclaim nothing */
+	uint32_t cursor;                   /* where to look for a free one */
+	uint32_t ready;                    /* READY, or NVME_NONE */
 	uint32_t preparing;
-	uint64_t prepare_after_ns;		/* not before: the last header could not be written; 0 */
+	/* not before: the last header could not be written; 0 */
+	uint64_t prepare_after_ns;
 	struct nvme_io prepare_io;
 	uint8_t *prepare_page;
 	struct nvme_fill fill[NVME_FILLS];
-	struct nvme_fill *open;			/* FILL_OPEN, or NULL */
+	struct nvme_fill *open; /* FILL_OPEN, or NULL */
 	struct nvme_carry carry;
 
 	uint8_t *tag_pages;
-	uint64_t tag_pages_used;		/* bits */
-	double tokens;				/* bytes that may be written now */
-	uint64_t tokens_ns;			/* when that was so */
+	uint64_t tag_pages_used; /* bits */
+	double tokens;           /* bytes that may be written now */
+	uint64_t tokens_ns;      /* when that was so */
 
-	uint32_t lent;				/* I/Os in the disk's hands */
-	struct nvme_io *waiting, **waiting_end;	/* for room there */
+	uint32_t lent;                          /* I/Os in the disk's hands */
+	struct nvme_io *waiting, **waiting_end; /* for room there */
 	uint64_t memory;
 };
 
 /* As nvme_log_append() for a record whose entry is complete but for its place. carry: for the log
  * itself; -ENOSPC: no clean segment at all. */
-int nvme_append_start(struct nvme_log *log, struct nvme_append *append, struct nvme_entry *entry, bool carry);
+int nvme_append_start(struct nvme_log *log, struct nvme_append *append, struct nvme_entry *entry,
+		      bool carry);
 /* Reserves what depends on log->super. */
-int  nvme_log_reserve(struct nvme_log *log);
-void *nvme_reserve(struct nvme_log *log, uint64_t bytes);	/* zeroed, page-aligned, counted; NULL */
+int nvme_log_reserve(struct nvme_log *log);
+/* zeroed, page-aligned, counted; NULL */
+void *nvme_reserve(struct nvme_log *log, uint64_t bytes);
 
 #endif

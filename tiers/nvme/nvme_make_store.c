@@ -25,7 +25,7 @@ struct making {
 	uint64_t bytes;
 	void (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *arg;
-	uint8_t *buffer;		/* CHUNK_BYTES of zeros */
+	uint8_t *buffer; /* CHUNK_BYTES of zeros */
 };
 
 static int write_all(int fd, const uint8_t *buffer, uint64_t bytes, uint64_t offset)
@@ -35,7 +35,7 @@ static int write_all(int fd, const uint8_t *buffer, uint64_t bytes, uint64_t off
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n <= 0 || n % NVME_PAGE)	/* O_DIRECT: what is left must stay aligned */
+		if (n <= 0 || n % NVME_PAGE) /* O_DIRECT: what is left must stay aligned */
 			return n < 0 ? -errno : -EIO;
 		buffer += n;
 		offset += (uint64_t)n;
@@ -63,7 +63,9 @@ static int prewrite_all(struct making *m)
 
 static int write_supers(struct making *m, uint32_t segment_bytes, uint64_t segments)
 {
-	struct nvme_super super = { .life = 1, .generation = 1, .segment_bytes = segment_bytes,
+	struct nvme_super super = { .life = 1,
+				    .generation = 1,
+				    .segment_bytes = segment_bytes,
 				    .segments = (uint32_t)segments };
 	int r = getrandom(super.uuid, sizeof(super.uuid), 0) == sizeof(super.uuid) ? 0 : -EIO;
 
@@ -86,8 +88,11 @@ static int make(struct making *m, uint32_t segment_bytes, bool prewrite, char *t
 		r = nvme_shape_check(segment_bytes, segments);
 	}
 	if (r) {
-		(void)snprintf(text, n, "%" PRIu64 " bytes cannot be a store: 4 to 65535 segments (of %" PRIu32
-			       " bytes now, 64 KiB to 256 MiB), and 64 KiB", m->bytes, segment_bytes);
+		(void)snprintf(text, n,
+			       "%" PRIu64
+			       " bytes cannot be a store: 4 to 65535 segments (of %" PRIu32
+			       " bytes now, 64 KiB to 256 MiB), and 64 KiB",
+			       m->bytes, segment_bytes);
 		return r;
 	}
 	if (prewrite)
@@ -100,7 +105,8 @@ static int make(struct making *m, uint32_t segment_bytes, bool prewrite, char *t
 }
 
 int nvme_make_store(const char *path, uint64_t bytes, uint32_t segment_bytes, bool prewrite,
-		    void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg, char *text, size_t n)
+		    void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg,
+		    char *text, size_t n)
 {
 	struct making m = { .progress = progress, .arg = arg };
 	bool made;

@@ -17,7 +17,8 @@
  * are written. 0, or -errno with a sentence (n >= NVME_TEXT_BYTES); -EBUSY: a daemon has the path
  * open.
  */
-int  nvme_make_store(const char *path, uint64_t bytes, uint32_t segment_bytes, bool prewrite,
-		     void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg, char *text, size_t n);
+int nvme_make_store(const char *path, uint64_t bytes, uint32_t segment_bytes, bool prewrite,
+		    void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg,
+		    char *text, size_t n);
 
 #endif

@@ -2,8 +2,8 @@
 /*
  * nvme_opening.c - see nvme_opening.h.
  *
- *	ASKED ──thread ends──> ANSWERED ──> the asker takes the file, and frees the opening
- *	   └──asker leaves──> LEFT ──thread ends, some day──> the thread closes the file, and frees the opening
+ *  ASKED ──thread ends──> ANSWERED ──> the asker takes the file, and frees the opening
+ *     └──asker leaves──> LEFT ──thread ends, some day──> the thread closes and frees all
  *
  * The one lock guards `state`.
  */
@@ -31,7 +31,7 @@ struct nvme_opening {
 	uint64_t bytes;
 	enum nvme_file_use use;
 	struct nvme_file file;
-	uint8_t *supers;	/* SUPERS_BYTES; of a disk that comes back */
+	uint8_t *supers; /* SUPERS_BYTES; of a disk that comes back */
 	int status;
 	char text[TEXT_BYTES];
 };
@@ -46,7 +46,8 @@ static void job_free(struct nvme_opening *job)
 
 static int do_open(struct nvme_opening *job)
 {
-	int r = nvme_file_open(job->path, job->bytes, job->use, &job->file, job->text, sizeof(job->text));
+	int r = nvme_file_open(job->path, job->bytes, job->use, &job->file, job->text,
+			       sizeof(job->text));
 
 	if (r || job->use != NVME_FILE_RETURNED)
 		return r;
@@ -85,7 +86,7 @@ static int start(struct nvme_opening *job)
 
 	(void)pthread_attr_init(&attr);
 	(void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	(void)sigfillset(&all);		/* signals are the core's */
+	(void)sigfillset(&all); /* signals are the core's */
 	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
 	r = pthread_create(&thread, &attr, run, job);
 	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -129,7 +130,8 @@ static struct nvme_opening *job_new(const char *path, uint64_t bytes, enum nvme_
 	return NULL;
 }
 
-static int begin(const char *path, uint64_t bytes, enum nvme_file_use use, struct nvme_opening **ret)
+static int begin(const char *path, uint64_t bytes, enum nvme_file_use use,
+		 struct nvme_opening **ret)
 {
 	struct nvme_opening *job = job_new(path, bytes, use);
 	int r = job ? start(job) : -ENOMEM;
@@ -152,8 +154,8 @@ static int take(struct nvme_opening *job, struct nvme_file *ret, char *text, siz
 	return r;
 }
 
-int nvme_opening_wait(const char *path, uint64_t bytes, uint64_t timeout_ns,
-		      struct nvme_file *ret, char *text, size_t n)
+int nvme_opening_wait(const char *path, uint64_t bytes, uint64_t timeout_ns, struct nvme_file *ret,
+		      char *text, size_t n)
 {
 	const struct timespec until = after(timeout_ns);
 	struct nvme_opening *job;
@@ -164,13 +166,17 @@ int nvme_opening_wait(const char *path, uint64_t bytes, uint64_t timeout_ns,
 		return r;
 	}
 	pthread_mutex_lock(&job->lock);
-	while (job->state == ASKED && pthread_cond_timedwait(&job->answered, &job->lock, &until) != ETIMEDOUT)
+	while (job->state == ASKED &&
+	       pthread_cond_timedwait(&job->answered, &job->lock, &until) != ETIMEDOUT)
 		;
 	if (job->state == ASKED) {
 		job->state = LEFT;
 		pthread_mutex_unlock(&job->lock);
-		(void)snprintf(text, n, "the disk did not answer within %d s: look at it, and restart kvtierd when it does",
-			       (int)(timeout_ns / 1000000000u));
+		(void)snprintf(
+			text, n,
+			"the disk did not answer within %d s: look at it, and restart kvtierd when "
+			"it does",
+			(int)(timeout_ns / 1000000000u));
 		return -ETIMEDOUT;
 	}
 	pthread_mutex_unlock(&job->lock);
@@ -182,7 +188,8 @@ int nvme_opening_begin(const char *path, struct nvme_opening **ret)
 	return begin(path, 0, NVME_FILE_RETURNED, ret);
 }
 
-int nvme_opening_ended(struct nvme_opening *o, struct nvme_file *ret, uint8_t *supers, char *text, size_t n)
+int nvme_opening_ended(struct nvme_opening *o, struct nvme_file *ret, uint8_t *supers, char *text,
+		       size_t n)
 {
 	bool ended;
 

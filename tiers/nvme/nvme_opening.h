@@ -14,16 +14,17 @@ struct nvme_opening;
 /* At the start: nvme_file_open() of a store (NVME_FILE_STORE), with its results. -ETIMEDOUT: it has
  * not ended within timeout_ns; if it ends after all, the thread closes the file, and removes a file
  * that it made. */
-int  nvme_opening_wait(const char *path, uint64_t bytes, uint64_t timeout_ns,
-		       struct nvme_file *ret, char *text, size_t n);
+int nvme_opening_wait(const char *path, uint64_t bytes, uint64_t timeout_ns, struct nvme_file *ret,
+		      char *text, size_t n);
 
 /* A disk that was open before comes back: its path is opened (NVME_FILE_RETURNED) and its
  * superblocks are read. The old descriptor must be closed: its lock would keep us out. 0, -ENOMEM,
  * or -EAGAIN: no thread. */
-int  nvme_opening_begin(const char *path, struct nvme_opening **ret);
+int nvme_opening_begin(const char *path, struct nvme_opening **ret);
 /* -EINPROGRESS: the thread is still at it. Else the results of nvme_file_open(), and the
  * superblocks as nvme_file_supers() gives them; the opening is freed. */
-int  nvme_opening_ended(struct nvme_opening *o, struct nvme_file *ret, uint8_t *supers, char *text, size_t n);
+int nvme_opening_ended(struct nvme_opening *o, struct nvme_file *ret, uint8_t *supers, char *text,
+		       size_t n);
 /* The answer is not wanted any more: the file that is opened will be closed. NULL is fine. */
 void nvme_opening_leave(struct nvme_opening *o);
 

@@ -3,8 +3,8 @@
  * nvme_recover.c - what is on the disk when the log is opened. Core thread only; memory of its own,
  * given back at the end.
  *
- *	headers of all segments ──> by sequence, newest first ──> footer of each ──> records told to the table
- *	                                                            └─ none: walk ──> footer written ──┘
+ *  headers of all segments ─> by sequence, newest first ─> footer of each ─> records to the table
+ *                                                             └─ none: walk ──> footer written ─┘
  *
  * A header (4 KiB) and a footer are read for each segment: 20 KiB where a segment of 64 MiB has
  * images of 1 MiB, which is 320 MiB for a TiB; about 220 MiB with segments of 256 MiB. A segment
@@ -25,11 +25,11 @@
 #include "nvme_super.h"
 
 enum {
-	HEADERS = 16,			/* read at once */
+	HEADERS = 16, /* read at once */
 	FOOTERS = 4,
-	FOOTER_GUESS = 16384,		/* first read of a footer; then the size of the last one */
-	CHUNK_PAGES = 64,		/* read at once when looking for a record */
-	GAP_PAGES = (32 << 20) / NVME_PAGE,	/* without a record: the walk ends */
+	FOOTER_GUESS = 16384, /* first read of a footer; then the size of the last one */
+	CHUNK_PAGES = 64,     /* read at once when looking for a record */
+	GAP_PAGES = (32 << 20) / NVME_PAGE, /* without a record: the walk ends */
 };
 
 struct header_read {
@@ -44,32 +44,32 @@ struct footer_slot {
 	struct nvme_io io;
 	enum footer_state state;
 	uint32_t segment;
-	uint32_t bytes;			/* read */
-	uint8_t *buffer;		/* footer_max */
+	uint32_t bytes;  /* read */
+	uint8_t *buffer; /* footer_max */
 };
 
 struct walk {
 	struct nvme_io io;
-	struct footer_slot *slot;	/* its buffer collects the entries */
+	struct footer_slot *slot; /* its buffer collects the entries */
 	struct nvme_identity who;
 	uint32_t count;
-	uint32_t page;			/* where a record may begin */
-	uint32_t gap;			/* pages since the last one */
-	uint32_t tag_page;		/* where its tag would be; 0: in `page` */
-	bool blind;			/* a read failed: records may be there */
-	struct image_header header;	/* with tag_page */
-	uint32_t first, pages;		/* in the buffer */
+	uint32_t page;              /* where a record may begin */
+	uint32_t gap;               /* pages since the last one */
+	uint32_t tag_page;          /* where its tag would be; 0: in `page` */
+	bool blind;                 /* a read failed: records may be there */
+	struct image_header header; /* with tag_page */
+	uint32_t first, pages;      /* in the buffer */
 	uint8_t *buffer;
 };
 
 struct nvme_recovery {
 	struct header_read header[HEADERS];
 	uint32_t next_header, headers_left, headers_failed;
-	int header_status;		/* of the last that failed */
-	uint32_t *order;		/* segments with a header */
+	int header_status; /* of the last that failed */
+	uint32_t *order;   /* segments with a header */
 	uint32_t n_order;
 	struct footer_slot footer[FOOTERS];
-	uint32_t next_read, next_told;	/* ranks in order */
+	uint32_t next_read, next_told; /* ranks in order */
 	uint32_t guess;
 	struct walk walk;
 };
@@ -110,7 +110,7 @@ static int reserve(struct nvme_log *log)
 		r->footer[i].buffer = nvme_reserve(log, log->footer_max);
 		good = good && r->footer[i].buffer;
 	}
-	log->memory = before;	/* given back at the end */
+	log->memory = before; /* given back at the end */
 	return good ? 0 : -ENOMEM;
 }
 
@@ -125,14 +125,16 @@ static void finish(struct nvme_log *log)
 
 /* --- the records of a segment --- */
 
-static void tell(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entries, uint32_t count)
+static void tell(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entries,
+		 uint32_t count)
 {
 	for (uint32_t i = count; i-- > 0;) {
 		const struct nvme_entry *entry = &entries[i];
 
 		if (nvme_super_dead(&log->super, entry->owner, entry->epoch))
 			continue;
-		if (!log->table.found(log->table.arg, entry, nvme_location_make(log, segment, entry)))
+		if (!log->table.found(log->table.arg, entry,
+				      nvme_location_make(log, segment, entry)))
 			continue;
 		nvme_account(log, segment, entry, entry->tick);
 		log->counters.recovered_records++;
@@ -180,7 +182,8 @@ static bool walk_end(struct nvme_log *log, struct walk *walk)
 	}
 	nvme_footer_encode(&walk->who, walk->count, walk->slot->buffer);
 	nvme_io_set(&walk->io, log, IO_WRITE,
-		    nvme_segment_offset(walk->who.segment, log->segment_bytes) + log->segment_bytes - bytes,
+		    nvme_segment_offset(walk->who.segment, log->segment_bytes) +
+			    log->segment_bytes - bytes,
 		    walk->slot->buffer, bytes);
 	walk->io.done = walk_sealed;
 	nvme_io_start(&walk->io);
@@ -195,7 +198,7 @@ static void walk_read(struct nvme_io *io)
 
 	if (io->op.status) {
 		walk->blind = true;
-		memset(walk->buffer, 0, (size_t)walk->pages * NVME_PAGE);	/* no record */
+		memset(walk->buffer, 0, (size_t)walk->pages * NVME_PAGE); /* no record */
 	}
 	if (!walk_step(io->log))
 		pump(io->log);
@@ -210,7 +213,8 @@ static void walk_fetch(struct nvme_log *log, struct walk *walk, uint32_t page)
 	if (walk->pages > end - page)
 		walk->pages = end - page;
 	nvme_io_set(&walk->io, log, IO_READ,
-		    nvme_segment_offset(walk->who.segment, log->segment_bytes) + (uint64_t)page * NVME_PAGE,
+		    nvme_segment_offset(walk->who.segment, log->segment_bytes) +
+			    (uint64_t)page * NVME_PAGE,
 		    walk->buffer, walk->pages * NVME_PAGE);
 	walk->io.done = walk_read;
 	nvme_io_start(&walk->io);
@@ -223,8 +227,8 @@ static int walk_look(struct walk *walk, const uint8_t *bytes, struct nvme_entry 
 
 	if (walk->tag_page) {
 		walk->tag_page = 0;
-		return nvme_tag_check(bytes + NVME_PAGE - sizeof(struct nvme_tag), &walk->who, &walk->header,
-				      walk->page, ret);
+		return nvme_tag_check(bytes + NVME_PAGE - sizeof(struct nvme_tag), &walk->who,
+				      &walk->header, walk->page, ret);
 	}
 	r = nvme_record_probe(bytes, &walk->who, walk->page, ret, &walk->tag_page);
 	if (r == -EAGAIN)
@@ -234,7 +238,8 @@ static int walk_look(struct walk *walk, const uint8_t *bytes, struct nvme_entry 
 
 static bool walk_take(struct walk *walk, const struct nvme_entry *entry)
 {
-	const uint64_t end = (uint64_t)nvme_record_first_page(entry) * NVME_PAGE + nvme_record_bytes(entry);
+	const uint64_t end =
+		(uint64_t)nvme_record_first_page(entry) * NVME_PAGE + nvme_record_bytes(entry);
 
 	if (end + nvme_footer_bytes(walk->count + 1) > walk->who.segment_bytes)
 		return false;
@@ -259,7 +264,8 @@ static bool walk_step(struct nvme_log *log)
 			walk_fetch(log, walk, page);
 			return true;
 		}
-		r = walk_look(walk, walk->buffer + (size_t)(page - walk->first) * NVME_PAGE, &entry);
+		r = walk_look(walk, walk->buffer + (size_t)(page - walk->first) * NVME_PAGE,
+			      &entry);
 		if (r == -EAGAIN || (!r && walk_take(walk, &entry)))
 			continue;
 		walk->page++;
@@ -279,7 +285,7 @@ static void walk_begin(struct nvme_log *log, struct footer_slot *slot)
 	walk->page = 1;
 	slot->state = FOOTER_READING;
 	nvme_identify(log, slot->segment, &walk->who);
-	(void)walk_step(log);	/* nothing is in the buffer: it reads, and goes on in walk_read() */
+	(void)walk_step(log); /* nothing is in the buffer: it reads, and goes on in walk_read() */
 }
 
 /* --- footers --- */
@@ -290,7 +296,7 @@ static void footer_read(struct nvme_io *io)
 
 	slot->state = FOOTER_READ;
 	if (io->op.status)
-		memset(slot->buffer, 0, slot->bytes);	/* no footer */
+		memset(slot->buffer, 0, slot->bytes); /* no footer */
 	pump(io->log);
 }
 
@@ -299,7 +305,8 @@ static void read_footer(struct nvme_log *log, struct footer_slot *slot, uint32_t
 	slot->state = FOOTER_READING;
 	slot->bytes = bytes < log->footer_max ? bytes : log->footer_max;
 	nvme_io_set(&slot->io, log, IO_READ,
-		    nvme_segment_offset(slot->segment, log->segment_bytes) + log->segment_bytes - slot->bytes,
+		    nvme_segment_offset(slot->segment, log->segment_bytes) + log->segment_bytes -
+			    slot->bytes,
 		    slot->buffer, slot->bytes);
 	slot->io.done = footer_read;
 	slot->io.owner = slot;
@@ -364,7 +371,8 @@ static void headers_done(struct nvme_log *log)
 	struct nvme_recovery *r = log->recovery;
 
 	if (r->headers_failed == log->n_segments) {
-		nvme_log_started(log, r->header_status, "no segment can be read: is the disk there?");
+		nvme_log_started(log, r->header_status,
+				 "no segment can be read: is the disk there?");
 		return;
 	}
 	for (uint32_t i = 0; i < log->n_segments; i++)
@@ -402,8 +410,8 @@ static void header_read(struct nvme_io *io)
 static void read_header(struct nvme_log *log, struct header_read *h)
 {
 	h->segment = log->recovery->next_header++;
-	nvme_io_set(&h->io, log, IO_READ, nvme_segment_offset(h->segment, log->segment_bytes), h->page,
-		    NVME_PAGE);
+	nvme_io_set(&h->io, log, IO_READ, nvme_segment_offset(h->segment, log->segment_bytes),
+		    h->page, NVME_PAGE);
 	h->io.done = header_read;
 	h->io.owner = h;
 	nvme_io_start(&h->io);

@@ -12,11 +12,11 @@
 #include "nvme_account.h"
 #include "nvme_carry.h"
 
-enum { RETRY_NS = 100000000 };	/* after a header could not be written */
+enum { RETRY_NS = 100000000 }; /* after a header could not be written */
 
 static void io_ended(struct io_op *op)
 {
-	struct nvme_io *io = (struct nvme_io *)(void *)op;	/* op is its first member */
+	struct nvme_io *io = (struct nvme_io *)(void *)op; /* op is its first member */
 	struct nvme_log *log = io->log;
 
 	assert(log->lent > 0);
@@ -81,7 +81,7 @@ static void retry_waiting(struct nvme_log *log)
 		log->waiting = io->next;
 		if (!log->waiting)
 			log->waiting_end = &log->waiting;
-		if (r) {	/* refused for good: the file is out of the engine */
+		if (r) { /* refused for good: the file is out of the engine */
 			io->op.status = r;
 			io->done(io);
 		}
@@ -110,7 +110,8 @@ void nvme_segment_release(struct nvme_log *log, uint32_t segment)
 
 void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries)
 {
-	if (log->segments[segment].state != SEGMENT_DRAINING)	/* else it goes back to what it was */
+	/* else it goes back to what it was */
+	if (log->segments[segment].state != SEGMENT_DRAINING)
 		log->segments[segment].full_ns = log->medium->now_ns(log->medium);
 	log->segments[segment].state = SEGMENT_SEALED;
 	log->segments[segment].entries = (uint16_t)entries;
@@ -156,8 +157,9 @@ static void prepare(struct nvme_log *log)
 		log->cursor = segment + 1;
 		nvme_identify(log, segment, &who);
 		nvme_header_encode(&who, log->prepare_page);
-		nvme_io_set(&log->prepare_io, log, IO_WRITE, nvme_segment_offset(segment, log->segment_bytes),
-			    log->prepare_page, NVME_PAGE);
+		nvme_io_set(&log->prepare_io, log, IO_WRITE,
+			    nvme_segment_offset(segment, log->segment_bytes), log->prepare_page,
+			    NVME_PAGE);
 		log->prepare_io.done = prepare_done;
 		nvme_io_start(&log->prepare_io);
 		return;
@@ -203,7 +205,8 @@ uint64_t nvme_log_spare(const struct nvme_log *log)
 {
 	const struct nvme_fill *fill = log->open;
 
-	if (fill && fill->used + NVME_PAGE + nvme_footer_bytes(fill->count + 1) <= log->segment_bytes)
+	if (fill &&
+	    fill->used + NVME_PAGE + nvme_footer_bytes(fill->count + 1) <= log->segment_bytes)
 		return nvme_segment_offset(fill->segment, log->segment_bytes) + fill->used;
 	if (log->ready != NVME_NONE)
 		return nvme_segment_offset(log->ready, log->segment_bytes) + NVME_PAGE;
@@ -246,7 +249,8 @@ static void write_footer(struct nvme_log *log, struct nvme_fill *fill)
 	nvme_footer_encode(&who, fill->count, fill->footer);
 	fill->state = FILL_FOOTER;
 	nvme_io_set(&fill->io, log, IO_WRITE,
-		    nvme_segment_offset(fill->segment, log->segment_bytes) + log->segment_bytes - bytes,
+		    nvme_segment_offset(fill->segment, log->segment_bytes) + log->segment_bytes -
+			    bytes,
 		    fill->footer, bytes);
 	fill->io.done = footer_done;
 	fill->io.owner = fill;
@@ -318,8 +322,9 @@ int nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int 
 	log->flush.arg = arg;
 	log->flush.stage = FLUSH_SEAL;
 	if (log->open && last)
-		nvme_fill_close(log);	/* another flush leaves it open: the rest of it would be wasted */
-	return 0;	/* done never runs inside this call: a completion or poll goes on */
+		/* another flush leaves it open: the rest of it would be wasted */
+		nvme_fill_close(log);
+	return 0; /* done never runs inside this call: a completion or poll goes on */
 }
 
 void nvme_log_poll(struct nvme_log *log)

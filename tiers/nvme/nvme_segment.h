@@ -12,7 +12,7 @@
  * the caller's to set. */
 void nvme_io_set(struct nvme_io *io, struct nvme_log *log, enum io_kind kind, uint64_t offset,
 		 uint8_t *buffer, uint32_t bytes);
-int  nvme_io_try(struct nvme_io *io);	/* 0: on its way. -errno of the medium: nothing happened */
+int nvme_io_try(struct nvme_io *io); /* 0: on its way. -errno of the medium: nothing happened */
 /* Now, or when the queue has room. done() runs in any case, with io->op.status. */
 void nvme_io_start(struct nvme_io *io);
 /* Carries on whatever can go on. From completions and nvme_log_poll(). */
@@ -25,6 +25,6 @@ void nvme_segment_release(struct nvme_log *log, uint32_t segment);
 void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries);
 /* READY becomes the open one. False: none is, or no buffer for its footer. */
 bool nvme_fill_open(struct nvme_log *log);
-void nvme_fill_close(struct nvme_log *log);	/* the open one, if any */
+void nvme_fill_close(struct nvme_log *log); /* the open one, if any */
 
 #endif

@@ -3,9 +3,9 @@
  * nvme_super.c - the superblock: read and judged at the start, written at each start, format and
  * purge. Core thread only.
  *
- *	recover: read both ──> judge ──> life + 1, written and synced ──> segments (nvme_recover.c)
- *	                         └─────> FAILED: somebody else's, damaged, too small. Nothing was written
- *	format:  write both, synced ──> UP
+ *  recover: read both ──> judge ──> life + 1, written and synced ──> segments (nvme_recover.c)
+ *                           └─────> FAILED: not ours, damaged, too small. Nothing was written
+ *  format:  write both, synced ──> UP
  *
  * A change is written to one copy, synced, and only then written to the other: at any moment one of
  * them is whole. done() runs when both are synced, so one copy may rot later.
@@ -26,7 +26,8 @@ enum { STEP_FIRST = 1, STEP_FIRST_SYNC, STEP_SECOND, STEP_SECOND_SYNC };
 
 uint64_t nvme_segments_in(uint64_t bytes, uint32_t segment_bytes)
 {
-	const uint64_t n = bytes > NVME_DATA_OFFSET ? (bytes - NVME_DATA_OFFSET) / segment_bytes : 0;
+	const uint64_t n =
+		bytes > NVME_DATA_OFFSET ? (bytes - NVME_DATA_OFFSET) / segment_bytes : 0;
 
 	return n < NVME_MAX_SEGMENTS ? n : NVME_MAX_SEGMENTS;
 }
@@ -88,7 +89,8 @@ void nvme_log_started(struct nvme_log *log, int status, const char *text)
 
 static void failed_io(struct nvme_log *log, int status, const char *what)
 {
-	(void)snprintf(log->text, sizeof(log->text), "cannot %s the superblock: %s", what, strerror(-status));
+	(void)snprintf(log->text, sizeof(log->text), "cannot %s the superblock: %s", what,
+		       strerror(-status));
 	nvme_log_started(log, status, NULL);
 }
 
@@ -121,11 +123,13 @@ void nvme_log_format(struct nvme_log *log)
 	if (segment_bytes && bytes <= log->conf.disk_bytes)
 		r = nvme_shape_check(segment_bytes, nvme_segments_in(bytes, segment_bytes));
 	if (r) {
-		(void)snprintf(log->text, sizeof(log->text),
-			       "cannot make a store of %" PRIu64 " bytes in segments of %" PRIu32
-			       " on %" PRIu64
-			       ": segments are 64 KiB to 256 MiB, a multiple of 4 KiB, at least %d of them",
-			       bytes, segment_bytes, log->conf.disk_bytes, NVME_MIN_SEGMENTS);
+		(void)snprintf(
+			log->text, sizeof(log->text),
+			"cannot make a store of %" PRIu64 " bytes in segments of %" PRIu32
+			" on %" PRIu64
+			": segments are 64 KiB to 256 MiB, a multiple of 4 KiB, at least %d of "
+			"them",
+			bytes, segment_bytes, log->conf.disk_bytes, NVME_MIN_SEGMENTS);
 		nvme_log_started(log, r, NULL);
 		return;
 	}
@@ -150,11 +154,11 @@ static const char *refusal(int r)
 	case -ENODATA:
 		return "there is no store here, only zeros: format it, or correct the path";
 	case -EMEDIUMTYPE:
-		return "this is no kvtier store, and is left alone: format it if nothing on it matters, or "
-		       "correct the path";
+		return "this is no kvtier store, and is left alone: format it if nothing on it "
+		       "matters, or correct the path";
 	case -EPROTONOSUPPORT:
-		return "the store has a format that this version does not know: use the version that made "
-		       "it, or format it";
+		return "the store has a format that this version does not know: use the version "
+		       "that made it, or format it";
 	default:
 		return "both superblocks are damaged: format the store";
 	}
@@ -175,7 +179,9 @@ static int choose(const uint8_t *pages, struct nvme_super *ret, uint32_t *ret_co
 			best = i;
 	}
 	if (best < 0)
-		return r[0] == r[1] ? r[0] : r[0] == -EBADMSG || r[1] == -EBADMSG ? -EBADMSG : -EMEDIUMTYPE;
+		return r[0] == r[1]                         ? r[0] :
+		       r[0] == -EBADMSG || r[1] == -EBADMSG ? -EBADMSG :
+							      -EMEDIUMTYPE;
 	*ret = copy[best];
 	*ret_copy = (uint32_t)best;
 	return 0;
@@ -188,10 +194,12 @@ static int agree(struct nvme_log *log)
 	const struct nvme_super *s = &log->super;
 	const uint64_t end = nvme_segment_offset(s->segments, s->segment_bytes);
 
-	if (memcmp(log->conf.uuid, any, sizeof(any)) && memcmp(log->conf.uuid, s->uuid, sizeof(s->uuid))) {
-		(void)snprintf(log->text, sizeof(log->text),
-			       "this is another store than the one that belongs here (uuid differs): "
-			       "were disks swapped?");
+	if (memcmp(log->conf.uuid, any, sizeof(any)) &&
+	    memcmp(log->conf.uuid, s->uuid, sizeof(s->uuid))) {
+		(void)snprintf(
+			log->text, sizeof(log->text),
+			"this is another store than the one that belongs here (uuid differs): were "
+			"disks swapped?");
 		return -EMEDIUMTYPE;
 	}
 	if (end > log->conf.disk_bytes) {
@@ -283,7 +291,8 @@ void nvme_log_recover(struct nvme_log *log)
 	assert(log->state == NVME_NEW);
 	log->state = NVME_STARTING;
 	if (log->conf.disk_bytes < NVME_DATA_OFFSET) {
-		nvme_log_started(log, -EUCLEAN, "too short for a store: format it, or correct the path");
+		nvme_log_started(log, -EUCLEAN,
+				 "too short for a store: format it, or correct the path");
 		return;
 	}
 	/* While nothing is written, `first` counts the copies read and `step` those that could not
@@ -294,28 +303,37 @@ void nvme_log_recover(struct nvme_log *log)
 
 /* --- a disk that comes back --- */
 
-int nvme_log_recognise(const struct nvme_log *log, const uint8_t *supers, uint64_t disk_bytes, char *text, size_t n)
+int nvme_log_recognise(const struct nvme_log *log, const uint8_t *supers, uint64_t disk_bytes,
+		       char *text, size_t n)
 {
 	const struct nvme_super *ours = &log->super;
 	struct nvme_super there;
 	uint32_t newest;
 
 	if (choose(supers, &there, &newest) || memcmp(there.uuid, ours->uuid, sizeof(there.uuid))) {
-		(void)snprintf(text, n, "what is there now is not its store: attach the disk that has it, or restart "
-			       "kvtierd to use what is there");
+		(void)snprintf(
+			text, n,
+			"what is there now is not its store: attach the disk that has it, or "
+			"restart kvtierd to use what is there");
 		return -EMEDIUMTYPE;
 	}
 	if (there.life > ours->life || there.generation > ours->generation) {
-		(void)snprintf(text, n, "another kvtierd has used its store meanwhile: restart kvtierd to use it again");
+		(void)snprintf(
+			text, n,
+			"another kvtierd has used its store meanwhile: restart kvtierd to use it "
+			"again");
 		return -ESTALE;
 	}
 	if (there.life < ours->life || there.generation < log->super_saved) {
-		(void)snprintf(text, n, "what is there now is an older copy of its store: attach the disk that was "
-			       "there, or format this one and restart kvtierd");
+		(void)snprintf(
+			text, n,
+			"what is there now is an older copy of its store: attach the disk that was "
+			"there, or format this one and restart kvtierd");
 		return -ESTALE;
 	}
 	if (nvme_segment_offset(ours->segments, ours->segment_bytes) > disk_bytes) {
-		(void)snprintf(text, n, "what is there now is shorter than its store: attach it in full");
+		(void)snprintf(text, n,
+			       "what is there now is shorter than its store: attach it in full");
 		return -EUCLEAN;
 	}
 	return 0;

@@ -11,20 +11,20 @@
 #include "nvme_disk.h"
 
 struct nvme_transfer {
-	union {			/* first: done() gets back to us */
+	union { /* first: done() gets back to us */
 		struct nvme_read read;
 		struct nvme_append append;
 	} io;
 	struct nvme_disk *disk;
-	struct xfer *x;		/* NULL: given up */
-	struct extent home;	/* of that xfer */
+	struct xfer *x;     /* NULL: given up */
+	struct extent home; /* of that xfer */
 	bool lent, is_read, cancelled;
 	struct nvme_transfer *next_free;
 };
 
-int  nvme_transfers_open(struct nvme_disk *d, uint32_t n);	/* -ENOMEM */
-void nvme_transfers_close(struct nvme_disk *d);			/* none is lent */
-int  nvme_transfer_start(struct nvme_disk *d, struct xfer *x);	/* as tier_submit() */
+int nvme_transfers_open(struct nvme_disk *d, uint32_t n);     /* -ENOMEM */
+void nvme_transfers_close(struct nvme_disk *d);               /* none is lent */
+int nvme_transfer_start(struct nvme_disk *d, struct xfer *x); /* as tier_submit() */
 /* True: the xfer is a read of this disk; the next poll ends it. */
 bool nvme_transfer_cancel(struct nvme_disk *d, struct xfer *x);
 /* Reads on their way end with status now, their buffers kept: all, or those that were cancelled. */

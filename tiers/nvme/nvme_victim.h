@@ -20,19 +20,19 @@ enum { NVME_NO_VICTIM = 0xffffffff, NVME_CARRY_PERCENT = 75 };
 
 /* A segment as the policy sees it. */
 struct nvme_heat {
-	uint64_t tick_sum;		/* last accesses of its live blocks */
-	uint32_t blocks;		/* live ones */
-	bool     eligible;		/* sealed; nothing holds it */
+	uint64_t tick_sum; /* last accesses of its live blocks */
+	uint32_t blocks;   /* live ones */
+	bool eligible;     /* sealed; nothing holds it */
 };
 
 /* A block of the victim. */
 struct nvme_candidate {
 	uint64_t tick;
-	uint32_t bytes;			/* its record's */
-	uint32_t entry;			/* the caller's */
-	bool     live;
-	bool     wanted;		/* carried over whatever its age, before the others */
-	bool     carry;			/* the answer */
+	uint32_t bytes; /* its record's */
+	uint32_t entry; /* the caller's */
+	bool live;
+	bool wanted; /* carried over whatever its age, before the others */
+	bool carry;  /* the answer */
 };
 
 /* The victim, or NVME_NO_VICTIM: none is eligible. O(n). */

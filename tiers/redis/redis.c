@@ -40,7 +40,7 @@ static struct redis *redis_of(struct tier *t)
 	while (t->inner)
 		t = t->inner;
 	assert(t->ops == &redis_ops);
-	return (struct redis *)t;	/* base is the first member */
+	return (struct redis *)t; /* base is the first member */
 }
 
 static const struct redis *redis_of_const(const struct tier *t)
@@ -77,8 +77,8 @@ static void name_of(const struct redis *r, const struct redis_seal *seal, const 
 	size_t n = strlen(r->key_prefix);
 
 	memcpy(ret->text, r->key_prefix, n);
-	memcpy(ret->text + n, seal->tag, sizeof seal->tag);
-	n += sizeof seal->tag;
+	memcpy(ret->text + n, seal->tag, sizeof(seal->tag));
+	n += sizeof(seal->tag);
 	ret->text[n++] = ':';
 	for (size_t i = 0; i < 32; i++) {
 		ret->text[n++] = digits[key[i] >> 4];
@@ -98,9 +98,9 @@ static unsigned int flags_of(const struct redis *r, const struct redis_name *nam
 		return 0;
 	if (mode == REDIS_MODE_CLUSTER)
 		endpoint = atomic_load_explicit(&r->view->slot[name->slot], memory_order_relaxed);
-	return endpoint < REDIS_ALL_ENDPOINTS
-		       ? atomic_load_explicit(&r->view->flags[endpoint], memory_order_relaxed)
-		       : 0;
+	return endpoint < REDIS_ALL_ENDPOINTS ?
+		       atomic_load_explicit(&r->view->flags[endpoint], memory_order_relaxed) :
+		       0;
 }
 
 static unsigned int flags_of_key(const struct tier *t, const struct redis_seal *seal,
@@ -133,10 +133,10 @@ static int look_at_image(const struct xfer *x, struct image_identity *ret,
 	const struct image_header *header = (const struct image_header *)(const void *)x->buffer;
 	struct image_geometry geometry;
 
-	if (x->bytes < sizeof *header)
+	if (x->bytes < sizeof(*header))
 		return -EINVAL;
-	memcpy(ret->key, header->key, sizeof ret->key);
-	memcpy(ret->space_id, header->space_id, sizeof ret->space_id);
+	memcpy(ret->key, header->key, sizeof(ret->key));
+	memcpy(ret->space_id, header->space_id, sizeof(ret->space_id));
 	image_header_geometry(header, &geometry);
 	if (image_header_check(header, &geometry, ret, ret_shape) ||
 	    ret_shape->image_bytes > x->bytes)
@@ -335,7 +335,7 @@ static void end_all(struct redis *r)
 	mails_clear(&asked);
 	mailbox_take(&r->mail.asked, &asked);
 	while ((job = redis_job_take(&asked)) != NULL)
-		job->phase = REDIS_IDLE;	/* its phase is of the xfer before it */
+		job->phase = REDIS_IDLE; /* its phase is of the xfer before it */
 	for (uint32_t i = 0; i < r->max_in_flight; i++)
 		if (r->jobs[i].xfer)
 			complete(r, &r->jobs[i],
@@ -366,7 +366,7 @@ static void redis_close(struct tier *t)
 	free((void *)r->lent);
 	free(r->cluster_hosts);
 	redis_tls_close(r->tls);
-	vault_free(r->login, sizeof *r->login);
+	vault_free(r->login, sizeof(*r->login));
 	free(r);
 }
 
@@ -446,13 +446,13 @@ static int reserve(struct redis *r)
 	mails_clear(&r->free_jobs);
 	if (asked || answered)
 		return asked ? asked : answered;
-	r->view = calloc(1, sizeof *r->view);
+	r->view = calloc(1, sizeof(*r->view));
 	if (!r->view)
 		return -ENOMEM;
 	(void)pthread_mutex_init(&r->view->lock, NULL);
-	r->io = calloc(1, sizeof *r->io);
-	r->jobs = calloc(r->max_in_flight, sizeof *r->jobs);
-	r->lent = (struct xfer **)calloc(r->max_in_flight, sizeof *r->lent);
+	r->io = calloc(1, sizeof(*r->io));
+	r->jobs = calloc(r->max_in_flight, sizeof(*r->jobs));
+	r->lent = (struct xfer **)calloc(r->max_in_flight, sizeof(*r->lent));
 	if (!r->io || !r->jobs || !r->lent)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < r->max_in_flight; i++)
@@ -471,9 +471,9 @@ static int redis_open(const struct tier_conf *conf, struct loop *loop, struct ti
 		err = redis_tls_open(&conf->redis->tls_conf, &tls, text, n);
 	if (err)
 		return err;
-	r = calloc(1, sizeof *r);
+	r = calloc(1, sizeof(*r));
 	if (r)
-		r->login = vault_alloc(sizeof *r->login);
+		r->login = vault_alloc(sizeof(*r->login));
 	if (!r || !r->login) {
 		free(r);
 		redis_tls_close(tls);

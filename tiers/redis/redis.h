@@ -81,7 +81,7 @@ enum {
 	REDIS_ENDPOINTS = 16,
 	REDIS_MAP_ENDPOINTS = 64,
 	REDIS_PREFIX_BYTES = 64,
-	REDIS_CONNECTIONS = 64,		/* to one endpoint */
+	REDIS_CONNECTIONS = 64, /* to one endpoint */
 };
 
 enum redis_cluster { REDIS_CLUSTER_AUTO, REDIS_CLUSTER_YES, REDIS_CLUSTER_NO };
@@ -100,36 +100,36 @@ struct redis_tier_conf {
 	uint32_t n_endpoints;
 	/* auto: ask the first that answers; endpoints are then seeds */
 	enum redis_cluster cluster;
-	const char *cluster_hosts;	/* redis_hosts.h; "" or NULL: what is near the endpoints */
+	const char *cluster_hosts; /* redis_hosts.h; "" or NULL: what is near the endpoints */
 	/* "" or NULL: none. Never in a text, log or core dump's argv */
 	const char *username, *password;
-	bool tls;			/* to all but unix: endpoints */
+	bool tls; /* to all but unix: endpoints */
 	struct redis_tls_conf tls_conf;
 	const char *key_prefix;
-	uint64_t ttl_ms;		/* 0: none */
-	uint32_t connections;		/* to each endpoint */
-	uint32_t timeout_ms;		/* of each xfer, from tier_submit(), and of connecting */
+	uint64_t ttl_ms;      /* 0: none */
+	uint32_t connections; /* to each endpoint */
+	uint32_t timeout_ms;  /* of each xfer, from tier_submit(), and of connecting */
 	/* An endpoint that fails rests so long at first, 30 times that at most. 0: 1000. For tests.
 	 * */
 	uint32_t rest_ms;
-	uint32_t max_in_flight;		/* xfers lent at once; beyond that -EAGAIN */
-	uint32_t max_image_bytes;	/* a longer value is none of ours; 0: IMAGE_MAX_BYTES */
+	uint32_t max_in_flight;   /* xfers lent at once; beyond that -EAGAIN */
+	uint32_t max_image_bytes; /* a longer value is none of ours; 0: IMAGE_MAX_BYTES */
 	struct redis_events events;
 };
 
-struct redis_counters {			/* all since open */
+struct redis_counters { /* all since open */
 	/* that got an answer; hits: good header */
 	uint64_t gets_total, hits_total, sets_total, probes_total;
-	uint64_t received_bytes_total, sent_bytes_total;	/* of values */
+	uint64_t received_bytes_total, sent_bytes_total; /* of values */
 	/* damaged values, found by the tier or told by redis_condemn() */
 	uint64_t corrupt_total;
-	uint64_t forged_total;		/* values without a right MAC, which were whole */
-	uint64_t other_forms_total;	/* values of another form */
-	uint64_t deleted_total;		/* of the corrupt and forged: deleted */
+	uint64_t forged_total;      /* values without a right MAC, which were whole */
+	uint64_t other_forms_total; /* values of another form */
+	uint64_t deleted_total;     /* of the corrupt and forged: deleted */
 	/* xfers that ended so; errors: other error replies */
 	uint64_t timeouts_total, resets_total, errors_total;
-	uint64_t refused_stores_total;	/* -OOM, -READONLY, -MISCONF, -CLUSTERDOWN */
-	uint64_t redirects_total;	/* MOVED, ASK */
+	uint64_t refused_stores_total; /* -OOM, -READONLY, -MISCONF, -CLUSTERDOWN */
+	uint64_t redirects_total;      /* MOVED, ASK */
 	/* Redirects to an endpoint that no slot map has, and endpoints of a map that cluster_hosts
 	 * does not let in: not connected to. */
 	uint64_t refused_hosts_total;
@@ -147,21 +147,21 @@ struct redis_endpoint_row {
 	/* STARTING: connecting. READONLY: takes no stores now. OFFLINE: breaker open. UP,
 	 * MISCONFIGURED. */
 	enum tier_state state;
-	char text[REDIS_TEXT_BYTES];	/* why, or "" */
-	char tls[16];			/* "TLSv1.3", of what is connected; "": none */
-	uint32_t slots;			/* of a Cluster; 0 */
+	char text[REDIS_TEXT_BYTES]; /* why, or "" */
+	char tls[16];                /* "TLSv1.3", of what is connected; "": none */
+	uint32_t slots;              /* of a Cluster; 0 */
 	uint32_t connections, in_flight;
-	uint64_t retry_in_ms;		/* OFFLINE, MISCONFIGURED, READONLY */
+	uint64_t retry_in_ms; /* OFFLINE, MISCONFIGURED, READONLY */
 	struct redis_counters counters;
 };
 
 struct redis_tier_status {
 	bool cluster;
-	uint32_t endpoints, usable;	/* usable: takes reads */
+	uint32_t endpoints, usable; /* usable: takes reads */
 	/* "address: why" of the first that is not up */
 	char text[REDIS_TEXT_BYTES + REDIS_ADDRESS_BYTES];
-	struct redis_counters counters;	/* sums, endpoints that are gone included */
-	uint64_t views;			/* how many times all of this was brought up to date */
+	struct redis_counters counters; /* sums, endpoints that are gone included */
+	uint64_t views;                 /* how many times all of this was brought up to date */
 };
 
 /* Whether it is worth to submit now: the endpoint this tenant's key belongs to is usable. Cheap: an

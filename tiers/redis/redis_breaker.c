@@ -11,7 +11,7 @@
 
 /* The first that fits counts, so the longer of two with the same beginning stands first. */
 static const struct {
-	const char *says;	/* up to a blank or the end */
+	const char *says; /* up to a blank or the end */
 	enum redis_verdict verdict;
 } verdicts[] = {
 	{ "WRONGTYPE", REDIS_SAYS_WRONG_TYPE },
@@ -30,11 +30,11 @@ static const struct {
 	{ "NOAUTH", REDIS_SAYS_NOT_YOU },
 	{ "WRONGPASS", REDIS_SAYS_NOT_YOU },
 	{ "NOPERM", REDIS_SAYS_NOT_YOU },
-	{ "DENIED", REDIS_SAYS_NOT_YOU },				/* protected mode */
-	{ "ERR AUTH", REDIS_SAYS_NOT_YOU },	/* "...called without any password configured" */
+	{ "DENIED", REDIS_SAYS_NOT_YOU },   /* protected mode */
+	{ "ERR AUTH", REDIS_SAYS_NOT_YOU }, /* "...called without any password configured" */
 	/* the same before Redis 6 */
 	{ "ERR Client sent AUTH,", REDIS_SAYS_NOT_YOU },
-	{ "ERR invalid password", REDIS_SAYS_NOT_YOU },			/* before Redis 6 */
+	{ "ERR invalid password", REDIS_SAYS_NOT_YOU }, /* before Redis 6 */
 	/* NOAUTH before Redis 2.8 */
 	{ "ERR operation not permitted", REDIS_SAYS_NOT_YOU },
 	/* a username, before Redis 6 */
@@ -43,12 +43,12 @@ static const struct {
 	{ "ASK", REDIS_SAYS_MOVED },
 	{ "ERR unknown command", REDIS_SAYS_UNKNOWN_COMMAND },
 	{ "ERR unknown subcommand", REDIS_SAYS_UNKNOWN_COMMAND },
-	{ "ERR Unknown subcommand", REDIS_SAYS_UNKNOWN_COMMAND },	/* before Redis 7 */
+	{ "ERR Unknown subcommand", REDIS_SAYS_UNKNOWN_COMMAND }, /* before Redis 7 */
 };
 
 enum redis_verdict redis_verdict(const char *text, size_t n)
 {
-	for (size_t i = 0; i < sizeof verdicts / sizeof *verdicts; i++) {
+	for (size_t i = 0; i < sizeof(verdicts) / sizeof(*verdicts); i++) {
 		const size_t length = strlen(verdicts[i].says);
 
 		if (n >= length && memcmp(text, verdicts[i].says, length) == 0 &&
@@ -61,7 +61,7 @@ enum redis_verdict redis_verdict(const char *text, size_t n)
 static uint64_t random_next(struct redis_breaker *b)
 {
 	assert(b->random != 0);
-	b->random ^= b->random << 13;	/* xorshift64: nobody guesses against us here */
+	b->random ^= b->random << 13; /* xorshift64: nobody guesses against us here */
 	b->random ^= b->random >> 7;
 	b->random ^= b->random << 17;
 	return b->random;
@@ -168,7 +168,7 @@ void redis_breaker_failure(struct redis_breaker *b, uint64_t now_ns)
 	    (b->state == REDIS_CLOSED && ++b->failures < REDIS_BREAKER_FAILURES))
 		return;
 	open_for(b, b->state == REDIS_HALF ? doubled(b, b->wait_ns) : b->rest_ns, now_ns);
-	b->misconfigured = b->stores_alone = false;	/* it is something else now */
+	b->misconfigured = b->stores_alone = false; /* it is something else now */
 }
 
 static void not_now(struct redis_breaker *b, uint64_t now_ns)
@@ -212,7 +212,7 @@ void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, 
 		redis_breaker_success(b, now_ns);
 		break;
 	default:
-		redis_breaker_success(b, now_ns);	/* it answers */
+		redis_breaker_success(b, now_ns); /* it answers */
 	}
 }
 

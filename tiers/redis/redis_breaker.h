@@ -23,23 +23,23 @@
 
 enum {
 	REDIS_BREAKER_FAILURES = 3,
-	REDIS_BREAKER_REST_MS = 1000,	/* the first wait */
-	REDIS_BREAKER_RESTS = 30,	/* the longest wait, in first ones */
+	REDIS_BREAKER_REST_MS = 1000, /* the first wait */
+	REDIS_BREAKER_RESTS = 30,     /* the longest wait, in first ones */
 };
 
 enum redis_breaker_state { REDIS_CLOSED, REDIS_OPEN, REDIS_HALF };
 
 struct redis_breaker {
 	enum redis_breaker_state state;
-	uint32_t failures;		/* in a row */
-	uint64_t rest_ns;		/* the first wait */
-	uint64_t wait_ns, until_ns;	/* OPEN: until then; the wait without its jitter */
-	uint64_t trial_ns;		/* HALF: when the trial was let through; 0: it may be now */
-	uint64_t random;		/* of the jitter; never 0 */
+	uint32_t failures;          /* in a row */
+	uint64_t rest_ns;           /* the first wait */
+	uint64_t wait_ns, until_ns; /* OPEN: until then; the wait without its jitter */
+	uint64_t trial_ns;          /* HALF: when the trial was let through; 0: it may be now */
+	uint64_t random;            /* of the jitter; never 0 */
 	uint64_t no_stores_until_ns;
-	uint64_t no_stores_wait_ns;	/* as long as each try ends so */
-	uint64_t opens_total;		/* from CLOSED; a trial that fails is no other outage */
-	bool misconfigured;		/* NOAUTH, WRONGPASS, NOPERM: tried again after 30 s */
+	uint64_t no_stores_wait_ns; /* as long as each try ends so */
+	uint64_t opens_total;       /* from CLOSED; a trial that fails is no other outage */
+	bool misconfigured;         /* NOAUTH, WRONGPASS, NOPERM: tried again after 30 s */
 	/* of misconfigured: a store was refused, reads go on (state CLOSED) */
 	bool stores_alone;
 };
@@ -48,15 +48,15 @@ struct redis_breaker {
 enum redis_verdict {
 	/* an error of this command, key or slot alone, -TRYAGAIN too */
 	REDIS_SAYS_NOTHING,
-	REDIS_SAYS_WRONG_TYPE,		/* -WRONGTYPE: a miss */
-	REDIS_SAYS_NO_STORES,		/* -OOM -READONLY -MISCONF -NOREPLICAS: reads go on */
+	REDIS_SAYS_WRONG_TYPE, /* -WRONGTYPE: a miss */
+	REDIS_SAYS_NO_STORES,  /* -OOM -READONLY -MISCONF -NOREPLICAS: reads go on */
 	/* -LOADING -BUSY -MASTERDOWN -CLUSTERDOWN, too many clients: open at once */
 	REDIS_SAYS_NOT_NOW,
 	/* -NOAUTH -WRONGPASS -NOPERM -DENIED; "ERR ... AUTH ..." of an endpoint with another
 	 * password, or none */
 	REDIS_SAYS_NOT_YOU,
-	REDIS_SAYS_MOVED,		/* MOVED, ASK */
-	REDIS_SAYS_UNKNOWN_COMMAND,	/* an old or crippled endpoint */
+	REDIS_SAYS_MOVED,           /* MOVED, ASK */
+	REDIS_SAYS_UNKNOWN_COMMAND, /* an old or crippled endpoint */
 };
 /* Knows the sentences of Redis from 2.8 on and of Valkey; any other is NOTHING. */
 enum redis_verdict redis_verdict(const char *text, size_t n);

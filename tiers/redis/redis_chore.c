@@ -33,7 +33,7 @@ void redis_chore_give(struct redis_io *io, struct redis_chore *chore)
 
 static void chore_done(struct redis_command *command)
 {
-	struct redis_chore *chore = (struct redis_chore *)command;	/* first member */
+	struct redis_chore *chore = (struct redis_chore *)command; /* first member */
 
 	chore->done(chore);
 }

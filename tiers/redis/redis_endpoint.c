@@ -210,11 +210,11 @@ static void send_trial(struct redis_endpoint *endpoint, struct redis_conn *conn)
 	static const struct image_identity identity;
 	static const struct image_geometry geometry;
 	struct redis_chore *chore = redis_chore_take(endpoint->io);
-	char name[REDIS_PREFIX_BYTES + sizeof nobody];
+	char name[REDIS_PREFIX_BYTES + sizeof(nobody)];
 
 	if (!chore)
 		return;
-	(void)snprintf(name, sizeof name, "%s%s", endpoint->io->tier->key_prefix, nobody);
+	(void)snprintf(name, sizeof(name), "%s%s", endpoint->io->tier->key_prefix, nobody);
 	redis_command_get(&chore->command, name, strlen(name));
 	chore->value = (struct redis_value){ .identity = &identity, .geometry = &geometry };
 	chore->command.value = &chore->value;
@@ -379,9 +379,9 @@ void redis_endpoint_open(struct redis_endpoint *endpoint, struct redis_io *io, c
 
 	*endpoint = (struct redis_endpoint){ .io = io, .used = true };
 	endpoint->n_links = io->tier->connections;
-	(void)snprintf(endpoint->address, sizeof endpoint->address, "%s", address);
+	(void)snprintf(endpoint->address, sizeof(endpoint->address), "%s", address);
 	if (redis_address_numeric(address)) {
-		memcpy(endpoint->resolved[0], endpoint->address, sizeof endpoint->address);
+		memcpy(endpoint->resolved[0], endpoint->address, sizeof(endpoint->address));
 		endpoint->n_resolved = 1;
 	}
 	for (uint32_t i = 0; i < endpoint->n_links; i++) {

@@ -21,36 +21,36 @@ struct redis_chore;
 struct redis_endpoint {
 	struct redis_io *io;
 	bool used;
-	bool seed;			/* configured */
-	bool listed;			/* has slots in the map; without a Cluster: is configured */
-	bool foreign;			/* cluster_hosts does not let it in, as far as is known */
+	bool seed;    /* configured */
+	bool listed;  /* has slots in the map; without a Cluster: is configured */
+	bool foreign; /* cluster_hosts does not let it in, as far as is known */
 	char address[REDIS_ADDRESS_BYTES];
 	uint32_t slots;
 	/* its addresses, numeric */
 	char resolved[REDIS_RESOLVED][REDIS_ADDRESS_BYTES];
 	uint32_t n_resolved, at;
-	struct redis_lookup *lookup;	/* under way */
-	uint64_t lookup_ns;		/* begun last; 0: never */
+	struct redis_lookup *lookup; /* under way */
+	uint64_t lookup_ns;          /* begun last; 0: never */
 	/* health */
 	struct redis_breaker breaker;
-	bool proven;			/* it has answered since it was opened */
+	bool proven; /* it has answered since it was opened */
 	/* by this connection's user: not asked again until the next connect */
 	bool refused_evals;
 	/* links are being closed by us: their commands' ends tell nothing of the endpoint */
 	bool hushed;
-	uint64_t failed_ns;		/* the turn whose failure was counted */
-	uint64_t answered_ns;		/* last */
-	uint64_t retry_ns;		/* no connection before this */
+	uint64_t failed_ns;   /* the turn whose failure was counted */
+	uint64_t answered_ns; /* last */
+	uint64_t retry_ns;    /* no connection before this */
 	uint64_t logged_ns;
-	uint64_t named_ns;		/* by a redirect, last */
-	struct redis_chore *trial;	/* under way */
+	uint64_t named_ns;         /* by a redirect, last */
+	struct redis_chore *trial; /* under way */
 	char text[REDIS_TEXT_BYTES];
 	/* work */
-	struct mails waiting;		/* jobs */
-	uint32_t n_links, in_flight;	/* jobs sent */
+	struct mails waiting;        /* jobs */
+	uint32_t n_links, in_flight; /* jobs sent */
 	struct redis_link links[REDIS_CONNECTIONS];
 	struct loop_timer turn;
-	struct redis_counters counters;	/* but those of living connections */
+	struct redis_counters counters; /* but those of living connections */
 };
 
 void redis_endpoint_open(struct redis_endpoint *endpoint, struct redis_io *io, const char *address);
@@ -60,7 +60,7 @@ void redis_endpoint_close(struct redis_endpoint *endpoint);
 void redis_endpoint_submit(struct redis_endpoint *endpoint, struct redis_job *job);
 /* WAITING or SENT */
 void redis_endpoint_cancel(struct redis_endpoint *endpoint, struct redis_job *job);
-void redis_endpoint_turn(struct redis_endpoint *endpoint);	/* does what is due */
+void redis_endpoint_turn(struct redis_endpoint *endpoint); /* does what is due */
 /* its turn comes in this turn of the loop, or the next */
 void redis_endpoint_kick(struct redis_endpoint *endpoint);
 

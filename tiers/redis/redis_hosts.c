@@ -20,12 +20,12 @@ static bool to_binary(const char *text, uint8_t ret[16], bool *ret_v4)
 {
 	uint8_t address[16];
 
-	*ret_v4 = inet_pton(AF_INET, text, address + sizeof mapped) == 1;
+	*ret_v4 = inet_pton(AF_INET, text, address + sizeof(mapped)) == 1;
 	if (*ret_v4)
-		memcpy(address, mapped, sizeof mapped);
+		memcpy(address, mapped, sizeof(mapped));
 	else if (inet_pton(AF_INET6, text, address) != 1)
 		return false;
-	memcpy(ret, address, sizeof address);
+	memcpy(ret, address, sizeof(address));
 	return true;
 }
 
@@ -45,7 +45,7 @@ static const char *take_network(struct redis_hosts *h, const char *item, const c
 	char host[REDIS_HOST_BYTES], *end;
 	bool v4;
 
-	(void)snprintf(host, sizeof host, "%.*s",
+	(void)snprintf(host, sizeof(host), "%.*s",
 		       (int)(slash ? (size_t)(slash - item) : strlen(item)), item);
 	if (!to_binary(host, network.address, &v4))
 		return "has a network in it whose address is none; such as 10.0.0.0/8 or fd00::/8 "
@@ -75,8 +75,8 @@ static const char *take(struct redis_hosts *h, const char *item)
 	if (slash || to_binary(item, address, &v4))
 		return take_network(h, item, slash);
 	if (strchr(item, ':'))
-		return "has a port in it, or a colon that is of no IPv6 address: entries are "
-		       "hosts, without port and [ ]";
+		return "has a port in it, or a colon that is of no IPv6 address: entries are hosts,"
+		       " without port and [ ]";
 	if (item[strspn(item, letters)] || strcmp(item, ".") == 0)
 		return "has something in it that is no name, address or network";
 	memcpy(h->name[h->n_names++], item, strlen(item) + 1);
@@ -91,7 +91,7 @@ const char *redis_hosts_parse(const char *list, struct redis_hosts *ret)
 		const size_t n = strcspn(list, " \t");
 		char item[REDIS_HOST_BYTES];
 
-		if (n >= sizeof item)
+		if (n >= sizeof(item))
 			return "has an entry of more than 255 bytes in it";
 		memcpy(item, list, n);
 		item[n] = 0;
@@ -115,7 +115,7 @@ void redis_hosts_add_near(struct redis_hosts *h, const char *address)
 	if (!to_binary(address, network.address, &v4))
 		return;
 	network.bits = v4 ? MAPPED_BITS + NEAR_V4 : NEAR_V6;
-	if ((v4 && network.address[sizeof mapped] == 127) ||
+	if ((v4 && network.address[sizeof(mapped)] == 127) ||
 	    memcmp(network.address, loopback_v6, 16) == 0)
 		network.bits = ADDRESS_BITS;
 	for (uint32_t i = 0; i < h->n_networks; i++)

@@ -17,7 +17,7 @@
 enum { REDIS_HOSTS = 64, REDIS_HOST_NAMES = 96, REDIS_HOST_BYTES = 256, REDIS_NETWORKS = 256 };
 
 struct redis_network {
-	uint8_t address[16];		/* IPv4 as ::ffff:a.b.c.d */
+	uint8_t address[16]; /* IPv4 as ::ffff:a.b.c.d */
 	uint32_t bits;
 };
 

@@ -74,7 +74,7 @@ static void on_asked(struct loop_watch *watch, uint32_t events)
 	(void)events;
 	mailbox_hear(&mail->asked);
 	io->stopping = atomic_load(&mail->stop);
-	if (io->stopping) {	/* the core ends these jobs */
+	if (io->stopping) { /* the core ends these jobs */
 		loop_stop(io->loop);
 		return;
 	}
@@ -82,7 +82,7 @@ static void on_asked(struct loop_watch *watch, uint32_t events)
 	mailbox_take(&mail->asked, &taken);
 	(void)pthread_mutex_lock(&mail->lock);
 	n_condemned = mail->n_condemned;
-	memcpy(condemned, mail->condemned, n_condemned * sizeof condemned[0]);
+	memcpy(condemned, mail->condemned, n_condemned * sizeof(condemned[0]));
 	mail->n_condemned = 0;
 	(void)pthread_mutex_unlock(&mail->lock);
 	while ((job = redis_job_take(&taken)) != NULL)
@@ -99,7 +99,7 @@ static bool hand_over(struct loop_poller *poller)
 
 	if (io->ended.n > 0)
 		mailbox_post(&io->tier->mail.answered, &io->ended);
-	return false;	/* no reason for the loop not to sleep */
+	return false; /* no reason for the loop not to sleep */
 }
 
 static void on_tick(struct loop_timer *timer)
@@ -145,7 +145,7 @@ static void *work(void *arg)
 	const int r = set_up(io);
 
 	start->error = r;
-	(void)sem_post(&start->ready);	/* start is gone after this */
+	(void)sem_post(&start->ready); /* start is gone after this */
 	if (r)
 		return NULL;
 	/* epoll failing is all that can end it otherwise: then all time out at close */

@@ -24,24 +24,24 @@ struct redis_io {
 	struct loop *loop;
 	bool stopping;
 	struct loop_watch asked_watch;
-	struct loop_poller flush;	/* hands over the jobs that ended in this turn */
+	struct loop_poller flush; /* hands over the jobs that ended in this turn */
 	struct loop_timer tick;
-	struct mails ended;		/* jobs */
+	struct mails ended; /* jobs */
 	enum redis_mode mode;
-	struct redis_hosts hosts;	/* that a map may name */
+	struct redis_hosts hosts; /* that a map may name */
 	struct redis_topology topology;
 	/* the first n_endpoints: as configured, in that order */
 	struct redis_endpoint endpoints[REDIS_ALL_ENDPOINTS];
-	struct redis_counters gone;	/* of endpoints that are closed */
+	struct redis_counters gone; /* of endpoints that are closed */
 	struct redis_lookups lookups;
-	uint64_t logged_ns;		/* of all endpoints that are not configured */
-	uint64_t refused_ns;		/* a redirect that was not followed was logged */
+	uint64_t logged_ns;  /* of all endpoints that are not configured */
+	uint64_t refused_ns; /* a redirect that was not followed was logged */
 	struct redis_chore chores[REDIS_CHORES], *free_chores;
 };
 
 /* Core thread. start: the thread with its loop; 0 or -errno. stop: within one turn of the thread;
  * lent jobs stay where they were. */
-int  redis_io_start(struct redis *r);
+int redis_io_start(struct redis *r);
 void redis_io_stop(struct redis *r);
 /* I/O thread: for something that begins now */
 uint64_t redis_io_deadline(const struct redis_io *io);

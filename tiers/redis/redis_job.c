@@ -143,7 +143,7 @@ static void delete_bad(const struct redis_job *job)
 
 	if (!job->value.hashed)
 		return;
-	memcpy(what.sha1, job->value.sha1, sizeof what.sha1);
+	memcpy(what.sha1, job->value.sha1, sizeof(what.sha1));
 	redis_chore_delete(job->endpoint, &what);
 }
 
@@ -162,13 +162,13 @@ static int probe_answered(struct redis_job *job)
 			return -EREMOTEIO;
 		return reply->integer > 0 ? 0 : -ENOENT;
 	}
-	if (reply->type != REDIS_REPLY_STRING || reply->len > sizeof front)
+	if (reply->type != REDIS_REPLY_STRING || reply->len > sizeof(front))
 		return -EREMOTEIO;
 	if (reply->len == 0)
 		return -ENOENT;
 	r = -EBADMSG;
-	if (reply->len == sizeof front) {
-		memcpy(&front, reply->str, sizeof front);
+	if (reply->len == sizeof(front)) {
+		memcpy(&front, reply->str, sizeof(front));
 		r = redis_front_check(&front, job->value.identity, job->value.geometry, &shape);
 	}
 	counters->other_forms_total += r == -ENOTSUP;
@@ -264,7 +264,7 @@ static void error_reply(struct redis_job *job)
 
 static void sent_done(struct redis_command *command)
 {
-	struct redis_job *job = (struct redis_job *)command;	/* first member */
+	struct redis_job *job = (struct redis_job *)command; /* first member */
 	struct redis_endpoint *endpoint = job->endpoint;
 	struct redis_io *io = endpoint->io;
 

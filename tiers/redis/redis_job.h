@@ -56,16 +56,16 @@ enum redis_phase { REDIS_IDLE, REDIS_WAITING, REDIS_DELAYED, REDIS_SENT, REDIS_E
 struct redis_name {
 	char text[REDIS_PREFIX_BYTES + REDIS_TAG_BYTES + 1 + 64];
 	uint32_t bytes;
-	uint32_t slot;			/* in a Cluster */
-	uint32_t endpoint;		/* without one: the endpoint's number */
+	uint32_t slot;     /* in a Cluster */
+	uint32_t endpoint; /* without one: the endpoint's number */
 };
 
 struct redis_job {
-	struct redis_command command;	/* first */
-	struct redis_value value;	/* of a read */
-	struct image_shape shape;	/* of a write */
-	const struct redis_seal *seal;	/* of a write */
-	struct xfer *xfer;		/* the core's; NULL: free */
+	struct redis_command command;  /* first */
+	struct redis_value value;      /* of a read */
+	struct image_shape shape;      /* of a write */
+	const struct redis_seal *seal; /* of a write */
+	struct xfer *xfer;             /* the core's; NULL: free */
 	enum xfer_op op;
 	uint8_t *buffer;
 	struct redis_name name;
@@ -75,12 +75,12 @@ struct redis_job {
 	atomic_bool cancelled;
 	/* The I/O thread's, from mail.asked to mail.answered; `phase` always. */
 	enum redis_phase phase;
-	int status;			/* ENDED */
-	uint32_t hops;			/* redirects followed */
-	bool asking;			/* the next attempt is preceded by ASKING */
+	int status;    /* ENDED */
+	uint32_t hops; /* redirects followed */
+	bool asking;   /* the next attempt is preceded by ASKING */
 	struct redis_endpoint *endpoint;
-	struct loop_timer timer;	/* WAITING, DELAYED */
-	struct mail mail;		/* in a list */
+	struct loop_timer timer; /* WAITING, DELAYED */
+	struct mail mail;        /* in a list */
 };
 
 /* The first of a list of jobs; NULL: empty. Either thread. */
@@ -91,12 +91,12 @@ static inline struct redis_job *redis_job_take(struct mails *list)
 	return mail ? container_of(mail, struct redis_job, mail) : NULL;
 }
 
-void redis_job_begin(struct redis_io *io, struct redis_job *job);	/* taken from mail.asked */
+void redis_job_begin(struct redis_io *io, struct redis_job *job); /* taken from mail.asked */
 /* its flag is set; any phase */
 void redis_job_cancel(struct redis_io *io, struct redis_job *job);
 /* Sends the job as a command, with ASKING before it where that is due. -EAGAIN, -ENOTCONN as
  * redis_conn_submit(); -EIO: no nonce for the value. */
-int  redis_job_send(struct redis_job *job, struct redis_conn *conn);
+int redis_job_send(struct redis_job *job, struct redis_conn *conn);
 /* routed again in 50 ms, or ended at its deadline */
 void redis_job_delay(struct redis_io *io, struct redis_job *job);
 /* on its way back to the core */

@@ -129,8 +129,7 @@ static void start_lookup(struct redis_endpoint *endpoint)
 	     now_of(endpoint) < endpoint->lookup_ns + REDIS_LOOKUP_AGAIN_MS * 1000000ull))
 		return;
 	endpoint->lookup_ns = now_of(endpoint);
-	r = redis_lookup_start(&endpoint->io->lookups, endpoint->address,
-			       limit, &endpoint->lookup);
+	r = redis_lookup_start(&endpoint->io->lookups, endpoint->address, limit, &endpoint->lookup);
 	if (r && r != -EAGAIN)
 		redis_endpoint_failed(endpoint, strerror(-r));
 }
@@ -155,8 +154,8 @@ void redis_link_lookup(struct redis_endpoint *endpoint)
 		redis_hosts_add_near(&endpoint->io->hosts, host);
 	}
 	if (n <= 0)
-		redis_endpoint_failed(endpoint, n == -EAGAIN ? "the name server does not answer"
-							     : "no such name");
+		redis_endpoint_failed(endpoint, n == -EAGAIN ? "the name server does not answer" :
+							       "no such name");
 }
 
 /* A map has named it: is it one that may have the password? */
@@ -245,7 +244,7 @@ static void close_link(struct redis_endpoint *endpoint, struct redis_link *link)
 	struct redis_conn *conn = link->conn;
 
 	count_link(&endpoint->counters, conn);
-	link->conn = NULL;	/* first: a job that ends now must not be sent on it again */
+	link->conn = NULL; /* first: a job that ends now must not be sent on it again */
 	redis_conn_close(conn);
 }
 
@@ -277,7 +276,7 @@ static void connect_failed(struct redis_endpoint *endpoint, int why, const char 
 	const enum redis_verdict verdict = redis_verdict(text, strlen(text));
 
 	endpoint->retry_ns = after_ms(endpoint, RETRY_MS);
-	if (any_up(endpoint)) {	/* it is well, and has no room for more of us */
+	if (any_up(endpoint)) { /* it is well, and has no room for more of us */
 		endpoint->retry_ns = after_ms(endpoint, CROWDED_MS);
 		return;
 	}
@@ -286,7 +285,7 @@ static void connect_failed(struct redis_endpoint *endpoint, int why, const char 
 		if (!redis_address_numeric(endpoint->address))
 			endpoint->n_resolved = 0;
 	}
-	if (verdict == REDIS_SAYS_NOT_NOW)	/* first: AUTH, too, is answered by -LOADING */
+	if (verdict == REDIS_SAYS_NOT_NOW) /* first: AUTH, too, is answered by -LOADING */
 		redis_endpoint_verdict(endpoint, verdict, false, text);
 	else if (why == -EACCES || verdict == REDIS_SAYS_NOT_YOU)
 		redis_endpoint_verdict(endpoint, REDIS_SAYS_NOT_YOU, false, text);
@@ -322,7 +321,7 @@ void redis_links_bury(struct redis_endpoint *endpoint)
 		if (!link->conn || redis_conn_state(link->conn) != REDIS_CONN_DOWN)
 			continue;
 		why = redis_conn_why(link->conn, &words);
-		(void)snprintf(text, sizeof text, "%s", words);
+		(void)snprintf(text, sizeof(text), "%s", words);
 		close_link(endpoint, link);
 		not_too_soon(endpoint, link);
 		if (is_failure(link, why))

@@ -18,12 +18,12 @@ struct redis_endpoint;
 
 struct redis_link {
 	struct redis_endpoint *endpoint;
-	struct redis_conn *conn;	/* NULL: none */
-	uint64_t opened_ns, up_ns;	/* this connection; up_ns 0: not yet */
-	bool opened;			/* ever */
+	struct redis_conn *conn;   /* NULL: none */
+	uint64_t opened_ns, up_ns; /* this connection; up_ns 0: not yet */
+	bool opened;               /* ever */
 	/* the end of a command on it has told of a failure when it died */
 	bool told;
-	bool stores;			/* takes SETs as well */
+	bool stores; /* takes SETs as well */
 };
 
 bool redis_link_is_up(const struct redis_link *link);

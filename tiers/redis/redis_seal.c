@@ -46,21 +46,22 @@ void redis_seal_derive(const uint8_t *secret, size_t n, struct redis_seal *ret)
 	derive(secret, n, "kvtier redis name 2", name);
 	for (size_t i = 0; i < REDIS_TAG_BYTES; i++)
 		ret->tag[i] = digits[i % 2 ? name[i / 2] & 15 : name[i / 2] >> 4];
-	explicit_bzero(name, sizeof name);
+	explicit_bzero(name, sizeof(name));
 }
 
 int redis_envelope_make(struct redis_envelope *ret)
 {
 	*ret = (struct redis_envelope){ .magic = REDIS_VALUE_MAGIC, .form = REDIS_VALUE_FORM };
-	return getrandom(ret->nonce, sizeof ret->nonce, GRND_NONBLOCK) == (ssize_t)sizeof ret->nonce
-		       ? 0
-		       : -EIO;
+	return getrandom(ret->nonce, sizeof(ret->nonce), GRND_NONBLOCK) ==
+			       (ssize_t)sizeof(ret->nonce) ?
+		       0 :
+		       -EIO;
 }
 
 int redis_envelope_check(const struct redis_envelope *e)
 {
 	if (e->magic == IMAGE_MAGIC)
-		return -ENOTSUP;	/* form 1 began with the image */
+		return -ENOTSUP; /* form 1 began with the image */
 	if (e->magic != REDIS_VALUE_MAGIC)
 		return -EBADMSG;
 	if (e->form != REDIS_VALUE_FORM)
@@ -71,7 +72,7 @@ int redis_envelope_check(const struct redis_envelope *e)
 struct redis_mac *redis_mac_open(void)
 {
 	EVP_MAC *poly1305 = EVP_MAC_fetch(NULL, "POLY1305", NULL);
-	struct redis_mac *mac = calloc(1, sizeof *mac);
+	struct redis_mac *mac = calloc(1, sizeof(*mac));
 
 	if (mac && poly1305)
 		mac->poly1305 = EVP_MAC_CTX_new(poly1305);
@@ -94,17 +95,17 @@ void redis_mac_close(struct redis_mac *mac)
 bool redis_mac_begin(struct redis_mac *mac, const struct redis_seal *seal,
 		     const struct redis_envelope *envelope, const struct image_header *header)
 {
-	uint8_t once[HASH_BYTES], front[sizeof *envelope + sizeof *header];
+	uint8_t once[HASH_BYTES], front[sizeof(*envelope) + sizeof(*header)];
 	unsigned got = 0;
 	bool good;
 
-	memcpy(front, envelope, sizeof *envelope);
-	memcpy(front + sizeof *envelope, header, sizeof *header);
+	memcpy(front, envelope, sizeof(*envelope));
+	memcpy(front + sizeof(*envelope), header, sizeof(*header));
 	/* Not a context that is kept: the tenant's key would be in it, in the heap. */
-	good = HMAC(EVP_sha256(), seal->key, sizeof seal->key, front, sizeof front, once, &got) &&
-	       got == sizeof once;
-	good = good && EVP_MAC_init(mac->poly1305, once, sizeof once, NULL) == 1;
-	explicit_bzero(once, sizeof once);
+	good = HMAC(EVP_sha256(), seal->key, sizeof(seal->key), front, sizeof(front), once, &got) &&
+	       got == sizeof(once);
+	good = good && EVP_MAC_init(mac->poly1305, once, sizeof(once), NULL) == 1;
+	explicit_bzero(once, sizeof(once));
 	return good;
 }
 

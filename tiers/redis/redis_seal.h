@@ -22,26 +22,26 @@ struct image_header;
 struct redis_mac;
 
 enum {
-	REDIS_VALUE_MAGIC = 0x5652564b,	/* "KVRV" */
+	REDIS_VALUE_MAGIC = 0x5652564b, /* "KVRV" */
 	/* 1: the packed image alone, as versions before this one wrote it */
 	REDIS_VALUE_FORM = 2,
 	REDIS_NONCE_BYTES = 16,
 	REDIS_MAC_BYTES = 16,
-	REDIS_TAG_BYTES = 16,		/* hex digits */
+	REDIS_TAG_BYTES = 16, /* hex digits */
 };
 
 /* A tenant's, derived from its secret; for as long as the tier is open. It is itself a secret. */
 struct redis_seal {
-	uint8_t key[32];		/* of the MACs */
-	char tag[REDIS_TAG_BYTES];	/* in the names of its values; not terminated */
+	uint8_t key[32];           /* of the MACs */
+	char tag[REDIS_TAG_BYTES]; /* in the names of its values; not terminated */
 };
 
 struct redis_envelope {
 	uint32_t magic;
 	uint16_t form;
-	uint16_t reserved0;		/* 0, as the next */
+	uint16_t reserved0; /* 0, as the next */
 	uint64_t reserved1;
-	uint8_t  nonce[REDIS_NONCE_BYTES];
+	uint8_t nonce[REDIS_NONCE_BYTES];
 };
 static_assert(sizeof(struct redis_envelope) == 32, "redis_envelope");
 
@@ -51,13 +51,13 @@ enum { REDIS_SEAL_BYTES = sizeof(struct redis_envelope) + REDIS_MAC_BYTES };
 void redis_seal_derive(const uint8_t *secret, size_t n, struct redis_seal *ret);
 
 /* With a fresh nonce. -EIO: the system gives no random bytes. */
-int  redis_envelope_make(struct redis_envelope *ret);
+int redis_envelope_make(struct redis_envelope *ret);
 /* 0: of this form. -ENOTSUP: of another one, older or newer. -EBADMSG: not ours. */
-int  redis_envelope_check(const struct redis_envelope *e);
+int redis_envelope_check(const struct redis_envelope *e);
 
 /* NULL: no memory. */
 struct redis_mac *redis_mac_open(void);
-void redis_mac_close(struct redis_mac *mac);		/* NULL is fine */
+void redis_mac_close(struct redis_mac *mac); /* NULL is fine */
 /* A value with this envelope and header; a value begun before is forgotten. false, here and below:
  * OpenSSL has no memory. */
 bool redis_mac_begin(struct redis_mac *mac, const struct redis_seal *seal,

@@ -176,8 +176,8 @@ static int take_range(struct redis_map *map, const redisReply *range, const char
 
 int redis_map_parse(const redisReply *reply, const char *asked, struct redis_map *ret)
 {
-	memset(ret, 0, sizeof *ret);
-	memset(ret->endpoint, REDIS_NO_ENDPOINT, sizeof ret->endpoint);
+	memset(ret, 0, sizeof(*ret));
+	memset(ret->endpoint, REDIS_NO_ENDPOINT, sizeof(ret->endpoint));
 	if (!is_array(reply, 0))
 		return -EPROTO;
 	for (size_t i = 0; i < reply->elements; i++) {

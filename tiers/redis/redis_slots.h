@@ -18,16 +18,16 @@ struct redisReply;
 enum { REDIS_SLOTS = 16384, REDIS_NO_ENDPOINT = 0xff, REDIS_REPLICAS = 128 };
 
 struct redis_map {
-	uint32_t n_endpoints;		/* masters that have slots */
-	char address[REDIS_MAP_ENDPOINTS][REDIS_ADDRESS_BYTES];	/* "host:port", v6 in brackets */
-	uint32_t slots[REDIS_MAP_ENDPOINTS];	/* how many each has */
-	uint8_t endpoint[REDIS_SLOTS];	/* REDIS_NO_ENDPOINT: nobody */
+	uint32_t n_endpoints;                                   /* masters that have slots */
+	char address[REDIS_MAP_ENDPOINTS][REDIS_ADDRESS_BYTES]; /* "host:port", v6 in brackets */
+	uint32_t slots[REDIS_MAP_ENDPOINTS];                    /* how many each has */
+	uint8_t endpoint[REDIS_SLOTS];                          /* REDIS_NO_ENDPOINT: nobody */
 	uint32_t n_replicas;
 	/* may be masters soon; more are left out */
 	char replica[REDIS_REPLICAS][REDIS_ADDRESS_BYTES];
 };
 
-uint16_t redis_crc16(const void *bytes, size_t n);		/* XMODEM; of "123456789": 0x31c3 */
+uint16_t redis_crc16(const void *bytes, size_t n); /* XMODEM; of "123456789": 0x31c3 */
 /* With hash tags: only the bytes between the first { and the next } count, if there are any. */
 uint32_t redis_slot(const void *name, size_t n);
 

@@ -20,10 +20,10 @@ struct redis_view;
 
 /* Both ways. Bounded, as a job is in one list at a time. */
 struct redis_mail {
-	struct mailbox asked, answered;	/* jobs */
+	struct mailbox asked, answered; /* jobs */
 	/* News beside the jobs: set, then the mailbox is rung. */
-	atomic_bool stop, any_cancelled;	/* asked */
-	atomic_bool changed;		/* answered: an endpoint's flags or the tier's state did */
+	atomic_bool stop, any_cancelled; /* asked */
+	atomic_bool changed;             /* answered: an endpoint's flags or the tier's state did */
 	/* Asked, too. The lock guards both; take no locks while holding it. */
 	pthread_mutex_t lock;
 	struct redis_condemned condemned[REDIS_CONDEMNED];
@@ -35,19 +35,19 @@ struct redis_login {
 };
 
 struct redis {
-	struct tier base;		/* first */
+	struct tier base; /* first */
 	/* constant while open; the thread reads them */
 	char configured[REDIS_ENDPOINTS][REDIS_ADDRESS_BYTES];
 	uint64_t configured_hash[REDIS_ENDPOINTS];
-	struct redis_login *login;	/* of vault.h */
+	struct redis_login *login; /* of vault.h */
 	char key_prefix[REDIS_PREFIX_BYTES];
 	uint32_t n_endpoints, connections, timeout_ms, rest_ms, max_in_flight, max_image_bytes;
 	enum redis_cluster cluster;
-	char *cluster_hosts;		/* NULL: what is near the endpoints */
+	char *cluster_hosts; /* NULL: what is near the endpoints */
 	uint64_t ttl_ms;
-	struct redis_tls *tls;		/* NULL: none */
+	struct redis_tls *tls; /* NULL: none */
 	struct redis_events events;
-	struct redis_job *jobs;		/* max_in_flight */
+	struct redis_job *jobs; /* max_in_flight */
 	struct redis_io *io;
 	struct redis_view *view;
 	struct redis_mail mail;
@@ -57,12 +57,12 @@ struct redis {
 	uint64_t condemn_ns;
 	uint32_t n_hashed;
 	struct loop *loop;
-	struct loop_watch answered_watch;	/* of mail.answered */
-	struct mails arrived;		/* taken out of it, to be completed */
+	struct loop_watch answered_watch; /* of mail.answered */
+	struct mails arrived;             /* taken out of it, to be completed */
 	bool watching, threaded, closing;
 	pthread_t thread;
 	struct mails free_jobs;
-	struct xfer **lent;		/* by job; NULL: free */
+	struct xfer **lent; /* by job; NULL: free */
 };
 
 #endif

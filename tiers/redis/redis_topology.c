@@ -83,7 +83,7 @@ static void take_over(struct redis_io *io, const struct redis_map *map)
 {
 	uint8_t number[REDIS_MAP_ENDPOINTS];
 
-	memset(number, REDIS_NO_ENDPOINT, sizeof number);
+	memset(number, REDIS_NO_ENDPOINT, sizeof(number));
 	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++) {
 		io->endpoints[i].listed = false;
 		io->endpoints[i].slots = 0;
@@ -98,13 +98,13 @@ static void take_over(struct redis_io *io, const struct redis_map *map)
 			redis_endpoint_kick(endpoint);
 		}
 	}
-	memcpy(io->topology.replica, map->replica, sizeof map->replica);
+	memcpy(io->topology.replica, map->replica, sizeof(map->replica));
 	io->topology.n_replicas = map->n_replicas;
 	io->topology.holes = false;
 	for (uint32_t i = 0; i < REDIS_SLOTS; i++) {
-		io->topology.slot[i] = map->endpoint[i] == REDIS_NO_ENDPOINT
-					       ? REDIS_NO_ENDPOINT
-					       : number[map->endpoint[i]];
+		io->topology.slot[i] = map->endpoint[i] == REDIS_NO_ENDPOINT ?
+					       REDIS_NO_ENDPOINT :
+					       number[map->endpoint[i]];
 		io->topology.holes |= io->topology.slot[i] == REDIS_NO_ENDPOINT;
 	}
 	io->topology.wanted = io->topology.refused = false;
@@ -122,10 +122,10 @@ static void no_cluster(struct redis_io *io, const char *words)
 
 	io->topology.wanted = false;
 	if (io->mode == REDIS_MODE_CLUSTER)
-		return;	/* there was: this one has left it */
+		return; /* there was: this one has left it */
 	if (io->tier->cluster == REDIS_CLUSTER_YES) {
-		redis_words_show(words, io->tier->login->password, shown, sizeof shown);
-		(void)snprintf(io->topology.text, sizeof io->topology.text,
+		redis_words_show(words, io->tier->login->password, shown, sizeof(shown));
+		(void)snprintf(io->topology.text, sizeof(io->topology.text),
 			       "[redis] cluster = yes, but there is none: %.160s", shown);
 		if (!io->topology.refused)
 			log_warning("%s", io->topology.text);
@@ -140,8 +140,8 @@ static const char *why_no_map(int error)
 {
 	if (error == -ENOENT)
 		return "no slot of the Cluster has an endpoint";
-	return error == -E2BIG ? "the Cluster has too many endpoints"
-			       : "the answer to CLUSTER SLOTS makes no sense";
+	return error == -E2BIG ? "the Cluster has too many endpoints" :
+				 "the answer to CLUSTER SLOTS makes no sense";
 }
 
 static void take_map(struct redis_io *io, const struct redis_endpoint *endpoint,
@@ -153,7 +153,7 @@ static void take_map(struct redis_io *io, const struct redis_endpoint *endpoint,
 	if (!r)
 		take_over(io, &io->topology.scratch);
 	else
-		(void)snprintf(io->topology.text, sizeof io->topology.text, "%s: %s",
+		(void)snprintf(io->topology.text, sizeof(io->topology.text), "%s: %s",
 			       endpoint->address, why_no_map(r));
 }
 
@@ -241,7 +241,7 @@ void redis_topology_tick(struct redis_io *io)
 			redis_endpoint_turn(endpoint);
 		if (endpoint->used && endpoint->listed && !redis_endpoint_usable(endpoint) &&
 		    io->mode == REDIS_MODE_CLUSTER)
-			io->topology.wanted = true;	/* its replica may have taken over */
+			io->topology.wanted = true; /* its replica may have taken over */
 	}
 	/* Of a key whose slot nobody has no job ever comes here, and so no -MOVED. */
 	io->topology.wanted |= io->mode == REDIS_MODE_CLUSTER && io->topology.holes;
@@ -264,7 +264,7 @@ static void let_in_endpoints(struct redis_io *io)
 		if (r->cluster_hosts)
 			continue;
 		redis_hosts_add_near(&io->hosts, host[0] ? host : "127.0.0.1");
-		if (!host[0])	/* a Unix socket */
+		if (!host[0]) /* a Unix socket */
 			redis_hosts_add_near(&io->hosts, "::1");
 	}
 }
@@ -272,7 +272,7 @@ static void let_in_endpoints(struct redis_io *io)
 void redis_topology_start(struct redis_io *io)
 {
 	let_in_endpoints(io);
-	memset(io->topology.slot, REDIS_NO_ENDPOINT, sizeof io->topology.slot);
+	memset(io->topology.slot, REDIS_NO_ENDPOINT, sizeof(io->topology.slot));
 	redis_view_slots(io);
 	io->mode = io->tier->cluster == REDIS_CLUSTER_NO ? REDIS_MODE_SPREAD : REDIS_MODE_UNKNOWN;
 	for (uint32_t i = 0; i < io->tier->n_endpoints; i++) {
@@ -304,8 +304,8 @@ struct redis_endpoint *redis_topology_find(struct redis_io *io, const struct red
 		return NULL;
 	if (io->mode == REDIS_MODE_CLUSTER)
 		number = io->topology.slot[name->slot];
-	return number < REDIS_ALL_ENDPOINTS && io->endpoints[number].used ? &io->endpoints[number]
-									  : NULL;
+	return number < REDIS_ALL_ENDPOINTS && io->endpoints[number].used ? &io->endpoints[number] :
+									    NULL;
 }
 
 void redis_topology_route(struct redis_io *io, struct redis_job *job)

@@ -23,22 +23,22 @@ enum { REDIS_ALL_ENDPOINTS = REDIS_MAP_ENDPOINTS + REDIS_ENDPOINTS + 16 };
 static_assert((int)REDIS_ALL_ENDPOINTS < (int)REDIS_NO_ENDPOINT, "an endpoint's number is a byte");
 
 struct redis_topology {
-	uint8_t slot[REDIS_SLOTS];	/* number of an endpoint */
-	bool wanted;			/* a reply or a failure said that the map is old */
-	bool asking;			/* CLUSTER SLOTS is on its way */
-	bool holes;			/* slots without an endpoint */
+	uint8_t slot[REDIS_SLOTS]; /* number of an endpoint */
+	bool wanted;               /* a reply or a failure said that the map is old */
+	bool asking;               /* CLUSTER SLOTS is on its way */
+	bool holes;                /* slots without an endpoint */
 	uint64_t asked_ns;
-	uint32_t next;			/* number of the endpoint to ask */
-	bool refused;			/* cluster = yes, and there is none */
+	uint32_t next; /* number of the endpoint to ask */
+	bool refused;  /* cluster = yes, and there is none */
 	char text[REDIS_TEXT_BYTES + REDIS_ADDRESS_BYTES];
-	uint32_t n_replicas;		/* of the map in force */
+	uint32_t n_replicas; /* of the map in force */
 	char replica[REDIS_REPLICAS][REDIS_ADDRESS_BYTES];
 	struct redis_map scratch;
 };
 
-void redis_topology_start(struct redis_io *io);		/* opens the configured endpoints */
-void redis_topology_tick(struct redis_io *io);		/* ten times a second */
-void redis_topology_ask(struct redis_io *io);		/* for the slot map, if that is due */
+void redis_topology_start(struct redis_io *io); /* opens the configured endpoints */
+void redis_topology_tick(struct redis_io *io);  /* ten times a second */
+void redis_topology_ask(struct redis_io *io);   /* for the slot map, if that is due */
 /* a connection to it is to be kept */
 bool redis_topology_wants(const struct redis_endpoint *endpoint);
 /* NULL: nobody */

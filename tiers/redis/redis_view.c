@@ -152,11 +152,11 @@ static uint64_t retry_in_ms(const struct redis_endpoint *endpoint, enum tier_sta
 
 static void fill_row(const struct redis_endpoint *endpoint, struct redis_endpoint_row *row)
 {
-	memcpy(row->address, endpoint->address, sizeof row->address);
+	memcpy(row->address, endpoint->address, sizeof(row->address));
 	row->state = endpoint_state(endpoint);
 	row->text[0] = 0;
 	if (row->state != TIER_UP && row->state != TIER_STARTING)
-		memcpy(row->text, endpoint->text, sizeof row->text);
+		memcpy(row->text, endpoint->text, sizeof(row->text));
 	row->slots = endpoint->slots;
 	row->connections = 0;
 	row->tls[0] = 0;
@@ -164,7 +164,7 @@ static void fill_row(const struct redis_endpoint *endpoint, struct redis_endpoin
 		if (!redis_link_is_up(&endpoint->links[i]))
 			continue;
 		row->connections++;
-		(void)snprintf(row->tls, sizeof row->tls, "%s",
+		(void)snprintf(row->tls, sizeof(row->tls), "%s",
 			       redis_conn_tls(endpoint->links[i].conn));
 	}
 	row->in_flight = endpoint->in_flight + endpoint->waiting.n;
@@ -194,10 +194,10 @@ static void fill_status(const struct redis_io *io, const struct redis_view *view
 	}
 	for (uint32_t i = 0; i < view->n_rows && !ret->text[0]; i++)
 		if (view->rows[i].text[0])
-			(void)snprintf(ret->text, sizeof ret->text, "%s: %s", view->rows[i].address,
-				       view->rows[i].text);
+			(void)snprintf(ret->text, sizeof(ret->text), "%s: %s",
+				       view->rows[i].address, view->rows[i].text);
 	if (io->mode == REDIS_MODE_UNKNOWN && !ret->text[0])
-		(void)snprintf(ret->text, sizeof ret->text, "%s", io->topology.text);
+		(void)snprintf(ret->text, sizeof(ret->text), "%s", io->topology.text);
 }
 
 void redis_view_rows(struct redis_io *io)

@@ -20,10 +20,10 @@ enum { REDIS_TAKES_READS = 1, REDIS_TAKES_STORES = 2 };
 struct redis_view {
 	/* Before each submit. May be seen half old, half new: hints; the endpoint itself decides.
 	 * */
-	atomic_int mode;		/* enum redis_mode */
-	atomic_int state;		/* enum tier_state */
-	atomic_uint flags[REDIS_ALL_ENDPOINTS];	/* REDIS_TAKES_... */
-	_Atomic uint8_t slot[REDIS_SLOTS];	/* CLUSTER: number of an endpoint */
+	atomic_int mode;                        /* enum redis_mode */
+	atomic_int state;                       /* enum tier_state */
+	atomic_uint flags[REDIS_ALL_ENDPOINTS]; /* REDIS_TAKES_... */
+	_Atomic uint8_t slot[REDIS_SLOTS];      /* CLUSTER: number of an endpoint */
 	/* guards what follows. Take no locks while holding this one */
 	pthread_mutex_t lock;
 	struct redis_tier_status status;
@@ -31,9 +31,9 @@ struct redis_view {
 	struct redis_endpoint_row rows[REDIS_ALL_ENDPOINTS];
 };
 
-void redis_view_flags(struct redis_io *io);	/* at each change of an endpoint's state */
-void redis_view_slots(struct redis_io *io);	/* after each slot map */
-void redis_view_rows(struct redis_io *io);	/* ten times a second */
+void redis_view_flags(struct redis_io *io); /* at each change of an endpoint's state */
+void redis_view_slots(struct redis_io *io); /* after each slot map */
+void redis_view_rows(struct redis_io *io);  /* ten times a second */
 void redis_counters_add(struct redis_counters *sum, const struct redis_counters *c);
 
 #endif

@@ -14,7 +14,7 @@ static const char unix_prefix[] = "unix:/";
 
 static bool is_path(const char *address)
 {
-	return strncmp(address, unix_prefix, sizeof unix_prefix - 1) == 0;
+	return strncmp(address, unix_prefix, sizeof(unix_prefix) - 1) == 0;
 }
 
 bool redis_address_split(const char *address, char host[REDIS_ADDRESS_BYTES],
@@ -37,7 +37,7 @@ bool redis_address_split(const char *address, char host[REDIS_ADDRESS_BYTES],
 		address++;
 		n -= 2;
 	} else if (memchr(address, ':', n)) {
-		return false;	/* v6 without brackets: nobody knows where its port begins */
+		return false; /* v6 without brackets: nobody knows where its port begins */
 	}
 	memcpy(host, address, n);
 	host[n] = 0;
@@ -52,7 +52,7 @@ bool redis_address_valid(const char *address)
 	if (!address || strlen(address) >= REDIS_ADDRESS_BYTES)
 		return false;
 	if (is_path(address))
-		return strlen(address + 5) < sizeof ((struct sockaddr_un *)NULL)->sun_path;
+		return strlen(address + 5) < sizeof((struct sockaddr_un *)NULL)->sun_path;
 	return redis_address_split(address, host, port);
 }
 

@@ -8,9 +8,9 @@
 
 #include <stdbool.h>
 
-enum { REDIS_ADDRESS_BYTES = 256, REDIS_PORT_BYTES = 8 };	/* with the 0 */
+enum { REDIS_ADDRESS_BYTES = 256, REDIS_PORT_BYTES = 8 }; /* with the 0 */
 
-bool redis_address_valid(const char *address);		/* NULL is not */
+bool redis_address_valid(const char *address); /* NULL is not */
 /* A path, or a host that is a number: can be connected to as it is, no name server is needed. */
 bool redis_address_numeric(const char *address);
 /* The host, without [ ]; "" for a path. */

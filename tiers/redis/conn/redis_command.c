@@ -37,9 +37,9 @@ __attribute__((format(printf, 2, 3))) static void put_format(struct text *t, con
 	int n;
 
 	va_start(args, format);
-	n = vsnprintf(line, sizeof line, format, args);
+	n = vsnprintf(line, sizeof(line), format, args);
 	va_end(args);
-	assert(n > 0 && (size_t)n < sizeof line);
+	assert(n > 0 && (size_t)n < sizeof(line));
 	put(t, line, (size_t)n);
 }
 
@@ -58,14 +58,14 @@ static void put_word(struct text *t, const char *word)
 static void put_number(struct text *t, uint64_t number)
 {
 	char digits[24];
-	const int n = snprintf(digits, sizeof digits, "%" PRIu64, number);
+	const int n = snprintf(digits, sizeof(digits), "%" PRIu64, number);
 
 	put_bulk(t, digits, (size_t)n);
 }
 
 static struct text command_begin(struct redis_command *c, uint32_t words)
 {
-	struct text t = { .bytes = c->text, .room = sizeof c->text };
+	struct text t = { .bytes = c->text, .room = sizeof(c->text) };
 
 	c->n_pieces = 0;
 	c->sealing = (struct redis_sealing){ 0 };
@@ -127,10 +127,10 @@ int redis_command_set(struct redis_command *c, const char *name, size_t n, const
 	put_format(&t, "$%" PRIu32 "\r\n", shape->packed_bytes + REDIS_SEAL_BYTES);
 	c->sealing.seal = seal;
 	c->sealing.envelope = t.bytes + t.n;
-	put(&t, &envelope, sizeof envelope);
+	put(&t, &envelope, sizeof(envelope));
 	head = t.n;
 	c->sealing.mac = t.bytes + t.n;
-	put(&t, mac, sizeof mac);
+	put(&t, mac, sizeof(mac));
 	put(&t, "\r\n", 2);
 	if (ttl_ms) {
 		put_word(&t, "PX");
@@ -149,11 +149,10 @@ void redis_command_delete_if(struct redis_command *c, const char *name, size_t n
 {
 	/* The length first: it is cheap, and mostly enough to see that somebody has stored a better
 	 * value since. */
-	static const char script[] = "if redis.call('STRLEN',KEYS[1])==tonumber(ARGV[2]) and "
-				     "redis.sha1hex(string.sub(redis.call('GET',KEYS[1]),ARGV[3],"
-				     "ARGV[4]))==ARGV[1] then "
-				     "return redis.call('DEL',KEYS[1]) end "
-				     "return 0";
+	static const char script[] =
+		"if redis.call('STRLEN',KEYS[1])==tonumber(ARGV[2]) and "
+		"redis.sha1hex(string.sub(redis.call('GET',KEYS[1]),ARGV[3],ARGV[4]))==ARGV[1] "
+		"then return redis.call('DEL',KEYS[1]) end return 0";
 	struct text t = command_begin(c, 8);
 	char hex[41];
 

@@ -20,7 +20,7 @@ struct redis_conn;
 struct redisReply;
 
 enum {
-	REDIS_COMMAND_BYTES = 640,	/* of a command without its value */
+	REDIS_COMMAND_BYTES = 640, /* of a command without its value */
 	REDIS_PIECES = 4,
 };
 
@@ -37,13 +37,13 @@ static_assert(sizeof(struct redis_front) ==
 struct redis_value {
 	const struct image_identity *identity;
 	const struct image_geometry *geometry;
-	const struct redis_seal *seal;	/* the tenant's */
-	uint8_t *buffer;		/* an image's, with its padding, which is zeroed */
+	const struct redis_seal *seal; /* the tenant's */
+	uint8_t *buffer;               /* an image's, with its padding, which is zeroed */
 	/* bytes there, and up to the next multiple of 4096 behind them (tier.h) */
 	uint32_t room;
 	/* ret: image_bytes of the value (status 0), or would need (-EFBIG) */
 	uint32_t bytes;
-	uint64_t length;		/* ret: of the value as it came; 0: there was none */
+	uint64_t length; /* ret: of the value as it came; 0: there was none */
 	/* ret, status -EBADMSG and -EKEYREJECTED: of the value, if `hashed` */
 	uint8_t sha1[20];
 	bool hashed;
@@ -53,20 +53,20 @@ struct redis_value {
 
 /* A SET: the connection seals the value while it sends it. */
 struct redis_sealing {
-	const struct redis_seal *seal;	/* NULL: this command is no SET */
-	char *envelope, *mac;		/* in the command's text */
-	uint64_t done;			/* bytes of the packed image that went through the MAC */
-	bool ended;			/* all bytes did, and *mac is complete */
+	const struct redis_seal *seal; /* NULL: this command is no SET */
+	char *envelope, *mac;          /* in the command's text */
+	uint64_t done;                 /* bytes of the packed image that went through the MAC */
+	bool ended;                    /* all bytes did, and *mac is complete */
 };
 
 struct redis_command {
 	/* the caller's */
-	struct iovec pieces[REDIS_PIECES];	/* what is sent, in order; may point into text */
+	struct iovec pieces[REDIS_PIECES]; /* what is sent, in order; may point into text */
 	uint32_t n_pieces;
 	char text[REDIS_COMMAND_BYTES];
-	struct redis_value *value;	/* GET: where the bulk goes. NULL: the reply is small */
-	struct redis_sealing sealing;	/* SET: pieces 1 and 2 are the packed image */
-	uint64_t deadline_ns;		/* CLOCK_MONOTONIC */
+	struct redis_value *value;    /* GET: where the bulk goes. NULL: the reply is small */
+	struct redis_sealing sealing; /* SET: pieces 1 and 2 are the packed image */
+	uint64_t deadline_ns;         /* CLOCK_MONOTONIC */
 	void (*done)(struct redis_command *c);
 	/*
 	 * Set before done():
@@ -80,11 +80,11 @@ struct redis_command {
 	 *	-ETIMEDOUT, -ECANCELED, -ECONNRESET: no reply
 	 */
 	int status;
-	const struct redisReply *reply;	/* a small reply, or NULL; valid during done() */
-	char error[REDIS_TEXT_BYTES];	/* of an error reply, without '-', cleaned; else "" */
+	const struct redisReply *reply; /* a small reply, or NULL; valid during done() */
+	char error[REDIS_TEXT_BYTES];   /* of an error reply, without '-', cleaned; else "" */
 	/* the connection's */
 	struct redis_conn *conn;
-	uint32_t number;		/* of its row entry */
+	uint32_t number; /* of its row entry */
 	bool lent;
 };
 
@@ -108,8 +108,8 @@ void redis_command_words(struct redis_command *c, const char *const *words, uint
 
 /* Whether envelope and header of a value are this block's; its shape. -ENOTSUP: of another form;
  * -EBADMSG. */
-int  redis_front_check(const struct redis_front *front, const struct image_identity *identity,
-		       const struct image_geometry *geometry, struct image_shape *ret);
+int redis_front_check(const struct redis_front *front, const struct image_identity *identity,
+		      const struct image_geometry *geometry, struct image_shape *ret);
 /* of the packed image */
 void redis_image_sha1(const uint8_t *image, const struct image_shape *shape, uint8_t ret[20]);
 

@@ -107,7 +107,7 @@ void redis_conn_close(struct redis_conn *c)
 	redis_recv_close(&c->in);
 	redis_mac_close(c->mac);
 	free(c->host);
-	vault_free(c, sizeof *c);
+	vault_free(c, sizeof(*c));
 }
 
 /* --- commands --- */
@@ -133,7 +133,7 @@ void redis_conn_cancel(struct redis_command *command)
 	struct redis_conn *c = command->conn;
 
 	if (!command->lent || c->state == REDIS_CONN_DOWN)
-		return;	/* DOWN: it ends with the others, right now */
+		return; /* DOWN: it ends with the others, right now */
 	redis_row_cancel(c, command);
 }
 

@@ -40,8 +40,8 @@ struct redis_tls;
 enum {
 	/* entries of a connection's row: commands, and ended ones without reply */
 	REDIS_CONN_COMMANDS = 128,
-	REDIS_SMALL_BYTES = 1 << 20,	/* of a small reply; a slot map is the largest */
-	REDIS_SECRET_BYTES = 512,	/* username, password; with the 0 */
+	REDIS_SMALL_BYTES = 1 << 20, /* of a small reply; a slot map is the largest */
+	REDIS_SECRET_BYTES = 512,    /* username, password; with the 0 */
 };
 
 enum redis_conn_state {
@@ -56,12 +56,12 @@ enum redis_conn_state {
 struct redis_conn_conf {
 	/* "127.0.0.1:6379", "[::1]:6379", "unix:/path": no name is looked up here */
 	const char *address;
-	const char *username, *password;	/* "": none */
+	const char *username, *password; /* "": none */
 	/* outlives the connection; NULL: none. A unix: address has none in any case */
 	const struct redis_tls *tls;
-	const char *host;		/* with tls: the name that the certificate must have */
-	uint64_t deadline_ns;		/* for all steps up to UP together */
-	uint32_t max_value_bytes;	/* a longer value is refused by its length */
+	const char *host;         /* with tls: the name that the certificate must have */
+	uint64_t deadline_ns;     /* for all steps up to UP together */
+	uint32_t max_value_bytes; /* a longer value is refused by its length */
 	/* The state changed. At DOWN all commands have ended with -ECONNRESET before, and
 	 * redis_conn_why() says why. May not close the connection; a timer of the owner's may. */
 	void (*changed)(struct redis_conn *c, void *arg);
@@ -72,7 +72,7 @@ struct redis_conn_conf {
 };
 
 struct redis_conn_counters {
-	uint64_t received_bytes, sent_bytes;	/* of values */
+	uint64_t received_bytes, sent_bytes; /* of values */
 	/* replies that nobody waited for; bytes that are no reply */
 	uint64_t late, protocol_errors;
 };
@@ -89,17 +89,17 @@ enum redis_conn_state redis_conn_state(const struct redis_conn *c);
  *	-EACCES		AUTH was refused, or one side does not accept the other's TLS
  *	-ETIMEDOUT, -ECONNRESET (EOF), -EPROTO (no Redis protocol), -errno of the socket
  */
-int  redis_conn_why(const struct redis_conn *c, const char **ret_text);
+int redis_conn_why(const struct redis_conn *c, const char **ret_text);
 /* -EAGAIN: row full; -ENOTCONN: not UP */
-int  redis_conn_submit(struct redis_conn *c, struct redis_command *command);
+int redis_conn_submit(struct redis_conn *c, struct redis_command *command);
 /* The command ends soon with -ECANCELED (from the loop), unless it has ended; its buffers are free
  * then. A half-sent command (C3) ends when the rest of it is out, or at its deadline. */
 void redis_conn_cancel(struct redis_command *command);
-uint32_t redis_conn_in_flight(const struct redis_conn *c);	/* entries in the row */
+uint32_t redis_conn_in_flight(const struct redis_conn *c); /* entries in the row */
 uint64_t redis_conn_unsent_bytes(const struct redis_conn *c);
 /* of values asked for, late ones included */
 uint64_t redis_conn_expected_bytes(const struct redis_conn *c);
 void redis_conn_counters(const struct redis_conn *c, struct redis_conn_counters *ret);
-const char *redis_conn_tls(const struct redis_conn *c);	/* "TLSv1.3"; "": none */
+const char *redis_conn_tls(const struct redis_conn *c); /* "TLSv1.3"; "": none */
 
 #endif

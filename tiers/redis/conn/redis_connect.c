@@ -29,7 +29,7 @@
 
 void redis_connect_forget(struct redis_conn *c)
 {
-	vault_free(c->secret, sizeof *c->secret);
+	vault_free(c->secret, sizeof(*c->secret));
 	c->secret = NULL;
 }
 
@@ -96,7 +96,7 @@ static void secure(struct redis_conn *c)
 	redis_send_want(c, redis_tls_stream_unsent(c->tls));
 	if (r == 0 || c->state == REDIS_CONN_DOWN)
 		return;
-	redis_send_after_read(c);	/* something may have come with it */
+	redis_send_after_read(c); /* something may have come with it */
 	if (c->state != REDIS_CONN_DOWN)
 		greet(c);
 }
@@ -157,9 +157,10 @@ static redisContext *context_of(const char *address)
 		const size_t n = strlen(address + 5);
 
 		return n > 0 && n < sizeof(((struct sockaddr_un *)NULL)->sun_path) ?
-			redisConnectUnixNonBlock(address + 5) : NULL;
+			       redisConnectUnixNonBlock(address + 5) :
+			       NULL;
 	}
-	if (!colon || (size_t)(colon - address) >= sizeof host || colon[1] < '0' || colon[1] > '9')
+	if (!colon || (size_t)(colon - address) >= sizeof(host) || colon[1] < '0' || colon[1] > '9')
 		return NULL;
 	port = strtol(colon + 1, &rest, 10);
 	if (*rest || port < 1 || port > 65535)
@@ -188,9 +189,9 @@ static int connect_to(const char *address, int *ret_fd, int *ret_why)
 		redisFree(context);
 		*ret_fd = -1;
 		*ret_why = error ? -error : -ECONNREFUSED;
-		return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM
-			       ? -error
-			       : 0;
+		return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM ?
+			       -error :
+			       0;
 	}
 	*ret_fd = redisFreeKeepFd(context); /* its own reading and writing is not used */
 	(void)fcntl(*ret_fd, F_SETFD, FD_CLOEXEC);
@@ -200,10 +201,10 @@ static int connect_to(const char *address, int *ret_fd, int *ret_why)
 /* Not hiredis, which would have it in the heap. */
 static void put_word(struct redis_secret *s, const char *word)
 {
-	const int n = snprintf(s->auth + s->auth_bytes, sizeof s->auth - s->auth_bytes,
+	const int n = snprintf(s->auth + s->auth_bytes, sizeof(s->auth) - s->auth_bytes,
 			       "$%zu\r\n%s\r\n", strlen(word), word);
 
-	assert(n > 0 && (size_t)n < sizeof s->auth - s->auth_bytes);
+	assert(n > 0 && (size_t)n < sizeof(s->auth) - s->auth_bytes);
 	s->auth_bytes += (size_t)n;
 }
 
@@ -214,14 +215,14 @@ static int prepare_auth(struct redis_conn *c, const struct redis_conn_conf *conf
 
 	if (!conf->password || !conf->password[0])
 		return 0;
-	if (strlen(conf->password) >= sizeof s->password ||
-	    (named && strlen(conf->username) >= sizeof s->password))
+	if (strlen(conf->password) >= sizeof(s->password) ||
+	    (named && strlen(conf->username) >= sizeof(s->password)))
 		return -EINVAL;
-	s = c->secret = vault_alloc(sizeof *s);
+	s = c->secret = vault_alloc(sizeof(*s));
 	if (!s)
 		return -ENOMEM;
 	memcpy(s->password, conf->password, strlen(conf->password) + 1);
-	s->auth_bytes = (size_t)snprintf(s->auth, sizeof s->auth, "*%d\r\n", named ? 3 : 2);
+	s->auth_bytes = (size_t)snprintf(s->auth, sizeof(s->auth), "*%d\r\n", named ? 3 : 2);
 	put_word(s, "AUTH");
 	if (named)
 		put_word(s, conf->username);

@@ -11,9 +11,9 @@ struct redis_conn_conf;
 
 /* Keeps the secrets, and begins to connect. A connection that is refused at once: 0, and `why` says
  * so. -EINVAL, -ENOMEM, -errno of socket(). */
-int  redis_connect_begin(struct redis_conn *c, const struct redis_conn_conf *conf);
+int redis_connect_begin(struct redis_conn *c, const struct redis_conn_conf *conf);
 /* CONNECTING, SECURING: the socket has something to say */
 void redis_connect_ready(struct redis_conn *c);
-void redis_connect_forget(struct redis_conn *c);	/* overwrites and frees the secret */
+void redis_connect_forget(struct redis_conn *c); /* overwrites and frees the secret */
 
 #endif

@@ -19,15 +19,14 @@
 #include <string.h>
 #include <sys/socket.h>
 
-
 struct redis_lookup {
-	char host[REDIS_ADDRESS_BYTES], port[REDIS_PORT_BYTES];	/* constant */
+	char host[REDIS_ADDRESS_BYTES], port[REDIS_PORT_BYTES]; /* constant */
 	/* guards what follows. Take no locks while holding this one */
 	pthread_mutex_t lock;
 	bool done, orphan;
-	int n;					/* addresses, or -errno */
+	int n; /* addresses, or -errno */
 	char address[REDIS_RESOLVED][REDIS_ADDRESS_BYTES];
-	struct redis_lookup *next;		/* abandoned; the I/O thread's, not the lock's */
+	struct redis_lookup *next; /* abandoned; the I/O thread's, not the lock's */
 };
 
 static void look_up_free(struct redis_lookup *l)
@@ -44,13 +43,13 @@ static void format(const struct addrinfo *info, const char *port, char ret[REDIS
 		const struct sockaddr_in6 *in6 =
 			(const struct sockaddr_in6 *)(const void *)info->ai_addr;
 
-		(void)inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof host);
+		(void)inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
 		(void)snprintf(ret, REDIS_ADDRESS_BYTES, "[%s]:%s", host, port);
 	} else {
 		const struct sockaddr_in *in =
 			(const struct sockaddr_in *)(const void *)info->ai_addr;
 
-		(void)inet_ntop(AF_INET, &in->sin_addr, host, sizeof host);
+		(void)inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
 		(void)snprintf(ret, REDIS_ADDRESS_BYTES, "%s:%s", host, port);
 	}
 }
@@ -111,7 +110,7 @@ int redis_lookup_start(struct redis_lookups *all, const char *address, uint32_t 
 
 	if (all->n >= limit)
 		return -EAGAIN;
-	l = calloc(1, sizeof *l);
+	l = calloc(1, sizeof(*l));
 	if (!l)
 		return -ENOMEM;
 	(void)pthread_mutex_init(&l->lock, NULL);

@@ -18,14 +18,14 @@
 struct redis_lookup;
 
 enum {
-	REDIS_LOOKUPS = 16,		/* at once; configured endpoints have room beside them */
-	REDIS_LOOKUP_AGAIN_MS = 1000,	/* the caller looks a name up at most this often */
-	REDIS_RESOLVED = 8,		/* addresses of one name; more are left out */
+	REDIS_LOOKUPS = 16,           /* at once; configured endpoints have room beside them */
+	REDIS_LOOKUP_AGAIN_MS = 1000, /* the caller looks a name up at most this often */
+	REDIS_RESOLVED = 8,           /* addresses of one name; more are left out */
 };
 
 /* All look-ups that are under way. Zeroed by its owner before the first. */
 struct redis_lookups {
-	struct redis_lookup *abandoned;	/* a list */
+	struct redis_lookup *abandoned; /* a list */
 	uint32_t n;
 };
 
@@ -35,11 +35,11 @@ int redis_lookup_start(struct redis_lookups *all, const char *address, uint32_t 
 		       struct redis_lookup **ret);
 /* -EINPROGRESS. Else the look-up is over and freed: how many addresses were found, > 0; -EAGAIN:
  * the name server does not answer; -ENOENT: no such name. */
-int  redis_lookup_poll(struct redis_lookups *all, struct redis_lookup *lookup,
-		       char (*ret)[REDIS_ADDRESS_BYTES], uint32_t n);
+int redis_lookup_poll(struct redis_lookups *all, struct redis_lookup *lookup,
+		      char (*ret)[REDIS_ADDRESS_BYTES], uint32_t n);
 /* The caller does not want it any more; reap() frees it when it is over. NULL is fine. */
 void redis_lookup_abandon(struct redis_lookups *all, struct redis_lookup *lookup);
-void redis_lookups_reap(struct redis_lookups *all);	/* frees abandoned look-ups that are over */
+void redis_lookups_reap(struct redis_lookups *all); /* frees abandoned look-ups that are over */
 /* At the end of the tier: abandoned look-ups that still run free themselves, however late. */
 void redis_lookups_leave(struct redis_lookups *all);
 

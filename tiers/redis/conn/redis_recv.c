@@ -38,8 +38,8 @@ enum {
 	HEADER_BYTES = sizeof(struct image_header),
 	FRONT_BYTES = sizeof(struct redis_front),
 	CRLF_BYTES = 2,
-	TURN_BYTES = 512 << 10,	/* read at one go; then others have their turn */
-	WAKE_BYTES = 512 << 10,	/* of a body that are waited for */
+	TURN_BYTES = 512 << 10, /* read at one go; then others have their turn */
+	WAKE_BYTES = 512 << 10, /* of a body that are waited for */
 };
 
 int redis_recv_open(struct redis_recv *in)
@@ -181,12 +181,12 @@ static void small_answered(struct redis_conn *c)
 	in->small_bytes = 0;
 	if (!reply) {
 		forget_reader(in);
-		redis_words_clean(command->error, sizeof command->error, "unexpected reply", 16);
+		redis_words_clean(command->error, sizeof(command->error), "unexpected reply", 16);
 		redis_row_answered(c, -EREMOTEIO, NULL);
 		return;
 	}
 	if (reply->type == REDIS_REPLY_ERROR) {
-		redis_words_clean(command->error, sizeof command->error, reply->str,
+		redis_words_clean(command->error, sizeof(command->error), reply->str,
 				  (size_t)reply->len);
 		status = -EREMOTEIO;
 	}
@@ -366,7 +366,7 @@ static void value_error(struct redis_conn *c, const struct resp_line *line)
 	struct redis_command *command = first_entry(c)->command;
 	int status;
 
-	redis_words_clean(command->error, sizeof command->error, line->text, line->text_bytes);
+	redis_words_clean(command->error, sizeof(command->error), line->text, line->text_bytes);
 	status = strncmp(command->error, "WRONGTYPE", 9) == 0 ? -EBADMSG : -EREMOTEIO;
 	c->in.at += line->bytes;
 	redis_row_answered(c, status, NULL);
@@ -425,7 +425,7 @@ static int unasked(struct redis_conn *c)
 		return r;
 	if (line.kind != RESP_ERROR)
 		return -EPROTO;
-	redis_words_clean(words, sizeof words, line.text, line.text_bytes);
+	redis_words_clean(words, sizeof(words), line.text, line.text_bytes);
 	redis_row_down(c, -ECONNREFUSED, words);
 	return 0;
 }
@@ -472,11 +472,11 @@ static int step(struct redis_conn *c)
 /* Redis closes a TLS port to bytes that are no TLS, without a word. */
 static const char *why_closed(const struct redis_conn *c)
 {
-	const bool mute = !c->tls && c->first == 0;	/* nothing has ever been answered */
+	const bool mute = !c->tls && c->first == 0; /* nothing has ever been answered */
 
 	return mute ? "closed by the endpoint before it answered anything; does it want [redis] "
-		      "tls?"
-		    : "closed by the endpoint";
+		      "tls?" :
+		      "closed by the endpoint";
 }
 
 /* --- reading --- */
@@ -505,11 +505,11 @@ static int read_once(struct redis_conn *c, size_t *budget)
 	asked = into_body;
 	if (in->state != RECV_BODY || into_body == body_left(in)) {
 		iov[message.msg_iovlen++] =
-			(struct iovec){ in->bytes + in->end, sizeof in->bytes - in->end };
-		asked += sizeof in->bytes - in->end;
+			(struct iovec){ in->bytes + in->end, sizeof(in->bytes) - in->end };
+		asked += sizeof(in->bytes) - in->end;
 	}
-	n = c->tls ? redis_tls_stream_recv(c->tls, iov, message.msg_iovlen)
-		   : recvmsg(c->watch.fd, &message, MSG_DONTWAIT);
+	n = c->tls ? redis_tls_stream_recv(c->tls, iov, message.msg_iovlen) :
+		     recvmsg(c->watch.fd, &message, MSG_DONTWAIT);
 	if (n < 0)
 		return errno == EINTR ? 1 : errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
 	if (n == 0)
@@ -533,7 +533,7 @@ static void wake_when(struct redis_conn *c)
 
 	if (!c->sleeps_long || bytes == c->wake_bytes)
 		return;
-	if (setsockopt(c->watch.fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
+	if (setsockopt(c->watch.fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes)) == 0)
 		c->wake_bytes = bytes;
 	else
 		c->sleeps_long = false;
@@ -559,7 +559,8 @@ void redis_recv_turn(struct redis_conn *c)
 		while (taken == 1 && c->state != REDIS_CONN_DOWN);
 		if (taken < 0)
 			redis_row_down(c, taken,
-				  taken == -EPROTO ? "not the Redis protocol" : strerror(-taken));
+				       taken == -EPROTO ? "not the Redis protocol" :
+							  strerror(-taken));
 		if (c->state == REDIS_CONN_DOWN)
 			return;
 	}

@@ -77,7 +77,7 @@ void redis_row_down(struct redis_conn *c, int why, const char *text)
 	c->state = REDIS_CONN_DOWN;
 	c->why = why;
 	if (text != c->text)
-		(void)snprintf(c->text, sizeof c->text, "%s", text);
+		(void)snprintf(c->text, sizeof(c->text), "%s", text);
 	if (why == -EPROTO)
 		c->counters.protocol_errors++;
 	redis_row_shut(c);
@@ -89,7 +89,7 @@ void redis_row_failed(struct redis_conn *c, int why)
 	const char *words = c->tls ? redis_tls_stream_words(c->tls) : "";
 	char text[REDIS_TEXT_BYTES];
 
-	redis_words_clean(text, sizeof text, words, strlen(words));
+	redis_words_clean(text, sizeof(text), words, strlen(words));
 	redis_row_down(c, why, text[0] ? text : strerror(-why));
 }
 
@@ -187,9 +187,9 @@ void redis_row_on_timer(struct loop_timer *timer)
 	if (c->state != REDIS_CONN_UP) {
 		if (loop_now(c->loop) >= c->conf.deadline_ns)
 			redis_row_down(c, -ETIMEDOUT,
-				  c->state == REDIS_CONN_SECURING
-					  ? "no TLS handshake in time; is this its TLS port?"
-					  : "no connection in time");
+				       c->state == REDIS_CONN_SECURING ?
+					       "no TLS handshake in time; is this its TLS port?" :
+					       "no connection in time");
 		else
 			redis_row_arm(c, c->conf.deadline_ns);
 		return;

@@ -30,11 +30,11 @@
 #include "redis_recv.h"
 
 struct redis_row_entry {
-	struct redis_command *command;	/* NULL: it has ended, its reply is nobody's */
-	uint64_t bytes;			/* to send in all */
-	uint32_t expects;		/* bytes of a value, at most as they were asked for */
+	struct redis_command *command; /* NULL: it has ended, its reply is nobody's */
+	uint64_t bytes;                /* to send in all */
+	uint32_t expects;              /* bytes of a value, at most as they were asked for */
 	uint64_t ended_ns;
-	bool canceled;			/* ends as soon as it can */
+	bool canceled; /* ends as soon as it can */
 };
 
 /* The password, and the AUTH command that contains it. */
@@ -47,28 +47,28 @@ struct redis_secret {
 /* a mapping of its own, left out of core dumps: values go through `in` */
 struct redis_conn {
 	struct loop *loop;
-	struct loop_watch watch;	/* fd -1: none */
-	struct loop_timer timer;	/* deadlines */
-	struct loop_timer flush;	/* sends all that was submitted in this turn of the loop */
-	struct loop_timer again;	/* reads on: TLS has bytes that epoll does not know of */
-	struct redis_tls_stream *tls;	/* from SECURING on, or NULL: there is none */
-	char *host;			/* until SECURING; conf.tls */
-	struct redis_conn_conf conf;	/* its strings are gone after open */
+	struct loop_watch watch;      /* fd -1: none */
+	struct loop_timer timer;      /* deadlines */
+	struct loop_timer flush;      /* sends all that was submitted in this turn of the loop */
+	struct loop_timer again;      /* reads on: TLS has bytes that epoll does not know of */
+	struct redis_tls_stream *tls; /* from SECURING on, or NULL: there is none */
+	char *host;                   /* until SECURING; conf.tls */
+	struct redis_conn_conf conf;  /* its strings are gone after open */
 	enum redis_conn_state state;
 	/* DOWN. CONNECTING: it was refused in open(), the loop will tell */
 	int why;
 	char text[REDIS_TEXT_BYTES];
-	struct redis_secret *secret;	/* of vault.h; until UP, or NULL: there is none */
+	struct redis_secret *secret; /* of vault.h; until UP, or NULL: there is none */
 	struct redis_command greeting;
-	bool wants_writable;		/* EPOLLOUT is asked for */
-	bool sleeps_long;		/* TCP without TLS: woken when much of a value is there */
-	int wake_bytes;			/* SO_RCVLOWAT; 0: as it was */
+	bool wants_writable; /* EPOLLOUT is asked for */
+	bool sleeps_long;    /* TCP without TLS: woken when much of a value is there */
+	int wake_bytes;      /* SO_RCVLOWAT; 0: as it was */
 	uint32_t first, unsent, last;
-	uint64_t out_at;		/* bytes of entry `unsent` that are out */
-	struct redis_mac *mac;		/* of the value that goes out */
+	uint64_t out_at;       /* bytes of entry `unsent` that are out */
+	struct redis_mac *mac; /* of the value that goes out */
 	/* the SET that mac belongs to, while it has begun and not ended */
 	const struct redis_command *sealing;
-	uint64_t unsent_bytes, expected_bytes;	/* expected: of all entries, ended ones included */
+	uint64_t unsent_bytes, expected_bytes; /* expected: of all entries, ended ones included */
 	struct redis_row_entry row[REDIS_CONN_COMMANDS];
 	struct redis_recv in;
 	struct redis_conn_counters counters;
@@ -81,12 +81,12 @@ static inline struct redis_row_entry *redis_row_at(struct redis_conn *c, uint32_
 
 /* where there is room */
 void redis_row_push(struct redis_conn *c, struct redis_command *command);
-void redis_row_cancel(struct redis_conn *c, struct redis_command *command);	/* in the row */
+void redis_row_cancel(struct redis_conn *c, struct redis_command *command); /* in the row */
 /* The first entry's reply has come in whole. The entry leaves the row, then done() runs. */
 void redis_row_answered(struct redis_conn *c, int status, const struct redisReply *reply);
 /* deadlines are looked at then, or sooner */
 void redis_row_arm(struct redis_conn *c, uint64_t due_ns);
-void redis_row_on_timer(struct loop_timer *timer);		/* redis_conn.timer */
+void redis_row_on_timer(struct loop_timer *timer); /* redis_conn.timer */
 /* Closes the socket, unsets the timers, forgets the secret; all commands end with -ECONNRESET. */
 void redis_row_shut(struct redis_conn *c);
 /* DOWN: shut, and changed() is told. text: ours, or cleaned (redis_words.h). */

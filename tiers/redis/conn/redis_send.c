@@ -18,7 +18,7 @@
 
 enum {
 	SEND_PIECES = 32,
-	SEND_TURN_BYTES = 512 << 10,	/* then others have their turn */
+	SEND_TURN_BYTES = 512 << 10, /* then others have their turn */
 };
 
 /* n bytes of a piece, from `from` on, go out now; perhaps again, as the socket did not take them
@@ -35,7 +35,7 @@ static bool seal(struct redis_conn *c, struct redis_command *command, uint32_t p
 	if (s->done == 0) {
 		c->sealing = command;
 		s->done = sizeof(struct image_header);
-		memcpy(&envelope, s->envelope, sizeof envelope);
+		memcpy(&envelope, s->envelope, sizeof(envelope));
 		if (!redis_mac_begin(c->mac, s->seal, &envelope, command->pieces[1].iov_base))
 			return false;
 	}
@@ -96,7 +96,7 @@ static uint64_t value_bytes(const struct redis_command *command)
 	for (uint32_t i = 0; i < command->n_pieces; i++) {
 		const char *at = command->pieces[i].iov_base;
 
-		if (at < command->text || at >= command->text + sizeof command->text)
+		if (at < command->text || at >= command->text + sizeof(command->text))
 			n += command->pieces[i].iov_len;
 	}
 	return n;
@@ -149,8 +149,8 @@ static ssize_t put(struct redis_conn *c, struct iovec *iov, size_t n)
 {
 	const struct msghdr message = { .msg_iov = iov, .msg_iovlen = n };
 
-	return c->tls ? redis_tls_stream_send(c->tls, iov, n)
-		      : sendmsg(c->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+	return c->tls ? redis_tls_stream_send(c->tls, iov, n) :
+			sendmsg(c->watch.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 /* TLS has records that are not out yet. */

@@ -46,7 +46,7 @@ static int check_file(const char *option, const char *path, bool secret, char *t
 		return wrong_file(option, path, "is no regular file", EPERM, text, n);
 	if (!secret || (st.st_mode & S_IRWXO) == 0)
 		return 0;
-	(void)snprintf(why, sizeof why,
+	(void)snprintf(why, sizeof(why),
 		       "has mode %04o, others than its owner and group have access: chmod o= it",
 		       (unsigned)(st.st_mode & 07777));
 	return wrong_file(option, path, why, EPERM, text, n);
@@ -160,11 +160,11 @@ int redis_tls_open(const struct redis_tls_conf *conf, struct redis_tls **ret, ch
 		return -EINVAL;
 	}
 	(void)snprintf(text, n, "[redis] tls: no memory");
-	tls = calloc(1, sizeof *tls);
+	tls = calloc(1, sizeof(*tls));
 	if (!tls)
 		return -ENOMEM;
 	ERR_clear_error();
-	(void)snprintf(tls->name, sizeof tls->name, "%s", given(conf->name));
+	(void)snprintf(tls->name, sizeof(tls->name), "%s", given(conf->name));
 	r = configure(tls, conf, text, n);
 	if (r)
 		redis_tls_close(tls);

@@ -26,7 +26,7 @@ struct redis_tls {
 
 /* Paths of PEM files; members are called tls_... in [redis]. NULL is as good as "". */
 struct redis_tls_conf {
-	const char *ca_file;		/* "": what the system trusts */
+	const char *ca_file; /* "": what the system trusts */
 	/* This node's, both or neither. The key has no passphrase and can be read by nobody else.
 	 * */
 	const char *cert_file, *key_file;
@@ -37,6 +37,6 @@ struct redis_tls_conf {
 /* Reads the files; at start only. What the system trusts may be in a directory that OpenSSL looks
  * into later. -EINVAL, -EPERM, -ENOMEM, -errno of a file; text names the option and the file. */
 int redis_tls_open(const struct redis_tls_conf *conf, struct redis_tls **ret, char *text, size_t n);
-void redis_tls_close(struct redis_tls *tls);	/* after its last stream. NULL is fine */
+void redis_tls_close(struct redis_tls *tls); /* after its last stream. NULL is fine */
 
 #endif

@@ -33,9 +33,9 @@
 enum {
 	RECORD_BYTES = SSL3_RT_MAX_PLAIN_LENGTH,
 	RECORD_ROOM = SSL3_RT_MAX_PACKET_SIZE,
-	OUT_RECORDS = 4,		/* a send() each */
-	SPARE_BYTES = 4096,		/* for messages of OpenSSL's own */
-	CALL_BYTES = 64 << 10,		/* one call of OpenSSL reads about so much at most */
+	OUT_RECORDS = 4,       /* a send() each */
+	SPARE_BYTES = 4096,    /* for messages of OpenSSL's own */
+	CALL_BYTES = 64 << 10, /* one call of OpenSSL reads about so much at most */
 	WORDS_BYTES = 256,
 };
 
@@ -44,15 +44,15 @@ struct redis_tls_stream {
 	int fd;
 	/* the socket had no more when it was read last, or CALL_BYTES came: epoll tells */
 	bool dry;
-	bool must_read;			/* before anything can be written */
-	size_t call_bytes;		/* read in the call under way */
+	bool must_read;    /* before anything can be written */
+	size_t call_bytes; /* read in the call under way */
 	bool ended;
-	bool shaken;			/* hands */
-	int error;			/* errno; 0 */
-	int os_error;			/* of the socket, in the call under way */
+	bool shaken;  /* hands */
+	int error;    /* errno; 0 */
+	int os_error; /* of the socket, in the call under way */
 	char host[REDIS_TLS_NAME_BYTES], words[WORDS_BYTES];
 	size_t out_at, out_end;
-	uint8_t plain[RECORD_BYTES];	/* small pieces put together */
+	uint8_t plain[RECORD_BYTES]; /* small pieces put together */
 	uint8_t out[OUT_RECORDS * RECORD_ROOM + SPARE_BYTES];
 };
 
@@ -64,7 +64,7 @@ static int socket_read(BIO *bio, char *bytes, int n)
 	ssize_t got;
 
 	BIO_clear_retry_flags(bio);
-	if (s->call_bytes >= CALL_BYTES) {	/* T4 */
+	if (s->call_bytes >= CALL_BYTES) { /* T4 */
 		BIO_set_retry_read(bio);
 		return -1;
 	}
@@ -83,7 +83,7 @@ static int socket_read(BIO *bio, char *bytes, int n)
 static int socket_write(BIO *bio, const char *bytes, int n)
 {
 	struct redis_tls_stream *s = BIO_get_data(bio);
-	const size_t room = sizeof s->out - s->out_end;
+	const size_t room = sizeof(s->out) - s->out_end;
 	const size_t taken = (size_t)n < room ? (size_t)n : room;
 
 	BIO_clear_retry_flags(bio);
@@ -101,7 +101,7 @@ static long socket_control(BIO *bio, int command, long number, void *pointer)
 	(void)bio;
 	(void)number;
 	(void)pointer;
-	return command == BIO_CTRL_FLUSH;	/* whoever called OpenSSL sends */
+	return command == BIO_CTRL_FLUSH; /* whoever called OpenSSL sends */
 }
 
 BIO_METHOD *redis_tls_stream_method(void)
@@ -137,7 +137,7 @@ static int fail(struct redis_tls_stream *s, int error, const char *words)
 {
 	if (!s->error) {
 		s->error = error;
-		(void)snprintf(s->words, sizeof s->words, "%s", words);
+		(void)snprintf(s->words, sizeof(s->words), "%s", words);
 	}
 	return -s->error;
 }
@@ -171,11 +171,11 @@ static int not_verified(struct redis_tls_stream *s, long result)
 	char words[WORDS_BYTES];
 
 	if (result == X509_V_ERR_HOSTNAME_MISMATCH || result == X509_V_ERR_IP_ADDRESS_MISMATCH)
-		(void)snprintf(words, sizeof words,
+		(void)snprintf(words, sizeof(words),
 			       "its certificate is not one for %.100s: see [redis] tls_name",
 			       s->host);
 	else
-		(void)snprintf(words, sizeof words,
+		(void)snprintf(words, sizeof(words),
 			       "its certificate: %.100s: see [redis] tls_ca_file",
 			       X509_verify_cert_error_string(result));
 	return fail(s, EACCES, words);
@@ -192,19 +192,19 @@ static int protocol_failed(struct redis_tls_stream *s)
 	if (!s->shaken && verified != X509_V_OK)
 		return not_verified(s, verified);
 	if (is_refusal(number)) {
-		(void)snprintf(words, sizeof words,
+		(void)snprintf(words, sizeof(words),
 			       "it refuses us (%.100s): see [redis] tls_cert_file",
 			       reason ? reason : "alert");
 		return fail(s, EACCES, words);
 	}
-	(void)snprintf(words, sizeof words, "TLS: %.100s%s",
+	(void)snprintf(words, sizeof(words), "TLS: %.100s%s",
 		       reason ? reason : "an error that OpenSSL has no words for",
-		       s->shaken || number >= SSL_AD_REASON_OFFSET ? ""
-								   : "; is this its TLS port?");
+		       s->shaken || number >= SSL_AD_REASON_OFFSET ? "" :
+								     "; is this its TLS port?");
 	return fail(s,
-		    s->shaken                        ? EPROTO
-		    : number >= SSL_AD_REASON_OFFSET ? ECONNABORTED
-						     : EACCES,
+		    s->shaken                      ? EPROTO :
+		    number >= SSL_AD_REASON_OFFSET ? ECONNABORTED :
+						     EACCES,
 		    words);
 }
 
@@ -219,7 +219,7 @@ static int meaning(struct redis_tls_stream *s, int r)
 		return -EAGAIN;
 	case SSL_ERROR_ZERO_RETURN:
 		return 0;
-	case SSL_ERROR_WANT_WRITE:	/* T3 */
+	case SSL_ERROR_WANT_WRITE: /* T3 */
 		return fail(s, EPROTO, "TLS: it reads nothing");
 	case SSL_ERROR_SSL:
 		if (!s->os_error)
@@ -276,19 +276,19 @@ static int begin_stream(struct redis_tls_stream *s, const struct redis_tls *tls,
 	}
 	SSL_set_bio(s->ssl, bio, bio);
 	SSL_set_connect_state(s->ssl);
-	(void)snprintf(s->host, sizeof s->host, "%s", tls->name[0] && !any ? tls->name : host);
+	(void)snprintf(s->host, sizeof(s->host), "%s", tls->name[0] && !any ? tls->name : host);
 	/* an absolute name: no certificate has that */
 	if (s->host[0] && s->host[strlen(s->host) - 1] == '.')
 		s->host[strlen(s->host) - 1] = 0;
 	if (any && is_numeric(s->host))
-		return 0;	/* no name to compare with, and none that may be sent */
+		return 0; /* no name to compare with, and none that may be sent */
 	return name_it(s, tls->name) ? 0 : -ENOMEM;
 }
 
 int redis_tls_stream_open(const struct redis_tls *tls, int fd, const char *host,
 			  struct redis_tls_stream **ret)
 {
-	struct redis_tls_stream *s = calloc(1, sizeof *s);
+	struct redis_tls_stream *s = calloc(1, sizeof(*s));
 	int r;
 
 	if (!s)
@@ -319,7 +319,7 @@ int redis_tls_stream_handshake(struct redis_tls_stream *s)
 		return -s->error;
 	begin(s);
 	r = SSL_do_handshake(s->ssl);
-	flushed = flush(s);	/* an alert, too, tells the server why */
+	flushed = flush(s); /* an alert, too, tells the server why */
 	if (r == 1) {
 		s->shaken = true;
 	} else {
@@ -355,10 +355,10 @@ ssize_t redis_tls_stream_recv(struct redis_tls_stream *s, const struct iovec *io
 	s->dry = s->must_read = false;
 	for (size_t i = 0; i < n; i++)
 		for (size_t at = 0; at < iov[i].iov_len;) {
-			const int r = s->error || s->ended
-					      ? 0
-					      : read_some(s, (uint8_t *)iov[i].iov_base + at,
-							  iov[i].iov_len - at);
+			const int r = s->error || s->ended ?
+					      0 :
+					      read_some(s, (uint8_t *)iov[i].iov_base + at,
+							iov[i].iov_len - at);
 
 			if (r == 0)
 				goto done;
@@ -404,7 +404,7 @@ static const void *next_record(struct redis_tls_stream *s, const struct iovec *i
 static int seal(struct redis_tls_stream *s, const struct iovec *iov, size_t n, size_t *done,
 		size_t all)
 {
-	while (*done < all && sizeof s->out - s->out_end >= RECORD_ROOM + SPARE_BYTES) {
+	while (*done < all && sizeof(s->out) - s->out_end >= RECORD_ROOM + SPARE_BYTES) {
 		size_t at = *done, i = 0, bytes;
 		const void *plain;
 		int r;
@@ -415,10 +415,10 @@ static int seal(struct redis_tls_stream *s, const struct iovec *iov, size_t n, s
 		begin(s);
 		r = SSL_write(s->ssl, plain, (int)bytes);
 		if (plain == s->plain)
-			explicit_bzero(s->plain, bytes);	/* AUTH, perhaps */
+			explicit_bzero(s->plain, bytes); /* AUTH, perhaps */
 		if (r <= 0) {
 			r = meaning(s, r);
-			s->must_read = r == -EAGAIN;	/* nothing was taken: T1 holds */
+			s->must_read = r == -EAGAIN; /* nothing was taken: T1 holds */
 			return r == 0 ? fail(s, EPROTO, "TLS: it cannot be written to") : r;
 		}
 		assert((size_t)r == bytes); /* T1 */
@@ -439,7 +439,7 @@ ssize_t redis_tls_stream_send(struct redis_tls_stream *s, const struct iovec *io
 		if (r == 0)
 			r = flush(s);
 	}
-	if (r == 0 || done > 0)		/* an error of the socket comes again */
+	if (r == 0 || done > 0) /* an error of the socket comes again */
 		return (ssize_t)done;
 	errno = -r;
 	return -1;

@@ -29,13 +29,13 @@ struct bio_method_st *redis_tls_stream_method(void);
  * -ENOMEM. */
 int redis_tls_stream_open(const struct redis_tls *tls, int fd, const char *host,
 			  struct redis_tls_stream **ret);
-void redis_tls_stream_close(struct redis_tls_stream *s);	/* NULL is fine */
+void redis_tls_stream_close(struct redis_tls_stream *s); /* NULL is fine */
 /*
  * 1: done. 0: not yet; to be called again when the socket has bytes, or when it takes some if
  * redis_tls_stream_unsent(). -EACCES: one side refuses the other, or the other side speaks no TLS:
  * a person has to change something. -ECONNRESET, -EPROTO, -errno.
  */
-int  redis_tls_stream_handshake(struct redis_tls_stream *s);
+int redis_tls_stream_handshake(struct redis_tls_stream *s);
 /* Bytes read into iov, as many as there are; 0: the end; -1 with errno: EAGAIN, EACCES (our
  * certificate), EPROTO... */
 ssize_t redis_tls_stream_recv(struct redis_tls_stream *s, const struct iovec *iov, size_t n);
@@ -48,7 +48,7 @@ ssize_t redis_tls_stream_send(struct redis_tls_stream *s, const struct iovec *io
 bool redis_tls_stream_unsent(const struct redis_tls_stream *s);
 /* half a message has come: recv() before send() */
 bool redis_tls_stream_must_read(const struct redis_tls_stream *s);
-const char *redis_tls_stream_words(const struct redis_tls_stream *s);	/* of the last error; "" */
-const char *redis_tls_stream_version(const struct redis_tls_stream *s);	/* "TLSv1.3" */
+const char *redis_tls_stream_words(const struct redis_tls_stream *s);   /* of the last error; "" */
+const char *redis_tls_stream_version(const struct redis_tls_stream *s); /* "TLSv1.3" */
 
 #endif

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { REDIS_TEXT_BYTES = 256 };	/* of a sentence, with its 0 */
+enum { REDIS_TEXT_BYTES = 256 }; /* of a sentence, with its 0 */
 
 /* n bytes of `words` into ret: cut to `room` with the 0; what is not printable ASCII becomes '?'.
  * */

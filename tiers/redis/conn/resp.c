@@ -10,14 +10,14 @@
 #include <errno.h>
 #include <string.h>
 
-enum { NUMBER_LINE_BYTES = 1 + 20 + 2 };	/* kind, sign and 19 digits, CR LF */
+enum { NUMBER_LINE_BYTES = 1 + 20 + 2 }; /* kind, sign and 19 digits, CR LF */
 
 /* The bytes between an element's kind and its CR LF. */
 enum content {
 	CONTENT_TEXT,
 	CONTENT_NUMBER,
-	CONTENT_LENGTH,		/* of a body that follows */
-	CONTENT_COUNT,		/* of elements that follow */
+	CONTENT_LENGTH, /* of a body that follows */
+	CONTENT_COUNT,  /* of elements that follow */
 	CONTENT_PAIRS,
 	CONTENT_TRUTH,
 	CONTENT_NOTHING,
@@ -75,7 +75,7 @@ static bool decimal(const char *text, size_t n, int64_t *ret)
 {
 	const bool negative = n > 0 && text[0] == '-';
 	const char *digits = text + negative;
-	int64_t value = 0;	/* at or below 0, because that side reaches further */
+	int64_t value = 0; /* at or below 0, because that side reaches further */
 
 	n -= negative;
 	if (n == 0 || (digits[0] == '0' && (n > 1 || negative)))

@@ -13,9 +13,9 @@
 #include <stdint.h>
 
 enum {
-	RESP_LINE_BYTES = 4096,		/* of a line with its CR LF: errors, numbers, lengths */
-	RESP_DEPTH = 8,			/* nested arrays, maps, sets, pushes, attributes */
-	RESP_ELEMENTS = 1 << 20,	/* of one reply, nested ones included */
+	RESP_LINE_BYTES = 4096,  /* of a line with its CR LF: errors, numbers, lengths */
+	RESP_DEPTH = 8,          /* nested arrays, maps, sets, pushes, attributes */
+	RESP_ELEMENTS = 1 << 20, /* of one reply, nested ones included */
 };
 
 /* The value's length of a bulk string: at most this. */
@@ -41,12 +41,12 @@ enum resp_kind {
 
 /* The first line of an element. */
 struct resp_line {
-	enum resp_kind kind;		/* "$-1" and "*-1" are RESP_NIL */
-	uint32_t bytes;			/* of the line, CR LF included */
+	enum resp_kind kind; /* "$-1" and "*-1" are RESP_NIL */
+	uint32_t bytes;      /* of the line, CR LF included */
 	/* BULK, BULK_ERROR, VERBATIM: bytes of the body (CR LF follow it). ARRAY, SET, PUSH:
 	 * elements. MAP, ATTRIBUTE: elements, twice the pairs. */
 	uint64_t count;
-	int64_t integer;		/* INTEGER; BOOL: 1 or 0 */
+	int64_t integer; /* INTEGER; BOOL: 1 or 0 */
 	/* SIMPLE, ERROR...: in the caller's buffer, not terminated */
 	const char *text;
 	uint32_t text_bytes;
@@ -66,10 +66,10 @@ int resp_line(const void *bytes, size_t n, struct resp_line *ret);
  * RESP_LINE_BYTES; nothing else is looked at twice, and bodies not at all.
  */
 struct resp_skip {
-	uint64_t body;			/* bytes of a bulk, with its CR LF, still to come */
-	uint64_t elements;		/* seen of this reply */
+	uint64_t body;     /* bytes of a bulk, with its CR LF, still to come */
+	uint64_t elements; /* seen of this reply */
 	uint32_t depth;
-	uint64_t left[RESP_DEPTH];	/* elements still to come at each level */
+	uint64_t left[RESP_DEPTH]; /* elements still to come at each level */
 	bool attribute[RESP_DEPTH];
 };
 
@@ -77,7 +77,7 @@ void resp_skip_begin(struct resp_skip *s);
 /* Takes from bytes; *ret_used of them are done with. 1: the reply has ended there, and s is as
  * after begin; 0: more is needed, what is left over (less than RESP_LINE_BYTES) comes again with
  * more behind it; -EPROTO: *ret_used is where, and s of no use any more. */
-int  resp_skip(struct resp_skip *s, const void *bytes, size_t n, size_t *ret_used);
+int resp_skip(struct resp_skip *s, const void *bytes, size_t n, size_t *ret_used);
 
 /* Begins in the middle of a bulk's body: so many bytes of it and its CR LF are still to come, at
  * least 1. */
