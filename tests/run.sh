@@ -68,7 +68,8 @@ run_one() {	# BUILD FILE
 	mkdir -p "$build/tests"
 	{ time timeout -k 10 "$limit" "${command[@]}" >"$log" 2>&1 </dev/null; } 2>"$work/$BASHPID"
 	code=$?
-	read -r took user sys <"$work/$BASHPID"
+	# The last line: the shell itself may have said before that the command was killed.
+	read -r took user sys < <(tail -n 1 "$work/$BASHPID")
 	case $code in
 	0)
 		result=ok

@@ -16,6 +16,7 @@
 
 #include <liburing.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -59,7 +60,8 @@ REFUSABLE(UPDATE_BUFFERS, -errno, int, io_uring_register_buffers_update_tag,
 REFUSABLE(UPDATE_FILES, -errno, int, io_uring_register_files_update,
 	  (struct io_uring * ring, unsigned at, const int *fds, unsigned n), (ring, at, fds, n))
 
-static int threads;
+/* A worker that ends may join the one before it. */
+static atomic_int threads;
 
 REAL(int, pthread_create,
      (pthread_t * ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg))
