@@ -87,7 +87,7 @@ void redis_view_flags(struct redis_io *io)
 {
 	struct redis_view *view = io->tier->view;
 	const int state = (int)tier_state_of(io);
-	bool changed = atomic_exchange(&view->state, state) != state;
+	bool changed = false;
 
 	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++) {
 		const struct redis_endpoint *endpoint = &io->endpoints[i];
@@ -99,6 +99,8 @@ void redis_view_flags(struct redis_io *io)
 		changed |= atomic_exchange(&view->flags[i], flags) != flags;
 	}
 	changed |= atomic_exchange(&view->mode, (int)io->mode) != (int)io->mode;
+	/* Last: a reader of "up" finds an endpoint that takes its job. */
+	changed |= atomic_exchange(&view->state, state) != state;
 	if (changed)
 		tell_changed(io);
 }
