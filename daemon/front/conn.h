@@ -60,6 +60,7 @@ struct conn {
 	uint32_t n_parts;         /* share.c's: of its ops... */
 	uint64_t in_flight_bytes; /* ...and what they take of host memory */
 	uint64_t asked_ns;        /* when it last began an op; 0: never */
+	struct list asking;       /* share.c's: from its first op until it is cut */
 	/* op.c's: the client asked to be told of a completion through its socket */
 	bool wake;
 	uint32_t arena_claimed; /* slots of them together */

@@ -524,12 +524,6 @@ void server_sample(struct server *s)
 	}
 }
 
-void server_each(const struct server *s, void (*fn)(void *arg, const struct conn *conn), void *arg)
-{
-	for (const struct conn *c = s->conns; c; c = c->next)
-		fn(arg, c);
-}
-
 bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 {
 	const struct conn *c = s->conns;

@@ -31,9 +31,6 @@ void server_close(struct server *server);
 uint32_t server_connections(const struct server *server); /* alive */
 /* lookup counters -> stats; a few times a second */
 void server_sample(struct server *server);
-/* Calls fn for each connection, the dying ones included. */
-void server_each(const struct server *server, void (*fn)(void *arg, const struct conn *conn),
-		 void *arg);
 
 /* For `kvtierctl clients`: one row per connection, in order of arrival. */
 struct conn_row {

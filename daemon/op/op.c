@@ -473,4 +473,5 @@ void ops_abandon(struct kvtierd *d, struct conn *conn)
 	for (struct op *op = conn->ops; op; op = op->next)
 		op->abandoned = true;
 	ops_cancel_mount(d, conn, NULL);
+	share_client_cut(conn);
 }

@@ -24,9 +24,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/config/config.h"
 #include "daemon/front/conn.h"
-#include "daemon/front/server.h"
 #include "daemon/kvtierd.h"
 #include "part.h"
 
@@ -40,9 +40,9 @@ enum {
 };
 
 struct shares {
-	uint64_t made_ns; /* 0: never */
-	uint32_t clients; /* with ops outstanding */
-	uint32_t active;
+	uint64_t made_ns;   /* 0: never */
+	struct list asking; /* clients that began an op; conn.asking */
+	uint32_t clients;   /* with ops outstanding */
 	uint32_t n_given;
 	uint32_t given[GIVEN_MAX]; /* spaces that have one */
 	uint64_t guaranteed[TIER_MAX_SPACES];
@@ -51,7 +51,10 @@ struct shares {
 int shares_open(struct shares **ret)
 {
 	*ret = calloc(1, sizeof(**ret));
-	return *ret ? 0 : -ENOMEM;
+	if (!*ret)
+		return -ENOMEM;
+	list_open(&(*ret)->asking);
+	return 0;
 }
 
 void shares_close(struct shares *shares)
@@ -104,6 +107,13 @@ void share_op_started(struct kvtierd *d, struct conn *conn)
 {
 	d->shares->clients += conn->n_ops == 1;
 	conn->asked_ns = loop_now(d->loop);
+	if (!list_has(&conn->asking))
+		list_add(&d->shares->asking, &conn->asking);
+}
+
+void share_client_cut(struct conn *conn)
+{
+	list_remove(&conn->asking);
 }
 
 void share_op_ended(struct kvtierd *d, struct op *q)
@@ -141,6 +151,11 @@ void share_part_ended(struct kvtierd *d, struct part *part)
 
 /* --- guarantees --- */
 
+static const struct conn *client_of(const struct list *link)
+{
+	return container_of(link, struct conn, asking);
+}
+
 static uint32_t mounts_of(const struct conn *conn)
 {
 	uint32_t ret = 0;
@@ -152,15 +167,7 @@ static uint32_t mounts_of(const struct conn *conn)
 
 static bool is_active(const struct kvtierd *d, const struct conn *conn)
 {
-	return conn->state == CONN_OPEN && conn->asked_ns > 0 &&
-	       loop_now(d->loop) - conn->asked_ns < RECENT_S * 1000000000ull && mounts_of(conn) > 0;
-}
-
-static void count_active(void *arg, const struct conn *conn)
-{
-	struct kvtierd *d = arg;
-
-	d->shares->active += is_active(d, conn);
+	return loop_now(d->loop) - conn->asked_ns < RECENT_S * 1000000000ull && mounts_of(conn) > 0;
 }
 
 static void give(struct shares *s, uint32_t space, uint64_t bytes)
@@ -173,28 +180,31 @@ static void give(struct shares *s, uint32_t space, uint64_t bytes)
 	s->guaranteed[space] += bytes;
 }
 
-static void guarantee(void *arg, const struct conn *conn)
+static void guarantee(struct kvtierd *d, const struct conn *conn, uint32_t n_active)
 {
-	struct kvtierd *d = arg;
+	const uint64_t quarter = d->tiers[TIER_HOST]->capacity_bytes / 4;
 	const uint32_t mounts = mounts_of(conn);
 
-	for (uint32_t i = 0; i < WIRE_MAX_SPACES && is_active(d, conn); i++)
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
 		if (conn->mounts[i])
 			give(d->shares, conn->mounts[i]->space->number,
-			     d->tiers[TIER_HOST]->capacity_bytes / 4 / d->shares->active / mounts);
+			     quarter / n_active / mounts);
 }
 
 const uint64_t *share_guaranteed(struct kvtierd *d)
 {
 	struct shares *s = d->shares;
+	uint32_t n_active = 0;
 
 	if (s->made_ns && loop_now(d->loop) - s->made_ns < FRESH_MS * 1000000ull)
 		return s->guaranteed;
 	s->made_ns = loop_now(d->loop);
-	s->active = 0;
 	while (s->n_given > 0)
 		s->guaranteed[s->given[--s->n_given]] = 0;
-	server_each(d->server, count_active, d);
-	server_each(d->server, guarantee, d);
+	for (const struct list *at = s->asking.next; at != &s->asking; at = at->next)
+		n_active += is_active(d, client_of(at));
+	for (const struct list *at = s->asking.next; at != &s->asking; at = at->next)
+		if (is_active(d, client_of(at)))
+			guarantee(d, client_of(at), n_active);
 	return s->guaranteed;
 }

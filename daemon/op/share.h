@@ -27,6 +27,7 @@ bool share_of_memory_is_used(const struct kvtierd *d, const struct op *q);
 
 /* op.c tells what begins and ends. */
 void share_op_started(struct kvtierd *d, struct conn *conn);
+void share_client_cut(struct conn *conn); /* it begins no op any more */
 void share_op_ended(struct kvtierd *d, struct op *q);
 void share_part_begun(struct kvtierd *d, struct part *part);
 void share_part_ended(struct kvtierd *d, struct part *part);
