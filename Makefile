@@ -123,23 +123,8 @@ fuzz: deps
 fuzz lint deps:
 	@tests/$@.sh
 
-# Where the Python that runs this looks: below /usr python3, below /usr/local python3.N.
-PYTHON   = python$(if $(filter /usr,$(PREFIX)),3,$(basename $(lastword $(shell python3 -V))))
-DEST     = $(DESTDIR)$(PREFIX)
 install: all
-	install -d $(addprefix $(DEST)/,bin lib/pkgconfig include lib/systemd/system \
-		$(addprefix share/man/man,1 3 8) lib/$(PYTHON)/dist-packages/kvtier)
-	install $(BUILD)/kvtierd $(BUILD)/kvtierctl $(BUILD)/kvtier-bench $(DEST)/bin
-	install -m 644 $(BUILD)/libkvtier.so.0 $(BUILD)/libkvtier.a $(DEST)/lib
-	ln -sf libkvtier.so.0 $(DEST)/lib/libkvtier.so
-	install -m 644 client/kvtier.h $(DEST)/include
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' client/lib/kvtier.pc.in \
-		>$(DEST)/lib/pkgconfig/kvtier.pc
-	for page in client/man/*.[1-8] daemon/kvtierd.8; do \
-		install -m 644 $$page $(DEST)/share/man/man$${page##*.}; done
-	install -m 644 client/python/kvtier/*.py $(DEST)/lib/$(PYTHON)/dist-packages/kvtier
-	sed 's|^ExecStart=/usr/local/bin/|ExecStart=$(PREFIX)/bin/|' systemd/kvtierd.service \
-		>$(DEST)/lib/systemd/system/kvtierd.service
+	@BUILD=$(BUILD) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) VERSION=$(VERSION) systemd/install.sh
 clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
 FORCE:

@@ -1,0 +1,25 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# install.sh - what `make install` does: what was built in BUILD goes below DESTDIR and PREFIX.
+set -eu
+cd "$(dirname "$0")/.."
+: "${BUILD:=build}" "${PREFIX:=/usr/local}" "${DESTDIR:=}" "${VERSION:?run make install}"
+dest=$DESTDIR$PREFIX
+# Where the Python that runs this looks: below /usr python3, below /usr/local python3.N.
+python=python3
+[ "$PREFIX" = /usr ] || python=$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+python=$dest/lib/$python/dist-packages/kvtier
+
+install -d "$dest/bin" "$dest/include" "$dest/lib/pkgconfig" "$dest/lib/systemd/system" \
+	"$dest/share/man/man1" "$dest/share/man/man3" "$dest/share/man/man8" "$python"
+install "$BUILD/kvtierd" "$BUILD/kvtierctl" "$BUILD/kvtier-bench" "$dest/bin"
+install -m 644 "$BUILD/libkvtier.so.0" "$BUILD/libkvtier.a" "$dest/lib"
+ln -sf libkvtier.so.0 "$dest/lib/libkvtier.so"
+install -m 644 client/kvtier.h "$dest/include"
+sed "s|@PREFIX@|$PREFIX|; s|@VERSION@|$VERSION|" client/lib/kvtier.pc.in >"$dest/lib/pkgconfig/kvtier.pc"
+for page in client/man/*.[1-8] daemon/kvtierd.8; do
+	install -m 644 "$page" "$dest/share/man/man${page##*.}"
+done
+install -m 644 client/python/kvtier/*.py "$python"
+sed "s|^ExecStart=/usr/local/bin/|ExecStart=$PREFIX/bin/|" systemd/kvtierd.service \
+	>"$dest/lib/systemd/system/kvtierd.service"
