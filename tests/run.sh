@@ -54,6 +54,7 @@ plan() {
 # Runs one test and says how it ended: a line on stdout, and one in $work/results.
 run_one() {	# BUILD FILE
 	local build=$1 name log code took user sys TIMEFORMAT="%0R %0U %0S" limit=600 command result note=
+	local times=$work/$BASHPID
 	name=$(basename "${2%.*}")
 	log=$build/tests/$name.log
 	case $2 in
@@ -66,10 +67,10 @@ run_one() {	# BUILD FILE
 	esac
 	limit=${TEST_TIMEOUT:-$limit}
 	mkdir -p "$build/tests"
-	{ time timeout -k 10 "$limit" "${command[@]}" >"$log" 2>&1 </dev/null; } 2>"$work/$BASHPID"
+	{ time timeout -k 10 "$limit" "${command[@]}" >"$log" 2>&1 </dev/null; } 2>"$times"
 	code=$?
 	# The last line: the shell itself may have said before that the command was killed.
-	read -r took user sys < <(tail -n 1 "$work/$BASHPID")
+	read -r took user sys < <(tail -n 1 "$times")
 	case $code in
 	0)
 		result=ok
