@@ -12,49 +12,37 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "tiers/tier.h"
 #include "daemon/store/block.h"
 #include "daemon/config/config.h"
 #include "daemon/device/devices.h"
 #include "daemon/store/index.h"
 #include "daemon/base/loop.h"
-#include "daemon/store/mover.h"
 #include "daemon/store/space.h"
+#include "daemon/store/store.h"
 #include "daemon/admin/stats.h"
 
-struct server;    /* front/server.c: the listening socket and the table of connections */
-struct ops;       /* op/op.c: ops and the blocks of them in flight */
-struct shares;    /* op/share.c: what a client may have of parts and memory */
-struct ctl;       /* admin/ctl.c: the admin socket */
-struct purge;     /* store/purge.c: many blocks that go */
-struct writeback; /* nvme/writeback.c: what is to be written to NVMe */
-struct flush;     /* nvme/flush.c: all of it, and synced */
-struct outbox;    /* redis/outbox.c: what is to be written to Redis */
-struct scrub;     /* nvme/scrub.c: reads everything back */
+struct server; /* front/server.c: the listening socket and the table of connections */
+struct ops;    /* op/op.c: ops and the blocks of them in flight */
+struct shares; /* op/share.c: what a client may have of parts and memory */
+struct ctl;    /* admin/ctl.c: the admin socket */
+struct purge;  /* store/purge.c: many blocks that go */
+struct flush;  /* nvme/flush.c: all of it, and synced */
+struct scrub;  /* nvme/scrub.c: reads everything back */
 
 struct kvtierd {
 	const struct config *config; /* const after start */
 	struct loop *loop;
 	/* mapped page; plain increments, core thread is the one writer */
 	struct stats *stats;
-	struct index *index;            /* store; also front and admin, which only read */
-	struct blocks *blocks;          /* store; also op, nvme, redis, admin */
-	struct tier *tiers[TIER_COUNT]; /* by tier.h: all but device. NULL: not configured */
-	struct devices devices;         /* device; also front, op, store, nvme */
-	struct spaces *spaces;          /* store; also front, nvme, redis, admin */
-	struct ops *ops;                /* op; also front, which submits */
-	struct shares *shares;          /* op */
-	struct server *server;          /* front; also op and admin, which ask who is connected */
-	struct ctl *ctl;                /* admin */
-	struct purge *purge;            /* store; also admin */
-	/* nvme; also op and store, which hand it blocks. NULL: no NVMe tier */
-	struct writeback *writeback;
-	struct flush *flush; /* nvme. NULL likewise */
-	/* redis; also op and store, which hand it blocks. NULL: no Redis tier */
-	struct outbox *outbox;
-	struct scrub *scrub;       /* nvme. NULL: none runs */
-	uint64_t tick;             /* op: +1 per op, the policies' clock; also store */
-	struct mover_counts moved; /* store; also op, redis, admin */
+	struct store store;     /* all but device: see store.h */
+	struct devices devices; /* device; also front, op, store, nvme */
+	struct ops *ops;        /* op; also front, which submits */
+	struct shares *shares;  /* op */
+	struct server *server;  /* front; also op and admin, which ask who is connected */
+	struct ctl *ctl;        /* admin */
+	struct purge *purge;    /* store; also admin */
+	struct flush *flush;    /* nvme. NULL: no NVMe tier */
+	struct scrub *scrub;    /* nvme. NULL: none runs */
 };
 
 #endif

@@ -77,8 +77,9 @@ static void on_heartbeat(struct loop_timer *timer)
 	struct kvtierd *d = &p->d;
 	const uint64_t now = loop_now(d->loop);
 
-	__atomic_store_n(&index_head(d->index)->heartbeat_ns, now, __ATOMIC_RELAXED);
-	__atomic_store_n(&index_head(d->index)->entries, index_entries(d->index), __ATOMIC_RELAXED);
+	__atomic_store_n(&index_head(d->store.index)->heartbeat_ns, now, __ATOMIC_RELAXED);
+	__atomic_store_n(&index_head(d->store.index)->entries, index_entries(d->store.index),
+			 __ATOMIC_RELAXED);
 	if (d->server)
 		server_sample(d->server);
 	gauges_sync(d);
@@ -92,7 +93,7 @@ static void on_heartbeat(struct loop_timer *timer)
 
 static void on_sleep(void *arg, bool asleep)
 {
-	struct wire_index *head = index_head(((struct kvtierd *)arg)->index);
+	struct wire_index *head = index_head(((struct kvtierd *)arg)->store.index);
 
 	/* SEQ_CST like the client's store of sq_tail and load of this: either the pollers that run
 	 * next see its entry, or it sees us asleep and rings. */
@@ -121,7 +122,7 @@ static void drain_tiers(struct program *p)
 {
 	p->drains = 2;
 	flush_drain(&p->d, on_tier_drained, p);
-	outbox_drain(p->d.outbox, on_tier_drained, p);
+	outbox_drain(p->d.store.outbox, on_tier_drained, p);
 }
 
 static void on_drained(struct loop_timer *timer)
@@ -130,7 +131,7 @@ static void on_drained(struct loop_timer *timer)
 	struct kvtierd *d = &p->d;
 	const bool late = loop_now(d->loop) >= p->drain_until_ns;
 	const bool idle =
-		ops_outstanding(d->ops) == 0 && !d->scrub && !emptier_busy(d->moved.emptier);
+		ops_outstanding(d->ops) == 0 && !d->scrub && !emptier_busy(d->store.moved.emptier);
 
 	if (!p->tiers_drained && (idle || late))
 		drain_tiers(p);
@@ -193,6 +194,14 @@ static int lock_runtime_dir(struct program *p)
 	return 0;
 }
 
+static int open_stats(struct program *p)
+{
+	const int r = stats_open(p->config.stats_path, loop_now(p->d.loop), &p->d.stats);
+
+	p->d.store.stats = p->d.stats;
+	return r;
+}
+
 static int open_host(struct program *p)
 {
 	const struct config *c = &p->config;
@@ -205,11 +214,11 @@ static int open_host(struct program *p)
 		.prefault_threads = c->host_prefault_threads,
 	};
 
-	const int r = tier_open(TIER_HOST, &conf, p->d.loop, &p->d.tiers[TIER_HOST], p->text,
+	const int r = tier_open(TIER_HOST, &conf, p->d.loop, &p->d.store.tiers[TIER_HOST], p->text,
 				sizeof(p->text));
 
-	if (r == 0 && host_note(p->d.tiers[TIER_HOST])[0]) {
-		log_info("%s", host_note(p->d.tiers[TIER_HOST]));
+	if (r == 0 && host_note(p->d.store.tiers[TIER_HOST])[0]) {
+		log_info("%s", host_note(p->d.store.tiers[TIER_HOST]));
 		stats_health_set(p->d.stats, STATS_HEALTH_HUGE_PAGES, true);
 	}
 	return r;
@@ -217,34 +226,35 @@ static int open_host(struct program *p)
 
 static uint32_t blocks_held(void *arg, uint32_t space)
 {
-	return tally_held(blocks_tally(((struct kvtierd *)arg)->blocks), space);
+	return tally_held(blocks_tally(((struct kvtierd *)arg)->store.blocks), space);
 }
 
 static void blocks_are(void *arg, uint32_t space, const uint8_t index_key[16])
 {
-	tally_space_is(blocks_tally(((struct kvtierd *)arg)->blocks), space, index_key);
+	tally_space_is(blocks_tally(((struct kvtierd *)arg)->store.blocks), space, index_key);
 }
 
 static void blocks_doom(void *arg, uint32_t space, bool doomed)
 {
-	tally_doom(blocks_tally(((struct kvtierd *)arg)->blocks), space, doomed);
+	tally_doom(blocks_tally(((struct kvtierd *)arg)->store.blocks), space, doomed);
 }
 
 static int open_index(struct program *p)
 {
 	struct kvtierd *d = &p->d;
-	const uint64_t max = config_max_blocks(&p->config, d->tiers[TIER_HOST]->capacity_bytes);
-	int r = index_open(max, &d->index);
+	const uint64_t max =
+		config_max_blocks(&p->config, d->store.tiers[TIER_HOST]->capacity_bytes);
+	int r = index_open(max, &d->store.index);
 
 	if (r == 0)
 		r = blocks_open(&(struct blocks_conf){ .max_blocks = (uint32_t)max,
 						       .classes = TIER_MAX_CLASSES },
-				d->index, &d->blocks);
+				d->store.index, &d->store.blocks);
 	if (r)
 		return fail(p, r, "[index] max_blocks: cannot reserve for %" PRIu64 " blocks: %s",
 			    max, strerror(-r));
 	loop_on_sleep(d->loop, on_sleep, d);
-	index_head(d->index)->heartbeat_ns = loop_now(d->loop);
+	index_head(d->store.index)->heartbeat_ns = loop_now(d->loop);
 	return 0;
 }
 
@@ -288,22 +298,22 @@ static int open_emptier(struct program *p)
 {
 	struct kvtierd *d = &p->d;
 	const struct emptier_conf conf = {
-		.host = d->tiers[TIER_HOST],
-		.blocks = d->blocks,
+		.host = d->store.tiers[TIER_HOST],
+		.blocks = d->store.blocks,
 		.loop = d->loop,
 		.submit = submit_copy,
 		.arg = d,
-		.moved_blocks = &d->moved.moved_blocks,
-		.moved_bytes = &d->moved.moved_bytes,
+		.moved_blocks = &d->store.moved.moved_blocks,
+		.moved_bytes = &d->store.moved.moved_bytes,
 	};
 
-	return emptier_open(&conf, &d->moved.emptier);
+	return emptier_open(&conf, &d->store.moved.emptier);
 }
 
 static void close_emptier(struct program *p)
 {
-	emptier_close(p->d.moved.emptier);
-	p->d.moved.emptier = NULL;
+	emptier_close(p->d.store.moved.emptier);
+	p->d.store.moved.emptier = NULL;
 }
 
 static int open_spaces(struct program *p)
@@ -314,17 +324,18 @@ static int open_spaces(struct program *p)
 	if (r == 0 && p->text[0])
 		log_warning("%s", p->text);
 	if (r == 0)
-		r = spaces_open(p->config.daemon_state_dir, p->config.index_max_spaces, &d->spaces,
-				p->text, sizeof(p->text));
+		r = spaces_open(p->config.daemon_state_dir, p->config.index_max_spaces,
+				&d->store.spaces, p->text, sizeof(p->text));
 	if (r == 0 && p->redis.shared_bytes)
-		spaces_share(d->spaces, p->redis.shared, p->redis.shared_bytes);
+		spaces_share(d->store.spaces, p->redis.shared, p->redis.shared_bytes);
 	if (r == 0)
-		r = spaces_tenant(d->spaces, p->config.socket_tenant, p->text, sizeof(p->text));
+		r = spaces_tenant(d->store.spaces, p->config.socket_tenant, p->text,
+				  sizeof(p->text));
 	if (r == 0)
-		spaces_attach(d->spaces, &(struct spaces_blocks){ .arg = d,
-								  .held = blocks_held,
-								  .is = blocks_are,
-								  .doom = blocks_doom });
+		spaces_attach(d->store.spaces, &(struct spaces_blocks){ .arg = d,
+									.held = blocks_held,
+									.is = blocks_are,
+									.doom = blocks_doom });
 	return r;
 }
 
@@ -362,10 +373,10 @@ static void close_signals(struct program *p)
 
 static void close_index(struct program *p)
 {
-	if (p->d.blocks)
-		blocks_close(p->d.blocks);
-	if (p->d.index)
-		index_close(p->d.index);
+	if (p->d.store.blocks)
+		blocks_close(p->d.store.blocks);
+	if (p->d.store.index)
+		index_close(p->d.store.index);
 }
 
 static int open_pump(struct program *p)
@@ -386,16 +397,15 @@ static int open_pump(struct program *p)
 		call;                               \
 	}
 OPEN(loop, loop_open((uint32_t)p->config.daemon_spin_us, &p->d.loop))
-OPEN(stats, stats_open(p->config.stats_path, loop_now(p->d.loop), &p->d.stats))
-OPEN(purge, purge_open(&p->d, &p->d.purge))
+OPEN(purge, purge_open(&p->d.store, p->d.loop, &p->d.purge))
 OPEN(ops, ops_open(&p->d, p->config.socket_max_ops, devices_depth(&p->d.devices), &p->d.ops))
 OPEN(nvme, nvme_up(&p->d, p->text, sizeof(p->text)))
 OPEN(redis, redis_up(&p->d, &p->redis_conf, p->text, sizeof(p->text)))
 OPEN(ctl, ctl_open(&p->d, &p->d.ctl, p->text, sizeof(p->text)))
 CLOSE(loop, loop_close(p->d.loop))
 CLOSE(stats, stats_close(p->d.stats, p->config.stats_path))
-CLOSE(host, tier_close(p->d.tiers[TIER_HOST]))
-CLOSE(spaces, spaces_close(p->d.spaces))
+CLOSE(host, tier_close(p->d.store.tiers[TIER_HOST]))
+CLOSE(spaces, spaces_close(p->d.store.spaces))
 CLOSE(purge, purge_close(p->d.purge))
 CLOSE(devices, devices_close(&p->d.devices))
 CLOSE(ops, ops_close(p->d.ops))
@@ -458,7 +468,7 @@ static void say_ready(struct program *p)
 
 	log_info("kvtierd " KVTIER_VERSION " serves %s: host tier %" PRIu64
 		 " MiB in slabs of %" PRIu64 " KiB, kernels %s, tenant %s",
-		 p->config.socket_path, d->tiers[TIER_HOST]->capacity_bytes >> 20,
+		 p->config.socket_path, d->store.tiers[TIER_HOST]->capacity_bytes >> 20,
 		 p->config.host_slab_bytes >> 10,
 		 codec_kernels(config_kernels_name(&p->config))->name, p->config.socket_tenant);
 	(void)notify_send(&p->notify, "READY=1\nSTATUS=serving");
@@ -471,7 +481,7 @@ static void exit_if_busy(struct program *p)
 	struct kvtierd *d = &p->d;
 
 	if (ops_outstanding(d->ops) == 0 && nvme_up_idle(d) && !d->scrub &&
-	    !emptier_busy(d->moved.emptier)) {
+	    !emptier_busy(d->store.moved.emptier)) {
 		if (!server_busy(d->server))
 			return;
 		/* Everything is written. What blocks a helper is a client's descriptor, which the

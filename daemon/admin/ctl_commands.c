@@ -145,7 +145,7 @@ static uint64_t space_idle_s(const struct kvtierd *d, const struct space *space)
 
 static uint32_t space_blocks(const struct kvtierd *d, const struct space *space)
 {
-	return d->blocks ? tally_blocks(blocks_tally(d->blocks), space->number) : 0;
+	return d->store.blocks ? tally_blocks(blocks_tally(d->store.blocks), space->number) : 0;
 }
 
 /* Image bytes; those of a block in both tiers count once. */
@@ -153,8 +153,9 @@ static uint64_t space_bytes(const struct kvtierd *d, const struct space *space)
 {
 	uint64_t bytes = 0;
 
-	for (uint32_t variant = 0; variant < 2 && d->blocks; variant++)
-		bytes += (uint64_t)tally_count(blocks_tally(d->blocks), space->number, variant) *
+	for (uint32_t variant = 0; variant < 2 && d->store.blocks; variant++)
+		bytes += (uint64_t)tally_count(blocks_tally(d->store.blocks), space->number,
+					       variant) *
 			 space->variant_bytes[variant];
 	return bytes;
 }
@@ -163,10 +164,10 @@ static bool space_row(struct kvtierd *d, uint32_t position, struct json *json, b
 {
 	const struct space *row;
 
-	*ret_end = !d->spaces || position >= spaces_numbers(d->spaces);
+	*ret_end = !d->store.spaces || position >= spaces_numbers(d->store.spaces);
 	if (*ret_end)
 		return false;
-	row = space_at(d->spaces, position);
+	row = space_at(d->store.spaces, position);
 	if (!row)
 		return false;
 	json_print(json, "{");
@@ -190,7 +191,7 @@ int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 {
 	char *end = NULL;
 
-	if (!d->tiers[TIER_HOST] || !d->blocks) {
+	if (!d->store.tiers[TIER_HOST] || !d->store.blocks) {
 		snprintf(sentence, n, "there is no host tier to evict from");
 		return -EINVAL;
 	}
@@ -213,15 +214,15 @@ int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 
 enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
 {
-	const struct mover_counts before = d->moved;
-	const uint64_t freed = mover_evict_bytes(d->tiers[TIER_HOST], d->blocks,
+	const struct mover_counts before = d->store.moved;
+	const uint64_t freed = mover_evict_bytes(d->store.tiers[TIER_HOST], d->store.blocks,
 						 request->wanted_bytes - request->freed_bytes,
-						 EVICT_STEPS, &d->moved);
+						 EVICT_STEPS, &d->store.moved);
 	bool complete;
 
 	request->freed_bytes += freed;
-	request->evicted.evicted_blocks += d->moved.evicted_blocks - before.evicted_blocks;
-	request->evicted.demoted_blocks += d->moved.demoted_blocks - before.demoted_blocks;
+	request->evicted.evicted_blocks += d->store.moved.evicted_blocks - before.evicted_blocks;
+	request->evicted.demoted_blocks += d->store.moved.demoted_blocks - before.demoted_blocks;
 	/* --all is complete when nothing is left that may go */
 	complete = request->freed_bytes >= request->wanted_bytes ||
 		   (freed == 0 && request->wanted_bytes == UINT64_MAX);

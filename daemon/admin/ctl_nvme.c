@@ -52,7 +52,8 @@ static bool disk_row(struct kvtierd *d, uint32_t position, struct json *json, bo
 {
 	struct nvme_disk_row found, *row = &found;
 
-	*ret_end = !d->tiers[TIER_NVME] || !nvme_row(d->tiers[TIER_NVME], position, row);
+	*ret_end =
+		!d->store.tiers[TIER_NVME] || !nvme_row(d->store.tiers[TIER_NVME], position, row);
 	if (*ret_end)
 		return false;
 	json_print(json, "{");
@@ -88,7 +89,7 @@ int verify_start(struct kvtierd *d, struct ctl_request *request, char *sentence,
 
 static const char *tenant_of(const struct kvtierd *d, uint32_t number)
 {
-	const struct space *space = d->spaces ? space_at(d->spaces, number) : NULL;
+	const struct space *space = d->store.spaces ? space_at(d->store.spaces, number) : NULL;
 
 	return space ? space->tenant : "";
 }
@@ -227,7 +228,7 @@ int purge_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 			 sizeof(((struct space *)0)->tenant) - 1);
 		return -EINVAL;
 	}
-	r = purge_begin(d, request->words[2], purged, request);
+	r = purge_begin(d->purge, request->words[2], purged, request);
 	if (r == -EBUSY)
 		snprintf(sentence, n, "another purge is under way; try again when it is done");
 	else if (r < 0)
@@ -258,5 +259,5 @@ enum ctl_progress purge_next(struct kvtierd *d, struct ctl_request *request, str
 void purge_end(struct kvtierd *d, struct ctl_request *request)
 {
 	if (!request->finished)
-		purge_cancel(d, request);
+		purge_cancel(d->purge, request);
 }

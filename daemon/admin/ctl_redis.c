@@ -15,8 +15,8 @@ static bool endpoint_row(struct kvtierd *d, uint32_t position, struct json *json
 {
 	struct redis_endpoint_row found, *row = &found;
 
-	*ret_end =
-		!d->tiers[TIER_REDIS] || !redis_endpoint_row(d->tiers[TIER_REDIS], position, row);
+	*ret_end = !d->store.tiers[TIER_REDIS] ||
+		   !redis_endpoint_row(d->store.tiers[TIER_REDIS], position, row);
 	if (*ret_end)
 		return false;
 	json_print(json, "{");

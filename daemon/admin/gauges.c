@@ -17,12 +17,12 @@ static bool never_was(const struct kvtierd *d)
 {
 	struct nvme_disk_row row;
 
-	return nvme_row(d->tiers[TIER_NVME], 0, &row) && row.for_good;
+	return nvme_row(d->store.tiers[TIER_NVME], 0, &row) && row.for_good;
 }
 
 static void health(struct kvtierd *d, const struct nvme_tier_status *s)
 {
-	const enum tier_state state = tier_state(d->tiers[TIER_NVME]);
+	const enum tier_state state = tier_state(d->store.tiers[TIER_NVME]);
 	const bool off = state == TIER_OFFLINE && !s->quarantined;
 	/* nobody asked for it */
 	const bool spare = off && d->config->nvme_path_derived && never_was(d);
@@ -59,7 +59,7 @@ static void gauges_of_log(struct stats_values *v, const struct nvme_counters *lo
 static void nvme_gauges(struct kvtierd *d)
 {
 	struct stats_values *v = &d->stats->v;
-	const struct tier *t = d->tiers[TIER_NVME];
+	const struct tier *t = d->store.tiers[TIER_NVME];
 	struct nvme_tier_status s;
 	uint64_t *const residency[NVME_RESIDENCY_BUCKETS] = {
 		&v->tiers_nvme_residency_up_to_1m_blocks_total,
@@ -78,7 +78,7 @@ static void nvme_gauges(struct kvtierd *d)
 	stats_set(&v->tiers_nvme_state, STATS_TIER_STATE_BASE + (uint64_t)tier_state(t));
 	stats_set(&v->tiers_nvme_capacity_bytes, t->capacity_bytes);
 	stats_set(&v->tiers_nvme_used_bytes, t->used_bytes);
-	stats_set(&v->tiers_nvme_blocks, blocks_nvme_count(d->blocks));
+	stats_set(&v->tiers_nvme_blocks, blocks_nvme_count(d->store.blocks));
 	stats_set(&v->tiers_nvme_devices, s.disks);
 	stats_set(&v->tiers_nvme_usable_devices, s.usable);
 	stats_set(&v->tiers_nvme_budget_percent, s.budget_percent);
@@ -111,7 +111,7 @@ static void gauges_of_servers(struct stats_values *v, const struct redis_counter
 static void redis_gauges(struct kvtierd *d)
 {
 	struct stats_values *v = &d->stats->v;
-	const struct tier *t = d->tiers[TIER_REDIS];
+	const struct tier *t = d->store.tiers[TIER_REDIS];
 	struct redis_tier_status s;
 	enum tier_state state;
 
@@ -139,7 +139,7 @@ static void space_gauges(struct kvtierd *d)
 	struct stats_values *v = &d->stats->v;
 	struct spaces_count n;
 
-	spaces_count(d->spaces, &n);
+	spaces_count(d->store.spaces, &n);
 	stats_set(&v->spaces, n.in_use);
 	stats_set(&v->spaces_recycled_total, n.recycled);
 	stats_health_set(d->stats, STATS_HEALTH_SPACES_RECYCLED, n.recycling);
@@ -160,18 +160,18 @@ static void op_gauges(struct stats *stats)
 void gauges_sync(struct kvtierd *d)
 {
 	struct stats_values *v = &d->stats->v;
-	const struct tier *host = d->tiers[TIER_HOST];
+	const struct tier *host = d->store.tiers[TIER_HOST];
 
 	stats_set(&v->tiers_host_state, STATS_TIER_STATE_BASE + (uint64_t)tier_state(host));
 	stats_set(&v->tiers_host_capacity_bytes, host->capacity_bytes);
 	stats_set(&v->tiers_host_used_bytes, host->used_bytes);
-	stats_set(&v->tiers_host_blocks, blocks_host_count(d->blocks));
-	stats_set(&v->tiers_host_evicted_blocks_total, d->moved.evicted_blocks);
-	stats_set(&v->tiers_host_demoted_blocks_total, d->moved.demoted_blocks);
-	stats_set(&v->tiers_host_moved_blocks_total, d->moved.moved_blocks);
-	stats_set(&v->index_entries, index_entries(d->index));
-	stats_set(&v->index_bytes, index_memory(d->index));
-	stats_set(&v->index_crowded_blocks_total, blocks_crowded(d->blocks));
+	stats_set(&v->tiers_host_blocks, blocks_host_count(d->store.blocks));
+	stats_set(&v->tiers_host_evicted_blocks_total, d->store.moved.evicted_blocks);
+	stats_set(&v->tiers_host_demoted_blocks_total, d->store.moved.demoted_blocks);
+	stats_set(&v->tiers_host_moved_blocks_total, d->store.moved.moved_blocks);
+	stats_set(&v->index_entries, index_entries(d->store.index));
+	stats_set(&v->index_bytes, index_memory(d->store.index));
+	stats_set(&v->index_crowded_blocks_total, blocks_crowded(d->store.blocks));
 	space_gauges(d);
 	op_gauges(d->stats);
 	stats_health_set(d->stats, STATS_HEALTH_STARTING, tier_state(host) == TIER_STARTING);

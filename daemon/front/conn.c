@@ -220,12 +220,12 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 	ok.spin_us = (uint32_t)d->config->daemon_spin_us;
 	ok.submit_bytes = c->ring.submit_bytes;
 	ok.complete_bytes = c->ring.complete_bytes;
-	ok.index_bytes = index_bytes(d->index);
+	ok.index_bytes = index_bytes(d->store.index);
 	snprintf(ok.daemon_version, sizeof(ok.daemon_version), "%s", KVTIER_VERSION);
 	snprintf(ok.tenant, sizeof(ok.tenant), "%.31s", server_tenant(c->server));
 	fds[0] = c->ring.submit_fd;
 	fds[1] = c->ring.complete_fd;
-	fds[2] = index_fd(d->index);
+	fds[2] = index_fd(d->store.index);
 	server_let_fds_in(c->socket.fd);
 	fds[3] = server_pidfd(c->server);
 	if (packet_send(c->socket.fd, &ok, sizeof(ok), fds, fds[3] >= 0 ? 4 : 3)) {
@@ -298,7 +298,7 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 	ok.image_bytes = mount->space->shape.image_bytes;
 	ok.logical_bytes = mount->space->shape.logical_bytes;
 	memcpy(ok.space_id, mount->space->id, sizeof(ok.space_id));
-	space_salt(d->spaces, mount->space, ok.salt);
+	space_salt(d->store.spaces, mount->space, ok.salt);
 	memcpy(ok.index_key, mount->space->index_key, sizeof(ok.index_key));
 	if (packet_send(c->socket.fd, &ok, sizeof(ok), NULL, 0))
 		conn_kill(c);

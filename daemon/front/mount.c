@@ -104,12 +104,12 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 int mount_open(struct kvtierd *d, const char *tenant, const struct proto_space_open *m,
 	       struct mount *mount, char *text, size_t n)
 {
-	int r = space_acquire(d->spaces, tenant, &m->geometry, &mount->space, text, n);
+	int r = space_acquire(d->store.spaces, tenant, &m->geometry, &mount->space, text, n);
 
 	if (r)
 		return r;
-	if (slabs_slot_bytes(tier_slabs(d->tiers[TIER_HOST]), mount->space->shape.image_bytes) ==
-	    0) {
+	if (slabs_slot_bytes(tier_slabs(d->store.tiers[TIER_HOST]),
+			     mount->space->shape.image_bytes) == 0) {
 		snprintf(text, n,
 			 "geometry: one block takes %u bytes, more than [host] slab_bytes = %llu; "
 			 "raise that or use fewer block_tokens",
@@ -133,6 +133,6 @@ void mount_close(struct kvtierd *d, struct mount *mount)
 	layout_free(&mount->layout.pages);
 	mount->pages = 0;
 	if (mount->space)
-		space_release(d->spaces, mount->space);
+		space_release(d->store.spaces, mount->space);
 	mount->space = NULL;
 }

@@ -60,7 +60,7 @@ static void end(struct flush *f, int status)
 
 	f->stage = STAGE_IDLE;
 	f->done = NULL;
-	writeback_write_all(f->d->writeback, false);
+	writeback_write_all(f->d->store.writeback, false);
 	loop_timer_unset(f->d->loop, &f->watch);
 	if (done)
 		done(f->arg, status);
@@ -71,7 +71,7 @@ static void sealed(void *arg, int status)
 	struct flush *f = arg;
 
 	if (f->stage == STAGE_SEAL) /* else its flush was given up */
-		end(f, status ? status : writeback_failure(f->d->writeback));
+		end(f, status ? status : writeback_failure(f->d->store.writeback));
 }
 
 static void add(void *arg, uint32_t block)
@@ -86,8 +86,8 @@ static void add(void *arg, uint32_t block)
 static int hopeless(const struct flush *f)
 {
 	static const uint8_t any[32];
-	const struct writeback *w = f->d->writeback;
-	const struct tier *t = f->d->tiers[TIER_NVME];
+	const struct writeback *w = f->d->store.writeback;
+	const struct tier *t = f->d->store.tiers[TIER_NVME];
 
 	if (writeback_queued(w) == 0 || writeback_in_flight(w) > 0 ||
 	    tier_state(t) == TIER_STARTING)
@@ -99,7 +99,7 @@ static int hopeless(const struct flush *f)
 
 static bool seal(struct flush *f)
 {
-	const int r = tier_flush(f->d->tiers[TIER_NVME], f->last, sealed, f);
+	const int r = tier_flush(f->d->store.tiers[TIER_NVME], f->last, sealed, f);
 
 	if (r == -EBUSY) /* a flush that was given up is still sealing: asked again later */
 		return false;
@@ -111,7 +111,7 @@ static bool seal(struct flush *f)
 
 static bool step(struct flush *f)
 {
-	struct writeback *w = f->d->writeback;
+	struct writeback *w = f->d->store.writeback;
 	const int why = f->stage == STAGE_QUEUE || f->stage == STAGE_WRITE ? hopeless(f) : 0;
 
 	if (why) {
@@ -122,7 +122,7 @@ static bool step(struct flush *f)
 	case STAGE_QUEUE:
 		if (writeback_room(w) < SLICE)
 			return false; /* first some must be written */
-		if (!herd_walk(f->d->blocks, &f->cursor, SLICE, add, f)) {
+		if (!herd_walk(f->d->store.blocks, &f->cursor, SLICE, add, f)) {
 			f->stage = STAGE_WRITE;
 			f->until = writeback_served(w) + writeback_queued(w);
 		}
@@ -136,7 +136,7 @@ static bool step(struct flush *f)
 		return true;
 	case STAGE_END:
 		return writeback_oldest(w) > f->until &&
-		       (f->last || nvme_answers(f->d->tiers[TIER_NVME])) && seal(f);
+		       (f->last || nvme_answers(f->d->store.tiers[TIER_NVME])) && seal(f);
 	default:
 		return false;
 	}
@@ -150,7 +150,7 @@ static bool poll(struct loop_poller *poller)
 static void on_watch(struct loop_timer *timer)
 {
 	struct flush *f = container_of(timer, struct flush, watch);
-	const uint64_t ended = writeback_ended(f->d->writeback);
+	const uint64_t ended = writeback_ended(f->d->store.writeback);
 
 	f->stuck = ended == f->ended_before || f->stage == STAGE_SEAL ? f->stuck + 1 : 0;
 	f->ended_before = ended;
@@ -159,7 +159,7 @@ static void on_watch(struct loop_timer *timer)
 	else if (f->stage == STAGE_SEAL)
 		end(f, -ETIMEDOUT);
 	else
-		end(f, nvme_answers(f->d->tiers[TIER_NVME]) ? -EDQUOT : -EIO);
+		end(f, nvme_answers(f->d->store.tiers[TIER_NVME]) ? -EDQUOT : -EIO);
 }
 
 int flush_begin(struct kvtierd *d, bool last, void (*done)(void *arg, int status), void *arg)
@@ -173,10 +173,10 @@ int flush_begin(struct kvtierd *d, bool last, void (*done)(void *arg, int status
 	f->stage = STAGE_QUEUE;
 	f->last = last;
 	f->cursor = f->stuck = 0;
-	f->ended_before = writeback_ended(d->writeback);
+	f->ended_before = writeback_ended(d->store.writeback);
 	f->done = done;
 	f->arg = arg;
-	writeback_write_all(d->writeback, true);
+	writeback_write_all(d->store.writeback, true);
 	loop_timer_set(d->loop, &f->watch, loop_now(d->loop) + WATCH_NS);
 	return 0;
 }

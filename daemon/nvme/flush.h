@@ -11,7 +11,7 @@
 struct kvtierd;
 struct flush;
 
-int flush_open(struct kvtierd *d, struct flush **ret); /* -ENOMEM. d->writeback is there */
+int flush_open(struct kvtierd *d, struct flush **ret); /* -ENOMEM. d->store.writeback is there */
 void flush_close(struct flush *f);                     /* NULL is fine */
 
 /*

@@ -35,20 +35,20 @@ static enum io_engine_choice engine_of(uint32_t io)
 /* A read that stalled is over: the slot it kept is ours again. */
 static void on_release(void *arg, const struct extent *home)
 {
-	struct kvtierd *d = arg;
+	struct kvtierd *d = container_of(arg, struct kvtierd, store);
 
 	if (home->tier == TIER_HOST)
-		tier_free(d->tiers[TIER_HOST], home);
+		tier_free(d->store.tiers[TIER_HOST], home);
 	else
 		scrub_release(d, home);
 }
 
 static void on_changed(void *arg)
 {
-	struct kvtierd *d = arg;
+	const struct store *store = arg;
 
-	if (d->writeback)
-		writeback_kick(d->writeback);
+	if (store->writeback)
+		writeback_kick(store->writeback);
 }
 
 int nvme_up(struct kvtierd *d, char *text, size_t n)
@@ -64,7 +64,7 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 		.write_budget_bytes_per_day = c->nvme_write_budget_bytes_per_day,
 		.stall_ns = (uint64_t)c->nvme_stall_us * 1000,
 		.engine = engine_of(c->nvme_io),
-		.host = d->tiers[TIER_HOST],
+		.host = d->store.tiers[TIER_HOST],
 	};
 	const struct tier_conf conf = { .nvme = &nvme };
 	uint32_t writes;
@@ -76,14 +76,14 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 		nvme.paths[nvme.n_paths] = paths[nvme.n_paths];
 		nvme.n_paths++;
 	}
-	copies_events(d, &nvme.events);
+	copies_events(&d->store, &nvme.events);
 	nvme.events.release = on_release;
 	nvme.events.changed = on_changed;
 	writes = 2 * nvme.n_paths * nvme.write_depth;
-	r = tier_open(TIER_NVME, &conf, d->loop, &d->tiers[TIER_NVME], text, n);
+	r = tier_open(TIER_NVME, &conf, d->loop, &d->store.tiers[TIER_NVME], text, n);
 	if (r)
 		return r;
-	r = writeback_open(d, writes < MAX_WRITES ? writes : MAX_WRITES, &d->writeback);
+	r = writeback_open(d, writes < MAX_WRITES ? writes : MAX_WRITES, &d->store.writeback);
 	if (r == 0)
 		r = flush_open(d, &d->flush);
 	if (r)
@@ -93,7 +93,7 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 
 bool nvme_up_starting(const struct kvtierd *d)
 {
-	return d->tiers[TIER_NVME] && tier_state(d->tiers[TIER_NVME]) == TIER_STARTING;
+	return d->store.tiers[TIER_NVME] && tier_state(d->store.tiers[TIER_NVME]) == TIER_STARTING;
 }
 
 struct find {
@@ -117,14 +117,14 @@ static void tell(struct kvtierd *d)
 {
 	struct nvme_tier_status s;
 
-	if (!d->tiers[TIER_NVME])
+	if (!d->store.tiers[TIER_NVME])
 		return;
-	nvme_status(d->tiers[TIER_NVME], &s);
+	nvme_status(d->store.tiers[TIER_NVME], &s);
 	log_info("NVMe tier %s: %u of %u disks, %llu MiB, engine %s; %u blocks found in %llu ms by "
 		 "reading %llu KiB",
-		 tier_state_name(tier_state(d->tiers[TIER_NVME])), s.usable, s.disks,
-		 (unsigned long long)(d->tiers[TIER_NVME]->capacity_bytes >> 20), s.engine,
-		 blocks_nvme_count(d->blocks), (unsigned long long)(s.recovery_ns / 1000000),
+		 tier_state_name(tier_state(d->store.tiers[TIER_NVME])), s.usable, s.disks,
+		 (unsigned long long)(d->store.tiers[TIER_NVME]->capacity_bytes >> 20), s.engine,
+		 blocks_nvme_count(d->store.blocks), (unsigned long long)(s.recovery_ns / 1000000),
 		 (unsigned long long)(s.log.recovery_bytes >> 10));
 	if (s.text[0])
 		log_warning("NVMe: %s", s.text);
@@ -148,15 +148,15 @@ int nvme_up_find(struct kvtierd *d, uint64_t patience_ns)
 
 bool nvme_up_idle(const struct kvtierd *d)
 {
-	return tier_idle(d->tiers[TIER_NVME]) && writeback_in_flight(d->writeback) == 0;
+	return tier_idle(d->store.tiers[TIER_NVME]) && writeback_in_flight(d->store.writeback) == 0;
 }
 
 void nvme_down(struct kvtierd *d)
 {
 	flush_close(d->flush);
 	d->flush = NULL;
-	writeback_close(d->writeback);
-	d->writeback = NULL;
-	tier_close(d->tiers[TIER_NVME]);
-	d->tiers[TIER_NVME] = NULL;
+	writeback_close(d->store.writeback);
+	d->store.writeback = NULL;
+	tier_close(d->store.tiers[TIER_NVME]);
+	d->store.tiers[TIER_NVME] = NULL;
 }

@@ -59,7 +59,7 @@ static void look(struct checker *c);
 
 static void checker_free(struct checker *c)
 {
-	lease_drop(c->scrub->d, &c->lease);
+	lease_drop(&c->scrub->d->store, &c->lease);
 	c->busy = false;
 	c->scrub->in_flight--;
 }
@@ -69,7 +69,7 @@ static void next_copy(struct checker *c)
 {
 	c->again = false;
 	if (c->stage == STAGE_HOST && !c->scrub->ended &&
-	    blocks_live(c->scrub->d->blocks, c->lease.block)) {
+	    blocks_live(c->scrub->d->store.blocks, c->lease.block)) {
 		c->stage = STAGE_NVME;
 		look(c);
 		return;
@@ -87,20 +87,21 @@ static void drop_copy(struct kvtierd *d, const struct checker *c)
 {
 	const uint32_t block = c->lease.block;
 
-	if (!blocks_live(d->blocks, block))
+	if (!blocks_live(d->store.blocks, block))
 		return;
 	if (c->stage == STAGE_NVME)
-		copies_drop_nvme(d, block);
+		copies_drop_nvme(&d->store, block);
 	else
 		/* a good copy on NVMe, if there is one, goes with it: rare enough */
-		copies_condemn(d, block);
+		copies_condemn(&d->store, block);
 }
 
 static bool copy_moved(const struct kvtierd *d, const struct checker *c)
 {
 	struct extent now;
 
-	return !blocks_nvme(d->blocks, c->lease.block, &now) || !extent_equal(&now, &c->where);
+	return !blocks_nvme(d->store.blocks, c->lease.block, &now) ||
+	       !extent_equal(&now, &c->where);
 }
 
 static void is_bad(struct checker *c)
@@ -112,7 +113,7 @@ static void is_bad(struct checker *c)
 
 	/* The block was dropped meanwhile, or its segment was used again: these were other
 	 * bytes. */
-	if (!blocks_live(d->blocks, c->lease.block) || (nvme && copy_moved(d, c))) {
+	if (!blocks_live(d->store.blocks, c->lease.block) || (nvme && copy_moved(d, c))) {
 		skip(c);
 		return;
 	}
@@ -123,11 +124,11 @@ static void is_bad(struct checker *c)
 			 &d->stats->v.tiers_host_corrupt_blocks_total,
 		  1);
 	stats_health_set(d->stats, nvme ? STATS_HEALTH_NVME_CORRUPT : STATS_HEALTH_CORRUPT, true);
-	*bad = (struct scrub_bad){ .space = blocks_space(d->blocks, c->lease.block),
+	*bad = (struct scrub_bad){ .space = blocks_space(d->store.blocks, c->lease.block),
 				   .disk = c->where.unit,
 				   .tier = nvme ? TIER_NVME : TIER_HOST,
 				   .segment = c->where.slot >> 16 };
-	memcpy(bad->key, blocks_key(d->blocks, c->lease.block), sizeof(bad->key));
+	memcpy(bad->key, blocks_key(d->store.blocks, c->lease.block), sizeof(bad->key));
 	if (s->repair)
 		drop_copy(d, c);
 	next_copy(c);
@@ -155,11 +156,12 @@ static void verified(struct device_job *job)
 static void verify(struct checker *c, uint8_t *image, uint32_t bytes)
 {
 	struct kvtierd *d = c->scrub->d;
-	const struct space *space = space_at(d->spaces, blocks_space(d->blocks, c->lease.block));
+	const struct space *space =
+		space_at(d->store.spaces, blocks_space(d->store.blocks, c->lease.block));
 	int r;
 
 	memset(&c->job, 0, sizeof(c->job));
-	memcpy(c->job.identity.key, blocks_key(d->blocks, c->lease.block),
+	memcpy(c->job.identity.key, blocks_key(d->store.blocks, c->lease.block),
 	       sizeof(c->job.identity.key));
 	if (space && space->known) {
 		memcpy(c->job.identity.space_id, space->id, sizeof(space->id));
@@ -190,7 +192,8 @@ static void read_done(struct xfer *x)
 	/* A sector that cannot be read is a bad copy. A copy on a disk that is away is not known to
 	 * be bad. */
 	if (s->ended || x->kept || x->status == -ECANCELED ||
-	    !tier_readable(s->d->tiers[TIER_NVME], &(struct tier_name){ .where = &c->where })) {
+	    !tier_readable(s->d->store.tiers[TIER_NVME],
+			   &(struct tier_name){ .where = &c->where })) {
 		skip(c);
 	} else if (!c->again) {
 		c->again = true;
@@ -204,9 +207,9 @@ static void read_done(struct xfer *x)
 static void look_nvme(struct checker *c)
 {
 	struct kvtierd *d = c->scrub->d;
-	const uint32_t bytes = copies_image_bytes(d, c->lease.block);
+	const uint32_t bytes = copies_image_bytes(&d->store, c->lease.block);
 
-	if (!blocks_nvme(d->blocks, c->lease.block, &c->where)) {
+	if (!blocks_nvme(d->store.blocks, c->lease.block, &c->where)) {
 		next_copy(c);
 		return;
 	}
@@ -222,15 +225,16 @@ static void look_nvme(struct checker *c)
 	c->x.done = read_done;
 	c->x.home =
 		(struct extent){ .tier = TIER_COUNT, .slot = (uint32_t)(c - c->scrub->checkers) };
-	if (!bytes || bytes > c->scrub->buffer_bytes || tier_submit(d->tiers[TIER_NVME], &c->x))
+	if (!bytes || bytes > c->scrub->buffer_bytes ||
+	    tier_submit(d->store.tiers[TIER_NVME], &c->x))
 		skip(c);
 }
 
 static void look(struct checker *c)
 {
 	struct kvtierd *d = c->scrub->d;
-	const uint32_t slot = blocks_host_slot(d->blocks, c->lease.block);
-	struct tier *host = d->tiers[TIER_HOST];
+	const uint32_t slot = blocks_host_slot(d->store.blocks, c->lease.block);
+	struct tier *host = d->store.tiers[TIER_HOST];
 
 	if (c->stage == STAGE_NVME) {
 		look_nvme(c);
@@ -264,7 +268,7 @@ static void take(void *arg, uint32_t block)
 	c->stage = STAGE_HOST;
 	s->in_flight++;
 	s->report.walked_blocks++;
-	lease_take(s->d, &c->lease, block);
+	lease_take(&s->d->store, &c->lease, block);
 	look(c);
 }
 
@@ -291,7 +295,7 @@ static bool poll(struct loop_poller *poller)
 	for (int i = 0; i < TURN && !s->ended && !s->walked && s->in_flight < SCRUB_JOBS &&
 			s->bad_count + SCRUB_JOBS < SCRUB_BAD;
 	     i++) {
-		s->walked = !herd_walk(s->d->blocks, &s->cursor, 1, take, s);
+		s->walked = !herd_walk(s->d->store.blocks, &s->cursor, 1, take, s);
 		worked = true;
 	}
 	s->report.done = s->walked && s->in_flight == 0;
@@ -310,7 +314,7 @@ int scrub_start(struct kvtierd *d, bool repair, struct scrub **ret)
 	s->d = d;
 	s->repair = repair;
 	s->buffer_bytes = d->config->host_slab_bytes; /* no image is larger */
-	s->report.total_blocks = blocks_count(d->blocks);
+	s->report.total_blocks = blocks_count(d->store.blocks);
 	for (int i = 0; i < SCRUB_JOBS; i++) {
 		void *at = mmap(NULL, s->buffer_bytes, PROT_READ | PROT_WRITE,
 				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -88,7 +88,7 @@ uint32_t writeback_in_flight(const struct writeback *w)
 static bool may_go_on(const struct writeback *w)
 {
 	static const uint8_t any[32];
-	const struct tier *t = w->d->tiers[TIER_NVME];
+	const struct tier *t = w->d->store.tiers[TIER_NVME];
 
 	return tier_writable(t, &(struct tier_name){ .key = any }) &&
 	       (w->in_flight > 0 || nvme_budget_percent(t) > 0);
@@ -161,9 +161,9 @@ uint64_t writeback_ended(const struct writeback *w)
 
 bool writeback_holds(const struct kvtierd *d, uint32_t block)
 {
-	const struct writeback *w = d->writeback;
+	const struct writeback *w = d->store.writeback;
 
-	if (!w || !blocks_queued(d->blocks, block))
+	if (!w || !blocks_queued(d->store.blocks, block))
 		return false;
 	for (uint32_t i = 0; i < w->n_writes; i++)
 		if (w->writes[i].lease.held && w->writes[i].lease.block == block)
@@ -173,8 +173,8 @@ bool writeback_holds(const struct kvtierd *d, uint32_t block)
 
 static bool wanted(const struct kvtierd *d, uint32_t block)
 {
-	return blocks_host_slot(d->blocks, block) != BLOCK_NONE &&
-	       !blocks_nvme(d->blocks, block, NULL);
+	return blocks_host_slot(d->store.blocks, block) != BLOCK_NONE &&
+	       !blocks_nvme(d->store.blocks, block, NULL);
 }
 
 /* False: the queue is full. */
@@ -182,7 +182,7 @@ static bool enqueue(struct writeback *w, uint32_t block)
 {
 	if (w->count == QUEUE)
 		return false;
-	blocks_set_queued(w->d->blocks, block, true);
+	blocks_set_queued(w->d->store.blocks, block, true);
 	if (w->count == 0 && w->in_flight == 0)
 		w->moved_ns = loop_now(w->d->loop);
 	w->queue[(w->head + w->count++) % QUEUE] = block;
@@ -192,11 +192,11 @@ static bool enqueue(struct writeback *w, uint32_t block)
 
 void writeback_add(struct kvtierd *d, uint32_t block)
 {
-	struct writeback *w = d->writeback;
+	struct writeback *w = d->store.writeback;
 
 	/* A purge may have dropped it since the store that met it. */
-	if (!w || !blocks_live(d->blocks, block) || !wanted(d, block) ||
-	    blocks_queued(d->blocks, block))
+	if (!w || !blocks_live(d->store.blocks, block) || !wanted(d, block) ||
+	    blocks_queued(d->store.blocks, block))
 		return;
 	if (!enqueue(w, block))
 		stats_add(&d->stats->v.tiers_nvme_skipped_queue_blocks_total, 1);
@@ -229,7 +229,7 @@ static void write_ended(struct writeback *w, struct write *write)
 	w->ended_total++;
 	w->moved_ns = loop_now(d->loop);
 	w->blocked = false;
-	lease_drop(d, &write->lease);
+	lease_drop(&d->store, &write->lease);
 }
 
 static void write_done(struct xfer *x)
@@ -243,17 +243,18 @@ static void write_done(struct xfer *x)
 		note_failure(w, x->status);
 		log_limited(&w->log, loop_now(d->loop), LOG_LEVEL_WARNING,
 			    "a block could not be written to NVMe: %s", strerror(-x->status));
-	} else if (!blocks_live(d->blocks, block) || blocks_nvme(d->blocks, block, NULL)) {
+	} else if (!blocks_live(d->store.blocks, block) ||
+		   blocks_nvme(d->store.blocks, block, NULL)) {
 		/* while it was written it was dropped, or recovery found an older copy of it */
-		tier_forget(d->tiers[TIER_NVME], &x->where, x->record.tick);
+		tier_forget(d->store.tiers[TIER_NVME], &x->where, x->record.tick);
 	} else {
-		blocks_set_nvme(d->blocks, block, &x->where);
-		tier_touch(d->tiers[TIER_NVME], &x->where, x->record.tick,
-			   blocks_tick(d->blocks, block));
+		blocks_set_nvme(d->store.blocks, block, &x->where);
+		tier_touch(d->store.tiers[TIER_NVME], &x->where, x->record.tick,
+			   blocks_tick(d->store.blocks, block));
 		stats_add(&d->stats->v.tiers_nvme_written_bytes_total, x->bytes);
 	}
-	if (blocks_live(d->blocks, block))
-		blocks_set_queued(d->blocks, block, false);
+	if (blocks_live(d->store.blocks, block))
+		blocks_set_queued(d->store.blocks, block, false);
 	write_ended(w, write);
 }
 
@@ -261,9 +262,9 @@ static void write_done(struct xfer *x)
 static int start(struct writeback *w, uint32_t block)
 {
 	struct kvtierd *d = w->d;
-	const struct space *space = space_at(d->spaces, blocks_space(d->blocks, block));
-	const uint32_t parent = blocks_parent(d->blocks, block),
-		       bytes = copies_image_bytes(d, block);
+	const struct space *space = space_at(d->store.spaces, blocks_space(d->store.blocks, block));
+	const uint32_t parent = blocks_parent(d->store.blocks, block),
+		       bytes = copies_image_bytes(&d->store, block);
 	struct write *write = w->free;
 	struct extent where;
 	int r;
@@ -271,35 +272,36 @@ static int start(struct writeback *w, uint32_t block)
 	if (!write)
 		return -EAGAIN;
 	if (!space || !bytes ||
-	    tier_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &where))
+	    tier_extent(d->store.tiers[TIER_HOST], blocks_host_slot(d->store.blocks, block),
+			&where))
 		return -EINVAL;
 	memset(&write->x, 0, sizeof(write->x));
 	write->x.op = XFER_WRITE;
 	write->x.where.tier = TIER_NVME;
-	write->x.buffer = tier_address(d->tiers[TIER_HOST], &where);
+	write->x.buffer = tier_address(d->store.tiers[TIER_HOST], &where);
 	write->x.bytes = bytes;
 	write->x.done = write_done;
-	write->x.record.tick = blocks_tick(d->blocks, block);
+	write->x.record.tick = blocks_tick(d->store.blocks, block);
 	memcpy(write->x.record.owner, space->owner, sizeof(space->owner));
 	if (parent != BLOCK_NONE)
-		memcpy(write->x.record.parent, blocks_key(d->blocks, parent), 32);
-	r = tier_submit(d->tiers[TIER_NVME], &write->x);
+		memcpy(write->x.record.parent, blocks_key(d->store.blocks, parent), 32);
+	r = tier_submit(d->store.tiers[TIER_NVME], &write->x);
 	if (r)
 		return r;
 	w->free = write->next;
 	w->in_flight++;
 	w->moved_ns = loop_now(d->loop);
 	write->number = ++w->starts_total;
-	lease_take(d, &write->lease, block);
+	lease_take(&d->store, &write->lease, block);
 	return 0;
 }
 
 static bool parent_there(const struct kvtierd *d, uint32_t block)
 {
-	const uint32_t parent = blocks_parent(d->blocks, block);
+	const uint32_t parent = blocks_parent(d->store.blocks, block);
 
-	return parent == BLOCK_NONE || blocks_nvme(d->blocks, parent, NULL) ||
-	       blocks_queued(d->blocks, parent);
+	return parent == BLOCK_NONE || blocks_nvme(d->store.blocks, parent, NULL) ||
+	       blocks_queued(d->store.blocks, parent);
 }
 
 static bool admitted(struct writeback *w, uint32_t block)
@@ -309,8 +311,8 @@ static bool admitted(struct writeback *w, uint32_t block)
 	if (w->head_admitted || w->write_all)
 		return true;
 	w->head_admitted = true;
-	if (admit_ask(w->admit, blocks_key(d->blocks, block),
-		      nvme_budget_percent(d->tiers[TIER_NVME]), parent_there(d, block)))
+	if (admit_ask(w->admit, blocks_key(d->store.blocks, block),
+		      nvme_budget_percent(d->store.tiers[TIER_NVME]), parent_there(d, block)))
 		return true;
 	stats_add(&d->stats->v.tiers_nvme_skipped_budget_blocks_total, 1);
 	return false;
@@ -337,7 +339,7 @@ static bool serve_head(struct writeback *w)
 	const uint32_t block = w->queue[w->head];
 	int r;
 
-	if (!blocks_live(d->blocks, block) || !blocks_queued(d->blocks, block)) {
+	if (!blocks_live(d->store.blocks, block) || !blocks_queued(d->store.blocks, block)) {
 		dequeue(w); /* gone, or written already */
 		return true;
 	}
@@ -346,12 +348,12 @@ static bool serve_head(struct writeback *w)
 		return true;
 	}
 	if (!wanted(d, block)) {
-		blocks_set_queued(d->blocks, block, false);
+		blocks_set_queued(d->store.blocks, block, false);
 		dequeue(w);
 		return true;
 	}
-	if (!tier_writable(d->tiers[TIER_NVME],
-			   &(struct tier_name){ .key = blocks_key(d->blocks, block) })) {
+	if (!tier_writable(d->store.tiers[TIER_NVME],
+			   &(struct tier_name){ .key = blocks_key(d->store.blocks, block) })) {
 		block_for_now(w);
 		return false;
 	}
@@ -365,7 +367,7 @@ static bool serve_head(struct writeback *w)
 		return false;
 	}
 	if (r) {
-		blocks_set_queued(d->blocks, block, false);
+		blocks_set_queued(d->store.blocks, block, false);
 		if (r != -EPERM)
 			note_failure(w, r);
 	}

@@ -13,7 +13,7 @@
 struct kvtierd;
 struct writeback;
 
-/* d->tiers[TIER_NVME] is there. writes: blocks in the tier's hands at once. */
+/* d->store.tiers[TIER_NVME] is there. writes: blocks in the tier's hands at once. */
 int writeback_open(struct kvtierd *d, uint32_t writes, struct writeback **ret);
 void writeback_close(struct writeback *w); /* NULL is fine; no write in flight */
 

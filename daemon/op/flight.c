@@ -146,8 +146,8 @@ static void over(struct flight *f)
 
 	assert(list_empty(&f->parts) && step_allows(FLIGHT_OVER, held(f)));
 	if (f->placed)
-		tier_free(d->tiers[TIER_HOST], &f->where);
-	lease_drop(d, &f->lease);
+		tier_free(d->store.tiers[TIER_HOST], &f->where);
+	lease_drop(&d->store, &f->lease);
 	room_leave(d, &f->waiter);
 	list_remove(&f->full);
 	ready_remove(&f->task);
@@ -200,10 +200,10 @@ static bool submit(struct flight *f, enum xfer_op op, void (*done)(struct xfer *
 	f->from->aim(f);
 	if (op == XFER_READ) {
 		x->home = f->where;
-		x->buffer = tier_address(f->d->tiers[TIER_HOST], &f->where);
+		x->buffer = tier_address(f->d->store.tiers[TIER_HOST], &f->where);
 		x->bytes = f->bytes;
 	}
-	*ret = tier_submit(f->d->tiers[f->from->tier], x);
+	*ret = tier_submit(f->d->store.tiers[f->from->tier], x);
 	if (*ret == 0)
 		f->wait = WAIT_READ;
 	return *ret == 0;
@@ -264,7 +264,7 @@ static enum verdict flight_room(struct flight *f)
 static enum verdict fail(struct flight *f, enum step next)
 {
 	if (f->placed && next != FLIGHT_READ) {
-		tier_free(f->d->tiers[TIER_HOST], &f->where);
+		tier_free(f->d->store.tiers[TIER_HOST], &f->where);
 		f->placed = false;
 	}
 	return go(f, next == FLIGHT_READ && !f->placed ? FLIGHT_ROOM : next);

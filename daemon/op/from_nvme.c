@@ -16,16 +16,16 @@
 static void begin(struct flight *f, const struct part *first, uint32_t block)
 {
 	(void)first;
-	lease_take(f->d, &f->lease, block);
-	f->bytes = copies_image_bytes(f->d, block);
+	lease_take(&f->d->store, &f->lease, block);
+	f->bytes = copies_image_bytes(&f->d->store, block);
 	f->asked = true;
 }
 
 /* The block went, or came back another way. */
 static bool moved_on(const struct flight *f)
 {
-	return !blocks_live(f->d->blocks, f->lease.block) ||
-	       blocks_host_slot(f->d->blocks, f->lease.block) != BLOCK_NONE;
+	return !blocks_live(f->d->store.blocks, f->lease.block) ||
+	       blocks_host_slot(f->d->store.blocks, f->lease.block) != BLOCK_NONE;
 }
 
 static enum step look(struct flight *f)
@@ -36,7 +36,7 @@ static enum step look(struct flight *f)
 static void aim(struct flight *f)
 {
 	/* being away it has one */
-	(void)blocks_nvme(f->d->blocks, f->lease.block, &f->xfer.where);
+	(void)blocks_nvme(f->d->store.blocks, f->lease.block, &f->xfer.where);
 }
 
 static bool fits(const struct flight *f)
@@ -52,17 +52,17 @@ static enum step once_more(struct flight *f)
 	const struct extent *was = &f->xfer.where;
 	struct extent now;
 
-	if (!blocks_live(d->blocks, f->lease.block))
+	if (!blocks_live(d->store.blocks, f->lease.block))
 		return FLIGHT_MISS;
 	/* Its segment was used again while we read: what came was another block. The next read is
 	 * from where it is. */
-	if (blocks_nvme(d->blocks, f->lease.block, &now) && !extent_equal(&now, was))
+	if (blocks_nvme(d->store.blocks, f->lease.block, &now) && !extent_equal(&now, was))
 		return FLIGHT_READ;
 	if (!f->reread) {
 		f->reread = true;
 		return FLIGHT_READ;
 	}
-	copies_drop_nvme(d, f->lease.block);
+	copies_drop_nvme(&d->store, f->lease.block);
 	return FLIGHT_MISS;
 }
 
@@ -72,12 +72,12 @@ static enum step failed(struct flight *f)
 	const int error = f->xfer.status;
 
 	if (error == -ESTALE) { /* its segment was lost without a footer to tell of it */
-		copies_condemn(f->d, f->lease.block);
+		copies_condemn(&f->d->store, f->lease.block);
 		return FLIGHT_MISS;
 	}
 	/* Given up, or the disk is away: the block may be read another time. */
 	if (error == -ECANCELED || error == -ETIMEDOUT ||
-	    !tier_readable(f->d->tiers[TIER_NVME], &name))
+	    !tier_readable(f->d->store.tiers[TIER_NVME], &name))
 		return FLIGHT_MISS;
 	return once_more(f);
 }
@@ -111,11 +111,11 @@ static void landed(struct flight *f)
 	if (moved_on(f))
 		return;
 	if (memcmp(f->xfer.record.parent, none, sizeof(none)) != 0)
-		parent = blocks_find(d->blocks, f->xfer.record.parent, f->space->number);
+		parent = blocks_find(d->store.blocks, f->xfer.record.parent, f->space->number);
 	if (parent == f->lease.block)
 		parent = BLOCK_NONE;
-	blocks_promote(d->blocks, f->lease.block, parent, &f->where);
-	tier_set_owner(d->tiers[TIER_HOST], &f->where, f->lease.block);
+	blocks_promote(d->store.blocks, f->lease.block, parent, &f->where);
+	tier_set_owner(d->store.tiers[TIER_HOST], &f->where, f->lease.block);
 	f->placed = false;
 	stats_add(&d->stats->v.tiers_host_promoted_blocks_total, 1);
 }

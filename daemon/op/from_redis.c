@@ -74,7 +74,7 @@ static bool fits(const struct flight *f)
 static enum step bad(struct flight *f)
 {
 	stats_add(&f->d->stats->v.tiers_redis_corrupt_blocks_total, 1);
-	tier_condemn(f->d->tiers[TIER_REDIS], f->xfer.seal, f->xfer.buffer, f->xfer.bytes);
+	tier_condemn(f->d->store.tiers[TIER_REDIS], f->xfer.seal, f->xfer.buffer, f->xfer.bytes);
 	return FLIGHT_MISS;
 }
 

@@ -39,14 +39,14 @@ static void miss(struct kvtierd *d, struct part *part)
 
 static bool in_host(const struct kvtierd *d, uint32_t block)
 {
-	return blocks_host_slot(d->blocks, block) != BLOCK_NONE;
+	return blocks_host_slot(d->store.blocks, block) != BLOCK_NONE;
 }
 
 static bool redis_wanted(const struct kvtierd *d, const struct space *space, const uint8_t key[32])
 {
 	const struct tier_name name = { .key = key, .seal = space->seal };
 
-	return tier_readable(d->tiers[TIER_REDIS], &name);
+	return tier_readable(d->store.tiers[TIER_REDIS], &name);
 }
 
 static enum verdict found(struct kvtierd *d, struct part *part, uint32_t block)
@@ -54,13 +54,13 @@ static enum verdict found(struct kvtierd *d, struct part *part, uint32_t block)
 	struct op *op = part->op;
 
 	part->source = SOURCE_HOST;
-	lease_take(d, &part->lease, block);
-	copies_touch(d, block, op->tick);
+	lease_take(&d->store, &part->lease, block);
+	copies_touch(&d->store, block, op->tick);
 	writeback_add(d, block);
 	part->step = LOAD_END;
 	if (op->sqe.op == WIRE_OP_LOAD) {
-		const int r = tier_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block),
-					  &part->where);
+		const int r = tier_extent(d->store.tiers[TIER_HOST],
+					  blocks_host_slot(d->store.blocks, block), &part->where);
 
 		assert(r == 0); /* pinned: it cannot be stale */
 		part->step = LOAD_SERVE;
@@ -74,7 +74,7 @@ enum verdict load_lookup(struct kvtierd *d, struct part *part)
 	struct op *op = part->op;
 	const struct space *space = op->mount->space;
 	const uint8_t *key = part->job.identity.key;
-	const uint32_t block = blocks_find(d->blocks, key, space->number);
+	const uint32_t block = blocks_find(d->store.blocks, key, space->number);
 
 	part->source = SOURCE_HOST;
 	part->step = LOAD_BRING;
@@ -93,7 +93,7 @@ enum verdict load_lookup(struct kvtierd *d, struct part *part)
 	} else if (block == BLOCK_NONE) {
 		miss(d, part);
 	} else {
-		copies_touch(d, block, op->tick);
+		copies_touch(&d->store, block, op->tick);
 		flight_join(d, part, SOURCE_NVME, block);
 	}
 	return CONTINUE;
@@ -110,7 +110,7 @@ bool load_must_wait(const struct op *op)
 	    flights_parts(all->flights) + all->room.n < all->n_parts - all->n_parts / 4)
 		return false;
 	ring_key(&op->conn->ring, op->sqe.first + op->next_block, key);
-	block = blocks_find(d->blocks, key, op->mount->space->number);
+	block = blocks_find(d->store.blocks, key, op->mount->space->number);
 	return block == BLOCK_NONE ? redis_wanted(d, op->mount->space, key) : !in_host(d, block);
 }
 
@@ -152,7 +152,7 @@ static void served(struct device_job *job)
 
 enum verdict load_serve(struct kvtierd *d, struct part *part)
 {
-	struct tier *host = d->tiers[TIER_HOST];
+	struct tier *host = d->store.tiers[TIER_HOST];
 
 	part->job.image = tier_address(host, &part->where);
 	assert(part->job.image);
@@ -206,8 +206,8 @@ static void count_corrupt(struct kvtierd *d, const struct part *part)
 /* Another load of the block may have been quicker. */
 static void condemn(struct kvtierd *d, const struct lease *lease)
 {
-	if (lease->held && blocks_live(d->blocks, lease->block))
-		copies_condemn(d, lease->block);
+	if (lease->held && blocks_live(d->store.blocks, lease->block))
+		copies_condemn(&d->store, lease->block);
 }
 
 enum verdict load_check(struct kvtierd *d, struct part *part)
@@ -241,17 +241,17 @@ static bool take_parent(struct kvtierd *d, const struct part *part, struct lease
 
 	if (part->at == 0 && !(op->sqe.flags & WIRE_SQE_HAS_PARENT))
 		return true;
-	parent = blocks_find(d->blocks, part->before, op->mount->space->number);
+	parent = blocks_find(d->store.blocks, part->before, op->mount->space->number);
 	if (parent == BLOCK_NONE)
 		return false;
-	lease_take(d, ret, parent);
+	lease_take(&d->store, ret, parent);
 	return true;
 }
 
 /* Where the block is already, away or not, a copy of it has this codec, and so this size. */
 static bool fits(const struct flight *f)
 {
-	const struct blocks *blocks = f->d->blocks;
+	const struct blocks *blocks = f->d->store.blocks;
 	const uint32_t block = blocks_find(blocks, f->job.identity.key, f->space->number);
 
 	return block == BLOCK_NONE ||
@@ -275,14 +275,14 @@ static int keep(struct kvtierd *d, struct part *part)
 	if (!take_parent(d, part, &parent))
 		return -ENOENT;
 	r = part_enter(d, f->space, &f->job, &f->where, parent.block, &block);
-	lease_drop(d, &parent);
+	lease_drop(&d->store, &parent);
 	if (r < 0)
 		return r;
 	if (r == 0) {
 		f->placed = false;
-		lease_take(d, &f->lease, block); /* the slot stays while parts use it */
+		lease_take(&d->store, &f->lease, block); /* the slot stays while parts use it */
 	}
-	copies_touch(d, block, part->op->tick);
+	copies_touch(&d->store, block, part->op->tick);
 	writeback_add(d, block);
 	return 0;
 }
@@ -311,6 +311,6 @@ enum verdict load_end(struct kvtierd *d, struct part *part)
 		part->wait = WAIT_OTHER;
 		return WAIT;
 	}
-	lease_drop(d, &part->lease);
+	lease_drop(&d->store, &part->lease);
 	return DONE;
 }

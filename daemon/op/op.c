@@ -189,8 +189,8 @@ static void complete(struct op *q)
  * (purged, damaged) is none, and what came before it is not known any more. */
 static bool undoable(const struct kvtierd *d, uint32_t block)
 {
-	return blocks_live(d->blocks, block) && blocks_leaf(d->blocks, block) &&
-	       blocks_pins(d->blocks, block) ==
+	return blocks_live(d->store.blocks, block) && blocks_leaf(d->store.blocks, block) &&
+	       blocks_pins(d->store.blocks, block) ==
 		       writeback_holds(d, block) + (uint32_t)outbox_holds(d, block);
 }
 
@@ -203,11 +203,11 @@ static void undo(struct op *q)
 
 	if (!q->tail.held)
 		return;
-	lease_drop(d, &q->tail);
+	lease_drop(&d->store, &q->tail);
 	for (; q->fresh > 0 && undoable(d, block); q->fresh--) {
-		const uint32_t parent = blocks_parent(d->blocks, block);
+		const uint32_t parent = blocks_parent(d->store.blocks, block);
 
-		copies_condemn(d, block);
+		copies_condemn(&d->store, block);
 		block = parent;
 	}
 }
@@ -224,7 +224,7 @@ static void finish_if_settled(struct op *q)
 		complete(q);
 	else if (q->sqe.op == WIRE_OP_STORE)
 		undo(q);
-	lease_drop(q->d, &q->tail);
+	lease_drop(&q->d->store, &q->tail);
 	*q->link = q->next;
 	if (q->next)
 		q->next->link = q->link;
@@ -317,13 +317,13 @@ static void take_parent(struct kvtierd *d, struct op *q)
 	ring_key(&q->conn->ring, q->sqe.first + q->sqe.n, q->last_key);
 	if (q->sqe.op != WIRE_OP_STORE)
 		return;
-	parent = blocks_find(d->blocks, q->last_key, q->mount->space->number);
+	parent = blocks_find(d->store.blocks, q->last_key, q->mount->space->number);
 	if (parent == BLOCK_NONE) {
 		q->chain_error = -ENOENT;
 		return;
 	}
-	lease_take(d, &q->tail, parent);
-	copies_touch(d, parent, q->tick);
+	lease_take(&d->store, &q->tail, parent);
+	copies_touch(&d->store, parent, q->tick);
 }
 
 struct part *op_begin_block(struct op *q)
@@ -405,7 +405,7 @@ static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount,
 		.conn = conn,
 		.mount = mount,
 		.sqe = *sqe,
-		.tick = ++d->tick,
+		.tick = ++d->store.tick,
 		.submit_ns = loop_now(d->loop),
 		.deadline.fire = on_deadline,
 		.remote_end = sqe->n,

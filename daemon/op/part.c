@@ -20,7 +20,7 @@ void part_wake(struct part *part)
 void part_unplace(struct part *part)
 {
 	if (part->placed)
-		tier_free(part->op->d->tiers[part->where.tier], &part->where);
+		tier_free(part->op->d->store.tiers[part->where.tier], &part->where);
 	part->placed = false;
 }
 
@@ -97,8 +97,8 @@ bool part_readable(const struct kvtierd *d, uint32_t block)
 {
 	struct extent where;
 
-	return blocks_nvme(d->blocks, block, &where) &&
-	       tier_readable(d->tiers[TIER_NVME], &(struct tier_name){ .where = &where });
+	return blocks_nvme(d->store.blocks, block, &where) &&
+	       tier_readable(d->store.tiers[TIER_NVME], &(struct tier_name){ .where = &where });
 }
 
 /* A full table makes room as a full tier does: an old block goes. A crowded neighbourhood (-EXFULL)
@@ -108,10 +108,10 @@ static int commit(struct kvtierd *d, const struct space *space, const struct dev
 {
 	const uint32_t variant = space_variant(space, (enum image_codec)job->codec_k);
 	const uint8_t *key = job->identity.key;
-	int r = blocks_commit(d->blocks, key, space->number, parent, variant, where, ret);
+	int r = blocks_commit(d->store.blocks, key, space->number, parent, variant, where, ret);
 
-	if (r == -ENOSPC && copies_make_room(d))
-		r = blocks_commit(d->blocks, key, space->number, parent, variant, where, ret);
+	if (r == -ENOSPC && copies_make_room(&d->store))
+		r = blocks_commit(d->store.blocks, key, space->number, parent, variant, where, ret);
 	return r;
 }
 
@@ -122,19 +122,20 @@ int part_enter(struct kvtierd *d, const struct space *space, const struct device
 	uint32_t block;
 
 	if (r == 0)
-		tier_set_owner(d->tiers[TIER_HOST], where, *ret);
+		tier_set_owner(d->store.tiers[TIER_HOST], where, *ret);
 	if (r != -EEXIST)
 		return r;
-	*ret = block = blocks_find(d->blocks, job->identity.key, space->number);
+	*ret = block = blocks_find(d->store.blocks, job->identity.key, space->number);
 	assert(block != BLOCK_NONE);
-	if (blocks_host_slot(d->blocks, block) != BLOCK_NONE)
+	if (blocks_host_slot(d->store.blocks, block) != BLOCK_NONE)
 		return 1; /* the same block was stored meanwhile */
-	blocks_promote(d->blocks, block, parent == block ? BLOCK_NONE : parent, where);
-	tier_set_owner(d->tiers[TIER_HOST], where, block);
+	blocks_promote(d->store.blocks, block, parent == block ? BLOCK_NONE : parent, where);
+	tier_set_owner(d->store.tiers[TIER_HOST], where, block);
 	/* Its disk is away. If another takes writes, it gets a copy there. */
 	if (!part_readable(d, block) &&
-	    tier_writable(d->tiers[TIER_NVME], &(struct tier_name){ .key = job->identity.key }))
-		copies_drop_nvme(d, block);
+	    tier_writable(d->store.tiers[TIER_NVME],
+			  &(struct tier_name){ .key = job->identity.key }))
+		copies_drop_nvme(&d->store, block);
 	return 0;
 }
 

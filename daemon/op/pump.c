@@ -122,14 +122,14 @@ static bool run_ready(struct ops *all)
 static bool pump(struct loop_poller *poller)
 {
 	struct ops *all = container_of(poller, struct ops, poller);
-	const struct mover_counts before = all->d->moved;
+	const struct mover_counts before = all->d->store.moved;
 	uint32_t budget = BEGIN_BUDGET;
 	bool worked = run_ready(all);
 
 	if (worked)
 		turn_look_again(all);
 	while (turn_any(all) && all->free_parts && budget-- > 0 &&
-	       !evicted_many(&all->d->moved, &before)) {
+	       !evicted_many(&all->d->store.moved, &before)) {
 		begin_one(all);
 		worked = true;
 	}

@@ -41,24 +41,26 @@ void room_open(struct room *room)
 /* Grows with everything that may have made room. */
 static uint64_t progress(const struct kvtierd *d)
 {
-	uint64_t ret = devices_jobs_total(&d->devices) + writeback_ended(d->writeback);
+	uint64_t ret = devices_jobs_total(&d->devices) + writeback_ended(d->store.writeback);
 
 	for (int i = TIER_NVME; i <= TIER_REDIS; i++)
-		ret += d->tiers[i] ? d->tiers[i]->xfers_total - d->tiers[i]->in_flight : 0;
+		ret += d->store.tiers[i] ?
+			       d->store.tiers[i]->xfers_total - d->store.tiers[i]->in_flight :
+			       0;
 	return ret;
 }
 
 static bool reads_under_way(const struct kvtierd *d)
 {
-	const struct tier *nvme = d->tiers[TIER_NVME], *redis = d->tiers[TIER_REDIS];
+	const struct tier *nvme = d->store.tiers[TIER_NVME], *redis = d->store.tiers[TIER_REDIS];
 
-	return (nvme && nvme->in_flight > writeback_in_flight(d->writeback)) ||
-	       (redis && redis->in_flight > outbox_in_flight(d->outbox));
+	return (nvme && nvme->in_flight > writeback_in_flight(d->store.writeback)) ||
+	       (redis && redis->in_flight > outbox_in_flight(d->store.outbox));
 }
 
 static bool something_under_way(const struct kvtierd *d)
 {
-	if (devices_in_flight(&d->devices) > 0 || writeback_moving(d->writeback) ||
+	if (devices_in_flight(&d->devices) > 0 || writeback_moving(d->store.writeback) ||
 	    ready_any(&d->ops->ready))
 		return true;
 	return reads_under_way(d) && loop_now(d->loop) - d->ops->room.progress_ns < PATIENCE_NS;
@@ -106,14 +108,14 @@ static void wait_for_room(struct room *room, struct room_waiter *waiter)
  * takes a slab. */
 static int find(struct kvtierd *d, uint32_t bytes, const struct mover_for *whom, struct extent *ret)
 {
-	int r = mover_find_room_for(d->tiers[TIER_HOST], d->blocks, d->tick, bytes, whom, &d->moved,
-				    ret);
+	int r = mover_find_room_for(d->store.tiers[TIER_HOST], d->store.blocks, d->store.tick,
+				    bytes, whom, &d->store.moved, ret);
 
-	for (uint32_t n = 1;
-	     (r == -ENOSPC || (r == -EAGAIN && whom->desperate)) && outbox_give_back(d->outbox, n);
+	for (uint32_t n = 1; (r == -ENOSPC || (r == -EAGAIN && whom->desperate)) &&
+			     outbox_give_back(d->store.outbox, n);
 	     n *= 2)
-		r = mover_find_room_for(d->tiers[TIER_HOST], d->blocks, d->tick, bytes, whom,
-					&d->moved, ret);
+		r = mover_find_room_for(d->store.tiers[TIER_HOST], d->store.blocks, d->store.tick,
+					bytes, whom, &d->store.moved, ret);
 	return r;
 }
 
@@ -154,7 +156,7 @@ int room_take(struct kvtierd *d, struct room_waiter *waiter, uint32_t bytes, str
 bool room_take_free(struct kvtierd *d, const struct op *op, uint32_t bytes, struct extent *ret)
 {
 	return !first_of(&d->ops->room, op->conn) &&
-	       tier_alloc(d->tiers[TIER_HOST], bytes, ret) == 0;
+	       tier_alloc(d->store.tiers[TIER_HOST], bytes, ret) == 0;
 }
 
 void room_leave(struct kvtierd *d, struct room_waiter *waiter)

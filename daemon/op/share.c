@@ -94,7 +94,8 @@ static uint64_t block_bytes(const struct kvtierd *d, const struct op *q)
 
 bool share_of_memory_is_used(const struct kvtierd *d, const struct op *q)
 {
-	const uint64_t half = d->tiers[TIER_HOST]->capacity_bytes / 2, bytes = block_bytes(d, q);
+	const uint64_t half = d->store.tiers[TIER_HOST]->capacity_bytes / 2,
+		       bytes = block_bytes(d, q);
 	const bool opens = q->sqe.op == WIRE_OP_STORE && !q->begun, alone = d->shares->clients <= 1;
 
 	if (q->conn->in_flight_bytes == 0 || (q->begun && q->n_parts == 0) || (alone && !opens))
@@ -182,7 +183,7 @@ static void give(struct shares *s, uint32_t space, uint64_t bytes)
 
 static void guarantee(struct kvtierd *d, const struct conn *conn, uint32_t n_active)
 {
-	const uint64_t quarter = d->tiers[TIER_HOST]->capacity_bytes / 4;
+	const uint64_t quarter = d->store.tiers[TIER_HOST]->capacity_bytes / 4;
 	const uint32_t mounts = mounts_of(conn);
 
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)

@@ -25,7 +25,7 @@
 /* A block that is away on a disk that is away, too, is stored again: its bytes are here now. */
 static bool can_be_loaded(const struct kvtierd *d, uint32_t block)
 {
-	return blocks_host_slot(d->blocks, block) != BLOCK_NONE || part_readable(d, block);
+	return blocks_host_slot(d->store.blocks, block) != BLOCK_NONE || part_readable(d, block);
 }
 
 enum verdict store_admit(struct kvtierd *d, struct part *part)
@@ -40,9 +40,9 @@ enum verdict store_admit(struct kvtierd *d, struct part *part)
 		part->status = op->chain_error;
 	if (part->status)
 		return CONTINUE;
-	block = blocks_find(d->blocks, part->job.identity.key, op->mount->space->number);
+	block = blocks_find(d->store.blocks, part->job.identity.key, op->mount->space->number);
 	if (block != BLOCK_NONE && can_be_loaded(d, block)) {
-		lease_take(d, &part->lease, block);
+		lease_take(&d->store, &part->lease, block);
 		part->status = 1; /* KVTIER_BLOCK_PRESENT */
 		return CONTINUE;
 	}
@@ -92,7 +92,7 @@ enum verdict store_encode(struct kvtierd *d, struct part *part)
 {
 	const struct space *space = part->op->mount->space;
 
-	part->job.image = tier_address(d->tiers[TIER_HOST], &part->where);
+	part->job.image = tier_address(d->store.tiers[TIER_HOST], &part->where);
 	part->job.image_bytes = part->job.codec_k == CODEC_RAW ? space->raw_shape.image_bytes :
 								 space->shape.image_bytes;
 	part_submit(part, DEVICE_ENCODE, encode_done);
@@ -135,14 +135,14 @@ static int commit(struct kvtierd *d, struct part *part)
 		count_stored(d, part);
 	}
 	part_unplace(part);
-	lease_take(d, &part->lease, block);
+	lease_take(&d->store, &part->lease, block);
 	return r;
 }
 
 static enum verdict fail(struct kvtierd *d, struct part *part)
 {
 	part_unplace(part);
-	lease_drop(d, &part->lease);
+	lease_drop(&d->store, &part->lease);
 	if (!part->op->chain_error)
 		part->op->chain_error = -ENOENT;
 	return DONE;
@@ -168,11 +168,11 @@ enum verdict store_commit(struct kvtierd *d, struct part *part)
 	if (part->status < 0)
 		return fail(d, part);
 	op->fresh = part->status == 0 ? op->fresh + 1 : 0;
-	copies_touch(d, part->lease.block, op->tick);
+	copies_touch(&d->store, part->lease.block, op->tick);
 	writeback_add(d, part->lease.block);
 	if (part->status == 0)
 		outbox_add(d, part->lease.block);
-	lease_drop(d, &op->tail);
+	lease_drop(&d->store, &op->tail);
 	op->tail = part->lease; /* the lease moves: it now holds the chain's end */
 	part->lease.held = false;
 	return DONE;

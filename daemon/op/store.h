@@ -2,8 +2,8 @@
 /*
  * store.h - the steps of a block that is stored (step.h), for pump.c. Core thread only.
  */
-#ifndef KVTIER_STORE_H
-#define KVTIER_STORE_H
+#ifndef KVTIER_OP_STORE_H
+#define KVTIER_OP_STORE_H
 
 #include "step.h"
 

@@ -83,7 +83,7 @@ uint32_t outbox_in_flight(const struct outbox *o)
 
 bool outbox_holds(const struct kvtierd *d, uint32_t block)
 {
-	const struct outbox *o = d->outbox;
+	const struct outbox *o = d->store.outbox;
 
 	for (uint32_t i = 0; o && i < OUTBOX_WRITES; i++)
 		if (o->outgoing[i].lease.held && o->outgoing[i].lease.block == block)
@@ -102,7 +102,7 @@ static void tell(const struct outbox *o)
 static void forget(struct outbox *o, const struct outbox_entry *entry)
 {
 	if (entry->block == BLOCK_NONE)
-		tier_free(o->d->tiers[TIER_HOST], &entry->slot);
+		tier_free(o->d->store.tiers[TIER_HOST], &entry->slot);
 	o->bytes -= entry->bytes;
 	tell(o);
 }
@@ -167,13 +167,14 @@ static uint64_t max_bytes(const struct outbox *o)
 
 static uint64_t eighth_of_memory(const struct outbox *o)
 {
-	return o->d->tiers[TIER_HOST]->capacity_bytes / 8;
+	return o->d->store.tiers[TIER_HOST]->capacity_bytes / 8;
 }
 
 /* NULL: no engine has opened the block's space since the start, so its tenant is not known. */
 static const struct redis_seal *seal_of(const struct outbox *o, uint32_t block)
 {
-	const struct space *space = space_at(o->d->spaces, blocks_space(o->d->blocks, block));
+	const struct space *space =
+		space_at(o->d->store.spaces, blocks_space(o->d->store.blocks, block));
 
 	return space ? space->seal : NULL;
 }
@@ -181,9 +182,10 @@ static const struct redis_seal *seal_of(const struct outbox *o, uint32_t block)
 static bool is_writable(const struct outbox *o, uint32_t block)
 {
 	const struct redis_seal *seal = seal_of(o, block);
-	const struct tier_name name = { .key = blocks_key(o->d->blocks, block), .seal = seal };
+	const struct tier_name name = { .key = blocks_key(o->d->store.blocks, block),
+					.seal = seal };
 
-	if (seal && tier_writable(o->d->tiers[TIER_REDIS], &name))
+	if (seal && tier_writable(o->d->store.tiers[TIER_REDIS], &name))
 		return true;
 	stats_add(&o->d->stats->v.tiers_redis_skipped_blocks_total, 1);
 	return false;
@@ -191,9 +193,9 @@ static bool is_writable(const struct outbox *o, uint32_t block)
 
 void outbox_add(struct kvtierd *d, uint32_t block)
 {
-	struct outbox *o = d->outbox;
+	struct outbox *o = d->store.outbox;
 	struct outbox_entry entry = { .block = block,
-				      .bytes = o ? copies_image_bytes(d, block) : 0 };
+				      .bytes = o ? copies_image_bytes(&d->store, block) : 0 };
 
 	if (!o || o->stopping || d->config->redis_write != CONFIG_REDIS_WRITE_THROUGH ||
 	    !entry.bytes)
@@ -208,7 +210,7 @@ enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent
 {
 	struct outbox *o = outbox;
 	const uint64_t share = eighth_of_memory(o), max = max_bytes(o);
-	const uint32_t bytes = tier_extent_bytes(o->d->tiers[TIER_HOST], slot);
+	const uint32_t bytes = tier_extent_bytes(o->d->store.tiers[TIER_HOST], slot);
 	const struct outbox_entry entry = {
 		.block = BLOCK_NONE, .slot = *slot, .bytes = bytes, .seal = seal_of(o, block)
 	};
@@ -255,7 +257,7 @@ static void end(struct outbox_write *out, uint64_t *count)
 	stats_add(count, 1);
 	o->sent_bytes -= out->entry.bytes;
 	forget(o, &out->entry);
-	lease_drop(o->d, &out->lease);
+	lease_drop(&o->d->store, &out->lease);
 	out->next = o->free;
 	o->free = out;
 	o->in_flight--;
@@ -301,7 +303,7 @@ static void write_value(struct outbox_write *out)
 	x->buffer = out->image;
 	x->bytes = out->entry.bytes;
 	x->done = written;
-	if (tier_submit(out->outbox->d->tiers[TIER_REDIS], x))
+	if (tier_submit(out->outbox->d->store.tiers[TIER_REDIS], x))
 		skip(out);
 }
 
@@ -312,7 +314,7 @@ static void probed(struct xfer *x)
 	struct stats_values *v = &o->d->stats->v;
 
 	/* purged meanwhile */
-	if (out->entry.block != BLOCK_NONE && !blocks_live(o->d->blocks, out->entry.block))
+	if (out->entry.block != BLOCK_NONE && !blocks_live(o->d->store.blocks, out->entry.block))
 		gone(out);
 	else if (x->status == 0)
 		end(out, &v->tiers_redis_present_blocks_total);
@@ -331,13 +333,15 @@ static uint8_t *image_of(struct outbox *o, struct outbox_write *out)
 	const uint32_t block = out->entry.block;
 
 	if (block == BLOCK_NONE)
-		return tier_address(d->tiers[TIER_HOST], &where);
-	if (!blocks_live(d->blocks, block) || blocks_host_slot(d->blocks, block) == BLOCK_NONE ||
-	    copies_image_bytes(d, block) != out->entry.bytes ||
-	    tier_extent(d->tiers[TIER_HOST], blocks_host_slot(d->blocks, block), &where))
+		return tier_address(d->store.tiers[TIER_HOST], &where);
+	if (!blocks_live(d->store.blocks, block) ||
+	    blocks_host_slot(d->store.blocks, block) == BLOCK_NONE ||
+	    copies_image_bytes(&d->store, block) != out->entry.bytes ||
+	    tier_extent(d->store.tiers[TIER_HOST], blocks_host_slot(d->store.blocks, block),
+			&where))
 		return NULL;
-	lease_take(d, &out->lease, block);
-	return tier_address(d->tiers[TIER_HOST], &where);
+	lease_take(&d->store, &out->lease, block);
+	return tier_address(d->store.tiers[TIER_HOST], &where);
 }
 
 static void start(struct outbox *o)
@@ -362,7 +366,7 @@ static void start(struct outbox *o)
 	out->x.seal = out->entry.seal;
 	out->x.identity = &out->identity;
 	out->x.done = probed;
-	if (tier_submit(o->d->tiers[TIER_REDIS], &out->x))
+	if (tier_submit(o->d->store.tiers[TIER_REDIS], &out->x))
 		skip(out);
 }
 

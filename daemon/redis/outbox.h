@@ -24,7 +24,7 @@ enum { OUTBOX_WRITES = 32 };
 int outbox_open(struct kvtierd *d, struct outbox **ret); /* -ENOMEM */
 void outbox_close(struct outbox *o); /* stopped, and nothing is on its way. NULL is fine */
 
-/* A block was stored. With [redis] write = through it is queued. Takes d->outbox == NULL. */
+/* A block was stored. With [redis] write = through it is queued. Takes d->store.outbox == NULL. */
 void outbox_add(struct kvtierd *d, uint32_t block);
 /* A block leaves host memory; the mover's heir. With [redis] write = on-evict the block is queued,
  * and its slot belongs to the outbox until the value is written or dropped. */
@@ -37,7 +37,7 @@ bool outbox_give_back(struct outbox *o, uint32_t n);
 void outbox_drop_held(struct outbox *o);
 
 uint32_t outbox_in_flight(const struct outbox *o); /* NULL is fine */
-/* Whether the outbox leases this block because it is on its way. Takes d->outbox == NULL. */
+/* Whether the outbox leases this block because it is on its way. Takes d->store.outbox == NULL. */
 bool outbox_holds(const struct kvtierd *d, uint32_t block);
 
 /* From now on nothing is queued or started; what is queued is dropped. NULL is fine. */

@@ -23,25 +23,25 @@ int redis_up(struct kvtierd *d, struct redis_tier_conf *redis, char *text, size_
 		return 0;
 	/* one xfer a part of an op, and the writes */
 	redis->max_in_flight = d->config->device_depth + OUTBOX_WRITES;
-	r = tier_open(TIER_REDIS, &conf, d->loop, &d->tiers[TIER_REDIS], text, n);
+	r = tier_open(TIER_REDIS, &conf, d->loop, &d->store.tiers[TIER_REDIS], text, n);
 	if (r)
 		return r;
-	r = outbox_open(d, &d->outbox);
+	r = outbox_open(d, &d->store.outbox);
 	if (r) {
 		(void)snprintf(text, n, "out of memory for what is to be written to Redis");
 		return r;
 	}
-	d->moved.inherit = outbox_inherit;
-	d->moved.heir = d->outbox;
+	d->store.moved.inherit = outbox_inherit;
+	d->store.moved.heir = d->store.outbox;
 	return 0;
 }
 
 void redis_down(struct kvtierd *d)
 {
-	d->moved.inherit = NULL;
-	outbox_stop(d->outbox);
-	tier_close(d->tiers[TIER_REDIS]);
-	d->tiers[TIER_REDIS] = NULL;
-	outbox_close(d->outbox);
-	d->outbox = NULL;
+	d->store.moved.inherit = NULL;
+	outbox_stop(d->store.outbox);
+	tier_close(d->store.tiers[TIER_REDIS]);
+	d->store.tiers[TIER_REDIS] = NULL;
+	outbox_close(d->store.outbox);
+	d->store.outbox = NULL;
 }

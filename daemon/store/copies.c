@@ -8,10 +8,12 @@
  */
 #include "copies.h"
 
-#include "daemon/kvtierd.h"
+#include "daemon/admin/stats.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/slabs.h"
 #include "herd.h"
+#include "space.h"
+#include "store.h"
 
 enum { SAMPLE = 64 }; /* away blocks looked at for an old one */
 
@@ -20,71 +22,72 @@ enum { SAMPLE = 64 }; /* away blocks looked at for an old one */
 
 /* --- one block --- */
 
-static void slot_free(struct kvtierd *d, uint32_t slot)
+static void slot_free(struct store *store, uint32_t slot)
 {
 	struct extent where;
 
-	if (slot == BLOCK_NONE || tier_extent(d->tiers[TIER_HOST], slot, &where))
+	if (slot == BLOCK_NONE || tier_extent(store->tiers[TIER_HOST], slot, &where))
 		return;
-	tier_free(d->tiers[TIER_HOST], &where);
+	tier_free(store->tiers[TIER_HOST], &where);
 }
 
-static void forget_nvme(struct kvtierd *d, uint32_t block)
+static void forget_nvme(struct store *store, uint32_t block)
 {
 	struct extent where;
 
-	if (blocks_nvme(d->blocks, block, &where))
-		tier_forget(d->tiers[TIER_NVME], &where, blocks_tick(d->blocks, block));
+	if (blocks_nvme(store->blocks, block, &where))
+		tier_forget(store->tiers[TIER_NVME], &where, blocks_tick(store->blocks, block));
 }
 
-void copies_touch(struct kvtierd *d, uint32_t block, uint64_t tick)
+void copies_touch(struct store *store, uint32_t block, uint64_t tick)
 {
-	const uint64_t before = blocks_tick(d->blocks, block);
+	const uint64_t before = blocks_tick(store->blocks, block);
 	struct extent where;
 
-	blocks_touch(d->blocks, block, tick);
-	if (blocks_nvme(d->blocks, block, &where))
-		tier_touch(d->tiers[TIER_NVME], &where, before, blocks_tick(d->blocks, block));
+	blocks_touch(store->blocks, block, tick);
+	if (blocks_nvme(store->blocks, block, &where))
+		tier_touch(store->tiers[TIER_NVME], &where, before,
+			   blocks_tick(store->blocks, block));
 }
 
-void copies_drop(struct kvtierd *d, uint32_t block)
+void copies_drop(struct store *store, uint32_t block)
 {
-	forget_nvme(d, block);
-	slot_free(d, blocks_drop(d->blocks, block));
+	forget_nvme(store, block);
+	slot_free(store, blocks_drop(store->blocks, block));
 }
 
-void copies_condemn(struct kvtierd *d, uint32_t block)
+void copies_condemn(struct store *store, uint32_t block)
 {
-	forget_nvme(d, block);
-	blocks_condemn(d->blocks, block);
-	copies_free_condemned(d);
+	forget_nvme(store, block);
+	blocks_condemn(store->blocks, block);
+	copies_free_condemned(store);
 }
 
-void copies_drop_nvme(struct kvtierd *d, uint32_t block)
+void copies_drop_nvme(struct store *store, uint32_t block)
 {
-	if (blocks_host_slot(d->blocks, block) == BLOCK_NONE) {
-		copies_condemn(d, block);
+	if (blocks_host_slot(store->blocks, block) == BLOCK_NONE) {
+		copies_condemn(store, block);
 		return;
 	}
-	forget_nvme(d, block);
-	blocks_set_nvme(d->blocks, block, NULL);
+	forget_nvme(store, block);
+	blocks_set_nvme(store->blocks, block, NULL);
 }
 
-void copies_free_condemned(struct kvtierd *d)
+void copies_free_condemned(struct store *store)
 {
-	herd_free_condemned(d->blocks, d->tiers[TIER_HOST]);
+	herd_free_condemned(store->blocks, store->tiers[TIER_HOST]);
 }
 
 /* The least recent leaf of all slab classes, or BLOCK_NONE. */
-static uint32_t oldest_leaf(const struct kvtierd *d)
+static uint32_t oldest_leaf(const struct store *store)
 {
-	const uint32_t classes = slabs_classes(tier_slabs(d->tiers[TIER_HOST]));
+	const uint32_t classes = slabs_classes(tier_slabs(store->tiers[TIER_HOST]));
 	uint64_t oldest = UINT64_MAX;
 	uint32_t ret = BLOCK_NONE;
 
 	for (uint32_t i = 0; i < classes; i++) {
 		uint64_t tick;
-		const uint32_t block = herd_victim(d->blocks, i, &tick);
+		const uint32_t block = herd_victim(store->blocks, i, &tick);
 
 		if (block != BLOCK_NONE && tick < oldest) {
 			oldest = tick;
@@ -94,42 +97,42 @@ static uint32_t oldest_leaf(const struct kvtierd *d)
 	return ret;
 }
 
-bool copies_make_room(struct kvtierd *d)
+bool copies_make_room(struct store *store)
 {
-	uint32_t block = herd_sample_away(d->blocks, SAMPLE);
+	uint32_t block = herd_sample_away(store->blocks, SAMPLE);
 	const bool away = block != BLOCK_NONE;
 
 	if (!away)
-		block = oldest_leaf(d);
+		block = oldest_leaf(store);
 	if (block == BLOCK_NONE)
 		return false;
-	stats_add(&d->stats->v.tiers_nvme_evicted_blocks_total,
-		  blocks_nvme(d->blocks, block, NULL));
-	d->moved.evicted_blocks += !away;
-	copies_drop(d, block);
+	stats_add(&store->stats->v.tiers_nvme_evicted_blocks_total,
+		  blocks_nvme(store->blocks, block, NULL));
+	store->moved.evicted_blocks += !away;
+	copies_drop(store, block);
 	return true;
 }
 
-uint32_t copies_image_bytes(const struct kvtierd *d, uint32_t block)
+uint32_t copies_image_bytes(const struct store *store, uint32_t block)
 {
-	const struct space *space = space_at(d->spaces, blocks_space(d->blocks, block));
+	const struct space *space = space_at(store->spaces, blocks_space(store->blocks, block));
 
-	return space ? space->variant_bytes[blocks_variant(d->blocks, block)] : 0;
+	return space ? space->variant_bytes[blocks_variant(store->blocks, block)] : 0;
 }
 
 /* --- what the NVMe tier tells --- */
 
 /* The block whose NVMe copy is at `where`, or BLOCK_NONE: it is not there any more. */
-static uint32_t block_there(struct kvtierd *d, const struct nvme_entry *entry,
+static uint32_t block_there(struct store *store, const struct nvme_entry *entry,
 			    const struct extent *where)
 {
 	struct extent there;
 	uint32_t space, block;
 
-	if (!space_of_owner(d->spaces, entry->owner, &space))
+	if (!space_of_owner(store->spaces, entry->owner, &space))
 		return BLOCK_NONE;
-	block = blocks_find(d->blocks, entry->key, space);
-	if (block == BLOCK_NONE || !blocks_nvme(d->blocks, block, &there) ||
+	block = blocks_find(store->blocks, entry->key, space);
+	if (block == BLOCK_NONE || !blocks_nvme(store->blocks, block, &there) ||
 	    !extent_equal(&there, where))
 		return BLOCK_NONE;
 	return block;
@@ -137,78 +140,81 @@ static uint32_t block_there(struct kvtierd *d, const struct nvme_entry *entry,
 
 static bool on_found(void *arg, const struct nvme_entry *entry, const struct extent *where)
 {
-	struct kvtierd *d = arg;
+	struct store *store = arg;
 	uint32_t space, variant, block;
 
 	if (entry->tick > MAX_FOUND_TICK ||
-	    space_found(d->spaces, entry->owner, entry->image_bytes, entry->tick, &space, &variant))
+	    space_found(store->spaces, entry->owner, entry->image_bytes, entry->tick, &space,
+			&variant))
 		return false;
-	block = blocks_find(d->blocks, entry->key, space);
+	block = blocks_find(store->blocks, entry->key, space);
 	if (block != BLOCK_NONE) {
 		/* An older copy, or one of a block that was stored again since the daemon started;
 		 * in another codec, then. */
-		if (blocks_nvme(d->blocks, block, NULL) ||
-		    blocks_variant(d->blocks, block) != variant)
+		if (blocks_nvme(store->blocks, block, NULL) ||
+		    blocks_variant(store->blocks, block) != variant)
 			return false;
-		blocks_set_nvme(d->blocks, block, where);
-		tier_touch(d->tiers[TIER_NVME], where, entry->tick, blocks_tick(d->blocks, block));
+		blocks_set_nvme(store->blocks, block, where);
+		tier_touch(store->tiers[TIER_NVME], where, entry->tick,
+			   blocks_tick(store->blocks, block));
 		return true;
 	}
-	if (blocks_commit_away(d->blocks, entry->key, space, variant, where, entry->tick, &block))
+	if (blocks_commit_away(store->blocks, entry->key, space, variant, where, entry->tick,
+			       &block))
 		return false;
-	if (entry->tick > d->tick)
-		d->tick = entry->tick;
+	if (entry->tick > store->tick)
+		store->tick = entry->tick;
 	return true;
 }
 
 static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry,
 			       const struct extent *where, uint64_t *ret_tick)
 {
-	struct kvtierd *d = arg;
-	const uint32_t block = block_there(d, entry, where);
+	struct store *store = arg;
+	const uint32_t block = block_there(store, entry, where);
 
 	if (block == BLOCK_NONE)
 		return NVME_GONE;
-	*ret_tick = blocks_tick(d->blocks, block);
+	*ret_tick = blocks_tick(store->blocks, block);
 	return NVME_LIVE;
 }
 
 static bool on_moved(void *arg, const struct nvme_entry *entry, const struct extent *from,
 		     const struct extent *to, uint64_t *ret_tick)
 {
-	struct kvtierd *d = arg;
-	const uint32_t block = block_there(d, entry, from);
+	struct store *store = arg;
+	const uint32_t block = block_there(store, entry, from);
 
 	if (block == BLOCK_NONE)
 		return false;
-	blocks_set_nvme(d->blocks, block, to);
-	*ret_tick = blocks_tick(d->blocks, block);
+	blocks_set_nvme(store->blocks, block, to);
+	*ret_tick = blocks_tick(store->blocks, block);
 	return true;
 }
 
 static void on_dropped(void *arg, const struct nvme_entry *entry, const struct extent *where)
 {
-	struct kvtierd *d = arg;
-	const uint32_t block = block_there(d, entry, where);
+	struct store *store = arg;
+	const uint32_t block = block_there(store, entry, where);
 
 	if (block == BLOCK_NONE)
 		return;
-	stats_add(&d->stats->v.tiers_nvme_evicted_blocks_total, 1);
-	if (blocks_host_slot(d->blocks, block) != BLOCK_NONE) {
-		blocks_set_nvme(d->blocks, block, NULL);
-	} else if (blocks_evictable(d->blocks, block)) {
-		(void)blocks_drop(d->blocks, block);
+	stats_add(&store->stats->v.tiers_nvme_evicted_blocks_total, 1);
+	if (blocks_host_slot(store->blocks, block) != BLOCK_NONE) {
+		blocks_set_nvme(store->blocks, block, NULL);
+	} else if (blocks_evictable(store->blocks, block)) {
+		(void)blocks_drop(store->blocks, block);
 	} else {
 		/* It has children in memory; or a load is about to read it, or just did: what it
 		 * got is right or fails its checks. */
-		blocks_condemn(d->blocks, block);
+		blocks_condemn(store->blocks, block);
 	}
 }
 
-void copies_events(struct kvtierd *d, struct nvme_events *ret)
+void copies_events(struct store *store, struct nvme_events *ret)
 {
 	*ret = (struct nvme_events){
-		.arg = d,
+		.arg = store,
 		.found = on_found,
 		.ask = on_ask,
 		.moved = on_moved,

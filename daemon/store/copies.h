@@ -12,29 +12,29 @@
 
 #include "block.h"
 
-struct kvtierd;
+struct store;
 struct nvme_events;
 
 /* The table's part of what the NVMe tier calls: records found at start become away blocks, those it
- * moves or drops follow it. release and changed are the caller's to fill in. */
-void copies_events(struct kvtierd *d, struct nvme_events *ret);
+ * moves or drops follow it. arg is the store; release and changed are the caller's to fill in. */
+void copies_events(struct store *store, struct nvme_events *ret);
 
 /* Accessed by the op of this tick: in the table, and in the account of the block's segment. */
-void copies_touch(struct kvtierd *d, uint32_t block, uint64_t tick);
+void copies_touch(struct store *store, uint32_t block, uint64_t tick);
 /* All copies of an unpinned leaf or away block go. */
-void copies_drop(struct kvtierd *d, uint32_t block);
+void copies_drop(struct store *store, uint32_t block);
 /* All copies of a block that is present go, pinned or not (block.h). */
-void copies_condemn(struct kvtierd *d, uint32_t block);
+void copies_condemn(struct store *store, uint32_t block);
 /* The NVMe copy of a block that is present goes: it is bad, or out of reach. Without a host copy
  * that is the block. */
-void copies_drop_nvme(struct kvtierd *d, uint32_t block);
+void copies_drop_nvme(struct store *store, uint32_t block);
 /* The slots of condemned blocks whose last pin is gone. */
-void copies_free_condemned(struct kvtierd *d);
+void copies_free_condemned(struct store *store);
 /* The table is full: makes room for one more block, by dropping the least recent leaf of the host
  * tier or an away block that is old. False: there is none that may go. */
-bool copies_make_room(struct kvtierd *d);
+bool copies_make_room(struct store *store);
 
 /* Size of the block's image; 0: of a space whose sizes are not known (yet). */
-uint32_t copies_image_bytes(const struct kvtierd *d, uint32_t block);
+uint32_t copies_image_bytes(const struct store *store, uint32_t block);
 
 #endif

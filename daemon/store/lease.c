@@ -6,24 +6,26 @@
 
 #include <assert.h>
 
+#include "block.h"
 #include "copies.h"
-#include "daemon/kvtierd.h"
+#include "daemon/admin/stats.h"
+#include "store.h"
 
-void lease_take(struct kvtierd *d, struct lease *lease, uint32_t block)
+void lease_take(struct store *store, struct lease *lease, uint32_t block)
 {
 	assert(!lease->held);
-	blocks_pin(d->blocks, block);
+	blocks_pin(store->blocks, block);
 	lease->block = block;
 	lease->held = true;
-	stats_add(&d->stats->v.leases, 1);
+	stats_add(&store->stats->v.leases, 1);
 }
 
-void lease_drop(struct kvtierd *d, struct lease *lease)
+void lease_drop(struct store *store, struct lease *lease)
 {
 	if (!lease->held)
 		return;
 	lease->held = false;
-	blocks_unpin(d->blocks, lease->block);
-	stats_set(&d->stats->v.leases, stats_get(&d->stats->v.leases) - 1);
-	copies_free_condemned(d);
+	blocks_unpin(store->blocks, lease->block);
+	stats_set(&store->stats->v.leases, stats_get(&store->stats->v.leases) - 1);
+	copies_free_condemned(store);
 }

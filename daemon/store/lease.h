@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct kvtierd;
+struct store;
 
 /* Embedded in its owner; zeroed = not held. */
 struct lease {
@@ -18,8 +18,8 @@ struct lease {
 };
 
 /* not held before */
-void lease_take(struct kvtierd *d, struct lease *lease, uint32_t block);
+void lease_take(struct store *store, struct lease *lease, uint32_t block);
 /* not held: fine. Frees what was condemned meanwhile */
-void lease_drop(struct kvtierd *d, struct lease *lease);
+void lease_drop(struct store *store, struct lease *lease);
 
 #endif

@@ -19,10 +19,12 @@
 #include "copies.h"
 #include "daemon/base/container_of.h"
 #include "daemon/base/log.h"
-#include "daemon/kvtierd.h"
+#include "daemon/base/loop.h"
 #include "daemon/redis/outbox.h"
-#include "tally.h"
 #include "herd.h"
+#include "space.h"
+#include "store.h"
+#include "tally.h"
 
 enum {
 	PURGE_SLICE = 4096,   /* numbers a turn: under a millisecond */
@@ -36,7 +38,8 @@ enum {
 enum purge_stage { PURGE_IDLE, PURGE_TABLE, PURGE_DISKS };
 
 struct purge {
-	struct kvtierd *d;
+	struct store *store;
+	struct loop *loop;
 	struct loop_poller poller;
 	enum purge_stage stage;
 	uint8_t tenant[16];
@@ -73,42 +76,41 @@ static void disks_done(void *arg, int status)
 static void purge_block(void *arg, uint32_t block)
 {
 	struct purge *p = arg;
-	const struct space *space = space_at(p->d->spaces, blocks_space(p->d->blocks, block));
+	const struct space *space =
+		space_at(p->store->spaces, blocks_space(p->store->blocks, block));
 
 	if (!space || memcmp(space->owner, p->tenant, sizeof(p->tenant)) != 0)
 		return;
-	copies_condemn(p->d, block);
+	copies_condemn(p->store, block);
 	p->purged++;
 }
 
 static bool purge_poll(struct purge *p)
 {
-	struct kvtierd *d = p->d;
+	struct store *store = p->store;
 	int r = 0;
 
-	if (p->stage == PURGE_DISKS && loop_now(d->loop) >= p->disks_until_ns)
+	if (p->stage == PURGE_DISKS && loop_now(p->loop) >= p->disks_until_ns)
 		end(p, -EIO);
 	if (p->stage != PURGE_TABLE)
 		return false;
-	if (herd_walk(d->blocks, &p->cursor, PURGE_SLICE, purge_block, p))
+	if (herd_walk(store->blocks, &p->cursor, PURGE_SLICE, purge_block, p))
 		return true;
 	p->stage = PURGE_DISKS;
-	p->disks_until_ns = loop_now(d->loop) + PURGE_PATIENCE_NS;
-	r = tier_purge(d->tiers[TIER_NVME], p->tenant, disks_done, p);
+	p->disks_until_ns = loop_now(p->loop) + PURGE_PATIENCE_NS;
+	r = tier_purge(store->tiers[TIER_NVME], p->tenant, disks_done, p);
 	if (r)
 		end(p, r == -ENOTSUP ? 0 : r); /* without an NVMe tier nothing is left anywhere */
 	return true;
 }
 
-int purge_begin(struct kvtierd *d, const char *tenant,
+int purge_begin(struct purge *p, const char *tenant,
 		void (*done)(void *arg, int status, uint64_t blocks), void *arg)
 {
-	struct purge *p = d->purge;
-
 	if (p->stage != PURGE_IDLE)
 		return -EBUSY;
-	spaces_tenant_owner(d->spaces, tenant, p->tenant);
-	outbox_drop_held(d->outbox);
+	spaces_tenant_owner(p->store->spaces, tenant, p->tenant);
+	outbox_drop_held(p->store->outbox);
 	p->stage = PURGE_TABLE;
 	p->cursor = 0;
 	p->purged = 0;
@@ -117,10 +119,10 @@ int purge_begin(struct kvtierd *d, const char *tenant,
 	return 0;
 }
 
-void purge_cancel(struct kvtierd *d, void *arg)
+void purge_cancel(struct purge *p, void *arg)
 {
-	if (d->purge->done && d->purge->arg == arg)
-		d->purge->done = NULL;
+	if (p->done && p->arg == arg)
+		p->done = NULL;
 }
 
 /* --- spaces that go --- */
@@ -130,36 +132,39 @@ static void doomed_block(void *arg, uint32_t block)
 	copies_condemn(arg, block);
 }
 
-static bool doomed_poll(struct kvtierd *d)
+static bool doomed_poll(struct purge *p)
 {
-	if (tally_doomed(blocks_tally(d->blocks)) == 0) {
-		spaces_sweep(d->spaces); /* what is left there had pins */
+	struct store *store = p->store;
+
+	if (tally_doomed(blocks_tally(store->blocks)) == 0) {
+		spaces_sweep(store->spaces); /* what is left there had pins */
 		return false;
 	}
-	herd_walk_doomed(d->blocks, &d->purge->doomed_cursor, DOOMED_SLICE, DOOMED_BLOCKS,
-			 doomed_block, d);
+	herd_walk_doomed(store->blocks, &p->doomed_cursor, DOOMED_SLICE, DOOMED_BLOCKS,
+			 doomed_block, store);
 	return true;
 }
 
 static bool poll(struct loop_poller *poller)
 {
 	struct purge *p = container_of(poller, struct purge, poller);
-	const bool doomed = doomed_poll(p->d), purged = purge_poll(p);
+	const bool doomed = doomed_poll(p), purged = purge_poll(p);
 
 	return doomed || purged;
 }
 
 /* --- life --- */
 
-int purge_open(struct kvtierd *d, struct purge **ret)
+int purge_open(struct store *store, struct loop *loop, struct purge **ret)
 {
 	struct purge *p = calloc(1, sizeof(*p));
 
 	if (!p)
 		return -ENOMEM;
-	p->d = d;
+	p->store = store;
+	p->loop = loop;
 	p->poller.poll = poll;
-	loop_poller_add(d->loop, &p->poller);
+	loop_poller_add(loop, &p->poller);
 	*ret = p;
 	return 0;
 }
@@ -168,6 +173,6 @@ void purge_close(struct purge *p)
 {
 	if (!p)
 		return;
-	loop_poller_remove(p->d->loop, &p->poller);
+	loop_poller_remove(p->loop, &p->poller);
 	free(p);
 }

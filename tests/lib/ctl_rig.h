@@ -154,7 +154,9 @@ static void fake_finish(struct loop_timer *timer)
 		fake_waiting.purged(fake_waiting.arg, fake_status, 42);
 }
 
-static int fake_wait(struct kvtierd *of, void *arg)
+static struct kvtierd d;
+
+static int fake_wait(void *arg)
 {
 	if (fake_start < 0)
 		return fake_start;
@@ -162,41 +164,45 @@ static int fake_wait(struct kvtierd *of, void *arg)
 	fake_waiting.arg = arg;
 	fake_timer = (struct loop_timer){ .fire = fake_finish };
 	if (!fake_never)
-		loop_timer_set(of->loop, &fake_timer, loop_now(of->loop) + 700000000u);
+		loop_timer_set(d.loop, &fake_timer, loop_now(d.loop) + 700000000u);
 	return 0;
 }
 
-static void fake_cancel(struct kvtierd *of, const void *arg)
+static void fake_cancel(const void *arg)
 {
 	assert_ptr_equal(arg, fake_waiting.arg);
-	loop_timer_unset(of->loop, &fake_timer);
+	loop_timer_unset(d.loop, &fake_timer);
 	count(&fake_canceled);
 }
 
 int flush_begin(struct kvtierd *of, bool last, void (*done)(void *arg, int status), void *arg)
 {
+	(void)of;
 	assert_false(last);
 	fake_waiting.flushed = done;
-	return fake_wait(of, arg);
+	return fake_wait(arg);
 }
 
 void flush_cancel(struct kvtierd *of, void *arg)
 {
-	fake_cancel(of, arg);
+	(void)of;
+	fake_cancel(arg);
 }
 
-int purge_begin(struct kvtierd *of, const char *tenant,
+int purge_begin(struct purge *of, const char *tenant,
 		void (*done)(void *arg, int status, uint64_t blocks), void *arg)
 {
+	(void)of;
 	fake_waiting.flushed = NULL;
 	fake_waiting.purged = done;
 	snprintf(fake_tenant, sizeof(fake_tenant), "%s", tenant);
-	return fake_wait(of, arg);
+	return fake_wait(arg);
 }
 
-void purge_cancel(struct kvtierd *of, void *arg)
+void purge_cancel(struct purge *of, void *arg)
 {
-	fake_cancel(of, arg);
+	(void)of;
+	fake_cancel(arg);
 }
 
 int scrub_start(struct kvtierd *of, bool repair, struct scrub **ret)
@@ -274,7 +280,6 @@ const char *tier_state_name(enum tier_state state)
 /* --- a daemon of these, and askers in a second thread --- */
 
 static struct config config;
-static struct kvtierd d;
 static struct stop {
 	struct loop_watch watch;
 } stop;
@@ -309,9 +314,9 @@ static int rig_setup(void **unused)
 	d.config = &config;
 	/* only compared with NULL here */
 	d.server = (struct server *)(void *)&host;
-	d.spaces = (struct spaces *)(void *)&host;
-	d.blocks = (struct blocks *)(void *)&host;
-	d.tiers[TIER_HOST] = d.tiers[TIER_NVME] = d.tiers[TIER_REDIS] = &host;
+	d.store.spaces = (struct spaces *)(void *)&host;
+	d.store.blocks = (struct blocks *)(void *)&host;
+	d.store.tiers[TIER_HOST] = d.store.tiers[TIER_NVME] = d.store.tiers[TIER_REDIS] = &host;
 	fake_clients = 3;
 	fake_spaces = 2;
 	fake_slices = fake_bad = fake_looks = fake_looks_needed = fake_disks = fake_endpoints = 0;

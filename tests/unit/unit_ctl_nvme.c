@@ -42,7 +42,7 @@ static void no_tier_has_no_disks(void **unused)
 {
 	(void)unused;
 	fake_disks = 2;
-	d.tiers[TIER_NVME] = NULL;
+	d.store.tiers[TIER_NVME] = NULL;
 	with_loop(ask_disks_of_none);
 }
 

@@ -60,7 +60,7 @@ static void no_tier_has_no_endpoints(void **unused)
 {
 	(void)unused;
 	fake_endpoints = 2;
-	d.tiers[TIER_REDIS] = NULL;
+	d.store.tiers[TIER_REDIS] = NULL;
 	with_loop(ask_none);
 }
 

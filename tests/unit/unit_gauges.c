@@ -115,7 +115,7 @@ static struct kvtierd d;
 static int set_up(void **unused)
 {
 	(void)unused;
-	d = (struct kvtierd){ .tiers = { [TIER_HOST] = &host, [TIER_REDIS] = &redis } };
+	d = (struct kvtierd){ .store.tiers = { [TIER_HOST] = &host, [TIER_REDIS] = &redis } };
 	memset(&fake_status, 0, sizeof(fake_status));
 	fake_state = TIER_UP;
 	return stats_open(NULL, 1, &d.stats);
@@ -255,7 +255,7 @@ static void damage_is_a_warning(void **unused)
 static void without_the_tier_nothing_is_said(void **unused)
 {
 	(void)unused;
-	d.tiers[TIER_REDIS] = NULL;
+	d.store.tiers[TIER_REDIS] = NULL;
 	fake_state = TIER_OFFLINE;
 	gauges_sync(&d);
 	assert_int_equal(d.stats->health, 0);

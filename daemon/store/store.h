@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store.h - what is kept, in one struct: the data plane's. Made in main.c as a member of struct
+ * kvtierd, and passed down in its stead wherever a room needs nothing else of the daemon. Core
+ * thread only.
+ *
+ * Who may touch what: a block's copies change through copies.h alone, and through mover.h and
+ * emptier.h, which keep table and tiers in step; blocks.h, index.h and tier.h may be asked by
+ * everybody who has the store. Each member but the counters is set once, when its part is opened,
+ * and is NULL before and after.
+ */
+#ifndef KVTIER_STORE_STORE_H
+#define KVTIER_STORE_STORE_H
+
+#include <stdint.h>
+
+#include "mover.h"
+#include "tiers/tier.h"
+
+struct blocks;    /* block.c: the table */
+struct index;     /* index.c: what clients read of it */
+struct outbox;    /* redis/outbox.c: what is to be written to Redis */
+struct spaces;    /* space.c: whose blocks these are */
+struct stats;     /* admin/stats.c: what happens is counted there */
+struct writeback; /* nvme/writeback.c: what is to be written to NVMe */
+
+struct store {
+	struct stats *stats; /* plain increments: the core thread is the one writer */
+	struct index *index;
+	struct blocks *blocks;
+	struct spaces *spaces;
+	struct tier *tiers[TIER_COUNT]; /* NULL: not configured */
+	/* NULL: no such tier. They are told of blocks that were stored or used */
+	struct writeback *writeback;
+	struct outbox *outbox;
+	uint64_t tick;             /* the policies' clock: +1 per op */
+	struct mover_counts moved; /* what left host memory, and its heir */
+};
+
+#endif
