@@ -12,6 +12,7 @@
  *											      ERROR
  *	SPACE_OPEN   -> SPACE_OK (+ region fds in the request)       | ERROR
  *	SPACE_CLOSE  -> SPACE_CLOSED, once no page of it is touched  | ERROR
+ *	ORDER        -> ORDER_OK (+ the words' fd in the request)    | ERROR
  *	DOORBELL     client woke the daemon: "look at my ring"; no reply
  *	WAKE         daemon woke the client: "look at your ring"; no reply
  *
@@ -59,8 +60,8 @@
 
 enum {
 	WIRE_MAGIC = 0x4b565431, /* "KVT1" */
-	WIRE_VERSION_MIN = 3,    /* range this tree speaks */
-	WIRE_VERSION_MAX = 3,
+	WIRE_VERSION_MIN = 4,    /* range this tree speaks */
+	WIRE_VERSION_MAX = 4,
 	WIRE_MAX_MESSAGE = 160 * 1024, /* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
 	WIRE_MAX_SEGMENTS = 2048,
@@ -72,6 +73,7 @@ enum {
 	WIRE_MAX_ENTRIES = 1024,
 	WIRE_MIN_ARENA = 64,
 	WIRE_MAX_ARENA = 65536,
+	WIRE_MAX_EVENTS = 256, /* of a device, per connection; as many words */
 };
 
 enum wire_type {
@@ -84,6 +86,8 @@ enum wire_type {
 	WIRE_SPACE_CLOSED,
 	WIRE_DOORBELL,
 	WIRE_WAKE,
+	WIRE_ORDER,
+	WIRE_ORDER_OK,
 };
 
 struct wire_head {
@@ -144,7 +148,8 @@ enum wire_memory {
 	WIRE_DEVICE_HANDLE, /* memory of a device, opened by `handle`; without an fd */
 	/* memory of a device that was exported as a descriptor; with an fd */
 	WIRE_DEVICE_FD,
-	WIRE_MEMORIES, /* one more than the last */
+	WIRE_DEVICE_FABRIC, /* the same, opened by a fabric `handle`; without an fd */
+	WIRE_MEMORIES,      /* one more than the last */
 };
 
 enum { WIRE_UUID_BYTES = 16, WIRE_HANDLE_BYTES = 64 };
@@ -166,6 +171,36 @@ struct wire_segment {
 	uint64_t offset, page_stride, head_stride, token_stride, length;
 };
 static_assert(sizeof(struct wire_segment) == 56, "wire_segment");
+
+/* Before ops on a device's pages name an event or a word: once for each device and connection. The
+ * packet has one fd, of the words. Followed by n_events handles of WIRE_HANDLE_BYTES each, of
+ * interprocess events of that device. Numbers of events and words begin with 1; 0 is none. */
+struct wire_order {
+	struct wire_head head;
+	uint8_t device[WIRE_UUID_BYTES];
+	uint32_t n_events; /* <= WIRE_MAX_EVENTS; 0: the driver shares none, words alone */
+	uint32_t reserved; /* 0 */
+};
+static_assert(sizeof(struct wire_order) == 40, "wire_order");
+
+struct wire_order_ok {
+	struct wire_head head;
+	uint8_t device[WIRE_UUID_BYTES];
+};
+static_assert(sizeof(struct wire_order_ok) == 32, "wire_order_ok");
+
+/* A client's memfd (SHRINK|GROW|SEAL) of exactly this size, mapped by both. Both write op ids,
+ * which grow (mod 2^64): "reached" means (int64_t)(word - op_id) >= 0.
+ *	ready  the client's device writes it, in stream order: the pages of op_id may be touched
+ *	done   the daemon writes it, with release, when no page of op_id is touched any more, before
+ *	       the op's cqe; the client writes it for ops that end with their connection. So a
+ *	       stream that waits for it goes on.
+ * The daemon believes nothing of it but "not yet": a client that lies harms its own pages. */
+struct wire_words {
+	uint64_t ready[WIRE_MAX_EVENTS];
+	uint64_t done[WIRE_MAX_EVENTS];
+};
+static_assert(sizeof(struct wire_words) == 4096, "wire_words");
 
 /* Followed by wire_region[n_regions], wire_segment[n_segments]. */
 struct wire_space_open {
@@ -208,8 +243,11 @@ enum wire_op {
 	WIRE_OP_PREFETCH,
 	WIRE_OP_CANCEL, /* target = op_id of an earlier op; has no completion of its own */
 };
-/* flags: arena key [first + n] is the parent of key [first] */
-enum { WIRE_SQE_HAS_PARENT = 1 };
+enum {
+	WIRE_SQE_HAS_PARENT = 1, /* arena key [first + n] is the parent of key [first] */
+	/* no page may be touched before ready[word - 1] has reached op_id */
+	WIRE_SQE_READY = 2,
+};
 
 struct wire_sqe {
 	uint8_t op; /* enum wire_op */
@@ -224,10 +262,10 @@ struct wire_sqe {
 	uint64_t session;     /* hint */
 	uint32_t turn;        /* hint */
 	uint32_t ttl_s;       /* hint */
-	/* number of an event of the op's device, to be waited for before a page is touched; 0:
-	 * none. No device has events yet: 0 */
+	/* of the space's device: no page may be touched before this event, as it was recorded last;
+	 * 0: none */
 	uint32_t event;
-	uint32_t reserved; /* 0 */
+	uint32_t word; /* likewise: which ready and done are the op's; 0: none */
 };
 static_assert(sizeof(struct wire_sqe) == 64, "wire_sqe");
 

@@ -35,7 +35,9 @@ static void describe(const struct wire_region *region, const int *fds, struct re
 		.memory = (enum wire_memory)region->memory,
 		.offset = region->offset,
 		.length = region->length,
-		.fd = region->memory == WIRE_DEVICE_HANDLE ? -1 : fds[region->fd_index],
+		.fd = region->memory == WIRE_DEVICE_HANDLE || region->memory == WIRE_DEVICE_FABRIC ?
+			      -1 :
+			      fds[region->fd_index],
 	};
 	memcpy(ret->device, region->device, sizeof(ret->device));
 	memcpy(ret->handle, region->handle, sizeof(ret->handle));

@@ -135,6 +135,7 @@ static const struct region_kind {
 	[WIRE_STAGED] = { "staged memfd", true, false },
 	[WIRE_DEVICE_HANDLE] = { "device handle", false, true },
 	[WIRE_DEVICE_FD] = { "device fd", true, true },
+	[WIRE_DEVICE_FABRIC] = { "fabric handle", false, true },
 };
 
 static bool all_zero(const void *bytes, size_t n)
@@ -156,7 +157,7 @@ static int check_region(const struct wire_region *region, uint32_t i, uint32_t n
 	if (region->memory < WIRE_MEMFD || region->memory >= WIRE_MEMORIES)
 		return refuse(text, n, -EINVAL,
 			      "regions[%u].memory is %u; must be 1 (memfd), 2 (staged), 3 (device "
-			      "handle) or 4 (device fd)",
+			      "handle), 4 (device fd) or 5 (fabric handle)",
 			      i, region->memory);
 	kind = &region_kinds[region->memory];
 	if (kind->fd && region->fd_index >= n_fds)
@@ -278,8 +279,9 @@ int proto_sqe(const struct wire_sqe *e, uint32_t arena_blocks, char *text, size_
 	if (e->event != 0)
 		return refuse(text, n, -EPROTO,
 			      "sqe.event is %u; no device of this daemon has events: 0", e->event);
-	if (e->reserved != 0)
-		return refuse(text, n, -EPROTO, "sqe.reserved is not 0");
+	if (e->word != 0)
+		return refuse(text, n, -EPROTO,
+			      "sqe.word is %u; no device of this daemon has words: 0", e->word);
 	if (e->op == WIRE_OP_CANCEL)
 		return e->target ? 0 : refuse(text, n, -EPROTO, "sqe.target is 0 in a cancel");
 	if (e->target != 0)

@@ -59,7 +59,7 @@ ENTRY_CASE(no_deadline, e->deadline_ns = 0, "sqe.deadline_ns is 0")
 ENTRY_CASE(space_out_of_range, e->space = 32, "sqe.space is 32; must be less than 32")
 ENTRY_CASE(space_that_is_not_open, e->space = 31, "sqe.space 31 is not open")
 ENTRY_CASE(priority_out_of_range, e->priority = 101, "sqe.priority is 101; must be -100 to 100")
-ENTRY_CASE(reserved_in_use, e->reserved = 1, "sqe.reserved is not 0")
+ENTRY_CASE(word_of_no_device, e->word = 1, "sqe.word is 1")
 ENTRY_CASE(target_without_cancel, e->target = 5, "sqe.target is not 0")
 ENTRY_CASE(cancel_without_target, e->op = WIRE_OP_CANCEL;
 	   e->target = 0, "sqe.target is 0 in a cancel")
@@ -377,7 +377,7 @@ int main(void)
 		CASE(space_out_of_range),
 		CASE(space_that_is_not_open),
 		CASE(priority_out_of_range),
-		CASE(reserved_in_use),
+		CASE(word_of_no_device),
 		CASE(target_without_cancel),
 		CASE(cancel_without_target),
 		CASE(nop_with_blocks),
