@@ -12,7 +12,6 @@
 comma   := ,
 SAN1    := $(firstword $(subst $(comma), ,$(SAN)))
 BUILD   ?= build$(if $(SAN),-$(SAN1))
-PREFIX  ?= /usr/local
 Q       := $(if $(V),,@)
 SAY      = @$(if $(V),:,printf '  %-7s %s\n')
 # A make below this one uses all cores, unless this one was told how many.
@@ -25,9 +24,8 @@ WARN    := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-pro
 SANFLAG := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 ALLCF   := -I. -std=c11 -D_GNU_SOURCE -DKVTIER_VERSION='"$(VERSION)"' $(WARN) -fPIC \
 	   -fvisibility=hidden -MMD -MP $(CFLAGS) $(SANFLAG)
-ALLLD   := $(LDFLAGS) $(SANFLAG)
-D_LIBS  := -linih -lcrypto -lxxhash -lnuma -ljson-c -luring -lhiredis -lssl -lpthread
-T_LIBS  := -lcmocka -lm $(D_LIBS)
+ALLLD   := $(LDFLAGS) $(SANFLAG) -Wl,--as-needed
+LIBS    := -linih -lcrypto -lxxhash -lnuma -ljson-c -luring -lhiredis -lssl -lpthread -lcmocka -lm
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 
@@ -42,10 +40,8 @@ BENCH_OBJS := $(call objs_of,tests/bench/*.c)
 FACTS   := $(shell tests/facts.sh || echo FAILED)
 $(if $(filter FAILED,$(FACTS)),$(error tests/facts.sh failed))
 facts    = $(patsubst $(@F):$(1)=%,%,$(filter $(@F):$(1)=%,$(FACTS)))
-KINDS   := unit fault sim fuzz regr sys soak
-ALL     := $(basename $(notdir $(sort $(wildcard $(foreach k,$(KINDS),tests/$(k)/$(k)_*.c)))))
-SOAK    := $(filter soak_%,$(ALL))
-NOT_RUN := $(SOAK) $(patsubst %:no=$(SAN1),%,$(filter %:no=$(SAN1),$(FACTS)))
+ALL     := $(basename $(notdir $(filter-out tests/lib/% tests/bench/%,$(wildcard tests/*/*.c))))
+NOT_RUN := soak_% $(patsubst %:no=$(SAN1),%,$(filter %:no=$(SAN1),$(FACTS)))
 WANTED  := $(if $(TEST),$(basename $(notdir $(wildcard $(TEST:%=tests/*/%.c)))),%)
 in_tests = $(addprefix $(BUILD)/tests/,$(1))
 PROGRAMS := $(addprefix $(BUILD)/,kvtierd kvtierctl kvtier-bench libkvtier.so.0 libkvtier.a)
@@ -58,7 +54,7 @@ help:
 
 # A file of flags changes when the flags in it do: what was made with other flags is made again.
 FLAGS_cc = $(CC) $(ALLCF) $(CF_avx512)
-FLAGS_ld = $(CC) $(ALLLD) $(T_LIBS) $(D_OBJS) $(C_OBJS) $(CTL_OBJS) $(LIB_OBJS) $(BENCH_OBJS)
+FLAGS_ld = $(CC) $(ALLLD) $(LIBS) $(D_OBJS) $(C_OBJS) $(CTL_OBJS) $(LIB_OBJS) $(BENCH_OBJS)
 $(BUILD)/flags.%: FORCE
 	@mkdir -p $(@D)
 	@echo "$(FLAGS_$*)" | cmp -s - $@ || echo "$(FLAGS_$*)" >$@
@@ -70,7 +66,7 @@ $(BUILD)/%.o: %.c $(BUILD)/flags.cc
 $(BUILD)/daemon.a: $(D_OBJS)
 $(BUILD)/client.a: $(C_OBJS)
 $(BUILD)/libtest.a: $(LIB_OBJS)
-$(addprefix $(BUILD)/,daemon.a client.a libtest.a): $(BUILD)/flags.ld
+$(BUILD)/%.a: $(BUILD)/flags.ld
 	$(Q)rm -f $@ && ar rcs $@ $(filter %.o,$^)
 # One object with only kvtier_* visible, so that a static engine meets none of our inner names.
 $(BUILD)/libkvtier.a: $(C_OBJS) $(BUILD)/flags.ld
@@ -81,25 +77,23 @@ $(BUILD)/libkvtier.so.0: $(C_OBJS) client/lib/kvtier.map $(BUILD)/flags.ld
 	$(Q)$(CC) $(ALLLD) -shared -Wl,-soname,libkvtier.so.0 $(if $(SAN),,-Wl,-z$(comma)defs) \
 		-Wl,--version-script=client/lib/kvtier.map -o $@ $(C_OBJS) -lcrypto -lpthread
 	$(Q)ln -sf libkvtier.so.0 $(BUILD)/libkvtier.so
-$(BUILD)/kvtierd: $(BUILD)/daemon/main.o
-$(BUILD)/kvtierctl: $(CTL_OBJS)
-$(BUILD)/kvtierd $(BUILD)/kvtierctl: $(BUILD)/daemon.a $(BUILD)/flags.ld
-	$(SAY) LD $@
-	$(Q)$(CC) $(ALLLD) -o $@ $(filter %.o,$^) $(BUILD)/daemon.a $(D_LIBS)
 
-PARTS   := $(addprefix $(BUILD)/,libtest.a libkvtier.a daemon.a client.a)
-$(BUILD)/kvtier-bench: $(BENCH_OBJS)
-# Daemons of tests: tests/lib/kvtierd_X.c says what of kvtierd it wraps.
+# A program names its objects and archives here; one recipe links all programs. A daemon of tests is
+# kvtierd with some of its calls wrapped: tests/lib/kvtierd_X.c says which.
 DAEMONS := $(basename $(notdir $(wildcard tests/lib/kvtierd_*.c)))
+OF_TEST := $(call in_tests,$(ALL) $(DAEMONS)) $(BUILD)/kvtier-bench
+$(BUILD)/kvtierd: $(BUILD)/daemon/main.o $(BUILD)/daemon.a
+$(BUILD)/kvtierctl: $(CTL_OBJS) $(BUILD)/daemon.a
+$(BUILD)/kvtier-bench: $(BENCH_OBJS)
 $(call in_tests,$(DAEMONS)): $(BUILD)/tests/%: $(BUILD)/daemon/main.o $(BUILD)/tests/lib/%.o
 .SECONDEXPANSION:
 $(call in_tests,$(ALL)): $(BUILD)/tests/%: $(BUILD)/tests/$$(firstword $$(subst _, ,$$*))/%.o
-$(call in_tests,$(ALL) $(DAEMONS)) $(BUILD)/kvtier-bench: $(PARTS) $(BUILD)/flags.ld \
-		| $$(call in_tests,$$(call facts,needs))
+$(OF_TEST): $(addprefix $(BUILD)/,libtest.a daemon.a client.a) $$(if $$(call facts,link),,\
+		$(BUILD)/libkvtier.a) | $$(call in_tests,$$(call facts,needs))
+$(BUILD)/kvtierd $(BUILD)/kvtierctl $(OF_TEST): $(BUILD)/flags.ld
 	$(SAY) LD $@
 	$(Q)$(CC) $(ALLLD) $(patsubst %,-Wl$(comma)--wrap=%,$(call facts,wrap)) -o $@ \
-		$(filter %.o,$^) -Wl,--start-group $(filter-out $(if $(call facts,link),\
-		%/libkvtier.a),$(PARTS)) -Wl,--end-group $(T_LIBS)
+		$(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
 
 tests: $(PROGRAMS) $(call in_tests,$(filter $(WANTED),$(filter-out $(NOT_RUN),$(ALL))))
 check:
@@ -107,27 +101,19 @@ check:
 	@tests/run.sh $(BUILD)
 test: deps
 	$(Q)$(MAKE) $(J) check
-test-all: deps
-	$(Q)$(MAKE) $(J) tests SAN=address,undefined
-	$(Q)$(MAKE) $(J) tests SAN=thread
-	$(Q)$(MAKE) $(J) tests CC=clang BUILD=build-clang
-	@tests/run.sh build-address build-thread
-soak: all $(call in_tests,$(SOAK))
-	set -e; for s in $(call in_tests,$(SOAK)); do $$s; done
+soak: all $(call in_tests,$(filter soak_%,$(ALL)))
+	set -e; for s in $(filter $(BUILD)/tests/%,$^); do $$s; done
 bench: all
 	$(BUILD)/kvtier-bench
 demo: deps
-	$(Q)$(MAKE) $(J) all
-	@bash client/examples/demo.sh
-fuzz: deps
-fuzz lint deps:
+	$(Q)$(MAKE) $(J) all && bash client/examples/demo.sh
+test-all fuzz lint deps:
 	@tests/$@.sh
 
 install: all
-	@BUILD=$(BUILD) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) VERSION=$(VERSION) systemd/install.sh
+	@BUILD=$(BUILD) VERSION=$(VERSION) systemd/install.sh
 clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
 FORCE:
 .PHONY: all help tests check test test-all fuzz soak bench demo lint deps install clean FORCE
-.SECONDARY:
 -include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d $(BUILD)/*/*/*/*.d)

@@ -4,6 +4,7 @@
 # `make test` runs the same targets on a bounded number of seeded mutations.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
+tests/deps.sh
 echo 'int LLVMFuzzerTestOneInput(void); int LLVMFuzzerTestOneInput(void) { return 0; }' |
 	clang -fsanitize=fuzzer -xc - -o /dev/null 2>/dev/null || {
 	echo "clang has no libFuzzer here: apt-get install libclang-rt-14-dev (or clang's version)"

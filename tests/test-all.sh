@@ -1,0 +1,10 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# test-all.sh - the tests under the sanitizers, and everything compiled by clang.
+set -eu
+cd "$(dirname "$0")/.."
+tests/deps.sh
+for variant in SAN=address,undefined SAN=thread "CC=clang BUILD=build-clang"; do
+	make -j"$(nproc)" tests $variant
+done
+exec tests/run.sh build-address build-thread
