@@ -55,12 +55,9 @@ void usage_error(const struct context *context, const char *format, ...)
 /* after context_option's -1 */
 void no_more_arguments(const struct context *context, int argc, char **argv);
 
-/* kvtierctl_stats.c */
+/* kvtierctl_status.c */
 /* Maps the stats page; NULL: said why on stderr, and the caller exits with EXIT_NO_DAEMON. */
 const struct stats *stats_page(const struct context *context);
-uint64_t clock_ns(void); /* CLOCK_MONOTONIC */
-
-/* kvtierctl_status.c */
 /* "kvtierd 0.1.0, pid 42, up 3h 2m, device cpu, kernels avx2" */
 char *daemon_line(const struct stats *stats, char *ret, size_t n);
 /* What `status` says, as text in lines of at most `width` columns; INT_MAX: each statement is one
@@ -77,6 +74,7 @@ struct reply {
 int ask(const struct context *context, int argc, const char *const *words, struct reply *reply);
 
 /* kvtierctl_text.c */
+uint64_t clock_ns(void);                               /* CLOCK_MONOTONIC */
 char *text_bytes(uint64_t bytes, char *ret, size_t n); /* "1.5 GiB" */
 char *text_age(uint64_t seconds, char *ret, size_t n); /* "3h 2m" */
 bool parse_bytes(const char *text, uint64_t *ret);     /* 512M, 1GiB; > 0 */

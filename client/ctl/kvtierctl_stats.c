@@ -3,7 +3,6 @@
  * kvtierctl_stats.c - the numbers of the stats page, once or again and again: as the page for
  * people that kvtierctl_page.c makes, as a list, or as JSON.
  */
-#include <errno.h>
 #include <fnmatch.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -29,34 +28,6 @@ struct view {
 	uint64_t before_ns, before_start_ns;
 	struct page_sample page;
 };
-
-uint64_t clock_ns(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-const struct stats *stats_page(const struct context *context)
-{
-	const struct stats *stats;
-	const int r = stats_map(context->stats_path, &stats);
-
-	if (r == 0)
-		return stats;
-	if (r == -ENOENT || r == -ENOTDIR)
-		fprintf(stderr, "kvtierctl: no kvtierd runs at %s (there is no %s)\n",
-			context->socket_path, context->stats_path);
-	else if (r == -EPROTO)
-		fprintf(stderr,
-			"kvtierctl: %s: not a stats page of this version of kvtier; use the "
-			"kvtierctl that came with the kvtierd that runs\n",
-			context->stats_path);
-	else
-		fprintf(stderr, "kvtierctl: %s: %s\n", context->stats_path, strerror(-r));
-	return NULL;
-}
 
 static bool selected(const struct view *view, const char *path)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_status.c - status and version, from the stats page alone: they answer whatever the
- * daemon does.
+ * kvtierctl_status.c - the stats page, and status and version, which need nothing else: they answer
+ * whatever the daemon does.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -16,6 +17,26 @@
 #ifndef KVTIER_VERSION
 #define KVTIER_VERSION "0"
 #endif
+
+const struct stats *stats_page(const struct context *context)
+{
+	const struct stats *stats;
+	const int r = stats_map(context->stats_path, &stats);
+
+	if (r == 0)
+		return stats;
+	if (r == -ENOENT || r == -ENOTDIR)
+		fprintf(stderr, "kvtierctl: no kvtierd runs at %s (there is no %s)\n",
+			context->socket_path, context->stats_path);
+	else if (r == -EPROTO)
+		fprintf(stderr,
+			"kvtierctl: %s: not a stats page of this version of kvtier; use the "
+			"kvtierctl that came with the kvtierd that runs\n",
+			context->stats_path);
+	else
+		fprintf(stderr, "kvtierctl: %s: %s\n", context->stats_path, strerror(-r));
+	return NULL;
+}
 
 char *daemon_line(const struct stats *stats, char *ret, size_t n)
 {

@@ -1,18 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_text.c - numbers and tables for people.
+ * kvtierctl_text.c - numbers, times and tables for people.
  */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "daemon/base/json.h"
 #include "daemon/base/log.h"
 #include "daemon/base/text.h"
 #include "kvtierctl.h"
+
+uint64_t clock_ns(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
 
 char *text_bytes(uint64_t bytes, char *ret, size_t n)
 {
