@@ -121,7 +121,7 @@ static void on_tier_drained(void *arg)
 static void drain_tiers(struct program *p)
 {
 	p->drains = 2;
-	flush_drain(&p->d, on_tier_drained, p);
+	flush_drain(p->d.flush, on_tier_drained, p);
 	outbox_drain(p->d.store.outbox, on_tier_drained, p);
 }
 

@@ -72,6 +72,13 @@ enum ctl_progress disks_next(struct kvtierd *d, struct ctl_request *request, str
 
 int verify_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
 {
+	const struct scrub_conf conf = {
+		.store = &d->store,
+		.loop = d->loop,
+		.device = devices_cpu(&d->devices),
+		.image_bytes = d->config->host_slab_bytes,
+		.running = &d->scrub,
+	};
 	int r;
 
 	request->repair = request->n_words == 2 && strcmp(request->words[1], "--scrub") == 0;
@@ -79,7 +86,7 @@ int verify_start(struct kvtierd *d, struct ctl_request *request, char *sentence,
 		snprintf(sentence, n, "verify takes --scrub or nothing");
 		return -EINVAL;
 	}
-	r = scrub_start(d, request->repair, &request->scrub);
+	r = scrub_start(&conf, request->repair, &request->scrub);
 	if (r == -EBUSY)
 		snprintf(sentence, n, "another verify is under way; try again when it is done");
 	else if (r < 0)
@@ -158,7 +165,7 @@ int flush_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 
 	if (r < 0)
 		return r;
-	r = flush_begin(d, false, flushed, request);
+	r = flush_begin(d->flush, false, flushed, request);
 	if (r == -EBUSY)
 		snprintf(sentence, n, "another flush is under way; try again when it is done");
 	else if (r == -ENODEV)
@@ -203,7 +210,7 @@ enum ctl_progress flush_next(struct kvtierd *d, struct ctl_request *request, str
 void flush_end(struct kvtierd *d, struct ctl_request *request)
 {
 	if (!request->finished)
-		flush_cancel(d, request);
+		flush_cancel(d->flush, request);
 }
 
 /* --- purge --- */

@@ -25,11 +25,11 @@
 #include "daemon/base/container_of.h"
 #include "daemon/base/drain.h"
 #include "daemon/base/log.h"
-#include "daemon/kvtierd.h"
-#include "daemon/store/block.h"
+#include "daemon/base/loop.h"
+#include "daemon/store/herd.h"
+#include "daemon/store/store.h"
 #include "tiers/nvme/nvme.h"
 #include "writeback.h"
-#include "daemon/store/herd.h"
 
 enum {
 	SLICE = 4096,          /* block numbers looked at in one turn */
@@ -40,7 +40,9 @@ enum {
 enum stage { STAGE_IDLE, STAGE_QUEUE, STAGE_WRITE, STAGE_END, STAGE_SEAL };
 
 struct flush {
-	struct kvtierd *d;
+	struct store *store;
+	struct loop *loop;
+	uint32_t drain_us;
 	struct loop_poller poller;
 	enum stage stage;
 	bool last;
@@ -60,8 +62,8 @@ static void end(struct flush *f, int status)
 
 	f->stage = STAGE_IDLE;
 	f->done = NULL;
-	writeback_write_all(f->d->store.writeback, false);
-	loop_timer_unset(f->d->loop, &f->watch);
+	writeback_write_all(f->store->writeback, false);
+	loop_timer_unset(f->loop, &f->watch);
 	if (done)
 		done(f->arg, status);
 }
@@ -71,14 +73,14 @@ static void sealed(void *arg, int status)
 	struct flush *f = arg;
 
 	if (f->stage == STAGE_SEAL) /* else its flush was given up */
-		end(f, status ? status : writeback_failure(f->d->store.writeback));
+		end(f, status ? status : writeback_failure(f->store->writeback));
 }
 
 static void add(void *arg, uint32_t block)
 {
 	struct flush *f = arg;
 
-	writeback_add(f->d, block); /* there is room: step() saw to it */
+	writeback_add(f->store->writeback, block); /* there is room: step() saw to it */
 }
 
 /* Why the queue will not be written, where there is nothing to wait for: no disk takes writes, or
@@ -86,8 +88,8 @@ static void add(void *arg, uint32_t block)
 static int hopeless(const struct flush *f)
 {
 	static const uint8_t any[32];
-	const struct writeback *w = f->d->store.writeback;
-	const struct tier *t = f->d->store.tiers[TIER_NVME];
+	const struct writeback *w = f->store->writeback;
+	const struct tier *t = f->store->tiers[TIER_NVME];
 
 	if (writeback_queued(w) == 0 || writeback_in_flight(w) > 0 ||
 	    tier_state(t) == TIER_STARTING)
@@ -99,7 +101,7 @@ static int hopeless(const struct flush *f)
 
 static bool seal(struct flush *f)
 {
-	const int r = tier_flush(f->d->store.tiers[TIER_NVME], f->last, sealed, f);
+	const int r = tier_flush(f->store->tiers[TIER_NVME], f->last, sealed, f);
 
 	if (r == -EBUSY) /* a flush that was given up is still sealing: asked again later */
 		return false;
@@ -111,7 +113,7 @@ static bool seal(struct flush *f)
 
 static bool step(struct flush *f)
 {
-	struct writeback *w = f->d->store.writeback;
+	struct writeback *w = f->store->writeback;
 	const int why = f->stage == STAGE_QUEUE || f->stage == STAGE_WRITE ? hopeless(f) : 0;
 
 	if (why) {
@@ -122,7 +124,7 @@ static bool step(struct flush *f)
 	case STAGE_QUEUE:
 		if (writeback_room(w) < SLICE)
 			return false; /* first some must be written */
-		if (!herd_walk(f->d->store.blocks, &f->cursor, SLICE, add, f)) {
+		if (!herd_walk(f->store->blocks, &f->cursor, SLICE, add, f)) {
 			f->stage = STAGE_WRITE;
 			f->until = writeback_served(w) + writeback_queued(w);
 		}
@@ -136,7 +138,7 @@ static bool step(struct flush *f)
 		return true;
 	case STAGE_END:
 		return writeback_oldest(w) > f->until &&
-		       (f->last || nvme_answers(f->d->store.tiers[TIER_NVME])) && seal(f);
+		       (f->last || nvme_answers(f->store->tiers[TIER_NVME])) && seal(f);
 	default:
 		return false;
 	}
@@ -150,22 +152,20 @@ static bool poll(struct loop_poller *poller)
 static void on_watch(struct loop_timer *timer)
 {
 	struct flush *f = container_of(timer, struct flush, watch);
-	const uint64_t ended = writeback_ended(f->d->store.writeback);
+	const uint64_t ended = writeback_ended(f->store->writeback);
 
 	f->stuck = ended == f->ended_before || f->stage == STAGE_SEAL ? f->stuck + 1 : 0;
 	f->ended_before = ended;
 	if (f->stuck < STUCK_LOOKS)
-		loop_timer_set(f->d->loop, &f->watch, loop_now(f->d->loop) + WATCH_NS);
+		loop_timer_set(f->loop, &f->watch, loop_now(f->loop) + WATCH_NS);
 	else if (f->stage == STAGE_SEAL)
 		end(f, -ETIMEDOUT);
 	else
-		end(f, nvme_answers(f->d->store.tiers[TIER_NVME]) ? -EDQUOT : -EIO);
+		end(f, nvme_answers(f->store->tiers[TIER_NVME]) ? -EDQUOT : -EIO);
 }
 
-int flush_begin(struct kvtierd *d, bool last, void (*done)(void *arg, int status), void *arg)
+int flush_begin(struct flush *f, bool last, void (*done)(void *arg, int status), void *arg)
 {
-	struct flush *f = d->flush;
-
 	if (!f)
 		return -ENODEV;
 	if (f->stage != STAGE_IDLE)
@@ -173,18 +173,18 @@ int flush_begin(struct kvtierd *d, bool last, void (*done)(void *arg, int status
 	f->stage = STAGE_QUEUE;
 	f->last = last;
 	f->cursor = f->stuck = 0;
-	f->ended_before = writeback_ended(d->store.writeback);
+	f->ended_before = writeback_ended(f->store->writeback);
 	f->done = done;
 	f->arg = arg;
-	writeback_write_all(d->store.writeback, true);
-	loop_timer_set(d->loop, &f->watch, loop_now(d->loop) + WATCH_NS);
+	writeback_write_all(f->store->writeback, true);
+	loop_timer_set(f->loop, &f->watch, loop_now(f->loop) + WATCH_NS);
 	return 0;
 }
 
-void flush_cancel(struct kvtierd *d, void *arg)
+void flush_cancel(struct flush *f, void *arg)
 {
-	if (d->flush && d->flush->arg == arg)
-		d->flush->done = NULL;
+	if (f && f->arg == arg)
+		f->done = NULL;
 }
 
 /* --- at a stop --- */
@@ -204,38 +204,37 @@ static void late(struct drain *drain)
 	struct flush *f = container_of(drain, struct flush, drain);
 
 	log_warning("[nvme] drain_us is over: what was not yet written stays out of the NVMe tier");
-	flush_cancel(f->d, f);
+	flush_cancel(f, f);
 	drain_end(drain);
 }
 
-void flush_drain(struct kvtierd *d, void (*done)(void *arg), void *arg)
+void flush_drain(struct flush *f, void (*done)(void *arg), void *arg)
 {
-	struct flush *f = d->flush;
-
 	if (!f) {
 		done(arg);
 		return;
 	}
 	if (f->stage != STAGE_IDLE)
 		end(f, -ESHUTDOWN); /* of an operator who is not there any more */
-	drain_begin(&f->drain, d->loop, (uint64_t)d->config->nvme_drain_us, late, done, arg);
-	(void)flush_begin(d, true, drained, f); /* none is under way */
-	log_info("writing what is only in memory to NVMe, at most %d ms",
-		 d->config->nvme_drain_us / 1000);
+	drain_begin(&f->drain, f->loop, f->drain_us, late, done, arg);
+	(void)flush_begin(f, true, drained, f); /* none is under way */
+	log_info("writing what is only in memory to NVMe, at most %u ms", f->drain_us / 1000);
 }
 
 /* --- life --- */
 
-int flush_open(struct kvtierd *d, struct flush **ret)
+int flush_open(struct store *store, struct loop *loop, uint32_t drain_us, struct flush **ret)
 {
 	struct flush *f = calloc(1, sizeof(*f));
 
 	if (!f)
 		return -ENOMEM;
-	f->d = d;
+	f->store = store;
+	f->loop = loop;
+	f->drain_us = drain_us;
 	f->poller.poll = poll;
 	f->watch.fire = on_watch;
-	loop_poller_add(d->loop, &f->poller);
+	loop_poller_add(f->loop, &f->poller);
 	*ret = f;
 	return 0;
 }
@@ -244,7 +243,7 @@ void flush_close(struct flush *f)
 {
 	if (!f)
 		return;
-	loop_poller_remove(f->d->loop, &f->poller);
-	loop_timer_unset(f->d->loop, &f->watch);
+	loop_poller_remove(f->loop, &f->poller);
+	loop_timer_unset(f->loop, &f->watch);
 	free(f);
 }

@@ -7,12 +7,15 @@
 #define KVTIER_FLUSH_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
-struct kvtierd;
 struct flush;
+struct loop;
+struct store;
 
-int flush_open(struct kvtierd *d, struct flush **ret); /* -ENOMEM. d->store.writeback is there */
-void flush_close(struct flush *f);                     /* NULL is fine */
+/* drain_us: [nvme] drain_us. -ENOMEM. The store has its writeback. */
+int flush_open(struct store *store, struct loop *loop, uint32_t drain_us, struct flush **ret);
+void flush_close(struct flush *f); /* NULL is fine */
 
 /*
  * Everything in host memory now is written, whatever the write policy says, then synced; blocks
@@ -25,15 +28,15 @@ void flush_close(struct flush *f);                     /* NULL is fine */
  *	-ETIMEDOUT	a disk does not end its last writes: nothing moved for ten seconds
  *	-ESHUTDOWN	the daemon stops: flush_drain()
  * last: the tier takes no writes after it. Returns 0, -EBUSY: a flush is under way, or -ENODEV: no
- * NVMe tier; `done` does not run then.
+ * NVMe tier (f is NULL); `done` does not run then.
  */
-int flush_begin(struct kvtierd *d, bool last, void (*done)(void *arg, int status), void *arg);
-/* The asker with this arg goes: its done() will not run. The flush goes on. */
-void flush_cancel(struct kvtierd *d, void *arg);
+int flush_begin(struct flush *f, bool last, void (*done)(void *arg, int status), void *arg);
+/* The asker with this arg goes: its done() will not run. The flush goes on. NULL is fine. */
+void flush_cancel(struct flush *f, void *arg);
 
 /* At a clean stop, when no op is left: writes what is only in memory, for at most [nvme] drain_us.
  * A flush of an operator ends with -ESHUTDOWN. `done` runs once: inside this call where there is no
- * NVMe tier, else from the loop. */
-void flush_drain(struct kvtierd *d, void (*done)(void *arg), void *arg);
+ * NVMe tier (f is NULL), else from the loop. */
+void flush_drain(struct flush *f, void (*done)(void *arg), void *arg);
 
 #endif

@@ -40,7 +40,7 @@ static void on_release(void *arg, const struct extent *home)
 	if (home->tier == TIER_HOST)
 		tier_free(d->store.tiers[TIER_HOST], home);
 	else
-		scrub_release(d, home);
+		scrub_release(d->scrub, home);
 }
 
 static void on_changed(void *arg)
@@ -83,9 +83,14 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 	r = tier_open(TIER_NVME, &conf, d->loop, &d->store.tiers[TIER_NVME], text, n);
 	if (r)
 		return r;
-	r = writeback_open(d, writes < MAX_WRITES ? writes : MAX_WRITES, &d->store.writeback);
+	r = writeback_open(&(struct writeback_conf){ .store = &d->store,
+						     .loop = d->loop,
+						     .writes = writes < MAX_WRITES ? writes :
+										     MAX_WRITES,
+						     .stall_ns = nvme.stall_ns },
+			   &d->store.writeback);
 	if (r == 0)
-		r = flush_open(d, &d->flush);
+		r = flush_open(&d->store, d->loop, (uint32_t)c->nvme_drain_us, &d->flush);
 	if (r)
 		snprintf(text, n, "out of memory for the write-behind queue");
 	return r;

@@ -17,9 +17,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "daemon/admin/stats.h"
 #include "daemon/base/container_of.h"
 #include "daemon/store/copies.h"
-#include "daemon/kvtierd.h"
+#include "daemon/base/loop.h"
+#include "daemon/device/device.h"
+#include "daemon/store/space.h"
+#include "daemon/store/store.h"
 #include "daemon/store/lease.h"
 #include "daemon/base/vault.h"
 #include "daemon/store/herd.h"
@@ -44,7 +48,10 @@ struct checker {
 };
 
 struct scrub {
-	struct kvtierd *d;
+	struct store *store;
+	struct loop *loop;
+	struct device *device;
+	struct scrub **running; /* scrub_conf */
 	struct loop_poller poller;
 	bool repair, ended, walked;
 	uint32_t cursor, in_flight, lost;
@@ -59,7 +66,7 @@ static void look(struct checker *c);
 
 static void checker_free(struct checker *c)
 {
-	lease_drop(&c->scrub->d->store, &c->lease);
+	lease_drop(c->scrub->store, &c->lease);
 	c->busy = false;
 	c->scrub->in_flight--;
 }
@@ -69,7 +76,7 @@ static void next_copy(struct checker *c)
 {
 	c->again = false;
 	if (c->stage == STAGE_HOST && !c->scrub->ended &&
-	    blocks_live(c->scrub->d->store.blocks, c->lease.block)) {
+	    blocks_live(c->scrub->store->blocks, c->lease.block)) {
 		c->stage = STAGE_NVME;
 		look(c);
 		return;
@@ -83,54 +90,54 @@ static void skip(struct checker *c)
 	next_copy(c);
 }
 
-static void drop_copy(struct kvtierd *d, const struct checker *c)
+static void drop_copy(struct store *store, const struct checker *c)
 {
 	const uint32_t block = c->lease.block;
 
-	if (!blocks_live(d->store.blocks, block))
+	if (!blocks_live(store->blocks, block))
 		return;
 	if (c->stage == STAGE_NVME)
-		copies_drop_nvme(&d->store, block);
+		copies_drop_nvme(store, block);
 	else
 		/* a good copy on NVMe, if there is one, goes with it: rare enough */
-		copies_condemn(&d->store, block);
+		copies_condemn(store, block);
 }
 
-static bool copy_moved(const struct kvtierd *d, const struct checker *c)
+static bool copy_moved(const struct store *store, const struct checker *c)
 {
 	struct extent now;
 
-	return !blocks_nvme(d->store.blocks, c->lease.block, &now) ||
-	       !extent_equal(&now, &c->where);
+	return !blocks_nvme(store->blocks, c->lease.block, &now) || !extent_equal(&now, &c->where);
 }
 
 static void is_bad(struct checker *c)
 {
 	struct scrub *s = c->scrub;
-	struct kvtierd *d = s->d;
+	struct store *store = s->store;
 	struct scrub_bad *bad = &s->bad[(s->bad_head + s->bad_count) % SCRUB_BAD];
 	const bool nvme = c->stage == STAGE_NVME;
 
 	/* The block was dropped meanwhile, or its segment was used again: these were other
 	 * bytes. */
-	if (!blocks_live(d->store.blocks, c->lease.block) || (nvme && copy_moved(d, c))) {
+	if (!blocks_live(store->blocks, c->lease.block) || (nvme && copy_moved(store, c))) {
 		skip(c);
 		return;
 	}
 	assert(s->bad_count < SCRUB_BAD); /* poll() leaves room for all checkers */
 	s->bad_count++;
 	s->report.bad_blocks++;
-	stats_add(nvme ? &d->stats->v.tiers_nvme_corrupt_blocks_total :
-			 &d->stats->v.tiers_host_corrupt_blocks_total,
+	stats_add(nvme ? &store->stats->v.tiers_nvme_corrupt_blocks_total :
+			 &store->stats->v.tiers_host_corrupt_blocks_total,
 		  1);
-	stats_health_set(d->stats, nvme ? STATS_HEALTH_NVME_CORRUPT : STATS_HEALTH_CORRUPT, true);
-	*bad = (struct scrub_bad){ .space = blocks_space(d->store.blocks, c->lease.block),
+	stats_health_set(store->stats, nvme ? STATS_HEALTH_NVME_CORRUPT : STATS_HEALTH_CORRUPT,
+			 true);
+	*bad = (struct scrub_bad){ .space = blocks_space(store->blocks, c->lease.block),
 				   .disk = c->where.unit,
 				   .tier = nvme ? TIER_NVME : TIER_HOST,
 				   .segment = c->where.slot >> 16 };
-	memcpy(bad->key, blocks_key(d->store.blocks, c->lease.block), sizeof(bad->key));
+	memcpy(bad->key, blocks_key(store->blocks, c->lease.block), sizeof(bad->key));
 	if (s->repair)
-		drop_copy(d, c);
+		drop_copy(store, c);
 	next_copy(c);
 }
 
@@ -155,13 +162,13 @@ static void verified(struct device_job *job)
 
 static void verify(struct checker *c, uint8_t *image, uint32_t bytes)
 {
-	struct kvtierd *d = c->scrub->d;
+	struct store *store = c->scrub->store;
 	const struct space *space =
-		space_at(d->store.spaces, blocks_space(d->store.blocks, c->lease.block));
+		space_at(store->spaces, blocks_space(store->blocks, c->lease.block));
 	int r;
 
 	memset(&c->job, 0, sizeof(c->job));
-	memcpy(c->job.identity.key, blocks_key(d->store.blocks, c->lease.block),
+	memcpy(c->job.identity.key, blocks_key(store->blocks, c->lease.block),
 	       sizeof(c->job.identity.key));
 	if (space && space->known) {
 		memcpy(c->job.identity.space_id, space->id, sizeof(space->id));
@@ -172,7 +179,7 @@ static void verify(struct checker *c, uint8_t *image, uint32_t bytes)
 	c->job.image = image;
 	c->job.image_bytes = bytes;
 	c->job.done = verified;
-	r = device_submit(devices_cpu(&d->devices), &c->job);
+	r = device_submit(c->scrub->device, &c->job);
 	assert(r == 0); /* the CPU takes SCRUB_JOBS of the daemon's own */
 }
 
@@ -192,8 +199,7 @@ static void read_done(struct xfer *x)
 	/* A sector that cannot be read is a bad copy. A copy on a disk that is away is not known to
 	 * be bad. */
 	if (s->ended || x->kept || x->status == -ECANCELED ||
-	    !tier_readable(s->d->store.tiers[TIER_NVME],
-			   &(struct tier_name){ .where = &c->where })) {
+	    !tier_readable(s->store->tiers[TIER_NVME], &(struct tier_name){ .where = &c->where })) {
 		skip(c);
 	} else if (!c->again) {
 		c->again = true;
@@ -206,10 +212,10 @@ static void read_done(struct xfer *x)
 /* Starts the read of the NVMe copy, if there is one that can be read. */
 static void look_nvme(struct checker *c)
 {
-	struct kvtierd *d = c->scrub->d;
-	const uint32_t bytes = copies_image_bytes(&d->store, c->lease.block);
+	struct store *store = c->scrub->store;
+	const uint32_t bytes = copies_image_bytes(store, c->lease.block);
 
-	if (!blocks_nvme(d->store.blocks, c->lease.block, &c->where)) {
+	if (!blocks_nvme(store->blocks, c->lease.block, &c->where)) {
 		next_copy(c);
 		return;
 	}
@@ -225,16 +231,15 @@ static void look_nvme(struct checker *c)
 	c->x.done = read_done;
 	c->x.home =
 		(struct extent){ .tier = TIER_COUNT, .slot = (uint32_t)(c - c->scrub->checkers) };
-	if (!bytes || bytes > c->scrub->buffer_bytes ||
-	    tier_submit(d->store.tiers[TIER_NVME], &c->x))
+	if (!bytes || bytes > c->scrub->buffer_bytes || tier_submit(store->tiers[TIER_NVME], &c->x))
 		skip(c);
 }
 
 static void look(struct checker *c)
 {
-	struct kvtierd *d = c->scrub->d;
-	const uint32_t slot = blocks_host_slot(d->store.blocks, c->lease.block);
-	struct tier *host = d->store.tiers[TIER_HOST];
+	struct store *store = c->scrub->store;
+	const uint32_t slot = blocks_host_slot(store->blocks, c->lease.block);
+	struct tier *host = store->tiers[TIER_HOST];
 
 	if (c->stage == STAGE_NVME) {
 		look_nvme(c);
@@ -268,7 +273,7 @@ static void take(void *arg, uint32_t block)
 	c->stage = STAGE_HOST;
 	s->in_flight++;
 	s->report.walked_blocks++;
-	lease_take(&s->d->store, &c->lease, block);
+	lease_take(s->store, &c->lease, block);
 	look(c);
 }
 
@@ -286,8 +291,8 @@ static bool poll(struct loop_poller *poller)
 	bool worked = false;
 
 	if (s->ended && s->in_flight == 0 && s->lost == 0) {
-		loop_poller_remove(s->d->loop, &s->poller);
-		s->d->scrub = NULL;
+		loop_poller_remove(s->loop, &s->poller);
+		*s->running = NULL;
 		buffers_free(s);
 		free(s);
 		return true;
@@ -295,26 +300,29 @@ static bool poll(struct loop_poller *poller)
 	for (int i = 0; i < TURN && !s->ended && !s->walked && s->in_flight < SCRUB_JOBS &&
 			s->bad_count + SCRUB_JOBS < SCRUB_BAD;
 	     i++) {
-		s->walked = !herd_walk(s->d->store.blocks, &s->cursor, 1, take, s);
+		s->walked = !herd_walk(s->store->blocks, &s->cursor, 1, take, s);
 		worked = true;
 	}
 	s->report.done = s->walked && s->in_flight == 0;
 	return worked;
 }
 
-int scrub_start(struct kvtierd *d, bool repair, struct scrub **ret)
+int scrub_start(const struct scrub_conf *conf, bool repair, struct scrub **ret)
 {
 	struct scrub *s;
 
-	if (d->scrub)
+	if (*conf->running)
 		return -EBUSY;
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return -ENOMEM;
-	s->d = d;
+	s->store = conf->store;
+	s->loop = conf->loop;
+	s->device = conf->device;
+	s->running = conf->running;
 	s->repair = repair;
-	s->buffer_bytes = d->config->host_slab_bytes; /* no image is larger */
-	s->report.total_blocks = blocks_count(d->store.blocks);
+	s->buffer_bytes = conf->image_bytes;
+	s->report.total_blocks = blocks_count(conf->store->blocks);
 	for (int i = 0; i < SCRUB_JOBS; i++) {
 		void *at = mmap(NULL, s->buffer_bytes, PROT_READ | PROT_WRITE,
 				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -329,9 +337,8 @@ int scrub_start(struct kvtierd *d, bool repair, struct scrub **ret)
 		s->checkers[i].buffer = at;
 	}
 	s->poller.poll = poll;
-	loop_poller_add(d->loop, &s->poller);
-	d->scrub = s;
-	*ret = s;
+	loop_poller_add(s->loop, &s->poller);
+	*s->running = *ret = s;
 	return 0;
 }
 
@@ -355,16 +362,9 @@ void scrub_end(struct scrub *s)
 	s->ended = true; /* poll() frees it when nothing is in flight */
 }
 
-void scrub_release(struct kvtierd *d, const struct extent *home)
+void scrub_release(struct scrub *s, const struct extent *home)
 {
-	struct scrub *s = d->scrub;
-
 	assert(s && home->slot < SCRUB_JOBS && s->checkers[home->slot].lost);
 	s->checkers[home->slot].lost = false;
 	s->lost--;
-}
-
-bool scrub_idle(const struct kvtierd *d)
-{
-	return !d->scrub || (d->scrub->in_flight == 0 && d->scrub->lost == 0);
 }

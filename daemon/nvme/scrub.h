@@ -11,8 +11,10 @@
 
 #include "tiers/tier.h"
 
-struct kvtierd;
+struct device;
+struct loop;
 struct scrub;
+struct store;
 
 /* copies in hand at once; bad ones kept until they are asked for */
 enum { SCRUB_JOBS = 4, SCRUB_BAD = 256 };
@@ -33,8 +35,17 @@ struct scrub_bad {
 	uint32_t disk, segment; /* host: slab */
 };
 
+struct scrub_conf {
+	struct store *store;
+	struct loop *loop;
+	struct device *device; /* that verifies: takes SCRUB_JOBS of the daemon's own */
+	uint64_t image_bytes;  /* no image is larger */
+	/* the one that runs, from scrub_start() until it has freed itself; NULL: none */
+	struct scrub **running;
+};
+
 /* repair: a bad copy is dropped; with its last copy goes the block. -EBUSY: one runs; -ENOMEM. */
-int scrub_start(struct kvtierd *d, bool repair, struct scrub **ret);
+int scrub_start(const struct scrub_conf *conf, bool repair, struct scrub **ret);
 void scrub_report(const struct scrub *scrub, struct scrub_report *ret);
 /* The next bad copy, each one once. SCRUB_BAD of them are kept: then the scrub pauses until one is
  * taken. */
@@ -42,8 +53,6 @@ bool scrub_next_bad(struct scrub *scrub, struct scrub_bad *ret);
 /* At any time. The scrub frees itself when no disk and no worker has anything of it. */
 void scrub_end(struct scrub *scrub);
 /* The buffer of a read that was given up is free again: from the NVMe tier, through copies.c. */
-void scrub_release(struct kvtierd *d, const struct extent *home);
-/* When no disk and no worker has anything of it. */
-bool scrub_idle(const struct kvtierd *d);
+void scrub_release(struct scrub *scrub, const struct extent *home);
 
 #endif

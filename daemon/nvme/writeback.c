@@ -25,12 +25,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/admin/stats.h"
 #include "daemon/base/container_of.h"
 #include "daemon/store/admit.h"
 #include "daemon/store/copies.h"
-#include "daemon/kvtierd.h"
+#include "daemon/store/space.h"
+#include "daemon/store/store.h"
 #include "daemon/store/lease.h"
 #include "daemon/base/log.h"
+#include "daemon/base/loop.h"
 #include "tiers/nvme/nvme.h"
 
 enum {
@@ -50,7 +53,9 @@ struct write {
 };
 
 struct writeback {
-	struct kvtierd *d;
+	struct store *store;
+	struct loop *loop;
+	uint64_t stall_ns;
 	struct admit *admit;
 	struct loop_poller poller;
 	struct loop_timer retry;
@@ -88,7 +93,7 @@ uint32_t writeback_in_flight(const struct writeback *w)
 static bool may_go_on(const struct writeback *w)
 {
 	static const uint8_t any[32];
-	const struct tier *t = w->d->store.tiers[TIER_NVME];
+	const struct tier *t = w->store->tiers[TIER_NVME];
 
 	return tier_writable(t, &(struct tier_name){ .key = any }) &&
 	       (w->in_flight > 0 || nvme_budget_percent(t) > 0);
@@ -100,9 +105,8 @@ bool writeback_moving(const struct writeback *w)
 
 	if (!w || (w->in_flight == 0 && w->count == 0))
 		return false;
-	still_ns = loop_now(w->d->loop) - w->moved_ns;
-	return still_ns < PAUSE_NS ||
-	       (still_ns < (uint64_t)w->d->config->nvme_stall_us * 1000 && may_go_on(w));
+	still_ns = loop_now(w->loop) - w->moved_ns;
+	return still_ns < PAUSE_NS || (still_ns < w->stall_ns && may_go_on(w));
 }
 
 uint32_t writeback_queued(const struct writeback *w)
@@ -159,11 +163,9 @@ uint64_t writeback_ended(const struct writeback *w)
 	return w ? w->ended_total : 0;
 }
 
-bool writeback_holds(const struct kvtierd *d, uint32_t block)
+bool writeback_holds(const struct writeback *w, uint32_t block)
 {
-	const struct writeback *w = d->store.writeback;
-
-	if (!w || !blocks_queued(d->store.blocks, block))
+	if (!w || !blocks_queued(w->store->blocks, block))
 		return false;
 	for (uint32_t i = 0; i < w->n_writes; i++)
 		if (w->writes[i].lease.held && w->writes[i].lease.block == block)
@@ -171,10 +173,9 @@ bool writeback_holds(const struct kvtierd *d, uint32_t block)
 	return false;
 }
 
-static bool wanted(const struct kvtierd *d, uint32_t block)
+static bool wanted(const struct blocks *blocks, uint32_t block)
 {
-	return blocks_host_slot(d->store.blocks, block) != BLOCK_NONE &&
-	       !blocks_nvme(d->store.blocks, block, NULL);
+	return blocks_host_slot(blocks, block) != BLOCK_NONE && !blocks_nvme(blocks, block, NULL);
 }
 
 /* False: the queue is full. */
@@ -182,24 +183,22 @@ static bool enqueue(struct writeback *w, uint32_t block)
 {
 	if (w->count == QUEUE)
 		return false;
-	blocks_set_queued(w->d->store.blocks, block, true);
+	blocks_set_queued(w->store->blocks, block, true);
 	if (w->count == 0 && w->in_flight == 0)
-		w->moved_ns = loop_now(w->d->loop);
+		w->moved_ns = loop_now(w->loop);
 	w->queue[(w->head + w->count++) % QUEUE] = block;
-	stats_set(&w->d->stats->v.tiers_nvme_queued_blocks, w->count);
+	stats_set(&w->store->stats->v.tiers_nvme_queued_blocks, w->count);
 	return true;
 }
 
-void writeback_add(struct kvtierd *d, uint32_t block)
+void writeback_add(struct writeback *w, uint32_t block)
 {
-	struct writeback *w = d->store.writeback;
-
 	/* A purge may have dropped it since the store that met it. */
-	if (!w || !blocks_live(d->store.blocks, block) || !wanted(d, block) ||
-	    blocks_queued(d->store.blocks, block))
+	if (!w || !blocks_live(w->store->blocks, block) || !wanted(w->store->blocks, block) ||
+	    blocks_queued(w->store->blocks, block))
 		return;
 	if (!enqueue(w, block))
-		stats_add(&d->stats->v.tiers_nvme_skipped_queue_blocks_total, 1);
+		stats_add(&w->store->stats->v.tiers_nvme_skipped_queue_blocks_total, 1);
 }
 
 static void dequeue(struct writeback *w)
@@ -208,7 +207,7 @@ static void dequeue(struct writeback *w)
 	w->head_admitted = false;
 	w->count--;
 	w->served_total++;
-	stats_set(&w->d->stats->v.tiers_nvme_queued_blocks, w->count);
+	stats_set(&w->store->stats->v.tiers_nvme_queued_blocks, w->count);
 }
 
 /* --- one write --- */
@@ -221,50 +220,49 @@ static void note_failure(struct writeback *w, int status)
 
 static void write_ended(struct writeback *w, struct write *write)
 {
-	struct kvtierd *d = w->d;
+	struct store *store = w->store;
 
 	write->next = w->free;
 	w->free = write;
 	w->in_flight--;
 	w->ended_total++;
-	w->moved_ns = loop_now(d->loop);
+	w->moved_ns = loop_now(w->loop);
 	w->blocked = false;
-	lease_drop(&d->store, &write->lease);
+	lease_drop(store, &write->lease);
 }
 
 static void write_done(struct xfer *x)
 {
 	struct write *write = (struct write *)(void *)x;
 	struct writeback *w = write->writeback;
-	struct kvtierd *d = w->d;
+	struct store *store = w->store;
 	const uint32_t block = write->lease.block;
 
 	if (x->status) {
 		note_failure(w, x->status);
-		log_limited(&w->log, loop_now(d->loop), LOG_LEVEL_WARNING,
+		log_limited(&w->log, loop_now(w->loop), LOG_LEVEL_WARNING,
 			    "a block could not be written to NVMe: %s", strerror(-x->status));
-	} else if (!blocks_live(d->store.blocks, block) ||
-		   blocks_nvme(d->store.blocks, block, NULL)) {
+	} else if (!blocks_live(store->blocks, block) || blocks_nvme(store->blocks, block, NULL)) {
 		/* while it was written it was dropped, or recovery found an older copy of it */
-		tier_forget(d->store.tiers[TIER_NVME], &x->where, x->record.tick);
+		tier_forget(store->tiers[TIER_NVME], &x->where, x->record.tick);
 	} else {
-		blocks_set_nvme(d->store.blocks, block, &x->where);
-		tier_touch(d->store.tiers[TIER_NVME], &x->where, x->record.tick,
-			   blocks_tick(d->store.blocks, block));
-		stats_add(&d->stats->v.tiers_nvme_written_bytes_total, x->bytes);
+		blocks_set_nvme(store->blocks, block, &x->where);
+		tier_touch(store->tiers[TIER_NVME], &x->where, x->record.tick,
+			   blocks_tick(store->blocks, block));
+		stats_add(&store->stats->v.tiers_nvme_written_bytes_total, x->bytes);
 	}
-	if (blocks_live(d->store.blocks, block))
-		blocks_set_queued(d->store.blocks, block, false);
+	if (blocks_live(store->blocks, block))
+		blocks_set_queued(store->blocks, block, false);
 	write_ended(w, write);
 }
 
 /* 0: on its way. -EAGAIN: try again. Another -errno: this block cannot be written. */
 static int start(struct writeback *w, uint32_t block)
 {
-	struct kvtierd *d = w->d;
-	const struct space *space = space_at(d->store.spaces, blocks_space(d->store.blocks, block));
-	const uint32_t parent = blocks_parent(d->store.blocks, block),
-		       bytes = copies_image_bytes(&d->store, block);
+	struct store *store = w->store;
+	const struct space *space = space_at(store->spaces, blocks_space(store->blocks, block));
+	const uint32_t parent = blocks_parent(store->blocks, block),
+		       bytes = copies_image_bytes(store, block);
 	struct write *write = w->free;
 	struct extent where;
 	int r;
@@ -272,49 +270,49 @@ static int start(struct writeback *w, uint32_t block)
 	if (!write)
 		return -EAGAIN;
 	if (!space || !bytes ||
-	    tier_extent(d->store.tiers[TIER_HOST], blocks_host_slot(d->store.blocks, block),
-			&where))
+	    tier_extent(store->tiers[TIER_HOST], blocks_host_slot(store->blocks, block), &where))
 		return -EINVAL;
 	memset(&write->x, 0, sizeof(write->x));
 	write->x.op = XFER_WRITE;
 	write->x.where.tier = TIER_NVME;
-	write->x.buffer = tier_address(d->store.tiers[TIER_HOST], &where);
+	write->x.buffer = tier_address(store->tiers[TIER_HOST], &where);
 	write->x.bytes = bytes;
 	write->x.done = write_done;
-	write->x.record.tick = blocks_tick(d->store.blocks, block);
+	write->x.record.tick = blocks_tick(store->blocks, block);
 	memcpy(write->x.record.owner, space->owner, sizeof(space->owner));
 	if (parent != BLOCK_NONE)
-		memcpy(write->x.record.parent, blocks_key(d->store.blocks, parent), 32);
-	r = tier_submit(d->store.tiers[TIER_NVME], &write->x);
+		memcpy(write->x.record.parent, blocks_key(store->blocks, parent), 32);
+	r = tier_submit(store->tiers[TIER_NVME], &write->x);
 	if (r)
 		return r;
 	w->free = write->next;
 	w->in_flight++;
-	w->moved_ns = loop_now(d->loop);
+	w->moved_ns = loop_now(w->loop);
 	write->number = ++w->starts_total;
-	lease_take(&d->store, &write->lease, block);
+	lease_take(store, &write->lease, block);
 	return 0;
 }
 
-static bool parent_there(const struct kvtierd *d, uint32_t block)
+static bool parent_there(const struct blocks *blocks, uint32_t block)
 {
-	const uint32_t parent = blocks_parent(d->store.blocks, block);
+	const uint32_t parent = blocks_parent(blocks, block);
 
-	return parent == BLOCK_NONE || blocks_nvme(d->store.blocks, parent, NULL) ||
-	       blocks_queued(d->store.blocks, parent);
+	return parent == BLOCK_NONE || blocks_nvme(blocks, parent, NULL) ||
+	       blocks_queued(blocks, parent);
 }
 
 static bool admitted(struct writeback *w, uint32_t block)
 {
-	struct kvtierd *d = w->d;
+	struct store *store = w->store;
 
 	if (w->head_admitted || w->write_all)
 		return true;
 	w->head_admitted = true;
-	if (admit_ask(w->admit, blocks_key(d->store.blocks, block),
-		      nvme_budget_percent(d->store.tiers[TIER_NVME]), parent_there(d, block)))
+	if (admit_ask(w->admit, blocks_key(store->blocks, block),
+		      nvme_budget_percent(store->tiers[TIER_NVME]),
+		      parent_there(store->blocks, block)))
 		return true;
-	stats_add(&d->stats->v.tiers_nvme_skipped_budget_blocks_total, 1);
+	stats_add(&store->stats->v.tiers_nvme_skipped_budget_blocks_total, 1);
 	return false;
 }
 
@@ -328,32 +326,32 @@ static void on_retry(struct loop_timer *timer)
 static void block_for_now(struct writeback *w)
 {
 	w->blocked = true;
-	loop_timer_unset(w->d->loop, &w->retry);
-	loop_timer_set(w->d->loop, &w->retry, loop_now(w->d->loop) + RETRY_NS);
+	loop_timer_unset(w->loop, &w->retry);
+	loop_timer_set(w->loop, &w->retry, loop_now(w->loop) + RETRY_NS);
 }
 
 /* The entry at the head of the queue. False: it stays there, the tier takes nothing now. */
 static bool serve_head(struct writeback *w)
 {
-	struct kvtierd *d = w->d;
+	struct store *store = w->store;
 	const uint32_t block = w->queue[w->head];
 	int r;
 
-	if (!blocks_live(d->store.blocks, block) || !blocks_queued(d->store.blocks, block)) {
+	if (!blocks_live(store->blocks, block) || !blocks_queued(store->blocks, block)) {
 		dequeue(w); /* gone, or written already */
 		return true;
 	}
-	if (writeback_holds(d, block)) {
+	if (writeback_holds(w, block)) {
 		dequeue(w); /* a number used again: the other entry's write is under way */
 		return true;
 	}
-	if (!wanted(d, block)) {
-		blocks_set_queued(d->store.blocks, block, false);
+	if (!wanted(store->blocks, block)) {
+		blocks_set_queued(store->blocks, block, false);
 		dequeue(w);
 		return true;
 	}
-	if (!tier_writable(d->store.tiers[TIER_NVME],
-			   &(struct tier_name){ .key = blocks_key(d->store.blocks, block) })) {
+	if (!tier_writable(store->tiers[TIER_NVME],
+			   &(struct tier_name){ .key = blocks_key(store->blocks, block) })) {
 		block_for_now(w);
 		return false;
 	}
@@ -367,7 +365,7 @@ static bool serve_head(struct writeback *w)
 		return false;
 	}
 	if (r) {
-		blocks_set_queued(d->store.blocks, block, false);
+		blocks_set_queued(store->blocks, block, false);
 		if (r != -EPERM)
 			note_failure(w, r);
 	}
@@ -387,28 +385,30 @@ static bool poll(struct loop_poller *poller)
 	return worked;
 }
 
-int writeback_open(struct kvtierd *d, uint32_t writes, struct writeback **ret)
+int writeback_open(const struct writeback_conf *conf, struct writeback **ret)
 {
 	struct writeback *w = calloc(1, sizeof(*w));
 
 	if (!w)
 		return -ENOMEM;
-	w->d = d;
-	w->n_writes = writes;
+	w->store = conf->store;
+	w->loop = conf->loop;
+	w->stall_ns = conf->stall_ns;
+	w->n_writes = conf->writes;
 	w->poller.poll = poll;
 	w->retry.fire = on_retry;
-	w->writes = calloc(writes, sizeof(*w->writes));
+	w->writes = calloc(conf->writes, sizeof(*w->writes));
 	if (!w->writes || admit_open(&w->admit)) {
 		free(w->writes);
 		free(w);
 		return -ENOMEM;
 	}
-	for (uint32_t i = writes; i-- > 0;) {
+	for (uint32_t i = conf->writes; i-- > 0;) {
 		w->writes[i].writeback = w;
 		w->writes[i].next = w->free;
 		w->free = &w->writes[i];
 	}
-	loop_poller_add(d->loop, &w->poller);
+	loop_poller_add(w->loop, &w->poller);
 	*ret = w;
 	return 0;
 }
@@ -418,8 +418,8 @@ void writeback_close(struct writeback *w)
 	if (!w)
 		return;
 	assert(w->in_flight == 0);
-	loop_poller_remove(w->d->loop, &w->poller);
-	loop_timer_unset(w->d->loop, &w->retry);
+	loop_poller_remove(w->loop, &w->poller);
+	loop_timer_unset(w->loop, &w->retry);
 	admit_close(w->admit);
 	free(w->writes);
 	free(w);

@@ -10,21 +10,28 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct kvtierd;
+struct loop;
+struct store;
 struct writeback;
 
-/* d->store.tiers[TIER_NVME] is there. writes: blocks in the tier's hands at once. */
-int writeback_open(struct kvtierd *d, uint32_t writes, struct writeback **ret);
+struct writeback_conf {
+	struct store *store; /* with an NVMe tier */
+	struct loop *loop;
+	uint32_t writes;   /* blocks in the tier's hands at once */
+	uint64_t stall_ns; /* every I/O of a disk that is up ends within it */
+};
+
+int writeback_open(const struct writeback_conf *conf, struct writeback **ret); /* -ENOMEM */
 void writeback_close(struct writeback *w); /* NULL is fine; no write in flight */
 
 /* A block that has a host copy was committed or accessed, and may want a copy on NVMe. Nothing
- * happens where there is no tier, or the block has such a copy or is queued. The queue is bounded:
- * a block too many is counted and not queued. */
-void writeback_add(struct kvtierd *d, uint32_t block);
+ * happens where there is no tier (w is NULL), or the block has such a copy or is queued. The queue
+ * is bounded: a block too many is counted and not queued. */
+void writeback_add(struct writeback *w, uint32_t block);
 /* The tier may take more than when it last refused. */
 void writeback_kick(struct writeback *w);
-/* This block is being written: one of its pins is ours. */
-bool writeback_holds(const struct kvtierd *d, uint32_t block);
+/* This block is being written: one of its pins is ours. NULL: false. */
+bool writeback_holds(const struct writeback *w, uint32_t block);
 /* Blocks are queued or being written, and some of them will be written soon: room in host memory is
  * worth waiting for. NULL: false. */
 bool writeback_moving(const struct writeback *w);

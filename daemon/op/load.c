@@ -56,7 +56,7 @@ static enum verdict found(struct kvtierd *d, struct part *part, uint32_t block)
 	part->source = SOURCE_HOST;
 	lease_take(&d->store, &part->lease, block);
 	copies_touch(&d->store, block, op->tick);
-	writeback_add(d, block);
+	writeback_add(d->store.writeback, block);
 	part->step = LOAD_END;
 	if (op->sqe.op == WIRE_OP_LOAD) {
 		const int r = tier_extent(d->store.tiers[TIER_HOST],
@@ -283,7 +283,7 @@ static int keep(struct kvtierd *d, struct part *part)
 		lease_take(&d->store, &f->lease, block); /* the slot stays while parts use it */
 	}
 	copies_touch(&d->store, block, part->op->tick);
-	writeback_add(d, block);
+	writeback_add(d->store.writeback, block);
 	return 0;
 }
 

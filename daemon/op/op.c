@@ -191,7 +191,8 @@ static bool undoable(const struct kvtierd *d, uint32_t block)
 {
 	return blocks_live(d->store.blocks, block) && blocks_leaf(d->store.blocks, block) &&
 	       blocks_pins(d->store.blocks, block) ==
-		       writeback_holds(d, block) + (uint32_t)outbox_holds(d, block);
+		       writeback_holds(d->store.writeback, block) +
+			       (uint32_t)outbox_holds(d->store.outbox, block);
 }
 
 /* A client that died before its store completed leaves nothing of it: the blocks this op committed

@@ -169,9 +169,9 @@ enum verdict store_commit(struct kvtierd *d, struct part *part)
 		return fail(d, part);
 	op->fresh = part->status == 0 ? op->fresh + 1 : 0;
 	copies_touch(&d->store, part->lease.block, op->tick);
-	writeback_add(d, part->lease.block);
+	writeback_add(d->store.writeback, part->lease.block);
 	if (part->status == 0)
-		outbox_add(d, part->lease.block);
+		outbox_add(d->store.outbox, part->lease.block);
 	lease_drop(&d->store, &op->tail);
 	op->tail = part->lease; /* the lease moves: it now holds the chain's end */
 	part->lease.held = false;

@@ -32,14 +32,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/admin/stats.h"
 #include "daemon/base/container_of.h"
 #include "daemon/base/drain.h"
 #include "tiers/redis/redis.h"
 #include "daemon/config/config.h"
 #include "daemon/store/copies.h"
-#include "daemon/kvtierd.h"
+#include "daemon/store/space.h"
+#include "daemon/store/store.h"
 #include "daemon/store/lease.h"
 #include "daemon/base/log.h"
+#include "daemon/base/loop.h"
 
 enum { QUEUE = 1 << 16 }; /* entries; bytes are the bound that matters */
 
@@ -61,7 +64,9 @@ struct outbox_write {
 };
 
 struct outbox {
-	struct kvtierd *d;
+	struct store *store;
+	struct loop *loop;
+	const struct config *config;
 	struct loop_poller poller;
 	bool stopping;
 	uint32_t head, count, in_flight;
@@ -81,10 +86,8 @@ uint32_t outbox_in_flight(const struct outbox *o)
 	return o ? o->in_flight : 0;
 }
 
-bool outbox_holds(const struct kvtierd *d, uint32_t block)
+bool outbox_holds(const struct outbox *o, uint32_t block)
 {
-	const struct outbox *o = d->store.outbox;
-
 	for (uint32_t i = 0; o && i < OUTBOX_WRITES; i++)
 		if (o->outgoing[i].lease.held && o->outgoing[i].lease.block == block)
 			return true;
@@ -95,14 +98,14 @@ bool outbox_holds(const struct kvtierd *d, uint32_t block)
 
 static void tell(const struct outbox *o)
 {
-	stats_set(&o->d->stats->v.tiers_redis_queued_blocks, o->count);
-	stats_set(&o->d->stats->v.tiers_redis_queued_bytes, o->bytes);
+	stats_set(&o->store->stats->v.tiers_redis_queued_blocks, o->count);
+	stats_set(&o->store->stats->v.tiers_redis_queued_bytes, o->bytes);
 }
 
 static void forget(struct outbox *o, const struct outbox_entry *entry)
 {
 	if (entry->block == BLOCK_NONE)
-		tier_free(o->d->store.tiers[TIER_HOST], &entry->slot);
+		tier_free(o->store->tiers[TIER_HOST], &entry->slot);
 	o->bytes -= entry->bytes;
 	tell(o);
 }
@@ -133,7 +136,7 @@ static bool drop_oldest(struct outbox *o)
 
 	count_unwritten(o, &entry);
 	forget(o, &entry);
-	stats_add(&o->d->stats->v.tiers_redis_dropped_blocks_total, 1);
+	stats_add(&o->store->stats->v.tiers_redis_dropped_blocks_total, 1);
 	return entry.block == BLOCK_NONE;
 }
 
@@ -150,7 +153,7 @@ static int enqueue(struct outbox *o, const struct outbox_entry *entry, uint64_t 
 	int slots = 0;
 
 	if (o->sent_bytes + entry->bytes > max) {
-		stats_add(&o->d->stats->v.tiers_redis_dropped_blocks_total, 1);
+		stats_add(&o->store->stats->v.tiers_redis_dropped_blocks_total, 1);
 		return -ENOSPC;
 	}
 	while (o->count > 0 && (o->count == QUEUE || o->bytes + entry->bytes > max))
@@ -162,19 +165,19 @@ static int enqueue(struct outbox *o, const struct outbox_entry *entry, uint64_t 
 
 static uint64_t max_bytes(const struct outbox *o)
 {
-	return (uint64_t)o->d->config->redis_max_inflight_bytes;
+	return (uint64_t)o->config->redis_max_inflight_bytes;
 }
 
 static uint64_t eighth_of_memory(const struct outbox *o)
 {
-	return o->d->store.tiers[TIER_HOST]->capacity_bytes / 8;
+	return o->store->tiers[TIER_HOST]->capacity_bytes / 8;
 }
 
 /* NULL: no engine has opened the block's space since the start, so its tenant is not known. */
 static const struct redis_seal *seal_of(const struct outbox *o, uint32_t block)
 {
 	const struct space *space =
-		space_at(o->d->store.spaces, blocks_space(o->d->store.blocks, block));
+		space_at(o->store->spaces, blocks_space(o->store->blocks, block));
 
 	return space ? space->seal : NULL;
 }
@@ -182,22 +185,20 @@ static const struct redis_seal *seal_of(const struct outbox *o, uint32_t block)
 static bool is_writable(const struct outbox *o, uint32_t block)
 {
 	const struct redis_seal *seal = seal_of(o, block);
-	const struct tier_name name = { .key = blocks_key(o->d->store.blocks, block),
-					.seal = seal };
+	const struct tier_name name = { .key = blocks_key(o->store->blocks, block), .seal = seal };
 
-	if (seal && tier_writable(o->d->store.tiers[TIER_REDIS], &name))
+	if (seal && tier_writable(o->store->tiers[TIER_REDIS], &name))
 		return true;
-	stats_add(&o->d->stats->v.tiers_redis_skipped_blocks_total, 1);
+	stats_add(&o->store->stats->v.tiers_redis_skipped_blocks_total, 1);
 	return false;
 }
 
-void outbox_add(struct kvtierd *d, uint32_t block)
+void outbox_add(struct outbox *o, uint32_t block)
 {
-	struct outbox *o = d->store.outbox;
 	struct outbox_entry entry = { .block = block,
-				      .bytes = o ? copies_image_bytes(&d->store, block) : 0 };
+				      .bytes = o ? copies_image_bytes(o->store, block) : 0 };
 
-	if (!o || o->stopping || d->config->redis_write != CONFIG_REDIS_WRITE_THROUGH ||
+	if (!o || o->stopping || o->config->redis_write != CONFIG_REDIS_WRITE_THROUGH ||
 	    !entry.bytes)
 		return;
 	entry.seal = seal_of(o, block);
@@ -210,13 +211,13 @@ enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent
 {
 	struct outbox *o = outbox;
 	const uint64_t share = eighth_of_memory(o), max = max_bytes(o);
-	const uint32_t bytes = tier_extent_bytes(o->d->store.tiers[TIER_HOST], slot);
+	const uint32_t bytes = tier_extent_bytes(o->store->tiers[TIER_HOST], slot);
 	const struct outbox_entry entry = {
 		.block = BLOCK_NONE, .slot = *slot, .bytes = bytes, .seal = seal_of(o, block)
 	};
 	int r;
 
-	if (o->stopping || o->d->config->redis_write != CONFIG_REDIS_WRITE_ON_EVICT ||
+	if (o->stopping || o->config->redis_write != CONFIG_REDIS_WRITE_ON_EVICT ||
 	    !is_writable(o, block))
 		return MOVER_NO_HEIR;
 	r = enqueue(o, &entry, share < max ? share : max);
@@ -257,7 +258,7 @@ static void end(struct outbox_write *out, uint64_t *count)
 	stats_add(count, 1);
 	o->sent_bytes -= out->entry.bytes;
 	forget(o, &out->entry);
-	lease_drop(&o->d->store, &out->lease);
+	lease_drop(o->store, &out->lease);
 	out->next = o->free;
 	o->free = out;
 	o->in_flight--;
@@ -267,14 +268,14 @@ static void end(struct outbox_write *out, uint64_t *count)
 static void gone(struct outbox_write *out)
 {
 	count_unwritten(out->outbox, &out->entry);
-	end(out, &out->outbox->d->stats->v.tiers_redis_dropped_blocks_total);
+	end(out, &out->outbox->store->stats->v.tiers_redis_dropped_blocks_total);
 }
 
 /* The block's endpoint takes no stores, or did not answer. */
 static void skip(struct outbox_write *out)
 {
 	struct outbox *o = out->outbox;
-	struct stats_values *v = &o->d->stats->v;
+	struct stats_values *v = &o->store->stats->v;
 	const bool stop = o->stopping || drain_is_on(&o->drain);
 
 	count_unwritten(o, &out->entry);
@@ -285,7 +286,7 @@ static void skip(struct outbox_write *out)
 static void written(struct xfer *x)
 {
 	struct outbox_write *out = (struct outbox_write *)(void *)x;
-	struct stats_values *v = &out->outbox->d->stats->v;
+	struct stats_values *v = &out->outbox->store->stats->v;
 
 	if (x->status) {
 		skip(out);
@@ -303,7 +304,7 @@ static void write_value(struct outbox_write *out)
 	x->buffer = out->image;
 	x->bytes = out->entry.bytes;
 	x->done = written;
-	if (tier_submit(out->outbox->d->store.tiers[TIER_REDIS], x))
+	if (tier_submit(out->outbox->store->tiers[TIER_REDIS], x))
 		skip(out);
 }
 
@@ -311,10 +312,10 @@ static void probed(struct xfer *x)
 {
 	struct outbox_write *out = (struct outbox_write *)(void *)x;
 	struct outbox *o = out->outbox;
-	struct stats_values *v = &o->d->stats->v;
+	struct stats_values *v = &o->store->stats->v;
 
 	/* purged meanwhile */
-	if (out->entry.block != BLOCK_NONE && !blocks_live(o->d->store.blocks, out->entry.block))
+	if (out->entry.block != BLOCK_NONE && !blocks_live(o->store->blocks, out->entry.block))
 		gone(out);
 	else if (x->status == 0)
 		end(out, &v->tiers_redis_present_blocks_total);
@@ -328,20 +329,19 @@ static void probed(struct xfer *x)
 /* The image of the entry, if it is still there; its block is leased then. */
 static uint8_t *image_of(struct outbox *o, struct outbox_write *out)
 {
-	struct kvtierd *d = o->d;
+	struct store *store = o->store;
 	struct extent where = out->entry.slot;
 	const uint32_t block = out->entry.block;
 
 	if (block == BLOCK_NONE)
-		return tier_address(d->store.tiers[TIER_HOST], &where);
-	if (!blocks_live(d->store.blocks, block) ||
-	    blocks_host_slot(d->store.blocks, block) == BLOCK_NONE ||
-	    copies_image_bytes(&d->store, block) != out->entry.bytes ||
-	    tier_extent(d->store.tiers[TIER_HOST], blocks_host_slot(d->store.blocks, block),
-			&where))
+		return tier_address(store->tiers[TIER_HOST], &where);
+	if (!blocks_live(store->blocks, block) ||
+	    blocks_host_slot(store->blocks, block) == BLOCK_NONE ||
+	    copies_image_bytes(store, block) != out->entry.bytes ||
+	    tier_extent(store->tiers[TIER_HOST], blocks_host_slot(store->blocks, block), &where))
 		return NULL;
-	lease_take(&d->store, &out->lease, block);
-	return tier_address(d->store.tiers[TIER_HOST], &where);
+	lease_take(store, &out->lease, block);
+	return tier_address(store->tiers[TIER_HOST], &where);
 }
 
 static void start(struct outbox *o)
@@ -366,7 +366,7 @@ static void start(struct outbox *o)
 	out->x.seal = out->entry.seal;
 	out->x.identity = &out->identity;
 	out->x.done = probed;
-	if (tier_submit(o->d->store.tiers[TIER_REDIS], &out->x))
+	if (tier_submit(o->store->tiers[TIER_REDIS], &out->x))
 		skip(out);
 }
 
@@ -401,8 +401,6 @@ static void late(struct drain *drain)
 
 void outbox_drain(struct outbox *o, void (*done)(void *arg), void *arg)
 {
-	const struct kvtierd *d = o ? o->d : NULL;
-
 	if (!o || (o->count == 0 && o->in_flight == 0)) {
 		outbox_stop(o);
 		done(arg);
@@ -410,8 +408,8 @@ void outbox_drain(struct outbox *o, void (*done)(void *arg), void *arg)
 	}
 	log_info("writing what is queued for Redis, %u blocks (%llu bytes), at most %d ms",
 		 o->count + o->in_flight, (unsigned long long)o->bytes,
-		 d->config->redis_drain_us / 1000);
-	drain_begin(&o->drain, d->loop, (uint64_t)d->config->redis_drain_us, late, done, arg);
+		 o->config->redis_drain_us / 1000);
+	drain_begin(&o->drain, o->loop, (uint64_t)o->config->redis_drain_us, late, done, arg);
 }
 
 /* --- life --- */
@@ -437,20 +435,23 @@ static bool poll(struct loop_poller *poller)
 	return worked;
 }
 
-int outbox_open(struct kvtierd *d, struct outbox **ret)
+int outbox_open(struct store *store, struct loop *loop, const struct config *config,
+		struct outbox **ret)
 {
 	struct outbox *o = calloc(1, sizeof(*o));
 
 	if (!o)
 		return -ENOMEM;
-	o->d = d;
+	o->store = store;
+	o->loop = loop;
+	o->config = config;
 	o->poller.poll = poll;
 	for (uint32_t i = OUTBOX_WRITES; i-- > 0;) {
 		o->outgoing[i].outbox = o;
 		o->outgoing[i].next = o->free;
 		o->free = &o->outgoing[i];
 	}
-	loop_poller_add(d->loop, &o->poller);
+	loop_poller_add(o->loop, &o->poller);
 	*ret = o;
 	return 0;
 }
@@ -460,6 +461,6 @@ void outbox_close(struct outbox *o)
 	if (!o)
 		return;
 	assert(o->in_flight == 0 && o->count == 0 && o->bytes == 0);
-	loop_poller_remove(o->d->loop, &o->poller);
+	loop_poller_remove(o->loop, &o->poller);
 	free(o);
 }

@@ -4,7 +4,7 @@
  * until they are written. Nobody waits for the outbox: what does not fit in [redis]
  * max_inflight_bytes is dropped and counted.
  *
- * One outbox per daemon, kvtierd.outbox; NULL where [redis] names no endpoint. Functions that say
+ * One outbox per daemon, store.outbox; NULL where [redis] names no endpoint. Functions that say
  * so take NULL. Core thread only.
  */
 #ifndef KVTIER_OUTBOX_H
@@ -15,17 +15,21 @@
 
 #include "daemon/store/mover.h"
 
-struct kvtierd;
+struct config;
+struct loop;
 struct outbox;
+struct store;
 
 /* blocks on their way to Redis at once; each is one xfer of the Redis tier */
 enum { OUTBOX_WRITES = 32 };
 
-int outbox_open(struct kvtierd *d, struct outbox **ret); /* -ENOMEM */
+/* config: its [redis] options. -ENOMEM */
+int outbox_open(struct store *store, struct loop *loop, const struct config *config,
+		struct outbox **ret);
 void outbox_close(struct outbox *o); /* stopped, and nothing is on its way. NULL is fine */
 
-/* A block was stored. With [redis] write = through it is queued. Takes d->store.outbox == NULL. */
-void outbox_add(struct kvtierd *d, uint32_t block);
+/* A block was stored. With [redis] write = through it is queued. NULL is fine. */
+void outbox_add(struct outbox *o, uint32_t block);
 /* A block leaves host memory; the mover's heir. With [redis] write = on-evict the block is queued,
  * and its slot belongs to the outbox until the value is written or dropped. */
 enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent *slot);
@@ -37,8 +41,8 @@ bool outbox_give_back(struct outbox *o, uint32_t n);
 void outbox_drop_held(struct outbox *o);
 
 uint32_t outbox_in_flight(const struct outbox *o); /* NULL is fine */
-/* Whether the outbox leases this block because it is on its way. Takes d->store.outbox == NULL. */
-bool outbox_holds(const struct kvtierd *d, uint32_t block);
+/* Whether the outbox leases this block because it is on its way. NULL is fine. */
+bool outbox_holds(const struct outbox *o, uint32_t block);
 
 /* From now on nothing is queued or started; what is queued is dropped. NULL is fine. */
 void outbox_stop(struct outbox *o);

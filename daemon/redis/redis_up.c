@@ -26,7 +26,7 @@ int redis_up(struct kvtierd *d, struct redis_tier_conf *redis, char *text, size_
 	r = tier_open(TIER_REDIS, &conf, d->loop, &d->store.tiers[TIER_REDIS], text, n);
 	if (r)
 		return r;
-	r = outbox_open(d, &d->store.outbox);
+	r = outbox_open(&d->store, d->loop, d->config, &d->store.outbox);
 	if (r) {
 		(void)snprintf(text, n, "out of memory for what is to be written to Redis");
 		return r;

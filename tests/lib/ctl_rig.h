@@ -175,7 +175,7 @@ static void fake_cancel(const void *arg)
 	count(&fake_canceled);
 }
 
-int flush_begin(struct kvtierd *of, bool last, void (*done)(void *arg, int status), void *arg)
+int flush_begin(struct flush *of, bool last, void (*done)(void *arg, int status), void *arg)
 {
 	(void)of;
 	assert_false(last);
@@ -183,7 +183,7 @@ int flush_begin(struct kvtierd *of, bool last, void (*done)(void *arg, int statu
 	return fake_wait(arg);
 }
 
-void flush_cancel(struct kvtierd *of, void *arg)
+void flush_cancel(struct flush *of, void *arg)
 {
 	(void)of;
 	fake_cancel(arg);
@@ -205,7 +205,7 @@ void purge_cancel(struct purge *of, void *arg)
 	fake_cancel(arg);
 }
 
-int scrub_start(struct kvtierd *of, bool repair, struct scrub **ret)
+int scrub_start(const struct scrub_conf *of, bool repair, struct scrub **ret)
 {
 	(void)of;
 	if (fake_start < 0)
