@@ -1,14 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_account.c - the log's books: what lives in which segment, how long it lived there, what may
- * be written. Contract: nvme_account.h, nvme_log.h; invariants L2 and L5: nvme_log_inner.h. Core
- * thread only.
+ * nvme_account.c - the log's books: its memory, what lives in which segment, how long it lived
+ * there, what may be written. Contract: nvme_account.h, nvme_log.h; invariants L2 and L5:
+ * nvme_log_inner.h. Core thread only.
  */
 #include "nvme_account.h"
 
 #include <assert.h>
+#include <stdlib.h>
+#include <string.h>
 
-#include "nvme_segment.h"
+#include "daemon/base/vault.h"
+
+/* --- memory --- */
+
+void *nvme_reserve(struct nvme_log *log, uint64_t bytes)
+{
+	void *ret = aligned_alloc(NVME_PAGE, nvme_round_page(bytes));
+
+	if (!ret)
+		return NULL;
+	memset(ret, 0, nvme_round_page(bytes));
+	vault_hide(ret, nvme_round_page(bytes)); /* images go through some of it */
+	log->memory += nvme_round_page(bytes);
+	return ret;
+}
 
 /* --- locations --- */
 
@@ -41,12 +57,24 @@ void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entr
 	log->live_records++;
 }
 
-void nvme_account_clear(struct nvme_log *log, uint32_t segment)
+static void clear(struct nvme_log *log, uint32_t segment)
 {
 	log->live_bytes -= log->segments[segment].live_bytes;
 	log->live_records -= log->heat[segment].blocks;
 	log->segments[segment].live_bytes = 0;
 	log->heat[segment] = (struct nvme_heat){ 0 };
+}
+
+void nvme_segment_release(struct nvme_log *log, uint32_t segment)
+{
+	struct nvme_segment *s = &log->segments[segment];
+
+	assert(s->state == SEGMENT_SEALED || s->state == SEGMENT_DRAINING);
+	s->state = SEGMENT_FREE;
+	s->generation = s->generation + 1 < NVME_GENERATIONS ? s->generation + 1 : 1;
+	s->entries = 0;
+	clear(log, segment);
+	log->clean++;
 }
 
 void nvme_log_forget(struct nvme_log *log, uint64_t location, uint64_t tick)

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_account.h - what lives in which segment, and the write budget. For the files of the log
- * (nvme_log_inner.h). Core thread only.
+ * nvme_account.h - the log's memory, what lives in which segment, and the write budget. For the
+ * files of the log (nvme_log_inner.h). Core thread only.
  */
 #ifndef KVTIER_NVME_ACCOUNT_H
 #define KVTIER_NVME_ACCOUNT_H
 
 #include "nvme_log_inner.h"
 
+/* zeroed, page-aligned, counted; NULL */
+void *nvme_reserve(struct nvme_log *log, uint64_t bytes);
 /* Of this record of that segment, as it is now. */
 uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment,
 			    const struct nvme_entry *entry);
 void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry,
 		  uint64_t tick);
-/* nothing lives there any more */
-void nvme_account_clear(struct nvme_log *log, uint32_t segment);
+/* SEALED or DRAINING, and nothing there is worth keeping: FREE, its locations stale. */
+void nvme_segment_release(struct nvme_log *log, uint32_t segment);
 /* a live record, not carried over */
 void nvme_count_dropped(struct nvme_log *log, uint32_t segment);
 bool nvme_budget_allows(struct nvme_log *log, uint64_t bytes);

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "nvme_account.h"
+#include "nvme_record.h"
 #include "nvme_segment.h"
 
 static const struct nvme_entry *entry_of(const struct nvme_carry *carry, uint32_t candidate)

@@ -8,7 +8,7 @@
 
 #include "nvme_log_inner.h"
 
-/* Carries on with the victim, or picks one if clean segments run low. From nvme_step(). */
+/* Carries on with the victim, or picks one if clean segments run low. Of log->step. */
 void nvme_carry_step(struct nvme_log *log);
 
 #endif

@@ -2,12 +2,15 @@
 /*
  * nvme_log_inner.h - what the files of the log share, and nobody else includes. Core thread only.
  *
- *	nvme_log.c      open, append, read
- *	nvme_account.c  what lives where, write budget
- *	nvme_segment.c  life of a segment; the log's own I/O; the step that carries everything on
- *	nvme_carry.c    a victim's records are moved, the segment is free again
  *	nvme_super.c    superblocks: read, written, format, purge
+ *	nvme_log.c      made and freed; the step that carries everything on
  *	nvme_recover.c  what is there when the log is opened
+ *	nvme_carry.c    a victim's records are moved, the segment is free again
+ *	nvme_record.c   append, read
+ *	nvme_segment.c  life of a segment; the log's own I/O
+ *	nvme_account.c  what lives where, write budget, memory
+ *
+ * Each calls those below it. Upwards go only done() of an I/O or an append, and log->step.
  *
  * A segment:
  *		    prepare             use                  seal (footer written or
@@ -123,6 +126,8 @@ struct nvme_log {
 	struct nvme_medium *medium;
 	struct nvme_table table;
 	enum nvme_log_state state;
+	/* carries on whatever can go on: after each completion, and from nvme_log_poll() */
+	void (*step)(struct nvme_log *log);
 	char text[NVME_TEXT_BYTES];
 	struct nvme_counters counters;
 
@@ -165,13 +170,7 @@ struct nvme_log {
 	uint64_t memory;
 };
 
-/* As nvme_log_append() for a record whose entry is complete but for its place. carry: for the log
- * itself; -ENOSPC: no clean segment at all. */
-int nvme_append_start(struct nvme_log *log, struct nvme_append *append, struct nvme_entry *entry,
-		      bool carry);
-/* Reserves what depends on log->super. */
+/* nvme_log.c: reserves what depends on log->super. */
 int nvme_log_reserve(struct nvme_log *log);
-/* zeroed, page-aligned, counted; NULL */
-void *nvme_reserve(struct nvme_log *log, uint64_t bytes);
 
 #endif

@@ -22,7 +22,6 @@
 
 #include "nvme_account.h"
 #include "nvme_segment.h"
-#include "nvme_super.h"
 
 enum {
 	HEADERS = 16, /* read at once */
@@ -63,6 +62,7 @@ struct walk {
 };
 
 struct nvme_recovery {
+	void (*done)(struct nvme_log *log, int status, const char *text);
 	struct header_read header[HEADERS];
 	uint32_t next_header, headers_left, headers_failed;
 	int header_status; /* of the last that failed */
@@ -120,7 +120,7 @@ static void finish(struct nvme_log *log)
 		if (log->segments[i].state == SEGMENT_SEALED && !log->heat[i].blocks)
 			nvme_segment_release(log, i);
 	log->counters.recovery_bytes = log->counters.read_bytes;
-	nvme_log_started(log, 0, "");
+	log->recovery->done(log, 0, "");
 }
 
 /* --- the records of a segment --- */
@@ -371,8 +371,7 @@ static void headers_done(struct nvme_log *log)
 	struct nvme_recovery *r = log->recovery;
 
 	if (r->headers_failed == log->n_segments) {
-		nvme_log_started(log, r->header_status,
-				 "no segment can be read: is the disk there?");
+		r->done(log, r->header_status, "no segment can be read: is the disk there?");
 		return;
 	}
 	for (uint32_t i = 0; i < log->n_segments; i++)
@@ -417,14 +416,17 @@ static void read_header(struct nvme_log *log, struct header_read *h)
 	nvme_io_start(&h->io);
 }
 
-void nvme_recover_segments(struct nvme_log *log)
+int nvme_recover_segments(struct nvme_log *log,
+			  void (*done)(struct nvme_log *log, int status, const char *text))
 {
-	if (reserve(log)) {
-		nvme_log_started(log, -ENOMEM, "not enough memory");
-		return;
-	}
+	const int r = reserve(log);
+
+	if (r)
+		return r;
+	log->recovery->done = done;
 	for (uint32_t i = 0; i < HEADERS && i < log->n_segments; i++) {
 		log->recovery->headers_left++;
 		read_header(log, &log->recovery->header[i]);
 	}
+	return 0;
 }

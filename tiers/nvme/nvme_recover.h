@@ -8,8 +8,10 @@
 
 #include "nvme_log_inner.h"
 
-/* The superblock is good and saved: read the segments. Ends with nvme_log_started(). */
-void nvme_recover_segments(struct nvme_log *log);
-void nvme_recovery_free(struct nvme_log *log);
+/* The superblock is good and saved: reads the segments, then done() runs, once; text: why, or "".
+ * -ENOMEM: it does not run. */
+int nvme_recover_segments(struct nvme_log *log,
+			  void (*done)(struct nvme_log *log, int status, const char *text));
+void nvme_recovery_free(struct nvme_log *log); /* its memory, if there is any */
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_segment.c - the life of a segment, the log's own I/O, and the step that carries everything
- * on. States and invariants: nvme_log_inner.h. Core thread only.
+ * nvme_segment.c - the life of a segment, and the log's own I/O. States and invariants:
+ * nvme_log_inner.h. Core thread only.
  */
 #include "nvme_segment.h"
 
@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "nvme_account.h"
-#include "nvme_carry.h"
 
 enum { RETRY_NS = 100000000 }; /* after a header could not be written */
 
@@ -30,7 +29,7 @@ static void io_ended(struct io_op *op)
 		log->counters.write_errors += op->kind != IO_READ;
 	}
 	io->done(io);
-	nvme_step(log);
+	log->step(log);
 }
 
 void nvme_io_set(struct nvme_io *io, struct nvme_log *log, enum io_kind kind, uint64_t offset,
@@ -70,7 +69,7 @@ void nvme_io_start(struct nvme_io *io)
 	log->waiting_end = &io->next;
 }
 
-static void retry_waiting(struct nvme_log *log)
+void nvme_io_retry(struct nvme_log *log)
 {
 	while (log->waiting) {
 		struct nvme_io *io = log->waiting;
@@ -94,18 +93,6 @@ void nvme_identify(const struct nvme_log *log, uint32_t segment, struct nvme_ide
 	ret->sequence = log->segments[segment].sequence;
 	ret->segment = segment;
 	ret->segment_bytes = log->segment_bytes;
-}
-
-void nvme_segment_release(struct nvme_log *log, uint32_t segment)
-{
-	struct nvme_segment *s = &log->segments[segment];
-
-	assert(s->state == SEGMENT_SEALED || s->state == SEGMENT_DRAINING);
-	s->state = SEGMENT_FREE;
-	s->generation = s->generation + 1 < NVME_GENERATIONS ? s->generation + 1 : 1;
-	s->entries = 0;
-	nvme_account_clear(log, segment);
-	log->clean++;
 }
 
 void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries)
@@ -297,12 +284,8 @@ static void flush_step(struct nvme_log *log)
 	nvme_io_start(&flush->io);
 }
 
-void nvme_step(struct nvme_log *log)
+void nvme_segment_step(struct nvme_log *log)
 {
-	retry_waiting(log);
-	if (log->state != NVME_UP)
-		return;
-	nvme_carry_step(log);
 	flush_step(log);
 	for (uint32_t i = 0; i < NVME_FILLS; i++)
 		if (log->fill[i].state == FILL_CLOSED && !log->fill[i].writes)
@@ -325,9 +308,4 @@ int nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int 
 		/* another flush leaves it open: the rest of it would be wasted */
 		nvme_fill_close(log);
 	return 0; /* done never runs inside this call: a completion or poll goes on */
-}
-
-void nvme_log_poll(struct nvme_log *log)
-{
-	nvme_step(log);
 }

@@ -15,12 +15,11 @@ void nvme_io_set(struct nvme_io *io, struct nvme_log *log, enum io_kind kind, ui
 int nvme_io_try(struct nvme_io *io); /* 0: on its way. -errno of the medium: nothing happened */
 /* Now, or when the queue has room. done() runs in any case, with io->op.status. */
 void nvme_io_start(struct nvme_io *io);
-/* Carries on whatever can go on. From completions and nvme_log_poll(). */
-void nvme_step(struct nvme_log *log);
+void nvme_io_retry(struct nvme_log *log); /* those that wait for room in the queue */
+/* Of log->step: a flush, footers, the next segment to be READY. */
+void nvme_segment_step(struct nvme_log *log);
 /* What a header, footer or tag of this segment must name, as long as it is used as it is now. */
 void nvme_identify(const struct nvme_log *log, uint32_t segment, struct nvme_identity *ret);
-/* The segment has nothing worth keeping: FREE, its locations stale. */
-void nvme_segment_release(struct nvme_log *log, uint32_t segment);
 /* It is full: SEALED, with so many entries in its footer. */
 void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries);
 /* READY becomes the open one. False: none is, or no buffer for its footer. */

@@ -10,7 +10,7 @@
  * A change is written to one copy, synced, and only then written to the other: at any moment one of
  * them is whole. done() runs when both are synced, so one copy may rot later.
  */
-#include "nvme_super.h"
+#include "nvme_log_inner.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -24,7 +24,8 @@
 
 enum { STEP_FIRST = 1, STEP_FIRST_SYNC, STEP_SECOND, STEP_SECOND_SYNC };
 
-uint64_t nvme_segments_in(uint64_t bytes, uint32_t segment_bytes)
+/* How many segments a store of so many bytes has. */
+static uint64_t segments_in(uint64_t bytes, uint32_t segment_bytes)
 {
 	const uint64_t n =
 		bytes > NVME_DATA_OFFSET ? (bytes - NVME_DATA_OFFSET) / segment_bytes : 0;
@@ -62,7 +63,8 @@ static void save_done(struct nvme_io *io)
 	save_next(log);
 }
 
-void nvme_super_save(struct nvme_log *log, void (*done)(struct nvme_log *log, int status))
+/* Both copies of log->super, each synced; then done() runs. One save at a time. */
+static void save(struct nvme_log *log, void (*done)(struct nvme_log *log, int status))
 {
 	struct nvme_super_write *w = &log->super_write;
 
@@ -78,7 +80,8 @@ void nvme_super_save(struct nvme_log *log, void (*done)(struct nvme_log *log, in
 
 /* --- the end of a start --- */
 
-void nvme_log_started(struct nvme_log *log, int status, const char *text)
+/* UP, or FAILED with a text (NULL: the text that is there). */
+static void started(struct nvme_log *log, int status, const char *text)
 {
 	if (text)
 		(void)snprintf(log->text, sizeof(log->text), "%s", text);
@@ -91,7 +94,7 @@ static void failed_io(struct nvme_log *log, int status, const char *what)
 {
 	(void)snprintf(log->text, sizeof(log->text), "cannot %s the superblock: %s", what,
 		       strerror(-status));
-	nvme_log_started(log, status, NULL);
+	started(log, status, NULL);
 }
 
 /* The upper half is the life, so no sequence and no epoch of an earlier life is used again. */
@@ -109,7 +112,7 @@ static void formatted(struct nvme_log *log, int status)
 		failed_io(log, status, "write");
 		return;
 	}
-	nvme_log_started(log, 0, "");
+	started(log, 0, "");
 }
 
 void nvme_log_format(struct nvme_log *log)
@@ -121,7 +124,7 @@ void nvme_log_format(struct nvme_log *log)
 	assert(log->state == NVME_NEW);
 	log->state = NVME_STARTING;
 	if (segment_bytes && bytes <= log->conf.disk_bytes)
-		r = nvme_shape_check(segment_bytes, nvme_segments_in(bytes, segment_bytes));
+		r = nvme_shape_check(segment_bytes, segments_in(bytes, segment_bytes));
 	if (r) {
 		(void)snprintf(
 			log->text, sizeof(log->text),
@@ -130,20 +133,20 @@ void nvme_log_format(struct nvme_log *log)
 			": segments are 64 KiB to 256 MiB, a multiple of 4 KiB, at least %d of "
 			"them",
 			bytes, segment_bytes, log->conf.disk_bytes, NVME_MIN_SEGMENTS);
-		nvme_log_started(log, r, NULL);
+		started(log, r, NULL);
 		return;
 	}
 	log->super.segment_bytes = segment_bytes;
-	log->super.segments = (uint32_t)nvme_segments_in(bytes, segment_bytes);
+	log->super.segments = (uint32_t)segments_in(bytes, segment_bytes);
 	log->super.life = 1;
 	memcpy(log->super.uuid, log->conf.uuid, sizeof(log->super.uuid));
 	r = nvme_log_reserve(log);
 	if (r) {
-		nvme_log_started(log, r, "not enough memory");
+		started(log, r, "not enough memory");
 		return;
 	}
 	begin_life(log);
-	nvme_super_save(log, formatted);
+	save(log, formatted);
 }
 
 /* --- recover --- */
@@ -209,7 +212,7 @@ static int agree(struct nvme_log *log)
 			       end, log->conf.disk_bytes);
 		return -EUCLEAN;
 	}
-	if (log->conf.bytes && nvme_segments_in(log->conf.bytes, s->segment_bytes) > s->segments) {
+	if (log->conf.bytes && segments_in(log->conf.bytes, s->segment_bytes) > s->segments) {
 		(void)snprintf(log->text, sizeof(log->text),
 			       "the store has %" PRIu64 " bytes, the configuration says %" PRIu64
 			       ": correct `bytes`, or format it",
@@ -226,7 +229,9 @@ static void life_saved(struct nvme_log *log, int status)
 		return;
 	}
 	begin_life(log);
-	nvme_recover_segments(log);
+	status = nvme_recover_segments(log, started);
+	if (status)
+		started(log, status, "not enough memory");
 }
 
 static void judge(struct nvme_log *log)
@@ -235,22 +240,22 @@ static void judge(struct nvme_log *log)
 	int r = choose(log->super_write.pages, &log->super, &newest);
 
 	if (r) {
-		nvme_log_started(log, r, refusal(r));
+		started(log, r, refusal(r));
 		return;
 	}
 	log->super_write.first = 1 - newest;
 	r = agree(log);
 	if (r) {
-		nvme_log_started(log, r, NULL);
+		started(log, r, NULL);
 		return;
 	}
 	r = nvme_log_reserve(log);
 	if (r) {
-		nvme_log_started(log, r, "not enough memory");
+		started(log, r, "not enough memory");
 		return;
 	}
 	log->super.life++;
-	nvme_super_save(log, life_saved);
+	save(log, life_saved);
 }
 
 static void read_next(struct nvme_log *log);
@@ -291,8 +296,7 @@ void nvme_log_recover(struct nvme_log *log)
 	assert(log->state == NVME_NEW);
 	log->state = NVME_STARTING;
 	if (log->conf.disk_bytes < NVME_DATA_OFFSET) {
-		nvme_log_started(log, -EUCLEAN,
-				 "too short for a store: format it, or correct the path");
+		started(log, -EUCLEAN, "too short for a store: format it, or correct the path");
 		return;
 	}
 	/* While nothing is written, `first` counts the copies read and `step` those that could not
@@ -356,6 +360,6 @@ int nvme_log_purge(struct nvme_log *log, const uint8_t tenant[NVME_TENANT_BYTES]
 	nvme_super_purge(&log->super, tenant, ++log->epoch);
 	log->purge_done = done;
 	log->purge_arg = arg;
-	nvme_super_save(log, purged);
+	save(log, purged);
 	return 0;
 }
