@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "daemon/config/config_table.h"
+#include "tests/lib/random.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -102,12 +102,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 }
 
 #ifndef KVTIER_LIBFUZZER
-static uint64_t random_state;
+static struct random choices;
 
-static uint32_t random_below(uint32_t n)
+static uint32_t below(uint32_t n)
 {
-	random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)(random_state >> 33) % n;
+	return random_below(&choices, n);
 }
 
 static const char *const pieces[] = {
@@ -167,38 +166,33 @@ static size_t make_file(char *file, size_t room)
 {
 	size_t used = 0;
 
-	for (uint32_t i = random_below(12); i > 0; i--) {
-		const struct config_row *row = &config_rows[random_below(CONFIG_ROWS)];
+	for (uint32_t i = below(12); i > 0; i--) {
+		const struct config_row *row = &config_rows[below(CONFIG_ROWS)];
 
-		if (random_below(3) > 0) { /* mostly well-formed: errors end the parsing */
+		if (below(3) > 0) { /* mostly well-formed: errors end the parsing */
 			append(file, &used, room, "[");
 			append(file, &used, room, row->section);
 			append(file, &used, room, "]\n");
 			append(file, &used, room, row->key);
 			append(file, &used, room, " = ");
-			append(file, &used, room,
-			       random_below(2) ? row->dflt : pieces[random_below(PIECES)]);
+			append(file, &used, room, below(2) ? row->dflt : pieces[below(PIECES)]);
 			append(file, &used, room, "\n");
 		} else {
-			append(file, &used, room, pieces[random_below(PIECES)]);
+			append(file, &used, room, pieces[below(PIECES)]);
 		}
 	}
-	for (uint32_t i = random_below(3); i > 0 && used > 0; i--)
-		file[random_below((uint32_t)used)] = (char)random_below(256);
+	for (uint32_t i = below(3); i > 0 && used > 0; i--)
+		file[below((uint32_t)used)] = (char)below(256);
 	return used;
 }
 
 int main(void)
 {
-	const char *seed = getenv("SEED"), *runs = getenv("FUZZ_RUNS");
-	const uint64_t start = seed != NULL ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL);
-	const unsigned long n = runs != NULL ? strtoul(runs, NULL, 10) : 20000;
+	const uint64_t n = env_number("FUZZ_RUNS", 20000);
 	static char file[4096];
 
-	printf("SEED=%llu\n", (unsigned long long)start);
-	fflush(stdout);
-	random_state = start;
-	for (unsigned long i = 0; i < n; i++) {
+	choices = random_seeded("fuzz_config");
+	for (uint64_t i = 0; i < n; i++) {
 		const size_t size = make_file(file, sizeof(file));
 
 		(void)LLVMFuzzerTestOneInput((const uint8_t *)file, size);

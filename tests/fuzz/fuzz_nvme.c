@@ -13,9 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tiers/nvme/nvme_format.h"
+#include "tests/lib/random.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -184,19 +184,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 }
 
 #ifndef KVTIER_LIBFUZZER
-static uint64_t random_state;
+static struct random choices;
 
-static uint32_t random_below(uint32_t n)
+static uint32_t below(uint32_t n)
 {
-	random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)(random_state >> 33) % n;
+	return random_below(&choices, n);
 }
 
 static void flip(uint8_t *bytes, size_t n)
 {
-	for (uint32_t i = random_below(4); i > 0; i--)
-		bytes[random_below((uint32_t)n)] =
-			random_below(2) ? (uint8_t)random_below(256) : 0xff;
+	for (uint32_t i = below(4); i > 0; i--)
+		bytes[below((uint32_t)n)] = below(2) ? (uint8_t)below(256) : 0xff;
 }
 
 static void make_super(uint8_t *page)
@@ -207,8 +205,8 @@ static void make_super(uint8_t *page)
 
 	nvme_super_seal(&super);
 	memcpy(page, &super, sizeof(super));
-	flip(page, random_below(2) ? 64 : NVME_PAGE);
-	if (random_below(2))
+	flip(page, below(2) ? 64 : NVME_PAGE);
+	if (below(2))
 		crc_at(page, offsetof(struct nvme_super, crc));
 }
 
@@ -216,7 +214,7 @@ static void make_header(uint8_t *page)
 {
 	nvme_header_encode(&who, page);
 	flip(page, 64);
-	if (random_below(2))
+	if (below(2))
 		crc_at(page, offsetof(struct nvme_header, crc));
 }
 
@@ -229,26 +227,26 @@ static void make_record(uint8_t *page, uint32_t number)
 	header->magic = IMAGE_MAGIC;
 	header->version = IMAGE_VERSION;
 	header->payload_bytes = 5000;
-	if (random_below(2))
-		header->scale_bytes = random_below(2) ? random_below(9000) : random_below(1u << 31);
+	if (below(2))
+		header->scale_bytes = below(2) ? below(9000) : below(1u << 31);
 	flip(page, sizeof(*header));
-	if (random_below(4))
+	if (below(4))
 		image_seal(header, 1);
 	entry.header_crc = header->header_crc;
-	if (random_below(2)) {
+	if (below(2)) {
 		uint32_t payload;
 
 		entry.page = (uint16_t)(number + !nvme_tag_fits(header));
 		(void)nvme_image_check(header, &entry.image_bytes, &payload);
 	}
 	nvme_tag_encode(&who, &entry, page + NVME_PAGE - sizeof(struct nvme_tag));
-	if (random_below(3) == 0)
+	if (below(3) == 0)
 		flip(page + NVME_PAGE - sizeof(struct nvme_tag), sizeof(struct nvme_tag));
 }
 
 static uint32_t make_footer(uint8_t *bytes)
 {
-	const uint32_t count = random_below(80), n = nvme_footer_bytes(count);
+	const uint32_t count = below(80), n = nvme_footer_bytes(count);
 	struct nvme_trailer *trailer = (void *)(bytes + n - sizeof(*trailer));
 	uint32_t page = 1;
 
@@ -259,32 +257,28 @@ static uint32_t make_footer(uint8_t *bytes)
 		memcpy(bytes + i * sizeof(entry), &entry, sizeof(entry));
 		page += 2;
 	}
-	if (count > 0 && random_below(2))
-		flip(bytes + random_below(count) * sizeof(struct nvme_entry) + 112, 12);
+	if (count > 0 && below(2))
+		flip(bytes + below(count) * sizeof(struct nvme_entry) + 112, 12);
 	nvme_footer_encode(&who, count, bytes);
-	if (random_below(2))
+	if (below(2))
 		flip((uint8_t *)trailer, sizeof(*trailer));
-	if (random_below(2))
+	if (below(2))
 		crc_at((uint8_t *)trailer, offsetof(struct nvme_trailer, crc));
 	return n;
 }
 
 int main(void)
 {
-	const char *seed = getenv("SEED"), *runs = getenv("FUZZ_RUNS");
-	const uint64_t start = seed != NULL ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL);
-	const unsigned long n = runs != NULL ? strtoul(runs, NULL, 10) : 20000;
+	const uint64_t n = env_number("FUZZ_RUNS", 20000);
 	uint8_t *bytes = aligned_alloc(NVME_PAGE, 5 * NVME_PAGE);
 	uint8_t *input = malloc(1 + 4 * NVME_PAGE);
 
 	assert(bytes && input != NULL);
-	printf("SEED=%llu\n", (unsigned long long)start);
-	fflush(stdout);
-	random_state = start;
-	for (unsigned long i = 0; i < n; i++) {
+	choices = random_seeded("fuzz_nvme");
+	for (uint64_t i = 0; i < n; i++) {
 		uint32_t size = NVME_PAGE;
 
-		input[0] = (uint8_t)random_below(256);
+		input[0] = (uint8_t)below(256);
 		memset(bytes, 0, 5 * NVME_PAGE);
 		switch (input[0] % 4) {
 		case 0:
@@ -298,7 +292,7 @@ int main(void)
 			break;
 		default:
 			size = make_footer(bytes);
-			if (random_below(4) == 0 && size > NVME_PAGE) { /* its last page alone */
+			if (below(4) == 0 && size > NVME_PAGE) { /* its last page alone */
 				memmove(bytes, bytes + size - NVME_PAGE, NVME_PAGE);
 				size = NVME_PAGE;
 			}

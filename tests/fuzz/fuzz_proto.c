@@ -288,12 +288,11 @@ static size_t mutate(struct random *random, uint8_t *packet, size_t n)
 
 int main(void)
 {
-	const char *runs = getenv("FUZZ_RUNS");
-	const unsigned long n = runs ? strtoul(runs, NULL, 10) : 200000;
+	const uint64_t n = env_number("FUZZ_RUNS", 200000);
 	struct random random = random_seeded("fuzz_proto");
 	static _Alignas(8) uint8_t packet[MAX_PACKET];
 
-	for (unsigned long i = 0; i < n; i++) {
+	for (uint64_t i = 0; i < n; i++) {
 		memset(packet, 0, sizeof(packet));
 		(void)LLVMFuzzerTestOneInput(packet, mutate(&random, packet,
 							    good_message(&random, packet)));

@@ -520,12 +520,11 @@ enum { MAX_PROGRAM = 2048 };
 
 int main(void)
 {
-	const char *runs = getenv("FUZZ_RUNS");
-	const unsigned long n = runs ? strtoul(runs, NULL, 10) : 3000;
+	const uint64_t n = env_number("FUZZ_RUNS", 3000);
 	struct random random = random_seeded("fuzz_redis_recv");
 	uint8_t program[MAX_PROGRAM];
 
-	for (unsigned long i = 0; i < n; i++) {
+	for (uint64_t i = 0; i < n; i++) {
 		const size_t size = 1 + random_below(&random, MAX_PROGRAM);
 
 		for (size_t at = 0; at < size; at++)

@@ -397,12 +397,11 @@ static void put_extreme(struct text *t, struct random *random)
 
 int main(void)
 {
-	const char *runs = getenv("FUZZ_RUNS");
-	const unsigned long n = runs ? strtoul(runs, NULL, 10) : 40000;
+	const uint64_t n = env_number("FUZZ_RUNS", 40000);
 	struct random random = random_seeded("fuzz_resp");
 	static struct text t;
 
-	for (unsigned long i = 0; i < n; i++) {
+	for (uint64_t i = 0; i < n; i++) {
 		t.n = 0;
 		if (random_below(&random, 200) == 0)
 			put_extreme(&t, &random);

@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
+
 #include "daemon/store/admit.h"
 #include "tests/lib/random.h"
 

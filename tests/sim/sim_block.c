@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <stdlib.h>
 
 #include "client/lib/map.h"
 #include "daemon/store/block.h"

@@ -66,9 +66,7 @@ static uint32_t rnd(struct sim *s, uint32_t below)
 
 static uint32_t steps(void)
 {
-	const char *text = getenv("STEPS");
-
-	return text ? (uint32_t)strtoul(text, NULL, 0) : 1000000;
+	return (uint32_t)env_number("STEPS", 1000000);
 }
 
 static struct sim *sim_open(void)

@@ -211,15 +211,14 @@ static void check_found(const struct sim *s)
 
 static void hours_of_a_server(void **state)
 {
-	const char *given = getenv("STEPS");
-	const unsigned long steps = given ? strtoul(given, NULL, 10) : 300000;
+	const uint64_t steps = env_number("STEPS", 300000);
 	struct sim s = { .random = random_seeded("sim_redis_breaker"),
 			 .now_ns = start_ns,
 			 .flip_ns = start_ns };
 
 	(void)state;
 	redis_breaker_open(&s.b, random_next(&s.random), REDIS_BREAKER_REST_MS);
-	for (unsigned long i = 0; i < steps; i++) {
+	for (uint64_t i = 0; i < steps; i++) {
 		s.now_ns +=
 			random_next(&s.random) % (random_below(&s.random, 4) ? 20 * MS : 500 * MS);
 		if (s.now_ns >= s.flip_ns)

@@ -2,17 +2,13 @@
 /*
  * soak_hostile.c - as sys_hostile_all.c, for SOAK_SECONDS (600). Not part of `make test`.
  */
-#include <stdlib.h>
-
 #include "tests/lib/lib.h"
 #include "tests/lib/lib_hostile_beside.h"
 
 static void beside_a_hostile_client(void **state)
 {
-	const char *given = getenv("SOAK_SECONDS");
-
 	(void)state;
-	hostile_beside("soak_hostile", given ? (uint32_t)strtoul(given, NULL, 10) : 600);
+	hostile_beside("soak_hostile", (uint32_t)env_number("SOAK_SECONDS", 600));
 }
 
 int main(void)

@@ -12,8 +12,7 @@ enum { KILLS = 10000, ROUND = 100 };
 
 static void thousands_of_kills(void **state)
 {
-	const char *given = getenv("KVTIER_KILLS");
-	const uint32_t kills = given ? (uint32_t)strtoul(given, NULL, 10) : KILLS;
+	const uint32_t kills = (uint32_t)env_number("KVTIER_KILLS", KILLS);
 	struct random random = random_seeded("soak_nvme_kill");
 
 	for (uint32_t done = 0, round = 0; done < kills / 2; done += ROUND, round++) {

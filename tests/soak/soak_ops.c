@@ -67,8 +67,7 @@ static void run(struct soak *s, uint64_t n)
 
 static void millions_of_ops(void **state)
 {
-	const char *given = getenv("SOAK_OPS");
-	const uint64_t n = given ? strtoull(given, NULL, 10) : 10000000;
+	const uint64_t n = env_number("SOAK_OPS", 10000000);
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	static struct soak s;
 	struct daemon_size size;

@@ -2,28 +2,21 @@
 /*
  * soak_redis.c - goal: a Redis that stands still under full write load costs no memory but what is
  * configured, and no load of what a node has itself. Method: two nodes that store as fast as they
- * can while their Redis is stopped; resident memory and bytes are looked at all the time. The
- * argument says for how many seconds (600). Not part of `make test`, where sys_redis_trouble does
- * the same for a shorter time.
+ * can while their Redis is stopped, for SOAK_SECONDS (600); resident memory and bytes are looked at
+ * all the time. Not part of `make test`, where sys_redis_trouble does the same for a shorter time.
  */
 #include "tests/lib/lib_shared.h"
-
-#include <stdlib.h>
-
-static uint32_t seconds = 600;
 
 static void a_flood_while_it_is_stopped(void **state)
 {
 	(void)state;
-	shared_flood(seconds);
+	shared_flood((uint32_t)env_number("SOAK_SECONDS", 600));
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(a_flood_while_it_is_stopped) };
 
 	redis_needed();
-	if (argc > 1)
-		seconds = (uint32_t)strtoul(argv[1], NULL, 10);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,9 +25,8 @@ enum { CASES = 6, ENOUGH = 20 /* kills, for chance to have brought all kinds */ 
 
 static void kills_of(const char *engine, enum kill_kind kind, struct kill_counts *ret)
 {
-	const char *given = getenv("KVTIER_KILLS");
 	struct random random = random_seeded("sys_nvme_kill");
-	const uint32_t kills = given ? (uint32_t)strtoul(given, NULL, 10) : KILLS;
+	const uint32_t kills = (uint32_t)env_number("KVTIER_KILLS", KILLS);
 
 	kill_loop(engine, kind, (kills + CASES - 1) / CASES, random.state, ret);
 }

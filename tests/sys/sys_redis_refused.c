@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { N = SHARED_BLOCKS, CHAINS = 24, STORM_MS = 3000, HANDFUL = 12 };

@@ -142,9 +142,7 @@ static void say_score(struct world *w)
 
 static uint64_t run_ns(void)
 {
-	const char *ms = getenv("STORM_MS");
-
-	return (ms ? strtoull(ms, NULL, 10) : RUN_MS) * 1000000ull;
+	return env_number("STORM_MS", RUN_MS) * 1000000ull;
 }
 
 static void begin(struct world *w, const struct variant *v)

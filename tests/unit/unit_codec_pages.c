@@ -19,15 +19,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "kernels/kernels.h"
+#include "tests/lib/random.h"
 
 enum { ROUNDS = 400, MAX_PIECES = 32, ARENA = 8 << 20, IMAGE_ROOM = 4 << 20, FILLER = 0xa5 };
 
 struct bed {
 	const struct codec_kernels *fast;
-	uint64_t seed, first_seed;
+	struct random random;
 	uint8_t *arena, *other; /* pages; the same layout twice */
 	uint8_t *image, *image2, *scratch;
 	struct page_piece pieces[MAX_PIECES], pieces2[MAX_PIECES];
@@ -40,8 +40,7 @@ struct bed {
 
 static uint32_t pick(struct bed *b, uint32_t n) /* 0 .. n - 1 */
 {
-	b->seed = b->seed * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)((b->seed >> 33) % n);
+	return random_below(&b->random, n);
 }
 
 /* n bytes that end exactly where an inaccessible page begins. */
@@ -58,16 +57,14 @@ static uint8_t *fenced(size_t n)
 static int set_up(void **state, const char *name)
 {
 	struct bed *b = calloc(1, sizeof(*b));
-	const char *seed = getenv("SEED");
 
 	b->fast = codec_kernels(name);
-	b->first_seed = b->seed = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
+	b->random = random_seeded(name);
 	b->arena = fenced(ARENA);
 	b->other = fenced(ARENA);
 	b->image = fenced(IMAGE_ROOM);
 	b->image2 = fenced(IMAGE_ROOM);
 	b->scratch = fenced(CODEC_SCRATCH_BYTES);
-	(void)printf("kernels %s, SEED=%llu\n", b->fast->name, (unsigned long long)b->first_seed);
 	*state = b;
 	return 0;
 }

@@ -18,9 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/kernels.h"
+#include "tests/lib/random.h"
 
 enum {
 	LENGTHS = 4000,
@@ -34,12 +34,11 @@ enum {
 
 static const char *const names[] = { "ref", "avx2", "avx512" };
 static const struct image_identity who = { { 1 }, { 2 } };
-static uint64_t seed;
+static struct random choices;
 
 static uint32_t pick(uint32_t n)
 {
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)((seed >> 33) % n);
+	return random_below(&choices, n);
 }
 
 static void each(void (*test)(const struct codec_kernels *))
@@ -252,9 +251,7 @@ int main(void)
 		cmocka_unit_test(a_step_touches_few_pages_of_memory),
 		cmocka_unit_test(a_run_goes_on_in_another_thread),
 	};
-	const char *text = getenv("SEED");
 
-	seed = text ? strtoull(text, NULL, 0) : (uint64_t)time(NULL);
-	(void)printf("SEED=%llu\n", (unsigned long long)seed);
+	choices = random_seeded("unit_codec_steps");
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

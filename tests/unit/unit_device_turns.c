@@ -14,9 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "daemon/device/device_turns.h"
+#include "tests/lib/random.h"
 
 enum { DEPTH = 64, CLIENTS = 5 };
 
@@ -143,25 +143,21 @@ static uint32_t model_take(struct model *m)
 
 static void any_order_is_the_models(void **state)
 {
-	const char *text = getenv("SEED");
-	uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)time(NULL);
+	struct random random = random_seeded("unit_device_turns");
 	enum { IDLE, WAITS, RUNS } where[DEPTH] = { IDLE };
 	struct bed *b = *state;
 	struct model m = { 0 };
 
-	printf("SEED=%llu\n", (unsigned long long)seed);
 	for (uint32_t i = 0; i < 200000; i++) {
-		uint32_t job, client;
+		uint32_t job = random_below(&random, DEPTH);
+		const uint32_t client = random_below(&random, CLIENTS);
 
-		seed = seed * 6364136223846793005u + 1442695040888963407u;
-		job = (uint32_t)(seed >> 33) % DEPTH;
-		client = (uint32_t)(seed >> 50) % CLIENTS;
 		assert_int_equal(device_turns_wait(&b->turns, client), m.n[client] > 0);
 		if (where[job] == IDLE) {
 			add(b, job, client);
 			model_add(&m, job, b->jobs[job].client);
 			where[job] = WAITS;
-		} else if (where[job] == RUNS && (seed >> 60) < 9) {
+		} else if (where[job] == RUNS && random_below(&random, 16) < 9) {
 			device_turns_return(&b->turns, &b->jobs[job]);
 			model_return(&m, job, b->jobs[job].client);
 			where[job] = WAITS;
