@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device.c - the one way to a device: checks, counts, exactly-one completion. Core thread only, but
- * for device_import() and device_release().
+ * for those that import and release.
  */
 #include "device.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "daemon/base/loop.h"
@@ -53,6 +54,21 @@ void device_release(struct device_region *region)
 	region->device->ops->release(region->device, region);
 }
 
+int device_import_events(struct device *device, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
+			 uint32_t n, struct device_events *ret, char *text, size_t text_bytes)
+{
+	assert(n > 0);
+	if (device->ops->import_events)
+		return device->ops->import_events(device, handles, n, ret, text, text_bytes);
+	snprintf(text, text_bytes, "the device knows no events");
+	return -ENOTSUP;
+}
+
+void device_release_events(struct device_events *events)
+{
+	events->device->ops->release_events(events->device, events);
+}
+
 int device_prepare(struct device *device, struct device_layout *layout)
 {
 	layout->prepared = NULL;
@@ -81,6 +97,7 @@ int device_submit(struct device *device, struct device_job *job)
 	assert(job->kind != DEVICE_COPY || job->n_copies > 0);
 	assert(job->kind == DEVICE_VERIFY || job->kind == DEVICE_COPY ||
 	       ((job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE) && job->layout));
+	assert(job->order.event == 0 || job->order.events->device == device);
 	assert(device->ops->images & 1u << job->image_memory);
 	assert(((uintptr_t)job->image & (IMAGE_ALIGN - 1)) == 0);
 	job->device = device;
@@ -102,6 +119,13 @@ void device_kick(struct device *device)
 	if (device->unkicked && device->ops->kick)
 		device->ops->kick(device);
 	device->unkicked = false;
+}
+
+void device_note(const struct device *device, struct device_note *ret)
+{
+	*ret = (struct device_note){ .state = "up" };
+	if (device->ops->note)
+		device->ops->note(device, ret);
 }
 
 void device_cancel(struct device_job *job)

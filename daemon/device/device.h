@@ -2,18 +2,18 @@
 /*
  * device.h - the seam between the core and whatever moves bytes between engine pages and images.
  *
- * One const table per kind of device: `cpu` today. The core calls device_*() in device.c, never a
- * table directly: those check range and state, count, and assert exactly one completion. devices.h
- * is the list of all devices.
+ * One const table per kind of device: `cpu` here, `cuda` in daemon/cuda. The core calls device_*()
+ * in device.c, never a table directly: those check range and state, count, and assert exactly one
+ * completion. devices.h is the list of all devices.
  *
  * A mount belongs to one device, which is decided when its regions are imported. Its jobs go to
  * that device; a job that touches no page (DEVICE_VERIFY) goes to the CPU.
  *
  * Ownership: a job is embedded in its owner and lent from device_submit() until its `done` ran,
  * which happens on the core thread, from the loop, exactly once, never inside device_submit().
- * Region and layout must outlive every job that names them; device_forget() and device_release()
- * are called only with none of those in flight. Importing and releasing happen on helper threads
- * (helper.h), several at a time: both may take long.
+ * Region, layout and events must outlive every job that names them; device_forget() and
+ * device_release() are called only with none of those in flight. Importing and releasing happen on
+ * helper threads (helper.h), several at a time: both may take long.
  *
  * A device takes `depth` jobs of clients, and `own_depth` of the daemon itself (client == 0)
  * besides. A job more is refused with -EAGAIN and stays its owner's. When a job of a device that
@@ -30,6 +30,14 @@
  *
  * An encode seals its image: the checksum in the header is of the bytes that it wrote. Unsealed
  * images do not exist yet (daemon/IMAGE.md, "Unsealed images").
+ *
+ * A job with an order (struct device_order) touches no page before the order is reached. While the
+ * job waits it may be stopped, as between two pieces. An order that cannot be waited for ends the
+ * job with -EIO.
+ *
+ * A device may lose all that it imported (a GPU whose context is gone). Its jobs end with -EIO
+ * then, and `lost` is called: who has regions or events of it must release them and import them
+ * again.
  */
 #ifndef KVTIER_DEVICE_H
 #define KVTIER_DEVICE_H
@@ -61,11 +69,37 @@ struct region_desc {
 	uint8_t handle[WIRE_HANDLE_BYTES]; /* of a kind without an fd */
 };
 
+/* One piece of engine memory. */
+struct device_region {
+	struct device *device;
+	uint8_t *base; /* cpu: where it is mapped; cuda: device pointer */
+	uint64_t length;
+	void *own; /* the device's */
+};
+
 /* Where the pages of a mount lie. */
 struct device_layout {
 	/* its pieces' bases are those of the regions: addresses of the device */
 	struct page_layout pages;
+	const struct device_region *regions; /* that the pages lie in */
+	uint32_t n_regions;
 	void *prepared; /* the device's, from prepare to forget */
+};
+
+/* Events of a client, made by a stream of its own, that jobs can wait for. */
+struct device_events {
+	struct device *device;
+	uint32_t n;
+	void *own; /* the device's */
+};
+
+/* What has to come before a page is touched: all of what is set. */
+struct device_order {
+	const struct device_events *events; /* NULL if event is 0 */
+	uint32_t event;                     /* one of them, from 1; 0: none */
+	const uint64_t *ready; /* shared with the client: reached when it is `value` or more; NULL:
+				* none */
+	uint64_t value;        /* compared as a difference: wire.h */
 };
 
 /* VERIFY: of an image that just came from a medium; no page is touched. COPY: bytes from one slot
@@ -83,6 +117,7 @@ struct device_job {
 	uint8_t codec_k, codec_v;           /* ENCODE: as asked for */
 	uint8_t verify;                     /* DECODE: check the checksum first */
 	const struct device_layout *layout; /* VERIFY: not used */
+	struct device_order order;          /* ENCODE, DECODE; zeroed: nothing */
 	/* VERIFY: the header must have it; NULL: not known, nor is identity.space_id */
 	const struct image_geometry *geometry;
 	uint64_t page;
@@ -103,23 +138,20 @@ struct device_job {
 	/* out */
 	/* 0; -ERANGE: encode as raw; -EBADMSG: image damaged (page untouched if verify was set or
 	 * the header was bad); -ECANCELED, -ETIMEDOUT: stopped between pieces; -EFAULT: its client
-	 * has not allocated all of the page; partly written */
+	 * has not allocated all of the page; partly written; -EIO: the device failed, or its order
+	 * cannot be waited for */
 	int status;
 	uint8_t out_codec_k, out_codec_v; /* of the image encoded or decoded */
 	/* private to device.c and the implementation */
 	struct device *device;
 	struct work work;
 	struct device_job *next;
-	struct device_run *run; /* what is done of it */
+	union {
+		struct device_run *run; /* what is done of it */
+		void *own;              /* likewise, of another device */
+	};
 	uint8_t in_flight;
 	void (*done)(struct device_job *job); /* set by the owner before submit */
-};
-
-/* One piece of engine memory. */
-struct device_region {
-	struct device *device;
-	uint8_t *base; /* cpu: where it is mapped; cuda: device pointer */
-	uint64_t length;
 };
 
 struct device_conf {
@@ -127,6 +159,19 @@ struct device_conf {
 	uint32_t depth;      /* jobs of clients in flight at most, > 0 */
 	uint32_t own_depth;  /* the daemon's own, beside them */
 	const char *kernels; /* NULL: best for this CPU */
+};
+
+/* A device for people. Texts are cut to fit. */
+struct device_note {
+	char name[64];     /* of the product; "" */
+	const char *state; /* one word */
+	char why[200];     /* the device does not work, or is not as it should be; else "" */
+	bool failed;       /* it was in use and does not work */
+	uint32_t regions;  /* imported now */
+	uint64_t bytes;    /* of its memory, that kvtierd takes for itself */
+	uint64_t copied_out_bytes_total, copied_in_bytes_total; /* from and to its memory */
+	uint64_t batches_total;                                 /* of such copies */
+	uint64_t lost_total; /* times that all that it imported was lost */
 };
 
 struct device_ops {
@@ -139,6 +184,10 @@ struct device_ops {
 	int (*import)(struct device *device, const struct region_desc *desc,
 		      struct device_region *ret, char *text, size_t text_bytes);
 	void (*release)(struct device *device, struct device_region *region);
+	/* Likewise, n > 0. NULL: no events of clients can be waited for */
+	int (*import_events)(struct device *device, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
+			     uint32_t n, struct device_events *ret, char *text, size_t text_bytes);
+	void (*release_events)(struct device *device, struct device_events *events);
 	/* Before the first job with this layout, and after the last. They do not block: a device
 	 * that has to talk to hardware queues it before the jobs, and its failure is the jobs'.
 	 * NULL: nothing to prepare. 0 or -ENOMEM. */
@@ -148,6 +197,8 @@ struct device_ops {
 	int (*submit)(struct device *device, struct device_job *job);
 	/* starts what was submitted since the last; NULL: submit does */
 	void (*kick)(struct device *device);
+	/* core thread, at any time; NULL: device_note() has nothing to ask */
+	void (*note)(const struct device *device, struct device_note *ret);
 };
 
 struct device {
@@ -163,6 +214,10 @@ struct device {
 	/* it refused a job, and now one has ended. NULL: nobody waits */
 	void (*room)(void *arg, struct device *device);
 	void *room_arg;
+	/* all that was imported up to now is lost, and why; from the loop. NULL: nobody wants to
+	 * know */
+	void (*lost)(void *arg, struct device *device, const char *why);
+	void *lost_arg;
 };
 
 extern const struct device_ops device_cpu_ops;
@@ -177,10 +232,16 @@ void device_close(struct device *device);
 int device_import(struct device *device, const struct region_desc *desc, struct device_region *ret,
 		  char *text, size_t text_bytes);
 void device_release(struct device_region *region);
+/* -ENOTSUP: the device knows no events */
+int device_import_events(struct device *device, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
+			 uint32_t n, struct device_events *ret, char *text, size_t text_bytes);
+void device_release_events(struct device_events *events);
+/* its pages and regions are set */
 int device_prepare(struct device *device, struct device_layout *layout);
 void device_forget(struct device *device, struct device_layout *layout);
 int device_submit(struct device *device, struct device_job *job); /* 0, or -EAGAIN: full */
 void device_kick(struct device *device);
+void device_note(const struct device *device, struct device_note *ret);
 /* Ends a job in flight between two of its pieces, if its last has not begun: done() runs as ever.
  * Not in flight: nothing. */
 void device_cancel(struct device_job *job);

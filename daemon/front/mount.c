@@ -96,6 +96,8 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 			 &mount->space->geometry, &mount->layout.pages, &mount->pages, text, n);
 	if (r)
 		return r;
+	mount->layout.regions = mount->regions;
+	mount->layout.n_regions = mount->n_regions;
 	r = device_prepare(mount->device, &mount->layout);
 	if (r)
 		snprintf(text, n, "segments: the device has no memory for them");
