@@ -264,6 +264,7 @@
 	X(cuMemcpyDtoHAsync, 3020, (void *to, CUdeviceptr from, size_t bytes, CUstream stream)) \
 	X(cuMemcpyDtoDAsync, 3020, \
 	  (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)) \
+	X(cuMemcpy2DAsync, 3020, (const CUDA_MEMCPY2D *copy, CUstream stream)) \
 	X(cuMemsetD8Async, 3020, \
 	  (CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)) \
 	X(cuStreamCreateWithPriority, 5050, (CUstream *stream, unsigned flags, int priority)) \
@@ -330,12 +331,14 @@ typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
+typedef struct CUarray_st *CUarray;
 
 /* The driver's enums: each has the size and the sign of an unsigned int. */
 typedef unsigned CUdevice_attribute;
 typedef unsigned CUfunction_attribute;
 typedef unsigned CUpointer_attribute;
 typedef unsigned CUstreamCaptureStatus;
+typedef unsigned CUmemorytype;
 typedef unsigned CUmemAllocationGranularity_flags;
 typedef unsigned CUmemAllocationHandleType;
 typedef unsigned CUdriverProcAddressQueryResult;
@@ -381,6 +384,26 @@ typedef struct CUmemAccessDesc {
 	CUmemLocation location;
 	unsigned flags; /* CU_MEM_ACCESS_FLAGS_* */
 } CUmemAccessDesc;
+
+/* Of each side only what its memory type says is looked at; *XInBytes and *Y begin the piece. */
+typedef struct CUDA_MEMCPY2D {
+	size_t srcXInBytes;
+	size_t srcY;
+	CUmemorytype srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	CUarray srcArray;
+	size_t srcPitch;
+	size_t dstXInBytes;
+	size_t dstY;
+	CUmemorytype dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	CUarray dstArray;
+	size_t dstPitch;
+	size_t WidthInBytes;
+	size_t Height;
+} CUDA_MEMCPY2D;
 #endif /* __cuda_cuda_h__ */
 
 static_assert(sizeof(CUdevice) == 4 && sizeof(CUdeviceptr) == 8 && sizeof(CUresult) == 4, "");
@@ -391,6 +414,9 @@ static_assert(sizeof(CUmemAllocationProp) == 32, "");
 static_assert(offsetof(CUmemAllocationProp, location) == 8, "");
 static_assert(offsetof(CUmemAllocationProp, allocFlags) == 24, "");
 static_assert(sizeof(CUmemAccessDesc) == 12, "");
+static_assert(sizeof(CUDA_MEMCPY2D) == 128, "");
+static_assert(offsetof(CUDA_MEMCPY2D, srcPitch) == 48, "");
+static_assert(offsetof(CUDA_MEMCPY2D, dstPitch) == 104, "");
 
 #define CUDA_CALL_MEMBER(name, version, arguments) CUresult(*name) arguments;
 struct cuda_api {

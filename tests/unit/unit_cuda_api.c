@@ -34,6 +34,9 @@ static_assert(offsetof(CUmemAllocationProp, win32HandleMetaData) == 16, "");
 static_assert(offsetof(CUmemAllocationProp, allocFlags.usage) == 26, "");
 static_assert(offsetof(CUmemLocation, id) == 4 && sizeof(CUmemLocation) == 8, "");
 static_assert(offsetof(CUmemAccessDesc, flags) == 8, "");
+static_assert(offsetof(CUDA_MEMCPY2D, srcDevice) == 32, "");
+static_assert(offsetof(CUDA_MEMCPY2D, dstHost) == 80, "");
+static_assert(offsetof(CUDA_MEMCPY2D, Height) == 120, "");
 static_assert(sizeof(CUpointer_attribute) == 4 && sizeof(CUmemAllocationHandleType) == 4, "");
 static_assert((CUdevice_attribute)-1 > 0, "the enums are unsigned");
 #endif
