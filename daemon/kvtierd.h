@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierd.h - the daemon's parts in one struct, made in main.c and passed down. No globals
- * elsewhere. Core thread only.
+ * kvtierd.h - the daemon's parts in one struct, made in main.c. No globals elsewhere. Core thread
+ * only.
  *
- * The first members are everybody's. Of the others, a comment names the room that owns the member;
- * the rooms behind "also" may use it, and no other room does.
+ * Rooms that keep and move blocks take no struct kvtierd: store, nvme, redis and op get struct
+ * store, the loop and what else they need when they are opened. The whole daemon is for main.c, for
+ * front and admin, which look at all of it, and for the two files that bring a tier up.
  */
 #ifndef KVTIER_KVTIERD_H
 #define KVTIER_KVTIERD_H
@@ -23,7 +24,6 @@
 
 struct server; /* front/server.c: the listening socket and the table of connections */
 struct ops;    /* op/op.c: ops and the blocks of them in flight */
-struct shares; /* op/share.c: what a client may have of parts and memory */
 struct ctl;    /* admin/ctl.c: the admin socket */
 struct purge;  /* store/purge.c: many blocks that go */
 struct flush;  /* nvme/flush.c: all of it, and synced */
@@ -34,10 +34,9 @@ struct kvtierd {
 	struct loop *loop;
 	/* mapped page; plain increments, core thread is the one writer */
 	struct stats *stats;
-	struct store store;     /* all but device: see store.h */
-	struct devices devices; /* device; also front, op, store, nvme */
+	struct store store;     /* store; also op, nvme, redis, front, admin: see there */
+	struct devices devices; /* device; also front, op, nvme */
 	struct ops *ops;        /* op; also front, which submits */
-	struct shares *shares;  /* op */
 	struct server *server;  /* front; also op and admin, which ask who is connected */
 	struct ctl *ctl;        /* admin */
 	struct purge *purge;    /* store; also admin */

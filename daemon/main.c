@@ -379,9 +379,23 @@ static void close_index(struct program *p)
 		index_close(p->d.store.index);
 }
 
+static int open_ops(struct program *p)
+{
+	const struct ops_conf conf = {
+		.store = &p->d.store,
+		.loop = p->d.loop,
+		.devices = &p->d.devices,
+		.config = &p->config,
+		.max_ops = p->config.socket_max_ops,
+		.parts = devices_depth(&p->d.devices),
+	};
+
+	return ops_open(&conf, &p->d.ops);
+}
+
 static int open_pump(struct program *p)
 {
-	pump_start(&p->d);
+	pump_start(p->d.ops);
 	return 0;
 }
 
@@ -398,7 +412,6 @@ static int open_pump(struct program *p)
 	}
 OPEN(loop, loop_open((uint32_t)p->config.daemon_spin_us, &p->d.loop))
 OPEN(purge, purge_open(&p->d.store, p->d.loop, &p->d.purge))
-OPEN(ops, ops_open(&p->d, p->config.socket_max_ops, devices_depth(&p->d.devices), &p->d.ops))
 OPEN(nvme, nvme_up(&p->d, p->text, sizeof(p->text)))
 OPEN(redis, redis_up(&p->d, &p->redis_conf, p->text, sizeof(p->text)))
 OPEN(ctl, ctl_open(&p->d, &p->d.ctl, p->text, sizeof(p->text)))
@@ -409,7 +422,7 @@ CLOSE(spaces, spaces_close(p->d.store.spaces))
 CLOSE(purge, purge_close(p->d.purge))
 CLOSE(devices, devices_close(&p->d.devices))
 CLOSE(ops, ops_close(p->d.ops))
-CLOSE(pump, pump_stop(&p->d))
+CLOSE(pump, pump_stop(p->d.ops))
 CLOSE(nvme, nvme_down(&p->d))
 CLOSE(redis, redis_down(&p->d))
 CLOSE(ctl, ctl_close(p->d.ctl))

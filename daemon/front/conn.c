@@ -71,7 +71,7 @@ void conn_kill(struct conn *c)
 		(void)close(c->process.fd);
 		c->process.fd = -1;
 	}
-	ops_abandon(server_daemon(c->server), c);
+	ops_abandon(c);
 	server_conn_dying(c->server);
 }
 
@@ -324,7 +324,7 @@ static void on_space_close(struct conn *c, const void *packet, size_t n, uint32_
 	mount->closing = true;
 	mount->close_seq = seq;
 	c->closing_mounts++;
-	ops_cancel_mount(server_daemon(c->server), c, mount);
+	ops_cancel_mount(c, mount);
 }
 
 /* Answers SPACE_CLOSE for the mounts whose pages nobody touches any more. */
@@ -543,7 +543,7 @@ static bool poll_ring(struct loop_poller *poller)
 			r = proto_sqe(&sqe, c->ring.arena_blocks, text, sizeof(text));
 		}
 		if (r == 0)
-			r = op_start(d, c, &sqe, text, sizeof(text));
+			r = op_start(d->ops, c, &sqe, text, sizeof(text));
 		if (r)
 			violate(c, 0, text);
 		taken++;

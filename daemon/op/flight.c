@@ -38,8 +38,10 @@
 #include <string.h>
 
 #include "daemon/base/container_of.h"
+#include "daemon/device/devices.h"
 #include "daemon/front/conn.h"
-#include "daemon/kvtierd.h"
+#include "daemon/store/space.h"
+#include "daemon/store/store.h"
 #include "part.h"
 #include "trace.h"
 
@@ -51,46 +53,46 @@ struct flights {
 	struct list buckets[];
 };
 
-int flights_open(struct kvtierd *d, uint32_t max, struct flights **ret)
+int flights_open(struct ops *all, uint32_t max, struct flights **ret)
 {
 	uint32_t buckets = 1;
-	struct flights *all;
+	struct flights *flights;
 
 	while (buckets < max)
 		buckets *= 2;
-	all = calloc(1, sizeof(*all) + buckets * sizeof(*all->buckets));
-	if (!all)
+	flights = calloc(1, sizeof(*flights) + buckets * sizeof(*flights->buckets));
+	if (!flights)
 		return -ENOMEM;
-	all->pool = calloc(max, sizeof(*all->pool));
-	if (!all->pool) {
-		free(all);
+	flights->pool = calloc(max, sizeof(*flights->pool));
+	if (!flights->pool) {
+		free(flights);
 		return -ENOMEM;
 	}
-	all->mask = buckets - 1;
+	flights->mask = buckets - 1;
 	for (uint32_t i = 0; i < buckets; i++)
-		list_open(&all->buckets[i]);
-	list_open(&all->free);
-	list_open(&all->full);
+		list_open(&flights->buckets[i]);
+	list_open(&flights->free);
+	list_open(&flights->full);
 	for (uint32_t i = 0; i < max; i++) {
-		all->pool[i].d = d;
-		list_add(all->free.next, &all->pool[i].link);
+		flights->pool[i].all = all;
+		list_add(flights->free.next, &flights->pool[i].link);
 	}
-	*ret = all;
+	*ret = flights;
 	return 0;
 }
 
-void flights_close(struct flights *all)
+void flights_close(struct flights *flights)
 {
-	if (!all)
+	if (!flights)
 		return;
-	assert(all->n_parts == 0);
-	free(all->pool);
-	free(all);
+	assert(flights->n_parts == 0);
+	free(flights->pool);
+	free(flights);
 }
 
-uint32_t flights_parts(const struct flights *all)
+uint32_t flights_parts(const struct flights *flights)
 {
-	return all->n_parts;
+	return flights->n_parts;
 }
 
 static void run(struct task *task);
@@ -117,7 +119,7 @@ static uint32_t held(const struct flight *f)
 static void wake(struct flight *f)
 {
 	f->wait = WAIT_NONE;
-	ready_push(&f->d->ops->ready, &f->task);
+	ready_push(&f->all->ready, &f->task);
 }
 
 /* The client that pays may be another one now: it may get what the first one was refused. */
@@ -134,7 +136,7 @@ static void let_pay(struct flight *f)
 static void let_go(struct flight *f, struct part *part, int brought)
 {
 	list_remove(&part->with);
-	f->d->ops->flights->n_parts--;
+	f->all->flights->n_parts--;
 	part->flight = NULL;
 	part->brought = brought;
 	part_wake(part);
@@ -142,17 +144,17 @@ static void let_go(struct flight *f, struct part *part, int brought)
 
 static void over(struct flight *f)
 {
-	struct kvtierd *d = f->d;
+	struct ops *all = f->all;
 
 	assert(list_empty(&f->parts) && step_allows(FLIGHT_OVER, held(f)));
 	if (f->placed)
-		tier_free(d->store.tiers[TIER_HOST], &f->where);
-	lease_drop(&d->store, &f->lease);
-	room_leave(d, &f->waiter);
+		tier_free(all->store->tiers[TIER_HOST], &f->where);
+	lease_drop(all->store, &f->lease);
+	room_leave(all, &f->waiter);
 	list_remove(&f->full);
 	ready_remove(&f->task);
 	list_remove(&f->link);
-	list_add(d->ops->flights->free.next, &f->link);
+	list_add(all->flights->free.next, &f->link);
 }
 
 /* Also the end of a flight that was given up: its last part has its status already. */
@@ -200,10 +202,10 @@ static bool submit(struct flight *f, enum xfer_op op, void (*done)(struct xfer *
 	f->from->aim(f);
 	if (op == XFER_READ) {
 		x->home = f->where;
-		x->buffer = tier_address(f->d->store.tiers[TIER_HOST], &f->where);
+		x->buffer = tier_address(f->all->store->tiers[TIER_HOST], &f->where);
 		x->bytes = f->bytes;
 	}
-	*ret = tier_submit(f->d->store.tiers[f->from->tier], x);
+	*ret = tier_submit(f->all->store->tiers[f->from->tier], x);
 	if (*ret == 0)
 		f->wait = WAIT_READ;
 	return *ret == 0;
@@ -233,7 +235,7 @@ static bool useful(struct flight *f)
 
 static enum verdict flight_room(struct flight *f)
 {
-	struct kvtierd *d = f->d;
+	struct ops *all = f->all;
 	const enum step step = f->from->look(f);
 	int r = 0;
 
@@ -243,10 +245,10 @@ static enum verdict flight_room(struct flight *f)
 		return DONE;
 	if (f->bytes == 0)
 		return end(f, -ENOSPC);
-	if (!f->asked && !room_take_free(d, f->waiter.op, f->bytes, &f->where))
+	if (!f->asked && !room_take_free(all, f->waiter.op, f->bytes, &f->where))
 		return go(f, FLIGHT_PROBE);
 	if (f->asked)
-		r = room_take(d, &f->waiter, f->bytes, &f->where);
+		r = room_take(all, &f->waiter, f->bytes, &f->where);
 	if (r == -EAGAIN) {
 		f->wait = WAIT_ROOM;
 		return WAIT;
@@ -264,7 +266,7 @@ static enum verdict flight_room(struct flight *f)
 static enum verdict fail(struct flight *f, enum step next)
 {
 	if (f->placed && next != FLIGHT_READ) {
-		tier_free(f->d->store.tiers[TIER_HOST], &f->where);
+		tier_free(f->all->store->tiers[TIER_HOST], &f->where);
 		f->placed = false;
 	}
 	return go(f, next == FLIGHT_READ && !f->placed ? FLIGHT_ROOM : next);
@@ -289,7 +291,7 @@ static void arrived(struct xfer *x)
 static enum verdict wait_for_taker(struct flight *f, enum wait wait)
 {
 	if (!list_has(&f->full))
-		list_add(&f->d->ops->flights->full, &f->full);
+		list_add(&f->all->flights->full, &f->full);
 	f->wait = wait;
 	return WAIT;
 }
@@ -321,7 +323,7 @@ static void verified(struct device_job *job)
 
 static enum verdict flight_verify(struct flight *f)
 {
-	struct kvtierd *d = f->d;
+	struct ops *all = f->all;
 	int r;
 
 	f->job.kind = DEVICE_VERIFY;
@@ -330,7 +332,7 @@ static enum verdict flight_verify(struct flight *f)
 	f->job.image_bytes = f->xfer.bytes;
 	f->job.client = part_turn(payer(f)->op);
 	f->job.done = verified;
-	r = device_submit(devices_cpu(&d->devices), &f->job);
+	r = device_submit(devices_cpu(all->devices), &f->job);
 	if (r == -EAGAIN)
 		return wait_for_taker(f, WAIT_JOBS_FULL);
 	assert(r == 0);
@@ -383,32 +385,33 @@ static void run(struct task *task)
 		over(f);
 }
 
-bool flights_retry(struct flights *all)
+bool flights_retry(struct flights *flights)
 {
-	struct list *first = all->full.next;
+	struct list *first = flights->full.next;
 	struct flight *f;
 
-	if (list_empty(&all->full))
+	if (list_empty(&flights->full))
 		return false;
 	f = container_of(first, struct flight, full);
 	ready_remove(&f->task);
 	run(&f->task);
-	return all->full.next != first;
+	return flights->full.next != first;
 }
 
 /* --- for load.c --- */
 
-static struct list *bucket(struct flights *all, const uint8_t key[32])
+static struct list *bucket(struct flights *flights, const uint8_t key[32])
 {
 	uint32_t hash;
 
 	memcpy(&hash, key, sizeof(hash));
-	return &all->buckets[hash & all->mask];
+	return &flights->buckets[hash & flights->mask];
 }
 
-static struct flight *find(struct flights *all, const struct space *space, const uint8_t key[32])
+static struct flight *find(struct flights *flights, const struct space *space,
+			   const uint8_t key[32])
 {
-	struct list *head = bucket(all, key);
+	struct list *head = bucket(flights, key);
 
 	for (struct list *l = head->next; l != head; l = l->next) {
 		struct flight *f = container_of(l, struct flight, link);
@@ -419,17 +422,16 @@ static struct flight *find(struct flights *all, const struct space *space, const
 	return NULL;
 }
 
-static struct flight *begin(struct kvtierd *d, struct part *part, enum source source,
-			    uint32_t block)
+static struct flight *begin(struct ops *all, struct part *part, enum source source, uint32_t block)
 {
-	struct flights *all = d->ops->flights;
+	struct flights *flights = all->flights;
 	struct flight *f;
 
-	assert(!list_empty(&all->free)); /* F4 */
-	f = container_of(all->free.next, struct flight, link);
+	assert(!list_empty(&flights->free)); /* F4 */
+	f = container_of(flights->free.next, struct flight, link);
 	list_remove(&f->link);
 	*f = (struct flight){
-		.d = d,
+		.all = all,
 		.task.run = run,
 		.space = part->op->mount->space,
 		.source = source,
@@ -438,26 +440,26 @@ static struct flight *begin(struct kvtierd *d, struct part *part, enum source so
 		.waiter = { .task = &f->task, .op = part->op },
 	};
 	list_open(&f->parts);
-	list_add(bucket(all, part->job.identity.key), &f->link);
+	list_add(bucket(flights, part->job.identity.key), &f->link);
 	f->from = source == SOURCE_NVME ? &from_nvme : &from_redis;
 	f->from->begin(f, part, block);
 	return f;
 }
 
-void flight_join(struct kvtierd *d, struct part *part, enum source source, uint32_t block)
+void flight_join(struct ops *all, struct part *part, enum source source, uint32_t block)
 {
-	struct flights *all = d->ops->flights;
-	struct flight *f = find(all, part->op->mount->space, part->job.identity.key);
+	struct flights *flights = all->flights;
+	struct flight *f = find(flights, part->op->mount->space, part->job.identity.key);
 
 	if (!f) {
-		f = begin(d, part, source, block);
-		ready_push(&d->ops->ready, &f->task);
+		f = begin(all, part, source, block);
+		ready_push(&all->ready, &f->task);
 	}
 	part->flight = f;
 	part->source = f->source;
 	part->brought = 0;
 	list_add(&f->parts, &part->with);
-	all->n_parts++;
+	flights->n_parts++;
 }
 
 /* The last part is about to leave a flight that has lent its slot. */
@@ -471,7 +473,7 @@ static void give_up(struct flight *f)
 		device_cancel(&f->job);
 }
 
-bool flight_leave(struct kvtierd *d, struct part *part)
+bool flight_leave(struct ops *all, struct part *part)
 {
 	struct flight *f = part->flight;
 
@@ -483,7 +485,7 @@ bool flight_leave(struct kvtierd *d, struct part *part)
 	}
 	list_remove(&part->with);
 	part->flight = NULL;
-	d->ops->flights->n_parts--;
+	all->flights->n_parts--;
 	if (list_empty(&f->parts))
 		over(f);
 	else

@@ -18,7 +18,7 @@
 #include "tiers/tier.h"
 
 struct flights;
-struct kvtierd;
+struct ops;
 struct part;
 struct source_ops;
 struct space;
@@ -28,7 +28,7 @@ struct flight {
 	/* in the bucket of its key: parts may join; or in the pool */
 	struct list link;
 	struct list full; /* among those that wait for a tier or the device */
-	struct kvtierd *d;
+	struct ops *all;
 	const struct space *space;
 	enum source source;
 	const struct source_ops *from;
@@ -68,7 +68,7 @@ struct source_ops {
 
 extern const struct source_ops from_nvme, from_redis; /* from_nvme.c, from_redis.c */
 
-int flights_open(struct kvtierd *d, uint32_t max, struct flights **ret); /* -ENOMEM */
+int flights_open(struct ops *ops, uint32_t max, struct flights **ret); /* -ENOMEM */
 void flights_close(struct flights *flights);           /* none is under way; NULL is fine */
 uint32_t flights_parts(const struct flights *flights); /* parts that have joined one */
 /* Those that a tier or the device had no room for try again, the first of them. Returns whether it
@@ -79,9 +79,9 @@ bool flights_retry(struct flights *flights);
  * source. block: its number where a local tier has it, else BLOCK_NONE. The part is woken when the
  * flight has landed (part->flight is still set) or has let go of the part (part->flight is NULL,
  * and part->brought says why). */
-void flight_join(struct kvtierd *d, struct part *part, enum source source, uint32_t block);
+void flight_join(struct ops *ops, struct part *part, enum source source, uint32_t block);
 /* The part leaves. False: it is the last one, and a tier or the device still has the slot: it is
  * woken when not. */
-bool flight_leave(struct kvtierd *d, struct part *part);
+bool flight_leave(struct ops *ops, struct part *part);
 
 #endif

@@ -8,24 +8,28 @@
 #include <errno.h>
 #include <string.h>
 
-#include "daemon/kvtierd.h"
+#include "daemon/admin/stats.h"
+#include "daemon/base/loop.h"
+#include "daemon/store/block.h"
 #include "daemon/store/copies.h"
+#include "daemon/store/space.h"
+#include "daemon/store/store.h"
 #include "flight.h"
 #include "part.h"
 
 static void begin(struct flight *f, const struct part *first, uint32_t block)
 {
 	(void)first;
-	lease_take(&f->d->store, &f->lease, block);
-	f->bytes = copies_image_bytes(&f->d->store, block);
+	lease_take(f->all->store, &f->lease, block);
+	f->bytes = copies_image_bytes(f->all->store, block);
 	f->asked = true;
 }
 
 /* The block went, or came back another way. */
 static bool moved_on(const struct flight *f)
 {
-	return !blocks_live(f->d->store.blocks, f->lease.block) ||
-	       blocks_host_slot(f->d->store.blocks, f->lease.block) != BLOCK_NONE;
+	return !blocks_live(f->all->store->blocks, f->lease.block) ||
+	       blocks_host_slot(f->all->store->blocks, f->lease.block) != BLOCK_NONE;
 }
 
 static enum step look(struct flight *f)
@@ -36,7 +40,7 @@ static enum step look(struct flight *f)
 static void aim(struct flight *f)
 {
 	/* being away it has one */
-	(void)blocks_nvme(f->d->store.blocks, f->lease.block, &f->xfer.where);
+	(void)blocks_nvme(f->all->store->blocks, f->lease.block, &f->xfer.where);
 }
 
 static bool fits(const struct flight *f)
@@ -48,21 +52,21 @@ static bool fits(const struct flight *f)
 /* READ: once more; MISS: for good, the copy was dropped. */
 static enum step once_more(struct flight *f)
 {
-	struct kvtierd *d = f->d;
+	struct ops *all = f->all;
 	const struct extent *was = &f->xfer.where;
 	struct extent now;
 
-	if (!blocks_live(d->store.blocks, f->lease.block))
+	if (!blocks_live(all->store->blocks, f->lease.block))
 		return FLIGHT_MISS;
 	/* Its segment was used again while we read: what came was another block. The next read is
 	 * from where it is. */
-	if (blocks_nvme(d->store.blocks, f->lease.block, &now) && !extent_equal(&now, was))
+	if (blocks_nvme(all->store->blocks, f->lease.block, &now) && !extent_equal(&now, was))
 		return FLIGHT_READ;
 	if (!f->reread) {
 		f->reread = true;
 		return FLIGHT_READ;
 	}
-	copies_drop_nvme(&d->store, f->lease.block);
+	copies_drop_nvme(all->store, f->lease.block);
 	return FLIGHT_MISS;
 }
 
@@ -72,30 +76,30 @@ static enum step failed(struct flight *f)
 	const int error = f->xfer.status;
 
 	if (error == -ESTALE) { /* its segment was lost without a footer to tell of it */
-		copies_condemn(&f->d->store, f->lease.block);
+		copies_condemn(f->all->store, f->lease.block);
 		return FLIGHT_MISS;
 	}
 	/* Given up, or the disk is away: the block may be read another time. */
 	if (error == -ECANCELED || error == -ETIMEDOUT ||
-	    !tier_readable(f->d->store.tiers[TIER_NVME], &name))
+	    !tier_readable(f->all->store->tiers[TIER_NVME], &name))
 		return FLIGHT_MISS;
 	return once_more(f);
 }
 
 static enum step bad(struct flight *f)
 {
-	struct kvtierd *d = f->d;
+	struct ops *all = f->all;
 	const enum step ret = once_more(f);
 
 	if (ret == FLIGHT_READ)
 		return ret;
 	log_limited(
-		&d->ops->log, loop_now(d->loop), LOG_LEVEL_ERROR,
+		&all->log, loop_now(all->loop), LOG_LEVEL_ERROR,
 		"an image read from NVMe failed its checks and was dropped (segment %u): a miss, "
 		"not data; if this repeats, test the device",
 		f->xfer.where.slot >> 16);
-	stats_add(&d->stats->v.tiers_nvme_corrupt_blocks_total, 1);
-	stats_health_set(d->stats, STATS_HEALTH_NVME_CORRUPT, true);
+	stats_add(&all->store->stats->v.tiers_nvme_corrupt_blocks_total, 1);
+	stats_health_set(all->store->stats, STATS_HEALTH_NVME_CORRUPT, true);
 	return ret;
 }
 
@@ -104,20 +108,20 @@ static enum step bad(struct flight *f)
 static void landed(struct flight *f)
 {
 	static const uint8_t none[32];
-	struct kvtierd *d = f->d;
+	struct ops *all = f->all;
 	uint32_t parent = BLOCK_NONE;
 
-	stats_add(&d->stats->v.tiers_nvme_read_bytes_total, f->xfer.bytes);
+	stats_add(&all->store->stats->v.tiers_nvme_read_bytes_total, f->xfer.bytes);
 	if (moved_on(f))
 		return;
 	if (memcmp(f->xfer.record.parent, none, sizeof(none)) != 0)
-		parent = blocks_find(d->store.blocks, f->xfer.record.parent, f->space->number);
+		parent = blocks_find(all->store->blocks, f->xfer.record.parent, f->space->number);
 	if (parent == f->lease.block)
 		parent = BLOCK_NONE;
-	blocks_promote(d->store.blocks, f->lease.block, parent, &f->where);
-	tier_set_owner(d->store.tiers[TIER_HOST], &f->where, f->lease.block);
+	blocks_promote(all->store->blocks, f->lease.block, parent, &f->where);
+	tier_set_owner(all->store->tiers[TIER_HOST], &f->where, f->lease.block);
 	f->placed = false;
-	stats_add(&d->stats->v.tiers_host_promoted_blocks_total, 1);
+	stats_add(&all->store->stats->v.tiers_host_promoted_blocks_total, 1);
 }
 
 const struct source_ops from_nvme = {

@@ -12,8 +12,10 @@
 #include <errno.h>
 #include <string.h>
 
+#include "daemon/admin/stats.h"
 #include "daemon/base/container_of.h"
-#include "daemon/kvtierd.h"
+#include "daemon/store/space.h"
+#include "daemon/store/store.h"
 #include "flight.h"
 #include "part.h"
 
@@ -37,7 +39,7 @@ static bool has_load(const struct flight *f)
 static enum step look(struct flight *f)
 {
 	const int error = f->xfer.status;
-	struct stats_values *v = &f->d->stats->v;
+	struct stats_values *v = &f->all->store->stats->v;
 
 	if (f->xfer.op != XFER_PROBE)
 		return FLIGHT_ROOM;
@@ -73,8 +75,8 @@ static bool fits(const struct flight *f)
 
 static enum step bad(struct flight *f)
 {
-	stats_add(&f->d->stats->v.tiers_redis_corrupt_blocks_total, 1);
-	tier_condemn(f->d->store.tiers[TIER_REDIS], f->xfer.seal, f->xfer.buffer, f->xfer.bytes);
+	stats_add(&f->all->store->stats->v.tiers_redis_corrupt_blocks_total, 1);
+	tier_condemn(f->all->store->tiers[TIER_REDIS], f->xfer.seal, f->xfer.buffer, f->xfer.bytes);
 	return FLIGHT_MISS;
 }
 
@@ -90,13 +92,13 @@ static enum step failed(struct flight *f)
 		return FLIGHT_ROOM;
 	}
 	if (x->status == -EBADMSG)
-		stats_add(&f->d->stats->v.tiers_redis_corrupt_blocks_total, 1);
+		stats_add(&f->all->store->stats->v.tiers_redis_corrupt_blocks_total, 1);
 	return FLIGHT_MISS;
 }
 
 static void landed(struct flight *f)
 {
-	stats_add(&f->d->stats->v.tiers_redis_read_bytes_total, f->xfer.bytes);
+	stats_add(&f->all->store->stats->v.tiers_redis_read_bytes_total, f->xfer.bytes);
 }
 
 const struct source_ops from_redis = {

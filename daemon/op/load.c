@@ -14,53 +14,59 @@
 #include <assert.h>
 #include <errno.h>
 
+#include "daemon/admin/stats.h"
 #include "daemon/base/container_of.h"
+#include "daemon/base/loop.h"
 #include "daemon/config/config.h"
 #include "daemon/front/conn.h"
-#include "daemon/kvtierd.h"
 #include "daemon/nvme/writeback.h"
+#include "daemon/store/block.h"
 #include "daemon/store/copies.h"
+#include "daemon/store/space.h"
+#include "daemon/store/store.h"
 #include "flight.h"
 #include "part.h"
 
 /* What is behind it in a prefetch could not be kept. */
-static void miss(struct kvtierd *d, struct part *part)
+static void miss(struct ops *all, struct part *part)
 {
 	part->status = -ENOENT;
 	part->step = LOAD_END;
 	if (part->source != SOURCE_REDIS)
 		return;
-	stats_add(&d->stats->v.tiers_redis_miss_blocks_total, 1);
+	stats_add(&all->store->stats->v.tiers_redis_miss_blocks_total, 1);
 	if (part->at < part->op->remote_end)
 		part->op->remote_end = part->at;
 }
 
 /* --- LOOKUP --- */
 
-static bool in_host(const struct kvtierd *d, uint32_t block)
+static bool in_host(const struct store *store, uint32_t block)
 {
-	return blocks_host_slot(d->store.blocks, block) != BLOCK_NONE;
+	return blocks_host_slot(store->blocks, block) != BLOCK_NONE;
 }
 
-static bool redis_wanted(const struct kvtierd *d, const struct space *space, const uint8_t key[32])
+static bool redis_wanted(const struct store *store, const struct space *space,
+			 const uint8_t key[32])
 {
 	const struct tier_name name = { .key = key, .seal = space->seal };
 
-	return tier_readable(d->store.tiers[TIER_REDIS], &name);
+	return tier_readable(store->tiers[TIER_REDIS], &name);
 }
 
-static enum verdict found(struct kvtierd *d, struct part *part, uint32_t block)
+static enum verdict found(struct ops *all, struct part *part, uint32_t block)
 {
 	struct op *op = part->op;
 
 	part->source = SOURCE_HOST;
-	lease_take(&d->store, &part->lease, block);
-	copies_touch(&d->store, block, op->tick);
-	writeback_add(d->store.writeback, block);
+	lease_take(all->store, &part->lease, block);
+	copies_touch(all->store, block, op->tick);
+	writeback_add(all->store->writeback, block);
 	part->step = LOAD_END;
 	if (op->sqe.op == WIRE_OP_LOAD) {
-		const int r = tier_extent(d->store.tiers[TIER_HOST],
-					  blocks_host_slot(d->store.blocks, block), &part->where);
+		const int r =
+			tier_extent(all->store->tiers[TIER_HOST],
+				    blocks_host_slot(all->store->blocks, block), &part->where);
 
 		assert(r == 0); /* pinned: it cannot be stale */
 		part->step = LOAD_SERVE;
@@ -69,40 +75,39 @@ static enum verdict found(struct kvtierd *d, struct part *part, uint32_t block)
 }
 
 /* A block that is away on a disk that is out is asked of Redis like one that no local tier has. */
-enum verdict load_lookup(struct kvtierd *d, struct part *part)
+enum verdict load_lookup(struct ops *all, struct part *part)
 {
 	struct op *op = part->op;
 	const struct space *space = op->mount->space;
 	const uint8_t *key = part->job.identity.key;
-	const uint32_t block = blocks_find(d->store.blocks, key, space->number);
+	const uint32_t block = blocks_find(all->store->blocks, key, space->number);
 
 	part->source = SOURCE_HOST;
 	part->step = LOAD_BRING;
 	if (op->sqe.op == WIRE_OP_LOAD && part->job.page >= op->mount->pages) {
 		part->status = -EFAULT;
 		part->step = LOAD_END;
-	} else if (block != BLOCK_NONE && in_host(d, block)) {
-		return found(d, part, block);
-	} else if ((block == BLOCK_NONE || !part_readable(d, block)) &&
-		   redis_wanted(d, space, key)) {
+	} else if (block != BLOCK_NONE && in_host(all->store, block)) {
+		return found(all, part, block);
+	} else if ((block == BLOCK_NONE || !part_readable(all->store, block)) &&
+		   redis_wanted(all->store, space, key)) {
 		part->source = SOURCE_REDIS;
 		if (op->sqe.op == WIRE_OP_PREFETCH && part->at > op->remote_end)
-			miss(d, part);
+			miss(all, part);
 		else
-			flight_join(d, part, SOURCE_REDIS, BLOCK_NONE);
+			flight_join(all, part, SOURCE_REDIS, BLOCK_NONE);
 	} else if (block == BLOCK_NONE) {
-		miss(d, part);
+		miss(all, part);
 	} else {
-		copies_touch(&d->store, block, op->tick);
-		flight_join(d, part, SOURCE_NVME, block);
+		copies_touch(all->store, block, op->tick);
+		flight_join(all, part, SOURCE_NVME, block);
 	}
 	return CONTINUE;
 }
 
 bool load_must_wait(const struct op *op)
 {
-	const struct kvtierd *d = op->d;
-	const struct ops *all = d->ops;
+	const struct ops *all = op->all;
 	uint8_t key[32];
 	uint32_t block;
 
@@ -110,13 +115,14 @@ bool load_must_wait(const struct op *op)
 	    flights_parts(all->flights) + all->room.n < all->n_parts - all->n_parts / 4)
 		return false;
 	ring_key(&op->conn->ring, op->sqe.first + op->next_block, key);
-	block = blocks_find(d->store.blocks, key, op->mount->space->number);
-	return block == BLOCK_NONE ? redis_wanted(d, op->mount->space, key) : !in_host(d, block);
+	block = blocks_find(all->store->blocks, key, op->mount->space->number);
+	return block == BLOCK_NONE ? redis_wanted(all->store, op->mount->space, key) :
+				     !in_host(all->store, block);
 }
 
 /* --- BRING --- */
 
-enum verdict load_bring(struct kvtierd *d, struct part *part)
+enum verdict load_bring(struct ops *all, struct part *part)
 {
 	const bool load = part->op->sqe.op == WIRE_OP_LOAD;
 
@@ -133,7 +139,7 @@ enum verdict load_bring(struct kvtierd *d, struct part *part)
 	} else if (part->brought > 0) {
 		part->step = LOAD_LOOKUP;
 	} else if (part->brought == -ENOENT) {
-		miss(d, part);
+		miss(all, part);
 	} else {
 		part->status = part->brought;
 	}
@@ -150,23 +156,23 @@ static void served(struct device_job *job)
 	part_wake(part);
 }
 
-enum verdict load_serve(struct kvtierd *d, struct part *part)
+enum verdict load_serve(struct ops *all, struct part *part)
 {
-	struct tier *host = d->store.tiers[TIER_HOST];
+	struct tier *host = all->store->tiers[TIER_HOST];
 
 	part->job.image = tier_address(host, &part->where);
 	assert(part->job.image);
 	part->job.image_bytes = tier_extent_bytes(host, &part->where);
 	part->job.geometry = &part->op->mount->space->geometry;
-	part->job.verify = d->config->host_verify == CONFIG_VERIFY_ALWAYS && !part->flight;
+	part->job.verify = all->config->host_verify == CONFIG_VERIFY_ALWAYS && !part->flight;
 	part_submit(part, DEVICE_DECODE, served);
 	return WAIT;
 }
 
-static void count_loaded(struct kvtierd *d, struct part *part)
+static void count_loaded(struct ops *all, struct part *part)
 {
 	struct op *op = part->op;
-	struct stats_values *v = &d->stats->v;
+	struct stats_values *v = &all->store->stats->v;
 	const struct space *space = op->mount->space;
 	enum source source = SOURCE_HOST;
 
@@ -192,40 +198,40 @@ static void count_loaded(struct kvtierd *d, struct part *part)
 }
 
 /* The block is about to be dropped. */
-static void count_corrupt(struct kvtierd *d, const struct part *part)
+static void count_corrupt(struct ops *all, const struct part *part)
 {
 	log_limited(
-		&d->ops->log, loop_now(d->loop), LOG_LEVEL_ERROR,
+		&all->log, loop_now(all->loop), LOG_LEVEL_ERROR,
 		"an image in the host tier failed its checks and was dropped (slab %u): a miss, "
 		"not data; if this repeats, test the machine's memory",
 		part->where.slot >> 16);
-	stats_add(&d->stats->v.tiers_host_corrupt_blocks_total, 1);
-	stats_health_set(d->stats, STATS_HEALTH_CORRUPT, true);
+	stats_add(&all->store->stats->v.tiers_host_corrupt_blocks_total, 1);
+	stats_health_set(all->store->stats, STATS_HEALTH_CORRUPT, true);
 }
 
 /* Another load of the block may have been quicker. */
-static void condemn(struct kvtierd *d, const struct lease *lease)
+static void condemn(struct ops *all, const struct lease *lease)
 {
-	if (lease->held && blocks_live(d->store.blocks, lease->block))
-		copies_condemn(&d->store, lease->block);
+	if (lease->held && blocks_live(all->store->blocks, lease->block))
+		copies_condemn(all->store, lease->block);
 }
 
-enum verdict load_check(struct kvtierd *d, struct part *part)
+enum verdict load_check(struct ops *all, struct part *part)
 {
 	part->step = LOAD_END;
 	if (part->job.status == 0) {
-		count_loaded(d, part);
+		count_loaded(all, part);
 		if (part->flight && part->source == SOURCE_REDIS)
 			part->step = LOAD_KEEP;
 		return CONTINUE;
 	}
 	if (part_stopped(part, &part->status))
 		return CONTINUE;
-	count_corrupt(d, part);
+	count_corrupt(all, part);
 	if (!part->flight)
-		condemn(d, &part->lease);
+		condemn(all, &part->lease);
 	else if (!part->flight->placed) /* the slot is the block's */
-		condemn(d, &part->flight->lease);
+		condemn(all, &part->flight->lease);
 	part->status = -ENOENT;
 	return CONTINUE;
 }
@@ -234,24 +240,24 @@ enum verdict load_check(struct kvtierd *d, struct part *part)
 
 /* The parent is there, and leased: room in a full table is not made by dropping it. Or there is
  * none. */
-static bool take_parent(struct kvtierd *d, const struct part *part, struct lease *ret)
+static bool take_parent(struct ops *all, const struct part *part, struct lease *ret)
 {
 	const struct op *op = part->op;
 	uint32_t parent;
 
 	if (part->at == 0 && !(op->sqe.flags & WIRE_SQE_HAS_PARENT))
 		return true;
-	parent = blocks_find(d->store.blocks, part->before, op->mount->space->number);
+	parent = blocks_find(all->store->blocks, part->before, op->mount->space->number);
 	if (parent == BLOCK_NONE)
 		return false;
-	lease_take(&d->store, ret, parent);
+	lease_take(all->store, ret, parent);
 	return true;
 }
 
 /* Where the block is already, away or not, a copy of it has this codec, and so this size. */
 static bool fits(const struct flight *f)
 {
-	const struct blocks *blocks = f->d->store.blocks;
+	const struct blocks *blocks = f->all->store->blocks;
 	const uint32_t block = blocks_find(blocks, f->job.identity.key, f->space->number);
 
 	return block == BLOCK_NONE ||
@@ -261,7 +267,7 @@ static bool fits(const struct flight *f)
 
 /* The image becomes a block, if no other part of the flight made it one: 0. -ENOENT: without the
  * block before it nobody would find it. -ENOSPC. */
-static int keep(struct kvtierd *d, struct part *part)
+static int keep(struct ops *all, struct part *part)
 {
 	struct flight *f = part->flight;
 	const struct image_header *header = (const void *)f->job.image;
@@ -272,22 +278,22 @@ static int keep(struct kvtierd *d, struct part *part)
 	f->job.codec_k = header->codec_k; /* as verified */
 	if (f->lease.held || !fits(f))
 		return 0;
-	if (!take_parent(d, part, &parent))
+	if (!take_parent(all, part, &parent))
 		return -ENOENT;
-	r = part_enter(d, f->space, &f->job, &f->where, parent.block, &block);
-	lease_drop(&d->store, &parent);
+	r = part_enter(all->store, f->space, &f->job, &f->where, parent.block, &block);
+	lease_drop(all->store, &parent);
 	if (r < 0)
 		return r;
 	if (r == 0) {
 		f->placed = false;
-		lease_take(&d->store, &f->lease, block); /* the slot stays while parts use it */
+		lease_take(all->store, &f->lease, block); /* the slot stays while parts use it */
 	}
-	copies_touch(&d->store, block, part->op->tick);
-	writeback_add(d->store.writeback, block);
+	copies_touch(all->store, block, part->op->tick);
+	writeback_add(all->store->writeback, block);
 	return 0;
 }
 
-enum verdict load_keep(struct kvtierd *d, struct part *part)
+enum verdict load_keep(struct ops *all, struct part *part)
 {
 	struct op *op = part->op;
 	int r = 0;
@@ -298,19 +304,19 @@ enum verdict load_keep(struct kvtierd *d, struct part *part)
 		return WAIT;
 	}
 	if (!op->abandoned)
-		r = keep(d, part);
+		r = keep(all, part);
 	if (r && op->sqe.op == WIRE_OP_PREFETCH) /* a load was served all the same */
 		part->status = r;
 	part->step = LOAD_END;
 	return CONTINUE;
 }
 
-enum verdict load_end(struct kvtierd *d, struct part *part)
+enum verdict load_end(struct ops *all, struct part *part)
 {
-	if (part->flight && !flight_leave(d, part)) {
+	if (part->flight && !flight_leave(all, part)) {
 		part->wait = WAIT_OTHER;
 		return WAIT;
 	}
-	lease_drop(&d->store, &part->lease);
+	lease_drop(all->store, &part->lease);
 	return DONE;
 }

@@ -23,12 +23,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/admin/stats.h"
 #include "daemon/base/container_of.h"
+#include "daemon/base/loop.h"
 #include "daemon/front/conn.h"
-#include "daemon/kvtierd.h"
 #include "daemon/nvme/writeback.h"
 #include "daemon/redis/outbox.h"
+#include "daemon/store/block.h"
 #include "daemon/store/copies.h"
+#include "daemon/store/space.h"
+#include "daemon/store/store.h"
 #include "flight.h"
 #include "part.h"
 #include "share.h"
@@ -39,23 +43,26 @@ enum { MAX_DEADLINE_S = 3600 }; /* later deadlines are cut to this */
 
 /* --- pools --- */
 
-int ops_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct ops **ret)
+int ops_open(const struct ops_conf *conf, struct ops **ret)
 {
+	const uint32_t max_ops = conf->max_ops, parts = conf->parts;
 	struct ops *all = calloc(1, sizeof(*all));
 
 	if (!all)
 		return -ENOMEM;
-	all->d = d;
+	all->store = conf->store;
+	all->loop = conf->loop;
+	all->devices = conf->devices;
+	all->config = conf->config;
 	all->max_ops = max_ops;
-	all->n_parts = parts;
+	all->n_parts = all->n_free_parts = parts;
 	ready_open(&all->ready);
 	room_open(&all->room);
 	turn_open(all);
 	all->op_pool = calloc(max_ops, sizeof(*all->op_pool));
 	all->part_pool = calloc(parts, sizeof(*all->part_pool));
-	all->n_free_parts = parts;
-	if (!all->op_pool || !all->part_pool || shares_open(&d->shares) ||
-	    flights_open(d, parts, &all->flights) || traces_open(max_ops, &all->traces)) {
+	if (!all->op_pool || !all->part_pool || shares_open(&all->shares) ||
+	    flights_open(all, parts, &all->flights) || traces_open(max_ops, &all->traces)) {
 		ops_close(all);
 		return -ENOMEM;
 	}
@@ -67,7 +74,7 @@ int ops_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct ops **r
 		all->part_pool[i].next = all->free_parts;
 		all->free_parts = &all->part_pool[i];
 	}
-	devices_on_room(&d->devices, part_room, all);
+	devices_on_room(all->devices, part_room, all);
 	*ret = all;
 	return 0;
 }
@@ -79,8 +86,7 @@ void ops_close(struct ops *all)
 	assert(all->outstanding == 0);
 	traces_close(all->traces);
 	flights_close(all->flights);
-	shares_close(all->d->shares);
-	all->d->shares = NULL;
+	shares_close(all->shares);
 	free(all->op_pool);
 	free(all->part_pool);
 	free(all);
@@ -115,7 +121,7 @@ uint64_t ops_pages(const struct conn *conn)
 
 static void count(const struct op *q, int status)
 {
-	struct stats_values *v = &q->d->stats->v;
+	struct stats_values *v = &q->all->store->stats->v;
 
 	if (q->sqe.op == WIRE_OP_STORE) {
 		if (status == 1)
@@ -167,7 +173,7 @@ static void complete(struct op *q)
 		.n = q->sqe.n,
 		.first = q->sqe.first,
 		.submit_ns = q->submit_ns,
-		.done_ns = loop_now(q->d->loop),
+		.done_ns = loop_now(q->all->loop),
 	};
 
 	for (uint32_t i = 0; i < q->sqe.n; i++) {
@@ -180,62 +186,62 @@ static void complete(struct op *q)
 		if (status >= 0 && cqe.prefix == i)
 			cqe.prefix = i + 1;
 	}
-	count_time(q->d->stats, q->sqe.op, &cqe);
+	count_time(q->all->store->stats, q->sqe.op, &cqe);
 	if (ring_complete(&q->conn->ring, &cqe))
 		q->conn->wake = true;
 }
 
 /* A block that nobody built on and nobody uses; being written to NVMe is no use. One that is gone
  * (purged, damaged) is none, and what came before it is not known any more. */
-static bool undoable(const struct kvtierd *d, uint32_t block)
+static bool undoable(const struct store *store, uint32_t block)
 {
-	return blocks_live(d->store.blocks, block) && blocks_leaf(d->store.blocks, block) &&
-	       blocks_pins(d->store.blocks, block) ==
-		       writeback_holds(d->store.writeback, block) +
-			       (uint32_t)outbox_holds(d->store.outbox, block);
+	return blocks_live(store->blocks, block) && blocks_leaf(store->blocks, block) &&
+	       blocks_pins(store->blocks, block) ==
+		       writeback_holds(store->writeback, block) +
+			       (uint32_t)outbox_holds(store->outbox, block);
 }
 
 /* A client that died before its store completed leaves nothing of it: the blocks this op committed
  * go again, newest first, as long as nobody else has built on them. */
 static void undo(struct op *q)
 {
-	struct kvtierd *d = q->d;
+	struct store *store = q->all->store;
 	uint32_t block = q->tail.block;
 
 	if (!q->tail.held)
 		return;
-	lease_drop(&d->store, &q->tail);
-	for (; q->fresh > 0 && undoable(d, block); q->fresh--) {
-		const uint32_t parent = blocks_parent(d->store.blocks, block);
+	lease_drop(store, &q->tail);
+	for (; q->fresh > 0 && undoable(store, block); q->fresh--) {
+		const uint32_t parent = blocks_parent(store->blocks, block);
 
-		copies_condemn(&d->store, block);
+		copies_condemn(store, block);
 		block = parent;
 	}
 }
 
 static void finish_if_settled(struct op *q)
 {
-	struct ops *all = q->d->ops;
+	struct ops *all = q->all;
 
 	if (q->settled < q->sqe.n)
 		return;
 	assert(!q->parts && q->n_parts == 0 && !list_has(&q->queue));
-	loop_timer_unset(q->d->loop, &q->deadline);
+	loop_timer_unset(all->loop, &q->deadline);
 	if (!q->abandoned)
 		complete(q);
 	else if (q->sqe.op == WIRE_OP_STORE)
 		undo(q);
-	lease_drop(&q->d->store, &q->tail);
+	lease_drop(all->store, &q->tail);
 	*q->link = q->next;
 	if (q->next)
 		q->next->link = q->link;
 	q->conn->n_ops--;
-	share_op_ended(q->d, q);
+	share_op_ended(all, q);
 	trace_end(all->traces, q);
 	q->conn->arena_claimed -= slots_of(&q->sqe);
 	q->mount->ops--;
 	all->outstanding--;
-	stats_set(&q->d->stats->v.ops_outstanding, all->outstanding);
+	stats_set(&all->store->stats->v.ops_outstanding, all->outstanding);
 	q->next = all->free_ops;
 	all->free_ops = q;
 }
@@ -243,7 +249,7 @@ static void finish_if_settled(struct op *q)
 void op_part_done(struct part *part)
 {
 	struct op *op = part->op;
-	struct ops *all = op->d->ops;
+	struct ops *all = op->all;
 	struct part *next = NULL;
 
 	assert(part_held(part) == 0);
@@ -258,7 +264,7 @@ void op_part_done(struct part *part)
 	}
 	settle(op, part->at, part->status);
 	trace_done(op, part->at, part->status);
-	share_part_ended(op->d, part);
+	share_part_ended(all, part);
 	turn_look_again(all);
 	part->op = NULL;
 	part->next = all->free_parts;
@@ -276,7 +282,7 @@ void op_part_done(struct part *part)
  * of them. */
 static void end_early(struct op *op, int status)
 {
-	struct ops *all = op->d->ops;
+	struct ops *all = op->all;
 
 	if (op->early)
 		return;
@@ -303,7 +309,7 @@ static void on_deadline(struct loop_timer *timer)
 {
 	struct op *q = container_of(timer, struct op, deadline);
 
-	stats_add(&q->d->stats->v.ops_timed_out_total, 1);
+	stats_add(&q->all->store->stats->v.ops_timed_out_total, 1);
 	end_early(q, -ETIMEDOUT);
 }
 
@@ -311,36 +317,36 @@ static void on_deadline(struct loop_timer *timer)
 
 /* A store's chain begins under its parent, or not at all; what a load brings from elsewhere is kept
  * only there. Taken with its first block: what waits for its turn pins nothing. */
-static void take_parent(struct kvtierd *d, struct op *q)
+static void take_parent(struct ops *all, struct op *q)
 {
 	uint32_t parent;
 
 	ring_key(&q->conn->ring, q->sqe.first + q->sqe.n, q->last_key);
 	if (q->sqe.op != WIRE_OP_STORE)
 		return;
-	parent = blocks_find(d->store.blocks, q->last_key, q->mount->space->number);
+	parent = blocks_find(all->store->blocks, q->last_key, q->mount->space->number);
 	if (parent == BLOCK_NONE) {
 		q->chain_error = -ENOENT;
 		return;
 	}
-	lease_take(&d->store, &q->tail, parent);
-	copies_touch(&d->store, parent, q->tick);
+	lease_take(all->store, &q->tail, parent);
+	copies_touch(all->store, parent, q->tick);
 }
 
 struct part *op_begin_block(struct op *q)
 {
-	struct ops *all = q->d->ops;
+	struct ops *all = q->all;
 	struct part *part = all->free_parts;
 	const uint32_t slot = q->sqe.first + q->next_block;
 
 	if (!q->begun && (q->sqe.flags & WIRE_SQE_HAS_PARENT))
-		take_parent(q->d, q);
+		take_parent(all, q);
 	all->free_parts = part->next;
 	memset(part, 0, sizeof(*part));
 	part->op = q;
 	part->waiter.op = q;
 	part->waiter.task = &part->task;
-	share_part_begun(q->d, part);
+	share_part_begun(all, part);
 	part->at = q->next_block++;
 	part->job.layout = &q->mount->layout;
 	part->job.page = ring_page(&q->conn->ring, slot);
@@ -375,39 +381,38 @@ static struct op *find(const struct conn *conn, uint64_t op_id)
 	return NULL;
 }
 
-static void start_nop(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe)
+static void start_nop(struct ops *all, struct conn *conn, const struct wire_sqe *sqe)
 {
 	const struct wire_cqe cqe = {
 		.op_id = sqe->op_id,
-		.submit_ns = loop_now(d->loop),
-		.done_ns = loop_now(d->loop),
+		.submit_ns = loop_now(all->loop),
+		.done_ns = loop_now(all->loop),
 	};
 
 	if (ring_complete(&conn->ring, &cqe))
 		conn->wake = true;
 }
 
-static void cancel(struct kvtierd *d, struct op *q)
+static void cancel(struct op *q)
 {
-	stats_add(&d->stats->v.ops_canceled_total, 1);
+	stats_add(&q->all->store->stats->v.ops_canceled_total, 1);
 	end_early(q, -ECANCELED);
 }
 
-static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount,
+static void start_op(struct ops *all, struct conn *conn, struct mount *mount,
 		     const struct wire_sqe *sqe)
 {
-	struct ops *all = d->ops;
 	struct op *q = all->free_ops;
-	const uint64_t latest = loop_now(d->loop) + MAX_DEADLINE_S * 1000000000ull;
+	const uint64_t latest = loop_now(all->loop) + MAX_DEADLINE_S * 1000000000ull;
 
 	all->free_ops = q->next;
 	*q = (struct op){
-		.d = d,
+		.all = all,
 		.conn = conn,
 		.mount = mount,
 		.sqe = *sqe,
-		.tick = ++d->store.tick,
-		.submit_ns = loop_now(d->loop),
+		.tick = ++all->store->tick,
+		.submit_ns = loop_now(all->loop),
 		.deadline.fire = on_deadline,
 		.remote_end = sqe->n,
 	};
@@ -418,31 +423,31 @@ static void start_op(struct kvtierd *d, struct conn *conn, struct mount *mount,
 		q->next->link = &q->next;
 	conn->ops = q;
 	conn->n_ops++;
-	share_op_started(d, conn);
+	share_op_started(all, conn);
 	conn->arena_claimed += slots_of(sqe);
 	mount->ops++;
 	all->outstanding++;
-	stats_set(&d->stats->v.ops_outstanding, all->outstanding);
-	loop_timer_set(d->loop, &q->deadline,
+	stats_set(&all->store->stats->v.ops_outstanding, all->outstanding);
+	loop_timer_set(all->loop, &q->deadline,
 		       sqe->deadline_ns < latest ? sqe->deadline_ns : latest);
 	trace_begin(all->traces, q);
 	turn_look_again(all);
 	turn_add(q);
 }
 
-int op_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe, char *text, size_t n)
+int op_start(struct ops *all, struct conn *conn, const struct wire_sqe *sqe, char *text, size_t n)
 {
 	struct mount *mount;
 
 	if (sqe->op == WIRE_OP_NOP) {
-		start_nop(d, conn, sqe);
+		start_nop(all, conn, sqe);
 		return 0;
 	}
 	if (sqe->op == WIRE_OP_CANCEL) {
 		struct op *q = find(conn, sqe->target);
 
 		if (q)
-			cancel(d, q); /* else it has completed: nothing to do */
+			cancel(q); /* else it has completed: nothing to do */
 		return 0;
 	}
 	mount = conn->mounts[sqe->space];
@@ -455,24 +460,24 @@ int op_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe, c
 	if (slots_of(sqe) > conn->ring.arena_blocks - conn->arena_claimed)
 		return violation(text, n, "n", sqe->n,
 				 "is more than the arena slots that no outstanding op uses");
-	assert(ops_room(d->ops));
-	start_op(d, conn, mount, sqe);
+	assert(ops_room(all));
+	start_op(all, conn, mount, sqe);
 	return 0;
 }
 
-void ops_cancel_mount(struct kvtierd *d, struct conn *conn, const struct mount *mount)
+void ops_cancel_mount(struct conn *conn, const struct mount *mount)
 {
 	for (struct op *op = conn->ops, *next; op; op = next) {
 		next = op->next; /* op may be gone when it was cancelled */
 		if (!mount || op->mount == mount)
-			cancel(d, op);
+			cancel(op);
 	}
 }
 
-void ops_abandon(struct kvtierd *d, struct conn *conn)
+void ops_abandon(struct conn *conn)
 {
 	for (struct op *op = conn->ops; op; op = op->next)
 		op->abandoned = true;
-	ops_cancel_mount(d, conn, NULL);
+	ops_cancel_mount(conn, NULL);
 	share_client_cut(conn);
 }

@@ -11,15 +11,27 @@
 
 #include "client/wire.h"
 
+struct config;
 struct conn;
-struct kvtierd;
+struct devices;
+struct loop;
 struct mount;
 struct op;
 struct ops;
 struct part;
+struct store;
 
-/* Reserves everything: max_ops requests, `parts` blocks in flight (= the device's depth). */
-int ops_open(struct kvtierd *d, uint32_t max_ops, uint32_t parts, struct ops **ret);
+struct ops_conf {
+	struct store *store;
+	struct loop *loop;
+	struct devices *devices;
+	const struct config *config; /* [host] options */
+	uint32_t max_ops;            /* requests outstanding */
+	uint32_t parts;              /* blocks in flight: the depth of the devices */
+};
+
+/* Reserves everything. -ENOMEM. */
+int ops_open(const struct ops_conf *conf, struct ops **ret);
 void ops_close(struct ops *ops);      /* none outstanding; NULL is fine */
 bool ops_room(const struct ops *ops); /* one more op_start() is possible */
 /* Ops that each of so many clients (> 0) may have outstanding: so the quick ones leave some for the
@@ -30,8 +42,7 @@ uint64_t ops_pages(const struct conn *conn); /* of its ops, that the daemon may 
 
 /* Starts a checked entry. 0, or -EPROTO with text: the client broke the protocol (unknown space, op
  * id in use). A lack of anything else shows as per-block statuses. */
-int op_start(struct kvtierd *d, struct conn *conn, const struct wire_sqe *sqe, char *text,
-	     size_t n);
+int op_start(struct ops *ops, struct conn *conn, const struct wire_sqe *sqe, char *text, size_t n);
 
 /* For pump.c. The op's next block is begun: its part, whose steps are to run. */
 struct part *op_begin_block(struct op *op);
@@ -41,10 +52,10 @@ void op_part_done(struct part *part);
 
 /* Ends every op of a mount early (-ECANCELED for blocks not begun); those in flight finish.
  * mount->ops says when. */
-void ops_cancel_mount(struct kvtierd *d, struct conn *conn, const struct mount *mount);
+void ops_cancel_mount(struct conn *conn, const struct mount *mount);
 
 /* The client is gone: nothing more is committed, written to it or begun. conn->n_ops says when all
  * let go. */
-void ops_abandon(struct kvtierd *d, struct conn *conn);
+void ops_abandon(struct conn *conn);
 
 #endif

@@ -7,20 +7,24 @@
 #include <assert.h>
 #include <errno.h>
 
+#include "daemon/admin/stats.h"
+#include "daemon/base/loop.h"
 #include "daemon/front/conn.h"
-#include "daemon/kvtierd.h"
+#include "daemon/store/block.h"
 #include "daemon/store/copies.h"
+#include "daemon/store/space.h"
+#include "daemon/store/store.h"
 
 void part_wake(struct part *part)
 {
 	part->wait = WAIT_NONE;
-	ready_push(&part->op->d->ops->ready, &part->task);
+	ready_push(&part->op->all->ready, &part->task);
 }
 
 void part_unplace(struct part *part)
 {
 	if (part->placed)
-		tier_free(part->op->d->store.tiers[part->where.tier], &part->where);
+		tier_free(part->op->all->store->tiers[part->where.tier], &part->where);
 	part->placed = false;
 }
 
@@ -62,14 +66,14 @@ void part_room(void *arg, struct device *device)
 static int sparse(const struct part *part)
 {
 	struct op *op = part->op;
-	struct stats_values *v = &op->d->stats->v;
+	struct stats_values *v = &op->all->store->stats->v;
 
 	op->conn->sparse_blocks++;
 	stats_add(op->sqe.op == WIRE_OP_STORE ? &v->store_sparse_blocks_total :
 						&v->load_sparse_blocks_total,
 		  1);
 	log_limited(
-		&op->d->ops->log, loop_now(op->d->loop), LOG_LEVEL_WARNING,
+		&op->all->log, loop_now(op->all->loop), LOG_LEVEL_WARNING,
 		"client %u (pid %ld, \"%s\"): page %llu is not allocated, and the daemon does not "
 		"do that for it: libkvtier touches pages before it lends them, another client must,"
 		" and may punch no hole into them",
@@ -93,49 +97,48 @@ bool part_stopped(const struct part *part, int *ret)
 	return true;
 }
 
-bool part_readable(const struct kvtierd *d, uint32_t block)
+bool part_readable(const struct store *store, uint32_t block)
 {
 	struct extent where;
 
-	return blocks_nvme(d->store.blocks, block, &where) &&
-	       tier_readable(d->store.tiers[TIER_NVME], &(struct tier_name){ .where = &where });
+	return blocks_nvme(store->blocks, block, &where) &&
+	       tier_readable(store->tiers[TIER_NVME], &(struct tier_name){ .where = &where });
 }
 
 /* A full table makes room as a full tier does: an old block goes. A crowded neighbourhood (-EXFULL)
  * is another case: only the new block is refused, or keys made to collide would empty the table. */
-static int commit(struct kvtierd *d, const struct space *space, const struct device_job *job,
+static int commit(struct store *store, const struct space *space, const struct device_job *job,
 		  const struct extent *where, uint32_t parent, uint32_t *ret)
 {
 	const uint32_t variant = space_variant(space, (enum image_codec)job->codec_k);
 	const uint8_t *key = job->identity.key;
-	int r = blocks_commit(d->store.blocks, key, space->number, parent, variant, where, ret);
+	int r = blocks_commit(store->blocks, key, space->number, parent, variant, where, ret);
 
-	if (r == -ENOSPC && copies_make_room(&d->store))
-		r = blocks_commit(d->store.blocks, key, space->number, parent, variant, where, ret);
+	if (r == -ENOSPC && copies_make_room(store))
+		r = blocks_commit(store->blocks, key, space->number, parent, variant, where, ret);
 	return r;
 }
 
-int part_enter(struct kvtierd *d, const struct space *space, const struct device_job *job,
+int part_enter(struct store *store, const struct space *space, const struct device_job *job,
 	       const struct extent *where, uint32_t parent, uint32_t *ret)
 {
-	const int r = commit(d, space, job, where, parent, ret);
+	const int r = commit(store, space, job, where, parent, ret);
 	uint32_t block;
 
 	if (r == 0)
-		tier_set_owner(d->store.tiers[TIER_HOST], where, *ret);
+		tier_set_owner(store->tiers[TIER_HOST], where, *ret);
 	if (r != -EEXIST)
 		return r;
-	*ret = block = blocks_find(d->store.blocks, job->identity.key, space->number);
+	*ret = block = blocks_find(store->blocks, job->identity.key, space->number);
 	assert(block != BLOCK_NONE);
-	if (blocks_host_slot(d->store.blocks, block) != BLOCK_NONE)
+	if (blocks_host_slot(store->blocks, block) != BLOCK_NONE)
 		return 1; /* the same block was stored meanwhile */
-	blocks_promote(d->store.blocks, block, parent == block ? BLOCK_NONE : parent, where);
-	tier_set_owner(d->store.tiers[TIER_HOST], where, block);
+	blocks_promote(store->blocks, block, parent == block ? BLOCK_NONE : parent, where);
+	tier_set_owner(store->tiers[TIER_HOST], where, block);
 	/* Its disk is away. If another takes writes, it gets a copy there. */
-	if (!part_readable(d, block) &&
-	    tier_writable(d->store.tiers[TIER_NVME],
-			  &(struct tier_name){ .key = job->identity.key }))
-		copies_drop_nvme(&d->store, block);
+	if (!part_readable(store, block) &&
+	    tier_writable(store->tiers[TIER_NVME], &(struct tier_name){ .key = job->identity.key }))
+		copies_drop_nvme(store, block);
 	return 0;
 }
 
@@ -150,7 +153,7 @@ uint32_t part_held(const struct part *part)
 /* There are few parts, and few ops whose blocks come from Redis. */
 struct part *part_find(const struct op *op, uint32_t at)
 {
-	const struct ops *all = op->d->ops;
+	const struct ops *all = op->all;
 
 	for (uint32_t i = 0; i < all->n_parts; i++)
 		if (all->part_pool[i].op == op && all->part_pool[i].at == at)

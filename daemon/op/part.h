@@ -40,12 +40,15 @@
 #include "step.h"
 #include "tiers/tier.h"
 
+struct config;
 struct conn;
+struct devices;
 struct flight;
 struct flights;
-struct kvtierd;
 struct mount;
+struct shares;
 struct space;
+struct store;
 struct trace;
 struct traces;
 
@@ -74,7 +77,7 @@ struct part {
 
 /* One op. */
 struct op {
-	struct kvtierd *d;
+	struct ops *all;
 	struct conn *conn;
 	struct mount *mount;
 	struct op *next, **link; /* the connection's list; next: or the pool */
@@ -105,9 +108,13 @@ struct op {
 	uint64_t in_flight_bytes; /* store: for the end of its chain */
 };
 
-/* All of them. */
+/* All of them, and what they need of the daemon: const since ops_open(). */
 struct ops {
-	struct kvtierd *d;
+	struct store *store;
+	struct loop *loop;
+	struct devices *devices;
+	const struct config *config;
+	struct shares *shares; /* share.c's */
 	uint32_t max_ops, outstanding;
 	uint32_t n_parts, n_free_parts;
 	struct op *op_pool, *free_ops;
@@ -146,10 +153,10 @@ bool part_stopped(const struct part *part, int *ret);
  * starts a chain): 0, and the slot is the block's. 1: there is such a block in host memory; the
  * slot stays the caller's. -ENOSPC, -EXFULL: as blocks_commit(). Of the job: identity.key,
  * codec_k. */
-int part_enter(struct kvtierd *d, const struct space *space, const struct device_job *job,
+int part_enter(struct store *store, const struct space *space, const struct device_job *job,
 	       const struct extent *where, uint32_t parent, uint32_t *ret);
 /* Whether NVMe has the block, on a disk that answers reads now. */
-bool part_readable(const struct kvtierd *d, uint32_t block);
+bool part_readable(const struct store *store, uint32_t block);
 /* What it holds, as bits of enum held. */
 uint32_t part_held(const struct part *part);
 /* The op's part for this block: begun, and its status is not final. NULL: there is none. */

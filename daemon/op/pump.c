@@ -14,8 +14,9 @@
 #include <assert.h>
 
 #include "daemon/base/container_of.h"
+#include "daemon/base/loop.h"
 #include "daemon/device/devices.h"
-#include "daemon/kvtierd.h"
+#include "daemon/store/store.h"
 #include "flight.h"
 #include "load.h"
 #include "op.h"
@@ -35,7 +36,7 @@ enum {
 
 /* --- a part --- */
 
-static enum verdict (*const steps[STEPS])(struct kvtierd *d, struct part *part) = {
+static enum verdict (*const steps[STEPS])(struct ops *all, struct part *part) = {
 	[STORE_ADMIT] = store_admit,   [STORE_PLACE] = store_place, [STORE_ENCODE] = store_encode,
 	[STORE_COMMIT] = store_commit, [LOAD_LOOKUP] = load_lookup, [LOAD_BRING] = load_bring,
 	[LOAD_SERVE] = load_serve,     [LOAD_CHECK] = load_check,   [LOAD_KEEP] = load_keep,
@@ -65,7 +66,7 @@ static void run_part(struct task *task)
 		leave_early(part);
 		assert(step_allows(part->step, part_held(part)));
 		trace_step(op, part->at, part->step, part->source);
-		v = steps[part->step](op->d, part);
+		v = steps[part->step](op->all, part);
 	}
 	if (v == WAIT)
 		trace_wait(op, part->wait);
@@ -86,12 +87,12 @@ static void begin_one(struct ops *all)
 	struct part *part;
 	struct op *op;
 
-	if (share_of_parts_is_used(all->d, turn_client(all))) {
+	if (share_of_parts_is_used(all, turn_client(all))) {
 		turn_pass_client(all);
 		return;
 	}
 	op = turn_take(all);
-	if (share_of_memory_is_used(all->d, op) || load_must_wait(op)) {
+	if (share_of_memory_is_used(all, op) || load_must_wait(op)) {
 		turn_pass(op);
 		return;
 	}
@@ -112,7 +113,7 @@ static bool run_ready(struct ops *all)
 	bool worked = ready_run(&all->ready, READY_BUDGET);
 
 	worked |= flights_retry(all->flights);
-	while (!ready_any(&all->ready) && room_retry(all->d))
+	while (!ready_any(&all->ready) && room_retry(all))
 		worked |= ready_run(&all->ready, READY_BUDGET);
 	return worked || ready_any(&all->ready);
 }
@@ -122,30 +123,30 @@ static bool run_ready(struct ops *all)
 static bool pump(struct loop_poller *poller)
 {
 	struct ops *all = container_of(poller, struct ops, poller);
-	const struct mover_counts before = all->d->store.moved;
+	const struct mover_counts before = all->store->moved;
 	uint32_t budget = BEGIN_BUDGET;
 	bool worked = run_ready(all);
 
 	if (worked)
 		turn_look_again(all);
 	while (turn_any(all) && all->free_parts && budget-- > 0 &&
-	       !evicted_many(&all->d->store.moved, &before)) {
+	       !evicted_many(&all->store->moved, &before)) {
 		begin_one(all);
 		worked = true;
 	}
 	/* the loop asks its pollers once more before it sleeps */
-	devices_kick(&all->d->devices);
+	devices_kick(all->devices);
 	return worked || ready_any(&all->ready);
 }
 
-void pump_start(struct kvtierd *d)
+void pump_start(struct ops *all)
 {
-	d->ops->poller.poll = pump;
-	loop_poller_add(d->loop, &d->ops->poller);
+	all->poller.poll = pump;
+	loop_poller_add(all->loop, &all->poller);
 }
 
-void pump_stop(struct kvtierd *d)
+void pump_stop(struct ops *all)
 {
-	if (d->ops)
-		loop_poller_remove(d->loop, &d->ops->poller);
+	if (all)
+		loop_poller_remove(all->loop, &all->poller);
 }

@@ -7,9 +7,9 @@
 
 #include <stdbool.h>
 
-struct kvtierd;
+struct ops;
 
-void pump_start(struct kvtierd *d); /* d->ops is open */
-void pump_stop(struct kvtierd *d);  /* d->ops NULL: nothing happens */
+void pump_start(struct ops *ops);
+void pump_stop(struct ops *ops); /* NULL is fine */
 
 #endif

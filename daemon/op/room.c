@@ -15,10 +15,12 @@
 #include <errno.h>
 
 #include "daemon/base/container_of.h"
+#include "daemon/base/loop.h"
 #include "daemon/front/conn.h"
-#include "daemon/kvtierd.h"
 #include "daemon/nvme/writeback.h"
 #include "daemon/redis/outbox.h"
+#include "daemon/store/space.h"
+#include "daemon/store/store.h"
 #include "part.h"
 #include "ready.h"
 #include "share.h"
@@ -39,41 +41,42 @@ void room_open(struct room *room)
 /* --- is it worth to wait? --- */
 
 /* Grows with everything that may have made room. */
-static uint64_t progress(const struct kvtierd *d)
+static uint64_t progress(const struct ops *all)
 {
-	uint64_t ret = devices_jobs_total(&d->devices) + writeback_ended(d->store.writeback);
+	uint64_t ret = devices_jobs_total(all->devices) + writeback_ended(all->store->writeback);
 
 	for (int i = TIER_NVME; i <= TIER_REDIS; i++)
-		ret += d->store.tiers[i] ?
-			       d->store.tiers[i]->xfers_total - d->store.tiers[i]->in_flight :
+		ret += all->store->tiers[i] ?
+			       all->store->tiers[i]->xfers_total - all->store->tiers[i]->in_flight :
 			       0;
 	return ret;
 }
 
-static bool reads_under_way(const struct kvtierd *d)
+static bool reads_under_way(const struct ops *all)
 {
-	const struct tier *nvme = d->store.tiers[TIER_NVME], *redis = d->store.tiers[TIER_REDIS];
+	const struct tier *nvme = all->store->tiers[TIER_NVME],
+			  *redis = all->store->tiers[TIER_REDIS];
 
-	return (nvme && nvme->in_flight > writeback_in_flight(d->store.writeback)) ||
-	       (redis && redis->in_flight > outbox_in_flight(d->store.outbox));
+	return (nvme && nvme->in_flight > writeback_in_flight(all->store->writeback)) ||
+	       (redis && redis->in_flight > outbox_in_flight(all->store->outbox));
 }
 
-static bool something_under_way(const struct kvtierd *d)
+static bool something_under_way(const struct ops *all)
 {
-	if (devices_in_flight(&d->devices) > 0 || writeback_moving(d->store.writeback) ||
-	    ready_any(&d->ops->ready))
+	if (devices_in_flight(all->devices) > 0 || writeback_moving(all->store->writeback) ||
+	    ready_any(&all->ready))
 		return true;
-	return reads_under_way(d) && loop_now(d->loop) - d->ops->room.progress_ns < PATIENCE_NS;
+	return reads_under_way(all) && loop_now(all->loop) - all->room.progress_ns < PATIENCE_NS;
 }
 
-static void note_progress(const struct kvtierd *d)
+static void note_progress(struct ops *all)
 {
-	struct room *room = &d->ops->room;
+	struct room *room = &all->room;
 
 	/* Nobody waited: nobody looked. */
-	if (progress(d) != room->progress || list_empty(&room->waiters))
-		room->progress_ns = loop_now(d->loop);
-	room->progress = progress(d);
+	if (progress(all) != room->progress || list_empty(&room->waiters))
+		room->progress_ns = loop_now(all->loop);
+	room->progress = progress(all);
 }
 
 /* Another client waits and holds more: when nothing else helps it is refused first, and its slots
@@ -106,65 +109,65 @@ static void wait_for_room(struct room *room, struct room_waiter *waiter)
 
 /* Slots that the outbox keeps go when nothing else does. More each time: one slot may help, or it
  * takes a slab. */
-static int find(struct kvtierd *d, uint32_t bytes, const struct mover_for *whom, struct extent *ret)
+static int find(struct ops *all, uint32_t bytes, const struct mover_for *whom, struct extent *ret)
 {
-	int r = mover_find_room_for(d->store.tiers[TIER_HOST], d->store.blocks, d->store.tick,
-				    bytes, whom, &d->store.moved, ret);
+	int r = mover_find_room_for(all->store->tiers[TIER_HOST], all->store->blocks,
+				    all->store->tick, bytes, whom, &all->store->moved, ret);
 
 	for (uint32_t n = 1; (r == -ENOSPC || (r == -EAGAIN && whom->desperate)) &&
-			     outbox_give_back(d->store.outbox, n);
+			     outbox_give_back(all->store->outbox, n);
 	     n *= 2)
-		r = mover_find_room_for(d->store.tiers[TIER_HOST], d->store.blocks, d->store.tick,
-					bytes, whom, &d->store.moved, ret);
+		r = mover_find_room_for(all->store->tiers[TIER_HOST], all->store->blocks,
+					all->store->tick, bytes, whom, &all->store->moved, ret);
 	return r;
 }
 
 /* A block that is to be written, and cannot be now, is dropped only when there is nothing to wait
  * for. */
-static int look(struct kvtierd *d, const struct op *op, uint32_t bytes, struct extent *ret)
+static int look(struct ops *all, const struct op *op, uint32_t bytes, struct extent *ret)
 {
 	struct mover_for whom = { .space = op->mount->space->number,
-				  .guaranteed = share_guaranteed(d) };
-	int r = find(d, bytes, &whom, ret);
+				  .guaranteed = share_guaranteed(all) };
+	int r = find(all, bytes, &whom, ret);
 
-	note_progress(d);
-	if (r != -EAGAIN || something_under_way(d))
+	note_progress(all);
+	if (r != -EAGAIN || something_under_way(all))
 		return r;
 	whom.desperate = true;
-	return find(d, bytes, &whom, ret);
+	return find(all, bytes, &whom, ret);
 }
 
-int room_take(struct kvtierd *d, struct room_waiter *waiter, uint32_t bytes, struct extent *ret)
+int room_take(struct ops *all, struct room_waiter *waiter, uint32_t bytes, struct extent *ret)
 {
-	struct room *room = &d->ops->room;
+	struct room *room = &all->room;
 	const struct conn *conn = waiter->op->conn;
 	const struct room_waiter *first = first_of(room, conn);
 	int r = -EAGAIN;
 
 	if (!first || first == waiter)
-		r = look(d, waiter->op, bytes, ret);
+		r = look(all, waiter->op, bytes, ret);
 	if ((r == -ENOSPC || r == -EAGAIN) &&
-	    (something_under_way(d) || (first && first != waiter) ||
+	    (something_under_way(all) || (first && first != waiter) ||
 	     another_holds_more(room, conn))) {
 		wait_for_room(room, waiter);
 		return -EAGAIN;
 	}
-	room_leave(d, waiter);
+	room_leave(all, waiter);
 	return r ? -ENOSPC : 0;
 }
 
-bool room_take_free(struct kvtierd *d, const struct op *op, uint32_t bytes, struct extent *ret)
+bool room_take_free(struct ops *all, const struct op *op, uint32_t bytes, struct extent *ret)
 {
-	return !first_of(&d->ops->room, op->conn) &&
-	       tier_alloc(d->store.tiers[TIER_HOST], bytes, ret) == 0;
+	return !first_of(&all->room, op->conn) &&
+	       tier_alloc(all->store->tiers[TIER_HOST], bytes, ret) == 0;
 }
 
-void room_leave(struct kvtierd *d, struct room_waiter *waiter)
+void room_leave(struct ops *all, struct room_waiter *waiter)
 {
 	if (!list_has(&waiter->link))
 		return;
 	list_remove(&waiter->link);
-	d->ops->room.n--;
+	all->room.n--;
 }
 
 /* --- again --- */
@@ -184,13 +187,13 @@ static struct room_waiter *next_to_try(struct room *room)
 	return best;
 }
 
-bool room_retry(struct kvtierd *d)
+bool room_retry(struct ops *all)
 {
-	struct room *room = &d->ops->room;
+	struct room *room = &all->room;
 	struct room_waiter *waiter;
 
 	if (!room->in_round && (list_empty(&room->waiters) ||
-				(progress(d) == room->progress && something_under_way(d))))
+				(progress(all) == room->progress && something_under_way(all))))
 		return false;
 	room->round += !room->in_round;
 	waiter = next_to_try(room);
@@ -198,6 +201,6 @@ bool room_retry(struct kvtierd *d)
 	if (!waiter)
 		return false;
 	waiter->op->conn->room_round = room->round;
-	ready_push(&d->ops->ready, waiter->task);
+	ready_push(&all->ready, waiter->task);
 	return true;
 }

@@ -13,7 +13,7 @@
 #include "tiers/tier.h"
 
 struct conn;
-struct kvtierd;
+struct ops;
 struct op;
 struct task;
 
@@ -38,14 +38,14 @@ void room_open(struct room *room);
 /* A slot for `bytes`, which the caller owns: 0. -EAGAIN: the waiter waits, and its task will be
  * woken; it keeps its place when it tries again. -ENOSPC: nothing is under way that would make
  * room, and it no longer waits. Of the waiter task, op and first are set. */
-int room_take(struct kvtierd *d, struct room_waiter *waiter, uint32_t bytes, struct extent *ret);
+int room_take(struct ops *ops, struct room_waiter *waiter, uint32_t bytes, struct extent *ret);
 /* Likewise, but only a slot that is free as it is: nothing is evicted, nobody is overtaken, and
  * there is no waiting. */
-bool room_take_free(struct kvtierd *d, const struct op *op, uint32_t bytes, struct extent *ret);
+bool room_take_free(struct ops *ops, const struct op *op, uint32_t bytes, struct extent *ret);
 /* it does not wait: nothing happens */
-void room_leave(struct kvtierd *d, struct room_waiter *waiter);
+void room_leave(struct ops *ops, struct room_waiter *waiter);
 /* Wakes the waiter whose turn it is to try again, if it is worth it: one, so that it finds nothing
  * else ready. False: each client was tried, or it is not worth it. */
-bool room_retry(struct kvtierd *d);
+bool room_retry(struct ops *ops);
 
 #endif

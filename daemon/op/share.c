@@ -25,9 +25,11 @@
 #include <stdlib.h>
 
 #include "daemon/base/container_of.h"
+#include "daemon/base/loop.h"
 #include "daemon/config/config.h"
 #include "daemon/front/conn.h"
-#include "daemon/kvtierd.h"
+#include "daemon/store/space.h"
+#include "daemon/store/store.h"
 #include "part.h"
 
 enum {
@@ -72,10 +74,9 @@ static uint32_t kept(const struct ops *all)
 	return ret < half ? ret : half;
 }
 
-bool share_of_parts_is_used(const struct kvtierd *d, const struct conn *conn)
+bool share_of_parts_is_used(const struct ops *all, const struct conn *conn)
 {
-	const struct ops *all = d->ops;
-	const uint32_t clients = d->shares->clients > 0 ? d->shares->clients : 1,
+	const uint32_t clients = all->shares->clients > 0 ? all->shares->clients : 1,
 		       share = all->n_parts / clients;
 
 	if (conn->n_parts == 0)
@@ -84,32 +85,33 @@ bool share_of_parts_is_used(const struct kvtierd *d, const struct conn *conn)
 }
 
 /* What a block of it takes: a slab holds few large images, and the rest of it is theirs, too. */
-static uint64_t block_bytes(const struct kvtierd *d, const struct op *q)
+static uint64_t block_bytes(const struct ops *all, const struct op *q)
 {
-	const uint64_t slab = d->config->host_slab_bytes,
+	const uint64_t slab = all->config->host_slab_bytes,
 		       image = q->mount->space->shape.image_bytes;
 
 	return image > 0 && image <= slab ? slab / (slab / image) : image;
 }
 
-bool share_of_memory_is_used(const struct kvtierd *d, const struct op *q)
+bool share_of_memory_is_used(const struct ops *all, const struct op *q)
 {
-	const uint64_t half = d->store.tiers[TIER_HOST]->capacity_bytes / 2,
-		       bytes = block_bytes(d, q);
-	const bool opens = q->sqe.op == WIRE_OP_STORE && !q->begun, alone = d->shares->clients <= 1;
+	const uint64_t half = all->store->tiers[TIER_HOST]->capacity_bytes / 2,
+		       bytes = block_bytes(all, q);
+	const bool opens = q->sqe.op == WIRE_OP_STORE && !q->begun,
+		   alone = all->shares->clients <= 1;
 
 	if (q->conn->in_flight_bytes == 0 || (q->begun && q->n_parts == 0) || (alone && !opens))
 		return false;
 	return q->conn->in_flight_bytes + bytes + (opens ? bytes : 0) >
-	       (alone ? half : half / 2 / d->shares->clients);
+	       (alone ? half : half / 2 / all->shares->clients);
 }
 
-void share_op_started(struct kvtierd *d, struct conn *conn)
+void share_op_started(struct ops *all, struct conn *conn)
 {
-	d->shares->clients += conn->n_ops == 1;
-	conn->asked_ns = loop_now(d->loop);
+	all->shares->clients += conn->n_ops == 1;
+	conn->asked_ns = loop_now(all->loop);
 	if (!list_has(&conn->asking))
-		list_add(&d->shares->asking, &conn->asking);
+		list_add(&all->shares->asking, &conn->asking);
 }
 
 void share_client_cut(struct conn *conn)
@@ -117,18 +119,18 @@ void share_client_cut(struct conn *conn)
 	list_remove(&conn->asking);
 }
 
-void share_op_ended(struct kvtierd *d, struct op *q)
+void share_op_ended(struct ops *all, struct op *q)
 {
-	d->shares->clients -= q->conn->n_ops == 0;
+	all->shares->clients -= q->conn->n_ops == 0;
 	q->conn->in_flight_bytes -= q->in_flight_bytes;
 	q->in_flight_bytes = 0;
 }
 
-void share_part_begun(struct kvtierd *d, struct part *part)
+void share_part_begun(struct ops *all, struct part *part)
 {
 	struct op *q = part->op;
 
-	part->in_flight_bytes = block_bytes(d, q);
+	part->in_flight_bytes = block_bytes(all, q);
 	if (q->sqe.op == WIRE_OP_STORE && !q->begun) {
 		q->in_flight_bytes = part->in_flight_bytes; /* the chain's end */
 		q->conn->in_flight_bytes += q->in_flight_bytes;
@@ -137,17 +139,17 @@ void share_part_begun(struct kvtierd *d, struct part *part)
 	q->n_parts++;
 	q->conn->n_parts++;
 	q->conn->in_flight_bytes += part->in_flight_bytes;
-	d->ops->n_free_parts--;
+	all->n_free_parts--;
 }
 
-void share_part_ended(struct kvtierd *d, struct part *part)
+void share_part_ended(struct ops *all, struct part *part)
 {
 	struct op *q = part->op;
 
 	q->n_parts--;
 	q->conn->n_parts--;
 	q->conn->in_flight_bytes -= part->in_flight_bytes;
-	d->ops->n_free_parts++;
+	all->n_free_parts++;
 }
 
 /* --- guarantees --- */
@@ -166,9 +168,10 @@ static uint32_t mounts_of(const struct conn *conn)
 	return ret;
 }
 
-static bool is_active(const struct kvtierd *d, const struct conn *conn)
+static bool is_active(const struct ops *all, const struct conn *conn)
 {
-	return loop_now(d->loop) - conn->asked_ns < RECENT_S * 1000000000ull && mounts_of(conn) > 0;
+	return loop_now(all->loop) - conn->asked_ns < RECENT_S * 1000000000ull &&
+	       mounts_of(conn) > 0;
 }
 
 static void give(struct shares *s, uint32_t space, uint64_t bytes)
@@ -181,31 +184,31 @@ static void give(struct shares *s, uint32_t space, uint64_t bytes)
 	s->guaranteed[space] += bytes;
 }
 
-static void guarantee(struct kvtierd *d, const struct conn *conn, uint32_t n_active)
+static void guarantee(struct ops *all, const struct conn *conn, uint32_t n_active)
 {
-	const uint64_t quarter = d->store.tiers[TIER_HOST]->capacity_bytes / 4;
+	const uint64_t quarter = all->store->tiers[TIER_HOST]->capacity_bytes / 4;
 	const uint32_t mounts = mounts_of(conn);
 
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
 		if (conn->mounts[i])
-			give(d->shares, conn->mounts[i]->space->number,
+			give(all->shares, conn->mounts[i]->space->number,
 			     quarter / n_active / mounts);
 }
 
-const uint64_t *share_guaranteed(struct kvtierd *d)
+const uint64_t *share_guaranteed(struct ops *all)
 {
-	struct shares *s = d->shares;
+	struct shares *s = all->shares;
 	uint32_t n_active = 0;
 
-	if (s->made_ns && loop_now(d->loop) - s->made_ns < FRESH_MS * 1000000ull)
+	if (s->made_ns && loop_now(all->loop) - s->made_ns < FRESH_MS * 1000000ull)
 		return s->guaranteed;
-	s->made_ns = loop_now(d->loop);
+	s->made_ns = loop_now(all->loop);
 	while (s->n_given > 0)
 		s->guaranteed[s->given[--s->n_given]] = 0;
 	for (const struct list *at = s->asking.next; at != &s->asking; at = at->next)
-		n_active += is_active(d, client_of(at));
+		n_active += is_active(all, client_of(at));
 	for (const struct list *at = s->asking.next; at != &s->asking; at = at->next)
-		if (is_active(d, client_of(at)))
-			guarantee(d, client_of(at), n_active);
+		if (is_active(all, client_of(at)))
+			guarantee(all, client_of(at), n_active);
 	return s->guaranteed;
 }

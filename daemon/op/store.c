@@ -14,21 +14,24 @@
 
 #include <errno.h>
 
+#include "daemon/admin/stats.h"
 #include "daemon/base/container_of.h"
 #include "daemon/front/conn.h"
-#include "daemon/kvtierd.h"
 #include "daemon/nvme/writeback.h"
 #include "daemon/redis/outbox.h"
+#include "daemon/store/block.h"
 #include "daemon/store/copies.h"
+#include "daemon/store/space.h"
+#include "daemon/store/store.h"
 #include "part.h"
 
 /* A block that is away on a disk that is away, too, is stored again: its bytes are here now. */
-static bool can_be_loaded(const struct kvtierd *d, uint32_t block)
+static bool can_be_loaded(const struct store *store, uint32_t block)
 {
-	return blocks_host_slot(d->store.blocks, block) != BLOCK_NONE || part_readable(d, block);
+	return blocks_host_slot(store->blocks, block) != BLOCK_NONE || part_readable(store, block);
 }
 
-enum verdict store_admit(struct kvtierd *d, struct part *part)
+enum verdict store_admit(struct ops *all, struct part *part)
 {
 	struct op *op = part->op;
 	uint32_t block;
@@ -40,9 +43,9 @@ enum verdict store_admit(struct kvtierd *d, struct part *part)
 		part->status = op->chain_error;
 	if (part->status)
 		return CONTINUE;
-	block = blocks_find(d->store.blocks, part->job.identity.key, op->mount->space->number);
-	if (block != BLOCK_NONE && can_be_loaded(d, block)) {
-		lease_take(&d->store, &part->lease, block);
+	block = blocks_find(all->store->blocks, part->job.identity.key, op->mount->space->number);
+	if (block != BLOCK_NONE && can_be_loaded(all->store, block)) {
+		lease_take(all->store, &part->lease, block);
 		part->status = 1; /* KVTIER_BLOCK_PRESENT */
 		return CONTINUE;
 	}
@@ -51,7 +54,7 @@ enum verdict store_admit(struct kvtierd *d, struct part *part)
 	return CONTINUE;
 }
 
-enum verdict store_place(struct kvtierd *d, struct part *part)
+enum verdict store_place(struct ops *all, struct part *part)
 {
 	const struct space *space = part->op->mount->space;
 	const bool raw = part->job.codec_k == CODEC_RAW;
@@ -60,7 +63,7 @@ enum verdict store_place(struct kvtierd *d, struct part *part)
 
 	/* Later blocks of its chain may hold slots, and wait for this one's commit. */
 	part->waiter.first = part->op->parts == part;
-	r = room_take(d, &part->waiter, bytes, &part->where);
+	r = room_take(all, &part->waiter, bytes, &part->where);
 	if (r == -EAGAIN) {
 		part->wait = WAIT_ROOM;
 		return WAIT;
@@ -88,21 +91,21 @@ static void encode_done(struct device_job *job)
 	part_wake(part);
 }
 
-enum verdict store_encode(struct kvtierd *d, struct part *part)
+enum verdict store_encode(struct ops *all, struct part *part)
 {
 	const struct space *space = part->op->mount->space;
 
-	part->job.image = tier_address(d->store.tiers[TIER_HOST], &part->where);
+	part->job.image = tier_address(all->store->tiers[TIER_HOST], &part->where);
 	part->job.image_bytes = part->job.codec_k == CODEC_RAW ? space->raw_shape.image_bytes :
 								 space->shape.image_bytes;
 	part_submit(part, DEVICE_ENCODE, encode_done);
 	return WAIT;
 }
 
-static void count_stored(struct kvtierd *d, const struct part *part)
+static void count_stored(struct ops *all, const struct part *part)
 {
 	struct op *op = part->op;
-	struct stats_values *v = &d->stats->v;
+	struct stats_values *v = &all->store->stats->v;
 
 	op->conn->stored_blocks++;
 	op->mount->space->stored_blocks++;
@@ -117,42 +120,43 @@ static void count_stored(struct kvtierd *d, const struct part *part)
 }
 
 /* The image is ready and its parent is the tail of the chain. */
-static int commit(struct kvtierd *d, struct part *part)
+static int commit(struct ops *all, struct part *part)
 {
 	struct op *op = part->op;
 	const uint32_t parent = op->tail.held ? op->tail.block : BLOCK_NONE;
 	uint32_t block = BLOCK_NONE;
-	const int r = part_enter(d, op->mount->space, &part->job, &part->where, parent, &block);
+	const int r =
+		part_enter(all->store, op->mount->space, &part->job, &part->where, parent, &block);
 
 	if (r < 0) {
 		if (r != -EXFULL)
-			stats_health_set(d->stats, STATS_HEALTH_INDEX_FULL, true);
+			stats_health_set(all->store->stats, STATS_HEALTH_INDEX_FULL, true);
 		return -ENOSPC;
 	}
 	if (r == 0) {
 		part->placed = false;
-		stats_health_set(d->stats, STATS_HEALTH_INDEX_FULL, false);
-		count_stored(d, part);
+		stats_health_set(all->store->stats, STATS_HEALTH_INDEX_FULL, false);
+		count_stored(all, part);
 	}
 	part_unplace(part);
-	lease_take(&d->store, &part->lease, block);
+	lease_take(all->store, &part->lease, block);
 	return r;
 }
 
-static enum verdict fail(struct kvtierd *d, struct part *part)
+static enum verdict fail(struct ops *all, struct part *part)
 {
 	part_unplace(part);
-	lease_drop(&d->store, &part->lease);
+	lease_drop(all->store, &part->lease);
 	if (!part->op->chain_error)
 		part->op->chain_error = -ENOENT;
 	return DONE;
 }
 
-enum verdict store_commit(struct kvtierd *d, struct part *part)
+enum verdict store_commit(struct ops *all, struct part *part)
 {
 	struct op *op = part->op;
 
-	room_leave(d, &part->waiter); /* ended early while it waited */
+	room_leave(all, &part->waiter); /* ended early while it waited */
 	if (op->parts != part) {
 		part->wait = WAIT_TURN;
 		return WAIT;
@@ -164,15 +168,15 @@ enum verdict store_commit(struct kvtierd *d, struct part *part)
 	if (part->status >= 0 && (op->abandoned || ring_given_up(&op->conn->ring)))
 		part->status = -ECONNRESET;
 	if (part->status == 0)
-		part->status = commit(d, part);
+		part->status = commit(all, part);
 	if (part->status < 0)
-		return fail(d, part);
+		return fail(all, part);
 	op->fresh = part->status == 0 ? op->fresh + 1 : 0;
-	copies_touch(&d->store, part->lease.block, op->tick);
-	writeback_add(d->store.writeback, part->lease.block);
+	copies_touch(all->store, part->lease.block, op->tick);
+	writeback_add(all->store->writeback, part->lease.block);
 	if (part->status == 0)
-		outbox_add(d->store.outbox, part->lease.block);
-	lease_drop(&d->store, &op->tail);
+		outbox_add(all->store->outbox, part->lease.block);
+	lease_drop(all->store, &op->tail);
 	op->tail = part->lease; /* the lease moves: it now holds the chain's end */
 	part->lease.held = false;
 	return DONE;

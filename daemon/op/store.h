@@ -7,12 +7,12 @@
 
 #include "step.h"
 
-struct kvtierd;
+struct ops;
 struct part;
 
-enum verdict store_admit(struct kvtierd *d, struct part *part);
-enum verdict store_place(struct kvtierd *d, struct part *part);
-enum verdict store_encode(struct kvtierd *d, struct part *part);
-enum verdict store_commit(struct kvtierd *d, struct part *part);
+enum verdict store_admit(struct ops *ops, struct part *part);
+enum verdict store_place(struct ops *ops, struct part *part);
+enum verdict store_encode(struct ops *ops, struct part *part);
+enum verdict store_commit(struct ops *ops, struct part *part);
 
 #endif

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "daemon/base/log.h"
-#include "daemon/kvtierd.h"
+#include "daemon/base/loop.h"
 #include "daemon/front/conn.h"
 #include "part.h"
 
@@ -95,7 +95,7 @@ static struct entry *add(struct op *op, uint32_t at)
 {
 	struct trace *t = op->trace;
 	struct entry *e = &t->entries[t->n++ % TRACE_STEPS];
-	const uint64_t us = (loop_now(op->d->loop) - op->submit_ns) / 1000;
+	const uint64_t us = (loop_now(op->all->loop) - op->submit_ns) / 1000;
 
 	*e = (struct entry){ .at = at, .us = us < UINT32_MAX ? (uint32_t)us : UINT32_MAX };
 	return e;

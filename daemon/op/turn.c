@@ -6,7 +6,6 @@
 
 #include "daemon/base/container_of.h"
 #include "daemon/front/conn.h"
-#include "daemon/kvtierd.h"
 #include "part.h"
 
 void turn_open(struct ops *all)
@@ -23,7 +22,7 @@ void turn_look_again(struct ops *all)
 
 void turn_add(struct op *op)
 {
-	struct ops *all = op->d->ops;
+	struct ops *all = op->all;
 	struct conn *c = op->conn;
 
 	if (c->n_queued == 0) {
@@ -42,7 +41,7 @@ void turn_remove(struct op *op)
 	if (!list_has(&op->queue))
 		return;
 	list_remove(&op->queue);
-	op->d->ops->n_queued--;
+	op->all->n_queued--;
 	if (--c->n_queued == 0)
 		list_remove(&c->queued);
 }
@@ -86,7 +85,7 @@ void turn_pass_client(struct ops *all)
 
 void turn_pass(struct op *op)
 {
-	struct ops *all = op->d->ops;
+	struct ops *all = op->all;
 
 	turn_add(op);
 	all->n_passed += op->passed_round != all->round;
