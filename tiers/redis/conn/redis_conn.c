@@ -22,12 +22,26 @@
 
 /* --- called by the loop --- */
 
+static void send_turn(struct redis_conn *c)
+{
+	const int r = redis_send_turn(c);
+
+	if (!r)
+		return;
+	/* It may have said why before it closed: that is in the way of the end of file. */
+	redis_recv_turn(c);
+	if (r == -EPIPE)
+		redis_row_down(c, -ECONNRESET, strerror(EPIPE));
+	else
+		redis_row_failed(c, r);
+}
+
 static void on_flush(struct loop_timer *timer)
 {
 	struct redis_conn *c = container_of(timer, struct redis_conn, flush);
 
 	if (!c->wants_writable)
-		redis_send_turn(c);
+		send_turn(c);
 }
 
 static void on_ready(struct loop_watch *watch, uint32_t events)
@@ -41,7 +55,7 @@ static void on_ready(struct loop_watch *watch, uint32_t events)
 	if (events & ~(uint32_t)EPOLLOUT)
 		redis_recv_turn(c);
 	if (c->state != REDIS_CONN_DOWN && (events & EPOLLOUT))
-		redis_send_turn(c);
+		send_turn(c);
 }
 
 static void on_again(struct loop_timer *timer)

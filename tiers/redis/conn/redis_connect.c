@@ -27,17 +27,11 @@
 
 /* --- greeting --- */
 
-void redis_connect_forget(struct redis_conn *c)
-{
-	vault_free(c->secret, sizeof(*c->secret));
-	c->secret = NULL;
-}
-
 static void enter(struct redis_conn *c, enum redis_conn_state state)
 {
 	c->state = state;
 	if (state == REDIS_CONN_UP)
-		redis_connect_forget(c);
+		redis_row_forget(c);
 	c->conf.changed(c, c->conf.arg);
 }
 

@@ -14,6 +14,5 @@ struct redis_conn_conf;
 int redis_connect_begin(struct redis_conn *c, const struct redis_conn_conf *conf);
 /* CONNECTING, SECURING: the socket has something to say */
 void redis_connect_ready(struct redis_conn *c);
-void redis_connect_forget(struct redis_conn *c); /* overwrites and frees the secret */
 
 #endif

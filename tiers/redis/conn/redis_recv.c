@@ -141,7 +141,8 @@ static int step_skip(struct redis_conn *c)
 	return 1;
 }
 
-void redis_recv_abandon(struct redis_conn *c)
+/* Its command ended before its reply was whole: nothing of it is touched any more. */
+static void abandon(struct redis_conn *c)
 {
 	struct redis_recv *in = &c->in;
 
@@ -541,9 +542,12 @@ static void wake_when(struct redis_conn *c)
 
 void redis_recv_turn(struct redis_conn *c)
 {
+	const struct redis_row_entry *p = first_entry(c);
 	size_t budget = TURN_BYTES;
 	int r = 1;
 
+	if (p && !p->command)
+		abandon(c);
 	while (budget > 0 && r == 1) {
 		int taken;
 

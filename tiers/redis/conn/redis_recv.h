@@ -54,7 +54,5 @@ int redis_recv_open(struct redis_recv *in);   /* 0 or -ENOMEM */
 void redis_recv_close(struct redis_recv *in); /* half-open is fine */
 /* reads and parses what is there, half a MiB at most */
 void redis_recv_turn(struct redis_conn *c);
-/* the reply that comes in for the first entry is nobody's now */
-void redis_recv_abandon(struct redis_conn *c);
 
 #endif

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "daemon/base/container_of.h"
-#include "redis_connect.h"
+#include "daemon/base/vault.h"
 #include "redis_tls_stream.h"
 
 /* How long an ended entry stays in the row for its reply. An endpoint that does not answer in this
@@ -46,6 +46,12 @@ void redis_row_answered(struct redis_conn *c, int status, const struct redisRepl
 		command_end(p.command, status, reply);
 }
 
+void redis_row_forget(struct redis_conn *c)
+{
+	vault_free(c->secret, sizeof(*c->secret));
+	c->secret = NULL;
+}
+
 /* Nothing of it is left in the loop; all that is lent ends. */
 void redis_row_shut(struct redis_conn *c)
 {
@@ -67,7 +73,7 @@ void redis_row_shut(struct redis_conn *c)
 			command_end(command, -ECONNRESET, NULL);
 	}
 	c->unsent = c->last;
-	redis_connect_forget(c);
+	redis_row_forget(c);
 }
 
 void redis_row_down(struct redis_conn *c, int why, const char *text)
@@ -149,8 +155,6 @@ static void entry_expired(struct redis_conn *c, uint32_t number)
 	if ((int32_t)(number - c->unsent) >= 0) {
 		take_out(c, number);
 	} else {
-		if (number == c->first)
-			redis_recv_abandon(c);
 		p->command = NULL;
 		p->ended_ns = loop_now(c->loop);
 	}

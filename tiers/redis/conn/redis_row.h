@@ -2,7 +2,8 @@
 /*
  * redis_row.h - the inside of a connection: its state, and the row in which its commands wait to be
  * sent and then for their replies. For the files of this folder only; on the thread of the
- * connection's loop.
+ * connection's loop. Who calls whom: redis_conn.c -> redis_connect.c, redis_recv.c ->
+ * redis_send.c -> redis_row.c.
  *
  * Entries are numbered in the order of submission; entry n lies at n modulo REDIS_CONN_COMMANDS.
  *
@@ -87,6 +88,7 @@ void redis_row_answered(struct redis_conn *c, int status, const struct redisRepl
 /* deadlines are looked at then, or sooner */
 void redis_row_arm(struct redis_conn *c, uint64_t due_ns);
 void redis_row_on_timer(struct loop_timer *timer); /* redis_conn.timer */
+void redis_row_forget(struct redis_conn *c);       /* overwrites and frees the secret */
 /* Closes the socket, unsets the timers, forgets the secret; all commands end with -ECONNRESET. */
 void redis_row_shut(struct redis_conn *c);
 /* DOWN: shut, and changed() is told. text: ours, or cleaned (redis_words.h). */

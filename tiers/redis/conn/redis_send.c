@@ -12,7 +12,6 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "redis_recv.h"
 #include "redis_row.h"
 #include "redis_tls_stream.h"
 
@@ -135,16 +134,6 @@ void redis_send_want(struct redis_conn *c, bool writable)
 		redis_row_down(c, r, "epoll");
 }
 
-static void send_failed(struct redis_conn *c, int error)
-{
-	/* It may have said why before it closed: that is in the way of the end of file. */
-	redis_recv_turn(c);
-	if (error == EPIPE)
-		redis_row_down(c, -ECONNRESET, strerror(error));
-	else
-		redis_row_failed(c, -error);
-}
-
 static ssize_t put(struct redis_conn *c, struct iovec *iov, size_t n)
 {
 	const struct msghdr message = { .msg_iov = iov, .msg_iovlen = n };
@@ -174,7 +163,7 @@ void redis_send_after_read(struct redis_conn *c)
 	redis_send_want(c, wants_to_send(c));
 }
 
-void redis_send_turn(struct redis_conn *c)
+int redis_send_turn(struct redis_conn *c)
 {
 	size_t asked = 0, sent = 0;
 	ssize_t n = 0;
@@ -187,17 +176,16 @@ void redis_send_turn(struct redis_conn *c)
 
 		if (pieces < 0) {
 			redis_row_failed(c, pieces);
-			return;
+			return 0;
 		}
 		n = put(c, iov, (size_t)pieces);
 		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
 			break;
-		if (n < 0) {
-			send_failed(c, errno);
-			return;
-		}
+		if (n < 0)
+			return -errno;
 		sent += (size_t)n;
 		went_out(c, (uint64_t)n);
 	}
 	redis_send_want(c, wants_to_send(c));
+	return 0;
 }

@@ -9,8 +9,9 @@
 
 struct redis_conn;
 
-/* sends entries from `unsent` on, half a MiB at most */
-void redis_send_turn(struct redis_conn *c);
+/* Sends entries from `unsent` on, half a MiB at most. -errno: the socket, or TLS, has failed, and
+ * the caller sees to it. */
+int redis_send_turn(struct redis_conn *c);
 /* whether the loop tells that the socket takes bytes */
 void redis_send_want(struct redis_conn *c, bool writable);
 /* TLS: reading may leave bytes to read, or something to send */

@@ -12,17 +12,9 @@
 #ifndef KVTIER_REDIS_TLS_H
 #define KVTIER_REDIS_TLS_H
 
-#include <openssl/types.h>
 #include <stddef.h>
 
-enum { REDIS_TLS_NAME_BYTES = 256 };
-
-/* For redis_tls_stream.c; others have a pointer to it. */
-struct redis_tls {
-	SSL_CTX *ssl;
-	struct bio_method_st *socket;
-	char name[REDIS_TLS_NAME_BYTES];
-};
+struct redis_tls;
 
 /* Paths of PEM files; members are called tls_... in [redis]. NULL is as good as "". */
 struct redis_tls_conf {

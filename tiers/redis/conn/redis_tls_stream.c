@@ -28,8 +28,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "redis_tls.h"
-
 enum {
 	RECORD_BYTES = SSL3_RT_MAX_PLAIN_LENGTH,
 	RECORD_ROOM = SSL3_RT_MAX_PACKET_SIZE,

@@ -19,8 +19,16 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-struct redis_tls;
 struct redis_tls_stream;
+
+enum { REDIS_TLS_NAME_BYTES = 256 };
+
+/* What streams are made of. redis_tls.c fills it; others have a pointer to it. */
+struct redis_tls {
+	SSL_CTX *ssl;
+	struct bio_method_st *socket;
+	char name[REDIS_TLS_NAME_BYTES]; /* as in struct redis_tls_conf */
+};
 
 /* How OpenSSL reads and writes a stream's socket; for redis_tls_open(). NULL: no memory. */
 struct bio_method_st *redis_tls_stream_method(void);
