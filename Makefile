@@ -32,7 +32,7 @@ CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 # A source is in by lying in its room; a test by lying in the folder of its kind. What else there is
 # to know of a test stands in it (tests/README.md): FACTS has a word NAME:KEY=VALUE for each fact.
 objs_of  = $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard $(1))))
-D_OBJS  := $(call objs_of,kernels/*.c daemon/*/*.c tiers/*.c tiers/*/*.c tiers/*/*/*.c)
+D_OBJS  := $(call objs_of,kernels/*.c kernels/*/*.c daemon/*/*.c tiers/*.c tiers/*/*.c tiers/*/*/*.c)
 C_OBJS  := $(call objs_of,client/lib/*.c)
 CTL_OBJS := $(call objs_of,client/ctl/*.c)
 LIB_OBJS := $(call objs_of,tests/lib/*.c)

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * codec.h - what the CUDA kernels take: a plan for each layout of pages, a task for each image.
+ * Shared by C and CUDA; all of it has a fixed layout.
+ *
+ * An image is cut into *units*, numbered in canonical order (image.h), whatever its codecs:
+ *	planes	[layer][K, V][head][group]: up to 16 tokens of one head, what one scale covers
+ *	typed	[segment][group]: up to 1,024 values
+ *	opaque	[segment][...]: some whole rows, or a part of one: up to cuda_plan.unit_bytes
+ * A task does a range of them, so a large image can go in pieces, in any order, at any time, and
+ * its scales and its payload may lie apart: cuda_plan_at() says where a unit's begin.
+ *
+ * The kernels (codec.cu), in grids of any size, blocks of CUDA_THREADS:
+ *	kvtier_encode(struct cuda_plan, uint64_t tasks, uint32_t n_tasks, uint32_t n_units)
+ *	kvtier_decode(the same)
+ * `tasks` is the device address of n_tasks tasks, numbered by cuda_tasks_number(), which returned
+ * n_units. The plan is passed by value; its pieces lie in device memory. Tasks of one launch must
+ * not write to the same bytes; nothing else is asked of their order.
+ *
+ * The header of an image and the gap between its scales and its payload are the host's: kernels
+ * neither read nor write them. As in ref.c, any scale and any payload are safe to decode, and
+ * pages may change while they are read.
+ */
+#ifndef KVTIER_KERNELS_CUDA_CODEC_H
+#define KVTIER_KERNELS_CUDA_CODEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/image.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+	CUDA_THREADS = 1024,   /* of a block */
+	CUDA_CHUNK_BYTES = 16, /* one access */
+	CUDA_CHUNKS = 8,       /* accesses that a thread has in flight */
+};
+
+/* A page_piece, its base a device address, and where it begins in an image. */
+struct cuda_piece {
+	uint64_t base, page_stride, head_stride, token_stride;
+	uint32_t length; /* typed: values; opaque: bytes of the run or row */
+	uint16_t kind;   /* enum image_kind */
+	uint16_t rows;   /* opaque: rows of a unit */
+	uint32_t first_unit;
+	/* values of K and typed, values of V, opaque bytes that come before it; scales likewise */
+	uint32_t values_k, values_v, opaque_bytes, scales_k, scales_v;
+};
+static_assert(sizeof(struct cuda_piece) == 64, "cuda_piece");
+
+/* Division by a number that is known beforehand: unit_quotient() in unit.h. */
+struct cuda_divisor {
+	uint32_t divisor, multiplier, shift;
+};
+
+struct cuda_plan {
+	uint64_t pieces; /* device address of n_pieces struct cuda_piece */
+	uint32_t n_pieces;
+	uint32_t n_units;                  /* of an image */
+	uint32_t plane_units, typed_units; /* of these the first, and the next */
+	uint32_t n_planes, n_fixed;        /* pieces that are planes, and planes or typed */
+	uint32_t is_fp16, element_bytes;
+	uint32_t block_tokens, head_dim_k, head_dim_v, typed_values;
+	/* of an image: values of K and typed, of V; opaque bytes; scales, where they are fp8 */
+	uint32_t values_k, values_v, opaque_bytes, scales_k, scales_v;
+	uint32_t lanes;      /* threads that do a unit together: a power of two */
+	uint32_t unit_bytes; /* lanes * CUDA_CHUNKS * CUDA_CHUNK_BYTES */
+	/* units of a piece; opaque.divisor 0: pieces differ */
+	struct cuda_divisor plane, typed, opaque;
+	struct cuda_divisor groups; /* of a head */
+	uint32_t reserved;
+};
+static_assert(sizeof(struct cuda_plan) == 136, "cuda_plan");
+
+struct cuda_task {
+	uint64_t page;
+	/* Device addresses of the image's first scale and first byte of payload. Those of units
+	 * that the task does not do need not exist. Fast where payload is a multiple of 16. */
+	uint64_t scales, payload;
+	/* Encode: of a 32-bit word, which becomes 1 when fp8 cannot hold a group; the image is
+	 * then undefined. The host sets it to 0 before. Not used where neither codec is fp8. */
+	uint64_t flag;
+	uint32_t first_unit, n_units;
+	uint32_t start;                        /* units of the tasks before: cuda_tasks_number() */
+	uint8_t codec_k, codec_v, reserved[2]; /* enum image_codec; decode: the header's */
+};
+static_assert(sizeof(struct cuda_task) == 48, "cuda_task");
+
+/* Pieces' bases are device addresses. ret_pieces: layout->n_pieces of them, to be copied to the
+ * device; ret->pieces is left 0 for the caller to set. 0; -EINVAL, -EOVERFLOW: the geometry has no
+ * image (image_shape()), or the pieces are not those of the geometry in canonical order. */
+int cuda_plan_make(const struct page_layout *layout, struct cuda_plan *ret,
+		   struct cuda_piece *ret_pieces);
+
+/* Where the scale and the payload of a unit begin, in bytes after the image's first of each;
+ * of unit n_units: their sizes. pieces: the host's. */
+void cuda_plan_at(const struct cuda_plan *plan, const struct cuda_piece *pieces,
+		  enum image_codec codec_k, enum image_codec codec_v, uint32_t unit,
+		  uint32_t *ret_scale, uint32_t *ret_payload);
+
+/* Blocks of CUDA_THREADS that a launch of n_units needs: at most `most`, at least 1. */
+uint32_t cuda_plan_blocks(const struct cuda_plan *plan, uint32_t n_units, uint32_t most);
+
+/* Sets `start` of each and returns the units of all; 0: n is 0, or the sum is 2^31 or more. */
+uint32_t cuda_tasks_number(struct cuda_task *tasks, uint32_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plan.c - plans for the CUDA kernels: contract in codec.h. Pure functions of their arguments.
+ *
+ * Sums stay below 2^30: an image has at most 256 MiB, or twice that where only its fp8 form fits.
+ */
+#include "kernels/cuda/codec.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "kernels/cuda/unit.h"
+
+enum { LEAST_LANES = 32 };
+
+UNIT_FN uint32_t piece_first(const struct cuda_plan *plan, uint32_t piece)
+{
+	return ((const struct cuda_piece *)(uintptr_t)plan->pieces)[piece].first_unit;
+}
+
+static uint32_t ceil_div(uint32_t n, uint32_t by)
+{
+	return (n + by - 1) / by;
+}
+
+/* Exact for n < 2^31: the multiplier is 2^(32 + shift) / n rounded up, with 2^shift < n, so it is
+ * less than n * 2^-(32 + shift) too large. For one (or none) it is 0. */
+static struct cuda_divisor divisor_of(uint32_t n)
+{
+	struct cuda_divisor d = { .divisor = n };
+
+	if (n < 2)
+		return d;
+	while (1ull << (d.shift + 1) < n)
+		d.shift++;
+	d.multiplier = (uint32_t)(((1ull << (32 + d.shift)) + n - 1) / n);
+	return d;
+}
+
+/* So many that each has CUDA_CHUNKS chunks of the largest group that fp8 may have, or fewer. */
+static uint32_t lanes_of(const struct image_geometry *g)
+{
+	const uint32_t dim = g->head_dim_k > g->head_dim_v ? g->head_dim_k : g->head_dim_v;
+	const uint32_t rows =
+		g->block_tokens < IMAGE_GROUP_TOKENS ? g->block_tokens : IMAGE_GROUP_TOKENS;
+	const uint32_t chunks = rows * ceil_div(2 * dim, CUDA_CHUNK_BYTES);
+	uint32_t lanes = LEAST_LANES;
+
+	while (image_element_bytes(g->dtype) == 2 && lanes * CUDA_CHUNKS < chunks)
+		lanes *= 2;
+	return lanes;
+}
+
+/* An image as raw may be too large where it is not as fp8. */
+static int check_geometry(const struct image_geometry *g)
+{
+	struct image_shape shape;
+	const int r = image_shape(g, CODEC_RAW, CODEC_RAW, &shape, NULL);
+
+	if (r == -EOVERFLOW && image_element_bytes(g->dtype) == 2)
+		return image_shape(g, CODEC_FP8, CODEC_FP8, &shape, NULL);
+	return r;
+}
+
+static uint32_t units_of(const struct cuda_plan *plan, const struct cuda_piece *piece)
+{
+	switch (piece->kind) {
+	case KIND_OPAQUE:
+		return piece->length > plan->unit_bytes ?
+			       (piece->token_stride ? plan->block_tokens : 1) *
+				       ceil_div(piece->length, plan->unit_bytes) :
+			       ceil_div(piece->token_stride ? plan->block_tokens : 1, piece->rows);
+	case KIND_TYPED:
+		return plan->typed.divisor;
+	default:
+		return plan->plane.divisor;
+	}
+}
+
+/* Rows of opaque bytes in a unit: as many as its chunks hold. */
+static uint16_t opaque_rows(const struct cuda_plan *plan, uint32_t length)
+{
+	const uint32_t n =
+		plan->lanes * CUDA_CHUNKS / (ceil_div(length, CUDA_CHUNK_BYTES) + (length == 0));
+
+	return (uint16_t)(n == 0 ? 1 : n > IMAGE_MAX_TOKENS ? IMAGE_MAX_TOKENS : n);
+}
+
+/* What comes after a piece; *at is counted on. */
+static void count_piece(const struct cuda_plan *plan, const struct image_geometry *g,
+			const struct cuda_piece *p, struct cuda_piece *at)
+{
+	const uint32_t plane = g->kv_heads * g->block_tokens;
+
+	at->first_unit += units_of(plan, p);
+	if (p->kind == KIND_K) {
+		at->values_k += plane * g->head_dim_k;
+		at->scales_k += plan->plane.divisor;
+	} else if (p->kind == KIND_V) {
+		at->values_v += plane * g->head_dim_v;
+		at->scales_v += plan->plane.divisor;
+	} else if (p->kind == KIND_TYPED) {
+		at->values_k += g->typed_values;
+		at->scales_k += plan->typed.divisor;
+	} else {
+		at->opaque_bytes += p->length * (p->token_stride ? g->block_tokens : 1);
+	}
+}
+
+/* The kind that canonical order has at this place; anything after planes and typed is opaque. */
+static uint32_t kind_at(const struct image_geometry *g, uint32_t n_planes, uint32_t i)
+{
+	if (i >= n_planes)
+		return i < n_planes + g->typed_segments ? KIND_TYPED : KIND_OPAQUE;
+	if (g->head_dim_k && g->head_dim_v)
+		return i % 2 ? KIND_V : KIND_K;
+	return g->head_dim_k ? KIND_K : KIND_V;
+}
+
+static bool fits(const struct image_geometry *g, uint32_t n_planes, uint32_t i,
+		 const struct page_piece *p)
+{
+	const uint64_t rows = p->token_stride ? g->block_tokens : 1;
+
+	if (p->kind != kind_at(g, n_planes, i))
+		return false;
+	if (p->kind == KIND_TYPED)
+		return p->length == g->typed_values;
+	return p->kind != KIND_OPAQUE || (p->length > 0 && p->length <= g->opaque_bytes / rows);
+}
+
+static void plan_start(const struct page_layout *layout, struct cuda_plan *ret)
+{
+	const struct image_geometry *g = &layout->geometry;
+	const uint32_t per_layer = (g->head_dim_k ? 1u : 0u) + (g->head_dim_v ? 1u : 0u);
+	const uint32_t groups = ceil_div(g->block_tokens, IMAGE_GROUP_TOKENS);
+
+	*ret = (struct cuda_plan){
+		.n_pieces = layout->n_pieces,
+		.n_planes = per_layer * g->layers,
+		.n_fixed = per_layer * g->layers + g->typed_segments,
+		.is_fp16 = g->dtype == DTYPE_FP16,
+		.element_bytes = image_element_bytes(g->dtype),
+		.block_tokens = g->block_tokens,
+		.head_dim_k = g->head_dim_k,
+		.head_dim_v = g->head_dim_v,
+		.typed_values = g->typed_values,
+		.lanes = lanes_of(g),
+		.plane = divisor_of(per_layer ? g->kv_heads * groups : 0),
+		.groups = divisor_of(groups),
+		.typed = divisor_of(ceil_div(g->typed_values, IMAGE_GROUP_TYPED)),
+	};
+	ret->unit_bytes = ret->lanes * CUDA_CHUNKS * CUDA_CHUNK_BYTES;
+	ret->plane_units = ret->n_planes * ret->plane.divisor;
+	ret->typed_units = g->typed_segments * ret->typed.divisor;
+}
+
+int cuda_plan_make(const struct page_layout *layout, struct cuda_plan *ret,
+		   struct cuda_piece *ret_pieces)
+{
+	const struct image_geometry *g = &layout->geometry;
+	struct cuda_plan plan;
+	struct cuda_piece at = { 0 };
+	uint32_t same = 0;
+	const int r = check_geometry(g);
+
+	if (r)
+		return r;
+	plan_start(layout, &plan);
+	if (layout->n_pieces < plan.n_fixed)
+		return -EINVAL;
+	for (uint32_t i = 0; i < layout->n_pieces; i++) {
+		const struct page_piece *p = &layout->pieces[i];
+
+		if (!fits(g, plan.n_planes, i, p) || at.opaque_bytes > g->opaque_bytes)
+			return -EINVAL;
+		at.base = (uintptr_t)p->base;
+		at.page_stride = p->page_stride;
+		at.head_stride = p->head_stride;
+		at.token_stride = p->token_stride;
+		at.length = (uint32_t)p->length;
+		at.kind = (uint16_t)p->kind;
+		at.rows = p->kind == KIND_OPAQUE ? opaque_rows(&plan, at.length) : 1;
+		ret_pieces[i] = at;
+		if (i == plan.n_fixed)
+			plan.opaque = divisor_of(units_of(&plan, &at));
+		same += i >= plan.n_fixed && units_of(&plan, &at) == plan.opaque.divisor;
+		count_piece(&plan, g, &ret_pieces[i], &at);
+	}
+	if (at.opaque_bytes != g->opaque_bytes)
+		return -EINVAL;
+	if (same != layout->n_pieces - plan.n_fixed)
+		plan.opaque = (struct cuda_divisor){ 0 };
+	plan.n_units = at.first_unit;
+	plan.scales_k = at.scales_k;
+	plan.scales_v = at.scales_v;
+	plan.values_k = at.values_k;
+	plan.values_v = at.values_v;
+	plan.opaque_bytes = at.opaque_bytes;
+	*ret = plan;
+	return 0;
+}
+
+void cuda_plan_at(const struct cuda_plan *plan, const struct cuda_piece *pieces,
+		  enum image_codec codec_k, enum image_codec codec_v, uint32_t unit,
+		  uint32_t *ret_scale, uint32_t *ret_payload)
+{
+	struct cuda_plan here = *plan;
+	struct unit u;
+
+	if (unit == plan->n_units) {
+		*ret_scale = (codec_k == CODEC_FP8 ? plan->scales_k : 0) +
+			     (codec_v == CODEC_FP8 ? plan->scales_v : 0);
+		*ret_payload = plan->values_k * (codec_k == CODEC_FP8 ? 1 : plan->element_bytes) +
+			       plan->values_v * (codec_v == CODEC_FP8 ? 1 : plan->element_bytes) +
+			       plan->opaque_bytes;
+		return;
+	}
+	here.pieces = (uintptr_t)pieces;
+	u = unit_of(&here, &pieces[unit_piece(&here, unit)], codec_k, codec_v, 0, unit);
+	*ret_scale = u.scale;
+	*ret_payload = u.payload;
+}
+
+uint32_t cuda_plan_blocks(const struct cuda_plan *plan, uint32_t n_units, uint32_t most)
+{
+	const uint32_t n = ceil_div(n_units, CUDA_THREADS / plan->lanes);
+
+	return n == 0 || most == 0 ? 1 : n < most ? n : most;
+}
+
+uint32_t cuda_tasks_number(struct cuda_task *tasks, uint32_t n)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < n && sum < 1u << 31; i++) {
+		tasks[i].start = (uint32_t)sum;
+		sum += tasks[i].n_units;
+	}
+	return sum < 1u << 31 ? (uint32_t)sum : 0;
+}

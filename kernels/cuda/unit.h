@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit.h - where a unit (codec.h) lies in its page and in its image. Short computations from plan
+ * and piece, shared by plan.c and the kernels.
+ *
+ * Who includes this says how to read the table of pieces: piece_first(plan, i), the first unit of a
+ * piece.
+ */
+#ifndef KVTIER_KERNELS_CUDA_UNIT_H
+#define KVTIER_KERNELS_CUDA_UNIT_H
+
+#include <stdbool.h>
+
+#include "kernels/cuda/codec.h"
+#include "kernels/fp8.h"
+
+#define UNIT_FN FP8_FN
+
+UNIT_FN uint32_t piece_first(const struct cuda_plan *plan, uint32_t piece);
+
+/* `rows` rows of row_bytes, row_bytes > 0. In the image they lie one after the other. */
+struct unit {
+	uint64_t address, stride;
+	uint32_t rows, row_bytes;
+	uint32_t scale, payload; /* after the image's first scale, first byte of payload */
+	bool fp8;
+};
+
+/* n / divisor, n < 2^31. */
+UNIT_FN uint32_t unit_quotient(const struct cuda_divisor *by, uint32_t n)
+{
+	const uint32_t high = (uint32_t)((uint64_t)n * by->multiplier >> 32) >> by->shift;
+
+	return by->multiplier ? high : n;
+}
+
+/* The last of pieces[low ..] that begins at the unit or before. */
+UNIT_FN uint32_t unit_search(const struct cuda_plan *plan, uint32_t low, uint32_t unit)
+{
+	uint32_t high = plan->n_pieces;
+
+	while (high - low > 1) {
+		const uint32_t middle = low + (high - low) / 2;
+
+		if (piece_first(plan, middle) <= unit)
+			low = middle;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* The piece of a unit < n_units. */
+UNIT_FN uint32_t unit_piece(const struct cuda_plan *plan, uint32_t unit)
+{
+	const uint32_t fixed = plan->plane_units + plan->typed_units;
+
+	if (unit < plan->plane_units)
+		return unit_quotient(&plan->plane, unit);
+	if (unit < fixed)
+		return plan->n_planes + unit_quotient(&plan->typed, unit - plan->plane_units);
+	if (plan->opaque.divisor)
+		return plan->n_fixed + unit_quotient(&plan->opaque, unit - fixed);
+	return unit_search(plan, plan->n_fixed, unit);
+}
+
+UNIT_FN struct unit unit_plane(const struct cuda_plan *plan, const struct cuda_piece *piece,
+			       uint32_t at)
+{
+	const uint32_t head = unit_quotient(&plan->groups, at);
+	const uint32_t token = (at - head * plan->groups.divisor) * IMAGE_GROUP_TOKENS;
+	const uint32_t left = plan->block_tokens - token;
+	const uint32_t dim = piece->kind == KIND_K ? plan->head_dim_k : plan->head_dim_v;
+	struct unit u = { 0 };
+
+	u.address = head * piece->head_stride + token * piece->token_stride;
+	u.stride = piece->token_stride;
+	u.rows = left < IMAGE_GROUP_TOKENS ? left : IMAGE_GROUP_TOKENS;
+	u.row_bytes = dim * plan->element_bytes;
+	u.scale = at;
+	u.payload = (head * plan->block_tokens + token) * dim; /* in values */
+	return u;
+}
+
+UNIT_FN struct unit unit_typed(const struct cuda_plan *plan, uint32_t at)
+{
+	const uint32_t value = at * IMAGE_GROUP_TYPED, left = plan->typed_values - value;
+	struct unit u = { 0 };
+
+	u.address = (uint64_t)value * plan->element_bytes;
+	u.stride = 0;
+	u.rows = 1;
+	u.row_bytes = (left < IMAGE_GROUP_TYPED ? left : IMAGE_GROUP_TYPED) * plan->element_bytes;
+	u.scale = at;
+	u.payload = value; /* in values */
+	return u;
+}
+
+UNIT_FN struct unit unit_opaque(const struct cuda_plan *plan, const struct cuda_piece *piece,
+				uint32_t at)
+{
+	const uint32_t rows = piece->token_stride ? plan->block_tokens : 1;
+	const uint32_t parts = (piece->length + plan->unit_bytes - 1) / plan->unit_bytes;
+	const uint32_t row = parts > 1 ? at / parts : at * piece->rows;
+	const uint32_t byte = parts > 1 ? at % parts * plan->unit_bytes : 0;
+	struct unit u = { 0 };
+
+	u.address = row * piece->token_stride + byte;
+	u.stride = piece->token_stride;
+	u.rows = rows - row < piece->rows ? rows - row : piece->rows;
+	u.row_bytes =
+		piece->length - byte < plan->unit_bytes ? piece->length - byte : plan->unit_bytes;
+	u.scale = 0;
+	u.payload = row * piece->length + byte;
+	return u;
+}
+
+/* A unit of this piece, in page `page`. */
+UNIT_FN struct unit unit_of(const struct cuda_plan *plan, const struct cuda_piece *piece,
+			    uint32_t codec_k, uint32_t codec_v, uint64_t page, uint32_t unit)
+{
+	const bool fp8_k = codec_k == CODEC_FP8, fp8_v = codec_v == CODEC_FP8;
+	const uint32_t value_k = fp8_k ? 1 : plan->element_bytes,
+		       value_v = fp8_v ? 1 : plan->element_bytes, at = unit - piece->first_unit;
+	struct unit u = piece->kind == KIND_OPAQUE ? unit_opaque(plan, piece, at) :
+			piece->kind == KIND_TYPED  ? unit_typed(plan, at) :
+						     unit_plane(plan, piece, at);
+
+	u.fp8 = piece->kind == KIND_V ? fp8_v : piece->kind != KIND_OPAQUE && fp8_k;
+	u.payload *= piece->kind == KIND_OPAQUE ? 1 : piece->kind == KIND_V ? value_v : value_k;
+	u.payload += piece->values_k * value_k + piece->values_v * value_v + piece->opaque_bytes;
+	u.scale += (fp8_k ? piece->scales_k : 0) + (fp8_v ? piece->scales_v : 0);
+	u.address += piece->base + page * piece->page_stride;
+	if (u.stride == u.row_bytes) { /* rows without a gap are one row */
+		u.row_bytes *= u.rows;
+		u.rows = 1;
+	}
+	return u;
+}
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib_pages.h - layouts of pages for tests of codecs: those of engines, by name, and random ones.
+ * Pieces lie at addresses that count from `base`; the caller has pages->bytes of memory there.
+ */
+#ifndef KVTIER_TESTS_LIB_PAGES_H
+#define KVTIER_TESTS_LIB_PAGES_H
+
+#include <stdbool.h>
+
+#include "kernels/image.h"
+#include "tests/lib/random.h"
+
+enum { PAGES_MAX_PIECES = 160 };
+
+struct pages {
+	struct page_layout layout;
+	struct page_piece pieces[PAGES_MAX_PIECES];
+	uint64_t base, n_pages, bytes;
+};
+
+/* Of engines: geometry and order of their pages. */
+struct pages_named {
+	const char *name;
+	struct image_geometry geometry; /* opaque_bytes: found */
+	enum {
+		PAGES_TOKEN_MAJOR,  /* K and V apart: [page][token][head][dim] */
+		PAGES_HEAD_MAJOR,   /* K and V apart: [page][head][token][dim] */
+		PAGES_TOGETHER,     /* [page][K, V][token][head][dim] */
+		PAGES_SIDE_BY_SIDE, /* [page][token][head][K dims, V dims] */
+		PAGES_CROSS_LAYER,  /* [page][layer][K, V][token][head][dim], in one region */
+		PAGES_LATENT,       /* [page][token][K dims, opaque_row bytes] of each layer: MLA */
+		PAGES_ROWS,         /* [page][token][opaque_row bytes] of each layer, opaque */
+		PAGES_TYPED,        /* typed segments, one after the other */
+	} order;
+	uint32_t opaque_row;
+};
+
+extern const struct pages_named pages_named[];
+extern const uint32_t pages_named_n;
+
+/* n_pages pages, at `base`; each piece's region begins at a multiple of 256 plus `shift`. */
+void pages_make(struct pages *ret, const struct pages_named *named, uint32_t dtype, uint64_t base,
+		uint64_t n_pages, uint64_t shift);
+/* Any geometry with at most `most` values a plane, any order, strides with gaps, alignments of the
+ * dtype and no more. */
+void pages_random(struct pages *ret, struct random *random, uint32_t dtype, uint64_t base);
+/* One line that says what they are, for a failing test. */
+void pages_print(const struct pages *pages);
+
+#endif

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: the plan of a layout says for every unit where it lies in page and image.
+ * Method: layouts by name and random ones (SEED). A raw image made unit by unit, at the places
+ * that the plan gives, is that of ref.c. In an fp8 image each unit begins where the one before
+ * ended, and the last ends where image_shape() says. Division by multiplication is held against
+ * division.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/codec.h"
+#include "kernels/cuda/unit.h"
+#include "kernels/kernels.h"
+#include "tests/lib/lib_pages.h"
+
+enum { ROUNDS = 2000, ARENA = 8 << 20 };
+
+static struct cuda_piece table[PAGES_MAX_PIECES];
+
+UNIT_FN uint32_t piece_first(const struct cuda_plan *plan, uint32_t piece)
+{
+	assert_true(piece < plan->n_pieces);
+	return table[piece].first_unit;
+}
+
+static void quotients_are_exact(void **state)
+{
+	struct random random = random_seeded("unit_cuda_plan");
+	struct page_layout layout = { .geometry = { .dtype = DTYPE_INT8, .typed_segments = 1 } };
+
+	(void)state;
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		struct page_piece piece = { .kind = KIND_TYPED };
+		struct cuda_plan plan;
+
+		layout.n_pieces = 1;
+		layout.pieces = &piece;
+		layout.geometry.block_tokens = 1;
+		layout.geometry.typed_values =
+			i < 1000 ? 1024 * i + 1 : 1 + random_below(&random, 250 << 20);
+		piece.length = layout.geometry.typed_values;
+		assert_int_equal(cuda_plan_make(&layout, &plan, table), 0);
+		for (uint32_t n = 0; n < 100; n++) {
+			const uint32_t d = plan.typed.divisor,
+				       any = random_below(&random, 1u << 31), edge = any / d * d;
+
+			assert_int_equal(unit_quotient(&plan.typed, any), any / d);
+			assert_int_equal(unit_quotient(&plan.typed, edge), edge / d);
+			assert_int_equal(unit_quotient(&plan.typed, edge + d - 1 < 1u << 31 ?
+									    edge + d - 1 :
+									    edge),
+					 edge / d);
+			assert_int_equal(unit_quotient(&plan.typed, 0x7fffffff), 0x7fffffff / d);
+		}
+	}
+}
+
+static void raw_image_by_units(const struct pages *p, const struct cuda_plan *plan, uint64_t page,
+			       uint8_t *image)
+{
+	struct image_shape shape;
+
+	assert_int_equal(image_shape(&p->layout.geometry, CODEC_RAW, CODEC_RAW, &shape, NULL), 0);
+	for (uint32_t i = 0; i < plan->n_units; i++) {
+		const struct unit u =
+			unit_of(plan, &table[unit_piece(plan, i)], CODEC_RAW, CODEC_RAW, page, i);
+		const uint8_t *from = (const uint8_t *)(uintptr_t)u.address;
+
+		assert_false(u.fp8);
+		assert_true(u.row_bytes > 0 && u.rows > 0);
+		for (uint32_t r = 0; r < u.rows; r++)
+			memcpy(image + shape.payload_offset + u.payload + r * u.row_bytes,
+			       from + r * u.stride, u.row_bytes);
+	}
+}
+
+static void fp8_units_follow_each_other(const struct pages *p, const struct cuda_plan *plan,
+					uint32_t codec_k, uint32_t codec_v)
+{
+	struct image_shape shape;
+	uint32_t scale = 0, payload = 0, at_scale, at_payload;
+
+	assert_int_equal(image_shape(&p->layout.geometry, codec_k, codec_v, &shape, NULL), 0);
+	for (uint32_t i = 0; i < plan->n_units; i++) {
+		const struct unit u =
+			unit_of(plan, &table[unit_piece(plan, i)], codec_k, codec_v, 0, i);
+
+		cuda_plan_at(plan, table, codec_k, codec_v, i, &at_scale, &at_payload);
+		assert_int_equal(at_payload, payload);
+		assert_int_equal(u.payload, payload);
+		if (u.fp8) {
+			assert_int_equal(at_scale, scale);
+			assert_true(u.rows * ((u.row_bytes + 15) / 16) <=
+				    plan->lanes * (uint32_t)CUDA_CHUNKS);
+		}
+		scale += u.fp8;
+		payload += u.rows * u.row_bytes / (u.fp8 ? 2 : 1);
+	}
+	cuda_plan_at(plan, table, codec_k, codec_v, plan->n_units, &at_scale, &at_payload);
+	assert_int_equal(scale, shape.scale_bytes);
+	assert_int_equal(at_scale, shape.scale_bytes);
+	assert_int_equal(payload, shape.payload_bytes);
+	assert_int_equal(at_payload, shape.payload_bytes);
+}
+
+static void check(struct pages *p, uint64_t page)
+{
+	static const struct image_identity identity;
+	struct image_shape shape;
+	struct cuda_plan plan;
+	uint8_t *ref, *mine;
+
+	if (image_element_bytes(p->layout.geometry.dtype) == 2)
+		for (uint32_t c = 0; c < 4; c++) {
+			assert_int_equal(cuda_plan_make(&p->layout, &plan, table), 0);
+			fp8_units_follow_each_other(p, &plan, c & 1 ? CODEC_FP8 : CODEC_RAW,
+						    c & 2 ? CODEC_FP8 : CODEC_RAW);
+		}
+	assert_int_equal(cuda_plan_make(&p->layout, &plan, table), 0);
+	assert_int_equal(image_shape(&p->layout.geometry, CODEC_RAW, CODEC_RAW, &shape, NULL), 0);
+	ref = aligned_alloc(4096, (shape.image_bytes + 4095) / 4096 * 4096);
+	mine = malloc(shape.image_bytes);
+	assert_int_equal(codec_encode(&codec_ref, &p->layout, page, CODEC_RAW, CODEC_RAW, &identity,
+				      ref, NULL),
+			 0);
+	raw_image_by_units(p, &plan, page, mine);
+	assert_memory_equal(mine + shape.payload_offset, ref + shape.payload_offset,
+			    shape.payload_bytes);
+	free(ref);
+	free(mine);
+}
+
+static uint8_t *arena(struct random *random)
+{
+	uint8_t *p = aligned_alloc(4096, ARENA);
+
+	for (size_t i = 0; i < ARENA; i += 8) {
+		const uint64_t x = random_next(random);
+
+		memcpy(p + i, &x, 8);
+	}
+	return p;
+}
+
+static void every_named_layout(void **state)
+{
+	static const uint32_t dtypes[] = { DTYPE_BF16, DTYPE_FP16, DTYPE_FP32, DTYPE_INT8 };
+	struct random random = { .state = 1 };
+	uint8_t *memory = arena(&random);
+	struct pages p;
+
+	(void)state;
+	for (uint32_t i = 0; i < pages_named_n; i++)
+		for (uint32_t d = 0; d < 4; d++) {
+			pages_make(&p, &pages_named[i], dtypes[d], (uintptr_t)memory, 3, 0);
+			assert_true(p.bytes <= ARENA);
+			check(&p, i % 3);
+		}
+	free(memory);
+}
+
+static void random_layouts(void **state)
+{
+	struct random random = random_seeded("unit_cuda_plan");
+	uint8_t *memory = arena(&random);
+	struct pages p;
+
+	(void)state;
+	for (uint32_t i = 0; i < ROUNDS / 4; i++) {
+		pages_random(&p, &random, DTYPE_BF16 + i % 6, (uintptr_t)memory);
+		assert_true(p.bytes <= ARENA);
+		check(&p, random_below(&random, (uint32_t)p.n_pages));
+	}
+	free(memory);
+}
+
+static void wrong_pieces_are_refused(void **state)
+{
+	struct cuda_plan plan;
+	struct pages p;
+
+	(void)state;
+	pages_make(&p, &pages_named[0], DTYPE_BF16, 4096, 1, 0);
+	assert_int_equal(cuda_plan_make(&p.layout, &plan, table), 0);
+	p.pieces[1].kind = KIND_K;
+	assert_int_equal(cuda_plan_make(&p.layout, &plan, table), -EINVAL);
+	p.pieces[1].kind = KIND_V;
+	p.layout.n_pieces--;
+	assert_int_equal(cuda_plan_make(&p.layout, &plan, table), -EINVAL);
+	p.layout.n_pieces++;
+	p.layout.geometry.opaque_bytes = 1;
+	assert_int_equal(cuda_plan_make(&p.layout, &plan, table), -EINVAL);
+	p.layout.geometry.opaque_bytes = 0;
+	p.layout.geometry.block_tokens = 0;
+	assert_int_equal(cuda_plan_make(&p.layout, &plan, table), -EINVAL);
+}
+
+static void tasks_are_numbered(void **state)
+{
+	struct cuda_task tasks[3] = { { .n_units = 5 }, { .n_units = 0 }, { .n_units = 7 } };
+
+	(void)state;
+	assert_int_equal(cuda_tasks_number(tasks, 3), 12);
+	assert_int_equal(tasks[1].start, 5);
+	assert_int_equal(tasks[2].start, 5);
+	tasks[1].n_units = 0x7ffffff8;
+	assert_int_equal(cuda_tasks_number(tasks, 3), 0);
+	assert_int_equal(cuda_tasks_number(tasks, 0), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(quotients_are_exact), cmocka_unit_test(every_named_layout),
+		cmocka_unit_test(random_layouts),      cmocka_unit_test(wrong_pieces_are_refused),
+		cmocka_unit_test(tasks_are_numbered),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
