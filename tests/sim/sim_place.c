@@ -25,7 +25,7 @@
 #include <time.h>
 
 #include "daemon/store/mover.h"
-#include "tests/lib/copier.h"
+#include "tests/lib/lib_copier.h"
 #include "tiers/slabs.h"
 #include "tests/lib/random.h"
 

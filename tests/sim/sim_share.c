@@ -7,7 +7,9 @@
  * noted: afterwards only those that had more than their guarantee, or the storing one, may have
  * less.
  */
-#include "tests/lib/mover_rig.h"
+#include "tests/lib/lib_mover.h"
+
+#include <errno.h>
 
 #include "daemon/store/tally.h"
 #include "tests/lib/random.h"
@@ -33,8 +35,8 @@ static int find(struct world *w, uint32_t space, uint32_t bytes, bool desperate,
 
 	while ((r = mover_find_room_for(w->host, w->blocks, w->tick, bytes, &whom, &w->counts,
 					ret)) == -EAGAIN &&
-	       copier.n)
-		copier_run(&copier);
+	       world_copier.n)
+		copier_run(&world_copier);
 	return r;
 }
 
@@ -44,7 +46,7 @@ static uint32_t commit(struct world *w, uint32_t space, uint32_t name, const str
 	uint32_t block;
 
 	w->tick++;
-	key_of(name, key);
+	world_key(name, key);
 	assert_int_equal(blocks_commit(w->blocks, key, space, BLOCK_NONE, 0, where, &block), 0);
 	tier_set_owner(w->host, where, block);
 	blocks_touch(w->blocks, block, w->tick);
@@ -63,7 +65,7 @@ static bool is_here(const struct world *w, uint32_t space, uint32_t name)
 {
 	uint8_t key[32];
 
-	key_of(name, key);
+	world_key(name, key);
 	return blocks_find(w->blocks, key, space) != BLOCK_NONE;
 }
 
@@ -85,7 +87,7 @@ static struct world fair_world(uint64_t each)
 {
 	for (uint32_t i = 0; i < TIER_MAX_SPACES; i++)
 		guaranteed[i] = each;
-	return world(SLABS);
+	return world_open(SLABS);
 }
 
 static void a_flood_pays_with_its_own(void **state)
@@ -100,7 +102,7 @@ static void a_flood_pays_with_its_own(void **state)
 		(void)store_for(&w, 2, name++, i % 2 ? SLAB : SMALL);
 	for (uint32_t i = 0; i < 8; i++)
 		assert_true(is_here(&w, 1, i));
-	world_end(&w);
+	world_close(&w);
 }
 
 static void what_exceeds_a_guarantee_goes_by_age(void **state)
@@ -114,7 +116,7 @@ static void what_exceeds_a_guarantee_goes_by_age(void **state)
 		(void)store_for(&w, 2, 100 + i, BIG);
 	for (uint32_t i = 0; i < 4 * SLABS; i++) /* the newest 4, a slab of them */
 		assert_int_equal(is_here(&w, 1, i), i >= 4 * SLABS - 4);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void nobody_else_has_to_give_room_that_is_guaranteed(void **state)
@@ -137,7 +139,7 @@ static void nobody_else_has_to_give_room_that_is_guaranteed(void **state)
 	assert_int_equal(find(&w, 3, SLAB, true, &where), 0);
 	(void)commit(&w, 3, 200, &where);
 	assert_int_equal(bytes_of(&w, 1), (SLABS / 2 - 1) * SLAB);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void without_guarantees_the_oldest_goes(void **state)
@@ -152,13 +154,13 @@ static void without_guarantees_the_oldest_goes(void **state)
 		assert_false(is_here(&w, i % 3, i));
 		assert_true(i + 1 == 4 * SLABS || is_here(&w, (i + 1) % 3, i + 1));
 	}
-	world_end(&w);
+	world_close(&w);
 }
 
 /* More spaces than accounts: those that share one go by age. */
 static void many_spaces_share_an_account(void **state)
 {
-	struct world w = world(MANY_SPACES / 8);
+	struct world w = world_open(MANY_SPACES / 8);
 	uint32_t block[MANY_SPACES];
 	uint64_t tick;
 
@@ -175,7 +177,7 @@ static void many_spaces_share_an_account(void **state)
 		assert_false(is_here(&w, i, i));
 	}
 	assert_int_equal(tally_accounts(blocks_tally(w.blocks)), 2);
-	world_end(&w);
+	world_close(&w);
 }
 
 /* Half of the stores are one space's. */
@@ -204,7 +206,7 @@ static void random_stores_take_no_guarantee(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < STEPS; i++)
 		random_step(&w, &r, i);
-	world_end(&w);
+	world_close(&w);
 }
 
 int main(void)

@@ -3,12 +3,15 @@
  * Goal: a slab is emptied by jobs of bounded size while the core thread copies nothing; a block in
  * it is served from where it was until all of it is elsewhere; leases are respected; who waited for
  * the slab gets it. Method: a real host tier under a real table of blocks, with workers whose jobs
- * end when the test says so (tests/lib/copier.h); then the same with the CPU device's threads,
+ * end when the test says so (tests/lib/lib_copier.h); then the same with the CPU device's threads,
  * beside readers.
  */
-#include "tests/lib/mover_rig.h"
+#include "tests/lib/lib_mover.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
@@ -16,30 +19,6 @@
 #include "daemon/store/herd.h"
 
 enum { MIB = 1 << 20, A_SLAB = SLAB / SMALL };
-
-static uint32_t find(const struct world *w, uint32_t name)
-{
-	uint8_t key[32];
-
-	key_of(name, key);
-	return blocks_find(w->blocks, key, 0);
-}
-
-static void where_is(const struct world *w, uint32_t block, struct extent *ret)
-{
-	assert_int_equal(tier_extent(w->host, blocks_host_slot(w->blocks, block), ret), 0);
-}
-
-static void assert_bytes(struct world *w, uint32_t name, uint32_t bytes)
-{
-	struct extent where;
-	const uint8_t *at;
-
-	where_is(w, find(w, name), &where);
-	at = tier_address(w->host, &where);
-	for (uint32_t i = 0; i < bytes; i++)
-		assert_int_equal(at[i], (uint8_t)name);
-}
 
 static int ask(struct world *w, uint32_t bytes, struct extent *ret)
 {
@@ -50,12 +29,12 @@ static int ask(struct world *w, uint32_t bytes, struct extent *ret)
  * left of one. */
 static struct world sparse_world(void)
 {
-	struct world w = world(3);
+	struct world w = world_open(3);
 
 	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
-		(void)store(&w, i, SMALL, BLOCK_NONE);
+		(void)world_store(&w, i, SMALL, BLOCK_NONE);
 	for (uint32_t i = 0; i < 3 * A_SLAB; i += 3)
-		blocks_condemn(w.blocks, find(&w, i));
+		blocks_condemn(w.blocks, world_find(&w, i));
 	herd_free_condemned(w.blocks, w.host);
 	return w;
 }
@@ -67,14 +46,14 @@ static void begin(struct world *w)
 
 	assert_int_equal(ask(w, BIG, &where), -EAGAIN);
 	assert_true(emptier_busy(w->counts.emptier));
-	assert_int_equal(copier.n, 1);
+	assert_int_equal(world_copier.n, 1);
 }
 
 /* The block of the i-th copy of a job, and its name. */
 static uint32_t copied_block(struct world *w, uint32_t i, uint32_t *ret_name)
 {
-	*ret_name = copier.jobs[0]->copies[i].from[0];
-	return find(w, *ret_name);
+	*ret_name = world_copier.jobs[0]->copies[i].from[0];
+	return world_find(w, *ret_name);
 }
 
 static void all_stays_where_it_was_until_it_is_copied(void **state)
@@ -85,56 +64,56 @@ static void all_stays_where_it_was_until_it_is_copied(void **state)
 
 	(void)state;
 	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
-		slots[i] = i % 3 ? blocks_host_slot(w.blocks, find(&w, i)) : 0;
+		slots[i] = i % 3 ? blocks_host_slot(w.blocks, world_find(&w, i)) : 0;
 	begin(&w);
 	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
 		if (i % 3)
-			assert_int_equal(blocks_host_slot(w.blocks, find(&w, i)), slots[i]);
-	assert_int_equal(moved_blocks, 0);
+			assert_int_equal(blocks_host_slot(w.blocks, world_find(&w, i)), slots[i]);
+	assert_int_equal(world_moved_blocks, 0);
 	assert_int_equal(ask(&w, BIG, &where), -EAGAIN); /* one at a time */
-	assert_int_equal(copier.n, 1);
-	copier_run(&copier);
+	assert_int_equal(world_copier.n, 1);
+	copier_run(&world_copier);
 	assert_false(emptier_busy(w.counts.emptier));
-	assert_in_range(moved_blocks, 1, A_SLAB);
-	assert_int_equal(moved_bytes, moved_blocks * SMALL);
-	assert_int_equal(copier.bytes_total, moved_bytes);
+	assert_in_range(world_moved_blocks, 1, A_SLAB);
+	assert_int_equal(world_moved_bytes, world_moved_blocks * SMALL);
+	assert_int_equal(world_copier.bytes_total, world_moved_bytes);
 	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
 		if (i % 3)
-			assert_bytes(&w, i, SMALL);
+			world_bytes_are(&w, i, SMALL);
 	assert_int_equal(ask(&w, BIG, &where), 0);
-	world_end(&w);
+	world_close(&w);
 }
 
 /* 8 MiB of 64 KiB images: it is not by time that this is bounded, but by what each job may have. */
 static void what_one_job_and_one_turn_take_is_bounded(void **state)
 {
 	enum { IMAGE = 64 * KIB, LARGE = 8 * MIB, N = LARGE / IMAGE };
-	struct world w = world_of(2, LARGE);
+	struct world w = world_open_of(2, LARGE);
 	uint64_t turns = 0;
 	struct extent where;
 
 	(void)state;
 	for (uint32_t i = 0; i < 2 * N; i++)
-		(void)store(&w, i, IMAGE, BLOCK_NONE);
+		(void)world_store(&w, i, IMAGE, BLOCK_NONE);
 	for (uint32_t i = 0; i < N; i++) /* half of each slab */
-		blocks_condemn(w.blocks, find(&w, 2 * i));
+		blocks_condemn(w.blocks, world_find(&w, 2 * i));
 	herd_free_condemned(w.blocks, w.host);
 	assert_int_equal(ask(&w, LARGE, &where), -EAGAIN);
-	while (copier.n) {
-		const uint64_t before = copier.bytes_total;
+	while (world_copier.n) {
+		const uint64_t before = world_copier.bytes_total;
 
-		copier_end(&copier, 0, 0);
-		assert_true(copier.bytes_total - before <= EMPTIER_JOBS * EMPTIER_JOB_BYTES);
+		copier_end(&world_copier, 0, 0);
+		assert_true(world_copier.bytes_total - before <= EMPTIER_JOBS * EMPTIER_JOB_BYTES);
 		turns++;
 	}
-	assert_int_equal(moved_bytes, LARGE / 2);
-	assert_int_equal(copier.bytes_total, LARGE / 2);
+	assert_int_equal(world_moved_bytes, LARGE / 2);
+	assert_int_equal(world_copier.bytes_total, LARGE / 2);
 	assert_true(turns >= LARGE / 2 / EMPTIER_JOB_BYTES);
-	assert_in_range(copier.most_bytes, 1, EMPTIER_JOB_BYTES);
-	assert_in_range(copier.most_copies, 1, EMPTIER_JOB_COPIES);
-	assert_in_range(copier.most_jobs, 1, EMPTIER_JOBS);
+	assert_in_range(world_copier.most_bytes, 1, EMPTIER_JOB_BYTES);
+	assert_in_range(world_copier.most_copies, 1, EMPTIER_JOB_COPIES);
+	assert_in_range(world_copier.most_jobs, 1, EMPTIER_JOBS);
 	assert_int_equal(ask(&w, LARGE, &where), 0);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void a_block_that_is_leased_meanwhile_moves_when_it_is_not(void **state)
@@ -146,23 +125,23 @@ static void a_block_that_is_leased_meanwhile_moves_when_it_is_not(void **state)
 	(void)state;
 	begin(&w);
 	block = copied_block(&w, 0, &name);
-	where_is(&w, block, &before);
+	world_where(&w, block, &before);
 	blocks_pin(w.blocks, block);
-	copier_run(&copier);
-	where_is(&w, block, &after);
+	copier_run(&world_copier);
+	world_where(&w, block, &after);
 	assert_true(extent_equal(&before, &after));
 	assert_true(emptier_stuck(w.counts.emptier));
-	assert_bytes(&w, name, SMALL);
+	world_bytes_are(&w, name, SMALL);
 	blocks_unpin(w.blocks, block);
 	assert_true(emptier_turn(w.counts.emptier));
-	where_is(&w, block, &after);
+	world_where(&w, block, &after);
 	assert_false(extent_equal(&before, &after));
-	assert_bytes(&w, name, SMALL);
+	world_bytes_are(&w, name, SMALL);
 	assert_int_equal(blocks_pins(w.blocks, block), 0);
 	assert_int_equal(slabs_owner(tier_slabs(w.host), &after), block);
 	assert_null(tier_address(w.host, &before));
 	assert_int_equal(ask(&w, BIG, &where), 0);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void a_block_that_is_condemned_meanwhile_is_gone_at_once(void **state)
@@ -176,13 +155,13 @@ static void a_block_that_is_condemned_meanwhile_is_gone_at_once(void **state)
 	begin(&w);
 	block = copied_block(&w, 1, &name);
 	blocks_condemn(w.blocks, block);
-	assert_int_equal(find(&w, name), BLOCK_NONE);
-	copier_run(&copier);
+	assert_int_equal(world_find(&w, name), BLOCK_NONE);
+	copier_run(&world_copier);
 	assert_false(emptier_busy(w.counts.emptier));
 	emptier_let_go(w.counts.emptier);
 	assert_int_equal(w.host->extents, extents - 1);
 	assert_int_equal(ask(&w, BIG, &where), 0);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void one_who_waits_with_a_lease_ends_a_stuck_emptying(void **state)
@@ -197,24 +176,24 @@ static void one_who_waits_with_a_lease_ends_a_stuck_emptying(void **state)
 	(void)state;
 	begin(&w);
 	block = copied_block(&w, 0, &name);
-	where_is(&w, block, &before);
+	world_where(&w, block, &before);
 	blocks_pin(w.blocks, block);
-	copier_run(&copier);
+	copier_run(&world_copier);
 	assert_int_equal(mover_find_room_for(w.host, w.blocks, w.tick, BIG, &patient, &w.counts,
 					     &where),
 			 -EAGAIN);
 	assert_true(emptier_stuck(w.counts.emptier));
 	/* another slab than the one with the lease */
 	assert_int_equal(ask(&w, BIG, &where), -EAGAIN);
-	assert_int_equal(copier.n, 1);
-	copier_run(&copier);
+	assert_int_equal(world_copier.n, 1);
+	copier_run(&world_copier);
 	assert_int_equal(ask(&w, BIG, &where), 0);
-	where_is(&w, block, &after);
+	world_where(&w, block, &after);
 	assert_true(extent_equal(&before, &after));
-	assert_bytes(&w, name, SMALL);
+	world_bytes_are(&w, name, SMALL);
 	assert_int_equal(w.host->extents, extents + 1);
 	blocks_unpin(w.blocks, block);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void a_job_that_fails_leaves_all_and_is_tried_again(void **state)
@@ -224,22 +203,22 @@ static void a_job_that_fails_leaves_all_and_is_tried_again(void **state)
 
 	(void)state;
 	begin(&w);
-	copier_end(&copier, 0, -ECANCELED);
-	assert_int_equal(moved_blocks, 0);
+	copier_end(&world_copier, 0, -ECANCELED);
+	assert_int_equal(world_moved_blocks, 0);
 	assert_true(emptier_busy(w.counts.emptier));
-	assert_int_equal(copier.n, 1);
-	copier.full = true;
-	copier_end(&copier, 0, -EIO);
-	assert_int_equal(copier.n, 0);
+	assert_int_equal(world_copier.n, 1);
+	world_copier.full = true;
+	copier_end(&world_copier, 0, -EIO);
+	assert_int_equal(world_copier.n, 0);
 	assert_false(emptier_turn(w.counts.emptier));
-	copier.full = false;
+	world_copier.full = false;
 	assert_true(emptier_turn(w.counts.emptier));
-	copier_run(&copier);
+	copier_run(&world_copier);
 	assert_int_equal(ask(&w, BIG, &where), 0);
 	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
 		if (i % 3)
-			assert_bytes(&w, i, SMALL);
-	world_end(&w);
+			world_bytes_are(&w, i, SMALL);
+	world_close(&w);
 }
 
 static void stores_of_its_class_do_not_take_the_room_it_needs(void **state)
@@ -252,12 +231,12 @@ static void stores_of_its_class_do_not_take_the_room_it_needs(void **state)
 	for (uint32_t i = 0; i < 2 * A_SLAB; i++) {
 		assert_int_equal(ask(&w, SMALL, &where), 0); /* the oldest go */
 		tier_free(w.host, &where);
-		(void)store(&w, 100 + i, SMALL, BLOCK_NONE);
+		(void)world_store(&w, 100 + i, SMALL, BLOCK_NONE);
 	}
-	copier_run(&copier);
+	copier_run(&world_copier);
 	assert_false(emptier_busy(w.counts.emptier));
 	assert_int_equal(ask(&w, BIG, &where), 0);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void the_slab_is_for_who_waited(void **state)
@@ -268,14 +247,14 @@ static void the_slab_is_for_who_waited(void **state)
 
 	(void)state;
 	begin(&w);
-	copier_run(&copier);
+	copier_run(&world_copier);
 	while (!tier_alloc(w.host, SMALL, &where))
 		; /* whatever is free now: nobody's slab */
 	evicted = w.counts.evicted_blocks;
 	assert_int_equal(ask(&w, BIG, &big), 0);
 	assert_int_equal(w.counts.evicted_blocks, evicted);
 	assert_int_equal(tier_extent_bytes(w.host, &big), BIG);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void a_slab_that_nobody_comes_for_is_free(void **state)
@@ -284,12 +263,12 @@ static void a_slab_that_nobody_comes_for_is_free(void **state)
 
 	(void)state;
 	begin(&w);
-	copier_run(&copier);
+	copier_run(&world_copier);
 	assert_int_equal(slabs_free_slabs(tier_slabs(w.host)), 0);
 	while (emptier_turn(w.counts.emptier))
 		;
 	assert_int_equal(slabs_free_slabs(tier_slabs(w.host)), 1);
-	world_end(&w);
+	world_close(&w);
 }
 
 /* --- with threads --- */
@@ -342,10 +321,10 @@ static void read_some(struct bed *b, struct reader *r)
 	struct extent where;
 
 	r->name = b->next_name - 1 - random_below(&b->random, 5 * A_SLAB);
-	r->block = find(&b->w, r->name);
+	r->block = world_find(&b->w, r->name);
 	if (r->block == BLOCK_NONE)
 		return;
-	where_is(&b->w, r->block, &where);
+	world_where(&b->w, r->block, &where);
 	blocks_pin(b->w.blocks, r->block);
 	r->copy = (struct device_copy){ .to = r->buffer,
 					.from = tier_address(b->w.host, &where),
@@ -379,14 +358,14 @@ static bool work(struct loop_poller *poller)
 		return true;
 	}
 	if (!emptier_busy(b->w.counts.emptier)) {
-		block = find(&b->w, b->next_name - 1 - random_below(&b->random, 5 * A_SLAB));
+		block = world_find(&b->w, b->next_name - 1 - random_below(&b->random, 5 * A_SLAB));
 		if (block != BLOCK_NONE && random_below(&b->random, 4) == 0)
 			blocks_condemn(b->w.blocks, block);
 		else if (ask(&b->w, SMALL, &where) == 0) {
 			uint8_t key[32];
 
 			memset(tier_address(b->w.host, &where), (int)(b->next_name & 0xff), SMALL);
-			key_of(b->next_name++, key);
+			world_key(b->next_name++, key);
 			assert_int_equal(blocks_commit(b->w.blocks, key, 0, BLOCK_NONE, 0, &where,
 						       &block),
 					 0);
@@ -412,7 +391,7 @@ static void what_is_moved_is_read_right_by_others(void **state)
 	static struct bed b;
 
 	(void)state;
-	b = (struct bed){ .w = world(6),
+	b = (struct bed){ .w = world_open(6),
 			  .poller.poll = work,
 			  .random = random_seeded("unit_emptier") };
 	emptier_close(b.w.counts.emptier);
@@ -423,8 +402,8 @@ static void what_is_moved_is_read_right_by_others(void **state)
 							      .loop = b.loop,
 							      .submit = submit,
 							      .arg = &b,
-							      .moved_blocks = &moved_blocks,
-							      .moved_bytes = &moved_bytes },
+							      .moved_blocks = &world_moved_blocks,
+							      .moved_bytes = &world_moved_bytes },
 				      &b.w.counts.emptier),
 			 0);
 	for (int i = 0; i < READERS; i++) {
@@ -432,16 +411,16 @@ static void what_is_moved_is_read_right_by_others(void **state)
 		assert_non_null(b.readers[i].buffer);
 	}
 	for (b.next_name = 0; b.next_name < 6 * A_SLAB; b.next_name++)
-		(void)store(&b.w, b.next_name, SMALL, BLOCK_NONE);
+		(void)world_store(&b.w, b.next_name, SMALL, BLOCK_NONE);
 	loop_poller_add(b.loop, &b.poller);
 	assert_int_equal(loop_run(b.loop), 0);
 	loop_poller_remove(b.loop, &b.poller);
 	printf("%llu reads, %llu of them while a slab was emptied; %llu blocks moved\n",
 	       (unsigned long long)b.reads, (unsigned long long)b.reads_of_moving,
-	       (unsigned long long)moved_blocks);
-	assert_true(moved_blocks > 0 && b.reads_of_moving > 0);
+	       (unsigned long long)world_moved_blocks);
+	assert_true(world_moved_blocks > 0 && b.reads_of_moving > 0);
 	device_close(b.device);
-	world_end(&b.w);
+	world_close(&b.w);
 	loop_close(b.loop);
 	for (int i = 0; i < READERS; i++)
 		free(b.readers[i].buffer);

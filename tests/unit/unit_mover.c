@@ -4,44 +4,25 @@
  * what never does, and when it ends. Method: a real host tier of 64 KiB slabs under a real table of
  * blocks; each image carries its number.
  */
-#include "tests/lib/mover_rig.h"
+#include "tests/lib/lib_mover.h"
+
+#include <errno.h>
+#include <string.h>
 
 static void store_all(struct world *w, uint32_t from, uint32_t to)
 {
 	for (uint32_t i = from; i < to; i++)
-		(void)store(w, i, SMALL, BLOCK_NONE);
-}
-
-static void where_is(struct world *w, uint32_t block, struct extent *ret)
-{
-	assert_int_equal(tier_extent(w->host, blocks_host_slot(w->blocks, block), ret), 0);
+		(void)world_store(w, i, SMALL, BLOCK_NONE);
 }
 
 static bool present(struct world *w, uint32_t name)
 {
-	uint8_t key[32];
-
-	key_of(name, key);
-	return blocks_find(w->blocks, key, 0) != BLOCK_NONE;
-}
-
-static void assert_bytes(struct world *w, uint32_t name, uint32_t bytes)
-{
-	struct extent where;
-	const uint8_t *at;
-	uint8_t key[32];
-
-	key_of(name, key);
-	where_is(w, blocks_find(w->blocks, key, 0), &where);
-	at = tier_address(w->host, &where);
-	assert_non_null(at);
-	for (uint32_t i = 0; i < bytes; i++)
-		assert_int_equal(at[i], (uint8_t)name);
+	return world_find(w, name) != BLOCK_NONE;
 }
 
 static void the_least_recent_goes(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 
 	(void)state;
 	store_all(&w, 0, 9);
@@ -51,62 +32,62 @@ static void the_least_recent_goes(void **state)
 	assert_int_equal(w.counts.evicted_blocks, 1);
 	assert_int_equal(w.counts.evicted_bytes, SMALL);
 	assert_int_equal(w.counts.moved_blocks, 0);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void a_pinned_block_stays(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	struct extent where, before, after;
 	uint32_t blocks[8];
 
 	(void)state;
 	for (uint32_t i = 0; i < 8; i++)
-		blocks[i] = store(&w, i, SMALL, BLOCK_NONE);
+		blocks[i] = world_store(&w, i, SMALL, BLOCK_NONE);
 	for (uint32_t i = 0; i < 8; i++)
 		blocks_pin(w.blocks, blocks[i]);
-	assert_int_equal(make_room(&w, SMALL, MOVER_STEPS, &where), -ENOSPC);
-	assert_int_equal(make_room(&w, BIG, MOVER_STEPS, &where), -ENOSPC);
-	where_is(&w, blocks[5], &before);
+	assert_int_equal(world_make_room(&w, SMALL, MOVER_STEPS, &where), -ENOSPC);
+	assert_int_equal(world_make_room(&w, BIG, MOVER_STEPS, &where), -ENOSPC);
+	world_where(&w, blocks[5], &before);
 	blocks_unpin(w.blocks, blocks[5]);
-	assert_int_equal(make_room(&w, SMALL, MOVER_STEPS, &where), 0);
+	assert_int_equal(world_make_room(&w, SMALL, MOVER_STEPS, &where), 0);
 	assert_false(present(&w, 5));
 	assert_int_equal(where.slot, before.slot);
-	where_is(&w, blocks[4], &after);
+	world_where(&w, blocks[4], &after);
 	assert_non_null(tier_address(w.host, &after));
-	world_end(&w);
+	world_close(&w);
 }
 
 static void another_class_gets_an_old_slab(void **state)
 {
-	struct world w = world(3);
+	struct world w = world_open(3);
 
 	(void)state;
 	store_all(&w, 0, 24);
 	w.tick += 1000;
-	(void)store(&w, 100, BIG, BLOCK_NONE);
+	(void)world_store(&w, 100, BIG, BLOCK_NONE);
 	assert_int_equal(w.counts.evicted_blocks, 8); /* a slab's worth, the oldest ones */
 	for (uint32_t i = 0; i < 24; i++) {
 		assert_int_equal(present(&w, i), i >= 8);
 		if (i >= 8)
-			assert_bytes(&w, i, SMALL);
+			world_bytes_are(&w, i, SMALL);
 	}
-	assert_bytes(&w, 100, BIG);
-	world_end(&w);
+	world_bytes_are(&w, 100, BIG);
+	world_close(&w);
 }
 
 static void what_moves_keeps_its_bytes_and_owner(void **state)
 {
-	struct world w = world(3);
+	struct world w = world_open(3);
 	uint8_t key[32];
 
 	(void)state;
 	store_all(&w, 0, 24);
 	for (uint32_t i = 0; i < 24; i += 3) { /* condemn 8, scattered over all slabs */
-		key_of(i, key);
+		world_key(i, key);
 		blocks_condemn(w.blocks, blocks_find(w.blocks, key, 0));
 	}
-	(void)store(&w, 100, BIG, BLOCK_NONE);
+	(void)world_store(&w, 100, BIG, BLOCK_NONE);
 	assert_int_equal(w.counts.evicted_blocks, 0);
 	assert_in_range(w.counts.moved_blocks, 1, 6);
 	assert_int_equal(w.counts.moved_bytes, w.counts.moved_blocks * SMALL);
@@ -115,136 +96,136 @@ static void what_moves_keeps_its_bytes_and_owner(void **state)
 
 		if (i % 3 == 0)
 			continue;
-		assert_bytes(&w, i, SMALL);
-		key_of(i, key);
-		where_is(&w, blocks_find(w.blocks, key, 0), &where);
+		world_bytes_are(&w, i, SMALL);
+		world_key(i, key);
+		world_where(&w, blocks_find(w.blocks, key, 0), &where);
 		assert_int_equal(slabs_owner(tier_slabs(w.host), &where),
 				 blocks_find(w.blocks, key, 0));
 	}
-	world_end(&w);
+	world_close(&w);
 }
 
 static void a_slot_being_written_keeps_its_slab(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	struct extent writing, where;
 
 	(void)state;
-	assert_int_equal(make_room(&w, SMALL, MOVER_STEPS, &writing), 0);
+	assert_int_equal(world_make_room(&w, SMALL, MOVER_STEPS, &writing), 0);
 	store_all(&w, 0, 7);
-	assert_int_equal(make_room(&w, BIG, MOVER_STEPS, &where), -ENOSPC);
+	assert_int_equal(world_make_room(&w, BIG, MOVER_STEPS, &where), -ENOSPC);
 	assert_non_null(tier_address(w.host, &writing));
 	assert_int_equal(w.counts.evicted_blocks, 0); /* nothing evicted in vain */
-	world_end(&w);
+	world_close(&w);
 }
 
 static void the_slab_without_a_pin_is_chosen(void **state)
 {
-	struct world w = world(2);
+	struct world w = world_open(2);
 	struct extent pinned, now;
 	uint32_t first = BLOCK_NONE;
 
 	(void)state;
 	for (uint32_t i = 0; i < 16; i++) {
-		const uint32_t block = store(&w, i, SMALL, BLOCK_NONE);
+		const uint32_t block = world_store(&w, i, SMALL, BLOCK_NONE);
 
 		if (i == 0)
 			first = block;
 	}
 	blocks_pin(w.blocks, first);
-	where_is(&w, first, &pinned);
+	world_where(&w, first, &pinned);
 	w.tick += 1000;
-	(void)store(&w, 100, BIG, BLOCK_NONE);
-	where_is(&w, first, &now);
+	(void)world_store(&w, 100, BIG, BLOCK_NONE);
+	world_where(&w, first, &now);
 	assert_int_equal(now.slot, pinned.slot);
-	assert_bytes(&w, 0, SMALL);
-	world_end(&w);
+	world_bytes_are(&w, 0, SMALL);
+	world_close(&w);
 }
 
 static void parents_of_pinned_blocks_move_but_stay(void **state)
 {
-	struct world w = world(2);
+	struct world w = world_open(2);
 	uint32_t parent, child;
 	struct extent where;
 
 	(void)state;
-	parent = store(&w, 0, SMALL, BLOCK_NONE);
+	parent = world_store(&w, 0, SMALL, BLOCK_NONE);
 	store_all(&w, 1, 8);
-	child = store(&w, 8, SMALL, parent); /* in the second slab */
+	child = world_store(&w, 8, SMALL, parent); /* in the second slab */
 	blocks_pin(w.blocks, child);
 	w.tick += 1000;
-	assert_int_equal(make_room(&w, BIG, MOVER_STEPS, &where), 0);
+	assert_int_equal(world_make_room(&w, BIG, MOVER_STEPS, &where), 0);
 	assert_true(present(&w, 0));
-	assert_bytes(&w, 0, SMALL);
+	world_bytes_are(&w, 0, SMALL);
 	assert_int_equal(w.counts.evicted_blocks, 1); /* makes 8 free slots in all */
 	assert_int_equal(w.counts.moved_blocks, 7);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void what_is_condemned_is_freed_before_anything_goes(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	uint32_t block = BLOCK_NONE;
 
 	(void)state;
 	for (uint32_t i = 0; i < 8; i++)
-		block = store(&w, i, SMALL, BLOCK_NONE);
+		block = world_store(&w, i, SMALL, BLOCK_NONE);
 	blocks_condemn(w.blocks, block);
-	(void)store(&w, 9, SMALL, BLOCK_NONE);
+	(void)world_store(&w, 9, SMALL, BLOCK_NONE);
 	assert_int_equal(w.counts.evicted_blocks, 0);
 	assert_true(present(&w, 0));
-	world_end(&w);
+	world_close(&w);
 }
 
 static void steps_bound_the_work_and_are_not_lost(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	struct extent where;
 
 	(void)state;
 	store_all(&w, 0, 8);
-	assert_int_equal(make_room(&w, BIG, 3, &where), -ENOSPC);
+	assert_int_equal(world_make_room(&w, BIG, 3, &where), -ENOSPC);
 	assert_int_equal(w.counts.evicted_blocks, 3);
-	assert_int_equal(make_room(&w, BIG, 3, &where), -ENOSPC);
-	assert_int_equal(make_room(&w, BIG, 2, &where), 0);
+	assert_int_equal(world_make_room(&w, BIG, 3, &where), -ENOSPC);
+	assert_int_equal(world_make_room(&w, BIG, 2, &where), 0);
 	assert_int_equal(w.counts.evicted_blocks, 8);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void one_step_serves_a_class_with_victims(void **state)
 {
-	struct world w = world(2);
+	struct world w = world_open(2);
 	struct extent where;
 
 	(void)state;
 	store_all(&w, 0, 8);
 	w.tick += 1000;
 	for (uint32_t i = 8; i < 12; i++)
-		(void)store(&w, i, BIG, BLOCK_NONE);
+		(void)world_store(&w, i, BIG, BLOCK_NONE);
 	/* though the small ones are far older */
-	assert_int_equal(make_room(&w, BIG, 1, &where), 0);
+	assert_int_equal(world_make_room(&w, BIG, 1, &where), 0);
 	assert_true(present(&w, 0));
 	assert_false(present(&w, 8));
-	world_end(&w);
+	world_close(&w);
 }
 
 static void larger_than_a_slab(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	struct extent where;
 
 	(void)state;
-	assert_int_equal(make_room(&w, SLAB + 1, MOVER_STEPS, &where), -E2BIG);
-	world_end(&w);
+	assert_int_equal(world_make_room(&w, SLAB + 1, MOVER_STEPS, &where), -E2BIG);
+	world_close(&w);
 }
 
 static void evicting_bytes_takes_the_oldest_of_all_classes(void **state)
 {
-	struct world w = world(3);
+	struct world w = world_open(3);
 
 	(void)state;
 	for (uint32_t i = 0; i < 8; i++)
-		(void)store(&w, i, i % 2 ? BIG : SMALL, BLOCK_NONE);
+		(void)world_store(&w, i, i % 2 ? BIG : SMALL, BLOCK_NONE);
 	assert_int_equal(mover_evict_bytes(w.host, w.blocks, SMALL + BIG + 1, 100, &w.counts),
 			 2 * SMALL + BIG);
 	for (uint32_t i = 0; i < 8; i++)
@@ -254,23 +235,23 @@ static void evicting_bytes_takes_the_oldest_of_all_classes(void **state)
 	assert_int_equal(mover_evict_bytes(w.host, w.blocks, UINT64_MAX, 100, &w.counts),
 			 2 * BIG + SMALL);
 	assert_int_equal(w.host->used_bytes, 0);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void works_through_a_wrapped_tier(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	struct extent where;
 
 	(void)state;
 	assert_int_equal(fault_wrap(w.host, &w.host), 0);
 	store_all(&w, 0, 12);
 	fault_set(w.host, &(struct fault_plan){ .alloc_nth = 1, .alloc_errno = -EIO });
-	assert_int_equal(make_room(&w, SMALL, MOVER_STEPS, &where), -EIO);
+	assert_int_equal(world_make_room(&w, SMALL, MOVER_STEPS, &where), -EIO);
 	fault_set(w.host,
 		  &(struct fault_plan){ .alloc_nth = 1, .alloc_errno = -ENOSPC, .sticky = true });
-	assert_int_equal(make_room(&w, SMALL, MOVER_STEPS, &where), -ENOSPC);
-	world_end(&w);
+	assert_int_equal(world_make_room(&w, SMALL, MOVER_STEPS, &where), -ENOSPC);
+	world_close(&w);
 }
 
 static void give_nvme_copy(struct world *w, uint32_t block)
@@ -280,27 +261,27 @@ static void give_nvme_copy(struct world *w, uint32_t block)
 
 static void what_is_on_nvme_is_demoted_and_stays(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 
 	(void)state;
-	give_nvme_copy(&w, store(&w, 0, SMALL, BLOCK_NONE));
+	give_nvme_copy(&w, world_store(&w, 0, SMALL, BLOCK_NONE));
 	store_all(&w, 1, 10);
 	assert_true(present(&w, 0));
 	assert_false(present(&w, 1));
 	assert_int_equal(w.counts.evicted_blocks, 2);
 	assert_int_equal(w.counts.demoted_blocks, 1);
 	assert_int_equal(blocks_host_count(w.blocks), 8);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void demotion_is_leaf_first_too(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	uint32_t block = BLOCK_NONE;
 
 	(void)state;
 	for (uint32_t i = 0; i < 8; i++) {
-		block = store(&w, i, SMALL, block);
+		block = world_store(&w, i, SMALL, block);
 		give_nvme_copy(&w, block);
 	}
 	for (uint32_t i = 8; i > 0; i--) {
@@ -309,13 +290,13 @@ static void demotion_is_leaf_first_too(void **state)
 
 		assert_int_equal(mover_evict_bytes(w.host, w.blocks, 1, 100, &w.counts), SMALL);
 		assert_int_equal(w.counts.demoted_blocks, demoted + 1);
-		key_of(i - 1, key);
+		world_key(i - 1, key);
 		assert_int_equal(blocks_host_slot(w.blocks, blocks_find(w.blocks, key, 0)),
 				 BLOCK_NONE);
 	}
 	assert_int_equal(mover_evict_bytes(w.host, w.blocks, 1, 100, &w.counts), 0);
 	assert_int_equal(blocks_count(w.blocks), 8);
-	world_end(&w);
+	world_close(&w);
 }
 
 /* Longer than the tier, its end in use: no leaf can go. Returns the end. */
@@ -324,7 +305,7 @@ static uint32_t fill_with_a_pinned_chain(struct world *w, uint32_t on_nvme)
 	uint32_t block = BLOCK_NONE;
 
 	for (uint32_t i = 0; i < 8; i++) {
-		block = store(w, i, SMALL, block);
+		block = world_store(w, i, SMALL, block);
 		if (on_nvme & 1u << i)
 			give_nvme_copy(w, block);
 	}
@@ -334,67 +315,67 @@ static uint32_t fill_with_a_pinned_chain(struct world *w, uint32_t on_nvme)
 
 static void a_chain_longer_than_the_tier_demotes_its_middle(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	const uint32_t end = fill_with_a_pinned_chain(&w, 1u << 3 | 1u << 7);
 	uint32_t block;
 	uint8_t key[32];
 
 	(void)state;
-	block = store(&w, 8, SMALL, end);
+	block = world_store(&w, 8, SMALL, end);
 	assert_int_equal(w.counts.demoted_blocks, 1);
 	assert_int_equal(w.counts.evicted_blocks, 1);
 	for (uint32_t i = 0; i < 9; i++) {
 		assert_true(present(&w, i));
-		key_of(i, key);
+		world_key(i, key);
 		assert_int_equal(blocks_host_slot(w.blocks, blocks_find(w.blocks, key, 0)) ==
 					 BLOCK_NONE,
 				 i == 3);
 	}
 	assert_int_equal(blocks_parent(w.blocks, block), end);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void a_chain_that_is_nowhere_else_is_not_broken(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	struct extent where;
 
 	(void)state;
 	(void)fill_with_a_pinned_chain(&w, 1u << 7);
-	assert_int_equal(make_room(&w, SMALL, MOVER_STEPS, &where), -ENOSPC);
+	assert_int_equal(world_make_room(&w, SMALL, MOVER_STEPS, &where), -ENOSPC);
 	assert_int_equal(w.counts.evicted_blocks, 0);
-	world_end(&w);
+	world_close(&w);
 }
 
 static void leaves_go_before_a_chain_is_broken(void **state)
 {
-	struct world w = world(2);
+	struct world w = world_open(2);
 
 	(void)state;
 	(void)fill_with_a_pinned_chain(&w, 0xff);
 	store_all(&w, 8, 17);
 	assert_int_equal(w.counts.demoted_blocks, 0);
 	assert_false(present(&w, 8));
-	world_end(&w);
+	world_close(&w);
 }
 
 static void a_block_being_written_to_nvme_keeps_its_slot(void **state)
 {
-	struct world w = world(1);
-	const uint32_t first = store(&w, 0, SMALL, BLOCK_NONE);
+	struct world w = world_open(1);
+	const uint32_t first = world_store(&w, 0, SMALL, BLOCK_NONE);
 
 	(void)state;
 	store_all(&w, 1, 8);
 	blocks_pin(w.blocks, first);
-	(void)store(&w, 8, SMALL, BLOCK_NONE);
+	(void)world_store(&w, 8, SMALL, BLOCK_NONE);
 	assert_true(present(&w, 0));
 	assert_false(present(&w, 1));
 	give_nvme_copy(&w, first);
 	blocks_unpin(w.blocks, first);
-	(void)store(&w, 9, SMALL, BLOCK_NONE);
+	(void)world_store(&w, 9, SMALL, BLOCK_NONE);
 	assert_int_equal(w.counts.demoted_blocks, 1);
 	assert_int_equal(blocks_host_slot(w.blocks, first), BLOCK_NONE);
-	world_end(&w);
+	world_close(&w);
 }
 
 int main(void)

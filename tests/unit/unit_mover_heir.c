@@ -5,7 +5,9 @@
  * mover goes on until there is room, and never counts a slot as free that somebody has. Method: as
  * unit_mover, with heirs that take so many.
  */
-#include "tests/lib/mover_rig.h"
+#include "tests/lib/lib_mover.h"
+
+#include <errno.h>
 
 struct heir {
 	struct world *w;
@@ -45,20 +47,20 @@ static void bury(struct world *w, struct heir *heir)
 {
 	for (uint32_t i = 0; i < heir->n; i++)
 		tier_free(w->host, &heir->slots[i]);
-	world_end(w);
+	world_close(w);
 }
 
 static void what_is_taken_is_not_given_to_anybody_else(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	struct extent where;
 	struct heir heir;
 
 	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
-		(void)store(&w, i, BIG, BLOCK_NONE);
+		(void)world_store(&w, i, BIG, BLOCK_NONE);
 	with(&w, &heir, 2, 0);
-	assert_int_equal(make_room(&w, BIG, MOVER_STEPS, &where), 0);
+	assert_int_equal(world_make_room(&w, BIG, MOVER_STEPS, &where), 0);
 	assert_int_equal(heir.n, 2);
 	memset(tier_address(w.host, &where), 0xee, BIG);
 	for (uint32_t i = 0; i < 2; i++) {
@@ -74,15 +76,15 @@ static void what_is_taken_is_not_given_to_anybody_else(void **state)
 
 static void a_swap_gives_a_slot(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	struct extent where;
 	struct heir heir;
 
 	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
-		(void)store(&w, i, BIG, BLOCK_NONE);
+		(void)world_store(&w, i, BIG, BLOCK_NONE);
 	with(&w, &heir, 1, 1);
-	assert_int_equal(make_room(&w, BIG, MOVER_STEPS, &where), 0);
+	assert_int_equal(world_make_room(&w, BIG, MOVER_STEPS, &where), 0);
 	assert_int_equal(heir.swaps, 0);
 	assert_int_equal(heir.names[0], 1);
 	assert_int_equal(blocks_host_count(w.blocks), 2);
@@ -92,15 +94,15 @@ static void a_swap_gives_a_slot(void **state)
 
 static void where_all_is_taken_there_is_no_room(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	struct extent where;
 	struct heir heir;
 
 	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
-		(void)store(&w, i, BIG, BLOCK_NONE);
+		(void)world_store(&w, i, BIG, BLOCK_NONE);
 	with(&w, &heir, 8, 0);
-	assert_int_equal(make_room(&w, BIG, MOVER_STEPS, &where), -ENOSPC);
+	assert_int_equal(world_make_room(&w, BIG, MOVER_STEPS, &where), -ENOSPC);
 	assert_int_equal(heir.n, 4);
 	assert_int_equal(blocks_host_count(w.blocks), 0);
 	bury(&w, &heir);
@@ -108,18 +110,18 @@ static void where_all_is_taken_there_is_no_room(void **state)
 
 static void a_demoted_block_stays_and_its_slot_is_inherited(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	struct extent where;
 	struct heir heir;
 	uint32_t block[4];
 
 	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
-		block[i] = store(&w, i, BIG, BLOCK_NONE);
+		block[i] = world_store(&w, i, BIG, BLOCK_NONE);
 	blocks_set_nvme(w.blocks, block[0],
 			&(struct extent){ .tier = TIER_NVME, .slot = 7, .generation = 1 });
 	with(&w, &heir, 1, 0);
-	assert_int_equal(make_room(&w, BIG, MOVER_STEPS, &where), 0);
+	assert_int_equal(world_make_room(&w, BIG, MOVER_STEPS, &where), 0);
 	assert_true(blocks_live(w.blocks, block[0]));
 	assert_int_equal(blocks_host_slot(w.blocks, block[0]), BLOCK_NONE);
 	assert_int_equal(heir.n, 1);

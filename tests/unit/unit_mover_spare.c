@@ -4,17 +4,19 @@
  * Goal: blocks that are queued to be written to NVMe are not dropped while something else can go or
  * they may still be written, and are when nothing else helps. Method: as unit_mover.
  */
-#include "tests/lib/mover_rig.h"
+#include "tests/lib/lib_mover.h"
+
+#include <errno.h>
 
 static void queued_blocks_are_spared_while_others_can_go(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	struct extent where;
 	uint32_t block[4];
 
 	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
-		block[i] = store(&w, i, BIG, BLOCK_NONE);
+		block[i] = world_store(&w, i, BIG, BLOCK_NONE);
 	blocks_set_queued(w.blocks, block[0], true);
 	assert_int_equal(mover_find_room(w.host, w.blocks, w.tick, BIG, MOVER_STEPS, &w.counts,
 					 &where),
@@ -29,22 +31,22 @@ static void queued_blocks_are_spared_while_others_can_go(void **state)
 	assert_int_equal(blocks_host_slot(w.blocks, block[2]), BLOCK_NONE);
 	assert_int_equal(w.counts.demoted_blocks, 1);
 	assert_true(blocks_live(w.blocks, block[0]));
-	world_end(&w);
+	world_close(&w);
 }
 
 static void queued_blocks_go_when_told_so(void **state)
 {
-	struct world w = world(1);
+	struct world w = world_open(1);
 	struct extent where;
 	uint32_t block[4];
 
 	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
-		block[i] = store(&w, i, BIG, BLOCK_NONE);
+		block[i] = world_store(&w, i, BIG, BLOCK_NONE);
 	blocks_set_queued(w.blocks, block[0], true);
-	assert_int_equal(make_room(&w, BIG, MOVER_STEPS, &where), 0);
+	assert_int_equal(world_make_room(&w, BIG, MOVER_STEPS, &where), 0);
 	assert_false(blocks_live(w.blocks, block[0]));
-	world_end(&w);
+	world_close(&w);
 }
 
 int main(void)

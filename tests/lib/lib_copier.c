@@ -1,27 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * copier.h - workers for an emptier (daemon/store/emptier.h) whose jobs end when the test says so;
- * and what they were given, in bytes.
- */
-#ifndef KVTIER_TESTS_COPIER_H
-#define KVTIER_TESTS_COPIER_H
-
 #include <errno.h>
 #include <string.h>
 
-#include "daemon/device/device.h"
-#include "daemon/store/emptier.h"
+#include "lib_copier.h"
 
-struct copier {
-	struct device_job *jobs[EMPTIER_JOBS];
-	uint32_t n;
-	bool full; /* takes no job */
-	uint64_t jobs_total, bytes_total;
-	uint64_t most_bytes; /* of one job */
-	uint32_t most_copies, most_jobs;
-};
-
-static inline int copier_submit(void *arg, struct device_job *job)
+int copier_submit(void *arg, struct device_job *job)
 {
 	struct copier *c = arg;
 	uint64_t bytes = 0;
@@ -39,8 +22,7 @@ static inline int copier_submit(void *arg, struct device_job *job)
 	return 0;
 }
 
-/* One job ends, copied or with an error. */
-static inline void copier_end(struct copier *c, uint32_t which, int status)
+void copier_end(struct copier *c, uint32_t which, int status)
 {
 	struct device_job *job = c->jobs[which];
 
@@ -51,11 +33,8 @@ static inline void copier_end(struct copier *c, uint32_t which, int status)
 	job->done(job);
 }
 
-/* All of them, and those that they bring about. */
-static inline void copier_run(struct copier *c)
+void copier_run(struct copier *c)
 {
 	while (c->n)
 		copier_end(c, 0, 0);
 }
-
-#endif
