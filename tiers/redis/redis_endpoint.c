@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_endpoint.c - one endpoint: the jobs that wait for one of its links, its trial, its health.
- * Contract: redis_endpoint.h. I/O thread only.
+ * redis_endpoint.c - one endpoint: the jobs that wait for one of its links, its trial, its turn.
+ * Contract: redis_endpoint.h; its health: redis_health.h. I/O thread only.
  *
  *	        lookup, connect                  answered
  *	opened ───────────────> trial on link 0 ────────> usable; links are opened as needed
@@ -14,33 +14,27 @@
  *      a GET of a name that nobody has, because an endpoint may answer PING and yet refuse every
  *      GET (-NOPERM, -MASTERDOWN). An endpoint that was just opened has its trial, too, so that a
  *      wrong password is seen before an engine waits.
- *   N2 failures that come in one turn count once: one connection died, or one stall was seen, with
- *      all that was on it.
- *   N3 SETs go to the first half of the links only: where there are several, a GET need not queue
+ *   N2 SETs go to the first half of the links only: where there are several, a GET need not queue
  *      behind megabytes. And only a little more of them is submitted than the socket takes: a SET
  *      that is half out when its deadline comes costs the connection, with all that is on it.
- *   N4 connections are closed in redis_endpoint_turn() only: in a timer's callback, never inside
+ *   N3 connections are closed in redis_endpoint_turn() only: in a timer's callback, never inside
  *      one of the connection's.
  */
 #include "redis_endpoint.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <hiredis/hiredis.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "daemon/base/container_of.h"
-#include "daemon/base/log.h"
 #include "redis_chore.h"
+#include "redis_health.h"
 #include "redis_io.h"
-#include "redis_tier.h"
-#include "redis_topology.h"
-#include "redis_view.h"
 #include "tiers/redis/conn/redis_address.h"
-#include "tiers/redis/conn/redis_words.h"
 
 enum {
-	LOG_MS = 60000,
 	LOOKUP_POLL_MS = 5,
 	/* a look-up takes a few ms, or seconds: then the tick is soon enough */
 	LOOKUP_SOON_MS = 100,
@@ -53,29 +47,14 @@ static uint64_t now_of(const struct redis_endpoint *endpoint)
 	return loop_now(endpoint->io->loop);
 }
 
-void redis_endpoint_kick(struct redis_endpoint *endpoint)
-{
-	loop_timer_set(endpoint->io->loop, &endpoint->turn, now_of(endpoint));
-}
-
-bool redis_endpoint_usable(const struct redis_endpoint *endpoint)
-{
-	return endpoint->proven && endpoint->breaker.state == REDIS_CLOSED;
-}
-
 bool redis_endpoint_idle(const struct redis_endpoint *endpoint)
 {
 	return endpoint->waiting.n == 0 && endpoint->in_flight == 0 && !endpoint->trial;
 }
 
-const char *redis_endpoint_numeric(const struct redis_endpoint *endpoint)
-{
-	return endpoint->n_resolved ? endpoint->resolved[endpoint->at % endpoint->n_resolved] : "";
-}
-
 const char *redis_endpoint_itself(const struct redis_endpoint *endpoint)
 {
-	return endpoint->io->tier->tls ? endpoint->address : redis_endpoint_numeric(endpoint);
+	return endpoint->io->tier->tls ? endpoint->address : redis_link_address(endpoint);
 }
 
 void redis_endpoint_counters(const struct redis_endpoint *endpoint, struct redis_counters *ret)
@@ -85,102 +64,29 @@ void redis_endpoint_counters(const struct redis_endpoint *endpoint, struct redis
 	redis_links_count(endpoint, ret);
 }
 
-/* --- health --- */
-
-static void say_why(struct redis_endpoint *endpoint, const char *words)
+void redis_counters_add(struct redis_counters *sum, const struct redis_counters *c)
 {
-	redis_words_show(words, endpoint->io->tier->login->password, endpoint->text,
-			 sizeof(endpoint->text));
-}
-
-/* Once a minute: for each endpoint, and for all others together, of which a map may name new ones
- * every second. */
-static void log_refusal(struct redis_endpoint *endpoint)
-{
-	uint64_t *logged_ns = endpoint->seed ? &endpoint->logged_ns : &endpoint->io->logged_ns;
-
-	if (!endpoint->breaker.misconfigured ||
-	    (*logged_ns && now_of(endpoint) < *logged_ns + LOG_MS * 1000000ull))
-		return;
-	*logged_ns = now_of(endpoint);
-	if (endpoint->foreign) {
-		log_warning("Redis at %s is %s; add its host there if it is of the Cluster",
-			    endpoint->address, endpoint->text);
-		return;
-	}
-	log_warning("Redis at %s refuses %s: %s", endpoint->address,
-		    endpoint->breaker.stores_alone ? "stores" : "kvtierd", endpoint->text);
-}
-
-const char *redis_endpoint_why(const struct redis_command *c)
-{
-	const char *text = "";
-
-	if (c->status == -ETIMEDOUT)
-		return "no answer within timeout_ms";
-	(void)redis_conn_why(c->conn, &text);
-	return text[0] ? text : "the connection was lost";
-}
-
-/* After the breaker has heard something. */
-static void judged(struct redis_endpoint *endpoint, bool bad)
-{
-	const bool was_usable = endpoint->proven;
-
-	log_refusal(endpoint);
-	if (endpoint->breaker.state != REDIS_CLOSED) {
-		endpoint->proven = false;
-		/* another endpoint may have its slots soon */
-		endpoint->io->topology.wanted = true;
-		redis_endpoint_kick(endpoint);
-	} else if (!bad) {
-		endpoint->proven = true;
-	}
-	if (was_usable == endpoint->proven)
-		return;
-	redis_view_flags(endpoint->io);
-	if (endpoint->proven)
-		redis_topology_ask(endpoint->io);
-}
-
-void redis_endpoint_answered(struct redis_endpoint *endpoint)
-{
-	endpoint->answered_ns = now_of(endpoint);
-	redis_breaker_success(&endpoint->breaker, now_of(endpoint));
-	judged(endpoint, false);
-}
-
-void redis_endpoint_stored(struct redis_endpoint *endpoint)
-{
-	redis_breaker_stored(&endpoint->breaker);
-}
-
-void redis_endpoint_failed(struct redis_endpoint *endpoint, const char *why)
-{
-	if (endpoint->hushed ||
-	    (endpoint->breaker.state == REDIS_CLOSED && endpoint->failed_ns == now_of(endpoint)))
-		return;
-	endpoint->failed_ns = now_of(endpoint);
-	if (endpoint->breaker.state != REDIS_OPEN)
-		say_why(endpoint, why);
-	redis_breaker_failure(&endpoint->breaker, now_of(endpoint));
-	judged(endpoint, true);
-}
-
-void redis_endpoint_verdict(struct redis_endpoint *endpoint, enum redis_verdict verdict, bool store,
-			    const char *words)
-{
-	const bool bad = verdict == REDIS_SAYS_NO_STORES || verdict == REDIS_SAYS_NOT_NOW ||
-			 verdict == REDIS_SAYS_NOT_YOU;
-	const bool took_stores = redis_breaker_takes_stores(&endpoint->breaker, now_of(endpoint));
-
-	endpoint->answered_ns = now_of(endpoint);
-	if (bad)
-		say_why(endpoint, words);
-	redis_breaker_verdict(&endpoint->breaker, verdict, store, now_of(endpoint));
-	judged(endpoint, bad && !(store || verdict == REDIS_SAYS_NO_STORES));
-	if (took_stores != redis_breaker_takes_stores(&endpoint->breaker, now_of(endpoint)))
-		redis_view_flags(endpoint->io);
+	sum->gets_total += c->gets_total;
+	sum->hits_total += c->hits_total;
+	sum->sets_total += c->sets_total;
+	sum->probes_total += c->probes_total;
+	sum->received_bytes_total += c->received_bytes_total;
+	sum->sent_bytes_total += c->sent_bytes_total;
+	sum->corrupt_total += c->corrupt_total;
+	sum->forged_total += c->forged_total;
+	sum->other_forms_total += c->other_forms_total;
+	sum->deleted_total += c->deleted_total;
+	sum->timeouts_total += c->timeouts_total;
+	sum->resets_total += c->resets_total;
+	sum->errors_total += c->errors_total;
+	sum->refused_stores_total += c->refused_stores_total;
+	sum->redirects_total += c->redirects_total;
+	sum->refused_hosts_total += c->refused_hosts_total;
+	sum->late_total += c->late_total;
+	sum->protocol_errors_total += c->protocol_errors_total;
+	sum->breaker_opens_total += c->breaker_opens_total;
+	sum->reconnects_total += c->reconnects_total;
+	sum->topology_total += c->topology_total;
 }
 
 /* --- the trial --- */
@@ -194,14 +100,14 @@ static void trial_done(struct redis_chore *chore)
 	endpoint->trial = NULL;
 	if (c->status == -EREMOTEIO) {
 		verdict = redis_verdict(c->error, strlen(c->error));
-		redis_endpoint_verdict(endpoint, verdict, false, c->error);
+		redis_health_verdict(endpoint, verdict, false, c->error);
 	} else if (c->status == -ETIMEDOUT || c->status == -ECONNRESET || c->status == -ECANCELED) {
-		redis_endpoint_failed(endpoint, redis_endpoint_why(c));
+		redis_health_failed(endpoint, redis_health_why(c));
 	} else {
-		redis_endpoint_answered(endpoint);
+		redis_health_answered(endpoint);
 	}
 	redis_chore_give(endpoint->io, chore);
-	redis_endpoint_kick(endpoint);
+	redis_io_kick(endpoint);
 }
 
 /* Whatever the answer is, it is one: the identity fits no image. */
@@ -224,6 +130,46 @@ static void send_trial(struct redis_endpoint *endpoint, struct redis_conn *conn)
 		endpoint->trial = NULL;
 		redis_chore_give(endpoint->io, chore);
 	}
+}
+
+/* --- other chores --- */
+
+int redis_endpoint_send(struct redis_endpoint *endpoint, struct redis_chore *chore)
+{
+	struct redis_link *link =
+		redis_health_usable(endpoint) ? redis_link_pick(endpoint, XFER_PROBE, 0) : NULL;
+
+	return link ? redis_chore_send(chore, endpoint, link->conn) : -ENOTCONN;
+}
+
+static void deleted(struct redis_chore *chore)
+{
+	const struct redis_command *c = &chore->command;
+	struct redis_endpoint *endpoint = chore->endpoint;
+
+	if (c->status == 0 && c->reply && c->reply->type == REDIS_REPLY_INTEGER &&
+	    c->reply->integer == 1)
+		endpoint->counters.deleted_total++;
+	/* An ACL without EVAL, or an endpoint without scripts, is not asked again; it is no
+	 * misconfiguration. */
+	if (c->status == -EREMOTEIO &&
+	    redis_verdict(c->error, strlen(c->error)) != REDIS_SAYS_MOVED)
+		endpoint->refused_evals = true;
+	redis_chore_give(endpoint->io, chore);
+}
+
+void redis_endpoint_delete(struct redis_endpoint *endpoint, const struct redis_condemned *what)
+{
+	struct redis_chore *chore = endpoint->refused_evals ? NULL : redis_chore_take(endpoint->io);
+
+	if (!chore)
+		return;
+	redis_command_delete_if(&chore->command, what->name.text, what->name.bytes, what->sha1,
+				what->packed, what->length);
+	chore->done = deleted;
+	if (redis_endpoint_send(endpoint, chore))
+		/* the next read finds it bad again */
+		redis_chore_give(endpoint->io, chore);
 }
 
 /* --- jobs --- */
@@ -288,7 +234,7 @@ static void on_waited_out(struct loop_timer *timer)
 	 * it can, is well. */
 	if (endpoint->proven &&
 	    now_of(endpoint) - endpoint->answered_ns >= endpoint->io->tier->timeout_ms * 1000000ull)
-		redis_endpoint_failed(endpoint, "no answer within timeout_ms");
+		redis_health_failed(endpoint, "no answer within timeout_ms");
 	redis_job_end(endpoint->io, job, -ETIMEDOUT);
 }
 
@@ -305,7 +251,7 @@ void redis_endpoint_submit(struct redis_endpoint *endpoint, struct redis_job *jo
 	job->timer.fire = on_waited_out;
 	loop_timer_set(endpoint->io->loop, &job->timer, job->deadline_ns);
 	mails_append(&endpoint->waiting, &job->mail);
-	redis_endpoint_kick(endpoint);
+	redis_io_kick(endpoint);
 }
 
 void redis_endpoint_cancel(struct redis_endpoint *endpoint, struct redis_job *job)
@@ -328,6 +274,21 @@ static void end_waiting(struct redis_endpoint *endpoint, int status)
 
 /* --- the turn --- */
 
+/* A connection to it is to be kept: it has slots, or it is a seed and nobody else can be asked for
+ * the map. */
+static bool is_kept(const struct redis_endpoint *endpoint)
+{
+	if (endpoint->listed)
+		return true;
+	if (!endpoint->seed)
+		return false;
+	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++)
+		if (endpoint->io->endpoints[i].used && endpoint->io->endpoints[i].listed &&
+		    redis_health_usable(&endpoint->io->endpoints[i]))
+			return false;
+	return true;
+}
+
 static void try_it(struct redis_endpoint *endpoint)
 {
 	struct redis_link *link = &endpoint->links[0];
@@ -340,7 +301,7 @@ static void try_it(struct redis_endpoint *endpoint)
 
 void redis_endpoint_turn(struct redis_endpoint *endpoint)
 {
-	const bool wanted = endpoint->waiting.n > 0 || redis_topology_wants(endpoint);
+	const bool wanted = endpoint->waiting.n > 0 || is_kept(endpoint);
 
 	redis_link_lookup(endpoint);
 	redis_links_bury(endpoint);
@@ -392,7 +353,7 @@ void redis_endpoint_open(struct redis_endpoint *endpoint, struct redis_io *io, c
 	redis_breaker_open(&endpoint->breaker, now_of(endpoint) ^ (uintptr_t)endpoint,
 			   io->tier->rest_ms);
 	endpoint->turn.fire = on_turn;
-	redis_endpoint_kick(endpoint);
+	redis_io_kick(endpoint);
 }
 
 void redis_endpoint_close(struct redis_endpoint *endpoint)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis_endpoint.h - an endpoint: one Redis or Valkey, configured or named by a Cluster's slot map.
- * Its links, the jobs that wait for one, its health. Life and invariants: redis_endpoint.c. I/O
- * thread only.
+ * Its links, and the jobs that wait for one. Life and invariants: redis_endpoint.c. I/O thread
+ * only.
  */
 #ifndef KVTIER_REDIS_ENDPOINT_H
 #define KVTIER_REDIS_ENDPOINT_H
@@ -17,6 +17,7 @@
 #include "tiers/redis/conn/redis_lookup.h"
 
 struct redis_chore;
+struct redis_condemned;
 
 struct redis_endpoint {
 	struct redis_io *io;
@@ -31,7 +32,7 @@ struct redis_endpoint {
 	uint32_t n_resolved, at;
 	struct redis_lookup *lookup; /* under way */
 	uint64_t lookup_ns;          /* begun last; 0: never */
-	/* health */
+	/* health: redis_health.h */
 	struct redis_breaker breaker;
 	bool proven; /* it has answered since it was opened */
 	/* by this connection's user: not asked again until the next connect */
@@ -61,27 +62,19 @@ void redis_endpoint_submit(struct redis_endpoint *endpoint, struct redis_job *jo
 /* WAITING or SENT */
 void redis_endpoint_cancel(struct redis_endpoint *endpoint, struct redis_job *job);
 void redis_endpoint_turn(struct redis_endpoint *endpoint); /* does what is due */
-/* its turn comes in this turn of the loop, or the next */
-void redis_endpoint_kick(struct redis_endpoint *endpoint);
+/* Lends the chore to a link that is up. -ENOTCONN: there is none. On error it stays the
+ * caller's. */
+int redis_endpoint_send(struct redis_endpoint *endpoint, struct redis_chore *chore);
+/* Asks the endpoint to delete the value. Where that cannot be asked the value stays, and is found
+ * bad again. */
+void redis_endpoint_delete(struct redis_endpoint *endpoint, const struct redis_condemned *what);
 
-/* has answered, and its breaker is closed */
-bool redis_endpoint_usable(const struct redis_endpoint *endpoint);
 /* has no job and no trial */
 bool redis_endpoint_idle(const struct redis_endpoint *endpoint);
-/* the address to connect to; "": not known */
-const char *redis_endpoint_numeric(const struct redis_endpoint *endpoint);
 /* A Cluster's endpoint may name itself by a port alone: this is the host that it means. With TLS it
  * is the name in its certificate. */
 const char *redis_endpoint_itself(const struct redis_endpoint *endpoint);
 void redis_endpoint_counters(const struct redis_endpoint *endpoint, struct redis_counters *ret);
-
-/* The end of a command is news of the endpoint's health. */
-void redis_endpoint_answered(struct redis_endpoint *endpoint);
-void redis_endpoint_stored(struct redis_endpoint *endpoint);
-void redis_endpoint_failed(struct redis_endpoint *endpoint, const char *why);
-void redis_endpoint_verdict(struct redis_endpoint *endpoint, enum redis_verdict verdict, bool store,
-			    const char *words);
-/* in words; c ended without a reply */
-const char *redis_endpoint_why(const struct redis_command *c);
+void redis_counters_add(struct redis_counters *sum, const struct redis_counters *c);
 
 #endif

@@ -3,13 +3,15 @@
  * redis_io.c - the I/O thread of the Redis tier: its loop, and its end of the mailboxes. Contract:
  * redis_io.h.
  *
- *	mail.asked ─> redis_job_begin() ... redis_job_end() ─> ended ─once a turn─> mail.answered
+ *	mail.asked ─> redis_attempt_begin() ... redis_job_end() ─> ended
+ *	ended ─once a turn─> mail.answered
  *
  * Invariants
  *   O1 the jobs that ended in one turn are handed over with one lock and one wake-up.
  *   O2 no message tells that a job is cancelled, its flag does. Taking a job from the mailbox looks
  *      at the flag; a flag that is set later is found by a look over the pool, which any_cancelled
  *      asks for.
+ *   O3 the flags that the core reads are up to date before a job that ended is handed over.
  *
  * The thread opens the loop itself, because a loop belongs to the thread that opened it.
  */
@@ -24,7 +26,7 @@
 #include <unistd.h>
 
 #include "daemon/base/container_of.h"
-#include "redis_tier.h"
+#include "redis_attempt.h"
 #include "redis_view.h"
 
 enum { TICK_MS = 100 };
@@ -36,11 +38,6 @@ struct redis_io_start {
 	int error;
 };
 
-uint64_t redis_io_deadline(const struct redis_io *io)
-{
-	return loop_now(io->loop) + (uint64_t)io->tier->timeout_ms * 1000000;
-}
-
 /* --- the mailboxes --- */
 
 static void cancel_marked(struct redis_io *io)
@@ -49,7 +46,7 @@ static void cancel_marked(struct redis_io *io)
 
 	for (uint32_t i = 0; i < r->max_in_flight; i++)
 		if (atomic_load_explicit(&r->jobs[i].cancelled, memory_order_relaxed))
-			redis_job_cancel(io, &r->jobs[i]);
+			redis_attempt_cancel(io, &r->jobs[i]);
 }
 
 static void delete_condemned(struct redis_io *io, const struct redis_condemned *what, uint32_t n)
@@ -58,7 +55,7 @@ static void delete_condemned(struct redis_io *io, const struct redis_condemned *
 		struct redis_endpoint *endpoint = redis_topology_find(io, &what[i].name);
 
 		if (endpoint)
-			redis_chore_delete(endpoint, &what[i]);
+			redis_endpoint_delete(endpoint, &what[i]);
 	}
 }
 
@@ -86,7 +83,7 @@ static void on_asked(struct loop_watch *watch, uint32_t events)
 	mail->n_condemned = 0;
 	(void)pthread_mutex_unlock(&mail->lock);
 	while ((job = redis_job_take(&taken)) != NULL)
-		redis_job_begin(io, job);
+		redis_attempt_begin(io, job);
 	if (atomic_exchange(&mail->any_cancelled, false))
 		cancel_marked(io);
 	delete_condemned(io, condemned, n_condemned);
@@ -97,6 +94,8 @@ static bool hand_over(struct loop_poller *poller)
 {
 	struct redis_io *io = container_of(poller, struct redis_io, flush);
 
+	if (io->changed)
+		redis_view_flags(io);
 	if (io->ended.n > 0)
 		mailbox_post(&io->tier->mail.answered, &io->ended);
 	return false; /* no reason for the loop not to sleep */

@@ -13,16 +13,16 @@
 #include "redis_endpoint.h"
 #include "redis_hosts.h"
 #include "redis_job.h"
+#include "redis_tier.h"
 #include "redis_topology.h"
 #include "tiers/redis/conn/redis_lookup.h"
-
-struct redis;
 
 /* The I/O thread's. */
 struct redis_io {
 	struct redis *tier;
 	struct loop *loop;
 	bool stopping;
+	bool changed; /* what redis_view_flags() shows; it runs before ended jobs are handed over */
 	struct loop_watch asked_watch;
 	struct loop_poller flush; /* hands over the jobs that ended in this turn */
 	struct loop_timer tick;
@@ -43,7 +43,17 @@ struct redis_io {
  * lent jobs stay where they were. */
 int redis_io_start(struct redis *r);
 void redis_io_stop(struct redis *r);
+
 /* I/O thread: for something that begins now */
-uint64_t redis_io_deadline(const struct redis_io *io);
+static inline uint64_t redis_io_deadline(const struct redis_io *io)
+{
+	return loop_now(io->loop) + (uint64_t)io->tier->timeout_ms * 1000000;
+}
+
+/* I/O thread: the endpoint's turn comes in this turn of the loop, or the next. */
+static inline void redis_io_kick(struct redis_endpoint *endpoint)
+{
+	loop_timer_set(endpoint->io->loop, &endpoint->turn, loop_now(endpoint->io->loop));
+}
 
 #endif

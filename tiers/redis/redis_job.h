@@ -26,7 +26,7 @@
  * same one. At any moment one party looks at it:
  *	in a mailbox	nobody; taking the job from mail.asked ends it if the deadline has passed
  *	WAITING		the job's timer, in redis_endpoint.c
- *	DELAYED		the job's timer, in redis_job.c: the next attempt, or the end
+ *	DELAYED		the job's timer, in redis_topology.c: the next attempt, or the end
  *	SENT		the connection, in redis_row.c. The command ends, and with it the job. Its
  *			row entry stays for the late reply; if half of the command is out, the
  *			connection is closed
@@ -91,14 +91,10 @@ static inline struct redis_job *redis_job_take(struct mails *list)
 	return mail ? container_of(mail, struct redis_job, mail) : NULL;
 }
 
-void redis_job_begin(struct redis_io *io, struct redis_job *job); /* taken from mail.asked */
-/* its flag is set; any phase */
-void redis_job_cancel(struct redis_io *io, struct redis_job *job);
-/* Sends the job as a command, with ASKING before it where that is due. -EAGAIN, -ENOTCONN as
- * redis_conn_submit(); -EIO: no nonce for the value. */
+/* Sends the job as a command, with ASKING before it where that is due. Its done() is
+ * redis_attempt.c's, set before. -EAGAIN, -ENOTCONN as redis_conn_submit(); -EIO: no nonce for the
+ * value. */
 int redis_job_send(struct redis_job *job, struct redis_conn *conn);
-/* routed again in 50 ms, or ended at its deadline */
-void redis_job_delay(struct redis_io *io, struct redis_job *job);
 /* on its way back to the core */
 void redis_job_end(struct redis_io *io, struct redis_job *job, int status);
 

@@ -28,11 +28,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "redis_breaker.h"
 #include "redis_endpoint.h"
+#include "redis_health.h"
 #include "redis_hosts.h"
 #include "redis_io.h"
-#include "redis_tier.h"
 #include "tiers/redis/conn/redis_address.h"
 
 enum {
@@ -51,6 +50,11 @@ static uint64_t now_of(const struct redis_endpoint *endpoint)
 static uint64_t after_ms(const struct redis_endpoint *endpoint, uint64_t ms)
 {
 	return now_of(endpoint) + ms * 1000000;
+}
+
+const char *redis_link_address(const struct redis_endpoint *endpoint)
+{
+	return endpoint->n_resolved ? endpoint->resolved[endpoint->at % endpoint->n_resolved] : "";
 }
 
 bool redis_link_is_up(const struct redis_link *link)
@@ -107,7 +111,7 @@ static void on_conn_changed(struct redis_conn *conn, void *arg)
 		/* its commands ended right before this */
 		link->told = endpoint->failed_ns == now_of(endpoint);
 	}
-	redis_endpoint_kick(endpoint);
+	redis_io_kick(endpoint);
 }
 
 static void on_room(struct redis_conn *conn, void *arg)
@@ -116,7 +120,7 @@ static void on_room(struct redis_conn *conn, void *arg)
 
 	(void)conn;
 	if (link->endpoint->waiting.n > 0)
-		redis_endpoint_kick(link->endpoint);
+		redis_io_kick(link->endpoint);
 }
 
 static void start_lookup(struct redis_endpoint *endpoint)
@@ -131,7 +135,7 @@ static void start_lookup(struct redis_endpoint *endpoint)
 	endpoint->lookup_ns = now_of(endpoint);
 	r = redis_lookup_start(&endpoint->io->lookups, endpoint->address, limit, &endpoint->lookup);
 	if (r && r != -EAGAIN)
-		redis_endpoint_failed(endpoint, strerror(-r));
+		redis_health_failed(endpoint, strerror(-r));
 }
 
 void redis_link_lookup(struct redis_endpoint *endpoint)
@@ -154,8 +158,8 @@ void redis_link_lookup(struct redis_endpoint *endpoint)
 		redis_hosts_add_near(&endpoint->io->hosts, host);
 	}
 	if (n <= 0)
-		redis_endpoint_failed(endpoint, n == -EAGAIN ? "the name server does not answer" :
-							       "no such name");
+		redis_health_failed(endpoint, n == -EAGAIN ? "the name server does not answer" :
+							     "no such name");
 }
 
 /* A map has named it: is it one that may have the password? */
@@ -164,7 +168,7 @@ static bool is_let_in(struct redis_endpoint *endpoint)
 	char host[REDIS_ADDRESS_BYTES], address[REDIS_ADDRESS_BYTES];
 
 	redis_address_host(endpoint->address, host);
-	redis_address_host(redis_endpoint_numeric(endpoint), address);
+	redis_address_host(redis_link_address(endpoint), address);
 	endpoint->foreign =
 		!endpoint->seed && !redis_hosts_allow(&endpoint->io->hosts, host, address);
 	return !endpoint->foreign;
@@ -175,7 +179,7 @@ void redis_link_open(struct redis_link *link)
 	struct redis_endpoint *endpoint = link->endpoint;
 	const struct redis *r = endpoint->io->tier;
 	char host[REDIS_ADDRESS_BYTES];
-	const struct redis_conn_conf conf = { .address = redis_endpoint_numeric(endpoint),
+	const struct redis_conn_conf conf = { .address = redis_link_address(endpoint),
 					      .username = r->login->username,
 					      .password = r->login->password,
 					      .tls = r->tls,
@@ -201,7 +205,7 @@ void redis_link_open(struct redis_link *link)
 			return;
 		endpoint->at = 0;
 		endpoint->counters.refused_hosts_total++;
-		redis_endpoint_verdict(
+		redis_health_verdict(
 			endpoint, REDIS_SAYS_NOT_YOU, false,
 			"named by a slot map, but not by [redis] cluster_hosts: not connected to");
 		return;
@@ -214,7 +218,7 @@ void redis_link_open(struct redis_link *link)
 	if (err) {
 		link->conn = NULL;
 		endpoint->retry_ns = after_ms(endpoint, RETRY_MS);
-		redis_endpoint_failed(endpoint, strerror(-err));
+		redis_health_failed(endpoint, strerror(-err));
 		return;
 	}
 	endpoint->counters.reconnects_total += link->opened;
@@ -286,11 +290,11 @@ static void connect_failed(struct redis_endpoint *endpoint, int why, const char 
 			endpoint->n_resolved = 0;
 	}
 	if (verdict == REDIS_SAYS_NOT_NOW) /* first: AUTH, too, is answered by -LOADING */
-		redis_endpoint_verdict(endpoint, verdict, false, text);
+		redis_health_verdict(endpoint, verdict, false, text);
 	else if (why == -EACCES || verdict == REDIS_SAYS_NOT_YOU)
-		redis_endpoint_verdict(endpoint, REDIS_SAYS_NOT_YOU, false, text);
+		redis_health_verdict(endpoint, REDIS_SAYS_NOT_YOU, false, text);
 	else
-		redis_endpoint_failed(endpoint, text[0] ? text : strerror(-why));
+		redis_health_failed(endpoint, text[0] ? text : strerror(-why));
 }
 
 static bool is_failure(const struct redis_link *link, int why)

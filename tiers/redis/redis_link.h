@@ -26,6 +26,8 @@ struct redis_link {
 	bool stores; /* takes SETs as well */
 };
 
+/* the address to connect to; "": not known */
+const char *redis_link_address(const struct redis_endpoint *endpoint);
 bool redis_link_is_up(const struct redis_link *link);
 /* Of the links that are up and have room for ASKING and a command of this kind, the one with the
  * least to do; NULL: none. bytes: room of a read's value. */

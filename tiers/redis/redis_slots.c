@@ -246,3 +246,8 @@ enum redis_redirect redis_redirect_parse(const char *text, size_t n, const char 
 	memcpy(ret_address, address, strlen(address) + 1);
 	return is(kind, "MOVED") ? REDIS_REDIRECT_MOVED : REDIS_REDIRECT_ASK;
 }
+
+bool redis_slots_pass(const char *words)
+{
+	return strncmp(words, "TRYAGAIN", 8) == 0 || strncmp(words, "CLUSTERDOWN", 11) == 0;
+}

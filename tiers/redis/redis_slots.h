@@ -46,4 +46,8 @@ enum redis_redirect { REDIS_REDIRECT_NONE, REDIS_REDIRECT_MOVED, REDIS_REDIRECT_
 enum redis_redirect redis_redirect_parse(const char *text, size_t n, const char *asked,
 					 uint32_t *ret_slot, char *ret_address);
 
+/* A slot on its way from one endpoint to another, or a Cluster that is voting: -TRYAGAIN,
+ * -CLUSTERDOWN. */
+bool redis_slots_pass(const char *words);
+
 #endif

@@ -10,13 +10,21 @@
 #include <stdatomic.h>
 
 #include "redis.h"
-#include "redis_chore.h"
 #include "redis_job.h"
 
 enum { REDIS_CONDEMNED = 16 };
 
 struct redis_io;
 struct redis_view;
+
+/* A value to be deleted if it still is the one that was read. */
+struct redis_condemned {
+	struct redis_name name;
+	uint8_t sha1[20];
+	/* sha1 is of the image in the value, not of the whole value */
+	bool packed;
+	uint64_t length;
+};
 
 /* Both ways. Bounded, as a job is in one list at a time. */
 struct redis_mail {

@@ -23,21 +23,30 @@
  */
 #include "redis_topology.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <hiredis/hiredis.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/base/log.h"
 #include "redis_chore.h"
 #include "redis_endpoint.h"
+#include "redis_health.h"
 #include "redis_io.h"
-#include "redis_tier.h"
 #include "redis_view.h"
 #include "tiers/redis/conn/redis_address.h"
 #include "tiers/redis/conn/redis_words.h"
 
-enum { NAMED_MS = 5000, HOPS = 5, ASK_MS = 1000, ASK_REFUSED_MS = 30000, REFUSED_MS = 60000 };
+enum {
+	NAMED_MS = 5000,
+	HOPS = 5,
+	DELAY_MS = 50,
+	ASK_MS = 1000,
+	ASK_REFUSED_MS = 30000,
+	REFUSED_MS = 60000
+};
 
 static uint8_t number_of(const struct redis_endpoint *endpoint)
 {
@@ -95,7 +104,7 @@ static void take_over(struct redis_io *io, const struct redis_map *map)
 		if (endpoint) {
 			endpoint->listed = true;
 			endpoint->slots = map->slots[i];
-			redis_endpoint_kick(endpoint);
+			redis_io_kick(endpoint);
 		}
 	}
 	memcpy(io->topology.replica, map->replica, sizeof(map->replica));
@@ -164,7 +173,7 @@ static void map_refused(struct redis_io *io, struct redis_endpoint *endpoint, co
 	/* A user without the right to CLUSTER SLOTS: it is taken that there is no Cluster. */
 	if (verdict == REDIS_SAYS_NOT_NOW ||
 	    (verdict == REDIS_SAYS_NOT_YOU && strncmp(words, "NOPERM", 6) != 0))
-		redis_endpoint_verdict(endpoint, verdict, false, words);
+		redis_health_verdict(endpoint, verdict, false, words);
 	else
 		no_cluster(io, words);
 }
@@ -179,7 +188,7 @@ static void map_came(struct redis_chore *chore)
 	if (c->status == -EREMOTEIO)
 		map_refused(io, endpoint, c->error);
 	else if (c->status)
-		redis_endpoint_failed(endpoint, redis_endpoint_why(c));
+		redis_health_failed(endpoint, redis_health_why(c));
 	else if (c->reply && c->reply->type == REDIS_REPLY_ARRAY)
 		take_map(io, endpoint, c->reply);
 	else
@@ -203,20 +212,20 @@ static bool due(const struct redis_io *io)
 static bool ask(struct redis_io *io, struct redis_endpoint *endpoint)
 {
 	static const char *const words[] = { "CLUSTER", "SLOTS" };
-	struct redis_chore *chore = redis_endpoint_usable(endpoint) ? redis_chore_take(io) : NULL;
+	struct redis_chore *chore = redis_health_usable(endpoint) ? redis_chore_take(io) : NULL;
 
 	if (!chore)
 		return false;
 	redis_command_words(&chore->command, words, 2);
 	chore->done = map_came;
-	if (redis_chore_send_any(chore, endpoint)) {
+	if (redis_endpoint_send(endpoint, chore)) {
 		redis_chore_give(io, chore);
 		return false;
 	}
 	return true;
 }
 
-void redis_topology_ask(struct redis_io *io)
+static void ask_in_turn(struct redis_io *io)
 {
 	struct redis_topology *t = &io->topology;
 
@@ -239,13 +248,18 @@ void redis_topology_tick(struct redis_io *io)
 			redis_endpoint_close(endpoint);
 		else if (endpoint->used)
 			redis_endpoint_turn(endpoint);
-		if (endpoint->used && endpoint->listed && !redis_endpoint_usable(endpoint) &&
+		if (endpoint->used && endpoint->listed && !redis_health_usable(endpoint) &&
 		    io->mode == REDIS_MODE_CLUSTER)
 			io->topology.wanted = true; /* its replica may have taken over */
 	}
 	/* Of a key whose slot nobody has no job ever comes here, and so no -MOVED. */
 	io->topology.wanted |= io->mode == REDIS_MODE_CLUSTER && io->topology.holes;
-	redis_topology_ask(io);
+	ask_in_turn(io);
+}
+
+static void on_turn(struct loop_timer *timer)
+{
+	ask_in_turn(container_of(timer, struct redis_io, topology.turn));
 }
 
 /* The hosts that are known before any name is looked up; redis_link_lookup() adds addresses. */
@@ -272,6 +286,7 @@ static void let_in_endpoints(struct redis_io *io)
 void redis_topology_start(struct redis_io *io)
 {
 	let_in_endpoints(io);
+	io->topology.turn.fire = on_turn;
 	memset(io->topology.slot, REDIS_NO_ENDPOINT, sizeof(io->topology.slot));
 	redis_view_slots(io);
 	io->mode = io->tier->cluster == REDIS_CLUSTER_NO ? REDIS_MODE_SPREAD : REDIS_MODE_UNKNOWN;
@@ -279,19 +294,6 @@ void redis_topology_start(struct redis_io *io)
 		redis_endpoint_open(&io->endpoints[i], io, io->tier->configured[i]);
 		io->endpoints[i].seed = io->endpoints[i].listed = true;
 	}
-}
-
-bool redis_topology_wants(const struct redis_endpoint *endpoint)
-{
-	if (endpoint->listed)
-		return true;
-	if (!endpoint->seed)
-		return false;
-	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++)
-		if (endpoint->io->endpoints[i].used && endpoint->io->endpoints[i].listed &&
-		    redis_endpoint_usable(&endpoint->io->endpoints[i]))
-			return false;
-	return true;
 }
 
 /* --- a job's way --- */
@@ -320,6 +322,42 @@ void redis_topology_route(struct redis_io *io, struct redis_job *job)
 	redis_job_end(io, job, -ENODEV);
 }
 
+/* DELAYED, and its deadline has come. */
+static void gave_up(struct redis_job *job)
+{
+	const char *words = job->command.error;
+
+	/* The Cluster is down for longer than a job lasts: the next jobs need not wait for it. */
+	if (job->endpoint->used && redis_slots_pass(words))
+		redis_health_verdict(job->endpoint, redis_verdict(words, strlen(words)), false,
+				     words);
+	redis_job_end(job->endpoint->io, job, -ETIMEDOUT);
+}
+
+static void on_delay_over(struct loop_timer *timer)
+{
+	struct redis_job *job = container_of(timer, struct redis_job, timer);
+	struct redis_io *io = job->endpoint->io;
+
+	assert(job->phase == REDIS_DELAYED);
+	if (loop_now(io->loop) >= job->deadline_ns)
+		gave_up(job);
+	else
+		redis_topology_route(io, job);
+}
+
+void redis_topology_delay(struct redis_io *io, struct redis_job *job)
+{
+	uint64_t due = loop_now(io->loop) + (uint64_t)DELAY_MS * 1000000;
+
+	assert(job->endpoint);
+	if (due > job->deadline_ns)
+		due = job->deadline_ns;
+	job->phase = REDIS_DELAYED;
+	job->timer.fire = on_delay_over;
+	loop_timer_set(io->loop, &job->timer, due);
+}
+
 /* NULL: a redirect may not name it, or there is no place for one more. */
 static struct redis_endpoint *of_the_map(struct redis_io *io, const char *address)
 {
@@ -346,8 +384,8 @@ static void not_followed(struct redis_io *io, struct redis_job *job, const char 
 	}
 	if (io->mode == REDIS_MODE_CLUSTER && job->hops <= HOPS &&
 	    loop_now(io->loop) < job->deadline_ns) {
-		redis_topology_ask(io);
-		redis_job_delay(io, job);
+		ask_in_turn(io);
+		redis_topology_delay(io, job);
 		return;
 	}
 	job->endpoint->counters.errors_total++;
@@ -368,7 +406,7 @@ bool redis_topology_redirected(struct redis_io *io, struct redis_job *job, const
 	if (kind == REDIS_REDIRECT_NONE || slot != job->name.slot)
 		return false;
 	job->endpoint->counters.redirects_total++;
-	redis_endpoint_answered(job->endpoint);
+	redis_health_answered(job->endpoint);
 	job->hops++;
 	endpoint = of_the_map(io, address);
 	if (!endpoint) {

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/base/loop.h"
 #include "redis_slots.h"
 
 struct redis_endpoint;
@@ -25,6 +26,7 @@ static_assert((int)REDIS_ALL_ENDPOINTS < (int)REDIS_NO_ENDPOINT, "an endpoint's 
 struct redis_topology {
 	uint8_t slot[REDIS_SLOTS]; /* number of an endpoint */
 	bool wanted;               /* a reply or a failure said that the map is old */
+	struct loop_timer turn;    /* set: the map is asked for, if that is due */
 	bool asking;               /* CLUSTER SLOTS is on its way */
 	bool holes;                /* slots without an endpoint */
 	uint64_t asked_ns;
@@ -38,13 +40,12 @@ struct redis_topology {
 
 void redis_topology_start(struct redis_io *io); /* opens the configured endpoints */
 void redis_topology_tick(struct redis_io *io);  /* ten times a second */
-void redis_topology_ask(struct redis_io *io);   /* for the slot map, if that is due */
-/* a connection to it is to be kept */
-bool redis_topology_wants(const struct redis_endpoint *endpoint);
 /* NULL: nobody */
 struct redis_endpoint *redis_topology_find(struct redis_io *io, const struct redis_name *name);
 /* to its endpoint, or its end */
 void redis_topology_route(struct redis_io *io, struct redis_job *job);
+/* routed again in 50 ms, or ended at its deadline */
+void redis_topology_delay(struct redis_io *io, struct redis_job *job);
 /* An error reply to a job. true: it was a redirect, and the job is on its way elsewhere, or ended.
  * */
 bool redis_topology_redirected(struct redis_io *io, struct redis_job *job, const char *words);

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "redis_endpoint.h"
+#include "redis_health.h"
 #include "redis_io.h"
-#include "redis_tier.h"
 
 struct redis_tally {
 	uint32_t all, usable, stores, starting, refused;
@@ -27,7 +27,7 @@ static bool counts(const struct redis_endpoint *endpoint)
 
 static bool takes_stores(const struct redis_endpoint *endpoint)
 {
-	return redis_endpoint_usable(endpoint) &&
+	return redis_health_usable(endpoint) &&
 	       redis_breaker_takes_stores(&endpoint->breaker, loop_now(endpoint->io->loop));
 }
 
@@ -50,7 +50,7 @@ static struct redis_tally tally(const struct redis_io *io)
 		if (!counts(endpoint))
 			continue;
 		t.all++;
-		t.usable += redis_endpoint_usable(endpoint);
+		t.usable += redis_health_usable(endpoint);
 		t.stores += takes_stores(endpoint);
 		t.starting += endpoint_state(endpoint) == TIER_STARTING;
 		t.refused += endpoint_state(endpoint) == TIER_MISCONFIGURED;
@@ -89,11 +89,12 @@ void redis_view_flags(struct redis_io *io)
 	const int state = (int)tier_state_of(io);
 	bool changed = false;
 
+	io->changed = false;
 	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++) {
 		const struct redis_endpoint *endpoint = &io->endpoints[i];
 		unsigned int flags = 0;
 
-		if (endpoint->used && redis_endpoint_usable(endpoint))
+		if (endpoint->used && redis_health_usable(endpoint))
 			flags = REDIS_TAKES_READS |
 				(takes_stores(endpoint) ? REDIS_TAKES_STORES : 0);
 		changed |= atomic_exchange(&view->flags[i], flags) != flags;
@@ -113,31 +114,6 @@ void redis_view_slots(struct redis_io *io)
 }
 
 /* --- rows --- */
-
-void redis_counters_add(struct redis_counters *sum, const struct redis_counters *c)
-{
-	sum->gets_total += c->gets_total;
-	sum->hits_total += c->hits_total;
-	sum->sets_total += c->sets_total;
-	sum->probes_total += c->probes_total;
-	sum->received_bytes_total += c->received_bytes_total;
-	sum->sent_bytes_total += c->sent_bytes_total;
-	sum->corrupt_total += c->corrupt_total;
-	sum->forged_total += c->forged_total;
-	sum->other_forms_total += c->other_forms_total;
-	sum->deleted_total += c->deleted_total;
-	sum->timeouts_total += c->timeouts_total;
-	sum->resets_total += c->resets_total;
-	sum->errors_total += c->errors_total;
-	sum->refused_stores_total += c->refused_stores_total;
-	sum->redirects_total += c->redirects_total;
-	sum->refused_hosts_total += c->refused_hosts_total;
-	sum->late_total += c->late_total;
-	sum->protocol_errors_total += c->protocol_errors_total;
-	sum->breaker_opens_total += c->breaker_opens_total;
-	sum->reconnects_total += c->reconnects_total;
-	sum->topology_total += c->topology_total;
-}
 
 /* When it will be tried again, or take stores again. */
 static uint64_t retry_in_ms(const struct redis_endpoint *endpoint, enum tier_state state)

@@ -31,9 +31,8 @@ struct redis_view {
 	struct redis_endpoint_row rows[REDIS_ALL_ENDPOINTS];
 };
 
-void redis_view_flags(struct redis_io *io); /* at each change of an endpoint's state */
+void redis_view_flags(struct redis_io *io); /* after each turn that changed a state */
 void redis_view_slots(struct redis_io *io); /* after each slot map */
 void redis_view_rows(struct redis_io *io);  /* ten times a second */
-void redis_counters_add(struct redis_counters *sum, const struct redis_counters *c);
 
 #endif
