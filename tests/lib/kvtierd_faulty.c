@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe,tier_open */
+/* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe */
+/* make: wrap=clock_gettime,epoll_wait,stats_open,stats_heartbeat */
 /*
  * kvtierd_faulty.c - what makes of kvtierd one whose disks fail on command: linked in with
  * lib_io_faults.c, it takes its plan from the file that KVTIER_TEST_FAULTS names.
- * KVTIER_TEST_PROBE_MS: a disk in trouble is first probed after so long, instead of 1 s. For
- * sys_nvme_io.c and its kind; never installed.
+ * The test holds its clock, too (lib_clock.h). For sys_nvme_io.c and its kind; never installed.
  */
 #include "lib_io_faults.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "tiers/nvme/nvme.h"
 
 __attribute__((constructor)) static void join_the_test(void)
 {
@@ -23,22 +21,4 @@ __attribute__((constructor)) static void join_the_test(void)
 		fprintf(stderr, "KVTIER_TEST_FAULTS: %s\n", strerror(-r));
 		_Exit(1);
 	}
-}
-
-int __real_tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop,
-		     struct tier **ret, char *text, size_t n);
-int __wrap_tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop,
-		     struct tier **ret, char *text, size_t n);
-
-int __wrap_tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop,
-		     struct tier **ret, char *text, size_t n)
-{
-	const char *probe_ms = getenv("KVTIER_TEST_PROBE_MS");
-	struct nvme_tier_conf nvme;
-
-	if (id != TIER_NVME || !probe_ms)
-		return __real_tier_open(id, conf, loop, ret, text, n);
-	nvme = *conf->nvme;
-	nvme.probe_ns = strtoull(probe_ms, NULL, 10) * 1000000u;
-	return __real_tier_open(id, &(struct tier_conf){ .nvme = &nvme }, loop, ret, text, n);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=75 lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
+/* make: seconds=20 lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * regr_11_14_readonly_ends.c - goal: a disk that refused writes for a while takes them again when
  * it can, with a full log as well, and a clean stop does not wait for what cannot come. Reclaiming
@@ -10,15 +11,15 @@
  * is reclaim's. When writes succeed again the tier must come up without a store, keep what is
  * stored then, and be up after a clean stop. Both errors, both I/O engines.
  */
+#include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_faulty.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { FILL_CHAINS = 48, LAST_CHAINS = 4, STATE_MS = 60000, STILL_MS = 600, PROBES = 2 };
+enum { FILL_CHAINS = 48, LAST_CHAINS = 4, STILL_MS = 600, PROBES = 2, WAIT_MS = 20000 };
 
 static const char config[] =
 	"[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
@@ -57,13 +58,16 @@ static void fill(struct disk_world *w)
 		    DISK_BLOCKS);
 }
 
+/* No block is being written, and none is tried that waits. */
 static void nothing_moves(struct disk_world *w)
 {
 	uint64_t before = 0, now = 1;
 
 	while (now != before) {
 		before = now;
-		nap_ms(STILL_MS);
+		faulty_none(w, "leases");
+		clock_pass_ms(STILL_MS);
+		faulty_none(w, "leases");
 		now = daemon_stat(&w->d, "tiers.nvme.queued_blocks");
 	}
 	assert_true(now > 0);
@@ -74,29 +78,33 @@ static struct disk_world *full_and_readonly(void **state, int error)
 {
 	struct disk_world *w = faulty_place(state, config);
 
-	disk_live(w);
+	faulty_live(w);
 	fill(w);
 	io_hold(READS);
 	for (uint64_t chain = 101; chain <= 100 + LAST_CHAINS; chain++)
 		store(w, chain);
 	faulty_held(1); /* reclaim wants to know what the next segment has */
 	nothing_moves(w);
-	disk_state_becomes(&w->d, "up", 0);
+	faulty_is(w, "up");
 	faulty_plan(WRITES, 0, ALWAYS, error);
 	io_hold(0);
-	disk_state_becomes(&w->d, "readonly", STATE_MS);
+	faulty_becomes(w, "readonly");
 	return w;
 }
 
 static void failed_probes(struct disk_world *w, uint32_t n)
 {
-	const uint64_t until = now_ns() + STATE_MS * 1000000ull;
-
 	/* counts from here: reclaiming is paused, nobody loads */
 	faulty_plan(WRITES, 0, ALWAYS, -ENOSPC);
-	while (io_transfers() < n && now_ns() < until)
-		nap_ms(10);
-	disk_state_becomes(&w->d, "readonly", 0);
+	for (uint32_t i = 0; i < n; i++) {
+		const uint64_t until = now_ns() + (FAULTY_PROBE_MS + WAIT_MS) * 1000000ull;
+
+		clock_pass_ms(FAULTY_PROBE_MS);
+		while (io_transfers() <= i && now_ns() < until)
+			nap_ms(1);
+	}
+	assert_int_equal(io_transfers(), n);
+	faulty_is(w, "readonly");
 }
 
 static bool log_says(const struct disk_world *w, const char *word)
@@ -117,13 +125,12 @@ static void comes_up(void **state, int error)
 {
 	struct disk_world *w = full_and_readonly(state, error);
 
-	io_plan_none();
-	disk_state_becomes(&w->d, "up", STATE_MS);
+	faulty_heal(w);
 	assert_int_equal(disk_status_says(&w->d, "", w->text, sizeof(w->text)), 0);
 	store(w, 200);
 	disk_flush(&w->d);
 	stop(w);
-	disk_live(w);
+	faulty_live(w);
 	assert_int_equal(load(w, 200), (DISK_BLOCKS + 2) / 3);
 	for (uint64_t chain = 1; chain <= FILL_CHAINS; chain++)
 		(void)load(w, chain);
@@ -149,7 +156,7 @@ static void a_stop_does_not_wait_for_room(void **state)
 	stop(w);
 	assert_true(log_says(w, "could not take all"));
 	io_plan_none();
-	disk_live(w);
+	faulty_live(w);
 	for (uint64_t chain = 1; chain <= FILL_CHAINS; chain++)
 		(void)load(w, chain);
 	faulty_end(w);
@@ -163,7 +170,5 @@ int main(void)
 		ON_BOTH_ENGINES(a_stop_does_not_wait_for_room),
 	};
 
-	if (setenv("KVTIER_TEST_PROBE_MS", "50", 1))
-		return 1;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

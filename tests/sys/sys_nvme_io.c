@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=80 lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
+/* make: lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * sys_nvme_io.c - goal: a disk whose reads or writes fail, are cut or lie costs the blocks on it
  * for that time and nothing else; what it is, is said; and it is back when it works again. Method:
@@ -40,8 +41,8 @@ static void a_read_that_fails_once_is_tried_again(void **state)
 		faulty_plan(READS, 0, 1, -EIO);
 		assert_int_equal(chain_load(&w->e, &w->keys[i], 0, 1), 1);
 	}
-	daemon_stat_becomes(&w->d, "tiers.nvme.read_errors_total", 4, 5000);
-	disk_state_becomes(&w->d, "up", 0);
+	faulty_gauge(w, "tiers.nvme.read_errors_total", 4);
+	faulty_is(w, "up");
 	faulty_end(w);
 }
 
@@ -65,7 +66,7 @@ static void a_block_that_cannot_be_read_is_a_miss(void **state)
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS - 1), DISK_BLOCKS - 1);
 	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
-	disk_state_becomes(&w->d, "up", 0);
+	faulty_is(w, "up");
 	faulty_end(w);
 }
 
@@ -74,7 +75,7 @@ static void until_offline(struct disk_world *w)
 	faulty_plan(READS, 0, ALWAYS, -EIO);
 	for (uint32_t i = 0; i < 3; i++)
 		assert_int_equal(chain_load(&w->e, &w->keys[i], 0, 1), 0);
-	disk_state_becomes(&w->d, "offline", 5000);
+	faulty_becomes(w, "offline");
 }
 
 static void reads_that_always_fail_take_the_disk_offline(void **state)
@@ -138,7 +139,7 @@ static void a_restarted_daemon_says_offline(void **state)
 	struct disk_world *w = faulty_away(state, faulty_quick, false);
 
 	disk_die(w, SIGTERM);
-	disk_live(w);
+	faulty_live(w);
 	until_offline(w);
 	assert_int_equal(disk_status_says(&w->d, "nvme_offline", w->text, sizeof(w->text)), 2);
 	io_plan_none();
@@ -155,7 +156,7 @@ static void a_start_that_cannot_read_is_tried_again(void **state)
 	disk_die(w, SIGTERM);
 	faulty_plan(READS, 1, ALWAYS, -EIO); /* but for the look at what is there */
 	daemon_restart(&w->d);
-	disk_state_becomes(&w->d, "offline", 5000);
+	faulty_becomes(w, "offline");
 	assert_int_equal(disk_status_says(&w->d, "tried again", w->text, sizeof(w->text)), 2);
 	assert_non_null(strstr(w->text, "nvme_offline"));
 	disk_join(w);
@@ -180,7 +181,7 @@ static void readonly_and_back(void **state, int error, const char *reason)
 	/* where a parent's write fails, its children's may not be tried */
 	for (uint32_t chain = 10; chain < 16; chain++)
 		others_store(w, &o, chain);
-	disk_state_becomes(&w->d, "readonly", 5000);
+	faulty_becomes(w, "readonly");
 	assert_int_equal(disk_status_says(&w->d, reason, w->text, sizeof(w->text)), 1);
 	assert_non_null(strstr(w->text, "nvme_degraded"));
 	others_store(w, &o, 3);
@@ -222,10 +223,10 @@ static void a_flush_without_the_disk_is_no_flush(void **state)
 {
 	struct disk_world *w = faulty_place(state, faulty_quick);
 
-	disk_live(w);
+	faulty_live(w);
 	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	daemon_stat_becomes(&w->d, "tiers.nvme.queued_blocks", 0, 5000);
-	daemon_stat_becomes(&w->d, "leases", 0, 5000);
+	faulty_gauge(w, "tiers.nvme.queued_blocks", 0);
+	faulty_gauge(w, "leases", 0);
 	faulty_evict(w);
 	until_offline(w);
 	assert_int_equal(daemon_ctl(&w->d, "flush", w->text, sizeof(w->text)), 1);
@@ -240,18 +241,18 @@ static void short_transfers_are_continued(void **state)
 {
 	struct disk_world *w = faulty_place(state, faulty_quick);
 
-	disk_live(w);
+	faulty_live(w);
 	faulty_plan(READS | WRITES, 0, ALWAYS, IO_ALIGN);
 	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
 	disk_flush(&w->d);
 	faulty_evict(w);
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
 	assert_true(io_transfers() > 4 * DISK_BLOCKS); /* each in pieces, both ways */
-	disk_state_becomes(&w->d, "up", 0);
+	faulty_is(w, "up");
 	assert_true(daemon_stat(&w->d, "tiers.nvme.read_errors_total") == 0);
 	io_plan_none();
 	disk_die(w, SIGKILL);
-	disk_live(w);
+	faulty_live(w);
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
 	faulty_end(w);
 }
@@ -277,7 +278,7 @@ static void a_bit_that_is_always_flipped_is_a_miss(void **state)
 
 	faulty_flip(ALWAYS);
 	assert_int_equal(chain_load(&w->e, &w->keys[8], 0, DISK_BLOCKS - 8), 0);
-	daemon_stat_becomes(&w->d, "tiers.nvme.corrupt_blocks_total", DISK_BLOCKS - 8, 5000);
+	faulty_gauge(w, "tiers.nvme.corrupt_blocks_total", DISK_BLOCKS - 8);
 	assert_int_equal(disk_status_says(&w->d, "nvme_corrupt", w->text, sizeof(w->text)), 1);
 	io_plan_none();
 	assert_int_equal(chain_load(&w->e, w->keys, 0, 8), 8);

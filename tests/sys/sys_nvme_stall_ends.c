@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=8 lane=wait no=thread (the daemon's threads run in others) needs=kvtierd_faulty */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
+/*
+ * sys_nvme_stall_ends.c - goal: while a disk does not answer, everything that shall end does: the
+ * daemon, its start, a client, a command of kvtierctl. Afterwards nothing is left behind, and what
+ * was flushed is there. Method: a real kvtierd whose disk stalls on command (kvtierd_faulty.c), a
+ * real engine, kvtierctl; signals in the midst of it. On both I/O engines.
+ */
+#include "tests/lib/lib_clock.h"
+#include "tests/lib/lib_faulty.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N = 16 };
+
+/* Whatever its exit status: it ends, and the next one has what was flushed. */
+static void ends_and_the_next_one_serves(struct disk_world *w, int signal)
+{
+	if (kill(w->d.pid, signal))
+		fail_msg("kill: %s", strerror(errno));
+	(void)faulty_wait(w->d.pid);
+	w->d.pid = 0;
+	engine_close(&w->e);
+	io_hold(0);
+	faulty_live(w);
+	faulty_all_there(w);
+	faulty_end(w);
+}
+
+static void stop_while_reads_stall(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_patient, false);
+
+	io_hold(READS);
+	(void)faulty_load_begin(w, 0, N, 0);
+	faulty_held(1);
+	ends_and_the_next_one_serves(w, SIGTERM);
+}
+
+static void kill_while_reads_stall(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_patient, false);
+
+	io_hold(READS);
+	(void)faulty_load_begin(w, 0, N, 0);
+	faulty_held(1);
+	ends_and_the_next_one_serves(w, SIGKILL);
+}
+
+static void writes_stall(struct disk_world *w)
+{
+	struct kvtier_key others[N];
+
+	io_hold(WRITES | SYNCS);
+	chain_keys(&w->e, 2, N, others);
+	assert_int_equal(chain_store(&w->e, others, 0, N), 0);
+	faulty_held(1);
+}
+
+static void stop_while_writes_stall(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_patient, false);
+
+	writes_stall(w);
+	ends_and_the_next_one_serves(w, SIGTERM);
+}
+
+static void kill_while_writes_stall(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_patient, false);
+
+	writes_stall(w);
+	ends_and_the_next_one_serves(w, SIGKILL);
+}
+
+static void stop_while_offline(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_quick, false);
+
+	writes_stall(w);
+	faulty_stall();
+	faulty_becomes(w, "offline");
+	ends_and_the_next_one_serves(w, SIGTERM);
+}
+
+/* It serves without what is on the disk, and with it when that answers. */
+static void a_start_while_writes_stall(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_quick, false);
+	struct kvtier_key others[N];
+	pid_t pid;
+
+	disk_die(w, SIGTERM);
+	io_hold(WRITES | SYNCS);
+	pid = fork(); /* time passes while it starts */
+	if (pid == 0) {
+		faulty_held(1);
+		faulty_stall();
+		_exit(0);
+	}
+	assert_true(pid > 0);
+	daemon_restart(&w->d);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	disk_join(w);
+	chain_keys(&w->e, 2, N, others);
+	assert_int_equal(chain_store(&w->e, others, 0, N), 0);
+	assert_int_equal(chain_load(&w->e, others, 0, N), N);
+	faulty_becomes(w, "offline");
+	assert_int_equal(disk_status_says(&w->d, "takes longer", w->text, sizeof(w->text)), 2);
+	faulty_answers(w);
+	faulty_all_there(w);
+	disk_flush(&w->d);
+	faulty_end(w);
+}
+
+/* Another process loads, and is killed when the disk has its reads. */
+static void a_client_that_dies_meanwhile_leaves_nothing(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_patient, false);
+	pid_t pid;
+
+	io_hold(READS);
+	pid = fork();
+	if (pid == 0) {
+		struct disk_world *its = w;
+
+		disk_join(its);
+		(void)faulty_load_begin(its, 0, N, 0);
+		(void)pause();
+		_exit(0);
+	}
+	assert_true(pid > 0);
+	faulty_held(N);
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	faulty_gauge(w, "clients", 1);
+	faulty_none(w, "leases");
+	faulty_answers(w);
+	faulty_all_there(w);
+	faulty_end(w);
+}
+
+/* --- kvtierctl --- */
+
+/* Runs beside the test. */
+static pid_t ctl_begin(const struct disk_world *w, const char *command, const char *more)
+{
+	char program[600];
+	const pid_t pid = fork();
+
+	if (pid == 0) {
+		(void)snprintf(program, sizeof(program), "%s/kvtierctl", build_dir());
+		(void)freopen("/dev/null", "w", stdout);
+		(void)execl(program, program, "--socket", w->d.socket, command,
+			    more ? "--tenant" : NULL, more, (char *)NULL);
+		_exit(127);
+	}
+	assert_true(pid > 0);
+	return pid;
+}
+
+/* Its exit code. */
+static int ctl_end(pid_t pid)
+{
+	const int status = faulty_wait(pid);
+
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void verify_ends_while_the_disk_stalls(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_quick, false);
+	pid_t verify;
+
+	io_hold(READS);
+	verify = ctl_begin(w, "verify", NULL);
+	faulty_held(1);
+	(void)ctl_end(verify);
+	faulty_becomes(w, "offline");
+	faulty_answers(w);
+	assert_int_equal(daemon_ctl(&w->d, "verify", w->text, sizeof(w->text)), 0);
+	faulty_all_there(w);
+	faulty_end(w);
+}
+
+/* Its asker goes: so does it, but for the buffers that the disk has. */
+static void a_verify_that_nobody_waits_for_ends(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_patient, false);
+	pid_t verify;
+
+	io_hold(READS);
+	verify = ctl_begin(w, "verify", NULL);
+	faulty_held(1);
+	assert_int_equal(kill(verify, SIGKILL), 0);
+	assert_int_equal(waitpid(verify, NULL, 0), verify);
+	faulty_answers(w);
+	faulty_none(w, "leases");
+	assert_int_equal(daemon_ctl(&w->d, "verify", w->text, sizeof(w->text)), 0);
+	faulty_end(w);
+}
+
+/* The daemon asks for another purge while one is under way, and when the disk was away for a part
+ * of one. */
+static void purge_at_last(struct disk_world *w)
+{
+	const uint64_t until = now_ns() + 30000 * 1000000ull;
+
+	while (daemon_ctl(&w->d, "purge --tenant default", w->text, sizeof(w->text)) != 0) {
+		if (now_ns() > until || !strstr(w->text, "again"))
+			fail_msg("kvtierctl purge: %s", w->text);
+		nap_ms(50);
+	}
+}
+
+/* Both at once: each of them waits ten seconds before it gives up. */
+static void flush_and_purge_end_while_the_disk_stalls(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_quick, false);
+	pid_t flush, purge;
+
+	writes_stall(w);
+	flush = ctl_begin(w, "flush", NULL);
+	purge = ctl_begin(w, "purge", "default");
+	assert_int_equal(ctl_end(flush), 1);
+	assert_int_equal(ctl_end(purge), 1);
+	faulty_answers(w);
+	disk_flush(&w->d);
+	purge_at_last(w);
+	faulty_end(w);
+}
+
+static void a_flush_goes_on_when_the_disk_answers(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_quick, false);
+	pid_t flush;
+
+	writes_stall(w);
+	flush = ctl_begin(w, "flush", NULL);
+	faulty_stall();
+	faulty_becomes(w, "offline");
+	io_hold(0);
+	assert_int_equal(ctl_end(flush), 0);
+	faulty_end(w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		ON_BOTH_ENGINES(stop_while_reads_stall),
+		ON_BOTH_ENGINES(kill_while_reads_stall),
+		ON_BOTH_ENGINES(stop_while_writes_stall),
+		ON_BOTH_ENGINES(kill_while_writes_stall),
+		ON_BOTH_ENGINES(stop_while_offline),
+		ON_BOTH_ENGINES(a_start_while_writes_stall),
+		ON_BOTH_ENGINES(a_client_that_dies_meanwhile_leaves_nothing),
+		ON_BOTH_ENGINES(verify_ends_while_the_disk_stalls),
+		ON_BOTH_ENGINES(a_verify_that_nobody_waits_for_ends),
+		ON_BOTH_ENGINES(flush_and_purge_end_while_the_disk_stalls),
+		ON_BOTH_ENGINES(a_flush_goes_on_when_the_disk_answers),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
