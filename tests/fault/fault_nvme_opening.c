@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/lib/lib_scratch.h"
 #include "tiers/nvme/nvme_opening.h"
 
 enum { BYTES = 1 << 20, MS = 1000000 };
@@ -46,12 +47,8 @@ static char dir[256], path[300];
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
-
 	(void)state;
-	(void)snprintf(dir, sizeof(dir), "%s/nvme-open-XXXXXX", tmp ? tmp : "/var/tmp");
-	if (!mkdtemp(dir))
-		return -1;
+	scratch_make(scratch_parent("/var/tmp"), dir, sizeof(dir));
 	(void)snprintf(path, sizeof(path), "%.250s/store", dir);
 	return 0;
 }

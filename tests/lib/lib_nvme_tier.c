@@ -2,9 +2,9 @@
 /* lib_nvme_tier.c - see lib_nvme_tier.h. */
 #include "daemon/base/container_of.h"
 #include "lib_nvme_tier.h"
+#include "lib_scratch.h"
 
 #include <assert.h>
-#include <ftw.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -132,12 +132,9 @@ uint64_t site_place(const struct site *site, uint32_t block)
 
 void site_open(struct site *site, enum io_engine_choice engine, uint32_t n_paths)
 {
-	const char *tmp = getenv("TMPDIR");
-
 	memset(site, 0, sizeof(*site));
 	/* Not /tmp, which may be a tmpfs without O_DIRECT. */
-	(void)snprintf(site->dir, sizeof(site->dir), "%s/nvme-XXXXXX", tmp ? tmp : "/var/tmp");
-	assert(mkdtemp(site->dir));
+	scratch_make(scratch_parent("/var/tmp"), site->dir, sizeof(site->dir));
 	assert(!loop_open(0, &site->loop));
 	site->memory = aligned_alloc(NVME_PAGE, SITE_SLOTS * KIT_IMAGE_MAX);
 	site->expected = aligned_alloc(NVME_PAGE, KIT_IMAGE_MAX);
@@ -169,20 +166,12 @@ void site_open(struct site *site, enum io_engine_choice engine, uint32_t n_paths
 	}
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
 void site_close(struct site *site)
 {
 	if (site->tier)
 		site_stop(site, false);
 	loop_close(site->loop);
-	(void)nftw(site->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	scratch_remove(site->dir);
 	free(site->memory);
 	free(site->expected);
 }

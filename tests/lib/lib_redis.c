@@ -7,7 +7,6 @@
 #include "lib_redis.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <hiredis/hiredis.h>
@@ -26,6 +25,7 @@
 #include <cmocka.h>
 
 #include "kernels/image.h"
+#include "lib_scratch.h"
 
 enum { PATIENCE_MS = 20000, ASK_SECONDS = 10, WORDS = 64, BUS_PORT = 10000 };
 
@@ -369,16 +369,11 @@ static bool launch(struct redis_server *s)
 
 void redis_start(struct redis_server *s, const char *options)
 {
-	const char *tmp = getenv("TMPDIR");
-
 	memset(s, 0, sizeof(*s));
 	assert_true(snprintf(s->options, sizeof(s->options), "%s", options ? options : "") <
 		    (int)sizeof(s->options));
 	s->cluster = strstr(s->options, "--cluster-enabled yes") != NULL;
-	/* A socket's path has 107 bytes at most. */
-	(void)snprintf(s->dir, sizeof(s->dir), "%s/kvtier-redis-XXXXXX",
-		       tmp && strlen(tmp) < 80 ? tmp : "/tmp");
-	assert_non_null(mkdtemp(s->dir));
+	scratch_make(scratch_parent("/tmp"), s->dir, sizeof(s->dir));
 	assert_true(snprintf(s->socket, sizeof(s->socket), "%s/s", s->dir) <
 		    (int)sizeof(s->socket));
 	for (int i = 0; i < 5; i++) {
@@ -415,23 +410,12 @@ void redis_kill(struct redis_server *s)
 	s->pid = 0;
 }
 
-static void remove_dir(const char *path)
-{
-	DIR *dir = opendir(path);
-
-	for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir))
-		(void)unlinkat(dirfd(dir), e->d_name, 0);
-	if (dir)
-		(void)closedir(dir);
-	(void)rmdir(path);
-}
-
 void redis_stop(struct redis_server *s)
 {
 	if (!s || !s->dir[0])
 		return;
 	if (s->pid > 0)
 		redis_kill(s);
-	remove_dir(s->dir);
+	scratch_remove(s->dir);
 	memset(s, 0, sizeof(*s));
 }

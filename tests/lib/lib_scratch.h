@@ -12,6 +12,8 @@ enum { SCRATCH_BYTES = 64 }; /* enough for one in /tmp */
 
 /* An empty directory in `parent`, mode 0700; its path into ret, n bytes. */
 void scratch_make(const char *parent, char *ret, size_t n);
+/* $TMPDIR, unless it is too long for a socket in it or not set: then `otherwise`. */
+const char *scratch_parent(const char *otherwise);
 /* The directory and all in it; nothing but what scratch_make() made. */
 void scratch_remove(const char *dir);
 

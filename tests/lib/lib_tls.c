@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lib_tls.c - contract: lib_tls.h. */
+#include "lib_scratch.h"
 #include "lib_tls.h"
 
 #include <setjmp.h>
@@ -41,13 +42,10 @@ static void make(const struct tls_files *f, const char *name, const char *by, co
 
 void tls_make(struct tls_files *f)
 {
-	const char *tmp = getenv("TMPDIR");
 	char key[TLS_PATH];
 
 	memset(f, 0, sizeof(*f));
-	(void)snprintf(f->dir, sizeof(f->dir), "%s/kvtier-tls-XXXXXX",
-		       tmp && strlen(tmp) < 80 ? tmp : "/tmp");
-	assert_non_null(mkdtemp(f->dir));
+	scratch_make(scratch_parent("/tmp"), f->dir, sizeof(f->dir));
 	make(f, "ca", NULL, "", f->ca, key);
 	make(f, "other-ca", NULL, "", f->other_ca, key);
 	make(f, "server", "ca", "-addext subjectAltName=DNS:localhost,IP:127.0.0.1", f->server,
@@ -64,12 +62,9 @@ void tls_make(struct tls_files *f)
 
 void tls_remove(struct tls_files *f)
 {
-	char command[TLS_PATH + 20];
-
 	if (!f->dir[0])
 		return;
-	(void)snprintf(command, sizeof(command), "rm -r %s", f->dir);
-	run(command);
+	scratch_remove(f->dir);
 	memset(f, 0, sizeof(*f));
 }
 

@@ -7,9 +7,17 @@
  * that never answers. `unit_kvtierctl man` prints the parts of kvtierctl.1 that the tables make;
  * the test compares.
  */
-#include "tests/lib/kvtierctl_rig.h"
+#include "tests/lib/lib_kvtierctl.h"
 
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* What scripts rely on: a name, once shipped, stays. */
 static const char *const names[] = {
@@ -98,13 +106,13 @@ static void json_has_every_promised_name(void **unused)
 	char name[128];
 
 	(void)unused;
-	assert_int_equal(run("stats --json"), 0);
+	assert_int_equal(tool_run("stats --json"), 0);
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		(void)json_at(names[i]);
+		(void)tool_json_at(names[i]);
 	for (size_t t = 0; t < 4; t++) {
 		for (size_t i = 0; i < sizeof(of_tier) / sizeof(of_tier[0]); i++) {
 			snprintf(name, sizeof(name), "tiers.%s.%s", tiers[t], of_tier[i]);
-			(void)json_at(name);
+			(void)tool_json_at(name);
 		}
 	}
 }
@@ -112,53 +120,53 @@ static void json_has_every_promised_name(void **unused)
 static void json_has_the_values(void **unused)
 {
 	(void)unused;
-	stats_add(&page->v.store_blocks_total, 7);
-	stats_set(&page->v.tiers_host_used_bytes, UINT64_MAX);
-	stats_set(&page->v.tiers_host_state, STATS_TIER_STATE_BASE + 1);
-	stats_health_set(page, STATS_HEALTH_CORRUPT, true);
-	assert_int_equal(run("stats --json"), 0);
-	assert_string_equal(json_at("store.blocks_total"), "7");
-	assert_string_equal(json_at("tiers.host.used_bytes"), "18446744073709551615");
-	assert_string_equal(json_at("tiers.host.state"), "up");
-	assert_string_equal(json_at("tiers.nvme.state"), "off");
-	assert_string_equal(json_at("health"), "warn");
-	assert_non_null(strstr(json_at("health_reasons"), "corrupt_blocks"));
+	stats_add(&tool.page->v.store_blocks_total, 7);
+	stats_set(&tool.page->v.tiers_host_used_bytes, UINT64_MAX);
+	stats_set(&tool.page->v.tiers_host_state, STATS_TIER_STATE_BASE + 1);
+	stats_health_set(tool.page, STATS_HEALTH_CORRUPT, true);
+	assert_int_equal(tool_run("stats --json"), 0);
+	assert_string_equal(tool_json_at("store.blocks_total"), "7");
+	assert_string_equal(tool_json_at("tiers.host.used_bytes"), "18446744073709551615");
+	assert_string_equal(tool_json_at("tiers.host.state"), "up");
+	assert_string_equal(tool_json_at("tiers.nvme.state"), "off");
+	assert_string_equal(tool_json_at("health"), "warn");
+	assert_non_null(strstr(tool_json_at("health_reasons"), "corrupt_blocks"));
 }
 
 static void the_nvme_tier_has_words(void **unused)
 {
 	(void)unused;
-	stats_nvme_text(page, "threads", "/dev/x: \"no\" \033[31m");
-	stats_health_set(page, STATS_HEALTH_NVME_QUARANTINED, true);
-	assert_int_equal(run("stats --json -f tiers.nvme.text -f tiers.nvme.engine"), 0);
+	stats_nvme_text(tool.page, "threads", "/dev/x: \"no\" \033[31m");
+	stats_health_set(tool.page, STATS_HEALTH_NVME_QUARANTINED, true);
+	assert_int_equal(tool_run("stats --json -f tiers.nvme.text -f tiers.nvme.engine"), 0);
 	assert_string_equal(
-		output,
+		tool.output,
 		"{\"tiers\":{\"nvme\":{\"engine\":\"threads\",\"text\":\"/dev/x: \\\"no\\\" "
 		"\\u001b[31m\"}}}\n");
-	assert_int_equal(run("stats --all"), 0);
-	says("tiers.nvme.engine: threads");
-	assert_int_equal(run("status"), 2);
-	says("nvme_quarantined");
-	says("kvtierctl format PATH --bytes N");
-	says("nvme: threads; /dev/x: \"no\" \\x1b[31m");
-	assert_int_equal(run("status --json"), 2);
-	assert_string_equal(json_at("nvme.engine"), "threads");
-	assert_string_equal(json_at("nvme.text"), "/dev/x: \"no\" \033[31m");
-	stats_nvme_text(page, "", "");
-	assert_int_equal(run("status"), 2);
-	assert_null(strstr(output, "nvme: "));
+	assert_int_equal(tool_run("stats --all"), 0);
+	tool_says("tiers.nvme.engine: threads");
+	assert_int_equal(tool_run("status"), 2);
+	tool_says("nvme_quarantined");
+	tool_says("kvtierctl format PATH --bytes N");
+	tool_says("nvme: threads; /dev/x: \"no\" \\x1b[31m");
+	assert_int_equal(tool_run("status --json"), 2);
+	assert_string_equal(tool_json_at("nvme.engine"), "threads");
+	assert_string_equal(tool_json_at("nvme.text"), "/dev/x: \"no\" \033[31m");
+	stats_nvme_text(tool.page, "", "");
+	assert_int_equal(tool_run("status"), 2);
+	assert_null(strstr(tool.output, "nvme: "));
 }
 
 static void a_filter_shows_only_what_matches(void **unused)
 {
 	(void)unused;
-	assert_int_equal(run("stats --json -f 'index.[be]*' -f leases"), 0);
-	assert_string_equal(output, "{\"leases\":0,\"index\":{\"entries\":0,\"bytes\":0}}\n");
-	assert_int_equal(run("stats -f 'tiers.host.*'"), 0);
-	says("tiers.host.used_bytes");
-	assert_null(strstr(output, "tiers.gpu"));
-	assert_int_equal(run("stats -f nothing"), 64);
-	says("matches no name");
+	assert_int_equal(tool_run("stats --json -f 'index.[be]*' -f leases"), 0);
+	assert_string_equal(tool.output, "{\"leases\":0,\"index\":{\"entries\":0,\"bytes\":0}}\n");
+	assert_int_equal(tool_run("stats -f 'tiers.host.*'"), 0);
+	tool_says("tiers.host.used_bytes");
+	assert_null(strstr(tool.output, "tiers.gpu"));
+	assert_int_equal(tool_run("stats -f nothing"), 64);
+	tool_says("matches no name");
 }
 
 static void list_explains_every_name(void **unused)
@@ -167,10 +175,10 @@ static void list_explains_every_name(void **unused)
 	const size_t n = stats_rows(&rows);
 
 	(void)unused;
-	assert_int_equal(run("stats --list"), 0);
+	assert_int_equal(tool_run("stats --list"), 0);
 	for (size_t i = 0; i < n; i++) {
-		says(rows[i].path);
-		says(rows[i].prose);
+		tool_says(rows[i].path);
+		tool_says(rows[i].prose);
 	}
 }
 
@@ -179,49 +187,49 @@ static void watching_counts_and_rates(void **unused)
 	const char *first, *second;
 
 	(void)unused;
-	assert_int_equal(run("stats -f store.blocks_total --watch=0.1 --count 2"), 0);
-	first = strstr(output, "store.blocks_total");
+	assert_int_equal(tool_run("stats -f store.blocks_total --watch=0.1 --count 2"), 0);
+	first = strstr(tool.output, "store.blocks_total");
 	assert_non_null(first);
 	second = strstr(first + 1, "store.blocks_total");
 	assert_non_null(second);
 	assert_null(strstr(second + 1, "store.blocks_total"));
 	assert_non_null(strstr(second, "0.0/s"));
-	assert_int_equal(run("stats --json -f leases --watch=0.1 --count 3"), 0);
-	assert_string_equal(output, "{\"leases\":0}\n{\"leases\":0}\n{\"leases\":0}\n");
+	assert_int_equal(tool_run("stats --json -f leases --watch=0.1 --count 3"), 0);
+	assert_string_equal(tool.output, "{\"leases\":0}\n{\"leases\":0}\n{\"leases\":0}\n");
 }
 
 static void status_is_ok_warn_or_err(void **unused)
 {
 	(void)unused;
-	assert_int_equal(run("status"), 0);
-	assert_memory_equal(output, "OK: kvtierd", 11);
-	stats_health_set(page, STATS_HEALTH_KERNELS_REF, true);
-	assert_int_equal(run("status"), 1);
-	assert_memory_equal(output, "WARN: ", 6);
-	says("slow_kernels");
-	says("[device] kernels");
-	stats_health_set(page, STATS_HEALTH_HOST_OFFLINE, true);
-	assert_int_equal(run("status"), 2);
-	assert_memory_equal(output, "ERR: ", 5);
-	assert_int_equal(run("status --json"), 2);
-	assert_string_equal(json_at("status"), "err");
-	says("{\"code\":\"host_offline\",\"severity\":\"err\",\"next_step\":");
+	assert_int_equal(tool_run("status"), 0);
+	assert_memory_equal(tool.output, "OK: kvtierd", 11);
+	stats_health_set(tool.page, STATS_HEALTH_KERNELS_REF, true);
+	assert_int_equal(tool_run("status"), 1);
+	assert_memory_equal(tool.output, "WARN: ", 6);
+	tool_says("slow_kernels");
+	tool_says("[device] kernels");
+	stats_health_set(tool.page, STATS_HEALTH_HOST_OFFLINE, true);
+	assert_int_equal(tool_run("status"), 2);
+	assert_memory_equal(tool.output, "ERR: ", 5);
+	assert_int_equal(tool_run("status --json"), 2);
+	assert_string_equal(tool_json_at("status"), "err");
+	tool_says("{\"code\":\"host_offline\",\"severity\":\"err\",\"next_step\":");
 }
 
 static void a_start_that_goes_well_is_ok(void **unused)
 {
 	(void)unused;
-	stats_health_set(page, STATS_HEALTH_STARTING, true);
-	stats_health_set(page, STATS_HEALTH_NVME_STARTING, true);
-	assert_int_equal(run("status"), 0);
-	assert_memory_equal(output, "OK: kvtierd", 11);
-	says("NOTE starting");
-	says("NOTE nvme_starting");
-	assert_int_equal(run("status --json"), 0);
-	assert_string_equal(json_at("status"), "ok");
-	says("{\"code\":\"starting\",\"severity\":\"note\",\"next_step\":");
-	stats_health_set(page, STATS_HEALTH_STARTING, false);
-	stats_health_set(page, STATS_HEALTH_NVME_STARTING, false);
+	stats_health_set(tool.page, STATS_HEALTH_STARTING, true);
+	stats_health_set(tool.page, STATS_HEALTH_NVME_STARTING, true);
+	assert_int_equal(tool_run("status"), 0);
+	assert_memory_equal(tool.output, "OK: kvtierd", 11);
+	tool_says("NOTE starting");
+	tool_says("NOTE nvme_starting");
+	assert_int_equal(tool_run("status --json"), 0);
+	assert_string_equal(tool_json_at("status"), "ok");
+	tool_says("{\"code\":\"starting\",\"severity\":\"note\",\"next_step\":");
+	stats_health_set(tool.page, STATS_HEALTH_STARTING, false);
+	stats_health_set(tool.page, STATS_HEALTH_NVME_STARTING, false);
 }
 
 /* The page becomes that of a child. */
@@ -237,7 +245,7 @@ static pid_t child_daemon(void)
 		struct stats *own;
 
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (stats_open(path, now_ns(), &own) < 0 || write(ready[1], "x", 1) != 1)
+		if (stats_open(tool.path, tool_now_ns(), &own) < 0 || write(ready[1], "x", 1) != 1)
 			_exit(1);
 		for (;;)
 			pause();
@@ -256,14 +264,14 @@ static void a_stopped_daemon_is_called_so(void **unused)
 	(void)unused;
 	assert_int_equal(kill(child, SIGSTOP), 0);
 	assert_int_equal(waitpid(child, &status, WUNTRACED), child);
-	assert_int_equal(run("status"), 2);
-	assert_memory_equal(output, "ERR STOPPED: ", 13);
-	says("kill -CONT");
-	assert_int_equal(run("stats"), 0);
-	says("ERR STOPPED: ");
-	says("kill -CONT");
-	assert_int_equal(run("stats --all"), 0);
-	says("stopped: ");
+	assert_int_equal(tool_run("status"), 2);
+	assert_memory_equal(tool.output, "ERR STOPPED: ", 13);
+	tool_says("kill -CONT");
+	assert_int_equal(tool_run("stats"), 0);
+	tool_says("ERR STOPPED: ");
+	tool_says("kill -CONT");
+	assert_int_equal(tool_run("stats --all"), 0);
+	tool_says("stopped: ");
 	(void)kill(child, SIGKILL);
 	(void)waitpid(child, &status, 0);
 }
@@ -276,25 +284,25 @@ static void a_dead_daemon_is_called_so(void **unused)
 	(void)unused;
 	(void)kill(child, SIGKILL);
 	(void)waitpid(child, &status, 0);
-	assert_int_equal(run("status"), 2);
-	assert_memory_equal(output, "ERR DEAD: ", 10);
-	says("systemctl restart");
-	assert_int_equal(run("stats --json"), 0);
-	assert_string_equal(json_at("health"), "err");
+	assert_int_equal(tool_run("status"), 2);
+	assert_memory_equal(tool.output, "ERR DEAD: ", 10);
+	tool_says("systemctl restart");
+	assert_int_equal(tool_run("stats --json"), 0);
+	assert_string_equal(tool_json_at("health"), "err");
 }
 
 static void no_daemon_is_3(void **unused)
 {
 	(void)unused;
-	stats_close(page, path);
-	assert_int_equal(stats_open(NULL, now_ns(), &page), 0);
-	assert_int_equal(run("status"), 3);
-	says("no kvtierd runs at");
-	assert_int_equal(run("stats"), 3);
-	assert_int_equal(run("clients"), 3);
-	says("no kvtierd answers at");
-	assert_int_equal(run("version"), 0);
-	says("not running");
+	stats_close(tool.page, tool.path);
+	assert_int_equal(stats_open(NULL, tool_now_ns(), &tool.page), 0);
+	assert_int_equal(tool_run("status"), 3);
+	tool_says("no kvtierd runs at");
+	assert_int_equal(tool_run("stats"), 3);
+	assert_int_equal(tool_run("clients"), 3);
+	tool_says("no kvtierd answers at");
+	assert_int_equal(tool_run("version"), 0);
+	tool_says("not running");
 }
 
 static void usage_is_64(void **unused)
@@ -317,9 +325,9 @@ static void usage_is_64(void **unused)
 
 	(void)unused;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-		if (run(wrong[i]) != 64)
+		if (tool_run(wrong[i]) != 64)
 			fail_msg("not 64: %s", wrong[i]);
-		says("usage: kvtierctl");
+		tool_says("usage: kvtierctl");
 	}
 }
 
@@ -332,12 +340,12 @@ static void help_teaches_with_an_example(void **unused)
 	char arguments[64];
 
 	(void)unused;
-	assert_int_equal(run("--help"), 0);
-	says("example:");
+	assert_int_equal(tool_run("--help"), 0);
+	tool_says("example:");
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
 		snprintf(arguments, sizeof(arguments), "%s --help", commands[i]);
-		assert_int_equal(run(arguments), 0);
-		says("example:\n  kvtierctl ");
+		assert_int_equal(tool_run(arguments), 0);
+		tool_says("example:\n  kvtierctl ");
 	}
 }
 
@@ -350,14 +358,14 @@ static void an_admin_socket_that_is_silent_is_explained(void **unused)
 	int status;
 
 	(void)unused;
-	memcpy(address.sun_path, admin, strlen(admin));
+	memcpy(address.sun_path, tool.admin, strlen(tool.admin));
 	assert_int_equal(bind(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
 	assert_int_equal(listen(fd, 8), 0);
 	assert_int_equal(kill(child, SIGSTOP), 0);
 	assert_int_equal(waitpid(child, &status, WUNTRACED), child);
-	assert_int_equal(run("clients"), 3);
-	says("does not answer");
-	says("stopped");
+	assert_int_equal(tool_run("clients"), 3);
+	tool_says("does not answer");
+	tool_says("stopped");
 	(void)kill(child, SIGKILL);
 	(void)waitpid(child, &status, 0);
 	(void)close(fd);
@@ -415,27 +423,31 @@ static void the_manual_is_of_these_tables(void **unused)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(json_has_every_promised_name, rig_setup,
-						rig_teardown),
-		cmocka_unit_test_setup_teardown(json_has_the_values, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(the_nvme_tier_has_words, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(a_filter_shows_only_what_matches, rig_setup,
-						rig_teardown),
-		cmocka_unit_test_setup_teardown(list_explains_every_name, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(watching_counts_and_rates, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(status_is_ok_warn_or_err, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(a_start_that_goes_well_is_ok, rig_setup,
-						rig_teardown),
-		cmocka_unit_test_setup_teardown(a_stopped_daemon_is_called_so, rig_setup,
-						rig_teardown),
-		cmocka_unit_test_setup_teardown(a_dead_daemon_is_called_so, rig_setup,
-						rig_teardown),
-		cmocka_unit_test_setup_teardown(no_daemon_is_3, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(usage_is_64, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(help_teaches_with_an_example, rig_setup,
-						rig_teardown),
+		cmocka_unit_test_setup_teardown(json_has_every_promised_name, tool_set_up,
+						tool_tear_down),
+		cmocka_unit_test_setup_teardown(json_has_the_values, tool_set_up, tool_tear_down),
+		cmocka_unit_test_setup_teardown(the_nvme_tier_has_words, tool_set_up,
+						tool_tear_down),
+		cmocka_unit_test_setup_teardown(a_filter_shows_only_what_matches, tool_set_up,
+						tool_tear_down),
+		cmocka_unit_test_setup_teardown(list_explains_every_name, tool_set_up,
+						tool_tear_down),
+		cmocka_unit_test_setup_teardown(watching_counts_and_rates, tool_set_up,
+						tool_tear_down),
+		cmocka_unit_test_setup_teardown(status_is_ok_warn_or_err, tool_set_up,
+						tool_tear_down),
+		cmocka_unit_test_setup_teardown(a_start_that_goes_well_is_ok, tool_set_up,
+						tool_tear_down),
+		cmocka_unit_test_setup_teardown(a_stopped_daemon_is_called_so, tool_set_up,
+						tool_tear_down),
+		cmocka_unit_test_setup_teardown(a_dead_daemon_is_called_so, tool_set_up,
+						tool_tear_down),
+		cmocka_unit_test_setup_teardown(no_daemon_is_3, tool_set_up, tool_tear_down),
+		cmocka_unit_test_setup_teardown(usage_is_64, tool_set_up, tool_tear_down),
+		cmocka_unit_test_setup_teardown(help_teaches_with_an_example, tool_set_up,
+						tool_tear_down),
 		cmocka_unit_test_setup_teardown(an_admin_socket_that_is_silent_is_explained,
-						rig_setup, rig_teardown),
+						tool_set_up, tool_tear_down),
 		cmocka_unit_test(the_manual_is_of_these_tables),
 	};
 
@@ -443,7 +455,7 @@ int main(int argc, char **argv)
 		print_man(stdout);
 		return 0;
 	}
-	if (!find_program()) {
+	if (!tool_find()) {
 		printf("kvtierctl is not built\n");
 		return 77;
 	}

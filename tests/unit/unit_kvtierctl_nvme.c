@@ -6,12 +6,20 @@
  * with the right exit status. Method: the built program on files in a directory where O_DIRECT
  * works, at a terminal (a pty) where it matters; a child plays the daemon's admin socket.
  */
-#include "tests/lib/kvtierctl_daemon.h"
+#include "tests/lib/lib_kvtierctl.h"
 
 #include <fcntl.h>
 #include <pty.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tiers/nvme/nvme_format.h"
 
@@ -20,14 +28,11 @@ static char store[600], disk[512];
 /* A directory for stores: $TMPDIR or /var/tmp, if O_DIRECT works there. */
 static int disk_setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	int fd;
 
-	if (rig_setup(state) < 0)
+	if (tool_set_up(state) < 0)
 		return -1;
-	snprintf(disk, sizeof(disk), "%.400s/unit_kvtierctl_nvme.XXXXXX", tmp ? tmp : "/var/tmp");
-	if (!mkdtemp(disk))
-		return -1;
+	scratch_make(scratch_parent("/var/tmp"), disk, sizeof(disk));
 	snprintf(store, sizeof(store), "%s/store", disk);
 	fd = open(store, O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
 	*state = fd < 0 ? NULL : store;
@@ -40,7 +45,7 @@ static int disk_setup(void **state)
 static int disk_teardown(void **state)
 {
 	(void)unlink(store);
-	return rmdir(disk) < 0 ? -1 : rig_teardown(state);
+	return rmdir(disk) < 0 ? -1 : tool_tear_down(state);
 }
 
 #define NEEDS_DIRECT(state)                                         \
@@ -56,7 +61,7 @@ static int format(const char *options)
 	char arguments[800];
 
 	snprintf(arguments, sizeof(arguments), "format %s %s", store, options);
-	return run(arguments);
+	return tool_run(arguments);
 }
 
 static void read_super(struct nvme_super *ret)
@@ -77,7 +82,7 @@ static void format_makes_a_store(void **state)
 
 	NEEDS_DIRECT(state);
 	assert_int_equal(format("--bytes 4M --json < /dev/null"), 0);
-	says("\"bytes\":4194304,\"segment_bytes\":524288}"); /* fitted: at least 4 */
+	tool_says("\"bytes\":4194304,\"segment_bytes\":524288}"); /* fitted: at least 4 */
 	read_super(&super);
 	assert_int_equal(super.segment_bytes, 512 << 10);
 	assert_int_equal(super.segments, 7);
@@ -114,17 +119,17 @@ static void nothing_is_destroyed_unasked(void **state)
 	assert_true(fputs("somebody's letters\n", file) >= 0);
 	assert_int_equal(fclose(file), 0);
 	assert_int_equal(format("--bytes 4M < /dev/null"), 1);
-	says("holds something that is no kvtier store");
-	says("--yes");
+	tool_says("holds something that is no kvtier store");
+	tool_says("--yes");
 	assert_int_equal(format("--bytes 4M --yes < /dev/null"), 0);
 	read_super(&before);
 	assert_int_equal(format("--bytes 4M < /dev/null"), 1);
-	says("is a kvtier store of 3.6 MiB");
+	tool_says("is a kvtier store of 3.6 MiB");
 	read_super(&after);
 	assert_memory_equal(&before, &after, sizeof(before));
 	/* without --bytes: as large as it is */
 	assert_int_equal(format("--yes --prewrite --segment-bytes 64K < /dev/null"), 0);
-	says("4.0 MiB in segments of 64.0 KiB");
+	tool_says("4.0 MiB in segments of 64.0 KiB");
 	read_super(&after);
 	assert_memory_not_equal(before.uuid, after.uuid, sizeof(before.uuid));
 }
@@ -138,18 +143,18 @@ static int run_typing(const char *arguments, const char *typed)
 	int terminal, status;
 	pid_t child = forkpty(&terminal, NULL, NULL, NULL);
 
-	snprintf(command, sizeof(command), "exec %s --socket %s/kvtier.sock %s", program, directory,
-		 arguments);
+	snprintf(command, sizeof(command), "exec %s --socket %s/kvtier.sock %s", tool.program,
+		 tool.dir, arguments);
 	if (child == 0) {
 		(void)execl("/bin/sh", "sh", "-c", command, (char *)NULL);
 		_exit(127);
 	}
 	assert_true(child > 0);
 	assert_int_equal(write(terminal, typed, strlen(typed)), (ssize_t)strlen(typed));
-	while (used < sizeof(output) - 1 &&
-	       (n = read(terminal, output + used, sizeof(output) - 1 - used)) > 0)
+	while (used < sizeof(tool.output) - 1 &&
+	       (n = read(terminal, tool.output + used, sizeof(tool.output) - 1 - used)) > 0)
 		used += (size_t)n;
-	output[used] = '\0';
+	tool.output[used] = '\0';
 	(void)close(terminal);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	return WEXITSTATUS(status);
@@ -163,11 +168,11 @@ static void a_terminal_is_asked(void **state)
 	NEEDS_DIRECT(state);
 	snprintf(arguments, sizeof(arguments), "format %s --bytes 4M", store);
 	assert_int_equal(run_typing(arguments, ""), 0); /* nothing there: no question */
-	assert_null(strstr(output, "Type yes"));
+	assert_null(strstr(tool.output, "Type yes"));
 	read_super(&before);
 	assert_int_equal(run_typing(arguments, "y\n"), 1);
-	says("Type yes");
-	says("nothing was changed");
+	tool_says("Type yes");
+	tool_says("nothing was changed");
 	read_super(&after);
 	assert_memory_equal(&before, &after, sizeof(before));
 	assert_int_equal(run_typing(arguments, "yes\n"), 0);
@@ -186,7 +191,7 @@ static void a_daemons_store_is_left_alone(void **state)
 	fd = open(store, O_RDWR | O_CLOEXEC);
 	assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
 	assert_int_equal(format("--bytes 4M --yes"), 1);
-	says("in use by another kvtierd");
+	tool_says("in use by another kvtierd");
 	(void)close(fd);
 	read_super(&after);
 	assert_memory_equal(&before, &after, sizeof(before));
@@ -197,18 +202,18 @@ static void format_refuses_with_words(void **state)
 	char arguments[700];
 
 	NEEDS_DIRECT(state);
-	assert_int_equal(run("format"), 64);
-	assert_int_equal(run("format /a /b"), 64);
+	assert_int_equal(tool_run("format"), 64);
+	assert_int_equal(tool_run("format /a /b"), 64);
 	assert_int_equal(format("--bytes 5X"), 64);
 	assert_int_equal(format("--bytes 100K"), 64);
 	assert_int_equal(format("--bytes 4M --segment-bytes 65537"), 64);
 	assert_int_equal(format(""), 64);
-	says("how large is it to be?");
+	tool_says("how large is it to be?");
 	snprintf(arguments, sizeof(arguments), "format %s --bytes 4M --yes", disk);
-	assert_int_equal(run(arguments), 1);
-	says("directory");
-	assert_int_equal(run("format /nonexistent/store --bytes 4M"), 1);
-	says("the directory does not exist");
+	assert_int_equal(tool_run(arguments), 1);
+	tool_says("directory");
+	assert_int_equal(tool_run("format /nonexistent/store --bytes 4M"), 1);
+	tool_says("the directory does not exist");
 	assert_int_equal(format("--bytes 60T"), 1); /* more than there is room for: nothing stays */
 	assert_int_equal(access(store, F_OK), -1);
 }
@@ -225,108 +230,112 @@ static void format_refuses_with_words(void **state)
 static void verify_is_1_when_something_is_bad(void **state)
 {
 	(void)state;
-	assert_int_equal(run_with("verify",
-				  (const struct packet[]){ { 0, ".{\"bad\":[" SUMS("0", "false") },
-							   { 0 } }),
+	assert_int_equal(tool_run_with("verify",
+				       (const struct tool_packet[]){
+					       { 0, ".{\"bad\":[" SUMS("0", "false") }, { 0 } }),
 			 0);
-	says("20 copies, 4.0 KiB, in 3s: all are good");
-	says("not checked: 1");
-	assert_int_equal(run_with("verify", (const struct packet[]){ { 0, "+{\"bad\":[\n" BAD },
+	tool_says("20 copies, 4.0 KiB, in 3s: all are good");
+	tool_says("not checked: 1");
+	assert_int_equal(tool_run_with("verify",
+				       (const struct tool_packet[]){ { 0, "+{\"bad\":[\n" BAD },
 								     { 0, "." SUMS("1", "false") },
 								     { 0 } }),
 			 1);
-	says("nvme");
-	says("77");
-	says("ab12");
-	says("verify --scrub drops them");
-	assert_int_equal(run_with("verify --scrub --json",
-				  (const struct packet[]){ { 0, "+{\"bad\":[\n" BAD },
-							   { 0, "." SUMS("1", "true") },
-							   { 0 } }),
+	tool_says("nvme");
+	tool_says("77");
+	tool_says("ab12");
+	tool_says("verify --scrub drops them");
+	assert_int_equal(tool_run_with("verify --scrub --json",
+				       (const struct tool_packet[]){ { 0, "+{\"bad\":[\n" BAD },
+								     { 0, "." SUMS("1", "true") },
+								     { 0 } }),
 			 1);
-	assert_string_equal(json_at("bad_blocks"), "1");
+	assert_string_equal(tool_json_at("bad_blocks"), "1");
 }
 
 static void verify_is_1_when_nothing_could_be_checked(void **state)
 {
-	static const struct packet nothing[] = {
+	static const struct tool_packet nothing[] = {
 		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":7,"
 		     "\"bad_blocks\":0,\"dropped\":false,\"ms\":1}\n" },
 		{ 0 },
 	};
-	static const struct packet empty[] = {
+	static const struct tool_packet empty[] = {
 		{ 0, ".{\"bad\":[],\"checked_blocks\":0,\"checked_bytes\":0,\"skipped_blocks\":0,"
 		     "\"bad_blocks\":0,\"dropped\":false,\"ms\":1}\n" },
 		{ 0 },
 	};
 
 	(void)state;
-	assert_int_equal(run_with("verify", nothing), 1);
-	says("nothing could be checked");
-	says("not checked: 7");
-	assert_int_equal(run_with("verify --json", nothing), 1);
-	assert_int_equal(run_with("verify", empty), 0);
+	assert_int_equal(tool_run_with("verify", nothing), 1);
+	tool_says("nothing could be checked");
+	tool_says("not checked: 7");
+	assert_int_equal(tool_run_with("verify --json", nothing), 1);
+	assert_int_equal(tool_run_with("verify", empty), 0);
 }
 
 /* Six seconds of progress are more than the five in which a reply is due; a pipe is told nothing of
  * them. */
 static void progress_holds_the_deadline(void **state)
 {
-	const struct packet tell = { 3000000, "~{\"done\":10,\"total\":40,\"unit\":\"blocks\"}\n" };
-	const struct packet script[] = {
+	const struct tool_packet tell = { 3000000,
+					  "~{\"done\":10,\"total\":40,\"unit\":\"blocks\"}\n" };
+	const struct tool_packet script[] = {
 		tell, tell, { 0, ".{\"flushed\":true,\"ms\":1}\n" }, { 0 }
 	};
 
 	(void)state;
-	assert_int_equal(run_with("flush", script), 0);
-	assert_string_equal(output, "all that was in memory is on NVMe\n");
+	assert_int_equal(tool_run_with("flush", script), 0);
+	assert_string_equal(tool.output, "all that was in memory is on NVMe\n");
 }
 
 static void a_terminal_sees_progress(void **state)
 {
-	const struct packet tell = { 1100000, "~{\"done\":10,\"total\":40,\"unit\":\"blocks\"}\n" };
-	const struct packet script[] = {
+	const struct tool_packet tell = { 1100000,
+					  "~{\"done\":10,\"total\":40,\"unit\":\"blocks\"}\n" };
+	const struct tool_packet script[] = {
 		{ 0, tell.text }, tell, tell, { 0, "!not all could be written\n" }, { 0 }
 	};
-	const pid_t child = play_daemon(script);
+	const pid_t child = tool_play(script);
 
 	(void)state;
 	assert_int_equal(run_typing("flush", ""), 1);
-	says("flush: 10 of 40 blocks, 25 %");
-	says("\r\033[Kkvtierctl: not all could be written");
+	tool_says("flush: 10 of 40 blocks, 25 %");
+	tool_says("\r\033[Kkvtierctl: not all could be written");
 	assert_int_equal(waitpid(child, NULL, 0), child);
 }
 
 static void purge_and_disks_show_what_came(void **state)
 {
 	(void)state;
-	assert_int_equal(run("purge"), 64);
-	says("--tenant");
+	assert_int_equal(tool_run("purge"), 64);
+	tool_says("--tenant");
 	assert_int_equal(
-		run_with("purge --tenant acme",
-			 (const struct packet[]){
-				 { 0, ".{\"tenant\":\"acme\",\"purged_blocks\":42,\"ms\":1}" },
-				 { 0 } }),
+		tool_run_with("purge --tenant acme",
+			      (const struct tool_packet[]){
+				      { 0, ".{\"tenant\":\"acme\",\"purged_blocks\":42,\"ms\":1}" },
+				      { 0 } }),
 		0);
-	says("purged 42 blocks");
+	tool_says("purged 42 blocks");
 	assert_int_equal(
-		run_with("disks",
-			 (const struct packet[]){
-				 { 0, ".{\"disks\":[{\"path\":\"/dev/nvme0\",\"state\":\"offline\","
-				      "\"text\":\"went away\",\"capacity_bytes\":1073741824}]}" },
-				 { 0 } }),
+		tool_run_with(
+			"disks",
+			(const struct tool_packet[]){
+				{ 0, ".{\"disks\":[{\"path\":\"/dev/nvme0\",\"state\":\"offline\","
+				     "\"text\":\"went away\",\"capacity_bytes\":1073741824}]}" },
+				{ 0 } }),
 		0);
-	says("/dev/nvme0");
-	says("went away");
-	says("1.0 GiB");
-	assert_int_equal(run("devices"), 64); /* as they were called */
-	says("kvtierctl disks");
+	tool_says("/dev/nvme0");
+	tool_says("went away");
+	tool_says("1.0 GiB");
+	assert_int_equal(tool_run("devices"), 64); /* as they were called */
+	tool_says("kvtierctl disks");
 }
 
 int main(void)
 {
 #define ON_DISK(name) cmocka_unit_test_setup_teardown(name, disk_setup, disk_teardown)
-#define CASE(name)    cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
+#define CASE(name)    cmocka_unit_test_setup_teardown(name, tool_set_up, tool_tear_down)
 	const struct CMUnitTest tests[] = {
 		ON_DISK(format_makes_a_store),
 		ON_DISK(a_new_store_belongs_to_its_directorys_owner),
@@ -341,7 +350,7 @@ int main(void)
 		CASE(purge_and_disks_show_what_came),
 	};
 
-	if (!find_program()) {
+	if (!tool_find()) {
 		printf("kvtierctl is not built\n");
 		return 77;
 	}

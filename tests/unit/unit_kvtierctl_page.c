@@ -4,7 +4,12 @@
  * at most
  * 80 columns. Method: a stats page with known numbers, and the whole text compared.
  */
-#include "tests/lib/kvtierctl_rig.h"
+#include "tests/lib/lib_kvtierctl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 static void put(uint64_t *value, uint64_t to)
 {
@@ -23,7 +28,7 @@ static void assert_fits(void)
 {
 	int columns = 0;
 
-	for (const char *at = output, *line = output; *at != '\0'; at++) {
+	for (const char *at = tool.output, *line = tool.output; *at != '\0'; at++) {
 		columns = *at == '\n' ? 0 : columns + ((*at & 0xc0) != 0x80);
 		line = *at == '\n' ? at + 1 : line;
 		if (columns > 80)
@@ -33,7 +38,7 @@ static void assert_fits(void)
 
 static void is(const char *want)
 {
-	const char *pid = strstr(output, "pid ");
+	const char *pid = strstr(tool.output, "pid ");
 	char line[128];
 
 	/* all but the line with the pid is fixed */
@@ -41,19 +46,19 @@ static void is(const char *want)
 	snprintf(line, sizeof(line),
 		 "OK: kvtierd " KVTIER_VERSION ", pid %d, up 3h 2m, device cpu, kernels avx2\n",
 		 (int)getpid());
-	assert_true(strlen(output) > strlen(line));
-	assert_memory_equal(output, line, strlen(line));
-	assert_string_equal(output + strlen(line), want);
+	assert_true(strlen(tool.output) > strlen(line));
+	assert_memory_equal(tool.output, line, strlen(line));
+	assert_string_equal(tool.output + strlen(line), want);
 	assert_fits();
 }
 
 static void before_anything_it_says_so(void **unused)
 {
 	(void)unused;
-	uptime_ns = 10920000000000;
-	put(&page->v.tiers_host_state, STATS_TIER_STATE_BASE + 1);
-	put(&page->v.tiers_host_capacity_bytes, 1ull << 30);
-	assert_int_equal(run("stats"), 0);
+	tool.uptime_ns = 10920000000000;
+	put(&tool.page->v.tiers_host_state, STATS_TIER_STATE_BASE + 1);
+	put(&tool.page->v.tiers_host_capacity_bytes, 1ull << 30);
+	assert_int_equal(tool_run("stats"), 0);
 	is("\n"
 	   "Nothing was loaded, stored or looked up since the start 3h 2m ago.\n"
 	   "\n"
@@ -95,13 +100,13 @@ static void known_numbers(struct stats_values *v)
 static void known_numbers_are_a_known_page(void **unused)
 {
 	(void)unused;
-	uptime_ns = 10920000000000;
-	known_numbers(&page->v);
-	times(&page->load_times, 80000, 1200000);
-	times(&page->store_times, 900, 3500000000);
-	put(&page->v.store_dropped_blocks_total, 12);
-	put(&page->v.tiers_nvme_queued_blocks, 34);
-	assert_int_equal(run("stats"), 0);
+	tool.uptime_ns = 10920000000000;
+	known_numbers(&tool.page->v);
+	times(&tool.page->load_times, 80000, 1200000);
+	times(&tool.page->store_times, 900, 3500000000);
+	put(&tool.page->v.store_dropped_blocks_total, 12);
+	put(&tool.page->v.tiers_nvme_queued_blocks, 34);
+	assert_int_equal(tool_run("stats"), 0);
 	is("  redis: misconfigured, 0 of 3 endpoints usable\n"
 	   "\n"
 	   "Since the start 3h 2m ago:\n"
@@ -131,28 +136,28 @@ static void nothing_makes_a_line_too_long(void **unused)
 	char words[STATS_TEXT_BYTES];
 
 	(void)unused;
-	uptime_ns = 1000000000;
+	tool.uptime_ns = 1000000000;
 	for (size_t i = 0; i < n; i++)
-		put((uint64_t *)(void *)((char *)&page->v + rows[i].offset),
+		put((uint64_t *)(void *)((char *)&tool.page->v + rows[i].offset),
 		    rows[i].kind == STATS_STATE ? STATS_TIER_STATE_BASE + 5 : UINT64_MAX / 3);
 	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++)
-		stats_health_set(page, (enum stats_health_bit)bit, true);
+		stats_health_set(tool.page, (enum stats_health_bit)bit, true);
 	memset(words, 'x', sizeof(words));
 	for (size_t i = 9; i < sizeof(words); i += 10)
 		words[i] = ' ';
 	words[sizeof(words) - 1] = '\0';
-	stats_nvme_text(page, "io_uring+threads", words);
-	stats_redis_text(page, words);
-	stats_clients_text(page, words);
-	stats_names(page, "a device with a long name......",
+	stats_nvme_text(tool.page, "io_uring+threads", words);
+	stats_redis_text(tool.page, words);
+	stats_clients_text(tool.page, words);
+	stats_names(tool.page, "a device with a long name......",
 		    "kernels that have a long name.......");
-	times(&page->load_times, UINT64_MAX, 999999);
-	assert_int_equal(run("stats"), 0);
+	times(&tool.page->load_times, UINT64_MAX, 999999);
+	assert_int_equal(tool_run("stats"), 0);
 	assert_fits();
 	for (unsigned bit = 0; bit < STATS_HEALTH_COUNT; bit++)
-		says(stats_health_row((enum stats_health_bit)bit)->name);
-	says("ERR");
-	says("tiers.nvme.corrupt_blocks_total");
+		tool_says(stats_health_row((enum stats_health_bit)bit)->name);
+	tool_says("ERR");
+	tool_says("tiers.nvme.corrupt_blocks_total");
 }
 
 static void a_page_that_is_watched_covers_the_time_between(void **unused)
@@ -160,13 +165,13 @@ static void a_page_that_is_watched_covers_the_time_between(void **unused)
 	const char *second;
 
 	(void)unused;
-	uptime_ns = 10920000000000;
-	known_numbers(&page->v);
-	times(&page->load_times, 80000, 1200000);
-	assert_int_equal(run("stats --watch=0.1 --count 2"), 0);
-	says("Since the start 3h 2m ago:");
-	says("Hit rate of loads: 87.5 %");
-	second = strstr(output, "Nothing was loaded, stored or looked up in the last ");
+	tool.uptime_ns = 10920000000000;
+	known_numbers(&tool.page->v);
+	times(&tool.page->load_times, 80000, 1200000);
+	assert_int_equal(tool_run("stats --watch=0.1 --count 2"), 0);
+	tool_says("Since the start 3h 2m ago:");
+	tool_says("Hit rate of loads: 87.5 %");
+	second = strstr(tool.output, "Nothing was loaded, stored or looked up in the last ");
 	assert_non_null(second);
 	assert_null(strstr(second, "Hit rate"));
 	assert_non_null(strstr(second, "50.0 %  1.0 GiB"));
@@ -179,19 +184,19 @@ static void the_list_is_behind_all(void **unused)
 	const size_t n = stats_rows(&rows);
 
 	(void)unused;
-	assert_int_equal(run("stats --all"), 0);
+	assert_int_equal(tool_run("stats --all"), 0);
 	for (size_t i = 0; i < n; i++)
-		says(rows[i].path);
-	assert_int_equal(run("stats"), 0);
-	assert_null(strstr(output, "tiers.host.used_bytes"));
-	put(&page->v.load_p99_us, 1200);
-	assert_int_equal(run("stats --json"), 0);
-	assert_string_equal(json_at("load.p99_us"), "1200");
+		tool_says(rows[i].path);
+	assert_int_equal(tool_run("stats"), 0);
+	assert_null(strstr(tool.output, "tiers.host.used_bytes"));
+	put(&tool.page->v.load_p99_us, 1200);
+	assert_int_equal(tool_run("stats --json"), 0);
+	assert_string_equal(tool_json_at("load.p99_us"), "1200");
 }
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, tool_set_up, tool_tear_down)
 	const struct CMUnitTest tests[] = {
 		CASE(before_anything_it_says_so),
 		CASE(known_numbers_are_a_known_page),
@@ -200,7 +205,7 @@ int main(void)
 		CASE(the_list_is_behind_all),
 	};
 
-	if (!find_program()) {
+	if (!tool_find()) {
 		printf("kvtierctl is not built\n");
 		return 77;
 	}

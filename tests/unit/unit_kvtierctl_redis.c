@@ -5,61 +5,67 @@
  * nothing of what a server says can talk to the terminal. Method: the built program with a stats
  * page made here; a child plays the daemon's admin socket.
  */
-#include "tests/lib/kvtierctl_daemon.h"
+#include "tests/lib/lib_kvtierctl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "tiers/tier.h"
 
 static void redis_is(enum tier_state state, uint64_t usable, const char *text)
 {
-	stats_set(&page->v.tiers_redis_state, STATS_TIER_STATE_BASE + (uint64_t)state);
-	stats_set(&page->v.tiers_redis_endpoints, 3);
-	stats_set(&page->v.tiers_redis_usable_endpoints, usable);
-	stats_redis_text(page, text);
+	stats_set(&tool.page->v.tiers_redis_state, STATS_TIER_STATE_BASE + (uint64_t)state);
+	stats_set(&tool.page->v.tiers_redis_endpoints, 3);
+	stats_set(&tool.page->v.tiers_redis_usable_endpoints, usable);
+	stats_redis_text(tool.page, text);
 }
 
 static void status_says_nothing_of_what_is_not_there(void **unused)
 {
 	(void)unused;
-	assert_int_equal(run("status"), 0);
-	assert_null(strstr(output, "redis"));
-	assert_int_equal(run("status --json"), 0);
-	assert_string_equal(json_at("redis.state"), "off");
+	assert_int_equal(tool_run("status"), 0);
+	assert_null(strstr(tool.output, "redis"));
+	assert_int_equal(tool_run("status --json"), 0);
+	assert_string_equal(tool_json_at("redis.state"), "off");
 }
 
 static void status_shows_a_tier_that_is_up(void **unused)
 {
 	(void)unused;
 	redis_is(TIER_UP, 3, "");
-	assert_int_equal(run("status"), 0);
-	says("  redis: up, 3 of 3 endpoints usable\n");
+	assert_int_equal(tool_run("status"), 0);
+	tool_says("  redis: up, 3 of 3 endpoints usable\n");
 }
 
 static void status_shows_the_reason(void **unused)
 {
 	(void)unused;
 	redis_is(TIER_MISCONFIGURED, 0, "10.0.0.7:6379: WRONGPASS \033[31m");
-	stats_health_set(page, STATS_HEALTH_REDIS_MISCONFIGURED, true);
-	assert_int_equal(run("status"), 1);
-	assert_memory_equal(output, "WARN: ", 6);
-	says("redis_misconfigured");
-	says("password_file");
-	says("  redis: misconfigured, 0 of 3 endpoints usable; 10.0.0.7:6379: WRONGPASS "
-	     "\\x1b[31m\n");
-	assert_int_equal(run("status --json"), 1);
-	assert_string_equal(json_at("redis.state"), "misconfigured");
-	assert_string_equal(json_at("redis.endpoints"), "3");
-	assert_string_equal(json_at("redis.text"), "10.0.0.7:6379: WRONGPASS \033[31m");
+	stats_health_set(tool.page, STATS_HEALTH_REDIS_MISCONFIGURED, true);
+	assert_int_equal(tool_run("status"), 1);
+	assert_memory_equal(tool.output, "WARN: ", 6);
+	tool_says("redis_misconfigured");
+	tool_says("password_file");
+	tool_says("  redis: misconfigured, 0 of 3 endpoints usable; 10.0.0.7:6379: WRONGPASS "
+		  "\\x1b[31m\n");
+	assert_int_equal(tool_run("status --json"), 1);
+	assert_string_equal(tool_json_at("redis.state"), "misconfigured");
+	assert_string_equal(tool_json_at("redis.endpoints"), "3");
+	assert_string_equal(tool_json_at("redis.text"), "10.0.0.7:6379: WRONGPASS \033[31m");
 }
 
 static void stats_has_the_text_beside_the_numbers(void **unused)
 {
 	(void)unused;
 	redis_is(TIER_OFFLINE, 0, "a:1: \"refused\"");
-	assert_int_equal(run("stats --json -f tiers.redis.text -f tiers.redis.state"), 0);
-	assert_string_equal(output, "{\"tiers\":{\"redis\":{\"state\":\"offline\",\"text\":\"a:1: "
-				    "\\\"refused\\\"\"}}}\n");
-	assert_int_equal(run("stats --all"), 0);
-	says("tiers.redis.text: a:1:");
+	assert_int_equal(tool_run("stats --json -f tiers.redis.text -f tiers.redis.state"), 0);
+	assert_string_equal(tool.output,
+			    "{\"tiers\":{\"redis\":{\"state\":\"offline\",\"text\":\"a:1: "
+			    "\\\"refused\\\"\"}}}\n");
+	assert_int_equal(tool_run("stats --all"), 0);
+	tool_says("tiers.redis.text: a:1:");
 }
 
 #define ROW_UP                                                                                \
@@ -79,11 +85,11 @@ static void stats_has_the_text_beside_the_numbers(void **unused)
 static char *line_of(const char *begin)
 {
 	static char line[512];
-	const char *at = strstr(output, begin);
+	const char *at = strstr(tool.output, begin);
 	size_t n = 0;
 
 	if (!at)
-		fail_msg("no %s in: %s", begin, output);
+		fail_msg("no %s in: %s", begin, tool.output);
 	for (; at && *at != '\n' && *at != '\0' && n < sizeof(line) - 1; at++) {
 		if (*at != ' ' || n == 0 || line[n - 1] != ' ')
 			line[n++] = *at;
@@ -94,12 +100,12 @@ static char *line_of(const char *begin)
 
 static void endpoints_are_a_table(void **unused)
 {
-	static const struct packet script[] = {
+	static const struct tool_packet script[] = {
 		{ 0, ".{\"endpoints\":[" ROW_UP ",\n" ROW_AWAY "]}\n" }, { 0 }
 	};
 
 	(void)unused;
-	assert_int_equal(run_with("endpoints", script), 0);
+	assert_int_equal(tool_run_with("endpoints", script), 0);
 	assert_memory_equal(
 		line_of("ADDRESS"),
 		"ADDRESS STATE TLS SLOTS CONNECTIONS IN FLIGHT HITS RECEIVED SENT TIMEOUTS RETRY "
@@ -113,33 +119,34 @@ static void endpoints_are_a_table(void **unused)
 static void endpoints_of_no_tier_are_none(void **unused)
 {
 	(void)unused;
-	assert_int_equal(run_with("endpoints",
-				  (const struct packet[]){ { 0, ".{\"endpoints\":[]}\n" }, { 0 } }),
+	assert_int_equal(tool_run_with("endpoints",
+				       (const struct tool_packet[]){ { 0, ".{\"endpoints\":[]}\n" },
+								     { 0 } }),
 			 0);
-	assert_string_equal(output, "no endpoints\n");
+	assert_string_equal(tool.output, "no endpoints\n");
 }
 
 static void json_is_what_the_daemon_said(void **unused)
 {
 	(void)unused;
-	assert_int_equal(run_with("endpoints --json",
-				  (const struct packet[]){ { 0, "+{\"endpoints\":[" ROW_UP },
-							   { 0, ".]}\n" },
-							   { 0 } }),
-			 0);
-	assert_string_equal(output, "{\"endpoints\":[" ROW_UP "]}\n");
+	assert_int_equal(
+		tool_run_with("endpoints --json",
+			      (const struct tool_packet[]){
+				      { 0, "+{\"endpoints\":[" ROW_UP }, { 0, ".]}\n" }, { 0 } }),
+		0);
+	assert_string_equal(tool.output, "{\"endpoints\":[" ROW_UP "]}\n");
 }
 
 static void endpoints_takes_no_arguments(void **unused)
 {
 	(void)unused;
-	assert_int_equal(run("endpoints all"), 64);
-	assert_int_equal(run("endpoints"), 3); /* nobody there */
+	assert_int_equal(tool_run("endpoints all"), 64);
+	assert_int_equal(tool_run("endpoints"), 3); /* nobody there */
 }
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, tool_set_up, tool_tear_down)
 	const struct CMUnitTest tests[] = {
 		CASE(status_says_nothing_of_what_is_not_there),
 		CASE(status_shows_a_tier_that_is_up),
@@ -151,7 +158,7 @@ int main(void)
 		CASE(endpoints_takes_no_arguments),
 	};
 
-	if (!find_program()) {
+	if (!tool_find()) {
 		printf("kvtierctl is not built\n");
 		return 77;
 	}
