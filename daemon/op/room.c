@@ -8,7 +8,8 @@
  *      the client that holds most is refused.
  *   R2 a waiter overtakes no other one of its own client, and any of another client: a large image
  *      that finds no room holds up no small one.
- *   R3 a device or server that stalls is believed for PATIENCE_NS, not for ever.
+ *   R3 a disk or server that stalls is believed for as long as one request of it may take, not for
+ *      ever; the deadline of the waiter's op ends its wait before that.
  */
 #include "room.h"
 
@@ -16,6 +17,7 @@
 
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
+#include "daemon/config/config.h"
 #include "daemon/front/conn.h"
 #include "daemon/nvme/writeback.h"
 #include "daemon/redis/outbox.h"
@@ -24,9 +26,6 @@
 #include "part.h"
 #include "ready.h"
 #include "share.h"
-
-/* For reads, which hold slots and pins. */
-#define PATIENCE_NS 500000000ull
 
 static struct room_waiter *waiter_of(struct list *link)
 {
@@ -52,13 +51,21 @@ static uint64_t progress(const struct ops *all)
 	return ret;
 }
 
-static bool reads_under_way(const struct ops *all)
+/* How long reads, which hold slots and pins, may be under way without progress: each I/O of a disk
+ * that is up ends within [nvme] stall_us, each request to Redis within [redis] timeout_ms. 0: there
+ * are none. */
+static uint64_t reads_patience_ns(const struct ops *all)
 {
 	const struct tier *nvme = all->store->tiers[TIER_NVME],
 			  *redis = all->store->tiers[TIER_REDIS];
+	const uint64_t redis_ns = (uint64_t)all->config->redis_timeout_ms * 1000000;
+	uint64_t ret = 0;
 
-	return (nvme && nvme->in_flight > writeback_in_flight(all->store->writeback)) ||
-	       (redis && redis->in_flight > outbox_in_flight(all->store->outbox));
+	if (nvme && nvme->in_flight > writeback_in_flight(all->store->writeback))
+		ret = (uint64_t)all->config->nvme_stall_us * 1000;
+	if (redis && redis->in_flight > outbox_in_flight(all->store->outbox) && ret < redis_ns)
+		ret = redis_ns;
+	return ret;
 }
 
 static bool something_under_way(const struct ops *all)
@@ -66,7 +73,7 @@ static bool something_under_way(const struct ops *all)
 	if (devices_in_flight(all->devices) > 0 || writeback_moving(all->store->writeback) ||
 	    ready_any(&all->ready))
 		return true;
-	return reads_under_way(all) && loop_now(all->loop) - all->room.progress_ns < PATIENCE_NS;
+	return loop_now(all->loop) - all->room.progress_ns < reads_patience_ns(all);
 }
 
 static void note_progress(struct ops *all)

@@ -255,6 +255,35 @@ static void a_store_longer_than_memory_waits_for_a_slow_disk(void **state)
 	disk_end(w);
 }
 
+/* Of one load, more blocks than memory has slots, which reads hold while the disk pauses for longer
+ * than disks do, but not for stall_us. */
+static void a_load_longer_than_memory_waits_for_a_slow_disk(void **state)
+{
+	struct disk_world *w =
+		faulty_place(state, "[host]\nbytes = 4M\nslab_bytes = 2M\nhuge_pages = no\n"
+				    "[nvme]\nbytes = 64M\nsegment_bytes = 4M\nstall_us = 60s\n");
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
+	uint64_t op;
+
+	daemon_restart(&w->d);
+	faulty_becomes(w, "up");
+	engine_open(&w->e, w->d.socket, "engine", &g, DISK_BLOCKS);
+	chain_keys(&w->e, 1, DISK_BLOCKS, w->keys);
+	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
+	disk_flush(&w->d);
+	faulty_evict(w);
+	faulty_none(w, "tiers.host.used_bytes");
+	io_hold(READS);
+	op = faulty_load_begin(w, 0, DISK_BLOCKS, 0);
+	faulty_held(N);
+	for (uint32_t ms = 0; ms < PAUSE_MS; ms += PAUSE_MS / 4)
+		clock_pass_ms(PAUSE_MS / 4);
+	io_hold(0);
+	assert_int_equal(faulty_load_end(w, op, 0, DISK_BLOCKS, -ENOSPC), DISK_BLOCKS);
+	disk_die(w, SIGTERM);
+	disk_end(w);
+}
+
 /* Of ops with one block each: those of the other path end, and the stalled disk has a read of each
  * of the rest. How many have ended. */
 static uint32_t load_each_beside(struct disk_world *w, uint64_t *ops, bool *ended)
@@ -340,6 +369,7 @@ int main(void)
 		ON_BOTH_ENGINES(slots_of_a_stalled_read_are_not_used),
 		ON_BOTH_ENGINES(stalled_writes_end_when_it_answers),
 		ON_BOTH_ENGINES(a_store_longer_than_memory_waits_for_a_slow_disk),
+		ON_BOTH_ENGINES(a_load_longer_than_memory_waits_for_a_slow_disk),
 		ON_BOTH_ENGINES(the_other_path_serves),
 		ON_BOTH_ENGINES(the_other_path_serves_within_one_load),
 	};
