@@ -107,7 +107,9 @@ bench: all
 	$(BUILD)/kvtier-bench
 demo: deps
 	$(Q)$(MAKE) $(J) all && bash client/examples/demo.sh
-test-all fuzz lint deps:
+lint: $(if $(wildcard $(BUILD)/kvtierd),,all)
+	@tests/lint.sh $(BUILD)
+test-all fuzz deps:
 	@tests/$@.sh
 
 install: all

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# lint.sh - rules of the tree that no compiler checks: who may include whom, the format (.clang-format,
-# lines of 100 columns), how long files are; and cppcheck. Includes: daemon/base uses nobody; kernels
-# and tiers use it and no other room of daemon/ or client/; libkvtier uses nothing of the daemon.
+# lint.sh [BUILD] - rules of the tree that no compiler checks: who may include whom, who may call whom
+# (circles.py), the format (.clang-format, lines of 100 columns), how long files are; and cppcheck.
+# Includes: daemon/base uses nobody; kernels and tiers use it and no other room of daemon/ or client/;
+# libkvtier uses nothing of the daemon.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 status=0
@@ -14,6 +15,7 @@ refuse grep -nE '#include "(daemon|tiers|kernels|client|tests)/' $(in_room '^dae
 refuse grep -nE '#include "(daemon/[^b]|client/|tests/)' $(in_room '^tiers/')
 refuse grep -nE '#include "(daemon|tiers|client|tests)/' $(in_room '^kernels/')
 refuse grep -nE '#include "(daemon|tiers|kernels|tests)/' $(in_room '^client/([^/]*\.h|lib/.*)$')
+python3 tests/circles.py "${1:-build}" || status=1
 python3 - "${sources[@]}" <<'END' || status=1
 import sys
 long = [f"{name}:{number}: {len(line.rstrip().expandtabs(8))} columns"
