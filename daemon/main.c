@@ -217,8 +217,8 @@ static int open_host(struct program *p)
 	const int r = tier_open(TIER_HOST, &conf, p->d.loop, &p->d.store.tiers[TIER_HOST], p->text,
 				sizeof(p->text));
 
-	if (r == 0 && host_note(p->d.store.tiers[TIER_HOST])[0]) {
-		log_info("%s", host_note(p->d.store.tiers[TIER_HOST]));
+	if (r == 0 && host_note(store_host(&p->d.store))[0]) {
+		log_info("%s", host_note(store_host(&p->d.store)));
 		stats_health_set(p->d.stats, STATS_HEALTH_HUGE_PAGES, true);
 	}
 	return r;
@@ -242,8 +242,7 @@ static void blocks_doom(void *arg, uint32_t space, bool doomed)
 static int open_index(struct program *p)
 {
 	struct kvtierd *d = &p->d;
-	const uint64_t max =
-		config_max_blocks(&p->config, d->store.tiers[TIER_HOST]->capacity_bytes);
+	const uint64_t max = config_max_blocks(&p->config, store_host(&d->store)->capacity_bytes);
 	int r = index_open(max, &d->store.index);
 
 	if (r == 0)
@@ -298,7 +297,7 @@ static int open_emptier(struct program *p)
 {
 	struct kvtierd *d = &p->d;
 	const struct emptier_conf conf = {
-		.host = d->store.tiers[TIER_HOST],
+		.host = store_host(&d->store),
 		.blocks = d->store.blocks,
 		.loop = d->loop,
 		.submit = submit_copy,
@@ -417,7 +416,7 @@ OPEN(redis, redis_up(&p->d, &p->redis_conf, p->text, sizeof(p->text)))
 OPEN(ctl, ctl_open(&p->d, &p->d.ctl, p->text, sizeof(p->text)))
 CLOSE(loop, loop_close(p->d.loop))
 CLOSE(stats, stats_close(p->d.stats, p->config.stats_path))
-CLOSE(host, tier_close(p->d.store.tiers[TIER_HOST]))
+CLOSE(host, tier_close(store_host(&p->d.store)))
 CLOSE(spaces, spaces_close(p->d.store.spaces))
 CLOSE(purge, purge_close(p->d.purge))
 CLOSE(devices, devices_close(&p->d.devices))
@@ -481,7 +480,7 @@ static void say_ready(struct program *p)
 
 	log_info("kvtierd " KVTIER_VERSION " serves %s: host tier %" PRIu64
 		 " MiB in slabs of %" PRIu64 " KiB, kernels %s, tenant %s",
-		 p->config.socket_path, d->store.tiers[TIER_HOST]->capacity_bytes >> 20,
+		 p->config.socket_path, store_host(&d->store)->capacity_bytes >> 20,
 		 p->config.host_slab_bytes >> 10,
 		 codec_kernels(config_kernels_name(&p->config))->name, p->config.socket_tenant);
 	(void)notify_send(&p->notify, "READY=1\nSTATUS=serving");

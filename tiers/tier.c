@@ -126,6 +126,7 @@ int tier_submit(struct tier *t, struct xfer *x)
 	/* before the call: a worker may have finished before submit returns */
 	x->in_flight = true;
 	t->in_flight++;
+	t->behind_in_flight += x->behind;
 	err = t->ops->submit(t, x);
 	if (!err) {
 		assert(x->in_flight); /* done never runs inside submit */
@@ -135,6 +136,7 @@ int tier_submit(struct tier *t, struct xfer *x)
 	assert(err < 0);
 	x->in_flight = false;
 	t->in_flight--;
+	t->behind_in_flight -= x->behind;
 	return err;
 }
 
@@ -147,6 +149,7 @@ void tier_complete(struct xfer *x, int status)
 	x->in_flight = false;
 	x->status = status;
 	t->in_flight--;
+	t->behind_in_flight -= x->behind;
 	t->xfers_failed_total += status < 0;
 	x->done(x); /* x may be gone, or submitted again, after this */
 }
@@ -157,6 +160,12 @@ void tier_cancel(struct tier *t, struct xfer *x)
 		assert(x->tier == t);
 		t->ops->cancel(t, x);
 	}
+}
+
+const char *tier_name(enum tier_id id)
+{
+	assert((unsigned int)id < TIER_COUNT);
+	return tier_names[id];
 }
 
 enum tier_state tier_state(const struct tier *t)

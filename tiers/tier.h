@@ -113,6 +113,7 @@ struct xfer {
 	const struct image_identity *identity;
 	const struct image_geometry *geometry;
 	const struct redis_seal *seal; /* whose, in all ops; as long as the tier is open */
+	bool behind;       /* nobody waits for it: write-behind, and what that asks first */
 	bool kept;         /* READ, status < 0: `home` is the tier's for now, see above */
 	int status;        /* 0, or -errno: then the buffer's content is undefined */
 	struct xfer *next; /* the tier's while lent */
@@ -193,6 +194,9 @@ struct tier {
 	uint64_t capacity_bytes, used_bytes; /* used: slots in use at their class's size */
 	uint64_t extents;                    /* in use */
 	uint32_t in_flight;                  /* xfers lent */
+	uint32_t behind_in_flight;           /* of those, that nobody waits for */
+	/* every transfer of a tier that is up ends within so long. Set by open; 0: at once */
+	uint64_t patience_ns;
 	/* counted by the wrappers in tier.c */
 	uint64_t allocs_total, allocs_full_total, frees_total;
 	uint64_t xfers_total, xfers_failed_total;
@@ -221,6 +225,7 @@ int tier_submit(struct tier *t, struct xfer *x);
 /* for implementations: from the loop, runs done */
 void tier_complete(struct xfer *x, int status);
 void tier_cancel(struct tier *t, struct xfer *x);
+const char *tier_name(enum tier_id id);
 enum tier_state tier_state(const struct tier *t);
 const char *tier_state_name(enum tier_state state);
 

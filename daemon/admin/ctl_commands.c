@@ -191,7 +191,7 @@ int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 {
 	char *end = NULL;
 
-	if (!d->store.tiers[TIER_HOST] || !d->store.blocks) {
+	if (!store_host(&d->store) || !d->store.blocks) {
 		snprintf(sentence, n, "there is no host tier to evict from");
 		return -EINVAL;
 	}
@@ -215,7 +215,7 @@ int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
 {
 	const struct mover_counts before = d->store.moved;
-	const uint64_t freed = mover_evict_bytes(d->store.tiers[TIER_HOST], d->store.blocks,
+	const uint64_t freed = mover_evict_bytes(store_host(&d->store), d->store.blocks,
 						 request->wanted_bytes - request->freed_bytes,
 						 EVICT_STEPS, &d->store.moved);
 	bool complete;

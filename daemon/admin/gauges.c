@@ -13,19 +13,19 @@
 #include "daemon/nvme/nvme_up.h"
 
 /* The default store could not be made or opened, as against: it is there and fails. */
-static bool never_was(const struct kvtierd *d)
+static bool never_was(const struct tier *t)
 {
 	struct nvme_disk_row row;
 
-	return nvme_row(d->store.tiers[TIER_NVME], 0, &row) && row.for_good;
+	return nvme_row(t, 0, &row) && row.for_good;
 }
 
-static void health(struct kvtierd *d, const struct nvme_tier_status *s)
+static void health(struct kvtierd *d, const struct tier *t, const struct nvme_tier_status *s)
 {
-	const enum tier_state state = tier_state(d->store.tiers[TIER_NVME]);
+	const enum tier_state state = tier_state(t);
 	const bool off = state == TIER_OFFLINE && !s->quarantined;
 	/* nobody asked for it */
-	const bool spare = off && d->config->nvme_path_derived && never_was(d);
+	const bool spare = off && d->config->nvme_path_derived && never_was(t);
 
 	stats_health_set(d->stats, STATS_HEALTH_NVME_QUARANTINED, s->quarantined);
 	stats_health_set(d->stats, STATS_HEALTH_NVME_UNAVAILABLE, spare);
@@ -75,10 +75,6 @@ static void nvme_gauges(struct kvtierd *d)
 	if (!t)
 		return;
 	nvme_status(t, &s);
-	stats_set(&v->tiers_nvme_state, STATS_TIER_STATE_BASE + (uint64_t)tier_state(t));
-	stats_set(&v->tiers_nvme_capacity_bytes, t->capacity_bytes);
-	stats_set(&v->tiers_nvme_used_bytes, t->used_bytes);
-	stats_set(&v->tiers_nvme_blocks, blocks_nvme_count(d->store.blocks));
 	stats_set(&v->tiers_nvme_devices, s.disks);
 	stats_set(&v->tiers_nvme_usable_devices, s.usable);
 	stats_set(&v->tiers_nvme_budget_percent, s.budget_percent);
@@ -87,7 +83,7 @@ static void nvme_gauges(struct kvtierd *d)
 	gauges_of_log(v, &s.log);
 	for (int i = 0; i < NVME_RESIDENCY_BUCKETS; i++)
 		stats_set(residency[i], s.residency[i]);
-	health(d, &s);
+	health(d, t, &s);
 }
 
 static void gauges_of_servers(struct stats_values *v, const struct redis_counters *c)
@@ -119,7 +115,6 @@ static void redis_gauges(struct kvtierd *d)
 		return;
 	redis_status(t, &s);
 	state = tier_state(t);
-	stats_set(&v->tiers_redis_state, STATS_TIER_STATE_BASE + (uint64_t)state);
 	stats_set(&v->tiers_redis_endpoints, s.endpoints);
 	stats_set(&v->tiers_redis_usable_endpoints, s.usable);
 	gauges_of_servers(v, &s.counters);
@@ -157,15 +152,28 @@ static void op_gauges(struct stats *stats)
 	stats_set(&v->store_p99_us, histogram_percentile(&stats->store_times, 99) / 1000);
 }
 
+/* What is said of every tier alike. */
+static void tier_gauges(struct kvtierd *d)
+{
+	for (uint32_t i = 0; i < TIER_COUNT; i++) {
+		const struct tier *t = d->store.tiers[i];
+		struct stats_tier *v = stats_tier(d->stats, i);
+
+		if (!t)
+			continue;
+		stats_set(&v->state, STATS_TIER_STATE_BASE + (uint64_t)tier_state(t));
+		stats_set(&v->capacity_bytes, t->capacity_bytes);
+		stats_set(&v->used_bytes, t->used_bytes);
+		stats_set(&v->blocks, blocks_copies(d->store.blocks, (enum tier_id)i));
+	}
+}
+
 void gauges_sync(struct kvtierd *d)
 {
 	struct stats_values *v = &d->stats->v;
-	const struct tier *host = d->store.tiers[TIER_HOST];
+	const struct tier *host = store_host(&d->store);
 
-	stats_set(&v->tiers_host_state, STATS_TIER_STATE_BASE + (uint64_t)tier_state(host));
-	stats_set(&v->tiers_host_capacity_bytes, host->capacity_bytes);
-	stats_set(&v->tiers_host_used_bytes, host->used_bytes);
-	stats_set(&v->tiers_host_blocks, blocks_host_count(d->store.blocks));
+	tier_gauges(d);
 	stats_set(&v->tiers_host_evicted_blocks_total, d->store.moved.evicted_blocks);
 	stats_set(&v->tiers_host_demoted_blocks_total, d->store.moved.demoted_blocks);
 	stats_set(&v->tiers_host_moved_blocks_total, d->store.moved.moved_blocks);

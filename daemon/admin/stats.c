@@ -2,6 +2,7 @@
 /*
  * stats.c - makes and maps the stats page; the tables as data. Contract: stats.h.
  */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "stats.h"
+#include "tiers/tier.h"
 
 #ifndef KVTIER_VERSION
 #define KVTIER_VERSION "0"
@@ -33,6 +35,31 @@ static const struct stats_health_row health_rows[STATS_HEALTH_COUNT] = {
 	STATS_HEALTH(HEALTH)
 #undef HEALTH
 };
+
+/* A tier's row of counters, as struct stats_tier has them. */
+#define TIER_AT(t) offsetof(struct stats_values, tiers_##t##_state)
+#define TIER_IS_WHOLE(t)                                                                \
+	static_assert(offsetof(struct stats_values, tiers_##t##_corrupt_blocks_total) - \
+				      TIER_AT(t) ==                                     \
+			      offsetof(struct stats_tier, corrupt_blocks_total),        \
+		      "STAT_TIER and struct stats_tier")
+TIER_IS_WHOLE(gpu);
+TIER_IS_WHOLE(host);
+TIER_IS_WHOLE(nvme);
+TIER_IS_WHOLE(redis);
+
+struct stats_tier *stats_tier(struct stats *stats, uint32_t tier)
+{
+	static const size_t at[TIER_COUNT] = {
+		[TIER_GPU] = TIER_AT(gpu),
+		[TIER_HOST] = TIER_AT(host),
+		[TIER_NVME] = TIER_AT(nvme),
+		[TIER_REDIS] = TIER_AT(redis),
+	};
+
+	assert(tier < TIER_COUNT);
+	return (struct stats_tier *)(void *)((char *)&stats->v + at[tier]);
+}
 
 size_t stats_rows(const struct stats_row **ret)
 {

@@ -139,6 +139,13 @@ struct stats_values {
 #include "tbl_stats.h"
 };
 
+/* What each tier has of these (STAT_TIER of tbl_stats.h), in their order. */
+struct stats_tier {
+	uint64_t state, capacity_bytes, used_bytes, blocks;
+	uint64_t hit_blocks_total, read_bytes_total, written_bytes_total;
+	uint64_t evicted_blocks_total, moved_blocks_total, corrupt_blocks_total;
+};
+
 struct stats {
 	uint32_t magic;
 	uint32_t layout; /* stats_layout() */
@@ -189,6 +196,8 @@ void stats_close(struct stats *stats, const char *path);
 /* moves uptime_s too; at least twice a second */
 void stats_heartbeat(struct stats *stats, uint64_t now_ns);
 void stats_health_set(struct stats *stats, enum stats_health_bit bit, bool on);
+/* The part of stats->v that is about this tier (enum tier_id). */
+struct stats_tier *stats_tier(struct stats *stats, uint32_t tier);
 void stats_names(struct stats *stats, const char *device, const char *kernels); /* cut to fit */
 /* What an operator should know of the NVMe tier; cut to fit. May be called at any time: a reader
  * meanwhile sees a mix of the old and the new text, which always has an end. */

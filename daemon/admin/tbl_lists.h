@@ -140,7 +140,7 @@ TRACE_COLUMN("FROM", source, TEXT, row->source)
 TRACE_COLUMN("WAITS FOR", wait, TEXT, row->wait)
 TRACE_COLUMN("STATUS", status, TEXT, status_text(row))
 
-BAD_COLUMN("TIER", tier, TEXT, row->tier == TIER_NVME ? "nvme" : "host")
+BAD_COLUMN("TIER", tier, TEXT, tier_name(row->tier))
 BAD_COLUMN("DISK", disk, NUMBER, row->disk)
 BAD_COLUMN("SEGMENT", segment, NUMBER, row->segment)
 BAD_COLUMN("TENANT", tenant, TEXT, tenant_of(d, row->space))

@@ -112,8 +112,8 @@ int mount_open(struct kvtierd *d, const char *tenant, const struct proto_space_o
 
 	if (r)
 		return r;
-	if (slabs_slot_bytes(tier_slabs(d->store.tiers[TIER_HOST]),
-			     mount->space->shape.image_bytes) == 0) {
+	if (slabs_slot_bytes(tier_slabs(store_host(&d->store)), mount->space->shape.image_bytes) ==
+	    0) {
 		snprintf(text, n,
 			 "geometry: one block takes %u bytes, more than [host] slab_bytes = %llu; "
 			 "raise that or use fewer block_tokens",

@@ -41,6 +41,7 @@ enum stage { STAGE_IDLE, STAGE_QUEUE, STAGE_WRITE, STAGE_END, STAGE_SEAL };
 
 struct flush {
 	struct store *store;
+	struct tier *tier;
 	struct loop *loop;
 	uint32_t drain_us;
 	struct loop_poller poller;
@@ -89,7 +90,7 @@ static int hopeless(const struct flush *f)
 {
 	static const uint8_t any[32];
 	const struct writeback *w = f->store->writeback;
-	const struct tier *t = f->store->tiers[TIER_NVME];
+	const struct tier *t = f->tier;
 
 	if (writeback_queued(w) == 0 || writeback_in_flight(w) > 0 ||
 	    tier_state(t) == TIER_STARTING)
@@ -101,7 +102,7 @@ static int hopeless(const struct flush *f)
 
 static bool seal(struct flush *f)
 {
-	const int r = tier_flush(f->store->tiers[TIER_NVME], f->last, sealed, f);
+	const int r = tier_flush(f->tier, f->last, sealed, f);
 
 	if (r == -EBUSY) /* a flush that was given up is still sealing: asked again later */
 		return false;
@@ -137,8 +138,8 @@ static bool step(struct flush *f)
 		writeback_write_all(w, false);
 		return true;
 	case STAGE_END:
-		return writeback_oldest(w) > f->until &&
-		       (f->last || nvme_answers(f->store->tiers[TIER_NVME])) && seal(f);
+		return writeback_oldest(w) > f->until && (f->last || nvme_answers(f->tier)) &&
+		       seal(f);
 	default:
 		return false;
 	}
@@ -161,7 +162,7 @@ static void on_watch(struct loop_timer *timer)
 	else if (f->stage == STAGE_SEAL)
 		end(f, -ETIMEDOUT);
 	else
-		end(f, nvme_answers(f->store->tiers[TIER_NVME]) ? -EDQUOT : -EIO);
+		end(f, nvme_answers(f->tier) ? -EDQUOT : -EIO);
 }
 
 int flush_begin(struct flush *f, bool last, void (*done)(void *arg, int status), void *arg)
@@ -223,13 +224,15 @@ void flush_drain(struct flush *f, void (*done)(void *arg), void *arg)
 
 /* --- life --- */
 
-int flush_open(struct store *store, struct loop *loop, uint32_t drain_us, struct flush **ret)
+int flush_open(struct store *store, struct tier *tier, struct loop *loop, uint32_t drain_us,
+	       struct flush **ret)
 {
 	struct flush *f = calloc(1, sizeof(*f));
 
 	if (!f)
 		return -ENOMEM;
 	f->store = store;
+	f->tier = tier;
 	f->loop = loop;
 	f->drain_us = drain_us;
 	f->poller.poll = poll;

@@ -12,9 +12,12 @@
 struct flush;
 struct loop;
 struct store;
+struct tier;
 
-/* drain_us: [nvme] drain_us. -ENOMEM. The store has its writeback. */
-int flush_open(struct store *store, struct loop *loop, uint32_t drain_us, struct flush **ret);
+/* tier: that blocks are written to, by the writeback that the store has. drain_us: [nvme]
+ * drain_us. -ENOMEM. */
+int flush_open(struct store *store, struct tier *tier, struct loop *loop, uint32_t drain_us,
+	       struct flush **ret);
 void flush_close(struct flush *f); /* NULL is fine */
 
 /*

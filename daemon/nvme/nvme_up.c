@@ -11,6 +11,7 @@
 
 #include "daemon/base/container_of.h"
 #include "tiers/nvme/nvme.h"
+#include "daemon/store/extents.h"
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
 #include "daemon/base/log.h"
@@ -37,8 +38,8 @@ static void on_release(void *arg, const struct extent *home)
 {
 	struct kvtierd *d = container_of(arg, struct kvtierd, store);
 
-	if (home->tier == TIER_HOST)
-		tier_free(d->store.tiers[TIER_HOST], home);
+	if (home->tier < TIER_COUNT)
+		extents_free(&d->store, home);
 	else
 		scrub_release(d->scrub, home);
 }
@@ -64,9 +65,10 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 		.write_budget_bytes_per_day = c->nvme_write_budget_bytes_per_day,
 		.stall_ns = (uint64_t)c->nvme_stall_us * 1000,
 		.engine = engine_of(c->nvme_io),
-		.host = d->store.tiers[TIER_HOST],
+		.host = store_host(&d->store),
 	};
 	const struct tier_conf conf = { .nvme = &nvme };
+	struct tier **tier = &d->store.tiers[TIER_NVME];
 	uint32_t writes;
 	int r;
 
@@ -80,17 +82,17 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 	nvme.events.release = on_release;
 	nvme.events.changed = on_changed;
 	writes = 2 * nvme.n_paths * nvme.write_depth;
-	r = tier_open(TIER_NVME, &conf, d->loop, &d->store.tiers[TIER_NVME], text, n);
+	r = tier_open(TIER_NVME, &conf, d->loop, tier, text, n);
 	if (r)
 		return r;
 	r = writeback_open(&(struct writeback_conf){ .store = &d->store,
+						     .tier = *tier,
 						     .loop = d->loop,
 						     .writes = writes < MAX_WRITES ? writes :
-										     MAX_WRITES,
-						     .stall_ns = nvme.stall_ns },
+										     MAX_WRITES },
 			   &d->store.writeback);
 	if (r == 0)
-		r = flush_open(&d->store, d->loop, (uint32_t)c->nvme_drain_us, &d->flush);
+		r = flush_open(&d->store, *tier, d->loop, (uint32_t)c->nvme_drain_us, &d->flush);
 	if (r)
 		snprintf(text, n, "out of memory for the write-behind queue");
 	return r;
@@ -98,7 +100,9 @@ int nvme_up(struct kvtierd *d, char *text, size_t n)
 
 bool nvme_up_starting(const struct kvtierd *d)
 {
-	return d->store.tiers[TIER_NVME] && tier_state(d->store.tiers[TIER_NVME]) == TIER_STARTING;
+	const struct tier *nvme = d->store.tiers[TIER_NVME];
+
+	return nvme && tier_state(nvme) == TIER_STARTING;
 }
 
 struct find {
@@ -120,16 +124,18 @@ static void on_find(struct loop_timer *timer)
 
 static void tell(struct kvtierd *d)
 {
+	const struct tier *nvme = d->store.tiers[TIER_NVME];
 	struct nvme_tier_status s;
 
-	if (!d->store.tiers[TIER_NVME])
+	if (!nvme)
 		return;
-	nvme_status(d->store.tiers[TIER_NVME], &s);
+	nvme_status(nvme, &s);
 	log_info("NVMe tier %s: %u of %u disks, %llu MiB, engine %s; %u blocks found in %llu ms by "
 		 "reading %llu KiB",
-		 tier_state_name(tier_state(d->store.tiers[TIER_NVME])), s.usable, s.disks,
-		 (unsigned long long)(d->store.tiers[TIER_NVME]->capacity_bytes >> 20), s.engine,
-		 blocks_nvme_count(d->store.blocks), (unsigned long long)(s.recovery_ns / 1000000),
+		 tier_state_name(tier_state(nvme)), s.usable, s.disks,
+		 (unsigned long long)(nvme->capacity_bytes >> 20), s.engine,
+		 blocks_copies(d->store.blocks, TIER_NVME),
+		 (unsigned long long)(s.recovery_ns / 1000000),
 		 (unsigned long long)(s.log.recovery_bytes >> 10));
 	if (s.text[0])
 		log_warning("NVMe: %s", s.text);
@@ -158,10 +164,12 @@ bool nvme_up_idle(const struct kvtierd *d)
 
 void nvme_down(struct kvtierd *d)
 {
+	struct tier **tier = &d->store.tiers[TIER_NVME];
+
 	flush_close(d->flush);
 	d->flush = NULL;
 	writeback_close(d->store.writeback);
 	d->store.writeback = NULL;
-	tier_close(d->store.tiers[TIER_NVME]);
-	d->store.tiers[TIER_NVME] = NULL;
+	tier_close(*tier);
+	*tier = NULL;
 }

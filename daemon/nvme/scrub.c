@@ -22,6 +22,7 @@
 #include "daemon/store/copies.h"
 #include "daemon/base/loop.h"
 #include "daemon/device/device.h"
+#include "daemon/store/extents.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
 #include "daemon/store/lease.h"
@@ -126,14 +127,12 @@ static void is_bad(struct checker *c)
 	assert(s->bad_count < SCRUB_BAD); /* poll() leaves room for all checkers */
 	s->bad_count++;
 	s->report.bad_blocks++;
-	stats_add(nvme ? &store->stats->v.tiers_nvme_corrupt_blocks_total :
-			 &store->stats->v.tiers_host_corrupt_blocks_total,
-		  1);
+	stats_add(&stats_tier(store->stats, c->where.tier)->corrupt_blocks_total, 1);
 	stats_health_set(store->stats, nvme ? STATS_HEALTH_NVME_CORRUPT : STATS_HEALTH_CORRUPT,
 			 true);
 	*bad = (struct scrub_bad){ .space = blocks_space(store->blocks, c->lease.block),
 				   .disk = c->where.unit,
-				   .tier = nvme ? TIER_NVME : TIER_HOST,
+				   .tier = (enum tier_id)c->where.tier,
 				   .segment = c->where.slot >> 16 };
 	memcpy(bad->key, blocks_key(store->blocks, c->lease.block), sizeof(bad->key));
 	if (s->repair)
@@ -199,7 +198,7 @@ static void read_done(struct xfer *x)
 	/* A sector that cannot be read is a bad copy. A copy on a disk that is away is not known to
 	 * be bad. */
 	if (s->ended || x->kept || x->status == -ECANCELED ||
-	    !tier_readable(s->store->tiers[TIER_NVME], &(struct tier_name){ .where = &c->where })) {
+	    !extents_readable(s->store, &c->where)) {
 		skip(c);
 	} else if (!c->again) {
 		c->again = true;
@@ -231,25 +230,24 @@ static void look_nvme(struct checker *c)
 	c->x.done = read_done;
 	c->x.home =
 		(struct extent){ .tier = TIER_COUNT, .slot = (uint32_t)(c - c->scrub->checkers) };
-	if (!bytes || bytes > c->scrub->buffer_bytes || tier_submit(store->tiers[TIER_NVME], &c->x))
+	if (!bytes || bytes > c->scrub->buffer_bytes ||
+	    tier_submit(store->tiers[c->where.tier], &c->x))
 		skip(c);
 }
 
 static void look(struct checker *c)
 {
 	struct store *store = c->scrub->store;
-	const uint32_t slot = blocks_host_slot(store->blocks, c->lease.block);
-	struct tier *host = store->tiers[TIER_HOST];
 
 	if (c->stage == STAGE_NVME) {
 		look_nvme(c);
 		return;
 	}
-	if (slot == BLOCK_NONE || tier_extent(host, slot, &c->where)) {
+	if (!extents_in_host(store, c->lease.block, &c->where)) {
 		next_copy(c);
 		return;
 	}
-	verify(c, tier_address(host, &c->where), tier_extent_bytes(host, &c->where));
+	verify(c, extents_address(store, &c->where), extents_bytes(store, &c->where));
 }
 
 /* A free checker that has its buffer, else any free one: poll() made sure that there is one. */

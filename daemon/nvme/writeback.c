@@ -29,6 +29,7 @@
 #include "daemon/base/container_of.h"
 #include "daemon/store/admit.h"
 #include "daemon/store/copies.h"
+#include "daemon/store/extents.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
 #include "daemon/store/lease.h"
@@ -54,8 +55,8 @@ struct write {
 
 struct writeback {
 	struct store *store;
+	struct tier *tier;
 	struct loop *loop;
-	uint64_t stall_ns;
 	struct admit *admit;
 	struct loop_poller poller;
 	struct loop_timer retry;
@@ -93,7 +94,7 @@ uint32_t writeback_in_flight(const struct writeback *w)
 static bool may_go_on(const struct writeback *w)
 {
 	static const uint8_t any[32];
-	const struct tier *t = w->store->tiers[TIER_NVME];
+	const struct tier *t = w->tier;
 
 	return tier_writable(t, &(struct tier_name){ .key = any }) &&
 	       (w->in_flight > 0 || nvme_budget_percent(t) > 0);
@@ -106,7 +107,7 @@ bool writeback_moving(const struct writeback *w)
 	if (!w || (w->in_flight == 0 && w->count == 0))
 		return false;
 	still_ns = loop_now(w->loop) - w->moved_ns;
-	return still_ns < PAUSE_NS || (still_ns < w->stall_ns && may_go_on(w));
+	return still_ns < PAUSE_NS || (still_ns < w->tier->patience_ns && may_go_on(w));
 }
 
 uint32_t writeback_queued(const struct writeback *w)
@@ -244,11 +245,10 @@ static void write_done(struct xfer *x)
 			    "a block could not be written to NVMe: %s", strerror(-x->status));
 	} else if (!blocks_live(store->blocks, block) || blocks_nvme(store->blocks, block, NULL)) {
 		/* while it was written it was dropped, or recovery found an older copy of it */
-		tier_forget(store->tiers[TIER_NVME], &x->where, x->record.tick);
+		extents_forget(store, &x->where, x->record.tick);
 	} else {
 		blocks_set_nvme(store->blocks, block, &x->where);
-		tier_touch(store->tiers[TIER_NVME], &x->where, x->record.tick,
-			   blocks_tick(store->blocks, block));
+		extents_touch(store, &x->where, x->record.tick, blocks_tick(store->blocks, block));
 		stats_add(&store->stats->v.tiers_nvme_written_bytes_total, x->bytes);
 	}
 	if (blocks_live(store->blocks, block))
@@ -269,20 +269,19 @@ static int start(struct writeback *w, uint32_t block)
 
 	if (!write)
 		return -EAGAIN;
-	if (!space || !bytes ||
-	    tier_extent(store->tiers[TIER_HOST], blocks_host_slot(store->blocks, block), &where))
+	if (!space || !bytes || !extents_in_host(store, block, &where))
 		return -EINVAL;
 	memset(&write->x, 0, sizeof(write->x));
 	write->x.op = XFER_WRITE;
-	write->x.where.tier = TIER_NVME;
-	write->x.buffer = tier_address(store->tiers[TIER_HOST], &where);
+	write->x.behind = true;
+	write->x.buffer = extents_address(store, &where);
 	write->x.bytes = bytes;
 	write->x.done = write_done;
 	write->x.record.tick = blocks_tick(store->blocks, block);
 	memcpy(write->x.record.owner, space->owner, sizeof(space->owner));
 	if (parent != BLOCK_NONE)
 		memcpy(write->x.record.parent, blocks_key(store->blocks, parent), 32);
-	r = tier_submit(store->tiers[TIER_NVME], &write->x);
+	r = tier_submit(w->tier, &write->x);
 	if (r)
 		return r;
 	w->free = write->next;
@@ -308,8 +307,7 @@ static bool admitted(struct writeback *w, uint32_t block)
 	if (w->head_admitted || w->write_all)
 		return true;
 	w->head_admitted = true;
-	if (admit_ask(w->admit, blocks_key(store->blocks, block),
-		      nvme_budget_percent(store->tiers[TIER_NVME]),
+	if (admit_ask(w->admit, blocks_key(store->blocks, block), nvme_budget_percent(w->tier),
 		      parent_there(store->blocks, block)))
 		return true;
 	stats_add(&store->stats->v.tiers_nvme_skipped_budget_blocks_total, 1);
@@ -350,7 +348,7 @@ static bool serve_head(struct writeback *w)
 		dequeue(w);
 		return true;
 	}
-	if (!tier_writable(store->tiers[TIER_NVME],
+	if (!tier_writable(w->tier,
 			   &(struct tier_name){ .key = blocks_key(store->blocks, block) })) {
 		block_for_now(w);
 		return false;
@@ -391,9 +389,10 @@ int writeback_open(const struct writeback_conf *conf, struct writeback **ret)
 
 	if (!w)
 		return -ENOMEM;
+	assert(conf->tier);
 	w->store = conf->store;
+	w->tier = conf->tier;
 	w->loop = conf->loop;
-	w->stall_ns = conf->stall_ns;
 	w->n_writes = conf->writes;
 	w->poller.poll = poll;
 	w->retry.fire = on_retry;

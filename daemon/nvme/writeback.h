@@ -15,10 +15,10 @@ struct store;
 struct writeback;
 
 struct writeback_conf {
-	struct store *store; /* with an NVMe tier */
+	struct store *store;
+	struct tier *tier; /* where blocks are written to */
 	struct loop *loop;
-	uint32_t writes;   /* blocks in the tier's hands at once */
-	uint64_t stall_ns; /* every I/O of a disk that is up ends within it */
+	uint32_t writes; /* blocks in the tier's hands at once */
 };
 
 int writeback_open(const struct writeback_conf *conf, struct writeback **ret); /* -ENOMEM */

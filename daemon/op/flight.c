@@ -40,6 +40,7 @@
 #include "daemon/base/container_of.h"
 #include "daemon/device/devices.h"
 #include "daemon/front/conn.h"
+#include "daemon/store/extents.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
 #include "part.h"
@@ -148,7 +149,7 @@ static void over(struct flight *f)
 
 	assert(list_empty(&f->parts) && step_allows(FLIGHT_OVER, held(f)));
 	if (f->placed)
-		tier_free(all->store->tiers[TIER_HOST], &f->where);
+		extents_free(all->store, &f->where);
 	lease_drop(all->store, &f->lease);
 	room_leave(all, &f->waiter);
 	list_remove(&f->full);
@@ -202,10 +203,10 @@ static bool submit(struct flight *f, enum xfer_op op, void (*done)(struct xfer *
 	f->from->aim(f);
 	if (op == XFER_READ) {
 		x->home = f->where;
-		x->buffer = tier_address(f->all->store->tiers[TIER_HOST], &f->where);
+		x->buffer = extents_address(f->all->store, &f->where);
 		x->bytes = f->bytes;
 	}
-	*ret = tier_submit(f->all->store->tiers[f->from->tier], x);
+	*ret = tier_submit(f->all->store->tiers[source_tier(f->source)], x);
 	if (*ret == 0)
 		f->wait = WAIT_READ;
 	return *ret == 0;
@@ -266,7 +267,7 @@ static enum verdict flight_room(struct flight *f)
 static enum verdict fail(struct flight *f, enum step next)
 {
 	if (f->placed && next != FLIGHT_READ) {
-		tier_free(f->all->store->tiers[TIER_HOST], &f->where);
+		extents_free(f->all->store, &f->where);
 		f->placed = false;
 	}
 	return go(f, next == FLIGHT_READ && !f->placed ? FLIGHT_ROOM : next);

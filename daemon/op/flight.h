@@ -53,7 +53,6 @@ struct flight {
 
 /* What differs by source. Each returns at once; a step is the flight's next one. */
 struct source_ops {
-	enum tier_id tier;
 	/* for a tier that takes no more now; else that is an error */
 	bool waits;
 	void (*begin)(struct flight *f, const struct part *first, uint32_t block);

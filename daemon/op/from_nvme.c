@@ -12,6 +12,7 @@
 #include "daemon/base/loop.h"
 #include "daemon/store/block.h"
 #include "daemon/store/copies.h"
+#include "daemon/store/extents.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
 #include "flight.h"
@@ -72,7 +73,6 @@ static enum step once_more(struct flight *f)
 
 static enum step failed(struct flight *f)
 {
-	const struct tier_name name = { .where = &f->xfer.where };
 	const int error = f->xfer.status;
 
 	if (error == -ESTALE) { /* its segment was lost without a footer to tell of it */
@@ -81,7 +81,7 @@ static enum step failed(struct flight *f)
 	}
 	/* Given up, or the disk is away: the block may be read another time. */
 	if (error == -ECANCELED || error == -ETIMEDOUT ||
-	    !tier_readable(f->all->store->tiers[TIER_NVME], &name))
+	    !extents_readable(f->all->store, &f->xfer.where))
 		return FLIGHT_MISS;
 	return once_more(f);
 }
@@ -119,13 +119,12 @@ static void landed(struct flight *f)
 	if (parent == f->lease.block)
 		parent = BLOCK_NONE;
 	blocks_promote(all->store->blocks, f->lease.block, parent, &f->where);
-	tier_set_owner(all->store->tiers[TIER_HOST], &f->where, f->lease.block);
+	extents_set_owner(all->store, &f->where, f->lease.block);
 	f->placed = false;
 	stats_add(&all->store->stats->v.tiers_host_promoted_blocks_total, 1);
 }
 
 const struct source_ops from_nvme = {
-	.tier = TIER_NVME,
 	.waits = true,
 	.begin = begin,
 	.look = look,

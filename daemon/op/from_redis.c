@@ -76,7 +76,8 @@ static bool fits(const struct flight *f)
 static enum step bad(struct flight *f)
 {
 	stats_add(&f->all->store->stats->v.tiers_redis_corrupt_blocks_total, 1);
-	tier_condemn(f->all->store->tiers[TIER_REDIS], f->xfer.seal, f->xfer.buffer, f->xfer.bytes);
+	tier_condemn(f->all->store->tiers[source_tier(f->source)], f->xfer.seal, f->xfer.buffer,
+		     f->xfer.bytes);
 	return FLIGHT_MISS;
 }
 
@@ -102,7 +103,6 @@ static void landed(struct flight *f)
 }
 
 const struct source_ops from_redis = {
-	.tier = TIER_REDIS,
 	.begin = begin,
 	.look = look,
 	.aim = aim,

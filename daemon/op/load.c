@@ -22,6 +22,7 @@
 #include "daemon/nvme/writeback.h"
 #include "daemon/store/block.h"
 #include "daemon/store/copies.h"
+#include "daemon/store/extents.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
 #include "flight.h"
@@ -51,7 +52,7 @@ static bool redis_wanted(const struct store *store, const struct space *space,
 {
 	const struct tier_name name = { .key = key, .seal = space->seal };
 
-	return tier_readable(store->tiers[TIER_REDIS], &name);
+	return tier_readable(store->tiers[source_tier(SOURCE_REDIS)], &name);
 }
 
 static enum verdict found(struct ops *all, struct part *part, uint32_t block)
@@ -64,11 +65,9 @@ static enum verdict found(struct ops *all, struct part *part, uint32_t block)
 	writeback_add(all->store->writeback, block);
 	part->step = LOAD_END;
 	if (op->sqe.op == WIRE_OP_LOAD) {
-		const int r =
-			tier_extent(all->store->tiers[TIER_HOST],
-				    blocks_host_slot(all->store->blocks, block), &part->where);
+		const bool there = extents_in_host(all->store, block, &part->where);
 
-		assert(r == 0); /* pinned: it cannot be stale */
+		assert(there); /* pinned: it cannot be stale */
 		part->step = LOAD_SERVE;
 	}
 	return CONTINUE;
@@ -89,7 +88,7 @@ enum verdict load_lookup(struct ops *all, struct part *part)
 		part->step = LOAD_END;
 	} else if (block != BLOCK_NONE && in_host(all->store, block)) {
 		return found(all, part, block);
-	} else if ((block == BLOCK_NONE || !part_readable(all->store, block)) &&
+	} else if ((block == BLOCK_NONE || !extents_away(all->store, block, NULL)) &&
 		   redis_wanted(all->store, space, key)) {
 		part->source = SOURCE_REDIS;
 		if (op->sqe.op == WIRE_OP_PREFETCH && part->at > op->remote_end)
@@ -158,11 +157,9 @@ static void served(struct device_job *job)
 
 enum verdict load_serve(struct ops *all, struct part *part)
 {
-	struct tier *host = all->store->tiers[TIER_HOST];
-
-	part->job.image = tier_address(host, &part->where);
+	part->job.image = extents_address(all->store, &part->where);
 	assert(part->job.image);
-	part->job.image_bytes = tier_extent_bytes(host, &part->where);
+	part->job.image_bytes = extents_bytes(all->store, &part->where);
 	part->job.geometry = &part->op->mount->space->geometry;
 	part->job.verify = all->config->host_verify == CONFIG_VERIFY_ALWAYS && !part->flight;
 	part_submit(part, DEVICE_DECODE, served);
@@ -175,6 +172,7 @@ static void count_loaded(struct ops *all, struct part *part)
 	struct stats_values *v = &all->store->stats->v;
 	const struct space *space = op->mount->space;
 	enum source source = SOURCE_HOST;
+	struct stats_tier *tier;
 
 	if (part->flight && !part->flight->credited) {
 		/* the other parts of the flight found it in memory */
@@ -185,16 +183,12 @@ static void count_loaded(struct ops *all, struct part *part)
 	op->mount->space->loaded_blocks++;
 	stats_add(&v->load_blocks_total, 1);
 	stats_add(&v->load_logical_bytes_total, space->shape.logical_bytes);
-	if (source == SOURCE_REDIS) {
-		stats_add(&v->tiers_redis_hit_blocks_total, 1);
-	} else if (source == SOURCE_NVME) {
-		stats_add(&v->tiers_nvme_hit_blocks_total, 1);
-	} else {
-		stats_add(&v->tiers_host_hit_blocks_total, 1);
-		stats_add(&v->tiers_host_read_bytes_total, part->job.out_codec_k == CODEC_RAW ?
-								   space->raw_shape.image_bytes :
-								   space->shape.image_bytes);
-	}
+	tier = stats_tier(all->store->stats, source_tier(source));
+	stats_add(&tier->hit_blocks_total, 1);
+	if (source == SOURCE_HOST) /* of others it is counted when it arrives */
+		stats_add(&tier->read_bytes_total, part->job.out_codec_k == CODEC_RAW ?
+							   space->raw_shape.image_bytes :
+							   space->shape.image_bytes);
 }
 
 /* The block is about to be dropped. */

@@ -12,6 +12,7 @@
 #include "daemon/front/conn.h"
 #include "daemon/store/block.h"
 #include "daemon/store/copies.h"
+#include "daemon/store/extents.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
 
@@ -24,7 +25,7 @@ void part_wake(struct part *part)
 void part_unplace(struct part *part)
 {
 	if (part->placed)
-		tier_free(part->op->all->store->tiers[part->where.tier], &part->where);
+		extents_free(part->op->all->store, &part->where);
 	part->placed = false;
 }
 
@@ -97,14 +98,6 @@ bool part_stopped(const struct part *part, int *ret)
 	return true;
 }
 
-bool part_readable(const struct store *store, uint32_t block)
-{
-	struct extent where;
-
-	return blocks_nvme(store->blocks, block, &where) &&
-	       tier_readable(store->tiers[TIER_NVME], &(struct tier_name){ .where = &where });
-}
-
 /* A full table makes room as a full tier does: an old block goes. A crowded neighbourhood (-EXFULL)
  * is another case: only the new block is refused, or keys made to collide would empty the table. */
 static int commit(struct store *store, const struct space *space, const struct device_job *job,
@@ -126,7 +119,7 @@ int part_enter(struct store *store, const struct space *space, const struct devi
 	uint32_t block;
 
 	if (r == 0)
-		tier_set_owner(store->tiers[TIER_HOST], where, *ret);
+		extents_set_owner(store, where, *ret);
 	if (r != -EEXIST)
 		return r;
 	*ret = block = blocks_find(store->blocks, job->identity.key, space->number);
@@ -134,10 +127,9 @@ int part_enter(struct store *store, const struct space *space, const struct devi
 	if (blocks_host_slot(store->blocks, block) != BLOCK_NONE)
 		return 1; /* the same block was stored meanwhile */
 	blocks_promote(store->blocks, block, parent == block ? BLOCK_NONE : parent, where);
-	tier_set_owner(store->tiers[TIER_HOST], where, block);
+	extents_set_owner(store, where, block);
 	/* Its disk is away. If another takes writes, it gets a copy there. */
-	if (!part_readable(store, block) &&
-	    tier_writable(store->tiers[TIER_NVME], &(struct tier_name){ .key = job->identity.key }))
+	if (!extents_away(store, block, NULL) && extents_durable(store, job->identity.key))
 		copies_drop_nvme(store, block);
 	return 0;
 }

@@ -155,8 +155,6 @@ bool part_stopped(const struct part *part, int *ret);
  * codec_k. */
 int part_enter(struct store *store, const struct space *space, const struct device_job *job,
 	       const struct extent *where, uint32_t parent, uint32_t *ret);
-/* Whether NVMe has the block, on a disk that answers reads now. */
-bool part_readable(const struct store *store, uint32_t block);
 /* What it holds, as bits of enum held. */
 uint32_t part_held(const struct part *part);
 /* The op's part for this block: begun, and its status is not final. NULL: there is none. */

@@ -42,29 +42,28 @@ void room_open(struct room *room)
 /* Grows with everything that may have made room. */
 static uint64_t progress(const struct ops *all)
 {
-	uint64_t ret = devices_jobs_total(all->devices) + writeback_ended(all->store->writeback);
+	uint64_t ret = devices_jobs_total(all->devices);
 
-	for (int i = TIER_NVME; i <= TIER_REDIS; i++)
-		ret += all->store->tiers[i] ?
-			       all->store->tiers[i]->xfers_total - all->store->tiers[i]->in_flight :
-			       0;
+	for (int i = 0; i < TIER_COUNT; i++) {
+		const struct tier *t = all->store->tiers[i];
+
+		ret += t ? t->xfers_total - t->in_flight : 0;
+	}
 	return ret;
 }
 
-/* How long reads, which hold slots and pins, may be under way without progress: each I/O of a disk
- * that is up ends within [nvme] stall_us, each request to Redis within [redis] timeout_ms. 0: there
- * are none. */
+/* How long reads, which hold slots and pins, may be under way without progress: as long as one of
+ * the tiers may take for a transfer. 0: there are none. */
 static uint64_t reads_patience_ns(const struct ops *all)
 {
-	const struct tier *nvme = all->store->tiers[TIER_NVME],
-			  *redis = all->store->tiers[TIER_REDIS];
-	const uint64_t redis_ns = (uint64_t)all->config->redis_timeout_ms * 1000000;
 	uint64_t ret = 0;
 
-	if (nvme && nvme->in_flight > writeback_in_flight(all->store->writeback))
-		ret = (uint64_t)all->config->nvme_stall_us * 1000;
-	if (redis && redis->in_flight > outbox_in_flight(all->store->outbox) && ret < redis_ns)
-		ret = redis_ns;
+	for (int i = 0; i < TIER_COUNT; i++) {
+		const struct tier *t = all->store->tiers[i];
+
+		if (t && t->in_flight > t->behind_in_flight && t->patience_ns > ret)
+			ret = t->patience_ns;
+	}
 	return ret;
 }
 
@@ -118,13 +117,13 @@ static void wait_for_room(struct room *room, struct room_waiter *waiter)
  * takes a slab. */
 static int find(struct ops *all, uint32_t bytes, const struct mover_for *whom, struct extent *ret)
 {
-	int r = mover_find_room_for(all->store->tiers[TIER_HOST], all->store->blocks,
-				    all->store->tick, bytes, whom, &all->store->moved, ret);
+	int r = mover_find_room_for(store_host(all->store), all->store->blocks, all->store->tick,
+				    bytes, whom, &all->store->moved, ret);
 
 	for (uint32_t n = 1; (r == -ENOSPC || (r == -EAGAIN && whom->desperate)) &&
 			     outbox_give_back(all->store->outbox, n);
 	     n *= 2)
-		r = mover_find_room_for(all->store->tiers[TIER_HOST], all->store->blocks,
+		r = mover_find_room_for(store_host(all->store), all->store->blocks,
 					all->store->tick, bytes, whom, &all->store->moved, ret);
 	return r;
 }
@@ -166,7 +165,7 @@ int room_take(struct ops *all, struct room_waiter *waiter, uint32_t bytes, struc
 bool room_take_free(struct ops *all, const struct op *op, uint32_t bytes, struct extent *ret)
 {
 	return !first_of(&all->room, op->conn) &&
-	       tier_alloc(all->store->tiers[TIER_HOST], bytes, ret) == 0;
+	       tier_alloc(store_host(all->store), bytes, ret) == 0;
 }
 
 void room_leave(struct ops *all, struct room_waiter *waiter)

@@ -95,7 +95,7 @@ static uint64_t block_bytes(const struct ops *all, const struct op *q)
 
 bool share_of_memory_is_used(const struct ops *all, const struct op *q)
 {
-	const uint64_t half = all->store->tiers[TIER_HOST]->capacity_bytes / 2,
+	const uint64_t half = store_host(all->store)->capacity_bytes / 2,
 		       bytes = block_bytes(all, q);
 	const bool opens = q->sqe.op == WIRE_OP_STORE && !q->begun,
 		   alone = all->shares->clients <= 1;
@@ -186,7 +186,7 @@ static void give(struct shares *s, uint32_t space, uint64_t bytes)
 
 static void guarantee(struct ops *all, const struct conn *conn, uint32_t n_active)
 {
-	const uint64_t quarter = all->store->tiers[TIER_HOST]->capacity_bytes / 4;
+	const uint64_t quarter = store_host(all->store)->capacity_bytes / 4;
 	const uint32_t mounts = mounts_of(conn);
 
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)

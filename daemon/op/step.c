@@ -70,6 +70,17 @@ const char *source_name(enum source source)
 	return (unsigned)source < SOURCES ? names[source] : "?";
 }
 
+enum tier_id source_tier(enum source source)
+{
+	static const enum tier_id tiers[] = {
+		[SOURCE_HOST] = TIER_HOST,
+		[SOURCE_NVME] = TIER_NVME,
+		[SOURCE_REDIS] = TIER_REDIS,
+	};
+
+	return tiers[source];
+}
+
 bool step_allows(enum step step, uint32_t held)
 {
 	const struct rule *rule = &rules[step];

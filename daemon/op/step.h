@@ -28,6 +28,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "tiers/tier.h"
+
 enum step {
 	STORE_ADMIT,
 	STORE_PLACE,
@@ -81,6 +83,7 @@ enum held {
 const char *step_name(enum step step); /* as `kvtierctl trace` and the log say it */
 const char *wait_name(enum wait wait);
 const char *source_name(enum source source);
+enum tier_id source_tier(enum source source);
 /* Whether a step may begin with this held. */
 bool step_allows(enum step step, uint32_t held);
 /* Where a part goes from this step when its op is to end: the step itself where it goes on. */

@@ -21,6 +21,7 @@
 #include "daemon/redis/outbox.h"
 #include "daemon/store/block.h"
 #include "daemon/store/copies.h"
+#include "daemon/store/extents.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
 #include "part.h"
@@ -28,7 +29,8 @@
 /* A block that is away on a disk that is away, too, is stored again: its bytes are here now. */
 static bool can_be_loaded(const struct store *store, uint32_t block)
 {
-	return blocks_host_slot(store->blocks, block) != BLOCK_NONE || part_readable(store, block);
+	return blocks_host_slot(store->blocks, block) != BLOCK_NONE ||
+	       extents_away(store, block, NULL);
 }
 
 enum verdict store_admit(struct ops *all, struct part *part)
@@ -95,7 +97,7 @@ enum verdict store_encode(struct ops *all, struct part *part)
 {
 	const struct space *space = part->op->mount->space;
 
-	part->job.image = tier_address(all->store->tiers[TIER_HOST], &part->where);
+	part->job.image = extents_address(all->store, &part->where);
 	part->job.image_bytes = part->job.codec_k == CODEC_RAW ? space->raw_shape.image_bytes :
 								 space->shape.image_bytes;
 	part_submit(part, DEVICE_ENCODE, encode_done);

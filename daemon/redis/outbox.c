@@ -38,6 +38,7 @@
 #include "tiers/redis/redis.h"
 #include "daemon/config/config.h"
 #include "daemon/store/copies.h"
+#include "daemon/store/extents.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
 #include "daemon/store/lease.h"
@@ -65,6 +66,7 @@ struct outbox_write {
 
 struct outbox {
 	struct store *store;
+	struct tier *tier;
 	struct loop *loop;
 	const struct config *config;
 	struct loop_poller poller;
@@ -105,7 +107,7 @@ static void tell(const struct outbox *o)
 static void forget(struct outbox *o, const struct outbox_entry *entry)
 {
 	if (entry->block == BLOCK_NONE)
-		tier_free(o->store->tiers[TIER_HOST], &entry->slot);
+		extents_free(o->store, &entry->slot);
 	o->bytes -= entry->bytes;
 	tell(o);
 }
@@ -170,7 +172,7 @@ static uint64_t max_bytes(const struct outbox *o)
 
 static uint64_t eighth_of_memory(const struct outbox *o)
 {
-	return o->store->tiers[TIER_HOST]->capacity_bytes / 8;
+	return store_host(o->store)->capacity_bytes / 8;
 }
 
 /* NULL: no engine has opened the block's space since the start, so its tenant is not known. */
@@ -187,7 +189,7 @@ static bool is_writable(const struct outbox *o, uint32_t block)
 	const struct redis_seal *seal = seal_of(o, block);
 	const struct tier_name name = { .key = blocks_key(o->store->blocks, block), .seal = seal };
 
-	if (seal && tier_writable(o->store->tiers[TIER_REDIS], &name))
+	if (seal && tier_writable(o->tier, &name))
 		return true;
 	stats_add(&o->store->stats->v.tiers_redis_skipped_blocks_total, 1);
 	return false;
@@ -211,7 +213,7 @@ enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent
 {
 	struct outbox *o = outbox;
 	const uint64_t share = eighth_of_memory(o), max = max_bytes(o);
-	const uint32_t bytes = tier_extent_bytes(o->store->tiers[TIER_HOST], slot);
+	const uint32_t bytes = extents_bytes(o->store, slot);
 	const struct outbox_entry entry = {
 		.block = BLOCK_NONE, .slot = *slot, .bytes = bytes, .seal = seal_of(o, block)
 	};
@@ -304,7 +306,7 @@ static void write_value(struct outbox_write *out)
 	x->buffer = out->image;
 	x->bytes = out->entry.bytes;
 	x->done = written;
-	if (tier_submit(out->outbox->store->tiers[TIER_REDIS], x))
+	if (tier_submit(out->outbox->tier, x))
 		skip(out);
 }
 
@@ -334,14 +336,12 @@ static uint8_t *image_of(struct outbox *o, struct outbox_write *out)
 	const uint32_t block = out->entry.block;
 
 	if (block == BLOCK_NONE)
-		return tier_address(store->tiers[TIER_HOST], &where);
-	if (!blocks_live(store->blocks, block) ||
-	    blocks_host_slot(store->blocks, block) == BLOCK_NONE ||
-	    copies_image_bytes(store, block) != out->entry.bytes ||
-	    tier_extent(store->tiers[TIER_HOST], blocks_host_slot(store->blocks, block), &where))
+		return extents_address(store, &where);
+	if (!blocks_live(store->blocks, block) || !extents_in_host(store, block, &where) ||
+	    copies_image_bytes(store, block) != out->entry.bytes)
 		return NULL;
 	lease_take(store, &out->lease, block);
-	return tier_address(store->tiers[TIER_HOST], &where);
+	return extents_address(store, &where);
 }
 
 static void start(struct outbox *o)
@@ -363,10 +363,11 @@ static void start(struct outbox *o)
 	memcpy(out->identity.space_id, header->space_id, sizeof(out->identity.space_id));
 	memset(&out->x, 0, sizeof(out->x));
 	out->x.op = XFER_PROBE;
+	out->x.behind = true;
 	out->x.seal = out->entry.seal;
 	out->x.identity = &out->identity;
 	out->x.done = probed;
-	if (tier_submit(o->store->tiers[TIER_REDIS], &out->x))
+	if (tier_submit(o->tier, &out->x))
 		skip(out);
 }
 
@@ -435,14 +436,15 @@ static bool poll(struct loop_poller *poller)
 	return worked;
 }
 
-int outbox_open(struct store *store, struct loop *loop, const struct config *config,
-		struct outbox **ret)
+int outbox_open(struct store *store, struct tier *tier, struct loop *loop,
+		const struct config *config, struct outbox **ret)
 {
 	struct outbox *o = calloc(1, sizeof(*o));
 
 	if (!o)
 		return -ENOMEM;
 	o->store = store;
+	o->tier = tier;
 	o->loop = loop;
 	o->config = config;
 	o->poller.poll = poll;

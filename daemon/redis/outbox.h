@@ -23,9 +23,9 @@ struct store;
 /* blocks on their way to Redis at once; each is one xfer of the Redis tier */
 enum { OUTBOX_WRITES = 32 };
 
-/* config: its [redis] options. -ENOMEM */
-int outbox_open(struct store *store, struct loop *loop, const struct config *config,
-		struct outbox **ret);
+/* tier: where values go. config: its [redis] options. -ENOMEM */
+int outbox_open(struct store *store, struct tier *tier, struct loop *loop,
+		const struct config *config, struct outbox **ret);
 void outbox_close(struct outbox *o); /* stopped, and nothing is on its way. NULL is fine */
 
 /* A block was stored. With [redis] write = through it is queued. NULL is fine. */

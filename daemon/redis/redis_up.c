@@ -14,19 +14,20 @@
 #include "daemon/kvtierd.h"
 #include "tiers/redis/redis.h"
 
-int redis_up(struct kvtierd *d, struct redis_tier_conf *redis, char *text, size_t n)
+int redis_up(struct kvtierd *d, struct redis_tier_conf *options, char *text, size_t n)
 {
-	const struct tier_conf conf = { .redis = redis };
+	const struct tier_conf conf = { .redis = options };
+	struct tier **redis = &d->store.tiers[TIER_REDIS];
 	int r;
 
-	if (redis->n_endpoints == 0)
+	if (options->n_endpoints == 0)
 		return 0;
 	/* one xfer a part of an op, and the writes */
-	redis->max_in_flight = d->config->device_depth + OUTBOX_WRITES;
-	r = tier_open(TIER_REDIS, &conf, d->loop, &d->store.tiers[TIER_REDIS], text, n);
+	options->max_in_flight = d->config->device_depth + OUTBOX_WRITES;
+	r = tier_open(TIER_REDIS, &conf, d->loop, redis, text, n);
 	if (r)
 		return r;
-	r = outbox_open(&d->store, d->loop, d->config, &d->store.outbox);
+	r = outbox_open(&d->store, *redis, d->loop, d->config, &d->store.outbox);
 	if (r) {
 		(void)snprintf(text, n, "out of memory for what is to be written to Redis");
 		return r;
@@ -38,10 +39,12 @@ int redis_up(struct kvtierd *d, struct redis_tier_conf *redis, char *text, size_
 
 void redis_down(struct kvtierd *d)
 {
+	struct tier **redis = &d->store.tiers[TIER_REDIS];
+
 	d->store.moved.inherit = NULL;
 	outbox_stop(d->store.outbox);
-	tier_close(d->store.tiers[TIER_REDIS]);
-	d->store.tiers[TIER_REDIS] = NULL;
+	tier_close(*redis);
+	*redis = NULL;
 	outbox_close(d->store.outbox);
 	d->store.outbox = NULL;
 }

@@ -48,14 +48,14 @@ struct blocks {
 	union spot_name *name;
 	struct spot *spot;
 	uint32_t max_blocks;
-	uint32_t used;                   /* numbers >= used were never given out */
-	uint32_t count;                  /* live */
-	uint32_t host_count, nvme_count; /* of those, with such a copy */
-	uint32_t hand;                   /* herd.c's */
-	uint32_t free, ripe;             /* lists; BLOCK_NONE: empty */
-	uint32_t commits;                /* generation of the next index entry */
-	uint64_t crowded;                /* blocks that found no room in their neighbourhood */
-	uint64_t tick;                   /* the latest access of any block */
+	uint32_t used;               /* numbers >= used were never given out */
+	uint32_t count;              /* live */
+	uint32_t copies[TIER_COUNT]; /* of those, with such a copy */
+	uint32_t hand;               /* herd.c's */
+	uint32_t free, ripe;         /* lists; BLOCK_NONE: empty */
+	uint32_t commits;            /* generation of the next index entry */
+	uint64_t crowded;            /* blocks that found no room in their neighbourhood */
+	uint64_t tick;               /* the latest access of any block */
 	struct tally *tally;
 };
 
@@ -196,7 +196,7 @@ static void condemned_settle(struct blocks *blocks, uint32_t block)
 static void nvme_put(struct blocks *blocks, uint32_t block, const struct extent *where)
 {
 	assert(where->tier == TIER_NVME && where->unit < 1 << 4 && where->generation < 1 << 20);
-	blocks->nvme_count += !blocks->spot[block].has_nvme;
+	blocks->copies[TIER_NVME] += !blocks->spot[block].has_nvme;
 	spot_set_nvme(&blocks->spot[block], where);
 	const uint32_t variant = evict_mark(blocks->evict, block) & MARK_VARIANT;
 
@@ -205,7 +205,7 @@ static void nvme_put(struct blocks *blocks, uint32_t block, const struct extent 
 
 static void nvme_clear(struct blocks *blocks, uint32_t block)
 {
-	blocks->nvme_count -= blocks->spot[block].has_nvme;
+	blocks->copies[TIER_NVME] -= blocks->spot[block].has_nvme;
 	blocks->spot[block].has_nvme = 0;
 }
 
@@ -215,13 +215,13 @@ static void host_put(struct blocks *blocks, uint32_t block, const struct extent 
 	       host->class < TIER_MAX_CLASSES);
 	tally_host_put(blocks->tally, blocks->spot[block].space, host->class);
 	blocks->spot[block].slot = host->slot;
-	blocks->host_count++;
+	blocks->copies[TIER_HOST]++;
 }
 
 /* After evict.c was told, which had it in this class. */
 static void host_gone(struct blocks *blocks, uint32_t block, uint32_t class)
 {
-	blocks->host_count--;
+	blocks->copies[TIER_HOST]--;
 	tally_host_gone(blocks->tally, blocks->spot[block].space, class);
 }
 
@@ -572,14 +572,9 @@ uint32_t blocks_count(const struct blocks *blocks)
 	return blocks->count;
 }
 
-uint32_t blocks_host_count(const struct blocks *blocks)
+uint32_t blocks_copies(const struct blocks *blocks, enum tier_id tier)
 {
-	return blocks->host_count;
-}
-
-uint32_t blocks_nvme_count(const struct blocks *blocks)
-{
-	return blocks->nvme_count;
+	return blocks->copies[tier];
 }
 
 struct tally *blocks_tally(const struct blocks *blocks)

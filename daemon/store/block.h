@@ -138,8 +138,8 @@ uint32_t *blocks_hand(struct blocks *blocks); /* herd.c's, which goes round the 
 /* numbers from here on were never given out */
 uint32_t blocks_used(const struct blocks *blocks);
 uint32_t blocks_count(const struct blocks *blocks);
-uint32_t blocks_host_count(const struct blocks *blocks); /* with a host copy */
-uint32_t blocks_nvme_count(const struct blocks *blocks); /* with one on NVMe */
+/* with a copy in this tier */
+uint32_t blocks_copies(const struct blocks *blocks, enum tier_id tier);
 struct tally *blocks_tally(const struct blocks *blocks); /* counts by space, and accounts */
 uint64_t blocks_crowded(const struct blocks *blocks);    /* how often -EXFULL was the answer */
 uint64_t blocks_memory(const struct blocks *blocks);

@@ -11,6 +11,7 @@
 #include "daemon/admin/stats.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/slabs.h"
+#include "extents.h"
 #include "herd.h"
 #include "space.h"
 #include "store.h"
@@ -26,9 +27,8 @@ static void slot_free(struct store *store, uint32_t slot)
 {
 	struct extent where;
 
-	if (slot == BLOCK_NONE || tier_extent(store->tiers[TIER_HOST], slot, &where))
-		return;
-	tier_free(store->tiers[TIER_HOST], &where);
+	if (slot != BLOCK_NONE && tier_extent(store_host(store), slot, &where) == 0)
+		extents_free(store, &where);
 }
 
 static void forget_nvme(struct store *store, uint32_t block)
@@ -36,7 +36,7 @@ static void forget_nvme(struct store *store, uint32_t block)
 	struct extent where;
 
 	if (blocks_nvme(store->blocks, block, &where))
-		tier_forget(store->tiers[TIER_NVME], &where, blocks_tick(store->blocks, block));
+		extents_forget(store, &where, blocks_tick(store->blocks, block));
 }
 
 void copies_touch(struct store *store, uint32_t block, uint64_t tick)
@@ -46,8 +46,7 @@ void copies_touch(struct store *store, uint32_t block, uint64_t tick)
 
 	blocks_touch(store->blocks, block, tick);
 	if (blocks_nvme(store->blocks, block, &where))
-		tier_touch(store->tiers[TIER_NVME], &where, before,
-			   blocks_tick(store->blocks, block));
+		extents_touch(store, &where, before, blocks_tick(store->blocks, block));
 }
 
 void copies_drop(struct store *store, uint32_t block)
@@ -75,13 +74,13 @@ void copies_drop_nvme(struct store *store, uint32_t block)
 
 void copies_free_condemned(struct store *store)
 {
-	herd_free_condemned(store->blocks, store->tiers[TIER_HOST]);
+	herd_free_condemned(store->blocks, store_host(store));
 }
 
 /* The least recent leaf of all slab classes, or BLOCK_NONE. */
 static uint32_t oldest_leaf(const struct store *store)
 {
-	const uint32_t classes = slabs_classes(tier_slabs(store->tiers[TIER_HOST]));
+	const uint32_t classes = slabs_classes(tier_slabs(store_host(store)));
 	uint64_t oldest = UINT64_MAX;
 	uint32_t ret = BLOCK_NONE;
 
@@ -155,8 +154,7 @@ static bool on_found(void *arg, const struct nvme_entry *entry, const struct ext
 		    blocks_variant(store->blocks, block) != variant)
 			return false;
 		blocks_set_nvme(store->blocks, block, where);
-		tier_touch(store->tiers[TIER_NVME], where, entry->tick,
-			   blocks_tick(store->blocks, block));
+		extents_touch(store, where, entry->tick, blocks_tick(store->blocks, block));
 		return true;
 	}
 	if (blocks_commit_away(store->blocks, entry->key, space, variant, where, entry->tick,

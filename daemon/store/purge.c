@@ -2,7 +2,7 @@
 /*
  * purge.c - see purge.h. Core thread only.
  *
- *	IDLE ──purge_begin──> TABLE ──all numbers walked──> DISKS ──tier_purge done──> IDLE
+ *	IDLE ──purge_begin──> TABLE ──all numbers walked──> TIERS ──tier_purge done──> IDLE
  *
  * The table is walked a slice a turn. Blocks of the tenant that are committed meanwhile are younger
  * than the purge was asked for; they may go or stay.
@@ -33,9 +33,15 @@ enum {
 };
 
 #define PURGE_PATIENCE_NS \
-	10000000000ull /* for the disks: one that stalls must not keep the asker for ever */
+	10000000000ull /* for the tiers: a disk that stalls must not keep the asker for ever */
 
-enum purge_stage { PURGE_IDLE, PURGE_TABLE, PURGE_DISKS };
+enum purge_stage { PURGE_IDLE, PURGE_TABLE, PURGE_TIERS };
+
+/* A tier that was asked to forget the tenant. */
+struct purge_tier {
+	struct purge *purge;
+	bool asked; /* and has not answered, nor was it given up */
+};
 
 struct purge {
 	struct store *store;
@@ -44,7 +50,9 @@ struct purge {
 	enum purge_stage stage;
 	uint8_t tenant[16];
 	uint32_t cursor, doomed_cursor;
-	uint64_t purged, disks_until_ns;
+	uint64_t purged, tiers_until_ns;
+	struct purge_tier tiers[TIER_COUNT];
+	int status; /* the first error of a tier, or 0 */
 	void (*done)(void *arg, int status, uint64_t blocks);
 	void *arg;
 };
@@ -64,13 +72,50 @@ static void end(struct purge *p, int status)
 		done(p->arg, status, p->purged);
 }
 
-/* Nobody waits for it any more if it took too long. */
-static void disks_done(void *arg, int status)
+static bool any_asked(const struct purge *p)
 {
-	struct purge *p = arg;
+	for (int i = 0; i < TIER_COUNT; i++)
+		if (p->tiers[i].asked)
+			return true;
+	return false;
+}
 
-	if (p->stage == PURGE_DISKS)
-		end(p, status);
+static void tier_done(void *arg, int status)
+{
+	struct purge_tier *t = arg;
+	struct purge *p = t->purge;
+
+	if (!t->asked) /* it took too long: nobody waits for it any more */
+		return;
+	t->asked = false;
+	if (!p->status)
+		p->status = status;
+	if (!any_asked(p))
+		end(p, p->status);
+}
+
+static void give_up(struct purge *p)
+{
+	for (int i = 0; i < TIER_COUNT; i++)
+		p->tiers[i].asked = false;
+	end(p, -EIO);
+}
+
+/* Without a tier that keeps blocks over a restart nothing is left anywhere. */
+static void ask_tiers(struct purge *p)
+{
+	p->stage = PURGE_TIERS;
+	p->tiers_until_ns = loop_now(p->loop) + PURGE_PATIENCE_NS;
+	p->status = 0;
+	for (int i = 0; i < TIER_COUNT; i++) {
+		const int r = tier_purge(p->store->tiers[i], p->tenant, tier_done, &p->tiers[i]);
+
+		p->tiers[i].asked = r == 0;
+		if (r && r != -ENOTSUP && !p->status)
+			p->status = r;
+	}
+	if (!any_asked(p))
+		end(p, p->status);
 }
 
 static void purge_block(void *arg, uint32_t block)
@@ -87,20 +132,12 @@ static void purge_block(void *arg, uint32_t block)
 
 static bool purge_poll(struct purge *p)
 {
-	struct store *store = p->store;
-	int r = 0;
-
-	if (p->stage == PURGE_DISKS && loop_now(p->loop) >= p->disks_until_ns)
-		end(p, -EIO);
+	if (p->stage == PURGE_TIERS && loop_now(p->loop) >= p->tiers_until_ns)
+		give_up(p);
 	if (p->stage != PURGE_TABLE)
 		return false;
-	if (herd_walk(store->blocks, &p->cursor, PURGE_SLICE, purge_block, p))
-		return true;
-	p->stage = PURGE_DISKS;
-	p->disks_until_ns = loop_now(p->loop) + PURGE_PATIENCE_NS;
-	r = tier_purge(store->tiers[TIER_NVME], p->tenant, disks_done, p);
-	if (r)
-		end(p, r == -ENOTSUP ? 0 : r); /* without an NVMe tier nothing is left anywhere */
+	if (!herd_walk(p->store->blocks, &p->cursor, PURGE_SLICE, purge_block, p))
+		ask_tiers(p);
 	return true;
 }
 
@@ -163,6 +200,8 @@ int purge_open(struct store *store, struct loop *loop, struct purge **ret)
 		return -ENOMEM;
 	p->store = store;
 	p->loop = loop;
+	for (int i = 0; i < TIER_COUNT; i++)
+		p->tiers[i].purge = p;
 	p->poller.poll = poll;
 	loop_poller_add(loop, &p->poller);
 	*ret = p;

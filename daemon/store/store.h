@@ -37,4 +37,10 @@ struct store {
 	struct mover_counts moved; /* what left host memory, and its heir */
 };
 
+/* Where images are made, checked, and served from: the one tier that every block goes through. */
+static inline struct tier *store_host(const struct store *store)
+{
+	return store->tiers[TIER_HOST];
+}
+
 #endif

@@ -272,6 +272,11 @@ bool redis_endpoint_row(const struct tier *tier, uint32_t i, struct redis_endpoi
 	return true;
 }
 
+const char *tier_name(enum tier_id id)
+{
+	return id == TIER_NVME ? "nvme" : "host";
+}
+
 const char *tier_state_name(enum tier_state state)
 {
 	return state == TIER_OFFLINE ? "offline" : "?";

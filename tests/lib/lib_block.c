@@ -122,8 +122,8 @@ void table_is_seen(void **state, uint32_t number, uint32_t tiers, uint32_t in_ho
 	random_key(number, key.bytes);
 	map_probe(f->map, &index_key, &key, 1, &seen);
 	assert_int_equal(seen, tiers);
-	assert_int_equal(blocks_host_count(f->blocks), in_host);
-	assert_int_equal(blocks_nvme_count(f->blocks), in_nvme);
+	assert_int_equal(blocks_copies(f->blocks, TIER_HOST), in_host);
+	assert_int_equal(blocks_copies(f->blocks, TIER_NVME), in_nvme);
 }
 
 void table_is_nvme(struct blocks *blocks, uint32_t block, uint32_t number)

@@ -341,8 +341,8 @@ static void compare_all(struct model *m)
 	for (uint32_t space = 0; space < SPACES; space++)
 		assert_int_equal(tally_blocks(blocks_tally(m->blocks), space), count[space]);
 	assert_int_equal(blocks_count(m->blocks), m->here);
-	assert_int_equal(blocks_host_count(m->blocks), m->in_host);
-	assert_int_equal(blocks_nvme_count(m->blocks), m->in_nvme);
+	assert_int_equal(blocks_copies(m->blocks, TIER_HOST), m->in_host);
+	assert_int_equal(blocks_copies(m->blocks, TIER_NVME), m->in_nvme);
 	assert_int_equal(index_entries(m->index), m->here);
 }
 

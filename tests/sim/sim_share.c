@@ -133,7 +133,7 @@ static void nobody_else_has_to_give_room_that_is_guaranteed(void **state)
 	}
 	assert_int_equal(find(&w, 2, SLAB, false, &where), -EAGAIN);
 	assert_int_equal(find(&w, 2, SLAB, true, &where), -EAGAIN); /* it has its share */
-	assert_int_equal(blocks_host_count(w.blocks), SLABS);
+	assert_int_equal(blocks_copies(w.blocks, TIER_HOST), SLABS);
 	/* One that has nothing yet, and nothing is under way: better than to be refused. */
 	assert_int_equal(find(&w, 3, SLAB, false, &where), -EAGAIN);
 	assert_int_equal(find(&w, 3, SLAB, true, &where), 0);

@@ -223,7 +223,7 @@ static void condemned_is_invisible_and_freed_after_its_pins(void **state)
 	assert_int_equal(find(blocks, 1), BLOCK_NONE);
 	assert_false(blocks_live(blocks, a));
 	assert_int_equal(blocks_count(blocks), 0);
-	assert_int_equal(blocks_host_count(blocks), 0);
+	assert_int_equal(blocks_copies(blocks, TIER_HOST), 0);
 	assert_int_equal(tally_blocks(blocks_tally(blocks), SPACE), 0);
 	assert_false(blocks_condemned(blocks, &slot));
 	assert_int_equal(blocks_host_slot(blocks, a), 1);

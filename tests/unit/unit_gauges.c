@@ -53,16 +53,10 @@ bool nvme_row(const struct tier *t, uint32_t i, struct nvme_disk_row *ret)
 	return false;
 }
 
-uint32_t blocks_host_count(const struct blocks *blocks)
+uint32_t blocks_copies(const struct blocks *blocks, enum tier_id tier)
 {
 	(void)blocks;
-	return 5;
-}
-
-uint32_t blocks_nvme_count(const struct blocks *blocks)
-{
-	(void)blocks;
-	return 0;
+	return tier == TIER_HOST ? 5 : 0;
 }
 
 struct tally *blocks_tally(const struct blocks *blocks)

@@ -270,7 +270,7 @@ static void what_is_on_nvme_is_demoted_and_stays(void **state)
 	assert_false(present(&w, 1));
 	assert_int_equal(w.counts.evicted_blocks, 2);
 	assert_int_equal(w.counts.demoted_blocks, 1);
-	assert_int_equal(blocks_host_count(w.blocks), 8);
+	assert_int_equal(blocks_copies(w.blocks, TIER_HOST), 8);
 	world_close(&w);
 }
 

@@ -69,7 +69,7 @@ static void what_is_taken_is_not_given_to_anybody_else(void **state)
 		assert_int_equal(*tier_address(w.host, &heir.slots[i]), i);
 		assert_int_equal(slabs_owner(tier_slabs(w.host), &heir.slots[i]), SLABS_NO_OWNER);
 	}
-	assert_int_equal(blocks_host_count(w.blocks), 1);
+	assert_int_equal(blocks_copies(w.blocks, TIER_HOST), 1);
 	tier_free(w.host, &where);
 	bury(&w, &heir);
 }
@@ -87,7 +87,7 @@ static void a_swap_gives_a_slot(void **state)
 	assert_int_equal(world_make_room(&w, BIG, MOVER_STEPS, &where), 0);
 	assert_int_equal(heir.swaps, 0);
 	assert_int_equal(heir.names[0], 1);
-	assert_int_equal(blocks_host_count(w.blocks), 2);
+	assert_int_equal(blocks_copies(w.blocks, TIER_HOST), 2);
 	tier_free(w.host, &where);
 	bury(&w, &heir);
 }
@@ -104,7 +104,7 @@ static void where_all_is_taken_there_is_no_room(void **state)
 	with(&w, &heir, 8, 0);
 	assert_int_equal(world_make_room(&w, BIG, MOVER_STEPS, &where), -ENOSPC);
 	assert_int_equal(heir.n, 4);
-	assert_int_equal(blocks_host_count(w.blocks), 0);
+	assert_int_equal(blocks_copies(w.blocks, TIER_HOST), 0);
 	bury(&w, &heir);
 }
 

@@ -21,7 +21,7 @@ static void queued_blocks_are_spared_while_others_can_go(void **state)
 	assert_int_equal(mover_find_room(w.host, w.blocks, w.tick, BIG, MOVER_STEPS, &w.counts,
 					 &where),
 			 -EAGAIN);
-	assert_int_equal(blocks_host_count(w.blocks), 4);
+	assert_int_equal(blocks_copies(w.blocks, TIER_HOST), 4);
 	/* Not the least recent, but it loses nothing. */
 	blocks_set_nvme(w.blocks, block[2],
 			&(struct extent){ .tier = TIER_NVME, .slot = 7, .generation = 1 });

@@ -212,6 +212,7 @@ static int nvme_open(const struct tier_conf *conf, struct loop *loop, struct tie
 		return -ENOMEM;
 	}
 	t->base.ops = &nvme_ops;
+	t->base.patience_ns = conf->nvme->stall_ns;
 	t->loop = loop;
 	t->conf = *conf->nvme;
 	t->timer.fire = tick;
