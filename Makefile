@@ -28,6 +28,8 @@ ALLLD   := $(LDFLAGS) $(SANFLAG) -Wl,--as-needed
 LIBS    := -linih -lcrypto -lxxhash -lnuma -ljson-c -luring -lhiredis -lssl -lpthread -lcmocka -lm
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
+# Kernels on the host run on stacks that no sanitizer knows.
+$(foreach f,block codec fiber meet shared,$(eval CF_host_$(f) := -fno-sanitize=all -Wno-unknown-pragmas))
 
 # A source is in by lying in its room; a test by lying in the folder of its kind. What else there is
 # to know of a test stands in it (tests/README.md): FACTS has a word NAME:KEY=VALUE for each fact.
@@ -35,7 +37,7 @@ objs_of  = $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard $(1))))
 D_OBJS  := $(call objs_of,kernels/*.c kernels/*/*.c daemon/*/*.c tiers/*.c tiers/*/*.c tiers/*/*/*.c)
 C_OBJS  := $(call objs_of,client/lib/*.c)
 CTL_OBJS := $(call objs_of,client/ctl/*.c)
-LIB_OBJS := $(call objs_of,tests/lib/*.c)
+LIB_OBJS := $(call objs_of,tests/lib/*.c tests/gpu/host/*.c)
 BENCH_OBJS := $(call objs_of,tests/bench/*.c)
 FACTS   := $(shell tests/facts.sh || echo FAILED)
 $(if $(filter FAILED,$(FACTS)),$(error tests/facts.sh failed))
@@ -48,12 +50,24 @@ PROGRAMS := $(addprefix $(BUILD)/,kvtierd kvtierctl kvtier-bench libkvtier.so.0 
 
 all: $(PROGRAMS)
 	@echo "built in $(BUILD)/: $(notdir $(PROGRAMS))"
-	@echo "left out: the CUDA device (this version has the CPU device only)"
+	@echo "left out: $(if $(NVCC),nothing,the CUDA kernels: no nvcc in PATH or /usr/local/cuda)"
 help:
 	@sed -n 's/^#? //p' Makefile
 
+# The CUDA kernels for each kind of GPU, and PTX for those to come; a spilled register is an error.
+NVCC    := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
+FATBIN  := $(if $(NVCC),$(BUILD)/codec.fatbin)
+CF_fatbin := $(if $(NVCC),-DCUDA_FATBIN='"$(FATBIN)"')
+$(BUILD)/kernels/cuda/fatbin.o: $(FATBIN)
+$(BUILD)/codec.fatbin: $(wildcard kernels/*.h kernels/cuda/*.h kernels/cuda/*.cu*)
+	@mkdir -p $(@D)
+	$(SAY) NVCC kernels/cuda/codec.cu
+	$(Q)$(NVCC) -I. -std=c++17 -O3 --threads 0 -fatbin -Werror all-warnings -Xptxas -warn-spills \
+		$(if $(V),-Xptxas -v) $(foreach a,80 86 89 90 100 120,-gencode arch=compute_$a,code=sm_$a) \
+		-gencode arch=compute_80,code=compute_80 -o $@ kernels/cuda/codec.cu
+
 # A file of flags changes when the flags in it do: what was made with other flags is made again.
-FLAGS_cc = $(CC) $(ALLCF) $(CF_avx512)
+FLAGS_cc = $(CC) $(ALLCF) $(CF_avx512) $(CF_host_block) $(CF_fatbin)
 FLAGS_ld = $(CC) $(ALLLD) $(LIBS) $(D_OBJS) $(C_OBJS) $(CTL_OBJS) $(LIB_OBJS) $(BENCH_OBJS)
 $(BUILD)/flags.%: FORCE
 	@mkdir -p $(@D)

@@ -8,7 +8,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 status=0
 refuse() { ! "$@" || status=1; }
-mapfile -t sources < <(find client daemon kernels tiers tests -name '*.[ch]' | sort)
+mapfile -t sources < <(find client daemon kernels tiers tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | sort)
 in_room() { printf '%s\n' "${sources[@]}" | grep -E "$1"; }
 
 refuse grep -nE '#include "(daemon|tiers|kernels|client|tests)/' $(in_room '^daemon/base/')

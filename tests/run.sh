@@ -26,7 +26,7 @@ plan() {
 	for pattern in ${TEST:-*}; do
 		set +f
 		for build in "$@"; do
-			for file in tests/{unit,fault,sim,fuzz,regr,sys}/$pattern.{c,sh}; do
+			for file in tests/{unit,fault,sim,fuzz,regr,sys,gpu}/$pattern.{c,sh}; do
 				[ -f "$file" ] && echo "$build $file"
 			done
 		done

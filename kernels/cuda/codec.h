@@ -34,7 +34,7 @@ extern "C" {
 #endif
 
 enum {
-	CUDA_THREADS = 1024,   /* of a block */
+	CUDA_THREADS = 512,    /* of a block */
 	CUDA_CHUNK_BYTES = 16, /* one access */
 	CUDA_CHUNKS = 8,       /* accesses that a thread has in flight */
 };
@@ -88,6 +88,10 @@ struct cuda_task {
 	uint8_t codec_k, codec_v, reserved[2]; /* enum image_codec; decode: the header's */
 };
 static_assert(sizeof(struct cuda_task) == 48, "cuda_task");
+
+/* The kernels for each kind of GPU, for cuModuleLoadData(). 0 bytes: there was no nvcc. */
+extern const unsigned char kvtier_cuda_image[];
+extern const size_t kvtier_cuda_image_bytes;
 
 /* Pieces' bases are device addresses. ret_pieces: layout->n_pieces of them, to be copied to the
  * device; ret->pieces is left 0 for the caller to set. 0; -EINVAL, -EOVERFLOW: the geometry has no

@@ -37,7 +37,8 @@ static struct cuda_divisor divisor_of(uint32_t n)
 	return d;
 }
 
-/* So many that each has CUDA_CHUNKS chunks of the largest group that fp8 may have, or fewer. */
+/* So many that each has CUDA_CHUNKS chunks of the largest group that fp8 may have, or fewer; of
+ * groups of more than 64 KiB (head dims beyond 2,048) it has more. */
 static uint32_t lanes_of(const struct image_geometry *g)
 {
 	const uint32_t dim = g->head_dim_k > g->head_dim_v ? g->head_dim_k : g->head_dim_v;
@@ -46,7 +47,8 @@ static uint32_t lanes_of(const struct image_geometry *g)
 	const uint32_t chunks = rows * ceil_div(2 * dim, CUDA_CHUNK_BYTES);
 	uint32_t lanes = LEAST_LANES;
 
-	while (image_element_bytes(g->dtype) == 2 && lanes * CUDA_CHUNKS < chunks)
+	while (image_element_bytes(g->dtype) == 2 && lanes < CUDA_THREADS &&
+	       lanes * CUDA_CHUNKS < chunks)
 		lanes *= 2;
 	return lanes;
 }

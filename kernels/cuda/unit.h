@@ -129,7 +129,8 @@ UNIT_FN struct unit unit_of(const struct cuda_plan *plan, const struct cuda_piec
 	u.fp8 = piece->kind == KIND_V ? fp8_v : piece->kind != KIND_OPAQUE && fp8_k;
 	u.payload *= piece->kind == KIND_OPAQUE ? 1 : piece->kind == KIND_V ? value_v : value_k;
 	u.payload += piece->values_k * value_k + piece->values_v * value_v + piece->opaque_bytes;
-	u.scale += (fp8_k ? piece->scales_k : 0) + (fp8_v ? piece->scales_v : 0);
+	u.scale = (u.fp8 ? u.scale : 0) + (fp8_k ? piece->scales_k : 0) +
+		  (fp8_v ? piece->scales_v : 0);
 	u.address += piece->base + page * piece->page_stride;
 	if (u.stride == u.row_bytes) { /* rows without a gap are one row */
 		u.row_bytes *= u.rows;

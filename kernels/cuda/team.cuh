@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * team.cuh - the threads that do one unit together: a warp, or several of a block.
+ *
+ * Teams of a block go their own ways: those of several warps meet at a named barrier of their own,
+ * of which a block has 16. Only a team's maxima go through shared memory, in two sets by turns: who
+ * writes a set has passed the barrier after which every other one read it.
+ */
+#ifndef KVTIER_KERNELS_CUDA_TEAM_CUH
+#define KVTIER_KERNELS_CUDA_TEAM_CUH
+
+#include "kernels/cuda/mem.cuh"
+
+enum { WARP = 32, TEAM_WARPS = 32, ALL_LANES = -1 };
+
+#ifdef __CUDACC__
+
+/* Of `threads` threads of the block; whoever passed it sees what the others stored before. */
+MEM_FN void team_barrier(uint32_t id, uint32_t threads)
+{
+	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+#define SHARED_LOAD(field)         (field)
+#define SHARED_STORE(field, value) ((field) = (value))
+
+#else /* the compiler for the host brings host_barrier(), host_shared_load(), host_shared_store() */
+
+#define team_barrier(id, threads)  host_barrier(id, threads)
+#define SHARED_LOAD(field)         host_shared_load(&(field))
+#define SHARED_STORE(field, value) host_shared_store(&(field), value)
+
+#endif
+
+struct team_shared {
+	uint32_t largest[2][TEAM_WARPS];
+};
+
+struct team {
+	uint32_t lanes; /* threads of a team: a power of two, a warp or more */
+	uint32_t teams; /* in the block */
+	uint32_t index; /* of this one */
+	uint32_t lane;  /* of this thread in it */
+	uint32_t turn;  /* 0, 1: the set that is next */
+};
+
+MEM_FN struct team team_of(uint32_t lanes)
+{
+	struct team t;
+
+	t.lanes = lanes;
+	t.teams = blockDim.x / lanes;
+	t.index = threadIdx.x / lanes;
+	t.lane = threadIdx.x % lanes;
+	t.turn = 0;
+	return t;
+}
+
+MEM_FN uint32_t warp_max(uint32_t x)
+{
+#pragma unroll
+	for (int distance = WARP / 2; distance; distance /= 2) {
+		const uint32_t other = __shfl_xor_sync((unsigned)ALL_LANES, x, distance);
+
+		x = other > x ? other : x;
+	}
+	return x;
+}
+
+/* The largest x of the team, for each thread of it. All of them call it. */
+MEM_FN uint32_t team_max(struct team *t, struct team_shared *shared, uint32_t x)
+{
+	const uint32_t warps = t->lanes / WARP, warp = threadIdx.x / WARP,
+		       lane = threadIdx.x % WARP;
+
+	x = warp_max(x);
+	if (warps == 1)
+		return x;
+	if (lane == 0)
+		SHARED_STORE(shared->largest[t->turn][warp], x);
+	team_barrier(t->index, t->lanes);
+	x = lane < warps ? SHARED_LOAD(shared->largest[t->turn][t->index * warps + lane]) : 0;
+	t->turn ^= 1;
+	return warp_max(x);
+}
+
+#endif

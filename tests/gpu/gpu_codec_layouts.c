@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: the CUDA kernels make ref.c's images of every layout that engines use, and restore them.
+ * Method: each layout of lib_pages.c, at each codec that its dtype takes, at several alignments.
+ * The kernels run on the host (tests/gpu/host), on 1 to 16 blocks, and may touch the bytes of the
+ * page's rows and of the image alone.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/lib/lib_cuda_codec.h"
+
+static int set_up(void **state)
+{
+	static struct cuda_bed bed;
+
+	cuda_bed_open(&bed, "gpu_codec_layouts");
+	*state = &bed;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	cuda_bed_close(*state);
+	return 0;
+}
+
+static void all_layouts(struct cuda_bed *b, uint32_t dtype, enum image_codec codec_k,
+			enum image_codec codec_v)
+{
+	const uint32_t element = image_element_bytes(dtype);
+	/* fast; 8 bytes off; the alignment of the dtype and no more */
+	const uint64_t shifts[] = { 0, 8, element, 3 * element };
+
+	for (uint32_t i = 0; i < pages_named_n; i++)
+		for (uint32_t s = 0; s < 4; s++) {
+			pages_make(&b->pages, &pages_named[i], dtype, CUDA_BED_DEVICE, 2,
+				   shifts[s]);
+			cuda_bed_plan(b, codec_k, codec_v);
+			cuda_bed_fill(b);
+			if (cuda_bed_both(b, codec_k, codec_v))
+				assert_true(codec_k == CODEC_FP8 || codec_v == CODEC_FP8);
+		}
+}
+
+static void bf16_as_fp8(void **state)
+{
+	all_layouts(*state, DTYPE_BF16, CODEC_FP8, CODEC_FP8);
+}
+
+static void fp16_as_fp8(void **state)
+{
+	all_layouts(*state, DTYPE_FP16, CODEC_FP8, CODEC_FP8);
+}
+
+static void one_of_k_and_v_as_fp8(void **state)
+{
+	all_layouts(*state, DTYPE_BF16, CODEC_FP8, CODEC_RAW);
+	all_layouts(*state, DTYPE_FP16, CODEC_RAW, CODEC_FP8);
+}
+
+static void raw_of_every_dtype(void **state)
+{
+	all_layouts(*state, DTYPE_BF16, CODEC_RAW, CODEC_RAW);
+	all_layouts(*state, DTYPE_FP32, CODEC_RAW, CODEC_RAW);
+	all_layouts(*state, DTYPE_INT8, CODEC_RAW, CODEC_RAW);
+}
+
+static void fp8_native(void **state)
+{
+	all_layouts(*state, DTYPE_E4M3, CODEC_FP8_NATIVE, CODEC_FP8_NATIVE);
+	all_layouts(*state, DTYPE_E5M2, CODEC_FP8_NATIVE, CODEC_FP8_NATIVE);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(bf16_as_fp8),
+		cmocka_unit_test(fp16_as_fp8),
+		cmocka_unit_test(one_of_k_and_v_as_fp8),
+		cmocka_unit_test(raw_of_every_dtype),
+		cmocka_unit_test(fp8_native),
+	};
+
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}

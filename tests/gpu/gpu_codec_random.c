@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: the CUDA kernels agree with ref.c whatever the geometry, the strides, the alignment, and
+ * the way in which an image is cut into tasks.
+ * Method: random pages (SEED), images in 1 to 9 ranges of units in any order, several tasks a
+ * launch, 1 to 16 blocks. Values that fp8 cannot hold set the flag where ref.c refuses; any bytes
+ * decode as ref.c decodes them; a page may change under the kernel.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include <errno.h>
+
+#include "tests/lib/lib_cuda_codec.h"
+
+enum { ROUNDS = 150 };
+
+static int set_up(void **state)
+{
+	static struct cuda_bed bed;
+
+	cuda_bed_open(&bed, "gpu_codec_random");
+	bed.max_ranges = 9;
+	*state = &bed;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	cuda_bed_close(*state);
+	return 0;
+}
+
+static uint32_t pick(struct cuda_bed *b, uint32_t n)
+{
+	return random_below(&b->random, n);
+}
+
+/* A page of BF16 or FP16 of which K and typed, or V, or both are fp8. */
+static void random_fp8(struct cuda_bed *b)
+{
+	const uint32_t which = 1 + pick(b, 3);
+
+	do
+		pages_random(&b->pages, &b->random, DTYPE_BF16 + pick(b, 2), CUDA_BED_DEVICE);
+	while (!cuda_bed_plan(b, which & 1 ? CODEC_FP8 : CODEC_RAW,
+			      which & 2 ? CODEC_FP8 : CODEC_RAW));
+	cuda_bed_fill(b);
+}
+
+static void fp8_pages(void **state)
+{
+	struct cuda_bed *b = *state;
+	uint32_t fitted = 0;
+
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		random_fp8(b);
+		if (cuda_bed_encode(b))
+			continue;
+		cuda_bed_decode(b);
+		fitted++;
+	}
+	assert_true(fitted > ROUNDS / 2);
+}
+
+static void verbatim_pages(void **state)
+{
+	struct cuda_bed *b = *state;
+
+	for (uint32_t i = 0; i < ROUNDS / 2; i++) {
+		const uint32_t dtype = DTYPE_BF16 + i % 6;
+		const enum image_codec codec = image_element_bytes(dtype) == 1 && pick(b, 2) ?
+						       CODEC_FP8_NATIVE :
+						       CODEC_RAW;
+
+		do
+			pages_random(&b->pages, &b->random, dtype, CUDA_BED_DEVICE);
+		while (!cuda_bed_plan(b, codec, codec));
+		cuda_bed_fill(b);
+		assert_int_equal(cuda_bed_encode(b), 0);
+		cuda_bed_decode(b);
+	}
+}
+
+/* One bad value in a piece that fp8 has. */
+static void unfit_values_set_the_flag(void **state)
+{
+	static const uint16_t bad[2][6] = {
+		{ 0x7f80, 0xff80, 0x7fc0, 0x7f81, 0x7f78, 0xff79 }, /* Inf, NaN, rounds to Inf */
+		{ 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0x7bc0, 0xfbff },
+	};
+	struct cuda_bed *b = *state;
+	uint32_t refused = 0;
+
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		const struct image_geometry *g = &b->pages.layout.geometry;
+		const struct page_piece *p;
+		uint64_t at;
+
+		random_fp8(b);
+		p = &b->pages.pieces[pick(b, b->pages.layout.n_pieces)];
+		at = (uintptr_t)p->base - CUDA_BED_DEVICE + b->page * p->page_stride;
+		if (p->kind == KIND_OPAQUE)
+			continue;
+		if (p->kind == KIND_TYPED)
+			at += 2 * (uint64_t)pick(b, (uint32_t)p->length);
+		else
+			at += pick(b, g->block_tokens) * p->token_stride +
+			      pick(b, g->kv_heads) * p->head_stride +
+			      2 * (uint64_t)pick(b,
+						 p->kind == KIND_K ? g->head_dim_k : g->head_dim_v);
+		memcpy(b->memory + at, &bad[g->dtype == DTYPE_FP16][pick(b, 6)], 2);
+		refused += cuda_bed_encode(b) == -ERANGE;
+	}
+	assert_true(refused > ROUNDS / 4);
+}
+
+static void any_bytes_decode_alike(void **state)
+{
+	struct cuda_bed *b = *state;
+
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		random_fp8(b);
+		for (uint32_t j = 0; j < b->shape.image_bytes; j++)
+			b->image[j] = (uint8_t)random_next(&b->random);
+		image_header_fill((void *)b->image, &b->pages.layout.geometry, b->codec_k,
+				  b->codec_v, &b->shape, &(struct image_identity){ 0 });
+		cuda_bed_decode(b);
+	}
+}
+
+static void a_range_touches_its_own_bytes_alone(void **state)
+{
+	struct cuda_bed *b = *state;
+
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		uint32_t from, to;
+
+		random_fp8(b);
+		from = pick(b, b->plan.n_units);
+		to = from + pick(b, b->plan.n_units - from) + 1;
+		cuda_bed_range(b, from, to);
+	}
+}
+
+/* What amax did not see saturates: no code is NaN, and no byte beside the page is touched. */
+static void pages_may_change(void **state)
+{
+	struct cuda_bed *b = *state;
+
+	for (uint32_t i = 0; i < ROUNDS / 3; i++) {
+		if (i % 8 == 0) { /* groups that are read twice */
+			pages_make(&b->pages, &pages_named[pages_named_n - 2], DTYPE_BF16,
+				   CUDA_BED_DEVICE, 1, 0);
+			assert_int_equal(b->pages.layout.geometry.head_dim_v, 4096);
+			cuda_bed_plan(b, CODEC_FP8, CODEC_FP8);
+			cuda_bed_fill(b);
+		} else {
+			random_fp8(b);
+		}
+		cuda_bed_changing(b);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(fp8_pages),
+		cmocka_unit_test(verbatim_pages),
+		cmocka_unit_test(unfit_values_set_the_flag),
+		cmocka_unit_test(any_bytes_decode_alike),
+		cmocka_unit_test(a_range_touches_its_own_bytes_alone),
+		cmocka_unit_test(pages_may_change),
+	};
+
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: the CUDA kernels make of each of the 65,536 inputs, at each exponent that a group with it
+ * can have, the code of ref.c; and of each code at each scale its value.
+ * Method: groups of 1,024 values, the first of which gives the group its exponent; the others go
+ * through all inputs that it allows, in order, and scattered so that the ways in which chunks are
+ * done mix. Each input alone is a group, too: its scale, or its flag. All 256 codes at all 256
+ * scales, foreign ones included.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "kernels/fp8.h"
+#include "tests/lib/lib_cuda_codec.h"
+
+enum { GROUP = IMAGE_GROUP_TYPED, GROUPS = 1024, INPUTS = 65536, HEADS = 1024, LAYERS = 4 };
+
+static int set_up(void **state)
+{
+	static struct cuda_bed bed;
+
+	cuda_bed_open(&bed, "gpu_codec_values");
+	*state = &bed;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	cuda_bed_close(*state);
+	return 0;
+}
+
+static void typed_pages(struct cuda_bed *b, int is_fp16, uint32_t groups)
+{
+	const struct pages_named typed = {
+		.geometry = { .typed_segments = 1,
+			      .typed_values = groups * GROUP,
+			      .block_tokens = 1 },
+		.order = PAGES_TYPED,
+	};
+
+	pages_make(&b->pages, &typed, is_fp16 ? DTYPE_FP16 : DTYPE_BF16, CUDA_BED_DEVICE, 1, 0);
+	assert_true(cuda_bed_plan(b, CODEC_FP8, CODEC_FP8));
+}
+
+/* Groups as they fill up. */
+struct inputs {
+	struct cuda_bed *bed;
+	int is_fp16;
+	uint32_t amax, n; /* values so far */
+	uint64_t seen;    /* inputs */
+};
+
+static void add(struct inputs *in, uint32_t code)
+{
+	uint16_t *values = (void *)in->bed->memory;
+
+	if (in->n % GROUP == 0)
+		values[in->n++] = (uint16_t)in->amax;
+	values[in->n++] = (uint16_t)code;
+	in->seen++;
+	if (in->n < GROUPS * GROUP)
+		return;
+	assert_int_equal(cuda_bed_encode(in->bed), 0);
+	in->n = 0;
+}
+
+/* What is left of a group has the value that gives it its exponent. */
+static void end_group(struct inputs *in)
+{
+	while (in->n % GROUP)
+		add(in, in->amax);
+}
+
+static void all_inputs(struct cuda_bed *b, int is_fp16, uint32_t multiplier)
+{
+	struct inputs in = { .bed = b, .is_fp16 = is_fp16 };
+	const uint32_t limit = is_fp16 ? FP8_FP16_LIMIT : FP8_BF16_LIMIT;
+	uint32_t exponents = 0;
+
+	typed_pages(b, is_fp16, GROUPS);
+	for (uint32_t amax = 0; amax < limit; amax++) {
+		const int k = fp8_exponent(is_fp16, amax);
+
+		if (k == FP8_K_NONE || (amax + 1 < limit && fp8_exponent(is_fp16, amax + 1) == k))
+			continue; /* the largest of each exponent allows the most */
+		in.amax = amax;
+		for (uint32_t i = 0; i < INPUTS; i++) {
+			const uint32_t code = i * multiplier & 0xffff;
+
+			if ((code & 0x7fff) <= amax)
+				add(&in, code);
+		}
+		end_group(&in);
+		exponents++;
+	}
+	for (in.amax = 0; in.n;) /* the last launch */
+		add(&in, 0);
+	assert_true(exponents > (is_fp16 ? 40 : 230));
+	assert_true(in.seen > (is_fp16 ? 800000 : 7000000));
+}
+
+static void every_input_in_order(void **state)
+{
+	all_inputs(*state, 0, 1);
+	all_inputs(*state, 1, 1);
+}
+
+static void every_input_scattered(void **state)
+{
+	all_inputs(*state, 0, 40503);
+	all_inputs(*state, 1, 40503);
+}
+
+/* Groups of one value, LAYERS * HEADS of them from `first` on; those that fp8 cannot hold are left
+ * out. */
+static void alone(struct cuda_bed *b, int is_fp16, uint32_t first)
+{
+	const struct pages_named one = {
+		.geometry = { .layers = LAYERS,
+			      .kv_heads = HEADS,
+			      .head_dim_k = 1,
+			      .block_tokens = 1 },
+		.order = PAGES_TOKEN_MAJOR,
+	};
+	uint16_t *values = (void *)b->memory;
+
+	pages_make(&b->pages, &one, is_fp16 ? DTYPE_FP16 : DTYPE_BF16, CUDA_BED_DEVICE, 1, 0);
+	assert_true(cuda_bed_plan(b, CODEC_FP8, CODEC_FP8));
+	for (uint32_t i = 0; i < LAYERS * HEADS; i++) {
+		const uint32_t code = first + i;
+
+		values[i] =
+			(uint16_t)(fp8_exponent(is_fp16, code & 0x7fff) == FP8_K_NONE ? 0 : code);
+	}
+	assert_int_equal(cuda_bed_encode(b), 0);
+}
+
+static void every_input_alone(void **state)
+{
+	for (int h = 0; h < 2; h++)
+		for (uint32_t first = 0; first < INPUTS; first += LAYERS * HEADS)
+			alone(*state, h, first);
+}
+
+static void every_input_that_fp8_cannot_hold(void **state)
+{
+	const struct pages_named one = {
+		.geometry = { .layers = 1,
+			      .kv_heads = CUDA_BED_TASKS,
+			      .head_dim_k = 1,
+			      .block_tokens = 1 },
+		.order = PAGES_TOKEN_MAJOR,
+	};
+	struct cuda_bed *b = *state;
+	uint16_t *values = (void *)b->memory;
+
+	for (int h = 0; h < 2; h++) {
+		uint32_t n = 0;
+
+		pages_make(&b->pages, &one, h ? DTYPE_FP16 : DTYPE_BF16, CUDA_BED_DEVICE, 1, 0);
+		assert_true(cuda_bed_plan(b, CODEC_FP8, CODEC_FP8));
+		for (uint32_t code = 0; code < INPUTS; code++) {
+			if (fp8_exponent(h, code & 0x7fff) != FP8_K_NONE)
+				continue;
+			values[n++] = (uint16_t)code;
+			if (n == CUDA_BED_TASKS) {
+				cuda_bed_flags(b, n);
+				n = 0;
+			}
+		}
+		memset(values + n, 0, 2 * (CUDA_BED_TASKS - n));
+		cuda_bed_flags(b, n);
+	}
+}
+
+static void every_code_at_every_scale(void **state)
+{
+	struct cuda_bed *b = *state;
+
+	for (int h = 0; h < 2; h++) {
+		typed_pages(b, h, 256);
+		memset(b->image, 0, b->shape.image_bytes);
+		image_header_fill((void *)b->image, &b->pages.layout.geometry, CODEC_FP8, CODEC_FP8,
+				  &b->shape, &(struct image_identity){ 0 });
+		for (uint32_t s = 0; s < 256; s++) {
+			uint8_t *codes = b->image + b->shape.payload_offset + s * GROUP;
+
+			b->image[sizeof(struct image_header) + s] = (uint8_t)s;
+			for (uint32_t i = 0; i < GROUP; i++) /* four orders of all codes */
+				codes[i] = (uint8_t)(i * (i < 256 ? 1 :
+							  i < 512 ? 77 :
+							  i < 768 ? 13 :
+								    201));
+		}
+		cuda_bed_decode(b);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_input_in_order),
+		cmocka_unit_test(every_input_scattered),
+		cmocka_unit_test(every_input_alone),
+		cmocka_unit_test(every_input_that_fp8_cannot_hold),
+		cmocka_unit_test(every_code_at_every_scale),
+	};
+
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* host_block.h - a block that runs: shared by host_block.c, host_meet.c and host_shared.c alone. */
+#ifndef KVTIER_TESTS_HOST_BLOCK_H
+#define KVTIER_TESTS_HOST_BLOCK_H
+
+#include <stdbool.h>
+
+#include "tests/gpu/host/host_fiber.h"
+#include "tests/gpu/host/host_kernel.h"
+
+enum { HOST_WARP = 32, HOST_BARRIERS = 16, HOST_WORDS = 128, HOST_TEXT = 240 };
+
+enum host_state { HOST_READY, HOST_AT_SHUFFLE, HOST_AT_BARRIER, HOST_ENDED };
+
+/* What a thread has seen of the others at its last barrier. Threads that met there share one. */
+struct host_clock {
+	uint32_t users;
+	uint32_t seen[HOST_KERNEL_THREADS];
+};
+
+struct host_thread {
+	struct fiber *fiber;
+	enum host_state state;
+	uint32_t mask, value, received, distance, site; /* of the shuffle */
+	uint32_t barrier, threads;                      /* of the barrier */
+	struct host_clock *clock;                       /* NULL: it has met nobody */
+	uint32_t now; /* its own time: barriers that it has passed, plus 1 */
+};
+
+/* A word of shared memory: by whom and when it was written last, and read since. */
+struct host_word {
+	const uint32_t *address;
+	uint32_t writer, written; /* written 0: never */
+	uint32_t *read;           /* of each thread; 0: not */
+};
+
+struct host_block {
+	const struct host_kernel *kernel;
+	const struct host_launch *launch;
+	struct fiber caller;
+	struct host_thread *threads;
+	uint32_t n, running; /* the thread that runs */
+	uint32_t *ready;     /* threads that can run, in no order */
+	uint32_t n_ready, n_ended;
+	uint32_t waiting[HOST_BARRIERS]; /* threads at each barrier */
+	struct host_word words[HOST_WORDS];
+	uint32_t n_words;
+	uint64_t random;
+	int result; /* of the launch: 0, or the first mistake, which text says */
+	char *text;
+	size_t text_bytes;
+};
+
+extern _Thread_local struct host_block *host_block;
+
+uint64_t host_random(void);
+/* The running thread has stopped; another goes on. */
+void host_stop(enum host_state state);
+void host_yield(void);
+/* Can run again. */
+void host_resume(uint32_t thread);
+/* The first mistake: the launch ends. Does not return to the thread that made it. */
+_Noreturn void host_fail(int result, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Nobody can go on: says why, in `text`. */
+void host_describe_deadlock(const struct host_block *b, char *text, size_t n);
+/* Ends what a block has of shared memory. */
+void host_shared_end(struct host_block *b);
+/* Threads [first, first + n) have met. */
+void host_shared_met(struct host_block *b, const uint32_t *threads, uint32_t n);
+
+#endif

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lib_cuda_codec.c - see lib_cuda_codec.h. */
+#include "tests/lib/lib_cuda_codec.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "kernels/fp8.h"
+#include "tests/gpu/host/host_kernel.h"
+
+enum { READ = 1, WRITE = 2 };
+enum {
+	IMAGE_AT = CUDA_BED_PAGES,
+	FLAGS_AT = IMAGE_AT + CUDA_BED_IMAGE,
+	TASKS_AT = FLAGS_AT + 4096,
+	PIECES_AT = TASKS_AT + CUDA_BED_TASKS * sizeof(struct cuda_task),
+};
+static_assert(PIECES_AT + PAGES_MAX_PIECES * sizeof(struct cuda_piece) <= CUDA_BED_BYTES, "tables");
+
+void cuda_bed_open(struct cuda_bed *bed, const char *test)
+{
+	*bed = (struct cuda_bed){
+		.random = random_seeded(test),
+		.memory = aligned_alloc(4096, CUDA_BED_BYTES),
+		.rights = calloc(1, CUDA_BED_BYTES),
+		.twin = aligned_alloc(4096, CUDA_BED_PAGES),
+		.image = aligned_alloc(4096, CUDA_BED_IMAGE),
+		.max_ranges = 1,
+		.max_blocks = 16,
+	};
+	assert_true(bed->memory && bed->rights && bed->twin && bed->image);
+	memset(bed->memory, CUDA_BED_FILLER, CUDA_BED_BYTES);
+}
+
+void cuda_bed_close(struct cuda_bed *bed)
+{
+	free(bed->memory);
+	free(bed->rights);
+	free(bed->twin);
+	free(bed->image);
+}
+
+static void *access_memory(void *arg, uint64_t address, size_t bytes, int write)
+{
+	struct cuda_bed *bed = arg;
+	const uint64_t at = address - CUDA_BED_DEVICE;
+
+	if (address < CUDA_BED_DEVICE || at > CUDA_BED_BYTES - bytes)
+		return NULL;
+	for (size_t i = 0; i < bytes; i++)
+		if (!(bed->rights[at + i] & (write ? WRITE : READ)))
+			return NULL;
+	if (bed->changing && !write && at < bed->pages.bytes)
+		bed->memory[at + 1] = (uint8_t)random_below(&bed->random, 0x7f);
+	return bed->memory + at;
+}
+
+static void allow(struct cuda_bed *bed, uint64_t at, uint64_t bytes, uint8_t rights)
+{
+	assert_true(at + bytes <= CUDA_BED_BYTES);
+	memset(bed->rights + at, rights, bytes);
+}
+
+/* Each byte of the page that is in a row, and no other. */
+static void allow_rows(struct cuda_bed *bed, uint8_t rights)
+{
+	const struct image_geometry *g = &bed->pages.layout.geometry;
+	const uint64_t e = image_element_bytes(g->dtype);
+
+	for (uint32_t i = 0; i < bed->pages.layout.n_pieces; i++) {
+		const struct page_piece *p = &bed->pages.pieces[i];
+		const uint64_t at =
+			(uintptr_t)p->base - CUDA_BED_DEVICE + bed->page * p->page_stride;
+		const bool plane = p->kind == KIND_K || p->kind == KIND_V;
+		const uint64_t bytes =
+			p->kind == KIND_K ? e * g->head_dim_k :
+			p->kind == KIND_V ? e * g->head_dim_v :
+					    p->length * (p->kind == KIND_TYPED ? e : 1);
+
+		for (uint32_t h = 0; h < (plane ? g->kv_heads : 1); h++)
+			for (uint32_t t = 0; t < (plane || p->token_stride ? g->block_tokens : 1);
+			     t++)
+				allow(bed, at + h * p->head_stride + t * p->token_stride, bytes,
+				      rights);
+	}
+}
+
+bool cuda_bed_plan(struct cuda_bed *bed, enum image_codec codec_k, enum image_codec codec_v)
+{
+	struct pages *p = &bed->pages;
+
+	bed->codec_k = codec_k;
+	bed->codec_v = codec_v;
+	bed->page = random_below(&bed->random, (uint32_t)p->n_pages);
+	assert_int_equal(image_shape(&p->layout.geometry, codec_k, codec_v, &bed->shape, NULL), 0);
+	if (p->bytes > CUDA_BED_PAGES || bed->shape.image_bytes > CUDA_BED_IMAGE)
+		return false;
+	assert_int_equal(cuda_plan_make(&p->layout, &bed->plan, bed->table), 0);
+	bed->plan.pieces = CUDA_BED_DEVICE + PIECES_AT;
+	memcpy(bed->memory + PIECES_AT, bed->table, p->layout.n_pieces * sizeof(*bed->table));
+	bed->twin_host = p->layout;
+	memcpy(bed->twin_pieces, p->pieces, sizeof(p->pieces));
+	for (uint32_t i = 0; i < p->layout.n_pieces; i++)
+		bed->twin_pieces[i].base =
+			bed->twin + ((uintptr_t)p->pieces[i].base - CUDA_BED_DEVICE);
+	bed->twin_host.pieces = bed->twin_pieces;
+	return true;
+}
+
+void cuda_bed_fill(struct cuda_bed *bed)
+{
+	const uint32_t mood = random_below(&bed->random, 8),
+		       top = bed->pages.layout.geometry.dtype == DTYPE_FP16 ? 0x7b00 : 0x7f00;
+
+	for (uint64_t i = 0; i + 2 <= bed->pages.bytes; i += 2) {
+		const uint64_t r = random_next(&bed->random);
+		uint32_t v = mood == 0    ? 0 :
+			     mood == 1    ? (uint32_t)(r % top) :
+			     r % 256 == 0 ? (uint32_t)(r >> 8 & 3) :
+					    top / 2 - (uint32_t)((r >> 16) % 0x600);
+
+		v |= (uint32_t)(r >> 60 & 1) << 15;
+		bed->memory[i] = (uint8_t)v;
+		bed->memory[i + 1] = (uint8_t)(v >> 8);
+	}
+}
+
+static struct cuda_task task_of(const struct cuda_bed *bed, uint32_t i, uint32_t from, uint32_t to)
+{
+	return (struct cuda_task){
+		.page = bed->page,
+		.scales = CUDA_BED_DEVICE + IMAGE_AT + sizeof(struct image_header),
+		.payload = CUDA_BED_DEVICE + IMAGE_AT + bed->shape.payload_offset,
+		.flag = CUDA_BED_DEVICE + FLAGS_AT + 4 * i,
+		.first_unit = from,
+		.n_units = to - from,
+		.codec_k = (uint8_t)bed->codec_k,
+		.codec_v = (uint8_t)bed->codec_v,
+	};
+}
+
+/* 1 .. max_ranges tasks that do each unit once, in any order. Returns how many. */
+static uint32_t make_tasks(struct cuda_bed *bed, struct cuda_task *tasks)
+{
+	uint32_t n = 1 + random_below(&bed->random, bed->max_ranges), from = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const uint32_t left = bed->plan.n_units - from;
+		const uint32_t to = i == n - 1 ? bed->plan.n_units :
+						 from + random_below(&bed->random, left + 1);
+
+		tasks[i] = task_of(bed, i, from, to);
+		from = to;
+	}
+	for (uint32_t i = n; i > 1; i--) {
+		const uint32_t j = random_below(&bed->random, i);
+		const struct cuda_task t = tasks[i - 1];
+
+		tasks[i - 1] = tasks[j];
+		tasks[j] = t;
+	}
+	return n;
+}
+
+static void launch(struct cuda_bed *bed, const char *name, struct cuda_task *tasks, uint32_t n)
+{
+	const uint32_t n_units = cuda_tasks_number(tasks, n);
+	const uint64_t address = CUDA_BED_DEVICE + TASKS_AT;
+	void *const params[] = { &bed->plan, (void *)(uintptr_t)&address, &n,
+				 (void *)(uintptr_t)&n_units };
+	const struct host_launch l = {
+		.grid = { 1 + random_below(&bed->random, bed->max_blocks), 1, 1 },
+		.block = { CUDA_THREADS, 1, 1 },
+		.params = params,
+		.seed = random_next(&bed->random),
+		.access = access_memory,
+		.arg = bed,
+	};
+	char text[256] = "";
+	int r;
+
+	memcpy(bed->memory + TASKS_AT, tasks, n * sizeof(*tasks));
+	r = host_kernel_run(host_kernel_find(name), &l, text, sizeof(text));
+	if (r) {
+		pages_print(&bed->pages);
+		print_error("codecs %u %u, page %llu: %s\n", bed->codec_k, bed->codec_v,
+			    (unsigned long long)bed->page, text);
+	}
+	assert_int_equal(r, 0);
+}
+
+static void allow_tables(struct cuda_bed *bed)
+{
+	allow(bed, TASKS_AT, CUDA_BED_TASKS * sizeof(struct cuda_task), READ);
+	allow(bed, PIECES_AT, bed->pages.layout.n_pieces * sizeof(struct cuda_piece), READ);
+}
+
+/* In one launch or several. */
+static void launches(struct cuda_bed *bed, const char *name)
+{
+	struct cuda_task tasks[CUDA_BED_TASKS];
+	const uint32_t n = make_tasks(bed, tasks);
+
+	allow_tables(bed);
+	for (uint32_t i = 0, more; i < n; i += more) {
+		more = 1 + random_below(&bed->random, n - i);
+		launch(bed, name, tasks + i, more);
+	}
+}
+
+static void say_difference(struct cuda_bed *bed, const uint8_t *got, const uint8_t *want,
+			   uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++)
+		if (got[i] != want[i]) {
+			pages_print(&bed->pages);
+			print_error(
+				"codecs %u %u, page %llu: byte %llu of %llu is %02x, not %02x\n",
+				bed->codec_k, bed->codec_v, (unsigned long long)bed->page,
+				(unsigned long long)i, (unsigned long long)n, got[i], want[i]);
+			fail();
+		}
+}
+
+/* Of an encode: all but the image. */
+static void encode_start(struct cuda_bed *bed)
+{
+	memset(bed->rights, 0, CUDA_BED_BYTES);
+	memset(bed->memory + FLAGS_AT, 0, 4096);
+	memset(bed->memory + IMAGE_AT, CUDA_BED_FILLER, bed->shape.image_bytes);
+	allow_rows(bed, READ);
+	allow(bed, FLAGS_AT, 4096, WRITE);
+}
+
+static int encode_ref(struct cuda_bed *bed)
+{
+	static const struct image_identity identity;
+
+	memcpy(bed->twin, bed->memory, bed->pages.bytes);
+	return codec_encode(&codec_ref, &bed->twin_host, bed->page, bed->codec_k, bed->codec_v,
+			    &identity, bed->image, NULL);
+}
+
+static uint32_t flag(const struct cuda_bed *bed, uint32_t i)
+{
+	uint32_t x;
+
+	memcpy(&x, bed->memory + FLAGS_AT + 4 * i, 4);
+	return x;
+}
+
+int cuda_bed_encode(struct cuda_bed *bed)
+{
+	const uint32_t scales = sizeof(struct image_header);
+	uint8_t *mine = bed->memory + IMAGE_AT;
+	uint32_t flagged = 0;
+	int r;
+
+	encode_start(bed);
+	allow(bed, IMAGE_AT + scales, bed->shape.scale_bytes, WRITE);
+	allow(bed, IMAGE_AT + bed->shape.payload_offset, bed->shape.payload_bytes, WRITE);
+	launches(bed, "kvtier_encode");
+	r = encode_ref(bed);
+	for (uint32_t i = 0; i < CUDA_BED_TASKS; i++)
+		flagged |= flag(bed, i);
+	assert_int_equal(flagged, r == -ERANGE);
+	if (r)
+		return r;
+	say_difference(bed, mine + scales, bed->image + scales, bed->shape.scale_bytes);
+	say_difference(bed, mine + bed->shape.payload_offset,
+		       bed->image + bed->shape.payload_offset, bed->shape.payload_bytes);
+	return 0;
+}
+
+void cuda_bed_range(struct cuda_bed *bed, uint32_t from, uint32_t to)
+{
+	const uint32_t scales = sizeof(struct image_header), payload = bed->shape.payload_offset;
+	struct cuda_task task = task_of(bed, 0, from, to);
+	uint32_t scale[2], at[2];
+
+	cuda_plan_at(&bed->plan, bed->table, bed->codec_k, bed->codec_v, from, &scale[0], &at[0]);
+	cuda_plan_at(&bed->plan, bed->table, bed->codec_k, bed->codec_v, to, &scale[1], &at[1]);
+	encode_start(bed);
+	allow_tables(bed);
+	if (bed->plan.scales_k + bed->plan.scales_v)
+		allow(bed, IMAGE_AT + scales + scale[0], scale[1] - scale[0], WRITE);
+	allow(bed, IMAGE_AT + payload + at[0], at[1] - at[0], WRITE);
+	launch(bed, "kvtier_encode", &task, 1);
+	if (encode_ref(bed))
+		return;
+	say_difference(bed, bed->memory + IMAGE_AT + payload + at[0], bed->image + payload + at[0],
+		       at[1] - at[0]);
+}
+
+void cuda_bed_flags(struct cuda_bed *bed, uint32_t n)
+{
+	struct cuda_task tasks[CUDA_BED_TASKS];
+
+	assert_true(bed->plan.n_units <= CUDA_BED_TASKS);
+	for (uint32_t i = 0; i < bed->plan.n_units; i++)
+		tasks[i] = task_of(bed, i, i, i + 1);
+	encode_start(bed);
+	allow_tables(bed);
+	allow(bed, IMAGE_AT + sizeof(struct image_header), bed->shape.scale_bytes, WRITE);
+	allow(bed, IMAGE_AT + bed->shape.payload_offset, bed->shape.payload_bytes, WRITE);
+	launch(bed, "kvtier_encode", tasks, bed->plan.n_units);
+	for (uint32_t i = 0; i < CUDA_BED_TASKS; i++)
+		assert_int_equal(flag(bed, i), i < n);
+}
+
+void cuda_bed_changing(struct cuda_bed *bed)
+{
+	const uint32_t payload = bed->shape.payload_offset;
+	const uint8_t *codes = bed->memory + IMAGE_AT + payload;
+
+	encode_start(bed);
+	allow(bed, IMAGE_AT + sizeof(struct image_header), bed->shape.scale_bytes, WRITE);
+	allow(bed, IMAGE_AT + payload, bed->shape.payload_bytes, WRITE);
+	bed->changing = true;
+	launches(bed, "kvtier_encode");
+	bed->changing = false;
+	if (bed->codec_k != CODEC_FP8 || bed->codec_v != CODEC_FP8)
+		return;
+	for (uint32_t i = 0; i < bed->shape.payload_bytes - bed->plan.opaque_bytes; i++)
+		assert_int_not_equal(codes[i] & 0x7f, FP8_NAN);
+}
+
+void cuda_bed_decode(struct cuda_bed *bed)
+{
+	const uint32_t scales = sizeof(struct image_header);
+
+	memset(bed->rights, 0, CUDA_BED_BYTES);
+	memcpy(bed->memory + IMAGE_AT, bed->image, bed->shape.image_bytes);
+	memset(bed->memory, CUDA_BED_FILLER, bed->pages.bytes);
+	memset(bed->twin, CUDA_BED_FILLER, bed->pages.bytes);
+	allow_rows(bed, WRITE);
+	allow(bed, IMAGE_AT + scales, bed->shape.scale_bytes, READ);
+	allow(bed, IMAGE_AT + bed->shape.payload_offset, bed->shape.payload_bytes, READ);
+	launches(bed, "kvtier_decode");
+	assert_int_equal(codec_decode(&codec_ref, &bed->twin_host, bed->page, bed->image, NULL), 0);
+	say_difference(bed, bed->memory, bed->twin, bed->pages.bytes);
+}
+
+int cuda_bed_both(struct cuda_bed *bed, enum image_codec codec_k, enum image_codec codec_v)
+{
+	int r;
+
+	assert_true(cuda_bed_plan(bed, codec_k, codec_v));
+	r = cuda_bed_encode(bed);
+	if (!r)
+		cuda_bed_decode(bed);
+	return r;
+}

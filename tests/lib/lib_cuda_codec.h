@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib_cuda_codec.h - the CUDA kernels beside ref.c, without a driver: a piece of memory plays the
+ * device's. A kernel may read and write exactly the bytes that its launch is about, byte by byte:
+ * one byte beside them, and the launch fails.
+ */
+#ifndef KVTIER_TESTS_LIB_CUDA_CODEC_H
+#define KVTIER_TESTS_LIB_CUDA_CODEC_H
+
+#include "kernels/cuda/codec.h"
+#include "kernels/kernels.h"
+#include "tests/lib/lib_pages.h"
+
+enum {
+	CUDA_BED_PAGES = 4 << 20,
+	CUDA_BED_IMAGE = 4 << 20,
+	CUDA_BED_TASKS = 64,
+	CUDA_BED_BYTES = CUDA_BED_PAGES + CUDA_BED_IMAGE + (64 << 10),
+	CUDA_BED_FILLER = 0xa5,
+};
+#define CUDA_BED_DEVICE 0x7e0000000000ull /* the device's address of the memory */
+
+struct cuda_bed {
+	struct random random;
+	uint8_t *memory; /* pages, image, tables */
+	uint8_t *rights; /* of each byte: 1 read, 2 write */
+	uint8_t *twin;   /* the pages once more, for ref.c */
+	uint8_t *image;  /* of ref.c */
+	struct pages pages;
+	struct page_piece twin_pieces[PAGES_MAX_PIECES];
+	struct page_layout twin_host; /* where the CPU finds the twin */
+	struct cuda_plan plan;
+	struct cuda_piece table[PAGES_MAX_PIECES];
+	enum image_codec codec_k, codec_v;
+	struct image_shape shape;
+	uint64_t page;
+	bool changing;       /* its owner writes to the page while the kernel reads it */
+	uint32_t max_ranges; /* an image is done in 1 .. max_ranges tasks */
+	uint32_t max_blocks; /* of a grid */
+};
+
+void cuda_bed_open(struct cuda_bed *bed, const char *test);
+void cuda_bed_close(struct cuda_bed *bed);
+/* bed->pages is laid out at CUDA_BED_DEVICE; picks one page of them. False: it takes more room than
+ * there is. */
+bool cuda_bed_plan(struct cuda_bed *bed, enum image_codec codec_k, enum image_codec codec_v);
+/* Any values that are finite; at times all zeros, or tiny ones among them. */
+void cuda_bed_fill(struct cuda_bed *bed);
+/* Encodes the page with both and compares all bytes: 0, or -ERANGE of both. The image of ref.c
+ * stays in bed->image. Asserts. */
+int cuda_bed_encode(struct cuda_bed *bed);
+/* Decodes bed->image with both into pages of filler, and compares all bytes. Asserts. */
+void cuda_bed_decode(struct cuda_bed *bed);
+/* Encodes units [from, to), allowed to touch their bytes of the image alone. Asserts. */
+void cuda_bed_range(struct cuda_bed *bed, uint32_t from, uint32_t to);
+/* Encodes each unit by a task of its own: asserts that the first n set flags, and no other. */
+void cuda_bed_flags(struct cuda_bed *bed, uint32_t n);
+/* Encodes a page that changes: asserts that no code is NaN. */
+void cuda_bed_changing(struct cuda_bed *bed);
+/* Both, of bed->pages as they are. */
+int cuda_bed_both(struct cuda_bed *bed, enum image_codec codec_k, enum image_codec codec_v);
+
+#endif
