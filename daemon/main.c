@@ -3,7 +3,7 @@
  * main.c - starts the daemon's parts in order, runs the loop, stops them in reverse.
  *
  *	config -> lock the runtime directory -> loop -> stats page -> signals -> host memory ->
- *	index, blocks -> spaces -> copies -> device -> ops -> NVMe -> Redis -> admin socket ->
+ *	index, blocks -> spaces -> copies -> devices -> ops -> NVMe -> Redis -> admin socket ->
  *	NVMe's records found -> engines' socket -> READY ... SIGTERM -> sockets closed, connections
  *	cut -> ops drained -> memory written to NVMe, the queue to Redis -> all closed
  */
@@ -23,6 +23,7 @@
 
 #include "daemon/base/container_of.h"
 #include "daemon/config/command_line.h"
+#include "daemon/cuda/cuda_up.h"
 #include "daemon/config/config.h"
 #include "daemon/config/config_redis.h"
 #include "daemon/front/server.h"
@@ -286,6 +287,11 @@ static int open_device(struct program *p)
 	return 0;
 }
 
+static int open_gpus(struct program *p)
+{
+	return cuda_up(&p->config, p->d.loop, &p->d.devices, p->text, sizeof(p->text));
+}
+
 static int submit_copy(void *arg, struct device_job *job)
 {
 	const struct kvtierd *d = arg;
@@ -430,7 +436,8 @@ CLOSE(server, server_close(p->d.server))
 static const struct part {
 	/* 0 or -errno; NULL: serve() opens it, when all records are found */
 	int (*open)(struct program *p);
-	void (*close)(struct program *p); /* also of a part that was not opened, or half */
+	/* also of a part that was not opened, or half; NULL: another's does it */
+	void (*close)(struct program *p);
 	/* of a failure, before strerror(); NULL: open() wrote one to p->text */
 	const char *sentence;
 } parts[] = {
@@ -444,6 +451,7 @@ static const struct part {
 	{ open_emptier, close_emptier, "cannot make the jobs that empty a slab" },
 	{ open_purge, close_purge, "cannot make a purge" },
 	{ open_device, close_devices, NULL },
+	{ open_gpus, NULL, NULL },
 	{ open_ops, close_ops, "[socket] max_ops: cannot make that many" },
 	{ open_pump, close_pump, NULL },
 	{ open_nvme, close_nvme, NULL },
@@ -470,7 +478,8 @@ static int start(struct program *p)
 static void stop(struct program *p)
 {
 	for (size_t i = PARTS; i-- > 0;)
-		parts[i].close(p);
+		if (parts[i].close)
+			parts[i].close(p);
 	notify_close(&p->notify);
 }
 

@@ -158,6 +158,16 @@ CONFIG(device, depth, COUNT, "64", 1, 4096, "jobs", "Blocks in the workers' hand
 CONFIG(device, kernels, ENUM, "auto", 0, 3, "auto|ref|avx2|avx512",
        "Codec implementation. All give the same bytes; ref is plain C and slow.")
 
+CONFIG(gpu, devices, ENUM, "auto", 0, 2, "auto|off|required",
+       "Whether pages in the memory of GPUs are served. auto: where there is a CUDA driver and a "
+       "GPU. required: kvtierd does not start without one.")
+CONFIG(gpu, max_ctas, COUNT, "16", 1, 1024, "blocks",
+       "Thread blocks that a kernel of kvtierd has at most, so that the engine keeps the rest of "
+       "the GPU. On most GPUs each takes a multiprocessor.")
+CONFIG(gpu, staging_bytes, BYTES, "32M", 8LL << 20, 1LL << 30, "bytes",
+       "Buffers on each GPU that is in use, and as much pinned host memory: an eighth is the "
+       "largest copy that crosses the wire at once.")
+
 CONFIG(index, max_blocks, COUNT, "0", 0, 0x7fffffffLL, "blocks",
        "Blocks that can be known at once, in memory and on NVMe; memory is taken as used. 0: as "
        "many as the host tier could hold if they were 4 KiB each, and the NVMe tier if they were "

@@ -136,6 +136,15 @@ void device_cancel(struct device_job *job)
 	__atomic_store_n(&job->cancelled, 1, __ATOMIC_SEQ_CST);
 }
 
+int device_stopped(const struct device_job *job, uint64_t now_ns)
+{
+	if (job->given_up && __atomic_load_n(job->given_up, __ATOMIC_SEQ_CST))
+		return -ECANCELED;
+	if (__atomic_load_n(&job->cancelled, __ATOMIC_SEQ_CST))
+		return -ECANCELED;
+	return now_ns && job->deadline_ns && now_ns >= job->deadline_ns ? -ETIMEDOUT : 0;
+}
+
 void device_complete(struct device_job *job)
 {
 	struct device *device = job->device;

@@ -245,6 +245,10 @@ void device_note(const struct device *device, struct device_note *ret);
 /* Ends a job in flight between two of its pieces, if its last has not begun: done() runs as ever.
  * Not in flight: nothing. */
 void device_cancel(struct device_job *job);
-void device_complete(struct device_job *job); /* for implementations: on the core thread */
+/* For implementations. On the core thread. */
+void device_complete(struct device_job *job);
+/* Any thread: whoever wants the job to end: its client, the core, the clock. -ECANCELED,
+ * -ETIMEDOUT; 0: go on. now_ns 0: the clock is not looked at. */
+int device_stopped(const struct device_job *job, uint64_t now_ns);
 
 #endif

@@ -16,16 +16,6 @@ void device_run_begin(struct device_run *run, const struct codec_kernels *kernel
 	run->copy = run->copied = 0;
 }
 
-/* Whoever wants the job to end: its client, the core, the clock. */
-static int stopped(const struct device_job *job, uint64_t now_ns)
-{
-	if (job->given_up && __atomic_load_n(job->given_up, __ATOMIC_SEQ_CST))
-		return -ECANCELED;
-	if (__atomic_load_n(&job->cancelled, __ATOMIC_SEQ_CST))
-		return -ECANCELED;
-	return now_ns && job->deadline_ns && now_ns >= job->deadline_ns ? -ETIMEDOUT : 0;
-}
-
 /* The geometry that the header must have: the space's, or where nobody knows that its own. */
 static void expected(const struct device_job *job, const struct image_header *header,
 		     struct image_geometry *ret, struct image_identity *ret_identity)
@@ -112,7 +102,7 @@ static int copy_piece(struct device_run *run)
 int device_run_piece(struct device_run *run, uint64_t now_ns, uint8_t *scratch)
 {
 	struct device_job *job = run->job;
-	int r = stopped(job, now_ns);
+	int r = device_stopped(job, now_ns);
 
 	if (r == 0 && job->kind == DEVICE_COPY)
 		return copy_piece(run);

@@ -111,6 +111,10 @@ uint32_t cuda_plan_blocks(const struct cuda_plan *plan, uint32_t n_units, uint32
 /* Sets `start` of each and returns the units of all; 0: n is 0, or the sum is 2^31 or more. */
 uint32_t cuda_tasks_number(struct cuda_task *tasks, uint32_t n);
 
+/* The kernels, for cuModuleLoadData(); 0 bytes: this build has none. */
+extern const unsigned char kvtier_cuda_image[];
+extern const size_t kvtier_cuda_image_bytes;
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_context.c - see cuda_context.h. */
+#include "cuda_context.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cuda/codec.h"
+#include "cuda_path.h"
+#include "daemon/base/vault.h"
+
+static const uint64_t RETRY_NS = 5000000000u; /* after a context that could not be made */
+
+static int make_streams(struct cuda_gpu *gpu, char *text, size_t n)
+{
+	struct cuda_context *c = &gpu->in_context;
+	int least = 0, greatest = 0;
+	int r = CUDA_CALL(gpu, cuCtxGetStreamPriorityRange, text, n, &least, &greatest);
+
+	if (r == 0)
+		r = CUDA_CALL(gpu, cuStreamCreateWithPriority, text, n, &c->streams[CUDA_STORE],
+			      CU_STREAM_NON_BLOCKING, least);
+	if (r == 0)
+		r = CUDA_CALL(gpu, cuStreamCreateWithPriority, text, n, &c->streams[CUDA_LOAD],
+			      CU_STREAM_NON_BLOCKING, greatest);
+	if (r == 0)
+		r = CUDA_CALL(gpu, cuStreamCreateWithPriority, text, n, &c->aside,
+			      CU_STREAM_NON_BLOCKING, greatest);
+	return r;
+}
+
+static int load_kernels(struct cuda_gpu *gpu, char *text, size_t n)
+{
+	struct cuda_context *c = &gpu->in_context;
+	int r = CUDA_CALL(gpu, cuModuleLoadData, text, n, &c->module, kvtier_cuda_image);
+
+	if (r && kvtier_cuda_image_bytes == 0)
+		snprintf(text, n, "this kvtierd was built without nvcc and has no CUDA kernels");
+	if (r == 0)
+		r = CUDA_CALL(gpu, cuModuleGetFunction, text, n, &c->encode, c->module,
+			      "kvtier_encode");
+	if (r == 0)
+		r = CUDA_CALL(gpu, cuModuleGetFunction, text, n, &c->decode, c->module,
+			      "kvtier_decode");
+	return r;
+}
+
+static int make_memory(struct cuda_gpu *gpu, char *text, size_t n)
+{
+	struct cuda_context *c = &gpu->in_context;
+	const size_t bytes = gpu->conf.staging_bytes;
+	int r = CUDA_CALL(gpu, cuMemAlloc, text, n, &c->staging, bytes);
+
+	if (r == 0)
+		r = CUDA_CALL(gpu, cuMemHostAlloc, text, n, (void **)&c->bounce, bytes,
+			      CU_MEMHOSTALLOC_PORTABLE);
+	if (r == 0)
+		vault_hide(c->bounce, bytes);
+	return r;
+}
+
+/* What of the GPU's memory is free; 0: not known. */
+static size_t free_bytes(const struct cuda_gpu *gpu)
+{
+	size_t some = 0, all = 0;
+
+	return gpu->api->cuMemGetInfo(&some, &all) == CUDA_SUCCESS ? some : 0;
+}
+
+static int open_context(struct cuda_gpu *gpu, char *text, size_t n)
+{
+	struct cuda_context *c = &gpu->in_context;
+	size_t before, after;
+	int r = CUDA_CALL(gpu, cuDevicePrimaryCtxRetain, text, n, &c->context, gpu->found->device);
+
+	if (r == 0)
+		r = CUDA_CALL(gpu, cuCtxSetCurrent, text, n, c->context);
+	before = r ? 0 : free_bytes(gpu);
+	if (r == 0)
+		r = load_kernels(gpu, text, n);
+	if (r == 0)
+		r = make_streams(gpu, text, n);
+	if (r == 0)
+		r = make_memory(gpu, text, n);
+	if (r == 0)
+		r = cuda_path_attach(gpu->path, text, n);
+	after = r ? 0 : free_bytes(gpu);
+	gpu->bytes = before > after ? before - after : gpu->conf.staging_bytes;
+	return r;
+}
+
+int cuda_context_need(struct cuda_gpu *gpu, char *text, size_t n)
+{
+	char why[sizeof(gpu->why)];
+	bool broken;
+
+	if (gpu->state == CUDA_UP)
+		return 0;
+	if (gpu->state != CUDA_NONE || cuda_now() < gpu->retry_ns) {
+		snprintf(text, n, "%s cannot be used: %.150s", gpu->found->name, gpu->why);
+		return -ENODEV;
+	}
+	if (open_context(gpu, why, sizeof(why)) == 0) {
+		gpu->state = CUDA_UP;
+		gpu->generation++;
+		gpu->why[0] = '\0';
+		return 0;
+	}
+	broken = gpu->state == CUDA_FAILING;
+	cuda_context_close(gpu, broken);
+	gpu->state = CUDA_NONE;
+	gpu->retry_ns = cuda_now() + RETRY_NS;
+	memcpy(gpu->why, why, sizeof(gpu->why));
+	snprintf(text, n, "%s cannot be used: %.150s", gpu->found->name, why);
+	return -ENODEV;
+}
+
+static void give_back(struct cuda_gpu *gpu)
+{
+	const struct cuda_api *api = gpu->api;
+	struct cuda_context *c = &gpu->in_context;
+
+	cuda_path_detach(gpu->path);
+	for (int way = 0; way < CUDA_WAYS; way++)
+		if (c->streams[way])
+			(void)api->cuStreamDestroy(c->streams[way]);
+	if (c->aside)
+		(void)api->cuStreamDestroy(c->aside);
+	if (c->staging)
+		(void)api->cuMemFree(c->staging);
+	if (c->bounce)
+		(void)api->cuMemFreeHost(c->bounce);
+	if (c->module)
+		(void)api->cuModuleUnload(c->module);
+}
+
+void cuda_context_close(struct cuda_gpu *gpu, bool lost)
+{
+	const struct cuda_api *api = gpu->api;
+
+	if (lost)
+		cuda_path_forget(gpu->path);
+	else
+		give_back(gpu);
+	if (gpu->in_context.context) {
+		(void)api->cuCtxSetCurrent(NULL);
+		if (lost) /* what is queued ends, and memory goes; the reference stays */
+			(void)api->cuDevicePrimaryCtxReset(gpu->found->device);
+		(void)api->cuDevicePrimaryCtxRelease(gpu->found->device);
+	}
+	gpu->in_context = (struct cuda_context){ 0 };
+	gpu->bytes = 0;
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_gpu.c - what all files of a GPU share: results of the driver, and the ways to its thread. */
+#include "cuda_gpu.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/base/container_of.h"
+
+uint64_t cuda_now(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+int cuda_check(struct cuda_gpu *gpu, CUresult result, const char *call, char *text, size_t n)
+{
+	char words[sizeof(gpu->why)];
+	int r;
+
+	if (result == CUDA_SUCCESS)
+		return 0;
+	r = cuda_error(gpu->api, result, call, words, sizeof(words));
+	if (text)
+		snprintf(text, n, "%s", words);
+	if (cuda_sticky(result) && gpu->state != CUDA_FAILING) {
+		gpu->state = CUDA_FAILING;
+		snprintf(gpu->why, sizeof(gpu->why), "%s", words);
+	}
+	return r;
+}
+
+/* --- others --- */
+
+void cuda_gpu_post(struct cuda_gpu *gpu, struct cuda_mail *mail)
+{
+	struct mails one;
+
+	mails_clear(&one);
+	mails_append(&one, &mail->mail);
+	mailbox_post(&gpu->in, &one);
+}
+
+static void answer(struct cuda_gpu *gpu, struct cuda_mail *mail)
+{
+	struct cuda_request *request = container_of(mail, struct cuda_request, mail);
+	bool left;
+
+	request->work(gpu, request);
+	(void)pthread_mutex_lock(&gpu->lock);
+	request->done = true;
+	left = request->given_up;
+	gpu->unanswered -= left;
+	(void)pthread_cond_broadcast(&gpu->answered);
+	(void)pthread_mutex_unlock(&gpu->lock);
+	if (left)
+		request->left(gpu, request);
+}
+
+/* With the lock held. */
+static int refuse(struct cuda_gpu *gpu, char *text, size_t n)
+{
+	const int r = gpu->started ? 0 : gpu->start(gpu);
+	const uint64_t turn = __atomic_load_n(&gpu->turn_ns, __ATOMIC_RELAXED);
+
+	if (r) {
+		if (text)
+			snprintf(text, n, "%s: no thread can be made for it: %s", gpu->found->name,
+				 strerror(-r));
+		return -EAGAIN;
+	}
+	if (gpu->unanswered == 0)
+		return 0;
+	if (text)
+		snprintf(text, n, "%s: its driver has not answered for %llu s", gpu->found->name,
+			 turn ? (unsigned long long)((cuda_now() - turn) / 1000000000u) : 0ull);
+	return -EBUSY;
+}
+
+int cuda_gpu_ask(struct cuda_gpu *gpu, struct cuda_request *request, uint64_t timeout_ns,
+		 char *text, size_t n)
+{
+	const uint64_t until = cuda_now() + timeout_ns;
+	const struct timespec due = { .tv_sec = (time_t)(until / 1000000000u),
+				      .tv_nsec = (long)(until % 1000000000u) };
+	int r;
+
+	request->mail.run = answer;
+	(void)pthread_mutex_lock(&gpu->lock);
+	r = refuse(gpu, text, n);
+	if (r && timeout_ns > 0) {
+		(void)pthread_mutex_unlock(&gpu->lock);
+		return r;
+	}
+	request->done = request->given_up = false;
+	cuda_gpu_post(gpu, &request->mail);
+	r = timeout_ns ? 0 : ETIMEDOUT;
+	while (!request->done && r == 0)
+		r = pthread_cond_timedwait(&gpu->answered, &gpu->lock, &due);
+	r = request->done ? 0 : -ETIMEDOUT;
+	request->given_up = r != 0;
+	gpu->unanswered += r != 0;
+	(void)pthread_mutex_unlock(&gpu->lock);
+	if (r && text)
+		snprintf(text, n, "%s: its driver did not answer within %llu s", gpu->found->name,
+			 (unsigned long long)(timeout_ns / 1000000000u));
+	return r;
+}
+
+void cuda_gpu_view(struct cuda_gpu *gpu, struct cuda_view *ret)
+{
+	(void)pthread_mutex_lock(&gpu->lock);
+	*ret = gpu->view;
+	(void)pthread_mutex_unlock(&gpu->lock);
+}
+
+/* --- open and close --- */
+
+int cuda_gpu_open(const struct cuda_driver *driver, const struct cuda_found *found,
+		  const struct cuda_gpu_conf *conf, struct cuda_gpu **ret)
+{
+	struct cuda_gpu *gpu = calloc(1, sizeof(*gpu));
+	pthread_condattr_t monotonic;
+	int r;
+
+	if (!gpu)
+		return -ENOMEM;
+	gpu->driver = driver;
+	gpu->api = &driver->api;
+	gpu->found = found;
+	gpu->conf = *conf;
+	gpu->out.fd = -1;
+	list_open(&gpu->handles);
+	(void)pthread_mutex_init(&gpu->lock, NULL);
+	(void)pthread_condattr_init(&monotonic);
+	(void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	(void)pthread_cond_init(&gpu->answered, &monotonic);
+	(void)pthread_condattr_destroy(&monotonic);
+	r = mailbox_open(&gpu->in);
+	if (r == 0)
+		r = mailbox_open(&gpu->out);
+	if (r)
+		cuda_gpu_close(gpu);
+	else
+		*ret = gpu;
+	return r;
+}
+
+void cuda_gpu_close(struct cuda_gpu *gpu)
+{
+	mailbox_close(&gpu->in);
+	mailbox_close(&gpu->out);
+	(void)pthread_cond_destroy(&gpu->answered);
+	(void)pthread_mutex_destroy(&gpu->lock);
+	free(gpu);
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_gpu.h - one GPU: the thread that makes every CUDA call of it, and its context.
+ *
+ *	core ----------------- jobs, plans to forget --`in`--> thread --`out`--> core
+ *	helpers -- requests (import, release) --------'    |  ^
+ *	                                            workers: copies, checksums
+ *
+ *	thread:	(none) --the first request--> runs, until cuda_thread_close()
+ *	context: NONE --cuda_context_need()--> UP --a sticky error--> FAILING --workers idle--> NONE
+ *		  `--cannot be made--> NONE, tried again by an import RETRY_NS later
+ *		  `--LOSSES_MAX losses in LOSSES_NS--> OUT, for good
+ *
+ * Invariants
+ *   G1 all but `in`, `out` and what the lock guards belongs to the thread, from its start to its
+ *      end. A worker touches only the piece or the check that it was given (cuda_work.h).
+ *   G2 a driver call that takes long holds up this thread and those who wait for it: helpers, with
+ *      a deadline. Who gave a request up leaves it to the thread (cuda_request).
+ *   G3 a new context is a new generation. What was imported into an older one is void: nothing is
+ *      closed or touched of it any more.
+ *   G4 a job's completion is sent when nothing of it is queued on the GPU: after its event, or when
+ *      its context is gone.
+ */
+#ifndef KVTIER_CUDA_GPU_H
+#define KVTIER_CUDA_GPU_H
+
+#include <pthread.h>
+
+#include "cuda_load.h"
+#include "daemon/base/list.h"
+#include "daemon/base/mailbox.h"
+#include "daemon/device/device.h"
+
+struct cuda_gpu;
+struct cuda_path;
+
+enum cuda_state { CUDA_NONE, CUDA_UP, CUDA_FAILING, CUDA_OUT, CUDA_STATES };
+enum cuda_way { CUDA_STORE, CUDA_LOAD, CUDA_WAYS };
+
+/* To the thread: run() is called there once, and then it is the callee's. */
+struct cuda_mail {
+	struct mail mail;
+	void (*run)(struct cuda_gpu *gpu, struct cuda_mail *mail);
+};
+
+/* A question of a helper, embedded in what it is about. */
+struct cuda_request {
+	struct cuda_mail mail;                                            /* cuda_gpu.c's */
+	void (*work)(struct cuda_gpu *gpu, struct cuda_request *request); /* on the thread */
+	/* on the thread, after work(), if its asker has left: undoes it and frees it */
+	void (*left)(struct cuda_gpu *gpu, struct cuda_request *request);
+	bool done, given_up; /* the lock */
+};
+
+struct cuda_gpu_conf {
+	uint32_t max_ctas, workers;
+	uint32_t depth; /* jobs at most */
+	uint64_t staging_bytes;
+	const struct codec_kernels *kernels; /* of the CPU: checksums and copies */
+};
+
+/* What others may see of it. */
+struct cuda_view {
+	enum cuda_state state;
+	char why[200]; /* it does not work, or did not the last time */
+	uint32_t regions;
+	uint64_t bytes; /* of its memory: staging, plans, kernels */
+	uint64_t out_bytes, in_bytes, batches, lost;
+};
+
+/* What lies in the context. */
+struct cuda_context {
+	CUcontext context;
+	CUmodule module;
+	CUfunction encode, decode;
+	CUstream streams[CUDA_WAYS], aside; /* aside: short things that the thread waits for */
+	CUdeviceptr staging;                /* all lanes, one behind the other, ... */
+	uint8_t *bounce;                    /* ...and in pinned memory */
+};
+
+struct cuda_gpu {
+	const struct cuda_driver *driver;
+	const struct cuda_found *found;
+	struct cuda_gpu_conf conf;
+	struct mailbox in, out;
+	/* makes the thread, with the lock held; 0 or -errno */
+	int (*start)(struct cuda_gpu *gpu);
+	struct cuda_mail lost_mail; /* to the core: all that was imported is void */
+	uint64_t turn_ns;           /* atomic: when the thread's turn began; 0: it waits for mail */
+
+	/* Guards what follows. Take no locks while holding it but the mailboxes'. */
+	pthread_mutex_t lock;
+	pthread_cond_t answered;
+	pthread_t thread;
+	bool started, stopping;
+	uint32_t unanswered; /* requests that were given up and still lie in `in` or run */
+	bool lost_sent;      /* lost_mail is on its way */
+	struct cuda_view view;
+
+	/* the thread's */
+	const struct cuda_api *api;
+	struct cuda_context in_context;
+	enum cuda_state state;
+	uint32_t generation; /* of the context, from 1 */
+	uint64_t retry_ns;   /* not opened before */
+	uint64_t losses_ns[3];
+	char why[200];
+	uint32_t regions, users; /* open in the context; users: of events, too */
+	uint64_t idle_ns;        /* since when it has no users; 0: it has some */
+	uint64_t bytes;
+	struct list handles; /* cuda_region.c: legacy IPC handles that are open */
+	struct cuda_path *path;
+};
+
+/* cuda_thread.c: the struct alone; `start` and `path` are not set yet. 0 or -errno. */
+int cuda_gpu_open(const struct cuda_driver *driver, const struct cuda_found *found,
+		  const struct cuda_gpu_conf *conf, struct cuda_gpu **ret);
+/* There is no thread. */
+void cuda_gpu_close(struct cuda_gpu *gpu);
+
+/* Any thread. A mail may be sent before there is a thread: it is taken when there is one. */
+void cuda_gpu_post(struct cuda_gpu *gpu, struct cuda_mail *mail);
+/* Helpers. Waits until work() ran: 0, and the request is the caller's again. -ETIMEDOUT: it did not
+ * within timeout_ns, and the request is the thread's. -EBUSY: the thread owes answers to others who
+ * have left, -EAGAIN: no thread can be made; the request was not sent. text (NULL: none) says why.
+ * timeout_ns 0: sent in any case, and left at once. */
+int cuda_gpu_ask(struct cuda_gpu *gpu, struct cuda_request *request, uint64_t timeout_ns,
+		 char *text, size_t n);
+void cuda_gpu_view(struct cuda_gpu *gpu, struct cuda_view *ret);
+
+/* On the thread only, from here on. */
+
+/* A result of the driver: 0 or -errno. Sticky errors make the GPU FAILING, with these words; text
+ * (NULL: none) gets them, too. */
+int cuda_check(struct cuda_gpu *gpu, CUresult result, const char *call, char *text, size_t n);
+#define CUDA_CALL(gpu, name, text, n, ...) \
+	cuda_check(gpu, (gpu)->api->name(__VA_ARGS__), #name, text, n)
+
+uint64_t cuda_now(void);
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_job.c - what lanes and path do with a job. See cuda_path.h. The GPU's thread. */
+#include "cuda_path.h"
+
+void cuda_job_end(struct cuda_job *j)
+{
+	struct cuda_path *path = j->path;
+
+	j->job->status = j->status;
+	path->n_jobs--;
+	mails_append(&path->ended, &j->mail.mail);
+}
+
+void cuda_job_look(struct cuda_job *j)
+{
+	const bool all = j->next_unit == j->units.plan->n_units;
+
+	if (j->out == 0 && !j->queued && (j->status || all))
+		cuda_job_end(j);
+}
+
+void cuda_job_queue(struct cuda_job *j, bool again)
+{
+	struct device_turns *turns = &j->path->turns[j->way];
+
+	j->queued = true;
+	if (again)
+		device_turns_return(turns, j->job);
+	else
+		device_turns_add(turns, j->job);
+}

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_lane.c - lanes: what is in them, and their way over the GPU. See cuda_path.h. The GPU's
+ * thread.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda_path.h"
+#include "daemon/base/container_of.h"
+
+static struct cuda_lane *lane_at(struct cuda_path *path, enum cuda_way way, uint32_t position)
+{
+	return &path->lanes[way][(path->first[way] + position) % CUDA_LANES];
+}
+
+/* --- parts --- */
+
+static void part_end(struct cuda_part *part)
+{
+	struct cuda_job *j = part->job;
+
+	assert(!part->lent);
+	part->job = NULL;
+	j->out--;
+	cuda_job_look(j);
+}
+
+static enum work_end copy(struct work *work, uint32_t thread)
+{
+	struct cuda_part *part = container_of(work, struct cuda_part, work);
+	struct cuda_job *j = part->job;
+	const bool last = part->cut.first_unit + part->cut.n_units == j->units.plan->n_units;
+
+	(void)thread;
+	if (j->way == CUDA_STORE)
+		cuda_image_out(&j->image, &part->cut, part->lane->host, last);
+	else
+		cuda_image_in(&j->image, &part->cut, part->lane->host);
+	return WORK_ENDED;
+}
+
+static void copied(struct work *work)
+{
+	struct cuda_part *part = container_of(work, struct cuda_part, work);
+	struct cuda_job *j = part->job;
+
+	part->lent = false;
+	part->lane->lent--;
+	j->path->lent--;
+	if (j->way == CUDA_STORE) {
+		j->copied++;
+		part_end(part);
+	}
+}
+
+static void lend(struct cuda_part *part)
+{
+	struct cuda_path *path = part->job->path;
+
+	part->work = (struct work){ .run = copy, .done = copied };
+	part->lent = true;
+	part->lane->lent++;
+	path->lent++;
+	(void)workers_submit(path->workers, &part->work);
+}
+
+/* Its client, the core, the clock or an earlier piece wants nothing more of it. */
+static bool stopped(struct cuda_job *j, uint64_t now)
+{
+	if (j->status == 0)
+		j->status = device_stopped(j->job, now);
+	return j->status != 0;
+}
+
+/* --- FILLING --- */
+
+static void lane_begin(struct cuda_path *path, enum cuda_way way)
+{
+	struct cuda_lane *lane = lane_at(path, way, path->busy[way]++);
+
+	assert(lane->state == LANE_FREE && lane->lent == 0);
+	lane->state = LANE_FILLING;
+	lane->way = way;
+	lane->used = CUDA_LANE_HEAD;
+	lane->n = 0;
+	lane->full = false;
+}
+
+/* The lane that takes pieces; NULL: there is none now. */
+static struct cuda_lane *lane_to_fill(struct cuda_path *path, enum cuda_way way)
+{
+	struct cuda_lane *lane = path->busy[way] ? lane_at(path, way, path->busy[way] - 1) : NULL;
+
+	if (lane && lane->state == LANE_FILLING && !lane->full)
+		return lane;
+	if (path->busy[way] == CUDA_LANES)
+		return NULL;
+	lane_begin(path, way);
+	return lane_at(path, way, path->busy[way] - 1);
+}
+
+static void put(struct cuda_lane *lane, struct cuda_job *j, const struct cuda_cut *cut)
+{
+	struct cuda_part *part = &lane->parts[lane->n++];
+
+	*part = (struct cuda_part){ .job = j, .lane = lane, .cut = *cut, .number = j->pieces++ };
+	lane->used = cut->end;
+	lane->full = lane->n == CUDA_LANE_PIECES;
+	j->next_unit += cut->n_units;
+	j->out++;
+	if (j->way == CUDA_LOAD)
+		lend(part);
+}
+
+/* The next piece of the job goes into the lane; false: the lane is full. */
+static bool fill_one(struct cuda_path *path, struct cuda_lane *lane, struct cuda_job *j)
+{
+	struct cuda_cut cut;
+
+	if (j->status == 0)
+		j->status = cuda_layout_need(path->gpu, j->layout) ? -EIO : 0;
+	if (stopped(j, cuda_now())) {
+		cuda_job_look(j);
+		return true;
+	}
+	if (!cuda_cut(&j->units, j->next_unit, lane->used, path->lane_bytes, &cut)) {
+		assert(lane->used > CUDA_LANE_HEAD); /* an empty lane has room for a unit */
+		lane->full = true;
+		cuda_job_queue(j, true);
+		return false;
+	}
+	put(lane, j, &cut);
+	if (j->next_unit < j->units.plan->n_units)
+		cuda_job_queue(j, true);
+	return true;
+}
+
+static bool fill(struct cuda_path *path, enum cuda_way way)
+{
+	struct device_turns *turns = &path->turns[way];
+	struct cuda_lane *lane;
+	bool moved = false;
+
+	while (turns->n_jobs > 0 && path->gpu->state == CUDA_UP &&
+	       (lane = lane_to_fill(path, way)) != NULL) {
+		struct cuda_job *j = device_turns_take(turns)->own;
+
+		j->queued = false;
+		moved |= fill_one(path, lane, j);
+	}
+	return moved;
+}
+
+/* --- FILLING -> GPU --- */
+
+/* Tasks of one layout, which one launch does. */
+struct batch {
+	struct cuda_layout *layout;
+	uint32_t first, n, n_units;
+};
+
+static void make_task(const struct cuda_part *part, struct cuda_task *ret)
+{
+	const struct cuda_job *j = part->job;
+	const struct cuda_cut *cut = &part->cut;
+	const CUdeviceptr lane = part->lane->on_gpu;
+
+	*ret = (struct cuda_task){
+		.page = j->job->page,
+		.scales = lane + cut->scale_at - cut->scale,
+		.payload = lane + cut->payload_at - cut->payload,
+		.flag = lane + CUDA_LANE_FLAGS + part->flag * sizeof(uint32_t),
+		.first_unit = cut->first_unit,
+		.n_units = cut->n_units,
+		.codec_k = (uint8_t)j->image.codec_k,
+		.codec_v = (uint8_t)j->image.codec_v,
+	};
+}
+
+/* Ends what was stopped, and writes the tasks of the others into the lane's head, one layout after
+ * the other. Returns how many batches there are. */
+static uint32_t make_tasks(struct cuda_lane *lane, struct batch *batches)
+{
+	struct cuda_task *tasks = (struct cuda_task *)(void *)lane->host;
+	const uint64_t now = cuda_now();
+	uint32_t n = 0, n_batches = 0;
+
+	for (uint32_t i = 0; i < lane->n; i++)
+		if (stopped(lane->parts[i].job, now))
+			part_end(&lane->parts[i]);
+	memset(lane->host, 0, CUDA_LANE_HEAD);
+	for (uint32_t i = 0; i < lane->n; i++)
+		lane->parts[i].flag = UINT32_MAX;
+	for (uint32_t i = 0; i < lane->n; i++) {
+		struct batch *b = &batches[n_batches];
+
+		if (!lane->parts[i].job || lane->parts[i].flag != UINT32_MAX)
+			continue;
+		*b = (struct batch){ .layout = lane->parts[i].job->layout, .first = n };
+		for (uint32_t k = i; k < lane->n; k++) {
+			struct cuda_part *part = &lane->parts[k];
+
+			if (!part->job || part->job->layout != b->layout)
+				continue;
+			part->flag = n;
+			make_task(part, &tasks[n++]);
+			b->n++;
+		}
+		b->n_units = cuda_tasks_number(tasks + b->first, b->n);
+		n_batches++;
+	}
+	return n_batches;
+}
+
+static int launch_batch(struct cuda_gpu *gpu, const struct cuda_lane *lane, const struct batch *b,
+			char *text, size_t n)
+{
+	const struct cuda_context *c = &gpu->in_context;
+	struct cuda_plan plan = b->layout->plan;
+	uint64_t tasks = lane->on_gpu + b->first * sizeof(struct cuda_task);
+	uint32_t n_tasks = b->n, n_units = b->n_units;
+	void *params[] = { &plan, &tasks, &n_tasks, &n_units };
+
+	return CUDA_CALL(gpu, cuLaunchKernel, text, n,
+			 lane->way == CUDA_STORE ? c->encode : c->decode,
+			 cuda_plan_blocks(&plan, n_units, gpu->conf.max_ctas), 1, 1, CUDA_THREADS,
+			 1, 1, 0, c->streams[lane->way], params, NULL);
+}
+
+static int queue(struct cuda_path *path, struct cuda_lane *lane, const struct batch *batches,
+		 uint32_t n_batches, char *text, size_t n)
+{
+	struct cuda_gpu *gpu = path->gpu;
+	const CUstream stream = gpu->in_context.streams[lane->way];
+	const uint32_t in = lane->way == CUDA_STORE ? CUDA_LANE_HEAD : lane->used;
+	int r = CUDA_CALL(gpu, cuMemcpyHtoDAsync, text, n, lane->on_gpu, lane->host, in, stream);
+
+	for (uint32_t i = 0; i < n_batches && r == 0; i++)
+		r = launch_batch(gpu, lane, &batches[i], text, n);
+	path->in_bytes += in;
+	if (r || lane->way == CUDA_LOAD)
+		return r;
+	path->out_bytes += lane->used - CUDA_LANE_FLAGS;
+	return CUDA_CALL(gpu, cuMemcpyDtoHAsync, text, n, lane->host + CUDA_LANE_FLAGS,
+			 lane->on_gpu + CUDA_LANE_FLAGS, lane->used - CUDA_LANE_FLAGS, stream);
+}
+
+/* A call was refused and the context lives: the lane's jobs fail, once what is queued has ended. */
+static void fail(struct cuda_gpu *gpu, struct cuda_lane *lane, const char *why)
+{
+	snprintf(gpu->why, sizeof(gpu->why), "%s", why);
+	for (uint32_t i = 0; i < lane->n; i++)
+		if (lane->parts[i].job)
+			lane->parts[i].job->status = -EIO;
+}
+
+static void launch(struct cuda_path *path, struct cuda_lane *lane)
+{
+	struct batch batches[CUDA_LANE_PIECES];
+	struct cuda_gpu *gpu = path->gpu;
+	const uint32_t n = make_tasks(lane, batches);
+	char why[sizeof(gpu->why)];
+
+	lane->state = LANE_DRAINING; /* nothing of it is wanted any more */
+	if (n == 0)
+		return;
+	lane->state = LANE_GPU;
+	path->on_gpu[lane->way]++;
+	path->batches++;
+	if (queue(path, lane, batches, n, why, sizeof(why)))
+		fail(gpu, lane, why);
+	if (CUDA_CALL(gpu, cuEventRecord, why, sizeof(why), lane->event,
+		      gpu->in_context.streams[lane->way]) == 0)
+		return;
+	/* Nobody could tell when the lane is done: only a new context can. */
+	gpu->state = CUDA_FAILING;
+	snprintf(gpu->why, sizeof(gpu->why), "%s", why);
+}
+
+/* --- GPU -> DRAINING -> FREE --- */
+
+/* What workers may copy now, or nobody wants. */
+static void drain(struct cuda_lane *lane)
+{
+	for (uint32_t i = 0; i < lane->n; i++) {
+		struct cuda_part *part = &lane->parts[i];
+
+		if (!part->job || part->lent)
+			continue;
+		if (part->job->status || lane->way == CUDA_LOAD)
+			part_end(part);
+		else if (part->number == part->job->copied)
+			lend(part);
+	}
+}
+
+static void look_at_flags(struct cuda_lane *lane)
+{
+	const uint32_t *flags = (const uint32_t *)(const void *)(lane->host + CUDA_LANE_FLAGS);
+
+	for (uint32_t i = 0; i < lane->n; i++) {
+		struct cuda_part *part = &lane->parts[i];
+
+		if (part->job && part->job->status == 0 && flags[part->flag])
+			part->job->status = -ERANGE;
+	}
+}
+
+/* True: the GPU is done with it. */
+static bool done(struct cuda_path *path, struct cuda_lane *lane)
+{
+	struct cuda_gpu *gpu = path->gpu;
+	const CUresult result = gpu->api->cuEventQuery(lane->event);
+
+	if (result == CUDA_ERROR_NOT_READY)
+		return false;
+	if (cuda_check(gpu, result, "cuEventQuery", NULL, 0)) {
+		gpu->state = CUDA_FAILING; /* whatever it was: nobody can tell when it is done */
+		return false;
+	}
+	path->on_gpu[lane->way]--;
+	lane->state = LANE_DRAINING;
+	if (lane->way == CUDA_STORE)
+		look_at_flags(lane);
+	return true;
+}
+
+static bool ended(const struct cuda_lane *lane)
+{
+	for (uint32_t i = 0; i < lane->n; i++)
+		if (lane->parts[i].job)
+			return false;
+	return lane->lent == 0;
+}
+
+static bool way_turn(struct cuda_path *path, enum cuda_way way)
+{
+	bool moved = false;
+
+	for (uint32_t i = 0; i < path->busy[way]; i++) {
+		struct cuda_lane *lane = lane_at(path, way, i);
+
+		if (lane->state == LANE_GPU &&
+		    !(i > 0 && lane_at(path, way, i - 1)->state == LANE_GPU))
+			moved |= done(path, lane);
+		if (path->gpu->state == CUDA_FAILING)
+			return true;
+		if (lane->state == LANE_DRAINING)
+			drain(lane);
+	}
+	while (path->busy[way] > 0 && lane_at(path, way, 0)->state == LANE_DRAINING &&
+	       ended(lane_at(path, way, 0))) {
+		lane_at(path, way, 0)->state = LANE_FREE;
+		path->first[way] = (path->first[way] + 1) % CUDA_LANES;
+		path->busy[way]--;
+		moved = true;
+	}
+	moved |= fill(path, way);
+	for (uint32_t i = 0; i < path->busy[way]; i++) {
+		struct cuda_lane *lane = lane_at(path, way, i);
+
+		if (lane->state != LANE_FILLING)
+			continue;
+		if (lane->n == 0 || lane->lent > 0 || path->on_gpu[way] == CUDA_BATCHES ||
+		    path->gpu->state != CUDA_UP)
+			break; /* those behind it wait for their turn */
+		launch(path, lane);
+		moved = true;
+	}
+	return moved;
+}
+
+bool cuda_lanes_turn(struct cuda_path *path)
+{
+	bool moved = false;
+
+	/* loads first: somebody waits for them */
+	moved |= way_turn(path, CUDA_LOAD);
+	moved |= way_turn(path, CUDA_STORE);
+	return moved;
+}
+
+/* --- the context comes and goes --- */
+
+int cuda_path_attach(struct cuda_path *path, char *text, size_t n)
+{
+	const struct cuda_context *c = &path->gpu->in_context;
+	uint32_t at = 0;
+	int r = 0;
+
+	for (enum cuda_way way = 0; way < CUDA_WAYS; way++)
+		for (uint32_t i = 0; i < CUDA_LANES && r == 0; i++, at += path->lane_bytes) {
+			struct cuda_lane *lane = &path->lanes[way][i];
+
+			lane->host = c->bounce + at;
+			lane->on_gpu = c->staging + at;
+			r = CUDA_CALL(path->gpu, cuEventCreate, text, n, &lane->event,
+				      CU_EVENT_DISABLE_TIMING);
+		}
+	return r;
+}
+
+void cuda_path_detach(struct cuda_path *path)
+{
+	for (enum cuda_way way = 0; way < CUDA_WAYS; way++)
+		for (uint32_t i = 0; i < CUDA_LANES; i++)
+			if (path->lanes[way][i].event)
+				(void)path->gpu->api->cuEventDestroy(path->lanes[way][i].event);
+	cuda_path_forget(path);
+}
+
+void cuda_path_forget(struct cuda_path *path)
+{
+	for (enum cuda_way way = 0; way < CUDA_WAYS; way++)
+		for (uint32_t i = 0; i < CUDA_LANES; i++) {
+			struct cuda_lane *lane = &path->lanes[way][i];
+
+			lane->event = NULL;
+			lane->host = NULL;
+			lane->on_gpu = 0;
+		}
+}
+
+void cuda_lanes_lost(struct cuda_path *path)
+{
+	for (enum cuda_way way = 0; way < CUDA_WAYS; way++) {
+		for (uint32_t i = 0; i < CUDA_LANES; i++) {
+			struct cuda_lane *lane = &path->lanes[way][i];
+
+			for (uint32_t k = 0; k < lane->n && lane->state != LANE_FREE; k++) {
+				if (!lane->parts[k].job)
+					continue;
+				lane->parts[k].job->status = -EIO;
+				part_end(&lane->parts[k]);
+			}
+			lane->state = LANE_FREE;
+		}
+		path->first[way] = path->busy[way] = path->on_gpu[way] = 0;
+	}
+}

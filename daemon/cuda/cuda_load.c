@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_load.c - see cuda_load.h. */
+#include "cuda_load.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+	DRIVER_MIN = 12000,
+	CAPABILITY_MIN = 80, /* 8.0: the kernels are compiled for this and later */
+};
+
+static const struct {
+	CUresult result;
+	int error;
+} errors[] = {
+	{ CUDA_SUCCESS, 0 },
+	{ CUDA_ERROR_INVALID_VALUE, -EINVAL },
+	{ CUDA_ERROR_OUT_OF_MEMORY, -ENOMEM },
+	{ CUDA_ERROR_NOT_INITIALIZED, -ENODEV },
+	{ CUDA_ERROR_DEINITIALIZED, -ENODEV },
+	{ CUDA_ERROR_STUB_LIBRARY, -ENODEV },
+	{ CUDA_ERROR_DEVICE_UNAVAILABLE, -EBUSY },
+	{ CUDA_ERROR_NO_DEVICE, -ENODEV },
+	{ CUDA_ERROR_INVALID_DEVICE, -ENODEV },
+	{ CUDA_ERROR_INVALID_IMAGE, -ENOEXEC },
+	{ CUDA_ERROR_NO_BINARY_FOR_GPU, -ENOEXEC },
+	{ CUDA_ERROR_INVALID_PTX, -ENOEXEC },
+	{ CUDA_ERROR_UNSUPPORTED_PTX_VERSION, -ENOEXEC },
+	{ CUDA_ERROR_JIT_COMPILER_NOT_FOUND, -ENOEXEC },
+	{ CUDA_ERROR_ALREADY_MAPPED, -EEXIST },
+	{ CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, -EOPNOTSUPP },
+	{ CUDA_ERROR_INVALID_HANDLE, -ENXIO },
+	{ CUDA_ERROR_NOT_FOUND, -ENXIO },
+	{ CUDA_ERROR_NOT_READY, -EAGAIN },
+	{ CUDA_ERROR_NOT_PERMITTED, -EPERM },
+	{ CUDA_ERROR_NOT_SUPPORTED, -EOPNOTSUPP },
+	{ CUDA_ERROR_SYSTEM_NOT_READY, -ENODEV },
+	{ CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, -ENOSYS },
+	{ CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER, -ENOSYS },
+	{ CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, -ENOSYS },
+	{ CUDA_ERROR_TIMEOUT, -ETIMEDOUT },
+};
+
+int cuda_error(const struct cuda_api *api, CUresult result, const char *call, char *text, size_t n)
+{
+	const char *name = NULL, *words = NULL;
+	int r = -EIO;
+
+	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++)
+		if (errors[i].result == result)
+			r = errors[i].error;
+	if (r == 0 || !text)
+		return r;
+	if (api->cuGetErrorName(result, &name) != CUDA_SUCCESS || !name)
+		name = "an error that the driver does not know";
+	if (api->cuGetErrorString(result, &words) != CUDA_SUCCESS || !words)
+		words = "";
+	snprintf(text, n, "%s: %s (%d)%s%s", call, name, (int)result, words[0] ? ": " : "", words);
+	return r;
+}
+
+bool cuda_sticky(CUresult result)
+{
+	switch ((int)result) {
+	case CUDA_ERROR_DEINITIALIZED:
+	case CUDA_ERROR_INVALID_CONTEXT:
+	case CUDA_ERROR_ECC_UNCORRECTABLE:
+	case CUDA_ERROR_ILLEGAL_ADDRESS:
+	case CUDA_ERROR_LAUNCH_TIMEOUT:
+	case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+	case CUDA_ERROR_ASSERT:
+	case CUDA_ERROR_HARDWARE_STACK_ERROR:
+	case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+	case CUDA_ERROR_MISALIGNED_ADDRESS:
+	case 717: /* CUDA_ERROR_INVALID_ADDRESS_SPACE */
+	case 718: /* CUDA_ERROR_INVALID_PC */
+	case CUDA_ERROR_LAUNCH_FAILED:
+	case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+	case CUDA_ERROR_UNKNOWN:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static void *open_library(char *text, size_t n)
+{
+	static const char *const names[] = { "libcuda.so.1", "libcuda.so" };
+	void *library = NULL;
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names) && !library; i++)
+		library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+	if (!library)
+		snprintf(text, n, "no CUDA driver here (%s)", dlerror());
+	return library;
+}
+
+static int attribute(const struct cuda_api *api, CUdevice device, CUdevice_attribute what)
+{
+	int value = 0;
+
+	return api->cuDeviceGetAttribute(&value, what, device) == CUDA_SUCCESS ? value : 0;
+}
+
+/* A GPU that cannot be asked, or used, is in the list with the reason. */
+static void look_at(const struct cuda_api *api, int ordinal, struct cuda_found *ret)
+{
+	CUuuid uuid;
+	CUresult result;
+	const char *call = "cuDeviceGet";
+
+	*ret = (struct cuda_found){ .device = -1 };
+	result = api->cuDeviceGet(&ret->device, ordinal);
+	if (result == CUDA_SUCCESS) {
+		call = "cuDeviceGetUuid";
+		result = api->cuDeviceGetUuid(&uuid, ret->device);
+	}
+	if (result != CUDA_SUCCESS) {
+		(void)cuda_error(api, result, call, ret->why, sizeof(ret->why));
+		return;
+	}
+	memcpy(ret->uuid, uuid.bytes, sizeof(ret->uuid));
+	if (api->cuDeviceGetName(ret->name, sizeof(ret->name), ret->device) != CUDA_SUCCESS)
+		snprintf(ret->name, sizeof(ret->name), "GPU %d", ordinal);
+	ret->name[sizeof(ret->name) - 1] = '\0';
+	ret->major = attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+	ret->minor = attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+	ret->mps = attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_MPS_ENABLED);
+	if (10 * ret->major + ret->minor < CAPABILITY_MIN)
+		snprintf(ret->why, sizeof(ret->why),
+			 "its compute capability is %d.%d; kvtierd's kernels need %d.%d or later",
+			 ret->major, ret->minor, CAPABILITY_MIN / 10, CAPABILITY_MIN % 10);
+	else if (attribute(api, ret->device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) ==
+		 CU_COMPUTEMODE_PROHIBITED)
+		snprintf(ret->why, sizeof(ret->why),
+			 "its compute mode is prohibited: nvidia-smi -c DEFAULT allows processes");
+}
+
+static int list(struct cuda_driver *ret, char *text, size_t n)
+{
+	const struct cuda_api *api = &ret->api;
+	int count = 0, r;
+
+	r = cuda_error(api, api->cuInit(0), "cuInit", text, n);
+	if (r == 0)
+		r = cuda_error(api, api->cuDriverGetVersion(&ret->version), "cuDriverGetVersion",
+			       text, n);
+	if (r == 0 && ret->version < DRIVER_MIN) {
+		snprintf(text, n, "the CUDA driver is of version %d.%d; kvtierd needs %d.%d",
+			 ret->version / 1000, ret->version % 1000 / 10, DRIVER_MIN / 1000,
+			 DRIVER_MIN % 1000 / 10);
+		r = -ENOSYS;
+	}
+	if (r == 0)
+		r = cuda_error(api, api->cuDeviceGetCount(&count), "cuDeviceGetCount", text, n);
+	if (r == 0 && count <= 0) {
+		snprintf(text, n, "the CUDA driver shows no GPU (CUDA_VISIBLE_DEVICES?)");
+		r = -ENODEV;
+	}
+	for (int i = 0; r == 0 && i < count && i < CUDA_GPUS_MAX; i++)
+		look_at(api, i, &ret->found[ret->n++]);
+	return r;
+}
+
+int cuda_load(struct cuda_driver *ret, char *text, size_t n)
+{
+	const char *missing;
+	void *library = open_library(text, n);
+	int r;
+
+	*ret = (struct cuda_driver){ 0 };
+	if (!library)
+		return -ENOENT;
+	r = cuda_api_load(library, &ret->api, &missing);
+	if (r) {
+		snprintf(text, n, "libcuda.so has no %s: the CUDA driver is too old", missing);
+		(void)dlclose(library); /* cuInit() was not called */
+		return -ENOSYS;
+	}
+	return list(ret, text, n);
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_path.c - the life of a job on a GPU, around its pieces in lanes. See cuda_path.h. */
+#include "cuda_path.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "cuda_region.h"
+#include "daemon/base/container_of.h"
+
+enum {
+	POLL_NS = 20000, /* between two looks at events, while something moves, ... */
+	POLL_SLOW_NS = 200000,
+	SLOW_TURNS = 64,   /* ...and after so many looks in vain */
+	SWEEP_TURNS = 128, /* between two looks at jobs that wait for a lane */
+	IDLE_NS = 500000000,
+};
+
+static struct cuda_job *job_of(struct device_job *job)
+{
+	return job->own;
+}
+
+/* --- a job's life --- */
+
+static enum work_end check(struct work *work, uint32_t thread)
+{
+	struct cuda_job *j = container_of(work, struct cuda_job, check);
+
+	(void)thread;
+	j->status = cuda_image_verify(&j->image);
+	return WORK_ENDED;
+}
+
+static void checked(struct work *work)
+{
+	struct cuda_job *j = container_of(work, struct cuda_job, check);
+
+	j->path->lent--;
+	if (j->status)
+		cuda_job_look(j);
+	else
+		cuda_job_queue(j, false);
+}
+
+static int begin(struct cuda_job *j)
+{
+	int r;
+
+	if (j->job->kind == DEVICE_ENCODE)
+		r = cuda_image_begin_store(&j->image) ? -EIO : 0;
+	else
+		r = cuda_image_begin_load(&j->image);
+	j->units = (struct cuda_units){
+		.plan = &j->layout->plan,
+		.pieces = j->layout->pieces,
+		.codec_k = j->image.codec_k,
+		.codec_v = j->image.codec_v,
+	};
+	return r;
+}
+
+/* On the thread. */
+static void take(struct cuda_gpu *gpu, struct cuda_mail *mail)
+{
+	struct cuda_job *j = container_of(mail, struct cuda_job, mail);
+
+	j->path->n_jobs++;
+	(void)gpu;
+	j->status = begin(j);
+	if (j->status)
+		cuda_job_end(j);
+	else
+		list_add(&j->path->waiting, &j->waiting);
+}
+
+/* --- orders --- */
+
+/* Several jobs in a row wait for the same event: it is asked once. */
+struct asked {
+	const struct cuda_events *events;
+	uint32_t event;
+	int answer;
+};
+
+/* 1: reached; 0: not yet; -EIO. */
+static int event_reached(struct cuda_gpu *gpu, const struct device_order *order, struct asked *last)
+{
+	const struct cuda_events *e = order->events->own;
+	CUresult result;
+
+	if (last->events == e && last->event == order->event)
+		return last->answer;
+	*last = (struct asked){ .events = e, .event = order->event, .answer = -EIO };
+	if (gpu->state != CUDA_UP || e->generation != gpu->generation || order->event > e->n)
+		return -EIO;
+	result = gpu->api->cuEventQuery(e->events[order->event - 1]);
+	if (result == CUDA_SUCCESS)
+		last->answer = 1;
+	else if (result == CUDA_ERROR_NOT_READY)
+		last->answer = 0;
+	else
+		(void)cuda_check(gpu, result, "cuEventQuery", NULL, 0);
+	return last->answer;
+}
+
+static int reached(struct cuda_job *j, struct asked *last)
+{
+	const struct device_order *order = &j->job->order;
+
+	if (order->ready &&
+	    (int64_t)(__atomic_load_n(order->ready, __ATOMIC_ACQUIRE) - order->value) < 0)
+		return 0;
+	return order->event ? event_reached(j->path->gpu, order, last) : 1;
+}
+
+static void go_on(struct cuda_job *j)
+{
+	if (j->way == CUDA_LOAD && j->job->verify) {
+		j->check = (struct work){ .run = check, .done = checked };
+		j->path->lent++;
+		(void)workers_submit(j->path->workers, &j->check);
+	} else {
+		cuda_job_queue(j, false);
+	}
+}
+
+static bool poll_orders(struct cuda_path *path)
+{
+	struct asked last = { 0 };
+	const uint64_t now = cuda_now();
+	bool moved = false;
+
+	for (struct list *at = path->waiting.next, *next; at != &path->waiting; at = next) {
+		struct cuda_job *j = container_of(at, struct cuda_job, waiting);
+		int r = device_stopped(j->job, now);
+
+		next = at->next;
+		j->status = r;
+		if (r == 0)
+			r = reached(j, &last);
+		if (r == 0)
+			continue;
+		moved = true;
+		list_remove(at);
+		if (r > 0) {
+			go_on(j);
+		} else {
+			j->status = r;
+			cuda_job_look(j);
+		}
+	}
+	return moved;
+}
+
+/* --- jobs that wait for a lane --- */
+
+/* All of them stand in turns again, but those that were stopped, or all end with `status`. */
+static void sweep(struct cuda_path *path, enum cuda_way way, int status)
+{
+	struct device_turns *turns = &path->turns[way];
+	const uint64_t now = cuda_now();
+	struct device_job *kept = NULL, **kept_end = &kept, *job;
+
+	while ((job = device_turns_take(turns)) != NULL) {
+		struct cuda_job *j = job_of(job);
+
+		if (j->status == 0)
+			j->status = status ? status : device_stopped(job, now);
+		j->queued = false;
+		if (j->status) {
+			cuda_job_look(j);
+			continue;
+		}
+		job->next = NULL;
+		*kept_end = job;
+		kept_end = &job->next;
+	}
+	while ((job = kept) != NULL) {
+		kept = job->next;
+		cuda_job_queue(job_of(job), false);
+	}
+}
+
+/* --- turns --- */
+
+static void send_ended(struct cuda_path *path)
+{
+	if (path->ended.n > 0)
+		mailbox_post(&path->gpu->out, &path->ended);
+}
+
+bool cuda_path_turn(struct cuda_path *path)
+{
+	bool moved = workers_reap(path->workers, UINT32_MAX) > 0;
+
+	if (path->gpu->state != CUDA_FAILING) {
+		moved |= poll_orders(path);
+		moved |= cuda_lanes_turn(path);
+	}
+	path->quiet_turns = moved ? 0 : path->quiet_turns + 1;
+	if (path->quiet_turns % SWEEP_TURNS == SWEEP_TURNS - 1)
+		for (enum cuda_way way = 0; way < CUDA_WAYS; way++)
+			sweep(path, way, 0);
+	send_ended(path);
+	return moved;
+}
+
+uint64_t cuda_path_wait_ns(struct cuda_path *path)
+{
+	const bool polled = path->on_gpu[CUDA_STORE] + path->on_gpu[CUDA_LOAD] > 0 ||
+			    !list_empty(&path->waiting);
+
+	if (polled)
+		return path->quiet_turns < SLOW_TURNS ? POLL_NS : POLL_SLOW_NS;
+	return path->gpu->state == CUDA_UP && path->gpu->users == 0 ? IDLE_NS : 0;
+}
+
+bool cuda_path_idle(const struct cuda_path *path)
+{
+	return path->n_jobs == 0;
+}
+
+bool cuda_path_quiet(const struct cuda_path *path)
+{
+	return path->lent == 0;
+}
+
+int cuda_path_fd(const struct cuda_path *path)
+{
+	return workers_fd(path->workers);
+}
+
+void cuda_path_count(const struct cuda_path *path, struct cuda_view *ret)
+{
+	ret->out_bytes = path->out_bytes;
+	ret->in_bytes = path->in_bytes;
+	ret->batches = path->batches;
+}
+
+void cuda_path_lost(struct cuda_path *path)
+{
+	while (!list_empty(&path->waiting)) {
+		struct cuda_job *j = container_of(path->waiting.next, struct cuda_job, waiting);
+
+		list_remove(&j->waiting);
+		j->status = -EIO;
+		cuda_job_look(j);
+	}
+	for (enum cuda_way way = 0; way < CUDA_WAYS; way++)
+		sweep(path, way, -EIO);
+	cuda_lanes_lost(path);
+	send_ended(path);
+}
+
+/* --- core --- */
+
+struct cuda_mail *cuda_path_submit(struct cuda_path *path, struct device_job *job,
+				   enum cuda_way way)
+{
+	struct cuda_job *j = path->free_jobs[--path->n_free_jobs];
+	void *hash = j->image.hash;
+
+	*j = (struct cuda_job){
+		.mail = { .run = take },
+		.path = path,
+		.job = job,
+		.layout = job->layout->prepared,
+		.way = way,
+		.image = { .kernels = path->gpu->conf.kernels, .job = job, .hash = hash },
+	};
+	job->own = j;
+	return &j->mail;
+}
+
+struct device_job *cuda_path_ended(struct cuda_path *path, struct mail *mail)
+{
+	struct cuda_job *j = container_of(mail, struct cuda_job, mail.mail);
+
+	path->free_jobs[path->n_free_jobs++] = j;
+	j->job->own = NULL;
+	return j->job;
+}
+
+/* --- open and close --- */
+
+int cuda_path_start(struct cuda_path *path)
+{
+	const struct workers_conf conf = {
+		.threads = path->gpu->conf.workers,
+		.keep = path->gpu->conf.workers,
+	};
+
+	return path->workers ? 0 : workers_open(&conf, &path->workers);
+}
+
+static int open_jobs(struct cuda_path *path, uint32_t depth)
+{
+	path->jobs = calloc(depth, sizeof(*path->jobs));
+	path->free_jobs = calloc(depth, sizeof(*path->free_jobs));
+	if (!path->jobs || !path->free_jobs)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < depth; i++) {
+		path->jobs[i].image.hash = cuda_image_hash();
+		if (!path->jobs[i].image.hash)
+			return -ENOMEM;
+		path->free_jobs[path->n_free_jobs++] = &path->jobs[i];
+	}
+	return 0;
+}
+
+int cuda_path_open(struct cuda_gpu *gpu, struct cuda_path **ret)
+{
+	struct cuda_path *path = calloc(1, sizeof(*path));
+	int r;
+
+	if (!path)
+		return -ENOMEM;
+	path->gpu = gpu;
+	path->lane_bytes =
+		(uint32_t)(gpu->conf.staging_bytes / CUDA_WAYS / CUDA_LANES / 4096 * 4096);
+	list_open(&path->waiting);
+	mails_clear(&path->ended);
+	r = open_jobs(path, gpu->conf.depth);
+	for (enum cuda_way way = 0; way < CUDA_WAYS && r == 0; way++)
+		r = device_turns_open(&path->turns[way], gpu->conf.depth);
+	if (r)
+		cuda_path_close(path);
+	else
+		*ret = path;
+	return r;
+}
+
+void cuda_path_close(struct cuda_path *path)
+{
+	if (!path)
+		return;
+	workers_close(path->workers);
+	for (enum cuda_way way = 0; way < CUDA_WAYS; way++)
+		device_turns_close(&path->turns[way]);
+	for (uint32_t i = 0; path->jobs && i < path->gpu->conf.depth; i++)
+		free(path->jobs[i].image.hash);
+	free(path->jobs);
+	free(path->free_jobs);
+	free(path);
+}

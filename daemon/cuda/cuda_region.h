@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_region.h - memory and events of engines, opened in the daemon's context.
+ *
+ *	helper: cuda_region_import --request--> thread: opens, checks --> helper: address
+ *	helper: cuda_region_release --request--> thread: closes
+ *
+ * Invariants
+ *   H1 what comes from a client is believed of nothing: the memory must lie on this GPU, and the
+ *      driver's own range must hold what the client says lies there.
+ *   H2 a legacy handle is open once, however many regions are of it: `users` of its cuda_handle.
+ *   H3 the descriptor of a VMM allocation is the asker's; the thread closes none, as to close one
+ *      from outside can block. The handle that it stands for is released as soon as it is mapped.
+ *   H4 an import that nobody waits for any more is undone by the thread.
+ */
+#ifndef KVTIER_CUDA_REGION_H
+#define KVTIER_CUDA_REGION_H
+
+#include "cuda_gpu.h"
+
+/* One legacy handle that is open. */
+struct cuda_handle {
+	struct list link;
+	uint8_t bytes[WIRE_HANDLE_BYTES];
+	CUdeviceptr at;
+	uint64_t size; /* from `at` on */
+	uint32_t users;
+};
+
+struct cuda_region {
+	struct cuda_request request;
+	struct region_desc desc;
+	int status;
+	char text[200];
+	uint32_t generation; /* of the context that it is open in; 0: none */
+	CUdeviceptr base;
+	struct cuda_handle *handle; /* NULL: a mapping */
+	CUdeviceptr mapping;        /* of an fd or a fabric handle */
+	uint64_t mapping_bytes;
+};
+
+struct cuda_events {
+	struct cuda_request request;
+	int status;
+	char text[200];
+	uint32_t generation;
+	uint32_t n;
+	uint8_t handles[WIRE_MAX_EVENTS][WIRE_HANDLE_BYTES];
+	CUevent events[WIRE_MAX_EVENTS];
+};
+
+/* On a helper thread. As in device.h; -EOPNOTSUPP: the driver does not open it this way. */
+int cuda_region_import(struct cuda_gpu *gpu, const struct region_desc *desc,
+		       struct cuda_region **ret, char *text, size_t n);
+void cuda_region_release(struct cuda_gpu *gpu, struct cuda_region *region);
+int cuda_events_import(struct cuda_gpu *gpu, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
+		       uint32_t n, struct cuda_events **ret, char *text, size_t text_bytes);
+void cuda_events_release(struct cuda_gpu *gpu, struct cuda_events *events);
+
+/* On the GPU's thread: the context is gone with all that was open in it. */
+void cuda_regions_lost(struct cuda_gpu *gpu);
+
+#endif

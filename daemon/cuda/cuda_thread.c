@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_thread.c - the thread of a GPU. See cuda_thread.h and cuda_gpu.h. */
+#include "cuda_thread.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "cuda_context.h"
+#include "cuda_path.h"
+#include "cuda_region.h"
+#include "daemon/base/container_of.h"
+
+enum {
+	LOSSES_MAX = 3, /* so many within LOSSES_NS, and the GPU stays out */
+	JOIN_S = 5,     /* at a stop, for a thread that a driver call holds */
+	SLACK_NS = 1000,
+};
+static const uint64_t LOSSES_NS = 60000000000u;
+/* A context that nobody uses gives its memory back after this. */
+static const uint64_t UNUSED_NS = 10000000000u;
+
+static void show(struct cuda_gpu *gpu)
+{
+	struct cuda_view view = {
+		.state = gpu->state,
+		.regions = gpu->regions,
+		.bytes = gpu->bytes,
+	};
+
+	memcpy(view.why, gpu->why, sizeof(view.why));
+	cuda_path_count(gpu->path, &view);
+	(void)pthread_mutex_lock(&gpu->lock);
+	view.lost = gpu->view.lost;
+	gpu->view = view;
+	(void)pthread_mutex_unlock(&gpu->lock);
+}
+
+static void tell_lost(struct cuda_gpu *gpu)
+{
+	bool send;
+
+	(void)pthread_mutex_lock(&gpu->lock);
+	gpu->view.lost++;
+	memcpy(gpu->view.why, gpu->why, sizeof(gpu->view.why));
+	send = !gpu->lost_sent;
+	gpu->lost_sent = true;
+	(void)pthread_mutex_unlock(&gpu->lock);
+	if (send) {
+		struct mails one;
+
+		mails_clear(&one);
+		mails_append(&one, &gpu->lost_mail.mail);
+		mailbox_post(&gpu->out, &one);
+	}
+}
+
+/* The context is gone, and no worker looks at its pinned memory: what was in flight ends. */
+static void lose(struct cuda_gpu *gpu)
+{
+	const uint32_t last = LOSSES_MAX - 1;
+	const uint64_t now = cuda_now();
+
+	cuda_context_close(gpu, true);
+	cuda_regions_lost(gpu);
+	gpu->state = CUDA_NONE;
+	if (gpu->losses_ns[0] && now - gpu->losses_ns[0] < LOSSES_NS)
+		gpu->state = CUDA_OUT;
+	memmove(gpu->losses_ns, gpu->losses_ns + 1, last * sizeof(gpu->losses_ns[0]));
+	gpu->losses_ns[last] = now;
+	tell_lost(gpu); /* before the jobs: who hears of one knows why */
+	cuda_path_lost(gpu->path);
+}
+
+static bool take_mail(struct cuda_gpu *gpu)
+{
+	struct mails mails;
+	struct mail *mail;
+	bool any = false;
+
+	mails_clear(&mails);
+	mailbox_take(&gpu->in, &mails);
+	while ((mail = mails_take(&mails)) != NULL) {
+		struct cuda_mail *m = container_of(mail, struct cuda_mail, mail);
+
+		m->run(gpu, m);
+		any = true;
+	}
+	return any;
+}
+
+static void sleep_until_news(struct cuda_gpu *gpu, uint64_t wait_ns)
+{
+	struct pollfd fds[2] = { { .fd = gpu->in.fd, .events = POLLIN },
+				 { .fd = cuda_path_fd(gpu->path), .events = POLLIN } };
+	const struct timespec wait = { .tv_nsec = (long)wait_ns };
+
+	__atomic_store_n(&gpu->turn_ns, 0, __ATOMIC_RELAXED);
+	if (ppoll(fds, 2, wait_ns ? &wait : NULL, NULL) > 0 && fds[0].revents)
+		mailbox_hear(&gpu->in);
+	__atomic_store_n(&gpu->turn_ns, cuda_now(), __ATOMIC_RELAXED);
+}
+
+static bool ends(struct cuda_gpu *gpu)
+{
+	bool stopping;
+
+	(void)pthread_mutex_lock(&gpu->lock);
+	stopping = gpu->stopping;
+	(void)pthread_mutex_unlock(&gpu->lock);
+	return stopping && cuda_path_idle(gpu->path);
+}
+
+/* True: the context was closed. */
+static bool close_unused(struct cuda_gpu *gpu)
+{
+	if (gpu->state != CUDA_UP || gpu->users > 0 || !cuda_path_idle(gpu->path)) {
+		gpu->idle_ns = 0;
+		return false;
+	}
+	if (gpu->idle_ns == 0)
+		gpu->idle_ns = cuda_now();
+	if (cuda_now() - gpu->idle_ns < UNUSED_NS)
+		return false;
+	cuda_context_close(gpu, false);
+	gpu->state = CUDA_NONE;
+	return true;
+}
+
+static void *run(void *arg)
+{
+	struct cuda_gpu *gpu = arg;
+
+	(void)prctl(PR_SET_NAME, "kvtier-gpu");
+	(void)prctl(PR_SET_TIMERSLACK, SLACK_NS);
+	while (!ends(gpu)) {
+		bool worked = take_mail(gpu);
+
+		worked |= cuda_path_turn(gpu->path);
+		if (gpu->state == CUDA_FAILING && cuda_path_quiet(gpu->path)) {
+			lose(gpu);
+			worked = true;
+		}
+		worked |= close_unused(gpu);
+		show(gpu);
+		if (!worked)
+			sleep_until_news(gpu, cuda_path_wait_ns(gpu->path));
+	}
+	if (gpu->state == CUDA_UP)
+		cuda_context_close(gpu, false);
+	return NULL;
+}
+
+/* With the lock held. */
+static int start(struct cuda_gpu *gpu)
+{
+	sigset_t all, before;
+	int error;
+
+	error = -cuda_path_start(gpu->path);
+	if (error)
+		return -error;
+	(void)sigfillset(&all);
+	(void)sigdelset(&all, SIGBUS);
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = pthread_create(&gpu->thread, NULL, run, gpu);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	gpu->started = error == 0;
+	return -error;
+}
+
+/* --- open and close --- */
+
+int cuda_thread_open(const struct cuda_driver *driver, const struct cuda_found *found,
+		     const struct cuda_gpu_conf *conf, struct cuda_gpu **ret)
+{
+	struct cuda_gpu *gpu = NULL;
+	int r = cuda_gpu_open(driver, found, conf, &gpu);
+
+	if (r)
+		return r;
+	gpu->start = start;
+	r = cuda_path_open(gpu, &gpu->path);
+	if (r)
+		cuda_gpu_close(gpu);
+	else
+		*ret = gpu;
+	return r;
+}
+
+static bool end_thread(struct cuda_gpu *gpu)
+{
+	struct timespec until;
+
+	(void)pthread_mutex_lock(&gpu->lock);
+	gpu->stopping = true;
+	(void)pthread_mutex_unlock(&gpu->lock);
+	mailbox_ring(&gpu->in);
+	(void)clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += JOIN_S;
+	return !gpu->started || pthread_timedjoin_np(gpu->thread, NULL, &until) == 0;
+}
+
+void cuda_thread_close(struct cuda_gpu *gpu)
+{
+	if (!gpu || !end_thread(gpu))
+		return;
+	cuda_path_close(gpu->path);
+	cuda_gpu_close(gpu);
+}

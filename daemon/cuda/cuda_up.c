@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_up.c - see cuda_up.h. */
+#include "cuda_up.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/base/log.h"
+#include "daemon/config/config.h"
+#include "device_cuda.h"
+
+enum {
+	ANSWER_S = 20,    /* for the driver, until the daemon starts without it */
+	WORKERS_MOST = 8, /* of a GPU: some 10 GB/s each */
+};
+
+/* The driver is looked for. Whoever comes last, the thread or its asker, frees it. Once found, the
+ * driver stays for ever: its library does, too. */
+struct search {
+	struct cuda_driver driver;
+	pthread_mutex_t lock;
+	pthread_cond_t found;
+	bool done, left;
+	int status;
+	char text[200];
+};
+
+static void *look(void *arg)
+{
+	struct search *s = arg;
+	bool left;
+
+	s->status = cuda_load(&s->driver, s->text, sizeof(s->text));
+	(void)pthread_mutex_lock(&s->lock);
+	s->done = true;
+	left = s->left;
+	(void)pthread_cond_signal(&s->found);
+	(void)pthread_mutex_unlock(&s->lock);
+	if (left)
+		free(s);
+	return NULL;
+}
+
+static int start_thread(struct search *s)
+{
+	sigset_t all, before;
+	pthread_attr_t detached;
+	pthread_t thread;
+	int error;
+
+	(void)pthread_attr_init(&detached);
+	(void)pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+	(void)sigfillset(&all);
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = pthread_create(&thread, &detached, look, s);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	(void)pthread_attr_destroy(&detached);
+	return -error;
+}
+
+/* NULL, with text: there is no driver, or it does not answer. */
+static const struct cuda_driver *find_driver(char *text, size_t n)
+{
+	struct search *s = calloc(1, sizeof(*s));
+	struct timespec until;
+	bool done;
+	int r;
+
+	if (!s) {
+		snprintf(text, n, "out of memory");
+		return NULL;
+	}
+	(void)pthread_mutex_init(&s->lock, NULL);
+	(void)pthread_cond_init(&s->found, NULL);
+	r = start_thread(s);
+	if (r) {
+		snprintf(text, n, "no thread can be made: %s", strerror(-r));
+		free(s);
+		return NULL;
+	}
+	(void)clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += ANSWER_S;
+	(void)pthread_mutex_lock(&s->lock);
+	while (!s->done && pthread_cond_timedwait(&s->found, &s->lock, &until) == 0)
+		;
+	done = s->done;
+	s->left = !done;
+	(void)pthread_mutex_unlock(&s->lock);
+	if (done && s->status == 0)
+		return &s->driver;
+	if (done) {
+		snprintf(text, n, "%s", s->text);
+		free(s);
+	} else {
+		snprintf(text, n, "the CUDA driver did not answer within %d s", ANSWER_S);
+	}
+	return NULL;
+}
+
+static uint32_t usable_cpus(void)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof(set), &set) ? 1 : (uint32_t)CPU_COUNT(&set);
+}
+
+static uint32_t workers_of(const struct config *config)
+{
+	const uint32_t n = config->device_workers ? config->device_workers : usable_cpus();
+
+	return n < WORKERS_MOST ? n : WORKERS_MOST;
+}
+
+static int add_gpus(const struct cuda_driver *driver, const struct config *config,
+		    struct loop *loop, struct devices *devices)
+{
+	const struct cuda_gpu_conf conf = {
+		.max_ctas = config->gpu_max_ctas,
+		.workers = workers_of(config),
+		.depth = config->device_depth,
+		.staging_bytes = config->gpu_staging_bytes,
+		.kernels = codec_kernels(config_kernels_name(config)),
+	};
+	const uint32_t before = devices->n;
+	char *note = devices->gpu_note;
+	struct device *device;
+	int r = 0;
+
+	for (uint32_t i = 0; i < driver->n && r == 0; i++) {
+		const struct cuda_found *found = &driver->found[i];
+
+		if (found->why[0] || devices_find(devices, found->uuid)) {
+			snprintf(note, sizeof(devices->gpu_note), "GPU %u (%.63s): %s", i,
+				 found->name,
+				 found->why[0] ? found->why : "its UUID is not its own");
+			log_warning("%s", note);
+			continue;
+		}
+		r = device_cuda_open(driver, found, &conf, loop, &device);
+		if (r == 0)
+			r = devices_add(devices, device);
+	}
+	if (r)
+		snprintf(note, sizeof(devices->gpu_note), "a GPU cannot be served: %s",
+			 strerror(-r));
+	return devices->n > before ? 0 : -ENODEV;
+}
+
+int cuda_up(const struct config *config, struct loop *loop, struct devices *devices, char *text,
+	    size_t n)
+{
+	const struct cuda_driver *driver;
+	char *note = devices->gpu_note;
+
+	if (config->gpu_devices == CONFIG_GPU_OFF) {
+		snprintf(note, sizeof(devices->gpu_note), "[gpu] devices = off");
+		return 0;
+	}
+	driver = find_driver(note, sizeof(devices->gpu_note));
+	if (driver && add_gpus(driver, config, loop, devices) == 0)
+		return 0;
+	if (config->gpu_devices == CONFIG_GPU_REQUIRED) {
+		snprintf(text, n, "[gpu] devices = required: %s", note);
+		return -ENODEV;
+	}
+	log_info("no GPU is served: %s", note);
+	return 0;
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_work.c - see cuda_work.h. */
+#include "cuda_work.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+/* Hashed and copied together, so that the second finds it in the cache. */
+enum { STEP_BYTES = 16 << 10 };
+
+static const struct image_geometry *geometry_of(const struct cuda_image *i)
+{
+	return &i->job->layout->pages.geometry;
+}
+
+static uint8_t *scales_of(const struct cuda_image *i)
+{
+	return i->job->image + sizeof(struct image_header);
+}
+
+void *cuda_image_hash(void)
+{
+	return aligned_alloc(64, (sizeof(XXH3_state_t) + 63) / 64 * 64);
+}
+
+int cuda_image_begin_store(struct cuda_image *i)
+{
+	struct device_job *job = i->job;
+
+	i->codec_k = job->codec_k;
+	i->codec_v = job->codec_v;
+	job->out_codec_k = job->codec_k;
+	job->out_codec_v = job->codec_v;
+	if (image_shape(geometry_of(i), i->codec_k, i->codec_v, &i->shape, NULL) ||
+	    i->shape.image_bytes > job->image_bytes)
+		return -EINVAL;
+	(void)XXH3_64bits_reset(i->hash);
+	return 0;
+}
+
+int cuda_image_begin_load(struct cuda_image *i)
+{
+	struct device_job *job = i->job;
+	struct image_header header;
+	int r;
+
+	memcpy(&header, job->image, sizeof(header));
+	r = image_header_check(&header, geometry_of(i), &job->identity, &i->shape);
+	if (r)
+		return r;
+	if (i->shape.image_bytes > job->image_bytes)
+		return -EBADMSG;
+	i->codec_k = header.codec_k;
+	i->codec_v = header.codec_v;
+	i->checksum = header.checksum;
+	job->out_codec_k = header.codec_k;
+	job->out_codec_v = header.codec_v;
+	return 0;
+}
+
+int cuda_image_verify(struct cuda_image *i)
+{
+	return codec_verify(i->kernels, i->job->image, &i->shape, i->checksum);
+}
+
+void cuda_image_in(const struct cuda_image *i, const struct cuda_cut *cut, uint8_t *lane)
+{
+	memcpy(lane + cut->scale_at, scales_of(i) + cut->scale, cut->scale_bytes);
+	i->kernels->copy(lane + cut->payload_at,
+			 i->job->image + i->shape.payload_offset + cut->payload,
+			 cut->payload_bytes);
+	i->kernels->fence(); /* the copy engine sees it */
+}
+
+static void seal(struct cuda_image *i)
+{
+	uint8_t *image = i->job->image;
+	const uint32_t used = (uint32_t)sizeof(struct image_header) + i->shape.scale_bytes;
+	struct image_header header;
+
+	(void)XXH3_64bits_update(i->hash, scales_of(i), i->shape.scale_bytes);
+	image_header_fill(&header, geometry_of(i), i->codec_k, i->codec_v, &i->shape,
+			  &i->job->identity);
+	image_seal(&header, XXH3_64bits_digest(i->hash));
+	memcpy(image, &header, sizeof(header));
+	memset(image + used, 0, i->shape.payload_offset - used); /* the padding */
+}
+
+void cuda_image_out(struct cuda_image *i, const struct cuda_cut *cut, const uint8_t *lane,
+		    bool last)
+{
+	const uint8_t *from = lane + cut->payload_at;
+	uint8_t *to = i->job->image + i->shape.payload_offset + cut->payload;
+
+	for (uint32_t at = 0; at < cut->payload_bytes; at += STEP_BYTES) {
+		const uint32_t left = cut->payload_bytes - at;
+		const uint32_t n = left < STEP_BYTES ? left : STEP_BYTES;
+
+		(void)XXH3_64bits_update(i->hash, from + at, n);
+		i->kernels->copy(to + at, from + at, n);
+	}
+	memcpy(scales_of(i) + cut->scale, lane + cut->scale_at, cut->scale_bytes);
+	if (last)
+		seal(i);
+	i->kernels->fence();
+}

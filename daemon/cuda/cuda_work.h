@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_work.h - the CPU's half of an image that a GPU encodes or decodes: headers, checksums, and
+ * copies between host slots and pinned lanes. On a worker; one at a time has an image. No CUDA
+ * here.
+ */
+#ifndef KVTIER_CUDA_WORK_H
+#define KVTIER_CUDA_WORK_H
+
+#include "cuda_cut.h"
+#include "daemon/device/device.h"
+
+struct cuda_image {
+	const struct codec_kernels *kernels;
+	struct device_job *job;
+	struct image_shape shape;
+	enum image_codec codec_k, codec_v; /* of this image */
+	uint64_t checksum;                 /* load: the header's */
+	void *hash;                        /* store: of the payload so far */
+};
+
+/* At start: memory for a hash; NULL: there is none. */
+void *cuda_image_hash(void);
+
+/* Store: the image that the job asks for. 0, or -EINVAL. */
+int cuda_image_begin_store(struct cuda_image *image);
+/* Load: the image in the job's slot. -EBADMSG: it is not what the job asks for. */
+int cuda_image_begin_load(struct cuda_image *image);
+
+/* Load, before a page is touched: 0, or -EBADMSG. */
+int cuda_image_verify(struct cuda_image *image);
+/* Load: a piece, from the slot into its lane. */
+void cuda_image_in(const struct cuda_image *image, const struct cuda_cut *cut, uint8_t *lane);
+/* Store: a piece, from its lane into the slot. An image's pieces come in order; the last one seals
+ * the image. */
+void cuda_image_out(struct cuda_image *image, const struct cuda_cut *cut, const uint8_t *lane,
+		    bool last);
+
+#endif

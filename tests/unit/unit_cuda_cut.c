@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit_cuda_cut - goal: images are laid into lanes whole where they fit, and cut into runs of units
+ * where they do not; no byte is left out, none lies in two pieces, none outside its lane. Method:
+ * random geometries, codecs and lane sizes; lanes filled as the daemon does; a map of the bytes of
+ * each image.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/cuda/cuda_cut.h"
+#include "tests/lib/random.h"
+
+enum { ROUNDS = 300, MAX_PIECES = 256 };
+
+struct picture {
+	struct page_piece pieces[MAX_PIECES];
+	struct cuda_piece on_gpu[MAX_PIECES];
+	struct page_layout layout;
+	struct cuda_plan plan;
+	struct cuda_units units;
+	struct image_shape shape;
+};
+
+static void add(struct picture *p, enum image_kind kind, uint32_t layer, uint64_t length)
+{
+	p->pieces[p->layout.n_pieces++] = (struct page_piece){
+		.base = (uint8_t *)0x100000000,
+		.page_stride = 1 << 20,
+		.head_stride = 4096,
+		.token_stride = 1 << 16,
+		.length = length,
+		.kind = kind,
+		.layer = layer,
+	};
+}
+
+static void make(struct picture *p, struct random *seed, enum image_codec codec)
+{
+	struct image_geometry *g = &p->layout.geometry;
+
+	memset(p, 0, sizeof(*p));
+	*g = (struct image_geometry){
+		.dtype = DTYPE_BF16,
+		.layers = 1 + random_below(seed, 40),
+		.kv_heads = 1 + random_below(seed, 8),
+		.head_dim_k = 8 * random_below(seed, 33),
+		.head_dim_v = 8 + 8 * random_below(seed, 32),
+		.block_tokens = 1 + random_below(seed, 64),
+		.typed_segments = random_below(seed, 3),
+		.typed_values = 1 + random_below(seed, 5000),
+	};
+	for (uint32_t layer = 0; layer < g->layers; layer++) {
+		if (g->head_dim_k)
+			add(p, KIND_K, layer, 0);
+		add(p, KIND_V, layer, 0);
+	}
+	for (uint32_t i = 0; i < g->typed_segments; i++)
+		add(p, KIND_TYPED, 0, g->typed_values);
+	if (random_below(seed, 2)) {
+		g->opaque_bytes = 1 + random_below(seed, 3000000);
+		add(p, KIND_OPAQUE, 0, g->opaque_bytes);
+		p->pieces[p->layout.n_pieces - 1].token_stride = 0;
+	}
+	p->layout.pieces = p->pieces;
+	assert_int_equal(image_shape(g, codec, codec, &p->shape, NULL), 0);
+	assert_int_equal(cuda_plan_make(&p->layout, &p->plan, p->on_gpu), 0);
+	p->units = (struct cuda_units){ &p->plan, p->on_gpu, codec, codec };
+}
+
+/* Where images go. */
+struct lanes {
+	uint32_t bytes, used, n; /* of the last; n: begun */
+};
+
+static void check_cut(const struct picture *p, const struct lanes *l, const struct cuda_cut *c)
+{
+	assert_true(c->n_units > 0 && c->first_unit + c->n_units <= p->plan.n_units);
+	assert_true(c->scale_at >= l->used);
+	assert_true(c->payload_at >= c->scale_at + c->scale_bytes);
+	assert_true(c->end == c->payload_at + c->payload_bytes && c->end <= l->bytes);
+	assert_int_equal(c->payload_at % CUDA_LANE_ALIGN, c->payload % CUDA_LANE_ALIGN);
+}
+
+/* Returns how many pieces it took. */
+static uint32_t lay(const struct picture *p, struct lanes *l)
+{
+	uint32_t unit = 0, scales = 0, payload = 0, pieces = 0;
+	struct cuda_cut c;
+
+	while (unit < p->plan.n_units) {
+		if (!cuda_cut(&p->units, unit, l->used, l->bytes, &c)) {
+			assert_true(l->used > CUDA_LANE_HEAD);
+			l->used = CUDA_LANE_HEAD;
+			l->n++;
+			continue;
+		}
+		check_cut(p, l, &c);
+		assert_int_equal(c.first_unit, unit);
+		assert_int_equal(c.scale, scales);
+		assert_int_equal(c.payload, payload);
+		unit += c.n_units;
+		scales += c.scale_bytes;
+		payload += c.payload_bytes;
+		l->used = c.end;
+		pieces++;
+	}
+	assert_int_equal(scales, p->shape.scale_bytes);
+	assert_int_equal(payload, p->shape.payload_bytes);
+	return pieces;
+}
+
+static void every_byte_has_one_place(void **state)
+{
+	static struct picture p;
+	struct random seed = random_seeded("unit_cuda_cut");
+
+	(void)state;
+	for (int i = 0; i < ROUNDS; i++) {
+		struct lanes l = { .bytes = CUDA_LANE_LEAST, .used = CUDA_LANE_HEAD };
+		uint32_t pieces;
+
+		l.bytes += 4096 * random_below(&seed, 1024);
+		make(&p, &seed, random_below(&seed, 2) ? CODEC_RAW : CODEC_FP8);
+		for (int k = 0; k < 5; k++) {
+			pieces = lay(&p, &l);
+			/* whole where it fits */
+			if (CUDA_LANE_HEAD + p.shape.scale_bytes + CUDA_LANE_ALIGN +
+				    p.shape.payload_bytes <=
+			    l.bytes)
+				assert_int_equal(pieces, 1);
+		}
+	}
+}
+
+/* A large image fills its lanes but the last: copies of some MiB. */
+static void runs_are_as_long_as_lanes(void **state)
+{
+	static struct picture p;
+	struct lanes l = { .bytes = CUDA_LANE_LEAST, .used = CUDA_LANE_HEAD };
+	struct random seed = random_seeded("unit_cuda_cut");
+	uint32_t pieces;
+
+	(void)state;
+	do
+		make(&p, &seed, CODEC_RAW);
+	while (p.shape.payload_bytes < 8 * CUDA_LANE_LEAST);
+	pieces = lay(&p, &l);
+	assert_true(pieces <= p.shape.payload_bytes / (CUDA_LANE_LEAST - CUDA_PIECE_LEAST) + 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_byte_has_one_place),
+		cmocka_unit_test(runs_are_as_long_as_lanes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
