@@ -49,7 +49,7 @@ enum {
 	EXIT_CONFIG = 1,
 	HEARTBEAT_NS = 250000000, /* index heartbeat, stats, watchdog */
 	DRAIN_NS = 2000000000,    /* at most, at a stop, for blocks in flight */
-	SETTLE_NS = 500000000,    /* and for the last I/Os after the tiers were drained */
+	SETTLE_NS = 500000000,    /* and for the rest after the tiers were drained; on_drained() */
 	/* at most, at a start, for NVMe's records; then the rest is found while serving */
 	FIND_NS = 5000000000u,
 };
@@ -64,7 +64,7 @@ struct program {
 	struct loop_watch signals;
 	struct loop_timer heartbeat;
 	struct loop_timer drained; /* a stop: looks again */
-	uint64_t drain_until_ns, watchdog_due_ns;
+	uint64_t drain_until_ns, io_until_ns, watchdog_due_ns;
 	uint32_t drains; /* of tiers, begun and not ended */
 	bool stopping, tiers_drained, ended;
 	char text[512];
@@ -116,6 +116,7 @@ static void on_tier_drained(void *arg)
 		return;
 	p->tiers_drained = true;
 	p->drain_until_ns = loop_now(p->d.loop) + SETTLE_NS;
+	p->io_until_ns = p->drain_until_ns + (uint64_t)p->config.nvme_stall_us * 1000;
 	look_again(p);
 }
 
@@ -126,17 +127,21 @@ static void drain_tiers(struct program *p)
 	outbox_drain(p->d.store.outbox, on_tier_drained, p);
 }
 
+/* A disk that is only slow ends what it has in its hands when the tiers are drained within [nvme]
+ * stall_us; else it is offline then, and nobody knows when it will. */
 static void on_drained(struct loop_timer *timer)
 {
 	struct program *p = container_of(timer, struct program, drained);
 	struct kvtierd *d = &p->d;
-	const bool late = loop_now(d->loop) >= p->drain_until_ns;
+	const uint64_t now = loop_now(d->loop);
+	const bool late = now >= p->drain_until_ns;
 	const bool idle =
 		ops_outstanding(d->ops) == 0 && !d->scrub && !emptier_busy(d->store.moved.emptier);
+	const bool slow = now < p->io_until_ns && nvme_up_moving(d);
 
 	if (!p->tiers_drained && (idle || late))
 		drain_tiers(p);
-	else if (!p->tiers_drained ||
+	else if (!p->tiers_drained || slow ||
 		 (!late && !(idle && nvme_up_idle(d) && !server_busy(d->server))))
 		look_again(p);
 	else {

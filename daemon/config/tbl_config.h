@@ -92,8 +92,8 @@ CONFIG(nvme, io, ENUM, "auto", 0, 2, "auto|io_uring|threads",
 CONFIG(nvme, stall_us, US, "5s", 10000, 600000000, "us",
        "A read or write that takes longer makes its disk offline until it answers again.")
 CONFIG(nvme, drain_us, US, "10s", 0, 600000000, "us",
-       "How long a clean stop may take to write what is in memory only. systemd's TimeoutStopSec "
-       "must be more.")
+       "How long a clean stop may take to write what is in memory only; what a disk has in its "
+       "hands then may take stall_us more. systemd's TimeoutStopSec must be more than both.")
 
 CONFIG(redis, endpoints, ENDPOINTS, "", 0, 4095, "endpoints",
        "Redis or Valkey that nodes share, each an endpoint: host:port, [v6]:port or unix:/path, "

@@ -190,6 +190,13 @@ void flush_cancel(struct flush *f, void *arg)
 
 /* --- at a stop --- */
 
+/* What is still to be written is given up: a disk ends what it has. */
+static void drain_over(struct flush *f)
+{
+	writeback_stop(f->store->writeback);
+	drain_end(&f->drain);
+}
+
 static void drained(void *arg, int status)
 {
 	struct flush *f = arg;
@@ -197,7 +204,7 @@ static void drained(void *arg, int status)
 	if (status)
 		log_warning("the NVMe tier could not take all that was in memory: %s",
 			    strerror(-status));
-	drain_end(&f->drain);
+	drain_over(f);
 }
 
 static void late(struct drain *drain)
@@ -206,7 +213,7 @@ static void late(struct drain *drain)
 
 	log_warning("[nvme] drain_us is over: what was not yet written stays out of the NVMe tier");
 	flush_cancel(f, f);
-	drain_end(drain);
+	drain_over(f);
 }
 
 void flush_drain(struct flush *f, void (*done)(void *arg), void *arg)

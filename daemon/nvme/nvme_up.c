@@ -162,6 +162,13 @@ bool nvme_up_idle(const struct kvtierd *d)
 	return tier_idle(d->store.tiers[TIER_NVME]) && writeback_in_flight(d->store.writeback) == 0;
 }
 
+bool nvme_up_moving(const struct kvtierd *d)
+{
+	if (nvme_up_idle(d) || nvme_up_starting(d))
+		return false;
+	return tier_state(d->store.tiers[TIER_NVME]) != TIER_OFFLINE;
+}
+
 void nvme_down(struct kvtierd *d)
 {
 	struct tier **tier = &d->store.tiers[TIER_NVME];

@@ -23,6 +23,8 @@ int nvme_up_find(struct kvtierd *d, uint64_t patience_ns);
 
 /* No disk has anything in its hands: nvme_down() is possible. */
 bool nvme_up_idle(const struct kvtierd *d);
+/* A disk has something in its hands that it will end, as far as is known. */
+bool nvme_up_moving(const struct kvtierd *d);
 void nvme_down(struct kvtierd *d);
 
 #endif

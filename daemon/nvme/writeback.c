@@ -63,7 +63,7 @@ struct writeback {
 	/* the policy was asked about the head, which waits for room in the tier */
 	bool head_admitted;
 	/* the tier refused; until a write ends, a kick, or the timer */
-	bool blocked;
+	bool blocked, stopped;
 	uint32_t head, count; /* of the queue */
 	uint32_t in_flight;
 	uint64_t served_total, starts_total;
@@ -81,6 +81,11 @@ struct writeback {
 void writeback_kick(struct writeback *w)
 {
 	w->blocked = false;
+}
+
+void writeback_stop(struct writeback *w)
+{
+	w->stopped = true;
 }
 
 uint32_t writeback_in_flight(const struct writeback *w)
@@ -378,7 +383,7 @@ static bool poll(struct loop_poller *poller)
 	struct writeback *w = container_of(poller, struct writeback, poller);
 	bool worked = false;
 
-	for (int i = 0; i < TURN && w->count > 0 && !w->blocked; i++)
+	for (int i = 0; i < TURN && w->count > 0 && !w->blocked && !w->stopped; i++)
 		worked = serve_head(w) || worked;
 	return worked;
 }

@@ -30,6 +30,8 @@ void writeback_close(struct writeback *w); /* NULL is fine; no write in flight *
 void writeback_add(struct writeback *w, uint32_t block);
 /* The tier may take more than when it last refused. */
 void writeback_kick(struct writeback *w);
+/* The daemon ends: no further write begins. */
+void writeback_stop(struct writeback *w);
 /* This block is being written: one of its pins is ours. NULL: false. */
 bool writeback_holds(const struct writeback *w, uint32_t block);
 /* Blocks are queued or being written, and some of them will be written soon: room in host memory is

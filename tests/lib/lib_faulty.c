@@ -117,6 +117,14 @@ void faulty_heal(struct disk_world *w)
 	faulty_becomes(w, "up");
 }
 
+bool faulty_log_says(const struct disk_world *w, const char *word)
+{
+	char command[300], text[64];
+
+	(void)snprintf(command, sizeof(command), "grep -c '%s' %s/log", word, w->d.dir);
+	return shell(command, text, sizeof(text)) == 0;
+}
+
 int faulty_wait(pid_t pid)
 {
 	int status = 0;

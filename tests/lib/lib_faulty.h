@@ -40,6 +40,7 @@ void faulty_is(const struct disk_world *w, const char *state); /* now */
 void faulty_answers(struct disk_world *w);
 /* Everything as it is, it is probed, and the tier comes up again. */
 void faulty_heal(struct disk_world *w);
+bool faulty_log_says(const struct disk_world *w, const char *word);
 /* A child or the daemon ends, while time passes; its status as waitpid() gives it. */
 int faulty_wait(pid_t pid);
 /* host memory is given up, as far as nobody uses it */

@@ -16,7 +16,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { FILL_CHAINS = 48, LAST_CHAINS = 4, STILL_MS = 600, PROBES = 2, WAIT_MS = 20000 };
@@ -107,18 +106,10 @@ static void failed_probes(struct disk_world *w, uint32_t n)
 	faulty_is(w, "readonly");
 }
 
-static bool log_says(const struct disk_world *w, const char *word)
-{
-	char command[300], text[64];
-
-	(void)snprintf(command, sizeof(command), "grep -c '%s' %s/log", word, w->d.dir);
-	return shell(command, text, sizeof(text)) == 0;
-}
-
 static void stop(struct disk_world *w)
 {
 	disk_die(w, SIGTERM);
-	assert_false(log_says(w, "drain_us is over"));
+	assert_false(faulty_log_says(w, "drain_us is over"));
 }
 
 static void comes_up(void **state, int error)
@@ -154,7 +145,7 @@ static void a_stop_does_not_wait_for_room(void **state)
 
 	failed_probes(w, PROBES);
 	stop(w);
-	assert_true(log_says(w, "could not take all"));
+	assert_true(faulty_log_says(w, "could not take all"));
 	io_plan_none();
 	faulty_live(w);
 	for (uint64_t chain = 1; chain <= FILL_CHAINS; chain++)

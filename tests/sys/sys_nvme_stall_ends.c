@@ -17,14 +17,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { N = 16 };
+enum { N = 16, PAUSE_MS = 20000, STEP_MS = 500, EXIT_MS = 20000 };
 
-/* Whatever its exit status: it ends, and the next one has what was flushed. */
-static void ends_and_the_next_one_serves(struct disk_world *w, int signal)
+/* It ends, and the next one has what was flushed. */
+static void the_next_one_serves(struct disk_world *w)
 {
-	if (kill(w->d.pid, signal))
-		fail_msg("kill: %s", strerror(errno));
-	(void)faulty_wait(w->d.pid);
 	w->d.pid = 0;
 	engine_close(&w->e);
 	io_hold(0);
@@ -33,34 +30,62 @@ static void ends_and_the_next_one_serves(struct disk_world *w, int signal)
 	faulty_end(w);
 }
 
+static void told_to_stop(const struct disk_world *w)
+{
+	assert_int_equal(kill(w->d.pid, SIGTERM), 0);
+}
+
+/* Its exit code. */
+static int stopped(const struct disk_world *w)
+{
+	const int status = faulty_wait(w->d.pid);
+
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void killed(struct disk_world *w)
+{
+	assert_int_equal(kill(w->d.pid, SIGKILL), 0);
+	(void)daemon_wait(&w->d, EXIT_MS);
+	the_next_one_serves(w);
+}
+
+static void goes_on(const struct disk_world *w)
+{
+	for (int ms = 0; ms < PAUSE_MS; ms += STEP_MS) {
+		clock_pass_ms(STEP_MS);
+		assert_int_equal(waitpid(w->d.pid, NULL, WNOHANG), 0);
+	}
+}
+
+static void reads_stall(struct disk_world *w)
+{
+	io_hold(READS);
+	(void)faulty_load_begin(w, 0, N, 0);
+	faulty_held(1);
+}
+
+/* More blocks than the tier has in its hands at once. */
+static void writes_stall(struct disk_world *w)
+{
+	struct kvtier_key others[DISK_BLOCKS];
+
+	io_hold(WRITES | SYNCS);
+	chain_keys(&w->e, 2, DISK_BLOCKS, others);
+	assert_int_equal(chain_store(&w->e, others, 0, DISK_BLOCKS), 0);
+	faulty_held(1);
+}
+
+/* The disk never answers: what it has is left to it, and that is no clean stop. */
 static void stop_while_reads_stall(void **state)
 {
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 
-	io_hold(READS);
-	(void)faulty_load_begin(w, 0, N, 0);
-	faulty_held(1);
-	ends_and_the_next_one_serves(w, SIGTERM);
-}
-
-static void kill_while_reads_stall(void **state)
-{
-	struct disk_world *w = faulty_away(state, faulty_patient, false);
-
-	io_hold(READS);
-	(void)faulty_load_begin(w, 0, N, 0);
-	faulty_held(1);
-	ends_and_the_next_one_serves(w, SIGKILL);
-}
-
-static void writes_stall(struct disk_world *w)
-{
-	struct kvtier_key others[N];
-
-	io_hold(WRITES | SYNCS);
-	chain_keys(&w->e, 2, N, others);
-	assert_int_equal(chain_store(&w->e, others, 0, N), 0);
-	faulty_held(1);
+	reads_stall(w);
+	told_to_stop(w);
+	assert_int_equal(stopped(w), 1);
+	the_next_one_serves(w);
 }
 
 static void stop_while_writes_stall(void **state)
@@ -68,15 +93,9 @@ static void stop_while_writes_stall(void **state)
 	struct disk_world *w = faulty_away(state, faulty_patient, false);
 
 	writes_stall(w);
-	ends_and_the_next_one_serves(w, SIGTERM);
-}
-
-static void kill_while_writes_stall(void **state)
-{
-	struct disk_world *w = faulty_away(state, faulty_patient, false);
-
-	writes_stall(w);
-	ends_and_the_next_one_serves(w, SIGKILL);
+	told_to_stop(w);
+	assert_int_equal(stopped(w), 1);
+	the_next_one_serves(w);
 }
 
 static void stop_while_offline(void **state)
@@ -86,7 +105,54 @@ static void stop_while_offline(void **state)
 	writes_stall(w);
 	faulty_stall();
 	faulty_becomes(w, "offline");
-	ends_and_the_next_one_serves(w, SIGTERM);
+	told_to_stop(w);
+	assert_int_equal(stopped(w), 1);
+	the_next_one_serves(w);
+}
+
+/* It pauses for longer than disks do, but not for stall_us. */
+static void a_stop_waits_for_slow_reads(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_patient, false);
+
+	reads_stall(w);
+	told_to_stop(w);
+	goes_on(w);
+	io_hold(0);
+	assert_int_equal(stopped(w), 0);
+	the_next_one_serves(w);
+}
+
+/* Those that the disk had when drain_us was over: no other one is begun then. */
+static void a_stop_waits_for_slow_writes(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_patient, false);
+
+	writes_stall(w);
+	told_to_stop(w);
+	while (!faulty_log_says(w, "drain_us is over"))
+		clock_pass_ms(STEP_MS);
+	goes_on(w);
+	io_plan_none(); /* counts from here */
+	assert_int_equal(stopped(w), 0);
+	assert_in_range(io_transfers(), 0, DISK_BLOCKS - 1);
+	the_next_one_serves(w);
+}
+
+static void kill_while_reads_stall(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_patient, false);
+
+	reads_stall(w);
+	killed(w);
+}
+
+static void kill_while_writes_stall(void **state)
+{
+	struct disk_world *w = faulty_away(state, faulty_patient, false);
+
+	writes_stall(w);
+	killed(w);
 }
 
 /* It serves without what is on the disk, and with it when that answers. */
@@ -255,6 +321,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		ON_BOTH_ENGINES(stop_while_reads_stall),
+		ON_BOTH_ENGINES(a_stop_waits_for_slow_reads),
+		ON_BOTH_ENGINES(a_stop_waits_for_slow_writes),
 		ON_BOTH_ENGINES(kill_while_reads_stall),
 		ON_BOTH_ENGINES(stop_while_writes_stall),
 		ON_BOTH_ENGINES(kill_while_writes_stall),

@@ -21,8 +21,9 @@ grep -q '^WatchdogSec=30$' "$unit" && grep -q '^Restart=on-failure$' "$unit" || 
 stop=$(sed -n 's/^TimeoutStopSec=\([0-9]*\)$/\1/p' "$unit")
 drains=$("$dir/opt/kvtier/bin/kvtierd" --print-config | sed -n 's/^drain_us = \([0-9]*\)$/\1/p')
 [ "$(echo "$drains" | wc -l)" = 2 ] || { echo "not two times of drain_us: $drains"; exit 1; }
-for drain in $drains; do	# and 3 s for ops and the last I/Os, see main.c
-	[ $((stop * 1000000)) -gt $((drain + 3000000)) ] || { echo "TimeoutStopSec=$stop is too short for drain_us = $drain"; exit 1; }
+stall=$("$dir/opt/kvtier/bin/kvtierd" --print-config | sed -n 's/^stall_us = \([0-9]*\)$/\1/p')
+for drain in $drains; do	# and 3 s for ops and the rest, see main.c
+	[ $((stop * 1000000)) -gt $((drain + stall + 3000000)) ] || { echo "TimeoutStopSec=$stop is too short for drain_us = $drain"; exit 1; }
 done
 command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not here"; exit 77; }
 sed -i "s|^ExecStart=/opt|ExecStart=$dir/opt|" "$unit"
