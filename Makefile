@@ -92,6 +92,15 @@ $(BUILD)/libkvtier.so.0: $(C_OBJS) client/lib/kvtier.map $(BUILD)/flags.ld
 		-Wl,--version-script=client/lib/kvtier.map -o $@ $(C_OBJS) -lcrypto -lpthread
 	$(Q)ln -sf libkvtier.so.0 $(BUILD)/libkvtier.so
 
+# The emulated CUDA driver, which the tests of kind gpu load (tests/README.md).
+EMU     := $(BUILD)/tests/emu/libcuda.so.1
+$(EMU): $(call objs_of,tests/gpu/emu/*.c tests/gpu/host/*.c) $(BUILD)/flags.ld
+	@mkdir -p $(@D)
+	$(SAY) LD $@
+	$(Q)$(CC) $(ALLLD) -shared -Wl,-soname,libcuda.so.1 -Wl,-z$(comma)nodelete -o $@ \
+		$(filter %.o,$^) -lpthread
+$(call in_tests,$(filter gpu_%,$(ALL))): | $(EMU)
+
 # A program names its objects and archives here; one recipe links all programs. A daemon of tests is
 # kvtierd with some of its calls wrapped: tests/lib/kvtierd_X.c says which.
 DAEMONS := $(basename $(notdir $(wildcard tests/lib/kvtierd_*.c)))

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * alloc.c - device memory and managed memory: calls that take it and give it back.
+ *
+ * cuMemFree() takes the address that cuMemAlloc() gave, once, in the context that it was made in,
+ * when no queued operation names it. A real driver forgives some of it; each is a violation here.
+ */
+#include <stdio.h>
+#include <sys/mman.h>
+
+#include "emu.h"
+
+static CUresult take(struct context *ctx, enum range_kind kind, size_t bytes, CUdeviceptr *ret)
+{
+	struct range r = { .kind = kind,
+			   .bytes = bytes,
+			   .ctx = ctx,
+			   .gpu = ctx->gpu,
+			   .access = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+
+	if (!ret || !bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	r.memory = physical_make(ctx->gpu, bytes, 0);
+	if (!r.memory)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	r.alias = r.memory->alias;
+	r.base = address_take(bytes, 0);
+	if (!r.base || !range_add(&r)) {
+		physical_release(r.memory);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*ret = r.base;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc(CUdeviceptr *ptr, size_t bytes)
+{
+	CALL(cuMemAlloc, NEEDS_CONTEXT);
+	return take(call.ctx, RANGE_ALLOC, bytes, ptr);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
+{
+	struct range r = { .kind = RANGE_MANAGED,
+			   .bytes = bytes,
+			   .access = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+
+	CALL(cuMemAllocManaged, NEEDS_CONTEXT);
+	if (!ptr || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+		return CUDA_ERROR_INVALID_VALUE;
+	r.ctx = call.ctx;
+	r.gpu = call.ctx->gpu;
+	r.alias = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (r.alias == MAP_FAILED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	r.base = (CUdeviceptr)r.alias;
+	if (!range_add(&r)) {
+		munmap(r.alias, bytes);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*ptr = r.base;
+	return CUDA_SUCCESS;
+}
+
+/* What cuMemFree() of this address is about to take away; NULL: nothing that it may. */
+static struct range *find_to_free(const struct call *call, CUdeviceptr ptr)
+{
+	struct range *r = range_at(ptr);
+	const char *why = NULL;
+
+	if (!r)
+		why = "there is no memory: freed before, or never allocated";
+	else if (r->base != ptr)
+		why = "it is not where the allocation begins";
+	else if (r->kind == RANGE_IMPORT)
+		why = "it is imported memory, for cuIpcCloseMemHandle()";
+	else if (r->kind == RANGE_VMM)
+		why = "it is mapped memory, for cuMemUnmap()";
+	else if (range_is_host(r))
+		why = "it is host memory";
+	else if (r->ctx != call->ctx)
+		why = "it is memory of another context";
+	else if (r->freed_late)
+		why = "cuMemFreeAsync() frees it";
+	if (!why)
+		return r;
+	violation("%s(%#llx): %s", call_name(call->id), ptr, why);
+	return NULL;
+}
+
+CUresult cuMemFree(CUdeviceptr ptr)
+{
+	struct range *r;
+
+	CALL(cuMemFree, NEEDS_CONTEXT);
+	if (!ptr)
+		return CUDA_SUCCESS;
+	r = find_to_free(&call, ptr);
+	if (!r)
+		return CUDA_ERROR_INVALID_VALUE;
+	range_settle(r, call_name(call.id));
+	range_drop(r);
+	return CUDA_SUCCESS;
+}
+
+/* The memory is there at once, which is early but legal. */
+CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream)
+{
+	struct stream *s;
+	CUresult r;
+
+	CALL(cuMemAllocAsync, NEEDS_CONTEXT);
+	r = stream_find(&call, stream, &s);
+	return r ? r : take(call.ctx, RANGE_POOL, bytes, ptr);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
+{
+	struct operation *op;
+	struct stream *s;
+	struct range *range;
+	CUresult r;
+
+	CALL(cuMemFreeAsync, NEEDS_CONTEXT);
+	r = stream_find(&call, stream, &s);
+	if (r)
+		return r;
+	range = find_to_free(&call, ptr);
+	if (!range || range->kind == RANGE_MANAGED)
+		return CUDA_ERROR_INVALID_VALUE;
+	op = operation_new(OPERATION_FREE, call.id);
+	if (!op)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	op->to = ptr;
+	range->freed_late = true;
+	return stream_queue(s, op, NULL);
+}
+
+CUresult cuMemGetInfo(size_t *free_bytes, size_t *total)
+{
+	uint64_t used;
+
+	CALL(cuMemGetInfo, NEEDS_CONTEXT);
+	used = hbm_used(call.ctx->gpu->physical);
+	*total = emu.settings.hbm_bytes;
+	*free_bytes = used < *total ? *total - used : 0;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *bytes, CUdeviceptr ptr)
+{
+	const struct range *r;
+
+	CALL(cuMemGetAddressRange, NEEDS_CONTEXT);
+	r = range_at(ptr);
+	if (!r || r->kind == RANGE_REGISTERED)
+		return CUDA_ERROR_NOT_FOUND;
+	if (base)
+		*base = r->base;
+	if (bytes)
+		*bytes = r->bytes;
+	return CUDA_SUCCESS;
+}

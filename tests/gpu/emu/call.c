@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * call.c - what each call of the API begins and ends with, and how a program finds the calls.
+ *
+ * In this order: the process has called cuInit(), and is not a fork of one that has; the call is
+ * counted, and delayed or failed when a fault is planted for it; then it takes emu.lock and looks
+ * for the current context, which must be there and healthy where the call needs one.
+ */
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "emu.h"
+
+struct emu emu = {
+	.lock = PTHREAD_MUTEX_INITIALIZER,
+	.map_lock = PTHREAD_RWLOCK_INITIALIZER,
+};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static const struct entry {
+	const char *name;
+	int version;
+	void *address;
+} entries[] = {
+#define ENTRY(name, version, arguments) { #name, version, (void *)(name) },
+	CUDA_CALLS(ENTRY)
+#undef ENTRY
+};
+
+const char *call_name(enum call_id id)
+{
+	return id < CALLS ? entries[id].name : "?";
+}
+
+static void prepare(void)
+{
+	pthread_condattr_t monotonic;
+
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&emu.changed, &monotonic);
+	settings_read(&emu.settings);
+	report_open();
+	emu.random = emu.settings.seed;
+}
+
+/* What a call fails with when the settings do not say it. */
+static CUresult usual_failure(enum call_id id)
+{
+	switch (id) {
+	case CALL_cuMemAlloc:
+	case CALL_cuMemAllocAsync:
+	case CALL_cuMemAllocManaged:
+	case CALL_cuMemHostAlloc:
+	case CALL_cuMemHostRegister:
+	case CALL_cuMemCreate:
+	case CALL_cuMemAddressReserve:
+	case CALL_cuStreamCreateWithPriority:
+	case CALL_cuEventCreate:
+	case CALL_cuDevicePrimaryCtxRetain:
+	case CALL_cuCtxCreate:
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	case CALL_cuIpcOpenMemHandle:
+	case CALL_cuIpcOpenEventHandle:
+	case CALL_cuMemMap:
+		return CUDA_ERROR_MAP_FAILED;
+	default:
+		return CUDA_ERROR_UNKNOWN;
+	}
+}
+
+static CUresult planted(struct call *call)
+{
+	const uint64_t nth = ++emu.counts[call->id];
+	uint32_t i;
+
+	for (i = 0; i < emu.settings.n_faults; i++) {
+		const struct fault *f = &emu.settings.faults[i];
+		const struct timespec nap = { f->slow_ms / 1000, f->slow_ms % 1000 * 1000000L };
+
+		if (f->call != call->id || (f->nth && f->nth != nth))
+			continue;
+		if (f->slow_ms) {
+			pthread_mutex_unlock(&emu.lock);
+			(void)nanosleep(&nap, NULL);
+			pthread_mutex_lock(&emu.lock);
+		} else if (f->sticky) {
+			if (call->ctx)
+				context_break(call->ctx,
+					      f->result ? f->result : CUDA_ERROR_LAUNCH_FAILED,
+					      "the settings say so");
+		} else {
+			return f->result ? f->result : usual_failure(call->id);
+		}
+	}
+	return CUDA_SUCCESS;
+}
+
+static void check_thread(struct context *ctx, enum call_id id)
+{
+	if (!emu.settings.one_thread)
+		return;
+	if (!ctx->thread)
+		ctx->thread = gettid();
+	if (ctx->thread != gettid())
+		violation("%s: the context belongs to thread %d, thread %d called", call_name(id),
+			  (int)ctx->thread, (int)gettid());
+}
+
+static CUresult check_context(struct call *call, enum needs needs)
+{
+	if (needs < NEEDS_CONTEXT)
+		return CUDA_SUCCESS;
+	if (!call->ctx)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (call->ctx->dead) {
+		violation("%s: the current context was destroyed", call_name(call->id));
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	}
+	check_thread(call->ctx, call->id);
+	return needs == NEEDS_CONTEXT ? call->ctx->sticky : CUDA_SUCCESS;
+}
+
+CUresult call_enter(struct call *call, enum needs needs)
+{
+	CUresult r;
+
+	pthread_once(&once, prepare);
+	if (needs != NEEDS_NOTHING && !emu.pid)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (emu.pid && emu.pid != getpid()) {
+		violation("%s: called in a fork of the process that called cuInit()",
+			  call_name(call->id));
+		return CUDA_ERROR_NOT_INITIALIZED;
+	}
+	pthread_mutex_lock(&emu.lock);
+	call->locked = true;
+	call->ctx = context_current();
+	r = planted(call);
+	return r ? r : check_context(call, needs);
+}
+
+void call_leave(struct call *call)
+{
+	if (call->locked)
+		pthread_mutex_unlock(&emu.lock);
+}
+
+/* --- errors --- */
+
+static const struct {
+	CUresult result;
+	const char *name;
+} results[] = {
+#define RESULT(name, value) { name, #name },
+	CUDA_RESULTS(RESULT)
+#undef RESULT
+};
+
+static const char *result_name(CUresult result)
+{
+	size_t i;
+
+	for (i = 0; i < sizeof(results) / sizeof(*results); i++)
+		if (results[i].result == result)
+			return results[i].name;
+	return NULL;
+}
+
+CUresult cuGetErrorName(CUresult error, const char **name)
+{
+	CALL(cuGetErrorName, NEEDS_NOTHING);
+	*name = result_name(error);
+	return *name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGetErrorString(CUresult error, const char **text)
+{
+	CALL(cuGetErrorString, NEEDS_NOTHING);
+	switch (error) {
+	case CUDA_SUCCESS:
+		*text = "no error";
+		break;
+	case CUDA_ERROR_INVALID_VALUE:
+		*text = "invalid argument";
+		break;
+	case CUDA_ERROR_OUT_OF_MEMORY:
+		*text = "out of memory";
+		break;
+	case CUDA_ERROR_NO_DEVICE:
+		*text = "no CUDA-capable device is detected";
+		break;
+	case CUDA_ERROR_ILLEGAL_ADDRESS:
+		*text = "an illegal memory access was encountered";
+		break;
+	case CUDA_ERROR_LAUNCH_FAILED:
+		*text = "unspecified launch failure";
+		break;
+	default:
+		*text = result_name(error);
+	}
+	return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+	CALL(cuDriverGetVersion, NEEDS_NOTHING);
+	*version = emu.settings.version;
+	return CUDA_SUCCESS;
+}
+
+/* A program that asks with another version than cuda_api.h's may get another prototype from a real
+ * driver. */
+static CUresult find_entry(const char *name, void **address, int version, cuuint64_t flags,
+			   CUdriverProcAddressQueryResult *status)
+{
+	size_t i;
+
+	pthread_once(&once, prepare);
+	*address = NULL;
+	*status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	if (flags != CU_GET_PROC_ADDRESS_DEFAULT)
+		violation("cuGetProcAddress: %s with flags %#llx", name, (unsigned long long)flags);
+	for (i = 0; i < CALLS && strcmp(entries[i].name, name); i++)
+		;
+	if (i == CALLS || entries[i].version > emu.settings.version)
+		return CUDA_ERROR_NOT_FOUND;
+	if (entries[i].version != version) {
+		violation("cuGetProcAddress: %s at %d; the prototype was written for %d", name,
+			  version, entries[i].version);
+		*status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+		return CUDA_SUCCESS;
+	}
+	*address = entries[i].address;
+	*status = CU_GET_PROC_ADDRESS_SUCCESS;
+	return CUDA_SUCCESS;
+}
+
+__attribute__((visibility("default"))) CUresult
+cuGetProcAddress_v2(const char *name, void **address, int version, cuuint64_t flags,
+		    CUdriverProcAddressQueryResult *status);
+CUresult cuGetProcAddress_v2(const char *name, void **address, int version, cuuint64_t flags,
+			     CUdriverProcAddressQueryResult *status)
+{
+	CUdriverProcAddressQueryResult unused;
+
+	if (!name || !address)
+		return CUDA_ERROR_INVALID_VALUE;
+	return find_entry(name, address, version, flags, status ? status : &unused);
+}

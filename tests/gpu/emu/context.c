@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * context.c - contexts, and which one is current in a thread.
+ *
+ *	(none) -- Retain, Create --> healthy -- a kernel that faults, sticky= --> broken
+ *	  healthy or broken -- Release of the last, Reset, Destroy --> dead
+ *
+ * A broken context answers every call with its error and runs nothing any more. A dead one takes
+ * all with it that was made in it: its memory, its imports, its handles; what of it a healthy
+ * context still had is a leak. The struct stays, because a thread may still have it as its current
+ * context. Each thread has a stack of its own.
+ */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "emu.h"
+
+static _Thread_local struct context *stack[EMU_STACK];
+static _Thread_local unsigned depth;
+
+struct context *context_current(void)
+{
+	return depth ? stack[depth - 1] : NULL;
+}
+
+static CUcontext handle_of(const struct context *ctx)
+{
+	return ctx ? (CUcontext)ctx->object.handle : NULL;
+}
+
+static struct context *find(CUcontext handle, enum call_id id)
+{
+	return (struct context *)object_find(OBJECT_CONTEXT, (uint64_t)handle, call_name(id));
+}
+
+void context_break(struct context *ctx, CUresult result, const char *why)
+{
+	if (ctx->sticky)
+		return;
+	note("a context of GPU %u is broken from now on (%d): %s", ctx->gpu->physical, (int)result,
+	     why);
+	ctx->sticky = result;
+	streams_void(ctx);
+}
+
+/* Among all processes of the machine, where the inodes of memory are names, too. */
+static uint64_t name_of(const struct context *ctx)
+{
+	return 1ULL << 63 | (uint64_t)getpid() << 32 | (ctx->object.handle & 0xffffffff);
+}
+
+static struct context *make(struct device *gpu, bool primary)
+{
+	struct context *ctx = calloc(1, sizeof(*ctx));
+
+	if (!ctx)
+		return NULL;
+	ctx->gpu = gpu;
+	ctx->primary = primary;
+	if (!object_add(&ctx->object, OBJECT_CONTEXT, NULL))
+		goto fail;
+	if (!hbm_take(gpu->physical, name_of(ctx), emu.settings.context_bytes, &ctx->row) ||
+	    !executor_start(gpu))
+		goto fail_object;
+	return ctx;
+
+fail_object:
+	object_remove(&ctx->object);
+fail:
+	free(ctx);
+	return NULL;
+}
+
+static const char *range_name(const struct range *range)
+{
+	static const char *const names[] = {
+		[RANGE_ALLOC] = "memory",
+		[RANGE_POOL] = "memory of a pool",
+		[RANGE_IMPORT] = "imported memory",
+		[RANGE_VMM] = "mapped memory",
+		[RANGE_MANAGED] = "managed memory",
+		[RANGE_PINNED] = "pinned host memory",
+		[RANGE_REGISTERED] = "registered host memory",
+	};
+
+	return names[range->kind];
+}
+
+static void say_leaks(const struct context *ctx)
+{
+	struct object *object;
+	struct range *range;
+	uint32_t at = 0;
+
+	while ((object = object_next(ctx, &at)) != NULL)
+		if (object->kind != OBJECT_FUNCTION && (struct stream *)object != ctx->legacy)
+			leak("a %s was left in its context", object_kind_name(object->kind));
+	at = 0;
+	while ((range = range_next(&at)) != NULL)
+		if (range->ctx == ctx)
+			leak("%zu bytes of %s were left in their context", range->bytes,
+			     range_name(range));
+}
+
+/* What is not freed goes, too; operations first, because they name the rest. */
+static void take_down(struct context *ctx)
+{
+	static const enum object_kind order[] = { OBJECT_STREAM, OBJECT_EVENT, OBJECT_FUNCTION,
+						  OBJECT_MODULE };
+	struct object *object;
+	struct range *range;
+	uint32_t at, i;
+
+	for (i = 0; i < sizeof(order) / sizeof(*order); i++)
+		for (at = 0; (object = object_next(ctx, &at)) != NULL;) {
+			if (object->kind != order[i])
+				continue;
+			if (order[i] == OBJECT_STREAM) {
+				stream_free((struct stream *)object);
+			} else if (order[i] == OBJECT_EVENT) {
+				event_remove((struct event *)object);
+			} else {
+				object_remove(object);
+				if (order[i] == OBJECT_MODULE)
+					free(object);
+				else
+					function_release((struct function *)object);
+			}
+		}
+	for (at = 0; (range = range_next(&at)) != NULL;)
+		if (range->ctx == ctx) {
+			range_drop(range);
+			at--;
+		}
+}
+
+static void destroy(struct context *ctx)
+{
+	if (!ctx->sticky)
+		say_leaks(ctx);
+	ctx->dead = true;
+	executor_rest(ctx);
+	take_down(ctx);
+	hbm_give(ctx->row);
+	object_remove(&ctx->object);
+	if (ctx->primary)
+		ctx->gpu->primary = NULL;
+}
+
+void context_at_exit(void)
+{
+	struct object *object;
+	uint32_t at = 0;
+
+	while ((object = object_next(NULL, &at)) != NULL) {
+		const struct context *ctx = (const struct context *)object;
+
+		if (object->kind != OBJECT_CONTEXT)
+			continue;
+		if (!ctx->sticky)
+			say_leaks(ctx);
+		leak("a context of GPU %u was left", ctx->gpu->physical);
+	}
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+	struct device *gpu;
+
+	CALL(cuDevicePrimaryCtxRetain, NEEDS_INIT);
+	gpu = device_find(device);
+	if (!gpu)
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (!gpu->primary)
+		gpu->primary = make(gpu, true);
+	if (!gpu->primary)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	gpu->retains++;
+	*context = handle_of(gpu->primary);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+	struct device *gpu;
+
+	CALL(cuDevicePrimaryCtxRelease, NEEDS_INIT);
+	gpu = device_find(device);
+	if (!gpu)
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (!gpu->retains) {
+		violation("%s: the primary context is not retained", call_name(call.id));
+		return CUDA_ERROR_INVALID_CONTEXT;
+	}
+	if (--gpu->retains == 0 && gpu->primary)
+		destroy(gpu->primary);
+	return CUDA_SUCCESS;
+}
+
+/* It does not release: who retained the context still has to. */
+CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+	struct device *gpu;
+
+	CALL(cuDevicePrimaryCtxReset, NEEDS_INIT);
+	gpu = device_find(device);
+	if (!gpu)
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (gpu->primary)
+		destroy(gpu->primary);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
+{
+	CALL(cuDevicePrimaryCtxGetState, NEEDS_INIT);
+	if (!device_find(device))
+		return CUDA_ERROR_INVALID_DEVICE;
+	*flags = CU_CTX_SCHED_AUTO;
+	*active = !!emu.gpus[device].primary;
+	return CUDA_SUCCESS;
+}
+
+static CUresult push(struct context *ctx)
+{
+	if (depth == EMU_STACK)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	stack[depth++] = ctx;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device)
+{
+	struct context *ctx;
+
+	CALL(cuCtxCreate, NEEDS_INIT);
+	(void)flags;
+	if (!device_find(device))
+		return CUDA_ERROR_INVALID_DEVICE;
+	ctx = make(&emu.gpus[device], false);
+	if (!ctx)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*context = handle_of(ctx);
+	return push(ctx);
+}
+
+CUresult cuCtxDestroy(CUcontext context)
+{
+	struct context *ctx;
+
+	CALL(cuCtxDestroy, NEEDS_INIT);
+	ctx = find(context, call.id);
+	if (!ctx || ctx->primary)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (context_current() == ctx)
+		depth--;
+	destroy(ctx);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent(CUcontext context)
+{
+	struct context *ctx;
+
+	CALL(cuCtxPushCurrent, NEEDS_INIT);
+	ctx = find(context, call.id);
+	return ctx ? push(ctx) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuCtxPopCurrent(CUcontext *context)
+{
+	CALL(cuCtxPopCurrent, NEEDS_INIT);
+	if (!depth) {
+		violation("%s: the thread has no current context", call_name(call.id));
+		return CUDA_ERROR_INVALID_CONTEXT;
+	}
+	depth--;
+	if (context)
+		*context = handle_of(stack[depth]);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context)
+{
+	CALL(cuCtxGetCurrent, NEEDS_INIT);
+	*context = handle_of(context_current());
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext context)
+{
+	struct context *ctx;
+
+	CALL(cuCtxSetCurrent, NEEDS_INIT);
+	if (!context) {
+		depth -= depth > 0;
+		return CUDA_SUCCESS;
+	}
+	ctx = find(context, call.id);
+	if (!ctx)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (!depth)
+		return push(ctx);
+	stack[depth - 1] = ctx;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+	CALL(cuCtxGetDevice, NEEDS_ANY_CONTEXT);
+	*device = call.ctx->gpu->ordinal;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+	CALL(cuCtxGetStreamPriorityRange, NEEDS_CONTEXT);
+	if (least)
+		*least = 0;
+	if (greatest)
+		*greatest = -5;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	struct object *object;
+	uint32_t at = 0;
+	CUresult r = CUDA_SUCCESS;
+
+	CALL(cuCtxSynchronize, NEEDS_CONTEXT);
+	note("%s: waits for all that its context has queued", call_name(call.id));
+	while (!r && (object = object_next(call.ctx, &at)) != NULL)
+		if (object->kind == OBJECT_STREAM)
+			r = stream_wait((struct stream *)object, emu.tickets);
+	return r ? r : call.ctx->sticky;
+}

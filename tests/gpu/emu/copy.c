@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * copy.c - calls that copy and fill. See S3 and S4 of stream.c.
+ *
+ *	side		may be
+ *	device		device memory, managed memory, pinned host memory
+ *	host		any memory that no GPU owns
+ *	any		what it is: cuMemcpyAsync()
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "emu.h"
+
+enum side { SIDE_DEVICE, SIDE_HOST, SIDE_ANY };
+
+static CUresult wrong(const struct call *call, CUdeviceptr at, size_t bytes, const char *why)
+{
+	violation("%s: %zu bytes at %#llx: %s", call_name(call->id), bytes, at, why);
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
+/* *ret is NULL for pageable memory. */
+static CUresult check_side(const struct call *call, CUdeviceptr at, size_t bytes, enum side side,
+			   struct range **ret)
+{
+	struct range *r = range_at(at);
+
+	if (!at)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!r && address_of_device(at))
+		return wrong(call, at, bytes, "there is no device memory (freed, closed?)");
+	if (r && bytes > r->base + r->bytes - at)
+		return wrong(call, at, bytes, "out of bounds");
+	if (!r && range_overlapping(at, bytes))
+		return wrong(call, at, bytes, "pinned memory lies in a part of it");
+	if (side == SIDE_DEVICE && !r)
+		return wrong(call, at, bytes, "it is pageable host memory");
+	if (side == SIDE_HOST && r && r->memory)
+		return wrong(call, at, bytes, "it is device memory");
+	*ret = r;
+	return CUDA_SUCCESS;
+}
+
+/* How many bytes it is from the first to the last byte of the rows. */
+static size_t extent(size_t width, size_t height, size_t pitch)
+{
+	return (height - 1) * pitch + width;
+}
+
+static CUresult stage(struct operation *op, struct stream *s)
+{
+	const size_t bytes = extent(op->width, op->height, op->from_pitch);
+	const CUresult r = stream_wait(s, emu.tickets);
+
+	if (r)
+		return r;
+	op->staged = malloc(bytes);
+	if (!op->staged)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	memcpy(op->staged, (const void *)op->from, bytes);
+	return CUDA_SUCCESS;
+}
+
+/* Takes the operation. */
+static CUresult queue(const struct call *call, struct operation *op, enum side to, enum side from,
+		      CUstream stream)
+{
+	struct range *uses[2] = { NULL, NULL };
+	struct stream *s;
+	uint64_t ticket;
+	CUresult r = stream_find(call, stream, &s);
+
+	if (!r)
+		r = check_side(call, op->to, extent(op->width, op->height, op->to_pitch), to,
+			       &uses[0]);
+	if (!r)
+		r = check_side(call, op->from, extent(op->width, op->height, op->from_pitch), from,
+			       &uses[1]);
+	if (!r && (!uses[0] || !uses[1]))
+		note("%s: %zu bytes of pageable host memory", call_name(call->id),
+		     op->width * op->height);
+	if (!r && !uses[1])
+		r = stage(op, s);
+	if (r) {
+		operation_free(op);
+		return r;
+	}
+	op->pageable = uses[0] ? NULL : (void *)op->to;
+	memcpy(op->uses, uses, sizeof(uses));
+	r = stream_queue(s, op, &ticket);
+	return r || uses[0] ? r : stream_wait(s, ticket);
+}
+
+static CUresult copy(const struct call *call, CUdeviceptr to, enum side to_side, CUdeviceptr from,
+		     enum side from_side, size_t bytes, CUstream stream)
+{
+	struct operation *op;
+
+	if (!bytes)
+		return CUDA_SUCCESS;
+	op = operation_new(OPERATION_COPY, call->id);
+	if (!op)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	op->to = to;
+	op->from = from;
+	op->width = op->to_pitch = op->from_pitch = bytes;
+	return queue(call, op, to_side, from_side, stream);
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	CALL(cuMemcpyAsync, NEEDS_CONTEXT);
+	return copy(&call, to, SIDE_ANY, from, SIDE_ANY, bytes, stream);
+}
+
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	CALL(cuMemcpyHtoDAsync, NEEDS_CONTEXT);
+	return copy(&call, to, SIDE_DEVICE, (CUdeviceptr)from, SIDE_HOST, bytes, stream);
+}
+
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	CALL(cuMemcpyDtoHAsync, NEEDS_CONTEXT);
+	return copy(&call, (CUdeviceptr)to, SIDE_HOST, from, SIDE_DEVICE, bytes, stream);
+}
+
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	CALL(cuMemcpyDtoDAsync, NEEDS_CONTEXT);
+	return copy(&call, to, SIDE_DEVICE, from, SIDE_DEVICE, bytes, stream);
+}
+
+static bool side_of(CUmemorytype type, enum side *ret)
+{
+	*ret = type == CU_MEMORYTYPE_HOST   ? SIDE_HOST :
+	       type == CU_MEMORYTYPE_DEVICE ? SIDE_DEVICE :
+					      SIDE_ANY;
+	return *ret != SIDE_ANY || type == CU_MEMORYTYPE_UNIFIED;
+}
+
+CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *c, CUstream stream)
+{
+	struct operation *op;
+	enum side to, from;
+
+	CALL(cuMemcpy2DAsync, NEEDS_CONTEXT);
+	if (!side_of(c->srcMemoryType, &from) || !side_of(c->dstMemoryType, &to) ||
+	    (c->srcPitch && c->srcPitch < c->srcXInBytes + c->WidthInBytes) ||
+	    (c->dstPitch && c->dstPitch < c->dstXInBytes + c->WidthInBytes))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!c->WidthInBytes || !c->Height)
+		return CUDA_SUCCESS;
+	op = operation_new(OPERATION_COPY, call.id);
+	if (!op)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	op->width = c->WidthInBytes;
+	op->height = c->Height;
+	op->to_pitch = c->dstPitch ? c->dstPitch : c->WidthInBytes;
+	op->from_pitch = c->srcPitch ? c->srcPitch : c->WidthInBytes;
+	op->to = (to == SIDE_HOST ? (CUdeviceptr)c->dstHost : c->dstDevice) +
+		 c->dstY * op->to_pitch + c->dstXInBytes;
+	op->from = (from == SIDE_HOST ? (CUdeviceptr)c->srcHost : c->srcDevice) +
+		   c->srcY * op->from_pitch + c->srcXInBytes;
+	return queue(&call, op, to, from, stream);
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
+{
+	struct operation *op;
+	struct range *range;
+	struct stream *s;
+	CUresult r;
+
+	CALL(cuMemsetD8Async, NEEDS_CONTEXT);
+	r = stream_find(&call, stream, &s);
+	if (!r)
+		r = check_side(&call, to, bytes, SIDE_DEVICE, &range);
+	if (r || !bytes)
+		return r;
+	op = operation_new(OPERATION_FILL, call.id);
+	if (!op)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	op->to = to;
+	op->width = op->to_pitch = bytes;
+	op->value = value;
+	op->uses[0] = range;
+	return stream_queue(s, op, NULL);
+}

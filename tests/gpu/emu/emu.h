@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * emu.h - the inside of the emulated CUDA driver, a libcuda.so.1 for tests.
+ *
+ *	call.c     enters and leaves a call: counts it, plants faults, finds the current context
+ *	settings.c what $KVTIER_EMU says
+ *	report.c   violations, notes, leaks: one line each in the log
+ *	object.c   handles: contexts, streams, events, modules, functions, VMM handles
+ *	device.c   GPUs, their names in this process, attributes; cuInit()
+ *	context.c  contexts, the stack of current ones of each thread
+ *	memory.c   physical memory, the map of addresses
+ *	alloc.c    device memory and managed memory
+ *	host.c     pinned and registered host memory
+ *	pointer.c  what is known of an address
+ *	hbm.c      how much memory is in use, by all processes
+ *	stream.c   streams, and what is queued in them
+ *	copy.c     calls that queue copies
+ *	executor.c runs what is queued, late
+ *	operation.c one operation: what it touches, its pieces
+ *	event.c    events, of one process and of several
+ *	ipc.c      handles between processes
+ *	vmm.c      virtual memory management
+ *	module.c   modules, kernels
+ *
+ * Locks. `emu.lock` guards everything but the two below; each call holds it from CALL() to its
+ * return, unless it sleeps. `emu.map_lock` is held for reading while an operation runs, without
+ * emu.lock; who changes the map holds emu.lock and then takes it for writing. The report has a lock
+ * of its own, a leaf.
+ *
+ * Mistakes. Whoever breaks a rule gets a line in the log (a violation) and the error that a driver
+ * would give or could give; with abort=1 the process dies at the guilty call.
+ */
+#ifndef KVTIER_EMU_H
+#define KVTIER_EMU_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "client/cuda_api.h"
+
+enum {
+	EMU_GPUS = 8,
+	EMU_STACK = 16,        /* contexts pushed in a thread */
+	EMU_FAULTS = 16,       /* planted by the settings */
+	EMU_GRANULE = 2 << 20, /* of VMM allocations, and of addresses */
+	EMU_MARKS = 256,       /* records of an event that are told apart */
+};
+
+/* The calls. A program finds them by cuGetProcAddress() alone: their names are hidden. */
+#define PROTOTYPE(name, version, arguments) CUresult name arguments;
+CUDA_CALLS(PROTOTYPE)
+#undef PROTOTYPE
+
+enum call_id {
+#define CALL_ID(name, version, arguments) CALL_##name,
+	CUDA_CALLS(CALL_ID)
+#undef CALL_ID
+		CALLS
+};
+
+/* --- settings.c --- */
+
+struct fault {
+	enum call_id call;
+	uint64_t nth;    /* 1: the first call; 0: each */
+	CUresult result; /* CUDA_SUCCESS: what fits the call */
+	uint32_t slow_ms;
+	bool sticky;
+};
+
+struct settings {
+	uint64_t seed;
+	uint32_t gpus;
+	uint32_t
+		late; /* how much later than possible operations run: 0 not at all, 1 a little... */
+	uint64_t hbm_bytes;
+	uint64_t context_bytes;
+	int version;
+	bool ipc, ipc_events, fabric, peer, reuse, aborts, leaks, one_thread, null_stream, mps;
+	uint64_t stall_nth;
+	uint32_t stall_ms;
+	char log[256];
+	struct fault faults[EMU_FAULTS];
+	uint32_t n_faults;
+};
+
+void settings_read(struct settings *ret); /* a word that it does not know ends the process */
+
+/* --- report.c --- */
+
+void violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void leak(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void report_open(void);
+/* The program read or wrote device memory by itself: a line in the log before it dies of it. */
+void report_host_accesses(void);
+
+/* --- object.c --- */
+
+enum object_kind {
+	OBJECT_CONTEXT = 1,
+	OBJECT_STREAM,
+	OBJECT_EVENT,
+	OBJECT_MODULE,
+	OBJECT_FUNCTION,
+	OBJECT_MEMORY, /* a CUmemGenericAllocationHandle */
+};
+
+struct context;
+
+/* The first member of what a handle names. */
+struct object {
+	enum object_kind kind;
+	uint64_t handle;
+	struct context *ctx; /* NULL: of none */
+};
+
+/* Gives `object` a handle that was never given before. False: too many. */
+bool object_add(struct object *object, enum object_kind kind, struct context *ctx);
+void object_remove(struct object *object);
+/* NULL: no such object; a handle that once named one is a violation. */
+struct object *object_find(enum object_kind kind, uint64_t handle, const char *who);
+/* The objects of a context (NULL: of all), one after the other; *at begins as 0. */
+struct object *object_next(const struct context *ctx, uint32_t *at);
+const char *object_kind_name(enum object_kind kind);
+
+/* --- device.c --- */
+
+struct device {
+	uint32_t physical; /* which GPU of the machine */
+	int ordinal;       /* its name in this process */
+	CUuuid uuid;
+	struct context *primary; /* NULL: not active */
+	unsigned retains;
+	/* executor.c */
+	pthread_t thread;
+	bool running; /* the thread is there */
+	struct stream *streams;
+	uint64_t random;
+	uint64_t executed; /* operations */
+	uint64_t stalled_until_ns;
+};
+
+struct device *device_find(CUdevice device); /* NULL: no such ordinal */
+struct device *device_of(uint32_t physical); /* NULL: not visible in this process */
+void device_uuid(uint32_t physical, CUuuid *ret);
+
+/* --- context.c --- */
+
+struct stream;
+
+struct context {
+	struct object object;
+	struct device *gpu;
+	bool primary;
+	bool dead;             /* stays for ever: a thread may still have it on its stack */
+	uint32_t row;          /* in hbm.c */
+	CUresult sticky;       /* CUDA_SUCCESS: healthy */
+	pid_t thread;          /* with one_thread=1: the thread that may use it */
+	struct stream *legacy; /* the NULL stream; NULL until it is used */
+};
+
+struct context *context_current(void); /* of the calling thread; NULL: none */
+/* All that this context has done and will do is void: every later call says so. */
+void context_break(struct context *ctx, CUresult result, const char *why);
+void context_at_exit(void);
+
+/* --- memory.c --- */
+
+/* Memory of a GPU. A memfd: it lives as long as a process has it mapped, and its owner's death
+ * takes it out of reach (/proc/PID/fd/N) of those who have not. */
+struct physical {
+	int fd;         /* -1: of another process */
+	uint64_t inode; /* tells it from all others of this machine */
+	size_t bytes;
+	uint8_t *alias; /* where the executor sees it */
+	struct device *gpu;
+	uint32_t handle_types; /* VMM: as what it may be exported */
+	unsigned refs;
+	uint32_t row; /* in hbm.c */
+};
+
+enum range_kind {
+	RANGE_ALLOC,      /* cuMemAlloc */
+	RANGE_POOL,       /* cuMemAllocAsync */
+	RANGE_IMPORT,     /* cuIpcOpenMemHandle */
+	RANGE_VMM,        /* cuMemMap */
+	RANGE_MANAGED,    /* cuMemAllocManaged */
+	RANGE_PINNED,     /* cuMemHostAlloc */
+	RANGE_REGISTERED, /* cuMemHostRegister */
+};
+
+/* A piece of the address space. Device memory lies where nothing is mapped (PROT_NONE). */
+struct range {
+	CUdeviceptr base;
+	size_t bytes;
+	enum range_kind kind;
+	uint64_t id;
+	uint8_t *alias;
+	struct physical *memory; /* NULL: host memory, managed memory */
+	struct context *ctx;
+	struct device *gpu;   /* NULL: host memory */
+	struct device *peer;  /* another GPU that may touch it */
+	unsigned access;      /* CU_MEM_ACCESS_FLAGS_PROT_* */
+	unsigned opens;       /* imports: how often opened */
+	unsigned queued;      /* operations that name it and are not done */
+	CUdeviceptr reserved; /* VMM: the reservation it lies in, and that one's length */
+	size_t reserved_bytes;
+	bool freed_late; /* cuMemFreeAsync is queued */
+};
+
+struct physical *physical_make(struct device *gpu, size_t bytes, uint32_t handle_types);
+/* `fd` stays the caller's. The inode is what the handle says; another one is another memory. */
+struct physical *physical_open(struct device *gpu, int fd, size_t bytes, uint32_t handle_types);
+void physical_release(struct physical *memory);
+
+CUdeviceptr address_take(size_t bytes, size_t alignment); /* 0: none left */
+void address_give(CUdeviceptr base, size_t bytes);
+bool address_of_device(uint64_t address); /* within what address_take() gives out */
+
+struct range *range_add(const struct range *range); /* a copy; NULL: no memory */
+void range_remove(struct range *range);             /* frees it */
+struct range *range_at(CUdeviceptr address);        /* the one that holds it; NULL: none */
+struct range *range_overlapping(CUdeviceptr base, size_t bytes);
+struct range *range_next(uint32_t *at);
+bool range_is_host(const struct range *range);
+bool host_is_mapped(const void *ptr, size_t bytes);
+/* Calls that take memory away: a violation when operations are queued that name it. Waits for them,
+ * and so may drop the lock. */
+void range_settle(struct range *range, const char *who);
+/* Takes it out of the map, and lets go of what is behind it. */
+void range_drop(struct range *range);
+
+/* Where [address, address + bytes) lies here, for an operation of `gpu`; NULL: it may not touch it,
+ * and text says why. With map_lock held. */
+uint8_t *translate(const struct device *gpu, CUdeviceptr address, size_t bytes, bool write,
+		   char *text, size_t n);
+
+/* --- hbm.c --- */
+
+void hbm_open(void);
+bool hbm_take(uint32_t physical_gpu, uint64_t inode, uint64_t bytes, uint32_t *ret_row);
+void hbm_give(uint32_t row);
+uint64_t hbm_used(uint32_t physical_gpu);
+uint64_t process_started(pid_t pid); /* 0: there is no such process */
+
+/* --- event.c --- */
+
+/* In memory of its own, or in a memfd shared with other processes. A record takes the next number
+ * when it is queued, and writes it to its mark when the stream gets there. */
+struct marks {
+	uint64_t magic;
+	_Atomic uint64_t recorded; /* the last number */
+	_Atomic uint64_t done[EMU_MARKS];
+};
+
+struct event {
+	struct object object;
+	unsigned flags;
+	struct marks *marks;
+	int fd; /* with CU_EVENT_INTERPROCESS: the memfd; -1: none, or opened */
+	bool opened;
+	unsigned refs; /* the handle, and operations that are queued */
+};
+
+bool event_done(const struct event *event, uint64_t number);
+void event_mark(struct event *event, uint64_t number);
+void event_release(struct event *event);
+void event_remove(struct event *event); /* its handle goes */
+struct event *event_make(struct context *ctx, unsigned flags, struct marks *marks, int fd);
+
+/* --- stream.c, executor.c, operation.c --- */
+
+enum operation_kind {
+	OPERATION_COPY,
+	OPERATION_FILL,
+	OPERATION_KERNEL,
+	OPERATION_RECORD,
+	OPERATION_WAIT_EVENT,
+	OPERATION_WRITE_WORD,
+	OPERATION_WAIT_WORD,
+	OPERATION_FREE,
+};
+
+struct function;
+
+struct operation {
+	struct operation *next;
+	enum operation_kind kind;
+	enum call_id call;
+	uint64_t ticket; /* the order in which they were queued, over all streams */
+	CUdeviceptr to, from;
+	size_t width, height, to_pitch, from_pitch; /* a plain copy has height 1 */
+	size_t at;             /* what of it is done, in rows, or in bytes when there is one row */
+	bool scribbled;        /* the destination has been made void */
+	void *staged;          /* copy of pageable memory, from which it copies */
+	void *pageable;        /* pageable memory, to which it copies: its caller waits */
+	struct range *uses[2]; /* counted in range.queued */
+	struct event *event;
+	uint64_t number; /* of the record */
+	uint64_t value;
+	unsigned flags;
+	struct function *function;
+	unsigned grid[3], block[3], shared_bytes;
+	unsigned char *params; /* copies, each at a multiple of 16 */
+};
+
+struct stream {
+	struct object object;
+	unsigned flags;
+	bool destroyed;   /* goes when its last operation is done */
+	bool busy;        /* the executor is at its first operation */
+	unsigned waiters; /* threads in cuStreamSynchronize(): nothing of it is late any more */
+	uint64_t not_before_ns;
+	uint64_t done; /* tickets up to this one */
+	struct operation *first, **last;
+	struct stream *next; /* of the GPU */
+};
+
+enum step { STEP_DONE, STEP_MORE, STEP_BROKEN };
+
+struct operation *operation_new(enum operation_kind kind, enum call_id call);
+void operation_free(struct operation *op);
+/* Its waits are over (events, words). With emu.lock held. */
+bool operation_ready(const struct operation *op, const struct device *gpu);
+/* Runs a piece of it. With map_lock held for reading, without emu.lock; text says what broke. */
+enum step operation_run(struct operation *op, struct device *gpu, uint64_t random, char *text,
+			size_t n);
+
+struct call;
+/* CUDA_SUCCESS; else the caller returns what it says. */
+CUresult stream_find(const struct call *call, CUstream handle, struct stream **ret);
+CUresult stream_queue(struct stream *stream, struct operation *op, uint64_t *ret_ticket);
+/* Until its operations up to this ticket are done; drops the lock while it waits. */
+CUresult stream_wait(struct stream *stream, uint64_t ticket);
+void stream_free(struct stream *stream); /* drops what is queued */
+void stream_pop(struct stream *stream);  /* its first operation is done */
+void streams_void(struct context *ctx);  /* the context is broken: nothing of it runs any more */
+void streams_forget(const struct range *range); /* no operation counts itself in its `queued` */
+bool stream_idle(const struct stream *stream);
+bool executor_start(struct device *gpu);
+/* Until the executor is at none of its operations; the context is dead: it takes no other. */
+void executor_rest(const struct context *ctx);
+uint64_t lateness(struct device *gpu); /* when an operation that could run now is to run */
+uint64_t now_ns(void);
+void changed_wait(uint64_t until_ns); /* until something is queued or done, or so late */
+uint64_t draw(uint64_t *state);
+
+/* --- ipc.c --- */
+
+/* What the 64 bytes of a handle hold. */
+struct ticket {
+	uint32_t magic;
+	uint32_t check; /* of the rest */
+	int32_t pid;
+	int32_t fd;
+	uint64_t started; /* the process of that pid */
+	uint64_t inode;
+	uint64_t pid_namespace;
+	uint64_t bytes;
+	uint32_t gpu;
+	uint32_t handle_types;
+	uint8_t unused[8];
+};
+
+enum ticket_kind { TICKET_MEMORY = 0x6d656d31, TICKET_EVENT = 0x65766e31, TICKET_FABRIC };
+
+/* `memory`: NULL for an event. `ret` takes 64 bytes. */
+void ticket_make(enum ticket_kind kind, int fd, uint32_t gpu, const struct physical *memory,
+		 void *ret);
+/* An open descriptor, and the ticket; -errno: what a driver would not open. */
+int ticket_open(enum ticket_kind kind, const void *bytes, struct ticket *ret);
+
+/* --- vmm.c --- */
+
+void vmm_at_exit(void);
+
+/* --- module.c --- */
+
+struct function {
+	struct object object;
+	uint64_t module;
+	const void *kernel; /* a struct host_kernel */
+	unsigned queued;
+	unsigned refs;
+};
+
+void function_release(struct function *function);
+int function_run(const struct operation *op, struct device *gpu, uint64_t random, char *text,
+		 size_t n);
+
+/* --- call.c --- */
+
+enum needs {
+	NEEDS_NOTHING,
+	NEEDS_INIT,
+	NEEDS_CONTEXT,     /* a healthy one is current */
+	NEEDS_ANY_CONTEXT, /* one is current, a broken one, too */
+};
+
+struct call {
+	enum call_id id;
+	struct context *ctx; /* current */
+	bool locked;
+};
+
+const char *call_name(enum call_id id);
+CUresult call_enter(struct call *call, enum needs needs);
+void call_leave(struct call *call);
+
+/* At the head of each call of the API. */
+#define CALL(name, needs)                                                              \
+	struct call call __attribute__((cleanup(call_leave))) = { .id = CALL_##name }; \
+	const CUresult refused = call_enter(&call, needs);                             \
+                                                                                       \
+	if (refused)                                                                   \
+	return refused
+
+struct emu {
+	pthread_mutex_t lock;
+	pthread_cond_t changed; /* an operation is queued or done */
+	pthread_rwlock_t map_lock;
+	struct settings settings;
+	pid_t pid; /* that called cuInit(); 0: none yet */
+	bool exiting;
+	struct device gpus[EMU_GPUS];
+	uint32_t n_gpus;
+	uint64_t counts[CALLS];
+	uint64_t tickets;
+	uint64_t random;
+};
+
+extern struct emu emu;
+
+#endif

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ipc.c - handles that one process gives to another: of memory, of events, fabric handles.
+ *
+ * A handle is a ticket: which process has which descriptor of which file. Opening it opens
+ * /proc/PID/fd/N, and looks whether process and file are those of then. So a handle ends with its
+ * process, and with what it was made of; memory that is open lives on. A handle opens in the PID
+ * namespace that it was made in, and never in the process that made it.
+ *
+ * Memory is opened once for each process: the same handle again is a violation (and counts, as a
+ * driver does); opened by two contexts, it is refused.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "emu.h"
+
+static_assert(sizeof(struct ticket) == sizeof(CUipcMemHandle), "what the driver's handles hold");
+
+static uint64_t pid_namespace(void)
+{
+	struct stat status;
+
+	return stat("/proc/self/ns/pid", &status) ? 0 : status.st_ino;
+}
+
+static uint32_t check_of(const struct ticket *ticket)
+{
+	const unsigned char *at = (const unsigned char *)&ticket->pid;
+	uint32_t sum = 2166136261;
+
+	while (at < (const unsigned char *)(ticket + 1))
+		sum = (sum ^ *at++) * 16777619;
+	return sum;
+}
+
+void ticket_make(enum ticket_kind kind, int fd, uint32_t gpu, const struct physical *memory,
+		 void *ret)
+{
+	struct ticket t = { .magic = kind,
+			    .pid = getpid(),
+			    .fd = fd,
+			    .started = process_started(getpid()),
+			    .pid_namespace = pid_namespace(),
+			    .gpu = gpu };
+	struct stat status;
+
+	if (!fstat(fd, &status))
+		t.inode = status.st_ino;
+	if (memory) {
+		t.bytes = memory->bytes;
+		t.handle_types = memory->handle_types;
+	}
+	t.check = check_of(&t);
+	memcpy(ret, &t, sizeof(t));
+}
+
+int ticket_open(enum ticket_kind kind, const void *bytes, struct ticket *ret)
+{
+	struct ticket t;
+	struct stat status;
+	char path[64];
+	int fd;
+
+	memcpy(&t, bytes, sizeof(t));
+	if (t.magic != kind || t.check != check_of(&t))
+		return -EINVAL;
+	if (t.pid_namespace != pid_namespace() || process_started(t.pid) != t.started)
+		return -ESRCH;
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", t.pid, t.fd);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &status) || status.st_ino != t.inode) {
+		close(fd);
+		return -ESTALE;
+	}
+	*ret = t;
+	return fd;
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
+{
+	const struct range *r;
+
+	CALL(cuIpcGetMemHandle, NEEDS_CONTEXT);
+	r = range_at(ptr);
+	if (!handle || !r || r->kind != RANGE_ALLOC || r->base != ptr)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!emu.settings.ipc)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	ticket_make(TICKET_MEMORY, r->memory->fd, r->gpu->physical, r->memory, handle);
+	return CUDA_SUCCESS;
+}
+
+static struct range *find_open(uint64_t inode)
+{
+	struct range *r;
+	uint32_t at = 0;
+
+	while ((r = range_next(&at)) != NULL)
+		if (r->kind == RANGE_IMPORT && r->memory->inode == inode)
+			return r;
+	return NULL;
+}
+
+static CUresult import(struct context *ctx, const struct ticket *ticket, int fd, CUdeviceptr *ret)
+{
+	struct device *gpu = device_of(ticket->gpu);
+	struct range r = { .kind = RANGE_IMPORT,
+			   .bytes = ticket->bytes,
+			   .ctx = ctx,
+			   .gpu = gpu,
+			   .peer = ctx->gpu,
+			   .opens = 1,
+			   .access = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+
+	if (!gpu)
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (gpu != ctx->gpu && !emu.settings.peer)
+		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+	r.memory = physical_open(gpu, fd, ticket->bytes, 0);
+	if (!r.memory)
+		return CUDA_ERROR_MAP_FAILED;
+	r.alias = r.memory->alias;
+	r.base = address_take(r.bytes, 0);
+	if (!r.base || !range_add(&r)) {
+		physical_release(r.memory);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*ret = r.base;
+	return CUDA_SUCCESS;
+}
+
+static CUresult open_again(const struct call *call, struct range *r, CUdeviceptr *ret)
+{
+	violation("%s: the memory at %#llx is open already", call_name(call->id), r->base);
+	if (r->ctx != call->ctx)
+		return CUDA_ERROR_ALREADY_MAPPED;
+	r->opens++;
+	*ret = r->base;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned flags)
+{
+	struct ticket ticket;
+	struct range *open;
+	CUresult r;
+	int fd;
+
+	CALL(cuIpcOpenMemHandle, NEEDS_CONTEXT);
+	if (!ptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!emu.settings.ipc)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	fd = ticket_open(TICKET_MEMORY, &handle, &ticket);
+	if (fd < 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	open = find_open(ticket.inode);
+	if (ticket.pid == getpid())
+		r = CUDA_ERROR_INVALID_CONTEXT;
+	else if (open)
+		r = open_again(&call, open, ptr);
+	else
+		r = import(call.ctx, &ticket, fd, ptr);
+	close(fd);
+	return r;
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
+{
+	struct range *r;
+
+	CALL(cuIpcCloseMemHandle, NEEDS_CONTEXT);
+	r = range_at(ptr);
+	if (!r || r->kind != RANGE_IMPORT || r->base != ptr) {
+		violation("%s(%#llx): no handle is open there", call_name(call.id), ptr);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (r->ctx != call.ctx) {
+		violation("%s(%#llx): another context opened it", call_name(call.id), ptr);
+		return CUDA_ERROR_INVALID_CONTEXT;
+	}
+	if (--r->opens)
+		return CUDA_SUCCESS;
+	range_settle(r, call_name(call.id));
+	range_drop(r);
+	return CUDA_SUCCESS;
+}

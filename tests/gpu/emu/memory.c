@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * memory.c - the memory of GPUs, and the map of addresses of this process.
+ *
+ * M1. A device address lies in one window of the address space that the CPU cannot touch: it is
+ *     reserved with PROT_NONE, once, and never made accessible.
+ * M2. The bytes are in a memfd, which is mapped a second time (the alias). Only the executor and
+ *     the calls use the alias; a program does not know where it is.
+ * M3. No two ranges of the map overlap. An address is good for an operation when all its bytes are
+ *     in one range, the range may be accessed so, and it belongs to the operation's GPU or to the
+ *     host.
+ * M4. Between two pieces of memory there is a gap of at least one granule, so that what runs over
+ *     the end of one meets nothing.
+ *
+ * The map changes under emu.lock and map_lock; it is read under either.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "emu.h"
+
+#define WINDOW_BYTES (64ULL << 30)
+enum { FRESH_BYTES = 4 << 20, SPANS = 4096 };
+
+static struct range **map;
+static uint32_t n_map, max_map;
+static _Atomic uint64_t map_version = 1;
+
+static uint64_t window, window_next;
+static struct span {
+	uint64_t base, bytes;
+} spans[SPANS]; /* given back */
+static uint32_t n_spans;
+
+/* --- addresses --- */
+
+static uint64_t round_up(uint64_t n, uint64_t unit)
+{
+	return (n + unit - 1) / unit * unit;
+}
+
+/* By hand, not by mmap(): a sanitizer would write its shadow of 64 GiB. */
+static bool window_open(void)
+{
+	const long r = syscall(SYS_mmap, NULL, WINDOW_BYTES, PROT_NONE,
+			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (r == -1)
+		return false;
+	window = (uint64_t)r;
+	window_next = round_up(window, EMU_GRANULE);
+	return true;
+}
+
+bool address_of_device(uint64_t address)
+{
+	return window && address >= window && address < window + WINDOW_BYTES;
+}
+
+CUdeviceptr address_take(size_t bytes, size_t alignment)
+{
+	const uint64_t need = round_up(bytes, EMU_GRANULE);
+	const uint64_t unit = alignment > EMU_GRANULE ? alignment : EMU_GRANULE;
+	uint64_t base;
+	uint32_t i;
+
+	if (!window && !window_open())
+		return 0;
+	for (i = n_spans; emu.settings.reuse && i-- > 0;)
+		if (spans[i].bytes == need && spans[i].base % unit == 0) {
+			base = spans[i].base;
+			spans[i] = spans[--n_spans];
+			return base;
+		}
+	base = round_up(window_next, unit);
+	if (base + need + 8 * EMU_GRANULE > window + WINDOW_BYTES)
+		return 0;
+	window_next = base + need + (1 + draw(&emu.random) % 4) * EMU_GRANULE;
+	return base;
+}
+
+void address_give(CUdeviceptr base, size_t bytes)
+{
+	if (n_spans < SPANS)
+		spans[n_spans++] = (struct span){ base, round_up(bytes, EMU_GRANULE) };
+}
+
+/* --- physical memory --- */
+
+static struct physical *physical_map(struct device *gpu, int fd, size_t bytes,
+				     uint32_t handle_types)
+{
+	struct physical *p = calloc(1, sizeof(*p));
+	struct stat status;
+
+	if (!p || fstat(fd, &status) || (uint64_t)status.st_size < bytes)
+		goto fail;
+	*p = (struct physical){ .fd = -1,
+				.inode = status.st_ino,
+				.bytes = bytes,
+				.gpu = gpu,
+				.handle_types = handle_types,
+				.refs = 1 };
+	p->alias = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p->alias == MAP_FAILED)
+		goto fail;
+	if (hbm_take(gpu->physical, p->inode, bytes, &p->row))
+		return p;
+	munmap(p->alias, bytes);
+fail:
+	free(p);
+	return NULL;
+}
+
+/* Fresh memory holds what somebody left there. */
+static void make_dirty(uint8_t *at, size_t bytes)
+{
+	const uint64_t word = draw(&emu.random) | 0x8000800080008000;
+	size_t i;
+
+	if (bytes > FRESH_BYTES)
+		bytes = FRESH_BYTES;
+	for (i = 0; i + 8 <= bytes; i += 8)
+		memcpy(at + i, &word, 8);
+}
+
+struct physical *physical_make(struct device *gpu, size_t bytes, uint32_t handle_types)
+{
+	struct physical *p;
+	char name[64];
+	int fd;
+
+	snprintf(name, sizeof(name), "kvtier-emu:%u:%u", gpu->physical, handle_types);
+	fd = memfd_create(name, MFD_CLOEXEC);
+	if (fd < 0)
+		return NULL;
+	p = ftruncate(fd, (off_t)bytes) ? NULL : physical_map(gpu, fd, bytes, handle_types);
+	if (!p) {
+		close(fd);
+		return NULL;
+	}
+	p->fd = fd;
+	make_dirty(p->alias, bytes);
+	return p;
+}
+
+struct physical *physical_open(struct device *gpu, int fd, size_t bytes, uint32_t handle_types)
+{
+	return physical_map(gpu, fd, bytes, handle_types);
+}
+
+void physical_release(struct physical *memory)
+{
+	if (--memory->refs)
+		return;
+	munmap(memory->alias, memory->bytes);
+	if (memory->fd >= 0)
+		close(memory->fd);
+	hbm_give(memory->row);
+	free(memory);
+}
+
+/* --- the map --- */
+
+/* The first range that ends behind the address. */
+static uint32_t search(CUdeviceptr address)
+{
+	uint32_t low = 0, high = n_map;
+
+	while (low < high) {
+		const uint32_t middle = (low + high) / 2;
+
+		if (map[middle]->base + map[middle]->bytes > address)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}
+
+struct range *range_add(const struct range *range)
+{
+	static uint64_t ids;
+	struct range *r = malloc(sizeof(*r)), **grown;
+	uint32_t at;
+
+	if (!r)
+		return NULL;
+	*r = *range;
+	r->id = ++ids;
+	pthread_rwlock_wrlock(&emu.map_lock);
+	if (n_map == max_map) {
+		grown = realloc(map, (max_map * 2 + 64) * sizeof(*map));
+		if (!grown) {
+			pthread_rwlock_unlock(&emu.map_lock);
+			free(r);
+			return NULL;
+		}
+		map = grown;
+		max_map = max_map * 2 + 64;
+	}
+	at = search(r->base);
+	memmove(map + at + 1, map + at, (n_map++ - at) * sizeof(*map));
+	map[at] = r;
+	map_version++;
+	pthread_rwlock_unlock(&emu.map_lock);
+	return r;
+}
+
+void range_remove(struct range *range)
+{
+	uint32_t at;
+
+	pthread_rwlock_wrlock(&emu.map_lock);
+	at = search(range->base);
+	memmove(map + at, map + at + 1, (--n_map - at) * sizeof(*map));
+	map_version++;
+	pthread_rwlock_unlock(&emu.map_lock);
+	free(range);
+}
+
+struct range *range_at(CUdeviceptr address)
+{
+	const uint32_t at = search(address);
+
+	return at < n_map && map[at]->base <= address ? map[at] : NULL;
+}
+
+struct range *range_overlapping(CUdeviceptr base, size_t bytes)
+{
+	const uint32_t at = search(base);
+
+	return at < n_map && map[at]->base < base + bytes ? map[at] : NULL;
+}
+
+struct range *range_next(uint32_t *at)
+{
+	return *at < n_map ? map[(*at)++] : NULL;
+}
+
+bool range_is_host(const struct range *range)
+{
+	return range->kind == RANGE_PINNED || range->kind == RANGE_REGISTERED;
+}
+
+void range_settle(struct range *range, const char *who)
+{
+	if (!range->queued)
+		return;
+	violation("%s: %u queued operations still use the memory at %#llx", who, range->queued,
+		  range->base);
+	while (range->queued)
+		pthread_cond_wait(&emu.changed, &emu.lock);
+}
+
+void range_drop(struct range *range)
+{
+	const struct range r = *range;
+
+	streams_forget(range);
+	range_remove(range);
+	switch (r.kind) {
+	case RANGE_ALLOC:
+	case RANGE_POOL:
+	case RANGE_IMPORT:
+		address_give(r.base, r.bytes);
+		physical_release(r.memory);
+		break;
+	case RANGE_VMM:
+		physical_release(r.memory);
+		break;
+	case RANGE_PINNED:
+	case RANGE_MANAGED:
+		munmap((void *)r.base, round_up(r.bytes, 4096));
+		break;
+	case RANGE_REGISTERED:
+		break;
+	}
+}
+
+/* --- what an operation may touch --- */
+
+static bool may(const struct range *r, const struct device *gpu, CUdeviceptr address, size_t bytes,
+		bool write, char *text, size_t n)
+{
+	const char *why = NULL;
+
+	if (bytes > r->base + r->bytes - address)
+		why = "runs over its end";
+	else if (r->gpu && r->gpu != gpu && r->peer != gpu)
+		why = "is of another GPU";
+	else if (!(r->access & (write ? 2u : 1u)))
+		why = "may not be accessed so";
+	if (why)
+		snprintf(text, n, "%s of %zu bytes at %#llx: the memory [%#llx, %#llx) %s",
+			 write ? "a write" : "a read", bytes, address, r->base, r->base + r->bytes,
+			 why);
+	return !why;
+}
+
+uint8_t *translate(const struct device *gpu, CUdeviceptr address, size_t bytes, bool write,
+		   char *text, size_t n)
+{
+	static _Thread_local const struct range *last;
+	static _Thread_local uint64_t last_version;
+	const struct range *r = last;
+
+	if (last_version != map_version || address < r->base || address - r->base >= r->bytes) {
+		r = range_at(address);
+		if (!r) {
+			snprintf(text, n, "%s of %zu bytes at %#llx: there is no memory",
+				 write ? "a write" : "a read", bytes, address);
+			return NULL;
+		}
+		last = r;
+		last_version = map_version;
+	}
+	return may(r, gpu, address, bytes, write, text, n) ? r->alias + (address - r->base) : NULL;
+}

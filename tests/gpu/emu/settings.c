@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * settings.c - what $KVTIER_EMU says. Words, a blank between two:
+ *
+ *	seed=N            choices of the executor, of fresh memory, of addresses (1)
+ *	gpus=N            GPUs of this machine (1); CUDA_VISIBLE_DEVICES chooses among them
+ *	late=N            operations run at once (0), up to 2 ms late (1), N times that (1)
+ *	memory=N          MiB of memory of each GPU (2048); all processes together, see hbm.c
+ *	context=N         MiB of it that a context takes (64)
+ *	version=N         of the driver (13000): older has fewer calls
+ *	ipc=0             no legacy handles of memory       ipc_events=0   none of events
+ *	fabric=1          VMM memory can be exported as a fabric handle
+ *	peer=1            a handle of one GPU can be opened in a context of another one
+ *	reuse=0|1         freed addresses are given out again: never, always (drawn by the seed)
+ *	one_thread=1      a context may be used by one thread only: the first one
+ *	null_stream=0     using the NULL stream is a violation
+ *	mps=1             the attribute MPS_ENABLED
+ *	leaks=0           nothing is said of what is left at exit
+ *	abort=1           a violation ends the process where it happens
+ *	log=FILE          where the report goes (standard error)
+ *	fail=CALL[:N[:RESULT]]     the N-th call of it fails (each one: 0) with this number
+ *	sticky=CALL[:N[:RESULT]]   the context breaks at the N-th call of it (719)
+ *	slow=CALL:MS[:N]           the N-th call of it takes that long
+ *	stall=N:MS                 each GPU stands still for so long before its N-th operation
+ *
+ * A word that it does not know ends the process: a test with a typing error proves nothing.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "emu.h"
+
+static void refuse(const char *word)
+{
+	fprintf(stderr, "KVTIER_EMU: '%s' is no setting of the emulated driver (settings.c)\n",
+		word);
+	abort();
+}
+
+/* Up to three numbers after the name of a call, colons between them. */
+static void read_fault(struct settings *s, const char *key, char *value, const char *word)
+{
+	struct fault *f = &s->faults[s->n_faults];
+	uint64_t numbers[2] = { 0, 0 };
+	char *rest = value, *name = strsep(&rest, ":");
+	unsigned i;
+
+	for (i = 0; i < 2 && rest; i++)
+		numbers[i] = strtoull(strsep(&rest, ":"), NULL, 0);
+	for (f->call = 0; f->call < CALLS && strcmp(call_name(f->call), name); f->call++)
+		;
+	if (f->call == CALLS || rest || s->n_faults + 1 == EMU_FAULTS)
+		refuse(word);
+	s->n_faults++;
+	if (!strcmp(key, "slow")) {
+		f->slow_ms = (uint32_t)numbers[0];
+		f->nth = numbers[1];
+		return;
+	}
+	f->sticky = !strcmp(key, "sticky");
+	f->nth = numbers[0];
+	f->result = (CUresult)numbers[1];
+}
+
+static void read_word(struct settings *s, char *word)
+{
+	char copy[512], *value = copy;
+	const char *key;
+	uint64_t number;
+
+	snprintf(copy, sizeof(copy), "%s", word);
+	key = strsep(&value, "=");
+	if (!value)
+		refuse(word);
+	number = strtoull(value, NULL, 0);
+	if (!strcmp(key, "fail") || !strcmp(key, "sticky") || !strcmp(key, "slow")) {
+		read_fault(s, key, value, word);
+	} else if (!strcmp(key, "log")) {
+		snprintf(s->log, sizeof(s->log), "%s", value);
+	} else if (!strcmp(key, "stall")) {
+		s->stall_nth = strtoull(value, &value, 0);
+		s->stall_ms = (uint32_t)strtoul(*value ? value + 1 : "0", NULL, 0);
+	} else if (!strcmp(key, "seed")) {
+		s->seed = number;
+	} else if (!strcmp(key, "gpus") && number <= EMU_GPUS) {
+		s->gpus = (uint32_t)number;
+	} else if (!strcmp(key, "late")) {
+		s->late = (uint32_t)number;
+	} else if (!strcmp(key, "memory")) {
+		s->hbm_bytes = number << 20;
+	} else if (!strcmp(key, "context")) {
+		s->context_bytes = number << 20;
+	} else if (!strcmp(key, "version")) {
+		s->version = (int)number;
+	} else {
+		const struct {
+			const char *key;
+			bool *flag;
+		} flags[] = {
+			{ "ipc", &s->ipc },
+			{ "ipc_events", &s->ipc_events },
+			{ "fabric", &s->fabric },
+			{ "peer", &s->peer },
+			{ "reuse", &s->reuse },
+			{ "abort", &s->aborts },
+			{ "leaks", &s->leaks },
+			{ "one_thread", &s->one_thread },
+			{ "null_stream", &s->null_stream },
+			{ "mps", &s->mps },
+		};
+		size_t i;
+
+		for (i = 0; i < sizeof(flags) / sizeof(*flags) && strcmp(flags[i].key, key); i++)
+			;
+		if (i == sizeof(flags) / sizeof(*flags) || number > 1)
+			refuse(word);
+		*flags[i].flag = number;
+	}
+}
+
+void settings_read(struct settings *ret)
+{
+	const char *text = getenv("KVTIER_EMU");
+	char *copy = strdup(text ? text : ""), *rest = copy, *word;
+	int pass;
+
+	*ret = (struct settings){
+		.seed = 1,
+		.gpus = 1,
+		.late = 1,
+		.hbm_bytes = 2048ULL << 20,
+		.context_bytes = 64ULL << 20,
+		.version = 13000,
+		.ipc = true,
+		.ipc_events = true,
+		.leaks = true,
+		.null_stream = true,
+	};
+	/* Twice: what the seed draws must not depend on where in the text it stands. */
+	for (pass = 0; copy && pass < 2; pass++) {
+		snprintf(copy, strlen(text ? text : "") + 1, "%s", text ? text : "");
+		rest = copy;
+		ret->n_faults = 0;
+		while ((word = strsep(&rest, " \t\n")) != NULL)
+			if (*word)
+				read_word(ret, word);
+		if (pass == 0) {
+			uint64_t random = ret->seed;
+
+			ret->reuse = draw(&random) & 1;
+		}
+	}
+	free(copy);
+}

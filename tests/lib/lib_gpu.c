@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lib.h"
+#include "lib_gpu.h"
+#include "lib_scratch.h"
+
+static char **arguments;
+static char base[512]; /* settings of every process */
+
+bool gpu_is_real(void)
+{
+	return env_number("KVTIER_REAL_GPU", 0) != 0;
+}
+
+uint64_t gpu_seed(void)
+{
+	return env_number("SEED", 1);
+}
+
+static void report_path(char *ret, size_t n)
+{
+	snprintf(ret, n, "%s/report", getenv("KVTIER_EMU_DIR"));
+}
+
+static void remove_dir(void)
+{
+	if ((pid_t)env_number("KVTIER_EMU_OWNER", 0) == getpid())
+		scratch_remove(getenv("KVTIER_EMU_DIR"));
+}
+
+static void set_number(const char *variable, uint64_t value)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+	setenv(variable, text, 1);
+}
+
+/* The first life of the process: makes the machine, and starts the second one. */
+static void make_machine(char **argv)
+{
+	const struct random random = random_seeded(program_invocation_short_name);
+	char dir[SCRATCH_BYTES], path[1024];
+	const char *before = getenv("LD_LIBRARY_PATH");
+
+	scratch_make("/tmp", dir, sizeof(dir));
+	setenv("KVTIER_EMU_DIR", dir, 1);
+	set_number("KVTIER_EMU_OWNER", (uint64_t)getpid());
+	set_number("SEED", random.state);
+	snprintf(path, sizeof(path), "%s/tests/emu%s%s", build_dir(), before ? ":" : "",
+		 before ? before : "");
+	setenv("LD_LIBRARY_PATH", path, 1);
+	execv("/proc/self/exe", argv);
+	perror("/proc/self/exe");
+	exit(1);
+}
+
+void gpu_begin(char **argv, const char *settings)
+{
+	char report[128];
+
+	arguments = argv;
+	if (gpu_is_real())
+		return;
+	if (!getenv("KVTIER_EMU_DIR"))
+		make_machine(argv);
+	report_path(report, sizeof(report));
+	if (argv[1]) { /* gpu_spawn() has said what the settings are */
+		snprintf(base, sizeof(base), "%s", getenv("KVTIER_EMU"));
+		return;
+	}
+	snprintf(base, sizeof(base), "seed=%llu log=%s %s", (unsigned long long)gpu_seed(), report,
+		 settings);
+	setenv("KVTIER_EMU", base, 1);
+	atexit(remove_dir);
+}
+
+void gpu_settings(const char *format, ...)
+{
+	char text[1024];
+	size_t n = (size_t)snprintf(text, sizeof(text), "%s ", base);
+	va_list list;
+
+	va_start(list, format);
+	vsnprintf(text + n, sizeof(text) - n, format, list);
+	va_end(list);
+	setenv("KVTIER_EMU", text, 1);
+}
+
+/* --- processes --- */
+
+pid_t gpu_spawn(const char *role, const char *settings, int *ret_socket)
+{
+	char *const again[] = { arguments[0], (char *)(uintptr_t)role, NULL };
+	char text[1024];
+	int sockets[2];
+	pid_t child;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets))
+		fail_msg("socketpair: %m");
+	child = fork();
+	if (child < 0)
+		fail_msg("fork: %m");
+	if (child == 0) {
+		snprintf(text, sizeof(text), "%s %s", base, settings);
+		setenv("KVTIER_EMU", text, 1);
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		(void)dup2(sockets[1], STDIN_FILENO);
+		execv("/proc/self/exe", again);
+		_exit(127);
+	}
+	close(sockets[1]);
+	if (ret_socket)
+		*ret_socket = sockets[0];
+	else
+		close(sockets[0]);
+	return child;
+}
+
+int gpu_wait(pid_t child)
+{
+	int status;
+
+	if (waitpid(child, &status, 0) != child)
+		fail_msg("waitpid: %m");
+	return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/* --- the driver --- */
+
+const struct cuda_api *gpu_api(void)
+{
+	static struct cuda_api api;
+	static bool loaded;
+	const char *missing;
+	void *library;
+
+	if (loaded)
+		return &api;
+	library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	if (!library && gpu_is_real()) {
+		printf("no driver: %s\n", dlerror());
+		exit(77);
+	}
+	if (!library)
+		fail_msg("%s", dlerror());
+	if (cuda_api_load(library, &api, &missing))
+		fail_msg("the driver has no %s", missing);
+	loaded = true;
+	return &api;
+}
+
+void gpu_ok(CUresult result, const char *call, const char *file, int line)
+{
+	const char *name = NULL;
+
+	if (result == CUDA_SUCCESS)
+		return;
+	(void)gpu_api()->cuGetErrorName(result, &name);
+	fail_msg("%s:%d: %s is %d (%s)", file, line, call, (int)result, name ? name : "?");
+}
+
+void gpu_open(struct gpu *g, int ordinal)
+{
+	const struct cuda_api *cu = gpu_api();
+
+	GPU(cu->cuInit(0));
+	GPU(cu->cuDeviceGet(&g->device, ordinal));
+	GPU(cu->cuDevicePrimaryCtxRetain(&g->context, g->device));
+	GPU(cu->cuCtxSetCurrent(g->context));
+	GPU(cu->cuStreamCreateWithPriority(&g->stream, CU_STREAM_NON_BLOCKING, 0));
+}
+
+void gpu_close(struct gpu *g)
+{
+	const struct cuda_api *cu = gpu_api();
+
+	GPU(cu->cuCtxSetCurrent(g->context));
+	GPU(cu->cuStreamDestroy(g->stream));
+	GPU(cu->cuCtxSetCurrent(NULL));
+	GPU(cu->cuDevicePrimaryCtxRelease(g->device));
+}
+
+uint64_t gpu_used(void)
+{
+	size_t free_bytes, total;
+
+	GPU(gpu_api()->cuMemGetInfo(&free_bytes, &total));
+	return total - free_bytes;
+}
+
+void gpu_write(const struct gpu *g, CUdeviceptr to, const void *from, size_t bytes)
+{
+	GPU(gpu_api()->cuMemcpyHtoDAsync(to, from, bytes, g->stream));
+	GPU(gpu_api()->cuStreamSynchronize(g->stream));
+}
+
+void gpu_read(const struct gpu *g, void *to, CUdeviceptr from, size_t bytes)
+{
+	GPU(gpu_api()->cuMemcpyDtoHAsync(to, from, bytes, g->stream));
+	GPU(gpu_api()->cuStreamSynchronize(g->stream));
+}
+
+/* --- the report --- */
+
+static bool line_is(const char *line, const char *program, const char *kind, const char *text)
+{
+	const char *bracket = strchr(line, '['), *said = bracket ? strstr(bracket, "] ") : NULL;
+
+	return said &&
+	       (!*program ||
+		(!strncmp(line, program, strlen(program)) && line + strlen(program) == bracket)) &&
+	       !strncmp(said + 2, kind, strlen(kind)) && strstr(said, text);
+}
+
+int gpu_reported(const char *program, const char *kind, const char *text)
+{
+	char path[128], line[1024];
+	FILE *report;
+	int n = 0;
+
+	report_path(path, sizeof(path));
+	report = fopen(path, "r");
+	while (report && fgets(line, sizeof(line), report))
+		n += line_is(line, program, kind, text);
+	if (report)
+		(void)fclose(report);
+	return n;
+}
+
+void gpu_report_clean(const char *program)
+{
+	char path[128], line[1024];
+	FILE *report;
+	int bad = 0;
+
+	if (gpu_is_real())
+		return;
+	report_path(path, sizeof(path));
+	report = fopen(path, "r");
+	while (report && fgets(line, sizeof(line), report))
+		if (line_is(line, program, "violation", "") || line_is(line, program, "leak", "")) {
+			fputs(line, stderr);
+			bad++;
+		}
+	if (report)
+		(void)fclose(report);
+	if (bad)
+		fail_msg("the driver's report has %d complaints", bad);
+}
+
+void gpu_report_clear(void)
+{
+	char path[128];
+
+	report_path(path, sizeof(path));
+	if (truncate(path, 0))
+		fail_msg("%s: %m", path);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib_gpu.h - what tests of kind gpu share: the emulated driver around a test and its processes,
+ * the driver's report, device memory to write and read. Helpers end the test (fail_msg) when they
+ * cannot do their part.
+ *
+ *	int main(int argc, char **argv)
+ *	{
+ *		gpu_begin(argv, "gpus=2");
+ *		if (argc > 1)
+ *			return engine(argv[1]);		started by gpu_spawn("engine")
+ *		...
+ *
+ * With KVTIER_REAL_GPU=1 the same test runs on the machine's driver: there is no report then, and
+ * settings say nothing.
+ */
+#ifndef KVTIER_TESTS_LIB_GPU_H
+#define KVTIER_TESTS_LIB_GPU_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "client/cuda_api.h"
+
+/* First in main(). Puts the emulated driver where dlopen("libcuda.so.1") finds it, for this process
+ * (which it executes again: the loader looks at LD_LIBRARY_PATH only then) and all that it starts;
+ * makes the machine's directory and report; prints the seed. `settings` are words of
+ * tests/gpu/emu/settings.c. */
+void gpu_begin(char **argv, const char *settings);
+bool gpu_is_real(void);
+uint64_t gpu_seed(void); /* $SEED, or drawn */
+/* For processes started from now on, and for this one until its first call of the driver. */
+void gpu_settings(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* This program again, with argv[1] = role, and these more settings. Its standard input is a socket
+ * to *ret_socket (NULL: none). It dies with the test. */
+pid_t gpu_spawn(const char *role, const char *settings, int *ret_socket);
+int gpu_wait(pid_t child); /* its exit status, or minus the signal that ended it */
+
+/* The driver; loaded once, skips the test (exit status 77) when there is none. */
+const struct cuda_api *gpu_api(void);
+#define GPU(call) gpu_ok(call, #call, __FILE__, __LINE__)
+void gpu_ok(CUresult result, const char *call, const char *file, int line);
+
+struct gpu {
+	CUdevice device;
+	CUcontext context; /* the primary one, current in the calling thread */
+	CUstream stream;   /* non-blocking */
+};
+
+void gpu_open(struct gpu *g, int ordinal);
+void gpu_close(struct gpu *g);
+uint64_t gpu_used(void); /* memory in use on the current context's GPU, by all processes */
+/* Copies and waits, on the stream; the host side may be any memory. */
+void gpu_write(const struct gpu *g, CUdeviceptr to, const void *from, size_t bytes);
+void gpu_read(const struct gpu *g, void *to, CUdeviceptr from, size_t bytes);
+
+/* How many lines of the report are of this program ("" any) and this kind ("violation", "leak",
+ * "note", "exit"; "" any), with this text in them ("" any). */
+int gpu_reported(const char *program, const char *kind, const char *text);
+/* Ends the test, with the lines, when there are violations or leaks of this program. */
+void gpu_report_clean(const char *program);
+void gpu_report_clear(void);
+
+#endif
