@@ -34,10 +34,10 @@ struct kvtierd {
 	struct loop *loop;
 	/* mapped page; plain increments, core thread is the one writer */
 	struct stats *stats;
-	struct store store;     /* store; also op, nvme, redis, front, admin: see there */
+	struct store store;     /* store; also op, nvme, redis, front, shared, admin: see there */
 	struct devices devices; /* device; also front, op, nvme */
 	struct ops *ops;        /* op; also front, which submits */
-	struct server *server;  /* front; also op and admin, which ask who is connected */
+	struct server *server;  /* front; also admin, which asks who is connected */
 	struct ctl *ctl;        /* admin */
 	struct purge *purge;    /* store; also admin */
 	struct flush *flush;    /* nvme. NULL: no NVMe tier */

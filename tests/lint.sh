@@ -3,7 +3,7 @@
 # lint.sh [BUILD] - rules of the tree that no compiler checks: who may include whom, who may call whom
 # (circles.py), the format (.clang-format, lines of 100 columns), how long files are; and cppcheck.
 # Includes: daemon/base uses nobody; kernels and tiers use it and no other room of daemon/ or client/;
-# libkvtier uses nothing of the daemon.
+# libkvtier uses nothing of the daemon. In the daemon front is above op, and op above the other rooms.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 status=0
@@ -14,6 +14,8 @@ in_room() { printf '%s\n' "${sources[@]}" | grep -E "$1"; }
 refuse grep -nE '#include "(daemon|tiers|kernels|client|tests)/' $(in_room '^daemon/base/')
 refuse grep -nE '#include "(daemon/[^b]|client/|tests/)' $(in_room '^tiers/')
 refuse grep -nE '#include "(daemon|tiers|client|tests)/' $(in_room '^kernels/')
+refuse grep -nE '#include "daemon/front/' $(in_room '^daemon/[^/]*/' | grep -Ev '^daemon/(admin|front)/')
+refuse grep -nE '#include "daemon/op/' $(in_room '^daemon/(shared|store|nvme|redis|device|config)/')
 refuse grep -nE '#include "(daemon|tiers|kernels|tests)/' $(in_room '^client/([^/]*\.h|lib/.*)$')
 python3 tests/circles.py "${1:-build}" || status=1
 python3 - "${sources[@]}" <<'END' || status=1

@@ -50,7 +50,7 @@ static void send_wake(struct conn *c)
 
 	/* When it does not fit, unread packets lie there already, and the client's descriptor is
 	 * readable. */
-	c->wake = false;
+	c->client.wake = false;
 	(void)packet_send(c->socket.fd, &wake, sizeof(wake), NULL, 0);
 }
 
@@ -71,7 +71,7 @@ void conn_kill(struct conn *c)
 		(void)close(c->process.fd);
 		c->process.fd = -1;
 	}
-	ops_abandon(c);
+	ops_abandon(&c->client);
 	server_conn_dying(c->server);
 }
 
@@ -119,15 +119,15 @@ static void leave(struct conn *c, struct mount *mount)
 /* Nobody touches a page of it any more: says why it ends, if there is a reason, and hangs up. */
 static void end(struct conn *c)
 {
-	assert(c->state == CONN_DYING && c->n_ops == 0);
+	assert(c->state == CONN_DYING && c->client.n_ops == 0);
 	c->state = CONN_ENDED;
 	if (c->end_error)
 		(void)packet_error(c->socket.fd, c->end_seq, c->end_error, c->end_text);
 	(void)shutdown(c->socket.fd, SHUT_RDWR);
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
-		if (c->mounts[i])
-			give_up(c, c->mounts[i]);
-	memset(c->mounts, 0, sizeof(c->mounts));
+		if (c->client.mounts[i])
+			give_up(c, c->client.mounts[i]);
+	memset(c->client.mounts, 0, sizeof(c->client.mounts));
 }
 
 bool conn_end(struct conn *c)
@@ -142,13 +142,13 @@ bool conn_end(struct conn *c)
 		return false;
 	if (c->socket.fd < 0 && !c->unwanted)
 		return true;
-	if (!c->ring.submit && !c->unwanted && server_guarded(c->server)) {
+	if (!c->client.ring.submit && !c->unwanted && server_guarded(c->server)) {
 		/* before HELLO was answered no descriptor can have come */
 		(void)close(c->socket.fd);
 		return true;
 	}
 	c->leaving.socket = c->socket.fd;
-	c->leaving.ring = &c->ring;
+	c->leaving.ring = &c->client.ring;
 	c->socket.fd = -1;
 	send_off(c);
 	return false;
@@ -164,7 +164,7 @@ static void violate(struct conn *c, uint32_t seq, const char *text)
 		stats_add(&d->stats->v.clients_refused_total, 1);
 	log_limited(server_log(c->server), loop_now(d->loop), LOG_LEVEL_WARNING,
 		    "client %u (pid %ld, uid %ld, \"%s\") broke the protocol and was cut: %s",
-		    c->id, (long)c->pid, (long)c->uid, c->name, text);
+		    c->client.id, (long)c->client.pid, (long)c->uid, c->client.name, text);
 	c->end_error = -EPROTO;
 	c->end_seq = seq;
 	snprintf(c->end_text, sizeof(c->end_text), "%s", text);
@@ -204,7 +204,7 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 	r = proto_hello(packet, n, d->config->socket_ring_entries, d->config->socket_arena_blocks,
 			&hello, &ok.version, text, sizeof(text));
 	if (r == 0) {
-		r = ring_open(&c->ring, hello.sq_entries, hello.arena_blocks);
+		r = ring_open(&c->client.ring, hello.sq_entries, hello.arena_blocks);
 		if (r)
 			snprintf(text, sizeof(text), "the daemon cannot make rings: %s",
 				 strerror(-r));
@@ -213,18 +213,18 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 		violate(c, seq, text);
 		return;
 	}
-	memcpy(c->name, hello.name, sizeof(c->name));
-	ok.connection = c->id;
-	ok.sq_entries = ok.cq_entries = c->ring.entries;
-	ok.arena_blocks = c->ring.arena_blocks;
+	memcpy(c->client.name, hello.name, sizeof(c->client.name));
+	ok.connection = c->client.id;
+	ok.sq_entries = ok.cq_entries = c->client.ring.entries;
+	ok.arena_blocks = c->client.ring.arena_blocks;
 	ok.spin_us = (uint32_t)d->config->daemon_spin_us;
-	ok.submit_bytes = c->ring.submit_bytes;
-	ok.complete_bytes = c->ring.complete_bytes;
+	ok.submit_bytes = c->client.ring.submit_bytes;
+	ok.complete_bytes = c->client.ring.complete_bytes;
 	ok.index_bytes = index_bytes(d->store.index);
 	snprintf(ok.daemon_version, sizeof(ok.daemon_version), "%s", KVTIER_VERSION);
 	snprintf(ok.tenant, sizeof(ok.tenant), "%.31s", server_tenant(c->server));
-	fds[0] = c->ring.submit_fd;
-	fds[1] = c->ring.complete_fd;
+	fds[0] = c->client.ring.submit_fd;
+	fds[1] = c->client.ring.complete_fd;
 	fds[2] = index_fd(d->store.index);
 	server_let_fds_in(c->socket.fd);
 	fds[3] = server_pidfd(c->server);
@@ -232,7 +232,7 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 		conn_kill(c);
 		return;
 	}
-	ring_close_fds(&c->ring);
+	ring_close_fds(&c->client.ring);
 	loop_timer_unset(d->loop, &c->timer);
 	c->timer.fire = on_tick;
 	c->state = CONN_OPEN;
@@ -271,7 +271,7 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 		violate(c, seq, text);
 		return;
 	}
-	while (handle < WIRE_MAX_SPACES && c->mounts[handle])
+	while (handle < WIRE_MAX_SPACES && c->client.mounts[handle])
 		handle++;
 	if (r == 0 && handle == WIRE_MAX_SPACES) {
 		snprintf(text, sizeof(text),
@@ -291,7 +291,7 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 		return;
 	}
 	mount->handle = handle;
-	c->mounts[handle] = mount;
+	c->client.mounts[handle] = mount;
 	ok.space = handle;
 	ok.codec = (uint32_t)mount->space->codec;
 	ok.pages = mount->pages;
@@ -315,7 +315,7 @@ static void on_space_close(struct conn *c, const void *packet, size_t n, uint32_
 		violate(c, seq, text);
 		return;
 	}
-	mount = c->mounts[handle];
+	mount = c->client.mounts[handle];
 	if (!mount || mount->closing) {
 		snprintf(text, sizeof(text), "space %u is not open on this connection", handle);
 		violate(c, seq, text);
@@ -324,14 +324,14 @@ static void on_space_close(struct conn *c, const void *packet, size_t n, uint32_
 	mount->closing = true;
 	mount->close_seq = seq;
 	c->closing_mounts++;
-	ops_cancel_mount(c, mount);
+	ops_cancel_mount(&c->client, mount);
 }
 
 /* Answers SPACE_CLOSE for the mounts whose pages nobody touches any more. */
 static void finish_closing(struct conn *c)
 {
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++) {
-		struct mount *mount = c->mounts[i];
+		struct mount *mount = c->client.mounts[i];
 		struct wire_space_close done = {
 			.head = packet_head(WIRE_SPACE_CLOSED, sizeof(done), 0), .space = i
 		};
@@ -339,7 +339,7 @@ static void finish_closing(struct conn *c)
 		if (!mount || !mount->closing || mount->ops > 0)
 			continue;
 		done.head.seq = mount->close_seq;
-		c->mounts[i] = NULL;
+		c->client.mounts[i] = NULL;
 		c->closing_mounts--;
 		leave(c, mount);
 		if (packet_send(c->socket.fd, &done, sizeof(done), NULL, 0)) {
@@ -388,8 +388,8 @@ void conn_share(const struct conn *c, struct intake_share *ret)
 		.waits = c->unwanted || c->leaving.list,
 	};
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
-		if (c->mounts[i])
-			count_regions(c->mounts[i], ret);
+		if (c->client.mounts[i])
+			count_regions(c->client.mounts[i], ret);
 	for (const struct mount *mount = c->unwanted; mount; mount = mount->next)
 		count_regions(mount, ret);
 	for (const struct mount *mount = c->leaving.list; mount; mount = mount->next)
@@ -514,7 +514,7 @@ static bool has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t 
 
 	return sqe->op == WIRE_OP_CANCEL ||
 	       (completions > 0 && ops_room(all) &&
-		c->n_ops < ops_share(all, server_connections(c->server)));
+		c->client.n_ops < ops_share(all, server_connections(c->server)));
 }
 
 static bool poll_ring(struct loop_poller *poller)
@@ -523,27 +523,27 @@ static bool poll_ring(struct loop_poller *poller)
 	struct kvtierd *d = server_daemon(c->server);
 	uint32_t completions = 0, taken = 0;
 
-	if (c->wake)
+	if (c->client.wake)
 		send_wake(c);
 	if (c->closing_mounts > 0)
 		finish_closing(c);
 	while (c->state == CONN_OPEN && taken < ENTRIES_A_TURN) {
 		struct wire_sqe sqe;
 		char text[200] = "sqe ring: sq_tail or cq_head is further than the ring is long";
-		int r = ring_peek(&c->ring, &sqe);
+		int r = ring_peek(&c->client.ring, &sqe);
 
 		if (r == 0)
 			break;
 		if (r > 0)
-			r = ring_room(&c->ring, c->n_ops, &completions);
+			r = ring_room(&c->client.ring, c->client.n_ops, &completions);
 		if (r == 0 && !has_room(c, &sqe, completions))
 			break;
 		if (r == 0) {
-			ring_advance(&c->ring);
-			r = proto_sqe(&sqe, c->ring.arena_blocks, text, sizeof(text));
+			ring_advance(&c->client.ring);
+			r = proto_sqe(&sqe, c->client.ring.arena_blocks, text, sizeof(text));
 		}
 		if (r == 0)
-			r = op_start(d->ops, c, &sqe, text, sizeof(text));
+			r = op_start(d->ops, &c->client, &sqe, text, sizeof(text));
 		if (r)
 			violate(c, 0, text);
 		taken++;
@@ -564,7 +564,7 @@ int conn_start(struct conn *c, int fd, int pidfd)
 	c->intake.devices = &server_daemon(c->server)->devices;
 	c->leaving.job = (struct helper_job){ .run = leaving_run, .done = on_left };
 	c->leaving.socket = -1;
-	c->ring.submit_fd = c->ring.complete_fd = -1;
+	c->client.ring.submit_fd = c->client.ring.complete_fd = -1;
 	r = loop_add(loop, &c->socket, EPOLLIN);
 	if (r == 0 && pidfd >= 0) {
 		c->process.fd = pidfd;

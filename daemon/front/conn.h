@@ -17,14 +17,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "daemon/base/list.h"
 #include "intake.h"
 #include "daemon/base/loop.h"
-#include "mount.h"
-#include "ring.h"
+#include "daemon/shared/client.h"
 
 struct kvtierd;
-struct op;
 struct server;
 
 enum conn_state { CONN_GREETING, CONN_OPEN, CONN_DYING, CONN_ENDED };
@@ -33,10 +30,8 @@ struct conn {
 	struct server *server;
 	struct conn *next; /* in order of arrival; free list when unused */
 	enum conn_state state;
-	uint32_t id;
-	pid_t pid; /* kernel-verified, as of connect() */
+	struct client client; /* all that op/ knows of it */
 	uid_t uid;
-	char name[WIRE_NAME_BYTES];
 	struct loop_watch socket;
 	struct loop_watch process; /* pidfd; fd -1: none */
 	/* GREETING: its deadline; OPEN: looks at the ring while nobody hears doorbells */
@@ -45,30 +40,12 @@ struct conn {
 	struct leaving leaving;
 	/* closed spaces, regions still mapped; counted in the client's share */
 	struct mount *unwanted;
-	struct loop_poller poller; /* its submission ring */
-	struct ring ring;
-	struct mount *mounts[WIRE_MAX_SPACES];
+	struct loop_poller poller; /* the submission ring */
 	uint32_t closing_mounts;
-	struct op *ops; /* op.c's list */
-	uint32_t n_ops;
-	struct list queue; /* turn.c's: its ops with blocks to begin */
-	/* turn.c's: stands in the queue of clients while it has such ops */
-	struct list queued;
-	uint32_t n_queued;        /* ops in its queue */
-	uint32_t passed_round;    /* turn.c's: all its ops were passed over in this one */
-	uint32_t room_round;      /* room.c's */
-	uint32_t n_parts;         /* share.c's: of its ops... */
-	uint64_t in_flight_bytes; /* ...and what they take of host memory */
-	uint64_t asked_ns;        /* when it last began an op; 0: never */
-	struct list asking;       /* share.c's: from its first op until it is cut */
-	/* op.c's: the client asked to be told of a completion through its socket */
-	bool wake;
-	uint32_t arena_claimed; /* slots of them together */
-	int32_t end_error;      /* DYING: said before the socket closes; 0: nothing */
+	int32_t end_error; /* DYING: said before the socket closes; 0: nothing */
 	uint32_t end_seq;
 	char end_text[200];
 	uint64_t born_ns;
-	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
 };
 
 /* c is zeroed but for what server.c knows of the peer. fd and pidfd (-1: none) become the

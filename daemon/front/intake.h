@@ -13,8 +13,8 @@
 #include <sys/socket.h>
 
 #include "daemon/base/helper.h"
-#include "mount.h"
-#include "ring.h"
+#include "daemon/shared/mount.h"
+#include "daemon/shared/ring.h"
 
 enum {
 	/* SCM_MAX_FD: all that a packet can carry, so that none is closed by recvmsg() */

@@ -173,7 +173,7 @@ static bool reap(struct loop_poller *poller)
 	for (struct conn **link = &s->conns; *link;) {
 		struct conn *c = *link;
 
-		if (c->state < CONN_DYING || c->n_ops > 0 || !conn_end(c)) {
+		if (c->state < CONN_DYING || c->client.n_ops > 0 || !conn_end(c)) {
 			link = &c->next;
 			continue;
 		}
@@ -301,8 +301,8 @@ static void welcome(struct server *s, int fd)
 	s->free_conns = c->next;
 	memset(c, 0, sizeof(*c));
 	c->server = s;
-	c->id = ++s->next_id;
-	c->pid = peer.pid;
+	c->client.id = ++s->next_id;
+	c->client.pid = peer.pid;
 	c->uid = peer.uid;
 	c->born_ns = loop_now(s->d->loop);
 	if (conn_start(c, fd, pidfd)) {
@@ -518,7 +518,7 @@ void server_sample(struct server *s)
 
 		if (c->state != CONN_OPEN)
 			continue;
-		ring_sample_lookups(&c->ring, &blocks, &hits);
+		ring_sample_lookups(&c->client.ring, &blocks, &hits);
 		stats_add(&s->d->stats->v.lookup_requested_blocks_total, blocks);
 		stats_add(&s->d->stats->v.lookup_hit_blocks_total, hits);
 	}
@@ -534,25 +534,25 @@ bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 	if (!c)
 		return false;
 	*ret = (struct conn_row){
-		.id = c->id,
-		.pid = c->pid,
+		.id = c->client.id,
+		.pid = c->client.pid,
 		.uid = c->uid,
-		.ops = c->n_ops,
-		.pages = ops_pages(c),
+		.ops = c->client.n_ops,
+		.pages = ops_pages(&c->client),
 		.ending = c->state >= CONN_DYING,
-		.stored_blocks = c->stored_blocks,
-		.loaded_blocks = c->loaded_blocks,
-		.missed_blocks = c->missed_blocks,
-		.sparse_blocks = c->sparse_blocks,
+		.stored_blocks = c->client.stored_blocks,
+		.loaded_blocks = c->client.loaded_blocks,
+		.missed_blocks = c->client.missed_blocks,
+		.sparse_blocks = c->client.sparse_blocks,
 		.age_ns = loop_now(s->d->loop) - c->born_ns,
 	};
-	memcpy(ret->name, c->name, sizeof(ret->name));
+	memcpy(ret->name, c->client.name, sizeof(ret->name));
 	snprintf(ret->tenant, sizeof(ret->tenant), "%.31s", server_tenant(s));
 	conn_share(c, &share);
 	ret->regions = share.regions;
 	ret->region_bytes = share.bytes;
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++) {
-		const struct mount *mount = c->mounts[i];
+		const struct mount *mount = c->client.mounts[i];
 
 		if (!mount)
 			continue;

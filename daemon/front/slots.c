@@ -97,7 +97,7 @@ void slots_find_hog(const struct conn *conns, struct slots_owner *owners, struct
 	struct slots_hog at = { 0 };
 
 	for (const struct conn *c = conns; c; c = c->next)
-		owners[n++] = (struct slots_owner){ c->uid, c->pid };
+		owners[n++] = (struct slots_owner){ c->uid, c->client.pid };
 	qsort(owners, n, sizeof(*owners), compare);
 	*ret = (struct slots_hog){ .all = n };
 	for (uint32_t i = 0; i < n; i++) {

@@ -39,7 +39,7 @@
 
 #include "daemon/base/container_of.h"
 #include "daemon/device/devices.h"
-#include "daemon/front/conn.h"
+#include "daemon/shared/client.h"
 #include "daemon/store/extents.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"

@@ -18,7 +18,7 @@
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
 #include "daemon/config/config.h"
-#include "daemon/front/conn.h"
+#include "daemon/shared/client.h"
 #include "daemon/nvme/writeback.h"
 #include "daemon/store/block.h"
 #include "daemon/store/copies.h"
@@ -113,7 +113,7 @@ bool load_must_wait(const struct op *op)
 	if (op->sqe.op == WIRE_OP_STORE || op->next_block >= op->sqe.n ||
 	    flights_parts(all->flights) + all->room.n < all->n_parts - all->n_parts / 4)
 		return false;
-	ring_key(&op->conn->ring, op->sqe.first + op->next_block, key);
+	ring_key(&op->client->ring, op->sqe.first + op->next_block, key);
 	block = blocks_find(all->store->blocks, key, op->mount->space->number);
 	return block == BLOCK_NONE ? redis_wanted(all->store, op->mount->space, key) :
 				     !in_host(all->store, block);
@@ -179,7 +179,7 @@ static void count_loaded(struct ops *all, struct part *part)
 		source = part->source;
 		part->flight->credited = true;
 	}
-	op->conn->loaded_blocks++;
+	op->client->loaded_blocks++;
 	op->mount->space->loaded_blocks++;
 	stats_add(&v->load_blocks_total, 1);
 	stats_add(&v->load_logical_bytes_total, space->shape.logical_bytes);

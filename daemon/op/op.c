@@ -26,7 +26,7 @@
 #include "daemon/admin/stats.h"
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
-#include "daemon/front/conn.h"
+#include "daemon/shared/client.h"
 #include "daemon/nvme/writeback.h"
 #include "daemon/redis/outbox.h"
 #include "daemon/store/block.h"
@@ -107,11 +107,11 @@ uint32_t ops_outstanding(const struct ops *all)
 	return all->outstanding;
 }
 
-uint64_t ops_pages(const struct conn *conn)
+uint64_t ops_pages(const struct client *client)
 {
 	uint64_t pages = 0;
 
-	for (const struct op *q = conn->ops; q; q = q->next)
+	for (const struct op *q = client->ops; q; q = q->next)
 		if (q->sqe.op != WIRE_OP_PREFETCH)
 			pages += q->abandoned ? q->sqe.n - q->settled : q->sqe.n;
 	return pages;
@@ -131,7 +131,7 @@ static void count(const struct op *q, int status)
 	} else if (q->sqe.op == WIRE_OP_LOAD) {
 		if (status == -ENOENT) {
 			stats_add(&v->load_missed_blocks_total, 1);
-			q->conn->missed_blocks++;
+			q->client->missed_blocks++;
 		} else if (status < 0) {
 			stats_add(&v->load_failed_blocks_total, 1);
 		}
@@ -144,7 +144,7 @@ static void count(const struct op *q, int status)
 static void settle(struct op *q, uint32_t at, int status)
 {
 	assert(q->settled < q->sqe.n);
-	ring_set_status(&q->conn->ring, q->sqe.first + at, status);
+	ring_set_status(&q->client->ring, q->sqe.first + at, status);
 	q->settled++;
 	count(q, status);
 }
@@ -177,7 +177,7 @@ static void complete(struct op *q)
 	};
 
 	for (uint32_t i = 0; i < q->sqe.n; i++) {
-		const int32_t status = ring_status(&q->conn->ring, q->sqe.first + i);
+		const int32_t status = ring_status(&q->client->ring, q->sqe.first + i);
 
 		if (status < 0 && cqe.status == 0)
 			cqe.status = status;
@@ -187,8 +187,8 @@ static void complete(struct op *q)
 			cqe.prefix = i + 1;
 	}
 	count_time(q->all->store->stats, q->sqe.op, &cqe);
-	if (ring_complete(&q->conn->ring, &cqe))
-		q->conn->wake = true;
+	if (ring_complete(&q->client->ring, &cqe))
+		q->client->wake = true;
 }
 
 /* A block that nobody built on and nobody uses; being written to NVMe is no use. One that is gone
@@ -235,10 +235,10 @@ static void finish_if_settled(struct op *q)
 	*q->link = q->next;
 	if (q->next)
 		q->next->link = q->link;
-	q->conn->n_ops--;
+	q->client->n_ops--;
 	share_op_ended(all, q);
 	trace_end(all->traces, q);
-	q->conn->arena_claimed -= slots_of(&q->sqe);
+	q->client->arena_claimed -= slots_of(&q->sqe);
 	q->mount->ops--;
 	all->outstanding--;
 	stats_set(&all->store->stats->v.ops_outstanding, all->outstanding);
@@ -321,7 +321,7 @@ static void take_parent(struct ops *all, struct op *q)
 {
 	uint32_t parent;
 
-	ring_key(&q->conn->ring, q->sqe.first + q->sqe.n, q->last_key);
+	ring_key(&q->client->ring, q->sqe.first + q->sqe.n, q->last_key);
 	if (q->sqe.op != WIRE_OP_STORE)
 		return;
 	parent = blocks_find(all->store->blocks, q->last_key, q->mount->space->number);
@@ -349,12 +349,12 @@ struct part *op_begin_block(struct op *q)
 	share_part_begun(all, part);
 	part->at = q->next_block++;
 	part->job.layout = &q->mount->layout;
-	part->job.page = ring_page(&q->conn->ring, slot);
+	part->job.page = ring_page(&q->client->ring, slot);
 	memcpy(part->job.identity.space_id, q->mount->space->id, sizeof(q->mount->space->id));
-	ring_key(&q->conn->ring, slot, part->job.identity.key);
+	ring_key(&q->client->ring, slot, part->job.identity.key);
 	memcpy(part->before, q->last_key, sizeof(part->before));
 	memcpy(q->last_key, part->job.identity.key, sizeof(q->last_key));
-	part->job.given_up = ring_given_up_word(&q->conn->ring);
+	part->job.given_up = ring_given_up_word(&q->client->ring);
 	part->step = LOAD_LOOKUP;
 	if (q->sqe.op == WIRE_OP_STORE) {
 		part->step = STORE_ADMIT;
@@ -373,15 +373,15 @@ static int violation(char *text, size_t n, const char *field, unsigned long long
 	return -EPROTO;
 }
 
-static struct op *find(const struct conn *conn, uint64_t op_id)
+static struct op *find(const struct client *client, uint64_t op_id)
 {
-	for (struct op *q = conn->ops; q; q = q->next)
+	for (struct op *q = client->ops; q; q = q->next)
 		if (q->sqe.op_id == op_id)
 			return q;
 	return NULL;
 }
 
-static void start_nop(struct ops *all, struct conn *conn, const struct wire_sqe *sqe)
+static void start_nop(struct ops *all, struct client *client, const struct wire_sqe *sqe)
 {
 	const struct wire_cqe cqe = {
 		.op_id = sqe->op_id,
@@ -389,8 +389,8 @@ static void start_nop(struct ops *all, struct conn *conn, const struct wire_sqe 
 		.done_ns = loop_now(all->loop),
 	};
 
-	if (ring_complete(&conn->ring, &cqe))
-		conn->wake = true;
+	if (ring_complete(&client->ring, &cqe))
+		client->wake = true;
 }
 
 static void cancel(struct op *q)
@@ -399,7 +399,7 @@ static void cancel(struct op *q)
 	end_early(q, -ECANCELED);
 }
 
-static void start_op(struct ops *all, struct conn *conn, struct mount *mount,
+static void start_op(struct ops *all, struct client *client, struct mount *mount,
 		     const struct wire_sqe *sqe)
 {
 	struct op *q = all->free_ops;
@@ -408,7 +408,7 @@ static void start_op(struct ops *all, struct conn *conn, struct mount *mount,
 	all->free_ops = q->next;
 	*q = (struct op){
 		.all = all,
-		.conn = conn,
+		.client = client,
 		.mount = mount,
 		.sqe = *sqe,
 		.tick = ++all->store->tick,
@@ -417,14 +417,14 @@ static void start_op(struct ops *all, struct conn *conn, struct mount *mount,
 		.remote_end = sqe->n,
 	};
 	q->parts_end = &q->parts;
-	q->next = conn->ops;
-	q->link = &conn->ops;
+	q->next = client->ops;
+	q->link = &client->ops;
 	if (q->next)
 		q->next->link = &q->next;
-	conn->ops = q;
-	conn->n_ops++;
-	share_op_started(all, conn);
-	conn->arena_claimed += slots_of(sqe);
+	client->ops = q;
+	client->n_ops++;
+	share_op_started(all, client);
+	client->arena_claimed += slots_of(sqe);
 	mount->ops++;
 	all->outstanding++;
 	stats_set(&all->store->stats->v.ops_outstanding, all->outstanding);
@@ -435,49 +435,50 @@ static void start_op(struct ops *all, struct conn *conn, struct mount *mount,
 	turn_add(q);
 }
 
-int op_start(struct ops *all, struct conn *conn, const struct wire_sqe *sqe, char *text, size_t n)
+int op_start(struct ops *all, struct client *client, const struct wire_sqe *sqe, char *text,
+	     size_t n)
 {
 	struct mount *mount;
 
 	if (sqe->op == WIRE_OP_NOP) {
-		start_nop(all, conn, sqe);
+		start_nop(all, client, sqe);
 		return 0;
 	}
 	if (sqe->op == WIRE_OP_CANCEL) {
-		struct op *q = find(conn, sqe->target);
+		struct op *q = find(client, sqe->target);
 
 		if (q)
 			cancel(q); /* else it has completed: nothing to do */
 		return 0;
 	}
-	mount = conn->mounts[sqe->space];
+	mount = client->mounts[sqe->space];
 	if (!mount || mount->closing)
 		return violation(text, n, "space", sqe->space, "is not open on this connection");
-	if (find(conn, sqe->op_id))
+	if (find(client, sqe->op_id))
 		return violation(text, n, "op_id", sqe->op_id, "is in use by an outstanding op");
 	/* Slots that overlap would be work without limit: each op walks all of its own when it ends
 	 * early. */
-	if (slots_of(sqe) > conn->ring.arena_blocks - conn->arena_claimed)
+	if (slots_of(sqe) > client->ring.arena_blocks - client->arena_claimed)
 		return violation(text, n, "n", sqe->n,
 				 "is more than the arena slots that no outstanding op uses");
 	assert(ops_room(all));
-	start_op(all, conn, mount, sqe);
+	start_op(all, client, mount, sqe);
 	return 0;
 }
 
-void ops_cancel_mount(struct conn *conn, const struct mount *mount)
+void ops_cancel_mount(struct client *client, const struct mount *mount)
 {
-	for (struct op *op = conn->ops, *next; op; op = next) {
+	for (struct op *op = client->ops, *next; op; op = next) {
 		next = op->next; /* op may be gone when it was cancelled */
 		if (!mount || op->mount == mount)
 			cancel(op);
 	}
 }
 
-void ops_abandon(struct conn *conn)
+void ops_abandon(struct client *client)
 {
-	for (struct op *op = conn->ops; op; op = op->next)
+	for (struct op *op = client->ops; op; op = op->next)
 		op->abandoned = true;
-	ops_cancel_mount(conn, NULL);
-	share_client_cut(conn);
+	ops_cancel_mount(client, NULL);
+	share_client_cut(client);
 }

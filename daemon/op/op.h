@@ -12,7 +12,7 @@
 #include "client/wire.h"
 
 struct config;
-struct conn;
+struct client;
 struct devices;
 struct loop;
 struct mount;
@@ -38,11 +38,12 @@ bool ops_room(const struct ops *ops); /* one more op_start() is possible */
  * others. */
 uint32_t ops_share(const struct ops *ops, uint32_t clients);
 uint32_t ops_outstanding(const struct ops *ops);
-uint64_t ops_pages(const struct conn *conn); /* of its ops, that the daemon may still touch */
+uint64_t ops_pages(const struct client *client); /* of its ops, that the daemon may still touch */
 
 /* Starts a checked entry. 0, or -EPROTO with text: the client broke the protocol (unknown space, op
  * id in use). A lack of anything else shows as per-block statuses. */
-int op_start(struct ops *ops, struct conn *conn, const struct wire_sqe *sqe, char *text, size_t n);
+int op_start(struct ops *ops, struct client *client, const struct wire_sqe *sqe, char *text,
+	     size_t n);
 
 /* For pump.c. The op's next block is begun: its part, whose steps are to run. */
 struct part *op_begin_block(struct op *op);
@@ -52,10 +53,10 @@ void op_part_done(struct part *part);
 
 /* Ends every op of a mount early (-ECANCELED for blocks not begun); those in flight finish.
  * mount->ops says when. */
-void ops_cancel_mount(struct conn *conn, const struct mount *mount);
+void ops_cancel_mount(struct client *client, const struct mount *mount);
 
-/* The client is gone: nothing more is committed, written to it or begun. conn->n_ops says when all
- * let go. */
-void ops_abandon(struct conn *conn);
+/* The client is gone: nothing more is committed, written to it or begun. client->n_ops says when
+ * all let go. */
+void ops_abandon(struct client *client);
 
 #endif

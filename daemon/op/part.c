@@ -9,7 +9,7 @@
 
 #include "daemon/admin/stats.h"
 #include "daemon/base/loop.h"
-#include "daemon/front/conn.h"
+#include "daemon/shared/client.h"
 #include "daemon/store/block.h"
 #include "daemon/store/copies.h"
 #include "daemon/store/extents.h"
@@ -33,9 +33,9 @@ void part_unplace(struct part *part)
  * see, and then each connection has turns of its own. */
 uint32_t part_turn(const struct op *op)
 {
-	const struct conn *conn = op->conn;
+	const struct client *client = op->client;
 
-	return conn->pid > 0 ? (uint32_t)conn->pid : conn->id | 1u << 31;
+	return client->pid > 0 ? (uint32_t)client->pid : client->id | 1u << 31;
 }
 
 void part_submit(struct part *part, enum device_job_kind kind, void (*done)(struct device_job *job))
@@ -69,7 +69,7 @@ static int sparse(const struct part *part)
 	struct op *op = part->op;
 	struct stats_values *v = &op->all->store->stats->v;
 
-	op->conn->sparse_blocks++;
+	op->client->sparse_blocks++;
 	stats_add(op->sqe.op == WIRE_OP_STORE ? &v->store_sparse_blocks_total :
 						&v->load_sparse_blocks_total,
 		  1);
@@ -78,7 +78,7 @@ static int sparse(const struct part *part)
 		"client %u (pid %ld, \"%s\"): page %llu is not allocated, and the daemon does not "
 		"do that for it: libkvtier touches pages before it lends them, another client must,"
 		" and may punch no hole into them",
-		op->conn->id, (long)op->conn->pid, op->conn->name,
+		op->client->id, (long)op->client->pid, op->client->name,
 		(unsigned long long)part->job.page);
 	return -EFAULT;
 }

@@ -41,7 +41,7 @@
 #include "tiers/tier.h"
 
 struct config;
-struct conn;
+struct client;
 struct devices;
 struct flight;
 struct flights;
@@ -78,7 +78,7 @@ struct part {
 /* One op. */
 struct op {
 	struct ops *all;
-	struct conn *conn;
+	struct client *client;
 	struct mount *mount;
 	struct op *next, **link; /* the connection's list; next: or the pool */
 	struct list queue;       /* its client's: it has blocks to begin */

@@ -18,7 +18,7 @@
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
 #include "daemon/config/config.h"
-#include "daemon/front/conn.h"
+#include "daemon/shared/client.h"
 #include "daemon/nvme/writeback.h"
 #include "daemon/redis/outbox.h"
 #include "daemon/store/space.h"
@@ -87,20 +87,20 @@ static void note_progress(struct ops *all)
 
 /* Another client waits and holds more: when nothing else helps it is refused first, and its slots
  * may go. */
-static bool another_holds_more(const struct room *room, const struct conn *conn)
+static bool another_holds_more(const struct room *room, const struct client *client)
 {
 	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next)
-		if (waiter_of(l)->op->conn->in_flight_bytes > conn->in_flight_bytes)
+		if (waiter_of(l)->op->client->in_flight_bytes > client->in_flight_bytes)
 			return true;
 	return false;
 }
 
 /* --- taking --- */
 
-static struct room_waiter *first_of(struct room *room, const struct conn *conn)
+static struct room_waiter *first_of(struct room *room, const struct client *client)
 {
 	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next)
-		if (waiter_of(l)->op->conn == conn)
+		if (waiter_of(l)->op->client == client)
 			return waiter_of(l);
 	return NULL;
 }
@@ -146,15 +146,15 @@ static int look(struct ops *all, const struct op *op, uint32_t bytes, struct ext
 int room_take(struct ops *all, struct room_waiter *waiter, uint32_t bytes, struct extent *ret)
 {
 	struct room *room = &all->room;
-	const struct conn *conn = waiter->op->conn;
-	const struct room_waiter *first = first_of(room, conn);
+	const struct client *client = waiter->op->client;
+	const struct room_waiter *first = first_of(room, client);
 	int r = -EAGAIN;
 
 	if (!first || first == waiter)
 		r = look(all, waiter->op, bytes, ret);
 	if ((r == -ENOSPC || r == -EAGAIN) &&
 	    (something_under_way(all) || (first && first != waiter) ||
-	     another_holds_more(room, conn))) {
+	     another_holds_more(room, client))) {
 		wait_for_room(room, waiter);
 		return -EAGAIN;
 	}
@@ -164,7 +164,7 @@ int room_take(struct ops *all, struct room_waiter *waiter, uint32_t bytes, struc
 
 bool room_take_free(struct ops *all, const struct op *op, uint32_t bytes, struct extent *ret)
 {
-	return !first_of(&all->room, op->conn) &&
+	return !first_of(&all->room, op->client) &&
 	       tier_alloc(store_host(all->store), bytes, ret) == 0;
 }
 
@@ -184,10 +184,10 @@ static struct room_waiter *next_to_try(struct room *room)
 	struct room_waiter *best = NULL;
 
 	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next) {
-		const struct conn *conn = waiter_of(l)->op->conn;
+		const struct client *client = waiter_of(l)->op->client;
 
-		if (conn->room_round != room->round &&
-		    (!best || conn->in_flight_bytes < best->op->conn->in_flight_bytes))
+		if (client->room_round != room->round &&
+		    (!best || client->in_flight_bytes < best->op->client->in_flight_bytes))
 			best = waiter_of(l);
 	}
 	return best;
@@ -206,7 +206,7 @@ bool room_retry(struct ops *all)
 	room->in_round = waiter != NULL;
 	if (!waiter)
 		return false;
-	waiter->op->conn->room_round = room->round;
+	waiter->op->client->room_round = room->round;
 	ready_push(&all->ready, waiter->task);
 	return true;
 }

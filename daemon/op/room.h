@@ -12,7 +12,7 @@
 #include "daemon/base/list.h"
 #include "tiers/tier.h"
 
-struct conn;
+struct client;
 struct ops;
 struct op;
 struct task;

@@ -27,7 +27,7 @@
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
 #include "daemon/config/config.h"
-#include "daemon/front/conn.h"
+#include "daemon/shared/client.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
 #include "part.h"
@@ -43,7 +43,7 @@ enum {
 
 struct shares {
 	uint64_t made_ns;   /* 0: never */
-	struct list asking; /* clients that began an op; conn.asking */
+	struct list asking; /* clients that began an op; client.asking */
 	uint32_t clients;   /* with ops outstanding */
 	uint32_t n_given;
 	uint32_t given[GIVEN_MAX]; /* spaces that have one */
@@ -74,14 +74,15 @@ static uint32_t kept(const struct ops *all)
 	return ret < half ? ret : half;
 }
 
-bool share_of_parts_is_used(const struct ops *all, const struct conn *conn)
+bool share_of_parts_is_used(const struct ops *all, const struct client *client)
 {
 	const uint32_t clients = all->shares->clients > 0 ? all->shares->clients : 1,
 		       share = all->n_parts / clients;
 
-	if (conn->n_parts == 0)
+	if (client->n_parts == 0)
 		return false;
-	return conn->n_parts >= share || (conn->n_parts >= FEW && all->n_free_parts <= kept(all));
+	return client->n_parts >= share ||
+	       (client->n_parts >= FEW && all->n_free_parts <= kept(all));
 }
 
 /* What a block of it takes: a slab holds few large images, and the rest of it is theirs, too. */
@@ -100,29 +101,29 @@ bool share_of_memory_is_used(const struct ops *all, const struct op *q)
 	const bool opens = q->sqe.op == WIRE_OP_STORE && !q->begun,
 		   alone = all->shares->clients <= 1;
 
-	if (q->conn->in_flight_bytes == 0 || (q->begun && q->n_parts == 0) || (alone && !opens))
+	if (q->client->in_flight_bytes == 0 || (q->begun && q->n_parts == 0) || (alone && !opens))
 		return false;
-	return q->conn->in_flight_bytes + bytes + (opens ? bytes : 0) >
+	return q->client->in_flight_bytes + bytes + (opens ? bytes : 0) >
 	       (alone ? half : half / 2 / all->shares->clients);
 }
 
-void share_op_started(struct ops *all, struct conn *conn)
+void share_op_started(struct ops *all, struct client *client)
 {
-	all->shares->clients += conn->n_ops == 1;
-	conn->asked_ns = loop_now(all->loop);
-	if (!list_has(&conn->asking))
-		list_add(&all->shares->asking, &conn->asking);
+	all->shares->clients += client->n_ops == 1;
+	client->asked_ns = loop_now(all->loop);
+	if (!list_has(&client->asking))
+		list_add(&all->shares->asking, &client->asking);
 }
 
-void share_client_cut(struct conn *conn)
+void share_client_cut(struct client *client)
 {
-	list_remove(&conn->asking);
+	list_remove(&client->asking);
 }
 
 void share_op_ended(struct ops *all, struct op *q)
 {
-	all->shares->clients -= q->conn->n_ops == 0;
-	q->conn->in_flight_bytes -= q->in_flight_bytes;
+	all->shares->clients -= q->client->n_ops == 0;
+	q->client->in_flight_bytes -= q->in_flight_bytes;
 	q->in_flight_bytes = 0;
 }
 
@@ -133,12 +134,12 @@ void share_part_begun(struct ops *all, struct part *part)
 	part->in_flight_bytes = block_bytes(all, q);
 	if (q->sqe.op == WIRE_OP_STORE && !q->begun) {
 		q->in_flight_bytes = part->in_flight_bytes; /* the chain's end */
-		q->conn->in_flight_bytes += q->in_flight_bytes;
+		q->client->in_flight_bytes += q->in_flight_bytes;
 	}
 	q->begun = true;
 	q->n_parts++;
-	q->conn->n_parts++;
-	q->conn->in_flight_bytes += part->in_flight_bytes;
+	q->client->n_parts++;
+	q->client->in_flight_bytes += part->in_flight_bytes;
 	all->n_free_parts--;
 }
 
@@ -147,31 +148,31 @@ void share_part_ended(struct ops *all, struct part *part)
 	struct op *q = part->op;
 
 	q->n_parts--;
-	q->conn->n_parts--;
-	q->conn->in_flight_bytes -= part->in_flight_bytes;
+	q->client->n_parts--;
+	q->client->in_flight_bytes -= part->in_flight_bytes;
 	all->n_free_parts++;
 }
 
 /* --- guarantees --- */
 
-static const struct conn *client_of(const struct list *link)
+static const struct client *client_of(const struct list *link)
 {
-	return container_of(link, struct conn, asking);
+	return container_of(link, struct client, asking);
 }
 
-static uint32_t mounts_of(const struct conn *conn)
+static uint32_t mounts_of(const struct client *client)
 {
 	uint32_t ret = 0;
 
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
-		ret += conn->mounts[i] != NULL;
+		ret += client->mounts[i] != NULL;
 	return ret;
 }
 
-static bool is_active(const struct ops *all, const struct conn *conn)
+static bool is_active(const struct ops *all, const struct client *client)
 {
-	return loop_now(all->loop) - conn->asked_ns < RECENT_S * 1000000000ull &&
-	       mounts_of(conn) > 0;
+	return loop_now(all->loop) - client->asked_ns < RECENT_S * 1000000000ull &&
+	       mounts_of(client) > 0;
 }
 
 static void give(struct shares *s, uint32_t space, uint64_t bytes)
@@ -184,14 +185,14 @@ static void give(struct shares *s, uint32_t space, uint64_t bytes)
 	s->guaranteed[space] += bytes;
 }
 
-static void guarantee(struct ops *all, const struct conn *conn, uint32_t n_active)
+static void guarantee(struct ops *all, const struct client *client, uint32_t n_active)
 {
 	const uint64_t quarter = store_host(all->store)->capacity_bytes / 4;
-	const uint32_t mounts = mounts_of(conn);
+	const uint32_t mounts = mounts_of(client);
 
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
-		if (conn->mounts[i])
-			give(all->shares, conn->mounts[i]->space->number,
+		if (client->mounts[i])
+			give(all->shares, client->mounts[i]->space->number,
 			     quarter / n_active / mounts);
 }
 

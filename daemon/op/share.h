@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct conn;
+struct client;
 struct ops;
 struct part;
 struct op;
@@ -20,14 +20,14 @@ int shares_open(struct shares **ret);
 void shares_close(struct shares *shares); /* NULL is fine */
 
 /* The client is at its share of the parts: no block of it is begun now. */
-bool share_of_parts_is_used(const struct ops *ops, const struct conn *conn);
+bool share_of_parts_is_used(const struct ops *ops, const struct client *client);
 /* Likewise of host memory, as far as this op's next block goes. It may when a part of the client
  * has ended. */
 bool share_of_memory_is_used(const struct ops *ops, const struct op *q);
 
 /* op.c tells what begins and ends. */
-void share_op_started(struct ops *ops, struct conn *conn);
-void share_client_cut(struct conn *conn); /* it begins no op any more */
+void share_op_started(struct ops *ops, struct client *client);
+void share_client_cut(struct client *client); /* it begins no op any more */
 void share_op_ended(struct ops *ops, struct op *q);
 void share_part_begun(struct ops *ops, struct part *part);
 void share_part_ended(struct ops *ops, struct part *part);

@@ -16,7 +16,7 @@
 
 #include "daemon/admin/stats.h"
 #include "daemon/base/container_of.h"
-#include "daemon/front/conn.h"
+#include "daemon/shared/client.h"
 #include "daemon/nvme/writeback.h"
 #include "daemon/redis/outbox.h"
 #include "daemon/store/block.h"
@@ -109,7 +109,7 @@ static void count_stored(struct ops *all, const struct part *part)
 	struct op *op = part->op;
 	struct stats_values *v = &all->store->stats->v;
 
-	op->conn->stored_blocks++;
+	op->client->stored_blocks++;
 	op->mount->space->stored_blocks++;
 	stats_add(&v->store_blocks_total, 1);
 	stats_add(&v->store_logical_bytes_total, op->mount->space->shape.logical_bytes);
@@ -167,7 +167,7 @@ enum verdict store_commit(struct ops *all, struct part *part)
 		part->status = op->chain_error;
 	/* Given up: the page may have changed under the encoder, which a stopped daemon learns only
 	 * now. */
-	if (part->status >= 0 && (op->abandoned || ring_given_up(&op->conn->ring)))
+	if (part->status >= 0 && (op->abandoned || ring_given_up(&op->client->ring)))
 		part->status = -ECONNRESET;
 	if (part->status == 0)
 		part->status = commit(all, part);

@@ -12,7 +12,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/loop.h"
-#include "daemon/front/conn.h"
+#include "daemon/shared/client.h"
 #include "part.h"
 
 enum { DONE_STEP = STEPS }; /* of an entry: the block's status is final */
@@ -67,7 +67,7 @@ void trace_begin(struct traces *all, struct op *op)
 
 	all->free = t->next;
 	t->op = op->tick;
-	t->client = op->conn->id;
+	t->client = op->client->id;
 	t->kind = op->sqe.op;
 	t->n = 0;
 	t->used = true;
@@ -107,8 +107,8 @@ void trace_step(struct op *op, uint32_t at, enum step step, enum source source)
 
 	e->step = (uint8_t)step;
 	e->source = (uint8_t)source;
-	log_debug("op %llu of client %u, block %u: %s", (unsigned long long)op->tick, op->conn->id,
-		  at, step_name(step));
+	log_debug("op %llu of client %u, block %u: %s", (unsigned long long)op->tick,
+		  op->client->id, at, step_name(step));
 }
 
 void trace_wait(struct op *op, enum wait wait)
@@ -125,7 +125,7 @@ void trace_done(struct op *op, uint32_t at, int status)
 	e->step = DONE_STEP;
 	e->status = (int16_t)status;
 	log_debug("op %llu of client %u, block %u: done, %d", (unsigned long long)op->tick,
-		  op->conn->id, at, status);
+		  op->client->id, at, status);
 }
 
 /* --- rows --- */

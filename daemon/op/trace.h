@@ -22,7 +22,7 @@ enum { TRACE_STEPS = 32, TRACE_ENDED = 64 };
 int traces_open(uint32_t max_ops, struct traces **ret); /* -ENOMEM */
 void traces_close(struct traces *traces);               /* NULL is fine */
 
-/* op->trace is its own from begin to end. Of the op are set: all, conn, sqe, tick, submit_ns. */
+/* op->trace is its own from begin to end. Of the op are set: all, client, sqe, tick, submit_ns. */
 void trace_begin(struct traces *traces, struct op *op);
 void trace_end(struct traces *traces, struct op *op);
 /* The op's block at this position begins a step; its last step waits; its status is final. */

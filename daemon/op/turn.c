@@ -5,7 +5,7 @@
 #include "turn.h"
 
 #include "daemon/base/container_of.h"
-#include "daemon/front/conn.h"
+#include "daemon/shared/client.h"
 #include "part.h"
 
 void turn_open(struct ops *all)
@@ -23,7 +23,7 @@ void turn_look_again(struct ops *all)
 void turn_add(struct op *op)
 {
 	struct ops *all = op->all;
-	struct conn *c = op->conn;
+	struct client *c = op->client;
 
 	if (c->n_queued == 0) {
 		list_open(&c->queue);
@@ -36,7 +36,7 @@ void turn_add(struct op *op)
 
 void turn_remove(struct op *op)
 {
-	struct conn *c = op->conn;
+	struct client *c = op->client;
 
 	if (!list_has(&op->queue))
 		return;
@@ -51,12 +51,12 @@ bool turn_any(const struct ops *all)
 	return all->n_passed < all->n_queued;
 }
 
-struct conn *turn_client(const struct ops *all)
+struct client *turn_client(const struct ops *all)
 {
-	return container_of(all->queue.next, struct conn, queued);
+	return container_of(all->queue.next, struct client, queued);
 }
 
-static void last(struct ops *all, struct conn *c)
+static void last(struct ops *all, struct client *c)
 {
 	list_remove(&c->queued);
 	list_add(&all->queue, &c->queued);
@@ -64,7 +64,7 @@ static void last(struct ops *all, struct conn *c)
 
 struct op *turn_take(struct ops *all)
 {
-	struct conn *c = turn_client(all);
+	struct client *c = turn_client(all);
 	struct op *op = container_of(c->queue.next, struct op, queue);
 
 	last(all, c);
@@ -75,7 +75,7 @@ struct op *turn_take(struct ops *all)
 /* All its ops were passed over, unless they were in this round. */
 void turn_pass_client(struct ops *all)
 {
-	struct conn *c = turn_client(all);
+	struct client *c = turn_client(all);
 
 	if (c->passed_round != all->round)
 		all->n_passed += c->n_queued;

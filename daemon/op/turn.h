@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-struct conn;
+struct client;
 struct op;
 struct ops;
 
@@ -20,7 +20,7 @@ void turn_add(struct op *op);    /* at the end of its client's queue; in none be
 void turn_remove(struct op *op); /* in none: nothing happens */
 /* there is an op that was not passed over since turn_look_again() */
 bool turn_any(const struct ops *ops);
-struct conn *turn_client(const struct ops *ops); /* whose turn it is; turn_any() */
+struct client *turn_client(const struct ops *ops); /* whose turn it is; turn_any() */
 /* its first op leaves the queue; the client goes to the end */
 struct op *turn_take(struct ops *ops);
 /* none of its ops may begin a block now; it goes to the end */

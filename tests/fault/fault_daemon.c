@@ -29,9 +29,9 @@
 #include <unistd.h>
 
 #include "daemon/device/device.h"
-#include "daemon/front/layout.h"
+#include "daemon/shared/layout.h"
 #include "daemon/base/loop.h"
-#include "daemon/front/ring.h"
+#include "daemon/shared/ring.h"
 #include "daemon/store/space.h"
 #include "tests/lib/lib_refuse.h"
 #include "tests/lib/lib_scratch.h"

@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/front/layout.h"
-#include "daemon/front/proto.h"
+#include "daemon/shared/layout.h"
+#include "daemon/shared/proto.h"
 #include "tests/lib/random.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -22,7 +22,7 @@
 
 #include "daemon/base/loop.h"
 #include "daemon/device/devices.h"
-#include "daemon/front/mount.h"
+#include "daemon/shared/mount.h"
 
 enum { DEPTH = 3, OWN_DEPTH = 2, JOBS = DEPTH + OWN_DEPTH + 1, IMAGE_BYTES = 4096 };
 

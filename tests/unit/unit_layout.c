@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "daemon/front/layout.h"
+#include "daemon/shared/layout.h"
 
 enum { REGION = 1 << 20, MAX_SEGMENTS = 16 };
 

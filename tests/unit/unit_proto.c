@@ -14,7 +14,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "daemon/front/proto.h"
+#include "daemon/shared/proto.h"
 
 enum { ARENA = 1024 };
 

@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "daemon/front/ring.h"
+#include "daemon/shared/ring.h"
 
 enum { ENTRIES = 8, ARENA = 64 };
 

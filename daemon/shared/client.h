@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client.h - what the ops of a connection need of it: whose it is, the memory shared with its
+ * client, and their own books. The connection (front/conn.h) has one, and opens and closes ring and
+ * mounts; the ops keep the books. Types alone. Core thread only.
+ */
+#ifndef KVTIER_SHARED_CLIENT_H
+#define KVTIER_SHARED_CLIENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "daemon/base/list.h"
+#include "mount.h"
+#include "ring.h"
+
+struct op;
+
+struct client {
+	uint32_t id; /* of the connection */
+	pid_t pid;   /* kernel-verified, as of connect() */
+	char name[WIRE_NAME_BYTES];
+	struct ring ring;
+	struct mount *mounts[WIRE_MAX_SPACES];
+	struct op *ops; /* op.c's list */
+	uint32_t n_ops;
+	struct list queue; /* turn.c's: its ops with blocks to begin */
+	/* turn.c's: stands in the queue of clients while it has such ops */
+	struct list queued;
+	uint32_t n_queued;        /* ops in its queue */
+	uint32_t passed_round;    /* turn.c's: all its ops were passed over in this one */
+	uint32_t room_round;      /* room.c's */
+	uint32_t n_parts;         /* share.c's: of its ops... */
+	uint64_t in_flight_bytes; /* ...and what they take of host memory */
+	uint64_t asked_ns;        /* when it last began an op; 0: never */
+	struct list asking;       /* share.c's: from its first op until it is cut */
+	/* op.c's: the client asked to be told of a completion through its socket */
+	bool wake;
+	uint32_t arena_claimed; /* slots of its ops together */
+	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
+};
+
+#endif
