@@ -86,6 +86,9 @@ enum kvtier_kind {
 enum kvtier_memory {
 	KVTIER_MEMFD = 1,   /* fd: a memfd sealed with F_SEAL_SHRINK; the daemon maps it */
 	KVTIER_PRIVATE = 2, /* base: memory that cannot be shared; libkvtier copies ("staged") */
+	/* base: a device pointer; shared over CUDA IPC or a descriptor where its driver can, else
+	 * staged: kvtier_space_memory() says how, and why not better */
+	KVTIER_CUDA = 3,
 };
 
 enum kvtier_tier {
@@ -143,7 +146,7 @@ struct kvtier_region {
 	uint32_t reserved;
 	uint64_t offset; /* KVTIER_MEMFD: first byte in fd, a multiple of 4096 */
 	uint64_t length; /* bytes */
-	void *base;      /* KVTIER_PRIVATE: start; must stay valid until the space is closed */
+	void *base; /* PRIVATE, CUDA: start; stays valid until the space is closed, or quiesced */
 };
 
 /* Where one layer's K or V of a page lies. Byte of (page p, token t, head h, dim d) =
@@ -178,6 +181,9 @@ struct kvtier_op_options {
 	uint32_t ttl_s;                  /* *reserved*: seconds that it is worth keeping; 0: any */
 	int32_t priority;                /* *reserved*: -100 .. 100, 0: normal */
 	uint32_t reserved;
+	/* KVTIER_CUDA: a CUstream. No page is touched before the work that is in it now is done.
+	 * NULL: none; the default stream is CU_STREAM_LEGACY, (void *)1. */
+	void *cuda_stream;
 };
 
 struct kvtier_result {
@@ -196,8 +202,8 @@ struct kvtier_result {
 struct kvtier_lent {
 	uint32_t size;   /* in ret[0] */
 	uint32_t page;   /* its index, in the space of its op */
-	uint64_t memory; /* inode (fstat) of its first segment's memfd; 0: KVTIER_PRIVATE */
-	uint64_t offset; /* of that segment's first byte in the memfd */
+	uint64_t memory; /* inode (fstat) of its first segment's memfd; 0: PRIVATE; 1: CUDA */
+	uint64_t offset; /* of that segment's first byte in the memfd; CUDA: its device address */
 	uint64_t op;     /* the op that it was lent to */
 	int32_t daemon;  /* pid of the daemon, 0: not known; set only with ended */
 	uint32_t ended;  /* 0: the op runs; 1: its connection was cut, the daemon did not let go */
@@ -228,6 +234,22 @@ KVTIER_API int kvtier_space_open(struct kvtier_client *client,
  * the client's timeout_ms the connection is cut, all of the client's ops end, and this returns how
  * many pages of the space are still lent. Frees the space and results not taken. NULL is fine. */
 KVTIER_API int kvtier_space_close(struct kvtier_space *space);
+
+/* How the daemon reaches the space's pages, as a sentence for people: "CUDA IPC", "CUDA staged: it
+ * is of a stream-ordered pool...". -ENOSPC: it has more than n bytes. */
+KVTIER_API int kvtier_space_memory(const struct kvtier_space *space, char *ret, size_t n);
+
+/* For an engine that gives its pages back for a while (sleep mode, new weights): waits until the
+ * space's ops have ended (after the client's timeout_ms cancels them), and until the daemon has
+ * unmapped the pages, and returns 0; or how many are lent still, as kvtier_space_close(). No other
+ * thread may be in a call on the space. It keeps its identity; until it is resumed it takes no
+ * store and no load, and finds no block. */
+KVTIER_API int kvtier_space_quiesce(struct kvtier_space *space);
+/* Opens it again, over the regions that it had (NULL; not MEMFD, whose descriptors are not kept),
+ * or over others: as many, of the same kind, for the same segments. Errors as kvtier_space_open();
+ * the space is then quiesced still. */
+KVTIER_API int kvtier_space_resume(struct kvtier_space *space, const struct kvtier_region *regions,
+				   size_t n_regions);
 
 /* Keys of the full blocks in tokens: key[i] = SHA-256(key[i-1] | tokens of block i as LE32).
  * key[-1] is *parent, or for NULL the space's salt = SHA-256(tenant secret, space id), which the
@@ -271,6 +293,11 @@ KVTIER_API int kvtier_event_fd(const struct kvtier_client *client);
  * result can be taken (-ECANCELED for blocks that were not done). -ETIMEDOUT: pages are still lent,
  * kvtier_last_error() says how many. -ENOENT: no such op. */
 KVTIER_API int kvtier_cancel(struct kvtier_client *client, uint64_t op, int timeout_ms);
+/* KVTIER_CUDA: work that is put into `stream` (a CUstream) after this call waits until the op has
+ * ended, without the CPU; whether its blocks were loaded, only the op's result says. It also waits
+ * for an op whose daemon died until a call of this client notices. -EOPNOTSUPP: use kvtier_wait().
+ * -ENOENT: no such op. */
+KVTIER_API int kvtier_stream_wait(struct kvtier_client *client, uint64_t op, void *stream);
 /* Writes up to max lent pages, ret[0].size bytes apart, and returns how many there are, once for
  * each op: first those of the client's running stores and loads (NULL: none), then those that any
  * client of this process, also a closed one, lent over connections that were cut. */

@@ -106,17 +106,17 @@ int check_geometry(const struct kvtier_geometry *in, struct kvtier_geometry *ret
 
 static int region_check(const struct kvtier_region *r, size_t i, uint32_t memory_of_first)
 {
-	if (r->memory != KVTIER_MEMFD && r->memory != KVTIER_PRIVATE)
+	if (r->memory < KVTIER_MEMFD || r->memory > KVTIER_CUDA)
 		return error_set(
 			-EINVAL,
-			"regions[%zu].memory is %u, must be KVTIER_MEMFD or KVTIER_PRIVATE", i,
-			r->memory);
+			"regions[%zu].memory is %u, must be KVTIER_MEMFD, KVTIER_PRIVATE or "
+			"KVTIER_CUDA",
+			i, r->memory);
 	if (r->memory != memory_of_first)
-		return error_set(
-			-EINVAL,
-			"regions[%zu].memory differs from regions[0].memory: KVTIER_MEMFD and "
-			"KVTIER_PRIVATE cannot be mixed in one space",
-			i);
+		return error_set(-EINVAL,
+				 "regions[%zu].memory differs from regions[0].memory: kinds of "
+				 "memory cannot be mixed in one space",
+				 i);
 	if (r->reserved)
 		return error_set(-EINVAL, "regions[%zu].reserved is %u, must be 0", i, r->reserved);
 	if (!r->length)
@@ -126,7 +126,7 @@ static int region_check(const struct kvtier_region *r, size_t i, uint32_t memory
 	if (r->memory == KVTIER_MEMFD && r->offset % 4096)
 		return error_set(-EINVAL, "regions[%zu].offset is %llu, must be a multiple of 4096",
 				 i, (unsigned long long)r->offset);
-	if (r->memory == KVTIER_PRIVATE && !r->base)
+	if (r->memory != KVTIER_MEMFD && !r->base)
 		return error_set(-EINVAL, "regions[%zu].base is NULL", i);
 	return 0;
 }
@@ -234,7 +234,8 @@ static int array_in(void *ret, size_t known, const void *in, size_t n, const cha
 
 int check_layout(const struct kvtier_geometry *geometry, const struct kvtier_region *in_regions,
 		 size_t n_regions, const struct kvtier_segment *in_segments, size_t n_segments,
-		 struct kvtier_region *regions, struct kvtier_segment *segments, bool *ret_private)
+		 struct kvtier_region *regions, struct kvtier_segment *segments,
+		 uint32_t *ret_memory)
 {
 	int rc;
 
@@ -244,7 +245,7 @@ int check_layout(const struct kvtier_geometry *geometry, const struct kvtier_reg
 	if (!n_regions != !n_segments)
 		return error_set(-EINVAL, "n_regions is %zu and n_segments %zu: both or neither",
 				 n_regions, n_segments);
-	*ret_private = false;
+	*ret_memory = 0;
 	if (!n_regions)
 		return 0;
 	if (!in_regions || !in_segments)
@@ -259,6 +260,22 @@ int check_layout(const struct kvtier_geometry *geometry, const struct kvtier_reg
 	if (!rc)
 		rc = coverage_check(geometry, segments, n_segments);
 	if (!rc)
-		*ret_private = regions[0].memory == KVTIER_PRIVATE;
+		*ret_memory = regions[0].memory;
+	return rc;
+}
+
+int check_regions_again(struct space_layout *layout, const struct kvtier_region *in, size_t n)
+{
+	struct kvtier_region regions[KVTIER_MAX_REGIONS];
+	int rc;
+
+	if (n != layout->n_regions)
+		return error_set(-EINVAL, "n_regions is %zu, the space was opened with %zu", n,
+				 layout->n_regions);
+	rc = array_in(regions, sizeof(*regions), in, n, "regions");
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = region_check(&regions[i], i, layout->memory);
+	if (!rc)
+		memcpy(layout->regions, regions, n * sizeof(*regions));
 	return rc;
 }

@@ -19,6 +19,7 @@
 
 #include "client/runtime_dir.h"
 #include "client.h"
+#include "cuda.h"
 
 enum { DEFAULT_TIMEOUT_MS = 5000, DEFAULT_STAGING_BYTES = 16 << 20 };
 
@@ -154,6 +155,7 @@ static void client_free(struct kvtier_client *c)
 	if (!c)
 		return;
 	assert(!c->retired);
+	cuda_orders_close(c);
 	if (c->epoll_fd >= 0)
 		(void)close(c->epoll_fd);
 	if (c->event_fd >= 0)
@@ -487,7 +489,7 @@ static size_t lent_running(struct kvtier_client *c, struct lent_room *room)
 			if (op->staged)
 				lent.page = op->pages[k];
 			else
-				lent_fill(op->space->layout, link->pages[op->first + k], &lent);
+				lent_fill(op->space->lent, link->pages[op->first + k], &lent);
 			lent_put(room, at++, &lent);
 		}
 	}
@@ -585,7 +587,7 @@ int kvtier_poll(struct kvtier_client *c, struct kvtier_result *ret, size_t max)
 			(struct kvtier_result *)(void *)((uint8_t *)ret + (size_t)n * ret->size));
 		n++;
 	}
-	if (!TAILQ_EMPTY(&c->done))
+	if (!TAILQ_EMPTY(&c->done) || ops_wait_for_stream(c))
 		client_event(c);
 	ops_unlock(c);
 	return n;

@@ -34,8 +34,12 @@
 #include "map.h"
 #include "client/wire.h"
 
+struct cuda_memory;
+struct cuda_order;
+
 enum {
-	CLIENT_SLICE_MS = 20, /* a sleeper looks at the socket this often */
+	CLIENT_SLICE_MS = 20,           /* a sleeper looks at the socket this often */
+	CLIENT_STREAM_SLICE_NS = 50000, /* and at an engine's stream that a staged op waits for */
 	/* past an op's deadline until kvtier_wait(-1) gives up on it */
 	CLIENT_GRACE_MS = 1000,
 	CLIENT_BACKOFF_MIN_MS = 50,
@@ -78,9 +82,17 @@ static inline bool process_ours(uint64_t made_in)
 enum { LENT_GRAVES_MAX = 64 }; /* no new connection while there are so many */
 extern _Atomic uint32_t lent_graves;
 
+/* Where a region lies: its memfd by device and inode; a GPU's memory by its address, which is one
+ * for all GPUs. All 0: its memory was taken back. */
+struct lent_place {
+	uint64_t device, inode, offset, length;
+};
+enum { LENT_CUDA = 1 }; /* device and inode of a GPU's memory: no memfd has these */
+int lent_place_of(int fd, const struct kvtier_region *region, struct lent_place *ret); /* -errno */
+
 /* which memory a space's pages lie in, and how; NULL for staged pages, or none */
 struct lent_layout;
-int lent_layout_open(const int *fds, const struct wire_region *regions, size_t n_regions,
+int lent_layout_open(const struct lent_place *places, size_t n_places,
 		     const struct wire_segment *segments, size_t n_segments,
 		     struct lent_layout **ret);
 void lent_layout_close(struct lent_layout *layout); /* its space is gone; NULL is fine */
@@ -210,10 +222,10 @@ int keys_chain(struct keys *keys, const struct kvtier_key *parent, const uint32_
 
 /* ---- staged.c: sealed memory in front of pages that cannot be shared ---- */
 struct staged;
-/* pages: how many the user's regions hold. Arguments have passed check_layout(). */
+/* Arguments have passed check_layout(). cuda: the regions are its, and it outlives this; NULL. */
 int staged_open(const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
 		const struct kvtier_segment *segments, size_t n_segments, uint64_t staging_bytes,
-		struct staged **ret);
+		const struct cuda_memory *cuda, struct staged **ret);
 void staged_close(struct staged *staged);
 /* A new memfd for a new connection: an old daemon that wakes late must not write into it. */
 int staged_renew(struct staged *staged);
@@ -224,10 +236,11 @@ uint32_t staged_pages(const struct staged *staged);
 struct arena *staged_arena(struct staged *staged);
 void staged_populate(struct staged *staged, uint32_t end); /* pages below: allocated */
 void staged_segment(const struct staged *staged, size_t i, struct wire_segment *ret);
-/* user -> staging */
-void staged_copy_in(struct staged *staged, uint64_t user_page, uint32_t page);
-/* staging -> user */
-void staged_copy_out(struct staged *staged, uint64_t user_page, uint32_t page);
+/* user -> staging; a GPU's: begun, and done when staged_copied() returns 0. 0, or -errno */
+int staged_copy_in(struct staged *staged, uint64_t user_page, uint32_t page);
+/* staging -> user; likewise */
+int staged_copy_out(struct staged *staged, uint64_t user_page, uint32_t page);
+int staged_copied(struct staged *staged);
 
 /* ---- populate.c: pages of shared regions are allocated before the daemon sees them ---- */
 struct populate;
@@ -247,11 +260,16 @@ void populate_touch(uint8_t *base, uint64_t n); /* aligned to 4096 */
 /* ---- check.c: what callers hand in, as private full-size copies ---- */
 int check_geometry(const struct kvtier_geometry *in, struct kvtier_geometry *ret,
 		   struct wire_geometry *ret_wire);
-/* regions[n], segments[n]: room for all; *ret_private: they are KVTIER_PRIVATE. */
+/* regions[n], segments[n]: room for all; *ret_memory: the regions' enum kvtier_memory, 0: none. */
 int check_layout(const struct kvtier_geometry *geometry, const struct kvtier_region *in_regions,
 		 size_t n_regions, const struct kvtier_segment *in_segments, size_t n_segments,
-		 struct kvtier_region *regions, struct kvtier_segment *segments, bool *ret_private);
+		 struct kvtier_region *regions, struct kvtier_segment *segments,
+		 uint32_t *ret_memory);
 uint32_t check_element_bytes(uint32_t dtype);
+struct space_layout;
+/* Other regions for the same segments, as many and of the same kind: into layout. -EINVAL: it is as
+ * it was. */
+int check_regions_again(struct space_layout *layout, const struct kvtier_region *in, size_t n);
 
 /* ---- space.c ----
  *
@@ -259,7 +277,8 @@ uint32_t check_element_bytes(uint32_t dtype);
  *    ^ connection lost <----'--ERROR--> REFUSED   connection lost while CLOSING --> GONE
  *
  * A space that was open before does not stay REFUSED (a daemon or process short of something says
- * so, too): it is WANTED again after a while.
+ * so, too): it is WANTED again after a while. A space that is quiesced goes the way of one that is
+ * closed, but to QUIET; from there kvtier_space_resume() makes it WANTED, a close GONE.
  */
 enum space_state {
 	SPACE_WANTED,
@@ -267,19 +286,25 @@ enum space_state {
 	SPACE_OPEN,
 	SPACE_REFUSED,
 	SPACE_CLOSING,
+	SPACE_QUIET,
 	SPACE_GONE
 };
 
 struct kvtier_space {
 	struct kvtier_client *client;
 	struct keys *keys;
-	struct staged *staged;      /* NULL: its pages are shared, or it has none */
-	struct lent_layout *layout; /* NULL: staged, or no pages */
-	struct populate *populate;  /* of shared ones; may be NULL */
+	struct staged *staged;     /* NULL: its pages are shared, or it has none */
+	struct lent_layout *lent;  /* NULL: staged, or no pages */
+	struct populate *populate; /* of shared ones; may be NULL */
+	/* KVTIER_CUDA, else NULL: its memory, and the events and words of its GPU */
+	struct cuda_memory *cuda;
+	struct cuda_order *order;
+	struct space_layout *layout; /* the arguments, kept */
+	char memory[256];            /* how the pages are reached, for people; control and ring */
 	bool has_pages;
 	/* control */
 	enum space_state state;
-	bool close_wanted;
+	bool close_wanted, quiet_wanted;
 	bool orphan; /* nobody waits for its end: freed when GONE */
 	/* was open before: space_id and pages must come back the same */
 	bool known;
@@ -299,6 +324,24 @@ struct kvtier_space {
 	/* written before `open`; a lookup that sees half of a new one misses */
 	_Atomic uint64_t index_key[2];
 };
+
+/* What a space was opened with, checked. The geometry's strings are the caller's: use wire's. */
+struct space_layout {
+	struct kvtier_geometry geometry;
+	struct wire_geometry wire;
+	uint32_t memory; /* enum kvtier_memory; 0: no regions */
+	size_t n_regions, n_segments;
+	struct kvtier_region regions[KVTIER_MAX_REGIONS];
+	struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
+};
+
+/* ---- space_memory.c: a space's regions. Control held, or nobody knows the space yet ---- */
+int space_memory_open(struct kvtier_space *space);
+void space_memory_close(struct kvtier_space *space);
+/* Sends the opening: 0; -EAGAIN: the socket is full; -ECONNRESET; else this process cannot. */
+int space_memory_send(struct kvtier_space *space);
+/* The daemon cannot reach the memory so. True: it is asked in another way, as WANTED. */
+bool space_memory_refused(struct kvtier_space *space, int error, const char *why);
 
 /* As kvtier_space_close(). No lock held. */
 int space_close_until(struct kvtier_space *space, uint64_t deadline_ns);
@@ -325,6 +368,10 @@ struct op {
 	struct wire_sqe hints; /* op, priority, session, turn, ttl_s */
 	enum op_state state;
 	bool staged;
+	/* KVTIER_CUDA: events and words of its GPU; it comes after a stream's work; staged: which
+	 * was seen to have come so far */
+	struct cuda_order *order;
+	bool ordered, reached;
 	bool cancel; /* start no further chunk */
 	bool has_parent;
 	uint32_t n;
@@ -356,6 +403,8 @@ bool ops_bury(struct kvtier_client *c, struct link *link, uint32_t sq_head);
 void ops_fail(struct kvtier_client *c, int32_t status);
 /* Completions off the ring, then staged chunks. -EPROTO: the daemon lied (c->lied is set). */
 int ops_turn(struct kvtier_client *c);
+/* A staged op waits for an engine's stream, which wakes nobody: ops_turn() has to look. */
+bool ops_wait_for_stream(const struct kvtier_client *c);
 /* Unlocks ring, then does what needs it unlocked: the daemon's bell, cutting off a liar. Control
  * not held. */
 void ops_unlock(struct kvtier_client *c);
@@ -373,7 +422,7 @@ int submit_chunk(struct kvtier_client *c, struct op *op, const struct kvtier_key
  * held. */
 int submit_staged(struct kvtier_client *c, struct op *op, uint64_t now);
 /* a chunk's statuses are in op->blocks. Ring held */
-void submit_staged_done(struct op *op);
+int submit_staged_done(struct op *op); /* 0, or the error with which the op's copies failed */
 /* As kvtier_cancel(). No lock held. */
 int submit_cancel(struct kvtier_client *c, uint64_t id, uint64_t limit_ns);
 
@@ -399,9 +448,12 @@ struct kvtier_client {
 	uint64_t connections;
 	/* the daemon said why it ends the connection: no page is lent any more */
 	bool let_go;
-	int error; /* why the last connection ended, or could not be made */
+	bool shares_pids; /* the daemon is in this process's PID namespace */
+	int error;        /* why the last connection ended, or could not be made */
 	char text[256];
 	struct kvtier_space *spaces[KVTIER_MAX_SPACES];
+	struct cuda_order
+		*orders[16]; /* CUDA_ORDERS_MAX: a GPU each; changed with ring held, too */
 	struct link *retired;
 
 	/* control and ring */

@@ -12,10 +12,10 @@
  * a list of the pages that were lent over it. Graves belong to the process, not to a client: they
  * outlive kvtier_close(). A page in a grave is not lent again, over any connection.
  *
- * A page is known by its memory (device and inode of each region's memfd), its layout and its
- * index. Pages of one layout are compared by index. Where another layout covers the same bytes,
- * each of its pages counts as the lent one. Staged pages are never in a grave: the daemon writes
- * into a memfd of the library, which is made anew for each connection.
+ * A page is known by its memory (device and inode of each region's memfd, or the address in a GPU's
+ * memory), its layout and its index. Pages of one layout are compared by index. Where another
+ * layout covers the same bytes, each of its pages counts as the lent one. Staged pages are never in
+ * a grave: the daemon writes into a memfd of the library, which is made anew for each connection.
  *
  * One lock guards all of it. It is a leaf: take no locks while holding it. A grave is made with its
  * connection, so that nothing can fail when it is needed.
@@ -31,17 +31,12 @@
 
 #include "client.h"
 
-/* Where a region lies; all 0: its memory was taken back. */
-struct place {
-	uint64_t device, inode, offset, length;
-};
-
 struct lent_layout {
 	LIST_ENTRY(lent_layout) link; /* of open spaces */
 	bool open;
 	uint32_t refs; /* the space, and parts of graves */
 	size_t n_places, n_segments;
-	struct place places[KVTIER_MAX_REGIONS];
+	struct lent_place places[KVTIER_MAX_REGIONS];
 	struct wire_segment segments[];
 };
 
@@ -82,7 +77,17 @@ void lent_unlock(void)
 
 /* --- layouts --- */
 
-int lent_layout_open(const int *fds, const struct wire_region *regions, size_t n_regions,
+int lent_place_of(int fd, const struct kvtier_region *region, struct lent_place *ret)
+{
+	struct stat st;
+
+	if (fstat(fd, &st))
+		return -errno;
+	*ret = (struct lent_place){ st.st_dev, st.st_ino, region->offset, region->length };
+	return 0;
+}
+
+int lent_layout_open(const struct lent_place *places, size_t n_places,
 		     const struct wire_segment *segments, size_t n_segments,
 		     struct lent_layout **ret)
 {
@@ -90,25 +95,13 @@ int lent_layout_open(const int *fds, const struct wire_region *regions, size_t n
 
 	if (!layout)
 		return error_set(-ENOMEM, "out of memory");
-	assert(n_regions <= KVTIER_MAX_REGIONS);
+	assert(n_places <= KVTIER_MAX_REGIONS);
 	layout->refs = 1;
 	layout->open = true;
-	layout->n_places = n_regions;
+	layout->n_places = n_places;
 	layout->n_segments = n_segments;
 	memcpy(layout->segments, segments, n_segments * sizeof(*segments));
-	for (size_t i = 0; i < n_regions; i++) {
-		struct stat st;
-
-		if (fstat(fds[i], &st)) {
-			const int rc =
-				error_set(-errno, "regions[%zu].fd: %s", i, strerrordesc_np(errno));
-
-			free(layout);
-			return rc;
-		}
-		layout->places[i] = (struct place){ st.st_dev, st.st_ino, regions[i].offset,
-						    regions[i].length };
-	}
+	memcpy(layout->places, places, n_places * sizeof(*places));
 	lent_lock();
 	LIST_INSERT_HEAD(&layouts, layout, link);
 	lent_unlock();
@@ -134,7 +127,7 @@ void lent_layout_close(struct lent_layout *layout)
 	lent_unlock();
 }
 
-static bool places_overlap(const struct place *a, const struct place *b)
+static bool places_overlap(const struct lent_place *a, const struct lent_place *b)
 {
 	return a->inode && a->inode == b->inode && a->device == b->device &&
 	       a->offset < b->offset + b->length && b->offset < a->offset + a->length;
@@ -418,7 +411,7 @@ uint32_t lent_space(const struct lent_layout *layout)
 void lent_fill(const struct lent_layout *layout, uint32_t page, struct kvtier_lent *ret)
 {
 	const struct wire_segment *s = &layout->segments[0];
-	const struct place *place = &layout->places[s->region];
+	const struct lent_place *place = &layout->places[s->region];
 
 	ret->page = page;
 	ret->memory = place->inode;
@@ -456,7 +449,7 @@ static bool layout_forget(struct lent_layout *layout, uint64_t device, uint64_t 
 
 	for (size_t i = 0; i < layout->n_places; i++) {
 		if (layout->places[i].device == device && layout->places[i].inode == inode)
-			layout->places[i] = (struct place){ 0 };
+			layout->places[i] = (struct lent_place){ 0 };
 		left |= layout->places[i].inode != 0;
 	}
 	return !left;

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "client.h"
+#include "cuda.h"
 
 int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret)
 {
@@ -25,7 +26,8 @@ int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret)
 	op->space = space;
 	op->wire_id = op->cancelled_id = 0;
 	op->grave = 0;
-	op->cancel = op->staged = op->has_parent = false;
+	op->cancel = op->staged = op->has_parent = op->ordered = op->reached = false;
+	op->order = space->order;
 	op->chunk = op->chunk_done = 0;
 	op->state = OP_RUNNING;
 	op->id = op_next_id(c, op);
@@ -74,6 +76,8 @@ void op_finish(struct kvtier_client *c, struct op *op, int32_t rest)
 	}
 	if (op->staged)
 		c->staged_running--;
+	if (op->order)
+		cuda_order_done(op->order, op);
 	op->wire_id = 0;
 	op->state = OP_DONE;
 	TAILQ_INSERT_TAIL(&c->done, op, done_link);
@@ -126,7 +130,7 @@ bool ops_bury(struct kvtier_client *c, struct link *link, uint32_t sq_head)
 		struct op *op = &c->ops[i];
 
 		if (op_lends(op) && (int32_t)(sq_head - op->sq_at) > 0) {
-			grave_add(grave, op->space->layout, op->id, &link->pages[op->first],
+			grave_add(grave, op->space->lent, op->id, &link->pages[op->first],
 				  op->chunk);
 			n++;
 		}
@@ -171,12 +175,27 @@ static int cqe_apply(struct kvtier_client *c, struct link *link, const struct wi
 	arena_give(&link->arena, op->first);
 	link->in_flight--;
 	op->wire_id = 0;
-	if (op->staged)
-		submit_staged_done(op);
+	if (op->staged) {
+		const int rc = submit_staged_done(op);
+
+		for (uint32_t i = 0; i < op->chunk && rc; i++)
+			if (op->blocks[op->chunk_done + i] >= 0)
+				op->blocks[op->chunk_done + i] = rc;
+	}
 	op->chunk_done += op->chunk;
 	if (op->chunk_done == op->n || op->cancel)
 		op_finish(c, op, -ECANCELED);
 	return 0;
+}
+
+bool ops_wait_for_stream(const struct kvtier_client *c)
+{
+	bool wait = false;
+
+	for (size_t i = 0; i < KVTIER_MAX_OPS && c->staged_running && !wait; i++)
+		wait = c->ops[i].state == OP_RUNNING && c->ops[i].staged && c->ops[i].ordered &&
+		       !c->ops[i].reached;
+	return wait;
 }
 
 static int staged_turn(struct kvtier_client *c)
@@ -236,9 +255,8 @@ void ops_unlock(struct kvtier_client *c)
 
 /* Between two looks at the op: spins first, then sleeps, a slice at most. */
 static void await_completion(struct link *link, uint32_t seen, uint64_t spin_until,
-			     uint64_t limit_ns)
+			     uint64_t limit_ns, uint64_t slice)
 {
-	const uint64_t slice = ms_to_ns(CLIENT_SLICE_MS);
 	uint64_t now = client_now();
 
 	while (now < spin_until && now < limit_ns) {
@@ -263,7 +281,7 @@ static uint64_t spin_ns(const struct kvtier_client *c)
 
 /* One look: 0 done, -ENOENT, or -EAGAIN with a reference to the link to sleep on. */
 static int await_look(struct kvtier_client *c, uint64_t id, bool take, struct kvtier_result *ret,
-		      struct link **ret_link, uint32_t *ret_seen)
+		      struct link **ret_link, uint32_t *ret_seen, uint64_t *ret_slice)
 {
 	struct op *op;
 	int rc = -EAGAIN;
@@ -282,6 +300,9 @@ static int await_look(struct kvtier_client *c, uint64_t id, bool take, struct kv
 		*ret_link = atomic_load(&c->link);
 		(*ret_link)->refs++;
 		*ret_seen = (*ret_link)->cq_head;
+		/* no one wakes us when a stream has come so far */
+		*ret_slice =
+			ops_wait_for_stream(c) ? CLIENT_STREAM_SLICE_NS : ms_to_ns(CLIENT_SLICE_MS);
 	}
 	ops_unlock(c);
 	return rc;
@@ -294,8 +315,9 @@ int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
 
 	for (;;) {
 		struct link *link;
+		uint64_t slice;
 		uint32_t seen;
-		const int rc = await_look(c, id, take, ret, &link, &seen);
+		const int rc = await_look(c, id, take, ret, &link, &seen, &slice);
 
 		if (rc == -ENOENT)
 			return error_set(
@@ -309,7 +331,7 @@ int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
 		}
 		if (link) {
 			if (now < limit_ns)
-				await_completion(link, seen, spin_until, limit_ns);
+				await_completion(link, seen, spin_until, limit_ns, slice);
 			(void)pthread_mutex_lock(&c->ring);
 			link->refs--;
 			(void)pthread_mutex_unlock(&c->ring);

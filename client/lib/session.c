@@ -9,12 +9,14 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "client.h"
+#include "cuda.h"
 
 enum {
 	PACKETS_A_TURN = 64, /* a daemon that never stops talking must not keep a caller here */
@@ -99,6 +101,7 @@ void session_lost(struct kvtier_client *c, int error, const char *why)
 	}
 	backoff(c, client_now());
 	spaces_lost(c);
+	cuda_orders_lost(c);
 	session_reap(c);
 }
 
@@ -190,6 +193,33 @@ static bool is_pidfd(int fd)
 	return strcmp(name, "anon_inode:[pidfd]") == 0 || strncmp(name, "pidfd:[", 7) == 0;
 }
 
+/* Is the daemon in this process's PID namespace? Its pidfd has a number here, and none in a
+ * namespace below; without a pidfd the number of whoever made the socket has to do. */
+static bool shares_pids(int pidfd, int fd)
+{
+	struct ucred peer = { 0 };
+	socklen_t n = sizeof(peer);
+	char path[64], line[256];
+	int numbers = 0;
+	FILE *f;
+
+	if (pidfd < 0)
+		return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) == 0 && peer.pid > 0;
+	(void)snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", pidfd);
+	f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f)) {
+		char *at = line + 6, *end;
+
+		if (strncmp(line, "NSpid:", 6) != 0)
+			continue;
+		for (; strtol(at, &end, 10) > 0; at = end)
+			numbers++;
+	}
+	if (f)
+		(void)fclose(f);
+	return numbers == 1;
+}
+
 /* HELLO_OK: maps what came with it. */
 static int hello_ok(struct kvtier_client *c, struct packet *packet)
 {
@@ -212,6 +242,7 @@ static int hello_ok(struct kvtier_client *c, struct packet *packet)
 	}
 	packet->n_fds -= pidfd >= 0; /* taken */
 	link->serial = c->connections;
+	c->shares_pids = shares_pids(pidfd, c->fd);
 	atomic_store(&c->spin_advised_us, ok->spin_us);
 	(void)pthread_mutex_lock(&c->ring);
 	atomic_store(&c->link, link);

@@ -15,18 +15,15 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "cuda.h"
 
 static void space_free(struct kvtier_space *space)
 {
 	if (!space)
 		return;
-	for (size_t i = 0; i < space->n_fds; i++)
-		(void)close(space->fds[i]);
-	staged_close(space->staged);
-	lent_layout_close(space->layout);
-	populate_close(space->populate);
+	space_memory_close(space);
 	keys_close(space->keys);
-	free(space->message);
+	free(space->layout);
 	free(space);
 }
 
@@ -40,9 +37,15 @@ static void space_unlist(struct kvtier_client *c, const struct kvtier_space *spa
 	(void)pthread_mutex_unlock(&c->ring);
 }
 
+static bool space_leaves(const struct kvtier_space *space)
+{
+	return space->close_wanted || space->quiet_wanted;
+}
+
+/* The daemon has let go of it. */
 static void space_gone(struct kvtier_client *c, struct kvtier_space *space)
 {
-	space->state = SPACE_GONE;
+	space->state = space->close_wanted ? SPACE_GONE : SPACE_QUIET;
 	if (!space->orphan)
 		return;
 	space_unlist(c, space);
@@ -56,7 +59,7 @@ void spaces_lost(struct kvtier_client *c)
 
 		if (!space)
 			continue;
-		if (space->close_wanted || space->state == SPACE_GONE)
+		if (space_leaves(space) || space->state == SPACE_GONE)
 			space_gone(c, space);
 		else
 			space->state = SPACE_WANTED;
@@ -76,33 +79,21 @@ static void space_refused(struct kvtier_space *space, int error, const char *who
 /* Refused when it was opened again, a while ago: whatever was short may be there now. */
 static bool space_retry(const struct kvtier_space *space)
 {
-	return space->state == SPACE_REFUSED && space->known && !space->close_wanted &&
+	return space->state == SPACE_REFUSED && space->known && !space_leaves(space) &&
 	       client_now() - space->refused_ns >= ms_to_ns(CLIENT_REOPEN_MS);
 }
 
 /* 0: sent, or refused for good; -EAGAIN: the socket is full; else the connection is lost. */
 static int send_open(struct kvtier_client *c, struct kvtier_space *space)
 {
-	const int *fds = space->fds;
-	size_t n_fds = space->n_fds;
-	int staging, rc;
+	int rc;
 
-	if (space->staged) {
-		(void)pthread_mutex_lock(&c->ring);
-		rc = staged_renew(space->staged);
-		(void)pthread_mutex_unlock(&c->ring);
-		if (rc) {
-			space_refused(space, rc, "", kvtier_last_error());
-			return 0;
-		}
-		staging = staged_fd(space->staged);
-		fds = &staging;
-		n_fds = 1;
-	}
 	space->message->head.seq = ++c->seq;
-	rc = socket_send(c->fd, space->message, space->message->head.length, fds, n_fds);
+	rc = space_memory_send(space);
 	if (rc == -EAGAIN || rc == -ECONNRESET)
 		return rc;
+	if (rc && space_memory_refused(space, rc, kvtier_last_error()))
+		return send_open(c, space); /* the next rung; the last has no next */
 	if (rc) {
 		space_refused(space, rc,
 			      "the space's description cannot be sent: ", strerrordesc_np(-rc));
@@ -131,11 +122,22 @@ static int send_close(struct kvtier_client *c, struct kvtier_space *space)
 	return rc;
 }
 
+/* The daemon knows its GPU's events and words, or will not. */
+static bool orders_told(const struct kvtier_space *space)
+{
+	return !space->order || space->order->state == CUDA_ORDER_KNOWN ||
+	       space->order->state == CUDA_ORDER_REFUSED;
+}
+
 void spaces_advance(struct kvtier_client *c)
 {
 	bool opening = false;
-	int rc = 0;
+	int rc = cuda_orders_advance(c);
 
+	if (rc && rc != -EAGAIN) {
+		session_lost(c, rc, "the daemon closed the connection");
+		return;
+	}
 	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++)
 		opening |= c->spaces[i] && c->spaces[i]->state == SPACE_OPENING;
 	for (size_t i = 0; i < KVTIER_MAX_SPACES && (!rc || rc == -EAGAIN); i++) {
@@ -145,12 +147,12 @@ void spaces_advance(struct kvtier_client *c)
 			continue;
 		if (space_retry(space))
 			space->state = SPACE_WANTED;
-		if (space->state == SPACE_OPEN && space->close_wanted) {
+		if (space->state == SPACE_OPEN && space_leaves(space)) {
 			rc = send_close(c, space);
-		} else if (space->state == SPACE_WANTED && !opening) {
+		} else if (space->state == SPACE_WANTED && !opening && orders_told(space)) {
 			rc = send_open(c, space);
 			opening = true;
-		} else if (space->state == SPACE_REFUSED && space->close_wanted) {
+		} else if (space->state == SPACE_REFUSED && space_leaves(space)) {
 			space_gone(c, space);
 		}
 	}
@@ -182,7 +184,7 @@ static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
 	    (space->staged && ok->pages != staged_pages(space->staged)))
 		return error_set(-EPROTO, "SPACE_OK.pages is %llu, which does not fit the regions",
 				 (unsigned long long)ok->pages);
-	if (space->known && (ok->pages != space->pages ||
+	if (space->known && ((space->pages && ok->pages != space->pages) ||
 			     memcmp(ok->space_id, space->space_id, sizeof(space->space_id)) != 0))
 		return error_set(-EPROTO, "the space came back as another one");
 	/* Not so the salt: a new daemon may have a new secret, and then nothing is found,
@@ -197,7 +199,7 @@ static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
 	space->handle = ok->space;
 	for (int i = 0; i < 2; i++)
 		atomic_store_explicit(&space->index_key[i], index_key.k[i], memory_order_relaxed);
-	atomic_store(&space->open, !space->close_wanted);
+	atomic_store(&space->open, !space_leaves(space));
 	(void)pthread_mutex_unlock(&c->ring);
 	return 0;
 }
@@ -206,6 +208,8 @@ int spaces_reply(struct kvtier_client *c, const struct packet *packet)
 {
 	struct kvtier_space *space = NULL;
 
+	if (cuda_orders_reply(c, packet->head.type, packet->head.seq))
+		return 0;
 	for (size_t i = 0; i < KVTIER_MAX_SPACES && !space; i++)
 		if (c->spaces[i] && c->spaces[i]->seq == packet->head.seq &&
 		    (c->spaces[i]->state == SPACE_OPENING || c->spaces[i]->state == SPACE_CLOSING))
@@ -214,7 +218,10 @@ int spaces_reply(struct kvtier_client *c, const struct packet *packet)
 		return error_set(-EPROTO, "a reply (type %u) that nobody asked for",
 				 packet->head.type);
 	if (packet->head.type == WIRE_ERROR && space->state == SPACE_OPENING) {
-		space_refused(space, packet->error.error, "kvtierd: ", packet->error.text);
+		if (space_memory_refused(space, packet->error.error, packet->error.text))
+			space->state = SPACE_WANTED;
+		else
+			space_refused(space, packet->error.error, "kvtierd: ", packet->error.text);
 		return 0;
 	}
 	if (packet->head.type == WIRE_SPACE_OK && space->state == SPACE_OPENING)
@@ -227,115 +234,27 @@ int spaces_reply(struct kvtier_client *c, const struct packet *packet)
 	return error_set(-EPROTO, "a reply of type %u to another request", packet->head.type);
 }
 
-/* The message that opens the space, from checked arguments. */
-static int message_make(struct kvtier_space *space, const struct wire_geometry *geometry,
-			const struct kvtier_region *regions, size_t n_regions,
-			const struct kvtier_segment *segments, size_t n_segments)
+/* Arguments, checked and kept. */
+static int space_make(struct kvtier_client *c, const struct kvtier_geometry *geometry,
+		      const struct kvtier_region *regions, size_t n_regions,
+		      const struct kvtier_segment *segments, size_t n_segments,
+		      struct kvtier_space *space)
 {
-	const size_t wire_regions = space->staged ? 1 : n_regions;
-	const size_t bytes = sizeof(struct wire_space_open) +
-			     wire_regions * sizeof(struct wire_region) +
-			     n_segments * sizeof(struct wire_segment);
-	struct wire_region *r;
-	struct wire_segment *s;
-
-	space->message = calloc(1, bytes);
-	if (!space->message)
-		return error_set(-ENOMEM, "out of memory");
-	space->message->head = (struct wire_head){ .magic = WIRE_MAGIC,
-						   .type = WIRE_SPACE_OPEN,
-						   .length = (uint32_t)bytes };
-	space->message->n_regions = (uint32_t)wire_regions;
-	space->message->n_segments = (uint32_t)n_segments;
-	space->message->geometry = *geometry;
-	r = (struct wire_region *)(void *)(space->message + 1);
-	s = (struct wire_segment *)(void *)(r + wire_regions);
-	if (space->staged)
-		r[0] = (struct wire_region){ .memory = WIRE_STAGED,
-					     .length = staged_bytes(space->staged) };
-	for (size_t i = 0; i < n_regions && !space->staged; i++)
-		r[i] = (struct wire_region){ .memory = WIRE_MEMFD,
-					     .fd_index = (uint32_t)i,
-					     .offset = regions[i].offset,
-					     .length = regions[i].length };
-	for (size_t i = 0; i < n_segments; i++) {
-		const struct kvtier_segment *u = &segments[i];
-
-		if (space->staged)
-			staged_segment(space->staged, i, &s[i]);
-		else
-			s[i] = (struct wire_segment){ .region = u->region,
-						      .layer = u->layer,
-						      .kind = u->kind,
-						      .offset = u->offset,
-						      .page_stride = u->page_stride,
-						      .head_stride = u->head_stride,
-						      .token_stride = u->token_stride,
-						      .length = u->length };
-	}
-	return 0;
-}
-
-static int regions_keep(struct kvtier_space *space, const struct kvtier_region *regions, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		const int fd = fcntl(regions[i].fd, F_DUPFD_CLOEXEC, 0);
-
-		if (fd < 0)
-			return error_set(-errno, "regions[%zu].fd is %d: %s", i, regions[i].fd,
-					 strerrordesc_np(errno));
-		space->fds[space->n_fds++] = fd;
-	}
-	return 0;
-}
-
-static int layout_keep(struct kvtier_space *space)
-{
-	const struct wire_space_open *m = space->message;
-	const struct wire_region *r = (const struct wire_region *)(const void *)(m + 1);
-
-	return lent_layout_open(space->fds, r, m->n_regions,
-				(const struct wire_segment *)(const void *)(r + m->n_regions),
-				m->n_segments, &space->layout);
-}
-
-/* What the caller's arrays become: large, and needed only while opening. */
-struct layout {
-	struct kvtier_region regions[KVTIER_MAX_REGIONS];
-	struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
-};
-
-static int space_make(struct kvtier_client *c, const struct kvtier_geometry *in_geometry,
-		      const struct kvtier_region *in_regions, size_t n_regions,
-		      const struct kvtier_segment *in_segments, size_t n_segments,
-		      struct layout *layout, struct kvtier_space *space)
-{
-	struct kvtier_geometry geometry;
-	struct wire_geometry wire;
-	bool private = false;
+	struct space_layout *l = space->layout;
 	int rc;
 
-	rc = check_geometry(in_geometry, &geometry, &wire);
-	if (!rc)
-		rc = check_layout(&geometry, in_regions, n_regions, in_segments, n_segments,
-				  layout->regions, layout->segments, &private);
-	if (!rc)
-		rc = keys_open(geometry.block_tokens, &space->keys);
-	if (!rc && private)
-		rc = staged_open(&geometry, layout->regions, layout->segments, n_segments,
-				 c->staging_bytes, &space->staged);
-	if (!rc && !private)
-		rc = regions_keep(space, layout->regions, n_regions);
-	if (!rc && !private && n_segments)
-		rc = populate_open(&geometry, layout->regions, n_regions, layout->segments,
-				   n_segments, &space->populate);
-	if (!rc)
-		rc = message_make(space, &wire, layout->regions, n_regions, layout->segments,
-				  n_segments);
-	if (!rc && !private && n_segments)
-		rc = layout_keep(space);
 	space->client = c;
 	space->has_pages = n_segments != 0;
+	rc = check_geometry(geometry, &l->geometry, &l->wire);
+	if (!rc)
+		rc = check_layout(&l->geometry, regions, n_regions, segments, n_segments,
+				  l->regions, l->segments, &l->memory);
+	l->n_regions = n_regions;
+	l->n_segments = n_segments;
+	if (!rc)
+		rc = keys_open(l->geometry.block_tokens, &space->keys);
+	if (!rc)
+		rc = space_memory_open(space);
 	return rc;
 }
 
@@ -343,6 +262,8 @@ static int space_list(struct kvtier_client *c, struct kvtier_space *space)
 {
 	int rc = space->staged ? client_stage_copies(c) : 0;
 
+	if (!rc && space->cuda)
+		rc = cuda_order_of(c, &space->cuda->device, &space->order);
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++) {
@@ -357,11 +278,33 @@ static int space_list(struct kvtier_client *c, struct kvtier_space *space)
 			 KVTIER_MAX_SPACES);
 }
 
-/* Waits until the space is open, or will not be; then, unless open, it is off the list or an
- * orphan. */
-static int space_await(struct kvtier_client *c, struct kvtier_space *space)
+/* Until the space is open (0), or will not be. Control held on entry and exit, not throughout. */
+static int space_await(struct kvtier_client *c, const struct kvtier_space *space)
 {
 	const uint64_t deadline = client_now() + ms_to_ns(c->timeout_ms);
+
+	for (;;) {
+		const uint64_t now = client_now();
+
+		session_advance(c, now);
+		if (space->state == SPACE_OPEN)
+			return 0;
+		if (space->state == SPACE_REFUSED)
+			return error_set(space->error, "%s", space->text);
+		if (c->state == SESSION_AWAY)
+			return error_set(-ENOTCONN, "%s", c->text);
+		if (now >= deadline)
+			return error_set(-ETIMEDOUT, "the daemon did not open the space in %u ms",
+					 c->timeout_ms);
+		(void)pthread_mutex_unlock(&c->control);
+		session_pause(c, deadline);
+		(void)pthread_mutex_lock(&c->control);
+	}
+}
+
+/* Opens it; unless it is open then, it is off the list, or an orphan. */
+static int space_begin(struct kvtier_client *c, struct kvtier_space *space)
+{
 	int rc;
 
 	(void)pthread_mutex_lock(&c->control);
@@ -371,25 +314,7 @@ static int space_await(struct kvtier_client *c, struct kvtier_space *space)
 		(void)pthread_mutex_unlock(&c->control);
 		return rc;
 	}
-	for (;;) {
-		const uint64_t now = client_now();
-
-		session_advance(c, now);
-		if (space->state == SPACE_OPEN)
-			break;
-		if (space->state == SPACE_REFUSED)
-			rc = error_set(space->error, "%s", space->text);
-		else if (c->state == SESSION_AWAY)
-			rc = error_set(-ENOTCONN, "%s", c->text);
-		else if (now >= deadline)
-			rc = error_set(-ETIMEDOUT, "the daemon did not open the space in %u ms",
-				       c->timeout_ms);
-		if (rc)
-			break;
-		(void)pthread_mutex_unlock(&c->control);
-		session_pause(c, deadline);
-		(void)pthread_mutex_lock(&c->control);
-	}
+	rc = space_await(c, space);
 	if (rc) {
 		space->orphan = space->close_wanted = true;
 		if (space->state != SPACE_OPENING)
@@ -405,7 +330,6 @@ int kvtier_space_open(struct kvtier_client *c, const struct kvtier_geometry *geo
 		      struct kvtier_space **ret)
 {
 	struct kvtier_space *space;
-	struct layout *layout;
 	int rc;
 
 	if (!c || !geometry || !ret)
@@ -414,25 +338,25 @@ int kvtier_space_open(struct kvtier_client *c, const struct kvtier_geometry *geo
 	if (rc)
 		return rc;
 	space = calloc(1, sizeof(*space));
-	layout = malloc(sizeof(*layout));
-	if (space && layout)
-		rc = space_make(c, geometry, regions, n_regions, segments, n_segments, layout,
-				space);
+	if (space)
+		space->layout =
+			calloc(1, sizeof(*space->layout)); /* touched as far as it is used */
+	if (space && space->layout)
+		rc = space_make(c, geometry, regions, n_regions, segments, n_segments, space);
 	else
 		rc = error_set(-ENOMEM, "out of memory");
-	free(layout);
 	if (rc) {
 		space_free(space);
 		return rc;
 	}
-	rc = space_await(c, space);
+	rc = space_begin(c, space);
 	if (!rc)
 		*ret = space;
 	return rc;
 }
 
 /* Cancels the space's ops and sees them end. -ETIMEDOUT. */
-static int space_quiesce(struct kvtier_space *space, uint64_t deadline)
+static int space_cancel(struct kvtier_space *space, uint64_t deadline)
 {
 	struct kvtier_client *c = space->client;
 	int rc = 0;
@@ -451,6 +375,27 @@ static int space_quiesce(struct kvtier_space *space, uint64_t deadline)
 			rc = submit_cancel(c, id, deadline);
 	}
 	return rc == -ETIMEDOUT ? rc : 0;
+}
+
+/* Lets the space's ops end by themselves until the deadline; then likewise. */
+static int space_drain(struct kvtier_space *space, uint64_t deadline)
+{
+	struct kvtier_client *c = space->client;
+
+	(void)pthread_mutex_lock(&c->ring);
+	atomic_store(&space->open, false);
+	(void)pthread_mutex_unlock(&c->ring);
+	for (size_t i = 0; i < KVTIER_MAX_OPS; i++) {
+		uint64_t id = 0;
+
+		(void)pthread_mutex_lock(&c->ring);
+		if (c->ops[i].space == space && c->ops[i].state == OP_RUNNING)
+			id = c->ops[i].id;
+		(void)pthread_mutex_unlock(&c->ring);
+		if (id)
+			(void)op_await(c, id, deadline, false, NULL);
+	}
+	return space_cancel(space, client_now() + ms_to_ns(CLIENT_GRACE_MS));
 }
 
 /* The daemon reads ring and socket in any order: SPACE_CLOSE must come after our last sqe was
@@ -478,16 +423,19 @@ static void ring_flush(struct kvtier_client *c, uint64_t deadline)
 	}
 }
 
-/* Control held on entry and exit, not throughout. */
+/* Until the daemon has let go of the space, or its connection is cut: it is GONE, or QUIET. Control
+ * held on entry and exit, not throughout. */
 static void space_end(struct kvtier_client *c, struct kvtier_space *space, uint64_t deadline)
 {
-	space->close_wanted = true;
+	const enum space_state end = space->close_wanted ? SPACE_GONE : SPACE_QUIET;
+
 	for (;;) {
 		const uint64_t now = client_now();
 
-		if (space->state == SPACE_WANTED || space->state == SPACE_REFUSED)
-			space->state = SPACE_GONE;
-		if (space->state == SPACE_GONE)
+		if (space->state == SPACE_WANTED || space->state == SPACE_REFUSED ||
+		    space->state == SPACE_QUIET)
+			space->state = end;
+		if (space->state == end)
 			return;
 		if (now >= deadline) {
 			session_lost(c, -ETIMEDOUT,
@@ -495,7 +443,7 @@ static void space_end(struct kvtier_client *c, struct kvtier_space *space, uint6
 			continue;
 		}
 		session_advance(c, now);
-		if (space->state == SPACE_GONE)
+		if (space->state == end)
 			return;
 		(void)pthread_mutex_unlock(&c->control);
 		session_pause(c, deadline);
@@ -508,11 +456,12 @@ int space_close_until(struct kvtier_space *space, uint64_t deadline)
 	struct kvtier_client *c = space->client;
 	int lent;
 
-	if (space_quiesce(space, deadline))
+	if (space_cancel(space, deadline))
 		deadline = 0;
 	else
 		ring_flush(c, deadline);
 	(void)pthread_mutex_lock(&c->control);
+	space->close_wanted = true;
 	space_end(c, space, deadline);
 	(void)pthread_mutex_lock(&c->ring);
 	for (size_t i = 0; i < KVTIER_MAX_OPS; i++) {
@@ -526,9 +475,87 @@ int space_close_until(struct kvtier_space *space, uint64_t deadline)
 	(void)pthread_mutex_unlock(&c->ring);
 	space_unlist(c, space);
 	(void)pthread_mutex_unlock(&c->control);
-	lent = (int)lent_space(space->layout);
+	lent = (int)lent_space(space->lent);
 	space_free(space);
 	return lent;
+}
+
+static int refuse_quiet(const struct kvtier_space *space, bool quiet)
+{
+	return space->quiet_wanted == quiet ?
+		       0 :
+		       error_set(-EINVAL, "the space is %s",
+				 quiet ? "not quiesced" : "quiesced already");
+}
+
+int kvtier_space_quiesce(struct kvtier_space *space)
+{
+	int rc = space_check(space), lent;
+	struct kvtier_client *c;
+	uint64_t deadline;
+
+	if (!rc)
+		rc = refuse_quiet(space, false);
+	if (rc)
+		return rc;
+	c = space->client;
+	deadline = client_now() + ms_to_ns(c->timeout_ms);
+	if (space_drain(space, deadline))
+		deadline = 0;
+	else
+		ring_flush(c, deadline);
+	(void)pthread_mutex_lock(&c->control);
+	space->quiet_wanted = true;
+	space_end(c, space, deadline);
+	lent = (int)lent_space(space->lent);
+	space_memory_close(space);
+	(void)pthread_mutex_unlock(&c->control);
+	return lent;
+}
+
+/* Control held. */
+static int space_return(struct kvtier_space *space)
+{
+	int rc = space_memory_open(space);
+
+	if (!rc && space->staged)
+		rc = client_stage_copies(space->client);
+	if (rc)
+		return rc;
+	space->pages = 0; /* the regions may be others */
+	space->quiet_wanted = false;
+	space->state = SPACE_WANTED;
+	rc = space_await(space->client, space);
+	if (rc) {
+		space->quiet_wanted = true;
+		space_end(space->client, space, 0);
+	}
+	return rc;
+}
+
+int kvtier_space_resume(struct kvtier_space *space, const struct kvtier_region *regions,
+			size_t n_regions)
+{
+	int rc = space_check(space);
+	struct kvtier_client *c;
+
+	if (!rc)
+		rc = refuse_quiet(space, true);
+	if (!rc && !regions && space->layout->memory == KVTIER_MEMFD)
+		rc = error_set(-EINVAL,
+			       "regions is NULL: the descriptors of KVTIER_MEMFD regions are "
+			       "not kept, give them again");
+	if (!rc && regions)
+		rc = check_regions_again(space->layout, regions, n_regions);
+	if (rc)
+		return rc;
+	c = space->client;
+	(void)pthread_mutex_lock(&c->control);
+	rc = space_return(space);
+	if (rc)
+		space_memory_close(space);
+	(void)pthread_mutex_unlock(&c->control);
+	return rc;
 }
 
 void space_disown(struct kvtier_space *space)

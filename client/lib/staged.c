@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * staged.c - KVTIER_PRIVATE regions. The daemon sees a sealed memfd of the library with a few pages
+ * staged.c - regions that the daemon cannot reach: KVTIER_PRIVATE, and a GPU's that cannot be
+ * shared. The daemon sees a sealed memfd of the library with a few pages
  * in a compact layout: segments one after another, K and V token-major. This file copies between
  * those pages and the engine's.
  *
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "cuda.h"
 
 enum { STAGED_ALIGN = 64, STAGED_PAGES_MAX = 65536 };
 
@@ -29,6 +31,7 @@ struct staged_segment {
 };
 
 struct staged {
+	const struct cuda_memory *cuda; /* NULL: the engine's pages are in host memory */
 	struct staged_segment *segments;
 	size_t n_segments;
 	uint64_t page_bytes;
@@ -126,7 +129,7 @@ static int segments_fill(struct staged *staged, const struct kvtier_geometry *ge
 
 int staged_open(const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
 		const struct kvtier_segment *segments, size_t n_segments, uint64_t staging_bytes,
-		struct staged **ret)
+		const struct cuda_memory *cuda, struct staged **ret)
 {
 	struct staged *staged = calloc(1, sizeof(*staged));
 	uint64_t pages;
@@ -135,6 +138,7 @@ int staged_open(const struct kvtier_geometry *geometry, const struct kvtier_regi
 	if (!staged)
 		return error_set(-ENOMEM, "out of memory");
 	staged->fd = -1;
+	staged->cuda = cuda;
 	staged->n_segments = n_segments;
 	staged->segments = calloc(n_segments, sizeof(*staged->segments));
 	rc = staged->segments ? segments_fill(staged, geometry, regions, segments) :
@@ -156,6 +160,8 @@ int staged_open(const struct kvtier_geometry *geometry, const struct kvtier_regi
 
 static void memory_drop(struct staged *staged)
 {
+	if (staged->memory && staged->cuda)
+		cuda_memory_unpin(staged->cuda, staged->memory);
 	if (staged->memory)
 		(void)munmap(staged->memory, staged->bytes);
 	if (staged->fd >= 0)
@@ -189,6 +195,11 @@ int staged_renew(struct staged *staged)
 	if (staged->memory == MAP_FAILED) {
 		staged->memory = NULL;
 		goto fail;
+	}
+	if (staged->cuda) {
+		populate_touch(staged->memory, staged->bytes);
+		staged->populated = staged->bytes;
+		cuda_memory_pin(staged->cuda, staged->memory, staged->bytes);
 	}
 	return 0;
 fail:
@@ -239,30 +250,75 @@ void staged_segment(const struct staged *staged, size_t i, struct wire_segment *
 	ret->page_stride = staged->page_bytes;
 }
 
-void staged_copy_in(struct staged *staged, uint64_t user_page, uint32_t page)
+/* Of one segment; as many runs as lie a stride apart are one copy. */
+static int copy_device(const struct staged *staged, const struct staged_segment *s, uint8_t *user,
+		       uint8_t *ours, bool out)
 {
-	for (size_t i = 0; i < staged->n_segments; i++) {
-		const struct staged_segment *s = &staged->segments[i];
-		const uint8_t *user = s->user + user_page * s->page_stride;
-		uint8_t *ours = staged->memory + page * staged->page_bytes + s->wire.offset;
+	const bool heads = s->pieces > 1;
+	struct cuda_copy copy = {
+		.run = s->run,
+		.rows = heads ? s->pieces : s->rows,
+		.stride = heads ? s->piece_stride : s->row_stride,
+		.to_device = out,
+	};
 
-		for (uint64_t r = 0; r < s->rows; r++)
-			for (uint64_t p = 0; p < s->pieces; p++, ours += s->run)
-				memcpy(ours, user + r * s->row_stride + p * s->piece_stride,
-				       s->run);
+	if (copy.rows == 1)
+		copy.stride = copy.run;
+	for (uint64_t r = 0; r < (heads ? s->rows : 1); r++) {
+		int rc;
+
+		copy.device = (uintptr_t)user + r * s->row_stride;
+		copy.host = ours + r * s->pieces * s->run;
+		rc = cuda_memory_copy(staged->cuda, &copy);
+		if (rc)
+			return rc;
 	}
+	return 0;
 }
 
-void staged_copy_out(struct staged *staged, uint64_t user_page, uint32_t page)
+static void copy_host(const struct staged_segment *s, uint8_t *user, uint8_t *ours, bool out)
+{
+	for (uint64_t r = 0; r < s->rows; r++)
+		for (uint64_t p = 0; p < s->pieces; p++, ours += s->run) {
+			uint8_t *theirs = user + r * s->row_stride + p * s->piece_stride;
+
+			if (out)
+				memcpy(theirs, ours, s->run);
+			else
+				memcpy(ours, theirs, s->run);
+		}
+}
+
+static int copy_page(struct staged *staged, uint64_t user_page, uint32_t page, bool out)
 {
 	for (size_t i = 0; i < staged->n_segments; i++) {
 		const struct staged_segment *s = &staged->segments[i];
 		uint8_t *user = s->user + user_page * s->page_stride;
-		const uint8_t *ours = staged->memory + page * staged->page_bytes + s->wire.offset;
+		uint8_t *ours = staged->memory + page * staged->page_bytes + s->wire.offset;
+		int rc;
 
-		for (uint64_t r = 0; r < s->rows; r++)
-			for (uint64_t p = 0; p < s->pieces; p++, ours += s->run)
-				memcpy(user + r * s->row_stride + p * s->piece_stride, ours,
-				       s->run);
+		if (!staged->cuda) {
+			copy_host(s, user, ours, out);
+			continue;
+		}
+		rc = copy_device(staged, s, user, ours, out);
+		if (rc)
+			return rc;
 	}
+	return 0;
+}
+
+int staged_copy_in(struct staged *staged, uint64_t user_page, uint32_t page)
+{
+	return copy_page(staged, user_page, page, false);
+}
+
+int staged_copy_out(struct staged *staged, uint64_t user_page, uint32_t page)
+{
+	return copy_page(staged, user_page, page, true);
+}
+
+int staged_copied(struct staged *staged)
+{
+	return staged->cuda ? cuda_memory_copied(staged->cuda) : 0;
 }

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "client.h"
+#include "cuda.h"
 
 int submit_chunk(struct kvtier_client *c, struct op *op, const struct kvtier_key *keys,
 		 const struct kvtier_key *parent, const uint32_t *pages, uint32_t page, uint32_t n)
@@ -28,6 +29,8 @@ int submit_chunk(struct kvtier_client *c, struct op *op, const struct kvtier_key
 	for (uint32_t i = 0; i < n; i++)
 		link->pages[range.first + i] = pages ? pages[i] : page + i;
 	sqe.flags = parent ? WIRE_SQE_HAS_PARENT : 0;
+	if (op->order && !op->staged)
+		cuda_order_entry(op->order, op, &sqe);
 	sqe.space = (uint16_t)op->space->handle;
 	sqe.n = n;
 	sqe.first = range.first;
@@ -61,6 +64,29 @@ static uint32_t staged_run(struct op *op)
 	return end - op->chunk_done;
 }
 
+/* 0: its pages may be touched; -EAGAIN: not yet; else the error with which the op ends. */
+static int staged_ready(struct op *op)
+{
+	int rc;
+
+	if (!op->ordered || op->reached)
+		return 0;
+	rc = cuda_order_reached(op->order, op);
+	op->reached = rc == 1;
+	return rc == 1 ? 0 : rc ? rc : -EAGAIN;
+}
+
+static int staged_fill(const struct op *op, const struct range *range)
+{
+	struct staged *staged = op->space->staged;
+	int rc = 0;
+
+	staged_populate(staged, range->first + range->n);
+	for (uint32_t i = 0; i < range->n && !rc && op->hints.op == WIRE_OP_STORE; i++)
+		rc = staged_copy_in(staged, op->pages[op->chunk_done + i], range->first + i);
+	return rc ? rc : staged_copied(staged);
+}
+
 int submit_staged(struct kvtier_client *c, struct op *op, uint64_t now)
 {
 	const struct link *link = atomic_load(&c->link);
@@ -74,15 +100,24 @@ int submit_staged(struct kvtier_client *c, struct op *op, uint64_t now)
 		op_finish(c, op, op->cancel ? -ECANCELED : -ETIMEDOUT);
 		return 0;
 	}
+	rc = staged_ready(op);
+	if (rc == -EAGAIN)
+		return rc;
+	if (rc) {
+		op_finish(c, op, rc);
+		return 0;
+	}
 	if (most > link->arena_blocks - 1)
 		most = link->arena_blocks - 1;
 	if (link->in_flight == link->cq_entries ||
 	    arena_take(staged_arena(staged), 1, most, &range))
 		return -EAGAIN;
-	staged_populate(staged, range.first + range.n);
-	if (op->hints.op == WIRE_OP_STORE)
-		for (uint32_t i = 0; i < range.n; i++)
-			staged_copy_in(staged, op->pages[op->chunk_done + i], range.first + i);
+	rc = staged_fill(op, &range);
+	if (rc) {
+		arena_give(staged_arena(staged), range.first);
+		op_finish(c, op, rc);
+		return 0;
+	}
 	if (op->chunk_done)
 		parent = &op->keys[op->chunk_done - 1];
 	rc = submit_chunk(c, op, &op->keys[op->chunk_done], parent, NULL, range.first, range.n);
@@ -93,16 +128,19 @@ int submit_staged(struct kvtier_client *c, struct op *op, uint64_t now)
 	return rc;
 }
 
-void submit_staged_done(struct op *op)
+int submit_staged_done(struct op *op)
 {
 	struct staged *staged = op->space->staged;
+	int rc = 0;
 
-	if (op->hints.op == WIRE_OP_LOAD)
-		for (uint32_t i = 0; i < op->chunk; i++)
-			if (op->blocks[op->chunk_done + i] >= 0)
-				staged_copy_out(staged, op->pages[op->chunk_done + i],
-						op->stage_first + i);
+	for (uint32_t i = 0; i < op->chunk && !rc && op->hints.op == WIRE_OP_LOAD; i++)
+		if (op->blocks[op->chunk_done + i] >= 0)
+			rc = staged_copy_out(staged, op->pages[op->chunk_done + i],
+					     op->stage_first + i);
+	if (!rc)
+		rc = staged_copied(staged);
 	arena_give(staged_arena(staged), op->stage_first);
+	return rc;
 }
 
 /* What a caller asked for, checked. */
@@ -141,6 +179,10 @@ static int request_check(struct request *r, size_t n, const struct kvtier_op_opt
 				 r->options.priority);
 	if (r->options.reserved)
 		return error_set(-EINVAL, "options.reserved is %u, must be 0", r->options.reserved);
+	if (r->options.cuda_stream && !r->space->cuda)
+		return error_set(-EINVAL,
+				 "options.cuda_stream is set, but the space's pages are not "
+				 "KVTIER_CUDA");
 	return 0;
 }
 
@@ -170,6 +212,8 @@ static int op_start_staged(struct kvtier_client *c, struct op *op, const struct 
 
 	op->staged = true;
 	c->staged_running++;
+	if (op->ordered)
+		client_event(c); /* whoever sleeps on it has to look at the stream */
 	memcpy(op->keys, r->keys, r->n * sizeof(*r->keys));
 	memcpy(op->pages, r->pages, r->n * sizeof(*r->pages));
 	op->has_parent = r->options.parent != NULL;
@@ -195,6 +239,23 @@ static int op_start(struct kvtier_client *c, struct op *op, const struct request
 			return rc;
 		(void)ops_turn(c); /* completions give room back */
 	}
+}
+
+/* The stream may be full: other threads' calls must not wait for it. 0; 1: the op has ended
+ * meanwhile; -errno. Ring held on entry and exit, not throughout. */
+static int op_order(struct kvtier_client *c, struct op *op, const struct request *r)
+{
+	const uint64_t id = op->id;
+	const bool staged = r->space->staged != NULL;
+	int rc;
+
+	op->ordered = true;
+	(void)pthread_mutex_unlock(&c->ring);
+	rc = cuda_order_after(r->space->order, op, staged, r->options.cuda_stream);
+	(void)pthread_mutex_lock(&c->ring);
+	if (op->id != id || op->state != OP_RUNNING)
+		return 1;
+	return rc;
 }
 
 static int submit(struct request *r, size_t n, const struct kvtier_op_options *options,
@@ -224,19 +285,24 @@ static int submit(struct request *r, size_t n, const struct kvtier_op_options *o
 				     -ENOTCONN,
 				     "the daemon is away, or has not opened this space again yet");
 	} else {
-		rc = atomic_load(&lent_graves) && r->pages && r->space->layout ?
-			     lent_check(r->space->layout, r->pages, r->n) :
+		rc = atomic_load(&lent_graves) && r->pages && r->space->lent ?
+			     lent_check(r->space->lent, r->pages, r->n) :
 			     0;
 		if (!rc)
 			rc = op_new(c, r->space, &op);
 		if (!rc) {
+			const uint64_t id = op->id;
+
 			op_fill(c, op, r);
-			rc = op_start(c, op, r);
+			rc = r->options.cuda_stream ? op_order(c, op, r) : 0;
 			if (!rc)
-				*ret_op = op->id;
-			else
+				rc = op_start(c, op, r);
+			if (rc < 0)
 				op_drop(c, op);
+			else
+				*ret_op = id; /* 1: its result waits */
 			c->lied |= rc == -EPROTO;
+			rc = rc < 0 ? rc : 0;
 		}
 	}
 	ops_unlock(c);

@@ -334,10 +334,10 @@ static void connect_at_the_limit_of_descriptors(void **state)
 
 static void open_without_memory(void **state)
 {
-	opening(*state, false, CALLOC, ENOMEM, true, 3); /* space, keys, message */
+	/* space, its layout, keys, message */
+	opening(*state, false, CALLOC, ENOMEM, true, 4);
 	/* staged and its segments as well */
-	opening(*state, true, CALLOC, ENOMEM, true, 5);
-	opening(*state, true, MALLOC, ENOMEM, true, 1);
+	opening(*state, true, CALLOC, ENOMEM, true, 6);
 	opening(*state, true, MMAP, ENOMEM, true, 2); /* copies, staging */
 }
 

@@ -78,12 +78,12 @@ static int check(const struct description *d)
 	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
 	struct kvtier_geometry g;
 	struct wire_geometry wire;
-	bool private;
+	uint32_t memory;
 	int rc = check_geometry(&d->g, &g, &wire);
 
 	if (!rc)
 		rc = check_layout(&g, d->r, d->n_regions, d->s, d->n_segments, regions, segments,
-				  &private);
+				  &memory);
 	return rc;
 }
 

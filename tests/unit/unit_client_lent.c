@@ -186,11 +186,14 @@ static struct lent_layout *layout(const int *fds, size_t n, uint64_t offset, uin
 	const struct wire_segment segment = { .kind = KVTIER_OPAQUE,
 					      .page_stride = stride,
 					      .length = stride };
-	struct wire_region regions[2] = { { .offset = offset, .length = 1 << 16 },
-					  { .length = 1 << 16 } };
+	const struct kvtier_region regions[2] = { { .offset = offset, .length = 1 << 16 },
+						  { .length = 1 << 16 } };
+	struct lent_place places[2];
 	struct lent_layout *ret;
 
-	assert_int_equal(lent_layout_open(fds, regions, n, &segment, 1, &ret), 0);
+	for (size_t i = 0; i < n; i++)
+		assert_int_equal(lent_place_of(fds[i], &regions[i], &places[i]), 0);
+	assert_int_equal(lent_layout_open(places, n, &segment, 1, &ret), 0);
 	return ret;
 }
 

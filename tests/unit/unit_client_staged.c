@@ -120,7 +120,7 @@ static void random_layouts_byte_by_byte(void **state)
 		uint8_t *memory, *before;
 		size_t n;
 
-		assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1 << 20, &staged), 0);
+		assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1 << 20, NULL, &staged), 0);
 		assert_int_equal(staged_user_pages(staged), ENGINE_PAGES);
 		assert_int_equal(staged_renew(staged), 0);
 		memory = mmap(NULL, staged_bytes(staged), PROT_READ | PROT_WRITE, MAP_SHARED,
@@ -156,12 +156,12 @@ static void page_outside_its_region_is_refused(void **state)
 
 	(void)state;
 	e.s[1].offset = e.region.length - 1;
-	assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1 << 20, &staged), -EINVAL);
+	assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1 << 20, NULL, &staged), -EINVAL);
 	assert_non_null(strstr(kvtier_last_error(), "segments[1]"));
 	e.s[1].offset = 0;
 	e.g.block_tokens = 2;
 	e.s[1].token_stride = UINT64_MAX - 1; /* wraps, in careless arithmetic */
-	assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1 << 20, &staged), -EINVAL);
+	assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1 << 20, NULL, &staged), -EINVAL);
 	free(e.memory);
 }
 
@@ -172,7 +172,7 @@ static void staging_holds_at_least_one_page(void **state)
 	struct staged *staged;
 
 	(void)state;
-	assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1, &staged), 0);
+	assert_int_equal(staged_open(&e.g, &e.region, e.s, e.n, 1, NULL, &staged), 0);
 	assert_int_equal(staged_pages(staged), 1);
 	staged_close(staged);
 	free(e.memory);

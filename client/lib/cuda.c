@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda.c - the CUDA driver of the engine's process: found, never loaded; contexts pushed and popped
+ * around each use; results as -errno and a sentence.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client.h"
+#include "cuda.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cuda_api calls;
+static _Atomic bool loaded;
+static uint64_t loaded_in; /* process_ours(): a forked child has no use of the driver */
+
+/* Lock held. */
+static const char *load(void)
+{
+	static char why[160];
+	const char *missing;
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+	int rc;
+
+	if (!library)
+		library = dlopen("libcuda.so", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+	if (!library)
+		return "this process has not loaded the CUDA driver (libcuda.so.1)";
+	rc = cuda_api_load(library, &calls, &missing);
+	if (rc) {
+		(void)dlclose(library);
+		(void)snprintf(why, sizeof(why), "the CUDA driver has no %s: it is older than 12.0",
+			       missing);
+		return why;
+	}
+	loaded_in = process_begin();
+	atomic_store(&loaded, true); /* never closed: its calls are in use */
+	return NULL;
+}
+
+const struct cuda_api *cuda_driver(const char **ret_why)
+{
+	const char *why = NULL;
+
+	if (!atomic_load(&loaded)) {
+		(void)pthread_mutex_lock(&lock);
+		if (!atomic_load(&loaded))
+			why = load();
+		(void)pthread_mutex_unlock(&lock);
+	}
+	*ret_why = why;
+	return why ? NULL : &calls;
+}
+
+static int errno_of(CUresult result)
+{
+	switch (result) {
+	case CUDA_ERROR_OUT_OF_MEMORY:
+		return -ENOMEM;
+	case CUDA_ERROR_NOT_SUPPORTED:
+	case CUDA_ERROR_NOT_PERMITTED:
+		return -EOPNOTSUPP;
+	case CUDA_ERROR_INVALID_VALUE:
+	case CUDA_ERROR_INVALID_HANDLE:
+		return -EINVAL;
+	default:
+		return -EIO;
+	}
+}
+
+int cuda_error(CUresult result, const char *what)
+{
+	const char *name = NULL, *text = NULL;
+
+	if (calls.cuGetErrorName(result, &name) != CUDA_SUCCESS || !name)
+		name = "an unknown result";
+	if (calls.cuGetErrorString(result, &text) != CUDA_SUCCESS || !text)
+		text = "no text";
+	return error_set(errno_of(result), "%s: %s (%s)", what, name, text);
+}
+
+int cuda_device_open(const struct cuda_api *api, CUdevice device, CUcontext context,
+		     struct cuda_device *ret)
+{
+	struct cuda_device d = { .api = api, .device = device, .context = context };
+	unsigned flags;
+	CUuuid uuid;
+	CUresult r = api->cuDeviceGetUuid(&uuid, device);
+	int active = 0;
+
+	if (r)
+		return cuda_error(r, "cuDeviceGetUuid");
+	memcpy(d.uuid, uuid.bytes, sizeof(d.uuid));
+	if (!context) {
+		r = api->cuDevicePrimaryCtxGetState(device, &flags, &active);
+		if (!r && !active)
+			return error_set(-EINVAL,
+					 "this process has no context on GPU %d: initialise CUDA "
+					 "there first",
+					 device);
+		if (!r)
+			r = api->cuDevicePrimaryCtxRetain(&d.context, device);
+		if (r)
+			return cuda_error(r, "cuDevicePrimaryCtxRetain");
+		d.retained = true;
+	}
+	*ret = d;
+	return 0;
+}
+
+void cuda_device_close(struct cuda_device *device)
+{
+	if (device->retained && process_ours(loaded_in))
+		(void)device->api->cuDevicePrimaryCtxRelease(device->device);
+	device->retained = false;
+}
+
+int cuda_enter(const struct cuda_device *device)
+{
+	CUresult r;
+
+	if (!process_ours(loaded_in))
+		return process_refuse();
+	r = device->api->cuCtxPushCurrent(device->context);
+	return r ? cuda_error(r, "cuCtxPushCurrent") : 0;
+}
+
+void cuda_leave(const struct cuda_device *device)
+{
+	CUcontext was;
+
+	(void)device->api->cuCtxPopCurrent(&was);
+}
