@@ -1,10 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=server_row,space_at,spaces_numbers,blocks_tally,tally_count,tally_blocks */
+/* make: wrap=mover_evict_bytes */
 /*
  * unit_ctl - goal: the admin socket answers who may ask, whole and as JSON, and nobody who asks
  * badly, slowly or too often costs the others anything. Method: the real ctl.c and loop.c, all else
- * faked (ctl_rig.h); the asker is a second thread.
+ * faked (lib_ctl.h); the asker is a second thread.
  */
-#include "tests/lib/ctl_rig.h"
+#include "tests/lib/lib_ctl.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "daemon/admin/ctl.h"
 
 /* --- cases --- */
 
@@ -17,76 +31,77 @@ struct scene {
 
 static void ask_clients(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "clients"), '.');
-	assert_int_equal(rows_in("clients"), 3);
-	assert_null(strpbrk(reply, "\033\xff\x9b")); /* nothing that talks to a terminal */
-	assert_non_null(strstr(reply, "a\\\"b\\\\c\\u000a\\u001b[31m\\ufffd"));
-	assert_non_null(strstr(reply, "\"state\":\"open\",\"path\":\"shared\""));
-	assert_non_null(strstr(reply, "\"state\":\"ending\",\"path\":\"shared\""));
-	assert_non_null(strstr(reply, "\"pages\":2,"));
+	assert_int_equal(admin_rows("clients"), 3);
+	assert_null(strpbrk(heard.text, "\033\xff\x9b")); /* nothing that talks to a terminal */
+	assert_non_null(strstr(heard.text, "a\\\"b\\\\c\\u000a\\u001b[31m\\ufffd"));
+	assert_non_null(strstr(heard.text, "\"state\":\"open\",\"path\":\"shared\""));
+	assert_non_null(strstr(heard.text, "\"state\":\"ending\",\"path\":\"shared\""));
+	assert_non_null(strstr(heard.text, "\"pages\":2,"));
 	(void)close(fd);
 }
 
 static void ask_many_clients(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "clients"), '.');
-	assert_int_equal(rows_in("clients"), 4096);
-	assert_true(packets > 1);
+	assert_int_equal(admin_rows("clients"), 4096);
+	assert_true(heard.packets > 1);
 	(void)close(fd);
 }
 
 static void ask_spaces(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "spaces"), '.');
-	assert_int_equal(rows_in("spaces"), 300);
-	assert_non_null(strstr(reply, "\"dtype\":\"bf16\",\"codec\":\"fp8\""));
-	assert_non_null(strstr(reply, "\"blocks\":5990"));
+	assert_int_equal(admin_rows("spaces"), 300);
+	assert_non_null(strstr(heard.text, "\"dtype\":\"bf16\",\"codec\":\"fp8\""));
+	assert_non_null(strstr(heard.text, "\"blocks\":5990"));
 	(void)close(fd);
 }
 
 static void ask_empty(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "clients"), '.');
-	assert_int_equal(rows_in("clients"), 0);
+	assert_int_equal(admin_rows("clients"), 0);
 	assert_int_equal(ASK(fd, "spaces"), '.');
-	assert_int_equal(rows_in("spaces"), 0);
+	assert_int_equal(admin_rows("spaces"), 0);
 	(void)close(fd);
 }
 
 static void ask_evict_all(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "evict\0--all"), '.');
-	assert_true(fake_slices > 10);
+	assert_true(fake.slices > 10);
 	assert_string_equal(
-		reply, "{\"evicted_blocks\":10000,\"demoted_blocks\":5000,\"freed_bytes\":10000000,"
-		       "\"complete\":true}\n");
+		heard.text,
+		"{\"evicted_blocks\":10000,\"demoted_blocks\":5000,\"freed_bytes\":10000000,"
+		"\"complete\":true}\n");
 	(void)close(fd);
 }
 
 static void ask_evict_bytes(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "evict\0--bytes\0"
 				 "5500"),
 			 '.');
-	assert_string_equal(reply,
+	assert_string_equal(heard.text,
 			    "{\"evicted_blocks\":6,\"demoted_blocks\":3,\"freed_bytes\":6000,"
 			    "\"complete\":true}\n");
 	assert_int_equal(ASK(fd, "evict\0--bytes\0"
 				 "900000"),
 			 '.');
-	assert_string_equal(reply,
+	assert_string_equal(heard.text,
 			    "{\"evicted_blocks\":4,\"demoted_blocks\":2,\"freed_bytes\":4000,"
 			    "\"complete\":false}\n");
 	(void)close(fd);
@@ -94,12 +109,13 @@ static void ask_evict_bytes(void)
 
 static void ask_badly(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 	char large[CTL_MAX_REQUEST + 1];
 
 	memset(large, 'x', sizeof(large));
 	assert_int_equal(ASK(fd, "reboot\033"), '!');
-	assert_non_null(strstr(reply, "reboot\\x1b: no such command; this daemon knows clients, "));
+	assert_non_null(
+		strstr(heard.text, "reboot\\x1b: no such command; this daemon knows clients, "));
 	assert_int_equal(ASK(fd, "clients\0now"), '!');
 	assert_int_equal(ASK(fd, "evict"), '!');
 	assert_int_equal(ASK(fd, "evict\0--bytes\0-5"), '!');
@@ -110,13 +126,13 @@ static void ask_badly(void)
 				 "5x"),
 			 '!');
 	assert_int_equal(ASK(fd, "a\0a\0a\0a\0a\0a\0a\0a\0a"), '!');
-	assert_int_equal(ask(fd, large, sizeof(large)), '!');
-	assert_non_null(strstr(reply, "at most 512 bytes"));
-	assert_int_equal(ask(fd, large, sizeof(large) - 1), '!');
-	assert_non_null(strstr(reply, "no such command"));
+	assert_int_equal(admin_ask(fd, large, sizeof(large)), '!');
+	assert_non_null(strstr(heard.text, "at most 512 bytes"));
+	assert_int_equal(admin_ask(fd, large, sizeof(large) - 1), '!');
+	assert_non_null(strstr(heard.text, "no such command"));
 	assert_int_equal(ASK(fd, "clients"), '.'); /* and the connection still serves */
 	(void)close(fd);
-	assert_int_equal(fake_slices, 0);
+	assert_int_equal(fake.slices, 0);
 }
 
 /* Eight that ask for much and do not read; a ninth waits its turn; then the eight are gone. */
@@ -126,14 +142,14 @@ static void ask_and_not_read(void)
 	char rest[16];
 
 	for (int i = 0; i < CTL_MAX_CONNECTIONS; i++) {
-		fds[i] = dial();
+		fds[i] = admin_dial();
 		assert_int_equal(send(fds[i], "clients", 7, 0), 7);
 	}
-	ninth = dial();
+	ninth = admin_dial();
 	assert_int_equal(send(ninth, "spaces", 6, 0), 6);
 	/* served only when the deadline cut somebody off */
-	assert_int_equal(hear(ninth), '.');
-	assert_int_equal(rows_in("spaces"), 2);
+	assert_int_equal(admin_hear(ninth), '.');
+	assert_int_equal(admin_rows("spaces"), 2);
 	for (int i = 0; i < CTL_MAX_CONNECTIONS; i++) {
 		while (recv(fds[i], rest, sizeof(rest), 0) > 0)
 			;
@@ -145,7 +161,7 @@ static void ask_and_not_read(void)
 /* One that does not read has no say over the others. */
 static void ask_beside_one_that_does_not_read(void)
 {
-	const int deaf = dial(), fd = dial();
+	const int deaf = admin_dial(), fd = admin_dial();
 
 	assert_int_equal(send(deaf, "clients", 7, 0), 7);
 	for (int i = 0; i < 100; i++)
@@ -158,7 +174,7 @@ static void ask_beside_one_that_does_not_read(void)
 static void ask_and_hang_up(void)
 {
 	for (int i = 0; i < 500; i++) {
-		const int fd = dial();
+		const int fd = admin_dial();
 
 		assert_int_equal(send(fd, "clients", 7, 0), 7);
 		(void)close(fd);
@@ -176,9 +192,11 @@ static void ask_as_nobody(void)
 
 		if (setgid(65534) < 0 || setuid(65534) < 0)
 			_exit(1);
-		fd = dial();
-		_exit(hear(fd) == '!' && strstr(reply, "only root") != NULL && hear(fd) == 0 ? 0 :
-											       2);
+		fd = admin_dial();
+		_exit(admin_hear(fd) == '!' && strstr(heard.text, "only root") != NULL &&
+				      admin_hear(fd) == 0 ?
+			      0 :
+			      2);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
@@ -189,8 +207,8 @@ static void other_users_are_refused(void **unused)
 	(void)unused;
 	if (geteuid() != 0)
 		skip();
-	assert_int_equal(chmod(config.admin_path, 0666), 0);
-	with_loop(ask_as_nobody);
+	assert_int_equal(chmod(admin_config.admin_path, 0666), 0);
+	admin_with_loop(ask_as_nobody);
 }
 
 static void the_socket_has_the_mode_asked_for(void **unused)
@@ -198,7 +216,7 @@ static void the_socket_has_the_mode_asked_for(void **unused)
 	struct stat st;
 
 	(void)unused;
-	assert_int_equal(stat(config.admin_path, &st), 0);
+	assert_int_equal(stat(admin_config.admin_path, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0600);
 }
 
@@ -208,10 +226,10 @@ static void an_answered_socket_is_not_taken(void **unused)
 	char text[256];
 
 	(void)unused;
-	assert_int_equal(ctl_open(&d, &second, text, sizeof(text)), -EADDRINUSE);
+	assert_int_equal(ctl_open(&admin_daemon, &second, text, sizeof(text)), -EADDRINUSE);
 	assert_non_null(strstr(text, "another kvtierd answers there"));
 	assert_null(second);
-	assert_int_equal(access(config.admin_path, F_OK), 0);
+	assert_int_equal(access(admin_config.admin_path, F_OK), 0);
 }
 
 static void a_dead_daemons_socket_is_replaced(void **unused)
@@ -221,13 +239,13 @@ static void a_dead_daemons_socket_is_replaced(void **unused)
 	char text[256];
 
 	(void)unused;
-	ctl_close(d.ctl);
-	memcpy(address.sun_path, config.admin_path, strlen(config.admin_path));
+	ctl_close(admin_daemon.ctl);
+	memcpy(address.sun_path, admin_config.admin_path, strlen(admin_config.admin_path));
 	assert_int_equal(bind(dead, (const struct sockaddr *)&address, sizeof(address)), 0);
 	(void)close(dead);
-	assert_int_equal(access(config.admin_path, F_OK), 0);
-	assert_int_equal(ctl_open(&d, &d.ctl, text, sizeof(text)), 0);
-	with_loop(ask_clients);
+	assert_int_equal(access(admin_config.admin_path, F_OK), 0);
+	assert_int_equal(ctl_open(&admin_daemon, &admin_daemon.ctl, text, sizeof(text)), 0);
+	admin_with_loop(ask_clients);
 }
 
 static void a_file_is_not_replaced(void **unused)
@@ -236,14 +254,14 @@ static void a_file_is_not_replaced(void **unused)
 	FILE *file;
 
 	(void)unused;
-	ctl_close(d.ctl);
-	d.ctl = NULL;
-	file = fopen(config.admin_path, "w");
+	ctl_close(admin_daemon.ctl);
+	admin_daemon.ctl = NULL;
+	file = fopen(admin_config.admin_path, "w");
 	(void)fclose(file);
-	assert_int_equal(ctl_open(&d, &d.ctl, text, sizeof(text)), -EEXIST);
+	assert_int_equal(ctl_open(&admin_daemon, &admin_daemon.ctl, text, sizeof(text)), -EEXIST);
 	assert_non_null(strstr(text, "is no socket"));
-	assert_int_equal(unlink(config.admin_path), 0);
-	assert_int_equal(ctl_open(&d, &d.ctl, text, sizeof(text)), 0);
+	assert_int_equal(unlink(admin_config.admin_path), 0);
+	assert_int_equal(ctl_open(&admin_daemon, &admin_daemon.ctl, text, sizeof(text)), 0);
 }
 
 /* Those that need no more than an asker and a daemon that has so many of each. */
@@ -264,23 +282,25 @@ static void play(void **state)
 {
 	const struct scene *scene = *state;
 
-	fake_clients = scene->clients;
-	fake_spaces = scene->spaces;
-	fake_blocks = scene->blocks;
-	with_loop(scene->asker);
+	fake.clients = scene->clients;
+	fake.spaces = scene->spaces;
+	fake.blocks = scene->blocks;
+	admin_with_loop(scene->asker);
 }
 
 int main(void)
 {
 	const struct CMUnitTest others[] = {
-		cmocka_unit_test_setup_teardown(other_users_are_refused, rig_setup, rig_teardown),
-		cmocka_unit_test_setup_teardown(the_socket_has_the_mode_asked_for, rig_setup,
-						rig_teardown),
-		cmocka_unit_test_setup_teardown(an_answered_socket_is_not_taken, rig_setup,
-						rig_teardown),
-		cmocka_unit_test_setup_teardown(a_dead_daemons_socket_is_replaced, rig_setup,
-						rig_teardown),
-		cmocka_unit_test_setup_teardown(a_file_is_not_replaced, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(other_users_are_refused, admin_set_up,
+						admin_tear_down),
+		cmocka_unit_test_setup_teardown(the_socket_has_the_mode_asked_for, admin_set_up,
+						admin_tear_down),
+		cmocka_unit_test_setup_teardown(an_answered_socket_is_not_taken, admin_set_up,
+						admin_tear_down),
+		cmocka_unit_test_setup_teardown(a_dead_daemons_socket_is_replaced, admin_set_up,
+						admin_tear_down),
+		cmocka_unit_test_setup_teardown(a_file_is_not_replaced, admin_set_up,
+						admin_tear_down),
 	};
 	enum {
 		SCENES = sizeof(scenes) / sizeof(scenes[0]),
@@ -289,7 +309,7 @@ int main(void)
 	struct CMUnitTest tests[SCENES + OTHERS];
 
 	for (size_t i = 0; i < SCENES; i++) {
-		tests[i] = (struct CMUnitTest){ scenes[i].name, play, rig_setup, rig_teardown,
+		tests[i] = (struct CMUnitTest){ scenes[i].name, play, admin_set_up, admin_tear_down,
 						(void *)(uintptr_t)&scenes[i] };
 	}
 	memcpy(tests + SCENES, others, sizeof(others));

@@ -1,81 +1,91 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=flush_begin,flush_cancel,purge_begin,purge_cancel,scrub_start,scrub_report */
+/* make: wrap=scrub_next_bad,scrub_end,nvme_row,server_row,space_at,spaces_numbers */
+/* make: wrap=blocks_tally,tally_count,tally_blocks,mover_evict_bytes */
 /*
  * unit_ctl_nvme - goal: admin commands that take long tell their asker how far they are, survive
  * both sides' deadlines, cost the loop nothing meanwhile, and let go of what they started when the
- * asker goes. Method: as unit_ctl.c; flush, purge and scrub are faked (ctl_rig.h) and end when the
+ * asker goes. Method: as unit_ctl.c; flush, purge and scrub are faked (lib_ctl.h) and end when the
  * test says.
  */
-#include "tests/lib/ctl_rig.h"
+#include "tests/lib/lib_ctl.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "daemon/admin/ctl.h"
 
 static void ask_disks(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "disks"), '.');
-	assert_int_equal(rows_in("disks"), 2);
-	assert_non_null(strstr(reply, "\"path\":\"/dev/nvme1\",\"state\":\"offline\""));
-	assert_non_null(strstr(reply, "\"read_errors\":3"));
-	assert_null(strpbrk(reply, "\033\xff\x9b"));
+	assert_int_equal(admin_rows("disks"), 2);
+	assert_non_null(strstr(heard.text, "\"path\":\"/dev/nvme1\",\"state\":\"offline\""));
+	assert_non_null(strstr(heard.text, "\"read_errors\":3"));
+	assert_null(strpbrk(heard.text, "\033\xff\x9b"));
 	assert_int_equal(ASK(fd, "disks\0x"), '!');
 	assert_int_equal(ASK(fd, "devices"), '!'); /* as they were called */
-	assert_non_null(strstr(reply, "kvtierctl disks"));
+	assert_non_null(strstr(heard.text, "kvtierctl disks"));
 	(void)close(fd);
 }
 
 static void disks_are_json(void **unused)
 {
 	(void)unused;
-	fake_disks = 2;
-	with_loop(ask_disks);
+	fake.disks = 2;
+	admin_with_loop(ask_disks);
 }
 
 static void ask_disks_of_none(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "disks"), '.');
-	assert_int_equal(rows_in("disks"), 0);
+	assert_int_equal(admin_rows("disks"), 0);
 	(void)close(fd);
 }
 
 static void no_tier_has_no_disks(void **unused)
 {
 	(void)unused;
-	fake_disks = 2;
-	d.store.tiers[TIER_NVME] = NULL;
-	with_loop(ask_disks_of_none);
+	fake.disks = 2;
+	admin_daemon.store.tiers[TIER_NVME] = NULL;
+	admin_with_loop(ask_disks_of_none);
 }
 
 static void ask_verify(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "verify\0--scrub"), '.');
-	assert_int_equal(rows_in("bad"), 300);
-	assert_true(packets > 3);
-	assert_non_null(strstr(reply, "\"key\":\"abababab"));
-	assert_non_null(strstr(reply, "\"tier\":\"nvme\",\"disk\":2,\"segment\":77"));
-	assert_non_null(strstr(reply, "\"bad_blocks\":300,\"dropped\":true"));
+	assert_int_equal(admin_rows("bad"), 300);
+	assert_true(heard.packets > 3);
+	assert_non_null(strstr(heard.text, "\"key\":\"abababab"));
+	assert_non_null(strstr(heard.text, "\"tier\":\"nvme\",\"disk\":2,\"segment\":77"));
+	assert_non_null(strstr(heard.text, "\"bad_blocks\":300,\"dropped\":true"));
 	(void)close(fd);
 }
 
 static void verify_lists_what_is_bad(void **unused)
 {
 	(void)unused;
-	fake_bad = 300;
-	fake_looks_needed = 3;
-	with_loop(ask_verify);
-	assert_true(fake_repair);
-	assert_int_equal(fake_ended, 1);
+	fake.bad = 300;
+	fake.looks_needed = 3;
+	admin_with_loop(ask_verify);
+	assert_true(fake.repair);
+	assert_int_equal(fake.ended, 1);
 }
 
 static void ask_verify_of_good(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "verify"), '.');
-	assert_int_equal(rows_in("bad"), 0);
-	assert_non_null(strstr(reply, "\"dropped\":false"));
+	assert_int_equal(admin_rows("bad"), 0);
+	assert_non_null(strstr(heard.text, "\"dropped\":false"));
 	assert_int_equal(ASK(fd, "verify\0--fix"), '!');
 	(void)close(fd);
 }
@@ -83,30 +93,30 @@ static void ask_verify_of_good(void)
 static void verify_alone_repairs_nothing(void **unused)
 {
 	(void)unused;
-	with_loop(ask_verify_of_good);
-	assert_false(fake_repair);
-	assert_int_equal(fake_begun, 1);
-	assert_int_equal(fake_ended, 1);
+	admin_with_loop(ask_verify_of_good);
+	assert_false(fake.repair);
+	assert_int_equal(fake.begun, 1);
+	assert_int_equal(fake.ended, 1);
 }
 
 /* 300 looks of 20 ms are more than the 5 s in which a reply is due. */
 static void ask_verify_for_long(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "verify"), '.');
-	assert_true(told >= 5);
-	assert_string_equal(progress, "{\"done\":1000,\"total\":2000,\"unit\":\"blocks\"}\n");
+	assert_true(heard.told >= 5);
+	assert_string_equal(heard.progress, "{\"done\":1000,\"total\":2000,\"unit\":\"blocks\"}\n");
 	(void)close(fd);
 }
 
 static void long_ones_outlive_the_deadline(void **unused)
 {
 	(void)unused;
-	fake_looks_needed = 300;
-	with_loop(ask_verify_for_long);
+	fake.looks_needed = 300;
+	admin_with_loop(ask_verify_for_long);
 	/* looked at on a timer, and not every turn of the loop */
-	assert_true(fake_looks <= 302);
+	assert_true(fake.looks <= 302);
 }
 
 static void wait_for(const uint32_t *n, uint32_t value)
@@ -119,29 +129,29 @@ static void wait_for(const uint32_t *n, uint32_t value)
 
 static void ask_verify_and_go(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(send(fd, "verify", 6, 0), 6);
-	wait_for(&fake_begun, 1);
+	wait_for(&fake.begun, 1);
 	(void)close(fd);
-	wait_for(&fake_ended, 1);
+	wait_for(&fake.ended, 1);
 }
 
 static void a_scrub_ends_with_its_asker(void **unused)
 {
 	(void)unused;
-	fake_never = true;
-	with_loop(ask_verify_and_go);
+	fake.never = true;
+	admin_with_loop(ask_verify_and_go);
 }
 
 static void ask_and_do_not_read(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 	int room = 1;
 
 	(void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room));
 	assert_int_equal(send(fd, "verify", 6, 0), 6);
-	wait_for(&fake_ended, 1);
+	wait_for(&fake.ended, 1);
 	(void)close(fd);
 }
 
@@ -150,18 +160,18 @@ static void ask_and_do_not_read(void)
 static void a_scrub_ends_when_nobody_reads(void **unused)
 {
 	(void)unused;
-	fake_bad = 100000;
-	fake_never = true;
-	with_loop(ask_and_do_not_read);
+	fake.bad = 100000;
+	fake.never = true;
+	admin_with_loop(ask_and_do_not_read);
 }
 
 static void ask_flush(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "flush"), '.');
-	assert_true(told >= 1);
-	assert_memory_equal(reply, "{\"flushed\":true,\"ms\":", 21);
+	assert_true(heard.told >= 1);
+	assert_memory_equal(heard.text, "{\"flushed\":true,\"ms\":", 21);
 	assert_int_equal(ASK(fd, "clients"), '.'); /* the connection serves on */
 	assert_int_equal(ASK(fd, "flush\0now"), '!');
 	(void)close(fd);
@@ -170,18 +180,18 @@ static void ask_flush(void)
 static void flush_returns_when_it_is_done(void **unused)
 {
 	(void)unused;
-	with_loop(ask_flush);
-	assert_int_equal(fake_ended, 1);
-	assert_int_equal(fake_canceled, 0);
+	admin_with_loop(ask_flush);
+	assert_int_equal(fake.ended, 1);
+	assert_int_equal(fake.canceled, 0);
 }
 
 static void ask_flush_in_vain(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "flush"), '!');
 	assert_non_null(
-		strstr(reply, fake_status == -EDQUOT ? "write budget" : "Input/output error"));
+		strstr(heard.text, fake.status == -EDQUOT ? "write budget" : "Input/output error"));
 	assert_int_equal(ASK(fd, "spaces"), '.');
 	(void)close(fd);
 }
@@ -189,121 +199,121 @@ static void ask_flush_in_vain(void)
 static void a_flush_that_fails_says_why(void **unused)
 {
 	(void)unused;
-	fake_status = -EIO;
-	with_loop(ask_flush_in_vain);
-	fake_status = -EDQUOT;
-	with_loop(ask_flush_in_vain);
-	assert_int_equal(fake_canceled, 0);
+	fake.status = -EIO;
+	admin_with_loop(ask_flush_in_vain);
+	fake.status = -EDQUOT;
+	admin_with_loop(ask_flush_in_vain);
+	assert_int_equal(fake.canceled, 0);
 }
 
 static void ask_what_cannot_start(void)
 {
 	static const char *const busy[] = { "another flush", "another purge", "another verify" };
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "flush"), '!');
-	assert_non_null(strstr(reply, fake_start == -EBUSY ? busy[0] : "no NVMe tier"));
+	assert_non_null(strstr(heard.text, fake.start == -EBUSY ? busy[0] : "no NVMe tier"));
 	assert_int_equal(ASK(fd, "purge\0--tenant\0a"), '!');
-	assert_non_null(strstr(reply, fake_start == -EBUSY ? busy[1] : "cannot start"));
+	assert_non_null(strstr(heard.text, fake.start == -EBUSY ? busy[1] : "cannot start"));
 	assert_int_equal(ASK(fd, "verify"), '!');
-	assert_non_null(strstr(reply, fake_start == -EBUSY ? busy[2] : "cannot start"));
+	assert_non_null(strstr(heard.text, fake.start == -EBUSY ? busy[2] : "cannot start"));
 	(void)close(fd);
 }
 
 static void what_cannot_start_is_not_ended(void **unused)
 {
 	(void)unused;
-	fake_start = -EBUSY;
-	with_loop(ask_what_cannot_start);
-	fake_start = -ENODEV;
-	with_loop(ask_what_cannot_start);
-	assert_int_equal(fake_ended + fake_canceled, 0);
+	fake.start = -EBUSY;
+	admin_with_loop(ask_what_cannot_start);
+	fake.start = -ENODEV;
+	admin_with_loop(ask_what_cannot_start);
+	assert_int_equal(fake.ended + fake.canceled, 0);
 }
 
 static void ask_and_leave_alone(void)
 {
-	int fd = dial();
+	int fd = admin_dial();
 
 	assert_int_equal(send(fd, "flush", 5, 0), 5);
-	wait_for(&fake_begun, 1);
+	wait_for(&fake.begun, 1);
 	(void)close(fd);
-	wait_for(&fake_canceled, 1);
-	fd = dial();
+	wait_for(&fake.canceled, 1);
+	fd = admin_dial();
 	assert_int_equal(send(fd, "purge\0--tenant\0a", 16, 0), 16);
-	wait_for(&fake_begun, 2);
+	wait_for(&fake.begun, 2);
 	(void)close(fd);
-	wait_for(&fake_canceled, 2);
+	wait_for(&fake.canceled, 2);
 }
 
 static void who_hangs_up_is_not_called_back(void **unused)
 {
 	(void)unused;
-	fake_never = true;
-	with_loop(ask_and_leave_alone);
-	assert_int_equal(fake_ended, 0);
+	fake.never = true;
+	admin_with_loop(ask_and_leave_alone);
+	assert_int_equal(fake.ended, 0);
 }
 
 static void ask_flush_only(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(send(fd, "flush", 5, 0), 5);
-	wait_for(&fake_begun, 1);
+	wait_for(&fake.begun, 1);
 	/* fd stays open: the daemon ends first */
 }
 
 static void the_daemons_end_lets_go(void **unused)
 {
 	(void)unused;
-	fake_never = true;
-	with_loop(ask_flush_only);
-	ctl_close(d.ctl);
-	d.ctl = NULL;
-	assert_int_equal(fake_canceled, 1);
+	fake.never = true;
+	admin_with_loop(ask_flush_only);
+	ctl_close(admin_daemon.ctl);
+	admin_daemon.ctl = NULL;
+	assert_int_equal(fake.canceled, 1);
 }
 
 static void ask_purge(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "purge\0--tenant\0acme"), '.');
-	assert_memory_equal(reply, "{\"tenant\":\"acme\",\"purged_blocks\":42,", 36);
+	assert_memory_equal(heard.text, "{\"tenant\":\"acme\",\"purged_blocks\":42,", 36);
 	assert_int_equal(ASK(fd, "purge"), '!');
 	assert_int_equal(ASK(fd, "purge\0--tenant"), '!');
 	assert_int_equal(ASK(fd, "purge\0--tenant\0"), '!');
 	assert_int_equal(ASK(fd, "purge\0--tenant\0name-of-32-bytes-is-one-too-many!!"), '!');
-	assert_non_null(strstr(reply, "1 to 31 bytes"));
+	assert_non_null(strstr(heard.text, "1 to 31 bytes"));
 	(void)close(fd);
 }
 
 static void purge_names_the_tenant(void **unused)
 {
 	(void)unused;
-	with_loop(ask_purge);
-	assert_string_equal(fake_tenant, "acme");
-	assert_int_equal(fake_begun, 1);
+	admin_with_loop(ask_purge);
+	assert_string_equal(fake.tenant, "acme");
+	assert_int_equal(fake.begun, 1);
 }
 
 static void ask_purge_in_vain(void)
 {
-	const int fd = dial();
+	const int fd = admin_dial();
 
 	assert_int_equal(ASK(fd, "purge\0--tenant\0acme"), '!');
-	assert_non_null(strstr(reply, "42 blocks are gone"));
-	assert_non_null(strstr(reply, "could come back"));
+	assert_non_null(strstr(heard.text, "42 blocks are gone"));
+	assert_non_null(strstr(heard.text, "could come back"));
 	(void)close(fd);
 }
 
 static void a_purge_that_may_come_back_says_so(void **unused)
 {
 	(void)unused;
-	fake_status = -EIO;
-	with_loop(ask_purge_in_vain);
+	fake.status = -EIO;
+	admin_with_loop(ask_purge_in_vain);
 }
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, admin_set_up, admin_tear_down)
 	const struct CMUnitTest tests[] = {
 		CASE(disks_are_json),
 		CASE(no_tier_has_no_disks),

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib_ctl.h - what unit_ctl*.c share: the real ctl.c and loop.c in a daemon whose other parts are
+ * faked, with knobs, and an asker in a second thread. A test names the parts that it wants faked
+ * in its fact `wrap`.
+ *
+ * The knobs are set before admin_with_loop() and read after it; in between the loop's thread owns
+ * them, but for those marked as shared.
+ */
+#ifndef KVTIER_TESTS_LIB_CTL_H
+#define KVTIER_TESTS_LIB_CTL_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "daemon/config/config.h"
+#include "daemon/kvtierd.h"
+
+extern struct fake_parts {
+	uint32_t clients, spaces;
+	uint64_t blocks;       /* of 1,000 bytes each, in the host tier */
+	uint32_t slices;       /* mover calls */
+	int start;             /* what starting a flush, purge or verify gives */
+	int status;            /* how it ends */
+	bool never;            /* it does not end */
+	uint32_t looks;        /* how often a scrub was asked how far it is */
+	uint32_t looks_needed; /* until it is done */
+	uint32_t bad;          /* blocks, all found at the end */
+	bool repair;           /* what the scrub was started with */
+	char tenant[32];       /* that was purged */
+	uint32_t disks, endpoints;
+	uint32_t begun, ended, canceled; /* shared: relaxed */
+} fake;
+
+extern struct heard {
+	char text[4 << 20];
+	int packets, told;  /* told: of those how many said how far it is */
+	char progress[256]; /* the last of them */
+} heard;
+
+extern struct kvtierd admin_daemon;
+extern struct config admin_config;
+
+/* Around a case. */
+int admin_set_up(void **unused);
+int admin_tear_down(void **unused);
+/* Runs the loop until `fn`, in a thread of its own, has returned. */
+void admin_with_loop(void (*fn)(void));
+/* In that thread: a connection to the admin socket. */
+int admin_dial(void);
+/* A whole reply into `heard`. Returns the first byte of its last packet, 0 when it was cut off. */
+char admin_hear(int fd);
+char admin_ask(int fd, const char *words, size_t n);
+#define ASK(fd, words) admin_ask(fd, words, sizeof(words) - 1)
+/* How many rows of this name the reply has, which must be JSON. */
+size_t admin_rows(const char *name);
+
+#endif
