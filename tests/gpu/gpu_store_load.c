@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=6 */
+/*
+ * gpu_store_load - goal: what an engine stores from the memory of a GPU it loads again, bit for
+ * bit, through the real daemon; also when images are larger than a lane, when many ops of several
+ * connections are under way, and when FP8 cannot hold a block. Nothing of the daemon is left on the
+ * GPU after a stop. Method: the wire by hand (lib_gpu_raw.h), pages poisoned before each load.
+ */
+#include "tests/lib/lib_gpu_raw.h"
+
+#include <string.h>
+
+static const char config[] = "[host]\nbytes = 256M\nslab_bytes = 64M\nhuge_pages = no\n"
+			     "[device]\nworkers = 2\ndepth = 16\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+
+static int begin(void **state)
+{
+	(void)state;
+	gpu_open(&gpu, 0);
+	daemon_start(&d, config);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	daemon_stat_becomes(&d, "ops.outstanding", 0, 20000);
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("kvtierd");
+	return 0;
+}
+
+static void chains_come_back(const struct kvtier_geometry *g, uint32_t chains, uint32_t n)
+{
+	struct gpu_raw e;
+
+	gpu_raw_open(&e, d.socket, &gpu, g, 2 * n);
+	for (uint32_t chain = 0; chain < chains; chain++) {
+		struct wire_cqe cqe;
+
+		gpu_raw_fill(&e, chain, 0, n);
+		cqe = gpu_raw_run(&e, WIRE_OP_STORE, chain, 0, n);
+		assert_int_equal(cqe.status, 0);
+		assert_int_equal(cqe.ok, n);
+		gpu_raw_poison(&e, 0, 2 * n);
+		cqe = gpu_raw_run(&e, WIRE_OP_LOAD, chain, n, n);
+		assert_int_equal(cqe.status, 0);
+		assert_int_equal(cqe.ok, n);
+		for (uint32_t i = 0; i < n; i++) {
+			assert_true(gpu_raw_holds(&e, chain, i, n + i));
+			assert_true(gpu_raw_is_poison(&e, i));
+		}
+	}
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+}
+
+static void small_blocks_come_back(void **state)
+{
+	const struct kvtier_geometry raw = tiny_geometry(KVTIER_CODEC_RAW);
+	const struct kvtier_geometry fp8 = tiny_geometry(KVTIER_CODEC_FP8);
+
+	(void)state;
+	chains_come_back(&raw, 3, 16);
+	chains_come_back(&fp8, 3, 16);
+}
+
+/* Each takes several lanes of 1 MiB. */
+static void blocks_larger_than_a_lane_come_back(void **state)
+{
+	struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+
+	(void)state;
+	g.layers = 16;
+	g.kv_heads = 8;
+	g.head_dim_k = g.head_dim_v = 256;
+	chains_come_back(&g, 1, 3);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(small_blocks_come_back, begin, end),
+		cmocka_unit_test_setup_teardown(blocks_larger_than_a_lane_come_back, begin, end),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lib_gpu_raw.c - see lib_gpu_raw.h. */
+#include "lib_gpu_raw.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_SEGMENTS = 64 };
+
+/* --- memory --- */
+
+void gpu_uuid(const struct gpu *g, uint8_t ret[WIRE_UUID_BYTES])
+{
+	CUuuid uuid;
+
+	GPU(gpu_api()->cuDeviceGetUuid(&uuid, g->device));
+	memcpy(ret, uuid.bytes, WIRE_UUID_BYTES);
+}
+
+void gpu_raw_region(const struct gpu *g, CUdeviceptr memory, uint64_t offset, uint64_t length,
+		    struct wire_region *ret)
+{
+	CUipcMemHandle handle;
+
+	GPU(gpu_api()->cuIpcGetMemHandle(&handle, memory));
+	*ret = (struct wire_region){
+		.memory = WIRE_DEVICE_HANDLE,
+		.offset = offset,
+		.length = length,
+	};
+	memcpy(ret->handle, &handle, sizeof(handle));
+	gpu_uuid(g, ret->device);
+}
+
+/* --- the space --- */
+
+void gpu_raw_dial(struct gpu_raw *e, const char *socket, const struct gpu *g,
+		  const struct kvtier_geometry *geometry, uint32_t pages)
+{
+	memset(e, 0, sizeof(*e));
+	e->gpu = g;
+	e->geometry = *geometry;
+	e->pages = pages;
+	e->page_bytes = engine_page_bytes(geometry);
+	e->offset = 512;
+	raw_open(&e->raw, socket);
+	GPU(gpu_api()->cuMemAlloc(&e->memory, e->offset + pages * e->page_bytes));
+}
+
+static size_t space_open(struct gpu_raw *e, const struct wire_region *regions, uint32_t n,
+			 void *ret)
+{
+	const struct kvtier_geometry *g = &e->geometry;
+	struct kvtier_segment segments[MAX_SEGMENTS];
+	const size_t n_segments = engine_segments(g, segments, MAX_SEGMENTS);
+	struct wire_space_open *open = ret;
+	struct wire_region *to = (struct wire_region *)(void *)(open + 1);
+	struct wire_segment *segment = (struct wire_segment *)(void *)(to + n);
+	const size_t bytes = sizeof(*open) + n * sizeof(*to) + n_segments * sizeof(*segment);
+
+	*open = (struct wire_space_open){
+		.head = raw_head(&e->raw, WIRE_SPACE_OPEN, bytes),
+		.n_regions = n,
+		.n_segments = (uint32_t)n_segments,
+		.geometry = { .dtype = g->dtype,
+			      .codec = g->codec,
+			      .layers = g->layers,
+			      .kv_heads = g->kv_heads,
+			      .head_dim_k = g->head_dim_k,
+			      .head_dim_v = g->head_dim_v,
+			      .block_tokens = g->block_tokens,
+			      .world = 1,
+			      .model = "gpu@1" },
+	};
+	memcpy(to, regions, n * sizeof(*to));
+	for (size_t i = 0; i < n_segments; i++)
+		segment[i] = (struct wire_segment){
+			.layer = segments[i].layer,
+			.kind = segments[i].kind,
+			.offset = segments[i].offset,
+			.page_stride = segments[i].page_stride,
+			.head_stride = segments[i].head_stride,
+			.token_stride = segments[i].token_stride,
+		};
+	return bytes;
+}
+
+int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t n, const int *fds,
+		  uint32_t n_fds, char *text)
+{
+	static uint64_t message[WIRE_MAX_MESSAGE / 8];
+	union {
+		struct wire_head head;
+		struct wire_space_ok ok;
+		struct wire_error error;
+	} answer = { 0 };
+	const size_t bytes = space_open(e, regions, n, message);
+
+	assert_int_equal(raw_send(&e->raw, message, bytes, fds, n_fds), 0);
+	assert_true(raw_receive(&e->raw, &answer, sizeof(answer)) > 0);
+	if (answer.head.type == WIRE_ERROR) {
+		if (text)
+			memcpy(text, answer.error.text, sizeof(answer.error.text));
+		return answer.error.error;
+	}
+	assert_int_equal(answer.head.type, WIRE_SPACE_OK);
+	e->space = answer.ok.space;
+	return 0;
+}
+
+void gpu_raw_open(struct gpu_raw *e, const char *socket, const struct gpu *g,
+		  const struct kvtier_geometry *geometry, uint32_t pages)
+{
+	struct wire_region region;
+	char text[232] = "";
+
+	gpu_raw_dial(e, socket, g, geometry, pages);
+	gpu_raw_region(g, e->memory, e->offset, pages * e->page_bytes, &region);
+	if (gpu_raw_space(e, &region, 1, NULL, 0, text))
+		fail_msg("SPACE_OPEN was refused: %s", text);
+}
+
+void gpu_raw_close_space(struct gpu_raw *e)
+{
+	struct wire_space_close close = {
+		.head = raw_head(&e->raw, WIRE_SPACE_CLOSE, sizeof(close)),
+		.space = e->space,
+	};
+
+	assert_int_equal(raw_send(&e->raw, &close, sizeof(close), NULL, 0), 0);
+	assert_int_equal(raw_receive(&e->raw, &close, sizeof(close)), sizeof(close));
+	assert_int_equal(close.head.type, WIRE_SPACE_CLOSED);
+}
+
+void gpu_raw_close(struct gpu_raw *e)
+{
+	raw_close(&e->raw);
+	GPU(gpu_api()->cuMemFree(e->memory));
+}
+
+/* --- ops --- */
+
+struct wire_sqe gpu_raw_sqe(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first,
+			    uint32_t n)
+{
+	struct wire_sqe sqe = raw_sqe(op, e->space);
+
+	sqe.n = n;
+	sqe.deadline_ns = now_ns() + 60000000000u;
+	for (uint32_t i = 0; i < n; i++) {
+		random_key((uint64_t)chain << 32 | (i + 1), raw_keys(&e->raw) + 32 * i);
+		raw_pages(&e->raw)[i] = first + i;
+	}
+	return sqe;
+}
+
+void gpu_raw_send(struct gpu_raw *e, const struct wire_sqe *sqe)
+{
+	raw_put(&e->raw, e->position, sqe);
+	raw_publish(&e->raw, ++e->position);
+}
+
+struct wire_cqe gpu_raw_await(struct gpu_raw *e)
+{
+	const struct wire_cqe *ring =
+		(const void *)((const char *)e->raw.complete + WIRE_RING_OFFSET);
+
+	raw_await(&e->raw, e->position);
+	return ring[(e->position - 1) & (e->raw.ok.cq_entries - 1)];
+}
+
+struct wire_cqe gpu_raw_run(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first,
+			    uint32_t n)
+{
+	const struct wire_sqe sqe = gpu_raw_sqe(e, op, chain, first, n);
+
+	gpu_raw_send(e, &sqe);
+	return gpu_raw_await(e);
+}
+
+/* --- bytes --- */
+
+/* Whole numbers below 16: E4M3 holds them exactly, whatever else is in their group. */
+static uint16_t value_at(uint32_t chain, uint32_t block, size_t at)
+{
+	const uint32_t n = (uint32_t)((chain * 2654435761u + block * 40503u + at * 97u) >> 3) % 16;
+	const float value = (float)n;
+	uint32_t bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	return (uint16_t)(bits >> 16);
+}
+
+static CUdeviceptr page_at(const struct gpu_raw *e, uint32_t page)
+{
+	return e->memory + e->offset + page * e->page_bytes;
+}
+
+void gpu_raw_fill(struct gpu_raw *e, uint32_t chain, uint32_t first, uint32_t n)
+{
+	uint16_t *bytes = malloc(e->page_bytes);
+
+	assert_non_null(bytes);
+	for (uint32_t i = 0; i < n; i++) {
+		for (size_t k = 0; k < e->page_bytes / 2; k++)
+			bytes[k] = value_at(chain, i, k);
+		gpu_write(e->gpu, page_at(e, first + i), bytes, e->page_bytes);
+	}
+	free(bytes);
+}
+
+void gpu_raw_poison(struct gpu_raw *e, uint32_t first, uint32_t n)
+{
+	uint8_t *bytes = malloc(n * e->page_bytes);
+
+	assert_non_null(bytes);
+	memset(bytes, 0xa5, n * e->page_bytes);
+	gpu_write(e->gpu, page_at(e, first), bytes, n * e->page_bytes);
+	free(bytes);
+}
+
+static uint16_t *read_page(struct gpu_raw *e, uint32_t page)
+{
+	uint16_t *bytes = malloc(e->page_bytes);
+
+	assert_non_null(bytes);
+	gpu_read(e->gpu, bytes, page_at(e, page), e->page_bytes);
+	return bytes;
+}
+
+bool gpu_raw_holds(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page)
+{
+	uint16_t *bytes = read_page(e, page);
+	bool ret = true;
+
+	for (size_t k = 0; k < e->page_bytes / 2; k++)
+		ret &= bytes[k] == value_at(chain, block, k);
+	free(bytes);
+	return ret;
+}
+
+bool gpu_raw_is_poison(struct gpu_raw *e, uint32_t page)
+{
+	uint16_t *bytes = read_page(e, page);
+	bool ret = true;
+
+	for (size_t k = 0; k < e->page_bytes / 2; k++)
+		ret &= bytes[k] == 0xa5a5;
+	free(bytes);
+	return ret;
+}

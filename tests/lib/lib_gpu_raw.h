@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib_gpu_raw.h - an engine with pages in the memory of a GPU that speaks the wire by hand, for
+ * tests of what the daemon does with them. Helpers end the test when they cannot do their part.
+ */
+#ifndef KVTIER_TESTS_LIB_GPU_RAW_H
+#define KVTIER_TESTS_LIB_GPU_RAW_H
+
+#include "lib_gpu.h"
+#include "lib_raw.h"
+
+/* Pages [page][layer][K|V][token][head][dim], as in lib.h. */
+struct gpu_raw {
+	struct raw raw;
+	const struct gpu *gpu;
+	struct kvtier_geometry geometry;
+	uint32_t pages;
+	size_t page_bytes;
+	CUdeviceptr memory; /* cuMemAlloc(): page 0 lies `offset` behind it */
+	uint64_t offset;
+	uint32_t space;
+	uint32_t position; /* of the next entry */
+	uint64_t next_id;
+};
+
+/* Where a region is: the memory of a plain allocation by its legacy handle. */
+void gpu_raw_region(const struct gpu *g, CUdeviceptr memory, uint64_t offset, uint64_t length,
+		    struct wire_region *ret);
+void gpu_uuid(const struct gpu *g, uint8_t ret[WIRE_UUID_BYTES]);
+
+/* Connects, and allocates pages. No space yet. */
+void gpu_raw_dial(struct gpu_raw *e, const char *socket, const struct gpu *g,
+		  const struct kvtier_geometry *geometry, uint32_t pages);
+/* SPACE_OPEN over these regions; the answer's errno: 0, or what the ERROR said (text: >= 232
+ * bytes). */
+int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t n, const int *fds,
+		  uint32_t n_fds, char *text);
+/* All of it, with one region of a legacy handle. */
+void gpu_raw_open(struct gpu_raw *e, const char *socket, const struct gpu *g,
+		  const struct kvtier_geometry *geometry, uint32_t pages);
+void gpu_raw_close_space(struct gpu_raw *e); /* waits for SPACE_CLOSED */
+void gpu_raw_close(struct gpu_raw *e);       /* and frees the pages */
+
+/* Entries for n blocks of a chain named by a number, from page `first` on. */
+struct wire_sqe gpu_raw_sqe(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first,
+			    uint32_t n);
+void gpu_raw_send(struct gpu_raw *e, const struct wire_sqe *sqe);
+/* Waits for the completion of the entry sent last. */
+struct wire_cqe gpu_raw_await(struct gpu_raw *e);
+struct wire_cqe gpu_raw_run(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first,
+			    uint32_t n);
+
+/* BF16 values that FP8 holds exactly, a function of chain and block. */
+void gpu_raw_fill(struct gpu_raw *e, uint32_t chain, uint32_t first, uint32_t n);
+void gpu_raw_poison(struct gpu_raw *e, uint32_t first, uint32_t n);
+bool gpu_raw_holds(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page);
+bool gpu_raw_is_poison(struct gpu_raw *e, uint32_t page);
+
+#endif
