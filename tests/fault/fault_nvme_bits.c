@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * Goal: a flipped bit anywhere on the disk costs at most what it lies in: every load gives the
  * block's whole right bytes or is a miss. Method: a store is filled and stopped, by a flush or as

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * Goal: whatever lies at a configured path, the tier opens; what is not recognised is refused with
  * a sentence that says what to do, and not one byte of it is changed; what may be made is made,

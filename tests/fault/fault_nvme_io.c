@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe lane=wait seconds=27 */
+/* make: wrap=pread,pwrite,fdatasync,io_uring_peek_batch_cqe lane=wait */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * Goal: a disk that fails, is full, vanishes or stalls costs what is on it for that time, and
  * nothing else: named states, errors at once instead of waiting, buffers kept until the disk lets
  * go of them, and back again by itself. Method: real files, transfers that fail or stall by plan
  * (lib_io_faults.h). Both I/O engines.
  */
+#include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_nvme_tier.h"
 
 #include <time.h>
@@ -239,11 +241,12 @@ static void a_purge_that_cannot_be_written_says_so(void **state)
 
 /* --- stalls --- */
 
-static void impatient(void)
+/* Both or one of them are in the disk, which does not answer for longer than it may. */
+static void stall(uint32_t n)
 {
-	site_stop(&site, true);
-	site.conf.stall_ns = 300000000;
-	site_start(&site);
+	while (io_held() < n)
+		site_turn(&site);
+	clock_pass_ms(SITE_STALL_MS);
 }
 
 static void a_stalled_read_ends_and_its_buffer_is_kept(void **state)
@@ -253,11 +256,11 @@ static void a_stalled_read_ends_and_its_buffer_is_kept(void **state)
 	int r;
 
 	(void)state;
-	impatient();
 	io_hold(1 << IO_READ);
 	slot = site_read(&site, 3, &r);
 	other = site_read(&site, 5, &r);
 	assert_true(slot && other);
+	stall(2);
 	assert_true(site_until_state(&site, TIER_OFFLINE));
 	assert_int_equal(slot->dones, 1);
 	assert_int_equal(slot->x.status, -ETIMEDOUT);
@@ -286,11 +289,11 @@ static void a_stalled_write_stays_lent(void **state)
 	int r;
 
 	(void)state;
-	impatient();
 	site_store_range(&site, 20, 21); /* a segment is open */
 	io_hold(1 << IO_WRITE);
 	slot = site_write(&site, 30, &r);
 	assert_non_null(slot);
+	stall(1);
 	assert_true(site_until_state(&site, TIER_OFFLINE));
 	assert_int_equal(slot->dones, 0);
 	assert_true(slot->x.in_flight);
@@ -343,12 +346,12 @@ static void ended(void *arg, int status)
 static void a_flush_waits_for_a_stalled_disk(void **state)
 {
 	(void)state;
-	impatient();
 	site_store_range(&site, 20, 21);
 	io_hold(1 << IO_WRITE | 1 << IO_FDATASYNC);
 	site.ended = 1;
 	assert_int_equal(nvme_flush(site.tier, true, ended, &site), 0);
 	assert_int_equal(nvme_flush(site.tier, true, ended, &site), -EBUSY);
+	stall(1);
 	assert_true(site_until_state(&site, TIER_OFFLINE));
 	assert_int_equal(site.ended, 1);
 	io_hold(0);

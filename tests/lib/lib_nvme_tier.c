@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lib_nvme_tier.c - see lib_nvme_tier.h. */
 #include "daemon/base/container_of.h"
+#include "lib_clock.h"
 #include "lib_nvme_tier.h"
 #include "lib_scratch.h"
 
@@ -8,7 +9,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-enum { PATIENCE = 30, TURN_NS = 1000000, PROBE_NS = 20000000 };
+enum { PATIENCE = 30, TURN_NS = 1000000, IDLE_MS = 250 };
 
 /* --- the table --- */
 
@@ -149,8 +150,7 @@ void site_open(struct site *site, enum io_engine_choice engine, uint32_t n_paths
 		.segment_bytes = KIT_SEGMENT,
 		.read_depth = 4,
 		.write_depth = 4,
-		.stall_ns = PATIENCE * 1000000000ull,
-		.probe_ns = PROBE_NS,
+		.stall_ns = SITE_STALL_MS * 1000000ull,
 		.engine = engine,
 		.events = { .arg = site,
 			    .found = on_found,
@@ -214,6 +214,8 @@ static void pause_over(struct loop_timer *timer)
 
 void site_turn(struct site *site)
 {
+	if (site->tier && nvme_idle(site->tier))
+		clock_pass_ms(IDLE_MS);
 	site->pause.fire = pause_over;
 	loop_timer_set(site->loop, &site->pause, loop_now(site->loop) + TURN_NS);
 	assert(!loop_run(site->loop));

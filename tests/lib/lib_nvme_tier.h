@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lib_nvme_tier.h - the NVMe tier on real files, with a block table that knows what every block's
- * bytes must be (those of lib_nvme.h), and slots for reads and writes.
+ * bytes must be (those of lib_nvme.h), and slots for reads and writes. The test holds the clock: it
+ * is linked with wrap=clock_gettime,epoll_wait.
  */
 #ifndef KVTIER_TESTS_LIB_NVME_TIER_H
 #define KVTIER_TESTS_LIB_NVME_TIER_H
@@ -46,15 +47,18 @@ struct site {
 	struct loop_timer pause;
 };
 
-/* An empty directory for n paths, a loop, a configuration: a disk in trouble is probed 20 ms later
- * first. */
+enum { SITE_STALL_MS = 30000 }; /* an I/O that takes longer makes its disk offline */
+
+/* An empty directory for n paths, a loop, a configuration. */
 void site_open(struct site *site, enum io_engine_choice engine, uint32_t n_paths);
 void site_close(struct site *site); /* and everything in the directory is gone */
 /* with an empty table; waits until nothing is starting */
 void site_start(struct site *site);
 /* without flush: as a kill does, when nothing is on its way */
 void site_stop(struct site *site, bool flush);
-void site_turn(struct site *site); /* some turns of the loop: a millisecond or two */
+/* Some turns of the loop: a millisecond or two. While no disk has anything in its hands time passes
+ * faster (lib_clock.h), so that nobody waits for a probe. */
+void site_turn(struct site *site);
 /* turns until it is; false: not in 30 s */
 bool site_settle(struct site *site, bool (*is)(struct site *site));
 bool site_until_state(struct site *site, enum tier_state state);

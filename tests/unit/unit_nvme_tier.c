@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * Goal: the NVMe tier on good disks does what nvme.h says: what is stored is found, by the same
  * daemon and the next one; several paths share the blocks; cancelled reads keep their buffers;

@@ -66,8 +66,6 @@ struct nvme_tier_conf {
 	uint32_t read_depth, write_depth;    /* I/Os in one disk at once */
 	uint64_t write_budget_bytes_per_day; /* all disks together; 0: none */
 	uint64_t stall_ns;                   /* an I/O this old: the disk is offline */
-	/* from trouble to the first probe; 0: 1 s. The last: 30 times that */
-	uint64_t probe_ns;
 	enum io_engine_choice engine;
 	uint32_t max_image_bytes; /* of a write */
 	/* its memory is registered with the I/O engines; NULL: none */

@@ -23,9 +23,10 @@
 
 enum { FAILURES = 3 }; /* in a row: one error may be one bad sector */
 
-#define SECOND_NS   1000000000ull
-#define PROBE_TIMES 30               /* the last pace of probes is so many times the first */
-#define CALM_NS     (60 * SECOND_NS) /* up for so long: probing starts at its first pace again */
+#define SECOND_NS      1000000000ull
+#define FIRST_PROBE_NS SECOND_NS        /* after the trouble began */
+#define LAST_PROBE_NS  (30 * SECOND_NS) /* the longest wait between two probes */
+#define CALM_NS        (60 * SECOND_NS) /* up for so long: probing starts at its first pace again */
 
 static struct nvme_disk *disk_of(struct nvme_medium *medium)
 {
@@ -55,14 +56,14 @@ static void up(struct nvme_disk *d)
  * may probe the same storage. */
 static void plan_probe(struct nvme_disk *d)
 {
-	const uint64_t first = d->conf->probe_ns ? d->conf->probe_ns : SECOND_NS;
-	const uint64_t last = PROBE_TIMES * first, now = loop_now(d->loop);
+	const uint64_t now = loop_now(d->loop);
 
 	if (!d->probe_wait_ns || (d->up_ns && now - d->up_ns > CALM_NS))
-		d->probe_wait_ns = first;
+		d->probe_wait_ns = FIRST_PROBE_NS;
 	d->probe_due_ns = now + d->probe_wait_ns - d->probe_wait_ns / 4 +
 			  (now / 1000 + d->number) * 0x9e3779b97f4a7c15u % (d->probe_wait_ns / 2);
-	d->probe_wait_ns = d->probe_wait_ns < last / 2 ? 2 * d->probe_wait_ns : last;
+	d->probe_wait_ns =
+		d->probe_wait_ns < LAST_PROBE_NS / 2 ? 2 * d->probe_wait_ns : LAST_PROBE_NS;
 	d->up_ns = 0;
 }
 
