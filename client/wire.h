@@ -8,8 +8,8 @@
  * Control socket: SOCK_SEQPACKET, one message a packet, each starting with struct wire_head. The
  * client speaks first (HELLO). Requests carry a seq that the reply repeats. Nothing hot crosses it.
  *
- *	HELLO        -> HELLO_OK + 3 or 4 fds (submit, complete, index, the daemon's pidfd)   |
- *											      ERROR
+ *	HELLO        -> HELLO_OK (+ fds: submit, complete, index,    | ERROR
+ *	                and the daemon's pidfd where there is one)
  *	SPACE_OPEN   -> SPACE_OK (+ region fds in the request)       | ERROR
  *	SPACE_CLOSE  -> SPACE_CLOSED, once no page of it is touched  | ERROR
  *	ORDER        -> ORDER_OK (+ the words' fd in the request)    | ERROR

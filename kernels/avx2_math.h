@@ -242,8 +242,8 @@ MATH_FN struct math_acc math_acc_scramble(struct math_acc acc, const uint8_t *se
 				  acc_scramble32(acc.b, secret + 32) };
 }
 
-/* The scales that fp8_exponent() gives for the dtype, but for the largest, where foreign codes can
- * overflow: those, and scales it never gives, are left to fp8_decode(). */
+/* Whether math_decode32() takes this scale. It takes those that fp8_exponent() gives for the dtype,
+ * but for the largest one, at which foreign codes can overflow. fp8_decode() takes all others. */
 MATH_FN bool math_decode_takes(bool is_fp16, int k)
 {
 	return is_fp16 ? k >= FP8_FP16_K_MIN && k < FP8_FP16_K_MAX :
@@ -301,8 +301,8 @@ MATH_FN __m256i common_decode16(bool is_fp16, const struct math_decode *m, __m25
 	return _mm256_add_epi16(field, m->offset);
 }
 
-/* 32 codes at src -> 32 source values at dst; `lines`: dst is 32-byte aligned, and goes past the
- *    cache. */
+/* 32 codes at src -> 32 source values at dst. lines: dst is 32-byte aligned, and the values go past
+ * the cache. */
 MATH_FN void math_decode32(bool is_fp16, const struct math_decode *m, const uint8_t *src,
 			   uint8_t *dst, bool lines)
 {

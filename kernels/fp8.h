@@ -4,12 +4,12 @@
  * file.
  *
  * A group of BF16 or FP16 values shares one exponent k, kept as the E8M0 byte k + 127:
- *	k = min{k : amax <= 464 * 2^k},   code = x * 2^-k rounded to nearest even in E4M3 (no Inf,
- *					  max 448).
- * 464 is the midpoint between 448 and the 480 that E4M3 lacks, and rounds (to even) down to 448. So
- *     amax *
- * 2^-k lies in (232, 464], its code's value in [240, 448], again inside (232, 464]: a decoded group
- * has the same k, and encode(decode(b)) == b. Reasons and error figures: daemon/IMAGE.md.
+ *	k = min{k : amax <= 464 * 2^k}
+ *	code = x * 2^-k, rounded to nearest even in E4M3 (no Inf; its maximum is 448)
+ * 464 is the midpoint between 448 and the 480 that E4M3 lacks, and rounds (to even) down to 448.
+ * So amax * 2^-k lies in (232, 464], and the value of its code in [240, 448], which is again inside
+ * (232, 464]. Hence a decoded group has the same k, and encode(decode(b)) == b. Reasons and error
+ * figures: daemon/IMAGE.md.
  *
  * Integers only: no rounding mode, no flush-to-zero flag and no compiler option can change a bit.
  * All functions are total: any argument gives a defined result. Includable by C and, with FP8_FN
@@ -37,14 +37,13 @@ enum {
 	FP8_BF16_LIMIT = 0x7f78,
 	FP8_FP16_LIMIT = 0x7bc0,
 
-	/* Below k = -116 a BF16 group is raw: there a subnormal source value could round to a code
+	/* Below k = -116 a BF16 group is raw. There a subnormal source value could round to a code
 	 * other than zero, and hardware that flushes subnormals would disagree. */
 	FP8_BF16_K_MIN = -116,
 	FP8_BF16_K_MAX = 120,
-	/* FP16 needs no lower limit: its values are multiples of 2^-24, and rounding to a coarser
-	 *      grid, or
-	 * none at all where E4M3's is finer, keeps them so: every decoded value is an FP16
-	 * value. */
+	/* FP16 needs no lower limit. Its values are multiples of 2^-24, and stay such multiples
+	 * when they are rounded to a coarser grid. Where E4M3's grid is finer, nothing is rounded.
+	 * So every decoded value is an FP16 value. */
 	FP8_FP16_K_MIN = -32,
 	FP8_FP16_K_MAX = 8,
 };

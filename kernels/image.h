@@ -5,8 +5,8 @@
  *	0         struct image_header, 128 bytes
  *	128       scales: one E8M0 byte per (layer, K|V, head, 16-token group), then one per 1,024
  *	          values of each typed segment; none for raw and fp8-native planes
- *	payload_offset (4 KiB multiple)  [layer][K|V][head][token][dim], then typed, then opaque
- *					 bytes
+ *	payload_offset (a multiple of 4 KiB)
+ *	          payload: [layer][K|V][head][token][dim], then typed, then opaque bytes
  *
  * Everything here is pure arithmetic on private memory: any thread, no allocation, no I/O.
  */
@@ -88,9 +88,9 @@ int image_shape(const struct image_geometry *geometry, enum image_codec codec_k,
 
 uint32_t image_element_bytes(uint32_t dtype); /* 0: there is no such dtype */
 
-/* Where the pieces of one page lie in mapped memory. Built once per opened space. `piece`s are in
- * canonical order: layer 0 K, layer 0 V, layer 1 K, ..., typed in the engine's order, opaque
- * likewise. */
+/* Where the pieces of one page lie in mapped memory. Built once per opened space. The pieces are
+ * in canonical order: layer 0 K, layer 0 V, layer 1 K, and so on, then the typed and the opaque
+ * ones in the engine's order. */
 struct page_piece {
 	uint8_t *base;                                   /* of page 0 */
 	uint64_t page_stride, head_stride, token_stride; /* bytes */
@@ -125,7 +125,7 @@ void image_seal(struct image_header *header, uint64_t checksum);
 int image_header_check(const struct image_header *header, const struct image_geometry *geometry,
 		       const struct image_identity *identity, struct image_shape *ret_shape);
 
-/* The geometry that a header claims; nothing is checked. For those who know the key only. */
+/* The geometry that a header claims; nothing is checked. For a caller that knows only the key. */
 void image_header_geometry(const struct image_header *header, struct image_geometry *ret);
 
 /* XXH3-64 over payload, then scales (not the padding between). Payload first so that a single pass

@@ -33,8 +33,9 @@ struct codec_kernels {
 
 	/* Page -> image: header, scales, payload, checksum, header crc, in one pass over the page.
 	 * image: shape.image_bytes, 4096-aligned, private to the caller. codec_k/codec_v as asked
-	 * for. The steps end with 0; -ERANGE: fp8 cannot hold a group (NaN, Inf, overflow,
-	 * underflow): the image is then undefined and the caller encodes again as CODEC_RAW. */
+	 * for. The steps end with 0, or with -ERANGE where fp8 cannot hold a group (NaN, Inf,
+	 * overflow, underflow): the image is then undefined, and the caller encodes again as
+	 * CODEC_RAW. */
 	int (*encode_start)(struct codec_run *run, const struct page_layout *layout, uint64_t page,
 			    enum image_codec codec_k, enum image_codec codec_v,
 			    const struct image_identity *identity, uint8_t *image);
@@ -48,14 +49,17 @@ struct codec_kernels {
 	void (*verify_start)(struct codec_run *run, const uint8_t *image,
 			     const struct image_shape *shape, uint64_t checksum);
 
-	/* Goes on with a run: CODEC_MORE, or its end. A step does at least one unit (walk.h) and
-	 * stops where the units' cost reaches the budget: their bytes in the page, and 4 KiB for
-	 * each row that lies in a page of memory of its own. So at CODEC_PIECE_BYTES it touches 64
-	 * KiB, or one group where that has more (128 KiB at head dim 4096). A run that is not gone
-	 * on with is dropped: the image is then undefined, or the page partly written. Between
-	 * steps a run may change threads; the one that leaves it calls fence() before. What the
-	 * arguments of start pointed to must be there until the last step. Scratch keeps nothing
-	 * between steps. */
+	/* Goes on with a run: CODEC_MORE, or the status that it ends with.
+	 *
+	 * A step does at least one unit (walk.h), and stops when the cost of its units reaches the
+	 * budget. A unit costs its bytes in the page, and 4 KiB for each row that lies in a page of
+	 * memory of its own. So at CODEC_PIECE_BYTES a step touches 64 KiB, or one group if that is
+	 * larger (128 KiB at head dim 4096).
+	 *
+	 * A caller may drop a run between two steps: the image is then undefined, or the page
+	 * partly written. Another thread may take the run over there, if the thread that leaves it
+	 * calls fence() first. What the arguments of start point to must stay until the last step.
+	 * Scratch keeps nothing between steps. */
 	int (*step)(struct codec_run *run, uint32_t budget, uint8_t *scratch);
 	void (*fence)(void); /* orders the steps' stores; the last step has done so itself */
 

@@ -96,8 +96,8 @@ static int fp8_group(const struct group *g, int is_fp16, struct image_cursor *at
 	return 0;
 }
 
-/* Where a run is: one group, or some rows, after the other in canonical order, then the checksum of
- * the whole. */
+/* Where a run is. It goes through the groups, or through a few rows at a time, in canonical order;
+ * the checksum of the whole comes last. */
 struct ref_run {
 	enum { REF_ENCODE, REF_DECODE, REF_SUM, REF_VERIFY } doing;
 	const struct page_layout *layout;

@@ -17,8 +17,8 @@ static bool cpu_has_avx2(void)
 #if defined(__x86_64__)
 	uint32_t a, b, c, d;
 
-	/* The builtin asks also whether the system saves the wide registers; clang's does not know
-	 * F16C. */
+	/* The builtin also asks whether the system saves the wide registers. F16C is asked of the
+	 * CPU, since clang's builtin does not know it. */
 	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
 	       __builtin_cpu_supports("bmi2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 #else

@@ -19,8 +19,8 @@ void walk_start(struct walk *walk, const struct page_layout *layout, uint64_t pa
 	};
 }
 
-/* Of rows that lie apart: at least a line each; where each is in a page of memory of its own that,
- * too, unless the heads between them fill it: then other units touch the same pages. */
+/* A row costs at least a line. If each row is in a page of memory of its own, it costs that page as
+ * well; but where the heads between two rows fill the page, other units share its cost. */
 static uint32_t cost_of(const struct walk *w, const struct walk_unit *u)
 {
 	const uint32_t row = u->row_bytes < WALK_LINE_BYTES ? WALK_LINE_BYTES : u->row_bytes;
@@ -88,8 +88,8 @@ bool walk_first(const struct walk *w, const uint8_t **ret, uint64_t *ret_bytes)
 	return *ret_bytes > 0 && *ret_bytes <= WALK_AHEAD_MOST;
 }
 
-/* Rows of the next unit. fp8: to the end of the group, and all of it where the scale must be
- * found. */
+/* Rows of the next unit. An fp8 unit ends with its group at the latest, and has all of the group
+ * where the scale must be found. */
 static uint32_t plane_rows(const struct walk *w, const struct walk_unit *u, uint32_t tokens)
 {
 	const uint32_t left = tokens - (uint32_t)w->at;

@@ -15,12 +15,12 @@
 
 enum {
 	WALK_UNIT_BYTES = 4096,     /* opaque rows are cut to this */
-	WALK_RUN_BYTES = 16 << 10,  /* verbatim planes, too, */
-	WALK_ROWS_BYTES = 64 << 10, /* and all others but fp8 that is being made */
+	WALK_RUN_BYTES = 16 << 10,  /* verbatim planes are cut to this */
+	WALK_ROWS_BYTES = 64 << 10, /* other units are, but for fp8 that is being made */
 	WALK_PAGE_BYTES = 4096,     /* of memory */
 	WALK_LINE_BYTES = 64,
-	WALK_AHEAD_BYTES = 16 << 10, /* between being prefetched and being used, at least... */
-	WALK_AHEAD_MOST = 256 << 10, /* ...and at most: two planes stay in L2 */
+	WALK_AHEAD_BYTES = 16 << 10, /* at least so many between a prefetch and the use */
+	WALK_AHEAD_MOST = 256 << 10, /* and at most so many: two planes stay in L2 */
 };
 
 struct walk_unit {
@@ -30,7 +30,7 @@ struct walk_unit {
 	uint32_t row_bytes; /* rows * row_bytes <= 16 * 4096 * 4 */
 	bool fp8;
 	bool more; /* of the unit before: has its scale */
-	/* as many bytes that will be wanted soon, one after the other; NULL: not known */
+	/* as many bytes, one after the other, that will be used soon; NULL: not known */
 	const uint8_t *ahead;
 	uint32_t cost; /* of touching it, in bytes: see kernels.h */
 };
@@ -44,7 +44,7 @@ struct walk {
 	uint32_t piece, head; /* where the next unit starts */
 	uint64_t done;        /* bytes of the plane */
 	uint64_t run;         /* bytes of the plane, if it is one run; else 0 */
-	const uint8_t *ahead; /* the plane that is wanted soon, if that is known, and its size */
+	const uint8_t *ahead; /* the plane that will be used soon, if that is known, and its size */
 	uint64_t ahead_bytes;
 	uint64_t at;  /* token, value or byte, by kind */
 	uint32_t row; /* opaque rows */
@@ -53,7 +53,8 @@ struct walk {
 void walk_start(struct walk *walk, const struct page_layout *layout, uint64_t page,
 		enum image_codec codec_k, enum image_codec codec_v, const struct image_shape *shape,
 		bool whole);
-/* The bytes that ring units' `ahead` leaves out: the first planes'. False: none, or not dense. */
+/* The bytes that no unit's `ahead` names: those of the first planes. False: there are none, or they
+ * are not one run. */
 bool walk_first(const struct walk *walk, const uint8_t **ret, uint64_t *ret_bytes);
 bool walk_next(struct walk *walk, struct walk_unit *ret); /* false: the page is done */
 

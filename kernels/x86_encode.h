@@ -46,7 +46,7 @@ static void writer_flush(struct writer *w, bool all)
 	w->fill = rest;
 }
 
-/* Something comes after the unit, and it can leave in lines. */
+/* Whether a unit, if something comes after it, can leave in whole lines. */
 static bool writer_takes_lines(struct writer *w, size_t line_bytes, const struct walk_unit *u)
 {
 	if (u->row_bytes % line_bytes || w->fill % LINE)
@@ -125,7 +125,7 @@ MATH_FN uint32_t encode_as(bool is_fp16, int k, const struct walk_unit *u,
 	return math_amax_end(&amax);
 }
 
-/* The same for rows of whole steps, hashed and to the image at once. */
+/* The same for rows of whole steps, which are hashed and go to the image at once. */
 MATH_FN uint32_t encode_lines_as(bool is_fp16, int k, const struct walk_unit *u,
 				 const struct walk_unit *next, const struct walk_unit *far,
 				 struct hash *hash, uint8_t *dst)
@@ -151,7 +151,7 @@ MATH_FN uint32_t encode_lines_as(bool is_fp16, int k, const struct walk_unit *u,
 	return math_amax_end(&amax);
 }
 
-/* The unit's codes, and what its fellow's amax is. */
+/* Encodes unit u, and takes the amax of `next` beside it. */
 static int encode_unit(struct writer *w, bool is_fp16, bool lines, const struct walk_unit *u,
 		       uint32_t amax, const struct walk_unit *next, const struct walk_unit *far,
 		       uint32_t *ret_next)
@@ -229,7 +229,7 @@ static void gather_unit(struct writer *w, bool lines, const struct walk_unit *u,
 	}
 }
 
-/* b, if it is there and has the rows of a; else a itself, for loops that go over both at once. */
+/* One loop goes over both units, so they need the same rows: b if it has the rows of a, else a. */
 static const struct walk_unit *alike(const struct walk_unit *a, const struct walk_unit *b)
 {
 	return b && a->fp8 == b->fp8 && a->rows == b->rows && a->row_bytes == b->row_bytes ? b : a;
@@ -259,7 +259,7 @@ static bool encode_look(struct encode_run *e, uint32_t at)
 	return walk_next(&e->walk, &e->ring[at].unit);
 }
 
-/* The n-th unit after the one at `now`, if loops can go over both at once; else that itself. */
+/* The n-th unit after the one at `now`, if it has the same rows; else the one at `now`. */
 static const struct walk_unit *fellow(const struct encode_run *e, uint32_t n)
 {
 	const struct walk_unit *u = &e->ring[e->now].unit;

@@ -192,8 +192,7 @@ void packet_close(struct packet *packet); /* the fds nobody took */
 /* ---- session.c: connection, handshake, dispatch, reconnection ----
  *
  *	AWAY --connected, HELLO sent--> GREETING --HELLO_OK, links mapped--> UP
- *	  ^------------- hang-up, timeout, violation, cut: session_lost() ----'
- */
+ *	  ^------------- hang-up, timeout, violation, cut: session_lost() ----' */
 enum session_state { SESSION_AWAY, SESSION_GREETING, SESSION_UP };
 
 /* One non-blocking step: connects if it is time, takes packets, opens and closes spaces. Control
@@ -278,8 +277,7 @@ int check_regions_again(struct space_layout *layout, const struct kvtier_region 
  *
  * A space that was open before does not stay REFUSED (a daemon or process short of something says
  * so, too): it is WANTED again after a while. A space that is quiesced goes the way of one that is
- * closed, but to QUIET; from there kvtier_space_resume() makes it WANTED, a close GONE.
- */
+ * closed, but to QUIET; from there kvtier_space_resume() makes it WANTED, a close GONE. */
 enum space_state {
 	SPACE_WANTED,
 	SPACE_OPENING,

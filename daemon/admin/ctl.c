@@ -279,8 +279,7 @@ static void accept_one(struct loop_watch *watch, uint32_t events)
 	fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0) {
 		/* without a pause a listening socket that cannot be accepted from would keep the
-		 * loop awake
-		 */
+		 * loop awake */
 		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
 			log_limited(&ctl->limit, loop_now(loop), LOG_LEVEL_WARNING,
 				    "admin socket: %s", strerror(errno));

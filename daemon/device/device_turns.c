@@ -2,9 +2,9 @@
 /*
  * device_turns.c - see device_turns.h.
  *
- *	ring of clients:  first -> A -> B -> C		each with its jobs in order: a1 a2 a3 | b1 |
- *							c1 c2
- *	take: a1, and the ring is B -> C -> A.
+ *	ring of clients:  first -> A -> B -> C
+ *	their jobs, in order:      A: a1 a2 a3, B: b1, C: c1 c2
+ *	take: a1, and the ring is  first -> B -> C -> A
  *
  * There are at most as many clients in it as jobs, so looking one up is a short walk.
  */

@@ -3,21 +3,16 @@
  * part.h - one block of an op in flight, the op, and all ops: what the files of this folder share.
  * Core thread only.
  *
- *	file		owns of a part					does
- *	op.c		op, next, at					the life of an op, and of
- *									its parts
- *	pump.c		task, step, early				begins parts in turn, runs
- *									their steps
- *	part.c		job, where, placed, wait			slots, jobs of the device,
- *									waking
- *	store.c		lease, waiter					the steps of a store
- *	load.c		lease, source, before				the steps of a load and of a
- *									prefetch
- *	flight.c	flight, with, brought				brings a block into host
- *									memory, for all that want it
- *	room.c		waiter.link					slots, and who waits for one
- *	share.c		in_flight_bytes					what a client may have
- *	trace.c		(of an op: trace)				the last steps
+ *	file       owns of a part             does
+ *	op.c       op, next, at               the life of an op, and of its parts
+ *	pump.c     task, step, early          begins parts in turn, runs their steps
+ *	part.c     job, where, placed, wait   slots, jobs of the device, waking
+ *	store.c    lease, waiter              the steps of a store
+ *	load.c     lease, source, before      the steps of a load and of a prefetch
+ *	flight.c   flight, with, brought      brings a block into host memory, for all that want it
+ *	room.c     waiter.link                slots, and which tasks wait for one
+ *	share.c    in_flight_bytes            what a client may have
+ *	trace.c    trace (of an op)           the last steps
  *
  * Who calls whom: pump.c -> op.c, store.c, load.c -> flight.c -> room.c -> share.c; all of them use
  * part.c, turn.c, ready.c, trace.c and step.c, which call none of the former. Waking is a push on

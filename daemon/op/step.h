@@ -4,20 +4,19 @@
  * host memory), and what may be held at the door of each. pump.c runs the steps of parts, flight.c
  * those of flights.
  *
- *	store:	ADMIT -> PLACE -> ENCODE ~> COMMIT				~> waits for
- *										something that ends
- *										by itself
+ *	store:	ADMIT -> PLACE -> ENCODE ~> COMMIT
  *		  |        ^        | FP8 cannot hold it: PLACE again, raw
  *		  |        `--------'
  *		  `-> COMMIT	it is here already, or it failed; its turn in the chain still comes
  *
- *	load:	LOOKUP -> SERVE ~> CHECK -> END				it is in host memory
- *		  `-> BRING ~> SERVE ~> CHECK [-> KEEP] -> END		a flight brings it; KEEP: it
- *									came from Redis
+ *	load:	LOOKUP -> SERVE ~> CHECK -> END			it is in host memory
+ *		  `-> BRING ~> SERVE ~> CHECK [-> KEEP] -> END	a flight brings it
  *
  *	prefetch: LOOKUP -> END, or LOOKUP -> BRING ~> [KEEP ->] END
  *
  *	flight:	[PROBE ~>] ROOM -> READ ~> VERIFY ~> LAND -> (its parts use it) -> over
+ *
+ * ~> waits for something that ends by itself. [] are steps of blocks that come from Redis.
  *
  * An op that is told to end (deadline, cancel, a closed space, a dead client) sends its parts from
  * any step before CHECK or COMMIT straight to END or COMMIT: step_early() says which.

@@ -4,28 +4,27 @@
  * log or allocation, so traces replay by the million (tests/sim/sim_place.c).
  *
  * Asked again after each executed step until it says PLACE_ALLOC, PLACE_MOVE, PLACE_WAIT or
- * PLACE_FAIL:
- *   1. The class has a free slot, or a free slab exists                          -> PLACE_ALLOC
- *   2. Another class holds a slab's worth of free slots: pack it, which takes a while: the slab is
- *      free later
- *                                                                                -> PLACE_MOVE
- *   3. Another class's least recent leaf is more than twice as old as the class's own, or the class
- *      has no
- *      victim: evict of that class until it holds a slab's worth of free slots   -> PLACE_EVICT,
- *										  then as 2.
- *      One slab is packed at a time; who would begin with another one waits         -> PLACE_WAIT
- *   4. The class's own least recent leaf                                         -> PLACE_EVICT
- *   5. Else                                                                      -> PLACE_FAIL
+ * PLACE_FAIL. The first that holds:
+ *   1. PLACE_ALLOC: the class has a free slot, or a free slab exists.
+ *   2. PLACE_MOVE: another class holds a slab's worth of free slots. One of its slabs is packed
+ *      into the others, and is free when that is done.
+ *   3. PLACE_EVICT of another class, until it holds a slab's worth of free slots, then 2: the least
+ *      recent leaf of that class is more than twice as old as the class's own, or the class has no
+ *      victim.
+ *   4. PLACE_EVICT: the class has a victim, its own least recent leaf.
+ *   5. PLACE_FAIL.
+ * One slab is packed at a time: while one is, 2 and 3 are PLACE_WAIT.
+ *
  * A class that holds as many free slots as a slab has can give away any one slab, because what lies
  * in it fits into the rest; the sparsest slab is the cheapest. Which slab can be emptied at all (no
  * slot pinned or being written) costs a walk over slots, so the plan asks for it only of the class
  * it is about to take from: PLACE_LOOK.
  *
  * Whose blocks may go is place_may_take(): each account (the blocks of a space, block.h) has bytes
- * that are guaranteed to it, as its clients are active (share.h). Who asks takes from itself, and
- * from all that hold more than is guaranteed to them; only leaves that may be taken count in
- * oldest_tick. So most of memory goes by recency alone, and a client that stores as fast as it can
- * pays with its own blocks once the others are down to their guarantee.
+ * that are guaranteed to it, as its clients are active (share.h). An account takes from itself, and
+ * from all accounts that hold more than is guaranteed to them. Only leaves that may be taken count
+ * in oldest_tick. So most of memory goes by recency alone, and a client that stores as fast as it
+ * can pays with its own blocks once the others are down to their guarantee.
  *
  * Progress: EVICT frees a slot, MOVE begins to free a slab, and one LOOK a class is answered
  * between two of them.

@@ -31,8 +31,7 @@ struct daemon {
 };
 
 /* Starts build/kvtierd with these lines of configuration (directories are added) and waits until it
- * serves. Without an NVMe tier, unless they have a section [nvme].
- */
+ * serves. Without an NVMe tier, unless they have a section [nvme]. */
 void daemon_start(struct daemon *d, const char *config);
 /* The steps of it, for configurations that name files: directories, then the file, then
  * daemon_restart(). */
@@ -101,8 +100,7 @@ size_t engine_page_bytes(const struct kvtier_geometry *geometry);
 int memfd_make(size_t bytes, int seals); /* memfd with these seals */
 
 /* Store or load and wait; statuses into `blocks` (may be NULL). Returns result.status, or -errno of
- * the call.
- */
+ * the call. */
 int engine_store(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
 		 const struct kvtier_key *parent, int32_t *blocks);
 int engine_load(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n,

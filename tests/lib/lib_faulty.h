@@ -16,8 +16,7 @@ enum { ALWAYS = 1 << 30, READS = 1 << IO_READ, WRITES = 1 << IO_WRITE, SYNCS = 1
  * test says no other. */
 enum { FAULTY_STALL_MS = 5000, FAULTY_PROBE_MS = 38000, FAULTY_OP_MS = 20000 };
 
-/* A small host and a small NVMe tier; an I/O that takes FAULTY_STALL_MS makes the disk offline...
- */
+/* Small host and NVMe tiers; an I/O that takes FAULTY_STALL_MS makes the disk offline... */
 extern const char faulty_quick[];
 /* ...or only one of a minute does. */
 extern const char faulty_patient[];

@@ -66,8 +66,7 @@ int kit_store(struct kit *kit, uint32_t block);
 void kit_touch(struct kit *kit, uint32_t block);
 void kit_forget(struct kit *kit, uint32_t block);
 /* 0: whole and right; -ENOENT: not in the table; else a miss, and gone from the table. Wrong bytes:
- * assert.
- */
+ * assert. */
 int kit_load(struct kit *kit, uint32_t block);
 int kit_flush(struct kit *kit, bool last);
 /* as the disk's probe does, when nothing else is on its way */

@@ -205,8 +205,7 @@ static uint32_t close_once(struct raw *r, uint32_t space, uint32_t tail, struct 
 }
 
 /* SPACE_CLOSE while ops run: answered after the last of them completed, and not before its pages
- * were let go.
- */
+ * were let go. */
 static void close_while_ops_run(void **state)
 {
 	struct world *w = *state;

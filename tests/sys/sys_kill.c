@@ -47,8 +47,7 @@ static void submit(struct engine *e, struct outstanding *o, bool load,
 }
 
 /* Takes the result; what was loaded is right, what was not is untouched or, while being written,
- * unfinished.
- */
+ * unfinished. */
 static uint32_t take(struct engine *e, struct outstanding *o)
 {
 	struct kvtier_result result = { .size = sizeof(result),
@@ -127,8 +126,7 @@ static uint32_t die_once(struct world *w, int round)
 }
 
 /* A client of its own for each case: one that saw its daemon die often waits longer and longer to
- * reconnect.
- */
+ * reconnect. */
 static int begin(void **state)
 {
 	static struct world w;

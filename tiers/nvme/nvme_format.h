@@ -3,10 +3,9 @@
  * nvme_format.h - what lies on an NVMe disk (file or partition), and checks of it. Pure; any
  * thread.
  *
- *	0         superblock   4 KiB: who the store is, its shape, which life it is in, what was
- *			       purged
- *	32 KiB    superblock   the same again; both are written on every change, the newest valid
- *			       one wins
+ *	0         superblock   4 KiB: the store's uuid, shape and life, and its purges
+ *	32 KiB    superblock   the same; each change is written to both, and the newest valid one
+ *			       wins
  *	60 KiB    spare        4 KiB that nobody reads: written to see whether the disk takes writes
  *	64 KiB    segments     segment_bytes each:
  *
@@ -190,8 +189,7 @@ int nvme_header_check(const uint8_t page[NVME_PAGE], const struct nvme_identity 
 		      uint64_t *ret_sequence);
 
 /* 0, or -EBADMSG: no image header, or not one of an image of these limits. *ret_payload_offset as
- * in image.h.
- */
+ * in image.h. */
 int nvme_image_check(const struct image_header *header, uint32_t *ret_image_bytes,
 		     uint32_t *ret_payload_offset);
 bool nvme_tag_fits(const struct image_header *header); /* in its padding */

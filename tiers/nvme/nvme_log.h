@@ -123,8 +123,7 @@ struct nvme_append {
 };
 
 /* Likewise. status 0: `bytes` were read; what they are worth the caller checks: header, identity,
- * checksum.
- */
+ * checksum. */
 struct nvme_read {
 	uint64_t location;
 	/* page-aligned, with room up to the next multiple of 4 KiB */

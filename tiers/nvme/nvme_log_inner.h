@@ -13,8 +13,7 @@
  * Each calls those below it. Upwards go only done() of an I/O or an append, and log->step.
  *
  * A segment:
- *		    prepare             use                  seal (footer written or
- *							     not)
+ *		    prepare             use               seal: footer written or not
  *  ┌──────> FREE ──────────> PREPARING ───> READY ──> FILLING ──────────────────────> SEALED
  *  │          ^    header        │ write                                                │
  *  │          └── error ─────────┘            nothing lives there any more              │

@@ -31,8 +31,7 @@ static bool fits(const struct nvme_log *log, const struct nvme_fill *fill, uint6
 }
 
 /* Where a record of this size goes. -EAGAIN: nowhere now; -ENOSPC (carry): nowhere until a segment
- * is free.
- */
+ * is free. */
 static int find_room(struct nvme_log *log, uint64_t bytes, bool carry)
 {
 	if (!carry && !log->clean)
