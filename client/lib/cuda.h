@@ -109,6 +109,7 @@ struct cuda_order {
 	struct wire_words *words;
 	CUdeviceptr device_words; /* 0: streams can neither write nor wait for words */
 	int words_fd;
+	bool wanted; /* a space whose pages the daemon reaches needs it. Control */
 	/* control and ring */
 	enum cuda_order_state state;
 	uint32_t seq;

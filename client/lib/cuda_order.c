@@ -202,6 +202,8 @@ int cuda_orders_advance(struct kvtier_client *c)
 	int rc = 0;
 
 	for (size_t i = 0; i < CUDA_ORDERS_MAX && c->orders[i] && !rc; i++) {
+		if (!c->orders[i]->wanted)
+			continue;
 		if (c->orders[i]->state == CUDA_ORDER_UNTOLD)
 			rc = tell(c, c->orders[i]);
 		if (!rc && c->orders[i]->state == CUDA_ORDER_TOLD)

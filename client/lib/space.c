@@ -125,7 +125,7 @@ static int send_close(struct kvtier_client *c, struct kvtier_space *space)
 /* The daemon knows its GPU's events and words, or will not. */
 static bool orders_told(const struct kvtier_space *space)
 {
-	return !space->order || space->order->state == CUDA_ORDER_KNOWN ||
+	return !space->order || space->staged || space->order->state == CUDA_ORDER_KNOWN ||
 	       space->order->state == CUDA_ORDER_REFUSED;
 }
 
@@ -264,6 +264,8 @@ static int space_list(struct kvtier_client *c, struct kvtier_space *space)
 
 	if (!rc && space->cuda)
 		rc = cuda_order_of(c, &space->cuda->device, &space->order);
+	if (!rc && space->cuda && !space->staged)
+		space->order->wanted = true;
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++) {

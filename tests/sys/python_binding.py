@@ -153,6 +153,50 @@ class Binding(unittest.TestCase):
         self.assertTrue(bytes(pages)[PAGE:PAGE + len(data)] == data)
         space.close()
 
+    def test_a_space_says_how_its_pages_are_reached(self):
+        with self.open() as space:
+            self.assertEqual(space.memory, "memfd")
+
+    def test_a_quiet_space_comes_back(self):
+        with self.open() as space:
+            keys = self.stored(space)
+            self.assertEqual(space.quiesce(), 0)
+            self.assertEqual(space.lookup(keys).blocks, 0)
+            with self.assertRaises(kvtier.Error) as caught:
+                space.load(keys, range(len(keys)))
+            self.assertEqual(caught.exception.errno, errno.ENOTCONN)
+            with self.assertRaises(kvtier.Error) as caught:
+                space.resume()          # the descriptor was not kept
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+            space.resume([self.memory.region()])
+            self.assertEqual(space.lookup(keys).blocks, len(keys))
+
+    def test_memory_of_a_gpu_needs_a_driver(self):
+        with self.assertRaises(kvtier.Error) as caught:
+            self.client.open_space(geometry("gpu@1"), [kvtier.Region(1 << 20, cuda=4096)], segments())
+        self.assertEqual(caught.exception.errno, errno.ENODEV)
+        self.assertIn("has not loaded the CUDA driver", str(caught.exception))
+
+    def test_a_stream_needs_memory_of_a_gpu(self):
+        with self.open() as space:
+            with self.assertRaises(kvtier.Error) as caught:
+                space.store(space.keys(range(16)), [0], stream=0)
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+            self.assertIn("cuda_stream", str(caught.exception))
+
+    def test_region_of_a_tensor(self):
+        class Torch:            # what torch_region() asks of a tensor: a view of each second row
+            shape, is_cuda = (4, 8), False
+            def stride(self): return (16, 1)
+            def element_size(self): return 2
+            def data_ptr(self): return 0x1000
+        self.assertEqual(kvtier.torch_region(Torch()), kvtier.Region((3 * 16 + 7 + 1) * 2, base=0x1000))
+        Torch.is_cuda = True
+        self.assertEqual(kvtier.torch_region(Torch()), kvtier.Region((3 * 16 + 7 + 1) * 2, cuda=0x1000))
+        Torch.shape = (0, 8)
+        with self.assertRaises(ValueError):
+            kvtier.torch_region(Torch())
+
     def test_lookup_only_space(self):
         keys = self.stored(self.open())
         space = self.client.open_space(geometry(self.id(), codec=Codec.RAW))

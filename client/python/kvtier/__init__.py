@@ -99,12 +99,13 @@ class Geometry(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Engine memory the daemon may see: a sealed memfd (fd >= 0), or private memory at base that is
-    copied."""
+    """Engine memory the daemon may see: a sealed memfd (fd >= 0), memory of a GPU (cuda: a device pointer), or
+    private memory at base that is copied. length and offset are bytes."""
     length: int
     fd: int = -1
     offset: int = 0
     base: int = 0
+    cuda: int = 0
 
 
 class Segment(NamedTuple):
@@ -151,6 +152,28 @@ class Lent(NamedTuple):
     op: int
     daemon: int       # its process, 0 when not known
     ended: bool       # False: the op runs; True: its connection was cut, and the daemon has not let go
+
+
+def torch_region(tensor) -> Region:
+    """The memory of a torch tensor, from its first element to its last, as a region: of a GPU, or private. The tensor
+    must stay alive until the space is closed. Offsets of segments count from its first element."""
+    if any(n == 0 for n in tensor.shape):
+        raise ValueError("the tensor has no elements")
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
+    length, address = (last + 1) * tensor.element_size(), tensor.data_ptr()
+    return Region(length, cuda=address) if tensor.is_cuda else Region(length, base=address)
+
+
+def _stream(stream) -> int:
+    """A CUstream as a number. Of torch's default stream, which calls itself 0, the name that a driver knows."""
+    number = getattr(stream, "cuda_stream", stream)
+    return number if number else 1
+
+
+def _regions(regions: Sequence[Region]) -> C.Array:
+    return (_lib.Region * len(regions))(*[
+        _lib.sized(_lib.Region, memory=3 if m.cuda else 1 if m.fd >= 0 else 2, fd=m.fd, offset=m.offset,
+                   length=m.length, base=m.cuda or m.base) for m in regions])
 
 
 def version() -> str:
@@ -282,6 +305,23 @@ class Space:
             raise Error(errno.EBADF, "this space was closed")
         return self._handle
 
+    @property
+    def memory(self) -> str:
+        """How the daemon reaches the pages, for people: "CUDA IPC", "CUDA staged: it is of a ..."."""
+        text = C.create_string_buffer(256)
+        _check(_lib.load().kvtier_space_memory(self._open(), text, len(text)))
+        return text.value.decode()
+
+    def quiesce(self) -> int:
+        """Ends the ops, and gives the pages back: their memory may go away until resume(). The space keeps its
+        identity. How many pages are lent still, as close()."""
+        return _check(_lib.load().kvtier_space_quiesce(self._open()))
+
+    def resume(self, regions: Optional[Sequence[Region]] = None) -> None:
+        """Opens it again, over the same memory (None; not of memfds) or over other memory of the same kind."""
+        r = _regions(regions) if regions is not None else None
+        _check(_lib.load().kvtier_space_resume(self._open(), r, len(regions or ())))
+
     def keys(self, tokens, parent: Optional[bytes] = None) -> Keys:
         """Keys of the full blocks in tokens; the tail that fills no block has none. tokens: a sequence of ints, or
         a buffer of integers in one row (array, memoryview, numpy; a tensor in CPU memory). 32-bit items are read
@@ -300,9 +340,10 @@ class Space:
         return Hit(hit.blocks, Tier(hit.tiers), hit.generation)
 
     def store(self, keys: Keys, pages: Iterable[int], **options) -> Op:
-        """Gives blocks to the daemon. Options: timeout_ms, and parent where it is not keys.parent. session, turn,
-        ttl_s and priority are reserved: checked, not used yet. The pages must not change until the op's result
-        was taken."""
+        """Gives blocks to the daemon. Options: timeout_ms; parent where it is not keys.parent; stream, of pages in a
+        GPU's memory: a torch.cuda.Stream or a CUstream's number; no page is touched before the work that is in it
+        now. session, turn, ttl_s and priority are reserved: checked, not used yet. The pages must not change until
+        the op's result was taken."""
         return self._submit(_lib.load().kvtier_store, keys, pages, options)
 
     def load(self, keys: Keys, pages: Iterable[int], **options) -> Op:
@@ -321,6 +362,9 @@ class Space:
             raise ValueError(f"{len(keys)} keys need as many pages, not {len(indices)}")
         fields = {"parent": keys.parent, **options}
         fields["parent"] = _key(fields["parent"])
+        stream = fields.pop("stream", None)
+        if stream is not None:
+            fields["cuda_stream"] = _stream(stream)
         how, op = _lib.sized(_lib.OpOptions, **fields), C.c_uint64()
         array = (C.c_uint32 * len(indices))(*indices)
         _check(function(self._open(), keys._array, array, len(keys), C.byref(how), C.byref(op)))
@@ -376,14 +420,12 @@ class Client:
     def open_space(self, geometry: Geometry, regions: Sequence[Region] = (),
                    segments: Sequence[Segment] = ()) -> Space:
         """Opens a space and shows the daemon where pages lie; without regions it can only look up and
-        prefetch. Memory of a region with `base` must stay valid until the space is closed."""
+        prefetch. Memory of a region with `base` or `cuda` must stay valid until the space is closed."""
         fields = geometry._asdict()
         for text in ("model", "convention", "extras"):
             fields[text] = fields[text].encode()
         plain = _lib.sized(_lib.Geometry, **fields)
-        r = (_lib.Region * len(regions))(*[
-            _lib.sized(_lib.Region, memory=1 if m.fd >= 0 else 2, fd=m.fd, offset=m.offset, length=m.length,
-                       base=m.base) for m in regions])
+        r = _regions(regions)
         s = (_lib.Segment * len(segments))(*[_lib.sized(_lib.Segment, **part._asdict()) for part in segments])
         handle = C.c_void_p()
         _check(_lib.load().kvtier_space_open(self._open(), C.byref(plain), r, len(regions), s, len(segments),
@@ -411,6 +453,11 @@ class Client:
     def event_fd(self) -> int:
         """A descriptor, the client's own, that polls readable when poll() may have something."""
         return _check(_lib.load().kvtier_event_fd(self._open()))
+
+    def stream_wait(self, op: Op, stream) -> None:
+        """Work that is put into the stream after this call waits until the op has ended, without the CPU. Whether its
+        blocks were loaded, only the op's result says."""
+        _check(_lib.load().kvtier_stream_wait(self._open(), op.id, _stream(stream)))
 
     def cancel(self, op: Op, timeout_ms: int = 1000) -> None:
         """Ends an op early: afterwards none of its pages is touched, and its result waits to be taken. Error with

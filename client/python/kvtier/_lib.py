@@ -98,6 +98,7 @@ class OpOptions(C.Structure):
         ("ttl_s", C.c_uint32),
         ("priority", C.c_int32),
         ("reserved", C.c_uint32),
+        ("cuda_stream", C.c_void_p),
     ]
 
 
@@ -213,6 +214,9 @@ def _declare(lib: C.CDLL) -> None:
         ("kvtier_close", None, [p]),
         ("kvtier_space_open", i32, [p, to(Geometry), to(Region), size, to(Segment), size, to(p)]),
         ("kvtier_space_close", i32, [p]),
+        ("kvtier_space_memory", i32, [p, C.c_char_p, size]),
+        ("kvtier_space_quiesce", i32, [p]),
+        ("kvtier_space_resume", i32, [p, to(Region), size]),
         ("kvtier_keys", i32, [p, keys, p, size, keys, to(size)]),
         ("kvtier_lookup", i32, [p, keys, size, to(Hit)]),
         ("kvtier_store", i32, [p, keys, pages, size, to(OpOptions), to(u64)]),
@@ -222,6 +226,7 @@ def _declare(lib: C.CDLL) -> None:
         ("kvtier_poll", i32, [p, to(Result), size]),
         ("kvtier_event_fd", i32, [p]),
         ("kvtier_cancel", i32, [p, u64, i32]),
+        ("kvtier_stream_wait", i32, [p, u64, p]),
         ("kvtier_lent", i32, [p, to(Lent), size]),
         ("kvtier_memory_alloc", i32, [size, C.c_char_p, to(p)]),
         ("kvtier_memory_address", p, [p]),
