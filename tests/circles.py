@@ -12,7 +12,7 @@ import sys
 
 # The files that may call each other, as patterns, each group with its reason.
 KNOWN = {
-    "daemon/front/conn daemon/front/server":
+    "daemon/front/conn daemon/front/conn_share daemon/front/server":
         "a connection and the table of all: the server opens, cuts and buries connections, and a connection "
         "asks it for what all of them share",
     "client/lib/*":

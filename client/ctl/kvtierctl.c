@@ -160,9 +160,6 @@ int main(int argc, char **argv)
 		if (strcmp(commands[i].name, name) == 0)
 			context.command = &commands[i];
 	}
-	if (!context.command && strcmp(name, "devices") == 0)
-		usage_error(&context,
-			    "devices: the disks of the NVMe tier are shown by kvtierctl disks");
 	if (!context.command)
 		usage_error(&context, "%s: no such command", name);
 	argc -= optind;

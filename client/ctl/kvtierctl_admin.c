@@ -216,6 +216,16 @@ int command_disks(struct context *context, int argc, char **argv)
 	return list(context, argc, argv, columns, sizeof(columns) / sizeof(columns[0]));
 }
 
+int command_devices(struct context *context, int argc, char **argv)
+{
+	static const struct column columns[] = {
+#define DEVICES_COLUMN(title, name, kind, value) { title, #name, COLUMN_##kind },
+#include "daemon/admin/tbl_lists.h"
+	};
+
+	return list(context, argc, argv, columns, sizeof(columns) / sizeof(columns[0]));
+}
+
 /* All blocks that could be looked at are good. False also if there were blocks and none could be
  * looked at. */
 static bool is_verified(struct json_object *root)

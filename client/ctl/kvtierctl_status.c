@@ -120,6 +120,14 @@ static void redis_text(const struct stats *stats, int width)
 	print_text("redis", first, stats_text_get(stats->redis_text, sizeof(text), text), width);
 }
 
+static void gpu_text(const struct stats *stats, int width)
+{
+	char text[STATS_TEXT_BYTES];
+
+	if (stats_text_get(stats->gpu_text, sizeof(text), text)[0] != '\0')
+		print_text("gpu", "", text, width);
+}
+
 static void redis_json(const struct stats *stats)
 {
 	char state[32], text[STATS_TEXT_BYTES];
@@ -154,6 +162,7 @@ void status_print(const struct stats *stats, uint64_t health, int width)
 	clients_text(stats, width);
 	nvme_text(stats, width);
 	redis_text(stats, width);
+	gpu_text(stats, width);
 }
 
 static void status_json(const struct stats *stats, uint64_t health)
@@ -190,7 +199,9 @@ static void status_json(const struct stats *stats, uint64_t health)
 	print_json_string(stats_text_get(stats->nvme_text, sizeof(text), text));
 	putchar('}');
 	redis_json(stats);
-	printf("}\n");
+	printf(",\"gpu\":{\"text\":");
+	print_json_string(stats_text_get(stats->gpu_text, sizeof(text), text));
+	printf("}}\n");
 }
 
 int command_status(struct context *context, int argc, char **argv)

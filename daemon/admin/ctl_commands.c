@@ -266,12 +266,8 @@ int ctl_start(struct kvtierd *d, struct ctl_request *request, char *sentence, si
 			return commands[i].start(d, request, sentence, n);
 		}
 	}
-	if (strcmp(request->words[0], "devices") == 0)
-		snprintf(sentence, n,
-			 "devices: the disks of the NVMe tier are shown by kvtierctl disks");
-	else
-		snprintf(sentence, n, "%s: no such command; this daemon knows %s",
-			 log_escape(request->words[0], shown, sizeof(shown)), names + strlen(", "));
+	snprintf(sentence, n, "%s: no such command; this daemon knows %s",
+		 log_escape(request->words[0], shown, sizeof(shown)), names + strlen(", "));
 	return -EINVAL;
 }
 

@@ -4,6 +4,7 @@
  */
 #include "gauges.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "tiers/nvme/nvme.h"
@@ -129,6 +130,40 @@ static void redis_gauges(struct kvtierd *d)
 	stats_redis_text(d->stats, s.text);
 }
 
+static void gpu_gauges(struct kvtierd *d)
+{
+	struct stats_values *v = &d->stats->v;
+	struct device_note sum = { 0 }, note;
+	uint32_t used = 0, failed = 0;
+	char text[STATS_TEXT_BYTES] = "";
+
+	for (uint32_t i = 1; i < d->devices.n; i++) {
+		device_note(d->devices.all[i], &note);
+		used += note.regions > 0;
+		failed += note.failed;
+		if (note.failed && text[0] == '\0')
+			snprintf(text, sizeof(text), "GPU %u (%s): %.150s", i - 1, note.name,
+				 note.why);
+		sum.regions += note.regions;
+		sum.bytes += note.bytes;
+		sum.copied_out_bytes_total += note.copied_out_bytes_total;
+		sum.copied_in_bytes_total += note.copied_in_bytes_total;
+		sum.batches_total += note.batches_total;
+		sum.lost_total += note.lost_total;
+	}
+	stats_set(&v->gpu_devices, d->devices.n ? d->devices.n - 1 : 0);
+	stats_set(&v->gpu_used_devices, used);
+	stats_set(&v->gpu_failed_devices, failed);
+	stats_set(&v->gpu_regions, sum.regions);
+	stats_set(&v->gpu_own_bytes, sum.bytes);
+	stats_set(&v->gpu_copied_out_bytes_total, sum.copied_out_bytes_total);
+	stats_set(&v->gpu_copied_in_bytes_total, sum.copied_in_bytes_total);
+	stats_set(&v->gpu_batches_total, sum.batches_total);
+	stats_set(&v->gpu_lost_total, sum.lost_total);
+	stats_health_set(d->stats, STATS_HEALTH_GPU_FAILED, failed > 0);
+	stats_gpu_text(d->stats, text);
+}
+
 static void space_gauges(struct kvtierd *d)
 {
 	struct stats_values *v = &d->stats->v;
@@ -187,4 +222,5 @@ void gauges_sync(struct kvtierd *d)
 	stats_health_set(d->stats, STATS_HEALTH_HOST_OFFLINE, tier_state(host) == TIER_OFFLINE);
 	nvme_gauges(d);
 	redis_gauges(d);
+	gpu_gauges(d);
 }

@@ -315,6 +315,11 @@ void stats_redis_text(struct stats *stats, const char *text)
 	text_set(stats->redis_text, sizeof(stats->redis_text), text);
 }
 
+void stats_gpu_text(struct stats *stats, const char *text)
+{
+	text_set(stats->gpu_text, sizeof(stats->gpu_text), text);
+}
+
 char *stats_text_get(const char *text, size_t room, char *ret)
 {
 	for (size_t i = 0; i < room - 1; i++)

@@ -114,6 +114,9 @@ enum {
 	       "became a "                                                                         \
 	       "miss (see tiers.redis.forged_blocks_total): see who else writes under [redis] "    \
 	       "key_prefix.")                                                                      \
+	HEALTH(GPU_FAILED, gpu_failed, err,                                                        \
+	       "A GPU that was in use does not work: its engines' blocks cannot be stored or "     \
+	       "loaded from there; see the reason below, `kvtierctl devices` and `nvidia-smi`.")   \
 	HEALTH(STOPPED, stopped, err,                                                              \
 	       "The daemon's process is stopped; continue it with `kill -CONT PID`, or see who "   \
 	       "stopped it.")                                                                      \
@@ -166,6 +169,7 @@ struct stats {
 	char nvme_text[STATS_TEXT_BYTES];    /* why the tier is not up, or not as it should be */
 	char clients_text[STATS_TEXT_BYTES]; /* while connections are short: whose they are */
 	char redis_text[STATS_TEXT_BYTES];   /* why the tier is not up, or not as it should be */
+	char gpu_text[STATS_TEXT_BYTES];     /* why a GPU that was in use does not work */
 	_Alignas(64) struct stats_values v;
 	/* Ops that loaded or stored a block at least: from the turn of the core thread that read
 	 * the op from its ring until it completed the op. */
@@ -204,6 +208,7 @@ void stats_names(struct stats *stats, const char *device, const char *kernels); 
 void stats_nvme_text(struct stats *stats, const char *engine, const char *text);
 void stats_clients_text(struct stats *stats, const char *text);
 void stats_redis_text(struct stats *stats, const char *text); /* the same of the Redis tier */
+void stats_gpu_text(struct stats *stats, const char *text);   /* and of GPUs */
 
 /* Reader. -ENOENT, -EACCES...; -EPROTO: no stats page, or of another version of kvtier. */
 int stats_map(const char *path, const struct stats **ret);

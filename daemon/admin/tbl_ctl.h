@@ -32,6 +32,14 @@ CTL(spaces, admin, "[--json]",
     "kvtierctl spaces --json")
 CTL(disks, admin, "[--json]",
     "The paths of the NVMe tier: state and why, size, what is in use, errors.", "kvtierctl disks")
+CTL(devices, admin, "[--json]",
+    "What moves bytes between engines' pages and images: the CPU, and each GPU that can be served. "
+    "STATE of a GPU: idle (no engine uses it, kvtierd takes nothing of it), up, silent (a call of "
+    "its driver does not return), failed (and tried again when an engine comes), out (failed too "
+    "often; kvtierd must be started again); absent: a row that says why there is no GPU. OWN: its "
+    "memory that kvtierd's buffers and kernels take; the driver takes more for the context. The "
+    "paths of the NVMe tier are disks.",
+    "kvtierctl devices")
 CTL(endpoints, admin, "[--json]",
     "The endpoints of the Redis tier: state and why, what each did, and when an endpoint that is "
     "left alone is tried again. --json has more counters.",

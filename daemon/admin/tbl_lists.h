@@ -6,7 +6,7 @@
  *
  *	LIST_COLUMN(title, name, KIND, value)
  *
- * LIST    CLIENTS SPACES DISKS ENDPOINTS TRACE; BAD is the list in the reply of verify
+ * LIST    CLIENTS SPACES DISKS DEVICES ENDPOINTS TRACE; BAD is the list in the reply of verify
  * title   of the column in kvtierctl's table; "": only in the JSON
  * name    in the JSON object; once shipped, it keeps its meaning
  * KIND    TEXT, BOOL, HEX (bytes), or a number: NUMBER, BYTES, AGE (seconds; LIST_NONE: the JSON
@@ -15,6 +15,9 @@
  */
 #ifndef CLIENTS_COLUMN
 #define CLIENTS_COLUMN(title, name, kind, value)
+#endif
+#ifndef DEVICES_COLUMN
+#define DEVICES_COLUMN(title, name, kind, value)
 #endif
 #ifndef SPACES_COLUMN
 #define SPACES_COLUMN(title, name, kind, value)
@@ -99,6 +102,22 @@ DISKS_COLUMN("", writes, NUMBER, row->io.writes_in_disk)
 DISKS_COLUMN("", oldest_ms, NUMBER, row->io.oldest_ns / 1000000)
 DISKS_COLUMN("WHY", text, TEXT, row->text)
 
+DEVICES_COLUMN("", device, NUMBER, position)
+DEVICES_COLUMN("KIND", kind, TEXT, row->kind)
+DEVICES_COLUMN("NAME", name, TEXT, row->note.name)
+DEVICES_COLUMN("UUID", uuid, TEXT, row->uuid)
+DEVICES_COLUMN("STATE", state, TEXT, row->note.state)
+DEVICES_COLUMN("REGIONS", regions, NUMBER, row->note.regions)
+DEVICES_COLUMN("JOBS", jobs, NUMBER, row->jobs)
+DEVICES_COLUMN("", jobs_total, NUMBER, row->jobs_total)
+DEVICES_COLUMN("", failed_jobs_total, NUMBER, row->failed_total)
+DEVICES_COLUMN("OWN", own_bytes, BYTES, row->note.bytes)
+DEVICES_COLUMN("OUT", copied_out_bytes_total, BYTES, row->note.copied_out_bytes_total)
+DEVICES_COLUMN("IN", copied_in_bytes_total, BYTES, row->note.copied_in_bytes_total)
+DEVICES_COLUMN("", batches_total, NUMBER, row->note.batches_total)
+DEVICES_COLUMN("LOST", lost_total, NUMBER, row->note.lost_total)
+DEVICES_COLUMN("WHY", text, TEXT, row->note.why)
+
 ENDPOINTS_COLUMN("", endpoint, NUMBER, position)
 ENDPOINTS_COLUMN("ADDRESS", address, TEXT, row->address)
 ENDPOINTS_COLUMN("STATE", state, TEXT, tier_state_name(row->state))
@@ -149,6 +168,7 @@ BAD_COLUMN("KEY", key, HEX, row->key)
 #undef CLIENTS_COLUMN
 #undef SPACES_COLUMN
 #undef DISKS_COLUMN
+#undef DEVICES_COLUMN
 #undef ENDPOINTS_COLUMN
 #undef TRACE_COLUMN
 #undef BAD_COLUMN

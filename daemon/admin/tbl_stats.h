@@ -83,6 +83,23 @@ STAT("prefetch.blocks_total", prefetch_blocks_total, counter, "blocks",
 STAT("prefetch.missed_blocks_total", prefetch_missed_blocks_total, counter, "blocks",
      "Blocks of those that were not there at all, or could not be brought")
 
+STAT("gpu.devices", gpu_devices, gauge, "devices", "GPUs that can be served")
+STAT("gpu.used_devices", gpu_used_devices, gauge, "devices",
+     "GPUs with regions of engines; kvtierd has a context on these")
+STAT("gpu.failed_devices", gpu_failed_devices, gauge, "devices",
+     "GPUs that were in use and do not work")
+STAT("gpu.regions", gpu_regions, gauge, "regions", "Regions of engines in the memory of GPUs")
+STAT("gpu.own_bytes", gpu_own_bytes, gauge, "bytes",
+     "Memory of GPUs that kvtierd's buffers and kernels take; the driver takes more for contexts")
+STAT("gpu.copied_out_bytes_total", gpu_copied_out_bytes_total, counter, "bytes",
+     "Bytes that crossed the wire from GPUs to host memory")
+STAT("gpu.copied_in_bytes_total", gpu_copied_in_bytes_total, counter, "bytes",
+     "Bytes that crossed the wire from host memory to GPUs")
+STAT("gpu.batches_total", gpu_batches_total, counter, "batches",
+     "Copies of images, or of runs of an image, across the wire")
+STAT("gpu.lost_total", gpu_lost_total, counter, "times",
+     "Times that a GPU's context was lost with all that was mapped in it")
+
 STAT_TIER(gpu)
 STAT_TIER(host)
 STAT("tiers.host.demoted_blocks_total", tiers_host_demoted_blocks_total, counter, "blocks",

@@ -41,6 +41,15 @@ void devices_on_room(struct devices *devices, void (*room)(void *arg, struct dev
 	}
 }
 
+void devices_on_lost(struct devices *devices,
+		     void (*lost)(void *arg, struct device *device, const char *why), void *arg)
+{
+	for (uint32_t i = 0; i < devices->n; i++) {
+		devices->all[i]->lost = lost;
+		devices->all[i]->lost_arg = arg;
+	}
+}
+
 void devices_kick(struct devices *devices)
 {
 	for (uint32_t i = 0; i < devices->n; i++)

@@ -28,6 +28,9 @@ struct device *devices_find(const struct devices *devices, const uint8_t uuid[WI
  * submits later. */
 void devices_on_room(struct devices *devices, void (*room)(void *arg, struct device *device),
 		     void *arg);
+/* lost(arg, device, why) from now on: see device.h; NULL: nobody */
+void devices_on_lost(struct devices *devices,
+		     void (*lost)(void *arg, struct device *device, const char *why), void *arg);
 /* once a turn of the loop */
 void devices_kick(struct devices *devices);
 

@@ -86,12 +86,30 @@ static void give_up(struct conn *c, struct mount *mount)
 static void send_off(struct conn *c)
 {
 	c->leaving.list = c->unwanted;
+	c->leaving.orders = c->unwanted_orders;
 	c->leaving.lent = true;
 	c->unwanted = NULL;
+	c->unwanted_orders = NULL;
 	helper_start(server_helpers(c->server), &c->leaving.job);
 }
 
 static void start_intake(struct conn *c);
+
+static void say_closed(struct conn *c, const struct mount *mount)
+{
+	struct wire_space_close done = {
+		.head = packet_head(WIRE_SPACE_CLOSED, sizeof(done), mount->close_seq),
+		.space = mount->handle,
+	};
+
+	if (packet_send(c->socket.fd, &done, sizeof(done), NULL, 0))
+		conn_kill(c);
+}
+
+static bool unwanted(const struct conn *c)
+{
+	return c->unwanted || c->unwanted_orders;
+}
 
 static void on_left(struct helper_job *job)
 {
@@ -100,10 +118,12 @@ static void on_left(struct helper_job *job)
 	c->leaving.lent = false;
 	for (struct mount *mount = c->leaving.list, *next; mount; mount = next) {
 		next = mount->next;
+		if (mount->answer_late && c->state == CONN_OPEN)
+			say_closed(c, mount);
 		free(mount);
 	}
 	c->leaving.list = NULL;
-	if (c->unwanted)
+	if (unwanted(c))
 		send_off(c);
 	if (c->intake.state == INTAKE_HELD && c->state == CONN_OPEN)
 		start_intake(c);
@@ -116,14 +136,25 @@ static void leave(struct conn *c, struct mount *mount)
 		send_off(c);
 }
 
-/* Nobody touches a page of it any more: says why it ends, if there is a reason, and hangs up. */
+static void leave_order(struct conn *c, struct order *order)
+{
+	order->next = c->unwanted_orders;
+	c->unwanted_orders = order;
+	if (!c->leaving.lent)
+		send_off(c);
+}
+
+/* Nobody touches a page of it any more: says why it ends, if there is a reason, and hangs up. With
+ * regions of a GPU that comes when they are closed: their memory may be freed only then. */
 static void end(struct conn *c)
 {
 	assert(c->state == CONN_DYING && c->client.n_ops == 0);
 	c->state = CONN_ENDED;
 	if (c->end_error)
 		(void)packet_error(c->socket.fd, c->end_seq, c->end_error, c->end_text);
-	(void)shutdown(c->socket.fd, SHUT_RDWR);
+	if (!conn_uses_gpu(c))
+		(void)shutdown(c->socket.fd, SHUT_RDWR);
+	conn_give_up_orders(c);
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
 		if (c->client.mounts[i])
 			give_up(c, c->client.mounts[i]);
@@ -140,9 +171,9 @@ bool conn_end(struct conn *c)
 	}
 	if (c->intake.state != INTAKE_IDLE || c->leaving.lent)
 		return false;
-	if (c->socket.fd < 0 && !c->unwanted)
+	if (c->socket.fd < 0 && !unwanted(c))
 		return true;
-	if (!c->client.ring.submit && !c->unwanted && server_guarded(c->server)) {
+	if (!c->client.ring.submit && !unwanted(c) && server_guarded(c->server)) {
 		/* before HELLO was answered no descriptor can have come */
 		(void)close(c->socket.fd);
 		return true;
@@ -152,6 +183,15 @@ bool conn_end(struct conn *c)
 	c->socket.fd = -1;
 	send_off(c);
 	return false;
+}
+
+void conn_lost(struct conn *c, const struct device *device, const char *why)
+{
+	if (c->state != CONN_OPEN || !conn_uses(c, device))
+		return;
+	c->end_error = -EIO;
+	snprintf(c->end_text, sizeof(c->end_text), "%s", why);
+	conn_kill(c);
 }
 
 /* The client broke the protocol. */
@@ -292,14 +332,7 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 	}
 	mount->handle = handle;
 	c->client.mounts[handle] = mount;
-	ok.space = handle;
-	ok.codec = (uint32_t)mount->space->codec;
-	ok.pages = mount->pages;
-	ok.image_bytes = mount->space->shape.image_bytes;
-	ok.logical_bytes = mount->space->shape.logical_bytes;
-	memcpy(ok.space_id, mount->space->id, sizeof(ok.space_id));
-	space_salt(d->store.spaces, mount->space, ok.salt);
-	memcpy(ok.index_key, mount->space->index_key, sizeof(ok.index_key));
+	conn_fill_ok(c, mount, &ok);
 	if (packet_send(c->socket.fd, &ok, sizeof(ok), NULL, 0))
 		conn_kill(c);
 	explicit_bzero(&ok, sizeof(ok));
@@ -332,20 +365,18 @@ static void finish_closing(struct conn *c)
 {
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++) {
 		struct mount *mount = c->client.mounts[i];
-		struct wire_space_close done = {
-			.head = packet_head(WIRE_SPACE_CLOSED, sizeof(done), 0), .space = i
-		};
 
 		if (!mount || !mount->closing || mount->ops > 0)
 			continue;
-		done.head.seq = mount->close_seq;
 		c->client.mounts[i] = NULL;
 		c->closing_mounts--;
+		mount->answer_late =
+			mount->device != devices_cpu(&server_daemon(c->server)->devices);
+		if (!mount->answer_late)
+			say_closed(c, mount);
 		leave(c, mount);
-		if (packet_send(c->socket.fd, &done, sizeof(done), NULL, 0)) {
-			conn_kill(c);
+		if (c->state != CONN_OPEN)
 			return;
-		}
 	}
 }
 
@@ -366,35 +397,12 @@ static void on_message(struct conn *c, const void *packet, size_t n)
 		on_space_open(c, packet, n, head.seq, NULL, 0);
 	else if (head.type == WIRE_SPACE_CLOSE)
 		on_space_close(c, packet, n, head.seq);
+	else if (head.type == WIRE_ORDER)
+		violate(c, head.seq, "ORDER came without the file descriptor of the words");
 	/* DOORBELL: waking up was all it is for; the ring is polled this turn. */
 }
 
 /* --- packets with descriptors --- */
-
-static void count_regions(const struct mount *mount, struct intake_share *ret)
-{
-	ret->bytes += mount->region_bytes;
-	ret->regions += mount->n_regions;
-}
-
-void conn_share(const struct conn *c, struct intake_share *ret)
-{
-	const uint32_t clients = server_daemon(c->server)->config->socket_max_clients;
-
-	*ret = (struct intake_share){
-		.max_bytes = INTAKE_MAX_BYTES / clients,
-		.max_regions = INTAKE_MAX_REGIONS / clients,
-		.clients = clients,
-		.waits = c->unwanted || c->leaving.list,
-	};
-	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
-		if (c->client.mounts[i])
-			count_regions(c->client.mounts[i], ret);
-	for (const struct mount *mount = c->unwanted; mount; mount = mount->next)
-		count_regions(mount, ret);
-	for (const struct mount *mount = c->leaving.list; mount; mount = mount->next)
-		count_regions(mount, ret);
-}
 
 /* Packets are not looked at meanwhile, doorbells among them: so the ring is, now and then. */
 static void start_intake(struct conn *c)
@@ -418,6 +426,23 @@ static void on_tick(struct loop_timer *timer)
 		loop_timer_set(loop, timer, loop_now(loop) + TICK_NS);
 }
 
+static void on_order(struct conn *c, uint32_t seq, struct order *order)
+{
+	struct wire_order_ok ok = { .head = packet_head(WIRE_ORDER_OK, sizeof(ok), seq) };
+	char text[200];
+	int r = conn_take_order(c, order, text, sizeof(text));
+
+	if (r) {
+		leave_order(c, order);
+		r = packet_error(c->socket.fd, seq, r, text);
+	} else {
+		memcpy(ok.device, order->device->uuid, sizeof(ok.device));
+		r = packet_send(c->socket.fd, &ok, sizeof(ok), NULL, 0);
+	}
+	if (r)
+		conn_kill(c);
+}
+
 static void on_intake(struct helper_job *job)
 {
 	struct conn *c = container_of(job, struct conn, intake);
@@ -438,7 +463,11 @@ static void on_intake(struct helper_job *job)
 	if (c->state >= CONN_DYING) {
 		if (in->mount)
 			leave(c, in->mount);
-	} else if (status == 0)
+		if (in->order)
+			leave_order(c, in->order);
+	} else if (status == 0 && in->order)
+		on_order(c, in->seq, in->order);
+	else if (status == 0)
 		on_space_open(c, in->packet, in->n, in->seq, in->mount, WIRE_MAX_REGIONS);
 	else if (status == -EPROTO)
 		violate(c, in->seq, in->text);
@@ -507,16 +536,6 @@ void conn_turn_away(struct conn *c)
 
 /* --- the ring --- */
 
-/* Can this entry be taken now? A cancel needs neither an op nor a completion. */
-static bool has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t completions)
-{
-	const struct ops *all = server_daemon(c->server)->ops;
-
-	return sqe->op == WIRE_OP_CANCEL ||
-	       (completions > 0 && ops_room(all) &&
-		c->client.n_ops < ops_share(all, server_connections(c->server)));
-}
-
 static bool poll_ring(struct loop_poller *poller)
 {
 	struct conn *c = container_of(poller, struct conn, poller);
@@ -536,7 +555,7 @@ static bool poll_ring(struct loop_poller *poller)
 			break;
 		if (r > 0)
 			r = ring_room(&c->client.ring, c->client.n_ops, &completions);
-		if (r == 0 && !has_room(c, &sqe, completions))
+		if (r == 0 && !conn_has_room(c, &sqe, completions))
 			break;
 		if (r == 0) {
 			ring_advance(&c->client.ring);

@@ -40,7 +40,8 @@ struct conn {
 	struct leaving leaving;
 	/* closed spaces, regions still mapped; counted in the client's share */
 	struct mount *unwanted;
-	struct loop_poller poller; /* the submission ring */
+	struct order *unwanted_orders; /* likewise */
+	struct loop_poller poller;     /* the submission ring */
 	uint32_t closing_mounts;
 	int32_t end_error; /* DYING: said before the socket closes; 0: nothing */
 	uint32_t end_seq;
@@ -58,5 +59,18 @@ void conn_turn_away(struct conn *c); /* GREETING: somebody else needs the slot *
 bool conn_end(struct conn *c);
 /* what its regions take of the daemon */
 void conn_share(const struct conn *c, struct intake_share *ret);
+/* OPEN: what it has imported of this device is lost, or the device itself. */
+void conn_lost(struct conn *c, const struct device *device, const char *why);
+
+/* conn_share.c. Can this entry be taken now? A cancel needs neither an op nor a completion. */
+bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t completions);
+/* All but the head. */
+void conn_fill_ok(const struct conn *c, const struct mount *mount, struct wire_space_ok *ret);
+/* It has regions or events of the device; of any GPU. */
+bool conn_uses(const struct conn *c, const struct device *device);
+bool conn_uses_gpu(const struct conn *c);
+void conn_give_up_orders(struct conn *c); /* all of them are unwanted from now on */
+/* The order is the connection's: 0. -EEXIST with text: it has one, and this one is the caller's. */
+int conn_take_order(struct conn *c, struct order *order, char *text, size_t n);
 
 #endif

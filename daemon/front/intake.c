@@ -115,25 +115,41 @@ static int check_share(struct intake *in, const struct proto_space_open *m)
 		(unsigned long long)s->max_bytes);
 }
 
-static int take_in(struct intake *in)
+static int take_regions(struct intake *in)
 {
 	struct proto_space_open m;
-	struct wire_head head;
-	int r;
+	int r = proto_space_open(in->packet, in->n, in->n_fds, &m, in->text, sizeof(in->text));
 
-	if (proto_head(in->packet, in->n, &head, in->text, sizeof(in->text)))
-		return -EPROTO;
-	in->seq = head.seq;
-	if (head.type != WIRE_SPACE_OPEN)
-		return say(in, -EPROTO, "file descriptors came with a message that takes none");
-	if (!in->greeted)
-		return say(in, -EPROTO, "the first message must be HELLO");
-	r = proto_space_open(in->packet, in->n, in->n_fds, &m, in->text, sizeof(in->text));
 	if (r == 0)
 		r = check_share(in, &m);
 	if (r == 0)
 		r = mount_import(in->devices, &m, in->fds, &in->mount, in->text, sizeof(in->text));
 	return r;
+}
+
+static int take_order(struct intake *in)
+{
+	struct proto_order m;
+	int r = proto_order(in->packet, in->n, in->n_fds, &m, in->text, sizeof(in->text));
+
+	if (r == 0)
+		r = order_import(in->devices, &m, in->fds[0], &in->order, in->text,
+				 sizeof(in->text));
+	return r;
+}
+
+static int take_in(struct intake *in)
+{
+	struct wire_head head;
+
+	if (proto_head(in->packet, in->n, &head, in->text, sizeof(in->text)))
+		return -EPROTO;
+	in->seq = head.seq;
+	if (head.type != WIRE_SPACE_OPEN && head.type != WIRE_ORDER)
+		return say(in, -EPROTO, "file descriptors came with a message that takes none");
+	if (!in->greeted)
+		return say(in, -EPROTO, "the first message must be HELLO");
+	return head.type == WIRE_ORDER ? take_order(in) : take_regions(in);
 }
 
 int intake_hold(struct intake *in, const void *packet, size_t n)
@@ -167,6 +183,7 @@ void intake_drop(struct intake *in)
 	free(in->packet);
 	in->packet = NULL;
 	in->mount = NULL;
+	in->order = NULL;
 	in->seq = 0;
 	in->n = 0;
 }
@@ -177,6 +194,11 @@ void leaving_run(struct helper_job *job)
 
 	for (struct mount *mount = l->list; mount; mount = mount->next)
 		mount_unmap(mount);
+	for (struct order *order = l->orders, *next; order; order = next) {
+		next = order->next;
+		order_release(order);
+	}
+	l->orders = NULL;
 	if (l->ring)
 		ring_close(l->ring);
 	if (l->socket >= 0)

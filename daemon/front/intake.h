@@ -14,6 +14,7 @@
 
 #include "daemon/base/helper.h"
 #include "daemon/shared/mount.h"
+#include "daemon/shared/order.h"
 #include "daemon/shared/ring.h"
 
 enum {
@@ -43,14 +44,17 @@ struct intake {
 	const struct devices *devices;
 	struct intake_share share;
 	/* out */
-	/* 0: packet is a SPACE_OPEN, mount has its regions. -EAGAIN: over its share for now, call
+	/* 0: packet is a SPACE_OPEN, mount has its regions; or an ORDER, order has its
+	 * events and words. -EAGAIN: over its share for now, call
 	 * again. -EPROTO: a violation. -ECONNRESET: no packet. Else: refused. text says why */
 	int status;
 	uint32_t seq;
 	char text[232];
 	size_t n;
-	uint8_t *packet;     /* freed by intake_drop() */
-	struct mount *mount; /* the core's, if status is 0 */
+	uint8_t *packet; /* freed by intake_drop() */
+	/* the core's, if status is 0: one of the two */
+	struct mount *mount;
+	struct order *order;
 	/* between calls */
 	uint32_t n_fds;
 	int fds[INTAKE_MAX_FDS];
@@ -74,6 +78,7 @@ struct leaving {
 	struct helper_job job;
 	bool lent;
 	struct mount *list; /* taken by this job */
+	struct order *orders;
 	/* closed with its queue, in which descriptors may lie; -1: not yet */
 	int socket;
 	struct ring *ring; /* likewise; NULL: not yet */

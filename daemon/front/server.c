@@ -421,6 +421,19 @@ static int open_listener(const struct config *config, int *ret, char *text, size
 	return r;
 }
 
+/* Who had imported something of it imports it again, over a new connection: libkvtier does. */
+static void on_lost(void *arg, struct device *device, const char *why)
+{
+	struct server *s = arg;
+	char text[200];
+
+	snprintf(text, sizeof(text), "the GPU failed and what was mapped of it is lost: %.140s",
+		 why);
+	log_error("device %s: %s", device->ops->name, text);
+	for (struct conn *c = s->conns; c; c = c->next)
+		conn_lost(c, device, text);
+}
+
 int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 {
 	struct server *s = calloc(1, sizeof(*s));
@@ -462,6 +475,7 @@ int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 		};
 		s->free_refused = &s->refused[i];
 	}
+	devices_on_lost(&d->devices, on_lost, s);
 	/* An intake and a leaving for each client, and sockets of refused ones. */
 	r = helpers_open(d->loop, 2 * d->config->socket_max_clients + REFUSED_MAX, &s->helpers);
 	if (r)
@@ -496,6 +510,7 @@ void server_close(struct server *s)
 {
 	if (!s)
 		return;
+	devices_on_lost(&s->d->devices, NULL, NULL);
 	server_shutdown(s);
 	(void)reap(&s->reaper);
 	assert(!s->conns);

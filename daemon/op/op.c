@@ -187,6 +187,7 @@ static void complete(struct op *q)
 			cqe.prefix = i + 1;
 	}
 	count_time(q->all->store->stats, q->sqe.op, &cqe);
+	order_done(q->order, &q->sqe);
 	if (ring_complete(&q->client->ring, &cqe))
 		q->client->wake = true;
 }
@@ -349,6 +350,8 @@ struct part *op_begin_block(struct op *q)
 	share_part_begun(all, part);
 	part->at = q->next_block++;
 	part->job.layout = &q->mount->layout;
+	if (q->order)
+		part->job.order = order_of(q->order, &q->sqe);
 	part->job.page = ring_page(&q->client->ring, slot);
 	memcpy(part->job.identity.space_id, q->mount->space->id, sizeof(q->mount->space->id));
 	ring_key(&q->client->ring, slot, part->job.identity.key);
@@ -411,6 +414,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 		.client = client,
 		.mount = mount,
 		.sqe = *sqe,
+		.order = sqe->event || sqe->word ? order_find(client->orders, mount->device) : NULL,
 		.tick = ++all->store->tick,
 		.submit_ns = loop_now(all->loop),
 		.deadline.fire = on_deadline,
@@ -438,6 +442,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 int op_start(struct ops *all, struct client *client, const struct wire_sqe *sqe, char *text,
 	     size_t n)
 {
+	const struct order *order;
 	struct mount *mount;
 
 	if (sqe->op == WIRE_OP_NOP) {
@@ -461,6 +466,14 @@ int op_start(struct ops *all, struct client *client, const struct wire_sqe *sqe,
 	if (slots_of(sqe) > client->ring.arena_blocks - client->arena_claimed)
 		return violation(text, n, "n", sqe->n,
 				 "is more than the arena slots that no outstanding op uses");
+	order = order_find(client->orders, mount->device);
+	if ((sqe->event || sqe->word) && !order)
+		return violation(text, n, sqe->event ? "event" : "word",
+				 sqe->event ? sqe->event : sqe->word,
+				 "is of no ORDER for the device of this space");
+	if (sqe->event && sqe->event > order->events.n)
+		return violation(text, n, "event", sqe->event,
+				 "is more than the events of this space's device");
 	assert(ops_room(all));
 	start_op(all, client, mount, sqe);
 	return 0;

@@ -82,6 +82,7 @@ struct op {
 	/* it was ended early, with this status: nothing may wait any more; 0 */
 	int early;
 	struct wire_sqe sqe;
+	struct order *order; /* its event and word are of; NULL: it has none */
 	uint64_t tick, submit_ns;
 	uint32_t next_block; /* not yet begun: from here on */
 	uint32_t settled;    /* blocks that have their status */

@@ -13,6 +13,7 @@
 
 #include "daemon/base/list.h"
 #include "mount.h"
+#include "order.h"
 #include "ring.h"
 
 struct op;
@@ -23,7 +24,8 @@ struct client {
 	char name[WIRE_NAME_BYTES];
 	struct ring ring;
 	struct mount *mounts[WIRE_MAX_SPACES];
-	struct op *ops; /* op.c's list */
+	struct order *orders; /* one a device */
+	struct op *ops;       /* op.c's list */
 	uint32_t n_ops;
 	struct list queue; /* turn.c's: its ops with blocks to begin */
 	/* turn.c's: stands in the queue of clients while it has such ops */

@@ -25,6 +25,7 @@ struct mount {
 	uint32_t handle;       /* sqe.space */
 	bool closing;
 	uint32_t close_seq; /* of the SPACE_CLOSE to answer */
+	bool answer_late;   /* it is answered when the regions are given back */
 	uint32_t ops;       /* requests that may touch its pages */
 	uint32_t n_regions;
 	bool staged, prepared; /* how its pages are reached; its device knows the layout */

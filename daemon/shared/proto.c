@@ -21,6 +21,7 @@ static const struct message_type types[] = {
 	[WIRE_HELLO] = { "HELLO", sizeof(struct wire_hello), true },
 	[WIRE_SPACE_OPEN] = { "SPACE_OPEN", sizeof(struct wire_space_open), false },
 	[WIRE_SPACE_CLOSE] = { "SPACE_CLOSE", sizeof(struct wire_space_close), true },
+	[WIRE_ORDER] = { "ORDER", sizeof(struct wire_order), false },
 	[WIRE_DOORBELL] = { "DOORBELL", sizeof(struct wire_head), true },
 };
 
@@ -242,6 +243,46 @@ int proto_space_close(const void *packet, size_t n, uint32_t *ret_space, char *t
 	return 0;
 }
 
+int proto_order(const void *packet, size_t n, uint32_t n_fds, struct proto_order *ret, char *text,
+		size_t text_bytes)
+{
+	const struct wire_order *m = packet; /* 8-byte aligned, as above */
+	const size_t want = sizeof(*m) + (size_t)m->n_events * WIRE_HANDLE_BYTES;
+
+	if (m->n_events > WIRE_MAX_EVENTS)
+		return refuse(text, text_bytes, -EINVAL, "order.n_events is %u; must be at most %d",
+			      m->n_events, WIRE_MAX_EVENTS);
+	if (n != want)
+		return refuse(text, text_bytes, -EPROTO, "ORDER of %zu bytes; %u events make %zu",
+			      n, m->n_events, want);
+	if (n_fds != 1)
+		return refuse(text, text_bytes, -EINVAL,
+			      "ORDER came with %u file descriptors; it needs one, of the words",
+			      n_fds);
+	if (m->reserved != 0)
+		return refuse(text, text_bytes, -EINVAL, "order.reserved is not 0");
+	if (all_zero(m->device, sizeof(m->device)))
+		return refuse(text, text_bytes, -EINVAL,
+			      "order.device: the CPU has no events and no words");
+	memcpy(ret->device, m->device, sizeof(ret->device));
+	ret->n_events = m->n_events;
+	ret->handles = (const void *)(m + 1);
+	return 0;
+}
+
+static int check_order(const struct wire_sqe *e, char *text, size_t n)
+{
+	if (e->event > WIRE_MAX_EVENTS)
+		return refuse(text, n, -EPROTO, "sqe.event is %u; must be at most %d", e->event,
+			      WIRE_MAX_EVENTS);
+	if (e->word > WIRE_MAX_EVENTS)
+		return refuse(text, n, -EPROTO, "sqe.word is %u; must be at most %d", e->word,
+			      WIRE_MAX_EVENTS);
+	if ((e->flags & WIRE_SQE_READY) && e->word == 0)
+		return refuse(text, n, -EPROTO, "sqe.word is 0, and sqe.flags says READY");
+	return 0;
+}
+
 static int check_blocks(const struct wire_sqe *e, uint32_t arena_blocks, char *text, size_t n)
 {
 	const uint32_t slots = e->n + ((e->flags & WIRE_SQE_HAS_PARENT) ? 1u : 0u);
@@ -271,23 +312,21 @@ int proto_sqe(const struct wire_sqe *e, uint32_t arena_blocks, char *text, size_
 	if (e->op < WIRE_OP_NOP || e->op > WIRE_OP_CANCEL)
 		return refuse(text, n, -EPROTO, "sqe.op is %u; must be 1 to %d", e->op,
 			      WIRE_OP_CANCEL);
-	if (e->flags & ~(unsigned)WIRE_SQE_HAS_PARENT)
+	if (e->flags & ~(unsigned)(WIRE_SQE_HAS_PARENT | WIRE_SQE_READY))
 		return refuse(text, n, -EPROTO, "sqe.flags is 0x%x; only 0x%x is known", e->flags,
-			      (unsigned)WIRE_SQE_HAS_PARENT);
+			      (unsigned)(WIRE_SQE_HAS_PARENT | WIRE_SQE_READY));
 	if (e->op_id == 0)
 		return refuse(text, n, -EPROTO, "sqe.op_id is 0");
-	if (e->event != 0)
-		return refuse(text, n, -EPROTO,
-			      "sqe.event is %u; no device of this daemon has events: 0", e->event);
-	if (e->word != 0)
-		return refuse(text, n, -EPROTO,
-			      "sqe.word is %u; no device of this daemon has words: 0", e->word);
 	if (e->op == WIRE_OP_CANCEL)
 		return e->target ? 0 : refuse(text, n, -EPROTO, "sqe.target is 0 in a cancel");
 	if (e->target != 0)
 		return refuse(text, n, -EPROTO, "sqe.target is not 0 in an op that is no cancel");
+	if (e->op == WIRE_OP_NOP && (e->event || e->word || e->flags))
+		return refuse(text, n, -EPROTO, "sqe.event, word or flags of a nop is not 0");
 	if (e->op == WIRE_OP_NOP)
 		return e->n == 0 ? 0 :
 				   refuse(text, n, -EPROTO, "sqe.n is %u; a nop has none", e->n);
+	if (check_order(e, text, n))
+		return -EPROTO;
 	return check_blocks(e, arena_blocks, text, n);
 }

@@ -32,7 +32,17 @@ int proto_space_open(const void *packet, size_t n, uint32_t n_fds, struct proto_
 int proto_space_close(const void *packet, size_t n, uint32_t *ret_space, char *text,
 		      size_t text_bytes);
 
-/* A ring entry: op, flags, range in the arena, reserved fields. Not: whether the space is open. */
+struct proto_order {
+	uint8_t device[WIRE_UUID_BYTES];
+	uint32_t n_events;
+	const uint8_t (*handles)[WIRE_HANDLE_BYTES]; /* in the packet */
+};
+/* -EINVAL: refused, and the connection lives on. */
+int proto_order(const void *packet, size_t n, uint32_t n_fds, struct proto_order *ret, char *text,
+		size_t text_bytes);
+
+/* A ring entry: op, flags, range in the arena, reserved fields. Not: whether the space is open, or
+ * whether there are such events. */
 int proto_sqe(const struct wire_sqe *sqe, uint32_t arena_blocks, char *text, size_t text_bytes);
 
 #endif

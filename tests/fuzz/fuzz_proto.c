@@ -117,6 +117,7 @@ static void try_entry(const uint8_t *data, size_t size)
 static void try_packet(const void *packet, size_t size)
 {
 	struct proto_space_open open;
+	struct proto_order order;
 	struct wire_hello hello;
 	struct wire_head head;
 	uint32_t version, space;
@@ -142,6 +143,11 @@ static void try_packet(const void *packet, size_t size)
 	case WIRE_SPACE_CLOSE:
 		if (proto_space_close(packet, size, &space, text, sizeof(text)) == 0)
 			assert(space < WIRE_MAX_SPACES);
+		break;
+	case WIRE_ORDER:
+		if (proto_order(packet, size, 1, &order, text, sizeof(text)) == 0)
+			assert((const char *)(order.handles + order.n_events) ==
+			       (const char *)packet + size);
 		break;
 	default:
 		assert(head.type == WIRE_DOORBELL);

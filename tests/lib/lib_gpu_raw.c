@@ -2,8 +2,11 @@
 /* lib_gpu_raw.c - see lib_gpu_raw.h. */
 #include "lib_gpu_raw.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { MAX_SEGMENTS = 64 };
 
@@ -120,6 +123,39 @@ void gpu_raw_open(struct gpu_raw *e, const char *socket, const struct gpu *g,
 		fail_msg("SPACE_OPEN was refused: %s", text);
 }
 
+int gpu_raw_order(struct gpu_raw *e, uint32_t n_events)
+{
+	struct {
+		struct wire_order order;
+		uint8_t handles[8][WIRE_HANDLE_BYTES];
+	} m = { .order = { .n_events = n_events } };
+	union {
+		struct wire_head head;
+		struct wire_order_ok ok;
+		struct wire_error error;
+	} answer = { 0 };
+	const size_t bytes = sizeof(m.order) + n_events * WIRE_HANDLE_BYTES;
+	const int fd = memfd_make(sizeof(*e->words), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+
+	for (uint32_t i = 0; i < n_events; i++) {
+		CUipcEventHandle handle;
+
+		if (!e->events[i])
+			GPU(gpu_api()->cuEventCreate(&e->events[i], CU_EVENT_DISABLE_TIMING |
+									    CU_EVENT_INTERPROCESS));
+		GPU(gpu_api()->cuIpcGetEventHandle(&handle, e->events[i]));
+		memcpy(m.handles[i], &handle, sizeof(handle));
+	}
+	m.order.head = raw_head(&e->raw, WIRE_ORDER, bytes);
+	gpu_uuid(e->gpu, m.order.device);
+	assert_int_equal(raw_send(&e->raw, &m, bytes, &fd, 1), 0);
+	assert_true(raw_receive(&e->raw, &answer, sizeof(answer)) > 0);
+	if (answer.head.type == WIRE_ORDER_OK)
+		e->words = mmap(NULL, sizeof(*e->words), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	(void)close(fd);
+	return answer.head.type == WIRE_ORDER_OK ? 0 : answer.error.error;
+}
+
 void gpu_raw_close_space(struct gpu_raw *e)
 {
 	struct wire_space_close close = {
@@ -135,6 +171,9 @@ void gpu_raw_close_space(struct gpu_raw *e)
 void gpu_raw_close(struct gpu_raw *e)
 {
 	raw_close(&e->raw);
+	for (size_t i = 0; i < sizeof(e->events) / sizeof(e->events[0]); i++)
+		if (e->events[i])
+			GPU(gpu_api()->cuEventDestroy(e->events[i]));
 	GPU(gpu_api()->cuMemFree(e->memory));
 }
 

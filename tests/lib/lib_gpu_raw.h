@@ -19,8 +19,9 @@ struct gpu_raw {
 	CUdeviceptr memory; /* cuMemAlloc(): page 0 lies `offset` behind it */
 	uint64_t offset;
 	uint32_t space;
-	uint32_t position; /* of the next entry */
-	uint64_t next_id;
+	uint32_t position;        /* of the next entry */
+	struct wire_words *words; /* gpu_raw_order() */
+	CUevent events[8];
 };
 
 /* Where a region is: the memory of a plain allocation by its legacy handle. */
@@ -38,6 +39,8 @@ int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t
 /* All of it, with one region of a legacy handle. */
 void gpu_raw_open(struct gpu_raw *e, const char *socket, const struct gpu *g,
 		  const struct kvtier_geometry *geometry, uint32_t pages);
+/* ORDER with so many events (<= 8) and words; the answer's errno. */
+int gpu_raw_order(struct gpu_raw *e, uint32_t n_events);
 void gpu_raw_close_space(struct gpu_raw *e); /* waits for SPACE_CLOSED */
 void gpu_raw_close(struct gpu_raw *e);       /* and frees the pages */
 

@@ -46,7 +46,7 @@ static void cut_by(struct world *w, void (*change)(struct wire_sqe *), const cha
 
 ENTRY_CASE(zeroed_entry, memset(e, 0, sizeof(*e)), "sqe.op is 0; must be 1 to 5")
 ENTRY_CASE(unknown_op, e->op = 6, "sqe.op is 6; must be 1 to 5")
-ENTRY_CASE(unknown_flag, e->flags = 2, "sqe.flags is 0x2")
+ENTRY_CASE(unknown_flag, e->flags = 4, "sqe.flags is 0x4")
 ENTRY_CASE(no_blocks, e->n = 0, "sqe.n is 0; must be 1 to 1024")
 ENTRY_CASE(more_blocks_than_arena, e->n = 1025, "sqe.n is 1025; must be 1 to 1024")
 ENTRY_CASE(n_that_wraps_with_a_parent, e->n = 0xffffffff; e->flags = 1, "sqe.n is 4294967295")
@@ -59,7 +59,11 @@ ENTRY_CASE(no_deadline, e->deadline_ns = 0, "sqe.deadline_ns is 0")
 ENTRY_CASE(space_out_of_range, e->space = 32, "sqe.space is 32; must be less than 32")
 ENTRY_CASE(space_that_is_not_open, e->space = 31, "sqe.space 31 is not open")
 ENTRY_CASE(priority_out_of_range, e->priority = 101, "sqe.priority is 101; must be -100 to 100")
-ENTRY_CASE(word_of_no_device, e->word = 1, "sqe.word is 1")
+ENTRY_CASE(word_of_no_device, e->word = 1, "sqe.word 1 is of no ORDER")
+ENTRY_CASE(event_of_no_device, e->event = 2, "sqe.event 2 is of no ORDER")
+ENTRY_CASE(event_out_of_range, e->event = 257, "sqe.event is 257; must be at most 256")
+ENTRY_CASE(word_out_of_range, e->word = 257, "sqe.word is 257; must be at most 256")
+ENTRY_CASE(ready_without_a_word, e->flags = WIRE_SQE_READY, "sqe.word is 0, and sqe.flags")
 ENTRY_CASE(target_without_cancel, e->target = 5, "sqe.target is not 0")
 ENTRY_CASE(cancel_without_target, e->op = WIRE_OP_CANCEL;
 	   e->target = 0, "sqe.target is 0 in a cancel")
@@ -377,6 +381,10 @@ int main(void)
 		CASE(space_that_is_not_open),
 		CASE(priority_out_of_range),
 		CASE(word_of_no_device),
+		CASE(event_of_no_device),
+		CASE(event_out_of_range),
+		CASE(word_out_of_range),
+		CASE(ready_without_a_word),
 		CASE(target_without_cancel),
 		CASE(cancel_without_target),
 		CASE(nop_with_blocks),

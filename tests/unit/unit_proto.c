@@ -72,8 +72,8 @@ static void exact_sizes_of_every_type(void **state)
 static void types_that_only_the_daemon_sends(void **state)
 {
 	static const uint16_t types[] = {
-		0,         WIRE_HELLO_OK, WIRE_ERROR, WIRE_SPACE_OK, WIRE_SPACE_CLOSED,
-		WIRE_WAKE, WIRE_WAKE + 1, 0xffff
+		0,         WIRE_HELLO_OK, WIRE_ERROR,        WIRE_SPACE_OK, WIRE_SPACE_CLOSED,
+		WIRE_WAKE, WIRE_ORDER_OK, WIRE_ORDER_OK + 1, 0xffff
 	};
 	uint8_t packet[512] = { 0 };
 
@@ -353,6 +353,33 @@ static void space_close_handle(void **state)
 	assert_int_equal(proto_space_close(&m, sizeof(m), &space, text, sizeof(text)), -EPROTO);
 }
 
+static void order_counts_its_events(void **state)
+{
+	struct {
+		struct wire_order order;
+		uint8_t handles[2][WIRE_HANDLE_BYTES];
+	} m = { .order = { .head = head(WIRE_ORDER, sizeof(m)), .device = { 1 }, .n_events = 2 } };
+	struct proto_order got;
+
+	(void)state;
+	assert_int_equal(proto_order(&m, sizeof(m), 1, &got, text, sizeof(text)), 0);
+	assert_int_equal(got.n_events, 2);
+	assert_ptr_equal(got.handles, m.handles);
+	assert_int_equal(proto_order(&m, sizeof(m) - 1, 1, &got, text, sizeof(text)), -EPROTO);
+	assert_int_equal(proto_order(&m, sizeof(m), 0, &got, text, sizeof(text)), -EINVAL);
+	assert_int_equal(proto_order(&m, sizeof(m), 2, &got, text, sizeof(text)), -EINVAL);
+	m.order.n_events = WIRE_MAX_EVENTS + 1;
+	assert_int_equal(proto_order(&m, sizeof(m), 1, &got, text, sizeof(text)), -EINVAL);
+	m.order.n_events = 0xffffffff;
+	assert_int_equal(proto_order(&m, sizeof(m), 1, &got, text, sizeof(text)), -EINVAL);
+	m.order.n_events = 2;
+	m.order.reserved = 1;
+	assert_int_equal(proto_order(&m, sizeof(m), 1, &got, text, sizeof(text)), -EINVAL);
+	m.order.reserved = 0;
+	m.order.device[0] = 0;
+	assert_int_equal(proto_order(&m, sizeof(m), 1, &got, text, sizeof(text)), -EINVAL);
+}
+
 /* --- ring entries --- */
 
 static struct wire_sqe entry(uint8_t op)
@@ -456,6 +483,7 @@ int main(void)
 		cmocka_unit_test(what_a_region_carries),
 		cmocka_unit_test(regions_of_two_devices),
 		cmocka_unit_test(space_close_handle),
+		cmocka_unit_test(order_counts_its_events),
 		cmocka_unit_test(blocks_lie_in_the_arena),
 		cmocka_unit_test(zero_is_no_entry),
 		cmocka_unit_test(ops_that_have_no_blocks),

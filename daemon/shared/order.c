@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* order.c - see order.h. */
+#include "order.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+/* With all seals no later act of the client can make a touch of the page fail. Seals are asked
+ * first: only a memfd has them. */
+static int check_words(int fd, char *text, size_t n)
+{
+	const int needed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	const int seals = fcntl(fd, F_GET_SEALS);
+	struct statfs fs;
+	struct stat st;
+
+	if (seals < 0 || (seals & needed) != needed) {
+		snprintf(text, n,
+			 "order: the words need a memfd with the seals SHRINK, GROW and SEAL");
+		return -EPERM;
+	}
+	if (fstat(fd, &st) || st.st_size != (off_t)sizeof(struct wire_words) || fstatfs(fd, &fs) ||
+	    fs.f_type == HUGETLBFS_MAGIC) {
+		snprintf(text, n, "order: the words' memfd must have %zu bytes of ordinary pages",
+			 sizeof(struct wire_words));
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static int map_words(int fd, struct order *o, char *text, size_t n)
+{
+	void *map;
+	const int r = check_words(fd, text, n);
+
+	if (r)
+		return r;
+	map = mmap(NULL, sizeof(*o->words), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED) {
+		snprintf(text, n, "order: the words cannot be mapped: %s", strerror(errno));
+		return -EPERM;
+	}
+	o->words = map;
+	return 0;
+}
+
+static int import(const struct devices *devices, const struct proto_order *m, int fd,
+		  struct order *o, char *text, size_t n)
+{
+	int r;
+
+	o->device = devices_find(devices, m->device);
+	if (!o->device || o->device == devices_cpu(devices)) {
+		snprintf(text, n, "order.device: this daemon serves no such device");
+		return -ENODEV;
+	}
+	r = map_words(fd, o, text, n);
+	if (r == 0 && m->n_events > 0)
+		r = device_import_events(o->device, m->handles, m->n_events, &o->events, text, n);
+	return r;
+}
+
+int order_import(const struct devices *devices, const struct proto_order *m, int fd,
+		 struct order **ret, char *text, size_t n)
+{
+	struct order *o = calloc(1, sizeof(*o));
+	int r;
+
+	if (!o) {
+		snprintf(text, n, "out of memory for an order");
+		return -ENOMEM;
+	}
+	r = import(devices, m, fd, o, text, n);
+	if (r)
+		order_release(o);
+	else
+		*ret = o;
+	return r;
+}
+
+void order_release(struct order *o)
+{
+	if (o->events.n > 0)
+		device_release_events(&o->events);
+	if (o->words)
+		(void)munmap(o->words, sizeof(*o->words));
+	free(o);
+}
+
+struct order *order_find(struct order *list, const struct device *device)
+{
+	while (list && list->device != device)
+		list = list->next;
+	return list;
+}
+
+struct device_order order_of(const struct order *o, const struct wire_sqe *sqe)
+{
+	struct device_order ret = { 0 };
+
+	if (sqe->event) {
+		ret.events = &o->events;
+		ret.event = sqe->event;
+	}
+	if (sqe->flags & WIRE_SQE_READY) {
+		ret.ready = &o->words->ready[sqe->word - 1];
+		ret.value = sqe->op_id;
+	}
+	return ret;
+}
+
+/* The client raises it, too, for ops that end with their connection. */
+void order_done(const struct order *o, const struct wire_sqe *sqe)
+{
+	uint64_t *word, old;
+
+	if (!o || sqe->word == 0)
+		return;
+	word = &o->words->done[sqe->word - 1];
+	old = __atomic_load_n(word, __ATOMIC_RELAXED);
+	while ((int64_t)(sqe->op_id - old) > 0 &&
+	       !__atomic_compare_exchange_n(word, &old, sqe->op_id, false, __ATOMIC_RELEASE,
+					    __ATOMIC_RELAXED))
+		;
+}

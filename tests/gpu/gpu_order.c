@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=5 */
+/*
+ * gpu_order - goal: no page of an op is touched before the event or the word that the op names; an
+ * op that waits holds up no other client, and can be cancelled; its end is told by its word.
+ * Method: the engine's stream is held by a word that the test writes late; until then the page has
+ * other bytes, so a store that ran early would bring those back, and a load would be overwritten.
+ */
+#include "tests/lib/lib_gpu_raw.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { N = 4, OLD = 1, NEW = 2, CHAIN = 9, OTHER = 77 };
+
+static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 1M\nhuge_pages = no\n"
+			     "[device]\nworkers = 2\ndepth = 16\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+
+/* What holds a stream until it is opened. */
+struct gate {
+	uint64_t *word;
+	CUdeviceptr at;
+};
+
+static void gate_make(struct gate *g)
+{
+	const struct cuda_api *cu = gpu_api();
+
+	GPU(cu->cuMemHostAlloc((void **)&g->word, sizeof(*g->word), CU_MEMHOSTALLOC_DEVICEMAP));
+	*g->word = 0;
+	GPU(cu->cuMemHostGetDevicePointer(&g->at, g->word, 0));
+}
+
+static int begin(void **state)
+{
+	(void)state;
+	gpu_open(&gpu, 0);
+	daemon_start(&d, config);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	daemon_stat_becomes(&d, "ops.outstanding", 0, 20000);
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("kvtierd");
+	return 0;
+}
+
+static bool completed(const struct gpu_raw *e)
+{
+	return __atomic_load_n(&e->raw.complete->cq_tail, __ATOMIC_ACQUIRE) == e->position;
+}
+
+/* Another client's op comes and goes meanwhile. */
+static void another_is_served(void)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct gpu_raw other;
+
+	gpu_raw_open(&other, d.socket, &gpu, &g, N);
+	gpu_raw_fill(&other, OTHER, 0, N);
+	assert_int_equal(gpu_raw_run(&other, WIRE_OP_STORE, OTHER, 0, N).status, 0);
+	assert_int_equal(gpu_raw_run(&other, WIRE_OP_LOAD, OTHER, 0, N).status, 0);
+	gpu_raw_close(&other);
+}
+
+/* The bytes of chain NEW come into pages 0.. by the stream, once the gate is open. */
+static void *fill_late(struct gpu_raw *e, CUstream stream, const struct gate *gate)
+{
+	const struct cuda_api *cu = gpu_api();
+	const size_t bytes = N * e->page_bytes;
+	void *pinned;
+
+	gpu_raw_fill(e, NEW, 0, N);
+	GPU(cu->cuMemHostAlloc(&pinned, bytes, 0));
+	gpu_read(e->gpu, pinned, e->memory + e->offset, bytes);
+	gpu_raw_fill(e, OLD, 0, N);
+	GPU(cu->cuStreamWaitValue64(stream, gate->at, 1, CU_STREAM_WAIT_VALUE_EQ));
+	GPU(cu->cuMemcpyHtoDAsync(e->memory + e->offset, pinned, bytes, stream));
+	return pinned;
+}
+
+static void a_store_waits(bool by_word)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	const struct cuda_api *cu = gpu_api();
+	struct gpu_raw e;
+	struct wire_sqe sqe;
+	struct gate gate;
+	CUdeviceptr words = 0;
+	CUstream stream;
+	void *pinned;
+
+	gate_make(&gate);
+	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
+	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	assert_int_equal(gpu_raw_order(&e, by_word ? 0 : 3), 0);
+	pinned = fill_late(&e, stream, &gate);
+	sqe = gpu_raw_sqe(&e, WIRE_OP_STORE, CHAIN, 0, N);
+	sqe.word = 5;
+	if (by_word) {
+		GPU(cu->cuMemHostRegister(e.words, sizeof(*e.words), CU_MEMHOSTREGISTER_DEVICEMAP));
+		GPU(cu->cuMemHostGetDevicePointer(&words, e.words, 0));
+		sqe.flags = WIRE_SQE_READY;
+		GPU(cu->cuStreamWriteValue64(stream, words + 4 * sizeof(uint64_t), sqe.op_id, 0));
+	} else {
+		sqe.event = 2;
+		GPU(cu->cuEventRecord(e.events[1], stream));
+	}
+	gpu_raw_send(&e, &sqe);
+	another_is_served();
+	assert_false(completed(&e));
+	assert_true(__atomic_load_n(&e.words->done[4], __ATOMIC_ACQUIRE) != sqe.op_id);
+	__atomic_store_n(gate.word, 1, __ATOMIC_RELEASE);
+	assert_int_equal(gpu_raw_await(&e).status, 0);
+	assert_true(__atomic_load_n(&e.words->done[4], __ATOMIC_ACQUIRE) == sqe.op_id);
+	GPU(cu->cuStreamSynchronize(stream));
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N).status, 0);
+	for (uint32_t i = 0; i < N; i++)
+		assert_true(gpu_raw_holds(&e, NEW, i, N + i));
+	if (by_word)
+		GPU(cu->cuMemHostUnregister(e.words));
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+	GPU(cu->cuMemFreeHost(pinned));
+	GPU(cu->cuMemFreeHost(gate.word));
+	GPU(cu->cuStreamDestroy(stream));
+}
+
+static void a_store_waits_for_its_event(void **state)
+{
+	(void)state;
+	a_store_waits(false);
+}
+
+static void a_store_waits_for_its_word(void **state)
+{
+	(void)state;
+	a_store_waits(true);
+}
+
+/* What the page has is used by the engine until the event; the load must not come before. */
+static void a_load_waits_for_its_event(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	const struct cuda_api *cu = gpu_api();
+	struct gpu_raw e;
+	struct wire_sqe sqe;
+	struct gate gate;
+	CUstream stream;
+	void *pinned;
+
+	(void)state;
+	gate_make(&gate);
+	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
+	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	assert_int_equal(gpu_raw_order(&e, 3), 0);
+	gpu_raw_fill(&e, CHAIN, N, N);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, N, N).status, 0);
+	pinned = fill_late(&e, stream, &gate);
+	GPU(cu->cuEventRecord(e.events[0], stream));
+	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, 0, N);
+	sqe.event = 1;
+	gpu_raw_send(&e, &sqe);
+	another_is_served();
+	assert_false(completed(&e));
+	__atomic_store_n(gate.word, 1, __ATOMIC_RELEASE);
+	assert_int_equal(gpu_raw_await(&e).status, 0);
+	for (uint32_t i = 0; i < N; i++)
+		assert_true(gpu_raw_holds(&e, CHAIN, i, i));
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+	GPU(cu->cuMemFreeHost(pinned));
+	GPU(cu->cuMemFreeHost(gate.word));
+	GPU(cu->cuStreamDestroy(stream));
+}
+
+static void who_waits_can_be_cancelled(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	struct gpu_raw e;
+	struct wire_sqe sqe, cancel = { .op = WIRE_OP_CANCEL, .op_id = 1 };
+
+	(void)state;
+	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	assert_int_equal(gpu_raw_order(&e, 0), 0);
+	gpu_raw_fill(&e, CHAIN, 0, N);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
+	gpu_raw_poison(&e, N, N);
+	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, N, N);
+	sqe.word = 1;
+	sqe.flags = WIRE_SQE_READY; /* and nobody writes it */
+	gpu_raw_send(&e, &sqe);
+	another_is_served();
+	cancel.target = sqe.op_id;
+	raw_put(&e.raw, e.position, &cancel);
+	raw_publish(&e.raw, e.position + 1);
+	assert_int_equal(gpu_raw_await(&e).status, -ECANCELED);
+	e.words->ready[0] = sqe.op_id;
+	another_is_served();
+	for (uint32_t i = 0; i < N; i++)
+		assert_true(gpu_raw_is_poison(&e, N + i));
+	gpu_raw_close(&e);
+}
+
+static void an_order_is_checked(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	struct gpu_raw e;
+	struct wire_sqe sqe;
+
+	(void)state;
+	gpu_raw_open(&e, d.socket, &gpu, &g, N);
+	assert_int_equal(gpu_raw_order(&e, 2), 0);
+	assert_int_equal(gpu_raw_order(&e, 2), -EEXIST);
+	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, 0, N);
+	sqe.event = 3;
+	gpu_raw_send(&e, &sqe);
+	raw_expect_cut(&e.raw, "sqe.event 3 is more than the events");
+	gpu_raw_close(&e);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_store_waits_for_its_event, begin, end),
+		cmocka_unit_test_setup_teardown(a_store_waits_for_its_word, begin, end),
+		cmocka_unit_test_setup_teardown(a_load_waits_for_its_event, begin, end),
+		cmocka_unit_test_setup_teardown(who_waits_can_be_cancelled, begin, end),
+		cmocka_unit_test_setup_teardown(an_order_is_checked, begin, end),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
