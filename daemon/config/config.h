@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * config.h - the configuration: an INI file, checked against tbl_config.h, as one const struct.
+ * config.c reads the file, config_value.c and config_redis.c parse values, config_derive.c fills
+ * what was left out, config_print.c writes; config_table.h is what these share.
  *
  * The field of [host] bytes is config->host_bytes: section_key for all. What a value may look like:
  *

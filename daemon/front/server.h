@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * server.h - the listening socket, and all connections (conn.h). Core thread only.
+ *
+ * server.c and conn.c call each other, as no other two files of the daemon do: the server opens,
+ * cuts and buries connections, and a connection asks it for what all of them share.
  */
 #ifndef KVTIER_SERVER_H
 #define KVTIER_SERVER_H
