@@ -15,8 +15,6 @@ KNOWN = {
     "daemon/front/conn daemon/front/conn_share daemon/front/server":
         "a connection and the table of all: the server opens, cuts and buries connections, and a connection "
         "asks it for what all of them share",
-    "client/lib/*":
-        "one class, struct kvtier_client, too long for a file; client.h says which file has which functions",
 }
 CALL = re.compile(r"R_(?:X86_64_PLT32|AARCH64_(?:CALL|JUMP)26)\s+(\w+)")
 

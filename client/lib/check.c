@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.c - checks geometry, regions and segments as callers hand them in.
+ * check.c - checks what callers hand in: geometry, regions and segments; clients and spaces.
  *
  * They are copied to private structs of full size. Each field is checked, and the error names the
  * first wrong one with its value and limit. Pure. The daemon checks all of it again. The check here
@@ -278,4 +278,18 @@ int check_regions_again(struct space_layout *layout, const struct kvtier_region 
 	if (!rc)
 		memcpy(layout->regions, regions, n * sizeof(*regions));
 	return rc;
+}
+
+int client_check(const struct kvtier_client *c)
+{
+	if (!c)
+		return error_set(-EINVAL, "client is NULL");
+	return process_ours(c->process) ? 0 : process_refuse();
+}
+
+int space_check(const struct kvtier_space *space)
+{
+	if (!space)
+		return error_set(-EINVAL, "space is NULL");
+	return client_check(space->client);
 }

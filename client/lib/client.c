@@ -12,7 +12,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,61 +22,9 @@
 
 enum { DEFAULT_TIMEOUT_MS = 5000, DEFAULT_STAGING_BYTES = 16 << 20 };
 
-/* What a staged op copies: its keys, its parent's key, its pages. */
-enum {
-	STAGED_KEYS_BYTES = (KVTIER_MAX_BLOCKS + 1) * sizeof(struct kvtier_key),
-	STAGED_COPY_BYTES = STAGED_KEYS_BYTES + KVTIER_MAX_BLOCKS * sizeof(uint32_t),
-};
-
-uint64_t client_now(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 const char *kvtier_version(void)
 {
 	return KVTIER_VERSION;
-}
-
-/* Address space now, memory only as it is touched: slots are reused last in, first out. */
-static void *reserve(size_t bytes)
-{
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	return p == MAP_FAILED ? NULL : p;
-}
-
-int client_stage_copies(struct kvtier_client *c)
-{
-	uint8_t *copies;
-
-	if (c->staged_copies)
-		return 0;
-	copies = reserve((size_t)STAGED_COPY_BYTES * KVTIER_MAX_OPS);
-	if (!copies)
-		return error_set(-ENOMEM, "out of address space for staged ops");
-	(void)pthread_mutex_lock(&c->ring);
-	c->staged_copies = copies;
-	for (size_t i = 0; i < KVTIER_MAX_OPS; i++) {
-		c->ops[i].keys = (struct kvtier_key *)(void *)(copies + i * STAGED_COPY_BYTES);
-		c->ops[i].pages =
-			(uint32_t *)(void *)(copies + i * STAGED_COPY_BYTES + STAGED_KEYS_BYTES);
-	}
-	(void)pthread_mutex_unlock(&c->ring);
-	return 0;
-}
-
-void client_event(struct kvtier_client *c)
-{
-	const uint64_t one = 1;
-
-	if (!c->event_used || c->event_set)
-		return;
-	c->event_set = write(c->event_fd, &one, sizeof(one)) == sizeof(one);
 }
 
 /* In /tmp anybody may have made it before the daemon did, to be shown this process's pages. */
@@ -160,10 +107,7 @@ static void client_free(struct kvtier_client *c)
 		(void)close(c->epoll_fd);
 	if (c->event_fd >= 0)
 		(void)close(c->event_fd);
-	if (c->statuses)
-		(void)munmap(c->statuses, sizeof(int32_t) * KVTIER_MAX_BLOCKS * KVTIER_MAX_OPS);
-	if (c->staged_copies)
-		(void)munmap(c->staged_copies, (size_t)STAGED_COPY_BYTES * KVTIER_MAX_OPS);
+	ops_close(c);
 	(void)pthread_mutex_destroy(&c->control);
 	(void)pthread_mutex_destroy(&c->ring);
 	free(c);
@@ -192,27 +136,18 @@ static int client_new(const struct kvtier_options *options, struct kvtier_client
 		return error_set(-ENOMEM, "out of memory");
 	(void)pthread_mutex_init(&c->control, NULL);
 	(void)pthread_mutex_init(&c->ring, NULL);
-	TAILQ_INIT(&c->done);
 	c->process = process_begin();
 	c->fd = -1;
 	c->event_fd = c->epoll_fd = -1;
 	rc = options_apply(c, options);
 	if (!rc)
 		rc = events_open(c);
-	if (!rc) {
-		c->statuses = reserve(sizeof(int32_t) * KVTIER_MAX_BLOCKS * KVTIER_MAX_OPS);
-		if (!c->statuses)
-			rc = error_set(-ENOMEM, "out of address space");
-	}
+	if (!rc)
+		rc = ops_open(c);
 	if (rc) {
 		client_free(c);
 		return rc;
 	}
-	for (uint32_t i = 0; i < KVTIER_MAX_OPS; i++) {
-		c->ops[i].blocks = c->statuses + (size_t)i * KVTIER_MAX_BLOCKS;
-		c->free_slots[i] = (uint16_t)(KVTIER_MAX_OPS - 1 - i);
-	}
-	c->n_free = KVTIER_MAX_OPS;
 	*ret = c;
 	return 0;
 }
@@ -373,20 +308,6 @@ int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, siz
 	return 0;
 }
 
-int client_check(const struct kvtier_client *c)
-{
-	if (!c)
-		return error_set(-EINVAL, "client is NULL");
-	return process_ours(c->process) ? 0 : process_refuse();
-}
-
-int space_check(const struct kvtier_space *space)
-{
-	if (!space)
-		return error_set(-EINVAL, "space is NULL");
-	return client_check(space->client);
-}
-
 static int result_check(const struct kvtier_result *ret)
 {
 	if (ret && ret->size < sizeof(ret->size))
@@ -531,7 +452,7 @@ int kvtier_event_fd(const struct kvtier_client *client)
 	if (!c->event_used) {
 		c->event_used = true;
 		/* what came before: the first kvtier_poll() finds it, and asks for WAKEs */
-		client_event(c);
+		ops_event(c);
 		link = atomic_load(&c->link);
 		if (link)
 			__atomic_store_n(&link->submit->want_wake, 1, __ATOMIC_SEQ_CST);
@@ -588,7 +509,7 @@ int kvtier_poll(struct kvtier_client *c, struct kvtier_result *ret, size_t max)
 		n++;
 	}
 	if (!TAILQ_EMPTY(&c->done) || ops_wait_for_stream(c))
-		client_event(c);
+		ops_event(c);
 	ops_unlock(c);
 	return n;
 }

@@ -15,6 +15,9 @@
  * link that was taken out of use is unmapped when it has neither readers nor `refs` (threads asleep
  * on it). The keys of a space have a lock of their own, a leaf: take no locks while holding it.
  *
+ * Files call each other in one direction: client.c > space.c > submit.c > turn.c > session.c >
+ * spaces.c; below them chunk.c, op.c and what serves these.
+ *
  * Pages that are still lent over ended connections belong to the process, not to a client: lent.c.
  * Its lock is a leaf below all of these.
  *
@@ -29,6 +32,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/queue.h>
+#include <time.h>
 
 #include "client/kvtier.h"
 #include "map.h"
@@ -49,6 +53,20 @@ enum {
 	CLIENT_SQ_ENTRIES = 256,    /* wished for in HELLO */
 	CLIENT_ARENA_BLOCKS = 32768,
 };
+
+/* ---- time ---- */
+static inline uint64_t client_now(void) /* CLOCK_MONOTONIC, ns */
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static inline uint64_t ms_to_ns(uint64_t ms)
+{
+	return ms * 1000000u;
+}
 
 /* ---- arena.c: contiguous ranges of [0, blocks), first fit, freed in any order ---- */
 struct range {
@@ -264,6 +282,9 @@ int check_layout(const struct kvtier_geometry *geometry, const struct kvtier_reg
 		 size_t n_regions, const struct kvtier_segment *in_segments, size_t n_segments,
 		 struct kvtier_region *regions, struct kvtier_segment *segments,
 		 uint32_t *ret_memory);
+/* 0, or what a call returns at once: -EINVAL for NULL, -EPERM in a process that did not make it. */
+int client_check(const struct kvtier_client *c);
+int space_check(const struct kvtier_space *space);
 uint32_t check_element_bytes(uint32_t dtype);
 struct space_layout;
 /* Other regions for the same segments, as many and of the same kind: into layout. -EINVAL: it is as
@@ -345,9 +366,17 @@ bool space_memory_refused(struct kvtier_space *space, int error, const char *why
 int space_close_until(struct kvtier_space *space, uint64_t deadline_ns);
 /* in a process that did not make it: frees memory only */
 void space_disown(struct kvtier_space *space);
-void spaces_advance(struct kvtier_client *c); /* control; sends what is due */
-void spaces_lost(struct kvtier_client *c);    /* control */
-/* A reply to one of the spaces' requests: 0, or -EPROTO with kvtier_last_error(). Control. */
+
+/* ---- spaces.c: control held in all of these ---- */
+void space_free(struct kvtier_space *space); /* NULL is fine */
+/* takes it off the client's list */
+void space_unlist(struct kvtier_client *c, const struct kvtier_space *space);
+/* the daemon has let go of it */
+void space_gone(struct kvtier_client *c, struct kvtier_space *space);
+/* Sends what is due. -errno: the connection is lost. */
+int spaces_advance(struct kvtier_client *c);
+void spaces_lost(struct kvtier_client *c);
+/* A reply to one of the spaces' requests: 0, or -EPROTO with kvtier_last_error(). */
 int spaces_reply(struct kvtier_client *c, const struct packet *packet);
 
 /* ---- op.c: the op table. Ring lock held in all of these ---- */
@@ -383,8 +412,13 @@ struct op {
 	uint32_t *pages;
 };
 
+int ops_open(struct kvtier_client *c);         /* -ENOMEM; no lock */
+void ops_close(struct kvtier_client *c);       /* half-open is fine; no lock */
+int ops_stage_copies(struct kvtier_client *c); /* reserves staged_copies; control held */
+void ops_event(struct kvtier_client *c);       /* makes event_fd readable */
 /* -EAGAIN */
 int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret);
+struct op *op_at(struct kvtier_client *c, uint64_t id);   /* its slot, whoever is there */
 struct op *op_find(struct kvtier_client *c, uint64_t id); /* NULL: none, or taken */
 /* rest: of blocks not done */
 void op_finish(struct kvtier_client *c, struct op *op, int32_t rest);
@@ -399,6 +433,18 @@ bool op_lends(const struct op *op);
  * still. */
 bool ops_bury(struct kvtier_client *c, struct link *link, uint32_t sq_head);
 void ops_fail(struct kvtier_client *c, int32_t status);
+
+/* ---- chunk.c: ring lock held in all of these ---- */
+/* Puts n blocks of an op on the wire. pages NULL: page, page + 1, ... -EAGAIN: no room;
+ * -EPROTO. */
+int chunk_push(struct kvtier_client *c, struct op *op, const struct kvtier_key *keys,
+	       const struct kvtier_key *parent, const uint32_t *pages, uint32_t page, uint32_t n);
+/* The next chunk of a staged op that has none on the wire, or its end. -EAGAIN, -EPROTO. */
+int chunk_staged(struct kvtier_client *c, struct op *op, uint64_t now);
+/* a chunk's statuses are in op->blocks */
+int chunk_done(struct op *op); /* 0, or the error with which the op's copies failed */
+
+/* ---- turn.c: ring lock held, but in op_await() ---- */
 /* Completions off the ring, then staged chunks. -EPROTO: the daemon lied (c->lied is set). */
 int ops_turn(struct kvtier_client *c);
 /* A staged op waits for an engine's stream, which wakes nobody: ops_turn() has to look. */
@@ -412,15 +458,6 @@ int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
 	     struct kvtier_result *ret);
 
 /* ---- submit.c ---- */
-/* Puts n blocks of an op on the wire. pages NULL: page, page + 1, ... -EAGAIN: no room; -EPROTO.
- * Ring held. */
-int submit_chunk(struct kvtier_client *c, struct op *op, const struct kvtier_key *keys,
-		 const struct kvtier_key *parent, const uint32_t *pages, uint32_t page, uint32_t n);
-/* The next chunk of a staged op that has none on the wire, or its end. -EAGAIN, -EPROTO. Ring
- * held. */
-int submit_staged(struct kvtier_client *c, struct op *op, uint64_t now);
-/* a chunk's statuses are in op->blocks. Ring held */
-int submit_staged_done(struct op *op); /* 0, or the error with which the op's copies failed */
 /* As kvtier_cancel(). No lock held. */
 int submit_cancel(struct kvtier_client *c, uint64_t id, uint64_t limit_ns);
 
@@ -480,18 +517,6 @@ struct kvtier_client {
 	_Atomic uint64_t next_look_ns; /* session_nudge() */
 	_Atomic uint32_t spin_advised_us;
 };
-
-uint64_t client_now(void); /* CLOCK_MONOTONIC, ns */
-/* 0, or what a call returns at once: -EINVAL for NULL, -EPERM in a process that did not make it. */
-int client_check(const struct kvtier_client *c);
-int space_check(const struct kvtier_space *space);
-void client_event(struct kvtier_client *c);       /* makes event_fd readable; ring held */
-int client_stage_copies(struct kvtier_client *c); /* reserves staged_copies; control held */
-
-static inline uint64_t ms_to_ns(uint64_t ms)
-{
-	return ms * 1000000u;
-}
 
 /* ---- error.c ---- */
 /* Sets this thread's sentence and returns error. */

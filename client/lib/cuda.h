@@ -134,6 +134,8 @@ void cuda_order_entry(const struct cuda_order *order, const struct op *op, struc
 /* Staged: the engine's stream has come so far. 1, 0: not yet, or -errno. Ring. */
 int cuda_order_reached(const struct cuda_order *order, const struct op *op);
 /* The op has ended: streams that wait for it go on. Ring. */
+/* The stream waits for the op of this id, which runs; o NULL: -EOPNOTSUPP. */
+int cuda_order_wait(struct cuda_order *o, uint64_t id, CUstream stream);
 void cuda_order_done(struct cuda_order *order, const struct op *op);
 
 #endif

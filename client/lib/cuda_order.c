@@ -310,28 +310,11 @@ void cuda_order_done(struct cuda_order *o, const struct op *op)
 		;
 }
 
-int kvtier_stream_wait(struct kvtier_client *c, uint64_t id, void *stream)
+int cuda_order_wait(struct cuda_order *o, uint64_t id, CUstream stream)
 {
-	struct cuda_order *o = NULL;
 	CUresult r;
-	bool runs;
-	int rc = client_check(c);
+	int rc;
 
-	if (rc)
-		return rc;
-	(void)pthread_mutex_lock(&c->ring);
-	(void)ops_turn(c);
-	const struct op *op = op_find(c, id);
-
-	runs = op && op->state == OP_RUNNING;
-	if (op)
-		o = op->order;
-	rc = op ? 0 :
-		  error_set(-ENOENT, "no op %llu: never submitted here, or its result was taken",
-			    (unsigned long long)id);
-	ops_unlock(c);
-	if (rc || !runs)
-		return rc; /* done: its bytes are there for whatever is launched now */
 	if (!o || !o->device_words)
 		return error_set(-EOPNOTSUPP,
 				 "op %llu: its pages are not KVTIER_CUDA, or the driver has no "

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * op.c - the op table: from id to completion to result. Everything here is under the ring lock, but
- * op_await().
+ * op.c - the op table: from id to result. Everything here is under the ring lock, but ops_open(),
+ * ops_close() and ops_stage_copies().
  *
  *	FREE --op_new--> RUNNING --op_finish--> DONE --op_take, op_drop--> FREE
  *
@@ -10,9 +10,77 @@
  */
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "client.h"
 #include "cuda.h"
+
+/* What a staged op copies: its keys, its parent's key, its pages. */
+enum {
+	STAGED_KEYS_BYTES = (KVTIER_MAX_BLOCKS + 1) * sizeof(struct kvtier_key),
+	STAGED_COPY_BYTES = STAGED_KEYS_BYTES + KVTIER_MAX_BLOCKS * sizeof(uint32_t),
+};
+
+/* Address space now, memory only as it is touched: slots are reused last in, first out. */
+static void *reserve(size_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+int ops_open(struct kvtier_client *c)
+{
+	TAILQ_INIT(&c->done);
+	c->statuses = reserve(sizeof(int32_t) * KVTIER_MAX_BLOCKS * KVTIER_MAX_OPS);
+	if (!c->statuses)
+		return error_set(-ENOMEM, "out of address space");
+	for (uint32_t i = 0; i < KVTIER_MAX_OPS; i++) {
+		c->ops[i].blocks = c->statuses + (size_t)i * KVTIER_MAX_BLOCKS;
+		c->free_slots[i] = (uint16_t)(KVTIER_MAX_OPS - 1 - i);
+	}
+	c->n_free = KVTIER_MAX_OPS;
+	return 0;
+}
+
+void ops_close(struct kvtier_client *c)
+{
+	if (c->statuses)
+		(void)munmap(c->statuses, sizeof(int32_t) * KVTIER_MAX_BLOCKS * KVTIER_MAX_OPS);
+	if (c->staged_copies)
+		(void)munmap(c->staged_copies, (size_t)STAGED_COPY_BYTES * KVTIER_MAX_OPS);
+}
+
+int ops_stage_copies(struct kvtier_client *c)
+{
+	uint8_t *copies;
+
+	if (c->staged_copies)
+		return 0;
+	copies = reserve((size_t)STAGED_COPY_BYTES * KVTIER_MAX_OPS);
+	if (!copies)
+		return error_set(-ENOMEM, "out of address space for staged ops");
+	(void)pthread_mutex_lock(&c->ring);
+	c->staged_copies = copies;
+	for (size_t i = 0; i < KVTIER_MAX_OPS; i++) {
+		c->ops[i].keys = (struct kvtier_key *)(void *)(copies + i * STAGED_COPY_BYTES);
+		c->ops[i].pages =
+			(uint32_t *)(void *)(copies + i * STAGED_COPY_BYTES + STAGED_KEYS_BYTES);
+	}
+	(void)pthread_mutex_unlock(&c->ring);
+	return 0;
+}
+
+void ops_event(struct kvtier_client *c)
+{
+	const uint64_t one = 1;
+
+	if (!c->event_used || c->event_set)
+		return;
+	c->event_set = write(c->event_fd, &one, sizeof(one)) == sizeof(one);
+}
 
 int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret)
 {
@@ -46,7 +114,7 @@ bool op_lends(const struct op *op)
 	       op->hints.op != WIRE_OP_PREFETCH;
 }
 
-static struct op *op_at(struct kvtier_client *c, uint64_t id)
+struct op *op_at(struct kvtier_client *c, uint64_t id)
 {
 	static_assert(KVTIER_MAX_OPS == 256, "a slot is the low byte of an id");
 	return &c->ops[id & 255];
@@ -81,7 +149,7 @@ void op_finish(struct kvtier_client *c, struct op *op, int32_t rest)
 	op->wire_id = 0;
 	op->state = OP_DONE;
 	TAILQ_INSERT_TAIL(&c->done, op, done_link);
-	client_event(c);
+	ops_event(c);
 }
 
 void op_drop(struct kvtier_client *c, struct op *op)
@@ -151,202 +219,4 @@ void ops_fail(struct kvtier_client *c, int32_t status)
 		if (c->ops[i].state == OP_RUNNING)
 			op_finish(c, &c->ops[i], status);
 	c->lied = false;
-}
-
-/* One completion, believed only as far as it fits an op of ours. */
-static int cqe_apply(struct kvtier_client *c, struct link *link, const struct wire_cqe *cqe)
-{
-	struct op *op = op_at(c, cqe->op_id);
-	const int32_t best = op->hints.op == WIRE_OP_STORE ? KVTIER_BLOCK_PRESENT : KVTIER_BLOCK_OK;
-
-	if (op->state != OP_RUNNING || !op->wire_id || op->wire_id != cqe->op_id ||
-	    cqe->n != op->chunk || cqe->first != op->first)
-		return -EPROTO;
-	for (uint32_t i = 0; i < op->chunk; i++) {
-		const int32_t status =
-			__atomic_load_n(&link->statuses[op->first + i], __ATOMIC_RELAXED);
-
-		if (status > best || status < -4095)
-			return -EPROTO;
-		op->blocks[op->chunk_done + i] = status;
-		if (status == -EFAULT && !op->staged)
-			populate_forget(op->space->populate, link->pages[op->first + i]);
-	}
-	arena_give(&link->arena, op->first);
-	link->in_flight--;
-	op->wire_id = 0;
-	if (op->staged) {
-		const int rc = submit_staged_done(op);
-
-		for (uint32_t i = 0; i < op->chunk && rc; i++)
-			if (op->blocks[op->chunk_done + i] >= 0)
-				op->blocks[op->chunk_done + i] = rc;
-	}
-	op->chunk_done += op->chunk;
-	if (op->chunk_done == op->n || op->cancel)
-		op_finish(c, op, -ECANCELED);
-	return 0;
-}
-
-bool ops_wait_for_stream(const struct kvtier_client *c)
-{
-	bool wait = false;
-
-	for (size_t i = 0; i < KVTIER_MAX_OPS && c->staged_running && !wait; i++)
-		wait = c->ops[i].state == OP_RUNNING && c->ops[i].staged && c->ops[i].ordered &&
-		       !c->ops[i].reached;
-	return wait;
-}
-
-static int staged_turn(struct kvtier_client *c)
-{
-	const uint64_t now = client_now();
-	const uint32_t from = c->staged_turn;
-
-	for (uint32_t i = 0; i < KVTIER_MAX_OPS; i++) {
-		const uint32_t slot = (from + i) % KVTIER_MAX_OPS;
-		struct op *op = &c->ops[slot];
-		int rc;
-
-		if (op->state != OP_RUNNING || !op->staged || op->wire_id)
-			continue;
-		rc = submit_staged(c, op, now);
-		if (rc == -EPROTO)
-			return rc;
-		if (!rc)
-			/* whoever got a chunk goes last the next time */
-			c->staged_turn = slot + 1;
-	}
-	return 0;
-}
-
-int ops_turn(struct kvtier_client *c)
-{
-	struct link *link = atomic_load(&c->link);
-	struct wire_cqe cqe;
-	int rc = 0;
-
-	if (!link || c->lied)
-		return 0;
-	/* Each completion must name an op in flight, so this ends. */
-	while (!rc && (rc = ring_next(link, &cqe)) == 1)
-		rc = cqe_apply(c, link, &cqe);
-	if (!rc && c->staged_running)
-		rc = staged_turn(c);
-	if (rc)
-		c->lied = true;
-	return rc;
-}
-
-void ops_unlock(struct kvtier_client *c)
-{
-	const struct link *link = atomic_load(&c->link);
-	const uint64_t serial = link ? link->serial : 0;
-	const bool doorbell = c->doorbell && link, lied = c->lied && link;
-
-	c->doorbell = false;
-	(void)pthread_mutex_unlock(&c->ring);
-	if (lied)
-		session_cut(c, serial, -EPROTO,
-			    "the daemon put something into the rings that cannot be");
-	else if (doorbell)
-		session_doorbell(c, serial);
-}
-
-/* Between two looks at the op: spins first, then sleeps, a slice at most. */
-static void await_completion(struct link *link, uint32_t seen, uint64_t spin_until,
-			     uint64_t limit_ns, uint64_t slice)
-{
-	uint64_t now = client_now();
-
-	while (now < spin_until && now < limit_ns) {
-		if (ring_moved(link, seen))
-			return;
-		now = client_now();
-	}
-	if (now < limit_ns)
-		(void)ring_sleep(link, seen, limit_ns - now < slice ? limit_ns - now : slice);
-}
-
-static uint64_t spin_ns(const struct kvtier_client *c)
-{
-	uint32_t us = c->spin_us;
-
-	if (us == UINT32_MAX)
-		return 0;
-	if (!us)
-		us = atomic_load(&c->spin_advised_us);
-	return (us < CLIENT_SPIN_MAX_US ? us : CLIENT_SPIN_MAX_US) * 1000ull;
-}
-
-/* One look: 0 done, -ENOENT, or -EAGAIN with a reference to the link to sleep on. */
-static int await_look(struct kvtier_client *c, uint64_t id, bool take, struct kvtier_result *ret,
-		      struct link **ret_link, uint32_t *ret_seen, uint64_t *ret_slice)
-{
-	struct op *op;
-	int rc = -EAGAIN;
-
-	(void)pthread_mutex_lock(&c->ring);
-	(void)ops_turn(c);
-	op = op_find(c, id);
-	*ret_link = NULL;
-	if (!op) {
-		rc = -ENOENT;
-	} else if (op->state == OP_DONE) {
-		rc = 0;
-		if (take)
-			op_take(c, op, ret);
-	} else if (!c->lied) {
-		*ret_link = atomic_load(&c->link);
-		(*ret_link)->refs++;
-		*ret_seen = (*ret_link)->cq_head;
-		/* no one wakes us when a stream has come so far */
-		*ret_slice =
-			ops_wait_for_stream(c) ? CLIENT_STREAM_SLICE_NS : ms_to_ns(CLIENT_SLICE_MS);
-	}
-	ops_unlock(c);
-	return rc;
-}
-
-int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
-	     struct kvtier_result *ret)
-{
-	uint64_t now = 0, spin_until = 0, looked = 0;
-
-	for (;;) {
-		struct link *link;
-		uint64_t slice;
-		uint32_t seen;
-		const int rc = await_look(c, id, take, ret, &link, &seen, &slice);
-
-		if (rc == -ENOENT)
-			return error_set(
-				rc, "no op %llu: never submitted here, or its result was taken",
-				(unsigned long long)id);
-		if (!rc)
-			return 0;
-		if (!now) {
-			now = looked = client_now();
-			spin_until = now + spin_ns(c);
-		}
-		if (link) {
-			if (now < limit_ns)
-				await_completion(link, seen, spin_until, limit_ns, slice);
-			(void)pthread_mutex_lock(&c->ring);
-			link->refs--;
-			(void)pthread_mutex_unlock(&c->ring);
-		}
-		if (now >= limit_ns) {
-			/* for who comes again and again without time to wait */
-			session_nudge(c);
-			return error_set(-ETIMEDOUT,
-					 "op %llu is not done yet; its pages are lent until it is",
-					 (unsigned long long)id);
-		}
-		now = client_now();
-		if (now - looked >= ms_to_ns(CLIENT_SLICE_MS)) {
-			looked = now;
-			session_nudge(c); /* is the daemon still there? */
-		}
-	}
 }

@@ -281,7 +281,7 @@ static int wake(struct kvtier_client *c)
 	link = atomic_load(&c->link);
 	if (link) {
 		__atomic_store_n(&link->submit->want_wake, 0, __ATOMIC_SEQ_CST);
-		client_event(c);
+		ops_event(c);
 	}
 	(void)pthread_mutex_unlock(&c->ring);
 	return link ? 0 : error_set(-EPROTO, "WAKE before HELLO_OK");
@@ -350,8 +350,12 @@ void session_advance(struct kvtier_client *c, uint64_t now)
 			       c->timeout_ms);
 		session_lost(c, -ETIMEDOUT, c->text);
 	}
-	if (c->state == SESSION_UP)
-		spaces_advance(c);
+	if (c->state == SESSION_UP) {
+		const int rc = spaces_advance(c);
+
+		if (rc)
+			session_lost(c, rc, "the daemon closed the connection");
+	}
 	if (c->state != SESSION_AWAY)
 		atomic_store(&c->next_look_ns, now + ms_to_ns(LOOK_EVERY_MS));
 	if (c->retired)

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space.c - spaces: opened, opened again on every new connection, closed (states: client.h).
- * Control lock.
- *
- * The library keeps the message of the first opening, and duplicates of the regions' descriptors.
- * spaces_advance() sends it again after a reconnection, one space at a time. kvtier_space_open()
- * adds a WANTED space and waits for it.
+ * space.c - spaces as a caller sees them: opened, closed. Each call says what it wants, and waits
+ * until spaces.c has brought it about. Control lock.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,223 +12,6 @@
 
 #include "client.h"
 #include "cuda.h"
-
-static void space_free(struct kvtier_space *space)
-{
-	if (!space)
-		return;
-	space_memory_close(space);
-	keys_close(space->keys);
-	free(space->layout);
-	free(space);
-}
-
-/* Takes a space off the client's list. */
-static void space_unlist(struct kvtier_client *c, const struct kvtier_space *space)
-{
-	(void)pthread_mutex_lock(&c->ring);
-	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++)
-		if (c->spaces[i] == space)
-			c->spaces[i] = NULL;
-	(void)pthread_mutex_unlock(&c->ring);
-}
-
-static bool space_leaves(const struct kvtier_space *space)
-{
-	return space->close_wanted || space->quiet_wanted;
-}
-
-/* The daemon has let go of it. */
-static void space_gone(struct kvtier_client *c, struct kvtier_space *space)
-{
-	space->state = space->close_wanted ? SPACE_GONE : SPACE_QUIET;
-	if (!space->orphan)
-		return;
-	space_unlist(c, space);
-	space_free(space);
-}
-
-void spaces_lost(struct kvtier_client *c)
-{
-	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++) {
-		struct kvtier_space *space = c->spaces[i];
-
-		if (!space)
-			continue;
-		if (space_leaves(space) || space->state == SPACE_GONE)
-			space_gone(c, space);
-		else
-			space->state = SPACE_WANTED;
-	}
-}
-
-static void space_refused(struct kvtier_space *space, int error, const char *who, const char *text)
-{
-	space->state = SPACE_REFUSED;
-	space->refused_ns = client_now();
-	(void)pthread_mutex_lock(&space->client->ring);
-	space->error = error;
-	(void)snprintf(space->text, sizeof(space->text), "%s%s", who, text);
-	(void)pthread_mutex_unlock(&space->client->ring);
-}
-
-/* Refused when it was opened again, a while ago: whatever was short may be there now. */
-static bool space_retry(const struct kvtier_space *space)
-{
-	return space->state == SPACE_REFUSED && space->known && !space_leaves(space) &&
-	       client_now() - space->refused_ns >= ms_to_ns(CLIENT_REOPEN_MS);
-}
-
-/* 0: sent, or refused for good; -EAGAIN: the socket is full; else the connection is lost. */
-static int send_open(struct kvtier_client *c, struct kvtier_space *space)
-{
-	int rc;
-
-	space->message->head.seq = ++c->seq;
-	rc = space_memory_send(space);
-	if (rc == -EAGAIN || rc == -ECONNRESET)
-		return rc;
-	if (rc && space_memory_refused(space, rc, kvtier_last_error()))
-		return send_open(c, space); /* the next rung; the last has no next */
-	if (rc) {
-		space_refused(space, rc,
-			      "the space's description cannot be sent: ", strerrordesc_np(-rc));
-		return 0;
-	}
-	space->seq = c->seq;
-	space->state = SPACE_OPENING;
-	return 0;
-}
-
-static int send_close(struct kvtier_client *c, struct kvtier_space *space)
-{
-	const struct wire_space_close message = {
-		.head = { .magic = WIRE_MAGIC,
-			  .type = WIRE_SPACE_CLOSE,
-			  .length = sizeof(message),
-			  .seq = ++c->seq },
-		.space = space->handle,
-	};
-	const int rc = socket_send(c->fd, &message, sizeof(message), NULL, 0);
-
-	if (!rc) {
-		space->seq = c->seq;
-		space->state = SPACE_CLOSING;
-	}
-	return rc;
-}
-
-/* The daemon knows its GPU's events and words, or will not. */
-static bool orders_told(const struct kvtier_space *space)
-{
-	return !space->order || space->staged || space->order->state == CUDA_ORDER_KNOWN ||
-	       space->order->state == CUDA_ORDER_REFUSED;
-}
-
-void spaces_advance(struct kvtier_client *c)
-{
-	bool opening = false;
-	int rc = cuda_orders_advance(c);
-
-	if (rc && rc != -EAGAIN) {
-		session_lost(c, rc, "the daemon closed the connection");
-		return;
-	}
-	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++)
-		opening |= c->spaces[i] && c->spaces[i]->state == SPACE_OPENING;
-	for (size_t i = 0; i < KVTIER_MAX_SPACES && (!rc || rc == -EAGAIN); i++) {
-		struct kvtier_space *space = c->spaces[i];
-
-		if (!space)
-			continue;
-		if (space_retry(space))
-			space->state = SPACE_WANTED;
-		if (space->state == SPACE_OPEN && space_leaves(space)) {
-			rc = send_close(c, space);
-		} else if (space->state == SPACE_WANTED && !opening && orders_told(space)) {
-			rc = send_open(c, space);
-			opening = true;
-		} else if (space->state == SPACE_REFUSED && space_leaves(space)) {
-			space_gone(c, space);
-		}
-	}
-	if (rc && rc != -EAGAIN)
-		session_lost(c, rc, "the daemon closed the connection");
-}
-
-static bool handle_taken(const struct kvtier_client *c, uint32_t handle)
-{
-	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++) {
-		const struct kvtier_space *s = c->spaces[i];
-
-		if (s && (s->state == SPACE_OPEN || s->state == SPACE_CLOSING) &&
-		    s->handle == handle)
-			return true;
-	}
-	return false;
-}
-
-static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
-			const struct wire_space_ok *ok)
-{
-	const struct fingerprint_key index_key = fingerprint_key_of(ok->index_key);
-
-	if (ok->space >= WIRE_MAX_SPACES || handle_taken(c, ok->space))
-		return error_set(-EPROTO, "SPACE_OK.space is %u: out of range, or in use",
-				 ok->space);
-	if (ok->pages > (uint64_t)UINT32_MAX + 1 || (space->has_pages != (ok->pages != 0)) ||
-	    (space->staged && ok->pages != staged_pages(space->staged)))
-		return error_set(-EPROTO, "SPACE_OK.pages is %llu, which does not fit the regions",
-				 (unsigned long long)ok->pages);
-	if (space->known && ((space->pages && ok->pages != space->pages) ||
-			     memcmp(ok->space_id, space->space_id, sizeof(space->space_id)) != 0))
-		return error_set(-EPROTO, "the space came back as another one");
-	/* Not so the salt: a new daemon may have a new secret, and then nothing is found,
-	 * rightly. */
-	keys_salt(space->keys, ok->salt);
-	space->known = true;
-	space->pages = ok->pages;
-	memcpy(space->space_id, ok->space_id, sizeof(space->space_id));
-	space->state = SPACE_OPEN;
-	(void)pthread_mutex_lock(&c->ring);
-	space->error = 0;
-	space->handle = ok->space;
-	for (int i = 0; i < 2; i++)
-		atomic_store_explicit(&space->index_key[i], index_key.k[i], memory_order_relaxed);
-	atomic_store(&space->open, !space_leaves(space));
-	(void)pthread_mutex_unlock(&c->ring);
-	return 0;
-}
-
-int spaces_reply(struct kvtier_client *c, const struct packet *packet)
-{
-	struct kvtier_space *space = NULL;
-
-	if (cuda_orders_reply(c, packet->head.type, packet->head.seq))
-		return 0;
-	for (size_t i = 0; i < KVTIER_MAX_SPACES && !space; i++)
-		if (c->spaces[i] && c->spaces[i]->seq == packet->head.seq &&
-		    (c->spaces[i]->state == SPACE_OPENING || c->spaces[i]->state == SPACE_CLOSING))
-			space = c->spaces[i];
-	if (!space)
-		return error_set(-EPROTO, "a reply (type %u) that nobody asked for",
-				 packet->head.type);
-	if (packet->head.type == WIRE_ERROR && space->state == SPACE_OPENING) {
-		if (space_memory_refused(space, packet->error.error, packet->error.text))
-			space->state = SPACE_WANTED;
-		else
-			space_refused(space, packet->error.error, "kvtierd: ", packet->error.text);
-		return 0;
-	}
-	if (packet->head.type == WIRE_SPACE_OK && space->state == SPACE_OPENING)
-		return space_opened(c, space, &packet->space_ok);
-	if (packet->head.type == WIRE_SPACE_CLOSED && space->state == SPACE_CLOSING &&
-	    packet->closed.space == space->handle) {
-		space_gone(c, space);
-		return 0;
-	}
-	return error_set(-EPROTO, "a reply of type %u to another request", packet->head.type);
-}
 
 /* Arguments, checked and kept. */
 static int space_make(struct kvtier_client *c, const struct kvtier_geometry *geometry,
@@ -260,7 +39,7 @@ static int space_make(struct kvtier_client *c, const struct kvtier_geometry *geo
 
 static int space_list(struct kvtier_client *c, struct kvtier_space *space)
 {
-	int rc = space->staged ? client_stage_copies(c) : 0;
+	int rc = space->staged ? ops_stage_copies(c) : 0;
 
 	if (!rc && space->cuda)
 		rc = cuda_order_of(c, &space->cuda->device, &space->order);
@@ -521,7 +300,7 @@ static int space_return(struct kvtier_space *space)
 	int rc = space_memory_open(space);
 
 	if (!rc && space->staged)
-		rc = client_stage_copies(space->client);
+		rc = ops_stage_copies(space->client);
 	if (rc)
 		return rc;
 	space->pages = 0; /* the regions may be others */

@@ -210,7 +210,7 @@ bool space_memory_refused(struct kvtier_space *space, int error, const char *why
 	if (!space->cuda || space->staged || !by_memory || !cuda_memory_next(space->cuda, why))
 		return false;
 	if (space->cuda->rung == CUDA_RUNG_STAGED &&
-	    (client_stage_copies(space->client) || stage(space)))
+	    (ops_stage_copies(space->client) || stage(space)))
 		return false;
 	if (message_make(space))
 		return false;
