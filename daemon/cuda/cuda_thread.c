@@ -68,10 +68,10 @@ static void lose(struct cuda_gpu *gpu)
 	cuda_context_close(gpu, true);
 	cuda_regions_lost(gpu);
 	gpu->state = CUDA_NONE;
-	if (gpu->losses_ns[0] && now - gpu->losses_ns[0] < LOSSES_NS)
-		gpu->state = CUDA_OUT;
 	memmove(gpu->losses_ns, gpu->losses_ns + 1, last * sizeof(gpu->losses_ns[0]));
 	gpu->losses_ns[last] = now;
+	if (gpu->losses_ns[0] && now - gpu->losses_ns[0] < LOSSES_NS)
+		gpu->state = CUDA_OUT;
 	tell_lost(gpu); /* before the jobs: who hears of one knows why */
 	cuda_path_lost(gpu->path);
 }
@@ -137,6 +137,7 @@ static void *run(void *arg)
 
 	(void)prctl(PR_SET_NAME, "kvtier-gpu");
 	(void)prctl(PR_SET_TIMERSLACK, SLACK_NS);
+	__atomic_store_n(&gpu->turn_ns, cuda_now(), __ATOMIC_RELAXED);
 	while (!ends(gpu)) {
 		bool worked = take_mail(gpu);
 

@@ -93,6 +93,8 @@ bool part_stopped(const struct part *part, int *ret)
 		*ret = early ? early : -ECONNRESET; /* cancelled by us, or given up */
 	else if (part->job.status == -EFAULT)
 		*ret = sparse(part);
+	else if (part->job.status == -EIO)
+		*ret = -EIO; /* the device's trouble: the image is as good as it was */
 	else
 		return false;
 	return true;

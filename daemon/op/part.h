@@ -143,7 +143,7 @@ void part_submit(struct part *part, enum device_job_kind kind,
 		 void (*done)(struct device_job *job));
 /* For devices_on_room(): parts that wait for this device are woken. */
 void part_room(void *ops, struct device *device);
-/* The device ended the job between two pieces: true, and the status for the client. */
+/* The device ended the job between two pieces, or failed: true, and the status for the client. */
 bool part_stopped(const struct part *part, int *ret);
 /* An image in a slot without owner becomes a block of the space, under parent (BLOCK_NONE: it
  * starts a chain): 0, and the slot is the block's. 1: there is such a block in host memory; the

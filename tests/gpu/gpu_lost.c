@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=8 */
+/*
+ * gpu_lost - goal: a GPU that fails harms its own ops alone. They fail with -EIO, the connections
+ * that had memory of it are cut with the driver's words, the GPU comes back in a new context, and
+ * stays out when it fails again and again; an engine on the CPU goes on throughout. Calls of the
+ * driver that fail or hang end what they were for, and no more. Method: the emulated driver breaks
+ * the daemon's context, fails or delays a call; a witness on the CPU.
+ */
+#include "tests/lib/lib_gpu_raw.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { N = 4, CHAIN = 5 };
+
+static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 1M\nhuge_pages = no\n"
+			     "[device]\nworkers = 2\ndepth = 16\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+
+static struct daemon d;
+static struct witness witness;
+static struct gpu gpu;
+static struct kvtier_geometry geometry;
+
+static void start(const char *settings)
+{
+	geometry = tiny_geometry(KVTIER_CODEC_FP8);
+	gpu_open(&gpu, 0);
+	gpu_settings("%s", settings);
+	daemon_start(&d, config);
+	witness = (struct witness){ .may_miss = true };
+	witness_start(&witness, d.socket);
+	witness_check(&witness);
+}
+
+static void stop(void)
+{
+	daemon_stat_becomes(&d, "ops.outstanding", 0, 20000);
+	witness_check(&witness);
+	witness_stop(&witness);
+	daemon_remove(&d);
+	gpu_close(&gpu);
+}
+
+static void status_says(const char *word, bool said)
+{
+	char text[4096];
+
+	(void)daemon_ctl(&d, "status --json", text, sizeof(text));
+	if (!!strstr(text, word) != said)
+		fail_msg("status is %s", text);
+}
+
+/* The connection ends, with this word in its last ERROR. */
+static void is_cut(struct gpu_raw *e, const char *word)
+{
+	struct wire_error error = { 0 };
+
+	assert_int_equal(raw_receive(&e->raw, &error, sizeof(error)), sizeof(error));
+	assert_int_equal(error.head.type, WIRE_ERROR);
+	assert_int_equal(error.error, -EIO);
+	assert_non_null(strstr(error.text, word));
+	assert_int_equal(raw_receive(&e->raw, &error, sizeof(error)), 0);
+}
+
+static void a_broken_context_is_replaced(void **state)
+{
+	struct gpu_raw e;
+
+	(void)state;
+	start("sticky=cuLaunchKernel:3");
+	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_fill(&e, CHAIN, 0, N);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N).status, 0);
+	{
+		const struct wire_sqe sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, N, N);
+
+		gpu_raw_send(&e, &sqe);
+	}
+	is_cut(&e, "CUDA_ERROR_LAUNCH_FAILED");
+	gpu_raw_close(&e);
+	daemon_stat_becomes(&d, "gpu.lost_total", 1, 20000);
+	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	daemon_stat_becomes(&d, "gpu.failed_devices", 0, 20000);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N).status, 0);
+	for (uint32_t i = 0; i < N; i++)
+		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+	stop();
+}
+
+static void a_gpu_that_fails_always_stays_out(void **state)
+{
+	char text[232] = "";
+	struct wire_region region;
+	struct gpu_raw e;
+
+	(void)state;
+	start("sticky=cuMemcpyHtoDAsync:0");
+	for (uint32_t i = 1; i <= 4; i++) {
+		gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+		gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &region);
+		if (gpu_raw_space(&e, &region, 1, NULL, 0, text))
+			break;
+		{
+			const struct wire_sqe sqe = gpu_raw_sqe(&e, WIRE_OP_STORE, CHAIN, 0, N);
+
+			gpu_raw_send(&e, &sqe);
+		}
+		is_cut(&e, "the GPU failed");
+		gpu_raw_close(&e);
+		daemon_stat_becomes(&d, "gpu.lost_total", i, 20000);
+	}
+	assert_non_null(strstr(text, "cannot be used"));
+	gpu_raw_close(&e);
+	daemon_stat_becomes(&d, "gpu.failed_devices", 1, 20000);
+	status_says("\"status\":\"err\"", true);
+	status_says("CUDA_ERROR", true);
+	stop();
+}
+
+static void a_call_that_fails_once_fails_its_ops_alone(void **state)
+{
+	struct gpu_raw e;
+
+	(void)state;
+	start("fail=cuMemcpyDtoHAsync:2:1");
+	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_fill(&e, CHAIN, 0, N);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, 1).status, 0);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN + 1, 0, 1).status, -EIO);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN + 2, 0, 1).status, 0);
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+	assert_int_equal(daemon_stat(&d, "gpu.lost_total"), 0);
+	stop();
+	gpu_report_clean("kvtierd");
+}
+
+/* Nobody but the engine that asked waits for it. */
+static void an_import_that_hangs_has_a_deadline(void **state)
+{
+	char text[232] = "";
+	struct wire_region region;
+	struct gpu_raw e;
+
+	(void)state;
+	start("slow=cuIpcOpenMemHandle:13000:1");
+	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &region);
+	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, text), -ETIMEDOUT);
+	assert_non_null(strstr(text, "did not answer within"));
+	status_says("has taken", true);
+	daemon_stat_becomes(&d, "gpu.failed_devices", 0, 20000); /* it came back */
+	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, text), 0);
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+	stop();
+	gpu_report_clean("kvtierd");
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_broken_context_is_replaced),
+		cmocka_unit_test(a_gpu_that_fails_always_stays_out),
+		cmocka_unit_test(a_call_that_fails_once_fails_its_ops_alone),
+		cmocka_unit_test(an_import_that_hangs_has_a_deadline),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=8 */
+/*
+ * gpu_regions - goal: what a client says of its GPU memory is checked, memory comes by each kind of
+ * handle, and goes again: after SPACE_CLOSED nothing of it is open, and nothing grows. Method: the
+ * wire by hand, with good regions and wrong ones; the emulated driver's report; the daemon's
+ * descriptors; two GPUs.
+ */
+#include "tests/lib/lib_gpu_raw.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N = 4, CHAIN = 3 };
+
+static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 1M\nhuge_pages = no\n"
+			     "[device]\nworkers = 2\ndepth = 16\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+static struct kvtier_geometry geometry;
+
+static int begin(void **state)
+{
+	(void)state;
+	geometry = tiny_geometry(KVTIER_CODEC_FP8);
+	gpu_open(&gpu, 0);
+	daemon_start(&d, config);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	daemon_stat_becomes(&d, "ops.outstanding", 0, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("kvtierd");
+	return 0;
+}
+
+/* Stores from the first pages, loads into the others. */
+static void round_trip(struct gpu_raw *e, uint32_t chain)
+{
+	gpu_raw_fill(e, chain, 0, N);
+	assert_int_equal(gpu_raw_run(e, WIRE_OP_STORE, chain, 0, N).status, 0);
+	gpu_raw_poison(e, N, N);
+	assert_int_equal(gpu_raw_run(e, WIRE_OP_LOAD, chain, N, N).status, 0);
+	for (uint32_t i = 0; i < N; i++)
+		assert_true(gpu_raw_holds(e, chain, i, N + i));
+}
+
+static void refused(struct gpu_raw *e, const struct wire_region *region, int fd, int error,
+		    const char *words)
+{
+	char text[232] = "";
+	const int r = gpu_raw_space(e, region, 1, fd >= 0 ? &fd : NULL, fd >= 0, text);
+
+	if (r != error || !strstr(text, words))
+		fail_msg("%d \"%s\"; expected %d with \"%s\"", r, text, error, words);
+}
+
+static void wrong_regions_are_refused(void **state)
+{
+	const uint64_t length = 2 * N * engine_page_bytes(&geometry);
+	struct wire_region good, bad;
+	struct gpu_raw e;
+
+	(void)state;
+	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_region(&gpu, e.memory, e.offset, length, &good);
+	bad = good;
+	bad.length = length + (4 << 20); /* the driver may round an allocation up */
+	refused(&e, &bad, -1, -EINVAL, "must lie in the allocation's");
+	bad = good;
+	bad.offset = UINT64_MAX - 100;
+	refused(&e, &bad, -1, -EINVAL, "must lie in the allocation's");
+	bad = good;
+	bad.device[3] ^= 1;
+	refused(&e, &bad, -1, -ENODEV, "serves no device");
+	bad = good;
+	memset(bad.handle, 0x5a, sizeof(bad.handle));
+	refused(&e, &bad, -1, -EOPNOTSUPP, "cuIpcOpenMemHandle");
+	assert_int_equal(gpu_raw_space(&e, &good, 1, NULL, 0, NULL), 0);
+	round_trip(&e, CHAIN);
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+}
+
+static void a_descriptor_that_is_no_memory_is_refused(void **state)
+{
+	struct wire_region region = { .memory = WIRE_DEVICE_FD, .length = 1 << 20 };
+	struct gpu_raw e;
+	int ends[2];
+
+	(void)state;
+	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_uuid(&gpu, region.device);
+	assert_int_equal(pipe(ends), 0);
+	refused(&e, &region, ends[0], -EOPNOTSUPP, "cuMemImportFromShareableHandle");
+	(void)close(ends[0]);
+	(void)close(ends[1]);
+	gpu_raw_close(&e);
+}
+
+/* After SPACE_CLOSED the engine may free: the emulated driver reports memory that is freed while it
+ * is open elsewhere, and handles that are opened twice. */
+static void spaces_come_and_go(void **state)
+{
+	enum { SPACES = 8, ROUNDS = 10 };
+	struct gpu_raw e;
+	int fds;
+
+	(void)state;
+	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	fds = daemon_fds_settled(&d);
+	for (int round = 0; round < ROUNDS; round++) {
+		const uint32_t first = e.space;
+		struct wire_region region;
+
+		gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &region);
+		for (int i = 0; i < SPACES; i++)
+			assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, NULL), 0);
+		round_trip(&e, CHAIN + (uint32_t)round);
+		for (uint32_t i = 0; i < SPACES; i++) {
+			gpu_raw_close_space(&e);
+			e.space--;
+		}
+		assert_int_equal(e.space, first);
+	}
+	daemon_fds_fall_to(&d, fds, 20000);
+	gpu_raw_close_space(&e);
+	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+	gpu_raw_close(&e);
+}
+
+/* 64 regions of allocations of their own in one space. */
+static void many_regions_of_one_space(void **state)
+{
+	enum { REGIONS = WIRE_MAX_REGIONS, ROUNDS = 10 };
+	struct wire_region regions[REGIONS];
+	CUdeviceptr memory[REGIONS];
+	struct gpu_raw e;
+	uint64_t used = 0;
+
+	(void)state;
+	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &regions[0]);
+	for (int i = 1; i < REGIONS; i++) {
+		GPU(gpu_api()->cuMemAlloc(&memory[i], 4096));
+		gpu_raw_region(&gpu, memory[i], 0, 4096, &regions[i]);
+	}
+	for (int round = 0; round < ROUNDS; round++) {
+		assert_int_equal(gpu_raw_space(&e, regions, REGIONS, NULL, 0, NULL), 0);
+		round_trip(&e, CHAIN);
+		gpu_raw_close_space(&e);
+		if (round == 0)
+			used = gpu_used();
+		assert_true(gpu_used() <= used);
+	}
+	for (int i = 1; i < REGIONS; i++)
+		GPU(gpu_api()->cuMemFree(memory[i]));
+	gpu_raw_close(&e);
+}
+
+/* Memory of the virtual memory management calls, exported as a descriptor. */
+static void memory_comes_by_descriptor(void **state)
+{
+	const struct cuda_api *cu = gpu_api();
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = gpu.device },
+	};
+	const CUmemAccessDesc access = { .location = prop.location,
+					 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	struct wire_region region = { .memory = WIRE_DEVICE_FD };
+	CUmemGenericAllocationHandle handle;
+	struct gpu_raw e;
+	CUdeviceptr plain;
+	size_t unit;
+	int fd = -1;
+
+	(void)state;
+	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	plain = e.memory;
+	GPU(cu->cuMemGetAllocationGranularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+	assert_true(unit >= e.offset + e.pages * e.page_bytes);
+	GPU(cu->cuMemCreate(&handle, unit, &prop, 0));
+	GPU(cu->cuMemAddressReserve(&e.memory, unit, 0, 0, 0));
+	GPU(cu->cuMemMap(e.memory, unit, 0, handle, 0));
+	GPU(cu->cuMemSetAccess(e.memory, unit, &access, 1));
+	GPU(cu->cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+					     0));
+	gpu_uuid(&gpu, region.device);
+	region.offset = e.offset;
+	region.length = unit;
+	refused(&e, &region, fd, -EINVAL, "must lie in one allocation");
+	region.length = e.pages * e.page_bytes;
+	assert_int_equal(gpu_raw_space(&e, &region, 1, &fd, 1, NULL), 0);
+	(void)close(fd);
+	round_trip(&e, CHAIN);
+	gpu_raw_close_space(&e);
+	GPU(cu->cuMemUnmap(e.memory, unit));
+	GPU(cu->cuMemAddressFree(e.memory, unit));
+	GPU(cu->cuMemRelease(handle));
+	e.memory = plain;
+	gpu_raw_close(&e);
+}
+
+static void memory_of_another_gpu_is_refused(void **state)
+{
+	struct wire_region region;
+	struct gpu other;
+	struct gpu_raw e;
+
+	(void)state;
+	gpu_close(&gpu);
+	gpu_open(&other, 1);
+	gpu_raw_dial(&e, d.socket, &other, &geometry, 2 * N);
+	gpu_raw_region(&other, e.memory, e.offset, e.pages * e.page_bytes, &region);
+	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, NULL), 0);
+	round_trip(&e, CHAIN);
+	gpu_raw_close_space(&e);
+	gpu.device = 0;
+	gpu_uuid(&gpu, region.device);
+	assert_int_not_equal(gpu_raw_space(&e, &region, 1, NULL, 0, NULL), 0);
+	gpu_raw_close(&e);
+	gpu_close(&other);
+	gpu_open(&gpu, 0);
+}
+
+static void devices_are_listed(void **state)
+{
+	char text[4096];
+
+	(void)state;
+	assert_int_equal(daemon_ctl(&d, "devices --json", text, sizeof(text)), 0);
+	assert_non_null(strstr(text, "\"kind\":\"cpu\""));
+	assert_non_null(strstr(text, "\"kind\":\"cuda\""));
+	assert_non_null(strstr(text, "\"uuid\":\"GPU-"));
+	assert_non_null(strstr(text, "\"state\":\"idle\""));
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(wrong_regions_are_refused, begin, end),
+		cmocka_unit_test_setup_teardown(a_descriptor_that_is_no_memory_is_refused, begin,
+						end),
+		cmocka_unit_test_setup_teardown(spaces_come_and_go, begin, end),
+		cmocka_unit_test_setup_teardown(many_regions_of_one_space, begin, end),
+		cmocka_unit_test_setup_teardown(memory_comes_by_descriptor, begin, end),
+		cmocka_unit_test_setup_teardown(memory_of_another_gpu_is_refused, begin, end),
+		cmocka_unit_test_setup_teardown(devices_are_listed, begin, end),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "gpus=2 null_stream=0");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
