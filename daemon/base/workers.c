@@ -2,19 +2,29 @@
 /*
  * workers.c - see workers.h.
  *
+ *	a thread:  runs work --queue empty--> idle, in its seat --called--> looks into the queue
+ *	               ^                                                        |
+ *	               `---------------------------- work ----------------------'
+ *
  * Invariants
- *   W1 work in the queue has a thread that is idle or on its way, or there are `threads` of them,
- *      or none could be made.
+ *   W1 work in the queue has a thread that is on its way, or there are `threads` of them, or none
+ *      could be made.
  *   W2 an ending thread joins the one that ended before it, and workers_close() joins the last: no
  *      thread outlives the pool, and none has to be remembered.
  *
  * The owner thread's: lent, taken. The lock guards the rest. Take no locks while holding it but the
  * mailbox's.
+ *
+ * Each thread sleeps on a semaphore of its own, because calling it must not block the owner.
+ * glibc's pthread_cond_signal() does: now and then it waits until the threads that it woke before
+ * have run, which takes milliseconds where they wait for a CPU (nptl/pthread_cond_common.c,
+ * __condvar_quiesce_and_switch_g1).
  */
 #include "workers.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -22,6 +32,12 @@
 
 #include "container_of.h"
 #include "loop.h"
+
+/* Where a thread sleeps; on its stack. */
+struct seat {
+	struct seat *next;
+	sem_t called;
+};
 
 struct workers {
 	struct workers_conf conf;
@@ -35,8 +51,9 @@ struct workers {
 	uint64_t unsaid_since;
 
 	pthread_mutex_t lock;
-	pthread_cond_t more, fewer; /* work, or stopping; threads */
-	struct mails queue;         /* where there is no order */
+	pthread_cond_t fewer; /* threads */
+	struct mails queue;   /* where there is no order */
+	struct seat *idle;    /* who sat down last comes first: its caches are warm */
 	uint32_t n_queued, n_threads, n_idle, n_started;
 	bool stopping;
 	bool any_ended;       /* a thread has; then: */
@@ -126,15 +143,43 @@ static void finish(struct workers *w, struct work *work)
 	}
 }
 
+/* Until it is called. With the lock held, which it lets go of. */
+static void sit(struct workers *w, struct seat *seat)
+{
+	seat->next = w->idle;
+	w->idle = seat;
+	w->n_idle++;
+	(void)pthread_mutex_unlock(&w->lock);
+	while (sem_wait(&seat->called))
+		assert(errno == EINTR);
+	(void)pthread_mutex_lock(&w->lock);
+}
+
+/* An idle one, for call() when the lock is free; NULL: none is idle. With the lock held. */
+static struct seat *rouse(struct workers *w)
+{
+	struct seat *seat = w->idle;
+
+	if (!seat)
+		return NULL;
+	w->idle = seat->next;
+	w->n_idle--;
+	return seat;
+}
+
+static void call(struct seat *seat)
+{
+	if (seat)
+		(void)sem_post(&seat->called);
+}
+
 /* The next of the queue; NULL: the thread ends. With the lock held. */
-static struct work *next(struct workers *w)
+static struct work *next(struct workers *w, struct seat *seat)
 {
 	struct work *work;
 
-	w->n_idle++;
-	while (!(work = queue_take(w)) && !w->stopping && w->n_idle <= w->conf.keep)
-		(void)pthread_cond_wait(&w->more, &w->lock);
-	w->n_idle--;
+	while (!(work = queue_take(w)) && !w->stopping && w->n_idle < w->conf.keep)
+		sit(w, seat);
 	return work;
 }
 
@@ -156,12 +201,14 @@ static void end_thread(struct workers *w)
 static void *work_on(void *arg)
 {
 	struct workers *w = arg;
+	struct seat seat;
 	struct work *work;
 	uint32_t number;
 
+	(void)sem_init(&seat.called, 0, 0);
 	(void)pthread_mutex_lock(&w->lock);
 	number = w->n_started++;
-	while ((work = next(w)) != NULL) {
+	while ((work = next(w, &seat)) != NULL) {
 		enum work_end end;
 
 		(void)pthread_mutex_unlock(&w->lock);
@@ -172,6 +219,7 @@ static void *work_on(void *arg)
 		else
 			queue_put_back(w, work);
 	}
+	(void)sem_destroy(&seat.called);
 	end_thread(w);
 	return NULL;
 }
@@ -200,37 +248,50 @@ static int add_thread(struct workers *w)
 
 /* --- the owner --- */
 
-static void submit_locked(struct workers *w, struct work *work)
+/* Returns whom to call. */
+static struct seat *submit_locked(struct workers *w, struct work *work)
 {
+	struct seat *seat = rouse(w);
+
 	w->lent++;
 	queue_put(w, work);
-	if (w->n_queued > w->n_idle && w->n_threads < w->conf.threads)
+	if (!seat && w->n_threads < w->conf.threads)
 		(void)add_thread(w);
+	return seat;
 }
 
 int workers_submit(struct workers *w, struct work *work)
 {
+	struct seat *seat;
+
 	if (w->conf.depth > 0 && w->lent >= w->conf.depth)
 		return -EAGAIN;
 	(void)pthread_mutex_lock(&w->lock);
-	submit_locked(w, work);
+	seat = submit_locked(w, work);
 	(void)pthread_mutex_unlock(&w->lock);
-	(void)pthread_cond_signal(&w->more);
+	call(seat);
 	return 0;
 }
 
 void workers_submit_all(struct workers *w, struct mails *mails)
 {
-	const uint32_t n = mails->n;
+	struct seat *seat, *called = NULL;
 	struct mail *mail;
 
 	assert(w->conf.depth == 0);
 	(void)pthread_mutex_lock(&w->lock);
-	while ((mail = mails_take(mails)) != NULL)
-		submit_locked(w, work_of(mail));
+	while ((mail = mails_take(mails)) != NULL) {
+		seat = submit_locked(w, work_of(mail));
+		if (seat) {
+			seat->next = called;
+			called = seat;
+		}
+	}
 	(void)pthread_mutex_unlock(&w->lock);
-	for (uint32_t i = 0; i < n; i++)
-		(void)pthread_cond_signal(&w->more);
+	while ((seat = called) != NULL) {
+		called = seat->next; /* the seat is its thread's again when that is called */
+		call(seat);
+	}
 }
 
 uint32_t workers_lent(const struct workers *w)
@@ -312,7 +373,6 @@ int workers_open(const struct workers_conf *conf, struct workers **ret)
 		return r;
 	}
 	(void)pthread_mutex_init(&w->lock, NULL);
-	(void)pthread_cond_init(&w->more, NULL);
 	(void)pthread_cond_init(&w->fewer, NULL);
 	r = start(w);
 	if (r)
@@ -324,11 +384,14 @@ int workers_open(const struct workers_conf *conf, struct workers **ret)
 
 void workers_close(struct workers *w)
 {
+	struct seat *seat;
+
 	if (!w)
 		return;
 	(void)pthread_mutex_lock(&w->lock);
 	w->stopping = true;
-	(void)pthread_cond_broadcast(&w->more);
+	while ((seat = rouse(w)) != NULL)
+		call(seat);
 	while (w->n_threads > 0)
 		(void)pthread_cond_wait(&w->fewer, &w->lock);
 	(void)pthread_mutex_unlock(&w->lock);
@@ -339,7 +402,6 @@ void workers_close(struct workers *w)
 		loop_remove(w->conf.loop, &w->watch);
 	}
 	mailbox_close(&w->ended);
-	(void)pthread_cond_destroy(&w->more);
 	(void)pthread_cond_destroy(&w->fewer);
 	(void)pthread_mutex_destroy(&w->lock);
 	free(w);

@@ -2,10 +2,10 @@
 /*
  * unit_workers.c - goal: work that is lent to a pool is run once and given back once, whatever ends
  * first; the pool takes no more than its depth, ends what it has when it is closed, grows while its
- * threads block, keeps the order it was given, and wakes its owner once for several that end close
- * to each other. A mailbox loses nothing. Method: works that say when they begin and go on when
- * they are told, by semaphores: what a thread did before its next work began is known without a
- * clock.
+ * threads block, keeps the order it was given, wakes its owner once for several that end close to
+ * each other, and never makes its owner wait for a thread. A mailbox loses nothing. Method: works
+ * that say when they begin and go on when they are told, by semaphores: what a thread did before
+ * its next work began is known without a clock.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,8 +15,11 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
@@ -27,6 +30,7 @@ enum { MANY = 5000, SOME = 12 };
 struct item {
 	struct work work;
 	uint32_t runs, dones, again; /* again: so many times it is not ended yet */
+	pthread_t thread;            /* that ran it */
 	sem_t begun, go;
 };
 
@@ -55,6 +59,7 @@ static enum work_end run_gated(struct work *work, uint32_t thread)
 	struct item *i = item_of(work);
 
 	(void)thread;
+	i->thread = pthread_self();
 	assert_int_equal(sem_post(&i->begun), 0);
 	while (sem_wait(&i->go))
 		assert_int_equal(errno, EINTR);
@@ -363,6 +368,58 @@ struct letter {
 static struct letter letters[WRITERS][EACH];
 static struct mailbox box;
 
+static sem_t standing, go_on;
+
+/* SIGBUS is the one signal that workers take. */
+static void stand_still(int signal)
+{
+	(void)signal;
+	(void)sem_post(&standing);
+	while (sem_wait(&go_on))
+		;
+}
+
+static void make_stand(pthread_t thread)
+{
+	assert_int_equal(sem_init(&standing, 0, 0), 0);
+	assert_int_equal(sem_init(&go_on, 0, 0), 0);
+	(void)signal(SIGBUS, stand_still);
+	assert_int_equal(pthread_kill(thread, SIGBUS), 0);
+	while (sem_wait(&standing))
+		assert_int_equal(errno, EINTR);
+}
+
+/* It stands for a thread that was called and waits for a CPU. A condition variable's signal waits
+ * for it (alarm() ends the test then). */
+static void submitting_waits_for_no_thread(void **state)
+{
+	const struct workers_conf conf = { .threads = 2, .keep = 2 };
+
+	(void)state;
+	open_pool(&conf);
+	make(SOME, run_fast);
+	for (uint32_t i = 0; i < 2; i++) {
+		items[i].work.run = run_gated;
+		assert_int_equal(workers_submit(pool, &items[i].work), 0);
+		begun(i);
+	}
+	go(0);
+	go(1);
+	reap(2);
+	make_stand(items[0].thread);
+	(void)alarm(60);
+	for (uint32_t i = 2; i < SOME; i++) {
+		assert_int_equal(workers_submit(pool, &items[i].work), 0);
+		if (i > 2) /* the first of them may be left to the thread that stands */
+			reap(i + 1);
+	}
+	(void)alarm(0);
+	assert_int_equal(sem_post(&go_on), 0);
+	expect_each_once(SOME);
+	workers_close(pool);
+	(void)signal(SIGBUS, SIG_DFL);
+}
+
 static void *write_letters(void *arg)
 {
 	struct letter *mine = arg;
@@ -450,6 +507,7 @@ int main(void)
 		cmocka_unit_test(an_order_of_its_own),
 		cmocka_unit_test(told_once_for_several),
 		cmocka_unit_test(told_late_by_the_next),
+		cmocka_unit_test(submitting_waits_for_no_thread),
 		cmocka_unit_test(a_mailbox_loses_nothing),
 		cmocka_unit_test(a_mailbox_tells_once),
 	};
