@@ -30,8 +30,9 @@ enum {
 	/* tasks a turn of the loop: each takes about a microsecond */
 	READY_BUDGET = 256,
 	BEGIN_BUDGET = 64, /* blocks begun a turn of the loop... */
-	/* ...or fewer, when so many were evicted for them: 4-8 ms */
-	EVICTED = 16384,
+	/* ...or fewer, when so many were evicted for them: half a millisecond. Likewise for those
+	 * that wait for room. */
+	EVICTED = 2 * MOVER_BATCH,
 };
 
 /* --- a part --- */
@@ -110,10 +111,12 @@ static void begin_one(struct ops *all)
  * being ready. */
 static bool run_ready(struct ops *all)
 {
+	const struct mover_counts before = all->store->moved;
 	bool worked = ready_run(&all->ready, READY_BUDGET);
 
 	worked |= flights_retry(all->flights);
-	while (!ready_any(&all->ready) && room_retry(all))
+	while (!ready_any(&all->ready) && !evicted_many(&all->store->moved, &before) &&
+	       room_retry(all))
 		worked |= ready_run(&all->ready, READY_BUDGET);
 	return worked || ready_any(&all->ready);
 }
@@ -123,9 +126,9 @@ static bool run_ready(struct ops *all)
 static bool pump(struct loop_poller *poller)
 {
 	struct ops *all = container_of(poller, struct ops, poller);
-	const struct mover_counts before = all->store->moved;
 	uint32_t budget = BEGIN_BUDGET;
 	bool worked = run_ready(all);
+	const struct mover_counts before = all->store->moved;
 
 	if (worked)
 		turn_look_again(all);

@@ -67,10 +67,16 @@ static uint64_t reads_patience_ns(const struct ops *all)
 	return ret;
 }
 
+/* A slab, a few evictions a turn, by whoever waits for it. */
+static bool clearing(const struct ops *all)
+{
+	return all->store->moved.clearing_bytes > 0;
+}
+
 static bool something_under_way(const struct ops *all)
 {
-	if (devices_in_flight(all->devices) > 0 || writeback_moving(all->store->writeback) ||
-	    ready_any(&all->ready))
+	if (clearing(all) || devices_in_flight(all->devices) > 0 ||
+	    writeback_moving(all->store->writeback) || ready_any(&all->ready))
 		return true;
 	return loop_now(all->loop) - all->room.progress_ns < reads_patience_ns(all);
 }
@@ -120,8 +126,9 @@ static int find(struct ops *all, uint32_t bytes, const struct mover_for *whom, s
 	int r = mover_find_room_for(store_host(all->store), all->store->blocks, all->store->tick,
 				    bytes, whom, &all->store->moved, ret);
 
-	for (uint32_t n = 1; (r == -ENOSPC || (r == -EAGAIN && whom->desperate)) &&
-			     outbox_give_back(all->store->outbox, n);
+	for (uint32_t n = 1;
+	     (r == -ENOSPC || (r == -EAGAIN && whom->desperate && !clearing(all))) &&
+	     outbox_give_back(all->store->outbox, n);
 	     n *= 2)
 		r = mover_find_room_for(store_host(all->store), all->store->blocks,
 					all->store->tick, bytes, whom, &all->store->moved, ret);
@@ -198,8 +205,9 @@ bool room_retry(struct ops *all)
 	struct room *room = &all->room;
 	struct room_waiter *waiter;
 
-	if (!room->in_round && (list_empty(&room->waiters) ||
-				(progress(all) == room->progress && something_under_way(all))))
+	if (!room->in_round &&
+	    (list_empty(&room->waiters) ||
+	     (progress(all) == room->progress && something_under_way(all) && !clearing(all))))
 		return false;
 	room->round += !room->in_round;
 	waiter = next_to_try(room);

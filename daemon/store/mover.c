@@ -225,15 +225,38 @@ static void demote_some(struct mover *m, uint32_t class)
 		(void)slabs_walk(m->slabs, slabs[i], demote_slot, m);
 }
 
-/* Executes plans until a slot can be had, a slab is being emptied, nothing helps, or the steps are
- * used up. */
+static uint32_t least(uint32_t a, uint32_t b, uint32_t c)
+{
+	const uint32_t ab = a < b ? a : b;
+
+	return ab < c ? ab : c;
+}
+
+/* If the last call left off for the same size, this one goes on. */
+static int32_t donor_of_before(struct mover *m, uint32_t bytes)
+{
+	const bool ours = m->counts->clearing_bytes == bytes;
+
+	m->counts->clearing_bytes = 0;
+	return ours ? m->counts->clearing_class : PLACE_NO_CLASS;
+}
+
+static void leave_off(struct mover *m, int32_t donor, uint32_t bytes)
+{
+	m->counts->clearing_class = donor;
+	m->counts->clearing_bytes = bytes;
+	m->moving = true;
+}
+
+/* Executes plans until a slot can be had, a slab is being emptied, nothing helps, the steps are
+ * used up, or a batch of them. */
 static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_t steps)
 {
 	struct place_state state = { .now_tick = now_tick,
-				     .donor = PLACE_NO_CLASS,
+				     .donor = donor_of_before(m, bytes),
 				     .classes = m->classes };
 	struct place_plan plan;
-	uint32_t n;
+	uint32_t n, batch = MOVER_BATCH;
 
 	survey(m);
 	while (steps) {
@@ -253,12 +276,17 @@ static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uin
 			look(m, plan.class);
 			continue;
 		case PLACE_EVICT:
-			n = evict(m, plan.class, plan.count < steps ? plan.count : steps);
+			if (batch == 0) {
+				leave_off(m, plan.donor, bytes);
+				return;
+			}
+			n = evict(m, plan.class, least(plan.count, steps, batch));
 			/* every step frees something */
 			assert(n > 0 || m->spared || m->inherited);
 			if (n == 0)
 				return;
 			steps -= n;
+			batch -= n;
 			break;
 		case PLACE_MOVE:
 			emptier_begin(m->counts->emptier, plan.slab, bytes);
@@ -280,9 +308,9 @@ static int make_room(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_
 	assert(max_steps > 0);
 	m->slots_to_look = LOOK_SLOTS;
 	herd_free_condemned(m->blocks, m->host);
-	if (emptier_take(m->counts->emptier, bytes, ret))
-		return 0;
-	err = tier_alloc(m->host, bytes, ret);
+	err = emptier_take(m->counts->emptier, bytes, ret) ? 0 : tier_alloc(m->host, bytes, ret);
+	if (err == 0 && m->counts->clearing_bytes == bytes)
+		m->counts->clearing_bytes = 0;
 	if (err != -ENOSPC)
 		return err;
 	m->bytes = bytes;

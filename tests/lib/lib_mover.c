@@ -64,7 +64,7 @@ int world_make_room(struct world *w, uint32_t bytes, uint32_t steps, struct exte
 
 	while ((r = mover_make_room(w->host, w->blocks, w->tick, bytes, steps, &w->counts, ret)) ==
 		       -EAGAIN &&
-	       world_copier.n)
+	       (world_copier.n || w->counts.clearing_bytes))
 		copier_run(&world_copier);
 	w->counts.moved_blocks = world_moved_blocks;
 	w->counts.moved_bytes = world_moved_bytes;

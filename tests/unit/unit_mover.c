@@ -378,6 +378,68 @@ static void a_block_being_written_to_nvme_keeps_its_slot(void **state)
 	world_close(&w);
 }
 
+/* 384 slots a slab, more than a batch; all taken. The next image of another size gets a slab of
+ * them. */
+static struct world open_full_of_small(void)
+{
+	struct world w = world_open_of(2, 384 * SMALL);
+
+	store_all(&w, 0, 768);
+	w.tick += 10000;
+	return w;
+}
+
+static int find_room(struct world *w, uint32_t bytes, struct extent *ret)
+{
+	return mover_make_room(w->host, w->blocks, w->tick, bytes, MOVER_STEPS, &w->counts, ret);
+}
+
+static void a_slab_is_cleared_a_batch_a_call(void **state)
+{
+	struct world w = open_full_of_small();
+	struct extent where;
+
+	(void)state;
+	assert_int_equal(find_room(&w, BIG, &where), -EAGAIN);
+	assert_int_equal(w.counts.evicted_blocks, MOVER_BATCH);
+	assert_int_equal(w.counts.clearing_bytes, BIG);
+	assert_int_equal(find_room(&w, BIG, &where), 0);
+	assert_int_equal(w.counts.evicted_blocks, 384);
+	assert_int_equal(w.counts.clearing_bytes, 0);
+	world_close(&w);
+}
+
+static void a_call_goes_on_though_others_took_of_what_was_freed(void **state)
+{
+	struct world w = open_full_of_small();
+	struct extent where;
+
+	(void)state;
+	assert_int_equal(find_room(&w, BIG, &where), -EAGAIN);
+	store_all(&w, 768, 778);
+	assert_int_equal(w.counts.clearing_bytes, BIG);
+	assert_int_equal(find_room(&w, BIG, &where), -EAGAIN);
+	assert_int_equal(w.counts.evicted_blocks, 384 + 10);
+	assert_true(emptier_busy(w.counts.emptier));
+	world_close(&w);
+}
+
+/* Who waits is not told to come again for ever, when nobody clears any more. */
+static void room_found_elsewhere_ends_the_clearing(void **state)
+{
+	struct world w = open_full_of_small();
+	struct extent where;
+
+	(void)state;
+	assert_int_equal(find_room(&w, BIG, &where), -EAGAIN);
+	for (uint32_t i = 0; i < 768; i++)
+		if (present(&w, i))
+			blocks_condemn(w.blocks, world_find(&w, i));
+	assert_int_equal(find_room(&w, BIG, &where), 0);
+	assert_int_equal(w.counts.clearing_bytes, 0);
+	world_close(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -400,6 +462,9 @@ int main(void)
 		cmocka_unit_test(a_chain_that_is_nowhere_else_is_not_broken),
 		cmocka_unit_test(leaves_go_before_a_chain_is_broken),
 		cmocka_unit_test(a_block_being_written_to_nvme_keeps_its_slot),
+		cmocka_unit_test(a_slab_is_cleared_a_batch_a_call),
+		cmocka_unit_test(a_call_goes_on_though_others_took_of_what_was_freed),
+		cmocka_unit_test(room_found_elsewhere_ends_the_clearing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
