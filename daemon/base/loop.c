@@ -21,6 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cpu.h"
+
 enum {
 	MAX_EVENTS = 64,
 	SPIN_ROUNDS = 64, /* poller rounds between looks at the clock while spinning */
@@ -283,7 +285,9 @@ static bool spin(struct loop *l)
 int loop_run(struct loop *l)
 {
 	uint64_t last_work_ns = 0, last_epoll_ns = 0;
+	struct cpu_slice slice = { .began_ns = l->now_ns };
 
+	(void)cpu_slice_ask(); /* else the kernel's own slices have to do */
 	l->running = true;
 	while (l->running) {
 		bool worked, may_sleep;
@@ -294,6 +298,10 @@ int loop_run(struct loop *l)
 		worked = l->now_ns - last_work_ns < l->spin_ns ? spin(l) : poll_all(l);
 		if (worked)
 			last_work_ns = l->now_ns;
+		if (worked)
+			(void)cpu_slice_look(&slice, l->now_ns);
+		else
+			cpu_slice_begin(&slice, l->now_ns);
 		timeout = timeout_ms(l);
 		may_sleep = !worked && l->running && timeout != 0 &&
 			    l->now_ns - last_work_ns >= l->spin_ns;

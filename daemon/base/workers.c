@@ -31,12 +31,14 @@
 #include <time.h>
 
 #include "container_of.h"
+#include "cpu.h"
 #include "loop.h"
 
-/* Where a thread sleeps; on its stack. */
+/* Where a thread sleeps, and what it has of its CPU; on its stack. */
 struct seat {
 	struct seat *next;
 	sem_t called;
+	struct cpu_slice slice;
 };
 
 struct workers {
@@ -152,6 +154,7 @@ static void sit(struct workers *w, struct seat *seat)
 	(void)pthread_mutex_unlock(&w->lock);
 	while (sem_wait(&seat->called))
 		assert(errno == EINTR);
+	cpu_slice_begin(&seat->slice, clock_ns());
 	(void)pthread_mutex_lock(&w->lock);
 }
 
@@ -198,6 +201,17 @@ static void end_thread(struct workers *w)
 		(void)pthread_join(before, NULL);
 }
 
+/* Where it cannot be had, the kernel places threads, and changes them at its tick, as it does with
+ * any. */
+static void settle(const struct workers *w, struct seat *seat, uint32_t number)
+{
+	if (w->conf.slices)
+		(void)cpu_slice_ask();
+	if (w->conf.apart)
+		(void)cpu_stay_on(number);
+	cpu_slice_begin(&seat->slice, clock_ns());
+}
+
 static void *work_on(void *arg)
 {
 	struct workers *w = arg;
@@ -208,11 +222,14 @@ static void *work_on(void *arg)
 	(void)sem_init(&seat.called, 0, 0);
 	(void)pthread_mutex_lock(&w->lock);
 	number = w->n_started++;
+	settle(w, &seat, number);
 	while ((work = next(w, &seat)) != NULL) {
 		enum work_end end;
 
 		(void)pthread_mutex_unlock(&w->lock);
 		end = work->run(work, number);
+		if (w->conf.slices)
+			(void)cpu_slice_look(&seat.slice, clock_ns());
 		(void)pthread_mutex_lock(&w->lock);
 		if (end == WORK_ENDED)
 			finish(w, work);

@@ -22,6 +22,7 @@
 #ifndef KVTIER_WORKERS_H
 #define KVTIER_WORKERS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "mailbox.h"
@@ -60,6 +61,9 @@ struct workers_conf {
 	 * workers_tell() finds that one ended late_ns ago. 0: it is told at once. */
 	uint32_t wake_batch;
 	uint64_t late_ns;
+	/* threads ask for short slices of their CPU, and offer it when one is over (cpu.h) */
+	bool slices;
+	bool apart;                        /* each thread stays on a CPU of its own */
 	const struct workers_order *order; /* NULL: first come, first served */
 	void *order_arg;
 };

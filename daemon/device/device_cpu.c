@@ -17,6 +17,7 @@
  *      died and its pages are freed by it; nobody who wants to map something waits for all of it.
  *   C5 clients have turns (device_turns.h): a worker goes on with a job as long as no other
  *      client's waits, and else for a quantum of time. It cannot stop inside a piece (kernels.h).
+ *      After a stretch it looks into the queue in any case, and offers its CPU (workers.c).
  * Turns are guarded by the workers' lock.
  */
 #include "device.h"
@@ -24,7 +25,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +39,7 @@
 #include "device_turns.h"
 #include "guard.h"
 #include "daemon/base/container_of.h"
+#include "daemon/base/cpu.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/vault.h"
 
@@ -53,6 +54,12 @@ enum {
 	WAKE_LATE_NS = 200000,
 	/* of one job, while another client's wait; one piece at least */
 	QUANTUM_NS = 50000,
+	/* of one job in any case: then the worker offers its CPU (cpu.h) */
+	STRETCH_NS = 100000,
+	/* CPUs on which each worker has one of its own: where there are so few, core, workers and
+	 * engines share all of them, and the kernel leaves two workers on one for milliseconds. On
+	 * more CPUs one is idle, and the kernel finds it. */
+	APART_MAX = 4,
 	/* between two looks at the clock, if nobody waits: 10 us or so */
 	CLOCK_PIECES = 4,
 	/* emptied between two moments in which others may map something */
@@ -154,11 +161,12 @@ static int run_piece(void *arg)
 	return device_run_piece(p->run, p->now, p->scratch);
 }
 
-/* Pieces of a job until it ends: true; or until its quantum is over and other clients wait:
+/* Pieces of a job until it ends: true; or for a stretch, or a quantum if other clients wait:
  * false. */
 static bool work_on(struct cpu *c, struct device_job *job, uint8_t *scratch)
 {
-	uint64_t now = 0, turn = 0; /* turn: when others were first seen to wait */
+	/* turn: when others were first seen to wait */
+	uint64_t now = 0, begun = 0, turn = 0;
 
 	const bool pages = job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE;
 
@@ -173,9 +181,11 @@ static bool work_on(struct cpu *c, struct device_job *job, uint8_t *scratch)
 
 		if (look)
 			now = clock_ns();
+		if (pieces == 0)
+			begun = now;
 		if (others && turn == 0)
 			turn = now;
-		if (others && now - turn >= QUANTUM_NS)
+		if ((others && now - turn >= QUANTUM_NS) || now - begun >= STRETCH_NS)
 			return false;
 		if (look)
 			workers_tell(c->workers, now);
@@ -224,13 +234,6 @@ static void cpu_close(struct device *device)
 	free(c);
 }
 
-static uint32_t usable_cpus(void)
-{
-	cpu_set_t set;
-
-	return sched_getaffinity(0, sizeof(set), &set) ? 1 : (uint32_t)CPU_COUNT(&set);
-}
-
 static int make_jobs(struct cpu *c, uint32_t depth)
 {
 	/* whole pages, as C11 wants them */
@@ -251,7 +254,7 @@ static int make_jobs(struct cpu *c, uint32_t depth)
 
 static int open_parts(struct cpu *c, const struct device_conf *conf)
 {
-	const uint32_t threads = conf->workers ? conf->workers : usable_cpus();
+	const uint32_t threads = conf->workers ? conf->workers : cpu_usable();
 	const uint32_t depth = conf->depth + conf->own_depth;
 	const struct workers_conf workers = {
 		.loop = c->base.loop,
@@ -260,6 +263,8 @@ static int open_parts(struct cpu *c, const struct device_conf *conf)
 		.depth = depth,
 		.wake_batch = WAKE_BATCH,
 		.late_ns = WAKE_LATE_NS,
+		.slices = true,
+		.apart = threads == cpu_usable() && threads <= APART_MAX,
 		.order = &turns_order,
 		.order_arg = c,
 	};
