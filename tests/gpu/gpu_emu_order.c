@@ -5,6 +5,7 @@
  * Each case has a program with a mistake in its order, run until the mistake shows as wrong bytes;
  * and the same program without the mistake, run as often, which never shows any.
  */
+/* make: no=thread (its mistakes are races: ThreadSanitizer sees them) */
 #include <stdatomic.h>
 #include <string.h>
 

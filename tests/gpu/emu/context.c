@@ -17,6 +17,7 @@
 
 static _Thread_local struct context *stack[EMU_STACK];
 static _Thread_local unsigned depth;
+static struct context *dead_ones;
 
 struct context *context_current(void)
 {
@@ -94,7 +95,7 @@ static void say_leaks(const struct context *ctx)
 
 	while ((object = object_next(ctx, &at)) != NULL)
 		if (object->kind != OBJECT_FUNCTION && (struct stream *)object != ctx->legacy)
-			leak("a %s was left in its context", object_kind_name(object->kind));
+			leak("%s was left in its context", object_kind_name(object->kind));
 	at = 0;
 	while ((range = range_next(&at)) != NULL)
 		if (range->ctx == ctx)
@@ -145,6 +146,8 @@ static void destroy(struct context *ctx)
 	object_remove(&ctx->object);
 	if (ctx->primary)
 		ctx->gpu->primary = NULL;
+	ctx->next_dead = dead_ones;
+	dead_ones = ctx;
 }
 
 void context_at_exit(void)

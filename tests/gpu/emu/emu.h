@@ -157,8 +157,9 @@ struct context {
 	struct object object;
 	struct device *gpu;
 	bool primary;
-	bool dead;             /* stays for ever: a thread may still have it on its stack */
-	uint32_t row;          /* in hbm.c */
+	bool dead;    /* stays for ever: a thread may still have it on its stack */
+	uint32_t row; /* in hbm.c */
+	struct context *next_dead;
 	CUresult sticky;       /* CUDA_SUCCESS: healthy */
 	pid_t thread;          /* with one_thread=1: the thread that may use it */
 	struct stream *legacy; /* the NULL stream; NULL until it is used */

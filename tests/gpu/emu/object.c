@@ -21,9 +21,9 @@ static uint32_t next_slot;
 const char *object_kind_name(enum object_kind kind)
 {
 	static const char *const names[] = {
-		[OBJECT_CONTEXT] = "context",   [OBJECT_STREAM] = "stream",
-		[OBJECT_EVENT] = "event",       [OBJECT_MODULE] = "module",
-		[OBJECT_FUNCTION] = "function", [OBJECT_MEMORY] = "handle of an allocation",
+		[OBJECT_CONTEXT] = "a context",   [OBJECT_STREAM] = "a stream",
+		[OBJECT_EVENT] = "an event",      [OBJECT_MODULE] = "a module",
+		[OBJECT_FUNCTION] = "a function", [OBJECT_MEMORY] = "a handle of an allocation",
 	};
 
 	return names[kind];
@@ -64,10 +64,10 @@ struct object *object_find(enum object_kind kind, uint64_t handle, const char *w
 	    slots[at].object->kind == kind)
 		return slots[at].object;
 	if (handle >> 56 == MARK && (handle >> 48 & 0xff) == kind)
-		violation("%s: the %s %#llx is used after it was destroyed", who,
-			  object_kind_name(kind), (unsigned long long)handle);
+		violation("%s: %#llx, %s, is used after it was destroyed", who,
+			  (unsigned long long)handle, object_kind_name(kind));
 	else
-		violation("%s: %#llx is no %s", who, (unsigned long long)handle,
+		violation("%s: %#llx is not %s", who, (unsigned long long)handle,
 			  object_kind_name(kind));
 	return NULL;
 }

@@ -24,6 +24,7 @@
 static int log_fd = STDERR_FILENO;
 static _Atomic uint64_t violations, leaks;
 static struct sigaction before;
+static char last_words[128]; /* a signal handler may not make them */
 
 static void line(const char *kind, const char *format, va_list arguments)
 {
@@ -82,13 +83,9 @@ void report_open(void)
 
 static void on_fault(int number, siginfo_t *info, void *context)
 {
-	static const char text[] = ": violation: the program itself touched device memory\n";
-
 	(void)context;
 	if (address_of_device((uint64_t)info->si_addr)) {
-		(void)!write(log_fd, program_invocation_short_name,
-			     strlen(program_invocation_short_name));
-		(void)!write(log_fd, text, sizeof(text) - 1);
+		(void)!write(log_fd, last_words, strlen(last_words));
 		violations++;
 	}
 	/* It comes again, and goes to whoever had the signal before. */
@@ -100,6 +97,9 @@ void report_host_accesses(void)
 	const struct sigaction action = { .sa_sigaction = on_fault,
 					  .sa_flags = SA_SIGINFO | SA_ONSTACK };
 
+	snprintf(last_words, sizeof(last_words),
+		 "%s[%d] violation: the program itself touched device memory\n",
+		 program_invocation_short_name, (int)getpid());
 	(void)sigaction(SIGSEGV, &action, &before);
 }
 

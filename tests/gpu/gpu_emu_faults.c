@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu_emu_faults - faults that the emulated driver's settings plant, each in a process of its own.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/lib/lib.h"
+#include "tests/lib/lib_gpu.h"
+
+static struct gpu gpu;
+static const struct cuda_api *cu;
+
+static int third_alloc_fails(void)
+{
+	CUdeviceptr ptr[4];
+	CUresult r[4];
+	int i;
+
+	gpu_open(&gpu, 0);
+	for (i = 0; i < 4; i++)
+		r[i] = cu->cuMemAlloc(&ptr[i], 8);
+	return !(!r[0] && !r[1] && r[2] == CUDA_ERROR_OUT_OF_MEMORY && !r[3]);
+}
+
+static int every_query_fails(void)
+{
+	gpu_open(&gpu, 0);
+	return !(cu->cuStreamQuery(gpu.stream) == CUDA_ERROR_ECC_UNCORRECTABLE &&
+		 cu->cuStreamQuery(gpu.stream) == CUDA_ERROR_ECC_UNCORRECTABLE &&
+		 cu->cuStreamSynchronize(gpu.stream) == CUDA_SUCCESS);
+}
+
+static int second_alloc_breaks(void)
+{
+	CUdeviceptr ptr;
+
+	gpu_open(&gpu, 0);
+	return !(cu->cuMemAlloc(&ptr, 8) == CUDA_SUCCESS &&
+		 cu->cuMemAlloc(&ptr, 8) == CUDA_ERROR_LAUNCH_FAILED &&
+		 cu->cuStreamQuery(gpu.stream) == CUDA_ERROR_LAUNCH_FAILED);
+}
+
+static atomic_bool waited;
+
+/* A call that takes long holds up nobody else. */
+static void *waits(void *unused)
+{
+	(void)unused;
+	GPU(cu->cuCtxSetCurrent(gpu.context));
+	GPU(cu->cuStreamSynchronize(gpu.stream));
+	waited = true;
+	return NULL;
+}
+
+static int one_call_is_slow(void)
+{
+	const uint64_t before = now_ns();
+	pthread_t thread;
+	int n = 0;
+
+	gpu_open(&gpu, 0);
+	if (pthread_create(&thread, NULL, waits, NULL))
+		return 1;
+	while (!waited && !cu->cuStreamQuery(gpu.stream))
+		n++;
+	pthread_join(thread, NULL);
+	return now_ns() - before < 300000000 || n < 4; /* 2, if it were held up */
+}
+
+/* Work stands still for a while, then goes on. */
+static int gpu_stands_still(void)
+{
+	const uint64_t before = now_ns();
+	CUdeviceptr ptr;
+
+	gpu_open(&gpu, 0);
+	GPU(cu->cuMemAlloc(&ptr, 8));
+	GPU(cu->cuMemsetD8Async(ptr, 0, 8, gpu.stream));
+	GPU(cu->cuStreamSynchronize(gpu.stream));
+	GPU(cu->cuMemsetD8Async(ptr, 0, 8, gpu.stream));
+	GPU(cu->cuStreamSynchronize(gpu.stream));
+	return now_ns() - before < 200000000;
+}
+
+static int ipc_is_refused(void)
+{
+	CUipcMemHandle memory;
+	CUipcEventHandle handle;
+	CUdeviceptr ptr;
+	CUevent event;
+	int capable = 1, events = 1;
+
+	gpu_open(&gpu, 0);
+	GPU(cu->cuMemAlloc(&ptr, 8));
+	GPU(cu->cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+	GPU(cu->cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+				      ptr));
+	GPU(cu->cuDeviceGetAttribute(&events, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 0));
+	return !(cu->cuIpcGetMemHandle(&memory, ptr) == CUDA_ERROR_NOT_SUPPORTED &&
+		 cu->cuIpcGetEventHandle(&handle, event) == CUDA_ERROR_NOT_SUPPORTED && !capable &&
+		 !events);
+}
+
+static int address_is_reused(void)
+{
+	CUdeviceptr first, second;
+
+	gpu_open(&gpu, 0);
+	GPU(cu->cuMemAlloc(&first, 8));
+	GPU(cu->cuMemFree(first));
+	GPU(cu->cuMemAlloc(&second, 8));
+	return first == second;
+}
+
+static const struct role {
+	const char *name, *settings;
+	int (*run)(void);
+	int exit; /* status; 255: any but 0 */
+} roles[] = {
+	{ "third alloc fails", "fail=cuMemAlloc:3", third_alloc_fails, 0 },
+	{ "every query fails", "fail=cuStreamQuery:0:214", every_query_fails, 0 },
+	{ "second alloc breaks", "sticky=cuMemAlloc:2", second_alloc_breaks, 0 },
+	{ "one call is slow", "slow=cuStreamSynchronize:300", one_call_is_slow, 0 },
+	{ "gpu stands still", "stall=2:200", gpu_stands_still, 0 },
+	{ "ipc is refused", "ipc=0 ipc_events=0", ipc_is_refused, 0 },
+	{ "address is reused", "reuse=1", address_is_reused, 1 },
+	{ "address is not reused", "reuse=0", address_is_reused, 0 },
+	{ "unknown setting", "laet=1", address_is_reused, 255 },
+	{ "unknown call", "fail=cuMemAllok:1", address_is_reused, 255 },
+};
+
+static void each_fault_is_where_the_settings_say(void **state)
+{
+	size_t i;
+	int code;
+
+	(void)state;
+	for (i = 0; i < sizeof(roles) / sizeof(*roles); i++) {
+		code = gpu_wait(gpu_spawn(roles[i].name, roles[i].settings, NULL));
+		if (roles[i].exit == 255 ? code == 0 : code != roles[i].exit)
+			fail_msg("%s (%s): %d", roles[i].name, roles[i].settings, code);
+	}
+	assert_int_equal(gpu_reported("", "violation", ""), 0);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_fault_is_where_the_settings_say),
+	};
+	size_t i;
+
+	gpu_begin(argv, "");
+	if (argc == 1)
+		return cmocka_run_group_tests(tests, NULL, NULL);
+	cu = gpu_api();
+	for (i = 0; strcmp(roles[i].name, argv[1]); i++)
+		;
+	return roles[i].run();
+}
