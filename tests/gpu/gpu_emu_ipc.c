@@ -322,6 +322,25 @@ static void a_handle_closed_under_queued_work_is_a_violation(void **state)
 	gpu_report_clear();
 }
 
+static void a_handle_opens_on_its_own_gpu_only(void **state)
+{
+	struct gpu other;
+	CUdeviceptr ptr;
+	CUevent event;
+	struct peer p;
+
+	(void)state;
+	start(&p);
+	gpu_open(&other, 1);
+	assert_int_equal(open_memory(&p, &ptr), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+	assert_int_equal(cu->cuIpcOpenEventHandle(&event, p.reply.event),
+			 CUDA_ERROR_INVALID_DEVICE);
+	gpu_close(&other);
+	GPU(cu->cuCtxSetCurrent(gpu.context));
+	stop(&p, SIGKILL);
+	gpu_report_clean("");
+}
+
 static void bytes_that_are_no_handle_open_nothing(void **state)
 {
 	CUdeviceptr ptr;
@@ -357,11 +376,12 @@ int main(int argc, char **argv)
 		cmocka_unit_test(opening_twice_and_closing_twice_are_violations),
 		cmocka_unit_test(memory_used_after_its_handle_was_closed_is_a_violation),
 		cmocka_unit_test(a_handle_closed_under_queued_work_is_a_violation),
+		cmocka_unit_test(a_handle_opens_on_its_own_gpu_only),
 		cmocka_unit_test(bytes_that_are_no_handle_open_nothing),
 	};
 	int failed;
 
-	gpu_begin(argv, "");
+	gpu_begin(argv, "gpus=2");
 	if (argc > 1)
 		return engine();
 	failed = cmocka_run_group_tests(tests, setup, teardown);

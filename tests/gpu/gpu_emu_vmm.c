@@ -243,6 +243,41 @@ static void memory_lives_until_released_and_unmapped(void **state)
 	GPU(cu->cuMemAddressFree(second, 2 * BYTES));
 }
 
+/* As torch's expandable segments lie. */
+static void an_operation_goes_over_the_border_of_two_mappings(void **state)
+{
+	CUmemGenericAllocationHandle first = create(0), second = create(0);
+	static uint8_t bytes[64], back[64];
+	CUdeviceptr ptr = reserve();
+	size_t i;
+
+	(void)state;
+	GPU(cu->cuMemMap(ptr, BYTES, 0, first, 0));
+	GPU(cu->cuMemMap(ptr + BYTES, BYTES, 0, second, 0));
+	GPU(cu->cuMemSetAccess(ptr, 2 * BYTES, &access_all, 1));
+	for (i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (uint8_t)i;
+	gpu_write(&gpu, ptr + BYTES - 32, bytes, sizeof(bytes));
+	gpu_read(&gpu, back, ptr + BYTES - 32, sizeof(back));
+	assert_memory_equal(back, bytes, sizeof(bytes));
+	gpu_report_clean("");
+	expect(cu->cuMemsetD8Async(ptr + BYTES, 0, BYTES + 1, gpu.stream), CUDA_ERROR_INVALID_VALUE,
+	       "out of bounds");
+	/* Not when the second one may not be touched. */
+	GPU(cu->cuMemSetAccess(ptr + BYTES, BYTES, &access_read, 1));
+	GPU(cu->cuMemcpyDtoHAsync(back, ptr + BYTES - 32, 64, gpu.stream));
+	GPU(cu->cuMemsetD8Async(ptr + BYTES - 32, 0, 64, gpu.stream));
+	assert_int_equal(cu->cuStreamSynchronize(gpu.stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+	GPU(cu->cuDevicePrimaryCtxReset(gpu.device));
+	GPU(cu->cuDevicePrimaryCtxRelease(gpu.device));
+	gpu_open(&gpu, 0);
+	gpu_report_clear();
+	GPU(cu->cuMemUnmap(ptr, 2 * BYTES));
+	GPU(cu->cuMemAddressFree(ptr, 2 * BYTES));
+	GPU(cu->cuMemRelease(first));
+	GPU(cu->cuMemRelease(second));
+}
+
 static void what_is_not_a_whole_mapping_is_refused(void **state)
 {
 	CUmemGenericAllocationHandle handle = create(0), none;
@@ -278,6 +313,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_descriptor_opens_nothing_but_this_driver),
 		cmocka_unit_test(mapped_memory_is_touched_only_as_its_access_says),
 		cmocka_unit_test(memory_lives_until_released_and_unmapped),
+		cmocka_unit_test(an_operation_goes_over_the_border_of_two_mappings),
 		cmocka_unit_test(what_is_not_a_whole_mapping_is_refused),
 	};
 	int failed;

@@ -58,6 +58,7 @@ static void make_machine(char **argv)
 	snprintf(path, sizeof(path), "%s/tests/emu%s%s", build_dir(), before ? ":" : "",
 		 before ? before : "");
 	setenv("LD_LIBRARY_PATH", path, 1);
+	setenv("KVTIER_EMU_USER", getenv("KVTIER_EMU") ? getenv("KVTIER_EMU") : "", 1);
 	execv("/proc/self/exe", argv);
 	perror("/proc/self/exe");
 	exit(1);
@@ -68,6 +69,10 @@ void gpu_begin(char **argv, const char *settings)
 	char report[128];
 
 	arguments = argv;
+	if (gpu_is_real() && !strncmp(program_invocation_short_name, "gpu_emu_", 8)) {
+		printf("a test of the emulated driver itself\n");
+		exit(77);
+	}
 	if (gpu_is_real())
 		return;
 	if (!getenv("KVTIER_EMU_DIR"))
@@ -77,8 +82,8 @@ void gpu_begin(char **argv, const char *settings)
 		snprintf(base, sizeof(base), "%s", getenv("KVTIER_EMU"));
 		return;
 	}
-	snprintf(base, sizeof(base), "seed=%llu log=%s %s", (unsigned long long)gpu_seed(), report,
-		 settings);
+	snprintf(base, sizeof(base), "seed=%llu log=%s %s %s", (unsigned long long)gpu_seed(),
+		 report, settings, getenv("KVTIER_EMU_USER"));
 	setenv("KVTIER_EMU", base, 1);
 	atexit(remove_dir);
 }

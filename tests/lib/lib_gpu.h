@@ -28,7 +28,7 @@
 /* First in main(). Puts the emulated driver where dlopen("libcuda.so.1") finds it, for this process
  * (which it executes again: the loader looks at LD_LIBRARY_PATH only then) and all that it starts;
  * makes the machine's directory and report; prints the seed. `settings` are words of
- * tests/gpu/emu/settings.c. */
+ * tests/gpu/emu/settings.c; those of $KVTIER_EMU come after them. */
 void gpu_begin(char **argv, const char *settings);
 bool gpu_is_real(void);
 uint64_t gpu_seed(void); /* $SEED, or drawn */

@@ -20,17 +20,16 @@ static CUresult wrong(const struct call *call, CUdeviceptr at, size_t bytes, con
 	return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* *ret is NULL for pageable memory. */
 static CUresult check_side(const struct call *call, CUdeviceptr at, size_t bytes, enum side side,
-			   struct range **ret)
+			   bool *ret_pageable)
 {
-	struct range *r = range_at(at);
+	const struct range *r = range_at(at);
 
 	if (!at)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!r && address_of_device(at))
 		return wrong(call, at, bytes, "there is no device memory (freed, closed?)");
-	if (r && bytes > r->base + r->bytes - at)
+	if (r && bytes > range_reach(r, at))
 		return wrong(call, at, bytes, "out of bounds");
 	if (!r && range_overlapping(at, bytes))
 		return wrong(call, at, bytes, "pinned memory lies in a part of it");
@@ -38,7 +37,7 @@ static CUresult check_side(const struct call *call, CUdeviceptr at, size_t bytes
 		return wrong(call, at, bytes, "it is pageable host memory");
 	if (side == SIDE_HOST && r && r->memory)
 		return wrong(call, at, bytes, "it is device memory");
-	*ret = r;
+	*ret_pageable = !r;
 	return CUDA_SUCCESS;
 }
 
@@ -66,30 +65,29 @@ static CUresult stage(struct operation *op, struct stream *s)
 static CUresult queue(const struct call *call, struct operation *op, enum side to, enum side from,
 		      CUstream stream)
 {
-	struct range *uses[2] = { NULL, NULL };
+	bool to_pageable, from_pageable;
 	struct stream *s;
 	uint64_t ticket;
 	CUresult r = stream_find(call, stream, &s);
 
 	if (!r)
 		r = check_side(call, op->to, extent(op->width, op->height, op->to_pitch), to,
-			       &uses[0]);
+			       &to_pageable);
 	if (!r)
 		r = check_side(call, op->from, extent(op->width, op->height, op->from_pitch), from,
-			       &uses[1]);
-	if (!r && (!uses[0] || !uses[1]))
+			       &from_pageable);
+	if (!r && (to_pageable || from_pageable))
 		note("%s: %zu bytes of pageable host memory", call_name(call->id),
 		     op->width * op->height);
-	if (!r && !uses[1])
+	if (!r && from_pageable)
 		r = stage(op, s);
 	if (r) {
 		operation_free(op);
 		return r;
 	}
-	op->pageable = uses[0] ? NULL : (void *)op->to;
-	memcpy(op->uses, uses, sizeof(uses));
+	op->pageable = to_pageable ? (void *)op->to : NULL;
 	r = stream_queue(s, op, &ticket);
-	return r || uses[0] ? r : stream_wait(s, ticket);
+	return r || !to_pageable ? r : stream_wait(s, ticket);
 }
 
 static CUresult copy(const struct call *call, CUdeviceptr to, enum side to_side, CUdeviceptr from,
@@ -169,14 +167,14 @@ CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *c, CUstream stream)
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
 {
 	struct operation *op;
-	struct range *range;
 	struct stream *s;
+	bool pageable;
 	CUresult r;
 
 	CALL(cuMemsetD8Async, NEEDS_CONTEXT);
 	r = stream_find(&call, stream, &s);
 	if (!r)
-		r = check_side(&call, to, bytes, SIDE_DEVICE, &range);
+		r = check_side(&call, to, bytes, SIDE_DEVICE, &pageable);
 	if (r || !bytes)
 		return r;
 	op = operation_new(OPERATION_FILL, call.id);
@@ -185,6 +183,5 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
 	op->to = to;
 	op->width = op->to_pitch = bytes;
 	op->value = value;
-	op->uses[0] = range;
 	return stream_queue(s, op, NULL);
 }

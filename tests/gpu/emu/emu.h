@@ -208,7 +208,6 @@ struct range {
 	struct device *peer;  /* another GPU that may touch it */
 	unsigned access;      /* CU_MEM_ACCESS_FLAGS_PROT_* */
 	unsigned opens;       /* imports: how often opened */
-	unsigned queued;      /* operations that name it and are not done */
 	CUdeviceptr reserved; /* VMM: the reservation it lies in, and that one's length */
 	size_t reserved_bytes;
 	bool freed_late; /* cuMemFreeAsync is queued */
@@ -218,6 +217,9 @@ struct physical *physical_make(struct device *gpu, size_t bytes, uint32_t handle
 /* `fd` stays the caller's. The inode is what the handle says; another one is another memory. */
 struct physical *physical_open(struct device *gpu, int fd, size_t bytes, uint32_t handle_types);
 void physical_release(struct physical *memory);
+bool physical_map_at(const struct physical *memory, uint8_t *alias, size_t bytes);
+uint8_t *alias_reserve(size_t bytes); /* NULL: no address space */
+void alias_free(uint8_t *alias, size_t bytes);
 
 CUdeviceptr address_take(size_t bytes, size_t alignment); /* 0: none left */
 void address_give(CUdeviceptr base, size_t bytes);
@@ -229,6 +231,8 @@ struct range *range_at(CUdeviceptr address);        /* the one that holds it; NU
 struct range *range_overlapping(CUdeviceptr base, size_t bytes);
 struct range *range_next(uint32_t *at);
 bool range_is_host(const struct range *range);
+/* How many bytes from there on an operation may touch, mappings that lie side by side included. */
+size_t range_reach(const struct range *range, CUdeviceptr address);
 bool host_is_mapped(const void *ptr, size_t bytes);
 /* Calls that take memory away: a violation when operations are queued that name it. Waits for them,
  * and so may drop the lock. */
@@ -296,11 +300,10 @@ struct operation {
 	uint64_t ticket; /* the order in which they were queued, over all streams */
 	CUdeviceptr to, from;
 	size_t width, height, to_pitch, from_pitch; /* a plain copy has height 1 */
-	size_t at;             /* what of it is done, in rows, or in bytes when there is one row */
-	bool scribbled;        /* the destination has been made void */
-	void *staged;          /* copy of pageable memory, from which it copies */
-	void *pageable;        /* pageable memory, to which it copies: its caller waits */
-	struct range *uses[2]; /* counted in range.queued */
+	size_t at;      /* what of it is done, in rows, or in bytes when there is one row */
+	bool scribbled; /* the destination has been made void */
+	void *staged;   /* copy of pageable memory, from which it copies */
+	void *pageable; /* pageable memory, to which it copies: its caller waits */
 	struct event *event;
 	uint64_t number; /* of the record */
 	uint64_t value;
@@ -324,6 +327,7 @@ struct stream {
 
 enum step { STEP_DONE, STEP_MORE, STEP_BROKEN };
 
+bool operation_uses(const struct operation *op, const struct range *range);
 struct operation *operation_new(enum operation_kind kind, enum call_id call);
 void operation_free(struct operation *op);
 /* Its waits are over (events, words). With emu.lock held. */
@@ -341,7 +345,8 @@ CUresult stream_wait(struct stream *stream, uint64_t ticket);
 void stream_free(struct stream *stream); /* drops what is queued */
 void stream_pop(struct stream *stream);  /* its first operation is done */
 void streams_void(struct context *ctx);  /* the context is broken: nothing of it runs any more */
-void streams_forget(const struct range *range); /* no operation counts itself in its `queued` */
+/* Operations that name it and are not done. */
+unsigned streams_using(const struct range *range);
 bool stream_idle(const struct stream *stream);
 bool executor_start(struct device *gpu);
 /* Until the executor is at none of its operations; the context is dead: it takes no other. */

@@ -167,6 +167,34 @@ void physical_release(struct physical *memory)
 	free(memory);
 }
 
+/* Operations go over the border of two mappings that lie side by side. So the aliases of a
+ * reservation lie side by side, too. */
+uint8_t *alias_reserve(size_t bytes)
+{
+	const long r = syscall(SYS_mmap, NULL, bytes, PROT_NONE,
+			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return r == -1 ? NULL : (uint8_t *)r;
+}
+
+void alias_free(uint8_t *alias, size_t bytes)
+{
+	(void)syscall(SYS_munmap, alias, bytes);
+}
+
+/* An old size of 0 makes a second mapping of shared memory. */
+bool physical_map_at(const struct physical *memory, uint8_t *alias, size_t bytes)
+{
+	return syscall(SYS_mremap, memory->alias, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, alias) !=
+	       -1;
+}
+
+static void physical_unmap_at(uint8_t *alias, size_t bytes)
+{
+	(void)syscall(SYS_mmap, alias, bytes, PROT_NONE,
+		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
 /* --- the map --- */
 
 /* The first range that ends behind the address. */
@@ -252,11 +280,12 @@ bool range_is_host(const struct range *range)
 
 void range_settle(struct range *range, const char *who)
 {
-	if (!range->queued)
+	const unsigned n = streams_using(range);
+
+	if (!n)
 		return;
-	violation("%s: %u queued operations still use the memory at %#llx", who, range->queued,
-		  range->base);
-	while (range->queued)
+	violation("%s: %u queued operations still use the memory at %#llx", who, n, range->base);
+	while (streams_using(range))
 		pthread_cond_wait(&emu.changed, &emu.lock);
 }
 
@@ -264,7 +293,6 @@ void range_drop(struct range *range)
 {
 	const struct range r = *range;
 
-	streams_forget(range);
 	range_remove(range);
 	switch (r.kind) {
 	case RANGE_ALLOC:
@@ -274,6 +302,7 @@ void range_drop(struct range *range)
 		physical_release(r.memory);
 		break;
 	case RANGE_VMM:
+		physical_unmap_at(r.alias, r.bytes);
 		physical_release(r.memory);
 		break;
 	case RANGE_PINNED:
@@ -287,17 +316,39 @@ void range_drop(struct range *range)
 
 /* --- what an operation may touch --- */
 
+static const struct range *range_behind(const struct range *r)
+{
+	const struct range *next = range_at(r->base + r->bytes);
+
+	return next && next->base == r->base + r->bytes && r->kind == RANGE_VMM &&
+			       next->kind == RANGE_VMM && next->reserved == r->reserved ?
+		       next :
+		       NULL;
+}
+
+size_t range_reach(const struct range *range, CUdeviceptr address)
+{
+	const struct range *r = range, *next;
+
+	while ((next = range_behind(r)) != NULL)
+		r = next;
+	return r->base + r->bytes - address;
+}
+
 static bool may(const struct range *r, const struct device *gpu, CUdeviceptr address, size_t bytes,
 		bool write, char *text, size_t n)
 {
 	const char *why = NULL;
 
-	if (bytes > r->base + r->bytes - address)
-		why = "runs over its end";
-	else if (r->gpu && r->gpu != gpu && r->peer != gpu)
+	if (r->gpu && r->gpu != gpu && r->peer != gpu)
 		why = "is of another GPU";
 	else if (!(r->access & (write ? 2u : 1u)))
 		why = "may not be accessed so";
+	else if (bytes > r->base + r->bytes - address && !range_behind(r))
+		why = "runs over its end";
+	else if (bytes > r->base + r->bytes - address)
+		return may(range_behind(r), gpu, r->base + r->bytes,
+			   bytes - (r->base + r->bytes - address), write, text, n);
 	if (why)
 		snprintf(text, n, "%s of %zu bytes at %#llx: the memory [%#llx, %#llx) %s",
 			 write ? "a write" : "a read", bytes, address, r->base, r->base + r->bytes,

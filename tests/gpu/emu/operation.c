@@ -44,6 +44,19 @@ bool operation_ready(const struct operation *op, const struct device *gpu)
 	return !word || word_is(atomic_load(word), op->value, op->flags);
 }
 
+static bool touches(const struct range *r, CUdeviceptr at, size_t bytes)
+{
+	return bytes && at < r->base + r->bytes && r->base < at + bytes;
+}
+
+bool operation_uses(const struct operation *op, const struct range *range)
+{
+	const size_t before_last = op->height - 1;
+
+	return touches(range, op->to, op->width + before_last * op->to_pitch) ||
+	       (op->from && touches(range, op->from, op->width + before_last * op->from_pitch));
+}
+
 /* --- turns --- */
 
 struct place {
@@ -51,8 +64,10 @@ struct place {
 	size_t pitch;
 };
 
-static bool host_memory_gone(const struct range *r, const uint8_t *at, size_t bytes)
+static bool host_memory_gone(CUdeviceptr address, const uint8_t *at, size_t bytes)
 {
+	const struct range *r = range_at(address);
+
 	return r && r->kind == RANGE_REGISTERED && !host_is_mapped(at, bytes);
 }
 
@@ -69,7 +84,7 @@ static struct place find_place(const struct operation *op, const struct device *
 		p.at = op->staged;
 	else
 		p.at = translate(gpu, write ? op->to : op->from, bytes, write, text, n);
-	if (p.at && host_memory_gone(op->uses[!write], p.at, bytes)) {
+	if (p.at && host_memory_gone(write ? op->to : op->from, p.at, bytes)) {
 		snprintf(text, n, "registered host memory at %p was unmapped", (void *)p.at);
 		p.at = NULL;
 	}
@@ -149,7 +164,7 @@ static enum step word(struct operation *op, struct device *gpu, char *text, size
 
 	if (!at)
 		return STEP_BROKEN;
-	if (host_memory_gone(op->uses[0], (const uint8_t *)at, 8)) {
+	if (host_memory_gone(op->to, (const uint8_t *)at, 8)) {
 		snprintf(text, n, "registered host memory at %p was unmapped", (void *)at);
 		return STEP_BROKEN;
 	}

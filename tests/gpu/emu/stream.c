@@ -33,11 +33,6 @@ struct operation *operation_new(enum operation_kind kind, enum call_id call)
 
 void operation_free(struct operation *op)
 {
-	size_t i;
-
-	for (i = 0; i < 2; i++)
-		if (op->uses[i])
-			op->uses[i]->queued--;
 	if (op->event)
 		event_release(op->event);
 	if (op->function) {
@@ -130,18 +125,18 @@ void streams_void(struct context *ctx)
 	pthread_cond_broadcast(&emu.changed);
 }
 
-void streams_forget(const struct range *range)
+unsigned streams_using(const struct range *range)
 {
-	struct operation *op;
-	struct stream *s;
-	uint32_t gpu, i;
+	const struct operation *op;
+	const struct stream *s;
+	unsigned n = 0;
+	uint32_t gpu;
 
-	for (gpu = 0; range->queued && gpu < emu.n_gpus; gpu++)
+	for (gpu = 0; gpu < emu.n_gpus; gpu++)
 		for (s = emu.gpus[gpu].streams; s; s = s->next)
 			for (op = s->first; op; op = op->next)
-				for (i = 0; i < 2; i++)
-					if (op->uses[i] == range)
-						op->uses[i] = NULL;
+				n += operation_uses(op, range);
+	return n;
 }
 
 bool stream_idle(const struct stream *s)
@@ -181,11 +176,6 @@ CUresult stream_find(const struct call *call, CUstream handle, struct stream **r
 
 CUresult stream_queue(struct stream *s, struct operation *op, uint64_t *ret_ticket)
 {
-	size_t i;
-
-	for (i = 0; i < 2; i++)
-		if (op->uses[i])
-			op->uses[i]->queued++;
 	op->ticket = ++emu.tickets;
 	if (ret_ticket)
 		*ret_ticket = op->ticket;
@@ -301,7 +291,7 @@ static CUresult word(const struct call *call, enum operation_kind kind, CUstream
 {
 	struct operation *op;
 	struct stream *s;
-	struct range *range;
+	const struct range *range;
 	CUresult r = stream_find(call, stream, &s);
 
 	if (r)
@@ -313,9 +303,9 @@ static CUresult word(const struct call *call, enum operation_kind kind, CUstream
 	if (!op)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	op->to = at;
+	op->width = 8;
 	op->value = value;
 	op->flags = flags;
-	op->uses[0] = range;
 	return stream_queue(s, op, NULL);
 }
 

@@ -29,6 +29,7 @@ static struct reservation {
 	struct reservation *next;
 	CUdeviceptr base;
 	size_t bytes;
+	uint8_t *alias; /* of its first byte */
 } * reservations;
 
 static bool aligned(uint64_t n)
@@ -282,8 +283,9 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t alignment, C
 	r = calloc(1, sizeof(*r));
 	if (!r)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*r = (struct reservation){ reservations, address_take(bytes, alignment), bytes };
-	if (!r->base) {
+	*r = (struct reservation){ reservations, address_take(bytes, alignment), bytes,
+				   alias_reserve(bytes) };
+	if (!r->base || !r->alias) {
 		free(r);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -308,6 +310,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t bytes)
 	}
 	*at = r->next;
 	address_give(r->base, r->bytes);
+	alias_free(r->alias, r->bytes);
 	free(r);
 	return CUDA_SUCCESS;
 }
@@ -326,11 +329,11 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUmemGenericAllo
 	    bytes > a->memory->bytes || range_overlapping(ptr, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	r.memory = a->memory;
-	r.alias = a->memory->alias;
+	r.alias = reservation->alias + (ptr - reservation->base);
 	r.gpu = a->memory->gpu;
 	r.reserved = reservation->base;
 	r.reserved_bytes = reservation->bytes;
-	if (!range_add(&r))
+	if (!physical_map_at(a->memory, r.alias, bytes) || !range_add(&r))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	a->memory->refs++;
 	return CUDA_SUCCESS;
