@@ -33,7 +33,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/mman.h>
+
+#include "daemon/base/reserve.h"
 
 enum { SLOT_UNIT = 4096, FILLS = 17 /* the last: full */, NO_SLOT = -1 };
 
@@ -502,18 +503,13 @@ void slabs_reopen(struct slabs *s)
 
 static int reserve_slots(struct slabs *s)
 {
-	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 	uint64_t slots = s->conf.slab_bytes / SLOT_UNIT;
-	void *at;
 
 	if (slots > TIER_MAX_SLAB_SLOTS)
 		slots = TIER_MAX_SLAB_SLOTS;
 	s->slots_bytes = slots * s->conf.n_slabs * sizeof(struct slot);
-	at = mmap(NULL, s->slots_bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
-	if (at == MAP_FAILED)
-		return -ENOMEM;
-	s->slots = at;
-	return 0;
+	s->slots = reserve(s->slots_bytes);
+	return s->slots ? 0 : -ENOMEM;
 }
 
 int slabs_open(const struct slabs_conf *conf, struct slabs **ret)
@@ -540,8 +536,7 @@ void slabs_close(struct slabs *s)
 {
 	if (!s)
 		return;
-	if (s->slots)
-		(void)munmap(s->slots, s->slots_bytes);
+	unreserve(s->slots, s->slots_bytes);
 	free(s->slabs);
 	free(s);
 }

@@ -214,7 +214,7 @@ void gauges_sync(struct kvtierd *d)
 	stats_set(&v->tiers_host_moved_blocks_total, d->store.moved.moved_blocks);
 	stats_set(&v->index_entries, index_entries(d->store.index));
 	stats_set(&v->index_bytes, index_memory(d->store.index));
-	stats_set(&v->index_crowded_blocks_total, blocks_crowded(d->store.blocks));
+	stats_set(&v->index_crowded_blocks_total, index_crowded(d->store.index));
 	space_gauges(d);
 	op_gauges(d->stats);
 	stats_health_set(d->stats, STATS_HEALTH_STARTING, tier_state(host) == TIER_STARTING);

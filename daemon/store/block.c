@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.c - the table of blocks: names, numbers, chain, and where the copies lie. Recency is
- * evict.c's, fingerprints are index.c's, counts by space are tally.c's. Core thread only.
+ * block.c - the table of blocks: chain, and where the copies lie. Keys and numbers are numbers.c's,
+ * recency is evict.c's, fingerprints are index.c's, counts by space are tally.c's, copies beside
+ * host memory and NVMe are copy_table.c's. Core thread only.
  *
  * A block is a number into parallel arrays: 32 bytes of key, 13 of its spot (spot.h), 20 in
  * evict.c, and 30.5 in the index: 95.5 in all. States of a number:
@@ -20,7 +21,8 @@
  *
  * Four things change together when the host copy comes or goes: the slot, the tiers that the index
  * entry names (with a new generation), whether evict.c has the block in its chain or as away, and
- * the space's account (tally.h). An NVMe copy changes the entry alone, also under pins.
+ * the space's account (tally.h). An NVMe copy, and the first and last one beside these, change the
+ * entry alone, also under pins.
  *
  * A tomb holds nothing but its number: its children still name it as their parent, so no other
  * block may get the number before the last child went. There are never more tombs than children.
@@ -31,45 +33,46 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 
 #include "client/fingerprint.h"
+#include "daemon/base/reserve.h"
+#include "copy_table.h"
 #include "evict.h"
 #include "index.h"
+#include "numbers.h"
 #include "spot.h"
 #include "tally.h"
 
-static_assert((int)BLOCK_NONE == (int)EVICT_NONE, "the same numbers");
+static_assert((int)BLOCK_NONE == (int)EVICT_NONE && (int)BLOCK_NONE == (int)NUMBERS_NONE,
+	      "the same numbers");
 
 struct blocks {
 	struct index *index;
 	struct evict *evict;
-	union spot_name *name;
+	struct tally *tally;
+	struct numbers numbers;
 	struct spot *spot;
 	uint32_t max_blocks;
-	uint32_t used;               /* numbers >= used were never given out */
+	struct copy_table *beside;   /* blocks_conf */
 	uint32_t count;              /* live */
 	uint32_t copies[TIER_COUNT]; /* of those, with such a copy */
-	uint32_t hand;               /* herd.c's */
-	uint32_t free, ripe;         /* lists; BLOCK_NONE: empty */
+	uint32_t ripe;               /* a list of numbers */
 	uint32_t commits;            /* generation of the next index entry */
-	uint64_t crowded;            /* blocks that found no room in their neighbourhood */
 	uint64_t tick;               /* the latest access of any block */
-	struct tally *tally;
 };
 
 static bool is_live(const struct blocks *blocks, uint32_t block)
 {
-	return block < blocks->used && (blocks->spot[block].state == BLOCK_LIVE ||
-					blocks->spot[block].state == BLOCK_QUEUED);
+	return block < blocks->numbers.used && (blocks->spot[block].state == BLOCK_LIVE ||
+						blocks->spot[block].state == BLOCK_QUEUED);
 }
 
 /* Live, or condemned and still pinned: its holder may go on asking. */
 static bool is_held(const struct blocks *blocks, uint32_t block)
 {
 	return is_live(blocks, block) ||
-	       (block < blocks->used && blocks->spot[block].state == BLOCK_CONDEMNED);
+	       (block < blocks->numbers.used && blocks->spot[block].state == BLOCK_CONDEMNED);
 }
 
 static bool is_away(const struct blocks *blocks, uint32_t block)
@@ -81,14 +84,6 @@ static bool is_away(const struct blocks *blocks, uint32_t block)
 static struct print print_of(const struct blocks *blocks, const uint8_t key[32], uint32_t space)
 {
 	return fingerprint(tally_index_key(blocks->tally, space), key);
-}
-
-static void *reserve(uint64_t bytes)
-{
-	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	return base == MAP_FAILED ? NULL : base;
 }
 
 static uint32_t account_of(void *arg, uint32_t block)
@@ -112,11 +107,13 @@ int blocks_open(const struct blocks_conf *conf, struct index *index, struct bloc
 		return -ENOMEM;
 	blocks->index = index;
 	blocks->max_blocks = conf->max_blocks;
-	blocks->free = blocks->ripe = BLOCK_NONE;
-	blocks->name = reserve((uint64_t)conf->max_blocks * sizeof(union spot_name));
-	blocks->spot = reserve((uint64_t)conf->max_blocks * sizeof(struct spot));
+	blocks->beside = conf->beside;
+	blocks->ripe = BLOCK_NONE;
 	groups.arg = blocks;
-	r = blocks->name && blocks->spot ? tally_open(&blocks->tally) : -ENOMEM;
+	blocks->spot = reserve((uint64_t)conf->max_blocks * sizeof(struct spot));
+	r = blocks->spot ? numbers_open(&blocks->numbers, conf->max_blocks) : -ENOMEM;
+	if (r == 0)
+		r = tally_open(&blocks->tally);
 	if (r == 0)
 		r = evict_open_groups(conf->max_blocks, TIER_MAX_CLASSES, &groups, seed,
 				      &blocks->evict);
@@ -135,10 +132,8 @@ void blocks_close(struct blocks *blocks)
 		return;
 	evict_close(blocks->evict);
 	tally_close(blocks->tally);
-	if (blocks->spot)
-		(void)munmap(blocks->spot, (uint64_t)blocks->max_blocks * sizeof(struct spot));
-	if (blocks->name)
-		(void)munmap(blocks->name, (uint64_t)blocks->max_blocks * sizeof(union spot_name));
+	unreserve(blocks->spot, (uint64_t)blocks->max_blocks * sizeof(struct spot));
+	numbers_close(&blocks->numbers);
 	free(blocks);
 }
 
@@ -147,20 +142,7 @@ void blocks_close(struct blocks *blocks)
 static void number_free(struct blocks *blocks, uint32_t block)
 {
 	blocks->spot[block].state = BLOCK_FREE;
-	blocks->name[block].next = blocks->free;
-	blocks->free = block;
-}
-
-/* BLOCK_NONE: none left. */
-static uint32_t number_take(struct blocks *blocks)
-{
-	const uint32_t block = blocks->free;
-
-	if (block != BLOCK_NONE) {
-		blocks->free = blocks->name[block].next;
-		return block;
-	}
-	return blocks->used < blocks->max_blocks ? blocks->used++ : BLOCK_NONE;
+	numbers_give_back(&blocks->numbers, block);
 }
 
 /* A number (or BLOCK_NONE) lost a child: if it was a tomb for that child's sake, it is free. */
@@ -187,8 +169,7 @@ static void condemned_settle(struct blocks *blocks, uint32_t block)
 		return;
 	}
 	spot->state = BLOCK_RIPE;
-	blocks->name[block].next = blocks->ripe;
-	blocks->ripe = block;
+	numbers_push(&blocks->numbers, &blocks->ripe, block);
 }
 
 /* --- fields and counts alone; chain and index are the caller's to follow --- */
@@ -207,6 +188,18 @@ static void nvme_clear(struct blocks *blocks, uint32_t block)
 {
 	blocks->copies[TIER_NVME] -= blocks->spot[block].has_nvme;
 	blocks->spot[block].has_nvme = 0;
+}
+
+/* The block goes. */
+static void beside_clear(struct blocks *blocks, uint32_t block)
+{
+	struct spot *spot = &blocks->spot[block];
+
+	if (!spot->has_gpu)
+		return;
+	copy_table_forget(blocks->beside, block);
+	blocks->copies[TIER_GPU]--;
+	spot->has_gpu = 0;
 }
 
 static void host_put(struct blocks *blocks, uint32_t block, const struct extent *host)
@@ -235,7 +228,7 @@ uint32_t blocks_find(const struct blocks *blocks, const uint8_t key[32], uint32_
 
 	for (uint32_t i = 0; i < n; i++)
 		if (blocks->spot[found[i]].space == space &&
-		    memcmp(blocks->name[found[i]].key, key, 32) == 0)
+		    memcmp(numbers_key(&blocks->numbers, found[i]), key, 32) == 0)
 			return found[i];
 	return BLOCK_NONE;
 }
@@ -260,16 +253,15 @@ static int enter(struct blocks *blocks, const uint8_t key[32], uint32_t space, u
 	assert(space < TIER_MAX_SPACES && variant <= 1);
 	if (blocks_find(blocks, key, space) != BLOCK_NONE)
 		return -EEXIST;
-	block = number_take(blocks);
+	block = numbers_take(&blocks->numbers);
 	if (block == BLOCK_NONE)
 		return -ENOSPC;
 	r = index_insert(blocks->index, &print, block, 1u << tier, ++blocks->commits);
 	if (r < 0) {
-		blocks->crowded += r == -EXFULL;
 		number_free(blocks, block);
 		return r;
 	}
-	memcpy(blocks->name[block].key, key, 32);
+	memcpy(numbers_key(&blocks->numbers, block), key, 32);
 	blocks->spot[block] =
 		(struct spot){ .slot = BLOCK_NONE, .space = space & 0x7fffu, .state = BLOCK_LIVE };
 	tally_enter(blocks->tally, space, variant);
@@ -385,19 +377,21 @@ uint32_t blocks_variant(const struct blocks *blocks, uint32_t block)
 const uint8_t *blocks_key(const struct blocks *blocks, uint32_t block)
 {
 	assert(is_held(blocks, block));
-	return blocks->name[block].key;
+	return numbers_key(&blocks->numbers, block);
 }
 
 /* For drop and condemn: nobody finds the block any more. Its slot stays, for its holders. */
 static void vanish(struct blocks *blocks, uint32_t block)
 {
 	struct spot *spot = &blocks->spot[block];
-	const struct print print = print_of(blocks, blocks->name[block].key, spot->space);
+	const struct print print =
+		print_of(blocks, numbers_key(&blocks->numbers, block), spot->space);
 
 	index_remove(blocks->index, &print, block);
 	tally_vanish(blocks->tally, spot->space, blocks_variant(blocks, block));
 	blocks->count--;
 	nvme_clear(blocks, block);
+	beside_clear(blocks, block);
 }
 
 uint32_t blocks_drop(struct blocks *blocks, uint32_t block)
@@ -432,12 +426,11 @@ void blocks_condemn(struct blocks *blocks, uint32_t block)
 
 bool blocks_condemned(struct blocks *blocks, uint32_t *ret_slot)
 {
-	const uint32_t block = blocks->ripe;
+	const uint32_t block = numbers_pop(&blocks->numbers, &blocks->ripe);
 
 	if (block == BLOCK_NONE)
 		return false;
 	*ret_slot = blocks->spot[block].slot;
-	blocks->ripe = blocks->name[block].next;
 	blocks->spot[block].state = BLOCK_TOMB;
 	tomb_settle(blocks, block);
 	return true;
@@ -449,7 +442,8 @@ bool blocks_condemned(struct blocks *blocks, uint32_t *ret_slot)
 static void publish(struct blocks *blocks, uint32_t block)
 {
 	const struct spot *spot = &blocks->spot[block];
-	const struct print print = print_of(blocks, blocks->name[block].key, spot->space);
+	const struct print print =
+		print_of(blocks, numbers_key(&blocks->numbers, block), spot->space);
 
 	index_update(blocks->index, &print, block, spot_tiers(spot), ++blocks->commits);
 }
@@ -529,9 +523,27 @@ void blocks_promote(struct blocks *blocks, uint32_t block, uint32_t parent,
 	publish(blocks, block);
 }
 
+void blocks_look_beside(struct blocks *blocks, uint32_t block)
+{
+	assert(is_live(blocks, block));
+	const bool any = copy_table_units(blocks->beside, block) != 0;
+	struct spot *spot = &blocks->spot[block];
+
+	if (spot->has_gpu == any)
+		return;
+	blocks->copies[TIER_GPU] += any ? 1 : UINT32_MAX;
+	spot->has_gpu = any;
+	publish(blocks, block);
+}
+
+struct copy_table *blocks_beside(const struct blocks *blocks)
+{
+	return blocks->beside;
+}
+
 bool blocks_queued(const struct blocks *blocks, uint32_t block)
 {
-	return block < blocks->used && blocks->spot[block].state == BLOCK_QUEUED;
+	return block < blocks->numbers.used && blocks->spot[block].state == BLOCK_QUEUED;
 }
 
 void blocks_set_queued(struct blocks *blocks, uint32_t block, bool queued)
@@ -557,14 +569,9 @@ uint32_t blocks_account_victim(const struct blocks *blocks, uint32_t account, ui
 	return block;
 }
 
-uint32_t *blocks_hand(struct blocks *blocks)
-{
-	return &blocks->hand;
-}
-
 uint32_t blocks_used(const struct blocks *blocks)
 {
-	return blocks->used;
+	return blocks->numbers.used;
 }
 
 uint32_t blocks_count(const struct blocks *blocks)
@@ -582,14 +589,9 @@ struct tally *blocks_tally(const struct blocks *blocks)
 	return blocks->tally;
 }
 
-uint64_t blocks_crowded(const struct blocks *blocks)
-{
-	return blocks->crowded;
-}
-
 uint64_t blocks_memory(const struct blocks *blocks)
 {
-	const uint64_t spot_bytes = sizeof(union spot_name) + sizeof(struct spot);
+	const uint64_t spot_bytes = NUMBERS_BYTES + sizeof(struct spot);
 
-	return sizeof(*blocks) + blocks->used * (spot_bytes + evict_block_bytes());
+	return sizeof(*blocks) + blocks->numbers.used * (spot_bytes + evict_block_bytes());
 }

@@ -2,7 +2,9 @@
 /*
  * block.h - the blocks the daemon holds: key, copies, chain, recency. Core thread only.
  *
- * A block has a copy in a host slot, one on NVMe, or both. One with no host copy is *away*.
+ * A block has a copy in a host slot, one on NVMe, or both. One with no host copy is *away*. Devices
+ * may have further copies of any of them (copy_table.h): these come and go without a change of what
+ * is drawn here, and go when the block goes.
  *
  *	         blocks_commit                        blocks_commit_away (recovery)
  *	              v           blocks_set_nvme               v
@@ -13,7 +15,7 @@
  *
  * Invariants
  *   B1 a block is in the index exactly while it is here, and here only while it has a complete
- *      copy.
+ *      copy in host memory or on NVMe.
  *   B2 key equality is all 32 bytes and the space; a fingerprint alone never decides.
  *   B3 the chain links blocks that have host copies: there a parent stays while it has children
  *      (leaf-first), unless it has an NVMe copy and nothing else can go. An away block has no
@@ -40,11 +42,14 @@
 enum { BLOCK_NONE = 0xffffffff };
 
 struct blocks;
+struct copy_table;
 struct tally;
 
 struct blocks_conf {
 	uint32_t max_blocks;
 	uint32_t classes; /* slab classes, for one eviction order each; <= TIER_MAX_CLASSES */
+	/* copies on devices; the caller's, closed after the blocks. NULL: no device keeps any */
+	struct copy_table *beside;
 };
 
 int blocks_open(const struct blocks_conf *conf, struct index *index, struct blocks **ret);
@@ -108,6 +113,16 @@ uint32_t blocks_demote(struct blocks *blocks, uint32_t block);
  * blocks_commit(). */
 void blocks_promote(struct blocks *blocks, uint32_t block, uint32_t parent,
 		    const struct extent *host);
+
+/* --- copies beside these: copy_table.h --- */
+
+/* As in blocks_conf. A copy is there for a block that is present, pinned or not, away or not. When
+ * the block goes its copies are loose (copy_table_loose()). */
+struct copy_table *blocks_beside(const struct blocks *blocks);
+/* A copy was added for this block, or one of its copies was removed: what clients see of it
+ * follows. Through copies.h, which does both. */
+void blocks_look_beside(struct blocks *blocks, uint32_t block);
+
 /* A mark of the caller's that goes when the block goes: it stands in the write-behind queue. Of a
  * number whose block went (dropped or condemned) blocks_queued() says no. */
 bool blocks_queued(const struct blocks *blocks, uint32_t block);
@@ -134,14 +149,12 @@ void blocks_condemn(struct blocks *blocks, uint32_t block);
 /* next slot to free; false: none */
 bool blocks_condemned(struct blocks *blocks, uint32_t *ret_slot);
 
-uint32_t *blocks_hand(struct blocks *blocks); /* herd.c's, which goes round the numbers */
 /* numbers from here on were never given out */
 uint32_t blocks_used(const struct blocks *blocks);
 uint32_t blocks_count(const struct blocks *blocks);
 /* with a copy in this tier */
 uint32_t blocks_copies(const struct blocks *blocks, enum tier_id tier);
 struct tally *blocks_tally(const struct blocks *blocks); /* counts by space, and accounts */
-uint64_t blocks_crowded(const struct blocks *blocks);    /* how often -EXFULL was the answer */
 uint64_t blocks_memory(const struct blocks *blocks);
 
 #endif

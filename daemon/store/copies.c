@@ -11,6 +11,7 @@
 #include "daemon/admin/stats.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/slabs.h"
+#include "copy_table.h"
 #include "extents.h"
 #include "herd.h"
 #include "space.h"
@@ -72,9 +73,34 @@ void copies_drop_nvme(struct store *store, uint32_t block)
 	blocks_set_nvme(store->blocks, block, NULL);
 }
 
+int copies_add_beside(struct store *store, uint32_t block, const struct extent *where)
+{
+	const int r = copy_table_add(blocks_beside(store->blocks), block, where,
+				     blocks_tick(store->blocks, block));
+
+	if (r == 0) {
+		extents_set_owner(store, where, block);
+		blocks_look_beside(store->blocks, block);
+	}
+	return r;
+}
+
+void copies_drop_beside(struct store *store, uint32_t block, uint32_t unit)
+{
+	struct extent where;
+
+	copy_table_remove(blocks_beside(store->blocks), block, unit, &where);
+	blocks_look_beside(store->blocks, block);
+	extents_free(store, &where);
+}
+
 void copies_free_condemned(struct store *store)
 {
+	struct extent where;
+
 	herd_free_condemned(store->blocks, store_host(store));
+	while (copy_table_loose(blocks_beside(store->blocks), &where))
+		extents_free(store, &where);
 }
 
 /* The least recent leaf of all slab classes, or BLOCK_NONE. */
@@ -98,7 +124,7 @@ static uint32_t oldest_leaf(const struct store *store)
 
 bool copies_make_room(struct store *store)
 {
-	uint32_t block = herd_sample_away(store->blocks, SAMPLE);
+	uint32_t block = herd_sample_away(store->blocks, &store->away_hand, SAMPLE);
 	const bool away = block != BLOCK_NONE;
 
 	if (!away)

@@ -28,7 +28,12 @@ void copies_condemn(struct store *store, uint32_t block);
 /* The NVMe copy of a block that is present goes: it is bad, or out of reach. Without a host copy
  * that is the block. */
 void copies_drop_nvme(struct store *store, uint32_t block);
-/* The slots of condemned blocks whose last pin is gone. */
+/* A device has a copy of this block, too, in a slot that is the block's from now on. 0; -EEXIST,
+ * -ENOSPC (copy_table_add()): the slot stays the caller's. */
+int copies_add_beside(struct store *store, uint32_t block, const struct extent *where);
+/* The copy on this unit goes, and its slot is free. It is there, and not pinned. */
+void copies_drop_beside(struct store *store, uint32_t block, uint32_t unit);
+/* The slots of condemned blocks whose last pin is gone, and of copies beside whose block went. */
 void copies_free_condemned(struct store *store);
 /* The table is full: makes room for one more block, by dropping the least recent leaf of the host
  * tier or an away block that is old. False: there is none that may go. */

@@ -22,8 +22,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
+#include "daemon/base/reserve.h"
 #include "evict.h"
 
 enum { CLASSES_MAX = 256 };
@@ -86,11 +86,9 @@ int evict_open_groups(uint32_t max_blocks, uint32_t classes, const struct evict_
 	if (!evict)
 		return -ENOMEM;
 	evict->tree = malloc((size_t)groups->n * classes * sizeof(*evict->tree));
-	base = mmap(NULL, (uint64_t)max_blocks * sizeof(struct node), PROT_READ | PROT_WRITE,
-		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (base == MAP_FAILED || !evict->tree) {
-		if (base != MAP_FAILED)
-			(void)munmap(base, (uint64_t)max_blocks * sizeof(struct node));
+	base = reserve((uint64_t)max_blocks * sizeof(struct node));
+	if (!base || !evict->tree) {
+		unreserve(base, (uint64_t)max_blocks * sizeof(struct node));
 		free(evict->tree);
 		free(evict);
 		return -ENOMEM;
@@ -110,7 +108,7 @@ void evict_close(struct evict *evict)
 {
 	if (!evict)
 		return;
-	(void)munmap(evict->node, (uint64_t)evict->max_blocks * sizeof(struct node));
+	unreserve(evict->node, (uint64_t)evict->max_blocks * sizeof(struct node));
 	free(evict->tree);
 	free(evict);
 }

@@ -26,9 +26,9 @@ uint32_t herd_victim(const struct blocks *blocks, uint32_t class, uint64_t *ret_
 	return ret;
 }
 
-uint32_t herd_sample_away(struct blocks *blocks, uint32_t budget)
+uint32_t herd_sample_away(const struct blocks *blocks, uint32_t *hand, uint32_t budget)
 {
-	uint32_t *hand = blocks_hand(blocks), best = BLOCK_NONE;
+	uint32_t best = BLOCK_NONE;
 
 	for (uint32_t i = 0; i < budget && i < blocks_used(blocks); i++) {
 		const uint32_t block = *hand < blocks_used(blocks) ? *hand : 0;

@@ -14,10 +14,10 @@
 uint32_t herd_victim(const struct blocks *blocks, uint32_t class, uint64_t *ret_tick);
 
 /* An away block to drop where a number is needed: the least recent of those without pins and
- * children among the next `budget` numbers, at which a hand goes round; BLOCK_NONE: there is none.
- * Away blocks are in no order, as that would take memory from each: the oldest of n that were seen
- * is one of the oldest n-th, give or take. */
-uint32_t herd_sample_away(struct blocks *blocks, uint32_t budget);
+ * children among the next `budget` numbers, at which *hand goes round (0 to start); BLOCK_NONE:
+ * there is none. Away blocks are in no order, as that would take memory from each: the oldest of n
+ * that were seen is one of the oldest n-th, give or take. */
+uint32_t herd_sample_away(const struct blocks *blocks, uint32_t *hand, uint32_t budget);
 
 /* Looks at up to `budget` numbers from *cursor on (0 to start) and calls fn for the blocks among
  * them, which fn may drop or condemn; false when the end was reached. */

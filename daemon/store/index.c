@@ -46,6 +46,7 @@ struct index {
 	uint64_t bytes; /* of the memfd */
 	uint64_t max_entries, max_buckets;
 	uint64_t entries, buckets;  /* in use */
+	uint64_t crowded;           /* blocks that found no room in their neighbourhood */
 	uint64_t shape;             /* private copy of head->shape */
 	struct wire_index *head;    /* the mapping */
 	struct wire_bucket *bucket; /* in it */
@@ -352,6 +353,7 @@ static int make_room(struct index *index, const struct print *print, uint64_t *r
 		}
 		n = search_widen(index, steps, n, at);
 	}
+	index->crowded++;
 	return -EXFULL;
 }
 
@@ -434,6 +436,11 @@ struct wire_index *index_head(struct index *index)
 uint64_t index_entries(const struct index *index)
 {
 	return index->entries;
+}
+
+uint64_t index_crowded(const struct index *index)
+{
+	return index->crowded;
 }
 
 uint64_t index_memory(const struct index *index)

@@ -44,6 +44,7 @@ void index_update(struct index *index, const struct print *print, uint32_t block
 		  uint32_t generation);
 void index_remove(struct index *index, const struct print *print, uint32_t block);
 uint64_t index_entries(const struct index *index);
-uint64_t index_memory(const struct index *index); /* bytes in use, table and side array */
+uint64_t index_crowded(const struct index *index); /* how often -EXFULL was the answer */
+uint64_t index_memory(const struct index *index);  /* bytes in use, table and side array */
 
 #endif

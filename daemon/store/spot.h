@@ -20,12 +20,6 @@ enum spot_state {
 	BLOCK_TOMB
 };
 
-/* The key, or for a number on the free or the ripe list the next one on it. */
-union spot_name {
-	uint8_t key[32];
-	uint32_t next;
-};
-
 /* Packed, because every byte counts. One in five lies across two cache lines; an array for each
  * member would make it two for all. */
 struct __attribute__((packed)) spot {
@@ -35,7 +29,7 @@ struct __attribute__((packed)) spot {
 	uint32_t space : 15;
 	uint32_t state : 3; /* enum spot_state */
 	uint32_t has_nvme : 1;
-	/* for a third copy: in which slot, the owners of that tier's slots say. Not set yet */
+	/* on one device or more: copy_table.h says where */
 	uint32_t has_gpu : 1;
 };
 static_assert(sizeof(struct spot) == 13, "the memory budget of a block counts on it");

@@ -34,6 +34,7 @@ struct store {
 	struct writeback *writeback;
 	struct outbox *outbox;
 	uint64_t tick;             /* the policies' clock: +1 per op */
+	uint32_t away_hand;        /* copies.c's: where it looks for an old away block next */
 	struct mover_counts moved; /* what left host memory, and its heir */
 };
 

@@ -7,8 +7,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
+#include "daemon/base/reserve.h"
 #include "tiers/tier.h"
 
 struct account {
@@ -194,18 +194,15 @@ uint32_t tally_account_slots(const struct tally *t, uint32_t account, uint32_t c
 
 int tally_open(struct tally **ret)
 {
-	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 	struct tally *t = calloc(1, sizeof(*t));
-	void *spaces;
 
 	if (!t)
 		return -ENOMEM;
-	spaces = mmap(NULL, SPACES_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
-	if (spaces == MAP_FAILED) {
+	t->space = reserve(SPACES_BYTES);
+	if (!t->space) {
 		free(t);
 		return -ENOMEM;
 	}
-	t->space = spaces;
 	t->accounts = 1;
 	for (uint32_t i = 0; i < TALLY_ACCOUNTS; i++)
 		t->account[i].space = TALLY_NO_SPACE;
@@ -217,6 +214,6 @@ void tally_close(struct tally *t)
 {
 	if (!t)
 		return;
-	(void)munmap(t->space, SPACES_BYTES);
+	unreserve(t->space, SPACES_BYTES);
 	free(t);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim_block - table, index, policy and the client's reader together against a naive model. Method:
- * random commits (in host, or away as after recovery), NVMe copies that come, move and go, touches,
- * pins, moves, evictions, demotions, promotions, drops and condemnations, in a table small enough
- * to be full and to reuse its numbers all the time; after each step a random key is looked up in
- * all of them, and now and then everything is compared; at the end the numbers are shown not to be
- * lost.
+ * random commits (in host, or away as after recovery), NVMe copies that come, move and go, copies
+ * on devices, touches, pins, moves, evictions, demotions, promotions, drops and condemnations, in a
+ * table small enough to be full and to reuse its numbers all the time; after each step a random key
+ * is looked up in all of them, and now and then everything is compared; at the end the numbers are
+ * shown not to be lost.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,11 +18,13 @@
 
 #include "client/lib/map.h"
 #include "daemon/store/block.h"
+#include "daemon/store/copy_table.h"
 #include "tests/lib/random.h"
 #include "daemon/store/tally.h"
 #include "daemon/store/herd.h"
 
-enum { KEYS = 400, MAX = 150, SPACES = 3, CLASSES = 4, STEPS = 200000, NOT_HERE = 0xfffffff0 };
+enum { KEYS = 400, MAX = 150, SPACES = 3, CLASSES = 4, UNITS = 3, BESIDE = 40 };
+enum { STEPS = 200000, NOT_HERE = 0xfffffff0 };
 
 /* One key's block, as the model has it. */
 struct entry {
@@ -34,17 +36,20 @@ struct entry {
 	bool in_host, in_nvme;
 	uint32_t variant;
 	struct extent host, nvme; /* of host: slot and class */
+	uint32_t beside;          /* units, as bits 1 << unit */
 };
 
 struct model {
 	struct index *index;
 	struct blocks *blocks;
+	struct copy_table *copies;
 	struct map *map;
 	struct random random;
 	struct entry entry[KEYS];
 	uint64_t parent_life[KEYS]; /* of the parent block when the child came */
 	uint32_t held[MAX];         /* condemned blocks still pinned: pins by block number */
 	uint32_t here, in_host, in_nvme, condemned, returned; /* condemned: with a slot */
+	uint32_t beside;                                      /* slots of devices in use */
 	uint64_t now, lives;
 };
 
@@ -106,6 +111,35 @@ static void change_nvme(struct model *m, uint32_t k)
 	e->in_nvme = stays;
 }
 
+/* A copy comes, or goes, on some unit, whatever else is with the block. */
+static void change_beside(struct model *m, uint32_t k)
+{
+	struct entry *e = &m->entry[k];
+	const uint32_t unit = random_below(&m->random, UNITS);
+	struct extent where = { .tier = TIER_GPU, .unit = (uint8_t)unit, .slot = k };
+
+	if (e->beside & 1u << unit) {
+		copy_table_remove(m->copies, e->block, unit, &where);
+		assert_int_equal(where.slot, k);
+		m->beside--;
+	} else if (copy_table_add(m->copies, e->block, &where, e->tick) == 0) {
+		m->beside++;
+	} else {
+		return; /* the unit is full */
+	}
+	e->beside ^= 1u << unit;
+	blocks_look_beside(m->blocks, e->block);
+}
+
+/* What devices had of blocks that went: their slots, and of those alone. */
+static void take_beside(struct model *m)
+{
+	struct extent where;
+
+	while (copy_table_loose(m->copies, &where))
+		m->beside--;
+}
+
 static void commit(struct model *m, uint32_t k, bool away)
 {
 	struct entry new = { .here = true,
@@ -152,6 +186,7 @@ static void forget(struct model *m, uint32_t k)
 	m->in_host -= m->entry[k].in_host;
 	m->in_nvme -= m->entry[k].in_nvme;
 	m->entry[k].here = false;
+	take_beside(m);
 	m->here--;
 }
 
@@ -264,6 +299,8 @@ static void step(struct model *m)
 		move(m, k);
 	else if (what < 17)
 		change_nvme(m, k);
+	else if (what < 20)
+		change_beside(m, k);
 	else if (what < 24)
 		(e->in_host ? demote : promote)(m, k);
 	else if (what < 28) {
@@ -288,9 +325,10 @@ static struct fingerprint_key index_key_of(uint32_t space, uint8_t bytes[32])
 static void compare_seen(struct model *m, uint32_t k, const struct kvtier_key *key)
 {
 	const struct entry *e = &m->entry[k];
-	const int seen =
-		!e->here ? 0 :
-			   (e->in_host ? 1 << TIER_HOST : 0) | (e->in_nvme ? 1 << TIER_NVME : 0);
+	const int seen = !e->here ? 0 :
+				    (e->in_host ? 1 << TIER_HOST : 0) |
+					    (e->in_nvme ? 1 << TIER_NVME : 0) |
+					    (e->beside ? 1 << TIER_GPU : 0);
 
 	for (uint32_t space = 0; space < SPACES; space++) {
 		uint8_t bytes[32], tiers;
@@ -321,6 +359,7 @@ static void compare(struct model *m, uint32_t k)
 	assert_int_equal(there, e->in_nvme);
 	if (there)
 		assert_memory_equal(&where, &e->nvme, sizeof(where));
+	assert_int_equal(copy_table_units(m->copies, e->block), e->beside);
 	assert_int_equal(blocks_variant(m->blocks, e->block), e->variant);
 	assert_int_equal(blocks_tick(m->blocks, e->block), e->tick);
 	assert_int_equal(blocks_parent(m->blocks, e->block) != BLOCK_NONE,
@@ -331,18 +370,23 @@ static void compare(struct model *m, uint32_t k)
 
 static void compare_all(struct model *m)
 {
-	uint32_t count[SPACES] = { 0 };
+	uint32_t count[SPACES] = { 0 }, beside = 0, slots = 0;
 
 	for (uint32_t k = 0; k < KEYS; k++) {
 		compare(m, k);
-		if (m->entry[k].here)
-			count[m->entry[k].space]++;
+		if (!m->entry[k].here)
+			continue;
+		count[m->entry[k].space]++;
+		beside += m->entry[k].beside != 0;
+		slots += (uint32_t)__builtin_popcount(m->entry[k].beside);
 	}
 	for (uint32_t space = 0; space < SPACES; space++)
 		assert_int_equal(tally_blocks(blocks_tally(m->blocks), space), count[space]);
 	assert_int_equal(blocks_count(m->blocks), m->here);
 	assert_int_equal(blocks_copies(m->blocks, TIER_HOST), m->in_host);
 	assert_int_equal(blocks_copies(m->blocks, TIER_NVME), m->in_nvme);
+	assert_int_equal(blocks_copies(m->blocks, TIER_GPU), beside);
+	assert_int_equal(m->beside, slots);
 	assert_int_equal(index_entries(m->index), m->here);
 }
 
@@ -374,7 +418,15 @@ static void everything_is_what_the_naive_model_is(void **state)
 	assert_non_null(m);
 	m->random = random_seeded("sim_block");
 	assert_int_equal(index_open(MAX, &m->index), 0);
-	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MAX, .classes = CLASSES },
+	assert_int_equal(copy_table_open(&(struct copy_table_conf){ .units = UNITS,
+								    .copies = BESIDE,
+								    .classes = 1,
+								    .seed = 1 },
+					 &m->copies),
+			 0);
+	assert_int_equal(blocks_open(&(struct blocks_conf){ .max_blocks = MAX,
+							    .classes = CLASSES,
+							    .beside = m->copies },
 				     m->index, &m->blocks),
 			 0);
 	for (uint32_t space = 0; space < SPACES; space++) {
@@ -394,6 +446,7 @@ static void everything_is_what_the_naive_model_is(void **state)
 	compare_all(m);
 	map_close(m->map);
 	blocks_close(m->blocks);
+	copy_table_close(m->copies);
 	index_close(m->index);
 	free(m);
 }

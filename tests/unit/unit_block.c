@@ -461,7 +461,7 @@ static void crowded_neighbourhood_is_not_a_full_table(void **state)
 		assert_true(r == 0 || r == -EXFULL);
 	}
 	assert_int_equal(refused, ALIKE - 2 * WIRE_BUCKET_ENTRIES);
-	assert_int_equal(blocks_crowded(blocks), refused);
+	assert_int_equal(index_crowded(((struct fixture *)*state)->index), refused);
 	assert_int_equal(blocks_count(blocks), 2 * WIRE_BUCKET_ENTRIES);
 	for (uint32_t i = 0; i < MAX - 2 * WIRE_BUCKET_ENTRIES; i++)
 		(void)commit(blocks, 3000 + i, BLOCK_NONE);

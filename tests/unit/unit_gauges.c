@@ -78,9 +78,9 @@ uint64_t index_entries(const struct index *index)
 	return 0;
 }
 
-uint64_t blocks_crowded(const struct blocks *blocks)
+uint64_t index_crowded(const struct index *index)
 {
-	(void)blocks;
+	(void)index;
 	return 0;
 }
 

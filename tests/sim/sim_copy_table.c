@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim_copy_table - copies of blocks on devices against a naive model: arrays that are searched from
+ * end to end. Method: random additions, removals, touches and pins, blocks that go while their
+ * copies are pinned and whose numbers are used again, in units small enough to be full all the
+ * time; after each step a random block is looked up on every unit and a victim is asked for; now
+ * and then everything is compared; at the end every slot has come back.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "daemon/store/copy_table.h"
+#include "tests/lib/random.h"
+
+enum { UNITS = 3, COPIES = 48, CLASSES = 4, BLOCKS = 100, STEPS = 200000, PINNED = 32 };
+
+/* A copy; `order`: when it came or was touched last. */
+struct row {
+	bool kept, loose;
+	uint32_t block, pins;
+	struct extent where;
+	uint64_t tick, order;
+};
+
+struct pinned {
+	uint32_t unit, row, handle;
+};
+
+struct model {
+	struct copy_table *table;
+	struct random random;
+	struct row row[UNITS][COPIES];
+	struct pinned pinned[PINNED];
+	uint32_t n_pinned;
+	uint64_t now, slots_out;
+};
+
+static uint32_t below(struct model *m, uint32_t n)
+{
+	return random_below(&m->random, n);
+}
+
+static struct row *row_of(struct model *m, uint32_t unit, uint32_t block)
+{
+	for (uint32_t i = 0; i < COPIES; i++)
+		if (m->row[unit][i].kept && m->row[unit][i].block == block)
+			return &m->row[unit][i];
+	return NULL;
+}
+
+static struct row *free_row(struct model *m, uint32_t unit)
+{
+	for (uint32_t i = 0; i < COPIES; i++)
+		if (!m->row[unit][i].kept && !m->row[unit][i].loose)
+			return &m->row[unit][i];
+	return NULL;
+}
+
+static void add(struct model *m, uint32_t unit, uint32_t block)
+{
+	const struct row row = { .kept = true,
+				 .block = block,
+				 .where = { .tier = TIER_GPU,
+					    .unit = (uint8_t)unit,
+					    .class = (uint8_t)below(m, CLASSES),
+					    .slot = (uint32_t)random_next(&m->random),
+					    .generation = (uint32_t)random_next(&m->random) },
+				 .tick = below(m, 1000),
+				 .order = ++m->now };
+	struct row *at = free_row(m, unit);
+	const int r = copy_table_add(m->table, block, &row.where, row.tick);
+
+	assert_int_equal(r, row_of(m, unit, block) ? -EEXIST : at ? 0 : -ENOSPC);
+	if (r)
+		return;
+	*at = row;
+	m->slots_out++;
+}
+
+static void take_out(struct model *m, uint32_t unit, struct row *row)
+{
+	struct extent where;
+
+	copy_table_remove(m->table, row->block, unit, &where);
+	assert_memory_equal(&where, &row->where, sizeof(where));
+	row->kept = false;
+	m->slots_out--;
+}
+
+/* Every slot that comes back is one of a loose row without pins, each once. */
+static void take_loose(struct model *m)
+{
+	struct extent where;
+
+	while (copy_table_loose(m->table, &where)) {
+		struct row *row = NULL;
+
+		for (uint32_t i = 0; i < COPIES && !row; i++) {
+			struct row *r = &m->row[where.unit][i];
+
+			if (r->loose && !r->pins && extent_equal(&r->where, &where))
+				row = r;
+		}
+		assert_non_null(row);
+		row->loose = false;
+		m->slots_out--;
+	}
+	for (uint32_t unit = 0; unit < UNITS; unit++)
+		for (uint32_t i = 0; i < COPIES; i++)
+			assert_false(m->row[unit][i].loose && !m->row[unit][i].pins);
+}
+
+static void forget(struct model *m, uint32_t block)
+{
+	copy_table_forget(m->table, block);
+	for (uint32_t unit = 0; unit < UNITS; unit++) {
+		struct row *row = row_of(m, unit, block);
+
+		if (!row)
+			continue;
+		row->kept = false;
+		row->loose = true;
+	}
+}
+
+static void touch(struct model *m, uint32_t unit, struct row *row)
+{
+	const uint64_t tick = below(m, 1000);
+
+	copy_table_touch(m->table, row->block, unit, tick);
+	row->tick = tick > row->tick ? tick : row->tick;
+	row->order = ++m->now;
+}
+
+static void pin(struct model *m, uint32_t unit, struct row *row)
+{
+	if (m->n_pinned == PINNED)
+		return;
+	m->pinned[m->n_pinned++] = (struct pinned){
+		.unit = unit,
+		.row = (uint32_t)(row - m->row[unit]),
+		.handle = copy_table_pin(m->table, row->block, unit),
+	};
+	row->pins++;
+}
+
+static void unpin(struct model *m)
+{
+	const uint32_t at = below(m, m->n_pinned);
+	const struct pinned p = m->pinned[at];
+
+	m->pinned[at] = m->pinned[--m->n_pinned];
+	copy_table_unpin(m->table, p.unit, p.handle);
+	m->row[p.unit][p.row].pins--;
+}
+
+static void compare_victim(struct model *m, uint32_t unit, uint32_t class)
+{
+	const struct row *best = NULL;
+	uint64_t tick = 0;
+	const uint32_t victim = copy_table_victim(m->table, unit, class, &tick);
+
+	for (uint32_t i = 0; i < COPIES; i++) {
+		const struct row *r = &m->row[unit][i];
+
+		if (r->kept && !r->pins && r->where.class == class &&
+		    (!best || r->order < best->order))
+			best = r;
+	}
+	assert_int_equal(victim, best ? best->block : COPY_NONE);
+	if (best)
+		assert_int_equal(tick, best->tick);
+}
+
+static void compare(struct model *m, uint32_t block)
+{
+	uint64_t units = 0;
+
+	for (uint32_t unit = 0; unit < UNITS; unit++) {
+		const struct row *row = row_of(m, unit, block);
+		struct extent where;
+
+		units |= (uint64_t)(row != NULL) << unit;
+		assert_int_equal(copy_table_find(m->table, block, unit, &where), row != NULL);
+		if (row)
+			assert_memory_equal(&where, &row->where, sizeof(where));
+	}
+	assert_int_equal(copy_table_units(m->table, block), units);
+}
+
+static void compare_all(struct model *m)
+{
+	for (uint32_t block = 0; block < BLOCKS; block++)
+		compare(m, block);
+	for (uint32_t unit = 0; unit < UNITS; unit++) {
+		uint32_t kept = 0;
+
+		for (uint32_t i = 0; i < COPIES; i++)
+			kept += m->row[unit][i].kept;
+		assert_int_equal(copy_table_count(m->table, unit), kept);
+		for (uint32_t class = 0; class < CLASSES; class ++)
+			compare_victim(m, unit, class);
+	}
+}
+
+static void step(struct model *m)
+{
+	const uint32_t unit = below(m, UNITS), block = below(m, BLOCKS), what = below(m, 32);
+	struct row *row = row_of(m, unit, block);
+
+	if (what == 0)
+		forget(m, block);
+	else if (what == 1)
+		take_loose(m);
+	else if (what < 8 && m->n_pinned)
+		unpin(m);
+	else if (!row)
+		add(m, unit, block);
+	else if (what < 14)
+		pin(m, unit, row);
+	else if (what < 20 && !row->pins)
+		take_out(m, unit, row);
+	else
+		touch(m, unit, row);
+}
+
+static void everything_is_what_the_naive_model_is(void **state)
+{
+	const uint64_t steps = env_number("STEPS", STEPS);
+	struct model *m = calloc(1, sizeof(*m));
+
+	(void)state;
+	assert_non_null(m);
+	m->random = random_seeded("sim_copy_table");
+	const struct copy_table_conf conf = { .units = UNITS,
+					      .copies = COPIES,
+					      .classes = CLASSES,
+					      .seed = random_next(&m->random) };
+
+	assert_int_equal(copy_table_open(&conf, &m->table), 0);
+	for (uint64_t i = 0; i < steps; i++) {
+		step(m);
+		compare(m, below(m, BLOCKS));
+		compare_victim(m, below(m, UNITS), below(m, CLASSES));
+		if (i % 500 == 0)
+			compare_all(m);
+	}
+	for (uint32_t block = 0; block < BLOCKS; block++)
+		forget(m, block);
+	while (m->n_pinned)
+		unpin(m);
+	take_loose(m);
+	assert_int_equal(m->slots_out, 0);
+	compare_all(m);
+	copy_table_close(m->table);
+	free(m);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(
+		everything_is_what_the_naive_model_is) };
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

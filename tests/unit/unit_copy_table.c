@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
+/*
+ * unit_copy_table - copies on devices, one rule a case; sim_copy_table has them all at once.
+ * Method: a table of two units, every answer by hand.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+
+#include "daemon/store/copy_table.h"
+
+enum { COPIES = 4, CLASS = 2 };
+
+static int set_up(void **state)
+{
+	const struct copy_table_conf conf = {
+		.units = 2, .copies = COPIES, .classes = CLASS + 1, .seed = 7
+	};
+
+	return copy_table_open(&conf, (struct copy_table **)state);
+}
+
+static int tear_down(void **state)
+{
+	copy_table_close(*state);
+	return 0;
+}
+
+/* Of this unit, with the number of the slot in all that can be told apart. */
+static struct extent at(uint8_t unit, uint32_t slot)
+{
+	return (struct extent){ .tier = TIER_GPU,
+				.unit = unit,
+				.class = CLASS,
+				.slot = slot,
+				.generation = 2 * slot + 1 };
+}
+
+static void put(struct copy_table *t, uint32_t block, uint8_t unit, uint32_t slot)
+{
+	const struct extent where = at(unit, slot);
+
+	assert_int_equal(copy_table_add(t, block, &where, slot), 0);
+}
+
+static void without_devices_nothing_is_there(void **state)
+{
+	struct extent where;
+
+	(void)state;
+	assert_false(copy_table_find(NULL, 1, 0, &where));
+	assert_int_equal(copy_table_units(NULL, 1), 0);
+	assert_false(copy_table_loose(NULL, &where));
+	assert_int_equal(copy_table_memory(NULL), 0);
+	copy_table_close(NULL);
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+	const struct copy_table_conf wrong[] = {
+		{ .units = 0, .copies = 1, .classes = 1 },
+		{ .units = COPY_UNITS_MAX + 1, .copies = 1, .classes = 1 },
+		{ .units = 1, .copies = 0, .classes = 1 },
+		{ .units = 1, .copies = 1u << 30, .classes = 1 },
+		{ .units = 1, .copies = 1, .classes = TIER_MAX_CLASSES + 1 },
+	};
+	struct copy_table *t;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		assert_int_equal(copy_table_open(&wrong[i], &t), -EINVAL);
+}
+
+static void a_copy_is_found_on_its_own_unit(void **state)
+{
+	struct copy_table *t = *state;
+	struct extent where, expected = at(1, 9);
+
+	put(t, 5, 1, 9);
+	assert_false(copy_table_find(t, 5, 0, NULL));
+	assert_true(copy_table_find(t, 5, 1, &where));
+	assert_memory_equal(&where, &expected, sizeof(where));
+	put(t, 5, 0, 3);
+	assert_int_equal(copy_table_units(t, 5), 3);
+	assert_int_equal(copy_table_units(t, 4), 0);
+}
+
+static void a_block_has_one_copy_a_unit(void **state)
+{
+	struct copy_table *t = *state;
+	struct extent where = at(0, 2);
+
+	put(t, 5, 0, 1);
+	assert_int_equal(copy_table_add(t, 5, &where, 9), -EEXIST);
+	assert_true(copy_table_find(t, 5, 0, &where));
+	assert_int_equal(where.slot, 1);
+}
+
+static void a_full_unit_says_so(void **state)
+{
+	struct copy_table *t = *state;
+	struct extent where = at(0, 99);
+
+	for (uint32_t i = 0; i < COPIES; i++)
+		put(t, 10 + i, 0, i);
+	assert_int_equal(copy_table_add(t, 99, &where, 1), -ENOSPC);
+	put(t, 99, 1, 99); /* the other one is not */
+	copy_table_remove(t, 12, 0, &where);
+	assert_int_equal(where.slot, 2);
+	put(t, 98, 0, 2);
+	assert_int_equal(copy_table_count(t, 0), COPIES);
+}
+
+static void the_least_recent_goes_first(void **state)
+{
+	struct copy_table *t = *state;
+	uint64_t tick;
+
+	assert_int_equal(copy_table_victim(t, 0, CLASS, NULL), COPY_NONE);
+	put(t, 1, 0, 10);
+	put(t, 2, 0, 20);
+	put(t, 3, 1, 5); /* of the other unit */
+	assert_int_equal(copy_table_victim(t, 0, CLASS, &tick), 1);
+	assert_int_equal(tick, 10);
+	copy_table_touch(t, 1, 0, 30);
+	assert_int_equal(copy_table_victim(t, 0, CLASS, &tick), 2);
+	assert_int_equal(copy_table_victim(t, 0, CLASS - 1, NULL), COPY_NONE);
+	copy_table_touch(t, 2, 0, 7); /* by an op that began long ago */
+	assert_int_equal(copy_table_victim(t, 0, CLASS, &tick), 1);
+	copy_table_touch(t, 1, 0, 40);
+	assert_int_equal(copy_table_victim(t, 0, CLASS, &tick), 2);
+	assert_int_equal(tick, 20);
+}
+
+static void what_is_pinned_does_not_go(void **state)
+{
+	struct copy_table *t = *state;
+
+	put(t, 1, 0, 1);
+	put(t, 2, 0, 2);
+	const uint32_t pinned = copy_table_pin(t, 1, 0), again = copy_table_pin(t, 1, 0);
+
+	assert_int_equal(copy_table_victim(t, 0, CLASS, NULL), 2);
+	copy_table_unpin(t, 0, pinned);
+	assert_int_equal(copy_table_victim(t, 0, CLASS, NULL), 2);
+	copy_table_unpin(t, 0, again);
+	assert_int_equal(copy_table_victim(t, 0, CLASS, NULL), 1);
+}
+
+static void copies_of_a_block_that_went_come_back(void **state)
+{
+	struct copy_table *t = *state;
+	struct extent where;
+	uint32_t slots = 0;
+
+	put(t, 1, 0, 10);
+	put(t, 1, 1, 20);
+	put(t, 2, 0, 30);
+	copy_table_forget(t, 1);
+	assert_int_equal(copy_table_units(t, 1), 0);
+	while (copy_table_loose(t, &where))
+		slots += where.slot;
+	assert_int_equal(slots, 30);
+	assert_true(copy_table_find(t, 2, 0, NULL));
+	copy_table_forget(t, 7); /* has none */
+	assert_false(copy_table_loose(t, &where));
+}
+
+/* Its number is another block's meanwhile. */
+static void a_pinned_copy_outlives_its_block(void **state)
+{
+	struct copy_table *t = *state;
+	struct extent where;
+
+	put(t, 1, 0, 10);
+	const uint32_t pinned = copy_table_pin(t, 1, 0);
+
+	copy_table_forget(t, 1);
+	assert_false(copy_table_loose(t, &where));
+	put(t, 1, 0, 11);
+	assert_true(copy_table_find(t, 1, 0, &where));
+	assert_int_equal(where.slot, 11);
+	assert_int_equal(copy_table_victim(t, 0, CLASS, NULL), 1);
+	copy_table_unpin(t, 0, pinned);
+	assert_true(copy_table_loose(t, &where));
+	assert_int_equal(where.slot, 10);
+	assert_false(copy_table_loose(t, &where));
+}
+
+/* copy_table.h promises it. */
+static void memory_is_at_most_56_bytes_a_copy(void **state)
+{
+	enum { MANY = 100000 };
+	const struct copy_table_conf conf = { .units = 1, .copies = MANY, .classes = CLASS + 1 };
+	struct copy_table *t;
+	uint64_t empty;
+
+	(void)state;
+	assert_int_equal(copy_table_open(&conf, &t), 0);
+	empty = copy_table_memory(t);
+	for (uint32_t i = 0; i < MANY; i++)
+		put(t, i, 0, i);
+	assert_true(copy_table_memory(t) <= 56ull * MANY + 4096);
+	assert_true(empty <= 16ull * MANY + 4096);
+	for (uint32_t i = 0; i < MANY; i++)
+		assert_true(copy_table_find(t, i, 0, NULL));
+	copy_table_close(t);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(without_devices_nothing_is_there),
+		CASE(what_cannot_be_is_refused),
+		CASE(a_copy_is_found_on_its_own_unit),
+		CASE(a_block_has_one_copy_a_unit),
+		CASE(a_full_unit_says_so),
+		CASE(the_least_recent_goes_first),
+		CASE(what_is_pinned_does_not_go),
+		CASE(copies_of_a_block_that_went_come_back),
+		CASE(a_pinned_copy_outlives_its_block),
+		CASE(memory_is_at_most_56_bytes_a_copy),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}
