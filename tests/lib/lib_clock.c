@@ -88,27 +88,29 @@ int __wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout_m
 
 /* --- who shares it --- */
 
-static void map(const char *path, int flags)
+static void map(int fd)
 {
-	const int fd = open(path, O_RDWR | O_CLOEXEC | flags, 0600);
-	void *at;
+	void *at = mmap(NULL, sizeof(*all), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
-	if (fd < 0 || ftruncate(fd, sizeof(*all)))
-		die(path);
-	at = mmap(NULL, sizeof(*all), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED)
-		die(path);
-	(void)close(fd);
-	if (all != &own)
-		(void)munmap(all, sizeof(*all));
+		die("mmap");
 	all = at;
 }
 
-void clock_share(const char *path)
+/* By a path, so that no descriptor is left to those who look at the daemon's. */
+void clock_share(void)
 {
-	map(path, O_CREAT | O_EXCL);
-	atomic_store(&ahead_of_test, 0);
+	char path[64];
+	int fd;
+
+	if (all != &own)
+		return;
+	fd = memfd_create("clock", MFD_CLOEXEC);
+	if (fd < 0 || ftruncate(fd, sizeof(*all)))
+		die("memfd_create");
+	map(fd);
 	ahead = &ahead_of_test;
+	(void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)getpid(), fd);
 	if (setenv(variable, path, 1))
 		die(variable);
 }
@@ -116,10 +118,15 @@ void clock_share(const char *path)
 void clock_join(void)
 {
 	const char *path = getenv(variable);
+	int fd;
 
 	if (!path)
 		return;
-	map(path, 0);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		die(path);
+	map(fd);
+	(void)close(fd);
 	ahead = &all->ahead_ns;
 }
 

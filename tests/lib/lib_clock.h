@@ -7,8 +7,8 @@
  * The linker puts clock_gettime() and epoll_wait() of lib_clock.c in front of the system's
  * (wrap=clock_gettime,epoll_wait): all times of kvtier come from the one, all its timers are waited
  * for in the other. A test of parts holds the clock of its own process. A test of a daemon shares
- * it: with libkvtier in the test, whose deadlines the daemon reads, and with each kvtierd_faulty
- * that it starts. kvtierctl and all other programs have the machine's clock;
+ * it: with libkvtier in the test, whose deadlines the daemon reads, and with each kvtierd_clock or
+ * kvtierd_faulty that it starts. kvtierctl and all other programs have the machine's clock;
  * lib_clock_daemon.c writes that into the page that kvtierctl reads.
  *
  * Time passes by jumps only where the test says so, between them as it does everywhere. What is
@@ -23,9 +23,8 @@
  * what was due, its heartbeat and its gauges included. */
 void clock_pass_ms(uint64_t ms);
 
-/* From here on daemons that are started have this clock; `path` is made, and is removed with its
- * directory. */
-void clock_share(const char *path);
+/* From here on daemons that are started have this clock. Again: nothing happens. */
+void clock_share(void);
 
 /* --- for lib_clock_daemon.c --- */
 

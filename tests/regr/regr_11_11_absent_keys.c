@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * regr_11_11_absent_keys.c - goal: loads of keys that nobody has cost nobody a block, though a
  * Redis has to be asked for each. Slots were taken for what it might have before it was asked:

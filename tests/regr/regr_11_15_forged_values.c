@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * regr_11_15_forged_values.c - goal: a value in Redis is a hit only for the tenant and with the
  * secret that it was written with. Forged ones, with both sums made anew, used to be hits, and so

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * regr_11_16_redirects.c - goal: a Redis that lies cannot have the password sent to a server of its
  * choice, neither by a redirect nor by a slot map. A plain server that answered MOVED used to get

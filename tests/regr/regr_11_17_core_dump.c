@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=25 */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * regr_11_17_core_dump.c - goal: a core dump of the daemon has neither engines' bytes in it nor
  * secrets: a tenant's, the one that nodes share, what is derived of it, the Redis password. Both

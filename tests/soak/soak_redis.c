@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * soak_redis.c - goal: a Redis that stands still under full write load costs no memory but what is
  * configured, and no load of what a node has itself. Method: two nodes that store as fast as they

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_behind.c - goal: whoever stands behind another that brings the same block from Redis
  * (flight.c) goes on, with more of them than go on in one turn of the loop, and when the other has

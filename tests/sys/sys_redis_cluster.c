@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=15 lane=wait no=thread (the daemon's threads run in others) */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_cluster.c - goal: a Redis Cluster is one cache: what one node's engine stored through
  * it, another's finds; while slots move and masters change, every block of every op is right or a

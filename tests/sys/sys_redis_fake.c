@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=34 lane=wait no=thread (the daemon's threads run in others) */
+/* make: seconds=15 lane=wait no=thread (the daemon's threads run in others) */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_fake.c - goal: whatever bytes a server sends, and when, a load ends in its time as a
  * miss or with the right bytes, the daemon lives and does not grow, and a real server in the liar's
  * place is used again. Method: a real kvtierd and an engine at a scripted server; the good value
  * that is cut and bent was made by another kvtierd.
  */
+#include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_shared.h"
 
 #include <errno.h>
@@ -17,6 +19,8 @@
 /* One layer of one head of 16 dimensions, 16 tokens, FP8: header, 2 scales, 512 values. */
 enum { VALUE = 32 + 128 + 2 + 512 + 16, REPLY = VALUE + 8 };
 enum { HEAD = 10, STRIDE = 19, LOADS = 6, SLACK_KIB = 64 << 10, LINE = 4096 };
+/* A server that was left alone is tried again when some of these have passed, and has a while. */
+enum { STEP_MS = 8000, TRIES = 60, QUIET_MS_MAX = 1000 };
 
 static const char lines[] = "timeout_ms = 300\nconnections = 1\n";
 
@@ -107,7 +111,8 @@ static void end(void)
 /* Answers at the liar's port. The first tries may be before that server is tried again. */
 static void a_real_server_in_its_place_is_used(void)
 {
-	const uint64_t until = now_ns() + 3 * SHARED_MS * 1000000ull;
+	const uint64_t until = now_ns() + TRIES * STEP_MS * 1000000ull;
+	uint32_t quiet_ms = 20;
 	char name[SHARED_NAME];
 
 	w.real.port = w.fake.port;
@@ -119,7 +124,9 @@ static void a_real_server_in_its_place_is_used(void)
 	while (node_load_each(&w.node, w.keys, 0, 1) == 0) {
 		if (now_ns() > until)
 			fail_msg("the real server is not used");
-		nap_ms(20);
+		nap_ms(quiet_ms);
+		clock_pass_ms(STEP_MS);
+		quiet_ms = 2 * quiet_ms < QUIET_MS_MAX ? 2 * quiet_ms : QUIET_MS_MAX;
 	}
 	redis_kill(&w.real);
 }

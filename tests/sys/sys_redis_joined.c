@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=20 lane=wait */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_joined.c - goal: of many ops that want the same absent blocks at the same time one asks
  * Redis, the others get what it brought, or its miss; each still ends by its own deadline and

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_memory.c - goal: what is on its way to a Redis, or waits for one that does not answer,
  * costs an engine no more of its memory than was promised, whatever the Redis does. Method: a real

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=20 lane=wait */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_share.c - goal: what one node's engine stored, another node's engine finds, in right
  * bytes, where space, tenant and secret agree, and never where they do not; what comes is kept as a

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_stop.c - goal: a clean stop writes what is queued for Redis, no longer than [redis]
  * drain_us, and says how much of it was not written. Method: a real kvtierd whose Redis is stopped

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_stress.c - goal: whatever happens to a Redis, in any order and at any moment, two nodes
  * under load get right bytes or misses; when it is over all is as before and nothing is left

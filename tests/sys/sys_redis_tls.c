@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_tls.c - goal: over TLS a Redis is the same cache, and an operator sees that it is TLS,
  * or why it is not; what cannot be used of its files is said at start. Method: two real kvtierd and

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=43 lane=wait */
+/* make: seconds=25 lane=wait */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_trouble.c - goal: a Redis that is dead, stopped, late or not there yet costs an engine
  * the hits it would have had, for as long as that lasts, and nothing else; it is said why; nothing

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=15 lane=wait no=thread (the daemon's threads run in others) */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_values.c - goal: whatever lies in Redis under a block's name, an engine gets that
  * block's bytes or a miss and an untouched page; what is damaged is counted, deleted, and a good

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=20 lane=wait no=thread (the daemon's threads run in others) */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_write.c - goal: what is written to Redis is what the configuration says, once, under
  * the right name, for the right time, and byte for byte what the format says. Method: two real

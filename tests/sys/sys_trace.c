@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_trace.c - goal: `kvtierctl trace` shows the steps of a store, and of a load from host memory,
  * from NVMe and from Redis, of ops that ended and of ops under way; with log_level = debug the log
