@@ -129,6 +129,16 @@ int chain_store(struct engine *e, const struct kvtier_key *keys, uint32_t first,
  * untouched. Returns the number of blocks that were there; ends the test on a wrong byte. */
 uint32_t chain_load(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n);
 
+/* A daemon and an engine of it, "engine". The worlds of several tests begin with this. */
+struct served {
+	struct daemon d;
+	struct engine e;
+};
+
+void served_begin(struct served *s, const char *config, const struct kvtier_geometry *geometry,
+		  uint32_t pages);
+int served_end(void **state); /* a teardown: *state begins with a struct served */
+
 uint64_t now_ns(void);
 
 #endif

@@ -326,3 +326,19 @@ uint32_t chain_load(struct engine *e, const struct kvtier_key *keys, uint32_t fi
 	}
 	return hits;
 }
+
+void served_begin(struct served *s, const char *config, const struct kvtier_geometry *geometry,
+		  uint32_t pages)
+{
+	daemon_start(&s->d, config);
+	engine_open(&s->e, s->d.socket, "engine", geometry, pages);
+}
+
+int served_end(void **state)
+{
+	struct served *s = *state;
+
+	engine_close(&s->e);
+	daemon_remove(&s->d);
+	return 0;
+}

@@ -425,12 +425,14 @@ void attacked_begin(struct attacked *a, const char *config, bool may_miss)
 	a->size = daemon_size(&a->d);
 }
 
-void attacked_end(struct attacked *a)
+int attacked_end(void **state)
 {
+	struct attacked *a = *state;
 	daemon_size_check(&a->d, &a->size);
 	witness_stop(&a->witness);
 	daemon_stat_becomes(&a->d, "leases", 0, 10000);
 	daemon_remove(&a->d);
+	return 0;
 }
 
 int attacked_before_case(void **state)

@@ -102,7 +102,7 @@ struct attacked {
 
 /* may_miss: what the attacker stores may push out what the witness did. */
 void attacked_begin(struct attacked *a, const char *config, bool may_miss);
-void attacked_end(struct attacked *a); /* and the daemon has not grown */
+int attacked_end(void **state); /* *state begins with one. Also: the daemon has not grown */
 /* Around a case, whose *state is an attacked: the attacker is cut off once, and harms nobody. */
 int attacked_before_case(void **state);
 int attacked_after_case(void **state);

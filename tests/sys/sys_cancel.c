@@ -18,8 +18,7 @@ static const char config[] = "[host]\nbytes = 48M\nslab_bytes = 2M\nhuge_pages =
 			     "[device]\nworkers = 1\nkernels = ref\n";
 
 struct world {
-	struct daemon d;
-	struct engine e;
+	struct served s;
 	struct kvtier_key keys[BLOCKS];
 	uint32_t pages[BLOCKS];
 	int32_t blocks[BLOCKS];
@@ -29,7 +28,7 @@ struct world {
 static void poison_all(struct world *w)
 {
 	for (uint32_t i = 0; i < BLOCKS; i++)
-		page_poison(&w->e, w->pages[i]);
+		page_poison(&w->s.e, w->pages[i]);
 }
 
 static uint64_t start_load(struct world *w, uint32_t timeout_ms)
@@ -38,7 +37,7 @@ static uint64_t start_load(struct world *w, uint32_t timeout_ms)
 	uint64_t op;
 
 	poison_all(w);
-	assert_int_equal(kvtier_load(w->e.space, w->keys, w->pages, BLOCKS, &o, &op), 0);
+	assert_int_equal(kvtier_load(w->s.e.space, w->keys, w->pages, BLOCKS, &o, &op), 0);
 	return op;
 }
 
@@ -51,12 +50,12 @@ static void take(struct world *w, uint64_t op, int32_t rest)
 					.blocks_max = BLOCKS };
 	uint32_t ok = 0;
 
-	assert_int_equal(kvtier_wait(w->e.client, op, -1, &result), 0);
+	assert_int_equal(kvtier_wait(w->s.e.client, op, -1, &result), 0);
 	for (uint32_t i = 0; i < BLOCKS; i++) {
 		if (w->blocks[i] != 0)
 			assert_int_equal(w->blocks[i], rest);
-		assert_true(w->blocks[i] == 0 ? page_is(&w->e, w->pages[i], &w->keys[i], 0) :
-						page_is_part(&w->e, w->pages[i], &w->keys[i], 0));
+		assert_true(w->blocks[i] == 0 ? page_is(&w->s.e, w->pages[i], &w->keys[i], 0) :
+						page_is_part(&w->s.e, w->pages[i], &w->keys[i], 0));
 		ok += w->blocks[i] == 0;
 	}
 	assert_int_equal(result.ok, ok);
@@ -70,7 +69,7 @@ static void assert_untouched_from_now_on(struct world *w)
 	poison_all(w);
 	nap_ms(20);
 	for (uint32_t i = 0; i < BLOCKS; i++)
-		assert_true(page_is_poison(&w->e, w->pages[i]));
+		assert_true(page_is_poison(&w->s.e, w->pages[i]));
 }
 
 static void canceled_load_leaves_its_pages(void **state)
@@ -81,12 +80,12 @@ static void canceled_load_leaves_its_pages(void **state)
 		const uint64_t op = start_load(w, 0);
 
 		(void)usleep((useconds_t)i * 500);
-		assert_int_equal(kvtier_cancel(w->e.client, op, 20000), 0);
+		assert_int_equal(kvtier_cancel(w->s.e.client, op, 20000), 0);
 		take(w, op, -ECANCELED);
 		assert_untouched_from_now_on(w);
 	}
 	assert_true(w->ended > 0); /* some were caught in the midst */
-	daemon_stat_becomes(&w->d, "leases", 0, 10000);
+	daemon_stat_becomes(&w->s.d, "leases", 0, 10000);
 }
 
 static void load_past_its_deadline_leaves_its_pages(void **state)
@@ -100,7 +99,7 @@ static void load_past_its_deadline_leaves_its_pages(void **state)
 		assert_untouched_from_now_on(w);
 	}
 	assert_true(w->ended > 0);
-	assert_true(daemon_stat(&w->d, "ops.timed_out_total") > 0);
+	assert_true(daemon_stat(&w->s.d, "ops.timed_out_total") > 0);
 }
 
 static void canceled_store_keeps_a_prefix(void **state)
@@ -114,17 +113,18 @@ static void canceled_store_keeps_a_prefix(void **state)
 						.blocks_max = BLOCKS };
 		uint64_t op;
 
-		assert_int_equal(daemon_ctl(&w->d, "evict --all", out, sizeof(out)), 0);
+		assert_int_equal(daemon_ctl(&w->s.d, "evict --all", out, sizeof(out)), 0);
 		for (uint32_t k = 0; k < BLOCKS; k++)
-			page_fill(&w->e, w->pages[k], &w->keys[k], 0);
-		assert_int_equal(kvtier_store(w->e.space, w->keys, w->pages, BLOCKS, NULL, &op), 0);
+			page_fill(&w->s.e, w->pages[k], &w->keys[k], 0);
+		assert_int_equal(kvtier_store(w->s.e.space, w->keys, w->pages, BLOCKS, NULL, &op),
+				 0);
 		(void)usleep((useconds_t)i * 1000);
-		assert_int_equal(kvtier_cancel(w->e.client, op, 20000), 0);
+		assert_int_equal(kvtier_cancel(w->s.e.client, op, 20000), 0);
 		poison_all(w); /* the pages are ours again: what is kept was read before */
-		assert_int_equal(kvtier_wait(w->e.client, op, 0, &result), 0);
+		assert_int_equal(kvtier_wait(w->s.e.client, op, 0, &result), 0);
 		assert_int_equal(result.prefix, result.ok); /* the chain has no hole */
-		assert_int_equal(engine_lookup(&w->e, w->keys, BLOCKS), result.prefix);
-		assert_int_equal(chain_load(&w->e, w->keys, 0, BLOCKS), result.prefix);
+		assert_int_equal(engine_lookup(&w->s.e, w->keys, BLOCKS), result.prefix);
+		assert_int_equal(chain_load(&w->s.e, w->keys, 0, BLOCKS), result.prefix);
 		w->ended += BLOCKS - result.ok;
 	}
 	assert_true(w->ended > 0);
@@ -135,22 +135,22 @@ static void cancel_of_what_is_done_or_unknown(void **state)
 	struct world *w = *state;
 	const uint64_t op = start_load(w, 0);
 
-	while (kvtier_wait(w->e.client, op, 20000, NULL) == -ETIMEDOUT)
+	while (kvtier_wait(w->s.e.client, op, 20000, NULL) == -ETIMEDOUT)
 		;
-	assert_int_equal(kvtier_cancel(w->e.client, op, 100), -ENOENT);
-	assert_int_equal(kvtier_cancel(w->e.client, op + 77, 100), -ENOENT);
+	assert_int_equal(kvtier_cancel(w->s.e.client, op, 100), -ENOENT);
+	assert_int_equal(kvtier_cancel(w->s.e.client, op + 77, 100), -ENOENT);
 }
 
 static void closing_a_space_ends_its_ops(void **state)
 {
 	struct world *w = *state;
 	struct kvtier_segment segments[16];
-	const size_t n = engine_segments(&w->e.geometry, segments, 16);
+	const size_t n = engine_segments(&w->s.e.geometry, segments, 16);
 	const struct kvtier_region region = {
 		.size = sizeof(region),
 		.memory = KVTIER_MEMFD,
-		.fd = w->e.fd,
-		.length = w->e.page_bytes * w->e.pages,
+		.fd = w->s.e.fd,
+		.length = w->s.e.page_bytes * w->s.e.pages,
 	};
 
 	for (int i = 0; i < TRIES; i++) {
@@ -158,20 +158,20 @@ static void closing_a_space_ends_its_ops(void **state)
 
 		poison_all(w);
 		for (int k = 0; k < 3; k++)
-			assert_int_equal(kvtier_load(w->e.space, w->keys, w->pages, BLOCKS, NULL,
+			assert_int_equal(kvtier_load(w->s.e.space, w->keys, w->pages, BLOCKS, NULL,
 						     &op),
 					 0);
 		(void)usleep((useconds_t)i * 300);
-		kvtier_space_close(w->e.space);
+		kvtier_space_close(w->s.e.space);
 		assert_untouched_from_now_on(w);
-		daemon_maps_become(&w->d, "memfd:engine", 0, 10000);
-		assert_int_equal(kvtier_wait(w->e.client, op, 0, NULL), -ENOENT);
-		assert_int_equal(kvtier_space_open(w->e.client, &w->e.geometry, &region, 1,
-						   segments, n, &w->e.space),
+		daemon_maps_become(&w->s.d, "memfd:engine", 0, 10000);
+		assert_int_equal(kvtier_wait(w->s.e.client, op, 0, NULL), -ENOENT);
+		assert_int_equal(kvtier_space_open(w->s.e.client, &w->s.e.geometry, &region, 1,
+						   segments, n, &w->s.e.space),
 				 0);
 	}
-	daemon_stat_becomes(&w->d, "leases", 0, 10000);
-	assert_int_equal(daemon_stat(&w->d, "protocol_errors_total"), 0);
+	daemon_stat_becomes(&w->s.d, "leases", 0, 10000);
+	assert_int_equal(daemon_stat(&w->s.d, "protocol_errors_total"), 0);
 }
 
 static int begin(void **state)
@@ -180,25 +180,15 @@ static int begin(void **state)
 	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 
 	w.done = w.ended = 0;
-	daemon_start(&w.d, config);
-	engine_open(&w.e, w.d.socket, "engine", &g, BLOCKS);
-	chain_keys(&w.e, 1, BLOCKS, w.keys);
+	served_begin(&w.s, config, &g, BLOCKS);
+	chain_keys(&w.s.e, 1, BLOCKS, w.keys);
 	pages_from(0, w.pages, BLOCKS);
-	assert_int_equal(chain_store(&w.e, w.keys, 0, BLOCKS), 0);
+	assert_int_equal(chain_store(&w.s.e, w.keys, 0, BLOCKS), 0);
 	*state = &w;
 	return 0;
 }
 
-static int end(void **state)
-{
-	struct world *w = *state;
-
-	engine_close(&w->e);
-	daemon_remove(&w->d);
-	return 0;
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, served_end)
 
 int main(void)
 {

@@ -17,8 +17,7 @@ enum { BLOCKS = 8, PAGES = 2 * BLOCKS, PATIENCE_MS = 20000 };
 static const char config[] = "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n";
 
 struct world {
-	struct daemon d;
-	struct engine e;
+	struct served s;
 	struct kvtier_key keys[BLOCKS];
 	int fd;
 };
@@ -29,7 +28,7 @@ static uint64_t start_store(struct world *w)
 	uint64_t op = 0;
 
 	pages_from(0, pages, BLOCKS);
-	if (kvtier_store(w->e.space, w->keys, pages, BLOCKS, NULL, &op))
+	if (kvtier_store(w->s.e.space, w->keys, pages, BLOCKS, NULL, &op))
 		return 0;
 	return op;
 }
@@ -44,7 +43,7 @@ static struct kvtier_result next_result(struct world *w)
 		struct pollfd p = { .fd = w->fd, .events = POLLIN };
 
 		result = (struct kvtier_result){ .size = sizeof(result) };
-		if (kvtier_poll(w->e.client, &result, 1) == 1)
+		if (kvtier_poll(w->s.e.client, &result, 1) == 1)
 			return result;
 		if (now_ns() > until || poll(&p, 1, PATIENCE_MS) != 1)
 			fail_msg("the descriptor never became readable");
@@ -73,9 +72,9 @@ static void quiet_when_there_is_nothing(void **state)
 	(void)next_result(w);
 	/* a last WAKE may still be on its way */
 	for (int i = 0; i < 100 && poll(&p, 1, 0) == 1; i++)
-		(void)kvtier_poll(w->e.client, &result, 1);
+		(void)kvtier_poll(w->s.e.client, &result, 1);
 	assert_int_equal(poll(&p, 1, 20), 0);
-	assert_int_equal(kvtier_poll(w->e.client, &result, 1), 0);
+	assert_int_equal(kvtier_poll(w->s.e.client, &result, 1), 0);
 }
 
 static void several_results_in_one_poll(void **state)
@@ -92,7 +91,7 @@ static void several_results_in_one_poll(void **state)
 
 		for (int i = 0; i < 8; i++)
 			results[i] = (struct kvtier_result){ .size = sizeof(results[i]) };
-		n = kvtier_poll(w->e.client, results, 8);
+		n = kvtier_poll(w->s.e.client, results, 8);
 		assert_true(n >= 0);
 		taken += (uint32_t)n;
 		if (n == 0)
@@ -106,10 +105,10 @@ static void says_that_the_daemon_died(void **state)
 	struct world *w = *state;
 	uint64_t op;
 
-	daemon_signal(&w->d, SIGSTOP);
+	daemon_signal(&w->s.d, SIGSTOP);
 	op = start_store(w);
 	assert_true(op != 0);
-	daemon_signal(&w->d, SIGKILL);
+	daemon_signal(&w->s.d, SIGKILL);
 	assert_int_equal(next_result(w).status, -ECONNRESET);
 }
 
@@ -119,19 +118,19 @@ static void same_descriptor_with_the_next_daemon(void **state)
 	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
 	uint64_t op = 0;
 
-	daemon_signal(&w->d, SIGKILL);
-	daemon_restart(&w->d);
+	daemon_signal(&w->s.d, SIGKILL);
+	daemon_restart(&w->s.d);
 	while (op == 0) {
 		struct kvtier_result result = { .size = sizeof(result) };
 
 		assert_true(now_ns() < until);
-		(void)kvtier_poll(w->e.client, &result, 1); /* this is what connects again */
+		(void)kvtier_poll(w->s.e.client, &result, 1); /* this is what connects again */
 		op = start_store(w);
 		if (op != 0 && next_result(w).status == -ECONNRESET)
 			op = 0;
 		nap_ms(5);
 	}
-	assert_int_equal(kvtier_event_fd(w->e.client), w->fd);
+	assert_int_equal(kvtier_event_fd(w->s.e.client), w->fd);
 	for (int i = 0; i < 50; i++) {
 		op = start_store(w);
 		assert_int_equal(next_result(w).op, op);
@@ -143,27 +142,17 @@ static int begin(void **state)
 	static struct world w;
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 
-	daemon_start(&w.d, config);
-	engine_open(&w.e, w.d.socket, "engine", &g, PAGES);
-	chain_keys(&w.e, 1, BLOCKS, w.keys);
+	served_begin(&w.s, config, &g, PAGES);
+	chain_keys(&w.s.e, 1, BLOCKS, w.keys);
 	for (uint32_t i = 0; i < BLOCKS; i++)
-		page_fill(&w.e, i, &w.keys[i], 0);
-	w.fd = kvtier_event_fd(w.e.client);
+		page_fill(&w.s.e, i, &w.keys[i], 0);
+	w.fd = kvtier_event_fd(w.s.e.client);
 	assert_true(w.fd >= 0);
 	*state = &w;
 	return 0;
 }
 
-static int end(void **state)
-{
-	struct world *w = *state;
-
-	engine_close(&w->e);
-	daemon_remove(&w->d);
-	return 0;
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, served_end)
 
 int main(void)
 {

@@ -331,12 +331,6 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
-{
-	attacked_end(*state);
-	return 0;
-}
-
 #define CASE(name) cmocka_unit_test_setup_teardown(name, attacked_before_case, attacked_after_case)
 
 int main(void)
@@ -366,5 +360,5 @@ int main(void)
 		CASE(empty_packet),
 	};
 
-	return cmocka_run_group_tests(tests, begin, end);
+	return cmocka_run_group_tests(tests, begin, attacked_end);
 }

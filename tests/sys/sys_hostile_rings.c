@@ -355,12 +355,6 @@ static int begin(void **state)
 	return 0;
 }
 
-static int end(void **state)
-{
-	attacked_end(*state);
-	return 0;
-}
-
 #define CASE(name) cmocka_unit_test_setup_teardown(name, before_each, after_each)
 
 int main(void)
@@ -399,5 +393,5 @@ int main(void)
 		CASE(rewriting_while_it_is_read),
 	};
 
-	return cmocka_run_group_tests(tests, begin, end);
+	return cmocka_run_group_tests(tests, begin, attacked_end);
 }

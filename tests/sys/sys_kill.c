@@ -101,8 +101,7 @@ static void assert_all_poison(struct engine *e)
 }
 
 struct world {
-	struct daemon d;
-	struct engine e;
+	struct served s;
 	struct random random;
 	struct kvtier_key kept[BLOCKS], fresh[BLOCKS];
 };
@@ -114,14 +113,14 @@ static uint32_t die_once(struct world *w, int round)
 	struct outstanding store, load;
 	uint32_t reset;
 
-	chain_keys(&w->e, 500 + (uint64_t)round, BLOCKS, w->fresh);
-	submit(&w->e, &load, true, w->kept, 0);
-	submit(&w->e, &store, false, w->fresh, BLOCKS);
+	chain_keys(&w->s.e, 500 + (uint64_t)round, BLOCKS, w->fresh);
+	submit(&w->s.e, &load, true, w->kept, 0);
+	submit(&w->s.e, &store, false, w->fresh, BLOCKS);
 	(void)usleep(random_below(&w->random, 20000));
-	daemon_signal(&w->d, SIGKILL);
-	reset = take(&w->e, &load) + take(&w->e, &store);
-	poison_all(&w->e);
-	assert_all_poison(&w->e);
+	daemon_signal(&w->s.d, SIGKILL);
+	reset = take(&w->s.e, &load) + take(&w->s.e, &store);
+	poison_all(&w->s.e);
+	assert_all_poison(&w->s.e);
 	return reset;
 }
 
@@ -133,23 +132,13 @@ static int begin(void **state)
 	struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
 
 	w.random = random_seeded("sys_kill");
-	daemon_start(&w.d, config);
-	engine_open(&w.e, w.d.socket, "engine", &g, PAGES);
-	chain_keys(&w.e, 1, BLOCKS, w.kept);
+	served_begin(&w.s, config, &g, PAGES);
+	chain_keys(&w.s.e, 1, BLOCKS, w.kept);
 	*state = &w;
 	return 0;
 }
 
-static int end(void **state)
-{
-	struct world *w = *state;
-
-	engine_close(&w->e);
-	daemon_remove(&w->d);
-	return 0;
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, served_end)
 
 static void every_op_ends_and_the_next_daemon_serves(void **state)
 {
@@ -157,16 +146,16 @@ static void every_op_ends_and_the_next_daemon_serves(void **state)
 	uint32_t reset = 0;
 
 	for (int round = 0; round < ROUNDS; round++) {
-		assert_int_equal(chain_store(&w->e, w->kept, 2 * BLOCKS, BLOCKS), 0);
+		assert_int_equal(chain_store(&w->s.e, w->kept, 2 * BLOCKS, BLOCKS), 0);
 		reset += die_once(w, round);
-		daemon_restart(&w->d);
-		await_space(&w->e, w->kept);
+		daemon_restart(&w->s.d);
+		await_space(&w->s.e, w->kept);
 		/* A new daemon's memory is empty: neither the kept nor the unfinished chain is
 		 * there. */
-		assert_int_equal(engine_lookup(&w->e, w->kept, BLOCKS), 0);
-		assert_int_equal(engine_lookup(&w->e, w->fresh, BLOCKS), 0);
-		assert_int_equal(chain_store(&w->e, w->fresh, 0, BLOCKS), 0);
-		assert_int_equal(chain_load(&w->e, w->fresh, BLOCKS, BLOCKS), BLOCKS);
+		assert_int_equal(engine_lookup(&w->s.e, w->kept, BLOCKS), 0);
+		assert_int_equal(engine_lookup(&w->s.e, w->fresh, BLOCKS), 0);
+		assert_int_equal(chain_store(&w->s.e, w->fresh, 0, BLOCKS), 0);
+		assert_int_equal(chain_load(&w->s.e, w->fresh, BLOCKS, BLOCKS), BLOCKS);
 	}
 	assert_true(reset > 0); /* some were caught in the midst */
 }
@@ -176,10 +165,10 @@ static void keys_stay_the_same(void **state)
 	struct world *w = *state;
 	struct kvtier_key again[BLOCKS];
 
-	daemon_signal(&w->d, SIGKILL);
-	daemon_restart(&w->d);
-	await_space(&w->e, w->kept);
-	chain_keys(&w->e, 1, BLOCKS, again);
+	daemon_signal(&w->s.d, SIGKILL);
+	daemon_restart(&w->s.d);
+	await_space(&w->s.e, w->kept);
+	chain_keys(&w->s.e, 1, BLOCKS, again);
 	assert_memory_equal(again, w->kept, sizeof(again));
 }
 
@@ -189,21 +178,21 @@ static void without_a_daemon_calls_fail_at_once(void **state)
 	const uint32_t page = 0;
 	uint64_t op;
 
-	daemon_signal(&w->d, SIGKILL);
+	daemon_signal(&w->s.d, SIGKILL);
 	for (int i = 0; i < 50; i++) {
-		const int r = kvtier_store(w->e.space, w->kept, &page, 1, NULL, &op);
+		const int r = kvtier_store(w->s.e.space, w->kept, &page, 1, NULL, &op);
 
 		/* the first may go into the ring of a daemon not yet known to be dead */
 		if (r == 0)
-			assert_int_equal(kvtier_wait(w->e.client, op, -1, NULL), 0);
+			assert_int_equal(kvtier_wait(w->s.e.client, op, -1, NULL), 0);
 		else
 			assert_int_equal(r, -ENOTCONN);
-		assert_int_equal(engine_lookup(&w->e, w->kept, BLOCKS), 0);
+		assert_int_equal(engine_lookup(&w->s.e, w->kept, BLOCKS), 0);
 		nap_ms(1);
 	}
-	assert_int_equal(kvtier_store(w->e.space, w->kept, &page, 1, NULL, &op), -ENOTCONN);
-	daemon_restart(&w->d);
-	await_space(&w->e, w->kept);
+	assert_int_equal(kvtier_store(w->s.e.space, w->kept, &page, 1, NULL, &op), -ENOTCONN);
+	daemon_restart(&w->s.d);
+	await_space(&w->s.e, w->kept);
 }
 
 /* SIGTERM instead: the daemon lets its workers finish, and exits 0. */
@@ -213,17 +202,17 @@ static void clean_stop_under_load(void **state)
 	struct outstanding store, load;
 
 	for (int round = 0; round < 3; round++) {
-		assert_int_equal(chain_store(&w->e, w->kept, 2 * BLOCKS, BLOCKS), 0);
-		chain_keys(&w->e, 700 + (uint64_t)round, BLOCKS, w->fresh);
-		submit(&w->e, &load, true, w->kept, 0);
-		submit(&w->e, &store, false, w->fresh, BLOCKS);
-		daemon_signal(&w->d, SIGTERM); /* asserts the exit */
-		(void)take(&w->e, &load);
-		(void)take(&w->e, &store);
-		poison_all(&w->e);
-		assert_all_poison(&w->e);
-		daemon_restart(&w->d);
-		await_space(&w->e, w->kept);
+		assert_int_equal(chain_store(&w->s.e, w->kept, 2 * BLOCKS, BLOCKS), 0);
+		chain_keys(&w->s.e, 700 + (uint64_t)round, BLOCKS, w->fresh);
+		submit(&w->s.e, &load, true, w->kept, 0);
+		submit(&w->s.e, &store, false, w->fresh, BLOCKS);
+		daemon_signal(&w->s.d, SIGTERM); /* asserts the exit */
+		(void)take(&w->s.e, &load);
+		(void)take(&w->s.e, &store);
+		poison_all(&w->s.e);
+		assert_all_poison(&w->s.e);
+		daemon_restart(&w->s.d);
+		await_space(&w->s.e, w->kept);
 	}
 }
 
@@ -233,16 +222,16 @@ static void staged_engines_come_back_too(void **state)
 	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 	struct engine e;
 
-	engine_open_staged(&e, w->d.socket, "staged", &g, 2 * BLOCKS, 3 * engine_page_bytes(&g));
+	engine_open_staged(&e, w->s.d.socket, "staged", &g, 2 * BLOCKS, 3 * engine_page_bytes(&g));
 	for (int round = 0; round < 3; round++) {
 		struct outstanding o;
 
 		chain_keys(&e, 900, BLOCKS, w->fresh);
 		submit(&e, &o, false, w->fresh, 0);
 		(void)usleep(random_below(&w->random, 2000));
-		daemon_signal(&w->d, SIGKILL);
+		daemon_signal(&w->s.d, SIGKILL);
 		(void)take(&e, &o);
-		daemon_restart(&w->d);
+		daemon_restart(&w->s.d);
 		await_space(&e, w->fresh);
 		assert_int_equal(chain_store(&e, w->fresh, 0, BLOCKS), 0);
 		assert_int_equal(chain_load(&e, w->fresh, BLOCKS, BLOCKS), BLOCKS);

@@ -5,11 +5,7 @@
  * share one, and always the same. Method: spaces in temporary directories; their salts tell the
  * secrets apart.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/lib/lib_space.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,65 +17,22 @@
 
 #include "client/kvtier.h"
 #include "daemon/store/secret.h"
-#include "daemon/store/space.h"
-#include "tests/lib/lib_scratch.h"
-
-struct world {
-	char dir[SCRATCH_BYTES];
-	struct spaces *spaces;
-};
-
-static char text[256];
-
-static int set_up(void **state)
-{
-	static struct world w;
-
-	w = (struct world){ 0 };
-	scratch_make("/tmp", w.dir, sizeof(w.dir));
-	assert_int_equal(spaces_open(w.dir, 64, &w.spaces, text, sizeof(text)), 0);
-	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof(text)), 0);
-	*state = &w;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct world *w = *state;
-	spaces_close(w->spaces);
-	scratch_remove(w->dir);
-	return 0;
-}
-
-static struct wire_geometry geometry(void)
-{
-	return (struct wire_geometry){
-		.dtype = KVTIER_BF16,
-		.layers = 2,
-		.kv_heads = 2,
-		.head_dim_k = 32,
-		.head_dim_v = 32,
-		.block_tokens = 16,
-		.world = 1,
-		.model = "m@1",
-	};
-}
 
 /* Spaces of another node: another state directory, the same shared secret, if any. The salt of the
  * usual geometry. */
 static void salt_elsewhere(const char *tenant, const char *shared, uint8_t ret[32])
 {
-	const struct wire_geometry g = geometry();
+	const struct wire_geometry g = home_geometry();
 	char dir[SCRATCH_BYTES], command[128];
 	struct spaces *other;
 	struct space *space;
 
 	scratch_make("/tmp", dir, sizeof(dir));
-	assert_int_equal(spaces_open(dir, 64, &other, text, sizeof(text)), 0);
+	assert_int_equal(spaces_open(dir, 64, &other, home_text, sizeof(home_text)), 0);
 	if (shared)
 		spaces_share(other, (const uint8_t *)shared, strlen(shared));
-	assert_int_equal(spaces_tenant(other, tenant, text, sizeof(text)), 0);
-	assert_int_equal(space_acquire(other, tenant, &g, &space, text, sizeof(text)), 0);
+	assert_int_equal(spaces_tenant(other, tenant, home_text, sizeof(home_text)), 0);
+	assert_int_equal(space_acquire(other, tenant, &g, &space, home_text, sizeof(home_text)), 0);
 	space_salt(other, space, ret);
 	spaces_close(other);
 	/* with a shared secret, none of its own is made */
@@ -125,7 +78,7 @@ static void the_derivation_stays_as_it_is(void **state)
 
 static void secret_is_private_and_alone(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	char path[128], command[128];
 	struct stat st;
 
@@ -138,8 +91,7 @@ static void secret_is_private_and_alone(void **state)
 	assert_int_equal(system(command), 0);
 }
 
-static void bad_secret(struct world *w, const char *bytes, mode_t mode, int error,
-		       const char *words)
+static void bad_secret(struct home *w, const char *bytes, mode_t mode, int error, const char *words)
 {
 	char path[128];
 	int fd;
@@ -150,11 +102,11 @@ static void bad_secret(struct world *w, const char *bytes, mode_t mode, int erro
 	assert_int_equal(write(fd, bytes, strlen(bytes)), strlen(bytes));
 	assert_int_equal(fchmod(fd, mode), 0);
 	(void)close(fd);
-	assert_int_equal(spaces_tenant(w->spaces, "bad", text, sizeof(text)), error);
-	assert_non_null(strstr(text, words));
+	assert_int_equal(spaces_tenant(w->spaces, "bad", home_text, sizeof(home_text)), error);
+	assert_non_null(strstr(home_text, words));
 	assert_int_equal(unlink(path), 0);
 	/* nothing half-applied */
-	assert_int_equal(spaces_tenant(w->spaces, "bad", text, sizeof(text)), 0);
+	assert_int_equal(spaces_tenant(w->spaces, "bad", home_text, sizeof(home_text)), 0);
 }
 
 static void secret_readable_by_others(void **state)
@@ -175,18 +127,18 @@ static void secret_too_long(void **state)
 
 static void secret_that_is_a_link(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	char path[128];
 
 	snprintf(path, sizeof(path), "%s/secret-link", w->dir);
 	assert_int_equal(symlink("secret-default", path), 0);
-	assert_int_equal(spaces_tenant(w->spaces, "link", text, sizeof(text)), -ELOOP);
-	assert_non_null(strstr(text, "secret-link"));
+	assert_int_equal(spaces_tenant(w->spaces, "link", home_text, sizeof(home_text)), -ELOOP);
+	assert_non_null(strstr(home_text, "secret-link"));
 }
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, home_set_up, home_tear_down)
 	const struct CMUnitTest tests[] = {
 		CASE(nodes_that_share_a_secret_agree),
 		CASE(the_derivation_stays_as_it_is),

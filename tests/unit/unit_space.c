@@ -5,11 +5,7 @@
  * number is stable while it is used, also from before its geometry was known. Method: a state
  * directory of one's own. Tenants' secrets: unit_secret.c.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/lib/lib_space.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -17,89 +13,22 @@
 #include <string.h>
 
 #include "client/kvtier.h"
-#include "daemon/store/space.h"
-#include "tests/lib/lib_scratch.h"
-
-enum { MAX = 64, NUMBERS = MAX + MAX / 2 + 64 };
-
-struct world {
-	char dir[SCRATCH_BYTES];
-	struct spaces *spaces;
-	uint32_t blocks[NUMBERS];        /* that a space has, as blocks.c would say */
-	uint8_t index_keys[NUMBERS][16]; /* what blocks.c was told */
-	bool doomed[NUMBERS];            /* likewise */
-};
-
-static char text[256];
-
-static uint32_t blocks_held(void *arg, uint32_t space)
-{
-	return ((struct world *)arg)->blocks[space];
-}
-
-static void blocks_are(void *arg, uint32_t space, const uint8_t index_key[16])
-{
-	struct world *w = arg;
-
-	assert_int_equal(w->blocks[space], 0);
-	memcpy(w->index_keys[space], index_key, 16);
-	w->doomed[space] = false;
-}
-
-static void blocks_doom(void *arg, uint32_t space, bool doomed)
-{
-	struct world *w = arg;
-
-	assert_int_not_equal(w->doomed[space], doomed);
-	w->doomed[space] = doomed;
-}
-
-static int set_up(void **state)
-{
-	static struct world w;
-
-	w = (struct world){ 0 };
-	scratch_make("/tmp", w.dir, sizeof(w.dir));
-	assert_int_equal(spaces_open(w.dir, MAX, &w.spaces, text, sizeof(text)), 0);
-	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof(text)), 0);
-	spaces_attach(w.spaces, &(struct spaces_blocks){ .arg = &w,
-							 .held = blocks_held,
-							 .is = blocks_are,
-							 .doom = blocks_doom });
-	*state = &w;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct world *w = *state;
-	spaces_close(w->spaces);
-	spaces_close(NULL);
-	scratch_remove(w->dir);
-	return 0;
-}
 
 static struct wire_geometry geometry(void)
 {
-	return (struct wire_geometry){
-		.dtype = KVTIER_BF16,
-		.layers = 2,
-		.kv_heads = 2,
-		.head_dim_k = 32,
-		.head_dim_v = 32,
-		.block_tokens = 16,
-		.world = 2,
-		.model = "m@1",
-		.convention = "hf",
-	};
+	struct wire_geometry g = home_geometry();
+
+	g.world = 2;
+	strcpy(g.convention, "hf");
+	return g;
 }
 
-static struct space *acquire(struct world *w, const struct wire_geometry *g)
+static struct space *acquire(struct home *w, const struct wire_geometry *g)
 {
 	struct space *space = NULL;
 
-	if (space_acquire(w->spaces, "default", g, &space, text, sizeof(text)))
-		fail_msg("%s", text);
+	if (space_acquire(w->spaces, "default", g, &space, home_text, sizeof(home_text)))
+		fail_msg("%s", home_text);
 	return space;
 }
 
@@ -123,7 +52,7 @@ static void default_codec_is_the_same_as_said(void **state)
 	assert_ptr_not_equal(acquire(*state, &g), a);
 }
 
-static bool salts_equal(struct world *w, const struct space *a, const struct space *b)
+static bool salts_equal(struct home *w, const struct space *a, const struct space *b)
 {
 	uint8_t one[32], other[32];
 
@@ -172,12 +101,13 @@ static void every_field_counts(void **state)
 
 static void tenants_share_an_id_but_no_salt(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	const struct wire_geometry g = geometry();
 	struct space *a = acquire(w, &g), *b = NULL;
 
-	assert_int_equal(spaces_tenant(w->spaces, "other", text, sizeof(text)), 0);
-	assert_int_equal(space_acquire(w->spaces, "other", &g, &b, text, sizeof(text)), 0);
+	assert_int_equal(spaces_tenant(w->spaces, "other", home_text, sizeof(home_text)), 0);
+	assert_int_equal(space_acquire(w->spaces, "other", &g, &b, home_text, sizeof(home_text)),
+			 0);
 	assert_ptr_not_equal(a, b);
 	assert_memory_equal(a->id, b->id, 32);
 	assert_false(salts_equal(w, a, b));
@@ -185,14 +115,13 @@ static void tenants_share_an_id_but_no_salt(void **state)
 
 static void salt_survives_a_restart(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	const struct wire_geometry g = geometry();
 	uint8_t salt[32], again[32];
 
 	space_salt(w->spaces, acquire(w, &g), salt);
 	spaces_close(w->spaces);
-	assert_int_equal(spaces_open(w->dir, MAX, &w->spaces, text, sizeof(text)), 0);
-	assert_int_equal(spaces_tenant(w->spaces, "default", text, sizeof(text)), 0);
+	home_open(w);
 	space_salt(w->spaces, acquire(w, &g), again);
 	assert_memory_equal(again, salt, sizeof(salt));
 }
@@ -202,23 +131,25 @@ static void names_of_tenants(void **state)
 	static const char *const bad[] = {
 		"", "a/b", "..", ".x", "a b", "a~1", "0123456789012345678901234567890123456789"
 	};
-	struct world *w = *state;
+	struct home *w = *state;
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
-		assert_int_equal(spaces_tenant(w->spaces, bad[i], text, sizeof(text)), -EINVAL);
-	assert_int_equal(spaces_tenant(w->spaces, "Team_b-2.x", text, sizeof(text)), 0);
+		assert_int_equal(spaces_tenant(w->spaces, bad[i], home_text, sizeof(home_text)),
+				 -EINVAL);
+	assert_int_equal(spaces_tenant(w->spaces, "Team_b-2.x", home_text, sizeof(home_text)), 0);
 }
 
 static void refused_geometry_takes_no_number(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	struct wire_geometry g = geometry();
 	struct space *space = NULL;
 
 	g.kv_heads = 0;
-	assert_int_equal(space_acquire(w->spaces, "default", &g, &space, text, sizeof(text)),
+	assert_int_equal(space_acquire(w->spaces, "default", &g, &space, home_text,
+				       sizeof(home_text)),
 			 -EINVAL);
-	assert_non_null(strstr(text, "geometry.kv_heads is 0; must be 1 to 1024"));
+	assert_non_null(strstr(home_text, "geometry.kv_heads is 0; must be 1 to 1024"));
 	g = geometry();
 	assert_int_equal(acquire(w, &g)->number, 0);
 }
@@ -231,16 +162,17 @@ struct before {
 	uint32_t usual, raw;
 };
 
-static struct before before(struct world *w)
+static struct before before(struct home *w)
 {
 	const struct wire_geometry g = geometry();
 	struct spaces *other;
 	struct space *space;
 	struct before ret;
 
-	assert_int_equal(spaces_open(w->dir, MAX, &other, text, sizeof(text)), 0);
-	assert_int_equal(spaces_tenant(other, "default", text, sizeof(text)), 0);
-	assert_int_equal(space_acquire(other, "default", &g, &space, text, sizeof(text)), 0);
+	assert_int_equal(spaces_open(w->dir, MAX, &other, home_text, sizeof(home_text)), 0);
+	assert_int_equal(spaces_tenant(other, "default", home_text, sizeof(home_text)), 0);
+	assert_int_equal(space_acquire(other, "default", &g, &space, home_text, sizeof(home_text)),
+			 0);
 	assert_true(space->known);
 	memcpy(ret.owner, space->owner, 32);
 	ret.usual = space->shape.image_bytes;
@@ -249,7 +181,7 @@ static struct before before(struct world *w)
 	return ret;
 }
 
-static uint32_t found(struct world *w, const uint8_t owner[32], uint32_t bytes, uint32_t variant)
+static uint32_t found(struct home *w, const uint8_t owner[32], uint32_t bytes, uint32_t variant)
 {
 	uint32_t number = 77, got = 77;
 
@@ -260,7 +192,7 @@ static uint32_t found(struct world *w, const uint8_t owner[32], uint32_t bytes, 
 
 static void owner_is_tenant_and_id(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	const struct wire_geometry g = geometry();
 	const struct space *space = acquire(w, &g);
 	uint8_t tenant[16];
@@ -274,7 +206,7 @@ static void owner_is_tenant_and_id(void **state)
 
 static void found_is_unknown_until_opened_and_keeps_its_number(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	const struct before b = before(w);
 	const struct wire_geometry g = geometry();
 	const uint32_t number = found(w, b.owner, b.usual, 0);
@@ -299,7 +231,7 @@ static void found_is_unknown_until_opened_and_keeps_its_number(void **state)
  * after each start another. The table of blocks knows it before there can be a block. */
 static void index_keys_follow_from_the_owner_and_the_start(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	const struct before b = before(w);
 	struct wire_geometry g = geometry();
 	const uint32_t number = found(w, b.owner, b.usual, 0);
@@ -313,15 +245,14 @@ static void index_keys_follow_from_the_owner_and_the_start(void **state)
 	assert_memory_not_equal(acquire(w, &g)->index_key, key, 16);
 	w->blocks[number] = 0;
 	spaces_close(w->spaces);
-	assert_int_equal(spaces_open(w->dir, MAX, &w->spaces, text, sizeof(text)), 0);
-	assert_int_equal(spaces_tenant(w->spaces, "default", text, sizeof(text)), 0);
+	home_open(w);
 	g = geometry();
 	assert_memory_not_equal(acquire(w, &g)->index_key, key, 16);
 }
 
 static void the_order_of_sizes_stays_as_found(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	const struct before b = before(w);
 	const struct wire_geometry g = geometry();
 	const struct space *space;
@@ -337,7 +268,7 @@ static void the_order_of_sizes_stays_as_found(void **state)
 
 static void one_found_size_says_the_order(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	const struct before b = before(w);
 	const struct wire_geometry g = geometry();
 
@@ -347,7 +278,7 @@ static void one_found_size_says_the_order(void **state)
 
 static void sizes_that_do_not_fit_are_overwritten(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	const struct before b = before(w);
 	const struct wire_geometry g = geometry();
 	const struct space *space;
@@ -361,7 +292,7 @@ static void sizes_that_do_not_fit_are_overwritten(void **state)
 
 static void a_third_size_is_refused(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	const struct before b = before(w);
 	const struct wire_geometry g = geometry();
 	uint32_t number = 77, variant = 77;
@@ -389,7 +320,7 @@ static void one_size_is_one_variant(void **state)
 	(void)found(*state, space->owner, space->raw_shape.image_bytes, 0);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, home_set_up, home_tear_down)
 
 int main(void)
 {

@@ -6,11 +6,7 @@
  * Method: spaces in this process, and a table of blocks that is an array of counts. Then random
  * steps against what must hold at every moment; the seed is printed.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/lib/lib_space.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,70 +14,18 @@
 #include <string.h>
 
 #include "client/kvtier.h"
-#include "daemon/store/space.h"
 #include "tests/lib/random.h"
-#include "tests/lib/lib_scratch.h"
 
-enum { MAX = 64, NUMBERS = MAX + MAX / 2 + 64, MANY = 17, STEPS = 100000, MODELS = 400 };
-
-struct world {
-	char dir[SCRATCH_BYTES];
-	struct spaces *spaces;
-	uint32_t blocks[NUMBERS]; /* that carry a number */
-	bool doomed[NUMBERS];
-};
-
-static char text[256];
-
-static uint32_t blocks_held(void *arg, uint32_t space)
-{
-	return ((struct world *)arg)->blocks[space];
-}
-
-static void blocks_are(void *arg, uint32_t space, const uint8_t index_key[16])
-{
-	struct world *w = arg;
-
-	(void)index_key;
-	assert_true(space < NUMBERS);
-	assert_int_equal(w->blocks[space], 0); /* T2 */
-	w->doomed[space] = false;
-}
-
-static void blocks_doom(void *arg, uint32_t space, bool doomed)
-{
-	struct world *w = arg;
-
-	assert_int_not_equal(w->doomed[space], doomed);
-	w->doomed[space] = doomed;
-}
+enum { MANY = 17, STEPS = 100000, MODELS = 400 };
 
 static int set_up(void **state)
 {
-	static struct world w;
-
-	w = (struct world){ 0 };
-	scratch_make("/tmp", w.dir, sizeof(w.dir));
-	assert_int_equal(spaces_open(w.dir, MAX, &w.spaces, text, sizeof(text)), 0);
-	assert_int_equal(spaces_tenant(w.spaces, "default", text, sizeof(text)), 0);
-	assert_int_equal(spaces_tenant(w.spaces, "other", text, sizeof(text)), 0);
-	spaces_attach(w.spaces, &(struct spaces_blocks){ .arg = &w,
-							 .held = blocks_held,
-							 .is = blocks_are,
-							 .doom = blocks_doom });
-	*state = &w;
-	return 0;
+	(void)home_set_up(state);
+	return spaces_tenant(((struct home *)*state)->spaces, "other", home_text,
+			     sizeof(home_text));
 }
 
-static int tear_down(void **state)
-{
-	struct world *w = *state;
-	spaces_close(w->spaces);
-	scratch_remove(w->dir);
-	return 0;
-}
-
-static int try_open(struct world *w, const char *tenant, uint32_t model, struct space **ret)
+static int try_open(struct home *w, const char *tenant, uint32_t model, struct space **ret)
 {
 	struct wire_geometry g = { .dtype = KVTIER_BF16,
 				   .layers = 1,
@@ -92,20 +36,20 @@ static int try_open(struct world *w, const char *tenant, uint32_t model, struct 
 				   .world = 1 };
 
 	snprintf(g.model, sizeof(g.model), "model-%u", model);
-	return space_acquire(w->spaces, tenant, &g, ret, text, sizeof(text));
+	return space_acquire(w->spaces, tenant, &g, ret, home_text, sizeof(home_text));
 }
 
-static struct space *open_of(struct world *w, const char *tenant, uint32_t model)
+static struct space *open_of(struct home *w, const char *tenant, uint32_t model)
 {
 	struct space *space = NULL;
 
 	if (try_open(w, tenant, model, &space))
-		fail_msg("%s", text);
+		fail_msg("%s", home_text);
 	return space;
 }
 
 /* Opened, given blocks, closed; its number. */
-static uint32_t used(struct world *w, const char *tenant, uint32_t model, uint32_t blocks)
+static uint32_t used(struct home *w, const char *tenant, uint32_t model, uint32_t blocks)
 {
 	struct space *space = open_of(w, tenant, model);
 	const uint32_t number = space->number;
@@ -115,7 +59,7 @@ static uint32_t used(struct world *w, const char *tenant, uint32_t model, uint32
 	return number;
 }
 
-static int find(struct world *w, uint32_t which, uint64_t tick, uint32_t *ret)
+static int find(struct home *w, uint32_t which, uint64_t tick, uint32_t *ret)
 {
 	uint8_t owner[32] = { 0 };
 	uint32_t variant;
@@ -125,7 +69,7 @@ static int find(struct world *w, uint32_t which, uint64_t tick, uint32_t *ret)
 	return space_found(w->spaces, owner, 4096, tick, ret, &variant);
 }
 
-static struct spaces_count count(const struct world *w)
+static struct spaces_count count(const struct home *w)
 {
 	struct spaces_count ret;
 
@@ -133,7 +77,7 @@ static struct spaces_count count(const struct world *w)
 	return ret;
 }
 
-static void drained(struct world *w, uint32_t number)
+static void drained(struct home *w, uint32_t number)
 {
 	assert_true(w->doomed[number]);
 	w->blocks[number] = 0;
@@ -143,7 +87,7 @@ static void drained(struct world *w, uint32_t number)
 
 static void closed_without_blocks_is_gone_at_once(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 
 	for (uint32_t i = 0; i < 1000; i++)
 		assert_int_equal(used(w, "default", i, 0), 0);
@@ -154,14 +98,14 @@ static void closed_without_blocks_is_gone_at_once(void **state)
 
 static void all_open_is_refused_with_a_sentence(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	struct space *spaces[MAX], *space = NULL;
 
 	for (uint32_t i = 0; i < MAX; i++)
 		spaces[i] = open_of(w, "default", i);
 	assert_int_equal(try_open(w, "default", MAX, &space), -ENOSPC);
 	assert_null(space);
-	assert_string_equal(text,
+	assert_string_equal(home_text,
 			    "64 spaces are open, the most there can be: see [index] max_spaces");
 	space_release(w->spaces, spaces[7]);
 	assert_int_equal(open_of(w, "default", MAX)->number, 7);
@@ -169,7 +113,7 @@ static void all_open_is_refused_with_a_sentence(void **state)
 
 static void the_least_recent_goes_and_its_number_waits_for_its_blocks(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	uint32_t numbers[MAX];
 
 	for (uint32_t i = 0; i < MAX; i++)
@@ -191,7 +135,7 @@ static void the_least_recent_goes_and_its_number_waits_for_its_blocks(void **sta
 
 static void those_with_few_blocks_go_before_those_with_many(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	uint32_t many, few, none;
 
 	many = used(w, "default", 1000, MANY);
@@ -216,7 +160,7 @@ static void those_with_few_blocks_go_before_those_with_many(void **state)
 
 static void a_tenant_beyond_its_share_goes_first(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	uint32_t other[8], doomed = 0;
 
 	for (uint32_t i = 0; i < 8; i++)
@@ -232,7 +176,7 @@ static void a_tenant_beyond_its_share_goes_first(void **state)
 
 static void a_going_space_that_is_opened_again_stays(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	uint32_t numbers[MAX];
 	struct space *space;
 
@@ -252,14 +196,14 @@ static void a_going_space_that_is_opened_again_stays(void **state)
 
 static void all_numbers_going_is_said_and_passes(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	struct space *space = NULL;
 	uint32_t i = 0;
 
 	for (; i < NUMBERS; i++)
 		(void)used(w, "default", i, MANY);
 	assert_int_equal(try_open(w, "default", i, &space), -EAGAIN);
-	assert_non_null(strstr(text, "try again"));
+	assert_non_null(strstr(home_text, "try again"));
 	assert_int_equal(count(w).going, NUMBERS - MAX);
 	for (uint32_t n = 0; n < NUMBERS; n++)
 		if (w->doomed[n]) {
@@ -271,7 +215,7 @@ static void all_numbers_going_is_said_and_passes(void **state)
 
 static void found_ones_go_before_opened_ones_the_least_recent_first(void **state)
 {
-	struct world *w = *state;
+	struct home *w = *state;
 	uint32_t opened, found[MAX], number = 77;
 
 	opened = used(w, "default", 1, MANY);
@@ -299,14 +243,14 @@ static void found_ones_go_before_opened_ones_the_least_recent_first(void **state
 /* --- at random --- */
 
 struct model {
-	struct world *w;
+	struct home *w;
 	struct space *open[MODELS];
 	uint32_t n_open;
 };
 
 static void turn(struct model *m, uint32_t model, const char *tenant)
 {
-	struct world *w = m->w;
+	struct home *w = m->w;
 
 	if (m->open[model]) {
 		space_release(w->spaces, m->open[model]);
@@ -322,7 +266,7 @@ static void turn(struct model *m, uint32_t model, const char *tenant)
 	}
 }
 
-static void change_blocks(struct world *w, struct random *random)
+static void change_blocks(struct home *w, struct random *random)
 {
 	const uint32_t n = random_below(random, NUMBERS);
 
@@ -383,7 +327,7 @@ static void random_steps(void **state)
 	}
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, home_tear_down)
 
 int main(void)
 {
