@@ -125,6 +125,8 @@ void chain_keys(struct engine *e, uint64_t chain, size_t n, struct kvtier_key *r
 void pages_from(uint32_t first, uint32_t *ret, size_t n);
 /* Fills pages first.. with what belongs to the keys, and stores them as the start of a chain. */
 int chain_store(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n);
+/* An engine of one's own connects, stores, loads, and gets what it stored. */
+void engine_works(const char *socket);
 /* Poisons pages first.., loads, and compares: a block with status 0 has its bytes, any other is
  * untouched. Returns the number of blocks that were there; ends the test on a wrong byte. */
 uint32_t chain_load(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n);

@@ -327,6 +327,19 @@ uint32_t chain_load(struct engine *e, const struct kvtier_key *keys, uint32_t fi
 	return hits;
 }
 
+void engine_works(const char *socket)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct kvtier_key keys[4];
+	struct engine e;
+
+	engine_open(&e, socket, "honest", &g, 8);
+	chain_keys(&e, 1, 4, keys);
+	assert_int_equal(chain_store(&e, keys, 0, 4), 0);
+	assert_int_equal(chain_load(&e, keys, 4, 4), 4);
+	engine_close(&e);
+}
+
 void served_begin(struct served *s, const char *config, const struct kvtier_geometry *geometry,
 		  uint32_t pages)
 {

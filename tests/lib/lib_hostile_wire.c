@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lib_hostile_wire.c - see lib_hostile_wire.h. */
 #include "lib_hostile_wire.h"
+#include "lib_packet.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -124,22 +125,7 @@ static struct wire_head head(struct evil *e, enum wire_type type, size_t n)
 static int send_with(const struct evil *e, const void *message, size_t n, const int *fds,
 		     size_t n_fds)
 {
-	union {
-		struct cmsghdr head;
-		char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
-	} control = { 0 };
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)message, .iov_len = n };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
-
-	if (n_fds > 0) {
-		m.msg_control = control.bytes;
-		m.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-		control.head.cmsg_level = SOL_SOCKET;
-		control.head.cmsg_type = SCM_RIGHTS;
-		control.head.cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-		memcpy(CMSG_DATA(&control.head), fds, n_fds * sizeof(int));
-	}
-	return sendmsg(e->fd, &m, MSG_NOSIGNAL) < 0 ? -errno : 0;
+	return packet_with_fds(e->fd, message, n, fds, n_fds);
 }
 
 /* Bytes of the next packet; -errno; 0: closed. */
@@ -200,20 +186,9 @@ static bool receive_reply(const struct evil *e, enum wire_type type, void *ret, 
 
 int evil_hello_with(struct evil *e, const int *fds, size_t n)
 {
-	const struct wire_hello hello = {
-		.head = head(e, WIRE_HELLO, sizeof(hello)),
-		.version_min = WIRE_VERSION_MIN,
-		.version_max = WIRE_VERSION_MAX,
-		.size_geometry = sizeof(struct wire_geometry),
-		.size_region = sizeof(struct wire_region),
-		.size_segment = sizeof(struct wire_segment),
-		.size_sqe = sizeof(struct wire_sqe),
-		.size_cqe = sizeof(struct wire_cqe),
-		.sq_entries = 64,
-		.arena_blocks = ARENA,
-		.name = "hostile",
-	};
+	struct wire_hello hello = packet_hello(ARENA, "hostile");
 
+	hello.head = head(e, WIRE_HELLO, sizeof(hello));
 	return send_with(e, &hello, sizeof(hello), fds, n);
 }
 

@@ -2,6 +2,7 @@
 /*
  * lib_raw.c - the wire protocol by hand, and the witness (lib_raw.h).
  */
+#include "lib_packet.h"
 #include "lib_raw.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { PATIENCE_S = 20, MAX_FDS = 253 /* SCM_MAX_FD */ };
+enum { PATIENCE_S = 20 };
 
 /* --- connection --- */
 
@@ -47,40 +48,15 @@ struct wire_head raw_head(struct raw *r, enum wire_type type, size_t n)
 
 struct wire_hello raw_hello_message(struct raw *r)
 {
-	return (struct wire_hello){
-		.head = raw_head(r, WIRE_HELLO, sizeof(struct wire_hello)),
-		.version_min = WIRE_VERSION_MIN,
-		.version_max = WIRE_VERSION_MAX,
-		.size_geometry = sizeof(struct wire_geometry),
-		.size_region = sizeof(struct wire_region),
-		.size_segment = sizeof(struct wire_segment),
-		.size_sqe = sizeof(struct wire_sqe),
-		.size_cqe = sizeof(struct wire_cqe),
-		.sq_entries = 64,
-		.arena_blocks = 1024,
-		.name = "raw",
-	};
+	struct wire_hello hello = packet_hello(1024, "raw");
+
+	hello.head = raw_head(r, WIRE_HELLO, sizeof(hello));
+	return hello;
 }
 
 int raw_send(const struct raw *r, const void *message, size_t n, const int *fds, size_t n_fds)
 {
-	union {
-		struct cmsghdr head;
-		char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
-	} control = { 0 };
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)message, .iov_len = n };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
-
-	assert_true(n_fds <= MAX_FDS);
-	if (fds) {
-		m.msg_control = control.bytes;
-		m.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-		control.head.cmsg_level = SOL_SOCKET;
-		control.head.cmsg_type = SCM_RIGHTS;
-		control.head.cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-		memcpy(CMSG_DATA(&control.head), fds, n_fds * sizeof(int));
-	}
-	return sendmsg(r->fd, &m, MSG_NOSIGNAL) < 0 ? -errno : 0;
+	return packet_with_fds(r->fd, message, n, fds, fds ? n_fds : 0);
 }
 
 static size_t receive(const struct raw *r, void *ret, size_t room, int fds[8], size_t *ret_fds)

@@ -34,19 +34,6 @@ static void start(struct daemon *d, const char *lines)
 	assert_int_equal(chmod(d->dir, 0755), 0);
 }
 
-static void an_engine_works(const struct daemon *d)
-{
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	struct kvtier_key keys[4];
-	struct engine e;
-
-	engine_open(&e, d->socket, "honest", &g, 8);
-	chain_keys(&e, 1, 4, keys);
-	assert_int_equal(chain_store(&e, keys, 0, 4), 0);
-	assert_int_equal(chain_load(&e, keys, 4, 4), 4);
-	engine_close(&e);
-}
-
 /* --- children --- */
 
 static int dial(const char *path)
@@ -188,11 +175,11 @@ static void a_user_has_a_share(void **state)
 	start(&d, config);
 	hog = child_start(&d, HOG, take_all);
 	assert_int_equal(child_took(&hog, "max_clients_per_uid"), SHARE);
-	an_engine_works(&d);
+	engine_works(d.socket);
 	connections_become(&d, SHARE);
 	other = child_start(&d, OTHER, take_all);
 	assert_int_equal(child_took(&other, "kept for root"), MAX_CLIENTS - SHARE - 1);
-	an_engine_works(&d); /* root's */
+	engine_works(d.socket); /* root's */
 	snprintf(want, sizeof(want), "%d of them by user %d, of those %d by process %d;", SHARE,
 		 HOG, SHARE, (int)hog.pid);
 	for (int ms = 0; !strstr(text, want); ms += 50) {
@@ -222,7 +209,7 @@ static void half_open_ones_go_first(void **state)
 	for (int i = 0; i < 300; i++)
 		held[i] = dial(d.socket);
 	for (int i = 0; i < 10; i++)
-		an_engine_works(&d);
+		engine_works(d.socket);
 	for (int ms = 0; connections(&d) > HALF_OPEN; ms += 10) {
 		assert_true(ms < 10000);
 		nap_ms(10);
@@ -232,7 +219,7 @@ static void half_open_ones_go_first(void **state)
 	for (int i = 0; i < n; i++)
 		assert_int_equal(read(others[i].answer, &byte, 1), 1);
 	for (int i = 0; i < 20; i++)
-		an_engine_works(&d);
+		engine_works(d.socket);
 	for (int i = 0; i < n; i++)
 		child_end(&others[i]);
 	for (int i = 0; i < 300; i++)

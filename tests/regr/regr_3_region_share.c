@@ -16,19 +16,6 @@
 
 enum { HOARDERS = 34 };
 
-static void an_engine_can_work(const struct daemon *d)
-{
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	struct kvtier_key keys[4];
-	struct engine e;
-
-	engine_open(&e, d->socket, "honest", &g, 8);
-	chain_keys(&e, 1, 4, keys);
-	assert_int_equal(chain_store(&e, keys, 0, 4), 0);
-	assert_int_equal(chain_load(&e, keys, 4, 4), 4);
-	engine_close(&e);
-}
-
 static void a_huge_sparse_region_is_refused(void **state)
 {
 	const int fd = memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -45,7 +32,7 @@ static void a_huge_sparse_region_is_refused(void **state)
 	space.region.length = 100ull << 40;
 	assert_int_equal(raw_send(&r, &space, sizeof(space), &fd, 1), 0);
 	raw_expect_refused(&r, -ENOSPC, "[socket] max_clients");
-	an_engine_can_work(&d);
+	engine_works(d.socket);
 	raw_close(&r);
 	(void)close(fd);
 	daemon_remove(&d);
@@ -97,7 +84,7 @@ static void hoarders_of_regions_leave_some_to_others(void **state)
 		raw_open(&r[i], d.socket);
 		assert_true(hoard(&r[i], fd) < WIRE_MAX_SPACES);
 	}
-	an_engine_can_work(&d);
+	engine_works(d.socket);
 	for (int i = 0; i < HOARDERS; i++)
 		raw_close(&r[i]);
 	(void)close(fd);

@@ -20,25 +20,11 @@
 
 #include "daemon/front/intake.h"
 #include "daemon/base/loop.h"
+#include "tests/lib/lib_packet.h"
 
 static void send_packet(int socket, const void *bytes, size_t n, const int *fds, size_t n_fds)
 {
-	union {
-		struct cmsghdr head;
-		char bytes[CMSG_SPACE(INTAKE_MAX_FDS * sizeof(int))];
-	} control = { 0 };
-	struct iovec iov = { .iov_base = (void *)(uintptr_t)bytes, .iov_len = n };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
-
-	if (n_fds > 0) {
-		m.msg_control = control.bytes;
-		m.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-		control.head.cmsg_level = SOL_SOCKET;
-		control.head.cmsg_type = SCM_RIGHTS;
-		control.head.cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-		memcpy(CMSG_DATA(&control.head), fds, n_fds * sizeof(int));
-	}
-	assert_int_equal(sendmsg(socket, &m, 0), n);
+	assert_int_equal(packet_with_fds(socket, bytes, n, fds, n_fds), 0);
 }
 
 static bool writer_lives(int pipe_fd)

@@ -8,6 +8,7 @@
  * the test compares.
  */
 #include "tests/lib/lib_kvtierctl.h"
+#include "tests/lib/lib_man.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -400,24 +401,8 @@ static void print_man(FILE *out)
 
 static void the_manual_is_of_these_tables(void **unused)
 {
-	static char want[1 << 16], man[1 << 17];
-	FILE *in = fopen("client/man/kvtierctl.1", "r"), *out;
-	size_t n;
-
 	(void)unused;
-	if (!in) {
-		print_message("not run from the source's top directory\n");
-		skip();
-	}
-	out = fmemopen(want, sizeof(want), "w");
-	print_man(out);
-	(void)fclose(out);
-	n = fread(man, 1, sizeof(man) - 1, in);
-	man[n] = '\0';
-	(void)fclose(in);
-	if (!strstr(man, want))
-		fail_msg("client/man/kvtierctl.1 differs from the tables; put in it what "
-			 "`unit_kvtierctl man` prints");
+	man_has("client/man/kvtierctl.1", print_man, "unit_kvtierctl");
 }
 
 int main(int argc, char **argv)

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "daemon/shared/proto.h"
+#include "tests/lib/lib_packet.h"
 
 enum { ARENA = 1024 };
 
@@ -93,19 +94,10 @@ static void types_that_only_the_daemon_sends(void **state)
 
 static struct wire_hello hello(void)
 {
-	return (struct wire_hello){
-		.head = head(WIRE_HELLO, sizeof(struct wire_hello)),
-		.version_min = WIRE_VERSION_MIN,
-		.version_max = WIRE_VERSION_MAX,
-		.size_geometry = sizeof(struct wire_geometry),
-		.size_region = sizeof(struct wire_region),
-		.size_segment = sizeof(struct wire_segment),
-		.size_sqe = sizeof(struct wire_sqe),
-		.size_cqe = sizeof(struct wire_cqe),
-		.sq_entries = 64,
-		.arena_blocks = ARENA,
-		.name = "unit",
-	};
+	struct wire_hello h = packet_hello(ARENA, "unit");
+
+	h.head = head(WIRE_HELLO, sizeof(h));
+	return h;
 }
 
 static int check_hello(const struct wire_hello *h, struct wire_hello *ret, uint32_t *ret_version)
