@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * staged.c - regions that the daemon cannot reach: KVTIER_PRIVATE, and a GPU's that cannot be
- * shared. The daemon sees a sealed memfd of the library with a few pages
- * in a compact layout: segments one after another, K and V token-major. This file copies between
- * those pages and the engine's.
+ * staged.c - regions that the daemon cannot reach: KVTIER_PRIVATE, and those of a GPU that cannot be
+ * shared. The daemon sees a sealed memfd of the library with a few pages in a compact layout:
+ * segments one after another, K and V token-major. This file copies between those pages and the
+ * engine's.
  *
  * All of it runs under the ring lock. So no copy overlaps a cancel or a close, and the engine's
  * pages are not touched after either. The price is that the lock is held while a chunk is copied;

@@ -8,23 +8,24 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+const struct kvtier_geometry fake_geometry = { .size = sizeof(fake_geometry),
+					       .dtype = KVTIER_BF16,
+					       .model = "m",
+					       .convention = "c",
+					       .layers = 1,
+					       .block_tokens = 4,
+					       .world = 1,
+					       .opaque_bytes = PAGE_BYTES };
+const struct kvtier_segment fake_segment = { .size = sizeof(fake_segment),
+					     .kind = KVTIER_OPAQUE,
+					     .page_stride = PAGE_BYTES,
+					     .length = PAGE_BYTES };
+
 void fake_open_with(struct engine *e, bool private, uint32_t entries, uint32_t arena)
 {
-	const struct kvtier_geometry g = { .size = sizeof(g),
-					   .dtype = KVTIER_BF16,
-					   .model = "m",
-					   .convention = "c",
-					   .layers = 1,
-					   .block_tokens = 4,
-					   .world = 1,
-					   .opaque_bytes = PAGE_BYTES };
 	struct kvtier_region r = { .size = sizeof(r),
 				   .memory = private ? KVTIER_PRIVATE : KVTIER_MEMFD,
 				   .length = PAGES * PAGE_BYTES };
-	const struct kvtier_segment s = { .size = sizeof(s),
-					  .kind = KVTIER_OPAQUE,
-					  .page_stride = PAGE_BYTES,
-					  .length = PAGE_BYTES };
 	struct kvtier_options o = { .size = sizeof(o),
 				    .timeout_ms = TIMEOUT_MS,
 				    .staging_bytes = 3 * PAGE_BYTES };
@@ -41,7 +42,7 @@ void fake_open_with(struct engine *e, bool private, uint32_t entries, uint32_t a
 	e->memory = mmap(NULL, PAGES * PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, r.fd, 0);
 	assert(e->memory != MAP_FAILED);
 	r.base = e->memory;
-	assert(!kvtier_space_open(e->client, &g, &r, 1, &s, 1, &e->space));
+	assert(!kvtier_space_open(e->client, &fake_geometry, &r, 1, &fake_segment, 1, &e->space));
 }
 
 void fake_open(struct engine *e, bool private)

@@ -18,6 +18,10 @@ struct engine {
 	int fd;
 };
 
+/* One opaque row a page, of one layer. */
+extern const struct kvtier_geometry fake_geometry;
+extern const struct kvtier_segment fake_segment;
+
 /* private: KVTIER_PRIVATE, with room for 3 pages in the staging memory. */
 void fake_open(struct engine *e, bool private);
 void fake_open_with(struct engine *e, bool private, uint32_t entries, uint32_t arena);

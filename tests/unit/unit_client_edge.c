@@ -90,14 +90,6 @@ static void nothing_to_look_up(void **state)
 
 static void lookup_only_space_stores_nothing(void **state)
 {
-	const struct kvtier_geometry g = { .size = sizeof(g),
-					   .dtype = KVTIER_BF16,
-					   .model = "m",
-					   .convention = "c",
-					   .layers = 1,
-					   .block_tokens = 4,
-					   .world = 1,
-					   .opaque_bytes = PAGE_BYTES };
 	struct kvtier_result result = { .size = sizeof(result) };
 	struct kvtier_space *space;
 	struct kvtier_key key;
@@ -107,7 +99,7 @@ static void lookup_only_space_stores_nothing(void **state)
 	(void)state;
 	fake_open(&e, false);
 	fake_keys(&e, 1, 1, &key);
-	assert_int_equal(kvtier_space_open(e.client, &g, NULL, 0, NULL, 0, &space), 0);
+	assert_int_equal(kvtier_space_open(e.client, &fake_geometry, NULL, 0, NULL, 0, &space), 0);
 	assert_int_equal(kvtier_store(space, &key, &(uint32_t){ 0 }, 1, NULL, &op), -EINVAL);
 	assert_non_null(strstr(kvtier_last_error(), "without regions"));
 	assert_int_equal(kvtier_prefetch(space, &key, 1, &op), 0);
@@ -276,18 +268,6 @@ static void space_refused_on_the_way_back_is_asked_for_again(void **state)
 /* Opens, uses and closes spaces of its own, shared and private in turn. */
 static void *open_and_close(void *arg)
 {
-	const struct kvtier_geometry g = { .size = sizeof(g),
-					   .dtype = KVTIER_BF16,
-					   .model = "m",
-					   .convention = "c",
-					   .layers = 1,
-					   .block_tokens = 4,
-					   .world = 1,
-					   .opaque_bytes = PAGE_BYTES };
-	const struct kvtier_segment s = { .size = sizeof(s),
-					  .kind = KVTIER_OPAQUE,
-					  .page_stride = PAGE_BYTES,
-					  .length = PAGE_BYTES };
 	struct engine *e = arg;
 
 	for (int i = 0; i < 100; i++) {
@@ -302,7 +282,8 @@ static void *open_and_close(void *arg)
 		struct kvtier_key key;
 		size_t n = 1;
 		uint64_t op;
-		const int rc = kvtier_space_open(e->client, &g, &r, 1, &s, 1, &space);
+		const int rc = kvtier_space_open(e->client, &fake_geometry, &r, 1, &fake_segment, 1,
+						 &space);
 
 		assert(rc == 0 || rc == -ENOTCONN);
 		(void)usleep(rc ? 1000 : 0);
