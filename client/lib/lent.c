@@ -243,8 +243,8 @@ static bool grave_ended(const struct grave *grave)
 	       (poll(p, 2, 0) > 0 && ((p[0].revents & POLLHUP) || (p[1].revents & POLLIN)));
 }
 
-/* The number that the kernel has for it here: from the pidfd, else of whom the socket was made
- * by. */
+/* The daemon's number in this PID namespace: from the pidfd, else the number of the process that
+ * made the socket. */
 static int32_t daemon_pid(const struct grave *grave)
 {
 	struct ucred peer = { 0 };

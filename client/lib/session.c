@@ -194,7 +194,7 @@ static bool is_pidfd(int fd)
 }
 
 /* Is the daemon in this process's PID namespace? Its pidfd has a number here, and none in a
- * namespace below; without a pidfd the number of whoever made the socket has to do. */
+ * namespace below. Without a pidfd, the number of the process that made the socket has to do. */
 static bool shares_pids(int pidfd, int fd)
 {
 	struct ucred peer = { 0 };

@@ -79,8 +79,8 @@ bool flights_retry(struct flights *flights);
  * flight has landed (part->flight is still set) or has let go of the part (part->flight is NULL,
  * and part->brought says why). */
 void flight_join(struct ops *ops, struct part *part, enum source source, uint32_t block);
-/* The part leaves. False: it is the last one, and a tier or the device still has the slot: it is
- * woken when not. */
+/* The part leaves. False: it is the last one, and a tier or the device still has the slot. The part
+ * stays, and is woken when the slot is back. */
 bool flight_leave(struct ops *ops, struct part *part);
 
 #endif

@@ -26,7 +26,7 @@ static void begin(struct flight *f, const struct part *first, uint32_t block)
 	f->asked = true;
 }
 
-/* The block went, or came back another way. */
+/* The block is gone, or it came back another way. */
 static bool moved_on(const struct flight *f)
 {
 	return !blocks_live(f->all->store->blocks, f->lease.block) ||
@@ -103,8 +103,8 @@ static enum step bad(struct flight *f)
 	return ret;
 }
 
-/* The block may have gone or been stored again meanwhile: then the bytes are right all the same,
- * and not kept. */
+/* The block may have gone meanwhile, or been stored again. Then its bytes are right all the same,
+ * but they are not kept. */
 static void landed(struct flight *f)
 {
 	static const uint8_t none[32];

@@ -50,7 +50,7 @@ static enum step look(struct flight *f)
 		stats_add(&v->tiers_redis_corrupt_blocks_total, 1);
 	if ((error != -EACCES && error != -EREMOTEIO) || !has_load(f))
 		return error ? FLIGHT_MISS : FLIGHT_ROOM;
-	/* a user who may not ask, but perhaps read */
+	/* a Redis user who may not ask, but perhaps read */
 	stats_add(&v->tiers_redis_unasked_blocks_total, 1);
 	return FLIGHT_ROOM;
 }

@@ -28,7 +28,7 @@
 #include "flight.h"
 #include "part.h"
 
-/* What is behind it in a prefetch could not be kept. */
+/* The blocks behind it in a prefetch could not be kept. */
 static void miss(struct ops *all, struct part *part)
 {
 	part->status = -ENOENT;
@@ -73,7 +73,7 @@ static enum verdict found(struct ops *all, struct part *part, uint32_t block)
 	return CONTINUE;
 }
 
-/* A block that is away on a disk that is out is asked of Redis like one that no local tier has. */
+/* Redis is asked for a block whose disk is out, as for a block that no local tier has. */
 enum verdict load_lookup(struct ops *all, struct part *part)
 {
 	struct op *op = part->op;
@@ -232,8 +232,8 @@ enum verdict load_check(struct ops *all, struct part *part)
 
 /* --- KEEP, END --- */
 
-/* The parent is there, and leased: room in a full table is not made by dropping it. Or there is
- * none. */
+/* True: there is no parent, or it is there and leased, so that room in a full table is not made by
+ * dropping it. */
 static bool take_parent(struct ops *all, const struct part *part, struct lease *ret)
 {
 	const struct op *op = part->op;
@@ -248,7 +248,7 @@ static bool take_parent(struct ops *all, const struct part *part, struct lease *
 	return true;
 }
 
-/* Where the block is already, away or not, a copy of it has this codec, and so this size. */
+/* If the block is in the table, away or not, its copies have this codec, and so this size. */
 static bool fits(const struct flight *f)
 {
 	const struct blocks *blocks = f->all->store->blocks;

@@ -192,8 +192,8 @@ static void complete(struct op *q)
 		q->client->wake = true;
 }
 
-/* A block that nobody built on and nobody uses; being written to NVMe is no use. One that is gone
- * (purged, damaged) is none, and what came before it is not known any more. */
+/* Whether nobody built on the block and nobody uses it; a write to NVMe or Redis is no use. False
+ * for a block that is gone (purged, damaged): which block came before it is not known any more. */
 static bool undoable(const struct store *store, uint32_t block)
 {
 	return blocks_live(store->blocks, block) && blocks_leaf(store->blocks, block) &&
@@ -279,8 +279,8 @@ void op_part_done(struct part *part)
 
 /* --- ending early --- */
 
-/* Blocks not yet begun get their status now; those in flight as soon as their jobs and reads let go
- * of them. */
+/* Blocks not yet begun get their status now. Blocks in flight get it as soon as their jobs and
+ * reads let go of them. */
 static void end_early(struct op *op, int status)
 {
 	struct ops *all = op->all;
@@ -316,8 +316,9 @@ static void on_deadline(struct loop_timer *timer)
 
 /* --- beginning blocks --- */
 
-/* A store's chain begins under its parent, or not at all; what a load brings from elsewhere is kept
- * only there. Taken with its first block: what waits for its turn pins nothing. */
+/* A store's chain begins under its parent or not at all, and a load keeps what it brings only under
+ * it. The parent is leased when the op's first block begins: an op that waits for its turn pins
+ * nothing. */
 static void take_parent(struct ops *all, struct op *q)
 {
 	uint32_t parent;

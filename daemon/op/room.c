@@ -91,8 +91,8 @@ static void note_progress(struct ops *all)
 	room->progress = progress(all);
 }
 
-/* Another client waits and holds more: when nothing else helps it is refused first, and its slots
- * may go. */
+/* Whether another client waits that holds more. When nothing else helps, that client is refused
+ * first, and its slots may go. */
 static bool another_holds_more(const struct room *room, const struct client *client)
 {
 	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next)
@@ -185,7 +185,7 @@ void room_leave(struct ops *all, struct room_waiter *waiter)
 
 /* --- again --- */
 
-/* The first of the client that holds least, of the clients not yet tried in this round. */
+/* Of the clients not yet tried in this round, the first waiter of the one that holds least. */
 static struct room_waiter *next_to_try(struct room *room)
 {
 	struct room_waiter *best = NULL;

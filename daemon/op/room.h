@@ -44,8 +44,9 @@ int room_take(struct ops *ops, struct room_waiter *waiter, uint32_t bytes, struc
 bool room_take_free(struct ops *ops, const struct op *op, uint32_t bytes, struct extent *ret);
 /* it does not wait: nothing happens */
 void room_leave(struct ops *ops, struct room_waiter *waiter);
-/* Wakes the waiter whose turn it is to try again, if it is worth it: one, so that it finds nothing
- * else ready. False: each client was tried, or it is not worth it. */
+/* Wakes the waiter whose turn it is to try again, if room may have come, or if nothing is under way
+ * that would bring it. It wakes one waiter, so that nothing else is ready when that one runs.
+ * False: each client was tried, or there is no reason to try. */
 bool room_retry(struct ops *ops);
 
 #endif
