@@ -51,9 +51,10 @@ static const struct redis *redis_of_const(const struct tier *t)
 	return (const struct redis *)t;
 }
 
-/* Rendezvous hashing over all configured endpoints, also over endpoints that are down: while one is
- * down, its share are misses. Over the living ones only, its values would be written a second time
- * elsewhere, and be found in neither place later. */
+/* Rendezvous hashing over all configured endpoints, also over those that are down. While an
+ * endpoint is down, its share of the keys are misses. If only the living endpoints were hashed
+ * over, its values would be written to others meanwhile, and be looked for in the wrong place
+ * later. */
 static uint32_t endpoint_of(const struct redis *r, const uint8_t key[32])
 {
 	uint64_t best = 0;
@@ -217,8 +218,8 @@ static void redis_cancel(struct tier *t, struct xfer *x)
 		mailbox_ring(&r->mail.asked);
 }
 
-/* Whether there is time and place for one more: an endpoint that lies would have us hash all bytes
- * it sends. */
+/* Whether one more value may be hashed now. There is a limit, since an endpoint that lies would
+ * have us hash all the bytes that it sends. */
 static bool may_condemn(struct redis *r)
 {
 	const uint64_t now = loop_now(r->loop);

@@ -54,8 +54,8 @@ static void delete_bad(const struct redis_job *job)
 	redis_endpoint_delete(job->endpoint, &what);
 }
 
-/* The reply to a probe: whether there is such a value, or where its front was asked for, such a
- * block. */
+/* The reply to a probe: whether there is such a value. If the front of the value was asked for,
+ * also whether it is of this block. */
 static int probe_answered(struct redis_job *job)
 {
 	const struct redisReply *reply = job->command.reply;
@@ -228,7 +228,7 @@ void redis_attempt_cancel(struct redis_io *io, struct redis_job *job)
 		redis_job_end(io, job, -ECANCELED);
 		break;
 	default:
-		/* ended, or not taken yet; the flag may also be of an xfer before this one */
+		/* ended, or not taken yet; the flag may also be that of an earlier xfer */
 		break;
 	}
 }

@@ -67,7 +67,7 @@ static uint64_t random_next(struct redis_breaker *b)
 	return b->random;
 }
 
-/* +- 25 %, so that those who lost an endpoint together do not come back together. */
+/* +- 25 %, so that nodes that lost an endpoint together do not come back together. */
 static uint64_t jittered(struct redis_breaker *b, uint64_t wait_ns)
 {
 	return wait_ns - wait_ns / 4 + random_next(b) % (wait_ns / 2 + 1);

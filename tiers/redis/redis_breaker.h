@@ -9,10 +9,11 @@
  *	  │                                              └─ it fails: wait doubled ─┘ │
  *	  └─────────────────────────── it succeeds ───────────────────────────────────┘
  *
- * The wait is 1 s at first, 30 s at most. Stores may be stopped while reads go on: after -OOM and
- * the like for 1 s, doubling to 30 s; for 30 s after an ACL refused a store alone. All waits +- 25
- * %, so that nodes that lost an endpoint together do not come back together. In OPEN late replies
- * count for nothing, but a refusal does.
+ * The wait is 1 s at first, 30 s at most. Stores may be stopped while reads go on: for 1 s,
+ * doubling to 30 s, after -OOM and the like; for 30 s after an ACL refused a store alone. Each
+ * wait is up to a quarter longer or shorter by chance, so that nodes that lost an endpoint
+ * together do not come back together. In OPEN a late reply counts for nothing, unless it is a
+ * refusal.
  */
 #ifndef KVTIER_REDIS_BREAKER_H
 #define KVTIER_REDIS_BREAKER_H
@@ -68,7 +69,7 @@ void redis_breaker_open(struct redis_breaker *b, uint64_t seed, uint32_t rest_ms
  * one of the next four or by untried(). If nobody tells, another is let through after 30 s.
  */
 bool redis_breaker_try(struct redis_breaker *b, uint64_t now_ns);
-/* The trial was not sent after all, or taken back before its answer: another may be now. */
+/* The trial was not sent after all, or taken back before its answer: another may be sent now. */
 void redis_breaker_untried(struct redis_breaker *b);
 /* The answer of try(), for a caller that does not take the trial. */
 bool redis_breaker_usable(const struct redis_breaker *b, uint64_t now_ns);
@@ -78,9 +79,9 @@ bool redis_breaker_takes_stores(const struct redis_breaker *b, uint64_t now_ns);
 void redis_breaker_success(struct redis_breaker *b, uint64_t now_ns);
 /* timeout, connection refused or lost */
 void redis_breaker_failure(struct redis_breaker *b, uint64_t now_ns);
-/* An error reply; store: to a command that stores. One that says nothing bad of the endpoint is a
- * success. NOT_YOU to a command that can be done without (EVAL, EXISTS, CLUSTER) is not to be told:
- * an ACL without it is no trouble. */
+/* An error reply; store: to a command that stores. A reply that says nothing bad of the endpoint is
+ * a success. The caller does not tell of a NOT_YOU to EVAL, EXISTS or CLUSTER: the tier can do
+ * without them, so an ACL that lacks them is no trouble. */
 void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, bool store,
 			   uint64_t now_ns);
 /* besides success(): a store was taken, so stores are again */

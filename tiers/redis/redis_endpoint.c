@@ -110,7 +110,7 @@ static void trial_done(struct redis_chore *chore)
 	redis_io_kick(endpoint);
 }
 
-/* Whatever the answer is, it is one: the identity fits no image. */
+/* Any reply to the trial is an answer; no image has this identity. */
 static void send_trial(struct redis_endpoint *endpoint, struct redis_conn *conn)
 {
 	static const struct image_identity identity;
@@ -274,8 +274,8 @@ static void end_waiting(struct redis_endpoint *endpoint, int status)
 
 /* --- the turn --- */
 
-/* A connection to it is to be kept: it has slots, or it is a seed and nobody else can be asked for
- * the map. */
+/* Whether a connection to it is kept: it has slots, or it is a seed and no other endpoint can be
+ * asked for the map. */
 static bool is_kept(const struct redis_endpoint *endpoint)
 {
 	if (endpoint->listed)

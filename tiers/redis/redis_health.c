@@ -36,8 +36,8 @@ static void say_why(struct redis_endpoint *endpoint, const char *words)
 			 sizeof(endpoint->text));
 }
 
-/* Once a minute: for each endpoint, and for all others together, of which a map may name new ones
- * every second. */
+/* Once a minute for each configured endpoint, and once for all others together: a map may name new
+ * ones every second. */
 static void log_refusal(struct redis_endpoint *endpoint)
 {
 	uint64_t *logged_ns = endpoint->seed ? &endpoint->logged_ns : &endpoint->io->logged_ns;

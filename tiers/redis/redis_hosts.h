@@ -34,8 +34,8 @@ struct redis_hosts {
 const char *redis_hosts_parse(const char *list, struct redis_hosts *ret);
 /* one too many is left out */
 void redis_hosts_add_name(struct redis_hosts *h, const char *name);
-/* The network that an address ("10.1.2.3", "fd00::1") is taken to be in: /24, /64; of loopback it
- * alone. */
+/* The network that an address ("10.1.2.3", "fd00::1") is taken to be in: its /24 or /64. A loopback
+ * address is taken alone. */
 void redis_hosts_add_near(struct redis_hosts *h, const char *address);
 /* host: as the map named it; address: the numeric one to connect to. Both without port. */
 bool redis_hosts_allow(const struct redis_hosts *h, const char *host, const char *address);

@@ -147,7 +147,7 @@ static void *work(void *arg)
 	(void)sem_post(&start->ready); /* start is gone after this */
 	if (r)
 		return NULL;
-	/* epoll failing is all that can end it otherwise: then all time out at close */
+	/* it ends when told so; if epoll fails, all jobs time out at close */
 	(void)loop_run(io->loop);
 	for (uint32_t i = 0; i < REDIS_ALL_ENDPOINTS; i++)
 		if (io->endpoints[i].used)
