@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * staged.c - regions that the daemon cannot reach: KVTIER_PRIVATE, and those of a GPU that cannot be
- * shared. The daemon sees a sealed memfd of the library with a few pages in a compact layout:
+ * staged.c - regions that the daemon cannot reach: KVTIER_PRIVATE, and those of a GPU that cannot
+ * be shared. The daemon sees a sealed memfd of the library with a few pages in a compact layout:
  * segments one after another, K and V token-major. This file copies between those pages and the
  * engine's.
  *

@@ -29,8 +29,7 @@ struct redis_hosts {
 	struct redis_network network[REDIS_NETWORKS];
 };
 
-/* Adds the entries of a list with blanks between. NULL, or what is wrong with it: "has ... in it".
- * */
+/* Adds the entries of a list with blanks between. NULL, or its fault: "has ... in it". */
 const char *redis_hosts_parse(const char *list, struct redis_hosts *ret);
 /* one too many is left out */
 void redis_hosts_add_name(struct redis_hosts *h, const char *name);

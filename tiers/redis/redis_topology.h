@@ -46,8 +46,7 @@ struct redis_endpoint *redis_topology_find(struct redis_io *io, const struct red
 void redis_topology_route(struct redis_io *io, struct redis_job *job);
 /* routed again in 50 ms, or ended at its deadline */
 void redis_topology_delay(struct redis_io *io, struct redis_job *job);
-/* An error reply to a job. true: it was a redirect, and the job is on its way elsewhere, or ended.
- * */
+/* An error reply to a job. True: it was a redirect; the job is on its way elsewhere, or ended. */
 bool redis_topology_redirected(struct redis_io *io, struct redis_job *job, const char *words);
 
 #endif

@@ -11,8 +11,8 @@
 
 enum { REDIS_TEXT_BYTES = 256 }; /* of a sentence, with its 0 */
 
-/* n bytes of `words` into ret: cut to `room` with the 0; what is not printable ASCII becomes '?'.
- * */
+/* n bytes of `words` into ret, cut to `room` with the 0. A byte that is not printable ASCII becomes
+ * '?'. */
 void redis_words_clean(char *ret, size_t room, const char *words, size_t n);
 /* Whether cleaned words repeat this secret, or its first bytes: then nobody may see them. */
 bool redis_words_betray(const char *words, const char *secret);
