@@ -2,6 +2,30 @@
 /*
  * codec.cu - gather + amax + encode, decode + scatter: engine pages and images, both in device
  * memory. Contract: codec.h. ref.c is the oracle; the arithmetic is fp8.h's.
+ *
+ *	unit  find() ── told() to the warp ── share_of() a thread ──► load 8 x 16 bytes a thread
+ *	      amax over the team ── k ──► codes from the same registers ──► store 8 x 8 bytes
+ *
+ * A team of one warp (head dims to 128) or more does a unit; teams take units in turn, in grids of
+ * any size. HBM is read once: a group's values stay in registers between amax and codes. Only a
+ * group of more than 64 KiB, of head dims beyond 2,048, is read a second time, from L2.
+ *
+ * Figures, none of them measured: nothing here has run on a GPU. The goal is 400 GB/s of BF16 with
+ * 16 blocks on as many SMs: 25 GB/s read and 12.5 written by each.
+ * - Latency. 25 GB/s times 0.8 us, of a loaded HBM, is 20 KB in flight an SM (Little's law). A
+ *   block of 512 threads with 8 loads of 16 bytes each asks for 64 KiB at once: a third of the time
+ *   may go into anything else. No load waits for another one's value before all 8 are out.
+ * - Issue. A group of 16 tokens x 128 dims takes about 700 instructions of its warp on sm_90 (by
+ *   its machine code: 316 codes, 166 loads and amax, 65 to find and share, 110 reduction and k), 11
+ *   a value. Three in five go to the integer pipe, which takes one in two cycles: 840 cycles a
+ *   group, 4 groups at a time. That is 33 GB/s an SM at 1.7 GHz (H100), 27 at 1.41 (A100).
+ * - Registers: 105 to 127 a thread, so one block an SM, and no spill: the build fails at one.
+ * - Row by row, consecutive lanes read consecutive chunks: whole 32-byte sectors from rows of 32
+ *   bytes on. Codes leave as 256 consecutive bytes a warp.
+ *
+ * What is not aligned to 16 bytes, or not whole, goes in accesses of 4, 2 or 1 bytes, one chunk
+ * after the other: right, and slow. sm_89 and later convert to E4M3 in hardware, in about half the
+ * instructions; that may stand beside the integers once the exhaustive test has run on such a GPU.
  */
 #ifdef __CUDACC__
 #define FP8_FN __device__ static __forceinline__
@@ -9,115 +33,8 @@
 #include "kernels/cuda/codec.h"
 
 #include "kernels/cuda/packed.cuh"
+#include "kernels/cuda/share.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/cuda/unit.h"
-
-MEM_FN uint32_t piece_first(const struct cuda_plan *plan, uint32_t piece)
-{
-	return mem_load4(plan->pieces + piece * sizeof(struct cuda_piece) +
-			 offsetof(struct cuda_piece, first_unit));
-}
-
-MEM_FN struct cuda_piece load_piece(const struct cuda_plan *plan, uint32_t i)
-{
-	const uint64_t at = plan->pieces + i * sizeof(struct cuda_piece);
-	const uint4 a = mem_table16(at), b = mem_table16(at + 16), c = mem_table16(at + 32),
-		    d = mem_table16(at + 48);
-	struct cuda_piece p;
-
-	p.base = mem_u64(a.x, a.y);
-	p.page_stride = mem_u64(a.z, a.w);
-	p.head_stride = mem_u64(b.x, b.y);
-	p.token_stride = mem_u64(b.z, b.w);
-	p.length = c.x;
-	p.kind = (uint16_t)c.y;
-	p.rows = (uint16_t)(c.y >> 16);
-	p.first_unit = c.z;
-	p.values_k = c.w;
-	p.values_v = d.x;
-	p.opaque_bytes = d.y;
-	p.scales_k = d.z;
-	p.scales_v = d.w;
-	return p;
-}
-
-/* The task that a team is at: units come in order, so the search goes on where it stood. */
-struct turn {
-	uint32_t task;
-	uint4 counts; /* first_unit, n_units, start, codecs */
-};
-
-MEM_FN uint64_t task_at(uint64_t tasks, uint32_t i)
-{
-	return tasks + i * sizeof(struct cuda_task);
-}
-
-MEM_FN uint4 load_counts(uint64_t tasks, uint32_t i)
-{
-	return mem_table16(task_at(tasks, i) + offsetof(struct cuda_task, first_unit));
-}
-
-/* What one thread does of a unit: chunks lane, lane + lanes, ... of its `chunks`, row by row. */
-struct share {
-	struct unit unit;
-	uint64_t scales, payload; /* addresses of the unit's scale and first byte of payload */
-	uint64_t flag;
-	uint32_t chunks, row_chunks;
-	uint32_t multiplier; /* 2^31 / row_chunks, rounded up; of one row 0 */
-	uint32_t lane, lanes;
-	bool wide; /* whole chunks, aligned in page and image */
-};
-
-struct chunk {
-	uint64_t page; /* address */
-	uint32_t at;   /* in the unit, without gaps */
-	uint32_t bytes;
-};
-
-MEM_FN struct share share_of(const struct cuda_plan *plan, uint64_t tasks, struct turn *turn,
-			     const struct team *team, uint32_t at)
-{
-	uint4 places, outputs;
-	struct cuda_piece piece;
-	struct share s = { 0 };
-	uint32_t unit, bits;
-
-	while (at - turn->counts.z >= turn->counts.y)
-		turn->counts = load_counts(tasks, ++turn->task);
-	unit = turn->counts.x + (at - turn->counts.z);
-	places = mem_table16(task_at(tasks, turn->task));
-	outputs = mem_table16(task_at(tasks, turn->task) + 16);
-	piece = load_piece(plan, unit_piece(plan, unit));
-	s.unit = unit_of(plan, &piece, turn->counts.w & 0xff, turn->counts.w >> 8 & 0xff,
-			 mem_u64(places.x, places.y), unit);
-	s.scales = mem_u64(places.z, places.w) + s.unit.scale;
-	s.payload = mem_u64(outputs.x, outputs.y) + s.unit.payload;
-	s.flag = mem_u64(outputs.z, outputs.w);
-	s.row_chunks = (s.unit.row_bytes + CUDA_CHUNK_BYTES - 1) / CUDA_CHUNK_BYTES;
-	s.chunks = s.unit.rows * s.row_chunks;
-	s.multiplier = s.unit.rows > 1 ? 0x7fffffffu / s.row_chunks + 1 : 0;
-	s.lane = team->lane;
-	s.lanes = team->lanes;
-	bits = (uint32_t)s.unit.address | s.unit.row_bytes |
-	       (s.unit.rows > 1 ? (uint32_t)s.unit.stride : 0) |
-	       (uint32_t)s.payload << (s.unit.fp8 ? 1 : 0);
-	s.wide = bits % CUDA_CHUNK_BYTES == 0;
-	return s;
-}
-
-/* c < s->chunks <= 2^18, and row_chunks <= 2^13 where there are several rows: exact. */
-MEM_FN struct chunk chunk_at(const struct share *s, uint32_t c)
-{
-	const uint32_t row = (uint32_t)((uint64_t)(2 * c) * s->multiplier >> 32),
-		       byte = (c - row * s->row_chunks) * CUDA_CHUNK_BYTES,
-		       left = s->unit.row_bytes - byte;
-	struct chunk chunk;
-
-	chunk.page = s->unit.address + row * s->unit.stride + byte;
-	chunk.at = row * s->unit.row_bytes + byte;
-	chunk.bytes = left < CUDA_CHUNK_BYTES ? left : CUDA_CHUNK_BYTES;
-	return chunk;
-}
 
 MEM_FN uint4 zeros(void)
 {
@@ -147,18 +64,18 @@ MEM_FN void put(uint4 *v, uint32_t i, uint4 x)
 			v[j] = x;
 }
 
-/* The share's chunks from `first` on, zeros behind the end: all loads first. `from_page`, or from
- * the image, where chunks of fp8 take half. */
+/* Chunks first .. first + CUDA_CHUNKS - 1, of page or image, zeros behind the end: all loads before
+ * any use. */
 MEM_FN void load_wide(const struct share *s, uint32_t first, bool from_page, uint4 *v)
 {
-#pragma unroll
-	for (uint32_t i = 0; i < CUDA_CHUNKS; i++) {
-		const uint32_t c = first + i * s->lanes + s->lane;
+	const uint64_t step = from_page ? s->page_step : s->image_step;
+	uint64_t address = from_page ? chunk_page(s, first) : chunk_image(s, first);
 
+#pragma unroll
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++, address += step) {
 		v[i] = zeros();
-		if (c < s->chunks)
-			v[i] = mem_load16(from_page ? chunk_at(s, c).page :
-						      s->payload + (uint64_t)c * CUDA_CHUNK_BYTES);
+		if (chunk_is(s, first + i))
+			v[i] = mem_load16(address);
 	}
 }
 
@@ -166,15 +83,12 @@ MEM_FN void load_odd(const struct share *s, uint32_t first, bool from_page, uint
 {
 #pragma unroll 1
 	for (uint32_t i = 0; i < CUDA_CHUNKS; i++) {
-		const uint32_t c = first + i * s->lanes + s->lane;
 		uint4 x = zeros();
 
-		if (c < s->chunks) {
-			const struct chunk chunk = chunk_at(s, c);
-
-			x = mem_load_some16(from_page ? chunk.page : s->payload + chunk.at,
-					    chunk.bytes);
-		}
+		if (chunk_is(s, first + i))
+			x = mem_load_some16(from_page ? chunk_page(s, first + i) :
+							chunk_image(s, first + i),
+					    chunk_bytes(s, first + i));
 		put(v, i, x);
 	}
 }
@@ -187,34 +101,53 @@ MEM_FN void load_chunks(const struct share *s, uint32_t first, bool from_page, u
 		load_odd(s, first, from_page, v);
 }
 
-/* Bytes as they are, from the page or to it. A unit may have more than its team has registers. */
-MEM_FN void copy_unit(const struct share *s, bool from_page)
+MEM_FN void store_wide(const struct share *s, uint32_t first, bool to_page, const uint4 *v)
+{
+	const uint64_t step = to_page ? s->page_step : s->image_step;
+	uint64_t address = to_page ? chunk_page(s, first) : chunk_image(s, first);
+
+#pragma unroll
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++, address += step)
+		if (chunk_is(s, first + i))
+			mem_store16(address, v[i]);
+}
+
+MEM_FN void store_odd(const struct share *s, uint32_t first, bool to_page, const uint4 *v)
+{
+#pragma unroll 1
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++)
+		if (chunk_is(s, first + i))
+			mem_store_some16(to_page ? chunk_page(s, first + i) :
+						   chunk_image(s, first + i),
+					 chunk_bytes(s, first + i), pick(v, i));
+}
+
+/* Bytes as they are, from the page or to it. */
+MEM_FN void copy_share(const struct share *s, bool from_page)
 {
 	uint4 v[CUDA_CHUNKS];
 
 #pragma unroll 1
-	for (uint32_t first = 0; first < s->chunks; first += CUDA_CHUNKS * s->lanes) {
+	for (uint32_t first = 0; first * s->step < s->end; first += CUDA_CHUNKS) {
 		load_chunks(s, first, from_page, v);
-#pragma unroll
-		for (uint32_t i = 0; i < CUDA_CHUNKS; i++) {
-			const uint32_t c = first + i * s->lanes + s->lane;
-
-			if (c < s->chunks && s->wide)
-				mem_store16(from_page ?
-						    s->payload + (uint64_t)c * CUDA_CHUNK_BYTES :
-						    chunk_at(s, c).page,
-					    v[i]);
-		}
-#pragma unroll 1
-		for (uint32_t i = s->wide ? CUDA_CHUNKS : 0; i < CUDA_CHUNKS; i++) {
-			const uint32_t c = first + i * s->lanes + s->lane;
-			const struct chunk chunk = chunk_at(s, c);
-
-			if (c < s->chunks)
-				mem_store_some16(from_page ? s->payload + chunk.at : chunk.page,
-						 chunk.bytes, pick(v, i));
-		}
+		if (s->wide)
+			store_wide(s, first, !from_page, v);
+		else
+			store_odd(s, first, !from_page, v);
 	}
+}
+
+MEM_FN void copy_unit(const struct work *w, const struct team *team, bool from_page)
+{
+	const uint32_t singles = work_is_single(w) ? w->unit.rows : 0;
+	struct share s = share_of(w, team);
+	uint32_t row = 0;
+
+	do {
+		copy_share(&s, from_page);
+		s = share_row(&w->unit, team, w->image, ++row);
+		s.wide = w->wide;
+	} while (row < singles);
 }
 
 /* The largest magnitude code. The upper half of a word decides between words; of the lower halves
@@ -240,80 +173,97 @@ MEM_FN uint32_t largest(const uint4 *v)
 	return high > low ? high : low;
 }
 
+/* Chunk i, by fp8.h, which knows every case. */
+MEM_FN void encode_plain(const struct share *s, int is_fp16, int k, uint32_t i, uint4 v)
+{
+	mem_store_some8(chunk_codes(s, i), chunk_bytes(s, i) / 2, plain_encode8(is_fp16, k, v));
+}
+
 /* fp8 codes of the share's chunks from `first` on, which are in v. Chunks that are not common, or
- * not whole and aligned, come after the others, one at a time: one copy of the code that knows
- * every case. saturate: v may have values that amax has not seen. */
-MEM_FN void encode_chunks(const struct share *s, int is_fp16, int k, uint32_t first, bool saturate,
-			  const uint4 *v)
+ * not whole and aligned, come after the others, one at a time. */
+MEM_FN void encode_chunks(const struct share *s, int is_fp16, int k, uint32_t first, const uint4 *v)
 {
 	const struct packed_encode at = packed_encode_at(is_fp16, k);
+	uint64_t address = chunk_codes(s, first);
 	uint32_t left = 0;
 
 #pragma unroll
-	for (uint32_t i = 0; i < CUDA_CHUNKS; i++) {
-		const uint32_t c = first + i * s->lanes + s->lane;
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++, address += s->image_step / 2) {
 		uint2 codes;
 
-		if (c < s->chunks) {
-			if (packed_encode8(&at, v[i], &codes) && s->wide && !saturate)
-				mem_store8(s->payload + (uint64_t)c * (CUDA_CHUNK_BYTES / 2),
-					   codes);
+		if (chunk_is(s, first + i)) {
+			if (packed_encode8(&at, v[i], &codes) && s->wide)
+				mem_store8(address, codes);
 			else
 				left |= 1u << i;
 		}
 	}
 	for (; left; left &= left - 1) {
 		const uint32_t i = (uint32_t)__ffs((int)left) - 1;
-		const struct chunk chunk = chunk_at(s, first + i * s->lanes + s->lane);
 
-		mem_store_some8(s->payload + chunk.at / 2, chunk.bytes / 2,
-				plain_encode8(is_fp16, k, pick(v, i)));
+		encode_plain(s, is_fp16, k, first + i, pick(v, i));
 	}
 }
 
-/* A group's values stay in registers between amax and codes. Only of a group beyond 64 KiB the last
- * part does: the others are read again, from L2, and may have changed. */
-MEM_FN void encode_unit(const struct share *s, int is_fp16, struct team *team,
+/* Chunks 0 .. n - 1 of a group beyond 64 KiB are read again, from L2. They may have changed since
+ * amax was taken, and fp8_encode() saturates. */
+MEM_FN void encode_again(const struct share *s, int is_fp16, int k, uint32_t n)
+{
+#pragma unroll 1
+	for (uint32_t i = 0; i < n; i++)
+		if (chunk_is(s, i))
+			encode_plain(s, is_fp16, k, i,
+				     mem_load_some16(chunk_page(s, i), chunk_bytes(s, i)));
+}
+
+MEM_FN void set_flag(uint64_t tasks, uint32_t task)
+{
+	const uint4 outputs = mem_table16(task_at(tasks, task) + 16);
+
+	mem_store4(mem_u64(outputs.z, outputs.w), 1);
+}
+
+/* A group's values stay in registers between amax and codes; of a group beyond 64 KiB, the last
+ * part's. */
+MEM_FN void encode_unit(const struct work *w, int is_fp16, uint64_t tasks, struct team *team,
 			struct team_shared *shared)
 {
-	const uint32_t part = CUDA_CHUNKS * s->lanes;
+	const struct share s = share_of(w, team);
 	uint4 v[CUDA_CHUNKS];
-	uint32_t amax = 0, first, last;
+	uint32_t amax = 0, first = 0;
 	int k;
 
-	for (first = 0; first < s->chunks; first += part) {
+#pragma unroll 1
+	for (;; first += CUDA_CHUNKS) {
 		uint32_t x;
 
-		load_chunks(s, first, true, v);
+		load_chunks(&s, first, true, v);
 		x = largest(v);
 		amax = x > amax ? x : amax;
-	}
-	first = last = first - part;
-	k = fp8_exponent(is_fp16, team_max(team, shared, amax));
-	if (s->lane == 0) {
-		if (k == FP8_K_NONE)
-			mem_store4(s->flag, 1);
-		else
-			mem_store1(s->scales, (uint8_t)(k + FP8_BIAS));
-	}
-	while (k != FP8_K_NONE) {
-		encode_chunks(s, is_fp16, k, first, first != last, v);
-		if (first == 0)
+		if ((first + CUDA_CHUNKS) * s.step >= s.end)
 			break;
-		first -= part;
-		load_chunks(s, first, true, v);
 	}
+	k = fp8_exponent(is_fp16, team_max(team, shared, amax));
+	if (k == FP8_K_NONE) {
+		if (team->lane == 0)
+			set_flag(tasks, w->task);
+		return;
+	}
+	if (team->lane == 0)
+		mem_store1(w->scale, (uint8_t)(k + FP8_BIAS));
+	encode_chunks(&s, is_fp16, k, first, v);
+	encode_again(&s, is_fp16, k, first);
 }
 
 MEM_FN void load_codes(const struct share *s, uint32_t first, uint2 *codes)
 {
-#pragma unroll
-	for (uint32_t i = 0; i < CUDA_CHUNKS; i++) {
-		const uint32_t c = first + i * s->lanes + s->lane;
+	uint64_t address = chunk_codes(s, first);
 
+#pragma unroll
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++, address += s->image_step / 2) {
 		codes[i].x = codes[i].y = 0;
-		if (c < s->chunks && s->wide)
-			codes[i] = mem_load8(s->payload + (uint64_t)c * (CUDA_CHUNK_BYTES / 2));
+		if (chunk_is(s, first + i) && s->wide)
+			codes[i] = mem_load8(address);
 	}
 }
 
@@ -321,37 +271,38 @@ MEM_FN void decode_chunks(const struct share *s, int is_fp16, int k, uint32_t fi
 {
 	const struct packed_decode at = packed_decode_at(is_fp16, k);
 	uint2 codes[CUDA_CHUNKS];
+	uint64_t address = chunk_page(s, first);
 	uint32_t left = 0;
 
 	load_codes(s, first, codes);
 #pragma unroll
-	for (uint32_t i = 0; i < CUDA_CHUNKS; i++) {
-		const uint32_t c = first + i * s->lanes + s->lane;
+	for (uint32_t i = 0; i < CUDA_CHUNKS; i++, address += s->page_step) {
 		uint4 v;
 
-		if (c < s->chunks) {
+		if (chunk_is(s, first + i)) {
 			if (packed_decode8(&at, codes[i], &v) && s->wide)
-				mem_store16(chunk_at(s, c).page, v);
+				mem_store16(address, v);
 			else
 				left |= 1u << i;
 		}
 	}
 	for (; left; left &= left - 1) { /* read again: they are in a cache, or nobody read them */
-		const uint32_t i = (uint32_t)__ffs((int)left) - 1;
-		const struct chunk chunk = chunk_at(s, first + i * s->lanes + s->lane);
-		const uint64_t some = mem_load_some8(s->payload + chunk.at / 2, chunk.bytes / 2);
+		const uint32_t i = first + (uint32_t)__ffs((int)left) - 1, n = chunk_bytes(s, i);
 
-		mem_store_some16(chunk.page, chunk.bytes, plain_decode8(is_fp16, k, some));
+		mem_store_some16(chunk_page(s, i), n,
+				 plain_decode8(is_fp16, k,
+					       mem_load_some8(chunk_codes(s, i), n / 2)));
 	}
 }
 
-MEM_FN void decode_unit(const struct share *s, int is_fp16)
+MEM_FN void decode_unit(const struct work *w, int is_fp16, const struct team *team)
 {
-	const int k = (int)mem_load1(s->scales) - FP8_BIAS;
+	const int k = (int)mem_load1(w->scale) - FP8_BIAS;
+	const struct share s = share_of(w, team);
 
 #pragma unroll 1
-	for (uint32_t first = 0; first < s->chunks; first += CUDA_CHUNKS * s->lanes)
-		decode_chunks(s, is_fp16, k, first);
+	for (uint32_t first = 0; first * s.step < s.end; first += CUDA_CHUNKS)
+		decode_chunks(&s, is_fp16, k, first);
 }
 
 #ifdef __cplusplus
@@ -364,18 +315,14 @@ __global__ void __launch_bounds__(CUDA_THREADS, 1)
 {
 	__shared__ struct team_shared shared;
 	struct team team = team_of(plan.lanes);
-	struct turn turn = { 0 };
+	struct round round = round_of(&team);
+	struct work w;
 
-	if (n_tasks)
-		turn.counts = load_counts(tasks, 0);
-	for (uint32_t at = blockIdx.x * team.teams + team.index; at < n_units;
-	     at += gridDim.x * team.teams) {
-		const struct share s = share_of(&plan, tasks, &turn, &team, at);
-
-		if (s.unit.fp8)
-			encode_unit(&s, (int)plan.is_fp16, &team, &shared);
+	while (n_tasks && next_work(&plan, tasks, n_units, &round, &w)) {
+		if (w.unit.fp8)
+			encode_unit(&w, (int)plan.is_fp16, tasks, &team, &shared);
 		else
-			copy_unit(&s, true);
+			copy_unit(&w, &team, true);
 	}
 }
 
@@ -384,18 +331,14 @@ __global__ void __launch_bounds__(CUDA_THREADS, 1)
 		      uint32_t n_tasks, uint32_t n_units)
 {
 	const struct team team = team_of(plan.lanes);
-	struct turn turn = { 0 };
+	struct round round = round_of(&team);
+	struct work w;
 
-	if (n_tasks)
-		turn.counts = load_counts(tasks, 0);
-	for (uint32_t at = blockIdx.x * team.teams + team.index; at < n_units;
-	     at += gridDim.x * team.teams) {
-		const struct share s = share_of(&plan, tasks, &turn, &team, at);
-
-		if (s.unit.fp8)
-			decode_unit(&s, (int)plan.is_fp16);
+	while (n_tasks && next_work(&plan, tasks, n_units, &round, &w)) {
+		if (w.unit.fp8)
+			decode_unit(&w, (int)plan.is_fp16, &team);
 		else
-			copy_unit(&s, false);
+			copy_unit(&w, &team, false);
 	}
 }
 

@@ -48,8 +48,11 @@ struct cuda_piece {
 	uint32_t first_unit;
 	/* values of K and typed, values of V, opaque bytes that come before it; scales likewise */
 	uint32_t values_k, values_v, opaque_bytes, scales_k, scales_v;
+	/* of a row that is not joined to the next: chunks; rows that a team does side by side, 0: a
+	 * row is more than it has threads; 2^20 / chunks, rounded up */
+	uint32_t row_chunks, row_step, row_multiplier, reserved;
 };
-static_assert(sizeof(struct cuda_piece) == 64, "cuda_piece");
+static_assert(sizeof(struct cuda_piece) == 80, "cuda_piece");
 
 /* Division by a number that is known beforehand: unit_quotient() in unit.h. */
 struct cuda_divisor {
@@ -110,10 +113,6 @@ uint32_t cuda_plan_blocks(const struct cuda_plan *plan, uint32_t n_units, uint32
 
 /* Sets `start` of each and returns the units of all; 0: n is 0, or the sum is 2^31 or more. */
 uint32_t cuda_tasks_number(struct cuda_task *tasks, uint32_t n);
-
-/* The kernels, for cuModuleLoadData(); 0 bytes: this build has none. */
-extern const unsigned char kvtier_cuda_image[];
-extern const size_t kvtier_cuda_image_bytes;
 
 #ifdef __cplusplus
 }

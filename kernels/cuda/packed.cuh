@@ -23,9 +23,9 @@ enum { SIGNS = 0x80008000, HALVES = 0x00010001 };
 
 struct packed_encode {
 	uint32_t least;  /* smallest magnitude code of the common case */
-	uint32_t offset; /* k's part of the exponent field, less (half a step - 1) */
 	uint32_t shift;  /* mantissa bits that go */
-	uint32_t up;     /* from there to the upper byte of the half */
+	uint32_t factor; /* from there to the upper byte of the half */
+	uint32_t offset; /* -factor * (k's part of the exponent field - (half a step - 1) + sign) */
 };
 
 struct packed_decode {
@@ -34,6 +34,13 @@ struct packed_decode {
 	uint32_t down;   /* from the upper byte of the half to the exponent field */
 };
 
+/* The compiler is to keep x in a register, not to make it again for each use. */
+MEM_FN uint32_t kept(uint32_t x)
+{
+	__asm__("" : "+r"(x));
+	return x;
+}
+
 /* k is fp8_exponent()'s of the values' group: no value is beyond 464 * 2^k. */
 MEM_FN struct packed_encode packed_encode_at(int is_fp16, int k)
 {
@@ -41,11 +48,11 @@ MEM_FN struct packed_encode packed_encode_at(int is_fp16, int k)
 	const int normal = offset + (is_fp16 ? 1024 : 128);
 	struct packed_encode p;
 
-	/* Both bytes: by a number, as 32-bit sums of halves carry what a negative half borrows. */
-	p.least = (uint32_t)(is_fp16 && normal < 1024 ? 1024 : normal) * HALVES;
-	p.offset = (uint32_t)(offset - (is_fp16 ? 63 : 7)) * HALVES;
-	p.shift = is_fp16 ? 7 : 4;
-	p.up = is_fp16 ? 1 : 4;
+	/* Both halves by a product: 32-bit sums carry what a negative half borrows. */
+	p.least = kept((uint32_t)(is_fp16 && normal < 1024 ? 1024 : normal) * HALVES);
+	p.shift = kept(is_fp16 ? 7 : 4);
+	p.factor = kept(is_fp16 ? 2 : 16);
+	p.offset = kept(0 - (uint32_t)(offset + 0x8000 - (is_fp16 ? 63 : 7)) * HALVES * p.factor);
 	return p;
 }
 
@@ -55,13 +62,13 @@ MEM_FN uint32_t packed_common(const struct packed_encode *p, uint32_t values)
 	return (values | SIGNS) - p->least;
 }
 
-/* Two codes, with their signs, in bytes 1 and 3. */
+/* Two codes, with their signs, in bytes 1 and 3. The product is below 2^15: it leaves the sign's
+ * place free. */
 MEM_FN uint32_t packed_encode2(const struct packed_encode *p, uint32_t values)
 {
-	const uint32_t magnitudes = values & ~(uint32_t)SIGNS;
-	const uint32_t odd = (magnitudes >> p->shift) & HALVES;
+	const uint32_t odd = (values >> p->shift) & HALVES;
 
-	return ((magnitudes - p->offset + odd) << p->up & ~(uint32_t)SIGNS) | (values & SIGNS);
+	return (((values | SIGNS) + odd) * p->factor + p->offset) | (values & SIGNS);
 }
 
 /* Eight values -> eight codes; false: not all are common. */
@@ -102,10 +109,10 @@ MEM_FN struct packed_decode packed_decode_at(int is_fp16, int k)
 	const int least = is_fp16 && k < -8 ? (-k - 7) * 8 : 8;
 	struct packed_decode p;
 
-	p.least = (uint32_t)(!packed_decode_takes(is_fp16, k) || least > 127 ? 128 : least) *
-		  0x01010101u;
-	p.offset = (uint32_t)(is_fp16 ? (8 + k) * 1024 : (120 + k) * 128) * HALVES;
-	p.down = is_fp16 ? 1 : 4;
+	p.least = kept((uint32_t)(!packed_decode_takes(is_fp16, k) || least > 127 ? 128 : least) *
+		       0x01010101u);
+	p.offset = kept((uint32_t)(is_fp16 ? (8 + k) * 1024 : (120 + k) * 128) * HALVES);
+	p.down = kept(is_fp16 ? 1 : 4);
 	return p;
 }
 

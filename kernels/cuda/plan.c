@@ -37,18 +37,40 @@ static struct cuda_divisor divisor_of(uint32_t n)
 	return d;
 }
 
-/* So many that each has CUDA_CHUNKS chunks of the largest group that fp8 may have, or fewer; of
- * groups of more than 64 KiB (head dims beyond 2,048) it has more. */
-static uint32_t lanes_of(const struct image_geometry *g)
+/* Chunks of a row of this piece. */
+static uint32_t row_chunks(const struct image_geometry *g, uint32_t kind, uint64_t length)
 {
-	const uint32_t dim = g->head_dim_k > g->head_dim_v ? g->head_dim_k : g->head_dim_v;
+	const uint32_t element = image_element_bytes(g->dtype);
+
+	return ceil_div(kind == KIND_OPAQUE ? (uint32_t)length :
+			kind == KIND_TYPED  ? g->typed_values * element :
+			kind == KIND_K      ? g->head_dim_k * element :
+					      g->head_dim_v * element,
+			CUDA_CHUNK_BYTES);
+}
+
+/* So many that each has CUDA_CHUNKS chunks of 16 tokens or fewer. Of groups of more than 64 KiB
+ * (fp8 of head dims beyond 2,048) it has more. Without planes: a row of opaque bytes side by side,
+ * if that takes no more than four warps. */
+static uint32_t lanes_of(const struct page_layout *layout)
+{
+	const struct image_geometry *g = &layout->geometry;
 	const uint32_t rows =
 		g->block_tokens < IMAGE_GROUP_TOKENS ? g->block_tokens : IMAGE_GROUP_TOKENS;
-	const uint32_t chunks = rows * ceil_div(2 * dim, CUDA_CHUNK_BYTES);
-	uint32_t lanes = LEAST_LANES;
+	uint32_t lanes = LEAST_LANES, wanted = 0;
 
-	while (image_element_bytes(g->dtype) == 2 && lanes < CUDA_THREADS &&
-	       lanes * CUDA_CHUNKS < chunks)
+	for (uint32_t i = 0; i < layout->n_pieces; i++) {
+		const struct page_piece *p = &layout->pieces[i];
+		const uint32_t n = row_chunks(g, p->kind, p->length);
+		uint32_t mine = 0;
+
+		if (p->kind == KIND_K || p->kind == KIND_V)
+			mine = n * ceil_div(rows, CUDA_CHUNKS);
+		else if (p->kind == KIND_OPAQUE && !g->head_dim_k && !g->head_dim_v && n <= 128)
+			mine = n;
+		wanted = mine > wanted ? mine : wanted;
+	}
+	while (lanes < wanted && lanes < CUDA_THREADS)
 		lanes *= 2;
 	return lanes;
 }
@@ -80,10 +102,9 @@ static uint32_t units_of(const struct cuda_plan *plan, const struct cuda_piece *
 }
 
 /* Rows of opaque bytes in a unit: as many as its chunks hold. */
-static uint16_t opaque_rows(const struct cuda_plan *plan, uint32_t length)
+static uint16_t opaque_rows(const struct cuda_piece *piece)
 {
-	const uint32_t n =
-		plan->lanes * CUDA_CHUNKS / (ceil_div(length, CUDA_CHUNK_BYTES) + (length == 0));
+	const uint32_t n = piece->row_step * CUDA_CHUNKS;
 
 	return (uint16_t)(n == 0 ? 1 : n > IMAGE_MAX_TOKENS ? IMAGE_MAX_TOKENS : n);
 }
@@ -147,7 +168,7 @@ static void plan_start(const struct page_layout *layout, struct cuda_plan *ret)
 		.head_dim_k = g->head_dim_k,
 		.head_dim_v = g->head_dim_v,
 		.typed_values = g->typed_values,
-		.lanes = lanes_of(g),
+		.lanes = lanes_of(layout),
 		.plane = divisor_of(per_layer ? g->kv_heads * groups : 0),
 		.groups = divisor_of(groups),
 		.typed = divisor_of(ceil_div(g->typed_values, IMAGE_GROUP_TYPED)),
@@ -155,6 +176,21 @@ static void plan_start(const struct page_layout *layout, struct cuda_plan *ret)
 	ret->unit_bytes = ret->lanes * CUDA_CHUNKS * CUDA_CHUNK_BYTES;
 	ret->plane_units = ret->n_planes * ret->plane.divisor;
 	ret->typed_units = g->typed_segments * ret->typed.divisor;
+}
+
+static void set_piece(const struct cuda_plan *plan, const struct image_geometry *g,
+		      const struct page_piece *p, struct cuda_piece *at)
+{
+	at->base = (uintptr_t)p->base;
+	at->page_stride = p->page_stride;
+	at->head_stride = p->head_stride;
+	at->token_stride = p->token_stride;
+	at->length = (uint32_t)p->length;
+	at->kind = (uint16_t)p->kind;
+	at->row_chunks = row_chunks(g, p->kind, p->length);
+	at->row_step = plan->lanes / at->row_chunks;
+	at->row_multiplier = ((1u << 20) + at->row_chunks - 1) / at->row_chunks;
+	at->rows = p->kind == KIND_OPAQUE ? opaque_rows(at) : 1;
 }
 
 int cuda_plan_make(const struct page_layout *layout, struct cuda_plan *ret,
@@ -176,13 +212,7 @@ int cuda_plan_make(const struct page_layout *layout, struct cuda_plan *ret,
 
 		if (!fits(g, plan.n_planes, i, p) || at.opaque_bytes > g->opaque_bytes)
 			return -EINVAL;
-		at.base = (uintptr_t)p->base;
-		at.page_stride = p->page_stride;
-		at.head_stride = p->head_stride;
-		at.token_stride = p->token_stride;
-		at.length = (uint32_t)p->length;
-		at.kind = (uint16_t)p->kind;
-		at.rows = p->kind == KIND_OPAQUE ? opaque_rows(&plan, at.length) : 1;
+		set_piece(&plan, g, p, &at);
 		ret_pieces[i] = at;
 		if (i == plan.n_fixed)
 			plan.opaque = divisor_of(units_of(&plan, &at));

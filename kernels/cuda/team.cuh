@@ -67,6 +67,19 @@ MEM_FN uint32_t warp_max(uint32_t x)
 	return x;
 }
 
+MEM_FN uint32_t warp_told(uint32_t x, uint32_t lane)
+{
+	return __shfl_sync((unsigned)ALL_LANES, x, (int)lane);
+}
+
+MEM_FN uint64_t warp_told8(uint64_t x, uint32_t lane)
+{
+	const uint32_t low = warp_told((uint32_t)x, lane),
+		       high = warp_told((uint32_t)(x >> 32), lane);
+
+	return mem_u64(low, high);
+}
+
 /* The largest x of the team, for each thread of it. All of them call it. */
 MEM_FN uint32_t team_max(struct team *t, struct team_shared *shared, uint32_t x)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Goal: kernels that run on the host are held to what a GPU asks of them.
- * Method: small kernels, each with one mistake, and their right twins, at many seeds. A mistake ends
- * the launch with the right code and a sentence that names kernel, block and thread.
+ * Method: small kernels, each with one mistake, and their right twins, at many seeds. A mistake
+ * ends the launch with the right code and a sentence that names kernel, block and thread.
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -21,9 +21,10 @@ struct host_clock {
 struct host_thread {
 	struct fiber *fiber;
 	enum host_state state;
-	uint32_t mask, value, received, distance, site; /* of the shuffle */
-	uint32_t barrier, threads;                      /* of the barrier */
-	struct host_clock *clock;                       /* NULL: it has met nobody */
+	uint32_t mask, value, received, from, site; /* of the shuffle */
+	uint32_t shuffles;                          /* so far: all of a warp have as many */
+	uint32_t barrier, threads;                  /* of the barrier */
+	struct host_clock *clock;                   /* NULL: it has met nobody */
 	uint32_t now; /* its own time: barriers that it has passed, plus 1 */
 };
 

@@ -40,13 +40,14 @@ extern _Thread_local struct host_ids host_ids;
 /* They return only if the access, or the meeting of threads, was right. `site` tells shuffles
  * apart. */
 void *host_access(uint64_t address, size_t bytes, int write);
-uint32_t host_shuffle_xor(uint32_t mask, uint32_t value, uint32_t distance, uint32_t site);
+uint32_t host_shuffle(uint32_t mask, uint32_t value, uint32_t lane, uint32_t site);
 void host_barrier(uint32_t id, uint32_t threads);
 uint32_t host_shared_load(const uint32_t *word);
 void host_shared_store(uint32_t *word, uint32_t value);
 
+#define __shfl_sync(mask, value, lane) host_shuffle(mask, value, (uint32_t)(lane), __LINE__)
 #define __shfl_xor_sync(mask, value, distance) \
-	host_shuffle_xor(mask, value, (uint32_t)(distance), __LINE__)
+	host_shuffle(mask, value, threadIdx.x % 32 ^ (uint32_t)(distance), __LINE__)
 
 /* Nibble i of `select`: the byte (0 .. 3 of a, 4 .. 7 of b) that is byte i of the result. */
 static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t select)

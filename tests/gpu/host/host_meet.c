@@ -17,30 +17,32 @@ static void check_shuffle(const struct host_block *b, uint32_t self, uint32_t ot
 
 	if (o->state == HOST_ENDED)
 		host_fail(-EDEADLK,
-			  "at the shuffle of line %u, whose mask has thread %u, which has ended",
-			  t->site, other);
+			  "at shuffle %u of line %u, whose mask has thread %u, which has ended",
+			  t->shuffles, t->site, other);
 	if (o->state == HOST_AT_SHUFFLE &&
-	    (o->site != t->site || o->distance != t->distance || o->mask != t->mask))
+	    (o->site != t->site || o->mask != t->mask || o->shuffles != t->shuffles))
 		host_fail(
 			-EDEADLK,
-			"at the shuffle of line %u (distance %u, mask %#x), while thread %u of its "
-			"warp is at that of line %u (distance %u, mask %#x)",
-			t->site, t->distance, t->mask, other, o->site, o->distance, o->mask);
+			"at its shuffle %u, of line %u with mask %#x, while thread %u of its warp "
+			"is at its shuffle %u, of line %u with mask %#x",
+			t->shuffles, t->site, t->mask, other, o->shuffles, o->site, o->mask);
 }
 
 /* All have come: values are handed over before anybody goes on to another shuffle. */
-static void exchange(struct host_block *b, uint32_t first, uint32_t mask, uint32_t distance)
+static void exchange(struct host_block *b, uint32_t first, uint32_t mask)
 {
 	for (uint32_t lane = 0; lane < HOST_WARP; lane++) {
+		struct host_thread *t = &b->threads[first + lane];
+
 		if (!(mask >> lane & 1))
 			continue;
-		b->threads[first + lane].received = b->threads[first + (lane ^ distance)].value;
+		t->received = b->threads[first + t->from].value;
 		if (first + lane != b->running)
 			host_resume(first + lane);
 	}
 }
 
-uint32_t host_shuffle_xor(uint32_t mask, uint32_t value, uint32_t distance, uint32_t site)
+uint32_t host_shuffle(uint32_t mask, uint32_t value, uint32_t from, uint32_t site)
 {
 	struct host_block *b = host_block;
 	const uint32_t self = b->running, first = self - self % HOST_WARP;
@@ -49,14 +51,15 @@ uint32_t host_shuffle_xor(uint32_t mask, uint32_t value, uint32_t distance, uint
 
 	t->mask = mask;
 	t->value = value;
-	t->distance = distance;
+	t->from = from;
 	t->site = site;
+	t->shuffles++;
 	if (!(mask >> self % HOST_WARP & 1))
 		host_fail(-EDEADLK, "at the shuffle of line %u, whose mask %#x lacks it", site,
 			  mask);
-	if (distance >= HOST_WARP || !(mask >> (self % HOST_WARP ^ distance) & 1))
+	if (from >= HOST_WARP || !(mask >> from & 1))
 		host_fail(-EDEADLK, "the shuffle of line %u reads lane %u, which mask %#x lacks",
-			  site, self % HOST_WARP ^ distance, mask);
+			  site, from, mask);
 	for (uint32_t lane = 0; lane < HOST_WARP; lane++) {
 		if (!(mask >> lane & 1) || first + lane == self)
 			continue;
@@ -70,7 +73,7 @@ uint32_t host_shuffle_xor(uint32_t mask, uint32_t value, uint32_t distance, uint
 	if (missing)
 		host_stop(HOST_AT_SHUFFLE);
 	else
-		exchange(b, first, mask, distance);
+		exchange(b, first, mask);
 	return t->received;
 }
 
