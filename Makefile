@@ -6,6 +6,8 @@
 #? make test-all    the tests under the sanitizers, and everything compiled by clang
 #? make soak        an hour of operations, kills, outages and a hostile client: nothing grows
 #? make fuzz        each parser under libFuzzer for FUZZ_SECONDS (60)
+#? make check-gpu   the gpu tests on this machine's driver; bench-gpu: the figures
+#? make gpu-bundle  both, in a folder for a machine with a driver and no compiler
 #? make bench lint deps clean
 #? make install     below DESTDIR and PREFIX (/usr/local)
 #? Variables: CC=gcc|clang CFLAGS="-O2 -g" SAN=address,undefined|thread BUILD=dir V=1
@@ -128,6 +130,13 @@ soak: all $(call in_tests,$(filter soak_%,$(ALL)))
 	set -e; for s in $(filter $(BUILD)/tests/%,$^); do $$s; done
 bench: all
 	$(BUILD)/kvtier-bench
+bench-gpu: all
+	$(BUILD)/kvtier-bench cuda
+check-gpu:
+	$(Q)$(MAKE) $(J) tests TEST="$(or $(TEST),gpu_*)"
+	@tests/gpu/check.sh $(BUILD)
+gpu-bundle:
+	@tests/gpu/bundle.sh $(CURDIR)/build/gpu-bundle
 demo: deps
 	$(Q)$(MAKE) $(J) all && bash client/examples/demo.sh
 lint: $(if $(wildcard $(BUILD)/kvtierd),,all)
@@ -140,5 +149,5 @@ install: all
 clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
 FORCE:
-.PHONY: all help tests check test test-all fuzz soak bench demo lint deps install clean FORCE
+.PHONY: all help tests check test test-all fuzz soak bench bench-gpu check-gpu gpu-bundle demo lint deps install clean FORCE
 -include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d $(BUILD)/*/*/*/*.d)

@@ -14,8 +14,9 @@
  *	kvtier_encode(struct cuda_plan, uint64_t tasks, uint32_t n_tasks, uint32_t n_units)
  *	kvtier_decode(the same)
  * `tasks` is the device address of n_tasks tasks, numbered by cuda_tasks_number(), which returned
- * n_units. The plan is passed by value; its pieces lie in device memory. Tasks of one launch must
- * not write to the same bytes; nothing else is asked of their order.
+ * n_units. The plan is passed by value; its pieces lie in device memory, like the tasks at a
+ * multiple of 16. Tasks of one launch must not write to the same bytes; nothing else is asked of
+ * their order.
  *
  * The header of an image and the gap between its scales and its payload are the host's: kernels
  * neither read nor write them. As in ref.c, any scale and any payload are safe to decode, and

@@ -47,6 +47,7 @@ extern const struct bench_case bench_redis_cases[]; /* bench_redis.c: redis.* */
 /* bench_redis_daemon.c: redis.store, redis.load */
 extern const struct bench_case bench_redis_daemon_cases[];
 extern const struct bench_case bench_hostile_cases[]; /* bench_hostile.c: hostile.* */
+extern const struct bench_case bench_cuda_cases[];    /* bench_cuda.c: cuda.* */
 extern const struct bench_case bench_io_cases[];      /* bench_io.c: submit.*, store.*, load.* */
 
 static inline uint64_t bench_now_ns(void)

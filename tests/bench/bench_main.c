@@ -23,6 +23,7 @@
 #pragma weak bench_redis_cases
 #pragma weak bench_redis_daemon_cases
 #pragma weak bench_hostile_cases
+#pragma weak bench_cuda_cases
 
 struct options {
 	bool json, list;
@@ -176,7 +177,9 @@ static int usage(FILE *to, int status)
 		"empty, since they\n"
 		"                       flush it; else they start their own\n"
 		"  KVTIER_BENCH_LINK    the speed of the link of redis.store and redis.load, as "
-		"25gbit; else 10gbit\n");
+		"25gbit; else 10gbit\n"
+		"  KVTIER_BENCH_CUDA_MIB how much device memory cuda cases copy and encode; else "
+		"512\n");
 	return status;
 }
 
@@ -198,11 +201,11 @@ static int parse(int argc, char **argv, struct options *ret)
 
 int main(int argc, char **argv)
 {
-	const struct bench_case *const tables[] = { bench_codec_cases,  bench_lookup_cases,
-						    bench_keys_cases,   bench_io_cases,
-						    bench_nvme_cases,   bench_nvme_daemon_cases,
-						    bench_redis_cases,  bench_redis_daemon_cases,
-						    bench_hostile_cases };
+	const struct bench_case *const tables[] = { bench_codec_cases,   bench_lookup_cases,
+						    bench_keys_cases,    bench_io_cases,
+						    bench_nvme_cases,    bench_nvme_daemon_cases,
+						    bench_redis_cases,   bench_redis_daemon_cases,
+						    bench_hostile_cases, bench_cuda_cases };
 	struct options o = { 0 };
 	int failed = 0, ran = 0;
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: the CUDA kernels make ref.c's images of every layout that engines use, and restore them.
  * Method: each layout of lib_pages.c, at each codec that its dtype takes, at several alignments.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=thread (it is single-threaded) */
 /*
  * Goal: the CUDA kernels agree with ref.c whatever the geometry, the strides, the alignment, and
  * the way in which an image is cut into tasks.

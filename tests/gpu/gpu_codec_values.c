@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=5 no=thread (it is single-threaded) */
 /*
  * Goal: the CUDA kernels make of each of the 65,536 inputs, at each exponent that a group with it
  * can have, the code of ref.c; and of each code at each scale its value.

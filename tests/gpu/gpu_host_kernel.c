@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=address,thread (its kernels stop in the middle, on stacks of their own) */
 /*
  * Goal: kernels that run on the host are held to what a GPU asks of them.
  * Method: small kernels, each with one mistake, and their right twins, at many seeds. A mistake

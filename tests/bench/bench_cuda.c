@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_cuda.c - the CUDA kernels and copies on this machine's first GPU, without a daemon.
+ *
+ * Pages: token-major BF16 blocks of 1 MiB (16 layers of 8 heads x 128, 16 tokens), as many as fill
+ * KVTIER_BENCH_CUDA_MIB (512) MiB, in an order that is not that of their addresses; images lie one
+ * after the other in device memory. Kernels are measured by the bytes of the pages, from the launch
+ * to the end of the stream, 20 ms and more a run. Limits are of the same run: a copy inside the
+ * device, and plain copies by the copy engine, 64 MiB each, to pinned memory and back.
+ *
+ * Without a driver, a GPU or kernels in the program every case is skipped and says why.
+ */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "bench.h"
+#include "client/cuda_api.h"
+#include "kernels/cuda/codec.h"
+
+enum { RUNS = 7, LAYERS = 16, HEADS = 8, DIM = 128, TOKENS = 16, BLOCK = 1 << 20, MIB = 1 << 20 };
+enum {
+	ROW = 656,
+	ROWS = 64,
+	ROW_LAYERS = 61,
+	PIECES = ROW_LAYERS > 2 * LAYERS ? ROW_LAYERS : 2 * LAYERS
+};
+enum { REGISTERED = 1 << 30, LEAST_MIB = 4 };
+
+struct rig {
+	struct cuda_api api;
+	CUdevice device;
+	CUcontext context;
+	CUmodule module;
+	CUfunction encode, decode;
+	CUstream stream, other;
+	CUdeviceptr pages, images, tables;
+	void *host; /* pinned */
+	uint64_t bytes, image_bytes;
+	uint32_t blocks, n_units;
+	struct cuda_plan plan;
+	char *note;
+	size_t note_bytes;
+	int error; /* the first */
+};
+
+/* Notes the first failure; later calls are not made. */
+static bool ok(struct rig *r, CUresult result, const char *call)
+{
+	const char *name = "";
+
+	if (r->error || result == CUDA_SUCCESS)
+		return !r->error;
+	if (r->api.cuGetErrorName(result, &name) != CUDA_SUCCESS)
+		name = "";
+	(void)snprintf(r->note, r->note_bytes, "%s: %s (%d)", call, name, (int)result);
+	r->error = -EIO;
+	return false;
+}
+
+#define CALL(r, name, ...) ((r)->error ? false : ok(r, (r)->api.name(__VA_ARGS__), #name))
+
+static int rig_close(struct rig *r)
+{
+	const int error = r->error;
+
+	r->error = 0;
+	if (r->host)
+		(void)r->api.cuMemFreeHost(r->host);
+	if (r->tables)
+		(void)r->api.cuMemFree(r->tables);
+	if (r->images)
+		(void)r->api.cuMemFree(r->images);
+	if (r->pages)
+		(void)r->api.cuMemFree(r->pages);
+	if (r->stream)
+		(void)r->api.cuStreamDestroy(r->stream);
+	if (r->other)
+		(void)r->api.cuStreamDestroy(r->other);
+	if (r->module)
+		(void)r->api.cuModuleUnload(r->module);
+	if (r->context)
+		(void)r->api.cuDevicePrimaryCtxRelease(r->device);
+	return error;
+}
+
+static int skipped(struct bench_result *ret, const char *why)
+{
+	(void)snprintf(ret->note, sizeof(ret->note), "%s", why);
+	return -ENOTSUP;
+}
+
+static int driver_open(struct rig *r, struct bench_result *ret)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	const char *missing;
+	int n = 0;
+
+	if (!library)
+		return skipped(ret, "no CUDA driver here: libcuda.so.1 cannot be opened");
+	if (cuda_api_load(library, &r->api, &missing))
+		return skipped(ret, "the CUDA driver is too old: 12.0 or later is needed");
+	if (r->api.cuInit(0) != CUDA_SUCCESS || r->api.cuDeviceGetCount(&n) != CUDA_SUCCESS || !n)
+		return skipped(ret, "the CUDA driver shows no GPU");
+	if (kvtier_cuda_image_bytes == 0)
+		return skipped(ret, "this program was built without nvcc");
+	(void)CALL(r, cuDeviceGet, &r->device, 0);
+	return r->error;
+}
+
+static int rig_open(struct rig *r, struct bench_result *ret)
+{
+	const char *given = getenv("KVTIER_BENCH_CUDA_MIB");
+	const uint64_t mib = given ? strtoull(given, NULL, 0) : 512;
+	int e;
+
+	*r = (struct rig){
+		.note = ret->note,
+		.note_bytes = sizeof(ret->note),
+		.bytes = (mib < LEAST_MIB ? LEAST_MIB : mib) * MIB,
+	};
+	e = driver_open(r, ret);
+	if (e)
+		return e;
+	(void)CALL(r, cuDevicePrimaryCtxRetain, &r->context, r->device);
+	(void)CALL(r, cuCtxSetCurrent, r->context);
+	(void)CALL(r, cuModuleLoadData, &r->module, kvtier_cuda_image);
+	(void)CALL(r, cuModuleGetFunction, &r->encode, r->module, "kvtier_encode");
+	(void)CALL(r, cuModuleGetFunction, &r->decode, r->module, "kvtier_decode");
+	(void)CALL(r, cuStreamCreateWithPriority, &r->stream, CU_STREAM_NON_BLOCKING, 0);
+	(void)CALL(r, cuStreamCreateWithPriority, &r->other, CU_STREAM_NON_BLOCKING, 0);
+	(void)CALL(r, cuMemAlloc, &r->pages, r->bytes);
+	(void)CALL(r, cuMemAlloc, &r->images, r->bytes);
+	(void)CALL(r, cuMemHostAlloc, &r->host, r->bytes, 0);
+	/* 0x3e3e: BF16 0.186, E4M3 0.86 */
+	(void)CALL(r, cuMemsetD8Async, r->pages, 0x3e, r->bytes, r->stream);
+	(void)CALL(r, cuMemsetD8Async, r->images, 0x3e, r->bytes, r->stream);
+	(void)CALL(r, cuStreamSynchronize, r->stream);
+	(void)CALL(r, cuDeviceGetName, ret->note, 60, r->device);
+	return r->error;
+}
+
+static void layout_bf16(struct rig *r, struct page_layout *layout, struct page_piece *pieces)
+{
+	const uint64_t plane = 2ull * HEADS * DIM * TOKENS;
+
+	layout->geometry = (struct image_geometry){
+		.dtype = DTYPE_BF16,
+		.layers = LAYERS,
+		.kv_heads = HEADS,
+		.head_dim_k = DIM,
+		.head_dim_v = DIM,
+		.block_tokens = TOKENS,
+	};
+	layout->n_pieces = 2 * LAYERS;
+	for (uint32_t i = 0; i < layout->n_pieces; i++)
+		pieces[i] = (struct page_piece){
+			.base = (uint8_t *)(uintptr_t)(r->pages + i * r->blocks * plane),
+			.page_stride = plane,
+			.head_stride = 2 * DIM,
+			.token_stride = 2 * DIM * HEADS,
+			.kind = i % 2 ? KIND_V : KIND_K,
+			.layer = i / 2,
+		};
+}
+
+static void layout_rows(struct rig *r, struct page_layout *layout, struct page_piece *pieces)
+{
+	layout->geometry = (struct image_geometry){
+		.dtype = DTYPE_INT8,
+		.block_tokens = ROWS,
+		.opaque_bytes = ROW_LAYERS * ROWS * ROW,
+	};
+	layout->n_pieces = ROW_LAYERS;
+	for (uint32_t i = 0; i < ROW_LAYERS; i++)
+		pieces[i] = (struct page_piece){
+			.base = (uint8_t *)(uintptr_t)(r->pages +
+						       (uint64_t)i * r->blocks * ROWS * ROW),
+			.page_stride = ROWS * ROW,
+			.token_stride = ROW,
+			.length = ROW,
+			.kind = KIND_OPAQUE,
+		};
+}
+
+/* Plan, pieces and a task for each block, to the device. */
+static int rig_plan(struct rig *r, bool rows)
+{
+	struct page_piece pieces[PIECES];
+	struct cuda_piece table[PIECES];
+	struct page_layout layout = { .pieces = pieces };
+	struct cuda_task *tasks;
+	uint32_t scales, payload;
+	uint64_t at, table_bytes;
+
+	r->blocks = (uint32_t)(r->bytes / (rows ? ROW_LAYERS * ROWS * ROW : BLOCK));
+	if (r->blocks == 0)
+		return -EINVAL;
+	(rows ? layout_rows : layout_bf16)(r, &layout, pieces);
+	if (cuda_plan_make(&layout, &r->plan, table))
+		return -EINVAL;
+	r->plan.pieces = 0;
+	cuda_plan_at(&r->plan, table, rows ? CODEC_RAW : CODEC_FP8, rows ? CODEC_RAW : CODEC_FP8,
+		     r->plan.n_units, &scales, &payload);
+	r->image_bytes = (sizeof(struct image_header) + scales + IMAGE_ALIGN - 1) / IMAGE_ALIGN *
+				 IMAGE_ALIGN +
+			 payload;
+	table_bytes = layout.n_pieces * sizeof(*table);
+	tasks = calloc(r->blocks, sizeof(*tasks));
+	if (!tasks)
+		return -ENOMEM;
+	(void)CALL(r, cuMemAlloc, &r->tables, table_bytes + r->blocks * sizeof(*tasks) + 256);
+	at = r->tables + 256;
+	for (uint32_t i = 0; i < r->blocks; i++)
+		tasks[i] = (struct cuda_task){
+			.page = (i * 7919ull) % r->blocks,
+			.scales = r->images + i * r->image_bytes + sizeof(struct image_header),
+			.payload = r->images + (i + 1) * r->image_bytes - payload,
+			.flag = r->tables,
+			.n_units = r->plan.n_units,
+			.codec_k = rows ? CODEC_RAW : CODEC_FP8,
+			.codec_v = rows ? CODEC_RAW : CODEC_FP8,
+		};
+	r->n_units = cuda_tasks_number(tasks, r->blocks);
+	r->plan.pieces = at + r->blocks * sizeof(*tasks);
+	(void)CALL(r, cuMemcpyHtoDAsync, at, tasks, r->blocks * sizeof(*tasks), r->stream);
+	(void)CALL(r, cuMemcpyHtoDAsync, r->plan.pieces, table, table_bytes, r->stream);
+	(void)CALL(r, cuStreamSynchronize, r->stream);
+	free(tasks);
+	return r->error;
+}
+
+/* Seconds of one launch over all blocks. */
+static double launch(struct rig *r, CUfunction f, uint32_t blocks)
+{
+	uint64_t tasks = r->tables + 256;
+	void *params[] = { &r->plan, &tasks, &r->blocks, &r->n_units };
+	const uint64_t start = bench_now_ns();
+
+	(void)CALL(r, cuLaunchKernel, f, cuda_plan_blocks(&r->plan, r->n_units, blocks), 1, 1,
+		   CUDA_THREADS, 1, 1, 0, r->stream, params, NULL);
+	(void)CALL(r, cuStreamSynchronize, r->stream);
+	return (double)(bench_now_ns() - start) / 1e9;
+}
+
+enum copy { INSIDE, DOWN, UP, BOTH };
+
+/* Seconds of copying `bytes` in pieces; BOTH: as many bytes each way at the same time. */
+static double copy(struct rig *r, enum copy which, uint64_t bytes, uint64_t piece)
+{
+	const uint64_t start = bench_now_ns(), half = r->bytes / 2;
+	const uint64_t most = which == DOWN || which == UP ? bytes : bytes < half ? bytes : half;
+
+	for (uint64_t at = 0; at < most; at += piece) {
+		const uint64_t n = most - at < piece ? most - at : piece;
+		uint8_t *host = (uint8_t *)r->host + at;
+
+		if (which == INSIDE)
+			(void)CALL(r, cuMemcpyDtoDAsync, r->images + at, r->pages + at, n,
+				   r->stream);
+		if (which == DOWN || which == BOTH)
+			(void)CALL(r, cuMemcpyDtoHAsync, host, r->images + at, n, r->stream);
+		if (which == UP || which == BOTH)
+			(void)CALL(r, cuMemcpyHtoDAsync, r->pages + at,
+				   which == BOTH ? host + half : host, n, r->other);
+	}
+	(void)CALL(r, cuStreamSynchronize, r->stream);
+	(void)CALL(r, cuStreamSynchronize, r->other);
+	return (double)(bench_now_ns() - start) / 1e9 * ((double)bytes / (double)most);
+}
+
+struct setup {
+	enum { ENCODE, DECODE, COPY } doing;
+	bool rows;
+	uint32_t blocks;
+	enum copy limit; /* kernels: what they are held to; copies: which way */
+	double promised; /* GB/s that is the limit instead; 0: none */
+};
+
+static void one_run(struct rig *r, const struct setup *s, struct bench_result *ret)
+{
+	const double gb = (double)r->bytes / 1e9,
+		     pages = (double)r->blocks * (s->rows ? ROW_LAYERS * ROWS * ROW : BLOCK) / 1e9;
+	double value, limit;
+
+	if (s->doing == COPY)
+		value = gb / copy(r, s->limit, r->bytes, r->image_bytes);
+	else
+		value = pages / launch(r, s->doing == ENCODE ? r->encode : r->decode, s->blocks);
+	limit = s->promised > 0 ? s->promised : gb / copy(r, s->limit, r->bytes, 64 * MIB);
+	(void)bench_add(ret, value, limit);
+}
+
+static int run_cuda(const struct bench_case *self, struct bench_result *ret)
+{
+	const struct setup *s = self->arg;
+	struct rig r;
+	int e = rig_open(&r, ret), failed;
+
+	if (!e)
+		e = rig_plan(&r, s->rows);
+	for (int i = -1; i < RUNS && !e && !r.error; i++) { /* run -1 warms up */
+		one_run(&r, s, ret);
+		if (i < 0)
+			ret->n = 0;
+	}
+	if (e == -ENOTSUP)
+		return e;
+	failed = rig_close(&r);
+	return e ? e : failed;
+}
+
+/* Touched memory, registered with the driver. */
+static int run_register(const struct bench_case *self, struct bench_result *ret)
+{
+	struct rig r;
+	void *p;
+	int e = rig_open(&r, ret);
+
+	(void)self;
+	if (e == -ENOTSUP)
+		return e;
+	p = mmap(NULL, REGISTERED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED) {
+		(void)rig_close(&r);
+		return -ENOMEM;
+	}
+	(void)madvise(p, REGISTERED, MADV_HUGEPAGE);
+	for (int i = 0; i < RUNS && !r.error; i++) {
+		uint64_t t0, t1, t2;
+
+		t0 = bench_now_ns();
+		memset(p, i, REGISTERED);
+		t1 = bench_now_ns();
+		(void)CALL(&r, cuMemHostRegister, p, REGISTERED, 0);
+		t2 = bench_now_ns();
+		(void)CALL(&r, cuMemHostUnregister, p);
+		(void)bench_add(ret, REGISTERED / (double)(t2 - t1),
+				REGISTERED / (double)(t1 - t0));
+	}
+	(void)munmap(p, REGISTERED);
+	return rig_close(&r);
+}
+
+/* clang-format off */
+#define CASE(name, prose, goal, ...) \
+	{ name, run_cuda, prose, goal, BENCH_MORE, "GB/s", &(const struct setup){ __VA_ARGS__ } }
+
+const struct bench_case bench_cuda_cases[] = {
+	CASE("cuda.encode", "gather+encode of BF16 by 16 blocks, of 400 GB/s", 1,
+	     ENCODE, false, 16, INSIDE, 400),
+	CASE("cuda.decode", "decode+scatter of BF16 by 16 blocks, of 400 GB/s", 1,
+	     DECODE, false, 16, INSIDE, 400),
+	CASE("cuda.encode.device", "gather+encode by 16 blocks, of a copy inside the device", 0,
+	     ENCODE, false, 16, INSIDE, 0),
+	CASE("cuda.decode.device", "decode+scatter by 16 blocks, likewise", 0,
+	     DECODE, false, 16, INSIDE, 0),
+	CASE("cuda.encode.wire", "gather+encode by 8 blocks, of the copy engine's way down", 1.8,
+	     ENCODE, false, 8, DOWN, 0),
+	CASE("cuda.decode.wire", "decode+scatter by 8 blocks, of the copy engine's way up", 1.8,
+	     DECODE, false, 8, UP, 0),
+	CASE("cuda.encode.rows656", "gather of 656-byte rows by 8 blocks, likewise down", 0.8,
+	     ENCODE, true, 8, DOWN, 0),
+	CASE("cuda.decode.rows656", "scatter of 656-byte rows by 8 blocks, likewise up", 0.8,
+	     DECODE, true, 8, UP, 0),
+	CASE("cuda.d2h", "copies down of an image each, of copies of 64 MiB", 0.95,
+	     COPY, false, 0, DOWN, 0),
+	CASE("cuda.h2d", "copies up of an image each, of copies of 64 MiB", 0.95,
+	     COPY, false, 0, UP, 0),
+	CASE("cuda.both", "copies of an image each, both ways at once, of 64 MiB", 0.9,
+	     COPY, false, 0, BOTH, 0),
+	{ "cuda.register", run_register, "memory registered with the driver, of writing to it",
+	  0, BENCH_MORE, "GB/s", NULL },
+	{ 0 },
+};
+/* clang-format on */
