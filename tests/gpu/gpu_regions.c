@@ -259,6 +259,6 @@ int main(int argc, char **argv)
 	};
 
 	(void)argc;
-	gpu_begin(argv, "gpus=2 null_stream=0");
+	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,8 +2,8 @@
 /* make: seconds=6 */
 /*
  * gpu_store_load - goal: what an engine stores from the memory of a GPU it loads again, bit for
- * bit, through the real daemon; also when images are larger than a lane, when many ops of several
- * connections are under way, and when FP8 cannot hold a block. Nothing of the daemon is left on the
+ * bit, through the real daemon; also when images are larger than a lane, when FP8 cannot hold a
+ * block, and when an engine on the CPU stored it or loads it. Nothing of the daemon is left on the
  * GPU after a stop. Method: the wire by hand (lib_gpu_raw.h), pages poisoned before each load.
  */
 #include "tests/lib/lib_gpu_raw.h"
@@ -82,14 +82,67 @@ static void blocks_larger_than_a_lane_come_back(void **state)
 	chains_come_back(&g, 1, 3);
 }
 
+/* What FP8 cannot hold is kept raw, and its neighbours in FP8. */
+static void a_block_that_fp8_cannot_hold_is_kept_raw(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	struct gpu_raw e;
+
+	(void)state;
+	gpu_raw_open(&e, d.socket, &gpu, &g, 16);
+	gpu_raw_fill(&e, 1, 0, 8);
+	gpu_raw_spoil(&e, 3);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, 1, 0, 8).status, 0);
+	assert_int_equal(daemon_stat(&d, "store.raw_blocks_total"), 1);
+	gpu_raw_poison(&e, 8, 8);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, 1, 8, 8).status, 0);
+	for (uint32_t i = 0; i < 8; i++)
+		assert_true(i == 3 ? gpu_raw_is_spoilt(&e, 1, i, 8 + i) :
+				     gpu_raw_holds(&e, 1, i, 8 + i));
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+}
+
+/* Images are the same, whoever made them. */
+static void engines_on_cpu_and_gpu_share_blocks(void **state)
+{
+	const uint32_t codecs[] = { KVTIER_CODEC_RAW, KVTIER_CODEC_FP8 };
+
+	(void)state;
+	for (size_t c = 0; c < 2; c++) {
+		const struct kvtier_geometry g = large_geometry(codecs[c]);
+		struct gpu_raw on_gpu, on_cpu;
+
+		gpu_raw_open(&on_gpu, d.socket, &gpu, &g, 8);
+		gpu_raw_open_host(&on_cpu, d.socket, &g, 8);
+		for (uint32_t chain = 10; chain < 14; chain++) {
+			struct gpu_raw *from = chain % 2 ? &on_cpu : &on_gpu,
+				       *to = chain % 2 ? &on_gpu : &on_cpu;
+
+			gpu_raw_fill(from, chain, 0, 8);
+			assert_int_equal(gpu_raw_run(from, WIRE_OP_STORE, chain, 0, 8).status, 0);
+			gpu_raw_poison(to, 0, 8);
+			assert_int_equal(gpu_raw_run(to, WIRE_OP_LOAD, chain, 0, 8).status, 0);
+			for (uint32_t i = 0; i < 8; i++)
+				assert_true(gpu_raw_holds(to, chain, i, i));
+		}
+		gpu_raw_close(&on_cpu);
+		gpu_raw_close_space(&on_gpu);
+		gpu_raw_close(&on_gpu);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(small_blocks_come_back, begin, end),
 		cmocka_unit_test_setup_teardown(blocks_larger_than_a_lane_come_back, begin, end),
+		cmocka_unit_test_setup_teardown(a_block_that_fp8_cannot_hold_is_kept_raw, begin,
+						end),
+		cmocka_unit_test_setup_teardown(engines_on_cpu_and_gpu_share_blocks, begin, end),
 	};
 
 	(void)argc;
-	gpu_begin(argv, "null_stream=0");
+	gpu_begin(argv, "null_stream=0 one_thread=1");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -123,6 +123,25 @@ void gpu_raw_open(struct gpu_raw *e, const char *socket, const struct gpu *g,
 		fail_msg("SPACE_OPEN was refused: %s", text);
 }
 
+void gpu_raw_open_host(struct gpu_raw *e, const char *socket,
+		       const struct kvtier_geometry *geometry, uint32_t pages)
+{
+	struct wire_region region = { .memory = WIRE_MEMFD };
+	char text[232] = "";
+	uint64_t bytes;
+
+	*e = (struct gpu_raw){ .geometry = *geometry, .pages = pages };
+	e->page_bytes = engine_page_bytes(geometry);
+	region.length = bytes = (pages * e->page_bytes + 4095) / 4096 * 4096;
+	e->host_fd = memfd_make(bytes, F_SEAL_SHRINK);
+	e->host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, e->host_fd, 0);
+	assert_true(e->host != MAP_FAILED);
+	memset(e->host, 0, bytes);
+	raw_open(&e->raw, socket);
+	if (gpu_raw_space(e, &region, 1, &e->host_fd, 1, text))
+		fail_msg("SPACE_OPEN was refused: %s", text);
+}
+
 int gpu_raw_order(struct gpu_raw *e, uint32_t n_events)
 {
 	struct {
@@ -174,7 +193,10 @@ void gpu_raw_close(struct gpu_raw *e)
 	for (size_t i = 0; i < sizeof(e->events) / sizeof(e->events[0]); i++)
 		if (e->events[i])
 			GPU(gpu_api()->cuEventDestroy(e->events[i]));
-	GPU(gpu_api()->cuMemFree(e->memory));
+	if (e->host)
+		(void)close(e->host_fd);
+	else
+		GPU(gpu_api()->cuMemFree(e->memory));
 }
 
 /* --- ops --- */
@@ -230,9 +252,12 @@ static uint16_t value_at(uint32_t chain, uint32_t block, size_t at)
 	return (uint16_t)(bits >> 16);
 }
 
-static CUdeviceptr page_at(const struct gpu_raw *e, uint32_t page)
+static void page_write(struct gpu_raw *e, uint32_t page, const void *from, size_t bytes)
 {
-	return e->memory + e->offset + page * e->page_bytes;
+	if (e->host)
+		memcpy(e->host + page * e->page_bytes, from, bytes);
+	else
+		gpu_write(e->gpu, e->memory + e->offset + page * e->page_bytes, from, bytes);
 }
 
 void gpu_raw_fill(struct gpu_raw *e, uint32_t chain, uint32_t first, uint32_t n)
@@ -243,7 +268,7 @@ void gpu_raw_fill(struct gpu_raw *e, uint32_t chain, uint32_t first, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		for (size_t k = 0; k < e->page_bytes / 2; k++)
 			bytes[k] = value_at(chain, i, k);
-		gpu_write(e->gpu, page_at(e, first + i), bytes, e->page_bytes);
+		page_write(e, first + i, bytes, e->page_bytes);
 	}
 	free(bytes);
 }
@@ -254,7 +279,7 @@ void gpu_raw_poison(struct gpu_raw *e, uint32_t first, uint32_t n)
 
 	assert_non_null(bytes);
 	memset(bytes, 0xa5, n * e->page_bytes);
-	gpu_write(e->gpu, page_at(e, first), bytes, n * e->page_bytes);
+	page_write(e, first, bytes, n * e->page_bytes);
 	free(bytes);
 }
 
@@ -263,7 +288,11 @@ static uint16_t *read_page(struct gpu_raw *e, uint32_t page)
 	uint16_t *bytes = malloc(e->page_bytes);
 
 	assert_non_null(bytes);
-	gpu_read(e->gpu, bytes, page_at(e, page), e->page_bytes);
+	if (e->host)
+		memcpy(bytes, e->host + page * e->page_bytes, e->page_bytes);
+	else
+		gpu_read(e->gpu, bytes, e->memory + e->offset + page * e->page_bytes,
+			 e->page_bytes);
 	return bytes;
 }
 
@@ -273,6 +302,26 @@ bool gpu_raw_holds(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t p
 	bool ret = true;
 
 	for (size_t k = 0; k < e->page_bytes / 2; k++)
+		ret &= bytes[k] == value_at(chain, block, k);
+	free(bytes);
+	return ret;
+}
+
+enum { SPOILT = 0x7fc0 /* NaN */ };
+
+void gpu_raw_spoil(struct gpu_raw *e, uint32_t page)
+{
+	const uint16_t value = SPOILT;
+
+	page_write(e, page, &value, sizeof(value));
+}
+
+bool gpu_raw_is_spoilt(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page)
+{
+	uint16_t *bytes = read_page(e, page);
+	bool ret = bytes[0] == SPOILT;
+
+	for (size_t k = 1; k < e->page_bytes / 2; k++)
 		ret &= bytes[k] == value_at(chain, block, k);
 	free(bytes);
 	return ret;

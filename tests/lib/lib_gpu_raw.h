@@ -18,6 +18,8 @@ struct gpu_raw {
 	size_t page_bytes;
 	CUdeviceptr memory; /* cuMemAlloc(): page 0 lies `offset` behind it */
 	uint64_t offset;
+	uint8_t *host; /* gpu_raw_open_host(): the pages are here, and not on the GPU */
+	int host_fd;
 	uint32_t space;
 	uint32_t position;        /* of the next entry */
 	struct wire_words *words; /* gpu_raw_order() */
@@ -39,6 +41,9 @@ int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t
 /* All of it, with one region of a legacy handle. */
 void gpu_raw_open(struct gpu_raw *e, const char *socket, const struct gpu *g,
 		  const struct kvtier_geometry *geometry, uint32_t pages);
+/* The same space, its pages in a memfd. */
+void gpu_raw_open_host(struct gpu_raw *e, const char *socket,
+		       const struct kvtier_geometry *geometry, uint32_t pages);
 /* ORDER with so many events (<= 8) and words; the answer's errno. */
 int gpu_raw_order(struct gpu_raw *e, uint32_t n_events);
 void gpu_raw_close_space(struct gpu_raw *e); /* waits for SPACE_CLOSED */
@@ -57,6 +62,10 @@ struct wire_cqe gpu_raw_run(struct gpu_raw *e, enum wire_op op, uint32_t chain, 
 void gpu_raw_fill(struct gpu_raw *e, uint32_t chain, uint32_t first, uint32_t n);
 void gpu_raw_poison(struct gpu_raw *e, uint32_t first, uint32_t n);
 bool gpu_raw_holds(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page);
+/* One value of the page becomes NaN, which FP8 cannot hold. */
+void gpu_raw_spoil(struct gpu_raw *e, uint32_t page);
+/* How the page's first values are told from those of gpu_raw_fill(). */
+bool gpu_raw_is_spoilt(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page);
 bool gpu_raw_is_poison(struct gpu_raw *e, uint32_t page);
 
 #endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=12 */
+/*
+ * gpu_random - goal: whatever engines with GPU memory do at the same time, a block that is said to
+ * be loaded has its bytes, and no other page is touched. Method: four connections of different
+ * blocks (small ones that share lanes, some larger than a lane), each with an op under way; ops are
+ * cancelled, have deadlines that are over at once, end with their connection. The emulated driver
+ * runs what is queued late and in an order of its own.
+ */
+#include "tests/lib/lib_gpu_raw.h"
+
+#include <errno.h>
+
+enum { ENGINES = 4, N = 6, CHAINS = 5 };
+
+static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 8M\nhuge_pages = no\n"
+			     "[device]\nworkers = 2\ndepth = 16\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+static struct random seed;
+
+struct side {
+	struct gpu_raw e;
+	struct kvtier_geometry geometry;
+	enum wire_op op;
+	uint32_t chain, n;
+	bool cut;
+};
+
+static void describe(struct side *s, uint32_t kind)
+{
+	s->geometry = kind < 2 ? tiny_geometry(kind ? KVTIER_CODEC_FP8 : KVTIER_CODEC_RAW) :
+				 large_geometry(kind == 2 ? KVTIER_CODEC_FP8 : KVTIER_CODEC_RAW);
+	if (kind == 3) {
+		s->geometry.layers = 8; /* 1.5 MiB raw: two lanes */
+		s->geometry.kv_heads = 6;
+		s->geometry.head_dim_k = s->geometry.head_dim_v = 256;
+	}
+}
+
+static void begin_op(struct side *s)
+{
+	struct wire_sqe sqe;
+
+	s->op = random_below(&seed, 2) ? WIRE_OP_LOAD : WIRE_OP_STORE;
+	s->chain = random_below(&seed, CHAINS);
+	s->n = 1 + random_below(&seed, N);
+	s->cut = false;
+	if (s->op == WIRE_OP_STORE)
+		gpu_raw_fill(&s->e, s->chain, 0, s->n);
+	else
+		gpu_raw_poison(&s->e, N, N);
+	sqe = gpu_raw_sqe(&s->e, s->op, s->chain, s->op == WIRE_OP_STORE ? 0 : N, s->n);
+	if (random_below(&seed, 16) == 0)
+		sqe.deadline_ns = now_ns() + random_below(&seed, 2000000);
+	gpu_raw_send(&s->e, &sqe);
+	if (random_below(&seed, 8) == 0) {
+		const struct wire_sqe cancel = { .op = WIRE_OP_CANCEL,
+						 .op_id = 1,
+						 .target = sqe.op_id };
+
+		raw_put(&s->e.raw, s->e.position, &cancel);
+		/* a cancel has no completion: the positions of both rings differ from now on */
+		raw_publish(&s->e.raw, s->e.position + 1);
+		s->cut = true;
+	}
+}
+
+static void reopen(struct side *s)
+{
+	gpu_raw_close(&s->e);
+	gpu_raw_open(&s->e, d.socket, &gpu, &s->geometry, 2 * N);
+}
+
+static void check(struct side *s)
+{
+	const int32_t *statuses =
+		(const int32_t *)(const void *)((const char *)s->e.raw.complete +
+						wire_status_offset(s->e.raw.ok.cq_entries));
+
+	(void)gpu_raw_await(&s->e);
+	for (uint32_t i = 0; i < N && s->op == WIRE_OP_LOAD; i++) {
+		if (i >= s->n)
+			assert_true(gpu_raw_is_poison(&s->e, N + i));
+		else if (statuses[i] == 0)
+			assert_true(gpu_raw_holds(&s->e, s->chain, i, N + i));
+		else if (statuses[i] != -ENOENT && statuses[i] != -ECANCELED &&
+			 statuses[i] != -ETIMEDOUT)
+			fail_msg("block %u: status %d", i, statuses[i]);
+	}
+	if (s->cut)
+		reopen(s);
+}
+
+static void all_at_once(void **state)
+{
+	static struct side sides[ENGINES];
+	const uint64_t rounds = env_number("STEPS", 60);
+
+	(void)state;
+	seed = random_seeded("gpu_random");
+	gpu_open(&gpu, 0);
+	daemon_start(&d, config);
+	for (uint32_t i = 0; i < ENGINES; i++) {
+		describe(&sides[i], i);
+		gpu_raw_open(&sides[i].e, d.socket, &gpu, &sides[i].geometry, 2 * N);
+	}
+	for (uint64_t round = 0; round < rounds; round++) {
+		for (uint32_t i = 0; i < ENGINES; i++)
+			begin_op(&sides[i]);
+		for (uint32_t i = 0; i < ENGINES; i++) {
+			if (random_below(&seed, 12) == 0)
+				reopen(&sides[i]); /* with its op under way */
+			else
+				check(&sides[i]);
+		}
+	}
+	for (uint32_t i = 0; i < ENGINES; i++)
+		gpu_raw_close(&sides[i].e);
+	daemon_stat_becomes(&d, "ops.outstanding", 0, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("kvtierd");
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(all_at_once),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0 one_thread=1");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
