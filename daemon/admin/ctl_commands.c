@@ -74,11 +74,24 @@ void ctl_age(struct json *json, const char *name, uint64_t seconds)
 		json_number(json, name, seconds);
 }
 
+/* The ways in which its pages are reached, '+' between. */
 static const char *path_name(const struct conn_row *row)
 {
-	if (row->shared && row->staged)
-		return "shared+staged";
-	return row->shared ? "shared" : row->staged ? "staged" : "none";
+	static const char *const ways[WIRE_MEMORIES] = {
+		[WIRE_MEMFD] = "shared",
+		[WIRE_STAGED] = "staged",
+		[WIRE_DEVICE_HANDLE] = "cuda-ipc",
+		[WIRE_DEVICE_FD] = "cuda-fd",
+		[WIRE_DEVICE_FABRIC] = "cuda-fabric",
+	};
+	static char text[64];
+	size_t n = 0;
+
+	for (int way = WIRE_MEMFD; way < WIRE_MEMORIES; way++)
+		if (row->memories & 1u << way)
+			n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s", n ? "+" : "",
+					      ways[way]);
+	return n ? text : "none";
 }
 
 static bool client_row(struct kvtierd *d, uint32_t position, struct json *json, bool *ret_end)

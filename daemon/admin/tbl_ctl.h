@@ -22,8 +22,10 @@ CTL(status, local, "[--json]",
     "for example, that the daemon still starts. Exit status 0, 1, 2; 3: no daemon there.",
     "kvtierctl status && echo fine")
 CTL(clients, admin, "[--json]",
-    "Connected engines: process, tenant, how their pages are reached, ops and blocks. STATE is "
-    "open or ending: that connection was cut, and workers still use PAGES pages of it.",
+    "Connected engines: process, tenant, how their pages are reached, ops and blocks. PATH: shared "
+    "(a memfd), staged (libkvtier copies), cuda-ipc, cuda-fd, cuda-fabric (a GPU's memory, and by "
+    "which handle). STATE is open or ending: that connection was cut, and workers still use PAGES "
+    "pages of it.",
     "kvtierctl clients")
 CTL(spaces, admin, "[--json]",
     "Identities (model, geometry, codec) with blocks, bytes and state. open: an engine has it "
@@ -36,7 +38,8 @@ CTL(devices, admin, "[--json]",
     "What moves bytes between engines' pages and images: the CPU, and each GPU that can be served. "
     "STATE of a GPU: idle (no engine uses it, kvtierd takes nothing of it), up, silent (a call of "
     "its driver does not return), failed (and tried again when an engine comes), out (failed too "
-    "often; kvtierd must be started again); absent: a row that says why there is no GPU. OWN: its "
+    "often; kvtierd must be started again); absent: a row that says why there is no GPU. MPS: "
+    "kernels of kvtierd run beside the engine's there; without MPS processes take turns. OWN: its "
     "memory that kvtierd's buffers and kernels take; the driver takes more for the context. The "
     "paths of the NVMe tier are disks.",
     "kvtierctl devices")

@@ -195,6 +195,7 @@ static void gpu_note(const struct device *device, struct device_note *ret)
 	} else if (ret->failed && view.state == CUDA_NONE) {
 		ret->state = "failed";
 	}
+	ret->mps = g->gpu->found->mps;
 	ret->regions = view.regions;
 	ret->bytes = view.bytes;
 	ret->copied_out_bytes_total = view.out_bytes;

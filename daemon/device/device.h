@@ -167,6 +167,7 @@ struct device_note {
 	const char *state; /* one word */
 	char why[200];     /* the device does not work, or is not as it should be; else "" */
 	bool failed;       /* it was in use and does not work */
+	bool mps;          /* kvtierd is a client of MPS there */
 	uint32_t regions;  /* imported now */
 	uint64_t bytes;    /* of its memory, that kvtierd takes for itself */
 	uint64_t copied_out_bytes_total, copied_in_bytes_total; /* from and to its memory */

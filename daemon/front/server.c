@@ -572,8 +572,7 @@ bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 		if (!mount)
 			continue;
 		ret->spaces++;
-		ret->staged |= mount->n_regions > 0 && mount->staged;
-		ret->shared |= mount->n_regions > 0 && !mount->staged;
+		ret->memories |= mount->memories;
 	}
 	return true;
 }

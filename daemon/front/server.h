@@ -47,8 +47,7 @@ struct conn_row {
 	/* cut; its socket closes when the last page is let go */
 	bool ending;
 	uint64_t region_bytes;
-	/* how its pages are reached; both false: no regions */
-	bool shared, staged;
+	uint32_t memories; /* how its pages are reached: 1 << enum wire_memory; 0: no regions */
 	uint64_t stored_blocks, loaded_blocks, missed_blocks, sparse_blocks;
 	uint64_t age_ns;
 };

@@ -65,7 +65,7 @@ int mount_import(const struct devices *devices, const struct proto_space_open *m
 		}
 		mount->n_regions++;
 		mount->region_bytes += desc.length;
-		mount->staged |= desc.memory == WIRE_STAGED;
+		mount->memories |= 1u << desc.memory;
 	}
 	if (r) {
 		mount_unmap(mount);

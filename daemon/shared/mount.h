@@ -28,7 +28,8 @@ struct mount {
 	bool answer_late;   /* it is answered when the regions are given back */
 	uint32_t ops;       /* requests that may touch its pages */
 	uint32_t n_regions;
-	bool staged, prepared; /* how its pages are reached; its device knows the layout */
+	uint32_t memories; /* how its pages are reached: 1 << enum wire_memory of its regions */
+	bool prepared;     /* its device knows the layout */
 	uint64_t region_bytes;
 	uint64_t pages; /* valid page indices are below */
 	struct device_layout layout;

@@ -55,7 +55,7 @@ bool __wrap_server_row(const struct server *server, uint32_t position, struct co
 		return false;
 	*ret = (struct conn_row){ .id = position,
 				  .pid = 42,
-				  .shared = true,
+				  .memories = 1u << WIRE_MEMFD,
 				  .region_bytes = 1ull << 40,
 				  .ending = position == 1,
 				  .pages = position };

@@ -416,7 +416,7 @@ static void memory_of_the_host_is_the_cpus(void **state)
 	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
 	mount = mount_of(w, &region, 1, &fd, 0, "");
 	assert_ptr_equal(mount->device, devices_cpu(&w->devices));
-	assert_true(mount->staged);
+	assert_int_equal(mount->memories, 1u << WIRE_STAGED);
 	unmount(mount);
 	mount = mount_of(w, NULL, 0, NULL, 0, ""); /* a space for look-ups alone */
 	assert_ptr_equal(mount->device, devices_cpu(&w->devices));

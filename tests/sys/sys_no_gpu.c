@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sys_no_gpu - goal: without a driver or a GPU kvtierd serves the CPU, says why there is no GPU,
+ * and takes no memory of one that is told of all the same; `[gpu] devices = required` makes it
+ * refuse to start. Method: CUDA_VISIBLE_DEVICES hides what this machine may have.
+ */
+#include "tests/lib/lib_raw.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char common[] = "[host]\nbytes = 8M\nslab_bytes = 256K\nhuge_pages = no\n";
+
+static void start(struct daemon *d, const char *devices)
+{
+	char config[512];
+
+	snprintf(config, sizeof(config), "%s[gpu]\ndevices = %s\n", common, devices);
+	daemon_start(d, config);
+}
+
+/* `devices` of kvtierctl has this in the row of what is absent. */
+static void says(const struct daemon *d, const char *words)
+{
+	char text[4096];
+
+	assert_int_equal(daemon_ctl(d, "devices --json", text, sizeof(text)), 0);
+	assert_non_null(strstr(text, "\"kind\":\"cpu\""));
+	assert_non_null(strstr(text, "\"state\":\"absent\""));
+	if (!strstr(text, words))
+		fail_msg("%s", text);
+	assert_int_equal(daemon_stat(d, "gpu.devices"), 0);
+}
+
+static void the_reason_is_told(void **state)
+{
+	struct daemon d;
+
+	(void)state;
+	start(&d, "auto");
+	says(&d, "CUDA driver");
+	daemon_remove(&d);
+	start(&d, "off");
+	says(&d, "[gpu] devices = off");
+	daemon_remove(&d);
+}
+
+static void memory_of_a_gpu_is_refused(void **state)
+{
+	struct wire_order order = { .device = { 7 } };
+	struct raw_space space;
+	struct daemon d;
+	struct raw r;
+	int fd;
+
+	(void)state;
+	start(&d, "auto");
+	raw_open(&r, d.socket);
+	raw_space_fill(&r, &space);
+	space.region.memory = WIRE_DEVICE_HANDLE;
+	space.region.device[0] = space.region.handle[0] = 7;
+	assert_int_equal(raw_send(&r, &space, sizeof(space), NULL, 0), 0);
+	raw_expect_refused(&r, -ENODEV, "serves no device");
+	order.head = raw_head(&r, WIRE_ORDER, sizeof(order));
+	fd = memfd_make(sizeof(struct wire_words), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+	assert_int_equal(raw_send(&r, &order, sizeof(order), &fd, 1), 0);
+	raw_expect_refused(&r, -ENODEV, "serves no such device");
+	raw_close(&r);
+	daemon_remove(&d);
+}
+
+static void required_means_required(void **state)
+{
+	char command[512], text[4096];
+	struct daemon d;
+
+	(void)state;
+	daemon_place(&d, false);
+	snprintf(command, sizeof(command), "%s[gpu]\ndevices = required\n", common);
+	daemon_configure(&d, command);
+	snprintf(command, sizeof(command), "%s/kvtierd --config %s 2>&1", build_dir(), d.config);
+	assert_int_equal(shell(command, text, sizeof(text)), 1);
+	assert_non_null(strstr(text, "[gpu] devices = required: "));
+	daemon_configure(&d, common);
+	daemon_restart(&d);
+	daemon_remove(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_reason_is_told),
+		cmocka_unit_test(memory_of_a_gpu_is_refused),
+		cmocka_unit_test(required_means_required),
+	};
+
+	(void)setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
