@@ -398,6 +398,23 @@ static void handles_are_void_once_destroyed(void **state)
 	expect(cu->cuStreamQuery((CUstream)0x1234), CUDA_ERROR_INVALID_HANDLE, "is not a stream");
 }
 
+/* However many came after it: there are 65,536 slots. */
+static void a_handle_never_becomes_another_ones(void **state)
+{
+	CUevent event, later;
+	int i;
+
+	(void)state;
+	GPU(cu->cuEventCreate(&event, 0));
+	GPU(cu->cuEventDestroy(event));
+	for (i = 0; i < 70000; i++) {
+		GPU(cu->cuEventCreate(&later, 0));
+		assert_ptr_not_equal(later, event);
+		GPU(cu->cuEventDestroy(later));
+	}
+	expect(cu->cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE, "after it was destroyed");
+}
+
 static void a_kernel_that_traps_breaks_one_gpu_and_a_reset_heals_it(void **state)
 {
 	CUmodule module;
@@ -459,6 +476,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(the_primary_context_is_one_and_counted),
 		cmocka_unit_test(a_destroyed_context_is_known_as_such),
 		cmocka_unit_test(handles_are_void_once_destroyed),
+		cmocka_unit_test(a_handle_never_becomes_another_ones),
 		cmocka_unit_test(a_kernel_that_traps_breaks_one_gpu_and_a_reset_heals_it),
 		cmocka_unit_test(an_entry_point_of_another_version_is_refused),
 	};

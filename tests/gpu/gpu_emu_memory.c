@@ -221,6 +221,14 @@ static void a_kernel_out_of_bounds_breaks_its_context_for_good(void **state)
 	GPU(cu->cuMemFree(alloc(BYTES)));
 }
 
+static void an_access_that_lies_partly_in_bounds_is_out_of_bounds(void **state)
+{
+	(void)state;
+	launch("emu_fill", alloc(BYTES + 2), WORDS + 1);
+	expect(cu->cuStreamQuery(gpu.stream), CUDA_ERROR_ILLEGAL_ADDRESS, "runs over its end");
+	reopen();
+}
+
 static void a_kernel_that_uses_freed_memory_breaks_its_context(void **state)
 {
 	const CUdeviceptr ptr = alloc(BYTES);
@@ -408,6 +416,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_strided_copy_moves_its_rows_and_nothing_else),
 		cmocka_unit_test(pageable_memory_is_read_in_the_call_and_written_before_it_returns),
 		cmocka_unit_test(a_kernel_out_of_bounds_breaks_its_context_for_good),
+		cmocka_unit_test(an_access_that_lies_partly_in_bounds_is_out_of_bounds),
 		cmocka_unit_test(a_kernel_that_uses_freed_memory_breaks_its_context),
 		cmocka_unit_test(memory_is_freed_once_from_its_beginning_by_its_own_call),
 		cmocka_unit_test(memory_freed_under_queued_work_is_a_violation),
