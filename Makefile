@@ -30,13 +30,11 @@ ALLLD   := $(LDFLAGS) $(SANFLAG) -Wl,--as-needed
 LIBS    := -linih -lcrypto -lxxhash -lnuma -ljson-c -luring -lhiredis -lssl -lpthread -lcmocka -lm
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
-# Kernels on the host run on stacks that no sanitizer knows.
-$(foreach f,block codec fiber meet shared,$(eval CF_host_$(f) := -fno-sanitize=all -Wno-unknown-pragmas))
 
 # A source is in by lying in its room; a test by lying in the folder of its kind. What else there is
 # to know of a test stands in it (tests/README.md): FACTS has a word NAME:KEY=VALUE for each fact.
 objs_of  = $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard $(1))))
-D_OBJS  := $(call objs_of,kernels/*.c kernels/*/*.c daemon/*/*.c tiers/*.c tiers/*/*.c tiers/*/*/*.c)
+D_OBJS  := $(call objs_of,$(addsuffix /*.c,kernels kernels/* daemon/* tiers tiers/* tiers/*/*))
 C_OBJS  := $(call objs_of,client/lib/*.c)
 CTL_OBJS := $(call objs_of,client/ctl/*.c)
 LIB_OBJS := $(call objs_of,tests/lib/*.c tests/gpu/host/*.c)
@@ -64,17 +62,20 @@ $(BUILD)/kernels/cuda/fatbin.o: $(FATBIN)
 $(BUILD)/codec.fatbin: $(wildcard kernels/*.h kernels/cuda/*.h kernels/cuda/*.cu*)
 	@mkdir -p $(@D)
 	$(SAY) NVCC kernels/cuda/codec.cu
-	$(Q)$(NVCC) -I. -std=c++17 -O3 --threads 0 -fatbin -Werror all-warnings -Xptxas -warn-spills \
-		$(if $(V),-Xptxas -v) $(foreach a,80 86 89 90 100 120,-gencode arch=compute_$a,code=sm_$a) \
-		-gencode arch=compute_80,code=compute_80 -o $@ kernels/cuda/codec.cu
+	$(Q)$(NVCC) -I. -std=c++17 -O3 --threads 0 -fatbin -o $@ kernels/cuda/codec.cu \
+		-Werror all-warnings -Xptxas -warn-spills $(if $(V),-Xptxas -v) \
+		$(foreach a,80 86 89 90 100 120,-gencode arch=compute_$a,code=sm_$a) \
+		-gencode arch=compute_80,code=compute_80
 
 # A file of flags changes when the flags in it do: what was made with other flags is made again.
-FLAGS_cc = $(CC) $(ALLCF) $(CF_avx512) $(CF_host_block) $(CF_fatbin)
+FLAGS_cc = $(CC) $(ALLCF) $(CF_avx512) $(CF_fatbin)
 FLAGS_ld = $(CC) $(ALLLD) $(LIBS) $(D_OBJS) $(C_OBJS) $(CTL_OBJS) $(LIB_OBJS) $(BENCH_OBJS)
 $(BUILD)/flags.%: FORCE
 	@mkdir -p $(@D)
 	@echo "$(FLAGS_$*)" | cmp -s - $@ || echo "$(FLAGS_$*)" >$@
 
+# Kernels on the host run on stacks that no sanitizer knows.
+$(BUILD)/tests/gpu/host/%.o: ALLCF += -fno-sanitize=all -Wno-unknown-pragmas
 $(BUILD)/%.o: %.c $(BUILD)/flags.cc
 	@mkdir -p $(@D)
 	$(SAY) CC $<
@@ -139,10 +140,8 @@ gpu-bundle:
 	@tests/gpu/bundle.sh $(CURDIR)/build/gpu-bundle
 demo: deps
 	$(Q)$(MAKE) $(J) all && bash client/examples/demo.sh
-lint: $(if $(wildcard $(BUILD)/kvtierd),,all)
-	@tests/lint.sh $(BUILD)
-test-all fuzz deps:
-	@tests/$@.sh
+test-all fuzz lint deps:
+	@tests/$@.sh $(BUILD)
 
 install: all
 	@BUILD=$(BUILD) VERSION=$(VERSION) systemd/install.sh

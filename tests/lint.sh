@@ -17,7 +17,9 @@ refuse grep -nE '#include "(daemon|tiers|client|tests)/' $(in_room '^kernels/')
 refuse grep -nE '#include "daemon/front/' $(in_room '^daemon/[^/]*/' | grep -Ev '^daemon/(admin|front)/')
 refuse grep -nE '#include "daemon/op/' $(in_room '^daemon/(shared|store|nvme|redis|device|config)/')
 refuse grep -nE '#include "(daemon|tiers|kernels|tests)/' $(in_room '^client/([^/]*\.h|lib/.*)$')
-python3 tests/circles.py "${1:-build}" || status=1
+build=${1:-build}
+[ -x "$build/kvtierd" ] || make -j"$(nproc)" BUILD="$build" all || status=1
+python3 tests/circles.py "$build" || status=1
 python3 - "${sources[@]}" <<'END' || status=1
 import sys
 long = [f"{name}:{number}: {len(line.rstrip().expandtabs(8))} columns"
