@@ -97,6 +97,8 @@ static size_t packet_bytes_expected(uint16_t type)
 		return sizeof(struct wire_space_ok);
 	case WIRE_SPACE_CLOSED:
 		return sizeof(struct wire_space_close);
+	case WIRE_ORDER_OK:
+		return sizeof(struct wire_order_ok);
 	case WIRE_WAKE:
 		return sizeof(struct wire_head);
 	default:

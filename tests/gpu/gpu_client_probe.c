@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu_client_probe - goal: a pointer that is not all of one GPU's memory is refused by libkvtier in
+ * a sentence that names the region, before a daemon sees it; the caller's context stays current.
+ * Method: pointers of each wrong kind, on two GPUs.
+ */
+#include "tests/lib/lib_gpu_engine.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { BYTES = 1 << 20 };
+
+static struct daemon d;
+static struct gpu gpus[2];
+static struct kvtier_client *client;
+
+static int begin(void **state)
+{
+	const struct kvtier_options o = { .size = sizeof(o) };
+	struct kvtier_options options = o;
+
+	(void)state;
+	daemon_start(&d, "[host]\nbytes = 16M\nslab_bytes = 2M\nhuge_pages = no\n");
+	gpu_open(&gpus[1], 1);
+	gpu_open(&gpus[0], 0);
+	options.socket_path = d.socket;
+	assert_int_equal(kvtier_connect(&options, &client), 0);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	kvtier_close(client);
+	daemon_remove(&d);
+	gpu_close(&gpus[0]);
+	gpu_close(&gpus[1]);
+	gpu_report_clean("");
+	return 0;
+}
+
+/* A page has 8 KiB: all of the first region's lie in it. */
+static int try(const CUdeviceptr *bases, const uint64_t *lengths, size_t n)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
+	const size_t n_segments = engine_segments(&g, segments, KVTIER_MAX_SEGMENTS);
+	struct kvtier_region regions[2];
+	struct kvtier_space *space;
+	CUcontext before, after;
+	int r;
+
+	for (size_t i = 0; i < n; i++)
+		regions[i] = (struct kvtier_region){ .size = sizeof(regions[i]),
+						     .memory = KVTIER_CUDA,
+						     .fd = -1,
+						     .length = lengths[i],
+						     .base = (void *)(uintptr_t)bases[i] };
+	GPU(gpu_api()->cuCtxGetCurrent(&before));
+	r = kvtier_space_open(client, &g, regions, n, segments, n_segments, &space);
+	GPU(gpu_api()->cuCtxGetCurrent(&after));
+	assert_ptr_equal(before, after);
+	if (r == 0)
+		assert_int_equal(kvtier_space_close(space), 0);
+	return r;
+}
+
+static void refused(CUdeviceptr base, uint64_t length, const char *words)
+{
+	assert_int_equal(try(&base, &length, 1), -EINVAL);
+	if (!strstr(kvtier_last_error(), words))
+		fail_msg("\"%s\" does not say \"%s\"", kvtier_last_error(), words);
+}
+
+static void memory_of_the_host_is_refused(void **state)
+{
+	static uint8_t bytes[BYTES];
+	void *pinned;
+
+	(void)state;
+	refused((uintptr_t)bytes, BYTES, "regions[0].base is 0x");
+	GPU(gpu_api()->cuMemHostAlloc(&pinned, BYTES, CU_MEMHOSTALLOC_PORTABLE));
+	refused((uintptr_t)pinned, BYTES, "no address of a GPU's memory");
+	GPU(gpu_api()->cuMemFreeHost(pinned));
+}
+
+static void managed_memory_is_refused(void **state)
+{
+	CUdeviceptr managed;
+
+	(void)state;
+	GPU(gpu_api()->cuMemAllocManaged(&managed, BYTES, CU_MEM_ATTACH_GLOBAL));
+	refused(managed, BYTES, "managed memory");
+	GPU(gpu_api()->cuMemFree(managed));
+}
+
+static void freed_memory_is_refused(void **state)
+{
+	CUdeviceptr base;
+
+	(void)state;
+	GPU(gpu_api()->cuMemAlloc(&base, BYTES));
+	GPU(gpu_api()->cuMemFree(base));
+	refused(base, BYTES, "no address of a GPU's memory");
+}
+
+static void more_than_the_allocation_is_refused(void **state)
+{
+	CUdeviceptr base;
+
+	(void)state;
+	GPU(gpu_api()->cuMemAlloc(&base, BYTES));
+	refused(base + 4096, BYTES, "the allocation at its base has 1044480 bytes");
+	refused(base, UINT64_MAX, "regions[0].length");
+	GPU(gpu_api()->cuMemFree(base));
+}
+
+static void a_part_of_an_allocation_is_taken(void **state)
+{
+	const uint64_t length = BYTES - 512;
+	CUdeviceptr base;
+
+	(void)state;
+	GPU(gpu_api()->cuMemAlloc(&base, BYTES));
+	base += 512;
+	assert_int_equal(try(&base, &length, 1), 0);
+	GPU(gpu_api()->cuMemFree(base - 512));
+}
+
+static void two_gpus_in_a_space_are_refused(void **state)
+{
+	const uint64_t lengths[2] = { BYTES, BYTES };
+	CUdeviceptr bases[2];
+
+	(void)state;
+	GPU(gpu_api()->cuMemAlloc(&bases[0], BYTES));
+	GPU(gpu_api()->cuCtxPushCurrent(gpus[1].context));
+	GPU(gpu_api()->cuMemAlloc(&bases[1], BYTES));
+	assert_int_equal(try(bases, lengths, 2), -EINVAL);
+	assert_non_null(strstr(kvtier_last_error(), "regions[1] is of GPU 1, regions[0] of GPU 0"));
+	GPU(gpu_api()->cuMemFree(bases[1]));
+	GPU(gpu_api()->cuCtxPopCurrent(NULL));
+	GPU(gpu_api()->cuMemFree(bases[0]));
+}
+
+/* The calling thread has no context at all: the memory's own is used. */
+static void a_thread_without_a_context_opens_and_closes(void **state)
+{
+	const uint64_t length = BYTES;
+	CUdeviceptr base;
+
+	(void)state;
+	GPU(gpu_api()->cuMemAlloc(&base, BYTES));
+	GPU(gpu_api()->cuCtxSetCurrent(NULL));
+	assert_int_equal(try(&base, &length, 1), 0);
+	GPU(gpu_api()->cuCtxSetCurrent(gpus[0].context));
+	GPU(gpu_api()->cuMemFree(base));
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(memory_of_the_host_is_refused),
+		cmocka_unit_test(managed_memory_is_refused),
+		cmocka_unit_test(freed_memory_is_refused),
+		cmocka_unit_test(more_than_the_allocation_is_refused),
+		cmocka_unit_test(a_part_of_an_allocation_is_taken),
+		cmocka_unit_test(two_gpus_in_a_space_are_refused),
+		cmocka_unit_test(a_thread_without_a_context_opens_and_closes),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "gpus=2 reuse=0 null_stream=0");
+	return cmocka_run_group_tests(tests, begin, end);
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=6 */
+/*
+ * gpu_rungs - goal: pages in a GPU's memory reach the daemon by the first way that its driver and
+ * the daemon allow; whichever it is, blocks are the same bytes; and the library says how, and why
+ * not better. Method: memory of each kind, through libkvtier and a real daemon with and without
+ * GPUs, pages poisoned before each load.
+ */
+#include "tests/lib/lib_gpu_engine.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { BLOCKS = 12 };
+
+static const char with_gpus[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
+				"[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+static const char without[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
+			      "[gpu]\ndevices = off\n";
+
+static struct daemon d;
+static struct gpu gpu;
+
+static int begin(void **state)
+{
+	gpu_open(&gpu, 0);
+	daemon_start(&d, *state);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("kvtierd");
+	gpu_report_clean("gpu_rungs");
+	return 0;
+}
+
+/* Stored and loaded by engines of one kind and of another. */
+static void goes(enum gpu_memory_kind kind, const char *words)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	struct kvtier_key keys[BLOCKS];
+	struct gpu_engine ge;
+
+	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, kind);
+	gpu_engine_reached(&ge, words);
+	chain_keys(&ge.e, kind, BLOCKS, keys);
+	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
+	assert_int_equal(engine_lookup(&ge.e, keys, BLOCKS), BLOCKS);
+	assert_int_equal(gpu_chain_load(&ge, keys, BLOCKS, BLOCKS), BLOCKS);
+	gpu_engine_close(&ge);
+}
+
+static void an_allocation_goes_by_ipc(void **state)
+{
+	(void)state;
+	goes(GPU_ALLOC, "CUDA IPC");
+}
+
+static void a_mapping_goes_by_descriptor(void **state)
+{
+	(void)state;
+	goes(GPU_VMM_FD, "CUDA descriptor");
+}
+
+static void memory_of_a_pool_is_staged(void **state)
+{
+	(void)state;
+	goes(GPU_POOL, "CUDA staged: it is of a stream-ordered pool");
+}
+
+static void a_mapping_without_a_handle_is_staged(void **state)
+{
+	(void)state;
+	goes(GPU_VMM_NONE, "CUDA staged: it was made by cuMemCreate() without a type of handle");
+}
+
+static void several_allocations_are_staged(void **state)
+{
+	(void)state;
+	goes(GPU_VMM_TWO, "CUDA staged: it lies in 2 allocations");
+}
+
+static void a_daemon_without_gpus_is_given_copies(void **state)
+{
+	(void)state;
+	goes(GPU_ALLOC, "CUDA staged: regions[0]");
+	goes(GPU_VMM_FD, "CUDA staged: regions[0]");
+}
+
+/* CPU engine, shared and staged GPU pages: one space, the same blocks. */
+static void blocks_are_the_same_by_every_way(void **state)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	struct gpu_engine shared, staged;
+	struct kvtier_key keys[3][BLOCKS];
+	struct engine cpu;
+
+	(void)state;
+	engine_open(&cpu, d.socket, "cpu", &g, BLOCKS);
+	gpu_engine_open(&shared, &gpu, d.socket, &g, BLOCKS, GPU_ALLOC);
+	gpu_engine_open(&staged, &gpu, d.socket, &g, BLOCKS, GPU_POOL);
+	for (uint64_t i = 0; i < 3; i++)
+		chain_keys(&cpu, i, BLOCKS, keys[i]);
+	assert_int_equal(chain_store(&cpu, keys[0], 0, BLOCKS), 0);
+	assert_int_equal(gpu_chain_store(&shared, keys[1], 0, BLOCKS), 0);
+	assert_int_equal(gpu_chain_store(&staged, keys[2], 0, BLOCKS), 0);
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_int_equal(chain_load(&cpu, keys[i], 0, BLOCKS), BLOCKS);
+		assert_int_equal(gpu_chain_load(&shared, keys[i], 0, BLOCKS), BLOCKS);
+		assert_int_equal(gpu_chain_load(&staged, keys[i], 0, BLOCKS), BLOCKS);
+	}
+	engine_close(&cpu);
+	gpu_engine_close(&shared);
+	gpu_engine_close(&staged);
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(name, config) \
+	cmocka_unit_test_prestate_setup_teardown(name, begin, end, (void *)(uintptr_t)config)
+	const struct CMUnitTest tests[] = {
+		CASE(an_allocation_goes_by_ipc, with_gpus),
+		CASE(a_mapping_goes_by_descriptor, with_gpus),
+		CASE(memory_of_a_pool_is_staged, with_gpus),
+		CASE(a_mapping_without_a_handle_is_staged, with_gpus),
+		CASE(several_allocations_are_staged, with_gpus),
+		CASE(a_daemon_without_gpus_is_given_copies, without),
+		CASE(blocks_are_the_same_by_every_way, with_gpus),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

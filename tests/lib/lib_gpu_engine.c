@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib_gpu_engine.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static size_t granularity(const CUmemAllocationProp *prop)
+{
+	size_t ret;
+
+	GPU(gpu_api()->cuMemGetAllocationGranularity(&ret, prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+	return ret;
+}
+
+static void make_mapped(const struct gpu *g, size_t bytes, struct gpu_memory *m)
+{
+	const struct cuda_api *cu = gpu_api();
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes =
+			m->kind == GPU_VMM_NONE   ? CU_MEM_HANDLE_TYPE_NONE :
+			m->kind == GPU_VMM_FABRIC ? CU_MEM_HANDLE_TYPE_FABRIC :
+						    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = { CU_MEM_LOCATION_TYPE_DEVICE, g->device },
+	};
+	const CUmemAccessDesc access = { prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	const size_t unit = granularity(&prop);
+	size_t part;
+
+	m->parts = m->kind == GPU_VMM_TWO ? 2 : 1;
+	part = (bytes / m->parts + unit - 1) / unit * unit;
+	m->bytes = part * m->parts;
+	GPU(cu->cuMemAddressReserve(&m->base, m->bytes, 0, 0, 0));
+	for (size_t i = 0; i < m->parts; i++) {
+		GPU(cu->cuMemCreate(&m->handles[i], part, &prop, 0));
+		GPU(cu->cuMemMap(m->base + i * part, part, 0, m->handles[i], 0));
+	}
+	GPU(cu->cuMemSetAccess(m->base, m->bytes, &access, 1));
+}
+
+void gpu_memory_make(const struct gpu *g, enum gpu_memory_kind kind, size_t bytes,
+		     struct gpu_memory *ret)
+{
+	*ret = (struct gpu_memory){ .kind = kind, .bytes = bytes };
+	if (kind == GPU_ALLOC) {
+		GPU(gpu_api()->cuMemAlloc(&ret->base, bytes));
+	} else if (kind == GPU_POOL) {
+		GPU(gpu_api()->cuMemAllocAsync(&ret->base, bytes, g->stream));
+		GPU(gpu_api()->cuStreamSynchronize(g->stream));
+	} else {
+		make_mapped(g, bytes, ret);
+	}
+}
+
+void gpu_memory_free(const struct gpu *g, struct gpu_memory *m)
+{
+	const struct cuda_api *cu = gpu_api();
+
+	if (m->kind == GPU_ALLOC) {
+		GPU(cu->cuMemFree(m->base));
+	} else if (m->kind == GPU_POOL) {
+		GPU(cu->cuMemFreeAsync(m->base, g->stream));
+		GPU(cu->cuStreamSynchronize(g->stream));
+	} else {
+		GPU(cu->cuMemUnmap(m->base, m->bytes));
+		for (size_t i = 0; i < m->parts; i++)
+			GPU(cu->cuMemRelease(m->handles[i]));
+		GPU(cu->cuMemAddressFree(m->base, m->bytes));
+	}
+}
+
+void gpu_engine_open(struct gpu_engine *ge, const struct gpu *gpu, const char *socket,
+		     const struct kvtier_geometry *geometry, uint32_t pages,
+		     enum gpu_memory_kind kind)
+{
+	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
+	const size_t n = engine_segments(geometry, segments, KVTIER_MAX_SEGMENTS);
+	const struct kvtier_options o = {
+		.size = sizeof(o), .socket_path = socket, .name = "gpu", .timeout_ms = 20000
+	};
+	struct kvtier_region region = { .size = sizeof(region), .memory = KVTIER_CUDA, .fd = -1 };
+	struct engine *e = &ge->e;
+
+	*ge = (struct gpu_engine){ .gpu = gpu };
+	*e = (struct engine){ .geometry = *geometry,
+			      .pages = pages,
+			      .page_bytes = engine_page_bytes(geometry),
+			      .fd = -1 };
+	region.length = e->page_bytes * pages;
+	e->memory = aligned_alloc(4096, (region.length + 4095) & ~4095ull);
+	assert_non_null(e->memory);
+	GPU(gpu_api()->cuMemHostRegister(e->memory, region.length, CU_MEMHOSTREGISTER_PORTABLE));
+	gpu_memory_make(gpu, kind, region.length, &ge->memory);
+	region.base = (void *)(uintptr_t)ge->memory.base;
+	if (kvtier_connect(&o, &e->client))
+		fail_msg("kvtier_connect: %s", kvtier_last_error());
+	if (kvtier_space_open(e->client, geometry, &region, 1, segments, n, &e->space))
+		fail_msg("kvtier_space_open: %s", kvtier_last_error());
+}
+
+void gpu_engine_close(struct gpu_engine *ge)
+{
+	GPU(gpu_api()->cuMemHostUnregister(ge->e.memory));
+	engine_close(&ge->e);
+	gpu_memory_free(ge->gpu, &ge->memory);
+}
+
+void gpu_engine_reached(const struct gpu_engine *ge, const char *words)
+{
+	char text[256];
+
+	assert_int_equal(kvtier_space_memory(ge->e.space, text, sizeof(text)), 0);
+	if (!strstr(text, words))
+		fail_msg("pages are reached by \"%s\", not by \"%s\"", text, words);
+}
+
+void gpu_pages_push(const struct gpu_engine *ge, uint32_t first, uint32_t n)
+{
+	for (size_t at = first * ge->e.page_bytes; n > 0; n--, at += ge->e.page_bytes)
+		gpu_write(ge->gpu, ge->memory.base + at, ge->e.memory + at, ge->e.page_bytes);
+}
+
+void gpu_pages_pull(const struct gpu_engine *ge, uint32_t first, uint32_t n)
+{
+	for (size_t at = first * ge->e.page_bytes; n > 0; n--, at += ge->e.page_bytes)
+		gpu_read(ge->gpu, ge->e.memory + at, ge->memory.base + at, ge->e.page_bytes);
+}
+
+int gpu_chain_store(struct gpu_engine *ge, const struct kvtier_key *keys, uint32_t first,
+		    uint32_t n)
+{
+	uint32_t pages[KVTIER_MAX_BLOCKS];
+
+	pages_from(first, pages, n);
+	for (uint32_t i = 0; i < n; i++)
+		page_fill(&ge->e, pages[i], &keys[i], 0);
+	gpu_pages_push(ge, first, n);
+	return engine_store(&ge->e, keys, pages, n, NULL, NULL);
+}
+
+uint32_t gpu_chain_load(struct gpu_engine *ge, const struct kvtier_key *keys, uint32_t first,
+			uint32_t n)
+{
+	uint32_t pages[KVTIER_MAX_BLOCKS], hits = 0;
+	int32_t blocks[KVTIER_MAX_BLOCKS];
+
+	pages_from(first, pages, n);
+	for (uint32_t i = 0; i < n; i++) {
+		page_poison(&ge->e, pages[i]);
+		blocks[i] = -EINPROGRESS;
+	}
+	gpu_pages_push(ge, first, n);
+	(void)engine_load(&ge->e, keys, pages, n, blocks);
+	gpu_pages_pull(ge, first, n);
+	for (uint32_t i = 0; i < n; i++) {
+		if (blocks[i] == 0 ? !page_is(&ge->e, pages[i], &keys[i], 0) :
+				     !page_is_poison(&ge->e, pages[i]))
+			fail_msg("block %u with status %d: its page holds the wrong bytes", i,
+				 blocks[i]);
+		hits += blocks[i] == 0;
+	}
+	return hits;
+}

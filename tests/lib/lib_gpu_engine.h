@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lib_gpu_engine.h - an engine whose pages are in a GPU's memory, through libkvtier. Pages are
+ * filled and compared in a copy on the host (lib.h), which goes to the GPU and comes from there.
+ */
+#ifndef KVTIER_TESTS_LIB_GPU_ENGINE_H
+#define KVTIER_TESTS_LIB_GPU_ENGINE_H
+
+#include "lib.h"
+#include "lib_gpu.h"
+
+/* How the memory was made. Of the VMM kinds: with a type of handle, or none. */
+enum gpu_memory_kind { GPU_ALLOC, GPU_POOL, GPU_VMM_FD, GPU_VMM_FABRIC, GPU_VMM_NONE, GPU_VMM_TWO };
+
+struct gpu_memory {
+	enum gpu_memory_kind kind;
+	CUdeviceptr base;
+	size_t bytes; /* of its address range */
+	size_t parts; /* VMM: allocations */
+	CUmemGenericAllocationHandle handles[2];
+};
+
+void gpu_memory_make(const struct gpu *g, enum gpu_memory_kind kind, size_t bytes,
+		     struct gpu_memory *ret);
+void gpu_memory_free(const struct gpu *g, struct gpu_memory *memory);
+
+struct gpu_engine {
+	struct engine e; /* its memory is the copy on the host, pinned */
+	const struct gpu *gpu;
+	struct gpu_memory memory;
+};
+
+void gpu_engine_open(struct gpu_engine *ge, const struct gpu *gpu, const char *socket,
+		     const struct kvtier_geometry *geometry, uint32_t pages,
+		     enum gpu_memory_kind kind);
+void gpu_engine_close(struct gpu_engine *ge);
+/* How its pages are reached. */
+void gpu_engine_reached(const struct gpu_engine *ge, const char *words);
+void gpu_pages_push(const struct gpu_engine *ge, uint32_t first, uint32_t n); /* host -> GPU */
+void gpu_pages_pull(const struct gpu_engine *ge, uint32_t first, uint32_t n);
+/* As chain_store() and chain_load() in lib.h. */
+int gpu_chain_store(struct gpu_engine *ge, const struct kvtier_key *keys, uint32_t first,
+		    uint32_t n);
+uint32_t gpu_chain_load(struct gpu_engine *ge, const struct kvtier_key *keys, uint32_t first,
+			uint32_t n);
+
+#endif
