@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=12 */
+/*
+ * gpu_client_kill - goal: an engine or a daemon that is killed in the middle of its ops harms
+ * nobody: the GPU's memory falls to its level before, other engines go on, no page outside an op is
+ * ever touched, and an engine finds what the next daemon has. Method: an engine of its own process,
+ * killed at moments chosen by the seed while it stores and loads; the daemon likewise.
+ */
+#include "tests/lib/lib_gpu_engine.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BLOCKS = 32, KILLS = 6, DEADLINE_MS = 20000 };
+
+static const char config[] = "[host]\nbytes = 96M\nslab_bytes = 2M\nhuge_pages = no\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+
+static int begin(void **state)
+{
+	(void)state;
+	gpu_open(&gpu, 0);
+	daemon_start(&d, config);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	assert_int_equal(gpu_reported("", "violation", ""), 0); /* what the dead left is no leak */
+	return 0;
+}
+
+/* The victim: stores and loads for ever. */
+static int engine(const char *socket)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	struct kvtier_key keys[BLOCKS];
+	struct gpu_engine ge;
+	struct gpu own;
+	char ready = 1;
+
+	gpu_open(&own, 0);
+	gpu_engine_open(&ge, &own, socket, &g, 2 * BLOCKS, GPU_ALLOC);
+	for (uint64_t chain = 100;; chain++) {
+		chain_keys(&ge.e, chain, BLOCKS, keys);
+		(void)gpu_chain_store(&ge, keys, 0, BLOCKS);
+		if (chain == 100 && write(STDIN_FILENO, &ready, 1) != 1)
+			return 1;
+		(void)gpu_chain_load(&ge, keys, BLOCKS, BLOCKS);
+	}
+}
+
+static void an_engine_is_killed(void **state)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	struct random random = { .state = gpu_seed() };
+	struct kvtier_key keys[BLOCKS];
+	struct gpu_engine ge;
+	uint64_t used;
+
+	(void)state;
+	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, GPU_ALLOC);
+	chain_keys(&ge.e, 1, BLOCKS, keys);
+	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
+	used = gpu_used();
+	for (int i = 0; i < KILLS; i++) {
+		int socket;
+		pid_t victim;
+		char ready;
+
+		setenv("KVTIER_TEST_SOCKET", d.socket, 1);
+		victim = gpu_spawn("engine", "", &socket);
+		assert_int_equal(read(socket, &ready, 1), 1);
+		usleep(random_below(&random, 20000));
+		(void)kill(victim, SIGKILL);
+		assert_int_equal(gpu_wait(victim), -SIGKILL);
+		(void)close(socket);
+		assert_int_equal(gpu_chain_load(&ge, keys, BLOCKS, BLOCKS), BLOCKS);
+		daemon_stat_becomes(&d, "clients", 1, DEADLINE_MS);
+	}
+	for (const uint64_t until = now_ns() + DEADLINE_MS * 1000000ull; gpu_used() > used;) {
+		if (now_ns() > until)
+			fail_msg("%llu bytes of the GPU are in use, %llu before",
+				 (unsigned long long)gpu_used(), (unsigned long long)used);
+		nap_ms(10);
+	}
+	gpu_engine_close(&ge);
+}
+
+/* Pages that are not the op's are poison before and after. */
+static void a_daemon_is_killed_in_the_middle_of_a_load(void **state)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	struct random random = { .state = gpu_seed() };
+	struct kvtier_key keys[BLOCKS];
+	uint32_t pages[BLOCKS];
+	struct gpu_engine ge;
+
+	(void)state;
+	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, GPU_ALLOC);
+	pages_from(0, pages, BLOCKS);
+	for (int i = 0; i < KILLS; i++) {
+		struct kvtier_result r = { .size = sizeof(r) };
+		uint64_t op;
+
+		chain_keys(&ge.e, 1, BLOCKS, keys);
+		assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
+		for (uint32_t k = 0; k < 2 * BLOCKS; k++)
+			page_poison(&ge.e, k);
+		gpu_pages_push(&ge, 0, 2 * BLOCKS);
+		assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, NULL, &op), 0);
+		usleep(random_below(&random, 3000));
+		daemon_signal(&d, SIGKILL);
+		assert_int_equal(kvtier_wait(ge.e.client, op, -1, &r), 0);
+		assert_true(r.status == 0 || r.status == -ECONNRESET);
+		gpu_pages_pull(&ge, 0, 2 * BLOCKS);
+		for (uint32_t k = BLOCKS; k < 2 * BLOCKS; k++)
+			assert_true(page_is_poison(&ge.e, k));
+		daemon_restart(&d);
+		for (const uint64_t until = now_ns() + DEADLINE_MS * 1000000ull;;) {
+			const int s = gpu_chain_store(&ge, keys, 0, 1);
+
+			if (s != -ENOTCONN)
+				break;
+			assert_true(now_ns() < until);
+			nap_ms(10);
+		}
+	}
+	gpu_engine_close(&ge);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(an_engine_is_killed, begin, end),
+		cmocka_unit_test_setup_teardown(a_daemon_is_killed_in_the_middle_of_a_load, begin,
+						end),
+	};
+
+	gpu_begin(argv, "null_stream=0");
+	if (argc > 1)
+		return engine(getenv("KVTIER_TEST_SOCKET"));
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
