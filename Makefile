@@ -8,8 +8,7 @@
 #? make fuzz        each parser under libFuzzer for FUZZ_SECONDS (60)
 #? make check-gpu   the gpu tests on this machine's driver; bench-gpu: the figures
 #? make gpu-bundle  both, in a folder for a machine with a driver and no compiler
-#? make bench lint deps clean
-#? make install     below DESTDIR and PREFIX (/usr/local)
+#? make bench lint deps clean; install, below DESTDIR and PREFIX (/usr/local)
 #? Variables: CC=gcc|clang CFLAGS="-O2 -g" SAN=address,undefined|thread BUILD=dir V=1
 comma   := ,
 SAN1    := $(firstword $(subst $(comma), ,$(SAN)))
@@ -38,6 +37,7 @@ D_OBJS  := $(call objs_of,$(addsuffix /*.c,kernels kernels/* daemon/* tiers tier
 C_OBJS  := $(call objs_of,client/lib/*.c)
 CTL_OBJS := $(call objs_of,client/ctl/*.c)
 LIB_OBJS := $(call objs_of,tests/lib/*.c tests/gpu/host/*.c)
+EMU_OBJS := $(call objs_of,tests/gpu/emu/*.c tests/gpu/host/*.c)
 BENCH_OBJS := $(call objs_of,tests/bench/*.c)
 FACTS   := $(shell tests/facts.sh || echo FAILED)
 $(if $(filter FAILED,$(FACTS)),$(error tests/facts.sh failed))
@@ -54,18 +54,15 @@ all: $(PROGRAMS)
 help:
 	@sed -n 's/^#? //p' Makefile
 
-# The CUDA kernels for each kind of GPU, and PTX for those to come; a spilled register is an error.
+# Where there is an nvcc, kvtierd has the CUDA kernels inside.
 NVCC    := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 FATBIN  := $(if $(NVCC),$(BUILD)/codec.fatbin)
 CF_fatbin := $(if $(NVCC),-DCUDA_FATBIN='"$(FATBIN)"')
 $(BUILD)/kernels/cuda/fatbin.o: $(FATBIN)
-$(BUILD)/codec.fatbin: $(wildcard kernels/*.h kernels/cuda/*.h kernels/cuda/*.cu*)
+$(BUILD)/codec.fatbin: $(wildcard kernels/*.h kernels/cuda/*.h kernels/cuda/*.cu* kernels/cuda/*.sh)
 	@mkdir -p $(@D)
-	$(SAY) NVCC kernels/cuda/codec.cu
-	$(Q)$(NVCC) -I. -std=c++17 -O3 --threads 0 -fatbin -o $@ kernels/cuda/codec.cu \
-		-Werror all-warnings -Xptxas -warn-spills $(if $(V),-Xptxas -v) \
-		$(foreach a,80 86 89 90 100 120,-gencode arch=compute_$a,code=sm_$a) \
-		-gencode arch=compute_80,code=compute_80
+	$(SAY) NVCC $@
+	$(Q)kernels/cuda/fatbin.sh $(NVCC) $@ $(if $(V),-Xptxas -v)
 
 # A file of flags changes when the flags in it do: what was made with other flags is made again.
 FLAGS_cc = $(CC) $(ALLCF) $(CF_avx512) $(CF_fatbin)
@@ -89,20 +86,19 @@ $(BUILD)/%.a: $(BUILD)/flags.ld
 $(BUILD)/libkvtier.a: $(C_OBJS) $(BUILD)/flags.ld
 	$(Q)ld -r -o $(BUILD)/kvtier.o $(C_OBJS) && objcopy --localize-hidden $(BUILD)/kvtier.o
 	$(Q)rm -f $@ && ar rcs $@ $(BUILD)/kvtier.o
-$(BUILD)/libkvtier.so.0: $(C_OBJS) client/lib/kvtier.map $(BUILD)/flags.ld
-	$(SAY) LD $@
-	$(Q)$(CC) $(ALLLD) -shared -Wl,-soname,libkvtier.so.0 $(if $(SAN),,-Wl,-z$(comma)defs) \
-		-Wl,--version-script=client/lib/kvtier.map -o $@ $(C_OBJS) -lcrypto -lpthread
-	$(Q)ln -sf libkvtier.so.0 $(BUILD)/libkvtier.so
-
-# The emulated CUDA driver, which the tests of kind gpu load (tests/README.md).
+# The second library is the emulated CUDA driver, which the gpu tests load (tests/README.md).
 EMU     := $(BUILD)/tests/emu/libcuda.so.1
-$(EMU): $(call objs_of,tests/gpu/emu/*.c tests/gpu/host/*.c) $(BUILD)/flags.ld
+LD_libkvtier := $(if $(SAN),,-Wl,-z$(comma)defs) -Wl,--version-script=client/lib/kvtier.map -lcrypto
+LD_libcuda := -Wl,-z$(comma)nodelete
+$(BUILD)/libkvtier.so.0: $(C_OBJS) client/lib/kvtier.map
+$(EMU): $(EMU_OBJS)
+$(call in_tests,$(filter gpu_%,$(ALL))): | $(EMU)
+$(BUILD)/libkvtier.so.0 $(EMU): $(BUILD)/flags.ld
 	@mkdir -p $(@D)
 	$(SAY) LD $@
-	$(Q)$(CC) $(ALLLD) -shared -Wl,-soname,libcuda.so.1 -Wl,-z$(comma)nodelete -o $@ \
-		$(filter %.o,$^) -lpthread
-$(call in_tests,$(filter gpu_%,$(ALL))): | $(EMU)
+	$(Q)$(CC) $(ALLLD) -shared -Wl,-soname,$(@F) -o $@ $(filter %.o,$^) \
+		$(LD_$(firstword $(subst ., ,$(@F)))) -lpthread
+	$(Q)ln -sf $(@F) $(basename $@)
 
 # A program names its objects and archives here; one recipe links all programs. A daemon of tests is
 # kvtierd with some of its calls wrapped: tests/lib/kvtierd_X.c says which.
@@ -123,30 +119,22 @@ $(BUILD)/kvtierd $(BUILD)/kvtierctl $(OF_TEST): $(BUILD)/flags.ld
 
 tests: $(PROGRAMS) $(call in_tests,$(filter $(WANTED),$(filter-out $(NOT_RUN),$(ALL))))
 check:
-	$(Q)$(MAKE) $(J) tests
-	@tests/run.sh $(BUILD)
+	$(Q)$(MAKE) $(J) tests && tests/run.sh $(BUILD)
 test: deps
 	$(Q)$(MAKE) $(J) check
 soak: all $(call in_tests,$(filter soak_%,$(ALL)))
 	set -e; for s in $(filter $(BUILD)/tests/%,$^); do $$s; done
-bench: all
-	$(BUILD)/kvtier-bench
-bench-gpu: all
-	$(BUILD)/kvtier-bench cuda
-check-gpu:
-	$(Q)$(MAKE) $(J) tests TEST="$(or $(TEST),gpu_*)"
-	@tests/gpu/check.sh $(BUILD)
-gpu-bundle:
-	@tests/gpu/bundle.sh $(CURDIR)/build/gpu-bundle
+bench bench-gpu: all
+	$(BUILD)/kvtier-bench $(if $(filter %-gpu,$@),cuda)
 demo: deps
 	$(Q)$(MAKE) $(J) all && bash client/examples/demo.sh
-test-all fuzz lint deps:
+test-all check-gpu gpu-bundle fuzz lint deps:
 	@tests/$@.sh $(BUILD)
-
 install: all
 	@BUILD=$(BUILD) VERSION=$(VERSION) systemd/install.sh
 clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
 FORCE:
-.PHONY: all help tests check test test-all fuzz soak bench bench-gpu check-gpu gpu-bundle demo lint deps install clean FORCE
+.PHONY: all help tests check test soak bench bench-gpu demo test-all check-gpu gpu-bundle fuzz \
+	lint deps install clean FORCE
 -include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d $(BUILD)/*/*/*/*.d)

@@ -70,7 +70,7 @@ static int errno_of(CUresult result)
 	}
 }
 
-int cuda_error(CUresult result, const char *what)
+int driver_error(CUresult result, const char *what)
 {
 	const char *name = NULL, *text = NULL;
 
@@ -91,7 +91,7 @@ int cuda_device_open(const struct cuda_api *api, CUdevice device, CUcontext cont
 	int active = 0;
 
 	if (r)
-		return cuda_error(r, "cuDeviceGetUuid");
+		return driver_error(r, "cuDeviceGetUuid");
 	memcpy(d.uuid, uuid.bytes, sizeof(d.uuid));
 	if (!context) {
 		r = api->cuDevicePrimaryCtxGetState(device, &flags, &active);
@@ -103,7 +103,7 @@ int cuda_device_open(const struct cuda_api *api, CUdevice device, CUcontext cont
 		if (!r)
 			r = api->cuDevicePrimaryCtxRetain(&d.context, device);
 		if (r)
-			return cuda_error(r, "cuDevicePrimaryCtxRetain");
+			return driver_error(r, "cuDevicePrimaryCtxRetain");
 		d.retained = true;
 	}
 	*ret = d;
@@ -124,7 +124,7 @@ int cuda_enter(const struct cuda_device *device)
 	if (!process_ours(loaded_in))
 		return process_refuse();
 	r = device->api->cuCtxPushCurrent(device->context);
-	return r ? cuda_error(r, "cuCtxPushCurrent") : 0;
+	return r ? driver_error(r, "cuCtxPushCurrent") : 0;
 }
 
 void cuda_leave(const struct cuda_device *device)

@@ -32,7 +32,7 @@ struct op;
 /* NULL: this process has not loaded a driver that the library can use; *ret_why says so. */
 const struct cuda_api *cuda_driver(const char **ret_why);
 /* -errno for a result, with the sentence "WHAT: NAME (text of the driver)". */
-int cuda_error(CUresult result, const char *what);
+int driver_error(CUresult result, const char *what);
 
 /* A GPU as this process knows it, and the context in which memory is. */
 struct cuda_device {

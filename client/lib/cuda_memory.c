@@ -54,7 +54,7 @@ static int facts_ask(const struct cuda_api *api, uint64_t address, struct facts 
 		values[i] = &facts[i];
 	r = api->cuPointerGetAttributes(FACTS_N, names, values, address);
 	if (r)
-		return cuda_error(r, "cuPointerGetAttributes");
+		return driver_error(r, "cuPointerGetAttributes");
 	*ret = (struct facts){
 		.type = (unsigned)facts[FACT_type],
 		.managed = facts[FACT_managed] != 0,
@@ -157,7 +157,7 @@ static int stage_open(struct cuda_memory *m)
 		return rc;
 	r = m->device.api->cuStreamCreateWithPriority(&m->stream, CU_STREAM_NON_BLOCKING, 0);
 	cuda_leave(&m->device);
-	return r ? cuda_error(r, "cuStreamCreateWithPriority") : 0;
+	return r ? driver_error(r, "cuStreamCreateWithPriority") : 0;
 }
 
 int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_pids,
@@ -246,10 +246,10 @@ static int export_mapping(const struct cuda_memory *m, const struct kvtier_regio
 	CUresult r = api->cuMemRetainAllocationHandle(&handle, region->base);
 
 	if (r)
-		return cuda_error(r, "cuMemRetainAllocationHandle");
+		return driver_error(r, "cuMemRetainAllocationHandle");
 	r = api->cuMemExportToShareableHandle(ret, handle, type, 0);
 	(void)api->cuMemRelease(handle);
-	return r ? cuda_error(r, "cuMemExportToShareableHandle") : 0;
+	return r ? driver_error(r, "cuMemExportToShareableHandle") : 0;
 }
 
 static int export_region(const struct cuda_memory *m, const struct kvtier_region *region,
@@ -272,7 +272,7 @@ static int export_region(const struct cuda_memory *m, const struct kvtier_region
 	case CUDA_RUNG_IPC:
 		r = api->cuIpcGetMemHandle(&handle, f.start);
 		if (r)
-			return cuda_error(r, "cuIpcGetMemHandle");
+			return driver_error(r, "cuIpcGetMemHandle");
 		memcpy(ret->handle, &handle, sizeof(ret->handle));
 		ret->memory = WIRE_DEVICE_HANDLE;
 		return 0;
@@ -349,7 +349,7 @@ int cuda_memory_copy(const struct cuda_memory *m, const struct cuda_copy *copy)
 	}
 	r = m->device.api->cuMemcpy2DAsync(&c, m->stream);
 	cuda_leave(&m->device);
-	return r ? cuda_error(r, "cuMemcpy2DAsync") : 0;
+	return r ? driver_error(r, "cuMemcpy2DAsync") : 0;
 }
 
 int cuda_memory_copied(const struct cuda_memory *m)
@@ -361,7 +361,7 @@ int cuda_memory_copied(const struct cuda_memory *m)
 		return rc;
 	r = m->device.api->cuStreamSynchronize(m->stream);
 	cuda_leave(&m->device);
-	return r ? cuda_error(r, "cuStreamSynchronize") : 0;
+	return r ? driver_error(r, "cuStreamSynchronize") : 0;
 }
 
 void cuda_memory_pin(const struct cuda_memory *m, void *base, size_t bytes)

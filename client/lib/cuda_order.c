@@ -255,13 +255,13 @@ int cuda_order_after(struct cuda_order *o, const struct op *op, bool staged, CUs
 		return rc;
 	if (o->shares_events || (staged && o->events[slot])) {
 		r = api->cuEventRecord(o->events[slot], stream);
-		rc = r ? cuda_error(r, "options.cuda_stream: cuEventRecord") : 0;
+		rc = r ? driver_error(r, "options.cuda_stream: cuEventRecord") : 0;
 	} else {
 		r = api->cuStreamWriteValue64(stream,
 					      o->device_words + offsetof(struct wire_words, ready) +
 						      8 * slot,
 					      op->id, CU_STREAM_WRITE_VALUE_DEFAULT);
-		rc = r ? cuda_error(r, "options.cuda_stream: cuStreamWriteValue64") : 0;
+		rc = r ? driver_error(r, "options.cuda_stream: cuStreamWriteValue64") : 0;
 	}
 	cuda_leave(&o->device);
 	return rc;
@@ -296,7 +296,7 @@ int cuda_order_reached(const struct cuda_order *o, const struct op *op)
 	cuda_leave(&o->device);
 	if (r == CUDA_ERROR_NOT_READY)
 		return 0;
-	return r ? cuda_error(r, "cuEventQuery") : 1;
+	return r ? driver_error(r, "cuEventQuery") : 1;
 }
 
 void cuda_order_done(struct cuda_order *o, const struct op *op)
@@ -328,5 +328,5 @@ int cuda_order_wait(struct cuda_order *o, uint64_t id, CUstream stream)
 						       8 * (id & (WIRE_MAX_EVENTS - 1)),
 					       id, CU_STREAM_WAIT_VALUE_GEQ);
 	cuda_leave(&o->device);
-	return r ? cuda_error(r, "cuStreamWaitValue64") : 0;
+	return r ? driver_error(r, "cuStreamWaitValue64") : 0;
 }

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# bundle.sh FOLDER - puts all into FOLDER that a machine with a GPU and its driver needs, and nothing else, to
+# gpu-bundle.sh BUILD - puts all into BUILD/gpu-bundle that a machine with a GPU and its driver needs, and nothing else, to
 # run the tests of kind gpu and kvtier-bench cuda: the sources, and the programs, linked statically but for the
 # C library (2.34 or later) and cmocka, which lies beside them. There: ./run.sh, or `make check-gpu` where there
 # is a compiler.
 set -eu
-cd "$(dirname "$0")/../.."
-folder=$1
+cd "$(dirname "$0")/.."
+folder=$PWD/$1/gpu-bundle
 static="-linih -lxxhash -lnuma -ljson-c -luring -lhiredis -lssl -lcrypto"
 make BUILD="$folder/build" LIBS="-Wl,-Bstatic $static -Wl,-Bdynamic -lcmocka -lpthread -lm -ldl" \
 	CFLAGS="-O2" TEST="gpu_*" tests
@@ -29,11 +29,11 @@ export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 {
 	date -u
 	nvidia-smi
-	tests/gpu/check.sh build
+	tests/check-gpu.sh build
 	build/kvtier-bench cuda
 } 2>&1 | tee results.txt
 RUN
 chmod +x "$folder/run.sh"
 size=$(du -sm "$folder" | cut -f 1)
 echo "$folder: $size MiB; copy it to a machine with a GPU, there: ./run.sh"
-[ "$size" -lt 60 ] || { echo "bundle.sh: that is 60 MiB or more"; exit 1; }
+[ "$size" -lt 60 ] || { echo "gpu-bundle: that is 60 MiB or more"; exit 1; }
