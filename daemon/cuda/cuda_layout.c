@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cuda_region.h"
 #include "daemon/base/container_of.h"
@@ -58,23 +59,30 @@ void cuda_layout_forget(struct cuda_gpu *gpu, struct cuda_layout *layout)
 	cuda_gpu_post(gpu, &layout->mail);
 }
 
-/* The thread waits for a stream in which nothing else is. */
+/* The thread waits for a stream in which nothing else is. Where it cannot, nobody could tell when
+ * the copy is done: only a new context can. */
 static int bring(struct cuda_gpu *gpu, struct cuda_layout *l)
 {
 	const size_t bytes = l->plan.n_pieces * sizeof(*l->pieces);
+	char why[sizeof(gpu->why)];
 	CUdeviceptr at = 0;
-	int r = CUDA_CALL(gpu, cuMemAlloc, NULL, 0, &at, bytes);
+	int r = CUDA_CALL(gpu, cuMemAlloc, why, sizeof(why), &at, bytes);
 
-	if (r)
-		return r;
-	r = CUDA_CALL(gpu, cuMemcpyHtoDAsync, NULL, 0, at, l->pieces, bytes, gpu->in_context.aside);
-	if (r == 0)
-		r = CUDA_CALL(gpu, cuStreamSynchronize, NULL, 0, gpu->in_context.aside);
 	if (r == 0) {
-		l->on_gpu = l->plan.pieces = at;
-	} else if (gpu->state == CUDA_UP) {
-		(void)CUDA_CALL(gpu, cuMemFree, NULL, 0, at);
+		r = CUDA_CALL(gpu, cuMemcpyHtoDAsync, why, sizeof(why), at, l->pieces, bytes,
+			      gpu->in_context.aside);
+		if (r && gpu->state == CUDA_UP)
+			(void)CUDA_CALL(gpu, cuMemFree, NULL, 0, at);
 	}
+	if (r == 0) {
+		r = CUDA_CALL(gpu, cuStreamSynchronize, why, sizeof(why), gpu->in_context.aside);
+		if (r)
+			gpu->state = CUDA_FAILING;
+	}
+	if (r)
+		memcpy(gpu->why, why, sizeof(gpu->why));
+	else
+		l->on_gpu = l->plan.pieces = at;
 	return r;
 }
 
