@@ -200,7 +200,7 @@ static void violate(struct conn *c, uint32_t seq, const char *text)
 	struct kvtierd *d = server_daemon(c->server);
 
 	stats_add(&d->stats->v.protocol_errors_total, 1);
-	if (c->state == CONN_GREETING)
+	if (c->state < CONN_OPEN)
 		stats_add(&d->stats->v.clients_refused_total, 1);
 	log_limited(server_log(c->server), loop_now(d->loop), LOG_LEVEL_WARNING,
 		    "client %u (pid %ld, uid %ld, \"%s\") broke the protocol and was cut: %s",
@@ -221,7 +221,9 @@ static void on_greeting_late(struct loop_timer *timer)
 {
 	struct conn *c = container_of(timer, struct conn, timer);
 
-	violate(c, 0, "no HELLO came within 5 s");
+	violate(c, 0,
+		c->state == CONN_MEETING ? "the daemon could not make rings within 5 s" :
+					   "no HELLO came within 5 s");
 }
 
 /* --- control messages --- */
@@ -231,53 +233,42 @@ static void on_tick(struct loop_timer *timer);
 
 static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 {
-	struct kvtierd *d = server_daemon(c->server);
-	struct wire_hello_ok ok = { .head = packet_head(WIRE_HELLO_OK, sizeof(ok), seq) };
+	const struct config *config = server_daemon(c->server)->config;
 	struct wire_hello hello;
 	char text[200];
-	int fds[4], r;
 
 	if (c->state != CONN_GREETING) {
 		violate(c, seq, "a second HELLO");
 		return;
 	}
-	r = proto_hello(packet, n, d->config->socket_ring_entries, d->config->socket_arena_blocks,
-			&hello, &ok.version, text, sizeof(text));
-	if (r == 0) {
-		r = ring_open(&c->client.ring, hello.sq_entries, hello.arena_blocks);
-		if (r)
-			snprintf(text, sizeof(text), "the daemon cannot make rings: %s",
-				 strerror(-r));
-	}
-	if (r) {
+	if (proto_hello(packet, n, config->socket_ring_entries, config->socket_arena_blocks, &hello,
+			&c->version, text, sizeof(text))) {
 		violate(c, seq, text);
 		return;
 	}
 	memcpy(c->client.name, hello.name, sizeof(c->client.name));
-	ok.connection = c->client.id;
-	ok.sq_entries = ok.cq_entries = c->client.ring.entries;
-	ok.arena_blocks = c->client.ring.arena_blocks;
-	ok.spin_us = (uint32_t)d->config->daemon_spin_us;
-	ok.submit_bytes = c->client.ring.submit_bytes;
-	ok.complete_bytes = c->client.ring.complete_bytes;
-	ok.index_bytes = index_bytes(d->store.index);
-	snprintf(ok.daemon_version, sizeof(ok.daemon_version), "%s", KVTIER_VERSION);
-	snprintf(ok.tenant, sizeof(ok.tenant), "%.31s", server_tenant(c->server));
-	fds[0] = c->client.ring.submit_fd;
-	fds[1] = c->client.ring.complete_fd;
-	fds[2] = index_fd(d->store.index);
-	server_let_fds_in(c->socket.fd);
-	fds[3] = server_pidfd(c->server);
-	if (packet_send(c->socket.fd, &ok, sizeof(ok), fds, fds[3] >= 0 ? 4 : 3)) {
+	c->state = CONN_MEETING;
+	c->intake.seq = seq;
+	c->intake.ring = &c->client.ring;
+	c->intake.ring_entries = hello.sq_entries;
+	c->intake.arena_blocks = hello.arena_blocks;
+	(void)loop_modify(server_daemon(c->server)->loop, &c->socket, 0);
+	start_intake(c);
+}
+
+static void on_rings(struct conn *c, uint32_t seq)
+{
+	struct loop *loop = server_daemon(c->server)->loop;
+
+	if (conn_answer_hello(c, seq)) {
 		conn_kill(c);
 		return;
 	}
-	ring_close_fds(&c->client.ring);
-	loop_timer_unset(d->loop, &c->timer);
+	loop_timer_unset(loop, &c->timer);
 	c->timer.fire = on_tick;
 	c->state = CONN_OPEN;
 	c->poller.poll = poll_ring;
-	loop_poller_add(d->loop, &c->poller);
+	loop_poller_add(loop, &c->poller);
 }
 
 /* Mapping regions is a helper's, also those that came without descriptors. */
@@ -465,7 +456,9 @@ static void on_intake(struct helper_job *job)
 			leave(c, in->mount);
 		if (in->order)
 			leave_order(c, in->order);
-	} else if (status == 0 && in->order)
+	} else if (status == 0 && in->ring)
+		on_rings(c, in->seq);
+	else if (status == 0 && in->order)
 		on_order(c, in->seq, in->order);
 	else if (status == 0)
 		on_space_open(c, in->packet, in->n, in->seq, in->mount, WIRE_MAX_REGIONS);

@@ -3,11 +3,14 @@
  * conn.h - one connection: handshake, control messages, submission ring, spaces, death. server.h
  * has all of them. Core thread only.
  *
- *  accept -> GREETING --HELLO--> OPEN --HUP, pidfd, violation, shutdown--> DYING
- *                |                                                          ^ |
- *                `----- 5 s, bad HELLO -------------------------------------' | no requests left
- *                                                                             v
- *                     slot is free <-- unmapped, closed (helpers) ---------- ENDED
+ *  accept -> GREETING --HELLO--> MEETING --rings made (a helper)--> OPEN
+ *                |                  |                                 |
+ *                |                  |                 HUP, pidfd, violation, shutdown
+ *                |                  |                                 v
+ *                `-- 5 s, bad HELLO-+-------- 5 s, no rings -------> DYING
+ *                                                                     | no requests left
+ *                                                                     v
+ *                     slot is free <-- unmapped, closed (helpers) -- ENDED
  */
 #ifndef KVTIER_CONN_H
 #define KVTIER_CONN_H
@@ -24,7 +27,7 @@
 struct kvtierd;
 struct server;
 
-enum conn_state { CONN_GREETING, CONN_OPEN, CONN_DYING, CONN_ENDED };
+enum conn_state { CONN_GREETING, CONN_MEETING, CONN_OPEN, CONN_DYING, CONN_ENDED };
 
 struct conn {
 	struct server *server;
@@ -34,8 +37,10 @@ struct conn {
 	uid_t uid;
 	struct loop_watch socket;
 	struct loop_watch process; /* pidfd; fd -1: none */
-	/* GREETING: its deadline; OPEN: looks at the ring while nobody hears doorbells */
+	/* GREETING, MEETING: their deadline; OPEN: looks at the ring while nobody hears
+	 * doorbells */
 	struct loop_timer timer;
+	uint32_t version;     /* that HELLO agreed on */
 	struct intake intake; /* while it is not IDLE, no packet is read */
 	struct leaving leaving;
 	/* closed spaces, regions still mapped; counted in the client's share */
@@ -64,6 +69,8 @@ void conn_lost(struct conn *c, const struct device *device, const char *why);
 
 /* conn_share.c. Can this entry be taken now? A cancel needs neither an op nor a completion. */
 bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t completions);
+/* The rings are made: HELLO_OK, which is all that needs their descriptors. 0 or -errno. */
+int conn_answer_hello(struct conn *c, uint32_t seq);
 /* All but the head. */
 void conn_fill_ok(const struct conn *c, const struct mount *mount, struct wire_space_ok *ret);
 /* It has regions or events of the device; of any GPU. */

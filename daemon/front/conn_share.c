@@ -9,6 +9,7 @@
 #include "daemon/config/config.h"
 #include "daemon/kvtierd.h"
 #include "daemon/op/op.h"
+#include "packet.h"
 #include "server.h"
 
 static void count_regions(const struct mount *mount, struct intake_share *ret)
@@ -72,6 +73,35 @@ bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t co
 	return sqe->op == WIRE_OP_CANCEL ||
 	       (completions > 0 && ops_room(all) &&
 		c->client.n_ops < ops_share(all, server_connections(c->server)));
+}
+
+int conn_answer_hello(struct conn *c, uint32_t seq)
+{
+	const struct kvtierd *d = server_daemon(c->server);
+	struct ring *ring = &c->client.ring;
+	struct wire_hello_ok ok = {
+		.head = packet_head(WIRE_HELLO_OK, sizeof(ok), seq),
+		.version = c->version,
+		.connection = c->client.id,
+		.sq_entries = ring->entries,
+		.cq_entries = ring->entries,
+		.arena_blocks = ring->arena_blocks,
+		.spin_us = (uint32_t)d->config->daemon_spin_us,
+		.submit_bytes = ring->submit_bytes,
+		.complete_bytes = ring->complete_bytes,
+		.index_bytes = index_bytes(d->store.index),
+	};
+	const int fds[4] = { ring->submit_fd, ring->complete_fd, index_fd(d->store.index),
+			     server_pidfd(c->server) };
+	int r;
+
+	snprintf(ok.daemon_version, sizeof(ok.daemon_version), "%s", KVTIER_VERSION);
+	snprintf(ok.tenant, sizeof(ok.tenant), "%.31s", server_tenant(c->server));
+	server_let_fds_in(c->socket.fd);
+	r = packet_send(c->socket.fd, &ok, sizeof(ok), fds, fds[3] >= 0 ? 4 : 3);
+	if (r == 0)
+		ring_close_fds(ring);
+	return r;
 }
 
 void conn_fill_ok(const struct conn *c, const struct mount *mount, struct wire_space_ok *ret)

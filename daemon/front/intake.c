@@ -11,7 +11,8 @@
  *   - closes none, and no socket in whose queue unread ones may lie: a helper does. Where the
  *     kernel knows SO_PASSRIGHTS (6.16), none can be sent before HELLO was answered, nor to a
  *     client that is refused;
- *   - unmaps no region, the last reference to its pages it may be.
+ *   - unmaps no region, the last reference to its pages it may be;
+ *   - maps no ring: mmap() waits, for milliseconds, while a helper unmaps a region.
  * The core's other calls on objects of a client cannot block: send, peek and receive on a Unix
  * socket with MSG_DONTWAIT, shutdown(), SO_PEERCRED, SO_PEERPIDFD, epoll_ctl() and close() of a
  * pidfd. Rings are memfds of the daemon itself.
@@ -152,6 +153,14 @@ static int take_in(struct intake *in)
 	return head.type == WIRE_ORDER ? take_order(in) : take_regions(in);
 }
 
+/* Never -EAGAIN: that would be a packet that is over its share. */
+static int make_rings(struct intake *in)
+{
+	const int r = ring_open(in->ring, in->ring_entries, in->arena_blocks);
+
+	return r ? say(in, -EPROTO, "the daemon cannot make rings: %s", strerror(-r)) : 0;
+}
+
 int intake_hold(struct intake *in, const void *packet, size_t n)
 {
 	in->packet = malloc(n);
@@ -167,9 +176,11 @@ void intake_run(struct helper_job *job)
 	struct intake *in = (struct intake *)(void *)job;
 	int r = 0;
 
-	if (!in->packet && !in->discard)
+	if (in->ring)
+		r = make_rings(in);
+	else if (!in->packet && !in->discard)
 		r = receive(in);
-	if (r == 0 && !in->discard)
+	if (r == 0 && !in->ring && !in->discard)
 		r = take_in(in);
 	in->status = r;
 	if (r == -EAGAIN)
@@ -184,6 +195,7 @@ void intake_drop(struct intake *in)
 	in->packet = NULL;
 	in->mount = NULL;
 	in->order = NULL;
+	in->ring = NULL;
 	in->seq = 0;
 	in->n = 0;
 }

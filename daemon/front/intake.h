@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * intake.h - packets that carry descriptors are received, checked and mapped off the core thread.
- * The regions and the socket of a connection that ended are unmapped and closed there, too.
+ * intake.h - packets that carry descriptors are received, checked and mapped off the core thread,
+ * and rings are made there. The rings, the regions and the socket of a connection that ended are
+ * unmapped and closed there, too.
  *
  *  IDLE --intake_start--> LENT --done--> IDLE
  *                           `-- over its share, while regions wait to be unmapped --> HELD
@@ -34,7 +35,8 @@ struct intake_share {
 	bool waits; /* some of it waits to be unmapped */
 };
 
-/* One packet. Embedded in a connection; the fields belong to the helper while job is lent. */
+/* One packet, or the rings for a HELLO. Embedded in a connection; the fields belong to the helper
+ * while job is lent. */
 struct intake {
 	struct helper_job job;
 	enum { INTAKE_IDLE, INTAKE_LENT, INTAKE_HELD } state; /* core's */
@@ -43,10 +45,14 @@ struct intake {
 	bool discard; /* nobody wants it any more: close what is held */
 	const struct devices *devices;
 	struct intake_share share;
+	/* A HELLO was taken: rings of so many entries and blocks are to be made, and nothing else;
+	 * NULL: a packet is taken. */
+	struct ring *ring;
+	uint32_t ring_entries, arena_blocks;
 	/* out */
-	/* 0: packet is a SPACE_OPEN, mount has its regions; or an ORDER, order has its
-	 * events and words. -EAGAIN: over its share for now, call
-	 * again. -EPROTO: a violation. -ECONNRESET: no packet. Else: refused. text says why */
+	/* 0: the rings are made; or packet is a SPACE_OPEN, mount has its regions; or an ORDER,
+	 * order has its events and words. -EAGAIN: over its share for now, call again. -EPROTO: a
+	 * violation, or no rings. -ECONNRESET: no packet. Else: refused. text says why */
 	int status;
 	uint32_t seq;
 	char text[232];
@@ -71,7 +77,7 @@ int intake_hold(struct intake *intake, const void *packet, size_t n);
 
 /* On a helper thread. */
 void intake_run(struct helper_job *job);
-void intake_drop(struct intake *intake); /* core: frees the packet; INTAKE_IDLE */
+void intake_drop(struct intake *intake); /* core: frees the packet, forgets ring; INTAKE_IDLE */
 
 /* What a connection gives back. Likewise embedded. */
 struct leaving {

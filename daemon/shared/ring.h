@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ring.h - the daemon's end of one connection's shared memory: submission ring in, completion ring
- * out. Layout and sleeping rules: client/wire.h. Core thread only.
+ * out. Layout and sleeping rules: client/wire.h. Opened and closed by a helper (front/intake.c);
+ * all else on the core thread only.
  */
 #ifndef KVTIER_RING_H
 #define KVTIER_RING_H

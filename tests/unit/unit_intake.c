@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unit_intake.c - goal: what the core thread relies on when it peeks at packets, and helpers that
- * never wait for each other. Method: packets with and without descriptors through a socket pair; a
- * pipe tells whether its other end, which lies in a packet, is still open. Jobs that block until
- * they are let go, more and more of them.
+ * unit_intake.c - goal: what the core thread relies on when it peeks at packets, what helpers make
+ * of packets and of a HELLO, and helpers that never wait for each other. Method: packets with and
+ * without descriptors through a socket pair; a pipe tells whether its other end, which lies in a
+ * packet, is still open. Jobs that block until they are let go, more and more of them.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -185,6 +186,47 @@ static void a_packet_waits_for_its_share(void **state)
 	(void)close(pair[1]);
 }
 
+/* Rings for a HELLO: made, or a sentence says why not. No packet is touched; the next one may lie
+ * there already. */
+static void rings_are_made(void **state)
+{
+	struct intake *in = calloc(1, sizeof(*in));
+	struct ring ring = { .submit_fd = -1, .complete_fd = -1 };
+	struct rlimit before, none;
+	char byte;
+	int pair[2];
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+	send_packet(pair[0], "x", 1, NULL, 0);
+	in->socket = pair[1];
+	in->ring = &ring;
+	in->ring_entries = 8;
+	in->arena_blocks = 64;
+	in->seq = 7;
+	intake_run(&in->job);
+	assert_int_equal(in->status, 0);
+	assert_int_equal(in->seq, 7);
+	assert_int_equal(ring.complete->magic, WIRE_MAGIC);
+	assert_int_equal(ring.entries, 8);
+	assert_true(ring.submit_fd >= 0 && ring.complete_fd >= 0);
+	ring_close(&ring);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	none = (struct rlimit){ .rlim_cur = 0, .rlim_max = before.rlim_max };
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+	intake_run(&in->job);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+	assert_int_equal(in->status, -EPROTO);
+	assert_non_null(strstr(in->text, "cannot make rings: Too many open files"));
+	assert_null(ring.submit);
+	assert_int_equal(recv(pair[1], &byte, 1, MSG_DONTWAIT), 1);
+	intake_drop(in);
+	assert_null(in->ring);
+	free(in);
+	(void)close(pair[0]);
+	(void)close(pair[1]);
+}
+
 /* --- helpers --- */
 
 enum { JOBS = 40 };
@@ -248,6 +290,7 @@ int main(void)
 		cmocka_unit_test(a_peek_takes_no_descriptor),
 		cmocka_unit_test(whatever_comes_is_closed),
 		cmocka_unit_test(a_packet_waits_for_its_share),
+		cmocka_unit_test(rings_are_made),
 		cmocka_unit_test(none_waits_for_another),
 	};
 
