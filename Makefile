@@ -135,6 +135,7 @@ install: all
 clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
 FORCE:
+.SECONDARY:
 .PHONY: all help tests check test soak bench bench-gpu demo test-all check-gpu gpu-bundle fuzz \
 	lint deps install clean FORCE
 -include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d $(BUILD)/*/*/*/*.d)
