@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=6 */
+/*
+ * gpu_client_cancel - goal: once kvtier_cancel() has returned, or an op has ended at its deadline,
+ * no page of it in a GPU's memory is touched. Method: large loads, ended after a random time while
+ * the emulated driver runs what is queued as late as it may; pages are poisoned before, compared,
+ * poisoned again, and looked at later.
+ */
+#include "tests/lib/lib_gpu_engine.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BLOCKS = 48, TRIES = 12 };
+
+static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+static struct gpu_engine ge;
+static struct kvtier_key keys[BLOCKS];
+static uint32_t pages[BLOCKS], ended;
+
+static int begin(void **state)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+
+	(void)state;
+	gpu_open(&gpu, 0);
+	daemon_start(&d, config);
+	gpu_engine_open(&ge, &gpu, d.socket, &g, BLOCKS, GPU_ALLOC);
+	gpu_engine_reached(&ge, "CUDA IPC");
+	chain_keys(&ge.e, 1, BLOCKS, keys);
+	pages_from(0, pages, BLOCKS);
+	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
+	ended = 0;
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	gpu_engine_close(&ge);
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("");
+	return 0;
+}
+
+static void poison_all(void)
+{
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		page_poison(&ge.e, i);
+	gpu_pages_push(&ge, 0, BLOCKS);
+}
+
+static uint64_t start_load(uint32_t timeout_ms)
+{
+	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = timeout_ms };
+	uint64_t op;
+
+	poison_all();
+	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, &o, &op), 0);
+	return op;
+}
+
+/* A block with status 0 is right; another one's page has a part of it, or nothing. */
+static void take(uint64_t op, int32_t rest)
+{
+	int32_t blocks[BLOCKS];
+	struct kvtier_result r = { .size = sizeof(r), .blocks = blocks, .blocks_max = BLOCKS };
+
+	assert_int_equal(kvtier_wait(ge.e.client, op, -1, &r), 0);
+	gpu_pages_pull(&ge, 0, BLOCKS);
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		if (blocks[i] != 0)
+			assert_int_equal(blocks[i], rest);
+		assert_true(blocks[i] == 0 ? page_is(&ge.e, i, &keys[i], 0) :
+					     page_is_part(&ge.e, i, &keys[i], 0));
+		ended += blocks[i] != 0;
+	}
+}
+
+static void assert_untouched_from_now_on(void)
+{
+	poison_all();
+	nap_ms(30);
+	gpu_pages_pull(&ge, 0, BLOCKS);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		assert_true(page_is_poison(&ge.e, i));
+}
+
+static void a_cancelled_load_leaves_its_pages(void **state)
+{
+	struct random random = { .state = gpu_seed() };
+
+	(void)state;
+	for (int i = 0; i < TRIES; i++) {
+		const uint64_t op = start_load(0);
+
+		usleep(random_below(&random, 8000));
+		assert_int_equal(kvtier_cancel(ge.e.client, op, -1), 0);
+		take(op, -ECANCELED);
+		assert_untouched_from_now_on();
+	}
+	assert_true(ended > 0);
+}
+
+static void a_late_load_leaves_its_pages(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < TRIES; i++) {
+		take(start_load(1 + i), -ETIMEDOUT);
+		assert_untouched_from_now_on();
+	}
+	assert_true(ended > 0);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_cancelled_load_leaves_its_pages, begin, end),
+		cmocka_unit_test_setup_teardown(a_late_load_leaves_its_pages, begin, end),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0 late=4");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
