@@ -8,6 +8,8 @@
 #include "client.h"
 #include "cuda.h"
 
+enum { LOOKS = 16 }; /* at the ring, between two at the clock */
+
 /* One completion, believed only as far as it fits an op of ours. */
 static int cqe_apply(struct kvtier_client *c, struct link *link, const struct wire_cqe *cqe)
 {
@@ -108,15 +110,26 @@ void ops_unlock(struct kvtier_client *c)
 		session_doorbell(c, serial);
 }
 
-/* Between two looks at the op: spins first, then sleeps, a slice at most. */
-static void await_completion(struct link *link, uint32_t seen, uint64_t spin_until,
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+/* Between two looks at the op: spins first, then sleeps, a slice at most. The clock is read seldom:
+ * it costs more than a look at the ring, and would delay the answer. */
+static void await_completion(struct link *link, uint32_t seen, uint64_t now, uint64_t spin_until,
 			     uint64_t limit_ns, uint64_t slice)
 {
-	uint64_t now = client_now();
-
 	while (now < spin_until && now < limit_ns) {
-		if (ring_moved(link, seen))
-			return;
+		for (int i = 0; i < LOOKS; i++) {
+			if (ring_moved(link, seen))
+				return;
+			cpu_relax();
+		}
 		now = client_now();
 	}
 	if (now < limit_ns)
@@ -166,12 +179,13 @@ static int await_look(struct kvtier_client *c, uint64_t id, bool take, struct kv
 int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
 	     struct kvtier_result *ret)
 {
-	uint64_t now = 0, spin_until = 0, looked = 0;
+	uint64_t spin_until = 0, looked = 0;
 
 	for (;;) {
 		struct link *link;
-		uint64_t slice;
+		uint64_t now, slice;
 		uint32_t seen;
+		bool nudge;
 		const int rc = await_look(c, id, take, ret, &link, &seen, &slice);
 
 		if (rc == -ENOENT)
@@ -180,13 +194,15 @@ int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
 				(unsigned long long)id);
 		if (!rc)
 			return 0;
-		if (!now) {
-			now = looked = client_now();
+		now = client_now();
+		if (!looked) {
+			looked = now;
 			spin_until = now + spin_ns(c);
 		}
+		nudge = now - looked >= ms_to_ns(CLIENT_SLICE_MS);
 		if (link) {
-			if (now < limit_ns)
-				await_completion(link, seen, spin_until, limit_ns, slice);
+			if (now < limit_ns && !nudge)
+				await_completion(link, seen, now, spin_until, limit_ns, slice);
 			(void)pthread_mutex_lock(&c->ring);
 			link->refs--;
 			(void)pthread_mutex_unlock(&c->ring);
@@ -198,8 +214,7 @@ int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
 					 "op %llu is not done yet; its pages are lent until it is",
 					 (unsigned long long)id);
 		}
-		now = client_now();
-		if (now - looked >= ms_to_ns(CLIENT_SLICE_MS)) {
+		if (nudge) {
 			looked = now;
 			session_nudge(c); /* is the daemon still there? */
 		}
