@@ -32,6 +32,11 @@ static const struct {
 	[LOG_LEVEL_DEBUG] = { "<7>", "debug" },
 };
 
+bool log_shows(enum log_level level)
+{
+	return level <= style.level;
+}
+
 void log_open(enum log_level level)
 {
 	style.level = level;

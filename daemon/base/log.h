@@ -17,6 +17,7 @@ enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARNING, LOG_LEVEL_INFO, LOG_LEVEL_D
 
 /* Before the first thread starts. Without it: info, plain. */
 void log_open(enum log_level level);
+bool log_shows(enum log_level level); /* else a message of it goes nowhere */
 
 void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_warning(const char *format, ...) __attribute__((format(printf, 1, 2)));

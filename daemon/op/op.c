@@ -476,6 +476,7 @@ int op_start(struct ops *all, struct client *client, const struct wire_sqe *sqe,
 		return violation(text, n, "event", sqe->event,
 				 "is more than the events of this space's device");
 	assert(ops_room(all));
+	ring_prefetch(&client->ring, sqe->first);
 	start_op(all, client, mount, sqe);
 	return 0;
 }

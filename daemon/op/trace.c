@@ -36,6 +36,7 @@ struct trace {
 struct traces {
 	/* records used so far at once, at least; ops that ended so far */
 	uint32_t high, n_ended;
+	bool debug; /* steps are logged */
 	struct trace *free;
 	struct trace *ended[TRACE_ENDED]; /* oldest at n_ended % TRACE_ENDED */
 	struct trace pool[];
@@ -52,6 +53,7 @@ int traces_open(uint32_t max_ops, struct traces **ret)
 		all->pool[i].next = all->free;
 		all->free = &all->pool[i];
 	}
+	all->debug = log_shows(LOG_LEVEL_DEBUG);
 	*ret = all;
 	return 0;
 }
@@ -107,8 +109,9 @@ void trace_step(struct op *op, uint32_t at, enum step step, enum source source)
 
 	e->step = (uint8_t)step;
 	e->source = (uint8_t)source;
-	log_debug("op %llu of client %u, block %u: %s", (unsigned long long)op->tick,
-		  op->client->id, at, step_name(step));
+	if (op->all->traces->debug)
+		log_debug("op %llu of client %u, block %u: %s", (unsigned long long)op->tick,
+			  op->client->id, at, step_name(step));
 }
 
 void trace_wait(struct op *op, enum wait wait)
@@ -124,8 +127,9 @@ void trace_done(struct op *op, uint32_t at, int status)
 
 	e->step = DONE_STEP;
 	e->status = (int16_t)status;
-	log_debug("op %llu of client %u, block %u: done, %d", (unsigned long long)op->tick,
-		  op->client->id, at, status);
+	if (op->all->traces->debug)
+		log_debug("op %llu of client %u, block %u: done, %d", (unsigned long long)op->tick,
+			  op->client->id, at, status);
 }
 
 /* --- rows --- */

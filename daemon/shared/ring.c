@@ -123,6 +123,7 @@ int ring_peek(struct ring *ring, struct wire_sqe *ret)
 		return 0;
 	if (tail - ring->sq_head > ring->entries)
 		return -EPROTO;
+	__builtin_prefetch(&ring->submit->cq_head); /* ring_room() */
 	copy_once(ret,
 		  submit_at(ring,
 			    WIRE_RING_OFFSET +
@@ -162,6 +163,31 @@ void ring_key(const struct ring *ring, uint32_t slot, uint8_t ret[WIRE_KEY_BYTES
 	memcpy(ret, words, sizeof(words));
 }
 
+static struct wire_cqe *next_cqe(const struct ring *ring)
+{
+	return (struct wire_cqe *)(void *)((char *)ring->complete + WIRE_RING_OFFSET) +
+	       (ring->cq_tail & (ring->entries - 1));
+}
+
+static int32_t *status_at(const struct ring *ring, uint32_t slot)
+{
+	assert(slot < ring->arena_blocks);
+	return (int32_t *)(void *)((char *)ring->complete + wire_status_offset(ring->entries)) +
+	       slot;
+}
+
+/* Not cq_tail: the client may be spinning on it. */
+void ring_prefetch(const struct ring *ring, uint32_t slot)
+{
+	assert(slot < ring->arena_blocks);
+	__builtin_prefetch(
+		submit_at(ring, wire_keys_offset(ring->entries) + (uint64_t)slot * WIRE_KEY_BYTES));
+	__builtin_prefetch(submit_at(ring, wire_pages_offset(ring->entries, ring->arena_blocks) +
+						   (uint64_t)slot * 4));
+	__builtin_prefetch(status_at(ring, slot), 1);
+	__builtin_prefetch(next_cqe(ring), 1);
+}
+
 uint32_t ring_page(const struct ring *ring, uint32_t slot)
 {
 	uint32_t page;
@@ -184,13 +210,6 @@ bool ring_given_up(const struct ring *ring)
 	return __atomic_load_n(ring_given_up_word(ring), __ATOMIC_SEQ_CST) != 0;
 }
 
-static int32_t *status_at(const struct ring *ring, uint32_t slot)
-{
-	assert(slot < ring->arena_blocks);
-	return (int32_t *)(void *)((char *)ring->complete + wire_status_offset(ring->entries)) +
-	       slot;
-}
-
 void ring_set_status(struct ring *ring, uint32_t slot, int32_t status)
 {
 	__atomic_store_n(status_at(ring, slot), status, __ATOMIC_RELAXED);
@@ -203,11 +222,7 @@ int32_t ring_status(const struct ring *ring, uint32_t slot)
 
 bool ring_complete(struct ring *ring, const struct wire_cqe *cqe)
 {
-	struct wire_cqe *to =
-		(struct wire_cqe *)(void *)((char *)ring->complete + WIRE_RING_OFFSET) +
-		(ring->cq_tail & (ring->entries - 1));
-
-	memcpy(to, cqe, sizeof(*to));
+	memcpy(next_cqe(ring), cqe, sizeof(*cqe));
 	ring->cq_tail++;
 	/* SEQ_CST, both: either we see the sleeper, or it sees cq_tail move before it sleeps. */
 	__atomic_store_n(&ring->complete->cq_tail, ring->cq_tail, __ATOMIC_SEQ_CST);

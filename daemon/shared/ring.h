@@ -34,6 +34,10 @@ void ring_close_fds(struct ring *ring);
 int ring_peek(struct ring *ring, struct wire_sqe *ret);
 void ring_advance(struct ring *ring);
 
+/* An entry was taken, and slot is its op's first: lines of the shared memory that the op reads and
+ * writes come to this CPU while it is made. */
+void ring_prefetch(const struct ring *ring, uint32_t slot);
+
 /* Entries free for completions, given how many ops will still need one. -EPROTO: the client's head
  * is impossible. */
 int ring_room(const struct ring *ring, uint32_t outstanding, uint32_t *ret);
