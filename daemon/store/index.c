@@ -32,7 +32,8 @@
 #include "index.h"
 
 enum {
-	MORE_ROOM = 64, /* buckets split for one insert that found no room */
+	MORE_ROOM = 64,      /* buckets split for one insert that found no room */
+	SMALL_BUCKETS = 512, /* of a table that is small: 32 KiB */
 	/* of slots, before a bucket is split. From 85 on a search fails now and then: with a
 	 * quarter split, the other buckets get twice their share */
 	LOAD_PERCENT = 83,
@@ -353,7 +354,6 @@ static int make_room(struct index *index, const struct print *print, uint64_t *r
 		}
 		n = search_widen(index, steps, n, at);
 	}
-	index->crowded++;
 	return -EXFULL;
 }
 
@@ -363,10 +363,12 @@ static void count(struct index *index, uint64_t entries)
 	__atomic_store_n(&index->head->entries, entries, __ATOMIC_RELAXED);
 }
 
-/* More than 40 % of the slots are in use. With 60 % one insert in 10^8 found no room by chance. */
+/* More than 40 % of the slots are in use, or the table is small: four keys, each with one bucket
+ * for both of its candidates, are not rare there, and only a split of that bucket parts them. */
 static bool crowded(const struct index *index)
 {
-	return index->entries * 100 > index->buckets * WIRE_BUCKET_ENTRIES * 40;
+	return index->buckets < SMALL_BUCKETS ||
+	       index->entries * 100 > index->buckets * WIRE_BUCKET_ENTRIES * 40;
 }
 
 int index_insert(struct index *index, const struct print *print, uint32_t block, uint32_t tiers,
@@ -383,13 +385,16 @@ int index_insert(struct index *index, const struct print *print, uint32_t block,
 	/* In a small table chance alone can fill a neighbourhood, and more buckets then help.
 	 * Against fingerprints made to collide they do not: crowded() ends it before the table
 	 * grows far. */
-	for (int i = 0;
-	     r < 0 && i < MORE_ROOM && index->buckets < index->max_buckets && crowded(index); i++) {
+	for (int i = 0; r < 0 && i < MORE_ROOM * (index->buckets < SMALL_BUCKETS ? 4 : 1) &&
+			index->buckets < index->max_buckets && crowded(index);
+	     i++) {
 		split(index);
 		r = make_room(index, print, &bucket, &slot);
 	}
-	if (r < 0)
+	if (r < 0) {
+		index->crowded++;
 		return r;
+	}
 	slot_write(index, bucket, slot, print, meta_of(tiers, generation), block);
 	count(index, index->entries + 1);
 	return 0;

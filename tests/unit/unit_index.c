@@ -242,6 +242,21 @@ static void small_tables_fill_to_the_last(void **state)
 	}
 }
 
+/* Each of the four has bucket 5 for both of its candidates, until that bucket was split. */
+static void four_keys_of_one_bucket_find_room_in_a_small_table(void **state)
+{
+	struct index *index;
+
+	(void)state;
+	assert_int_equal(index_open(100, &index), 0);
+	for (uint32_t i = 0; i < 4; i++) {
+		const struct print print = { { 5 + 64 * i, 5 + 64 * i } };
+
+		assert_int_equal(index_insert(index, &print, i, TIER, 0), 0);
+	}
+	index_close(index);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -256,6 +271,7 @@ int main(void)
 		cmocka_unit_test(bad_sizes_are_refused),
 		cmocka_unit_test(smallest_table_works),
 		cmocka_unit_test(small_tables_fill_to_the_last),
+		cmocka_unit_test(four_keys_of_one_bucket_find_room_in_a_small_table),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
