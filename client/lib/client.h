@@ -395,11 +395,10 @@ struct op {
 	struct wire_sqe hints; /* op, priority, session, turn, ttl_s */
 	enum op_state state;
 	bool staged;
-	/* KVTIER_CUDA: events and words of its GPU; it comes after a stream's work; staged: which
-	 * was seen to have come so far */
-	struct cuda_order *order;
-	bool ordered, reached;
-	bool cancel; /* start no further chunk */
+	struct cuda_order *order; /* KVTIER_CUDA: the events and words of its GPU */
+	bool ordered;             /* the op comes after the work of a stream */
+	bool reached;             /* staged: the library has seen that work done */
+	bool cancel;              /* start no further chunk */
 	bool has_parent;
 	uint32_t n;
 	uint32_t first;             /* arena range on the wire */
