@@ -173,14 +173,6 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void expect(CUresult result, CUresult wanted, const char *said)
-{
-	assert_int_equal(result, wanted);
-	if (gpu_reported("", "violation", said) != 1)
-		fail_msg("the report does not say once '%s'", said);
-	gpu_report_clear();
-}
-
 static void what_is_left_at_exit_is_reported(void **state)
 {
 	static const char *const said[] = { "1000 bytes of memory",
@@ -293,7 +285,7 @@ static void a_call_without_a_current_context_is_refused(void **state)
 	GPU(cu->cuCtxPopCurrent(&was));
 	assert_ptr_equal(was, gpu.context);
 	assert_int_equal(cu->cuMemAlloc(&ptr, 8), CUDA_ERROR_INVALID_CONTEXT);
-	expect(cu->cuCtxPopCurrent(&was), CUDA_ERROR_INVALID_CONTEXT, "no current context");
+	gpu_expect(cu->cuCtxPopCurrent(&was), CUDA_ERROR_INVALID_CONTEXT, "no current context");
 	GPU(cu->cuCtxPushCurrent(gpu.context));
 }
 
@@ -328,10 +320,11 @@ static void what_belongs_to_another_context_is_refused(void **state)
 	GPU(cu->cuMemAlloc(&ptr, 64));
 	GPU(cu->cuEventCreate(&event, 0));
 	GPU(cu->cuCtxCreate(&other, 0, gpu.device));
-	expect(cu->cuStreamQuery(gpu.stream), CUDA_ERROR_INVALID_HANDLE, "of another context");
-	expect(cu->cuMemFree(ptr), CUDA_ERROR_INVALID_VALUE, "memory of another context");
+	gpu_expect(cu->cuStreamQuery(gpu.stream), CUDA_ERROR_INVALID_HANDLE, "of another context");
+	gpu_expect(cu->cuMemFree(ptr), CUDA_ERROR_INVALID_VALUE, "memory of another context");
 	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
-	expect(cu->cuEventRecord(event, stream), CUDA_ERROR_INVALID_HANDLE, "of another context");
+	gpu_expect(cu->cuEventRecord(event, stream), CUDA_ERROR_INVALID_HANDLE,
+		   "of another context");
 	GPU(cu->cuStreamWaitEvent(stream, event,
 				  0)); /* waiting across contexts is what it is for */
 	GPU(cu->cuStreamSynchronize(stream));
@@ -355,7 +348,7 @@ static void the_primary_context_is_one_and_counted(void **state)
 	assert_int_equal(active, 1);
 	GPU(cu->cuDevicePrimaryCtxGetState(1, &flags, &active));
 	assert_int_equal(active, 0);
-	expect(cu->cuDevicePrimaryCtxRelease(1), CUDA_ERROR_INVALID_CONTEXT, "not retained");
+	gpu_expect(cu->cuDevicePrimaryCtxRelease(1), CUDA_ERROR_INVALID_CONTEXT, "not retained");
 }
 
 static void a_destroyed_context_is_known_as_such(void **state)
@@ -369,9 +362,9 @@ static void a_destroyed_context_is_known_as_such(void **state)
 	GPU(cu->cuMemAlloc(&ptr, 64));
 	GPU(cu->cuCtxDestroy(other));
 	assert_int_equal(gpu_reported("", "leak", "64 bytes of memory"), 1);
-	expect(cu->cuMemAlloc(&ptr, 8), CUDA_ERROR_CONTEXT_IS_DESTROYED, "was destroyed");
+	gpu_expect(cu->cuMemAlloc(&ptr, 8), CUDA_ERROR_CONTEXT_IS_DESTROYED, "was destroyed");
 	GPU(cu->cuCtxPopCurrent(&other));
-	expect(cu->cuCtxPushCurrent(other), CUDA_ERROR_INVALID_CONTEXT, "");
+	gpu_expect(cu->cuCtxPushCurrent(other), CUDA_ERROR_INVALID_CONTEXT, "");
 }
 
 static void handles_are_void_once_destroyed(void **state)
@@ -384,18 +377,19 @@ static void handles_are_void_once_destroyed(void **state)
 	(void)state;
 	GPU(cu->cuEventCreate(&event, 0));
 	GPU(cu->cuEventDestroy(event));
-	expect(cu->cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE, "after it was destroyed");
-	expect(cu->cuEventDestroy(event), CUDA_ERROR_INVALID_HANDLE, "after it was destroyed");
+	gpu_expect(cu->cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE, "after it was destroyed");
+	gpu_expect(cu->cuEventDestroy(event), CUDA_ERROR_INVALID_HANDLE, "after it was destroyed");
 	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
 	GPU(cu->cuStreamDestroy(stream));
-	expect(cu->cuStreamSynchronize(stream), CUDA_ERROR_INVALID_HANDLE,
-	       "after it was destroyed");
+	gpu_expect(cu->cuStreamSynchronize(stream), CUDA_ERROR_INVALID_HANDLE,
+		   "after it was destroyed");
 	GPU(cu->cuModuleLoadData(&module, ""));
 	GPU(cu->cuModuleGetFunction(&function, module, "emu_trap"));
 	GPU(cu->cuModuleUnload(module));
-	expect(cu->cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, gpu.stream, NULL, NULL),
-	       CUDA_ERROR_INVALID_HANDLE, "after it was destroyed");
-	expect(cu->cuStreamQuery((CUstream)0x1234), CUDA_ERROR_INVALID_HANDLE, "is not a stream");
+	gpu_expect(cu->cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, gpu.stream, NULL, NULL),
+		   CUDA_ERROR_INVALID_HANDLE, "after it was destroyed");
+	gpu_expect(cu->cuStreamQuery((CUstream)0x1234), CUDA_ERROR_INVALID_HANDLE,
+		   "is not a stream");
 }
 
 /* However many came after it: there are 65,536 slots. */
@@ -412,7 +406,7 @@ static void a_handle_never_becomes_another_ones(void **state)
 		assert_ptr_not_equal(later, event);
 		GPU(cu->cuEventDestroy(later));
 	}
-	expect(cu->cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE, "after it was destroyed");
+	gpu_expect(cu->cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE, "after it was destroyed");
 }
 
 static void a_kernel_that_traps_breaks_one_gpu_and_a_reset_heals_it(void **state)
@@ -443,7 +437,7 @@ static void a_kernel_that_traps_breaks_one_gpu_and_a_reset_heals_it(void **state
 	gpu_open(&gpu, 0);
 	GPU(cu->cuMemAlloc(&ptr, 8));
 	GPU(cu->cuMemFree(ptr));
-	expect(cu->cuEventDestroy(event), CUDA_ERROR_INVALID_HANDLE, "after it was destroyed");
+	gpu_expect(cu->cuEventDestroy(event), CUDA_ERROR_INVALID_HANDLE, "after it was destroyed");
 }
 
 static void an_entry_point_of_another_version_is_refused(void **state)
@@ -455,7 +449,8 @@ static void an_entry_point_of_another_version_is_refused(void **state)
 	(void)state;
 	*(void **)&ask = dlsym(library, "cuGetProcAddress_v2");
 	assert_null(dlsym(library, "cuInit"));
-	expect(ask("cuCtxSynchronize", &address, 13000, 0, &found), CUDA_SUCCESS, "written for");
+	gpu_expect(ask("cuCtxSynchronize", &address, 13000, 0, &found), CUDA_SUCCESS,
+		   "written for");
 	assert_null(address);
 	assert_int_equal(ask("cuNothing", &address, 2000, 0, &found), CUDA_ERROR_NOT_FOUND);
 	dlclose(library);

@@ -41,14 +41,6 @@ static void reopen(void)
 	gpu_report_clear();
 }
 
-static void expect(CUresult result, CUresult wanted, const char *said)
-{
-	assert_int_equal(result, wanted);
-	if (gpu_reported("", "violation", said) != 1)
-		fail_msg("the report does not say once '%s'", said);
-	gpu_report_clear();
-}
-
 static CUdeviceptr alloc(size_t bytes)
 {
 	CUdeviceptr ptr;
@@ -111,14 +103,14 @@ static void a_copy_out_of_bounds_is_refused(void **state)
 
 	(void)state;
 	GPU(cu->cuMemHostAlloc((void **)&pinned, BYTES, 0));
-	expect(cu->cuMemcpyHtoDAsync(ptr + 1, pinned, BYTES, gpu.stream), CUDA_ERROR_INVALID_VALUE,
-	       "out of bounds");
-	expect(cu->cuMemcpyDtoHAsync(pinned + 1, ptr, BYTES, gpu.stream), CUDA_ERROR_INVALID_VALUE,
-	       "out of bounds");
-	expect(cu->cuMemcpyDtoHAsync(pinned, ptr + BYTES, 1, gpu.stream), CUDA_ERROR_INVALID_VALUE,
-	       "there is no device memory");
-	expect(cu->cuMemsetD8Async(ptr, 0, BYTES + 1, gpu.stream), CUDA_ERROR_INVALID_VALUE,
-	       "out of bounds");
+	gpu_expect(cu->cuMemcpyHtoDAsync(ptr + 1, pinned, BYTES, gpu.stream),
+		   CUDA_ERROR_INVALID_VALUE, "out of bounds");
+	gpu_expect(cu->cuMemcpyDtoHAsync(pinned + 1, ptr, BYTES, gpu.stream),
+		   CUDA_ERROR_INVALID_VALUE, "out of bounds");
+	gpu_expect(cu->cuMemcpyDtoHAsync(pinned, ptr + BYTES, 1, gpu.stream),
+		   CUDA_ERROR_INVALID_VALUE, "there is no device memory");
+	gpu_expect(cu->cuMemsetD8Async(ptr, 0, BYTES + 1, gpu.stream), CUDA_ERROR_INVALID_VALUE,
+		   "out of bounds");
 	GPU(cu->cuMemcpyDtoHAsync(pinned, ptr + BYTES - 1, 1, gpu.stream));
 	GPU(cu->cuStreamSynchronize(gpu.stream));
 	GPU(cu->cuMemFreeHost(pinned));
@@ -131,10 +123,10 @@ static void a_copy_between_the_wrong_sides_is_refused(void **state)
 	static uint8_t pageable[64];
 
 	(void)state;
-	expect(cu->cuMemcpyHtoDAsync(ptr, (void *)(ptr + 64), 64, gpu.stream),
-	       CUDA_ERROR_INVALID_VALUE, "it is device memory");
-	expect(cu->cuMemcpyDtoDAsync((CUdeviceptr)pageable, ptr, 64, gpu.stream),
-	       CUDA_ERROR_INVALID_VALUE, "it is pageable host memory");
+	gpu_expect(cu->cuMemcpyHtoDAsync(ptr, (void *)(ptr + 64), 64, gpu.stream),
+		   CUDA_ERROR_INVALID_VALUE, "it is device memory");
+	gpu_expect(cu->cuMemcpyDtoDAsync((CUdeviceptr)pageable, ptr, 64, gpu.stream),
+		   CUDA_ERROR_INVALID_VALUE, "it is pageable host memory");
 	GPU(cu->cuMemFree(ptr));
 }
 
@@ -177,7 +169,8 @@ static void a_strided_copy_moves_its_rows_and_nothing_else(void **state)
 								 from[(y + 1) * 64 + x + 8] :
 								 0xee);
 	out.Height = 31;
-	expect(cu->cuMemcpy2DAsync(&out, gpu.stream), CUDA_ERROR_INVALID_VALUE, "out of bounds");
+	gpu_expect(cu->cuMemcpy2DAsync(&out, gpu.stream), CUDA_ERROR_INVALID_VALUE,
+		   "out of bounds");
 	GPU(cu->cuMemFree(ptr));
 }
 
@@ -225,7 +218,7 @@ static void an_access_that_lies_partly_in_bounds_is_out_of_bounds(void **state)
 {
 	(void)state;
 	launch("emu_fill", alloc(BYTES + 2), WORDS + 1);
-	expect(cu->cuStreamQuery(gpu.stream), CUDA_ERROR_ILLEGAL_ADDRESS, "runs over its end");
+	gpu_expect(cu->cuStreamQuery(gpu.stream), CUDA_ERROR_ILLEGAL_ADDRESS, "runs over its end");
 	reopen();
 }
 
@@ -236,7 +229,7 @@ static void a_kernel_that_uses_freed_memory_breaks_its_context(void **state)
 	(void)state;
 	GPU(cu->cuMemFree(ptr));
 	launch("emu_fill", ptr, 1);
-	expect(cu->cuStreamQuery(gpu.stream), CUDA_ERROR_ILLEGAL_ADDRESS, "there is no memory");
+	gpu_expect(cu->cuStreamQuery(gpu.stream), CUDA_ERROR_ILLEGAL_ADDRESS, "there is no memory");
 	reopen();
 }
 
@@ -249,14 +242,17 @@ static void memory_is_freed_once_from_its_beginning_by_its_own_call(void **state
 
 	(void)state;
 	GPU(cu->cuMemHostAlloc(&pinned, BYTES, 0));
-	expect(cu->cuMemFree(ptr + 8), CUDA_ERROR_INVALID_VALUE, "not where the allocation begins");
-	expect(cu->cuMemFree((CUdeviceptr)pinned), CUDA_ERROR_INVALID_VALUE, "it is host memory");
-	expect(cu->cuIpcCloseMemHandle(ptr), CUDA_ERROR_INVALID_VALUE, "no handle is open there");
-	expect(cu->cuMemFreeHost((void *)ptr), CUDA_ERROR_INVALID_VALUE, "not the beginning");
+	gpu_expect(cu->cuMemFree(ptr + 8), CUDA_ERROR_INVALID_VALUE,
+		   "not where the allocation begins");
+	gpu_expect(cu->cuMemFree((CUdeviceptr)pinned), CUDA_ERROR_INVALID_VALUE,
+		   "it is host memory");
+	gpu_expect(cu->cuIpcCloseMemHandle(ptr), CUDA_ERROR_INVALID_VALUE,
+		   "no handle is open there");
+	gpu_expect(cu->cuMemFreeHost((void *)ptr), CUDA_ERROR_INVALID_VALUE, "not the beginning");
 	GPU(cu->cuMemFree(ptr));
-	expect(cu->cuMemFree(ptr), CUDA_ERROR_INVALID_VALUE, "freed before");
+	gpu_expect(cu->cuMemFree(ptr), CUDA_ERROR_INVALID_VALUE, "freed before");
 	GPU(cu->cuMemFreeHost(pinned));
-	expect(cu->cuMemFreeHost(pinned), CUDA_ERROR_INVALID_VALUE, "not the beginning");
+	gpu_expect(cu->cuMemFreeHost(pinned), CUDA_ERROR_INVALID_VALUE, "not the beginning");
 }
 
 static void memory_freed_under_queued_work_is_a_violation(void **state)
@@ -282,9 +278,9 @@ static void memory_of_a_pool_is_freed_when_the_stream_gets_there(void **state)
 	GPU(cu->cuMemAllocAsync(&ptr, BYTES, gpu.stream));
 	GPU(cu->cuMemsetD8Async(ptr, 1, BYTES, gpu.stream));
 	GPU(cu->cuMemFreeAsync(ptr, gpu.stream));
-	expect(cu->cuMemFreeAsync(ptr, gpu.stream), CUDA_ERROR_INVALID_VALUE, "");
+	gpu_expect(cu->cuMemFreeAsync(ptr, gpu.stream), CUDA_ERROR_INVALID_VALUE, "");
 	GPU(cu->cuStreamSynchronize(gpu.stream));
-	expect(cu->cuMemFree(ptr), CUDA_ERROR_INVALID_VALUE, "there is no memory");
+	gpu_expect(cu->cuMemFree(ptr), CUDA_ERROR_INVALID_VALUE, "there is no memory");
 }
 
 static void fresh_memory_holds_bytes_that_nobody_wrote(void **state)
@@ -329,11 +325,11 @@ static void host_memory_is_registered_once_and_unregistered_once(void **state)
 	GPU(cu->cuMemHostGetDevicePointer(&device, memory + 8, 0));
 	assert_int_equal(device, (CUdeviceptr)memory + 8);
 	gpu_report_clean("");
-	expect(cu->cuMemHostUnregister(memory + 8), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
-	       "not the beginning");
+	gpu_expect(cu->cuMemHostUnregister(memory + 8), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
+		   "not the beginning");
 	GPU(cu->cuMemHostUnregister(memory));
-	expect(cu->cuMemHostUnregister(memory), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
-	       "not the beginning");
+	gpu_expect(cu->cuMemHostUnregister(memory), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
+		   "not the beginning");
 	GPU(cu->cuMemHostUnregister(memory + 2 * PAGE));
 	munmap(memory, 4 * PAGE);
 	assert_int_equal(cu->cuMemHostRegister(memory, PAGE, 0), CUDA_ERROR_INVALID_VALUE);
@@ -348,7 +344,8 @@ static void registered_memory_that_was_unmapped_is_a_violation(void **state)
 	(void)state;
 	GPU(cu->cuMemHostRegister(memory, PAGE, 0));
 	munmap(memory, PAGE);
-	expect(cu->cuMemHostUnregister(memory), CUDA_SUCCESS, "unmapped while it was registered");
+	gpu_expect(cu->cuMemHostUnregister(memory), CUDA_SUCCESS,
+		   "unmapped while it was registered");
 }
 
 /* --- what is known of addresses --- */

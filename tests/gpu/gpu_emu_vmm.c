@@ -126,14 +126,6 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void expect(CUresult result, CUresult wanted, const char *said)
-{
-	assert_int_equal(result, wanted);
-	if (gpu_reported("", "violation", said) != 1)
-		fail_msg("the report does not say once '%s'", said);
-	gpu_report_clear();
-}
-
 static void memory_of_another_process_is_mapped_and_outlives_it(void **state)
 {
 	const uint64_t before = gpu_used();
@@ -210,7 +202,7 @@ static void mapped_memory_is_touched_only_as_its_access_says(void **state)
 	gpu_read(&gpu, &word, ptr, 4);
 	GPU(cu->cuMemsetD8Async(ptr, 0, 4, gpu.stream));
 	assert_int_equal(cu->cuStreamSynchronize(gpu.stream), CUDA_ERROR_ILLEGAL_ADDRESS);
-	expect(cu->cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS, "may not be accessed so");
+	gpu_expect(cu->cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS, "may not be accessed so");
 	GPU(cu->cuDevicePrimaryCtxReset(gpu.device));
 	GPU(cu->cuDevicePrimaryCtxRelease(gpu.device));
 	gpu_open(&gpu, 0);
@@ -234,7 +226,7 @@ static void memory_lives_until_released_and_unmapped(void **state)
 	assert_int_equal(same, handle);
 	GPU(cu->cuMemRelease(handle));
 	GPU(cu->cuMemRelease(handle));
-	expect(cu->cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE, "after it was destroyed");
+	gpu_expect(cu->cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE, "after it was destroyed");
 	GPU(cu->cuMemUnmap(ptr, BYTES));
 	assert_int_equal(gpu_used(), before + BYTES);
 	GPU(cu->cuMemUnmap(second, BYTES));
@@ -261,8 +253,8 @@ static void an_operation_goes_over_the_border_of_two_mappings(void **state)
 	gpu_read(&gpu, back, ptr + BYTES - 32, sizeof(back));
 	assert_memory_equal(back, bytes, sizeof(bytes));
 	gpu_report_clean("");
-	expect(cu->cuMemsetD8Async(ptr + BYTES, 0, BYTES + 1, gpu.stream), CUDA_ERROR_INVALID_VALUE,
-	       "out of bounds");
+	gpu_expect(cu->cuMemsetD8Async(ptr + BYTES, 0, BYTES + 1, gpu.stream),
+		   CUDA_ERROR_INVALID_VALUE, "out of bounds");
 	/* Not when the second one may not be touched. */
 	GPU(cu->cuMemSetAccess(ptr + BYTES, BYTES, &access_read, 1));
 	GPU(cu->cuMemcpyDtoHAsync(back, ptr + BYTES - 32, 64, gpu.stream));
@@ -296,12 +288,12 @@ static void what_is_not_a_whole_mapping_is_refused(void **state)
 	assert_int_equal(cu->cuMemMap(ptr + GRANULE, BYTES, 0, handle, 0),
 			 CUDA_ERROR_INVALID_VALUE);
 	gpu_report_clean("");
-	expect(cu->cuMemUnmap(ptr, GRANULE), CUDA_ERROR_INVALID_VALUE, "not what was mapped");
-	expect(cu->cuMemAddressFree(ptr, 2 * BYTES), CUDA_ERROR_INVALID_VALUE, "still mapped");
-	expect(cu->cuMemFree(ptr), CUDA_ERROR_INVALID_VALUE, "for cuMemUnmap()");
+	gpu_expect(cu->cuMemUnmap(ptr, GRANULE), CUDA_ERROR_INVALID_VALUE, "not what was mapped");
+	gpu_expect(cu->cuMemAddressFree(ptr, 2 * BYTES), CUDA_ERROR_INVALID_VALUE, "still mapped");
+	gpu_expect(cu->cuMemFree(ptr), CUDA_ERROR_INVALID_VALUE, "for cuMemUnmap()");
 	GPU(cu->cuMemUnmap(ptr, BYTES));
-	expect(cu->cuMemUnmap(ptr, BYTES), CUDA_ERROR_INVALID_VALUE, "not what was mapped");
-	expect(cu->cuMemAddressFree(ptr, BYTES), CUDA_ERROR_INVALID_VALUE, "no reservation");
+	gpu_expect(cu->cuMemUnmap(ptr, BYTES), CUDA_ERROR_INVALID_VALUE, "not what was mapped");
+	gpu_expect(cu->cuMemAddressFree(ptr, BYTES), CUDA_ERROR_INVALID_VALUE, "no reservation");
 	GPU(cu->cuMemAddressFree(ptr, 2 * BYTES));
 	GPU(cu->cuMemRelease(handle));
 }

@@ -270,3 +270,11 @@ void gpu_report_clear(void)
 	if (truncate(path, 0))
 		fail_msg("%s: %m", path);
 }
+
+void gpu_expect(CUresult result, CUresult wanted, const char *said)
+{
+	assert_int_equal(result, wanted);
+	if (gpu_reported("", "violation", said) != 1)
+		fail_msg("the report does not say once '%s'", said);
+	gpu_report_clear();
+}

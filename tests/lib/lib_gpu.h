@@ -64,5 +64,7 @@ int gpu_reported(const char *program, const char *kind, const char *text);
 /* Ends the test, with the lines, when there are violations or leaks of this program. */
 void gpu_report_clean(const char *program);
 void gpu_report_clear(void);
+/* A call against the rules had this result, and the report says so once. Clears the report. */
+void gpu_expect(CUresult result, CUresult wanted, const char *said);
 
 #endif
