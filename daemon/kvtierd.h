@@ -20,7 +20,7 @@
 #include "daemon/base/loop.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 
 struct server; /* front/server.c: the listening socket and the table of connections */
 struct ops;    /* op/op.c: ops and the blocks of them in flight */

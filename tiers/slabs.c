@@ -358,6 +358,11 @@ int slabs_class_of(const struct slabs *s, uint32_t bytes)
 	return find_class(s, slot_need(bytes));
 }
 
+uint64_t slabs_slab_bytes(const struct slabs *s)
+{
+	return s->conf.slab_bytes;
+}
+
 uint32_t slabs_slot_bytes(const struct slabs *s, uint32_t bytes)
 {
 	const int class = find_class(s, slot_need(bytes));

@@ -51,6 +51,7 @@ int slabs_extent(const struct slabs *s, uint32_t slot, struct extent *ret);
 int slabs_class_of(const struct slabs *s, uint32_t bytes);
 /* What a slot for `bytes` takes; 0: larger than a slab. */
 uint32_t slabs_slot_bytes(const struct slabs *s, uint32_t bytes);
+uint64_t slabs_slab_bytes(const struct slabs *s); /* no image may be larger */
 /* What the slot of a live extent holds; 0: stale. */
 uint32_t slabs_extent_bytes(const struct slabs *s, const struct extent *where);
 uint32_t slabs_classes(const struct slabs *s); /* class indices in use are below this */

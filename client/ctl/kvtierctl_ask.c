@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "daemon/admin/ctl.h"
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "kvtierctl.h"
 
 enum { REPLY_MS = 5000, REPLY_BYTES_MAX = 64 << 20 };

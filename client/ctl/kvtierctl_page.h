@@ -6,7 +6,7 @@
 #ifndef KVTIERCTL_PAGE_H
 #define KVTIERCTL_PAGE_H
 
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "kvtierctl.h"
 
 /* The numbers as they were at one moment. Zeroed: none yet. */

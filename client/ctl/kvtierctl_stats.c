@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "daemon/base/log.h"
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "kvtierctl_page.h"
 
 enum { MAX_GLOBS = 16, MAX_ROWS = 512 };

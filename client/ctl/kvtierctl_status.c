@@ -11,7 +11,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/text.h"
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "kvtierctl.h"
 
 #ifndef KVTIER_VERSION

@@ -78,7 +78,7 @@ void conn_kill(struct conn *c)
 /* Its regions go to a helper; until they are unmapped they count. */
 static void give_up(struct conn *c, struct mount *mount)
 {
-	mount_close(server_daemon(c->server), mount);
+	mount_close(&server_daemon(c->server)->store, mount);
 	mount->next = c->unwanted;
 	c->unwanted = mount;
 }
@@ -313,7 +313,7 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 	if (r == 0 && !mount) /* without regions: nothing to map */
 		r = mount_import(&d->devices, &m, NULL, &mount, text, sizeof(text));
 	if (r == 0)
-		r = mount_open(d, server_tenant(c->server), &m, mount, text, sizeof(text));
+		r = mount_open(&d->store, server_tenant(c->server), &m, mount, text, sizeof(text));
 	if (r) {
 		if (mount)
 			leave(c, mount);

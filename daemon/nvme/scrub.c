@@ -17,7 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "daemon/base/container_of.h"
 #include "daemon/store/copies.h"
 #include "daemon/base/loop.h"

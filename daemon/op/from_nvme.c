@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "daemon/base/loop.h"
 #include "daemon/store/block.h"
 #include "daemon/store/copies.h"

@@ -14,7 +14,7 @@
 #include <assert.h>
 #include <errno.h>
 
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
 #include "daemon/config/config.h"

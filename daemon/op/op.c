@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
 #include "daemon/shared/client.h"

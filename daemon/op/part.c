@@ -7,7 +7,7 @@
 #include <assert.h>
 #include <errno.h>
 
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "daemon/base/loop.h"
 #include "daemon/shared/client.h"
 #include "daemon/store/block.h"

@@ -14,7 +14,7 @@
 
 #include <errno.h>
 
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "daemon/base/container_of.h"
 #include "daemon/shared/client.h"
 #include "daemon/nvme/writeback.h"

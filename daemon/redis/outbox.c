@@ -32,7 +32,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "daemon/base/container_of.h"
 #include "daemon/base/drain.h"
 #include "tiers/redis/redis.h"
@@ -237,9 +237,10 @@ bool outbox_give_back(struct outbox *o, uint32_t n)
 	return worked;
 }
 
-void outbox_drop_held(struct outbox *o)
+void outbox_disinherit(void *outbox)
 {
-	const uint32_t n = o ? o->count : 0;
+	struct outbox *o = outbox;
+	const uint32_t n = o->count;
 
 	for (uint32_t i = 0; i < n; i++) {
 		const struct outbox_entry entry = dequeue(o);

@@ -37,8 +37,8 @@ enum mover_heir outbox_inherit(void *outbox, uint32_t block, const struct extent
  * slots, the oldest first. false: no such block waits. NULL is fine. */
 bool outbox_give_back(struct outbox *o, uint32_t n);
 /* A purge: blocks that wait with their slots are dropped. The others are found to be gone at their
- * turn. NULL is fine. */
-void outbox_drop_held(struct outbox *o);
+ * turn. */
+void outbox_disinherit(void *outbox);
 
 uint32_t outbox_in_flight(const struct outbox *o); /* NULL is fine */
 /* Whether the outbox leases this block because it is on its way. NULL is fine. */

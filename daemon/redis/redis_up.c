@@ -33,6 +33,7 @@ int redis_up(struct kvtierd *d, struct redis_tier_conf *options, char *text, siz
 		return r;
 	}
 	d->store.moved.inherit = outbox_inherit;
+	d->store.moved.disinherit = outbox_disinherit;
 	d->store.moved.heir = d->store.outbox;
 	return 0;
 }
@@ -42,6 +43,7 @@ void redis_down(struct kvtierd *d)
 	struct tier **redis = &d->store.tiers[TIER_REDIS];
 
 	d->store.moved.inherit = NULL;
+	d->store.moved.disinherit = NULL;
 	outbox_stop(d->store.outbox);
 	tier_close(*redis);
 	*redis = NULL;

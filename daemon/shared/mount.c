@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/kvtierd.h"
+#include "daemon/store/store.h"
 #include "tiers/slabs.h"
 #include "layout.h"
 
@@ -105,30 +105,30 @@ static int build_layout(struct mount *mount, const struct proto_space_open *m, c
 	return r;
 }
 
-int mount_open(struct kvtierd *d, const char *tenant, const struct proto_space_open *m,
+int mount_open(struct store *store, const char *tenant, const struct proto_space_open *m,
 	       struct mount *mount, char *text, size_t n)
 {
-	int r = space_acquire(d->store.spaces, tenant, &m->geometry, &mount->space, text, n);
+	const struct slabs *slabs = tier_slabs(store_host(store));
+	int r = space_acquire(store->spaces, tenant, &m->geometry, &mount->space, text, n);
 
 	if (r)
 		return r;
-	if (slabs_slot_bytes(tier_slabs(store_host(&d->store)), mount->space->shape.image_bytes) ==
-	    0) {
+	if (slabs_slot_bytes(slabs, mount->space->shape.image_bytes) == 0) {
 		snprintf(text, n,
 			 "geometry: one block takes %u bytes, more than [host] slab_bytes = %llu; "
 			 "raise that or use fewer block_tokens",
 			 mount->space->shape.image_bytes,
-			 (unsigned long long)d->config->host_slab_bytes);
+			 (unsigned long long)slabs_slab_bytes(slabs));
 		r = -E2BIG;
 	}
 	if (!r)
 		r = build_layout(mount, m, text, n);
 	if (r)
-		mount_close(d, mount);
+		mount_close(store, mount);
 	return r;
 }
 
-void mount_close(struct kvtierd *d, struct mount *mount)
+void mount_close(struct store *store, struct mount *mount)
 {
 	assert(mount->ops == 0);
 	if (mount->prepared)
@@ -137,6 +137,6 @@ void mount_close(struct kvtierd *d, struct mount *mount)
 	layout_free(&mount->layout.pages);
 	mount->pages = 0;
 	if (mount->space)
-		space_release(d->store.spaces, mount->space);
+		space_release(store->spaces, mount->space);
 	mount->space = NULL;
 }

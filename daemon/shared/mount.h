@@ -16,7 +16,7 @@
 #include "proto.h"
 #include "daemon/store/space.h"
 
-struct kvtierd;
+struct store;
 
 struct mount {
 	struct mount *next; /* conn.c: those that wait to be unmapped */
@@ -41,10 +41,10 @@ struct mount {
 int mount_import(const struct devices *devices, const struct proto_space_open *m, const int *fds,
 		 struct mount **ret, char *text, size_t n);
 /* Opens the space over them. On failure, -errno with text, mount has what it had. */
-int mount_open(struct kvtierd *d, const char *tenant, const struct proto_space_open *m,
+int mount_open(struct store *store, const char *tenant, const struct proto_space_open *m,
 	       struct mount *mount, char *text, size_t n);
 /* ops == 0; its regions stay mapped */
-void mount_close(struct kvtierd *d, struct mount *mount);
+void mount_close(struct store *store, struct mount *mount);
 void mount_unmap(struct mount *mount); /* after that; on a helper thread */
 
 #endif

@@ -8,7 +8,7 @@
  */
 #include "copies.h"
 
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/slabs.h"
 #include "copy_table.h"

@@ -8,7 +8,7 @@
 
 #include "block.h"
 #include "copies.h"
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "store.h"
 
 void lease_take(struct store *store, struct lease *lease, uint32_t block)

@@ -30,8 +30,10 @@ enum mover_heir { MOVER_NO_HEIR, MOVER_TAKEN, MOVER_SWAPPED };
 /* evicted: blocks that left the host tier, dropped or demoted; demoted: those that NVMe keeps. */
 struct mover_counts {
 	uint64_t evicted_blocks, demoted_blocks, moved_blocks, evicted_bytes, moved_bytes;
-	/* NULL: nobody */
+	/* Both NULL: there is no heir. disinherit: a purge; the heir gives back the slots that it
+	 * keeps. */
 	enum mover_heir (*inherit)(void *heir, uint32_t block, const struct extent *slot);
+	void (*disinherit)(void *heir);
 	void *heir;
 	struct emptier *emptier; /* of this tier and these blocks */
 	/* The last call left off, for an image of so many bytes; 0: it did not. Of which class the

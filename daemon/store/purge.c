@@ -20,7 +20,6 @@
 #include "daemon/base/container_of.h"
 #include "daemon/base/log.h"
 #include "daemon/base/loop.h"
-#include "daemon/redis/outbox.h"
 #include "herd.h"
 #include "space.h"
 #include "store.h"
@@ -147,7 +146,8 @@ int purge_begin(struct purge *p, const char *tenant,
 	if (p->stage != PURGE_IDLE)
 		return -EBUSY;
 	spaces_tenant_owner(p->store->spaces, tenant, p->tenant);
-	outbox_drop_held(p->store->outbox);
+	if (p->store->moved.disinherit)
+		p->store->moved.disinherit(p->store->moved.heir);
 	p->stage = PURGE_TABLE;
 	p->cursor = 0;
 	p->purged = 0;

@@ -21,7 +21,7 @@ struct blocks;    /* block.c: the table */
 struct index;     /* index.c: what clients read of it */
 struct outbox;    /* redis/outbox.c: what is to be written to Redis */
 struct spaces;    /* space.c: whose blocks these are */
-struct stats;     /* admin/stats.c: what happens is counted there */
+struct stats;     /* stats/stats.c: what happens is counted there */
 struct writeback; /* nvme/writeback.c: what is to be written to NVMe */
 
 struct store {

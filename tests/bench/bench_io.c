@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #include "client/kvtier.h"
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "kernels/kernels.h"
 
 enum { RUNS = 5, OP_BLOCKS = 32, MAX_PAGES = 1024, ROUND_TRIPS = 20000 };

@@ -6,7 +6,7 @@
  */
 #include "lib_clock.h"
 
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 
 int __real_stats_open(const char *path, uint64_t now_ns, struct stats **ret);
 int __wrap_stats_open(const char *path, uint64_t now_ns, struct stats **ret);

@@ -15,7 +15,7 @@
 #include <sys/types.h>
 #include <cmocka.h>
 
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "lib_scratch.h"
 
 extern struct tool {

@@ -15,7 +15,7 @@
 #include <errno.h>
 
 #include "client/lib/map.h"
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "daemon/store/copies.h"
 #include "daemon/store/copy_table.h"
 #include "daemon/store/lease.h"

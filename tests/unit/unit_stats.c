@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/admin/stats.h"
+#include "daemon/stats/stats.h"
 #include "tests/lib/lib_scratch.h"
 #include "tiers/tier.h"
 
@@ -65,7 +65,7 @@ static void fields_are_paths_with_underscores(void **unused)
 		const char *path, *field;
 	} names[] = {
 #define STAT(p, field, kind, unit, prose) { p, #field },
-#include "daemon/admin/tbl_stats.h"
+#include "daemon/stats/tbl_stats.h"
 	};
 	char field[128];
 
