@@ -12,18 +12,17 @@
 
 static const uint64_t RETRY_NS = 5000000000u; /* after a context that could not be made */
 
+/* Loads go first: somebody waits for them. */
 static int make_streams(struct cuda_gpu *gpu, char *text, size_t n)
 {
 	struct cuda_context *c = &gpu->in_context;
 	int least = 0, greatest = 0;
 	int r = CUDA_CALL(gpu, cuCtxGetStreamPriorityRange, text, n, &least, &greatest);
 
-	if (r == 0)
-		r = CUDA_CALL(gpu, cuStreamCreateWithPriority, text, n, &c->streams[CUDA_STORE],
-			      CU_STREAM_NON_BLOCKING, least);
-	if (r == 0)
-		r = CUDA_CALL(gpu, cuStreamCreateWithPriority, text, n, &c->streams[CUDA_LOAD],
-			      CU_STREAM_NON_BLOCKING, greatest);
+	for (enum cuda_way way = 0; way < CUDA_WAYS; way++)
+		for (uint32_t i = 0; i < CUDA_BATCHES && r == 0; i++)
+			r = CUDA_CALL(gpu, cuStreamCreateWithPriority, text, n, &c->streams[way][i],
+				      CU_STREAM_NON_BLOCKING, way == CUDA_LOAD ? greatest : least);
 	if (r == 0)
 		r = CUDA_CALL(gpu, cuStreamCreateWithPriority, text, n, &c->aside,
 			      CU_STREAM_NON_BLOCKING, greatest);
@@ -122,9 +121,10 @@ static void give_back(struct cuda_gpu *gpu)
 	struct cuda_context *c = &gpu->in_context;
 
 	cuda_path_detach(gpu->path);
-	for (int way = 0; way < CUDA_WAYS; way++)
-		if (c->streams[way])
-			(void)api->cuStreamDestroy(c->streams[way]);
+	for (enum cuda_way way = 0; way < CUDA_WAYS; way++)
+		for (uint32_t i = 0; i < CUDA_BATCHES; i++)
+			if (c->streams[way][i])
+				(void)api->cuStreamDestroy(c->streams[way][i]);
 	if (c->aside)
 		(void)api->cuStreamDestroy(c->aside);
 	if (c->staging)

@@ -36,6 +36,7 @@ struct cuda_path;
 
 enum cuda_state { CUDA_NONE, CUDA_UP, CUDA_FAILING, CUDA_OUT, CUDA_STATES };
 enum cuda_way { CUDA_STORE, CUDA_LOAD, CUDA_WAYS };
+enum { CUDA_BATCHES = 2 }; /* on the GPU at once, of a way */
 
 /* To the thread: run() is called there once, and then it is the callee's. */
 struct cuda_mail {
@@ -73,9 +74,11 @@ struct cuda_context {
 	CUcontext context;
 	CUmodule module;
 	CUfunction encode, decode;
-	CUstream streams[CUDA_WAYS], aside; /* aside: short things that the thread waits for */
-	CUdeviceptr staging;                /* all lanes, one behind the other, ... */
-	uint8_t *bounce;                    /* ...and in pinned memory */
+	/* A way's lanes take turns: the kernel of one runs while the other crosses the wire. */
+	CUstream streams[CUDA_WAYS][CUDA_BATCHES];
+	CUstream aside;      /* short things that the thread waits for */
+	CUdeviceptr staging; /* all lanes, one behind the other, ... */
+	uint8_t *bounce;     /* ...and in pinned memory */
 };
 
 struct cuda_gpu {

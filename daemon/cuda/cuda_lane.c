@@ -227,16 +227,16 @@ static int launch_batch(struct cuda_gpu *gpu, const struct cuda_lane *lane, cons
 	return CUDA_CALL(gpu, cuLaunchKernel, text, n,
 			 lane->way == CUDA_STORE ? c->encode : c->decode,
 			 cuda_plan_blocks(&plan, n_units, gpu->conf.max_ctas), 1, 1, CUDA_THREADS,
-			 1, 1, 0, c->streams[lane->way], params, NULL);
+			 1, 1, 0, lane->stream, params, NULL);
 }
 
 static int queue(struct cuda_path *path, struct cuda_lane *lane, const struct batch *batches,
 		 uint32_t n_batches, char *text, size_t n)
 {
 	struct cuda_gpu *gpu = path->gpu;
-	const CUstream stream = gpu->in_context.streams[lane->way];
 	const uint32_t in = lane->way == CUDA_STORE ? CUDA_LANE_HEAD : lane->used;
-	int r = CUDA_CALL(gpu, cuMemcpyHtoDAsync, text, n, lane->on_gpu, lane->host, in, stream);
+	int r = CUDA_CALL(gpu, cuMemcpyHtoDAsync, text, n, lane->on_gpu, lane->host, in,
+			  lane->stream);
 
 	for (uint32_t i = 0; i < n_batches && r == 0; i++)
 		r = launch_batch(gpu, lane, &batches[i], text, n);
@@ -245,7 +245,8 @@ static int queue(struct cuda_path *path, struct cuda_lane *lane, const struct ba
 		return r;
 	path->out_bytes += lane->used - CUDA_LANE_FLAGS;
 	return CUDA_CALL(gpu, cuMemcpyDtoHAsync, text, n, lane->host + CUDA_LANE_FLAGS,
-			 lane->on_gpu + CUDA_LANE_FLAGS, lane->used - CUDA_LANE_FLAGS, stream);
+			 lane->on_gpu + CUDA_LANE_FLAGS, lane->used - CUDA_LANE_FLAGS,
+			 lane->stream);
 }
 
 /* A call was refused and the context lives: the lane's jobs fail, once what is queued has ended. */
@@ -272,8 +273,7 @@ static void launch(struct cuda_path *path, struct cuda_lane *lane)
 	path->batches++;
 	if (queue(path, lane, batches, n, why, sizeof(why)))
 		fail(gpu, lane, why);
-	if (CUDA_CALL(gpu, cuEventRecord, why, sizeof(why), lane->event,
-		      gpu->in_context.streams[lane->way]) == 0)
+	if (CUDA_CALL(gpu, cuEventRecord, why, sizeof(why), lane->event, lane->stream) == 0)
 		return;
 	/* Nobody could tell when the lane is done: only a new context can. */
 	gpu->state = CUDA_FAILING;
@@ -397,6 +397,7 @@ int cuda_path_attach(struct cuda_path *path, char *text, size_t n)
 
 			lane->host = c->bounce + at;
 			lane->on_gpu = c->staging + at;
+			lane->stream = c->streams[way][i % CUDA_BATCHES];
 			r = CUDA_CALL(path->gpu, cuEventCreate, text, n, &lane->event,
 				      CU_EVENT_DISABLE_TIMING);
 		}
@@ -419,6 +420,7 @@ void cuda_path_forget(struct cuda_path *path)
 			struct cuda_lane *lane = &path->lanes[way][i];
 
 			lane->event = NULL;
+			lane->stream = NULL;
 			lane->host = NULL;
 			lane->on_gpu = 0;
 		}

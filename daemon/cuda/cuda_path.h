@@ -11,7 +11,8 @@
  *
  * Invariants
  *   P1 each way has CUDA_LANES lanes, used and freed in turn, and at most CUDA_BATCHES of them are
- *      on the GPU.
+ *      on the GPU. Neighbours have different streams, so that the kernel of one runs while the
+ *      other crosses the wire.
  *   P2 a lane that is filled while others are on the GPU goes on being filled: copies merge while
  *      the wire is busy, and a lone block waits for nothing.
  *   P3 nothing is queued on the GPU for a job before its order was reached, nor once it was
@@ -33,7 +34,8 @@
 #include "cuda_layout.h"
 #include "cuda_work.h"
 
-enum { CUDA_LANES = 4, CUDA_BATCHES = 2 };
+enum { CUDA_LANES = 4 };
+static_assert(CUDA_LANES % CUDA_BATCHES == 0, "neighbours have different streams");
 
 struct cuda_lane;
 
@@ -77,6 +79,7 @@ struct cuda_lane {
 	bool full;
 	uint8_t *host; /* pinned */
 	CUdeviceptr on_gpu;
+	CUstream stream;
 	CUevent event;
 	struct cuda_part parts[CUDA_LANE_PIECES];
 };

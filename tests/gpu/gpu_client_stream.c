@@ -203,7 +203,7 @@ static void an_op_whose_stream_stands_still_ends_at_its_deadline(void **state)
 	o.cuda_stream = engine_stream;
 	pages_from(0, pages, BLOCKS);
 	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, &o, &op), 0);
-	assert_int_equal(result_of(op, -1).status, -ETIMEDOUT);
+	assert_int_equal(result_of(op, DEADLINE_MS).status, -ETIMEDOUT);
 	gate_open();
 	gpu_pages_pull(&ge, 0, BLOCKS);
 	for (uint32_t i = 0; i < BLOCKS; i++)
