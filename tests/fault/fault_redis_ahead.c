@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * Goal: of a server no more is asked for ahead than keeps it busy, whatever becomes of what was
  * asked; others may pass what waits; a server that answers nothing is left alone though most of
  * what is wanted of it was never sent, and one that was asked for too much at once is not. Method:
  * a scripted server that counts commands; values of a MiB, two connections.
  */
+#include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_tier.h"
 
-enum { LARGE = 1 << 20, CONNECTIONS = 2, AHEAD = 2, READS = 40, TIMEOUT_MS = 300 };
+enum { LARGE = 1 << 20, CONNECTIONS = 2, AHEAD = 2, READS = 40, ANSWERS = 12 };
 
 static struct fake_server fake;
 static struct kit kit;
@@ -19,7 +21,6 @@ static void open_at(const struct fake_step *steps, uint32_t n)
 	kit_init(&kit, LARGE);
 	kit.conf.cluster = REDIS_CLUSTER_NO;
 	kit.conf.connections = CONNECTIONS;
-	kit.conf.timeout_ms = TIMEOUT_MS;
 	kit_start_at(&kit, fake.address);
 }
 
@@ -31,9 +32,21 @@ static int clean(void **state)
 	return 0;
 }
 
+/* The first command is the trial. */
 static uint32_t asked(void)
 {
-	return __atomic_load_n(fake.commands, __ATOMIC_ACQUIRE);
+	return fake_commands(&fake) - 1;
+}
+
+static bool is_asked_for(struct kit *k, void *n)
+{
+	(void)k;
+	return asked() >= *(uint32_t *)n;
+}
+
+static void until_asked_for(uint32_t n)
+{
+	assert_true(kit_until(&kit, is_asked_for, &n));
 }
 
 /* Begins so many; how many were refused. */
@@ -49,14 +62,15 @@ static uint32_t begin(struct kit_slot *slots[READS], enum xfer_op op, uint32_t n
 	return refused;
 }
 
-static void settle(struct kit_slot *slots[READS], uint32_t n, int status)
+/* Their time is up, and none was answered. */
+static void time_out(struct kit_slot **slots, uint32_t n)
 {
+	clock_pass_ms(KIT_TIMEOUT_MS);
 	for (uint32_t i = 0; i < n; i++)
 		if (slots[i])
-			assert_int_equal(kit_settle(&kit, slots[i]), status);
+			assert_int_equal(kit_settle(&kit, slots[i]), -ETIMEDOUT);
 }
 
-/* The first command is the trial. */
 static const struct fake_step mute[] = { { .reply = "$-1\r\n" }, { .reply = NULL } };
 
 static void a_mute_server_is_asked_for_little(void **state)
@@ -66,8 +80,9 @@ static void a_mute_server_is_asked_for_little(void **state)
 	(void)state;
 	open_at(mute, 2);
 	assert_int_equal(begin(slots, XFER_READ, READS), 0);
-	settle(slots, READS, -ETIMEDOUT);
-	assert_in_range(asked(), 1 + 1, 1 + CONNECTIONS * AHEAD);
+	until_asked_for(CONNECTIONS * AHEAD);
+	time_out(slots, READS);
+	assert_int_equal(asked(), CONNECTIONS * AHEAD);
 }
 
 /* What was given up is still on its way. */
@@ -78,10 +93,11 @@ static void nor_for_more_when_that_was_given_up(void **state)
 	(void)state;
 	open_at(mute, 2);
 	assert_int_equal(begin(slots, XFER_READ, READS), 0);
-	settle(slots, READS, -ETIMEDOUT);
+	until_asked_for(CONNECTIONS * AHEAD);
+	time_out(slots, READS);
 	if (begin(slots, XFER_READ, 4) == 0)
-		settle(slots, 4, -ETIMEDOUT);
-	assert_in_range(asked(), 1 + 1, 1 + CONNECTIONS * AHEAD);
+		time_out(slots, 4);
+	assert_int_equal(asked(), CONNECTIONS * AHEAD);
 }
 
 static void a_mute_server_is_left_alone(void **state)
@@ -92,6 +108,7 @@ static void a_mute_server_is_left_alone(void **state)
 	open_at(mute, 2);
 	for (int round = 0; round < 20 && tier_state(kit.tier) != TIER_OFFLINE; round++) {
 		(void)begin(slots, XFER_READ, 8);
+		clock_pass_ms(KIT_TIMEOUT_MS);
 		for (uint32_t i = 0; i < 8; i++)
 			if (slots[i])
 				(void)kit_settle(&kit, slots[i]);
@@ -104,41 +121,56 @@ static void a_probe_passes_what_waits(void **state)
 {
 	static const struct fake_step steps[] = { { .reply = "$-1\r\n" }, { .reply = NULL } };
 	struct kit_slot *reads[READS], *probe;
-	uint32_t before;
 	int r;
 
 	(void)state;
 	open_at(steps, 2);
 	assert_int_equal(begin(reads, XFER_READ, READS), 0);
-	kit_run_ms(&kit, TIMEOUT_MS / 4);
-	before = asked();
+	until_asked_for(CONNECTIONS * AHEAD);
 	probe = kit_begin(&kit, XFER_PROBE, 77, &r);
 	assert_non_null(probe);
-	kit_run_ms(&kit, TIMEOUT_MS / 4);
-	assert_int_equal(asked(), before + 1);
-	(void)kit_settle(&kit, probe);
-	settle(reads, READS, -ETIMEDOUT);
+	until_asked_for(CONNECTIONS * AHEAD + 1);
+	time_out(&probe, 1);
+	time_out(reads, READS);
+	assert_int_equal(asked(), CONNECTIONS * AHEAD + 1);
 }
 
-/* 80 answers a second, and time for half of what is asked for. */
+static bool are_answered(struct kit *k, void *n)
+{
+	return k->busy <= READS - *(uint32_t *)n;
+}
+
+/* So many, in a part of the time that there is for them. */
+static void answer(uint32_t n)
+{
+	fake_release(&fake, n);
+	assert_true(kit_until(&kit, are_answered, &(uint32_t){ READS - kit.busy + n }));
+	clock_pass_ms(KIT_TIMEOUT_MS / 2);
+}
+
+/* There is time for a part of what is asked for. */
 static void more_than_a_server_can_do_at_once(void **state)
 {
-	static const struct fake_step slow[] = { { .reply = "$-1\r\n", .delay_ms = 25 } };
+	static const struct fake_step slow[] = { { .reply = "$-1\r\n" },
+						 { .reply = "$-1\r\n", .held = true } };
 	struct kit_slot *slots[READS];
 	uint32_t late = 0, absent = 0;
 
 	(void)state;
-	open_at(slow, 1);
+	open_at(slow, 2);
 	assert_int_equal(begin(slots, XFER_READ, READS), 0);
+	answer(ANSWERS / 2);
+	answer(ANSWERS / 2);
 	for (uint32_t i = 0; i < READS; i++) {
 		const int r = kit_settle(&kit, slots[i]);
 
 		late += r == -ETIMEDOUT;
 		absent += r == -ENOENT;
 	}
-	assert_int_equal(late + absent, READS);
-	assert_true(late > 0 && absent > CONNECTIONS * AHEAD);
+	assert_int_equal(absent, ANSWERS);
+	assert_int_equal(late, READS - ANSWERS);
 	assert_int_equal(kit_row(&kit, 0).counters.breaker_opens_total, 0);
+	fake_release(&fake, READS);
 	assert_int_equal(kit_load(&kit, READS), -ENOENT);
 }
 

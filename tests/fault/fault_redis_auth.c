@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * Goal: a Redis that refuses us is a state with the server's words, not a storm of attempts, and
  * never shows our password; an ACL that takes less than all costs only what it takes. Method: real

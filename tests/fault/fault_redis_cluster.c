@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * Goal: the Redis tier in a Cluster: values lie where the slot map says, redirects are followed and
  * no further than they lead, and in a failover or a resharding with transfers under way every xfer

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * Goal: what a server says that it should not say, or too late, is a miss or an error of that xfer,
  * or a reason to leave the server alone for a while; nothing more. Method: a server that says what
  * a script tells it to. The first step of each answers the tier's trial.
  */
+#include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_tier.h"
 
 #include "tiers/redis/redis_slots.h"
 
 static struct kit kit;
 
-enum { SMALL = 3000 };
+enum { SMALL = 3000, LOADS = 20 };
 
 static void start_up(void)
 {
@@ -48,6 +50,14 @@ static void a_busy_server_is_left_alone(void **state)
 	fake_stop(&fake);
 }
 
+/* A try has been answered, and the next is not due. */
+static bool is_between_tries(struct kit *k, void *arg)
+{
+	const struct kit_slot *slot = arg;
+
+	return slot->dones || kit_row(k, 0).in_flight == 0;
+}
+
 static void a_cluster_that_votes_is_waited_for(void **state)
 {
 	static const struct fake_step steps[] = {
@@ -66,6 +76,23 @@ static void a_cluster_that_votes_is_waited_for(void **state)
 	fake_stop(&fake);
 }
 
+static void load_in_vain(void)
+{
+	struct kit_slot *slot;
+	int r;
+
+	slot = kit_begin(&kit, XFER_READ, 1, &r);
+	assert_non_null(slot);
+	while (slot->dones == 0) {
+		assert_true(kit_until(&kit, is_between_tries, slot));
+		clock_pass_ms(KIT_TIMEOUT_MS / 4);
+	}
+	r = kit_settle(&kit, slot);
+	assert_true(r == -ETIMEDOUT || r == -EREMOTEIO); /* answered when its time was up */
+	(void)kit_row(&kit, 0);
+}
+
+/* Once, but for a load whose last try was under way at its deadline: that is a mute server's. */
 static void a_cluster_that_stays_down_is_waited_for_once(void **state)
 {
 	static const struct fake_step steps[] = {
@@ -74,9 +101,9 @@ static void a_cluster_that_stays_down_is_waited_for_once(void **state)
 
 	(void)state;
 	open_fake(steps, 2);
-	kit.conf.timeout_ms = 300;
 	start_up();
-	assert_int_equal(kit_load(&kit, 1), -ETIMEDOUT);
+	for (int i = 0; i < LOADS && tier_state(kit.tier) == TIER_UP; i++)
+		load_in_vain();
 	kit_until_state(&kit, TIER_OFFLINE);
 	assert_int_equal(kit_load(&kit, 1), -ENODEV);
 	assert_true(kit_says(&kit, "CLUSTERDOWN"));
@@ -98,7 +125,7 @@ static void stores_do_not_wait_for_a_cluster_that_votes(void **state)
 	start_up();
 	assert_int_equal(kit_store(&kit, 1), -EROFS);
 	kit_until_state(&kit, TIER_READONLY);
-	assert_int_equal(__atomic_load_n(fake.commands, __ATOMIC_ACQUIRE), 2);
+	assert_int_equal(fake_commands(&fake), 2);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
 	kit_until_state(&kit, TIER_UP);
@@ -106,18 +133,29 @@ static void stores_do_not_wait_for_a_cluster_that_votes(void **state)
 	fake_stop(&fake);
 }
 
+static bool is_asked(struct kit *k, void *commands)
+{
+	(void)k;
+	return fake_commands(&fake) >= *(uint32_t *)commands;
+}
+
 static void late_replies_are_thrown_away(void **state)
 {
 	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },
-						  { .reply = "+late\r\n", .delay_ms = 1200 },
+						  { .reply = "+late\r\n", .held = true },
 						  { .reply = "$-1\r\n" } };
+	struct kit_slot *slot;
+	int r;
 
 	(void)state;
 	open_fake(steps, 3);
-	kit.conf.timeout_ms = 500;
 	start_up();
-	assert_int_equal(kit_load(&kit, 1), -ETIMEDOUT);
-	kit_run_ms(&kit, 1500);
+	slot = kit_begin(&kit, XFER_READ, 1, &r);
+	assert_non_null(slot);
+	assert_true(kit_until(&kit, is_asked, &(uint32_t){ 2 }));
+	clock_pass_ms(KIT_TIMEOUT_MS);
+	assert_int_equal(kit_settle(&kit, slot), -ETIMEDOUT);
+	fake_release(&fake, 1);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(kit_counters(&kit).late_total, 1);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);
@@ -135,7 +173,6 @@ static void what_is_no_reply_closes_the_connection(void **state)
 	open_fake(steps, 3);
 	start_up();
 	assert_int_equal(kit_load(&kit, 1), -ECONNRESET);
-	kit_run_ms(&kit, 300);
 	assert_int_equal(kit_load(&kit, 1), -ENOENT);
 	assert_int_equal(kit_counters(&kit).protocol_errors_total, 1);
 	assert_int_equal(kit_counters(&kit).breaker_opens_total, 0);
@@ -143,11 +180,16 @@ static void what_is_no_reply_closes_the_connection(void **state)
 	fake_stop(&fake);
 }
 
+static bool has_sent(struct kit *k, void *xfers)
+{
+	return kit_row(k, 0).in_flight == *(uint32_t *)xfers;
+}
+
 /* With all that was on its way on it. */
 static void a_connection_lost_is_one_failure(void **state)
 {
 	static const struct fake_step steps[] = { { .reply = "$-1\r\n" },
-						  { .reply = "$-1\r\n", .cut = 2, .delay_ms = 100 },
+						  { .reply = "$-1\r\n", .cut = 2, .held = true },
 						  { .reply = "$-1\r\n" } };
 	struct kit_slot *slots[20];
 	int r;
@@ -159,6 +201,8 @@ static void a_connection_lost_is_one_failure(void **state)
 		slots[i] = kit_begin(&kit, XFER_READ, i, &r);
 		assert_non_null(slots[i]);
 	}
+	assert_true(kit_until(&kit, has_sent, &(uint32_t){ 20 }));
+	fake_release(&fake, 1);
 	for (uint32_t i = 0; i < 20; i++)
 		assert_int_equal(kit_settle(&kit, slots[i]), -ECONNRESET);
 	assert_int_equal(tier_state(kit.tier), TIER_UP);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=15 lane=wait */
+/* make: lane=wait */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * Goal: whatever happens to a server, every xfer ends once and by its deadline, what the server
  * cannot do is refused at once, the state says why, and when the server is well again the tier is,
  * too. Method: real redis-servers that are stopped, killed, filled, made replicas.
  */
+#include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_redis_tier.h"
-
-#include <time.h>
 
 static struct redis_server server[2];
 static struct kit kit;
@@ -37,14 +37,6 @@ static void start_up(void)
 	kit_until_state(&kit, TIER_UP);
 }
 
-static uint64_t clock_ms(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* --- not there --- */
 
 static void a_server_that_comes_later_is_found(void **state)
@@ -53,7 +45,6 @@ static void a_server_that_comes_later_is_found(void **state)
 
 	(void)state;
 	open_at(NULL);
-	kit.conf.rest_ms = KIT_REST_MS;
 	redis_kill(&server[0]);
 	kit_start(&kit);
 	kit_until_state(&kit, TIER_OFFLINE);
@@ -86,7 +77,6 @@ static void the_dead_ones_share_are_misses_and_the_rest_goes_on(void **state)
 
 	(void)state;
 	open_at(NULL);
-	kit.conf.rest_ms = KIT_REST_MS;
 	redis_start(&server[1], NULL);
 	kit.conf.endpoints[1] = server[1].address;
 	kit.conf.n_endpoints = 2;
@@ -111,25 +101,23 @@ static void the_dead_ones_share_are_misses_and_the_rest_goes_on(void **state)
 static void a_stopped_server_costs_one_deadline_and_then_nothing(void **state)
 {
 	struct kit_slot *slots[3];
-	uint64_t began_ms;
 	int r;
 
 	(void)state;
 	open_at(NULL);
-	kit.conf.rest_ms = KIT_REST_MS;
-	kit.conf.timeout_ms = 1000;
 	start_up();
 	kit_store_all(&kit, 0, 20);
 	redis_signal(&server[0], SIGSTOP);
-	began_ms = clock_ms();
 	for (uint32_t i = 0; i < 3; i++) {
 		slots[i] = kit_begin(&kit, XFER_READ, i, &r);
 		assert_non_null(slots[i]);
-		kit_run_ms(&kit, 20); /* three failures, not one */
+		kit_pass_ms(&kit, KIT_TIMEOUT_MS / 4); /* three failures, not one */
 	}
-	for (uint32_t i = 0; i < 3; i++)
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_int_equal(slots[i]->dones, 0);
+		clock_pass_ms(KIT_TIMEOUT_MS / 4);
 		assert_int_equal(kit_settle(&kit, slots[i]), -ETIMEDOUT);
-	assert_true(clock_ms() - began_ms >= 1000);
+	}
 	kit_until_state(&kit, TIER_OFFLINE);
 	assert_null(kit_begin(&kit, XFER_READ, 1, &r));
 	assert_int_equal(r, -ENODEV);
@@ -153,7 +141,6 @@ static void killed_with_transfers_under_way(void **state)
 
 	(void)state;
 	open_at(NULL);
-	kit.conf.rest_ms = KIT_REST_MS;
 	start_up();
 	kit_store_all(&kit, 0, 60);
 	redis_signal(&server[0], SIGSTOP);
@@ -176,6 +163,14 @@ static void killed_with_transfers_under_way(void **state)
 	kit_free(&kit);
 }
 
+static bool is_reconnected(struct kit *k, void *before)
+{
+	struct redis_tier_status status;
+
+	redis_status(k->tier, &status);
+	return status.counters.reconnects_total > *(uint64_t *)before;
+}
+
 /* One connection lost is no failure of the server. */
 static void connections_that_are_closed_are_opened_again(void **state)
 {
@@ -186,8 +181,11 @@ static void connections_that_are_closed_are_opened_again(void **state)
 	start_up();
 	kit_store_all(&kit, 0, 20);
 	for (int i = 0; i < 5; i++) {
+		uint64_t before = kit_counters(&kit).reconnects_total;
+
 		redis_say(&server[0], text, sizeof(text), "CLIENT KILL TYPE normal");
-		kit_run_ms(&kit, 250);
+		assert_true(kit_until(&kit, is_reconnected, &before));
+		kit_until_state(&kit, TIER_UP);
 		assert_int_equal(kit_load_each(&kit, 0, 20, false), 20);
 	}
 	assert_true(kit_counters(&kit).reconnects_total >= 5);
@@ -286,7 +284,6 @@ static void xfers_end_whatever_happens(void **state)
 	kit.conf.endpoints[1] = server[1].address;
 	kit.conf.n_endpoints = 2;
 	kit.conf.connections = 3;
-	kit.conf.timeout_ms = 200;
 	start_up();
 	redis_kill(&server[1]);
 	for (int round = 0; round < 30; round++) {
@@ -301,16 +298,18 @@ static void xfers_end_whatever_happens(void **state)
 		}
 		if (random_below(&random, 3) == 0)
 			trouble(&random, &stopped);
+		if (stopped)
+			clock_pass_ms(KIT_TIMEOUT_MS);
 		while (n > 0)
 			assert_int_not_equal(kit_settle(&kit, slots[--n]), -EILSEQ);
+		clock_pass_ms(random_below(&random, 1000));
 		kit_run_ms(&kit, 1 + random_below(&random, 50));
 	}
 	redis_signal(&server[0], SIGCONT);
 	redis_restart(&server[1]);
 	kit_until_state(&kit, TIER_UP);
 	kit_stop(&kit);
-	kit.conf.timeout_ms = 10000; /* nothing may fail now */
-	start_up();
+	start_up(); /* nothing may fail now */
 	kit_store_all(&kit, 0, 100);
 	assert_int_equal(kit_load_each(&kit, 0, 100, false), 100);
 	kit_free(&kit);

@@ -29,6 +29,7 @@ enum { VALUE_BYTES = 8 << 20, INPUT_BYTES = 16 << 10, WORD_BYTES = 32 };
 
 struct shared {
 	uint32_t commands, connections;
+	uint32_t held, released;
 	uint32_t has_value;
 	size_t value_bytes;
 	char value[VALUE_BYTES];
@@ -141,15 +142,30 @@ static void send_value(const struct peer *p, size_t cut)
 	send_cut(p, "\r\n", 2, &cut);
 }
 
+static void rest_ms(uint32_t ms)
+{
+	const struct timespec rest = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+
+	(void)nanosleep(&rest, NULL);
+}
+
+static void await_release(const struct peer *p)
+{
+	const uint32_t place = __atomic_fetch_add(&p->shared->held, 1, __ATOMIC_ACQ_REL);
+
+	while (__atomic_load_n(&p->shared->released, __ATOMIC_ACQUIRE) <= place)
+		rest_ms(1);
+}
+
 static void take_step(const struct peer *p, const struct fake_step *step)
 {
-	const struct timespec delay = { .tv_sec = step->delay_ms / 1000,
-					.tv_nsec = step->delay_ms % 1000 * 1000000 };
 	size_t cut = step->cut ? step->cut : SIZE_MAX;
 
 	if (!step->reply)
 		return;
-	(void)nanosleep(&delay, NULL);
+	if (step->held)
+		await_release(p);
+	rest_ms(step->delay_ms);
 	do {
 		if (step->bytes == 0 && strcmp(step->reply, "\1") == 0)
 			send_value(p, cut);
@@ -226,6 +242,7 @@ void fake_start(struct fake_server *s, const struct fake_step *steps, uint32_t n
 	(void)snprintf(s->address, sizeof(s->address), "127.0.0.1:%u", s->port);
 	s->commands = &shared->commands;
 	s->connections = &shared->connections;
+	s->released = &shared->released;
 	peer = (struct peer){ .shared = shared, .steps = steps, .n_steps = n, .raw = raw };
 	s->pid = fork();
 	assert_true(s->pid >= 0);
@@ -234,6 +251,16 @@ void fake_start(struct fake_server *s, const struct fake_step *steps, uint32_t n
 		listen_forever(fd, &peer);
 	}
 	(void)close(fd);
+}
+
+void fake_release(struct fake_server *s, uint32_t steps)
+{
+	(void)__atomic_fetch_add(s->released, steps, __ATOMIC_ACQ_REL);
+}
+
+uint32_t fake_commands(const struct fake_server *s)
+{
+	return __atomic_load_n(s->commands, __ATOMIC_ACQUIRE);
 }
 
 void fake_stop(struct fake_server *s)

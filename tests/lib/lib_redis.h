@@ -85,6 +85,7 @@ struct fake_step {
 	size_t bytes;      /* of reply; 0: strlen */
 	size_t cut;        /* > 0: send so many bytes and close */
 	uint32_t delay_ms; /* before it */
+	bool held;         /* sent when fake_release() lets it */
 	bool endless;      /* sends reply again and again until the client closes */
 };
 
@@ -95,11 +96,15 @@ struct fake_server {
 	/* that took a step, so far; shared memory: read with __atomic_load_n() */
 	uint32_t *commands;
 	uint32_t *connections;
+	uint32_t *released; /* fake_release() */
 };
 
 /* A child process. It answers AUTH and HELLO with +OK, and CLUSTER with -ERR (both not steps)
  * unless `raw`. */
 void fake_start(struct fake_server *s, const struct fake_step *steps, uint32_t n, bool raw);
+/* So many more of the steps that are held may be sent, in the order in which they were taken. */
+void fake_release(struct fake_server *s, uint32_t steps);
+uint32_t fake_commands(const struct fake_server *s);
 void fake_stop(struct fake_server *s);
 
 #endif

@@ -2,13 +2,16 @@
 /*
  * lib_redis_tier.c - see lib_redis_tier.h.
  */
-#include "daemon/base/container_of.h"
 #include "lib_redis_tier.h"
 
 #include <stdlib.h>
 #include <time.h>
 
-enum { PATIENCE_S = 60 };
+#include "daemon/base/container_of.h"
+#include "lib_clock.h"
+
+/* PATIENCE_S: on the machine's clock. The tier shows its rows every VIEW_MS. */
+enum { PATIENCE_S = 60, VIEW_MS = 100 };
 
 static uint64_t clock_ns(void)
 {
@@ -53,7 +56,7 @@ void kit_init(struct kit *kit, uint32_t opaque_bytes)
 	kit->conf = (struct redis_tier_conf){ .cluster = REDIS_CLUSTER_AUTO,
 					      .key_prefix = "kv:",
 					      .connections = 2,
-					      .timeout_ms = 5000,
+					      .timeout_ms = KIT_TIMEOUT_MS,
 					      .max_in_flight = 64,
 					      .events = { .arg = kit, .changed = on_changed } };
 	assert_int_equal(loop_open(0, &kit->loop), 0);
@@ -101,28 +104,76 @@ void kit_run_ms(struct kit *kit, uint32_t ms)
 
 bool kit_until(struct kit *kit, bool (*is)(struct kit *kit, void *arg), void *arg)
 {
-	const uint64_t end = clock_ns() + PATIENCE_S * 1000000000ull;
+	const time_t end = time(NULL) + PATIENCE_S;
 	bool ret;
 
 	kit->waits = true;
-	while (!(ret = is(kit, arg)) && clock_ns() <= end)
+	while (!(ret = is(kit, arg)) && time(NULL) <= end)
 		kit_run_ms(kit, 2); /* or less, if there is news */
 	kit->waits = false;
 	return ret;
 }
 
-static bool has_state(struct kit *kit, void *arg)
+/* --- time that the test lets pass --- */
+
+static bool is_viewed(struct kit *kit, void *arg)
 {
-	return tier_state(kit->tier) == *(enum tier_state *)arg;
+	struct redis_tier_status status;
+
+	redis_status(kit->tier, &status);
+	return status.views > *(uint64_t *)arg;
+}
+
+/* The view after the next has nothing in it that is older than this call. */
+static void refresh(struct kit *kit)
+{
+	struct redis_tier_status status;
+
+	for (int i = 0; i < 2; i++) {
+		redis_status(kit->tier, &status);
+		if (kit->busy == 0)
+			clock_pass_ms(VIEW_MS);
+		assert_true(kit_until(kit, is_viewed, &status.views));
+	}
+}
+
+void kit_pass_ms(struct kit *kit, uint32_t ms)
+{
+	clock_pass_ms(ms);
+	refresh(kit);
+}
+
+/* How long nothing will happen, as each endpoint rests that is not well; 0: one is being tried. */
+static uint32_t rest_ms(struct kit *kit)
+{
+	struct redis_endpoint_row row;
+	uint64_t ms = 0;
+
+	for (uint32_t i = 0; redis_endpoint_row(kit->tier, i, &row); i++) {
+		if (row.state != TIER_UP && row.retry_in_ms == 0)
+			return 0;
+		if (row.retry_in_ms > ms)
+			ms = row.retry_in_ms;
+	}
+	return (uint32_t)ms;
 }
 
 void kit_until_state(struct kit *kit, enum tier_state state)
 {
+	const time_t end = time(NULL) + PATIENCE_S;
 	struct redis_tier_status status;
 
-	if (kit_until(kit, has_state, &state))
-		return;
+	while (tier_state(kit->tier) != state && time(NULL) <= end) {
+		const uint32_t ms = kit->busy ? 0 : rest_ms(kit);
+
+		if (ms)
+			kit_pass_ms(kit, ms);
+		else
+			kit_run_ms(kit, 2);
+	}
 	redis_status(kit->tier, &status);
+	if (tier_state(kit->tier) == state)
+		return;
 	fail_msg("the tier is %s, not %s: %s", tier_state_name(tier_state(kit->tier)),
 		 tier_state_name(state), status.text);
 }
@@ -317,23 +368,11 @@ uint32_t kit_load_each(struct kit *kit, uint32_t from, uint32_t to, bool lenient
 
 /* --- what the tier says of itself --- */
 
-static bool is_viewed(struct kit *kit, void *arg)
-{
-	struct redis_tier_status status;
-
-	redis_status(kit->tier, &status);
-	return status.views >= *(uint64_t *)arg;
-}
-
-/* The status as it is after this call: the view after the next has nothing in it that is older. */
 static struct redis_tier_status fresh(struct kit *kit)
 {
 	struct redis_tier_status status;
-	uint64_t wanted;
 
-	redis_status(kit->tier, &status);
-	wanted = status.views + 2;
-	assert_true(kit_until(kit, is_viewed, &wanted));
+	refresh(kit);
 	redis_status(kit->tier, &status);
 	return status;
 }
@@ -343,6 +382,19 @@ bool kit_says(struct kit *kit, const char *words)
 	const struct redis_tier_status status = fresh(kit);
 
 	return strstr(status.text, words) != NULL;
+}
+
+/* An endpoint that answers has more and more of the machine's time for it. */
+void kit_until_says(struct kit *kit, const char *words)
+{
+	const time_t end = time(NULL) + PATIENCE_S;
+
+	for (uint32_t ms = 2; !kit_says(kit, words) && time(NULL) <= end; ms *= ms < 1000 ? 2 : 1) {
+		kit_run_ms(kit, ms);
+		clock_pass_ms(1000);
+	}
+	if (!kit_says(kit, words))
+		fail_msg("not \"%s\": %s", words, kit_row(kit, 0).text);
 }
 
 struct redis_counters kit_counters(struct kit *kit)

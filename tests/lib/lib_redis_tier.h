@@ -2,6 +2,9 @@
 /*
  * lib_redis_tier.h - the Redis tier on a loop of the test's own, blocks whose bytes follow from
  * their numbers, and slots for what is on its way. A wait has an end and then fails the test.
+ *
+ * The test holds the clock: it is linked with wrap=clock_gettime,epoll_wait. Where an endpoint
+ * rests and no xfer is under way, waiting for a state lets its rest pass at once.
  */
 #ifndef KVTIER_TESTS_LIB_REDIS_TIER_H
 #define KVTIER_TESTS_LIB_REDIS_TIER_H
@@ -27,6 +30,7 @@
 
 enum {
 	KIT_SLOTS = 256,
+	KIT_TIMEOUT_MS = 5000,
 	KIT_PREFIX_BYTES = 3,
 	KIT_NAME_BYTES = KIT_PREFIX_BYTES + REDIS_TAG_BYTES + 66
 };
@@ -59,17 +63,17 @@ struct kit {
 	struct loop_timer pause;
 };
 
-/* for conf.rest_ms, where an endpoint is away until the test mends it */
-enum { KIT_REST_MS = 100 };
-
-/* Two connections, 5 s, 64 in flight, images of about opaque_bytes. The test sets conf.endpoints
- * and what it wants otherwise, then starts. */
+/* Two connections, KIT_TIMEOUT_MS, 64 in flight, images of about opaque_bytes. The test
+ * sets conf.endpoints and what it wants otherwise, then starts. */
 void kit_init(struct kit *kit, uint32_t opaque_bytes);
 void kit_start(struct kit *kit);                         /* the tier is open */
 void kit_start_at(struct kit *kit, const char *address); /* one endpoint, and it is UP */
 void kit_stop(struct kit *kit);                          /* closed; nothing is left on its way */
 void kit_free(struct kit *kit);                          /* stop, and the memory */
 void kit_run_ms(struct kit *kit, uint32_t ms);           /* turns of the loop for so long */
+/* So much time passes at once, and the tier has done what was due; xfers under way are that much
+ * older. */
+void kit_pass_ms(struct kit *kit, uint32_t ms);
 void kit_until_state(struct kit *kit, enum tier_state state);
 /* Until fn says so; false: it did not within a minute. */
 bool kit_until(struct kit *kit, bool (*is)(struct kit *kit, void *arg), void *arg);
@@ -101,7 +105,9 @@ void kit_store_all(struct kit *kit, uint32_t from, uint32_t to);
 /* Many at once: how many are whole. Any other end than -ENOENT, -ENODEV fails the test, unless
  * `lenient`. */
 uint32_t kit_load_each(struct kit *kit, uint32_t from, uint32_t to, bool lenient);
-bool kit_says(struct kit *kit, const char *words);              /* the status text has them */
+bool kit_says(struct kit *kit, const char *words); /* the status text has them */
+/* Lets time pass until it has: rests, deadlines. */
+void kit_until_says(struct kit *kit, const char *words);
 struct redis_counters kit_counters(struct kit *kit);            /* fresh ones */
 struct redis_endpoint_row kit_row(struct kit *kit, uint32_t i); /* likewise */
 

@@ -217,7 +217,7 @@ static void hours_of_a_server(void **state)
 			 .flip_ns = start_ns };
 
 	(void)state;
-	redis_breaker_open(&s.b, random_next(&s.random), REDIS_BREAKER_REST_MS);
+	redis_breaker_open(&s.b, random_next(&s.random));
 	for (uint64_t i = 0; i < steps; i++) {
 		s.now_ns +=
 			random_next(&s.random) % (random_below(&s.random, 4) ? 20 * MS : 500 * MS);

@@ -28,7 +28,7 @@ static struct redis_breaker closed(uint64_t seed)
 {
 	struct redis_breaker b;
 
-	redis_breaker_open(&b, seed, REDIS_BREAKER_REST_MS);
+	redis_breaker_open(&b, seed);
 	return b;
 }
 

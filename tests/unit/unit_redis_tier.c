@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * Goal: the Redis tier on servers that are well: what is stored is found, by this tier and by
  * another, on its server, with its bytes; many at once, several servers; what is not there is a

@@ -432,7 +432,6 @@ static void configure(struct redis *r, const struct redis_tier_conf *c)
 	r->connections = c->connections;
 	r->timeout_ms = c->timeout_ms;
 	r->base.patience_ns = (uint64_t)c->timeout_ms * 1000000;
-	r->rest_ms = c->rest_ms ? c->rest_ms : REDIS_BREAKER_REST_MS;
 	r->max_in_flight = c->max_in_flight;
 	r->max_image_bytes = c->max_image_bytes ? c->max_image_bytes : IMAGE_MAX_BYTES;
 	r->events = c->events;

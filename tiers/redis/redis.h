@@ -106,12 +106,9 @@ struct redis_tier_conf {
 	bool tls; /* to all but unix: endpoints */
 	struct redis_tls_conf tls_conf;
 	const char *key_prefix;
-	uint64_t ttl_ms;      /* 0: none */
-	uint32_t connections; /* to each endpoint */
-	uint32_t timeout_ms;  /* of each xfer, from tier_submit(), and of connecting */
-	/* An endpoint that fails rests so long at first, 30 times that at most. 0: 1000. For tests.
-	 * */
-	uint32_t rest_ms;
+	uint64_t ttl_ms;          /* 0: none */
+	uint32_t connections;     /* to each endpoint */
+	uint32_t timeout_ms;      /* of each xfer, from tier_submit(), and of connecting */
 	uint32_t max_in_flight;   /* xfers lent at once; beyond that -EAGAIN */
 	uint32_t max_image_bytes; /* a longer value is none of ours; 0: IMAGE_MAX_BYTES */
 	struct redis_events events;

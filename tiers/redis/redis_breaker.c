@@ -9,6 +9,10 @@
 #include <assert.h>
 #include <string.h>
 
+/* A wait, without its jitter. */
+static const uint64_t SHORTEST_NS = REDIS_BREAKER_REST_MS * 1000000ull,
+		      LONGEST_NS = REDIS_BREAKER_RESTS * REDIS_BREAKER_REST_MS * 1000000ull;
+
 /* The first that fits counts, so the longer of two with the same beginning stands first. */
 static const struct {
 	const char *says; /* up to a blank or the end */
@@ -73,16 +77,11 @@ static uint64_t jittered(struct redis_breaker *b, uint64_t wait_ns)
 	return wait_ns - wait_ns / 4 + random_next(b) % (wait_ns / 2 + 1);
 }
 
-static uint64_t longest(const struct redis_breaker *b)
-{
-	return b->rest_ns * REDIS_BREAKER_RESTS;
-}
-
-static uint64_t doubled(const struct redis_breaker *b, uint64_t wait_ns)
+static uint64_t doubled(uint64_t wait_ns)
 {
 	if (wait_ns == 0)
-		return b->rest_ns;
-	return 2 * wait_ns < longest(b) ? 2 * wait_ns : longest(b);
+		return SHORTEST_NS;
+	return 2 * wait_ns < LONGEST_NS ? 2 * wait_ns : LONGEST_NS;
 }
 
 static void open_for(struct redis_breaker *b, uint64_t wait_ns, uint64_t now_ns)
@@ -102,18 +101,17 @@ static void stop_stores(struct redis_breaker *b, uint64_t wait_ns, uint64_t now_
 	b->no_stores_until_ns = now_ns + jittered(b, wait_ns);
 }
 
-void redis_breaker_open(struct redis_breaker *b, uint64_t seed, uint32_t rest_ms)
+void redis_breaker_open(struct redis_breaker *b, uint64_t seed)
 {
 	*b = (struct redis_breaker){
 		.state = REDIS_CLOSED,
-		.rest_ns = rest_ms * 1000000ull,
 		.random = seed ? seed : 1,
 	};
 }
 
 static bool trial_is_free(const struct redis_breaker *b, uint64_t now_ns)
 {
-	return b->trial_ns == 0 || now_ns >= b->trial_ns + longest(b);
+	return b->trial_ns == 0 || now_ns >= b->trial_ns + LONGEST_NS;
 }
 
 bool redis_breaker_usable(const struct redis_breaker *b, uint64_t now_ns)
@@ -167,7 +165,7 @@ void redis_breaker_failure(struct redis_breaker *b, uint64_t now_ns)
 	if (b->state == REDIS_OPEN ||
 	    (b->state == REDIS_CLOSED && ++b->failures < REDIS_BREAKER_FAILURES))
 		return;
-	open_for(b, b->state == REDIS_HALF ? doubled(b, b->wait_ns) : b->rest_ns, now_ns);
+	open_for(b, b->state == REDIS_HALF ? doubled(b->wait_ns) : SHORTEST_NS, now_ns);
 	b->misconfigured = b->stores_alone = false; /* it is something else now */
 }
 
@@ -184,11 +182,11 @@ static void not_you(struct redis_breaker *b, bool store, uint64_t now_ns)
 	if (store) {
 		redis_breaker_success(b, now_ns);
 		if (!b->misconfigured || redis_breaker_takes_stores(b, now_ns))
-			stop_stores(b, longest(b), now_ns);
+			stop_stores(b, LONGEST_NS, now_ns);
 		b->stores_alone |= b->state == REDIS_CLOSED;
 	} else {
 		if (b->state != REDIS_OPEN || !b->misconfigured)
-			open_for(b, longest(b), now_ns);
+			open_for(b, LONGEST_NS, now_ns);
 		b->stores_alone = false;
 	}
 	b->misconfigured = true;
@@ -208,7 +206,7 @@ void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, 
 		/* Stores that were on their way when the wait began do not lengthen it; a store
 		 * after the wait does. */
 		if (redis_breaker_takes_stores(b, now_ns))
-			stop_stores(b, doubled(b, b->no_stores_wait_ns), now_ns);
+			stop_stores(b, doubled(b->no_stores_wait_ns), now_ns);
 		redis_breaker_success(b, now_ns);
 		break;
 	default:

@@ -33,7 +33,6 @@ enum redis_breaker_state { REDIS_CLOSED, REDIS_OPEN, REDIS_HALF };
 struct redis_breaker {
 	enum redis_breaker_state state;
 	uint32_t failures;          /* in a row */
-	uint64_t rest_ns;           /* the first wait */
 	uint64_t wait_ns, until_ns; /* OPEN: until then; the wait without its jitter */
 	uint64_t trial_ns;          /* HALF: when the trial was let through; 0: it may be now */
 	uint64_t random;            /* of the jitter; never 0 */
@@ -62,8 +61,8 @@ enum redis_verdict {
 /* Knows the sentences of Redis from 2.8 on and of Valkey; any other is NOTHING. */
 enum redis_verdict redis_verdict(const char *text, size_t n);
 
-/* CLOSED. rest_ms: the first wait; REDIS_BREAKER_REST_MS but in tests. */
-void redis_breaker_open(struct redis_breaker *b, uint64_t seed, uint32_t rest_ms);
+/* CLOSED */
+void redis_breaker_open(struct redis_breaker *b, uint64_t seed);
 /*
  * Whether something may be sent. In HALF true once: that is the trial, whose end is to be told by
  * one of the next four or by untried(). If nobody tells, another is let through after 30 s.

@@ -350,8 +350,7 @@ void redis_endpoint_open(struct redis_endpoint *endpoint, struct redis_io *io, c
 		endpoint->links[i].stores = i < (half ? half : 1);
 	}
 	mails_clear(&endpoint->waiting);
-	redis_breaker_open(&endpoint->breaker, now_of(endpoint) ^ (uintptr_t)endpoint,
-			   io->tier->rest_ms);
+	redis_breaker_open(&endpoint->breaker, now_of(endpoint) ^ (uintptr_t)endpoint);
 	endpoint->turn.fire = on_turn;
 	redis_io_kick(endpoint);
 }

@@ -49,7 +49,7 @@ struct redis {
 	uint64_t configured_hash[REDIS_ENDPOINTS];
 	struct redis_login *login; /* of vault.h */
 	char key_prefix[REDIS_PREFIX_BYTES];
-	uint32_t n_endpoints, connections, timeout_ms, rest_ms, max_in_flight, max_image_bytes;
+	uint32_t n_endpoints, connections, timeout_ms, max_in_flight, max_image_bytes;
 	enum redis_cluster cluster;
 	char *cluster_hosts; /* NULL: what is near the endpoints */
 	uint64_t ttl_ms;
