@@ -78,12 +78,13 @@ static int staged_ready(struct op *op)
 static int staged_fill(const struct op *op, const struct range *range)
 {
 	struct staged *staged = op->space->staged;
-	int rc = 0;
+	int rc = 0, waited;
 
 	staged_populate(staged, range->first + range->n);
 	for (uint32_t i = 0; i < range->n && !rc && op->hints.op == WIRE_OP_STORE; i++)
 		rc = staged_copy_in(staged, op->pages[op->chunk_done + i], range->first + i);
-	return rc ? rc : staged_copied(staged);
+	waited = staged_copied(staged); /* after a copy that failed, too: others are under way */
+	return rc ? rc : waited;
 }
 
 int chunk_staged(struct kvtier_client *c, struct op *op, uint64_t now)
@@ -130,14 +131,13 @@ int chunk_staged(struct kvtier_client *c, struct op *op, uint64_t now)
 int chunk_done(struct op *op)
 {
 	struct staged *staged = op->space->staged;
-	int rc = 0;
+	int rc = 0, waited;
 
 	for (uint32_t i = 0; i < op->chunk && !rc && op->hints.op == WIRE_OP_LOAD; i++)
 		if (op->blocks[op->chunk_done + i] >= 0)
 			rc = staged_copy_out(staged, op->pages[op->chunk_done + i],
 					     op->stage_first + i);
-	if (!rc)
-		rc = staged_copied(staged);
+	waited = staged_copied(staged);
 	arena_give(staged_arena(staged), op->stage_first);
-	return rc;
+	return rc ? rc : waited;
 }

@@ -253,10 +253,11 @@ uint32_t staged_pages(const struct staged *staged);
 struct arena *staged_arena(struct staged *staged);
 void staged_populate(struct staged *staged, uint32_t end); /* pages below: allocated */
 void staged_segment(const struct staged *staged, size_t i, struct wire_segment *ret);
-/* user -> staging; a GPU's: begun, and done when staged_copied() returns 0. 0, or -errno */
+/* user -> staging; a GPU's: begun, and done when staged_copied() has returned. 0, or -errno */
 int staged_copy_in(struct staged *staged, uint64_t user_page, uint32_t page);
 /* staging -> user; likewise */
 int staged_copy_out(struct staged *staged, uint64_t user_page, uint32_t page);
+/* Whatever was begun is over, also when a copy has failed. */
 int staged_copied(struct staged *staged);
 
 /* ---- populate.c: pages of shared regions are allocated before the daemon sees them ---- */

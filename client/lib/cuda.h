@@ -90,8 +90,8 @@ struct cuda_copy {
 };
 int cuda_memory_copy(const struct cuda_memory *memory, const struct cuda_copy *copy);
 int cuda_memory_copied(const struct cuda_memory *memory); /* waits for them */
-/* Pinned, so that copies run at the wire's speed. Failing only costs speed. */
-void cuda_memory_pin(const struct cuda_memory *memory, void *base, size_t bytes);
+/* Pinned, so that copies run at the wire's speed. False: it is not, which only costs speed. */
+bool cuda_memory_pin(const struct cuda_memory *memory, void *base, size_t bytes);
 void cuda_memory_unpin(const struct cuda_memory *memory, void *base);
 
 /* ---- cuda_order.c: events and words of a client on one GPU ---- */

@@ -352,7 +352,7 @@ int cuda_memory_copy(const struct cuda_memory *m, const struct cuda_copy *copy)
 	return r ? driver_error(r, "cuMemcpy2DAsync") : 0;
 }
 
-int cuda_memory_copied(const struct cuda_memory *m)
+static int synchronize(const struct cuda_memory *m)
 {
 	CUresult r;
 	int rc = cuda_enter(&m->device);
@@ -364,12 +364,24 @@ int cuda_memory_copied(const struct cuda_memory *m)
 	return r ? driver_error(r, "cuStreamSynchronize") : 0;
 }
 
-void cuda_memory_pin(const struct cuda_memory *m, void *base, size_t bytes)
+int cuda_memory_copied(const struct cuda_memory *m)
 {
+	const int rc = synchronize(m);
+
+	if (rc) /* maybe the error of an earlier call, said instead of the wait */
+		(void)synchronize(m);
+	return rc;
+}
+
+bool cuda_memory_pin(const struct cuda_memory *m, void *base, size_t bytes)
+{
+	CUresult r;
+
 	if (cuda_enter(&m->device))
-		return;
-	(void)m->device.api->cuMemHostRegister(base, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+		return false;
+	r = m->device.api->cuMemHostRegister(base, bytes, CU_MEMHOSTREGISTER_PORTABLE);
 	cuda_leave(&m->device);
+	return r == CUDA_SUCCESS;
 }
 
 void cuda_memory_unpin(const struct cuda_memory *m, void *base)

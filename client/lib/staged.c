@@ -32,6 +32,7 @@ struct staged_segment {
 
 struct staged {
 	const struct cuda_memory *cuda; /* NULL: the engine's pages are in host memory */
+	bool pinned;                    /* by the driver */
 	struct staged_segment *segments;
 	size_t n_segments;
 	uint64_t page_bytes;
@@ -160,8 +161,9 @@ int staged_open(const struct kvtier_geometry *geometry, const struct kvtier_regi
 
 static void memory_drop(struct staged *staged)
 {
-	if (staged->memory && staged->cuda)
+	if (staged->memory && staged->pinned)
 		cuda_memory_unpin(staged->cuda, staged->memory);
+	staged->pinned = false;
 	if (staged->memory)
 		(void)munmap(staged->memory, staged->bytes);
 	if (staged->fd >= 0)
@@ -199,7 +201,7 @@ int staged_renew(struct staged *staged)
 	if (staged->cuda) {
 		populate_touch(staged->memory, staged->bytes);
 		staged->populated = staged->bytes;
-		cuda_memory_pin(staged->cuda, staged->memory, staged->bytes);
+		staged->pinned = cuda_memory_pin(staged->cuda, staged->memory, staged->bytes);
 	}
 	return 0;
 fail:
