@@ -1,47 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=15 */
 /*
- * gpu_fault - goal: whichever call of the driver fails, once, at whatever point: the engine gets an
- * error or its bytes, never wrong ones; nothing hangs, and the daemon stops cleanly. Method: each
- * call that the daemon makes fails at its first, second and third time.
+ * gpu_fault - goal: whichever call of the driver fails, the daemon's and libkvtier's: the engine
+ * gets an error or its bytes, never wrong ones; nothing hangs, nothing is left behind, and the next
+ * engine is served. Method: a whole store, load and close, in which the n-th call fails, for each n
+ * until none is left to fail (tests/gpu/emu/countdown.c).
  */
+#include "tests/lib/lib_gpu_engine.h"
 #include "tests/lib/lib_gpu_raw.h"
 
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 
-enum { N = 4, CHAIN = 2, TIMES = 3 };
+enum { N = 4, CHAIN = 2, DEADLINE_MS = 20000, CALLS_MAX = 2000, BREAKS = 6 };
 
 static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
 			     "[device]\nworkers = 1\ndepth = 16\n"
 			     "[gpu]\nstaging_bytes = 8M\n";
 
-static const char *const calls[] = {
-	"cuInit",
-	"cuDeviceGetCount",
-	"cuDeviceGetUuid",
-	"cuDevicePrimaryCtxRetain",
-	"cuCtxSetCurrent",
-	"cuModuleLoadData",
-	"cuModuleGetFunction",
-	"cuCtxGetStreamPriorityRange",
-	"cuStreamCreateWithPriority",
-	"cuMemAlloc",
-	"cuMemHostAlloc",
-	"cuEventCreate",
-	"cuIpcOpenMemHandle",
-	"cuPointerGetAttribute",
-	"cuMemGetAddressRange",
-	"cuStreamSynchronize",
-	"cuMemcpyHtoDAsync",
-	"cuLaunchKernel",
-	"cuMemcpyDtoHAsync",
-	"cuEventRecord",
-	"cuEventQuery",
-	"cuIpcCloseMemHandle",
-	"cuMemFree",
-};
-
 static struct gpu gpu;
+
+/* --- the daemon's calls --- */
 
 /* The connection may be cut on the way: then there is no completion. */
 static bool run(struct gpu_raw *e, enum wire_op op, uint32_t first, struct wire_cqe *ret)
@@ -50,7 +31,7 @@ static bool run(struct gpu_raw *e, enum wire_op op, uint32_t first, struct wire_
 	struct wire_error error;
 
 	gpu_raw_send(e, &sqe);
-	for (int ms = 0; ms < 20000; ms++) {
+	for (int ms = 0; ms < DEADLINE_MS; ms++) {
 		if (__atomic_load_n(&e->raw.complete->cq_tail, __ATOMIC_ACQUIRE) == e->position) {
 			*ret = gpu_raw_await(e);
 			return true;
@@ -64,56 +45,328 @@ static bool run(struct gpu_raw *e, enum wire_op op, uint32_t first, struct wire_
 	return false;
 }
 
-static void use(const struct daemon *d, const struct kvtier_geometry *g)
+/* True: all of it went well, or the daemon has said that the GPU is not to be had for now. */
+static bool use(const struct daemon *d, const struct kvtier_geometry *g)
 {
+	char text[232] = "";
 	struct wire_region region;
-	struct wire_cqe cqe;
+	struct wire_cqe cqe = { 0 };
 	struct gpu_raw e;
+	bool good = false;
 
 	gpu_raw_dial(&e, d->socket, &gpu, g, 2 * N);
 	gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &region);
-	if (gpu_raw_space(&e, &region, 1, NULL, 0, NULL) == 0) {
+	if (gpu_raw_space(&e, &region, 1, NULL, 0, text) == 0) {
 		gpu_raw_fill(&e, CHAIN, 0, N);
 		gpu_raw_poison(&e, N, N);
-		if (run(&e, WIRE_OP_STORE, 0, &cqe) && run(&e, WIRE_OP_LOAD, N, &cqe))
-			for (uint32_t i = 0; i < cqe.prefix; i++)
-				assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
+		good = run(&e, WIRE_OP_STORE, 0, &cqe) && cqe.status == 0;
+		cqe.prefix = 0;
+		good = good && run(&e, WIRE_OP_LOAD, N, &cqe) && cqe.prefix == N;
+		for (uint32_t i = 0; i < cqe.prefix; i++)
+			if (!gpu_raw_holds(&e, CHAIN, i, N + i))
+				fail_msg("block %u of %u has wrong bytes", i, cqe.prefix);
 	}
 	gpu_raw_close(&e);
+	return good || strstr(text, "cannot be used");
 }
 
-static void each_call_may_fail(void **state)
+static bool serves_a_gpu(const struct daemon *d)
+{
+	char text[4096];
+
+	assert_int_equal(daemon_ctl(d, "devices --json", text, sizeof(text)), 0);
+	return strstr(text, "\"kind\":\"cuda\"") && !strstr(text, "\"state\":\"absent\"");
+}
+
+static bool has_failed(void)
+{
+	return gpu_reported("kvtierd", "note", "fails, by countdown") > 0;
+}
+
+/* A daemon whose n-th call fails. False: it made fewer calls. */
+static bool daemon_with_fault(const struct kvtier_geometry *g, const char *fault, int n)
+{
+	struct daemon d;
+	bool failed;
+
+	gpu_settings("%s%d", fault, n);
+	daemon_start(&d, config);
+	(void)use(&d, g);
+	daemon_stat_becomes(&d, "ops.outstanding", 0, DEADLINE_MS);
+	daemon_stat_becomes(&d, "gpu.regions", 0, DEADLINE_MS);
+	if (has_failed() && !use(&d, g) && serves_a_gpu(&d))
+		fail_msg("%s%d: the next engine is not served", fault, n);
+	daemon_remove(&d);
+	failed = has_failed();
+	gpu_report_clean("kvtierd");
+	gpu_report_clear();
+	return failed;
+}
+
+static void each_call_of_the_daemon_may_fail(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	int n = 1;
 
 	(void)state;
 	gpu_open(&gpu, 0);
-	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
-		for (int nth = 1; nth <= TIMES; nth++) {
-			struct daemon d;
-
-			gpu_settings("fail=%s:%d:%d", calls[i], nth, nth % 2 ? 1 : 2);
-			daemon_start(&d, config);
-			use(&d, &g);
-			use(&d, &g);
-			daemon_stat_becomes(&d, "ops.outstanding", 0, 20000);
-			daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
-			daemon_remove(&d);
-			if (gpu_reported("kvtierd", "violation", "") > 0) {
-				print_message("after %s failed, time %d\n", calls[i], nth);
-				gpu_report_clean("kvtierd");
-			}
-		}
+	while (daemon_with_fault(&g, "countdown=", n))
+		n++;
+	print_message("the daemon made %d calls\n", n - 1);
+	assert_in_range(n, 50, CALLS_MAX);
+	for (n = 1; n <= 3; n++) /* not counted: how often it asks is up to the GPU */
+		(void)daemon_with_fault(&g, "fail=cuEventQuery:", n);
 	gpu_close(&gpu);
+}
+
+/* Some calls: what follows is the same whichever it is. */
+static void a_call_of_the_daemon_may_break_its_context(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	struct random random = { .state = gpu_seed() };
+	int n = 1 + (int)random_below(&random, BREAKS);
+
+	(void)state;
+	gpu_report_clear();
+	gpu_open(&gpu, 0);
+	while (daemon_with_fault(&g, "breakdown=", n))
+		n += 1 + (int)random_below(&random, 2 * BREAKS);
+	gpu_close(&gpu);
+}
+
+/* --- libkvtier's calls --- */
+
+struct round {
+	const struct daemon *d;
+	enum gpu_memory_kind kind;
+	struct gpu_memory memory;
+	struct kvtier_client *client;
+	struct engine e; /* for keys and bytes */
+	CUstream stream;
+	uint64_t left; /* of the countdown */
+	bool good;     /* each call so far */
+};
+
+/* Calls libkvtier with the countdown on. */
+#define COUNTED(r, result, call)                \
+	do {                                    \
+		(void)gpu_countdown((r)->left); \
+		result = call;                  \
+		(r)->left = gpu_countdown(0);   \
+	} while (0)
+
+/* Takes an op's result; blocks that have no status of their own have the op's. */
+static void take(struct round *r, uint64_t op, int32_t *blocks)
+{
+	struct kvtier_result result = { .size = sizeof(result), .blocks = blocks, .blocks_max = N };
+	int error;
+
+	for (uint32_t i = 0; i < N; i++)
+		blocks[i] = -EINPROGRESS;
+	COUNTED(r, error, kvtier_wait(r->client, op, -1, &result));
+	assert_int_equal(error, 0);
+	r->good &= result.status == 0 && result.ok == N;
+}
+
+static void store(struct round *r, const struct kvtier_key *keys, const uint32_t *pages)
+{
+	const struct kvtier_op_options o = { .size = sizeof(o), .cuda_stream = r->stream };
+	int32_t blocks[N];
+	uint64_t op;
+	int error;
+
+	for (uint32_t i = 0; i < N; i++)
+		page_fill(&r->e, pages[i], &keys[i], 0);
+	gpu_write(&gpu, r->memory.base, r->e.memory, 2 * N * r->e.page_bytes);
+	COUNTED(r, error, kvtier_store(r->e.space, keys, pages, N, &o, &op));
+	if (error == 0)
+		take(r, op, blocks);
+	else
+		r->good = false;
+}
+
+static void load(struct round *r, const struct kvtier_key *keys, const uint32_t *pages)
+{
+	const struct kvtier_op_options o = { .size = sizeof(o), .cuda_stream = r->stream };
+	int32_t blocks[N];
+	uint64_t op;
+	int error;
+
+	for (uint32_t i = 0; i < N; i++)
+		page_poison(&r->e, pages[i]);
+	gpu_write(&gpu, r->memory.base, r->e.memory, 2 * N * r->e.page_bytes);
+	COUNTED(r, error, kvtier_load(r->e.space, keys, pages, N, &o, &op));
+	if (error) {
+		r->good = false;
+		return;
+	}
+	COUNTED(r, error, kvtier_stream_wait(r->client, op, r->stream));
+	r->good &= error == 0;
+	take(r, op, blocks);
+	GPU(gpu_api()->cuStreamSynchronize(r->stream));
+	gpu_read(&gpu, r->e.memory, r->memory.base, 2 * N * r->e.page_bytes);
+	for (uint32_t i = 0; i < N; i++)
+		if (!(blocks[i] == 0 ? page_is(&r->e, pages[i], &keys[i], 0) :
+				       page_is_part(&r->e, pages[i], &keys[i], 0)))
+			fail_msg("after %s failed: block %u with status %d has wrong bytes",
+				 gpu_failed() ? gpu_failed() : "nothing", i, blocks[i]);
+}
+
+/* Pages are reached as they are without a fault, or the library says why not. */
+static void says_how(struct round *r, const char *words)
+{
+	char text[256];
+
+	assert_int_equal(kvtier_space_memory(r->e.space, text, sizeof(text)), 0);
+	if (strstr(text, words))
+		return;
+	r->good = false;
+	if (!strstr(text, "staged: ") || text[strlen(text) - 1] == ' ')
+		fail_msg("\"%s\" neither says %s nor why not", text, words);
+}
+
+static void engine_with_fault(struct round *r, const char *words)
+{
+	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
+	const size_t n = engine_segments(&r->e.geometry, segments, KVTIER_MAX_SEGMENTS);
+	const struct kvtier_options o = { .size = sizeof(o),
+					  .socket_path = r->d->socket,
+					  .timeout_ms = DEADLINE_MS };
+	const struct kvtier_region region = { .size = sizeof(region),
+					      .memory = KVTIER_CUDA,
+					      .fd = -1,
+					      .base = (void *)(uintptr_t)r->memory.base,
+					      .length = 2 * N * r->e.page_bytes };
+	struct kvtier_key keys[N];
+	uint32_t pages[N];
+	int error;
+
+	r->good = true;
+	assert_int_equal(kvtier_connect(&o, &r->client), 0);
+	COUNTED(r, error,
+		kvtier_space_open(r->client, &r->e.geometry, &region, 1, segments, n, &r->e.space));
+	if (error == 0) {
+		says_how(r, words);
+		chain_keys(&r->e, r->kind, N, keys);
+		pages_from(0, pages, N);
+		store(r, keys, pages);
+		pages_from(N, pages, N);
+		load(r, keys, pages);
+	} else {
+		assert_true(*kvtier_last_error() && error != -ETIMEDOUT);
+		r->good = false;
+	}
+	(void)gpu_countdown(r->left);
+	kvtier_close(r->client);
+	r->left = gpu_countdown(0);
+}
+
+/* An order of ops has hundreds of events: of those calls some are tried. */
+enum many { NONE_LEFT, ONE, MADE, DESTROYED };
+
+static enum many many_of(const char *call)
+{
+	if (!call)
+		return NONE_LEFT;
+	if (!strcmp(call, "cuEventCreate") || !strcmp(call, "cuIpcGetEventHandle"))
+		return MADE;
+	return strcmp(call, "cuEventDestroy") ? ONE : DESTROYED;
+}
+
+/* Which call fails after the n-th one; 0: that was none. After a leap that went beyond the events
+ * the calls that were leapt over are made up for, one by one. */
+static uint64_t next_fault(uint64_t n, const char *failed)
+{
+	enum { LEAP = 61 };
+	static uint64_t last;
+	static enum many kind;
+	static bool one_by_one;
+	const enum many now = many_of(failed);
+
+	if (n > last + 1 && now != kind) {
+		one_by_one = true;
+		return last + 1;
+	}
+	one_by_one = one_by_one && now == kind;
+	last = now == NONE_LEFT ? 0 : n;
+	kind = now;
+	if (now == NONE_LEFT)
+		return 0;
+	return n + (now == ONE || one_by_one ? 1 : LEAP);
+}
+
+static void each_call_of_an_engine_may_fail(enum gpu_memory_kind kind, const char *words)
+{
+	struct round r = { .kind = kind };
+	struct daemon d;
+	CUcontext current;
+	uint64_t n = 1, rounds = 0;
+
+	gpu_report_clear();
+	gpu_open(&gpu, 0);
+	gpu_settings("%s", "");
+	daemon_start(&d, config);
+	r.d = &d;
+	r.e = (struct engine){ .geometry = tiny_geometry(KVTIER_CODEC_FP8), .pages = 2 * N };
+	r.e.page_bytes = engine_page_bytes(&r.e.geometry);
+	r.e.memory = calloc(2 * N, r.e.page_bytes);
+	assert_non_null(r.e.memory);
+	gpu_memory_make(&gpu, kind, 2 * N * r.e.page_bytes, &r.memory);
+	GPU(gpu_api()->cuStreamCreateWithPriority(&r.stream, CU_STREAM_NON_BLOCKING, 0));
+	while (n > 0) {
+		const uint64_t live = gpu_live();
+
+		r.left = n;
+		engine_with_fault(&r, words);
+		GPU(gpu_api()->cuCtxGetCurrent(&current));
+		if (gpu_live() != live || current != gpu.context)
+			fail_msg("after call %d, %s, failed: %d live things, %d before", (int)n,
+				 gpu_failed(), (int)gpu_live(), (int)live);
+		rounds += gpu_failed() != NULL;
+		n = next_fault(n, gpu_failed());
+	}
+	assert_true(r.good);
+	print_message("%d of libkvtier's calls failed\n", (int)rounds);
+	assert_in_range(rounds, 60, CALLS_MAX);
+	daemon_stat_becomes(&d, "gpu.regions", 0, DEADLINE_MS);
+	daemon_remove(&d);
+	GPU(gpu_api()->cuStreamDestroy(r.stream));
+	gpu_memory_free(&gpu, &r.memory);
+	free(r.e.memory);
+	gpu_close(&gpu);
+	gpu_report_clean("");
+}
+
+static void each_call_of_an_engine_by_ipc_may_fail(void **state)
+{
+	(void)state;
+	each_call_of_an_engine_may_fail(GPU_ALLOC, "CUDA IPC");
+}
+
+static void each_call_of_an_engine_by_descriptor_may_fail(void **state)
+{
+	(void)state;
+	each_call_of_an_engine_may_fail(GPU_VMM_FD, "CUDA descriptor");
+}
+
+static void each_call_of_a_staged_engine_may_fail(void **state)
+{
+	(void)state;
+	each_call_of_an_engine_may_fail(GPU_POOL, "CUDA staged: it is of a stream-ordered pool");
 }
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_call_may_fail),
+		cmocka_unit_test(each_call_of_the_daemon_may_fail),
+		cmocka_unit_test(a_call_of_the_daemon_may_break_its_context),
+		cmocka_unit_test(each_call_of_an_engine_by_ipc_may_fail),
+		cmocka_unit_test(each_call_of_an_engine_by_descriptor_may_fail),
+		cmocka_unit_test(each_call_of_a_staged_engine_may_fail),
 	};
 
 	(void)argc;
 	gpu_begin(argv, "null_stream=0");
+	gpu_needs_emulation("its faults are settings of the emulated driver");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,6 +58,18 @@ uint64_t gpu_used(void); /* memory in use on the current context's GPU, by all p
 void gpu_write(const struct gpu *g, CUdeviceptr to, const void *from, size_t bytes);
 void gpu_read(const struct gpu *g, void *to, CUdeviceptr from, size_t bytes);
 
+/* The n-th call of the driver that this process makes from now on fails, whichever it is (0: none);
+ * the countdown that was left before. Set it around calls of libkvtier, so that no other call is
+ * counted. The emulated driver alone: tests/gpu/emu/countdown.c. */
+uint64_t gpu_countdown(uint64_t n);
+const char *gpu_failed(void); /* the call that failed since it was set; NULL: none */
+/* Handles, pieces of memory, uses of contexts that this process has. */
+uint64_t gpu_live(void);
+/* Ends the program as skipped, with this reason, on a real driver. */
+void gpu_needs_emulation(const char *why);
+/* GPUs that this process sees. */
+int gpu_count(void);
+
 /* How many lines of the report are of this program ("" any) and this kind ("violation", "leak",
  * "note", "exit"; "" any), with this text in them ("" any). */
 int gpu_reported(const char *program, const char *kind, const char *text);

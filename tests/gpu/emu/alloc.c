@@ -100,7 +100,7 @@ CUresult cuMemFree(CUdeviceptr ptr)
 		return CUDA_ERROR_INVALID_VALUE;
 	range_settle(r, call_name(call.id));
 	range_drop(r);
-	return CUDA_SUCCESS;
+	return call_done(&call);
 }
 
 /* The memory is there at once, which is early but legal. */

@@ -71,11 +71,47 @@ static CUresult usual_failure(enum call_id id)
 	}
 }
 
+static bool gives_back(enum call_id id)
+{
+	switch (id) {
+	case CALL_cuMemFree:
+	case CALL_cuMemFreeHost:
+	case CALL_cuMemHostUnregister:
+	case CALL_cuMemUnmap:
+	case CALL_cuMemRelease:
+	case CALL_cuMemAddressFree:
+	case CALL_cuIpcCloseMemHandle:
+	case CALL_cuEventDestroy:
+	case CALL_cuStreamDestroy:
+	case CALL_cuModuleUnload:
+	case CALL_cuCtxDestroy:
+	case CALL_cuCtxPopCurrent:
+	case CALL_cuDevicePrimaryCtxRelease:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Not CUDA_ERROR_UNKNOWN, of which a program may think that its context is lost. */
+static CUresult fail_by_countdown(struct call *call)
+{
+	const CUresult usual = usual_failure(call->id),
+		       result = usual == CUDA_ERROR_UNKNOWN ? CUDA_ERROR_NOT_SUPPORTED : usual;
+
+	if (!gives_back(call->id))
+		return result;
+	call->late = result;
+	return CUDA_SUCCESS;
+}
+
 static CUresult planted(struct call *call)
 {
 	const uint64_t nth = ++emu.counts[call->id];
 	uint32_t i;
 
+	if (countdown_takes(call->id, call->ctx))
+		return fail_by_countdown(call);
 	for (i = 0; i < emu.settings.n_faults; i++) {
 		const struct fault *f = &emu.settings.faults[i];
 		const struct timespec nap = { f->slow_ms / 1000, f->slow_ms % 1000 * 1000000L };
@@ -146,6 +182,11 @@ void call_leave(struct call *call)
 {
 	if (call->locked)
 		pthread_mutex_unlock(&emu.lock);
+}
+
+CUresult call_done(const struct call *call)
+{
+	return call->late;
 }
 
 /* --- errors --- */

@@ -93,6 +93,8 @@ static void say_leaks(const struct context *ctx)
 	struct range *range;
 	uint32_t at = 0;
 
+	if (ctx->sticky)
+		return;
 	while ((object = object_next(ctx, &at)) != NULL)
 		if (object->kind != OBJECT_FUNCTION && (struct stream *)object != ctx->legacy)
 			leak("%s was left in its context", object_kind_name(object->kind));
@@ -137,8 +139,6 @@ static void take_down(struct context *ctx)
 
 static void destroy(struct context *ctx)
 {
-	if (!ctx->sticky)
-		say_leaks(ctx);
 	ctx->dead = true;
 	executor_rest(ctx);
 	take_down(ctx);
@@ -160,8 +160,7 @@ void context_at_exit(void)
 
 		if (object->kind != OBJECT_CONTEXT)
 			continue;
-		if (!ctx->sticky)
-			say_leaks(ctx);
+		say_leaks(ctx);
 		leak("a context of GPU %u was left", ctx->gpu->physical);
 	}
 }
@@ -195,9 +194,11 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 		violation("%s: the primary context is not retained", call_name(call.id));
 		return CUDA_ERROR_INVALID_CONTEXT;
 	}
-	if (--gpu->retains == 0 && gpu->primary)
+	if (--gpu->retains == 0 && gpu->primary) {
+		say_leaks(gpu->primary);
 		destroy(gpu->primary);
-	return CUDA_SUCCESS;
+	}
+	return call_done(&call);
 }
 
 /* It does not release: who retained the context still has to. */
@@ -209,8 +210,10 @@ CUresult cuDevicePrimaryCtxReset(CUdevice device)
 	gpu = device_find(device);
 	if (!gpu)
 		return CUDA_ERROR_INVALID_DEVICE;
-	if (gpu->primary)
+	if (gpu->primary) {
+		note("%s: a context goes, with all that is in it", call_name(call.id));
 		destroy(gpu->primary);
+	}
 	return CUDA_SUCCESS;
 }
 
@@ -257,8 +260,9 @@ CUresult cuCtxDestroy(CUcontext context)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (context_current() == ctx)
 		depth--;
+	say_leaks(ctx);
 	destroy(ctx);
-	return CUDA_SUCCESS;
+	return call_done(&call);
 }
 
 CUresult cuCtxPushCurrent(CUcontext context)
@@ -280,7 +284,7 @@ CUresult cuCtxPopCurrent(CUcontext *context)
 	depth--;
 	if (context)
 		*context = handle_of(stack[depth]);
-	return CUDA_SUCCESS;
+	return call_done(&call);
 }
 
 CUresult cuCtxGetCurrent(CUcontext *context)

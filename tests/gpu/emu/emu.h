@@ -4,6 +4,7 @@
  *
  *	call.c     enters and leaves a call: counts it, plants faults, finds the current context
  *	settings.c what $KVTIER_EMU says
+ *	countdown.c the n-th call of all fails
  *	report.c   violations, notes, leaks: one line each in the log
  *	object.c   handles: contexts, streams, events, modules, functions, VMM handles
  *	device.c   GPUs, their names in this process, attributes; cuInit()
@@ -89,6 +90,13 @@ struct settings {
 };
 
 void settings_read(struct settings *ret); /* a word that it does not know ends the process */
+
+/* --- countdown.c --- */
+
+struct context;
+void countdown_set(uint64_t n, bool breaks);
+/* This call is to fail; or its context, if it has one, has just been broken by it. */
+bool countdown_takes(enum call_id id, struct context *ctx);
 
 /* --- report.c --- */
 
@@ -412,11 +420,14 @@ struct call {
 	enum call_id id;
 	struct context *ctx; /* current */
 	bool locked;
+	CUresult late; /* what it fails with, once its work is done */
 };
 
 const char *call_name(enum call_id id);
 CUresult call_enter(struct call *call, enum needs needs);
 void call_leave(struct call *call);
+/* What a call that gives something back returns at its end: see countdown.c. */
+CUresult call_done(const struct call *call);
 
 /* At the head of each call of the API. */
 #define CALL(name, needs)                                                              \

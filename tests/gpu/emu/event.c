@@ -124,7 +124,7 @@ CUresult cuEventDestroy(CUevent event)
 	if (!e)
 		return CUDA_ERROR_INVALID_HANDLE;
 	event_remove(e);
-	return CUDA_SUCCESS;
+	return call_done(&call);
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream)

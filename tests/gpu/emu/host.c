@@ -76,7 +76,7 @@ CUresult cuMemFreeHost(void *ptr)
 		return CUDA_ERROR_INVALID_VALUE;
 	range_settle(r, call_name(call.id));
 	range_drop(r);
-	return CUDA_SUCCESS;
+	return call_done(&call);
 }
 
 CUresult cuMemHostRegister(void *ptr, size_t bytes, unsigned flags)
@@ -116,7 +116,7 @@ CUresult cuMemHostUnregister(void *ptr)
 		violation("%s(%p): the memory was unmapped while it was registered",
 			  call_name(call.id), ptr);
 	range_drop(r);
-	return CUDA_SUCCESS;
+	return call_done(&call);
 }
 
 CUresult cuMemHostGetDevicePointer(CUdeviceptr *device, void *host, unsigned flags)

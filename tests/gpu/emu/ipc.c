@@ -187,8 +187,8 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	}
 	if (--r->opens)
-		return CUDA_SUCCESS;
+		return call_done(&call);
 	range_settle(r, call_name(call.id));
 	range_drop(r);
-	return CUDA_SUCCESS;
+	return call_done(&call);
 }

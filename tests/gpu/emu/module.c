@@ -162,7 +162,7 @@ CUresult cuModuleUnload(CUmodule module)
 	}
 	object_remove(m);
 	free((struct module *)m);
-	return CUDA_SUCCESS;
+	return call_done(&call);
 }
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)

@@ -19,6 +19,8 @@
  *	abort=1           a violation ends the process where it happens
  *	log=FILE          where the report goes (standard error)
  *	fail=CALL[:N[:RESULT]]     the N-th call of it fails (each one: 0) with this number
+ *	countdown=N       the N-th of all calls fails, see countdown.c
+ *	breakdown=N       likewise, and breaks the current context, if there is one
  *	sticky=CALL[:N[:RESULT]]   the context breaks at the N-th call of it (719)
  *	slow=CALL:MS[:N]           the N-th call of it takes that long
  *	stall=N:MS                 each GPU stands still for so long before its N-th operation
@@ -78,6 +80,8 @@ static void read_word(struct settings *s, char *word)
 		read_fault(s, key, value, word);
 	} else if (!strcmp(key, "log")) {
 		snprintf(s->log, sizeof(s->log), "%s", value);
+	} else if (!strcmp(key, "countdown") || !strcmp(key, "breakdown")) {
+		countdown_set(number, *key == 'b');
 	} else if (!strcmp(key, "stall")) {
 		s->stall_nth = strtoull(value, &value, 0);
 		s->stall_ms = (uint32_t)strtoul(*value ? value + 1 : "0", NULL, 0);

@@ -229,7 +229,7 @@ CUresult cuStreamDestroy(CUstream stream)
 	if (s->first)
 		note("%s: operations are queued in the stream", call_name(call.id));
 	reap(s);
-	return CUDA_SUCCESS;
+	return call_done(&call);
 }
 
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)

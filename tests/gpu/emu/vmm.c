@@ -119,7 +119,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	object_remove(&a->object);
 	physical_release(a->memory);
 	free(a);
-	return CUDA_SUCCESS;
+	return call_done(&call);
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *ptr)
@@ -312,7 +312,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t bytes)
 	address_give(r->base, r->bytes);
 	alias_free(r->alias, r->bytes);
 	free(r);
-	return CUDA_SUCCESS;
+	return call_done(&call);
 }
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
@@ -371,7 +371,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes)
 		range_settle(r, call_name(call.id));
 		range_drop(r);
 	}
-	return CUDA_SUCCESS;
+	return call_done(&call);
 }
 
 static CUresult check_access(const CUmemAccessDesc *access, size_t n)
