@@ -29,18 +29,16 @@ ALLLD   := $(LDFLAGS) $(SANFLAG) -Wl,--as-needed
 LIBS    := -linih -lcrypto -lxxhash -lnuma -ljson-c -luring -lhiredis -lssl -lpthread -lcmocka -lm
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
+# Where there is an nvcc, kvtierd has the CUDA kernels inside.
+NVCC    := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
+CF_fatbin := $(if $(NVCC),-DCUDA_FATBIN='"$(BUILD)/codec.fatbin"')
 
 # A source is in by lying in its room; a test by lying in the folder of its kind. What else there is
 # to know of a test stands in it (tests/README.md): FACTS has a word NAME:KEY=VALUE for each fact.
-objs_of  = $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard $(1))))
-D_OBJS  := $(call objs_of,$(addsuffix /*.c,kernels kernels/* daemon/* tiers tiers/* tiers/*/*))
-C_OBJS  := $(call objs_of,client/lib/*.c)
-CTL_OBJS := $(call objs_of,client/ctl/*.c)
-LIB_OBJS := $(call objs_of,tests/lib/*.c tests/gpu/host/*.c)
-EMU_OBJS := $(call objs_of,tests/gpu/emu/*.c tests/gpu/host/*.c)
-BENCH_OBJS := $(call objs_of,tests/bench/*.c)
-FACTS   := $(shell tests/facts.sh || echo FAILED)
-$(if $(filter FAILED,$(FACTS)),$(error tests/facts.sh failed))
+SOURCES := $(foreach t,client/lib client/ctl daemon kernels tiers tests,$t/*.c $t/*/*.c $t/*/*/*.c)
+OBJS    := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard $(SOURCES))))
+in       = $(filter $(1:%=$(BUILD)/%),$(OBJS))
+FACTS   := $(shell tests/facts.sh)$(if $(filter-out 0,$(.SHELLSTATUS)),$(error of tests/facts.sh))
 facts    = $(patsubst $(@F):$(1)=%,%,$(filter $(@F):$(1)=%,$(FACTS)))
 ALL     := $(basename $(notdir $(filter-out tests/lib/% tests/bench/%,$(wildcard tests/*/*.c))))
 NOT_RUN := soak_% $(patsubst %:no=$(SAN1),%,$(filter %:no=$(SAN1),$(FACTS)))
@@ -54,67 +52,54 @@ all: $(PROGRAMS)
 help:
 	@sed -n 's/^#? //p' Makefile
 
-# Where there is an nvcc, kvtierd has the CUDA kernels inside.
-NVCC    := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
-FATBIN  := $(if $(NVCC),$(BUILD)/codec.fatbin)
-CF_fatbin := $(if $(NVCC),-DCUDA_FATBIN='"$(FATBIN)"')
-$(BUILD)/kernels/cuda/fatbin.o: $(FATBIN)
-$(BUILD)/codec.fatbin: $(wildcard kernels/*.h kernels/cuda/*.h kernels/cuda/*.cu* kernels/cuda/*.sh)
-	@mkdir -p $(@D)
-	$(SAY) NVCC $@
-	$(Q)kernels/cuda/fatbin.sh $(NVCC) $@ $(if $(V),-Xptxas -v)
-
 # A file of flags changes when the flags in it do: what was made with other flags is made again.
 FLAGS_cc = $(CC) $(ALLCF) $(CF_avx512) $(CF_fatbin)
-FLAGS_ld = $(CC) $(ALLLD) $(LIBS) $(D_OBJS) $(C_OBJS) $(CTL_OBJS) $(LIB_OBJS) $(BENCH_OBJS)
+FLAGS_ld = $(CC) $(ALLLD) $(LIBS) $(filter-out $(ALL:=.o),$(notdir $(OBJS)))
 $(BUILD)/flags.%: FORCE
-	@mkdir -p $(@D)
+	@mkdir -p $(sort $(dir $@ $(OBJS) $(EMU)))
 	@echo "$(FLAGS_$*)" | cmp -s - $@ || echo "$(FLAGS_$*)" >$@
 
 # Kernels on the host run on stacks that no sanitizer knows.
-$(BUILD)/tests/gpu/host/%.o: ALLCF += -fno-sanitize=all -Wno-unknown-pragmas
+$(BUILD)/tests/gpu/host/%.o: private ALLCF += -fno-sanitize=all -Wno-unknown-pragmas
 $(BUILD)/%.o: %.c $(BUILD)/flags.cc
-	@mkdir -p $(@D)
 	$(SAY) CC $<
 	$(Q)$(CC) $(ALLCF) $(CF_$(notdir $*)) -c -o $@ $<
-$(BUILD)/daemon.a: $(D_OBJS)
-$(BUILD)/client.a: $(C_OBJS)
-$(BUILD)/libtest.a: $(LIB_OBJS)
+$(BUILD)/kernels/cuda/fatbin.o: $(if $(NVCC),$(BUILD)/codec.fatbin)
+$(BUILD)/codec.fatbin: $(wildcard kernels/*.h kernels/cuda/*) | $(BUILD)/flags.cc
+	$(SAY) NVCC $@
+	$(Q)kernels/cuda/fatbin.sh $(NVCC) $@ $(if $(V),-Xptxas -v)
+$(BUILD)/daemon.a: $(filter-out %/main.o,$(call in,daemon/% kernels/% tiers/%))
+$(BUILD)/client.a: $(call in,client/lib/%)
+$(BUILD)/libtest.a: $(call in,tests/lib/% tests/gpu/host/%)
 $(BUILD)/%.a: $(BUILD)/flags.ld
 	$(Q)rm -f $@ && ar rcs $@ $(filter %.o,$^)
 # One object with only kvtier_* visible, so that a static engine meets none of our inner names.
-$(BUILD)/libkvtier.a: $(C_OBJS) $(BUILD)/flags.ld
-	$(Q)ld -r -o $(BUILD)/kvtier.o $(C_OBJS) && objcopy --localize-hidden $(BUILD)/kvtier.o
-	$(Q)rm -f $@ && ar rcs $@ $(BUILD)/kvtier.o
-# The second library is the emulated CUDA driver, which the gpu tests load (tests/README.md).
-EMU     := $(BUILD)/tests/emu/libcuda.so.1
-LD_libkvtier := $(if $(SAN),,-Wl,-z$(comma)defs) -Wl,--version-script=client/lib/kvtier.map -lcrypto
-LD_libcuda := -Wl,-z$(comma)nodelete
-$(BUILD)/libkvtier.so.0: $(C_OBJS) client/lib/kvtier.map
-$(EMU): $(EMU_OBJS)
-$(call in_tests,$(filter gpu_%,$(ALL))): | $(EMU)
-$(BUILD)/libkvtier.so.0 $(EMU): $(BUILD)/flags.ld
-	@mkdir -p $(@D)
-	$(SAY) LD $@
-	$(Q)$(CC) $(ALLLD) -shared -Wl,-soname,$(@F) -o $@ $(filter %.o,$^) \
-		$(LD_$(firstword $(subst ., ,$(@F)))) -lpthread
-	$(Q)ln -sf $(@F) $(basename $@)
+$(BUILD)/kvtier.o: $(call in,client/lib/%) $(BUILD)/flags.ld
+	$(Q)ld -r -o $@ $(filter %.o,$^) && objcopy --localize-hidden $@
+$(BUILD)/libkvtier.a: $(BUILD)/kvtier.o
 
-# A program names its objects and archives here; one recipe links all programs. A daemon of tests is
-# kvtierd with some of its calls wrapped: tests/lib/kvtierd_X.c says which.
+# The objects and archives of each program and library, which one recipe links. DAEMONS are kvtierd
+# with some calls wrapped (tests/lib/kvtierd_X.c). EMU is the emulated CUDA driver of the gpu tests.
 DAEMONS := $(basename $(notdir $(wildcard tests/lib/kvtierd_*.c)))
 OF_TEST := $(call in_tests,$(ALL) $(DAEMONS)) $(BUILD)/kvtier-bench
+EMU     := $(BUILD)/tests/emu/libcuda.so.1
+SHARED  := $(BUILD)/libkvtier.so.0 $(EMU)
 $(BUILD)/kvtierd: $(BUILD)/daemon/main.o $(BUILD)/daemon.a
-$(BUILD)/kvtierctl: $(CTL_OBJS) $(BUILD)/daemon.a
-$(BUILD)/kvtier-bench: $(BENCH_OBJS)
+$(BUILD)/kvtierctl: $(call in,client/ctl/%) $(BUILD)/daemon.a
+$(BUILD)/kvtier-bench: $(call in,tests/bench/%)
+$(BUILD)/libkvtier.so.0: $(call in,client/lib/%) client/lib/kvtier.map
+$(EMU): $(call in,tests/gpu/emu/% tests/gpu/host/%)
+$(SHARED): private override LIBS = -shared -Wl,-soname,$(@F) $(LD_$(@F)) -lpthread
+LD_libkvtier.so.0 := $(if $(SAN),,-Wl,-z,defs) -Wl,--version-script=client/lib/kvtier.map -lcrypto
+LD_libcuda.so.1 := -Wl,-z,nodelete
 $(call in_tests,$(DAEMONS)): $(BUILD)/tests/%: $(BUILD)/daemon/main.o $(BUILD)/tests/lib/%.o
 .SECONDEXPANSION:
 $(call in_tests,$(ALL)): $(BUILD)/tests/%: $(BUILD)/tests/$$(firstword $$(subst _, ,$$*))/%.o
 $(OF_TEST): $(addprefix $(BUILD)/,libtest.a daemon.a client.a) $$(if $$(call facts,link),,\
 		$(BUILD)/libkvtier.a) | $$(call in_tests,$$(call facts,needs))
-$(BUILD)/kvtierd $(BUILD)/kvtierctl $(OF_TEST): $(BUILD)/flags.ld
+$(BUILD)/kvtierd $(BUILD)/kvtierctl $(OF_TEST) $(SHARED): $(BUILD)/flags.ld
 	$(SAY) LD $@
-	$(Q)$(CC) $(ALLLD) $(patsubst %,-Wl$(comma)--wrap=%,$(call facts,wrap)) -o $@ \
+	$(Q)$(CC) $(ALLLD) $(addprefix -Wl$(comma)--wrap=,$(call facts,wrap)) -o $@ \
 		$(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
 
 tests: $(PROGRAMS) $(call in_tests,$(filter $(WANTED),$(filter-out $(NOT_RUN),$(ALL))))
@@ -122,20 +107,17 @@ check:
 	$(Q)$(MAKE) $(J) tests && tests/run.sh $(BUILD)
 test: deps
 	$(Q)$(MAKE) $(J) check
-soak: all $(call in_tests,$(filter soak_%,$(ALL)))
-	set -e; for s in $(filter $(BUILD)/tests/%,$^); do $$s; done
 bench bench-gpu: all
 	$(BUILD)/kvtier-bench $(if $(filter %-gpu,$@),cuda)
 demo: deps
 	$(Q)$(MAKE) $(J) all && bash client/examples/demo.sh
-test-all check-gpu gpu-bundle fuzz lint deps:
+test-all soak check-gpu gpu-bundle fuzz lint deps:
 	@tests/$@.sh $(BUILD)
 install: all
 	@BUILD=$(BUILD) VERSION=$(VERSION) systemd/install.sh
 clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
-FORCE:
 .SECONDARY:
 .PHONY: all help tests check test soak bench bench-gpu demo test-all check-gpu gpu-bundle fuzz \
 	lint deps install clean FORCE
--include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d $(BUILD)/*/*/*/*.d)
+-include $(wildcard $(OBJS:.o=.d))

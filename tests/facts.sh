@@ -11,6 +11,8 @@ exec awk '
 		sub(/\.[a-z]*$/, "", name)
 		if (name ~ /^(sim|fuzz)_/)	# one thread, by the nature of their kind
 			print name ":no=thread"
+		if (name ~ /^gpu_/)	# the emulated driver
+			print name ":needs=emu/libcuda.so.1"
 	}
 	FNR > 12 { nextfile }
 	/^(\/\*|#) make: / {
