@@ -206,7 +206,7 @@ static bool submit(struct flight *f, enum xfer_op op, void (*done)(struct xfer *
 		x->buffer = extents_address(f->all->store, &f->where);
 		x->bytes = f->bytes;
 	}
-	*ret = tier_submit(f->all->store->tiers[source_tier(f->source)], x);
+	*ret = tier_submit(f->all->store->tiers[source_tiers[f->source]], x);
 	if (*ret == 0)
 		f->wait = WAIT_READ;
 	return *ret == 0;

@@ -76,7 +76,7 @@ static bool fits(const struct flight *f)
 static enum step bad(struct flight *f)
 {
 	stats_add(&f->all->store->stats->v.tiers_redis_corrupt_blocks_total, 1);
-	tier_condemn(f->all->store->tiers[source_tier(f->source)], f->xfer.seal, f->xfer.buffer,
+	tier_condemn(f->all->store->tiers[source_tiers[f->source]], f->xfer.seal, f->xfer.buffer,
 		     f->xfer.bytes);
 	return FLIGHT_MISS;
 }

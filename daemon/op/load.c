@@ -52,7 +52,7 @@ static bool redis_wanted(const struct store *store, const struct space *space,
 {
 	const struct tier_name name = { .key = key, .seal = space->seal };
 
-	return tier_readable(store->tiers[source_tier(SOURCE_REDIS)], &name);
+	return tier_readable(store->tiers[source_tiers[SOURCE_REDIS]], &name);
 }
 
 static enum verdict found(struct ops *all, struct part *part, uint32_t block)
@@ -183,7 +183,7 @@ static void count_loaded(struct ops *all, struct part *part)
 	op->mount->space->loaded_blocks++;
 	stats_add(&v->load_blocks_total, 1);
 	stats_add(&v->load_logical_bytes_total, space->shape.logical_bytes);
-	tier = stats_tier(all->store->stats, source_tier(source));
+	tier = stats_tier(all->store->stats, source_tiers[source]);
 	stats_add(&tier->hit_blocks_total, 1);
 	if (source == SOURCE_HOST) /* of others it is counted when it arrives */
 		stats_add(&tier->read_bytes_total, part->job.out_codec_k == CODEC_RAW ?

@@ -253,7 +253,6 @@ void op_part_done(struct part *part)
 	struct ops *all = op->all;
 	struct part *next = NULL;
 
-	assert(part_held(part) == 0);
 	if (op->sqe.op == WIRE_OP_STORE) {
 		assert(op->parts == part);
 		op->parts = part->next;

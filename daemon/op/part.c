@@ -136,14 +136,6 @@ int part_enter(struct store *store, const struct space *space, const struct devi
 	return 0;
 }
 
-uint32_t part_held(const struct part *part)
-{
-	return (part->placed ? HELD_SLOT : 0u) | (part->lease.held ? HELD_LEASE : 0u) |
-	       (part->flight ? HELD_FLIGHT : 0u) |
-	       (list_has(&part->waiter.link) ? HELD_PLACE : 0u) |
-	       (part->job.in_flight ? HELD_LENT : 0u);
-}
-
 /* There are few parts, and few ops whose blocks come from Redis. */
 struct part *part_find(const struct op *op, uint32_t at)
 {

@@ -151,8 +151,6 @@ bool part_stopped(const struct part *part, int *ret);
  * codec_k. */
 int part_enter(struct store *store, const struct space *space, const struct device_job *job,
 	       const struct extent *where, uint32_t parent, uint32_t *ret);
-/* What it holds, as bits of enum held. */
-uint32_t part_held(const struct part *part);
 /* The op's part for this block: begun, and its status is not final. NULL: there is none. */
 struct part *part_find(const struct op *op, uint32_t at);
 

@@ -47,12 +47,21 @@ static enum verdict (*const steps[STEPS])(struct ops *all, struct part *part) = 
 /* An op that is to end waits for nothing more. */
 static void leave_early(struct part *part)
 {
-	const enum step step = step_early(part->step);
+	const enum step early = step_rules[part->step].early;
 
-	if (!part->op->early || part->status || step == part->step)
+	if (part->status || early == part->step)
 		return;
 	part->status = part->op->early;
-	part->step = step;
+	part->step = early;
+}
+
+/* What it holds, as bits of enum held. */
+static uint32_t held(const struct part *part)
+{
+	return (part->placed ? HELD_SLOT : 0u) | (part->lease.held ? HELD_LEASE : 0u) |
+	       (part->flight ? HELD_FLIGHT : 0u) |
+	       (list_has(&part->waiter.link) ? HELD_PLACE : 0u) |
+	       (part->job.in_flight ? HELD_LENT : 0u);
 }
 
 /* Walks the part's steps as far as they go now. */
@@ -64,22 +73,26 @@ static void run_part(struct task *task)
 
 	part->wait = WAIT_NONE;
 	while (v == CONTINUE) {
-		leave_early(part);
-		assert(step_allows(part->step, part_held(part)));
+		if (op->early)
+			leave_early(part);
+		assert(step_allows(part->step, held(part)));
 		trace_step(op, part->at, part->step, part->source);
 		v = steps[part->step](op->all, part);
 	}
-	if (v == WAIT)
+	if (v == WAIT) {
 		trace_wait(op, part->wait);
-	else
-		op_part_done(part);
+		return;
+	}
+	assert(held(part) == 0);
+	op_part_done(part);
 }
 
 /* --- beginning blocks --- */
 
-static bool evicted_many(const struct mover_counts *now, const struct mover_counts *before)
+/* Since `before`: evicted_blocks, as it was then. */
+static bool evicted_many(const struct ops *all, uint64_t before)
 {
-	return now->evicted_blocks - before->evicted_blocks >= EVICTED;
+	return all->store->moved.evicted_blocks - before >= EVICTED;
 }
 
 /* Takes the next op in turn, and begins its next block if that may be. */
@@ -111,12 +124,11 @@ static void begin_one(struct ops *all)
  * being ready. */
 static bool run_ready(struct ops *all)
 {
-	const struct mover_counts before = all->store->moved;
+	const uint64_t before = all->store->moved.evicted_blocks;
 	bool worked = ready_run(&all->ready, READY_BUDGET);
 
 	worked |= flights_retry(all->flights);
-	while (!ready_any(&all->ready) && !evicted_many(&all->store->moved, &before) &&
-	       room_retry(all))
+	while (!ready_any(&all->ready) && !evicted_many(all, before) && room_retry(all))
 		worked |= ready_run(&all->ready, READY_BUDGET);
 	return worked || ready_any(&all->ready);
 }
@@ -128,12 +140,11 @@ static bool pump(struct loop_poller *poller)
 	struct ops *all = container_of(poller, struct ops, poller);
 	uint32_t budget = BEGIN_BUDGET;
 	bool worked = run_ready(all);
-	const struct mover_counts before = all->store->moved;
+	const uint64_t before = all->store->moved.evicted_blocks;
 
 	if (worked)
 		turn_look_again(all);
-	while (turn_any(all) && all->free_parts && budget-- > 0 &&
-	       !evicted_many(&all->store->moved, &before)) {
+	while (turn_any(all) && all->free_parts && budget-- > 0 && !evicted_many(all, before)) {
 		begin_one(all);
 		worked = true;
 	}

@@ -4,17 +4,7 @@
  */
 #include "step.h"
 
-#include <assert.h>
-#include <stddef.h>
-
-struct rule {
-	const char *name;
-	uint32_t must, may; /* be held when it begins; more than that is a bug */
-	uint32_t either;    /* exactly one of these is, too */
-	enum step early;
-};
-
-static const struct rule rules[] = {
+const struct step_rule step_rules[STEPS] = {
 	[STORE_ADMIT] = { "admit", 0, 0, 0, STORE_COMMIT },
 	[STORE_PLACE] = { "place", 0, HELD_PLACE, 0, STORE_COMMIT },
 	[STORE_ENCODE] = { "encode", HELD_SLOT, 0, 0, STORE_COMMIT },
@@ -36,62 +26,25 @@ static const struct rule rules[] = {
 	[FLIGHT_OVER] = { "flight.over", 0, HELD_SLOT | HELD_LEASE | HELD_PLACE, 0, FLIGHT_OVER },
 };
 
-static_assert(sizeof(rules) / sizeof(*rules) == STEPS, "a rule for each step");
+const char *const wait_names[WAITS] = {
+	[WAIT_NONE] = "-",
+	[WAIT_JOB] = "job",
+	[WAIT_READ] = "read",
+	[WAIT_ROOM] = "room",
+	[WAIT_TIER_FULL] = "tier-full",
+	[WAIT_JOBS_FULL] = "device-full",
+	[WAIT_TURN] = "turn",
+	[WAIT_OTHER] = "flight",
+};
 
-const char *step_name(enum step step)
-{
-	return (unsigned)step < STEPS ? rules[step].name : "?";
-}
+const char *const source_names[SOURCES] = {
+	[SOURCE_HOST] = "host",
+	[SOURCE_NVME] = "nvme",
+	[SOURCE_REDIS] = "redis",
+};
 
-const char *wait_name(enum wait wait)
-{
-	static const char *const names[] = {
-		[WAIT_NONE] = "-",
-		[WAIT_JOB] = "job",
-		[WAIT_READ] = "read",
-		[WAIT_ROOM] = "room",
-		[WAIT_TIER_FULL] = "tier-full",
-		[WAIT_JOBS_FULL] = "device-full",
-		[WAIT_TURN] = "turn",
-		[WAIT_OTHER] = "flight",
-	};
-
-	return (unsigned)wait < WAITS ? names[wait] : "?";
-}
-
-const char *source_name(enum source source)
-{
-	static const char *const names[] = {
-		[SOURCE_HOST] = "host",
-		[SOURCE_NVME] = "nvme",
-		[SOURCE_REDIS] = "redis",
-	};
-
-	return (unsigned)source < SOURCES ? names[source] : "?";
-}
-
-enum tier_id source_tier(enum source source)
-{
-	static const enum tier_id tiers[] = {
-		[SOURCE_HOST] = TIER_HOST,
-		[SOURCE_NVME] = TIER_NVME,
-		[SOURCE_REDIS] = TIER_REDIS,
-	};
-
-	return tiers[source];
-}
-
-bool step_allows(enum step step, uint32_t held)
-{
-	const struct rule *rule = &rules[step];
-	const uint32_t one = held & rule->either;
-
-	return (held & rule->must) == rule->must &&
-	       (held & ~(rule->must | rule->may | rule->either)) == 0 &&
-	       (rule->either == 0 || (one != 0 && (one & (one - 1)) == 0));
-}
-
-enum step step_early(enum step step)
-{
-	return rules[step].early;
-}
+const enum tier_id source_tiers[SOURCES] = {
+	[SOURCE_HOST] = TIER_HOST,
+	[SOURCE_NVME] = TIER_NVME,
+	[SOURCE_REDIS] = TIER_REDIS,
+};

@@ -79,13 +79,27 @@ enum held {
 	HELD_LENT = 16,  /* the device or a tier has its job or transfer */
 };
 
-const char *step_name(enum step step); /* as `kvtierctl trace` and the log say it */
-const char *wait_name(enum wait wait);
-const char *source_name(enum source source);
-enum tier_id source_tier(enum source source);
+struct step_rule {
+	const char *name;   /* as `kvtierctl trace` and the log say it */
+	uint32_t must, may; /* be held when it begins; more than that is a bug */
+	uint32_t either;    /* exactly one of these is, too */
+	/* where a part goes from here when its op is to end: here, if it goes on */
+	enum step early;
+};
+
+extern const struct step_rule step_rules[STEPS];
+extern const char *const wait_names[WAITS], *const source_names[SOURCES];
+extern const enum tier_id source_tiers[SOURCES];
+
 /* Whether a step may begin with this held. */
-bool step_allows(enum step step, uint32_t held);
-/* Where a part goes from this step when its op is to end: the step itself where it goes on. */
-enum step step_early(enum step step);
+static inline bool step_allows(enum step step, uint32_t held)
+{
+	const struct step_rule *rule = &step_rules[step];
+	const uint32_t one = held & rule->either;
+
+	return (held & rule->must) == rule->must &&
+	       (held & ~(rule->must | rule->may | rule->either)) == 0 &&
+	       (rule->either == 0 || (one != 0 && (one & (one - 1)) == 0));
+}
 
 #endif

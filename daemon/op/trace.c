@@ -111,7 +111,7 @@ void trace_step(struct op *op, uint32_t at, enum step step, enum source source)
 	e->source = (uint8_t)source;
 	if (op->all->traces->debug)
 		log_debug("op %llu of client %u, block %u: %s", (unsigned long long)op->tick,
-			  op->client->id, at, step_name(step));
+			  op->client->id, at, step_rules[step].name);
 }
 
 void trace_wait(struct op *op, enum wait wait)
@@ -169,9 +169,9 @@ bool trace_row(const struct ops *ops, uint32_t position, struct trace_row *ret, 
 		.kind = kind_name(t->kind),
 		.ended = t->ended,
 		.block = e->at,
-		.step = done ? "done" : step_name(e->step),
-		.source = done || t->kind == WIRE_OP_STORE ? "" : source_name(e->source),
-		.wait = e->wait == WAIT_NONE ? "" : wait_name(e->wait),
+		.step = done ? "done" : step_rules[e->step].name,
+		.source = done || t->kind == WIRE_OP_STORE ? "" : source_names[e->source],
+		.wait = e->wait == WAIT_NONE ? "" : wait_names[e->wait],
 		.done = done,
 		.status = e->status,
 		.us = e->us,

@@ -24,7 +24,7 @@ static void nothing_is_lent_when_a_step_begins(void **unused)
 	for (int step = 0; step < STEPS; step++)
 		for (uint32_t held = 0; held <= HELD_ALL; held++)
 			if (held & HELD_LENT)
-				assert_false(step_allows((enum step)step, held));
+				assert_false(step_allows(step, held));
 }
 
 static void a_flight_joins_no_flight(void **unused)
@@ -33,7 +33,7 @@ static void a_flight_joins_no_flight(void **unused)
 	for (int step = FLIGHT_PROBE; step < STEPS; step++)
 		for (uint32_t held = 0; held <= HELD_ALL; held++)
 			if (held & HELD_FLIGHT)
-				assert_false(step_allows((enum step)step, held));
+				assert_false(step_allows(step, held));
 }
 
 /* A page is served from a block's slot or from a flight's: from one of them. A part that loads owns
@@ -44,7 +44,7 @@ static void a_load_owns_no_slot(void **unused)
 	for (int step = LOAD_LOOKUP; step <= LOAD_END; step++)
 		for (uint32_t held = 0; held <= HELD_ALL; held++)
 			if (held & (HELD_SLOT | HELD_PLACE))
-				assert_false(step_allows((enum step)step, held));
+				assert_false(step_allows(step, held));
 	assert_true(step_allows(LOAD_LOOKUP, 0));
 	assert_false(step_allows(LOAD_LOOKUP, HELD_LEASE));
 	assert_false(step_allows(LOAD_LOOKUP, HELD_FLIGHT));
@@ -75,18 +75,18 @@ static void bytes_need_a_slot(void **unused)
 static void an_early_end_leads_to_the_last_step(void **unused)
 {
 	(void)unused;
-	for (int step = 0; step < STEPS; step++) {
-		const enum step early = step_early((enum step)step);
+	for (enum step step = 0; step < STEPS; step++) {
+		const enum step early = step_rules[step].early;
 
-		if (early == (enum step)step)
+		if (early == step)
 			continue;
 		assert_int_equal(early, step < LOAD_LOOKUP ? STORE_COMMIT : LOAD_END);
 		for (uint32_t held = 0; held <= HELD_ALL; held++)
-			if (step_allows((enum step)step, held))
+			if (step_allows(step, held))
 				assert_true(step_allows(early, held));
 	}
-	assert_int_equal(step_early(LOAD_CHECK), LOAD_CHECK);
-	assert_int_equal(step_early(STORE_COMMIT), STORE_COMMIT);
+	assert_int_equal(step_rules[LOAD_CHECK].early, LOAD_CHECK);
+	assert_int_equal(step_rules[STORE_COMMIT].early, STORE_COMMIT);
 }
 
 static void each_has_a_name_of_its_own(void **unused)
@@ -94,13 +94,13 @@ static void each_has_a_name_of_its_own(void **unused)
 	(void)unused;
 	for (int a = 0; a < STEPS; a++)
 		for (int b = 0; b < a; b++)
-			assert_string_not_equal(step_name((enum step)a), step_name((enum step)b));
+			assert_string_not_equal(step_rules[a].name, step_rules[b].name);
 	for (int a = 0; a < WAITS; a++)
 		for (int b = 0; b < a; b++)
-			assert_string_not_equal(wait_name((enum wait)a), wait_name((enum wait)b));
-	assert_string_equal(step_name((enum step)STEPS), "?");
-	assert_string_equal(wait_name((enum wait)WAITS), "?");
-	assert_string_equal(source_name((enum source)SOURCES), "?");
+			assert_string_not_equal(wait_names[a], wait_names[b]);
+	for (int a = 0; a < SOURCES; a++)
+		for (int b = 0; b < a; b++)
+			assert_string_not_equal(source_names[a], source_names[b]);
 }
 
 /* --- the run queue --- */
