@@ -271,19 +271,39 @@ static bool line_is(const char *line, const char *program, const char *kind, con
 	       !strncmp(said + 2, kind, strlen(kind)) && strstr(said, text);
 }
 
-int gpu_reported(const char *program, const char *kind, const char *text)
+void gpu_report_each(const char *program, const char *kind,
+		     void (*each)(void *arg, const char *said), void *arg)
 {
 	char path[128], line[1024];
 	FILE *report;
-	int n = 0;
 
 	report_path(path, sizeof(path));
 	report = fopen(path, "r");
 	while (report && fgets(line, sizeof(line), report))
-		n += line_is(line, program, kind, text);
+		if (line_is(line, program, kind, ""))
+			each(arg, strstr(strchr(line, '['), ": ") + 2);
 	if (report)
 		(void)fclose(report);
-	return n;
+}
+
+struct counted {
+	const char *text;
+	int n;
+};
+
+static void count_line(void *arg, const char *said)
+{
+	struct counted *c = arg;
+
+	c->n += strstr(said, c->text) != NULL;
+}
+
+int gpu_reported(const char *program, const char *kind, const char *text)
+{
+	struct counted c = { .text = text };
+
+	gpu_report_each(program, kind, count_line, &c);
+	return c.n;
 }
 
 void gpu_report_clean(const char *program)

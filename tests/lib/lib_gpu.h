@@ -73,6 +73,9 @@ int gpu_count(void);
 /* How many lines of the report are of this program ("" any) and this kind ("violation", "leak",
  * "note", "exit"; "" any), with this text in them ("" any). */
 int gpu_reported(const char *program, const char *kind, const char *text);
+/* Calls each() with what those lines say, in order. */
+void gpu_report_each(const char *program, const char *kind,
+		     void (*each)(void *arg, const char *said), void *arg);
 /* Ends the test, with the lines, when there are violations or leaks of this program. */
 void gpu_report_clean(const char *program);
 void gpu_report_clear(void);

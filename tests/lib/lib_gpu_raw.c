@@ -230,6 +230,11 @@ struct wire_cqe gpu_raw_await(struct gpu_raw *e)
 	return ring[(e->position - 1) & (e->raw.ok.cq_entries - 1)];
 }
 
+bool gpu_raw_completed(const struct gpu_raw *e)
+{
+	return __atomic_load_n(&e->raw.complete->cq_tail, __ATOMIC_ACQUIRE) == e->position;
+}
+
 struct wire_cqe gpu_raw_run(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first,
 			    uint32_t n)
 {
@@ -298,10 +303,16 @@ static uint16_t *read_page(struct gpu_raw *e, uint32_t page)
 
 bool gpu_raw_holds(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page)
 {
+	return gpu_raw_holds_layers(e, chain, block, page, e->geometry.layers);
+}
+
+bool gpu_raw_holds_layers(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page,
+			  uint32_t layers)
+{
 	uint16_t *bytes = read_page(e, page);
 	bool ret = true;
 
-	for (size_t k = 0; k < e->page_bytes / 2; k++)
+	for (size_t k = 0; k < e->page_bytes / 2 / e->geometry.layers * layers; k++)
 		ret &= bytes[k] == value_at(chain, block, k);
 	free(bytes);
 	return ret;

@@ -55,6 +55,7 @@ struct wire_sqe gpu_raw_sqe(struct gpu_raw *e, enum wire_op op, uint32_t chain, 
 void gpu_raw_send(struct gpu_raw *e, const struct wire_sqe *sqe);
 /* Waits for the completion of the entry sent last. */
 struct wire_cqe gpu_raw_await(struct gpu_raw *e);
+bool gpu_raw_completed(const struct gpu_raw *e); /* its completion is there */
 struct wire_cqe gpu_raw_run(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first,
 			    uint32_t n);
 
@@ -62,6 +63,9 @@ struct wire_cqe gpu_raw_run(struct gpu_raw *e, enum wire_op op, uint32_t chain, 
 void gpu_raw_fill(struct gpu_raw *e, uint32_t chain, uint32_t first, uint32_t n);
 void gpu_raw_poison(struct gpu_raw *e, uint32_t first, uint32_t n);
 bool gpu_raw_holds(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page);
+/* Of its first layers only. */
+bool gpu_raw_holds_layers(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page,
+			  uint32_t layers);
 /* One value of the page becomes NaN, which FP8 cannot hold. */
 void gpu_raw_spoil(struct gpu_raw *e, uint32_t page);
 /* How the page's first values are told from those of gpu_raw_fill(). */

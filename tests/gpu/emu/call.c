@@ -6,6 +6,8 @@
  * counted, and delayed or failed when a fault is planted for it; then it takes emu.lock and looks
  * for the current context, which must be there and healthy where the call needs one.
  */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -105,23 +107,54 @@ static CUresult fail_by_countdown(struct call *call)
 	return CUDA_SUCCESS;
 }
 
+/* Without the lock: other threads go on. */
+static void rest(uint32_t ms)
+{
+	const struct timespec nap = { ms / 1000, ms % 1000 * 1000000L };
+
+	pthread_mutex_unlock(&emu.lock);
+	(void)nanosleep(&nap, NULL);
+	pthread_mutex_lock(&emu.lock);
+}
+
+static void hold(enum call_id id)
+{
+	const char *dir = getenv("KVTIER_EMU_DIR");
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s/go", dir ? dir : ".");
+	note("%s is held", call_name(id));
+	while (access(path, F_OK) && !emu.exiting)
+		rest(1);
+	note("%s goes on", call_name(id));
+}
+
+static bool is_hit(struct fault *f, const struct call *call)
+{
+	if (f->call != call->id)
+		return false;
+	if (emu.settings.faulty >= 0 &&
+	    (!call->ctx || call->ctx->gpu->physical != (uint32_t)emu.settings.faulty))
+		return false;
+	return ++f->seen == f->nth || f->nth == 0;
+}
+
 static CUresult planted(struct call *call)
 {
-	const uint64_t nth = ++emu.counts[call->id];
 	uint32_t i;
 
+	emu.counts[call->id]++;
 	if (countdown_takes(call->id, call->ctx))
 		return fail_by_countdown(call);
 	for (i = 0; i < emu.settings.n_faults; i++) {
-		const struct fault *f = &emu.settings.faults[i];
-		const struct timespec nap = { f->slow_ms / 1000, f->slow_ms % 1000 * 1000000L };
+		struct fault *f = &emu.settings.faults[i];
 
-		if (f->call != call->id || (f->nth && f->nth != nth))
+		if (!is_hit(f, call))
 			continue;
 		if (f->slow_ms) {
-			pthread_mutex_unlock(&emu.lock);
-			(void)nanosleep(&nap, NULL);
-			pthread_mutex_lock(&emu.lock);
+			rest(f->slow_ms);
+		} else if (f->held) {
+			hold(call->id);
 		} else if (f->sticky) {
 			if (call->ctx)
 				context_break(call->ctx,

@@ -70,7 +70,8 @@ struct fault {
 	uint64_t nth;    /* 1: the first call; 0: each */
 	CUresult result; /* CUDA_SUCCESS: what fits the call */
 	uint32_t slow_ms;
-	bool sticky;
+	bool sticky, held;
+	uint64_t seen; /* calls of it that it looked at */
 };
 
 struct settings {
@@ -82,6 +83,8 @@ struct settings {
 	uint64_t context_bytes;
 	int version;
 	bool ipc, ipc_events, fabric, peer, reuse, aborts, leaks, one_thread, null_stream, mps;
+	bool trace;
+	int faulty; /* faults are planted in the contexts of this GPU only; -1: everywhere */
 	uint64_t stall_nth;
 	uint32_t stall_ms;
 	char log[256];
@@ -104,6 +107,10 @@ void violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void leak(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void report_open(void);
+/* With trace=1: a line about an operation. */
+struct stream;
+struct operation;
+void trace(const char *what, const struct stream *stream, const struct operation *op);
 /* The program read or wrote device memory by itself: a line in the log before it dies of it. */
 void report_host_accesses(void);
 
@@ -309,6 +316,7 @@ struct operation {
 	CUdeviceptr to, from;
 	size_t width, height, to_pitch, from_pitch; /* a plain copy has height 1 */
 	size_t at;      /* what of it is done, in rows, or in bytes when there is one row */
+	bool begun;     /* it had a turn */
 	bool scribbled; /* the destination has been made void */
 	void *staged;   /* copy of pageable memory, from which it copies */
 	void *pageable; /* pageable memory, to which it copies: its caller waits */
@@ -324,6 +332,7 @@ struct operation {
 struct stream {
 	struct object object;
 	unsigned flags;
+	int priority;
 	bool destroyed;   /* goes when its last operation is done */
 	bool busy;        /* the executor is at its first operation */
 	unsigned waiters; /* threads in cuStreamSynchronize(): nothing of it is late any more */

@@ -132,6 +132,9 @@ static void run_one(struct device *gpu, struct stream *s)
 		gpu->stalled_until_ns = now_ns() + emu.settings.stall_ms * 1000000ULL;
 		return;
 	}
+	if (!op->begun)
+		trace("begins", s, op);
+	op->begun = true;
 	if (op->kind == OPERATION_FREE)
 		free_late(op);
 	else if (op->kind == OPERATION_RECORD)
@@ -146,6 +149,7 @@ static void run_one(struct device *gpu, struct stream *s)
 	s->not_before_ns = lateness(gpu);
 	if (step == STEP_DONE) {
 		gpu->executed++;
+		trace("ended", s, op);
 		stream_pop(s);
 	}
 }

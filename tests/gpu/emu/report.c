@@ -66,6 +66,14 @@ void leak(const char *format, ...)
 	leaks++;
 }
 
+void trace(const char *what, const struct stream *s, const struct operation *op)
+{
+	if (emu.settings.trace)
+		note("%s %s ticket %llu stream %llu priority %d bytes %zu", what,
+		     call_name(op->call), (unsigned long long)op->ticket,
+		     (unsigned long long)s->object.handle, s->priority, op->width * op->height);
+}
+
 static void said(const char *format, ...)
 {
 	LINE("exit");
@@ -116,8 +124,12 @@ __attribute__((destructor)) static void at_exit(void)
 	emu.exiting = true;
 	context_at_exit();
 	vmm_at_exit();
-	for (i = 0; i < CALLS; i++)
+	for (i = 0; i < CALLS; i++) {
 		calls += emu.counts[i];
+		if (emu.settings.trace && emu.counts[i])
+			note("called %s %llu times", call_name((enum call_id)i),
+			     (unsigned long long)emu.counts[i]);
+	}
 	said("%llu calls, %llu violations, %llu leaks", (unsigned long long)calls,
 	     (unsigned long long)violations, (unsigned long long)leaks);
 	pthread_mutex_unlock(&emu.lock);

@@ -23,6 +23,10 @@
  *	breakdown=N       likewise, and breaks the current context, if there is one
  *	sticky=CALL[:N[:RESULT]]   the context breaks at the N-th call of it (719)
  *	slow=CALL:MS[:N]           the N-th call of it takes that long
+ *	held=CALL[:N]              the N-th call of it returns when $KVTIER_EMU_DIR/go is there
+ *	faulty=N                   fail, sticky, slow, held: only in contexts of GPU N
+ *	trace=1                    a line for each operation, when it is queued, begins and ends;
+ *	                           at exit one for each call, how often it was made
  *	stall=N:MS                 each GPU stands still for so long before its N-th operation
  *
  * A word that it does not know ends the process: a test with a typing error proves nothing.
@@ -61,6 +65,7 @@ static void read_fault(struct settings *s, const char *key, char *value, const c
 		return;
 	}
 	f->sticky = !strcmp(key, "sticky");
+	f->held = !strcmp(key, "held");
 	f->nth = numbers[0];
 	f->result = (CUresult)numbers[1];
 }
@@ -76,7 +81,8 @@ static void read_word(struct settings *s, char *word)
 	if (!value)
 		refuse(word);
 	number = strtoull(value, NULL, 0);
-	if (!strcmp(key, "fail") || !strcmp(key, "sticky") || !strcmp(key, "slow")) {
+	if (!strcmp(key, "fail") || !strcmp(key, "sticky") || !strcmp(key, "slow") ||
+	    !strcmp(key, "held")) {
 		read_fault(s, key, value, word);
 	} else if (!strcmp(key, "log")) {
 		snprintf(s->log, sizeof(s->log), "%s", value);
@@ -89,6 +95,8 @@ static void read_word(struct settings *s, char *word)
 		s->seed = number;
 	} else if (!strcmp(key, "gpus") && number <= EMU_GPUS) {
 		s->gpus = (uint32_t)number;
+	} else if (!strcmp(key, "faulty") && number < EMU_GPUS) {
+		s->faulty = (int)number;
 	} else if (!strcmp(key, "late")) {
 		s->late = (uint32_t)number;
 	} else if (!strcmp(key, "memory")) {
@@ -112,6 +120,7 @@ static void read_word(struct settings *s, char *word)
 			{ "one_thread", &s->one_thread },
 			{ "null_stream", &s->null_stream },
 			{ "mps", &s->mps },
+			{ "trace", &s->trace },
 		};
 		size_t i;
 
@@ -139,6 +148,7 @@ void settings_read(struct settings *ret)
 		.ipc = true,
 		.ipc_events = true,
 		.leaks = true,
+		.faulty = -1,
 		.null_stream = true,
 	};
 	/* Twice: what the seed draws must not depend on where in the text it stands. */

@@ -183,6 +183,7 @@ CUresult stream_queue(struct stream *s, struct operation *op, uint64_t *ret_tick
 		s->not_before_ns = lateness(s->object.ctx->gpu);
 	*s->last = op;
 	s->last = &op->next;
+	trace("queued", s, op);
 	pthread_cond_broadcast(&emu.changed);
 	return CUDA_SUCCESS;
 }
@@ -205,12 +206,12 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priori
 	struct stream *s;
 
 	CALL(cuStreamCreateWithPriority, NEEDS_CONTEXT);
-	(void)priority; /* the executor has no use for it: any order is legal */
 	if (!stream || flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
 		return CUDA_ERROR_INVALID_VALUE;
 	s = make(call.ctx, flags);
 	if (!s)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	s->priority = priority; /* the executor has no use for it: any order is legal */
 	*stream = (CUstream)s->object.handle;
 	return CUDA_SUCCESS;
 }
