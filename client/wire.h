@@ -42,8 +42,10 @@
  * client that claims more is cut.
  *
  * layers[i] is how many layers of that block of a load are in its page already, while the op runs.
- * A device that loads layer by layer raises it with release; the CPU device leaves it 0, so 0 says
- * nothing. It is void once the cqe is there.
+ * A device that loads layer by layer raises it with release, when it would be right to complete
+ * those layers: their bytes are visible to whatever is launched after the word was seen. The CPU
+ * device leaves it 0, so 0 says nothing. Of a geometry with typed or opaque segments it is 0, then
+ * all layers. The daemon makes it 0 again before the cqe, so that a slot's next op begins with 0.
  *
  * Sleeping: the daemon sets index->asleep, full fence, looks at every ring once more, sleeps. The
  * client publishes sq_tail, full fence, and sends DOORBELL only when asleep != 0. A client thread

@@ -12,20 +12,25 @@
 
 static const uint64_t RETRY_NS = 5000000000u; /* after a context that could not be made */
 
-/* Loads go first: somebody waits for them. */
 static int make_streams(struct cuda_gpu *gpu, char *text, size_t n)
 {
 	struct cuda_context *c = &gpu->in_context;
 	int least = 0, greatest = 0;
 	int r = CUDA_CALL(gpu, cuCtxGetStreamPriorityRange, text, n, &least, &greatest);
+	const struct {
+		CUstream *stream;
+		int priority;
+	} all[] = {
+		{ &c->kernels[CUDA_STORE], least },
+		{ &c->wires[CUDA_STORE], least },
+		{ &c->kernels[CUDA_LOAD], greatest },
+		{ &c->wires[CUDA_LOAD], greatest },
+		{ &c->aside, greatest },
+	};
 
-	for (enum cuda_way way = 0; way < CUDA_WAYS; way++)
-		for (uint32_t i = 0; i < CUDA_BATCHES && r == 0; i++)
-			r = CUDA_CALL(gpu, cuStreamCreateWithPriority, text, n, &c->streams[way][i],
-				      CU_STREAM_NON_BLOCKING, way == CUDA_LOAD ? greatest : least);
-	if (r == 0)
-		r = CUDA_CALL(gpu, cuStreamCreateWithPriority, text, n, &c->aside,
-			      CU_STREAM_NON_BLOCKING, greatest);
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all) && r == 0; i++)
+		r = CUDA_CALL(gpu, cuStreamCreateWithPriority, text, n, all[i].stream,
+			      CU_STREAM_NON_BLOCKING, all[i].priority);
 	return r;
 }
 
@@ -121,10 +126,12 @@ static void give_back(struct cuda_gpu *gpu)
 	struct cuda_context *c = &gpu->in_context;
 
 	cuda_path_detach(gpu->path);
-	for (enum cuda_way way = 0; way < CUDA_WAYS; way++)
-		for (uint32_t i = 0; i < CUDA_BATCHES; i++)
-			if (c->streams[way][i])
-				(void)api->cuStreamDestroy(c->streams[way][i]);
+	for (int way = 0; way < CUDA_WAYS; way++) {
+		if (c->kernels[way])
+			(void)api->cuStreamDestroy(c->kernels[way]);
+		if (c->wires[way])
+			(void)api->cuStreamDestroy(c->wires[way]);
+	}
 	if (c->aside)
 		(void)api->cuStreamDestroy(c->aside);
 	if (c->staging)

@@ -36,7 +36,6 @@ struct cuda_path;
 
 enum cuda_state { CUDA_NONE, CUDA_UP, CUDA_FAILING, CUDA_OUT, CUDA_STATES };
 enum cuda_way { CUDA_STORE, CUDA_LOAD, CUDA_WAYS };
-enum { CUDA_BATCHES = 2 }; /* on the GPU at once, of a way */
 
 /* To the thread: run() is called there once, and then it is the callee's. */
 struct cuda_mail {
@@ -74,8 +73,8 @@ struct cuda_context {
 	CUcontext context;
 	CUmodule module;
 	CUfunction encode, decode;
-	/* A way's lanes take turns: the kernel of one runs while the other crosses the wire. */
-	CUstream streams[CUDA_WAYS][CUDA_BATCHES];
+	/* a way's kernels, and its copies: one lane crosses the wire while a kernel has another */
+	CUstream kernels[CUDA_WAYS], wires[CUDA_WAYS];
 	CUstream aside;      /* short things that the thread waits for */
 	CUdeviceptr staging; /* all lanes, one behind the other, ... */
 	uint8_t *bounce;     /* ...and in pinned memory */

@@ -19,6 +19,22 @@ void cuda_job_look(struct cuda_job *j)
 		cuda_job_end(j);
 }
 
+/* Of typed and opaque bytes nobody said which layer they belong to: with them the block is whole or
+ * it is nothing. The release comes after the GPU's own word, an event, that the bytes are there. */
+void cuda_job_landed(struct cuda_job *j)
+{
+	const struct cuda_plan *plan = j->units.plan;
+	const uint32_t all = j->job->layout->pages.geometry.layers;
+	uint32_t n = 0;
+
+	if (j->landed == plan->n_units)
+		n = all;
+	else if (plan->plane_units == plan->n_units)
+		n = j->landed / (plan->plane_units / all);
+	if (n > 0 && j->job->layers)
+		__atomic_store_n(j->job->layers, n, __ATOMIC_RELEASE);
+}
+
 void cuda_job_queue(struct cuda_job *j, bool again)
 {
 	struct device_turns *turns = &j->path->turns[j->way];

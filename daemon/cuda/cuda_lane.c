@@ -227,26 +227,69 @@ static int launch_batch(struct cuda_gpu *gpu, const struct cuda_lane *lane, cons
 	return CUDA_CALL(gpu, cuLaunchKernel, text, n,
 			 lane->way == CUDA_STORE ? c->encode : c->decode,
 			 cuda_plan_blocks(&plan, n_units, gpu->conf.max_ctas), 1, 1, CUDA_THREADS,
-			 1, 1, 0, lane->stream, params, NULL);
+			 1, 1, 0, c->kernels[lane->way], params, NULL);
 }
 
-static int queue(struct cuda_path *path, struct cuda_lane *lane, const struct batch *batches,
-		 uint32_t n_batches, char *text, size_t n)
+/* What `to` gets from now on comes after what `from` has of the lane. Where that fails nobody could
+ * tell when the lane is done: only a new context can. */
+static int cross(struct cuda_gpu *gpu, const struct cuda_lane *lane, CUstream from, CUstream to,
+		 char *text, size_t n)
+{
+	int r = CUDA_CALL(gpu, cuEventRecord, text, n, lane->crossed, from);
+
+	if (r == 0)
+		r = CUDA_CALL(gpu, cuStreamWaitEvent, text, n, to, lane->crossed, 0);
+	if (r)
+		gpu->state = CUDA_FAILING;
+	return r;
+}
+
+/* *ret_last: the stream that ends with the lane's last operation. */
+static int queue_store(struct cuda_path *path, const struct cuda_lane *lane,
+		       const struct batch *batches, uint32_t n_batches, CUstream *ret_last,
+		       char *text, size_t n)
 {
 	struct cuda_gpu *gpu = path->gpu;
-	const uint32_t in = lane->way == CUDA_STORE ? CUDA_LANE_HEAD : lane->used;
-	int r = CUDA_CALL(gpu, cuMemcpyHtoDAsync, text, n, lane->on_gpu, lane->host, in,
-			  lane->stream);
+	const CUstream kernels = gpu->in_context.kernels[CUDA_STORE];
+	const CUstream wire = gpu->in_context.wires[CUDA_STORE];
+	const uint32_t out = lane->used - CUDA_LANE_FLAGS;
+	int r = CUDA_CALL(gpu, cuMemcpyHtoDAsync, text, n, lane->on_gpu, lane->host, CUDA_LANE_HEAD,
+			  kernels);
 
+	*ret_last = kernels;
 	for (uint32_t i = 0; i < n_batches && r == 0; i++)
 		r = launch_batch(gpu, lane, &batches[i], text, n);
-	path->in_bytes += in;
-	if (r || lane->way == CUDA_LOAD)
+	path->in_bytes += CUDA_LANE_HEAD;
+	if (r == 0)
+		r = cross(gpu, lane, kernels, wire, text, n);
+	if (r)
 		return r;
-	path->out_bytes += lane->used - CUDA_LANE_FLAGS;
+	*ret_last = wire;
+	path->out_bytes += out;
 	return CUDA_CALL(gpu, cuMemcpyDtoHAsync, text, n, lane->host + CUDA_LANE_FLAGS,
-			 lane->on_gpu + CUDA_LANE_FLAGS, lane->used - CUDA_LANE_FLAGS,
-			 lane->stream);
+			 lane->on_gpu + CUDA_LANE_FLAGS, out, wire);
+}
+
+static int queue_load(struct cuda_path *path, const struct cuda_lane *lane,
+		      const struct batch *batches, uint32_t n_batches, CUstream *ret_last,
+		      char *text, size_t n)
+{
+	struct cuda_gpu *gpu = path->gpu;
+	const CUstream kernels = gpu->in_context.kernels[CUDA_LOAD];
+	const CUstream wire = gpu->in_context.wires[CUDA_LOAD];
+	int r = CUDA_CALL(gpu, cuMemcpyHtoDAsync, text, n, lane->on_gpu, lane->host, lane->used,
+			  wire);
+
+	*ret_last = wire;
+	path->in_bytes += lane->used;
+	if (r == 0)
+		r = cross(gpu, lane, wire, kernels, text, n);
+	if (r)
+		return r;
+	*ret_last = kernels;
+	for (uint32_t i = 0; i < n_batches && r == 0; i++)
+		r = launch_batch(gpu, lane, &batches[i], text, n);
+	return r;
 }
 
 /* A call was refused and the context lives: the lane's jobs fail, once what is queued has ended. */
@@ -263,7 +306,9 @@ static void launch(struct cuda_path *path, struct cuda_lane *lane)
 	struct batch batches[CUDA_LANE_PIECES];
 	struct cuda_gpu *gpu = path->gpu;
 	const uint32_t n = make_tasks(lane, batches);
-	char why[sizeof(gpu->why)];
+	char why[sizeof(gpu->why)] = "";
+	CUstream last;
+	int r;
 
 	lane->state = LANE_DRAINING; /* nothing of it is wanted any more */
 	if (n == 0)
@@ -271,9 +316,14 @@ static void launch(struct cuda_path *path, struct cuda_lane *lane)
 	lane->state = LANE_GPU;
 	path->on_gpu[lane->way]++;
 	path->batches++;
-	if (queue(path, lane, batches, n, why, sizeof(why)))
+	if (lane->way == CUDA_STORE)
+		r = queue_store(path, lane, batches, n, &last, why, sizeof(why));
+	else
+		r = queue_load(path, lane, batches, n, &last, why, sizeof(why));
+	if (r)
 		fail(gpu, lane, why);
-	if (CUDA_CALL(gpu, cuEventRecord, why, sizeof(why), lane->event, lane->stream) == 0)
+	if (gpu->state == CUDA_FAILING ||
+	    CUDA_CALL(gpu, cuEventRecord, why, sizeof(why), lane->event, last) == 0)
 		return;
 	/* Nobody could tell when the lane is done: only a new context can. */
 	gpu->state = CUDA_FAILING;
@@ -309,6 +359,19 @@ static void look_at_flags(struct cuda_lane *lane)
 	}
 }
 
+/* The pieces' units are in their pages. Pieces of a job come in order. */
+static void count_landed(struct cuda_lane *lane)
+{
+	for (uint32_t i = 0; i < lane->n; i++) {
+		struct cuda_part *part = &lane->parts[i];
+
+		if (!part->job || part->job->status)
+			continue;
+		part->job->landed = part->cut.first_unit + part->cut.n_units;
+		cuda_job_landed(part->job);
+	}
+}
+
 /* True: the GPU is done with it. */
 static bool done(struct cuda_path *path, struct cuda_lane *lane)
 {
@@ -325,6 +388,8 @@ static bool done(struct cuda_path *path, struct cuda_lane *lane)
 	lane->state = LANE_DRAINING;
 	if (lane->way == CUDA_STORE)
 		look_at_flags(lane);
+	else
+		count_landed(lane);
 	return true;
 }
 
@@ -397,9 +462,11 @@ int cuda_path_attach(struct cuda_path *path, char *text, size_t n)
 
 			lane->host = c->bounce + at;
 			lane->on_gpu = c->staging + at;
-			lane->stream = c->streams[way][i % CUDA_BATCHES];
-			r = CUDA_CALL(path->gpu, cuEventCreate, text, n, &lane->event,
+			r = CUDA_CALL(path->gpu, cuEventCreate, text, n, &lane->crossed,
 				      CU_EVENT_DISABLE_TIMING);
+			if (r == 0)
+				r = CUDA_CALL(path->gpu, cuEventCreate, text, n, &lane->event,
+					      CU_EVENT_DISABLE_TIMING);
 		}
 	return r;
 }
@@ -407,9 +474,14 @@ int cuda_path_attach(struct cuda_path *path, char *text, size_t n)
 void cuda_path_detach(struct cuda_path *path)
 {
 	for (enum cuda_way way = 0; way < CUDA_WAYS; way++)
-		for (uint32_t i = 0; i < CUDA_LANES; i++)
-			if (path->lanes[way][i].event)
-				(void)path->gpu->api->cuEventDestroy(path->lanes[way][i].event);
+		for (uint32_t i = 0; i < CUDA_LANES; i++) {
+			const struct cuda_lane *lane = &path->lanes[way][i];
+
+			if (lane->crossed)
+				(void)path->gpu->api->cuEventDestroy(lane->crossed);
+			if (lane->event)
+				(void)path->gpu->api->cuEventDestroy(lane->event);
+		}
 	cuda_path_forget(path);
 }
 
@@ -419,8 +491,7 @@ void cuda_path_forget(struct cuda_path *path)
 		for (uint32_t i = 0; i < CUDA_LANES; i++) {
 			struct cuda_lane *lane = &path->lanes[way][i];
 
-			lane->event = NULL;
-			lane->stream = NULL;
+			lane->crossed = lane->event = NULL;
 			lane->host = NULL;
 			lane->on_gpu = 0;
 		}

@@ -11,8 +11,7 @@
  *
  * Invariants
  *   P1 each way has CUDA_LANES lanes, used and freed in turn, and at most CUDA_BATCHES of them are
- *      on the GPU. Neighbours have different streams, so that the kernel of one runs while the
- *      other crosses the wire.
+ *      on the GPU.
  *   P2 a lane that is filled while others are on the GPU goes on being filled: copies merge while
  *      the wire is busy, and a lone block waits for nothing.
  *   P3 nothing is queued on the GPU for a job before its order was reached, nor once it was
@@ -21,6 +20,10 @@
  *      holds up its own jobs.
  *   P5 clients take turns, a piece at a time (device_turns.h).
  *   P6 pieces of a stored image are copied out in order: the checksum needs that.
+ *   P7 a way has two streams, kernels and copies, and an event orders them within a lane. So while
+ *      a kernel scatters one run of an image, the next run crosses the wire.
+ *   P8 lanes of a way end in order, and units lie layer after layer: a job's progress word
+ *      (device_job.layers) is raised when an event has told that the layers are in the page.
  *
  * All of it is the GPU's thread's, but for cuda_path_open(), cuda_path_close() and
  * cuda_path_submit().
@@ -34,8 +37,7 @@
 #include "cuda_layout.h"
 #include "cuda_work.h"
 
-enum { CUDA_LANES = 4 };
-static_assert(CUDA_LANES % CUDA_BATCHES == 0, "neighbours have different streams");
+enum { CUDA_LANES = 4, CUDA_BATCHES = 2 };
 
 struct cuda_lane;
 
@@ -54,6 +56,7 @@ struct cuda_job {
 	uint32_t next_unit;   /* not yet in a lane */
 	uint32_t pieces, out; /* put into lanes up to now; of these still there */
 	uint32_t copied;      /* store: pieces copied out */
+	uint32_t landed;      /* load: units that are in the page */
 	int status;
 };
 
@@ -79,8 +82,8 @@ struct cuda_lane {
 	bool full;
 	uint8_t *host; /* pinned */
 	CUdeviceptr on_gpu;
-	CUstream stream;
-	CUevent event;
+	CUevent crossed; /* between the two streams: the first of them is done with it */
+	CUevent event;   /* the GPU is done with it */
 	struct cuda_part parts[CUDA_LANE_PIECES];
 };
 
@@ -138,5 +141,6 @@ void cuda_job_end(struct cuda_job *job);
  * all of it is done or it has a status. */
 void cuda_job_look(struct cuda_job *job);
 void cuda_job_queue(struct cuda_job *job, bool again); /* again: first of its client's */
+void cuda_job_landed(struct cuda_job *job);            /* tells how many layers have */
 
 #endif

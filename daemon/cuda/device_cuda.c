@@ -246,6 +246,7 @@ int device_cuda_open(const struct cuda_driver *driver, const struct cuda_found *
 	g->base.ops = &device_cuda_ops;
 	g->base.loop = loop;
 	g->base.guarded = true; /* no page of a GPU is a hole */
+	g->base.layered = true;
 	g->base.depth = conf->depth;
 	memcpy(g->base.uuid, found->uuid, sizeof(g->base.uuid));
 	mails_clear(&g->gathered);

@@ -135,6 +135,9 @@ struct device_job {
 	/* shared with the page's owner, or NULL: != 0 ends the job: -ECANCELED */
 	const uint32_t *given_up;
 	uint32_t cancelled; /* set by device_cancel(): -ECANCELED. The owner clears it */
+	/* DECODE: shared with the page's owner, or NULL. A layered device raises it, with release:
+	 * so many layers are in the page */
+	uint32_t *layers;
 	/* out */
 	/* 0; -ERANGE: encode as raw; -EBADMSG: image damaged (page untouched if verify was set or
 	 * the header was bad); -ECANCELED, -ETIMEDOUT: stopped between pieces; -EFAULT: its client
@@ -207,6 +210,7 @@ struct device {
 	struct loop *loop;
 	uint8_t uuid[WIRE_UUID_BYTES]; /* 0: the CPU */
 	bool guarded;                  /* the kernel watches regions for holes (guard.h) */
+	bool layered;                  /* it raises device_job.layers */
 	/* a job since the last one ended; one was submitted since the last kick */
 	bool refused, unkicked;
 	uint32_t depth, own_depth;

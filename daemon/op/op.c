@@ -186,6 +186,8 @@ static void complete(struct op *q)
 		if (status >= 0 && cqe.prefix == i)
 			cqe.prefix = i + 1;
 	}
+	if (q->sqe.op == WIRE_OP_LOAD && q->mount->device->layered)
+		ring_clear_layers(&q->client->ring, q->sqe.first, q->sqe.n);
 	count_time(q->all->store->stats, q->sqe.op, &cqe);
 	order_done(q->order, &q->sqe);
 	if (ring_complete(&q->client->ring, &cqe))
@@ -358,6 +360,8 @@ struct part *op_begin_block(struct op *q)
 	memcpy(part->before, q->last_key, sizeof(part->before));
 	memcpy(q->last_key, part->job.identity.key, sizeof(q->last_key));
 	part->job.given_up = ring_given_up_word(&q->client->ring);
+	if (q->sqe.op == WIRE_OP_LOAD && q->mount->device->layered)
+		part->job.layers = ring_layers_word(&q->client->ring, slot);
 	part->step = LOAD_LOOKUP;
 	if (q->sqe.op == WIRE_OP_STORE) {
 		part->step = STORE_ADMIT;

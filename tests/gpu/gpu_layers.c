@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=10 */
+/*
+ * gpu_layers - goal: of an image that crosses the wire in several runs the first layers are in the
+ * page while later ones are on the wire, and the words that say so (wire.h, layers[]) are never
+ * ahead of the bytes. Method: loads on an emulated driver that runs what is queued late and in an
+ * order of its own; the test reads the words all the while, and with each word the layers that it
+ * promises. That a kernel ran while a later run crossed the wire is in the driver's trace.
+ */
+#include "tests/lib/lib_gpu_raw.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { N = 2, CHAIN = 3, LOADS = 16, ENOUGH = 12 };
+
+static const char config[] = "[host]\nbytes = 128M\nslab_bytes = 32M\nhuge_pages = no\n"
+			     "[device]\nworkers = 2\ndepth = 16\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+static struct gpu_raw e;
+
+/* 4 MiB a page, in lanes of 1 MiB: four or five runs. */
+static struct kvtier_geometry in_runs(void)
+{
+	struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
+
+	g.layers = 16;
+	g.kv_heads = 8;
+	g.head_dim_k = g.head_dim_v = 256;
+	return g;
+}
+
+static int begin(void **state)
+{
+	const struct kvtier_geometry g = in_runs();
+
+	(void)state;
+	gpu_open(&gpu, 0);
+	daemon_start(&d, config);
+	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	gpu_raw_fill(&e, CHAIN, 0, N);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("kvtierd");
+	return 0;
+}
+
+static uint32_t word(uint32_t slot)
+{
+	const struct wire_hello_ok *ok = &e.raw.ok;
+	const uint32_t *words =
+		(const uint32_t *)(const void *)((const char *)e.raw.complete +
+						 wire_layers_offset(ok->cq_entries,
+								    ok->arena_blocks));
+
+	return __atomic_load_n(&words[slot], __ATOMIC_ACQUIRE);
+}
+
+/* How many words promised some layers, and not all. */
+static uint32_t load_and_watch(void)
+{
+	uint32_t seen[N] = { 0 }, some = 0;
+	struct wire_sqe sqe;
+
+	gpu_raw_poison(&e, N, N);
+	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, N, N);
+	gpu_raw_send(&e, &sqe);
+	while (!gpu_raw_completed(&e))
+		for (uint32_t i = 0; i < N; i++) {
+			const uint32_t layers = word(sqe.first + i);
+
+			if (layers == seen[i])
+				continue;
+			if (!gpu_raw_holds_layers(&e, CHAIN, i, N + i, layers))
+				fail_msg("block %u: the word says %u layers before they are there",
+					 i, layers);
+			/* 0 again: its completion is on its way */
+			assert_true(layers > seen[i] || layers == 0);
+			assert_true(layers <= e.geometry.layers);
+			some += layers > 0 && layers < e.geometry.layers;
+			seen[i] = layers;
+		}
+	assert_int_equal(gpu_raw_await(&e).status, 0);
+	for (uint32_t i = 0; i < N; i++) {
+		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
+		assert_int_equal(word(sqe.first + i), 0);
+	}
+	return some;
+}
+
+static void words_are_never_ahead_of_the_bytes(void **state)
+{
+	uint32_t some = 0;
+
+	(void)state;
+	for (int i = 0; i < LOADS && some < ENOUGH; i++)
+		some += load_and_watch();
+	if (some == 0)
+		fail_msg("in %d loads no word told of the first layers alone", LOADS);
+}
+
+/* A slot's next op, of another geometry's block or of none, must not find the words of the last. */
+static void a_load_of_nothing_has_no_layers(void **state)
+{
+	struct wire_sqe sqe;
+
+	(void)state;
+	(void)load_and_watch();
+	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN + 1, N, N);
+	gpu_raw_send(&e, &sqe);
+	while (!gpu_raw_completed(&e))
+		for (uint32_t i = 0; i < N; i++)
+			assert_int_equal(word(sqe.first + i), 0);
+	assert_int_equal(gpu_raw_await(&e).ok, 0);
+}
+
+struct overlap {
+	bool crossing;
+	int kernels;
+};
+
+/* Of loads: their streams have the higher priority, which is the lower number. */
+static void look_for_overlap(void *arg, const char *said)
+{
+	struct overlap *o = arg;
+	char what[16], call[64];
+	unsigned long long ticket, stream, bytes;
+	int priority;
+
+	if (sscanf(said, "%15s %63s ticket %llu stream %llu priority %d bytes %llu", what, call,
+		   &ticket, &stream, &priority, &bytes) != 6 ||
+	    priority >= 0)
+		return;
+	if (!strcmp(call, "cuMemcpyHtoDAsync") && bytes > 65536 && strcmp(what, "queued") != 0)
+		o->crossing = !strcmp(what, "begins");
+	o->kernels += o->crossing && !strcmp(call, "cuLaunchKernel") && !strcmp(what, "ended");
+}
+
+static void a_run_is_scattered_while_the_next_one_crosses(void **state)
+{
+	struct overlap o = { 0 };
+
+	(void)state;
+	if (gpu_is_real())
+		skip();
+	for (int i = 0; i < LOADS && o.kernels == 0; i++) {
+		gpu_report_clear();
+		(void)load_and_watch();
+		o = (struct overlap){ 0 };
+		gpu_report_each("kvtierd", "note", look_for_overlap, &o);
+	}
+	if (o.kernels == 0)
+		fail_msg("in %d loads no kernel ran while a later run was on the wire", LOADS);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(words_are_never_ahead_of_the_bytes, begin, end),
+		cmocka_unit_test_setup_teardown(a_load_of_nothing_has_no_layers, begin, end),
+		cmocka_unit_test_setup_teardown(a_run_is_scattered_while_the_next_one_crosses,
+						begin, end),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0 one_thread=1 late=3 trace=1");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
