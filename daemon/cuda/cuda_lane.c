@@ -37,6 +37,8 @@ static enum work_end copy(struct work *work, uint32_t thread)
 	(void)thread;
 	if (j->way == CUDA_STORE)
 		cuda_image_out(&j->image, &part->cut, part->lane->host, last);
+	else if (j->verifies)
+		part->status = cuda_image_in_verified(&j->image, &part->cut, part->lane->host);
 	else
 		cuda_image_in(&j->image, &part->cut, part->lane->host);
 	return WORK_ENDED;
@@ -50,6 +52,8 @@ static void copied(struct work *work)
 	part->lent = false;
 	part->lane->lent--;
 	j->path->lent--;
+	if (part->status && j->status == 0)
+		j->status = part->status;
 	if (j->way == CUDA_STORE) {
 		j->copied++;
 		part_end(part);

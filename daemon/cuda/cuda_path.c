@@ -114,9 +114,21 @@ static int reached(struct cuda_job *j, struct asked *last)
 	return order->event ? event_reached(j->path->gpu, order, last) : 1;
 }
 
+/* It goes into a lane whole. */
+static bool is_one_piece(const struct cuda_job *j)
+{
+	struct cuda_cut cut;
+
+	return cuda_cut(&j->units, 0, CUDA_LANE_HEAD, j->path->lane_bytes, &cut) &&
+	       cut.n_units == j->units.plan->n_units;
+}
+
 static void go_on(struct cuda_job *j)
 {
-	if (j->way == CUDA_LOAD && j->job->verify) {
+	const bool verify = j->way == CUDA_LOAD && j->job->verify;
+
+	j->verifies = verify && is_one_piece(j);
+	if (verify && !j->verifies) {
 		j->check = (struct work){ .run = check, .done = checked };
 		j->path->lent++;
 		(void)workers_submit(j->path->workers, &j->check);

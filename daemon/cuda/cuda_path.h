@@ -4,6 +4,8 @@
  *
  *	job:  ORDER --reached--> [CHECK: verified by a worker] --> QUEUED --cut--> ISSUED --> ended:
  *	      no piece of it is in a lane any more, and all are done or it was stopped
+ *	      CHECK: a load that verifies an image of several pieces, as a page is touched only when
+ *	      all of it is known to be good. An image of one piece is verified while it is copied.
  *
  *	lane of a store:  FREE -> FILLING -> GPU (tasks in, kernel, lane out) -> DRAINING (workers
  *			  copy and hash) -> FREE
@@ -52,6 +54,7 @@ struct cuda_job {
 	struct cuda_units units;
 	struct list waiting;  /* ORDER */
 	struct work check;    /* CHECK */
+	bool verifies;        /* load: its only piece is verified while it is copied */
 	bool queued;          /* QUEUED: stands in turns */
 	uint32_t next_unit;   /* not yet in a lane */
 	uint32_t pieces, out; /* put into lanes up to now; of these still there */
@@ -68,6 +71,7 @@ struct cuda_part {
 	struct cuda_cut cut;
 	uint32_t number; /* among its job's pieces */
 	uint32_t flag;   /* store: which of the lane's flags is its own */
+	int status;      /* of the worker: -EBADMSG: what was to be verified is damaged */
 	bool lent;       /* a worker has it */
 };
 

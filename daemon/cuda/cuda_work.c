@@ -67,6 +67,18 @@ int cuda_image_verify(struct cuda_image *i)
 	return codec_verify(i->kernels, i->job->image, &i->shape, i->checksum);
 }
 
+/* Payload, through the cache once: hashed, and copied to `to` while it is there. */
+static void hash_and_copy(struct cuda_image *i, uint8_t *to, const uint8_t *from, uint32_t bytes)
+{
+	for (uint32_t at = 0; at < bytes; at += STEP_BYTES) {
+		const uint32_t left = bytes - at;
+		const uint32_t n = left < STEP_BYTES ? left : STEP_BYTES;
+
+		(void)XXH3_64bits_update(i->hash, from + at, n);
+		i->kernels->copy(to + at, from + at, n);
+	}
+}
+
 void cuda_image_in(const struct cuda_image *i, const struct cuda_cut *cut, uint8_t *lane)
 {
 	memcpy(lane + cut->scale_at, scales_of(i) + cut->scale, cut->scale_bytes);
@@ -74,6 +86,17 @@ void cuda_image_in(const struct cuda_image *i, const struct cuda_cut *cut, uint8
 			 i->job->image + i->shape.payload_offset + cut->payload,
 			 cut->payload_bytes);
 	i->kernels->fence(); /* the copy engine sees it */
+}
+
+int cuda_image_in_verified(struct cuda_image *i, const struct cuda_cut *cut, uint8_t *lane)
+{
+	(void)XXH3_64bits_reset(i->hash);
+	hash_and_copy(i, lane + cut->payload_at, i->job->image + i->shape.payload_offset,
+		      cut->payload_bytes);
+	memcpy(lane + cut->scale_at, scales_of(i), cut->scale_bytes);
+	(void)XXH3_64bits_update(i->hash, lane + cut->scale_at, cut->scale_bytes);
+	i->kernels->fence(); /* the copy engine sees it */
+	return XXH3_64bits_digest(i->hash) == i->checksum ? 0 : -EBADMSG;
 }
 
 static void seal(struct cuda_image *i)
@@ -93,16 +116,8 @@ static void seal(struct cuda_image *i)
 void cuda_image_out(struct cuda_image *i, const struct cuda_cut *cut, const uint8_t *lane,
 		    bool last)
 {
-	const uint8_t *from = lane + cut->payload_at;
-	uint8_t *to = i->job->image + i->shape.payload_offset + cut->payload;
-
-	for (uint32_t at = 0; at < cut->payload_bytes; at += STEP_BYTES) {
-		const uint32_t left = cut->payload_bytes - at;
-		const uint32_t n = left < STEP_BYTES ? left : STEP_BYTES;
-
-		(void)XXH3_64bits_update(i->hash, from + at, n);
-		i->kernels->copy(to + at, from + at, n);
-	}
+	hash_and_copy(i, i->job->image + i->shape.payload_offset + cut->payload,
+		      lane + cut->payload_at, cut->payload_bytes);
 	memcpy(scales_of(i) + cut->scale, lane + cut->scale_at, cut->scale_bytes);
 	if (last)
 		seal(i);

@@ -16,7 +16,8 @@ struct cuda_image {
 	struct image_shape shape;
 	enum image_codec codec_k, codec_v; /* of this image */
 	uint64_t checksum;                 /* load: the header's */
-	void *hash;                        /* store: of the payload so far */
+	/* of the payload so far: of a store, and of a load that verifies what it copies */
+	void *hash;
 };
 
 /* At start: memory for a hash; NULL: there is none. */
@@ -31,6 +32,8 @@ int cuda_image_begin_load(struct cuda_image *image);
 int cuda_image_verify(struct cuda_image *image);
 /* Load: a piece, from the slot into its lane. */
 void cuda_image_in(const struct cuda_image *image, const struct cuda_cut *cut, uint8_t *lane);
+/* The same of a whole image, and verifies it on the way: 0, or -EBADMSG. */
+int cuda_image_in_verified(struct cuda_image *image, const struct cuda_cut *cut, uint8_t *lane);
 /* Store: a piece, from its lane into the slot. An image's pieces come in order; the last one seals
  * the image. */
 void cuda_image_out(struct cuda_image *image, const struct cuda_cut *cut, const uint8_t *lane,

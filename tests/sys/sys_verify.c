@@ -4,91 +4,22 @@
  * block's image in the daemon's host memory through /proc/PID/mem by its key, flips one bit of it,
  * and loads.
  */
-#include "tests/lib/lib.h"
+#include "tests/lib/lib_damage.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "kernels/image.h"
-#include "tiers/host/host_memory.h"
 
-enum { BLOCKS = 4, PAGES = 2 * BLOCKS, VICTIM = 2, HOST_BYTES = 4 << 20, LARGEST = 256 << 20 };
+enum { BLOCKS = 4, PAGES = 2 * BLOCKS, VICTIM = 2 };
 
 struct world {
 	struct daemon d;
 	struct engine e;
 	struct kvtier_key keys[BLOCKS];
 };
-
-/* Address in the daemon of the image with this key in [from, to), or 0. Images are 4 KiB
- * aligned. */
-static uint64_t image_in(int mem, uint64_t from, uint64_t to, const struct kvtier_key *key)
-{
-	struct image_header header;
-
-	for (uint64_t at = from; at < to; at += IMAGE_ALIGN)
-		if (pread(mem, &header, sizeof(header), (off_t)at) == (ssize_t)sizeof(header) &&
-		    header.magic == IMAGE_MAGIC &&
-		    memcmp(header.key, key->bytes, sizeof(header.key)) == 0)
-			return at;
-	return 0;
-}
-
-/* Its name is in the line where the kernel keeps names; else it is one of those that have none. */
-static bool may_be_host_memory(const char *line, uint64_t from, uint64_t to)
-{
-	if (strstr(line, HOST_MEMORY_NAME))
-		return true;
-	return strstr(line, " rw-p 00000000 00:00 0 \n") && to - from >= HOST_BYTES &&
-	       to - from <= LARGEST;
-}
-
-static uint64_t find_image(const struct daemon *d, int mem, const struct kvtier_key *key)
-{
-	char path[64], line[512];
-	uint64_t at = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/maps", d->pid);
-	f = fopen(path, "r");
-	assert_non_null(f);
-	while (!at && fgets(line, sizeof(line), f)) {
-		unsigned long long from, to;
-
-		if (sscanf(line, "%llx-%llx", &from, &to) == 2 &&
-		    may_be_host_memory(line, from, to))
-			at = image_in(mem, from, to, key);
-	}
-	(void)fclose(f);
-	if (!at)
-		fail_msg("the block's image is not in the daemon's host memory");
-	return at;
-}
-
-/* offset < 0: from the image's end. */
-static void flip(const struct daemon *d, const struct kvtier_key *key, long offset)
-{
-	char path[64];
-	uint64_t at;
-	uint8_t byte;
-	int mem;
-
-	snprintf(path, sizeof(path), "/proc/%d/mem", d->pid);
-	mem = open(path, O_RDWR | O_CLOEXEC);
-	if (mem < 0) {
-		printf("skipped: %s: %s\n", path, strerror(errno));
-		skip();
-	}
-	at = find_image(d, mem, key) + (uint64_t)offset;
-	assert_int_equal(pread(mem, &byte, 1, (off_t)at), 1);
-	byte ^= 0x10;
-	assert_int_equal(pwrite(mem, &byte, 1, (off_t)at), 1);
-	(void)close(mem);
-}
 
 static void begin(struct world *w, const char *verify, uint32_t codec)
 {
@@ -122,7 +53,7 @@ static void damage(const char *verify, uint32_t codec, long offset)
 	struct world w;
 
 	begin(&w, verify, codec);
-	flip(&w.d, &w.keys[VICTIM], offset);
+	damage_image(&w.d, w.keys[VICTIM].bytes, offset);
 	assert_missed(&w);
 	assert_missed(&w); /* still 1: the block is gone, not damaged again */
 	/* Alone: lookup's binary search may step over a hole, which nothing but damage makes. */
@@ -179,7 +110,7 @@ static void status_says_so(void **state)
 
 	(void)state;
 	begin(&w, "always", KVTIER_CODEC_RAW);
-	flip(&w.d, &w.keys[VICTIM], IMAGE_ALIGN);
+	damage_image(&w.d, w.keys[VICTIM].bytes, IMAGE_ALIGN);
 	assert_missed(&w);
 	assert_int_not_equal(daemon_ctl(&w.d, "status", out, sizeof(out)), 0);
 	assert_non_null(strstr(out, "corrupt"));
