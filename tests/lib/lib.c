@@ -22,8 +22,6 @@
 
 #include <json-c/json.h>
 
-enum { START_MS = 30000, STOP_MS = 30000 };
-
 uint64_t now_ns(void)
 {
 	struct timespec t;
@@ -92,7 +90,7 @@ static void show_log(const struct daemon *d)
 
 static void await_serving(struct daemon *d)
 {
-	const uint64_t until = now_ns() + START_MS * 1000000ull;
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
 	const struct kvtier_options o = {
 		.size = sizeof(o), .socket_path = d->socket, .timeout_ms = 5000, .name = "probe"
 	};
@@ -112,7 +110,7 @@ static void await_serving(struct daemon *d)
 		}
 		if (now_ns() > until) {
 			show_log(d);
-			fail_msg("kvtierd does not serve after %d ms: %s", START_MS,
+			fail_msg("kvtierd does not serve after %d ms: %s", PATIENT_MS,
 				 kvtier_last_error());
 		}
 		nap();
@@ -212,10 +210,12 @@ void daemon_signal(struct daemon *d, int signal)
 {
 	if (kill(d->pid, signal))
 		fail_msg("kill: %s", strerror(errno));
+	if (signal == SIGSTOP && waitpid(d->pid, NULL, WUNTRACED) != d->pid)
+		fail_msg("waitpid: %s", strerror(errno));
 	if (signal == SIGKILL)
-		(void)daemon_wait(d, STOP_MS);
+		(void)daemon_wait(d, PATIENT_MS);
 	if (signal == SIGTERM) {
-		const int status = daemon_wait(d, STOP_MS);
+		const int status = daemon_wait(d, PATIENT_MS);
 
 		if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
 			show_log(d);
@@ -240,7 +240,7 @@ int daemon_ctl(const struct daemon *d, const char *arguments, char *ret, size_t 
 {
 	char command[1024];
 
-	snprintf(command, sizeof(command), "timeout 20 %s/kvtierctl --socket %s %s 2>&1",
+	snprintf(command, sizeof(command), "timeout 60 %s/kvtierctl --socket %s %s 2>&1",
 		 build_dir(), d->socket, arguments);
 	return shell(command, ret, n);
 }
@@ -309,6 +309,19 @@ void daemon_stat_becomes(const struct daemon *d, const char *path, uint64_t valu
 				 (unsigned long long)value, timeout_ms);
 		nap_ms(10);
 		now = daemon_stat(d, path);
+	}
+}
+
+void daemon_stat_reaches(const struct daemon *d, const char *path, uint64_t value)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	uint64_t now;
+
+	while ((now = daemon_stat(d, path)) < value) {
+		if (now_ns() > until)
+			fail_msg("%s is %llu, and does not reach %llu", path,
+				 (unsigned long long)now, (unsigned long long)value);
+		nap_ms(10);
 	}
 }
 

@@ -7,6 +7,7 @@
 #ifndef KVTIER_TESTS_LIB_H
 #define KVTIER_TESTS_LIB_H
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -18,6 +19,9 @@
 
 #include "client/kvtier.h"
 #include "random.h"
+
+/* A wait for what a busy machine does late: the bound of all that has no other. */
+enum { PATIENT_MS = 60000 };
 
 /* --- the daemon --- */
 
@@ -38,8 +42,9 @@ void daemon_start(struct daemon *d, const char *config);
 void daemon_place(struct daemon *d, bool on_disk);
 void daemon_configure(struct daemon *d, const char *config); /* also between two lives */
 const char *disk_dir(void); /* where O_DIRECT works: $TMPDIR, or /var/tmp; NULL: neither */
-void daemon_restart(struct daemon *d);            /* same directories; it must not be running */
-void daemon_signal(struct daemon *d, int signal); /* SIGKILL and SIGTERM also reap it */
+void daemon_restart(struct daemon *d); /* same directories; it must not be running */
+/* SIGKILL and SIGTERM also reap it; after SIGSTOP all its threads stand still. */
+void daemon_signal(struct daemon *d, int signal);
 int daemon_wait(struct daemon *d,
 		/* exit status as of waitpid; ends the test if it does not end */
 		int timeout_ms);
@@ -59,6 +64,8 @@ int daemon_fds_settled(const struct daemon *d);
 void daemon_fds_fall_to(const struct daemon *d, int fds, int timeout_ms);
 /* Asks until the number is `value`; ends the test when it is not after `timeout_ms`. */
 void daemon_stat_becomes(const struct daemon *d, const char *path, uint64_t value, int timeout_ms);
+/* Likewise, until it is at least that. */
+void daemon_stat_reaches(const struct daemon *d, const char *path, uint64_t value);
 /* lines of /proc/PID/maps with this word */
 int daemon_maps(const struct daemon *d, const char *word);
 /* Large regions are unmapped behind the core's back. */
@@ -69,6 +76,20 @@ const char *build_dir(void); /* where this test program's build lies */
 void nap_ms(uint32_t ms);
 
 /* --- an engine --- */
+
+/* A call of libkvtier that must succeed, of a client with so little patience that a busy daemon may
+ * well exceed it: again, while that is all that is wrong. */
+#define INSIST(call)                                                                \
+	do {                                                                        \
+		const uint64_t until_ns = now_ns() + PATIENT_MS * 1000000ull;       \
+		int result;                                                         \
+                                                                                    \
+		do                                                                  \
+			result = (call);                                            \
+		while (result == -ETIMEDOUT && now_ns() < until_ns);                \
+		if (result)                                                         \
+			fail_msg("%s: %d, %s", #call, result, kvtier_last_error()); \
+	} while (0)
 
 /* Token-major pages [page][layer][K|V][token][head][dim] in one memfd. */
 struct engine {
@@ -106,6 +127,10 @@ int engine_store(struct engine *e, const struct kvtier_key *keys, const uint32_t
 int engine_load(struct engine *e, const struct kvtier_key *keys, const uint32_t *pages, size_t n,
 		int32_t *blocks);
 uint32_t engine_lookup(struct engine *e, const struct kvtier_key *keys, size_t n);
+/* Until that is what is there: lookups of a daemon that stands still say that nothing is, 2.5 s
+ * after its last heartbeat, and until the next one. */
+void engine_lookup_becomes(struct engine *e, const struct kvtier_key *keys, size_t n,
+			   uint32_t hits);
 
 /* --- self-describing payloads: each byte pair is a function of (salt, key, offset) --- */
 

@@ -17,8 +17,6 @@
 
 #include "kernels/image.h"
 
-enum { PATIENCE_MS = 20000 };
-
 char disk_uring[] = "io_uring", disk_threads[] = "threads";
 
 static bool uring_refused(void)
@@ -75,7 +73,7 @@ void disk_state_becomes(const struct daemon *d, const char *state, int timeout_m
 void disk_restart(struct daemon *d)
 {
 	daemon_restart(d);
-	disk_state_becomes(d, "up", PATIENCE_MS);
+	disk_state_becomes(d, "up", PATIENT_MS);
 }
 
 void disk_start(struct daemon *d, const char *engine, const char *config)
@@ -95,7 +93,7 @@ void disk_flush(const struct daemon *d)
 
 int disk_status_says(const struct daemon *d, const char *word, char *ret, size_t n)
 {
-	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
 
 	for (;;) {
 		const int code = daemon_ctl(d, "status", ret, n);
@@ -105,19 +103,6 @@ int disk_status_says(const struct daemon *d, const char *word, char *ret, size_t
 		if (now_ns() > until)
 			fail_msg("kvtierctl status does not say \"%s\": %s", word, ret);
 		nap_ms(20);
-	}
-}
-
-void disk_stat_reaches(const struct daemon *d, const char *path, uint64_t value)
-{
-	const uint64_t until = now_ns() + PATIENCE_MS * 1000000ull;
-	uint64_t now;
-
-	while ((now = daemon_stat(d, path)) < value) {
-		if (now_ns() > until)
-			fail_msg("%s is %llu, and does not reach %llu", path,
-				 (unsigned long long)now, (unsigned long long)value);
-		nap_ms(10);
 	}
 }
 

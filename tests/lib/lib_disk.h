@@ -29,8 +29,6 @@ void disk_state_becomes(const struct daemon *d, const char *state, int timeout_m
 void disk_flush(const struct daemon *d); /* kvtierctl flush; it must be acknowledged */
 /* What `kvtierctl status` says, until it contains `word`; returns its exit code then. */
 int disk_status_says(const struct daemon *d, const char *word, char *ret, size_t n);
-/* A number of stats, until it is at least that. */
-void disk_stat_reaches(const struct daemon *d, const char *path, uint64_t value);
 
 /* --- a daemon, an engine, a chain --- */
 

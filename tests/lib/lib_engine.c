@@ -197,6 +197,18 @@ uint32_t engine_lookup(struct engine *e, const struct kvtier_key *keys, size_t n
 	return hit.blocks;
 }
 
+void engine_lookup_becomes(struct engine *e, const struct kvtier_key *keys, size_t n, uint32_t hits)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	uint32_t now;
+
+	while ((now = engine_lookup(e, keys, n)) != hits) {
+		if (now_ns() > until)
+			fail_msg("lookups say %u, not %u", now, hits);
+		nap_ms(2);
+	}
+}
+
 /* --- payloads --- */
 
 static uint64_t mix(uint64_t x)

@@ -172,7 +172,7 @@ void node_text_has(const struct node *n, const char *word)
 
 void node_stat_reaches(const struct node *n, const char *path, uint64_t value)
 {
-	disk_stat_reaches(&n->d, path, value);
+	daemon_stat_reaches(&n->d, path, value);
 }
 
 bool node_log_has(const struct node *n, const char *word)

@@ -121,24 +121,6 @@ static void check_marks(const uint8_t *page, size_t bytes, uint32_t number, cons
 			 number, lost, bytes / MARK_EVERY);
 }
 
-static void stop(struct daemon *d)
-{
-	char path[64], text[512] = "";
-
-	daemon_signal(d, SIGSTOP);
-	(void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)d->pid);
-	for (int i = 0; i < 5000 && !strstr(text, ") T "); i++) {
-		FILE *f = fopen(path, "r");
-
-		assert_non_null(f);
-		text[fread(text, 1, sizeof(text) - 1, f)] = 0;
-		(void)fclose(f);
-		nap_ms(1);
-	}
-	assert_non_null(strstr(text, ") T "));
-	nap_ms(5); /* its other threads */
-}
-
 static bool is_lent(const struct world *w, uint32_t page)
 {
 	for (int i = 0; i < w->n_lent; i++)
@@ -173,7 +155,7 @@ static bool stop_in(struct world *w, submit_fn *submit, uint64_t *ret_op)
 
 	assert_int_equal(submit(w->space, w->keys, w->pages, BLOCKS, &patient, ret_op), 0);
 	(void)usleep(random_below(&rnd, 6000));
-	stop(&w->d);
+	daemon_signal(&w->d, SIGSTOP);
 	if (kvtier_wait(w->client, *ret_op, 0, &result) == -ETIMEDOUT)
 		return true;
 	daemon_signal(&w->d, SIGCONT);

@@ -87,8 +87,8 @@ static void holes_are_refused(void **state)
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(raw_status(&r, i), -EFAULT);
 	assert_int_equal(allocated(fd), 0);
-	daemon_stat_becomes(&d, "store.sparse_blocks_total", 1, 5000);
-	daemon_stat_becomes(&d, "load.sparse_blocks_total", 4, 5000);
+	daemon_stat_becomes(&d, "store.sparse_blocks_total", 1, PATIENT_MS);
+	daemon_stat_becomes(&d, "load.sparse_blocks_total", 4, PATIENT_MS);
 	assert_int_equal(daemon_stat(&d, "tiers.host.corrupt_blocks_total"), 0);
 
 	/* The blocks are as good as before. */

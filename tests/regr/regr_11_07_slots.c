@@ -156,7 +156,7 @@ static uint32_t connections(const struct daemon *d)
 static void connections_become(const struct daemon *d, uint32_t n)
 {
 	for (int ms = 0; connections(d) != n; ms += 10) {
-		assert_true(ms < 10000);
+		assert_true(ms < PATIENT_MS);
 		nap_ms(10);
 	}
 }
@@ -183,7 +183,7 @@ static void a_user_has_a_share(void **state)
 	snprintf(want, sizeof(want), "%d of them by user %d, of those %d by process %d;", SHARE,
 		 HOG, SHARE, (int)hog.pid);
 	for (int ms = 0; !strstr(text, want); ms += 50) {
-		if (ms >= 9000)
+		if (ms >= PATIENT_MS)
 			fail_msg("status does not say \"%s\":\n%s", want, text);
 		nap_ms(50);
 		(void)daemon_ctl(&d, "status", text, sizeof(text));
@@ -211,7 +211,7 @@ static void half_open_ones_go_first(void **state)
 	for (int i = 0; i < 10; i++)
 		engine_works(d.socket);
 	for (int ms = 0; connections(&d) > HALF_OPEN; ms += 10) {
-		assert_true(ms < 10000);
+		assert_true(ms < PATIENT_MS);
 		nap_ms(10);
 	}
 	for (int i = 0; i < n; i++)

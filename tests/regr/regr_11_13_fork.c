@@ -165,7 +165,7 @@ static void a_child_makes_its_own(void **state)
 	struct world *w = *state;
 
 	assert_int_equal(in_child(w, its_own_client), 0);
-	daemon_stat_becomes(&w->d, "clients", 1, 10000);
+	daemon_stat_becomes(&w->d, "clients", 1, PATIENT_MS);
 	w->connections++;
 	parent_goes_on(w);
 }
@@ -218,7 +218,7 @@ static void the_parent_closes_before_its_child(void **state)
 		_exit(read(pipe_fd[0], &byte, 1) != 0);
 	}
 	engine_close(&w->e);
-	daemon_stat_becomes(&w->d, "clients", 0, 10000);
+	daemon_stat_becomes(&w->d, "clients", 0, PATIENT_MS);
 	(void)close(pipe_fd[0]);
 	(void)close(pipe_fd[1]);
 	assert_int_equal(waitpid(pid, NULL, 0), pid);

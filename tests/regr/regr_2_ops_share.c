@@ -37,7 +37,6 @@ static void a_full_ring_leaves_ops_for_others(void **state)
 	sqe = raw_sqe(WIRE_OP_LOAD, space);
 	raw_put(&modest, 0, &sqe);
 	daemon_signal(&d, SIGSTOP);
-	nap_ms(50); /* until it has stopped */
 	raw_publish(&greedy, MAX_OPS);
 	raw_publish(&modest, 1);
 	daemon_signal(&d, SIGCONT);

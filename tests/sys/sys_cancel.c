@@ -85,7 +85,7 @@ static void canceled_load_leaves_its_pages(void **state)
 		assert_untouched_from_now_on(w);
 	}
 	assert_true(w->ended > 0); /* some were caught in the midst */
-	daemon_stat_becomes(&w->s.d, "leases", 0, 10000);
+	daemon_stat_becomes(&w->s.d, "leases", 0, PATIENT_MS);
 }
 
 static void load_past_its_deadline_leaves_its_pages(void **state)
@@ -164,13 +164,13 @@ static void closing_a_space_ends_its_ops(void **state)
 		(void)usleep((useconds_t)i * 300);
 		kvtier_space_close(w->s.e.space);
 		assert_untouched_from_now_on(w);
-		daemon_maps_become(&w->s.d, "memfd:engine", 0, 10000);
+		daemon_maps_become(&w->s.d, "memfd:engine", 0, PATIENT_MS);
 		assert_int_equal(kvtier_wait(w->s.e.client, op, 0, NULL), -ENOENT);
 		assert_int_equal(kvtier_space_open(w->s.e.client, &w->s.e.geometry, &region, 1,
 						   segments, n, &w->s.e.space),
 				 0);
 	}
-	daemon_stat_becomes(&w->s.d, "leases", 0, 10000);
+	daemon_stat_becomes(&w->s.d, "leases", 0, PATIENT_MS);
 	assert_int_equal(daemon_stat(&w->s.d, "protocol_errors_total"), 0);
 }
 

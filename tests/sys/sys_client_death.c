@@ -98,11 +98,11 @@ static void kill_and_reap(pid_t pid)
 
 static void assert_nothing_left(struct world *w)
 {
-	daemon_stat_becomes(&w->d, "clients", 2, 10000);
-	daemon_stat_becomes(&w->d, "leases", 0, 10000);
-	daemon_stat_becomes(&w->d, "ops.outstanding", 0, 10000);
-	daemon_maps_become(&w->d, "memfd:engine", 2, 10000);
-	daemon_fds_fall_to(&w->d, w->fds, 10000);
+	daemon_stat_becomes(&w->d, "clients", 2, PATIENT_MS);
+	daemon_stat_becomes(&w->d, "leases", 0, PATIENT_MS);
+	daemon_stat_becomes(&w->d, "ops.outstanding", 0, PATIENT_MS);
+	daemon_maps_become(&w->d, "memfd:engine", 2, PATIENT_MS);
+	daemon_fds_fall_to(&w->d, w->fds, PATIENT_MS);
 }
 
 /* Whole or not at all; whole if it is known to have completed. Returns whether a chain was cut
@@ -195,7 +195,7 @@ static int begin(void **state)
 	engine_open(&w.e, w.d.socket, "engine", &g, PAGES);
 	w.witness.may_miss = true; /* room for the next death's chains is made by evicting all */
 	witness_start(&w.witness, w.d.socket);
-	daemon_stat_becomes(&w.d, "clients", 2, 10000);
+	daemon_stat_becomes(&w.d, "clients", 2, PATIENT_MS);
 	w.fds = daemon_fds_settled(&w.d);
 	*state = &w;
 	return 0;
@@ -207,8 +207,8 @@ static int end(void **state)
 
 	witness_stop(&w->witness);
 	engine_close(&w->e);
-	daemon_stat_becomes(&w->d, "clients", 0, 10000);
-	daemon_maps_become(&w->d, "memfd:engine", 0, 10000);
+	daemon_stat_becomes(&w->d, "clients", 0, PATIENT_MS);
+	daemon_maps_become(&w->d, "memfd:engine", 0, PATIENT_MS);
 	daemon_remove(&w->d);
 	return 0;
 }

@@ -291,7 +291,7 @@ static void one_client_more_than_allowed(void **state)
 	(void)state;
 	snprintf(config, sizeof(config), "%s[socket]\nmax_clients = 2\n", good);
 	daemon_start(&d, config);
-	daemon_stat_becomes(&d, "clients", 0, 10000);
+	daemon_stat_becomes(&d, "clients", 0, PATIENT_MS);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(
 			kvtier_connect(&(struct kvtier_options){ .size = sizeof(
@@ -308,7 +308,7 @@ static void one_client_more_than_allowed(void **state)
 	assert_non_null(strstr(kvtier_last_error(),
 			       "2 clients are connected, as many as [socket] max_clients allows"));
 	kvtier_close(clients[0]);
-	daemon_stat_becomes(&d, "clients", 1, 10000);
+	daemon_stat_becomes(&d, "clients", 1, PATIENT_MS);
 	assert_int_equal(kvtier_connect(&(struct kvtier_options){ .size = sizeof(
 									  struct kvtier_options),
 								  .socket_path = d.socket },

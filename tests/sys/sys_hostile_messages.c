@@ -254,8 +254,8 @@ static void flood_of_fds(void **state)
 		raw_close(&r);
 	}
 	(void)close(fd);
-	daemon_stat_becomes(&w->d, "clients", 1, 10000);
-	daemon_fds_fall_to(&w->d, before, 10000);
+	daemon_stat_becomes(&w->d, "clients", 1, PATIENT_MS);
+	daemon_fds_fall_to(&w->d, before, PATIENT_MS);
 	w->errors += 19;
 }
 

@@ -289,10 +289,10 @@ static int after_each(void **state)
 	assert_int_equal(raw_receive(&w->raw, &message, sizeof(message)), sizeof(message));
 	assert_int_equal(message.head.type, WIRE_SPACE_CLOSED);
 	witness_check(&w->witness);
-	daemon_stat_becomes(&w->d, "clients", 2, 10000);
+	daemon_stat_becomes(&w->d, "clients", 2, PATIENT_MS);
 	assert_int_equal(daemon_stat(&w->d, "protocol_errors_total"), 0);
-	daemon_fds_fall_to(&w->d, w->fds, 10000);
-	daemon_maps_become(&w->d, "memfd:engine", w->maps, 10000);
+	daemon_fds_fall_to(&w->d, w->fds, PATIENT_MS);
+	daemon_maps_become(&w->d, "memfd:engine", w->maps, PATIENT_MS);
 	return 0;
 }
 
@@ -303,7 +303,7 @@ static int begin(void **state)
 	daemon_start(&world.d, config);
 	witness_start(&world.witness, world.d.socket);
 	raw_open(&world.raw, world.d.socket);
-	daemon_stat_becomes(&world.d, "clients", 2, 10000);
+	daemon_stat_becomes(&world.d, "clients", 2, PATIENT_MS);
 	world.fds = daemon_fds_settled(&world.d);
 	world.maps = daemon_maps(&world.d, "memfd:engine");
 	*state = &world;

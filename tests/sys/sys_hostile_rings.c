@@ -222,7 +222,8 @@ static void close_while_ops_run(void **state)
 		tail += 16;
 		(void)close(raw_space_open(&w->raw, &w->space));
 	}
-	daemon_maps_become(&w->a.d, "memfd:engine", 1, 10000); /* the witness's: a helper unmaps */
+	daemon_maps_become(&w->a.d, "memfd:engine", 1,
+			   PATIENT_MS); /* the witness's: a helper unmaps */
 	w->a.errors--;
 }
 
@@ -316,7 +317,7 @@ static void rewriting_while_it_is_read(void **state)
 		rewriting_one_life(w, &random);
 		witness_check(&w->a.witness);
 	}
-	daemon_stat_becomes(&w->a.d, "clients", 1, 10000);
+	daemon_stat_becomes(&w->a.d, "clients", 1, PATIENT_MS);
 	errors = daemon_stat(&w->a.d, "protocol_errors_total");
 	assert_true(errors > w->a.errors); /* some of it was seen through */
 	/* The images are made of what was read, once: whatever the pages became, checksums hold. */
@@ -342,7 +343,7 @@ static int after_each(void **state)
 
 	raw_close(&w->raw);
 	(void)attacked_after_case(state);
-	daemon_maps_become(&w->a.d, "memfd:engine", 1, 10000);
+	daemon_maps_become(&w->a.d, "memfd:engine", 1, PATIENT_MS);
 	return 0;
 }
 

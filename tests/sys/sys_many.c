@@ -69,12 +69,12 @@ static void sixty_four_at_once(void **state)
 	struct daemon_size size;
 
 	wave(d);
-	daemon_stat_becomes(d, "clients", 0, 10000);
+	daemon_stat_becomes(d, "clients", 0, PATIENT_MS);
 	size = daemon_size(d);
 	for (int i = 0; i < 4; i++)
 		wave(d);
-	daemon_stat_becomes(d, "clients", 0, 10000);
-	daemon_stat_becomes(d, "leases", 0, 10000);
+	daemon_stat_becomes(d, "clients", 0, PATIENT_MS);
+	daemon_stat_becomes(d, "leases", 0, PATIENT_MS);
 	daemon_size_check(d, &size);
 	assert_int_equal(daemon_stat(d, "protocol_errors_total"), 0);
 	assert_int_equal(daemon_stat(d, "clients_refused_total"), 0);
@@ -102,12 +102,12 @@ static void thousand_connections(void **state)
 	struct daemon_size size;
 
 	cycle(d, WARM_UP);
-	daemon_stat_becomes(d, "clients", 0, 10000);
+	daemon_stat_becomes(d, "clients", 0, PATIENT_MS);
 	size = daemon_size(d);
 	cycle(d, CYCLES);
-	daemon_stat_becomes(d, "clients", 0, 10000);
-	daemon_maps_become(d, "memfd:engine", 0, 10000);
-	daemon_maps_become(d, "memfd:kvtier-submit", 0, 10000);
+	daemon_stat_becomes(d, "clients", 0, PATIENT_MS);
+	daemon_maps_become(d, "memfd:engine", 0, PATIENT_MS);
+	daemon_maps_become(d, "memfd:kvtier-submit", 0, PATIENT_MS);
 	daemon_size_check(d, &size);
 }
 
@@ -168,7 +168,7 @@ static void out_of_descriptors(void **state)
 		witness_check(&witness);
 		assert_int_equal(prlimit(d->pid, RLIMIT_NOFILE, &before, NULL), 0);
 		assert_true(connects(d, 20000));
-		daemon_stat_becomes(d, "clients", 1, 10000);
+		daemon_stat_becomes(d, "clients", 1, PATIENT_MS);
 	}
 	witness_stop(&witness);
 }

@@ -58,18 +58,24 @@ static int try_attach(const char *file, char *ret_device, size_t n)
 	return fd;
 }
 
-/* At w->path. Another program may take the one that is free first: then the next. */
+/* Another program may take the one that is free first: then the next. */
+static bool try_often(const char *file, char *ret_device, size_t n)
+{
+	assert_int_equal(held, -1);
+	for (int tries = 0; held < 0 && tries < ATTACH_TRIES; tries++) {
+		held = try_attach(file, ret_device, n);
+		if (held < 0)
+			nap_ms(10);
+	}
+	return held >= 0;
+}
+
+/* At w->path. */
 static void attach(struct disk_world *w, const char *file)
 {
 	char device[32];
 
-	assert_int_equal(held, -1);
-	for (int tries = 0; held < 0 && tries < ATTACH_TRIES; tries++) {
-		held = try_attach(file, device, sizeof(device));
-		if (held < 0)
-			nap_ms(10);
-	}
-	if (held < 0)
+	if (!try_often(file, device, sizeof(device)))
 		fail_msg("%s: %s", device, strerror(errno));
 	assert_int_equal(symlink(device, w->path), 0);
 }
@@ -92,6 +98,7 @@ static void pull(struct disk_world *w)
 static bool can_have_one(void)
 {
 	char file[300], device[32];
+	bool can;
 	int fd;
 
 	if (!disk_dir())
@@ -100,12 +107,11 @@ static bool can_have_one(void)
 	fd = mkstemp(file);
 	if (fd < 0 || ftruncate(fd, STORE_BYTES))
 		return false;
-	held = try_attach(file, device, sizeof(device));
+	can = try_often(file, device, sizeof(device));
 	(void)unlink(file);
 	(void)close(fd);
-	fd = held;
 	let_go();
-	return fd >= 0;
+	return can;
 }
 
 static int teardown(void **state)

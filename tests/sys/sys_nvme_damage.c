@@ -37,7 +37,7 @@ static void a_flipped_bit_is_a_miss(void **state)
 	assert_int_equal(disk_load_each(w), DISK_BLOCKS - n);
 	for (uint32_t i = 0; i < n; i++)
 		assert_int_equal(chain_load(&w->e, &w->keys[i], 0, 1), 0);
-	daemon_stat_becomes(&w->d, "tiers.nvme.corrupt_blocks_total", n, 5000);
+	daemon_stat_becomes(&w->d, "tiers.nvme.corrupt_blocks_total", n, PATIENT_MS);
 	(void)disk_status_says(&w->d, "nvme_corrupt", w->text, sizeof(w->text));
 	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);

@@ -60,7 +60,7 @@ static void live_again(int signal)
 /* Some follow with the heartbeat only. */
 static void stat_is(const char *path, uint64_t value)
 {
-	daemon_stat_becomes(&w.d, path, value, 5000);
+	daemon_stat_becomes(&w.d, path, value, PATIENT_MS);
 }
 
 /* --- restart --- */
@@ -240,7 +240,7 @@ static void evicted_blocks_are_demoted(void **state)
 {
 	begin(*state, narrow, large_geometry(KVTIER_CODEC_RAW), LARGE);
 	store_chains(CHAINS);
-	disk_stat_reaches(&w.d, "tiers.host.demoted_blocks_total", 1);
+	daemon_stat_reaches(&w.d, "tiers.host.demoted_blocks_total", 1);
 	for (int round = 0; round < 2; round++)
 		for (uint32_t i = 0; i < CHAINS; i++) {
 			chain_keys(&w.e, i, LARGE, w.keys);
@@ -248,8 +248,8 @@ static void evicted_blocks_are_demoted(void **state)
 			assert_int_equal(chain_load(&w.e, w.keys, 0, LARGE), LARGE);
 		}
 	stat_is("load.missed_blocks_total", 0);
-	disk_stat_reaches(&w.d, "tiers.nvme.hit_blocks_total", 1);
-	disk_stat_reaches(&w.d, "tiers.host.promoted_blocks_total", 1);
+	daemon_stat_reaches(&w.d, "tiers.nvme.hit_blocks_total", 1);
+	daemon_stat_reaches(&w.d, "tiers.host.promoted_blocks_total", 1);
 	end();
 }
 
@@ -357,9 +357,9 @@ static void recovery_is_reported(void **state)
 	chain_keys(&w.e, 1, TINY, w.keys);
 	assert_int_equal(chain_store(&w.e, w.keys, 0, TINY), 0);
 	live_again(SIGTERM);
-	disk_stat_reaches(&w.d, "tiers.nvme.recovered_blocks", TINY);
+	daemon_stat_reaches(&w.d, "tiers.nvme.recovered_blocks", TINY);
 	stat_is("tiers.nvme.blocks", TINY);
-	disk_stat_reaches(&w.d, "tiers.nvme.recovery_bytes", 4096);
+	daemon_stat_reaches(&w.d, "tiers.nvme.recovery_bytes", 4096);
 	daemon_word(&w.d, "tiers.nvme.engine", engine, sizeof(engine));
 	assert_string_equal(engine, (const char *)*state);
 	/* asked-for threads are no error */

@@ -159,9 +159,9 @@ static void fifty_gib_start_from_footers_alone(void **state)
 		skip();
 	}
 	disk_live(w);
-	disk_stat_reaches(&w->d, "tiers.nvme.recovered_blocks", records);
-	daemon_stat_becomes(&w->d, "tiers.nvme.blocks", records, 5000);
-	daemon_stat_becomes(&w->d, "index.entries", records, 5000);
+	daemon_stat_reaches(&w->d, "tiers.nvme.recovered_blocks", records);
+	daemon_stat_becomes(&w->d, "tiers.nvme.blocks", records, PATIENT_MS);
+	daemon_stat_becomes(&w->d, "index.entries", records, PATIENT_MS);
 	bytes = daemon_stat(&w->d, "tiers.nvme.recovery_bytes");
 	assert_true(bytes >= least && bytes <= most);
 	report(w, bytes);

@@ -72,7 +72,7 @@ static void a_cancelled_load_ends(void **state)
 	io_hold(READS);
 	op = faulty_load_begin(w, 0, N, 0);
 	faulty_held(1);
-	assert_int_equal(kvtier_cancel(w->e.client, op, 5000), 0);
+	assert_int_equal(kvtier_cancel(w->e.client, op, PATIENT_MS), 0);
 	assert_int_equal(faulty_load_end(w, op, 0, N, -ECANCELED), 0);
 	faulty_answers(w);
 	faulty_all_there(w);

@@ -195,7 +195,7 @@ static void end(struct world *w)
 		engine_close(&w->engines[i]);
 	assert_int_equal(daemon_stat(&w->d, "tiers.host.corrupt_blocks_total"), 0);
 	assert_int_equal(daemon_stat(&w->d, "protocol_errors_total"), 0);
-	daemon_stat_becomes(&w->d, "leases", 0, 10000);
+	daemon_stat_becomes(&w->d, "leases", 0, PATIENT_MS);
 	some_were_evicted(&w->d);
 	daemon_remove(&w->d);
 }

@@ -27,7 +27,7 @@ static void a_block_on_a_disk_that_is_out_comes_from_redis(void **state)
 	(void)snprintf(config, sizeof(config), "[redis]\nendpoints = %s\ntimeout_ms = 60000\n%s",
 		       redis.address, faulty_quick);
 	w = faulty_away(state, config, false);
-	disk_stat_reaches(&w->d, "tiers.redis.written_blocks_total", DISK_BLOCKS);
+	daemon_stat_reaches(&w->d, "tiers.redis.written_blocks_total", DISK_BLOCKS);
 	faulty_plan(READS, 0, ALWAYS, -EIO);
 	for (uint32_t i = 0; i < 3; i++)
 		(void)chain_load(&w->e, &w->keys[i], 0, 1);

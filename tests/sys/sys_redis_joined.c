@@ -269,7 +269,7 @@ static void when_the_first_is_cancelled_the_next_goes_on(void **state)
 	begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&w->redis, SIGSTOP);
 	begin_loads(ops, w->keys, N);
-	assert_int_equal(kvtier_cancel(w->b.e.client, ops[0], 5000), 0);
+	assert_int_equal(kvtier_cancel(w->b.e.client, ops[0], PATIENT_MS), 0);
 	assert_int_equal(node_load_end(&w->b, ops[0], w->keys, 0, N, -ECANCELED), 0);
 	nap_ms(100);
 	redis_signal(&w->redis, SIGCONT);
@@ -288,7 +288,7 @@ static void when_all_others_are_cancelled_the_last_goes_on(void **state)
 	redis_signal(&w->redis, SIGSTOP);
 	begin_loads(ops, w->keys, N);
 	for (uint32_t i = 0; i < OPS - 1; i++) {
-		assert_int_equal(kvtier_cancel(w->b.e.client, ops[i], 5000), 0);
+		assert_int_equal(kvtier_cancel(w->b.e.client, ops[i], PATIENT_MS), 0);
 		assert_int_equal(node_load_end(&w->b, ops[i], w->keys, i * N, N, -ECANCELED), 0);
 	}
 	redis_signal(&w->redis, SIGCONT);
@@ -308,7 +308,7 @@ static void behind_a_row_of_cancelled_ones_nobody_waits_for_ever(void **state)
 		ops[i] = node_load_begin(&w->b, w->keys, i * N, N, 0);
 	for (uint32_t i = 0; i < 2; i++) {
 		nap_ms(2000);
-		(void)kvtier_cancel(w->b.e.client, ops[i], 5000);
+		(void)kvtier_cancel(w->b.e.client, ops[i], PATIENT_MS);
 	}
 	assert_int_equal(node_load_end(&w->b, ops[2], w->keys, 2 * N, N, -ENOENT), 0);
 	redis_signal(&w->redis, SIGCONT);
@@ -357,7 +357,7 @@ static void those_behind_end_by_themselves(void **state)
 	ops[1] = node_load_begin(&w->b, w->keys, N, N, SHORT_MS);
 	ops[2] = node_load_begin(&w->b, w->keys, 2 * N, N, 0);
 	assert_int_equal(node_load_end(&w->b, ops[1], w->keys, N, N, -ETIMEDOUT), 0);
-	assert_int_equal(kvtier_cancel(w->b.e.client, ops[2], 5000), 0);
+	assert_int_equal(kvtier_cancel(w->b.e.client, ops[2], PATIENT_MS), 0);
 	assert_int_equal(node_load_end(&w->b, ops[2], w->keys, 2 * N, N, -ECANCELED), 0);
 	redis_signal(&w->redis, SIGCONT);
 	assert_int_equal(node_load_end(&w->b, ops[0], w->keys, 0, N, -ENOENT), N);

@@ -20,7 +20,7 @@ enum { N = SHARED_BLOCKS, HALF = N / 2 };
 
 static void stat_is(const struct node *n, const char *path, uint64_t value)
 {
-	daemon_stat_becomes(&n->d, path, value, 5000);
+	daemon_stat_becomes(&n->d, path, value, PATIENT_MS);
 }
 
 static uint32_t tiers_of(struct node *n, const struct kvtier_key *keys, uint32_t blocks)

@@ -269,7 +269,7 @@ static void a_cancelled_load_ends(void **state)
 	redis_signal(&t.s->redis, SIGSTOP);
 	op = node_load_begin(&t.s->b, t.s->keys, 0, N, 0);
 	nap_ms(50); /* it waits by now */
-	assert_int_equal(kvtier_cancel(t.s->b.e.client, op, 5000), 0);
+	assert_int_equal(kvtier_cancel(t.s->b.e.client, op, PATIENT_MS), 0);
 	assert_int_equal(node_load_end(&t.s->b, op, t.s->keys, 0, N, -ECANCELED), 0);
 	redis_signal(&t.s->redis, SIGCONT);
 	assert_int_equal(chain_load(&t.s->b.e, t.s->keys, N, N), N);
@@ -320,7 +320,7 @@ static void a_client_that_dies_leaves_nothing(void **state)
 	daemon_stat_becomes(&t.s->b.d, "ops.outstanding", 1, SHARED_MS);
 	assert_int_equal(kill(pid, SIGKILL), 0);
 	assert_int_equal(waitpid(pid, NULL, 0), pid);
-	daemon_stat_becomes(&t.s->b.d, "clients", 1, 5000);
+	daemon_stat_becomes(&t.s->b.d, "clients", 1, PATIENT_MS);
 	node_owes_nothing(&t.s->b);
 	redis_signal(&t.s->redis, SIGCONT);
 	assert_int_equal(chain_load(&t.s->b.e, t.s->keys, 0, N), N);
@@ -401,7 +401,7 @@ static void a_purge_while_it_is_stopped_ends(void **state)
 	node_evict(&t.s->a);
 	node_stat_reaches(&t.s->a, "tiers.redis.queued_blocks", 1);
 	assert_int_equal(daemon_ctl(&t.s->a.d, tenant, text, sizeof(text)), 0);
-	daemon_stat_becomes(&t.s->a.d, "tiers.redis.queued_blocks", 0, 5000);
+	daemon_stat_becomes(&t.s->a.d, "tiers.redis.queued_blocks", 0, PATIENT_MS);
 	redis_signal(&t.s->redis, SIGCONT);
 	node_owes_nothing(&t.s->a);
 	shared_end(t.s);

@@ -93,7 +93,7 @@ static void is_refused(void)
 
 	plant();
 	assert_int_equal(loads(), 0);
-	daemon_stat_becomes(&w.s->b.d, corrupt, before + 1, 5000);
+	daemon_stat_becomes(&w.s->b.d, corrupt, before + 1, PATIENT_MS);
 	is_deleted();
 }
 
@@ -324,7 +324,7 @@ static void another_type(void **state)
 	assert_int_equal(redis_ask(&w.s->redis, "DEL %s", w.name), 1);
 	assert_int_equal(redis_ask(&w.s->redis, "LPUSH %s one two three", w.name), 3);
 	assert_int_equal(loads(), 0);
-	daemon_stat_becomes(&w.s->b.d, corrupt, before + 1, 5000);
+	daemon_stat_becomes(&w.s->b.d, corrupt, before + 1, PATIENT_MS);
 	assert_int_equal(node_prefetch(&w.s->b, w.key, 1), 0);
 	nap_ms(200); /* it would be gone by now */
 	assert_int_equal(redis_ask(&w.s->redis, "LLEN %s", w.name), 3);

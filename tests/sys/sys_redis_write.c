@@ -18,7 +18,7 @@ enum { N = SHARED_BLOCKS };
 
 static void stat_is(const struct node *n, const char *path, uint64_t value)
 {
-	daemon_stat_becomes(&n->d, path, value, 5000);
+	daemon_stat_becomes(&n->d, path, value, PATIENT_MS);
 }
 
 /* --- values --- */

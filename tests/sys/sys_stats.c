@@ -41,8 +41,8 @@ static void the_page_tells_what_an_engine_did(void **state)
 	(void)engine_load(&e, keys, pages, BLOCKS + MISSED, NULL);
 	page_says(&d, "stats", "OK: kvtierd ");
 	page_says(&d, "stats", "Hit rate of loads: 66.6 % of 24 blocks.");
-	daemon_stat_becomes(&d, "spaces", 1, 10000); /* with a heartbeat */
-	daemon_stat_becomes(&d, "load.ops_total", 2, 10000);
+	daemon_stat_becomes(&d, "spaces", 1, PATIENT_MS); /* with a heartbeat */
+	daemon_stat_becomes(&d, "load.ops_total", 2, PATIENT_MS);
 	page_says(&d, "stats", "1 client, 1 space, ");
 	load = strstr(out, "\nload ");
 	store = strstr(out, "\nstore ");

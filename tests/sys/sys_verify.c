@@ -61,7 +61,7 @@ static void damage(const char *verify, uint32_t codec, long offset)
 	assert_int_equal(chain_store(&w.e, w.keys, 0, BLOCKS), 0);
 	assert_int_equal(engine_lookup(&w.e, w.keys, BLOCKS), BLOCKS);
 	assert_int_equal(chain_load(&w.e, w.keys, BLOCKS, BLOCKS), BLOCKS);
-	daemon_stat_becomes(&w.d, "leases", 0, 10000);
+	daemon_stat_becomes(&w.d, "leases", 0, PATIENT_MS);
 	engine_close(&w.e);
 	daemon_remove(&w.d);
 }

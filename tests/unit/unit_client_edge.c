@@ -161,9 +161,9 @@ static void nothing_adds_up(bool private)
 					 kvtier_load(e.space, keys, pages, 5, NULL, &op),
 				 0);
 		if (i % 5 == 0)
-			assert_int_equal(kvtier_cancel(e.client, op, 5000), 0);
+			assert_int_equal(kvtier_cancel(e.client, op, 60000), 0);
 		if (i % 3)
-			assert_int_equal(kvtier_wait(e.client, op, 5000, results), 0);
+			assert_int_equal(kvtier_wait(e.client, op, 60000, results), 0);
 		else
 			assert_true(kvtier_poll(e.client, results, 4) >= 0);
 	}
@@ -204,14 +204,14 @@ static void ids_are_not_used_again_after_reconnection(void **state)
 	e.peer.hold = true;
 	assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &before), 0);
 	e.peer.hang_up = true;
-	assert_int_equal(kvtier_wait(e.client, before, 5000, &result), 0);
+	assert_int_equal(kvtier_wait(e.client, before, 60000, &result), 0);
 	assert_int_equal(result.status, -ECONNRESET);
 	while (kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &after))
 		(void)usleep(1000);
 	assert_true(after != before);
 	assert_int_equal(kvtier_wait(e.client, before, 0, &result), -ENOENT);
 	e.peer.hold = false;
-	assert_int_equal(kvtier_wait(e.client, after, 5000, &result), 0);
+	assert_int_equal(kvtier_wait(e.client, after, 60000, &result), 0);
 	assert_int_equal(result.op, after);
 	fake_close(&e);
 }
@@ -312,9 +312,9 @@ static void *wait_and_poll(void *arg)
 		if (kvtier_store(e->space, &key, &(uint32_t){ 3 }, 1, NULL, &op))
 			(void)usleep(500);
 		else if (i % 2)
-			(void)kvtier_wait(e->client, op, 5000, &result);
+			(void)kvtier_wait(e->client, op, 60000, &result);
 		else
-			(void)kvtier_cancel(e->client, op, 5000);
+			(void)kvtier_cancel(e->client, op, 60000);
 		(void)kvtier_poll(e->client, &result, 1);
 	}
 	return NULL;

@@ -33,7 +33,7 @@ static void lost_daemon_ends_every_op(bool private)
 	result.blocks = blocks;
 	result.blocks_max = 5;
 	for (int i = 0; i < 3; i++) {
-		assert_int_equal(kvtier_wait(e.client, ops[i], 5000, &result), 0);
+		assert_int_equal(kvtier_wait(e.client, ops[i], 60000, &result), 0);
 		assert_int_equal(result.status, -ECONNRESET);
 		for (int k = 0; k < 5; k++)
 			assert_int_equal(blocks[k], -ECONNRESET);
@@ -101,7 +101,7 @@ static void *hammer(void *arg)
 		assert(rc == 0 || rc == -ENOTCONN || rc == -EAGAIN);
 		rc = kvtier_lookup(e->space, &key, 1, &hit);
 		assert(!rc);
-		if (rc == 0 && i % 3 && !kvtier_wait(e->client, op, 5000, &result))
+		if (rc == 0 && i % 3 && !kvtier_wait(e->client, op, 60000, &result))
 			assert(result.status == 0 || result.status == -ENOENT ||
 			       result.status == -ECONNRESET);
 		else

@@ -188,7 +188,7 @@ static void wait_ends_at_its_timeout_and_the_op_goes_on(void **state)
 	/* deadline and grace */
 	assert_int_equal(kvtier_wait(e.client, op, -1, &result), -ETIMEDOUT);
 	e.peer.hold = false;
-	assert_int_equal(kvtier_wait(e.client, op, 5000, &result), 0);
+	assert_int_equal(kvtier_wait(e.client, op, 60000, &result), 0);
 	fake_close(&e);
 }
 
@@ -209,7 +209,7 @@ static void cancelled_staged_op_starts_no_more_chunks(void **state)
 	assert_int_equal(kvtier_store(e.space, keys, pages, 20, NULL, &op), 0);
 	assert_int_equal(kvtier_cancel(e.client, op, 0), -ETIMEDOUT);
 	e.peer.hold = false;
-	assert_int_equal(kvtier_cancel(e.client, op, 5000), 0);
+	assert_int_equal(kvtier_cancel(e.client, op, 60000), 0);
 	assert_int_equal(kvtier_cancel(e.client, op, 0), 0); /* again: the result still waits */
 	assert_int_equal(kvtier_wait(e.client, op, 0, &result), 0);
 	assert_int_equal(result.status, -ECANCELED);
@@ -274,7 +274,7 @@ static void results_taken_by_others_are_not_lost_to_event_fd(void **state)
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(kvtier_store(e.space, &key, &(uint32_t){ 0 }, 1, NULL, &op[i]), 0);
 	/* takes both completions in */
-	assert_int_equal(kvtier_wait(e.client, op[1], 5000, &result), 0);
+	assert_int_equal(kvtier_wait(e.client, op[1], 60000, &result), 0);
 	assert_int_equal(poll(&p, 1, 5000), 1);
 	assert_int_equal(kvtier_poll(e.client, &result, 1), 1);
 	assert_int_equal(result.op, op[0]);
