@@ -10,11 +10,15 @@
  *
  *	HELLO        -> HELLO_OK (+ fds: submit, complete, index,    | ERROR
  *	                and the daemon's pidfd where there is one)
+ *	PARTS        -> PARTS_OK (+ an fd a part in the request)     | ERROR
  *	SPACE_OPEN   -> SPACE_OK (+ region fds in the request)       | ERROR
  *	SPACE_CLOSE  -> SPACE_CLOSED, once no page of it is touched  | ERROR
  *	ORDER        -> ORDER_OK (+ the words' fd in the request)    | ERROR
  *	DOORBELL     client woke the daemon: "look at my ring"; no reply
  *	WAKE         daemon woke the client: "look at your ring"; no reply
+ *
+ * Version 5 added PARTS. Versions before it are not spoken: kvtierd and libkvtier of one tree go
+ * together.
  *
  * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it
  * was. A malformed message or ring entry ends the connection: an ERROR with the reason, then close.
@@ -62,8 +66,8 @@
 
 enum {
 	WIRE_MAGIC = 0x4b565431, /* "KVT1" */
-	WIRE_VERSION_MIN = 4,    /* range this tree speaks */
-	WIRE_VERSION_MAX = 4,
+	WIRE_VERSION_MIN = 5,    /* range this tree speaks */
+	WIRE_VERSION_MAX = 5,
 	WIRE_MAX_MESSAGE = 160 * 1024, /* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
 	WIRE_MAX_SEGMENTS = 2048,
@@ -76,7 +80,13 @@ enum {
 	WIRE_MIN_ARENA = 64,
 	WIRE_MAX_ARENA = 65536,
 	WIRE_MAX_EVENTS = 256, /* of a device, per connection; as many words */
+	/* of one PARTS: as many descriptors as a packet can carry (SCM_MAX_FD) */
+	WIRE_MAX_PARTS = 253,
+	WIRE_MAX_RANGE_PARTS = 65536, /* of a range: 128 GiB in pieces of 2 MiB */
 };
+
+/* A range has at most so many bytes, more than any GPU. */
+#define WIRE_MAX_RANGE_BYTES (1ull << 44)
 
 enum wire_type {
 	WIRE_HELLO = 1,
@@ -90,6 +100,8 @@ enum wire_type {
 	WIRE_WAKE,
 	WIRE_ORDER,
 	WIRE_ORDER_OK,
+	WIRE_PARTS,
+	WIRE_PARTS_OK, /* a head alone */
 };
 
 struct wire_head {
@@ -151,22 +163,53 @@ enum wire_memory {
 	/* memory of a device that was exported as a descriptor; with an fd */
 	WIRE_DEVICE_FD,
 	WIRE_DEVICE_FABRIC, /* the same, opened by a fabric `handle`; without an fd */
-	WIRE_MEMORIES,      /* one more than the last */
+	/* a range of a device that PARTS has brought; without an fd and a handle */
+	WIRE_DEVICE_PARTS,
+	WIRE_MEMORIES, /* one more than the last */
 };
 
 enum { WIRE_UUID_BYTES = 16, WIRE_HANDLE_BYTES = 64 };
 
 struct wire_region {
-	uint32_t memory;   /* enum wire_memory */
-	uint32_t fd_index; /* into the packet's fds; 0 for a kind without one */
-	uint64_t offset;   /* in what the fd or handle stands for; memfd: a multiple of 4096 */
+	uint32_t memory; /* enum wire_memory */
+	/* into the packet's fds; of WIRE_DEVICE_PARTS: the range; 0 for the other kinds */
+	uint32_t fd_index;
+	uint64_t offset; /* in what fd, handle or range stand for; memfd: a multiple of 4096 */
 	uint64_t length;
 	/* UUID of the device that the memory is of; 0: the CPU */
 	uint8_t device[WIRE_UUID_BYTES];
-	uint8_t handle[WIRE_HANDLE_BYTES]; /* of a kind without an fd, as its driver made it */
+	uint8_t handle[WIRE_HANDLE_BYTES]; /* of a kind that has one, as its driver made it */
 	uint64_t reserved[3];              /* 0 */
 };
 static_assert(sizeof(struct wire_region) == 128, "wire_region");
+
+/* Memory of a device that lies in several allocations, side by side in one range of addresses:
+ * before the SPACE_OPEN with such regions, one PARTS after the other brings the allocations of each
+ * range, from its first byte to its last, without a gap. The daemon makes a range of its own and
+ * maps them there in this order. Followed by n_parts struct wire_part; with an fd for each of them,
+ * in their order, if they are descriptors.
+ *
+ * A range begins anew with `at` 0. Ranges are those of the next SPACE_OPEN: it takes the ones that
+ * its regions name, each once, and whatever its answer is, the others are given back. So are all of
+ * them after an ERROR to a PARTS, after a PARTS that is 0 behind its head, and when the connection
+ * ends. */
+struct wire_parts {
+	struct wire_head head;
+	uint8_t device[WIRE_UUID_BYTES];
+	uint32_t memory;      /* of all parts of the range: WIRE_DEVICE_FD, WIRE_DEVICE_FABRIC */
+	uint32_t range;       /* < WIRE_MAX_REGIONS */
+	uint32_t n_parts;     /* 1 .. WIRE_MAX_PARTS; 0: all ranges are given back */
+	uint32_t reserved;    /* 0 */
+	uint64_t range_bytes; /* of the whole range, the same each time */
+	uint64_t at;          /* of the first of these parts: where the ones before them end */
+};
+static_assert(sizeof(struct wire_parts) == 64, "wire_parts");
+
+struct wire_part {
+	uint64_t bytes;                    /* of its mapping, from the allocation's start */
+	uint8_t handle[WIRE_HANDLE_BYTES]; /* WIRE_DEVICE_FABRIC; else 0 */
+};
+static_assert(sizeof(struct wire_part) == 72, "wire_part");
 
 struct wire_segment {
 	uint32_t region, layer, kind, reserved;

@@ -41,6 +41,12 @@
 struct cuda_memory;
 struct cuda_order;
 
+/* A GPU of the daemon that has just failed, and comes back (cuda.h). */
+struct cuda_busy {
+	uint64_t since_ns; /* 0: it has not */
+	uint64_t retry_ns; /* not asked again before */
+};
+
 enum {
 	CLIENT_SLICE_MS = 20,           /* a sleeper looks at the socket this often */
 	CLIENT_STREAM_SLICE_NS = 50000, /* and at an engine's stream that a staged op waits for */
@@ -319,6 +325,7 @@ struct kvtier_space {
 	/* KVTIER_CUDA, else NULL: its memory, and the events and words of its GPU */
 	struct cuda_memory *cuda;
 	struct cuda_order *order;
+	struct cuda_busy busy;       /* control */
 	struct space_layout *layout; /* the arguments, kept */
 	char memory[256];            /* how the pages are reached, for people; control and ring */
 	bool has_pages;
@@ -328,6 +335,9 @@ struct kvtier_space {
 	bool orphan; /* nobody waits for its end: freed when GONE */
 	/* was open before: space_id and pages must come back the same */
 	bool known;
+	/* OPENING: the daemon has taken PARTS, and waits for more or for the SPACE_OPEN */
+	bool parts_due;
+	bool gives_up;       /* OPENING: refused here; the daemon is to give the parts back */
 	uint32_t seq;        /* of the request in flight */
 	uint64_t refused_ns; /* REFUSED: since when */
 	/* sent at each opening; followed by regions and segments */
@@ -358,8 +368,11 @@ struct space_layout {
 /* ---- space_memory.c: a space's regions. Control held, or nobody knows the space yet ---- */
 int space_memory_open(struct kvtier_space *space);
 void space_memory_close(struct kvtier_space *space);
-/* Sends the opening: 0; -EAGAIN: the socket is full; -ECONNRESET; else this process cannot. */
+/* Sends the opening: 0; 1: PARTS that come before it; -EAGAIN: the socket is full; -ECONNRESET;
+ * else this process cannot. */
 int space_memory_send(struct kvtier_space *space);
+/* Parts that were sent are not needed. 0; 1: it was said, and is answered; or as above. */
+int space_memory_unsend(struct kvtier_space *space);
 /* The daemon cannot reach the memory so. True: it is asked in another way, as WANTED. */
 bool space_memory_refused(struct kvtier_space *space, int error, const char *why);
 

@@ -133,3 +133,15 @@ void cuda_leave(const struct cuda_device *device)
 
 	(void)device->api->cuCtxPopCurrent(&was);
 }
+
+bool cuda_busy_again(struct cuda_busy *busy, int error)
+{
+	const uint64_t now = client_now();
+
+	if (error != -EBUSY)
+		return false;
+	if (!busy->since_ns)
+		busy->since_ns = now;
+	busy->retry_ns = now + ms_to_ns(CUDA_BUSY_STEP_MS);
+	return now - busy->since_ns < ms_to_ns(CUDA_BUSY_MS);
+}

@@ -11,8 +11,8 @@
  *	FABRIC  handle of the same, where descriptors do not reach
  *	STAGED  the library copies between the pages and memory that it shares with the daemon
  *
- * cuda_memory.c asks the driver what a pointer is and exports it. cuda_order.c orders ops after an
- * engine's stream, and streams after ops.
+ * cuda_probe.c asks the driver what a pointer is, cuda_memory.c exports it. cuda_order.c orders ops
+ * after an engine's stream, and streams after ops.
  */
 #ifndef KVTIER_LIB_CUDA_H
 #define KVTIER_LIB_CUDA_H
@@ -21,11 +21,7 @@
 #include <stdbool.h>
 
 #include "client/cuda_api.h"
-#include "client/kvtier.h"
-#include "client/wire.h"
-
-struct kvtier_client;
-struct op;
+#include "client.h"
 
 /* ---- cuda.c: the driver, its contexts, its errors. Any thread ---- */
 
@@ -52,20 +48,70 @@ void cuda_device_close(struct cuda_device *device); /* zeroed is fine */
 int cuda_enter(const struct cuda_device *device);
 void cuda_leave(const struct cuda_device *device);
 
-/* ---- cuda_memory.c: the regions of one space. The space's lock ---- */
+/* ---- a GPU that has just failed (-EBUSY) is asked again for a while ---- */
+
+enum { CUDA_BUSY_MS = 3000, CUDA_BUSY_STEP_MS = 50 };
+
+/* Such an answer came: is it worth while to ask again, from retry_ns on? */
+bool cuda_busy_again(struct cuda_busy *busy, int error);
+
+/* ---- cuda_probe.c: any thread ---- */
+
+/* What the driver says of an address. */
+struct cuda_facts {
+	unsigned type;
+	int ordinal;
+	bool managed, legacy_ipc, pool;
+	bool mapped;           /* by cuMemMap() */
+	uint64_t start, bytes; /* of its allocation, or of its mapping */
+	uint64_t handle_types;
+	CUcontext context; /* NULL: by cuMemMap, which belongs to none */
+};
+
+/* The allocations that hold a region, side by side. */
+struct cuda_range {
+	uint64_t start, bytes;
+	uint32_t parts;
+};
 
 enum cuda_rung { CUDA_RUNG_IPC, CUDA_RUNG_FD, CUDA_RUNG_FABRIC, CUDA_RUNG_STAGED, CUDA_RUNGS };
+
+int cuda_facts_ask(const struct cuda_api *api, uint64_t address, struct cuda_facts *ret);
+/* regions[i]: what its base is, the allocations that hold it, its rungs (1 << enum cuda_rung) and
+ * why there are no more. -EINVAL: not a GPU's memory, or not all of it allocated. */
+int cuda_probe(const struct cuda_api *api, const struct kvtier_region *region, size_t i,
+	       struct cuda_facts *ret, struct cuda_range *ret_range, uint32_t *ret_rungs,
+	       char why[200]);
+
+/* ---- cuda_memory.c: the regions of one space. The space's lock ---- */
 
 struct cuda_memory {
 	struct cuda_device device;
 	struct kvtier_region regions[KVTIER_MAX_REGIONS];
+	struct cuda_range ranges[KVTIER_MAX_REGIONS];
 	size_t n_regions;
 	uint32_t rungs; /* 1 << enum cuda_rung of those not tried in vain */
 	enum cuda_rung rung;
 	/* why it is not a better one; "" */
 	char why[200];
 	CUstream stream; /* staged: the copies' */
+	/* On this connection the daemon was told of so much of this region, and of all in several
+	 * parts before it; telling: once the message that was made last is sent. */
+	size_t told_region;
+	uint64_t told, telling;
+	bool told_any;
 };
+
+enum { CUDA_PARTS_A_MESSAGE = 64 };
+
+/* A message, its parts behind it, and their descriptors: the caller's to close. */
+struct cuda_parts {
+	struct wire_parts message;
+	struct wire_part parts[CUDA_PARTS_A_MESSAGE];
+	int fds[CUDA_PARTS_A_MESSAGE];
+	size_t n_fds;
+};
+static_assert(offsetof(struct cuda_parts, parts) == sizeof(struct wire_parts), "one message");
 
 /* Asks the driver about each region. -EINVAL: not a GPU's memory, of several GPUs, or not all of
  * it allocated. shares_pids: the daemon is in this PID namespace. */
@@ -74,6 +120,12 @@ int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_
 void cuda_memory_close(struct cuda_memory *memory); /* NULL is fine */
 /* The rung was refused: the next one, with the reason. False: there is none. */
 bool cuda_memory_next(struct cuda_memory *memory, const char *why);
+/* Nothing was told yet. */
+void cuda_memory_begin(struct cuda_memory *memory);
+/* The next message for regions in several allocations, but its head: 1; 0: all is told; or -errno
+ * and its sentence. cuda_memory_told(): it was sent. */
+int cuda_memory_parts(struct cuda_memory *memory, struct cuda_parts *ret);
+void cuda_memory_told(struct cuda_memory *memory);
 /* Exports each region by the rung, which is not STAGED: ret[n_regions], and descriptors, which are
  * the caller's to close. The other fields of ret stay. 0, or -errno and its sentence. */
 int cuda_memory_export(const struct cuda_memory *memory, struct wire_region *ret, int *ret_fds,
@@ -113,6 +165,7 @@ struct cuda_order {
 	/* control and ring */
 	enum cuda_order_state state;
 	uint32_t seq;
+	struct cuda_busy busy; /* control */
 };
 
 /* The client's for that GPU, made at its first use. Control held. 0, or -errno and its sentence. */
@@ -123,8 +176,8 @@ void cuda_orders_lost(struct kvtier_client *c); /* the connection ended. Control
 /* Sends what is due: 0: all is told and answered; -EAGAIN: not yet; else the connection is lost.
  * Control. */
 int cuda_orders_advance(struct kvtier_client *c);
-/* 1: the packet answers an ORDER; 0: it does not. Control. */
-int cuda_orders_reply(struct kvtier_client *c, uint32_t type, uint32_t seq);
+/* 1: the packet answers an ORDER; 0: it does not. error: of an ERROR. Control. */
+int cuda_orders_reply(struct kvtier_client *c, uint32_t type, uint32_t seq, int error);
 
 /* Orders the op after the work that is in the stream now. No lock held: it may wait for room in
  * the stream. staged: it is the library that waits. */

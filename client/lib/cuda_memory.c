@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_memory.c - a GPU's memory on its way to the daemon: asked about, exported, copied.
+ * cuda_memory.c - a GPU's memory on its way to the daemon: opened, exported, copied. What it is,
+ * the driver said (cuda_probe.c). Handles are made anew at each connection, and descriptors are
+ * closed once they are sent, so that nothing here keeps the engine's memory alive.
  *
- * Nothing is guessed. The driver says of each pointer its GPU, how far the allocation goes, and the
- * kinds of handle that can be made of it; what it does not say is not tried. Handles are made anew
- * at each connection, and descriptors are closed once they are sent, so that nothing here keeps the
- * engine's memory alive.
+ * A region in several allocations is told of in several messages (PARTS in wire.h), each with
+ * CUDA_PARTS_A_MESSAGE of them: so an engine needs few free descriptors, however large its pages
+ * are. `told` is how far this has come.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -15,130 +16,6 @@
 
 #include "client.h"
 #include "cuda.h"
-
-/* What the driver says of an address. */
-struct facts {
-	unsigned type;
-	int ordinal;
-	bool managed, legacy_ipc, pool;
-	uint64_t start, bytes; /* of its allocation, or of its mapping (cuMemMap) */
-	uint64_t handle_types;
-	CUcontext context; /* NULL: by cuMemMap, which belongs to none */
-};
-
-/* name of a fact, attribute of the driver: which writes 1, 4 or 8 bytes */
-#define FACTS(X)                                                       \
-	X(type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE)                      \
-	X(managed, CU_POINTER_ATTRIBUTE_IS_MANAGED)                    \
-	X(ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)                \
-	X(legacy_ipc, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) \
-	X(start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)                \
-	X(bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE)                      \
-	X(mapping_start, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR)       \
-	X(mapping_bytes, CU_POINTER_ATTRIBUTE_MAPPING_SIZE)            \
-	X(handle_types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)     \
-	X(context, CU_POINTER_ATTRIBUTE_CONTEXT)                       \
-	X(pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE)
-
-static int facts_ask(const struct cuda_api *api, uint64_t address, struct facts *ret)
-{
-#define FACT_INDEX(name, attribute) FACT_##name,
-	enum { FACTS(FACT_INDEX) FACTS_N };
-#define FACT_NAME(name, attribute) attribute,
-	CUpointer_attribute names[] = { FACTS(FACT_NAME) };
-	uint64_t facts[FACTS_N] = { 0 };
-	void *values[FACTS_N];
-	CUresult r;
-
-	for (size_t i = 0; i < FACTS_N; i++)
-		values[i] = &facts[i];
-	r = api->cuPointerGetAttributes(FACTS_N, names, values, address);
-	if (r)
-		return driver_error(r, "cuPointerGetAttributes");
-	*ret = (struct facts){
-		.type = (unsigned)facts[FACT_type],
-		.managed = facts[FACT_managed] != 0,
-		.ordinal = (int)(uint32_t)facts[FACT_ordinal],
-		.legacy_ipc = facts[FACT_legacy_ipc] != 0,
-		.start = facts[FACT_start],
-		.bytes = facts[FACT_bytes],
-		.handle_types = facts[FACT_handle_types],
-		.context = (CUcontext)(uintptr_t)facts[FACT_context],
-		.pool = facts[FACT_pool] != 0,
-	};
-	if (!ret->context && !ret->pool && facts[FACT_mapping_bytes]) {
-		ret->start = facts[FACT_mapping_start];
-		ret->bytes = facts[FACT_mapping_bytes];
-	}
-	return 0;
-}
-
-static int facts_check(const struct facts *f, const struct kvtier_region *region, size_t i)
-{
-	if (f->managed)
-		return error_set(-EINVAL,
-				 "regions[%zu].base is managed memory, which moves between GPU and "
-				 "host: use memory of cudaMalloc()",
-				 i);
-	if (f->type != CU_MEMORYTYPE_DEVICE || f->ordinal < 0 || !f->bytes)
-		return error_set(
-			-EINVAL,
-			"regions[%zu].base is %p, no address of a GPU's memory: KVTIER_CUDA "
-			"takes device pointers, KVTIER_PRIVATE and KVTIER_MEMFD the host's",
-			i, region->base);
-	return 0;
-}
-
-/* The rungs of a region, or -errno and its sentence. */
-static int region_rungs(const struct cuda_api *api, const struct kvtier_region *region, size_t i,
-			const struct facts *first, uint32_t *ret, char why[200])
-{
-	const uint64_t base = (uintptr_t)region->base, end = base + region->length;
-	const bool mapping = !first->context && !first->pool && !first->legacy_ipc;
-	uint64_t at = first->start + first->bytes;
-	uint32_t n = 1;
-
-	while (mapping && at < end) {
-		struct facts next;
-		int rc = facts_ask(api, at, &next);
-
-		if (rc)
-			return rc;
-		if (next.type != CU_MEMORYTYPE_DEVICE || next.ordinal != first->ordinal ||
-		    next.start + next.bytes <= at)
-			break;
-		at = next.start + next.bytes;
-		n++;
-	}
-	if (end < base || at < end)
-		return error_set(-EINVAL,
-				 "regions[%zu].length is %llu: the allocation at its base has %llu "
-				 "bytes from there on",
-				 i, (unsigned long long)region->length,
-				 (unsigned long long)(at - base));
-	*ret = 1u << CUDA_RUNG_STAGED;
-	if (n > 1)
-		(void)snprintf(why, 200,
-			       "it lies in %u allocations: in torch, "
-			       "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False makes it one",
-			       n);
-	else if (first->pool)
-		(void)snprintf(why, 200,
-			       "it is of a stream-ordered pool: in torch, "
-			       "PYTORCH_CUDA_ALLOC_CONF=backend:native takes other memory");
-	else if (first->legacy_ipc)
-		*ret |= 1u << CUDA_RUNG_IPC;
-	else if (!(first->handle_types &
-		   (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC)))
-		(void)snprintf(why, 200, "it was made by cuMemCreate() without a type of handle");
-	if (mapping && n == 1) {
-		if (first->handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-			*ret |= 1u << CUDA_RUNG_FD;
-		if (first->handle_types & CU_MEM_HANDLE_TYPE_FABRIC)
-			*ret |= 1u << CUDA_RUNG_FABRIC;
-	}
-	return 0;
-}
 
 static enum cuda_rung best(uint32_t rungs)
 {
@@ -179,18 +56,14 @@ int cuda_memory_open(const struct kvtier_region *regions, size_t n, bool shares_
 	memcpy(m->regions, regions, n * sizeof(*regions));
 	for (size_t i = 0; i < n && !rc; i++) {
 		uint32_t rungs = 0;
-		struct facts f;
+		struct cuda_facts f;
 
-		rc = facts_ask(api, (uintptr_t)regions[i].base, &f);
-		if (!rc)
-			rc = facts_check(&f, &regions[i], i);
+		rc = cuda_probe(api, &regions[i], i, &f, &m->ranges[i], &rungs, m->why);
 		if (!rc && i && f.ordinal != ordinal)
 			rc = error_set(-EINVAL,
 				       "regions[%zu] is of GPU %d, regions[0] of GPU %d: a space "
 				       "has one",
 				       i, f.ordinal, ordinal);
-		if (!rc)
-			rc = region_rungs(api, &regions[i], i, &f, &rungs, m->why);
 		m->rungs &= rungs;
 		ordinal = f.ordinal;
 		if (!context)
@@ -237,13 +110,19 @@ bool cuda_memory_next(struct cuda_memory *m, const char *why)
 	return stage_open(m) == 0;
 }
 
+/* The daemon is told of it in PARTS. */
+static bool in_parts(const struct cuda_memory *m, size_t i)
+{
+	return m->ranges[i].parts > 1 && (m->rung == CUDA_RUNG_FD || m->rung == CUDA_RUNG_FABRIC);
+}
+
 /* An allocation by cuMemCreate(), as the descriptor or handle that was asked for. */
-static int export_mapping(const struct cuda_memory *m, const struct kvtier_region *region,
+static int export_mapping(const struct cuda_memory *m, uint64_t address,
 			  CUmemAllocationHandleType type, void *ret)
 {
 	const struct cuda_api *api = m->device.api;
 	CUmemGenericAllocationHandle handle;
-	CUresult r = api->cuMemRetainAllocationHandle(&handle, region->base);
+	CUresult r = api->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)address);
 
 	if (r)
 		return driver_error(r, "cuMemRetainAllocationHandle");
@@ -252,22 +131,37 @@ static int export_mapping(const struct cuda_memory *m, const struct kvtier_regio
 	return r ? driver_error(r, "cuMemExportToShareableHandle") : 0;
 }
 
+static int another_memory(uint64_t address)
+{
+	return error_set(-EINVAL, "regions: the memory at %#llx is not the one it was",
+			 (unsigned long long)address);
+}
+
+/* PARTS have brought it. */
+static int name_range(const struct cuda_memory *m, size_t i, struct wire_region *ret)
+{
+	ret->memory = WIRE_DEVICE_PARTS;
+	ret->fd_index = (uint32_t)i;
+	ret->offset = (uintptr_t)m->regions[i].base - m->ranges[i].start;
+	return 0;
+}
+
 static int export_region(const struct cuda_memory *m, const struct kvtier_region *region,
 			 struct wire_region *ret, int *ret_fd)
 {
 	const struct cuda_api *api = m->device.api;
+	const uint64_t base = (uintptr_t)region->base;
 	CUmemFabricHandle fabric;
 	CUipcMemHandle handle;
-	struct facts f;
+	struct cuda_facts f;
 	CUresult r;
-	int rc = facts_ask(api, (uintptr_t)region->base, &f);
+	int rc = cuda_facts_ask(api, base, &f);
 
 	if (rc)
 		return rc;
-	if ((uintptr_t)region->base - f.start + region->length > f.bytes)
-		return error_set(-EINVAL, "regions: the memory at %p is not the one it was",
-				 region->base);
-	ret->offset = (uintptr_t)region->base - f.start;
+	if (base - f.start + region->length > f.bytes)
+		return another_memory(base);
+	ret->offset = base - f.start;
 	switch (m->rung) {
 	case CUDA_RUNG_IPC:
 		r = api->cuIpcGetMemHandle(&handle, f.start);
@@ -278,13 +172,94 @@ static int export_region(const struct cuda_memory *m, const struct kvtier_region
 		return 0;
 	case CUDA_RUNG_FD:
 		ret->memory = WIRE_DEVICE_FD;
-		return export_mapping(m, region, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, ret_fd);
+		return export_mapping(m, base, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, ret_fd);
 	default:
-		rc = export_mapping(m, region, CU_MEM_HANDLE_TYPE_FABRIC, &fabric);
+		rc = export_mapping(m, base, CU_MEM_HANDLE_TYPE_FABRIC, &fabric);
 		memcpy(ret->handle, &fabric, sizeof(ret->handle));
 		ret->memory = WIRE_DEVICE_FABRIC;
 		return rc;
 	}
+}
+
+/* --- regions in several allocations --- */
+
+void cuda_memory_begin(struct cuda_memory *m)
+{
+	m->told_region = 0;
+	m->told = m->telling = 0;
+	m->told_any = false;
+}
+
+/* The allocation at that address of a range, if it still is as it was. */
+static int export_part(const struct cuda_memory *m, const struct cuda_range *range, uint64_t at,
+		       struct wire_part *ret, int *ret_fd)
+{
+	const uint64_t address = range->start + at;
+	CUmemFabricHandle fabric;
+	struct cuda_facts f;
+	int rc = cuda_facts_ask(m->device.api, address, &f);
+
+	if (rc)
+		return rc;
+	if (!f.mapped || f.start != address || !f.bytes || f.bytes > range->bytes - at)
+		return another_memory(address);
+	*ret = (struct wire_part){ .bytes = f.bytes };
+	if (m->rung == CUDA_RUNG_FD)
+		return export_mapping(m, address, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, ret_fd);
+	rc = export_mapping(m, address, CU_MEM_HANDLE_TYPE_FABRIC, &fabric);
+	memcpy(ret->handle, &fabric, sizeof(ret->handle));
+	return rc;
+}
+
+/* As many as there are, and fit. */
+static int export_parts(struct cuda_memory *m, struct cuda_parts *ret)
+{
+	const struct cuda_range *range = &m->ranges[m->told_region];
+	uint32_t n = 0;
+	int rc = cuda_enter(&m->device);
+
+	if (rc)
+		return rc;
+	for (m->telling = m->told; n < CUDA_PARTS_A_MESSAGE && m->telling < range->bytes; n++) {
+		rc = export_part(m, range, m->telling, &ret->parts[n], &ret->fds[n]);
+		if (rc)
+			break; /* those before it go; the next message says it again */
+		m->telling += ret->parts[n].bytes;
+	}
+	cuda_leave(&m->device);
+	ret->n_fds = m->rung == CUDA_RUNG_FD ? n : 0;
+	ret->message.n_parts = n;
+	return n > 0 ? 0 : rc;
+}
+
+int cuda_memory_parts(struct cuda_memory *m, struct cuda_parts *ret)
+{
+	const struct cuda_range *range;
+	int rc;
+
+	while (m->told_region < m->n_regions &&
+	       (!in_parts(m, m->told_region) || m->told == m->ranges[m->told_region].bytes)) {
+		m->told_region++;
+		m->told = 0;
+	}
+	if (m->told_region == m->n_regions)
+		return 0;
+	range = &m->ranges[m->told_region];
+	ret->message = (struct wire_parts){
+		.memory = m->rung == CUDA_RUNG_FD ? WIRE_DEVICE_FD : WIRE_DEVICE_FABRIC,
+		.range = (uint32_t)m->told_region,
+		.range_bytes = range->bytes,
+		.at = m->told,
+	};
+	memcpy(ret->message.device, m->device.uuid, sizeof(ret->message.device));
+	rc = export_parts(m, ret);
+	return rc ? rc : 1;
+}
+
+void cuda_memory_told(struct cuda_memory *m)
+{
+	m->told = m->telling;
+	m->told_any = true;
 }
 
 int cuda_memory_export(const struct cuda_memory *m, struct wire_region *ret, int *ret_fds,
@@ -296,9 +271,10 @@ int cuda_memory_export(const struct cuda_memory *m, struct wire_region *ret, int
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < m->n_regions && !rc; i++) {
-		ret[i].length = m->regions[i].length;
+		ret[i] = (struct wire_region){ .length = m->regions[i].length };
 		memcpy(ret[i].device, m->device.uuid, sizeof(ret[i].device));
-		rc = export_region(m, &m->regions[i], &ret[i], &ret_fds[n_fds]);
+		rc = in_parts(m, i) ? name_range(m, i, &ret[i]) :
+				      export_region(m, &m->regions[i], &ret[i], &ret_fds[n_fds]);
 		if (!rc && ret[i].memory == WIRE_DEVICE_FD)
 			ret[i].fd_index = (uint32_t)n_fds++;
 	}
@@ -318,7 +294,15 @@ void cuda_memory_text(const struct cuda_memory *m, char *ret, size_t n)
 		[CUDA_RUNG_STAGED] = "CUDA staged",
 	};
 
-	(void)snprintf(ret, n, "%s%s%s", names[m->rung], *m->why ? ": " : "", m->why);
+	char parts[32] = "";
+	uint32_t most = 0;
+
+	for (size_t i = 0; i < m->n_regions; i++)
+		if (in_parts(m, i) && m->ranges[i].parts > most)
+			most = m->ranges[i].parts;
+	if (most)
+		(void)snprintf(parts, sizeof(parts), " of %u allocations", most);
+	(void)snprintf(ret, n, "%s%s%s%s", names[m->rung], parts, *m->why ? ": " : "", m->why);
 }
 
 int cuda_memory_copy(const struct cuda_memory *m, const struct cuda_copy *copy)

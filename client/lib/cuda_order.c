@@ -3,7 +3,8 @@
  * cuda_order.c - ops after an engine's stream, and streams after ops.
  *
  *	UNTOLD --ORDER sent--> TOLD --ORDER_OK--> KNOWN		of each connection
- *	  ^                     |--ERROR, with events--> UNTOLD, without them
+ *	  ^                     |--ERROR -EBUSY--> UNTOLD, for a while
+ *	  |                     |--ERROR, with events--> UNTOLD, without them
  *	  `-- connection lost   `--ERROR, without------> REFUSED
  *
  * An op that names a stream records the event of its slot there, and the daemon touches no page
@@ -171,8 +172,10 @@ static void enter_state(struct kvtier_client *c, struct cuda_order *o, enum cuda
 
 void cuda_orders_lost(struct kvtier_client *c)
 {
-	for (size_t i = 0; i < CUDA_ORDERS_MAX && c->orders[i]; i++)
+	for (size_t i = 0; i < CUDA_ORDERS_MAX && c->orders[i]; i++) {
+		c->orders[i]->busy = (struct cuda_busy){ 0 };
 		enter_state(c, c->orders[i], CUDA_ORDER_UNTOLD);
+	}
 }
 
 static int tell(struct kvtier_client *c, struct cuda_order *o)
@@ -204,6 +207,8 @@ int cuda_orders_advance(struct kvtier_client *c)
 	for (size_t i = 0; i < CUDA_ORDERS_MAX && c->orders[i] && !rc; i++) {
 		if (!c->orders[i]->wanted)
 			continue;
+		if (client_now() < c->orders[i]->busy.retry_ns)
+			return -EAGAIN;
 		if (c->orders[i]->state == CUDA_ORDER_UNTOLD)
 			rc = tell(c, c->orders[i]);
 		if (!rc && c->orders[i]->state == CUDA_ORDER_TOLD)
@@ -212,7 +217,7 @@ int cuda_orders_advance(struct kvtier_client *c)
 	return rc;
 }
 
-int cuda_orders_reply(struct kvtier_client *c, uint32_t type, uint32_t seq)
+int cuda_orders_reply(struct kvtier_client *c, uint32_t type, uint32_t seq, int error)
 {
 	for (size_t i = 0; i < CUDA_ORDERS_MAX && c->orders[i]; i++) {
 		struct cuda_order *o = c->orders[i];
@@ -221,6 +226,8 @@ int cuda_orders_reply(struct kvtier_client *c, uint32_t type, uint32_t seq)
 			continue;
 		if (type == WIRE_ORDER_OK) {
 			enter_state(c, o, CUDA_ORDER_KNOWN);
+		} else if (type == WIRE_ERROR && cuda_busy_again(&o->busy, error)) {
+			enter_state(c, o, CUDA_ORDER_UNTOLD);
 		} else if (type == WIRE_ERROR && o->shares_events) {
 			o->shares_events = false;
 			enter_state(c, o, CUDA_ORDER_UNTOLD);

@@ -100,6 +100,7 @@ static size_t packet_bytes_expected(uint16_t type)
 	case WIRE_ORDER_OK:
 		return sizeof(struct wire_order_ok);
 	case WIRE_WAKE:
+	case WIRE_PARTS_OK:
 		return sizeof(struct wire_head);
 	default:
 		return 0;

@@ -204,8 +204,8 @@ void space_memory_close(struct kvtier_space *space)
 /* The next rung, if this refusal is about how the memory is reached. */
 bool space_memory_refused(struct kvtier_space *space, int error, const char *why)
 {
-	const bool by_memory =
-		error == -ENODEV || error == -ENXIO || error == -EOPNOTSUPP || error == -EPERM;
+	const bool by_memory = error == -ENODEV || error == -ENXIO || error == -EOPNOTSUPP ||
+			       error == -EPERM || error == -EBUSY;
 
 	if (!space->cuda || space->staged || !by_memory || !cuda_memory_next(space->cuda, why))
 		return false;
@@ -233,12 +233,49 @@ static int send_staged(struct kvtier_space *space)
 	return socket_send(c->fd, space->message, space->message->head.length, &fd, 1);
 }
 
+static int send_parts(struct kvtier_space *space, struct cuda_parts *p)
+{
+	const size_t bytes = sizeof(p->message) + p->message.n_parts * sizeof(p->parts[0]);
+
+	p->message.head = (struct wire_head){ .magic = WIRE_MAGIC,
+					      .type = WIRE_PARTS,
+					      .length = (uint32_t)bytes,
+					      .seq = space->message->head.seq };
+	return socket_send(space->client->fd, &p->message, bytes, p->fds, p->n_fds);
+}
+
+int space_memory_unsend(struct kvtier_space *space)
+{
+	struct cuda_parts none;
+	int rc;
+
+	if (!space->cuda || !space->cuda->told_any)
+		return 0;
+	none.message = (struct wire_parts){ 0 };
+	none.n_fds = 0;
+	rc = send_parts(space, &none);
+	return rc ? rc : 1;
+}
+
 static int send_cuda(struct kvtier_space *space)
 {
 	struct wire_region *regions = (struct wire_region *)(void *)(space->message + 1);
 	int fds[KVTIER_MAX_REGIONS], rc;
+	struct cuda_parts parts;
 	size_t n;
 
+	rc = cuda_memory_parts(space->cuda, &parts);
+	if (rc < 0)
+		return rc;
+	if (rc > 0) {
+		rc = send_parts(space, &parts);
+		while (parts.n_fds > 0)
+			(void)close(parts.fds[--parts.n_fds]);
+		if (rc)
+			return rc;
+		cuda_memory_told(space->cuda);
+		return 1;
+	}
 	rc = cuda_memory_export(space->cuda, regions, fds, &n);
 	if (rc)
 		return rc;

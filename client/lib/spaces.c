@@ -56,6 +56,7 @@ void spaces_lost(struct kvtier_client *c)
 
 		if (!space)
 			continue;
+		space->parts_due = space->gives_up = false;
 		if (space_leaves(space) || space->state == SPACE_GONE)
 			space_gone(c, space);
 		else
@@ -80,24 +81,45 @@ static bool space_retry(const struct kvtier_space *space)
 	       client_now() - space->refused_ns >= ms_to_ns(CLIENT_REOPEN_MS);
 }
 
+static void space_sent(struct kvtier_client *c, struct kvtier_space *space)
+{
+	space->seq = c->seq;
+	space->state = SPACE_OPENING;
+	space->parts_due = false;
+}
+
+/* This process cannot: the daemon is told to give back what it has of it. As send_open(). */
+static int give_up(struct kvtier_client *c, struct kvtier_space *space, int error)
+{
+	const int rc = space->gives_up ? 0 : space_memory_unsend(space);
+
+	if (rc == -EAGAIN || rc == -ECONNRESET)
+		return rc;
+	space_refused(space, error,
+		      "the space's description cannot be sent: ", strerrordesc_np(-error));
+	if (rc == 1) {
+		space_sent(c, space);
+		space->gives_up = true;
+	}
+	return 0;
+}
+
 /* 0: sent, or refused for good; -EAGAIN: the socket is full; else the connection is lost. */
 static int send_open(struct kvtier_client *c, struct kvtier_space *space)
 {
 	int rc;
 
+	if (space->cuda && space->state == SPACE_WANTED)
+		cuda_memory_begin(space->cuda);
 	space->message->head.seq = ++c->seq;
 	rc = space_memory_send(space);
 	if (rc == -EAGAIN || rc == -ECONNRESET)
 		return rc;
-	if (rc && space_memory_refused(space, rc, kvtier_last_error()))
+	if (rc < 0 && space_memory_refused(space, rc, kvtier_last_error()))
 		return send_open(c, space); /* the next rung; the last has no next */
-	if (rc) {
-		space_refused(space, rc,
-			      "the space's description cannot be sent: ", strerrordesc_np(-rc));
-		return 0;
-	}
-	space->seq = c->seq;
-	space->state = SPACE_OPENING;
+	if (rc < 0)
+		return give_up(c, space, rc);
+	space_sent(c, space);
 	return 0;
 }
 
@@ -144,7 +166,10 @@ int spaces_advance(struct kvtier_client *c)
 			space->state = SPACE_WANTED;
 		if (space->state == SPACE_OPEN && space_leaves(space)) {
 			rc = send_close(c, space);
-		} else if (space->state == SPACE_WANTED && !opening && orders_told(space)) {
+		} else if (space->state == SPACE_OPENING && space->parts_due) {
+			rc = send_open(c, space);
+		} else if (space->state == SPACE_WANTED && !opening && orders_told(space) &&
+			   client_now() >= space->busy.retry_ns) {
 			rc = send_open(c, space);
 			opening = true;
 		} else if (space->state == SPACE_REFUSED && space_leaves(space)) {
@@ -188,6 +213,7 @@ static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
 	space->pages = ok->pages;
 	memcpy(space->space_id, ok->space_id, sizeof(space->space_id));
 	space->state = SPACE_OPEN;
+	space->busy = (struct cuda_busy){ 0 };
 	(void)pthread_mutex_lock(&c->ring);
 	space->error = 0;
 	space->handle = ok->space;
@@ -198,11 +224,23 @@ static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
 	return 0;
 }
 
+/* The daemon's answer to an opening that it does not like. */
+static void opening_refused(struct kvtier_space *space, const struct wire_error *error)
+{
+	if (space->cuda && !space->staged && cuda_busy_again(&space->busy, error->error))
+		space->state = SPACE_WANTED;
+	else if (space_memory_refused(space, error->error, error->text))
+		space->state = SPACE_WANTED;
+	else
+		space_refused(space, error->error, "kvtierd: ", error->text);
+}
+
 int spaces_reply(struct kvtier_client *c, const struct packet *packet)
 {
 	struct kvtier_space *space = NULL;
 
-	if (cuda_orders_reply(c, packet->head.type, packet->head.seq))
+	if (cuda_orders_reply(c, packet->head.type, packet->head.seq,
+			      packet->head.type == WIRE_ERROR ? packet->error.error : 0))
 		return 0;
 	for (size_t i = 0; i < KVTIER_MAX_SPACES && !space; i++)
 		if (c->spaces[i] && c->spaces[i]->seq == packet->head.seq &&
@@ -211,11 +249,17 @@ int spaces_reply(struct kvtier_client *c, const struct packet *packet)
 	if (!space)
 		return error_set(-EPROTO, "a reply (type %u) that nobody asked for",
 				 packet->head.type);
+	if (space->gives_up && space->state == SPACE_OPENING) {
+		space->gives_up = false;
+		space->state = SPACE_REFUSED; /* for the reason that is there */
+		return 0;
+	}
 	if (packet->head.type == WIRE_ERROR && space->state == SPACE_OPENING) {
-		if (space_memory_refused(space, packet->error.error, packet->error.text))
-			space->state = SPACE_WANTED;
-		else
-			space_refused(space, packet->error.error, "kvtierd: ", packet->error.text);
+		opening_refused(space, &packet->error);
+		return 0;
+	}
+	if (packet->head.type == WIRE_PARTS_OK && space->state == SPACE_OPENING) {
+		space->parts_due = true;
 		return 0;
 	}
 	if (packet->head.type == WIRE_SPACE_OK && space->state == SPACE_OPENING)

@@ -103,7 +103,7 @@ int cuda_context_need(struct cuda_gpu *gpu, char *text, size_t n)
 		return 0;
 	if (gpu->state != CUDA_NONE || cuda_now() < gpu->retry_ns) {
 		snprintf(text, n, "%s cannot be used: %.150s", gpu->found->name, gpu->why);
-		return -ENODEV;
+		return gpu->state == CUDA_FAILING ? -EBUSY : -ENODEV;
 	}
 	if (open_context(gpu, why, sizeof(why)) == 0) {
 		gpu->state = CUDA_UP;

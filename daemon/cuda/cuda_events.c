@@ -39,6 +39,8 @@ static void import_now(struct cuda_gpu *gpu, struct cuda_request *request)
 			e->status = -EOPNOTSUPP;
 	}
 	if (e->status) {
+		if (gpu->state == CUDA_FAILING)
+			e->status = -EBUSY; /* it comes back: asking again is worth while */
 		close_events(gpu, e);
 		return;
 	}
@@ -95,7 +97,7 @@ int cuda_events_import(struct cuda_gpu *gpu, const uint8_t (*handles)[WIRE_HANDL
 		free(e);
 	else
 		*ret = e;
-	return error;
+	return error == -EAGAIN ? -EBUSY : error; /* as in cuda_region_import() */
 }
 
 void cuda_events_release(struct cuda_gpu *gpu, struct cuda_events *e)

@@ -36,9 +36,7 @@ __attribute__((format(printf, 3, 4))) static int refuse(struct cuda_region *r, i
 
 /* --- on the GPU's thread --- */
 
-/* What a client gave the driver does not like: another way may work. What ails the GPU is said as
- * it is. */
-static int other_way(const struct cuda_gpu *gpu, int error)
+int cuda_other_way(const struct cuda_gpu *gpu, int error)
 {
 	return error == 0 || error == -ENOMEM || gpu->state == CUDA_FAILING ? error : -EOPNOTSUPP;
 }
@@ -122,8 +120,8 @@ static int open_handle(struct cuda_gpu *gpu, struct cuda_region *r, struct cuda_
 	memcpy(h->bytes, r->desc.handle, sizeof(h->bytes));
 	list_add(&gpu->handles, &h->link);
 	memcpy(&handle, h->bytes, sizeof(handle));
-	error = other_way(gpu, CUDA_CALL(gpu, cuIpcOpenMemHandle, r->text, sizeof(r->text), &h->at,
-					 handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+	error = cuda_other_way(gpu, CUDA_CALL(gpu, cuIpcOpenMemHandle, r->text, sizeof(r->text),
+					      &h->at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 	if (error == 0)
 		error = check_device(gpu, r, h->at);
 	if (error == 0)
@@ -154,12 +152,12 @@ static int import_handle(struct cuda_gpu *gpu, struct cuda_region *r)
 
 static void unmap(struct cuda_gpu *gpu, struct cuda_region *r)
 {
-	if (r->mapping_bytes)
-		(void)CUDA_CALL(gpu, cuMemUnmap, NULL, 0, r->mapping, r->mapping_bytes);
+	if (r->mapped_bytes)
+		(void)CUDA_CALL(gpu, cuMemUnmap, NULL, 0, r->mapping, r->mapped_bytes);
 	if (r->mapping)
 		(void)CUDA_CALL(gpu, cuMemAddressFree, NULL, 0, r->mapping, r->mapping_bytes);
 	r->mapping = 0;
-	r->mapping_bytes = 0;
+	r->mapping_bytes = r->mapped_bytes = 0;
 }
 
 /* As many bytes of the allocation as hold the region, in the driver's units. */
@@ -213,7 +211,7 @@ static int map(struct cuda_gpu *gpu, struct cuda_region *r, CUmemGenericAllocati
 		return error;
 	}
 	r->mapping = at;
-	r->mapping_bytes = bytes;
+	r->mapping_bytes = r->mapped_bytes = bytes;
 	error = CUDA_CALL(gpu, cuMemSetAccess, r->text, sizeof(r->text), at, bytes, &access, 1);
 	if (error == 0)
 		error = range(gpu, r, at, &size);
@@ -231,10 +229,10 @@ static int import_shareable(struct cuda_gpu *gpu, struct cuda_region *r)
 	void *what = fabric ? (void *)r->desc.handle : (void *)(uintptr_t)r->desc.fd;
 	int error;
 
-	error = other_way(gpu, CUDA_CALL(gpu, cuMemImportFromShareableHandle, r->text,
-					 sizeof(r->text), &handle, what,
-					 fabric ? CU_MEM_HANDLE_TYPE_FABRIC :
-						  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	error = cuda_other_way(gpu, CUDA_CALL(gpu, cuMemImportFromShareableHandle, r->text,
+					      sizeof(r->text), &handle, what,
+					      fabric ? CU_MEM_HANDLE_TYPE_FABRIC :
+						       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	if (error)
 		return error;
 	error = map(gpu, r, handle);
@@ -252,26 +250,37 @@ static void import_now(struct cuda_gpu *gpu, struct cuda_request *request)
 	if (r->status == 0)
 		r->status = r->desc.memory == WIRE_DEVICE_HANDLE ? import_handle(gpu, r) :
 								   import_shareable(gpu, r);
-	if (r->status)
-		return;
+	if (r->status == 0)
+		cuda_region_count(gpu, r);
+	else if (gpu->state == CUDA_FAILING)
+		r->status = -EBUSY; /* it comes back: asking again is worth while */
+}
+
+void cuda_region_count(struct cuda_gpu *gpu, struct cuda_region *r)
+{
 	r->generation = gpu->generation;
 	gpu->regions++;
 	gpu->users++;
 }
 
-static void release_now(struct cuda_gpu *gpu, struct cuda_request *request)
+void cuda_region_undo(struct cuda_gpu *gpu, struct cuda_region *r)
 {
-	struct cuda_region *r = region_of(request);
 	const bool there = r->generation == gpu->generation && gpu->users > 0;
 
 	if (r->status || !there)
 		return;
+	r->generation = 0;
 	gpu->regions--;
 	gpu->users--;
 	if (r->handle)
 		drop_handle(gpu, r->handle);
 	else if (gpu->state == CUDA_UP)
 		unmap(gpu, r);
+}
+
+static void release_now(struct cuda_gpu *gpu, struct cuda_request *request)
+{
+	cuda_region_undo(gpu, region_of(request));
 }
 
 void cuda_regions_lost(struct cuda_gpu *gpu)
@@ -293,9 +302,7 @@ static void *close_fd(void *arg)
 	return NULL;
 }
 
-/* It came from outside, and to close it may block for as long as its maker likes. Where no thread
- * can be made it stays open. */
-static void close_elsewhere(int fd)
+void cuda_close_elsewhere(int fd)
 {
 	pthread_t thread;
 
@@ -308,7 +315,7 @@ static void import_left(struct cuda_gpu *gpu, struct cuda_request *request)
 	struct cuda_region *r = region_of(request);
 
 	release_now(gpu, request);
-	close_elsewhere(r->desc.fd);
+	cuda_close_elsewhere(r->desc.fd);
 	free(r);
 }
 
@@ -347,7 +354,7 @@ int cuda_region_import(struct cuda_gpu *gpu, const struct region_desc *desc,
 		free(r);
 	else
 		*ret = r;
-	return error;
+	return error == -EAGAIN ? -EBUSY : error; /* -EAGAIN would be the intake's: intake.h */
 }
 
 void cuda_region_release(struct cuda_gpu *gpu, struct cuda_region *r)

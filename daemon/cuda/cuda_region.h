@@ -3,15 +3,20 @@
  * cuda_region.h - memory and events of engines, opened in the daemon's context.
  *
  *	helper: cuda_region_import --request--> thread: opens, checks --> helper: address
+ *	helper: cuda_region_import_parts, several times --request--> thread: maps the next parts
  *	helper: cuda_region_release --request--> thread: closes
  *
  * Invariants
  *   H1 what comes from a client is believed of nothing: the memory must lie on this GPU, and the
  *      driver's own range must hold what the client says lies there.
- *   H2 a legacy handle is open once, however many regions are of it: `users` of its cuda_handle.
+ *   H2 a legacy handle is open once, however many regions and clients name it: `users` of its
+ *      cuda_handle. Its 64 bytes tell it from every other: the driver makes new ones for memory
+ *      that comes to lie where freed memory lay.
  *   H3 the descriptor of a VMM allocation is the asker's; the thread closes none, as to close one
  *      from outside can block. The handle that it stands for is released as soon as it is mapped.
  *   H4 an import that nobody waits for any more is undone by the thread.
+ *   H5 a region in several allocations is one reservation, mapped from its beginning on without a
+ *      gap, up to mapped_bytes. What fails undoes all of it.
  */
 #ifndef KVTIER_CUDA_REGION_H
 #define KVTIER_CUDA_REGION_H
@@ -34,9 +39,9 @@ struct cuda_region {
 	char text[200];
 	uint32_t generation; /* of the context that it is open in; 0: none */
 	CUdeviceptr base;
-	struct cuda_handle *handle; /* NULL: a mapping */
-	CUdeviceptr mapping;        /* of an fd or a fabric handle */
-	uint64_t mapping_bytes;
+	struct cuda_handle *handle;           /* NULL: a mapping */
+	CUdeviceptr mapping;                  /* of fds or fabric handles: reserved... */
+	uint64_t mapping_bytes, mapped_bytes; /* ...and mapped up to there */
 };
 
 struct cuda_events {
@@ -52,6 +57,10 @@ struct cuda_events {
 /* On a helper thread. As in device.h; -EOPNOTSUPP: the driver does not open it this way. */
 int cuda_region_import(struct cuda_gpu *gpu, const struct region_desc *desc,
 		       struct cuda_region **ret, char *text, size_t n);
+/* Adds allocations to *region; NULL: makes it. -errno: it is gone, and *region NULL; or as it was.
+ */
+int cuda_region_import_parts(struct cuda_gpu *gpu, const struct region_parts *more,
+			     struct cuda_region **region, char *text, size_t n);
 void cuda_region_release(struct cuda_gpu *gpu, struct cuda_region *region);
 int cuda_events_import(struct cuda_gpu *gpu, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
 		       uint32_t n, struct cuda_events **ret, char *text, size_t text_bytes);
@@ -59,5 +68,16 @@ void cuda_events_release(struct cuda_gpu *gpu, struct cuda_events *events);
 
 /* On the GPU's thread: the context is gone with all that was open in it. */
 void cuda_regions_lost(struct cuda_gpu *gpu);
+
+/* For cuda_parts.c. On the GPU's thread. */
+
+/* What a client gave the driver does not like: another way may work. What ails the GPU is said as
+ * it is. */
+int cuda_other_way(const struct cuda_gpu *gpu, int error);
+void cuda_region_count(struct cuda_gpu *gpu, struct cuda_region *region); /* it is open now */
+void cuda_region_undo(struct cuda_gpu *gpu, struct cuda_region *region);  /* it is not any more */
+/* It came from outside, and to close it may block for as long as its maker likes: a thread does.
+ * Where none can be made it stays open. */
+void cuda_close_elsewhere(int fd);
 
 #endif

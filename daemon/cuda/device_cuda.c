@@ -58,6 +58,20 @@ static int gpu_import(struct device *device, const struct region_desc *desc,
 	return r;
 }
 
+static int gpu_import_parts(struct device *device, const struct region_parts *parts,
+			    struct device_region *region, char *text, size_t n)
+{
+	struct cuda_region *own = region->own;
+	const int r = cuda_region_import_parts(gpu_of(device)->gpu, parts, &own, text, n);
+
+	*region = (struct device_region){ .device = device, .own = own };
+	if (own) {
+		region->base = (uint8_t *)(uintptr_t)own->base;
+		region->length = parts->region_bytes;
+	}
+	return r;
+}
+
 static void gpu_release(struct device *device, struct device_region *region)
 {
 	cuda_region_release(gpu_of(device)->gpu, region->own);
@@ -226,6 +240,7 @@ static const struct device_ops device_cuda_ops = {
 	.close = gpu_close,
 	.import = gpu_import,
 	.release = gpu_release,
+	.import_parts = gpu_import_parts,
 	.import_events = gpu_import_events,
 	.release_events = gpu_release_events,
 	.prepare = gpu_prepare,

@@ -49,6 +49,17 @@ int device_import(struct device *device, const struct region_desc *desc, struct 
 	return device->ops->import(device, desc, ret, text, text_bytes);
 }
 
+int device_import_parts(struct device *device, const struct region_parts *parts,
+			struct device_region *region, char *text, size_t text_bytes)
+{
+	assert(parts->n > 0 && parts->n <= WIRE_MAX_PARTS);
+	assert(!region->own || region->device == device);
+	if (device->ops->import_parts)
+		return device->ops->import_parts(device, parts, region, text, text_bytes);
+	snprintf(text, text_bytes, "the device has no memory in parts");
+	return -ENOTSUP;
+}
+
 void device_release(struct device_region *region)
 {
 	region->device->ops->release(region->device, region);

@@ -69,6 +69,20 @@ struct region_desc {
 	uint8_t handle[WIRE_HANDLE_BYTES]; /* of a kind without an fd */
 };
 
+/* Allocations of a region that has several: the next of them. */
+struct region_part {
+	uint64_t bytes; /* of its mapping */
+	int fd;         /* the caller's; -1: it has a handle */
+	uint8_t handle[WIRE_HANDLE_BYTES];
+};
+
+struct region_parts {
+	enum wire_memory memory;
+	uint64_t region_bytes; /* of all of the region */
+	uint32_t n;
+	struct region_part parts[WIRE_MAX_PARTS];
+};
+
 /* One piece of engine memory. */
 struct device_region {
 	struct device *device;
@@ -188,6 +202,11 @@ struct device_ops {
 	int (*import)(struct device *device, const struct region_desc *desc,
 		      struct device_region *ret, char *text, size_t text_bytes);
 	void (*release)(struct device *device, struct device_region *region);
+	/* Likewise, of a region that comes in several calls, from its first byte to its last: the
+	 * first finds region->own NULL, and makes it. -errno: region->own is NULL, and nothing is
+	 * left of the region; or it is as it was. NULL: the device has no such memory */
+	int (*import_parts)(struct device *device, const struct region_parts *parts,
+			    struct device_region *region, char *text, size_t text_bytes);
 	/* Likewise, n > 0. NULL: no events of clients can be waited for */
 	int (*import_events)(struct device *device, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
 			     uint32_t n, struct device_events *ret, char *text, size_t text_bytes);
@@ -236,6 +255,9 @@ int device_open_kind(const struct device_ops *ops, const struct device_conf *con
 void device_close(struct device *device);
 int device_import(struct device *device, const struct region_desc *desc, struct device_region *ret,
 		  char *text, size_t text_bytes);
+/* -ENOTSUP: the device has no such memory */
+int device_import_parts(struct device *device, const struct region_parts *parts,
+			struct device_region *region, char *text, size_t text_bytes);
 void device_release(struct device_region *region);
 /* -ENOTSUP: the device knows no events */
 int device_import_events(struct device *device, const uint8_t (*handles)[WIRE_HANDLE_BYTES],

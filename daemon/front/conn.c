@@ -152,7 +152,7 @@ static void end(struct conn *c)
 	c->state = CONN_ENDED;
 	if (c->end_error)
 		(void)packet_error(c->socket.fd, c->end_seq, c->end_error, c->end_text);
-	if (!conn_uses_gpu(c))
+	if (!conn_uses_gpu(c) && c->intake.state == INTAKE_IDLE && !c->intake.parts)
 		(void)shutdown(c->socket.fd, SHUT_RDWR);
 	conn_give_up_orders(c);
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
@@ -180,6 +180,8 @@ bool conn_end(struct conn *c)
 	}
 	c->leaving.socket = c->socket.fd;
 	c->leaving.ring = &c->client.ring;
+	c->leaving.parts = c->intake.parts;
+	c->intake.parts = NULL;
 	c->socket.fd = -1;
 	send_off(c);
 	return false;
@@ -271,10 +273,11 @@ static void on_rings(struct conn *c, uint32_t seq)
 	loop_poller_add(loop, &c->poller);
 }
 
-/* Mapping regions is a helper's, also those that came without descriptors. */
-static bool has_regions(const void *packet)
+/* Mapping regions is a helper's, also those that came without descriptors; so is giving ranges
+ * back, as a SPACE_OPEN does. */
+static bool has_regions(const struct conn *c, const void *packet)
 {
-	return ((const struct wire_space_open *)packet)->n_regions > 0;
+	return c->intake.parts || ((const struct wire_space_open *)packet)->n_regions > 0;
 }
 
 static void take_regions(struct conn *c, const void *packet, size_t n, uint32_t seq)
@@ -302,16 +305,10 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 		violate(c, seq, text);
 		return;
 	}
-	while (handle < WIRE_MAX_SPACES && c->client.mounts[handle])
-		handle++;
-	if (r == 0 && handle == WIRE_MAX_SPACES) {
-		snprintf(text, sizeof(text),
-			 "%d spaces are open on this connection, the most there can be",
-			 WIRE_MAX_SPACES);
-		r = -ENOSPC;
-	}
+	if (r == 0)
+		r = conn_free_handle(c, &handle, text, sizeof(text));
 	if (r == 0 && !mount) /* without regions: nothing to map */
-		r = mount_import(&d->devices, &m, NULL, &mount, text, sizeof(text));
+		r = mount_import(&d->devices, &m, NULL, NULL, &mount, text, sizeof(text));
 	if (r == 0)
 		r = mount_open(&d->store, server_tenant(c->server), &m, mount, text, sizeof(text));
 	if (r) {
@@ -382,7 +379,8 @@ static void on_message(struct conn *c, const void *packet, size_t n)
 		on_hello(c, packet, n, head.seq);
 	else if (c->state != CONN_OPEN)
 		violate(c, head.seq, "the first message must be HELLO");
-	else if (head.type == WIRE_SPACE_OPEN && has_regions(packet))
+	else if (head.type == WIRE_PARTS ||
+		 (head.type == WIRE_SPACE_OPEN && has_regions(c, packet)))
 		take_regions(c, packet, n, head.seq);
 	else if (head.type == WIRE_SPACE_OPEN)
 		on_space_open(c, packet, n, head.seq, NULL, 0);
@@ -460,6 +458,8 @@ static void on_intake(struct helper_job *job)
 		on_rings(c, in->seq);
 	else if (status == 0 && in->order)
 		on_order(c, in->seq, in->order);
+	else if (status == 0 && in->type == WIRE_PARTS)
+		conn_answer_parts(c, in->seq);
 	else if (status == 0)
 		on_space_open(c, in->packet, in->n, in->seq, in->mount, WIRE_MAX_REGIONS);
 	else if (status == -EPROTO)

@@ -71,6 +71,10 @@ void conn_lost(struct conn *c, const struct device *device, const char *why);
 bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t completions);
 /* The rings are made: HELLO_OK, which is all that needs their descriptors. 0 or -errno. */
 int conn_answer_hello(struct conn *c, uint32_t seq);
+/* A number for one more space. 0, or -ENOSPC with text. */
+int conn_free_handle(const struct conn *c, uint32_t *ret, char *text, size_t n);
+/* Its PARTS are taken. */
+void conn_answer_parts(struct conn *c, uint32_t seq);
 /* All but the head. */
 void conn_fill_ok(const struct conn *c, const struct mount *mount, struct wire_space_ok *ret);
 /* It has regions or events of the device; of any GPU. */

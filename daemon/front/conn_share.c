@@ -16,6 +16,7 @@ static void count_regions(const struct mount *mount, struct intake_share *ret)
 {
 	ret->bytes += mount->region_bytes;
 	ret->regions += mount->n_regions;
+	ret->parts += mount->n_parts;
 }
 
 void conn_share(const struct conn *c, struct intake_share *ret)
@@ -25,6 +26,7 @@ void conn_share(const struct conn *c, struct intake_share *ret)
 	*ret = (struct intake_share){
 		.max_bytes = INTAKE_MAX_BYTES / clients,
 		.max_regions = INTAKE_MAX_REGIONS / clients,
+		.max_parts = INTAKE_MAX_PARTS / clients,
 		.clients = clients,
 		.waits = c->unwanted || c->leaving.list,
 	};
@@ -102,6 +104,26 @@ int conn_answer_hello(struct conn *c, uint32_t seq)
 	if (r == 0)
 		ring_close_fds(ring);
 	return r;
+}
+
+int conn_free_handle(const struct conn *c, uint32_t *ret, char *text, size_t n)
+{
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
+		if (!c->client.mounts[i]) {
+			*ret = i;
+			return 0;
+		}
+	snprintf(text, n, "%d spaces are open on this connection, the most there can be",
+		 WIRE_MAX_SPACES);
+	return -ENOSPC;
+}
+
+void conn_answer_parts(struct conn *c, uint32_t seq)
+{
+	const struct wire_head ok = packet_head(WIRE_PARTS_OK, sizeof(ok), seq);
+
+	if (packet_send(c->socket.fd, &ok, sizeof(ok), NULL, 0))
+		conn_kill(c);
 }
 
 void conn_fill_ok(const struct conn *c, const struct mount *mount, struct wire_space_ok *ret)

@@ -84,9 +84,6 @@ static int receive(struct intake *in)
 			memcpy(in->fds, CMSG_DATA(h), in->n_fds * sizeof(int));
 		}
 	in->n = (size_t)n;
-	if (in->n_fds > WIRE_MAX_REGIONS)
-		return say(in, -EPROTO, "a packet carries more than %d file descriptors",
-			   WIRE_MAX_REGIONS);
 	if (m.msg_flags & MSG_CTRUNC)
 		return say(in, -EPROTO,
 			   "a packet carries more file descriptors than the daemon has room for: "
@@ -98,14 +95,14 @@ static int receive(struct intake *in)
 
 /* What regions take of the daemon is divided among all clients there may be: none can take what
  * another needs. */
-static int check_share(struct intake *in, const struct proto_space_open *m)
+static int check_share(struct intake *in, uint64_t more_regions, uint64_t more_bytes)
 {
 	const struct intake_share *s = &in->share;
-	uint64_t bytes = s->bytes, n = (uint64_t)s->regions + m->n_regions;
+	const uint64_t n = s->regions + more_regions;
+	uint64_t bytes;
 
-	for (uint32_t i = 0; i < m->n_regions; i++)
-		if (__builtin_add_overflow(bytes, m->regions[i].length, &bytes))
-			bytes = UINT64_MAX;
+	if (__builtin_add_overflow(s->bytes, more_bytes, &bytes))
+		bytes = UINT64_MAX;
 	if (n <= s->max_regions && bytes <= s->max_bytes)
 		return 0;
 	return say(
@@ -119,12 +116,51 @@ static int check_share(struct intake *in, const struct proto_space_open *m)
 static int take_regions(struct intake *in)
 {
 	struct proto_space_open m;
+	uint64_t bytes = 0;
 	int r = proto_space_open(in->packet, in->n, in->n_fds, &m, in->text, sizeof(in->text));
 
+	for (uint32_t i = 0; r == 0 && i < m.n_regions; i++)
+		if (__builtin_add_overflow(bytes, m.regions[i].length, &bytes))
+			bytes = UINT64_MAX;
 	if (r == 0)
-		r = check_share(in, &m);
+		r = check_share(in, m.n_regions, bytes);
 	if (r == 0)
-		r = mount_import(in->devices, &m, in->fds, &in->mount, in->text, sizeof(in->text));
+		r = mount_import(in->devices, &m, in->fds, in->parts, &in->mount, in->text,
+				 sizeof(in->text));
+	return r;
+}
+
+/* Ranges count as the regions that they will be. */
+static int check_parts(struct intake *in, const struct proto_parts *m)
+{
+	const struct intake_share *s = &in->share;
+	const struct parts *had = in->parts;
+	const bool first = m->at == 0;
+	const uint64_t n = (uint64_t)s->parts + (had ? had->n_parts : 0) + m->n_parts;
+
+	if (n > s->max_parts)
+		return say(in, s->waits ? -EAGAIN : -ENOSPC,
+			   "parts: with these the client has %llu allocations; [socket] "
+			   "max_clients = %u leaves it %u",
+			   (unsigned long long)n, s->clients, s->max_parts);
+	return check_share(in, (had ? had->n_ranges : 0) + (first ? 1 : 0),
+			   (had ? had->bytes : 0) + (first ? m->range_bytes : 0));
+}
+
+static int take_parts(struct intake *in)
+{
+	struct proto_parts m;
+	int r = proto_parts(in->packet, in->n, in->n_fds, &m, in->text, sizeof(in->text));
+
+	if (r == 0 && m.n_parts == 0) {
+		parts_close(in->parts);
+		in->parts = NULL;
+		return 0;
+	}
+	if (r == 0)
+		r = check_parts(in, &m);
+	if (r == 0)
+		r = parts_add(in->devices, &in->parts, &m, in->fds, in->text, sizeof(in->text));
 	return r;
 }
 
@@ -146,11 +182,26 @@ static int take_in(struct intake *in)
 	if (proto_head(in->packet, in->n, &head, in->text, sizeof(in->text)))
 		return -EPROTO;
 	in->seq = head.seq;
-	if (head.type != WIRE_SPACE_OPEN && head.type != WIRE_ORDER)
+	in->type = head.type;
+	if (head.type != WIRE_SPACE_OPEN && head.type != WIRE_ORDER && head.type != WIRE_PARTS)
 		return say(in, -EPROTO, "file descriptors came with a message that takes none");
+	if (head.type != WIRE_PARTS && in->n_fds > WIRE_MAX_REGIONS)
+		return say(in, -EPROTO, "a packet carries more than %d file descriptors",
+			   WIRE_MAX_REGIONS);
 	if (!in->greeted)
 		return say(in, -EPROTO, "the first message must be HELLO");
+	if (head.type == WIRE_PARTS)
+		return take_parts(in);
 	return head.type == WIRE_ORDER ? take_order(in) : take_regions(in);
+}
+
+/* A SPACE_OPEN ends the ranges that it did not take; a PARTS that is refused ends all. */
+static void end_parts(struct intake *in, int status)
+{
+	if (in->type != WIRE_SPACE_OPEN && (in->type != WIRE_PARTS || status == 0))
+		return;
+	parts_close(in->parts);
+	in->parts = NULL;
 }
 
 /* Never -EAGAIN: that would be a packet that is over its share. */
@@ -187,6 +238,7 @@ void intake_run(struct helper_job *job)
 		return;
 	while (in->n_fds > 0)
 		(void)close(in->fds[--in->n_fds]);
+	end_parts(in, r);
 }
 
 void intake_drop(struct intake *in)
@@ -196,6 +248,7 @@ void intake_drop(struct intake *in)
 	in->mount = NULL;
 	in->order = NULL;
 	in->ring = NULL;
+	in->type = 0;
 	in->seq = 0;
 	in->n = 0;
 }
@@ -211,6 +264,8 @@ void leaving_run(struct helper_job *job)
 		order_release(order);
 	}
 	l->orders = NULL;
+	parts_close(l->parts);
+	l->parts = NULL;
 	if (l->ring)
 		ring_close(l->ring);
 	if (l->socket >= 0)

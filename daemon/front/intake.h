@@ -23,6 +23,8 @@ enum {
 	INTAKE_MAX_FDS = 253,
 	/* Regions of all clients together: vm.max_map_count is 65530, and each is a mapping. */
 	INTAKE_MAX_REGIONS = 49152,
+	/* Allocations that PARTS bring, of all clients together: what each takes of the driver. */
+	INTAKE_MAX_PARTS = 4 << 20,
 };
 
 /* Bytes of them: regions may be sparse, and the address space has 128 TiB. */
@@ -31,12 +33,12 @@ enum {
 /* The regions that a client has mapped, with those that wait to be unmapped, and its limits. */
 struct intake_share {
 	uint64_t bytes, max_bytes;
-	uint32_t regions, max_regions, clients;
+	uint32_t regions, max_regions, parts, max_parts, clients;
 	bool waits; /* some of it waits to be unmapped */
 };
 
 /* One packet, or the rings for a HELLO. Embedded in a connection; the fields belong to the helper
- * while job is lent. */
+ * while job is lent. `parts` stays from one packet to the next. */
 struct intake {
 	struct helper_job job;
 	enum { INTAKE_IDLE, INTAKE_LENT, INTAKE_HELD } state; /* core's */
@@ -51,9 +53,11 @@ struct intake {
 	uint32_t ring_entries, arena_blocks;
 	/* out */
 	/* 0: the rings are made; or packet is a SPACE_OPEN, mount has its regions; or an ORDER,
-	 * order has its events and words. -EAGAIN: over its share for now, call again. -EPROTO: a
-	 * violation, or no rings. -ECONNRESET: no packet. Else: refused. text says why */
+	 * order has its events and words; or a PARTS, parts has them. -EAGAIN: over its share for
+	 * now, call again. -EPROTO: a violation, or no rings. -ECONNRESET: no packet. Else:
+	 * refused. text says why */
 	int status;
+	uint16_t type; /* of the packet */
 	uint32_t seq;
 	char text[232];
 	size_t n;
@@ -61,6 +65,8 @@ struct intake {
 	/* the core's, if status is 0: one of the two */
 	struct mount *mount;
 	struct order *order;
+	/* between packets: ranges for the next SPACE_OPEN; NULL: none */
+	struct parts *parts;
 	/* between calls */
 	uint32_t n_fds;
 	int fds[INTAKE_MAX_FDS];
@@ -85,6 +91,7 @@ struct leaving {
 	bool lent;
 	struct mount *list; /* taken by this job */
 	struct order *orders;
+	struct parts *parts; /* ranges that no SPACE_OPEN took; NULL: none */
 	/* closed with its queue, in which descriptors may lie; -1: not yet */
 	int socket;
 	struct ring *ring; /* likewise; NULL: not yet */

@@ -29,25 +29,50 @@ static int find_device(const struct devices *devices, const struct proto_space_o
 	return -ENODEV;
 }
 
+static bool has_fd(const struct wire_region *region)
+{
+	return region->memory == WIRE_MEMFD || region->memory == WIRE_STAGED ||
+	       region->memory == WIRE_DEVICE_FD;
+}
+
 static void describe(const struct wire_region *region, const int *fds, struct region_desc *ret)
 {
 	*ret = (struct region_desc){
 		.memory = (enum wire_memory)region->memory,
 		.offset = region->offset,
 		.length = region->length,
-		.fd = region->memory == WIRE_DEVICE_HANDLE || region->memory == WIRE_DEVICE_FABRIC ?
-			      -1 :
-			      fds[region->fd_index],
+		.fd = has_fd(region) ? fds[region->fd_index] : -1,
 	};
 	memcpy(ret->device, region->device, sizeof(ret->device));
 	memcpy(ret->handle, region->handle, sizeof(ret->handle));
 }
 
+static int import(struct mount *mount, const struct wire_region *region, const int *fds,
+		  struct parts *parts, char *text, size_t n)
+{
+	struct device_region *ret = &mount->regions[mount->n_regions];
+	struct region_desc desc;
+	uint32_t n_parts = 0;
+	int r;
+
+	describe(region, fds, &desc);
+	if (desc.memory == WIRE_DEVICE_PARTS)
+		r = parts_take(parts, region->fd_index, &desc, ret, &n_parts, text, n);
+	else
+		r = device_import(mount->device, &desc, ret, text, n);
+	if (r)
+		return r;
+	mount->n_regions++;
+	mount->n_parts += n_parts;
+	mount->region_bytes += desc.length;
+	mount->memories |= 1u << desc.memory;
+	return 0;
+}
+
 int mount_import(const struct devices *devices, const struct proto_space_open *m, const int *fds,
-		 struct mount **ret, char *text, size_t n)
+		 struct parts *parts, struct mount **ret, char *text, size_t n)
 {
 	struct mount *mount = calloc(1, sizeof(*mount));
-	struct region_desc desc;
 	char why[200];
 	int r;
 
@@ -57,15 +82,9 @@ int mount_import(const struct devices *devices, const struct proto_space_open *m
 	}
 	r = find_device(devices, m, &mount->device, text, n);
 	for (uint32_t i = 0; i < m->n_regions && r == 0; i++) {
-		describe(&m->regions[i], fds, &desc);
-		r = device_import(mount->device, &desc, &mount->regions[i], why, sizeof(why));
-		if (r) {
+		r = import(mount, &m->regions[i], fds, parts, why, sizeof(why));
+		if (r)
 			snprintf(text, n, "regions[%u]: %s", i, why);
-			break;
-		}
-		mount->n_regions++;
-		mount->region_bytes += desc.length;
-		mount->memories |= 1u << desc.memory;
 	}
 	if (r) {
 		mount_unmap(mount);

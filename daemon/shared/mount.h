@@ -13,6 +13,7 @@
 #include <stdbool.h>
 
 #include "daemon/device/devices.h"
+#include "parts.h"
 #include "proto.h"
 #include "daemon/store/space.h"
 
@@ -24,10 +25,10 @@ struct mount {
 	struct device *device; /* its regions'; the CPU where there are none */
 	uint32_t handle;       /* sqe.space */
 	bool closing;
-	uint32_t close_seq; /* of the SPACE_CLOSE to answer */
-	bool answer_late;   /* it is answered when the regions are given back */
-	uint32_t ops;       /* requests that may touch its pages */
-	uint32_t n_regions;
+	uint32_t close_seq;          /* of the SPACE_CLOSE to answer */
+	bool answer_late;            /* it is answered when the regions are given back */
+	uint32_t ops;                /* requests that may touch its pages */
+	uint32_t n_regions, n_parts; /* n_parts: of regions in several allocations */
 	uint32_t memories; /* how its pages are reached: 1 << enum wire_memory of its regions */
 	bool prepared;     /* its device knows the layout */
 	uint64_t region_bytes;
@@ -36,10 +37,11 @@ struct mount {
 	struct device_region regions[WIRE_MAX_REGIONS];
 };
 
-/* Maps the regions. On a helper thread: fds are a client's, and stay the caller's. -errno with
- * text; -ENODEV: no device of this daemon is the regions'. */
+/* Maps the regions. On a helper thread: fds are a client's, and stay the caller's. Takes what the
+ * regions name of parts (NULL: there are none). -errno with text; -ENODEV: no device of this daemon
+ * is the regions'. */
 int mount_import(const struct devices *devices, const struct proto_space_open *m, const int *fds,
-		 struct mount **ret, char *text, size_t n);
+		 struct parts *parts, struct mount **ret, char *text, size_t n);
 /* Opens the space over them. On failure, -errno with text, mount has what it had. */
 int mount_open(struct store *store, const char *tenant, const struct proto_space_open *m,
 	       struct mount *mount, char *text, size_t n);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * proto.c - checks of control messages and ring entries. Anything but 0 ends the connection, except
- * what proto_space_open() refuses with -EINVAL: that is answered and the connection lives on.
+ * what is refused with -EINVAL: that is answered, and the connection lives on.
  */
 #include "proto.h"
 
@@ -22,6 +22,7 @@ static const struct message_type types[] = {
 	[WIRE_SPACE_OPEN] = { "SPACE_OPEN", sizeof(struct wire_space_open), false },
 	[WIRE_SPACE_CLOSE] = { "SPACE_CLOSE", sizeof(struct wire_space_close), true },
 	[WIRE_ORDER] = { "ORDER", sizeof(struct wire_order), false },
+	[WIRE_PARTS] = { "PARTS", sizeof(struct wire_parts), false },
 	[WIRE_DOORBELL] = { "DOORBELL", sizeof(struct wire_head), true },
 };
 
@@ -130,13 +131,14 @@ int proto_hello(const void *packet, size_t n, uint32_t max_entries, uint32_t max
 /* What a region of each kind carries. */
 static const struct region_kind {
 	const char *name;
-	bool fd, device;
+	bool fd, device, handle;
 } region_kinds[WIRE_MEMORIES] = {
-	[WIRE_MEMFD] = { "memfd", true, false },
-	[WIRE_STAGED] = { "staged memfd", true, false },
-	[WIRE_DEVICE_HANDLE] = { "device handle", false, true },
-	[WIRE_DEVICE_FD] = { "device fd", true, true },
-	[WIRE_DEVICE_FABRIC] = { "fabric handle", false, true },
+	[WIRE_MEMFD] = { "memfd", true, false, false },
+	[WIRE_STAGED] = { "staged memfd", true, false, false },
+	[WIRE_DEVICE_HANDLE] = { "device handle", false, true, true },
+	[WIRE_DEVICE_FD] = { "device fd", true, true, false },
+	[WIRE_DEVICE_FABRIC] = { "fabric handle", false, true, true },
+	[WIRE_DEVICE_PARTS] = { "range of parts", false, true, false },
 };
 
 static bool all_zero(const void *bytes, size_t n)
@@ -158,23 +160,27 @@ static int check_region(const struct wire_region *region, uint32_t i, uint32_t n
 	if (region->memory < WIRE_MEMFD || region->memory >= WIRE_MEMORIES)
 		return refuse(text, n, -EINVAL,
 			      "regions[%u].memory is %u; must be 1 (memfd), 2 (staged), 3 (device "
-			      "handle), 4 (device fd) or 5 (fabric handle)",
+			      "handle), 4 (device fd), 5 (fabric handle) or 6 (parts)",
 			      i, region->memory);
 	kind = &region_kinds[region->memory];
 	if (kind->fd && region->fd_index >= n_fds)
 		return refuse(text, n, -EINVAL,
 			      "regions[%u].fd_index is %u; the packet carries %u file descriptors",
 			      i, region->fd_index, n_fds);
-	if (!kind->fd && region->fd_index != 0)
+	if (region->memory == WIRE_DEVICE_PARTS && region->fd_index >= WIRE_MAX_REGIONS)
+		return refuse(text, n, -EINVAL,
+			      "regions[%u].fd_index is %u; a range's number is less than %d", i,
+			      region->fd_index, WIRE_MAX_REGIONS);
+	if (!kind->fd && region->memory != WIRE_DEVICE_PARTS && region->fd_index != 0)
 		return refuse(text, n, -EINVAL,
 			      "regions[%u].fd_index is %u; a %s has no file descriptor: 0", i,
 			      region->fd_index, kind->name);
 	if (kind->device == all_zero(region->device, sizeof(region->device)))
 		return refuse(text, n, -EINVAL, "regions[%u].device: a %s %s device's UUID", i,
 			      kind->name, kind->device ? "needs a" : "has no");
-	if (kind->fd != all_zero(region->handle, sizeof(region->handle)))
+	if (kind->handle == all_zero(region->handle, sizeof(region->handle)))
 		return refuse(text, n, -EINVAL, "regions[%u].handle: a %s %s", i, kind->name,
-			      kind->fd ? "has none" : "needs one");
+			      kind->handle ? "needs one" : "has none");
 	if (!all_zero(region->reserved, sizeof(region->reserved)))
 		return refuse(text, n, -EINVAL, "regions[%u].reserved is not 0", i);
 	return 0;
@@ -227,6 +233,97 @@ int proto_space_open(const void *packet, size_t n, uint32_t n_fds, struct proto_
 	ret->regions = (const void *)(m + 1);
 	ret->segments = (const void *)(ret->regions + m->n_regions);
 	return check_regions(ret->regions, ret->n_regions, n_fds, text, text_bytes);
+}
+
+static int check_no_parts(const struct wire_parts *m, uint32_t n_fds, char *text, size_t n)
+{
+	if (n_fds != 0)
+		return refuse(text, n, -EINVAL, "PARTS without parts came with file descriptors");
+	if (!all_zero(&m->device, sizeof(*m) - sizeof(m->head)))
+		return refuse(text, n, -EINVAL,
+			      "parts.n_parts is 0: to give ranges back, all else must be 0, too");
+	return 0;
+}
+
+static int check_parts_head(const struct wire_parts *m, uint32_t n_fds, char *text, size_t n)
+{
+	const bool fds = m->memory == WIRE_DEVICE_FD;
+
+	if (!fds && m->memory != WIRE_DEVICE_FABRIC)
+		return refuse(text, n, -EINVAL,
+			      "parts.memory is %u; must be 4 (device fd) or 5 (fabric handle)",
+			      m->memory);
+	if (n_fds != (fds ? m->n_parts : 0))
+		return refuse(text, n, -EINVAL,
+			      "PARTS came with %u file descriptors; its %u parts need %u", n_fds,
+			      m->n_parts, fds ? m->n_parts : 0);
+	if (m->range >= WIRE_MAX_REGIONS)
+		return refuse(text, n, -EINVAL, "parts.range is %u; must be less than %d", m->range,
+			      WIRE_MAX_REGIONS);
+	if (m->range_bytes > WIRE_MAX_RANGE_BYTES || m->at >= m->range_bytes)
+		return refuse(text, n, -EINVAL,
+			      "parts.at is %llu in a range of %llu bytes; must be less, and the "
+			      "range at most %llu",
+			      (unsigned long long)m->at, (unsigned long long)m->range_bytes,
+			      WIRE_MAX_RANGE_BYTES);
+	if (m->reserved != 0)
+		return refuse(text, n, -EINVAL, "parts.reserved is not 0");
+	if (all_zero(m->device, sizeof(m->device)))
+		return refuse(text, n, -EINVAL, "parts.device: the CPU has no such memory");
+	return 0;
+}
+
+static int check_parts(const struct wire_parts *m, const struct wire_part *parts, char *text,
+		       size_t n)
+{
+	uint64_t left = m->range_bytes - m->at;
+
+	for (uint32_t i = 0; i < m->n_parts; i++) {
+		const bool handle = !all_zero(parts[i].handle, sizeof(parts[i].handle));
+
+		if (parts[i].bytes == 0 || parts[i].bytes > left)
+			return refuse(text, n, -EINVAL,
+				      "parts[%u].bytes is %llu; must be 1 to %llu, the rest of the "
+				      "range",
+				      i, (unsigned long long)parts[i].bytes,
+				      (unsigned long long)left);
+		if (handle != (m->memory == WIRE_DEVICE_FABRIC))
+			return refuse(text, n, -EINVAL, "parts[%u].handle: a %s", i,
+				      handle ? "device fd has none" : "fabric handle needs one");
+		left -= parts[i].bytes;
+	}
+	return 0;
+}
+
+int proto_parts(const void *packet, size_t n, uint32_t n_fds, struct proto_parts *ret, char *text,
+		size_t text_bytes)
+{
+	const struct wire_parts *m = packet; /* 8-byte aligned, as above */
+	const struct wire_part *parts = (const void *)(m + 1);
+	int r;
+
+	if (m->n_parts > WIRE_MAX_PARTS)
+		return refuse(text, text_bytes, -EINVAL, "parts.n_parts is %u; must be at most %d",
+			      m->n_parts, WIRE_MAX_PARTS);
+	if (n != sizeof(*m) + m->n_parts * sizeof(*parts))
+		return refuse(text, text_bytes, -EPROTO, "PARTS of %zu bytes; %u parts make %zu", n,
+			      m->n_parts, sizeof(*m) + m->n_parts * sizeof(*parts));
+	if (m->n_parts == 0)
+		r = check_no_parts(m, n_fds, text, text_bytes);
+	else
+		r = check_parts_head(m, n_fds, text, text_bytes);
+	if (r == 0)
+		r = check_parts(m, parts, text, text_bytes);
+	if (r)
+		return r;
+	*ret = (struct proto_parts){ .memory = (enum wire_memory)m->memory,
+				     .range = m->range,
+				     .n_parts = m->n_parts,
+				     .range_bytes = m->range_bytes,
+				     .at = m->at,
+				     .parts = parts };
+	memcpy(ret->device, m->device, sizeof(ret->device));
+	return 0;
 }
 
 int proto_space_close(const void *packet, size_t n, uint32_t *ret_space, char *text,

@@ -29,6 +29,17 @@ struct proto_space_open {
 };
 int proto_space_open(const void *packet, size_t n, uint32_t n_fds, struct proto_space_open *ret,
 		     char *text, size_t text_bytes);
+
+struct proto_parts {
+	uint8_t device[WIRE_UUID_BYTES];
+	enum wire_memory memory;
+	uint32_t range, n_parts;       /* n_parts 0: all ranges are given back */
+	uint64_t range_bytes, at;      /* all of the parts lie in the range */
+	const struct wire_part *parts; /* in the packet */
+};
+/* -EINVAL: refused, and the connection lives on. */
+int proto_parts(const void *packet, size_t n, uint32_t n_fds, struct proto_parts *ret, char *text,
+		size_t text_bytes);
 int proto_space_close(const void *packet, size_t n, uint32_t *ret_space, char *text,
 		      size_t text_bytes);
 

@@ -114,6 +114,26 @@ static void try_entry(const uint8_t *data, size_t size)
 		       e.space < WIRE_MAX_SPACES);
 }
 
+/* What was accepted fills a piece of its range, and no more. */
+static void try_parts(const void *packet, size_t size)
+{
+	const uint32_t n_fds = size > 80 ? ((const struct wire_parts *)packet)->n_parts : 0;
+	struct proto_parts parts;
+	unsigned __int128 end;
+
+	if (proto_parts(packet, size, n_fds, &parts, text, sizeof(text)) &&
+	    proto_parts(packet, size, 0, &parts, text, sizeof(text)))
+		return;
+	assert(parts.n_parts <= WIRE_MAX_PARTS && parts.range < WIRE_MAX_REGIONS);
+	assert((const char *)(parts.parts + parts.n_parts) == (const char *)packet + size);
+	end = parts.at;
+	for (uint32_t i = 0; i < parts.n_parts; i++) {
+		assert(parts.parts[i].bytes > 0);
+		end += parts.parts[i].bytes;
+	}
+	assert(end <= parts.range_bytes && parts.range_bytes <= WIRE_MAX_RANGE_BYTES);
+}
+
 static void try_packet(const void *packet, size_t size)
 {
 	struct proto_space_open open;
@@ -148,6 +168,9 @@ static void try_packet(const void *packet, size_t size)
 		if (proto_order(packet, size, 1, &order, text, sizeof(text)) == 0)
 			assert((const char *)(order.handles + order.n_events) ==
 			       (const char *)packet + size);
+		break;
+	case WIRE_PARTS:
+		try_parts(packet, size);
 		break;
 	default:
 		assert(head.type == WIRE_DOORBELL);
@@ -221,6 +244,30 @@ static size_t good_space_open(struct random *random, uint8_t *ret)
 	return n;
 }
 
+static size_t good_parts(struct random *random, uint8_t *ret)
+{
+	const uint32_t parts = random_below(random, 4);
+	const bool fabric = random_below(random, 2);
+	const struct wire_part part = { .bytes = 2 << 20, .handle = { fabric } };
+	struct wire_parts m = { .n_parts = parts };
+	size_t n = sizeof(m);
+
+	if (parts > 0) {
+		m.device[2] = 1;
+		m.memory = fabric ? WIRE_DEVICE_FABRIC : WIRE_DEVICE_FD;
+		m.range = random_below(random, WIRE_MAX_REGIONS);
+		m.at = (uint64_t)random_below(random, 3) << 21;
+		m.range_bytes = 8 << 21;
+	}
+	for (uint32_t i = 0; i < parts; i++, n += sizeof(part))
+		memcpy(ret + n, &part, sizeof(part));
+	m.head = (struct wire_head){ .magic = WIRE_MAGIC,
+				     .type = WIRE_PARTS,
+				     .length = (uint32_t)n };
+	memcpy(ret, &m, sizeof(m));
+	return n;
+}
+
 static size_t good_message(struct random *random, uint8_t *ret)
 {
 	const struct wire_hello hello = {
@@ -245,7 +292,7 @@ static size_t good_message(struct random *random, uint8_t *ret)
 		.op = WIRE_OP_LOAD, .n = 4, .op_id = 1, .deadline_ns = 1, .first = 9
 	};
 
-	switch (random_below(random, 8)) {
+	switch (random_below(random, 10)) {
 	case 0:
 		memcpy(ret, &hello, sizeof(hello));
 		return sizeof(hello);
@@ -256,6 +303,9 @@ static size_t good_message(struct random *random, uint8_t *ret)
 	case 3:
 		memcpy(ret, &e, sizeof(e));
 		return sizeof(e);
+	case 4:
+	case 5:
+		return good_parts(random, ret);
 	default:
 		return good_space_open(random, ret);
 	}

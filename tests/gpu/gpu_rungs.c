@@ -78,10 +78,10 @@ static void a_mapping_without_a_handle_is_staged(void **state)
 	goes(GPU_VMM_NONE, "CUDA staged: it was made by cuMemCreate() without a type of handle");
 }
 
-static void several_allocations_are_staged(void **state)
+static void several_allocations_go_by_descriptors(void **state)
 {
 	(void)state;
-	goes(GPU_VMM_TWO, "CUDA staged: it lies in 2 allocations");
+	goes(GPU_VMM_TWO, "CUDA descriptor of 2 allocations");
 }
 
 static void a_daemon_without_gpus_is_given_copies(void **state)
@@ -127,7 +127,7 @@ int main(int argc, char **argv)
 		CASE(a_mapping_goes_by_descriptor, with_gpus),
 		CASE(memory_of_a_pool_is_staged, with_gpus),
 		CASE(a_mapping_without_a_handle_is_staged, with_gpus),
-		CASE(several_allocations_are_staged, with_gpus),
+		CASE(several_allocations_go_by_descriptors, with_gpus),
 		CASE(a_daemon_without_gpus_is_given_copies, without),
 		CASE(blocks_are_the_same_by_every_way, with_gpus),
 	};

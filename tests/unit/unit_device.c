@@ -359,7 +359,8 @@ static struct mount *mount_of(struct world *w, const struct wire_region *regions
 	struct mount *mount = NULL;
 	char text[232] = "";
 
-	assert_int_equal(mount_import(&w->devices, &m, fds, &mount, text, sizeof(text)), error);
+	assert_int_equal(mount_import(&w->devices, &m, fds, NULL, &mount, text, sizeof(text)),
+			 error);
 	assert_string_equal(text, words);
 	assert_int_equal(error == 0, mount != NULL);
 	return mount;

@@ -131,12 +131,13 @@ static void whatever_comes_is_closed(void **state)
 		many[i] = STDERR_FILENO;
 	assert_int_equal(intake_of("x", 1, many, 1, true, text), -EPROTO);
 	assert_int_equal(intake_of("x", 1, many, INTAKE_MAX_FDS, true, text), -EPROTO);
-	assert_non_null(strstr(text, "more than 64 file descriptors"));
-	assert_int_equal(intake_of(&bell, sizeof(bell), many, 1, true, text), -EPROTO);
-	assert_non_null(strstr(text, "takes none"));
 	m.open.head = (struct wire_head){ .magic = WIRE_MAGIC,
 					  .type = WIRE_SPACE_OPEN,
 					  .length = sizeof(m) };
+	assert_int_equal(intake_of(&m, sizeof(m), many, WIRE_MAX_REGIONS + 1, true, text), -EPROTO);
+	assert_non_null(strstr(text, "more than 64 file descriptors"));
+	assert_int_equal(intake_of(&bell, sizeof(bell), many, 1, true, text), -EPROTO);
+	assert_non_null(strstr(text, "takes none"));
 	m.open.n_regions = m.open.n_segments = 1;
 	m.region = (struct wire_region){ .memory = WIRE_MEMFD, .length = 2 << 20 };
 	assert_int_equal(intake_of(&m, sizeof(m), many, 1, false, text), -EPROTO);

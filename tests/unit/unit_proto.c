@@ -73,8 +73,8 @@ static void exact_sizes_of_every_type(void **state)
 static void types_that_only_the_daemon_sends(void **state)
 {
 	static const uint16_t types[] = {
-		0,         WIRE_HELLO_OK, WIRE_ERROR,        WIRE_SPACE_OK, WIRE_SPACE_CLOSED,
-		WIRE_WAKE, WIRE_ORDER_OK, WIRE_ORDER_OK + 1, 0xffff
+		0,         WIRE_HELLO_OK, WIRE_ERROR,    WIRE_SPACE_OK,     WIRE_SPACE_CLOSED,
+		WIRE_WAKE, WIRE_ORDER_OK, WIRE_PARTS_OK, WIRE_PARTS_OK + 1, 0xffff
 	};
 	uint8_t packet[512] = { 0 };
 
@@ -278,8 +278,12 @@ static void what_a_region_carries(void **state)
 		{ WIRE_DEVICE_HANDLE, 0, 1, 1, 0, NULL },
 		{ WIRE_DEVICE_FD, 0, 1, 0, 0, NULL },
 		{ 0, 0, 0, 0, 0, "memory is 0" },
-		{ WIRE_MEMORIES, 0, 0, 0, 0, "memory is 6" },
+		{ WIRE_MEMORIES, 0, 0, 0, 0, "memory is 7" },
 		{ WIRE_DEVICE_FABRIC, 0, 1, 1, 0, NULL },
+		{ WIRE_DEVICE_PARTS, WIRE_MAX_REGIONS - 1, 1, 0, 0, NULL },
+		{ WIRE_DEVICE_PARTS, WIRE_MAX_REGIONS, 1, 0, 0, "fd_index is 64; a range's" },
+		{ WIRE_DEVICE_PARTS, 0, 0, 0, 0, "needs a device's UUID" },
+		{ WIRE_DEVICE_PARTS, 0, 1, 1, 0, "handle: a range of parts has none" },
 		{ WIRE_MEMFD, 1, 0, 0, 0, "fd_index is 1; the packet carries 1" },
 		{ WIRE_DEVICE_FD, 1, 1, 0, 0, "fd_index is 1; the packet carries 1" },
 		{ WIRE_DEVICE_HANDLE, 1, 1, 1, 0, "has no file descriptor" },

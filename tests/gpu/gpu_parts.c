@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=17 */
+/*
+ * gpu_parts - goal: memory in several allocations becomes one region, whose pages lie across their
+ * borders; and whatever is wrong with a PARTS, or happens between two of them, the daemon has
+ * nothing of the range afterwards: no mapping, no addresses, no handle, no descriptor. Method: the
+ * wire by hand; the emulated driver's report and its count of memory in use; the daemon's
+ * descriptors.
+ */
+#include "tests/lib/lib_gpu_parts.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N = 4, CHAIN = 3, PARTS = 6 };
+
+static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 1M\nhuge_pages = no\n"
+			     "[device]\nworkers = 2\ndepth = 16\n"
+			     "[socket]\nmax_clients = %s\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+static struct kvtier_geometry geometry;
+static struct gpu_raw e;
+static struct gpu_range range;
+static CUdeviceptr plain; /* what gpu_raw_dial() allocated */
+
+/* The pages lie across the border of the first two parts. */
+static uint64_t offset_of_pages(void)
+{
+	return range.part_bytes - N * e.page_bytes - 512;
+}
+
+static void begin_with(const char *max_clients, uint32_t memory, uint32_t parts)
+{
+	char text[512];
+
+	geometry = tiny_geometry(KVTIER_CODEC_FP8);
+	gpu_open(&gpu, 0);
+	(void)snprintf(text, sizeof(text), config, max_clients);
+	daemon_start(&d, text);
+	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_range_make(&gpu, memory, parts, &range);
+	plain = e.memory;
+	e.memory = range.base;
+	e.offset = offset_of_pages();
+}
+
+static int begin(void **state)
+{
+	(void)state;
+	begin_with("16", WIRE_DEVICE_FD, PARTS);
+	return 0;
+}
+
+static void nothing_is_left(void)
+{
+	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+}
+
+static int end(void **state)
+{
+	(void)state;
+	nothing_is_left();
+	e.memory = plain;
+	gpu_raw_close(&e);
+	gpu_range_free(&range);
+	daemon_stat_becomes(&d, "ops.outstanding", 0, 20000);
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("kvtierd");
+	return 0;
+}
+
+static int open_space(uint32_t number, char *text)
+{
+	const struct wire_region region =
+		gpu_range_region(&range, number, e.offset, e.pages * e.page_bytes);
+
+	return gpu_raw_space(&e, &region, 1, NULL, 0, text);
+}
+
+static void round_trip(void)
+{
+	gpu_raw_fill(&e, CHAIN, 0, N);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
+	gpu_raw_poison(&e, N, N);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N).status, 0);
+	for (uint32_t i = 0; i < N; i++)
+		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
+}
+
+/* The range is good, after whatever came before. */
+static void the_range_serves(uint32_t step)
+{
+	char text[232] = "";
+
+	gpu_range_send(&e.raw, &range, 0, step);
+	if (open_space(0, text))
+		fail_msg("SPACE_OPEN was refused: %s", text);
+	round_trip();
+	gpu_raw_close_space(&e);
+	nothing_is_left();
+}
+
+static void pages_lie_across_allocations(void **state)
+{
+	uint64_t used;
+	int fds;
+
+	(void)state;
+	the_range_serves(PARTS);
+	used = gpu_used(); /* the daemon's context is there */
+	fds = daemon_fds_settled(&d);
+	for (uint32_t step = 1; step < PARTS; step++)
+		the_range_serves(step);
+	daemon_fds_fall_to(&d, fds, 20000);
+	assert_true(gpu_used() <= used);
+}
+
+static void refused(struct gpu_parts *parts, int error, const char *words)
+{
+	char text[232] = "";
+	const int r = gpu_parts_send(&e.raw, parts, text);
+
+	if (r != error || !strstr(text, words))
+		fail_msg("%d \"%s\"; expected %d with \"%s\"", r, text, error, words);
+	nothing_is_left();
+}
+
+/* The first two parts have been taken; the third comes wrongly. */
+static void third(void (*spoil)(struct gpu_parts *), int error, const char *words)
+{
+	struct gpu_parts parts;
+
+	gpu_parts_fill(&range, 0, 0, 2, &parts);
+	assert_int_equal(gpu_parts_send(&e.raw, &parts, NULL), 0);
+	daemon_stat_becomes(&d, "gpu.regions", 1, 20000);
+	gpu_parts_fill(&range, 0, 2, 2, &parts);
+	spoil(&parts);
+	refused(&parts, error, words);
+}
+
+static void with_a_gap(struct gpu_parts *p)
+{
+	p->m.at += range.part_bytes;
+}
+
+static void overlapping(struct gpu_parts *p)
+{
+	p->m.at -= range.part_bytes;
+}
+
+static void of_another_length(struct gpu_parts *p)
+{
+	p->m.range_bytes += range.part_bytes;
+}
+
+static void of_another_kind(struct gpu_parts *p)
+{
+	p->m.memory = WIRE_DEVICE_FABRIC;
+	p->parts[0].handle[0] = p->parts[1].handle[0] = 1;
+	while (p->n_fds > 0)
+		(void)close(p->fds[--p->n_fds]);
+}
+
+static void too_large(struct gpu_parts *p)
+{
+	p->parts[0].bytes *= 2;
+}
+
+static void of_odd_size(struct gpu_parts *p)
+{
+	p->parts[0].bytes -= 4096;
+}
+
+static void too_few_descriptors(struct gpu_parts *p)
+{
+	(void)close(p->fds[--p->n_fds]);
+}
+
+static void no_memory(struct gpu_parts *p)
+{
+	(void)close(p->fds[1]);
+	p->fds[1] = dup(STDIN_FILENO);
+}
+
+static void on_no_device(struct gpu_parts *p)
+{
+	p->m.device[5] ^= 1;
+}
+
+static void none(struct gpu_parts *p)
+{
+	while (p->n_fds > 0)
+		(void)close(p->fds[--p->n_fds]);
+	p->m.n_parts = 0;
+}
+
+static void wrong_parts_are_refused_and_nothing_is_left(void **state)
+{
+	const int fds = daemon_fds_settled(&d) + 8; /* what a context takes */
+
+	(void)state;
+	third(with_a_gap, -EINVAL, "parts.at");
+	third(overlapping, -EINVAL, "parts.at");
+	third(of_another_length, -EINVAL, "parts.range_bytes must be the same");
+	third(of_another_kind, -EINVAL, "parts.memory");
+	third(too_large, -EOPNOTSUPP, "cuMemMap");
+	third(of_odd_size, -EOPNOTSUPP, "cuMemMap");
+	third(too_few_descriptors, -EINVAL, "file descriptors");
+	third(no_memory, -EOPNOTSUPP, "cuMemImportFromShareableHandle");
+	third(on_no_device, -ENODEV, "no such device");
+	third(none, -EINVAL, "all else must be 0");
+	daemon_fds_fall_to(&d, fds, 20000);
+	the_range_serves(2);
+}
+
+static void space_is_refused(uint32_t number, const char *words)
+{
+	char text[232] = "";
+
+	assert_int_equal(open_space(number, text), -EINVAL);
+	if (!strstr(text, words))
+		fail_msg("\"%s\" does not say \"%s\"", text, words);
+	nothing_is_left();
+}
+
+static void a_space_takes_whole_ranges_once(void **state)
+{
+	struct wire_region two[2];
+	struct gpu_parts parts;
+	char text[232] = "";
+
+	(void)state;
+	space_is_refused(0, "no PARTS have brought range 0");
+	gpu_parts_fill(&range, 0, 0, PARTS - 1, &parts);
+	assert_int_equal(gpu_parts_send(&e.raw, &parts, NULL), 0);
+	space_is_refused(0, "bytes");
+	gpu_range_send(&e.raw, &range, 1, PARTS);
+	space_is_refused(0, "no PARTS have brought range 0");
+	gpu_range_send(&e.raw, &range, 0, PARTS);
+	two[0] = two[1] = gpu_range_region(&range, 0, e.offset, e.pages * e.page_bytes);
+	assert_int_equal(gpu_raw_space(&e, two, 2, NULL, 0, text), -EINVAL);
+	assert_non_null(strstr(text, "regions[1]: no PARTS"));
+	nothing_is_left();
+	gpu_range_send(&e.raw, &range, 0, PARTS);
+	two[0].offset = PARTS * range.part_bytes - 4096;
+	assert_int_equal(gpu_raw_space(&e, two, 1, NULL, 0, text), -EINVAL);
+	assert_non_null(strstr(text, "must lie in the range's"));
+	the_range_serves(PARTS);
+}
+
+/* A range that no region names goes with the SPACE_OPEN, and with 0 parts at once; one that begins
+ * anew goes, too. */
+static void ranges_are_given_back(void **state)
+{
+	struct gpu_parts parts;
+
+	(void)state;
+	gpu_range_send(&e.raw, &range, 5, 1);
+	daemon_stat_becomes(&d, "gpu.regions", 1, 20000);
+	gpu_range_send(&e.raw, &range, 0, PARTS);
+	assert_int_equal(open_space(0, NULL), 0);
+	daemon_stat_becomes(&d, "gpu.regions", 1, 20000);
+	gpu_raw_close_space(&e);
+	gpu_parts_fill(&range, 3, 0, 2, &parts);
+	assert_int_equal(gpu_parts_send(&e.raw, &parts, NULL), 0);
+	memset(&parts, 0, sizeof(parts));
+	assert_int_equal(gpu_parts_send(&e.raw, &parts, NULL), 0);
+	nothing_is_left();
+	gpu_parts_fill(&range, 0, 0, 2, &parts);
+	assert_int_equal(gpu_parts_send(&e.raw, &parts, NULL), 0);
+	the_range_serves(PARTS);
+}
+
+/* In a process of its own, which waits to be killed with two parts of six told. */
+static int half(const char *socket)
+{
+	struct gpu_parts parts;
+	struct gpu_range mine;
+	struct raw r;
+
+	gpu_open(&gpu, 0);
+	raw_open(&r, socket);
+	gpu_range_make(&gpu, WIRE_DEVICE_FD, PARTS, &mine);
+	gpu_parts_fill(&mine, 0, 0, 2, &parts);
+	assert_int_equal(gpu_parts_send(&r, &parts, NULL), 0);
+	(void)!write(STDIN_FILENO, "x", 1);
+	(void)pause();
+	return 0;
+}
+
+static void an_engine_is_killed_between_parts(void **state)
+{
+	char role[200], byte;
+	uint64_t used;
+	pid_t child;
+	int fds, socket;
+
+	(void)state;
+	the_range_serves(PARTS);
+	used = gpu_used();
+	fds = daemon_fds_settled(&d);
+	(void)snprintf(role, sizeof(role), "%s", d.socket);
+	child = gpu_spawn(role, "", &socket);
+	assert_int_equal(read(socket, &byte, 1), 1);
+	daemon_stat_becomes(&d, "gpu.regions", 1, 20000);
+	assert_int_equal(kill(child, SIGKILL), 0);
+	assert_int_equal(gpu_wait(child), -SIGKILL);
+	(void)close(socket);
+	nothing_is_left();
+	daemon_fds_fall_to(&d, fds, 20000);
+	for (int ms = 0; gpu_used() > used && ms < 20000; ms++)
+		nap_ms(1);
+	assert_true(gpu_used() <= used);
+}
+
+/* As many in a message as the kernel lets through. */
+static int begin_large(void **state)
+{
+	(void)state;
+	begin_with("16", WIRE_DEVICE_FD, 2 * WIRE_MAX_PARTS + 9);
+	return 0;
+}
+
+static void hundreds_of_parts(void **state)
+{
+	int fds;
+
+	(void)state;
+	the_range_serves(WIRE_MAX_PARTS);
+	fds = daemon_fds_settled(&d);
+	the_range_serves(WIRE_MAX_PARTS);
+	daemon_fds_fall_to(&d, fds, 20000);
+}
+
+static int begin_fabric(void **state)
+{
+	(void)state;
+	begin_with("16", WIRE_DEVICE_FABRIC, PARTS);
+	return 0;
+}
+
+static void fabric_handles_come_in_parts_too(void **state)
+{
+	(void)state;
+	the_range_serves(PARTS);
+	the_range_serves(1);
+}
+
+/* 4 Mi parts for 4096 clients: 1024 each. */
+static int begin_short(void **state)
+{
+	(void)state;
+	begin_with("4096", WIRE_DEVICE_FD, GPU_PARTS_MAX);
+	return 0;
+}
+
+static void a_client_has_its_share_of_parts(void **state)
+{
+	struct gpu_parts parts;
+
+	(void)state;
+	gpu_range_send(&e.raw, &range, 0, WIRE_MAX_PARTS);
+	gpu_parts_fill(&range, 1, 0, 1, &parts);
+	refused(&parts, -ENOSPC, "parts: with these the client has 1025 allocations");
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+	const struct CMUnitTest tests[] = {
+		CASE(pages_lie_across_allocations),
+		CASE(wrong_parts_are_refused_and_nothing_is_left),
+		CASE(a_space_takes_whole_ranges_once),
+		CASE(ranges_are_given_back),
+		CASE(an_engine_is_killed_between_parts),
+		cmocka_unit_test_setup_teardown(hundreds_of_parts, begin_large, end),
+		cmocka_unit_test_setup_teardown(fabric_handles_come_in_parts_too, begin_fabric,
+						end),
+		cmocka_unit_test_setup_teardown(a_client_has_its_share_of_parts, begin_short, end),
+	};
+
+	gpu_begin(argv, "null_stream=0 one_thread=1 fabric=1 memory=8192");
+	if (argc > 1)
+		return half(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
