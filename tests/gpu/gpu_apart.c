@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=6 */
+/*
+ * gpu_apart - goal: what happens to one GPU is no other GPU's business. While a call of the driver
+ * for one of two GPUs does not return, engines of the other GPU and of the CPU come, store, load
+ * and go, and `kvtierctl` answers; a context that breaks takes nothing of the other GPU with it.
+ * Method: the emulated driver holds or breaks a call that is made in a context of the second GPU,
+ * whose engine is a process of its own.
+ */
+#include "tests/lib/lib_gpu_raw.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { N = 4, ROUNDS = 8, HELD = 0, OTHER = 1, DEADLINE_MS = 60000 };
+
+static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 1M\nhuge_pages = no\n"
+			     "[device]\nworkers = 2\ndepth = 16\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+
+static struct daemon d;
+static struct witness witness;
+static struct gpu gpu;
+static struct kvtier_geometry geometry;
+
+/* The second GPU's engine: until it has stored and loaded. Its connection may be cut on the way, and
+ * an import may be given up. */
+static int engine(const char *socket)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	const uint64_t until = now_ns() + DEADLINE_MS * 1000000ull;
+	struct gpu own;
+	bool done = false;
+
+	gpu_open(&own, 1);
+	while (!done && now_ns() < until) {
+		struct wire_region region;
+		struct wire_error error;
+		struct gpu_raw e;
+
+		gpu_raw_dial(&e, socket, &own, &g, 2 * N);
+		gpu_raw_region(&own, e.memory, e.offset, e.pages * e.page_bytes, &region);
+		if (gpu_raw_space(&e, &region, 1, NULL, 0, NULL) == 0) {
+			const struct wire_sqe sqe = gpu_raw_sqe(&e, WIRE_OP_STORE, HELD, 0, N);
+
+			gpu_raw_fill(&e, HELD, 0, N);
+			gpu_raw_send(&e, &sqe);
+			while (!gpu_raw_completed(&e) && now_ns() < until &&
+			       recv(e.raw.fd, &error, sizeof(error), MSG_DONTWAIT | MSG_PEEK) < 0)
+				nap_ms(1);
+			done = gpu_raw_completed(&e) && gpu_raw_await(&e).status == 0 &&
+			       gpu_raw_run(&e, WIRE_OP_LOAD, HELD, N, N).status == 0;
+			for (uint32_t i = 0; done && i < N; i++)
+				assert_true(gpu_raw_holds(&e, HELD, i, N + i));
+		}
+		gpu_raw_close(&e);
+	}
+	gpu_close(&own);
+	return done ? 0 : 1;
+}
+
+static pid_t start(const char *settings)
+{
+	char path[256];
+
+	geometry = tiny_geometry(KVTIER_CODEC_FP8);
+	snprintf(path, sizeof(path), "%s/go", getenv("KVTIER_EMU_DIR"));
+	(void)unlink(path);
+	gpu_open(&gpu, 0);
+	gpu_report_clear();
+	gpu_settings("%s faulty=1", settings);
+	daemon_start(&d, config);
+	gpu_settings("%s", "");
+	witness = (struct witness){ .may_miss = true };
+	witness_start(&witness, d.socket);
+	setenv("KVTIER_TEST_SOCKET", d.socket, 1);
+	return gpu_spawn("engine", "", NULL);
+}
+
+static void let_go(void)
+{
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s/go", getenv("KVTIER_EMU_DIR"));
+	(void)close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+}
+
+static void stop(void)
+{
+	daemon_stat_becomes(&d, "ops.outstanding", 0, DEADLINE_MS);
+	witness_check(&witness);
+	witness_stop(&witness);
+	daemon_remove(&d);
+	gpu_close(&gpu);
+}
+
+static void comes_and_goes(void)
+{
+	struct gpu_raw e;
+
+	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		gpu_raw_fill(&e, OTHER + i, 0, N);
+		assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, OTHER + i, 0, N).status, 0);
+		gpu_raw_poison(&e, N, N);
+		assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, OTHER + i, N, N).status, 0);
+		for (uint32_t k = 0; k < N; k++)
+			assert_true(gpu_raw_holds(&e, OTHER + i, k, N + k));
+	}
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+}
+
+/* The second GPU's thread is in this call from here on. */
+static void await_held(void)
+{
+	const uint64_t until = now_ns() + DEADLINE_MS * 1000000ull;
+
+	while (gpu_reported("kvtierd", "note", "is held") == 0) {
+		if (now_ns() > until)
+			fail_msg("no call was held");
+		nap_ms(1);
+	}
+}
+
+static void held_in(const char *call)
+{
+	char settings[64], text[4096];
+	pid_t second;
+
+	if (gpu_is_real())
+		skip();
+	snprintf(settings, sizeof(settings), "held=%s:1", call);
+	second = start(settings);
+	await_held();
+	witness_check(&witness);
+	comes_and_goes();
+	assert_int_equal(daemon_ctl(&d, "devices", text, sizeof(text)), 0);
+	comes_and_goes();
+	witness_check(&witness);
+	assert_int_equal(gpu_reported("kvtierd", "note", "goes on"), 0); /* it is held still */
+	let_go();
+	assert_int_equal(gpu_wait(second), 0);
+	stop();
+	gpu_report_clean("kvtierd");
+}
+
+static void a_launch_that_hangs_holds_up_its_gpu_alone(void **state)
+{
+	(void)state;
+	held_in("cuLaunchKernel");
+}
+
+static void a_question_that_hangs_holds_up_its_gpu_alone(void **state)
+{
+	(void)state;
+	held_in("cuEventQuery");
+}
+
+static void an_import_that_hangs_holds_up_its_gpu_alone(void **state)
+{
+	(void)state;
+	held_in("cuIpcOpenMemHandle");
+}
+
+/* The engine of the first GPU has the same connection all the while. */
+static void a_broken_context_is_its_gpus_alone(void **state)
+{
+	struct gpu_raw e;
+	pid_t second;
+
+	(void)state;
+	if (gpu_is_real())
+		skip();
+	second = start("sticky=cuLaunchKernel:1");
+	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_fill(&e, OTHER, 0, N);
+	do {
+		assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, OTHER, 0, N).ok, N);
+		assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, OTHER, N, N).status, 0);
+	} while (daemon_stat(&d, "gpu.lost_total") == 0);
+	assert_int_equal(gpu_wait(second), 0); /* it came back, in a new context */
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, OTHER, N, N).status, 0);
+	for (uint32_t i = 0; i < N; i++)
+		assert_true(gpu_raw_holds(&e, OTHER, i, N + i));
+	assert_int_equal(daemon_stat(&d, "gpu.lost_total"), 1);
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+	stop();
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_launch_that_hangs_holds_up_its_gpu_alone),
+		cmocka_unit_test(a_question_that_hangs_holds_up_its_gpu_alone),
+		cmocka_unit_test(an_import_that_hangs_holds_up_its_gpu_alone),
+		cmocka_unit_test(a_broken_context_is_its_gpus_alone),
+	};
+
+	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1");
+	if (argc > 1)
+		return engine(getenv("KVTIER_TEST_SOCKET"));
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

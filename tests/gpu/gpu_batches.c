@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=5 */
+/*
+ * gpu_batches - goal: blocks that wait together cross the wire in few large copies; at most two
+ * batches of a direction are on the GPU, and two are; stores have the lowest priority and loads the
+ * highest; a batch costs a handful of calls; nothing waits for a whole context, and no callback of
+ * the host exists. Method: the trace of the emulated driver. Ops of many blocks are held by a word,
+ * so that all their blocks are ready at once.
+ */
+#include "tests/lib/lib_gpu_raw.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* 31 pages of 128 KiB in a lane of 4 MiB: three lanes. */
+enum { N = 93, CHAIN = 1, LANES = 3, DEADLINE_MS = 30000 };
+
+static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
+			     "[device]\nworkers = 2\ndepth = 128\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 32M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+static struct gpu_raw e;
+
+/* What the daemon did, by the driver's trace. */
+struct way {
+	int copies, kernels;
+	unsigned long long bytes;
+	int priority;
+	int running, most; /* kernels queued and not ended: now, and at most */
+};
+
+struct seen {
+	struct way store, load;
+	int syncs;
+};
+
+/* All blocks of the op are in the device's hands, and wait. */
+static void await_jobs(uint32_t n)
+{
+	const uint64_t until = now_ns() + DEADLINE_MS * 1000000ull;
+	char wanted[32], text[4096];
+
+	snprintf(wanted, sizeof(wanted), "\"jobs\":%u,", n);
+	do {
+		if (now_ns() > until)
+			fail_msg("the GPU has not all jobs: %s", text);
+		nap_ms(1);
+		(void)daemon_ctl(&d, "devices --json", text, sizeof(text));
+	} while (!strstr(text, wanted));
+}
+
+static void run_held(enum wire_op op, uint32_t first)
+{
+	struct wire_sqe sqe = gpu_raw_sqe(&e, op, CHAIN, first, N);
+
+	sqe.word = 1;
+	sqe.flags = WIRE_SQE_READY;
+	gpu_raw_send(&e, &sqe);
+	await_jobs(N);
+	__atomic_store_n(&e.words->ready[0], sqe.op_id, __ATOMIC_RELEASE);
+	assert_int_equal(gpu_raw_await(&e).status, 0);
+}
+
+/* Of the two directions only stores copy out, and only loads copy in more than a lane's head. */
+static void look(void *arg, const char *said)
+{
+	unsigned long long ticket, stream, bytes;
+	struct seen *seen = arg;
+	struct way *way;
+	char what[16], call[64];
+	int priority;
+
+	seen->syncs += strstr(said, "called cuCtxSynchronize") != NULL;
+	if (sscanf(said, "%15s %63s ticket %llu stream %llu priority %d bytes %llu", what, call,
+		   &ticket, &stream, &priority, &bytes) != 6)
+		return;
+	way = priority < 0 ? &seen->load : &seen->store;
+	if (!strcmp(call, "cuLaunchKernel")) {
+		way->running += !strcmp(what, "queued") ? 1 : !strcmp(what, "ended") ? -1 : 0;
+		way->most = way->running > way->most ? way->running : way->most;
+		way->kernels += !strcmp(what, "queued");
+	}
+	if (strcmp(what, "queued") != 0)
+		return;
+	if (!strcmp(call, "cuMemcpyDtoHAsync"))
+		way = &seen->store;
+	else if (!strcmp(call, "cuMemcpyHtoDAsync") && bytes > 65536)
+		way = &seen->load;
+	else
+		return;
+	way->priority = priority;
+	way->copies++;
+	way->bytes += bytes;
+}
+
+/* The word may come between two looks at jobs in a row: then there is one more lane. */
+static void is_merged(const struct way *way, const char *name)
+{
+	if (way->copies > LANES + 1 || way->bytes / (unsigned)way->copies < 1 << 20)
+		fail_msg("%d blocks were %s in %d copies of %llu bytes together", N, name,
+			 way->copies, way->bytes);
+	assert_int_equal(way->kernels, way->copies);
+	if (way->most != 2)
+		fail_msg("%d batches at a time were %s", way->most, name);
+}
+
+static void begin(void)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
+
+	gpu_open(&gpu, 0);
+	daemon_start(&d, config);
+	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	assert_int_equal(gpu_raw_order(&e, 0), 0);
+	gpu_raw_fill(&e, CHAIN, 0, N);
+	gpu_raw_poison(&e, N, N);
+}
+
+static void blocks_that_wait_together_go_together(void **state)
+{
+	struct seen seen = { 0 };
+	uint64_t batches;
+
+	(void)state;
+	begin();
+	run_held(WIRE_OP_STORE, 0);
+	run_held(WIRE_OP_LOAD, N);
+	for (uint32_t i = 0; i < N; i++)
+		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
+	batches = daemon_stat(&d, "gpu.batches_total");
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("kvtierd");
+	if (gpu_is_real())
+		return;
+	gpu_report_each("kvtierd", "note", look, &seen);
+	is_merged(&seen.store, "stored");
+	is_merged(&seen.load, "loaded");
+	assert_int_equal(seen.store.copies + seen.load.copies, batches);
+	assert_true(seen.load.priority < seen.store.priority);
+	assert_int_equal(seen.syncs, 0);
+	/* one layout of pages was brought to the GPU; nothing else is waited for */
+	assert_int_equal(gpu_reported("kvtierd", "note", "called cuStreamSynchronize 1 times"), 1);
+}
+
+/* The daemon finds calls by this table alone. */
+static void no_call_of_the_driver_can_call_back(void **state)
+{
+	static const char *const names[] = {
+#define NAME(name, version, arguments) #name,
+		CUDA_CALLS(NAME)
+#undef NAME
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strstr(names[i], "HostFunc") || strstr(names[i], "Callback") ||
+		    strstr(names[i], "BatchAsync"))
+			fail_msg("%s is in the table of calls", names[i]);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(blocks_that_wait_together_go_together),
+		cmocka_unit_test(no_call_of_the_driver_can_call_back),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0 one_thread=1 trace=1");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
