@@ -136,6 +136,7 @@ static void gpu_gauges(struct kvtierd *d)
 	struct device_note sum = { 0 }, note;
 	uint32_t used = 0, failed = 0;
 	char text[STATS_TEXT_BYTES] = "";
+	bool sliced = false;
 
 	for (uint32_t i = 1; i < d->devices.n; i++) {
 		device_note(d->devices.all[i], &note);
@@ -146,6 +147,8 @@ static void gpu_gauges(struct kvtierd *d)
 				 note.why);
 		sum.regions += note.regions;
 		sum.bytes += note.bytes;
+		sum.context_bytes += note.context_bytes;
+		sliced |= note.regions > 0 && !note.mps;
 		sum.copied_out_bytes_total += note.copied_out_bytes_total;
 		sum.copied_in_bytes_total += note.copied_in_bytes_total;
 		sum.batches_total += note.batches_total;
@@ -156,11 +159,13 @@ static void gpu_gauges(struct kvtierd *d)
 	stats_set(&v->gpu_failed_devices, failed);
 	stats_set(&v->gpu_regions, sum.regions);
 	stats_set(&v->gpu_own_bytes, sum.bytes);
+	stats_set(&v->gpu_context_bytes, sum.context_bytes);
 	stats_set(&v->gpu_copied_out_bytes_total, sum.copied_out_bytes_total);
 	stats_set(&v->gpu_copied_in_bytes_total, sum.copied_in_bytes_total);
 	stats_set(&v->gpu_batches_total, sum.batches_total);
 	stats_set(&v->gpu_lost_total, sum.lost_total);
 	stats_health_set(d->stats, STATS_HEALTH_GPU_FAILED, failed > 0);
+	stats_health_set(d->stats, STATS_HEALTH_GPU_TIME_SLICED, sliced);
 	stats_gpu_text(d->stats, text);
 }
 

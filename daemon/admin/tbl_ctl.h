@@ -40,8 +40,9 @@ CTL(devices, admin, "[--json]",
     "its driver does not return), failed (and tried again when an engine comes), out (failed too "
     "often; kvtierd must be started again); absent: a row that says why there is no GPU. MPS: "
     "kernels of kvtierd run beside the engine's there; without MPS processes take turns. OWN: its "
-    "memory that kvtierd's buffers and kernels take; the driver takes more for the context. The "
-    "paths of the NVMe tier are disks.",
+    "memory that kvtierd's buffers and kernels take. CONTEXT: what the driver took besides when "
+    "kvtierd came to that GPU, as NVML saw it (0: no NVML); if other processes took or gave back "
+    "memory in that moment, it is in the number. The paths of the NVMe tier are disks.",
     "kvtierctl devices")
 CTL(endpoints, admin, "[--json]",
     "The endpoints of the Redis tier: state and why, what each did, and when an endpoint that is "

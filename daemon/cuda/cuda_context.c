@@ -72,14 +72,31 @@ static size_t free_bytes(const struct cuda_gpu *gpu)
 	return gpu->api->cuMemGetInfo(&some, &all) == CUDA_SUCCESS ? some : 0;
 }
 
-static int open_context(struct cuda_gpu *gpu, char *text, size_t n)
+static uint64_t used_by_all(const struct cuda_gpu *gpu)
+{
+	return cuda_meter_used(&gpu->driver->meter, gpu->found->uuid);
+}
+
+/* What other processes take or give back meanwhile is in the difference: nobody can tell. */
+static int retain_context(struct cuda_gpu *gpu, char *text, size_t n)
 {
 	struct cuda_context *c = &gpu->in_context;
-	size_t before, after;
+	const uint64_t before = used_by_all(gpu);
+	uint64_t after;
 	int r = CUDA_CALL(gpu, cuDevicePrimaryCtxRetain, text, n, &c->context, gpu->found->device);
 
 	if (r == 0)
 		r = CUDA_CALL(gpu, cuCtxSetCurrent, text, n, c->context);
+	after = r || !before ? 0 : used_by_all(gpu);
+	gpu->context_bytes = after > before ? after - before : 0;
+	return r;
+}
+
+static int open_context(struct cuda_gpu *gpu, char *text, size_t n)
+{
+	size_t before, after;
+	int r = retain_context(gpu, text, n);
+
 	before = r ? 0 : free_bytes(gpu);
 	if (r == 0)
 		r = load_kernels(gpu, text, n);
@@ -157,5 +174,5 @@ void cuda_context_close(struct cuda_gpu *gpu, bool lost)
 		(void)api->cuDevicePrimaryCtxRelease(gpu->found->device);
 	}
 	gpu->in_context = (struct cuda_context){ 0 };
-	gpu->bytes = 0;
+	gpu->bytes = gpu->context_bytes = 0;
 }

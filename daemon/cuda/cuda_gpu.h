@@ -65,6 +65,7 @@ struct cuda_view {
 	char why[200]; /* it does not work, or did not the last time */
 	uint32_t regions;
 	uint64_t bytes; /* of its memory: staging, plans, kernels */
+	uint64_t context_bytes;
 	uint64_t out_bytes, in_bytes, batches, lost;
 };
 
@@ -110,7 +111,8 @@ struct cuda_gpu {
 	uint32_t regions, users; /* open in the context; users: of events, too */
 	uint64_t idle_ns;        /* since when it has no users; 0: it has some */
 	uint64_t bytes;
-	struct list handles; /* cuda_region.c: legacy IPC handles that are open */
+	uint64_t context_bytes; /* what the driver took for the context; 0: not known */
+	struct list handles;    /* cuda_region.c: legacy IPC handles that are open */
 	struct cuda_path *path;
 };
 

@@ -178,5 +178,8 @@ int cuda_load(struct cuda_driver *ret, char *text, size_t n)
 		(void)dlclose(library); /* cuInit() was not called */
 		return -ENOSYS;
 	}
-	return list(ret, text, n);
+	r = list(ret, text, n);
+	if (r == 0)
+		cuda_meter_open(&ret->meter);
+	return r;
 }

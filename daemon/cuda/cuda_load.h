@@ -14,6 +14,7 @@
 
 #include "client/cuda_api.h"
 #include "client/wire.h"
+#include "cuda_meter.h"
 
 enum { CUDA_GPUS_MAX = 16 };
 
@@ -29,6 +30,7 @@ struct cuda_found {
 
 struct cuda_driver {
 	struct cuda_api api;
+	struct cuda_meter meter;
 	int version; /* 1000 * major + 10 * minor */
 	uint32_t n;
 	struct cuda_found found[CUDA_GPUS_MAX];

@@ -30,6 +30,7 @@ static void show(struct cuda_gpu *gpu)
 		.state = gpu->state,
 		.regions = gpu->regions,
 		.bytes = gpu->bytes,
+		.context_bytes = gpu->context_bytes,
 	};
 
 	memcpy(view.why, gpu->why, sizeof(view.why));

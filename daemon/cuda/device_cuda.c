@@ -212,6 +212,7 @@ static void gpu_note(const struct device *device, struct device_note *ret)
 	ret->mps = g->gpu->found->mps;
 	ret->regions = view.regions;
 	ret->bytes = view.bytes;
+	ret->context_bytes = view.context_bytes;
 	ret->copied_out_bytes_total = view.out_bytes;
 	ret->copied_in_bytes_total = view.in_bytes;
 	ret->batches_total = view.batches;

@@ -180,13 +180,14 @@ struct device_conf {
 
 /* A device for people. Texts are cut to fit. */
 struct device_note {
-	char name[64];     /* of the product; "" */
-	const char *state; /* one word */
-	char why[200];     /* the device does not work, or is not as it should be; else "" */
-	bool failed;       /* it was in use and does not work */
-	bool mps;          /* kvtierd is a client of MPS there */
-	uint32_t regions;  /* imported now */
-	uint64_t bytes;    /* of its memory, that kvtierd takes for itself */
+	char name[64];          /* of the product; "" */
+	const char *state;      /* one word */
+	char why[200];          /* the device does not work, or is not as it should be; else "" */
+	bool failed;            /* it was in use and does not work */
+	bool mps;               /* kvtierd is a client of MPS there */
+	uint32_t regions;       /* imported now */
+	uint64_t bytes;         /* of its memory, that kvtierd takes for itself */
+	uint64_t context_bytes; /* that the driver takes for kvtierd; 0: none, or not known */
 	uint64_t copied_out_bytes_total, copied_in_bytes_total; /* from and to its memory */
 	uint64_t batches_total;                                 /* of such copies */
 	uint64_t lost_total; /* times that all that it imported was lost */

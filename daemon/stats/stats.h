@@ -117,6 +117,11 @@ enum {
 	HEALTH(GPU_FAILED, gpu_failed, err,                                                        \
 	       "A GPU that was in use does not work: its engines' blocks cannot be stored or "     \
 	       "loaded from there; see the reason below, `kvtierctl devices` and `nvidia-smi`.")   \
+	HEALTH(GPU_TIME_SLICED, gpu_time_sliced, note,                                             \
+	       "Engines and kvtierd take turns on a GPU, as there is no MPS: while one's kernels " \
+	       "run, those "                                                                       \
+	       "of the other wait. Start `nvidia-cuda-mps-control -d` before all of them, and "    \
+	       "kernels run side by side.")                                                        \
 	HEALTH(STOPPED, stopped, err,                                                              \
 	       "The daemon's process is stopped; continue it with `kill -CONT PID`, or see who "   \
 	       "stopped it.")                                                                      \

@@ -90,7 +90,10 @@ STAT("gpu.failed_devices", gpu_failed_devices, gauge, "devices",
      "GPUs that were in use and do not work")
 STAT("gpu.regions", gpu_regions, gauge, "regions", "Regions of engines in the memory of GPUs")
 STAT("gpu.own_bytes", gpu_own_bytes, gauge, "bytes",
-     "Memory of GPUs that kvtierd's buffers and kernels take; the driver takes more for contexts")
+     "Memory of GPUs that kvtierd's buffers and kernels take")
+STAT("gpu.context_bytes", gpu_context_bytes, gauge, "bytes",
+     "Memory of GPUs that the driver took for kvtierd's contexts, as NVML saw it when they were "
+     "made, with what other processes took meanwhile; 0: none, or not known")
 STAT("gpu.copied_out_bytes_total", gpu_copied_out_bytes_total, counter, "bytes",
      "Bytes that crossed the wire from GPUs to host memory")
 STAT("gpu.copied_in_bytes_total", gpu_copied_in_bytes_total, counter, "bytes",

@@ -28,8 +28,8 @@ static struct witness witness;
 static struct gpu gpu;
 static struct kvtier_geometry geometry;
 
-/* The second GPU's engine: until it has stored and loaded. Its connection may be cut on the way, and
- * an import may be given up. */
+/* The second GPU's engine: until it has stored and loaded. Its connection may be cut on the way,
+ * and an import may be given up. */
 static int engine(const char *socket)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);

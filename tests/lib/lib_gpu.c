@@ -45,6 +45,17 @@ static void set_number(const char *variable, uint64_t value)
 	setenv(variable, text, 1);
 }
 
+static const char *driver(void)
+{
+	static char absolute[4096];
+	char path[1024];
+
+	snprintf(path, sizeof(path), "%s/tests/emu/libcuda.so.1", build_dir());
+	if (!realpath(path, absolute))
+		fail_msg("%s: %m", path);
+	return absolute;
+}
+
 /* The first life of the process: makes the machine, and starts the second one. */
 static void make_machine(char **argv)
 {
@@ -56,7 +67,10 @@ static void make_machine(char **argv)
 	setenv("KVTIER_EMU_DIR", dir, 1);
 	set_number("KVTIER_EMU_OWNER", (uint64_t)getpid());
 	set_number("SEED", random.state);
-	snprintf(path, sizeof(path), "%s/tests/emu%s%s", build_dir(), before ? ":" : "",
+	snprintf(path, sizeof(path), "%s/libnvidia-ml.so.1", dir);
+	if (symlink(driver(), path))
+		fail_msg("%s: %m", path);
+	snprintf(path, sizeof(path), "%s/tests/emu:%s%s%s", build_dir(), dir, before ? ":" : "",
 		 before ? before : "");
 	setenv("LD_LIBRARY_PATH", path, 1);
 	setenv("KVTIER_EMU_USER", getenv("KVTIER_EMU") ? getenv("KVTIER_EMU") : "", 1);

@@ -23,8 +23,7 @@ void device_uuid(uint32_t physical, CUuuid *ret)
 	}
 }
 
-/* "GPU-8f2a..." as nvidia-smi prints it. */
-static void uuid_text(uint32_t physical, char *ret, size_t n)
+void device_uuid_text(uint32_t physical, char *ret, size_t n)
 {
 	CUuuid uuid;
 	size_t i, at = (size_t)snprintf(ret, n, "GPU-");
@@ -42,7 +41,7 @@ static bool physical_named(const char *word, uint32_t *ret)
 	uint32_t i;
 
 	for (i = 0; i < emu.settings.gpus && !strncmp(word, "GPU-", 4); i++) {
-		uuid_text(i, text, sizeof(text));
+		device_uuid_text(i, text, sizeof(text));
 		if (!strncmp(text, word, strlen(word))) {
 			*ret = i;
 			return true;

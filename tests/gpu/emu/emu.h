@@ -163,6 +163,8 @@ struct device {
 struct device *device_find(CUdevice device); /* NULL: no such ordinal */
 struct device *device_of(uint32_t physical); /* NULL: not visible in this process */
 void device_uuid(uint32_t physical, CUuuid *ret);
+/* "GPU-8f2a..." as nvidia-smi prints it. */
+void device_uuid_text(uint32_t physical, char *ret, size_t n);
 
 /* --- context.c --- */
 
