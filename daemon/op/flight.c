@@ -46,30 +46,18 @@
 #include "part.h"
 #include "trace.h"
 
-struct flights {
-	struct list free, full;
-	uint32_t n_parts;
-	uint32_t mask;
-	struct flight *pool;
-	struct list buckets[];
-};
-
-int flights_open(struct ops *all, uint32_t max, struct flights **ret)
+int flights_open(struct ops *all, uint32_t max)
 {
+	struct flights *flights = &all->flights;
 	uint32_t buckets = 1;
-	struct flights *flights;
 
 	while (buckets < max)
 		buckets *= 2;
-	flights = calloc(1, sizeof(*flights) + buckets * sizeof(*flights->buckets));
-	if (!flights)
-		return -ENOMEM;
-	flights->pool = calloc(max, sizeof(*flights->pool));
-	if (!flights->pool) {
-		free(flights);
-		return -ENOMEM;
-	}
 	flights->mask = buckets - 1;
+	flights->buckets = calloc(buckets, sizeof(*flights->buckets));
+	flights->pool = calloc(max, sizeof(*flights->pool));
+	if (!flights->buckets || !flights->pool)
+		return -ENOMEM;
 	for (uint32_t i = 0; i < buckets; i++)
 		list_open(&flights->buckets[i]);
 	list_open(&flights->free);
@@ -78,22 +66,14 @@ int flights_open(struct ops *all, uint32_t max, struct flights **ret)
 		flights->pool[i].all = all;
 		list_add(flights->free.next, &flights->pool[i].link);
 	}
-	*ret = flights;
 	return 0;
 }
 
 void flights_close(struct flights *flights)
 {
-	if (!flights)
-		return;
 	assert(flights->n_parts == 0);
 	free(flights->pool);
-	free(flights);
-}
-
-uint32_t flights_parts(const struct flights *flights)
-{
-	return flights->n_parts;
+	free(flights->buckets);
 }
 
 static void run(struct task *task);
@@ -137,7 +117,7 @@ static void let_pay(struct flight *f)
 static void let_go(struct flight *f, struct part *part, int brought)
 {
 	list_remove(&part->with);
-	f->all->flights->n_parts--;
+	f->all->flights.n_parts--;
 	part->flight = NULL;
 	part->brought = brought;
 	part_wake(part);
@@ -147,7 +127,7 @@ static void over(struct flight *f)
 {
 	struct ops *all = f->all;
 
-	assert(list_empty(&f->parts) && step_allows(FLIGHT_OVER, held(f)));
+	assert(list_empty(&f->parts) && !(held(f) & HELD_LENT));
 	if (f->placed)
 		extents_free(all->store, &f->where);
 	lease_drop(all->store, &f->lease);
@@ -155,7 +135,7 @@ static void over(struct flight *f)
 	list_remove(&f->full);
 	ready_remove(&f->task);
 	list_remove(&f->link);
-	list_add(all->flights->free.next, &f->link);
+	list_add(all->flights.free.next, &f->link);
 }
 
 /* Also the end of a flight that was given up: its last part has its status already. */
@@ -220,14 +200,14 @@ static enum verdict flight_probe(struct flight *f)
 	return submit(f, XFER_PROBE, probed, &r) ? WAIT : go(f, FLIGHT_MISS);
 }
 
-/* A prefetch ends at the first block that is missing: what is behind it is of no use to it. */
+/* Lets go of parts that have no use for the block any more. Returns whether there are others. */
 static bool useful(struct flight *f)
 {
 	for (struct list *l = f->parts.next, *next; l != &f->parts; l = next) {
 		struct part *part = part_at(l);
 
 		next = l->next;
-		if (part->op->sqe.op == WIRE_OP_PREFETCH && part->at > part->op->remote_end)
+		if (part_is_useless(part))
 			let_go(f, part, -ENOENT);
 	}
 	let_pay(f);
@@ -242,7 +222,7 @@ static enum verdict flight_room(struct flight *f)
 
 	if (step != FLIGHT_ROOM)
 		return go(f, step);
-	if (f->source == SOURCE_REDIS && !useful(f))
+	if (!useful(f))
 		return DONE;
 	if (f->bytes == 0)
 		return end(f, -ENOSPC);
@@ -284,7 +264,7 @@ static void arrived(struct xfer *x)
 
 	if (x->kept)
 		f->placed = false;
-	f->step = x->status || !f->from->fits(f) ? FLIGHT_FAIL : FLIGHT_VERIFY;
+	f->step = x->status ? FLIGHT_FAIL : FLIGHT_VERIFY;
 	wake(f);
 }
 
@@ -292,7 +272,7 @@ static void arrived(struct xfer *x)
 static enum verdict wait_for_taker(struct flight *f, enum wait wait)
 {
 	if (!list_has(&f->full))
-		list_add(&f->all->flights->full, &f->full);
+		list_add(&f->all->flights.full, &f->full);
 	f->wait = wait;
 	return WAIT;
 }
@@ -322,11 +302,24 @@ static void verified(struct device_job *job)
 	wake(f);
 }
 
+/* An image's codec is the space's, or raw where that could not hold the block. Another one with a
+ * good header was not made by a kvtierd for this space: it may be less exact than the space
+ * promises. */
+static bool fits(const struct flight *f)
+{
+	const struct image_header *header = (const void *)f->xfer.buffer;
+
+	return header->codec_k == header->codec_v &&
+	       (header->codec_k == CODEC_RAW || header->codec_k == f->space->codec);
+}
+
 static enum verdict flight_verify(struct flight *f)
 {
 	struct ops *all = f->all;
 	int r;
 
+	if (!fits(f))
+		return fail(f, f->from->bad(f));
 	f->job.kind = DEVICE_VERIFY;
 	f->job.geometry = &f->space->geometry;
 	f->job.image = f->xfer.buffer;
@@ -425,7 +418,7 @@ static struct flight *find(struct flights *flights, const struct space *space,
 
 static struct flight *begin(struct ops *all, struct part *part, enum source source, uint32_t block)
 {
-	struct flights *flights = all->flights;
+	struct flights *flights = &all->flights;
 	struct flight *f;
 
 	assert(!list_empty(&flights->free)); /* F4 */
@@ -449,7 +442,7 @@ static struct flight *begin(struct ops *all, struct part *part, enum source sour
 
 void flight_join(struct ops *all, struct part *part, enum source source, uint32_t block)
 {
-	struct flights *flights = all->flights;
+	struct flights *flights = &all->flights;
 	struct flight *f = find(flights, part->op->mount->space, part->job.identity.key);
 
 	if (!f) {
@@ -486,7 +479,7 @@ bool flight_leave(struct ops *all, struct part *part)
 	}
 	list_remove(&part->with);
 	part->flight = NULL;
-	all->flights->n_parts--;
+	all->flights.n_parts--;
 	if (list_empty(&f->parts))
 		over(f);
 	else

@@ -17,7 +17,6 @@
 #include "step.h"
 #include "tiers/tier.h"
 
-struct flights;
 struct ops;
 struct part;
 struct source_ops;
@@ -59,17 +58,23 @@ struct source_ops {
 	enum step (*look)(struct flight *f); /* before ROOM and READ: FLIGHT_ROOM: go on */
 	/* a transfer is about to be submitted: where from */
 	void (*aim)(struct flight *f);
-	bool (*fits)(const struct flight *f);  /* what was read is an image of this space */
-	enum step (*failed)(struct flight *f); /* xfer.status says why, or it does not fit */
-	enum step (*bad)(struct flight *f);    /* its checksum is wrong */
+	enum step (*failed)(struct flight *f); /* xfer.status says why */
+	enum step (*bad)(struct flight *f);    /* what was read is no image of the block */
 	void (*landed)(struct flight *f);
 };
 
 extern const struct source_ops from_nvme, from_redis; /* from_nvme.c, from_redis.c */
 
-int flights_open(struct ops *ops, uint32_t max, struct flights **ret); /* -ENOMEM */
-void flights_close(struct flights *flights);           /* none is under way; NULL is fine */
-uint32_t flights_parts(const struct flights *flights); /* parts that have joined one */
+struct flights {
+	struct list free, full; /* full: a tier or the device had no room for them */
+	uint32_t n_parts;       /* that have joined one */
+	uint32_t mask;
+	struct list *buckets; /* by key */
+	struct flight *pool;
+};
+
+int flights_open(struct ops *ops, uint32_t max); /* -ENOMEM; flights_close() copes with half-open */
+void flights_close(struct flights *flights);     /* none is under way */
 /* Those that a tier or the device had no room for try again, the first of them. Returns whether it
  * had. */
 bool flights_retry(struct flights *flights);

@@ -44,12 +44,6 @@ static void aim(struct flight *f)
 	(void)blocks_nvme(f->all->store->blocks, f->lease.block, &f->xfer.where);
 }
 
-static bool fits(const struct flight *f)
-{
-	(void)f;
-	return true;
-}
-
 /* READ: once more; MISS: for good, the copy was dropped. */
 static enum step once_more(struct flight *f)
 {
@@ -129,7 +123,6 @@ const struct source_ops from_nvme = {
 	.begin = begin,
 	.look = look,
 	.aim = aim,
-	.fits = fits,
 	.failed = failed,
 	.bad = bad,
 	.landed = landed,

@@ -62,17 +62,6 @@ static void aim(struct flight *f)
 	f->xfer.seal = f->space->seal;
 }
 
-/* A value's codec is the space's, or raw where that could not hold the block. Another value with a
- * good header was not made by a kvtierd for this space: it may be less exact than the space
- * promises. */
-static bool fits(const struct flight *f)
-{
-	const struct image_header *header = (const void *)f->xfer.buffer;
-
-	return header->codec_k == header->codec_v &&
-	       (header->codec_k == CODEC_RAW || header->codec_k == f->space->codec);
-}
-
 static enum step bad(struct flight *f)
 {
 	stats_add(&f->all->store->stats->v.tiers_redis_corrupt_blocks_total, 1);
@@ -85,8 +74,6 @@ static enum step failed(struct flight *f)
 {
 	const struct xfer *x = &f->xfer;
 
-	if (x->status == 0)
-		return bad(f); /* it does not fit */
 	if (x->status == -EFBIG && f->bytes == f->space->shape.image_bytes && x->bytes > f->bytes) {
 		f->bytes = x->bytes; /* stored raw: its codec could not hold it */
 		f->asked = true;
@@ -106,7 +93,6 @@ const struct source_ops from_redis = {
 	.begin = begin,
 	.look = look,
 	.aim = aim,
-	.fits = fits,
 	.failed = failed,
 	.bad = bad,
 	.landed = landed,

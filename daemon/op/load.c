@@ -6,8 +6,8 @@
  * slot of a flight that has landed. Bringing a block there is flight.c's.
  *
  * A block that came from Redis is kept only under the block before it in its chain. So the blocks
- * of an op are kept in order: in KEEP a part waits for the part before it, which never waits for
- * one behind. Without its parent a block is served and not kept.
+ * of an op are kept in order: in KEEP a part waits for those before it, which never wait for one
+ * behind. Without its parent a block is served and not kept.
  */
 #include "load.h"
 
@@ -42,17 +42,27 @@ static void miss(struct ops *all, struct part *part)
 
 /* --- LOOKUP --- */
 
-static bool in_host(const struct store *store, uint32_t block)
-{
-	return blocks_host_slot(store->blocks, block) != BLOCK_NONE;
-}
-
 static bool redis_wanted(const struct store *store, const struct space *space,
 			 const uint8_t key[32])
 {
 	const struct tier_name name = { .key = key, .seal = space->seal };
 
 	return tier_readable(store->tiers[source_tiers[SOURCE_REDIS]], &name);
+}
+
+/* What has the block, as far as the tables say; SOURCES: nothing has. Redis is asked for a block
+ * whose disk is out, as for a block that no local tier has. */
+static enum source where_is(const struct store *store, const struct space *space,
+			    const uint8_t key[32], uint32_t *ret_block)
+{
+	const uint32_t block = *ret_block = blocks_find(store->blocks, key, space->number);
+	const bool known = block != BLOCK_NONE;
+
+	if (known && blocks_host_slot(store->blocks, block) != BLOCK_NONE)
+		return SOURCE_HOST;
+	if ((!known || !extents_away(store, block, NULL)) && redis_wanted(store, space, key))
+		return SOURCE_REDIS;
+	return known ? SOURCE_NVME : SOURCES;
 }
 
 static enum verdict found(struct ops *all, struct part *part, uint32_t block)
@@ -73,34 +83,29 @@ static enum verdict found(struct ops *all, struct part *part, uint32_t block)
 	return CONTINUE;
 }
 
-/* Redis is asked for a block whose disk is out, as for a block that no local tier has. */
 enum verdict load_lookup(struct ops *all, struct part *part)
 {
 	struct op *op = part->op;
-	const struct space *space = op->mount->space;
-	const uint8_t *key = part->job.identity.key;
-	const uint32_t block = blocks_find(all->store->blocks, key, space->number);
+	enum source source;
+	uint32_t block;
 
-	part->source = SOURCE_HOST;
-	part->step = LOAD_BRING;
 	if (op->sqe.op == WIRE_OP_LOAD && part->job.page >= op->mount->pages) {
 		part->status = -EFAULT;
 		part->step = LOAD_END;
-	} else if (block != BLOCK_NONE && in_host(all->store, block)) {
-		return found(all, part, block);
-	} else if ((block == BLOCK_NONE || !extents_away(all->store, block, NULL)) &&
-		   redis_wanted(all->store, space, key)) {
-		part->source = SOURCE_REDIS;
-		if (op->sqe.op == WIRE_OP_PREFETCH && part->at > op->remote_end)
-			miss(all, part);
-		else
-			flight_join(all, part, SOURCE_REDIS, BLOCK_NONE);
-	} else if (block == BLOCK_NONE) {
-		miss(all, part);
-	} else {
-		copies_touch(all->store, block, op->tick);
-		flight_join(all, part, SOURCE_NVME, block);
+		return CONTINUE;
 	}
+	source = where_is(all->store, op->mount->space, part->job.identity.key, &block);
+	if (source == SOURCE_HOST)
+		return found(all, part, block);
+	part->source = source == SOURCES ? SOURCE_HOST : source;
+	if (source == SOURCES || part_is_useless(part)) {
+		miss(all, part);
+		return CONTINUE;
+	}
+	if (source == SOURCE_NVME)
+		copies_touch(all->store, block, op->tick);
+	part->step = LOAD_BRING;
+	flight_join(all, part, source, block);
 	return CONTINUE;
 }
 
@@ -108,15 +113,15 @@ bool load_must_wait(const struct op *op)
 {
 	const struct ops *all = op->all;
 	uint8_t key[32];
+	enum source source;
 	uint32_t block;
 
-	if (op->sqe.op == WIRE_OP_STORE || op->next_block >= op->sqe.n ||
-	    flights_parts(all->flights) + all->room.n < all->n_parts - all->n_parts / 4)
+	if (op->sqe.op == WIRE_OP_STORE ||
+	    all->flights.n_parts + all->room.n < all->n_parts - all->n_parts / 4)
 		return false;
 	ring_key(&op->client->ring, op->sqe.first + op->next_block, key);
-	block = blocks_find(all->store->blocks, key, op->mount->space->number);
-	return block == BLOCK_NONE ? redis_wanted(all->store, op->mount->space, key) :
-				     !in_host(all->store, block);
+	source = where_is(all->store, op->mount->space, key, &block);
+	return source == SOURCE_NVME || source == SOURCE_REDIS;
 }
 
 /* --- BRING --- */
@@ -292,9 +297,8 @@ enum verdict load_keep(struct ops *all, struct part *part)
 	struct op *op = part->op;
 	int r = 0;
 
-	if (part->at > 0 && part_find(op, part->at - 1)) {
+	if (!part_is_first(part)) {
 		part->wait = WAIT_TURN;
-		op->n_turns++;
 		return WAIT;
 	}
 	if (!op->abandoned)

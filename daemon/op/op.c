@@ -57,12 +57,13 @@ int ops_open(const struct ops_conf *conf, struct ops **ret)
 	all->max_ops = max_ops;
 	all->n_parts = all->n_free_parts = parts;
 	ready_open(&all->ready);
-	room_open(&all->room);
+	list_open(&all->free_parts);
+	list_open(&all->room.waiters);
 	turn_open(all);
 	all->op_pool = calloc(max_ops, sizeof(*all->op_pool));
 	all->part_pool = calloc(parts, sizeof(*all->part_pool));
 	if (!all->op_pool || !all->part_pool || shares_open(&all->shares) ||
-	    flights_open(all, parts, &all->flights) || traces_open(max_ops, &all->traces)) {
+	    flights_open(all, parts) || traces_open(max_ops, &all->traces)) {
 		ops_close(all);
 		return -ENOMEM;
 	}
@@ -70,10 +71,8 @@ int ops_open(const struct ops_conf *conf, struct ops **ret)
 		all->op_pool[i].next = all->free_ops;
 		all->free_ops = &all->op_pool[i];
 	}
-	for (uint32_t i = parts; i-- > 0;) {
-		all->part_pool[i].next = all->free_parts;
-		all->free_parts = &all->part_pool[i];
-	}
+	for (uint32_t i = 0; i < parts; i++)
+		list_add(&all->free_parts, &all->part_pool[i].link);
 	devices_on_room(all->devices, part_room, all);
 	*ret = all;
 	return 0;
@@ -85,7 +84,7 @@ void ops_close(struct ops *all)
 		return;
 	assert(all->outstanding == 0);
 	traces_close(all->traces);
-	flights_close(all->flights);
+	flights_close(&all->flights);
 	shares_close(all->shares);
 	free(all->op_pool);
 	free(all->part_pool);
@@ -228,7 +227,7 @@ static void finish_if_settled(struct op *q)
 
 	if (q->settled < q->sqe.n)
 		return;
-	assert(!q->parts && q->n_parts == 0 && !list_has(&q->queue));
+	assert(list_empty(&q->parts) && q->n_parts == 0 && !list_has(&q->queue));
 	loop_timer_unset(all->loop, &q->deadline);
 	if (!q->abandoned)
 		complete(q);
@@ -249,32 +248,28 @@ static void finish_if_settled(struct op *q)
 	all->free_ops = q;
 }
 
+static struct part *part_of(struct list *link)
+{
+	return container_of(link, struct part, link);
+}
+
 void op_part_done(struct part *part)
 {
 	struct op *op = part->op;
 	struct ops *all = op->all;
-	struct part *next = NULL;
+	struct part *first = part_of(op->parts.next);
 
-	if (op->sqe.op == WIRE_OP_STORE) {
-		assert(op->parts == part);
-		op->parts = part->next;
-		if (!op->parts)
-			op->parts_end = &op->parts;
-		next = op->parts;
-	} else if (op->n_turns > 0) {
-		next = part_find(op, part->at + 1);
-	}
+	assert(op->sqe.op != WIRE_OP_STORE || first == part);
+	list_remove(&part->link);
 	settle(op, part->at, part->status);
 	trace_done(op, part->at, part->status);
 	share_part_ended(all, part);
 	turn_look_again(all);
 	part->op = NULL;
-	part->next = all->free_parts;
-	all->free_parts = part;
-	if (next && next->wait == WAIT_TURN) {
-		op->n_turns--;
-		part_wake(next);
-	}
+	list_add(all->free_parts.next, &part->link);
+	first = part_of(op->parts.next);
+	if (!list_empty(&op->parts) && first->wait == WAIT_TURN)
+		part_wake(first);
 	finish_if_settled(op);
 }
 
@@ -293,11 +288,9 @@ static void end_early(struct op *op, int status)
 	turn_remove(op);
 	while (op->next_block < op->sqe.n)
 		settle(op, op->next_block++, status);
-	for (uint32_t i = 0; i < all->n_parts; i++) {
-		struct part *part = &all->part_pool[i];
+	for (struct list *l = op->parts.next; l != &op->parts; l = l->next) {
+		struct part *part = part_of(l);
 
-		if (part->op != op)
-			continue;
 		if (part->wait == WAIT_JOB)
 			/* its pages are let go between two pieces */
 			device_cancel(&part->job);
@@ -339,12 +332,12 @@ static void take_parent(struct ops *all, struct op *q)
 struct part *op_begin_block(struct op *q)
 {
 	struct ops *all = q->all;
-	struct part *part = all->free_parts;
+	struct part *part = part_of(all->free_parts.next);
 	const uint32_t slot = q->sqe.first + q->next_block;
 
 	if (!q->begun && (q->sqe.flags & WIRE_SQE_HAS_PARENT))
 		take_parent(all, q);
-	all->free_parts = part->next;
+	list_remove(&part->link);
 	memset(part, 0, sizeof(*part));
 	part->op = q;
 	part->waiter.op = q;
@@ -362,12 +355,8 @@ struct part *op_begin_block(struct op *q)
 	part->job.given_up = ring_given_up_word(&q->client->ring);
 	if (q->sqe.op == WIRE_OP_LOAD && q->mount->device->layered)
 		part->job.layers = ring_layers_word(&q->client->ring, slot);
-	part->step = LOAD_LOOKUP;
-	if (q->sqe.op == WIRE_OP_STORE) {
-		part->step = STORE_ADMIT;
-		*q->parts_end = part;
-		q->parts_end = &part->next;
-	}
+	part->step = q->sqe.op == WIRE_OP_STORE ? STORE_ADMIT : LOAD_LOOKUP;
+	list_add(&q->parts, &part->link);
 	return part;
 }
 
@@ -424,7 +413,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 		.deadline.fire = on_deadline,
 		.remote_end = sqe->n,
 	};
-	q->parts_end = &q->parts;
+	list_open(&q->parts);
 	q->next = client->ops;
 	q->link = &client->ops;
 	if (q->next)

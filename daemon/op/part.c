@@ -22,11 +22,9 @@ void part_wake(struct part *part)
 	ready_push(&part->op->all->ready, &part->task);
 }
 
-void part_unplace(struct part *part)
+bool part_is_first(const struct part *part)
 {
-	if (part->placed)
-		extents_free(part->op->all->store, &part->where);
-	part->placed = false;
+	return part->op->parts.next == &part->link;
 }
 
 /* The kernel says which process connected; it says 0 of one in a namespace that the daemon does not
@@ -36,6 +34,12 @@ uint32_t part_turn(const struct op *op)
 	const struct client *client = op->client;
 
 	return client->pid > 0 ? (uint32_t)client->pid : client->id | 1u << 31;
+}
+
+bool part_is_useless(const struct part *part)
+{
+	return part->source == SOURCE_REDIS && part->op->sqe.op == WIRE_OP_PREFETCH &&
+	       part->at > part->op->remote_end;
 }
 
 void part_submit(struct part *part, enum device_job_kind kind, void (*done)(struct device_job *job))
@@ -134,15 +138,4 @@ int part_enter(struct store *store, const struct space *space, const struct devi
 	if (!extents_away(store, block, NULL) && extents_durable(store, job->identity.key))
 		copies_drop_nvme(store, block);
 	return 0;
-}
-
-/* There are few parts, and few ops whose blocks come from Redis. */
-struct part *part_find(const struct op *op, uint32_t at)
-{
-	const struct ops *all = op->all;
-
-	for (uint32_t i = 0; i < all->n_parts; i++)
-		if (all->part_pool[i].op == op && all->part_pool[i].at == at)
-			return &all->part_pool[i];
-	return NULL;
 }

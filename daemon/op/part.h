@@ -30,6 +30,7 @@
 #include "daemon/base/loop.h"
 #include "daemon/device/device.h"
 #include "daemon/store/lease.h"
+#include "flight.h"
 #include "ready.h"
 #include "room.h"
 #include "step.h"
@@ -38,8 +39,6 @@
 struct config;
 struct client;
 struct devices;
-struct flight;
-struct flights;
 struct mount;
 struct shares;
 struct space;
@@ -49,9 +48,9 @@ struct traces;
 
 struct part {
 	struct task task;
-	struct op *op;     /* NULL: in the pool */
-	struct part *next; /* pool, or the op's parts in chain order (stores) */
-	uint32_t at;       /* position in the op */
+	struct op *op;    /* NULL: in the pool */
+	struct list link; /* the op's parts, in order of blocks; or the pool */
+	uint32_t at;      /* position in the op */
 	enum step step;
 	enum wait wait;
 	int status;            /* as it will be told: enum in kvtier.h */
@@ -90,11 +89,10 @@ struct op {
 	int chain_error;
 	/* store: blocks at the end of the chain that this op committed */
 	uint32_t fresh;
-	struct part *parts, **parts_end; /* store: begun and not committed, in chain order */
-	uint8_t last_key[32];            /* of the block begun last; at first the parent's */
+	struct list parts;    /* begun and not ended, in order of blocks */
+	uint8_t last_key[32]; /* of the block begun last; at first the parent's */
 	/* prefetch: the first block that Redis does not have */
 	uint32_t remote_end;
-	uint32_t n_turns;  /* load: parts in KEEP whose turn has not come */
 	struct lease tail; /* store: the last committed block of the chain */
 	struct loop_timer deadline;
 	struct trace *trace;
@@ -114,10 +112,11 @@ struct ops {
 	uint32_t max_ops, outstanding;
 	uint32_t n_parts, n_free_parts;
 	struct op *op_pool, *free_ops;
-	struct part *part_pool, *free_parts;
+	struct part *part_pool;
+	struct list free_parts;
 	struct ready ready;
 	struct room room;
-	struct flights *flights;
+	struct flights flights;
 	struct traces *traces;
 	struct log_limit log;
 	/* pump.c's */
@@ -131,8 +130,6 @@ struct ops {
 
 /* It can go on: its step runs in this turn of the loop. */
 void part_wake(struct part *part);
-/* Gives its slot back, if it has one. */
-void part_unplace(struct part *part);
 /* device_job.client of the op's jobs: workers take turns by process, as a client can have many
  * connections. */
 uint32_t part_turn(const struct op *op);
@@ -151,7 +148,9 @@ bool part_stopped(const struct part *part, int *ret);
  * codec_k. */
 int part_enter(struct store *store, const struct space *space, const struct device_job *job,
 	       const struct extent *where, uint32_t parent, uint32_t *ret);
-/* The op's part for this block: begun, and its status is not final. NULL: there is none. */
-struct part *part_find(const struct op *op, uint32_t at);
+/* The parts of its op before it have ended: its turn has come. */
+bool part_is_first(const struct part *part);
+/* Of a prefetch, which ends at the first block that Redis does not have: this one is behind it. */
+bool part_is_useless(const struct part *part);
 
 #endif

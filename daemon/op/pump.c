@@ -127,7 +127,7 @@ static bool run_ready(struct ops *all)
 	const uint64_t before = all->store->moved.evicted_blocks;
 	bool worked = ready_run(&all->ready, READY_BUDGET);
 
-	worked |= flights_retry(all->flights);
+	worked |= flights_retry(&all->flights);
 	while (!ready_any(&all->ready) && !evicted_many(all, before) && room_retry(all))
 		worked |= ready_run(&all->ready, READY_BUDGET);
 	return worked || ready_any(&all->ready);
@@ -144,7 +144,8 @@ static bool pump(struct loop_poller *poller)
 
 	if (worked)
 		turn_look_again(all);
-	while (turn_any(all) && all->free_parts && budget-- > 0 && !evicted_many(all, before)) {
+	while (turn_any(all) && all->n_free_parts > 0 && budget-- > 0 &&
+	       !evicted_many(all, before)) {
 		begin_one(all);
 		worked = true;
 	}

@@ -32,11 +32,6 @@ static struct room_waiter *waiter_of(struct list *link)
 	return container_of(link, struct room_waiter, link);
 }
 
-void room_open(struct room *room)
-{
-	list_open(&room->waiters);
-}
-
 /* --- is it worth to wait? --- */
 
 /* Grows with everything that may have made room. */

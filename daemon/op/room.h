@@ -34,7 +34,6 @@ struct room_waiter {
 	bool first;          /* others of its op wait for it: it goes to the front */
 };
 
-void room_open(struct room *room);
 /* A slot for `bytes`, which the caller owns: 0. -EAGAIN: the waiter waits, and its task will be
  * woken; it keeps its place when it tries again. -ENOSPC: nothing is under way that would make
  * room, and it no longer waits. Of the waiter task, op and first are set. */

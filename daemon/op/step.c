@@ -23,7 +23,6 @@ const struct step_rule step_rules[STEPS] = {
 	[FLIGHT_LAND] = { "flight.land", HELD_SLOT, HELD_LEASE, 0, FLIGHT_LAND },
 	[FLIGHT_MISS] = { "flight.miss", 0, HELD_LEASE | HELD_PLACE, 0, FLIGHT_MISS },
 	[FLIGHT_AGAIN] = { "flight.again", 0, HELD_LEASE | HELD_PLACE, 0, FLIGHT_AGAIN },
-	[FLIGHT_OVER] = { "flight.over", 0, HELD_SLOT | HELD_LEASE | HELD_PLACE, 0, FLIGHT_OVER },
 };
 
 const char *const wait_names[WAITS] = {

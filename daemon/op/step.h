@@ -48,7 +48,6 @@ enum step {
 	FLIGHT_LAND,
 	FLIGHT_MISS,
 	FLIGHT_AGAIN,
-	FLIGHT_OVER,
 	STEPS
 };
 

@@ -64,7 +64,7 @@ enum verdict store_place(struct ops *all, struct part *part)
 	int r;
 
 	/* Later blocks of its chain may hold slots, and wait for this one's commit. */
-	part->waiter.first = part->op->parts == part;
+	part->waiter.first = part_is_first(part);
 	r = room_take(all, &part->waiter, bytes, &part->where);
 	if (r == -EAGAIN) {
 		part->wait = WAIT_ROOM;
@@ -76,17 +76,25 @@ enum verdict store_place(struct ops *all, struct part *part)
 	return CONTINUE;
 }
 
+/* Gives its slot back, if it has one. */
+static void unplace(struct part *part)
+{
+	if (part->placed)
+		extents_free(part->op->all->store, &part->where);
+	part->placed = false;
+}
+
 static void encode_done(struct device_job *job)
 {
 	struct part *part = container_of(job, struct part, job);
 
 	part->step = STORE_COMMIT;
 	if (job->status == -ERANGE && job->codec_k != CODEC_RAW) {
-		part_unplace(part);
+		unplace(part);
 		job->codec_k = job->codec_v = CODEC_RAW;
 		part->step = STORE_PLACE;
 	} else if (job->status) {
-		part_unplace(part);
+		unplace(part);
 		if (!part_stopped(part, &part->status))
 			part->status = -EIO;
 	}
@@ -140,14 +148,14 @@ static int commit(struct ops *all, struct part *part)
 		stats_health_set(all->store->stats, STATS_HEALTH_INDEX_FULL, false);
 		count_stored(all, part);
 	}
-	part_unplace(part);
+	unplace(part);
 	lease_take(all->store, &part->lease, block);
 	return r;
 }
 
 static enum verdict fail(struct ops *all, struct part *part)
 {
-	part_unplace(part);
+	unplace(part);
 	lease_drop(all->store, &part->lease);
 	if (!part->op->chain_error)
 		part->op->chain_error = -ENOENT;
@@ -159,7 +167,7 @@ enum verdict store_commit(struct ops *all, struct part *part)
 	struct op *op = part->op;
 
 	room_leave(all, &part->waiter); /* ended early while it waited */
-	if (op->parts != part) {
+	if (!part_is_first(part)) {
 		part->wait = WAIT_TURN;
 		return WAIT;
 	}
