@@ -73,8 +73,7 @@ bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t co
 	const struct ops *all = server_daemon(c->server)->ops;
 
 	return sqe->op == WIRE_OP_CANCEL ||
-	       (completions > 0 && ops_room(all) &&
-		c->client.n_ops < ops_share(all, server_connections(c->server)));
+	       (completions > 0 && ops_room(all, &c->client, server_connections(c->server)));
 }
 
 int conn_answer_hello(struct conn *c, uint32_t seq)

@@ -303,6 +303,9 @@ static void welcome(struct server *s, int fd)
 	c->server = s;
 	c->client.id = ++s->next_id;
 	c->client.pid = peer.pid;
+	/* The kernel says 0 of a process in a namespace that the daemon does not see: then each
+	 * connection has turns of its own. */
+	c->client.turn = peer.pid > 0 ? (uint32_t)peer.pid : c->client.id | 1u << 31;
 	c->uid = peer.uid;
 	c->born_ns = loop_now(s->d->loop);
 	if (conn_start(c, fd, pidfd)) {

@@ -324,7 +324,7 @@ static enum verdict flight_verify(struct flight *f)
 	f->job.geometry = &f->space->geometry;
 	f->job.image = f->xfer.buffer;
 	f->job.image_bytes = f->xfer.bytes;
-	f->job.client = part_turn(payer(f)->op);
+	f->job.client = payer(f)->op->client->turn;
 	f->job.done = verified;
 	r = device_submit(devices_cpu(all->devices), &f->job);
 	if (r == -EAGAIN)

@@ -91,14 +91,11 @@ void ops_close(struct ops *all)
 	free(all);
 }
 
-bool ops_room(const struct ops *all)
+bool ops_room(const struct ops *all, const struct client *client, uint32_t clients)
 {
-	return all->free_ops != NULL;
-}
+	const uint32_t share = clients < all->max_ops ? all->max_ops / clients : 1;
 
-uint32_t ops_share(const struct ops *all, uint32_t clients)
-{
-	return clients < all->max_ops ? all->max_ops / clients : 1;
+	return all->free_ops && client->n_ops < share;
 }
 
 uint32_t ops_outstanding(const struct ops *all)
@@ -467,7 +464,7 @@ int op_start(struct ops *all, struct client *client, const struct wire_sqe *sqe,
 	if (sqe->event && sqe->event > order->events.n)
 		return violation(text, n, "event", sqe->event,
 				 "is more than the events of this space's device");
-	assert(ops_room(all));
+	assert(all->free_ops);
 	ring_prefetch(&client->ring, sqe->first);
 	start_op(all, client, mount, sqe);
 	return 0;

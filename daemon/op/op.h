@@ -32,11 +32,10 @@ struct ops_conf {
 
 /* Reserves everything. -ENOMEM. */
 int ops_open(const struct ops_conf *conf, struct ops **ret);
-void ops_close(struct ops *ops);      /* none outstanding; NULL is fine */
-bool ops_room(const struct ops *ops); /* one more op_start() is possible */
-/* Ops that each of so many clients (> 0) may have outstanding: so the quick ones leave some for the
- * others. */
-uint32_t ops_share(const struct ops *ops, uint32_t clients);
+void ops_close(struct ops *ops); /* none outstanding; NULL is fine */
+/* One more op_start() of this client is possible. It may have an equal share of the ops, when there
+ * are so many clients (> 0): so the quick ones leave some for the others. */
+bool ops_room(const struct ops *ops, const struct client *client, uint32_t clients);
 uint32_t ops_outstanding(const struct ops *ops);
 uint64_t ops_pages(const struct client *client); /* of its ops, that the daemon may still touch */
 

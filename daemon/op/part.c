@@ -27,15 +27,6 @@ bool part_is_first(const struct part *part)
 	return part->op->parts.next == &part->link;
 }
 
-/* The kernel says which process connected; it says 0 of one in a namespace that the daemon does not
- * see, and then each connection has turns of its own. */
-uint32_t part_turn(const struct op *op)
-{
-	const struct client *client = op->client;
-
-	return client->pid > 0 ? (uint32_t)client->pid : client->id | 1u << 31;
-}
-
 bool part_is_useless(const struct part *part)
 {
 	return part->source == SOURCE_REDIS && part->op->sqe.op == WIRE_OP_PREFETCH &&
@@ -48,7 +39,7 @@ void part_submit(struct part *part, enum device_job_kind kind, void (*done)(stru
 
 	part->job.kind = kind;
 	part->job.done = done;
-	part->job.client = part_turn(part->op);
+	part->job.client = part->op->client->turn;
 	part->job.deadline_ns = part->op->sqe.deadline_ns;
 	r = device_submit(part->op->mount->device, &part->job);
 	assert(r == 0 || r == -EAGAIN);

@@ -15,7 +15,7 @@
  *	trace.c    trace (of an op)           the last steps
  *
  * Who calls whom: pump.c -> op.c, store.c, load.c -> flight.c -> room.c -> share.c; all of them use
- * part.c, turn.c, ready.c, trace.c and step.c, which call none of the former. Waking is a push on
+ * part.c, turn.c, ready.h, trace.c and step.c, which call none of the former. Waking is a push on
  * the run queue (ready.h).
  */
 #ifndef KVTIER_PART_H
@@ -130,9 +130,6 @@ struct ops {
 
 /* It can go on: its step runs in this turn of the loop. */
 void part_wake(struct part *part);
-/* device_job.client of the op's jobs: workers take turns by process, as a client can have many
- * connections. */
-uint32_t part_turn(const struct op *op);
 /* Lends the job to the device; `done` runs later, once, and wakes the part. Where the device takes
  * no more jobs now, the part is woken when it does, and its step runs again. Of the job are set:
  * layout, page, identity, image, image_bytes, and what the kind needs. */

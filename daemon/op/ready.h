@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/base/container_of.h"
 #include "daemon/base/list.h"
 
 /* Embedded in its owner. Zeroed but for run: it is not ready. */
@@ -25,14 +26,42 @@ struct ready {
 	struct list tasks;
 };
 
-void ready_open(struct ready *ready);
+static inline void ready_open(struct ready *ready)
+{
+	list_open(&ready->tasks);
+}
+
 /* once: a task that is ready keeps its place */
-void ready_push(struct ready *ready, struct task *task);
+static inline void ready_push(struct ready *ready, struct task *task)
+{
+	if (!list_has(&task->link))
+		list_add(&ready->tasks, &task->link);
+}
+
 /* its owner goes away. A task that is not ready: nothing happens */
-void ready_remove(struct task *task);
-bool ready_any(const struct ready *ready);
+static inline void ready_remove(struct task *task)
+{
+	list_remove(&task->link);
+}
+
+static inline bool ready_any(const struct ready *ready)
+{
+	return !list_empty(&ready->tasks);
+}
+
 /* Runs the first `max` tasks, also those that the first ones wake. Returns whether there was
  * one. */
-bool ready_run(struct ready *ready, uint32_t max);
+static inline bool ready_run(struct ready *ready, uint32_t max)
+{
+	const bool any = ready_any(ready);
+
+	for (; max > 0 && ready_any(ready); max--) {
+		struct task *task = container_of(ready->tasks.next, struct task, link);
+
+		list_remove(&task->link);
+		task->run(task);
+	}
+	return any;
+}
 
 #endif

@@ -14,9 +14,8 @@
  *
  *	prefetch: LOOKUP -> END, or LOOKUP -> BRING ~> [KEEP ->] END
  *
- *	flight:	[PROBE ~>] ROOM -> READ ~> VERIFY ~> LAND -> (its parts use it) -> over
- *
- * ~> waits for something that ends by itself. [] are steps of blocks that come from Redis.
+ * ~> waits for something that ends by itself. [] are steps of blocks that come from Redis. flight.c
+ * shows the steps of a flight.
  *
  * An op that is told to end (deadline, cancel, a closed space, a dead client) sends its parts from
  * any step before CHECK or COMMIT straight to END or COMMIT: step_early() says which.

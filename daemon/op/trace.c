@@ -8,6 +8,7 @@
 #include "trace.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "daemon/base/log.h"
@@ -93,25 +94,37 @@ void trace_end(struct traces *all, struct op *op)
 	all->free = oldest;
 }
 
-static struct entry *add(struct op *op, uint32_t at)
+static uint32_t us_since_begin(const struct op *op)
 {
-	struct trace *t = op->trace;
-	struct entry *e = &t->entries[t->n++ % TRACE_STEPS];
 	const uint64_t us = (loop_now(op->all->loop) - op->submit_ns) / 1000;
 
-	*e = (struct entry){ .at = at, .us = us < UINT32_MAX ? (uint32_t)us : UINT32_MAX };
-	return e;
+	return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
+}
+
+static void add(struct op *op, struct entry entry)
+{
+	struct trace *t = op->trace;
+
+	entry.us = us_since_begin(op);
+	t->entries[t->n++ % TRACE_STEPS] = entry;
+}
+
+/* Apart from those that call it: the log is seldom wanted, and each step of each op comes by. */
+static void say(const struct op *op, uint32_t at, const char *step, int status)
+{
+	char ended[16] = "";
+
+	if (!step)
+		(void)snprintf(ended, sizeof(ended), "done, %d", status);
+	log_debug("op %llu of client %u, block %u: %s", (unsigned long long)op->tick,
+		  op->client->id, at, step ? step : ended);
 }
 
 void trace_step(struct op *op, uint32_t at, enum step step, enum source source)
 {
-	struct entry *e = add(op, at);
-
-	e->step = (uint8_t)step;
-	e->source = (uint8_t)source;
+	add(op, (struct entry){ .at = at, .step = (uint8_t)step, .source = (uint8_t)source });
 	if (op->all->traces->debug)
-		log_debug("op %llu of client %u, block %u: %s", (unsigned long long)op->tick,
-			  op->client->id, at, step_rules[step].name);
+		say(op, at, step_rules[step].name, 0);
 }
 
 void trace_wait(struct op *op, enum wait wait)
@@ -123,13 +136,9 @@ void trace_wait(struct op *op, enum wait wait)
 
 void trace_done(struct op *op, uint32_t at, int status)
 {
-	struct entry *e = add(op, at);
-
-	e->step = DONE_STEP;
-	e->status = (int16_t)status;
+	add(op, (struct entry){ .at = at, .step = DONE_STEP, .status = (int16_t)status });
 	if (op->all->traces->debug)
-		log_debug("op %llu of client %u, block %u: done, %d", (unsigned long long)op->tick,
-			  op->client->id, at, status);
+		say(op, at, NULL, status);
 }
 
 /* --- rows --- */

@@ -21,6 +21,9 @@ struct op;
 struct client {
 	uint32_t id; /* of the connection */
 	pid_t pid;   /* kernel-verified, as of connect() */
+	/* device_job.client of its jobs: workers take turns by process, as a process can have many
+	 * connections */
+	uint32_t turn;
 	char name[WIRE_NAME_BYTES];
 	struct ring ring;
 	struct mount *mounts[WIRE_MAX_SPACES];
