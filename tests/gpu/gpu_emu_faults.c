@@ -3,6 +3,7 @@
  * gpu_emu_faults - faults that the emulated driver's settings plant, each in a process of its own.
  */
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -115,6 +116,67 @@ static int address_is_reused(void)
 	return first == second;
 }
 
+/* Of all calls, but for those that are made until something is done. */
+static int second_call_fails(void)
+{
+	CUdeviceptr first, second;
+	CUresult r;
+
+	gpu_open(&gpu, 0);
+	(void)gpu_countdown(2);
+	GPU(cu->cuMemAlloc(&first, 8));
+	GPU(cu->cuStreamQuery(gpu.stream));
+	if (gpu_failed())
+		return 1;
+	r = cu->cuMemAlloc(&second, 8);
+	return !(r == CUDA_ERROR_OUT_OF_MEMORY && !strcmp(gpu_failed(), "cuMemAlloc") &&
+		 !cu->cuMemAlloc(&second, 8));
+}
+
+static int failing_free_frees(void)
+{
+	CUdeviceptr ptr;
+	uint64_t live;
+
+	gpu_open(&gpu, 0);
+	live = gpu_live();
+	GPU(cu->cuMemAlloc(&ptr, 8));
+	if (gpu_live() != live + 1)
+		return 1;
+	(void)gpu_countdown(1);
+	return !(cu->cuMemFree(ptr) != CUDA_SUCCESS && gpu_live() == live);
+}
+
+/* gpu_open() makes five. */
+static int sixth_call_breaks(void)
+{
+	CUdeviceptr ptr;
+
+	gpu_open(&gpu, 0);
+	return !(cu->cuMemAlloc(&ptr, 8) == CUDA_ERROR_LAUNCH_FAILED &&
+		 cu->cuStreamQuery(gpu.stream) == CUDA_ERROR_LAUNCH_FAILED);
+}
+
+static int mps_is_said(void)
+{
+	int mps = 0;
+
+	gpu_open(&gpu, 0);
+	GPU(cu->cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, gpu.device));
+	return !mps;
+}
+
+static int frees_twice(void)
+{
+	CUdeviceptr ptr;
+
+	gpu_open(&gpu, 0);
+	GPU(cu->cuMemAlloc(&ptr, 8));
+	GPU(cu->cuMemFree(ptr));
+	(void)cu->cuMemFree(ptr);
+	return 0;
+}
+
 static const struct role {
 	const char *name, *settings;
 	int (*run)(void);
@@ -128,8 +190,17 @@ static const struct role {
 	{ "ipc is refused", "ipc=0 ipc_events=0", ipc_is_refused, 0 },
 	{ "address is reused", "reuse=1", address_is_reused, 1 },
 	{ "address is not reused", "reuse=0", address_is_reused, 0 },
+	{ "second call fails", "", second_call_fails, 0 },
+	{ "failing free frees", "", failing_free_frees, 0 },
+	{ "sixth call breaks", "breakdown=6", sixth_call_breaks, 0 },
+	{ "sixth call does not break", "breakdown=7", sixth_call_breaks, 1 },
+	{ "mps is said", "mps=1", mps_is_said, 0 },
+	{ "mps is not said", "", mps_is_said, 1 },
 	{ "unknown setting", "laet=1", address_is_reused, 255 },
 	{ "unknown call", "fail=cuMemAllok:1", address_is_reused, 255 },
+	/* last: a violation stays in the report */
+	{ "a violation is said", "", frees_twice, 0 },
+	{ "a violation ends the process", "abort=1", frees_twice, -SIGABRT },
 };
 
 static void each_fault_is_where_the_settings_say(void **state)
@@ -143,7 +214,8 @@ static void each_fault_is_where_the_settings_say(void **state)
 		if (roles[i].exit == 255 ? code == 0 : code != roles[i].exit)
 			fail_msg("%s (%s): %d", roles[i].name, roles[i].settings, code);
 	}
-	assert_int_equal(gpu_reported("", "violation", ""), 0);
+	assert_int_equal(gpu_reported("", "violation", ""), 2);
+	assert_int_equal(gpu_reported("", "violation", "cuMemFree"), 2);
 }
 
 int main(int argc, char **argv)

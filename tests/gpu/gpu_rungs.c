@@ -66,6 +66,19 @@ static void a_mapping_goes_by_descriptor(void **state)
 	goes(GPU_VMM_FD, "CUDA descriptor");
 }
 
+static void a_mapping_goes_by_fabric_handle(void **state)
+{
+	int capable = 0;
+
+	(void)state;
+	GPU(gpu_api()->cuDeviceGetAttribute(&capable,
+					    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
+					    gpu.device));
+	if (!capable)
+		skip();
+	goes(GPU_VMM_FABRIC, "CUDA fabric handle");
+}
+
 static void memory_of_a_pool_is_staged(void **state)
 {
 	(void)state;
@@ -125,6 +138,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		CASE(an_allocation_goes_by_ipc, with_gpus),
 		CASE(a_mapping_goes_by_descriptor, with_gpus),
+		CASE(a_mapping_goes_by_fabric_handle, with_gpus),
 		CASE(memory_of_a_pool_is_staged, with_gpus),
 		CASE(a_mapping_without_a_handle_is_staged, with_gpus),
 		CASE(several_allocations_go_by_descriptors, with_gpus),
@@ -133,6 +147,6 @@ int main(int argc, char **argv)
 	};
 
 	(void)argc;
-	gpu_begin(argv, "null_stream=0");
+	gpu_begin(argv, "null_stream=0 fabric=1");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
