@@ -18,12 +18,13 @@
 
 #include "tests/lib/lib_cuda_codec.h"
 
-enum { ROUNDS = 150 };
+static uint32_t rounds; /* $STEPS, or 150 */
 
 static int set_up(void **state)
 {
 	static struct cuda_bed bed;
 
+	rounds = (uint32_t)env_number("STEPS", 150);
 	cuda_bed_open(&bed, "gpu_codec_random");
 	bed.max_ranges = 9;
 	*state = &bed;
@@ -58,21 +59,21 @@ static void fp8_pages(void **state)
 	struct cuda_bed *b = *state;
 	uint32_t fitted = 0;
 
-	for (uint32_t i = 0; i < ROUNDS; i++) {
+	for (uint32_t i = 0; i < rounds; i++) {
 		random_fp8(b);
 		if (cuda_bed_encode(b))
 			continue;
 		cuda_bed_decode(b);
 		fitted++;
 	}
-	assert_true(fitted > ROUNDS / 2);
+	assert_true(fitted > rounds / 2);
 }
 
 static void verbatim_pages(void **state)
 {
 	struct cuda_bed *b = *state;
 
-	for (uint32_t i = 0; i < ROUNDS / 2; i++) {
+	for (uint32_t i = 0; i < rounds / 2; i++) {
 		const uint32_t dtype = DTYPE_BF16 + i % 6;
 		const enum image_codec codec = image_element_bytes(dtype) == 1 && pick(b, 2) ?
 						       CODEC_FP8_NATIVE :
@@ -97,7 +98,7 @@ static void unfit_values_set_the_flag(void **state)
 	struct cuda_bed *b = *state;
 	uint32_t refused = 0;
 
-	for (uint32_t i = 0; i < ROUNDS; i++) {
+	for (uint32_t i = 0; i < rounds; i++) {
 		const struct image_geometry *g = &b->pages.layout.geometry;
 		const struct page_piece *p;
 		uint64_t at;
@@ -117,14 +118,14 @@ static void unfit_values_set_the_flag(void **state)
 		memcpy(b->memory + at, &bad[g->dtype == DTYPE_FP16][pick(b, 6)], 2);
 		refused += cuda_bed_encode(b) == -ERANGE;
 	}
-	assert_true(refused > ROUNDS / 4);
+	assert_true(refused > rounds / 4);
 }
 
 static void any_bytes_decode_alike(void **state)
 {
 	struct cuda_bed *b = *state;
 
-	for (uint32_t i = 0; i < ROUNDS; i++) {
+	for (uint32_t i = 0; i < rounds; i++) {
 		random_fp8(b);
 		for (uint32_t j = 0; j < b->shape.image_bytes; j++)
 			b->image[j] = (uint8_t)random_next(&b->random);
@@ -138,7 +139,7 @@ static void a_range_touches_its_own_bytes_alone(void **state)
 {
 	struct cuda_bed *b = *state;
 
-	for (uint32_t i = 0; i < ROUNDS; i++) {
+	for (uint32_t i = 0; i < rounds; i++) {
 		uint32_t from, to;
 
 		random_fp8(b);
@@ -153,7 +154,7 @@ static void pages_may_change(void **state)
 {
 	struct cuda_bed *b = *state;
 
-	for (uint32_t i = 0; i < ROUNDS / 3; i++) {
+	for (uint32_t i = 0; i < rounds / 3; i++) {
 		if (i % 8 == 0) { /* groups that are read twice */
 			pages_make(&b->pages, &pages_named[pages_named_n - 2], DTYPE_BF16,
 				   CUDA_BED_DEVICE, 1, 0);

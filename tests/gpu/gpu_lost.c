@@ -174,5 +174,6 @@ int main(int argc, char **argv)
 
 	(void)argc;
 	gpu_begin(argv, "null_stream=0 one_thread=1");
+	gpu_needs_emulation("its faults are settings of the emulated driver");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,6 +88,8 @@ void gpu_begin(char **argv, const char *settings)
 		printf("a test of the emulated driver itself\n");
 		exit(77);
 	}
+	if (gpu_is_real() && !argv[1])
+		set_number("SEED", random_seeded(program_invocation_short_name).state);
 	if (gpu_is_real())
 		return;
 	if (!getenv("KVTIER_EMU_DIR"))
