@@ -1,17 +1,23 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # gpu-bundle.sh BUILD - puts all into BUILD/gpu-bundle that a machine with a GPU and its driver needs, and nothing else, to
-# run the tests of kind gpu and kvtier-bench cuda: the sources, and the programs, linked statically but for the
-# C library (2.34 or later) and cmocka, which lies beside them. There: ./run.sh, or `make check-gpu` where there
-# is a compiler.
+# run the tests of kind gpu and kvtier-bench cuda: the sources, the programs, and the libraries that they find
+# there (all but the C library, 2.34 or later). libkvtier, which a Python loads, has its own inside. There:
+# ./run.sh, or `make check-gpu` where there is a compiler.
 set -eu
 cd "$(dirname "$0")/.."
 folder=$PWD/$1/gpu-bundle
-static="-linih -lxxhash -lnuma -ljson-c -luring -lhiredis -lssl -lcrypto"
-make BUILD="$folder/build" LIBS="-Wl,-Bstatic $static -Wl,-Bdynamic -lcmocka -lpthread -lm -ldl" \
-	CFLAGS="-O2" TEST="gpu_*" tests
+command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || {
+	echo "gpu-bundle: no nvcc in PATH or /usr/local/cuda/bin: without the kernels there is nothing to run on a GPU"
+	exit 1
+}
+rm -rf "$folder"
+make BUILD="$folder/build" CFLAGS="-O2" TEST="gpu_*" tests \
+	LDFLAGS="-Wl,--disable-new-dtags,-rpath,'\$\$ORIGIN/../lib',-rpath,'\$\$ORIGIN/../../lib'" \
+	LD_libkvtier.so.0="-Wl,-z,defs,--version-script=client/lib/kvtier.map -l:libcrypto.a"
 mkdir -p "$folder/lib"
-cp -L "$(ldd "$folder/build/tests/gpu_codec_values" | awk '/libcmocka/ { print $3 }')" "$folder/lib/"
+ldd "$folder"/build/{kvtierd,kvtierctl,kvtier-bench,tests/gpu_fault} |
+	awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libpthread|libdl)\.so/ { print $3 }' | sort -u | xargs cp -L -t "$folder/lib"
 if git rev-parse --git-dir >/dev/null 2>&1; then
 	git ls-files -z -- '*.[ch]' '*.cu' '*.cuh' '*.sh' '*.py' '*.map' '*.in' Makefile LICENSE
 else
@@ -21,17 +27,31 @@ else
 fi | tar --null -T - -cf - | tar -C "$folder" -xf -
 find "$folder/build" \( -name '*.o' -o -name '*.d' -o -name '*.a' \) -delete
 find "$folder/build" -type f -perm -u+x -exec strip {} + 2>/dev/null || true
+git describe --always --dirty 2>/dev/null >"$folder/COMMIT" || true
 cat >"$folder/run.sh" <<'RUN'
 #!/bin/bash
-# run.sh - the tests of kind gpu, then the figures, on this machine's GPU. Output: results.txt
+# run.sh [--emulated] - the tests of kind gpu, then the figures, on this machine's GPU. Output: results.txt
+# --emulated: on the emulated driver, which takes the GPU's place; that tries this folder, and says nothing of a GPU.
 cd "$(dirname "$0")" || exit 1
-export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+if [ "${1:-}" = --emulated ]; then
+	export LD_LIBRARY_PATH=$PWD/build/tests/emu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+	export KVTIER_BENCH_CUDA_MIB=${KVTIER_BENCH_CUDA_MIB:-4} KVTIER_EMU="log=$PWD/emulated.log"
+fi
 {
 	date -u
-	nvidia-smi
-	tests/check-gpu.sh build
-	build/kvtier-bench cuda
+	echo "commit $(cat COMMIT)"
+	nvidia-smi || echo "no nvidia-smi here"
+	timeout 600 tests/check-gpu.sh build
+	checked=$?
+	echo
+	echo "### $(date -u +%F), kvtier-bench cuda"
+	echo
+	timeout 600 build/kvtier-bench cuda
+	figures=$?
+	echo "check-gpu: exit status $checked; kvtier-bench cuda: $figures"
+	[ $checked = 0 ] && [ $figures = 0 ]
 } 2>&1 | tee results.txt
+exit "${PIPESTATUS[0]}"
 RUN
 chmod +x "$folder/run.sh"
 size=$(du -sm "$folder" | cut -f 1)
