@@ -107,27 +107,27 @@ uint64_t ops_pages(const struct client *client)
 {
 	uint64_t pages = 0;
 
-	for (const struct op *q = client->ops; q; q = q->next)
-		if (q->sqe.op != WIRE_OP_PREFETCH)
-			pages += q->abandoned ? q->sqe.n - q->settled : q->sqe.n;
+	for (const struct op *op = client->ops; op; op = op->next)
+		if (op->sqe.op != WIRE_OP_PREFETCH)
+			pages += op->abandoned ? op->sqe.n - op->settled : op->sqe.n;
 	return pages;
 }
 
 /* --- settling --- */
 
-static void count(const struct op *q, int status)
+static void count(const struct op *op, int status)
 {
-	struct stats_values *v = &q->all->store->stats->v;
+	struct stats_values *v = &op->all->store->stats->v;
 
-	if (q->sqe.op == WIRE_OP_STORE) {
+	if (op->sqe.op == WIRE_OP_STORE) {
 		if (status == 1)
 			stats_add(&v->store_present_blocks_total, 1);
 		else if (status < 0)
 			stats_add(&v->store_dropped_blocks_total, 1);
-	} else if (q->sqe.op == WIRE_OP_LOAD) {
+	} else if (op->sqe.op == WIRE_OP_LOAD) {
 		if (status == -ENOENT) {
 			stats_add(&v->load_missed_blocks_total, 1);
-			q->client->missed_blocks++;
+			op->client->missed_blocks++;
 		} else if (status < 0) {
 			stats_add(&v->load_failed_blocks_total, 1);
 		}
@@ -137,12 +137,12 @@ static void count(const struct op *q, int status)
 	}
 }
 
-static void settle(struct op *q, uint32_t at, int status)
+static void settle(struct op *op, uint32_t at, int status)
 {
-	assert(q->settled < q->sqe.n);
-	ring_set_status(&q->client->ring, q->sqe.first + at, status);
-	q->settled++;
-	count(q, status);
+	assert(op->settled < op->sqe.n);
+	ring_set_status(&op->client->ring, op->sqe.first + at, status);
+	op->settled++;
+	count(op, status);
 }
 
 /* --- completion --- */
@@ -154,26 +154,26 @@ static uint32_t slots_of(const struct wire_sqe *sqe)
 }
 
 /* Misses are quick and say nothing of how long a load takes. */
-static void count_time(struct stats *stats, uint16_t op, const struct wire_cqe *cqe)
+static void count_time(struct stats *stats, uint16_t kind, const struct wire_cqe *cqe)
 {
-	if (cqe->ok > 0 && op == WIRE_OP_LOAD)
+	if (cqe->ok > 0 && kind == WIRE_OP_LOAD)
 		histogram_add(&stats->load_times, loop_clock() - cqe->submit_ns);
-	if (cqe->ok > 0 && op == WIRE_OP_STORE)
+	if (cqe->ok > 0 && kind == WIRE_OP_STORE)
 		histogram_add(&stats->store_times, loop_clock() - cqe->submit_ns);
 }
 
-static void complete(struct op *q)
+static void complete(struct op *op)
 {
 	struct wire_cqe cqe = {
-		.op_id = q->sqe.op_id,
-		.n = q->sqe.n,
-		.first = q->sqe.first,
-		.submit_ns = q->submit_ns,
-		.done_ns = loop_now(q->all->loop),
+		.op_id = op->sqe.op_id,
+		.n = op->sqe.n,
+		.first = op->sqe.first,
+		.submit_ns = op->submit_ns,
+		.done_ns = loop_now(op->all->loop),
 	};
 
-	for (uint32_t i = 0; i < q->sqe.n; i++) {
-		const int32_t status = ring_status(&q->client->ring, q->sqe.first + i);
+	for (uint32_t i = 0; i < op->sqe.n; i++) {
+		const int32_t status = ring_status(&op->client->ring, op->sqe.first + i);
 
 		if (status < 0 && cqe.status == 0)
 			cqe.status = status;
@@ -182,12 +182,12 @@ static void complete(struct op *q)
 		if (status >= 0 && cqe.prefix == i)
 			cqe.prefix = i + 1;
 	}
-	if (q->sqe.op == WIRE_OP_LOAD && q->mount->device->layered)
-		ring_clear_layers(&q->client->ring, q->sqe.first, q->sqe.n);
-	count_time(q->all->store->stats, q->sqe.op, &cqe);
-	order_done(q->order, &q->sqe);
-	if (ring_complete(&q->client->ring, &cqe))
-		q->client->wake = true;
+	if (op->sqe.op == WIRE_OP_LOAD && op->mount->device->layered)
+		ring_clear_layers(&op->client->ring, op->sqe.first, op->sqe.n);
+	count_time(op->all->store->stats, op->sqe.op, &cqe);
+	order_done(op->order, &op->sqe);
+	if (ring_complete(&op->client->ring, &cqe))
+		op->client->wake = true;
 }
 
 /* Whether nobody built on the block and nobody uses it; a write to NVMe or Redis is no use. False
@@ -202,15 +202,15 @@ static bool undoable(const struct store *store, uint32_t block)
 
 /* A client that died before its store completed leaves nothing of it: the blocks this op committed
  * go again, newest first, as long as nobody else has built on them. */
-static void undo(struct op *q)
+static void undo(struct op *op)
 {
-	struct store *store = q->all->store;
-	uint32_t block = q->tail.block;
+	struct store *store = op->all->store;
+	uint32_t block = op->tail.block;
 
-	if (!q->tail.held)
+	if (!op->tail.held)
 		return;
-	lease_drop(store, &q->tail);
-	for (; q->fresh > 0 && undoable(store, block); q->fresh--) {
+	lease_drop(store, &op->tail);
+	for (; op->fresh > 0 && undoable(store, block); op->fresh--) {
 		const uint32_t parent = blocks_parent(store->blocks, block);
 
 		copies_condemn(store, block);
@@ -218,31 +218,31 @@ static void undo(struct op *q)
 	}
 }
 
-static void finish_if_settled(struct op *q)
+static void finish_if_settled(struct op *op)
 {
-	struct ops *all = q->all;
+	struct ops *all = op->all;
 
-	if (q->settled < q->sqe.n)
+	if (op->settled < op->sqe.n)
 		return;
-	assert(list_empty(&q->parts) && q->n_parts == 0 && !list_has(&q->queue));
-	loop_timer_unset(all->loop, &q->deadline);
-	if (!q->abandoned)
-		complete(q);
-	else if (q->sqe.op == WIRE_OP_STORE)
-		undo(q);
-	lease_drop(all->store, &q->tail);
-	*q->link = q->next;
-	if (q->next)
-		q->next->link = q->link;
-	q->client->n_ops--;
-	share_op_ended(all, q);
-	trace_end(all->traces, q);
-	q->client->arena_claimed -= slots_of(&q->sqe);
-	q->mount->ops--;
+	assert(list_empty(&op->parts) && op->n_parts == 0 && !list_has(&op->queue));
+	loop_timer_unset(all->loop, &op->deadline);
+	if (!op->abandoned)
+		complete(op);
+	else if (op->sqe.op == WIRE_OP_STORE)
+		undo(op);
+	lease_drop(all->store, &op->tail);
+	*op->link = op->next;
+	if (op->next)
+		op->next->link = op->link;
+	op->client->n_ops--;
+	share_op_ended(all, op);
+	trace_end(all->traces, op);
+	op->client->arena_claimed -= slots_of(&op->sqe);
+	op->mount->ops--;
 	all->outstanding--;
 	stats_set(&all->store->stats->v.ops_outstanding, all->outstanding);
-	q->next = all->free_ops;
-	all->free_ops = q;
+	op->next = all->free_ops;
+	all->free_ops = op;
 }
 
 static struct part *part_of(struct list *link)
@@ -299,10 +299,10 @@ static void end_early(struct op *op, int status)
 
 static void on_deadline(struct loop_timer *timer)
 {
-	struct op *q = container_of(timer, struct op, deadline);
+	struct op *op = container_of(timer, struct op, deadline);
 
-	stats_add(&q->all->store->stats->v.ops_timed_out_total, 1);
-	end_early(q, -ETIMEDOUT);
+	stats_add(&op->all->store->stats->v.ops_timed_out_total, 1);
+	end_early(op, -ETIMEDOUT);
 }
 
 /* --- beginning blocks --- */
@@ -310,50 +310,50 @@ static void on_deadline(struct loop_timer *timer)
 /* A store's chain begins under its parent or not at all, and a load keeps what it brings only under
  * it. The parent is leased when the op's first block begins: an op that waits for its turn pins
  * nothing. */
-static void take_parent(struct ops *all, struct op *q)
+static void take_parent(struct ops *all, struct op *op)
 {
 	uint32_t parent;
 
-	ring_key(&q->client->ring, q->sqe.first + q->sqe.n, q->last_key);
-	if (q->sqe.op != WIRE_OP_STORE)
+	ring_key(&op->client->ring, op->sqe.first + op->sqe.n, op->last_key);
+	if (op->sqe.op != WIRE_OP_STORE)
 		return;
-	parent = blocks_find(all->store->blocks, q->last_key, q->mount->space->number);
+	parent = blocks_find(all->store->blocks, op->last_key, op->mount->space->number);
 	if (parent == BLOCK_NONE) {
-		q->chain_error = -ENOENT;
+		op->chain_error = -ENOENT;
 		return;
 	}
-	lease_take(all->store, &q->tail, parent);
-	copies_touch(all->store, parent, q->tick);
+	lease_take(all->store, &op->tail, parent);
+	copies_touch(all->store, parent, op->tick);
 }
 
-struct part *op_begin_block(struct op *q)
+struct part *op_begin_block(struct op *op)
 {
-	struct ops *all = q->all;
+	struct ops *all = op->all;
 	struct part *part = part_of(all->free_parts.next);
-	const uint32_t slot = q->sqe.first + q->next_block;
+	const uint32_t slot = op->sqe.first + op->next_block;
 
-	if (!q->begun && (q->sqe.flags & WIRE_SQE_HAS_PARENT))
-		take_parent(all, q);
+	if (!op->begun && (op->sqe.flags & WIRE_SQE_HAS_PARENT))
+		take_parent(all, op);
 	list_remove(&part->link);
 	memset(part, 0, sizeof(*part));
-	part->op = q;
-	part->waiter.op = q;
+	part->op = op;
+	part->waiter.op = op;
 	part->waiter.task = &part->task;
 	share_part_begun(all, part);
-	part->at = q->next_block++;
-	part->job.layout = &q->mount->layout;
-	if (q->order)
-		part->job.order = order_of(q->order, &q->sqe);
-	part->job.page = ring_page(&q->client->ring, slot);
-	memcpy(part->job.identity.space_id, q->mount->space->id, sizeof(q->mount->space->id));
-	ring_key(&q->client->ring, slot, part->job.identity.key);
-	memcpy(part->before, q->last_key, sizeof(part->before));
-	memcpy(q->last_key, part->job.identity.key, sizeof(q->last_key));
-	part->job.given_up = ring_given_up_word(&q->client->ring);
-	if (q->sqe.op == WIRE_OP_LOAD && q->mount->device->layered)
-		part->job.layers = ring_layers_word(&q->client->ring, slot);
-	part->step = q->sqe.op == WIRE_OP_STORE ? STORE_ADMIT : LOAD_LOOKUP;
-	list_add(&q->parts, &part->link);
+	part->at = op->next_block++;
+	part->job.layout = &op->mount->layout;
+	if (op->order)
+		part->job.order = order_of(op->order, &op->sqe);
+	part->job.page = ring_page(&op->client->ring, slot);
+	memcpy(part->job.identity.space_id, op->mount->space->id, sizeof(op->mount->space->id));
+	ring_key(&op->client->ring, slot, part->job.identity.key);
+	memcpy(part->before, op->last_key, sizeof(part->before));
+	memcpy(op->last_key, part->job.identity.key, sizeof(op->last_key));
+	part->job.given_up = ring_given_up_word(&op->client->ring);
+	if (op->sqe.op == WIRE_OP_LOAD && op->mount->device->layered)
+		part->job.layers = ring_layers_word(&op->client->ring, slot);
+	part->step = op->sqe.op == WIRE_OP_STORE ? STORE_ADMIT : LOAD_LOOKUP;
+	list_add(&op->parts, &part->link);
 	return part;
 }
 
@@ -368,9 +368,9 @@ static int violation(char *text, size_t n, const char *field, unsigned long long
 
 static struct op *find(const struct client *client, uint64_t op_id)
 {
-	for (struct op *q = client->ops; q; q = q->next)
-		if (q->sqe.op_id == op_id)
-			return q;
+	for (struct op *op = client->ops; op; op = op->next)
+		if (op->sqe.op_id == op_id)
+			return op;
 	return NULL;
 }
 
@@ -386,20 +386,20 @@ static void start_nop(struct ops *all, struct client *client, const struct wire_
 		client->wake = true;
 }
 
-static void cancel(struct op *q)
+static void cancel(struct op *op)
 {
-	stats_add(&q->all->store->stats->v.ops_canceled_total, 1);
-	end_early(q, -ECANCELED);
+	stats_add(&op->all->store->stats->v.ops_canceled_total, 1);
+	end_early(op, -ECANCELED);
 }
 
 static void start_op(struct ops *all, struct client *client, struct mount *mount,
 		     const struct wire_sqe *sqe)
 {
-	struct op *q = all->free_ops;
+	struct op *op = all->free_ops;
 	const uint64_t latest = loop_now(all->loop) + MAX_DEADLINE_S * 1000000000ull;
 
-	all->free_ops = q->next;
-	*q = (struct op){
+	all->free_ops = op->next;
+	*op = (struct op){
 		.all = all,
 		.client = client,
 		.mount = mount,
@@ -410,23 +410,23 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 		.deadline.fire = on_deadline,
 		.remote_end = sqe->n,
 	};
-	list_open(&q->parts);
-	q->next = client->ops;
-	q->link = &client->ops;
-	if (q->next)
-		q->next->link = &q->next;
-	client->ops = q;
+	list_open(&op->parts);
+	op->next = client->ops;
+	op->link = &client->ops;
+	if (op->next)
+		op->next->link = &op->next;
+	client->ops = op;
 	client->n_ops++;
 	share_op_started(all, client);
 	client->arena_claimed += slots_of(sqe);
 	mount->ops++;
 	all->outstanding++;
 	stats_set(&all->store->stats->v.ops_outstanding, all->outstanding);
-	loop_timer_set(all->loop, &q->deadline,
+	loop_timer_set(all->loop, &op->deadline,
 		       sqe->deadline_ns < latest ? sqe->deadline_ns : latest);
-	trace_begin(all->traces, q);
+	trace_begin(all->traces, op);
 	turn_look_again(all);
-	turn_add(q);
+	turn_add(op);
 }
 
 int op_start(struct ops *all, struct client *client, const struct wire_sqe *sqe, char *text,
@@ -440,10 +440,10 @@ int op_start(struct ops *all, struct client *client, const struct wire_sqe *sqe,
 		return 0;
 	}
 	if (sqe->op == WIRE_OP_CANCEL) {
-		struct op *q = find(client, sqe->target);
+		struct op *op = find(client, sqe->target);
 
-		if (q)
-			cancel(q); /* else it has completed: nothing to do */
+		if (op)
+			cancel(op); /* else it has completed: nothing to do */
 		return 0;
 	}
 	mount = client->mounts[sqe->space];

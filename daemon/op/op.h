@@ -11,15 +11,11 @@
 
 #include "client/wire.h"
 
-struct config;
 struct client;
-struct devices;
-struct loop;
 struct mount;
 struct op;
 struct ops;
 struct part;
-struct store;
 
 struct ops_conf {
 	struct store *store;

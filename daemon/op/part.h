@@ -36,15 +36,7 @@
 #include "step.h"
 #include "tiers/tier.h"
 
-struct config;
-struct client;
-struct devices;
-struct mount;
-struct shares;
 struct space;
-struct store;
-struct trace;
-struct traces;
 
 struct part {
 	struct task task;
