@@ -48,7 +48,9 @@ extern const struct bench_case bench_redis_cases[]; /* bench_redis.c: redis.* */
 extern const struct bench_case bench_redis_daemon_cases[];
 extern const struct bench_case bench_hostile_cases[]; /* bench_hostile.c: hostile.* */
 extern const struct bench_case bench_cuda_cases[];    /* bench_cuda.c: cuda.* */
-extern const struct bench_case bench_io_cases[];      /* bench_io.c: submit.*, store.*, load.* */
+/* bench_cuda_step.c: cuda.traffic, cuda.step */
+extern const struct bench_case bench_cuda_step_cases[];
+extern const struct bench_case bench_io_cases[]; /* bench_io.c: submit.*, store.*, load.* */
 
 static inline uint64_t bench_now_ns(void)
 {

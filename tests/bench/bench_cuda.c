@@ -11,14 +11,11 @@
  * Without a driver, a GPU or kernels in the program every case is skipped and says why.
  */
 #include <errno.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "bench.h"
-#include "client/cuda_api.h"
-#include "kernels/cuda/codec.h"
+#include "bench_cuda.h"
 
 enum { RUNS = 7, LAYERS = 16, HEADS = 8, DIM = 128, TOKENS = 16, BLOCK = 1 << 20, MIB = 1 << 20 };
 enum {
@@ -28,23 +25,6 @@ enum {
 	PIECES = ROW_LAYERS > 2 * LAYERS ? ROW_LAYERS : 2 * LAYERS
 };
 enum { REGISTERED = 1 << 30, LEAST_MIB = 4 };
-
-struct rig {
-	struct cuda_api api;
-	CUdevice device;
-	CUcontext context;
-	CUmodule module;
-	CUfunction encode, decode;
-	CUstream stream, other;
-	CUdeviceptr pages, images, tables;
-	void *host; /* pinned */
-	uint64_t bytes, image_bytes;
-	uint32_t blocks, n_units;
-	struct cuda_plan plan;
-	char *note;
-	size_t note_bytes;
-	int error; /* the first */
-};
 
 /* Notes the first failure; later calls are not made. */
 static bool ok(struct rig *r, CUresult result, const char *call)
@@ -62,7 +42,7 @@ static bool ok(struct rig *r, CUresult result, const char *call)
 
 #define CALL(r, name, ...) ((r)->error ? false : ok(r, (r)->api.name(__VA_ARGS__), #name))
 
-static int rig_close(struct rig *r)
+int rig_close(struct rig *r)
 {
 	const int error = r->error;
 
@@ -110,10 +90,20 @@ static int driver_open(struct rig *r, struct bench_result *ret)
 	return r->error;
 }
 
-static int rig_open(struct rig *r, struct bench_result *ret)
+static void make_streams(struct rig *r, enum rig_priority priority)
+{
+	int least = 0, greatest = 0, mine;
+
+	(void)CALL(r, cuCtxGetStreamPriorityRange, &least, &greatest);
+	mine = priority == RIG_STORES ? least : priority == RIG_LOADS ? greatest : 0;
+	(void)CALL(r, cuStreamCreateWithPriority, &r->stream, CU_STREAM_NON_BLOCKING, mine);
+	(void)CALL(r, cuStreamCreateWithPriority, &r->other, CU_STREAM_NON_BLOCKING, mine);
+}
+
+int rig_open(struct rig *r, enum rig_priority priority, uint32_t share, struct bench_result *ret)
 {
 	const char *given = getenv("KVTIER_BENCH_CUDA_MIB");
-	const uint64_t mib = given ? strtoull(given, NULL, 0) : 512;
+	const uint64_t mib = (given ? strtoull(given, NULL, 0) : 512) / share;
 	int e;
 
 	*r = (struct rig){
@@ -129,8 +119,7 @@ static int rig_open(struct rig *r, struct bench_result *ret)
 	(void)CALL(r, cuModuleLoadData, &r->module, kvtier_cuda_image);
 	(void)CALL(r, cuModuleGetFunction, &r->encode, r->module, "kvtier_encode");
 	(void)CALL(r, cuModuleGetFunction, &r->decode, r->module, "kvtier_decode");
-	(void)CALL(r, cuStreamCreateWithPriority, &r->stream, CU_STREAM_NON_BLOCKING, 0);
-	(void)CALL(r, cuStreamCreateWithPriority, &r->other, CU_STREAM_NON_BLOCKING, 0);
+	make_streams(r, priority);
 	(void)CALL(r, cuMemAlloc, &r->pages, r->bytes);
 	(void)CALL(r, cuMemAlloc, &r->images, r->bytes);
 	(void)CALL(r, cuMemHostAlloc, &r->host, r->bytes, 0);
@@ -186,7 +175,7 @@ static void layout_rows(struct rig *r, struct page_layout *layout, struct page_p
 }
 
 /* Plan, pieces and a task for each block, to the device. */
-static int rig_plan(struct rig *r, bool rows)
+int rig_plan(struct rig *r, bool rows)
 {
 	struct page_piece pieces[PIECES];
 	struct cuda_piece table[PIECES];
@@ -232,23 +221,41 @@ static int rig_plan(struct rig *r, bool rows)
 	return r->error;
 }
 
-/* Seconds of one launch over all blocks. */
-static double launch(struct rig *r, CUfunction f, uint32_t blocks)
+void rig_launch(struct rig *r, CUfunction f, uint32_t blocks)
 {
 	uint64_t tasks = r->tables + 256;
 	void *params[] = { &r->plan, &tasks, &r->blocks, &r->n_units };
-	const uint64_t start = bench_now_ns();
 
 	(void)CALL(r, cuLaunchKernel, f, cuda_plan_blocks(&r->plan, r->n_units, blocks), 1, 1,
 		   CUDA_THREADS, 1, 1, 0, r->stream, params, NULL);
+}
+
+void rig_wait(struct rig *r)
+{
 	(void)CALL(r, cuStreamSynchronize, r->stream);
+}
+
+/* Seconds of one launch over all blocks. */
+static double launch(struct rig *r, CUfunction f, uint32_t blocks)
+{
+	const uint64_t start = bench_now_ns();
+
+	rig_launch(r, f, blocks);
+	rig_wait(r);
 	return (double)(bench_now_ns() - start) / 1e9;
 }
 
-enum copy { INSIDE, DOWN, UP, BOTH };
+void rig_cross(struct rig *r, enum rig_copy way)
+{
+	const uint64_t bytes = r->blocks * r->image_bytes;
 
-/* Seconds of copying `bytes` in pieces; BOTH: as many bytes each way at the same time. */
-static double copy(struct rig *r, enum copy which, uint64_t bytes, uint64_t piece)
+	if (way == DOWN)
+		(void)CALL(r, cuMemcpyDtoHAsync, r->host, r->images, bytes, r->stream);
+	else
+		(void)CALL(r, cuMemcpyHtoDAsync, r->images, r->host, bytes, r->stream);
+}
+
+double rig_copy(struct rig *r, enum rig_copy which, uint64_t bytes, uint64_t piece)
 {
 	const uint64_t start = bench_now_ns(), half = r->bytes / 2;
 	const uint64_t most = which == DOWN || which == UP ? bytes : bytes < half ? bytes : half;
@@ -275,8 +282,8 @@ struct setup {
 	enum { ENCODE, DECODE, COPY } doing;
 	bool rows;
 	uint32_t blocks;
-	enum copy limit; /* kernels: what they are held to; copies: which way */
-	double promised; /* GB/s that is the limit instead; 0: none */
+	enum rig_copy limit; /* kernels: what they are held to; copies: which way */
+	double promised;     /* GB/s that is the limit instead; 0: none */
 };
 
 static void one_run(struct rig *r, const struct setup *s, struct bench_result *ret)
@@ -286,10 +293,10 @@ static void one_run(struct rig *r, const struct setup *s, struct bench_result *r
 	double value, limit;
 
 	if (s->doing == COPY)
-		value = gb / copy(r, s->limit, r->bytes, r->image_bytes);
+		value = gb / rig_copy(r, s->limit, r->bytes, r->image_bytes);
 	else
 		value = pages / launch(r, s->doing == ENCODE ? r->encode : r->decode, s->blocks);
-	limit = s->promised > 0 ? s->promised : gb / copy(r, s->limit, r->bytes, 64 * MIB);
+	limit = s->promised > 0 ? s->promised : gb / rig_copy(r, s->limit, r->bytes, 64 * MIB);
 	(void)bench_add(ret, value, limit);
 }
 
@@ -297,11 +304,12 @@ static int run_cuda(const struct bench_case *self, struct bench_result *ret)
 {
 	const struct setup *s = self->arg;
 	struct rig r;
-	int e = rig_open(&r, ret), failed;
+	int e = rig_open(&r, RIG_NORMAL, 1, ret), failed, runs;
 
 	if (!e)
 		e = rig_plan(&r, s->rows);
-	for (int i = -1; i < RUNS && !e && !r.error; i++) { /* run -1 warms up */
+	runs = r.bytes < RIG_SMALL ? 1 : RUNS;
+	for (int i = -1; i < runs && !e && !r.error; i++) { /* run -1 warms up */
 		one_run(&r, s, ret);
 		if (i < 0)
 			ret->n = 0;
@@ -317,7 +325,7 @@ static int run_register(const struct bench_case *self, struct bench_result *ret)
 {
 	struct rig r;
 	void *p;
-	int e = rig_open(&r, ret);
+	int e = rig_open(&r, RIG_NORMAL, 1, ret);
 
 	(void)self;
 	if (e == -ENOTSUP)

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_cuda.h - blocks in the memory of this machine's first GPU, with the kernels and copies that
+ * kvtierd would make of them. For bench_cuda.c and bench_cuda_step.c.
+ */
+#ifndef KVTIER_BENCH_CUDA_H
+#define KVTIER_BENCH_CUDA_H
+
+#include <stdbool.h>
+
+#include "bench.h"
+#include "client/cuda_api.h"
+#include "kernels/cuda/codec.h"
+
+enum rig_priority { RIG_NORMAL, RIG_STORES, RIG_LOADS }; /* default, lowest, highest */
+
+struct rig {
+	struct cuda_api api;
+	CUdevice device;
+	CUcontext context;
+	CUmodule module;
+	CUfunction encode, decode;
+	CUstream stream, other;
+	CUdeviceptr pages, images, tables;
+	void *host; /* pinned */
+	uint64_t bytes, image_bytes;
+	uint32_t blocks, n_units;
+	struct cuda_plan plan;
+	char *note;
+	size_t note_bytes;
+	int error; /* the first; later calls are not made */
+};
+
+/* With less memory there is one run of each: it is an emulated GPU, and no figure counts. */
+enum { RIG_SMALL = 64 << 20 };
+
+enum rig_copy { INSIDE, DOWN, UP, BOTH };
+
+/* -ENOTSUP: there is no GPU to measure, and the note says why. `share`: of the memory that cases
+ * take, one part in so many. */
+int rig_open(struct rig *r, enum rig_priority priority, uint32_t share, struct bench_result *ret);
+/* Blocks, and a task for each. rows: rows of 656 bytes as they are; else BF16 as FP8. */
+int rig_plan(struct rig *r, bool rows);
+int rig_close(struct rig *r); /* r->error */
+/* Queues one launch over all blocks, by so many blocks of threads. */
+void rig_launch(struct rig *r, CUfunction f, uint32_t blocks);
+/* Queues a copy of all images to pinned memory, or back. */
+void rig_cross(struct rig *r, enum rig_copy way);
+void rig_wait(struct rig *r); /* for r->stream */
+/* Seconds of copying `bytes` in pieces; BOTH: as many bytes each way at the same time. */
+double rig_copy(struct rig *r, enum rig_copy which, uint64_t bytes, uint64_t piece);
+
+#endif

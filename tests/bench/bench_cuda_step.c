@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_cuda_step.c - what stores and loads at full rate cost an engine on the same GPU.
+ *
+ *	cuda.traffic	stores (gather+encode, copy down) and loads (copy up, decode+scatter) at
+ *			the same time, 16 blocks each, on streams of lowest and of highest
+ *			priority: bytes on the wire, of plain copies both ways
+ *	cuda.step	a stand-in for a step of decoding, alone and beside cuda.traffic in another
+ *			process: the 99th percentile of its time
+ *
+ * A step is LAUNCHES launches that stream HBM through all of the GPU, and a wait. An engine's step
+ * has other kernels; its share of HBM and of the SMs is what the stand-in stands for. Processes
+ * take turns on a GPU without MPS, so cuda.step is to be run twice, without MPS and with it; its
+ * note says which.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench_cuda.h"
+
+#define UNTIL "KVTIER_BENCH_CUDA_UNTIL" /* cuda.traffic runs until this descriptor hangs up */
+
+enum { RUNS = 5, STEPS = 200, LAUNCHES = 32, CTAS = 16, WHOLE_GPU = 65535 };
+
+static int runs(const struct rig *r)
+{
+	return r->bytes < RIG_SMALL ? 1 : RUNS;
+}
+
+/* --- traffic --- */
+
+/* Bytes that crossed the wire. */
+static uint64_t store_and_load(struct rig *stores, struct rig *loads)
+{
+	rig_launch(stores, stores->encode, CTAS);
+	rig_cross(stores, DOWN);
+	rig_cross(loads, UP);
+	rig_launch(loads, loads->decode, CTAS);
+	rig_wait(stores);
+	rig_wait(loads);
+	return 2 * stores->blocks * stores->image_bytes;
+}
+
+static int until(void)
+{
+	const char *given = getenv(UNTIL);
+
+	return given ? (int)strtol(given, NULL, 10) : -1;
+}
+
+/* The other side hears when the first bytes have crossed. */
+static void run_until_it_hangs_up(struct rig *stores, struct rig *loads, int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	bool told = false;
+
+	while (!stores->error && !loads->error && poll(&p, 1, 0) == 0) {
+		(void)store_and_load(stores, loads);
+		if (!told)
+			(void)!write(fd, "r", 1);
+		told = true;
+	}
+}
+
+static int run_traffic(const struct bench_case *self, struct bench_result *ret)
+{
+	struct rig stores, loads = { 0 };
+	int e = rig_open(&stores, RIG_STORES, 2, ret), failed;
+
+	(void)self;
+	if (e == -ENOTSUP)
+		return e;
+	if (!e)
+		e = rig_plan(&stores, false);
+	if (!e)
+		e = rig_open(&loads, RIG_LOADS, 2, ret);
+	if (!e)
+		e = rig_plan(&loads, false);
+	if (!e && until() >= 0)
+		run_until_it_hangs_up(&stores, &loads, until());
+	for (int i = 0; i < runs(&stores) && !e && !stores.error && !loads.error; i++) {
+		const uint64_t start = bench_now_ns(), bytes = store_and_load(&stores, &loads);
+		const double seconds = (double)(bench_now_ns() - start) / 1e9;
+
+		/* rig_copy(BOTH) copies as many bytes each way as it is asked for */
+		(void)bench_add(ret, (double)bytes / 1e9 / seconds,
+				2 * (double)stores.bytes / 1e9 /
+					rig_copy(&stores, BOTH, stores.bytes, RIG_SMALL));
+	}
+	failed = loads.context ? rig_close(&loads) : 0;
+	e = e ? e : failed;
+	failed = rig_close(&stores);
+	return e ? e : failed;
+}
+
+/* --- steps --- */
+
+static double step_p99(struct rig *r)
+{
+	const bool small = r->bytes < RIG_SMALL;
+	const uint32_t n = small ? 1 : STEPS;
+	double us[STEPS];
+
+	for (uint32_t i = 0; i < n; i++) {
+		const uint64_t start = bench_now_ns();
+
+		for (int k = 0; k < (small ? 1 : LAUNCHES); k++)
+			rig_launch(r, r->encode, WHOLE_GPU);
+		rig_wait(r);
+		us[i] = (double)(bench_now_ns() - start) / 1e3;
+	}
+	return bench_percentile(us, n, 99);
+}
+
+/* This program again, as the other process. Its pid, or -errno. */
+static pid_t start_traffic(int *ret_fd)
+{
+	int fds[2], nowhere;
+	char number[16], byte;
+	pid_t pid;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds))
+		return -errno;
+	pid = fork();
+	if (pid == 0) {
+		const int kept = fcntl(fds[1], F_DUPFD, 3); /* without CLOEXEC */
+
+		(void)snprintf(number, sizeof(number), "%d", kept);
+		(void)setenv(UNTIL, number, 1);
+		nowhere = open("/dev/null", O_WRONLY);
+		(void)dup2(nowhere, STDOUT_FILENO);
+		(void)execl("/proc/self/exe", "kvtier-bench", "cuda.traffic", (char *)NULL);
+		_exit(127);
+	}
+	(void)close(fds[1]);
+	if (pid > 0 && read(fds[0], &byte, 1) == 1) {
+		*ret_fd = fds[0];
+		return pid;
+	}
+	(void)close(fds[0]);
+	if (pid > 0)
+		(void)waitpid(pid, NULL, 0);
+	return -ECHILD;
+}
+
+static int one_run(struct rig *r, struct bench_result *ret)
+{
+	const double alone = step_p99(r);
+	int fd = -1;
+	const pid_t pid = start_traffic(&fd);
+	double beside;
+
+	if (pid < 0)
+		return (int)pid;
+	beside = step_p99(r);
+	(void)close(fd);
+	(void)waitpid(pid, NULL, 0);
+	(void)bench_add(ret, beside, alone);
+	return 0;
+}
+
+static int run_step(const struct bench_case *self, struct bench_result *ret)
+{
+	struct rig r;
+	int e = rig_open(&r, RIG_NORMAL, 1, ret), mps = 0, failed;
+
+	(void)self;
+	if (e == -ENOTSUP)
+		return e;
+	if (!e && r.api.cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, r.device) == 0)
+		(void)snprintf(ret->note + strlen(ret->note), sizeof(ret->note) - strlen(ret->note),
+			       "; %s", mps ? "with MPS" : "without MPS: processes take turns");
+	if (!e)
+		e = rig_plan(&r, false);
+	for (int i = 0; i < runs(&r) && !e && !r.error; i++)
+		e = one_run(&r, ret);
+	failed = rig_close(&r);
+	return e ? e : failed;
+}
+
+const struct bench_case bench_cuda_step_cases[] = {
+	{ "cuda.traffic", run_traffic, "stores and loads at once, of plain copies both ways", 0,
+	  BENCH_MORE, "GB/s", NULL },
+	{ "cuda.step", run_step, "p99 of a decode stand-in beside cuda.traffic, of it alone",
+	  1 / 1.05, BENCH_LESS, "us", NULL },
+	{ 0 },
+};
