@@ -193,8 +193,9 @@ static bool is_pidfd(int fd)
 	return strcmp(name, "anon_inode:[pidfd]") == 0 || strncmp(name, "pidfd:[", 7) == 0;
 }
 
-/* Is the daemon in this process's PID namespace? Its pidfd has a number here, and none in a
- * namespace below. Without a pidfd, the number of the process that made the socket has to do. */
+/* Is the daemon in this process's PID namespace? The process that made its socket has a number
+ * here, and its pidfd has one here and none in a namespace below. The pidfd alone would not do:
+ * /proc, which tells its numbers, may be that of a namespace above. */
 static bool shares_pids(int pidfd, int fd)
 {
 	struct ucred peer = { 0 };
@@ -203,8 +204,10 @@ static bool shares_pids(int pidfd, int fd)
 	int numbers = 0;
 	FILE *f;
 
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) || peer.pid <= 0)
+		return false;
 	if (pidfd < 0)
-		return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) == 0 && peer.pid > 0;
+		return true;
 	(void)snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", pidfd);
 	f = fopen(path, "re");
 	while (f && fgets(line, sizeof(line), f)) {

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu_namespace - goal: an engine in a PID namespace of its own, as in a container without
+ * hostPID, is served: memory with a descriptor is shared, legacy IPC is not tried, and the library
+ * says which setting of the engine makes its memory such. Method: an engine as the first process of
+ * a new namespace, with memory of both kinds; the daemon outside.
+ */
+#include "tests/lib/lib_gpu_engine.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCKS = 8, NOT_ALLOWED = 77 };
+
+static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+
+static void goes(enum gpu_memory_kind kind, const char *words)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	struct kvtier_key keys[BLOCKS];
+	struct gpu_engine ge;
+	struct gpu own;
+
+	gpu_open(&own, 0);
+	gpu_engine_open(&ge, &own, getenv("KVTIER_TEST_SOCKET"), &g, 2 * BLOCKS, kind);
+	gpu_engine_reached(&ge, words);
+	chain_keys(&ge.e, kind, BLOCKS, keys);
+	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
+	assert_int_equal(gpu_chain_load(&ge, keys, BLOCKS, BLOCKS), BLOCKS);
+	gpu_engine_close(&ge);
+	gpu_close(&own);
+}
+
+static void plain_memory_is_copied_and_the_setting_is_named(void **state)
+{
+	(void)state;
+	goes(GPU_ALLOC, "expandable_segments:True in torch");
+}
+
+static void memory_with_a_descriptor_is_shared(void **state)
+{
+	(void)state;
+	goes(GPU_VMM_FD, "CUDA descriptor");
+}
+
+static int inside(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(plain_memory_is_copied_and_the_setting_is_named),
+		cmocka_unit_test(memory_with_a_descriptor_is_shared),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+/* The children that this process starts from now on are in the new namespace. */
+static int outside(void)
+{
+	if (unshare(CLONE_NEWPID)) {
+		printf("unshare(CLONE_NEWPID): %s\n", strerror(errno));
+		return NOT_ALLOWED;
+	}
+	return gpu_wait(gpu_spawn("inside", "", NULL));
+}
+
+static void an_engine_of_another_pid_namespace_is_served(void **state)
+{
+	struct daemon d;
+	struct gpu gpu;
+	int status;
+
+	(void)state;
+	gpu_open(&gpu, 0);
+	daemon_start(&d, config);
+	setenv("KVTIER_TEST_SOCKET", d.socket, 1);
+	status = gpu_wait(gpu_spawn("outside", "", NULL));
+	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	if (status == NOT_ALLOWED)
+		skip();
+	assert_int_equal(status, 0);
+	gpu_report_clean("");
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_engine_of_another_pid_namespace_is_served),
+	};
+
+	gpu_begin(argv, "null_stream=0");
+	if (argc > 1)
+		return strcmp(argv[1], "inside") ? outside() : inside();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
