@@ -44,6 +44,7 @@ static void begin_with(enum gpu_memory_kind kind, const char *words)
 static int end(void **state)
 {
 	(void)state;
+	__atomic_store_n(gate, 1, __ATOMIC_RELEASE); /* a case that failed left it closed */
 	gpu_engine_close(&ge);
 	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
 	GPU(gpu_api()->cuStreamDestroy(engine_stream));
