@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -27,6 +28,7 @@ enum {
 	SLICE_MS = 2, /* a sleeper looks so often whether there was a jump */
 	LOOK_S = 60,  /* a daemon that has not looked by then hangs */
 	NAP_NS = 200000,
+	HURRY_MS = 500, /* a step, shorter than anything that is told apart */
 };
 
 static const char variable[] = "KVTIER_TEST_CLOCK";
@@ -44,6 +46,9 @@ static struct page *all = &own;
 /* Of a test with daemons; else the page's is that of this process. */
 static _Atomic uint64_t ahead_of_test;
 static _Atomic uint64_t *ahead = &own.ahead_ns;
+
+static pthread_t hurrying;
+static atomic_bool hurries;
 
 int __real_clock_gettime(clockid_t id, struct timespec *ret);
 int __wrap_clock_gettime(clockid_t id, struct timespec *ret);
@@ -187,6 +192,15 @@ static void await_look(int i, uint64_t then_ns)
 	}
 }
 
+/* Two may let time pass at once: no clock goes back. */
+static void raise_to(_Atomic uint64_t *clock, uint64_t ns)
+{
+	uint64_t now = atomic_load(clock);
+
+	while (now < ns && !atomic_compare_exchange_weak(clock, &now, ns))
+		;
+}
+
 void clock_pass_ms(uint64_t ms)
 {
 	const uint64_t now_ahead = atomic_fetch_add(&all->ahead_ns, ms * 1000000u) + ms * 1000000u,
@@ -194,5 +208,21 @@ void clock_pass_ms(uint64_t ms)
 
 	for (int i = 0; i < DAEMONS; i++)
 		await_look(i, then_ns);
-	atomic_store(ahead, now_ahead);
+	raise_to(ahead, now_ahead);
+}
+
+static void *hurry(void *arg)
+{
+	(void)arg;
+	while (atomic_load(&hurries))
+		clock_pass_ms(HURRY_MS);
+	return NULL;
+}
+
+void clock_hurry(bool on)
+{
+	atomic_store(&hurries, on);
+	errno = on ? pthread_create(&hurrying, NULL, hurry, NULL) : pthread_join(hurrying, NULL);
+	if (errno)
+		die("clock_hurry");
 }

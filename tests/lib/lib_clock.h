@@ -17,11 +17,16 @@
 #ifndef KVTIER_TESTS_LIB_CLOCK_H
 #define KVTIER_TESTS_LIB_CLOCK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* So much time passes. With daemons: returns when each of them has looked at its clock and has done
  * what was due, its heartbeat and its gauges included. */
 void clock_pass_ms(uint64_t ms);
+
+/* While it is on, time passes much faster, beside whatever the test waits for: a deadline of
+ * seconds, where somebody stands still. Bounds of the test's own pass as fast. */
+void clock_hurry(bool on);
 
 /* From here on daemons that are started have this clock. Again: nothing happens. */
 void clock_share(void);

@@ -14,7 +14,7 @@
 
 enum { N = SHARED_BLOCKS, MASTERS = 3, AROUND_MS = 1000, MOVED_SLOTS = 200 };
 
-static const char lines[] = "timeout_ms = 500";
+static const char lines[] = "timeout_ms = 3000";
 
 static struct redis_cluster_rig rig;
 static struct node a, b;

@@ -8,6 +8,7 @@
  * Redis is stopped while the ops begin, so that all of them wait together, and counts the GETs that
  * it then gets (INFO commandstats).
  */
+#include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_shared.h"
 
 #include <errno.h>
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -67,7 +69,7 @@ static void begin_loads(uint64_t ops[OPS], const struct kvtier_key *keys, uint32
 {
 	for (uint32_t i = 0; i < OPS; i++)
 		ops[i] = node_load_begin(&w->b, keys, i * n, n, 0);
-	nap_ms(100); /* what is to be sent is sent by now */
+	daemon_stat_reaches(&w->b.d, "ops.outstanding", OPS); /* what is to be sent is sent */
 }
 
 /* Hits of all of them from number `first` on. */
@@ -236,10 +238,12 @@ static void a_redis_that_hangs_is_waited_for_once(void **state)
 	uint64_t ops[OPS];
 
 	(void)state;
-	begin("timeout_ms = 300", KVTIER_CODEC_RAW);
+	begin("timeout_ms = 5000", KVTIER_CODEC_RAW);
 	redis_signal(&w->redis, SIGSTOP);
 	begin_loads(ops, w->keys, N);
+	clock_hurry(true);
 	assert_int_equal(end_loads(ops, 0, w->keys, N), 0);
+	clock_hurry(false);
 	daemon_stat_becomes(&w->b.d, "tiers.redis.timeouts_total", N, SHARED_MS);
 	redis_signal(&w->redis, SIGCONT);
 	end();
@@ -307,10 +311,12 @@ static void behind_a_row_of_cancelled_ones_nobody_waits_for_ever(void **state)
 	for (uint32_t i = 0; i < 3; i++)
 		ops[i] = node_load_begin(&w->b, w->keys, i * N, N, 0);
 	for (uint32_t i = 0; i < 2; i++) {
-		nap_ms(2000);
+		clock_pass_ms(2000);
 		(void)kvtier_cancel(w->b.e.client, ops[i], PATIENT_MS);
 	}
+	clock_hurry(true);
 	assert_int_equal(node_load_end(&w->b, ops[2], w->keys, 2 * N, N, -ENOENT), 0);
+	clock_hurry(false);
 	redis_signal(&w->redis, SIGCONT);
 	nap_ms(100); /* what was sent is answered by now */
 	assert_in_range(gets(), 0, 2 * N);
@@ -328,6 +334,7 @@ static void when_the_firsts_client_dies_the_next_goes_on(void **state)
 	redis_signal(&w->redis, SIGSTOP);
 	pid = fork();
 	if (pid == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 		node_join(&w->b, &g);
 		(void)node_load_begin(&w->b, w->keys, 0, N, 0);
 		(void)pause();

@@ -46,7 +46,7 @@ static const char *with_password(const struct node *n, const char *user, const c
 	char path[200];
 
 	node_file(n, "password", text, 0600, path);
-	(void)snprintf(lines, sizeof(lines), "%s%s\npassword_file = %s\ntimeout_ms = 500\n",
+	(void)snprintf(lines, sizeof(lines), "%s%s\npassword_file = %s\n",
 		       user ? "username = " : "", user ? user : "", path);
 	return lines;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=25 lane=wait */
+/* make: seconds=15 lane=wait */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_trouble.c - goal: a Redis that is dead, stopped, late or not there yet costs an engine
@@ -7,19 +7,21 @@
  * is left behind of it. Method: two real kvtierd, an engine each, a real redis-server that is
  * killed, stopped and started again at all times. What refuses us: sys_redis_refused.c.
  */
+#include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_shared.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { N = SHARED_BLOCKS, SHORT_MS = 200, EXIT_MS = 20000, FLOOD_SECONDS = 4 };
+enum { N = SHARED_BLOCKS, SHORT_MS = 5000, EXIT_MS = 20000, FLOOD_SECONDS = 4 };
 
-/* three of these, and the server is left alone */
-static const char quick[] = "timeout_ms = 300";
+/* three of these, and the server is left alone; long enough for a busy one */
+static const char quick[] = "timeout_ms = 5000";
 static const char patient[] = "timeout_ms = 20000"; /* nothing gives up but the op */
 
 /* A chain that is in Redis, and with B nowhere else; another one that B has in memory. */
@@ -125,7 +127,7 @@ static void killed_under_loads(void **state)
 	redis_signal(&t.s->redis, SIGSTOP);
 	for (uint32_t i = 0; i < N; i++)
 		ops[i] = node_load_begin(&t.s->b, &t.s->keys[i], i, 1, 0);
-	nap_ms(50); /* sent by now */
+	daemon_stat_becomes(&t.s->b.d, "ops.outstanding", N, PATIENT_MS);
 	redis_kill(&t.s->redis);
 	for (uint32_t i = 0; i < N; i++)
 		assert_int_equal(node_load_end(&t.s->b, ops[i], &t.s->keys[i], i, 1, -ENOENT), 0);
@@ -140,9 +142,11 @@ static void when_it_is_stopped_absent_blocks_are_misses(void **state)
 	(void)state;
 	trouble_begin(quick, KVTIER_CODEC_FP8);
 	redis_signal(&t.s->redis, SIGSTOP);
+	clock_hurry(true);
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(chain_load(&t.s->b.e, t.s->keys, 0, N), 0);
 	assert_int_equal(node_prefetch(&t.s->b, t.s->keys, N), 0);
+	clock_hurry(false);
 	trouble_end();
 }
 
@@ -165,8 +169,10 @@ static void when_it_is_stopped_memory_serves(void **state)
 /* Three times in a row; what timed out at once is one time. */
 static void until_offline(void)
 {
+	clock_hurry(true);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(chain_load(&t.s->b.e, t.s->keys, 0, N), 0);
+	clock_hurry(false);
 	node_becomes(&t.s->b, "offline", SHARED_MS);
 }
 
@@ -202,7 +208,9 @@ static void a_late_reply_touches_no_page_and_no_block(void **state)
 	(void)state;
 	trouble_begin(quick, KVTIER_CODEC_RAW);
 	redis_signal(&t.s->redis, SIGSTOP);
+	clock_hurry(true);
 	assert_int_equal(chain_load(&t.s->b.e, t.s->keys, 0, N), 0);
+	clock_hurry(false);
 	for (uint64_t i = 0; i < 4; i++) {
 		chain_keys(&t.s->b.e, 10 + i, N, others[i]);
 		assert_int_equal(chain_store(&t.s->b.e, others[i], N, N), 0);
@@ -225,7 +233,7 @@ static void stopped_and_continued_under_loads(void **state)
 	uint64_t hits = 0;
 
 	(void)state;
-	trouble_begin("timeout_ms = 50", KVTIER_CODEC_RAW);
+	trouble_begin(quick, KVTIER_CODEC_RAW);
 	for (int i = 0; i < 40; i++) {
 		uint64_t op;
 
@@ -233,7 +241,7 @@ static void stopped_and_continued_under_loads(void **state)
 		op = node_load_begin(&t.s->b, t.s->keys, 0, N, 0);
 		nap_ms(random_below(&random, 3));
 		redis_signal(&t.s->redis, SIGSTOP);
-		nap_ms(random_below(&random, 60));
+		clock_pass_ms(random_below(&random, 6000));
 		redis_signal(&t.s->redis, SIGCONT);
 		hits += node_load_end(&t.s->b, op, t.s->keys, 0, N, -ENOENT);
 	}
@@ -252,12 +260,18 @@ static void a_load_ends_by_its_deadline(void **state)
 	trouble_begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&t.s->redis, SIGSTOP);
 	op = node_load_begin(&t.s->b, t.s->keys, 0, N, SHORT_MS);
+	clock_pass_ms(SHORT_MS);
 	assert_int_equal(node_load_end(&t.s->b, op, t.s->keys, 0, N, -ETIMEDOUT), 0);
 	node_untouched(&t.s->b, 0, N);
 	redis_signal(&t.s->redis, SIGCONT);
 	assert_int_equal(chain_load(&t.s->b.e, t.s->keys, N, N), N);
 	node_untouched(&t.s->b, 0, N);
 	trouble_end();
+}
+
+static void it_waits(void)
+{
+	daemon_stat_becomes(&t.s->b.d, "ops.outstanding", 1, PATIENT_MS);
 }
 
 static void a_cancelled_load_ends(void **state)
@@ -268,7 +282,7 @@ static void a_cancelled_load_ends(void **state)
 	trouble_begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&t.s->redis, SIGSTOP);
 	op = node_load_begin(&t.s->b, t.s->keys, 0, N, 0);
-	nap_ms(50); /* it waits by now */
+	it_waits();
 	assert_int_equal(kvtier_cancel(t.s->b.e.client, op, PATIENT_MS), 0);
 	assert_int_equal(node_load_end(&t.s->b, op, t.s->keys, 0, N, -ECANCELED), 0);
 	redis_signal(&t.s->redis, SIGCONT);
@@ -286,7 +300,7 @@ static void an_engine_that_closes_its_space_is_let_go(void **state)
 	trouble_begin(patient, KVTIER_CODEC_RAW);
 	redis_signal(&t.s->redis, SIGSTOP);
 	(void)node_load_begin(&t.s->b, t.s->keys, 0, N, 0);
-	nap_ms(50);
+	it_waits();
 	kvtier_space_close(t.s->b.e.space);
 	node_untouched(&t.s->b, 0, N);
 	redis_signal(&t.s->redis, SIGCONT);
@@ -311,6 +325,7 @@ static void a_client_that_dies_leaves_nothing(void **state)
 	if (pid == 0) {
 		struct node *its = &t.s->b;
 
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 		node_join(its, &g);
 		(void)node_load_begin(its, t.s->keys, 0, N, 0);
 		(void)pause();
@@ -351,7 +366,7 @@ static void a_start_while_it_is_stopped(void **state)
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
 
 	(void)state;
-	trouble_begin(quick, KVTIER_CODEC_FP8);
+	trouble_begin("timeout_ms = 1000", KVTIER_CODEC_FP8);
 	redis_signal(&t.s->redis, SIGSTOP);
 	node_die(&t.s->b, SIGTERM);
 	node_live(&t.s->b);
