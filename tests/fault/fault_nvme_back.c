@@ -28,10 +28,7 @@ static const char *awaited;
 static int open_site(void **state)
 {
 	io_plan_none();
-	site_open(&site, *(enum io_engine_choice *)*state, 1);
-	site_start(&site);
-	assert_int_equal(tier_state(site.tier), TIER_UP);
-	site_store_range(&site, 0, BLOCKS);
+	site_open_filled(&site, *(enum io_engine_choice *)*state, BLOCKS);
 	(void)snprintf(other, sizeof(other), "%s-other", site.path[0]);
 	return 0;
 }

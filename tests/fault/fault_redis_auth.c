@@ -13,21 +13,11 @@
 static struct redis_server server;
 static struct kit kit;
 
-enum { SMALL = 3000 };
-
 static int clean(void **state)
 {
 	(void)state;
 	redis_stop(&server);
 	return 0;
-}
-
-static void open_at(const char *options)
-{
-	redis_start(&server, options);
-	kit_init(&kit, SMALL);
-	kit.conf.endpoints[0] = server.address;
-	kit.conf.n_endpoints = 1;
 }
 
 static void start_up(void)
@@ -58,7 +48,7 @@ static void refused_with(const char *username, const char *password, const char 
 static void a_wrong_password_is_a_misconfiguration(void **state)
 {
 	(void)state;
-	open_at("--requirepass right");
+	kit_begin_at(&kit, &server, "--requirepass right");
 	refused_with(NULL, NULL, "NOAUTH");
 	refused_with(NULL, "secret-but-wrong", "WRONGPASS");
 	refused_with("nobody", "secret-but-wrong", "WRONGPASS");
@@ -77,7 +67,7 @@ static void ends_as(const struct fake_step *steps, uint32_t n, enum tier_state s
 	struct fake_server fake;
 
 	fake_start(&fake, steps, n, true);
-	kit_init(&kit, SMALL);
+	kit_init(&kit, KIT_SMALL);
 	kit.conf.cluster = REDIS_CLUSTER_YES;
 	kit.conf.password = "hunter2-hunter2";
 	kit.conf.endpoints[0] = fake.address;
@@ -146,7 +136,7 @@ static void acl(const char *rules)
 static void the_least_acl_will_do(void **state)
 {
 	(void)state;
-	open_at(NULL);
+	kit_begin_at(&kit, &server, NULL);
 	acl("~kv:* +get +set +exists +eval +strlen +del");
 	start_up();
 	assert_int_equal(kit_store(&kit, 1), 0);
@@ -161,7 +151,7 @@ static void an_acl_without_set_stops_stores_alone(void **state)
 	uint8_t *value;
 
 	(void)state;
-	open_at(NULL);
+	kit_begin_at(&kit, &server, NULL);
 	acl("~kv:* +get +exists");
 	start_up();
 	value = malloc(kit.room);
@@ -179,7 +169,7 @@ static void an_acl_without_set_stops_stores_alone(void **state)
 static void an_acl_without_get_is_a_misconfiguration(void **state)
 {
 	(void)state;
-	open_at(NULL);
+	kit_begin_at(&kit, &server, NULL);
 	acl("~kv:* +set");
 	refused_with("kv", "pw", "NOPERM");
 	acl("resetkeys ~other:* +get +set");
@@ -192,7 +182,7 @@ static void an_acl_without_eval_leaves_bad_values(void **state)
 	char name[KIT_NAME_BYTES];
 
 	(void)state;
-	open_at(NULL);
+	kit_begin_at(&kit, &server, NULL);
 	acl("~kv:* +get +set");
 	start_up();
 	kit_name(1, name);

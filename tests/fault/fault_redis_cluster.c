@@ -17,7 +17,7 @@
 static struct redis_cluster_rig rig;
 static struct kit kit;
 
-enum { SMALL = 3000, BLOCKS = 300, ID_BYTES = 64 };
+enum { BLOCKS = 300, ID_BYTES = 64 };
 
 static int start_rig(void **state)
 {
@@ -35,24 +35,16 @@ static int stop_rig(void **state)
 
 static void open_kit(enum redis_cluster cluster, uint32_t seed)
 {
-	kit_init(&kit, SMALL);
+	kit_init(&kit, KIT_SMALL);
 	kit.conf.cluster = cluster;
 	kit.conf.connections = 2;
 	kit_start_at(&kit, rig.server[seed].address);
 }
 
-static uint32_t slot_of(uint32_t block)
-{
-	char name[KIT_NAME_BYTES];
-
-	kit_name(block, name);
-	return redis_slot(name, strlen(name));
-}
-
 /* A block from this one on whose slot this master has (three equal shares at first). */
 static uint32_t block_of(uint32_t master, uint32_t block)
 {
-	while (slot_of(block) * 3 / REDIS_SLOTS != master)
+	while (kit_slot_of(block) * 3 / REDIS_SLOTS != master)
 		block++;
 	return block;
 }
@@ -132,7 +124,7 @@ static void no_cluster_where_there_must_be_one(void **state)
 
 	(void)state;
 	redis_start(&alone, NULL);
-	kit_init(&kit, SMALL);
+	kit_init(&kit, KIT_SMALL);
 	kit.conf.cluster = REDIS_CLUSTER_YES;
 	kit.conf.endpoints[0] = alone.address;
 	kit.conf.n_endpoints = 1;
@@ -150,7 +142,7 @@ static void no_cluster_where_there_must_be_one(void **state)
 /* A slot on its way: what is not at its old place any more is asked for at the new one. */
 static void ask_and_moved_are_followed(void **state)
 {
-	const uint32_t block = block_of(0, 2000), slot = slot_of(block);
+	const uint32_t block = block_of(0, 2000), slot = kit_slot_of(block);
 	struct redis_counters before, after;
 	char from[ID_BYTES], to[ID_BYTES];
 
@@ -176,7 +168,7 @@ static void ask_and_moved_are_followed(void **state)
 /* Two that say of each other that they have it. */
 static void a_circle_ends(void **state)
 {
-	const uint32_t block = block_of(2, 3000), slot = slot_of(block);
+	const uint32_t block = block_of(2, 3000), slot = kit_slot_of(block);
 	char first[ID_BYTES], third[ID_BYTES];
 	struct redis_counters before;
 

@@ -13,7 +13,7 @@
 
 static struct kit kit;
 
-enum { SMALL = 3000, LOADS = 20 };
+enum { LOADS = 20 };
 
 static void start_up(void)
 {
@@ -26,7 +26,7 @@ static struct fake_server fake;
 static void open_fake(const struct fake_step *steps, uint32_t n)
 {
 	fake_start(&fake, steps, n, false);
-	kit_init(&kit, SMALL);
+	kit_init(&kit, KIT_SMALL);
 	kit.conf.connections = 1;
 	kit.conf.endpoints[0] = fake.address;
 	kit.conf.n_endpoints = 1;

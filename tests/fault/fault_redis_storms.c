@@ -22,7 +22,7 @@
 
 #include "tiers/redis/redis_slots.h"
 
-enum { SMALL = 3000, GUESTS = 16, TEXT = 4096, LOOKUPS = 16, FEW = 40, NAMES = 120 };
+enum { GUESTS = 16, TEXT = 4096, LOOKUPS = 16, FEW = 40, NAMES = 120 };
 /* A storm would be seen in so long; time passes in steps. */
 enum { WATCH_MS = 20000, STEP_MS = 500 };
 
@@ -211,7 +211,7 @@ static bool nobody_looks(struct kit *k, void *arg)
 
 static void start_up(void)
 {
-	kit_init(&kit, SMALL);
+	kit_init(&kit, KIT_SMALL);
 	kit_start_at(&kit, door.address);
 }
 
@@ -219,7 +219,7 @@ static void start_up(void)
  * words. */
 static void is_left_alone(const char *words, enum tier_state state, const char *says)
 {
-	kit_init(&kit, SMALL);
+	kit_init(&kit, KIT_SMALL);
 	kit_start_at(&kit, door.address);
 	kit_pass_ms(&kit, 700); /* the connection is no young one any more */
 	atomic_store(&door.words, words);
@@ -262,7 +262,7 @@ static void has_room_for_one(bool patient)
 	atomic_store(&door.patient, patient);
 	atomic_store(&door.words, "-ERR max number of clients reached\r\n");
 	atomic_store(&door.room, 1);
-	kit_init(&kit, SMALL);
+	kit_init(&kit, KIT_SMALL);
 	kit.conf.connections = 4;
 	kit_start_at(&kit, door.address);
 	for (uint32_t i = 0; i < 20; i++) {
@@ -314,14 +314,6 @@ static void one_answer_each_time(void **state)
 	kit_free(&kit);
 }
 
-static uint32_t slot_of(uint32_t block)
-{
-	char name[KIT_NAME_BYTES];
-
-	kit_name(block, name);
-	return redis_slot(name, strlen(name));
-}
-
 static bool is_served(struct kit *k, void *arg)
 {
 	return redis_readable(k->tier, &redis_test_seal, ((const struct image_identity *)arg)->key);
@@ -339,7 +331,7 @@ static void a_slot_that_nobody_has_is_asked_for_again(void **state)
 	(void)snprintf(all, sizeof(all), "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:%u\r\n",
 		       door.port);
 	atomic_store(&door.map, half);
-	while (slot_of(block) < REDIS_SLOTS / 2)
+	while (kit_slot_of(block) < REDIS_SLOTS / 2)
 		block++;
 	start_up();
 	assert_int_equal(kit_load(&kit, block), -ENODEV);
@@ -388,10 +380,10 @@ static void look_ups_are_few(void **state)
 
 	(void)state;
 	show_replicas();
-	door.slot = slot_of(1);
+	door.slot = kit_slot_of(1);
 	atomic_store(&door.sends_away, true);
 	atomic_store(&hangs, true);
-	kit_init(&kit, SMALL);
+	kit_init(&kit, KIT_SMALL);
 	kit_start_at(&kit, door.address);
 	send_away(FEW);
 	assert_in_range(atomic_load(&looking_most), 1, LOOKUPS);

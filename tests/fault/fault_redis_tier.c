@@ -12,8 +12,6 @@
 static struct redis_server server[2];
 static struct kit kit;
 
-enum { SMALL = 3000 };
-
 /* Ends all that a case left. */
 static int clean(void **state)
 {
@@ -21,14 +19,6 @@ static int clean(void **state)
 	redis_stop(&server[0]);
 	redis_stop(&server[1]);
 	return 0;
-}
-
-static void open_at(const char *options)
-{
-	redis_start(&server[0], options);
-	kit_init(&kit, SMALL);
-	kit.conf.endpoints[0] = server[0].address;
-	kit.conf.n_endpoints = 1;
 }
 
 static void start_up(void)
@@ -44,7 +34,7 @@ static void a_server_that_comes_later_is_found(void **state)
 	int r;
 
 	(void)state;
-	open_at(NULL);
+	kit_begin_at(&kit, &server[0], NULL);
 	redis_kill(&server[0]);
 	kit_start(&kit);
 	kit_until_state(&kit, TIER_OFFLINE);
@@ -61,7 +51,7 @@ static void a_server_that_comes_later_is_found(void **state)
 static void close_while_nobody_answers(void **state)
 {
 	(void)state;
-	open_at(NULL);
+	kit_begin_at(&kit, &server[0], NULL);
 	redis_signal(&server[0], SIGSTOP);
 	kit.conf.endpoints[1] = "no-such-name.invalid:6379";
 	kit.conf.n_endpoints = 2;
@@ -76,7 +66,7 @@ static void the_dead_ones_share_are_misses_and_the_rest_goes_on(void **state)
 	uint32_t mine = 0;
 
 	(void)state;
-	open_at(NULL);
+	kit_begin_at(&kit, &server[0], NULL);
 	redis_start(&server[1], NULL);
 	kit.conf.endpoints[1] = server[1].address;
 	kit.conf.n_endpoints = 2;
@@ -104,7 +94,7 @@ static void a_stopped_server_costs_one_deadline_and_then_nothing(void **state)
 	int r;
 
 	(void)state;
-	open_at(NULL);
+	kit_begin_at(&kit, &server[0], NULL);
 	start_up();
 	kit_store_all(&kit, 0, 20);
 	redis_signal(&server[0], SIGSTOP);
@@ -140,7 +130,7 @@ static void killed_with_transfers_under_way(void **state)
 	int r;
 
 	(void)state;
-	open_at(NULL);
+	kit_begin_at(&kit, &server[0], NULL);
 	start_up();
 	kit_store_all(&kit, 0, 60);
 	redis_signal(&server[0], SIGSTOP);
@@ -177,7 +167,7 @@ static void connections_that_are_closed_are_opened_again(void **state)
 	char text[64];
 
 	(void)state;
-	open_at(NULL);
+	kit_begin_at(&kit, &server[0], NULL);
 	start_up();
 	kit_store_all(&kit, 0, 20);
 	for (int i = 0; i < 5; i++) {
@@ -202,7 +192,7 @@ static void a_full_server_stops_stores_and_not_reads(void **state)
 	uint32_t n = 0;
 
 	(void)state;
-	open_at("--maxmemory 6mb --maxmemory-policy noeviction");
+	kit_begin_at(&kit, &server[0], "--maxmemory 6mb --maxmemory-policy noeviction");
 	start_up();
 	while (n < 10000 && (r = kit_store(&kit, n)) == 0)
 		n++;
@@ -225,7 +215,7 @@ static void a_replica_takes_no_stores(void **state)
 	char text[64];
 
 	(void)state;
-	open_at(NULL);
+	kit_begin_at(&kit, &server[0], NULL);
 	redis_start(&server[1], NULL);
 	start_up();
 	kit_store_all(&kit, 0, 10);
@@ -279,7 +269,7 @@ static void xfers_end_whatever_happens(void **state)
 	int r;
 
 	(void)state;
-	open_at(NULL);
+	kit_begin_at(&kit, &server[0], NULL);
 	redis_start(&server[1], NULL);
 	kit.conf.endpoints[1] = server[1].address;
 	kit.conf.n_endpoints = 2;

@@ -21,8 +21,6 @@
 
 #include "tests/lib/lib_redis_tier.h"
 
-enum { SMALL = 3000 };
-
 static struct redis_server server;
 static struct kit kit;
 
@@ -37,10 +35,7 @@ static int clean(void **state)
 
 static void open_at(const char *options)
 {
-	redis_start(&server, options);
-	kit_init(&kit, SMALL);
-	kit.conf.endpoints[0] = server.address;
-	kit.conf.n_endpoints = 1;
+	kit_begin_at(&kit, &server, options);
 	kit.conf.tls = true;
 	kit.conf.tls_conf = tls_group.conf;
 }
@@ -238,7 +233,7 @@ static void a_cluster(void **state)
 	(void)snprintf(options, sizeof(options), "%s --tls-cluster yes --tls-replication yes",
 		       tls_options(&tls_group));
 	redis_cluster_start(&rig, options);
-	kit_init(&kit, SMALL);
+	kit_init(&kit, KIT_SMALL);
 	kit.conf.tls = true;
 	kit.conf.tls_conf = tls_group.conf;
 	kit_start_at(&kit, rig.server[0].address);

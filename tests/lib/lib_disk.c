@@ -146,11 +146,24 @@ void disk_end(struct disk_world *w)
 	daemon_remove(&w->d);
 }
 
+void disk_fill(struct disk_world *w)
+{
+	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
+	disk_flush(&w->d);
+}
+
+void disk_last_life(struct disk_world *w)
+{
+	disk_live(w);
+	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
+	disk_die(w, SIGTERM);
+	disk_end(w);
+}
+
 void disk_fill_and_die(struct disk_world *w)
 {
 	disk_live(w);
-	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	disk_flush(&w->d);
+	disk_fill(w);
 	disk_die(w, SIGKILL);
 }
 

@@ -49,8 +49,11 @@ void disk_join(struct disk_world *w);                            /* the engine c
 void disk_live(struct disk_world *w);
 void disk_die(struct disk_world *w, int signal); /* both are gone */
 void disk_end(struct disk_world *w);
-/* a life in which the chain was stored and flushed; kill -9 */
+void disk_fill(struct disk_world *w); /* the chain is stored and flushed */
+/* a life in which it was; kill -9 */
 void disk_fill_and_die(struct disk_world *w);
+/* One more life, which has the whole chain. Then the daemon stops, and all is removed. */
+void disk_last_life(struct disk_world *w);
 /* how many of the blocks load, each by an op of its own */
 uint32_t disk_load_each(struct disk_world *w);
 

@@ -51,8 +51,7 @@ struct disk_world *faulty_away(void **state, const char *config, bool both)
 	if (both)
 		two_paths(w, config);
 	faulty_live(w);
-	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	disk_flush(&w->d);
+	disk_fill(w);
 	faulty_evict(w);
 	faulty_none(w, "tiers.host.used_bytes");
 	return w;

@@ -193,6 +193,14 @@ void site_start(struct site *site)
 	assert_true(site_settle(site, has_started));
 }
 
+void site_open_filled(struct site *site, enum io_engine_choice engine, uint32_t n)
+{
+	site_open(site, engine, 1);
+	site_start(site);
+	assert(tier_state(site->tier) == TIER_UP);
+	site_store_range(site, 0, n);
+}
+
 static bool is_idle(struct site *site)
 {
 	return nvme_idle(site->tier);

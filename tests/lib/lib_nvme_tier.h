@@ -54,6 +54,8 @@ void site_open(struct site *site, enum io_engine_choice engine, uint32_t n_paths
 void site_close(struct site *site); /* and everything in the directory is gone */
 /* with an empty table; waits until nothing is starting */
 void site_start(struct site *site);
+/* Of one path, UP, with the blocks 0 to n - 1. */
+void site_open_filled(struct site *site, enum io_engine_choice engine, uint32_t n);
 /* without flush: as a kill does, when nothing is on its way */
 void site_stop(struct site *site, bool flush);
 /* Some turns of the loop: a millisecond or two. While no disk has anything in its hands time passes

@@ -9,6 +9,7 @@
 
 #include "daemon/base/container_of.h"
 #include "lib_clock.h"
+#include "tiers/redis/redis_slots.h"
 
 /* PATIENCE_S: on the machine's clock. The tier shows its rows every VIEW_MS. */
 enum { PATIENCE_S = 60, VIEW_MS = 100 };
@@ -60,6 +61,14 @@ void kit_init(struct kit *kit, uint32_t opaque_bytes)
 					      .max_in_flight = 64,
 					      .events = { .arg = kit, .changed = on_changed } };
 	assert_int_equal(loop_open(0, &kit->loop), 0);
+}
+
+void kit_begin_at(struct kit *kit, struct redis_server *server, const char *options)
+{
+	redis_start(server, options);
+	kit_init(kit, KIT_SMALL);
+	kit->conf.endpoints[0] = server->address;
+	kit->conf.n_endpoints = 1;
 }
 
 void kit_start(struct kit *kit)
@@ -195,6 +204,14 @@ void kit_name(uint32_t block, char ret[KIT_NAME_BYTES])
 	for (size_t i = 0; i < 32; i++)
 		(void)snprintf(ret + KIT_PREFIX_BYTES + REDIS_TAG_BYTES + 1 + 2 * i, 3, "%02x",
 			       identity.key[i]);
+}
+
+uint32_t kit_slot_of(uint32_t block)
+{
+	char name[KIT_NAME_BYTES];
+
+	kit_name(block, name);
+	return redis_slot(name, strlen(name));
 }
 
 void kit_image_of(const struct kit *kit, uint32_t block, uint8_t *ret)

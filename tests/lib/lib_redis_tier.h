@@ -31,6 +31,7 @@
 enum {
 	KIT_SLOTS = 256,
 	KIT_TIMEOUT_MS = 5000,
+	KIT_SMALL = 3000, /* opaque bytes of an image */
 	KIT_PREFIX_BYTES = 3,
 	KIT_NAME_BYTES = KIT_PREFIX_BYTES + REDIS_TAG_BYTES + 66
 };
@@ -66,6 +67,9 @@ struct kit {
 /* Two connections, KIT_TIMEOUT_MS, 64 in flight, images of about opaque_bytes. The test
  * sets conf.endpoints and what it wants otherwise, then starts. */
 void kit_init(struct kit *kit, uint32_t opaque_bytes);
+/* A server with these options starts, and the kit is to have it as its only endpoint; images of
+ * KIT_SMALL opaque bytes. */
+void kit_begin_at(struct kit *kit, struct redis_server *server, const char *options);
 void kit_start(struct kit *kit);                         /* the tier is open */
 void kit_start_at(struct kit *kit, const char *address); /* one endpoint, and it is UP */
 void kit_stop(struct kit *kit);                          /* closed; nothing is left on its way */
@@ -80,6 +84,7 @@ bool kit_until(struct kit *kit, bool (*is)(struct kit *kit, void *arg), void *ar
 
 void kit_identity(uint32_t block, struct image_identity *ret);
 void kit_name(uint32_t block, char ret[KIT_NAME_BYTES]); /* as Redis has it */
+uint32_t kit_slot_of(uint32_t block);                    /* of its name, in a Cluster */
 /* in memory: kit->room bytes */
 void kit_image_of(const struct kit *kit, uint32_t block, uint8_t *ret);
 uint32_t kit_value(struct kit *kit, uint32_t block, uint8_t *ret); /* in Redis; its length */

@@ -275,8 +275,7 @@ static void a_second_daemon_is_refused(void **state)
 	struct daemon first;
 
 	disk_live(w);
-	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	disk_flush(&w->d);
+	disk_fill(w);
 	assert_int_not_equal(format(w, w->path, "--yes"), 0);
 	assert_non_null(strstr(w->text, "in use"));
 	engine_close(&w->e);
@@ -336,8 +335,7 @@ static void one_that_was_pulled_serves_again(void **state)
 	disk_state_becomes(&w->d, "up", 60000);
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS / 2), DISK_BLOCKS / 2);
 	/* the log goes on, and can be read again */
-	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	disk_flush(&w->d);
+	disk_fill(w);
 	disk_die(w, SIGKILL);
 	disk_live(w);
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
@@ -372,8 +370,7 @@ static void another_disk_in_its_place_is_left_alone(void **state)
 	assert_int_equal(format(w, file_of(w, "other"), "--yes"), 0);
 	hash = hash_of(file_of(w, "other"));
 	disk_live(w);
-	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	disk_flush(&w->d);
+	disk_fill(w);
 	pull(w);
 	is_missed(w);
 	attach(w, file_of(w, "other"));

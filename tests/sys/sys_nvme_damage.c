@@ -43,10 +43,7 @@ static void a_flipped_bit_is_a_miss(void **state)
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
 	disk_flush(&w->d);
 	disk_die(w, SIGKILL);
-	disk_live(w);
-	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
-	disk_die(w, SIGTERM);
-	disk_end(w);
+	disk_last_life(w);
 }
 
 static void verify_names_what_is_damaged(void **state)
@@ -55,8 +52,7 @@ static void verify_names_what_is_damaged(void **state)
 	char key[65];
 
 	disk_live(w);
-	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	disk_flush(&w->d);
+	disk_fill(w);
 	assert_int_equal(daemon_ctl(&w->d, "verify", w->text, sizeof(w->text)), 0);
 	/* under the running daemon */
 	assert_int_equal(disk_flip(w->path, &w->keys[5], 5000), 1);

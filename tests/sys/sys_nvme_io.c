@@ -243,8 +243,7 @@ static void short_transfers_are_continued(void **state)
 
 	faulty_live(w);
 	faulty_plan(READS | WRITES, 0, ALWAYS, IO_ALIGN);
-	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	disk_flush(&w->d);
+	disk_fill(w);
 	faulty_evict(w);
 	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
 	assert_true(io_transfers() > 4 * DISK_BLOCKS); /* each in pieces, both ways */

@@ -126,10 +126,7 @@ static void format_makes_a_store_of_it(void **state)
 	assert_int_equal(disk_file_bytes(w->path), FOREIGN_BYTES);
 	assert_int_equal(format(w, w->path, "--yes"), 0);
 	disk_fill_and_die(w);
-	disk_live(w);
-	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
-	disk_die(w, SIGTERM);
-	disk_end(w);
+	disk_last_life(w);
 }
 
 static void format_refuses_what_is_in_use(void **state)
@@ -137,15 +134,11 @@ static void format_refuses_what_is_in_use(void **state)
 	struct disk_world *w = disk_place(state, ours);
 
 	disk_live(w);
-	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	disk_flush(&w->d);
+	disk_fill(w);
 	assert_int_not_equal(format(w, w->path, "--yes"), 0);
 	assert_non_null(strstr(w->text, "in use"));
 	disk_die(w, SIGKILL);
-	disk_live(w);
-	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
-	disk_die(w, SIGTERM);
-	disk_end(w);
+	disk_last_life(w);
 }
 
 static void a_directory_is_refused(void **state)
@@ -182,10 +175,7 @@ static void a_file_without_permission_is_refused(void **state)
 	assert_int_equal(chmod(w->path, 0), 0);
 	serves_without(w, "permission");
 	assert_int_equal(chmod(w->path, 0600), 0);
-	disk_live(w);
-	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
-	disk_die(w, SIGTERM);
-	disk_end(w);
+	disk_last_life(w);
 }
 
 static void a_store_smaller_than_configured_is_refused(void **state)
@@ -199,10 +189,7 @@ static void a_store_smaller_than_configured_is_refused(void **state)
 	serves_without(w, "bytes");
 	assert_true(file_hash(w->path) == hash);
 	disk_configure(&w->d, w->engine, ours);
-	disk_live(w);
-	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
-	disk_die(w, SIGTERM);
-	disk_end(w);
+	disk_last_life(w);
 }
 
 static void a_truncated_store_is_refused(void **state)
@@ -226,10 +213,7 @@ static void an_empty_file_becomes_a_store(void **state)
 	assert_true(fd >= 0);
 	(void)close(fd);
 	disk_fill_and_die(w);
-	disk_live(w);
-	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
-	disk_die(w, SIGTERM);
-	disk_end(w);
+	disk_last_life(w);
 }
 
 static void both_superblocks_damaged_are_refused(void **state)
@@ -350,13 +334,9 @@ static void a_path_that_is_gone_costs_its_share_only(void **state)
 	disk_live(w); /* made anew */
 	n = disk_load_each(w);
 	assert_true(n > DISK_BLOCKS / 8 && n < DISK_BLOCKS - DISK_BLOCKS / 8);
-	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	disk_flush(&w->d);
+	disk_fill(w);
 	disk_die(w, SIGKILL);
-	disk_live(w);
-	assert_int_equal(chain_load(&w->e, w->keys, 0, DISK_BLOCKS), DISK_BLOCKS);
-	disk_die(w, SIGTERM);
-	disk_end(w);
+	disk_last_life(w);
 }
 
 static void a_path_that_is_foreign_costs_its_share_only(void **state)

@@ -269,8 +269,7 @@ static void a_load_longer_than_memory_waits_for_a_slow_disk(void **state)
 	faulty_becomes(w, "up");
 	engine_open(&w->e, w->d.socket, "engine", &g, DISK_BLOCKS);
 	chain_keys(&w->e, 1, DISK_BLOCKS, w->keys);
-	assert_int_equal(chain_store(&w->e, w->keys, 0, DISK_BLOCKS), 0);
-	disk_flush(&w->d);
+	disk_fill(w);
 	faulty_evict(w);
 	faulty_none(w, "tiers.host.used_bytes");
 	io_hold(READS);
