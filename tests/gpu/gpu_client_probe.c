@@ -7,7 +7,9 @@
 #include "tests/lib/lib_gpu_engine.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { BYTES = 1 << 20 };
 
@@ -42,6 +44,8 @@ static int end(void **state)
 	return 0;
 }
 
+static char reached[256]; /* how try()'s pages were */
+
 /* A page has 8 KiB: all of the first region's lie in it. */
 static int try(const CUdeviceptr *bases, const uint64_t *lengths, size_t n)
 {
@@ -63,8 +67,10 @@ static int try(const CUdeviceptr *bases, const uint64_t *lengths, size_t n)
 	r = kvtier_space_open(client, &g, regions, n, segments, n_segments, &space);
 	GPU(gpu_api()->cuCtxGetCurrent(&after));
 	assert_ptr_equal(before, after);
-	if (r == 0)
+	if (r == 0) {
+		assert_int_equal(kvtier_space_memory(space, reached, sizeof(reached)), 0);
 		assert_int_equal(kvtier_space_close(space), 0);
+	}
 	return r;
 }
 
@@ -162,6 +168,91 @@ static void a_thread_without_a_context_opens_and_closes(void **state)
 	GPU(gpu_api()->cuMemFree(base));
 }
 
+/* Two allocations of cudaMalloc(), wherever the second one lies: none is a part of the other. */
+static void two_allocations_are_no_region(void **state)
+{
+	CUdeviceptr a, b;
+	char words[64];
+
+	(void)state;
+	GPU(gpu_api()->cuMemAlloc(&a, BYTES));
+	GPU(gpu_api()->cuMemAlloc(&b, BYTES));
+	(void)snprintf(words, sizeof(words), "to %#llx; what follows is no part of it", a + BYTES);
+	refused(a, 2 * BYTES, words);
+	if (b > a)
+		refused(a, b + BYTES - a, words);
+	GPU(gpu_api()->cuMemFree(b));
+	GPU(gpu_api()->cuMemFree(a));
+}
+
+/* Mapped memory, with nothing mapped behind it. */
+static void a_gap_behind_a_mapping_is_refused(void **state)
+{
+	struct gpu_memory m;
+
+	(void)state;
+	gpu_memory_make(&gpus[0], GPU_VMM_MANY, 3 * BYTES, &m);
+	refused(m.base + BYTES, m.bytes, "what follows is no part of it");
+	gpu_memory_free(&gpus[0], &m);
+}
+
+/* The engine's own second context: its memory goes like any other. */
+static void memory_of_another_context_is_taken(void **state)
+{
+	const uint64_t length = BYTES;
+	CUcontext other;
+	CUdeviceptr base;
+
+	(void)state;
+	GPU(gpu_api()->cuCtxCreate(&other, 0, gpus[0].device));
+	GPU(gpu_api()->cuMemAlloc(&base, BYTES));
+	GPU(gpu_api()->cuCtxPopCurrent(NULL));
+	assert_int_equal(try(&base, &length, 1), 0);
+	assert_non_null(strstr(reached, "CUDA IPC"));
+	GPU(gpu_api()->cuCtxPushCurrent(other));
+	GPU(gpu_api()->cuMemFree(base));
+	GPU(gpu_api()->cuCtxDestroy(other));
+	GPU(gpu_api()->cuCtxSetCurrent(gpus[0].context));
+}
+
+/* This program again: it has memory, and gives its handle away. */
+static int owner(void)
+{
+	CUipcMemHandle handle;
+	CUdeviceptr base;
+	struct gpu g;
+	char byte;
+
+	gpu_open(&g, 0);
+	GPU(gpu_api()->cuMemAlloc(&base, BYTES));
+	GPU(gpu_api()->cuIpcGetMemHandle(&handle, base));
+	assert_int_equal(write(STDIN_FILENO, &handle, sizeof(handle)), sizeof(handle));
+	(void)!read(STDIN_FILENO, &byte, 1);
+	GPU(gpu_api()->cuMemFree(base));
+	gpu_close(&g);
+	return 0;
+}
+
+/* A driver exports only what it has allocated. */
+static void imported_memory_is_staged(void **state)
+{
+	const uint64_t length = BYTES;
+	CUipcMemHandle handle;
+	CUdeviceptr base;
+	pid_t child;
+	int socket;
+
+	(void)state;
+	child = gpu_spawn("owner", "", &socket);
+	assert_int_equal(read(socket, &handle, sizeof(handle)), sizeof(handle));
+	GPU(gpu_api()->cuIpcOpenMemHandle(&base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+	assert_int_equal(try(&base, &length, 1), 0);
+	assert_non_null(strstr(reached, "CUDA staged: its driver makes no IPC handle of it"));
+	GPU(gpu_api()->cuIpcCloseMemHandle(base));
+	(void)close(socket);
+	assert_int_equal(gpu_wait(child), 0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -172,9 +263,14 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_part_of_an_allocation_is_taken),
 		cmocka_unit_test(two_gpus_in_a_space_are_refused),
 		cmocka_unit_test(a_thread_without_a_context_opens_and_closes),
+		cmocka_unit_test(two_allocations_are_no_region),
+		cmocka_unit_test(a_gap_behind_a_mapping_is_refused),
+		cmocka_unit_test(memory_of_another_context_is_taken),
+		cmocka_unit_test(imported_memory_is_staged),
 	};
 
-	(void)argc;
 	gpu_begin(argv, "gpus=2 reuse=0 null_stream=0");
+	if (argc > 1)
+		return owner();
 	return cmocka_run_group_tests(tests, begin, end);
 }

@@ -140,6 +140,7 @@ struct round {
 	const struct daemon *d;
 	enum gpu_memory_kind kind;
 	struct gpu_memory memory;
+	CUdeviceptr base; /* of the region, across the border where it is in two allocations */
 	struct kvtier_client *client;
 	struct engine e; /* for keys and bytes */
 	CUstream stream;
@@ -177,7 +178,7 @@ static void store(struct round *r, const struct kvtier_key *keys, const uint32_t
 
 	for (uint32_t i = 0; i < N; i++)
 		page_fill(&r->e, pages[i], &keys[i], 0);
-	gpu_write(&gpu, r->memory.base, r->e.memory, 2 * N * r->e.page_bytes);
+	gpu_write(&gpu, r->base, r->e.memory, 2 * N * r->e.page_bytes);
 	COUNTED(r, error, kvtier_store(r->e.space, keys, pages, N, &o, &op));
 	if (error == 0)
 		take(r, op, blocks);
@@ -194,7 +195,7 @@ static void load(struct round *r, const struct kvtier_key *keys, const uint32_t 
 
 	for (uint32_t i = 0; i < N; i++)
 		page_poison(&r->e, pages[i]);
-	gpu_write(&gpu, r->memory.base, r->e.memory, 2 * N * r->e.page_bytes);
+	gpu_write(&gpu, r->base, r->e.memory, 2 * N * r->e.page_bytes);
 	COUNTED(r, error, kvtier_load(r->e.space, keys, pages, N, &o, &op));
 	if (error) {
 		r->good = false;
@@ -204,7 +205,7 @@ static void load(struct round *r, const struct kvtier_key *keys, const uint32_t 
 	r->good &= error == 0;
 	take(r, op, blocks);
 	GPU(gpu_api()->cuStreamSynchronize(r->stream));
-	gpu_read(&gpu, r->e.memory, r->memory.base, 2 * N * r->e.page_bytes);
+	gpu_read(&gpu, r->e.memory, r->base, 2 * N * r->e.page_bytes);
 	for (uint32_t i = 0; i < N; i++)
 		if (!(blocks[i] == 0 ? page_is(&r->e, pages[i], &keys[i], 0) :
 				       page_is_part(&r->e, pages[i], &keys[i], 0)))
@@ -235,7 +236,7 @@ static void engine_with_fault(struct round *r, const char *words)
 	const struct kvtier_region region = { .size = sizeof(region),
 					      .memory = KVTIER_CUDA,
 					      .fd = -1,
-					      .base = (void *)(uintptr_t)r->memory.base,
+					      .base = (void *)(uintptr_t)r->base,
 					      .length = 2 * N * r->e.page_bytes };
 	struct kvtier_key keys[N];
 	uint32_t pages[N];
@@ -312,6 +313,9 @@ static void each_call_of_an_engine_may_fail(enum gpu_memory_kind kind, const cha
 	r.e.memory = calloc(2 * N, r.e.page_bytes);
 	assert_non_null(r.e.memory);
 	gpu_memory_make(&gpu, kind, 2 * N * r.e.page_bytes, &r.memory);
+	r.base = r.memory.base;
+	if (r.memory.parts == 2)
+		r.base += r.memory.bytes / 2 - N * r.e.page_bytes;
 	GPU(gpu_api()->cuStreamCreateWithPriority(&r.stream, CU_STREAM_NON_BLOCKING, 0));
 	while (n > 0) {
 		const uint64_t live = gpu_live();
@@ -349,6 +353,12 @@ static void each_call_of_an_engine_by_descriptor_may_fail(void **state)
 	each_call_of_an_engine_may_fail(GPU_VMM_FD, "CUDA descriptor");
 }
 
+static void each_call_of_an_engine_with_two_allocations_may_fail(void **state)
+{
+	(void)state;
+	each_call_of_an_engine_may_fail(GPU_VMM_TWO, "CUDA descriptor of 2");
+}
+
 static void each_call_of_a_staged_engine_may_fail(void **state)
 {
 	(void)state;
@@ -362,6 +372,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_call_of_the_daemon_may_break_its_context),
 		cmocka_unit_test(each_call_of_an_engine_by_ipc_may_fail),
 		cmocka_unit_test(each_call_of_an_engine_by_descriptor_may_fail),
+		cmocka_unit_test(each_call_of_an_engine_with_two_allocations_may_fail),
 		cmocka_unit_test(each_call_of_a_staged_engine_may_fail),
 	};
 

@@ -77,6 +77,7 @@ static void a_mapping_goes_by_fabric_handle(void **state)
 	if (!capable)
 		skip();
 	goes(GPU_VMM_FABRIC, "CUDA fabric handle");
+	goes(GPU_VMM_FABRIC_TWO, "CUDA fabric handle of 2 allocations");
 }
 
 static void memory_of_a_pool_is_staged(void **state)
@@ -97,11 +98,32 @@ static void several_allocations_go_by_descriptors(void **state)
 	goes(GPU_VMM_TWO, "CUDA descriptor of 2 allocations");
 }
 
+/* Pages in the first, in middle and in the last of hundreds of allocations, as of torch's
+ * expandable segments. */
+static void hundreds_of_allocations_go_by_descriptors(void **state)
+{
+	enum { PAGES = 5000 };
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	struct kvtier_key keys[BLOCKS];
+	struct gpu_engine ge;
+
+	(void)state;
+	gpu_engine_open(&ge, &gpu, d.socket, &g, PAGES, GPU_VMM_MANY);
+	assert_in_range(ge.memory.parts, 200, GPU_MEMORY_PARTS);
+	gpu_engine_reached(&ge, "CUDA descriptor of ");
+	chain_keys(&ge.e, 9, BLOCKS, keys);
+	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
+	assert_int_equal(gpu_chain_load(&ge, keys, PAGES / 2, BLOCKS), BLOCKS);
+	assert_int_equal(gpu_chain_load(&ge, keys, PAGES - BLOCKS, BLOCKS), BLOCKS);
+	gpu_engine_close(&ge);
+}
+
 static void a_daemon_without_gpus_is_given_copies(void **state)
 {
 	(void)state;
 	goes(GPU_ALLOC, "CUDA staged: regions[0]");
 	goes(GPU_VMM_FD, "CUDA staged: regions[0]");
+	goes(GPU_VMM_TWO, "CUDA staged: parts.device");
 }
 
 /* CPU engine, shared and staged GPU pages: one space, the same blocks. */
@@ -142,6 +164,7 @@ int main(int argc, char **argv)
 		CASE(memory_of_a_pool_is_staged, with_gpus),
 		CASE(a_mapping_without_a_handle_is_staged, with_gpus),
 		CASE(several_allocations_go_by_descriptors, with_gpus),
+		CASE(hundreds_of_allocations_go_by_descriptors, with_gpus),
 		CASE(a_daemon_without_gpus_is_given_copies, without),
 		CASE(blocks_are_the_same_by_every_way, with_gpus),
 	};

@@ -18,17 +18,21 @@ static void make_mapped(const struct gpu *g, size_t bytes, struct gpu_memory *m)
 	const struct cuda_api *cu = gpu_api();
 	const CUmemAllocationProp prop = {
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.requestedHandleTypes =
-			m->kind == GPU_VMM_NONE   ? CU_MEM_HANDLE_TYPE_NONE :
-			m->kind == GPU_VMM_FABRIC ? CU_MEM_HANDLE_TYPE_FABRIC :
-						    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.requestedHandleTypes = m->kind == GPU_VMM_NONE ?
+						CU_MEM_HANDLE_TYPE_NONE :
+					m->kind == GPU_VMM_FABRIC || m->kind == GPU_VMM_FABRIC_TWO ?
+						CU_MEM_HANDLE_TYPE_FABRIC :
+						CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 		.location = { CU_MEM_LOCATION_TYPE_DEVICE, g->device },
 	};
 	const CUmemAccessDesc access = { prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
 	const size_t unit = granularity(&prop);
 	size_t part;
 
-	m->parts = m->kind == GPU_VMM_TWO ? 2 : 1;
+	m->parts = m->kind == GPU_VMM_TWO || m->kind == GPU_VMM_FABRIC_TWO ? 2 : 1;
+	if (m->kind == GPU_VMM_MANY)
+		m->parts = (bytes + unit - 1) / unit;
+	assert_true(m->parts <= GPU_MEMORY_PARTS);
 	part = (bytes / m->parts + unit - 1) / unit * unit;
 	m->bytes = part * m->parts;
 	GPU(cu->cuMemAddressReserve(&m->base, m->bytes, 0, 0, 0));
@@ -70,32 +74,50 @@ void gpu_memory_free(const struct gpu *g, struct gpu_memory *m)
 	}
 }
 
-void gpu_engine_open(struct gpu_engine *ge, const struct gpu *gpu, const char *socket,
-		     const struct kvtier_geometry *geometry, uint32_t pages,
-		     enum gpu_memory_kind kind)
+void gpu_engine_connect(struct gpu_engine *ge, const struct gpu *gpu, const char *socket,
+			const struct kvtier_geometry *geometry, uint32_t pages,
+			enum gpu_memory_kind kind)
 {
-	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
-	const size_t n = engine_segments(geometry, segments, KVTIER_MAX_SEGMENTS);
 	const struct kvtier_options o = {
 		.size = sizeof(o), .socket_path = socket, .name = "gpu", .timeout_ms = 20000
 	};
-	struct kvtier_region region = { .size = sizeof(region), .memory = KVTIER_CUDA, .fd = -1 };
 	struct engine *e = &ge->e;
+	size_t bytes;
 
 	*ge = (struct gpu_engine){ .gpu = gpu };
 	*e = (struct engine){ .geometry = *geometry,
 			      .pages = pages,
 			      .page_bytes = engine_page_bytes(geometry),
 			      .fd = -1 };
-	region.length = e->page_bytes * pages;
-	e->memory = aligned_alloc(4096, (region.length + 4095) & ~4095ull);
+	bytes = e->page_bytes * pages;
+	e->memory = aligned_alloc(4096, (bytes + 4095) & ~4095ull);
 	assert_non_null(e->memory);
-	GPU(gpu_api()->cuMemHostRegister(e->memory, region.length, CU_MEMHOSTREGISTER_PORTABLE));
-	gpu_memory_make(gpu, kind, region.length, &ge->memory);
-	region.base = (void *)(uintptr_t)ge->memory.base;
+	GPU(gpu_api()->cuMemHostRegister(e->memory, bytes, CU_MEMHOSTREGISTER_PORTABLE));
+	gpu_memory_make(gpu, kind, bytes, &ge->memory);
 	if (kvtier_connect(&o, &e->client))
 		fail_msg("kvtier_connect: %s", kvtier_last_error());
-	if (kvtier_space_open(e->client, geometry, &region, 1, segments, n, &e->space))
+}
+
+int gpu_engine_space(struct gpu_engine *ge)
+{
+	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
+	struct engine *e = &ge->e;
+	const size_t n = engine_segments(&e->geometry, segments, KVTIER_MAX_SEGMENTS);
+	const struct kvtier_region region = { .size = sizeof(region),
+					      .memory = KVTIER_CUDA,
+					      .fd = -1,
+					      .length = e->page_bytes * e->pages,
+					      .base = (void *)(uintptr_t)ge->memory.base };
+
+	return kvtier_space_open(e->client, &e->geometry, &region, 1, segments, n, &e->space);
+}
+
+void gpu_engine_open(struct gpu_engine *ge, const struct gpu *gpu, const char *socket,
+		     const struct kvtier_geometry *geometry, uint32_t pages,
+		     enum gpu_memory_kind kind)
+{
+	gpu_engine_connect(ge, gpu, socket, geometry, pages, kind);
+	if (gpu_engine_space(ge))
 		fail_msg("kvtier_space_open: %s", kvtier_last_error());
 }
 

@@ -9,15 +9,27 @@
 #include "lib.h"
 #include "lib_gpu.h"
 
-/* How the memory was made. Of the VMM kinds: with a type of handle, or none. */
-enum gpu_memory_kind { GPU_ALLOC, GPU_POOL, GPU_VMM_FD, GPU_VMM_FABRIC, GPU_VMM_NONE, GPU_VMM_TWO };
+/* How the memory was made. Of the VMM kinds: with a type of handle, or none; in one allocation, in
+ * two, or in as many as can be. */
+enum gpu_memory_kind {
+	GPU_ALLOC,
+	GPU_POOL,
+	GPU_VMM_FD,
+	GPU_VMM_FABRIC,
+	GPU_VMM_NONE,
+	GPU_VMM_TWO,
+	GPU_VMM_FABRIC_TWO,
+	GPU_VMM_MANY,
+};
+
+enum { GPU_MEMORY_PARTS = 512 };
 
 struct gpu_memory {
 	enum gpu_memory_kind kind;
 	CUdeviceptr base;
 	size_t bytes; /* of its address range */
 	size_t parts; /* VMM: allocations */
-	CUmemGenericAllocationHandle handles[2];
+	CUmemGenericAllocationHandle handles[GPU_MEMORY_PARTS];
 };
 
 void gpu_memory_make(const struct gpu *g, enum gpu_memory_kind kind, size_t bytes,
@@ -33,6 +45,11 @@ struct gpu_engine {
 void gpu_engine_open(struct gpu_engine *ge, const struct gpu *gpu, const char *socket,
 		     const struct kvtier_geometry *geometry, uint32_t pages,
 		     enum gpu_memory_kind kind);
+/* In two steps: all but the space; the space, which may fail (0 or -errno) and be tried again. */
+void gpu_engine_connect(struct gpu_engine *ge, const struct gpu *gpu, const char *socket,
+			const struct kvtier_geometry *geometry, uint32_t pages,
+			enum gpu_memory_kind kind);
+int gpu_engine_space(struct gpu_engine *ge);
 void gpu_engine_close(struct gpu_engine *ge);
 /* How its pages are reached. */
 void gpu_engine_reached(const struct gpu_engine *ge, const char *words);

@@ -11,6 +11,19 @@ static CUmemAllocationHandleType type_of(const struct gpu_range *range)
 						 CU_MEM_HANDLE_TYPE_FABRIC;
 }
 
+bool gpu_range_possible(const struct gpu *g, uint32_t memory)
+{
+	int possible = 0;
+
+	GPU(gpu_api()->cuDeviceGetAttribute(
+		&possible,
+		memory == WIRE_DEVICE_FD ?
+			CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED :
+			CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
+		g->device));
+	return possible != 0;
+}
+
 void gpu_range_make(const struct gpu *g, uint32_t memory, uint32_t n, struct gpu_range *ret)
 {
 	const struct cuda_api *cu = gpu_api();

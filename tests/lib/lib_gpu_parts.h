@@ -19,6 +19,8 @@ struct gpu_range {
 	CUmemGenericAllocationHandle handles[GPU_PARTS_MAX];
 };
 
+/* The driver makes handles of that kind. */
+bool gpu_range_possible(const struct gpu *g, uint32_t memory);
 /* n allocations of the smallest size, mapped at base. */
 void gpu_range_make(const struct gpu *g, uint32_t memory, uint32_t n, struct gpu_range *ret);
 void gpu_range_free(struct gpu_range *range);

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=10 */
+/*
+ * gpu_again - goal: the same memory registered twice is one mapping, whoever registers it; memory
+ * that lies where freed memory lay is another one; memory that was freed under the daemon harms
+ * nobody; memory of another GPU than the one named is refused, whatever way it comes by; and what
+ * comes and goes again and again leaves nothing behind. Method: the wire by hand, legacy handles
+ * and descriptors, two GPUs; the emulated driver reports a handle that is opened twice.
+ */
+#include "tests/lib/lib_gpu_parts.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N = 4, CHAIN = 7 };
+
+static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 1M\nhuge_pages = no\n"
+			     "[device]\nworkers = 2\ndepth = 16\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+static struct kvtier_geometry geometry;
+
+static int begin(void **state)
+{
+	(void)state;
+	geometry = tiny_geometry(KVTIER_CODEC_FP8);
+	gpu_open(&gpu, 0);
+	daemon_start(&d, config);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	daemon_stat_becomes(&d, "ops.outstanding", 0, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("kvtierd");
+	return 0;
+}
+
+static void round_trip(struct gpu_raw *e, uint32_t chain)
+{
+	gpu_raw_fill(e, chain, 0, N);
+	assert_int_equal(gpu_raw_run(e, WIRE_OP_STORE, chain, 0, N).status, 0);
+	gpu_raw_poison(e, N, N);
+	assert_int_equal(gpu_raw_run(e, WIRE_OP_LOAD, chain, N, N).status, 0);
+	for (uint32_t i = 0; i < N; i++)
+		if (!gpu_raw_holds(e, chain, i, N + i))
+			fail_msg("block %u of chain %u has other bytes", i, chain);
+}
+
+static void open_again(struct gpu_raw *e)
+{
+	struct wire_region region;
+	char text[232] = "";
+
+	gpu_raw_region(&gpu, e->memory, e->offset, e->pages * e->page_bytes, &region);
+	if (gpu_raw_space(e, &region, 1, NULL, 0, text))
+		fail_msg("SPACE_OPEN was refused: %s", text);
+}
+
+/* The daemon still has the old memory open, under another handle. */
+static void reused_addresses_are_other_memory(void **state)
+{
+	CUdeviceptr old;
+	struct gpu_raw e;
+
+	(void)state;
+	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	round_trip(&e, CHAIN);
+	old = e.memory;
+	GPU(gpu_api()->cuMemFree(e.memory));
+	GPU(gpu_api()->cuMemAlloc(&e.memory, e.offset + e.pages * e.page_bytes));
+	assert_true(e.memory == old || gpu_is_real()); /* reuse=1 */
+	open_again(&e);
+	round_trip(&e, CHAIN + 1);
+	gpu_raw_close_space(&e);
+	e.space--;
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+}
+
+static void one_client_registers_memory_twice(void **state)
+{
+	struct wire_region two[2];
+	struct gpu_raw e;
+
+	(void)state;
+	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	open_again(&e);
+	daemon_stat_becomes(&d, "gpu.regions", 2, 20000);
+	round_trip(&e, CHAIN);
+	gpu_raw_close_space(&e);
+	daemon_stat_becomes(&d, "gpu.regions", 1, 20000);
+	e.space--;
+	round_trip(&e, CHAIN + 1);
+	gpu_raw_close_space(&e);
+	gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &two[0]);
+	two[1] = two[0];
+	assert_int_equal(gpu_raw_space(&e, two, 2, NULL, 0, NULL), 0);
+	round_trip(&e, CHAIN + 2);
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+}
+
+static void two_clients_register_the_same_memory(void **state)
+{
+	struct gpu_raw a, b;
+	CUdeviceptr plain;
+
+	(void)state;
+	gpu_raw_open(&a, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_dial(&b, d.socket, &gpu, &geometry, 2 * N);
+	plain = b.memory;
+	b.memory = a.memory;
+	open_again(&b);
+	daemon_stat_becomes(&d, "gpu.regions", 2, 20000);
+	round_trip(&a, CHAIN);
+	raw_close(&a.raw); /* it ends, and its count goes */
+	daemon_stat_becomes(&d, "gpu.regions", 1, 20000);
+	round_trip(&b, CHAIN + 1);
+	gpu_raw_close_space(&b);
+	b.memory = plain;
+	gpu_raw_close(&b);
+	GPU(gpu_api()->cuMemFree(a.memory));
+}
+
+/* Against the rules of kvtier.h: its own ops end somehow, and nobody else notices. */
+static void memory_is_freed_after_registering(void **state)
+{
+	struct gpu_raw e, other;
+	struct wire_cqe cqe;
+
+	(void)state;
+	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_open(&other, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_fill(&e, CHAIN, 0, N);
+	GPU(gpu_api()->cuMemFree(e.memory));
+	cqe = gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N);
+	assert_true(cqe.status == 0 || cqe.status == -EIO);
+	cqe = gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N);
+	assert_true(cqe.status == 0 || cqe.status == -EIO || cqe.status == -ENOENT);
+	round_trip(&other, CHAIN + 1);
+	gpu_raw_close_space(&e);
+	GPU(gpu_api()->cuMemAlloc(&e.memory, 4096)); /* for gpu_raw_close() */
+	gpu_raw_close(&e);
+	gpu_raw_close_space(&other);
+	gpu_raw_close(&other);
+}
+
+/* --- another GPU --- */
+
+static void refused(struct gpu_raw *e, const struct wire_region *region, int fd)
+{
+	char text[232] = "";
+	const int r = gpu_raw_space(e, region, 1, fd >= 0 ? &fd : NULL, fd >= 0, text);
+
+	if (r != -EINVAL || !strstr(text, "GPU"))
+		fail_msg("%d \"%s\"", r, text);
+}
+
+static void one_part(struct gpu_raw *e, const struct gpu_range *range, struct wire_region *region)
+{
+	struct gpu_parts parts;
+
+	gpu_parts_fill(range, 0, 0, 1, &parts);
+	memcpy(region->handle, parts.parts[0].handle, sizeof(region->handle));
+	refused(e, region, parts.n_fds ? parts.fds[0] : -1);
+	while (parts.n_fds > 0)
+		(void)close(parts.fds[--parts.n_fds]);
+}
+
+static void in_parts(struct gpu_raw *e, const struct gpu_range *range, const uint8_t *uuid)
+{
+	struct gpu_parts parts;
+	char text[232] = "";
+
+	gpu_parts_fill(range, 0, 0, 2, &parts);
+	memcpy(parts.m.device, uuid, sizeof(parts.m.device));
+	assert_int_equal(gpu_parts_send(&e->raw, &parts, text), -EINVAL);
+	assert_non_null(strstr(text, "parts[0]: the memory is not of the GPU"));
+}
+
+static void memory_of_another_gpu_is_refused(void **state)
+{
+	struct wire_region region = { .memory = WIRE_DEVICE_FD };
+	struct gpu_range range;
+	struct gpu_raw e;
+	struct gpu other;
+
+	(void)state;
+	if (gpu_count() < 2)
+		skip();
+	gpu_uuid(&gpu, region.device);
+	gpu_open(&other, 1);
+	gpu_raw_dial(&e, d.socket, &other, &geometry, 2 * N);
+	region.length = e.pages * e.page_bytes;
+	gpu_range_make(&other, WIRE_DEVICE_FD, 2, &range);
+	one_part(&e, &range, &region);
+	in_parts(&e, &range, region.device);
+	gpu_range_free(&range);
+	if (gpu_range_possible(&other, WIRE_DEVICE_FABRIC)) {
+		gpu_range_make(&other, WIRE_DEVICE_FABRIC, 2, &range);
+		region.memory = WIRE_DEVICE_FABRIC;
+		one_part(&e, &range, &region);
+		in_parts(&e, &range, region.device);
+		gpu_range_free(&range);
+	}
+	gpu_raw_close(&e);
+	gpu_close(&other);
+	GPU(gpu_api()->cuCtxSetCurrent(gpu.context));
+}
+
+/* --- again and again --- */
+
+/* 64 regions of an allocation each, by descriptor, all in one packet. */
+static void many_regions(struct gpu_raw *e, const struct gpu_range *range)
+{
+	struct wire_region regions[WIRE_MAX_REGIONS];
+	struct gpu_parts parts;
+	char text[232] = "";
+
+	gpu_parts_fill(range, 0, 0, WIRE_MAX_REGIONS, &parts);
+	for (uint32_t i = 0; i < WIRE_MAX_REGIONS; i++) {
+		regions[i] = (struct wire_region){ .memory = WIRE_DEVICE_FD,
+						   .fd_index = i,
+						   .offset = i ? 0 : e->offset,
+						   .length = e->pages * e->page_bytes };
+		gpu_uuid(&gpu, regions[i].device);
+	}
+	if (gpu_raw_space(e, regions, WIRE_MAX_REGIONS, parts.fds, parts.n_fds, text))
+		fail_msg("SPACE_OPEN was refused: %s", text);
+	while (parts.n_fds > 0)
+		(void)close(parts.fds[--parts.n_fds]);
+}
+
+static void sixty_four_regions_come_and_go_ten_times(void **state)
+{
+	enum { ROUNDS = 10 };
+	int fds = 0, maps = 0;
+	struct gpu_range range;
+	uint64_t used = 0;
+	CUdeviceptr plain;
+	struct gpu_raw e;
+
+	(void)state;
+	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_range_make(&gpu, WIRE_DEVICE_FD, WIRE_MAX_REGIONS, &range);
+	plain = e.memory;
+	e.memory = range.base;
+	for (int round = 0; round < ROUNDS; round++) {
+		many_regions(&e, &range);
+		round_trip(&e, CHAIN + (uint32_t)round);
+		gpu_raw_close_space(&e);
+		if (round == 0) {
+			fds = daemon_fds_settled(&d);
+			maps = daemon_maps(&d, "kvtier-emu");
+			used = gpu_used();
+		}
+		assert_true(gpu_used() <= used);
+		assert_true(daemon_maps(&d, "kvtier-emu") <= maps);
+	}
+	daemon_fds_fall_to(&d, fds, 20000);
+	e.memory = plain;
+	gpu_raw_close(&e);
+	gpu_range_free(&range);
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+	const struct CMUnitTest tests[] = {
+		CASE(reused_addresses_are_other_memory),
+		CASE(one_client_registers_memory_twice),
+		CASE(two_clients_register_the_same_memory),
+		CASE(memory_is_freed_after_registering),
+		CASE(memory_of_another_gpu_is_refused),
+		CASE(sixty_four_regions_come_and_go_ten_times),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1 fabric=1 reuse=1");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

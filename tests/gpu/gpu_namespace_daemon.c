@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait */
+/*
+ * gpu_namespace_daemon - goal: a daemon in a PID namespace of its own, as in a container, is not
+ * reached by CUDA IPC; memory goes by descriptor, and what cannot is staged, with a sentence that
+ * says why. Method: a kvtierd as the first process of a new namespace; skipped where none can be
+ * made. (gpu_namespace.c: an engine in one.)
+ */
+#include "tests/lib/lib_gpu_engine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BLOCKS = 12 }; /* twice as many pages lie in two allocations */
+
+static struct daemon d;
+static struct gpu gpu;
+
+static void goes(enum gpu_memory_kind kind, const char *words)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	struct kvtier_key keys[BLOCKS];
+	struct gpu_engine ge;
+
+	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, kind);
+	gpu_engine_reached(&ge, words);
+	chain_keys(&ge.e, kind, BLOCKS, keys);
+	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
+	assert_int_equal(gpu_chain_load(&ge, keys, BLOCKS, BLOCKS), BLOCKS);
+	gpu_engine_close(&ge);
+}
+
+/* The daemon alone is in it: a namespace ends with its first process. */
+static void memory_goes_by_descriptor_or_is_staged(void **state)
+{
+	const int own = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+
+	(void)state;
+	assert_true(own >= 0);
+	if (unshare(CLONE_NEWPID)) {
+		print_message("no PID namespace: %s\n", strerror(errno));
+		skip();
+	}
+	daemon_start(&d, "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
+			 "[gpu]\ndevices = required\nstaging_bytes = 8M\n");
+	assert_int_equal(setns(own, CLONE_NEWPID), 0);
+	(void)close(own);
+	gpu_open(&gpu, 0); /* a driver makes threads: only here again */
+	goes(GPU_VMM_FD, "CUDA descriptor");
+	goes(GPU_VMM_TWO, "CUDA descriptor of 2 allocations");
+	goes(GPU_ALLOC, "CUDA staged: the daemon is in another PID namespace");
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("");
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(memory_goes_by_descriptor_or_is_staged),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=address,thread (it loads libkvtier into Python, which has no sanitizer) */
+/*
+ * gpu_python - goal: a tensor in expandable segments is a region like any other in Python:
+ * kvtier.torch_region(tensor), and its pages are reached by descriptors. Method: gpu_expandable.py,
+ * without torch, in a process of its own.
+ */
+#include "tests/lib/lib_gpu_engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void a_tensor_in_expandable_segments_is_reached(void **state)
+{
+	char library[600];
+	struct daemon d;
+	pid_t child;
+	int status;
+
+	(void)state;
+	daemon_start(&d, "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
+			 "[gpu]\ndevices = required\nstaging_bytes = 8M\n");
+	(void)snprintf(library, sizeof(library), "%s/libkvtier.so.0", build_dir());
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		(void)setenv("KVTIER_LIBRARY", library, 1);
+		(void)execlp("python3", "python3", "-B", "tests/gpu/gpu_expandable.py", d.socket,
+			     (char *)NULL);
+		_exit(127);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	if (!WIFEXITED(status) || WEXITSTATUS(status))
+		fail_msg("gpu_expandable.py ended with 0x%x", (unsigned)status);
+	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+	daemon_remove(&d);
+	gpu_report_clean("");
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_tensor_in_expandable_segments_is_reached),
+	};
+
+	(void)argc;
+	if (system("python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null")) {
+		puts("skipped: no Python 3.10 or newer");
+		return 77;
+	}
+	gpu_begin(argv, "null_stream=0");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=24 */
+/*
+ * gpu_return - goal: a GPU that fails or hangs while memory of it is being registered comes back,
+ * and pages are reached as well as before: the daemon says -EBUSY for as long as it is to come
+ * back, and libkvtier asks again; pages are not staged for good. Those of a GPU that always fails
+ * are staged in the end. Method: the emulated driver breaks the daemon's context at the n-th call
+ * of those that open memory, or makes it slow; through libkvtier, and by hand, with several
+ * registrations at once.
+ */
+#include "tests/lib/lib_gpu_engine.h"
+#include "tests/lib/lib_gpu_raw.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { BLOCKS = 12, N = 4 };
+
+static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+
+static void start(const char *settings)
+{
+	gpu_open(&gpu, 0);
+	gpu_settings("%s", settings);
+	daemon_start(&d, config);
+}
+
+static void stop(void)
+{
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
+	daemon_remove(&d);
+	gpu_settings("%s", "");
+	gpu_close(&gpu);
+}
+
+/* --- through libkvtier --- */
+
+/* An opening says so when its connection is cut; the caller may try again. */
+static void open_patiently(struct gpu_engine *ge)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	int r;
+
+	while ((r = gpu_engine_space(ge)) != 0) {
+		if (r != -ENOTCONN || now_ns() > until)
+			fail_msg("kvtier_space_open: %s", kvtier_last_error());
+		nap_ms(5);
+	}
+}
+
+static void serves(struct gpu_engine *ge)
+{
+	struct kvtier_key keys[BLOCKS];
+
+	chain_keys(&ge->e, 1, BLOCKS, keys);
+	assert_int_equal(gpu_chain_store(ge, keys, 0, BLOCKS), 0);
+	assert_int_equal(gpu_chain_load(ge, keys, BLOCKS, BLOCKS), BLOCKS);
+}
+
+static void is_reached(enum gpu_memory_kind kind, const char *words)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	struct gpu_engine ge;
+
+	gpu_engine_connect(&ge, &gpu, d.socket, &g, 2 * BLOCKS, kind);
+	open_patiently(&ge);
+	gpu_engine_reached(&ge, words);
+	serves(&ge);
+	gpu_engine_close(&ge);
+}
+
+static void comes_back(const char *settings, enum gpu_memory_kind kind, const char *words)
+{
+	start(settings);
+	is_reached(kind, words);
+	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
+	stop();
+}
+
+static void a_context_breaks_at_a_handle(void **state)
+{
+	(void)state;
+	comes_back("sticky=cuIpcOpenMemHandle:1", GPU_ALLOC, "CUDA IPC");
+}
+
+static void a_context_breaks_at_a_descriptor(void **state)
+{
+	(void)state;
+	comes_back("sticky=cuMemGetAddressRange:1", GPU_VMM_FD, "CUDA descriptor");
+}
+
+static void a_context_breaks_at_an_event(void **state)
+{
+	(void)state;
+	comes_back("sticky=cuIpcOpenEventHandle:3", GPU_ALLOC, "CUDA IPC");
+}
+
+/* Three times, and the GPU stays out. */
+static void a_gpu_that_always_breaks_is_done_without(void **state)
+{
+	(void)state;
+	start("sticky=cuIpcOpenMemHandle:0");
+	is_reached(GPU_ALLOC, "CUDA staged: ");
+	stop();
+}
+
+/* --- by hand --- */
+
+struct caller {
+	pthread_t thread;
+	struct gpu_raw e;
+	struct wire_region region;
+	char text[232];
+	int result;
+};
+
+static void *call(void *arg)
+{
+	struct caller *c = arg;
+
+	c->result = gpu_raw_space(&c->e, &c->region, 1, NULL, 0, c->text);
+	return NULL;
+}
+
+static void dial(struct caller *c, const struct kvtier_geometry *g)
+{
+	gpu_raw_dial(&c->e, d.socket, &gpu, g, 2 * N);
+	gpu_raw_region(&gpu, c->e.memory, c->e.offset, c->e.pages * c->e.page_bytes, &c->region);
+}
+
+/* The first import takes long. The two that come meanwhile are taken in one turn of the GPU's
+ * thread: one breaks the context, and the other one finds it broken. */
+static void an_import_between_failure_and_recovery_is_told_to_come_again(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	struct caller callers[3];
+
+	(void)state;
+	start("slow=cuIpcOpenMemHandle:5000:1 sticky=cuIpcOpenMemHandle:2");
+	for (int i = 0; i < 3; i++) {
+		dial(&callers[i], &g);
+		assert_int_equal(pthread_create(&callers[i].thread, NULL, call, &callers[i]), 0);
+	}
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(pthread_join(callers[i].thread, NULL), 0);
+	for (int i = 0, busy = 0; i < 3; i++) {
+		busy += callers[i].result == -EBUSY;
+		if (callers[i].result != 0 && callers[i].result != -EBUSY)
+			fail_msg("%d: %s", callers[i].result, callers[i].text);
+		assert_true(i < 2 || busy == 2);
+	}
+	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
+	for (int i = 0; i < 3; i++) {
+		if (callers[i].result == -EBUSY) /* else it was cut, as it had memory there */
+			assert_int_equal(gpu_raw_space(&callers[i].e, &callers[i].region, 1, NULL,
+						       0, NULL),
+					 0);
+		gpu_raw_close(&callers[i].e);
+	}
+	stop();
+}
+
+/* Longer than an import is waited for (10 s): until the call returns, others are told so. */
+static void a_driver_that_hangs_is_waited_for(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	struct caller c;
+
+	(void)state;
+	start("slow=cuIpcOpenMemHandle:11000:1");
+	dial(&c, &g);
+	(void)call(&c);
+	assert_int_equal(c.result, -ETIMEDOUT);
+	is_reached(GPU_ALLOC, "CUDA IPC");
+	gpu_raw_close(&c.e);
+	stop();
+	gpu_report_clean("kvtierd");
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_context_breaks_at_a_handle),
+		cmocka_unit_test(a_context_breaks_at_a_descriptor),
+		cmocka_unit_test(a_context_breaks_at_an_event),
+		cmocka_unit_test(a_gpu_that_always_breaks_is_done_without),
+		cmocka_unit_test(an_import_between_failure_and_recovery_is_told_to_come_again),
+		cmocka_unit_test(a_driver_that_hangs_is_waited_for),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0");
+	gpu_needs_emulation("its faults are settings of the emulated driver");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
