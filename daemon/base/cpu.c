@@ -44,17 +44,30 @@ int cpu_stay_on(uint32_t n)
 	return -EINVAL;
 }
 
-int cpu_slice_ask(void)
+/* Asked for a thread in the queue of a CPU, the kernel takes it out and puts it back, and sees
+ * whether the slice of who has the CPU is over. It does nothing if the slice is the one that it
+ * has. */
+static int ask_for(pid_t thread, uint64_t slice_ns)
 {
 	const struct attr attr = { .size = sizeof(attr),
 				   .policy = SCHED_OTHER,
 				   .flags = RESET_ON_FORK,
-				   .nice = getpriority(PRIO_PROCESS, 0),
-				   .runtime_ns = SLICE_NS };
+				   .nice = getpriority(PRIO_PROCESS, (id_t)thread),
+				   .runtime_ns = slice_ns };
 
-	if (sched_getscheduler(0) != SCHED_OTHER)
+	if ((sched_getscheduler(thread) & ~SCHED_RESET_ON_FORK) != SCHED_OTHER)
 		return -EOPNOTSUPP;
-	return syscall(SYS_sched_setattr, 0, &attr, 0) ? -errno : 0;
+	return syscall(SYS_sched_setattr, thread, &attr, 0) ? -errno : 0;
+}
+
+int cpu_slice_ask(void)
+{
+	return ask_for(0, SLICE_NS);
+}
+
+int cpu_slice_claim(pid_t thread, uint32_t nth)
+{
+	return ask_for(thread, SLICE_NS + nth % 2);
 }
 
 void cpu_slice_begin(struct cpu_slice *slice, uint64_t now_ns)

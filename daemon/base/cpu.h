@@ -14,6 +14,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /* Of the calling thread. */
 struct cpu_slice {
@@ -28,6 +29,13 @@ int cpu_stay_on(uint32_t n);
 /* Short slices for the calling thread, not for those that it makes. 0 or -errno: -EOPNOTSUPP: it
  * has another policy than the usual one, which is left alone. */
 int cpu_slice_ask(void);
+/*
+ * For a thread with short slices that stays on a CPU and waits for it: the kernel looks again whose
+ * turn it is there. A thread that wakes up while it is not owed the CPU, if only by a microsecond,
+ * waits for the tick else, and so does one that offered it. No thread gets more of the CPU by this.
+ * `nth` differs from that of the last claim for this thread. 0 or -errno, as cpu_slice_ask().
+ */
+int cpu_slice_claim(pid_t thread, uint32_t nth);
 /* The thread begins to work: it slept before. */
 void cpu_slice_begin(struct cpu_slice *slice, uint64_t now_ns);
 /* Between two pieces of work: offers the CPU if the slice is over. Whether it did. */

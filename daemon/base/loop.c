@@ -8,7 +8,8 @@
  *   L2 the loop sleeps only after `on_sleep(true)` was followed by one more round of pollers that
  *      found nothing; whoever fills a ring after that sees the flag and rings the doorbell.
  *   L3 a busy poller starves nobody: timers are looked at every turn, epoll at least every
- *      EPOLL_NS.
+ *      EPOLL_NS. Nor does a busy loop: it offers its CPU after each slice (cpu.h), whether it
+ *      worked for pollers, for descriptors, or span.
  */
 #include "loop.h"
 
@@ -298,10 +299,7 @@ int loop_run(struct loop *l)
 		worked = l->now_ns - last_work_ns < l->spin_ns ? spin(l) : poll_all(l);
 		if (worked)
 			last_work_ns = l->now_ns;
-		if (worked)
-			(void)cpu_slice_look(&slice, l->now_ns);
-		else
-			cpu_slice_begin(&slice, l->now_ns);
+		(void)cpu_slice_look(&slice, l->now_ns);
 		timeout = timeout_ms(l);
 		may_sleep = !worked && l->running && timeout != 0 &&
 			    l->now_ns - last_work_ns >= l->spin_ns;
@@ -320,6 +318,8 @@ int loop_run(struct loop *l)
 			continue;
 		r = wait_and_dispatch(l, may_sleep ? timeout : 0);
 		last_epoll_ns = l->now_ns;
+		if (may_sleep)
+			cpu_slice_begin(&slice, l->now_ns);
 		if (may_sleep && l->on_sleep)
 			l->on_sleep(l->on_sleep_arg, false);
 		if (r < 0)

@@ -12,8 +12,12 @@
  *   W2 an ending thread joins the one that ended before it, and workers_close() joins the last: no
  *      thread outlives the pool, and none has to be remembered.
  *
- * The owner thread's: lent, taken. The lock guards the rest. Take no locks while holding it but the
- * mailbox's.
+ * Where each thread stays on a CPU of its own, it may wait there behind a thread that the kernel
+ * takes the CPU from at its tick only. So the owner and other workers, who have a CPU, claim this
+ * one for it (cpu.h). `present` says who has something to do and was not seen to do it.
+ *
+ * The owner thread's: lent, taken. `present` is atomic. The lock guards the rest. Take no locks
+ * while holding it but the mailbox's.
  *
  * Each thread sleeps on a semaphore of its own, because calling it must not block the owner.
  * glibc's pthread_cond_signal() does: now and then it waits until the threads that it woke before
@@ -28,17 +32,33 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "container_of.h"
 #include "cpu.h"
 #include "loop.h"
+
+enum {
+	CLAIMED_MAX = 8,   /* threads that others claim a CPU for */
+	CLAIM_NS = 200000, /* not seen for so long: two slices */
+};
+
+/* Of a thread that stays on a CPU. Atomic. */
+struct presence {
+	pid_t thread; /* 0: there is none */
+	/* when it was called, was at work, or its CPU was claimed for it; 0: it sleeps */
+	uint64_t seen_ns;
+	uint32_t claims;
+};
 
 /* Where a thread sleeps, and what it has of its CPU; on its stack. */
 struct seat {
 	struct seat *next;
 	sem_t called;
 	struct cpu_slice slice;
+	struct presence *presence; /* one of the pool's; NULL: it stays on no CPU */
 };
 
 struct workers {
@@ -58,8 +78,9 @@ struct workers {
 	struct seat *idle;    /* who sat down last comes first: its caches are warm */
 	uint32_t n_queued, n_threads, n_idle, n_started;
 	bool stopping;
-	bool any_ended;       /* a thread has; then: */
-	pthread_t last_ended; /* it waits to be joined */
+	struct presence present[CLAIMED_MAX]; /* by number */
+	bool any_ended;                       /* a thread has; then: */
+	pthread_t last_ended;                 /* it waits to be joined */
 };
 
 static struct work *work_of(struct mail *mail)
@@ -118,10 +139,39 @@ static void tell(struct workers *w)
 	mailbox_tell(&w->ended);
 }
 
-void workers_tell(struct workers *w, uint64_t now_ns)
+static void seen(struct presence *presence, uint64_t now_ns)
+{
+	if (presence)
+		__atomic_store_n(&presence->seen_ns, now_ns, __ATOMIC_RELAXED);
+}
+
+/* For a thread that has something to do and was not seen for a while. Whoever notes that first does
+ * it. */
+static void claim_cpu(struct presence *p, uint64_t now_ns)
+{
+	const pid_t thread = __atomic_load_n(&p->thread, __ATOMIC_RELAXED);
+	uint64_t since = __atomic_load_n(&p->seen_ns, __ATOMIC_RELAXED);
+
+	if (thread == 0 || since == 0 || now_ns < since + CLAIM_NS)
+		return;
+	if (__atomic_compare_exchange_n(&p->seen_ns, &since, now_ns, false, __ATOMIC_RELAXED,
+					__ATOMIC_RELAXED))
+		(void)cpu_slice_claim(thread, __atomic_add_fetch(&p->claims, 1, __ATOMIC_RELAXED));
+}
+
+static void claim_cpus(struct workers *w, uint64_t now_ns)
+{
+	for (uint32_t i = 0; i < CLAIMED_MAX && w->conf.apart; i++)
+		claim_cpu(&w->present[i], now_ns);
+}
+
+void workers_tell(struct workers *w, uint32_t thread, uint64_t now_ns)
 {
 	const uint64_t since = __atomic_load_n(&w->unsaid_since, __ATOMIC_RELAXED);
 
+	if (thread < CLAIMED_MAX)
+		seen(&w->present[thread], now_ns);
+	claim_cpus(w, now_ns);
 	if (since != 0 && now_ns >= since + w->conf.late_ns)
 		tell(w);
 }
@@ -151,6 +201,7 @@ static void sit(struct workers *w, struct seat *seat)
 	seat->next = w->idle;
 	w->idle = seat;
 	w->n_idle++;
+	seen(seat->presence, 0);
 	(void)pthread_mutex_unlock(&w->lock);
 	while (sem_wait(&seat->called))
 		assert(errno == EINTR);
@@ -167,6 +218,7 @@ static struct seat *rouse(struct workers *w)
 		return NULL;
 	w->idle = seat->next;
 	w->n_idle--;
+	seen(seat->presence, clock_ns());
 	return seat;
 }
 
@@ -203,13 +255,21 @@ static void end_thread(struct workers *w)
 
 /* Where it cannot be had, the kernel places threads, and changes them at its tick, as it does with
  * any. */
-static void settle(const struct workers *w, struct seat *seat, uint32_t number)
+static void settle(struct workers *w, struct seat *seat, uint32_t number)
 {
+	if (w->conf.nicer)
+		(void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + w->conf.nicer);
 	if (w->conf.slices)
 		(void)cpu_slice_ask();
 	if (w->conf.apart)
 		(void)cpu_stay_on(number);
 	cpu_slice_begin(&seat->slice, clock_ns());
+	seat->presence = NULL;
+	if (w->conf.slices && w->conf.apart && number < CLAIMED_MAX) {
+		seat->presence = &w->present[number];
+		__atomic_store_n(&seat->presence->thread, gettid(), __ATOMIC_RELAXED);
+		seen(seat->presence, seat->slice.began_ns);
+	}
 }
 
 static void *work_on(void *arg)
@@ -236,6 +296,7 @@ static void *work_on(void *arg)
 		else
 			queue_put_back(w, work);
 	}
+	seen(seat.presence, 0);
 	(void)sem_destroy(&seat.called);
 	end_thread(w);
 	return NULL;
@@ -348,6 +409,8 @@ static bool on_poll(struct loop_poller *poller)
 {
 	struct workers *w = container_of(poller, struct workers, poller);
 
+	if (w->lent > 0)
+		claim_cpus(w, loop_now(w->conf.loop));
 	return w->lent > 0 && workers_reap(w, UINT32_MAX) > 0;
 }
 

@@ -63,7 +63,9 @@ struct workers_conf {
 	uint64_t late_ns;
 	/* threads ask for short slices of their CPU, and offer it when one is over (cpu.h) */
 	bool slices;
-	bool apart;                        /* each thread stays on a CPU of its own */
+	int nicer; /* than the owner, by so much: they get less of a CPU that both want */
+	/* each thread stays on a CPU of its own; with `slices` others claim it for the thread */
+	bool apart;
 	const struct workers_order *order; /* NULL: first come, first served */
 	void *order_arg;
 };
@@ -85,8 +87,8 @@ uint32_t workers_reap(struct workers *workers, uint32_t most);
 /* readable when there may be something to reap */
 int workers_fd(const struct workers *workers);
 
-/* On a worker, inside run(): now_ns is CLOCK_MONOTONIC. The owner is told of what ended late_ns
- * ago. */
-void workers_tell(struct workers *workers, uint64_t now_ns);
+/* On a worker, inside run(), whose `thread` this is: it is at work. now_ns is CLOCK_MONOTONIC. The
+ * owner is told of what ended late_ns ago, and CPUs are claimed for other workers. */
+void workers_tell(struct workers *workers, uint32_t thread, uint64_t now_ns);
 
 #endif

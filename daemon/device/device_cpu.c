@@ -163,8 +163,9 @@ static int run_piece(void *arg)
 
 /* Pieces of a job until it ends: true; or for a stretch, or a quantum if other clients wait:
  * false. */
-static bool work_on(struct cpu *c, struct device_job *job, uint8_t *scratch)
+static bool work_on(struct cpu *c, struct device_job *job, uint32_t thread)
 {
+	uint8_t *scratch = c->scratch + (size_t)thread * CODEC_SCRATCH_BYTES;
 	/* turn: when others were first seen to wait */
 	uint64_t now = 0, begun = 0, turn = 0;
 
@@ -188,7 +189,7 @@ static bool work_on(struct cpu *c, struct device_job *job, uint8_t *scratch)
 		if ((others && now - turn >= QUANTUM_NS) || now - begun >= STRETCH_NS)
 			return false;
 		if (look)
-			workers_tell(c->workers, now);
+			workers_tell(c->workers, thread, now);
 		job->status =
 			guard_run(run_piece, &(struct piece){ job->run, look ? now : 0, scratch });
 		if (job->status != CODEC_MORE)
@@ -201,7 +202,7 @@ static enum work_end run(struct work *work, uint32_t thread)
 	struct device_job *job = job_of(work);
 	struct cpu *c = cpu_of(job->device);
 
-	if (work_on(c, job, c->scratch + (size_t)thread * CODEC_SCRATCH_BYTES))
+	if (work_on(c, job, thread))
 		return WORK_ENDED;
 	device_run_leave(job->run);
 	return WORK_AGAIN;

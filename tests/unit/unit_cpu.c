@@ -3,9 +3,10 @@
 /*
  * unit_cpu.c - goal: a thread that asked for short slices has them, with its nice value and without
  * handing them on; it offers its CPU when a slice of work is over, not before, and not for the time
- * that it slept; threads that are to stay apart are on different CPUs; those of a pool do either
- * where they are told to. Method: sched_yield() is counted, time is made up, the kernel is asked
- * what it noted.
+ * that it slept; a CPU is claimed for a thread that has short slices; threads that are to stay
+ * apart are on different CPUs. Threads of a pool do each where they are told to, and the loop
+ * offers its CPU whatever it works for. Method: sched_yield() is counted, time is made up, the
+ * kernel is asked what it noted.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +18,8 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -25,7 +28,7 @@
 #include "daemon/base/loop.h"
 #include "daemon/base/workers.h"
 
-enum { SLICE_NS = 100000, RESET_ON_FORK = 1 };
+enum { SLICE_NS = 100000, RESET_ON_FORK = 1, PATIENCE_MS = 10000 };
 
 struct attr {
 	uint32_t size, policy;
@@ -45,12 +48,17 @@ int __wrap_sched_yield(void)
 	return 0;
 }
 
-static struct attr attr_now(void)
+static struct attr attr_of(pid_t thread)
 {
 	struct attr ret = { .size = sizeof(ret) };
 
-	assert_int_equal(syscall(SYS_sched_getattr, 0, &ret, sizeof(ret), 0), 0);
+	(void)syscall(SYS_sched_getattr, thread, &ret, sizeof(ret), 0);
 	return ret;
+}
+
+static struct attr attr_now(void)
+{
+	return attr_of(0);
 }
 
 /* On a thread of its own, since it cannot be taken back. */
@@ -130,6 +138,73 @@ static void another_policy_is_left_alone(void **state)
 	assert_int_equal(a.before.policy, SCHED_BATCH);
 	assert_int_equal(a.result, -EOPNOTSUPP);
 	assert_int_equal(a.now.policy, SCHED_BATCH);
+}
+
+/* A thread that asked, or has another policy, while others claim a CPU for it. */
+struct claimed {
+	int policy;
+	atomic_int thread; /* 0: it is not there yet */
+	atomic_bool over;
+};
+
+static void *be_claimed(void *arg)
+{
+	struct claimed *c = arg;
+	const struct sched_param none = { 0 };
+
+	(void)sched_setscheduler(0, c->policy, &none);
+	(void)setpriority(PRIO_PROCESS, 0, 19);
+	(void)cpu_slice_ask();
+	c->thread = gettid();
+	while (!c->over)
+		usleep(100);
+	return NULL;
+}
+
+static void a_claim_changes_a_slice_by_next_to_nothing(void **state)
+{
+	struct claimed c = { .policy = SCHED_OTHER };
+	struct attr first, second;
+	pthread_t thread;
+	int r[2];
+
+	(void)state;
+	assert_int_equal(pthread_create(&thread, NULL, be_claimed, &c), 0);
+	while (!c.thread)
+		usleep(100);
+	r[0] = cpu_slice_claim(c.thread, 1);
+	first = attr_of(c.thread);
+	r[1] = cpu_slice_claim(c.thread, 2);
+	second = attr_of(c.thread);
+	c.over = true;
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(r[0], 0);
+	assert_int_equal(r[1], 0);
+	assert_int_equal(second.nice, 19);
+	assert_int_equal(second.flags & RESET_ON_FORK, RESET_ON_FORK);
+	if (first.runtime_ns == 0)
+		skip(); /* a kernel before 6.12 */
+	assert_int_equal(first.runtime_ns, SLICE_NS + 1);
+	assert_int_equal(second.runtime_ns, SLICE_NS);
+}
+
+static void nothing_is_claimed_for_another_policy(void **state)
+{
+	struct claimed c = { .policy = SCHED_BATCH };
+	struct attr after;
+	pthread_t thread;
+	int r;
+
+	(void)state;
+	assert_int_equal(pthread_create(&thread, NULL, be_claimed, &c), 0);
+	while (!c.thread)
+		usleep(100);
+	r = cpu_slice_claim(c.thread, 1);
+	after = attr_of(c.thread);
+	c.over = true;
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(r, -EOPNOTSUPP);
+	assert_int_equal(after.policy, SCHED_BATCH);
 }
 
 struct stayed {
@@ -249,15 +324,150 @@ static void threads_of_a_pool_stay_apart(void **state)
 	assert_int_equal(items[1].cpus, n);
 }
 
+/* --- a worker that does not get on --- */
+
+struct stuck {
+	struct work work;
+	struct workers *pool;
+	struct stuck *other;
+	atomic_int thread;
+	atomic_bool over;
+	struct attr before, early, late; /* of the other's thread */
+};
+
+static enum work_end be_stuck(struct work *work, uint32_t thread)
+{
+	struct stuck *s = (struct stuck *)work;
+
+	(void)thread;
+	s->before = attr_now();
+	s->thread = gettid();
+	while (!s->over)
+		usleep(100);
+	return WORK_ENDED;
+}
+
+static enum work_end see_the_other(struct work *work, uint32_t thread)
+{
+	struct stuck *s = (struct stuck *)work;
+
+	while (!s->other->thread)
+		usleep(100);
+	workers_tell(s->pool, thread, 1);
+	s->early = attr_of(s->other->thread);
+	workers_tell(s->pool, thread, loop_clock() + 60000000000u);
+	s->late = attr_of(s->other->thread);
+	s->other->over = true;
+	return WORK_ENDED;
+}
+
+static void workers_claim_the_cpu_of_one_that_was_not_seen(void **state)
+{
+	const struct workers_conf conf = { .threads = 2, .keep = 2, .slices = true, .apart = true };
+	struct stuck items[2] = { { .work = { .run = be_stuck, .done = done } },
+				  { .work = { .run = see_the_other, .done = done } } };
+	struct workers *pool;
+
+	(void)state;
+	items[1].other = &items[0];
+	assert_int_equal(workers_open(&conf, &pool), 0);
+	items[1].pool = pool;
+	assert_int_equal(workers_submit(pool, &items[0].work), 0);
+	assert_int_equal(workers_submit(pool, &items[1].work), 0);
+	workers_close(pool);
+	if (items[0].before.runtime_ns == 0)
+		skip(); /* a kernel before 6.12 */
+	assert_int_equal(items[0].before.runtime_ns, SLICE_NS);
+	assert_int_equal(items[1].early.runtime_ns, SLICE_NS);
+	assert_int_equal(items[1].late.runtime_ns, SLICE_NS + 1);
+}
+
+/* --- the loop --- */
+
+static struct loop *loop;
+static uint32_t turns;
+
+enum { TURNS = 20 };
+
+/* It is ready in each turn, as nobody reads it. */
+static void use_up_a_slice(struct loop_watch *watch, uint32_t events)
+{
+	const uint64_t end = loop_clock() + SLICE_NS;
+
+	(void)watch;
+	(void)events;
+	while (loop_clock() < end)
+		;
+	if (++turns == TURNS)
+		loop_stop(loop);
+}
+
+static void a_loop_offers_its_cpu_that_works_for_descriptors_alone(void **state)
+{
+	struct loop_watch watch = { .fd = eventfd(1, EFD_CLOEXEC), .ready = use_up_a_slice };
+
+	(void)state;
+	yields = 0;
+	assert_int_equal(loop_open(1000000, &loop), 0); /* so it does not sleep */
+	assert_int_equal(loop_add(loop, &watch, EPOLLIN), 0);
+	assert_int_equal(loop_run(loop), 0);
+	loop_close(loop);
+	(void)close(watch.fd);
+	assert_true(yields >= TURNS - 1);
+}
+
+static struct stuck alone;
+static struct loop_timer timer;
+static uint32_t looks;
+
+/* Until its slice is another one. */
+static void look_again(struct loop_timer *again)
+{
+	if (alone.thread && (alone.before.runtime_ns == 0 ||
+			     attr_of(alone.thread).runtime_ns != alone.before.runtime_ns))
+		alone.over = true;
+	if (alone.over || ++looks == PATIENCE_MS)
+		loop_stop(loop);
+	else
+		loop_timer_set(loop, again, loop_now(loop) + 1000000);
+}
+
+static void the_owner_claims_the_cpu_of_a_worker(void **state)
+{
+	struct workers_conf conf = { .threads = 1, .keep = 1, .slices = true, .apart = true };
+	struct workers *pool;
+	bool r;
+
+	(void)state;
+	assert_int_equal(loop_open(0, &loop), 0);
+	conf.loop = loop;
+	assert_int_equal(workers_open(&conf, &pool), 0);
+	alone.work = (struct work){ .run = be_stuck, .done = done };
+	assert_int_equal(workers_submit(pool, &alone.work), 0);
+	timer.fire = look_again;
+	loop_timer_set(loop, &timer, loop_now(loop) + 1000000);
+	assert_int_equal(loop_run(loop), 0);
+	r = alone.over;
+	alone.over = true;
+	workers_close(pool);
+	loop_close(loop);
+	assert_true(r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_cpu_is_offered_once_a_slice),
 		cmocka_unit_test(a_thread_has_short_slices_and_its_children_do_not),
 		cmocka_unit_test(another_policy_is_left_alone),
+		cmocka_unit_test(a_claim_changes_a_slice_by_next_to_nothing),
+		cmocka_unit_test(nothing_is_claimed_for_another_policy),
 		cmocka_unit_test(each_number_is_a_cpu_of_its_own),
 		cmocka_unit_test(threads_of_a_pool_have_short_slices_and_offer_their_cpu),
 		cmocka_unit_test(threads_of_a_pool_stay_apart),
+		cmocka_unit_test(workers_claim_the_cpu_of_one_that_was_not_seen),
+		cmocka_unit_test(a_loop_offers_its_cpu_that_works_for_descriptors_alone),
+		cmocka_unit_test(the_owner_claims_the_cpu_of_a_worker),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -327,9 +327,9 @@ static void told_once_for_several(void **state)
 
 static enum work_end run_and_tell(struct work *work, uint32_t thread)
 {
-	workers_tell(pool, item_of(work)->again); /* too early */
+	workers_tell(pool, thread, item_of(work)->again); /* too early */
 	assert_int_equal(readable(workers_fd(pool)), false);
-	workers_tell(pool, UINT64_MAX);
+	workers_tell(pool, thread, UINT64_MAX);
 	assert_int_equal(readable(workers_fd(pool)), true);
 	item_of(work)->again = 0;
 	return run_fast(work, thread);
