@@ -14,6 +14,9 @@
 enum {
 	KEEP_IDLE = 2,           /* threads; more of them end */
 	STACK_BYTES = 256 << 10, /* address space; a few pages are touched */
+	/* A tenth of the share of core and workers, where they want the same CPU: to unmap what a
+	 * client left takes tens of milliseconds, and others' ops wait for none of it. */
+	NICER = 10,
 };
 
 struct helpers {
@@ -59,6 +62,7 @@ int helpers_open(struct loop *loop, uint32_t max_threads, struct helpers **ret)
 		.threads = max_threads,
 		.keep = KEEP_IDLE,
 		.stack_bytes = STACK_BYTES,
+		.nicer = NICER,
 	};
 	struct helpers *h = calloc(1, sizeof(*h));
 	int r;

@@ -63,6 +63,7 @@ struct seat {
 
 struct workers {
 	struct workers_conf conf;
+	int nice; /* of threads that are nicer than their owner */
 	struct loop_watch watch;
 	/* finds what has ended without the kernel, while the loop spins */
 	struct loop_poller poller;
@@ -258,7 +259,7 @@ static void end_thread(struct workers *w)
 static void settle(struct workers *w, struct seat *seat, uint32_t number)
 {
 	if (w->conf.nicer)
-		(void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + w->conf.nicer);
+		(void)setpriority(PRIO_PROCESS, 0, w->nice);
 	if (w->conf.slices)
 		(void)cpu_slice_ask();
 	if (w->conf.apart)
@@ -445,6 +446,7 @@ int workers_open(const struct workers_conf *conf, struct workers **ret)
 	if (!w)
 		return -ENOMEM;
 	w->conf = *conf;
+	w->nice = getpriority(PRIO_PROCESS, 0) + conf->nicer;
 	mails_clear(&w->taken);
 	mails_clear(&w->queue);
 	r = mailbox_open(&w->ended);

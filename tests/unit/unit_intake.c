@@ -285,6 +285,37 @@ static void none_waits_for_another(void **state)
 	loop_close(loop);
 }
 
+static int nice_of_helper;
+
+static void look_at_nice(struct helper_job *job)
+{
+	(void)job;
+	nice_of_helper = getpriority(PRIO_PROCESS, 0);
+}
+
+static void over(struct helper_job *job)
+{
+	(void)job;
+	loop_stop(loop);
+}
+
+static void helpers_get_less_of_a_cpu_than_the_core(void **state)
+{
+	struct helper_job job = { .run = look_at_nice, .done = over };
+	const int own = getpriority(PRIO_PROCESS, 0);
+	struct helpers *helpers = NULL;
+
+	(void)state;
+	assert_int_equal(loop_open(0, &loop), 0);
+	assert_int_equal(helpers_open(loop, 1, &helpers), 0);
+	helper_start(helpers, &job);
+	assert_int_equal(loop_run(loop), 0);
+	assert_int_equal(nice_of_helper, own + 10 > 19 ? 19 : own + 10);
+	assert_int_equal(getpriority(PRIO_PROCESS, 0), own);
+	helpers_close(helpers);
+	loop_close(loop);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -293,6 +324,7 @@ int main(void)
 		cmocka_unit_test(a_packet_waits_for_its_share),
 		cmocka_unit_test(rings_are_made),
 		cmocka_unit_test(none_waits_for_another),
+		cmocka_unit_test(helpers_get_less_of_a_cpu_than_the_core),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
