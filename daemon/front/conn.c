@@ -38,21 +38,11 @@
 #include "server.h"
 
 enum {
-	MESSAGES_A_TURN = 16,
+	MESSAGES_A_TURN = 16, /* if there were so many, the next wait for a tick */
 	ENTRIES_A_TURN = 64,
 	/* between two looks at the ring of a client whose doorbells nobody hears */
 	TICK_NS = 1000000,
 };
-
-static void send_wake(struct conn *c)
-{
-	const struct wire_head wake = packet_head(WIRE_WAKE, sizeof(wake), 0);
-
-	/* When it does not fit, unread packets lie there already, and the client's descriptor is
-	 * readable. */
-	c->client.wake = false;
-	(void)packet_send(c->socket.fd, &wake, sizeof(wake), NULL, 0);
-}
 
 /* --- death --- */
 
@@ -254,7 +244,6 @@ static void on_hello(struct conn *c, const void *packet, size_t n, uint32_t seq)
 	c->intake.ring = &c->client.ring;
 	c->intake.ring_entries = hello.sq_entries;
 	c->intake.arena_blocks = hello.arena_blocks;
-	(void)loop_modify(server_daemon(c->server)->loop, &c->socket, 0);
 	start_intake(c);
 }
 
@@ -393,16 +382,23 @@ static void on_message(struct conn *c, const void *packet, size_t n)
 
 /* --- packets with descriptors --- */
 
-/* Packets are not looked at meanwhile, doorbells among them: so the ring is, now and then. */
-static void start_intake(struct conn *c)
+/* Packets are not looked at until an intake has ended, or for a tick. Doorbells are among them: so
+ * the ring is looked at now and then. */
+static void let_packets_wait(struct conn *c)
 {
 	struct loop *loop = server_daemon(c->server)->loop;
 
+	(void)loop_modify(loop, &c->socket, 0);
+	if (c->state == CONN_OPEN)
+		loop_timer_set(loop, &c->timer, loop_now(loop) + TICK_NS);
+}
+
+static void start_intake(struct conn *c)
+{
 	c->intake.state = INTAKE_LENT;
 	c->intake.greeted = c->state == CONN_OPEN;
 	conn_share(c, &c->intake.share);
-	if (c->state == CONN_OPEN)
-		loop_timer_set(loop, &c->timer, loop_now(loop) + TICK_NS);
+	let_packets_wait(c);
 	helper_start(server_helpers(c->server), &c->intake.job);
 }
 
@@ -411,7 +407,9 @@ static void on_tick(struct loop_timer *timer)
 	struct conn *c = container_of(timer, struct conn, timer);
 	struct loop *loop = server_daemon(c->server)->loop;
 
-	if (c->intake.state != INTAKE_IDLE)
+	if (c->intake.state == INTAKE_IDLE)
+		(void)loop_modify(loop, &c->socket, EPOLLIN);
+	else
 		loop_timer_set(loop, timer, loop_now(loop) + TICK_NS);
 }
 
@@ -484,7 +482,6 @@ static bool take_packet(struct conn *c)
 	if (n == 0)
 		return false;
 	if (n > 0 && fds) {
-		(void)loop_modify(server_daemon(c->server)->loop, &c->socket, 0);
 		start_intake(c);
 		return false;
 	}
@@ -502,13 +499,16 @@ static bool take_packet(struct conn *c)
 	return c->state < CONN_DYING;
 }
 
+/* A client that rings without end would keep the core busy: a packet is two system calls. */
 static void on_socket(struct loop_watch *watch, uint32_t events)
 {
 	struct conn *c = container_of(watch, struct conn, socket);
+	int taken = 0;
 
-	for (int i = 0; i < MESSAGES_A_TURN && c->intake.state == INTAKE_IDLE; i++)
-		if (!take_packet(c))
-			break;
+	while (taken < MESSAGES_A_TURN && c->intake.state == INTAKE_IDLE && take_packet(c))
+		taken++;
+	if (taken == MESSAGES_A_TURN && c->intake.state == INTAKE_IDLE)
+		let_packets_wait(c);
 	if (c->state < CONN_DYING && (events & (EPOLLHUP | EPOLLERR)))
 		conn_kill(c);
 }
@@ -562,7 +562,7 @@ static bool poll_ring(struct loop_poller *poller)
 	uint32_t taken = 0;
 
 	if (c->client.wake)
-		send_wake(c);
+		conn_send_wake(c);
 	if (c->closing_mounts > 0)
 		finish_closing(c);
 	while (c->state == CONN_OPEN && taken < ENTRIES_A_TURN && take_entry(c))

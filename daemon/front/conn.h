@@ -69,6 +69,7 @@ void conn_lost(struct conn *c, const struct device *device, const char *why);
 
 /* conn_share.c. Can this entry be taken now? A cancel needs neither an op nor a completion. */
 bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t completions);
+void conn_send_wake(struct conn *c); /* as its client asked; never blocks */
 /* The rings are made: HELLO_OK, which is all that needs their descriptors. 0 or -errno. */
 int conn_answer_hello(struct conn *c, uint32_t seq);
 /* A number for one more space. 0, or -ENOSPC with text. */

@@ -147,3 +147,13 @@ void conn_give_up_orders(struct conn *c)
 		c->unwanted_orders = order;
 	}
 }
+
+void conn_send_wake(struct conn *c)
+{
+	const struct wire_head wake = packet_head(WIRE_WAKE, sizeof(wake), 0);
+
+	/* When it does not fit, unread packets lie there already, and the client's descriptor is
+	 * readable. */
+	c->client.wake = false;
+	(void)packet_send(c->socket.fd, &wake, sizeof(wake), NULL, 0);
+}
