@@ -30,7 +30,7 @@ JOBS=${JOBS:-4} tests/run.sh "$build" | tee "$build/check-gpu.log"
 [ "${PIPESTATUS[0]}" = 0 ] || status=1
 
 sanitized() {	# each kernel, at each layout and at random ones
-	local sanitizer tool t
+	local sanitizer tool t failed=0
 	sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 	if [ -z "$sanitizer" ]; then
 		echo "skip memcheck, racecheck: no compute-sanitizer in PATH or /usr/local/cuda/bin"
@@ -43,14 +43,16 @@ sanitized() {	# each kernel, at each layout and at random ones
 			case $? in
 			0) echo "ok   $tool $t" ;;
 			77) echo "skip $tool $t: $(tail -n 1 "$build/tests/$t.$tool.log")" ;;
+			124) echo "FAIL $tool $t: it had not ended after 120 s" && failed=1 ;;
 			*)
-				echo "FAIL $tool $t"
-				tail -n 40 "$build/tests/$t.$tool.log"
-				return 1
+				echo "FAIL $tool $t: see below"
+				failed=1
+				tail -n 40 "$build/tests/$t.$tool.log" | sed 's/^/	/'
 				;;
 			esac
 		done
 	done
+	return $failed
 }
 sanitized >"$build/sanitized.log" || status=1
 cat "$build/sanitized.log"

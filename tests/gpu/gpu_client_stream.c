@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=8 */
+/* make: lane=wait seconds=8 */
 /*
  * gpu_client_stream - goal: an op that names a stream comes after the work that is in it, and a
  * stream that waits for an op after the op; over each way of reaching pages, with events, with

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=15 */
+/* make: seconds=12 */
 /*
  * gpu_fault - goal: whichever call of the driver fails, the daemon's and libkvtier's: the engine
  * gets an error or its bytes, never wrong ones; nothing hangs, nothing is left behind, and the next

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=8 */
+/* make: lane=wait seconds=20 */
 /*
  * gpu_lost - goal: a GPU that fails harms its own ops alone. They fail with -EIO, the connections
  * that had memory of it are cut with the driver's words, the GPU comes back in a new context, and

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=5 */
+/* make: lane=wait seconds=5 */
 /*
  * gpu_order - goal: no page of an op is touched before the event or the word that the op names; an
  * op that waits holds up no other client, and can be cancelled; its end is told by its word.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=8 */
+/* make: lane=wait seconds=8 */
 /*
  * gpu_regions - goal: what a client says of its GPU memory is checked, memory comes by each kind of
  * handle, and goes again: after SPACE_CLOSED nothing of it is open, and nothing grows. Method: the

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=6 */
+/* make: lane=wait seconds=6 */
 /*
  * gpu_rungs - goal: pages in a GPU's memory reach the daemon by the first way that its driver and
  * the daemon allow; whichever it is, blocks are the same bytes; and the library says how, and why
