@@ -79,7 +79,7 @@ void gpu_engine_connect(struct gpu_engine *ge, const struct gpu *gpu, const char
 			enum gpu_memory_kind kind)
 {
 	const struct kvtier_options o = {
-		.size = sizeof(o), .socket_path = socket, .name = "gpu", .timeout_ms = 20000
+		.size = sizeof(o), .socket_path = socket, .name = "gpu", .timeout_ms = 60000
 	};
 	struct engine *e = &ge->e;
 	size_t bytes;
