@@ -15,7 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { PATIENCE_S = 20 };
+enum { PATIENCE_S = 60 };
 
 /* --- connection --- */
 
