@@ -81,7 +81,8 @@ static void required_means_required(void **state)
 	daemon_place(&d, false);
 	snprintf(command, sizeof(command), "%s[gpu]\ndevices = required\n", common);
 	daemon_configure(&d, command);
-	snprintf(command, sizeof(command), "%s/kvtierd --config %s 2>&1", build_dir(), d.config);
+	snprintf(command, sizeof(command), "timeout 60 %s/kvtierd --config %s 2>&1", build_dir(),
+		 d.config);
 	assert_int_equal(shell(command, text, sizeof(text)), 1);
 	assert_non_null(strstr(text, "[gpu] devices = required: "));
 	daemon_configure(&d, common);
