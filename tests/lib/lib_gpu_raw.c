@@ -177,14 +177,20 @@ int gpu_raw_order(struct gpu_raw *e, uint32_t n_events)
 
 void gpu_raw_close_space(struct gpu_raw *e)
 {
-	struct wire_space_close close = {
+	const struct wire_space_close close = {
 		.head = raw_head(&e->raw, WIRE_SPACE_CLOSE, sizeof(close)),
 		.space = e->space,
 	};
+	union {
+		struct wire_head head;
+		struct wire_error error;
+	} answer = { 0 };
 
 	assert_int_equal(raw_send(&e->raw, &close, sizeof(close), NULL, 0), 0);
-	assert_int_equal(raw_receive(&e->raw, &close, sizeof(close)), sizeof(close));
-	assert_int_equal(close.head.type, WIRE_SPACE_CLOSED);
+	assert_true(raw_receive(&e->raw, &answer, sizeof(answer)) > 0);
+	if (answer.head.type == WIRE_ERROR)
+		fail_msg("SPACE_CLOSE: %d, %s", answer.error.error, answer.error.text);
+	assert_int_equal(answer.head.type, WIRE_SPACE_CLOSED);
 }
 
 void gpu_raw_close(struct gpu_raw *e)

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: seconds=8 */
+/*
+ * gpu_cut - goal: the end of a connection, and SPACE_CLOSED, are the daemon's word that the GPU
+ * touches no page any more; and what a client that ends in the middle of a store leaves is nothing
+ * or right. Method: connections and spaces that end after a random time, while the emulated driver
+ * runs what is queued as late as it may; at that word pages are poisoned, and looked at when the
+ * daemon has forgotten them. How long an engine's memory stays mapped after its end is printed.
+ */
+#include "tests/lib/lib_gpu_raw.h"
+
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { N = 8, TRIES = 12, CHAIN = 1, DEADLINE_MS = 30000, NEW_CHAIN = 100 };
+
+static const char config[] = "[host]\nbytes = 128M\nslab_bytes = 16M\nhuge_pages = no\n"
+			     "[device]\nworkers = 2\ndepth = 16\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+static struct gpu_raw keeper;
+static struct kvtier_geometry geometry;
+static struct random seed;
+
+/* Of 1.5 MiB as they are: two lanes each. The keeper's blocks are the ones that are loaded. */
+static int begin(void **state)
+{
+	(void)state;
+	geometry = large_geometry(KVTIER_CODEC_RAW);
+	geometry.layers = 8;
+	geometry.kv_heads = 6;
+	geometry.head_dim_k = geometry.head_dim_v = 256;
+	seed = (struct random){ .state = gpu_seed() };
+	gpu_open(&gpu, 0);
+	daemon_start(&d, config);
+	gpu_raw_open(&keeper, d.socket, &gpu, &geometry, 2 * N);
+	gpu_raw_fill(&keeper, CHAIN, 0, N);
+	assert_int_equal(gpu_raw_run(&keeper, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	gpu_raw_close_space(&keeper);
+	gpu_raw_close(&keeper);
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("kvtierd");
+	return 0;
+}
+
+/* Gives its pages up, as libkvtier does, and waits until the daemon has let go of them. */
+static void cut(struct gpu_raw *e)
+{
+	char text[512];
+
+	__atomic_store_n(&e->raw.submit->given_up, 1, __ATOMIC_SEQ_CST);
+	assert_int_equal(shutdown(e->raw.fd, SHUT_WR), 0);
+	while (raw_receive(&e->raw, text, sizeof(text)) > 0)
+		;
+}
+
+/* The keeper's pages alone are mapped. */
+static void forgotten(void)
+{
+	const uint64_t until = now_ns() + DEADLINE_MS * 1000000ull;
+	char text[4096];
+
+	do {
+		if (now_ns() > until)
+			fail_msg("pages are mapped still: %s", text);
+		(void)daemon_ctl(&d, "devices --json", text, sizeof(text));
+	} while (!strstr(text, "\"regions\":1,"));
+}
+
+static void start(struct gpu_raw *e, enum wire_op op, uint32_t chain)
+{
+	struct wire_sqe sqe;
+
+	gpu_raw_open(e, d.socket, &gpu, &geometry, N);
+	if (op == WIRE_OP_LOAD)
+		gpu_raw_poison(e, 0, N);
+	else
+		gpu_raw_fill(e, chain, 0, N);
+	sqe = gpu_raw_sqe(e, op, chain, 0, N);
+	gpu_raw_send(e, &sqe);
+	/* an entry of a space that was closed before the daemon read it is a violation */
+	while (__atomic_load_n(&e->raw.complete->sq_head, __ATOMIC_ACQUIRE) != e->position)
+		nap_ms(1);
+	usleep(random_below(&seed, 12000));
+}
+
+/* From the daemon's word on. */
+static void assert_untouched(struct gpu_raw *e)
+{
+	gpu_raw_poison(e, 0, N);
+	forgotten();
+	for (uint32_t i = 0; i < N; i++)
+		assert_true(gpu_raw_is_poison(e, i));
+}
+
+static void a_cut_load_touches_nothing_any_more(void **state)
+{
+	uint64_t most_us = 0;
+
+	(void)state;
+	for (int i = 0; i < TRIES; i++) {
+		struct gpu_raw e;
+		uint64_t ended;
+
+		start(&e, WIRE_OP_LOAD, CHAIN);
+		cut(&e);
+		ended = now_ns();
+		assert_untouched(&e);
+		if ((now_ns() - ended) / 1000 > most_us)
+			most_us = (now_ns() - ended) / 1000;
+		gpu_raw_close(&e);
+	}
+	print_message("pages were unmapped %llu ms after their connection, at the latest\n",
+		      (unsigned long long)(most_us / 1000));
+}
+
+static void a_space_closed_in_a_load_touches_nothing_any_more(void **state)
+{
+	(void)state;
+	for (int i = 0; i < TRIES; i++) {
+		struct gpu_raw e;
+
+		start(&e, WIRE_OP_LOAD, CHAIN);
+		gpu_raw_close_space(&e);
+		assert_untouched(&e);
+		gpu_raw_close(&e);
+	}
+}
+
+/* The pages get other bytes at the daemon's word; what was stored, if it was, has the first. */
+static void a_cut_store_leaves_nothing_or_what_is_right(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < TRIES; i++) {
+		struct gpu_raw e;
+		uint32_t ok;
+
+		start(&e, WIRE_OP_STORE, NEW_CHAIN + i);
+		cut(&e);
+		gpu_raw_poison(&e, 0, N);
+		forgotten();
+		gpu_raw_poison(&keeper, N, N);
+		ok = gpu_raw_run(&keeper, WIRE_OP_LOAD, NEW_CHAIN + i, N, N).prefix;
+		for (uint32_t k = 0; k < N; k++)
+			assert_true(k < ok ? gpu_raw_holds(&keeper, NEW_CHAIN + i, k, N + k) :
+					     gpu_raw_is_poison(&keeper, N + k));
+		gpu_raw_close(&e);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_cut_load_touches_nothing_any_more, begin, end),
+		cmocka_unit_test_setup_teardown(a_space_closed_in_a_load_touches_nothing_any_more,
+						begin, end),
+		cmocka_unit_test_setup_teardown(a_cut_store_leaves_nothing_or_what_is_right, begin,
+						end),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0 one_thread=1 late=4");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
