@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * arena.c - contiguous ranges for ops: of arena slots, and of staging pages. Few at a time (an op
- * each), so a sorted array beats anything linked. The caller holds the ring lock.
+ * arena.c - contiguous ranges of arena slots and of staging pages, for ops. There are few at a time
+ * (one an op), so a sorted array is quicker than a linked list. The caller holds the ring lock.
  */
 #include <errno.h>
 #include <string.h>

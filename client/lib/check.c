@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.c - checks what callers hand in: geometry, regions and segments; clients and spaces.
+ * check.c - checks a caller's arguments: geometry, regions and segments; clients and spaces.
  *
  * They are copied to private structs of full size. Each field is checked, and the error names the
- * first wrong one with its value and limit. Pure. The daemon checks all of it again. The check here
- * gives the caller a sentence, and keeps staged.c, which follows these numbers, inside its memory.
+ * first wrong field with its value and limit. Pure. The daemon checks all of them again. The check
+ * here gives the caller a sentence. It also keeps staged.c inside its memory, because staged.c
+ * follows these numbers.
  */
 #include <errno.h>
 #include <string.h>
@@ -211,7 +212,7 @@ static int coverage_check(const struct kvtier_geometry *g, const struct kvtier_s
 	return 0;
 }
 
-/* Elements lie as far apart as the caller's struct is large. */
+/* The caller's elements lie as far apart as its struct is large. */
 static int array_in(void *ret, size_t known, const void *in, size_t n, const char *name)
 {
 	uint32_t size = 0, each;

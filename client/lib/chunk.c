@@ -49,7 +49,7 @@ int chunk_push(struct kvtier_client *c, struct op *op, const struct kvtier_key *
 	return 0;
 }
 
-/* Skips blocks whose page is nowhere; returns how many follow that have one. */
+/* Skips blocks that have no page; returns how many blocks with a page follow. */
 static uint32_t staged_run(struct op *op)
 {
 	const uint64_t pages = staged_user_pages(op->space->staged);
@@ -63,7 +63,7 @@ static uint32_t staged_run(struct op *op)
 	return end - op->chunk_done;
 }
 
-/* 0: its pages may be touched; -EAGAIN: not yet; else the error with which the op ends. */
+/* 0: the op's pages may be touched. -EAGAIN: not yet. Another -errno: the op ends with it. */
 static int staged_ready(struct op *op)
 {
 	int rc;

@@ -27,7 +27,8 @@ const char *kvtier_version(void)
 	return KVTIER_VERSION;
 }
 
-/* In /tmp anybody may have made it before the daemon did, to be shown this process's pages. */
+/* In /tmp anybody may have made the directory before the daemon did, to be shown this process's
+ * pages. */
 static int check_private(const char *dir)
 {
 	struct stat st;
@@ -113,7 +114,8 @@ static void client_free(struct kvtier_client *c)
 	free(c);
 }
 
-/* What kvtier_event_fd() gives is the epoll: over results that wait, and the daemon's packets. */
+/* kvtier_event_fd() gives the epoll's descriptor. The epoll has the event of results that wait, and
+ * the daemon's packets. */
 static int events_open(struct kvtier_client *c)
 {
 	struct epoll_event event = { .events = EPOLLIN };
@@ -183,12 +185,8 @@ int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **
 		else if (c->state != SESSION_UP && now >= deadline)
 			rc = error_set(-ETIMEDOUT, "no answer on %s in %u ms", c->path,
 				       c->timeout_ms);
-		else
-			rc = c->state == SESSION_UP ?
-				     0
-				     /* also a full backlog: somebody lives there */
-				     :
-				     -EAGAIN;
+		else /* -EAGAIN also stands for a full backlog: a daemon lives there */
+			rc = c->state == SESSION_UP ? 0 : -EAGAIN;
 		(void)pthread_mutex_unlock(&c->control);
 		if (rc != -EAGAIN)
 			break;
@@ -201,9 +199,9 @@ int kvtier_connect(const struct kvtier_options *options, struct kvtier_client **
 	return rc;
 }
 
-/* In a process that did not make it: frees what this process has of it. No lock is taken, as a
- * thread that is not here may hold it; nothing is sent or shut down, and nothing written to what is
- * shared with the parent. */
+/* In a process that did not make the client: frees this process's part of it. No lock is taken, as
+ * a thread that is not here may hold it. Nothing is sent or shut down, and no memory is written to
+ * that the parent shares. */
 static void client_disown(struct kvtier_client *c)
 {
 	struct link *link = atomic_load(&c->link);
@@ -231,14 +229,14 @@ void kvtier_close(struct kvtier_client *c)
 		client_disown(c);
 		return;
 	}
-	deadline = client_now() + ms_to_ns(c->timeout_ms); /* one for all the spaces */
+	deadline = client_now() + ms_to_ns(c->timeout_ms); /* one deadline for all spaces */
 	for (size_t i = 0; i < KVTIER_MAX_SPACES; i++) {
 		struct kvtier_space *space;
 
 		(void)pthread_mutex_lock(&c->control);
 		space = c->spaces[i];
 		if (space && space->orphan)
-			space = NULL; /* goes with the connection */
+			space = NULL; /* the space goes with the connection */
 		(void)pthread_mutex_unlock(&c->control);
 		if (space)
 			(void)space_close_until(space, deadline);
@@ -246,7 +244,7 @@ void kvtier_close(struct kvtier_client *c)
 	client_end(c);
 }
 
-/* Counted in shared memory, for the daemon to show; concurrent callers lose nothing. */
+/* Counts in shared memory, for the daemon to show; concurrent callers lose no count. */
 static void lookup_count(struct link *link, size_t n, uint32_t hits)
 {
 	(void)__atomic_fetch_add(&link->submit->lookup_blocks, n, __ATOMIC_RELAXED);
@@ -254,7 +252,7 @@ static void lookup_count(struct link *link, size_t n, uint32_t hits)
 		(void)__atomic_fetch_add(&link->submit->lookup_hits, hits, __ATOMIC_RELAXED);
 }
 
-/* A stopped daemon's index may be anything but current. */
+/* A stopped daemon's index is out of date. */
 static bool fresh(const struct link *link)
 {
 	const uint64_t beat = __atomic_load_n(&link->index->heartbeat_ns, __ATOMIC_RELAXED);
@@ -451,7 +449,8 @@ int kvtier_event_fd(const struct kvtier_client *client)
 	(void)pthread_mutex_lock(&c->ring);
 	if (!c->event_used) {
 		c->event_used = true;
-		/* what came before: the first kvtier_poll() finds it, and asks for WAKEs */
+		/* completions that came before: the first kvtier_poll() finds them, and asks for
+		 * WAKEs */
 		ops_event(c);
 		link = atomic_load(&c->link);
 		if (link)
@@ -461,8 +460,8 @@ int kvtier_event_fd(const struct kvtier_client *client)
 	return c->epoll_fd;
 }
 
-/* Drains the event, takes completions, asks for the next WAKE, looks once more: none is missed.
- * Ring held. */
+/* Drains the event, takes completions, asks for the next WAKE, and looks once more. So no
+ * completion is missed. Ring held. */
 static void poll_turn(struct kvtier_client *c)
 {
 	struct link *link = atomic_load(&c->link);

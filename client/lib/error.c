@@ -10,7 +10,8 @@
 
 #include "client.h"
 
-enum { STRUCT_BYTES_MAX = 4096 }; /* no struct of ours gets near this: it is a wild number */
+/* a larger size is a wild number: no struct of ours is near this */
+enum { STRUCT_BYTES_MAX = 4096 };
 
 static _Thread_local char last_error[320];
 

@@ -77,7 +77,7 @@ static int key_next(struct keys *keys, const struct kvtier_key *before, const ui
 {
 	const size_t bytes = (size_t)keys->block_tokens * sizeof(*tokens);
 
-	/* A NULL type means "as before": no fetch, no allocation. */
+	/* A NULL type means the type as before: no fetch, no allocation. */
 	if (EVP_DigestInit_ex2(keys->ctx, NULL, NULL) != 1 ||
 	    EVP_DigestUpdate(keys->ctx, before->bytes, sizeof(before->bytes)) != 1 ||
 	    EVP_DigestUpdate(keys->ctx, tokens, bytes) != 1 ||

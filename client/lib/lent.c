@@ -174,7 +174,7 @@ bool lent_memory_open(uint64_t device, uint64_t inode)
 
 int grave_open(uint32_t room, int pidfd, struct grave **ret)
 {
-	/* Touched only when it is used. */
+	/* Its memory is touched only when the grave is used. */
 	struct grave *grave = calloc(1, sizeof(*grave) + (size_t)room * sizeof(grave->pages[0]));
 
 	if (!grave)
@@ -198,7 +198,7 @@ void grave_add(struct grave *grave, struct lent_layout *layout, uint64_t op, con
 {
 	uint32_t *to = &grave->pages[grave->n_pages], kept = 0;
 
-	/* Ops in flight never have more slots of the arena than it has. */
+	/* Ops in flight have no more slots than the arena has. */
 	assert(grave->n_parts < KVTIER_MAX_OPS && n <= grave->room - grave->n_pages);
 	memcpy(to, pages, n * sizeof(*pages));
 	qsort(to, n, sizeof(*to), compare);
@@ -310,8 +310,8 @@ void lent_look(void)
 	lent_unlock();
 }
 
-/* In a forked child, with the lock held: the daemon's word is the parent's to wait for. No
- * shutdown(), which would end what the parent shares. */
+/* In a forked child, with the lock held: the parent waits for the daemon's word. No shutdown(): it
+ * would end the socket that the parent shares. */
 void lent_child(void)
 {
 	while (!LIST_EMPTY(&graves)) {

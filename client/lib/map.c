@@ -12,15 +12,16 @@
  * and the writer keeps W1..W4 (head of index.c).
  *   - Hit: a slot's fingerprint changes only while its meta is 0 (W1), so the same non-zero meta
  *     before and after comparing means that the entry was there.
- *   - Moved from the first bucket to the second: whoever misses it in the first sees its removal,
- *     hence its earlier copy in the second (W2), which is read later.
- *   - Moved from the second to the first: whoever misses it in both read the first before it came
- *     and the second after it left; between these the first bucket's seq moved (W3): again.
- *   - Split: whoever misses it in the old bucket saw it leave, so sees the new shape (W4): again.
+ *   - Moved from the first bucket to the second: a reader that misses it in the first sees its
+ *     removal, hence its earlier copy in the second (W2), which is read later.
+ *   - Moved from the second to the first: a reader that misses it in both read the first before it
+ *     came and the second after it left. Between these the first bucket's seq moved (W3): again.
+ *   - Split: a reader that misses it in the old bucket saw it leave, and so sees the new shape
+ *     (W4): again.
  * So a miss means that there was a moment (the reading of the second bucket) at which the key was
  * in neither. Nobody ever waits for the writer: it may be stopped or killed between any two stores,
- * and what was present is found. What remains: an entry that moved between its two buckets during
- * each of MAP_TRIES readings in a row is reported absent, once.
+ * and an entry that was present is found. What remains: an entry that moved between its two buckets
+ * during each of MAP_TRIES readings in a row is reported absent, once.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -99,7 +100,7 @@ const struct wire_index *map_head(const struct map *map)
 	return map->head;
 }
 
-/* A daemon that went mad must not make an engine read outside the mapping. */
+/* A daemon with damaged memory must not make an engine read outside the mapping. */
 static bool shape_fits(const struct map *map, uint64_t shape)
 {
 	const uint64_t level = shape >> 32, divided = shape & 0xffffffffu;
@@ -155,7 +156,7 @@ static uint32_t probe(const struct map *map, const struct print *print)
 	return 0;
 }
 
-/* Asks for the lines that probe() will read, should the shape stay. */
+/* Asks for the cache lines that probe() will read if the shape stays. */
 static void prefetch(const struct map *map, const struct print *print)
 {
 	const uint64_t shape = __atomic_load_n(&map->head->shape, __ATOMIC_RELAXED);
@@ -217,7 +218,7 @@ size_t map_prefix(const struct map *map, const struct fingerprint_key *index_key
 	size_t lo = 0, hi = n, at[MAP_WAYS];
 	uint32_t meta = 0;
 
-	/* The common answers, all and nothing, in one round. */
+	/* One round finds the common answers: all keys, and none. */
 	if (n > 0) {
 		at[0] = 0;
 		at[1] = n - 1;

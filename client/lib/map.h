@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * map.h - reading the daemon's index: which keys are present, with no syscall and no lock. Any
- * thread, any number of them. Answers are hints: the op is what pins. Layout: client/wire.h.
+ * thread, any number of them. Answers are hints: only an op pins blocks. Layout: client/wire.h.
  */
 #ifndef KVTIER_MAP_H
 #define KVTIER_MAP_H

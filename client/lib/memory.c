@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - memory for pages that crosses to the daemon without a copy, and that can be taken
- * back.
+ * memory.c - memory for pages that the daemon maps without a copy, and that can be taken back.
  *
- * Taking it back is for a daemon that stands still and may yet write into it. A fresh memfd with
+ * It is taken back from a daemon that stands still and may yet write into it. A fresh memfd with
  * the same contents appears under the same addresses. The late writer keeps the old memfd to
  * itself.
  */
@@ -99,7 +98,7 @@ int kvtier_memory_region(const struct kvtier_shared *memory, struct kvtier_regio
 	return 0;
 }
 
-/* What there is of [at, end) goes into the new file. */
+/* The bytes that the old file has of [at, end) go into the new one. */
 static int copy_run(const struct kvtier_shared *memory, int to, off_t at, off_t end)
 {
 	while (at < end) {
@@ -115,7 +114,7 @@ static int copy_run(const struct kvtier_shared *memory, int to, off_t at, off_t 
 	return 0;
 }
 
-/* Only what was ever written: pages nobody touched cost nothing. */
+/* Copies only pages that were ever written: untouched pages cost nothing. */
 static int copy_data(const struct kvtier_shared *memory, int to)
 {
 	off_t at = 0;

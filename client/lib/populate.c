@@ -36,7 +36,7 @@ struct populate {
 	_Atomic uint64_t *done; /* a bit a page */
 };
 
-/* Touching may meet others' writes: it changes nothing. */
+/* The touch changes no byte, so it may meet writes of others. */
 void populate_touch(uint8_t *base, uint64_t n)
 {
 	if (n == 0 || madvise(base, n, MADV_POPULATE_WRITE) == 0 || errno != EINVAL)
@@ -68,7 +68,8 @@ static void segment_fill(const struct kvtier_geometry *g, const struct kvtier_se
 	} else if (s->token_stride) {
 		ret->rows = g->block_tokens;
 	}
-	/* What lies end to end is one run: heads of a row, then rows; or the rows of a head. */
+	/* Pieces that lie end to end are one run: heads of a row, then rows; or the rows of a
+	 * head. */
 	if (ret->head_stride == ret->run) {
 		ret->run *= ret->heads;
 		ret->heads = 1;

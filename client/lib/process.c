@@ -2,8 +2,8 @@
 /*
  * process.c - tells a forked child from the process that made a client.
  *
- * The child shares socket and rings with its parent. Whatever it sent or published there would
- * break the parent's connection. So a client serves only the process that made it.
+ * The child shares socket and rings with its parent. A message or an entry of the child would break
+ * the parent's connection. So a client serves only the process that made it.
  *
  * The number of this process lies in a page that the kernel empties in a child. Where the kernel
  * does not, a fork handler empties it. So each call of the library finds out with one load, without
@@ -18,8 +18,8 @@
 
 _Atomic uint64_t *process_mark;
 
-static _Atomic uint64_t mark_fallback; /* where there is no page to be had */
-/* given so far, by this process and those it descends from */
+static _Atomic uint64_t mark_fallback; /* used where no such page can be had */
+/* the last number given, by this process and its ancestors */
 static _Atomic uint64_t numbers;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -48,7 +48,7 @@ uint64_t process_begin(void)
 	(void)pthread_once(&once, start);
 	next = atomic_fetch_add(&numbers, 1) + 1;
 	if (!atomic_compare_exchange_strong(process_mark, &none, next))
-		next = none; /* it had one */
+		next = none; /* the process had a number already */
 	return next;
 }
 

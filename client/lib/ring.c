@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ring.c - one connection's shared memory: what the daemon sent is checked here before it is
- * mapped, and each word the daemon writes is read once, into private memory, before it is looked
- * at.
+ * ring.c - one connection's shared memory: memory that the daemon sent is checked before it is
+ * mapped, and each word that the daemon writes is read once, into private memory, before it is
+ * looked at.
  *
  * Each page has one writer (wire.h): the client writes `submit`, the daemon `complete` and the
- * index. So the tails and heads of ours are kept privately and only published; the other side's are
- * bounded by them at each reading. "Full fence" in wire.h is here a sequentially consistent store
- * followed by such a load, which is the same on every machine and, unlike a bare fence, understood
- * by thread sanitizers.
+ * index. So our own tails and heads are kept privately and only published, and bound the other
+ * side's at each reading. "Full fence" in wire.h is here a sequentially consistent store followed
+ * by such a load, which is the same on every machine and, unlike a bare fence, understood by thread
+ * sanitizers.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -184,11 +184,11 @@ uint32_t ring_withdraw(struct link *link)
 	uint32_t read;
 
 	__atomic_store_n(&link->submit->given_up, 1, __ATOMIC_SEQ_CST);
-	/* After given_up: jobs of entries that the daemon reads from now on begin when it was
-	 * set. */
+	/* This comes after given_up was set: jobs of entries that the daemon reads from now on find
+	 * it set. */
 	read = __atomic_load_n(&link->complete->sq_head, __ATOMIC_SEQ_CST);
-	/* Should it be reading this very moment, then its head gets ahead of our tail, and it cuts
-	 * us off: just as well. */
+	/* If the daemon is reading at this very moment, its head gets ahead of our tail, and it
+	 * cuts us off, which does no harm. */
 	__atomic_store_n(&link->submit->sq_tail, read, __ATOMIC_SEQ_CST);
 	return read;
 }
@@ -228,8 +228,8 @@ bool ring_sleep(struct link *link, uint32_t seen, uint64_t ns)
 	const struct timespec slice = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
 
 	(void)__atomic_fetch_add(&link->submit->sleepers, 1, __ATOMIC_SEQ_CST);
-	/* FUTEX_WAIT looks at cq_tail again itself; it may also return early, which the caller
-	 * copes with. */
+	/* FUTEX_WAIT itself looks at cq_tail again. It may also return early; the caller looks
+	 * again. */
 	if (!ring_moved(link, seen))
 		(void)syscall(SYS_futex, &link->complete->cq_tail, FUTEX_WAIT, seen, &slice, NULL,
 			      0);

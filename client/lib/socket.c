@@ -85,7 +85,7 @@ static void packet_take_fds(struct msghdr *header, struct packet *ret)
 	}
 }
 
-/* The least that each reply must have; other types are not for a client. */
+/* The least bytes of each reply; other types are not for a client. */
 static size_t packet_bytes_expected(uint16_t type)
 {
 	switch (type) {
@@ -109,8 +109,7 @@ static size_t packet_bytes_expected(uint16_t type)
 
 int socket_receive(int fd, struct packet *ret)
 {
-	/* One CMSG of SOCKET_MAX_FDS fits and nothing more: what does not fit is dropped and said
-	 * so. */
+	/* One CMSG of SOCKET_MAX_FDS fits, and no more. The kernel drops the rest, and says so. */
 	_Alignas(struct cmsghdr) uint8_t control[CMSG_SPACE(sizeof(int) * SOCKET_MAX_FDS)];
 	struct iovec iov = { .iov_base = ret->bytes, .iov_len = sizeof(ret->bytes) };
 	struct msghdr header = { .msg_iov = &iov,
@@ -120,8 +119,9 @@ int socket_receive(int fd, struct packet *ret)
 	bool reset = false;
 	ssize_t n;
 
-	/* A peer that closes before it read all we sent resets the connection, which the kernel
-	 * tells once, and before the packets that peer sent us. The last of them says why. */
+	/* A peer that closes before it read all that we sent resets the connection. The kernel
+	 * tells of the reset once, before it gives us the packets of that peer, of which the last
+	 * says why. */
 	do
 		n = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	while (n < 0 && (errno == EINTR || (errno == ECONNRESET && !reset && (reset = true))));
@@ -133,7 +133,7 @@ int socket_receive(int fd, struct packet *ret)
 		return -ECONNRESET;
 	}
 	if ((header.msg_flags & MSG_CTRUNC) && ret->n_fds < SOCKET_MAX_FDS) {
-		/* there was room: it is this process that may have no more of them */
+		/* the buffer had room: this process may have no more descriptors */
 		packet_close(ret);
 		return -EMFILE;
 	}

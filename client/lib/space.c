@@ -59,7 +59,8 @@ static int space_list(struct kvtier_client *c, struct kvtier_space *space)
 			 KVTIER_MAX_SPACES);
 }
 
-/* Until the space is open (0), or will not be. Control held on entry and exit, not throughout. */
+/* Waits until the space is open (0), or it is clear that it will not be. Control held on entry and
+ * exit, not throughout. */
 static int space_await(struct kvtier_client *c, const struct kvtier_space *space)
 {
 	const uint64_t deadline = client_now() + ms_to_ns(c->timeout_ms);
@@ -83,7 +84,7 @@ static int space_await(struct kvtier_client *c, const struct kvtier_space *space
 	}
 }
 
-/* Opens it; unless it is open then, it is off the list, or an orphan. */
+/* Opens the space. On failure the space is off the list, or an orphan. */
 static int space_begin(struct kvtier_client *c, struct kvtier_space *space)
 {
 	int rc;
@@ -99,7 +100,8 @@ static int space_begin(struct kvtier_client *c, struct kvtier_space *space)
 	if (rc) {
 		space->orphan = space->close_wanted = true;
 		if (space->state != SPACE_OPENING)
-			space_gone(c, space); /* else when the daemon's late reply was answered */
+			/* else it goes when the daemon's late reply was answered */
+			space_gone(c, space);
 	}
 	(void)pthread_mutex_unlock(&c->control);
 	return rc;
@@ -158,7 +160,7 @@ static int space_cancel(struct kvtier_space *space, uint64_t deadline)
 	return rc == -ETIMEDOUT ? rc : 0;
 }
 
-/* Lets the space's ops end by themselves until the deadline; then likewise. */
+/* Lets the space's ops end by themselves until the deadline; then cancels them likewise. */
 static int space_drain(struct kvtier_space *space, uint64_t deadline)
 {
 	struct kvtier_client *c = space->client;
@@ -204,8 +206,8 @@ static void ring_flush(struct kvtier_client *c, uint64_t deadline)
 	}
 }
 
-/* Until the daemon has let go of the space, or its connection is cut: it is GONE, or QUIET. Control
- * held on entry and exit, not throughout. */
+/* Waits until the daemon has let go of the space, or the connection is cut: the space is GONE, or
+ * QUIET. Control held on entry and exit, not throughout. */
 static void space_end(struct kvtier_client *c, struct kvtier_space *space, uint64_t deadline)
 {
 	const enum space_state end = space->close_wanted ? SPACE_GONE : SPACE_QUIET;

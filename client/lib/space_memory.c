@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space_memory.c - what a space's pages lie in: the caller's regions, and how the daemon is told of
- * them (states of a space: space.c).
+ * space_memory.c - the memory that a space's pages lie in: the caller's regions, and how the daemon
+ * is told of them (states of a space: client.h).
  *
  *	KVTIER_MEMFD    duplicates of the descriptors, sent with each opening
  *	KVTIER_PRIVATE  a memfd of the library in front of them (staged.c)
@@ -85,7 +85,7 @@ static int descriptors_keep(struct kvtier_space *space)
 	return 0;
 }
 
-/* Where the pages lie, for lent.c: a memfd's bytes, or a GPU's addresses. */
+/* Tells lent.c where the pages lie: in a memfd's bytes, or at a GPU's addresses. */
 static int lent_open(struct kvtier_space *space)
 {
 	const struct space_layout *l = space->layout;

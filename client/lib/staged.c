@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * staged.c - regions that the daemon cannot reach: KVTIER_PRIVATE, and those of a GPU that cannot
+ * staged.c - regions that the daemon cannot reach: KVTIER_PRIVATE, and memory of a GPU that cannot
  * be shared. The daemon sees a sealed memfd of the library with a few pages in a compact layout:
  * segments one after another, K and V token-major. This file copies between those pages and the
  * engine's.
  *
- * All of it runs under the ring lock. So no copy overlaps a cancel or a close, and the engine's
+ * All functions run under the ring lock. So no copy overlaps a cancel or a close, and the engine's
  * pages are not touched after either. The price is that the lock is held while a chunk is copied;
  * `staging_bytes` bounds that.
  */
@@ -21,7 +21,7 @@
 
 enum { STAGED_ALIGN = 64, STAGED_PAGES_MAX = 65536 };
 
-/* `rows` x `pieces` runs of `run` bytes in the engine's page; end to end in ours. */
+/* `rows` x `pieces` runs of `run` bytes in the engine's page; they lie end to end in ours. */
 struct staged_segment {
 	uint8_t *user; /* page 0 */
 	uint64_t page_stride, row_stride, piece_stride;
@@ -76,7 +76,7 @@ static void segment_shape(const struct kvtier_geometry *g, const struct kvtier_s
 		}
 		break;
 	}
-	/* What lies end to end is one run: heads of a row, then rows. */
+	/* Pieces that lie end to end are one run: heads of a row, then rows. */
 	if (ret->piece_stride == ret->run) {
 		ret->run *= ret->pieces;
 		ret->pieces = 1;
@@ -252,7 +252,7 @@ void staged_segment(const struct staged *staged, size_t i, struct wire_segment *
 	ret->page_stride = staged->page_bytes;
 }
 
-/* Of one segment; as many runs as lie a stride apart are one copy. */
+/* Copies one segment; runs that lie a stride apart are one copy. */
 static int copy_device(const struct staged *staged, const struct staged_segment *s, uint8_t *user,
 		       uint8_t *ours, bool out)
 {

@@ -10,7 +10,7 @@
 #include "client.h"
 #include "cuda.h"
 
-/* What a caller asked for, checked. */
+/* A caller's request, checked. */
 struct request {
 	struct kvtier_space *space;
 	enum wire_op kind;
@@ -80,14 +80,14 @@ static int op_start_staged(struct kvtier_client *c, struct op *op, const struct 
 	op->staged = true;
 	c->staged_running++;
 	if (op->ordered)
-		ops_event(c); /* whoever sleeps on it has to look at the stream */
+		ops_event(c); /* a thread that sleeps on it has to look at the stream */
 	memcpy(op->keys, r->keys, r->n * sizeof(*r->keys));
 	memcpy(op->pages, r->pages, r->n * sizeof(*r->pages));
 	op->has_parent = r->options.parent != NULL;
 	if (op->has_parent)
 		op->keys[KVTIER_MAX_BLOCKS] = *r->options.parent;
 	rc = chunk_staged(c, op, client_now());
-	return rc == -EAGAIN ? 0 : rc; /* its turn comes */
+	return rc == -EAGAIN ? 0 : rc; /* the op's turn comes */
 }
 
 static int op_start(struct kvtier_client *c, struct op *op, const struct request *r)
@@ -167,7 +167,7 @@ static int submit(struct request *r, size_t n, const struct kvtier_op_options *o
 			if (rc < 0)
 				op_drop(c, op);
 			else
-				*ret_op = id; /* 1: its result waits */
+				*ret_op = id; /* 1: the result waits */
 			c->lied |= rc == -EPROTO;
 			rc = rc < 0 ? rc : 0;
 		}
@@ -270,6 +270,6 @@ int kvtier_stream_wait(struct kvtier_client *c, uint64_t id, void *stream)
 			    (unsigned long long)id);
 	ops_unlock(c);
 	if (rc || !runs)
-		return rc; /* done: its bytes are there for whatever is launched now */
+		return rc; /* the op is done: work that is launched now finds its bytes */
 	return cuda_order_wait(o, id, stream);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * turn.c - what goes on with ops that were submitted: completions are taken off the ring, staged
- * ops get their next chunk, callers wait. Whoever calls the library does it; there is no thread.
+ * turn.c - carries submitted ops on: completions are taken off the ring, staged ops get their next
+ * chunk, callers wait. The calling threads do it; the library has no thread.
  */
 #include <errno.h>
 
@@ -71,7 +71,7 @@ static int staged_turn(struct kvtier_client *c)
 		if (rc == -EPROTO)
 			return rc;
 		if (!rc)
-			/* whoever got a chunk goes last the next time */
+			/* the op that got a chunk comes last the next time */
 			c->staged_turn = slot + 1;
 	}
 	return 0;
@@ -168,7 +168,7 @@ static int await_look(struct kvtier_client *c, uint64_t id, bool take, struct kv
 		*ret_link = atomic_load(&c->link);
 		(*ret_link)->refs++;
 		*ret_seen = (*ret_link)->cq_head;
-		/* no one wakes us when a stream has come so far */
+		/* a stream wakes nobody when it has come so far */
 		*ret_slice =
 			ops_wait_for_stream(c) ? CLIENT_STREAM_SLICE_NS : ms_to_ns(CLIENT_SLICE_MS);
 	}
@@ -208,7 +208,7 @@ int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
 			(void)pthread_mutex_unlock(&c->ring);
 		}
 		if (now >= limit_ns) {
-			/* for who comes again and again without time to wait */
+			/* for a caller that comes again and again without time to wait */
 			session_nudge(c);
 			return error_set(-ETIMEDOUT,
 					 "op %llu is not done yet; its pages are lent until it is",

@@ -3,9 +3,9 @@
  * nvme.c - the NVMe tier: its ops table, which disk a block goes to, and what is done on all disks
  * together. One disk: nvme_disk.c. Contract and states: nvme.h. Core thread only.
  *
- * Completions of I/O carry most things on. One timer carries on the rest: retries, stalls, probes.
- * It is set as far ahead as the disks allow, since each wake-up costs as much as an I/O.
- * events.changed, which may start something, is called from this timer alone.
+ * Completions of I/O carry most work on. One timer carries on the rest: retries, stalls, probes. It
+ * is set as far ahead as the disks allow, since each wake-up costs as much as an I/O.
+ * events.changed may start something, so this timer alone calls it.
  */
 #include "nvme.h"
 #include "daemon/base/container_of.h"
@@ -26,7 +26,7 @@
 #define LENT_NS 50000000ull /* an I/O is in a disk: it may stall */
 #define IDLE_NS 200000000ull
 
-/* Something done on several disks, told when the last one ended. */
+/* Work on several disks, whose end is told when the last disk has ended its part. */
 struct together {
 	uint32_t left; /* disks that have not ended, and 1 until the next tick */
 	/* that 1 is still there: done never runs inside the caller's call */
@@ -509,7 +509,8 @@ bool nvme_row(const struct tier *base, uint32_t i, struct nvme_disk_row *ret)
 	return true;
 }
 
-/* io_uring may be refused for one disk and not for the next: memory that may be locked runs out. */
+/* io_uring may be refused for one disk and not for another: the memory that may be locked runs
+ * out. */
 static const char *engine_name(const struct nvme *t)
 {
 	const char *name = "none", *its;

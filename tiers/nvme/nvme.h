@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvme.h - the NVMe tier beyond its ops table: what it is opened with, what it tells the block
- * table, what it is told of blocks. Core thread only.
+ * table, and what is told to it of blocks. Core thread only.
  *
  * A path is a disk. Each disk has its own I/O engine, log (nvme_log.h) and state, so a disk that
  * fails or stalls takes its share of the blocks with it and nothing else. The hash of a block's key
@@ -15,8 +15,9 @@
  *     │                              └────────────────────────────────> offline
  *     └─ not ours, damaged, no permission: offline for good, and never written to; text says why
  *
- * The tier is starting while a disk is; up when all disks are; offline when all are; readonly when
- * no disk takes writes; else degraded. `xfer.where` is a location of the log (nvme_location.h).
+ * The tier is starting while a disk is starting, up when all disks are up, offline when all disks
+ * are offline, readonly when no disk takes writes, and else degraded. `xfer.where` is a location of
+ * the log (nvme_location.h).
  *
  * tier_submit() of a read: -ESTALE: its segment was used again; -ENODEV: its disk does not answer
  * now; -EAGAIN: the queue is full.
@@ -41,8 +42,8 @@ enum {
 	NVME_TIER_PATH_BYTES = 256,
 };
 
-/* The block table's side, as struct nvme_table and with its rules: called from completions and
- * timers only; a callback may forget and touch, and starts nothing. */
+/* The block table's side, with the rules of struct nvme_table: completions and timers alone call
+ * these. A callback may forget and touch, and starts nothing. */
 struct nvme_events {
 	void *arg;
 	bool (*found)(void *arg, const struct nvme_entry *entry, const struct extent *where);
@@ -87,7 +88,7 @@ struct nvme_disk_row {
 
 struct nvme_tier_status {
 	const char *engine; /* "io_uring", "threads", "io_uring+threads", or "none" */
-	/* of the first disk that is not up, "PATH: why"; else what io_note() says; "" */
+	/* of the first disk that is not up: "PATH: why". All are up: io_note()'s sentence, or "" */
 	char text[NVME_TEXT_BYTES];
 	/* a path holds something that is not ours, or damaged: `kvtierctl format` */
 	bool quarantined;
@@ -120,9 +121,9 @@ int nvme_purge(struct tier *t, const uint8_t tenant[NVME_TENANT_BYTES],
  * disk is in trouble, since its earlier writes may not be synced. Returns 0, or -EBUSY: a flush is
  * under way. */
 int nvme_flush(struct tier *t, bool last, void (*done)(void *arg, int status), void *arg);
-/* No disk is in trouble that may pass. Writes given to a disk in trouble are synced only when it is
- * back, so a flush waits for it; a disk that is out for good, or was never up, has none of our
- * writes. */
+/* No disk has a trouble that may pass. Writes given to a disk in trouble are synced only when it is
+ * back, so a flush waits for that disk. A disk that is out for good, or was never up, has no writes
+ * of ours. */
 bool nvme_answers(const struct tier *t);
 /* How much is left of the write budget's reserve: 0 to 100, the mean of all disks; 100: there is no
  * budget. */
@@ -130,6 +131,7 @@ uint32_t nvme_budget_percent(const struct tier *t);
 /* No disk has an I/O of ours: tier_close() is possible. */
 bool nvme_idle(const struct tier *t);
 void nvme_status(const struct tier *t, struct nvme_tier_status *ret);
-bool nvme_row(const struct tier *t, uint32_t i, struct nvme_disk_row *ret); /* false: no such */
+/* false: there is no i-th disk */
+bool nvme_row(const struct tier *t, uint32_t i, struct nvme_disk_row *ret);
 
 #endif

@@ -10,14 +10,14 @@
 
 /* zeroed, page-aligned, counted; NULL */
 void *nvme_reserve(struct nvme_log *log, uint64_t bytes);
-/* Of this record of that segment, as it is now. */
+/* The location of this record, under the segment's generation of now. */
 uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment,
 			    const struct nvme_entry *entry);
 void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry,
 		  uint64_t tick);
 /* SEALED or DRAINING, and nothing there is worth keeping: FREE, its locations stale. */
 void nvme_segment_release(struct nvme_log *log, uint32_t segment);
-/* a live record, not carried over */
+/* a live record that was not carried over */
 void nvme_count_dropped(struct nvme_log *log, uint32_t segment);
 bool nvme_budget_allows(struct nvme_log *log, uint64_t bytes);
 void nvme_charge(struct nvme_log *log, uint64_t bytes); /* written: counted, and off the budget */

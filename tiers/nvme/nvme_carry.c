@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvme_carry.c - makes a used segment free: picks the victim, reads its footer back, asks the table
- * which of its records still matter, and appends the best of these again. What to pick and to keep
- * is decided in nvme_victim.c. Core thread only. States: nvme_log_inner.h.
+ * which of its records still matter, and appends the best of these again. nvme_victim.c decides
+ * which segment is picked and which records are kept. Core thread only. States: nvme_log_inner.h.
  *
  * One record at a time: carry-over is a few percent of all writes, and should not take the queue
- * from loads. Whatever fails costs the record, never the reclaim: this is a cache, and it must not
- * fill up for good.
+ * from loads. A failure costs the record, never the reclaim: this is a cache, and it must not fill
+ * up for good.
  */
 #include "nvme_carry.h"
 
@@ -181,7 +181,7 @@ static void append_record(struct nvme_log *log)
 	int r;
 
 	carry->entry = *entry;
-	/* The copy gets the epoch of now: the record is alive now, and a later purge must hit the
+	/* The copy gets the present epoch: the record is alive now, and a later purge must hit the
 	 * copy, too. */
 	if (nvme_super_dead(&log->super, entry->owner, entry->epoch)) {
 		drop(log, entry_of(carry, carry->next++));

@@ -99,7 +99,7 @@ bool nvme_disk_writable(const struct nvme_disk *d)
 /* --- how I/O ends --- */
 
 /* A block device that was pulled has 0 bytes: reads meet its end, and writes find no space. A thin
- * device that is full says the same to a write, but still has its size. */
+ * device that is full refuses a write likewise, but still has its size. */
 static bool is_gone(const struct nvme_disk *d, const struct io_op *op)
 {
 	if (op->status == -ENODEV || op->status == -ENXIO)
@@ -300,11 +300,11 @@ static void host_ready(struct tier_ready *listener, void *base, uint64_t bytes)
 {
 	const struct registration *r = container_of(listener, struct registration, listener);
 
-	/* a refusal costs speed, and io_note() tells */
+	/* a refusal costs speed alone, and io_note() tells of it */
 	(void)io_buffers_add(r->io, base, bytes);
 }
 
-/* All of it at once: io_uring pins what is not faulted in as well. */
+/* All memory at once: io_uring pins pages that are not faulted in, too. */
 static void register_host(struct nvme_disk *d)
 {
 	struct registration r = { .listener = { .ready = host_ready, .mapped = true },
@@ -339,9 +339,9 @@ static int open_io(struct nvme_disk *d)
 
 void nvme_disk_open(struct nvme_disk *d)
 {
-	enum { QUEUES = 4 }; /* times the depths: as many as the I/O engine takes */
-	/* Making a large file takes a while. A disk that stalls keeps the daemon waiting no longer
-	 * than that. */
+	enum { QUEUES = 4 }; /* so many times the depths: I/Os that the engine takes */
+	/* To make a large file takes a while. A disk that stalls keeps the daemon waiting for no
+	 * longer than this. */
 	const uint64_t patience_ns = 20 * SECOND_NS;
 
 	d->medium = (struct nvme_medium){ .submit = medium_submit,
@@ -434,7 +434,7 @@ static void stalled(struct nvme_disk *d)
 		     " s: its blocks are misses until the disk answers; look at it",
 		     (uint64_t)(d->conf->stall_ns / SECOND_NS));
 	}
-	d->probe_due_ns = 0; /* as soon as it answers */
+	d->probe_due_ns = 0; /* it is probed as soon as it answers */
 	nvme_transfers_give_up(d, true, -ETIMEDOUT);
 }
 
@@ -458,7 +458,7 @@ static bool may_come_back(const struct nvme_disk *d)
 	return state == NVME_UP || (state == NVME_FAILED && !d->file.blank);
 }
 
-/* The disk may have gone OFFLINE meanwhile: a page written does not bring it back. */
+/* The disk may have gone OFFLINE meanwhile: a page that was written does not bring it back. */
 static void write_probe_ended(struct nvme_disk *d, const struct io_op *op)
 {
 	if (d->state != TIER_READONLY)
@@ -514,7 +514,7 @@ static void look_whether_opened(struct nvme_disk *d)
 	if (r == -EINPROGRESS)
 		return;
 	d->opening = NULL;
-	/* else the log knows no store to compare it with */
+	/* in another state the log knows no store to compare with */
 	if (!r && nvme_log_state(d->log) == NVME_UP)
 		r = nvme_log_recognise(d->log, d->probe_page, file.bytes, text, sizeof(text));
 	if (!r && (r = io_file_add(d->io, file.fd, &d->io_file)) != 0)

@@ -20,9 +20,9 @@
  * store, as this log left it (nvme_log_recognise()). Any other store is left alone, and the text
  * says what to do.
  *
- * The log goes on where it was, in its open segment, too. The disk may have lost what was in its
- * cache: then unsynced writes are missing, in any order, as after a power cut (nvme_format.h), and
- * more is written behind them. Every reader bears that:
+ * The log goes on where it was, in its open segment, too. The disk may have lost its cache. Then
+ * unsynced writes are missing, in any order, as after a power cut (nvme_format.h), and later writes
+ * lie behind them. Every reader bears that:
  *   - a record that is missing: the bytes there are not the image that was asked for, by key and
  *     checksum: the load is a miss
  *   - a header that is missing: the next start reads the segment under the sequence that it had
@@ -76,8 +76,8 @@ struct nvme_disk {
 	enum tier_state state;
 	bool for_good, quarantined;
 	char text[NVME_TEXT_BYTES];   /* why it is not UP */
-	bool changed;                 /* to be told */
-	bool refused, refused_budget; /* an append was, for want of room or of budget */
+	bool changed;                 /* events.changed is to be called */
+	bool refused, refused_budget; /* an append was refused, for want of room or of budget */
 	uint64_t opened_ns, recovery_ns, up_ns;
 
 	uint32_t reads_failed, writes_failed; /* in a row */
@@ -95,7 +95,7 @@ struct nvme_disk {
 	uint32_t n_transfers, cancels; /* cancels: to be ended by the next poll */
 };
 
-/* path, number, conf, loop and budget are set. What goes wrong goes into state and text. */
+/* path, number, conf, loop and budget are set. A failure goes into state and text. */
 void nvme_disk_open(struct nvme_disk *d);
 /* idle; half-open and never opened is fine */
 void nvme_disk_close(struct nvme_disk *d);

@@ -32,7 +32,7 @@ enum {
 	LOCK_PAUSE_NS = 10000000,
 };
 
-/* Why not, for the operator; returns r. */
+/* The reason, for the operator; returns r. */
 __attribute__((format(printf, 4, 5))) static int refuse(int r, char *text, size_t n,
 							const char *format, ...)
 {
@@ -85,8 +85,8 @@ static int refuse_type(const struct stat *st, char *text, size_t n)
 		      "this is %s: name a file in it or elsewhere, or a block device", is);
 }
 
-/* A device in use may be that of a daemon that was killed. As with lock(), the kernel lets go of it
- * when its I/O has ended, some milliseconds after the process. */
+/* A device in use may be held by a daemon that was killed. As with lock(), the kernel lets go of
+ * the device when that daemon's I/O has ended, some milliseconds after its process. */
 static int open_free(const char *path, int flags)
 {
 	int fd;
@@ -137,8 +137,8 @@ static int open_or_make(const char *path, struct nvme_file *file, char *text, si
 	return refuse_errno(-errno, text, n);
 }
 
-/* The lock of a daemon that was killed goes when the kernel has ended its I/O, some milliseconds
- * after the process. That is right: its writes might still arrive. */
+/* The lock of a daemon that was killed goes when the kernel has ended that daemon's I/O, some
+ * milliseconds after its process. It must not go sooner: writes might still arrive. */
 static int lock(struct nvme_file *file, char *text, size_t n)
 {
 	int r;
@@ -170,7 +170,7 @@ static int measure(struct nvme_file *file, char *text, size_t n)
 	return 0;
 }
 
-/* All of its space is reserved now: later the file system might be full. */
+/* All its space is reserved now: later the file system might be full. */
 static int reserve(struct nvme_file *file, uint64_t bytes, char *text, size_t n)
 {
 	int r = bytes ? -EFBIG : -EINVAL;
@@ -179,7 +179,8 @@ static int reserve(struct nvme_file *file, uint64_t bytes, char *text, size_t n)
 		return refuse(r, text, n, "how large it is to be is not said: set `bytes`");
 	if (bytes <= INT64_MAX)
 		r = fallocate(file->fd, 0, 0, (off_t)bytes) ? -errno : 0;
-	if (r == -EOPNOTSUPP) /* no fallocate there: ENOSPC will make the disk readonly */
+	/* this file system has no fallocate: ENOSPC will make the disk readonly */
+	if (r == -EOPNOTSUPP)
 		r = ftruncate(file->fd, (off_t)bytes) ? -errno : 0;
 	if (r) {
 		(void)!ftruncate(file->fd, (off_t)file->bytes); /* as it was */

@@ -4,8 +4,8 @@
  * before anything is written. Every function blocks: the daemon calls nvme_file_open() in a thread
  * of its own (nvme_opening.h), kvtierctl as it likes.
  *
- * Nothing is written here to what was there before. A file that is made here is reserved in full,
- * and gone again when that fails.
+ * No file or device that was there before is written to. A file that is made here is reserved in
+ * full, and removed again when that fails.
  */
 #ifndef KVTIER_NVME_FILE_H
 #define KVTIER_NVME_FILE_H
@@ -16,8 +16,8 @@
 
 enum nvme_file_use {
 	NVME_FILE_STORE,   /* the daemon: an absent or empty file is made */
-	NVME_FILE_REPLACE, /* kvtierctl format: whatever is in it */
-	/* the daemon, which had it open before: nothing is made, nor taken for blank */
+	NVME_FILE_REPLACE, /* kvtierctl format: its content does not matter */
+	/* the daemon, which had it open before: no file is made, and none is taken for blank */
 	NVME_FILE_RETURNED,
 };
 
@@ -27,18 +27,18 @@ struct nvme_file {
 	bool block_device;
 	/* a regular file that has only zeros, as far as was looked: may be formatted */
 	bool blank;
-	bool made; /* here: nvme_file_discard() removes it */
+	bool made; /* made by nvme_file_open(): nvme_file_discard() removes it */
 };
 
 /*
- * bytes: of a file that is made, 0 where a block device or what is there decides. 0, or -errno with
- * a sentence (without the path; n >= 256): -EBUSY: somebody has it open; -ENOTBLK: neither a file
- * nor a block device; -ENOTSUP: no O_DIRECT there; -ENOSPC: too small, or no room; -EINVAL: no
- * size; others as the system says.
+ * bytes: the size of a file that is made; 0: a block device, or the file that is there, decides.
+ * Returns 0, or -errno with a sentence (without the path; n >= 256). -EBUSY: another process has it
+ * open; -ENOTBLK: neither a file nor a block device; -ENOTSUP: no O_DIRECT there; -ENOSPC: too
+ * small, or no room; -EINVAL: no size; other errors are the system's.
  */
 int nvme_file_open(const char *path, uint64_t bytes, enum nvme_file_use use, struct nvme_file *ret,
 		   char *text, size_t n);
-/* The file is a block device of 0 bytes, as one that was pulled is. No I/O. */
+/* The file is a block device of 0 bytes, as a device is that was pulled. No I/O. */
 bool nvme_file_is_shell(const struct nvme_file *file);
 /* Reads both superblocks, one after the other. A superblock that cannot be read becomes 0xff bytes.
  * 0, or -errno with a sentence. */

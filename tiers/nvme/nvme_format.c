@@ -2,8 +2,8 @@
 /*
  * nvme_format.c - encode and check what lies on an NVMe disk. Contract and layout: nvme_format.h.
  *
- * Checks copy the fixed-size structures out of the page first, so that what was checked is what is
- * used. They hold for any bytes whatever (tests/fuzz/fuzz_nvme.c).
+ * A check first copies the fixed-size structure out of the page, so the bytes that were checked are
+ * the bytes that are used. Checks hold for any bytes (tests/fuzz/fuzz_nvme.c).
  */
 #include "nvme_format.h"
 
@@ -69,7 +69,7 @@ static struct nvme_purge *find_purge(struct nvme_super *super, const uint8_t *te
 	return NULL;
 }
 
-/* The list is in the order of epochs: what is purged again moves to its end. */
+/* The list is in the order of epochs: a tenant that is purged again moves to its end. */
 void nvme_super_purge(struct nvme_super *super, const uint8_t tenant[NVME_TENANT_BYTES],
 		      uint64_t epoch)
 {

@@ -16,10 +16,10 @@
  *	                    is full. Room for it is kept free while the segment fills
  *
  * All numbers are little endian. A record is an image as it lies in a host slot (daemon/IMAGE.md).
- * What the log must know beside it is a tag of 128 bytes, in the padding right before the payload.
- * Where the padding is shorter than that, a page of its own precedes the image: a copy of the
- * image's header, and the tag at its end; it is written after the image, so that a tag found there
- * speaks of an image that is.
+ * The log keeps a tag of 128 bytes beside it, in the padding right before the payload. Where the
+ * padding is shorter than 128 bytes, a page of its own precedes the image, with a copy of the
+ * image's header, and the tag at its end. This page is written after the image: if it is found, so
+ * is the image.
  *
  * Nothing on the data path is synced, so after a crash any of this may be missing, torn or old.
  * Therefore
@@ -27,16 +27,16 @@
  *     sequence is never used twice: its upper half is the store's life, which the superblock counts
  *     up before anything is written;
  *   - a tag also names its own place, and the CRC of the image header it belongs to;
- *   - a record is believed only as far as this: it may be worth reading. What is read back is
- *     checked against key, space and checksum by the one who asked for it.
- * The uuid never leaves the store: payloads are written by engines, and one that knew uuid and
+ *   - a record only says that it may be worth reading. The reader checks the image against key,
+ *     space and checksum.
+ * The uuid never leaves the store: engines write payloads, and an engine that knew uuid and
  * sequence could forge a record inside its own payload.
  *
  * Purge: every record has the epoch in which it was written. The superblock lists (tenant, epoch):
- * records of this tenant of an earlier epoch are dead. A list and not one epoch for all, because
- * purging one tenant must not cost the others their cache. The list is bounded: when it is full,
- * its oldest purge becomes the floor, below which every record is dead, whoever's. By then that is
- * old data.
+ * records of this tenant of an earlier epoch are dead. It is a list, not one epoch for all, because
+ * a purge of one tenant must not cost the others their cache. The list is bounded: when it is full,
+ * its oldest purge becomes the floor. Below the floor every record is dead, of any tenant; such
+ * records are old by then.
  */
 #ifndef KVTIER_NVME_FORMAT_H
 #define KVTIER_NVME_FORMAT_H
@@ -154,7 +154,7 @@ struct nvme_trailer {
 };
 static_assert(sizeof(struct nvme_trailer) == 64, "nvme_trailer");
 
-/* Whose structures are to be read or written. */
+/* The store and segment whose structures are to be read or written. */
 struct nvme_identity {
 	uint8_t uuid[16];
 	uint64_t sequence;
@@ -170,15 +170,15 @@ static inline uint64_t nvme_round_page(uint64_t bytes)
 uint64_t nvme_super_offset(uint32_t copy);
 uint64_t nvme_segment_offset(uint32_t segment, uint32_t segment_bytes);
 
-/* 0; -EINVAL: segment_bytes is no multiple of 4 KiB or out of its limits, or so is the number of
- * segments. */
+/* 0; -EINVAL: segment_bytes is no multiple of 4 KiB, or it or the number of segments is out of its
+ * limits. */
 int nvme_shape_check(uint32_t segment_bytes, uint64_t segments);
 
 void nvme_super_seal(struct nvme_super *super); /* magic, format, crc */
-/* 0; -ENODATA: nothing but zeros; -EMEDIUMTYPE: something else's; -EBADMSG: damaged;
+/* 0; -ENODATA: nothing but zeros; -EMEDIUMTYPE: no superblock of ours; -EBADMSG: damaged;
  * -EPROTONOSUPPORT: whole, of a format unknown here. */
 int nvme_super_check(const uint8_t page[NVME_PAGE], struct nvme_super *ret);
-/* Purges tenant: its records of earlier epochs than this, which is later than any so far. */
+/* Purges the tenant: its records of epochs before `epoch`, which is later than any so far. */
 void nvme_super_purge(struct nvme_super *super, const uint8_t tenant[NVME_TENANT_BYTES],
 		      uint64_t epoch);
 bool nvme_super_dead(const struct nvme_super *super, const uint8_t owner[32], uint64_t epoch);
@@ -196,8 +196,8 @@ bool nvme_tag_fits(const struct image_header *header); /* in its padding */
 
 /* The tag of an entry, 128 bytes. */
 void nvme_tag_encode(const struct nvme_identity *who, const struct nvme_entry *entry, uint8_t *ret);
-/* What a tag says, with key and so on from its image header. 0, or -EBADMSG: not the tag of this
- * image, of this segment and sequence, at this page. */
+/* Decodes a tag; the key and so on come from its image's header. 0, or -EBADMSG: not the tag of
+ * this image, of this segment and sequence, at this page. */
 int nvme_tag_check(const uint8_t *tag, const struct nvme_identity *who,
 		   const struct image_header *header, uint32_t page, struct nvme_entry *ret);
 /* Looks for a record that begins in `page`, the page'th of its segment. 0; -EBADMSG: there is none;

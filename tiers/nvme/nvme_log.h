@@ -16,10 +16,10 @@
  *
  * A location is where a record lies, for the block table: 7 bytes, never stored, meaningless after
  * a restart. It becomes stale when its segment is used again: -ESTALE, never other bytes. The
- * caller tells the log what happens to its blocks (touch, forget), which is kept as sums per
- * segment, and is asked when a segment is about to go.
+ * caller tells the log of its blocks (touch, forget); the log keeps that as sums per segment. When
+ * a segment is about to go, the log asks about its blocks.
  *
- * The functions are those of several files, which share nvme_log_inner.h: there is a list of them.
+ * These functions are defined in several files; nvme_log_inner.h lists the files.
  */
 #ifndef KVTIER_NVME_LOG_H
 #define KVTIER_NVME_LOG_H
@@ -38,19 +38,19 @@ enum { NVME_TEXT_BYTES = 256, NVME_RESIDENCY_BUCKETS = 8 };
 
 enum nvme_log_state { NVME_NEW, NVME_STARTING, NVME_UP, NVME_STOPPED, NVME_FAILED };
 
-/* What a log lies on: first member of a disk (nvme_disk.h) or of the tests' simulator. submit: as
- * io_submit(); it sets op->file. */
+/* A log lies on a medium: the first member of a disk (nvme_disk.h) or of the tests' simulator.
+ * submit: as io_submit(); it sets op->file. */
 struct nvme_medium {
 	int (*submit)(struct nvme_medium *medium, struct io_op *op);
 	uint64_t (*now_ns)(struct nvme_medium *medium); /* never goes back */
-	/* NULL, or told of every op that was submitted and has ended, right before the log looks at
-	 * it. */
+	/* NULL, or called for every op that was submitted and has ended, right before the log looks
+	 * at the op. */
 	void (*ended)(struct nvme_medium *medium, const struct io_op *op);
 };
 
 struct nvme_conf {
 	uint64_t disk_bytes; /* what the file or partition has */
-	uint64_t bytes; /* what was configured; the store must not be smaller. 0: whatever it is */
+	uint64_t bytes;      /* as configured; the store must not be smaller. 0: any size */
 	uint64_t write_budget_bytes_per_day; /* 0: none */
 	uint32_t segment_bytes;   /* for format; a store keeps what it was formatted with */
 	uint32_t max_image_bytes; /* of an append. 0: what fits a segment */
@@ -60,9 +60,10 @@ struct nvme_conf {
 };
 
 enum nvme_answer {
-	NVME_GONE,   /* the block is not at this location any more */
-	NVME_LIVE,   /* it is; carry it over if it is recent enough */
-	NVME_WANTED, /* carry it over if there is room at all: others depend on it */
+	NVME_GONE, /* the block is not at this location any more */
+	NVME_LIVE, /* the block is there; carry it over if it is recent enough */
+	/* the block is there; carry it over if there is room at all: other blocks depend on it */
+	NVME_WANTED,
 };
 
 /*
@@ -78,13 +79,13 @@ struct nvme_table {
 	 * accessed? */
 	enum nvme_answer (*ask)(void *arg, const struct nvme_entry *entry, uint64_t location,
 				uint64_t *ret_tick);
-	/* It was copied. True: the block was still at `from`, is now at `to`, and *ret_tick is its
-	 * last access. */
+	/* The record was copied. True: the block was still at `from`, is now at `to`, and *ret_tick
+	 * is its last access. */
 	bool (*moved)(void *arg, const struct nvme_entry *entry, uint64_t from, uint64_t to,
 		      uint64_t *ret_tick);
 	/* A block that was not carried over. Its location is stale when this returns. Where a
-	 * segment's footer cannot be read back nobody is told: its blocks are found to be stale one
-	 * by one. */
+	 * segment's footer cannot be read back, this is not called: its blocks are found to be
+	 * stale one by one. */
 	void (*dropped)(void *arg, const struct nvme_entry *entry, uint64_t location);
 	/* Recovery or format ended: 0, or why not. */
 	void (*ready)(void *arg, int status);
@@ -101,9 +102,10 @@ struct nvme_io {
 
 /*
  * Embedded in the caller's request and lent until `done` ran: once, after nvme_log_append()
- * returned. The image is lent, too, up to the next multiple of 4 KiB (what lies there is written as
- * it is). 128 bytes of its padding are written to: no part of the image, and no checksum covers it.
- * status 0: the whole record is in the disk's hands, at `location`, and counted there with `tick`.
+ * returned. The image is lent, too, up to the next multiple of 4 KiB (the bytes behind the image
+ * are written as they are). The log writes 128 bytes of its padding: they are no part of the image,
+ * and no checksum covers them. status 0: the whole record is in the disk's hands, at `location`,
+ * and counted there with `tick`.
  */
 struct nvme_append {
 	uint8_t *image;     /* page-aligned; header complete */
@@ -122,7 +124,7 @@ struct nvme_append {
 	uint32_t tag_page; /* of the pool; UINT32_MAX: none */
 };
 
-/* Likewise. status 0: `bytes` were read; what they are worth the caller checks: header, identity,
+/* Lent likewise. status 0: `bytes` were read, and the caller checks header, identity and
  * checksum. */
 struct nvme_read {
 	uint64_t location;
@@ -172,16 +174,16 @@ bool nvme_log_waits(const struct nvme_log *log);
  * smaller than configured; -EIO and the like: the disk's.
  */
 void nvme_log_recover(struct nvme_log *log);
-/* Makes an empty store on conf.bytes, whatever is there: the caller made sure that it may. Calls
+/* Makes an empty store on conf.bytes, over anything: the caller made sure that this is right. Calls
  * ready, likewise. */
 void nvme_log_format(struct nvme_log *log);
 
 /*
- * A disk came back, or another one came to its place: are the superblocks there (both, one after
- * the other) those that this log left? Of one that is UP. 0: go on with it; else a sentence,
- * -EMEDIUMTYPE: another store, or none; -ESTALE: of another time, older (what was purged would come
- * back) or used by another daemon (what this log knows of the segments is not true any more);
- * -EUCLEAN: cut short.
+ * A disk came back, or another one came to its place. Are its superblocks (both, one after the
+ * other) as this log left them? The log is UP. 0: go on with the disk. Else -errno and a sentence.
+ * -EMEDIUMTYPE: another store, or none. -ESTALE: an older copy (purged records would come back), or
+ * another daemon has used it (this log's picture of the segments is out of date). -EUCLEAN: cut
+ * short.
  */
 int nvme_log_recognise(const struct nvme_log *log, const uint8_t *supers, uint64_t disk_bytes,
 		       char *text, size_t n);
@@ -199,29 +201,30 @@ int nvme_log_append(struct nvme_log *log, struct nvme_append *append);
  * segment has. */
 int nvme_log_read(struct nvme_log *log, struct nvme_read *read);
 /* The block is gone from there, or was accessed. `tick`: as the log knows it from append, moved,
- * found or the last touch. A stale location is fine. How long the record was is not asked: the
- * segment's live bytes shrink by its mean record, which is exact for records of one length, and
- * when the last one goes. */
+ * found or the last touch. A stale location is fine. The record's length is not given: the
+ * segment's live bytes shrink by its mean record. That is exact for records of one length, and when
+ * the last record goes. */
 void nvme_log_forget(struct nvme_log *log, uint64_t location, uint64_t tick);
 void nvme_log_touch(struct nvme_log *log, uint64_t location, uint64_t tick, uint64_t now_tick);
 bool nvme_log_stale(const struct nvme_log *log, uint64_t location);
 
 /*
- * All of the tenant's records written before this call are dead: not in memory (the caller forgets
- * those), but for every recovery once `done` ran with status 0. With another status it may come
- * either way: try again. -EBUSY: one is under way; -ESHUTDOWN: not UP.
+ * All of the tenant's records written before this call are dead for every recovery once `done` ran
+ * with status 0. The caller itself forgets its blocks in memory. With another status a recovery may
+ * find the records or not: try again. -EBUSY: a purge is under way; -ESHUTDOWN: not UP.
  */
 int nvme_log_purge(struct nvme_log *log, const uint8_t tenant[NVME_TENANT_BYTES],
 		   void (*done)(void *arg, int status), void *arg);
-/* Syncs what was appended and is done. last: takes no appends any more, seals the open segment once
- * those lent are done, so that a restart need not walk it, and is STOPPED then. -EBUSY, -ESHUTDOWN.
- * A disk that stalls keeps it from ending: the time limit is the caller's, who may exit without. */
+/* Syncs all appends that are done. last: the log takes no more appends, seals the open segment once
+ * the lent appends are done, so that a restart need not walk it, and is STOPPED then. -EBUSY,
+ * -ESHUTDOWN. A disk that stalls keeps a flush from ending: the caller has a time limit, and may
+ * exit without it. */
 int nvme_log_flush(struct nvme_log *log, bool last, void (*done)(void *arg, int status), void *arg);
 
-/* Carries on what found no room in the queue or failed, as every completion does. To be called
+/* Carries on work that found no room in the queue or failed, as every completion does. To be called
  * every few milliseconds while nvme_log_waits(); cheap. */
 void nvme_log_poll(struct nvme_log *log);
-/* While the disk is in trouble no segment is reclaimed: what cannot be read or written just now is
+/* While the disk is in trouble no segment is reclaimed: records that cannot be moved just now are
  * not lost. */
 void nvme_log_pause(struct nvme_log *log, bool paused);
 /* UP. The offset of a page that may hold anything until the next append or poll of a log that is

@@ -10,7 +10,7 @@
  *	nvme_segment.c  life of a segment; the log's own I/O
  *	nvme_account.c  what lives where, write budget, memory
  *
- * Each calls those below it. Upwards go only done() of an I/O or an append, and log->step.
+ * Each calls those below it. Only done() of an I/O or an append, and log->step, call upwards.
  *
  * A segment:
  *		    prepare             use               seal: footer written or not
@@ -23,13 +23,13 @@
  *
  * Invariants
  *	L1 A segment's header write ended well before a record of its sequence is written.
- *	L2 Its generation changes when it becomes FREE, so no location survives that; its bytes stay
- *	   until nobody reads them any more (readers == 0 before PREPARING).
+ *	L2 A segment's generation changes when it becomes FREE, so no location survives that. Its
+ *	   bytes stay until nobody reads them any more (readers == 0 before PREPARING).
  *	L3 clean = FREE + PREPARING + READY. A caller's append leaves one of them to the carry-over.
  *	L4 The footer of a FILLING segment fits behind its records, one more included, at all times.
- *	L5 heat[s].blocks and tick_sum are those of the records the table has there (not while it is
- *	   DRAINING: nobody looks then), segments[s].live_bytes about their bytes
- *	   (nvme_log_forget()); live_* are the sums.
+ *	L5 heat[s].blocks and tick_sum are of the records that the table has in segment s (not while
+ *	   it is DRAINING: nobody looks then). segments[s].live_bytes is about their bytes
+ *	   (nvme_log_forget()). live_* are the sums.
  *	L6 table callbacks run from completions and nvme_log_poll() only.
  */
 #ifndef KVTIER_NVME_LOG_INNER_H
@@ -101,10 +101,11 @@ struct nvme_carry {
 	struct nvme_entry entry; /* the one on its way */
 };
 
-/* Both copies, one after the other, each synced: then one copy may rot and nothing is forgotten. */
+/* Both copies are written, one after the other, each synced. Then one copy may rot, and nothing is
+ * forgotten. */
 struct nvme_super_write {
 	uint32_t step;  /* write, sync, write, sync; 0: idle */
-	uint32_t first; /* copy to be written first: not the newest that is good */
+	uint32_t first; /* the copy to be written first: not the newest good one */
 	uint8_t *pages; /* one for each copy */
 	struct nvme_io io;
 	void (*done)(struct nvme_log *log, int status);
@@ -125,13 +126,13 @@ struct nvme_log {
 	struct nvme_medium *medium;
 	struct nvme_table table;
 	enum nvme_log_state state;
-	/* carries on whatever can go on: after each completion, and from nvme_log_poll() */
+	/* carries on all that can go on: after each completion, and from nvme_log_poll() */
 	void (*step)(struct nvme_log *log);
 	char text[NVME_TEXT_BYTES];
 	struct nvme_counters counters;
 
 	struct nvme_super super;
-	uint64_t super_saved; /* its generation that both copies surely have */
+	uint64_t super_saved; /* the generation that both copies surely have */
 	struct nvme_super_write super_write;
 	void (*purge_done)(void *arg, int status);
 	void *purge_arg;

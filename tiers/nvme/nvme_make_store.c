@@ -35,7 +35,7 @@ static int write_all(int fd, const uint8_t *buffer, uint64_t bytes, uint64_t off
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n <= 0 || n % NVME_PAGE) /* O_DIRECT: what is left must stay aligned */
+		if (n <= 0 || n % NVME_PAGE) /* O_DIRECT: the rest must stay aligned */
 			return n < 0 ? -errno : -EIO;
 		buffer += n;
 		offset += (uint64_t)n;
@@ -44,7 +44,7 @@ static int write_all(int fd, const uint8_t *buffer, uint64_t bytes, uint64_t off
 	return 0;
 }
 
-/* No file system has to find room, and no flash a first mapping, when the daemon writes. */
+/* Then no file system has to find room, and no flash a first mapping, when the daemon writes. */
 static int prewrite_all(struct making *m)
 {
 	for (uint64_t at = 0; at < m->bytes;) {

@@ -11,11 +11,11 @@
 #include <stdint.h>
 
 /*
- * Makes an empty store of `bytes` at path, whatever is there. A file that is absent is made, and
- * its space reserved (fallocate). bytes 0: the size of the block device or file that is there.
- * prewrite: all of it is written once. progress (NULL is fine) is told how many bytes of how many
- * are written. 0, or -errno with a sentence (n >= NVME_TEXT_BYTES); -EBUSY: a daemon has the path
- * open.
+ * Makes an empty store of `bytes` at path, over anything. A file that is absent is made, and its
+ * space reserved (fallocate). bytes 0: the size of the block device or file that is there.
+ * prewrite: all of it is written once. progress (NULL is fine) hears how many bytes are written,
+ * and of how many. 0, or -errno with a sentence (n >= NVME_TEXT_BYTES); -EBUSY: a daemon has the
+ * path open.
  */
 int nvme_make_store(const char *path, uint64_t bytes, uint32_t segment_bytes, bool prewrite,
 		    void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg,

@@ -143,7 +143,7 @@ static int begin(const char *path, uint64_t bytes, enum nvme_file_use use,
 	return r;
 }
 
-/* Of one that was answered. */
+/* Of an opening that was answered. */
 static int take(struct nvme_opening *job, struct nvme_file *ret, char *text, size_t n)
 {
 	const int r = job->status;

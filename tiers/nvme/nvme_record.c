@@ -30,8 +30,8 @@ static bool fits(const struct nvme_log *log, const struct nvme_fill *fill, uint6
 	       fill->used + bytes + nvme_footer_bytes(fill->count + 1) <= log->segment_bytes;
 }
 
-/* Where a record of this size goes. -EAGAIN: nowhere now; -ENOSPC (carry): nowhere until a segment
- * is free. */
+/* The open segment takes a record of this size. -EAGAIN: no segment does now; -ENOSPC (carry): none
+ * does until a segment is free. */
 static int find_room(struct nvme_log *log, uint64_t bytes, bool carry)
 {
 	if (!carry && !log->clean)
@@ -70,7 +70,8 @@ static void append_done(struct nvme_io *io)
 
 	a->status = io->op.status;
 	if (!a->status && entry->tag_page && io == &a->io[0]) {
-		/* Only now: so a tag that the walk finds belongs to an image that is there. */
+		/* The tag page goes out only now: so a tag that the walk finds belongs to an image
+		 * that is there. */
 		nvme_io_start(&a->io[1]);
 		return;
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvme_record.h - appends of the log's own; those of callers are in nvme_log.h. For the files of
+ * nvme_record.h - appends of the log's own; nvme_log.h declares those of callers. For the files of
  * the log (nvme_log_inner.h). Core thread only.
  */
 #ifndef KVTIER_NVME_RECORD_H

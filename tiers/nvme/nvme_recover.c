@@ -65,7 +65,7 @@ struct nvme_recovery {
 	void (*done)(struct nvme_log *log, int status, const char *text);
 	struct header_read header[HEADERS];
 	uint32_t next_header, headers_left, headers_failed;
-	int header_status; /* of the last that failed */
+	int header_status; /* of the last header read that failed */
 	uint32_t *order;   /* segments with a header */
 	uint32_t n_order;
 	struct footer_slot footer[FOOTERS];
@@ -168,9 +168,9 @@ static void walk_sealed(struct nvme_io *io)
 	pump(log);
 }
 
-/* Seals the segment even when it is empty, or every start would look through it again. Not where a
- * read failed: the next start may find a record there. Returns whether the walk goes on in
- * walk_sealed(). */
+/* Seals the segment even when it is empty, or every start would look through it again. It is not
+ * sealed where a read failed: the next start may find a record there. Returns whether the walk goes
+ * on in walk_sealed(). */
 static bool walk_end(struct nvme_log *log, struct walk *walk)
 {
 	const uint32_t bytes = nvme_footer_bytes(walk->count);
@@ -249,7 +249,7 @@ static bool walk_take(struct walk *walk, const struct nvme_entry *entry)
 	return true;
 }
 
-/* False: it is over, the segment's records were told. */
+/* False: the walk is over, and the segment's records were told. */
 static bool walk_step(struct nvme_log *log)
 {
 	struct walk *walk = &log->recovery->walk;
@@ -313,7 +313,7 @@ static void read_footer(struct nvme_log *log, struct footer_slot *slot, uint32_t
 	nvme_io_start(&slot->io);
 }
 
-/* True: this one is done with. */
+/* True: this footer is done with. */
 static bool look_at_footer(struct nvme_log *log, struct footer_slot *slot)
 {
 	const struct nvme_entry *entries;

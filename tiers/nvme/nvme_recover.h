@@ -8,8 +8,8 @@
 
 #include "nvme_log_inner.h"
 
-/* The superblock is good and saved: reads the segments, then done() runs, once; text: why, or "".
- * -ENOMEM: it does not run. */
+/* The superblock is good and saved. Reads the segments; then done() runs, once (text: why, or "").
+ * -ENOMEM: done() does not run. */
 int nvme_recover_segments(struct nvme_log *log,
 			  void (*done)(struct nvme_log *log, int status, const char *text));
 void nvme_recovery_free(struct nvme_log *log); /* its memory, if there is any */

@@ -97,7 +97,7 @@ void nvme_identify(const struct nvme_log *log, uint32_t segment, struct nvme_ide
 
 void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries)
 {
-	/* else it goes back to what it was */
+	/* else the segment goes back to its state before */
 	if (log->segments[segment].state != SEGMENT_DRAINING)
 		log->segments[segment].full_ns = log->medium->now_ns(log->medium);
 	log->segments[segment].state = SEGMENT_SEALED;
@@ -185,9 +185,9 @@ void nvme_fill_close(struct nvme_log *log)
 	log->open = NULL;
 }
 
-/* A page of which nothing is lost: behind the records of the open segment; in a READY segment,
- * where its records will begin; the header of a FREE segment, whose records nobody has. Bytes that
- * are no record end no walk, and a segment without a header has no records. */
+/* A page that may be overwritten: behind the records of the open segment; in a READY segment, where
+ * its records will begin; or the header of a FREE segment, whose records nobody has. Bytes that are
+ * no record end no walk, and a segment without a header has no records. */
 uint64_t nvme_log_spare(const struct nvme_log *log)
 {
 	const struct nvme_fill *fill = log->open;

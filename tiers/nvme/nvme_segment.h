@@ -8,8 +8,8 @@
 
 #include "nvme_log_inner.h"
 
-/* One of the log's own I/Os, before it is tried or started: what is to be moved. done and owner are
- * the caller's to set. */
+/* Fills in an I/O of the log's own, before it is tried or started. The caller sets done and
+ * owner. */
 void nvme_io_set(struct nvme_io *io, struct nvme_log *log, enum io_kind kind, uint64_t offset,
 		 uint8_t *buffer, uint32_t bytes);
 int nvme_io_try(struct nvme_io *io); /* 0: on its way. -errno of the medium: nothing happened */
@@ -18,9 +18,10 @@ void nvme_io_start(struct nvme_io *io);
 void nvme_io_retry(struct nvme_log *log); /* those that wait for room in the queue */
 /* Of log->step: a flush, footers, the next segment to be READY. */
 void nvme_segment_step(struct nvme_log *log);
-/* What a header, footer or tag of this segment must name, as long as it is used as it is now. */
+/* The identity that a header, footer or tag of this segment must name until the segment is used
+ * again. */
 void nvme_identify(const struct nvme_log *log, uint32_t segment, struct nvme_identity *ret);
-/* It is full: SEALED, with so many entries in its footer. */
+/* The segment is full: SEALED, with so many entries in its footer. */
 void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries);
 /* READY becomes the open one. False: none is, or no buffer for its footer. */
 bool nvme_fill_open(struct nvme_log *log);

@@ -260,7 +260,7 @@ static void judge(struct nvme_log *log)
 
 static void read_next(struct nvme_log *log);
 
-/* One copy that cannot be read is like one that is damaged. */
+/* A copy that cannot be read counts as damaged. */
 static void super_read(struct nvme_io *io)
 {
 	struct nvme_log *log = io->log;
@@ -299,8 +299,8 @@ void nvme_log_recover(struct nvme_log *log)
 		started(log, -EUCLEAN, "too short for a store: format it, or correct the path");
 		return;
 	}
-	/* While nothing is written, `first` counts the copies read and `step` those that could not
-	 * be. */
+	/* While nothing is written, `first` counts the copies that were read, and `step` the copies
+	 * that could not be read. */
 	log->super_write.step = log->super_write.first = 0;
 	read_next(log);
 }

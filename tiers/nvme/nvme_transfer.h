@@ -27,7 +27,8 @@ void nvme_transfers_close(struct nvme_disk *d);               /* none is lent */
 int nvme_transfer_start(struct nvme_disk *d, struct xfer *x); /* as tier_submit() */
 /* True: the xfer is a read of this disk; the next poll ends it. */
 bool nvme_transfer_cancel(struct nvme_disk *d, struct xfer *x);
-/* Reads on their way end with status now, their buffers kept: all, or those that were cancelled. */
+/* Reads on their way end with `status` now, and their buffers are kept: all reads, or only the
+ * cancelled ones. */
 void nvme_transfers_give_up(struct nvme_disk *d, bool all, int status);
 
 #endif

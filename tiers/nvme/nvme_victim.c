@@ -51,7 +51,8 @@ uint64_t nvme_victim_middle(const struct nvme_heat *heat, uint32_t n, uint32_t *
 	return 0;
 }
 
-/* Live before dead, wanted before others, newest first; then by entry, so that the order is one. */
+/* Live before dead, wanted before others, newest first; then by entry, so that there is one order
+ * only. */
 static int by_worth(const void *a, const void *b)
 {
 	const struct nvme_candidate *x = a, *y = b;

@@ -3,12 +3,12 @@
  * nvme_victim.h - which segment is used again, and which of its blocks are carried over. Pure: no
  * I/O, clock, log or state, so traces replay by the million (tests/sim/sim_nvme_trace.c).
  *
- * The victim is the segment whose live blocks have the lowest mean recency; one without any costs
- * nothing and goes first. Of the victim's live blocks those are carried over that belong to the
- * newer half of the whole log, the newest first, up to 75 % of what lies in it: so every reclaim
- * gains at least a quarter, whatever happens. (The sorts are libc's, which may take scratch memory:
- * a few times for each segment that is used again.) The middle of the log is estimated as the
- * median of the segments' means, each with the weight of its blocks.
+ * The victim is the segment whose live blocks have the lowest mean recency; a segment without live
+ * blocks costs nothing and goes first. The victim's live blocks of the newer half of the whole log
+ * are carried over, the newest first, up to 75 % of the victim's bytes. So every reclaim gains at
+ * least a quarter. (libc sorts, and may take scratch memory for it: a few times for each segment
+ * that is used again.) The middle of the log is estimated as the median of the segments' means,
+ * each with the weight of its blocks.
  */
 #ifndef KVTIER_NVME_VICTIM_H
 #define KVTIER_NVME_VICTIM_H

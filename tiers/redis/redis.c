@@ -218,8 +218,8 @@ static void redis_cancel(struct tier *t, struct xfer *x)
 		mailbox_ring(&r->mail.asked);
 }
 
-/* Whether one more value may be hashed now. There is a limit, since an endpoint that lies would
- * have us hash all the bytes that it sends. */
+/* Whether one more value may be hashed now. There is a limit, as an endpoint that lies would have
+ * us hash every byte that it sends. */
 static bool may_condemn(struct redis *r)
 {
 	const uint64_t now = loop_now(r->loop);
@@ -247,7 +247,7 @@ void redis_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t 
 	bool first;
 
 	(void)atomic_fetch_add(&r->condemned_total, 1);
-	/* then it stays, and is found bad again */
+	/* then the value stays, and is found bad again */
 	if (look_at_image(&x, &identity, &shape) || !may_condemn(r))
 		return;
 	name_of(r, seal, identity.key, &what.name);

@@ -59,9 +59,9 @@
  *	                            └───────────────── it succeeds ────────────────┘
  *	-NOAUTH, -WRONGPASS, -NOPERM: misconfigured; tried again every 30 s, logged once a minute
  *
- * Whoever is connected to gets the password. So a redirect is followed only to an endpoint that is
- * configured or in the slot map, and only where cluster_hosts lets it in. Others are shown as
- * misconfigured; their blocks are misses.
+ * A host that kvtierd connects to gets the password. So a redirect is followed only to an endpoint
+ * that is configured or in the slot map, and only where cluster_hosts lets it in. Others are shown
+ * as misconfigured; their blocks are misses.
  *
  * A value without a right MAC may be deleted: its name has 64 bits that follow from tenant and
  * secret, so nodes with another secret neither ask for it nor wrote it.
@@ -88,7 +88,8 @@ enum redis_cluster { REDIS_CLUSTER_AUTO, REDIS_CLUSTER_YES, REDIS_CLUSTER_NO };
 
 struct redis_events {
 	void *arg;
-	/* a state, or it takes stores again. Core thread, never inside a call */
+	/* A state changed, or an endpoint takes stores again. On the core thread, never inside a
+	 * call of the tier. */
 	void (*changed)(void *arg);
 };
 
@@ -115,14 +116,14 @@ struct redis_tier_conf {
 };
 
 struct redis_counters { /* all since open */
-	/* that got an answer; hits: good header */
+	/* that got an answer; hits: with a good header */
 	uint64_t gets_total, hits_total, sets_total, probes_total;
 	uint64_t received_bytes_total, sent_bytes_total; /* of values */
 	/* damaged values, found by the tier or told by redis_condemn() */
 	uint64_t corrupt_total;
 	uint64_t forged_total;      /* values without a right MAC, which were whole */
 	uint64_t other_forms_total; /* values of another form */
-	uint64_t deleted_total;     /* of the corrupt and forged: deleted */
+	uint64_t deleted_total;     /* corrupt and forged values that were deleted */
 	/* xfers that ended so; errors: other error replies */
 	uint64_t timeouts_total, resets_total, errors_total;
 	uint64_t refused_stores_total; /* -OOM, -READONLY, -MISCONF, -CLUSTERDOWN */
@@ -161,18 +162,19 @@ struct redis_tier_status {
 	uint64_t views;                 /* how many times all of this was brought up to date */
 };
 
-/* Whether it is worth to submit now: the endpoint this tenant's key belongs to is usable. Cheap: an
- * atomic or two. */
+/* Whether a submit is worth trying now: the endpoint that this tenant's key belongs to is usable.
+ * Cheap: an atomic or two. */
 bool redis_readable(const struct tier *t, const struct redis_seal *seal, const uint8_t key[32]);
 bool redis_writable(const struct tier *t, const struct redis_seal *seal, const uint8_t key[32]);
-/* The image that a read brought failed its checksum: counted, and the value is deleted if it still
- * has these bytes (EVAL; where that is refused it stays). Hashes them: about a millisecond for a
- * MiB; so at most ten a second, others stay until they are found bad again. */
+/* The image that a read brought failed its checksum. It is counted, and the value is deleted if it
+ * still has these bytes (by EVAL; where EVAL is refused, the value stays). To hash them takes about
+ * a millisecond for a MiB. So at most ten values a second are hashed; others stay until they are
+ * found bad again. */
 void redis_condemn(struct tier *t, const struct redis_seal *seal, const uint8_t *image,
 		   uint32_t bytes);
 /* Snapshots, at most 200 ms old. */
 void redis_status(const struct tier *t, struct redis_tier_status *ret);
-/* false: no such */
+/* false: there is no i-th endpoint */
 bool redis_endpoint_row(const struct tier *t, uint32_t i, struct redis_endpoint_row *ret);
 
 #endif

@@ -126,8 +126,8 @@ static int refused(struct redis_job *job, enum redis_verdict verdict)
 	const bool store = job->op == XFER_WRITE;
 	struct redis_endpoint *endpoint = job->endpoint;
 
-	/* A Cluster that votes: reads wait for it; stores have time, and are megabytes each time.
-	 * */
+	/* While a Cluster votes, reads wait for it. Stores do not: they have time, and each try
+	 * sends megabytes. */
 	if (store && (verdict == REDIS_SAYS_NO_STORES || begins(words, "CLUSTERDOWN"))) {
 		endpoint->counters.refused_stores_total++;
 		redis_health_verdict(endpoint, REDIS_SAYS_NO_STORES, true, words);

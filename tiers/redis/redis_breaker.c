@@ -24,7 +24,7 @@ static const struct {
 	{ "MISCONF", REDIS_SAYS_NO_STORES },
 	{ "NOREPLICAS", REDIS_SAYS_NO_STORES },
 	{ "CLUSTERDOWN The cluster is down and only accepts read commands", REDIS_SAYS_NO_STORES },
-	/* of this slot; others are */
+	/* this slot is not served; other slots are */
 	{ "CLUSTERDOWN Hash slot not served", REDIS_SAYS_NOTHING },
 	{ "CLUSTERDOWN", REDIS_SAYS_NOT_NOW },
 	{ "LOADING", REDIS_SAYS_NOT_NOW },
@@ -65,7 +65,7 @@ enum redis_verdict redis_verdict(const char *text, size_t n)
 static uint64_t random_next(struct redis_breaker *b)
 {
 	assert(b->random != 0);
-	b->random ^= b->random << 13; /* xorshift64: nobody guesses against us here */
+	b->random ^= b->random << 13; /* xorshift64: nobody gains by guessing it */
 	b->random ^= b->random >> 7;
 	b->random ^= b->random << 17;
 	return b->random;
@@ -166,7 +166,7 @@ void redis_breaker_failure(struct redis_breaker *b, uint64_t now_ns)
 	    (b->state == REDIS_CLOSED && ++b->failures < REDIS_BREAKER_FAILURES))
 		return;
 	open_for(b, b->state == REDIS_HALF ? doubled(b->wait_ns) : SHORTEST_NS, now_ns);
-	b->misconfigured = b->stores_alone = false; /* it is something else now */
+	b->misconfigured = b->stores_alone = false; /* the reason is another one now */
 }
 
 static void not_now(struct redis_breaker *b, uint64_t now_ns)

@@ -25,7 +25,7 @@
 enum {
 	REDIS_BREAKER_FAILURES = 3,
 	REDIS_BREAKER_REST_MS = 1000, /* the first wait */
-	REDIS_BREAKER_RESTS = 30,     /* the longest wait, in first ones */
+	REDIS_BREAKER_RESTS = 30,     /* the longest wait, as a multiple of the first */
 };
 
 enum redis_breaker_state { REDIS_CLOSED, REDIS_OPEN, REDIS_HALF };
@@ -64,8 +64,9 @@ enum redis_verdict redis_verdict(const char *text, size_t n);
 /* CLOSED */
 void redis_breaker_open(struct redis_breaker *b, uint64_t seed);
 /*
- * Whether something may be sent. In HALF true once: that is the trial, whose end is to be told by
- * one of the next four or by untried(). If nobody tells, another is let through after 30 s.
+ * Whether something may be sent. In HALF it is true once, for the trial. The caller tells how the
+ * trial ended: success(), failure(), verdict() or untried(). If nobody tells, another trial is let
+ * through after 30 s.
  */
 bool redis_breaker_try(struct redis_breaker *b, uint64_t now_ns);
 /* The trial was not sent after all, or taken back before its answer: another may be sent now. */
@@ -83,7 +84,7 @@ void redis_breaker_failure(struct redis_breaker *b, uint64_t now_ns);
  * without them, so an ACL that lacks them is no trouble. */
 void redis_breaker_verdict(struct redis_breaker *b, enum redis_verdict verdict, bool store,
 			   uint64_t now_ns);
-/* besides success(): a store was taken, so stores are again */
+/* Besides success(): a store was taken, so stores are let through again. */
 void redis_breaker_stored(struct redis_breaker *b);
 
 #endif

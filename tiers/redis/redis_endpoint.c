@@ -274,8 +274,8 @@ static void end_waiting(struct redis_endpoint *endpoint, int status)
 
 /* --- the turn --- */
 
-/* Whether a connection to it is kept: it has slots, or it is a seed and no other endpoint can be
- * asked for the map. */
+/* Whether a connection to the endpoint is kept: it has slots, or it is a seed and no other endpoint
+ * can be asked for the map. */
 static bool is_kept(const struct redis_endpoint *endpoint)
 {
 	if (endpoint->listed)

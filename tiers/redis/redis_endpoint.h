@@ -35,7 +35,7 @@ struct redis_endpoint {
 	/* health: redis_health.h */
 	struct redis_breaker breaker;
 	bool proven; /* it has answered since it was opened */
-	/* by this connection's user: not asked again until the next connect */
+	/* EVAL was refused to this connection's user: not tried again until the next connect */
 	bool refused_evals;
 	/* links are being closed by us: their commands' ends tell nothing of the endpoint */
 	bool hushed;
@@ -43,7 +43,7 @@ struct redis_endpoint {
 	uint64_t answered_ns; /* last */
 	uint64_t retry_ns;    /* no connection before this */
 	uint64_t logged_ns;
-	uint64_t named_ns;         /* by a redirect, last */
+	uint64_t named_ns;         /* a redirect named it last */
 	struct redis_chore *trial; /* under way */
 	char text[REDIS_TEXT_BYTES];
 	/* work */
@@ -57,7 +57,7 @@ struct redis_endpoint {
 void redis_endpoint_open(struct redis_endpoint *endpoint, struct redis_io *io, const char *address);
 /* ends its jobs; its counters go to io->gone */
 void redis_endpoint_close(struct redis_endpoint *endpoint);
-/* or ends it: breaker open */
+/* Takes the job, or ends it where the breaker is open. */
 void redis_endpoint_submit(struct redis_endpoint *endpoint, struct redis_job *job);
 /* WAITING or SENT */
 void redis_endpoint_cancel(struct redis_endpoint *endpoint, struct redis_job *job);
@@ -65,7 +65,7 @@ void redis_endpoint_turn(struct redis_endpoint *endpoint); /* does what is due *
 /* Lends the chore to a link that is up. -ENOTCONN: there is none. On error it stays the
  * caller's. */
 int redis_endpoint_send(struct redis_endpoint *endpoint, struct redis_chore *chore);
-/* Asks the endpoint to delete the value. Where that cannot be asked the value stays, and is found
+/* Asks the endpoint to delete the value. Where it cannot be asked, the value stays, and is found
  * bad again. */
 void redis_endpoint_delete(struct redis_endpoint *endpoint, const struct redis_condemned *what);
 

@@ -20,7 +20,7 @@ void redis_health_stored(struct redis_endpoint *endpoint);
 void redis_health_failed(struct redis_endpoint *endpoint, const char *why);
 void redis_health_verdict(struct redis_endpoint *endpoint, enum redis_verdict verdict, bool store,
 			  const char *words);
-/* in words; c ended without a reply */
+/* in words: why c ended without a reply */
 const char *redis_health_why(const struct redis_command *c);
 
 #endif

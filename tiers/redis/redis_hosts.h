@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_hosts.h - which hosts a Cluster's slot map may name. Whoever is connected to gets the
- * password, so one endpoint must not decide that another host is of the Cluster. Pure functions on
- * the caller's memory.
+ * redis_hosts.h - which hosts a Cluster's slot map may name. A host that kvtierd connects to gets
+ * the password. So one endpoint must not decide that another host is of the Cluster. Pure functions
+ * on the caller's memory.
  *
  * An entry of the list: a name; ".domain", for all names below it; an address; a network as
  * 10.0.0.0/8 or fd00::/8.
@@ -23,7 +23,7 @@ struct redis_network {
 
 struct redis_hosts {
 	uint32_t n_names, n_networks;
-	/* of networks that were added: when all places are taken, over the oldest */
+	/* place of the next network that is added; when all are taken: the oldest one's */
 	uint32_t next;
 	char name[REDIS_HOST_NAMES][REDIS_HOST_BYTES];
 	struct redis_network network[REDIS_NETWORKS];

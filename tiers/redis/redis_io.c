@@ -98,7 +98,7 @@ static bool hand_over(struct loop_poller *poller)
 		redis_view_flags(io);
 	if (io->ended.n > 0)
 		mailbox_post(&io->tier->mail.answered, &io->ended);
-	return false; /* no reason for the loop not to sleep */
+	return false; /* the loop may sleep */
 }
 
 static void on_tick(struct loop_timer *timer)

@@ -28,7 +28,7 @@ struct redis_io {
 	struct loop_timer tick;
 	struct mails ended; /* jobs */
 	enum redis_mode mode;
-	struct redis_hosts hosts; /* that a map may name */
+	struct redis_hosts hosts; /* hosts that a map may name */
 	struct redis_topology topology;
 	/* the first n_endpoints: as configured, in that order */
 	struct redis_endpoint endpoints[REDIS_ALL_ENDPOINTS];
@@ -44,7 +44,7 @@ struct redis_io {
 int redis_io_start(struct redis *r);
 void redis_io_stop(struct redis *r);
 
-/* I/O thread: for something that begins now */
+/* I/O thread: the deadline of something that begins now */
 static inline uint64_t redis_io_deadline(const struct redis_io *io)
 {
 	return loop_now(io->loop) + (uint64_t)io->tier->timeout_ms * 1000000;

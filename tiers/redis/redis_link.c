@@ -162,7 +162,7 @@ void redis_link_lookup(struct redis_endpoint *endpoint)
 							     "no such name");
 }
 
-/* A map has named it: is it one that may have the password? */
+/* A slot map has named the endpoint: may it have the password? */
 static bool is_let_in(struct redis_endpoint *endpoint)
 {
 	char host[REDIS_ADDRESS_BYTES], address[REDIS_ADDRESS_BYTES];
@@ -200,7 +200,7 @@ void redis_link_open(struct redis_link *link)
 	}
 	if (!is_let_in(endpoint)) {
 		endpoint->retry_ns = after_ms(endpoint, RETRY_MS);
-		/* another address of its name may be */
+		/* another address of its name may be let in */
 		if (++endpoint->at < endpoint->n_resolved)
 			return;
 		endpoint->at = 0;
@@ -305,7 +305,7 @@ static bool is_failure(const struct redis_link *link, int why)
 	return !link->told && now_of(link->endpoint) < link->up_ns + YOUNG_MS * 1000000ull;
 }
 
-/* None of the endpoint sooner than RETRY_MS after this one was opened. */
+/* No connection of the endpoint is opened sooner than RETRY_MS after this one was. */
 static void not_too_soon(struct redis_endpoint *endpoint, const struct redis_link *link)
 {
 	const uint64_t soonest_ns = link->opened_ns + RETRY_MS * 1000000ull;

@@ -2,11 +2,11 @@
 /*
  * redis_seal.c - see redis_seal.h.
  *
- * Poly1305 (RFC 8439) under a key that is used for one value only: HMAC-SHA-256 of envelope, which
- * has a random nonce, and header. So the header, with space, key and checksum, is bound by the key,
- * the rest by the MAC. Poly1305 because it is seven times as fast as SHA-256 with the CPU's
- * instructions for that, and all bytes of a value must go through it: the checksum in the header is
- * no obstacle to somebody who chooses the bytes.
+ * Poly1305 (RFC 8439) under a key that is used for one value only: the HMAC-SHA-256 of envelope and
+ * header. The envelope has a random nonce. So the MAC's key binds the header, with space, block key
+ * and checksum, and the MAC binds the rest. Poly1305 is seven times as fast as SHA-256 with the
+ * CPU's instructions for it. All bytes of a value must go through it: somebody who chooses the
+ * bytes can make the header's checksum right.
  */
 #include "redis_seal.h"
 
@@ -33,7 +33,7 @@ static void derive(const uint8_t *secret, size_t n, const char *label, uint8_t r
 	const uint8_t *done = HMAC(EVP_sha256(), secret, (int)n, (const uint8_t *)label,
 				   strlen(label) + 1, ret, &got);
 
-	/* an end here is better than values that nobody else takes */
+	/* to end here is better than to write values that no other node takes */
 	assert(done && got == HASH_BYTES);
 }
 
@@ -101,7 +101,7 @@ bool redis_mac_begin(struct redis_mac *mac, const struct redis_seal *seal,
 
 	memcpy(front, envelope, sizeof(*envelope));
 	memcpy(front + sizeof(*envelope), header, sizeof(*header));
-	/* Not a context that is kept: the tenant's key would be in it, in the heap. */
+	/* No context is kept: the tenant's key would lie in it, in the heap. */
 	good = HMAC(EVP_sha256(), seal->key, sizeof(seal->key), front, sizeof(front), once, &got) &&
 	       got == sizeof(once);
 	good = good && EVP_MAC_init(mac->poly1305, once, sizeof(once), NULL) == 1;

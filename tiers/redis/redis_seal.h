@@ -39,7 +39,7 @@ struct redis_seal {
 struct redis_envelope {
 	uint32_t magic;
 	uint16_t form;
-	uint16_t reserved0; /* 0, as the next */
+	uint16_t reserved0; /* 0, as is the next */
 	uint64_t reserved1;
 	uint8_t nonce[REDIS_NONCE_BYTES];
 };

@@ -164,7 +164,8 @@ static int take_range(struct redis_map *map, const redisReply *range, const char
 		return endpoint;
 	for (int64_t slot = first; slot <= last; slot++) {
 		if (map->endpoint[slot] != REDIS_NO_ENDPOINT)
-			/* twice: so ranges are few, and each endpoint listed has slots */
+			/* A slot twice. So ranges are few, and each endpoint that is listed has
+			 * slots. */
 			return -EPROTO;
 		map->endpoint[slot] = (uint8_t)endpoint;
 	}

@@ -131,7 +131,7 @@ static void no_cluster(struct redis_io *io, const char *words)
 
 	io->topology.wanted = false;
 	if (io->mode == REDIS_MODE_CLUSTER)
-		return; /* there was: this one has left it */
+		return; /* there is one: this endpoint has left it */
 	if (io->tier->cluster == REDIS_CLUSTER_YES) {
 		redis_words_show(words, io->tier->login->password, shown, sizeof(shown));
 		(void)snprintf(io->topology.text, sizeof(io->topology.text),
@@ -170,7 +170,7 @@ static void map_refused(struct redis_io *io, struct redis_endpoint *endpoint, co
 {
 	const enum redis_verdict verdict = redis_verdict(words, strlen(words));
 
-	/* A user without the right to CLUSTER SLOTS: it is taken that there is no Cluster. */
+	/* A user without the right to CLUSTER SLOTS: kvtierd assumes that there is no Cluster. */
 	if (verdict == REDIS_SAYS_NOT_NOW ||
 	    (verdict == REDIS_SAYS_NOT_YOU && strncmp(words, "NOPERM", 6) != 0))
 		redis_health_verdict(endpoint, verdict, false, words);
@@ -252,7 +252,7 @@ void redis_topology_tick(struct redis_io *io)
 		    io->mode == REDIS_MODE_CLUSTER)
 			io->topology.wanted = true; /* its replica may have taken over */
 	}
-	/* Of a key whose slot nobody has no job ever comes here, and so no -MOVED. */
+	/* A key whose slot has no endpoint brings no job here, and so no -MOVED. */
 	io->topology.wanted |= io->mode == REDIS_MODE_CLUSTER && io->topology.holes;
 	ask_in_turn(io);
 }

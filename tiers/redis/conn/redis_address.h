@@ -11,7 +11,7 @@
 enum { REDIS_ADDRESS_BYTES = 256, REDIS_PORT_BYTES = 8 }; /* with the 0 */
 
 bool redis_address_valid(const char *address); /* NULL is not */
-/* A path, or a host that is a number: can be connected to as it is, no name server is needed. */
+/* A path, or a numeric host: no name server is needed to connect to it. */
 bool redis_address_numeric(const char *address);
 /* The host, without [ ]; "" for a path. */
 void redis_address_host(const char *address, char ret[REDIS_ADDRESS_BYTES]);

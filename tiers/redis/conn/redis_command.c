@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis_command.c - commands in the Redis protocol: an array of bulk strings each, written into the
- * command's own text. A value is not copied: its parts stay where they are in the image and become
- * pieces of their own. Contract: redis_command.h.
+ * redis_command.c - commands in the Redis protocol. Each is an array of bulk strings, written into
+ * its own text. A value is not copied: its parts stay where they are in the image and become pieces
+ * of their own. Contract: redis_command.h.
  *
- * Pure functions on the caller's memory: any thread. Every length here is ours (a name, a number),
- * so that a command that does not fit is a programmer's error.
+ * Pure functions on the caller's memory: any thread. Every length here is our own (a name, a
+ * number). So a command that does not fit is a programmer's error.
  */
 #include "redis_command.h"
 
@@ -114,7 +114,7 @@ int redis_command_set(struct redis_command *c, const char *name, size_t n, const
 		      const struct image_shape *shape, const struct redis_seal *seal,
 		      uint64_t ttl_ms)
 {
-	/* redis_send.c knows it when all before it is on its way */
+	/* only its place: redis_send.c knows the MAC when all bytes before it are on their way */
 	static const uint8_t mac[REDIS_MAC_BYTES];
 	struct text t = command_begin(c, ttl_ms ? 5 : 3);
 	struct redis_envelope envelope;
@@ -147,8 +147,8 @@ int redis_command_set(struct redis_command *c, const char *name, size_t n, const
 void redis_command_delete_if(struct redis_command *c, const char *name, size_t n,
 			     const uint8_t sha1[20], bool packed, uint64_t length)
 {
-	/* The length first: it is cheap, and mostly enough to see that somebody has stored a better
-	 * value since. */
+	/* The script compares the length first: that is cheap, and mostly shows that somebody has
+	 * stored a better value since. */
 	static const char script[] =
 		"if redis.call('STRLEN',KEYS[1])==tonumber(ARGV[2]) and "
 		"redis.sha1hex(string.sub(redis.call('GET',KEYS[1]),ARGV[3],ARGV[4]))==ARGV[1] "
@@ -190,8 +190,8 @@ int redis_front_check(const struct redis_front *front, const struct image_identi
 	return image_header_check(&front->header, geometry, identity, ret) ? -EBADMSG : 0;
 }
 
-/* SHA-1 because endpoints have it (redis.sha1hex): it recognises a value that is broken anyway, it
- * protects nothing. */
+/* SHA-1, because endpoints have it (redis.sha1hex). The hash recognises a value that is broken
+ * anyway; it protects nothing. */
 void redis_image_sha1(const uint8_t *image, const struct image_shape *shape, uint8_t ret[20])
 {
 	EVP_MD_CTX *sha1 = EVP_MD_CTX_new();
@@ -204,5 +204,6 @@ void redis_image_sha1(const uint8_t *image, const struct image_shape *shape, uin
 	good = good && EVP_DigestFinal_ex(sha1, ret, NULL) == 1;
 	EVP_MD_CTX_free(sha1);
 	if (!good)
-		memset(ret, 0, 20); /* nothing has this one: the value stays, which is no harm */
+		/* no value has this hash: the value stays, which does no harm */
+		memset(ret, 0, 20);
 }

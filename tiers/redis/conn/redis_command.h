@@ -38,13 +38,13 @@ struct redis_value {
 	const struct image_identity *identity;
 	const struct image_geometry *geometry;
 	const struct redis_seal *seal; /* the tenant's */
-	uint8_t *buffer;               /* an image's, with its padding, which is zeroed */
+	uint8_t *buffer;               /* for an image and its padding, which is zeroed */
 	/* bytes there, and up to the next multiple of 4096 behind them (tier.h) */
 	uint32_t room;
-	/* ret: image_bytes of the value (status 0), or would need (-EFBIG) */
+	/* ret: bytes of the image (status 0), or the room that it would need (-EFBIG) */
 	uint32_t bytes;
 	uint64_t length; /* ret: of the value as it came; 0: there was none */
-	/* ret, status -EBADMSG and -EKEYREJECTED: of the value, if `hashed` */
+	/* ret, with -EBADMSG and -EKEYREJECTED: the value's hash, if `hashed` */
 	uint8_t sha1[20];
 	bool hashed;
 	/* sha1 is of the packed image in the value, not of the whole value */
@@ -56,7 +56,7 @@ struct redis_sealing {
 	const struct redis_seal *seal; /* NULL: this command is no SET */
 	char *envelope, *mac;          /* in the command's text */
 	uint64_t done;                 /* bytes of the packed image that went through the MAC */
-	bool ended;                    /* all bytes did, and *mac is complete */
+	bool ended;                    /* all bytes went through it, and *mac is complete */
 };
 
 struct redis_command {

@@ -28,7 +28,8 @@ static void send_turn(struct redis_conn *c)
 
 	if (!r)
 		return;
-	/* It may have said why before it closed: that is in the way of the end of file. */
+	/* The endpoint may have said why before it closed: its words come before the end of
+	 * file. */
 	redis_recv_turn(c);
 	if (r == -EPIPE)
 		redis_row_down(c, -ECONNRESET, strerror(EPIPE));
@@ -147,7 +148,7 @@ void redis_conn_cancel(struct redis_command *command)
 	struct redis_conn *c = command->conn;
 
 	if (!command->lent || c->state == REDIS_CONN_DOWN)
-		return; /* DOWN: it ends with the others, right now */
+		return; /* DOWN: the command ends with all others, right now */
 	redis_row_cancel(c, command);
 }
 

@@ -63,24 +63,24 @@ struct redis_conn_conf {
 	uint64_t deadline_ns;     /* for all steps up to UP together */
 	uint32_t max_value_bytes; /* a longer value is refused by its length */
 	/* The state changed. At DOWN all commands have ended with -ECONNRESET before, and
-	 * redis_conn_why() says why. May not close the connection; a timer of the owner's may. */
+	 * redis_conn_why() says why. This call may not close the connection; a timer of the owner
+	 * may. */
 	void (*changed)(struct redis_conn *c, void *arg);
-	/* redis_conn_expected_bytes() is less now and no done() tells: a late reply came. NULL:
-	 * nobody wants to know. */
+	/* A late reply came: redis_conn_expected_bytes() is less now, and no done() tells. NULL:
+	 * nobody is told. */
 	void (*room)(struct redis_conn *c, void *arg);
 	void *arg;
 };
 
 struct redis_conn_counters {
 	uint64_t received_bytes, sent_bytes; /* of values */
-	/* replies that nobody waited for; bytes that are no reply */
+	/* late: replies that nobody waited for. protocol_errors: bytes that are no reply */
 	uint64_t late, protocol_errors;
 };
 
-/* -EINVAL: address; -ENOMEM; -errno of socket(). A connection that is refused tells so through
- * changed(). */
+/* -EINVAL: address; -ENOMEM; -errno of socket(). changed() tells that a connection was refused. */
 int redis_conn_open(struct loop *loop, const struct redis_conn_conf *conf, struct redis_conn **ret);
-/* lent commands end with -ECONNRESET; not inside done() or changed() */
+/* Lent commands end with -ECONNRESET. May not be called inside done() or changed(). */
 void redis_conn_close(struct redis_conn *c);
 enum redis_conn_state redis_conn_state(const struct redis_conn *c);
 /*

@@ -38,7 +38,7 @@ static void enter(struct redis_conn *c, enum redis_conn_state state)
 /* An endpoint that does not know AUTH repeats its arguments. */
 static void refused(struct redis_conn *c, char *words)
 {
-	/* said to whoever connects, before any command */
+	/* an endpoint says this to a new connection, before any command */
 	const bool full = strncmp(words, "ERR max number", 14) == 0;
 	char *echo = strstr(words, "args beginning");
 
@@ -64,7 +64,7 @@ static void greeting_done(struct redis_command *command)
 		enter(c, REDIS_CONN_UP);
 }
 
-/* The way is free: AUTH, or commands. */
+/* Socket and TLS are ready: AUTH comes next, or commands. */
 static void greet(struct redis_conn *c)
 {
 	if (!c->secret) {
@@ -90,7 +90,7 @@ static void secure(struct redis_conn *c)
 	redis_send_want(c, redis_tls_stream_unsent(c->tls));
 	if (r == 0 || c->state == REDIS_CONN_DOWN)
 		return;
-	redis_send_after_read(c); /* something may have come with it */
+	redis_send_after_read(c); /* more bytes may have come with the end of the handshake */
 	if (c->state != REDIS_CONN_DOWN)
 		greet(c);
 }
@@ -163,7 +163,7 @@ static redisContext *context_of(const char *address)
 	address += end < colon;
 	memcpy(host, address, (size_t)(end - address));
 	host[end - address] = 0;
-	/* Numeric, or hiredis would ask a name server, and wait. */
+	/* The host must be numeric: for a name hiredis would ask a name server, and wait. */
 	if (inet_pton(end < colon ? AF_INET6 : AF_INET, host,
 		      end < colon ? (void *)&v6 : (void *)&v4) != 1)
 		return NULL;
@@ -187,12 +187,12 @@ static int connect_to(const char *address, int *ret_fd, int *ret_why)
 			       -error :
 			       0;
 	}
-	*ret_fd = redisFreeKeepFd(context); /* its own reading and writing is not used */
+	*ret_fd = redisFreeKeepFd(context); /* hiredis's own reading and writing are not used */
 	(void)fcntl(*ret_fd, F_SETFD, FD_CLOEXEC);
 	return 0;
 }
 
-/* Not hiredis, which would have it in the heap. */
+/* hiredis does not make this command: the secret would then lie in the heap. */
 static void put_word(struct redis_secret *s, const char *word)
 {
 	const int n = snprintf(s->auth + s->auth_bytes, sizeof(s->auth) - s->auth_bytes,

@@ -3,9 +3,9 @@
  * redis_lookup.c - names into addresses. Contract and life of a look-up: redis_lookup.h.
  *
  * getaddrinfo() may block for as long as a name server pleases, so each look-up has a detached
- * thread that nobody ever waits for. There is at most one for each endpoint. Endpoints come and go
- * at the word of other endpoints, so there is a bound on all look-ups together; the configured
- * endpoints are beside it.
+ * thread that nobody ever waits for. There is at most one for each endpoint. Endpoints name other
+ * endpoints, so all look-ups together are bounded. Configured endpoints have room beside that
+ * bound.
  */
 #include "redis_lookup.h"
 
@@ -26,7 +26,7 @@ struct redis_lookup {
 	bool done, orphan;
 	int n; /* addresses, or -errno */
 	char address[REDIS_RESOLVED][REDIS_ADDRESS_BYTES];
-	struct redis_lookup *next; /* abandoned; the I/O thread's, not the lock's */
+	struct redis_lookup *next; /* abandoned look-ups; the I/O thread's, not guarded */
 };
 
 static void look_up_free(struct redis_lookup *l)

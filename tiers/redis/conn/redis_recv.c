@@ -10,12 +10,12 @@
  *	   ├──another kind, a bad length, a push, nobody waits──> SKIP
  *	   └──nil, an error: done(-ENOENT, -EREMOTEIO)
  *
- * BODY whole, but its MAC is not right: done(-EKEYREJECTED); or if its checksum is not right
- * either: done(-EBADMSG). HEADER, BODY, SMALL whose command ended (deadline, cancel) become SKIP.
+ * BODY whole, but its MAC is wrong: done(-EKEYREJECTED). If its checksum is wrong, too:
+ * done(-EBADMSG). HEADER, BODY, SMALL whose command ended (deadline, cancel) become SKIP.
  *
- * All bytes are read into `bytes`, but the body of a value: that goes straight into the image, and
- * only bytes that follow it in the same call go to `bytes`. An endpoint decides the size of nothing
- * here: lines and framing are bounded by resp.h; small replies, and pushes between two replies, by
+ * The body of a value is read straight into the image. All other bytes are read into `bytes`, also
+ * those bytes that follow a body in the same call. An endpoint decides the size of nothing here:
+ * lines and framing are bounded by resp.h; small replies, and pushes between two replies, by
  * REDIS_SMALL_BYTES; values by the caller's room.
  *
  * Each step returns 1: it took something, go on; 0: more bytes are needed; -EPROTO: this is no
@@ -38,8 +38,8 @@ enum {
 	HEADER_BYTES = sizeof(struct image_header),
 	FRONT_BYTES = sizeof(struct redis_front),
 	CRLF_BYTES = 2,
-	TURN_BYTES = 512 << 10, /* read at one go; then others have their turn */
-	WAKE_BYTES = 512 << 10, /* of a body that are waited for */
+	TURN_BYTES = 512 << 10, /* read in one turn; then other connections have theirs */
+	WAKE_BYTES = 512 << 10, /* of a body: the thread sleeps until so many are there */
 };
 
 int redis_recv_open(struct redis_recv *in)
@@ -72,7 +72,7 @@ static uint32_t available(const struct redis_recv *in)
 	return in->end - in->at;
 }
 
-/* Whose reply comes next; NULL: nobody's. */
+/* The entry whose reply comes next; NULL: nobody waits for a reply. */
 static struct redis_row_entry *first_entry(struct redis_conn *c)
 {
 	return c->first == c->unsent ? NULL : redis_row_at(c, c->first);
@@ -141,14 +141,15 @@ static int step_skip(struct redis_conn *c)
 	return 1;
 }
 
-/* Its command ended before its reply was whole: nothing of it is touched any more. */
+/* The command ended before its reply was whole: neither the command nor its buffers are touched any
+ * more. */
 static void abandon(struct redis_conn *c)
 {
 	struct redis_recv *in = &c->in;
 
 	in->hashing = false;
 	switch (in->state) {
-	case RECV_SMALL: /* skip knows where it is */
+	case RECV_SMALL: /* `skip` knows how far the reply is */
 		forget_reader(in);
 		skip_with(in, 0);
 		break;
@@ -174,8 +175,8 @@ static void small_answered(struct redis_conn *c)
 	void *tree = NULL;
 	int status = 0;
 
-	/* What is framed well hiredis may still not know: a kind of a later protocol, more levels
-	 * than it has. */
+	/* hiredis may refuse a reply that is framed well: one of a later protocol's kind, or one
+	 * with too many levels. */
 	if (redisReaderGetReply(in->reader, &tree) == REDIS_OK)
 		reply = tree;
 	in->state = RECV_LINE;
@@ -299,8 +300,8 @@ static bool mac_body(struct redis_recv *in, const struct redis_value *value)
 	return good;
 }
 
-/* All of the value is there, and this is its MAC. Of one that is not right the checksum tells
- * whether it was damaged by chance, or made by somebody who does not know the secret. */
+/* All of the value is there, and this is its MAC. If the MAC is wrong, the checksum tells whether
+ * the value was damaged by chance or made by somebody without the secret. */
 static int judge(struct redis_recv *in, struct redis_value *value,
 		 const uint8_t mac[REDIS_MAC_BYTES], int *ret_status)
 {
@@ -380,7 +381,7 @@ static int begin_value(struct redis_conn *c)
 	struct resp_line line;
 	int r;
 
-	/* of the reply behind it, which resp_line() does not see */
+	/* it belongs to the reply behind it, which resp_line() does not see */
 	if (in->bytes[in->at] == RESP_ATTRIBUTE) {
 		skip_with(in, -EBADMSG);
 		resp_skip_begin(&in->skip);
@@ -414,7 +415,8 @@ static int begin_value(struct redis_conn *c)
 
 /* --- LINE --- */
 
-/* Nobody asked. An endpoint that has something against us says so like this, and closes. */
+/* A reply that nobody asked for. An endpoint that refuses us sends an error this way, and
+ * closes. */
 static int unasked(struct redis_conn *c)
 {
 	struct redis_recv *in = &c->in;
@@ -470,10 +472,10 @@ static int step(struct redis_conn *c)
 	}
 }
 
-/* Redis closes a TLS port to bytes that are no TLS, without a word. */
+/* A TLS port of Redis closes without a word when it gets bytes that are no TLS. */
 static const char *why_closed(const struct redis_conn *c)
 {
-	const bool mute = !c->tls && c->first == 0; /* nothing has ever been answered */
+	const bool mute = !c->tls && c->first == 0; /* no command was ever answered */
 
 	return mute ? "closed by the endpoint before it answered anything; does it want [redis] "
 		      "tls?" :
@@ -482,7 +484,8 @@ static const char *why_closed(const struct redis_conn *c)
 
 /* --- reading --- */
 
-/* Reads once. 1: there may be more; 0: not now; -errno, -ECONNRESET: the end. */
+/* Reads once. 1: there may be more. 0: no more now. -errno, -ECONNRESET: the connection has
+ * ended. */
 static int read_once(struct redis_conn *c, size_t *budget)
 {
 	struct redis_recv *in = &c->in;
@@ -492,7 +495,7 @@ static int read_once(struct redis_conn *c, size_t *budget)
 	uint64_t body;
 	ssize_t n;
 
-	/* The rest is part of a line, a header or a CR LF: short. */
+	/* The bytes that are left are part of a line, a header or a CR LF: they are few. */
 	memmove(in->bytes, in->bytes + in->at, available(in));
 	in->end -= in->at;
 	in->at = 0;
@@ -522,14 +525,14 @@ static int read_once(struct redis_conn *c, size_t *budget)
 	return (size_t)n == asked;
 }
 
-/* Redis writes a value in many pieces. To be woken for each costs both sides more than the copying
- * does, so the thread sleeps until WAKE_BYTES are there; they are on their way in any case, as the
- * length was told. Epoll minds SO_RCVLOWAT for TCP only, and OpenSSL may have read some of the
- * bytes already. */
+/* Redis writes a value in many pieces. To wake up for each costs both sides more than the copying
+ * does. So the thread sleeps until WAKE_BYTES are there; the value's length says that they will
+ * come. Epoll heeds SO_RCVLOWAT for TCP only, and OpenSSL may have read some of the bytes
+ * already. */
 static void wake_when(struct redis_conn *c)
 {
 	const uint64_t left = c->in.state == RECV_BODY ? body_left(&c->in) : 1;
-	/* 0: its CR LF */
+	/* 0: only the CR LF is to come */
 	const int bytes = left == 0 ? 1 : left < WAKE_BYTES ? (int)left : WAKE_BYTES;
 
 	if (!c->sleeps_long || bytes == c->wake_bytes)

@@ -23,7 +23,7 @@ enum { REDIS_RECV_BUFFER_BYTES = 16 << 10 }; /* more than a line: RESP_LINE_BYTE
 /* What the next bytes belong to. */
 enum redis_recv_state {
 	RECV_LINE,   /* a new reply */
-	RECV_SMALL,  /* one that is framed (skip) and kept in the reader */
+	RECV_SMALL,  /* a small reply: framed by `skip`, kept in `reader` */
 	RECV_HEADER, /* a value whose header is not complete */
 	RECV_BODY,   /* a value that goes to its buffer, and its CR LF */
 	RECV_SKIP,   /* a reply that is thrown away up to its end (skip) */

@@ -52,7 +52,7 @@ void redis_row_forget(struct redis_conn *c)
 	c->secret = NULL;
 }
 
-/* Nothing of it is left in the loop; all that is lent ends. */
+/* Nothing of the connection is left in the loop, and all lent commands end. */
 void redis_row_shut(struct redis_conn *c)
 {
 	loop_timer_unset(c->loop, &c->timer);

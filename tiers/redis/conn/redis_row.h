@@ -33,7 +33,7 @@
 struct redis_row_entry {
 	struct redis_command *command; /* NULL: it has ended, its reply is nobody's */
 	uint64_t bytes;                /* to send in all */
-	uint32_t expects;              /* bytes of a value, at most as they were asked for */
+	uint32_t expects;              /* most bytes that its value may have */
 	uint64_t ended_ns;
 	bool canceled; /* ends as soon as it can */
 };
@@ -56,7 +56,7 @@ struct redis_conn {
 	char *host;                   /* until SECURING; conf.tls */
 	struct redis_conn_conf conf;  /* its strings are gone after open */
 	enum redis_conn_state state;
-	/* DOWN. CONNECTING: it was refused in open(), the loop will tell */
+	/* of DOWN. CONNECTING: it was refused in open(), and changed() will tell */
 	int why;
 	char text[REDIS_TEXT_BYTES];
 	struct redis_secret *secret; /* of vault.h; until UP, or NULL: there is none */
@@ -93,7 +93,7 @@ void redis_row_forget(struct redis_conn *c);       /* overwrites and frees the s
 void redis_row_shut(struct redis_conn *c);
 /* DOWN: shut, and changed() is told. text: ours, or cleaned (redis_words.h). */
 void redis_row_down(struct redis_conn *c, int why, const char *text);
-/* DOWN: the socket, or TLS, has said so */
+/* DOWN: the socket or TLS has failed */
 void redis_row_failed(struct redis_conn *c, int why);
 
 #endif

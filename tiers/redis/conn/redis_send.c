@@ -17,12 +17,12 @@
 
 enum {
 	SEND_PIECES = 32,
-	SEND_TURN_BYTES = 512 << 10, /* then others have their turn */
+	SEND_TURN_BYTES = 512 << 10, /* sent in one turn; then other connections have theirs */
 };
 
-/* n bytes of a piece, from `from` on, go out now; perhaps again, as the socket did not take them
- * all before. New ones among them go through the MAC while they are in the cache. Piece 3 is the
- * MAC, which is reached when all bytes of the value have been gathered. */
+/* n bytes of a piece, from `from` on, go out now. Some may have been here before, when the socket
+ * did not take them. The new ones go through the MAC while they are in the cache. Piece 3 is the
+ * MAC itself; it is reached when all bytes of the value have been gathered. */
 static bool seal(struct redis_conn *c, struct redis_command *command, uint32_t piece, uint64_t from,
 		 uint64_t n)
 {
@@ -148,7 +148,7 @@ static bool holds_back(const struct redis_conn *c)
 	return c->tls && redis_tls_stream_unsent(c->tls);
 }
 
-/* Where TLS has to read first, a socket that takes bytes does not help. */
+/* Where TLS has to read first, it does not help that the socket takes bytes. */
 static bool wants_to_send(const struct redis_conn *c)
 {
 	return holds_back(c) ||
@@ -168,7 +168,8 @@ int redis_send_turn(struct redis_conn *c)
 	size_t asked = 0, sent = 0;
 	ssize_t n = 0;
 
-	/* Less went out than was asked for: the socket is full, no need to be told again. */
+	/* Less went out than was gathered: the socket is full, and a second call would only say
+	 * so. */
 	while ((c->unsent != c->last || holds_back(c)) && sent < SEND_TURN_BYTES &&
 	       (size_t)n == asked) {
 		struct iovec iov[SEND_PIECES];

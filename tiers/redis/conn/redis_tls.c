@@ -2,7 +2,7 @@
 /*
  * redis_tls.c - what all TLS connections to Redis share: whom we trust, and who we are. Contract:
  * redis_tls.h. Runs once, before there are connections; our own files are not looked at again
- * (OpenSSL opens the system's directory of authorities when it needs one of them).
+ * (OpenSSL opens the system's directory of authorities when it needs an authority).
  */
 #include "redis_tls.h"
 
@@ -52,7 +52,7 @@ static int check_file(const char *option, const char *path, bool secret, char *t
 	return wrong_file(option, path, why, EPERM, text, n);
 }
 
-/* OpenSSL would ask on the terminal. */
+/* Without this OpenSSL would ask for a passphrase on the terminal. */
 static int no_passphrase(char *buffer, int size, int writing, void *arg)
 {
 	(void)buffer;

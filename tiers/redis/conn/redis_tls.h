@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis_tls.h - what all TLS connections share: which authorities are trusted, and this node's own
- * certificate. One connection's TLS is redis_tls_stream.h. OpenSSL has protocol and certificates.
- * Not hiredis_ssl: the hiredis of Debian 12 has none, and values do not go through hiredis.
+ * certificate. One connection's TLS is redis_tls_stream.h. Protocol and certificates are OpenSSL's
+ * own, not hiredis_ssl's: the hiredis of Debian 12 has none, and values do not go through hiredis.
  *
  * Constant while open; any thread.
  *
@@ -22,7 +22,8 @@ struct redis_tls_conf {
 	/* This node's, both or neither. The key has no passphrase and can be read by nobody else.
 	 * */
 	const char *cert_file, *key_file;
-	/* that a server's certificate must have. "": the host's; "*": any, needs ca_file */
+	/* the name that a server's certificate must have. "": the host's; "*": any, needs
+	 * ca_file */
 	const char *name;
 };
 

@@ -40,12 +40,12 @@ enum {
 struct redis_tls_stream {
 	SSL *ssl;
 	int fd;
-	/* the socket had no more when it was read last, or CALL_BYTES came: epoll tells */
+	/* the last read emptied the socket, or CALL_BYTES came: epoll tells of more */
 	bool dry;
 	bool must_read;    /* before anything can be written */
 	size_t call_bytes; /* read in the call under way */
 	bool ended;
-	bool shaken;  /* hands */
+	bool shaken;  /* the handshake is over */
 	int error;    /* errno; 0 */
 	int os_error; /* of the socket, in the call under way */
 	char host[REDIS_TLS_NAME_BYTES], words[WORDS_BYTES];
@@ -99,7 +99,7 @@ static long socket_control(BIO *bio, int command, long number, void *pointer)
 	(void)bio;
 	(void)number;
 	(void)pointer;
-	return command == BIO_CTRL_FLUSH; /* whoever called OpenSSL sends */
+	return command == BIO_CTRL_FLUSH; /* the caller of OpenSSL sends `out` */
 }
 
 BIO_METHOD *redis_tls_stream_method(void)
@@ -140,8 +140,8 @@ static int fail(struct redis_tls_stream *s, int error, const char *words)
 	return -s->error;
 }
 
-/* An alert that somebody has to do something about. With TLS 1.3 a server looks at our certificate
- * when the handshake is over for us. */
+/* An alert that a person has to act on. With TLS 1.3 a server looks at our certificate when the
+ * handshake is over for us. */
 static bool is_refusal(int reason)
 {
 	switch (reason - SSL_AD_REASON_OFFSET) {
@@ -207,8 +207,8 @@ static int protocol_failed(struct redis_tls_stream *s)
 }
 
 /*
- * What a call of OpenSSL that returned `r` meant. -EAGAIN: more is needed from the socket. 0: the
- * server has ended the stream. Another: fail()ed.
+ * The meaning of `r`, which a call of OpenSSL returned. -EAGAIN: more is needed from the socket. 0:
+ * the server has ended the stream. Another -errno: the stream has failed.
  */
 static int meaning(struct redis_tls_stream *s, int r)
 {
@@ -275,7 +275,7 @@ static int begin_stream(struct redis_tls_stream *s, const struct redis_tls *tls,
 	SSL_set_bio(s->ssl, bio, bio);
 	SSL_set_connect_state(s->ssl);
 	(void)snprintf(s->host, sizeof(s->host), "%s", tls->name[0] && !any ? tls->name : host);
-	/* an absolute name: no certificate has that */
+	/* an absolute name ends with a dot, which no certificate has */
 	if (s->host[0] && s->host[strlen(s->host) - 1] == '.')
 		s->host[strlen(s->host) - 1] = 0;
 	if (any && is_numeric(s->host))
@@ -317,7 +317,7 @@ int redis_tls_stream_handshake(struct redis_tls_stream *s)
 		return -s->error;
 	begin(s);
 	r = SSL_do_handshake(s->ssl);
-	flushed = flush(s); /* an alert, too, tells the server why */
+	flushed = flush(s); /* an alert goes out, too: it tells the server why */
 	if (r == 1) {
 		s->shaken = true;
 	} else {
@@ -331,7 +331,7 @@ int redis_tls_stream_handshake(struct redis_tls_stream *s)
 	return flushed && flushed != -EAGAIN ? fail(s, -flushed, "") : r;
 }
 
-/* As SSL_read(), but > 0, 0: nothing more, with `dry`, `ended` or `error` saying why. */
+/* Like SSL_read(), but never negative. 0: nothing more; `dry`, `ended` or `error` says why. */
 static int read_some(struct redis_tls_stream *s, void *bytes, size_t n)
 {
 	int r;
@@ -413,7 +413,7 @@ static int seal(struct redis_tls_stream *s, const struct iovec *iov, size_t n, s
 		begin(s);
 		r = SSL_write(s->ssl, plain, (int)bytes);
 		if (plain == s->plain)
-			explicit_bzero(s->plain, bytes); /* AUTH, perhaps */
+			explicit_bzero(s->plain, bytes); /* a password may be among them */
 		if (r <= 0) {
 			r = meaning(s, r);
 			s->must_read = r == -EAGAIN; /* nothing was taken: T1 holds */
@@ -437,7 +437,7 @@ ssize_t redis_tls_stream_send(struct redis_tls_stream *s, const struct iovec *io
 		if (r == 0)
 			r = flush(s);
 	}
-	if (r == 0 || done > 0) /* an error of the socket comes again */
+	if (r == 0 || done > 0) /* an error of the socket comes again with the next call */
 		return (ssize_t)done;
 	errno = -r;
 	return -1;

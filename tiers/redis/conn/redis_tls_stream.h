@@ -47,8 +47,8 @@ int redis_tls_stream_handshake(struct redis_tls_stream *s);
 /* Bytes read into iov, as many as there are; 0: the end; -1 with errno: EAGAIN, EACCES (our
  * certificate), EPROTO... */
 ssize_t redis_tls_stream_recv(struct redis_tls_stream *s, const struct iovec *iov, size_t n);
-/* The last recv() filled iov, or has an error to tell: there may be more, of which epoll does not
- * know. */
+/* The last recv() filled iov, or has an error to tell. So there may be more, of which epoll does
+ * not know. */
 bool redis_tls_stream_pending(const struct redis_tls_stream *s);
 /* Bytes taken, 0 if n is; -1 with errno: EAGAIN... A byte that was taken is out, or in `out`. */
 ssize_t redis_tls_stream_send(struct redis_tls_stream *s, const struct iovec *iov, size_t n);

@@ -75,7 +75,7 @@ static bool decimal(const char *text, size_t n, int64_t *ret)
 {
 	const bool negative = n > 0 && text[0] == '-';
 	const char *digits = text + negative;
-	int64_t value = 0; /* at or below 0, because that side reaches further */
+	int64_t value = 0; /* at or below 0, because the negative numbers reach further */
 
 	n -= negative;
 	if (n == 0 || (digits[0] == '0' && (n > 1 || negative)))
@@ -91,7 +91,7 @@ static bool decimal(const char *text, size_t n, int64_t *ret)
 	return true;
 }
 
-/* A length or count: line->count, or a nil, for which RESP2 has -1 of two kinds. */
+/* A length or count goes to line->count. -1 is a nil, which RESP2 has in two kinds. */
 static int take_count(struct resp_line *line, uint64_t max, uint32_t factor)
 {
 	int64_t value;
@@ -177,8 +177,8 @@ void resp_skip_body(struct resp_skip *s, uint64_t body_left_with_crlf)
 	s->elements = 1;
 }
 
-/* An element is complete, and with it each aggregate that it was the last element of. ret: whether
- * the reply is complete. */
+/* An element is complete. So is each aggregate whose last element it was. ret: whether the reply is
+ * complete. */
 static bool element_ends(struct resp_skip *s)
 {
 	while (s->depth > 0) {
@@ -188,7 +188,7 @@ static bool element_ends(struct resp_skip *s)
 			return false;
 		s->depth = top;
 		if (s->attribute[top])
-			/* it is no element itself: the one that it describes comes now */
+			/* an attribute is no element: the element that it describes comes now */
 			return false;
 	}
 	return true;
@@ -210,7 +210,7 @@ static int skip_body(struct resp_skip *s, const char *p, size_t n, size_t *ret_u
 	return s->body == 0;
 }
 
-/* 1: the aggregate is complete as it stands: empty. */
+/* 1: the aggregate is empty, and so complete. */
 static int open_aggregate(struct resp_skip *s, const struct resp_line *line)
 {
 	if (s->depth == RESP_DEPTH || line->count > RESP_ELEMENTS - s->elements)

@@ -54,16 +54,16 @@ struct resp_line {
 
 /* 1: *ret is set. 0: the line is not complete yet; n is less than RESP_LINE_BYTES then. -EPROTO: it
  * is none, too long (as soon as that shows), has a CR or LF inside or a number that Redis would not
- * write so ("007", "+1", "-0"). Streamed strings and aggregates ("$?", "*?") are -EPROTO. What a
- * prefix of a line gets, the line gets. */
+ * write so ("007", "+1", "-0"). Streamed strings and aggregates ("$?", "*?") are -EPROTO. The
+ * answer to a prefix of a line, but for 0, is the answer to the line. */
 int resp_line(const void *bytes, size_t n, struct resp_line *ret);
 
 /*
  * Steps over one whole reply that comes in pieces, whatever it consists of. Attributes before a
- * reply are part of it; a push is a reply of its own, that nobody asked for: its first byte tells.
- * Where the pieces are cut changes nothing. What is accepted and has RESP2's types alone, hiredis
- * accepts too. Work: a line that comes in pieces is looked at again with each, at most
- * RESP_LINE_BYTES; nothing else is looked at twice, and bodies not at all.
+ * reply are part of it; a push is a reply of its own, which nobody asked for; its first byte tells
+ * it. Where the pieces are cut changes nothing. hiredis accepts each reply that is accepted here
+ * and has RESP2's types alone. Work: a line that comes in pieces is looked at again with each, at
+ * most RESP_LINE_BYTES; nothing else is looked at twice, and bodies not at all.
  */
 struct resp_skip {
 	uint64_t body;     /* bytes of a bulk, with its CR LF, still to come */
@@ -74,9 +74,9 @@ struct resp_skip {
 };
 
 void resp_skip_begin(struct resp_skip *s);
-/* Takes from bytes; *ret_used of them are done with. 1: the reply has ended there, and s is as
- * after begin; 0: more is needed, what is left over (less than RESP_LINE_BYTES) comes again with
- * more behind it; -EPROTO: *ret_used is where, and s of no use any more. */
+/* Takes bytes; *ret_used of them are done with. 1: the reply has ended there, and s is as after
+ * begin. 0: more is needed; the bytes that are left over (less than RESP_LINE_BYTES) come again,
+ * with more behind them. -EPROTO: the fault is at *ret_used, and s is of no use any more. */
 int resp_skip(struct resp_skip *s, const void *bytes, size_t n, size_t *ret_used);
 
 /* Begins in the middle of a bulk's body: so many bytes of it and its CR LF are still to come, at
