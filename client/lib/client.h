@@ -16,7 +16,7 @@
  * on it). The keys of a space have a lock of their own, a leaf: take no locks while holding it.
  *
  * Files call each other in one direction: client.c > space.c > submit.c > turn.c > session.c >
- * spaces.c; below them chunk.c, op.c and what serves these.
+ * spaces.c; below them chunk.c, op.c and the files that serve these.
  *
  * Pages that are still lent over ended connections belong to the process, not to a client: lent.c.
  * Its lock is a leaf below all of these.
@@ -48,14 +48,15 @@ struct cuda_busy {
 };
 
 enum {
-	CLIENT_SLICE_MS = 20,           /* a sleeper looks at the socket this often */
-	CLIENT_STREAM_SLICE_NS = 50000, /* and at an engine's stream that a staged op waits for */
-	/* past an op's deadline until kvtier_wait(-1) gives up on it */
+	CLIENT_SLICE_MS = 20, /* a sleeper looks at the socket this often */
+	/* and so often at an engine's stream that a staged op waits for */
+	CLIENT_STREAM_SLICE_NS = 50000,
+	/* so long after an op's deadline kvtier_wait(-1) gives up on the op */
 	CLIENT_GRACE_MS = 1000,
 	CLIENT_BACKOFF_MIN_MS = 50,
 	CLIENT_BACKOFF_MAX_MS = 5000,
-	CLIENT_REOPEN_MS = 1000,    /* until a space that was open before is asked for again */
-	CLIENT_SPIN_MAX_US = 10000, /* more than this is not advice */
+	CLIENT_REOPEN_MS = 1000,    /* until a space that was open before is opened again */
+	CLIENT_SPIN_MAX_US = 10000, /* the daemon's advice is cut to this */
 	CLIENT_SQ_ENTRIES = 256,    /* wished for in HELLO */
 	CLIENT_ARENA_BLOCKS = 32768,
 };
@@ -93,7 +94,7 @@ void arena_give(struct arena *arena, uint32_t first); /* the start of a range th
 /* ---- process.c: a client belongs to the process that made it ---- */
 /* this process's number, 0: none yet. No use before process_begin() */
 extern _Atomic uint64_t *process_mark;
-/* gives this process a number, > 0; the same for what is made in it */
+/* gives this process a number, > 0; each client made in it has the same */
 uint64_t process_begin(void);
 int process_refuse(void); /* -EPERM with its sentence */
 
@@ -103,7 +104,7 @@ static inline bool process_ours(uint64_t made_in)
 }
 
 /* ---- lent.c: pages a daemon may still touch although their ops have ended. Any thread ---- */
-enum { LENT_GRAVES_MAX = 64 }; /* no new connection while there are so many */
+enum { LENT_GRAVES_MAX = 64 }; /* with so many graves no connection is made */
 extern _Atomic uint32_t lent_graves;
 
 /* Where a region lies: its memfd by device and inode; a GPU's memory by its address, which is one
@@ -124,7 +125,7 @@ void lent_layout_close(struct lent_layout *layout); /* its space is gone; NULL i
 struct grave; /* of one connection; made when it comes up */
 /* room for so many pages. Takes pidfd (-1: none) if 0 */
 int grave_open(uint32_t room, int pidfd, struct grave **ret);
-/* the connection ended without a need for it; NULL */
+/* the connection ended without a need for it; NULL is fine */
 void grave_close(struct grave *grave);
 void grave_add(struct grave *grave, struct lent_layout *layout, uint64_t op, const uint32_t *pages,
 	       uint32_t n);
@@ -147,7 +148,7 @@ bool lent_memory_open(uint64_t device, uint64_t inode);
 void lent_forget(uint64_t device, uint64_t inode);
 void lent_lock(void); /* for fork() */
 void lent_unlock(void);
-void lent_child(void); /* in the child: forgets all, unlocks */
+void lent_child(void); /* in the child: forgets all graves, unlocks */
 
 /* ---- ring.c: one connection's shared memory ---- */
 struct link {
@@ -171,14 +172,14 @@ struct link {
 	struct link *next;   /* retired ones */
 };
 
-/* fds stay the caller's. -EPROTO with kvtier_last_error(): the daemon offers something that is not
+/* fds stay the caller's. -EPROTO with kvtier_last_error(): the daemon offers memory that is not
  * safe. */
 int link_open(const struct wire_hello_ok *ok, const int fds[3], struct link **ret);
 void link_close(struct link *link);                           /* NULL is fine */
 int ring_push(struct link *link, const struct wire_sqe *sqe); /* -EAGAIN: full; -EPROTO */
 /* The connection is given up. A daemon that was stopped may read the rings before it sees the
- * socket shut down: what it has not read it must not read then. Returns sq_head: entries from there
- * on never touch a page. */
+ * socket shut down. So entries that it has not read are withdrawn. Returns sq_head: entries from
+ * there on never touch a page. */
 uint32_t ring_withdraw(struct link *link);
 /* after ring_push: the daemon wants a DOORBELL */
 bool ring_asleep(const struct link *link);
@@ -209,9 +210,9 @@ struct packet {
 int socket_connect(const char *path, int *ret); /* -EAGAIN: its backlog is full */
 int socket_send(int fd, const void *message, size_t n, const int *fds, size_t n_fds);
 /* 0: a packet with a checked head; -EAGAIN: none; -ECONNRESET: the peer is gone; -EPROTO: not a
- * message; -EMFILE: descriptors came with it that this process has no room for. */
+ * message; -EMFILE: descriptors came with the packet, and this process has no room for them. */
 int socket_receive(int fd, struct packet *ret);
-void packet_close(struct packet *packet); /* the fds nobody took */
+void packet_close(struct packet *packet); /* closes the fds that nobody took */
 
 /* ---- session.c: connection, handshake, dispatch, reconnection ----
  *
@@ -222,15 +223,17 @@ enum session_state { SESSION_AWAY, SESSION_GREETING, SESSION_UP };
 /* One non-blocking step: connects if it is time, takes packets, opens and closes spaces. Control
  * held. */
 void session_advance(struct kvtier_client *c, uint64_t now);
-/* The same from calls that do not hold it, at most once a millisecond (AWAY: once a backoff). */
+/* The same step from calls that do not hold control, at most once a millisecond (AWAY: once a
+ * backoff). */
 void session_nudge(struct kvtier_client *c);
 /* Drops the connection, completes every op with -ECONNRESET. Control lock held. error < 0. */
 void session_lost(struct kvtier_client *c, int error, const char *why);
-/* The same, locking, if connection `serial` still is the current one. */
+/* Like session_lost(), but takes the lock itself, and does nothing if `serial` is not the current
+ * connection any more. */
 void session_cut(struct kvtier_client *c, uint64_t serial, int error, const char *why);
 /* unmaps retired links that nobody uses; control */
 void session_reap(struct kvtier_client *c);
-/* Until the socket has something, a slice at most. No lock held. */
+/* Sleeps until the socket has a packet, for a slice at most. No lock held. */
 void session_pause(struct kvtier_client *c, uint64_t deadline);
 void session_doorbell(struct kvtier_client *c, uint64_t serial); /* no lock held */
 
@@ -245,7 +248,8 @@ int keys_chain(struct keys *keys, const struct kvtier_key *parent, const uint32_
 
 /* ---- staged.c: sealed memory in front of pages that cannot be shared ---- */
 struct staged;
-/* Arguments have passed check_layout(). cuda: the regions are its, and it outlives this; NULL. */
+/* Arguments have passed check_layout(). cuda: the memory that the regions are of, which outlives
+ * this; NULL: host memory. */
 int staged_open(const struct kvtier_geometry *geometry, const struct kvtier_region *regions,
 		const struct kvtier_segment *segments, size_t n_segments, uint64_t staging_bytes,
 		const struct cuda_memory *cuda, struct staged **ret);
@@ -259,11 +263,12 @@ uint32_t staged_pages(const struct staged *staged);
 struct arena *staged_arena(struct staged *staged);
 void staged_populate(struct staged *staged, uint32_t end); /* pages below: allocated */
 void staged_segment(const struct staged *staged, size_t i, struct wire_segment *ret);
-/* user -> staging; a GPU's: begun, and done when staged_copied() has returned. 0, or -errno */
+/* user -> staging. From a GPU: the copies begin here, and have ended when staged_copied() has
+ * returned. 0, or -errno */
 int staged_copy_in(struct staged *staged, uint64_t user_page, uint32_t page);
 /* staging -> user; likewise */
 int staged_copy_out(struct staged *staged, uint64_t user_page, uint32_t page);
-/* Whatever was begun is over, also when a copy has failed. */
+/* Afterwards all copies that were begun have ended, also when one has failed. */
 int staged_copied(struct staged *staged);
 
 /* ---- populate.c: pages of shared regions are allocated before the daemon sees them ---- */
@@ -274,10 +279,10 @@ int populate_open(const struct kvtier_geometry *geometry, const struct kvtier_re
 		  size_t n_regions, const struct kvtier_segment *segments, size_t n_segments,
 		  struct populate **ret);
 void populate_close(struct populate *populate);
-/* Before the first use of each. No lock held. NULL is fine. -ETIMEDOUT. */
+/* Before the first use of each page. No lock held. populate may be NULL. -ETIMEDOUT. */
 int populate_pages(struct populate *populate, const uint32_t *pages, size_t n,
 		   uint64_t deadline_ns);
-/* it was refused: touch it again. Any lock */
+/* the daemon refused the page: it is touched again. Any lock */
 void populate_forget(struct populate *populate, uint32_t page);
 void populate_touch(uint8_t *base, uint64_t n); /* aligned to 4096 */
 
@@ -289,13 +294,14 @@ int check_layout(const struct kvtier_geometry *geometry, const struct kvtier_reg
 		 size_t n_regions, const struct kvtier_segment *in_segments, size_t n_segments,
 		 struct kvtier_region *regions, struct kvtier_segment *segments,
 		 uint32_t *ret_memory);
-/* 0, or what a call returns at once: -EINVAL for NULL, -EPERM in a process that did not make it. */
+/* 0, or the error that a call returns at once: -EINVAL for NULL, -EPERM in a process that did not
+ * make the client. */
 int client_check(const struct kvtier_client *c);
 int space_check(const struct kvtier_space *space);
 uint32_t check_element_bytes(uint32_t dtype);
 struct space_layout;
-/* Other regions for the same segments, as many and of the same kind: into layout. -EINVAL: it is as
- * it was. */
+/* Puts other regions for the same segments into layout, as many and of the same kind. -EINVAL:
+ * layout is as it was. */
 int check_regions_again(struct space_layout *layout, const struct kvtier_region *in, size_t n);
 
 /* ---- space.c ----
@@ -322,7 +328,8 @@ struct kvtier_space {
 	struct staged *staged;     /* NULL: its pages are shared, or it has none */
 	struct lent_layout *lent;  /* NULL: staged, or no pages */
 	struct populate *populate; /* of shared ones; may be NULL */
-	/* KVTIER_CUDA, else NULL: its memory, and the events and words of its GPU */
+	/* KVTIER_CUDA, else NULL: the GPU's memory that the pages lie in, and the events and words
+	 * of that GPU */
 	struct cuda_memory *cuda;
 	struct cuda_order *order;
 	struct cuda_busy busy;       /* control */
@@ -351,11 +358,12 @@ struct kvtier_space {
 	char text[256];
 	uint32_t handle;
 	_Atomic bool open;
-	/* written before `open`; a lookup that sees half of a new one misses */
+	/* written before `open`; a lookup that sees half of a new key misses */
 	_Atomic uint64_t index_key[2];
 };
 
-/* What a space was opened with, checked. The geometry's strings are the caller's: use wire's. */
+/* The arguments that a space was opened with, checked. The geometry's strings are the caller's: use
+ * those of the wire. */
 struct space_layout {
 	struct kvtier_geometry geometry;
 	struct wire_geometry wire;
@@ -368,24 +376,25 @@ struct space_layout {
 /* ---- space_memory.c: a space's regions. Control held, or nobody knows the space yet ---- */
 int space_memory_open(struct kvtier_space *space);
 void space_memory_close(struct kvtier_space *space);
-/* Sends the opening: 0; 1: PARTS that come before it; -EAGAIN: the socket is full; -ECONNRESET;
- * else this process cannot. */
+/* Sends the opening. 0; 1: PARTS that come before it were sent; -EAGAIN: the socket is full;
+ * -ECONNRESET; another -errno: this process cannot send it. */
 int space_memory_send(struct kvtier_space *space);
 /* Parts that were sent are not needed. 0; 1: it was said, and is answered; or as above. */
 int space_memory_unsend(struct kvtier_space *space);
-/* The daemon cannot reach the memory so. True: it is asked in another way, as WANTED. */
+/* The daemon cannot reach the memory in this way. True: the space is WANTED again, to be asked for
+ * in another way. */
 bool space_memory_refused(struct kvtier_space *space, int error, const char *why);
 
 /* As kvtier_space_close(). No lock held. */
 int space_close_until(struct kvtier_space *space, uint64_t deadline_ns);
-/* in a process that did not make it: frees memory only */
+/* in a process that did not make the space: frees memory only */
 void space_disown(struct kvtier_space *space);
 
 /* ---- spaces.c: control held in all of these ---- */
 void space_free(struct kvtier_space *space); /* NULL is fine */
-/* takes it off the client's list */
+/* takes the space off the client's list */
 void space_unlist(struct kvtier_client *c, const struct kvtier_space *space);
-/* the daemon has let go of it */
+/* the daemon has let go of the space */
 void space_gone(struct kvtier_client *c, struct kvtier_space *space);
 /* Sends what is due. -errno: the connection is lost. */
 int spaces_advance(struct kvtier_client *c);
@@ -403,7 +412,7 @@ struct op {
 	uint64_t wire_id;      /* of its sqe on the wire (not staged: id); 0: none */
 	uint64_t cancelled_id; /* wire_id that a CANCEL was sent for */
 	uint64_t deadline_ns;
-	/* its connection ended while its pages were lent: lent_op(); else 0 */
+	/* its connection ended while its pages were lent: a number for lent_op(); else 0 */
 	uint64_t grave;
 	uint32_t sq_at;        /* where its sqe lies, if it is on the wire */
 	struct wire_sqe hints; /* op, priority, session, turn, ttl_s */
@@ -431,19 +440,21 @@ int ops_stage_copies(struct kvtier_client *c); /* reserves staged_copies; contro
 void ops_event(struct kvtier_client *c);       /* makes event_fd readable */
 /* -EAGAIN */
 int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret);
-struct op *op_at(struct kvtier_client *c, uint64_t id);   /* its slot, whoever is there */
-struct op *op_find(struct kvtier_client *c, uint64_t id); /* NULL: none, or taken */
-/* rest: of blocks not done */
+/* the slot of this id, whatever op is in it */
+struct op *op_at(struct kvtier_client *c, uint64_t id);
+/* NULL: there is none, or its result was taken */
+struct op *op_find(struct kvtier_client *c, uint64_t id);
+/* rest: the status of blocks that are not done */
 void op_finish(struct kvtier_client *c, struct op *op, int32_t rest);
 void op_drop(struct kvtier_client *c, struct op *op); /* DONE or never started -> FREE */
-/* then drops it */
+/* takes the result, then drops the op */
 void op_take(struct kvtier_client *c, struct op *op, struct kvtier_result *ret);
 uint64_t op_next_id(struct kvtier_client *c, const struct op *op);
-/* it is on the wire, with pages the daemon touches itself */
+/* the op is on the wire, with pages that the daemon itself touches */
 bool op_lends(const struct op *op);
-/* The connection ends: what the daemon has read of (before sq_head), and may be using, goes into
- * the link's grave, which takes the socket. False: nothing was lent, the socket is the caller's
- * still. */
+/* The connection ends. Pages of ops that the daemon has read (before sq_head), and may be using, go
+ * into the link's grave, which takes the socket. False: no page was lent, and the socket is still
+ * the caller's. */
 bool ops_bury(struct kvtier_client *c, struct link *link, uint32_t sq_head);
 void ops_fail(struct kvtier_client *c, int32_t status);
 
@@ -460,12 +471,12 @@ int chunk_done(struct op *op); /* 0, or the error with which the op's copies fai
 /* ---- turn.c: ring lock held, but in op_await() ---- */
 /* Completions off the ring, then staged chunks. -EPROTO: the daemon lied (c->lied is set). */
 int ops_turn(struct kvtier_client *c);
-/* A staged op waits for an engine's stream, which wakes nobody: ops_turn() has to look. */
+/* A staged op waits for an engine's stream. The stream wakes nobody, so ops_turn() has to look. */
 bool ops_wait_for_stream(const struct kvtier_client *c);
-/* Unlocks ring, then does what needs it unlocked: the daemon's bell, cutting off a liar. Control
- * not held. */
+/* Unlocks ring, then does the work that needs it unlocked: rings the daemon's bell, cuts off a
+ * liar. Control not held. */
 void ops_unlock(struct kvtier_client *c);
-/* Until op `id` is done (0; its result then taken if `take`), gone (-ENOENT), or limit_ns
+/* Waits until op `id` is done (0; its result is taken if `take`), gone (-ENOENT), or until limit_ns
  * (-ETIMEDOUT). No lock held. */
 int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
 	     struct kvtier_result *ret);
@@ -522,7 +533,7 @@ struct kvtier_client {
 	bool event_used, event_set;
 	/* an sqe was pushed while the daemon slept: see ops_unlock() */
 	bool doorbell;
-	bool lied; /* the rings broke the rules: likewise */
+	bool lied; /* the rings broke the rules: see ops_unlock() */
 
 	/* no lock */
 	_Atomic(struct link *) link; /* NULL: the daemon is away */
@@ -534,9 +545,9 @@ struct kvtier_client {
 /* ---- error.c ---- */
 /* Sets this thread's sentence and returns error. */
 int error_set(int error, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
-/* Copies a caller's struct that starts with its size over a zeroed one of ours (`known` bytes):
- * smaller is an older program; larger is newer, and may only ask for what we know (else -E2BIG, as
- * in Linux). */
+/* Copies a caller's struct, which begins with its size, over a zeroed one of ours (`known` bytes).
+ * A smaller struct is of an older program. A larger one is of a newer program, and all bytes that
+ * we do not know must be 0 (else -E2BIG, as in Linux). */
 int error_struct_in(void *ret, size_t known, const void *in, const char *name);
 
 #endif

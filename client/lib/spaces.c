@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * spaces.c - what daemon and library tell each other about spaces: opened, opened again on every
- * new connection, closed (states: client.h). Control lock.
+ * spaces.c - the messages of daemon and library about spaces: opened, opened again on every new
+ * connection, closed (states: client.h). Control lock.
  *
  * The library keeps the message of the first opening, and duplicates of the regions' descriptors.
  * spaces_advance() sends it again after a reconnection, one space at a time.
@@ -74,7 +74,8 @@ static void space_refused(struct kvtier_space *space, int error, const char *who
 	(void)pthread_mutex_unlock(&space->client->ring);
 }
 
-/* Refused when it was opened again, a while ago: whatever was short may be there now. */
+/* The daemon refused to open it again, a while ago: the memory or place that it lacked may be there
+ * now. */
 static bool space_retry(const struct kvtier_space *space)
 {
 	return space->state == SPACE_REFUSED && space->known && !space_leaves(space) &&
@@ -116,7 +117,7 @@ static int send_open(struct kvtier_client *c, struct kvtier_space *space)
 	if (rc == -EAGAIN || rc == -ECONNRESET)
 		return rc;
 	if (rc < 0 && space_memory_refused(space, rc, kvtier_last_error()))
-		return send_open(c, space); /* the next rung; the last has no next */
+		return send_open(c, space); /* tries the next rung; the last has none after it */
 	if (rc < 0)
 		return give_up(c, space, rc);
 	space_sent(c, space);
@@ -141,7 +142,7 @@ static int send_close(struct kvtier_client *c, struct kvtier_space *space)
 	return rc;
 }
 
-/* The daemon knows its GPU's events and words, or will not. */
+/* The daemon knows the events and words of the space's GPU, or has refused them. */
 static bool orders_told(const struct kvtier_space *space)
 {
 	return !space->order || space->staged || space->order->state == CUDA_ORDER_KNOWN ||
@@ -206,8 +207,8 @@ static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
 	if (space->known && ((space->pages && ok->pages != space->pages) ||
 			     memcmp(ok->space_id, space->space_id, sizeof(space->space_id)) != 0))
 		return error_set(-EPROTO, "the space came back as another one");
-	/* Not so the salt: a new daemon may have a new secret, and then nothing is found,
-	 * rightly. */
+	/* The salt may change: a new daemon may have a new secret, and then rightly finds no
+	 * block. */
 	keys_salt(space->keys, ok->salt);
 	space->known = true;
 	space->pages = ok->pages;
