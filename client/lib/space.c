@@ -138,22 +138,37 @@ int kvtier_space_open(struct kvtier_client *c, const struct kvtier_geometry *geo
 	return rc;
 }
 
+/* No further op begins. */
+static void space_shut(struct kvtier_space *space)
+{
+	(void)pthread_mutex_lock(&space->client->ring);
+	atomic_store(&space->open, false);
+	(void)pthread_mutex_unlock(&space->client->ring);
+}
+
+/* The id of the op in this slot of the op table, if it is of the space and runs; else 0. */
+static uint64_t running_op(const struct kvtier_space *space, size_t slot)
+{
+	struct kvtier_client *c = space->client;
+	uint64_t id = 0;
+
+	(void)pthread_mutex_lock(&c->ring);
+	if (c->ops[slot].space == space && c->ops[slot].state == OP_RUNNING)
+		id = c->ops[slot].id;
+	(void)pthread_mutex_unlock(&c->ring);
+	return id;
+}
+
 /* Cancels the space's ops and sees them end. -ETIMEDOUT. */
 static int space_cancel(struct kvtier_space *space, uint64_t deadline)
 {
 	struct kvtier_client *c = space->client;
 	int rc = 0;
 
-	(void)pthread_mutex_lock(&c->ring);
-	atomic_store(&space->open, false);
-	(void)pthread_mutex_unlock(&c->ring);
+	space_shut(space);
 	for (size_t i = 0; i < KVTIER_MAX_OPS && rc != -ETIMEDOUT; i++) {
-		uint64_t id = 0;
+		const uint64_t id = running_op(space, i);
 
-		(void)pthread_mutex_lock(&c->ring);
-		if (c->ops[i].space == space && c->ops[i].state == OP_RUNNING)
-			id = c->ops[i].id;
-		(void)pthread_mutex_unlock(&c->ring);
 		if (id)
 			rc = submit_cancel(c, id, deadline);
 	}
@@ -163,20 +178,12 @@ static int space_cancel(struct kvtier_space *space, uint64_t deadline)
 /* Lets the space's ops end by themselves until the deadline; then cancels them likewise. */
 static int space_drain(struct kvtier_space *space, uint64_t deadline)
 {
-	struct kvtier_client *c = space->client;
-
-	(void)pthread_mutex_lock(&c->ring);
-	atomic_store(&space->open, false);
-	(void)pthread_mutex_unlock(&c->ring);
+	space_shut(space);
 	for (size_t i = 0; i < KVTIER_MAX_OPS; i++) {
-		uint64_t id = 0;
+		const uint64_t id = running_op(space, i);
 
-		(void)pthread_mutex_lock(&c->ring);
-		if (c->ops[i].space == space && c->ops[i].state == OP_RUNNING)
-			id = c->ops[i].id;
-		(void)pthread_mutex_unlock(&c->ring);
 		if (id)
-			(void)op_await(c, id, deadline, false, NULL);
+			(void)op_await(space->client, id, deadline, false, NULL);
 	}
 	return space_cancel(space, client_now() + ms_to_ns(CLIENT_GRACE_MS));
 }

@@ -29,7 +29,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
@@ -39,6 +38,7 @@
 #include "container_of.h"
 #include "cpu.h"
 #include "loop.h"
+#include "thread.h"
 
 enum {
 	CLAIMED_MAX = 8,   /* threads that others claim a CPU for */
@@ -306,23 +306,11 @@ static void *work_on(void *arg)
 /* With the lock held. */
 static int add_thread(struct workers *w)
 {
-	sigset_t all, before;
-	pthread_attr_t attr;
 	pthread_t thread;
-	int error = pthread_attr_init(&attr);
+	const int r = thread_start(&thread, w->conf.stack_bytes, work_on, w);
 
-	if (error)
-		return -error;
-	if (w->conf.stack_bytes > 0)
-		(void)pthread_attr_setstacksize(&attr, w->conf.stack_bytes);
-	(void)sigfillset(&all);
-	(void)sigdelset(&all, SIGBUS);
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&thread, &attr, work_on, w);
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-	(void)pthread_attr_destroy(&attr);
-	w->n_threads += error == 0;
-	return -error;
+	w->n_threads += r == 0;
+	return r;
 }
 
 /* --- the owner --- */

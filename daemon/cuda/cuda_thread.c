@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -14,6 +13,7 @@
 #include "cuda_path.h"
 #include "cuda_region.h"
 #include "daemon/base/container_of.h"
+#include "daemon/base/thread.h"
 
 enum {
 	LOSSES_MAX = 3, /* so many within LOSSES_NS, and the GPU stays out */
@@ -160,19 +160,12 @@ static void *run(void *arg)
 /* With the lock held. */
 static int start(struct cuda_gpu *gpu)
 {
-	sigset_t all, before;
-	int error;
+	int r = cuda_path_start(gpu->path);
 
-	error = -cuda_path_start(gpu->path);
-	if (error)
-		return -error;
-	(void)sigfillset(&all);
-	(void)sigdelset(&all, SIGBUS);
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&gpu->thread, NULL, run, gpu);
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-	gpu->started = error == 0;
-	return -error;
+	if (r == 0)
+		r = thread_start(&gpu->thread, 0, run, gpu);
+	gpu->started = r == 0;
+	return r;
 }
 
 /* --- open and close --- */

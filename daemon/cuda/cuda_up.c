@@ -5,13 +5,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "daemon/base/log.h"
+#include "daemon/base/thread.h"
 #include "daemon/config/config.h"
 #include "device_cuda.h"
 
@@ -52,23 +52,6 @@ static void *look(void *arg)
 	return NULL;
 }
 
-static int start_thread(struct search *s)
-{
-	sigset_t all, before;
-	pthread_attr_t detached;
-	pthread_t thread;
-	int error;
-
-	(void)pthread_attr_init(&detached);
-	(void)pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-	(void)sigfillset(&all);
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&thread, &detached, look, s);
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-	(void)pthread_attr_destroy(&detached);
-	return -error;
-}
-
 /* NULL, with text: there is no driver, or it does not answer. */
 static const struct cuda_driver *find_driver(char *text, size_t n)
 {
@@ -83,7 +66,7 @@ static const struct cuda_driver *find_driver(char *text, size_t n)
 	}
 	(void)pthread_mutex_init(&s->lock, NULL);
 	(void)pthread_cond_init(&s->found, NULL);
-	r = start_thread(s);
+	r = thread_start(NULL, 0, look, s);
 	if (r) {
 		snprintf(text, n, "no thread can be made: %s", strerror(-r));
 		free(s);

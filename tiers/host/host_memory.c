@@ -25,6 +25,7 @@
 #include "host_memory.h"
 #include "host_limits.h"
 #include "tiers/slabs.h"
+#include "daemon/base/thread.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -33,7 +34,6 @@
 #include <numaif.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -246,19 +246,14 @@ static uint32_t thread_count(const struct tier_conf *conf, uint32_t cold_slabs)
 	return ret < cold_slabs ? ret : cold_slabs;
 }
 
-/* The daemon's signals are the core thread's: these threads block them all. */
 static int start_threads(struct host_memory *m, uint32_t count, char *text, size_t n)
 {
-	sigset_t all, before;
 	int err = 0;
 
-	(void)sigfillset(&all);
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
 	while (!err && m->n_threads < count) {
-		err = pthread_create(&m->threads[m->n_threads], NULL, prefault, m);
+		err = -thread_start(&m->threads[m->n_threads], 0, prefault, m);
 		m->n_threads += !err;
 	}
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return err ? failed(err, text, n, "[host] cannot start %" PRIu32 " prefault_threads",
 			    count) :
 		     0;

@@ -11,13 +11,13 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "nvme_format.h"
+#include "daemon/base/thread.h"
 
 enum open_state { ASKED, ANSWERED, LEFT };
 
@@ -77,23 +77,6 @@ static void *run(void *arg)
 	return NULL;
 }
 
-static int start(struct nvme_opening *job)
-{
-	pthread_attr_t attr;
-	pthread_t thread;
-	sigset_t all, before;
-	int r;
-
-	(void)pthread_attr_init(&attr);
-	(void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	(void)sigfillset(&all); /* signals are the core's */
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	r = pthread_create(&thread, &attr, run, job);
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-	(void)pthread_attr_destroy(&attr);
-	return -r;
-}
-
 static struct timespec after(uint64_t ns)
 {
 	struct timespec t;
@@ -134,7 +117,7 @@ static int begin(const char *path, uint64_t bytes, enum nvme_file_use use,
 		 struct nvme_opening **ret)
 {
 	struct nvme_opening *job = job_new(path, bytes, use);
-	int r = job ? start(job) : -ENOMEM;
+	int r = job ? thread_start(NULL, 0, run, job) : -ENOMEM;
 
 	if (!r)
 		*ret = job;

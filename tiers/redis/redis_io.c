@@ -19,13 +19,13 @@
 
 #include <errno.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include "daemon/base/container_of.h"
+#include "daemon/base/thread.h"
 #include "redis_attempt.h"
 #include "redis_view.h"
 
@@ -157,19 +157,6 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* Signals are the core thread's business. */
-static int start_thread(struct redis *r, struct redis_io_start *start)
-{
-	sigset_t all, before;
-	int error;
-
-	(void)sigfillset(&all);
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&r->thread, NULL, work, start);
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return -error;
-}
-
 int redis_io_start(struct redis *r)
 {
 	struct redis_io_start start = { .io = r->io };
@@ -178,7 +165,7 @@ int redis_io_start(struct redis *r)
 	r->io->tier = r;
 	if (sem_init(&start.ready, 0, 0))
 		return -errno;
-	error = start_thread(r, &start);
+	error = thread_start(&r->thread, 0, work, &start);
 	if (!error) {
 		while (sem_wait(&start.ready) && errno == EINTR)
 			;

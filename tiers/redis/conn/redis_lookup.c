@@ -8,12 +8,12 @@
  * bound.
  */
 #include "redis_lookup.h"
+#include "daemon/base/thread.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,24 +84,6 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* Signals are the core thread's business. */
-static int start_detached(struct redis_lookup *l)
-{
-	pthread_attr_t attributes;
-	sigset_t all, before;
-	pthread_t thread;
-	int error;
-
-	(void)pthread_attr_init(&attributes);
-	(void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	(void)sigfillset(&all);
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&thread, &attributes, work, l);
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-	(void)pthread_attr_destroy(&attributes);
-	return -error;
-}
-
 int redis_lookup_start(struct redis_lookups *all, const char *address, uint32_t limit,
 		       struct redis_lookup **ret)
 {
@@ -114,7 +96,8 @@ int redis_lookup_start(struct redis_lookups *all, const char *address, uint32_t 
 	if (!l)
 		return -ENOMEM;
 	(void)pthread_mutex_init(&l->lock, NULL);
-	r = redis_address_split(address, l->host, l->port) ? start_detached(l) : -EINVAL;
+	r = redis_address_split(address, l->host, l->port) ? thread_start(NULL, 0, work, l) :
+							     -EINVAL;
 	if (r) {
 		look_up_free(l);
 		return r;
