@@ -136,7 +136,7 @@ static void on_drained(struct loop_timer *timer)
 	const uint64_t now = loop_now(d->loop);
 	const bool late = now >= p->drain_until_ns;
 	const bool idle =
-		ops_outstanding(d->ops) == 0 && !d->scrub && !emptier_busy(d->store.moved.emptier);
+		ops_outstanding(d->ops) == 0 && !d->scrub && !emptier_busy(d->store.mover.emptier);
 	const bool slow = now < p->io_until_ns && nvme_up_moving(d);
 
 	if (!p->tiers_drained && (idle || late))
@@ -313,17 +313,17 @@ static int open_emptier(struct program *p)
 		.loop = d->loop,
 		.submit = submit_copy,
 		.arg = d,
-		.moved_blocks = &d->store.moved.moved_blocks,
-		.moved_bytes = &d->store.moved.moved_bytes,
+		.moved_blocks = &d->store.mover.counts.moved_blocks,
+		.moved_bytes = &d->store.mover.counts.moved_bytes,
 	};
 
-	return emptier_open(&conf, &d->store.moved.emptier);
+	return emptier_open(&conf, &d->store.mover.emptier);
 }
 
 static void close_emptier(struct program *p)
 {
-	emptier_close(p->d.store.moved.emptier);
-	p->d.store.moved.emptier = NULL;
+	emptier_close(p->d.store.mover.emptier);
+	p->d.store.mover.emptier = NULL;
 }
 
 static int open_spaces(struct program *p)
@@ -507,7 +507,7 @@ static void exit_if_busy(struct program *p)
 	struct kvtierd *d = &p->d;
 
 	if (ops_outstanding(d->ops) == 0 && nvme_up_idle(d) && !d->scrub &&
-	    !emptier_busy(d->store.moved.emptier)) {
+	    !emptier_busy(d->store.mover.emptier)) {
 		if (!server_busy(d->server))
 			return;
 		/* Everything is written. What blocks a helper is a client's descriptor, which the

@@ -227,15 +227,17 @@ int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 
 enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
 {
-	const struct mover_counts before = d->store.moved;
+	const struct mover_counts before = d->store.mover.counts;
 	const uint64_t freed = mover_evict_bytes(store_host(&d->store), d->store.blocks,
 						 request->wanted_bytes - request->freed_bytes,
-						 EVICT_STEPS, &d->store.moved);
+						 EVICT_STEPS, &d->store.mover);
 	bool complete;
 
 	request->freed_bytes += freed;
-	request->evicted.evicted_blocks += d->store.moved.evicted_blocks - before.evicted_blocks;
-	request->evicted.demoted_blocks += d->store.moved.demoted_blocks - before.demoted_blocks;
+	request->evicted.evicted_blocks +=
+		d->store.mover.counts.evicted_blocks - before.evicted_blocks;
+	request->evicted.demoted_blocks +=
+		d->store.mover.counts.demoted_blocks - before.demoted_blocks;
 	/* --all is complete when nothing is left that may go */
 	complete = request->freed_bytes >= request->wanted_bytes ||
 		   (freed == 0 && request->wanted_bytes == UINT64_MAX);

@@ -214,9 +214,9 @@ void gauges_sync(struct kvtierd *d)
 	const struct tier *host = store_host(&d->store);
 
 	tier_gauges(d);
-	stats_set(&v->tiers_host_evicted_blocks_total, d->store.moved.evicted_blocks);
-	stats_set(&v->tiers_host_demoted_blocks_total, d->store.moved.demoted_blocks);
-	stats_set(&v->tiers_host_moved_blocks_total, d->store.moved.moved_blocks);
+	stats_set(&v->tiers_host_evicted_blocks_total, d->store.mover.counts.evicted_blocks);
+	stats_set(&v->tiers_host_demoted_blocks_total, d->store.mover.counts.demoted_blocks);
+	stats_set(&v->tiers_host_moved_blocks_total, d->store.mover.counts.moved_blocks);
 	stats_set(&v->index_entries, index_entries(d->store.index));
 	stats_set(&v->index_bytes, index_memory(d->store.index));
 	stats_set(&v->index_crowded_blocks_total, index_crowded(d->store.index));

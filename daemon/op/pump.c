@@ -92,7 +92,7 @@ static void run_part(struct task *task)
 /* Since `before`: evicted_blocks, as it was then. */
 static bool evicted_many(const struct ops *all, uint64_t before)
 {
-	return all->store->moved.evicted_blocks - before >= EVICTED;
+	return all->store->mover.counts.evicted_blocks - before >= EVICTED;
 }
 
 /* Takes the next op in turn, and begins its next block if that may be. */
@@ -124,7 +124,7 @@ static void begin_one(struct ops *all)
  * being ready. */
 static bool run_ready(struct ops *all)
 {
-	const uint64_t before = all->store->moved.evicted_blocks;
+	const uint64_t before = all->store->mover.counts.evicted_blocks;
 	bool worked = ready_run(&all->ready, READY_BUDGET);
 
 	worked |= flights_retry(&all->flights);
@@ -140,7 +140,7 @@ static bool pump(struct loop_poller *poller)
 	struct ops *all = container_of(poller, struct ops, poller);
 	uint32_t budget = BEGIN_BUDGET;
 	bool worked = run_ready(all);
-	const uint64_t before = all->store->moved.evicted_blocks;
+	const uint64_t before = all->store->mover.counts.evicted_blocks;
 
 	if (worked)
 		turn_look_again(all);

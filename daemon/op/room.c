@@ -65,7 +65,7 @@ static uint64_t reads_patience_ns(const struct ops *all)
 /* A slab, a few evictions a turn, by whoever waits for it. */
 static bool clearing(const struct ops *all)
 {
-	return all->store->moved.clearing_bytes > 0;
+	return all->store->mover.clearing_bytes > 0;
 }
 
 static bool something_under_way(const struct ops *all)
@@ -119,14 +119,14 @@ static void wait_for_room(struct room *room, struct room_waiter *waiter)
 static int find(struct ops *all, uint32_t bytes, const struct mover_for *whom, struct extent *ret)
 {
 	int r = mover_find_room_for(store_host(all->store), all->store->blocks, all->store->tick,
-				    bytes, whom, &all->store->moved, ret);
+				    bytes, whom, &all->store->mover, ret);
 
 	for (uint32_t n = 1;
 	     (r == -ENOSPC || (r == -EAGAIN && whom->desperate && !clearing(all))) &&
 	     outbox_give_back(all->store->outbox, n);
 	     n *= 2)
 		r = mover_find_room_for(store_host(all->store), all->store->blocks,
-					all->store->tick, bytes, whom, &all->store->moved, ret);
+					all->store->tick, bytes, whom, &all->store->mover, ret);
 	return r;
 }
 

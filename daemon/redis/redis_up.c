@@ -32,9 +32,9 @@ int redis_up(struct kvtierd *d, struct redis_tier_conf *options, char *text, siz
 		(void)snprintf(text, n, "out of memory for what is to be written to Redis");
 		return r;
 	}
-	d->store.moved.inherit = outbox_inherit;
-	d->store.moved.disinherit = outbox_disinherit;
-	d->store.moved.heir = d->store.outbox;
+	d->store.mover.inherit = outbox_inherit;
+	d->store.mover.disinherit = outbox_disinherit;
+	d->store.mover.heir = d->store.outbox;
 	return 0;
 }
 
@@ -42,8 +42,8 @@ void redis_down(struct kvtierd *d)
 {
 	struct tier **redis = &d->store.tiers[TIER_REDIS];
 
-	d->store.moved.inherit = NULL;
-	d->store.moved.disinherit = NULL;
+	d->store.mover.inherit = NULL;
+	d->store.mover.disinherit = NULL;
 	outbox_stop(d->store.outbox);
 	tier_close(*redis);
 	*redis = NULL;

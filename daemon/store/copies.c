@@ -133,7 +133,7 @@ bool copies_make_room(struct store *store)
 		return false;
 	stats_add(&store->stats->v.tiers_nvme_evicted_blocks_total,
 		  blocks_nvme(store->blocks, block, NULL));
-	store->moved.evicted_blocks += !away;
+	store->mover.counts.evicted_blocks += !away;
 	copies_drop(store, block);
 	return true;
 }

@@ -27,11 +27,12 @@ enum {
 	DEMOTE_SLOTS = 8,  /* ...until there are so many */
 };
 
-struct mover {
+/* One call's search for a slot. */
+struct search {
 	struct tier *host;
 	struct slabs *slabs;
 	struct blocks *blocks;
-	struct mover_counts *counts;
+	struct mover *mover;
 	bool moving; /* a slab is being emptied, which may give room */
 	uint32_t slots_to_look;
 	uint32_t to_demote;
@@ -50,7 +51,7 @@ struct mover {
 };
 
 /* What each space holds; evictions and moves keep it up to date. */
-static void survey_accounts(struct mover *m)
+static void survey_accounts(struct search *m)
 {
 	const uint32_t n = tally_accounts(blocks_tally(m->blocks)),
 		       classes = slabs_classes(m->slabs);
@@ -77,14 +78,14 @@ static void survey_accounts(struct mover *m)
 		m->own = &m->account[tally_account_of(blocks_tally(m->blocks), m->whom->space)];
 }
 
-static bool may_take(const struct mover *m, uint32_t account)
+static bool may_take(const struct search *m, uint32_t account)
 {
 	return !m->whom ||
 	       place_may_take(&m->account[account], m->own, m->bytes, m->whom->desperate);
 }
 
 /* The next to go in a class, of those that may; BLOCK_NONE: nobody. */
-static uint32_t next_victim(struct mover *m, uint32_t class, uint64_t *ret_tick)
+static uint32_t next_victim(struct search *m, uint32_t class, uint64_t *ret_tick)
 {
 	uint32_t ret = BLOCK_NONE, n = m->whom ? tally_accounts(blocks_tally(m->blocks)) : 0;
 	uint64_t tick = 0;
@@ -108,7 +109,7 @@ static uint32_t next_victim(struct mover *m, uint32_t class, uint64_t *ret_tick)
 }
 
 /* The state of every class; what was looked up before is void. */
-static void survey(struct mover *m)
+static void survey(struct search *m)
 {
 	m->n_classes = slabs_classes(m->slabs);
 	for (uint32_t i = 0; i < m->n_classes; i++) {
@@ -124,7 +125,7 @@ static void survey(struct mover *m)
 
 static bool can_move(void *arg, const struct extent *where)
 {
-	struct mover *m = arg;
+	struct search *m = arg;
 	const uint32_t owner = slabs_owner(m->slabs, where);
 
 	if (m->slots_to_look == 0)
@@ -133,7 +134,7 @@ static bool can_move(void *arg, const struct extent *where)
 	return owner != SLABS_NO_OWNER && blocks_pins(m->blocks, owner) == 0;
 }
 
-static void look(struct mover *m, uint32_t class)
+static void look(struct search *m, uint32_t class)
 {
 	struct place_class *c = &m->classes[class];
 	uint32_t slab = SLABS_NONE;
@@ -146,15 +147,15 @@ static void look(struct mover *m, uint32_t class)
 }
 
 /* Whether its slot can be had: nobody inherits it, or gives another for it. */
-static bool evict_one(struct mover *m, uint32_t victim, bool demoted)
+static bool evict_one(struct search *m, uint32_t victim, bool demoted)
 {
 	enum mover_heir heir = MOVER_NO_HEIR;
 	struct extent slot;
 	const int err = tier_extent(m->host, blocks_host_slot(m->blocks, victim), &slot);
 
 	assert(!err); /* a block's slot is in use as long as it has it */
-	if (m->counts->inherit)
-		heir = m->counts->inherit(m->counts->heir, victim, &slot);
+	if (m->mover->inherit)
+		heir = m->mover->inherit(m->mover->heir, victim, &slot);
 	m->account[blocks_account(m->blocks, victim)].bytes -=
 		m->classes[slot.class].view.slot_bytes;
 	(void)(demoted ? blocks_demote : blocks_drop)(m->blocks, victim);
@@ -168,7 +169,7 @@ static bool evict_one(struct mover *m, uint32_t victim, bool demoted)
 
 /* Evicts up to `count` least recent leaves of a class, up to one that is spared; returns how many
  * slots that gave. */
-static uint32_t evict(struct mover *m, uint32_t class, uint32_t count)
+static uint32_t evict(struct search *m, uint32_t class, uint32_t count)
 {
 	uint32_t n = 0, victim;
 	uint64_t tick;
@@ -181,9 +182,9 @@ static uint32_t evict(struct mover *m, uint32_t class, uint32_t count)
 			break;
 		}
 		n += evict_one(m, victim, demoted) || m->any;
-		m->counts->demoted_blocks += demoted;
-		m->counts->evicted_blocks++;
-		m->counts->evicted_bytes += m->classes[class].view.slot_bytes;
+		m->mover->counts.demoted_blocks += demoted;
+		m->mover->counts.evicted_blocks++;
+		m->mover->counts.evicted_bytes += m->classes[class].view.slot_bytes;
 	}
 	return n;
 }
@@ -192,7 +193,7 @@ static uint32_t evict(struct mover *m, uint32_t class, uint32_t count)
  * children. What has an NVMe copy can go all the same. */
 static bool demote_slot(void *arg, const struct extent *where)
 {
-	struct mover *m = arg;
+	struct search *m = arg;
 	const uint32_t block = slabs_owner(m->slabs, where);
 
 	if (m->slots_to_look == 0 || m->to_demote == 0)
@@ -207,14 +208,14 @@ static bool demote_slot(void *arg, const struct extent *where)
 	(void)blocks_demote(m->blocks, block);
 	tier_free(m->host, where);
 	m->to_demote--;
-	m->counts->demoted_blocks++;
-	m->counts->evicted_blocks++;
-	m->counts->evicted_bytes += m->classes[where->class].view.slot_bytes;
+	m->mover->counts.demoted_blocks++;
+	m->mover->counts.evicted_blocks++;
+	m->mover->counts.evicted_bytes += m->classes[where->class].view.slot_bytes;
 	return true;
 }
 
 /* Of one class, the sparsest slab first; a few, so that the walk pays. */
-static void demote_some(struct mover *m, uint32_t class)
+static void demote_some(struct search *m, uint32_t class)
 {
 	uint32_t slabs[DEMOTE_SLABS], n = 0, slab = SLABS_NONE;
 
@@ -233,24 +234,24 @@ static uint32_t least(uint32_t a, uint32_t b, uint32_t c)
 }
 
 /* If the last call left off for the same size, this one goes on. */
-static int32_t donor_of_before(struct mover *m, uint32_t bytes)
+static int32_t donor_of_before(struct search *m, uint32_t bytes)
 {
-	const bool ours = m->counts->clearing_bytes == bytes;
+	const bool ours = m->mover->clearing_bytes == bytes;
 
-	m->counts->clearing_bytes = 0;
-	return ours ? m->counts->clearing_class : PLACE_NO_CLASS;
+	m->mover->clearing_bytes = 0;
+	return ours ? m->mover->clearing_class : PLACE_NO_CLASS;
 }
 
-static void leave_off(struct mover *m, int32_t donor, uint32_t bytes)
+static void leave_off(struct search *m, int32_t donor, uint32_t bytes)
 {
-	m->counts->clearing_class = donor;
-	m->counts->clearing_bytes = bytes;
+	m->mover->clearing_class = donor;
+	m->mover->clearing_bytes = bytes;
 	m->moving = true;
 }
 
 /* Executes plans until a slot can be had, a slab is being emptied, nothing helps, the steps are
  * used up, or a batch of them. */
-static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_t steps)
+static void follow_plans(struct search *m, uint64_t now_tick, uint32_t bytes, uint32_t steps)
 {
 	struct place_state state = { .now_tick = now_tick,
 				     .donor = donor_of_before(m, bytes),
@@ -263,7 +264,7 @@ static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uin
 		state.steps_left = steps;
 		state.n_classes = m->n_classes;
 		state.free_slabs = slabs_free_slabs(m->slabs);
-		state.moving = emptier_busy(m->counts->emptier);
+		state.moving = emptier_busy(m->mover->emptier);
 		state.wanted = slabs_class_of(m->slabs, bytes);
 		place_plan(&state, &plan);
 		state.donor = plan.donor;
@@ -289,7 +290,7 @@ static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uin
 			batch -= n;
 			break;
 		case PLACE_MOVE:
-			emptier_begin(m->counts->emptier, plan.slab, bytes);
+			emptier_begin(m->mover->emptier, plan.slab, bytes);
 			m->moving = true;
 			return;
 		case PLACE_WAIT:
@@ -300,7 +301,7 @@ static void follow_plans(struct mover *m, uint64_t now_tick, uint32_t bytes, uin
 	}
 }
 
-static int make_room(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_t max_steps,
+static int make_room(struct search *m, uint64_t now_tick, uint32_t bytes, uint32_t max_steps,
 		     struct extent *ret)
 {
 	int err;
@@ -308,74 +309,73 @@ static int make_room(struct mover *m, uint64_t now_tick, uint32_t bytes, uint32_
 	assert(max_steps > 0);
 	m->slots_to_look = LOOK_SLOTS;
 	herd_free_condemned(m->blocks, m->host);
-	err = emptier_take(m->counts->emptier, bytes, ret) ? 0 : tier_alloc(m->host, bytes, ret);
-	if (err == 0 && m->counts->clearing_bytes == bytes)
-		m->counts->clearing_bytes = 0;
+	err = emptier_take(m->mover->emptier, bytes, ret) ? 0 : tier_alloc(m->host, bytes, ret);
+	if (err == 0 && m->mover->clearing_bytes == bytes)
+		m->mover->clearing_bytes = 0;
 	if (err != -ENOSPC)
 		return err;
 	m->bytes = bytes;
 	if (m->whom)
 		survey_accounts(m);
-	if (!m->spare && emptier_stuck(m->counts->emptier))
-		emptier_give_up(m->counts->emptier);
+	if (!m->spare && emptier_stuck(m->mover->emptier))
+		emptier_give_up(m->mover->emptier);
 	follow_plans(m, now_tick, bytes, max_steps);
-	m->moving |= emptier_busy(m->counts->emptier);
+	m->moving |= emptier_busy(m->mover->emptier);
 	err = tier_alloc(m->host, bytes, ret);
 	if (err == -ENOSPC && !m->moving && slabs_class_of(m->slabs, bytes) >= 0) {
 		demote_some(m, (uint32_t)slabs_class_of(m->slabs, bytes));
 		err = tier_alloc(m->host, bytes, ret);
 	}
 	if (err == -ENOSPC && !m->spare && !m->moving) {
-		emptier_let_go(m->counts->emptier);
+		emptier_let_go(m->mover->emptier);
 		err = tier_alloc(m->host, bytes, ret);
 	}
 	return err == -ENOSPC && (m->spared || m->moving) ? -EAGAIN : err;
 }
 
 int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
-		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret)
+		    uint32_t max_steps, struct mover *mover, struct extent *ret)
 {
-	struct mover m = {
-		.host = host, .slabs = tier_slabs(host), .blocks = blocks, .counts = counts
+	struct search m = {
+		.host = host, .slabs = tier_slabs(host), .blocks = blocks, .mover = mover
 	};
 
 	return make_room(&m, now_tick, bytes, max_steps, ret);
 }
 
 int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
-		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret)
+		    uint32_t max_steps, struct mover *mover, struct extent *ret)
 {
-	struct mover m = { .host = host,
-			   .slabs = tier_slabs(host),
-			   .blocks = blocks,
-			   .counts = counts,
-			   .spare = true };
+	struct search m = { .host = host,
+			    .slabs = tier_slabs(host),
+			    .blocks = blocks,
+			    .mover = mover,
+			    .spare = true };
 
 	return make_room(&m, now_tick, bytes, max_steps, ret);
 }
 
 int mover_find_room_for(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
-			const struct mover_for *whom, struct mover_counts *counts,
-			struct extent *ret)
+			const struct mover_for *whom, struct mover *mover, struct extent *ret)
 {
-	struct mover m = { .host = host,
-			   .slabs = tier_slabs(host),
-			   .blocks = blocks,
-			   .counts = counts,
-			   .spare = !whom->desperate,
-			   .whom = whom };
+	struct search m = { .host = host,
+			    .slabs = tier_slabs(host),
+			    .blocks = blocks,
+			    .mover = mover,
+			    .spare = !whom->desperate,
+			    .whom = whom };
 
 	return make_room(&m, now_tick, bytes, MOVER_STEPS, ret);
 }
 
 uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes,
-			   uint32_t max_steps, struct mover_counts *counts)
+			   uint32_t max_steps, struct mover *mover)
 {
-	struct mover m = { .host = host,
-			   .slabs = tier_slabs(host),
-			   .blocks = blocks,
-			   .counts = counts,
-			   .any = true };
+	struct search m = { .host = host,
+			    .slabs = tier_slabs(host),
+			    .blocks = blocks,
+			    .mover = mover,
+			    .any = true };
 	uint64_t freed = 0;
 
 	herd_free_condemned(blocks, host);

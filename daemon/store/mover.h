@@ -30,12 +30,17 @@ enum mover_heir { MOVER_NO_HEIR, MOVER_TAKEN, MOVER_SWAPPED };
 /* evicted: blocks that left the host tier, dropped or demoted; demoted: those that NVMe keeps. */
 struct mover_counts {
 	uint64_t evicted_blocks, demoted_blocks, moved_blocks, evicted_bytes, moved_bytes;
-	/* Both NULL: there is no heir. disinherit: a purge; the heir gives back the slots that it
+};
+
+/* Of one host tier and its table of blocks. Zeroed, and with an emptier, it is ready. */
+struct mover {
+	struct mover_counts counts;
+	struct emptier *emptier;
+	/* All NULL: there is no heir. disinherit: a purge; the heir gives back the slots that it
 	 * keeps. */
 	enum mover_heir (*inherit)(void *heir, uint32_t block, const struct extent *slot);
 	void (*disinherit)(void *heir);
 	void *heir;
-	struct emptier *emptier; /* of this tier and these blocks */
 	/* The last call left off, for an image of so many bytes; 0: it did not. Of which class the
 	 * slab is; PLACE_NO_CLASS: of the image's own */
 	uint32_t clearing_bytes;
@@ -59,12 +64,12 @@ enum { MOVER_BATCH = 256 };
  * suffice: what they freed stays free; -EAGAIN: a slab is being cleared or emptied, and there may
  * be room when that has ended; -E2BIG: larger than a slab. */
 int mover_make_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
-		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret);
+		    uint32_t max_steps, struct mover *mover, struct extent *ret);
 
 /* Likewise, but spares blocks that are queued to be written to NVMe (blocks_queued()): dropped now
  * they would be lost, soon they can be demoted. -EAGAIN also: there is room if those go. */
 int mover_find_room(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
-		    uint32_t max_steps, struct mover_counts *counts, struct extent *ret);
+		    uint32_t max_steps, struct mover *mover, struct extent *ret);
 
 /* For a block of `space`, with regard to what is guaranteed to others (place_may_take()): their
  * blocks are spared as well. -EAGAIN also: there is room if blocks go that were spared. desperate:
@@ -76,11 +81,10 @@ struct mover_for {
 	const uint64_t *guaranteed; /* bytes, by space */
 };
 int mover_find_room_for(struct tier *host, struct blocks *blocks, uint64_t now_tick, uint32_t bytes,
-			const struct mover_for *whom, struct mover_counts *counts,
-			struct extent *ret);
+			const struct mover_for *whom, struct mover *mover, struct extent *ret);
 
 /* Evicts up to `bytes` of images, least recent leaves of all classes first. Returns bytes freed. */
 uint64_t mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes,
-			   uint32_t max_steps, struct mover_counts *counts);
+			   uint32_t max_steps, struct mover *mover);
 
 #endif

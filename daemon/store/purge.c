@@ -146,8 +146,8 @@ int purge_begin(struct purge *p, const char *tenant,
 	if (p->stage != PURGE_IDLE)
 		return -EBUSY;
 	spaces_tenant_owner(p->store->spaces, tenant, p->tenant);
-	if (p->store->moved.disinherit)
-		p->store->moved.disinherit(p->store->moved.heir);
+	if (p->store->mover.disinherit)
+		p->store->mover.disinherit(p->store->mover.heir);
 	p->stage = PURGE_TABLE;
 	p->cursor = 0;
 	p->purged = 0;

@@ -33,9 +33,9 @@ struct store {
 	/* NULL: no such tier. They are told of blocks that were stored or used */
 	struct writeback *writeback;
 	struct outbox *outbox;
-	uint64_t tick;             /* the policies' clock: +1 per op */
-	uint32_t away_hand;        /* copies.c's: where it looks for an old away block next */
-	struct mover_counts moved; /* what left host memory, and its heir */
+	uint64_t tick;      /* the policies' clock: +1 per op */
+	uint32_t away_hand; /* copies.c's: where it looks for an old away block next */
+	struct mover mover; /* how blocks leave host memory */
 };
 
 /* Where images are made, checked, and served from: the one tier that every block goes through. */

@@ -105,7 +105,7 @@ uint32_t __wrap_tally_blocks(const struct tally *tally, uint32_t space)
 }
 
 uint64_t __wrap_mover_evict_bytes(struct tier *host, struct blocks *blocks, uint64_t bytes,
-				  uint32_t max_steps, struct mover_counts *counts)
+				  uint32_t max_steps, struct mover *mover)
 {
 	uint64_t freed = 0;
 
@@ -114,8 +114,8 @@ uint64_t __wrap_mover_evict_bytes(struct tier *host, struct blocks *blocks, uint
 	fake.slices++;
 	for (uint32_t i = 0; i < max_steps && fake.blocks > 0 && freed < bytes; i++) {
 		fake.blocks--;
-		counts->evicted_blocks++;
-		counts->demoted_blocks += fake.blocks % 2;
+		mover->counts.evicted_blocks++;
+		mover->counts.demoted_blocks += fake.blocks % 2;
 		freed += 1000;
 	}
 	return freed;

@@ -30,7 +30,7 @@ struct world world_open_of(uint32_t slabs, uint32_t slab_bytes)
 							      .arg = &world_copier,
 							      .moved_blocks = &world_moved_blocks,
 							      .moved_bytes = &world_moved_bytes },
-				      &w.counts.emptier),
+				      &w.mover.emptier),
 			 0);
 	return w;
 }
@@ -38,7 +38,7 @@ struct world world_open_of(uint32_t slabs, uint32_t slab_bytes)
 void world_close(struct world *w)
 {
 	copier_run(&world_copier);
-	emptier_close(w->counts.emptier);
+	emptier_close(w->mover.emptier);
 	tier_close(w->host);
 	blocks_close(w->blocks);
 	index_close(w->index);
@@ -62,12 +62,12 @@ int world_make_room(struct world *w, uint32_t bytes, uint32_t steps, struct exte
 {
 	int r;
 
-	while ((r = mover_make_room(w->host, w->blocks, w->tick, bytes, steps, &w->counts, ret)) ==
+	while ((r = mover_make_room(w->host, w->blocks, w->tick, bytes, steps, &w->mover, ret)) ==
 		       -EAGAIN &&
-	       (world_copier.n || w->counts.clearing_bytes))
+	       (world_copier.n || w->mover.clearing_bytes))
 		copier_run(&world_copier);
-	w->counts.moved_blocks = world_moved_blocks;
-	w->counts.moved_bytes = world_moved_bytes;
+	w->mover.counts.moved_blocks = world_moved_blocks;
+	w->mover.counts.moved_bytes = world_moved_bytes;
 	return r;
 }
 

@@ -28,7 +28,7 @@ struct world {
 	struct index *index;
 	struct blocks *blocks;
 	struct tier *host;
-	struct mover_counts counts;
+	struct mover mover;
 	uint64_t tick;
 };
 

@@ -49,7 +49,7 @@ struct sim {
 	struct index *index;
 	struct blocks *blocks;
 	struct tier *host;
-	struct mover_counts counts;
+	struct mover mover;
 	struct copier copier;
 	uint64_t waited;
 	uint64_t tick, used_bytes, allocated_bytes, refused, index_full;
@@ -90,9 +90,9 @@ static struct sim *sim_open(void)
 						     .blocks = s->blocks,
 						     .submit = copier_submit,
 						     .arg = &s->copier,
-						     .moved_blocks = &s->counts.moved_blocks,
-						     .moved_bytes = &s->counts.moved_bytes },
-			     &s->counts.emptier),
+						     .moved_blocks = &s->mover.counts.moved_blocks,
+						     .moved_bytes = &s->mover.counts.moved_bytes },
+			     &s->mover.emptier),
 		0);
 	return s;
 }
@@ -100,7 +100,7 @@ static struct sim *sim_open(void)
 static void sim_close(struct sim *s)
 {
 	copier_run(&s->copier);
-	emptier_close(s->counts.emptier);
+	emptier_close(s->mover.emptier);
 	tier_close(s->host);
 	blocks_close(s->blocks);
 	index_close(s->index);
@@ -180,12 +180,12 @@ static void settle(struct sim *s, const struct mover_counts *before)
 	for (uint32_t b = 0; b < MAX_BLOCKS; b++)
 		if (s->accounts[b].live && s->accounts[b].parent != BLOCK_NONE)
 			assert_true(s->accounts[s->accounts[b].parent].live); /* leaf-first */
-	assert_int_equal(evicted, s->counts.evicted_blocks - before->evicted_blocks);
-	assert_int_equal(demoted, s->counts.demoted_blocks - before->demoted_blocks);
-	assert_true(moved <= s->counts.moved_blocks - before->moved_blocks);
+	assert_int_equal(evicted, s->mover.counts.evicted_blocks - before->evicted_blocks);
+	assert_int_equal(demoted, s->mover.counts.demoted_blocks - before->demoted_blocks);
+	assert_true(moved <= s->mover.counts.moved_blocks - before->moved_blocks);
 	assert_true(s->copier.most_bytes <= EMPTIER_JOB_BYTES &&
 		    s->copier.most_jobs <= EMPTIER_JOBS);
-	s->used_bytes -= s->counts.evicted_bytes - before->evicted_bytes;
+	s->used_bytes -= s->mover.counts.evicted_bytes - before->evicted_bytes;
 }
 
 /* What a slab holds that cannot move. */
@@ -238,8 +238,8 @@ static void assert_nothing_helps(struct sim *s, uint32_t bytes)
 /* Nothing is being moved: then what is in use is what we know of. */
 static bool at_rest(const struct sim *s)
 {
-	emptier_let_go(s->counts.emptier);
-	return !emptier_busy(s->counts.emptier);
+	emptier_let_go(s->mover.emptier);
+	return !emptier_busy(s->mover.emptier);
 }
 
 static void check_counts(struct sim *s)
@@ -316,7 +316,7 @@ static void unpin(struct sim *s, uint32_t block)
 /* A job of the workers ends. */
 static void copy_ends(struct sim *s)
 {
-	const struct mover_counts before = s->counts;
+	const struct mover_counts before = s->mover.counts;
 
 	copier_end(&s->copier, rnd(s, s->copier.n), rnd(s, 50) ? 0 : -ECANCELED);
 	settle(s, &before);
@@ -324,22 +324,22 @@ static void copy_ends(struct sim *s)
 
 static void turn(struct sim *s)
 {
-	const struct mover_counts before = s->counts;
+	const struct mover_counts before = s->mover.counts;
 
-	(void)emptier_turn(s->counts.emptier);
-	if (memcmp(&before, &s->counts, sizeof(before)))
+	(void)emptier_turn(s->mover.emptier);
+	if (memcmp(&before, &s->mover.counts, sizeof(before)))
 		settle(s, &before);
 }
 
 static int make_room(struct sim *s, uint32_t bytes, struct extent *ret)
 {
-	const struct mover_counts before = s->counts;
+	const struct mover_counts before = s->mover.counts;
 	const int err =
-		mover_make_room(s->host, s->blocks, s->tick, bytes, MOVER_STEPS, &s->counts, ret);
+		mover_make_room(s->host, s->blocks, s->tick, bytes, MOVER_STEPS, &s->mover, ret);
 
-	if (memcmp(&before, &s->counts, sizeof(before)))
+	if (memcmp(&before, &s->mover.counts, sizeof(before)))
 		settle(s, &before);
-	assert_true(err != -EAGAIN || (emptier_busy(s->counts.emptier) && s->copier.n > 0));
+	assert_true(err != -EAGAIN || (emptier_busy(s->mover.emptier) && s->copier.n > 0));
 	return err;
 }
 
@@ -502,10 +502,10 @@ static void any_workload(void **state)
 	printf("%" PRIu64 " evicted, %" PRIu64 " of them demoted, %" PRIu64 " moved, %" PRIu64
 	       " refused, %" PRIu64 " by the index, %" PRIu64
 	       " had to wait, copied/allocated %.3f\n",
-	       s->counts.evicted_blocks, s->counts.demoted_blocks, s->counts.moved_blocks,
-	       s->refused, s->index_full, s->waited,
-	       (double)s->counts.moved_bytes / (double)(s->allocated_bytes + 1));
-	assert_true(s->counts.moved_bytes <= s->allocated_bytes);
+	       s->mover.counts.evicted_blocks, s->mover.counts.demoted_blocks,
+	       s->mover.counts.moved_blocks, s->refused, s->index_full, s->waited,
+	       (double)s->mover.counts.moved_bytes / (double)(s->allocated_bytes + 1));
+	assert_true(s->mover.counts.moved_bytes <= s->allocated_bytes);
 	sim_close(s);
 }
 
@@ -526,7 +526,8 @@ static void pinned_to_the_brim(void **state)
 		check_counts(s);
 	}
 	check_all(s);
-	printf("%" PRIu64 " refused, %" PRIu64 " moved\n", s->refused, s->counts.moved_blocks);
+	printf("%" PRIu64 " refused, %" PRIu64 " moved\n", s->refused,
+	       s->mover.counts.moved_blocks);
 	sim_close(s);
 }
 
@@ -572,15 +573,15 @@ static void two_classes_settle(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < 20000; i++)
 		store(s, i % 6 ? 1 * UNIT : 5 * UNIT);
-	moved = s->counts.moved_bytes;
+	moved = s->mover.counts.moved_bytes;
 	s->allocated_bytes = 0;
 	for (uint32_t i = 0; i < 20000; i++)
 		store(s, i % 6 ? 1 * UNIT : 5 * UNIT);
 	printf("slabs %u and %u, copied/allocated once settled %.4f\n", slabs_of(s, UNIT),
 	       slabs_of(s, 5 * UNIT),
-	       (double)(s->counts.moved_bytes - moved) / (double)s->allocated_bytes);
+	       (double)(s->mover.counts.moved_bytes - moved) / (double)s->allocated_bytes);
 	assert_true(slabs_of(s, 1 * UNIT) >= SLABS / 5 && slabs_of(s, 5 * UNIT) >= SLABS / 5);
-	assert_true((s->counts.moved_bytes - moved) * 20 <= s->allocated_bytes);
+	assert_true((s->mover.counts.moved_bytes - moved) * 20 <= s->allocated_bytes);
 	sim_close(s);
 }
 

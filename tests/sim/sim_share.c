@@ -33,7 +33,7 @@ static int find(struct world *w, uint32_t space, uint32_t bytes, bool desperate,
 
 	int r;
 
-	while ((r = mover_find_room_for(w->host, w->blocks, w->tick, bytes, &whom, &w->counts,
+	while ((r = mover_find_room_for(w->host, w->blocks, w->tick, bytes, &whom, &w->mover,
 					ret)) == -EAGAIN &&
 	       world_copier.n)
 		copier_run(&world_copier);

@@ -22,7 +22,7 @@ enum { MIB = 1 << 20, A_SLAB = SLAB / SMALL };
 
 static int ask(struct world *w, uint32_t bytes, struct extent *ret)
 {
-	return mover_make_room(w->host, w->blocks, w->tick, bytes, MOVER_STEPS, &w->counts, ret);
+	return mover_make_room(w->host, w->blocks, w->tick, bytes, MOVER_STEPS, &w->mover, ret);
 }
 
 /* Three slabs of small images, of each of which a third was condemned: an emptying moves what is
@@ -45,7 +45,7 @@ static void begin(struct world *w)
 	struct extent where;
 
 	assert_int_equal(ask(w, BIG, &where), -EAGAIN);
-	assert_true(emptier_busy(w->counts.emptier));
+	assert_true(emptier_busy(w->mover.emptier));
 	assert_int_equal(world_copier.n, 1);
 }
 
@@ -73,7 +73,7 @@ static void all_stays_where_it_was_until_it_is_copied(void **state)
 	assert_int_equal(ask(&w, BIG, &where), -EAGAIN); /* one at a time */
 	assert_int_equal(world_copier.n, 1);
 	copier_run(&world_copier);
-	assert_false(emptier_busy(w.counts.emptier));
+	assert_false(emptier_busy(w.mover.emptier));
 	assert_in_range(world_moved_blocks, 1, A_SLAB);
 	assert_int_equal(world_moved_bytes, world_moved_blocks * SMALL);
 	assert_int_equal(world_copier.bytes_total, world_moved_bytes);
@@ -130,10 +130,10 @@ static void a_block_that_is_leased_meanwhile_moves_when_it_is_not(void **state)
 	copier_run(&world_copier);
 	world_where(&w, block, &after);
 	assert_true(extent_equal(&before, &after));
-	assert_true(emptier_stuck(w.counts.emptier));
+	assert_true(emptier_stuck(w.mover.emptier));
 	world_bytes_are(&w, name, SMALL);
 	blocks_unpin(w.blocks, block);
-	assert_true(emptier_turn(w.counts.emptier));
+	assert_true(emptier_turn(w.mover.emptier));
 	world_where(&w, block, &after);
 	assert_false(extent_equal(&before, &after));
 	world_bytes_are(&w, name, SMALL);
@@ -157,8 +157,8 @@ static void a_block_that_is_condemned_meanwhile_is_gone_at_once(void **state)
 	blocks_condemn(w.blocks, block);
 	assert_int_equal(world_find(&w, name), BLOCK_NONE);
 	copier_run(&world_copier);
-	assert_false(emptier_busy(w.counts.emptier));
-	emptier_let_go(w.counts.emptier);
+	assert_false(emptier_busy(w.mover.emptier));
+	emptier_let_go(w.mover.emptier);
 	assert_int_equal(w.host->extents, extents - 1);
 	assert_int_equal(ask(&w, BIG, &where), 0);
 	world_close(&w);
@@ -179,10 +179,10 @@ static void one_who_waits_with_a_lease_ends_a_stuck_emptying(void **state)
 	world_where(&w, block, &before);
 	blocks_pin(w.blocks, block);
 	copier_run(&world_copier);
-	assert_int_equal(mover_find_room_for(w.host, w.blocks, w.tick, BIG, &patient, &w.counts,
+	assert_int_equal(mover_find_room_for(w.host, w.blocks, w.tick, BIG, &patient, &w.mover,
 					     &where),
 			 -EAGAIN);
-	assert_true(emptier_stuck(w.counts.emptier));
+	assert_true(emptier_stuck(w.mover.emptier));
 	/* another slab than the one with the lease */
 	assert_int_equal(ask(&w, BIG, &where), -EAGAIN);
 	assert_int_equal(world_copier.n, 1);
@@ -205,14 +205,14 @@ static void a_job_that_fails_leaves_all_and_is_tried_again(void **state)
 	begin(&w);
 	copier_end(&world_copier, 0, -ECANCELED);
 	assert_int_equal(world_moved_blocks, 0);
-	assert_true(emptier_busy(w.counts.emptier));
+	assert_true(emptier_busy(w.mover.emptier));
 	assert_int_equal(world_copier.n, 1);
 	world_copier.full = true;
 	copier_end(&world_copier, 0, -EIO);
 	assert_int_equal(world_copier.n, 0);
-	assert_false(emptier_turn(w.counts.emptier));
+	assert_false(emptier_turn(w.mover.emptier));
 	world_copier.full = false;
-	assert_true(emptier_turn(w.counts.emptier));
+	assert_true(emptier_turn(w.mover.emptier));
 	copier_run(&world_copier);
 	assert_int_equal(ask(&w, BIG, &where), 0);
 	for (uint32_t i = 0; i < 3 * A_SLAB; i++)
@@ -234,7 +234,7 @@ static void stores_of_its_class_do_not_take_the_room_it_needs(void **state)
 		(void)world_store(&w, 100 + i, SMALL, BLOCK_NONE);
 	}
 	copier_run(&world_copier);
-	assert_false(emptier_busy(w.counts.emptier));
+	assert_false(emptier_busy(w.mover.emptier));
 	assert_int_equal(ask(&w, BIG, &where), 0);
 	world_close(&w);
 }
@@ -250,9 +250,9 @@ static void the_slab_is_for_who_waited(void **state)
 	copier_run(&world_copier);
 	while (!tier_alloc(w.host, SMALL, &where))
 		; /* whatever is free now: nobody's slab */
-	evicted = w.counts.evicted_blocks;
+	evicted = w.mover.counts.evicted_blocks;
 	assert_int_equal(ask(&w, BIG, &big), 0);
-	assert_int_equal(w.counts.evicted_blocks, evicted);
+	assert_int_equal(w.mover.counts.evicted_blocks, evicted);
 	assert_int_equal(tier_extent_bytes(w.host, &big), BIG);
 	world_close(&w);
 }
@@ -265,7 +265,7 @@ static void a_slab_that_nobody_comes_for_is_free(void **state)
 	begin(&w);
 	copier_run(&world_copier);
 	assert_int_equal(slabs_free_slabs(tier_slabs(w.host)), 0);
-	while (emptier_turn(w.counts.emptier))
+	while (emptier_turn(w.mover.emptier))
 		;
 	assert_int_equal(slabs_free_slabs(tier_slabs(w.host)), 1);
 	world_close(&w);
@@ -309,7 +309,7 @@ static void was_read(struct device_job *job)
 	for (uint32_t i = 0; i < SMALL; i++)
 		assert_int_equal(r->buffer[i], (uint8_t)r->name);
 	b->reads++;
-	b->reads_of_moving += emptier_busy(b->w.counts.emptier);
+	b->reads_of_moving += emptier_busy(b->w.mover.emptier);
 	blocks_unpin(b->w.blocks, r->block);
 	herd_free_condemned(b->w.blocks, b->w.host);
 	r->busy = false;
@@ -353,11 +353,11 @@ static bool work(struct loop_poller *poller)
 		busy |= b->readers[i].busy;
 	}
 	if (b->rounds == ROUNDS) {
-		if (!busy && !emptier_busy(b->w.counts.emptier))
+		if (!busy && !emptier_busy(b->w.mover.emptier))
 			loop_stop(b->loop);
 		return true;
 	}
-	if (!emptier_busy(b->w.counts.emptier)) {
+	if (!emptier_busy(b->w.mover.emptier)) {
 		block = world_find(&b->w, b->next_name - 1 - random_below(&b->random, 5 * A_SLAB));
 		if (block != BLOCK_NONE && random_below(&b->random, 4) == 0)
 			blocks_condemn(b->w.blocks, block);
@@ -394,7 +394,7 @@ static void what_is_moved_is_read_right_by_others(void **state)
 	b = (struct bed){ .w = world_open(6),
 			  .poller.poll = work,
 			  .random = random_seeded("unit_emptier") };
-	emptier_close(b.w.counts.emptier);
+	emptier_close(b.w.mover.emptier);
 	assert_int_equal(loop_open(0, &b.loop), 0);
 	assert_int_equal(device_open("cpu", &conf, b.loop, &b.device), 0);
 	assert_int_equal(emptier_open(&(struct emptier_conf){ .host = b.w.host,
@@ -404,7 +404,7 @@ static void what_is_moved_is_read_right_by_others(void **state)
 							      .arg = &b,
 							      .moved_blocks = &world_moved_blocks,
 							      .moved_bytes = &world_moved_bytes },
-				      &b.w.counts.emptier),
+				      &b.w.mover.emptier),
 			 0);
 	for (int i = 0; i < READERS; i++) {
 		b.readers[i] = (struct reader){ .bed = &b, .buffer = aligned_alloc(4096, SMALL) };

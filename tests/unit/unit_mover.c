@@ -29,9 +29,9 @@ static void the_least_recent_goes(void **state)
 	assert_false(present(&w, 0));
 	for (uint32_t i = 1; i < 9; i++)
 		assert_true(present(&w, i));
-	assert_int_equal(w.counts.evicted_blocks, 1);
-	assert_int_equal(w.counts.evicted_bytes, SMALL);
-	assert_int_equal(w.counts.moved_blocks, 0);
+	assert_int_equal(w.mover.counts.evicted_blocks, 1);
+	assert_int_equal(w.mover.counts.evicted_bytes, SMALL);
+	assert_int_equal(w.mover.counts.moved_blocks, 0);
 	world_close(&w);
 }
 
@@ -66,7 +66,7 @@ static void another_class_gets_an_old_slab(void **state)
 	store_all(&w, 0, 24);
 	w.tick += 1000;
 	(void)world_store(&w, 100, BIG, BLOCK_NONE);
-	assert_int_equal(w.counts.evicted_blocks, 8); /* a slab's worth, the oldest ones */
+	assert_int_equal(w.mover.counts.evicted_blocks, 8); /* a slab's worth, the oldest ones */
 	for (uint32_t i = 0; i < 24; i++) {
 		assert_int_equal(present(&w, i), i >= 8);
 		if (i >= 8)
@@ -88,9 +88,9 @@ static void what_moves_keeps_its_bytes_and_owner(void **state)
 		blocks_condemn(w.blocks, blocks_find(w.blocks, key, 0));
 	}
 	(void)world_store(&w, 100, BIG, BLOCK_NONE);
-	assert_int_equal(w.counts.evicted_blocks, 0);
-	assert_in_range(w.counts.moved_blocks, 1, 6);
-	assert_int_equal(w.counts.moved_bytes, w.counts.moved_blocks * SMALL);
+	assert_int_equal(w.mover.counts.evicted_blocks, 0);
+	assert_in_range(w.mover.counts.moved_blocks, 1, 6);
+	assert_int_equal(w.mover.counts.moved_bytes, w.mover.counts.moved_blocks * SMALL);
 	for (uint32_t i = 0; i < 24; i++) {
 		struct extent where;
 
@@ -115,7 +115,7 @@ static void a_slot_being_written_keeps_its_slab(void **state)
 	store_all(&w, 0, 7);
 	assert_int_equal(world_make_room(&w, BIG, MOVER_STEPS, &where), -ENOSPC);
 	assert_non_null(tier_address(w.host, &writing));
-	assert_int_equal(w.counts.evicted_blocks, 0); /* nothing evicted in vain */
+	assert_int_equal(w.mover.counts.evicted_blocks, 0); /* nothing evicted in vain */
 	world_close(&w);
 }
 
@@ -157,8 +157,8 @@ static void parents_of_pinned_blocks_move_but_stay(void **state)
 	assert_int_equal(world_make_room(&w, BIG, MOVER_STEPS, &where), 0);
 	assert_true(present(&w, 0));
 	world_bytes_are(&w, 0, SMALL);
-	assert_int_equal(w.counts.evicted_blocks, 1); /* makes 8 free slots in all */
-	assert_int_equal(w.counts.moved_blocks, 7);
+	assert_int_equal(w.mover.counts.evicted_blocks, 1); /* makes 8 free slots in all */
+	assert_int_equal(w.mover.counts.moved_blocks, 7);
 	world_close(&w);
 }
 
@@ -172,7 +172,7 @@ static void what_is_condemned_is_freed_before_anything_goes(void **state)
 		block = world_store(&w, i, SMALL, BLOCK_NONE);
 	blocks_condemn(w.blocks, block);
 	(void)world_store(&w, 9, SMALL, BLOCK_NONE);
-	assert_int_equal(w.counts.evicted_blocks, 0);
+	assert_int_equal(w.mover.counts.evicted_blocks, 0);
 	assert_true(present(&w, 0));
 	world_close(&w);
 }
@@ -185,10 +185,10 @@ static void steps_bound_the_work_and_are_not_lost(void **state)
 	(void)state;
 	store_all(&w, 0, 8);
 	assert_int_equal(world_make_room(&w, BIG, 3, &where), -ENOSPC);
-	assert_int_equal(w.counts.evicted_blocks, 3);
+	assert_int_equal(w.mover.counts.evicted_blocks, 3);
 	assert_int_equal(world_make_room(&w, BIG, 3, &where), -ENOSPC);
 	assert_int_equal(world_make_room(&w, BIG, 2, &where), 0);
-	assert_int_equal(w.counts.evicted_blocks, 8);
+	assert_int_equal(w.mover.counts.evicted_blocks, 8);
 	world_close(&w);
 }
 
@@ -226,13 +226,12 @@ static void evicting_bytes_takes_the_oldest_of_all_classes(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < 8; i++)
 		(void)world_store(&w, i, i % 2 ? BIG : SMALL, BLOCK_NONE);
-	assert_int_equal(mover_evict_bytes(w.host, w.blocks, SMALL + BIG + 1, 100, &w.counts),
+	assert_int_equal(mover_evict_bytes(w.host, w.blocks, SMALL + BIG + 1, 100, &w.mover),
 			 2 * SMALL + BIG);
 	for (uint32_t i = 0; i < 8; i++)
 		assert_int_equal(present(&w, i), i >= 3);
-	assert_int_equal(mover_evict_bytes(w.host, w.blocks, UINT64_MAX, 2, &w.counts),
-			 SMALL + BIG);
-	assert_int_equal(mover_evict_bytes(w.host, w.blocks, UINT64_MAX, 100, &w.counts),
+	assert_int_equal(mover_evict_bytes(w.host, w.blocks, UINT64_MAX, 2, &w.mover), SMALL + BIG);
+	assert_int_equal(mover_evict_bytes(w.host, w.blocks, UINT64_MAX, 100, &w.mover),
 			 2 * BIG + SMALL);
 	assert_int_equal(w.host->used_bytes, 0);
 	world_close(&w);
@@ -268,8 +267,8 @@ static void what_is_on_nvme_is_demoted_and_stays(void **state)
 	store_all(&w, 1, 10);
 	assert_true(present(&w, 0));
 	assert_false(present(&w, 1));
-	assert_int_equal(w.counts.evicted_blocks, 2);
-	assert_int_equal(w.counts.demoted_blocks, 1);
+	assert_int_equal(w.mover.counts.evicted_blocks, 2);
+	assert_int_equal(w.mover.counts.demoted_blocks, 1);
 	assert_int_equal(blocks_copies(w.blocks, TIER_HOST), 8);
 	world_close(&w);
 }
@@ -285,16 +284,16 @@ static void demotion_is_leaf_first_too(void **state)
 		give_nvme_copy(&w, block);
 	}
 	for (uint32_t i = 8; i > 0; i--) {
-		const uint64_t demoted = w.counts.demoted_blocks;
+		const uint64_t demoted = w.mover.counts.demoted_blocks;
 		uint8_t key[32];
 
-		assert_int_equal(mover_evict_bytes(w.host, w.blocks, 1, 100, &w.counts), SMALL);
-		assert_int_equal(w.counts.demoted_blocks, demoted + 1);
+		assert_int_equal(mover_evict_bytes(w.host, w.blocks, 1, 100, &w.mover), SMALL);
+		assert_int_equal(w.mover.counts.demoted_blocks, demoted + 1);
 		world_key(i - 1, key);
 		assert_int_equal(blocks_host_slot(w.blocks, blocks_find(w.blocks, key, 0)),
 				 BLOCK_NONE);
 	}
-	assert_int_equal(mover_evict_bytes(w.host, w.blocks, 1, 100, &w.counts), 0);
+	assert_int_equal(mover_evict_bytes(w.host, w.blocks, 1, 100, &w.mover), 0);
 	assert_int_equal(blocks_count(w.blocks), 8);
 	world_close(&w);
 }
@@ -322,8 +321,8 @@ static void a_chain_longer_than_the_tier_demotes_its_middle(void **state)
 
 	(void)state;
 	block = world_store(&w, 8, SMALL, end);
-	assert_int_equal(w.counts.demoted_blocks, 1);
-	assert_int_equal(w.counts.evicted_blocks, 1);
+	assert_int_equal(w.mover.counts.demoted_blocks, 1);
+	assert_int_equal(w.mover.counts.evicted_blocks, 1);
 	for (uint32_t i = 0; i < 9; i++) {
 		assert_true(present(&w, i));
 		world_key(i, key);
@@ -343,7 +342,7 @@ static void a_chain_that_is_nowhere_else_is_not_broken(void **state)
 	(void)state;
 	(void)fill_with_a_pinned_chain(&w, 1u << 7);
 	assert_int_equal(world_make_room(&w, SMALL, MOVER_STEPS, &where), -ENOSPC);
-	assert_int_equal(w.counts.evicted_blocks, 0);
+	assert_int_equal(w.mover.counts.evicted_blocks, 0);
 	world_close(&w);
 }
 
@@ -354,7 +353,7 @@ static void leaves_go_before_a_chain_is_broken(void **state)
 	(void)state;
 	(void)fill_with_a_pinned_chain(&w, 0xff);
 	store_all(&w, 8, 17);
-	assert_int_equal(w.counts.demoted_blocks, 0);
+	assert_int_equal(w.mover.counts.demoted_blocks, 0);
 	assert_false(present(&w, 8));
 	world_close(&w);
 }
@@ -373,7 +372,7 @@ static void a_block_being_written_to_nvme_keeps_its_slot(void **state)
 	give_nvme_copy(&w, first);
 	blocks_unpin(w.blocks, first);
 	(void)world_store(&w, 9, SMALL, BLOCK_NONE);
-	assert_int_equal(w.counts.demoted_blocks, 1);
+	assert_int_equal(w.mover.counts.demoted_blocks, 1);
 	assert_int_equal(blocks_host_slot(w.blocks, first), BLOCK_NONE);
 	world_close(&w);
 }
@@ -391,7 +390,7 @@ static struct world open_full_of_small(void)
 
 static int find_room(struct world *w, uint32_t bytes, struct extent *ret)
 {
-	return mover_make_room(w->host, w->blocks, w->tick, bytes, MOVER_STEPS, &w->counts, ret);
+	return mover_make_room(w->host, w->blocks, w->tick, bytes, MOVER_STEPS, &w->mover, ret);
 }
 
 static void a_slab_is_cleared_a_batch_a_call(void **state)
@@ -401,11 +400,11 @@ static void a_slab_is_cleared_a_batch_a_call(void **state)
 
 	(void)state;
 	assert_int_equal(find_room(&w, BIG, &where), -EAGAIN);
-	assert_int_equal(w.counts.evicted_blocks, MOVER_BATCH);
-	assert_int_equal(w.counts.clearing_bytes, BIG);
+	assert_int_equal(w.mover.counts.evicted_blocks, MOVER_BATCH);
+	assert_int_equal(w.mover.clearing_bytes, BIG);
 	assert_int_equal(find_room(&w, BIG, &where), 0);
-	assert_int_equal(w.counts.evicted_blocks, 384);
-	assert_int_equal(w.counts.clearing_bytes, 0);
+	assert_int_equal(w.mover.counts.evicted_blocks, 384);
+	assert_int_equal(w.mover.clearing_bytes, 0);
 	world_close(&w);
 }
 
@@ -417,10 +416,10 @@ static void a_call_goes_on_though_others_took_of_what_was_freed(void **state)
 	(void)state;
 	assert_int_equal(find_room(&w, BIG, &where), -EAGAIN);
 	store_all(&w, 768, 778);
-	assert_int_equal(w.counts.clearing_bytes, BIG);
+	assert_int_equal(w.mover.clearing_bytes, BIG);
 	assert_int_equal(find_room(&w, BIG, &where), -EAGAIN);
-	assert_int_equal(w.counts.evicted_blocks, 384 + 10);
-	assert_true(emptier_busy(w.counts.emptier));
+	assert_int_equal(w.mover.counts.evicted_blocks, 384 + 10);
+	assert_true(emptier_busy(w.mover.emptier));
 	world_close(&w);
 }
 
@@ -436,7 +435,7 @@ static void room_found_elsewhere_ends_the_clearing(void **state)
 		if (present(&w, i))
 			blocks_condemn(w.blocks, world_find(&w, i));
 	assert_int_equal(find_room(&w, BIG, &where), 0);
-	assert_int_equal(w.counts.clearing_bytes, 0);
+	assert_int_equal(w.mover.clearing_bytes, 0);
 	world_close(&w);
 }
 

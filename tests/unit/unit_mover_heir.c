@@ -39,8 +39,8 @@ static enum mover_heir inherit(void *arg, uint32_t block, const struct extent *s
 static void with(struct world *w, struct heir *heir, uint32_t room, uint32_t swaps)
 {
 	*heir = (struct heir){ .w = w, .room = room, .swaps = swaps };
-	w->counts.inherit = inherit;
-	w->counts.heir = heir;
+	w->mover.inherit = inherit;
+	w->mover.heir = heir;
 }
 
 static void bury(struct world *w, struct heir *heir)

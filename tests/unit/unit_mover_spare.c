@@ -18,18 +18,18 @@ static void queued_blocks_are_spared_while_others_can_go(void **state)
 	for (uint32_t i = 0; i < 4; i++)
 		block[i] = world_store(&w, i, BIG, BLOCK_NONE);
 	blocks_set_queued(w.blocks, block[0], true);
-	assert_int_equal(mover_find_room(w.host, w.blocks, w.tick, BIG, MOVER_STEPS, &w.counts,
+	assert_int_equal(mover_find_room(w.host, w.blocks, w.tick, BIG, MOVER_STEPS, &w.mover,
 					 &where),
 			 -EAGAIN);
 	assert_int_equal(blocks_copies(w.blocks, TIER_HOST), 4);
 	/* Not the least recent, but it loses nothing. */
 	blocks_set_nvme(w.blocks, block[2],
 			&(struct extent){ .tier = TIER_NVME, .slot = 7, .generation = 1 });
-	assert_int_equal(mover_find_room(w.host, w.blocks, w.tick, BIG, MOVER_STEPS, &w.counts,
+	assert_int_equal(mover_find_room(w.host, w.blocks, w.tick, BIG, MOVER_STEPS, &w.mover,
 					 &where),
 			 0);
 	assert_int_equal(blocks_host_slot(w.blocks, block[2]), BLOCK_NONE);
-	assert_int_equal(w.counts.demoted_blocks, 1);
+	assert_int_equal(w.mover.counts.demoted_blocks, 1);
 	assert_true(blocks_live(w.blocks, block[0]));
 	world_close(&w);
 }
