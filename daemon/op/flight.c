@@ -16,7 +16,7 @@
  *      up). A part that wants the block joins it, in any of its steps, and shares what it brings,
  *      or its miss.
  *   F2 a flight waits for room, a tier, or a job; never for a part, nor for another flight. A part
- *      waits for its flight, or in KEEP for an earlier part of its own op. So there is no cycle,
+ *      waits for its flight, or in KEEP for the parts of its op before it. So there is no cycle,
  *      and each wait ends.
  *   F3 until it has landed nobody sees the slot: the header was compared with key, space and
  *      geometry, and the checksum verified. No page is touched by a flight, so the deadline or

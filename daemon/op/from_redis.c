@@ -10,7 +10,6 @@
  * miss, within [redis] timeout_ms for each of the three times at most that it is asked.
  */
 #include <errno.h>
-#include <string.h>
 
 #include "daemon/stats/stats.h"
 #include "daemon/base/container_of.h"

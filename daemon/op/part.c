@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * part.c - a part's slot and its job. See part.h.
+ * part.c - a part's turn, its job, and what becomes of its image. See part.h.
  */
 #include "part.h"
 

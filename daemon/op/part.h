@@ -4,10 +4,10 @@
  * Core thread only.
  *
  *	file       owns of a part             does
- *	op.c       op, next, at               the life of an op, and of its parts
+ *	op.c       op, link, at               the life of an op, and of its parts
  *	pump.c     task, step, early          begins parts in turn, runs their steps
- *	part.c     job, where, placed, wait   slots, jobs of the device, waking
- *	store.c    lease, waiter              the steps of a store
+ *	part.c     job, where, wait           jobs of the device, waking
+ *	store.c    lease, placed, waiter      the steps of a store
  *	load.c     lease, source, before      the steps of a load and of a prefetch
  *	flight.c   flight, with, brought      brings a block into host memory, for all that want it
  *	room.c     waiter.link                slots, and which tasks wait for one
