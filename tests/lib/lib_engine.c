@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { VALUE_BYTES = 2, OP_MS = 20000 };
+enum { VALUE_BYTES = 2 };
 
 struct kvtier_geometry tiny_geometry(uint32_t codec)
 {
@@ -95,7 +95,7 @@ static void open_space(struct engine *e, const char *socket, const char *name,
 		.size = sizeof(o),
 		.socket_path = socket,
 		.name = name,
-		.timeout_ms = OP_MS,
+		.timeout_ms = PATIENT_MS,
 		.staging_bytes = staging_bytes,
 	};
 	static struct kvtier_segment segments[KVTIER_MAX_SEGMENTS];
