@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait seconds=45 */
+/* make: lane=wait seconds=25 */
 /*
  * sys_nvme_restart.c - goal: what was written to the NVMe tier is there after the daemon died or
  * stopped, and what does not fit into memory is there all the same; an engine sees right bytes, and
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TINY = 48, LARGE = 32, CHAINS = 16, LONG = CHAINS * LARGE };
+enum { TINY = 48, LARGE = 32, CHAINS = 16, LONG = CHAINS * LARGE, LIVES = 4 };
 
 static const char roomy[] = "[host]\nbytes = 32M\nslab_bytes = 2M\nhuge_pages = no\n"
 			    "[nvme]\nbytes = 128M\nsegment_bytes = 4M\n";
@@ -57,6 +57,16 @@ static void live_again(int signal)
 	engine_open(&w.e, w.d.socket, "engine", &w.g, pages);
 }
 
+/* A daemon after kill -9, to which so many blocks of a chain were stored and flushed before. */
+static void second_life(const char *engine, uint32_t codec, uint32_t n)
+{
+	begin(engine, roomy, tiny_geometry(codec), 2 * TINY);
+	chain_keys(&w.e, 1, TINY, w.keys);
+	assert_int_equal(chain_store(&w.e, w.keys, 0, n), 0);
+	disk_flush(&w.d);
+	live_again(SIGKILL);
+}
+
 /* Some follow with the heartbeat only. */
 static void stat_is(const char *path, uint64_t value)
 {
@@ -67,11 +77,7 @@ static void stat_is(const char *path, uint64_t value)
 
 static void flushed_blocks_survive_kill9(void **state)
 {
-	begin(*state, roomy, tiny_geometry(KVTIER_CODEC_FP8), 2 * TINY);
-	chain_keys(&w.e, 1, TINY, w.keys);
-	assert_int_equal(chain_store(&w.e, w.keys, 0, TINY), 0);
-	disk_flush(&w.d);
-	live_again(SIGKILL);
+	second_life(*state, KVTIER_CODEC_FP8, TINY);
 	assert_int_equal(engine_lookup(&w.e, w.keys, TINY), TINY);
 	assert_int_equal(chain_load(&w.e, w.keys, TINY, TINY), TINY);
 	end();
@@ -91,7 +97,7 @@ static void a_clean_stop_flushes(void **state)
 static void many_lives_lose_nothing(void **state)
 {
 	begin(*state, roomy, tiny_geometry(KVTIER_CODEC_RAW), TINY);
-	for (uint32_t life = 0; life < 6; life++) {
+	for (uint32_t life = 0; life < LIVES; life++) {
 		for (uint32_t i = 0; i < life; i++) {
 			chain_keys(&w.e, i, TINY, w.keys);
 			assert_int_equal(chain_load(&w.e, w.keys, 0, TINY), TINY);
@@ -106,11 +112,7 @@ static void many_lives_lose_nothing(void **state)
 
 static void what_was_not_stored_is_not_there(void **state)
 {
-	begin(*state, roomy, tiny_geometry(KVTIER_CODEC_RAW), TINY);
-	chain_keys(&w.e, 1, TINY, w.keys);
-	assert_int_equal(chain_store(&w.e, w.keys, 0, TINY / 2), 0);
-	disk_flush(&w.d);
-	live_again(SIGKILL);
+	second_life(*state, KVTIER_CODEC_RAW, TINY / 2);
 	assert_int_equal(engine_lookup(&w.e, w.keys, TINY), TINY / 2);
 	assert_int_equal(chain_load(&w.e, w.keys, 0, TINY), TINY / 2);
 	end();
@@ -118,11 +120,7 @@ static void what_was_not_stored_is_not_there(void **state)
 
 static void hits_are_the_nvme_tiers_once(void **state)
 {
-	begin(*state, roomy, tiny_geometry(KVTIER_CODEC_FP8), TINY);
-	chain_keys(&w.e, 1, TINY, w.keys);
-	assert_int_equal(chain_store(&w.e, w.keys, 0, TINY), 0);
-	disk_flush(&w.d);
-	live_again(SIGKILL);
+	second_life(*state, KVTIER_CODEC_FP8, TINY);
 	assert_int_equal(chain_load(&w.e, w.keys, 0, TINY), TINY);
 	stat_is("tiers.nvme.hit_blocks_total", TINY);
 	stat_is("tiers.host.hit_blocks_total", 0);
@@ -162,11 +160,7 @@ static void a_chain_grows_over_a_restart(void **state)
 {
 	uint32_t pages[TINY];
 
-	begin(*state, roomy, tiny_geometry(KVTIER_CODEC_RAW), TINY);
-	chain_keys(&w.e, 1, TINY, w.keys);
-	assert_int_equal(chain_store(&w.e, w.keys, 0, TINY / 2), 0);
-	disk_flush(&w.d);
-	live_again(SIGKILL);
+	second_life(*state, KVTIER_CODEC_RAW, TINY / 2);
 	pages_from(TINY / 2, pages, TINY / 2);
 	for (uint32_t i = 0; i < TINY / 2; i++)
 		page_fill(&w.e, pages[i], &w.keys[TINY / 2 + i], 0);
@@ -210,11 +204,7 @@ static void storing_again_writes_nothing(void **state)
 	int32_t blocks[TINY];
 	uint32_t pages[TINY];
 
-	begin(*state, roomy, tiny_geometry(KVTIER_CODEC_RAW), TINY);
-	chain_keys(&w.e, 1, TINY, w.keys);
-	assert_int_equal(chain_store(&w.e, w.keys, 0, TINY), 0);
-	disk_flush(&w.d);
-	live_again(SIGKILL);
+	second_life(*state, KVTIER_CODEC_RAW, TINY);
 	pages_from(0, pages, TINY);
 	assert_int_equal(engine_store(&w.e, w.keys, pages, TINY, NULL, blocks), 0);
 	for (uint32_t i = 0; i < TINY; i++)
@@ -321,11 +311,7 @@ static void prefetch(uint32_t n, int expected)
 
 static void prefetch_promotes(void **state)
 {
-	begin(*state, roomy, tiny_geometry(KVTIER_CODEC_FP8), TINY);
-	chain_keys(&w.e, 1, TINY, w.keys);
-	assert_int_equal(chain_store(&w.e, w.keys, 0, TINY), 0);
-	disk_flush(&w.d);
-	live_again(SIGKILL);
+	second_life(*state, KVTIER_CODEC_FP8, TINY);
 	prefetch(TINY, 0);
 	assert_int_equal(tiers_of(TINY), KVTIER_TIER_HOST | KVTIER_TIER_NVME);
 	stat_is("tiers.host.promoted_blocks_total", TINY);
@@ -337,11 +323,7 @@ static void prefetch_promotes(void **state)
 
 static void prefetch_of_the_absent_is_a_miss(void **state)
 {
-	begin(*state, roomy, tiny_geometry(KVTIER_CODEC_FP8), TINY);
-	chain_keys(&w.e, 1, TINY, w.keys);
-	assert_int_equal(chain_store(&w.e, w.keys, 0, TINY - 1), 0);
-	disk_flush(&w.d);
-	live_again(SIGKILL);
+	second_life(*state, KVTIER_CODEC_FP8, TINY - 1);
 	prefetch(TINY, -ENOENT);
 	assert_int_equal(chain_load(&w.e, w.keys, 0, TINY), TINY - 1);
 	end();
