@@ -22,7 +22,9 @@ const struct kvtier_segment fake_segment = { .size = sizeof(fake_segment),
 					     .page_stride = PAGE_BYTES,
 					     .length = PAGE_BYTES };
 
-/* A busy machine may take longer over an answer than TIMEOUT_MS. */
+uint32_t fake_timeout_ms = 20000;
+
+/* A busy machine may take longer over an answer than fake_timeout_ms. */
 #define INSIST(call)                                                                   \
 	do {                                                                           \
 		int failed = -ETIMEDOUT;                                               \
@@ -40,7 +42,7 @@ void fake_open_with(struct engine *e, bool private, uint32_t entries, uint32_t a
 				   .memory = private ? KVTIER_PRIVATE : KVTIER_MEMFD,
 				   .length = PAGES * PAGE_BYTES };
 	struct kvtier_options o = { .size = sizeof(o),
-				    .timeout_ms = TIMEOUT_MS,
+				    .timeout_ms = fake_timeout_ms,
 				    .staging_bytes = 3 * PAGE_BYTES };
 
 	memset(e, 0, sizeof(*e));

@@ -24,7 +24,7 @@
 static int connect_to(const char *path)
 {
 	const struct kvtier_options o = { .size = sizeof(o),
-					  .timeout_ms = TIMEOUT_MS,
+					  .timeout_ms = fake_timeout_ms,
 					  .socket_path = path };
 	struct kvtier_client *client;
 	const int rc = kvtier_connect(&o, &client);
@@ -62,7 +62,7 @@ static void any_name_will_do(void **state)
 	static const char odd[] =
 		"\x01 a\nname \xff that is \x7f longer than the sixty-three bytes that the daemon "
 		"keeps";
-	struct kvtier_options o = { .size = sizeof(o), .timeout_ms = TIMEOUT_MS, .name = odd };
+	struct kvtier_options o = { .size = sizeof(o), .timeout_ms = fake_timeout_ms, .name = odd };
 	struct kvtier_client *client;
 	struct peer peer;
 

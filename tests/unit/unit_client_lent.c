@@ -368,5 +368,6 @@ int main(void)
 		cmocka_unit_test(memory_keeps_its_contents),
 	};
 
+	fake_timeout_ms = 500;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -171,6 +171,7 @@ static void no_more_than_max_ops(void **state)
 
 static void wait_ends_at_its_timeout_and_the_op_goes_on(void **state)
 {
+	const struct kvtier_op_options brief = { .size = sizeof(brief), .timeout_ms = 500 };
 	struct kvtier_result result = { .size = sizeof(result) };
 	const uint32_t page = 0;
 	struct kvtier_key key;
@@ -181,7 +182,7 @@ static void wait_ends_at_its_timeout_and_the_op_goes_on(void **state)
 	fake_open(&e, false);
 	fake_keys(&e, 1, 1, &key);
 	e.peer.hold = true;
-	assert_int_equal(kvtier_store(e.space, &key, &page, 1, NULL, &op), 0);
+	assert_int_equal(kvtier_store(e.space, &key, &page, 1, &brief, &op), 0);
 	assert_int_equal(kvtier_wait(e.client, op, 0, &result), -ETIMEDOUT);
 	assert_int_equal(kvtier_wait(e.client, op, 50, &result), -ETIMEDOUT);
 	assert_int_equal(kvtier_cancel(e.client, op, 50), -ETIMEDOUT);

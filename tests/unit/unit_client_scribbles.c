@@ -174,5 +174,6 @@ int main(void)
 		cmocka_unit_test(private_memory),
 	};
 
+	fake_timeout_ms = 500;
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }
