@@ -12,7 +12,12 @@
 #include "lib.h"
 #include "lib_redis.h"
 
-enum { SHARED_BLOCKS = 32, SHARED_PAGES = 2 * SHARED_BLOCKS, SHARED_MS = 20000, SHARED_NAME = 160 };
+enum {
+	SHARED_BLOCKS = 32,
+	SHARED_PAGES = 2 * SHARED_BLOCKS,
+	SHARED_MS = PATIENT_MS,
+	SHARED_NAME = 160
+};
 
 /* Bytes of the values of tiny_geometry()'s blocks: envelope, header, 8 scales, 4,096 values, MAC;
  * or 8,192 bytes. */
