@@ -179,6 +179,8 @@ static int usage(FILE *to, int status)
 		"                       flush it; else they start their own\n"
 		"  KVTIER_BENCH_LINK    the speed of the link of redis.store and redis.load, as "
 		"25gbit; else 10gbit\n"
+		"  KVTIER_BENCH_HOSTILE idle: the hostile client has SCHED_IDLE; else nice value "
+		"19\n"
 		"  KVTIER_BENCH_CUDA_MIB how much device memory cuda cases copy and encode; else "
 		"512\n");
 	return status;

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -451,6 +452,8 @@ int hostile_start(struct hostile *h, const char *socket_path, uint64_t seed)
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 		(void)signal(SIGPIPE, SIG_IGN);
 		(void)setpriority(PRIO_PROCESS, 0, 19);
+		if (h->idle) /* its threads inherit it */
+			(void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){ 0 });
 		(void)close_range(3, ~0u, 0); /* what it inherited is its parent's */
 		be_hostile(&w);
 	}

@@ -11,13 +11,14 @@
  *		     reads
  *	connections  descriptors of every kind, connections that end half-way, spaces by the hundred
  *
- * It runs at the lowest priority: the daemon is to be harmed by what it is sent, not by having no
- * CPU.
+ * It runs at nice value 19, or lower still (`idle`): the daemon is to be harmed by what it is sent,
+ * not by having no CPU.
  */
 #ifndef KVTIER_TESTS_LIB_HOSTILE_H
 #define KVTIER_TESTS_LIB_HOSTILE_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -44,6 +45,7 @@ struct hostile_tally {
 
 struct hostile {
 	pid_t pid;
+	bool idle; /* set before the start: SCHED_IDLE, a fifth of the share of nice value 19 */
 	struct hostile_tally *tally;
 };
 
