@@ -57,6 +57,7 @@ void spaces_lost(struct kvtier_client *c)
 		if (!space)
 			continue;
 		space->parts_due = space->gives_up = false;
+		space->busy = (struct cuda_busy){ 0 };
 		if (space_leaves(space) || space->state == SPACE_GONE)
 			space_gone(c, space);
 		else

@@ -9,6 +9,8 @@
 #include "tests/lib/lib_gpu_engine.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 
 enum { BLOCKS = 12 };
@@ -118,6 +120,64 @@ static void hundreds_of_allocations_go_by_descriptors(void **state)
 	gpu_engine_close(&ge);
 }
 
+static int own_fds(void)
+{
+	int n = 0;
+
+	for (int fd = 0; fd < 65536; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+/* What is exported for the daemon is closed once it is sent. */
+static void an_engine_keeps_no_descriptor_of_its_memory(void **state)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	struct gpu_engine ge;
+	int fds;
+
+	(void)state;
+	gpu_engine_open(&ge, &gpu, d.socket, &g, 600, GPU_VMM_MANY);
+	fds = own_fds();
+	assert_int_equal(kvtier_space_close(ge.e.space), 0);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(gpu_engine_space(&ge), 0);
+		gpu_engine_reached(&ge, "CUDA descriptor of ");
+		if (i < 2)
+			assert_int_equal(kvtier_space_close(ge.e.space), 0);
+	}
+	assert_int_equal(own_fds(), fds);
+	gpu_engine_close(&ge);
+}
+
+/* One of many allocations is gone when the space is opened again, for a new daemon: the library
+ * says so, and the daemon gives back the parts that it was told of before. */
+static void memory_that_has_changed_is_given_back(void **state)
+{
+	enum { GONE = 20 };
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	struct kvtier_key keys[1];
+	struct gpu_engine ge;
+	uint64_t part;
+
+	(void)state;
+	gpu_engine_open(&ge, &gpu, d.socket, &g, 600, GPU_VMM_MANY);
+	chain_keys(&ge.e, 1, 1, keys);
+	part = ge.memory.bytes / ge.memory.parts;
+	daemon_signal(&d, SIGKILL);
+	GPU(gpu_api()->cuMemUnmap(ge.memory.base + GONE * part, part));
+	daemon_restart(&d);
+	while (engine_store(&ge.e, keys, (uint32_t[]){ 0 }, 1, NULL, NULL) == 0 ||
+	       !strstr(kvtier_last_error(), "cannot be sent")) {
+		assert_true(now_ns() < until);
+		nap_ms(5);
+	}
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
+	GPU(gpu_api()->cuMemMap(ge.memory.base + GONE * part, part, 0, ge.memory.handles[GONE], 0));
+	gpu_engine_close(&ge);
+}
+
 static void a_daemon_without_gpus_is_given_copies(void **state)
 {
 	(void)state;
@@ -165,6 +225,8 @@ int main(int argc, char **argv)
 		CASE(a_mapping_without_a_handle_is_staged, with_gpus),
 		CASE(several_allocations_go_by_descriptors, with_gpus),
 		CASE(hundreds_of_allocations_go_by_descriptors, with_gpus),
+		CASE(an_engine_keeps_no_descriptor_of_its_memory, with_gpus),
+		CASE(memory_that_has_changed_is_given_back, with_gpus),
 		CASE(a_daemon_without_gpus_is_given_copies, without),
 		CASE(blocks_are_the_same_by_every_way, with_gpus),
 	};
