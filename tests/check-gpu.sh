@@ -5,13 +5,13 @@
 # tests/gpu/RESULTS.md. Skipped (77) where there is no driver.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-build=$1 status=0
+build=$1 status=0 libraries=${LD_LIBRARY_PATH-}
 export KVTIER_REAL_GPU=1 TEST=${TEST:-gpu_*} TEST_TIMEOUT=${TEST_TIMEOUT:-180}
 
 # Where the driver is: where the loader looks, or in a place that some systems do not tell it of.
 driver() {
 	local dir
-	for dir in ${LD_LIBRARY_PATH//:/ } $(ldconfig -p 2>/dev/null | sed -n 's|.*libcuda\.so\.1.* => \(.*\)/.*|\1|p') \
+	for dir in ${libraries//:/ } $(ldconfig -p 2>/dev/null | sed -n 's|.*libcuda\.so\.1.* => \(.*\)/.*|\1|p') \
 		/usr/lib64 /usr/lib/x86_64-linux-gnu /usr/lib/wsl/lib /usr/local/nvidia/lib64; do
 		[ -e "$dir/libcuda.so.1" ] && echo "$dir" && return
 	done
@@ -21,7 +21,7 @@ dir=$(driver) || {
 	echo "check-gpu: there is no libcuda.so.1 here (LD_LIBRARY_PATH, ldconfig -p), so nothing can run on a GPU"
 	exit 77
 }
-export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$dir
+export LD_LIBRARY_PATH=${libraries:+$libraries:}$dir
 
 # A bundle is built already, and has a run.sh.
 [ -e run.sh ] || make -j"$(nproc)" BUILD="$build" tests || exit 1
