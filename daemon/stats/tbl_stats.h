@@ -38,7 +38,7 @@ STAT("uptime_s", uptime_s, gauge, "s", "Seconds since the daemon started, as of 
 STAT("lookup.requested_blocks_total", lookup_requested_blocks_total, counter, "blocks",
      "Blocks that engines asked the index for")
 STAT("lookup.hit_blocks_total", lookup_hit_blocks_total, counter, "blocks",
-     "Blocks of those that were present")
+     "Of these the blocks that were present")
 
 STAT("store.blocks_total", store_blocks_total, counter, "blocks", "Blocks stored")
 STAT("store.dropped_blocks_total", store_dropped_blocks_total, counter, "blocks",
@@ -81,7 +81,7 @@ STAT("load.p99_us", load_p99_us, gauge, "us",
 STAT("prefetch.blocks_total", prefetch_blocks_total, counter, "blocks",
      "Blocks that engines asked to have in host memory, and that are there now")
 STAT("prefetch.missed_blocks_total", prefetch_missed_blocks_total, counter, "blocks",
-     "Blocks of those that were not there at all, or could not be brought")
+     "Of these the blocks that no tier had, or that could not be brought")
 
 STAT("gpu.devices", gpu_devices, gauge, "devices", "GPUs that can be served")
 STAT("gpu.used_devices", gpu_used_devices, gauge, "devices",
@@ -112,13 +112,13 @@ STAT("tiers.host.promoted_blocks_total", tiers_host_promoted_blocks_total, count
 STAT_TIER(nvme)
 STAT("tiers.nvme.devices", tiers_nvme_devices, gauge, "devices", "Disks: paths in [nvme] path")
 STAT("tiers.nvme.usable_devices", tiers_nvme_usable_devices, gauge, "devices",
-     "Those of them that can be read")
+     "Disks that can be read")
 STAT("tiers.nvme.carried_bytes_total", tiers_nvme_carried_bytes_total, counter, "bytes",
      "Image bytes written again because their segment was needed")
 STAT("tiers.nvme.device_written_bytes_total", tiers_nvme_device_written_bytes_total, counter,
-     "bytes", "All that was written to the disks: images, those carried over, headers, footers")
+     "bytes", "Bytes written to the disks: images, also when carried over, headers, footers")
 STAT("tiers.nvme.device_read_bytes_total", tiers_nvme_device_read_bytes_total, counter, "bytes",
-     "All that was read from the disks, recovery and segments taken back included")
+     "Bytes read from the disks, for recovery and for segments taken back, too")
 STAT("tiers.nvme.write_amplification_percent", tiers_nvme_write_amplification_percent, gauge,
      "percent",
      "device_written_bytes_total for each written_bytes_total; 100: nothing is written twice")
@@ -144,7 +144,7 @@ STAT("tiers.nvme.recovered_blocks", tiers_nvme_recovered_blocks, gauge, "blocks"
      "Blocks found at the start")
 STAT("tiers.nvme.recovery_bytes", tiers_nvme_recovery_bytes, gauge, "bytes",
      "Bytes read to find them")
-STAT("tiers.nvme.recovery_ms", tiers_nvme_recovery_ms, gauge, "ms", "How long that took")
+STAT("tiers.nvme.recovery_ms", tiers_nvme_recovery_ms, gauge, "ms", "Time spent to find them")
 #define STAT_RESIDENCY(name, prose)                                         \
 	STAT("tiers.nvme.residency." #name "_blocks_total",                 \
 	     tiers_nvme_residency_##name##_blocks_total, counter, "blocks", \
@@ -162,11 +162,11 @@ STAT("tiers.redis.endpoints", tiers_redis_endpoints, gauge, "endpoints",
      "Endpoints that have a part of the blocks: those of [redis] endpoints, or the masters of the "
      "Cluster")
 STAT("tiers.redis.usable_endpoints", tiers_redis_usable_endpoints, gauge, "endpoints",
-     "Those of them that can be read")
+     "Endpoints that can be read")
 STAT("tiers.redis.queued_blocks", tiers_redis_queued_blocks, gauge, "blocks",
      "Blocks that wait to be written there")
 STAT("tiers.redis.queued_bytes", tiers_redis_queued_bytes, gauge, "bytes",
-     "Image bytes of those and of the ones on their way; at most [redis] max_inflight_bytes")
+     "Image bytes of blocks that wait or are on their way; at most [redis] max_inflight_bytes")
 STAT("tiers.redis.written_blocks_total", tiers_redis_written_blocks_total, counter, "blocks",
      "Blocks written there")
 STAT("tiers.redis.present_blocks_total", tiers_redis_present_blocks_total, counter, "blocks",
@@ -178,7 +178,7 @@ STAT("tiers.redis.skipped_blocks_total", tiers_redis_skipped_blocks_total, count
      "Blocks not written because the endpoint that they belong to took no stores, or did not "
      "answer")
 STAT("tiers.redis.miss_blocks_total", tiers_redis_miss_blocks_total, counter, "blocks",
-     "Blocks asked for there that it did not have, or not in time")
+     "Blocks asked for that Redis did not have, or did not send in time")
 STAT("tiers.redis.forged_blocks_total", tiers_redis_forged_blocks_total, counter, "blocks",
      "Values that are whole, but without the MAC that [redis] secret_file and the tenant make; "
      "each became a miss")
@@ -198,7 +198,7 @@ STAT("tiers.redis.errors_total", tiers_redis_errors_total, counter, "requests",
 STAT("tiers.redis.refused_stores_total", tiers_redis_refused_stores_total, counter, "requests",
      "Writes refused: out of memory, read only, or misconfigured")
 STAT("tiers.redis.redirects_total", tiers_redis_redirects_total, counter, "requests",
-     "Requests sent on to another node of the Cluster (MOVED, ASK)")
+     "Requests sent on to another endpoint of the Cluster (MOVED, ASK)")
 STAT("tiers.redis.refused_hosts_total", tiers_redis_refused_hosts_total, counter, "times",
      "Redirects to an endpoint that no slot map has, and endpoints of a map that are not [redis] "
      "cluster_hosts: not connected to")
@@ -231,8 +231,8 @@ STAT("spaces_recycled_total", spaces_recycled_total, counter, "spaces",
 STAT("index.entries", index_entries, gauge, "entries", "Entries of the shared index")
 STAT("index.bytes", index_bytes, gauge, "bytes", "Memory the index uses")
 STAT("index.crowded_blocks_total", index_crowded_blocks_total, counter, "blocks",
-     "Blocks left out since the index had no room near their place, though elsewhere: keys made to "
-     "collide")
+     "Blocks left out since the index had no room near their place, though it had room elsewhere: "
+     "keys made to collide")
 #undef STAT_TIER
 #undef STAT_RESIDENCY
 #undef STAT
