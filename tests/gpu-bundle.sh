@@ -35,7 +35,7 @@ cat >"$folder/run.sh" <<'RUN'
 cd "$(dirname "$0")" || exit 1
 if [ "${1:-}" = --emulated ]; then
 	export LD_LIBRARY_PATH=$PWD/build/tests/emu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-	export KVTIER_BENCH_CUDA_MIB=${KVTIER_BENCH_CUDA_MIB:-4} KVTIER_EMU="log=$PWD/emulated.log"
+	export KVTIER_BENCH_CUDA_MIB=${KVTIER_BENCH_CUDA_MIB:-4} KVTIER_EMU="log=$PWD/emulated.log memory=8192"
 fi
 {
 	date -u

@@ -35,8 +35,8 @@ static int begin(void **state)
 static int end(void **state)
 {
 	(void)state;
-	daemon_stat_becomes(&d, "ops.outstanding", 0, 20000);
-	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+	daemon_stat_becomes(&d, "ops.outstanding", 0, PATIENT_MS);
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 	daemon_remove(&d);
 	gpu_close(&gpu);
 	gpu_report_clean("kvtierd");
@@ -93,10 +93,10 @@ static void one_client_registers_memory_twice(void **state)
 	(void)state;
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
 	open_again(&e);
-	daemon_stat_becomes(&d, "gpu.regions", 2, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 2, PATIENT_MS);
 	round_trip(&e, CHAIN);
 	gpu_raw_close_space(&e);
-	daemon_stat_becomes(&d, "gpu.regions", 1, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 1, PATIENT_MS);
 	e.space--;
 	round_trip(&e, CHAIN + 1);
 	gpu_raw_close_space(&e);
@@ -119,10 +119,10 @@ static void two_clients_register_the_same_memory(void **state)
 	plain = b.memory;
 	b.memory = a.memory;
 	open_again(&b);
-	daemon_stat_becomes(&d, "gpu.regions", 2, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 2, PATIENT_MS);
 	round_trip(&a, CHAIN);
 	raw_close(&a.raw); /* it ends, and its count goes */
-	daemon_stat_becomes(&d, "gpu.regions", 1, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 1, PATIENT_MS);
 	round_trip(&b, CHAIN + 1);
 	gpu_raw_close_space(&b);
 	b.memory = plain;
@@ -265,7 +265,7 @@ static void sixty_four_regions_come_and_go_ten_times(void **state)
 		assert_true(gpu_used() <= used);
 		assert_true(daemon_maps(&d, "kvtier-emu") <= maps);
 	}
-	daemon_fds_fall_to(&d, fds, 20000);
+	daemon_fds_fall_to(&d, fds, PATIENT_MS);
 	e.memory = plain;
 	gpu_raw_close(&e);
 	gpu_range_free(&range);

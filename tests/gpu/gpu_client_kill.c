@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCKS = 32, KILLS = 6, DEADLINE_MS = 20000 };
+enum { BLOCKS = 32, KILLS = 6, DEADLINE_MS = PATIENT_MS };
 
 static const char config[] = "[host]\nbytes = 96M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";

@@ -13,7 +13,7 @@
 #include <signal.h>
 #include <string.h>
 
-enum { BLOCKS = 8, DEADLINE_MS = 20000 };
+enum { BLOCKS = 8, DEADLINE_MS = PATIENT_MS };
 
 static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 2M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = auto\nstaging_bytes = 8M\n";

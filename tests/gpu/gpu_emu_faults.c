@@ -46,7 +46,7 @@ static int second_alloc_breaks(void)
 
 static atomic_bool waited;
 
-/* A call that takes long holds up nobody else. */
+/* A call that takes long holds up nobody else: other calls begin and end while it lasts. */
 static void *waits(void *unused)
 {
 	(void)unused;

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { N = 4, CHAIN = 2, DEADLINE_MS = 20000, CALLS_MAX = 2000, BREAKS = 6 };
+enum { N = 4, CHAIN = 2, DEADLINE_MS = PATIENT_MS, CALLS_MAX = 2000, BREAKS = 6 };
 
 static const char config[] = "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n"
 			     "[device]\nworkers = 1\ndepth = 16\n"

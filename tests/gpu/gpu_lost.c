@@ -36,7 +36,7 @@ static void start(const char *settings)
 
 static void stop(void)
 {
-	daemon_stat_becomes(&d, "ops.outstanding", 0, 20000);
+	daemon_stat_becomes(&d, "ops.outstanding", 0, PATIENT_MS);
 	witness_check(&witness);
 	witness_stop(&witness);
 	daemon_remove(&d);
@@ -81,9 +81,9 @@ static void a_broken_context_is_replaced(void **state)
 	}
 	is_cut(&e, "CUDA_ERROR_LAUNCH_FAILED");
 	gpu_raw_close(&e);
-	daemon_stat_becomes(&d, "gpu.lost_total", 1, 20000);
+	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
-	daemon_stat_becomes(&d, "gpu.failed_devices", 0, 20000);
+	daemon_stat_becomes(&d, "gpu.failed_devices", 0, PATIENT_MS);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N).status, 0);
 	for (uint32_t i = 0; i < N; i++)
 		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
@@ -112,11 +112,11 @@ static void a_gpu_that_fails_always_stays_out(void **state)
 		}
 		is_cut(&e, "the GPU failed");
 		gpu_raw_close(&e);
-		daemon_stat_becomes(&d, "gpu.lost_total", i, 20000);
+		daemon_stat_becomes(&d, "gpu.lost_total", i, PATIENT_MS);
 	}
 	assert_non_null(strstr(text, "cannot be used"));
 	gpu_raw_close(&e);
-	daemon_stat_becomes(&d, "gpu.failed_devices", 1, 20000);
+	daemon_stat_becomes(&d, "gpu.failed_devices", 1, PATIENT_MS);
 	status_says("\"status\":\"err\"", true);
 	status_says("CUDA_ERROR", true);
 	stop();
@@ -154,8 +154,8 @@ static void an_import_that_hangs_has_a_deadline(void **state)
 	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, text), -ETIMEDOUT);
 	assert_non_null(strstr(text, "did not answer within"));
 	status_says("has taken", true);
-	daemon_stat_becomes(&d, "gpu.failed_devices", 0, 20000); /* it came back */
-	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+	daemon_stat_becomes(&d, "gpu.failed_devices", 0, PATIENT_MS); /* it came back */
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, text), 0);
 	gpu_raw_close_space(&e);
 	gpu_raw_close(&e);

@@ -78,7 +78,7 @@ static void an_engine_of_another_pid_namespace_is_served(void **state)
 	daemon_start(&d, config);
 	setenv("KVTIER_TEST_SOCKET", d.socket, 1);
 	status = gpu_wait(gpu_spawn("outside", "", NULL));
-	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 	daemon_remove(&d);
 	gpu_close(&gpu);
 	if (status == NOT_ALLOWED)

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 enum { N = 4, CHAIN = 3, PARTS = 6 };
+enum { MESSAGE_PARTS = 64 }; /* as libkvtier sends: an answer takes less than its 10 s everywhere */
 
 static const char config[] = "[host]\nbytes = 32M\nslab_bytes = 1M\nhuge_pages = no\n"
 			     "[device]\nworkers = 2\ndepth = 16\n"
@@ -59,7 +60,7 @@ static int begin(void **state)
 
 static void nothing_is_left(void)
 {
-	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 }
 
 static int end(void **state)
@@ -69,7 +70,7 @@ static int end(void **state)
 	e.memory = plain;
 	gpu_raw_close(&e);
 	gpu_range_free(&range);
-	daemon_stat_becomes(&d, "ops.outstanding", 0, 20000);
+	daemon_stat_becomes(&d, "ops.outstanding", 0, PATIENT_MS);
 	daemon_remove(&d);
 	gpu_close(&gpu);
 	gpu_report_clean("kvtierd");
@@ -118,7 +119,7 @@ static void pages_lie_across_allocations(void **state)
 	fds = daemon_fds_settled(&d);
 	for (uint32_t step = 1; step < PARTS; step++)
 		the_range_serves(step);
-	daemon_fds_fall_to(&d, fds, 20000);
+	daemon_fds_fall_to(&d, fds, PATIENT_MS);
 	assert_true(gpu_used() <= used);
 }
 
@@ -139,7 +140,7 @@ static void third(void (*spoil)(struct gpu_parts *), int error, const char *word
 
 	gpu_parts_fill(&range, 0, 0, 2, &parts);
 	assert_int_equal(gpu_parts_send(&e.raw, &parts, NULL), 0);
-	daemon_stat_becomes(&d, "gpu.regions", 1, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 1, PATIENT_MS);
 	gpu_parts_fill(&range, 0, 2, 2, &parts);
 	spoil(&parts);
 	refused(&parts, error, words);
@@ -216,7 +217,7 @@ static void wrong_parts_are_refused_and_nothing_is_left(void **state)
 	third(no_memory, -EOPNOTSUPP, "cuMemImportFromShareableHandle");
 	third(on_no_device, -ENODEV, "no such device");
 	third(none, -EINVAL, "all else must be 0");
-	daemon_fds_fall_to(&d, fds, 20000);
+	daemon_fds_fall_to(&d, fds, PATIENT_MS);
 	the_range_serves(2);
 }
 
@@ -263,10 +264,10 @@ static void ranges_are_given_back(void **state)
 
 	(void)state;
 	gpu_range_send(&e.raw, &range, 5, 1);
-	daemon_stat_becomes(&d, "gpu.regions", 1, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 1, PATIENT_MS);
 	gpu_range_send(&e.raw, &range, 0, PARTS);
 	assert_int_equal(open_space(0, NULL), 0);
-	daemon_stat_becomes(&d, "gpu.regions", 1, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 1, PATIENT_MS);
 	gpu_raw_close_space(&e);
 	gpu_parts_fill(&range, 3, 0, 2, &parts);
 	assert_int_equal(gpu_parts_send(&e.raw, &parts, NULL), 0);
@@ -309,12 +310,12 @@ static void an_engine_is_killed_between_parts(void **state)
 	(void)snprintf(role, sizeof(role), "%s", d.socket);
 	child = gpu_spawn(role, "", &socket);
 	assert_int_equal(read(socket, &byte, 1), 1);
-	daemon_stat_becomes(&d, "gpu.regions", 1, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 1, PATIENT_MS);
 	assert_int_equal(kill(child, SIGKILL), 0);
 	assert_int_equal(gpu_wait(child), -SIGKILL);
 	(void)close(socket);
 	nothing_is_left();
-	daemon_fds_fall_to(&d, fds, 20000);
+	daemon_fds_fall_to(&d, fds, PATIENT_MS);
 	for (int ms = 0; gpu_used() > used && ms < 20000; ms++)
 		nap_ms(1);
 	assert_true(gpu_used() <= used);
@@ -336,7 +337,7 @@ static void hundreds_of_parts(void **state)
 	the_range_serves(WIRE_MAX_PARTS);
 	fds = daemon_fds_settled(&d);
 	the_range_serves(WIRE_MAX_PARTS);
-	daemon_fds_fall_to(&d, fds, 20000);
+	daemon_fds_fall_to(&d, fds, PATIENT_MS);
 }
 
 static void fabric_handles_come_in_parts_too(void **state)
@@ -364,7 +365,7 @@ static void a_client_has_its_share_of_parts(void **state)
 	struct gpu_parts parts;
 
 	(void)state;
-	gpu_range_send(&e.raw, &range, 0, WIRE_MAX_PARTS);
+	gpu_range_send(&e.raw, &range, 0, MESSAGE_PARTS);
 	gpu_parts_fill(&range, 1, 0, 1, &parts);
 	refused(&parts, -ENOSPC, "parts: with these the client has 1025 allocations");
 }

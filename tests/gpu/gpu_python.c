@@ -35,7 +35,7 @@ static void a_tensor_in_expandable_segments_is_reached(void **state)
 	assert_int_equal(waitpid(child, &status, 0), child);
 	if (!WIFEXITED(status) || WEXITSTATUS(status))
 		fail_msg("gpu_expandable.py ended with 0x%x", (unsigned)status);
-	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 	daemon_remove(&d);
 	gpu_report_clean("");
 }

@@ -34,8 +34,8 @@ static int begin(void **state)
 static int end(void **state)
 {
 	(void)state;
-	daemon_stat_becomes(&d, "ops.outstanding", 0, 20000);
-	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+	daemon_stat_becomes(&d, "ops.outstanding", 0, PATIENT_MS);
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 	daemon_remove(&d);
 	gpu_close(&gpu);
 	gpu_report_clean("kvtierd");
@@ -131,9 +131,9 @@ static void spaces_come_and_go(void **state)
 		}
 		assert_int_equal(e.space, first);
 	}
-	daemon_fds_fall_to(&d, fds, 20000);
+	daemon_fds_fall_to(&d, fds, PATIENT_MS);
 	gpu_raw_close_space(&e);
-	daemon_stat_becomes(&d, "gpu.regions", 0, 20000);
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
 	gpu_raw_close(&e);
 }
 
