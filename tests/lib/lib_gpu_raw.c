@@ -91,7 +91,7 @@ static size_t space_open(struct gpu_raw *e, const struct wire_region *regions, u
 int gpu_raw_space(struct gpu_raw *e, const struct wire_region *regions, uint32_t n, const int *fds,
 		  uint32_t n_fds, char *text)
 {
-	static uint64_t message[WIRE_MAX_MESSAGE / 8];
+	static _Thread_local uint64_t message[WIRE_MAX_MESSAGE / 8];
 	union {
 		struct wire_head head;
 		struct wire_space_ok ok;
