@@ -21,7 +21,7 @@ enum { HELD_ALL = HELD_SLOT | HELD_LEASE | HELD_FLIGHT | HELD_PLACE | HELD_LENT 
 static void nothing_is_lent_when_a_step_begins(void **unused)
 {
 	(void)unused;
-	for (int step = 0; step < STEPS; step++)
+	for (enum step step = 0; step < STEPS; step++)
 		for (uint32_t held = 0; held <= HELD_ALL; held++)
 			if (held & HELD_LENT)
 				assert_false(step_allows(step, held));
@@ -30,7 +30,7 @@ static void nothing_is_lent_when_a_step_begins(void **unused)
 static void a_flight_joins_no_flight(void **unused)
 {
 	(void)unused;
-	for (int step = FLIGHT_PROBE; step < STEPS; step++)
+	for (enum step step = FLIGHT_PROBE; step < STEPS; step++)
 		for (uint32_t held = 0; held <= HELD_ALL; held++)
 			if (held & HELD_FLIGHT)
 				assert_false(step_allows(step, held));
@@ -41,7 +41,7 @@ static void a_flight_joins_no_flight(void **unused)
 static void a_load_owns_no_slot(void **unused)
 {
 	(void)unused;
-	for (int step = LOAD_LOOKUP; step <= LOAD_END; step++)
+	for (enum step step = LOAD_LOOKUP; step <= LOAD_END; step++)
 		for (uint32_t held = 0; held <= HELD_ALL; held++)
 			if (held & (HELD_SLOT | HELD_PLACE))
 				assert_false(step_allows(step, held));
