@@ -49,7 +49,7 @@ enum {
 	EXIT_CONFIG = 1,
 	HEARTBEAT_NS = 250000000, /* index heartbeat, stats, watchdog */
 	DRAIN_NS = 2000000000,    /* at most, at a stop, for blocks in flight */
-	SETTLE_NS = 500000000,    /* and for the rest after the tiers were drained; on_drained() */
+	SETTLE_NS = 2000000000,   /* and for the rest after the tiers were drained; on_drained() */
 	/* at most, at a start, for NVMe's records; then the rest is found while serving */
 	FIND_NS = 5000000000u,
 };

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: no=address (LeakSanitizer finds no thread of a PID namespace not its own) */
 /*
  * gpu_namespace - goal: an engine in a PID namespace of its own, as in a container without
  * hostPID, is served: memory with a descriptor is shared, legacy IPC is not tried, and the library

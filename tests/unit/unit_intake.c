@@ -310,7 +310,7 @@ static void helpers_get_less_of_a_cpu_than_the_core(void **state)
 	assert_int_equal(helpers_open(loop, 1, &helpers), 0);
 	helper_start(helpers, &job);
 	assert_int_equal(loop_run(loop), 0);
-	assert_int_equal(nice_of_helper, own + 10 > 19 ? 19 : own + 10);
+	assert_int_equal(nice_of_helper, own + 5 > 19 ? 19 : own + 5);
 	assert_int_equal(getpriority(PRIO_PROCESS, 0), own);
 	helpers_close(helpers);
 	loop_close(loop);
