@@ -35,23 +35,9 @@ static int begin(void **state)
 static int end(void **state)
 {
 	(void)state;
-	daemon_stat_becomes(&d, "ops.outstanding", 0, PATIENT_MS);
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
-	daemon_remove(&d);
-	gpu_close(&gpu);
-	gpu_report_clean("kvtierd");
+	gpu_daemon_end(&d, &gpu);
 	return 0;
-}
-
-static void round_trip(struct gpu_raw *e, uint32_t chain)
-{
-	gpu_raw_fill(e, chain, 0, N);
-	assert_int_equal(gpu_raw_run(e, WIRE_OP_STORE, chain, 0, N).status, 0);
-	gpu_raw_poison(e, N, N);
-	assert_int_equal(gpu_raw_run(e, WIRE_OP_LOAD, chain, N, N).status, 0);
-	for (uint32_t i = 0; i < N; i++)
-		if (!gpu_raw_holds(e, chain, i, N + i))
-			fail_msg("block %u of chain %u has other bytes", i, chain);
 }
 
 static void open_again(struct gpu_raw *e)
@@ -72,13 +58,13 @@ static void reused_addresses_are_other_memory(void **state)
 
 	(void)state;
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
-	round_trip(&e, CHAIN);
+	gpu_raw_round_trip(&e, CHAIN, N);
 	old = e.memory;
 	GPU(gpu_api()->cuMemFree(e.memory));
 	GPU(gpu_api()->cuMemAlloc(&e.memory, e.offset + e.pages * e.page_bytes));
 	assert_true(e.memory == old || gpu_is_real()); /* reuse=1 */
 	open_again(&e);
-	round_trip(&e, CHAIN + 1);
+	gpu_raw_round_trip(&e, CHAIN + 1, N);
 	gpu_raw_close_space(&e);
 	e.space--;
 	gpu_raw_close_space(&e);
@@ -94,16 +80,16 @@ static void one_client_registers_memory_twice(void **state)
 	gpu_raw_open(&e, d.socket, &gpu, &geometry, 2 * N);
 	open_again(&e);
 	daemon_stat_becomes(&d, "gpu.regions", 2, PATIENT_MS);
-	round_trip(&e, CHAIN);
+	gpu_raw_round_trip(&e, CHAIN, N);
 	gpu_raw_close_space(&e);
 	daemon_stat_becomes(&d, "gpu.regions", 1, PATIENT_MS);
 	e.space--;
-	round_trip(&e, CHAIN + 1);
+	gpu_raw_round_trip(&e, CHAIN + 1, N);
 	gpu_raw_close_space(&e);
 	gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &two[0]);
 	two[1] = two[0];
 	assert_int_equal(gpu_raw_space(&e, two, 2, NULL, 0, NULL), 0);
-	round_trip(&e, CHAIN + 2);
+	gpu_raw_round_trip(&e, CHAIN + 2, N);
 	gpu_raw_close_space(&e);
 	gpu_raw_close(&e);
 }
@@ -120,10 +106,10 @@ static void two_clients_register_the_same_memory(void **state)
 	b.memory = a.memory;
 	open_again(&b);
 	daemon_stat_becomes(&d, "gpu.regions", 2, PATIENT_MS);
-	round_trip(&a, CHAIN);
+	gpu_raw_round_trip(&a, CHAIN, N);
 	raw_close(&a.raw); /* it ends, and its count goes */
 	daemon_stat_becomes(&d, "gpu.regions", 1, PATIENT_MS);
-	round_trip(&b, CHAIN + 1);
+	gpu_raw_round_trip(&b, CHAIN + 1, N);
 	gpu_raw_close_space(&b);
 	b.memory = plain;
 	gpu_raw_close(&b);
@@ -145,7 +131,7 @@ static void memory_is_freed_after_registering(void **state)
 	assert_true(cqe.status == 0 || cqe.status == -EIO);
 	cqe = gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N);
 	assert_true(cqe.status == 0 || cqe.status == -EIO || cqe.status == -ENOENT);
-	round_trip(&other, CHAIN + 1);
+	gpu_raw_round_trip(&other, CHAIN + 1, N);
 	gpu_raw_close_space(&e);
 	GPU(gpu_api()->cuMemAlloc(&e.memory, 4096)); /* for gpu_raw_close() */
 	gpu_raw_close(&e);
@@ -255,7 +241,7 @@ static void sixty_four_regions_come_and_go_ten_times(void **state)
 	e.memory = range.base;
 	for (int round = 0; round < ROUNDS; round++) {
 		many_regions(&e, &range);
-		round_trip(&e, CHAIN + (uint32_t)round);
+		gpu_raw_round_trip(&e, CHAIN + (uint32_t)round, N);
 		gpu_raw_close_space(&e);
 		if (round == 0) {
 			fds = daemon_fds_settled(&d);

@@ -46,10 +46,7 @@ static int begin(void **state)
 static int end(void **state)
 {
 	(void)state;
-	daemon_stat_becomes(&d, "ops.outstanding", 0, PATIENT_MS);
-	daemon_remove(&d);
-	gpu_close(&gpu);
-	gpu_report_clean("kvtierd");
+	gpu_daemon_end(&d, &gpu);
 	return 0;
 }
 

@@ -70,10 +70,7 @@ static int end(void **state)
 	e.memory = plain;
 	gpu_raw_close(&e);
 	gpu_range_free(&range);
-	daemon_stat_becomes(&d, "ops.outstanding", 0, PATIENT_MS);
-	daemon_remove(&d);
-	gpu_close(&gpu);
-	gpu_report_clean("kvtierd");
+	gpu_daemon_end(&d, &gpu);
 	return 0;
 }
 
@@ -85,16 +82,6 @@ static int open_space(uint32_t number, char *text)
 	return gpu_raw_space(&e, &region, 1, NULL, 0, text);
 }
 
-static void round_trip(void)
-{
-	gpu_raw_fill(&e, CHAIN, 0, N);
-	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
-	gpu_raw_poison(&e, N, N);
-	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N).status, 0);
-	for (uint32_t i = 0; i < N; i++)
-		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
-}
-
 /* The range is good, after whatever came before. */
 static void the_range_serves(uint32_t step)
 {
@@ -103,7 +90,7 @@ static void the_range_serves(uint32_t step)
 	gpu_range_send(&e.raw, &range, 0, step);
 	if (open_space(0, text))
 		fail_msg("SPACE_OPEN was refused: %s", text);
-	round_trip();
+	gpu_raw_round_trip(&e, CHAIN, N);
 	gpu_raw_close_space(&e);
 	nothing_is_left();
 }

@@ -119,11 +119,8 @@ static void all_at_once(void **state)
 	}
 	for (uint32_t i = 0; i < ENGINES; i++)
 		gpu_raw_close(&sides[i].e);
-	daemon_stat_becomes(&d, "ops.outstanding", 0, PATIENT_MS);
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
-	daemon_remove(&d);
-	gpu_close(&gpu);
-	gpu_report_clean("kvtierd");
+	gpu_daemon_end(&d, &gpu);
 }
 
 int main(int argc, char **argv)

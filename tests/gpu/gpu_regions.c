@@ -34,23 +34,9 @@ static int begin(void **state)
 static int end(void **state)
 {
 	(void)state;
-	daemon_stat_becomes(&d, "ops.outstanding", 0, PATIENT_MS);
 	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
-	daemon_remove(&d);
-	gpu_close(&gpu);
-	gpu_report_clean("kvtierd");
+	gpu_daemon_end(&d, &gpu);
 	return 0;
-}
-
-/* Stores from the first pages, loads into the others. */
-static void round_trip(struct gpu_raw *e, uint32_t chain)
-{
-	gpu_raw_fill(e, chain, 0, N);
-	assert_int_equal(gpu_raw_run(e, WIRE_OP_STORE, chain, 0, N).status, 0);
-	gpu_raw_poison(e, N, N);
-	assert_int_equal(gpu_raw_run(e, WIRE_OP_LOAD, chain, N, N).status, 0);
-	for (uint32_t i = 0; i < N; i++)
-		assert_true(gpu_raw_holds(e, chain, i, N + i));
 }
 
 static void refused(struct gpu_raw *e, const struct wire_region *region, int fd, int error,
@@ -85,7 +71,7 @@ static void wrong_regions_are_refused(void **state)
 	memset(bad.handle, 0x5a, sizeof(bad.handle));
 	refused(&e, &bad, -1, -EOPNOTSUPP, "cuIpcOpenMemHandle");
 	assert_int_equal(gpu_raw_space(&e, &good, 1, NULL, 0, NULL), 0);
-	round_trip(&e, CHAIN);
+	gpu_raw_round_trip(&e, CHAIN, N);
 	gpu_raw_close_space(&e);
 	gpu_raw_close(&e);
 }
@@ -124,7 +110,7 @@ static void spaces_come_and_go(void **state)
 		gpu_raw_region(&gpu, e.memory, e.offset, e.pages * e.page_bytes, &region);
 		for (int i = 0; i < SPACES; i++)
 			assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, NULL), 0);
-		round_trip(&e, CHAIN + (uint32_t)round);
+		gpu_raw_round_trip(&e, CHAIN + (uint32_t)round, N);
 		for (uint32_t i = 0; i < SPACES; i++) {
 			gpu_raw_close_space(&e);
 			e.space--;
@@ -155,7 +141,7 @@ static void many_regions_of_one_space(void **state)
 	}
 	for (int round = 0; round < ROUNDS; round++) {
 		assert_int_equal(gpu_raw_space(&e, regions, REGIONS, NULL, 0, NULL), 0);
-		round_trip(&e, CHAIN);
+		gpu_raw_round_trip(&e, CHAIN, N);
 		gpu_raw_close_space(&e);
 		if (round == 0)
 			used = gpu_used();
@@ -202,7 +188,7 @@ static void memory_comes_by_descriptor(void **state)
 	region.length = e.pages * e.page_bytes;
 	assert_int_equal(gpu_raw_space(&e, &region, 1, &fd, 1, NULL), 0);
 	(void)close(fd);
-	round_trip(&e, CHAIN);
+	gpu_raw_round_trip(&e, CHAIN, N);
 	gpu_raw_close_space(&e);
 	GPU(cu->cuMemUnmap(e.memory, unit));
 	GPU(cu->cuMemAddressFree(e.memory, unit));
@@ -225,7 +211,7 @@ static void memory_of_another_gpu_is_refused(void **state)
 	gpu_raw_dial(&e, d.socket, &other, &geometry, 2 * N);
 	gpu_raw_region(&other, e.memory, e.offset, e.pages * e.page_bytes, &region);
 	assert_int_equal(gpu_raw_space(&e, &region, 1, NULL, 0, NULL), 0);
-	round_trip(&e, CHAIN);
+	gpu_raw_round_trip(&e, CHAIN, N);
 	gpu_raw_close_space(&e);
 	gpu.device = 0;
 	gpu_uuid(&gpu, region.device);

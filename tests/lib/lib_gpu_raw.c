@@ -354,3 +354,22 @@ bool gpu_raw_is_poison(struct gpu_raw *e, uint32_t page)
 	free(bytes);
 	return ret;
 }
+
+void gpu_raw_round_trip(struct gpu_raw *e, uint32_t chain, uint32_t n)
+{
+	gpu_raw_fill(e, chain, 0, n);
+	assert_int_equal(gpu_raw_run(e, WIRE_OP_STORE, chain, 0, n).status, 0);
+	gpu_raw_poison(e, n, n);
+	assert_int_equal(gpu_raw_run(e, WIRE_OP_LOAD, chain, n, n).status, 0);
+	for (uint32_t i = 0; i < n; i++)
+		if (!gpu_raw_holds(e, chain, i, n + i))
+			fail_msg("block %u of chain %u has other bytes", i, chain);
+}
+
+void gpu_daemon_end(struct daemon *d, struct gpu *gpu)
+{
+	daemon_stat_becomes(d, "ops.outstanding", 0, PATIENT_MS);
+	daemon_remove(d);
+	gpu_close(gpu);
+	gpu_report_clean("kvtierd");
+}

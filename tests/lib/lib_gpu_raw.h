@@ -71,5 +71,11 @@ void gpu_raw_spoil(struct gpu_raw *e, uint32_t page);
 /* How the page's first values are told from those of gpu_raw_fill(). */
 bool gpu_raw_is_spoilt(struct gpu_raw *e, uint32_t chain, uint32_t block, uint32_t page);
 bool gpu_raw_is_poison(struct gpu_raw *e, uint32_t page);
+/* Stores n blocks from the first n pages, loads them into the next n, and looks at these. */
+void gpu_raw_round_trip(struct gpu_raw *e, uint32_t chain, uint32_t n);
+
+/* The end of a test that has closed its engines: the daemon has no op in flight and stops, and the
+ * driver's report has no complaint of it. */
+void gpu_daemon_end(struct daemon *d, struct gpu *gpu);
 
 #endif

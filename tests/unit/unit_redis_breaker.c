@@ -49,84 +49,78 @@ static void assert_wait(uint64_t from_ns, uint64_t until_ns, uint64_t nominal_ns
 
 /* --- what they say --- */
 
+static const struct {
+	const char *text;
+	enum redis_verdict verdict;
+} said[] = {
+	{ "WRONGTYPE Operation against a key holding the wrong kind of value",
+	  REDIS_SAYS_WRONG_TYPE },
+	{ "OOM command not allowed when used memory > 'maxmemory'.", REDIS_SAYS_NO_STORES },
+	{ "OOM allow-oom flag is not set on the script, can not run it when used memory > "
+	  "'maxmemory'",
+	  REDIS_SAYS_NO_STORES },
+	{ "READONLY You can't write against a read only replica.", REDIS_SAYS_NO_STORES },
+	{ "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to "
+	  "persist to disk.",
+	  REDIS_SAYS_NO_STORES },
+	{ "MISCONF Valkey is configured to save RDB snapshots, but it's currently unable "
+	  "to persist to disk.",
+	  REDIS_SAYS_NO_STORES },
+	{ "MISCONF Errors writing to the AOF file: No space left on device", REDIS_SAYS_NO_STORES },
+	{ "NOREPLICAS Not enough good replicas to write.", REDIS_SAYS_NO_STORES },
+	{ "CLUSTERDOWN The cluster is down and only accepts read commands", REDIS_SAYS_NO_STORES },
+	{ "CLUSTERDOWN The cluster is down", REDIS_SAYS_NOT_NOW },
+	{ "CLUSTERDOWN Hash slot not served", REDIS_SAYS_NOTHING },
+	{ "TRYAGAIN Multiple keys request during rehashing of slot", REDIS_SAYS_NOTHING },
+	{ "LOADING Redis is loading the dataset in memory", REDIS_SAYS_NOT_NOW },
+	{ "LOADING", REDIS_SAYS_NOT_NOW },
+	{ "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN "
+	  "NOSAVE.",
+	  REDIS_SAYS_NOT_NOW },
+	{ "BUSY Redis is busy running a module command.", REDIS_SAYS_NOT_NOW },
+	{ "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to "
+	  "'no'.",
+	  REDIS_SAYS_NOT_NOW },
+	{ "ERR max number of clients reached", REDIS_SAYS_NOT_NOW },
+	{ "ERR max number of clients + cluster connections reached", REDIS_SAYS_NOT_NOW },
+	{ "NOAUTH Authentication required.", REDIS_SAYS_NOT_YOU },
+	{ "WRONGPASS invalid username-password pair or user is disabled.", REDIS_SAYS_NOT_YOU },
+	{ "NOPERM this user has no permissions to run the 'set' command", REDIS_SAYS_NOT_YOU },
+	{ "NOPERM User reader has no permissions to run the 'set' command", REDIS_SAYS_NOT_YOU },
+	{ "NOPERM this user has no permissions to access one of the keys used as arguments",
+	  REDIS_SAYS_NOT_YOU },
+	{ "DENIED Redis is running in protected mode because protected mode is enabled and "
+	  "no password is set",
+	  REDIS_SAYS_NOT_YOU },
+	{ "ERR AUTH <password> called without any password configured for the default "
+	  "user. Are you sure your configuration is correct?",
+	  REDIS_SAYS_NOT_YOU },
+	{ "ERR Client sent AUTH, but no password is set", REDIS_SAYS_NOT_YOU },
+	{ "ERR invalid password", REDIS_SAYS_NOT_YOU },
+	{ "ERR operation not permitted", REDIS_SAYS_NOT_YOU },
+	{ "ERR wrong number of arguments for 'auth' command", REDIS_SAYS_NOT_YOU },
+	{ "MOVED 3999 127.0.0.1:6381", REDIS_SAYS_MOVED },
+	{ "ASK 3999 127.0.0.1:6381", REDIS_SAYS_MOVED },
+	{ "ERR unknown command 'FOO', with args beginning with: ", REDIS_SAYS_UNKNOWN_COMMAND },
+	{ "ERR unknown command `FOO`, with args beginning with: `AUTH`, ",
+	  REDIS_SAYS_UNKNOWN_COMMAND },
+	{ "ERR unknown subcommand 'FOO'. Try CLUSTER HELP.", REDIS_SAYS_UNKNOWN_COMMAND },
+	{ "ERR Unknown subcommand or wrong number of arguments for 'SLOTS'. Try CLUSTER "
+	  "HELP.",
+	  REDIS_SAYS_UNKNOWN_COMMAND },
+	{ "ERR This instance has cluster support disabled", REDIS_SAYS_NOTHING },
+	{ "ERR wrong number of arguments for 'get' command", REDIS_SAYS_NOTHING },
+	{ "ERR value is not an integer or out of range", REDIS_SAYS_NOTHING },
+	{ "NOSCRIPT No matching script. Please use EVAL.", REDIS_SAYS_NOTHING },
+	{ "CROSSSLOT Keys in request don't hash to the same slot", REDIS_SAYS_NOTHING },
+	{ "BUSYKEY Target key name already exists.", REDIS_SAYS_NOTHING },
+	{ "BUSYGROUP Consumer Group name already exists", REDIS_SAYS_NOTHING },
+	{ "loading", REDIS_SAYS_NOTHING },
+	{ "", REDIS_SAYS_NOTHING },
+};
+
 static void verdicts(void **state)
 {
-	static const struct {
-		const char *text;
-		enum redis_verdict verdict;
-	} said[] = {
-		{ "WRONGTYPE Operation against a key holding the wrong kind of value",
-		  REDIS_SAYS_WRONG_TYPE },
-		{ "OOM command not allowed when used memory > 'maxmemory'.", REDIS_SAYS_NO_STORES },
-		{ "OOM allow-oom flag is not set on the script, can not run it when used memory > "
-		  "'maxmemory'",
-		  REDIS_SAYS_NO_STORES },
-		{ "READONLY You can't write against a read only replica.", REDIS_SAYS_NO_STORES },
-		{ "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to "
-		  "persist to disk.",
-		  REDIS_SAYS_NO_STORES },
-		{ "MISCONF Valkey is configured to save RDB snapshots, but it's currently unable "
-		  "to persist to disk.",
-		  REDIS_SAYS_NO_STORES },
-		{ "MISCONF Errors writing to the AOF file: No space left on device",
-		  REDIS_SAYS_NO_STORES },
-		{ "NOREPLICAS Not enough good replicas to write.", REDIS_SAYS_NO_STORES },
-		{ "CLUSTERDOWN The cluster is down and only accepts read commands",
-		  REDIS_SAYS_NO_STORES },
-		{ "CLUSTERDOWN The cluster is down", REDIS_SAYS_NOT_NOW },
-		{ "CLUSTERDOWN Hash slot not served", REDIS_SAYS_NOTHING },
-		{ "TRYAGAIN Multiple keys request during rehashing of slot", REDIS_SAYS_NOTHING },
-		{ "LOADING Redis is loading the dataset in memory", REDIS_SAYS_NOT_NOW },
-		{ "LOADING", REDIS_SAYS_NOT_NOW },
-		{ "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN "
-		  "NOSAVE.",
-		  REDIS_SAYS_NOT_NOW },
-		{ "BUSY Redis is busy running a module command.", REDIS_SAYS_NOT_NOW },
-		{ "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to "
-		  "'no'.",
-		  REDIS_SAYS_NOT_NOW },
-		{ "ERR max number of clients reached", REDIS_SAYS_NOT_NOW },
-		{ "ERR max number of clients + cluster connections reached", REDIS_SAYS_NOT_NOW },
-		{ "NOAUTH Authentication required.", REDIS_SAYS_NOT_YOU },
-		{ "WRONGPASS invalid username-password pair or user is disabled.",
-		  REDIS_SAYS_NOT_YOU },
-		{ "NOPERM this user has no permissions to run the 'set' command",
-		  REDIS_SAYS_NOT_YOU },
-		{ "NOPERM User reader has no permissions to run the 'set' command",
-		  REDIS_SAYS_NOT_YOU },
-		{ "NOPERM this user has no permissions to access one of the keys used as arguments",
-		  REDIS_SAYS_NOT_YOU },
-		{ "DENIED Redis is running in protected mode because protected mode is enabled and "
-		  "no password is set",
-		  REDIS_SAYS_NOT_YOU },
-		{ "ERR AUTH <password> called without any password configured for the default "
-		  "user. Are you sure your configuration is correct?",
-		  REDIS_SAYS_NOT_YOU },
-		{ "ERR Client sent AUTH, but no password is set", REDIS_SAYS_NOT_YOU },
-		{ "ERR invalid password", REDIS_SAYS_NOT_YOU },
-		{ "ERR operation not permitted", REDIS_SAYS_NOT_YOU },
-		{ "ERR wrong number of arguments for 'auth' command", REDIS_SAYS_NOT_YOU },
-		{ "MOVED 3999 127.0.0.1:6381", REDIS_SAYS_MOVED },
-		{ "ASK 3999 127.0.0.1:6381", REDIS_SAYS_MOVED },
-		{ "ERR unknown command 'FOO', with args beginning with: ",
-		  REDIS_SAYS_UNKNOWN_COMMAND },
-		{ "ERR unknown command `FOO`, with args beginning with: `AUTH`, ",
-		  REDIS_SAYS_UNKNOWN_COMMAND },
-		{ "ERR unknown subcommand 'FOO'. Try CLUSTER HELP.", REDIS_SAYS_UNKNOWN_COMMAND },
-		{ "ERR Unknown subcommand or wrong number of arguments for 'SLOTS'. Try CLUSTER "
-		  "HELP.",
-		  REDIS_SAYS_UNKNOWN_COMMAND },
-		{ "ERR This instance has cluster support disabled", REDIS_SAYS_NOTHING },
-		{ "ERR wrong number of arguments for 'get' command", REDIS_SAYS_NOTHING },
-		{ "ERR value is not an integer or out of range", REDIS_SAYS_NOTHING },
-		{ "NOSCRIPT No matching script. Please use EVAL.", REDIS_SAYS_NOTHING },
-		{ "CROSSSLOT Keys in request don't hash to the same slot", REDIS_SAYS_NOTHING },
-		{ "BUSYKEY Target key name already exists.", REDIS_SAYS_NOTHING },
-		{ "BUSYGROUP Consumer Group name already exists", REDIS_SAYS_NOTHING },
-		{ "loading", REDIS_SAYS_NOTHING },
-		{ "", REDIS_SAYS_NOTHING },
-	};
-
 	(void)state;
 	for (size_t i = 0; i < sizeof(said) / sizeof(*said); i++) {
 		const size_t n = strlen(said[i].text);
