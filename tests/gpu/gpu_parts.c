@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait seconds=17 no=thread (there the emulated driver maps for longer than 10 s) */
+/* make: lane=wait seconds=17 */
 /*
  * gpu_parts - goal: memory in several allocations becomes one region, whose pages lie across their
  * borders; and whatever is wrong with a PARTS, or happens between two of them, the daemon has

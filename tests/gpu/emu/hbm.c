@@ -84,14 +84,22 @@ static bool row_alive(struct row *row, uint64_t owner)
 	return false;
 }
 
-static bool counted_before(uint32_t at, uint64_t inode, uint32_t gpu)
-{
-	uint32_t i;
+/* The memory of one GPU that a walk over the rows has counted: a hash table of inodes, good for the
+ * walk whose number its entries have. The lock guards both. */
+static struct {
+	uint64_t inode, walk;
+} counted[2 * ROWS];
+static uint64_t walks;
 
-	for (i = 0; i < at; i++)
-		if (rows[i].owner && rows[i].owner != ROW_BUSY && rows[i].inode == inode &&
-		    rows[i].gpu == gpu)
+static bool counted_before(uint64_t inode)
+{
+	uint32_t at = (uint32_t)(inode * 0x9e3779b97f4a7c15u >> 32) % (2 * ROWS);
+
+	for (; counted[at].walk == walks; at = (at + 1) % (2 * ROWS))
+		if (counted[at].inode == inode)
 			return true;
+	counted[at].inode = inode;
+	counted[at].walk = walks;
 	return false;
 }
 
@@ -100,6 +108,7 @@ uint64_t hbm_used(uint32_t physical_gpu)
 	uint64_t used = 0, alive_pid = 0;
 	uint32_t i;
 
+	walks++;
 	for (i = 0; i < ROWS; i++) {
 		const uint64_t owner = rows[i].owner;
 
@@ -108,7 +117,7 @@ uint64_t hbm_used(uint32_t physical_gpu)
 		if (owner != alive_pid && !row_alive(&rows[i], owner))
 			continue;
 		alive_pid = owner;
-		if (!counted_before(i, rows[i].inode, physical_gpu))
+		if (!counted_before(rows[i].inode))
 			used += rows[i].bytes;
 	}
 	return used;
