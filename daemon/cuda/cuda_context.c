@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "kernels/cuda/codec.h"
-#include "cuda_path.h"
+#include "cuda_lane.h"
 #include "daemon/base/vault.h"
 
 static const uint64_t RETRY_NS = 5000000000u; /* after a context that could not be made */
@@ -105,7 +105,7 @@ static int open_context(struct cuda_gpu *gpu, char *text, size_t n)
 	if (r == 0)
 		r = make_memory(gpu, text, n);
 	if (r == 0)
-		r = cuda_path_attach(gpu->path, text, n);
+		r = cuda_lanes_attach(gpu->path, text, n);
 	after = r ? 0 : free_bytes(gpu);
 	gpu->bytes = before > after ? before - after : gpu->conf.staging_bytes;
 	return r;
@@ -142,7 +142,7 @@ static void give_back(struct cuda_gpu *gpu)
 	const struct cuda_api *api = gpu->api;
 	struct cuda_context *c = &gpu->in_context;
 
-	cuda_path_detach(gpu->path);
+	cuda_lanes_detach(gpu->path);
 	for (int way = 0; way < CUDA_WAYS; way++) {
 		if (c->kernels[way])
 			(void)api->cuStreamDestroy(c->kernels[way]);
@@ -164,7 +164,7 @@ void cuda_context_close(struct cuda_gpu *gpu, bool lost)
 	const struct cuda_api *api = gpu->api;
 
 	if (lost)
-		cuda_path_forget(gpu->path);
+		cuda_lanes_forget(gpu->path);
 	else
 		give_back(gpu);
 	if (gpu->in_context.context) {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_events.c - the events of engines. See cuda_region.h. */
+/* cuda_events.c - see cuda_events.h. */
+#include "cuda_events.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cuda_context.h"
-#include "cuda_region.h"
 #include "daemon/base/container_of.h"
 
 static const uint64_t IMPORT_NS = 10000000000u, RELEASE_NS = 5000000000u;

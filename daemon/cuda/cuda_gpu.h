@@ -116,7 +116,7 @@ struct cuda_gpu {
 	struct cuda_path *path;
 };
 
-/* cuda_thread.c: the struct alone; `start` and `path` are not set yet. 0 or -errno. */
+/* The struct alone, for cuda_thread.c: `start` and `path` are not set yet. 0 or -errno. */
 int cuda_gpu_open(const struct cuda_driver *driver, const struct cuda_found *found,
 		  const struct cuda_gpu_conf *conf, struct cuda_gpu **ret);
 /* There is no thread. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_job.c - what lanes and path do with a job. See cuda_path.h. The GPU's thread. */
-#include "cuda_path.h"
+/* cuda_job.c - see cuda_job.h. */
+#include "cuda_job.h"
+
+#include "cuda_path_inner.h"
 
 void cuda_job_end(struct cuda_job *j)
 {

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * cuda_lane.c - lanes: what is in them, and their way over the GPU. See cuda_path.h. The GPU's
- * thread.
- */
+/* cuda_lane.c - lanes: what is in them, and their way over the GPU. See cuda_lane.h. */
+#include "cuda_lane.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "cuda_path.h"
+#include "cuda_path_inner.h"
 #include "daemon/base/container_of.h"
 
 static struct cuda_lane *lane_at(struct cuda_path *path, enum cuda_way way, uint32_t position)
@@ -454,7 +453,7 @@ bool cuda_lanes_turn(struct cuda_path *path)
 
 /* --- the context comes and goes --- */
 
-int cuda_path_attach(struct cuda_path *path, char *text, size_t n)
+int cuda_lanes_attach(struct cuda_path *path, char *text, size_t n)
 {
 	const struct cuda_context *c = &path->gpu->in_context;
 	uint32_t at = 0;
@@ -475,7 +474,7 @@ int cuda_path_attach(struct cuda_path *path, char *text, size_t n)
 	return r;
 }
 
-void cuda_path_detach(struct cuda_path *path)
+void cuda_lanes_detach(struct cuda_path *path)
 {
 	for (enum cuda_way way = 0; way < CUDA_WAYS; way++)
 		for (uint32_t i = 0; i < CUDA_LANES; i++) {
@@ -486,10 +485,10 @@ void cuda_path_detach(struct cuda_path *path)
 			if (lane->event)
 				(void)path->gpu->api->cuEventDestroy(lane->event);
 		}
-	cuda_path_forget(path);
+	cuda_lanes_forget(path);
 }
 
-void cuda_path_forget(struct cuda_path *path)
+void cuda_lanes_forget(struct cuda_path *path)
 {
 	for (enum cuda_way way = 0; way < CUDA_WAYS; way++)
 		for (uint32_t i = 0; i < CUDA_LANES; i++) {

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * cuda_parts.c - a region in several allocations: one reservation of addresses, in which each
- * allocation is mapped behind the one before it. See cuda_region.h.
- *
- * The thread takes the allocations of one PARTS at a time, so that jobs of others go on between
- * them. Whatever fails, in the first call or a later one, undoes the whole region.
- */
+/* cuda_parts.c - see cuda_parts.h. */
+#include "cuda_parts.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,7 +10,6 @@
 #include <unistd.h>
 
 #include "cuda_context.h"
-#include "cuda_region.h"
 #include "daemon/base/container_of.h"
 
 static const uint64_t IMPORT_NS = 10000000000u;

@@ -5,7 +5,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "cuda_region.h"
+#include "cuda_events.h"
+#include "cuda_path_inner.h"
 #include "daemon/base/container_of.h"
 
 enum {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_region.h - memory and events of engines, opened in the daemon's context.
+ * cuda_region.h - memory of engines, opened in the daemon's context.
  *
  *	helper: cuda_region_import --request--> thread: opens, checks --> helper: address
- *	helper: cuda_region_import_parts, several times --request--> thread: maps the next parts
  *	helper: cuda_region_release --request--> thread: closes
  *
  * Invariants
@@ -15,8 +14,6 @@
  *   H3 the descriptor of a VMM allocation is the asker's; the thread closes none, as to close one
  *      from outside can block. The handle that it stands for is released as soon as it is mapped.
  *   H4 an import that nobody waits for any more is undone by the thread.
- *   H5 a region in several allocations is one reservation, mapped from its beginning on without a
- *      gap, up to mapped_bytes. What fails undoes all of it.
  */
 #ifndef KVTIER_CUDA_REGION_H
 #define KVTIER_CUDA_REGION_H
@@ -44,29 +41,12 @@ struct cuda_region {
 	uint64_t mapping_bytes, mapped_bytes; /* ...and mapped up to there */
 };
 
-struct cuda_events {
-	struct cuda_request request;
-	int status;
-	char text[200];
-	uint32_t generation;
-	uint32_t n;
-	uint8_t handles[WIRE_MAX_EVENTS][WIRE_HANDLE_BYTES];
-	CUevent events[WIRE_MAX_EVENTS];
-};
-
 /* On a helper thread. As in device.h; -EOPNOTSUPP: the driver does not open it this way. */
 int cuda_region_import(struct cuda_gpu *gpu, const struct region_desc *desc,
 		       struct cuda_region **ret, char *text, size_t n);
-/* Adds allocations to *region; NULL: makes it. -errno: it is gone, and *region NULL; or as it was.
- */
-int cuda_region_import_parts(struct cuda_gpu *gpu, const struct region_parts *more,
-			     struct cuda_region **region, char *text, size_t n);
 void cuda_region_release(struct cuda_gpu *gpu, struct cuda_region *region);
-int cuda_events_import(struct cuda_gpu *gpu, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
-		       uint32_t n, struct cuda_events **ret, char *text, size_t text_bytes);
-void cuda_events_release(struct cuda_gpu *gpu, struct cuda_events *events);
 
-/* On the GPU's thread: the context is gone with all that was open in it. */
+/* On the GPU's thread: the context is gone with all that was open in it, events included. */
 void cuda_regions_lost(struct cuda_gpu *gpu);
 
 /* For cuda_parts.c. On the GPU's thread. */

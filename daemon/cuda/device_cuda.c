@@ -12,8 +12,10 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "cuda_events.h"
+#include "cuda_layout.h"
+#include "cuda_parts.h"
 #include "cuda_path.h"
-#include "cuda_region.h"
 #include "cuda_thread.h"
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_lane.h - lanes: pieces of jobs, on their way between host slots and pages. The GPU's thread.
+ *
+ *	lane of a store:  FREE -> FILLING -> GPU (tasks in, kernel, lane out) -> DRAINING (workers
+ *			  copy and hash) -> FREE
+ *	lane of a load:	  FREE -> FILLING (workers copy) -> GPU (lane in, kernel) -> FREE
+ *
+ * Invariants
+ *   L1 each way has CUDA_LANES lanes, used and freed in turn, and at most CUDA_BATCHES of them are
+ *      on the GPU.
+ *   L2 a lane that is filled while others are on the GPU goes on being filled: copies merge while
+ *      the wire is busy, and a lone block waits for nothing.
+ *   L3 pieces of a stored image are copied out in order: the checksum needs that.
+ *   L4 a way has two streams, kernels and copies, and an event orders them within a lane. So while
+ *      a kernel scatters one run of an image, the next run crosses the wire.
+ *   L5 lanes of a way end in order, and units lie layer after layer: a job's progress word
+ *      (device_job.layers) is raised when an event has told that the layers are in the page.
+ */
+#ifndef KVTIER_CUDA_LANE_H
+#define KVTIER_CUDA_LANE_H
+
+#include "cuda_job.h"
+
+enum { CUDA_LANES = 4, CUDA_BATCHES = 2 };
+
+/* A piece of a job in a lane. */
+struct cuda_part {
+	struct work work;
+	struct cuda_job *job; /* NULL: ended */
+	struct cuda_lane *lane;
+	struct cuda_cut cut;
+	uint32_t number; /* among its job's pieces */
+	uint32_t flag;   /* store: which of the lane's flags is its own */
+	int status;      /* of the worker: -EBADMSG: what was to be verified is damaged */
+	bool lent;       /* a worker has it */
+};
+
+enum cuda_lane_state { LANE_FREE, LANE_FILLING, LANE_GPU, LANE_DRAINING };
+
+struct cuda_lane {
+	enum cuda_lane_state state;
+	enum cuda_way way;
+	uint32_t used; /* bytes, the head included */
+	uint32_t n;    /* parts, ended ones included */
+	uint32_t lent; /* workers have so many of them */
+	bool full;
+	uint8_t *host; /* pinned */
+	CUdeviceptr on_gpu;
+	CUevent crossed; /* between the two streams: the first of them is done with it */
+	CUevent event;   /* the GPU is done with it */
+	struct cuda_part parts[CUDA_LANE_PIECES];
+};
+
+bool cuda_lanes_turn(struct cuda_path *path); /* true: something moved */
+
+/* A context was made: 0, or -errno with text; it is about to be closed; it is gone. */
+int cuda_lanes_attach(struct cuda_path *path, char *text, size_t n);
+void cuda_lanes_detach(struct cuda_path *path);
+void cuda_lanes_forget(struct cuda_path *path);
+/* After that: ends all pieces, and the jobs that have no other. */
+void cuda_lanes_lost(struct cuda_path *path);
+
+#endif
