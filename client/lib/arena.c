@@ -3,10 +3,11 @@
  * arena.c - contiguous ranges of arena slots and of staging pages, for ops. There are few at a time
  * (one an op), so a sorted array is quicker than a linked list. The caller holds the ring lock.
  */
+#include "arena.h"
+
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
-
-#include "client.h"
 
 void arena_init(struct arena *arena, uint32_t blocks)
 {

@@ -7,10 +7,15 @@
  * here gives the caller a sentence. It also keeps staged.c inside its memory, because staged.c
  * follows these numbers.
  */
+#include "check.h"
+
 #include <errno.h>
 #include <string.h>
 
 #include "client.h"
+#include "error.h"
+#include "process.h"
+#include "space.h"
 
 struct field {
 	const char *name;

@@ -5,11 +5,19 @@
  * Shared pages: one sqe an op. Staged ones: one sqe a chunk, as many pages as the staging memory
  * has free, pumped by whoever calls ops_turn().
  */
+#include "chunk.h"
+
 #include <errno.h>
 #include <string.h>
 
+#include "arena.h"
 #include "client.h"
-#include "cuda.h"
+#include "cuda_order.h"
+#include "error.h"
+#include "op.h"
+#include "ring.h"
+#include "space.h"
+#include "staged.h"
 
 int chunk_push(struct kvtier_client *c, struct op *op, const struct kvtier_key *keys,
 	       const struct kvtier_key *parent, const uint32_t *pages, uint32_t page, uint32_t n)

@@ -4,6 +4,8 @@
  * poll, event_fd; and kvtier_lookup(), which takes no lock (client.h says why that is safe). Locks:
  * client.h.
  */
+#include "client.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -17,8 +19,19 @@
 #include <unistd.h>
 
 #include "client/runtime_dir.h"
-#include "client.h"
-#include "cuda.h"
+#include "check.h"
+#include "clock.h"
+#include "cuda_order.h"
+#include "error.h"
+#include "lent.h"
+#include "map.h"
+#include "op.h"
+#include "process.h"
+#include "ring.h"
+#include "session.h"
+#include "space.h"
+#include "submit.h"
+#include "turn.h"
 
 enum { DEFAULT_TIMEOUT_MS = 5000, DEFAULT_STAGING_BYTES = 16 << 20 };
 

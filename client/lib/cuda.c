@@ -3,13 +3,16 @@
  * cuda.c - the CUDA driver of the engine's process: found, never loaded; contexts pushed and popped
  * around each use; results as -errno and a sentence.
  */
+#include "cuda.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "client.h"
-#include "cuda.h"
+#include "clock.h"
+#include "error.h"
+#include "process.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_api calls;

@@ -8,14 +8,17 @@
  * CUDA_PARTS_A_MESSAGE of them: so an engine needs few free descriptors, however large its pages
  * are. `told` is how far this has come.
  */
+#include "cuda_memory.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "client.h"
 #include "cuda.h"
+#include "cuda_probe.h"
+#include "error.h"
 
 static enum cuda_rung best(uint32_t rungs)
 {

@@ -21,6 +21,8 @@
  *      kvtier_poll() or kvtier_wait() after a daemon died.
  *   O3 A slot's event is not recorded again before its op has ended: an op has one slot (op.c).
  */
+#include "cuda_order.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -29,7 +31,11 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "clock.h"
 #include "cuda.h"
+#include "error.h"
+#include "op.h"
+#include "socket.h"
 
 static_assert((int)WIRE_MAX_EVENTS == (int)KVTIER_MAX_OPS, "a slot of an op is its event's number");
 

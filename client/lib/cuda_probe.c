@@ -8,12 +8,14 @@
  * segments are: 2 or 20 MiB each, thousands of them. Allocations of cudaMalloc() are not, even
  * where one happens to lie behind the other: they are freed one by one, and no handle spans two.
  */
+#include "cuda_probe.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "client.h"
 #include "cuda.h"
+#include "error.h"
 
 /* name of a fact, attribute of the driver: which writes 1, 4 or 8 bytes */
 #define FACTS(X)                                                       \

@@ -3,12 +3,15 @@
  * error.c - the sentence behind a failure, one buffer a thread; and the size rule of structs that
  * may grow.
  */
+#include "error.h"
+
 #include <errno.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "client.h"
+#include "client/kvtier.h"
 
 /* a larger size is a wild number: no struct of ours is near this */
 enum { STRUCT_BYTES_MAX = 4096 };

@@ -7,12 +7,17 @@
  * else. The lock is a leaf (take no locks while holding it) and guards the context and the salt,
  * which a reconnection may replace.
  */
+#include "keys.h"
+
 #include <errno.h>
 #include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client.h"
+#include "error.h"
+#include "process.h"
+#include "space.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 	      "tokens are hashed as they lie in memory, which is LE32");

@@ -20,16 +20,20 @@
  * One lock guards all of it. It is a leaf: take no locks while holding it. A grave is made with its
  * connection, so that nothing can fail when it is needed.
  */
+#include "lent.h"
+
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "client.h"
+#include "error.h"
 
 struct lent_layout {
 	LIST_ENTRY(lent_layout) link; /* of open spaces */

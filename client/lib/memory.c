@@ -14,7 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "client.h"
+#include "client/kvtier.h"
+#include "error.h"
+#include "lent.h"
+#include "process.h"
 
 enum { NAME_BYTES = 64, COPY_BYTES = 1 << 30 };
 

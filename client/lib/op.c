@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * op.c - the op table: from id to result. Everything here is under the ring lock, but ops_open(),
- * ops_close() and ops_stage_copies().
- *
- *	FREE --op_new--> RUNNING --op_finish--> DONE --op_take, op_drop--> FREE
- *
- * A RUNNING op has an sqe on the wire, or is staged and between chunks. There are RUNNING ops only
- * while there is a link: session_lost() finishes them all. DONE ops wait in `done`, oldest first.
- */
+/* op.c - see op.h. */
+#include "op.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "chunk.h"
 #include "client.h"
-#include "cuda.h"
+#include "cuda_order.h"
+#include "error.h"
+#include "lent.h"
+#include "ring.h"
+#include "space.h"
 
 /* What a staged op copies: its keys, its parent's key, its pages. */
 enum {

@@ -8,11 +8,17 @@
  * same: its engine gave the memory back meanwhile. Thread-safe without a lock: a bit set twice does
  * no harm.
  */
+#include "populate.h"
+
 #include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "client.h"
+#include "check.h"
+#include "clock.h"
+#include "error.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */

@@ -9,12 +9,15 @@
  * does not, a fork handler empties it. So each call of the library finds out with one load, without
  * a system call.
  */
+#include "process.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "client.h"
+#include "error.h"
+#include "lent.h"
 
 _Atomic uint64_t *process_mark;
 

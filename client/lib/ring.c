@@ -10,6 +10,8 @@
  * by such a load, which is the same on every machine and, unlike a bare fence, understood by thread
  * sanitizers.
  */
+#include "ring.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -22,7 +24,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client.h"
+#include "arena.h"
+#include "error.h"
+#include "lent.h"
+#include "map.h"
 
 static bool power_of_two(uint32_t v)
 {

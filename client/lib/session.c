@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * session.c - the connection to the daemon, as a state machine that never waits (diagram in
- * client.h).
+ * session.h).
  *
  * Any call of the library advances it. A reply is matched by its seq to the call that waits for it,
  * so any thread may take a packet off the socket: the waiting thread sees the state change.
  */
+#include "session.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -16,7 +18,15 @@
 #include <unistd.h>
 
 #include "client.h"
-#include "cuda.h"
+#include "clock.h"
+#include "cuda_order.h"
+#include "error.h"
+#include "lent.h"
+#include "op.h"
+#include "ring.h"
+#include "socket.h"
+#include "space.h"
+#include "spaces.h"
 
 enum {
 	PACKETS_A_TURN = 64, /* a daemon that never stops talking must not keep a caller here */

@@ -3,13 +3,16 @@
  * socket.c - one packet in or out of the control socket. Never blocks, never raises SIGPIPE; every
  * fd is close-on-exec. Errors are -errno.
  */
+#include "socket.h"
+
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "client.h"
+#include "client/kvtier.h"
 
 int socket_connect(const char *path, int *ret)
 {

@@ -3,6 +3,8 @@
  * space.c - spaces as a caller sees them: opened, closed. Each call says what it wants, and waits
  * until spaces.c has brought it about. Control lock.
  */
+#include "space.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,8 +12,22 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "client.h"
-#include "cuda.h"
+#include "clock.h"
+#include "cuda_memory.h"
+#include "cuda_order.h"
+#include "error.h"
+#include "keys.h"
+#include "lent.h"
+#include "op.h"
+#include "process.h"
+#include "ring.h"
+#include "session.h"
+#include "space_memory.h"
+#include "spaces.h"
+#include "submit.h"
+#include "turn.h"
 
 /* Arguments, checked and kept. */
 static int space_make(struct kvtier_client *c, const struct kvtier_geometry *geometry,

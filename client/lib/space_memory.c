@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * space_memory.c - the memory that a space's pages lie in: the caller's regions, and how the daemon
- * is told of them (states of a space: client.h).
+ * is told of them (states of a space: space.h).
  *
  *	KVTIER_MEMFD    duplicates of the descriptors, sent with each opening
  *	KVTIER_PRIVATE  a memfd of the library in front of them (staged.c)
@@ -10,6 +10,8 @@
  * The arguments of the opening are kept, so that a rung that a daemon refuses is followed by the
  * next, and a quiesced space can come back with other regions.
  */
+#include "space_memory.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,8 +19,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "client.h"
-#include "cuda.h"
+#include "cuda_memory.h"
+#include "cuda_probe.h"
+#include "error.h"
+#include "lent.h"
+#include "op.h"
+#include "populate.h"
+#include "socket.h"
+#include "space.h"
+#include "staged.h"
 
 /* The message that opens the space. */
 static int message_make(struct kvtier_space *space)

@@ -1,18 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * spaces.c - the messages of daemon and library about spaces: opened, opened again on every new
- * connection, closed (states: client.h). Control lock.
+ * connection, closed (states: space.h). Control lock.
  *
  * The library keeps the message of the first opening, and duplicates of the regions' descriptors.
  * spaces_advance() sends it again after a reconnection, one space at a time.
  */
+#include "spaces.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/fingerprint.h"
 #include "client.h"
+#include "clock.h"
 #include "cuda.h"
+#include "cuda_memory.h"
+#include "cuda_order.h"
+#include "error.h"
+#include "keys.h"
+#include "socket.h"
+#include "space.h"
+#include "space_memory.h"
+#include "staged.h"
 
 void space_free(struct kvtier_space *space)
 {

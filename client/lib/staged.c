@@ -9,6 +9,8 @@
  * pages are not touched after either. The price is that the lock is held while a chunk is copied;
  * `staging_bytes` bounds that.
  */
+#include "staged.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -16,8 +18,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "client.h"
-#include "cuda.h"
+#include "arena.h"
+#include "check.h"
+#include "cuda_memory.h"
+#include "error.h"
+#include "populate.h"
 
 enum { STAGED_ALIGN = 64, STAGED_PAGES_MAX = 65536 };
 

@@ -3,12 +3,25 @@
  * submit.c - store, load, prefetch, cancel, a stream that waits: calls about ops, their arguments
  * checked.
  */
+#include "submit.h"
+
 #include <errno.h>
 #include <string.h>
 #include <time.h>
 
+#include "check.h"
+#include "chunk.h"
 #include "client.h"
-#include "cuda.h"
+#include "clock.h"
+#include "cuda_order.h"
+#include "error.h"
+#include "lent.h"
+#include "op.h"
+#include "populate.h"
+#include "ring.h"
+#include "session.h"
+#include "space.h"
+#include "turn.h"
 
 /* A caller's request, checked. */
 struct request {

@@ -3,10 +3,20 @@
  * turn.c - carries submitted ops on: completions are taken off the ring, staged ops get their next
  * chunk, callers wait. The calling threads do it; the library has no thread.
  */
+#include "turn.h"
+
 #include <errno.h>
 
+#include "arena.h"
+#include "chunk.h"
 #include "client.h"
-#include "cuda.h"
+#include "clock.h"
+#include "error.h"
+#include "op.h"
+#include "populate.h"
+#include "ring.h"
+#include "session.h"
+#include "space.h"
 
 enum { LOOKS = 16 }; /* at the ring, between two at the clock */
 

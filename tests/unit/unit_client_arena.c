@@ -13,7 +13,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "client/lib/client.h"
+#include "client/lib/arena.h"
 #include "tests/lib/random.h"
 
 static void fills_to_the_last_slot(void **state)

@@ -14,7 +14,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "client/lib/client.h"
+#include "client/lib/check.h"
+#include "client/lib/error.h"
 
 struct description {
 	struct kvtier_geometry g;

@@ -19,6 +19,9 @@
 #include <unistd.h>
 
 #include "client/lib/client.h"
+#include "client/lib/ring.h"
+#include "client/lib/space.h"
+#include "client/lib/staged.h"
 #include "tests/lib/fake_engine.h"
 
 static int connect_to(const char *path)

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/lib/client.h"
+#include "client/lib/keys.h"
 
 static const char *const expected[] = {
 	"fd2730c328098153917721e90477e2240ff5fbaf625381a81bad9c8da72600a7",

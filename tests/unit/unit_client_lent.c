@@ -23,7 +23,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client/lib/client.h"
+#include "client/lib/lent.h"
+#include "client/lib/process.h"
 #include "tests/lib/fake_engine.h"
 
 static const uint32_t some_pages[4] = { 5, 3, 5, 4 };

@@ -12,11 +12,12 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "client/lib/client.h"
+#include "client/lib/staged.h"
 #include "tests/lib/random.h"
 
 enum { ENGINE_PAGES = 3 };

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * chunk.h - blocks of an op on the wire. Ring lock held.
+ */
+#ifndef KVTIER_LIB_CHUNK_H
+#define KVTIER_LIB_CHUNK_H
+
+#include <stdint.h>
+
+#include "client/kvtier.h"
+
+struct kvtier_client;
+struct op;
+
+/* Puts n blocks of an op on the wire. pages NULL: page, page + 1, ... -EAGAIN: no room;
+ * -EPROTO. */
+int chunk_push(struct kvtier_client *c, struct op *op, const struct kvtier_key *keys,
+	       const struct kvtier_key *parent, const uint32_t *pages, uint32_t page, uint32_t n);
+/* The next chunk of a staged op that has none on the wire, or its end. -EAGAIN, -EPROTO. */
+int chunk_staged(struct kvtier_client *c, struct op *op, uint64_t now);
+/* a chunk's statuses are in op->blocks */
+int chunk_done(struct op *op); /* 0, or the error with which the op's copies failed */
+
+#endif
