@@ -66,8 +66,8 @@
 
 enum {
 	WIRE_MAGIC = 0x4b565431, /* "KVT1" */
-	WIRE_VERSION_MIN = 5,    /* range this tree speaks */
-	WIRE_VERSION_MAX = 5,
+	WIRE_VERSION_MIN = 6,    /* range this tree speaks */
+	WIRE_VERSION_MAX = 6,
 	WIRE_MAX_MESSAGE = 160 * 1024, /* bytes; SPACE_OPEN with every segment fits */
 	WIRE_MAX_REGIONS = 64,
 	WIRE_MAX_SEGMENTS = 2048,
@@ -270,8 +270,10 @@ struct wire_space_ok {
 	uint8_t space_id[32];
 	uint8_t salt[32];      /* the chain's start, see kvtier_keys() */
 	uint8_t index_key[16]; /* of the fingerprints of this space's keys, see below */
+	uint32_t gpus;         /* its GPU, for wire_tiers(); 0: its pages are of none */
+	uint32_t reserved;
 };
-static_assert(sizeof(struct wire_space_ok) == 120, "wire_space_ok");
+static_assert(sizeof(struct wire_space_ok) == 128, "wire_space_ok");
 
 struct wire_space_close { /* and SPACE_CLOSED */
 	struct wire_head head;
@@ -397,7 +399,7 @@ static inline uint64_t wire_complete_bytes(uint32_t cq_entries, uint32_t arena_b
  */
 enum {
 	WIRE_INDEX_MAGIC = 0x4b565849,
-	WIRE_INDEX_LAYOUT = 2,
+	WIRE_INDEX_LAYOUT = 3,
 	WIRE_BUCKET_ENTRIES = 3,
 	WIRE_INDEX_OFFSET = 4096
 };
@@ -419,11 +421,49 @@ enum { WIRE_HEARTBEAT_MS = 500, WIRE_STALE_MS = 2500 /* older: lookups answer "n
 
 struct wire_bucket {
 	uint32_t seq; /* +1 after each entry published here */
-	/* tiers << 24 | generation (24 bits); tiers 0 = empty */
+	/* places << WIRE_PLACES_SHIFT | generation; places 0 = empty */
 	uint32_t meta[WIRE_BUCKET_ENTRIES];
 	uint8_t fingerprint[WIRE_BUCKET_ENTRIES][16];
 };
 static_assert(sizeof(struct wire_bucket) == 64, "wire_bucket");
+
+/*
+ * The places of a block: enum kvtier_tier in the low bits, and above them a bit for each GPU that
+ * has a copy. Beyond WIRE_GPU_BITS GPUs two share a bit, and a lookup may take one for the other:
+ * it is a hint.
+ */
+enum {
+	WIRE_PLACES_SHIFT = 20,
+	WIRE_GENERATION_MASK = (1 << WIRE_PLACES_SHIFT) - 1,
+	WIRE_GPU_BITS = 8,
+	WIRE_GPU_SHIFT = 4,
+	WIRE_TIER_GPU = 1, /* KVTIER_TIER_GPU: some GPU */
+	WIRE_TIERS_MASK = (1 << WIRE_GPU_SHIFT) - 1,
+};
+
+static inline uint32_t wire_gpu_bit(uint32_t gpu)
+{
+	return 1u << gpu % WIRE_GPU_BITS;
+}
+
+/* units: bit u: GPU u has a copy. */
+static inline uint32_t wire_places(uint32_t tiers, uint64_t units)
+{
+	uint32_t gpus = 0;
+
+	for (; units; units >>= WIRE_GPU_BITS)
+		gpus |= (uint32_t)units & ((1u << WIRE_GPU_BITS) - 1);
+	return tiers | gpus << WIRE_GPU_SHIFT;
+}
+
+/* The tiers that serve an engine whose pages are in this GPU's memory (a wire_gpu_bit(); 0: in no
+ * GPU's). */
+static inline uint32_t wire_tiers(uint32_t places, uint32_t gpus)
+{
+	const uint32_t near = places >> WIRE_GPU_SHIFT & gpus ? WIRE_TIER_GPU : 0;
+
+	return (places & WIRE_TIERS_MASK & ~(uint32_t)WIRE_TIER_GPU) | near;
+}
 
 static inline uint64_t wire_bucket_of(uint64_t half, uint64_t shape)
 {

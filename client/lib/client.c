@@ -288,6 +288,7 @@ int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, siz
 	struct kvtier_hit hit = { 0 };
 	struct kvtier_client *c;
 	struct link *link;
+	uint32_t places = 0;
 	bool usable;
 
 	if (!space || (n && !keys) || !ret)
@@ -307,8 +308,9 @@ int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, siz
 	if (usable) {
 		const struct fingerprint_key index_key = space_index_key(space);
 
-		hit.blocks = (uint32_t)map_prefix(link->map, &index_key, keys, n, &hit.tiers,
+		hit.blocks = (uint32_t)map_prefix(link->map, &index_key, keys, n, &places,
 						  &hit.generation);
+		hit.tiers = wire_tiers(places, atomic_load(&space->gpus));
 		lookup_count(link, n, hit.blocks);
 	}
 	(void)atomic_fetch_sub(&c->readers, 1);

@@ -118,7 +118,7 @@ static enum scan bucket_scan(const struct wire_bucket *bucket, const struct prin
 		if (__atomic_load_n(&words[0], __ATOMIC_ACQUIRE) != print->half[0])
 			continue;
 		meta = __atomic_load_n(&bucket->meta[s], __ATOMIC_ACQUIRE);
-		if (meta >> 24 == 0 ||
+		if (meta >> WIRE_PLACES_SHIFT == 0 ||
 		    __atomic_load_n(&words[0], __ATOMIC_ACQUIRE) != print->half[0] ||
 		    __atomic_load_n(&words[1], __ATOMIC_ACQUIRE) != print->half[1])
 			continue;
@@ -176,7 +176,8 @@ void map_probe(const struct map *map, const struct fingerprint_key *index_key,
 		struct print *print = &prints[i % MAP_AHEAD];
 
 		if (i >= MAP_AHEAD)
-			ret_tiers[i - MAP_AHEAD] = (uint8_t)(probe(map, print) >> 24);
+			ret_tiers[i - MAP_AHEAD] =
+				(uint8_t)(probe(map, print) >> WIRE_PLACES_SHIFT & WIRE_TIERS_MASK);
 		if (i < n) {
 			*print = fingerprint(index_key, keys[i].bytes);
 			prefetch(map, print);
@@ -212,7 +213,7 @@ static void narrow(const struct map *map, const struct fingerprint_key *index_ke
 }
 
 size_t map_prefix(const struct map *map, const struct fingerprint_key *index_key,
-		  const struct kvtier_key *keys, size_t n, uint32_t *ret_tiers,
+		  const struct kvtier_key *keys, size_t n, uint32_t *ret_places,
 		  uint32_t *ret_generation)
 {
 	size_t lo = 0, hi = n, at[MAP_WAYS];
@@ -231,9 +232,9 @@ size_t map_prefix(const struct map *map, const struct fingerprint_key *index_key
 			at[i] = lo + (hi - lo) * (i + 1) / (ways + 1);
 		narrow(map, index_key, keys, at, ways, &lo, &hi, &meta);
 	}
-	if (ret_tiers)
-		*ret_tiers = meta >> 24;
+	if (ret_places)
+		*ret_places = meta >> WIRE_PLACES_SHIFT;
 	if (ret_generation)
-		*ret_generation = meta & 0xffffff;
+		*ret_generation = meta & WIRE_GENERATION_MASK;
 	return lo;
 }

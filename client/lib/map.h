@@ -26,12 +26,12 @@ const struct wire_index *map_head(const struct map *map);
 /* How many leading keys of a chain are present, in the space with this index key. Presence is
  * monotone along a chain (a parent outlives its children), so a few probes decide; where a damaged
  * block left a gap, the answer is the end of some present stretch. Outputs (may be NULL) are of the
- * last present key, 0 when there is none. */
+ * last present key, 0 when there is none; places: for wire_tiers(). */
 size_t map_prefix(const struct map *map, const struct fingerprint_key *index_key,
-		  const struct kvtier_key *keys, size_t n, uint32_t *ret_tiers,
+		  const struct kvtier_key *keys, size_t n, uint32_t *ret_places,
 		  uint32_t *ret_generation);
 
-/* Each key on its own: enum kvtier_tier bits, 0 = absent. */
+/* Each key on its own: enum kvtier_tier bits, those of any GPU; 0 = absent. */
 void map_probe(const struct map *map, const struct fingerprint_key *index_key,
 	       const struct kvtier_key *keys, size_t n, uint8_t *ret_tiers);
 

@@ -77,6 +77,7 @@ struct kvtier_space {
 	_Atomic bool open;
 	/* written before `open`; a lookup that sees half of a new key misses */
 	_Atomic uint64_t index_key[2];
+	_Atomic uint32_t gpus; /* likewise: wire_tiers() */
 };
 
 /* As kvtier_space_close(). No lock held. */

@@ -233,6 +233,7 @@ static int space_opened(struct kvtier_client *c, struct kvtier_space *space,
 	space->handle = ok->space;
 	for (int i = 0; i < 2; i++)
 		atomic_store_explicit(&space->index_key[i], index_key.k[i], memory_order_relaxed);
+	atomic_store_explicit(&space->gpus, ok->gpus, memory_order_relaxed);
 	atomic_store(&space->open, !space_leaves(space));
 	(void)pthread_mutex_unlock(&c->ring);
 	return 0;

@@ -193,6 +193,8 @@ struct device_note {
 	uint64_t lost_total; /* times that all that it imported was lost */
 };
 
+enum { DEVICE_NO_UNIT = 0xffffffff };
+
 struct device_ops {
 	const char *name;
 	uint32_t images; /* 1 << enum image_memory of those that its jobs may have */
@@ -229,6 +231,7 @@ struct device {
 	const struct device_ops *ops;
 	struct loop *loop;
 	uint8_t uuid[WIRE_UUID_BYTES]; /* 0: the CPU */
+	uint32_t unit;                 /* of the GPU tier: its number among the GPUs; or no GPU */
 	bool guarded;                  /* the kernel watches regions for holes (guard.h) */
 	bool layered;                  /* it raises device_job.layers */
 	/* a job since the last one ended; one was submitted since the last kick */

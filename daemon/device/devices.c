@@ -9,6 +9,7 @@ int devices_add(struct devices *devices, struct device *device)
 {
 	if (devices->n == DEVICES_MAX)
 		return -ENOSPC;
+	device->unit = devices->n == 0 ? DEVICE_NO_UNIT : devices->n - 1;
 	devices->all[devices->n++] = device;
 	return 0;
 }

@@ -135,6 +135,7 @@ void conn_fill_ok(const struct conn *c, const struct mount *mount, struct wire_s
 	memcpy(ret->space_id, mount->space->id, sizeof(ret->space_id));
 	space_salt(server_daemon(c->server)->store.spaces, mount->space, ret->salt);
 	memcpy(ret->index_key, mount->space->index_key, sizeof(ret->index_key));
+	ret->gpus = mount->device->unit == DEVICE_NO_UNIT ? 0 : wire_gpu_bit(mount->device->unit);
 }
 
 void conn_give_up_orders(struct conn *c)

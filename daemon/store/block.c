@@ -445,7 +445,10 @@ static void publish(struct blocks *blocks, uint32_t block)
 	const struct print print =
 		print_of(blocks, numbers_key(&blocks->numbers, block), spot->space);
 
-	index_update(blocks->index, &print, block, spot_tiers(spot), ++blocks->commits);
+	const uint64_t units = spot->has_gpu ? copy_table_units(blocks->beside, block) : 0;
+
+	index_update(blocks->index, &print, block, wire_places(spot_tiers(spot), units),
+		     ++blocks->commits);
 }
 
 uint32_t blocks_host_slot(const struct blocks *blocks, uint32_t block)
@@ -529,9 +532,7 @@ void blocks_look_beside(struct blocks *blocks, uint32_t block)
 	const bool any = copy_table_units(blocks->beside, block) != 0;
 	struct spot *spot = &blocks->spot[block];
 
-	if (spot->has_gpu == any)
-		return;
-	blocks->copies[TIER_GPU] += any ? 1 : UINT32_MAX;
+	blocks->copies[TIER_GPU] += (uint32_t)any - spot->has_gpu;
 	spot->has_gpu = any;
 	publish(blocks, block);
 }

@@ -70,15 +70,15 @@ static struct print print_of(const uint8_t bytes[16])
 	return ret;
 }
 
-static uint32_t meta_of(uint32_t tiers, uint32_t generation)
+static uint32_t meta_of(uint32_t places, uint32_t generation)
 {
-	assert(tiers > 0 && tiers < 256);
-	return tiers << 24 | (generation & 0xffffff);
+	assert(places > 0 && places < 1u << (32 - WIRE_PLACES_SHIFT));
+	return places << WIRE_PLACES_SHIFT | (generation & WIRE_GENERATION_MASK);
 }
 
 static bool slot_used(const struct wire_bucket *bucket, uint32_t slot)
 {
-	return bucket->meta[slot] >> 24 != 0;
+	return bucket->meta[slot] >> WIRE_PLACES_SHIFT != 0;
 }
 
 static int slot_free(const struct wire_bucket *bucket)
@@ -371,7 +371,7 @@ static bool crowded(const struct index *index)
 	       index->entries * 100 > index->buckets * WIRE_BUCKET_ENTRIES * 40;
 }
 
-int index_insert(struct index *index, const struct print *print, uint32_t block, uint32_t tiers,
+int index_insert(struct index *index, const struct print *print, uint32_t block, uint32_t places,
 		 uint32_t generation)
 {
 	uint64_t bucket;
@@ -395,12 +395,12 @@ int index_insert(struct index *index, const struct print *print, uint32_t block,
 		index->crowded++;
 		return r;
 	}
-	slot_write(index, bucket, slot, print, meta_of(tiers, generation), block);
+	slot_write(index, bucket, slot, print, meta_of(places, generation), block);
 	count(index, index->entries + 1);
 	return 0;
 }
 
-void index_update(struct index *index, const struct print *print, uint32_t block, uint32_t tiers,
+void index_update(struct index *index, const struct print *print, uint32_t block, uint32_t places,
 		  uint32_t generation)
 {
 	uint64_t bucket = 0;
@@ -408,7 +408,7 @@ void index_update(struct index *index, const struct print *print, uint32_t block
 	const bool found = entry_of(index, print, block, &bucket, &slot);
 
 	assert(found);
-	__atomic_store_n(&index->bucket[bucket].meta[slot], meta_of(tiers, generation),
+	__atomic_store_n(&index->bucket[bucket].meta[slot], meta_of(places, generation),
 			 __ATOMIC_RELEASE);
 }
 

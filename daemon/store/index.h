@@ -4,8 +4,8 @@
  *
  * Layout and reading rules: client/wire.h, client/lib/map.c. Writer: the core thread, alone. Beside
  * the shared table the daemon keeps a private block number per entry. A shared entry holds a
- * fingerprint, a tier mask and a generation, and no more. Finding compares 128 bits; the caller
- * (block.c) compares the full key.
+ * fingerprint, a mask of places and a generation, and no more. Finding compares 128 bits; the
+ * caller (block.c) compares the full key.
  *
  * A fingerprint is a keyed hash (client/fingerprint.h). So a client cannot aim at the buckets of a
  * space that it has not opened; at those of its own spaces it can. Fingerprints that crowd one pair
@@ -34,13 +34,13 @@ struct wire_index *index_head(struct index *index);
 uint32_t index_find(const struct index *index, const struct print *print, uint32_t *ret,
 		    uint32_t max);
 
-/* block: unique among the entries. tiers: not 0. generation: its low 24 bits are kept. -ENOSPC:
- * max_entries reached. -EXFULL: room, but none found by displacement from its two buckets: the
- * caller drops this block, and evicts nobody for it, since that would help by chance alone. */
-int index_insert(struct index *index, const struct print *print, uint32_t block, uint32_t tiers,
+/* block: unique among the entries. places: wire_places(), not 0. generation: its low bits are kept.
+ * -ENOSPC: max_entries reached. -EXFULL: room, but none found by displacement from its two buckets:
+ * the caller drops this block, and evicts nobody for it, since that would help by chance alone. */
+int index_insert(struct index *index, const struct print *print, uint32_t block, uint32_t places,
 		 uint32_t generation);
 /* The entry of this block must be there. */
-void index_update(struct index *index, const struct print *print, uint32_t block, uint32_t tiers,
+void index_update(struct index *index, const struct print *print, uint32_t block, uint32_t places,
 		  uint32_t generation);
 void index_remove(struct index *index, const struct print *print, uint32_t block);
 uint64_t index_entries(const struct index *index);

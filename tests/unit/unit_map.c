@@ -134,9 +134,31 @@ static void removed_and_updated_are_seen(void **state)
 	index_update(f->index, &print, 0, 9, 0x1abcdef);
 	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 1, &tiers, &generation), 1);
 	assert_int_equal(tiers, 9);
-	assert_int_equal(generation, 0xabcdef);
+	assert_int_equal(generation, 0x1abcdef & WIRE_GENERATION_MASK);
 	index_remove(f->index, &print, 0);
 	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 1, &tiers, &generation), 0);
+}
+
+/* A copy in the memory of a GPU counts for that GPU's engines; host memory counts for all. */
+static void a_gpus_copy_is_seen_from_that_gpu_alone(void **state)
+{
+	const uint32_t host = KVTIER_TIER_HOST, gpu = KVTIER_TIER_GPU;
+	struct fixture *f = *state;
+	uint32_t places;
+
+	const struct print print = fingerprint(&index_key, f->keys[0].bytes);
+
+	insert(f, 0);
+	index_update(f->index, &print, 0, wire_places(gpu | host, 1u << 1 | 1u << 7), 1);
+	assert_int_equal(map_prefix(f->map, &index_key, f->keys, 1, &places, NULL), 1);
+	for (uint32_t unit = 0; unit < WIRE_GPU_BITS; unit++)
+		assert_int_equal(wire_tiers(places, wire_gpu_bit(unit)),
+				 unit == 1 || unit == 7 ? gpu | host : host);
+	assert_int_equal(wire_tiers(places, 0), host);
+	/* of more GPUs than bits each has a bit of its own GPU's, at least */
+	places = wire_places(gpu | host, 1u << (WIRE_GPU_BITS + 2));
+	assert_int_equal(wire_tiers(places, wire_gpu_bit(WIRE_GPU_BITS + 2)), gpu | host);
+	assert_int_equal(wire_tiers(places, wire_gpu_bit(3)), host);
 }
 
 /* Who has another space's index key finds nothing of this one. */
@@ -228,6 +250,7 @@ int main(void)
 		CASE(outputs_may_be_null),
 		CASE(probe_answers_each_key_on_its_own),
 		CASE(removed_and_updated_are_seen),
+		CASE(a_gpus_copy_is_seen_from_that_gpu_alone),
 		CASE(another_index_key_finds_nothing),
 		CASE(other_memory_is_refused),
 		CASE(wild_shapes_read_nothing_outside),
