@@ -50,6 +50,22 @@ static int load_kernels(struct cuda_gpu *gpu, char *text, size_t n)
 	return r;
 }
 
+/* Flags in it have no mark then. Where the thread cannot wait, nobody could tell when the memory may
+ * go: only a new context can. */
+static int clear_staging(struct cuda_gpu *gpu, char *text, size_t n)
+{
+	const struct cuda_context *c = &gpu->in_context;
+	int r = CUDA_CALL(gpu, cuMemsetD8Async, text, n, c->staging, 0, gpu->conf.staging_bytes,
+			  c->aside);
+
+	if (r == 0) {
+		r = CUDA_CALL(gpu, cuStreamSynchronize, text, n, c->aside);
+		if (r)
+			gpu->state = CUDA_FAILING;
+	}
+	return r;
+}
+
 static int make_memory(struct cuda_gpu *gpu, char *text, size_t n)
 {
 	struct cuda_context *c = &gpu->in_context;
@@ -59,8 +75,10 @@ static int make_memory(struct cuda_gpu *gpu, char *text, size_t n)
 	if (r == 0)
 		r = CUDA_CALL(gpu, cuMemHostAlloc, text, n, (void **)&c->bounce, bytes,
 			      CU_MEMHOSTALLOC_PORTABLE);
-	if (r == 0)
+	if (r == 0) {
 		vault_hide(c->bounce, bytes);
+		r = clear_staging(gpu, text, n);
+	}
 	return r;
 }
 

@@ -3,7 +3,7 @@
  * cuda_cut.h - how images are laid into lanes. A lane is a buffer of a few MiB that crosses the
  * wire in one copy: several small images whole, or a run of units of a large one.
  *
- *	lane:  head (tasks, flags) | scales, payload of a piece | scales, payload of the next | ...
+ *	lane:  head (flags) | scales, payload of a piece | scales, payload of the next | ...
  *
  * Pure computation on host memory: any thread.
  */
@@ -15,10 +15,8 @@
 #include "kernels/cuda/codec.h"
 
 enum {
-	CUDA_LANE_PIECES = 64,
-	/* the head: a task and a flag a piece */
-	CUDA_LANE_FLAGS = CUDA_LANE_PIECES * sizeof(struct cuda_task),
-	CUDA_LANE_HEAD = 4096,
+	CUDA_LANE_PIECES = CUDA_TASKS,                        /* one launch can do them */
+	CUDA_LANE_HEAD = CUDA_LANE_PIECES * sizeof(uint32_t), /* a flag a piece; a load has none */
 	CUDA_LANE_ALIGN = 256, /* a payload's bytes are aligned here as in their image */
 	/* What is left of a lane is not worth a piece of an image that has to be cut anyway. */
 	CUDA_PIECE_LEAST = 256 << 10,
@@ -26,7 +24,6 @@ enum {
 	 * worth its copy. */
 	CUDA_LANE_LEAST = 1 << 20,
 };
-static_assert(CUDA_LANE_FLAGS + CUDA_LANE_PIECES * sizeof(uint32_t) <= CUDA_LANE_HEAD, "head");
 
 /* Where units begin in an image of these codecs. */
 struct cuda_units {

@@ -5,7 +5,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "cuda_path_inner.h"
 #include "daemon/base/container_of.h"
@@ -159,23 +158,16 @@ static bool fill(struct cuda_path *path, enum cuda_way way)
 
 /* --- FILLING -> GPU --- */
 
-/* Tasks of one layout, which one launch does. */
-struct batch {
-	struct cuda_layout *layout;
-	uint32_t first, n, n_units;
-};
-
-static void make_task(const struct cuda_part *part, struct cuda_task *ret)
+static struct cuda_task task_of(const struct cuda_lane *lane, uint32_t part)
 {
-	const struct cuda_job *j = part->job;
-	const struct cuda_cut *cut = &part->cut;
-	const CUdeviceptr lane = part->lane->on_gpu;
+	const struct cuda_cut *cut = &lane->parts[part].cut;
+	const struct cuda_job *j = lane->parts[part].job;
 
-	*ret = (struct cuda_task){
+	return (struct cuda_task){
 		.page = j->job->page,
-		.scales = lane + cut->scale_at - cut->scale,
-		.payload = lane + cut->payload_at - cut->payload,
-		.flag = lane + CUDA_LANE_FLAGS + part->flag * sizeof(uint32_t),
+		.scales = lane->on_gpu + cut->scale_at - cut->scale,
+		.payload = lane->on_gpu + cut->payload_at - cut->payload,
+		.flag = lane->on_gpu + part * sizeof(uint32_t),
 		.first_unit = cut->first_unit,
 		.n_units = cut->n_units,
 		.codec_k = (uint8_t)j->image.codec_k,
@@ -183,54 +175,38 @@ static void make_task(const struct cuda_part *part, struct cuda_task *ret)
 	};
 }
 
-/* Ends what was stopped, and writes the tasks of the others into the lane's head, one layout after
- * the other. Returns how many batches there are. */
-static uint32_t make_tasks(struct cuda_lane *lane, struct batch *batches)
-{
-	struct cuda_task *tasks = (struct cuda_task *)(void *)lane->host;
-	const uint64_t now = cuda_now();
-	uint32_t n = 0, n_batches = 0;
-
-	for (uint32_t i = 0; i < lane->n; i++)
-		if (stopped(lane->parts[i].job, now))
-			part_end(&lane->parts[i]);
-	memset(lane->host, 0, CUDA_LANE_HEAD);
-	for (uint32_t i = 0; i < lane->n; i++)
-		lane->parts[i].flag = UINT32_MAX;
-	for (uint32_t i = 0; i < lane->n; i++) {
-		struct batch *b = &batches[n_batches];
-
-		if (!lane->parts[i].job || lane->parts[i].flag != UINT32_MAX)
-			continue;
-		*b = (struct batch){ .layout = lane->parts[i].job->layout, .first = n };
-		for (uint32_t k = i; k < lane->n; k++) {
-			struct cuda_part *part = &lane->parts[k];
-
-			if (!part->job || part->job->layout != b->layout)
-				continue;
-			part->flag = n;
-			make_task(part, &tasks[n++]);
-			b->n++;
-		}
-		b->n_units = cuda_tasks_number(tasks + b->first, b->n);
-		n_batches++;
-	}
-	return n_batches;
-}
-
-static int launch_batch(struct cuda_gpu *gpu, const struct cuda_lane *lane, const struct batch *b,
-			char *text, size_t n)
+/* One launch: the parts that have the layout of part `first`. */
+static int launch_layout(struct cuda_gpu *gpu, struct cuda_lane *lane, uint32_t first, char *text,
+			 size_t n)
 {
 	const struct cuda_context *c = &gpu->in_context;
-	struct cuda_plan plan = b->layout->plan;
-	uint64_t tasks = lane->on_gpu + b->first * sizeof(struct cuda_task);
-	uint32_t n_tasks = b->n, n_units = b->n_units;
-	void *params[] = { &plan, &tasks, &n_tasks, &n_units };
+	const struct cuda_layout *layout = lane->parts[first].job->layout;
+	struct cuda_plan plan = layout->plan;
+	struct cuda_tasks tasks = { .mark = lane->mark };
+	void *params[] = { &plan, &tasks };
 
+	for (uint32_t i = first; i < lane->n; i++) {
+		struct cuda_part *part = &lane->parts[i];
+
+		if (!part->job || part->job->layout != layout)
+			continue;
+		part->launched = true;
+		tasks.task[tasks.n++] = task_of(lane, i);
+	}
 	return CUDA_CALL(gpu, cuLaunchKernel, text, n,
 			 lane->way == CUDA_STORE ? c->encode : c->decode,
-			 cuda_plan_blocks(&plan, n_units, gpu->conf.max_ctas), 1, 1, CUDA_THREADS,
-			 1, 1, 0, c->kernels[lane->way], params, NULL);
+			 cuda_plan_blocks(&plan, cuda_tasks_number(&tasks), gpu->conf.max_ctas), 1,
+			 1, CUDA_THREADS, 1, 1, 0, c->kernels[lane->way], params, NULL);
+}
+
+static int launch_all(struct cuda_gpu *gpu, struct cuda_lane *lane, char *text, size_t n)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; i < lane->n && r == 0; i++)
+		if (lane->parts[i].job && !lane->parts[i].launched)
+			r = launch_layout(gpu, lane, i, text, n);
+	return r;
 }
 
 /* What `to` gets from now on comes after what `from` has of the lane. Where that fails nobody could
@@ -248,51 +224,43 @@ static int cross(struct cuda_gpu *gpu, const struct cuda_lane *lane, CUstream fr
 }
 
 /* *ret_last: the stream that ends with the lane's last operation. */
-static int queue_store(struct cuda_path *path, const struct cuda_lane *lane,
-		       const struct batch *batches, uint32_t n_batches, CUstream *ret_last,
+static int queue_store(struct cuda_path *path, struct cuda_lane *lane, CUstream *ret_last,
 		       char *text, size_t n)
 {
 	struct cuda_gpu *gpu = path->gpu;
 	const CUstream kernels = gpu->in_context.kernels[CUDA_STORE];
 	const CUstream wire = gpu->in_context.wires[CUDA_STORE];
-	const uint32_t out = lane->used - CUDA_LANE_FLAGS;
-	int r = CUDA_CALL(gpu, cuMemcpyHtoDAsync, text, n, lane->on_gpu, lane->host, CUDA_LANE_HEAD,
-			  kernels);
+	int r = launch_all(gpu, lane, text, n);
 
 	*ret_last = kernels;
-	for (uint32_t i = 0; i < n_batches && r == 0; i++)
-		r = launch_batch(gpu, lane, &batches[i], text, n);
-	path->in_bytes += CUDA_LANE_HEAD;
 	if (r == 0)
 		r = cross(gpu, lane, kernels, wire, text, n);
 	if (r)
 		return r;
 	*ret_last = wire;
-	path->out_bytes += out;
-	return CUDA_CALL(gpu, cuMemcpyDtoHAsync, text, n, lane->host + CUDA_LANE_FLAGS,
-			 lane->on_gpu + CUDA_LANE_FLAGS, out, wire);
+	path->out_bytes += lane->used;
+	return CUDA_CALL(gpu, cuMemcpyDtoHAsync, text, n, lane->host, lane->on_gpu, lane->used,
+			 wire);
 }
 
-static int queue_load(struct cuda_path *path, const struct cuda_lane *lane,
-		      const struct batch *batches, uint32_t n_batches, CUstream *ret_last,
+static int queue_load(struct cuda_path *path, struct cuda_lane *lane, CUstream *ret_last,
 		      char *text, size_t n)
 {
 	struct cuda_gpu *gpu = path->gpu;
 	const CUstream kernels = gpu->in_context.kernels[CUDA_LOAD];
 	const CUstream wire = gpu->in_context.wires[CUDA_LOAD];
-	int r = CUDA_CALL(gpu, cuMemcpyHtoDAsync, text, n, lane->on_gpu, lane->host, lane->used,
-			  wire);
+	const uint32_t in = lane->used - CUDA_LANE_HEAD;
+	int r = CUDA_CALL(gpu, cuMemcpyHtoDAsync, text, n, lane->on_gpu + CUDA_LANE_HEAD,
+			  lane->host + CUDA_LANE_HEAD, in, wire);
 
 	*ret_last = wire;
-	path->in_bytes += lane->used;
+	path->in_bytes += in;
 	if (r == 0)
 		r = cross(gpu, lane, wire, kernels, text, n);
 	if (r)
 		return r;
 	*ret_last = kernels;
-	for (uint32_t i = 0; i < n_batches && r == 0; i++)
-		r = launch_batch(gpu, lane, &batches[i], text, n);
-	return r;
+	return launch_all(gpu, lane, text, n);
 }
 
 /* A call was refused and the context lives: the lane's jobs fail, once what is queued has ended. */
@@ -304,25 +272,39 @@ static void fail(struct cuda_gpu *gpu, struct cuda_lane *lane, const char *why)
 			lane->parts[i].job->status = -EIO;
 }
 
+/* Ends what was stopped. True: something is left. */
+static bool end_stopped(struct cuda_lane *lane)
+{
+	const uint64_t now = cuda_now();
+	bool any = false;
+
+	for (uint32_t i = 0; i < lane->n; i++)
+		if (stopped(lane->parts[i].job, now))
+			part_end(&lane->parts[i]);
+		else
+			any = true;
+	return any;
+}
+
 static void launch(struct cuda_path *path, struct cuda_lane *lane)
 {
-	struct batch batches[CUDA_LANE_PIECES];
 	struct cuda_gpu *gpu = path->gpu;
-	const uint32_t n = make_tasks(lane, batches);
 	char why[sizeof(gpu->why)] = "";
 	CUstream last;
 	int r;
 
 	lane->state = LANE_DRAINING; /* nothing of it is wanted any more */
-	if (n == 0)
+	if (!end_stopped(lane))
 		return;
 	lane->state = LANE_GPU;
+	path->mark += path->mark == UINT32_MAX ? 2 : 1; /* never 0 */
+	lane->mark = path->mark;
 	path->on_gpu[lane->way]++;
 	path->batches++;
 	if (lane->way == CUDA_STORE)
-		r = queue_store(path, lane, batches, n, &last, why, sizeof(why));
+		r = queue_store(path, lane, &last, why, sizeof(why));
 	else
-		r = queue_load(path, lane, batches, n, &last, why, sizeof(why));
+		r = queue_load(path, lane, &last, why, sizeof(why));
 	if (r)
 		fail(gpu, lane, why);
 	if (gpu->state == CUDA_FAILING ||
@@ -352,12 +334,12 @@ static void drain(struct cuda_lane *lane)
 
 static void look_at_flags(struct cuda_lane *lane)
 {
-	const uint32_t *flags = (const uint32_t *)(const void *)(lane->host + CUDA_LANE_FLAGS);
+	const uint32_t *flags = (const uint32_t *)(const void *)lane->host;
 
 	for (uint32_t i = 0; i < lane->n; i++) {
 		struct cuda_part *part = &lane->parts[i];
 
-		if (part->job && part->job->status == 0 && flags[part->flag])
+		if (part->job && part->job->status == 0 && flags[i] == lane->mark)
 			part->job->status = -ERANGE;
 	}
 }

@@ -2,8 +2,8 @@
 /*
  * cuda_lane.h - lanes: pieces of jobs, on their way between host slots and pages. The GPU's thread.
  *
- *	lane of a store:  FREE -> FILLING -> GPU (tasks in, kernel, lane out) -> DRAINING (workers
- *			  copy and hash) -> FREE
+ *	lane of a store:  FREE -> FILLING -> GPU (kernel, lane out) -> DRAINING (workers copy and
+ *			  hash) -> FREE
  *	lane of a load:	  FREE -> FILLING (workers copy) -> GPU (lane in, kernel) -> FREE
  *
  * Invariants
@@ -13,7 +13,8 @@
  *      the wire is busy, and a lone block waits for nothing.
  *   L3 pieces of a stored image are copied out in order: the checksum needs that.
  *   L4 a way has two streams, kernels and copies, and an event orders them within a lane. So while
- *      a kernel scatters one run of an image, the next run crosses the wire.
+ *      a kernel scatters one run of an image, the next run crosses the wire. Tasks go with the
+ *      launch: a store's kernel waits for no copy.
  *   L5 lanes of a way end in order, and units lie layer after layer: a job's progress word
  *      (device_job.layers) is raised when an event has told that the layers are in the page.
  */
@@ -31,9 +32,9 @@ struct cuda_part {
 	struct cuda_lane *lane;
 	struct cuda_cut cut;
 	uint32_t number; /* among its job's pieces */
-	uint32_t flag;   /* store: which of the lane's flags is its own */
 	int status;      /* of the worker: -EBADMSG: what was to be verified is damaged */
 	bool lent;       /* a worker has it */
+	bool launched;
 };
 
 enum cuda_lane_state { LANE_FREE, LANE_FILLING, LANE_GPU, LANE_DRAINING };
@@ -41,6 +42,7 @@ enum cuda_lane_state { LANE_FREE, LANE_FILLING, LANE_GPU, LANE_DRAINING };
 struct cuda_lane {
 	enum cuda_lane_state state;
 	enum cuda_way way;
+	uint32_t mark; /* of its launches (codec.h) */
 	uint32_t used; /* bytes, the head included */
 	uint32_t n;    /* parts, ended ones included */
 	uint32_t lent; /* workers have so many of them */

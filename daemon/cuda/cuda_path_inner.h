@@ -23,6 +23,7 @@ struct cuda_path {
 	struct cuda_lane lanes[CUDA_WAYS][CUDA_LANES];
 	uint32_t first[CUDA_WAYS], busy[CUDA_WAYS]; /* lanes that are not free */
 	uint32_t on_gpu[CUDA_WAYS];
+	uint32_t mark;        /* of the last lane: each has one of its own */
 	uint64_t quiet_turns; /* in a row without news */
 	struct mails ended;   /* to the core, at the end of the turn */
 	uint64_t out_bytes, in_bytes, batches;

@@ -218,17 +218,10 @@ MEM_FN void encode_again(const struct share *s, int is_fp16, int k, uint32_t n)
 				     mem_load_some16(chunk_page(s, i), chunk_bytes(s, i)));
 }
 
-MEM_FN void set_flag(uint64_t tasks, uint32_t task)
-{
-	const uint4 outputs = mem_table16(task_at(tasks, task) + 16);
-
-	mem_store4(mem_u64(outputs.z, outputs.w), 1);
-}
-
 /* A group's values stay in registers between amax and codes; of a group beyond 64 KiB, the last
  * part's. */
-MEM_FN void encode_unit(const struct work *w, int is_fp16, uint64_t tasks, struct team *team,
-			struct team_shared *shared)
+MEM_FN void encode_unit(const struct work *w, int is_fp16, const struct cuda_tasks *tasks,
+			struct team *team, struct team_shared *shared)
 {
 	const struct share s = share_of(w, team);
 	uint4 v[CUDA_CHUNKS];
@@ -248,7 +241,7 @@ MEM_FN void encode_unit(const struct work *w, int is_fp16, uint64_t tasks, struc
 	k = fp8_exponent(is_fp16, team_max(team, shared, amax));
 	if (k == FP8_K_NONE) {
 		if (team->lane == 0)
-			set_flag(tasks, w->task);
+			mem_store4(tasks->task[w->task].flag, tasks->mark);
 		return;
 	}
 	if (team->lane == 0)
@@ -312,31 +305,31 @@ extern "C" {
 #endif
 
 __global__ void __launch_bounds__(CUDA_THREADS, 1)
-	kvtier_encode(const __grid_constant__ struct cuda_plan plan, uint64_t tasks,
-		      uint32_t n_tasks, uint32_t n_units)
+	kvtier_encode(const __grid_constant__ struct cuda_plan plan,
+		      const __grid_constant__ struct cuda_tasks tasks)
 {
 	__shared__ struct team_shared shared;
 	struct team team = team_of(plan.lanes);
 	struct round round = round_of(&team);
 	struct work w;
 
-	while (n_tasks && next_work(&plan, tasks, n_units, &round, &w)) {
+	while (tasks.n && next_work(&plan, &tasks, &round, &w)) {
 		if (w.unit.fp8)
-			encode_unit(&w, (int)plan.is_fp16, tasks, &team, &shared);
+			encode_unit(&w, (int)plan.is_fp16, &tasks, &team, &shared);
 		else
 			copy_unit(&w, &team, true);
 	}
 }
 
 __global__ void __launch_bounds__(CUDA_THREADS, 1)
-	kvtier_decode(const __grid_constant__ struct cuda_plan plan, uint64_t tasks,
-		      uint32_t n_tasks, uint32_t n_units)
+	kvtier_decode(const __grid_constant__ struct cuda_plan plan,
+		      const __grid_constant__ struct cuda_tasks tasks)
 {
 	const struct team team = team_of(plan.lanes);
 	struct round round = round_of(&team);
 	struct work w;
 
-	while (n_tasks && next_work(&plan, tasks, n_units, &round, &w)) {
+	while (tasks.n && next_work(&plan, &tasks, &round, &w)) {
 		if (w.unit.fp8)
 			decode_unit(&w, (int)plan.is_fp16, &team);
 		else

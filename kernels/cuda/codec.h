@@ -11,12 +11,11 @@
  * its scales and its payload may lie apart: cuda_plan_at() says where a unit's begin.
  *
  * The kernels (codec.cu), in grids of any size, blocks of CUDA_THREADS:
- *	kvtier_encode(struct cuda_plan, uint64_t tasks, uint32_t n_tasks, uint32_t n_units)
+ *	kvtier_encode(struct cuda_plan, struct cuda_tasks)
  *	kvtier_decode(the same)
- * `tasks` is the device address of n_tasks tasks, numbered by cuda_tasks_number(), which returned
- * n_units. The plan is passed by value; its pieces lie in device memory, like the tasks at a
- * multiple of 16. Tasks of one launch must not write to the same bytes; nothing else is asked of
- * their order.
+ * Both arguments are passed by value, so the tasks of a launch cross no wire of their own. The
+ * plan's pieces lie in device memory, at a multiple of 16. Tasks of one launch must not write to the
+ * same bytes; nothing else is asked of their order.
  *
  * The header of an image and the gap between its scales and its payload are the host's: kernels
  * neither read nor write them. As in ref.c, any scale and any payload are safe to decode, and
@@ -38,6 +37,7 @@ enum {
 	CUDA_THREADS = 512,    /* of a block */
 	CUDA_CHUNK_BYTES = 16, /* one access */
 	CUDA_CHUNKS = 8,       /* accesses that a thread has in flight */
+	CUDA_TASKS = 64,       /* of a launch */
 };
 
 /* A page_piece, its base a device address, and where it begins in an image. */
@@ -84,14 +84,23 @@ struct cuda_task {
 	/* Device addresses of the image's first scale and first byte of payload. Those of units
 	 * that the task does not do need not exist. Fast where payload is a multiple of 16. */
 	uint64_t scales, payload;
-	/* Encode: of a 32-bit word, which becomes 1 when fp8 cannot hold a group; the image is
-	 * then undefined. The host sets it to 0 before. Not used where neither codec is fp8. */
+	/* Encode: of a 32-bit word, which becomes the launch's mark when fp8 cannot hold a group; the
+	 * image is then undefined. Not used where neither codec is fp8. */
 	uint64_t flag;
 	uint32_t first_unit, n_units;
 	uint32_t start;                        /* units of the tasks before: cuda_tasks_number() */
 	uint8_t codec_k, codec_v, reserved[2]; /* enum image_codec; decode: the header's */
 };
 static_assert(sizeof(struct cuda_task) == 48, "cuda_task");
+
+/* What a launch does. A mark that its flags did not have before tells them apart, so nobody has to
+ * clear a flag. */
+struct cuda_tasks {
+	uint32_t n, n_units; /* of all tasks: cuda_tasks_number() */
+	uint32_t mark, reserved;
+	struct cuda_task task[CUDA_TASKS];
+};
+static_assert(sizeof(struct cuda_plan) + sizeof(struct cuda_tasks) <= 4096, "kernel parameters");
 
 /* The kernels for each kind of GPU, for cuModuleLoadData(). 0 bytes: there was no nvcc. */
 extern const unsigned char kvtier_cuda_image[];
@@ -112,8 +121,9 @@ void cuda_plan_at(const struct cuda_plan *plan, const struct cuda_piece *pieces,
 /* Blocks of CUDA_THREADS that a launch of n_units needs: at most `most`, at least 1. */
 uint32_t cuda_plan_blocks(const struct cuda_plan *plan, uint32_t n_units, uint32_t most);
 
-/* Sets `start` of each and returns the units of all; 0: n is 0, or the sum is 2^31 or more. */
-uint32_t cuda_tasks_number(struct cuda_task *tasks, uint32_t n);
+/* Sets `start` of each task, and n_units, which it returns; 0: there is no task, or the sum is 2^31
+ * or more. */
+uint32_t cuda_tasks_number(struct cuda_tasks *tasks);
 
 #ifdef __cplusplus
 }

@@ -261,13 +261,14 @@ uint32_t cuda_plan_blocks(const struct cuda_plan *plan, uint32_t n_units, uint32
 	return n == 0 || most == 0 ? 1 : n < most ? n : most;
 }
 
-uint32_t cuda_tasks_number(struct cuda_task *tasks, uint32_t n)
+uint32_t cuda_tasks_number(struct cuda_tasks *tasks)
 {
 	uint64_t sum = 0;
 
-	for (uint32_t i = 0; i < n && sum < 1u << 31; i++) {
-		tasks[i].start = (uint32_t)sum;
-		sum += tasks[i].n_units;
+	for (uint32_t i = 0; i < tasks->n && sum < 1u << 31; i++) {
+		tasks->task[i].start = (uint32_t)sum;
+		sum += tasks->task[i].n_units;
 	}
-	return sum < 1u << 31 ? (uint32_t)sum : 0;
+	tasks->n_units = sum < 1u << 31 ? (uint32_t)sum : 0;
+	return tasks->n_units;
 }

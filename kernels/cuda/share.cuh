@@ -42,17 +42,6 @@ MEM_FN struct cuda_piece load_piece(const struct cuda_plan *plan, uint32_t i)
 	return p;
 }
 
-MEM_FN uint64_t task_at(uint64_t tasks, uint32_t i)
-{
-	return tasks + i * sizeof(struct cuda_task);
-}
-
-/* first_unit, n_units, start, codecs */
-MEM_FN uint4 load_counts(uint64_t tasks, uint32_t i)
-{
-	return mem_table16(task_at(tasks, i) + offsetof(struct cuda_task, first_unit));
-}
-
 /*
  * What one thread does of a unit: chunk 0, 1, ... of its own, `page_step` apart in the page and
  * image_step in the image (as it would be without fp8, which halves it). Side by side, the team's
@@ -96,23 +85,21 @@ struct work {
 
 /* Unit `at` of the launch. Units come in order, so the search for its task goes on where it stood:
  * at *task. */
-MEM_FN struct work find(const struct cuda_plan *plan, uint64_t tasks, uint32_t *task, uint32_t at)
+MEM_FN struct work find(const struct cuda_plan *plan, const struct cuda_tasks *tasks,
+			uint32_t *task, uint32_t at)
 {
-	uint4 counts = load_counts(tasks, *task), places, outputs;
+	const struct cuda_task *t = &tasks->task[*task];
 	struct cuda_piece piece;
 	struct work w;
 	uint32_t unit, bits;
 
-	while (at - counts.z >= counts.y)
-		counts = load_counts(tasks, ++*task);
-	unit = counts.x + (at - counts.z);
-	places = mem_table16(task_at(tasks, *task));
-	outputs = mem_table16(task_at(tasks, *task) + 16);
+	while (at - t->start >= t->n_units)
+		t = &tasks->task[++*task];
+	unit = t->first_unit + (at - t->start);
 	piece = load_piece(plan, unit_piece(plan, unit));
-	w.unit = unit_of(plan, &piece, counts.w & 0xff, counts.w >> 8 & 0xff,
-			 mem_u64(places.x, places.y), unit);
-	w.scale = mem_u64(places.z, places.w) + w.unit.scale;
-	w.image = mem_u64(outputs.x, outputs.y) + w.unit.payload;
+	w.unit = unit_of(plan, &piece, t->codec_k, t->codec_v, t->page, unit);
+	w.scale = t->scales + w.unit.scale;
+	w.image = t->payload + w.unit.payload;
 	w.task = *task;
 	w.row_step = piece.row_step;
 	w.row_multiplier = piece.row_multiplier;
@@ -253,8 +240,8 @@ MEM_FN struct round round_of(const struct team *team)
 }
 
 /* The team's next unit; false: there is none. */
-MEM_FN bool next_work(const struct cuda_plan *plan, uint64_t tasks, uint32_t n_units,
-		      struct round *r, struct work *ret)
+MEM_FN bool next_work(const struct cuda_plan *plan, const struct cuda_tasks *tasks, struct round *r,
+		      struct work *ret)
 {
 	if (r->lane == WARP) {
 		uint32_t at;
@@ -262,13 +249,13 @@ MEM_FN bool next_work(const struct cuda_plan *plan, uint64_t tasks, uint32_t n_u
 		r->first += WARP * r->stride;
 		r->lane = 0;
 		at = r->first + threadIdx.x % WARP * r->stride;
-		if (at < n_units) {
+		if (at < tasks->n_units) {
 			const struct work w = find(plan, tasks, &r->task, at);
 
 			r->mine = found_of(&w);
 		}
 	}
-	if (r->first + r->lane * r->stride >= n_units)
+	if (r->first + r->lane * r->stride >= tasks->n_units)
 		return false;
 	*ret = told(&r->mine, r->task, r->lane++);
 	return true;

@@ -174,15 +174,14 @@ static void layout_rows(struct rig *r, struct page_layout *layout, struct page_p
 		};
 }
 
-/* Plan, pieces and a task for each block, to the device. */
+/* Plan and pieces, to the device, and a task for each block. */
 int rig_plan(struct rig *r, bool rows)
 {
 	struct page_piece pieces[PIECES];
 	struct cuda_piece table[PIECES];
 	struct page_layout layout = { .pieces = pieces };
-	struct cuda_task *tasks;
 	uint32_t scales, payload;
-	uint64_t at, table_bytes;
+	uint64_t table_bytes;
 
 	r->blocks = (uint32_t)(r->bytes / (rows ? ROW_LAYERS * ROWS * ROW : BLOCK));
 	if (r->blocks == 0)
@@ -197,37 +196,49 @@ int rig_plan(struct rig *r, bool rows)
 				 IMAGE_ALIGN +
 			 payload;
 	table_bytes = layout.n_pieces * sizeof(*table);
-	tasks = calloc(r->blocks, sizeof(*tasks));
-	if (!tasks)
-		return -ENOMEM;
-	(void)CALL(r, cuMemAlloc, &r->tables, table_bytes + r->blocks * sizeof(*tasks) + 256);
-	at = r->tables + 256;
-	for (uint32_t i = 0; i < r->blocks; i++)
-		tasks[i] = (struct cuda_task){
-			.page = (i * 7919ull) % r->blocks,
-			.scales = r->images + i * r->image_bytes + sizeof(struct image_header),
-			.payload = r->images + (i + 1) * r->image_bytes - payload,
-			.flag = r->tables,
-			.n_units = r->plan.n_units,
-			.codec_k = rows ? CODEC_RAW : CODEC_FP8,
-			.codec_v = rows ? CODEC_RAW : CODEC_FP8,
-		};
-	r->n_units = cuda_tasks_number(tasks, r->blocks);
-	r->plan.pieces = at + r->blocks * sizeof(*tasks);
-	(void)CALL(r, cuMemcpyHtoDAsync, at, tasks, r->blocks * sizeof(*tasks), r->stream);
+	r->task = (struct cuda_task){
+		.scales = r->images + sizeof(struct image_header),
+		.payload = r->images + r->image_bytes - payload,
+		.n_units = r->plan.n_units,
+		.codec_k = rows ? CODEC_RAW : CODEC_FP8,
+		.codec_v = rows ? CODEC_RAW : CODEC_FP8,
+	};
+	(void)CALL(r, cuMemAlloc, &r->tables, table_bytes + 256);
+	r->task.flag = r->tables;
+	r->plan.pieces = r->tables + 256;
 	(void)CALL(r, cuMemcpyHtoDAsync, r->plan.pieces, table, table_bytes, r->stream);
 	(void)CALL(r, cuStreamSynchronize, r->stream);
-	free(tasks);
 	return r->error;
+}
+
+/* The tasks of one launch: of the blocks from `first` on. */
+static void tasks_from(const struct rig *r, uint32_t first, struct cuda_tasks *ret)
+{
+	const uint32_t left = r->blocks - first;
+
+	ret->n = left < CUDA_TASKS ? left : CUDA_TASKS;
+	ret->mark = 1;
+	for (uint32_t i = 0; i < ret->n; i++) {
+		const uint32_t block = first + i;
+
+		ret->task[i] = r->task;
+		ret->task[i].page = block * 7919ull % r->blocks;
+		ret->task[i].scales += block * r->image_bytes;
+		ret->task[i].payload += block * r->image_bytes;
+	}
+	(void)cuda_tasks_number(ret);
 }
 
 void rig_launch(struct rig *r, CUfunction f, uint32_t blocks)
 {
-	uint64_t tasks = r->tables + 256;
-	void *params[] = { &r->plan, &tasks, &r->blocks, &r->n_units };
+	for (uint32_t first = 0; first < r->blocks; first += CUDA_TASKS) {
+		struct cuda_tasks tasks;
+		void *params[] = { &r->plan, &tasks };
 
-	(void)CALL(r, cuLaunchKernel, f, cuda_plan_blocks(&r->plan, r->n_units, blocks), 1, 1,
-		   CUDA_THREADS, 1, 1, 0, r->stream, params, NULL);
+		tasks_from(r, first, &tasks);
+		(void)CALL(r, cuLaunchKernel, f, cuda_plan_blocks(&r->plan, tasks.n_units, blocks),
+			   1, 1, CUDA_THREADS, 1, 1, 0, r->stream, params, NULL);
+	}
 }
 
 void rig_wait(struct rig *r)
@@ -235,7 +246,7 @@ void rig_wait(struct rig *r)
 	(void)CALL(r, cuStreamSynchronize, r->stream);
 }
 
-/* Seconds of one launch over all blocks. */
+/* Seconds of the launches over all blocks. */
 static double launch(struct rig *r, CUfunction f, uint32_t blocks)
 {
 	const uint64_t start = bench_now_ns();

@@ -24,8 +24,9 @@ struct rig {
 	CUdeviceptr pages, images, tables;
 	void *host; /* pinned */
 	uint64_t bytes, image_bytes;
-	uint32_t blocks, n_units;
+	uint32_t blocks;
 	struct cuda_plan plan;
+	struct cuda_task task; /* of block 0, in page 0 */
 	char *note;
 	size_t note_bytes;
 	int error; /* the first; later calls are not made */
@@ -42,7 +43,7 @@ int rig_open(struct rig *r, enum rig_priority priority, uint32_t share, struct b
 /* Blocks, and a task for each. rows: rows of 656 bytes as they are; else BF16 as FP8. */
 int rig_plan(struct rig *r, bool rows);
 int rig_close(struct rig *r); /* r->error */
-/* Queues one launch over all blocks, by so many blocks of threads. */
+/* Queues launches over all blocks, one after the other, by so many blocks of threads each. */
 void rig_launch(struct rig *r, CUfunction f, uint32_t blocks);
 /* Queues a copy of all images to pinned memory, or back. */
 void rig_cross(struct rig *r, enum rig_copy way);

@@ -8,7 +8,7 @@
  *	cuda.step	a stand-in for a step of decoding, alone and beside cuda.traffic in another
  *			process: the 99th percentile of its time
  *
- * A step is LAUNCHES launches that stream HBM through all of the GPU, and a wait. An engine's step
+ * A step is PASSES passes that stream HBM through all of the GPU, and a wait. An engine's step
  * has other kernels; its share of HBM and of the SMs is what the stand-in stands for. Processes
  * take turns on a GPU without MPS, so cuda.step is to be run twice, without MPS and with it; its
  * note says which.
@@ -26,7 +26,7 @@
 
 #define UNTIL "KVTIER_BENCH_CUDA_UNTIL" /* cuda.traffic runs until this descriptor hangs up */
 
-enum { RUNS = 5, STEPS = 200, LAUNCHES = 32, CTAS = 16, WHOLE_GPU = 65535 };
+enum { RUNS = 5, STEPS = 200, PASSES = 32, CTAS = 16, WHOLE_GPU = 65535 };
 
 static int runs(const struct rig *r)
 {
@@ -110,7 +110,7 @@ static double step_p99(struct rig *r)
 	for (uint32_t i = 0; i < n; i++) {
 		const uint64_t start = bench_now_ns();
 
-		for (int k = 0; k < (small ? 1 : LAUNCHES); k++)
+		for (int k = 0; k < (small ? 1 : PASSES); k++)
 			rig_launch(r, r->encode, WHOLE_GPU);
 		rig_wait(r);
 		us[i] = (double)(bench_now_ns() - start) / 1e3;

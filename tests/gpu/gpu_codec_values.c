@@ -152,7 +152,7 @@ static void every_input_that_fp8_cannot_hold(void **state)
 {
 	const struct pages_named one = {
 		.geometry = { .layers = 1,
-			      .kv_heads = CUDA_BED_TASKS,
+			      .kv_heads = CUDA_TASKS,
 			      .head_dim_k = 1,
 			      .block_tokens = 1 },
 		.order = PAGES_TOKEN_MAJOR,
@@ -169,12 +169,12 @@ static void every_input_that_fp8_cannot_hold(void **state)
 			if (fp8_exponent(h, code & 0x7fff) != FP8_K_NONE)
 				continue;
 			values[n++] = (uint16_t)code;
-			if (n == CUDA_BED_TASKS) {
+			if (n == CUDA_TASKS) {
 				cuda_bed_flags(b, n);
 				n = 0;
 			}
 		}
-		memset(values + n, 0, 2 * (CUDA_BED_TASKS - n));
+		memset(values + n, 0, 2 * (CUDA_TASKS - n));
 		cuda_bed_flags(b, n);
 	}
 }

@@ -18,8 +18,7 @@ enum { READ = 1, WRITE = 2 };
 enum {
 	IMAGE_AT = CUDA_BED_PAGES,
 	FLAGS_AT = IMAGE_AT + CUDA_BED_IMAGE,
-	TASKS_AT = FLAGS_AT + 4096,
-	PIECES_AT = TASKS_AT + CUDA_BED_TASKS * sizeof(struct cuda_task),
+	PIECES_AT = FLAGS_AT + 4096,
 };
 static_assert(PIECES_AT + PAGES_MAX_PIECES * sizeof(struct cuda_piece) <= CUDA_BED_BYTES, "tables");
 
@@ -145,10 +144,12 @@ static struct cuda_task task_of(const struct cuda_bed *bed, uint32_t i, uint32_t
 	};
 }
 
-/* 1 .. max_ranges tasks that do each unit once, in any order. Returns how many. */
-static uint32_t make_tasks(struct cuda_bed *bed, struct cuda_task *tasks)
+/* 1 .. max_ranges tasks that do each unit once, in any order. */
+static void make_tasks(struct cuda_bed *bed, struct cuda_tasks *ret)
 {
-	uint32_t n = 1 + random_below(&bed->random, bed->max_ranges), from = 0;
+	const uint32_t n = 1 + random_below(&bed->random, bed->max_ranges);
+	struct cuda_task *tasks = ret->task;
+	uint32_t from = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
 		const uint32_t left = bed->plan.n_units - from;
@@ -165,7 +166,7 @@ static uint32_t make_tasks(struct cuda_bed *bed, struct cuda_task *tasks)
 		tasks[i - 1] = tasks[j];
 		tasks[j] = t;
 	}
-	return n;
+	ret->n = n;
 }
 
 /* On this machine's GPU: the memory goes there and comes back, and what the kernel must not write
@@ -199,31 +200,29 @@ static struct on_gpu *on_gpu(void)
 	return &g;
 }
 
-/* The tables get the addresses that they have on the GPU, and back. */
-static void move_tables(struct cuda_bed *bed, uint64_t by, uint32_t n_tasks)
+/* Tasks and pieces get the addresses that they have on the GPU, and back. */
+static void move_addresses(struct cuda_bed *bed, uint64_t by, struct cuda_tasks *tasks)
 {
-	struct cuda_task *tasks = (void *)(bed->memory + TASKS_AT);
 	struct cuda_piece *pieces = (void *)(bed->memory + PIECES_AT);
 
-	for (uint32_t i = 0; i < n_tasks; i++) {
-		tasks[i].scales += by;
-		tasks[i].payload += by;
-		tasks[i].flag += by;
+	for (uint32_t i = 0; i < tasks->n; i++) {
+		tasks->task[i].scales += by;
+		tasks->task[i].payload += by;
+		tasks->task[i].flag += by;
 	}
 	for (uint32_t i = 0; i < bed->plan.n_pieces; i++)
 		pieces[i].base += by;
 	bed->plan.pieces += by;
 }
 
-static void launch_on_gpu(struct cuda_bed *bed, const char *name, uint32_t n, uint32_t n_units,
+static void launch_on_gpu(struct cuda_bed *bed, const char *name, struct cuda_tasks *tasks,
 			  uint32_t blocks)
 {
 	struct on_gpu *g = on_gpu();
 	const uint64_t by = g->memory - CUDA_BED_DEVICE;
-	uint64_t tasks = g->memory + TASKS_AT;
-	void *params[] = { &bed->plan, &tasks, &n, &n_units };
+	void *params[] = { &bed->plan, tasks };
 
-	move_tables(bed, by, n);
+	move_addresses(bed, by, tasks);
 	gpu_write(&g->gpu, g->memory, bed->memory, CUDA_BED_BYTES);
 	GPU(gpu_api()->cuLaunchKernel(strcmp(name, "kvtier_encode") ? g->decode : g->encode, blocks,
 				      1, 1, CUDA_THREADS, 1, 1, 0, g->gpu.stream, params, NULL));
@@ -233,15 +232,12 @@ static void launch_on_gpu(struct cuda_bed *bed, const char *name, uint32_t n, ui
 			bed->memory[i] = g->back[i];
 		else if (bed->memory[i] != g->back[i])
 			fail_msg("%s wrote to byte %u, which is not its", name, i);
-	move_tables(bed, 0 - by, n);
+	move_addresses(bed, 0 - by, tasks);
 }
 
-static void launch(struct cuda_bed *bed, const char *name, struct cuda_task *tasks, uint32_t n)
+static void launch(struct cuda_bed *bed, const char *name, struct cuda_tasks *tasks)
 {
-	const uint32_t n_units = cuda_tasks_number(tasks, n);
-	const uint64_t address = CUDA_BED_DEVICE + TASKS_AT;
-	void *const params[] = { &bed->plan, (void *)(uintptr_t)&address, &n,
-				 (void *)(uintptr_t)&n_units };
+	void *const params[] = { &bed->plan, tasks };
 	const struct host_launch l = {
 		.grid = { 1 + random_below(&bed->random, bed->max_blocks), 1, 1 },
 		.block = { CUDA_THREADS, 1, 1 },
@@ -253,9 +249,10 @@ static void launch(struct cuda_bed *bed, const char *name, struct cuda_task *tas
 	char text[256] = "";
 	int r;
 
-	memcpy(bed->memory + TASKS_AT, tasks, n * sizeof(*tasks));
+	tasks->mark = bed->mark;
+	(void)cuda_tasks_number(tasks);
 	if (gpu_is_real()) {
-		launch_on_gpu(bed, name, n, n_units, l.grid[0]);
+		launch_on_gpu(bed, name, tasks, l.grid[0]);
 		return;
 	}
 	r = host_kernel_run(host_kernel_find(name), &l, text, sizeof(text));
@@ -267,22 +264,22 @@ static void launch(struct cuda_bed *bed, const char *name, struct cuda_task *tas
 	assert_int_equal(r, 0);
 }
 
-static void allow_tables(struct cuda_bed *bed)
+static void allow_table(struct cuda_bed *bed)
 {
-	allow(bed, TASKS_AT, CUDA_BED_TASKS * sizeof(struct cuda_task), READ);
 	allow(bed, PIECES_AT, bed->pages.layout.n_pieces * sizeof(struct cuda_piece), READ);
 }
 
 /* In one launch or several. */
 static void launches(struct cuda_bed *bed, const char *name)
 {
-	struct cuda_task tasks[CUDA_BED_TASKS];
-	const uint32_t n = make_tasks(bed, tasks);
+	struct cuda_tasks all, some;
 
-	allow_tables(bed);
-	for (uint32_t i = 0, more; i < n; i += more) {
-		more = 1 + random_below(&bed->random, n - i);
-		launch(bed, name, tasks + i, more);
+	make_tasks(bed, &all);
+	allow_table(bed);
+	for (uint32_t i = 0; i < all.n; i += some.n) {
+		some.n = 1 + random_below(&bed->random, all.n - i);
+		memcpy(some.task, all.task + i, some.n * sizeof(*some.task));
+		launch(bed, name, &some);
 	}
 }
 
@@ -300,11 +297,11 @@ static void say_difference(struct cuda_bed *bed, const uint8_t *got, const uint8
 		}
 }
 
-/* Of an encode: all but the image. */
+/* Of an encode: all but the image. Flags have what they have. */
 static void encode_start(struct cuda_bed *bed)
 {
+	bed->mark++;
 	memset(bed->rights, 0, CUDA_BED_BYTES);
-	memset(bed->memory + FLAGS_AT, 0, 4096);
 	memset(bed->memory + IMAGE_AT, CUDA_BED_FILLER, bed->shape.image_bytes);
 	allow_rows(bed, READ);
 	allow(bed, FLAGS_AT, 4096, WRITE);
@@ -319,19 +316,19 @@ static int encode_ref(struct cuda_bed *bed)
 			    &identity, bed->image, NULL);
 }
 
-static uint32_t flag(const struct cuda_bed *bed, uint32_t i)
+static bool flagged(const struct cuda_bed *bed, uint32_t i)
 {
 	uint32_t x;
 
 	memcpy(&x, bed->memory + FLAGS_AT + 4 * i, 4);
-	return x;
+	return x == bed->mark;
 }
 
 int cuda_bed_encode(struct cuda_bed *bed)
 {
 	const uint32_t scales = sizeof(struct image_header);
 	uint8_t *mine = bed->memory + IMAGE_AT;
-	uint32_t flagged = 0;
+	bool any = false;
 	int r;
 
 	encode_start(bed);
@@ -339,9 +336,9 @@ int cuda_bed_encode(struct cuda_bed *bed)
 	allow(bed, IMAGE_AT + bed->shape.payload_offset, bed->shape.payload_bytes, WRITE);
 	launches(bed, "kvtier_encode");
 	r = encode_ref(bed);
-	for (uint32_t i = 0; i < CUDA_BED_TASKS; i++)
-		flagged |= flag(bed, i);
-	assert_int_equal(flagged, r == -ERANGE);
+	for (uint32_t i = 0; i < CUDA_TASKS; i++)
+		any |= flagged(bed, i);
+	assert_int_equal(any, r == -ERANGE);
 	if (r)
 		return r;
 	say_difference(bed, mine + scales, bed->image + scales, bed->shape.scale_bytes);
@@ -353,17 +350,17 @@ int cuda_bed_encode(struct cuda_bed *bed)
 void cuda_bed_range(struct cuda_bed *bed, uint32_t from, uint32_t to)
 {
 	const uint32_t scales = sizeof(struct image_header), payload = bed->shape.payload_offset;
-	struct cuda_task task = task_of(bed, 0, from, to);
+	struct cuda_tasks tasks = { .n = 1, .task = { task_of(bed, 0, from, to) } };
 	uint32_t scale[2], at[2];
 
 	cuda_plan_at(&bed->plan, bed->table, bed->codec_k, bed->codec_v, from, &scale[0], &at[0]);
 	cuda_plan_at(&bed->plan, bed->table, bed->codec_k, bed->codec_v, to, &scale[1], &at[1]);
 	encode_start(bed);
-	allow_tables(bed);
+	allow_table(bed);
 	if (bed->plan.scales_k + bed->plan.scales_v)
 		allow(bed, IMAGE_AT + scales + scale[0], scale[1] - scale[0], WRITE);
 	allow(bed, IMAGE_AT + payload + at[0], at[1] - at[0], WRITE);
-	launch(bed, "kvtier_encode", &task, 1);
+	launch(bed, "kvtier_encode", &tasks);
 	if (encode_ref(bed))
 		return;
 	say_difference(bed, bed->memory + IMAGE_AT + payload + at[0], bed->image + payload + at[0],
@@ -372,18 +369,18 @@ void cuda_bed_range(struct cuda_bed *bed, uint32_t from, uint32_t to)
 
 void cuda_bed_flags(struct cuda_bed *bed, uint32_t n)
 {
-	struct cuda_task tasks[CUDA_BED_TASKS];
+	struct cuda_tasks tasks = { .n = bed->plan.n_units };
 
-	assert_true(bed->plan.n_units <= CUDA_BED_TASKS);
+	assert_true(bed->plan.n_units <= CUDA_TASKS);
 	for (uint32_t i = 0; i < bed->plan.n_units; i++)
-		tasks[i] = task_of(bed, i, i, i + 1);
+		tasks.task[i] = task_of(bed, i, i, i + 1);
 	encode_start(bed);
-	allow_tables(bed);
+	allow_table(bed);
 	allow(bed, IMAGE_AT + sizeof(struct image_header), bed->shape.scale_bytes, WRITE);
 	allow(bed, IMAGE_AT + bed->shape.payload_offset, bed->shape.payload_bytes, WRITE);
-	launch(bed, "kvtier_encode", tasks, bed->plan.n_units);
-	for (uint32_t i = 0; i < CUDA_BED_TASKS; i++)
-		assert_int_equal(flag(bed, i), i < n);
+	launch(bed, "kvtier_encode", &tasks);
+	for (uint32_t i = 0; i < CUDA_TASKS; i++)
+		assert_int_equal(flagged(bed, i), i < n);
 }
 
 void cuda_bed_changing(struct cuda_bed *bed)

@@ -15,7 +15,6 @@
 enum {
 	CUDA_BED_PAGES = 4 << 20,
 	CUDA_BED_IMAGE = 4 << 20,
-	CUDA_BED_TASKS = 64,
 	CUDA_BED_BYTES = CUDA_BED_PAGES + CUDA_BED_IMAGE + (64 << 10),
 	CUDA_BED_FILLER = 0xa5,
 };
@@ -38,6 +37,7 @@ struct cuda_bed {
 	bool changing;       /* its owner writes to the page while the kernel reads it */
 	uint32_t max_ranges; /* an image is done in 1 .. max_ranges tasks */
 	uint32_t max_blocks; /* of a grid */
+	uint32_t mark;       /* of this encode's launches */
 };
 
 void cuda_bed_open(struct cuda_bed *bed, const char *test);

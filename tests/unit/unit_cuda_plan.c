@@ -202,15 +202,20 @@ static void wrong_pieces_are_refused(void **state)
 
 static void tasks_are_numbered(void **state)
 {
-	struct cuda_task tasks[3] = { { .n_units = 5 }, { .n_units = 0 }, { .n_units = 7 } };
+	struct cuda_tasks tasks = {
+		.n = 3,
+		.task = { { .n_units = 5 }, { .n_units = 0 }, { .n_units = 7 } },
+	};
 
 	(void)state;
-	assert_int_equal(cuda_tasks_number(tasks, 3), 12);
-	assert_int_equal(tasks[1].start, 5);
-	assert_int_equal(tasks[2].start, 5);
-	tasks[1].n_units = 0x7ffffff8;
-	assert_int_equal(cuda_tasks_number(tasks, 3), 0);
-	assert_int_equal(cuda_tasks_number(tasks, 0), 0);
+	assert_int_equal(cuda_tasks_number(&tasks), 12);
+	assert_int_equal(tasks.n_units, 12);
+	assert_int_equal(tasks.task[1].start, 5);
+	assert_int_equal(tasks.task[2].start, 5);
+	tasks.task[1].n_units = 0x7ffffff8;
+	assert_int_equal(cuda_tasks_number(&tasks), 0);
+	tasks.n = 0;
+	assert_int_equal(cuda_tasks_number(&tasks), 0);
 }
 
 int main(void)

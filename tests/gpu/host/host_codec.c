@@ -7,25 +7,23 @@
 #include "kernels/cuda/codec.h"
 #include "tests/gpu/host/host_kernel.h"
 
-void kvtier_encode(struct cuda_plan plan, uint64_t tasks, uint32_t n_tasks, uint32_t n_units);
-void kvtier_decode(struct cuda_plan plan, uint64_t tasks, uint32_t n_tasks, uint32_t n_units);
+void kvtier_encode(struct cuda_plan plan, struct cuda_tasks tasks);
+void kvtier_decode(struct cuda_plan plan, struct cuda_tasks tasks);
 
 #include "kernels/cuda/codec.cu"
 
 static void encode(void *const *params)
 {
-	kvtier_encode(*(const struct cuda_plan *)params[0], *(const uint64_t *)params[1],
-		      *(const uint32_t *)params[2], *(const uint32_t *)params[3]);
+	kvtier_encode(*(const struct cuda_plan *)params[0], *(const struct cuda_tasks *)params[1]);
 }
 
 static void decode(void *const *params)
 {
-	kvtier_decode(*(const struct cuda_plan *)params[0], *(const uint64_t *)params[1],
-		      *(const uint32_t *)params[2], *(const uint32_t *)params[3]);
+	kvtier_decode(*(const struct cuda_plan *)params[0], *(const struct cuda_tasks *)params[1]);
 }
 
-#define CODEC_PARAMS                                                         \
-	.n_params = 4, .param_bytes = { sizeof(struct cuda_plan), 8, 4, 4 }, \
+#define CODEC_PARAMS                                                                           \
+	.n_params = 2, .param_bytes = { sizeof(struct cuda_plan), sizeof(struct cuda_tasks) }, \
 	.max_threads = CUDA_THREADS
 
 const struct host_kernel *host_kernel_find(const char *name)
