@@ -50,8 +50,8 @@ static int load_kernels(struct cuda_gpu *gpu, char *text, size_t n)
 	return r;
 }
 
-/* Flags in it have no mark then. Where the thread cannot wait, nobody could tell when the memory may
- * go: only a new context can. */
+/* Flags in it have no mark then. Where the thread cannot wait, nobody could tell when the memory
+ * may go: only a new context can. */
 static int clear_staging(struct cuda_gpu *gpu, char *text, size_t n)
 {
 	const struct cuda_context *c = &gpu->in_context;

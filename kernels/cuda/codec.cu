@@ -19,7 +19,7 @@
  *   its machine code: 316 codes, 166 loads and amax, 65 to find and share, 110 reduction and k), 11
  *   a value. Three in five go to the integer pipe, which takes one in two cycles: 840 cycles a
  *   group, 4 groups at a time. That is 33 GB/s an SM at 1.7 GHz (H100), 27 at 1.41 (A100).
- * - Registers: 105 to 127 a thread, so one block of 16 warps an SM, a quarter of what an SM holds,
+ * - Registers: 103 to 126 a thread, so one block of 16 warps an SM, a quarter of what an SM holds,
  *   and no spill: the build fails at one. Another block of 512 threads would need 64 registers a
  *   thread, and half of the values in flight. What hides latency is the 8 loads of a thread.
  * - Row by row, consecutive lanes read consecutive chunks: whole 32-byte sectors from rows of 32

@@ -14,8 +14,8 @@
  *	kvtier_encode(struct cuda_plan, struct cuda_tasks)
  *	kvtier_decode(the same)
  * Both arguments are passed by value, so the tasks of a launch cross no wire of their own. The
- * plan's pieces lie in device memory, at a multiple of 16. Tasks of one launch must not write to the
- * same bytes; nothing else is asked of their order.
+ * plan's pieces lie in device memory, at a multiple of 16. Tasks of one launch must not write to
+ * the same bytes; nothing else is asked of their order.
  *
  * The header of an image and the gap between its scales and its payload are the host's: kernels
  * neither read nor write them. As in ref.c, any scale and any payload are safe to decode, and
@@ -84,8 +84,8 @@ struct cuda_task {
 	/* Device addresses of the image's first scale and first byte of payload. Those of units
 	 * that the task does not do need not exist. Fast where payload is a multiple of 16. */
 	uint64_t scales, payload;
-	/* Encode: of a 32-bit word, which becomes the launch's mark when fp8 cannot hold a group; the
-	 * image is then undefined. Not used where neither codec is fp8. */
+	/* Encode: of a 32-bit word, which becomes the launch's mark when fp8 cannot hold a group;
+	 * the image is then undefined. Not used where neither codec is fp8. */
 	uint64_t flag;
 	uint32_t first_unit, n_units;
 	uint32_t start;                        /* units of the tasks before: cuda_tasks_number() */

@@ -79,7 +79,7 @@ static void blocks_larger_than_a_lane_come_back(void **state)
 	chains_come_back(&g, 1, 3);
 }
 
-/* What FP8 cannot hold is kept raw, and its neighbours in FP8. */
+/* What FP8 cannot hold is kept raw, its neighbours and all that comes after it in FP8. */
 static void a_block_that_fp8_cannot_hold_is_kept_raw(void **state)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
@@ -96,6 +96,12 @@ static void a_block_that_fp8_cannot_hold_is_kept_raw(void **state)
 	for (uint32_t i = 0; i < 8; i++)
 		assert_true(i == 3 ? gpu_raw_is_spoilt(&e, 1, i, 8 + i) :
 				     gpu_raw_holds(&e, 1, i, 8 + i));
+	/* each lane again, the one with the flag, too */
+	for (uint32_t chain = 2; chain < 10; chain++) {
+		gpu_raw_fill(&e, chain, 0, 8);
+		assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, chain, 0, 8).ok, 8);
+	}
+	assert_int_equal(daemon_stat(&d, "store.raw_blocks_total"), 1);
 	gpu_raw_close_space(&e);
 	gpu_raw_close(&e);
 }
