@@ -19,7 +19,8 @@ daemon/device       client daemon/base kernels
 daemon/cuda         client daemon/base kernels daemon/config daemon/device
 daemon/store        client daemon/base kernels tiers daemon/stats daemon/device
 daemon/kvtierd.h    daemon/base daemon/stats daemon/config daemon/device daemon/store
-daemon/nvme         daemon/base tiers daemon/stats daemon/device daemon/store daemon/kvtierd.h
+daemon/nvme         daemon/base tiers daemon/stats daemon/config daemon/device daemon/store
+                    daemon/kvtierd.h
 daemon/redis        daemon/base tiers daemon/stats daemon/config daemon/store daemon/kvtierd.h
 daemon/shared       client daemon/base kernels tiers daemon/device daemon/store
 daemon/op           client daemon/base tiers daemon/stats daemon/config daemon/device daemon/store

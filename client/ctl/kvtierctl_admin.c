@@ -12,6 +12,8 @@
 #include <string.h>
 
 #include "kvtierctl.h"
+#include "kvtierctl_ask.h"
+#include "kvtierctl_text.h"
 
 /* --- a list of objects as a table --- */
 

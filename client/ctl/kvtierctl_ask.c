@@ -4,6 +4,8 @@
  * within 5 seconds, again and again: what takes longer says how far it is, and people at a terminal
  * see that.
  */
+#include "kvtierctl_ask.h"
+
 #include <errno.h>
 #include <json-c/json.h>
 #include <poll.h>
@@ -18,6 +20,7 @@
 #include "daemon/admin/ctl.h"
 #include "daemon/stats/stats.h"
 #include "kvtierctl.h"
+#include "kvtierctl_text.h"
 
 enum { REPLY_MS = 5000, REPLY_BYTES_MAX = 64 << 20 };
 

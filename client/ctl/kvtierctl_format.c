@@ -14,11 +14,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/config/config.h"
+#include "daemon/config/config_derive.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/nvme/nvme_format.h"
 #include "tiers/nvme/nvme_make_store.h"
 #include "kvtierctl.h"
+#include "kvtierctl_text.h"
 
 enum { DEFAULT_SEGMENT_BYTES = 64 << 20 };
 

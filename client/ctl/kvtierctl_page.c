@@ -11,6 +11,8 @@
 #include "daemon/stats/stats.h"
 #include "daemon/base/text.h"
 #include "kvtierctl_page.h"
+#include "kvtierctl_status.h"
+#include "kvtierctl_text.h"
 
 /* What happened in the time that the page covers. */
 struct span {

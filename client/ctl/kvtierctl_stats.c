@@ -14,6 +14,8 @@
 #include "daemon/base/log.h"
 #include "daemon/stats/stats.h"
 #include "kvtierctl_page.h"
+#include "kvtierctl_status.h"
+#include "kvtierctl_text.h"
 
 enum { MAX_GLOBS = 16, MAX_ROWS = 512 };
 

@@ -3,6 +3,8 @@
  * kvtierctl_status.c - the stats page, and status and version, which need nothing else: they answer
  * whatever the daemon does.
  */
+#include "kvtierctl_status.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -13,6 +15,7 @@
 #include "daemon/base/text.h"
 #include "daemon/stats/stats.h"
 #include "kvtierctl.h"
+#include "kvtierctl_text.h"
 
 #ifndef KVTIER_VERSION
 #define KVTIER_VERSION "0"

@@ -2,6 +2,8 @@
 /*
  * kvtierctl_text.c - numbers, times and tables for people.
  */
+#include "kvtierctl_text.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include <getopt.h>
 #include <stdio.h>
 
-#include "config.h"
+#include "config_print.h"
 
 static void print_help(FILE *out)
 {

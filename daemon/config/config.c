@@ -7,6 +7,8 @@
  * Invariants: the error names the first wrong line; a file with a wrong line is not used at all.
  * Runs once, before there are threads.
  */
+#include "config.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <ini.h>
@@ -15,7 +17,9 @@
 #include <string.h>
 
 #include "tiers/nvme/nvme_format.h"
-#include "config_table.h"
+#include "config_derive.h"
+#include "config_redis.h"
+#include "config_value.h"
 #include "daemon/base/log.h"
 
 struct reader {

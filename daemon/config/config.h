@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * config.h - the configuration: an INI file, checked against tbl_config.h, as one const struct.
- * config.c reads the file, config_value.c and config_redis.c parse values, config_derive.c fills
- * what was left out, config_print.c writes; config_table.h is what these share.
+ * config.c reads the file; config_table.h is the table as data, config_value.h parses a value,
+ * config_derive.h fills in what was left out, config_print.h writes a file, --help and the manual.
  *
  * The field of [host] bytes is config->host_bytes: section_key for all. What a value may look like:
  *
@@ -85,33 +85,7 @@ struct config {
  * says, else why it could not be read. *ret is written on success only. */
 int config_load(const char *path, struct config *ret, char *text, size_t n);
 
-/* Fills what was left empty or automatic (paths, spin_us) from the environment. Makes nothing on
- * disk. -ENAMETOOLONG: a path does not fit; -ENOENT: no directory can be made out. */
-int config_derive(struct config *config, char *text, size_t n);
-
-/* [index] max_blocks; if that is 0, what such a host tier and the NVMe tier may hold. */
-uint64_t config_max_blocks(const struct config *config, uint64_t host_bytes);
-
-/* Makes runtime_dir and state_dir (0700, parents too) when absent. -EPERM: it is there but is no
- * directory of ours, or others can write to it. */
-int config_make_dirs(const struct config *config, char *text, size_t n);
-
-/* Writes the whole configuration as a file that config_load() reads back to the same. */
-void config_print(const struct config *config, FILE *out);
-void config_print_help(FILE *out); /* keys, defaults, ranges, prose: part of --help */
-void config_print_man(FILE *out);  /* the same as mdoc: part of kvtierd.8 */
-
-/* The next path of a PATHS value, from *cursor (the field to start with) on; false: no more. */
-bool config_paths_next(const char **cursor, char ret[CONFIG_PATH_BYTES]);
-/* Likewise of an ENDPOINTS value; each has its port. And of a HOSTS value. */
-bool config_endpoints_next(const char **cursor, char ret[CONFIG_ENDPOINT_BYTES]);
-
-/* A segment size that nobody chose, halved or doubled until a store of so many bytes has at least
- * 4, and no more than it can number; where there is none, the nearest. Also kvtierctl's, for
- * `format`. */
-uint64_t config_fit_segment(uint64_t store_bytes, uint64_t segment_bytes);
-
-/* For device_conf.kernels: NULL when automatic. */
-const char *config_kernels_name(const struct config *config);
+/* Reads an open file; name is for messages. */
+int config_parse(FILE *in, const char *name, struct config *ret, char *text, size_t n);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * config_derive.c - the defaults that depend on where the daemon runs: directories, sockets,
- * spinning.
- */
+/* config_derive.c - see config_derive.h. */
+#include "config_derive.h"
+
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -11,8 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "config.h"
 #include "client/runtime_dir.h"
+#include "tiers/nvme/nvme_format.h"
+#include "config_value.h"
 
 enum {                               /* [index] max_blocks = 0 */
        HOST_BLOCK_BYTES = 4096,      /* as if all blocks in memory were this small */
@@ -216,4 +216,15 @@ const char *config_kernels_name(const struct config *config)
 	default:
 		return NULL;
 	}
+}
+
+uint64_t config_fit_segment(uint64_t store_bytes, uint64_t segment_bytes)
+{
+	while (store_bytes < NVME_DATA_OFFSET + NVME_MIN_SEGMENTS * segment_bytes &&
+	       segment_bytes / 2 >= NVME_MIN_SEGMENT_BYTES)
+		segment_bytes /= 2;
+	while (store_bytes > NVME_DATA_OFFSET + NVME_MAX_SEGMENTS * segment_bytes &&
+	       segment_bytes * 2 <= NVME_MAX_SEGMENT_BYTES)
+		segment_bytes *= 2;
+	return segment_bytes;
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * config_print.c - the configuration table for people: a file, --help, the man page.
- */
+/* config_print.c - see config_print.h. */
+#include "config_print.h"
+
 #include <string.h>
 
-#include "config_table.h"
+#include "config_endpoints.h"
+#include "config_value.h"
 #include "daemon/base/text.h"
 
 static bool first_of_section(size_t i)

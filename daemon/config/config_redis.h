@@ -10,7 +10,7 @@
 #define KVTIER_CONFIG_REDIS_H
 
 #include "tiers/redis/redis.h"
-#include "config.h"
+#include "config_table.h"
 
 enum { CONFIG_SHARED_MIN = 32, CONFIG_SHARED_BYTES = 512 };
 
@@ -21,6 +21,10 @@ struct config_redis {
 	uint8_t shared[CONFIG_SHARED_BYTES]; /* what is in secret_file; for spaces_share() */
 	size_t shared_bytes;                 /* 0: none */
 };
+
+/* What is wrong with [redis] as a whole: NULL, or a sentence's end, and the key that it is about.
+ */
+const char *config_redis_fault(const struct config *config, enum config_row_index *ret);
 
 /*
  * Reads the files and fills *ret, whose pointers go into *config and *redis; its events,

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config_value.c - one configuration value: text to field, field to text, and what is allowed.
+ * config_value.c - see config_value.h.
  *
  * Invariant: config_value(config_text(x)) gives x back, for every type (tests/unit/unit_config.c).
  */
+#include "config_value.h"
+
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
@@ -11,17 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tiers/nvme/nvme_format.h"
-#include "config_table.h"
+#include "config_endpoints.h"
 #include "daemon/base/log.h"
-
-#define CONFIG(section, key, TYPE, dflt, min, max, unit, prose) \
-	{ #section, #key,  CONFIG_TYPE_##TYPE,                  \
-	  dflt,     min,   max,                                 \
-	  unit,     prose, offsetof(struct config, section##_##key) },
-const struct config_row config_rows[CONFIG_ROWS] = {
-#include "tbl_config.h"
-};
 
 struct suffix {
 	const char *text;
@@ -365,15 +358,4 @@ char *config_text(const struct config_row *row, const struct config *config, cha
 		break;
 	}
 	return ret;
-}
-
-uint64_t config_fit_segment(uint64_t store_bytes, uint64_t segment_bytes)
-{
-	while (store_bytes < NVME_DATA_OFFSET + NVME_MIN_SEGMENTS * segment_bytes &&
-	       segment_bytes / 2 >= NVME_MIN_SEGMENT_BYTES)
-		segment_bytes /= 2;
-	while (store_bytes > NVME_DATA_OFFSET + NVME_MAX_SEGMENTS * segment_bytes &&
-	       segment_bytes * 2 <= NVME_MAX_SEGMENT_BYTES)
-		segment_bytes *= 2;
-	return segment_bytes;
 }

@@ -12,7 +12,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/thread.h"
-#include "daemon/config/config.h"
+#include "daemon/config/config_derive.h"
 #include "device_cuda.h"
 
 enum {

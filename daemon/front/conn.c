@@ -34,6 +34,7 @@
 #include "daemon/kvtierd.h"
 #include "daemon/base/log.h"
 #include "daemon/op/op.h"
+#include "conn_share.h"
 #include "packet.h"
 #include "server.h"
 

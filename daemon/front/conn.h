@@ -62,27 +62,7 @@ void conn_look(struct conn *c);      /* takes what packets there are */
 void conn_turn_away(struct conn *c); /* GREETING: somebody else needs the slot */
 /* DYING and no ops left. True: nothing is left of it */
 bool conn_end(struct conn *c);
-/* what its regions take of the daemon */
-void conn_share(const struct conn *c, struct intake_share *ret);
 /* OPEN: what it has imported of this device is lost, or the device itself. */
 void conn_lost(struct conn *c, const struct device *device, const char *why);
-
-/* conn_share.c. Can this entry be taken now? A cancel needs neither an op nor a completion. */
-bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t completions);
-void conn_send_wake(struct conn *c); /* as its client asked; never blocks */
-/* The rings are made: HELLO_OK, which is all that needs their descriptors. 0 or -errno. */
-int conn_answer_hello(struct conn *c, uint32_t seq);
-/* A number for one more space. 0, or -ENOSPC with text. */
-int conn_free_handle(const struct conn *c, uint32_t *ret, char *text, size_t n);
-/* Its PARTS are taken. */
-void conn_answer_parts(struct conn *c, uint32_t seq);
-/* All but the head. */
-void conn_fill_ok(const struct conn *c, const struct mount *mount, struct wire_space_ok *ret);
-/* It has regions or events of the device; of any GPU. */
-bool conn_uses(const struct conn *c, const struct device *device);
-bool conn_uses_gpu(const struct conn *c);
-void conn_give_up_orders(struct conn *c); /* all of them are unwanted from now on */
-/* The order is the connection's: 0. -EEXIST with text: it has one, and this one is the caller's. */
-int conn_take_order(struct conn *c, struct order *order, char *text, size_t n);
 
 #endif

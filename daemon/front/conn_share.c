@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conn_share.c - what a connection has of the daemon and of its devices. See conn.h. */
-#include "conn.h"
+/* conn_share.c - see conn_share.h. */
+#include "conn_share.h"
 
 #include <errno.h>
 #include <stdio.h>

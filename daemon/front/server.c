@@ -31,6 +31,7 @@
 #include "daemon/kvtierd.h"
 #include "daemon/op/op.h"
 #include "conn.h"
+#include "conn_share.h"
 #include "packet.h"
 #include "slots.h"
 

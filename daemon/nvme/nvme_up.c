@@ -15,6 +15,7 @@
 #include "daemon/store/copies.h"
 #include "daemon/kvtierd.h"
 #include "daemon/base/log.h"
+#include "daemon/config/config_value.h"
 #include "flush.h"
 #include "scrub.h"
 #include "writeback.h"

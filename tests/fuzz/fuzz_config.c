@@ -12,7 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/config/config_table.h"
+#include "daemon/config/config_endpoints.h"
+#include "daemon/config/config_print.h"
+#include "daemon/config/config_value.h"
 #include "tests/lib/random.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

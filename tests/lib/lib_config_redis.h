@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "daemon/config/config_redis.h"
-#include "daemon/config/config_table.h"
 
 extern char config_message[1024]; /* the last message */
 

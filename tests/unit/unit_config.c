@@ -19,7 +19,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/config/config_table.h"
+#include "daemon/config/config_derive.h"
+#include "daemon/config/config_print.h"
+#include "daemon/config/config_value.h"
 #include "tests/lib/lib_man.h"
 #include "tests/lib/lib_scratch.h"
 

@@ -4,6 +4,9 @@
  * unit_config_redis - goal: [redis] is taken as it was meant, or refused with the line, the key and
  * the reason. Method: texts through config_parse().
  */
+#include "daemon/config/config_endpoints.h"
+#include "daemon/config/config_print.h"
+#include "daemon/config/config_value.h"
 #include "tests/lib/lib_config_redis.h"
 
 static void refused(const char *key_value, const char *words)

@@ -19,7 +19,8 @@
  * caller tells the log of its blocks (touch, forget); the log keeps that as sums per segment. When
  * a segment is about to go, the log asks about its blocks.
  *
- * These functions are defined in several files; nvme_log_inner.h lists the files.
+ * This is the one face of several files, which nvme_log_inner.h lists: a caller has one log, whose
+ * calls share locations, ticks and struct nvme_append, and need not know which file a call is in.
  */
 #ifndef KVTIER_NVME_LOG_H
 #define KVTIER_NVME_LOG_H
