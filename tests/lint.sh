@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # lint.sh [BUILD] - rules of the tree that no compiler checks: which room includes which (rooms.py), which
-# file calls which (circles.py), the format (.clang-format, lines of 100 columns), how long files are; and
-# cppcheck.
+# file calls which (circles.py), which header declares what (headers.py), the format (.clang-format, lines of
+# 100 columns), how long files are; and cppcheck.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 status=0
@@ -11,6 +11,7 @@ build=${1:-build}
 [ -x "$build/kvtierd" ] || make -j"$(nproc)" BUILD="$build" all || status=1
 python3 tests/rooms.py || status=1
 python3 tests/circles.py "$build" || status=1
+python3 tests/headers.py "$build" || status=1
 python3 - "${sources[@]}" <<'END' || status=1
 import sys
 long = [f"{name}:{number}: {len(line.rstrip().expandtabs(8))} columns"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conn.h - one connection: handshake, control messages, submission ring, spaces, death. server.h
- * has all of them. Core thread only.
+ * conn.h - one connection: its struct, its start, its socket and its submission ring. Control
+ * messages are in conn_message.h, its end in conn_leave.h, its share of the daemon in conn_share.h;
+ * server.h has all connections. Core thread only.
  *
  *  accept -> GREETING --HELLO--> MEETING --rings made (a helper)--> OPEN
  *                |                  |                                 |
@@ -11,6 +12,20 @@
  *                                                                     | no requests left
  *                                                                     v
  *                     slot is free <-- unmapped, closed (helpers) -- ENDED
+ *
+ * Invariants
+ *   K1 whatever a client says, at most its own connection ends: an ERROR with the sentence, then
+ *      close.
+ *   K2 the end of a connection is the daemon's word that it let go of the client's pages, whatever
+ *      the reason. A dying connection's socket and ring are not looked at any more, but its socket
+ *      stays open and silent until its last part in flight let go (milliseconds). Only then the
+ *      reason is sent, and it hangs up.
+ *   K3 nothing is sent that could block: what does not fit into the socket of a client that does
+ *      not read its replies ends that connection.
+ *   K4 what a client sent is touched here only as bytes of a packet: descriptors, regions and its
+ *      socket's queue are a helper's (intake.c). A connection has at most one intake and one
+ *      leaving under way, and its slot is taken until both have ended: what blocks them holds up
+ *      this connection alone.
  */
 #ifndef KVTIER_CONN_H
 #define KVTIER_CONN_H
@@ -20,17 +35,18 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "front.h"
 #include "intake.h"
 #include "daemon/base/loop.h"
 #include "daemon/shared/client.h"
 
-struct kvtierd;
-struct server;
+/* between two looks at the ring of a client whose doorbells nobody hears */
+enum { CONN_TICK_NS = 1000000 };
 
 enum conn_state { CONN_GREETING, CONN_MEETING, CONN_OPEN, CONN_DYING, CONN_ENDED };
 
 struct conn {
-	struct server *server;
+	struct front *front;
 	struct conn *next; /* in order of arrival; free list when unused */
 	enum conn_state state;
 	struct client client; /* all that op/ knows of it */
@@ -57,12 +73,6 @@ struct conn {
 /* c is zeroed but for what server.c knows of the peer. fd and pidfd (-1: none) become the
  * connection's on success only. 0 or -errno. */
 int conn_start(struct conn *c, int fd, int pidfd);
-void conn_kill(struct conn *c);      /* -> DYING; any state is fine */
-void conn_look(struct conn *c);      /* takes what packets there are */
-void conn_turn_away(struct conn *c); /* GREETING: somebody else needs the slot */
-/* DYING and no ops left. True: nothing is left of it */
-bool conn_end(struct conn *c);
-/* OPEN: what it has imported of this device is lost, or the device itself. */
-void conn_lost(struct conn *c, const struct device *device, const char *why);
+void conn_look(struct conn *c); /* takes what packets there are */
 
 #endif

@@ -10,7 +10,6 @@
 #include "daemon/kvtierd.h"
 #include "daemon/op/op.h"
 #include "packet.h"
-#include "server.h"
 
 static void count_regions(const struct mount *mount, struct intake_share *ret)
 {
@@ -21,7 +20,7 @@ static void count_regions(const struct mount *mount, struct intake_share *ret)
 
 void conn_share(const struct conn *c, struct intake_share *ret)
 {
-	const uint32_t clients = server_daemon(c->server)->config->socket_max_clients;
+	const uint32_t clients = c->front->d->config->socket_max_clients;
 
 	*ret = (struct intake_share){
 		.max_bytes = INTAKE_MAX_BYTES / clients,
@@ -49,7 +48,7 @@ bool conn_uses(const struct conn *c, const struct device *device)
 
 bool conn_uses_gpu(const struct conn *c)
 {
-	const struct devices *devices = &server_daemon(c->server)->devices;
+	const struct devices *devices = &c->front->d->devices;
 
 	for (uint32_t i = 1; i < devices->n; i++)
 		if (conn_uses(c, devices->all[i]))
@@ -70,15 +69,15 @@ int conn_take_order(struct conn *c, struct order *order, char *text, size_t n)
 
 bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t completions)
 {
-	const struct ops *all = server_daemon(c->server)->ops;
+	const struct ops *all = c->front->d->ops;
 
 	return sqe->op == WIRE_OP_CANCEL ||
-	       (completions > 0 && ops_room(all, &c->client, server_connections(c->server)));
+	       (completions > 0 && ops_room(all, &c->client, c->front->n_alive));
 }
 
 int conn_answer_hello(struct conn *c, uint32_t seq)
 {
-	const struct kvtierd *d = server_daemon(c->server);
+	const struct kvtierd *d = c->front->d;
 	struct ring *ring = &c->client.ring;
 	struct wire_hello_ok ok = {
 		.head = packet_head(WIRE_HELLO_OK, sizeof(ok), seq),
@@ -93,12 +92,12 @@ int conn_answer_hello(struct conn *c, uint32_t seq)
 		.index_bytes = index_bytes(d->store.index),
 	};
 	const int fds[4] = { ring->submit_fd, ring->complete_fd, index_fd(d->store.index),
-			     server_pidfd(c->server) };
+			     c->front->self };
 	int r;
 
 	snprintf(ok.daemon_version, sizeof(ok.daemon_version), "%s", KVTIER_VERSION);
-	snprintf(ok.tenant, sizeof(ok.tenant), "%.31s", server_tenant(c->server));
-	server_let_fds_in(c->socket.fd);
+	snprintf(ok.tenant, sizeof(ok.tenant), "%.31s", front_tenant(c->front));
+	front_let_fds_in(c->socket.fd);
 	r = packet_send(c->socket.fd, &ok, sizeof(ok), fds, fds[3] >= 0 ? 4 : 3);
 	if (r == 0)
 		ring_close_fds(ring);
@@ -117,14 +116,6 @@ int conn_free_handle(const struct conn *c, uint32_t *ret, char *text, size_t n)
 	return -ENOSPC;
 }
 
-void conn_answer_parts(struct conn *c, uint32_t seq)
-{
-	const struct wire_head ok = packet_head(WIRE_PARTS_OK, sizeof(ok), seq);
-
-	if (packet_send(c->socket.fd, &ok, sizeof(ok), NULL, 0))
-		conn_kill(c);
-}
-
 void conn_fill_ok(const struct conn *c, const struct mount *mount, struct wire_space_ok *ret)
 {
 	ret->space = mount->handle;
@@ -133,7 +124,7 @@ void conn_fill_ok(const struct conn *c, const struct mount *mount, struct wire_s
 	ret->image_bytes = mount->space->shape.image_bytes;
 	ret->logical_bytes = mount->space->shape.logical_bytes;
 	memcpy(ret->space_id, mount->space->id, sizeof(ret->space_id));
-	space_salt(server_daemon(c->server)->store.spaces, mount->space, ret->salt);
+	space_salt(c->front->d->store.spaces, mount->space, ret->salt);
 	memcpy(ret->index_key, mount->space->index_key, sizeof(ret->index_key));
 	ret->gpus = mount->device->unit == DEVICE_NO_UNIT ? 0 : wire_gpu_bit(mount->device->unit);
 }

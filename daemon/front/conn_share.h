@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conn_share.h - what a connection has of the daemon and of its devices, and the messages that tell
- * its client of it. Core thread only.
+ * conn_share.h - what a connection has of the daemon and of its devices: regions,
+ * numbers, room in rings, orders; and the answers that say so. Core thread only.
  */
 #ifndef KVTIER_CONN_SHARE_H
 #define KVTIER_CONN_SHARE_H
@@ -17,8 +17,6 @@ void conn_send_wake(struct conn *c); /* as its client asked; never blocks */
 int conn_answer_hello(struct conn *c, uint32_t seq);
 /* A number for one more space. 0, or -ENOSPC with text. */
 int conn_free_handle(const struct conn *c, uint32_t *ret, char *text, size_t n);
-/* Its PARTS are taken. */
-void conn_answer_parts(struct conn *c, uint32_t seq);
 /* All but the head. */
 void conn_fill_ok(const struct conn *c, const struct mount *mount, struct wire_space_ok *ret);
 /* It has regions or events of the device; of any GPU. */

@@ -31,7 +31,9 @@
 #include "daemon/kvtierd.h"
 #include "daemon/op/op.h"
 #include "conn.h"
+#include "conn_leave.h"
 #include "conn_share.h"
+#include "front.h"
 #include "packet.h"
 #include "slots.h"
 
@@ -58,88 +60,36 @@ struct refused {
 };
 
 struct server {
-	struct kvtierd *d;
-	struct helpers *helpers;
-	bool guarded;
+	struct front front;
 	struct refused refused[REFUSED_MAX], *free_refused;
 	struct loop_watch listener;
 	struct loop_poller reaper;
 	struct loop_timer resume; /* listening again after running out of fds */
-	int self;                 /* pidfd: by it clients see this process end; -1: none */
-	struct log_limit log;
 	struct slots_rule rule;
 	struct slots_owner *owners; /* max_clients of them, for slots_find_hog() */
 	/* when a client was refused for want of a slot last; 0: never */
 	uint64_t refused_ns;
-	uint32_t next_id, n_alive, n_dying;
+	uint32_t next_id;
 	struct conn *conns; /* alive and dying, in order of arrival */
 	struct conn *free_conns;
 	struct conn *pool;
-	_Alignas(8) char buffer[WIRE_MAX_MESSAGE];
 };
-
-struct kvtierd *server_daemon(const struct server *s)
-{
-	return s->d;
-}
-
-int server_pidfd(const struct server *s)
-{
-	return s->self;
-}
-
-struct log_limit *server_log(struct server *s)
-{
-	return &s->log;
-}
-
-void *server_buffer(struct server *s)
-{
-	return s->buffer;
-}
-
-const char *server_tenant(const struct server *s)
-{
-	return s->d->config->socket_tenant;
-}
 
 uint32_t server_connections(const struct server *s)
 {
-	return s->n_alive;
-}
-
-struct helpers *server_helpers(struct server *s)
-{
-	return s->helpers;
-}
-
-bool server_guarded(const struct server *s)
-{
-	return s->guarded;
-}
-
-void server_let_fds_in(int fd)
-{
-	const int on = 1;
-
-	(void)setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &on, sizeof(on));
+	return s->front.n_alive;
 }
 
 bool server_busy(const struct server *s)
 {
-	return s && (s->n_dying > 0 || helpers_busy(s->helpers) > 0);
-}
-
-static void count_alive(struct server *s)
-{
-	stats_set(&s->d->stats->v.clients, s->n_alive);
+	return s && (s->front.n_dying > 0 || helpers_busy(s->front.helpers) > 0);
 }
 
 /* Slots are short, or were a moment ago: whose they are. */
 static void show_slots(struct server *s)
 {
-	const uint64_t now = loop_now(s->d->loop);
-	const bool full = s->n_alive + s->n_dying >= s->rule.max,
+	const uint64_t now = loop_now(s->front.d->loop);
+	const bool full = s->front.n_alive + s->front.n_dying >= s->rule.max,
 		   refused = s->refused_ns && now - s->refused_ns < REFUSED_SHOWN_NS;
 	char text[STATS_TEXT_BYTES] = "";
 	struct slots_hog hog;
@@ -152,15 +102,8 @@ static void show_slots(struct server *s)
 			 hog.all, s->rule.max, hog.of_uid, (unsigned)hog.uid, hog.of_pid,
 			 (long)hog.pid, s->rule.per_uid);
 	}
-	stats_health_set(s->d->stats, STATS_HEALTH_CLIENTS_FULL, full || refused);
-	stats_clients_text(s->d->stats, text);
-}
-
-void server_conn_dying(struct server *s)
-{
-	s->n_alive--;
-	s->n_dying++;
-	count_alive(s);
+	stats_health_set(s->front.d->stats, STATS_HEALTH_CLIENTS_FULL, full || refused);
+	stats_clients_text(s->front.d->stats, text);
 }
 
 /* Ends dying connections that have drained, and frees those that nothing is left of. */
@@ -169,7 +112,7 @@ static bool reap(struct loop_poller *poller)
 	struct server *s = container_of(poller, struct server, reaper);
 	bool worked = false;
 
-	if (s->n_dying == 0)
+	if (s->front.n_dying == 0)
 		return false;
 	for (struct conn **link = &s->conns; *link;) {
 		struct conn *c = *link;
@@ -181,7 +124,7 @@ static bool reap(struct loop_poller *poller)
 		*link = c->next;
 		c->next = s->free_conns;
 		s->free_conns = c;
-		s->n_dying--;
+		s->front.n_dying--;
 		worked = true;
 	}
 	return worked;
@@ -212,7 +155,7 @@ static void on_closed(struct helper_job *job)
 	r->next = s->free_refused;
 	s->free_refused = r;
 	if (s->listener.fd >= 0 && s->resume.position == 0)
-		(void)loop_modify(s->d->loop, &s->listener, EPOLLIN);
+		(void)loop_modify(s->front.d->loop, &s->listener, EPOLLIN);
 }
 
 /* There is a free one, or on_listener() would not have accepted. */
@@ -221,22 +164,22 @@ static void hang_up(struct server *s, int fd)
 	struct refused *r = s->free_refused;
 
 	(void)shutdown(fd, SHUT_RDWR);
-	if (s->guarded) {
+	if (s->front.guarded) {
 		(void)close(fd);
 		return;
 	}
 	s->free_refused = r->next;
 	r->fd = fd;
-	helper_start(s->helpers, &r->job);
+	helper_start(s->front.helpers, &r->job);
 }
 
 static void refuse(struct server *s, int fd, const char *why)
 {
 	(void)packet_error(fd, 0, -EBUSY, why);
 	hang_up(s, fd);
-	stats_add(&s->d->stats->v.clients_refused_total, 1);
-	log_limited(&s->log, loop_now(s->d->loop), LOG_LEVEL_WARNING, "a client was refused: %s",
-		    why);
+	stats_add(&s->front.d->stats->v.clients_refused_total, 1);
+	log_limited(&s->front.log, loop_now(s->front.d->loop), LOG_LEVEL_WARNING,
+		    "a client was refused: %s", why);
 }
 
 /* Not fatal when there is none: the socket's HUP tells of death too, unless a forked child holds it
@@ -272,12 +215,12 @@ static int make_room(struct server *s, uid_t uid, char *why, size_t n)
 		(void)reap(&s->reaper);
 		if (s->free_conns)
 			return 0;
-		if (!s->guarded)
+		if (!s->front.guarded)
 			/* its slot comes later, a helper closes it: dropping more of them does not
 			 * help */
 			break;
 	}
-	s->refused_ns = loop_now(s->d->loop);
+	s->refused_ns = loop_now(s->front.d->loop);
 	return -EBUSY;
 }
 
@@ -301,14 +244,14 @@ static void welcome(struct server *s, int fd)
 	c = s->free_conns;
 	s->free_conns = c->next;
 	memset(c, 0, sizeof(*c));
-	c->server = s;
+	c->front = &s->front;
 	c->client.id = ++s->next_id;
 	c->client.pid = peer.pid;
 	/* The kernel says 0 of a process in a namespace that the daemon does not see: then each
 	 * connection has turns of its own. */
 	c->client.turn = peer.pid > 0 ? (uint32_t)peer.pid : c->client.id | 1u << 31;
 	c->uid = peer.uid;
-	c->born_ns = loop_now(s->d->loop);
+	c->born_ns = loop_now(s->front.d->loop);
 	if (conn_start(c, fd, pidfd)) {
 		if (pidfd >= 0)
 			(void)close(pidfd);
@@ -318,16 +261,16 @@ static void welcome(struct server *s, int fd)
 		return;
 	}
 	append(s, c);
-	s->n_alive++;
-	stats_add(&s->d->stats->v.clients_total, 1);
-	count_alive(s);
+	s->front.n_alive++;
+	stats_add(&s->front.d->stats->v.clients_total, 1);
+	front_count(&s->front);
 }
 
 static void on_resume(struct loop_timer *timer)
 {
 	struct server *s = container_of(timer, struct server, resume);
 
-	(void)loop_modify(s->d->loop, &s->listener, EPOLLIN);
+	(void)loop_modify(s->front.d->loop, &s->listener, EPOLLIN);
 }
 
 static void on_listener(struct loop_watch *watch, uint32_t events)
@@ -336,14 +279,15 @@ static void on_listener(struct loop_watch *watch, uint32_t events)
 
 	(void)events;
 	/* Half-open ones are dropped for newcomers: let helpers keep up with closing them. */
-	if (!s->guarded && s->n_dying >= SLOTS_HALF_OPEN && s->resume.position == 0) {
-		(void)loop_modify(s->d->loop, &s->listener, 0);
-		loop_timer_set(s->d->loop, &s->resume, loop_now(s->d->loop) + BREATH_NS);
+	if (!s->front.guarded && s->front.n_dying >= SLOTS_HALF_OPEN && s->resume.position == 0) {
+		(void)loop_modify(s->front.d->loop, &s->listener, 0);
+		loop_timer_set(s->front.d->loop, &s->resume,
+			       loop_now(s->front.d->loop) + BREATH_NS);
 	}
 	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
 		if (!s->free_refused) {
 			/* until on_closed() */
-			(void)loop_modify(s->d->loop, &s->listener, 0);
+			(void)loop_modify(s->front.d->loop, &s->listener, 0);
 			return;
 		}
 		const int fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -354,11 +298,12 @@ static void on_listener(struct loop_watch *watch, uint32_t events)
 		}
 		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
 			/* Level-triggered: without a pause this would spin. */
-			log_limited(&s->log, loop_now(s->d->loop), LOG_LEVEL_ERROR,
+			log_limited(&s->front.log, loop_now(s->front.d->loop), LOG_LEVEL_ERROR,
 				    "cannot accept clients: %s; raise LimitNOFILE=",
 				    strerror(errno));
-			(void)loop_modify(s->d->loop, &s->listener, 0);
-			loop_timer_set(s->d->loop, &s->resume, loop_now(s->d->loop) + 100000000);
+			(void)loop_modify(s->front.d->loop, &s->listener, 0);
+			loop_timer_set(s->front.d->loop, &s->resume,
+				       loop_now(s->front.d->loop) + 100000000);
 		}
 		return;
 	}
@@ -448,9 +393,9 @@ int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 		 d->config->socket_max_clients);
 	if (!s)
 		return r;
-	s->d = d;
+	s->front.d = d;
 	s->listener = (struct loop_watch){ .fd = -1, .ready = on_listener };
-	s->self = (int)syscall(SYS_pidfd_open, getpid(), 0); /* close-on-exec */
+	s->front.self = (int)syscall(SYS_pidfd_open, getpid(), 0); /* close-on-exec */
 	s->reaper.poll = reap;
 	s->resume.fire = on_resume;
 	s->pool = calloc(d->config->socket_max_clients, sizeof(*s->pool));
@@ -470,7 +415,8 @@ int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 	r = open_listener(d->config, &s->listener.fd, text, n);
 	if (r)
 		goto fail;
-	s->guarded = setsockopt(s->listener.fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off)) == 0;
+	s->front.guarded =
+		setsockopt(s->listener.fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off)) == 0;
 	for (uint32_t i = 0; i < REFUSED_MAX; i++) {
 		s->refused[i] = (struct refused){
 			.server = s,
@@ -481,7 +427,8 @@ int server_open(struct kvtierd *d, struct server **ret, char *text, size_t n)
 	}
 	devices_on_lost(&d->devices, on_lost, s);
 	/* An intake and a leaving for each client, and sockets of refused ones. */
-	r = helpers_open(d->loop, 2 * d->config->socket_max_clients + REFUSED_MAX, &s->helpers);
+	r = helpers_open(d->loop, 2 * d->config->socket_max_clients + REFUSED_MAX,
+			 &s->front.helpers);
 	if (r)
 		goto fail;
 	loop_poller_add(d->loop, &s->reaper);
@@ -498,12 +445,12 @@ fail:
 void server_shutdown(struct server *s)
 {
 	if (s->listener.fd >= 0) {
-		loop_timer_unset(s->d->loop, &s->resume);
-		loop_remove(s->d->loop, &s->listener);
-		if (s->guarded)
+		loop_timer_unset(s->front.d->loop, &s->resume);
+		loop_remove(s->front.d->loop, &s->listener);
+		if (s->front.guarded)
 			/* else at exit: nobody waits for it there */
 			(void)close(s->listener.fd);
-		(void)unlink(s->d->config->socket_path);
+		(void)unlink(s->front.d->config->socket_path);
 		s->listener.fd = -1;
 	}
 	for (struct conn *c = s->conns; c; c = c->next)
@@ -514,14 +461,14 @@ void server_close(struct server *s)
 {
 	if (!s)
 		return;
-	devices_on_lost(&s->d->devices, NULL, NULL);
+	devices_on_lost(&s->front.d->devices, NULL, NULL);
 	server_shutdown(s);
 	(void)reap(&s->reaper);
 	assert(!s->conns);
-	loop_poller_remove(s->d->loop, &s->reaper);
-	helpers_close(s->helpers);
-	if (s->self >= 0)
-		(void)close(s->self);
+	loop_poller_remove(s->front.d->loop, &s->reaper);
+	helpers_close(s->front.helpers);
+	if (s->front.self >= 0)
+		(void)close(s->front.self);
 	free(s->owners);
 	free(s->pool);
 	free(s);
@@ -538,8 +485,8 @@ void server_sample(struct server *s)
 		if (c->state != CONN_OPEN)
 			continue;
 		ring_sample_lookups(&c->client.ring, &blocks, &hits);
-		stats_add(&s->d->stats->v.lookup_requested_blocks_total, blocks);
-		stats_add(&s->d->stats->v.lookup_hit_blocks_total, hits);
+		stats_add(&s->front.d->stats->v.lookup_requested_blocks_total, blocks);
+		stats_add(&s->front.d->stats->v.lookup_hit_blocks_total, hits);
 	}
 }
 
@@ -563,10 +510,10 @@ bool server_row(const struct server *s, uint32_t position, struct conn_row *ret)
 		.loaded_blocks = c->client.loaded_blocks,
 		.missed_blocks = c->client.missed_blocks,
 		.sparse_blocks = c->client.sparse_blocks,
-		.age_ns = loop_now(s->d->loop) - c->born_ns,
+		.age_ns = loop_now(s->front.d->loop) - c->born_ns,
 	};
 	memcpy(ret->name, c->client.name, sizeof(ret->name));
-	snprintf(ret->tenant, sizeof(ret->tenant), "%.31s", server_tenant(s));
+	snprintf(ret->tenant, sizeof(ret->tenant), "%.31s", front_tenant(&s->front));
 	conn_share(c, &share);
 	ret->regions = share.regions;
 	ret->region_bytes = share.bytes;

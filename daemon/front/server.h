@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * server.h - the listening socket, and all connections (conn.h). Core thread only.
- *
- * server.c and conn.c call each other, as no other two files of the daemon do: the server opens,
- * cuts and buries connections, and a connection asks it for what all of them share.
+ * server.h - the listening socket, and all connections (conn.h). What connections share of the
+ * daemon is in front.h. Core thread only.
  */
 #ifndef KVTIER_SERVER_H
 #define KVTIER_SERVER_H
@@ -13,12 +11,6 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "daemon/base/log.h"
-
-enum { GREETING_S = 5 }; /* a client that has not said HELLO by then is cut */
-
-struct conn;
-struct helpers;
 struct kvtierd;
 struct server;
 
@@ -53,20 +45,5 @@ struct conn_row {
 };
 /* false: past the end */
 bool server_row(const struct server *server, uint32_t position, struct conn_row *ret);
-
-/* For conn.c. */
-struct kvtierd *server_daemon(const struct server *server);
-const char *server_tenant(const struct server *server);
-/* the daemon's own; -1: this kernel makes none */
-int server_pidfd(const struct server *server);
-struct log_limit *server_log(struct server *server);
-/* WIRE_MAX_MESSAGE bytes, 8-aligned, for one packet at a time */
-void *server_buffer(struct server *server);
-struct helpers *server_helpers(struct server *server);
-/* Descriptors can be kept from a socket, and are until server_let_fds_in(). False: the kernel is
- * older than 6.16. */
-bool server_guarded(const struct server *server);
-void server_let_fds_in(int fd);
-void server_conn_dying(struct server *server); /* one more to free once it has drained */
 
 #endif

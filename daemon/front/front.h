@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * front.h - what all connections share of the daemon. The server makes one, connections use it.
+ * Core thread only.
+ */
+#ifndef KVTIER_FRONT_H
+#define KVTIER_FRONT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/wire.h"
+#include "daemon/base/log.h"
+
+struct helpers;
+struct kvtierd;
+
+struct front {
+	struct kvtierd *d;
+	struct helpers *helpers;
+	/* Descriptors can be kept from a socket, and are until front_let_fds_in(). False: this
+	 * kernel is older than 6.16. */
+	bool guarded;
+	int self; /* pidfd: by it clients see this process end; -1: this kernel makes none */
+	struct log_limit log;
+	uint32_t n_alive, n_dying;                 /* connections */
+	_Alignas(8) char buffer[WIRE_MAX_MESSAGE]; /* for one packet at a time */
+};
+
+const char *front_tenant(const struct front *front);
+void front_let_fds_in(int fd);
+void front_count(const struct front *front); /* n_alive has changed */
+void front_conn_dying(struct front *front);  /* one more to free once it has drained */
+
+#endif
