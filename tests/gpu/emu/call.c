@@ -169,7 +169,8 @@ static CUresult planted(struct call *call)
 
 static void check_thread(struct context *ctx, enum call_id id)
 {
-	if (!emu.settings.one_thread)
+	if (!emu.settings.one_thread || id == CALL_cuMemHostRegister ||
+	    id == CALL_cuMemHostUnregister)
 		return;
 	if (!ctx->thread)
 		ctx->thread = gettid();

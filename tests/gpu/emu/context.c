@@ -105,6 +105,16 @@ static void say_leaks(const struct context *ctx)
 			     range_name(range));
 }
 
+/* Its own operations are gone: these are of other contexts. */
+static void say_used(const struct range *range)
+{
+	const unsigned n = range_is_host(range) ? streams_using(range) : 0;
+
+	if (n)
+		violation("a context goes, and with it %s at %#llx that %u operations of others use",
+			  range_name(range), range->base, n);
+}
+
 /* What is not freed goes, too; operations first, because they name the rest. */
 static void take_down(struct context *ctx)
 {
@@ -132,6 +142,7 @@ static void take_down(struct context *ctx)
 		}
 	for (at = 0; (range = range_next(&at)) != NULL;)
 		if (range->ctx == ctx) {
+			say_used(range);
 			range_drop(range);
 			at--;
 		}

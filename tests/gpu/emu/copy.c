@@ -4,7 +4,8 @@
  *
  *	side		may be
  *	device		device memory, managed memory, pinned host memory
- *	host		any memory that no GPU owns
+ *	host		any memory that no GPU owns; registered in another context and not PORTABLE:
+ *			pageable
  *	any		what it is: cuMemcpyAsync()
  */
 #include <stdlib.h>
@@ -37,7 +38,7 @@ static CUresult check_side(const struct call *call, CUdeviceptr at, size_t bytes
 		return wrong(call, at, bytes, "it is pageable host memory");
 	if (side == SIDE_HOST && r && r->memory)
 		return wrong(call, at, bytes, "it is device memory");
-	*ret_pageable = !r;
+	*ret_pageable = !r || (r->own && r->ctx != call->ctx);
 	return CUDA_SUCCESS;
 }
 

@@ -81,6 +81,7 @@ struct settings {
 		late; /* how much later than possible operations run: 0 not at all, 1 a little... */
 	uint64_t hbm_bytes;
 	uint64_t context_bytes;
+	uint64_t pinned_bytes; /* that a process may have; 0: no limit */
 	int version;
 	bool ipc, ipc_events, fabric, peer, reuse, aborts, leaks, one_thread, null_stream, mps;
 	bool trace;
@@ -228,6 +229,7 @@ struct range {
 	CUdeviceptr reserved; /* VMM: the reservation it lies in, and that one's length */
 	size_t reserved_bytes;
 	bool freed_late; /* cuMemFreeAsync is queued */
+	bool own;        /* registered without PORTABLE: pinned in its context alone */
 };
 
 struct physical *physical_make(struct device *gpu, size_t bytes, uint32_t handle_types);

@@ -3,8 +3,11 @@
  * host.c - host memory that GPUs reach: allocated pinned, or registered where it lies.
  *
  * Its device address is its host address. Registering takes whole pages: two registrations may not
- * share one. Memory that the program unmaps while it is registered is a violation, seen when it is
- * unregistered or when an operation touches it.
+ * share one, and no copy may cross from one into another. Memory that the program unmaps while it
+ * is registered is a violation, seen when it is unregistered or when an operation touches it. A
+ * registration belongs to the context in which it was made, and goes with it: whoever copies there
+ * meanwhile has lost the memory. Other contexts see it as pinned if it was made PORTABLE, else as
+ * pageable.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -33,6 +36,20 @@ bool host_is_mapped(const void *ptr, size_t bytes)
 	return true;
 }
 
+/* Within the limit on what a process may lock (RLIMIT_MEMLOCK, a container). */
+static bool may_pin(size_t bytes)
+{
+	const struct range *r;
+	uint64_t pinned = 0;
+	uint32_t at = 0;
+
+	if (!emu.settings.pinned_bytes)
+		return true;
+	while ((r = range_next(&at)) != NULL)
+		pinned += range_is_host(r) ? r->bytes : 0;
+	return pinned + bytes <= emu.settings.pinned_bytes;
+}
+
 CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags)
 {
 	struct range r = { .kind = RANGE_PINNED,
@@ -42,6 +59,8 @@ CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags)
 	CALL(cuMemHostAlloc, NEEDS_CONTEXT);
 	if (!ptr || !bytes || flags & ~7u)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (!may_pin(bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	r.ctx = call.ctx;
 	r.alias = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (r.alias == MAP_FAILED)
@@ -97,7 +116,10 @@ CUresult cuMemHostRegister(void *ptr, size_t bytes, unsigned flags)
 		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 	if (address_of_device(r.base) || !host_is_mapped(ptr, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
+	if (!may_pin(bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	r.ctx = call.ctx;
+	r.own = !(flags & CU_MEMHOSTREGISTER_PORTABLE);
 	if (flags & CU_MEMHOSTREGISTER_READ_ONLY)
 		r.access = CU_MEM_ACCESS_FLAGS_PROT_READ;
 	return range_add(&r) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;

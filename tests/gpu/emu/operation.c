@@ -54,7 +54,8 @@ bool operation_uses(const struct operation *op, const struct range *range)
 	const size_t before_last = op->height - 1;
 
 	return touches(range, op->to, op->width + before_last * op->to_pitch) ||
-	       (op->from && touches(range, op->from, op->width + before_last * op->from_pitch));
+	       (op->from && !op->staged &&
+		touches(range, op->from, op->width + before_last * op->from_pitch));
 }
 
 /* --- turns --- */

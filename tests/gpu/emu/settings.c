@@ -7,12 +7,14 @@
  *	late=N            operations run at once (0), up to 2 ms late (1), N times that (1)
  *	memory=N          MiB of memory of each GPU (2048); all processes together, see hbm.c
  *	context=N         MiB of it that a context takes (64)
+ *	pinned=N          MiB of pinned and registered host memory that a process may have (no limit)
  *	version=N         of the driver (13000): older has fewer calls
  *	ipc=0             no legacy handles of memory       ipc_events=0   none of events
  *	fabric=1          VMM memory can be exported as a fabric handle
  *	peer=1            a handle of one GPU can be opened in a context of another one
  *	reuse=0|1         freed addresses are given out again: never, always (drawn by the seed)
- *	one_thread=1      a context may be used by one thread only: the first one
+ *	one_thread=1      a context may be used by one thread only, the first one; another one may
+ *	                  register host memory in it
  *	null_stream=0     using the NULL stream is a violation
  *	mps=1             the attribute MPS_ENABLED
  *	leaks=0           nothing is said of what is left at exit
@@ -103,6 +105,8 @@ static void read_word(struct settings *s, char *word)
 		s->hbm_bytes = number << 20;
 	} else if (!strcmp(key, "context")) {
 		s->context_bytes = number << 20;
+	} else if (!strcmp(key, "pinned")) {
+		s->pinned_bytes = number << 20;
 	} else if (!strcmp(key, "version")) {
 		s->version = (int)number;
 	} else {
