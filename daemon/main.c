@@ -295,7 +295,8 @@ static int open_device(struct program *p)
 
 static int open_gpus(struct program *p)
 {
-	return cuda_up(&p->config, p->d.loop, &p->d.devices, p->text, sizeof(p->text));
+	return cuda_up(&p->config, store_host(&p->d.store), p->d.loop, &p->d.devices, p->text,
+		       sizeof(p->text));
 }
 
 static int submit_copy(void *arg, struct device_job *job)

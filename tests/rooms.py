@@ -16,7 +16,7 @@ tiers               daemon/base kernels
 daemon/stats        daemon/base tiers
 daemon/config       client daemon/base tiers
 daemon/device       client daemon/base kernels
-daemon/cuda         client daemon/base kernels daemon/config daemon/device
+daemon/cuda         client daemon/base kernels tiers daemon/config daemon/device
 daemon/store        client daemon/base kernels tiers daemon/stats daemon/device
 daemon/kvtierd.h    daemon/base daemon/stats daemon/config daemon/device daemon/store
 daemon/nvme         daemon/base tiers daemon/stats daemon/config daemon/device daemon/store

@@ -135,11 +135,13 @@ static void gpu_gauges(struct kvtierd *d)
 	struct stats_values *v = &d->stats->v;
 	struct device_note sum = { 0 }, note;
 	uint32_t used = 0, failed = 0;
-	char text[STATS_TEXT_BYTES] = "";
+	char text[STATS_TEXT_BYTES] = "", unpinned[STATS_TEXT_BYTES] = "";
 	bool sliced = false;
 
 	for (uint32_t i = 1; i < d->devices.n; i++) {
 		device_note(d->devices.all[i], &note);
+		if (note.pin_why[0] != '\0')
+			snprintf(unpinned, sizeof(unpinned), "GPU %u: %s", i - 1, note.pin_why);
 		used += note.regions > 0;
 		failed += note.failed;
 		if (note.failed && text[0] == '\0')
@@ -152,6 +154,11 @@ static void gpu_gauges(struct kvtierd *d)
 		sum.copied_out_bytes_total += note.copied_out_bytes_total;
 		sum.copied_in_bytes_total += note.copied_in_bytes_total;
 		sum.batches_total += note.batches_total;
+		sum.pinned_bytes += note.pinned_bytes;
+		sum.direct_out_bytes_total += note.direct_out_bytes_total;
+		sum.direct_in_bytes_total += note.direct_in_bytes_total;
+		sum.bounced_out_bytes_total += note.bounced_out_bytes_total;
+		sum.bounced_in_bytes_total += note.bounced_in_bytes_total;
 		sum.lost_total += note.lost_total;
 	}
 	stats_set(&v->gpu_devices, d->devices.n ? d->devices.n - 1 : 0);
@@ -163,10 +170,16 @@ static void gpu_gauges(struct kvtierd *d)
 	stats_set(&v->gpu_copied_out_bytes_total, sum.copied_out_bytes_total);
 	stats_set(&v->gpu_copied_in_bytes_total, sum.copied_in_bytes_total);
 	stats_set(&v->gpu_batches_total, sum.batches_total);
+	stats_set(&v->tiers_host_pinned_bytes, sum.pinned_bytes);
+	stats_set(&v->gpu_direct_out_bytes_total, sum.direct_out_bytes_total);
+	stats_set(&v->gpu_direct_in_bytes_total, sum.direct_in_bytes_total);
+	stats_set(&v->gpu_bounced_out_bytes_total, sum.bounced_out_bytes_total);
+	stats_set(&v->gpu_bounced_in_bytes_total, sum.bounced_in_bytes_total);
 	stats_set(&v->gpu_lost_total, sum.lost_total);
 	stats_health_set(d->stats, STATS_HEALTH_GPU_FAILED, failed > 0);
 	stats_health_set(d->stats, STATS_HEALTH_GPU_TIME_SLICED, sliced);
-	stats_gpu_text(d->stats, text);
+	stats_health_set(d->stats, STATS_HEALTH_HOST_NOT_PINNED, unpinned[0] != '\0');
+	stats_gpu_text(d->stats, text[0] ? text : unpinned);
 }
 
 static void space_gauges(struct kvtierd *d)

@@ -63,6 +63,13 @@ CONFIG(host, numa_node, INT, "-1", -1, 1023, "node",
 CONFIG(host, lock, BOOL, "no", 0, 1, "yes|no",
        "Keep the memory from being swapped out; needs a memlock limit (ulimit -l, LimitMEMLOCK=) "
        "of bytes.")
+CONFIG(host, pin, BOOL, "yes", 0, 1, "yes|no",
+       "Register the memory with the CUDA driver while GPUs are in use, in the background, so that "
+       "their copy engines reach it. What is not registered is copied twice. Where the driver "
+       "refuses (memlock limit, container) kvtierctl status says so.")
+CONFIG(host, pin_bytes, BYTES, "64M", 64LL << 10, 1LL << 30, "bytes",
+       "Most that one call registers; at least a slab. A driver may keep other calls waiting "
+       "meanwhile.")
 CONFIG(host, verify, ENUM, "once", 0, 1, "once|always",
        "once: checksums are compared when an image arrives from a medium. always: before each load "
        "too.")

@@ -144,6 +144,7 @@ int cuda_context_need(struct cuda_gpu *gpu, char *text, size_t n)
 		gpu->state = CUDA_UP;
 		gpu->generation++;
 		gpu->why[0] = '\0';
+		cuda_pin_on(gpu->pin, gpu->in_context.context);
 		return 0;
 	}
 	broken = gpu->state == CUDA_FAILING;
@@ -191,6 +192,7 @@ void cuda_context_close(struct cuda_gpu *gpu, bool lost)
 			(void)api->cuDevicePrimaryCtxReset(gpu->found->device);
 		(void)api->cuDevicePrimaryCtxRelease(gpu->found->device);
 	}
+	cuda_pin_gone(gpu->pin);
 	gpu->in_context = (struct cuda_context){ 0 };
 	gpu->bytes = gpu->context_bytes = 0;
 }

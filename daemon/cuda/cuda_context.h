@@ -11,7 +11,8 @@
 /* The context is there: 0; else it is made, or -ENODEV with text. -EBUSY: it has just failed, and a
  * new one can be made soon. */
 int cuda_context_need(struct cuda_gpu *gpu, char *text, size_t n);
-/* Closes it: nothing is in flight. `lost`: by force, since no call works in it any more. */
+/* Closes it: nothing is in flight, and the pin thread is off. `lost`: by force, since no call works
+ * in it any more. */
 void cuda_context_close(struct cuda_gpu *gpu, bool lost);
 
 #endif

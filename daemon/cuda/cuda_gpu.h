@@ -5,9 +5,12 @@
  *	core ----------------- jobs, plans to forget --`in`--> thread --`out`--> core
  *	helpers -- requests (import, release) --------'    |  ^
  *	                                            workers: copies, checksums
+ *	pin thread (cuda_pin.h): registers the host tier's memory in the context; the only calls of
+ *	a GPU that are not this thread's
  *
  *	thread:	(none) --the first request--> runs, until cuda_thread_close()
- *	context: NONE --cuda_context_need()--> UP --a sticky error--> FAILING --workers idle--> NONE
+ *	context: NONE --cuda_context_need()--> UP --a sticky error--> FAILING --workers idle, pin
+ *		  thread off--> NONE
  *		  `--cannot be made--> NONE, tried again by an import RETRY_NS later
  *		  `--LOSSES_MAX losses in LOSSES_NS--> OUT, for good
  *
@@ -27,6 +30,7 @@
 #include <pthread.h>
 
 #include "cuda_load.h"
+#include "cuda_pin.h"
 #include "daemon/base/list.h"
 #include "daemon/base/mailbox.h"
 #include "daemon/device/device.h"
@@ -56,6 +60,7 @@ struct cuda_gpu_conf {
 	uint32_t max_ctas, workers;
 	uint32_t depth; /* jobs at most */
 	uint64_t staging_bytes;
+	struct cuda_pins *pins;              /* of the host tier; NULL: it stays pageable */
 	const struct codec_kernels *kernels; /* of the CPU: checksums and copies */
 };
 
@@ -67,6 +72,8 @@ struct cuda_view {
 	uint64_t bytes; /* of its memory: staging, plans, kernels */
 	uint64_t context_bytes;
 	uint64_t out_bytes, in_bytes, batches, lost;
+	/* payload that a copy engine moved between slot and GPU by itself, or by way of a lane */
+	uint64_t direct_bytes[CUDA_WAYS], bounced_bytes[CUDA_WAYS];
 };
 
 /* What lies in the context. */
@@ -114,6 +121,7 @@ struct cuda_gpu {
 	uint64_t context_bytes; /* what the driver took for the context; 0: not known */
 	struct list handles;    /* cuda_region.c: legacy IPC handles that are open */
 	struct cuda_path *path;
+	struct cuda_pin *pin; /* its functions' own threads'; NULL: nothing is registered */
 };
 
 /* The struct alone, for cuda_thread.c: `start` and `path` are not set yet. 0 or -errno. */

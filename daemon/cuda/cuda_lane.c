@@ -21,6 +21,8 @@ static void part_end(struct cuda_part *part)
 	struct cuda_job *j = part->job;
 
 	assert(!part->lent);
+	cuda_pin_drop(j->path->gpu->pin, part->hold);
+	part->hold = 0;
 	part->job = NULL;
 	j->out--;
 	cuda_job_look(j);
@@ -31,14 +33,16 @@ static enum work_end copy(struct work *work, uint32_t thread)
 	struct cuda_part *part = container_of(work, struct cuda_part, work);
 	struct cuda_job *j = part->job;
 	const bool last = part->cut.first_unit + part->cut.n_units == j->units.plan->n_units;
+	const bool direct = part->hold != 0;
 
 	(void)thread;
 	if (j->way == CUDA_STORE)
-		cuda_image_out(&j->image, &part->cut, part->lane->host, last);
+		cuda_image_out(&j->image, &part->cut, part->lane->host, direct, last);
 	else if (j->verifies)
-		part->status = cuda_image_in_verified(&j->image, &part->cut, part->lane->host);
+		part->status =
+			cuda_image_in_verified(&j->image, &part->cut, part->lane->host, direct);
 	else
-		cuda_image_in(&j->image, &part->cut, part->lane->host);
+		cuda_image_in(&j->image, &part->cut, part->lane->host, direct);
 	return WORK_ENDED;
 }
 
@@ -109,11 +113,16 @@ static void put(struct cuda_lane *lane, struct cuda_job *j, const struct cuda_cu
 	struct cuda_part *part = &lane->parts[lane->n++];
 
 	*part = (struct cuda_part){ .job = j, .lane = lane, .cut = *cut, .number = j->pieces++ };
+	if (cut->payload_bytes >= CUDA_DIRECT_LEAST)
+		part->hold = cuda_pin_hold(j->path->gpu->pin, cuda_image_payload(&j->image, cut),
+					   cut->payload_bytes);
 	lane->used = cut->end;
 	lane->full = lane->n == CUDA_LANE_PIECES;
 	j->next_unit += cut->n_units;
 	j->out++;
-	if (j->way == CUDA_LOAD)
+	if (j->way == CUDA_LOAD && part->hold && !j->verifies)
+		cuda_image_in(&j->image, cut, lane->host, true); /* a few scales */
+	else if (j->way == CUDA_LOAD)
 		lend(part);
 }
 
@@ -223,6 +232,62 @@ static int cross(struct cuda_gpu *gpu, const struct cuda_lane *lane, CUstream fr
 	return r;
 }
 
+/* Between the lane's two buffers, the host's and the GPU's. */
+static int copy_lane(struct cuda_path *path, const struct cuda_lane *lane, uint32_t from,
+		     uint32_t to, char *text, size_t n)
+{
+	struct cuda_gpu *gpu = path->gpu;
+	const CUstream wire = gpu->in_context.wires[lane->way];
+
+	if (from == to)
+		return 0;
+	if (lane->way == CUDA_STORE)
+		return CUDA_CALL(gpu, cuMemcpyDtoHAsync, text, n, lane->host + from,
+				 lane->on_gpu + from, to - from, wire);
+	return CUDA_CALL(gpu, cuMemcpyHtoDAsync, text, n, lane->on_gpu + from, lane->host + from,
+			 to - from, wire);
+}
+
+/* Between the slot and the lane's buffer on the GPU. */
+static int copy_slot(struct cuda_path *path, const struct cuda_part *part, char *text, size_t n)
+{
+	struct cuda_gpu *gpu = path->gpu;
+	const CUstream wire = gpu->in_context.wires[part->lane->way];
+	const CUdeviceptr on_gpu = part->lane->on_gpu + part->cut.payload_at;
+	uint8_t *payload = cuda_image_payload(&part->job->image, &part->cut);
+
+	if (part->lane->way == CUDA_STORE)
+		return CUDA_CALL(gpu, cuMemcpyDtoHAsync, text, n, payload, on_gpu,
+				 part->cut.payload_bytes, wire);
+	return CUDA_CALL(gpu, cuMemcpyHtoDAsync, text, n, on_gpu, payload, part->cut.payload_bytes,
+			 wire);
+}
+
+/* The lane from `from` on: in one copy, but for what goes directly. */
+static int cross_wire(struct cuda_path *path, const struct cuda_lane *lane, uint32_t from,
+		      char *text, size_t n)
+{
+	uint64_t *bytes = lane->way == CUDA_STORE ? &path->out_bytes : &path->in_bytes;
+	int r = 0;
+
+	*bytes += lane->used - from;
+	for (uint32_t i = 0; i < lane->n && r == 0; i++) {
+		const struct cuda_part *part = &lane->parts[i];
+
+		if (!part->job)
+			continue;
+		(part->hold ? path->direct_bytes : path->bounced_bytes)[lane->way] +=
+			part->cut.payload_bytes;
+		if (!part->hold)
+			continue;
+		r = copy_lane(path, lane, from, part->cut.payload_at, text, n);
+		if (r == 0)
+			r = copy_slot(path, part, text, n);
+		from = part->cut.payload_at + part->cut.payload_bytes;
+	}
+	return r ? r : copy_lane(path, lane, from, lane->used, text, n);
+}
+
 /* *ret_last: the stream that ends with the lane's last operation. */
 static int queue_store(struct cuda_path *path, struct cuda_lane *lane, CUstream *ret_last,
 		       char *text, size_t n)
@@ -238,9 +303,7 @@ static int queue_store(struct cuda_path *path, struct cuda_lane *lane, CUstream 
 	if (r)
 		return r;
 	*ret_last = wire;
-	path->out_bytes += lane->used;
-	return CUDA_CALL(gpu, cuMemcpyDtoHAsync, text, n, lane->host, lane->on_gpu, lane->used,
-			 wire);
+	return cross_wire(path, lane, 0, text, n);
 }
 
 static int queue_load(struct cuda_path *path, struct cuda_lane *lane, CUstream *ret_last,
@@ -249,12 +312,10 @@ static int queue_load(struct cuda_path *path, struct cuda_lane *lane, CUstream *
 	struct cuda_gpu *gpu = path->gpu;
 	const CUstream kernels = gpu->in_context.kernels[CUDA_LOAD];
 	const CUstream wire = gpu->in_context.wires[CUDA_LOAD];
-	const uint32_t in = lane->used - CUDA_LANE_HEAD;
-	int r = CUDA_CALL(gpu, cuMemcpyHtoDAsync, text, n, lane->on_gpu + CUDA_LANE_HEAD,
-			  lane->host + CUDA_LANE_HEAD, in, wire);
+	int r;
 
 	*ret_last = wire;
-	path->in_bytes += in;
+	r = cross_wire(path, lane, CUDA_LANE_HEAD, text, n);
 	if (r == 0)
 		r = cross(gpu, lane, wire, kernels, text, n);
 	if (r)

@@ -3,8 +3,9 @@
  * cuda_lane.h - lanes: pieces of jobs, on their way between host slots and pages. The GPU's thread.
  *
  *	lane of a store:  FREE -> FILLING -> GPU (kernel, lane out) -> DRAINING (workers copy and
- *			  hash) -> FREE
- *	lane of a load:	  FREE -> FILLING (workers copy) -> GPU (lane in, kernel) -> FREE
+ *			  hash; what went directly into its slot they hash there) -> FREE
+ *	lane of a load:	  FREE -> FILLING (workers copy; not what goes directly) -> GPU (lane in,
+ *			  kernel) -> FREE
  *
  * Invariants
  *   L1 each way has CUDA_LANES lanes, used and freed in turn, and at most CUDA_BATCHES of them are
@@ -17,13 +18,26 @@
  *      launch: a store's kernel waits for no copy.
  *   L5 lanes of a way end in order, and units lie layer after layer: a job's progress word
  *      (device_job.layers) is raised when an event has told that the layers are in the page.
+ *   L6 whether a piece's payload goes directly between slot and GPU is decided when it is put into
+ *      a lane, and holds until the piece has ended: after its event, or when the context is gone.
+ *      So memory that is registered meanwhile serves the next piece, and memory that a GPU takes
+ *      out of use waits for those that copy there (cuda_pins.h). A lane has room for all payload
+ *      in any case, on the GPU as on the host.
  */
 #ifndef KVTIER_CUDA_LANE_H
 #define KVTIER_CUDA_LANE_H
 
 #include "cuda_job.h"
 
-enum { CUDA_LANES = 4, CUDA_BATCHES = 2 };
+enum {
+	CUDA_LANES = 4,
+	CUDA_BATCHES = 2,
+	/* A payload of so many bytes, in a slot that is registered with the driver, is copied
+	 * between slot and GPU. It costs two copies more on the wire's queue (itself, and the
+	 * scales before it), 0.5 us each, and crosses in 5 to 10 us. A smaller one goes by way of
+	 * the lane, with others in one copy: a worker's time is cheaper. */
+	CUDA_DIRECT_LEAST = 256 << 10,
+};
 
 /* A piece of a job in a lane. */
 struct cuda_part {
@@ -32,6 +46,7 @@ struct cuda_part {
 	struct cuda_lane *lane;
 	struct cuda_cut cut;
 	uint32_t number; /* among its job's pieces */
+	uint32_t hold;   /* on its slot (cuda_pin_hold()): payload goes directly. 0: by the lane */
 	int status;      /* of the worker: -EBADMSG: what was to be verified is damaged */
 	bool lent;       /* a worker has it */
 	bool launched;

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cuda_events.h"
 #include "cuda_path_inner.h"
@@ -249,6 +250,8 @@ void cuda_path_count(const struct cuda_path *path, struct cuda_view *ret)
 	ret->out_bytes = path->out_bytes;
 	ret->in_bytes = path->in_bytes;
 	ret->batches = path->batches;
+	memcpy(ret->direct_bytes, path->direct_bytes, sizeof(ret->direct_bytes));
+	memcpy(ret->bounced_bytes, path->bounced_bytes, sizeof(ret->bounced_bytes));
 }
 
 void cuda_path_lost(struct cuda_path *path)

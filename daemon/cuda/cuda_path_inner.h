@@ -27,6 +27,7 @@ struct cuda_path {
 	uint64_t quiet_turns; /* in a row without news */
 	struct mails ended;   /* to the core, at the end of the turn */
 	uint64_t out_bytes, in_bytes, batches;
+	uint64_t direct_bytes[CUDA_WAYS], bounced_bytes[CUDA_WAYS];
 };
 
 #endif

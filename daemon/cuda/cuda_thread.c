@@ -19,6 +19,7 @@ enum {
 	LOSSES_MAX = 3, /* so many within LOSSES_NS, and the GPU stays out */
 	JOIN_S = 5,     /* at a stop, for a thread that a driver call holds */
 	SLACK_NS = 1000,
+	PIN_LOOK_NS = 100000000, /* at a stop: while the pin thread is not off */
 };
 static const uint64_t LOSSES_NS = 60000000000u;
 /* A context that nobody uses gives its memory back after this. */
@@ -119,17 +120,39 @@ static bool ends(struct cuda_gpu *gpu)
 /* True: the context was closed. */
 static bool close_unused(struct cuda_gpu *gpu)
 {
-	if (gpu->state != CUDA_UP || gpu->users > 0 || !cuda_path_idle(gpu->path)) {
+	if (gpu->state != CUDA_UP)
+		return false;
+	if (gpu->users > 0 || !cuda_path_idle(gpu->path)) {
+		if (gpu->idle_ns)
+			cuda_pin_on(gpu->pin, gpu->in_context.context); /* it may be leaving */
 		gpu->idle_ns = 0;
 		return false;
 	}
 	if (gpu->idle_ns == 0)
 		gpu->idle_ns = cuda_now();
-	if (cuda_now() - gpu->idle_ns < UNUSED_NS)
+	if (cuda_now() - gpu->idle_ns < UNUSED_NS || !cuda_pin_off(gpu->pin, false))
 		return false;
+	gpu->idle_ns = 0;
 	cuda_context_close(gpu, false);
 	gpu->state = CUDA_NONE;
 	return true;
+}
+
+/* A call of the pin thread has found the context broken. */
+static void look_at_pin(struct cuda_gpu *gpu)
+{
+	const CUresult result = cuda_pin_broken(gpu->pin);
+
+	if (gpu->state == CUDA_UP && result)
+		(void)cuda_check(gpu, result, "cuMemHostRegister", NULL, 0);
+}
+
+static void end(struct cuda_gpu *gpu)
+{
+	while (!cuda_pin_off(gpu->pin, gpu->state != CUDA_UP))
+		sleep_until_news(gpu, PIN_LOOK_NS);
+	if (gpu->state == CUDA_UP)
+		cuda_context_close(gpu, false);
 }
 
 static void *run(void *arg)
@@ -142,8 +165,10 @@ static void *run(void *arg)
 	while (!ends(gpu)) {
 		bool worked = take_mail(gpu);
 
+		look_at_pin(gpu);
 		worked |= cuda_path_turn(gpu->path);
-		if (gpu->state == CUDA_FAILING && cuda_path_quiet(gpu->path)) {
+		if (gpu->state == CUDA_FAILING && cuda_path_quiet(gpu->path) &&
+		    cuda_pin_off(gpu->pin, true)) {
 			lose(gpu);
 			worked = true;
 		}
@@ -152,8 +177,7 @@ static void *run(void *arg)
 		if (!worked)
 			sleep_until_news(gpu, cuda_path_wait_ns(gpu->path));
 	}
-	if (gpu->state == CUDA_UP)
-		cuda_context_close(gpu, false);
+	end(gpu);
 	return NULL;
 }
 
@@ -170,6 +194,12 @@ static int start(struct cuda_gpu *gpu)
 
 /* --- open and close --- */
 
+/* From the pin thread. */
+static void on_pin(void *arg)
+{
+	mailbox_ring(&((struct cuda_gpu *)arg)->in);
+}
+
 int cuda_thread_open(const struct cuda_driver *driver, const struct cuda_found *found,
 		     const struct cuda_gpu_conf *conf, struct cuda_gpu **ret)
 {
@@ -180,30 +210,42 @@ int cuda_thread_open(const struct cuda_driver *driver, const struct cuda_found *
 		return r;
 	gpu->start = start;
 	r = cuda_path_open(gpu, &gpu->path);
-	if (r)
+	if (r == 0 && conf->pins)
+		r = cuda_pin_open(conf->pins, &driver->api, on_pin, gpu, &gpu->pin);
+	if (r) {
+		cuda_path_close(gpu->path);
 		cuda_gpu_close(gpu);
-	else
+	} else {
 		*ret = gpu;
+	}
 	return r;
 }
 
+/* To unregister memory takes as long as there is memory: it is waited for while it goes on. */
 static bool end_thread(struct cuda_gpu *gpu)
 {
 	struct timespec until;
+	uint64_t calls;
+	int r = 0;
 
 	(void)pthread_mutex_lock(&gpu->lock);
 	gpu->stopping = true;
 	(void)pthread_mutex_unlock(&gpu->lock);
 	mailbox_ring(&gpu->in);
-	(void)clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += JOIN_S;
-	return !gpu->started || pthread_timedjoin_np(gpu->thread, NULL, &until) == 0;
+	do {
+		calls = cuda_pin_calls(gpu->pin);
+		(void)clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += JOIN_S;
+		r = gpu->started ? pthread_timedjoin_np(gpu->thread, NULL, &until) : 0;
+	} while (r && cuda_pin_calls(gpu->pin) != calls);
+	return r == 0;
 }
 
 void cuda_thread_close(struct cuda_gpu *gpu)
 {
 	if (!gpu || !end_thread(gpu))
 		return;
+	cuda_pin_close(gpu->pin);
 	cuda_path_close(gpu->path);
 	cuda_gpu_close(gpu);
 }

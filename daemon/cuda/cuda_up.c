@@ -108,9 +108,10 @@ static uint32_t workers_of(const struct config *config)
 }
 
 static int add_gpus(const struct cuda_driver *driver, const struct config *config,
-		    struct loop *loop, struct devices *devices)
+		    struct cuda_pins *pins, struct loop *loop, struct devices *devices)
 {
 	const struct cuda_gpu_conf conf = {
+		.pins = pins,
 		.max_ctas = config->gpu_max_ctas,
 		.workers = workers_of(config),
 		.depth = config->device_depth,
@@ -142,8 +143,23 @@ static int add_gpus(const struct cuda_driver *driver, const struct config *confi
 	return devices->n > before ? 0 : -ENODEV;
 }
 
-int cuda_up(const struct config *config, struct loop *loop, struct devices *devices, char *text,
-	    size_t n)
+/* With what they share. */
+static int serve_gpus(const struct cuda_driver *driver, const struct config *config,
+		      struct tier *host, struct loop *loop, struct devices *devices)
+{
+	struct cuda_pins *pins = NULL;
+	int r = config->host_pin ? cuda_pins_open(host, config->host_pin_bytes, &pins) : 0;
+
+	if (r)
+		snprintf(devices->gpu_note, sizeof(devices->gpu_note), "out of memory");
+	else
+		r = add_gpus(driver, config, pins, loop, devices);
+	cuda_pins_close(pins);
+	return r;
+}
+
+int cuda_up(const struct config *config, struct tier *host, struct loop *loop,
+	    struct devices *devices, char *text, size_t n)
 {
 	const struct cuda_driver *driver;
 	char *note = devices->gpu_note;
@@ -153,7 +169,7 @@ int cuda_up(const struct config *config, struct loop *loop, struct devices *devi
 		return 0;
 	}
 	driver = find_driver(note, sizeof(devices->gpu_note));
-	if (driver && add_gpus(driver, config, loop, devices) == 0)
+	if (driver && serve_gpus(driver, config, host, loop, devices) == 0)
 		return 0;
 	if (config->gpu_devices == CONFIG_GPU_REQUIRED) {
 		snprintf(text, n, "[gpu] devices = required: %s", note);

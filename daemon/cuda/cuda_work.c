@@ -79,20 +79,30 @@ static void hash_and_copy(struct cuda_image *i, uint8_t *to, const uint8_t *from
 	}
 }
 
-void cuda_image_in(const struct cuda_image *i, const struct cuda_cut *cut, uint8_t *lane)
+uint8_t *cuda_image_payload(const struct cuda_image *i, const struct cuda_cut *cut)
+{
+	return i->job->image + i->shape.payload_offset + cut->payload;
+}
+
+void cuda_image_in(const struct cuda_image *i, const struct cuda_cut *cut, uint8_t *lane,
+		   bool direct)
 {
 	memcpy(lane + cut->scale_at, scales_of(i) + cut->scale, cut->scale_bytes);
-	i->kernels->copy(lane + cut->payload_at,
-			 i->job->image + i->shape.payload_offset + cut->payload,
-			 cut->payload_bytes);
+	if (!direct)
+		i->kernels->copy(lane + cut->payload_at, cuda_image_payload(i, cut),
+				 cut->payload_bytes);
 	i->kernels->fence(); /* the copy engine sees it */
 }
 
-int cuda_image_in_verified(struct cuda_image *i, const struct cuda_cut *cut, uint8_t *lane)
+int cuda_image_in_verified(struct cuda_image *i, const struct cuda_cut *cut, uint8_t *lane,
+			   bool direct)
 {
 	(void)XXH3_64bits_reset(i->hash);
-	hash_and_copy(i, lane + cut->payload_at, i->job->image + i->shape.payload_offset,
-		      cut->payload_bytes);
+	if (direct)
+		(void)XXH3_64bits_update(i->hash, cuda_image_payload(i, cut), cut->payload_bytes);
+	else
+		hash_and_copy(i, lane + cut->payload_at, cuda_image_payload(i, cut),
+			      cut->payload_bytes);
 	memcpy(lane + cut->scale_at, scales_of(i), cut->scale_bytes);
 	(void)XXH3_64bits_update(i->hash, lane + cut->scale_at, cut->scale_bytes);
 	i->kernels->fence(); /* the copy engine sees it */
@@ -114,10 +124,13 @@ static void seal(struct cuda_image *i)
 }
 
 void cuda_image_out(struct cuda_image *i, const struct cuda_cut *cut, const uint8_t *lane,
-		    bool last)
+		    bool direct, bool last)
 {
-	hash_and_copy(i, i->job->image + i->shape.payload_offset + cut->payload,
-		      lane + cut->payload_at, cut->payload_bytes);
+	if (direct)
+		(void)XXH3_64bits_update(i->hash, cuda_image_payload(i, cut), cut->payload_bytes);
+	else
+		hash_and_copy(i, cuda_image_payload(i, cut), lane + cut->payload_at,
+			      cut->payload_bytes);
 	memcpy(scales_of(i) + cut->scale, lane + cut->scale_at, cut->scale_bytes);
 	if (last)
 		seal(i);

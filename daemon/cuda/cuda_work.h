@@ -28,15 +28,23 @@ int cuda_image_begin_store(struct cuda_image *image);
 /* Load: the image in the job's slot. -EBADMSG: it is not what the job asks for. */
 int cuda_image_begin_load(struct cuda_image *image);
 
+/* Where a piece's payload lies in the slot. */
+uint8_t *cuda_image_payload(const struct cuda_image *image, const struct cuda_cut *cut);
+
+/* In what follows, `direct`: the copy engine moves the payload between slot and GPU by itself, and
+ * the lane has the scales alone. */
+
 /* Load, before a page is touched: 0, or -EBADMSG. */
 int cuda_image_verify(struct cuda_image *image);
 /* Load: a piece, from the slot into its lane. */
-void cuda_image_in(const struct cuda_image *image, const struct cuda_cut *cut, uint8_t *lane);
+void cuda_image_in(const struct cuda_image *image, const struct cuda_cut *cut, uint8_t *lane,
+		   bool direct);
 /* The same of a whole image, and verifies it on the way: 0, or -EBADMSG. */
-int cuda_image_in_verified(struct cuda_image *image, const struct cuda_cut *cut, uint8_t *lane);
+int cuda_image_in_verified(struct cuda_image *image, const struct cuda_cut *cut, uint8_t *lane,
+			   bool direct);
 /* Store: a piece, from its lane into the slot. An image's pieces come in order; the last one seals
  * the image. */
 void cuda_image_out(struct cuda_image *image, const struct cuda_cut *cut, const uint8_t *lane,
-		    bool last);
+		    bool direct, bool last);
 
 #endif

@@ -196,6 +196,7 @@ static void gpu_note(const struct device *device, struct device_note *ret)
 	const struct gpu *g = (const struct gpu *)(const void *)device;
 	const uint64_t turn = __atomic_load_n(&g->gpu->turn_ns, __ATOMIC_RELAXED);
 	const uint64_t now = loop_now(device->loop);
+	struct cuda_pin_view pinned;
 	struct cuda_view view;
 
 	cuda_gpu_view(g->gpu, &view);
@@ -218,6 +219,13 @@ static void gpu_note(const struct device *device, struct device_note *ret)
 	ret->copied_out_bytes_total = view.out_bytes;
 	ret->copied_in_bytes_total = view.in_bytes;
 	ret->batches_total = view.batches;
+	ret->direct_out_bytes_total = view.direct_bytes[CUDA_STORE];
+	ret->direct_in_bytes_total = view.direct_bytes[CUDA_LOAD];
+	ret->bounced_out_bytes_total = view.bounced_bytes[CUDA_STORE];
+	ret->bounced_in_bytes_total = view.bounced_bytes[CUDA_LOAD];
+	cuda_pin_view(g->gpu->pin, &pinned);
+	ret->pinned_bytes = pinned.bytes;
+	memcpy(ret->pin_why, pinned.why, sizeof(ret->pin_why));
 	ret->lost_total = view.lost;
 }
 
@@ -232,6 +240,8 @@ static void gpu_close(struct device *device)
 	if (g->watched) {
 		loop_poller_remove(device->loop, &g->poller);
 		loop_remove(device->loop, &g->watch);
+		if (g->gpu->conf.pins)
+			cuda_pins_stop(g->gpu->conf.pins);
 	}
 	cuda_thread_close(g->gpu);
 	free(g);

@@ -190,6 +190,12 @@ struct device_note {
 	uint64_t context_bytes; /* that the driver takes for kvtierd; 0: none, or not known */
 	uint64_t copied_out_bytes_total, copied_in_bytes_total; /* from and to its memory */
 	uint64_t batches_total;                                 /* of such copies */
+	uint64_t pinned_bytes; /* of the host tier, registered in its context */
+	char pin_why[240];     /* not all of it is, though it shall be; "" */
+	/* payload that the copy engine moved between slot and GPU by itself, and payload that
+	 * workers copied once more */
+	uint64_t direct_out_bytes_total, direct_in_bytes_total;
+	uint64_t bounced_out_bytes_total, bounced_in_bytes_total;
 	uint64_t lost_total; /* times that all that it imported was lost */
 };
 

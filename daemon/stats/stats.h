@@ -122,6 +122,11 @@ enum {
 	       "run, those "                                                                       \
 	       "of the other wait. Start `nvidia-cuda-mps-control -d` before all of them, and "    \
 	       "kernels run side by side.")                                                        \
+	HEALTH(HOST_NOT_PINNED, host_not_pinned, warn,                                             \
+	       "The CUDA driver does not register all of the host tier's memory, and blocks "      \
+	       "in the rest cross to and from GPUs by way of a buffer; see the reason below. "     \
+	       "Raise LimitMEMLOCK= in the unit (ulimit -l in a shell), and a container's "        \
+	       "limit; or set [host] pin = no.")                                                   \
 	HEALTH(STOPPED, stopped, err,                                                              \
 	       "The daemon's process is stopped; continue it with `kill -CONT PID`, or see who "   \
 	       "stopped it.")                                                                      \
@@ -174,7 +179,7 @@ struct stats {
 	char nvme_text[STATS_TEXT_BYTES];    /* why the tier is not up, or not as it should be */
 	char clients_text[STATS_TEXT_BYTES]; /* while connections are short: whose they are */
 	char redis_text[STATS_TEXT_BYTES];   /* why the tier is not up, or not as it should be */
-	char gpu_text[STATS_TEXT_BYTES];     /* why a GPU that was in use does not work */
+	char gpu_text[STATS_TEXT_BYTES];     /* why a GPU does not work, or memory is not pinned */
 	_Alignas(64) struct stats_values v;
 	/* Ops that loaded or stored a block at least: from the turn of the core thread that read
 	 * the op from its ring until it completed the op. */

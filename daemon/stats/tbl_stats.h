@@ -98,6 +98,15 @@ STAT("gpu.copied_out_bytes_total", gpu_copied_out_bytes_total, counter, "bytes",
      "Bytes that crossed the wire from GPUs to host memory")
 STAT("gpu.copied_in_bytes_total", gpu_copied_in_bytes_total, counter, "bytes",
      "Bytes that crossed the wire from host memory to GPUs")
+STAT("gpu.direct_out_bytes_total", gpu_direct_out_bytes_total, counter, "bytes",
+     "Payload that copy engines wrote into host slots by themselves, since these are pinned")
+STAT("gpu.direct_in_bytes_total", gpu_direct_in_bytes_total, counter, "bytes",
+     "Payload that copy engines read from host slots by themselves")
+STAT("gpu.bounced_out_bytes_total", gpu_bounced_out_bytes_total, counter, "bytes",
+     "Payload that workers copied from a pinned buffer into host slots: of slots that are not "
+     "pinned (yet), and of small images")
+STAT("gpu.bounced_in_bytes_total", gpu_bounced_in_bytes_total, counter, "bytes",
+     "Payload that workers copied from host slots into a pinned buffer, likewise")
 STAT("gpu.batches_total", gpu_batches_total, counter, "batches",
      "Copies of images, or of runs of an image, across the wire")
 STAT("gpu.lost_total", gpu_lost_total, counter, "times",
@@ -105,6 +114,8 @@ STAT("gpu.lost_total", gpu_lost_total, counter, "times",
 
 STAT_TIER(gpu)
 STAT_TIER(host)
+STAT("tiers.host.pinned_bytes", tiers_host_pinned_bytes, gauge, "bytes",
+     "Of its memory what is registered with the CUDA driver now; none while no GPU is in use")
 STAT("tiers.host.demoted_blocks_total", tiers_host_demoted_blocks_total, counter, "blocks",
      "Blocks that gave up their host memory and stay on NVMe")
 STAT("tiers.host.promoted_blocks_total", tiers_host_promoted_blocks_total, counter, "blocks",

@@ -111,7 +111,7 @@ static void say_used(const struct range *range)
 	const unsigned n = range_is_host(range) ? streams_using(range) : 0;
 
 	if (n)
-		violation("a context goes, and with it %s at %#llx that %u operations of others use",
+		violation("a context goes with %s at %#llx that %u operations of others use",
 			  range_name(range), range->base, n);
 }
 

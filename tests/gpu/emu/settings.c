@@ -7,7 +7,7 @@
  *	late=N            operations run at once (0), up to 2 ms late (1), N times that (1)
  *	memory=N          MiB of memory of each GPU (2048); all processes together, see hbm.c
  *	context=N         MiB of it that a context takes (64)
- *	pinned=N          MiB of pinned and registered host memory that a process may have (no limit)
+ *	pinned=N          MiB of pinned and registered memory that a process may have (no limit)
  *	version=N         of the driver (13000): older has fewer calls
  *	ipc=0             no legacy handles of memory       ipc_events=0   none of events
  *	fabric=1          VMM memory can be exported as a fabric handle

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=30 */
+/*
+ * gpu_pin - goal: the host tier's memory is registered with the driver while the daemon serves.
+ * What is not registered yet crosses the wire by way of a buffer, what is goes directly, without a
+ * restart, whatever the image is: whole or cut, verified or not; the bytes are the same. Small
+ * images go by way of the buffer always. A stop, also in the middle of it, and a GPU that nobody
+ * uses any more leave nothing registered; what one GPU's context had another one registers.
+ * Method: the first calls that register are held or slow, and the daemon counts its copies.
+ */
+#include "tests/lib/lib_gpu_pin.h"
+
+#include <signal.h>
+#include <string.h>
+
+static struct daemon d;
+static struct gpu gpu, second;
+static struct gpu_engine ge;
+
+static const uint64_t MIB = 1 << 20;
+
+static void open_all(const char *settings, const char *host, uint32_t codec, uint32_t layers)
+{
+	const struct kvtier_geometry g = pin_geometry(codec, layers);
+
+	gpu_open(&gpu, 0);
+	pin_start(&d, settings, host);
+	pin_open(&ge, &gpu, d.socket, &g);
+}
+
+static void close_all(void)
+{
+	pin_close(&ge);
+	pin_stop(&d);
+	gpu_close(&gpu);
+}
+
+static void slots_go_directly_from_the_moment_they_are_registered(void **state)
+{
+	(void)state;
+	if (gpu_is_real())
+		skip();
+	open_all("held=cuMemHostRegister:1", "", KVTIER_CODEC_FP8, PIN_LAYERS);
+	pin_reported("is held", 1);
+	pin_store(&ge, 1);
+	pin_load(&ge, 1);
+	pin_copied(&d, 0, 0, PIN_KIB, PIN_KIB);
+	pin_let_go();
+	pin_becomes(&d, PIN_MIB);
+	pin_load(&ge, 1); /* stored by way of the buffer */
+	pin_store(&ge, 2);
+	pin_load(&ge, 2);
+	pin_copied(&d, PIN_KIB, 2 * PIN_KIB, PIN_KIB, PIN_KIB);
+	close_all();
+}
+
+/* Images of so many KiB. */
+static void directly(const char *host, uint32_t codec, uint32_t kib)
+{
+	open_all("late=3", host, codec, PIN_LAYERS);
+	pin_becomes(&d, PIN_MIB);
+	for (uint64_t chain = 1; chain <= 2; chain++) {
+		pin_store(&ge, chain);
+		pin_load(&ge, chain);
+	}
+	pin_copied(&d, 2 * PIN_BLOCKS * kib, 2 * PIN_BLOCKS * kib, 0, 0);
+	close_all();
+}
+
+static void raw_images_go_directly(void **state)
+{
+	(void)state;
+	directly("", KVTIER_CODEC_RAW, 512);
+}
+
+static void images_that_are_verified_go_directly(void **state)
+{
+	(void)state;
+	directly("verify = always", KVTIER_CODEC_FP8, 256);
+}
+
+/* Pieces of three slabs, the last one of two: no slot lies across their borders. */
+static void pieces_may_have_several_slabs(void **state)
+{
+	(void)state;
+	directly("pin_bytes = 3M", KVTIER_CODEC_FP8, 256);
+}
+
+/* Each piece of a larger one goes its own way, as memory becomes registered under it. */
+static void pieces_of_an_image_go_directly_or_not(void **state)
+{
+	uint64_t direct;
+
+	(void)state;
+	open_all("late=2 slow=cuMemHostRegister:20", "slab_bytes = 4M", KVTIER_CODEC_FP8,
+		 PIN_LAYERS_MANY);
+	for (uint64_t chain = 1; chain <= 4; chain++) {
+		pin_store(&ge, chain);
+		pin_load(&ge, chain);
+	}
+	pin_becomes(&d, PIN_MIB);
+	direct = daemon_stat(&d, "gpu.direct_in_bytes_total");
+	pin_load(&ge, 4);
+	daemon_stat_reaches(&d, "gpu.direct_in_bytes_total", direct + PIN_BLOCKS * MIB / 2);
+	close_all();
+}
+
+static void small_images_go_by_way_of_the_buffer(void **state)
+{
+	(void)state;
+	open_all("", "", KVTIER_CODEC_FP8, PIN_LAYERS / 2);
+	pin_becomes(&d, PIN_MIB);
+	pin_store(&ge, 1);
+	pin_load(&ge, 1);
+	pin_copied(&d, 0, 0, PIN_KIB / 2, PIN_KIB / 2);
+	close_all();
+}
+
+static void nothing_is_registered_where_it_shall_not_be(void **state)
+{
+	(void)state;
+	open_all("trace=1", "pin = no", KVTIER_CODEC_FP8, PIN_LAYERS);
+	pin_store(&ge, 1);
+	pin_load(&ge, 1);
+	pin_copied(&d, 0, 0, PIN_KIB, PIN_KIB);
+	pin_becomes(&d, 0);
+	close_all();
+	assert_int_equal(gpu_reported("kvtierd", "note", "called cuMemHostRegister"), 0);
+	gpu_report_clear();
+}
+
+static void a_stop_in_the_middle_leaves_nothing_registered(void **state)
+{
+	(void)state;
+	open_all("slow=cuMemHostRegister:50", "", KVTIER_CODEC_FP8, PIN_LAYERS);
+	pin_store(&ge, 1);
+	daemon_stat_reaches(&d, "tiers.host.pinned_bytes", 3 * MIB);
+	assert_true(daemon_stat(&d, "tiers.host.pinned_bytes") < PIN_BYTES);
+	close_all();
+}
+
+/* While the first call is on the way. */
+static void a_stop_waits_for_the_call_that_registers(void **state)
+{
+	(void)state;
+	if (gpu_is_real())
+		skip();
+	open_all("held=cuMemHostRegister:1", "", KVTIER_CODEC_FP8, PIN_LAYERS);
+	pin_reported("is held", 1);
+	pin_store(&ge, 1);
+	pin_close(&ge);
+	assert_int_equal(kill(d.pid, SIGTERM), 0);
+	nap_ms(200); /* it is in the middle of its stop, mostly */
+	pin_let_go();
+	assert_int_equal(daemon_wait(&d, PATIENT_MS), 0);
+	daemon_remove(&d);
+	pin_clean();
+	gpu_close(&gpu);
+}
+
+/* Nobody uses the GPU: its context goes after 10 s, and comes back with the next engine. */
+static void a_context_that_is_closed_leaves_nothing_registered(void **state)
+{
+	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
+
+	(void)state;
+	open_all("", "", KVTIER_CODEC_FP8, PIN_LAYERS);
+	pin_becomes(&d, PIN_MIB);
+	pin_store(&ge, 1);
+	pin_close(&ge);
+	pin_becomes(&d, 0);
+	pin_open(&ge, &gpu, d.socket, &g);
+	pin_becomes(&d, PIN_MIB);
+	pin_load(&ge, 1);
+	pin_copied(&d, PIN_KIB, PIN_KIB, 0, 0);
+	close_all();
+}
+
+/* Each registers a part and uses all; when one leaves, the other one takes its part. */
+static void two_gpus_share_the_work(void **state)
+{
+	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
+	struct gpu_engine other;
+	char text[8192];
+
+	(void)state;
+	if (gpu_count() < 2)
+		skip();
+	gpu_open(&second, 1);
+	open_all("slow=cuMemHostRegister:20 late=3", "", KVTIER_CODEC_FP8, PIN_LAYERS);
+	pin_open(&other, &second, d.socket, &g);
+	pin_becomes(&d, PIN_MIB);
+	assert_int_equal(daemon_ctl(&d, "devices --json", text, sizeof(text)), 0);
+	if (strstr(text, "\"pinned_bytes\":33554432"))
+		fail_msg("one GPU has registered all: %s", text);
+	pin_store(&ge, 1);
+	pin_store(&other, 2);
+	pin_load(&ge, 2);
+	pin_load(&other, 1);
+	pin_copied(&d, 2 * PIN_KIB, 2 * PIN_KIB, 0, 0);
+	pin_close(&ge);
+	for (uint64_t until = now_ns() + PATIENT_MS * 1000000ull; now_ns() < until;) {
+		pin_load(&other, 1);
+		assert_int_equal(daemon_ctl(&d, "devices --json", text, sizeof(text)), 0);
+		if (strstr(text, "\"pinned_bytes\":33554432"))
+			break;
+	}
+	assert_non_null(strstr(text, "\"pinned_bytes\":33554432"));
+	pin_load(&other, 2);
+	pin_close(&other);
+	pin_stop(&d);
+	gpu_close(&gpu);
+	GPU(gpu_api()->cuCtxSetCurrent(second.context));
+	gpu_close(&second);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(slots_go_directly_from_the_moment_they_are_registered),
+		cmocka_unit_test(raw_images_go_directly),
+		cmocka_unit_test(images_that_are_verified_go_directly),
+		cmocka_unit_test(pieces_may_have_several_slabs),
+		cmocka_unit_test(pieces_of_an_image_go_directly_or_not),
+		cmocka_unit_test(small_images_go_by_way_of_the_buffer),
+		cmocka_unit_test(nothing_is_registered_where_it_shall_not_be),
+		cmocka_unit_test(a_stop_in_the_middle_leaves_nothing_registered),
+		cmocka_unit_test(a_stop_waits_for_the_call_that_registers),
+		cmocka_unit_test(a_context_that_is_closed_leaves_nothing_registered),
+		cmocka_unit_test(two_gpus_share_the_work),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

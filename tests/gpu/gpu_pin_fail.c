@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=20 */
+/*
+ * gpu_pin_fail - goal: where the driver registers no memory, or not all of it, the daemon serves as
+ * well, by way of a buffer, and `status` and `devices` say so with the limit to raise; one call
+ * that fails costs one piece. A call that hangs delays nobody. One that breaks the context is as
+ * any other that does. Method: the emulated driver has a limit, fails, delays or breaks a call.
+ */
+#include "tests/lib/lib_gpu_pin.h"
+
+#include <string.h>
+
+static struct daemon d;
+static struct gpu gpu;
+static struct gpu_engine ge;
+
+static void open_all(const char *settings)
+{
+	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
+
+	gpu_open(&gpu, 0);
+	pin_start(&d, settings, "");
+	pin_open(&ge, &gpu, d.socket, &g);
+}
+
+static void close_all(void)
+{
+	pin_close(&ge);
+	pin_stop(&d);
+	gpu_close(&gpu);
+}
+
+/* Asks until the answer says it. */
+static void says(const char *command, const char *word)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	char text[8192];
+
+	do
+		(void)daemon_ctl(&d, command, text, sizeof(text));
+	while (!strstr(text, word) && now_ns() < until);
+	if (!strstr(text, word))
+		fail_msg("%s: no \"%s\" in %s", command, word, text);
+}
+
+static void serves(void)
+{
+	for (uint64_t chain = 1; chain <= 4; chain++) {
+		pin_store(&ge, chain);
+		pin_load(&ge, chain);
+	}
+}
+
+/* The lanes' buffers have 8 MiB of it. */
+static void what_is_over_the_limit_goes_by_way_of_the_buffer(void **state)
+{
+	char text[8192];
+
+	(void)state;
+	open_all("pinned=10");
+	pin_becomes(&d, 2);
+	serves();
+	says("status --json", "\"status\":\"warn\"");
+	says("status --json", "host_not_pinned");
+	says("status --json", "GPU 0: 2M of [host] bytes = 32M are pinned");
+	says("status --json", "LimitMEMLOCK");
+	says("devices --json", "cuMemHostRegister: CUDA_ERROR_OUT_OF_MEMORY");
+	assert_int_equal(daemon_ctl(&d, "devices --json", text, sizeof(text)), 0);
+	assert_null(strstr(text, "\"state\":\"failed\""));
+	daemon_stat_reaches(&d, "gpu.bounced_in_bytes_total", 2 * PIN_KIB << 10);
+	close_all();
+}
+
+static void a_call_that_fails_costs_one_piece(void **state)
+{
+	(void)state;
+	open_all("fail=cuMemHostRegister:2");
+	pin_becomes(&d, PIN_MIB - 1);
+	serves();
+	says("status --json", "31M of [host] bytes = 32M are pinned");
+	close_all();
+}
+
+static void where_each_call_fails_all_goes_by_way_of_the_buffer(void **state)
+{
+	(void)state;
+	open_all("fail=cuMemHostRegister:0:801 trace=1");
+	says("status --json", "host_not_pinned");
+	serves();
+	pin_copied(&d, 0, 0, 4 * PIN_KIB, 4 * PIN_KIB);
+	close_all();
+	/* and it is not asked again and again */
+	assert_int_equal(gpu_reported("kvtierd", "note", "called cuMemHostRegister 3 times"), 1);
+}
+
+static void a_call_that_hangs_delays_nobody(void **state)
+{
+	(void)state;
+	open_all("held=cuMemHostRegister:3");
+	pin_reported("is held", 1);
+	serves();
+	says("devices --json", "\"state\":\"up\"");
+	assert_int_equal(gpu_reported("kvtierd", "note", "goes on"), 0);
+	pin_let_go();
+	pin_becomes(&d, PIN_MIB);
+	close_all();
+}
+
+/* The connection is cut with its memory, and comes back. */
+static void a_call_that_breaks_the_context_is_as_any_other(void **state)
+{
+	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
+
+	(void)state;
+	gpu_open(&gpu, 0);
+	pin_start(&d, "sticky=cuMemHostRegister:5", "");
+	pin_open(&ge, &gpu, d.socket, &g);
+	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
+	pin_close(&ge);
+	pin_open(&ge, &gpu, d.socket, &g);
+	pin_becomes(&d, PIN_MIB);
+	serves();
+	pin_copied(&d, 4 * PIN_KIB, 4 * PIN_KIB, 0, 0);
+	says("status --json", "\"status\":\"ok\"");
+	close_all();
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_is_over_the_limit_goes_by_way_of_the_buffer),
+		cmocka_unit_test(a_call_that_fails_costs_one_piece),
+		cmocka_unit_test(where_each_call_fails_all_goes_by_way_of_the_buffer),
+		cmocka_unit_test(a_call_that_hangs_delays_nobody),
+		cmocka_unit_test(a_call_that_breaks_the_context_is_as_any_other),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0 one_thread=1");
+	gpu_needs_emulation("its faults are settings of the emulated driver");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=20 */
+/*
+ * gpu_pin_lost - goal: a context that is lost takes its registrations along, and no block: all is
+ * served, by way of the buffer, until the memory is registered again, by the GPU's next context or
+ * by another GPU. A GPU that copies directly where another one has registered is not harmed by
+ * that one's end: nothing is taken from under a copy. Two GPUs that are lost at the same time, each
+ * of them with copies in the other one's memory, both come back. Method: the emulated driver breaks
+ * contexts, and reports memory that goes while a copy uses it.
+ */
+#include "tests/lib/lib_gpu_pin.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { GPUS = 2 };
+
+static struct daemon d;
+static struct gpu gpu;
+
+/* --- an engine of the other GPU: loads a chain until it is told to end --- */
+
+static void told(void **state)
+{
+	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
+	const bool may_be_cut = getenv("KVTIER_TEST_CUT") != NULL;
+	struct kvtier_key keys[PIN_BLOCKS];
+	uint32_t pages[PIN_BLOCKS], rounds = 0;
+	struct gpu_engine ge;
+	struct gpu own;
+	char byte;
+
+	(void)state;
+	gpu_open(&own, 1);
+	pin_open(&ge, &own, getenv("KVTIER_TEST_SOCKET"), &g);
+	pin_store(&ge, 7);
+	chain_keys(&ge.e, 7, PIN_BLOCKS, keys);
+	pages_from(0, pages, PIN_BLOCKS);
+	assert_int_equal(write(STDIN_FILENO, "", 1), 1);
+	while (recv(STDIN_FILENO, &byte, 1, MSG_DONTWAIT) < 0) {
+		int32_t blocks[PIN_BLOCKS] = { 0 };
+
+		if (!may_be_cut)
+			pin_load(&ge, 7);
+		else
+			(void)engine_load(&ge.e, keys, pages, PIN_BLOCKS, blocks);
+		rounds++;
+	}
+	print_message("%u loads\n", rounds);
+	pin_close(&ge);
+	gpu_close(&own);
+}
+
+static pid_t loader;
+static int loader_socket;
+
+static void loader_start(void)
+{
+	char byte;
+
+	setenv("KVTIER_TEST_SOCKET", d.socket, 1);
+	loader = gpu_spawn("engine", "", &loader_socket);
+	if (read(loader_socket, &byte, 1) != 1)
+		fail_msg("the engine has ended: its output is above");
+}
+
+static void loader_stop(void)
+{
+	assert_int_equal(write(loader_socket, "", 1), 1);
+	assert_int_equal(gpu_wait(loader), 0);
+	(void)close(loader_socket);
+}
+
+/* --- the test --- */
+
+static void open_all(const char *settings)
+{
+	gpu_open(&gpu, 0);
+	pin_start(&d, settings, "");
+}
+
+static void close_all(void)
+{
+	pin_stop(&d);
+	GPU(gpu_api()->cuCtxSetCurrent(gpu.context));
+	gpu_close(&gpu);
+}
+
+/* Until the daemon has lost a context so often: what an op ends with does not matter. */
+static void store_until_lost(struct gpu_engine *ge, uint64_t times)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	struct kvtier_key keys[PIN_BLOCKS];
+	uint32_t pages[PIN_BLOCKS];
+
+	chain_keys(&ge->e, 9, PIN_BLOCKS, keys);
+	pages_from(0, pages, PIN_BLOCKS);
+	while (daemon_stat(&d, "gpu.lost_total") < times) {
+		if (now_ns() > until)
+			fail_msg("no context was lost");
+		(void)engine_store(&ge->e, keys, pages, PIN_BLOCKS, NULL, NULL);
+		(void)engine_load(&ge->e, keys, pages, PIN_BLOCKS, NULL);
+	}
+}
+
+static void what_a_context_had_the_next_one_registers(void **state)
+{
+	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
+	struct gpu_engine ge;
+
+	(void)state;
+	open_all("late=3 sticky=cuLaunchKernel:8");
+	pin_open(&ge, &gpu, d.socket, &g);
+	pin_becomes(&d, PIN_MIB);
+	pin_store(&ge, 1);
+	store_until_lost(&ge, 1);
+	pin_close(&ge);
+	pin_open(&ge, &gpu, d.socket, &g);
+	pin_becomes(&d, PIN_MIB);
+	pin_load(&ge, 1);
+	pin_store(&ge, 2);
+	pin_load(&ge, 2);
+	pin_close(&ge);
+	close_all();
+}
+
+/* In the middle of it: some pieces are registered, one is on its way. */
+static void a_context_is_lost_while_memory_is_registered(void **state)
+{
+	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
+	struct gpu_engine ge;
+
+	(void)state;
+	open_all("late=3 sticky=cuLaunchKernel:8 slow=cuMemHostRegister:50");
+	pin_open(&ge, &gpu, d.socket, &g);
+	pin_store(&ge, 1);
+	store_until_lost(&ge, 1);
+	assert_true(daemon_stat(&d, "tiers.host.pinned_bytes") < PIN_BYTES);
+	pin_close(&ge);
+	pin_open(&ge, &gpu, d.socket, &g);
+	pin_becomes(&d, PIN_MIB);
+	pin_load(&ge, 1);
+	pin_close(&ge);
+	close_all();
+}
+
+/* GPU 0 has registered all, before the other one comes. */
+static void another_gpus_copies_end_before_its_memory_goes(void **state)
+{
+	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
+	struct gpu_engine ge;
+
+	(void)state;
+	if (gpu_count() < GPUS)
+		skip();
+	open_all("late=10 faulty=0 sticky=cuLaunchKernel:30");
+	pin_open(&ge, &gpu, d.socket, &g);
+	pin_becomes(&d, PIN_MIB);
+	loader_start();
+	store_until_lost(&ge, 1);
+	pin_becomes(&d, PIN_MIB); /* the other one has it now */
+	pin_close(&ge);
+	pin_open(&ge, &gpu, d.socket, &g);
+	pin_load(&ge, 7);
+	pin_store(&ge, 1);
+	pin_load(&ge, 1);
+	loader_stop();
+	assert_int_equal(daemon_stat(&d, "gpu.lost_total"), 1);
+	pin_close(&ge);
+	close_all();
+}
+
+/* Two launches in a row break their contexts: mostly one of each GPU, as both have launches all the
+ * time, with copies in what the other one registered. */
+static void two_gpus_that_are_lost_do_not_wait_for_each_other(void **state)
+{
+	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
+	struct gpu_engine ge;
+
+	(void)state;
+	if (gpu_count() < GPUS)
+		skip();
+	open_all("late=10 slow=cuMemHostRegister:10 sticky=cuLaunchKernel:60 "
+		 "sticky=cuLaunchKernel:61");
+	setenv("KVTIER_TEST_CUT", "1", 1);
+	pin_open(&ge, &gpu, d.socket, &g);
+	loader_start();
+	pin_becomes(&d, PIN_MIB);
+	store_until_lost(&ge, 2);
+	loader_stop();
+	unsetenv("KVTIER_TEST_CUT");
+	pin_close(&ge);
+	pin_open(&ge, &gpu, d.socket, &g);
+	pin_becomes(&d, PIN_MIB);
+	pin_load(&ge, 7);
+	pin_close(&ge);
+	close_all();
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest engines[] = { cmocka_unit_test(told) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_a_context_had_the_next_one_registers),
+		cmocka_unit_test(a_context_is_lost_while_memory_is_registered),
+		cmocka_unit_test(another_gpus_copies_end_before_its_memory_goes),
+		cmocka_unit_test(two_gpus_that_are_lost_do_not_wait_for_each_other),
+	};
+
+	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1");
+	if (argc > 1)
+		return cmocka_run_group_tests(engines, NULL, NULL);
+	gpu_needs_emulation("its faults are settings of the emulated driver");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
