@@ -298,31 +298,44 @@ void daemon_word(const struct daemon *d, const char *path, char *ret, size_t n)
 	json_object_put(root);
 }
 
+struct look look_at(const struct daemon *d, int timeout_ms)
+{
+	return (struct look){ .d = d, .until_ns = now_ns() + (uint64_t)timeout_ms * 1000000u };
+}
+
+/* A heartbeat for the looks 1, 2, 4, 8...: nothing that is under way grows much older by it. */
+bool look_again(struct look *look)
+{
+	if (now_ns() > look->until_ns)
+		return false;
+	look->looks++;
+	if (look->d->beat && (look->looks & (look->looks - 1)) == 0)
+		look->d->beat();
+	else
+		nap_ms(10);
+	return true;
+}
+
 void daemon_stat_becomes(const struct daemon *d, const char *path, uint64_t value, int timeout_ms)
 {
-	const uint64_t until = now_ns() + (uint64_t)timeout_ms * 1000000u;
-	uint64_t now = daemon_stat(d, path);
+	struct look look = look_at(d, timeout_ms);
+	uint64_t now;
 
-	while (now != value) {
-		if (now_ns() > until)
+	while ((now = daemon_stat(d, path)) != value)
+		if (!look_again(&look))
 			fail_msg("%s is %llu, not %llu, after %d ms", path, (unsigned long long)now,
 				 (unsigned long long)value, timeout_ms);
-		nap_ms(10);
-		now = daemon_stat(d, path);
-	}
 }
 
 void daemon_stat_reaches(const struct daemon *d, const char *path, uint64_t value)
 {
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	struct look look = look_at(d, PATIENT_MS);
 	uint64_t now;
 
-	while ((now = daemon_stat(d, path)) < value) {
-		if (now_ns() > until)
+	while ((now = daemon_stat(d, path)) < value)
+		if (!look_again(&look))
 			fail_msg("%s is %llu, and does not reach %llu", path,
 				 (unsigned long long)now, (unsigned long long)value);
-		nap_ms(10);
-	}
 }
 
 int daemon_maps(const struct daemon *d, const char *word)

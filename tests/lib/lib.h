@@ -32,6 +32,8 @@ struct daemon {
 	char socket[96];
 	char config[96];     /* file */
 	const char *program; /* in the build directory; NULL: kvtierd. After daemon_place() */
+	/* Its next heartbeat is now, where the test holds its clock; else NULL. */
+	void (*beat)(void);
 };
 
 /* Starts build/kvtierd with these lines of configuration (directories are added) and waits until it
@@ -62,6 +64,20 @@ int daemon_fds(const struct daemon *d);
  * back. */
 int daemon_fds_settled(const struct daemon *d);
 void daemon_fds_fall_to(const struct daemon *d, int fds, int timeout_ms);
+/* Between two looks at what the daemon says of itself, which follows with its heartbeat:
+ *	for (struct look look = look_at(d, PATIENT_MS); !is_there();)
+ *		if (!look_again(&look))
+ *			fail_msg(...);
+ * look_again() lets a little time pass, the next heartbeat now and then, and is false when no more
+ * is left. */
+struct look {
+	const struct daemon *d;
+	uint64_t until_ns;
+	uint32_t looks;
+};
+
+struct look look_at(const struct daemon *d, int timeout_ms);
+bool look_again(struct look *look);
 /* Asks until the number is `value`; ends the test when it is not after `timeout_ms`. */
 void daemon_stat_becomes(const struct daemon *d, const char *path, uint64_t value, int timeout_ms);
 /* Likewise, until it is at least that. */

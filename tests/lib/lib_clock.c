@@ -23,11 +23,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "lib.h"
+
 enum {
 	DAEMONS = 8,  /* that live at once */
 	SLICE_MS = 2, /* a sleeper looks so often whether there was a jump */
 	LOOK_S = 60,  /* a daemon that has not looked by then hangs */
 	NAP_NS = 200000,
+	HEARTBEAT_MS = 250,
 	HURRY_MS = 500, /* a step, shorter than anything that is told apart */
 };
 
@@ -118,6 +121,18 @@ void clock_share(void)
 	(void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)getpid(), fd);
 	if (setenv(variable, path, 1))
 		die(variable);
+}
+
+static void beat(void)
+{
+	clock_pass_ms(HEARTBEAT_MS);
+}
+
+void clock_hold(struct daemon *d)
+{
+	clock_share();
+	d->program = "tests/kvtierd_clock";
+	d->beat = beat;
 }
 
 void clock_join(void)

@@ -31,6 +31,10 @@ void clock_hurry(bool on);
 /* From here on daemons that are started have this clock. Again: nothing happens. */
 void clock_share(void);
 
+/* After daemon_place(): this one is a kvtierd_clock. */
+struct daemon;
+void clock_hold(struct daemon *d);
+
 /* --- for lib_clock_daemon.c --- */
 
 /* In a daemon: its clock is that of whoever started it, if he holds one. */

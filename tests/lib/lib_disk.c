@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "kernels/image.h"
+#include "lib_clock.h"
 
 char disk_uring[] = "io_uring", disk_threads[] = "threads";
 
@@ -55,17 +56,14 @@ void disk_configure(struct daemon *d, const char *engine, const char *config)
 
 void disk_state_becomes(const struct daemon *d, const char *state, int timeout_ms)
 {
-	const uint64_t until = now_ns() + (uint64_t)timeout_ms * 1000000u;
+	struct look look = look_at(d, timeout_ms);
 	char now[64], text[512];
 
-	for (;;) {
+	do {
 		daemon_word(d, "tiers.nvme.state", now, sizeof(now));
 		if (strcmp(now, state) == 0)
 			return;
-		if (now_ns() > until)
-			break;
-		nap_ms(10);
-	}
+	} while (look_again(&look));
 	daemon_word(d, "tiers.nvme.text", text, sizeof(text));
 	fail_msg("the NVMe tier is %s, not %s, after %d ms: %s", now, state, timeout_ms, text);
 }
@@ -79,6 +77,7 @@ void disk_restart(struct daemon *d)
 void disk_start(struct daemon *d, const char *engine, const char *config)
 {
 	daemon_place(d, true);
+	clock_hold(d);
 	disk_configure(d, engine, config);
 	disk_restart(d);
 }
@@ -93,17 +92,13 @@ void disk_flush(const struct daemon *d)
 
 int disk_status_says(const struct daemon *d, const char *word, char *ret, size_t n)
 {
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	struct look look = look_at(d, PATIENT_MS);
+	int code;
 
-	for (;;) {
-		const int code = daemon_ctl(d, "status", ret, n);
-
-		if (strstr(ret, word))
-			return code;
-		if (now_ns() > until)
+	while (code = daemon_ctl(d, "status", ret, n), !strstr(ret, word))
+		if (!look_again(&look))
 			fail_msg("kvtierctl status does not say \"%s\": %s", word, ret);
-		nap_ms(20);
-	}
+	return code;
 }
 
 /* --- a daemon, an engine, a chain --- */
@@ -116,6 +111,7 @@ struct disk_world *disk_place(void **state, const char *config)
 	memset(&w, 0, sizeof(w));
 	w.engine = *state;
 	daemon_place(&w.d, true);
+	clock_hold(&w.d);
 	disk_configure(&w.d, w.engine, config);
 	disk_store_path(&w.d, w.path, sizeof(w.path));
 	return &w;

@@ -29,7 +29,6 @@ struct disk_world *faulty_place(void **state, const char *config)
 	(void)snprintf(path, sizeof(path), "%s/faults", w->d.dir);
 	assert_int_equal(io_plan_share(path, true), 0);
 	assert_int_equal(setenv("KVTIER_TEST_FAULTS", path, 1), 0);
-	clock_share();
 	w->d.program = "tests/kvtierd_faulty";
 	return w;
 }

@@ -21,6 +21,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lib_clock.h"
+
 enum {
 	LENGTH = 8,
 	FRESH = 8,
@@ -403,10 +405,13 @@ static void open_engine(struct loop *l)
  * without. */
 static void note_refusal(struct loop *l)
 {
-	char state[32] = "starting";
+	struct look look = look_at(&l->d, PATIENT_MS);
+	char state[32];
 
-	while (strcmp(state, "starting") == 0)
-		daemon_word(&l->d, "tiers.nvme.state", state, sizeof(state));
+	while (daemon_word(&l->d, "tiers.nvme.state", state, sizeof(state)),
+	       strcmp(state, "starting") == 0)
+		if (!look_again(&look))
+			fail_msg("the store is neither used nor refused");
 	l->refused = strcmp(state, "offline") == 0;
 	l->n->refused += l->refused;
 }
@@ -449,6 +454,7 @@ void kill_loop(const char *engine, enum kill_kind kind, uint32_t kills, uint64_t
 	l.n = ret;
 	l.g = tiny_geometry(seed % 2 ? KVTIER_CODEC_RAW : KVTIER_CODEC_FP8);
 	daemon_place(&l.d, true);
+	clock_hold(&l.d);
 	disk_configure(&l.d, engine, configs[kind]);
 	disk_store_path(&l.d, l.path, sizeof(l.path));
 	for (; ret->kills < kills; ret->kills++) {

@@ -60,33 +60,31 @@ void node_configure(struct node *n, const struct node_conf *conf)
 			     conf->lines ? conf->lines : "") >= sizeof(lines))
 		fail_msg("configuration too long");
 	daemon_configure(&n->d, lines);
+	if (!patient) /* then time passes only where the test says so */
+		n->d.beat = NULL;
 }
 
 void node_place(struct node *n, const struct node_conf *conf)
 {
 	memset(n, 0, sizeof(*n));
 	daemon_place(&n->d, conf->lines && strstr(conf->lines, "[nvme]"));
-	n->d.program = "tests/kvtierd_clock";
-	clock_share();
+	clock_hold(&n->d);
 	node_configure(n, conf);
 }
 
 void node_live(struct node *n)
 {
-	const uint64_t until = now_ns() + SHARED_MS * 1000000ull;
+	struct look look;
 	char state[64];
 
 	daemon_restart(&n->d);
 	if (n->d.disk[0])
 		disk_state_becomes(&n->d, "up", SHARED_MS);
-	for (;;) {
-		daemon_word(&n->d, "tiers.redis.state", state, sizeof(state));
-		if (strcmp(state, "starting") != 0)
-			return;
-		if (now_ns() > until)
+	look = look_at(&n->d, SHARED_MS);
+	while (daemon_word(&n->d, "tiers.redis.state", state, sizeof(state)),
+	       strcmp(state, "starting") == 0)
+		if (!look_again(&look))
 			fail_msg("the Redis tier is starting all the time");
-		nap_ms(10);
-	}
 }
 
 void node_join(struct node *n, const struct kvtier_geometry *geometry)
@@ -157,17 +155,12 @@ void node_becomes(const struct node *n, const char *state, int timeout_ms)
 
 void node_text_has(const struct node *n, const char *word)
 {
-	const uint64_t until = now_ns() + SHARED_MS * 1000000ull;
+	struct look look = look_at(&n->d, SHARED_MS);
 	static char text[8192];
 
-	for (;;) {
-		daemon_word(&n->d, "tiers.redis.text", text, sizeof(text));
-		if (strstr(text, word))
-			break;
-		if (now_ns() > until)
+	while (daemon_word(&n->d, "tiers.redis.text", text, sizeof(text)), !strstr(text, word))
+		if (!look_again(&look))
 			fail_msg("tiers.redis.text does not say \"%s\": %s", word, text);
-		nap_ms(20);
-	}
 	(void)disk_status_says(&n->d, word, text, sizeof(text));
 }
 
@@ -272,15 +265,14 @@ static uint64_t answered(const struct node *n)
 
 void node_store_through(struct node *n, const struct kvtier_key *keys, uint32_t blocks)
 {
-	const uint64_t until = now_ns() + SHARED_MS * 1000000ull, before = answered(n);
+	const uint64_t before = answered(n);
+	struct look look = look_at(&n->d, SHARED_MS);
 
 	assert_int_equal(chain_store(&n->e, keys, 0, blocks), 0);
-	while (answered(n) < before + blocks) {
-		if (now_ns() > until)
+	while (answered(n) < before + blocks)
+		if (!look_again(&look))
 			fail_msg("of %u blocks %llu are in Redis", blocks,
 				 (unsigned long long)(answered(n) - before));
-		nap_ms(5);
-	}
 }
 
 /* --- Redis --- */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * soak_nvme_kill.c - goal and method of sys_nvme_kill.c, 10,000 times (KVTIER_KILLS): rare orders
  * of events show in thousands of lives. Not part of `make test`: takes half an hour.

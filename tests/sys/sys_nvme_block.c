@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=60 lane=wait */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_nvme_block.c - goal: a block device is as good a store as a file: what was flushed outlives
  * kill -9, what is not ours on it is left alone to the byte, it has one user at a time, and one

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait no=thread (the daemon's threads run in others) */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_nvme_budget.c - goal: a write budget holds, nothing but the copy on disk is lost by it, and
  * the operator can see it. Method: a budget whose reserve is two segments, and six times as much to

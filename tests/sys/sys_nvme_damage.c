@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_nvme_damage.c - goal: an image that was damaged on disk is a miss, counted, and found, named
  * and dropped by `kvtierctl verify`; what was purged never comes back. Method: flip bits of the

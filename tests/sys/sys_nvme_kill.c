@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=30 */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_nvme_kill.c - goal: kill -9 at any moment costs nothing that was acknowledged, and never
  * gives an engine a wrong byte: not while segments are reclaimed, nor after the file was damaged as

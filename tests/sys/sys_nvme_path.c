@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=45 lane=wait no=thread (the daemon's threads run in others) */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_nvme_path.c - goal: whatever is wrong with a path of the NVMe tier, the daemon serves from
  * memory, says what is wrong and what to do, and changes nothing that is not its own; of several

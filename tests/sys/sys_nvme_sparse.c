@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_nvme_sparse.c - goal: a start reads what it has to and no more: 4 KiB and a footer a segment,
  * so that 1 TiB of 1 MiB blocks is ready after some hundred MiB of reads. Method: a store of 50 GiB

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_nvme_stress.c - goal: whatever overlaps, no engine gets a wrong byte, and nothing is left
  * behind: no op, lease, slot, or daemon that does not stop. Method: engines in processes of their

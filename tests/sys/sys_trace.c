@@ -69,7 +69,7 @@ static void a_store_and_a_host_hit(void **state)
 	struct engine e;
 
 	(void)state;
-	daemon_start(&d, "");
+	daemon_start(&d, "[host]\nbytes = 8M\nslab_bytes = 1M\nhuge_pages = no\n");
 	engine_open(&e, d.socket, "engine", &g, 2);
 	chain_keys(&e, 1, 1, &key);
 	assert_int_equal(daemon_ctl(&d, "trace", text, sizeof(text)), 0);
