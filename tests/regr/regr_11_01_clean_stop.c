@@ -178,8 +178,8 @@ static void try_once(struct world *w, const struct size *size, end_fn *end, uint
 	if (!w->d.pid)
 		live(w, size);
 	join(w, size);
-	/* From now on its pages have memory, which both have mapped: a load begins at once, and marks
-	 * are as quick as memory is. */
+	/* From now on its pages have memory, which both have mapped: a load begins at once, and
+	 * marks are as quick as memory is. */
 	assert_int_equal(engine_load(&w->e, w->keys, w->pages, w->n, NULL), 0);
 	memset(w->e.memory, 0x22, w->n * w->e.page_bytes);
 	assert_int_equal(kvtier_load(w->e.space, w->keys, w->pages, w->n, &o, &op), 0);

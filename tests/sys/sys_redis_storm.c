@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait wrap=clock_gettime,epoll_wait (lib_disk.c wants it; this clock is the machine's) */
+/* make: lane=wait */
+/* make: wrap=clock_gettime,epoll_wait (lib_disk.c calls for it: this clock is the machine's) */
 /*
  * sys_redis_storm.c - goal: whatever overlaps inside one daemon with a Redis behind it, no engine
  * gets a wrong byte, and nothing is left behind: no op, lease, slot, or daemon that does not stop.
