@@ -32,7 +32,7 @@ enum {
 	BEGIN_BUDGET = 64, /* blocks begun a turn of the loop... */
 	/* ...or fewer, when so many were evicted for them: half a millisecond. Likewise for those
 	 * that wait for room. */
-	EVICTED = 2 * MOVER_BATCH,
+	EVICTED = 4 * MOVER_BATCH,
 };
 
 /* --- a part --- */

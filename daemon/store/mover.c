@@ -246,11 +246,10 @@ static void leave_off(struct search *m, int32_t donor, uint32_t bytes)
 {
 	m->mover->clearing_class = donor;
 	m->mover->clearing_bytes = bytes;
-	m->moving = true;
 }
 
-/* Executes plans until a slot can be had, a slab is being emptied, nothing helps, the steps are
- * used up, or a batch of them. */
+/* Executes plans until a slot can be had, nothing helps, the steps are used up, or all that helps
+ * is a slab that is being emptied, by others or by the next calls. */
 static void follow_plans(struct search *m, uint64_t now_tick, uint32_t bytes, uint32_t steps)
 {
 	struct place_state state = { .now_tick = now_tick,
@@ -258,6 +257,7 @@ static void follow_plans(struct search *m, uint64_t now_tick, uint32_t bytes, ui
 				     .classes = m->classes };
 	struct place_plan plan;
 	uint32_t n, batch = MOVER_BATCH;
+	bool of_donor;
 
 	survey(m);
 	while (steps) {
@@ -266,8 +266,12 @@ static void follow_plans(struct search *m, uint64_t now_tick, uint32_t bytes, ui
 		state.free_slabs = slabs_free_slabs(m->slabs);
 		state.moving = emptier_busy(m->mover->emptier);
 		state.wanted = slabs_class_of(m->slabs, bytes);
+		state.hurried = batch == 0;
 		place_plan(&state, &plan);
 		state.donor = plan.donor;
+		if (plan.left)
+			leave_off(m, plan.donor, bytes);
+		of_donor = (int32_t)plan.class != state.wanted;
 		switch (plan.action) {
 		case PLACE_ALLOC:
 		case PLACE_FAIL:
@@ -277,22 +281,20 @@ static void follow_plans(struct search *m, uint64_t now_tick, uint32_t bytes, ui
 			look(m, plan.class);
 			continue;
 		case PLACE_EVICT:
-			if (batch == 0) {
-				leave_off(m, plan.donor, bytes);
-				return;
-			}
-			n = evict(m, plan.class, least(plan.count, steps, batch));
+			n = evict(m, plan.class, of_donor ? least(plan.count, steps, batch) : 1);
 			/* every step frees something */
 			assert(n > 0 || m->spared || m->inherited);
 			if (n == 0)
 				return;
 			steps -= n;
-			batch -= n;
+			batch -= of_donor ? n : 0;
 			break;
 		case PLACE_MOVE:
 			emptier_begin(m->mover->emptier, plan.slab, bytes);
 			m->moving = true;
-			return;
+			if (!emptier_busy(m->mover->emptier))
+				return;
+			break;
 		case PLACE_WAIT:
 			m->moving = true;
 			return;

@@ -80,13 +80,15 @@ static int32_t pick_donor(const struct place_state *state, const struct place_cl
 	return best;
 }
 
-/* The next step of emptying a slab of `class`. */
+/* The next step of emptying a slab of `class`. A class that evictions have begun in was looked at
+ * before the first of them: it is looked at again when the slab is to be named. */
 static void plan_slab(const struct place_state *state, uint32_t class, struct place_plan *ret)
 {
 	const struct place_class *c = &state->classes[class];
+	const bool begun = state->donor == (int32_t) class && deficit(c) > 0;
 
 	*ret = (struct place_plan){ .class = class, .donor = (int32_t) class };
-	if (c->look == PLACE_UNSEEN) {
+	if (c->look == PLACE_UNSEEN && !begun) {
 		ret->action = PLACE_LOOK;
 	} else if (deficit(c) == 0) {
 		ret->action = PLACE_MOVE;
@@ -111,19 +113,23 @@ void place_plan(const struct place_state *state, struct place_plan *ret)
 		donor = pick_donor(state, own);
 	/* With a victim of its own, a class begins no emptying that could not be finished now: that
 	 * would evict for nothing. Without one, what is freed now helps the next attempt. */
-	if (donor >= 0 &&
-	    (!own || !has_victim(own) || deficit(&state->classes[donor]) < state->steps_left)) {
-		if (state->moving)
-			*ret = (struct place_plan){ .action = PLACE_WAIT, .donor = PLACE_NO_CLASS };
-		else
-			plan_slab(state, (uint32_t)donor, ret);
+	if (donor >= 0 && own && has_victim(own) &&
+	    deficit(&state->classes[donor]) >= state->steps_left)
+		donor = PLACE_NO_CLASS;
+	if (donor >= 0 && !state->moving &&
+	    !(state->hurried && deficit(&state->classes[donor]) > 0)) {
+		plan_slab(state, (uint32_t)donor, ret);
 		return;
 	}
-	*ret = (struct place_plan){ .action = PLACE_FAIL, .donor = PLACE_NO_CLASS };
+	*ret = (struct place_plan){ .action = PLACE_FAIL,
+				    .donor = donor,
+				    .left = donor >= 0 && !state->moving };
 	if (own && has_victim(own)) {
 		ret->action = PLACE_EVICT;
 		ret->class = (uint32_t)state->wanted;
 		ret->count = 1;
+	} else if (donor >= 0) {
+		ret->action = PLACE_WAIT;
 	}
 }
 

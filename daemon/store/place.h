@@ -12,13 +12,17 @@
  *      recent leaf of that class is more than twice as old as the class's own, or the class has no
  *      victim.
  *   4. PLACE_EVICT: the class has a victim, its own least recent leaf.
- *   5. PLACE_FAIL.
- * One slab is packed at a time: while one is, 2 and 3 are PLACE_WAIT.
+ *   5. PLACE_WAIT: for the end of 2 or 3.
+ *   6. PLACE_FAIL.
+ * 2 and 3 take long, for one image, and give room for many. So an image does not wait for them: one
+ * slab is packed at a time, and while one is, or when the caller is hurried, 4 comes next. A class
+ * that waited would wait for thousands of evictions, however many victims it has of its own.
  *
  * A class that holds as many free slots as a slab has can give away any one slab, because what lies
  * in it fits into the rest; the sparsest slab is the cheapest. Which slab can be emptied at all (no
- * slot pinned or being written) costs a walk over slots, so the plan asks for it only of the class
- * it is about to take from: PLACE_LOOK.
+ * slot pinned or being written) costs a walk over slots, some 50 ns each. So the plan asks for it
+ * only of the class it is about to take from, before the first eviction and before the move:
+ * PLACE_LOOK.
  *
  * Whose blocks may go is place_may_take(): each account (the blocks of a space, block.h) has bytes
  * that are guaranteed to it, as its clients are active (share.h). An account takes from itself, and
@@ -60,6 +64,7 @@ struct place_state {
 	uint32_t n_classes;
 	uint32_t free_slabs;
 	bool moving;    /* a slab is being emptied */
+	bool hurried;   /* enough was done for this image towards a slab of another class */
 	int32_t wanted; /* class, or PLACE_NO_CLASS: a new one */
 	/* class that the last step evicted from to empty a slab of it: that is finished first; else
 	 * PLACE_NO_CLASS */
@@ -73,6 +78,7 @@ struct place_plan {
 	uint32_t count; /* EVICT: so many leaves, or as many as there are */
 	uint32_t slab;  /* MOVE: empty this one */
 	int32_t donor;  /* to be given back with the next state */
+	bool left;      /* hurried: the donor's evictions are left to the next image's calls */
 };
 
 struct place_account {

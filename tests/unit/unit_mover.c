@@ -377,13 +377,14 @@ static void a_block_being_written_to_nvme_keeps_its_slot(void **state)
 	world_close(&w);
 }
 
-/* 384 slots a slab, more than a batch; all taken. The next image of another size gets a slab of
- * them. */
+/* More slots a slab than a batch; all taken. The next image of another size gets a slab of them. */
+enum { SLOTS = MOVER_BATCH + MOVER_BATCH / 2 };
+
 static struct world open_full_of_small(void)
 {
-	struct world w = world_open_of(2, 384 * SMALL);
+	struct world w = world_open_of(2, SLOTS * SMALL);
 
-	store_all(&w, 0, 768);
+	store_all(&w, 0, 2 * SLOTS);
 	w.tick += 10000;
 	return w;
 }
@@ -403,8 +404,29 @@ static void a_slab_is_cleared_a_batch_a_call(void **state)
 	assert_int_equal(w.mover.counts.evicted_blocks, MOVER_BATCH);
 	assert_int_equal(w.mover.clearing_bytes, BIG);
 	assert_int_equal(find_room(&w, BIG, &where), 0);
-	assert_int_equal(w.mover.counts.evicted_blocks, 384);
+	assert_int_equal(w.mover.counts.evicted_blocks, SLOTS);
 	assert_int_equal(w.mover.clearing_bytes, 0);
+	world_close(&w);
+}
+
+static void a_class_with_victims_does_not_wait_for_a_slab(void **state)
+{
+	struct world w = world_open_of(2, SLOTS * SMALL);
+	const uint32_t first_big = SLOTS;
+	struct extent where;
+
+	(void)state;
+	store_all(&w, 0, SLOTS);
+	w.tick += 10000;
+	for (uint32_t i = 0; i < SLOTS * SMALL / BIG; i++)
+		(void)world_store(&w, first_big + i, BIG, BLOCK_NONE);
+	assert_int_equal(find_room(&w, BIG, &where), 0);
+	assert_int_equal(w.mover.counts.evicted_blocks, MOVER_BATCH + 1);
+	assert_false(present(&w, first_big));
+	assert_int_equal(w.mover.clearing_bytes, BIG);
+	assert_int_equal(find_room(&w, BIG, &where), 0);
+	assert_int_equal(w.mover.counts.evicted_blocks, SLOTS + 1);
+	assert_true(present(&w, first_big + 1));
 	world_close(&w);
 }
 
@@ -415,10 +437,10 @@ static void a_call_goes_on_though_others_took_of_what_was_freed(void **state)
 
 	(void)state;
 	assert_int_equal(find_room(&w, BIG, &where), -EAGAIN);
-	store_all(&w, 768, 778);
+	store_all(&w, 2 * SLOTS, 2 * SLOTS + 10);
 	assert_int_equal(w.mover.clearing_bytes, BIG);
 	assert_int_equal(find_room(&w, BIG, &where), -EAGAIN);
-	assert_int_equal(w.mover.counts.evicted_blocks, 384 + 10);
+	assert_int_equal(w.mover.counts.evicted_blocks, SLOTS + 10);
 	assert_true(emptier_busy(w.mover.emptier));
 	world_close(&w);
 }
@@ -431,7 +453,7 @@ static void room_found_elsewhere_ends_the_clearing(void **state)
 
 	(void)state;
 	assert_int_equal(find_room(&w, BIG, &where), -EAGAIN);
-	for (uint32_t i = 0; i < 768; i++)
+	for (uint32_t i = 0; i < 2 * SLOTS; i++)
 		if (present(&w, i))
 			blocks_condemn(w.blocks, world_find(&w, i));
 	assert_int_equal(find_room(&w, BIG, &where), 0);
@@ -462,6 +484,7 @@ int main(void)
 		cmocka_unit_test(leaves_go_before_a_chain_is_broken),
 		cmocka_unit_test(a_block_being_written_to_nvme_keeps_its_slot),
 		cmocka_unit_test(a_slab_is_cleared_a_batch_a_call),
+		cmocka_unit_test(a_class_with_victims_does_not_wait_for_a_slab),
 		cmocka_unit_test(a_call_goes_on_though_others_took_of_what_was_freed),
 		cmocka_unit_test(room_found_elsewhere_ends_the_clearing),
 	};

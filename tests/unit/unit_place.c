@@ -122,6 +122,19 @@ static void what_was_begun_is_finished(void **state)
 	assert_int_equal(plan(&f)->class, 0);
 }
 
+static void what_was_begun_is_looked_at_again_before_the_move(void **state)
+{
+	struct fixture f = fixture(500, 400);
+
+	(void)state;
+	f.state.donor = 1;
+	assert_int_equal(plan(&f)->action, PLACE_EVICT);
+	assert_int_equal(f.plan.class, 1);
+	f.classes[1].view.free_slots = 8;
+	assert_int_equal(plan(&f)->action, PLACE_LOOK);
+	assert_int_equal(f.plan.class, 1);
+}
+
 static void a_slabs_worth_of_free_slots_is_packed_first(void **state)
 {
 	struct fixture f = fixture(500, 999);
@@ -221,6 +234,7 @@ int main(void)
 		cmocka_unit_test(only_more_than_twice_as_old_gives),
 		cmocka_unit_test(the_deficit_is_evicted_then_the_slab_moved),
 		cmocka_unit_test(what_was_begun_is_finished),
+		cmocka_unit_test(what_was_begun_is_looked_at_again_before_the_move),
 		cmocka_unit_test(a_slabs_worth_of_free_slots_is_packed_first),
 		cmocka_unit_test(a_class_looked_at_in_vain_is_left_alone),
 		cmocka_unit_test(a_new_class_takes_from_the_oldest),
