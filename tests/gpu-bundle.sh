@@ -30,27 +30,39 @@ find "$folder/build" -type f -perm -u+x -exec strip {} + 2>/dev/null || true
 git describe --always --dirty 2>/dev/null >"$folder/COMMIT" || true
 cat >"$folder/run.sh" <<'RUN'
 #!/bin/bash
-# run.sh [--emulated] - the tests of kind gpu, then the figures, on this machine's GPU. Output: results.txt
+# run.sh [--emulated] [tests|figures|sanitizer]... - the tests of kind gpu, the figures, and the kernels' tests under
+# compute-sanitizer, on this machine's GPU; all three, or these. Each has 10 minutes. Output: results.txt, which grows.
 # --emulated: on the emulated driver, which takes the GPU's place; that tries this folder, and says nothing of a GPU.
 cd "$(dirname "$0")" || exit 1
+status=0
 if [ "${1:-}" = --emulated ]; then
+	shift
+	rm -f emulated.log
 	export LD_LIBRARY_PATH=$PWD/build/tests/emu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 	export KVTIER_BENCH_CUDA_MIB=${KVTIER_BENCH_CUDA_MIB:-4} KVTIER_EMU="log=$PWD/emulated.log memory=8192"
 fi
+[ $# -gt 0 ] || set -- tests figures sanitizer
+part() {
+	echo
+	echo "### $(date -u +%F), $1"
+	echo
+	case $1 in
+	tests | sanitizer) timeout 600 tests/check-gpu.sh build "$1" ;;
+	figures) timeout 600 build/kvtier-bench cuda ;;
+	*) echo "run.sh: no such part: $1" && false ;;
+	esac || {
+		echo "$1: exit status $?"
+		status=1
+	}
+}
 {
 	date -u
 	echo "commit $(cat COMMIT)"
 	nvidia-smi || echo "no nvidia-smi here"
-	timeout 600 tests/check-gpu.sh build
-	checked=$?
-	echo
-	echo "### $(date -u +%F), kvtier-bench cuda"
-	echo
-	timeout 600 build/kvtier-bench cuda
-	figures=$?
-	echo "check-gpu: exit status $checked; kvtier-bench cuda: $figures"
-	[ $checked = 0 ] && [ $figures = 0 ]
-} 2>&1 | tee results.txt
+	for p; do part "$p"; done
+	! grep '\] violation:' emulated.log 2>/dev/null || status=1
+	exit $status
+} 2>&1 | tee -a results.txt
 exit "${PIPESTATUS[0]}"
 RUN
 chmod +x "$folder/run.sh"
