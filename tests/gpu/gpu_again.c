@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=10 */
 /*
- * gpu_again - goal: the same memory registered twice is one mapping, whoever registers it; memory
- * that lies where freed memory lay is another one; memory that was freed under the daemon harms
- * nobody; memory of another GPU than the one named is refused, whatever way it comes by; and what
- * comes and goes again and again leaves nothing behind. Method: the wire by hand, legacy handles
- * and descriptors, two GPUs; the emulated driver reports a handle that is opened twice.
+ * gpu_again - goal: the same memory registered twice is one mapping where it has a legacy handle,
+ * whoever registers it, and takes no more memory where it has none; memory that lies where freed
+ * memory lay is another one; memory that was freed under the daemon harms nobody; memory of another
+ * GPU than the one named is refused, whatever way it comes by; and what comes and goes again and
+ * again leaves nothing behind. Method: the wire by hand, legacy handles and descriptors, two GPUs;
+ * the emulated driver reports a handle that is opened twice.
  */
 #include "tests/lib/lib_gpu_parts.h"
 
@@ -114,6 +115,51 @@ static void two_clients_register_the_same_memory(void **state)
 	b.memory = plain;
 	gpu_raw_close(&b);
 	GPU(gpu_api()->cuMemFree(a.memory));
+}
+
+/* Two descriptors of one allocation: nothing tells the daemon that it is one. */
+static void open_by_descriptor(struct gpu_raw *e, const struct gpu_range *range)
+{
+	struct wire_region region = { .memory = WIRE_DEVICE_FD,
+				      .offset = e->offset,
+				      .length = e->pages * e->page_bytes };
+	struct gpu_parts parts;
+	char text[232] = "";
+
+	gpu_uuid(&gpu, region.device);
+	gpu_parts_fill(range, 0, 0, 1, &parts);
+	if (gpu_raw_space(e, &region, 1, parts.fds, parts.n_fds, text))
+		fail_msg("SPACE_OPEN was refused: %s", text);
+	(void)close(parts.fds[0]);
+}
+
+static void a_descriptors_memory_is_registered_twice(void **state)
+{
+	struct gpu_range range;
+	CUdeviceptr plain;
+	struct gpu_raw e;
+	uint64_t used;
+
+	(void)state;
+	gpu_raw_dial(&e, d.socket, &gpu, &geometry, 2 * N);
+	gpu_range_make(&gpu, WIRE_DEVICE_FD, 1, &range);
+	plain = e.memory;
+	e.memory = range.base;
+	open_by_descriptor(&e, &range);
+	gpu_raw_round_trip(&e, CHAIN, N);
+	used = gpu_used();
+	open_by_descriptor(&e, &range);
+	daemon_stat_becomes(&d, "gpu.regions", 2, PATIENT_MS);
+	gpu_raw_round_trip(&e, CHAIN + 1, N);
+	assert_true(gpu_used() < used + range.part_bytes || gpu_is_real()); /* a table of pieces */
+	gpu_raw_close_space(&e);
+	daemon_stat_becomes(&d, "gpu.regions", 1, PATIENT_MS);
+	e.space--;
+	gpu_raw_round_trip(&e, CHAIN + 2, N);
+	gpu_raw_close_space(&e);
+	e.memory = plain;
+	gpu_raw_close(&e);
+	gpu_range_free(&range);
 }
 
 /* Against the rules of kvtier.h: its own ops end somehow, and nobody else notices. */
@@ -264,6 +310,7 @@ int main(int argc, char **argv)
 		CASE(reused_addresses_are_other_memory),
 		CASE(one_client_registers_memory_twice),
 		CASE(two_clients_register_the_same_memory),
+		CASE(a_descriptors_memory_is_registered_twice),
 		CASE(memory_is_freed_after_registering),
 		CASE(memory_of_another_gpu_is_refused),
 		CASE(sixty_four_regions_come_and_go_ten_times),
