@@ -28,6 +28,7 @@
 #include "daemon/config/config_print.h"
 #include "daemon/config/config_redis.h"
 #include "daemon/front/server.h"
+#include "daemon/store/beside.h"
 #include "daemon/store/purge.h"
 #include "daemon/admin/ctl.h"
 #include "daemon/admin/gauges.h"
@@ -254,7 +255,8 @@ static int open_index(struct program *p)
 
 	if (r == 0)
 		r = blocks_open(&(struct blocks_conf){ .max_blocks = (uint32_t)max,
-						       .classes = TIER_MAX_CLASSES },
+						       .classes = TIER_MAX_CLASSES,
+						       .beside = beside_copies(d->store.beside) },
 				d->store.index, &d->store.blocks);
 	if (r)
 		return fail(p, r, "[index] max_blocks: cannot reserve for %" PRIu64 " blocks: %s",
@@ -299,6 +301,19 @@ static int open_gpus(struct program *p)
 		       sizeof(p->text));
 }
 
+static int open_beside(struct program *p)
+{
+	const struct beside_conf conf = {
+		.store = &p->d.store,
+		.loop = p->d.loop,
+		.devices = &p->d.devices,
+		.unit_bytes = p->config.gpu_bytes,
+		.slab_bytes = p->config.host_slab_bytes,
+	};
+
+	return beside_open(&conf, &p->d.store.beside, p->text, sizeof(p->text));
+}
+
 static int submit_copy(void *arg, struct device_job *job)
 {
 	const struct kvtierd *d = arg;
@@ -320,12 +335,6 @@ static int open_emptier(struct program *p)
 	};
 
 	return emptier_open(&conf, &d->store.mover.emptier);
-}
-
-static void close_emptier(struct program *p)
-{
-	emptier_close(p->d.store.mover.emptier);
-	p->d.store.mover.emptier = NULL;
 }
 
 static int open_spaces(struct program *p)
@@ -405,12 +414,6 @@ static int open_ops(struct program *p)
 	return ops_open(&conf, &p->d.ops);
 }
 
-static int open_pump(struct program *p)
-{
-	pump_start(p->d.ops);
-	return 0;
-}
-
 /* Calls with the arguments that the table below cannot give. */
 #define OPEN(name, call)                          \
 	static int open_##name(struct program *p) \
@@ -423,6 +426,7 @@ static int open_pump(struct program *p)
 		call;                               \
 	}
 OPEN(loop, loop_open((uint32_t)p->config.daemon_spin_us, &p->d.loop))
+OPEN(pump, (pump_start(p->d.ops), 0))
 OPEN(purge, purge_open(&p->d.store, p->d.loop, &p->d.purge))
 OPEN(nvme, nvme_up(&p->d, p->text, sizeof(p->text)))
 OPEN(redis, redis_up(&p->d, &p->redis_conf, p->text, sizeof(p->text)))
@@ -430,7 +434,9 @@ OPEN(ctl, ctl_open(&p->d, &p->d.ctl, p->text, sizeof(p->text)))
 CLOSE(loop, loop_close(p->d.loop))
 CLOSE(stats, stats_close(p->d.stats, p->config.stats_path))
 CLOSE(host, tier_close(store_host(&p->d.store)))
+CLOSE(beside, beside_close(p->d.store.beside))
 CLOSE(spaces, spaces_close(p->d.store.spaces))
+CLOSE(emptier, (emptier_close(p->d.store.mover.emptier), p->d.store.mover.emptier = NULL))
 CLOSE(purge, purge_close(p->d.purge))
 CLOSE(devices, devices_close(&p->d.devices))
 CLOSE(ops, ops_close(p->d.ops))
@@ -453,12 +459,13 @@ static const struct part {
 	{ open_stats, close_stats, "[daemon] runtime_dir: cannot make the stats page there" },
 	{ open_signals, close_signals, "cannot listen for signals" },
 	{ open_host, close_host, NULL },
+	{ open_device, close_devices, NULL },
+	{ open_gpus, NULL, NULL },
+	{ open_beside, close_beside, NULL },
 	{ open_index, close_index, NULL },
 	{ open_spaces, close_spaces, NULL },
 	{ open_emptier, close_emptier, "cannot make the jobs that empty a slab" },
 	{ open_purge, close_purge, "cannot make a purge" },
-	{ open_device, close_devices, NULL },
-	{ open_gpus, NULL, NULL },
 	{ open_ops, close_ops, "[socket] max_ops: cannot make that many" },
 	{ open_pump, close_pump, NULL },
 	{ open_nvme, close_nvme, NULL },

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * slabs.h - an allocator of equal slots in slabs, over any memory: it knows numbers of slabs and
- * offsets, never an address. The host tier is this and main memory; a GPU tier will be this and
- * memory of a device.
+ * offsets, never an address. The host tier is this and main memory; the GPU tier has one for the
+ * memory of each GPU.
  *
  * A slab has slots of one size (its class). Each slot has a generation, so that a stale extent
  * never matches, and an owner: the number of the block whose image lies there. Core thread only;

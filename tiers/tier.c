@@ -20,6 +20,7 @@ enum { BUFFER_ALIGN = 4096 };
 
 /* Adding a tier is one line here, one file, one test. */
 static const struct tier_ops *const tiers[TIER_COUNT] = {
+	[TIER_GPU] = &gpu_ops,
 	[TIER_HOST] = &host_ops,
 	[TIER_NVME] = &nvme_ops,
 	[TIER_REDIS] = &redis_ops,
@@ -34,11 +35,6 @@ int tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop, 
 	int err;
 
 	assert((unsigned int)id < TIER_COUNT && n >= TIER_TEXT_BYTES);
-	if (!tiers[id]) {
-		(void)snprintf(text, n, "[%s] this version of kvtierd has no such tier",
-			       tier_names[id]);
-		return -ENOTSUP;
-	}
 	err = tiers[id]->open(conf, loop, &t, text, n);
 	assert(err <= 0 && !err == !!t);
 	if (err)
@@ -194,6 +190,13 @@ struct slabs *tier_slabs(const struct tier *t)
 	return in && in->ops->slabs ? in->ops->slabs(in) : NULL;
 }
 
+static struct slabs *slabs_of(const struct tier *t, uint32_t unit)
+{
+	const struct tier *in = innermost(t);
+
+	return in && in->ops->slabs_of ? in->ops->slabs_of(in, unit) : tier_slabs(in);
+}
+
 int tier_extent(const struct tier *t, uint32_t slot, struct extent *ret)
 {
 	return slabs_extent(tier_slabs(t), slot, ret);
@@ -201,12 +204,12 @@ int tier_extent(const struct tier *t, uint32_t slot, struct extent *ret)
 
 uint32_t tier_extent_bytes(const struct tier *t, const struct extent *where)
 {
-	return slabs_extent_bytes(tier_slabs(t), where);
+	return slabs_extent_bytes(slabs_of(t, where->unit), where);
 }
 
 void tier_set_owner(struct tier *t, const struct extent *where, uint32_t owner)
 {
-	slabs_set_owner(tier_slabs(t), where, owner);
+	slabs_set_owner(slabs_of(t, where->unit), where, owner);
 }
 
 /* --- what may be asked of any tier --- */

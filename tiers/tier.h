@@ -20,7 +20,8 @@
  *  starting --ready--> up <--probe ok/errors--> degraded --> readonly --> offline
  *
  * The host tier knows starting, up, and degraded: a part of its memory could not be had after the
- * start. misconfigured: Redis refuses us until somebody corrects a password or an ACL.
+ * start. The GPU tier is starting while no GPU is in use. misconfigured: Redis refuses us until
+ * somebody corrects a password or an ACL.
  */
 #ifndef KVTIER_TIER_H
 #define KVTIER_TIER_H
@@ -122,9 +123,11 @@ struct xfer {
 };
 
 struct tier_conf {
+	/* host, gpu: a multiple of 4096 (2 MiB with huge_pages 2) */
+	uint64_t slab_bytes;
+	uint32_t units; /* gpu: GPUs */
 	/* host */
 	uint64_t bytes;      /* capacity */
-	uint64_t slab_bytes; /* a multiple of 4096 (2 MiB with huge_pages 2) */
 	uint32_t huge_pages; /* 0 no, 1 transparent (madvise), 2 hugetlb 2 MiB */
 	int32_t numa_node;   /* -1: interleave over the allowed nodes */
 	bool lock;           /* mlock */
@@ -171,8 +174,10 @@ struct tier_ops {
 	/* x->done still runs, exactly once */
 	void (*cancel)(struct tier *t, struct xfer *x);
 	enum tier_state (*state)(const struct tier *t);
-	/* addressable tiers: their allocator (slabs.h) */
+	/* addressable tiers: their allocator (slabs.h), or slabs_of: that of one of their units;
+	 * NULL: the unit has nothing now */
 	struct slabs *(*slabs)(const struct tier *t);
+	struct slabs *(*slabs_of)(const struct tier *t, uint32_t unit);
 	/* The rest may be NULL. What tier_*() of the same name does then is said there. */
 	bool (*readable)(const struct tier *t, const struct tier_name *name);
 	bool (*writable)(const struct tier *t, const struct tier_name *name);
@@ -210,11 +215,11 @@ struct tier_class_view {
 	uint32_t used_slots, free_slots; /* in its slabs */
 };
 
-extern const struct tier_ops host_ops, nvme_ops, redis_ops;
+extern const struct tier_ops gpu_ops, host_ops, nvme_ops, redis_ops;
 
 enum { TIER_TEXT_BYTES = 512 };
 
-/* -ENOTSUP: not in this version. text (n >= TIER_TEXT_BYTES) is undefined on success. */
+/* text (n >= TIER_TEXT_BYTES) is undefined on success. */
 int tier_open(enum tier_id id, const struct tier_conf *conf, struct loop *loop, struct tier **ret,
 	      char *text, size_t n);
 void tier_close(struct tier *t);
@@ -229,7 +234,7 @@ const char *tier_name(enum tier_id id);
 enum tier_state tier_state(const struct tier *t);
 const char *tier_state_name(enum tier_state state);
 
-/* The allocator of an addressable tier, wrapped or not; NULL: it has none. */
+/* The allocator of an addressable tier, wrapped or not; NULL: it has none, or one for each unit. */
 struct slabs *tier_slabs(const struct tier *t);
 /* Of slots in use, by number (extent.slot): the extent, or -ESTALE; what it holds, or 0: stale;
  * whose it is (block number). Addressable tiers. */

@@ -172,15 +172,20 @@ int command_evict(struct context *context, int argc, char **argv)
 	static const struct option options[] = {
 		{ "all", no_argument, NULL, 'a' },
 		{ "bytes", required_argument, NULL, 'b' },
+		{ "tier", required_argument, NULL, 't' },
 		{ 0 },
 	};
-	const char *words[3] = { "evict", NULL, NULL };
+	const char *words[5] = { "evict", NULL, NULL, NULL, NULL }, *tier = NULL;
 	struct reply reply;
 	char number[32];
 	uint64_t bytes;
-	int option, r;
+	int option, n, r;
 
 	while ((option = context_option(context, argc, argv, "", options)) != -1) {
+		if (option == 't') {
+			tier = optarg;
+			continue;
+		}
 		if (words[1])
 			usage_error(context, "evict takes --all or --bytes, once");
 		words[1] = "--all";
@@ -197,7 +202,12 @@ int command_evict(struct context *context, int argc, char **argv)
 	no_more_arguments(context, argc, argv);
 	if (!words[1])
 		usage_error(context, "evict needs --all or --bytes N");
-	r = ask(context, words[2] ? 3 : 2, words, &reply);
+	n = words[2] ? 3 : 2;
+	if (tier) {
+		words[n++] = "--tier";
+		words[n++] = tier;
+	}
+	r = ask(context, n, words, &reply);
 	if (r == EXIT_FINE && context->json)
 		fputs(reply.text, stdout);
 	else if (r == EXIT_FINE)

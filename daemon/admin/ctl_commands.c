@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/store/beside.h"
 #include "daemon/front/server.h"
 #include "daemon/store/tally.h"
 #include "daemon/base/log.h"
@@ -202,18 +203,31 @@ enum ctl_progress spaces_next(struct kvtierd *d, struct ctl_request *request, st
 
 int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, size_t n)
 {
+	const size_t n_words = request->n_words;
+	char *const *words = request->words;
+	const bool tier = n_words >= 3 && strcmp(words[n_words - 2], "--tier") == 0;
+	const size_t last = tier ? n_words - 2 : n_words;
 	char *end = NULL;
 
 	if (!store_host(&d->store) || !d->store.blocks) {
 		snprintf(sentence, n, "there is no host tier to evict from");
 		return -EINVAL;
 	}
-	if (request->n_words == 2 && strcmp(request->words[1], "--all") == 0) {
+	request->of_gpus = tier && strcmp(words[n_words - 1], "gpu") == 0;
+	if (tier && !request->of_gpus && strcmp(words[n_words - 1], "host") != 0) {
+		snprintf(sentence, n, "evict --tier takes host or gpu");
+		return -EINVAL;
+	}
+	if (request->of_gpus && !d->store.beside) {
+		snprintf(sentence, n, "no images are kept on GPUs: [gpu] bytes = 0, or no GPU");
+		return -EINVAL;
+	}
+	if (last == 2 && strcmp(words[1], "--all") == 0) {
 		request->wanted_bytes = UINT64_MAX;
 		return 0;
 	}
-	if (request->n_words == 3 && strcmp(request->words[1], "--bytes") == 0) {
-		const char *digits = request->words[2];
+	if (last == 3 && strcmp(words[1], "--bytes") == 0) {
+		const char *digits = words[2];
 
 		errno = 0;
 		if (digits[0] >= '0' && digits[0] <= '9')
@@ -225,19 +239,33 @@ int evict_start(struct kvtierd *d, struct ctl_request *request, char *sentence, 
 	return -EINVAL;
 }
 
-enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+/* Some blocks of a turn. Returns the bytes that they took. */
+static uint64_t evict_some(struct kvtierd *d, struct ctl_request *request)
 {
 	const struct mover_counts before = d->store.mover.counts;
-	const uint64_t freed = mover_evict_bytes(store_host(&d->store), d->store.blocks,
-						 request->wanted_bytes - request->freed_bytes,
-						 EVICT_STEPS, &d->store.mover);
-	bool complete;
+	const uint64_t wanted = request->wanted_bytes - request->freed_bytes;
+	uint64_t freed, blocks;
 
-	request->freed_bytes += freed;
+	if (request->of_gpus) {
+		freed = beside_evict(&d->store, wanted, EVICT_STEPS, &blocks);
+		request->evicted.evicted_blocks += blocks;
+		return freed;
+	}
+	freed = mover_evict_bytes(store_host(&d->store), d->store.blocks, wanted, EVICT_STEPS,
+				  &d->store.mover);
 	request->evicted.evicted_blocks +=
 		d->store.mover.counts.evicted_blocks - before.evicted_blocks;
 	request->evicted.demoted_blocks +=
 		d->store.mover.counts.demoted_blocks - before.demoted_blocks;
+	return freed;
+}
+
+enum ctl_progress evict_next(struct kvtierd *d, struct ctl_request *request, struct json *json)
+{
+	const uint64_t freed = evict_some(d, request);
+	bool complete;
+
+	request->freed_bytes += freed;
 	/* --all is complete when nothing is left that may go */
 	complete = request->freed_bytes >= request->wanted_bytes ||
 		   (freed == 0 && request->wanted_bytes == UINT64_MAX);

@@ -48,6 +48,7 @@ struct ctl_request {
 	uint32_t position; /* of the next row */
 	uint32_t rows;     /* written */
 	uint64_t wanted_bytes, freed_bytes;
+	bool of_gpus; /* evict: from the memory of GPUs, not from host memory */
 	struct mover_counts evicted;
 	/* of what others do; they are told to stop in end() */
 	uint64_t told_ns; /* when the asker last heard how far it is */

@@ -136,7 +136,7 @@ static void gpu_gauges(struct kvtierd *d)
 	struct device_note sum = { 0 }, note;
 	uint32_t used = 0, failed = 0;
 	char text[STATS_TEXT_BYTES] = "", unpinned[STATS_TEXT_BYTES] = "";
-	bool sliced = false;
+	bool sliced = false, refused = false;
 
 	for (uint32_t i = 1; i < d->devices.n; i++) {
 		device_note(d->devices.all[i], &note);
@@ -144,7 +144,8 @@ static void gpu_gauges(struct kvtierd *d)
 			snprintf(unpinned, sizeof(unpinned), "GPU %u: %s", i - 1, note.pin_why);
 		used += note.regions > 0;
 		failed += note.failed;
-		if (note.failed && text[0] == '\0')
+		refused |= note.images_refused;
+		if ((note.failed || note.images_refused) && text[0] == '\0')
 			snprintf(text, sizeof(text), "GPU %u (%s): %.150s", i - 1, note.name,
 				 note.why);
 		sum.regions += note.regions;
@@ -177,6 +178,7 @@ static void gpu_gauges(struct kvtierd *d)
 	stats_set(&v->gpu_bounced_in_bytes_total, sum.bounced_in_bytes_total);
 	stats_set(&v->gpu_lost_total, sum.lost_total);
 	stats_health_set(d->stats, STATS_HEALTH_GPU_FAILED, failed > 0);
+	stats_health_set(d->stats, STATS_HEALTH_GPU_TIER, refused);
 	stats_health_set(d->stats, STATS_HEALTH_GPU_TIME_SLICED, sliced);
 	stats_health_set(d->stats, STATS_HEALTH_HOST_NOT_PINNED, unpinned[0] != '\0');
 	stats_gpu_text(d->stats, text[0] ? text : unpinned);

@@ -40,9 +40,10 @@ CTL(devices, admin, "[--json]",
     "its driver does not return), failed (and tried again when an engine comes), out (failed too "
     "often; kvtierd must be started again); absent: a row that says why there is no GPU. MPS: "
     "kernels of kvtierd run beside the engine's there; without MPS processes take turns. OWN: its "
-    "memory that kvtierd's buffers and kernels take. CONTEXT: what the driver took besides when "
-    "kvtierd came to that GPU, as NVML saw it (0: no NVML); if other processes took or gave back "
-    "memory in that moment, it is in the number. The paths of the NVMe tier are disks.",
+    "memory that kvtierd's buffers and kernels take, with IMAGES: what [gpu] bytes got there. "
+    "CONTEXT: what the driver took besides when kvtierd came to that GPU, as NVML saw it (0: no "
+    "NVML); if other processes took or gave back memory in that moment, it is in the number. The "
+    "paths of the NVMe tier are disks.",
     "kvtierctl devices")
 CTL(endpoints, admin, "[--json]",
     "The endpoints of the Redis tier: state and why, what each did, and when an endpoint that is "
@@ -54,9 +55,10 @@ CTL(trace, admin, "[--json]",
     "where a block's bytes come from. STATUS of a block that is done: ok, present (stored before) "
     "or an error.",
     "kvtierctl trace")
-CTL(evict, admin, "--all | --bytes N [--json]",
+CTL(evict, admin, "--all | --bytes N [--tier host|gpu] [--json]",
     "Drops the least recently used blocks from host memory: all that are not in use, or about N "
-    "bytes (K M G T). Their copies on NVMe stay.",
+    "bytes (K M G T). Their copies on NVMe stay. --tier gpu: from the memory of all GPUs instead; "
+    "what host memory and NVMe have of them stays.",
     "kvtierctl evict --bytes 512M")
 CTL(flush, waits, "[--json]",
     "Writes all blocks that are in memory now to NVMe and returns when they are there, synced. "

@@ -6,7 +6,8 @@
  *
  * The field of [host] bytes is config->host_bytes: section_key for all. What a value may look like:
  *
- *	BYTES   64M, 64MiB, 64 MiB: K M G T, powers of 1024; a bare number is bytes     uint64_t
+ *	BYTES   64M, 64MiB, 64 MiB: K M G T, powers of 1024; a bare number is bytes; auto, where the
+ *		row's unit says so: CONFIG_AUTO                                   uint64_t
  *	COUNT   a decimal number                                                        uint32_t
  *	INT     the same, with a sign                                                   int32_t
  *	US      50us, 2ms, 1s, or a bare number of microseconds; -1 where allowed       int32_t
@@ -41,6 +42,9 @@ enum {
 	CONFIG_ENDPOINTS_BYTES = CONFIG_ENDPOINT_BYTES * CONFIG_ENDPOINTS_MAX,
 	CONFIG_HOSTS_BYTES = 2048,
 };
+
+/* BYTES: auto */
+#define CONFIG_AUTO UINT64_MAX
 
 /* Names for the choices that code compares with; their order is that of tbl_config.h. */
 enum config_huge_pages { CONFIG_HUGE_NO, CONFIG_HUGE_THP, CONFIG_HUGE_2M };

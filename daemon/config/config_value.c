@@ -207,6 +207,12 @@ static int value_paths(const struct config_row *row, const char *text, char *fie
 	return !fault ? r : -EINVAL;
 }
 
+/* BYTES may be auto where the row's unit has a second word. */
+static bool may_be_auto(const struct config_row *row)
+{
+	return row->type == CONFIG_TYPE_BYTES && strchr(row->unit, '|') != NULL;
+}
+
 static int value_number(const struct config_row *row, const char *text, int64_t *ret, char *why,
 			size_t n)
 {
@@ -216,6 +222,10 @@ static int value_number(const struct config_row *row, const char *text, int64_t 
 		*ret = choice_find(row->unit, text);
 		snprintf(why, n, "is none of the choices");
 		return *ret < 0 ? -EINVAL : 0;
+	}
+	if (may_be_auto(row) && strcmp(text, "auto") == 0) {
+		*ret = (int64_t)CONFIG_AUTO;
+		return 0;
 	}
 	r = parse_number(text, suffixes_of(row->type), row->type == CONFIG_TYPE_MODE ? 8 : 10, ret,
 			 why, n);
@@ -271,6 +281,10 @@ static char *bytes_text(uint64_t bytes, char *ret, size_t n)
 	static const char units[] = " KMGT";
 	int unit = 0;
 
+	if (bytes == CONFIG_AUTO) {
+		snprintf(ret, n, "auto");
+		return ret;
+	}
 	while (unit < 4 && bytes != 0 && bytes % 1024 == 0) {
 		bytes /= 1024;
 		unit++;
@@ -285,8 +299,9 @@ char *config_range(const struct config_row *row, char *ret, size_t n)
 
 	switch (row->type) {
 	case CONFIG_TYPE_BYTES:
-		snprintf(ret, n, "%s to %s", bytes_text((uint64_t)row->min, low, sizeof(low)),
-			 bytes_text((uint64_t)row->max, high, sizeof(high)));
+		snprintf(ret, n, "%s to %s%s", bytes_text((uint64_t)row->min, low, sizeof(low)),
+			 bytes_text((uint64_t)row->max, high, sizeof(high)),
+			 may_be_auto(row) ? ", or auto" : "");
 		break;
 	case CONFIG_TYPE_BOOL:
 	case CONFIG_TYPE_ENUM:

@@ -175,6 +175,12 @@ CONFIG(gpu, staging_bytes, BYTES, "32M", 8LL << 20, 1LL << 30, "bytes",
        "Buffers on each GPU that is in use, and as much pinned host memory: an eighth is the "
        "largest copy that crosses the wire at once.")
 
+CONFIG(gpu, bytes, BYTES, "0", 0, 1LL << 40, "bytes|auto",
+       "Of the memory of each GPU that is in use, for images: what an engine on that GPU loads "
+       "from there crosses no wire. Each of these blocks is in host memory or on NVMe, too. 0: "
+       "none. auto: a quarter of what is free when the first engine comes. It is taken once, in "
+       "whole [host] slab_bytes, and does not grow.")
+
 CONFIG(index, max_blocks, COUNT, "0", 0, 0x7fffffffLL, "blocks",
        "Blocks that can be known at once, in memory and on NVMe; memory is taken as used. 0: as "
        "many as the host tier could hold if they were 4 KiB each, and the NVMe tier if they were "

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/codec.h"
 #include "cuda_lane.h"
+#include "cuda_tier.h"
 #include "daemon/base/vault.h"
 
 static const uint64_t RETRY_NS = 5000000000u; /* after a context that could not be made */
@@ -21,11 +22,9 @@ static int make_streams(struct cuda_gpu *gpu, char *text, size_t n)
 		CUstream *stream;
 		int priority;
 	} all[] = {
-		{ &c->kernels[CUDA_STORE], least },
-		{ &c->wires[CUDA_STORE], least },
-		{ &c->kernels[CUDA_LOAD], greatest },
-		{ &c->wires[CUDA_LOAD], greatest },
-		{ &c->aside, greatest },
+		{ &c->kernels[CUDA_STORE], least },   { &c->wires[CUDA_STORE], least },
+		{ &c->kernels[CUDA_LOAD], greatest }, { &c->wires[CUDA_LOAD], greatest },
+		{ &c->kernels[CUDA_HIT], greatest },  { &c->aside, greatest },
 	};
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all) && r == 0; i++)
@@ -124,6 +123,8 @@ static int open_context(struct cuda_gpu *gpu, char *text, size_t n)
 		r = make_memory(gpu, text, n);
 	if (r == 0)
 		r = cuda_lanes_attach(gpu->path, text, n);
+	if (r == 0)
+		r = cuda_tier_open(gpu, gpu->generation + 1, text, n);
 	after = r ? 0 : free_bytes(gpu);
 	gpu->bytes = before > after ? before - after : gpu->conf.staging_bytes;
 	return r;
@@ -162,12 +163,13 @@ static void give_back(struct cuda_gpu *gpu)
 	struct cuda_context *c = &gpu->in_context;
 
 	cuda_lanes_detach(gpu->path);
-	for (int way = 0; way < CUDA_WAYS; way++) {
+	cuda_tier_close(gpu, false);
+	for (int way = 0; way < CUDA_WAYS; way++)
 		if (c->kernels[way])
 			(void)api->cuStreamDestroy(c->kernels[way]);
+	for (int way = 0; way < CUDA_WIRES; way++)
 		if (c->wires[way])
 			(void)api->cuStreamDestroy(c->wires[way]);
-	}
 	if (c->aside)
 		(void)api->cuStreamDestroy(c->aside);
 	if (c->staging)
@@ -182,10 +184,12 @@ void cuda_context_close(struct cuda_gpu *gpu, bool lost)
 {
 	const struct cuda_api *api = gpu->api;
 
-	if (lost)
+	if (lost) {
 		cuda_lanes_forget(gpu->path);
-	else
+		cuda_tier_close(gpu, true);
+	} else {
 		give_back(gpu);
+	}
 	if (gpu->in_context.context) {
 		(void)api->cuCtxSetCurrent(NULL);
 		if (lost) /* what is queued ends, and memory goes; the reference stays */

@@ -39,7 +39,8 @@ struct cuda_gpu;
 struct cuda_path;
 
 enum cuda_state { CUDA_NONE, CUDA_UP, CUDA_FAILING, CUDA_OUT, CUDA_STATES };
-enum cuda_way { CUDA_STORE, CUDA_LOAD, CUDA_WAYS };
+/* CUDA_HIT: a load from the GPU's own memory. The ways before it have a wire. */
+enum cuda_way { CUDA_STORE, CUDA_LOAD, CUDA_HIT, CUDA_WAYS, CUDA_WIRES = CUDA_HIT };
 
 /* To the thread: run() is called there once, and then it is the callee's. */
 struct cuda_mail {
@@ -56,11 +57,16 @@ struct cuda_request {
 	bool done, given_up; /* the lock */
 };
 
+#define CUDA_TIER_AUTO UINT64_MAX
+
 struct cuda_gpu_conf {
 	uint32_t max_ctas, workers;
 	uint32_t depth; /* jobs at most */
 	uint64_t staging_bytes;
-	struct cuda_pins *pins;              /* of the host tier; NULL: it stays pageable */
+	struct cuda_pins *pins; /* of the host tier; NULL: it stays pageable */
+	/* memory for images: so many bytes, in whole slabs; CUDA_TIER_AUTO: a share of what is
+	 * free */
+	uint64_t tier_bytes, slab_bytes;
 	const struct codec_kernels *kernels; /* of the CPU: checksums and copies */
 };
 
@@ -74,6 +80,8 @@ struct cuda_view {
 	uint64_t out_bytes, in_bytes, batches, lost;
 	/* payload that a copy engine moved between slot and GPU by itself, or by way of a lane */
 	uint64_t direct_bytes[CUDA_WAYS], bounced_bytes[CUDA_WAYS];
+	struct device_memory tier;
+	bool tier_refused; /* it has none though it should: why */
 };
 
 /* What lies in the context. */
@@ -82,8 +90,9 @@ struct cuda_context {
 	CUmodule module;
 	CUfunction encode, decode;
 	/* a way's kernels, and its copies: one lane crosses the wire while a kernel has another */
-	CUstream kernels[CUDA_WAYS], wires[CUDA_WAYS];
+	CUstream kernels[CUDA_WAYS], wires[CUDA_WIRES];
 	CUstream aside;      /* short things that the thread waits for */
+	CUdeviceptr tier;    /* memory for images; 0: none */
 	CUdeviceptr staging; /* all lanes, one behind the other, ... */
 	uint8_t *bounce;     /* ...and in pinned memory */
 };
@@ -96,6 +105,7 @@ struct cuda_gpu {
 	/* makes the thread, with the lock held; 0 or -errno */
 	int (*start)(struct cuda_gpu *gpu);
 	struct cuda_mail lost_mail; /* to the core: all that was imported is void */
+	struct cuda_mail tier_mail; /* to the core: view.tier changed */
 	uint64_t turn_ns;           /* atomic: when the thread's turn began; 0: it waits for mail */
 
 	/* Guards what follows. Take no locks while holding it but the mailboxes'. */
@@ -105,6 +115,7 @@ struct cuda_gpu {
 	bool started, stopping;
 	uint32_t unanswered; /* requests that were given up and still lie in `in` or run */
 	bool lost_sent;      /* lost_mail is on its way */
+	bool tier_sent;      /* tier_mail is */
 	struct cuda_view view;
 
 	/* the thread's */
@@ -118,8 +129,10 @@ struct cuda_gpu {
 	uint32_t regions, users; /* open in the context; users: of events, too */
 	uint64_t idle_ns;        /* since when it has no users; 0: it has some */
 	uint64_t bytes;
-	uint64_t context_bytes; /* what the driver took for the context; 0: not known */
-	struct list handles;    /* cuda_region.c: legacy IPC handles that are open */
+	struct device_memory tier; /* of the context; generation 0: none */
+	char tier_why[160];        /* it has none, or less than was asked for; "" */
+	uint64_t context_bytes;    /* what the driver took for the context; 0: not known */
+	struct list handles;       /* cuda_region.c: legacy IPC handles that are open */
 	struct cuda_path *path;
 	struct cuda_pin *pin; /* its functions' own threads'; NULL: nothing is registered */
 };

@@ -26,6 +26,7 @@ struct cuda_job {
 	enum cuda_way way;
 	struct cuda_image image;
 	struct cuda_units units;
+	CUdeviceptr at;       /* the image, in the GPU's memory for images; 0: only in lanes */
 	struct list waiting;  /* ORDER */
 	struct work check;    /* CHECK */
 	bool verifies;        /* load: its only piece is verified while it is copied */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "cuda_path_inner.h"
+#include "cuda_wire.h"
 #include "daemon/base/container_of.h"
 
 static struct cuda_lane *lane_at(struct cuda_path *path, enum cuda_way way, uint32_t position)
@@ -113,10 +114,11 @@ static void put(struct cuda_lane *lane, struct cuda_job *j, const struct cuda_cu
 	struct cuda_part *part = &lane->parts[lane->n++];
 
 	*part = (struct cuda_part){ .job = j, .lane = lane, .cut = *cut, .number = j->pieces++ };
-	if (cut->payload_bytes >= CUDA_DIRECT_LEAST)
+	if (j->way != CUDA_HIT && cut->payload_bytes >= CUDA_DIRECT_LEAST)
 		part->hold = cuda_pin_hold(j->path->gpu->pin, cuda_image_payload(&j->image, cut),
 					   cut->payload_bytes);
-	lane->used = cut->end;
+	if (j->way != CUDA_HIT)
+		lane->used = cut->end;
 	lane->full = lane->n == CUDA_LANE_PIECES;
 	j->next_unit += cut->n_units;
 	j->out++;
@@ -124,6 +126,15 @@ static void put(struct cuda_lane *lane, struct cuda_job *j, const struct cuda_cu
 		cuda_image_in(&j->image, cut, lane->host, true); /* a few scales */
 	else if (j->way == CUDA_LOAD)
 		lend(part);
+}
+
+/* A hit takes nothing of the lane but a place among its pieces: its image is there, whole. */
+static bool cut_next(const struct cuda_path *path, const struct cuda_lane *lane,
+		     const struct cuda_job *j, struct cuda_cut *ret)
+{
+	if (j->way == CUDA_HIT)
+		return cuda_cut(&j->units, 0, CUDA_LANE_HEAD, UINT32_MAX, ret);
+	return cuda_cut(&j->units, j->next_unit, lane->used, path->lane_bytes, ret);
 }
 
 /* The next piece of the job goes into the lane; false: the lane is full. */
@@ -137,7 +148,7 @@ static bool fill_one(struct cuda_path *path, struct cuda_lane *lane, struct cuda
 		cuda_job_look(j);
 		return true;
 	}
-	if (!cuda_cut(&j->units, j->next_unit, lane->used, path->lane_bytes, &cut)) {
+	if (!cut_next(path, lane, j, &cut)) {
 		assert(lane->used > CUDA_LANE_HEAD); /* an empty lane has room for a unit */
 		lane->full = true;
 		cuda_job_queue(j, true);
@@ -171,11 +182,13 @@ static struct cuda_task task_of(const struct cuda_lane *lane, uint32_t part)
 {
 	const struct cuda_cut *cut = &lane->parts[part].cut;
 	const struct cuda_job *j = lane->parts[part].job;
+	CUdeviceptr scales, payload;
 
+	cuda_wire_place(lane, &lane->parts[part], &scales, &payload);
 	return (struct cuda_task){
 		.page = j->job->page,
-		.scales = lane->on_gpu + cut->scale_at - cut->scale,
-		.payload = lane->on_gpu + cut->payload_at - cut->payload,
+		.scales = scales,
+		.payload = payload,
 		.flag = lane->on_gpu + part * sizeof(uint32_t),
 		.first_unit = cut->first_unit,
 		.n_units = cut->n_units,
@@ -232,62 +245,6 @@ static int cross(struct cuda_gpu *gpu, const struct cuda_lane *lane, CUstream fr
 	return r;
 }
 
-/* Between the lane's two buffers, the host's and the GPU's. */
-static int copy_lane(struct cuda_path *path, const struct cuda_lane *lane, uint32_t from,
-		     uint32_t to, char *text, size_t n)
-{
-	struct cuda_gpu *gpu = path->gpu;
-	const CUstream wire = gpu->in_context.wires[lane->way];
-
-	if (from == to)
-		return 0;
-	if (lane->way == CUDA_STORE)
-		return CUDA_CALL(gpu, cuMemcpyDtoHAsync, text, n, lane->host + from,
-				 lane->on_gpu + from, to - from, wire);
-	return CUDA_CALL(gpu, cuMemcpyHtoDAsync, text, n, lane->on_gpu + from, lane->host + from,
-			 to - from, wire);
-}
-
-/* Between the slot and the lane's buffer on the GPU. */
-static int copy_slot(struct cuda_path *path, const struct cuda_part *part, char *text, size_t n)
-{
-	struct cuda_gpu *gpu = path->gpu;
-	const CUstream wire = gpu->in_context.wires[part->lane->way];
-	const CUdeviceptr on_gpu = part->lane->on_gpu + part->cut.payload_at;
-	uint8_t *payload = cuda_image_payload(&part->job->image, &part->cut);
-
-	if (part->lane->way == CUDA_STORE)
-		return CUDA_CALL(gpu, cuMemcpyDtoHAsync, text, n, payload, on_gpu,
-				 part->cut.payload_bytes, wire);
-	return CUDA_CALL(gpu, cuMemcpyHtoDAsync, text, n, on_gpu, payload, part->cut.payload_bytes,
-			 wire);
-}
-
-/* The lane from `from` on: in one copy, but for what goes directly. */
-static int cross_wire(struct cuda_path *path, const struct cuda_lane *lane, uint32_t from,
-		      char *text, size_t n)
-{
-	uint64_t *bytes = lane->way == CUDA_STORE ? &path->out_bytes : &path->in_bytes;
-	int r = 0;
-
-	*bytes += lane->used - from;
-	for (uint32_t i = 0; i < lane->n && r == 0; i++) {
-		const struct cuda_part *part = &lane->parts[i];
-
-		if (!part->job)
-			continue;
-		(part->hold ? path->direct_bytes : path->bounced_bytes)[lane->way] +=
-			part->cut.payload_bytes;
-		if (!part->hold)
-			continue;
-		r = copy_lane(path, lane, from, part->cut.payload_at, text, n);
-		if (r == 0)
-			r = copy_slot(path, part, text, n);
-		from = part->cut.payload_at + part->cut.payload_bytes;
-	}
-	return r ? r : copy_lane(path, lane, from, lane->used, text, n);
-}
-
 /* *ret_last: the stream that ends with the lane's last operation. */
 static int queue_store(struct cuda_path *path, struct cuda_lane *lane, CUstream *ret_last,
 		       char *text, size_t n)
@@ -295,15 +252,17 @@ static int queue_store(struct cuda_path *path, struct cuda_lane *lane, CUstream 
 	struct cuda_gpu *gpu = path->gpu;
 	const CUstream kernels = gpu->in_context.kernels[CUDA_STORE];
 	const CUstream wire = gpu->in_context.wires[CUDA_STORE];
-	int r = launch_all(gpu, lane, text, n);
+	int r = cuda_wire_scrub(gpu, lane, kernels, text, n);
 
 	*ret_last = kernels;
+	if (r == 0)
+		r = launch_all(gpu, lane, text, n);
 	if (r == 0)
 		r = cross(gpu, lane, kernels, wire, text, n);
 	if (r)
 		return r;
 	*ret_last = wire;
-	return cross_wire(path, lane, 0, text, n);
+	return cuda_wire_cross(path, lane, 0, text, n);
 }
 
 static int queue_load(struct cuda_path *path, struct cuda_lane *lane, CUstream *ret_last,
@@ -312,15 +271,24 @@ static int queue_load(struct cuda_path *path, struct cuda_lane *lane, CUstream *
 	struct cuda_gpu *gpu = path->gpu;
 	const CUstream kernels = gpu->in_context.kernels[CUDA_LOAD];
 	const CUstream wire = gpu->in_context.wires[CUDA_LOAD];
-	int r;
+	int r = cuda_wire_scrub(gpu, lane, wire, text, n);
 
 	*ret_last = wire;
-	r = cross_wire(path, lane, CUDA_LANE_HEAD, text, n);
+	if (r == 0)
+		r = cuda_wire_cross(path, lane, CUDA_LANE_HEAD, text, n);
 	if (r == 0)
 		r = cross(gpu, lane, wire, kernels, text, n);
 	if (r)
 		return r;
 	*ret_last = kernels;
+	return launch_all(gpu, lane, text, n);
+}
+
+/* Nothing crosses a wire. */
+static int queue_hit(struct cuda_gpu *gpu, struct cuda_lane *lane, CUstream *ret_last, char *text,
+		     size_t n)
+{
+	*ret_last = gpu->in_context.kernels[CUDA_HIT];
 	return launch_all(gpu, lane, text, n);
 }
 
@@ -361,11 +329,12 @@ static void launch(struct cuda_path *path, struct cuda_lane *lane)
 	path->mark += path->mark == UINT32_MAX ? 2 : 1; /* never 0 */
 	lane->mark = path->mark;
 	path->on_gpu[lane->way]++;
-	path->batches++;
 	if (lane->way == CUDA_STORE)
 		r = queue_store(path, lane, &last, why, sizeof(why));
-	else
+	else if (lane->way == CUDA_LOAD)
 		r = queue_load(path, lane, &last, why, sizeof(why));
+	else
+		r = queue_hit(gpu, lane, &last, why, sizeof(why));
 	if (r)
 		fail(gpu, lane, why);
 	if (gpu->state == CUDA_FAILING ||
@@ -386,7 +355,7 @@ static void drain(struct cuda_lane *lane)
 
 		if (!part->job || part->lent)
 			continue;
-		if (part->job->status || lane->way == CUDA_LOAD)
+		if (part->job->status || lane->way != CUDA_STORE)
 			part_end(part);
 		else if (part->number == part->job->copied)
 			lend(part);
@@ -489,6 +458,7 @@ bool cuda_lanes_turn(struct cuda_path *path)
 	bool moved = false;
 
 	/* loads first: somebody waits for them */
+	moved |= way_turn(path, CUDA_HIT);
 	moved |= way_turn(path, CUDA_LOAD);
 	moved |= way_turn(path, CUDA_STORE);
 	return moved;
@@ -506,8 +476,8 @@ int cuda_lanes_attach(struct cuda_path *path, char *text, size_t n)
 		for (uint32_t i = 0; i < CUDA_LANES && r == 0; i++, at += path->lane_bytes) {
 			struct cuda_lane *lane = &path->lanes[way][i];
 
-			lane->host = c->bounce + at;
-			lane->on_gpu = c->staging + at;
+			lane->host = way < CUDA_WIRES ? c->bounce + at : NULL;
+			lane->on_gpu = way < CUDA_WIRES ? c->staging + at : 0;
 			r = CUDA_CALL(path->gpu, cuEventCreate, text, n, &lane->crossed,
 				      CU_EVENT_DISABLE_TIMING);
 			if (r == 0)

@@ -6,6 +6,7 @@
  *			  hash; what went directly into its slot they hash there) -> FREE
  *	lane of a load:	  FREE -> FILLING (workers copy; not what goes directly) -> GPU (lane in,
  *			  kernel) -> FREE
+ *	lane of hits:	  FREE -> FILLING -> GPU (kernel) -> FREE
  *
  * Invariants
  *   L1 each way has CUDA_LANES lanes, used and freed in turn, and at most CUDA_BATCHES of them are
@@ -62,7 +63,8 @@ struct cuda_lane {
 	uint32_t n;    /* parts, ended ones included */
 	uint32_t lent; /* workers have so many of them */
 	bool full;
-	uint8_t *host; /* pinned */
+	/* pinned, and on the GPU; a lane of hits has neither */
+	uint8_t *host;
 	CUdeviceptr on_gpu;
 	CUevent crossed; /* between the two streams: the first of them is done with it */
 	CUevent event;   /* the GPU is done with it */

@@ -8,6 +8,7 @@
 
 #include "cuda_events.h"
 #include "cuda_path_inner.h"
+#include "cuda_tier.h"
 #include "daemon/base/container_of.h"
 
 enum {
@@ -45,14 +46,38 @@ static void checked(struct work *work)
 		cuda_job_queue(j, false);
 }
 
+/* Where the image lies in the GPU's memory for images, or is to be kept there; 0: nowhere. */
+static CUdeviceptr place_of(const struct cuda_job *j)
+{
+	const struct device_job *job = j->job;
+	const struct device_keep *keep = &job->keep;
+	const uint32_t bytes = j->image.shape.image_bytes;
+
+	if (j->way == CUDA_HIT)
+		return (CUdeviceptr)(uintptr_t)job->image;
+	return keep->address && bytes <= keep->bytes &&
+			       cuda_tier_has(j->path->gpu, keep->generation, keep->address,
+					     keep->bytes) ?
+		       keep->address :
+		       0;
+}
+
 static int begin(struct cuda_job *j)
 {
+	const struct device_job *job = j->job;
 	int r;
 
-	if (j->job->kind == DEVICE_ENCODE)
+	if (j->way == CUDA_STORE)
 		r = cuda_image_begin_store(&j->image) ? -EIO : 0;
-	else
+	else if (j->way == CUDA_LOAD)
 		r = cuda_image_begin_load(&j->image);
+	else if (cuda_tier_has(j->path->gpu, job->generation, (uintptr_t)job->image,
+			       job->image_bytes))
+		r = cuda_image_begin_hit(&j->image) ? -EIO : 0;
+	else
+		r = -ESTALE;
+	if (r == 0)
+		j->at = place_of(j);
 	j->units = (struct cuda_units){
 		.plan = &j->layout->plan,
 		.pieces = j->layout->pieces,
@@ -222,8 +247,9 @@ bool cuda_path_turn(struct cuda_path *path)
 
 uint64_t cuda_path_wait_ns(struct cuda_path *path)
 {
-	const bool polled = path->on_gpu[CUDA_STORE] + path->on_gpu[CUDA_LOAD] > 0 ||
-			    !list_empty(&path->waiting);
+	const bool polled =
+		path->on_gpu[CUDA_STORE] + path->on_gpu[CUDA_LOAD] + path->on_gpu[CUDA_HIT] > 0 ||
+		!list_empty(&path->waiting);
 
 	if (polled)
 		return path->quiet_turns < SLOW_TURNS ? POLL_NS : POLL_SLOW_NS;
@@ -334,7 +360,7 @@ int cuda_path_open(struct cuda_gpu *gpu, struct cuda_path **ret)
 		return -ENOMEM;
 	path->gpu = gpu;
 	path->lane_bytes =
-		(uint32_t)(gpu->conf.staging_bytes / CUDA_WAYS / CUDA_LANES / 4096 * 4096);
+		(uint32_t)(gpu->conf.staging_bytes / CUDA_WIRES / CUDA_LANES / 4096 * 4096);
 	list_open(&path->waiting);
 	mails_clear(&path->ended);
 	r = open_jobs(path, gpu->conf.depth);

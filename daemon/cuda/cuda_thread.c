@@ -25,6 +25,15 @@ static const uint64_t LOSSES_NS = 60000000000u;
 /* A context that nobody uses gives its memory back after this. */
 static const uint64_t UNUSED_NS = 10000000000u;
 
+static void post(struct cuda_gpu *gpu, struct cuda_mail *mail)
+{
+	struct mails one;
+
+	mails_clear(&one);
+	mails_append(&one, &mail->mail);
+	mailbox_post(&gpu->out, &one);
+}
+
 static void show(struct cuda_gpu *gpu)
 {
 	struct cuda_view view = {
@@ -32,14 +41,24 @@ static void show(struct cuda_gpu *gpu)
 		.regions = gpu->regions,
 		.bytes = gpu->bytes,
 		.context_bytes = gpu->context_bytes,
+		.tier = gpu->tier,
 	};
+	bool send;
 
-	memcpy(view.why, gpu->why, sizeof(view.why));
+	if (gpu->why[0] || gpu->state != CUDA_UP)
+		memcpy(view.why, gpu->why, sizeof(view.why));
+	else
+		snprintf(view.why, sizeof(view.why), "%s", gpu->tier_why);
+	view.tier_refused = gpu->state == CUDA_UP && gpu->tier_why[0] != '\0';
 	cuda_path_count(gpu->path, &view);
 	(void)pthread_mutex_lock(&gpu->lock);
 	view.lost = gpu->view.lost;
+	send = view.tier.generation != gpu->view.tier.generation && !gpu->tier_sent;
+	gpu->tier_sent |= send;
 	gpu->view = view;
 	(void)pthread_mutex_unlock(&gpu->lock);
+	if (send)
+		post(gpu, &gpu->tier_mail);
 }
 
 static void tell_lost(struct cuda_gpu *gpu)
@@ -52,13 +71,8 @@ static void tell_lost(struct cuda_gpu *gpu)
 	send = !gpu->lost_sent;
 	gpu->lost_sent = true;
 	(void)pthread_mutex_unlock(&gpu->lock);
-	if (send) {
-		struct mails one;
-
-		mails_clear(&one);
-		mails_append(&one, &gpu->lost_mail.mail);
-		mailbox_post(&gpu->out, &one);
-	}
+	if (send)
+		post(gpu, &gpu->lost_mail);
 }
 
 /* The context is gone, and no worker looks at its pinned memory: what was in flight ends. */

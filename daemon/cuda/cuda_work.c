@@ -27,7 +27,7 @@ void *cuda_image_hash(void)
 	return aligned_alloc(64, (sizeof(XXH3_state_t) + 63) / 64 * 64);
 }
 
-int cuda_image_begin_store(struct cuda_image *i)
+int cuda_image_begin_hit(struct cuda_image *i)
 {
 	struct device_job *job = i->job;
 
@@ -38,8 +38,16 @@ int cuda_image_begin_store(struct cuda_image *i)
 	if (image_shape(geometry_of(i), i->codec_k, i->codec_v, &i->shape, NULL) ||
 	    i->shape.image_bytes > job->image_bytes)
 		return -EINVAL;
-	(void)XXH3_64bits_reset(i->hash);
 	return 0;
+}
+
+int cuda_image_begin_store(struct cuda_image *i)
+{
+	const int r = cuda_image_begin_hit(i);
+
+	if (r == 0)
+		(void)XXH3_64bits_reset(i->hash);
+	return r;
 }
 
 int cuda_image_begin_load(struct cuda_image *i)

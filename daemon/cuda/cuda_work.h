@@ -28,6 +28,9 @@ int cuda_image_begin_store(struct cuda_image *image);
 /* Load: the image in the job's slot. -EBADMSG: it is not what the job asks for. */
 int cuda_image_begin_load(struct cuda_image *image);
 
+/* Load of the image in the GPU's memory that the job describes: 0, or -EINVAL. */
+int cuda_image_begin_hit(struct cuda_image *image);
+
 /* Where a piece's payload lies in the slot. */
 uint8_t *cuda_image_payload(const struct cuda_image *image, const struct cuda_cut *cut);
 

@@ -122,12 +122,13 @@ static void gpu_forget(struct device *device, struct device_layout *layout)
 static int gpu_submit(struct device *device, struct device_job *job)
 {
 	struct gpu *g = gpu_of(device);
-	const bool store = job->kind == DEVICE_ENCODE;
+	enum cuda_way way = CUDA_STORE;
 
 	/* VERIFY and COPY touch no page: the CPU's */
-	assert(store || job->kind == DEVICE_DECODE);
-	mails_append(&g->gathered,
-		     &cuda_path_submit(g->gpu->path, job, store ? CUDA_STORE : CUDA_LOAD)->mail);
+	assert(job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE);
+	if (job->kind == DEVICE_DECODE)
+		way = job->image_memory == IMAGE_OF_DEVICE ? CUDA_HIT : CUDA_LOAD;
+	mails_append(&g->gathered, &cuda_path_submit(g->gpu->path, job, way)->mail);
 	return 0;
 }
 
@@ -151,6 +152,18 @@ static void tell_lost(struct gpu *g)
 		g->base.lost(g->base.lost_arg, &g->base, why);
 }
 
+static void tell_memory(struct gpu *g)
+{
+	struct device_memory memory;
+
+	(void)pthread_mutex_lock(&g->gpu->lock);
+	g->gpu->tier_sent = false;
+	memory = g->gpu->view.tier;
+	(void)pthread_mutex_unlock(&g->gpu->lock);
+	if (g->base.memory)
+		g->base.memory(g->base.memory_arg, &g->base, &memory);
+}
+
 static bool take_ended(struct gpu *g)
 {
 	struct mails mails;
@@ -162,6 +175,8 @@ static bool take_ended(struct gpu *g)
 	while ((mail = mails_take(&mails)) != NULL) {
 		if (mail == &g->gpu->lost_mail.mail)
 			tell_lost(g);
+		else if (mail == &g->gpu->tier_mail.mail)
+			tell_memory(g);
 		else
 			device_complete(cuda_path_ended(g->gpu->path, mail));
 		any = true;
@@ -215,6 +230,8 @@ static void gpu_note(const struct device *device, struct device_note *ret)
 	ret->mps = g->gpu->found->mps;
 	ret->regions = view.regions;
 	ret->bytes = view.bytes;
+	ret->image_bytes = view.tier.bytes;
+	ret->images_refused = view.tier_refused;
 	ret->context_bytes = view.context_bytes;
 	ret->copied_out_bytes_total = view.out_bytes;
 	ret->copied_in_bytes_total = view.in_bytes;
@@ -249,7 +266,7 @@ static void gpu_close(struct device *device)
 
 static const struct device_ops device_cuda_ops = {
 	.name = "cuda",
-	.images = 1u << IMAGE_OF_HOST,
+	.images = 1u << IMAGE_OF_HOST | 1u << IMAGE_OF_DEVICE,
 	.close = gpu_close,
 	.import = gpu_import,
 	.release = gpu_release,

@@ -111,7 +111,10 @@ int device_submit(struct device *device, struct device_job *job)
 	assert(job->order.event == 0 || job->order.events->device == device);
 	assert(device->ops->images & 1u << job->image_memory);
 	assert(((uintptr_t)job->image & (IMAGE_ALIGN - 1)) == 0);
+	assert(job->image_memory == IMAGE_OF_HOST ||
+	       (job->kind == DEVICE_DECODE && job->keep.address == 0));
 	job->device = device;
+	job->kept = false;
 	r = full(device, job) ? -EAGAIN : device->ops->submit(device, job);
 	if (r) {
 		assert(r == -EAGAIN && device->in_flight > 0);

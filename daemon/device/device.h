@@ -28,8 +28,8 @@
  * written, and the image of an encode is void. Clients' jobs are done in turn, a quantum of pieces
  * each, so that one client's slow pages cost another at most a quantum a turn and worker.
  *
- * An encode seals its image: the checksum in the header is of the bytes that it wrote. Unsealed
- * images do not exist yet (daemon/IMAGE.md, "Unsealed images").
+ * An encode seals its image: the checksum in the header is of the bytes that it wrote. The image
+ * that a device keeps in its own memory is unsealed (daemon/IMAGE.md, "Unsealed images").
  *
  * A job with an order (struct device_order) touches no page before the order is reached. While the
  * job waits it may be stopped, as between two pieces. An order that cannot be waited for ends the
@@ -107,6 +107,21 @@ struct device_events {
 	void *own; /* the device's */
 };
 
+/* Memory of a device's own that images may be kept in, zeroed when it comes. Generation 0: there is
+ * none; another one than before: other memory, and what was in it is lost. */
+struct device_memory {
+	uint64_t base, bytes; /* device addresses; base is a multiple of IMAGE_ALIGN */
+	uint32_t generation;
+};
+
+/* Where a device puts an image, too. The slot is the job's until it is done. */
+struct device_keep {
+	uint64_t address; /* in its own memory, a multiple of IMAGE_ALIGN; 0: nowhere */
+	uint32_t generation;
+	uint32_t bytes; /* of the slot */
+	bool scrub;     /* zeroes first, all of it */
+};
+
 /* What has to come before a page is touched: all of what is set. */
 struct device_order {
 	const struct device_events *events; /* NULL if event is 0 */
@@ -137,9 +152,15 @@ struct device_job {
 	uint64_t page;
 	struct image_identity identity; /* ENCODE: written; else the header must carry it */
 	enum image_memory image_memory;
-	/* 4096-aligned slot, image_bytes long; the owner pins it */
+	/* 4096-aligned slot, image_bytes long; the owner pins it. OF_DEVICE: DECODE alone; unsealed
+	 * and without a header: codec_k, codec_v and identity say what it is; of this generation of
+	 * memory, else -ESTALE */
 	uint8_t *image;
 	uint32_t image_bytes;
+	uint32_t generation;
+	/* ENCODE, DECODE of an image OF_HOST: a device that has memory keeps the image there, too,
+	 * if it can: `kept` */
+	struct device_keep keep;
 	/* COPY: all of them, in this order. `image` is where the first goes */
 	const struct device_copy *copies;
 	uint32_t n_copies; /* > 0 */
@@ -159,6 +180,7 @@ struct device_job {
 	 * cannot be waited for */
 	int status;
 	uint8_t out_codec_k, out_codec_v; /* of the image encoded or decoded */
+	bool kept;                        /* scales and payload lie at keep.address, all of them */
 	/* private to device.c and the implementation */
 	struct device *device;
 	struct work work;
@@ -187,6 +209,8 @@ struct device_note {
 	bool mps;               /* kvtierd is a client of MPS there */
 	uint32_t regions;       /* imported now */
 	uint64_t bytes;         /* of its memory, that kvtierd takes for itself */
+	uint64_t image_bytes;   /* of these for images */
+	bool images_refused;    /* it has none for images though it should: why */
 	uint64_t context_bytes; /* that the driver takes for kvtierd; 0: none, or not known */
 	uint64_t copied_out_bytes_total, copied_in_bytes_total; /* from and to its memory */
 	uint64_t batches_total;                                 /* of such copies */
@@ -252,6 +276,9 @@ struct device {
 	 * know */
 	void (*lost)(void *arg, struct device *device, const char *why);
 	void *lost_arg;
+	/* its memory for images came, or is gone; from the loop. NULL: nobody wants to know */
+	void (*memory)(void *arg, struct device *device, const struct device_memory *memory);
+	void *memory_arg;
 };
 
 extern const struct device_ops device_cpu_ops;

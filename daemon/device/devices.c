@@ -51,6 +51,17 @@ void devices_on_lost(struct devices *devices,
 	}
 }
 
+void devices_on_memory(struct devices *devices,
+		       void (*memory)(void *arg, struct device *device,
+				      const struct device_memory *memory),
+		       void *arg)
+{
+	for (uint32_t i = 0; i < devices->n; i++) {
+		devices->all[i]->memory = memory;
+		devices->all[i]->memory_arg = arg;
+	}
+}
+
 void devices_kick(struct devices *devices)
 {
 	for (uint32_t i = 0; i < devices->n; i++)

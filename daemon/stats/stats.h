@@ -117,6 +117,9 @@ enum {
 	HEALTH(GPU_FAILED, gpu_failed, err,                                                        \
 	       "A GPU that was in use does not work: its engines' blocks cannot be stored or "     \
 	       "loaded from there; see the reason below, `kvtierctl devices` and `nvidia-smi`.")   \
+	HEALTH(GPU_TIER, no_gpu_tier, warn,                                                        \
+	       "A GPU does not have the memory that [gpu] bytes asks for, and keeps no image: "    \
+	       "see the reason below; lower [gpu] bytes, or leave more free.")                     \
 	HEALTH(GPU_TIME_SLICED, gpu_time_sliced, note,                                             \
 	       "Engines and kvtierd take turns on a GPU, as there is no MPS: while one's kernels " \
 	       "run, those "                                                                       \

@@ -298,6 +298,11 @@ uint32_t copy_table_pin(struct copy_table *t, uint32_t block, uint32_t unit)
 	return (uint32_t)(c - u->copies);
 }
 
+bool copy_table_pinned(const struct copy_table *t, uint32_t block, uint32_t unit)
+{
+	return kept(t, unit_at(t, unit), block)->pins > 0;
+}
+
 void copy_table_unpin(struct copy_table *t, uint32_t unit, uint32_t pinned)
 {
 	struct unit *u = unit_at(t, unit);

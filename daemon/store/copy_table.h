@@ -71,6 +71,7 @@ bool copy_table_loose(struct copy_table *t, struct extent *ret);
 void copy_table_touch(struct copy_table *t, uint32_t block, uint32_t unit, uint64_t tick);
 /* It is about to be read. Returns what the unpin needs, since the block may be gone by then. */
 uint32_t copy_table_pin(struct copy_table *t, uint32_t block, uint32_t unit);
+bool copy_table_pinned(const struct copy_table *t, uint32_t block, uint32_t unit); /* it is there */
 void copy_table_unpin(struct copy_table *t, uint32_t unit, uint32_t pinned);
 
 /* The block whose copy in a slot of this class goes next, of those that are not pinned, or

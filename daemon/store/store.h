@@ -17,6 +17,7 @@
 #include "mover.h"
 #include "tiers/tier.h"
 
+struct beside;    /* beside.c: copies on GPUs */
 struct blocks;    /* block.c: the table */
 struct index;     /* index.c: what clients read of it */
 struct outbox;    /* redis/outbox.c: what is to be written to Redis */
@@ -33,9 +34,10 @@ struct store {
 	/* NULL: no such tier. They are told of blocks that were stored or used */
 	struct writeback *writeback;
 	struct outbox *outbox;
-	uint64_t tick;      /* the policies' clock: +1 per op */
-	uint32_t away_hand; /* copies.c's: where it looks for an old away block next */
-	struct mover mover; /* how blocks leave host memory */
+	uint64_t tick;         /* the policies' clock: +1 per op */
+	uint32_t away_hand;    /* copies.c's: where it looks for an old away block next */
+	struct mover mover;    /* how blocks leave host memory */
+	struct beside *beside; /* NULL: no GPU tier */
 };
 
 /* Where images are made, checked, and served from: the one tier that every block goes through. */

@@ -151,7 +151,7 @@ static enum tier_state fault_state(const struct tier *t)
 	}
 
 static const struct tier_ops fault_ops[TIER_COUNT] = {
-	[TIER_GPU] = FAULT_OPS("gpu", TIER_GPU, TIER_CAP_CPU_ADDRESSABLE),
+	[TIER_GPU] = FAULT_OPS("gpu", TIER_GPU, TIER_CAP_DEVICE_ADDRESSABLE),
 	[TIER_HOST] = FAULT_OPS("host", TIER_HOST, TIER_CAP_CPU_ADDRESSABLE),
 	[TIER_NVME] = FAULT_OPS("nvme", TIER_NVME, TIER_CAP_DURABLE),
 	[TIER_REDIS] = FAULT_OPS("redis", TIER_REDIS, TIER_CAP_KEYED),

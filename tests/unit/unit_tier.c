@@ -216,13 +216,14 @@ static void an_extent_of_another_tier_is_stale(void **state)
 	assert_false(o.x.in_flight);
 }
 
-static void a_tier_that_is_not_built_says_so(void **state)
+static void a_gpu_tier_without_gpus_says_so(void **state)
 {
+	const struct tier_conf conf = { .slab_bytes = 1 << 20 };
 	char text[TIER_TEXT_BYTES];
 	struct tier *t;
 
 	(void)state;
-	assert_int_equal(tier_open(TIER_GPU, NULL, NULL, &t, text, sizeof(text)), -ENOTSUP);
+	assert_int_equal(tier_open(TIER_GPU, &conf, NULL, &t, text, sizeof(text)), -EINVAL);
 	assert_non_null(strstr(text, "[gpu]"));
 }
 
@@ -349,7 +350,7 @@ int main(void)
 		cmocka_unit_test(an_xfer_completes_once),
 		cmocka_unit_test(misuse_aborts),
 		cmocka_unit_test(an_extent_of_another_tier_is_stale),
-		cmocka_unit_test(a_tier_that_is_not_built_says_so),
+		cmocka_unit_test(a_gpu_tier_without_gpus_says_so),
 		cmocka_unit_test(states_have_names),
 		cmocka_unit_test(the_nth_alloc_fails),
 		cmocka_unit_test(the_nth_xfer_fails_at_submit_or_at_the_end),

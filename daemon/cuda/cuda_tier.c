@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_tier.c - see cuda_tier.h. */
+#include "cuda_tier.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "daemon/base/log.h"
+
+enum { AUTO_SHARE = 4 }; /* of what is free, one part in so many */
+
+/* Whole slabs; 0: none. */
+static uint64_t bytes_wanted(struct cuda_gpu *gpu)
+{
+	uint64_t bytes = gpu->conf.tier_bytes;
+	size_t some = 0, all = 0;
+
+	if (bytes == CUDA_TIER_AUTO)
+		bytes = gpu->api->cuMemGetInfo(&some, &all) == CUDA_SUCCESS ? some / AUTO_SHARE : 0;
+	return bytes / gpu->conf.slab_bytes * gpu->conf.slab_bytes;
+}
+
+/* The thread waits: nobody has anything in this memory yet, or any more. */
+static int zero(struct cuda_gpu *gpu, CUdeviceptr at, uint64_t bytes, char *text, size_t n)
+{
+	int r = CUDA_CALL(gpu, cuMemsetD8Async, text, n, at, 0, bytes, gpu->in_context.aside);
+
+	if (r == 0)
+		r = CUDA_CALL(gpu, cuStreamSynchronize, text, n, gpu->in_context.aside);
+	return r;
+}
+
+int cuda_tier_open(struct cuda_gpu *gpu, uint32_t generation, char *text, size_t n)
+{
+	CUdeviceptr *at = &gpu->in_context.tier;
+	const uint64_t bytes = bytes_wanted(gpu);
+	int r;
+
+	gpu->tier = (struct device_memory){ 0 };
+	gpu->tier_why[0] = '\0';
+	if (gpu->conf.tier_bytes == 0)
+		return 0;
+	if (bytes == 0) {
+		snprintf(
+			gpu->tier_why, sizeof(gpu->tier_why),
+			"[gpu] bytes: its share is less than [host] slab_bytes = %llu, no image is "
+			"kept on this GPU",
+			(unsigned long long)gpu->conf.slab_bytes);
+		return 0;
+	}
+	r = CUDA_CALL(gpu, cuMemAlloc, text, n, at, bytes + IMAGE_ALIGN);
+	if (r == 0)
+		r = zero(gpu, *at, bytes + IMAGE_ALIGN, text, n);
+	if (gpu->state == CUDA_FAILING)
+		return r;
+	if (r) {
+		if (*at)
+			(void)CUDA_CALL(gpu, cuMemFree, NULL, 0, *at);
+		*at = 0;
+		snprintf(gpu->tier_why, sizeof(gpu->tier_why),
+			 "[gpu] bytes: %llu MiB cannot be had, no image is kept on this GPU: %.60s",
+			 (unsigned long long)(bytes >> 20), text);
+		log_warning("%s: %s", gpu->found->name, gpu->tier_why);
+		return gpu->state == CUDA_FAILING ? r : 0;
+	}
+	gpu->tier = (struct device_memory){
+		.base = (*at + IMAGE_ALIGN - 1) / IMAGE_ALIGN * IMAGE_ALIGN,
+		.bytes = bytes,
+		.generation = generation,
+	};
+	return 0;
+}
+
+void cuda_tier_close(struct cuda_gpu *gpu, bool lost)
+{
+	const struct device_memory tier = gpu->tier;
+	const CUdeviceptr at = gpu->in_context.tier;
+
+	gpu->tier = (struct device_memory){ 0 };
+	gpu->in_context.tier = 0;
+	if (lost || !at)
+		return;
+	if (tier.generation)
+		(void)zero(gpu, tier.base, tier.bytes, NULL, 0);
+	(void)CUDA_CALL(gpu, cuMemFree, NULL, 0, at);
+}
+
+bool cuda_tier_has(const struct cuda_gpu *gpu, uint32_t generation, uint64_t address,
+		   uint64_t bytes)
+{
+	const struct device_memory *m = &gpu->tier;
+
+	return m->generation && generation == m->generation && address >= m->base &&
+	       bytes <= m->bytes && address - m->base <= m->bytes - bytes;
+}
