@@ -8,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/image.h"
 #include "tiers/host/host_memory.h"
 
 enum { LEAST = 4 << 20, LARGEST = 256 << 20 };
@@ -75,4 +74,20 @@ void damage_image(const struct daemon *d, const uint8_t key[32], long offset)
 	byte ^= 0x10;
 	assert_int_equal(pwrite(mem, &byte, 1, (off_t)at), 1);
 	(void)close(mem);
+}
+
+void damage_recoded(const struct image_header *header, enum image_codec codec_k,
+		    enum image_codec codec_v, uint8_t *ret, struct image_shape *ret_shape)
+{
+	struct image_header *made = (void *)ret;
+	struct image_geometry geometry;
+	struct image_identity its;
+
+	memcpy(its.space_id, header->space_id, sizeof(its.space_id));
+	memcpy(its.key, header->key, sizeof(its.key));
+	image_header_geometry(header, &geometry);
+	assert_int_equal(image_shape(&geometry, codec_k, codec_v, ret_shape, NULL), 0);
+	memset(ret, 0, ret_shape->image_bytes);
+	image_header_fill(made, &geometry, codec_k, codec_v, ret_shape, &its);
+	image_seal(made, image_checksum(ret, ret_shape));
 }

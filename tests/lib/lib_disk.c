@@ -223,22 +223,40 @@ static void flip_bit(const char *path, uint64_t offset)
 	disk_write(path, offset, &byte, 1);
 }
 
-uint32_t disk_flip(const char *path, const struct kvtier_key *key, uint64_t offset)
+/* From `at` on; the file's size where there is none. */
+static uint64_t next_image(const char *path, uint64_t at, const struct kvtier_key *key)
 {
 	const uint64_t bytes = disk_file_bytes(path);
 	const int fd = open_file(path, O_RDONLY);
+	struct image_header header;
+
+	for (; at + sizeof(header) <= bytes; at += IMAGE_ALIGN)
+		if (pread(fd, &header, sizeof(header), (off_t)at) == (ssize_t)sizeof(header) &&
+		    header.magic == IMAGE_MAGIC &&
+		    memcmp(header.key, key->bytes, sizeof(header.key)) == 0)
+			break;
+	(void)close(fd);
+	return at + sizeof(header) <= bytes ? at : bytes;
+}
+
+uint64_t disk_find(const char *path, const struct kvtier_key *key)
+{
+	const uint64_t at = next_image(path, 0, key);
+
+	if (at == disk_file_bytes(path))
+		fail_msg("%s: no image with this key", path);
+	return at;
+}
+
+uint32_t disk_flip(const char *path, const struct kvtier_key *key, uint64_t offset)
+{
+	const uint64_t bytes = disk_file_bytes(path);
 	uint32_t copies = 0;
 
-	for (uint64_t at = 0; at + sizeof(struct image_header) <= bytes; at += IMAGE_ALIGN) {
-		struct image_header header;
-
-		if (pread(fd, &header, sizeof(header), (off_t)at) != (ssize_t)sizeof(header) ||
-		    header.magic != IMAGE_MAGIC ||
-		    memcmp(header.key, key->bytes, sizeof(header.key)) != 0)
-			continue;
+	for (uint64_t at = next_image(path, 0, key); at < bytes;
+	     at = next_image(path, at + IMAGE_ALIGN, key)) {
 		flip_bit(path, at + offset);
 		copies++;
 	}
-	(void)close(fd);
 	return copies;
 }

@@ -65,6 +65,8 @@ uint64_t disk_file_bytes(const char *path);
 /* Flips one bit of every copy of the image with this key; offset >= 0: from its first byte. Returns
  * the copies. */
 uint32_t disk_flip(const char *path, const struct kvtier_key *key, uint64_t offset);
+/* Where an image with this key lies; ends the test if none does. */
+uint64_t disk_find(const char *path, const struct kvtier_key *key);
 /* Overwrites, as another program would. */
 void disk_write(const char *path, uint64_t offset, const void *bytes, size_t n);
 void disk_read(const char *path, uint64_t offset, void *ret, size_t n);

@@ -6,6 +6,7 @@
  * store's file, between lives and under the running daemon; load, verify, purge, restart. On both
  * I/O engines.
  */
+#include "tests/lib/lib_damage.h"
 #include "tests/lib/lib_disk.h"
 
 #include <signal.h>
@@ -99,6 +100,38 @@ static void one_superblock_damaged_is_no_matter(void **state)
 	}
 }
 
+/* --- codecs --- */
+
+/* The image on disk becomes one with these codecs, and right sums. */
+static void recode(const char *path, const struct kvtier_key *key, enum image_codec codec_k,
+		   enum image_codec codec_v)
+{
+	static _Alignas(IMAGE_ALIGN) uint8_t image[4 * IMAGE_ALIGN];
+	const uint64_t at = disk_find(path, key);
+	struct image_header header;
+	struct image_shape shape;
+
+	disk_read(path, at, &header, sizeof(header));
+	damage_recoded(&header, codec_k, codec_v, image, &shape);
+	disk_write(path, at, image, shape.image_bytes);
+}
+
+/* A space that promises exact bytes gets none of FP8, and none of two codecs. */
+static void an_image_of_another_codec_is_a_miss(void **state)
+{
+	struct disk_world *w = disk_place(state, ours);
+
+	disk_fill_and_die(w);
+	recode(w->path, &w->keys[0], CODEC_FP8, CODEC_FP8);
+	recode(w->path, &w->keys[1], CODEC_RAW, CODEC_FP8);
+	recode(w->path, &w->keys[2], CODEC_FP8, CODEC_RAW);
+	disk_live(w);
+	assert_int_equal(disk_load_each(w), DISK_BLOCKS - 3);
+	daemon_stat_becomes(&w->d, "tiers.nvme.corrupt_blocks_total", 3, PATIENT_MS);
+	disk_die(w, SIGTERM);
+	disk_end(w);
+}
+
 /* --- purge --- */
 
 static void purged_blocks_never_come_back(void **state)
@@ -131,6 +164,7 @@ int main(void)
 		ON_BOTH_ENGINES(verify_names_what_is_damaged),
 		ON_BOTH_ENGINES(scrub_drops_what_is_damaged),
 		ON_BOTH_ENGINES(one_superblock_damaged_is_no_matter),
+		ON_BOTH_ENGINES(an_image_of_another_codec_is_a_miss),
 		ON_BOTH_ENGINES(purged_blocks_never_come_back),
 	};
 
