@@ -417,7 +417,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 		op->next->link = &op->next;
 	client->ops = op;
 	client->n_ops++;
-	share_op_started(all, client);
+	share_op_started(all, op);
 	client->arena_claimed += slots_of(sqe);
 	mount->ops++;
 	all->outstanding++;

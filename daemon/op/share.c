@@ -17,7 +17,10 @@
  *      alone begins stores up to half of host memory, and their blocks without limit. When another
  *      client comes, this excess ends, or is refused room before the other client is (room.c).
  *   S3 the guarantees of all clients together are a quarter of host memory. A client that asked for
- *      nothing in RECENT_S has none, so the blocks that it left go by age.
+ *      nothing in RECENT_NS has none, so the blocks that it left go by age.
+ *   S4 a guarantee begins with the first op: the guarantees are made anew for a client that comes,
+ *      or comes back, and for a space that it opens. A newcomer's first blocks are not taken by
+ *      whoever fills memory.
  */
 #include "share.h"
 
@@ -36,10 +39,11 @@ enum {
 	FEW = 2, /* parts of a client that may take of those kept... */
 	/* ...of which there are so many, or an eighth, or half if that is less */
 	KEPT_MIN = 4,
-	RECENT_S = 600,
-	FRESH_MS = 100,   /* the guarantees are made anew so often */
+	FRESH_MS = 100,   /* the guarantees are made anew so often, at least */
 	GIVEN_MAX = 4096, /* spaces open on active clients that get one */
 };
+
+#define RECENT_NS (600 * 1000000000ull)
 
 struct shares {
 	uint64_t made_ns;   /* 0: never */
@@ -107,10 +111,16 @@ bool share_of_memory_is_used(const struct ops *all, const struct op *q)
 	       (alone ? half : half / 2 / all->shares->clients);
 }
 
-void share_op_started(struct ops *all, struct client *client)
+void share_op_started(struct ops *all, const struct op *q)
 {
+	struct client *client = q->client;
+	const uint64_t now = loop_now(all->loop);
+
 	all->shares->clients += client->n_ops == 1;
-	client->asked_ns = loop_now(all->loop);
+	if (!q->mount->asked || now - client->asked_ns >= RECENT_NS)
+		all->shares->made_ns = 0; /* S4 */
+	q->mount->asked = true;
+	client->asked_ns = now;
 	if (!list_has(&client->asking))
 		list_add(&all->shares->asking, &client->asking);
 }
@@ -171,8 +181,7 @@ static uint32_t mounts_of(const struct client *client)
 
 static bool is_active(const struct ops *all, const struct client *client)
 {
-	return loop_now(all->loop) - client->asked_ns < RECENT_S * 1000000000ull &&
-	       mounts_of(client) > 0;
+	return loop_now(all->loop) - client->asked_ns < RECENT_NS && mounts_of(client) > 0;
 }
 
 static void give(struct shares *s, uint32_t space, uint64_t bytes)

@@ -26,7 +26,7 @@ bool share_of_parts_is_used(const struct ops *ops, const struct client *client);
 bool share_of_memory_is_used(const struct ops *ops, const struct op *q);
 
 /* op.c tells what begins and ends. */
-void share_op_started(struct ops *ops, struct client *client);
+void share_op_started(struct ops *ops, const struct op *q);
 void share_client_cut(struct client *client); /* it begins no op any more */
 void share_op_ended(struct ops *ops, struct op *q);
 void share_part_begun(struct ops *ops, struct part *part);

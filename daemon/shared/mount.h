@@ -28,6 +28,7 @@ struct mount {
 	uint32_t close_seq;          /* of the SPACE_CLOSE to answer */
 	bool answer_late;            /* it is answered when the regions are given back */
 	uint32_t ops;                /* requests that may touch its pages */
+	bool asked;                  /* there was one (share.c) */
 	uint32_t n_regions, n_parts; /* n_parts: of regions in several allocations */
 	uint32_t memories; /* how its pages are reached: 1 << enum wire_memory of its regions */
 	bool prepared;     /* its device knows the layout */

@@ -6,7 +6,8 @@
  * stores blocks that fill a slab each, 16 ops of 4 blocks at a time and always new ones. A quiet
  * client stores a few small blocks again and again, and loads what it stored not long ago: every
  * block must be stored, and every load a hit. Then likewise with a storer whose chains are longer
- * than memory, and with one whose blocks are as small.
+ * than memory, and with one whose blocks are as small; and with quiet clients that come one after
+ * the other, each when memory is full: nobody took their first blocks for room.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -23,6 +24,7 @@ enum {
 	ENDED_MIN = 8,
 	FEW = 4,
 	REMEMBERED = 8,
+	NEWCOMERS = 12,
 	PATIENCE_MS = 60000
 };
 
@@ -113,36 +115,72 @@ static void quiet_round(struct engine *e, uint32_t round, struct tally *tally)
 	}
 }
 
+static void greedy_begins(struct storer *s, struct daemon *d, bool big, uint32_t chain)
+{
+	const struct kvtier_geometry greedy = geometry_of(big);
+
+	memset(s, 0, sizeof(*s));
+	s->chain = chain;
+	daemon_start(d, config);
+	engine_open(&s->e, d->socket, "greedy", &greedy, PAGES);
+	assert_int_equal(pthread_create(&s->thread, NULL, store_flat_out, s), 0);
+}
+
+static void greedy_ends(struct storer *s, struct daemon *d, const struct tally *tally)
+{
+	atomic_store(&s->stop, true);
+	assert_int_equal(pthread_join(s->thread, NULL), 0);
+	printf("quiet: %u blocks stored, %u refused; %u hits, %u misses; greedy: %llu stored, %llu "
+	       "refused\n",
+	       tally->stored, tally->refused, tally->hits, tally->misses,
+	       (unsigned long long)s->stored, (unsigned long long)s->refused);
+	engine_close(&s->e);
+	daemon_remove(d);
+	assert_int_equal(tally->refused, 0);
+	assert_int_equal(tally->misses, 0);
+	assert_true(atomic_load(&s->ended) >= ENDED_MIN && s->stored > 0);
+}
+
 static void quiet_beside(bool big, uint32_t chain)
 {
-	const struct kvtier_geometry quiet = tiny_geometry(KVTIER_CODEC_RAW),
-				     greedy = geometry_of(big);
+	const struct kvtier_geometry quiet = tiny_geometry(KVTIER_CODEC_RAW);
 	static struct storer s;
 	struct tally tally = { 0 };
 	struct daemon d;
 	struct engine e;
 
-	memset(&s, 0, sizeof(s));
-	s.chain = chain;
-	daemon_start(&d, config);
-	engine_open(&s.e, d.socket, "greedy", &greedy, PAGES);
+	greedy_begins(&s, &d, big, chain);
 	engine_open(&e, d.socket, "quiet", &quiet, FEW);
-	assert_int_equal(pthread_create(&s.thread, NULL, store_flat_out, &s), 0);
 	for (uint32_t round = 0;
 	     round < ROUNDS || (round < ROUNDS_MAX && atomic_load(&s.ended) < ENDED_MIN); round++)
 		quiet_round(&e, round, &tally);
-	atomic_store(&s.stop, true);
-	assert_int_equal(pthread_join(s.thread, NULL), 0);
-	printf("quiet: %u blocks stored, %u refused; %u hits, %u misses; greedy: %llu stored, %llu "
-	       "refused\n",
-	       tally.stored, tally.refused, tally.hits, tally.misses, (unsigned long long)s.stored,
-	       (unsigned long long)s.refused);
-	engine_close(&s.e);
 	engine_close(&e);
-	daemon_remove(&d);
-	assert_int_equal(tally.refused, 0);
-	assert_int_equal(tally.misses, 0);
-	assert_true(atomic_load(&s.ended) >= ENDED_MIN && s.stored > 0);
+	greedy_ends(&s, &d, &tally);
+}
+
+static void newcomers_beside(bool big, uint32_t chain)
+{
+	struct kvtier_geometry quiet = tiny_geometry(KVTIER_CODEC_RAW);
+	static struct storer s;
+	struct tally tally = { 0 };
+	struct daemon d;
+
+	greedy_begins(&s, &d, big, chain);
+	daemon_stat_reaches(&d, "tiers.host.evicted_blocks_total", 1);
+	for (uint32_t i = 0; i < NEWCOMERS; i++) {
+		char model[32];
+		struct engine e;
+
+		(void)snprintf(model, sizeof(model), "newcomer@%u", i);
+		quiet.model = model;
+		engine_open(&e, d.socket, model, &quiet, FEW);
+		for (uint32_t round = 0; round < REMEMBERED; round++)
+			quiet_round(&e, round, &tally);
+		engine_close(&e);
+	}
+	while (atomic_load(&s.ended) < ENDED_MIN)
+		nap_ms(1);
+	greedy_ends(&s, &d, &tally);
 }
 
 static void big_blocks_push_nobody_out(void **state)
@@ -163,12 +201,26 @@ static void many_small_blocks_push_nobody_out(void **state)
 	quiet_beside(false, 4);
 }
 
+static void big_blocks_take_no_newcomers_blocks(void **state)
+{
+	(void)state;
+	newcomers_beside(true, 4);
+}
+
+static void chains_longer_than_memory_take_no_newcomers_blocks(void **state)
+{
+	(void)state;
+	newcomers_beside(true, 32);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(big_blocks_push_nobody_out),
 		cmocka_unit_test(chains_longer_than_memory_push_nobody_out),
 		cmocka_unit_test(many_small_blocks_push_nobody_out),
+		cmocka_unit_test(big_blocks_take_no_newcomers_blocks),
+		cmocka_unit_test(chains_longer_than_memory_take_no_newcomers_blocks),
 	};
 
 	return cmocka_run_group_tests_name("regr_11_08_big_blocks", tests, NULL, NULL);
