@@ -400,20 +400,6 @@ static void close_index(struct program *p)
 		index_close(p->d.store.index);
 }
 
-static int open_ops(struct program *p)
-{
-	const struct ops_conf conf = {
-		.store = &p->d.store,
-		.loop = p->d.loop,
-		.devices = &p->d.devices,
-		.config = &p->config,
-		.max_ops = p->config.socket_max_ops,
-		.parts = devices_depth(&p->d.devices),
-	};
-
-	return ops_open(&conf, &p->d.ops);
-}
-
 /* Calls with the arguments that the table below cannot give. */
 #define OPEN(name, call)                          \
 	static int open_##name(struct program *p) \
@@ -426,8 +412,9 @@ static int open_ops(struct program *p)
 		call;                               \
 	}
 OPEN(loop, loop_open((uint32_t)p->config.daemon_spin_us, &p->d.loop))
-OPEN(pump, (pump_start(p->d.ops), 0))
 OPEN(purge, purge_open(&p->d.store, p->d.loop, &p->d.purge))
+OPEN(ops, ops_open(&p->d.store, p->d.loop, &p->d.devices, &p->config, &p->d.ops))
+OPEN(pump, (pump_start(p->d.ops), 0))
 OPEN(nvme, nvme_up(&p->d, p->text, sizeof(p->text)))
 OPEN(redis, redis_up(&p->d, &p->redis_conf, p->text, sizeof(p->text)))
 OPEN(ctl, ctl_open(&p->d, &p->d.ctl, p->text, sizeof(p->text)))

@@ -37,18 +37,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/stats/stats.h"
 #include "daemon/base/container_of.h"
 #include "daemon/device/devices.h"
 #include "daemon/shared/client.h"
+#include "daemon/store/block.h"
 #include "daemon/store/extents.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
 #include "part.h"
-#include "trace.h"
 
-int flights_open(struct ops *all, uint32_t max)
+int flights_open(struct flights *flights, uint32_t max)
 {
-	struct flights *flights = &all->flights;
 	uint32_t buckets = 1;
 
 	while (buckets < max)
@@ -62,10 +62,8 @@ int flights_open(struct ops *all, uint32_t max)
 		list_open(&flights->buckets[i]);
 	list_open(&flights->free);
 	list_open(&flights->full);
-	for (uint32_t i = 0; i < max; i++) {
-		flights->pool[i].all = all;
+	for (uint32_t i = 0; i < max; i++)
 		list_add(flights->free.next, &flights->pool[i].link);
-	}
 	return 0;
 }
 
@@ -76,7 +74,16 @@ void flights_close(struct flights *flights)
 	free(flights->buckets);
 }
 
-static void run(struct task *task);
+struct flight *flight_of(struct walker *w)
+{
+	return w->step < FLIGHT_PROBE ? NULL : container_of(w, struct flight, w);
+}
+
+/* The device or a tier has something of it. */
+static bool is_lent(const struct flight *f)
+{
+	return f->xfer.in_flight || f->w.job.in_flight;
+}
 
 /* --- its parts --- */
 
@@ -85,311 +92,210 @@ static struct part *part_at(struct list *link)
 	return container_of(link, struct part, with);
 }
 
-static struct part *payer(const struct flight *f)
-{
-	return part_at(f->parts.next);
-}
-
-static uint32_t held(const struct flight *f)
-{
-	return (f->placed ? HELD_SLOT : 0u) | (f->lease.held ? HELD_LEASE : 0u) |
-	       (list_has(&f->waiter.link) || list_has(&f->full) ? HELD_PLACE : 0u) |
-	       (f->xfer.in_flight || f->job.in_flight ? HELD_LENT : 0u);
-}
-
-static void wake(struct flight *f)
-{
-	f->wait = WAIT_NONE;
-	ready_push(&f->all->ready, &f->task);
-}
-
 /* The client that pays may be another one now: it may get what the first one was refused. */
-static void let_pay(struct flight *f)
+static void remove_part(struct flight *f, struct part *part)
 {
+	list_remove(&part->with);
+	f->w.all->flights.n_parts--;
+	part->flight = NULL;
 	if (list_empty(&f->parts))
 		return;
-	f->waiter.op = payer(f)->op;
-	if (f->wait == WAIT_ROOM)
-		wake(f);
+	f->w.part = part_at(f->parts.next);
+	if (f->w.wait == WAIT_ROOM)
+		walk_wake(&f->w);
 }
 
 /* The flight lets go of a part. brought: see part.h. */
 static void let_go(struct flight *f, struct part *part, int brought)
 {
-	list_remove(&part->with);
-	f->all->flights.n_parts--;
-	part->flight = NULL;
+	remove_part(f, part);
 	part->brought = brought;
-	part_wake(part);
+	walk_wake(&part->w);
 }
 
-static void over(struct flight *f)
+void flight_over(struct flight *f)
 {
-	struct ops *all = f->all;
-
-	assert(list_empty(&f->parts) && !(held(f) & HELD_LENT));
-	if (f->placed)
-		extents_free(all->store, &f->where);
-	lease_drop(all->store, &f->lease);
-	room_leave(all, &f->waiter);
-	list_remove(&f->full);
-	ready_remove(&f->task);
-	list_remove(&f->link);
-	list_add(all->flights.free.next, &f->link);
-}
-
-/* Also the end of a flight that was given up: its last part has its status already. */
-static enum verdict end(struct flight *f, int brought)
-{
+	assert(!is_lent(f));
 	while (!list_empty(&f->parts))
-		let_go(f, payer(f), brought);
-	return DONE;
+		let_go(f, f->w.part, f->brought);
+	walk_unplace(&f->w);
+	lease_drop(f->w.all->store, &f->w.lease);
+	room_leave(&f->w);
+	list_remove(&f->w.full);
+	list_remove(&f->w.ready);
+	list_remove(&f->link);
+	list_add(f->w.all->flights.free.next, &f->link);
 }
 
 /* --- steps --- */
 
-static enum verdict flight_miss(struct flight *f)
+static enum step end(struct flight *f, int brought)
 {
-	return end(f, -ENOENT);
+	f->brought = brought;
+	return DONE;
+}
+
+enum step flight_miss(struct walker *w)
+{
+	return end(flight_of(w), -ENOENT);
 }
 
 /* The block went, or came to host memory another way: its parts look it up again. */
-static enum verdict flight_again(struct flight *f)
+enum step flight_again(struct walker *w)
 {
-	return end(f, 1);
+	return end(flight_of(w), 1);
 }
 
-static enum verdict go(struct flight *f, enum step step)
-{
-	f->step = step;
-	return CONTINUE;
-}
-
-static void probed(struct xfer *x)
+static void transferred(struct xfer *x)
 {
 	struct flight *f = container_of(x, struct flight, xfer);
 
-	f->step = FLIGHT_ROOM;
-	wake(f);
+	if (x->kept)
+		f->w.placed = false;
+	if (x->op == XFER_PROBE)
+		f->w.step = FLIGHT_ROOM;
+	else
+		f->w.step = x->status ? FLIGHT_FAIL : FLIGHT_VERIFY;
+	walk_wake(&f->w);
 }
 
-static bool submit(struct flight *f, enum xfer_op op, void (*done)(struct xfer *x), int *ret)
+/* The tier looks at those members that it needs: where, if a local tier has the block (then it is
+ * leased), or whose and which it is. */
+static int submit(struct flight *f, enum xfer_op op)
 {
+	struct store *store = f->w.all->store;
+	const struct space *space = walk_space(&f->w);
 	struct xfer *x = &f->xfer;
 
-	memset(x, 0, sizeof(*x));
-	x->op = op;
-	x->done = done;
-	f->from->aim(f);
+	*x = (struct xfer){
+		.op = op,
+		.identity = &f->w.job.identity,
+		.geometry = &space->geometry,
+		.seal = space->seal,
+		.done = transferred,
+	};
+	if (f->w.lease.held)
+		(void)blocks_nvme(store->blocks, f->w.lease.block, &x->where);
 	if (op == XFER_READ) {
-		x->home = f->where;
-		x->buffer = extents_address(f->all->store, &f->where);
+		x->home = f->w.where;
+		x->buffer = extents_address(store, &f->w.where);
 		x->bytes = f->bytes;
 	}
-	*ret = tier_submit(f->all->store->tiers[source_tiers[f->source]], x);
-	if (*ret == 0)
-		f->wait = WAIT_READ;
-	return *ret == 0;
+	return tier_submit(store->tiers[source_tiers[f->w.source]], x);
 }
 
-static enum verdict flight_probe(struct flight *f)
+enum step flight_probe(struct walker *w)
 {
-	int r;
+	struct flight *f = flight_of(w);
 
 	f->asked = true;
-	return submit(f, XFER_PROBE, probed, &r) ? WAIT : go(f, FLIGHT_MISS);
+	return submit(f, XFER_PROBE) ? FLIGHT_MISS : WAIT_READ;
 }
 
 /* Lets go of parts that have no use for the block any more. Returns whether there are others. */
-static bool useful(struct flight *f)
+static bool is_useful(struct flight *f)
 {
 	for (struct list *l = f->parts.next, *next; l != &f->parts; l = next) {
 		struct part *part = part_at(l);
 
 		next = l->next;
-		if (part_is_useless(part))
+		if (walk_is_useless(&part->w))
 			let_go(f, part, -ENOENT);
 	}
-	let_pay(f);
 	return !list_empty(&f->parts);
 }
 
-static enum verdict flight_room(struct flight *f)
+enum step flight_room(struct walker *w)
 {
-	struct ops *all = f->all;
+	struct flight *f = flight_of(w);
 	const enum step step = f->from->look(f);
-	int r = 0;
+	int r;
 
 	if (step != FLIGHT_ROOM)
-		return go(f, step);
-	if (!useful(f))
+		return step;
+	if (!is_useful(f))
 		return DONE;
 	if (f->bytes == 0)
 		return end(f, -ENOSPC);
-	if (!f->asked && !room_take_free(all, f->waiter.op, f->bytes, &f->where))
-		return go(f, FLIGHT_PROBE);
-	if (f->asked)
-		r = room_take(all, &f->waiter, f->bytes, &f->where);
-	if (r == -EAGAIN) {
-		f->wait = WAIT_ROOM;
-		return WAIT;
-	}
-	if (r) {
-		let_go(f, payer(f), r);
-		let_pay(f);
-		return list_empty(&f->parts) ? DONE : CONTINUE;
-	}
-	f->placed = true;
-	return go(f, FLIGHT_READ);
+	if (!f->asked)
+		return room_take_free(w, f->bytes) ? FLIGHT_READ : FLIGHT_PROBE;
+	r = room_take(w, f->bytes, false);
+	if (r == -EAGAIN)
+		return WAIT_ROOM;
+	if (r == 0)
+		return FLIGHT_READ;
+	let_go(f, w->part, r);
+	return list_empty(&f->parts) ? DONE : FLIGHT_ROOM;
 }
 
 /* The slot goes back unless it is to be read into once more. */
-static enum verdict fail(struct flight *f, enum step next)
+static enum step fail(struct flight *f, enum step next)
 {
-	if (f->placed && next != FLIGHT_READ) {
-		extents_free(f->all->store, &f->where);
-		f->placed = false;
-	}
-	return go(f, next == FLIGHT_READ && !f->placed ? FLIGHT_ROOM : next);
+	if (next != FLIGHT_READ)
+		walk_unplace(&f->w);
+	return next == FLIGHT_READ && !f->w.placed ? FLIGHT_ROOM : next;
 }
 
-static enum verdict flight_fail(struct flight *f)
+enum step flight_fail(struct walker *w)
 {
+	struct flight *f = flight_of(w);
+
 	return fail(f, f->from->failed(f));
 }
 
-static void arrived(struct xfer *x)
+enum step flight_read(struct walker *w)
 {
-	struct flight *f = container_of(x, struct flight, xfer);
-
-	if (x->kept)
-		f->placed = false;
-	f->step = x->status ? FLIGHT_FAIL : FLIGHT_VERIFY;
-	wake(f);
-}
-
-/* The tier, or the device, takes no more now. */
-static enum verdict wait_for_taker(struct flight *f, enum wait wait)
-{
-	if (!list_has(&f->full))
-		list_add(&f->all->flights.full, &f->full);
-	f->wait = wait;
-	return WAIT;
-}
-
-static enum verdict flight_read(struct flight *f)
-{
+	struct flight *f = flight_of(w);
 	const enum step step = f->from->look(f);
 	int r;
 
 	if (step != FLIGHT_ROOM)
 		return fail(f, step);
-	if (submit(f, XFER_READ, arrived, &r)) {
-		list_remove(&f->full);
-		return WAIT;
+	r = submit(f, XFER_READ);
+	if (r == -EAGAIN && f->from->waits) {
+		if (!list_has(&w->full))
+			list_add(&w->all->flights.full, &w->full);
+		return WAIT_TIER_FULL;
 	}
-	if (r == -EAGAIN && f->from->waits)
-		return wait_for_taker(f, WAIT_TIER_FULL);
+	list_remove(&w->full);
+	if (r == 0)
+		return WAIT_READ;
 	f->xfer.status = r;
-	return fail(f, f->from->failed(f));
+	return flight_fail(w);
 }
 
-static void verified(struct device_job *job)
+enum step flight_verify(struct walker *w)
 {
-	struct flight *f = container_of(job, struct flight, job);
-
-	f->step = FLIGHT_LAND;
-	wake(f);
-}
-
-/* An image's codec is the space's, or raw where that could not hold the block. Another one with a
- * good header was not made by a kvtierd for this space: it may be less exact than the space
- * promises. */
-static bool fits(const struct flight *f)
-{
+	struct flight *f = flight_of(w);
 	const struct image_header *header = (const void *)f->xfer.buffer;
 
-	return header->codec_k == header->codec_v &&
-	       (header->codec_k == CODEC_RAW || header->codec_k == f->space->codec);
+	/* An image's codec is the space's, or raw where that could not hold the block. Another one
+	 * with a good header was not made by a kvtierd for this space: it may be less exact than
+	 * the space promises. */
+	if (header->codec_k != header->codec_v ||
+	    (header->codec_k != CODEC_RAW && header->codec_k != walk_space(w)->codec))
+		return fail(f, f->from->bad(f));
+	w->job.codec_k = header->codec_k;
+	w->job.geometry = &walk_space(w)->geometry;
+	w->job.image = f->xfer.buffer;
+	w->job.image_bytes = f->xfer.bytes;
+	return walk_job(w, devices_cpu(w->all->devices), DEVICE_VERIFY, FLIGHT_LAND);
 }
 
-static enum verdict flight_verify(struct flight *f)
+enum step flight_land(struct walker *w)
 {
-	struct ops *all = f->all;
-	int r;
+	struct flight *f = flight_of(w);
 
-	if (!fits(f))
+	if (w->job.status)
 		return fail(f, f->from->bad(f));
-	f->job.kind = DEVICE_VERIFY;
-	f->job.geometry = &f->space->geometry;
-	f->job.image = f->xfer.buffer;
-	f->job.image_bytes = f->xfer.bytes;
-	f->job.client = payer(f)->op->client->turn;
-	f->job.done = verified;
-	r = device_submit(devices_cpu(all->devices), &f->job);
-	if (r == -EAGAIN)
-		return wait_for_taker(f, WAIT_JOBS_FULL);
-	assert(r == 0);
-	list_remove(&f->full);
-	f->wait = WAIT_JOB;
-	return WAIT;
-}
-
-/* --- landing --- */
-
-static enum verdict flight_land(struct flight *f)
-{
-	if (f->job.status)
-		return fail(f, f->from->bad(f));
-	f->from->landed(f);
+	stats_add(&stats_tier(w->all->store->stats, source_tiers[w->source])->read_bytes_total,
+		  f->xfer.bytes);
+	if (f->from->landed)
+		f->from->landed(f);
 	f->landed = true;
 	for (struct list *l = f->parts.next; l != &f->parts; l = l->next)
-		part_wake(part_at(l));
-	return WAIT;
-}
-
-/* --- the machine --- */
-
-static enum verdict (*const steps[STEPS])(struct flight *f) = {
-	[FLIGHT_PROBE] = flight_probe, [FLIGHT_ROOM] = flight_room,     [FLIGHT_READ] = flight_read,
-	[FLIGHT_FAIL] = flight_fail,   [FLIGHT_VERIFY] = flight_verify, [FLIGHT_LAND] = flight_land,
-	[FLIGHT_MISS] = flight_miss,   [FLIGHT_AGAIN] = flight_again,
-};
-
-/* A flight that was given up ends as soon as nothing of it is lent. */
-static void run(struct task *task)
-{
-	struct flight *f = container_of(task, struct flight, task);
-	enum verdict v = CONTINUE;
-
-	f->wait = WAIT_NONE;
-	while (v == CONTINUE && !f->given_up) {
-		const enum step step = f->step;
-		const struct part *part = payer(f);
-
-		assert(step_allows(step, held(f)));
-		trace_step(part->op, part->at, step, f->source);
-		v = steps[step](f);
-		if (v == WAIT)
-			trace_wait(part->op, f->wait);
-	}
-	if (f->given_up)
-		v = end(f, -ECANCELED);
-	if (v == DONE)
-		over(f);
-}
-
-bool flights_retry(struct flights *flights)
-{
-	struct list *first = flights->full.next;
-	struct flight *f;
-
-	if (list_empty(&flights->full))
-		return false;
-	f = container_of(first, struct flight, full);
-	ready_remove(&f->task);
-	run(&f->task);
-	return flights->full.next != first;
+		walk_wake(&part_at(l)->w);
+	return WAIT_PARTS;
 }
 
 /* --- for load.c --- */
@@ -402,87 +308,76 @@ static struct list *bucket(struct flights *flights, const uint8_t key[32])
 	return &flights->buckets[hash & flights->mask];
 }
 
-static struct flight *find(struct flights *flights, const struct space *space,
-			   const uint8_t key[32])
+/* One that brings the part's block. */
+static struct flight *find(const struct part *part)
 {
-	struct list *head = bucket(flights, key);
+	const uint8_t *key = part->w.job.identity.key;
+	struct list *head = bucket(&part->w.all->flights, key);
 
 	for (struct list *l = head->next; l != head; l = l->next) {
 		struct flight *f = container_of(l, struct flight, link);
 
-		if (f->space == space && memcmp(f->job.identity.key, key, 32) == 0)
+		if (walk_space(&f->w) == walk_space(&part->w) &&
+		    memcmp(f->w.job.identity.key, key, 32) == 0)
 			return f;
 	}
 	return NULL;
 }
 
-static struct flight *begin(struct ops *all, struct part *part, enum source source, uint32_t block)
+static struct flight *begin(struct part *part, enum source source, uint32_t block)
 {
-	struct flights *flights = &all->flights;
+	struct flights *flights = &part->w.all->flights;
 	struct flight *f;
 
 	assert(!list_empty(&flights->free)); /* F4 */
 	f = container_of(flights->free.next, struct flight, link);
 	list_remove(&f->link);
 	*f = (struct flight){
-		.all = all,
-		.task.run = run,
-		.space = part->op->mount->space,
-		.source = source,
-		.step = FLIGHT_ROOM,
-		.job.identity = part->job.identity,
-		.waiter = { .task = &f->task, .op = part->op },
+		.w = { .all = part->w.all,
+		       .part = part,
+		       .step = FLIGHT_ROOM,
+		       .source = source,
+		       .job = { .identity = part->w.job.identity, .done = walk_job_done } },
+		.from = source == SOURCE_NVME ? &from_nvme : &from_redis,
+		.brought = -ECANCELED, /* if it was given up */
 	};
 	list_open(&f->parts);
-	list_add(bucket(flights, part->job.identity.key), &f->link);
-	f->from = source == SOURCE_NVME ? &from_nvme : &from_redis;
-	f->from->begin(f, part, block);
+	list_add(bucket(flights, part->w.job.identity.key), &f->link);
+	f->from->begin(f, block);
+	walk_wake(&f->w);
 	return f;
 }
 
-void flight_join(struct ops *all, struct part *part, enum source source, uint32_t block)
+void flight_join(struct part *part, enum source source, uint32_t block)
 {
-	struct flights *flights = &all->flights;
-	struct flight *f = find(flights, part->op->mount->space, part->job.identity.key);
+	struct flight *f = find(part);
 
-	if (!f) {
-		f = begin(all, part, source, block);
-		ready_push(&all->ready, &f->task);
-	}
+	if (!f)
+		f = begin(part, source, block);
 	part->flight = f;
-	part->source = f->source;
+	part->w.source = f->w.source;
 	part->brought = 0;
 	list_add(&f->parts, &part->with);
-	flights->n_parts++;
+	part->w.all->flights.n_parts++;
 }
 
-/* The last part is about to leave a flight that has lent its slot. */
-static void give_up(struct flight *f)
-{
-	f->given_up = true;
-	list_remove(&f->link); /* nobody joins */
-	if (f->xfer.in_flight)
-		tier_cancel(f->xfer.tier, &f->xfer);
-	else
-		device_cancel(&f->job);
-}
-
-bool flight_leave(struct ops *all, struct part *part)
+bool flight_leave(struct part *part)
 {
 	struct flight *f = part->flight;
 
 	if (f->given_up)
 		return false;
-	if (f->parts.next == f->parts.prev && (held(f) & HELD_LENT)) {
-		give_up(f);
+	if (f->parts.next == f->parts.prev && is_lent(f)) {
+		f->given_up = true;
+		list_remove(&f->link); /* nobody joins */
+		if (f->xfer.in_flight)
+			tier_cancel(f->xfer.tier, &f->xfer);
+		else
+			device_cancel(&f->w.job);
 		return false;
 	}
-	list_remove(&part->with);
-	part->flight = NULL;
-	all->flights.n_parts--;
+	remove_part(f, part);
 	if (list_empty(&f->parts))
-		over(f);
-	else
-		let_pay(f);
+		flight_over(f);
 	return true;
 }

@@ -18,19 +18,20 @@
 #include "flight.h"
 #include "part.h"
 
-static void begin(struct flight *f, const struct part *first, uint32_t block)
+static void begin(struct flight *f, uint32_t block)
 {
-	(void)first;
-	lease_take(f->all->store, &f->lease, block);
-	f->bytes = copies_image_bytes(f->all->store, block);
+	lease_take(f->w.all->store, &f->w.lease, block);
+	f->bytes = copies_image_bytes(f->w.all->store, block);
 	f->asked = true;
 }
 
 /* The block is gone, or it came back another way. */
 static bool moved_on(const struct flight *f)
 {
-	return !blocks_live(f->all->store->blocks, f->lease.block) ||
-	       blocks_host_slot(f->all->store->blocks, f->lease.block) != BLOCK_NONE;
+	const struct blocks *blocks = f->w.all->store->blocks;
+
+	return !blocks_live(blocks, f->w.lease.block) ||
+	       blocks_host_slot(blocks, f->w.lease.block) != BLOCK_NONE;
 }
 
 static enum step look(struct flight *f)
@@ -38,30 +39,24 @@ static enum step look(struct flight *f)
 	return moved_on(f) ? FLIGHT_AGAIN : FLIGHT_ROOM;
 }
 
-static void aim(struct flight *f)
-{
-	/* being away it has one */
-	(void)blocks_nvme(f->all->store->blocks, f->lease.block, &f->xfer.where);
-}
-
 /* READ: once more; MISS: for good, the copy was dropped. */
 static enum step once_more(struct flight *f)
 {
-	struct ops *all = f->all;
-	const struct extent *was = &f->xfer.where;
+	struct store *store = f->w.all->store;
+	const uint32_t block = f->w.lease.block;
 	struct extent now;
 
-	if (!blocks_live(all->store->blocks, f->lease.block))
+	if (!blocks_live(store->blocks, block))
 		return FLIGHT_MISS;
 	/* Its segment was used again while we read: what came was another block. The next read is
 	 * from where it is. */
-	if (blocks_nvme(all->store->blocks, f->lease.block, &now) && !extent_equal(&now, was))
+	if (blocks_nvme(store->blocks, block, &now) && !extent_equal(&now, &f->xfer.where))
 		return FLIGHT_READ;
 	if (!f->reread) {
 		f->reread = true;
 		return FLIGHT_READ;
 	}
-	copies_drop_nvme(all->store, f->lease.block);
+	copies_drop_nvme(store, block);
 	return FLIGHT_MISS;
 }
 
@@ -70,23 +65,22 @@ static enum step failed(struct flight *f)
 	const int error = f->xfer.status;
 
 	if (error == -ESTALE) { /* its segment was lost without a footer to tell of it */
-		copies_condemn(f->all->store, f->lease.block);
+		copies_condemn(f->w.all->store, f->w.lease.block);
 		return FLIGHT_MISS;
 	}
 	/* Given up, or the disk is away: the block may be read another time. */
 	if (error == -ECANCELED || error == -ETIMEDOUT ||
-	    !extents_readable(f->all->store, &f->xfer.where))
+	    !extents_readable(f->w.all->store, &f->xfer.where))
 		return FLIGHT_MISS;
 	return once_more(f);
 }
 
 static enum step bad(struct flight *f)
 {
-	struct ops *all = f->all;
-	const enum step ret = once_more(f);
+	struct ops *all = f->w.all;
 
-	if (ret == FLIGHT_READ)
-		return ret;
+	if (once_more(f) == FLIGHT_READ)
+		return FLIGHT_READ;
 	log_limited(
 		&all->log, loop_now(all->loop), LOG_LEVEL_ERROR,
 		"an image read from NVMe failed its checks and was dropped (segment %u): a miss, "
@@ -94,7 +88,7 @@ static enum step bad(struct flight *f)
 		f->xfer.where.slot >> 16);
 	stats_add(&all->store->stats->v.tiers_nvme_corrupt_blocks_total, 1);
 	stats_health_set(all->store->stats, STATS_HEALTH_NVME_CORRUPT, true);
-	return ret;
+	return FLIGHT_MISS;
 }
 
 /* The block may have gone meanwhile, or been stored again. Then its bytes are right all the same,
@@ -102,27 +96,23 @@ static enum step bad(struct flight *f)
 static void landed(struct flight *f)
 {
 	static const uint8_t none[32];
-	struct ops *all = f->all;
+	struct store *store = f->w.all->store;
+	const uint8_t *key = f->xfer.record.parent;
 	uint32_t parent = BLOCK_NONE;
 
-	stats_add(&all->store->stats->v.tiers_nvme_read_bytes_total, f->xfer.bytes);
 	if (moved_on(f))
 		return;
-	if (memcmp(f->xfer.record.parent, none, sizeof(none)) != 0)
-		parent = blocks_find(all->store->blocks, f->xfer.record.parent, f->space->number);
-	if (parent == f->lease.block)
-		parent = BLOCK_NONE;
-	blocks_promote(all->store->blocks, f->lease.block, parent, &f->where);
-	extents_set_owner(all->store, &f->where, f->lease.block);
-	f->placed = false;
-	stats_add(&all->store->stats->v.tiers_host_promoted_blocks_total, 1);
+	if (memcmp(key, none, sizeof(none)) != 0)
+		parent = blocks_find(store->blocks, key, walk_space(&f->w)->number);
+	copies_promote(store, f->w.lease.block, &f->w.where, parent);
+	f->w.placed = false;
+	stats_add(&store->stats->v.tiers_host_promoted_blocks_total, 1);
 }
 
 const struct source_ops from_nvme = {
 	.waits = true,
 	.begin = begin,
 	.look = look,
-	.aim = aim,
 	.failed = failed,
 	.bad = bad,
 	.landed = landed,

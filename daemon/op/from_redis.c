@@ -18,12 +18,17 @@
 #include "flight.h"
 #include "part.h"
 
-static void begin(struct flight *f, const struct part *first, uint32_t block)
+static struct stats_values *counters(const struct flight *f)
+{
+	return &f->w.all->store->stats->v;
+}
+
+static void begin(struct flight *f, uint32_t block)
 {
 	(void)block;
-	f->bytes = f->space->shape.image_bytes;
-	if (first->op->sqe.op == WIRE_OP_PREFETCH)
-		f->step = FLIGHT_PROBE;
+	f->bytes = walk_space(&f->w)->shape.image_bytes;
+	if (f->w.part->op->sqe.op == WIRE_OP_PREFETCH)
+		f->w.step = FLIGHT_PROBE;
 }
 
 static bool has_load(const struct flight *f)
@@ -38,7 +43,6 @@ static bool has_load(const struct flight *f)
 static enum step look(struct flight *f)
 {
 	const int error = f->xfer.status;
-	struct stats_values *v = &f->all->store->stats->v;
 
 	if (f->xfer.op != XFER_PROBE)
 		return FLIGHT_ROOM;
@@ -46,25 +50,18 @@ static enum step look(struct flight *f)
 	if (error == 0)
 		f->bytes = f->xfer.bytes;
 	if (error == -EBADMSG)
-		stats_add(&v->tiers_redis_corrupt_blocks_total, 1);
+		stats_add(&counters(f)->tiers_redis_corrupt_blocks_total, 1);
 	if ((error != -EACCES && error != -EREMOTEIO) || !has_load(f))
 		return error ? FLIGHT_MISS : FLIGHT_ROOM;
 	/* a Redis user who may not ask, but perhaps read */
-	stats_add(&v->tiers_redis_unasked_blocks_total, 1);
+	stats_add(&counters(f)->tiers_redis_unasked_blocks_total, 1);
 	return FLIGHT_ROOM;
-}
-
-static void aim(struct flight *f)
-{
-	f->xfer.identity = &f->job.identity;
-	f->xfer.geometry = &f->space->geometry;
-	f->xfer.seal = f->space->seal;
 }
 
 static enum step bad(struct flight *f)
 {
-	stats_add(&f->all->store->stats->v.tiers_redis_corrupt_blocks_total, 1);
-	tier_condemn(f->all->store->tiers[source_tiers[f->source]], f->xfer.seal, f->xfer.buffer,
+	stats_add(&counters(f)->tiers_redis_corrupt_blocks_total, 1);
+	tier_condemn(f->w.all->store->tiers[TIER_REDIS], f->xfer.seal, f->xfer.buffer,
 		     f->xfer.bytes);
 	return FLIGHT_MISS;
 }
@@ -72,27 +69,21 @@ static enum step bad(struct flight *f)
 static enum step failed(struct flight *f)
 {
 	const struct xfer *x = &f->xfer;
+	const uint32_t usual = walk_space(&f->w)->shape.image_bytes;
 
-	if (x->status == -EFBIG && f->bytes == f->space->shape.image_bytes && x->bytes > f->bytes) {
+	if (x->status == -EFBIG && f->bytes == usual && x->bytes > f->bytes) {
 		f->bytes = x->bytes; /* stored raw: its codec could not hold it */
 		f->asked = true;
 		return FLIGHT_ROOM;
 	}
 	if (x->status == -EBADMSG)
-		stats_add(&f->all->store->stats->v.tiers_redis_corrupt_blocks_total, 1);
+		stats_add(&counters(f)->tiers_redis_corrupt_blocks_total, 1);
 	return FLIGHT_MISS;
-}
-
-static void landed(struct flight *f)
-{
-	stats_add(&f->all->store->stats->v.tiers_redis_read_bytes_total, f->xfer.bytes);
 }
 
 const struct source_ops from_redis = {
 	.begin = begin,
 	.look = look,
-	.aim = aim,
 	.failed = failed,
 	.bad = bad,
-	.landed = landed,
 };

@@ -28,27 +28,24 @@
 #include "flight.h"
 #include "part.h"
 
-/* The blocks behind it in a prefetch could not be kept. */
-static void miss(struct ops *all, struct part *part)
+static enum step end(struct part *part, int status)
 {
-	part->status = -ENOENT;
-	part->step = LOAD_END;
-	if (part->source != SOURCE_REDIS)
-		return;
-	stats_add(&all->store->stats->v.tiers_redis_miss_blocks_total, 1);
-	if (part->at < part->op->remote_end)
-		part->op->remote_end = part->at;
+	part->status = status;
+	return LOAD_END;
+}
+
+/* The blocks behind it in a prefetch could not be kept. */
+static enum step miss(struct part *part)
+{
+	if (part->w.source == SOURCE_REDIS) {
+		stats_add(&part->w.all->store->stats->v.tiers_redis_miss_blocks_total, 1);
+		if (part->at < part->op->remote_end)
+			part->op->remote_end = part->at;
+	}
+	return end(part, -ENOENT);
 }
 
 /* --- LOOKUP --- */
-
-static bool redis_wanted(const struct store *store, const struct space *space,
-			 const uint8_t key[32])
-{
-	const struct tier_name name = { .key = key, .seal = space->seal };
-
-	return tier_readable(store->tiers[source_tiers[SOURCE_REDIS]], &name);
-}
 
 /* What has the block, as far as the tables say; SOURCES: nothing has. Redis is asked for a block
  * whose disk is out, as for a block that no local tier has. */
@@ -57,56 +54,51 @@ static enum source where_is(const struct store *store, const struct space *space
 {
 	const uint32_t block = *ret_block = blocks_find(store->blocks, key, space->number);
 	const bool known = block != BLOCK_NONE;
+	const struct tier_name name = { .key = key, .seal = space->seal };
 
 	if (known && blocks_host_slot(store->blocks, block) != BLOCK_NONE)
 		return SOURCE_HOST;
-	if ((!known || !extents_away(store, block, NULL)) && redis_wanted(store, space, key))
+	if ((!known || !extents_away(store, block, NULL)) &&
+	    tier_readable(store->tiers[TIER_REDIS], &name))
 		return SOURCE_REDIS;
 	return known ? SOURCE_NVME : SOURCES;
 }
 
-static enum verdict found(struct ops *all, struct part *part, uint32_t block)
+static enum step found(struct walker *w, uint32_t block)
 {
-	struct op *op = part->op;
+	const struct op *op = w->part->op;
+	struct store *store = w->all->store;
+	bool there;
 
-	part->source = SOURCE_HOST;
-	lease_take(all->store, &part->lease, block);
-	copies_touch(all->store, block, op->tick);
-	writeback_add(all->store->writeback, block);
-	part->step = LOAD_END;
-	if (op->sqe.op == WIRE_OP_LOAD) {
-		const bool there = extents_in_host(all->store, block, &part->where);
-
-		assert(there); /* pinned: it cannot be stale */
-		part->step = LOAD_SERVE;
-	}
-	return CONTINUE;
+	lease_take(store, &w->lease, block);
+	copies_touch(store, block, op->tick);
+	writeback_add(store->writeback, block);
+	if (op->sqe.op == WIRE_OP_PREFETCH)
+		return LOAD_END;
+	there = extents_in_host(store, block, &w->where);
+	assert(there); /* pinned: it cannot be stale */
+	return LOAD_SERVE;
 }
 
-enum verdict load_lookup(struct ops *all, struct part *part)
+enum step load_lookup(struct walker *w)
 {
-	struct op *op = part->op;
+	struct part *part = w->part;
+	const struct op *op = part->op;
 	enum source source;
 	uint32_t block;
 
-	if (op->sqe.op == WIRE_OP_LOAD && part->job.page >= op->mount->pages) {
-		part->status = -EFAULT;
-		part->step = LOAD_END;
-		return CONTINUE;
-	}
-	source = where_is(all->store, op->mount->space, part->job.identity.key, &block);
+	if (op->sqe.op == WIRE_OP_LOAD && w->job.page >= op->mount->pages)
+		return end(part, -EFAULT);
+	source = where_is(w->all->store, walk_space(w), w->job.identity.key, &block);
+	w->source = source == SOURCES ? SOURCE_HOST : source;
 	if (source == SOURCE_HOST)
-		return found(all, part, block);
-	part->source = source == SOURCES ? SOURCE_HOST : source;
-	if (source == SOURCES || part_is_useless(part)) {
-		miss(all, part);
-		return CONTINUE;
-	}
+		return found(w, block);
+	if (source == SOURCES || walk_is_useless(w))
+		return miss(part);
 	if (source == SOURCE_NVME)
-		copies_touch(all->store, block, op->tick);
-	part->step = LOAD_BRING;
-	flight_join(all, part, source, block);
-	return CONTINUE;
+		copies_touch(w->all->store, block, op->tick);
+	flight_join(part, source, block);
+	return LOAD_BRING;
 }
 
 bool load_must_wait(const struct op *op)
@@ -126,195 +118,147 @@ bool load_must_wait(const struct op *op)
 
 /* --- BRING --- */
 
-enum verdict load_bring(struct ops *all, struct part *part)
+enum step load_bring(struct walker *w)
 {
-	const bool load = part->op->sqe.op == WIRE_OP_LOAD;
+	struct part *part = w->part;
 
-	if (part->flight && !part->flight->landed) {
-		part->wait = WAIT_OTHER;
-		return WAIT;
-	}
-	part->step = LOAD_END;
 	if (part->flight) {
-		part->where = part->flight->where;
-		part->step = load                         ? LOAD_SERVE :
-			     part->source == SOURCE_REDIS ? LOAD_KEEP :
-							    LOAD_END;
-	} else if (part->brought > 0) {
-		part->step = LOAD_LOOKUP;
-	} else if (part->brought == -ENOENT) {
-		miss(all, part);
-	} else {
-		part->status = part->brought;
+		if (!part->flight->landed)
+			return WAIT_OTHER;
+		w->where = part->flight->w.where;
+		if (part->op->sqe.op == WIRE_OP_LOAD)
+			return LOAD_SERVE;
+		return w->source == SOURCE_REDIS ? LOAD_KEEP : LOAD_END;
 	}
-	return CONTINUE;
+	if (part->brought > 0)
+		return LOAD_LOOKUP;
+	return part->brought == -ENOENT ? miss(part) : end(part, part->brought);
 }
 
 /* --- SERVE, CHECK --- */
 
-static void served(struct device_job *job)
+enum step load_serve(struct walker *w)
 {
-	struct part *part = container_of(job, struct part, job);
-
-	part->step = LOAD_CHECK;
-	part_wake(part);
+	w->job.image = extents_address(w->all->store, &w->where);
+	assert(w->job.image);
+	w->job.image_bytes = extents_bytes(w->all->store, &w->where);
+	w->job.geometry = &walk_space(w)->geometry;
+	w->job.verify = w->all->config->host_verify == CONFIG_VERIFY_ALWAYS && !w->part->flight;
+	return walk_job(w, w->part->op->mount->device, DEVICE_DECODE, LOAD_CHECK);
 }
 
-enum verdict load_serve(struct ops *all, struct part *part)
+static void count_loaded(const struct walker *w)
 {
-	part->job.image = extents_address(all->store, &part->where);
-	assert(part->job.image);
-	part->job.image_bytes = extents_bytes(all->store, &part->where);
-	part->job.geometry = &part->op->mount->space->geometry;
-	part->job.verify = all->config->host_verify == CONFIG_VERIFY_ALWAYS && !part->flight;
-	part_submit(part, DEVICE_DECODE, served);
-	return WAIT;
-}
+	struct flight *f = w->part->flight;
+	struct stats *stats = w->all->store->stats;
+	struct space *space = walk_space(w);
+	/* the other parts of the flight found it in memory */
+	const enum source source = f && !f->credited ? w->source : SOURCE_HOST;
+	struct stats_tier *tier = stats_tier(stats, source_tiers[source]);
 
-static void count_loaded(struct ops *all, struct part *part)
-{
-	struct op *op = part->op;
-	struct stats_values *v = &all->store->stats->v;
-	const struct space *space = op->mount->space;
-	enum source source = SOURCE_HOST;
-	struct stats_tier *tier;
-
-	if (part->flight && !part->flight->credited) {
-		/* the other parts of the flight found it in memory */
-		source = part->source;
-		part->flight->credited = true;
-	}
-	op->client->loaded_blocks++;
-	op->mount->space->loaded_blocks++;
-	stats_add(&v->load_blocks_total, 1);
-	stats_add(&v->load_logical_bytes_total, space->shape.logical_bytes);
-	tier = stats_tier(all->store->stats, source_tiers[source]);
+	if (f)
+		f->credited = true;
+	w->part->op->client->loaded_blocks++;
+	space->loaded_blocks++;
+	stats_add(&stats->v.load_blocks_total, 1);
+	stats_add(&stats->v.load_logical_bytes_total, space->shape.logical_bytes);
 	stats_add(&tier->hit_blocks_total, 1);
 	if (source == SOURCE_HOST) /* of others it is counted when it arrives */
-		stats_add(&tier->read_bytes_total, part->job.out_codec_k == CODEC_RAW ?
-							   space->raw_shape.image_bytes :
-							   space->shape.image_bytes);
+		stats_add(&tier->read_bytes_total, walk_image_bytes(w, w->job.out_codec_k));
 }
 
-/* The block is about to be dropped. */
-static void count_corrupt(struct ops *all, const struct part *part)
+/* The image is dropped, unless another load of the block was quicker. */
+static void drop(const struct walker *w)
 {
+	struct store *store = w->all->store;
+	const struct walker *holder = w->part->flight ? &w->part->flight->w : w;
+
 	log_limited(
-		&all->log, loop_now(all->loop), LOG_LEVEL_ERROR,
+		&w->all->log, loop_now(w->all->loop), LOG_LEVEL_ERROR,
 		"an image in the host tier failed its checks and was dropped (slab %u): a miss, "
 		"not data; if this repeats, test the machine's memory",
-		part->where.slot >> 16);
-	stats_add(&all->store->stats->v.tiers_host_corrupt_blocks_total, 1);
-	stats_health_set(all->store->stats, STATS_HEALTH_CORRUPT, true);
+		w->where.slot >> 16);
+	stats_add(&store->stats->v.tiers_host_corrupt_blocks_total, 1);
+	stats_health_set(store->stats, STATS_HEALTH_CORRUPT, true);
+	if (!holder->placed && holder->lease.held &&
+	    blocks_live(store->blocks, holder->lease.block))
+		copies_condemn(store, holder->lease.block);
 }
 
-/* Another load of the block may have been quicker. */
-static void condemn(struct ops *all, const struct lease *lease)
+enum step load_check(struct walker *w)
 {
-	if (lease->held && blocks_live(all->store->blocks, lease->block))
-		copies_condemn(all->store, lease->block);
-}
+	struct part *part = w->part;
 
-enum verdict load_check(struct ops *all, struct part *part)
-{
-	part->step = LOAD_END;
-	if (part->job.status == 0) {
-		count_loaded(all, part);
-		if (part->flight && part->source == SOURCE_REDIS)
-			part->step = LOAD_KEEP;
-		return CONTINUE;
+	if (w->job.status == 0) {
+		count_loaded(w);
+		return part->flight && w->source == SOURCE_REDIS ? LOAD_KEEP : LOAD_END;
 	}
-	if (part_stopped(part, &part->status))
-		return CONTINUE;
-	count_corrupt(all, part);
-	if (!part->flight)
-		condemn(all, &part->lease);
-	else if (!part->flight->placed) /* the slot is the block's */
-		condemn(all, &part->flight->lease);
-	part->status = -ENOENT;
-	return CONTINUE;
+	part->status = walk_stopped(w);
+	if (part->status)
+		return LOAD_END;
+	drop(w);
+	return end(part, -ENOENT);
 }
 
 /* --- KEEP, END --- */
 
-/* True: there is no parent, or it is there and leased, so that room in a full table is not made by
- * dropping it. */
-static bool take_parent(struct ops *all, const struct part *part, struct lease *ret)
-{
-	const struct op *op = part->op;
-	uint32_t parent;
-
-	if (part->at == 0 && !(op->sqe.flags & WIRE_SQE_HAS_PARENT))
-		return true;
-	parent = blocks_find(all->store->blocks, part->before, op->mount->space->number);
-	if (parent == BLOCK_NONE)
-		return false;
-	lease_take(all->store, ret, parent);
-	return true;
-}
-
 /* If the block is in the table, away or not, its copies have this codec, and so this size. */
-static bool fits(const struct flight *f)
+static bool fits(const struct walker *w)
 {
-	const struct blocks *blocks = f->all->store->blocks;
-	const uint32_t block = blocks_find(blocks, f->job.identity.key, f->space->number);
+	const struct blocks *blocks = w->all->store->blocks;
+	const struct space *space = walk_space(w);
+	const uint32_t block = blocks_find(blocks, w->job.identity.key, space->number);
 
 	return block == BLOCK_NONE ||
 	       blocks_variant(blocks, block) ==
-		       space_variant(f->space, (enum image_codec)f->job.codec_k);
+		       space_variant(space, (enum image_codec)w->job.codec_k);
 }
 
 /* The image becomes a block, if no other part of the flight made it one: 0. -ENOENT: without the
  * block before it nobody would find it. -ENOSPC. */
-static int keep(struct ops *all, struct part *part)
+static int keep(const struct part *part)
 {
-	struct flight *f = part->flight;
-	const struct image_header *header = (const void *)f->job.image;
+	struct walker *w = &part->flight->w;
+	struct store *store = w->all->store;
+	const bool chained = part->at > 0 || (part->op->sqe.flags & WIRE_SQE_HAS_PARENT) != 0;
 	struct lease parent = { .block = BLOCK_NONE };
 	uint32_t block;
 	int r;
 
-	f->job.codec_k = header->codec_k; /* as verified */
-	if (f->lease.held || !fits(f))
+	if (w->lease.held || !fits(w))
 		return 0;
-	if (!take_parent(all, part, &parent))
-		return -ENOENT;
-	r = part_enter(all->store, f->space, &f->job, &f->where, parent.block, &block);
-	lease_drop(all->store, &parent);
+	if (chained) {
+		block = blocks_find(store->blocks, part->before, walk_space(w)->number);
+		if (block == BLOCK_NONE)
+			return -ENOENT;
+		/* so room in a full table is not made by dropping it */
+		lease_take(store, &parent, block);
+	}
+	r = walk_enter(w, parent.block, &block);
+	lease_drop(store, &parent);
 	if (r < 0)
 		return r;
-	if (r == 0) {
-		f->placed = false;
-		lease_take(all->store, &f->lease, block); /* the slot stays while parts use it */
-	}
-	copies_touch(all->store, block, part->op->tick);
-	writeback_add(all->store->writeback, block);
+	if (r == 0)
+		lease_take(store, &w->lease, block); /* the slot stays while parts use it */
+	copies_touch(store, block, part->op->tick);
+	writeback_add(store->writeback, block);
 	return 0;
 }
 
-enum verdict load_keep(struct ops *all, struct part *part)
+enum step load_keep(struct walker *w)
 {
-	struct op *op = part->op;
-	int r = 0;
+	struct part *part = w->part;
+	int r;
 
-	if (!part_is_first(part)) {
-		part->wait = WAIT_TURN;
-		return WAIT;
-	}
-	if (!op->abandoned)
-		r = keep(all, part);
-	if (r && op->sqe.op == WIRE_OP_PREFETCH) /* a load was served all the same */
+	if (!walk_is_first(w))
+		return WAIT_TURN;
+	r = part->op->abandoned ? 0 : keep(part);
+	if (part->op->sqe.op == WIRE_OP_PREFETCH) /* a load was served all the same */
 		part->status = r;
-	part->step = LOAD_END;
-	return CONTINUE;
+	return LOAD_END;
 }
 
-enum verdict load_end(struct ops *all, struct part *part)
+enum step load_end(struct walker *w)
 {
-	if (part->flight && !flight_leave(all, part)) {
-		part->wait = WAIT_OTHER;
-		return WAIT;
-	}
-	lease_drop(all->store, &part->lease);
-	return DONE;
+	return w->part->flight && !flight_leave(w->part) ? WAIT_OTHER : DONE;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * load.h - the steps of a block that is loaded or prefetched (step.h), for pump.c. Core thread
+ * load.h - the steps of a block that is loaded or prefetched (step.h), for step.c. Core thread
  * only.
  */
 #ifndef KVTIER_LOAD_H
@@ -8,16 +8,15 @@
 
 #include "step.h"
 
-struct ops;
 struct op;
-struct part;
+struct walker;
 
-enum verdict load_lookup(struct ops *ops, struct part *part);
-enum verdict load_bring(struct ops *ops, struct part *part);
-enum verdict load_serve(struct ops *ops, struct part *part);
-enum verdict load_check(struct ops *ops, struct part *part);
-enum verdict load_keep(struct ops *ops, struct part *part);
-enum verdict load_end(struct ops *ops, struct part *part);
+enum step load_lookup(struct walker *w);
+enum step load_bring(struct walker *w);
+enum step load_serve(struct walker *w);
+enum step load_check(struct walker *w);
+enum step load_keep(struct walker *w);
+enum step load_end(struct walker *w);
 /* The next block of the op would have to be brought, and too many parts wait for that: so that a
  * disk or server that stalls does not get all of them, and what is in memory is still served. */
 bool load_must_wait(const struct op *op);

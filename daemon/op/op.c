@@ -26,6 +26,7 @@
 #include "daemon/stats/stats.h"
 #include "daemon/base/container_of.h"
 #include "daemon/base/loop.h"
+#include "daemon/config/config.h"
 #include "daemon/shared/client.h"
 #include "daemon/nvme/writeback.h"
 #include "daemon/redis/outbox.h"
@@ -33,7 +34,6 @@
 #include "daemon/store/copies.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
-#include "flight.h"
 #include "part.h"
 #include "share.h"
 #include "trace.h"
@@ -43,27 +43,32 @@ enum { MAX_DEADLINE_S = 3600 }; /* later deadlines are cut to this */
 
 /* --- pools --- */
 
-int ops_open(const struct ops_conf *conf, struct ops **ret)
+int ops_open(struct store *store, struct loop *loop, struct devices *devices,
+	     const struct config *config, struct ops **ret)
 {
-	const uint32_t max_ops = conf->max_ops, parts = conf->parts;
+	const uint32_t max_ops = config->socket_max_ops, parts = devices_depth(devices);
 	struct ops *all = calloc(1, sizeof(*all));
 
 	if (!all)
 		return -ENOMEM;
-	all->store = conf->store;
-	all->loop = conf->loop;
-	all->devices = conf->devices;
-	all->config = conf->config;
-	all->max_ops = max_ops;
-	all->n_parts = all->n_free_parts = parts;
-	ready_open(&all->ready);
+	*all = (struct ops){
+		.store = store,
+		.loop = loop,
+		.devices = devices,
+		.config = config,
+		.max_ops = max_ops,
+		.n_parts = parts,
+		.n_free_parts = parts,
+		.op_pool = calloc(max_ops, sizeof(*all->op_pool)),
+		.part_pool = calloc(parts, sizeof(*all->part_pool)),
+	};
+	list_open(&all->ready);
+	list_open(&all->full);
 	list_open(&all->free_parts);
 	list_open(&all->room.waiters);
 	turn_open(all);
-	all->op_pool = calloc(max_ops, sizeof(*all->op_pool));
-	all->part_pool = calloc(parts, sizeof(*all->part_pool));
 	if (!all->op_pool || !all->part_pool || shares_open(&all->shares) ||
-	    flights_open(all, parts) || traces_open(max_ops, &all->traces)) {
+	    flights_open(&all->flights, parts) || traces_open(max_ops, &all->traces)) {
 		ops_close(all);
 		return -ENOMEM;
 	}
@@ -73,7 +78,7 @@ int ops_open(const struct ops_conf *conf, struct ops **ret)
 	}
 	for (uint32_t i = 0; i < parts; i++)
 		list_add(&all->free_parts, &all->part_pool[i].link);
-	devices_on_room(all->devices, part_room, all);
+	devices_on_room(devices, walk_wake_full, all);
 	*ret = all;
 	return 0;
 }
@@ -262,11 +267,10 @@ void op_part_done(struct part *part)
 	trace_done(op, part->at, part->status);
 	share_part_ended(all, part);
 	turn_look_again(all);
-	part->op = NULL;
 	list_add(all->free_parts.next, &part->link);
 	first = part_of(op->parts.next);
-	if (!list_empty(&op->parts) && first->wait == WAIT_TURN)
-		part_wake(first);
+	if (!list_empty(&op->parts) && first->w.wait == WAIT_TURN)
+		walk_wake(&first->w);
 	finish_if_settled(op);
 }
 
@@ -288,11 +292,11 @@ static void end_early(struct op *op, int status)
 	for (struct list *l = op->parts.next; l != &op->parts; l = l->next) {
 		struct part *part = part_of(l);
 
-		if (part->wait == WAIT_JOB)
+		if (part->w.wait == WAIT_JOB)
 			/* its pages are let go between two pieces */
-			device_cancel(&part->job);
-		else if (part->wait != WAIT_TURN)
-			part_wake(part);
+			device_cancel(&part->w.job);
+		else if (part->w.wait != WAIT_TURN)
+			walk_wake(&part->w);
 	}
 	finish_if_settled(op);
 }
@@ -329,7 +333,9 @@ static void take_parent(struct ops *all, struct op *op)
 struct part *op_begin_block(struct op *op)
 {
 	struct ops *all = op->all;
+	struct ring *ring = &op->client->ring;
 	struct part *part = part_of(all->free_parts.next);
+	struct device_job *job = &part->w.job;
 	const uint32_t slot = op->sqe.first + op->next_block;
 
 	if (!op->begun && (op->sqe.flags & WIRE_SQE_HAS_PARENT))
@@ -337,22 +343,24 @@ struct part *op_begin_block(struct op *op)
 	list_remove(&part->link);
 	memset(part, 0, sizeof(*part));
 	part->op = op;
-	part->waiter.op = op;
-	part->waiter.task = &part->task;
-	share_part_begun(all, part);
 	part->at = op->next_block++;
-	part->job.layout = &op->mount->layout;
+	part->w.all = all;
+	part->w.part = part;
+	part->w.step = op->sqe.op == WIRE_OP_STORE ? STORE_ADMIT : LOAD_LOOKUP;
+	share_part_begun(all, part);
+	job->layout = &op->mount->layout;
+	job->done = walk_job_done;
+	job->deadline_ns = op->sqe.deadline_ns;
 	if (op->order)
-		part->job.order = order_of(op->order, &op->sqe);
-	part->job.page = ring_page(&op->client->ring, slot);
-	memcpy(part->job.identity.space_id, op->mount->space->id, sizeof(op->mount->space->id));
-	ring_key(&op->client->ring, slot, part->job.identity.key);
+		job->order = order_of(op->order, &op->sqe);
+	job->page = ring_page(ring, slot);
+	memcpy(job->identity.space_id, op->mount->space->id, sizeof(job->identity.space_id));
+	ring_key(ring, slot, job->identity.key);
 	memcpy(part->before, op->last_key, sizeof(part->before));
-	memcpy(op->last_key, part->job.identity.key, sizeof(op->last_key));
-	part->job.given_up = ring_given_up_word(&op->client->ring);
+	memcpy(op->last_key, job->identity.key, sizeof(op->last_key));
+	job->given_up = ring_given_up_word(ring);
 	if (op->sqe.op == WIRE_OP_LOAD && op->mount->device->layered)
-		part->job.layers = ring_layers_word(&op->client->ring, slot);
-	part->step = op->sqe.op == WIRE_OP_STORE ? STORE_ADMIT : LOAD_LOOKUP;
+		job->layers = ring_layers_word(ring, slot);
 	list_add(&op->parts, &part->link);
 	return part;
 }

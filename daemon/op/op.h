@@ -12,22 +12,19 @@
 #include "client/wire.h"
 
 struct client;
+struct config;
+struct devices;
+struct loop;
 struct mount;
 struct op;
 struct ops;
 struct part;
+struct store;
 
-struct ops_conf {
-	struct store *store;
-	struct loop *loop;
-	struct devices *devices;
-	const struct config *config; /* [host] options */
-	uint32_t max_ops;            /* requests outstanding */
-	uint32_t parts;              /* blocks in flight: the depth of the devices */
-};
-
-/* Reserves everything. -ENOMEM. */
-int ops_open(const struct ops_conf *conf, struct ops **ret);
+/* Reserves everything: [socket] max_ops, and as many blocks in flight as the devices take jobs.
+ * What it is given stays the caller's, until ops_close(). -ENOMEM. */
+int ops_open(struct store *store, struct loop *loop, struct devices *devices,
+	     const struct config *config, struct ops **ret);
 void ops_close(struct ops *ops); /* none outstanding; NULL is fine */
 /* One more op_start() of this client is possible. It may have an equal share of the ops, when there
  * are so many clients (> 0): so the quick ones leave some for the others. */

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * part.h - one block of an op in flight, the op, and all ops: what the files of this folder share.
- * Core thread only.
+ * Types alone. Core thread only.
  *
- *	file       owns of a part             does
- *	op.c       op, link, at               the life of an op, and of its parts
- *	pump.c     task, step, early          begins parts in turn, runs their steps
- *	part.c     job, where, wait           jobs of the device, waking
- *	store.c    lease, placed, waiter      the steps of a store
- *	load.c     lease, source, before      the steps of a load and of a prefetch
- *	flight.c   flight, with, brought      brings a block into host memory, for all that want it
- *	room.c     waiter.link                slots, and which tasks wait for one
- *	share.c    in_flight_bytes            what a client may have
- *	trace.c    trace (of an op)           the last steps
+ *	file       owns of it             does
+ *	op.c       op, link, at           the life of an op, and of its parts
+ *	pump.c     w.step                 begins parts in turn, walks through the steps
+ *	walk.c     w.ready, w.full        waking, jobs of the device, what becomes of an image
+ *	store.c    status                 the steps of a store
+ *	load.c     w.source, before       the steps of a load and of a prefetch
+ *	flight.c   flight, with, brought  brings a block into host memory, for all that want it
+ *	room.c     w.room                 slots, and who waits for one
+ *	share.c    in_flight_bytes        what a client may have
+ *	trace.c    trace (of an op)       the last steps
  *
- * Who calls whom: pump.c -> op.c, store.c, load.c -> flight.c -> room.c -> share.c; all of them use
- * part.c, turn.c, ready.h, trace.c and step.c, which call none of the former. Waking is a push on
- * the run queue (ready.h).
+ * Who calls whom: pump.c -> op.c, and through the table of step.c store.c, load.c -> flight.c ->
+ * room.c -> share.c; all of them use walk.c, turn.c and trace.c, which call none of the
+ * former. Waking is a push on the run queue (walk.h).
  */
 #ifndef KVTIER_PART_H
 #define KVTIER_PART_H
@@ -28,31 +28,17 @@
 #include "daemon/base/list.h"
 #include "daemon/base/log.h"
 #include "daemon/base/loop.h"
-#include "daemon/device/device.h"
 #include "daemon/store/lease.h"
 #include "flight.h"
-#include "ready.h"
 #include "room.h"
-#include "step.h"
-#include "tiers/tier.h"
-
-struct space;
+#include "walk.h"
 
 struct part {
-	struct task task;
-	struct op *op;    /* NULL: in the pool */
+	struct walker w; /* lease. load: while read; store: on a block that was there already */
+	struct op *op;
 	struct list link; /* the op's parts, in order of blocks; or the pool */
 	uint32_t at;      /* position in the op */
-	enum step step;
-	enum wait wait;
-	int status;            /* as it will be told: enum in kvtier.h */
-	struct device_job job; /* also key (job.identity), page, and slot (job.image) */
-	bool placed;           /* owns `where` */
-	struct extent where;
-	/* load: while read. store: on a block that was already there */
-	struct lease lease;
-	struct room_waiter waiter;
-	enum source source; /* load: what has the block */
+	int status;       /* as it will be told: enum in kvtier.h */
 	/* key of the block before it, in the op or as its parent; else 0 */
 	uint8_t before[32];
 	struct flight *flight; /* that it has joined; NULL: none */
@@ -106,7 +92,8 @@ struct ops {
 	struct op *op_pool, *free_ops;
 	struct part *part_pool;
 	struct list free_parts;
-	struct ready ready;
+	struct list ready; /* walkers that can go on... */
+	struct list full;  /* ...and those that the device had no room for */
 	struct room room;
 	struct flights flights;
 	struct traces *traces;
@@ -119,27 +106,5 @@ struct ops {
 	uint32_t n_passed;
 	uint32_t round; /* ...and which of these rounds it is, from 1 */
 };
-
-/* It can go on: its step runs in this turn of the loop. */
-void part_wake(struct part *part);
-/* Lends the job to the device; `done` runs later, once, and wakes the part. Where the device takes
- * no more jobs now, the part is woken when it does, and its step runs again. Of the job are set:
- * layout, page, identity, image, image_bytes, and what the kind needs. */
-void part_submit(struct part *part, enum device_job_kind kind,
-		 void (*done)(struct device_job *job));
-/* For devices_on_room(): parts that wait for this device are woken. */
-void part_room(void *ops, struct device *device);
-/* The device ended the job between two pieces, or failed: true, and the status for the client. */
-bool part_stopped(const struct part *part, int *ret);
-/* An image in a slot without owner becomes a block of the space, under parent (BLOCK_NONE: it
- * starts a chain): 0, and the slot is the block's. 1: there is such a block in host memory; the
- * slot stays the caller's. -ENOSPC, -EXFULL: as blocks_commit(). Of the job: identity.key,
- * codec_k. */
-int part_enter(struct store *store, const struct space *space, const struct device_job *job,
-	       const struct extent *where, uint32_t parent, uint32_t *ret);
-/* The parts of its op before it have ended: its turn has come. */
-bool part_is_first(const struct part *part);
-/* Of a prefetch, which ends at the first block that Redis does not have: this one is behind it. */
-bool part_is_useless(const struct part *part);
 
 #endif

@@ -5,9 +5,9 @@
  *	a turn:	ready tasks -> those that wait for room or a tier try again -> blocks of queued ops
  *		begin -> devices start
  *
- * Nothing else runs a part: completions, deadlines and cancels wake it (part_wake()), which is a
- * push. So a part's step never runs below another one's, and what a step holds when it begins can
- * be checked: step_allows().
+ * Nothing else runs a step: completions, deadlines and cancels wake a part or a flight, which is a
+ * push. So no step runs below another one, and what is held when a step begins can be checked:
+ * step_allows().
  */
 #include "pump.h"
 
@@ -22,7 +22,6 @@
 #include "op.h"
 #include "part.h"
 #include "share.h"
-#include "store.h"
 #include "trace.h"
 #include "turn.h"
 
@@ -35,56 +34,70 @@ enum {
 	EVICTED = 4 * MOVER_BATCH,
 };
 
-/* --- a part --- */
-
-static enum verdict (*const steps[STEPS])(struct ops *all, struct part *part) = {
-	[STORE_ADMIT] = store_admit,   [STORE_PLACE] = store_place, [STORE_ENCODE] = store_encode,
-	[STORE_COMMIT] = store_commit, [LOAD_LOOKUP] = load_lookup, [LOAD_BRING] = load_bring,
-	[LOAD_SERVE] = load_serve,     [LOAD_CHECK] = load_check,   [LOAD_KEEP] = load_keep,
-	[LOAD_END] = load_end,
-};
-
-/* An op that is to end waits for nothing more. */
-static void leave_early(struct part *part)
-{
-	const enum step early = step_rules[part->step].early;
-
-	if (part->status || early == part->step)
-		return;
-	part->status = part->op->early;
-	part->step = early;
-}
+/* --- a walk --- */
 
 /* What it holds, as bits of enum held. */
-static uint32_t held(const struct part *part)
+static uint32_t held(struct walker *w)
 {
-	return (part->placed ? HELD_SLOT : 0u) | (part->lease.held ? HELD_LEASE : 0u) |
-	       (part->flight ? HELD_FLIGHT : 0u) |
-	       (list_has(&part->waiter.link) ? HELD_PLACE : 0u) |
-	       (part->job.in_flight ? HELD_LENT : 0u);
+	const struct flight *f = flight_of(w);
+
+	return (w->placed ? HELD_SLOT : 0u) | (w->lease.held ? HELD_LEASE : 0u) |
+	       (!f && w->part->flight ? HELD_FLIGHT : 0u) |
+	       (list_has(&w->room) || list_has(&w->full) ? HELD_PLACE : 0u) |
+	       (w->job.in_flight || (f && f->xfer.in_flight) ? HELD_LENT : 0u);
 }
 
-/* Walks the part's steps as far as they go now. */
-static void run_part(struct task *task)
+/* An op that is to end waits for nothing more: the part goes to another step, or stays. */
+static enum step early(struct part *part, enum step step)
 {
-	struct part *part = container_of(task, struct part, task);
-	struct op *op = part->op;
-	enum verdict v = CONTINUE;
+	if (part->op->early == 0 || part->status != 0 || step_rules[step].early == step)
+		return step;
+	part->status = part->op->early;
+	return step_rules[step].early;
+}
 
-	part->wait = WAIT_NONE;
-	while (v == CONTINUE) {
-		if (op->early)
-			leave_early(part);
-		assert(step_allows(part->step, held(part)));
-		trace_step(op, part->at, part->step, part->source);
-		v = steps[part->step](op->all, part);
-	}
-	if (v == WAIT) {
-		trace_wait(op, part->wait);
-		return;
-	}
-	assert(held(part) == 0);
+static void end_part(struct part *part)
+{
+	walk_unplace(&part->w);
+	lease_drop(part->w.all->store, &part->w.lease);
+	assert(held(&part->w) == 0);
 	op_part_done(part);
+}
+
+/* It goes as far as it can now. A flight that was given up ends when nothing of it is lent. */
+static void walk(struct walker *w)
+{
+	struct flight *f = flight_of(w);
+	enum step next = f && f->given_up ? DONE : w->step;
+
+	w->wait = 0;
+	while (next < STEPS) {
+		struct op *op = w->part->op;
+
+		w->step = f ? next : early(w->part, next);
+		assert(step_allows(w->step, held(w)));
+		trace_step(op, w->part->at, w->step, w->source);
+		next = step_rules[w->step].run(w);
+		if (next > DONE)
+			trace_wait(op, next);
+	}
+	if (next > DONE)
+		w->wait = next;
+	else if (f)
+		flight_over(f);
+	else
+		end_part(w->part);
+}
+
+/* Those that a tier had no room for try again, the first of them. Returns whether it had. */
+static bool retry_first(const struct list *full)
+{
+	const struct list *first = full->next;
+
+	if (list_empty(full))
+		return false;
+	walk(container_of(first, struct walker, full));
+	return full->next != first;
 }
 
 /* --- beginning blocks --- */
@@ -98,7 +111,6 @@ static bool evicted_many(const struct ops *all, uint64_t before)
 /* Takes the next op in turn, and begins its next block if that may be. */
 static void begin_one(struct ops *all)
 {
-	struct part *part;
 	struct op *op;
 
 	if (share_of_parts_is_used(all, turn_client(all))) {
@@ -113,9 +125,7 @@ static void begin_one(struct ops *all)
 	turn_look_again(all);
 	if (op->next_block + 1 < op->sqe.n)
 		turn_add(op);
-	part = op_begin_block(op);
-	part->task.run = run_part;
-	run_part(&part->task);
+	walk(&op_begin_block(op)->w);
 }
 
 /* --- the turn --- */
@@ -125,12 +135,12 @@ static void begin_one(struct ops *all)
 static bool run_ready(struct ops *all)
 {
 	const uint64_t before = all->store->mover.counts.evicted_blocks;
-	bool worked = ready_run(&all->ready, READY_BUDGET);
+	bool worked = walk_run(&all->ready, READY_BUDGET, walk);
 
-	worked |= flights_retry(&all->flights);
-	while (!ready_any(&all->ready) && !evicted_many(all, before) && room_retry(all))
-		worked |= ready_run(&all->ready, READY_BUDGET);
-	return worked || ready_any(&all->ready);
+	worked |= retry_first(&all->flights.full);
+	while (list_empty(&all->ready) && !evicted_many(all, before) && room_retry(all))
+		worked |= walk_run(&all->ready, READY_BUDGET, walk);
+	return worked || !list_empty(&all->ready);
 }
 
 /* Ops whose next block must wait are passed over, until all were: then nothing can begin before a
@@ -151,7 +161,7 @@ static bool pump(struct loop_poller *poller)
 	}
 	/* the loop asks its pollers once more before it sleeps */
 	devices_kick(all->devices);
-	return worked || ready_any(&all->ready);
+	return worked || !list_empty(&all->ready);
 }
 
 void pump_start(struct ops *all)

@@ -24,12 +24,17 @@
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
 #include "part.h"
-#include "ready.h"
 #include "share.h"
 
-static struct room_waiter *waiter_of(struct list *link)
+static struct walker *waiter_of(struct list *link)
 {
-	return container_of(link, struct room_waiter, link);
+	return container_of(link, struct walker, room);
+}
+
+/* In whose name room is looked for. */
+static struct client *client_of(struct list *link)
+{
+	return waiter_of(link)->part->op->client;
 }
 
 /* --- is it worth to wait? --- */
@@ -63,15 +68,15 @@ static uint64_t reads_patience_ns(const struct ops *all)
 }
 
 /* A slab, a few evictions a turn, by whoever waits for it. */
-static bool clearing(const struct ops *all)
+static bool clearing(const struct store *store)
 {
-	return all->store->mover.clearing_bytes > 0;
+	return store->mover.clearing_bytes > 0;
 }
 
 static bool something_under_way(const struct ops *all)
 {
-	if (clearing(all) || devices_in_flight(all->devices) > 0 ||
-	    writeback_moving(all->store->writeback) || ready_any(&all->ready))
+	if (clearing(all->store) || devices_in_flight(all->devices) > 0 ||
+	    writeback_moving(all->store->writeback) || !list_empty(&all->ready))
 		return true;
 	return loop_now(all->loop) - all->room.progress_ns < reads_patience_ns(all);
 }
@@ -91,125 +96,115 @@ static void note_progress(struct ops *all)
 static bool another_holds_more(const struct room *room, const struct client *client)
 {
 	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next)
-		if (waiter_of(l)->op->client->in_flight_bytes > client->in_flight_bytes)
+		if (client_of(l)->in_flight_bytes > client->in_flight_bytes)
 			return true;
 	return false;
 }
 
 /* --- taking --- */
 
-static struct room_waiter *first_of(struct room *room, const struct client *client)
+/* Another waiter of its client is before it. */
+static bool is_behind(const struct walker *w)
 {
-	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next)
-		if (waiter_of(l)->op->client == client)
-			return waiter_of(l);
-	return NULL;
-}
+	struct room *room = &w->all->room;
 
-static void wait_for_room(struct room *room, struct room_waiter *waiter)
-{
-	if (list_has(&waiter->link))
-		return;
-	list_add(waiter->first ? room->waiters.next : &room->waiters, &waiter->link);
-	room->n++;
+	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next)
+		if (client_of(l) == w->part->op->client)
+			return waiter_of(l) != w;
+	return false;
 }
 
 /* Slots that the outbox keeps go when nothing else does. More each time: one slot may help, or it
  * takes a slab. */
-static int find(struct ops *all, uint32_t bytes, const struct mover_for *whom, struct extent *ret)
+static int find(struct store *store, uint32_t bytes, const struct mover_for *whom,
+		struct extent *ret)
 {
-	int r = mover_find_room_for(store_host(all->store), all->store->blocks, all->store->tick,
-				    bytes, whom, &all->store->mover, ret);
+	for (uint32_t n = 1;; n *= 2) {
+		const int r = mover_find_room_for(store_host(store), store->blocks, store->tick,
+						  bytes, whom, &store->mover, ret);
+		const bool stuck = r == -EAGAIN && whom->desperate && !clearing(store);
 
-	for (uint32_t n = 1;
-	     (r == -ENOSPC || (r == -EAGAIN && whom->desperate && !clearing(all))) &&
-	     outbox_give_back(all->store->outbox, n);
-	     n *= 2)
-		r = mover_find_room_for(store_host(all->store), all->store->blocks,
-					all->store->tick, bytes, whom, &all->store->mover, ret);
-	return r;
+		if ((r != -ENOSPC && !stuck) || !outbox_give_back(store->outbox, n))
+			return r;
+	}
 }
 
 /* A block that is to be written, and cannot be now, is dropped only when there is nothing to wait
  * for. */
-static int look(struct ops *all, const struct op *op, uint32_t bytes, struct extent *ret)
+static int look(struct walker *w, uint32_t bytes)
 {
-	struct mover_for whom = { .space = op->mount->space->number,
+	struct ops *all = w->all;
+	struct mover_for whom = { .space = walk_space(w)->number,
 				  .guaranteed = share_guaranteed(all) };
-	int r = find(all, bytes, &whom, ret);
+	int r = find(all->store, bytes, &whom, &w->where);
 
 	note_progress(all);
 	if (r != -EAGAIN || something_under_way(all))
 		return r;
 	whom.desperate = true;
-	return find(all, bytes, &whom, ret);
+	return find(all->store, bytes, &whom, &w->where);
 }
 
-int room_take(struct ops *all, struct room_waiter *waiter, uint32_t bytes, struct extent *ret)
+int room_take(struct walker *w, uint32_t bytes, bool first)
 {
-	struct room *room = &all->room;
-	const struct client *client = waiter->op->client;
-	const struct room_waiter *first = first_of(room, client);
-	int r = -EAGAIN;
+	struct room *room = &w->all->room;
+	const bool behind = is_behind(w);
+	const int r = behind ? -EAGAIN : look(w, bytes);
 
-	if (!first || first == waiter)
-		r = look(all, waiter->op, bytes, ret);
-	if ((r == -ENOSPC || r == -EAGAIN) &&
-	    (something_under_way(all) || (first && first != waiter) ||
-	     another_holds_more(room, client))) {
-		wait_for_room(room, waiter);
+	if ((r == -ENOSPC || r == -EAGAIN) && (something_under_way(w->all) || behind ||
+					       another_holds_more(room, w->part->op->client))) {
+		if (!list_has(&w->room)) {
+			list_add(first ? room->waiters.next : &room->waiters, &w->room);
+			room->n++;
+		}
 		return -EAGAIN;
 	}
-	room_leave(all, waiter);
+	room_leave(w);
+	w->placed = r == 0;
 	return r ? -ENOSPC : 0;
 }
 
-bool room_take_free(struct ops *all, const struct op *op, uint32_t bytes, struct extent *ret)
+bool room_take_free(struct walker *w, uint32_t bytes)
 {
-	return !first_of(&all->room, op->client) &&
-	       tier_alloc(store_host(all->store), bytes, ret) == 0;
+	w->placed = !is_behind(w) && tier_alloc(store_host(w->all->store), bytes, &w->where) == 0;
+	return w->placed;
 }
 
-void room_leave(struct ops *all, struct room_waiter *waiter)
+void room_leave(struct walker *w)
 {
-	if (!list_has(&waiter->link))
-		return;
-	list_remove(&waiter->link);
-	all->room.n--;
+	w->all->room.n -= list_has(&w->room);
+	list_remove(&w->room);
 }
 
 /* --- again --- */
 
 /* Of the clients not yet tried in this round, the first waiter of the one that holds least. */
-static struct room_waiter *next_to_try(struct room *room)
+static struct walker *next_to_try(struct room *room)
 {
-	struct room_waiter *best = NULL;
+	struct list *best = NULL;
 
-	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next) {
-		const struct client *client = waiter_of(l)->op->client;
-
-		if (client->room_round != room->round &&
-		    (!best || client->in_flight_bytes < best->op->client->in_flight_bytes))
-			best = waiter_of(l);
-	}
-	return best;
+	for (struct list *l = room->waiters.next; l != &room->waiters; l = l->next)
+		if (client_of(l)->room_round != room->round &&
+		    (!best || client_of(l)->in_flight_bytes < client_of(best)->in_flight_bytes))
+			best = l;
+	return best ? waiter_of(best) : NULL;
 }
 
 bool room_retry(struct ops *all)
 {
 	struct room *room = &all->room;
-	struct room_waiter *waiter;
+	struct walker *w;
 
 	if (!room->in_round &&
-	    (list_empty(&room->waiters) ||
-	     (progress(all) == room->progress && something_under_way(all) && !clearing(all))))
+	    (list_empty(&room->waiters) || (progress(all) == room->progress &&
+					    something_under_way(all) && !clearing(all->store))))
 		return false;
 	room->round += !room->in_round;
-	waiter = next_to_try(room);
-	room->in_round = waiter != NULL;
-	if (!waiter)
+	w = next_to_try(room);
+	room->in_round = w != NULL;
+	if (!w)
 		return false;
-	waiter->op->client->room_round = room->round;
-	ready_push(&all->ready, waiter->task);
+	w->part->op->client->room_round = room->round;
+	walk_push(&all->ready, w);
 	return true;
 }

@@ -10,12 +10,9 @@
 #include <stdint.h>
 
 #include "daemon/base/list.h"
-#include "tiers/tier.h"
 
-struct client;
 struct ops;
-struct op;
-struct task;
+struct walker;
 
 struct room {
 	struct list waiters; /* in order of need */
@@ -26,23 +23,15 @@ struct room {
 	bool in_round;
 };
 
-/* Embedded in its owner. Zeroed: it waits for nothing. */
-struct room_waiter {
-	struct list link;
-	struct task *task;   /* woken when it is worth to try again */
-	const struct op *op; /* in whose client's name room is looked for */
-	bool first;          /* others of its op wait for it: it goes to the front */
-};
-
-/* A slot for `bytes`, which the caller owns: 0. -EAGAIN: the waiter waits, and its task will be
- * woken; it keeps its place when it tries again. -ENOSPC: nothing is under way that would make
- * room, and it no longer waits. Of the waiter task, op and first are set. */
-int room_take(struct ops *ops, struct room_waiter *waiter, uint32_t bytes, struct extent *ret);
+/* A slot for `bytes`, which is the walker's: 0. -EAGAIN: it waits, and will be woken; it keeps its
+ * place when it tries again. first: others of its op wait for it, so it goes to the front. -ENOSPC:
+ * nothing is under way that would make room, and it no longer waits. */
+int room_take(struct walker *w, uint32_t bytes, bool first);
 /* Likewise, but only a slot that is free as it is: nothing is evicted, nobody is overtaken, and
  * there is no waiting. */
-bool room_take_free(struct ops *ops, const struct op *op, uint32_t bytes, struct extent *ret);
+bool room_take_free(struct walker *w, uint32_t bytes);
 /* it does not wait: nothing happens */
-void room_leave(struct ops *ops, struct room_waiter *waiter);
+void room_leave(struct walker *w);
 /* Wakes the waiter whose turn it is to try again, if room may have come, or if nothing is under way
  * that would bring it. It wakes one waiter, so that nothing else is ready when that one runs.
  * False: each client was tried, or there is no reason to try. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * step.h - the steps of a part (one block of an op) and of a flight (one block that is brought into
- * host memory), and what may be held at the door of each. pump.c runs the steps of parts, flight.c
- * those of flights.
+ * host memory), and what may be held at the door of each. The table is in step.c; pump.c walks
+ * through it.
  *
  *	store:	ADMIT -> PLACE -> ENCODE ~> COMMIT
  *		  |        ^        | FP8 cannot hold it: PLACE again, raw
@@ -18,7 +18,7 @@
  * shows the steps of a flight.
  *
  * An op that is told to end (deadline, cancel, a closed space, a dead client) sends its parts from
- * any step before CHECK or COMMIT straight to END or COMMIT: step_early() says which.
+ * any step before CHECK or COMMIT straight to END or COMMIT: step_rule.early says which.
  */
 #ifndef KVTIER_STEP_H
 #define KVTIER_STEP_H
@@ -28,6 +28,8 @@
 
 #include "tiers/tier.h"
 
+/* A step returns the next step; or DONE; or what it waits for. Then it is the walker's turn again
+ * when that has come, with the same step unless something else was said meanwhile. */
 enum step {
 	STORE_ADMIT,
 	STORE_PLACE,
@@ -47,17 +49,8 @@ enum step {
 	FLIGHT_LAND,
 	FLIGHT_MISS,
 	FLIGHT_AGAIN,
-	STEPS
-};
-
-enum verdict { CONTINUE, WAIT, DONE };
-
-/* Where the bytes of a block come from. */
-enum source { SOURCE_HOST, SOURCE_NVME, SOURCE_REDIS, SOURCES };
-
-/* What a part or a flight waits for. */
-enum wait {
-	WAIT_NONE,
+	STEPS,
+	DONE = STEPS,
 	WAIT_JOB,       /* the device works on its page or image */
 	WAIT_READ,      /* a tier has its transfer */
 	WAIT_ROOM,      /* no slot of host memory can be had now */
@@ -65,8 +58,12 @@ enum wait {
 	WAIT_JOBS_FULL, /* the device takes no more jobs now */
 	WAIT_TURN,      /* the block before it, of the same op */
 	WAIT_OTHER,     /* a flight brings the block */
+	WAIT_PARTS,     /* a flight that has landed: its parts use the image */
 	WAITS
 };
+
+/* Where the bytes of a block come from. */
+enum source { SOURCE_HOST, SOURCE_NVME, SOURCE_REDIS, SOURCES };
 
 /* What a part or a flight may hold, as bits. */
 enum held {
@@ -77,7 +74,10 @@ enum held {
 	HELD_LENT = 16,  /* the device or a tier has its job or transfer */
 };
 
+struct walker;
+
 struct step_rule {
+	enum step (*run)(struct walker *w);
 	const char *name;   /* as `kvtierctl trace` and the log say it */
 	uint32_t must, may; /* be held when it begins; more than that is a bug */
 	uint32_t either;    /* exactly one of these is, too */

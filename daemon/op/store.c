@@ -33,144 +33,109 @@ static bool can_be_loaded(const struct store *store, uint32_t block)
 	       extents_away(store, block, NULL);
 }
 
-enum verdict store_admit(struct ops *all, struct part *part)
+enum step store_admit(struct walker *w)
 {
-	struct op *op = part->op;
+	struct part *part = w->part;
+	const struct op *op = part->op;
+	struct store *store = w->all->store;
 	uint32_t block;
 
-	part->step = STORE_COMMIT;
-	if (part->job.page >= op->mount->pages)
-		part->status = -EFAULT;
-	else if (op->chain_error)
-		part->status = op->chain_error;
+	part->status = w->job.page >= op->mount->pages ? -EFAULT : op->chain_error;
 	if (part->status)
-		return CONTINUE;
-	block = blocks_find(all->store->blocks, part->job.identity.key, op->mount->space->number);
-	if (block != BLOCK_NONE && can_be_loaded(all->store, block)) {
-		lease_take(all->store, &part->lease, block);
+		return STORE_COMMIT;
+	block = blocks_find(store->blocks, w->job.identity.key, op->mount->space->number);
+	if (block != BLOCK_NONE && can_be_loaded(store, block)) {
+		lease_take(store, &w->lease, block);
 		part->status = 1; /* KVTIER_BLOCK_PRESENT */
-		return CONTINUE;
+		return STORE_COMMIT;
 	}
-	part->job.codec_k = part->job.codec_v = (uint8_t)op->mount->space->codec;
-	part->step = STORE_PLACE;
-	return CONTINUE;
+	w->job.codec_k = w->job.codec_v = (uint8_t)op->mount->space->codec;
+	return STORE_PLACE;
 }
 
-enum verdict store_place(struct ops *all, struct part *part)
+enum step store_place(struct walker *w)
 {
-	const struct space *space = part->op->mount->space;
-	const bool raw = part->job.codec_k == CODEC_RAW;
-	const uint32_t bytes = raw ? space->raw_shape.image_bytes : space->shape.image_bytes;
+	struct part *part = w->part;
 	int r;
 
+	w->job.image_bytes = walk_image_bytes(w, w->job.codec_k);
 	/* Later blocks of its chain may hold slots, and wait for this one's commit. */
-	part->waiter.first = part_is_first(part);
-	r = room_take(all, &part->waiter, bytes, &part->where);
-	if (r == -EAGAIN) {
-		part->wait = WAIT_ROOM;
-		return WAIT;
-	}
-	part->placed = r == 0;
+	r = room_take(w, w->job.image_bytes, walk_is_first(w));
+	if (r == -EAGAIN)
+		return WAIT_ROOM;
 	part->status = r;
-	part->step = r ? STORE_COMMIT : STORE_ENCODE;
-	return CONTINUE;
+	return r ? STORE_COMMIT : STORE_ENCODE;
 }
 
-/* Gives its slot back, if it has one. */
-static void unplace(struct part *part)
+static void encoded(struct device_job *job)
 {
-	if (part->placed)
-		extents_free(part->op->all->store, &part->where);
-	part->placed = false;
-}
+	struct walker *w = container_of(job, struct walker, job);
 
-static void encode_done(struct device_job *job)
-{
-	struct part *part = container_of(job, struct part, job);
-
-	part->step = STORE_COMMIT;
+	if (job->status)
+		walk_unplace(w);
 	if (job->status == -ERANGE && job->codec_k != CODEC_RAW) {
-		unplace(part);
 		job->codec_k = job->codec_v = CODEC_RAW;
-		part->step = STORE_PLACE;
+		w->step = STORE_PLACE;
 	} else if (job->status) {
-		unplace(part);
-		if (!part_stopped(part, &part->status))
-			part->status = -EIO;
+		const int stopped = walk_stopped(w);
+
+		w->part->status = stopped ? stopped : -EIO;
 	}
-	part_wake(part);
+	walk_wake(w);
 }
 
-enum verdict store_encode(struct ops *all, struct part *part)
+enum step store_encode(struct walker *w)
 {
-	const struct space *space = part->op->mount->space;
-
-	part->job.image = extents_address(all->store, &part->where);
-	part->job.image_bytes = part->job.codec_k == CODEC_RAW ? space->raw_shape.image_bytes :
-								 space->shape.image_bytes;
-	part_submit(part, DEVICE_ENCODE, encode_done);
-	return WAIT;
+	w->job.image = extents_address(w->all->store, &w->where);
+	w->job.done = encoded;
+	return walk_job(w, w->part->op->mount->device, DEVICE_ENCODE, STORE_COMMIT);
 }
 
-static void count_stored(struct ops *all, const struct part *part)
+static void count_stored(const struct walker *w)
 {
-	struct op *op = part->op;
-	struct stats_values *v = &all->store->stats->v;
+	struct client *client = w->part->op->client;
+	struct space *space = walk_space(w);
+	struct stats_values *v = &w->all->store->stats->v;
 
-	op->client->stored_blocks++;
-	op->mount->space->stored_blocks++;
+	client->stored_blocks++;
+	space->stored_blocks++;
 	stats_add(&v->store_blocks_total, 1);
-	stats_add(&v->store_logical_bytes_total, op->mount->space->shape.logical_bytes);
-	stats_add(&v->store_image_bytes_total, part->job.image_bytes);
-	stats_add(&v->tiers_host_written_bytes_total, part->job.image_bytes);
-	if (part->job.codec_k == CODEC_RAW && op->mount->space->codec == CODEC_FP8) {
+	stats_add(&v->store_logical_bytes_total, space->shape.logical_bytes);
+	stats_add(&v->store_image_bytes_total, w->job.image_bytes);
+	stats_add(&v->tiers_host_written_bytes_total, w->job.image_bytes);
+	if (w->job.codec_k == CODEC_RAW && space->codec == CODEC_FP8) {
 		stats_add(&v->store_raw_blocks_total, 1);
-		op->mount->space->raw_blocks++;
+		space->raw_blocks++;
 	}
 }
 
 /* The image is ready and its parent is the tail of the chain. */
-static int commit(struct ops *all, struct part *part)
+static int commit(struct walker *w)
 {
-	struct op *op = part->op;
+	const struct op *op = w->part->op;
 	const uint32_t parent = op->tail.held ? op->tail.block : BLOCK_NONE;
 	uint32_t block = BLOCK_NONE;
-	const int r =
-		part_enter(all->store, op->mount->space, &part->job, &part->where, parent, &block);
+	const int r = walk_enter(w, parent, &block);
 
-	if (r < 0) {
-		if (r != -EXFULL)
-			stats_health_set(all->store->stats, STATS_HEALTH_INDEX_FULL, true);
+	if (r == 0)
+		count_stored(w);
+	if (r == 0 || (r < 0 && r != -EXFULL))
+		stats_health_set(w->all->store->stats, STATS_HEALTH_INDEX_FULL, r < 0);
+	if (r < 0)
 		return -ENOSPC;
-	}
-	if (r == 0) {
-		part->placed = false;
-		stats_health_set(all->store->stats, STATS_HEALTH_INDEX_FULL, false);
-		count_stored(all, part);
-	}
-	unplace(part);
-	lease_take(all->store, &part->lease, block);
+	lease_take(w->all->store, &w->lease, block);
 	return r;
 }
 
-static enum verdict fail(struct ops *all, struct part *part)
+enum step store_commit(struct walker *w)
 {
-	unplace(part);
-	lease_drop(all->store, &part->lease);
-	if (!part->op->chain_error)
-		part->op->chain_error = -ENOENT;
-	return DONE;
-}
-
-enum verdict store_commit(struct ops *all, struct part *part)
-{
+	struct part *part = w->part;
 	struct op *op = part->op;
+	struct store *store = w->all->store;
 
-	room_leave(all, &part->waiter); /* ended early while it waited */
-	if (!part_is_first(part)) {
-		part->wait = WAIT_TURN;
-		return WAIT;
-	}
+	room_leave(w); /* ended early while it waited */
+	if (!walk_is_first(w))
+		return WAIT_TURN;
 	if (part->status >= 0 && op->chain_error)
 		part->status = op->chain_error;
 	/* Given up: the page may have changed under the encoder, which a stopped daemon learns only
@@ -178,16 +143,19 @@ enum verdict store_commit(struct ops *all, struct part *part)
 	if (part->status >= 0 && (op->abandoned || ring_given_up(&op->client->ring)))
 		part->status = -ECONNRESET;
 	if (part->status == 0)
-		part->status = commit(all, part);
-	if (part->status < 0)
-		return fail(all, part);
+		part->status = commit(w);
+	if (part->status < 0) {
+		if (!op->chain_error)
+			op->chain_error = -ENOENT;
+		return DONE;
+	}
 	op->fresh = part->status == 0 ? op->fresh + 1 : 0;
-	copies_touch(all->store, part->lease.block, op->tick);
-	writeback_add(all->store->writeback, part->lease.block);
+	copies_touch(store, w->lease.block, op->tick);
+	writeback_add(store->writeback, w->lease.block);
 	if (part->status == 0)
-		outbox_add(all->store->outbox, part->lease.block);
-	lease_drop(all->store, &op->tail);
-	op->tail = part->lease; /* the lease moves: it now holds the chain's end */
-	part->lease.held = false;
+		outbox_add(store->outbox, w->lease.block);
+	lease_drop(store, &op->tail);
+	op->tail = w->lease; /* the lease moves: it now holds the chain's end */
+	w->lease.held = false;
 	return DONE;
 }

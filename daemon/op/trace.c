@@ -16,11 +16,11 @@
 #include "daemon/shared/client.h"
 #include "part.h"
 
-enum { DONE_STEP = STEPS }; /* of an entry: the block's status is final */
-
 struct entry {
 	uint32_t at, us;
-	uint8_t step, source, wait;
+	uint8_t step; /* DONE: the block's status is final */
+	uint8_t source;
+	uint8_t wait; /* 0: it did not */
 	int16_t status;
 };
 
@@ -127,7 +127,7 @@ void trace_step(struct op *op, uint32_t at, enum step step, enum source source)
 		say(op, at, step_rules[step].name, 0);
 }
 
-void trace_wait(struct op *op, enum wait wait)
+void trace_wait(struct op *op, enum step wait)
 {
 	struct trace *t = op->trace;
 
@@ -136,7 +136,7 @@ void trace_wait(struct op *op, enum wait wait)
 
 void trace_done(struct op *op, uint32_t at, int status)
 {
-	add(op, (struct entry){ .at = at, .step = DONE_STEP, .status = (int16_t)status });
+	add(op, (struct entry){ .at = at, .step = DONE, .status = (int16_t)status });
 	if (op->all->traces->debug)
 		say(op, at, NULL, status);
 }
@@ -171,7 +171,7 @@ bool trace_row(const struct ops *ops, uint32_t position, struct trace_row *ret, 
 	if (!t || kept >= t->n)
 		return false;
 	e = &t->entries[t->n > TRACE_STEPS ? (t->n + kept) % TRACE_STEPS : kept];
-	done = e->step == DONE_STEP;
+	done = e->step == DONE;
 	*ret = (struct trace_row){
 		.op = t->op,
 		.client = t->client,
@@ -180,7 +180,7 @@ bool trace_row(const struct ops *ops, uint32_t position, struct trace_row *ret, 
 		.block = e->at,
 		.step = done ? "done" : step_rules[e->step].name,
 		.source = done || t->kind == WIRE_OP_STORE ? "" : source_names[e->source],
-		.wait = e->wait == WAIT_NONE ? "" : wait_names[e->wait],
+		.wait = e->wait ? wait_names[e->wait] : "",
 		.done = done,
 		.status = e->status,
 		.us = e->us,

@@ -27,7 +27,7 @@ void trace_begin(struct traces *traces, struct op *op);
 void trace_end(struct traces *traces, struct op *op);
 /* The op's block at this position begins a step; its last step waits; its status is final. */
 void trace_step(struct op *op, uint32_t at, enum step step, enum source source);
-void trace_wait(struct op *op, enum wait wait);
+void trace_wait(struct op *op, enum step wait);
 void trace_done(struct op *op, uint32_t at, int status);
 
 /* For `kvtierctl trace`: a row is a step, in order of time within an op. */

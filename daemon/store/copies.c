@@ -8,6 +8,9 @@
  */
 #include "copies.h"
 
+#include <assert.h>
+#include <errno.h>
+
 #include "daemon/stats/stats.h"
 #include "tiers/nvme/nvme.h"
 #include "tiers/slabs.h"
@@ -143,6 +146,49 @@ uint32_t copies_image_bytes(const struct store *store, uint32_t block)
 	const struct space *space = space_at(store->spaces, blocks_space(store->blocks, block));
 
 	return space ? space->variant_bytes[blocks_variant(store->blocks, block)] : 0;
+}
+
+/* --- a slot becomes a block's --- */
+
+void copies_promote(struct store *store, uint32_t block, const struct extent *where,
+		    uint32_t parent)
+{
+	blocks_promote(store->blocks, block, parent == block ? BLOCK_NONE : parent, where);
+	extents_set_owner(store, where, block);
+}
+
+/* A full table makes room as a full tier does: an old block goes. A crowded neighbourhood (-EXFULL)
+ * is another case: only the new block is refused, or keys made to collide would empty the table. */
+static int commit(struct store *store, const struct space *space, const uint8_t key[32],
+		  enum image_codec codec, const struct extent *where, uint32_t parent,
+		  uint32_t *ret)
+{
+	const uint32_t variant = space_variant(space, codec);
+	int r = blocks_commit(store->blocks, key, space->number, parent, variant, where, ret);
+
+	if (r == -ENOSPC && copies_make_room(store))
+		r = blocks_commit(store->blocks, key, space->number, parent, variant, where, ret);
+	if (r == 0)
+		extents_set_owner(store, where, *ret);
+	return r;
+}
+
+int copies_enter(struct store *store, const struct space *space, const uint8_t key[32],
+		 enum image_codec codec, const struct extent *where, uint32_t parent, uint32_t *ret)
+{
+	const int r = commit(store, space, key, codec, where, parent, ret);
+
+	if (r != -EEXIST)
+		return r;
+	*ret = blocks_find(store->blocks, key, space->number);
+	assert(*ret != BLOCK_NONE);
+	if (blocks_host_slot(store->blocks, *ret) != BLOCK_NONE)
+		return 1; /* the same block was stored meanwhile */
+	copies_promote(store, *ret, where, parent);
+	/* Its disk is away. If another takes writes, it gets a copy there. */
+	if (!extents_away(store, *ret, NULL) && extents_durable(store, key))
+		copies_drop_nvme(store, *ret);
+	return 0;
 }
 
 /* --- what the NVMe tier tells --- */

@@ -10,10 +10,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/image.h"
 #include "block.h"
 
 struct store;
 struct nvme_events;
+struct space;
 
 /* The table's part of what the NVMe tier calls: records found at start become away blocks, those it
  * moves or drops follow it. arg is the store; release and changed are the caller's to fill in. */
@@ -28,6 +30,15 @@ void copies_condemn(struct store *store, uint32_t block);
 /* The NVMe copy of a block that is present goes: it is bad, or out of reach. Without a host copy
  * that is the block. */
 void copies_drop_nvme(struct store *store, uint32_t block);
+/* An image in a slot without owner becomes a block of the space, under parent (BLOCK_NONE: it
+ * starts a chain): 0, and the slot is the block's. 1: there is such a block in host memory; the
+ * slot stays the caller's. -ENOSPC, -EXFULL: as blocks_commit(), likewise. */
+int copies_enter(struct store *store, const struct space *space, const uint8_t key[32],
+		 enum image_codec codec, const struct extent *where, uint32_t parent,
+		 uint32_t *ret);
+/* The slot becomes that of an away block. */
+void copies_promote(struct store *store, uint32_t block, const struct extent *where,
+		    uint32_t parent);
 /* A device has a copy of this block, too, in a slot that is the block's from now on. 0; -EEXIST,
  * -ENOSPC (copy_table_add()): the slot stays the caller's. */
 int copies_add_beside(struct store *store, uint32_t block, const struct extent *where);
