@@ -115,6 +115,7 @@ static void thread_main(void)
 
 	b->kernel->thread(b->launch->params);
 	b->n_ended++;
+	b->ended[b->running / HOST_WARP] |= 1u << b->running % HOST_WARP;
 	host_stop(HOST_ENDED);
 	abort();
 }
@@ -123,6 +124,8 @@ static void run_block(struct host_block *b)
 {
 	memset(b->threads, 0, b->n * sizeof(*b->threads));
 	memset(b->waiting, 0, sizeof(b->waiting));
+	memset(b->shuffling, 0, sizeof(b->shuffling));
+	memset(b->ended, 0, sizeof(b->ended));
 	b->n_ready = b->n_ended = 0;
 	for (uint32_t i = 0; i < b->n; i++) {
 		b->threads[i].fiber = &fibers_of_thread(b->n)[i];

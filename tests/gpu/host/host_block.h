@@ -8,7 +8,13 @@
 #include "tests/gpu/host/host_fiber.h"
 #include "tests/gpu/host/host_kernel.h"
 
-enum { HOST_WARP = 32, HOST_BARRIERS = 16, HOST_WORDS = 128, HOST_TEXT = 240 };
+enum {
+	HOST_WARP = 32,
+	HOST_WARPS = HOST_KERNEL_THREADS / HOST_WARP,
+	HOST_BARRIERS = 16,
+	HOST_WORDS = 128,
+	HOST_TEXT = 240,
+};
 
 enum host_state { HOST_READY, HOST_AT_SHUFFLE, HOST_AT_BARRIER, HOST_ENDED };
 
@@ -43,7 +49,8 @@ struct host_block {
 	uint32_t n, running; /* the thread that runs */
 	uint32_t *ready;     /* threads that can run, in no order */
 	uint32_t n_ready, n_ended;
-	uint32_t waiting[HOST_BARRIERS]; /* threads at each barrier */
+	uint32_t waiting[HOST_BARRIERS];                   /* threads at each barrier */
+	uint32_t shuffling[HOST_WARPS], ended[HOST_WARPS]; /* lanes of each warp: in that state */
 	struct host_word words[HOST_WORDS];
 	uint32_t n_words;
 	uint64_t random;

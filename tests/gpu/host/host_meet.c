@@ -15,12 +15,7 @@ static void check_shuffle(const struct host_block *b, uint32_t self, uint32_t ot
 {
 	const struct host_thread *t = &b->threads[self], *o = &b->threads[other];
 
-	if (o->state == HOST_ENDED)
-		host_fail(-EDEADLK,
-			  "at shuffle %u of line %u, whose mask has thread %u, which has ended",
-			  t->shuffles, t->site, other);
-	if (o->state == HOST_AT_SHUFFLE &&
-	    (o->site != t->site || o->mask != t->mask || o->shuffles != t->shuffles))
+	if (o->site != t->site || o->mask != t->mask || o->shuffles != t->shuffles)
 		host_fail(
 			-EDEADLK,
 			"at its shuffle %u, of line %u with mask %#x, while thread %u of its warp "
@@ -31,14 +26,16 @@ static void check_shuffle(const struct host_block *b, uint32_t self, uint32_t ot
 /* All have come: values are handed over before anybody goes on to another shuffle. */
 static void exchange(struct host_block *b, uint32_t first, uint32_t mask)
 {
-	for (uint32_t lane = 0; lane < HOST_WARP; lane++) {
-		struct host_thread *t = &b->threads[first + lane];
+	b->shuffling[first / HOST_WARP] &= ~mask;
+	for (uint32_t left = mask; left; left &= left - 1) {
+		const uint32_t thread = first + (uint32_t)__builtin_ctz(left);
+		struct host_thread *t = &b->threads[thread];
 
-		if (!(mask >> lane & 1))
-			continue;
 		t->received = b->threads[first + t->from].value;
-		if (first + lane != b->running)
-			host_resume(first + lane);
+		if (thread == b->running)
+			continue;
+		check_shuffle(b, b->running, thread);
+		host_resume(thread);
 	}
 }
 
@@ -46,8 +43,9 @@ uint32_t host_shuffle(uint32_t mask, uint32_t value, uint32_t from, uint32_t sit
 {
 	struct host_block *b = host_block;
 	const uint32_t self = b->running, first = self - self % HOST_WARP;
+	const uint32_t warp = self / HOST_WARP, others = mask & ~(1u << self % HOST_WARP);
+	const uint32_t here = others & b->shuffling[warp], gone = others & b->ended[warp];
 	struct host_thread *t = &b->threads[self];
-	uint32_t missing = 0;
 
 	t->mask = mask;
 	t->value = value;
@@ -60,20 +58,21 @@ uint32_t host_shuffle(uint32_t mask, uint32_t value, uint32_t from, uint32_t sit
 	if (from >= HOST_WARP || !(mask >> from & 1))
 		host_fail(-EDEADLK, "the shuffle of line %u reads lane %u, which mask %#x lacks",
 			  site, from, mask);
-	for (uint32_t lane = 0; lane < HOST_WARP; lane++) {
-		if (!(mask >> lane & 1) || first + lane == self)
-			continue;
-		if (first + lane >= b->n)
-			host_fail(-EDEADLK,
-				  "the mask %#x of line %u has lanes that the block lacks", mask,
-				  site);
-		check_shuffle(b, self, first + lane);
-		missing += b->threads[first + lane].state != HOST_AT_SHUFFLE;
-	}
-	if (missing)
-		host_stop(HOST_AT_SHUFFLE);
-	else
+	if (b->n - first < HOST_WARP && mask >> (b->n - first))
+		host_fail(-EDEADLK, "the mask %#x of line %u has lanes that the block lacks", mask,
+			  site);
+	if (gone)
+		host_fail(-EDEADLK,
+			  "at shuffle %u of line %u, whose mask has thread %u, which has ended",
+			  t->shuffles, t->site, first + (uint32_t)__builtin_ctz(gone));
+	if (here) /* of one mask, each was compared with one before it, so with all */
+		check_shuffle(b, self, first + (uint32_t)__builtin_ctz(here));
+	if (here == others) {
 		exchange(b, first, mask);
+	} else {
+		b->shuffling[warp] |= 1u << self % HOST_WARP;
+		host_stop(HOST_AT_SHUFFLE);
+	}
 	return t->received;
 }
 
