@@ -7,6 +7,7 @@
  * a real kvtierd whose disk fails on command (kvtierd_faulty.c), a real engine, kvtierctl. On both
  * I/O engines. Stalls: sys_nvme_stall.c.
  */
+#include "tests/lib/lib_clock.h"
 #include "tests/lib/lib_faulty.h"
 
 #include <errno.h>
@@ -229,7 +230,9 @@ static void a_flush_without_the_disk_is_no_flush(void **state)
 	faulty_gauge(w, "leases", 0);
 	faulty_evict(w);
 	until_offline(w);
+	clock_hurry(true); /* it waits ten seconds for a write that ends */
 	assert_int_equal(daemon_ctl(&w->d, "flush", w->text, sizeof(w->text)), 1);
+	clock_hurry(false);
 	faulty_heal(w);
 	disk_flush(&w->d);
 	faulty_end(w);
