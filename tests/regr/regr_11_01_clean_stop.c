@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -181,7 +182,7 @@ static void try_once(struct world *w, const struct size *size, end_fn *end, uint
 	/* From now on its pages have memory, which both have mapped: a load begins at once, and
 	 * marks are as quick as memory is. */
 	assert_int_equal(engine_load(&w->e, w->keys, w->pages, w->n, NULL), 0);
-	memset(w->e.memory, 0x22, w->n * w->e.page_bytes);
+	assert_int_equal(madvise(w->e.memory, w->n * w->e.page_bytes, MADV_POPULATE_WRITE), 0);
 	assert_int_equal(kvtier_load(w->e.space, w->keys, w->pages, w->n, &o, &op), 0);
 	(void)usleep((unsigned)(random_next(&rnd) % 6000));
 	end(w, op);
