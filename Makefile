@@ -1,14 +1,15 @@
 # kvtier: `make` builds what can be built here, `make test` proves it, `make demo` shows it.
-#? make             kvtierd, kvtierctl, kvtier-bench and libkvtier, in build/
-#? make demo        installs what is missing, builds, runs a real model cold and warm
+#? make             builds kvtierd, kvtierctl, kvtier-bench and libkvtier, in build/
+#? make demo        installs what is missing, builds, runs a real model cold and warm: 5 minutes
 #? make test        installs what is missing, builds, runs every test once
-#? make check       the same without installing; TEST="unit_io sys_redis*" runs these alone
-#? make test-all    the tests under the sanitizers, and everything compiled by clang
-#? make soak        an hour of operations, kills, outages and a hostile client: nothing grows
+#? make check       the same without installing; TEST="unit_io sys_redis*": these tests alone
+#? make test-all    every test under the sanitizers, and everything compiled by clang
+#? make soak        an hour of ops, kills, outages and a hostile client: nothing may grow
 #? make fuzz        each parser under libFuzzer for FUZZ_SECONDS (60)
-#? make check-gpu   the gpu tests on this machine's driver; bench-gpu: the figures
-#? make gpu-bundle  both, in a folder for a machine with a driver and no compiler
-#? make bench lint deps clean; install, below DESTDIR and PREFIX (/usr/local)
+#? make bench       measures; build/kvtier-bench --help says what, and how to run a part
+#? make check-gpu   the gpu tests on this machine's CUDA driver; make bench-gpu: the figures
+#? make gpu-bundle  both in a folder, for a machine that has a driver and no compiler
+#? make install     below DESTDIR and PREFIX (/usr/local); make lint, make deps, make clean
 #? Variables: CC=gcc|clang CFLAGS="-O2 -g" SAN=address,undefined|thread BUILD=dir V=1
 comma   := ,
 SAN1    := $(firstword $(subst $(comma), ,$(SAN)))
@@ -29,12 +30,10 @@ ALLLD   := $(LDFLAGS) $(SANFLAG) -Wl,--as-needed
 LIBS    := -linih -lcrypto -lxxhash -lnuma -ljson-c -luring -lhiredis -lssl -lpthread -lcmocka -lm
 CF_avx2 := -mavx2 -mfma -mf16c -mbmi2
 CF_avx512 := $(CF_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
-# Where there is an nvcc, kvtierd has the CUDA kernels inside.
 NVCC    := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 CF_fatbin := $(if $(NVCC),-DCUDA_FATBIN='"$(BUILD)/codec.fatbin"')
 
-# A source is in by lying in its room; a test by lying in the folder of its kind. What else there is
-# to know of a test stands in it (tests/README.md): FACTS has a word NAME:KEY=VALUE for each fact.
+# A file in a room is built, a test in the folder of its kind run. FACTS: what tests say of them.
 SOURCES := $(foreach t,client/lib client/ctl daemon kernels tiers tests,$t/*.c $t/*/*.c $t/*/*/*.c)
 OBJS    := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard $(SOURCES))))
 in       = $(filter $(1:%=$(BUILD)/%),$(OBJS))
@@ -78,8 +77,7 @@ $(BUILD)/kvtier.o: $(call in,client/lib/%) $(BUILD)/flags.ld
 	$(Q)ld -r -o $@ $(filter %.o,$^) && objcopy --localize-hidden $@
 $(BUILD)/libkvtier.a: $(BUILD)/kvtier.o
 
-# The objects and archives of each program and library, which one recipe links. DAEMONS are kvtierd
-# with some calls wrapped (tests/lib/kvtierd_X.c). EMU is the emulated CUDA driver of the gpu tests.
+# One recipe links all these. DAEMONS: kvtierd with calls wrapped. EMU: an emulated CUDA driver.
 DAEMONS := $(basename $(notdir $(wildcard tests/lib/kvtierd_*.c)))
 OF_TEST := $(call in_tests,$(ALL) $(DAEMONS)) $(BUILD)/kvtier-bench
 EMU     := $(BUILD)/tests/emu/libcuda.so.1
@@ -103,10 +101,9 @@ $(BUILD)/kvtierd $(BUILD)/kvtierctl $(OF_TEST) $(SHARED): $(BUILD)/flags.ld
 		$(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
 
 tests: $(PROGRAMS) $(call in_tests,$(filter $(WANTED),$(filter-out $(NOT_RUN),$(ALL))))
-check:
-	$(Q)$(MAKE) $(J) tests && tests/run.sh $(BUILD)
 test: deps
-	$(Q)$(MAKE) $(J) check
+test check:
+	$(Q)$(MAKE) $(J) tests && tests/run.sh $(BUILD)
 bench bench-gpu: all
 	$(BUILD)/kvtier-bench $(if $(filter %-gpu,$@),cuda)
 demo: deps
