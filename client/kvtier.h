@@ -224,8 +224,9 @@ KVTIER_API void kvtier_close(struct kvtier_client *client);
  * regions and segments the space can look up and prefetch only. A page index is valid when each
  * segment of the page lies inside its region. -EINVAL: a field is out of its limits, or MEMFD and
  * PRIVATE are mixed. -EPERM: a memfd without F_SEAL_SHRINK. -EMFILE: KVTIER_MAX_SPACES are open.
- * -ENOTCONN: no daemon. -E2BIG: a block is larger than its slabs. -ENOSPC: as many spaces as it
- * keeps are open. -EAGAIN: it is dropping the blocks of many spaces just now. -ETIMEDOUT. */
+ * -ENOTCONN: no daemon. -E2BIG: a block is larger than a slab of the daemon. -ENOSPC: the daemon
+ * keeps no more spaces, and all are open. -EAGAIN: it is just dropping the blocks of many spaces.
+ * -ETIMEDOUT. */
 KVTIER_API int kvtier_space_open(struct kvtier_client *client,
 				 const struct kvtier_geometry *geometry,
 				 const struct kvtier_region *regions, size_t n_regions,
@@ -241,15 +242,15 @@ KVTIER_API int kvtier_space_close(struct kvtier_space *space);
  * is of a stream-ordered pool...". -ENOSPC: it has more than n bytes. */
 KVTIER_API int kvtier_space_memory(const struct kvtier_space *space, char *ret, size_t n);
 
-/* For an engine that gives its pages back for a while (sleep mode, new weights): waits until the
- * space's ops have ended (after the client's timeout_ms cancels them), and until the daemon has
- * unmapped the pages, and returns 0; or how many are lent still, as kvtier_space_close(). No other
- * thread may be in a call on the space. It keeps its identity; until it is resumed it takes no
- * store and no load, and finds no block. */
+/* For an engine that gives its pages back for a while (sleep mode, new weights). Waits until the
+ * space's ops have ended, which are cancelled after the client's timeout_ms, and until the daemon
+ * has unmapped the pages, and returns 0; or how many pages are still lent, as kvtier_space_close().
+ * No other thread may be in a call on the space. The space keeps its identity. Until it is resumed
+ * it takes no store and no load, and a lookup finds no block. */
 KVTIER_API int kvtier_space_quiesce(struct kvtier_space *space);
-/* Opens it again, over the regions that it had (NULL; not MEMFD, whose descriptors are not kept),
- * or over others: as many, of the same kind, for the same segments. Errors as kvtier_space_open();
- * the space is then quiesced still. */
+/* Opens a quiesced space again. regions: as many as before, of the same kind, for the same
+ * segments; NULL: the regions that it had (not MEMFD: the library keeps no descriptor of them).
+ * Errors are those of kvtier_space_open(); after one the space is still quiesced. */
 KVTIER_API int kvtier_space_resume(struct kvtier_space *space, const struct kvtier_region *regions,
 				   size_t n_regions);
 
@@ -260,8 +261,8 @@ KVTIER_API int kvtier_keys(const struct kvtier_space *space, const struct kvtier
 			   const uint32_t *tokens, size_t n_tokens, struct kvtier_key *ret,
 			   size_t *ret_n);
 
-/* How many leading blocks of the chain keys[0..n) are present. No system call, no lock that the
- * daemon waits on, <= 100 ns a block. Of a lost daemon 0 blocks are present. */
+/* How many leading blocks of the chain keys[0..n) are present: 0 if the daemon is lost. Takes
+ * <= 100 ns a block, no system call, and no lock that the daemon waits for. */
 KVTIER_API int kvtier_lookup(struct kvtier_space *space, const struct kvtier_key *keys, size_t n,
 			     struct kvtier_hit *ret);
 
@@ -295,9 +296,9 @@ KVTIER_API int kvtier_event_fd(const struct kvtier_client *client);
  * result can be taken (-ECANCELED for blocks that were not done). -ETIMEDOUT: pages are still lent,
  * kvtier_last_error() says how many. -ENOENT: no such op. */
 KVTIER_API int kvtier_cancel(struct kvtier_client *client, uint64_t op, int timeout_ms);
-/* KVTIER_CUDA: work that is put into `stream` (a CUstream) after this call waits until the op has
- * ended, without the CPU; whether its blocks were loaded, only the op's result says. It also waits
- * for an op whose daemon died until a call of this client notices. -EOPNOTSUPP: use kvtier_wait().
+/* KVTIER_CUDA: work that is put into `stream` (a CUstream) after this call waits, without the CPU,
+ * until the op has ended. Only the op's result says whether its blocks were loaded. If the daemon
+ * dies, the stream waits until a call of this client notices. -EOPNOTSUPP: use kvtier_wait().
  * -ENOENT: no such op. */
 KVTIER_API int kvtier_stream_wait(struct kvtier_client *client, uint64_t op, void *stream);
 /* Writes up to max lent pages, ret[0].size bytes apart, and returns how many there are, once for
