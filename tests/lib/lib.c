@@ -366,7 +366,8 @@ void daemon_maps_become(const struct daemon *d, const char *word, int lines, int
 	}
 }
 
-long daemon_rss_kib(const struct daemon *d)
+/* A line of /proc/PID/status that begins so; -1: there is none. */
+static long status_kib(const struct daemon *d, const char *name)
 {
 	char path[64], line[256];
 	long kib = -1;
@@ -375,11 +376,21 @@ long daemon_rss_kib(const struct daemon *d)
 	snprintf(path, sizeof(path), "/proc/%d/status", d->pid);
 	f = fopen(path, "r");
 	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, "VmRSS: %ld kB", &kib) == 1)
-			break;
+		if (strncmp(line, name, strlen(name)) == 0)
+			kib = strtol(line + strlen(name), NULL, 10);
 	if (f)
 		fclose(f);
 	return kib;
+}
+
+long daemon_rss_kib(const struct daemon *d)
+{
+	return status_kib(d, "VmRSS:");
+}
+
+long daemon_mapped_kib(const struct daemon *d)
+{
+	return status_kib(d, "VmSize:");
 }
 
 int daemon_fds(const struct daemon *d)

@@ -59,6 +59,7 @@ uint64_t daemon_stat(const struct daemon *d, const char *path);
 /* Likewise a text, e.g. "tiers.nvme.state". */
 void daemon_word(const struct daemon *d, const char *path, char *ret, size_t n);
 long daemon_rss_kib(const struct daemon *d);
+long daemon_mapped_kib(const struct daemon *d);
 int daemon_fds(const struct daemon *d);
 /* The smallest count of 300 ms: the descriptors that clients left are closed behind the core's
  * back. */
@@ -168,9 +169,19 @@ void pages_from(uint32_t first, uint32_t *ret, size_t n);
 int chain_store(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n);
 /* An engine of one's own connects, stores, loads, and gets what it stored. */
 void engine_works(const char *socket);
+void engine_works_for(const char *socket, const char *model);
 /* Poisons pages first.., loads, and compares: a block with status 0 has its bytes, any other is
  * untouched. Returns the number of blocks that were there; ends the test on a wrong byte. */
 uint32_t chain_load(struct engine *e, const struct kvtier_key *keys, uint32_t first, uint32_t n);
+
+/* The same in two steps, with a deadline for the op (0: the client's): pages first.. are poisoned
+ * before; a block that does not come has this status. */
+uint64_t chain_load_begin(struct engine *e, const struct kvtier_key *keys, uint32_t first,
+			  uint32_t n, uint32_t timeout_ms);
+uint32_t chain_load_end(struct engine *e, uint64_t op, const struct kvtier_key *keys,
+			uint32_t first, uint32_t n, int32_t otherwise);
+/* pages first.. are poison still */
+void chain_untouched(const struct engine *e, uint32_t first, uint32_t n);
 
 /* A daemon and an engine of it, "engine". The worlds of several tests begin with this. */
 struct served {

@@ -339,12 +339,58 @@ uint32_t chain_load(struct engine *e, const struct kvtier_key *keys, uint32_t fi
 	return hits;
 }
 
+uint64_t chain_load_begin(struct engine *e, const struct kvtier_key *keys, uint32_t first,
+			  uint32_t n, uint32_t timeout_ms)
+{
+	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = timeout_ms };
+	uint32_t pages[KVTIER_MAX_BLOCKS];
+	uint64_t op;
+
+	pages_from(first, pages, n);
+	for (uint32_t i = 0; i < n; i++)
+		page_poison(e, pages[i]);
+	assert_int_equal(kvtier_load(e->space, keys, pages, n, &o, &op), 0);
+	return op;
+}
+
+uint32_t chain_load_end(struct engine *e, uint64_t op, const struct kvtier_key *keys,
+			uint32_t first, uint32_t n, int32_t otherwise)
+{
+	int32_t blocks[KVTIER_MAX_BLOCKS];
+	struct kvtier_result result = { .size = sizeof(result), .blocks = blocks, .blocks_max = n };
+	uint32_t hits = 0;
+
+	assert_int_equal(kvtier_wait(e->client, op, -1, &result), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		if (blocks[i] != 0 && blocks[i] != otherwise)
+			fail_msg("block %u has status %d, not %d", i, blocks[i], otherwise);
+		if (blocks[i] == 0 ? !page_is(e, first + i, &keys[i], 0) :
+				     !page_is_poison(e, first + i))
+			fail_msg("block %u with status %d: its page holds the wrong bytes", i,
+				 blocks[i]);
+		hits += blocks[i] == 0;
+	}
+	return hits;
+}
+
+void chain_untouched(const struct engine *e, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		assert_true(page_is_poison(e, first + i));
+}
+
 void engine_works(const char *socket)
 {
-	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	engine_works_for(socket, "tiny@1");
+}
+
+void engine_works_for(const char *socket, const char *model)
+{
+	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 	struct kvtier_key keys[4];
 	struct engine e;
 
+	g.model = model;
 	engine_open(&e, socket, "honest", &g, 8);
 	chain_keys(&e, 1, 4, keys);
 	assert_int_equal(chain_store(&e, keys, 0, 4), 0);

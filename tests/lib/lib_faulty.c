@@ -173,34 +173,14 @@ void faulty_end(struct disk_world *w)
 
 uint64_t faulty_load_begin(struct disk_world *w, uint32_t first, uint32_t n, uint32_t timeout_ms)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o),
-					     .timeout_ms = timeout_ms ? timeout_ms : FAULTY_OP_MS };
-	uint32_t pages[DISK_BLOCKS];
-	uint64_t op;
-
-	pages_from(first, pages, n);
-	for (uint32_t i = 0; i < n; i++)
-		page_poison(&w->e, pages[i]);
-	assert_int_equal(kvtier_load(w->e.space, &w->keys[first], pages, n, &o, &op), 0);
-	return op;
+	return chain_load_begin(&w->e, &w->keys[first], first, n,
+				timeout_ms ? timeout_ms : FAULTY_OP_MS);
 }
 
 uint32_t faulty_load_end(struct disk_world *w, uint64_t op, uint32_t first, uint32_t n,
 			 int32_t otherwise)
 {
-	int32_t blocks[DISK_BLOCKS];
-	struct kvtier_result result = { .size = sizeof(result), .blocks = blocks, .blocks_max = n };
-	uint32_t hits = 0;
-
-	assert_int_equal(kvtier_wait(w->e.client, op, -1, &result), 0);
-	for (uint32_t i = 0; i < n; i++) {
-		hits += blocks[i] == 0;
-		if (blocks[i])
-			assert_int_equal(blocks[i], otherwise);
-		assert_true(blocks[i] ? page_is_poison(&w->e, first + i) :
-					page_is(&w->e, first + i, &w->keys[first + i], 0));
-	}
-	return hits;
+	return chain_load_end(&w->e, op, &w->keys[first], first, n, otherwise);
 }
 
 void faulty_all_there(struct disk_world *w)
@@ -210,8 +190,7 @@ void faulty_all_there(struct disk_world *w)
 
 void faulty_untouched(const struct disk_world *w, uint32_t first, uint32_t n)
 {
-	for (uint32_t i = 0; i < n; i++)
-		assert_true(page_is_poison(&w->e, first + i));
+	chain_untouched(&w->e, first, n);
 }
 
 void faulty_held(uint32_t n)

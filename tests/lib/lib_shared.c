@@ -104,6 +104,15 @@ void node_die(struct node *n, int signal)
 	daemon_signal(&n->d, signal);
 }
 
+void node_again(struct node *n, const struct node_conf *conf,
+		const struct kvtier_geometry *geometry)
+{
+	node_die(n, SIGTERM);
+	node_configure(n, conf);
+	node_live(n);
+	node_join(n, geometry);
+}
+
 void node_end(struct node *n)
 {
 	node_leave(n);
@@ -218,43 +227,18 @@ uint32_t node_load_each(struct node *n, const struct kvtier_key *keys, uint32_t 
 uint64_t node_load_begin(struct node *n, const struct kvtier_key *keys, uint32_t first,
 			 uint32_t blocks, uint32_t timeout_ms)
 {
-	const struct kvtier_op_options o = { .size = sizeof(o), .timeout_ms = timeout_ms };
-	uint32_t pages[SHARED_PAGES];
-	uint64_t op;
-
-	pages_from(first, pages, blocks);
-	for (uint32_t i = 0; i < blocks; i++)
-		page_poison(&n->e, pages[i]);
-	assert_int_equal(kvtier_load(n->e.space, keys, pages, blocks, &o, &op), 0);
-	return op;
+	return chain_load_begin(&n->e, keys, first, blocks, timeout_ms);
 }
 
 uint32_t node_load_end(struct node *n, uint64_t op, const struct kvtier_key *keys, uint32_t first,
 		       uint32_t blocks, int32_t otherwise)
 {
-	int32_t statuses[SHARED_PAGES];
-	struct kvtier_result result = { .size = sizeof(result),
-					.blocks = statuses,
-					.blocks_max = blocks };
-	uint32_t hits = 0;
-
-	assert_int_equal(kvtier_wait(n->e.client, op, -1, &result), 0);
-	for (uint32_t i = 0; i < blocks; i++) {
-		if (statuses[i] != 0 && statuses[i] != otherwise)
-			fail_msg("block %u has status %d, not %d", i, statuses[i], otherwise);
-		if (statuses[i] == 0 ? !page_is(&n->e, first + i, &keys[i], 0) :
-				       !page_is_poison(&n->e, first + i))
-			fail_msg("block %u with status %d: its page holds the wrong bytes", i,
-				 statuses[i]);
-		hits += statuses[i] == 0;
-	}
-	return hits;
+	return chain_load_end(&n->e, op, keys, first, blocks, otherwise);
 }
 
 void node_untouched(const struct node *n, uint32_t first, uint32_t blocks)
 {
-	for (uint32_t i = 0; i < blocks; i++)
-		assert_true(page_is_poison(&n->e, first + i));
+	chain_untouched(&n->e, first, blocks);
 }
 
 static uint64_t answered(const struct node *n)

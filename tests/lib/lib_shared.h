@@ -49,9 +49,12 @@ void node_configure(struct node *n, const struct node_conf *conf);
 /* the daemon starts, and knows what its Redis is like */
 void node_live(struct node *n);
 void node_join(struct node *n, const struct kvtier_geometry *geometry); /* SHARED_PAGES pages */
-void node_leave(struct node *n);                                        /* the engine goes */
-void node_die(struct node *n, int signal);                              /* engine and daemon */
-void node_end(struct node *n); /* all of it; NULL-safe on a zeroed one */
+/* The same directories, otherwise configured, and a space of this geometry: its next life. */
+void node_again(struct node *n, const struct node_conf *conf,
+		const struct kvtier_geometry *geometry);
+void node_leave(struct node *n);           /* the engine goes */
+void node_die(struct node *n, int signal); /* engine and daemon */
+void node_end(struct node *n);             /* all of it; NULL-safe on a zeroed one */
 /* What must hold when nothing is under way: no lease, no op, no slot of host memory. Gives up what
  * memory holds. */
 void node_owes_nothing(struct node *n);

@@ -78,21 +78,6 @@ static void fill_table(const struct daemon *d)
 	(void)close(region.fd);
 }
 
-/* A model that nobody has seen. */
-static void new_model_works(const struct daemon *d, const char *model)
-{
-	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
-	struct kvtier_key keys[BLOCKS];
-	struct engine e;
-
-	g.model = model;
-	engine_open(&e, d->socket, "new", &g, BLOCKS);
-	chain_keys(&e, 5, BLOCKS, keys);
-	assert_int_equal(chain_store(&e, keys, 0, BLOCKS), 0);
-	assert_int_equal(chain_load(&e, keys, 0, BLOCKS), BLOCKS);
-	engine_close(&e);
-}
-
 static void first_has_all(struct world *w)
 {
 	assert_int_equal(chain_load(&w->first, w->keys, 0, BLOCKS), BLOCKS);
@@ -157,17 +142,17 @@ static void run(uint32_t max_spaces)
 	open_first(&w);
 	assert_int_equal(chain_store(&w.first, w.keys, 0, BLOCKS), 0);
 	fill_table(&w.d);
-	new_model_works(&w.d, "new@1");
+	engine_works_for(w.d.socket, "new@1");
 	first_has_all(&w);
 	if (few)
 		others_went(&w.d);
 	restarted(&w, SIGTERM, !few);
-	new_model_works(&w.d, "new@2");
+	engine_works_for(w.d.socket, "new@2");
 	first_has_all(&w);
 	fill_table(&w.d);
 	first_has_all(&w);
 	restarted(&w, SIGKILL, !few);
-	new_model_works(&w.d, "new@3");
+	engine_works_for(w.d.socket, "new@3");
 	first_has_all(&w);
 	engine_close(&w.first);
 	daemon_remove(&w.d);

@@ -89,21 +89,6 @@ static void *churn(void *arg)
 	return NULL;
 }
 
-static uint64_t mapped_kib(const struct daemon *d)
-{
-	char path[64], line[256];
-	uint64_t kib = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/status", (int)d->pid);
-	f = fopen(path, "re");
-	assert_non_null(f);
-	while (fgets(line, sizeof(line), f))
-		(void)sscanf(line, "VmSize: %lu", &kib);
-	(void)fclose(f);
-	return kib;
-}
-
 static void churn_takes_nothing_from_others(void **state)
 {
 	static struct churner churners[CHURNERS];
@@ -115,7 +100,7 @@ static void churn_takes_nothing_from_others(void **state)
 
 	(void)state;
 	daemon_start(&d, "[host]\nbytes = 4M\nslab_bytes = 256K\nhuge_pages = no\n");
-	before = mapped_kib(&d);
+	before = (uint64_t)daemon_mapped_kib(&d);
 	for (int i = 0; i < CHURNERS; i++) {
 		churners[i].socket = d.socket;
 		churners[i].bytes = 64ull << 30;
@@ -127,7 +112,7 @@ static void churn_takes_nothing_from_others(void **state)
 		uint64_t now;
 
 		assert_int_equal(open_and_close(&r, fd, large), 0);
-		now = mapped_kib(&d) - before;
+		now = (uint64_t)daemon_mapped_kib(&d) - before;
 		most = now > most ? now : most;
 	}
 	for (int i = 0; i < CHURNERS; i++) {

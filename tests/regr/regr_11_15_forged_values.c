@@ -9,7 +9,6 @@
  */
 #include "tests/lib/lib_shared.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -102,10 +101,7 @@ static void b_again(struct shared *w, const struct node_conf *conf)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 
-	node_die(&w->b, SIGTERM);
-	node_configure(&w->b, conf);
-	node_live(&w->b);
-	node_join(&w->b, &g);
+	node_again(&w->b, conf, &g);
 }
 
 static struct shared *begin(void)

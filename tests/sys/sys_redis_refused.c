@@ -11,7 +11,6 @@
 #include "tests/lib/lib_shared.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,12 +33,10 @@ static void again(struct shared *w, struct node *n, const char *lines)
 {
 	const struct kvtier_geometry g = n->e.geometry;
 
-	node_die(n, SIGTERM);
-	node_configure(n, &(struct node_conf){ .endpoints = w->redis.address,
-					       .lines = lines,
-					       .host = SHARED_TIGHT });
-	node_live(n);
-	node_join(n, &g);
+	node_again(n,
+		   &(struct node_conf){
+			   .endpoints = w->redis.address, .lines = lines, .host = SHARED_TIGHT },
+		   &g);
 }
 
 /* [redis] lines for a password that is in a file. */
@@ -428,11 +425,8 @@ static void a_replica(void **state)
 		nap_ms(20);
 		redis_say(&replica, text, sizeof(text), "INFO replication");
 	} while (!strstr(text, "master_link_status:up"));
-	node_die(&w->b, SIGTERM);
-	node_configure(&w->b,
-		       &(struct node_conf){ .endpoints = replica.address, .host = SHARED_TIGHT });
-	node_live(&w->b);
-	node_join(&w->b, &g);
+	node_again(&w->b, &(struct node_conf){ .endpoints = replica.address, .host = SHARED_TIGHT },
+		   &g);
 	reads_work_and_writes_do_not(w, &replica, "READONLY");
 	redis_stop(&replica);
 	shared_end(w);

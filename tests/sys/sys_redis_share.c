@@ -149,10 +149,7 @@ static void unix_and_tcp_are_the_same_server(void **state)
 
 	(void)state;
 	(void)snprintf(endpoint, sizeof(endpoint), "unix:%s", w->redis.socket);
-	node_die(&w->a, SIGTERM);
-	node_configure(&w->a, &conf);
-	node_live(&w->a);
-	node_join(&w->a, &g);
+	node_again(&w->a, &conf, &g);
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(node_prefetch(&w->b, w->keys, N), N);
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
@@ -211,10 +208,7 @@ static void b_again(struct shared *w, const struct node_conf *conf)
 {
 	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
 
-	node_die(&w->b, SIGTERM);
-	node_configure(&w->b, conf);
-	node_live(&w->b);
-	node_join(&w->b, &g);
+	node_again(&w->b, conf, &g);
 }
 
 static void another_space_finds_nothing(void **state)

@@ -187,11 +187,9 @@ static void off_reads(void **state)
 	struct shared *w = shared_begin(NULL, NULL, KVTIER_CODEC_FP8);
 
 	(void)state;
-	node_die(&w->b, SIGTERM);
-	node_configure(&w->b, &(struct node_conf){ .endpoints = w->redis.address,
-						   .lines = "write = off" });
-	node_live(&w->b);
-	node_join(&w->b, &g);
+	node_again(&w->b,
+		   &(struct node_conf){ .endpoints = w->redis.address, .lines = "write = off" },
+		   &g);
 	node_store_through(&w->a, w->keys, N);
 	assert_int_equal(chain_load(&w->b.e, w->keys, 0, N), N);
 	shared_end(w);
@@ -252,12 +250,11 @@ static void a_full_memory_overflows_into_redis(void **state)
 	uint32_t hits = 0;
 
 	(void)state;
-	node_die(&w->a, SIGTERM);
-	node_configure(&w->a, &(struct node_conf){ .endpoints = w->redis.address,
-						   .host = SHARED_TIGHT,
-						   .lines = "write = on-evict" });
-	node_live(&w->a);
-	node_join(&w->a, &g);
+	node_again(&w->a,
+		   &(struct node_conf){ .endpoints = w->redis.address,
+					.host = SHARED_TIGHT,
+					.lines = "write = on-evict" },
+		   &g);
 	for (uint32_t chain = 0; chain < 8; chain++) {
 		chain_keys(&w->a.e, chain, N, w->keys);
 		assert_int_equal(chain_store(&w->a.e, w->keys, 0, N), 0);
