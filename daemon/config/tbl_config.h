@@ -67,7 +67,8 @@ CONFIG(host, huge_pages, ENUM, "thp", 0, 2, "no|thp|2m",
        "no: pages of 4 KiB. thp: transparent huge pages, where the kernel has some. 2m: reserved "
        "huge pages (sysctl vm.nr_hugepages); kvtierd does not start without enough of them.")
 CONFIG(host, numa_node, INT, "-1", -1, 1023, "node",
-       "NUMA node of the memory. -1: spread over all nodes that the process may use.")
+       "NUMA node of the memory. -1: the nodes of this machine's GPUs, for each GPU as much. Where "
+       "there is no GPU, or its node is not known: all nodes that the process may use.")
 CONFIG(host, lock, BOOL, "no", 0, 1, "yes|no",
        "Whether the memory is kept from being swapped out. This needs a memlock limit (ulimit -l, "
        "LimitMEMLOCK=) of bytes or more.")

@@ -10,8 +10,8 @@
  *   MiB in single 4 KiB pages is 256 pieces or more.
  * - Nothing here forks, so private pages are never copied on write.
  *
- * One tier serves one NUMA node or interleaves over all allowed ones. A tier per node would be a
- * second tier_open().
+ * Its NUMA node is the one asked for; else each chunk of it is of the node of a GPU (host_nodes.h),
+ * where GPUs have one; else pages are interleaved over all allowed nodes.
  *
  * A slab's state, written by the thread that faults it in and read by the core:
  *
@@ -24,6 +24,7 @@
  */
 #include "host_memory.h"
 #include "host_limits.h"
+#include "host_nodes.h"
 #include "tiers/slabs.h"
 #include "daemon/base/thread.h"
 
@@ -58,6 +59,9 @@ enum {
 	PAGE = 4096,
 	/* faulted in between two looks at `stop`: close waits a few ms */
 	PIECE_BYTES = 16 << 20,
+	/* of one GPU's node, before another one's: not smaller, as each is a mapping of its own to
+	 * the kernel, which has a limit on them (vm.max_map_count) */
+	CHUNK_BYTES = 1 << 30,
 };
 
 enum slab_state { SLAB_COLD, SLAB_READY, SLAB_LOST, SLAB_TAKEN };
@@ -112,6 +116,37 @@ static int map_memory(struct host_memory *m, const struct tier_conf *conf, char 
 	return 0;
 }
 
+static bool is_allowed(void *arg, int32_t node)
+{
+	return numa_bitmask_isbitset(arg, (unsigned int)node);
+}
+
+/* Chunk after chunk of the nodes of the GPUs, in turn. A wish: where such a node has no memory left
+ * another one's is taken. False: no GPU's node is known, or the kernel does not let us. */
+static bool near_gpus(struct host_memory *m, struct bitmask *allowed)
+{
+	const uint64_t slabs = m->slab_bytes < CHUNK_BYTES ? CHUNK_BYTES / m->slab_bytes : 1;
+	const uint64_t chunk = slabs * m->slab_bytes;
+	struct host_nodes nodes;
+	struct bitmask *one;
+	bool done = true;
+
+	host_nodes_read("/sys", is_allowed, allowed, &nodes);
+	one = nodes.n ? numa_allocate_nodemask() : NULL;
+	if (!one)
+		return false;
+	for (uint64_t i = 0, at = 0; at < m->bytes && done; i++, at += chunk) {
+		const uint64_t left = m->bytes - at;
+
+		numa_bitmask_clearall(one);
+		numa_bitmask_setbit(one, (unsigned int)host_nodes_chunk(&nodes, i));
+		done = !mbind(m->base + at, left < chunk ? left : chunk, MPOL_PREFERRED, one->maskp,
+			      one->size + 1, 0);
+	}
+	numa_bitmask_free(one);
+	return done;
+}
+
 /* Strict where a node is asked for: memory that lies elsewhere is a slow GPU that nobody can
  * explain. */
 static int set_policy(struct host_memory *m, int32_t node, char *text, size_t n)
@@ -142,7 +177,7 @@ static int set_policy(struct host_memory *m, int32_t node, char *text, size_t n)
 			err = failed(errno, text, n,
 				     "[host] cannot bind memory to numa_node = %" PRId32, node);
 		numa_bitmask_free(one);
-	} else if (numa_bitmask_weight(allowed) > 1) {
+	} else if (numa_bitmask_weight(allowed) > 1 && !near_gpus(m, allowed)) {
 		if (mbind(m->base, m->bytes, MPOL_INTERLEAVE, allowed->maskp, allowed->size + 1, 0))
 			err = failed(errno, text, n,
 				     "[host] cannot interleave memory over the NUMA nodes");

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Goal: memory of the host tier is spread over the NUMA nodes of GPUs, each GPU alike; what is no
+ * GPU, has no node or may not be used counts for nothing. Method: a tree of files as sysfs has it.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "tests/lib/lib_scratch.h"
+#include "tiers/host/host_nodes.h"
+
+static char dir[128];
+
+static void put(const char *device, const char *file, const char *text)
+{
+	char path[384];
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "%s/bus/pci/devices/%s/%s", dir, device, file);
+	f = fopen(path, "we");
+	assert_non_null(f);
+	(void)fputs(text, f);
+	assert_int_equal(fclose(f), 0);
+}
+
+static void device(const char *name, const char *vendor, const char *class, const char *node)
+{
+	char path[256];
+
+	(void)snprintf(path, sizeof(path), "%s/bus/pci/devices/%s", dir, name);
+	assert_int_equal(mkdir(path, 0700), 0);
+	put(name, "vendor", vendor);
+	put(name, "class", class);
+	if (node)
+		put(name, "numa_node", node);
+}
+
+static bool below(void *arg, int32_t node)
+{
+	return node < *(const int32_t *)arg;
+}
+
+static void read_nodes(int32_t limit, struct host_nodes *ret)
+{
+	host_nodes_read(dir, below, &limit, ret);
+}
+
+static int begin(void **state)
+{
+	static const char *const parts[] = { "", "/bus", "/bus/pci", "/bus/pci/devices" };
+	char path[256];
+
+	(void)state;
+	(void)snprintf(dir, sizeof(dir), "/tmp/kvtier-test-XXXXXX");
+	assert_non_null(mkdtemp(dir));
+	for (size_t i = 1; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		(void)snprintf(path, sizeof(path), "%s%s", dir, parts[i]);
+		assert_int_equal(mkdir(path, 0700), 0);
+	}
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	scratch_remove(dir);
+	return 0;
+}
+
+static void a_machine_without_gpus_has_no_preference(void **state)
+{
+	struct host_nodes nodes;
+
+	(void)state;
+	device("0000:00:00.0", "0x8086\n", "0x060000\n", "0\n");
+	read_nodes(8, &nodes);
+	assert_int_equal(nodes.n, 0);
+	assert_int_equal(host_nodes_chunk(&nodes, 0), -1);
+	host_nodes_read("/tmp/there-is-no-such-directory", below, &(int32_t){ 8 }, &nodes);
+	assert_int_equal(nodes.n, 0);
+}
+
+static void each_gpu_has_its_share(void **state)
+{
+	struct host_nodes nodes;
+	uint32_t chunks[2] = { 0, 0 };
+
+	(void)state;
+	device("0000:c1:00.0", "0x10de\n", "0x030200\n", "1\n");
+	device("0000:41:00.0", "0x10de\n", "0x030000\n", "0\n");
+	device("0000:a1:00.0", "0x10de\n", "0x030200\n", "1\n");
+	read_nodes(8, &nodes);
+	assert_int_equal(nodes.n, 3);
+	for (uint64_t i = 0; i < 300; i++)
+		chunks[host_nodes_chunk(&nodes, i)]++;
+	assert_int_equal(chunks[0], 100);
+	assert_int_equal(chunks[1], 200);
+}
+
+static void what_is_no_gpu_or_has_no_node_counts_for_nothing(void **state)
+{
+	struct host_nodes nodes;
+
+	(void)state;
+	device("0000:01:00.0", "0x10de\n", "0x068000\n", "1\n");  /* a bridge (NVSwitch) */
+	device("0000:02:00.0", "0x1002\n", "0x030000\n", "1\n");  /* another maker's */
+	device("0000:03:00.0", "0x10de\n", "0x030200\n", "-1\n"); /* the firmware does not say */
+	device("0000:04:00.0", "0x10de\n", "0x030200\n", NULL);
+	device("0000:05:00.0", "0x10de\n", "0x030200\n", "nonsense\n");
+	device("0000:06:00.0", "0x10de\n", "0x030200\n", "99999999999\n");
+	device("0000:07:00.0", "0x10de\n", "0x030200\n", "0\n");
+	read_nodes(HOST_NODES_MAX, &nodes);
+	assert_int_equal(nodes.n, 1);
+	assert_int_equal(host_nodes_chunk(&nodes, 5), 0);
+}
+
+static void a_node_that_may_not_be_used_counts_for_nothing(void **state)
+{
+	struct host_nodes nodes;
+
+	(void)state;
+	device("0000:01:00.0", "0x10de\n", "0x030200\n", "0\n");
+	device("0000:02:00.0", "0x10de\n", "0x030200\n", "1\n");
+	read_nodes(1, &nodes);
+	assert_int_equal(nodes.n, 1);
+	assert_int_equal(host_nodes_chunk(&nodes, 1), 0);
+}
+
+static void more_gpus_than_there_is_room_for(void **state)
+{
+	struct host_nodes nodes;
+	char name[32];
+
+	(void)state;
+	for (unsigned i = 0; i < HOST_GPUS_MAX + 2; i++) {
+		(void)snprintf(name, sizeof(name), "0000:%02x:00.0", i);
+		device(name, "0x10de\n", "0x030200\n", "0\n");
+	}
+	read_nodes(1, &nodes);
+	assert_int_equal(nodes.n, HOST_GPUS_MAX);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_machine_without_gpus_has_no_preference, begin,
+						end),
+		cmocka_unit_test_setup_teardown(each_gpu_has_its_share, begin, end),
+		cmocka_unit_test_setup_teardown(what_is_no_gpu_or_has_no_node_counts_for_nothing,
+						begin, end),
+		cmocka_unit_test_setup_teardown(a_node_that_may_not_be_used_counts_for_nothing,
+						begin, end),
+		cmocka_unit_test_setup_teardown(more_gpus_than_there_is_room_for, begin, end),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
