@@ -25,7 +25,7 @@ static void print_help(FILE *out)
 	      "\n"
 	      "example: kvtierd &   then   kvtierctl status\n"
 	      "\n"
-	      "Configuration keys, by [section]:\n\n",
+	      "Configuration keys, by [section]:\n",
 	      out);
 	config_print_help(out);
 }
