@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=60 lane=wait */
+/* make: seconds=20 lane=wait */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_nvme_block.c - goal: a block device is as good a store as a file: what was flushed outlives

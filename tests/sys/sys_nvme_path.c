@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=45 lane=wait no=thread (the daemon's threads run in others) */
+/* make: seconds=10 lane=wait no=thread (the daemon's threads run in others) */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_nvme_path.c - goal: whatever is wrong with a path of the NVMe tier, the daemon serves from

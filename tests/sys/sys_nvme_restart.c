@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait seconds=25 */
+/* make: lane=wait seconds=12 */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_nvme_restart.c - goal: what was written to the NVMe tier is there after the daemon died or

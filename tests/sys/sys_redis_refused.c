@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=25 lane=wait no=thread (the daemon's threads run in others) */
+/* make: seconds=6 lane=wait no=thread (the daemon's threads run in others) */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /*
  * sys_redis_refused.c - goal: a Redis that evicts, is full, takes no writes, or does not let us in
