@@ -146,6 +146,7 @@ int cuda_context_need(struct cuda_gpu *gpu, char *text, size_t n)
 		gpu->generation++;
 		gpu->why[0] = '\0';
 		cuda_pin_on(gpu->pin, gpu->in_context.context);
+		cuda_tier_tell(gpu); /* before the import is answered: its first op may use it */
 		return 0;
 	}
 	broken = gpu->state == CUDA_FAILING;

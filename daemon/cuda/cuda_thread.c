@@ -12,6 +12,7 @@
 #include "cuda_context.h"
 #include "cuda_path.h"
 #include "cuda_region.h"
+#include "cuda_tier.h"
 #include "daemon/base/container_of.h"
 #include "daemon/base/thread.h"
 
@@ -25,15 +26,6 @@ static const uint64_t LOSSES_NS = 60000000000u;
 /* A context that nobody uses gives its memory back after this. */
 static const uint64_t UNUSED_NS = 10000000000u;
 
-static void post(struct cuda_gpu *gpu, struct cuda_mail *mail)
-{
-	struct mails one;
-
-	mails_clear(&one);
-	mails_append(&one, &mail->mail);
-	mailbox_post(&gpu->out, &one);
-}
-
 static void show(struct cuda_gpu *gpu)
 {
 	struct cuda_view view = {
@@ -43,8 +35,8 @@ static void show(struct cuda_gpu *gpu)
 		.context_bytes = gpu->context_bytes,
 		.tier = gpu->tier,
 	};
-	bool send;
 
+	cuda_tier_tell(gpu);
 	if (gpu->why[0] || gpu->state != CUDA_UP)
 		memcpy(view.why, gpu->why, sizeof(view.why));
 	else
@@ -53,12 +45,8 @@ static void show(struct cuda_gpu *gpu)
 	cuda_path_count(gpu->path, &view);
 	(void)pthread_mutex_lock(&gpu->lock);
 	view.lost = gpu->view.lost;
-	send = view.tier.generation != gpu->view.tier.generation && !gpu->tier_sent;
-	gpu->tier_sent |= send;
 	gpu->view = view;
 	(void)pthread_mutex_unlock(&gpu->lock);
-	if (send)
-		post(gpu, &gpu->tier_mail);
 }
 
 static void tell_lost(struct cuda_gpu *gpu)
@@ -71,8 +59,13 @@ static void tell_lost(struct cuda_gpu *gpu)
 	send = !gpu->lost_sent;
 	gpu->lost_sent = true;
 	(void)pthread_mutex_unlock(&gpu->lock);
-	if (send)
-		post(gpu, &gpu->lost_mail);
+	if (send) {
+		struct mails one;
+
+		mails_clear(&one);
+		mails_append(&one, &gpu->lost_mail.mail);
+		mailbox_post(&gpu->out, &one);
+	}
 }
 
 /* The context is gone, and no worker looks at its pinned memory: what was in flight ends. */
@@ -88,6 +81,7 @@ static void lose(struct cuda_gpu *gpu)
 	gpu->losses_ns[last] = now;
 	if (gpu->losses_ns[0] && now - gpu->losses_ns[0] < LOSSES_NS)
 		gpu->state = CUDA_OUT;
+	cuda_tier_tell(gpu);
 	tell_lost(gpu); /* before the jobs: who hears of one knows why */
 	cuda_path_lost(gpu->path);
 }

@@ -85,6 +85,23 @@ void cuda_tier_close(struct cuda_gpu *gpu, bool lost)
 	(void)CUDA_CALL(gpu, cuMemFree, NULL, 0, at);
 }
 
+void cuda_tier_tell(struct cuda_gpu *gpu)
+{
+	struct mails one;
+	bool send;
+
+	(void)pthread_mutex_lock(&gpu->lock);
+	send = gpu->view.tier.generation != gpu->tier.generation && !gpu->tier_sent;
+	gpu->tier_sent |= send;
+	gpu->view.tier = gpu->tier;
+	(void)pthread_mutex_unlock(&gpu->lock);
+	if (!send)
+		return;
+	mails_clear(&one);
+	mails_append(&one, &gpu->tier_mail.mail);
+	mailbox_post(&gpu->out, &one);
+}
+
 bool cuda_tier_has(const struct cuda_gpu *gpu, uint32_t generation, uint64_t address,
 		   uint64_t bytes)
 {

@@ -16,6 +16,8 @@ int cuda_tier_open(struct cuda_gpu *gpu, uint32_t generation, char *text, size_t
 /* Nothing is in flight. Zeroes before the memory goes back to the driver; lost: there is nothing to
  * give back. */
 void cuda_tier_close(struct cuda_gpu *gpu, bool lost);
+/* Tells the core of gpu->tier, if it has changed. */
+void cuda_tier_tell(struct cuda_gpu *gpu);
 /* These bytes lie in the memory that the GPU has now. */
 bool cuda_tier_has(const struct cuda_gpu *gpu, uint32_t generation, uint64_t address,
 		   uint64_t bytes);

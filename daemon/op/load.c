@@ -2,8 +2,10 @@
 /*
  * load.c - the steps of a block that is loaded or prefetched (step.h). Core thread only.
  *
- * A page is served from host memory alone: from a block's slot, which a lease pins, or from the
- * slot of a flight that has landed. Bringing a block there is flight.c's.
+ * A page is served from the memory of its own GPU, where near.h finds a copy, or else from host
+ * memory: from a block's slot, which a lease pins, or from the slot of a flight that has landed.
+ * Bringing a block there is flight.c's. What is served from host memory is kept on the GPU as it
+ * passes.
  *
  * A block that came from Redis is kept only under the block before it in its chain. So the blocks
  * of an op are kept in order: in KEEP a part waits for those before it, which never wait for one
@@ -49,13 +51,16 @@ static enum step miss(struct part *part)
 
 /* What has the block, as far as the tables say; SOURCES: nothing has. Redis is asked for a block
  * whose disk is out, as for a block that no local tier has. */
-static enum source where_is(const struct store *store, const struct space *space,
+static enum source where_is(const struct store *store, const struct op *op, const struct near *near,
 			    const uint8_t key[32], uint32_t *ret_block)
 {
+	const struct space *space = op->mount->space;
 	const uint32_t block = *ret_block = blocks_find(store->blocks, key, space->number);
 	const bool known = block != BLOCK_NONE;
 	const struct tier_name name = { .key = key, .seal = space->seal };
 
+	if (known && op->sqe.op == WIRE_OP_LOAD && near_has(store, op->mount, near, block))
+		return SOURCE_GPU;
 	if (known && blocks_host_slot(store->blocks, block) != BLOCK_NONE)
 		return SOURCE_HOST;
 	if ((!known || !extents_away(store, block, NULL)) &&
@@ -75,6 +80,8 @@ static enum step found(struct walker *w, uint32_t block)
 	writeback_add(store->writeback, block);
 	if (op->sqe.op == WIRE_OP_PREFETCH)
 		return LOAD_END;
+	if (w->source == SOURCE_GPU)
+		return LOAD_SERVE;
 	there = extents_in_host(store, block, &w->where);
 	assert(there); /* pinned: it cannot be stale */
 	return LOAD_SERVE;
@@ -89,9 +96,9 @@ enum step load_lookup(struct walker *w)
 
 	if (op->sqe.op == WIRE_OP_LOAD && w->job.page >= op->mount->pages)
 		return end(part, -EFAULT);
-	source = where_is(w->all->store, walk_space(w), w->job.identity.key, &block);
+	source = where_is(w->all->store, op, &part->near, w->job.identity.key, &block);
 	w->source = source == SOURCES ? SOURCE_HOST : source;
-	if (source == SOURCE_HOST)
+	if (source == SOURCE_HOST || source == SOURCE_GPU)
 		return found(w, block);
 	if (source == SOURCES || walk_is_useless(w))
 		return miss(part);
@@ -104,6 +111,7 @@ enum step load_lookup(struct walker *w)
 bool load_must_wait(const struct op *op)
 {
 	const struct ops *all = op->all;
+	const struct near near = { 0 };
 	uint8_t key[32];
 	enum source source;
 	uint32_t block;
@@ -112,7 +120,7 @@ bool load_must_wait(const struct op *op)
 	    all->flights.n_parts + all->room.n < all->n_parts - all->n_parts / 4)
 		return false;
 	ring_key(&op->client->ring, op->sqe.first + op->next_block, key);
-	source = where_is(all->store, op->mount->space, key, &block);
+	source = where_is(all->store, op, &near, key, &block);
 	return source == SOURCE_NVME || source == SOURCE_REDIS;
 }
 
@@ -137,13 +145,45 @@ enum step load_bring(struct walker *w)
 
 /* --- SERVE, CHECK --- */
 
+/* The GPU's copy went meanwhile: the block is elsewhere, too, or nowhere any more. */
+static enum step look_elsewhere(struct walker *w)
+{
+	struct near *near = &w->part->near;
+
+	near_settle(w->all->store, walk_space(w), near, &w->job);
+	lease_drop(w->all->store, &w->lease);
+	near->refused = true;
+	return LOAD_LOOKUP;
+}
+
+static enum step serve_near(struct walker *w)
+{
+	const struct op *op = w->part->op;
+
+	if (!near_aim(w->all->store, op->mount, &w->part->near, w->lease.block, op->tick, &w->job))
+		return look_elsewhere(w);
+	return walk_job(w, op->mount->device, DEVICE_DECODE, LOAD_CHECK);
+}
+
+/* Bytes of the image in the slot: it has a good header, or else the job fails. */
+static uint32_t image_bytes(const struct walker *w)
+{
+	const struct image_header *header = (const void *)w->job.image;
+	const uint32_t bytes = walk_image_bytes(w, header->codec_k);
+
+	return bytes < w->job.image_bytes ? bytes : w->job.image_bytes;
+}
+
 enum step load_serve(struct walker *w)
 {
+	if (w->source == SOURCE_GPU)
+		return serve_near(w);
 	w->job.image = extents_address(w->all->store, &w->where);
 	assert(w->job.image);
 	w->job.image_bytes = extents_bytes(w->all->store, &w->where);
 	w->job.geometry = &walk_space(w)->geometry;
 	w->job.verify = w->all->config->host_verify == CONFIG_VERIFY_ALWAYS && !w->part->flight;
+	near_keep(w->all->store, w->part->op->mount, &w->part->near, image_bytes(w), &w->job);
 	return walk_job(w, w->part->op->mount->device, DEVICE_DECODE, LOAD_CHECK);
 }
 
@@ -153,7 +193,7 @@ static void count_loaded(const struct walker *w)
 	struct stats *stats = w->all->store->stats;
 	struct space *space = walk_space(w);
 	/* the other parts of the flight found it in memory */
-	const enum source source = f && !f->credited ? w->source : SOURCE_HOST;
+	const enum source source = !f || !f->credited ? w->source : SOURCE_HOST;
 	struct stats_tier *tier = stats_tier(stats, source_tiers[source]);
 
 	if (f)
@@ -163,7 +203,8 @@ static void count_loaded(const struct walker *w)
 	stats_add(&stats->v.load_blocks_total, 1);
 	stats_add(&stats->v.load_logical_bytes_total, space->shape.logical_bytes);
 	stats_add(&tier->hit_blocks_total, 1);
-	if (source == SOURCE_HOST) /* of others it is counted when it arrives */
+	if (source == SOURCE_HOST ||
+	    source == SOURCE_GPU) /* of others it is counted when it arrives */
 		stats_add(&tier->read_bytes_total, walk_image_bytes(w, w->job.out_codec_k));
 }
 
@@ -196,6 +237,8 @@ enum step load_check(struct walker *w)
 	part->status = walk_stopped(w);
 	if (part->status)
 		return LOAD_END;
+	if (w->source == SOURCE_GPU)
+		return look_elsewhere(w);
 	drop(w);
 	return end(part, -ENOENT);
 }

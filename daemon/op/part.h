@@ -9,6 +9,7 @@
  *	walk.c     w.ready, w.full        waking, jobs of the device, what becomes of an image
  *	store.c    status                 the steps of a store
  *	load.c     w.source, before       the steps of a load and of a prefetch
+ *	near.c     near                   copies in the memory of the GPU that has its pages
  *	flight.c   flight, with, brought  brings a block into host memory, for all that want it
  *	room.c     w.room                 slots, and who waits for one
  *	share.c    in_flight_bytes        what a client may have
@@ -30,6 +31,7 @@
 #include "daemon/base/loop.h"
 #include "daemon/store/lease.h"
 #include "flight.h"
+#include "near.h"
 #include "room.h"
 #include "walk.h"
 
@@ -45,6 +47,7 @@ struct part {
 	struct list with;      /* the others of that flight */
 	int brought;           /* by the flight it was in: 0; 1: look again; else -errno */
 	uint64_t in_flight_bytes;
+	struct near near; /* in the memory of the GPU that has its pages */
 };
 
 /* One op. */

@@ -11,15 +11,15 @@
 const struct step_rule step_rules[STEPS] = {
 	[STORE_ADMIT] = { store_admit, "admit", 0, 0, 0, STORE_COMMIT },
 	[STORE_PLACE] = { store_place, "place", 0, HELD_PLACE, 0, STORE_COMMIT },
-	[STORE_ENCODE] = { store_encode, "encode", HELD_SLOT, 0, 0, STORE_COMMIT },
-	[STORE_COMMIT] = { store_commit, "commit", 0, HELD_SLOT | HELD_LEASE | HELD_PLACE, 0,
-			   STORE_COMMIT },
+	[STORE_ENCODE] = { store_encode, "encode", HELD_SLOT, HELD_NEAR, 0, STORE_COMMIT },
+	[STORE_COMMIT] = { store_commit, "commit", 0,
+			   HELD_SLOT | HELD_LEASE | HELD_PLACE | HELD_NEAR, 0, STORE_COMMIT },
 	[LOAD_LOOKUP] = { load_lookup, "lookup", 0, 0, 0, LOAD_END },
 	[LOAD_BRING] = { load_bring, "bring", 0, HELD_FLIGHT, 0, LOAD_END },
-	[LOAD_SERVE] = { load_serve, "serve", 0, 0, HELD_LEASE | HELD_FLIGHT, LOAD_END },
-	[LOAD_CHECK] = { load_check, "check", 0, 0, HELD_LEASE | HELD_FLIGHT, LOAD_CHECK },
-	[LOAD_KEEP] = { load_keep, "keep", HELD_FLIGHT, 0, 0, LOAD_KEEP },
-	[LOAD_END] = { load_end, "end", 0, HELD_LEASE | HELD_FLIGHT, 0, LOAD_END },
+	[LOAD_SERVE] = { load_serve, "serve", 0, HELD_NEAR, HELD_LEASE | HELD_FLIGHT, LOAD_END },
+	[LOAD_CHECK] = { load_check, "check", 0, HELD_NEAR, HELD_LEASE | HELD_FLIGHT, LOAD_CHECK },
+	[LOAD_KEEP] = { load_keep, "keep", HELD_FLIGHT, HELD_NEAR, 0, LOAD_KEEP },
+	[LOAD_END] = { load_end, "end", 0, HELD_LEASE | HELD_FLIGHT | HELD_NEAR, 0, LOAD_END },
 	[FLIGHT_PROBE] = { flight_probe, "flight.probe", 0, 0, 0, FLIGHT_PROBE },
 	[FLIGHT_ROOM] = { flight_room, "flight.room", 0, HELD_LEASE | HELD_PLACE, 0, FLIGHT_ROOM },
 	[FLIGHT_READ] = { flight_read, "flight.read", HELD_SLOT, HELD_LEASE | HELD_PLACE, 0,
@@ -48,10 +48,12 @@ const char *const source_names[SOURCES] = {
 	[SOURCE_HOST] = "host",
 	[SOURCE_NVME] = "nvme",
 	[SOURCE_REDIS] = "redis",
+	[SOURCE_GPU] = "gpu",
 };
 
 const enum tier_id source_tiers[SOURCES] = {
 	[SOURCE_HOST] = TIER_HOST,
 	[SOURCE_NVME] = TIER_NVME,
 	[SOURCE_REDIS] = TIER_REDIS,
+	[SOURCE_GPU] = TIER_GPU,
 };

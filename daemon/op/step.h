@@ -9,7 +9,7 @@
  *		  |        `--------'
  *		  `-> COMMIT	it is here already, or it failed; its turn in the chain still comes
  *
- *	load:	LOOKUP -> SERVE ~> CHECK -> END			it is in host memory
+ *	load:	LOOKUP -> SERVE ~> CHECK -> END			it is in host memory, or on the GPU
  *		  `-> BRING ~> SERVE ~> CHECK [-> KEEP] -> END	a flight brings it
  *
  *	prefetch: LOOKUP -> END, or LOOKUP -> BRING ~> [KEEP ->] END
@@ -63,7 +63,7 @@ enum step {
 };
 
 /* Where the bytes of a block come from. */
-enum source { SOURCE_HOST, SOURCE_NVME, SOURCE_REDIS, SOURCES };
+enum source { SOURCE_HOST, SOURCE_NVME, SOURCE_REDIS, SOURCE_GPU, SOURCES };
 
 /* What a part or a flight may hold, as bits. */
 enum held {
@@ -72,6 +72,7 @@ enum held {
 	HELD_FLIGHT = 4, /* a part: it has joined one */
 	HELD_PLACE = 8,  /* a place among those that wait for room, or for the tier */
 	HELD_LENT = 16,  /* the device or a tier has its job or transfer */
+	HELD_NEAR = 32,  /* a part: a pin or a slot in the memory of a GPU (near.h) */
 };
 
 struct walker;

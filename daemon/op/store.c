@@ -73,6 +73,8 @@ static void encoded(struct device_job *job)
 
 	if (job->status)
 		walk_unplace(w);
+	if (job->status)
+		near_settle(w->all->store, walk_space(w), &w->part->near, job);
 	if (job->status == -ERANGE && job->codec_k != CODEC_RAW) {
 		job->codec_k = job->codec_v = CODEC_RAW;
 		w->step = STORE_PLACE;
@@ -88,6 +90,7 @@ enum step store_encode(struct walker *w)
 {
 	w->job.image = extents_address(w->all->store, &w->where);
 	w->job.done = encoded;
+	near_keep(w->all->store, w->part->op->mount, &w->part->near, w->job.image_bytes, &w->job);
 	return walk_job(w, w->part->op->mount->device, DEVICE_ENCODE, STORE_COMMIT);
 }
 
@@ -145,6 +148,7 @@ enum step store_commit(struct walker *w)
 	if (part->status == 0)
 		part->status = commit(w);
 	if (part->status < 0) {
+		w->job.kept = false; /* what is in the table by this key is another image */
 		if (!op->chain_error)
 			op->chain_error = -ENOENT;
 		return DONE;

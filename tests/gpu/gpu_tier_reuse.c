@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=8 */
+/*
+ * gpu_tier_reuse - goal: a slot of a GPU's memory is not used again while a hit reads it, however
+ * late it gets to that: what is loaded is right, although stores want its room meanwhile. Bytes of
+ * one space are never left in a slot that another space's image gets. What a purge drops is on no
+ * GPU any more. Method: a tier of one slab; hits that wait for a word of their engine; the bytes of
+ * the daemon's memory on the emulated GPU are looked at from outside.
+ */
+#include "tests/lib/lib_gpu_raw.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MIB = 1 << 20, TIER = 3 * MIB, N = 12 };
+
+/* One slab of 3 MiB: what the daemon has of that size, and a page, is the tier. */
+static const char config[] = "[host]\nbytes = 96M\nslab_bytes = 3M\nhuge_pages = no\n"
+			     "[device]\nworkers = 2\ndepth = 64\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nbytes = 3M\n";
+
+static struct daemon d;
+static struct gpu gpu;
+
+static int begin(void **state)
+{
+	(void)state;
+	gpu_open(&gpu, 0);
+	daemon_start(&d, config);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	gpu_daemon_end(&d, &gpu);
+	return 0;
+}
+
+/* The device has n jobs, and they wait. */
+static void await_jobs(uint32_t n)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+	char wanted[32], text[4096];
+
+	snprintf(wanted, sizeof(wanted), "\"jobs\":%u,", n);
+	do {
+		if (now_ns() > until)
+			fail_msg("the GPU has not all jobs: %s", text);
+		nap_ms(1);
+		(void)daemon_ctl(&d, "devices --json", text, sizeof(text));
+	} while (!strstr(text, wanted));
+}
+
+/* 128 KiB a page, 132 KiB an image: 23 in the slab. The hits wait for a word of their engine while
+ * stores want their room. */
+static void a_hit_in_flight_keeps_its_slot(void **state)
+{
+	enum { FIT = 22, CHAIN = 1, OTHER = 2 };
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
+	struct gpu_raw hits, stores;
+	struct wire_sqe load;
+
+	(void)state;
+	gpu_raw_open(&hits, d.socket, &gpu, &g, 2 * FIT);
+	assert_int_equal(gpu_raw_order(&hits, 1), 0);
+	gpu_raw_open(&stores, d.socket, &gpu, &g, 2 * FIT);
+	gpu_raw_fill(&hits, CHAIN, 0, FIT);
+	assert_int_equal(gpu_raw_run(&hits, WIRE_OP_STORE, CHAIN, 0, FIT).status, 0);
+	gpu_raw_poison(&hits, FIT, FIT);
+	load = gpu_raw_sqe(&hits, WIRE_OP_LOAD, CHAIN, FIT, FIT);
+	load.word = 1;
+	load.flags = WIRE_SQE_READY;
+	gpu_raw_send(&hits, &load);
+	await_jobs(FIT);
+	gpu_raw_fill(&stores, OTHER, 0, FIT);
+	assert_int_equal(gpu_raw_run(&stores, WIRE_OP_STORE, OTHER, 0, FIT).status, 0);
+	assert_int_equal(daemon_stat(&d, "tiers.gpu.evicted_blocks_total"), 0);
+	__atomic_store_n(&hits.words->ready[0], load.op_id, __ATOMIC_RELEASE);
+	assert_int_equal(gpu_raw_await(&hits).status, 0);
+	for (uint32_t i = 0; i < FIT; i++)
+		assert_true(gpu_raw_holds(&hits, CHAIN, i, FIT + i));
+	assert_int_equal(daemon_stat(&d, "tiers.gpu.hit_blocks_total"), FIT);
+	/* now they may go */
+	gpu_raw_round_trip(&stores, OTHER + 1, FIT);
+	assert_true(daemon_stat(&d, "tiers.gpu.evicted_blocks_total") > 0);
+	gpu_raw_close_space(&stores);
+	gpu_raw_close(&stores);
+	gpu_raw_close_space(&hits);
+	gpu_raw_close(&hits);
+}
+
+/* --- bytes --- */
+
+/* The daemon's allocation of just this size on the emulated GPU, or NULL. */
+static uint8_t *memory_of_tier(size_t *ret_bytes)
+{
+	char dir[64], path[400], link[256];
+	uint8_t *ret = NULL;
+	struct dirent *entry;
+	DIR *all;
+
+	(void)snprintf(dir, sizeof(dir), "/proc/%d/fd", (int)d.pid);
+	all = opendir(dir);
+	assert_non_null(all);
+	while (!ret && (entry = readdir(all)) != NULL) {
+		struct stat st;
+		ssize_t n;
+		int fd;
+
+		(void)snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
+		n = readlink(path, link, sizeof(link) - 1);
+		link[n > 0 ? n : 0] = '\0';
+		if (!strstr(link, "kvtier-emu"))
+			continue;
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (fd < 0 || fstat(fd, &st) || st.st_size < TIER || st.st_size > TIER + MIB) {
+			if (fd >= 0)
+				(void)close(fd);
+			continue;
+		}
+		*ret_bytes = (size_t)st.st_size;
+		ret = malloc(*ret_bytes);
+		assert_non_null(ret);
+		assert_int_equal(pread(fd, ret, *ret_bytes, 0), st.st_size);
+		(void)close(fd);
+	}
+	(void)closedir(all);
+	return ret;
+}
+
+/* How many of the pages' rows of 64 bytes lie somewhere in that memory. */
+static uint32_t rows_there(const uint8_t *memory, size_t bytes, const uint8_t *pages, size_t n)
+{
+	uint32_t found = 0;
+
+	for (size_t at = 0; at < n; at += 64)
+		found += memmem(memory, bytes, pages + at, 64) != NULL;
+	return found;
+}
+
+/* Rows that are like no others. */
+static void fill_by_chance(struct gpu_raw *e, uint8_t *copy, uint64_t seed)
+{
+	struct random random = { seed };
+
+	for (size_t i = 0; i < N * e->page_bytes; i++)
+		copy[i] = (uint8_t)random_below(&random, 120);
+	gpu_write(&gpu, e->memory + e->offset, copy, N * e->page_bytes);
+}
+
+/* The first space's images are a page larger, and their slots hold the second one's, too. */
+static void a_slot_keeps_nothing_of_another_space(void **state)
+{
+	enum { LAYERS = 17, LAYER = 4096, CHAINS = TIER / (LAYERS * LAYER) / N + 2 };
+	struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_RAW);
+	struct gpu_raw first, second;
+	uint8_t *copy, *memory;
+	size_t bytes = 0;
+
+	(void)state;
+	gpu_needs_emulation("it looks into the memory of another process");
+	g.layers = LAYERS;
+	gpu_raw_open(&first, d.socket, &gpu, &g, N);
+	copy = malloc(N * first.page_bytes);
+	assert_non_null(copy);
+	fill_by_chance(&first, copy, 1);
+	assert_int_equal(gpu_raw_run(&first, WIRE_OP_STORE, 1, 0, N).status, 0);
+	memory = memory_of_tier(&bytes);
+	assert_non_null(memory);
+	assert_true(rows_there(memory, bytes, copy, first.page_bytes) > 0); /* it can be seen */
+	free(memory);
+	gpu_raw_close_space(&first);
+	gpu_raw_close(&first);
+	g.layers = LAYERS - 1;
+	gpu_raw_open(&second, d.socket, &gpu, &g, N);
+	for (uint32_t chain = 0; chain < CHAINS; chain++) {
+		gpu_raw_fill(&second, chain, 0, N);
+		assert_int_equal(gpu_raw_run(&second, WIRE_OP_STORE, chain, 0, N).status, 0);
+	}
+	memory = memory_of_tier(&bytes);
+	assert_non_null(memory);
+	assert_int_equal(rows_there(memory, bytes, copy, N * (size_t)LAYERS * LAYER), 0);
+	free(memory);
+	free(copy);
+	gpu_raw_close_space(&second);
+	gpu_raw_close(&second);
+}
+
+/* A purge reaches the GPU: what the tenant had there is served to nobody. */
+static void a_purge_takes_the_copies_too(void **state)
+{
+	const struct kvtier_geometry g = tiny_geometry(KVTIER_CODEC_FP8);
+	struct gpu_raw e;
+	char text[512];
+
+	(void)state;
+	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	gpu_raw_fill(&e, 1, 0, N);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, 1, 0, N).status, 0);
+	daemon_stat_becomes(&d, "tiers.gpu.blocks", N, PATIENT_MS);
+	assert_int_equal(daemon_ctl(&d, "purge --tenant default", text, sizeof(text)), 0);
+	daemon_stat_becomes(&d, "tiers.gpu.blocks", 0, PATIENT_MS);
+	daemon_stat_becomes(&d, "tiers.gpu.used_bytes", 0, PATIENT_MS);
+	gpu_raw_poison(&e, N, N);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, 1, N, N).ok, 0);
+	for (uint32_t i = 0; i < N; i++)
+		assert_true(gpu_raw_is_poison(&e, N + i));
+	/* and an eviction from host memory, of blocks that nothing else has */
+	gpu_raw_fill(&e, 2, 0, N);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, 2, 0, N).status, 0);
+	assert_int_equal(daemon_ctl(&d, "evict --all", text, sizeof(text)), 0);
+	daemon_stat_becomes(&d, "tiers.gpu.blocks", 0, PATIENT_MS);
+	daemon_stat_becomes(&d, "tiers.gpu.used_bytes", 0, PATIENT_MS);
+	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, 2, N, N).ok, 0);
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+	const struct CMUnitTest tests[] = {
+		CASE(a_hit_in_flight_keeps_its_slot),
+		CASE(a_slot_keeps_nothing_of_another_space),
+		CASE(a_purge_takes_the_copies_too),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0 one_thread=1 late=6");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
