@@ -10,6 +10,7 @@ const struct codec_kernels codec_avx2 = {
 	.name = "avx2",
 	.encode_start = x86_encode_start,
 	.decode_start = x86_decode_start,
+	.decode_layers = x86_decode_layers,
 	.verify_start = x86_verify_start,
 	.step = x86_step,
 	.fence = x86_fence,

@@ -123,6 +123,21 @@ int image_shape(const struct image_geometry *g, enum image_codec codec_k, enum i
 	return 0;
 }
 
+void image_layer_at(const struct image_geometry *g, enum image_codec codec_k,
+		    enum image_codec codec_v, uint32_t layer, uint32_t *ret_scale,
+		    uint32_t *ret_payload)
+{
+	const uint32_t element = image_element_bytes(g->dtype), heads = layer * g->kv_heads;
+	const uint32_t groups = (g->block_tokens + IMAGE_GROUP_TOKENS - 1) / IMAGE_GROUP_TOKENS;
+	const uint32_t k = g->head_dim_k * (codec_k == CODEC_FP8 ? 1 : element);
+	const uint32_t v = g->head_dim_v * (codec_v == CODEC_FP8 ? 1 : element);
+
+	*ret_scale = heads * groups *
+		     ((codec_k == CODEC_FP8 && k > 0 ? 1u : 0u) +
+		      (codec_v == CODEC_FP8 && v > 0 ? 1u : 0u));
+	*ret_payload = heads * g->block_tokens * (k + v);
+}
+
 void image_header_fill(struct image_header *ret, const struct image_geometry *g,
 		       enum image_codec codec_k, enum image_codec codec_v,
 		       const struct image_shape *shape, const struct image_identity *identity)

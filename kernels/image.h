@@ -86,6 +86,12 @@ struct image_shape {
 int image_shape(const struct image_geometry *geometry, enum image_codec codec_k,
 		enum image_codec codec_v, struct image_shape *ret, const char **ret_field);
 
+/* Where a layer (<= layers) begins in the image's scales and payload, in bytes; `layers`: where the
+ * planes end. image_shape() has taken the geometry. */
+void image_layer_at(const struct image_geometry *geometry, enum image_codec codec_k,
+		    enum image_codec codec_v, uint32_t layer, uint32_t *ret_scale,
+		    uint32_t *ret_payload);
+
 uint32_t image_element_bytes(uint32_t dtype); /* 0: there is no such dtype */
 
 /* Where the pieces of one page lie in mapped memory. Built once per opened space. The pieces are
@@ -104,6 +110,14 @@ struct page_layout {
 	uint32_t n_pieces;
 	const struct page_piece *pieces;
 };
+
+/* The first piece of a layer; of `layers`: the first that is no plane, or n_pieces. */
+static inline uint32_t page_layer_piece(const struct page_layout *layout, uint32_t layer)
+{
+	const struct image_geometry *g = &layout->geometry;
+
+	return layer * ((g->head_dim_k > 0 ? 1u : 0u) + (g->head_dim_v > 0 ? 1u : 0u));
+}
 
 /* Identity of a block, written into and checked against its header. */
 struct image_identity {

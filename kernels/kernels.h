@@ -45,6 +45,10 @@ struct codec_kernels {
 	int (*decode_start)(struct codec_run *run, const struct page_layout *layout, uint64_t page,
 			    const uint8_t *image);
 
+	/* Right after decode_start(): the steps do only these layers [first, end); with the last
+	 * layer also the typed and opaque bytes. first < end <= layers */
+	void (*decode_layers)(struct codec_run *run, uint32_t first, uint32_t end);
+
 	/* The steps end with 0, or with -EBADMSG: the image's bytes do not have this checksum. */
 	void (*verify_start)(struct codec_run *run, const uint8_t *image,
 			     const struct image_shape *shape, uint64_t checksum);

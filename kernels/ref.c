@@ -108,6 +108,7 @@ struct ref_run {
 	struct image_shape shape;
 	struct image_cursor at;
 	uint32_t piece, head, row; /* the next piece, head, token or row of it */
+	uint32_t end;              /* the piece that it stops before */
 	uint64_t value;            /* of typed: value; of opaque: byte of the row */
 	XXH3_state_t *hash;        /* in the run, aligned */
 	uint32_t summed;           /* bytes of payload, then scales */
@@ -202,7 +203,7 @@ static int walk(struct ref_run *x, uint32_t budget)
 	uint64_t cost = 0;
 	int r = 0;
 
-	while (x->piece < x->layout->n_pieces && !r) {
+	while (x->piece < x->end && !r) {
 		const struct page_piece *p = &x->layout->pieces[x->piece];
 		const bool more = p->kind == KIND_OPAQUE ? opaque(x, p, &cost) :
 				  p->kind == KIND_TYPED  ? typed(x, p, &r, &cost) :
@@ -253,6 +254,7 @@ static void cursor_start(struct ref_run *x)
 {
 	x->at.scales = x->image + sizeof(struct image_header);
 	x->at.payload = x->image + x->shape.payload_offset;
+	x->end = x->layout->n_pieces;
 }
 
 static int ref_encode_start(struct codec_run *run, const struct page_layout *layout, uint64_t page,
@@ -301,6 +303,19 @@ static int ref_decode_start(struct codec_run *run, const struct page_layout *lay
 		return -EBADMSG;
 	cursor_start(x);
 	return 0;
+}
+
+static void ref_decode_layers(struct codec_run *run, uint32_t first, uint32_t end)
+{
+	struct ref_run *x = ref_run_of(run);
+	uint32_t scale, payload;
+
+	image_layer_at(&x->layout->geometry, x->codec_k, x->codec_v, first, &scale, &payload);
+	x->at.scales += scale;
+	x->at.payload += payload;
+	x->piece = page_layer_piece(x->layout, first);
+	if (end < x->layout->geometry.layers)
+		x->end = page_layer_piece(x->layout, end);
 }
 
 static void ref_verify_start(struct codec_run *run, const uint8_t *image,
@@ -376,6 +391,7 @@ const struct codec_kernels codec_ref = {
 	.name = "ref",
 	.encode_start = ref_encode_start,
 	.decode_start = ref_decode_start,
+	.decode_layers = ref_decode_layers,
 	.verify_start = ref_verify_start,
 	.step = ref_step,
 	.fence = ref_fence,

@@ -16,7 +16,15 @@ void walk_start(struct walk *walk, const struct page_layout *layout, uint64_t pa
 		.fp8_k = codec_k == CODEC_FP8,
 		.fp8_v = codec_v == CODEC_FP8,
 		.whole = whole,
+		.end = layout->n_pieces,
 	};
+}
+
+void walk_layers(struct walk *w, uint32_t first, uint32_t end)
+{
+	w->piece = page_layer_piece(w->layout, first);
+	if (end < w->layout->geometry.layers)
+		w->end = page_layer_piece(w->layout, end);
 }
 
 /* A row costs at least a line. If each row is in a page of memory of its own, it costs that page as
@@ -205,8 +213,7 @@ static bool opaque_next(struct walk *w, const struct page_piece *p, struct walk_
 
 bool walk_next(struct walk *w, struct walk_unit *ret)
 {
-	for (; w->piece < w->layout->n_pieces;
-	     w->piece++, w->head = w->row = 0, w->at = w->done = 0) {
+	for (; w->piece < w->end; w->piece++, w->head = w->row = 0, w->at = w->done = 0) {
 		const struct page_piece *p = &w->layout->pieces[w->piece];
 		const bool more = p->kind == KIND_OPAQUE ? opaque_next(w, p, ret) :
 				  p->kind == KIND_TYPED  ? typed_next(w, p, ret) :

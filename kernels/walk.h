@@ -42,6 +42,7 @@ struct walk {
 	bool fp8_k, fp8_v;
 	bool whole;           /* fp8 units are not cut: encode needs all rows for the scale */
 	uint32_t piece, head; /* where the next unit starts */
+	uint32_t end;         /* the piece that it stops before */
 	uint64_t done;        /* bytes of the plane */
 	uint64_t run;         /* bytes of the plane, if it is one run; else 0 */
 	const uint8_t *ahead; /* the plane that will be used soon, if that is known, and its size */
@@ -53,6 +54,9 @@ struct walk {
 void walk_start(struct walk *walk, const struct page_layout *layout, uint64_t page,
 		enum image_codec codec_k, enum image_codec codec_v, const struct image_shape *shape,
 		bool whole);
+/* Only these layers [first, end), before the first unit; with the last layer also what follows the
+ * planes. */
+void walk_layers(struct walk *walk, uint32_t first, uint32_t end);
 /* The bytes that no unit's `ahead` names: those of the first planes. False: there are none, or they
  * are not one run. */
 bool walk_first(const struct walk *walk, const uint8_t **ret, uint64_t *ret_bytes);

@@ -145,6 +145,11 @@ static int x86_decode_start(struct codec_run *run, const struct page_layout *lay
 	return decode_start(&x->decode, layout, page, image);
 }
 
+static void x86_decode_layers(struct codec_run *run, uint32_t first, uint32_t end)
+{
+	decode_layers(&x86_run_of(run)->decode, first, end);
+}
+
 static void x86_verify_start(struct codec_run *run, const uint8_t *image,
 			     const struct image_shape *shape, uint64_t checksum)
 {

@@ -129,6 +129,18 @@ static int decode_start(struct decode_run *d, const struct page_layout *layout, 
 	return 0;
 }
 
+static void decode_layers(struct decode_run *d, uint32_t first, uint32_t end)
+{
+	const struct walk *w = &d->walk;
+	uint32_t scale, payload;
+
+	image_layer_at(&w->layout->geometry, w->fp8_k ? CODEC_FP8 : CODEC_RAW,
+		       w->fp8_v ? CODEC_FP8 : CODEC_RAW, first, &scale, &payload);
+	d->scale += scale;
+	d->payload += payload;
+	walk_layers(&d->walk, first, end);
+}
+
 static int decode_step(struct decode_run *d, uint32_t budget)
 {
 	struct walk_unit u;

@@ -312,6 +312,63 @@ static void decode_both(struct bed *b, const uint8_t *image)
 	assert_memory_equal(b->arena + ARENA - b->used, b->other + ARENA - b->used, b->used);
 }
 
+/* Whether a decode has left all rows of a plane alone. */
+static bool plane_is_filler(const struct page_layout *l, const struct page_piece *p)
+{
+	const struct image_geometry *g = &l->geometry;
+	const uint32_t row =
+		(p->kind == KIND_K ? g->head_dim_k : g->head_dim_v) * image_element_bytes(g->dtype);
+
+	for (uint32_t h = 0; h < g->kv_heads; h++)
+		for (uint32_t t = 0; t < g->block_tokens; t++)
+			for (uint32_t i = 0; i < row; i++)
+				if (p->base[h * p->head_stride + t * p->token_stride + i] != FILLER)
+					return false;
+	return true;
+}
+
+static void decode_range(struct bed *b, const uint8_t *image, uint32_t first, uint32_t end)
+{
+	struct codec_run run;
+
+	assert_int_equal(b->fast->decode_start(&run, &b->layout, 0, image), 0);
+	b->fast->decode_layers(&run, first, end);
+	assert_int_equal(steps(b, &run), 0);
+}
+
+/* Two ranges of layers, the later one first: each does its own planes and no others, both together
+ * the page. */
+static void layers_by_themselves(void **state)
+{
+	struct bed *b = *state;
+
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		uint32_t layers, cut;
+		uint8_t *image;
+
+		random_layout(b, i & 1 ? DTYPE_FP16 : DTYPE_BF16, 2,
+			      pick(b, 2) ? CODEC_FP8 : CODEC_RAW,
+			      pick(b, 2) ? CODEC_FP8 : CODEC_RAW);
+		layers = b->layout.geometry.layers;
+		if (layers < 2)
+			continue;
+		fill_values(b);
+		if (encode_both(b, &image))
+			continue;
+		memset(b->arena + ARENA - b->used, FILLER, b->used);
+		memset(b->other + ARENA - b->used, FILLER, b->used);
+		assert_int_equal(codec_decode(&codec_ref, &b->layout2, 0, image, b->scratch), 0);
+		cut = 1 + pick(b, layers - 1);
+		decode_range(b, image, cut, layers);
+		for (uint32_t k = 0; k < b->layout.n_pieces; k++)
+			if (b->layout.pieces[k].kind <= KIND_V && b->layout.pieces[k].layer < cut)
+				assert_true(plane_is_filler(&b->layout, &b->layout.pieces[k]));
+		decode_range(b, image, 0, cut);
+		assert_memory_equal(b->arena + ARENA - b->used, b->other + ARENA - b->used,
+				    b->used);
+	}
+}
+
 static void fp8_pages(void **state)
 {
 	struct bed *b = *state;
@@ -490,6 +547,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fp8_pages),
+		cmocka_unit_test(layers_by_themselves),
 		cmocka_unit_test(reencoding_is_identical),
 		cmocka_unit_test(raw_is_byte_exact),
 		cmocka_unit_test(native_is_byte_exact),
