@@ -53,6 +53,7 @@ enum {
 	KVTIER_MAX_BLOCKS = 8192,   /* per op; a longer prompt is several ops */
 	KVTIER_MAX_OPS = 256,       /* outstanding per client; -EAGAIN */
 	KVTIER_MAX_LAYERS = 1024,
+	KVTIER_MAX_LAYER_GROUPS = 128, /* per op, and at most its space's layers */
 	KVTIER_MAX_HEADS = 1024,
 	KVTIER_MAX_HEAD_DIM = 4096,
 	KVTIER_MAX_BLOCK_TOKENS = 4096,
@@ -182,7 +183,7 @@ struct kvtier_op_options {
 	uint32_t turn;                   /* *reserved*: turn in the conversation */
 	uint32_t ttl_s;                  /* *reserved*: seconds that it is worth keeping; 0: any */
 	int32_t priority;                /* *reserved*: -100 .. 100, 0: normal */
-	uint32_t reserved;
+	uint32_t layer_groups;           /* 0: none. n: see kvtier_wait_layers() */
 	/* KVTIER_CUDA: a CUstream. No page is touched before the work that is in it now is done.
 	 * NULL: none; the default stream is CU_STREAM_LEGACY, (void *)1. */
 	void *cuda_stream;
@@ -301,6 +302,32 @@ KVTIER_API int kvtier_cancel(struct kvtier_client *client, uint64_t op, int time
  * dies, the stream waits until a call of this client notices. -EOPNOTSUPP: use kvtier_wait().
  * -ENOENT: no such op. */
 KVTIER_API int kvtier_stream_wait(struct kvtier_client *client, uint64_t op, void *stream);
+/* Layer groups. With options.layer_groups = n an op has its layers in n groups: group g has layers
+ * L * g / n and on, up to those of group g + 1, of L layers in all. A load brings group 0 of all of
+ * its blocks first, then group 1, and so on, so that an engine can compute with the first layers
+ * while the last ones are on their way. This waits until a group is in the pages of all blocks: 0.
+ * -ETIMEDOUT: not yet, the op goes on. -ENODATA: the op has ended, and not with all of its blocks:
+ * its result says why. timeout_ms < 0: as kvtier_wait(). -EINVAL: it has no such group. -ENOENT.
+ * Staged pages, and those with TYPED or OPAQUE segments, have all their groups at the op's end. */
+KVTIER_API int kvtier_wait_layers(struct kvtier_client *client, uint64_t op, uint32_t group,
+				  int timeout_ms);
+/* KVTIER_CUDA: work that is put into `stream` after this call waits for a group, without the CPU.
+ * It never hangs: an op that ends early (a block is gone, cancel, deadline) lets go of all its
+ * groups, and the work then runs over pages whose bytes are not there. So take the op's result
+ * before you use what was computed: status 0 means that each wait ended with its bytes in the
+ * pages. Any other status: what was computed from the op's pages is void. Otherwise as
+ * kvtier_stream_wait(). */
+KVTIER_API int kvtier_stream_wait_layers(struct kvtier_client *client, uint64_t op, uint32_t group,
+					 void *stream);
+/* Of a store with options.layer_groups: the first `groups` groups are in all of its pages, and do
+ * not change any more; with `stream` (KVTIER_CUDA) once the work that is in it now is done, without
+ * the CPU. The daemon reads no other group: those are the engine's to write, lent as they are. Call
+ * it with growing numbers, always with the same stream or NULL. Blocks are kept after the last
+ * group. An op that is not given all of them ends at its deadline with -ETIMEDOUT, and nothing is
+ * kept of it. -EAGAIN: the ring is full, call again. -EOPNOTSUPP: this driver writes no words:
+ * synchronize the stream, and give NULL. */
+KVTIER_API int kvtier_store_layers(struct kvtier_client *client, uint64_t op, uint32_t groups,
+				   void *stream);
 /* Writes up to max lent pages, ret[0].size bytes apart, and returns how many there are, once for
  * each op: first those of the client's running stores and loads (NULL: none), then those that any
  * client of this process, also a closed one, lent over connections that were cut. */

@@ -17,8 +17,8 @@
  *	DOORBELL     client woke the daemon: "look at my ring"; no reply
  *	WAKE         daemon woke the client: "look at your ring"; no reply
  *
- * Version 5 added PARTS. Versions before it are not spoken: kvtierd and libkvtier of one tree go
- * together.
+ * Version 6 added layer groups. Versions before it are not spoken: kvtierd and libkvtier of one
+ * tree go together.
  *
  * An ERROR to a well-formed request (bad geometry, seal missing...) leaves the connection as it
  * was. A malformed message or ring entry ends the connection: an ERROR with the reason, then close.
@@ -45,11 +45,19 @@
  * slots of all outstanding ops together, parents included, are never more than the arena has: a
  * client that claims more is cut.
  *
- * layers[i] is how many layers of that block of a load are in its page already, while the op runs.
- * A device that loads layer by layer raises it with release, when it would be right to complete
- * those layers: their bytes are visible to whatever is launched after the word was seen. The CPU
- * device leaves it 0, so 0 says nothing. Of a geometry with typed or opaque segments it is 0, then
- * all layers. The daemon makes it 0 again before the cqe, so that a slot's next op begins with 0.
+ * Layer groups: an op with sqe.groups = n divides the layers into n groups, of which group g has
+ * the layers wire_group_layer(layers, n, g) and on, up to the next group's first. The last group
+ * also has the typed and opaque bytes, and where there are any, no group before it is ever said to
+ * be there: nobody knows which layers they belong to.
+ *
+ * A load goes through all of its blocks for group 0, then for group 1, and so on. layers[first] is
+ * how many groups are in the pages of all blocks of the op at `first`. It is raised with release,
+ * when it would be right to complete those groups: their bytes are visible to whatever is launched
+ * after the word was seen. A group that one block misses is never there. The daemon makes it 0
+ * again before the cqe, so that a slot's next op begins with 0. The other slots' words are 0.
+ *
+ * Of a store the client says, by entries LAYERS or by a word (WIRE_SQE_GIVEN), how many groups are
+ * in the pages: the daemon reads the others later. Nothing is committed before all are given.
  *
  * Sleeping: the daemon sets index->asleep, full fence, looks at every ring once more, sleeps. The
  * client publishes sq_tail, full fence, and sends DOORBELL only when asleep != 0. A client thread
@@ -80,6 +88,7 @@ enum {
 	WIRE_MIN_ARENA = 64,
 	WIRE_MAX_ARENA = 65536,
 	WIRE_MAX_EVENTS = 256, /* of a device, per connection; as many words */
+	WIRE_MAX_GROUPS = 128, /* of layers, of one op */
 	/* of one PARTS: as many descriptors as a packet can carry (SCM_MAX_FD) */
 	WIRE_MAX_PARTS = 253,
 	WIRE_MAX_RANGE_PARTS = 65536, /* of a range: 128 GiB in pieces of 2 MiB */
@@ -236,16 +245,36 @@ static_assert(sizeof(struct wire_order_ok) == 32, "wire_order_ok");
 
 /* A client's memfd (SHRINK|GROW|SEAL) of exactly this size, mapped by both. Both write op ids,
  * which grow (mod 2^64): "reached" means (int64_t)(word - op_id) >= 0.
- *	ready  the client's device writes it, in stream order: the pages of op_id may be touched
- *	done   the daemon writes it, with release, when no page of op_id is touched any more, before
- *	       the op's cqe; the client writes it for ops that end with their connection. So a
- *	       stream that waits for it goes on.
+ *	ready   the client's device writes it, in stream order: the pages of op_id may be touched
+ *	done    the daemon writes it, with release, when no page of op_id is touched any more,
+ *		before the op's cqe; the client writes it for ops that end with their connection. So
+ *		a stream that waits for it goes on.
+ *	layers  likewise, wire_groups(): so many groups of a load are in all pages. When the op
+ *		ends, however it does, it becomes wire_groups(op_id, WIRE_ALL_GROUPS)
+ *	given   the client or its device writes it, wire_groups(): so many groups of a store are in
+ *		all pages
  * The daemon believes nothing of it but "not yet": a client that lies harms its own pages. */
 struct wire_words {
 	uint64_t ready[WIRE_MAX_EVENTS];
 	uint64_t done[WIRE_MAX_EVENTS];
+	uint64_t layers[WIRE_MAX_EVENTS];
+	uint64_t given[WIRE_MAX_EVENTS];
 };
-static_assert(sizeof(struct wire_words) == 4096, "wire_words");
+static_assert(sizeof(struct wire_words) == 8192, "wire_words");
+
+enum { WIRE_ALL_GROUPS = 255 };
+
+/* Grows with the op, and within it with the groups. */
+static inline uint64_t wire_groups(uint64_t op_id, uint32_t groups)
+{
+	return op_id << 8 | groups;
+}
+
+/* The first layer of a group; of group n: behind the last one. */
+static inline uint32_t wire_group_layer(uint32_t layers, uint32_t n, uint32_t group)
+{
+	return (uint32_t)((uint64_t)layers * group / n);
+}
 
 /* Followed by wire_region[n_regions], wire_segment[n_segments]. */
 struct wire_space_open {
@@ -289,11 +318,15 @@ enum wire_op {
 	WIRE_OP_LOAD,
 	WIRE_OP_PREFETCH,
 	WIRE_OP_CANCEL, /* target = op_id of an earlier op; has no completion of its own */
+	/* likewise; the first n groups of target, a store, are in its pages. n never falls */
+	WIRE_OP_LAYERS,
 };
 enum {
 	WIRE_SQE_HAS_PARENT = 1, /* arena key [first + n] is the parent of key [first] */
 	/* no page may be touched before ready[word - 1] has reached op_id */
 	WIRE_SQE_READY = 2,
+	/* of a store with groups: given[word - 1] says how many are in the pages, not LAYERS */
+	WIRE_SQE_GIVEN = 4,
 };
 
 struct wire_sqe {
@@ -305,14 +338,16 @@ struct wire_sqe {
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0 is invalid except for NOP and CANCEL */
 	uint32_t first;       /* arena slot of the first block */
 	int32_t priority;     /* hint, -100 .. 100 */
-	uint64_t target;      /* CANCEL: op_id to cancel; else 0 */
+	uint64_t target;      /* CANCEL, LAYERS: op_id of the op that is meant; else 0 */
 	uint64_t session;     /* hint */
 	uint32_t turn;        /* hint */
 	uint32_t ttl_s;       /* hint */
 	/* of the space's device: no page may be touched before this event, as it was recorded last;
 	 * 0: none */
-	uint32_t event;
-	uint32_t word; /* likewise: which ready and done are the op's; 0: none */
+	uint16_t event;
+	uint16_t word;   /* likewise: which of the words are the op's; 0: none */
+	uint16_t groups; /* LOAD, STORE: of layers, at most the space's layers; 0: none */
+	uint16_t reserved;
 };
 static_assert(sizeof(struct wire_sqe) == 64, "wire_sqe");
 

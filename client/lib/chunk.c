@@ -36,8 +36,11 @@ int chunk_push(struct kvtier_client *c, struct op *op, const struct kvtier_key *
 	for (uint32_t i = 0; i < n; i++)
 		link->pages[range.first + i] = pages ? pages[i] : page + i;
 	sqe.flags = parent ? WIRE_SQE_HAS_PARENT : 0;
-	if (op->order && !op->staged)
+	if (op->staged)
+		sqe.groups = 0; /* a chunk is done as a whole */
+	else if (op->order)
 		cuda_order_entry(op->order, op, &sqe);
+	op->gives = sqe.flags & WIRE_SQE_GIVEN;
 	sqe.space = (uint16_t)op->space->handle;
 	sqe.n = n;
 	sqe.first = range.first;
@@ -71,14 +74,22 @@ static uint32_t staged_run(struct op *op)
 	return end - op->chunk_done;
 }
 
+bool chunk_needs_groups(const struct op *op)
+{
+	return op->hints.op == WIRE_OP_STORE && op->hints.groups > 0;
+}
+
 /* 0: the op's pages may be touched. -EAGAIN: not yet. Another -errno: the op ends with it. */
 static int staged_ready(struct op *op)
 {
 	int rc;
 
-	if (!op->ordered || op->reached)
+	if (op->reached)
 		return 0;
-	rc = cuda_order_reached(op->order, op);
+	rc = op->ordered ? cuda_order_reached(op->order, op) : 1;
+	if (rc == 1 && chunk_needs_groups(op))
+		rc = op->given == op->hints.groups ||
+		     (op->order && cuda_order_given(op->order, op) == op->hints.groups);
 	op->reached = rc == 1;
 	return rc == 1 ? 0 : rc ? rc : -EAGAIN;
 }

@@ -5,6 +5,7 @@
 #ifndef KVTIER_LIB_CHUNK_H
 #define KVTIER_LIB_CHUNK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "client/kvtier.h"
@@ -18,6 +19,8 @@ int chunk_push(struct kvtier_client *c, struct op *op, const struct kvtier_key *
 	       const struct kvtier_key *parent, const uint32_t *pages, uint32_t page, uint32_t n);
 /* The next chunk of a staged op that has none on the wire, or its end. -EAGAIN, -EPROTO. */
 int chunk_staged(struct kvtier_client *c, struct op *op, uint64_t now);
+/* staged: a store whose layer groups have to be given first */
+bool chunk_needs_groups(const struct op *op);
 /* a chunk's statuses are in op->blocks */
 int chunk_done(struct op *op); /* 0, or the error with which the op's copies failed */
 

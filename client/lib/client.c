@@ -331,25 +331,11 @@ static int result_check(const struct kvtier_result *ret)
 
 int kvtier_wait(struct kvtier_client *c, uint64_t id, int timeout_ms, struct kvtier_result *ret)
 {
-	uint64_t limit_ns = 0;
 	int rc = client_check(c);
 
 	if (!rc)
 		rc = result_check(ret);
-	if (rc)
-		return rc;
-	if (timeout_ms > 0) {
-		limit_ns = client_now() + ms_to_ns((uint64_t)timeout_ms);
-	} else if (timeout_ms < 0) {
-		const struct op *op;
-
-		(void)pthread_mutex_lock(&c->ring);
-		op = op_find(c, id);
-		if (op)
-			limit_ns = op->deadline_ns + ms_to_ns(CLIENT_GRACE_MS);
-		(void)pthread_mutex_unlock(&c->ring);
-	}
-	return op_await(c, id, limit_ns, true, ret);
+	return rc ? rc : op_await(c, id, op_limit(c, id, timeout_ms), true, ret);
 }
 
 /* Which pages of it are lent still? 0: none, it has ended. */

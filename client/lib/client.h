@@ -16,8 +16,8 @@
  * on it). The keys of a space have a lock of their own, a leaf: take no locks while holding it.
  *
  * Nearly all files work on struct kvtier_client, which is here; client.c defines public calls only.
- * Files call each other in one direction: client.c > space.c > submit.c > turn.c > session.c >
- * spaces.c; below them chunk.c, op.c and the files that serve these.
+ * Files call each other in one direction: client.c > space.c > submit.c, progress.c > turn.c >
+ * session.c > spaces.c; below them chunk.c, op.c and the files that serve these.
  *
  * Pages that are still lent over ended connections belong to the process, not to a client: lent.c.
  * Its lock is a leaf below all of these.

@@ -11,13 +11,15 @@
  * before that event. Where events cannot be shared (containers), the stream writes the op's number
  * into ready[slot] instead. The other way round, a stream waits until done[slot] has reached the
  * op's number: the daemon writes it when it lets go of the pages, the library when the op ends here
- * (a connection that was lost, staged pages).
+ * (a connection that was lost, staged pages). Groups of layers have words of their own: a load's
+ * layers[slot] is raised group by group, and to all of them when the op ends; a store's given[slot]
+ * is written by the stream that fills the pages.
  *
  * Invariants
- *   O1 done[] only grows, and whoever raises it compares and swaps: a daemon that was stopped and
- *      goes on late changes nothing that later ops wrote. So one page of words serves all
+ *   O1 done[] and layers[] only grow, and whoever raises one compares and swaps: a daemon that was
+ *      stopped and goes on late changes nothing that later ops wrote. So these words serve all
  *      connections of a client.
- *   O2 Each op that ends raises its word. So no stream waits for ever, as long as somebody calls
+ *   O2 Each op that ends raises its words. So no stream waits for ever, as long as somebody calls
  *      kvtier_poll() or kvtier_wait() after a daemon died.
  *   O3 A slot's event is not recorded again before its op has ended: an op has one slot (op.c).
  */
@@ -284,11 +286,13 @@ void cuda_order_entry(const struct cuda_order *o, const struct op *op, struct wi
 {
 	if (o->state != CUDA_ORDER_KNOWN)
 		return;
-	sqe->word = slot_of(op) + 1;
+	sqe->word = (uint16_t)(slot_of(op) + 1);
+	if (op->hints.op == WIRE_OP_STORE && op->hints.groups > 0)
+		sqe->flags |= WIRE_SQE_GIVEN;
 	if (!op->ordered)
 		return;
 	if (o->shares_events)
-		sqe->event = slot_of(op) + 1;
+		sqe->event = (uint16_t)(slot_of(op) + 1);
 	else
 		sqe->flags |= WIRE_SQE_READY;
 }
@@ -312,34 +316,77 @@ int cuda_order_reached(const struct cuda_order *o, const struct op *op)
 	return r ? driver_error(r, "cuEventQuery") : 1;
 }
 
-void cuda_order_done(struct cuda_order *o, const struct op *op)
+static void raise_word(uint64_t *word, uint64_t to)
 {
-	uint64_t *word = &o->words->done[slot_of(op)];
 	uint64_t now = __atomic_load_n(word, __ATOMIC_RELAXED);
 
-	while ((int64_t)(op->id - now) > 0 &&
-	       !__atomic_compare_exchange_n(word, &now, op->id, false, __ATOMIC_RELEASE,
+	while ((int64_t)(to - now) > 0 &&
+	       !__atomic_compare_exchange_n(word, &now, to, false, __ATOMIC_RELEASE,
 					    __ATOMIC_RELAXED))
 		;
 }
 
-int cuda_order_wait(struct cuda_order *o, uint64_t id, CUstream stream)
+void cuda_order_done(struct cuda_order *o, const struct op *op)
 {
+	const uint32_t slot = slot_of(op);
+
+	raise_word(&o->words->layers[slot], wire_groups(op->id, WIRE_ALL_GROUPS));
+	raise_word(&o->words->done[slot], op->id);
+}
+
+uint32_t cuda_order_given(const struct cuda_order *o, const struct op *op)
+{
+	const uint64_t word = __atomic_load_n(&o->words->given[slot_of(op)], __ATOMIC_ACQUIRE);
+	const int64_t groups = (int64_t)(word - wire_groups(op->id, 0));
+
+	return groups < 0 ? 0 : groups > op->hints.groups ? op->hints.groups : (uint32_t)groups;
+}
+
+int cuda_order_wait(struct cuda_order *o, uint64_t id, uint32_t groups, CUstream stream)
+{
+	const uint64_t slot = id & (WIRE_MAX_EVENTS - 1);
 	CUresult r;
 	int rc;
 
 	if (!o || !o->device_words)
 		return error_set(-EOPNOTSUPP,
 				 "op %llu: its pages are not KVTIER_CUDA, or the driver has no "
-				 "waits for words: use kvtier_wait()",
-				 (unsigned long long)id);
+				 "waits for words: use %s()",
+				 (unsigned long long)id,
+				 groups ? "kvtier_wait_layers" : "kvtier_wait");
 	rc = cuda_enter(&o->device);
 	if (rc)
 		return rc;
-	r = o->device.api->cuStreamWaitValue64(stream,
-					       o->device_words + offsetof(struct wire_words, done) +
-						       8 * (id & (WIRE_MAX_EVENTS - 1)),
-					       id, CU_STREAM_WAIT_VALUE_GEQ);
+	r = o->device.api->cuStreamWaitValue64(
+		stream,
+		o->device_words +
+			(groups ? offsetof(struct wire_words, layers) :
+				  offsetof(struct wire_words, done)) +
+			8 * slot,
+		groups ? wire_groups(id, groups) : id, CU_STREAM_WAIT_VALUE_GEQ);
 	cuda_leave(&o->device);
 	return r ? driver_error(r, "cuStreamWaitValue64") : 0;
+}
+
+int cuda_order_give(struct cuda_order *o, uint64_t id, uint32_t groups, CUstream stream)
+{
+	const uint64_t slot = id & (WIRE_MAX_EVENTS - 1);
+	CUresult r;
+	int rc;
+
+	if (!stream) {
+		raise_word(&o->words->given[slot], wire_groups(id, groups));
+		return 0;
+	}
+	if (!o->device_words)
+		return error_set(-EOPNOTSUPP, "stream: this driver writes no words; synchronize "
+					      "the stream, and give NULL");
+	rc = cuda_enter(&o->device);
+	if (rc)
+		return rc;
+	r = o->device.api->cuStreamWriteValue64(
+		stream, o->device_words + offsetof(struct wire_words, given) + 8 * slot,
+		wire_groups(id, groups), CU_STREAM_WRITE_VALUE_DEFAULT);
+	cuda_leave(&o->device);
+	return r ? driver_error(r, "stream: cuStreamWriteValue64") : 0;
 }

@@ -56,8 +56,13 @@ void cuda_order_entry(const struct cuda_order *order, const struct op *op, struc
 /* Staged: the engine's stream has come so far. 1, 0: not yet, or -errno. Ring. */
 int cuda_order_reached(const struct cuda_order *order, const struct op *op);
 /* The op has ended: streams that wait for it go on. Ring. */
-/* The stream waits for the op of this id, which runs; o NULL: -EOPNOTSUPP. */
-int cuda_order_wait(struct cuda_order *o, uint64_t id, CUstream stream);
 void cuda_order_done(struct cuda_order *order, const struct op *op);
+/* The stream waits for the op of this id, which runs: for so many of its layer groups, or for its
+ * end (0). o NULL: -EOPNOTSUPP. */
+int cuda_order_wait(struct cuda_order *o, uint64_t id, uint32_t groups, CUstream stream);
+/* So many groups of a store are in its pages: now (stream NULL), or when the stream has come so
+ * far. No lock held, as above. */
+int cuda_order_give(struct cuda_order *o, uint64_t id, uint32_t groups, CUstream stream);
+uint32_t cuda_order_given(const struct cuda_order *o, const struct op *op); /* up to now */
 
 #endif

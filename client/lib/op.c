@@ -93,7 +93,8 @@ int op_new(struct kvtier_client *c, struct kvtier_space *space, struct op **ret)
 	op->space = space;
 	op->wire_id = op->cancelled_id = 0;
 	op->grave = 0;
-	op->cancel = op->staged = op->has_parent = op->ordered = op->reached = false;
+	op->cancel = op->staged = op->has_parent = op->ordered = op->reached = op->gives = false;
+	op->given = 0;
 	op->order = space->order;
 	op->chunk = op->chunk_done = 0;
 	op->state = OP_RUNNING;

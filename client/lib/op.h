@@ -35,12 +35,14 @@ struct op {
 	/* its connection ended while its pages were lent: a number for lent_op(); else 0 */
 	uint64_t grave;
 	uint32_t sq_at;        /* where its sqe lies, if it is on the wire */
-	struct wire_sqe hints; /* op, priority, session, turn, ttl_s */
+	struct wire_sqe hints; /* op, priority, session, turn, ttl_s, groups */
 	enum op_state state;
 	bool staged;
 	struct cuda_order *order; /* KVTIER_CUDA: the events and words of its GPU */
 	bool ordered;             /* the op comes after the work of a stream */
-	bool reached;             /* staged: the library has seen that work done */
+	bool reached;             /* staged: that work is done, and all groups were given */
+	bool gives;               /* a store whose groups are given by a word of `order` */
+	uint32_t given;           /* a store: groups that were given otherwise */
 	bool cancel;              /* start no further chunk */
 	bool has_parent;
 	uint32_t n;

@@ -151,6 +151,8 @@ int link_open(const struct wire_hello_ok *ok, const int fds[3], struct link **re
 		(uint32_t *)(void *)(s + wire_pages_offset(link->sq_entries, link->arena_blocks));
 	link->cqes = (const struct wire_cqe *)(const void *)(c + WIRE_RING_OFFSET);
 	link->statuses = (const int32_t *)(const void *)(c + wire_status_offset(link->cq_entries));
+	link->layers = (const uint32_t *)(const void *)(c + wire_layers_offset(link->cq_entries,
+									       link->arena_blocks));
 	arena_init(&link->arena, link->arena_blocks);
 	*ret = link;
 	return 0;

@@ -23,6 +23,7 @@ struct link {
 	uint32_t *pages;
 	const struct wire_cqe *cqes;
 	const int32_t *statuses;
+	const uint32_t *layers;
 	uint64_t submit_bytes, complete_bytes;
 	uint32_t sq_entries, cq_entries, arena_blocks;
 	uint32_t sq_tail, cq_head; /* private copies: ours are the truth */

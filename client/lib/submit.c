@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * submit.c - store, load, prefetch, cancel, a stream that waits: calls about ops, their arguments
- * checked.
+ * submit.c - store, load, prefetch, cancel: calls that make and end ops, their arguments checked.
  */
 #include "submit.h"
 
@@ -33,6 +32,21 @@ struct request {
 	struct kvtier_op_options options;
 };
 
+static int groups_check(const struct request *r)
+{
+	const uint32_t n = r->options.layer_groups;
+
+	if (n > KVTIER_MAX_LAYER_GROUPS)
+		return error_set(-EINVAL, "options.layer_groups is %u, must be at most %d", n,
+				 KVTIER_MAX_LAYER_GROUPS);
+	if (n > r->space->layout->geometry.layers)
+		return error_set(-EINVAL,
+				 "options.layer_groups is %u, must be at most the layers of the "
+				 "space, %u",
+				 n, r->space->layout->geometry.layers);
+	return 0;
+}
+
 static int request_check(struct request *r, size_t n, const struct kvtier_op_options *options,
 			 const uint64_t *ret_op)
 {
@@ -57,8 +71,9 @@ static int request_check(struct request *r, size_t n, const struct kvtier_op_opt
 	if (r->options.priority < -100 || r->options.priority > 100)
 		return error_set(-EINVAL, "options.priority is %d, must be in -100..100",
 				 r->options.priority);
-	if (r->options.reserved)
-		return error_set(-EINVAL, "options.reserved is %u, must be 0", r->options.reserved);
+	rc = groups_check(r);
+	if (rc)
+		return rc;
 	if (r->options.cuda_stream && !r->space->cuda)
 		return error_set(-EINVAL,
 				 "options.cuda_stream is set, but the space's pages are not "
@@ -82,6 +97,7 @@ static void op_fill(struct kvtier_client *c, struct op *op, const struct request
 		.session = r->options.session,
 		.turn = r->options.turn,
 		.ttl_s = r->options.ttl_s,
+		.groups = (uint16_t)r->options.layer_groups,
 	};
 }
 
@@ -261,28 +277,4 @@ int submit_cancel(struct kvtier_client *c, uint64_t id, uint64_t limit_ns)
 		if (rc != -ETIMEDOUT || until == limit_ns)
 			return rc;
 	}
-}
-
-int kvtier_stream_wait(struct kvtier_client *c, uint64_t id, void *stream)
-{
-	struct cuda_order *o = NULL;
-	bool runs;
-	int rc = client_check(c);
-
-	if (rc)
-		return rc;
-	(void)pthread_mutex_lock(&c->ring);
-	(void)ops_turn(c);
-	const struct op *op = op_find(c, id);
-
-	runs = op && op->state == OP_RUNNING;
-	if (op)
-		o = op->order;
-	rc = op ? 0 :
-		  error_set(-ENOENT, "no op %llu: never submitted here, or its result was taken",
-			    (unsigned long long)id);
-	ops_unlock(c);
-	if (rc || !runs)
-		return rc; /* the op is done: work that is launched now finds its bytes */
-	return cuda_order_wait(o, id, stream);
 }

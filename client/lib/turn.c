@@ -6,6 +6,7 @@
 #include "turn.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "arena.h"
 #include "chunk.h"
@@ -60,8 +61,8 @@ bool ops_wait_for_stream(const struct kvtier_client *c)
 	bool wait = false;
 
 	for (size_t i = 0; i < KVTIER_MAX_OPS && c->staged_running && !wait; i++)
-		wait = c->ops[i].state == OP_RUNNING && c->ops[i].staged && c->ops[i].ordered &&
-		       !c->ops[i].reached;
+		wait = c->ops[i].state == OP_RUNNING && c->ops[i].staged && c->ops[i].order &&
+		       !c->ops[i].reached && (c->ops[i].ordered || chunk_needs_groups(&c->ops[i]));
 	return wait;
 }
 
@@ -157,37 +158,75 @@ static uint64_t spin_ns(const struct kvtier_client *c)
 	return (us < CLIENT_SPIN_MAX_US ? us : CLIENT_SPIN_MAX_US) * 1000ull;
 }
 
-/* One look: 0 done, -ENOENT, or -EAGAIN with a reference to the link to sleep on. */
-static int await_look(struct kvtier_client *c, uint64_t id, bool take, struct kvtier_result *ret,
-		      struct link **ret_link, uint32_t *ret_seen, uint64_t *ret_slice)
+/* What a caller waits for. */
+struct goal {
+	uint64_t id;
+	uint32_t groups; /* of layers; 0: the op's end */
+	bool take;
+	struct kvtier_result *ret;
+};
+
+/* 0: so many groups are in the pages; -EAGAIN: not yet. The daemon's word is believed as far as it
+ * can be. */
+static int groups_look(struct kvtier_client *c, const struct op *op, uint32_t groups)
+{
+	const struct link *link = atomic_load(&c->link);
+	uint32_t there;
+
+	if (op->staged || !op->wire_id)
+		return -EAGAIN;
+	there = __atomic_load_n(&link->layers[op->first], __ATOMIC_ACQUIRE);
+	c->lied |= there > op->hints.groups;
+	return there >= groups && there <= op->hints.groups ? 0 : -EAGAIN;
+}
+
+/* Of an op that is there. 0; -EAGAIN; or how the wait ends, with its sentence. */
+static int goal_look(struct kvtier_client *c, struct op *op, const struct goal *goal)
+{
+	if (goal->groups > 0 && (op->hints.op != WIRE_OP_LOAD || goal->groups > op->hints.groups))
+		return error_set(-EINVAL, "group is %u: op %llu is %s with options.layer_groups %u",
+				 goal->groups - 1, (unsigned long long)op->id,
+				 op->hints.op == WIRE_OP_LOAD ? "a load" : "no load",
+				 op->hints.groups);
+	if (op->state != OP_DONE)
+		return goal->groups > 0 ? groups_look(c, op, goal->groups) : -EAGAIN;
+	if (goal->groups > 0 && op->status)
+		return error_set(-ENODATA,
+				 "op %llu has ended without group %u in all of its pages: %s",
+				 (unsigned long long)op->id, goal->groups - 1,
+				 strerrordesc_np(-op->status));
+	if (goal->take)
+		op_take(c, op, goal->ret);
+	return 0;
+}
+
+/* One look: 0, -EAGAIN with a reference to the link to sleep on, or another -errno. */
+static int await_look(struct kvtier_client *c, const struct goal *goal, struct link **ret_link,
+		      uint32_t *ret_seen, uint64_t *ret_slice)
 {
 	struct op *op;
-	int rc = -EAGAIN;
+	int rc;
 
 	(void)pthread_mutex_lock(&c->ring);
 	(void)ops_turn(c);
-	op = op_find(c, id);
+	op = op_find(c, goal->id);
 	*ret_link = NULL;
-	if (!op) {
-		rc = -ENOENT;
-	} else if (op->state == OP_DONE) {
-		rc = 0;
-		if (take)
-			op_take(c, op, ret);
-	} else if (!c->lied) {
+	rc = op ? goal_look(c, op, goal) :
+		  error_set(-ENOENT, "no op %llu: never submitted here, or its result was taken",
+			    (unsigned long long)goal->id);
+	if (rc == -EAGAIN && !c->lied) {
 		*ret_link = atomic_load(&c->link);
 		(*ret_link)->refs++;
 		*ret_seen = (*ret_link)->cq_head;
-		/* a stream wakes nobody when it has come so far */
-		*ret_slice =
-			ops_wait_for_stream(c) ? CLIENT_STREAM_SLICE_NS : ms_to_ns(CLIENT_SLICE_MS);
+		/* nobody is woken when a stream, or a group of layers, has come so far */
+		*ret_slice = goal->groups > 0 || ops_wait_for_stream(c) ? CLIENT_STREAM_SLICE_NS :
+									  ms_to_ns(CLIENT_SLICE_MS);
 	}
 	ops_unlock(c);
 	return rc;
 }
 
-int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
-	     struct kvtier_result *ret)
+static int await(struct kvtier_client *c, const struct goal *goal, uint64_t limit_ns)
 {
 	uint64_t spin_until = 0, looked = 0;
 
@@ -196,14 +235,10 @@ int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
 		uint64_t now, slice;
 		uint32_t seen;
 		bool nudge;
-		const int rc = await_look(c, id, take, ret, &link, &seen, &slice);
+		const int rc = await_look(c, goal, &link, &seen, &slice);
 
-		if (rc == -ENOENT)
-			return error_set(
-				rc, "no op %llu: never submitted here, or its result was taken",
-				(unsigned long long)id);
-		if (!rc)
-			return 0;
+		if (rc != -EAGAIN)
+			return rc;
 		now = client_now();
 		if (!looked) {
 			looked = now;
@@ -222,11 +257,40 @@ int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
 			session_nudge(c);
 			return error_set(-ETIMEDOUT,
 					 "op %llu is not done yet; its pages are lent until it is",
-					 (unsigned long long)id);
+					 (unsigned long long)goal->id);
 		}
 		if (nudge) {
 			looked = now;
 			session_nudge(c); /* is the daemon still there? */
 		}
 	}
+}
+
+uint64_t op_limit(struct kvtier_client *c, uint64_t id, int timeout_ms)
+{
+	uint64_t ret = 0;
+
+	if (timeout_ms > 0) {
+		ret = client_now() + ms_to_ns((uint64_t)timeout_ms);
+	} else if (timeout_ms < 0) {
+		const struct op *op;
+
+		(void)pthread_mutex_lock(&c->ring);
+		op = op_find(c, id);
+		if (op)
+			ret = op->deadline_ns + ms_to_ns(CLIENT_GRACE_MS);
+		(void)pthread_mutex_unlock(&c->ring);
+	}
+	return ret;
+}
+
+int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
+	     struct kvtier_result *ret)
+{
+	return await(c, &(struct goal){ .id = id, .take = take, .ret = ret }, limit_ns);
+}
+
+int op_await_groups(struct kvtier_client *c, uint64_t id, uint32_t groups, uint64_t limit_ns)
+{
+	return await(c, &(struct goal){ .id = id, .groups = groups }, limit_ns);
 }

@@ -24,5 +24,10 @@ void ops_unlock(struct kvtier_client *c);
  * (-ETIMEDOUT). No lock held. */
 int op_await(struct kvtier_client *c, uint64_t id, uint64_t limit_ns, bool take,
 	     struct kvtier_result *ret);
+/* Until when a call with this timeout waits: < 0: a while after the op's deadline. No lock held. */
+uint64_t op_limit(struct kvtier_client *c, uint64_t id, int timeout_ms);
+/* Waits until so many layer groups of a load (> 0) are in its pages (0), or until it has ended
+ * without (-ENODATA); else as op_await(). -EINVAL: it has fewer. */
+int op_await_groups(struct kvtier_client *c, uint64_t id, uint32_t groups, uint64_t limit_ns);
 
 #endif

@@ -31,7 +31,7 @@ bool cuda_cut(const struct cuda_units *u, uint32_t first, uint32_t used, uint32_
 	      struct cuda_cut *ret)
 {
 	struct cuda_cut cut = { .first_unit = first };
-	uint32_t low = first, high = u->plan->n_units; /* low fits, or is first; high: not */
+	uint32_t low = first, high = u->end; /* low fits, or is first; high: not */
 
 	place(u, high, used, &cut);
 	if (cut.end <= lane_bytes) {
@@ -39,9 +39,9 @@ bool cuda_cut(const struct cuda_units *u, uint32_t first, uint32_t used, uint32_
 		return true;
 	}
 	if (used > CUDA_LANE_HEAD) {
-		struct cuda_cut whole = { 0 };
+		struct cuda_cut whole = { .first_unit = u->first };
 
-		place(u, u->plan->n_units, CUDA_LANE_HEAD, &whole);
+		place(u, u->end, CUDA_LANE_HEAD, &whole);
 		if (whole.end <= lane_bytes || lane_bytes - used < CUDA_PIECE_LEAST)
 			return false;
 	}

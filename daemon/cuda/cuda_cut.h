@@ -30,6 +30,8 @@ struct cuda_units {
 	const struct cuda_plan *plan;
 	const struct cuda_piece *pieces;
 	enum image_codec codec_k, codec_v;
+	/* of the image, those that are wanted: [first, end). A store's last are wanted later */
+	uint32_t first, end;
 };
 
 /* A run of units, and its place in a lane. */
@@ -41,8 +43,8 @@ struct cuda_cut {
 	uint32_t end;                    /* of the lane's used bytes, with it */
 };
 
-/* The units from `first` on that go behind the `used` bytes of a lane. An image that fits into a
- * lane is never cut. False: they belong into the next lane. In an empty lane (used ==
+/* The units from `first` on that go behind the `used` bytes of a lane. What fits into a lane
+ * whole is never cut. False: they belong into the next lane. In an empty lane (used ==
  * CUDA_LANE_HEAD) there is room for one unit at least. */
 bool cuda_cut(const struct cuda_units *units, uint32_t first, uint32_t used, uint32_t lane_bytes,
 	      struct cuda_cut *ret);

@@ -16,26 +16,21 @@ void cuda_job_end(struct cuda_job *j)
 
 void cuda_job_look(struct cuda_job *j)
 {
-	const bool all = j->next_unit == j->units.plan->n_units;
+	const bool all = j->next_unit == j->end_unit;
 
-	if (j->out == 0 && !j->queued && (j->status || all))
-		cuda_job_end(j);
+	if (j->out > 0 || j->queued || !(j->status || all))
+		return;
+	list_remove(&j->waiting); /* failed, while it waited for more layers */
+	cuda_job_end(j);
 }
 
-/* Of typed and opaque bytes nobody said which layer they belong to: with them the block is whole or
- * it is nothing. The release comes after the GPU's own word, an event, that the bytes are there. */
-void cuda_job_landed(struct cuda_job *j)
+/* Of typed and opaque bytes nobody said which layer they belong to: they come last. */
+uint32_t cuda_job_layer_unit(const struct cuda_job *j, uint32_t layer)
 {
 	const struct cuda_plan *plan = j->units.plan;
-	const uint32_t all = j->job->layout->pages.geometry.layers;
-	uint32_t n = 0;
+	const uint32_t layers = j->job->layout->pages.geometry.layers;
 
-	if (j->landed == plan->n_units)
-		n = all;
-	else if (plan->plane_units == plan->n_units)
-		n = j->landed / (plan->plane_units / all);
-	if (n > 0 && j->job->layers)
-		__atomic_store_n(j->job->layers, n, __ATOMIC_RELEASE);
+	return layer == layers ? plan->n_units : plan->plane_units / layers * layer;
 }
 
 void cuda_job_queue(struct cuda_job *j, bool again)

@@ -4,6 +4,7 @@
  * lanes, cuda_lane.c carries its pieces.
  *
  *	ORDER --reached--> [CHECK: verified by a worker] --> QUEUED --cut--> ISSUED --> ended:
+ *	  ^-------- the next layers of a store are not given yet ------'
  *	no piece of it is in a lane any more, and all are done or it was stopped
  *
  * CHECK: a load that verifies an image of several pieces, as a page is touched only when all of it
@@ -27,14 +28,14 @@ struct cuda_job {
 	struct cuda_image image;
 	struct cuda_units units;
 	CUdeviceptr at;       /* the image, in the GPU's memory for images; 0: only in lanes */
-	struct list waiting;  /* ORDER */
+	struct list waiting;  /* ORDER, or for layers that were not given yet */
 	struct work check;    /* CHECK */
 	bool verifies;        /* load: its only piece is verified while it is copied */
 	bool queued;          /* QUEUED: stands in turns */
-	uint32_t next_unit;   /* not yet in a lane */
+	uint32_t next_unit;   /* not yet in a lane; units.end: not given yet */
+	uint32_t end_unit;    /* of all that it does */
 	uint32_t pieces, out; /* put into lanes up to now; of these still there */
 	uint32_t copied;      /* store: pieces copied out */
-	uint32_t landed;      /* load: units that are in the page */
 	int status;
 };
 
@@ -44,6 +45,6 @@ void cuda_job_end(struct cuda_job *job);
  * status. */
 void cuda_job_look(struct cuda_job *job);
 void cuda_job_queue(struct cuda_job *job, bool again); /* again: first of its client's */
-void cuda_job_landed(struct cuda_job *job);            /* tells how many layers have landed */
+uint32_t cuda_job_layer_unit(const struct cuda_job *job, uint32_t layer); /* where it begins */
 
 #endif

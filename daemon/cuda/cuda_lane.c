@@ -133,7 +133,7 @@ static bool cut_next(const struct cuda_path *path, const struct cuda_lane *lane,
 		     const struct cuda_job *j, struct cuda_cut *ret)
 {
 	if (j->way == CUDA_HIT)
-		return cuda_cut(&j->units, 0, CUDA_LANE_HEAD, UINT32_MAX, ret);
+		return cuda_cut(&j->units, j->next_unit, CUDA_LANE_HEAD, UINT32_MAX, ret);
 	return cuda_cut(&j->units, j->next_unit, lane->used, path->lane_bytes, ret);
 }
 
@@ -155,8 +155,10 @@ static bool fill_one(struct cuda_path *path, struct cuda_lane *lane, struct cuda
 		return false;
 	}
 	put(lane, j, &cut);
-	if (j->next_unit < j->units.plan->n_units)
+	if (j->next_unit < j->units.end)
 		cuda_job_queue(j, true);
+	else if (j->next_unit < j->end_unit)
+		list_add(&path->waiting, &j->waiting); /* for its next layers */
 	return true;
 }
 
@@ -374,19 +376,6 @@ static void look_at_flags(struct cuda_lane *lane)
 	}
 }
 
-/* The pieces' units are in their pages. Pieces of a job come in order. */
-static void count_landed(struct cuda_lane *lane)
-{
-	for (uint32_t i = 0; i < lane->n; i++) {
-		struct cuda_part *part = &lane->parts[i];
-
-		if (!part->job || part->job->status)
-			continue;
-		part->job->landed = part->cut.first_unit + part->cut.n_units;
-		cuda_job_landed(part->job);
-	}
-}
-
 /* True: the GPU is done with it. */
 static bool done(struct cuda_path *path, struct cuda_lane *lane)
 {
@@ -403,8 +392,6 @@ static bool done(struct cuda_path *path, struct cuda_lane *lane)
 	lane->state = LANE_DRAINING;
 	if (lane->way == CUDA_STORE)
 		look_at_flags(lane);
-	else
-		count_landed(lane);
 	return true;
 }
 

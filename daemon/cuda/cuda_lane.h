@@ -17,8 +17,8 @@
  *   L4 a way has two streams, kernels and copies, and an event orders them within a lane. So while
  *      a kernel scatters one run of an image, the next run crosses the wire. Tasks go with the
  *      launch: a store's kernel waits for no copy.
- *   L5 lanes of a way end in order, and units lie layer after layer: a job's progress word
- *      (device_job.layers) is raised when an event has told that the layers are in the page.
+ *   L5 units lie layer after layer. A store whose layers are given one after the other
+ *      (device_order.given) goes back to wait when all that was given is in lanes.
  *   L6 whether a piece's payload goes directly between slot and GPU is decided when it is put into
  *      a lane, and holds until the piece has ended: after its event, or when the context is gone.
  *      So memory that is registered meanwhile serves the next piece, and memory that a GPU takes

@@ -46,7 +46,15 @@ static void checked(struct work *work)
 		cuda_job_queue(j, false);
 }
 
-/* Where the image lies in the GPU's memory for images, or is to be kept there; 0: nowhere. */
+/* Of the image's layers, not all. */
+static bool is_partial(const struct device_job *job)
+{
+	return job->end_layer > 0 &&
+	       (job->first_layer > 0 || job->end_layer < job->layout->pages.geometry.layers);
+}
+
+/* Where the image lies in the GPU's memory for images, or is to be kept there; 0: nowhere. What is
+ * kept is whole: no load of some layers makes it. */
 static CUdeviceptr place_of(const struct cuda_job *j)
 {
 	const struct device_job *job = j->job;
@@ -55,7 +63,7 @@ static CUdeviceptr place_of(const struct cuda_job *j)
 
 	if (j->way == CUDA_HIT)
 		return (CUdeviceptr)(uintptr_t)job->image;
-	return keep->address && bytes <= keep->bytes &&
+	return keep->address && bytes <= keep->bytes && !is_partial(job) &&
 			       cuda_tier_has(j->path->gpu, keep->generation, keep->address,
 					     keep->bytes) ?
 		       keep->address :
@@ -83,7 +91,17 @@ static int begin(struct cuda_job *j)
 		.pieces = j->layout->pieces,
 		.codec_k = j->image.codec_k,
 		.codec_v = j->image.codec_v,
+		.end = j->layout->plan.n_units,
 	};
+	j->end_unit = j->units.end;
+	if (j->job->end_layer > 0) {
+		j->units.first = cuda_job_layer_unit(j, j->job->first_layer);
+		j->units.end = cuda_job_layer_unit(j, j->job->end_layer);
+		j->end_unit = j->units.end;
+	}
+	if (j->job->order.given)
+		j->units.end = 0;
+	j->next_unit = j->units.first;
 	return r;
 }
 
@@ -141,12 +159,32 @@ static int reached(struct cuda_job *j, struct asked *last)
 	return order->event ? event_reached(j->path->gpu, order, last) : 1;
 }
 
-/* It goes into a lane whole. */
+/* Layers of a store, which its client gives group by group: there are some that were not queued
+ * yet. A client that takes layers back has given them all the same. */
+static bool given(struct cuda_job *j)
+{
+	const struct device_order *order = &j->job->order;
+	const uint32_t layers = j->job->layout->pages.geometry.layers;
+	uint32_t groups, end;
+	int64_t n;
+
+	if (!order->given)
+		return true;
+	n = (int64_t)(__atomic_load_n(order->given, __ATOMIC_ACQUIRE) - order->given_value);
+	groups = n < 0 ? 0 : n > order->groups ? order->groups : (uint32_t)n;
+	end = cuda_job_layer_unit(j, wire_group_layer(layers, order->groups, groups));
+	j->units.first = j->next_unit;
+	if (end > j->units.end)
+		j->units.end = end;
+	return j->units.end > j->next_unit;
+}
+
+/* The whole image goes into a lane at once. */
 static bool is_one_piece(const struct cuda_job *j)
 {
 	struct cuda_cut cut;
 
-	return cuda_cut(&j->units, 0, CUDA_LANE_HEAD, j->path->lane_bytes, &cut) &&
+	return cuda_cut(&j->units, j->units.first, CUDA_LANE_HEAD, j->path->lane_bytes, &cut) &&
 	       cut.n_units == j->units.plan->n_units;
 }
 
@@ -172,12 +210,14 @@ static bool poll_orders(struct cuda_path *path)
 
 	for (struct list *at = path->waiting.next, *next; at != &path->waiting; at = next) {
 		struct cuda_job *j = container_of(at, struct cuda_job, waiting);
-		int r = device_stopped(j->job, now);
+		int r = j->status ? j->status : device_stopped(j->job, now);
 
 		next = at->next;
 		j->status = r;
 		if (r == 0)
 			r = reached(j, &last);
+		if (r > 0 && !given(j))
+			r = 0;
 		if (r == 0)
 			continue;
 		moved = true;

@@ -108,6 +108,10 @@ int device_submit(struct device *device, struct device_job *job)
 	assert(job->kind != DEVICE_COPY || job->n_copies > 0);
 	assert(job->kind == DEVICE_VERIFY || job->kind == DEVICE_COPY ||
 	       ((job->kind == DEVICE_ENCODE || job->kind == DEVICE_DECODE) && job->layout));
+	assert(!job->order.given || (device->layered && job->kind == DEVICE_ENCODE));
+	assert(job->end_layer == 0 ||
+	       (job->kind == DEVICE_DECODE && job->first_layer < job->end_layer &&
+		job->end_layer <= job->layout->pages.geometry.layers));
 	assert(job->order.event == 0 || job->order.events->device == device);
 	assert(device->ops->images & 1u << job->image_memory);
 	assert(((uintptr_t)job->image & (IMAGE_ALIGN - 1)) == 0);

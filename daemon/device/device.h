@@ -129,6 +129,11 @@ struct device_order {
 	const uint64_t *ready; /* shared with the client: reached when it is `value` or more; NULL:
 				* none */
 	uint64_t value;        /* compared as a difference: wire.h */
+	/* ENCODE, of a layered device: likewise; how far it is beyond given_value is how many of
+	 * `groups` groups of layers are in the page. The others are not read yet; NULL: all are */
+	const uint64_t *given;
+	uint64_t given_value;
+	uint32_t groups;
 };
 
 /* VERIFY: of an image that just came from a medium; no page is touched. COPY: bytes from one slot
@@ -143,8 +148,11 @@ struct device_copy {
 
 struct device_job {
 	enum device_job_kind kind;
-	uint8_t codec_k, codec_v;           /* ENCODE: as asked for */
-	uint8_t verify;                     /* DECODE: check the checksum first */
+	uint8_t codec_k, codec_v; /* ENCODE: as asked for */
+	uint8_t verify;           /* DECODE: check the checksum first */
+	/* DECODE: these layers alone, [first, end), and with the last what follows the planes; end
+	 * 0: all of the page */
+	uint16_t first_layer, end_layer;
 	const struct device_layout *layout; /* VERIFY: not used */
 	struct device_order order;          /* ENCODE, DECODE; zeroed: nothing */
 	/* VERIFY: the header must have it; NULL: not known, nor is identity.space_id */
@@ -170,9 +178,6 @@ struct device_job {
 	/* shared with the page's owner, or NULL: != 0 ends the job: -ECANCELED */
 	const uint32_t *given_up;
 	uint32_t cancelled; /* set by device_cancel(): -ECANCELED. The owner clears it */
-	/* DECODE: shared with the page's owner, or NULL. A layered device raises it, with release:
-	 * so many layers are in the page */
-	uint32_t *layers;
 	/* out */
 	/* 0; -ERANGE: encode as raw; -EBADMSG: image damaged (page untouched if verify was set or
 	 * the header was bad); -ECANCELED, -ETIMEDOUT: stopped between pieces; -EFAULT: its client
@@ -263,7 +268,7 @@ struct device {
 	uint8_t uuid[WIRE_UUID_BYTES]; /* 0: the CPU */
 	uint32_t unit;                 /* of the GPU tier: its number among the GPUs; or no GPU */
 	bool guarded;                  /* the kernel watches regions for holes (guard.h) */
-	bool layered;                  /* it raises device_job.layers */
+	bool layered;                  /* it takes order.given */
 	/* a job since the last one ended; one was submitted since the last kick */
 	bool refused, unkicked;
 	uint32_t depth, own_depth;

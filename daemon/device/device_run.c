@@ -33,9 +33,14 @@ static void expected(const struct device_job *job, const struct image_header *he
 
 static int begin_decode(struct device_run *run)
 {
+	const struct device_job *job = run->job;
+	const int r =
+		run->kernels->decode_start(&run->codec, &job->layout->pages, job->page, job->image);
+
 	run->stage = RUN_CODEC;
-	return run->kernels->decode_start(&run->codec, &run->job->layout->pages, run->job->page,
-					  run->job->image);
+	if (r == 0 && job->end_layer > 0)
+		run->kernels->decode_layers(&run->codec, job->first_layer, job->end_layer);
+	return r;
 }
 
 /* 0, or why there is nothing to do. */

@@ -71,7 +71,7 @@ bool conn_has_room(const struct conn *c, const struct wire_sqe *sqe, uint32_t co
 {
 	const struct ops *all = c->front->d->ops;
 
-	return sqe->op == WIRE_OP_CANCEL ||
+	return sqe->op == WIRE_OP_CANCEL || sqe->op == WIRE_OP_LAYERS ||
 	       (completions > 0 && ops_room(all, &c->client, c->front->n_alive));
 }
 

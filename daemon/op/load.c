@@ -96,6 +96,8 @@ enum step load_lookup(struct walker *w)
 
 	if (op->sqe.op == WIRE_OP_LOAD && w->job.page >= op->mount->pages)
 		return end(part, -EFAULT);
+	if (groups_status(op, part->at) < 0) /* of a group before it */
+		return end(part, groups_status(op, part->at));
 	source = where_is(w->all->store, op, &part->near, w->job.identity.key, &block);
 	w->source = source == SOURCES ? SOURCE_HOST : source;
 	if (source == SOURCE_HOST || source == SOURCE_GPU)
@@ -119,7 +121,7 @@ bool load_must_wait(const struct op *op)
 	if (op->sqe.op == WIRE_OP_STORE ||
 	    all->flights.n_parts + all->room.n < all->n_parts - all->n_parts / 4)
 		return false;
-	ring_key(&op->client->ring, op->sqe.first + op->next_block, key);
+	ring_key(&op->client->ring, op->sqe.first + op->next_block % op->sqe.n, key);
 	source = where_is(all->store, op, &near, key, &block);
 	return source == SOURCE_NVME || source == SOURCE_REDIS;
 }
@@ -198,10 +200,14 @@ static void count_loaded(const struct walker *w)
 
 	if (f)
 		f->credited = true;
-	w->part->op->client->loaded_blocks++;
-	space->loaded_blocks++;
-	stats_add(&stats->v.load_blocks_total, 1);
-	stats_add(&stats->v.load_logical_bytes_total, space->shape.logical_bytes);
+	if (groups_are_last(w->part->op, w->part->group)) {
+		w->part->op->client->loaded_blocks++;
+		space->loaded_blocks++;
+		stats_add(&stats->v.load_blocks_total, 1);
+		stats_add(&stats->v.load_logical_bytes_total, space->shape.logical_bytes);
+	}
+	if (w->part->group > 0) /* counted with the first */
+		return;
 	stats_add(&tier->hit_blocks_total, 1);
 	if (source == SOURCE_HOST ||
 	    source == SOURCE_GPU) /* of others it is counted when it arrives */

@@ -63,6 +63,8 @@ void near_keep(struct store *store, const struct mount *mount, struct near *near
 	job->image_memory = IMAGE_OF_HOST;
 	job->keep = (struct device_keep){ 0 };
 	job->kept = false;
+	if (job->end_layer > 0) /* a copy is of all layers */
+		return;
 	if (is_there(store, mount, near, job) ||
 	    beside_take(store, unit_of(mount, near), mount->space, bytes, &slot))
 		return;

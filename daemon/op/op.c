@@ -34,6 +34,7 @@
 #include "daemon/store/copies.h"
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
+#include "groups.h"
 #include "part.h"
 #include "share.h"
 #include "trace.h"
@@ -114,7 +115,9 @@ uint64_t ops_pages(const struct client *client)
 
 	for (const struct op *op = client->ops; op; op = op->next)
 		if (op->sqe.op != WIRE_OP_PREFETCH)
-			pages += op->abandoned ? op->sqe.n - op->settled : op->sqe.n;
+			pages += op->abandoned && op->total - op->settled < op->sqe.n ?
+					 op->total - op->settled :
+					 op->sqe.n;
 	return pages;
 }
 
@@ -142,12 +145,31 @@ static void count(const struct op *op, int status)
 	}
 }
 
+/* A block that has groups of layers keeps the first error of them. */
+static void set_status(struct op *op, uint32_t at, int status)
+{
+	if (groups_status(op, at) < 0)
+		return;
+	ring_set_status(&op->client->ring, op->sqe.first + at, status);
+	count(op, status);
+}
+
 static void settle(struct op *op, uint32_t at, int status)
 {
-	assert(op->settled < op->sqe.n);
-	ring_set_status(&op->client->ring, op->sqe.first + at, status);
+	assert(op->settled < op->total);
+	set_status(op, at, status);
 	op->settled++;
-	count(op, status);
+}
+
+/* Of all that was not begun. */
+static void settle_rest(struct op *op, int status)
+{
+	const uint32_t n = op->sqe.n, left = op->total - op->next_block;
+
+	for (uint32_t at = left < n ? n - left : 0; left > 0 && at < n; at++)
+		set_status(op, at, status);
+	op->next_block = op->total;
+	op->settled += left;
 }
 
 /* --- completion --- */
@@ -187,8 +209,7 @@ static void complete(struct op *op)
 		if (status >= 0 && cqe.prefix == i)
 			cqe.prefix = i + 1;
 	}
-	if (op->sqe.op == WIRE_OP_LOAD && op->mount->device->layered)
-		ring_clear_layers(&op->client->ring, op->sqe.first, op->sqe.n);
+	groups_end(op);
 	count_time(op->all->store->stats, op->sqe.op, &cqe);
 	order_done(op->order, &op->sqe);
 	if (ring_complete(&op->client->ring, &cqe))
@@ -227,7 +248,7 @@ static void finish_if_settled(struct op *op)
 {
 	struct ops *all = op->all;
 
-	if (op->settled < op->sqe.n)
+	if (op->settled < op->total)
 		return;
 	assert(list_empty(&op->parts) && op->n_parts == 0 && !list_has(&op->queue));
 	loop_timer_unset(all->loop, &op->deadline);
@@ -264,6 +285,8 @@ void op_part_done(struct part *part)
 	assert(op->sqe.op != WIRE_OP_STORE || first == part);
 	list_remove(&part->link);
 	settle(op, part->at, part->status);
+	if (part->status >= 0)
+		groups_landed(op, part->group);
 	trace_done(op, part->at, part->status);
 	share_part_ended(all, part);
 	turn_look_again(all);
@@ -287,8 +310,7 @@ static void end_early(struct op *op, int status)
 	op->early = status;
 	turn_look_again(all);
 	turn_remove(op);
-	while (op->next_block < op->sqe.n)
-		settle(op, op->next_block++, status);
+	settle_rest(op, status);
 	for (struct list *l = op->parts.next; l != &op->parts; l = l->next) {
 		struct part *part = part_of(l);
 
@@ -336,19 +358,21 @@ struct part *op_begin_block(struct op *op)
 	struct ring *ring = &op->client->ring;
 	struct part *part = part_of(all->free_parts.next);
 	struct device_job *job = &part->w.job;
-	const uint32_t slot = op->sqe.first + op->next_block;
+	const uint32_t at = op->next_block % op->sqe.n, slot = op->sqe.first + at;
 
-	if (!op->begun && (op->sqe.flags & WIRE_SQE_HAS_PARENT))
+	if (at == 0 && (op->sqe.flags & WIRE_SQE_HAS_PARENT))
 		take_parent(all, op);
 	list_remove(&part->link);
 	memset(part, 0, sizeof(*part));
 	part->op = op;
-	part->at = op->next_block++;
+	part->at = at;
+	part->group = op->next_block++ / op->sqe.n;
 	part->w.all = all;
 	part->w.part = part;
 	part->w.step = op->sqe.op == WIRE_OP_STORE ? STORE_ADMIT : LOAD_LOOKUP;
 	share_part_begun(all, part);
 	job->layout = &op->mount->layout;
+	groups_begin(op, part->group, job);
 	job->done = walk_job_done;
 	job->deadline_ns = op->sqe.deadline_ns;
 	if (op->order)
@@ -359,8 +383,6 @@ struct part *op_begin_block(struct op *op)
 	memcpy(part->before, op->last_key, sizeof(part->before));
 	memcpy(op->last_key, job->identity.key, sizeof(op->last_key));
 	job->given_up = ring_given_up_word(ring);
-	if (op->sqe.op == WIRE_OP_LOAD && op->mount->device->layered)
-		job->layers = ring_layers_word(ring, slot);
 	list_add(&op->parts, &part->link);
 	return part;
 }
@@ -419,6 +441,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 		.remote_end = sqe->n,
 	};
 	list_open(&op->parts);
+	op->total = groups_start(op);
 	op->next = client->ops;
 	op->link = &client->ops;
 	if (op->next)
@@ -435,6 +458,21 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 	trace_begin(all->traces, op);
 	turn_look_again(all);
 	turn_add(op);
+}
+
+/* More of a store's layers are in its pages. One that has ended needs them no more. */
+static int give(const struct client *client, const struct wire_sqe *sqe, char *text, size_t n)
+{
+	struct op *op = find(client, sqe->target);
+
+	if (!op)
+		return 0;
+	if (op->sqe.op != WIRE_OP_STORE || sqe->n > op->sqe.groups)
+		return violation(text, n, "n", sqe->n, "is more than the groups of its target");
+	if (sqe->n > op->given)
+		op->given = sqe->n;
+	turn_look_again(op->all);
+	return 0;
 }
 
 int op_start(struct ops *all, struct client *client, const struct wire_sqe *sqe, char *text,
@@ -454,6 +492,8 @@ int op_start(struct ops *all, struct client *client, const struct wire_sqe *sqe,
 			cancel(op); /* else it has completed: nothing to do */
 		return 0;
 	}
+	if (sqe->op == WIRE_OP_LAYERS)
+		return give(client, sqe, text, n);
 	mount = client->mounts[sqe->space];
 	if (!mount || mount->closing)
 		return violation(text, n, "space", sqe->space, "is not open on this connection");
@@ -464,6 +504,12 @@ int op_start(struct ops *all, struct client *client, const struct wire_sqe *sqe,
 	if (slots_of(sqe) > client->ring.arena_blocks - client->arena_claimed)
 		return violation(text, n, "n", sqe->n,
 				 "is more than the arena slots that no outstanding op uses");
+	if (sqe->groups > mount->space->geometry.layers)
+		return violation(text, n, "groups", sqe->groups,
+				 "is more than the layers of its space");
+	if ((sqe->flags & WIRE_SQE_GIVEN) && !mount->device->layered)
+		return violation(text, n, "flags", sqe->flags,
+				 "says GIVEN, but the device of this space waits for no word");
 	order = order_find(client->orders, mount->device);
 	if ((sqe->event || sqe->word) && !order)
 		return violation(text, n, sqe->event ? "event" : "word",

@@ -11,6 +11,7 @@
  *	load.c     w.source, before       the steps of a load and of a prefetch
  *	near.c     near                   copies in the memory of the GPU that has its pages
  *	flight.c   flight, with, brought  brings a block into host memory, for all that want it
+ *	groups.c   group, groups          which layers are in the pages of all blocks
  *	room.c     w.room                 slots, and who waits for one
  *	share.c    in_flight_bytes        what a client may have
  *	trace.c    trace (of an op)       the last steps
@@ -31,6 +32,7 @@
 #include "daemon/base/loop.h"
 #include "daemon/store/lease.h"
 #include "flight.h"
+#include "groups.h"
 #include "near.h"
 #include "room.h"
 #include "walk.h"
@@ -40,6 +42,7 @@ struct part {
 	struct op *op;
 	struct list link; /* the op's parts, in order of blocks; or the pool */
 	uint32_t at;      /* position in the op */
+	uint32_t group;   /* of layers, that it is about; of a store: 0 */
 	int status;       /* as it will be told: enum in kvtier.h */
 	/* key of the block before it, in the op or as its parent; else 0 */
 	uint8_t before[32];
@@ -64,8 +67,11 @@ struct op {
 	struct wire_sqe sqe;
 	struct order *order; /* its event and word are of; NULL: it has none */
 	uint64_t tick, submit_ns;
-	uint32_t next_block; /* not yet begun: from here on */
-	uint32_t settled;    /* blocks that have their status */
+	/* Blocks to begin: of a load with groups all of them for each group (groups.h). Not yet
+	 * begun: from next_block on. Settled: they are done, or failed. */
+	uint32_t total, next_block, settled;
+	struct groups groups;
+	uint32_t given; /* store: groups of layers, by entries LAYERS */
 	/* store: why no further block can be committed; 0 = none */
 	int chain_error;
 	/* store: blocks at the end of the chain that this op committed */

@@ -22,6 +22,7 @@
 #include "op.h"
 #include "part.h"
 #include "share.h"
+#include "store.h"
 #include "trace.h"
 #include "turn.h"
 
@@ -120,12 +121,12 @@ static void begin_one(struct ops *all)
 		return;
 	}
 	op = turn_take(all);
-	if (share_of_memory_is_used(all, op) || load_must_wait(op)) {
+	if (share_of_memory_is_used(all, op) || load_must_wait(op) || store_must_wait(op)) {
 		turn_pass(op);
 		return;
 	}
 	turn_look_again(all);
-	if (op->next_block + 1 < op->sqe.n)
+	if (op->next_block + 1 < op->total)
 		turn_add(op);
 	walk(&op_begin_block(op)->w);
 }

@@ -89,6 +89,22 @@ bool share_of_parts_is_used(const struct ops *all, const struct client *client)
 	       (client->n_parts >= FEW && all->n_free_parts <= kept(all));
 }
 
+static bool waits_for_layers(const struct op *q)
+{
+	return q->sqe.flags & WIRE_SQE_GIVEN;
+}
+
+bool share_of_waiting_is_used(const struct op *q)
+{
+	const struct ops *all = q->all;
+	const uint32_t depth = q->mount->device->depth,
+		       clients = all->shares->clients > 0 ? all->shares->clients : 1,
+		       share = all->n_parts / clients;
+
+	return q->client->n_waiting > 0 &&
+	       q->client->n_waiting >= (share < depth ? share : depth) / 2;
+}
+
 /* What a block of it takes: a slab holds few large images, and the rest of it is theirs, too. */
 static uint64_t block_bytes(const struct ops *all, const struct op *q)
 {
@@ -149,6 +165,7 @@ void share_part_begun(struct ops *all, struct part *part)
 	q->begun = true;
 	q->n_parts++;
 	q->client->n_parts++;
+	q->client->n_waiting += waits_for_layers(q);
 	q->client->in_flight_bytes += part->in_flight_bytes;
 	all->n_free_parts--;
 }
@@ -159,6 +176,7 @@ void share_part_ended(struct ops *all, struct part *part)
 
 	q->n_parts--;
 	q->client->n_parts--;
+	q->client->n_waiting -= waits_for_layers(q);
 	q->client->in_flight_bytes -= part->in_flight_bytes;
 	all->n_free_parts++;
 }

@@ -25,6 +25,11 @@ bool share_of_parts_is_used(const struct ops *ops, const struct client *client);
  * has ended. */
 bool share_of_memory_is_used(const struct ops *ops, const struct op *q);
 
+/* Likewise of the jobs that a device holds until a client has given it more layers: half of the
+ * client's parts and of the device's jobs at most, so that its loads, which may be what the layers
+ * wait for, go on. */
+bool share_of_waiting_is_used(const struct op *q);
+
 /* op.c tells what begins and ends. */
 void share_op_started(struct ops *ops, const struct op *q);
 void share_client_cut(struct client *client); /* it begins no op any more */

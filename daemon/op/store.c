@@ -25,12 +25,23 @@
 #include "daemon/store/space.h"
 #include "daemon/store/store.h"
 #include "part.h"
+#include "share.h"
 
 /* A block that is away on a disk that is away, too, is stored again: its bytes are here now. */
 static bool can_be_loaded(const struct store *store, uint32_t block)
 {
 	return blocks_host_slot(store->blocks, block) != BLOCK_NONE ||
 	       extents_away(store, block, NULL);
+}
+
+/* Nothing of its pages is read before all layers are there. Only a device that waits for them
+ * itself gets some of its jobs before. */
+bool store_must_wait(const struct op *op)
+{
+	if (op->sqe.op != WIRE_OP_STORE || op->sqe.groups == 0)
+		return false;
+	return op->sqe.flags & WIRE_SQE_GIVEN ? share_of_waiting_is_used(op) :
+						op->given < op->sqe.groups;
 }
 
 enum step store_admit(struct walker *w)

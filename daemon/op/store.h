@@ -5,13 +5,18 @@
 #ifndef KVTIER_OP_STORE_H
 #define KVTIER_OP_STORE_H
 
+#include <stdbool.h>
+
 #include "step.h"
 
+struct op;
 struct walker;
 
 enum step store_admit(struct walker *w);
 enum step store_place(struct walker *w);
 enum step store_encode(struct walker *w);
 enum step store_commit(struct walker *w);
+/* No block of the op may begin before its client has given it more layers. */
+bool store_must_wait(const struct op *op);
 
 #endif

@@ -36,6 +36,7 @@ struct client {
 	uint32_t n_queued;        /* ops in its queue */
 	uint32_t passed_round;    /* turn.c's: all its ops were passed over in this one */
 	uint32_t room_round;      /* room.c's */
+	uint32_t n_waiting;       /* share.c's: parts that a device may hold until layers come */
 	uint32_t n_parts;         /* share.c's: of its ops... */
 	uint64_t in_flight_bytes; /* ...and what they take of host memory */
 	uint64_t asked_ns;        /* when it last began an op; 0: never */

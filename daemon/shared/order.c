@@ -113,20 +113,35 @@ struct device_order order_of(const struct order *o, const struct wire_sqe *sqe)
 		ret.ready = &o->words->ready[sqe->word - 1];
 		ret.value = sqe->op_id;
 	}
+	if (sqe->flags & WIRE_SQE_GIVEN) {
+		ret.given = &o->words->given[sqe->word - 1];
+		ret.given_value = wire_groups(sqe->op_id, 0);
+		ret.groups = sqe->groups;
+	}
 	return ret;
 }
 
-/* The client raises it, too, for ops that end with their connection. */
-void order_done(const struct order *o, const struct wire_sqe *sqe)
+/* The client raises them, too, for ops that end with their connection. */
+static void raise_word(uint64_t *word, uint64_t to)
 {
-	uint64_t *word, old;
+	uint64_t old = __atomic_load_n(word, __ATOMIC_RELAXED);
 
-	if (!o || sqe->word == 0)
-		return;
-	word = &o->words->done[sqe->word - 1];
-	old = __atomic_load_n(word, __ATOMIC_RELAXED);
-	while ((int64_t)(sqe->op_id - old) > 0 &&
-	       !__atomic_compare_exchange_n(word, &old, sqe->op_id, false, __ATOMIC_RELEASE,
+	while ((int64_t)(to - old) > 0 &&
+	       !__atomic_compare_exchange_n(word, &old, to, false, __ATOMIC_RELEASE,
 					    __ATOMIC_RELAXED))
 		;
+}
+
+void order_layers(const struct order *o, const struct wire_sqe *sqe, uint32_t groups)
+{
+	if (o && sqe->word > 0)
+		raise_word(&o->words->layers[sqe->word - 1], wire_groups(sqe->op_id, groups));
+}
+
+void order_done(const struct order *o, const struct wire_sqe *sqe)
+{
+	if (!o || sqe->word == 0)
+		return;
+	order_layers(o, sqe, WIRE_ALL_GROUPS);
+	raise_word(&o->words->done[sqe->word - 1], sqe->op_id);
 }

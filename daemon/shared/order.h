@@ -29,7 +29,9 @@ void order_release(struct order *order); /* on a helper thread: and frees it */
 struct order *order_find(struct order *list, const struct device *device);
 /* What has to come before an op's pages are touched. The op's event and word were checked. */
 struct device_order order_of(const struct order *order, const struct wire_sqe *sqe);
-/* No page of the op is touched any more: raises its word. */
+/* So many groups of layers of a load are in all of its pages. */
+void order_layers(const struct order *order, const struct wire_sqe *sqe, uint32_t groups);
+/* No page of the op is touched any more: raises its words. */
 void order_done(const struct order *order, const struct wire_sqe *sqe);
 
 #endif

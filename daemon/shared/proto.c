@@ -375,8 +375,26 @@ static int check_order(const struct wire_sqe *e, char *text, size_t n)
 	if (e->word > WIRE_MAX_EVENTS)
 		return refuse(text, n, -EPROTO, "sqe.word is %u; must be at most %d", e->word,
 			      WIRE_MAX_EVENTS);
-	if ((e->flags & WIRE_SQE_READY) && e->word == 0)
-		return refuse(text, n, -EPROTO, "sqe.word is 0, and sqe.flags says READY");
+	if ((e->flags & (WIRE_SQE_READY | WIRE_SQE_GIVEN)) && e->word == 0)
+		return refuse(text, n, -EPROTO, "sqe.word is 0, and sqe.flags says %s",
+			      e->flags & WIRE_SQE_READY ? "READY" : "GIVEN");
+	return 0;
+}
+
+static int check_groups(const struct wire_sqe *e, char *text, size_t n)
+{
+	if (e->groups > WIRE_MAX_GROUPS)
+		return refuse(text, n, -EPROTO, "sqe.groups is %u; must be at most %d", e->groups,
+			      WIRE_MAX_GROUPS);
+	if (e->groups > 0 && e->op != WIRE_OP_STORE && e->op != WIRE_OP_LOAD)
+		return refuse(text, n, -EPROTO,
+			      "sqe.groups is %u in an op that is no load and no "
+			      "store",
+			      e->groups);
+	if ((e->flags & WIRE_SQE_GIVEN) && (e->op != WIRE_OP_STORE || e->groups == 0))
+		return refuse(text, n, -EPROTO,
+			      "sqe.flags says GIVEN in an op that is no store "
+			      "with groups");
 	return 0;
 }
 
@@ -404,26 +422,43 @@ static int check_blocks(const struct wire_sqe *e, uint32_t arena_blocks, char *t
 	return 0;
 }
 
+static int check_layers(const struct wire_sqe *e, char *text, size_t n)
+{
+	if (e->target == 0)
+		return refuse(text, n, -EPROTO, "sqe.target is 0 in an entry LAYERS");
+	if (e->n == 0 || e->n > WIRE_MAX_GROUPS)
+		return refuse(text, n, -EPROTO, "sqe.n is %u groups; must be 1 to %d", e->n,
+			      WIRE_MAX_GROUPS);
+	return 0;
+}
+
 int proto_sqe(const struct wire_sqe *e, uint32_t arena_blocks, char *text, size_t n)
 {
-	if (e->op < WIRE_OP_NOP || e->op > WIRE_OP_CANCEL)
+	const unsigned flags = WIRE_SQE_HAS_PARENT | WIRE_SQE_READY | WIRE_SQE_GIVEN;
+
+	if (e->op < WIRE_OP_NOP || e->op > WIRE_OP_LAYERS)
 		return refuse(text, n, -EPROTO, "sqe.op is %u; must be 1 to %d", e->op,
-			      WIRE_OP_CANCEL);
-	if (e->flags & ~(unsigned)(WIRE_SQE_HAS_PARENT | WIRE_SQE_READY))
+			      WIRE_OP_LAYERS);
+	if (e->flags & ~flags)
 		return refuse(text, n, -EPROTO, "sqe.flags is 0x%x; only 0x%x is known", e->flags,
-			      (unsigned)(WIRE_SQE_HAS_PARENT | WIRE_SQE_READY));
+			      flags);
+	if (e->reserved != 0)
+		return refuse(text, n, -EPROTO, "sqe.reserved is not 0");
 	if (e->op_id == 0)
 		return refuse(text, n, -EPROTO, "sqe.op_id is 0");
 	if (e->op == WIRE_OP_CANCEL)
 		return e->target ? 0 : refuse(text, n, -EPROTO, "sqe.target is 0 in a cancel");
+	if (e->op == WIRE_OP_LAYERS)
+		return check_layers(e, text, n);
 	if (e->target != 0)
 		return refuse(text, n, -EPROTO, "sqe.target is not 0 in an op that is no cancel");
-	if (e->op == WIRE_OP_NOP && (e->event || e->word || e->flags))
-		return refuse(text, n, -EPROTO, "sqe.event, word or flags of a nop is not 0");
+	if (e->op == WIRE_OP_NOP && (e->event || e->word || e->flags || e->groups))
+		return refuse(text, n, -EPROTO,
+			      "sqe.event, word, groups or flags of a nop is not 0");
 	if (e->op == WIRE_OP_NOP)
 		return e->n == 0 ? 0 :
 				   refuse(text, n, -EPROTO, "sqe.n is %u; a nop has none", e->n);
-	if (check_order(e, text, n))
+	if (check_order(e, text, n) || check_groups(e, text, n))
 		return -EPROTO;
 	return check_blocks(e, arena_blocks, text, n);
 }

@@ -220,18 +220,14 @@ int32_t ring_status(const struct ring *ring, uint32_t slot)
 	return __atomic_load_n(status_at(ring, slot), __ATOMIC_RELAXED);
 }
 
-uint32_t *ring_layers_word(struct ring *ring, uint32_t slot)
+void ring_set_layers(struct ring *ring, uint32_t first, uint32_t groups)
 {
-	assert(slot < ring->arena_blocks);
-	return (uint32_t *)(void *)((char *)ring->complete +
-				    wire_layers_offset(ring->entries, ring->arena_blocks)) +
-	       slot;
-}
-
-void ring_clear_layers(struct ring *ring, uint32_t first, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++)
-		__atomic_store_n(ring_layers_word(ring, first + i), 0, __ATOMIC_RELAXED);
+	assert(first < ring->arena_blocks);
+	__atomic_store_n((uint32_t *)(void *)((char *)ring->complete +
+					      wire_layers_offset(ring->entries,
+								 ring->arena_blocks)) +
+				 first,
+			 groups, __ATOMIC_RELEASE);
 }
 
 bool ring_complete(struct ring *ring, const struct wire_cqe *cqe)

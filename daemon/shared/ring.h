@@ -55,9 +55,8 @@ void ring_set_status(struct ring *ring, uint32_t slot, int32_t status);
 /* as set; nobody else can write it */
 int32_t ring_status(const struct ring *ring, uint32_t slot);
 
-/* wire.h: 0 but while an op that runs has the slot. The word may be raised on any thread. */
-uint32_t *ring_layers_word(struct ring *ring, uint32_t slot);
-void ring_clear_layers(struct ring *ring, uint32_t first, uint32_t n);
+/* wire.h: so many layer groups of the load at this slot are in its pages. 0 but while it runs. */
+void ring_set_layers(struct ring *ring, uint32_t first, uint32_t groups);
 
 /* Publishes a completion and wakes futex sleepers. True: the client also asked for a WAKE
  * packet. */

@@ -167,7 +167,8 @@ static int connect_soon(struct bench_daemon *d)
 	return r;
 }
 
-static int open_space(struct bench_daemon *d)
+int bench_daemon_space(const struct bench_daemon *d, const struct kvtier_region *region,
+		       struct kvtier_space **ret)
 {
 	const struct kvtier_geometry g = {
 		.size = sizeof(g),
@@ -182,12 +183,6 @@ static int open_space(struct bench_daemon *d)
 		.world = 1,
 		.codec = KVTIER_CODEC_FP8,
 	};
-	const struct kvtier_region region = {
-		.size = sizeof(region),
-		.memory = KVTIER_MEMFD,
-		.fd = d->fd,
-		.length = region_bytes(d),
-	};
 	struct kvtier_segment segments[2 * BENCH_LAYERS];
 
 	for (uint32_t i = 0; i < 2 * BENCH_LAYERS; i++)
@@ -200,8 +195,19 @@ static int open_space(struct bench_daemon *d)
 			.head_stride = BENCH_DIM * 2,
 			.token_stride = BENCH_HEADS * BENCH_DIM * 2,
 		};
-	return kvtier_space_open(d->client, &g, &region, 1, segments, (size_t)2 * BENCH_LAYERS,
-				 &d->space);
+	return kvtier_space_open(d->client, &g, region, 1, segments, (size_t)2 * BENCH_LAYERS, ret);
+}
+
+static int open_space(struct bench_daemon *d)
+{
+	const struct kvtier_region region = {
+		.size = sizeof(region),
+		.memory = KVTIER_MEMFD,
+		.fd = d->fd,
+		.length = region_bytes(d),
+	};
+
+	return bench_daemon_space(d, &region, &d->space);
 }
 
 int bench_daemon_keys(struct bench_daemon *d, uint32_t run)

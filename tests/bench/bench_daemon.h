@@ -48,6 +48,9 @@ struct bench_daemon {
 int bench_daemon_open(struct bench_daemon *d, uint32_t blocks, const char *state_dir,
 		      const char *sections);
 void bench_daemon_close(struct bench_daemon *d);
+/* Another space of the same blocks, its pages in this region: d->blocks x BENCH_PAGE. */
+int bench_daemon_space(const struct bench_daemon *d, const struct kvtier_region *region,
+		       struct kvtier_space **ret);
 /* kvtierctl with these words; its output, cut to n. */
 int bench_daemon_ctl(const struct bench_daemon *d, const char *words, char *ret, size_t n);
 int bench_daemon_await_up(const struct bench_daemon *d, const char *tier); /* "nvme" */

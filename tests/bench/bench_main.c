@@ -26,6 +26,7 @@
 #pragma weak bench_cuda_cases
 #pragma weak bench_cuda_step_cases
 #pragma weak bench_cuda_pin_cases
+#pragma weak bench_layers_cases
 
 struct options {
 	bool json, list;
@@ -210,7 +211,8 @@ int main(int argc, char **argv)
 						    bench_nvme_cases,      bench_nvme_daemon_cases,
 						    bench_redis_cases,     bench_redis_daemon_cases,
 						    bench_hostile_cases,   bench_cuda_cases,
-						    bench_cuda_step_cases, bench_cuda_pin_cases };
+						    bench_cuda_step_cases, bench_cuda_pin_cases,
+						    bench_layers_cases };
 	struct options o = { 0 };
 	int failed = 0, ran = 0;
 

@@ -14,9 +14,9 @@
 #include <string.h>
 
 static const char *const cases[] = {
-	"cuda.encode",  "cuda.decode", "cuda.encode.rows656", "cuda.decode.rows656",
-	"cuda.d2h",     "cuda.h2d",    "cuda.both",           "cuda.register",
-	"cuda.traffic", "cuda.step",   "cuda.pin.gpu",        "cuda.pin.cpu",
+	"cuda.encode",  "cuda.decode",  "cuda.encode.rows656", "cuda.decode.rows656", "cuda.d2h",
+	"cuda.h2d",     "cuda.both",    "cuda.register",       "cuda.traffic",        "cuda.step",
+	"cuda.pin.gpu", "cuda.pin.cpu", "cuda.layers.first",
 };
 
 static void each_case_runs(void **state)

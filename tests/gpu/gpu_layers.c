@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: seconds=10 */
 /*
- * gpu_layers - goal: of an image that crosses the wire in several runs the first layers are in the
- * page while later ones are on the wire, and the words that say so (wire.h, layers[]) are never
- * ahead of the bytes. Method: loads on an emulated driver that runs what is queued late and in an
- * order of its own; the test reads the words all the while, and with each word the layers that it
- * promises. That a kernel ran while a later run crossed the wire is in the driver's trace.
+ * gpu_layers - goal: the words that say how many layer groups of a load are in its pages (wire.h:
+ * layers[] of the ring, and of the device's words) are never ahead of the bytes; a run is scattered
+ * while the next one crosses the wire. Method: loads on an emulated driver that runs what is queued
+ * late and in an order of its own; the test reads the words all the while, and with each word the
+ * layers that it promises. That a kernel ran while a later run crossed is in the driver's trace.
  */
 #include "tests/lib/lib_gpu_raw.h"
 
@@ -41,6 +41,7 @@ static int begin(void **state)
 	gpu_open(&gpu, 0);
 	daemon_start(&d, config);
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
+	assert_int_equal(gpu_raw_order(&e, 0), 0);
 	gpu_raw_fill(&e, CHAIN, 0, N);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
 	return 0;
@@ -57,7 +58,7 @@ static int end(void **state)
 	return 0;
 }
 
-static uint32_t word(uint32_t slot)
+static uint32_t ring_word(uint32_t slot)
 {
 	const struct wire_hello_ok *ok = &e.raw.ok;
 	const uint32_t *words =
@@ -68,35 +69,64 @@ static uint32_t word(uint32_t slot)
 	return __atomic_load_n(&words[slot], __ATOMIC_ACQUIRE);
 }
 
-/* How many words promised some layers, and not all. */
-static uint32_t load_and_watch(void)
+static uint32_t device_word(const struct wire_sqe *sqe)
 {
-	uint32_t seen[N] = { 0 }, some = 0;
+	const uint64_t word = __atomic_load_n(&e.words->layers[sqe->word - 1], __ATOMIC_ACQUIRE);
+	const int64_t groups = (int64_t)(word - wire_groups(sqe->op_id, 0));
+
+	return groups < 0 ? 0 : (uint32_t)groups;
+}
+
+static void look(uint32_t groups, uint32_t there, const char *whose)
+{
+	const uint32_t layers = wire_group_layer(e.geometry.layers, groups, there);
+
+	for (uint32_t i = 0; i < N; i++)
+		if (!gpu_raw_holds_layers(&e, CHAIN, i, N + i, layers))
+			fail_msg("block %u: the word of the %s says %u layers before they are "
+				 "there",
+				 i, whose, layers);
+}
+
+static struct wire_sqe load(uint32_t chain, uint16_t groups)
+{
 	struct wire_sqe sqe;
 
 	gpu_raw_poison(&e, N, N);
-	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, N, N);
+	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, chain, N, N);
+	sqe.groups = groups;
+	sqe.word = 1;
 	gpu_raw_send(&e, &sqe);
-	while (!gpu_raw_completed(&e))
-		for (uint32_t i = 0; i < N; i++) {
-			const uint32_t layers = word(sqe.first + i);
+	return sqe;
+}
 
-			if (layers == seen[i])
-				continue;
-			if (!gpu_raw_holds_layers(&e, CHAIN, i, N + i, layers))
-				fail_msg("block %u: the word says %u layers before they are there",
-					 i, layers);
+/* How many words promised some groups, and not all. */
+static uint32_t load_and_watch(uint16_t groups)
+{
+	uint32_t ring = 0, device = 0, some = 0;
+	const struct wire_sqe sqe = load(CHAIN, groups);
+
+	while (!gpu_raw_completed(&e)) {
+		const uint32_t r = ring_word(sqe.first), n = device_word(&sqe);
+
+		if (r != ring) {
+			look(groups, r, "ring");
 			/* 0 again: its completion is on its way */
-			assert_true(layers > seen[i] || layers == 0);
-			assert_true(layers <= e.geometry.layers);
-			some += layers > 0 && layers < e.geometry.layers;
-			seen[i] = layers;
+			assert_true((r > ring && r <= groups) || r == 0);
+			some += r > 0 && r < groups;
+			ring = r;
 		}
-	assert_int_equal(gpu_raw_await(&e).status, 0);
-	for (uint32_t i = 0; i < N; i++) {
-		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
-		assert_int_equal(word(sqe.first + i), 0);
+		if (n != device && n != WIRE_ALL_GROUPS) {
+			look(groups, n, "device");
+			assert_true(n > device && n <= groups);
+			device = n;
+		}
 	}
+	assert_int_equal(gpu_raw_await(&e).status, 0);
+	for (uint32_t i = 0; i < N; i++)
+		assert_true(gpu_raw_holds(&e, CHAIN, i, N + i));
+	assert_int_equal(ring_word(sqe.first), 0);
+	assert_int_equal(device_word(&sqe), WIRE_ALL_GROUPS);
 	return some;
 }
 
@@ -105,25 +135,28 @@ static void words_are_never_ahead_of_the_bytes(void **state)
 	uint32_t some = 0;
 
 	(void)state;
-	for (int i = 0; i < LOADS && some < ENOUGH; i++)
-		some += load_and_watch();
+	for (uint16_t i = 0; i < LOADS && some < ENOUGH; i++)
+		some += load_and_watch(i % 2 ? 16 : 5);
 	if (some == 0 && !gpu_is_real()) /* where all may be quicker than a look */
-		fail_msg("in %d loads no word told of the first layers alone", LOADS);
+		fail_msg("in %d loads no word told of the first groups alone", LOADS);
 }
 
-/* A slot's next op, of another geometry's block or of none, must not find the words of the last. */
-static void a_load_of_nothing_has_no_layers(void **state)
+/* A word of a slot's last op is not one of its next op; at the end streams are let go. */
+static void a_load_of_nothing_has_no_groups(void **state)
 {
 	struct wire_sqe sqe;
 
 	(void)state;
-	(void)load_and_watch();
-	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN + 1, N, N);
-	gpu_raw_send(&e, &sqe);
-	while (!gpu_raw_completed(&e))
-		for (uint32_t i = 0; i < N; i++)
-			assert_int_equal(word(sqe.first + i), 0);
+	(void)load_and_watch(4);
+	sqe = load(CHAIN + 1, 4);
+	while (!gpu_raw_completed(&e)) {
+		const uint32_t n = device_word(&sqe);
+
+		assert_int_equal(ring_word(sqe.first), 0);
+		assert_true(n == 0 || n == WIRE_ALL_GROUPS);
+	}
 	assert_int_equal(gpu_raw_await(&e).ok, 0);
+	assert_int_equal(device_word(&sqe), WIRE_ALL_GROUPS);
 }
 
 struct overlap {
@@ -157,7 +190,7 @@ static void a_run_is_scattered_while_the_next_one_crosses(void **state)
 		skip();
 	for (int i = 0; i < LOADS && o.kernels == 0; i++) {
 		gpu_report_clear();
-		(void)load_and_watch();
+		(void)gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N);
 		o = (struct overlap){ 0 };
 		gpu_report_each("kvtierd", "note", look_for_overlap, &o);
 	}
@@ -169,7 +202,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(words_are_never_ahead_of_the_bytes, begin, end),
-		cmocka_unit_test_setup_teardown(a_load_of_nothing_has_no_layers, begin, end),
+		cmocka_unit_test_setup_teardown(a_load_of_nothing_has_no_groups, begin, end),
 		cmocka_unit_test_setup_teardown(a_run_is_scattered_while_the_next_one_crosses,
 						begin, end),
 	};

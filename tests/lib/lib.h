@@ -154,6 +154,11 @@ void engine_lookup_becomes(struct engine *e, const struct kvtier_key *keys, size
 /* BF16 values that E4M3 holds exactly, so that FP8 spaces give them back bit for bit too. */
 void page_fill(struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt);
 bool page_is(const struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt);
+/* Likewise of the layers [first, end) alone. */
+void page_fill_layers(struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt,
+		      uint32_t first, uint32_t end);
+bool page_has_layers(const struct engine *e, uint32_t page, const struct kvtier_key *key,
+		     uint64_t salt, uint32_t first, uint32_t end);
 void page_poison(struct engine *e, uint32_t page); /* 0xa5 */
 bool page_is_poison(const struct engine *e, uint32_t page);
 /* Each value is the block's, or poison still: a load of it ended between two pieces. */

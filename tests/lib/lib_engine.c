@@ -237,25 +237,43 @@ static uint16_t value_at(uint64_t seed, size_t i)
 	return (uint16_t)((r & 1) << 15 | (124 + (r >> 1 & 7)) << 7 | (r >> 4 & 7) << 4);
 }
 
-void page_fill(struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt)
+/* Where a layer's values begin in a page; `layers`: where they end. */
+static size_t layer_at(const struct engine *e, uint32_t layer)
+{
+	return e->page_bytes / VALUE_BYTES / e->geometry.layers * layer;
+}
+
+void page_fill_layers(struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt,
+		      uint32_t first, uint32_t end)
 {
 	uint16_t *values = (uint16_t *)(void *)(e->memory + (size_t)page * e->page_bytes);
 	const uint64_t seed = seed_of(key, salt);
 
-	for (size_t i = 0; i < e->page_bytes / VALUE_BYTES; i++)
+	for (size_t i = layer_at(e, first); i < layer_at(e, end); i++)
 		values[i] = value_at(seed, i);
 }
 
-bool page_is(const struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt)
+bool page_has_layers(const struct engine *e, uint32_t page, const struct kvtier_key *key,
+		     uint64_t salt, uint32_t first, uint32_t end)
 {
 	const uint16_t *values =
 		(const uint16_t *)(void *)(e->memory + (size_t)page * e->page_bytes);
 	const uint64_t seed = seed_of(key, salt);
 
-	for (size_t i = 0; i < e->page_bytes / VALUE_BYTES; i++)
+	for (size_t i = layer_at(e, first); i < layer_at(e, end); i++)
 		if (values[i] != value_at(seed, i))
 			return false;
 	return true;
+}
+
+void page_fill(struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt)
+{
+	page_fill_layers(e, page, key, salt, 0, e->geometry.layers);
+}
+
+bool page_is(const struct engine *e, uint32_t page, const struct kvtier_key *key, uint64_t salt)
+{
+	return page_has_layers(e, page, key, salt, 0, e->geometry.layers);
 }
 
 void page_poison(struct engine *e, uint32_t page)

@@ -184,6 +184,25 @@ class Binding(unittest.TestCase):
             self.assertEqual(caught.exception.errno, errno.EINVAL)
             self.assertIn("cuda_stream", str(caught.exception))
 
+    def test_layers_come_and_go_in_groups(self):
+        with self.open() as space:
+            layers = space.geometry.layers
+            keys = space.keys(self.tokens)
+            op = space.store(keys, range(len(keys)), layer_groups=layers)
+            for groups in range(1, layers + 1):
+                self.assertEqual(space.lookup(keys).blocks, 0)
+                self.client.store_layers(op, groups)
+            self.assertEqual(self.client.wait(op).status, 0)
+            op = space.load(keys, range(len(keys)), layer_groups=layers)
+            self.assertTrue(all(self.client.wait_layers(op, group) for group in range(layers)))
+            self.assertEqual(self.client.wait(op).status, 0)
+            op = space.load(space.keys(self.tokens[:TOKENS], parent=bytes(32)), [0], layer_groups=layers)
+            self.assertFalse(self.client.wait_layers(op, 0))
+            self.assertEqual(self.client.wait(op).status, -errno.ENOENT)
+            with self.assertRaises(kvtier.Error) as caught:
+                space.load(keys, range(len(keys)), layer_groups=layers + 1)
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+
     def test_region_of_a_tensor(self):
         class Torch:            # what torch_region() asks of a tensor: a view of each second row
             shape, is_cuda = (4, 8), False

@@ -44,9 +44,9 @@ static void cut_by(struct world *w, void (*change)(struct wire_sqe *), const cha
 		cut_by(*state, set_##name, text);  \
 	}
 
-ENTRY_CASE(zeroed_entry, memset(e, 0, sizeof(*e)), "sqe.op is 0; must be 1 to 5")
-ENTRY_CASE(unknown_op, e->op = 6, "sqe.op is 6; must be 1 to 5")
-ENTRY_CASE(unknown_flag, e->flags = 4, "sqe.flags is 0x4")
+ENTRY_CASE(zeroed_entry, memset(e, 0, sizeof(*e)), "sqe.op is 0; must be 1 to 6")
+ENTRY_CASE(unknown_op, e->op = 7, "sqe.op is 7; must be 1 to 6")
+ENTRY_CASE(unknown_flag, e->flags = 8, "sqe.flags is 0x8")
 ENTRY_CASE(no_blocks, e->n = 0, "sqe.n is 0; must be 1 to 1024")
 ENTRY_CASE(more_blocks_than_arena, e->n = 1025, "sqe.n is 1025; must be 1 to 1024")
 ENTRY_CASE(n_that_wraps_with_a_parent, e->n = 0xffffffff; e->flags = 1, "sqe.n is 4294967295")
@@ -64,6 +64,20 @@ ENTRY_CASE(event_of_no_device, e->event = 2, "sqe.event 2 is of no ORDER")
 ENTRY_CASE(event_out_of_range, e->event = 257, "sqe.event is 257; must be at most 256")
 ENTRY_CASE(word_out_of_range, e->word = 257, "sqe.word is 257; must be at most 256")
 ENTRY_CASE(ready_without_a_word, e->flags = WIRE_SQE_READY, "sqe.word is 0, and sqe.flags")
+ENTRY_CASE(given_without_a_word, e->op = WIRE_OP_STORE; e->groups = 1;
+	   e->flags = WIRE_SQE_GIVEN, "sqe.word is 0, and sqe.flags says GIVEN")
+ENTRY_CASE(given_without_groups, e->op = WIRE_OP_STORE; e->word = 1;
+	   e->flags = WIRE_SQE_GIVEN, "no store with groups")
+ENTRY_CASE(given_of_no_device, e->op = WIRE_OP_STORE; e->word = e->groups = 1;
+	   e->flags = WIRE_SQE_GIVEN, "sqe.flags 4 says GIVEN, but the device")
+ENTRY_CASE(groups_out_of_range, e->groups = 129, "sqe.groups is 129; must be at most 128")
+ENTRY_CASE(groups_of_a_prefetch, e->op = WIRE_OP_PREFETCH;
+	   e->groups = 1, "sqe.groups is 1 in an op")
+ENTRY_CASE(more_groups_than_layers, e->groups = 3, "sqe.groups 3 is more than the layers")
+ENTRY_CASE(reserved_in_use, e->reserved = 1, "sqe.reserved is not 0")
+ENTRY_CASE(layers_without_target, e->op = WIRE_OP_LAYERS;
+	   e->target = 0, "sqe.target is 0 in an entry LAYERS")
+ENTRY_CASE(layers_of_no_group, e->op = WIRE_OP_LAYERS; e->target = 5; e->n = 0, "sqe.n is 0 groups")
 ENTRY_CASE(target_without_cancel, e->target = 5, "sqe.target is not 0")
 ENTRY_CASE(cancel_without_target, e->op = WIRE_OP_CANCEL;
 	   e->target = 0, "sqe.target is 0 in a cancel")
@@ -86,6 +100,21 @@ static void head_beyond_the_tail(void **state)
 	__atomic_store_n(&w->raw.submit->cq_head, 5, __ATOMIC_SEQ_CST);
 	raw_publish(&w->raw, 1);
 	raw_expect_cut(&w->raw, "sq_tail or cq_head");
+}
+
+/* LAYERS of another op than a store with so many groups. */
+static void layers_that_a_store_has_not(void **state)
+{
+	struct world *w = *state;
+	struct wire_sqe e = raw_sqe(WIRE_OP_STORE, w->space);
+	struct wire_sqe layers = { .op = WIRE_OP_LAYERS, .op_id = e.op_id + 1, .n = 2 };
+
+	e.groups = 1;
+	layers.target = e.op_id;
+	raw_put(&w->raw, 0, &e);
+	raw_put(&w->raw, 1, &layers);
+	raw_publish(&w->raw, 2);
+	raw_expect_cut(&w->raw, "sqe.n 2 is more than the groups of its target");
 }
 
 static void op_id_in_use(void **state)
@@ -380,11 +409,21 @@ int main(void)
 		CASE(event_out_of_range),
 		CASE(word_out_of_range),
 		CASE(ready_without_a_word),
+		CASE(given_without_a_word),
+		CASE(given_without_groups),
+		CASE(given_of_no_device),
+		CASE(groups_out_of_range),
+		CASE(groups_of_a_prefetch),
+		CASE(more_groups_than_layers),
+		CASE(reserved_in_use),
+		CASE(layers_without_target),
+		CASE(layers_of_no_group),
 		CASE(target_without_cancel),
 		CASE(cancel_without_target),
 		CASE(nop_with_blocks),
 		CASE(tail_beyond_the_ring),
 		CASE(head_beyond_the_tail),
+		CASE(layers_that_a_store_has_not),
 		CASE(op_id_in_use),
 		CASE(page_that_is_not_there),
 		CASE(completions_that_nobody_takes),

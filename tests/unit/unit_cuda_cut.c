@@ -71,7 +71,7 @@ static void make(struct picture *p, struct random *seed, enum image_codec codec)
 	p->layout.pieces = p->pieces;
 	assert_int_equal(image_shape(g, codec, codec, &p->shape, NULL), 0);
 	assert_int_equal(cuda_plan_make(&p->layout, &p->plan, p->on_gpu), 0);
-	p->units = (struct cuda_units){ &p->plan, p->on_gpu, codec, codec };
+	p->units = (struct cuda_units){ &p->plan, p->on_gpu, codec, codec, 0, p->plan.n_units };
 }
 
 /* Where images go. */
@@ -155,11 +155,49 @@ static void runs_are_as_long_as_lanes(void **state)
 	assert_true(pieces <= p.shape.payload_bytes / (CUDA_LANE_LEAST - CUDA_PIECE_LEAST) + 1);
 }
 
+/* A range of units goes into lanes as an image does: no byte beside its own. */
+static void a_range_is_cut_as_an_image(void **state)
+{
+	static struct picture p;
+	struct random seed = random_seeded("unit_cuda_cut");
+
+	(void)state;
+	for (int i = 0; i < ROUNDS; i++) {
+		struct lanes l = { .bytes = CUDA_LANE_LEAST, .used = CUDA_LANE_HEAD };
+		uint32_t unit, end = 0, scale, payload;
+
+		l.bytes += 4096 * random_below(&seed, 1024);
+		make(&p, &seed, random_below(&seed, 2) ? CODEC_RAW : CODEC_FP8);
+		for (uint32_t first = 0; first < p.plan.n_units; first = end) {
+			struct cuda_cut c;
+
+			end = first + 1 + random_below(&seed, p.plan.n_units - first);
+			p.units.first = unit = first;
+			p.units.end = end;
+			while (unit < end) {
+				if (!cuda_cut(&p.units, unit, l.used, l.bytes, &c)) {
+					assert_true(l.used > CUDA_LANE_HEAD);
+					l.used = CUDA_LANE_HEAD;
+					continue;
+				}
+				check_cut(&p, &l, &c);
+				cuda_plan_at(&p.plan, p.on_gpu, p.units.codec_k, p.units.codec_v,
+					     unit, &scale, &payload);
+				assert_true(c.scale == scale && c.payload == payload);
+				unit += c.n_units;
+				assert_true(unit <= end);
+				l.used = c.end;
+			}
+		}
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_byte_has_one_place),
 		cmocka_unit_test(runs_are_as_long_as_lanes),
+		cmocka_unit_test(a_range_is_cut_as_an_image),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -342,12 +342,14 @@ class Space:
     def store(self, keys: Keys, pages: Iterable[int], **options) -> Op:
         """Gives blocks to the daemon. Options: timeout_ms; parent where it is not keys.parent; stream, of pages in a
         GPU's memory: a torch.cuda.Stream or a CUstream's number; no page is touched before the work that is in it
-        now. session, turn, ttl_s and priority are reserved: checked, not used yet. The pages must not change until
-        the op's result was taken."""
+        now; layer_groups: the pages' layers are given in so many groups, by Client.store_layers(). session, turn,
+        ttl_s and priority are reserved: checked, not used yet. The pages must not change until the op's result was
+        taken, but for layers that were not given yet."""
         return self._submit(_lib.load().kvtier_store, keys, pages, options)
 
     def load(self, keys: Keys, pages: Iterable[int], **options) -> Op:
-        """Asks for blocks; options as for store(). The pages are the daemon's until the result was taken."""
+        """Asks for blocks; options as for store(). The pages are the daemon's until the result was taken. With
+        layer_groups=n the layers come in n groups, the first of all blocks first: Client.wait_layers()."""
         return self._submit(_lib.load().kvtier_load, keys, pages, options)
 
     def prefetch(self, keys: Keys) -> Op:
@@ -458,6 +460,25 @@ class Client:
         """Work that is put into the stream after this call waits until the op has ended, without the CPU. Whether its
         blocks were loaded, only the op's result says."""
         _check(_lib.load().kvtier_stream_wait(self._open(), op.id, _stream(stream)))
+
+    def wait_layers(self, op: Op, group: int, stream=None, timeout_ms: int = -1) -> bool:
+        """Waits until this layer group of a load is in the pages of all blocks: True. False: the op has ended, and
+        not with all of its blocks; its result says why. Error with ETIMEDOUT: not yet. With a stream nothing waits
+        but the work that is put into it after this call. That wait ends with the op, however it ends, so take the
+        op's result before you use what was computed: if its status is not 0, what was computed from the pages is
+        void."""
+        if stream is not None:
+            _check(_lib.load().kvtier_stream_wait_layers(self._open(), op.id, group, _stream(stream)))
+            return True
+        code = _lib.load().kvtier_wait_layers(self._open(), op.id, group, timeout_ms)
+        return code != -errno.ENODATA and _check(code) == 0
+
+    def store_layers(self, op: Op, groups: int, stream=None) -> None:
+        """The first `groups` layer groups are in all pages of this store, and do not change any more; with a stream
+        once the work that is in it now is done. Call it with growing numbers, always with the same stream. A store
+        that is not given all of its groups ends at its deadline, and nothing is kept of it."""
+        _check(_lib.load().kvtier_store_layers(self._open(), op.id, groups,
+                                               _stream(stream) if stream is not None else None))
 
     def cancel(self, op: Op, timeout_ms: int = 1000) -> None:
         """Ends an op early: afterwards none of its pages is touched, and its result waits to be taken. Error with

@@ -97,7 +97,7 @@ class OpOptions(C.Structure):
         ("turn", C.c_uint32),
         ("ttl_s", C.c_uint32),
         ("priority", C.c_int32),
-        ("reserved", C.c_uint32),
+        ("layer_groups", C.c_uint32),
         ("cuda_stream", C.c_void_p),
     ]
 
@@ -227,6 +227,9 @@ def _declare(lib: C.CDLL) -> None:
         ("kvtier_event_fd", i32, [p]),
         ("kvtier_cancel", i32, [p, u64, i32]),
         ("kvtier_stream_wait", i32, [p, u64, p]),
+        ("kvtier_wait_layers", i32, [p, u64, u32, i32]),
+        ("kvtier_stream_wait_layers", i32, [p, u64, u32, p]),
+        ("kvtier_store_layers", i32, [p, u64, u32, p]),
         ("kvtier_lent", i32, [p, to(Lent), size]),
         ("kvtier_memory_alloc", i32, [size, C.c_char_p, to(p)]),
         ("kvtier_memory_address", p, [p]),

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=8 */
+/*
+ * gpu_client_layers - goal: a stream that waits for a layer group of a load finds the bytes of all
+ * blocks; a store reads a group when the stream has come behind what fills it; and a load that ends
+ * early, however it does, lets go of every stream that waits, and its result says so. Method: a
+ * driver that runs what is queued late and in an order of its own; a stream that copies each group
+ * out, or in, without the CPU in between; a gate in front of it.
+ */
+#include "tests/lib/lib_gpu_engine.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { BLOCKS = 12, LAYERS = 8, GROUPS = 3 };
+
+static const char gpu_lines[] = "[gpu]\ndevices = auto\nstaging_bytes = 8M\n"
+				"[host]\nbytes = 64M\nslab_bytes = 4M\nhuge_pages = no\n";
+
+static struct daemon d;
+static struct gpu gpu;
+static struct gpu_engine ge;
+static struct kvtier_key keys[BLOCKS], others[BLOCKS];
+static CUstream engine_stream;
+static uint64_t *gate; /* the stream stands still until it is 1 */
+static CUdeviceptr device_gate;
+
+static void begin_verifying(enum gpu_memory_kind kind, const char *words, const char *verify)
+{
+	struct kvtier_geometry g = large_geometry(KVTIER_CODEC_FP8);
+	char config[256];
+
+	(void)snprintf(config, sizeof(config), "%sverify = %s\n", gpu_lines, verify);
+	g.layers = LAYERS;
+	gpu_open(&gpu, 0);
+	daemon_start(&d, config);
+	gpu_engine_open(&ge, &gpu, d.socket, &g, 2 * BLOCKS, kind);
+	gpu_engine_reached(&ge, words);
+	chain_keys(&ge.e, 1, BLOCKS, keys);
+	chain_keys(&ge.e, 2, BLOCKS, others);
+	GPU(gpu_api()->cuStreamCreateWithPriority(&engine_stream, CU_STREAM_NON_BLOCKING, 0));
+	GPU(gpu_api()->cuMemHostAlloc((void **)&gate, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+	GPU(gpu_api()->cuMemHostGetDevicePointer(&device_gate, gate, 0));
+	*gate = 1;
+	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
+}
+
+static void begin_with(enum gpu_memory_kind kind, const char *words)
+{
+	begin_verifying(kind, words, "once");
+}
+
+static int end(void **state)
+{
+	(void)state;
+	__atomic_store_n(gate, 1, __ATOMIC_RELEASE); /* a case that failed left it closed */
+	gpu_engine_close(&ge);
+	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
+	GPU(gpu_api()->cuStreamDestroy(engine_stream));
+	GPU(gpu_api()->cuMemFreeHost(gate));
+	daemon_remove(&d);
+	gpu_close(&gpu);
+	gpu_report_clean("");
+	return 0;
+}
+
+static void gate_close(void)
+{
+	__atomic_store_n(gate, 0, __ATOMIC_RELEASE);
+	GPU(gpu_api()->cuStreamWaitValue64(engine_stream, device_gate, 1, CU_STREAM_WAIT_VALUE_EQ));
+}
+
+static void gate_open(void)
+{
+	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+}
+
+static uint32_t first_layer(uint32_t group)
+{
+	return LAYERS * group / GROUPS;
+}
+
+/* Queues copies of one group of the first pages, between the GPU and the engine's copy on the
+ * host. */
+static void copy_group(uint32_t group, bool in)
+{
+	const size_t layer = ge.e.page_bytes / LAYERS;
+	const size_t at = layer * first_layer(group);
+	const size_t bytes = layer * (first_layer(group + 1) - first_layer(group));
+
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		const size_t page = i * ge.e.page_bytes + at;
+
+		if (in)
+			GPU(gpu_api()->cuMemcpyHtoDAsync(ge.memory.base + page, ge.e.memory + page,
+							 bytes, engine_stream));
+		else
+			GPU(gpu_api()->cuMemcpyDtoHAsync(ge.e.memory + page, ge.memory.base + page,
+							 bytes, engine_stream));
+	}
+}
+
+static void poison(void)
+{
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		page_poison(&ge.e, i);
+	gpu_pages_push(&ge, 0, BLOCKS);
+}
+
+static uint64_t submit(bool store, const struct kvtier_key *chain, uint32_t timeout_ms)
+{
+	const struct kvtier_op_options o = { .size = sizeof(o),
+					     .timeout_ms = timeout_ms,
+					     .layer_groups = GROUPS };
+	uint32_t pages[BLOCKS];
+	uint64_t op;
+
+	poison();
+	pages_from(0, pages, BLOCKS);
+	assert_int_equal((store ? kvtier_store : kvtier_load)(ge.e.space, chain, pages, BLOCKS, &o,
+							      &op),
+			 0);
+	return op;
+}
+
+static struct kvtier_result result_of(uint64_t op)
+{
+	struct kvtier_result r = { .size = sizeof(r) };
+
+	assert_int_equal(kvtier_wait(ge.e.client, op, PATIENT_MS, &r), 0);
+	return r;
+}
+
+/* --- loads --- */
+
+static void a_stream_finds_each_group(void)
+{
+	const uint64_t op = submit(false, keys, 0);
+
+	for (uint32_t g = 0; g < GROUPS; g++) {
+		assert_int_equal(kvtier_stream_wait_layers(ge.e.client, op, g, engine_stream), 0);
+		copy_group(g, false);
+	}
+	assert_int_equal(result_of(op).status, 0);
+	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		assert_true(page_is(&ge.e, i, &keys[i], 0));
+}
+
+static void the_cpu_finds_each_group(void)
+{
+	const uint64_t op = submit(false, keys, 0);
+
+	for (uint32_t g = 0; g < GROUPS; g++) {
+		INSIST(kvtier_wait_layers(ge.e.client, op, g, PATIENT_MS));
+		copy_group(g, false);
+		GPU(gpu_api()->cuStreamSynchronize(engine_stream));
+		for (uint32_t i = 0; i < BLOCKS; i++)
+			assert_true(page_has_layers(&ge.e, i, &keys[i], 0, first_layer(g),
+						    first_layer(g + 1)));
+	}
+	assert_int_equal(result_of(op).status, 0);
+}
+
+/* --- stores --- */
+
+static void fill(void)
+{
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		page_fill(&ge.e, i, &others[i], 0);
+}
+
+static void a_store_reads_what_the_stream_wrote(void)
+{
+	const uint64_t op = submit(true, others, 0);
+
+	fill();
+	for (uint32_t g = 0; g < GROUPS; g++) {
+		gate_close();
+		copy_group(g, true);
+		assert_int_equal(kvtier_store_layers(ge.e.client, op, g + 1, engine_stream), 0);
+		assert_int_equal(kvtier_wait(ge.e.client, op, 10, NULL), -ETIMEDOUT);
+		gate_open();
+	}
+	assert_int_equal(result_of(op).status, 0);
+	assert_int_equal(gpu_chain_load(&ge, others, 0, BLOCKS), BLOCKS);
+}
+
+static void both_ways(void)
+{
+	a_stream_finds_each_group();
+	the_cpu_finds_each_group();
+	a_store_reads_what_the_stream_wrote();
+}
+
+static void over_ipc(void **state)
+{
+	(void)state;
+	begin_with(GPU_ALLOC, "CUDA IPC");
+	both_ways();
+}
+
+static void with_images_that_are_verified(void **state)
+{
+	(void)state;
+	begin_verifying(GPU_ALLOC, "CUDA IPC", "always");
+	both_ways();
+}
+
+static void staged(void **state)
+{
+	uint64_t op;
+
+	(void)state;
+	begin_with(GPU_POOL, "CUDA staged");
+	the_cpu_finds_each_group();
+	a_store_reads_what_the_stream_wrote();
+	op = submit(false, others, 0); /* the library's calls bring the pages */
+	assert_int_equal(kvtier_stream_wait_layers(ge.e.client, op, 0, engine_stream), 0);
+	copy_group(0, false);
+	assert_int_equal(result_of(op).status, 0);
+	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		assert_true(page_has_layers(&ge.e, i, &others[i], 0, 0, first_layer(1)));
+}
+
+static void groups_can_be_given_by_the_cpu(void **state)
+{
+	uint64_t op;
+
+	(void)state;
+	begin_with(GPU_ALLOC, "CUDA IPC");
+	op = submit(true, others, 0);
+	fill();
+	for (uint32_t g = 0; g < GROUPS; g++) {
+		copy_group(g, true);
+		GPU(gpu_api()->cuStreamSynchronize(engine_stream));
+		assert_int_equal(kvtier_store_layers(ge.e.client, op, g + 1, NULL), 0);
+	}
+	assert_int_equal(result_of(op).status, 0);
+	assert_int_equal(gpu_chain_load(&ge, others, 0, BLOCKS), BLOCKS);
+}
+
+/* More blocks than the device has jobs for wait for their layers; a load must get through: its
+ * bytes may be what the layers are made of. */
+static void stores_that_wait_for_layers_leave_room_for_loads(void **state)
+{
+	uint64_t ops[16];
+
+	(void)state;
+	begin_with(GPU_ALLOC, "CUDA IPC");
+	for (int i = 0; i < 16; i++) {
+		chain_keys(&ge.e, 100 + (uint64_t)i, BLOCKS, others);
+		ops[i] = submit(true, others, PATIENT_MS);
+		assert_int_equal(kvtier_store_layers(ge.e.client, ops[i], 1, NULL), 0);
+	}
+	assert_int_equal(gpu_chain_load(&ge, keys, BLOCKS, BLOCKS), BLOCKS);
+	for (int i = 0; i < 16; i++) {
+		assert_int_equal(kvtier_cancel(ge.e.client, ops[i], PATIENT_MS), 0);
+		assert_int_equal(result_of(ops[i]).status, -ECANCELED);
+	}
+}
+
+static void a_store_that_is_not_given_all_ends_at_its_deadline(void **state)
+{
+	uint64_t op;
+
+	(void)state;
+	begin_with(GPU_ALLOC, "CUDA IPC");
+	op = submit(true, others, 300);
+	fill();
+	copy_group(0, true);
+	assert_int_equal(kvtier_store_layers(ge.e.client, op, 1, engine_stream), 0);
+	assert_int_equal(result_of(op).status, -ETIMEDOUT);
+	assert_int_equal(engine_lookup(&ge.e, others, BLOCKS), 0);
+	daemon_stat_becomes(&d, "leases", 0, PATIENT_MS);
+}
+
+/* A value that FP8 cannot hold, in a layer that is given late: the block is stored raw. */
+static void a_late_layer_can_make_a_block_raw(void **state)
+{
+	const uint16_t nan = 0x7fc0;
+	uint64_t op;
+
+	(void)state;
+	begin_with(GPU_ALLOC, "CUDA IPC");
+	op = submit(true, others, 0);
+	fill();
+	memcpy(ge.e.memory + ge.e.page_bytes - sizeof(nan), &nan, sizeof(nan));
+	for (uint32_t g = 0; g < GROUPS; g++) {
+		copy_group(g, true);
+		assert_int_equal(kvtier_store_layers(ge.e.client, op, g + 1, engine_stream), 0);
+		nap_ms(5); /* for the daemon to go on with this group alone */
+	}
+	assert_int_equal(result_of(op).status, 0);
+	assert_int_equal(daemon_stat(&d, "store.raw_blocks_total"), 1);
+	poison();
+	op = submit(false, others, 0);
+	assert_int_equal(result_of(op).status, 0);
+	gpu_pages_pull(&ge, 0, BLOCKS);
+	assert_memory_equal(ge.e.memory + ge.e.page_bytes - sizeof(nan), &nan, sizeof(nan));
+	assert_true(page_has_layers(&ge.e, 0, &others[0], 0, 0, LAYERS - 1));
+	for (uint32_t i = 1; i < BLOCKS; i++)
+		assert_true(page_is(&ge.e, i, &others[i], 0));
+}
+
+/* --- loads that end early --- */
+
+static void assert_stream_ends(void)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+
+	while (gpu_api()->cuStreamQuery(engine_stream) == CUDA_ERROR_NOT_READY && now_ns() < until)
+		nap_ms(1);
+	assert_int_equal(gpu_api()->cuStreamQuery(engine_stream), CUDA_SUCCESS);
+}
+
+/* The stream goes on, and the result says that it was for nothing. */
+static void assert_let_go(uint64_t op, int status)
+{
+	const struct kvtier_result r = result_of(op);
+
+	assert_int_equal(r.status, status);
+	assert_stream_ends();
+}
+
+static uint64_t load_behind_the_gate(uint32_t timeout_ms)
+{
+	const struct kvtier_op_options o = { .size = sizeof(o),
+					     .timeout_ms = timeout_ms,
+					     .layer_groups = GROUPS,
+					     .cuda_stream = engine_stream };
+	uint32_t pages[BLOCKS];
+	CUstream waits;
+	uint64_t op;
+
+	poison();
+	gate_close();
+	pages_from(0, pages, BLOCKS);
+	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, &o, &op), 0);
+	GPU(gpu_api()->cuStreamCreateWithPriority(&waits, CU_STREAM_NON_BLOCKING, 0));
+	assert_int_equal(kvtier_stream_wait_layers(ge.e.client, op, GROUPS - 1, waits), 0);
+	assert_int_equal(gpu_api()->cuStreamQuery(waits), CUDA_ERROR_NOT_READY);
+	GPU(gpu_api()->cuStreamDestroy(engine_stream));
+	engine_stream = waits; /* the gate stays closed for the other */
+	return op;
+}
+
+static void a_cancel_lets_go_of_the_stream(void **state)
+{
+	uint64_t op;
+
+	(void)state;
+	begin_with(GPU_ALLOC, "CUDA IPC");
+	op = load_behind_the_gate(PATIENT_MS);
+	assert_int_equal(kvtier_cancel(ge.e.client, op, PATIENT_MS), 0);
+	assert_let_go(op, -ECANCELED);
+	gate_open();
+}
+
+static void a_deadline_lets_go_of_the_stream(void **state)
+{
+	uint64_t op;
+
+	(void)state;
+	begin_with(GPU_ALLOC, "CUDA IPC");
+	op = load_behind_the_gate(200);
+	assert_stream_ends(); /* nobody calls the library: it is the daemon that lets go */
+	assert_let_go(op, -ETIMEDOUT);
+	gate_open();
+}
+
+static void a_missing_block_lets_go_of_the_stream(void **state)
+{
+	uint64_t op;
+
+	(void)state;
+	begin_with(GPU_ALLOC, "CUDA IPC");
+	keys[BLOCKS - 1] = others[0];
+	op = submit(false, keys, 0);
+	assert_int_equal(kvtier_stream_wait_layers(ge.e.client, op, 0, engine_stream), 0);
+	assert_stream_ends();
+	assert_int_equal(kvtier_wait_layers(ge.e.client, op, 0, PATIENT_MS), -ENODATA);
+	assert_let_go(op, -ENOENT);
+}
+
+static void a_daemons_death_lets_go_of_the_stream(void **state)
+{
+	uint64_t op;
+
+	(void)state;
+	begin_with(GPU_ALLOC, "CUDA IPC");
+	daemon_signal(&d, SIGSTOP);
+	op = submit(false, keys, PATIENT_MS);
+	assert_int_equal(kvtier_stream_wait_layers(ge.e.client, op, 0, engine_stream), 0);
+	assert_int_equal(gpu_api()->cuStreamQuery(engine_stream), CUDA_ERROR_NOT_READY);
+	daemon_signal(&d, SIGKILL);
+	assert_int_equal(kvtier_wait_layers(ge.e.client, op, 0, PATIENT_MS), -ENODATA);
+	assert_let_go(op, -ECONNRESET);
+	gpu_report_clear(); /* a killed daemon leaves what it had */
+	daemon_restart(&d);
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(name) cmocka_unit_test_teardown(name, end)
+	const struct CMUnitTest tests[] = {
+		CASE(over_ipc),
+		CASE(with_images_that_are_verified),
+		CASE(staged),
+		CASE(groups_can_be_given_by_the_cpu),
+		CASE(stores_that_wait_for_layers_leave_room_for_loads),
+		CASE(a_store_that_is_not_given_all_ends_at_its_deadline),
+		CASE(a_late_layer_can_make_a_block_raw),
+		CASE(a_cancel_lets_go_of_the_stream),
+		CASE(a_deadline_lets_go_of_the_stream),
+		CASE(a_missing_block_lets_go_of_the_stream),
+		CASE(a_daemons_death_lets_go_of_the_stream),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0 late=3");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
