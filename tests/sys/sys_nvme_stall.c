@@ -28,7 +28,8 @@ static void loads_end_by_their_deadline(void **state)
 	faulty_held(1);
 	clock_pass_ms(SHORT_MS);
 	assert_int_equal(faulty_load_end(w, op, 0, N, -ETIMEDOUT), 0);
-	faulty_none(w, "leases"); /* though the disk still has their slots */
+	faulty_none(w, "ops.outstanding"); /* though the disk still has their slots */
+	faulty_none(w, "leases");
 	faulty_answers(w);
 	faulty_end(w);
 }
@@ -73,6 +74,7 @@ static void a_cancelled_load_ends(void **state)
 	op = faulty_load_begin(w, 0, N, 0);
 	faulty_held(1);
 	assert_int_equal(kvtier_cancel(w->e.client, op, PATIENT_MS), 0);
+	faulty_none(w, "ops.outstanding");
 	assert_int_equal(faulty_load_end(w, op, 0, N, -ECANCELED), 0);
 	faulty_answers(w);
 	faulty_all_there(w);
