@@ -95,6 +95,11 @@ int slabs_extent(const struct slabs *s, uint32_t slot, struct extent *ret)
 	return 0;
 }
 
+uint32_t slabs_slab(const struct extent *where)
+{
+	return where->slot >> 16;
+}
+
 /* The slot of an extent; NULL when it is stale or never was one. */
 static struct slot *slot_live(const struct slabs *s, const struct extent *where)
 {
@@ -103,7 +108,7 @@ static struct slot *slot_live(const struct slabs *s, const struct extent *where)
 	if (slabs_extent(s, where->slot, &now) || !extent_equal(&now, where) ||
 	    now.class != where->class)
 		return NULL;
-	return slot_at(s, where->slot >> 16, where->slot & 0xffff);
+	return slot_at(s, slabs_slab(where), where->slot & 0xffff);
 }
 static bool is_closed(const struct slabs *s, uint32_t slab)
 {
@@ -325,7 +330,7 @@ int slabs_alloc(struct slabs *s, uint32_t bytes, struct extent *ret)
 void slabs_free(struct slabs *s, const struct extent *where)
 {
 	struct slot *slot = slot_live(s, where);
-	const uint32_t slab = where->slot >> 16;
+	const uint32_t slab = slabs_slab(where);
 	struct class *c = &s->classes[where->class];
 	struct slab *at = &s->slabs[slab];
 
@@ -347,7 +352,7 @@ uint64_t slabs_offset(const struct slabs *s, const struct extent *where)
 {
 	if (!slot_live(s, where))
 		return UINT64_MAX;
-	return (where->slot >> 16) * s->conf.slab_bytes +
+	return slabs_slab(where) * s->conf.slab_bytes +
 	       (uint64_t)(where->slot & 0xffff) * s->classes[where->class].slot_bytes;
 }
 

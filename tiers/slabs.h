@@ -62,6 +62,7 @@ uint32_t slabs_free_slabs(struct slabs *s);
 /* The slabs of a class, sparsest first (to a sixteenth of a slab): SLABS_NONE starts, and ends.
  * Nothing may be allocated or freed in between. A closed slab is not among them. */
 uint32_t slabs_next(const struct slabs *s, uint32_t class, uint32_t slab);
+uint32_t slabs_slab(const struct extent *where); /* the slab that a live extent lies in */
 /* Calls fn for each slot in use of one slab, until it says false. fn may free the extent it is
  * given and allocate outside the slab. Returns whether fn never said false. */
 bool slabs_walk(struct slabs *s, uint32_t slab, bool (*fn)(void *arg, const struct extent *where),

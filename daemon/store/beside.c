@@ -172,7 +172,7 @@ static void clear_slab(struct store *store, uint32_t unit, uint32_t block)
 	struct extent where;
 
 	(void)copy_table_find(table(store), block, unit, &where);
-	(void)slabs_walk(gpu_slabs(tier_of(store), unit), where.slot >> 16, clear_slot, &c);
+	(void)slabs_walk(gpu_slabs(tier_of(store), unit), slabs_slab(&where), clear_slot, &c);
 }
 
 /* Something was evicted, so there may be room now. */

@@ -24,8 +24,7 @@ static struct gpu gpu;
 static struct gpu_engine ge;
 static struct kvtier_key keys[BLOCKS], others[BLOCKS];
 static CUstream engine_stream;
-static uint64_t *gate; /* the stream stands still until it is 1 */
-static CUdeviceptr device_gate;
+static struct gpu_gate gate; /* in front of the engine's stream */
 
 static void begin_verifying(enum gpu_memory_kind kind, const char *words, const char *verify)
 {
@@ -41,9 +40,7 @@ static void begin_verifying(enum gpu_memory_kind kind, const char *words, const 
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 	chain_keys(&ge.e, 2, BLOCKS, others);
 	GPU(gpu_api()->cuStreamCreateWithPriority(&engine_stream, CU_STREAM_NON_BLOCKING, 0));
-	GPU(gpu_api()->cuMemHostAlloc((void **)&gate, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
-	GPU(gpu_api()->cuMemHostGetDevicePointer(&device_gate, gate, 0));
-	*gate = 1;
+	gpu_gate_make(&gate);
 	assert_int_equal(gpu_chain_store(&ge, keys, 0, BLOCKS), 0);
 }
 
@@ -55,26 +52,15 @@ static void begin_with(enum gpu_memory_kind kind, const char *words)
 static int end(void **state)
 {
 	(void)state;
-	__atomic_store_n(gate, 1, __ATOMIC_RELEASE); /* a case that failed left it closed */
+	gpu_gate_open(&gate); /* a case that failed left it closed */
 	gpu_engine_close(&ge);
 	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
 	GPU(gpu_api()->cuStreamDestroy(engine_stream));
-	GPU(gpu_api()->cuMemFreeHost(gate));
+	gpu_gate_free(&gate);
 	daemon_remove(&d);
 	gpu_close(&gpu);
 	gpu_report_clean("");
 	return 0;
-}
-
-static void gate_close(void)
-{
-	__atomic_store_n(gate, 0, __ATOMIC_RELEASE);
-	GPU(gpu_api()->cuStreamWaitValue64(engine_stream, device_gate, 1, CU_STREAM_WAIT_VALUE_EQ));
-}
-
-static void gate_open(void)
-{
-	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
 }
 
 static uint32_t first_layer(uint32_t group)
@@ -185,11 +171,11 @@ static void a_store_reads_what_the_stream_wrote(void)
 
 	fill();
 	for (uint32_t g = 0; g < GROUPS; g++) {
-		gate_close();
+		gpu_gate_close(&gate, engine_stream);
 		copy_group(g, true);
 		assert_int_equal(kvtier_store_layers(ge.e.client, op, g + 1, engine_stream), 0);
 		assert_int_equal(kvtier_wait(ge.e.client, op, 10, NULL), -ETIMEDOUT);
-		gate_open();
+		gpu_gate_open(&gate);
 	}
 	end_store(op);
 	assert_int_equal(gpu_chain_load(&ge, others, 0, BLOCKS), BLOCKS);
@@ -344,7 +330,7 @@ static uint64_t load_behind_the_gate(uint32_t timeout_ms)
 	uint64_t op;
 
 	poison();
-	gate_close();
+	gpu_gate_close(&gate, engine_stream);
 	pages_from(0, pages, BLOCKS);
 	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, &o, &op), 0);
 	GPU(gpu_api()->cuStreamCreateWithPriority(&waits, CU_STREAM_NON_BLOCKING, 0));
@@ -364,7 +350,7 @@ static void a_cancel_lets_go_of_the_stream(void **state)
 	op = load_behind_the_gate(PATIENT_MS);
 	assert_int_equal(kvtier_cancel(ge.e.client, op, PATIENT_MS), 0);
 	assert_let_go(op, -ECANCELED);
-	gate_open();
+	gpu_gate_open(&gate);
 }
 
 static void a_deadline_lets_go_of_the_stream(void **state)
@@ -376,7 +362,7 @@ static void a_deadline_lets_go_of_the_stream(void **state)
 	op = load_behind_the_gate(200);
 	assert_stream_ends(); /* nobody calls the library: it is the daemon that lets go */
 	assert_let_go(op, -ETIMEDOUT);
-	gate_open();
+	gpu_gate_open(&gate);
 }
 
 static void a_missing_block_lets_go_of_the_stream(void **state)

@@ -23,8 +23,7 @@ static struct gpu gpu;
 static struct gpu_engine ge;
 static struct kvtier_key keys[BLOCKS];
 static CUstream engine_stream;
-static uint64_t *gate; /* the stream stands still until it is 1 */
-static CUdeviceptr device_gate;
+static struct gpu_gate gate; /* in front of the engine's stream */
 
 static void begin_with(enum gpu_memory_kind kind, const char *words)
 {
@@ -36,34 +35,21 @@ static void begin_with(enum gpu_memory_kind kind, const char *words)
 	gpu_engine_reached(&ge, words);
 	chain_keys(&ge.e, 1, BLOCKS, keys);
 	GPU(gpu_api()->cuStreamCreateWithPriority(&engine_stream, CU_STREAM_NON_BLOCKING, 0));
-	GPU(gpu_api()->cuMemHostAlloc((void **)&gate, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
-	GPU(gpu_api()->cuMemHostGetDevicePointer(&device_gate, gate, 0));
-	*gate = 0;
+	gpu_gate_make(&gate);
 }
 
 static int end(void **state)
 {
 	(void)state;
-	__atomic_store_n(gate, 1, __ATOMIC_RELEASE); /* a case that failed left it closed */
+	gpu_gate_open(&gate); /* a case that failed left it closed */
 	gpu_engine_close(&ge);
 	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
 	GPU(gpu_api()->cuStreamDestroy(engine_stream));
-	GPU(gpu_api()->cuMemFreeHost(gate));
+	gpu_gate_free(&gate);
 	daemon_remove(&d);
 	gpu_close(&gpu);
 	gpu_report_clean("");
 	return 0;
-}
-
-static void gate_close(void)
-{
-	__atomic_store_n(gate, 0, __ATOMIC_RELEASE);
-	GPU(gpu_api()->cuStreamWaitValue64(engine_stream, device_gate, 1, CU_STREAM_WAIT_VALUE_EQ));
-}
-
-static void gate_open(void)
-{
-	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
 }
 
 static struct kvtier_result result_of(uint64_t op, int timeout_ms)
@@ -93,11 +79,11 @@ static void a_store_reads_what_the_stream_wrote(void)
 	gpu_pages_push(&ge, 0, BLOCKS);
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		page_fill(&ge.e, i, &keys[i], 0);
-	gate_close();
+	gpu_gate_close(&gate, engine_stream);
 	GPU(gpu_api()->cuMemcpyHtoDAsync(ge.memory.base, ge.e.memory, bytes, engine_stream));
 	assert_int_equal(kvtier_store(ge.e.space, keys, pages, BLOCKS, &o, &op), 0);
 	assert_not_done(op);
-	gate_open();
+	gpu_gate_open(&gate);
 	assert_int_equal(result_of(op, -1).ok, BLOCKS);
 	assert_int_equal(gpu_chain_load(&ge, keys, BLOCKS, BLOCKS), BLOCKS);
 }
@@ -172,14 +158,14 @@ static void a_load_comes_after_the_stream(void **state)
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		page_poison(&ge.e, i);
 	gpu_pages_push(&ge, 0, BLOCKS);
-	gate_close();
+	gpu_gate_close(&gate, engine_stream);
 	GPU(gpu_api()->cuMemHostAlloc((void **)&out, BLOCKS * ge.e.page_bytes, 0));
 	GPU(gpu_api()->cuMemcpyDtoHAsync(out, ge.memory.base, BLOCKS * ge.e.page_bytes,
 					 engine_stream));
 	pages_from(0, pages, BLOCKS);
 	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, &options, &op), 0);
 	assert_not_done(op);
-	gate_open();
+	gpu_gate_open(&gate);
 	assert_int_equal(result_of(op, -1).ok, BLOCKS);
 	GPU(gpu_api()->cuStreamSynchronize(engine_stream));
 	for (size_t i = 0; i < BLOCKS * ge.e.page_bytes; i++)
@@ -200,12 +186,12 @@ static void an_op_whose_stream_stands_still_ends_at_its_deadline(void **state)
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		page_poison(&ge.e, i);
 	gpu_pages_push(&ge, 0, BLOCKS);
-	gate_close();
+	gpu_gate_close(&gate, engine_stream);
 	o.cuda_stream = engine_stream;
 	pages_from(0, pages, BLOCKS);
 	assert_int_equal(kvtier_load(ge.e.space, keys, pages, BLOCKS, &o, &op), 0);
 	assert_int_equal(result_of(op, DEADLINE_MS).status, -ETIMEDOUT);
-	gate_open();
+	gpu_gate_open(&gate);
 	gpu_pages_pull(&ge, 0, BLOCKS);
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		assert_true(page_is_poison(&ge.e, i));

@@ -20,21 +20,6 @@ static const char config[] = "[host]\nbytes = 16M\nslab_bytes = 1M\nhuge_pages =
 static struct daemon d;
 static struct gpu gpu;
 
-/* What holds a stream until it is opened. */
-struct gate {
-	uint64_t *word;
-	CUdeviceptr at;
-};
-
-static void gate_make(struct gate *g)
-{
-	const struct cuda_api *cu = gpu_api();
-
-	GPU(cu->cuMemHostAlloc((void **)&g->word, sizeof(*g->word), CU_MEMHOSTALLOC_DEVICEMAP));
-	*g->word = 0;
-	GPU(cu->cuMemHostGetDevicePointer(&g->at, g->word, 0));
-}
-
 static int begin(void **state)
 {
 	(void)state;
@@ -69,7 +54,7 @@ static void another_is_served(void)
 }
 
 /* The bytes of chain NEW come into pages 0.. by the stream, once the gate is open. */
-static void *fill_late(struct gpu_raw *e, CUstream stream, const struct gate *gate)
+static void *fill_late(struct gpu_raw *e, CUstream stream, struct gpu_gate *gate)
 {
 	const struct cuda_api *cu = gpu_api();
 	const size_t bytes = N * e->page_bytes;
@@ -79,7 +64,7 @@ static void *fill_late(struct gpu_raw *e, CUstream stream, const struct gate *ga
 	GPU(cu->cuMemHostAlloc(&pinned, bytes, 0));
 	gpu_read(e->gpu, pinned, e->memory + e->offset, bytes);
 	gpu_raw_fill(e, OLD, 0, N);
-	GPU(cu->cuStreamWaitValue64(stream, gate->at, 1, CU_STREAM_WAIT_VALUE_EQ));
+	gpu_gate_close(gate, stream);
 	GPU(cu->cuMemcpyHtoDAsync(e->memory + e->offset, pinned, bytes, stream));
 	return pinned;
 }
@@ -90,12 +75,12 @@ static void a_store_waits(bool by_word)
 	const struct cuda_api *cu = gpu_api();
 	struct gpu_raw e;
 	struct wire_sqe sqe;
-	struct gate gate;
+	struct gpu_gate gate;
 	CUdeviceptr words = 0;
 	CUstream stream;
 	void *pinned;
 
-	gate_make(&gate);
+	gpu_gate_make(&gate);
 	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
 	assert_int_equal(gpu_raw_order(&e, by_word ? 0 : 3), 0);
@@ -115,7 +100,7 @@ static void a_store_waits(bool by_word)
 	another_is_served();
 	assert_false(completed(&e));
 	assert_true(__atomic_load_n(&e.words->done[4], __ATOMIC_ACQUIRE) != sqe.op_id);
-	__atomic_store_n(gate.word, 1, __ATOMIC_RELEASE);
+	gpu_gate_open(&gate);
 	assert_int_equal(gpu_raw_await(&e).status, 0);
 	assert_true(__atomic_load_n(&e.words->done[4], __ATOMIC_ACQUIRE) == sqe.op_id);
 	GPU(cu->cuStreamSynchronize(stream));
@@ -127,7 +112,7 @@ static void a_store_waits(bool by_word)
 	gpu_raw_close_space(&e);
 	gpu_raw_close(&e);
 	GPU(cu->cuMemFreeHost(pinned));
-	GPU(cu->cuMemFreeHost(gate.word));
+	gpu_gate_free(&gate);
 	GPU(cu->cuStreamDestroy(stream));
 }
 
@@ -150,12 +135,12 @@ static void a_load_waits_for_its_event(void **state)
 	const struct cuda_api *cu = gpu_api();
 	struct gpu_raw e;
 	struct wire_sqe sqe;
-	struct gate gate;
+	struct gpu_gate gate;
 	CUstream stream;
 	void *pinned;
 
 	(void)state;
-	gate_make(&gate);
+	gpu_gate_make(&gate);
 	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
 	assert_int_equal(gpu_raw_order(&e, 3), 0);
@@ -168,14 +153,14 @@ static void a_load_waits_for_its_event(void **state)
 	gpu_raw_send(&e, &sqe);
 	another_is_served();
 	assert_false(completed(&e));
-	__atomic_store_n(gate.word, 1, __ATOMIC_RELEASE);
+	gpu_gate_open(&gate);
 	assert_int_equal(gpu_raw_await(&e).status, 0);
 	for (uint32_t i = 0; i < N; i++)
 		assert_true(gpu_raw_holds(&e, CHAIN, i, i));
 	gpu_raw_close_space(&e);
 	gpu_raw_close(&e);
 	GPU(cu->cuMemFreeHost(pinned));
-	GPU(cu->cuMemFreeHost(gate.word));
+	gpu_gate_free(&gate);
 	GPU(cu->cuStreamDestroy(stream));
 }
 

@@ -230,6 +230,31 @@ void gpu_read(const struct gpu *g, void *to, CUdeviceptr from, size_t bytes)
 	GPU(gpu_api()->cuStreamSynchronize(g->stream));
 }
 
+void gpu_gate_make(struct gpu_gate *g)
+{
+	const struct cuda_api *cu = gpu_api();
+
+	GPU(cu->cuMemHostAlloc((void **)&g->word, sizeof(*g->word), CU_MEMHOSTALLOC_DEVICEMAP));
+	GPU(cu->cuMemHostGetDevicePointer(&g->at, g->word, 0));
+	gpu_gate_open(g);
+}
+
+void gpu_gate_close(struct gpu_gate *g, CUstream stream)
+{
+	__atomic_store_n(g->word, 0, __ATOMIC_RELEASE);
+	GPU(gpu_api()->cuStreamWaitValue64(stream, g->at, 1, CU_STREAM_WAIT_VALUE_EQ));
+}
+
+void gpu_gate_open(struct gpu_gate *g)
+{
+	__atomic_store_n(g->word, 1, __ATOMIC_RELEASE);
+}
+
+void gpu_gate_free(struct gpu_gate *g)
+{
+	GPU(gpu_api()->cuMemFreeHost(g->word));
+}
+
 int gpu_count(void)
 {
 	int n = 0;

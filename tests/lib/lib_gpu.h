@@ -58,6 +58,18 @@ uint64_t gpu_used(void); /* memory in use on the current context's GPU, by all p
 void gpu_write(const struct gpu *g, CUdeviceptr to, const void *from, size_t bytes);
 void gpu_read(const struct gpu *g, void *to, CUdeviceptr from, size_t bytes);
 
+/* What holds streams until it is opened: a word of the host. Of the current context. */
+struct gpu_gate {
+	uint64_t *word;
+	CUdeviceptr at;
+};
+
+void gpu_gate_make(struct gpu_gate *g); /* it is open */
+/* What is put into the stream from now on waits until the gate is opened. */
+void gpu_gate_close(struct gpu_gate *g, CUstream stream);
+void gpu_gate_open(struct gpu_gate *g);
+void gpu_gate_free(struct gpu_gate *g); /* no stream waits for it */
+
 /* The n-th call of the driver that this process makes from now on fails, whichever it is (0: none);
  * the countdown that was left before. Set it around calls of libkvtier, so that no other call is
  * counted. The emulated driver alone: tests/gpu/emu/countdown.c. */
