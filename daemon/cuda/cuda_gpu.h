@@ -78,6 +78,7 @@ struct cuda_view {
 	uint64_t bytes; /* of its memory: staging, plans, kernels */
 	uint64_t context_bytes;
 	uint64_t out_bytes, in_bytes, batches, lost;
+	uint32_t generation; /* what was imported into an older one is lost */
 	/* payload that a copy engine moved between slot and GPU by itself, or by way of a lane */
 	uint64_t direct_bytes[CUDA_WAYS], bounced_bytes[CUDA_WAYS];
 	struct device_memory tier;

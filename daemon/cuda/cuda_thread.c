@@ -45,6 +45,7 @@ static void show(struct cuda_gpu *gpu)
 	cuda_path_count(gpu->path, &view);
 	(void)pthread_mutex_lock(&gpu->lock);
 	view.lost = gpu->view.lost;
+	view.generation = gpu->view.generation;
 	gpu->view = view;
 	(void)pthread_mutex_unlock(&gpu->lock);
 }
@@ -55,6 +56,7 @@ static void tell_lost(struct cuda_gpu *gpu)
 
 	(void)pthread_mutex_lock(&gpu->lock);
 	gpu->view.lost++;
+	gpu->view.generation = gpu->generation + 1;
 	memcpy(gpu->view.why, gpu->why, sizeof(gpu->view.why));
 	send = !gpu->lost_sent;
 	gpu->lost_sent = true;

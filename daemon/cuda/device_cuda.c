@@ -55,6 +55,7 @@ static int gpu_import(struct device *device, const struct region_desc *desc,
 			.device = device,
 			.base = (uint8_t *)(uintptr_t)region->base,
 			.length = desc->length,
+			.generation = region->generation,
 			.own = region,
 		};
 	return r;
@@ -70,6 +71,7 @@ static int gpu_import_parts(struct device *device, const struct region_parts *pa
 	if (own) {
 		region->base = (uint8_t *)(uintptr_t)own->base;
 		region->length = parts->region_bytes;
+		region->generation = own->generation;
 	}
 	return r;
 }
@@ -88,7 +90,9 @@ static int gpu_import_events(struct device *device, const uint8_t (*handles)[WIR
 		cuda_events_import(gpu_of(device)->gpu, handles, n, &events, text, text_bytes);
 
 	if (r == 0)
-		*ret = (struct device_events){ .device = device, .n = n, .own = events };
+		*ret = (struct device_events){
+			.device = device, .n = n, .generation = events->generation, .own = events
+		};
 	return r;
 }
 
@@ -146,6 +150,7 @@ static void tell_lost(struct gpu *g)
 
 	(void)pthread_mutex_lock(&g->gpu->lock);
 	g->gpu->lost_sent = false;
+	g->base.generation = g->gpu->view.generation;
 	memcpy(why, g->gpu->view.why, sizeof(why));
 	(void)pthread_mutex_unlock(&g->gpu->lock);
 	if (g->base.lost)

@@ -65,6 +65,16 @@ void device_release(struct device_region *region)
 	region->device->ops->release(region->device, region);
 }
 
+bool device_region_void(const struct device_region *region)
+{
+	return region->generation < region->device->generation;
+}
+
+bool device_events_void(const struct device_events *events)
+{
+	return events->n > 0 && events->generation < events->device->generation;
+}
+
 int device_import_events(struct device *device, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
 			 uint32_t n, struct device_events *ret, char *text, size_t text_bytes)
 {

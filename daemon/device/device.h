@@ -36,8 +36,9 @@
  * job with -EIO.
  *
  * A device may lose all that it imported (a GPU whose context is gone). Its jobs end with -EIO
- * then, and `lost` is called: who has regions or events of it must release them and import them
- * again.
+ * then, and `lost` is called: who has regions or events that are void must release them and import
+ * them again. An import may be done and not be told of yet when `lost` is called: who takes it in
+ * asks whether it is void (device_region_void(), device_events_void()).
  */
 #ifndef KVTIER_DEVICE_H
 #define KVTIER_DEVICE_H
@@ -88,7 +89,8 @@ struct device_region {
 	struct device *device;
 	uint8_t *base; /* cpu: where it is mapped; cuda: device pointer */
 	uint64_t length;
-	void *own; /* the device's */
+	uint32_t generation; /* of the device when it was imported */
+	void *own;           /* the device's */
 };
 
 /* Where the pages of a mount lie. */
@@ -103,7 +105,7 @@ struct device_layout {
 /* Events of a client, made by a stream of its own, that jobs can wait for. */
 struct device_events {
 	struct device *device;
-	uint32_t n;
+	uint32_t n, generation;
 	void *own; /* the device's */
 };
 
@@ -277,8 +279,8 @@ struct device {
 	/* it refused a job, and now one has ended. NULL: nobody waits */
 	void (*room)(void *arg, struct device *device);
 	void *room_arg;
-	/* all that was imported up to now is lost, and why; from the loop. NULL: nobody wants to
-	 * know */
+	uint32_t generation; /* what was imported into an older one is void */
+	/* there is a new generation, and why; from the loop. NULL: nobody wants to know */
 	void (*lost)(void *arg, struct device *device, const char *why);
 	void *lost_arg;
 	/* its memory for images came, or is gone; from the loop. NULL: nobody wants to know */
@@ -301,6 +303,9 @@ int device_import(struct device *device, const struct region_desc *desc, struct 
 int device_import_parts(struct device *device, const struct region_parts *parts,
 			struct device_region *region, char *text, size_t text_bytes);
 void device_release(struct device_region *region);
+/* Its device has lost it. Core thread. */
+bool device_region_void(const struct device_region *region);
+bool device_events_void(const struct device_events *events);
 /* -ENOTSUP: the device knows no events */
 int device_import_events(struct device *device, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
 			 uint32_t n, struct device_events *ret, char *text, size_t text_bytes);

@@ -182,7 +182,7 @@ bool conn_end(struct conn *c)
 
 void conn_lost(struct conn *c, const struct device *device, const char *why)
 {
-	if (c->state != CONN_OPEN || !conn_uses(c, device))
+	if (c->state != CONN_OPEN || !conn_has_void(c, device))
 		return;
 	c->end_error = -EIO;
 	snprintf(c->end_text, sizeof(c->end_text), "%s", why);

@@ -13,7 +13,7 @@ void conn_kill(struct conn *c); /* -> DYING; any state is fine */
 /* The client broke the protocol: -> DYING, and text is said to it and to the log. */
 void conn_violate(struct conn *c, uint32_t seq, const char *text);
 void conn_turn_away(struct conn *c); /* GREETING: somebody else needs the slot */
-/* OPEN: what it has imported of this device is lost, or the device itself. */
+/* OPEN, and it has something imported that this device has lost: DYING. */
 void conn_lost(struct conn *c, const struct device *device, const char *why);
 /* DYING and no ops left. True: nothing is left of it */
 bool conn_end(struct conn *c);

@@ -88,6 +88,10 @@ static void on_space_open(struct conn *c, const void *packet, size_t n, uint32_t
 		r = conn_free_handle(c, &handle, text, sizeof(text));
 	if (r == 0 && !mount) /* without regions: nothing to map */
 		r = mount_import(&d->devices, &m, NULL, NULL, &mount, text, sizeof(text));
+	if (r == 0 && mount_is_void(mount)) {
+		snprintf(text, sizeof(text), "regions: the GPU failed meanwhile, and comes back");
+		r = -EBUSY;
+	}
 	if (r == 0)
 		r = mount_open(&d->store, front_tenant(c->front), &m, mount, text, sizeof(text));
 	if (r) {

@@ -46,6 +46,17 @@ bool conn_uses(const struct conn *c, const struct device *device)
 	return order_find(c->client.orders, device) != NULL;
 }
 
+bool conn_has_void(const struct conn *c, const struct device *device)
+{
+	const struct order *order = order_find(c->client.orders, device);
+
+	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
+		if (c->client.mounts[i] && c->client.mounts[i]->device == device &&
+		    mount_is_void(c->client.mounts[i]))
+			return true;
+	return order && device_events_void(&order->events);
+}
+
 bool conn_uses_gpu(const struct conn *c)
 {
 	const struct devices *devices = &c->front->d->devices;
@@ -61,6 +72,10 @@ int conn_take_order(struct conn *c, struct order *order, char *text, size_t n)
 	if (order_find(c->client.orders, order->device)) {
 		snprintf(text, n, "order.device: this connection has an ORDER for it already");
 		return -EEXIST;
+	}
+	if (device_events_void(&order->events)) {
+		snprintf(text, n, "order.device: the GPU failed meanwhile, and comes back");
+		return -EBUSY;
 	}
 	order->next = c->client.orders;
 	c->client.orders = order;

@@ -22,8 +22,10 @@ void conn_fill_ok(const struct conn *c, const struct mount *mount, struct wire_s
 /* It has regions or events of the device; of any GPU. */
 bool conn_uses(const struct conn *c, const struct device *device);
 bool conn_uses_gpu(const struct conn *c);
+bool conn_has_void(const struct conn *c, const struct device *device); /* that it has lost */
 void conn_give_up_orders(struct conn *c); /* all of them are unwanted from now on */
-/* The order is the connection's: 0. -EEXIST with text: it has one, and this one is the caller's. */
+/* The order is the connection's: 0. With text, and the order is the caller's: -EEXIST, it has one;
+ * -EBUSY, the device has lost it. */
 int conn_take_order(struct conn *c, struct order *order, char *text, size_t n);
 
 #endif

@@ -95,6 +95,14 @@ int mount_import(const struct devices *devices, const struct proto_space_open *m
 	return 0;
 }
 
+bool mount_is_void(const struct mount *mount)
+{
+	for (uint32_t i = 0; i < mount->n_regions; i++)
+		if (device_region_void(&mount->regions[i]))
+			return true;
+	return false;
+}
+
 void mount_unmap(struct mount *mount)
 {
 	for (uint32_t i = 0; i < mount->n_regions; i++)

@@ -48,6 +48,7 @@ int mount_open(struct store *store, const char *tenant, const struct proto_space
 	       struct mount *mount, char *text, size_t n);
 /* ops == 0; its regions stay mapped */
 void mount_close(struct store *store, struct mount *mount);
-void mount_unmap(struct mount *mount); /* after that; on a helper thread */
+bool mount_is_void(const struct mount *mount); /* its device has lost a region */
+void mount_unmap(struct mount *mount);         /* after that; on a helper thread */
 
 #endif

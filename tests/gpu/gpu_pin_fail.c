@@ -106,15 +106,17 @@ static void a_call_that_hangs_delays_nobody(void **state)
 	close_all();
 }
 
-/* The connection is cut with its memory, and comes back. */
+/* The connection is cut with its memory, and comes back. The call is held until that memory is
+ * mapped: SPACE_OPEN is refused while the context breaks. */
 static void a_call_that_breaks_the_context_is_as_any_other(void **state)
 {
 	const struct kvtier_geometry g = pin_geometry(KVTIER_CODEC_FP8, PIN_LAYERS);
 
 	(void)state;
 	gpu_open(&gpu, 0);
-	pin_start(&d, "sticky=cuMemHostRegister:5", "");
+	pin_start(&d, "held=cuMemHostRegister:5 sticky=cuMemHostRegister:5", "");
 	pin_open(&ge, &gpu, d.socket, &g);
+	pin_let_go();
 	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
 	pin_close(&ge);
 	pin_open(&ge, &gpu, d.socket, &g);
