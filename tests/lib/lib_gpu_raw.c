@@ -232,8 +232,12 @@ struct wire_cqe gpu_raw_await(struct gpu_raw *e)
 	const struct wire_cqe *ring =
 		(const void *)((const char *)e->raw.complete + WIRE_RING_OFFSET);
 
+	struct wire_cqe cqe;
+
 	raw_await(&e->raw, e->position);
-	return ring[(e->position - 1) & (e->raw.ok.cq_entries - 1)];
+	cqe = ring[(e->position - 1) & (e->raw.ok.cq_entries - 1)];
+	__atomic_store_n(&e->raw.submit->cq_head, e->position, __ATOMIC_RELEASE);
+	return cqe;
 }
 
 bool gpu_raw_completed(const struct gpu_raw *e)

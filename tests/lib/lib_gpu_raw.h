@@ -53,7 +53,7 @@ void gpu_raw_close(struct gpu_raw *e);       /* and frees the pages */
 struct wire_sqe gpu_raw_sqe(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first,
 			    uint32_t n);
 void gpu_raw_send(struct gpu_raw *e, const struct wire_sqe *sqe);
-/* Waits for the completion of the entry sent last. */
+/* Waits for the completions of all entries, and takes them: that of the last one to complete. */
 struct wire_cqe gpu_raw_await(struct gpu_raw *e);
 bool gpu_raw_completed(const struct gpu_raw *e); /* its completion is there */
 struct wire_cqe gpu_raw_run(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first,

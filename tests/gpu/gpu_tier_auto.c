@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: lane=wait seconds=6 needs=kvtierd_clock */
+/* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
+/*
+ * gpu_tier_auto - goal: `[gpu] bytes = auto` takes a quarter of what is free on the GPU when its
+ * context is made, in whole slabs; it never grows, whatever is freed or stored after that; ten
+ * seconds after the last region all of it is given back; and the next context takes a quarter of
+ * what is free then. Method: an emulated GPU of little memory, of which the test
+ * itself takes and frees a large piece; what is used, by the driver's books.
+ */
+#include "tests/lib/lib_clock.h"
+#include "tests/lib/lib_gpu_raw.h"
+
+enum { N = 8, CHAINS = 40, TEN_S = 10000, SLAB = 1 << 20 };
+
+static const uint64_t large_piece = 256 << 20;
+
+static const char config[] = "[host]\nbytes = 64M\nslab_bytes = 1M\nhuge_pages = no\n"
+			     "[device]\nworkers = 2\ndepth = 16\n"
+			     "[gpu]\ndevices = required\nstaging_bytes = 8M\nbytes = auto\n";
+
+static struct daemon d;
+static struct gpu gpu;
+
+static uint64_t free_now(void)
+{
+	size_t some = 0, all = 0;
+
+	GPU(gpu_api()->cuMemGetInfo(&some, &all));
+	return some;
+}
+
+static uint64_t capacity(void)
+{
+	return daemon_stat(&d, "tiers.gpu.capacity_bytes");
+}
+
+/* The tier has its memory, and takes a quarter: what was free before it came is what is free now,
+ * and itself, and the little that the context took after it. */
+static uint64_t takes_a_quarter(void)
+{
+	enum { LITTLE = 4 * SLAB };
+	uint64_t bytes, was_free;
+
+	daemon_stat_reaches(&d, "tiers.gpu.capacity_bytes", 1);
+	bytes = capacity();
+	was_free = free_now() + bytes;
+	assert_int_equal(bytes % SLAB, 0);
+	if (bytes + SLAB < was_free / 4 || bytes > (was_free + LITTLE) / 4)
+		fail_msg("it has %llu MiB, of %llu that were free", (unsigned long long)bytes >> 20,
+			 (unsigned long long)was_free >> 20);
+	return bytes;
+}
+
+static void used_becomes(uint64_t bytes)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+
+	while (gpu_used() != bytes) {
+		if (now_ns() > until)
+			fail_msg("%llu MiB of the GPU are in use, %llu before",
+				 (unsigned long long)gpu_used() >> 20,
+				 (unsigned long long)bytes >> 20);
+		nap_ms(10);
+	}
+}
+
+static void store(struct gpu_raw *e, uint32_t chain)
+{
+	gpu_raw_fill(e, chain, 0, N);
+	assert_int_equal(gpu_raw_run(e, WIRE_OP_STORE, chain, 0, N).status, 0);
+}
+
+/* It has stored more than fits since. */
+static void work(struct gpu_raw *e)
+{
+	for (uint32_t chain = 1; chain <= CHAINS; chain++)
+		store(e, chain);
+	daemon_stat_reaches(&d, "tiers.gpu.blocks", 1);
+}
+
+static void a_share_that_does_not_grow_and_goes(void **state)
+{
+	const struct kvtier_geometry g = large_geometry(KVTIER_CODEC_RAW);
+	uint64_t first, used, before;
+	CUdeviceptr piece;
+	struct gpu_raw e;
+
+	(void)state;
+	gpu_open(&gpu, 0);
+	daemon_place(&d, false);
+	clock_hold(&d);
+	daemon_configure(&d, config);
+	daemon_restart(&d);
+	GPU(gpu_api()->cuMemAlloc(&piece, large_piece));
+	before = gpu_used();
+
+	gpu_raw_open(&e, d.socket, &gpu, &g, N);
+	first = takes_a_quarter();
+	store(&e, 1); /* a first job puts its layout there */
+	used = gpu_used();
+	GPU(gpu_api()->cuMemFree(piece)); /* there is room for more now */
+	work(&e);
+	assert_true(daemon_stat(&d, "tiers.gpu.evicted_blocks_total") > 0);
+	clock_pass_ms(TEN_S);
+	work(&e);
+	assert_int_equal(capacity(), first);
+	assert_true(gpu_used() <= used - large_piece);
+
+	/* its last region goes */
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+	daemon_stat_becomes(&d, "gpu.regions", 0, PATIENT_MS);
+	clock_pass_ms(TEN_S);
+	used_becomes(before - large_piece);
+	daemon_stat_becomes(&d, "tiers.gpu.capacity_bytes", 0, PATIENT_MS);
+	daemon_stat_becomes(&d, "tiers.gpu.blocks", 0, PATIENT_MS);
+
+	gpu_raw_open(&e, d.socket, &gpu, &g, N);
+	assert_true(takes_a_quarter() >= first + large_piece / 4 - SLAB);
+	store(&e, 1);
+	gpu_raw_close_space(&e);
+	gpu_raw_close(&e);
+	gpu_daemon_end(&d, &gpu);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_share_that_does_not_grow_and_goes),
+	};
+
+	(void)argc;
+	gpu_begin(argv, "null_stream=0 one_thread=1 memory=512");
+	gpu_needs_emulation("a GPU of this size");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
