@@ -49,20 +49,14 @@ static int load_kernels(struct cuda_gpu *gpu, char *text, size_t n)
 	return r;
 }
 
-/* Flags in it have no mark then. Where the thread cannot wait, nobody could tell when the memory
- * may go: only a new context can. */
+/* Flags in it have no mark then. */
 static int clear_staging(struct cuda_gpu *gpu, char *text, size_t n)
 {
 	const struct cuda_context *c = &gpu->in_context;
 	int r = CUDA_CALL(gpu, cuMemsetD8Async, text, n, c->staging, 0, gpu->conf.staging_bytes,
 			  c->aside);
 
-	if (r == 0) {
-		r = CUDA_CALL(gpu, cuStreamSynchronize, text, n, c->aside);
-		if (r)
-			gpu->state = CUDA_FAILING;
-	}
-	return r;
+	return r ? r : cuda_wait(gpu, c->aside, text, n);
 }
 
 static int make_memory(struct cuda_gpu *gpu, char *text, size_t n)

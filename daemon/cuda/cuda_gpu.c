@@ -10,6 +10,12 @@
 
 #include "daemon/base/container_of.h"
 
+enum { NAP_NS = 20000 }; /* between two looks at a stream */
+/* What the daemon gives a GPU takes milliseconds. An engine's kernels, or a debugger of its, may
+ * keep the GPU for seconds. */
+static const uint64_t PATIENCE_NS = 30000000000u;
+static const uint64_t LOOK_NS = 1000000000u;
+
 uint64_t cuda_now(void)
 {
 	struct timespec t;
@@ -32,6 +38,42 @@ int cuda_check(struct cuda_gpu *gpu, CUresult result, const char *call, char *te
 		gpu->state = CUDA_FAILING;
 		snprintf(gpu->why, sizeof(gpu->why), "%s", words);
 	}
+	return r;
+}
+
+/* --- waiting for the GPU --- */
+
+bool cuda_stands_still(struct cuda_gpu *gpu, struct cuda_patience *p)
+{
+	const uint64_t now = cuda_now(), step = p->looked_ns ? now - p->looked_ns : 0;
+
+	p->looked_ns = now;
+	p->waited_ns += step < LOOK_NS ? step : LOOK_NS;
+	if (p->waited_ns < PATIENCE_NS)
+		return false;
+	gpu->state = CUDA_FAILING;
+	snprintf(gpu->why, sizeof(gpu->why), "the GPU has not ended what it was given for %d s",
+		 (int)(PATIENCE_NS / 1000000000u));
+	return true;
+}
+
+int cuda_wait(struct cuda_gpu *gpu, CUstream stream, char *text, size_t n)
+{
+	const struct timespec nap = { .tv_nsec = NAP_NS };
+	struct cuda_patience patience = { 0 };
+	CUresult result;
+	int r;
+
+	while ((result = gpu->api->cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) {
+		if (cuda_stands_still(gpu, &patience)) {
+			snprintf(text, n, "%s", gpu->why);
+			return -EIO;
+		}
+		(void)nanosleep(&nap, NULL);
+	}
+	r = cuda_check(gpu, result, "cuStreamQuery", text, n);
+	if (r)
+		gpu->state = CUDA_FAILING;
 	return r;
 }
 

@@ -162,6 +162,19 @@ int cuda_check(struct cuda_gpu *gpu, CUresult result, const char *call, char *te
 #define CUDA_CALL(gpu, name, text, n, ...) \
 	cuda_check(gpu, (gpu)->api->name(__VA_ARGS__), #name, text, n)
 
+/* Waits until the stream, which others do not use, has run. 0 or -errno with text; then the GPU is
+ * FAILING: nobody could tell when it has run. */
+int cuda_wait(struct cuda_gpu *gpu, CUstream stream, char *text, size_t n);
+
+/* How long something on the GPU has been waited for; zeroed: not yet. */
+struct cuda_patience {
+	uint64_t looked_ns, waited_ns;
+};
+
+/* Asked at each look in vain. True: that does not end any more, and the GPU is FAILING. What passes
+ * between two looks counts as a second at most: it may be this process that stood still. */
+bool cuda_stands_still(struct cuda_gpu *gpu, struct cuda_patience *p);
+
 uint64_t cuda_now(void);
 
 #endif

@@ -328,6 +328,7 @@ static void launch(struct cuda_path *path, struct cuda_lane *lane)
 	if (!end_stopped(lane))
 		return;
 	lane->state = LANE_GPU;
+	lane->patience = (struct cuda_patience){ 0 };
 	path->mark += path->mark == UINT32_MAX ? 2 : 1; /* never 0 */
 	lane->mark = path->mark;
 	path->on_gpu[lane->way]++;
@@ -382,8 +383,10 @@ static bool done(struct cuda_path *path, struct cuda_lane *lane)
 	struct cuda_gpu *gpu = path->gpu;
 	const CUresult result = gpu->api->cuEventQuery(lane->event);
 
-	if (result == CUDA_ERROR_NOT_READY)
+	if (result == CUDA_ERROR_NOT_READY) {
+		(void)cuda_stands_still(gpu, &lane->patience);
 		return false;
+	}
 	if (cuda_check(gpu, result, "cuEventQuery", NULL, 0)) {
 		gpu->state = CUDA_FAILING; /* whatever it was: nobody can tell when it is done */
 		return false;

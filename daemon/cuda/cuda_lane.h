@@ -68,6 +68,7 @@ struct cuda_lane {
 	CUdeviceptr on_gpu;
 	CUevent crossed; /* between the two streams: the first of them is done with it */
 	CUevent event;   /* the GPU is done with it */
+	struct cuda_patience patience; /* for that */
 	struct cuda_part parts[CUDA_LANE_PIECES];
 };
 

@@ -59,8 +59,7 @@ void cuda_layout_forget(struct cuda_gpu *gpu, struct cuda_layout *layout)
 	cuda_gpu_post(gpu, &layout->mail);
 }
 
-/* The thread waits for a stream in which nothing else is. Where it cannot, nobody could tell when
- * the copy is done: only a new context can. */
+/* The thread waits for a stream in which nothing else is. */
 static int bring(struct cuda_gpu *gpu, struct cuda_layout *l)
 {
 	const size_t bytes = l->plan.n_pieces * sizeof(*l->pieces);
@@ -74,11 +73,8 @@ static int bring(struct cuda_gpu *gpu, struct cuda_layout *l)
 		if (r && gpu->state == CUDA_UP)
 			(void)CUDA_CALL(gpu, cuMemFree, NULL, 0, at);
 	}
-	if (r == 0) {
-		r = CUDA_CALL(gpu, cuStreamSynchronize, why, sizeof(why), gpu->in_context.aside);
-		if (r)
-			gpu->state = CUDA_FAILING;
-	}
+	if (r == 0)
+		r = cuda_wait(gpu, gpu->in_context.aside, why, sizeof(why));
 	if (r)
 		memcpy(gpu->why, why, sizeof(gpu->why));
 	else

@@ -111,8 +111,8 @@ static void take(struct cuda_gpu *gpu, struct cuda_mail *mail)
 	struct cuda_job *j = container_of(mail, struct cuda_job, mail);
 
 	j->path->n_jobs++;
-	(void)gpu;
-	j->status = begin(j);
+	/* Without a context, of which the core has not heard yet, nobody would look at it again. */
+	j->status = gpu->state == CUDA_UP || gpu->state == CUDA_FAILING ? begin(j) : -EIO;
 	if (j->status)
 		cuda_job_end(j);
 	else

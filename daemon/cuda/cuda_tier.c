@@ -25,9 +25,7 @@ static int zero(struct cuda_gpu *gpu, CUdeviceptr at, uint64_t bytes, char *text
 {
 	int r = CUDA_CALL(gpu, cuMemsetD8Async, text, n, at, 0, bytes, gpu->in_context.aside);
 
-	if (r == 0)
-		r = CUDA_CALL(gpu, cuStreamSynchronize, text, n, gpu->in_context.aside);
-	return r;
+	return r ? r : cuda_wait(gpu, gpu->in_context.aside, text, n);
 }
 
 int cuda_tier_open(struct cuda_gpu *gpu, uint32_t generation, char *text, size_t n)

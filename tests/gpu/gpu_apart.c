@@ -10,12 +10,10 @@
 #include "tests/lib/lib_gpu_raw.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 enum { N = 4, ROUNDS = 8, HELD = 0, OTHER = 1, DEADLINE_MS = 60000 };
 
@@ -66,11 +64,8 @@ static int engine(const char *socket)
 
 static pid_t start(const char *settings)
 {
-	char path[256];
-
 	geometry = tiny_geometry(KVTIER_CODEC_FP8);
-	snprintf(path, sizeof(path), "%s/go", getenv("KVTIER_EMU_DIR"));
-	(void)unlink(path);
+	gpu_hold();
 	gpu_open(&gpu, 0);
 	gpu_report_clear();
 	gpu_settings("%s faulty=1", settings);
@@ -80,14 +75,6 @@ static pid_t start(const char *settings)
 	witness_start(&witness, d.socket);
 	setenv("KVTIER_TEST_SOCKET", d.socket, 1);
 	return gpu_spawn("engine", "", NULL);
-}
-
-static void let_go(void)
-{
-	char path[256];
-
-	snprintf(path, sizeof(path), "%s/go", getenv("KVTIER_EMU_DIR"));
-	(void)close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
 }
 
 static void stop(void)
@@ -117,17 +104,6 @@ static void comes_and_goes(void)
 }
 
 /* The second GPU's thread is in this call from here on. */
-static void await_held(void)
-{
-	const uint64_t until = now_ns() + DEADLINE_MS * 1000000ull;
-
-	while (gpu_reported("kvtierd", "note", "is held") == 0) {
-		if (now_ns() > until)
-			fail_msg("no call was held");
-		nap_ms(1);
-	}
-}
-
 static void held_in(const char *call)
 {
 	char settings[64], text[4096];
@@ -137,14 +113,14 @@ static void held_in(const char *call)
 		skip();
 	snprintf(settings, sizeof(settings), "held=%s:1", call);
 	second = start(settings);
-	await_held();
+	gpu_report_has("is held", 1);
 	witness_check(&witness);
 	comes_and_goes();
 	assert_int_equal(daemon_ctl(&d, "devices", text, sizeof(text)), 0);
 	comes_and_goes();
 	witness_check(&witness);
 	assert_int_equal(gpu_reported("kvtierd", "note", "goes on"), 0); /* it is held still */
-	let_go();
+	gpu_let_go();
 	assert_int_equal(gpu_wait(second), 0);
 	stop();
 	gpu_report_clean("kvtierd");

@@ -145,8 +145,8 @@ static void blocks_that_wait_together_go_together(void **state)
 	assert_true(seen.load.priority < seen.store.priority);
 	assert_int_equal(seen.syncs, 0);
 	assert_int_equal(seen.copies_in_of_stores, 0);
-	/* staging was cleared, one layout of pages was brought; nothing else is waited for */
-	assert_int_equal(gpu_reported("kvtierd", "note", "called cuStreamSynchronize 2 times"), 1);
+	/* where the thread waits it looks: no call of it lasts as long as the GPU likes */
+	assert_int_equal(gpu_reported("kvtierd", "note", "called cuStreamSynchronize"), 0);
 }
 
 /* The daemon finds calls by this table alone. */

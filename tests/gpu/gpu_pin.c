@@ -41,11 +41,11 @@ static void slots_go_directly_from_the_moment_they_are_registered(void **state)
 	if (gpu_is_real())
 		skip();
 	open_all("held=cuMemHostRegister:1", "", KVTIER_CODEC_FP8, PIN_LAYERS);
-	pin_reported("is held", 1);
+	gpu_report_has("is held", 1);
 	pin_store(&ge, 1);
 	pin_load(&ge, 1);
 	pin_copied(&d, 0, 0, PIN_KIB, PIN_KIB);
-	pin_let_go();
+	gpu_let_go();
 	pin_becomes(&d, PIN_MIB);
 	pin_load(&ge, 1); /* stored by way of the buffer */
 	pin_store(&ge, 2);
@@ -146,12 +146,12 @@ static void a_stop_waits_for_the_call_that_registers(void **state)
 	if (gpu_is_real())
 		skip();
 	open_all("held=cuMemHostRegister:1", "", KVTIER_CODEC_FP8, PIN_LAYERS);
-	pin_reported("is held", 1);
+	gpu_report_has("is held", 1);
 	pin_store(&ge, 1);
 	pin_close(&ge);
 	assert_int_equal(kill(d.pid, SIGTERM), 0);
 	nap_ms(200); /* it is in the middle of its stop, mostly */
-	pin_let_go();
+	gpu_let_go();
 	assert_int_equal(daemon_wait(&d, PATIENT_MS), 0);
 	daemon_remove(&d);
 	pin_clean();

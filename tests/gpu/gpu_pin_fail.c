@@ -97,11 +97,11 @@ static void a_call_that_hangs_delays_nobody(void **state)
 {
 	(void)state;
 	open_all("held=cuMemHostRegister:3");
-	pin_reported("is held", 1);
+	gpu_report_has("is held", 1);
 	serves();
 	says("devices --json", "\"state\":\"up\"");
 	assert_int_equal(gpu_reported("kvtierd", "note", "goes on"), 0);
-	pin_let_go();
+	gpu_let_go();
 	pin_becomes(&d, PIN_MIB);
 	close_all();
 }
@@ -116,7 +116,7 @@ static void a_call_that_breaks_the_context_is_as_any_other(void **state)
 	gpu_open(&gpu, 0);
 	pin_start(&d, "held=cuMemHostRegister:5 sticky=cuMemHostRegister:5", "");
 	pin_open(&ge, &gpu, d.socket, &g);
-	pin_let_go();
+	gpu_let_go();
 	daemon_stat_becomes(&d, "gpu.lost_total", 1, PATIENT_MS);
 	pin_close(&ge);
 	pin_open(&ge, &gpu, d.socket, &g);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -374,6 +375,40 @@ void gpu_report_clear(void)
 	report_path(path, sizeof(path));
 	if (truncate(path, 0))
 		fail_msg("%s: %m", path);
+}
+
+void gpu_report_has(const char *text, int n)
+{
+	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
+
+	while (gpu_reported("kvtierd", "note", text) < n) {
+		if (now_ns() > until)
+			fail_msg("the report has no %d notes of \"%s\"", n, text);
+		nap_ms(1);
+	}
+}
+
+static void go_path(char *ret, size_t n)
+{
+	snprintf(ret, n, "%s/go", getenv("KVTIER_EMU_DIR"));
+}
+
+void gpu_hold(void)
+{
+	char path[128];
+
+	if (gpu_is_real())
+		return;
+	go_path(path, sizeof(path));
+	(void)unlink(path);
+}
+
+void gpu_let_go(void)
+{
+	char path[128];
+
+	go_path(path, sizeof(path));
+	(void)close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
 }
 
 void gpu_expect(CUresult result, CUresult wanted, const char *said)

@@ -91,6 +91,11 @@ void gpu_report_each(const char *program, const char *kind,
 /* Ends the test, with the lines, when there are violations or leaks of this program. */
 void gpu_report_clean(const char *program);
 void gpu_report_clear(void);
+/* Waits until kvtierd's part of the report has n of these notes. */
+void gpu_report_has(const char *text, int n);
+/* Calls that a setting says are held wait from the one to the other. */
+void gpu_hold(void);
+void gpu_let_go(void);
 /* A call against the rules had this result, and the report says so once. Clears the report. */
 void gpu_expect(CUresult result, CUresult wanted, const char *said);
 

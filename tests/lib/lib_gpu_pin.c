@@ -2,16 +2,9 @@
 /* lib_gpu_pin.c - see lib_gpu_pin.h. */
 #include "lib_gpu_pin.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-static void go_path(char *ret, size_t n)
-{
-	snprintf(ret, n, "%s/go", getenv("KVTIER_EMU_DIR"));
-}
 
 struct kvtier_geometry pin_geometry(uint32_t codec, uint32_t layers)
 {
@@ -27,7 +20,7 @@ struct kvtier_geometry pin_geometry(uint32_t codec, uint32_t layers)
 
 void pin_start(struct daemon *d, const char *settings, const char *host)
 {
-	char config[512], path[256];
+	char config[512];
 
 	snprintf(config, sizeof(config),
 		 "[host]\nbytes = %dM\n%s%shuge_pages = no\n%s\n"
@@ -35,10 +28,7 @@ void pin_start(struct daemon *d, const char *settings, const char *host)
 		 "[gpu]\ndevices = required\nstaging_bytes = 8M\n",
 		 (int)PIN_MIB, strstr(host, "slab_bytes") ? "" : "slab_bytes = 1M\n",
 		 strstr(host, "pin_bytes") ? "" : "pin_bytes = 1M\n", host);
-	if (!gpu_is_real()) {
-		go_path(path, sizeof(path));
-		(void)unlink(path);
-	}
+	gpu_hold();
 	gpu_report_clear();
 	gpu_settings("%s", settings);
 	daemon_start(d, config);
@@ -127,23 +117,4 @@ void pin_close(struct gpu_engine *ge)
 {
 	use(ge->gpu);
 	gpu_engine_close(ge);
-}
-
-void pin_let_go(void)
-{
-	char path[256];
-
-	go_path(path, sizeof(path));
-	(void)close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-}
-
-void pin_reported(const char *text, int n)
-{
-	const uint64_t until = now_ns() + PATIENT_MS * 1000000ull;
-
-	while (gpu_reported("kvtierd", "note", text) < n) {
-		if (now_ns() > until)
-			fail_msg("the report has no %d notes of \"%s\"", n, text);
-		nap_ms(1);
-	}
 }

@@ -42,9 +42,4 @@ void pin_store(struct gpu_engine *ge, uint64_t chain);
 void pin_load(struct gpu_engine *ge, uint64_t chain); /* all of it, the bytes compared */
 void pin_close(struct gpu_engine *ge);
 
-/* What the settings say is held goes on. */
-void pin_let_go(void);
-/* The report has so many of these notes of the daemon, or more. */
-void pin_reported(const char *text, int n);
-
 #endif
