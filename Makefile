@@ -4,12 +4,13 @@
 #? make test        installs what is missing, builds, runs every test once
 #? make check       the same without installing; TEST="unit_io sys_redis*": these tests alone
 #? make test-all    every test under the sanitizers, and everything compiled by clang
+#? make test-engines  real engines from PyPI, cold, warm, and with a daemon that dies: ENGINES="transformers"
 #? make soak        an hour of ops, kills, outages and a hostile client: nothing may grow
 #? make fuzz        each parser under libFuzzer for FUZZ_SECONDS (60)
 #? make bench       measures; build/kvtier-bench --help says what, and how to run a part
 #? make check-gpu   the gpu tests on this machine's CUDA driver; make bench-gpu: the figures
 #? make gpu-bundle  both in a folder, for a machine that has a driver and no compiler
-#? make install     below DESTDIR and PREFIX (/usr/local); make lint, make deps, make clean
+#? make install     below DESTDIR and PREFIX (/usr/local); make wheel, make lint, make deps, make clean
 #? Variables: CC=gcc|clang CFLAGS="-O2 -g" SAN=address,undefined|thread BUILD=dir V=1
 comma   := ,
 SAN1    := $(firstword $(subst $(comma), ,$(SAN)))
@@ -108,13 +109,13 @@ bench bench-gpu: all
 	$(BUILD)/kvtier-bench $(if $(filter %-gpu,$@),cuda)
 demo: deps
 	$(Q)$(MAKE) $(J) all && bash client/examples/demo.sh
-test-all soak check-gpu gpu-bundle fuzz lint deps:
+test-all test-engines soak check-gpu gpu-bundle fuzz lint deps wheel:
 	@tests/$@.sh $(BUILD)
 install: all
 	@BUILD=$(BUILD) VERSION=$(VERSION) systemd/install.sh
 clean:
 	rm -rf build build-address build-thread build-clang build-fuzz
 .SECONDARY:
-.PHONY: all help tests check test soak bench bench-gpu demo test-all check-gpu gpu-bundle fuzz \
-	lint deps install clean FORCE
+.PHONY: all help tests check test soak bench bench-gpu demo test-all test-engines check-gpu \
+	gpu-bundle fuzz lint deps wheel install clean FORCE
 -include $(wildcard $(OBJS:.o=.d))

@@ -20,6 +20,6 @@ sed "s|@PREFIX@|$PREFIX|; s|@VERSION@|$VERSION|" client/lib/kvtier.pc.in >"$dest
 for page in client/man/*.[1-8] daemon/kvtierd.8; do
 	install -m 644 "$page" "$dest/share/man/man${page##*.}"
 done
-install -m 644 client/python/kvtier/*.py "$python"
+install -m 644 client/python/kvtier/*.py client/python/kvtier/py.typed "$python"
 sed "s|^ExecStart=/usr/local/bin/|ExecStart=$PREFIX/bin/|" systemd/kvtierd.service \
 	>"$dest/lib/systemd/system/kvtierd.service"

@@ -39,12 +39,12 @@ class Shelf:
 
     def store(self, keys, pages, timeout_ms):
         for key, page in zip(keys, pages):
-            self.pages[key] = bytes(self.cache._page(page))
+            self.pages[key] = bytes(self.cache._blocks.page(page))
         return len(keys)
 
     def load(self, keys, pages, timeout_ms):
         for key, page in zip(keys, pages):
-            self.cache._page(page)[:] = self.pages[key]
+            self.cache._blocks.page(page)[:] = self.pages[key]
         return len(keys)
 
     def prefetch(self, keys):
@@ -180,12 +180,12 @@ class Layout(unittest.TestCase):
         stopped = Error(errno.ETIMEDOUT, "op 1 is not done yet")
         with mock.patch.object(self.shelf, "wait", side_effect=stopped):
             self.assertIs(self.cache.store(self.tokens[:BLOCK_TOKENS]).error, stopped)
-            before = bytes(self.cache._page(0))
+            before = bytes(self.cache._blocks.page(0))
             self.assertIs(self.cache.store(self.tokens, BLOCK_TOKENS).error, stopped)
-            self.assertEqual(bytes(self.cache._page(0)), before)
+            self.assertEqual(bytes(self.cache._blocks.page(0)), before)
             self.engine.reset()
             self.assertIs(self.cache.fetch(self.tokens).error, stopped)
-            self.assertEqual(bytes(self.cache._page(0)), before)
+            self.assertEqual(bytes(self.cache._blocks.page(0)), before)
         self.assertEqual(self.cache.fetch(self.tokens).tokens, BLOCK_TOKENS)
 
     def test_what_is_further_away_is_brought_first(self):

@@ -32,19 +32,17 @@ given to llama.cpp. What differs is refused with LayoutError when the cache is m
 What the context must have: kv_unified = true, n_seq_max >= 2, flash attention on (else V is stored
 transposed), F16 cache, no sliding window. block_tokens free cells beyond those in use.
 
-The engine always answers: fetch() and store() do not raise for a daemon that is away, slow or short of space.
-They say so in `error`. Pages that a daemon which stands still may yet write into are taken back before they are used.
+The engine always answers, whatever the daemon does: block_cache.py.
 """
 from __future__ import annotations
 
 import ctypes as C
 import errno
 import struct
-import time
-from typing import Callable, List, NamedTuple, Optional, Sequence
+from typing import List, Sequence
 
-from . import (MAX_BLOCKS, Client, Codec, Dtype, Error, Geometry, Keys, Kind, Op, Result, Segment, SharedMemory, Space,
-               Tier)
+from . import Client, Codec, Dtype, Error, Geometry, Kind, Segment
+from .block_cache import BlockCache, Fetched, Stored
 
 __all__ = ["BLOCK_TOKENS", "CONVENTION", "Fetched", "LayoutError", "LlamaCache", "Stored"]
 
@@ -54,7 +52,6 @@ BLOCK_TOKENS = 64
 _GGML_TYPE_F16 = 1
 _F16_BYTES = 2
 _PAGE_ALIGN = 4096
-_AGAIN_S = 5.0     # opening a space waits for a daemon: not with every prompt
 _ROW_HEAD = struct.Struct("<iQ")
 _WORDS4 = struct.Struct("<4I")
 _CELL = struct.Struct("<iII")
@@ -64,16 +61,8 @@ class LayoutError(RuntimeError):
     """This llama.cpp or this context keeps its KV in another way than CONVENTION says."""
 
 
-class Fetched(NamedTuple):
-    tokens: int               # leading tokens whose KV is in the sequence now
-    tiers: Tier               # where the last of them came from
-    error: Optional[Error]    # why it was not more, when that was not simply a miss
-
-
-class Stored(NamedTuple):
-    blocks: int               # offered
-    kept: int                 # of them, in kvtier now (some may have been there before)
-    error: Optional[Error]
+def _address(page: memoryview) -> int:
+    return C.addressof(C.c_char.from_buffer(page))
 
 
 class _Llama:
@@ -174,38 +163,27 @@ class LlamaCache:
                  block_tokens: int = BLOCK_TOKENS, timeout_ms: int = 0, prefetch_ms: int = 1000) -> None:
         """model: name and revision; equal text must mean equal weights. extras: whatever else changes KV
         (LoRA, rope scaling). pages: blocks under way at once, that is the memory this takes. scratch: a
-        sequence id the caller does not use. timeout_ms: of one load or store, 0 the client's. prefetch_ms: how long
-        fetch() waits for blocks of this prompt that are further away than this node (a Redis that nodes share);
-        0: it does not ask for them."""
+        sequence id the caller does not use. timeout_ms, prefetch_ms: as in BlockCache."""
         self._llama, self._ctx, self._memory = _Llama(lib), ctx, memory
-        self._client, self._seq, self._scratch, self._timeout_ms = client, seq, scratch, timeout_ms
-        self._prefetch_ms = prefetch_ms
-        self._space: Optional[Space] = None     # None: to be opened again
-        self._again = 0.0                   # not before
-        self._lent: Optional[Op] = None     # it may still touch the pages
-        self._ahead: Optional[Op] = None    # a prefetch whose end was not waited for
+        self._seq, self._scratch = seq, scratch
         handle = self._llama.get_model(ctx)
         layers, heads = self._llama.n_layer(handle), self._llama.n_head_kv(handle)
         dims = self._llama.head_dim(handle, "key"), self._llama.head_dim(handle, "value")
         self._format = _Format(self._magic(), layers, heads, *dims, block_tokens)
-        self.block_tokens, self.block_bytes, self._pages = block_tokens, self._format.size, pages
-        self._shared = SharedMemory(pages * self._format.stride)
-        self._geometry = Geometry(model, CONVENTION, Dtype.FP16, layers, heads, *dims, block_tokens, extras=extras,
-                                  codec=codec, opaque_bytes=self._format.opaque_bytes())
+        self.block_tokens, self.block_bytes = block_tokens, self._format.size
+        geometry = Geometry(model, CONVENTION, Dtype.FP16, layers, heads, *dims, block_tokens, extras=extras,
+                            codec=codec, opaque_bytes=self._format.opaque_bytes())
+        self._blocks = BlockCache(client, geometry, self._format.segments(), self._format.size, self._format.stride,
+                                  pages, timeout_ms, prefetch_ms)
         try:
             self._probe()
-            self._open_space()
+            self._blocks.open()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        if self._space is not None:
-            self._space.close()
-        self._shared.close()    # what is lent still belongs to the daemon alone then
-
-    def _open_space(self) -> None:
-        self._space = self._client.open_space(self._geometry, [self._shared.region()], self._format.segments())
+        self._blocks.close()
 
     def __enter__(self) -> "LlamaCache":
         return self
@@ -219,124 +197,34 @@ class LlamaCache:
         has one."""
         if self._llama.pos_max(self._memory, self._seq) != -1:
             raise ValueError(f"sequence {self._seq} is not empty")
-        done, tiers, wrong = 0, Tier(0), None
-        try:
-            self._reclaim()
-            keys = self._space.keys(tokens[:max(0, len(tokens) - 1)])
-            hit = self._space.lookup(keys)
-            if hit.blocks < len(keys) and self._prefetch_ms > 0:
-                wrong = self._prefetch(keys)
-                hit = self._space.lookup(keys)
-            while done < hit.blocks:
-                n = min(self._pages, hit.blocks - done)
-                result = self._run(self._space.load, keys[done:done + n])
-                for page in range(result.prefix):
-                    self._import(page, done * self.block_tokens)
-                    done, tiers = done + 1, hit.tiers
-                if result.prefix < n:
-                    break       # evicted since the lookup, or the daemon went: what came is good
-            return Fetched(done * self.block_tokens, tiers, wrong)
-        except Error as error:
-            return Fetched(done * self.block_tokens, tiers, error)
+        return self._blocks.fetch(tokens, self._import, len(tokens) - 1)
 
     def store(self, tokens: Sequence[int], first: int = 0) -> Stored:
         """Gives the full blocks of tokens from position `first` (a multiple of block_tokens) on to kvtier.
         tokens must be what the sequence holds, from its beginning; returns when the daemon has them or will
         not."""
-        if first % self.block_tokens:
-            raise ValueError(f"first must be a multiple of {self.block_tokens}")
-        done = first // self.block_tokens
-        offered, kept = max(0, len(tokens) // self.block_tokens - done), 0
-        try:
-            self._reclaim()
-            keys = self._space.keys(tokens)
-            while done < len(keys):
-                n = min(self._pages, len(keys) - done)
-                for page in range(n):
-                    self._export(page, (done + page) * self.block_tokens)
-                result = self._run(self._space.store, keys[done:done + n])
-                kept, done = kept + result.ok, done + n
-                if result.status < 0:
-                    return Stored(offered, kept, Error(-result.status, "kvtier did not keep every block"))
-            return Stored(offered, kept, None)
-        except Error as error:
-            return Stored(offered, kept, error)
+        return self._blocks.store(tokens, self._export, first)
 
-    def _prefetch(self, keys: Keys) -> Optional[Error]:
-        """Asks for the whole chain, as a block is kept only under the one before it, and waits for prefetch_ms. What
-        comes later serves the next prompt. One is under way at a time, so a stopped daemon costs this wait once."""
-        try:
-            if self._ahead is not None:
-                self._client.wait(self._ahead, 0)
-            self._ahead = self._space.prefetch(keys[:MAX_BLOCKS])
-            self._client.wait(self._ahead, self._prefetch_ms)
-            self._ahead = None
-        except Error as error:
-            if error.errno != errno.ETIMEDOUT:
-                self._ahead = None
-            return error
-        return None
-
-    def _run(self, submit: Callable[..., Op], keys: Keys) -> Result:
-        """A load or store of keys to or from the first pages. Where the wait for it ends first (a stopped
-        daemon: Error ETIMEDOUT), the pages stay lent."""
-        self._lent = submit(keys, range(len(keys)), timeout_ms=self._timeout_ms)
-        result = self._client.wait(self._lent)
-        self._lent = None
-        return result
-
-    def _reclaim(self) -> None:
-        """The pages are ours again, or Error ETIMEDOUT: other bytes in them now could be stored under an
-        earlier key, or overwritten by an earlier load."""
-        if self._lent is not None:
-            try:
-                self._client.wait(self._lent, 0)
-            except Error as error:
-                if error.errno != errno.ENOENT:     # who else polls the client took the result: it is over
-                    raise
-            self._lent = None
-        if self._shared.lent():     # its connection was cut, and the daemon stands still
-            space, self._space = self._space, None
-            if space is not None:
-                space.close()
-            self._ahead = None
-            self._shared.take_back()
-        if self._space is None:
-            if time.monotonic() < self._again:
-                raise Error(errno.ENOTCONN, "the pages were taken back from a daemon that stood still, and no other "
-                            "has opened the space again yet")
-            self._again = time.monotonic() + _AGAIN_S
-            self._open_space()
-
-    def _page(self, page: int) -> memoryview:
-        at = page * self._format.stride
-        return self._shared.view[at:at + self._format.size]
-
-    def _address(self, page: int) -> int:
-        return self._shared.address + page * self._format.stride
-
-    def _export(self, page: int, p0: int) -> None:
+    def _export(self, page: memoryview, p0: int) -> None:
         """Cells p0 .. p0 + block_tokens of the sequence into a page. Error EBADMSG: they are not one whole
         block."""
         size, f = 0, self._format
         self._llama.seq_cp(self._memory, self._seq, self._scratch, p0, p0 + self.block_tokens)
         if self._llama.state_size(self._ctx, self._scratch, 0) == f.size:
-            size = self._llama.state_get(self._ctx, self._address(page), f.size, self._scratch, 0)
+            size = self._llama.state_get(self._ctx, _address(page), f.size, self._scratch, 0)
         self._drop_scratch()
-        with self._page(page) as bytes_of_page:
-            wrong = f.difference(bytes_of_page, p0, self._scratch) if size == f.size else (
-                f"the sequence does not hold the {self.block_tokens} tokens from position {p0} on")
-            if wrong:
-                raise Error(errno.EBADMSG, wrong)
-            bytes_of_page[:f.head_bytes] = f.head(p0)
-
-    def _import(self, page: int, p0: int) -> None:
-        """A page into the sequence. Error EBADMSG, ENOSPC: the sequence is as it was."""
-        with self._page(page) as bytes_of_page:
-            wrong = self._format.difference(bytes_of_page, p0, 0)
+        wrong = f.difference(page, p0, self._scratch) if size == f.size else (
+            f"the sequence does not hold the {self.block_tokens} tokens from position {p0} on")
         if wrong:
             raise Error(errno.EBADMSG, wrong)
-        size = self._llama.state_set(self._ctx, self._address(page), self._format.size, self._scratch, 0)
+        page[:f.head_bytes] = f.head(p0)
+
+    def _import(self, page: memoryview, p0: int) -> None:
+        """A page into the sequence. Error EBADMSG, ENOSPC: the sequence is as it was."""
+        wrong = self._format.difference(page, p0, 0)
+        if wrong:
+            raise Error(errno.EBADMSG, wrong)
+        size = self._llama.state_set(self._ctx, _address(page), self._format.size, self._scratch, 0)
         if size == self._format.size:
             self._llama.seq_cp(self._memory, self._scratch, self._seq, -1, -1)
         self._drop_scratch()
@@ -362,17 +250,17 @@ class LlamaCache:
     def _probe(self) -> None:
         """Known bytes in and out again. LayoutError when they do not come back as they went in."""
         sample, f = self._format.sample(), self._format
-        with self._page(0) as bytes_of_page:
-            bytes_of_page[:] = sample
-        took = self._llama.state_set(self._ctx, self._address(0), f.size, self._scratch, 0)
-        with self._page(0) as bytes_of_page:
-            bytes_of_page[:] = bytes(f.size)
-        gave = 0
-        if took == f.size and self._llama.state_size(self._ctx, self._scratch, 0) == f.size:
-            gave = self._llama.state_get(self._ctx, self._address(0), f.size, self._scratch, 0)
-        self._drop_scratch()
-        sample[:f.head_bytes] = f.head(0, self._scratch)
-        if gave != f.size or self._page(0) != sample:
+        with self._blocks.page(0) as page:
+            page[:] = sample
+            took = self._llama.state_set(self._ctx, _address(page), f.size, self._scratch, 0)
+            page[:] = bytes(f.size)
+            gave = 0
+            if took == f.size and self._llama.state_size(self._ctx, self._scratch, 0) == f.size:
+                gave = self._llama.state_get(self._ctx, _address(page), f.size, self._scratch, 0)
+            self._drop_scratch()
+            sample[:f.head_bytes] = f.head(0, self._scratch)
+            same = gave == f.size and page == sample
+        if not same:
             raise LayoutError(
                 f"a block of {f.tokens} tokens ({f.size} bytes) did not survive a round trip through this "
                 f"context, so its KV is not kept as {CONVENTION} says; it needs flash attention on, an F16 cache, "

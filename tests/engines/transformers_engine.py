@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers_engine.py SOCKET - a process that answers prompts by a transformers model, its KV backed by kvtier.
+
+One JSON object a line on standard input is a prompt, one a line on standard output its answer. The model is a small
+Llama with seeded random weights in FP32, so two processes have the same one and greedy decoding is deterministic.
+"""
+import hashlib
+import json
+import sys
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from kvtier import Client, Error
+from kvtier.transformers import kvtier_cache
+
+VOCABULARY = 1000
+
+
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(7)
+    return LlamaForCausalLM(LlamaConfig(
+        hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+        intermediate_size=512, vocab_size=VOCABULARY, initializer_range=0.2, max_position_embeddings=8192)).eval()
+
+
+def prompt(seed: int, n: int) -> torch.Tensor:
+    return torch.randint(1, VOCABULARY, (1, n), generator=torch.Generator().manual_seed(seed))
+
+
+def digest(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()
+
+
+def continued(llama: LlamaForCausalLM, ids: torch.Tensor, past, split: int) -> str:
+    """Of the logits when the first `split` tokens' KV is in `past` and the rest is computed in one forward."""
+    with torch.no_grad():
+        return digest(llama(input_ids=ids[:, split:], past_key_values=past, use_cache=True).logits)
+
+
+def answer(llama, cache, question: dict) -> dict:
+    ids = prompt(question["seed"], question["tokens"])
+    how = {"max_new_tokens": question.get("answer", 16), "do_sample": False, "pad_token_id": 0}
+    if question.get("plain"):
+        return {"tokens": llama.generate(ids, **how)[0].tolist()}
+    if question.get("logits") == "own":     # the engine's own prefix: computed in one forward, cut at the split
+        with torch.no_grad():
+            past = llama(input_ids=ids, use_cache=True).past_key_values
+        past.crop(question["split"] - past.get_seq_length())
+        return {"logits": continued(llama, ids, past, question["split"])}
+    if question.get("logits"):
+        past, split, _, _ = cache.fetch(ids)
+        return {"split": split, "logits": continued(llama, ids, past, split)}
+    tokens = cache.generate(ids, **how)[0].tolist()
+    last = cache.last._asdict()
+    return {"tokens": tokens, **last, "error": str(last["error"] or "")}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    llama = model()
+    with kvtier_cache(llama, lambda: Client(sys.argv[1], timeout_ms=2000), name="tiny-llama") as cache:
+        print(json.dumps({"ready": True}), flush=True)
+        for line in sys.stdin:
+            print(json.dumps(answer(llama, cache, json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Error as error:
+        sys.exit(f"transformers_engine.py: {error}")

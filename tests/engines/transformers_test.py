@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers_test.py BUILD - kvtier.transformers under the real transformers: what one process computed another one
+continues from; the engine answers every prompt, whatever becomes of the daemon; what is not served is refused."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+from unittest import mock
+
+TREE = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / "client" / "examples")]
+
+from llama_demo import Daemon  # noqa: E402
+
+BUILD = Path(sys.argv.pop(1)).resolve()
+ENGINE = Path(__file__).with_name("transformers_engine.py")
+CONFIG = "[host]\nbytes = 256M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
+
+
+class Engine:
+    def __init__(self, socket: str) -> None:
+        self.process = subprocess.Popen([sys.executable, str(ENGINE), socket], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+        self._read()
+
+    def _read(self) -> dict:
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the engine ended with {self.process.wait()}")
+        return json.loads(line)
+
+    def begin(self, **question) -> None:
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+
+    def ask(self, **question) -> dict:
+        self.begin(**question)
+        return self._read()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+class Transformers(unittest.TestCase):
+    def setUp(self) -> None:
+        work = tempfile.TemporaryDirectory(prefix="kvtier-engines-")
+        self.addCleanup(work.cleanup)
+        self.daemon = Daemon(BUILD, Path(work.name), CONFIG)
+        self.addCleanup(self.daemon.close)
+
+    def engine(self) -> Engine:
+        engine = Engine(self.daemon.socket)
+        self.addCleanup(engine.kill)
+        return engine
+
+    def test_a_prefix_outlives_its_engine(self):
+        cold = self.engine()
+        plain = cold.ask(seed=1, tokens=300, plain=True)["tokens"]
+        first = cold.ask(seed=1, tokens=300)
+        own = cold.ask(seed=1, tokens=300, logits="own", split=288)["logits"]
+        cold.kill()
+        warm = self.engine()
+        second = warm.ask(seed=1, tokens=300)
+        self.assertEqual((first["loaded_tokens"], second["loaded_tokens"]), (0, 288))
+        self.assertEqual(first["tokens"], plain)
+        self.assertEqual(second["tokens"], plain)
+        got = warm.ask(seed=1, tokens=300, logits="loaded")
+        self.assertEqual(got, {"split": 288, "logits": own})
+        self.assertGreater(self.daemon.stats()["tiers"]["host"]["hit_blocks_total"], 0)
+
+    def test_a_daemon_that_is_killed_costs_hits_alone(self):
+        engine = self.engine()
+        plain = engine.ask(seed=2, tokens=600, plain=True)["tokens"]
+        engine.ask(seed=2, tokens=600)
+        for delay in (0.0, 0.002, 0.01, 0.05):
+            engine.begin(seed=2, tokens=600)
+            time.sleep(delay)
+            self.daemon.kill()
+            self.assertEqual(engine._read()["tokens"], plain)
+            self.assertEqual(engine.ask(seed=2, tokens=600)["tokens"], plain)
+            self.daemon.start()
+
+    def test_a_daemon_that_stands_still_costs_hits_alone(self):
+        engine = self.engine()
+        plain = engine.ask(seed=3, tokens=600, plain=True)["tokens"]
+        engine.ask(seed=3, tokens=600)
+        for delay in (0.0, 0.002, 0.01, 0.05):
+            engine.begin(seed=3, tokens=600)
+            time.sleep(delay)
+            self.daemon.process.send_signal(signal.SIGSTOP)
+            self.assertEqual(engine._read()["tokens"], plain)
+            self.assertEqual(engine.ask(seed=3, tokens=600)["tokens"], plain)
+            self.daemon.process.send_signal(signal.SIGCONT)
+            self.assertEqual(engine.ask(seed=3, tokens=600)["tokens"], plain)
+
+    def test_an_engine_that_starts_first_finds_the_daemon_later(self):
+        self.daemon.kill()
+        engine = self.engine()
+        answer = engine.ask(seed=4, tokens=100)
+        self.assertNotEqual(answer["error"], "")
+        self.daemon.start()
+        until = time.monotonic() + 60
+        while engine.ask(seed=4, tokens=100)["stored_blocks"] == 0:
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.5)
+        self.assertEqual(engine.ask(seed=4, tokens=100)["loaded_tokens"], 96)
+
+
+class NotServed(unittest.TestCase):
+    """Decided before a daemon is asked."""
+
+    def cache(self, **config):
+        import torch
+        from transformers import AutoModelForCausalLM, MistralConfig
+        from kvtier.transformers import PrefixCache
+        torch.manual_seed(1)
+        small = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
+                     intermediate_size=64, vocab_size=100)
+        model = AutoModelForCausalLM.from_config(MistralConfig(**{**small, "sliding_window": None, **config})).eval()
+        return PrefixCache(mock.Mock(), model)
+
+    def test_a_sliding_window_is_refused(self):
+        from kvtier.transformers import LayoutError
+        with self.assertRaisesRegex(LayoutError, "DynamicSlidingWindowLayer"):
+            self.cache(sliding_window=16)
+
+    def test_a_batch_is_computed_without_kvtier(self):
+        import torch
+        with self.cache() as cache:
+            out = cache.generate(torch.ones((2, 40), dtype=torch.long), max_new_tokens=2, pad_token_id=0)
+            self.assertEqual((tuple(out.shape), cache.last.skipped), ((2, 42), "a batch of 2 prompts"))
+
+    def test_other_weights_are_another_model(self):
+        import torch
+        from kvtier.transformers import _sampled, fingerprint
+        with self.cache() as cache:
+            before = fingerprint(_sampled(cache._model))
+            with torch.no_grad():
+                cache._model.model.layers[1].mlp.up_proj.weight.mul_(1.01)
+            self.assertNotEqual(fingerprint(_sampled(cache._model)), before)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("KVTIER_LIBRARY", str(BUILD / "libkvtier.so.0"))
+    unittest.main(verbosity=2)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases of sys_python_engines.sh."""
+import errno
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / "client" / "examples"), str(TREE / "client" / "python")]
+
+from kvtier import Client, Codec, Dtype, Error, Kind, Tier  # noqa: E402
+from kvtier.block_cache import BlockCache  # noqa: E402
+from kvtier.transformers import Layout, fingerprint, why_not  # noqa: E402
+from llama_demo import Daemon  # noqa: E402
+
+BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else TREE / "build"
+CONFIG = "[host]\nbytes = 64M\nslab_bytes = 4M\nhuge_pages = no\n[nvme]\nbytes = 0\n"
+PATIENT_S = 60
+
+
+class Engine:
+    """Its KV of a token depends on all tokens up to it, as a real engine's does."""
+
+    def __init__(self, client, pages: int = 3, **options) -> None:
+        self.layout = Layout(Dtype.FP16, 2, 2, 16, 16, 8)
+        self.cache = BlockCache(client, self.layout.geometry("engine@1", "", Codec.RAW), self.layout.segments(),
+                                self.layout.page_bytes, self.layout.stride, pages, timeout_ms=2000, prefetch_ms=0,
+                                **options)
+        self.tokens, self.blocks = [], []
+
+    def computed(self, position: int) -> bytes:
+        seed = hash(tuple(self.tokens[:position + self.layout.tokens]))
+        return random.Random(seed).randbytes(self.layout.page_bytes)
+
+    def answer(self, tokens):
+        """As a real one: fetch, compute the rest, store. The blocks that it continued from, and what was said."""
+        self.tokens, self.blocks = list(tokens), []
+        got = self.cache.fetch(tokens, lambda page, _: self.blocks.append(bytes(page)), len(tokens) - 1)
+        for i, block in enumerate(self.blocks):
+            assert block == self.computed(i * self.layout.tokens), f"block {i} is not what was computed for it"
+        assert got.tokens == len(self.blocks) * self.layout.tokens
+        stored = self.cache.store(tokens, lambda page, at: page.__setitem__(slice(None), self.computed(at)), got.tokens)
+        return got, stored
+
+
+class Contract(unittest.TestCase):
+    def setUp(self) -> None:
+        work = tempfile.TemporaryDirectory(prefix="kvtier-test-")
+        self.addCleanup(work.cleanup)
+        self.daemon = Daemon(BUILD, Path(work.name), CONFIG)
+        self.addCleanup(self.daemon.close)
+        self.tokens = list(range(83))       # ten full blocks
+
+    def engine(self, pages: int = 3) -> Engine:
+        engine = Engine(lambda: Client(self.daemon.socket, name="contract", timeout_ms=2000), pages)
+        self.addCleanup(engine.cache.close)
+        return engine
+
+    def until(self, holds) -> None:
+        end = time.monotonic() + PATIENT_S
+        while not holds():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+
+    def test_another_engine_continues_where_one_stopped(self):
+        got, stored = self.engine().answer(self.tokens)
+        self.assertEqual((got.tokens, stored.blocks, stored.kept, stored.error), (0, 10, 10, None))
+        got, stored = self.engine(pages=4).answer(self.tokens + [5] * 8)
+        self.assertEqual((got.tokens, got.tiers, stored.blocks), (80, Tier.HOST, 1))
+
+    def test_a_token_is_left_to_compute(self):
+        engine = self.engine()
+        engine.answer(self.tokens[:80])
+        self.assertEqual(engine.answer(self.tokens[:80])[0].tokens, 72)
+
+    def test_an_engine_that_gives_no_block_stores_nothing_under_its_key(self):
+        engine = self.engine()
+        wrong = Error(errno.EBADMSG, "the engine does not hold it")
+
+        def give(page, at):
+            if at == 16:
+                raise wrong
+            page[:] = engine.computed(at)
+
+        engine.tokens = self.tokens
+        self.assertIs(engine.cache.store(self.tokens, give).error, wrong)
+        self.assertLessEqual(engine.answer(self.tokens)[0].tokens, 16)
+
+    def test_an_engine_starts_before_the_daemon(self):
+        self.daemon.kill()
+        engine = self.engine()
+        got, stored = engine.answer(self.tokens)
+        self.assertEqual((got.tokens, stored.kept), (0, 0))
+        self.assertIsInstance(got.error, Error)
+        self.daemon.start()
+        self.until(lambda: engine.answer(self.tokens)[0].tokens == 80)
+
+    def test_a_daemon_is_killed_under_the_engine(self):
+        engine = self.engine()
+        engine.answer(self.tokens)
+        self.daemon.kill()
+        self.assertEqual(engine.answer(self.tokens)[0].tokens, 0)
+        self.daemon.start()
+        self.until(lambda: engine.answer(self.tokens)[0].tokens == 80)
+
+    def test_a_daemon_stands_still_under_the_engine(self):
+        engine = self.engine()
+        engine.answer(self.tokens)
+        self.daemon.process.send_signal(signal.SIGSTOP)
+        for _ in range(2):
+            engine.answer(self.tokens)      # its bytes are checked there
+        self.daemon.process.send_signal(signal.SIGCONT)
+        self.until(lambda: engine.answer(self.tokens)[0].tokens == 80)
+
+    def test_a_daemon_that_stood_still_is_replaced(self):
+        engine = self.engine()
+        engine.answer(self.tokens)
+        self.daemon.process.send_signal(signal.SIGSTOP)
+        engine.answer(self.tokens)      # its pages are lent from now on
+        self.daemon.kill()              # a watchdog would
+        self.daemon.start()
+        self.until(lambda: engine.answer(self.tokens)[0].tokens == 80)
+
+
+class OfTransformers(unittest.TestCase):
+    def test_a_page_holds_each_plane_once(self):
+        layout = Layout(Dtype.BF16, 3, 2, 64, 32, 16)
+        self.assertEqual(layout.page_bytes, 3 * 2 * 16 * (64 + 32) * 2)
+        at = 0
+        for segment in layout.segments():
+            dim = 64 if segment.kind == Kind.K else 32
+            self.assertEqual((segment.offset, segment.token_stride, segment.head_stride), (at, 2 * dim, 16 * 2 * dim))
+            at += 2 * segment.head_stride
+        self.assertEqual(at, layout.page_bytes)
+
+    def test_calls_that_are_not_served_have_a_reason(self):
+        self.assertEqual(why_not(1, True, {"max_new_tokens": 4, "num_beams": 1, "use_cache": True}), "")
+        for rows, whole, keywords, reason in (
+                (2, True, {}, "batch"), (1, False, {}, "mask"), (1, True, {"inputs_embeds": 1}, "inputs_embeds"),
+                (1, True, {"past_key_values": 1}, "past_key_values"), (1, True, {"num_beams": 4}, "num_beams"),
+                (1, True, {"num_return_sequences": 2}, "num_return"), (1, True, {"use_cache": False}, "use_cache")):
+            self.assertIn(reason, why_not(rows, whole, keywords))
+
+    def test_a_fingerprint_tells_names_shapes_and_values(self):
+        weights = [("a", "float32 (2,)", b"12345678"), ("b", "float32 (1,)", b"1234")]
+        others = [[("a", "float32 (2,)", b"12345679"), weights[1]], [("a", "float32 (1, 2)", b"12345678"), weights[1]],
+                  [("c", "float32 (2,)", b"12345678"), weights[1]], weights[:1],
+                  [("a", "float32 (2,)", b"1234567"), ("b", "float32 (1,)", b"81234")]]
+        prints = {fingerprint(iter(w)) for w in [weights, *others]}
+        self.assertEqual(len(prints), len(others) + 1)
+
+
+class Package(unittest.TestCase):
+    def test_its_version_is_the_projects(self):
+        project = re.search(r'^version = "(.*)"$', (TREE / "client/python/pyproject.toml").read_text(), re.M)[1]
+        self.assertEqual(project, re.search(r"^VERSION := (.*)$", (TREE / "Makefile").read_text(), re.M)[1])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
