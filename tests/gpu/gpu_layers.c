@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: seconds=10 */
+/* make: seconds=16 */
 /*
  * gpu_layers - goal: the words that say how many layer groups of a load are in its pages (wire.h:
  * layers[] of the ring, and of the device's words) are never ahead of the bytes; a run is scattered
- * while the next one crosses the wire. Method: loads on an emulated driver that runs what is queued
- * late and in an order of its own; the test reads the words all the while, and with each word the
- * layers that it promises. That a kernel ran while a later run crossed is in the driver's trace.
+ * while the next one crosses the wire. So it is where the GPU has the blocks in its own memory, by
+ * whose copies each group is served, with no byte on the wire; a copy that goes between two groups
+ * is no loss; and a load by groups keeps nothing there. Method: loads on an emulated driver that
+ * runs what is queued late and in an order of its own; the test reads the words all the while, and
+ * with each word the layers that it promises. What crossed, and what ran meanwhile, is in the
+ * driver's trace.
  */
 #include "tests/lib/lib_gpu_raw.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { N = 2, CHAIN = 3, LOADS = 16, ENOUGH = 12 };
+enum { N = 3, CHAIN = 3, LOADS = 16, ENOUGH = 12 };
 
-static const char config[] = "[host]\nbytes = 128M\nslab_bytes = 32M\nhuge_pages = no\n"
-			     "[device]\nworkers = 2\ndepth = 16\n"
+static const char common[] = "[host]\nbytes = 128M\nslab_bytes = 32M\nhuge_pages = no\n"
 			     "[gpu]\ndevices = required\nstaging_bytes = 8M\n";
 
 static struct daemon d;
@@ -33,18 +35,43 @@ static struct kvtier_geometry in_runs(void)
 	return g;
 }
 
-static int begin(void **state)
+/* Memory of the GPU for images; jobs at once. */
+static int begin_with(const char *bytes, uint32_t depth)
 {
 	const struct kvtier_geometry g = in_runs();
+	char config[256];
 
-	(void)state;
+	(void)snprintf(config, sizeof(config), "%sbytes = %s\n[device]\nworkers = 2\ndepth = %u\n",
+		       common, bytes, depth);
 	gpu_open(&gpu, 0);
 	daemon_start(&d, config);
 	gpu_raw_open(&e, d.socket, &gpu, &g, 2 * N);
 	assert_int_equal(gpu_raw_order(&e, 0), 0);
 	gpu_raw_fill(&e, CHAIN, 0, N);
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_STORE, CHAIN, 0, N).status, 0);
+	if (!gpu_is_real())
+		gpu_report_clear();
 	return 0;
+}
+
+static int begin(void **state)
+{
+	(void)state;
+	return begin_with("0", 16);
+}
+
+/* The GPU has the chain. */
+static int begin_near(void **state)
+{
+	(void)state;
+	return begin_with("64M", 16);
+}
+
+/* Likewise, and two blocks are in hand at once: the third one's copy is not pinned. */
+static int begin_near_in_turn(void **state)
+{
+	(void)state;
+	return begin_with("64M", 1);
 }
 
 static int end(void **state)
@@ -101,7 +128,7 @@ static struct wire_sqe load(uint32_t chain, uint16_t groups)
 }
 
 /* How many words promised some groups, and not all. */
-static uint32_t load_and_watch(uint16_t groups)
+static uint32_t load_and_watch(uint16_t groups, void (*between)(void))
 {
 	uint32_t ring = 0, device = 0, some = 0;
 	const struct wire_sqe sqe = load(CHAIN, groups);
@@ -115,6 +142,8 @@ static uint32_t load_and_watch(uint16_t groups)
 			assert_true((r > ring && r <= groups) || r == 0);
 			some += r > 0 && r < groups;
 			ring = r;
+			if (between && some == 1)
+				between();
 		}
 		if (n != device && n != WIRE_ALL_GROUPS) {
 			look(groups, n, "device");
@@ -136,7 +165,7 @@ static void words_are_never_ahead_of_the_bytes(void **state)
 
 	(void)state;
 	for (uint16_t i = 0; i < LOADS && some < ENOUGH; i++)
-		some += load_and_watch(i % 2 ? 16 : 5);
+		some += load_and_watch(i % 2 ? 16 : 5, NULL);
 	if (some == 0 && !gpu_is_real()) /* where all may be quicker than a look */
 		fail_msg("in %d loads no word told of the first groups alone", LOADS);
 }
@@ -147,7 +176,7 @@ static void a_load_of_nothing_has_no_groups(void **state)
 	struct wire_sqe sqe;
 
 	(void)state;
-	(void)load_and_watch(4);
+	(void)load_and_watch(4, NULL);
 	sqe = load(CHAIN + 1, 4);
 	while (!gpu_raw_completed(&e)) {
 		const uint32_t n = device_word(&sqe);
@@ -158,6 +187,88 @@ static void a_load_of_nothing_has_no_groups(void **state)
 	assert_int_equal(gpu_raw_await(&e).ok, 0);
 	assert_int_equal(device_word(&sqe), WIRE_ALL_GROUPS);
 }
+
+/* --- from the GPU's own memory --- */
+
+static uint64_t gpu_hits(void)
+{
+	return daemon_stat(&d, "tiers.gpu.hit_blocks_total");
+}
+
+static uint64_t host_hits(void)
+{
+	return daemon_stat(&d, "tiers.host.hit_blocks_total");
+}
+
+static void add_bytes(void *arg, const char *said)
+{
+	unsigned long long *sum = arg, bytes;
+	char call[64];
+
+	if (sscanf(said, "queued %63s ticket %*u stream %*u priority %*d bytes %llu", call,
+		   &bytes) == 2 &&
+	    !strcmp(call, "cuMemcpyHtoDAsync") && bytes > 65536) /* what is small: page numbers */
+		*sum += bytes;
+}
+
+/* Of images, to the GPU; 0 on a real driver. */
+static unsigned long long bytes_crossed(void)
+{
+	unsigned long long sum = 0;
+
+	gpu_report_each("kvtierd", "note", add_bytes, &sum);
+	return sum;
+}
+
+static void evict_there(void)
+{
+	char text[512];
+
+	assert_int_equal(daemon_ctl(&d, "evict --tier gpu --all", text, sizeof(text)), 0);
+}
+
+static void each_group_of_a_hit_is_there_when_its_word_says_so(void **state)
+{
+	uint32_t some = 0, loads = 0;
+
+	(void)state;
+	while (loads < LOADS && some < ENOUGH)
+		some += load_and_watch(loads++ % 2 ? 16 : 5, NULL);
+	if (some == 0 && !gpu_is_real())
+		fail_msg("in %d hits no word told of the first groups alone", LOADS);
+	assert_int_equal(gpu_hits(), loads * N);
+	assert_int_equal(host_hits(), 0);
+	assert_int_equal(bytes_crossed(), 0);
+}
+
+/* The first groups are there; what is not under way is evicted. */
+static void a_copy_that_goes_between_two_groups_is_no_loss(void **state)
+{
+	(void)state;
+	for (int i = 0; i < LOADS && bytes_crossed() == 0; i++) {
+		(void)gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N); /* the GPU has all of it again */
+		gpu_report_clear();
+		(void)load_and_watch(16, evict_there);
+	}
+	assert_true(daemon_stat(&d, "tiers.gpu.evicted_blocks_total") > 0);
+	assert_true(bytes_crossed() > 0 || gpu_is_real());
+}
+
+static void a_load_by_groups_keeps_nothing_there(void **state)
+{
+	(void)state;
+	evict_there();
+	for (int i = 0; i < 2; i++)
+		(void)load_and_watch(4, NULL);
+	assert_int_equal(gpu_hits(), 0);
+	assert_int_equal(host_hits(), 2 * N);
+	(void)gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N); /* this one does */
+	assert_int_equal(host_hits(), 3 * N);
+	(void)load_and_watch(4, NULL);
+	assert_int_equal(gpu_hits(), N);
+}
+
+/* --- the wire --- */
 
 struct overlap {
 	bool crossing;
@@ -205,6 +316,12 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(a_load_of_nothing_has_no_groups, begin, end),
 		cmocka_unit_test_setup_teardown(a_run_is_scattered_while_the_next_one_crosses,
 						begin, end),
+		cmocka_unit_test_setup_teardown(each_group_of_a_hit_is_there_when_its_word_says_so,
+						begin_near, end),
+		cmocka_unit_test_setup_teardown(a_copy_that_goes_between_two_groups_is_no_loss,
+						begin_near_in_turn, end),
+		cmocka_unit_test_setup_teardown(a_load_by_groups_keeps_nothing_there, begin_near,
+						end),
 	};
 
 	(void)argc;
