@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait seconds=15 */
+/* make: lane=wait seconds=25 */
 /*
  * gpu_tier_random - goal: whatever is stored, loaded, evicted and purged over the memory of two
- * GPUs, host memory and NVMe, each too small for all, by two engines on each GPU, some of which die
- * with an op under way: a block that is said to be loaded has its bytes, and no other page is
- * touched. Method: random steps; what a page must hold follows from chain and block; the emulated
- * driver runs what is queued late and in an order of its own. At the end the GPUs' tier has been
- * hit, and evicted from.
+ * GPUs, host memory and NVMe, each too small for all, by engines on both that have several ops
+ * under way, some of which leave, or are killed, in the middle of them: a block that is said to be
+ * loaded has its bytes, and no other page is touched. Method: random steps, by two engines on each
+ * GPU here, and by one on each in a process of its own, which is killed now and then; what a page
+ * must hold follows from chain and block; the emulated driver runs what is queued late and in an
+ * order of its own. At the end the GPUs' tier has been hit, and evicted from.
  */
 #include "tests/lib/lib_gpu_raw.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
-enum { GPUS = 2, ENGINES = 4, N = 6, CHAINS = 12 };
+enum { GPUS = 2, ENGINES = 4, OPS = 3, N = 6, CHAINS = 12 };
 
 static const char config[] = "[host]\nbytes = 6M\nslab_bytes = 1M\nhuge_pages = no\n"
 			     "[device]\nworkers = 2\ndepth = 16\n"
@@ -24,12 +28,18 @@ static struct daemon d;
 static struct gpu gpus[GPUS];
 static struct random seed;
 
+/* Op i has N slots of the arena and 2 N pages: what it stores, what it loads. */
+struct step {
+	enum wire_op op;
+	uint32_t chain, n;
+};
+
 struct side {
 	struct gpu_raw e;
 	struct kvtier_geometry geometry;
 	const struct gpu *gpu;
-	enum wire_op op;
-	uint32_t chain, n;
+	const char *socket;
+	struct step steps[OPS];
 };
 
 static void use(const struct side *s)
@@ -40,45 +50,113 @@ static void use(const struct side *s)
 static void open_side(struct side *s)
 {
 	use(s);
-	gpu_raw_open(&s->e, d.socket, s->gpu, &s->geometry, 2 * N);
+	gpu_raw_open(&s->e, s->socket, s->gpu, &s->geometry, OPS * 2 * N);
 }
 
-static void begin_op(struct side *s)
+/* --- a round of an engine --- */
+
+static void begin_op(struct side *s, uint32_t i)
 {
+	struct step *step = &s->steps[i];
+	const uint32_t stored = 2 * N * i, loaded = stored + N;
 	struct wire_sqe sqe;
 
-	use(s);
-	s->op = random_below(&seed, 3) ? WIRE_OP_LOAD : WIRE_OP_STORE;
-	s->chain = random_below(&seed, CHAINS);
-	s->n = 1 + random_below(&seed, N);
-	if (s->op == WIRE_OP_STORE)
-		gpu_raw_fill(&s->e, s->chain, 0, s->n);
+	step->op = random_below(&seed, 3) ? WIRE_OP_LOAD : WIRE_OP_STORE;
+	step->chain = random_below(&seed, CHAINS);
+	step->n = 1 + random_below(&seed, N);
+	if (step->op == WIRE_OP_STORE)
+		gpu_raw_fill(&s->e, step->chain, stored, step->n);
 	else
-		gpu_raw_poison(&s->e, N, N);
-	sqe = gpu_raw_sqe(&s->e, s->op, s->chain, s->op == WIRE_OP_STORE ? 0 : N, s->n);
+		gpu_raw_poison(&s->e, loaded, N);
+	sqe = gpu_raw_sqe_at(&s->e, N * i, step->op, step->chain,
+			     step->op == WIRE_OP_STORE ? stored : loaded, step->n);
 	if (random_below(&seed, 24) == 0)
 		sqe.deadline_ns = now_ns() + random_below(&seed, 2000000);
 	gpu_raw_send(&s->e, &sqe);
 }
 
-static void check(struct side *s)
+static void begin_ops(struct side *s)
 {
-	const int32_t *statuses =
-		(const int32_t *)(const void *)((const char *)s->e.raw.complete +
-						wire_status_offset(s->e.raw.ok.cq_entries));
-
 	use(s);
-	(void)gpu_raw_await(&s->e);
-	for (uint32_t i = 0; i < N && s->op == WIRE_OP_LOAD; i++) {
-		if (i >= s->n)
-			assert_true(gpu_raw_is_poison(&s->e, N + i));
-		else if (statuses[i] == 0)
-			assert_true(gpu_raw_holds(&s->e, s->chain, i, N + i));
-		else if (statuses[i] != -ENOENT && statuses[i] != -ENOSPC &&
-			 statuses[i] != -ETIMEDOUT)
-			fail_msg("block %u: status %d", i, statuses[i]);
+	for (uint32_t i = 0; i < OPS; i++)
+		begin_op(s, i);
+}
+
+static void check_load(struct side *s, uint32_t op)
+{
+	const struct step *step = &s->steps[op];
+
+	for (uint32_t i = 0; i < N; i++) {
+		const uint32_t page = 2 * N * op + N + i;
+		const int32_t status = gpu_raw_status(&s->e, N * op + i);
+
+		if (i >= step->n)
+			assert_true(gpu_raw_is_poison(&s->e, page));
+		else if (status == 0)
+			assert_true(gpu_raw_holds(&s->e, step->chain, i, page));
+		else if (status != -ENOENT && status != -ENOSPC && status != -ETIMEDOUT)
+			fail_msg("block %u: status %d", i, status);
 	}
 }
+
+static void check(struct side *s)
+{
+	use(s);
+	(void)gpu_raw_await(&s->e);
+	for (uint32_t i = 0; i < OPS; i++)
+		if (s->steps[i].op == WIRE_OP_LOAD)
+			check_load(s, i);
+}
+
+/* --- engines that are killed --- */
+
+struct victim {
+	pid_t process;
+	int socket;
+};
+
+/* On the GPU of this number, until it is killed: a failure ends it otherwise. */
+static int engine(const char *number)
+{
+	static struct gpu own;
+	struct side s = { .geometry = large_geometry(KVTIER_CODEC_FP8),
+			  .gpu = &own,
+			  .socket = getenv("KVTIER_TEST_SOCKET") };
+
+	seed.state = strtoull(getenv("KVTIER_TEST_SEED"), NULL, 10);
+	gpu_open(&own, atoi(number));
+	open_side(&s);
+	for (bool told = false;; told = true) {
+		begin_ops(&s);
+		if (!told && write(STDIN_FILENO, "", 1) != 1)
+			return 1;
+		check(&s);
+	}
+}
+
+static void victim_start(struct victim *v, uint32_t on)
+{
+	char number[24];
+
+	(void)snprintf(number, sizeof(number), "%llu", (unsigned long long)random_next(&seed));
+	setenv("KVTIER_TEST_SEED", number, 1);
+	(void)snprintf(number, sizeof(number), "%u", on);
+	v->process = gpu_spawn(number, "", &v->socket);
+}
+
+static void victim_end(struct victim *v)
+{
+	char begun;
+
+	if (read(v->socket, &begun, 1) != 1)
+		fail_msg("an engine has ended: %d", gpu_wait(v->process));
+	usleep(random_below(&seed, 20000));
+	(void)kill(v->process, SIGKILL);
+	assert_int_equal(gpu_wait(v->process), -SIGKILL);
+	(void)close(v->socket);
+}
+
+/* --- all of them --- */
 
 static void operate(void)
 {
@@ -97,36 +175,53 @@ static void operate(void)
 		(void)daemon_ctl(&d, commands[which], text, sizeof(text));
 }
 
+static void play(struct side *sides, struct victim *victims)
+{
+	for (uint32_t i = 0; i < ENGINES; i++)
+		begin_ops(&sides[i]);
+	operate();
+	for (uint32_t i = 0; i < GPUS; i++) {
+		if (random_below(&seed, 10) != 0)
+			continue;
+		victim_end(&victims[i]);
+		victim_start(&victims[i], i);
+	}
+	for (uint32_t i = 0; i < ENGINES; i++) {
+		if (random_below(&seed, 24) != 0) {
+			check(&sides[i]);
+			continue;
+		}
+		use(&sides[i]); /* it leaves with its ops under way */
+		gpu_raw_close(&sides[i].e);
+		open_side(&sides[i]);
+	}
+}
+
 static void all_at_once(void **state)
 {
 	static struct side sides[ENGINES];
-	const uint64_t rounds = env_number("STEPS", 60);
+	static struct victim victims[GPUS];
+	const uint64_t rounds = env_number("STEPS", 40);
 
 	(void)state;
 	seed = random_seeded("gpu_tier_random");
 	for (int i = 0; i < GPUS; i++)
 		gpu_open(&gpus[i], i);
 	daemon_start(&d, config);
+	setenv("KVTIER_TEST_SOCKET", d.socket, 1);
 	for (uint32_t i = 0; i < ENGINES; i++) {
 		/* those of a pair share their blocks, and both GPUs have both pairs */
 		sides[i].geometry = large_geometry(i < 2 ? KVTIER_CODEC_FP8 : KVTIER_CODEC_RAW);
 		sides[i].gpu = &gpus[i % GPUS];
+		sides[i].socket = d.socket;
 		open_side(&sides[i]);
 	}
-	for (uint64_t round = 0; round < rounds; round++) {
-		for (uint32_t i = 0; i < ENGINES; i++)
-			begin_op(&sides[i]);
-		operate();
-		for (uint32_t i = 0; i < ENGINES; i++) {
-			if (random_below(&seed, 24) != 0) {
-				check(&sides[i]);
-				continue;
-			}
-			use(&sides[i]); /* it dies with its op under way */
-			gpu_raw_close(&sides[i].e);
-			open_side(&sides[i]);
-		}
-	}
+	for (uint32_t i = 0; i < GPUS; i++)
+		victim_start(&victims[i], i);
+	for (uint64_t round = 0; round < rounds; round++)
+		play(sides, victims);
+	for (uint32_t i = 0; i < GPUS; i++)
+		victim_end(&victims[i]);
 	assert_true(daemon_stat(&d, "tiers.gpu.hit_blocks_total") > 0);
 	assert_true(daemon_stat(&d, "tiers.gpu.evicted_blocks_total") > 0);
 	for (uint32_t i = 0; i < ENGINES; i++) {
@@ -145,7 +240,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(all_at_once),
 	};
 
-	(void)argc;
 	gpu_begin(argv, "gpus=2 null_stream=0 one_thread=1");
+	if (argc > 1)
+		return engine(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

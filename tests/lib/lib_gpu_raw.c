@@ -207,18 +207,34 @@ void gpu_raw_close(struct gpu_raw *e)
 
 /* --- ops --- */
 
-struct wire_sqe gpu_raw_sqe(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first,
-			    uint32_t n)
+struct wire_sqe gpu_raw_sqe_at(struct gpu_raw *e, uint32_t slot, enum wire_op op, uint32_t chain,
+			       uint32_t first, uint32_t n)
 {
 	struct wire_sqe sqe = raw_sqe(op, e->space);
 
+	sqe.first = slot;
 	sqe.n = n;
 	sqe.deadline_ns = now_ns() + 60000000000u;
 	for (uint32_t i = 0; i < n; i++) {
-		random_key((uint64_t)chain << 32 | (i + 1), raw_keys(&e->raw) + 32 * i);
-		raw_pages(&e->raw)[i] = first + i;
+		random_key((uint64_t)chain << 32 | (i + 1), raw_keys(&e->raw) + 32 * (slot + i));
+		raw_pages(&e->raw)[slot + i] = first + i;
 	}
 	return sqe;
+}
+
+struct wire_sqe gpu_raw_sqe(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first,
+			    uint32_t n)
+{
+	return gpu_raw_sqe_at(e, 0, op, chain, first, n);
+}
+
+int32_t gpu_raw_status(const struct gpu_raw *e, uint32_t slot)
+{
+	const int32_t *statuses =
+		(const int32_t *)(const void *)((const char *)e->raw.complete +
+						wire_status_offset(e->raw.ok.cq_entries));
+
+	return statuses[slot];
 }
 
 void gpu_raw_send(struct gpu_raw *e, const struct wire_sqe *sqe)

@@ -52,6 +52,11 @@ void gpu_raw_close(struct gpu_raw *e);       /* and frees the pages */
 /* Entries for n blocks of a chain named by a number, from page `first` on. */
 struct wire_sqe gpu_raw_sqe(struct gpu_raw *e, enum wire_op op, uint32_t chain, uint32_t first,
 			    uint32_t n);
+/* Likewise, its keys and pages from this slot of the arena on: for several ops at once. */
+struct wire_sqe gpu_raw_sqe_at(struct gpu_raw *e, uint32_t slot, enum wire_op op, uint32_t chain,
+			       uint32_t first, uint32_t n);
+/* What became of the block in a slot of the arena; its op has completed. */
+int32_t gpu_raw_status(const struct gpu_raw *e, uint32_t slot);
 void gpu_raw_send(struct gpu_raw *e, const struct wire_sqe *sqe);
 /* Waits for the completions of all entries, and takes them: that of the last one to complete. */
 struct wire_cqe gpu_raw_await(struct gpu_raw *e);
